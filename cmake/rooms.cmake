@@ -1,0 +1,31 @@
+# A room is one object library that sees exactly the rooms it names: its include path is a folder of links, one for each
+# of those rooms, so that "fabric/fabric.h" does not even resolve in a room that may not include it.
+
+# cot_room(NAME [ROOMS room...] [LINK target...])
+function(cot_room name)
+  cmake_parse_arguments(R "" "" "ROOMS;LINK" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.c)
+  add_library(cot_${name} OBJECT ${sources})
+  set(view ${PROJECT_BINARY_DIR}/rooms/${name})
+  file(MAKE_DIRECTORY ${view})
+  foreach(room IN LISTS R_ROOMS ITEMS ${name})
+    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/src/${room} ${view}/${room} SYMBOLIC)
+  endforeach()
+  target_include_directories(cot_${name} PUBLIC ${view} PRIVATE ${PROJECT_SOURCE_DIR}/include)
+  target_link_libraries(cot_${name} PUBLIC ${R_LINK})
+  set_property(GLOBAL PROPERTY cot_links_${name} "${R_LINK}")
+  if(EXISTS ${PROJECT_SOURCE_DIR}/src/${name}/flags.cmake)
+    include(${PROJECT_SOURCE_DIR}/src/${name}/flags.cmake)   # ISA flags per file
+  endif()
+endfunction()
+
+# cot_assemble(LIBRARY room...): one library of all rooms, public headers only
+function(cot_assemble library)
+  foreach(room IN LISTS ARGN)
+    target_sources(${library} PRIVATE $<TARGET_OBJECTS:cot_${room}>)
+    get_property(links GLOBAL PROPERTY cot_links_${room})
+    target_link_libraries(${library} PRIVATE ${links})
+  endforeach()
+  target_include_directories(${library} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                               $<INSTALL_INTERFACE:include>)
+endfunction()

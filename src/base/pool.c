@@ -1,0 +1,138 @@
+#include "base/pool.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/wait.h"
+
+#include <pthread.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+enum { MAX_LOOPS = 64 };
+static const int64_t sleep_after_ns = 1000000; // a futex wake-up costs 12-29 us: stay awake between a layer's loops
+
+/* A posted loop. `users` counts workers that look at it: the poster leaves only when none does, so that a worker never
+ * reads fields of a loop that is gone. */
+struct loop {
+    alignas(64) atomic_bool taken, posted;
+    atomic_int users;
+    _Atomic int64_t next;
+    int64_t n;
+    void (*body)(void *, int64_t);
+    void *context;
+};
+
+struct cot_pool {
+    struct loop loops[MAX_LOOPS];
+    atomic_int posted, sleepers;
+    atomic_bool closing;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    int workers;
+    pthread_t threads[];
+};
+
+static void drain(struct loop *loop) {
+    for (int64_t i; (i = atomic_fetch_add_explicit(&loop->next, 1, memory_order_relaxed)) < loop->n;)
+        loop->body(loop->context, i);
+}
+
+static bool help(cot_pool *pool) {
+    bool helped = false;
+    for (int l = 0; l < MAX_LOOPS; l++) {
+        struct loop *loop = &pool->loops[l];
+        if (!atomic_load_explicit(&loop->posted, memory_order_relaxed)) continue;
+        atomic_fetch_add(&loop->users, 1);
+        if (atomic_load(&loop->posted)) {
+            drain(loop);
+            helped = true;
+        }
+        atomic_fetch_sub(&loop->users, 1);
+    }
+    return helped;
+}
+
+static void *work(void *argument) {
+    cot_pool *pool = argument;
+    int64_t idle_since_ns = cot_now_ns();
+    for (int spins = 0; !atomic_load(&pool->closing);) {
+        if (atomic_load(&pool->posted) && help(pool)) {
+            idle_since_ns = cot_now_ns();
+            spins = 0;
+        } else if (cot_now_ns() - idle_since_ns < sleep_after_ns) {
+            cot_relax(spins++);
+        } else {
+            pthread_mutex_lock(&pool->mutex);
+            atomic_fetch_add(&pool->sleepers, 1);
+            while (!atomic_load(&pool->posted) && !atomic_load(&pool->closing))
+                pthread_cond_wait(&pool->wake, &pool->mutex);
+            atomic_fetch_sub(&pool->sleepers, 1);
+            pthread_mutex_unlock(&pool->mutex);
+            idle_since_ns = cot_now_ns();
+        }
+    }
+    return NULL;
+}
+
+cot_status cot_pool_open(cot_pool **out, int workers, cot_error *error) {
+    size_t bytes = (sizeof(cot_pool) + (size_t)workers * sizeof(pthread_t) + 63) / 64 * 64;
+    cot_pool *pool = *out = aligned_alloc(64, bytes);
+    if (!pool) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a pool of %d threads", workers);
+    *pool = (cot_pool){0};
+    pthread_mutex_init(&pool->mutex, NULL);
+    pthread_cond_init(&pool->wake, NULL);
+    for (; pool->workers < workers; pool->workers++) {
+        if (pthread_create(&pool->threads[pool->workers], NULL, work, pool)) {
+            cot_status status = cot_fail(error, COT_OUT_OF_MEMORY, "cannot start worker thread %d of %d",
+                                         pool->workers + 1, workers);
+            cot_pool_close(pool);
+            *out = NULL;
+            return status;
+        }
+    }
+    return COT_OK;
+}
+
+static void wake_all(cot_pool *pool) {
+    pthread_mutex_lock(&pool->mutex);
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+void cot_pool_close(cot_pool *pool) {
+    if (!pool) return;
+    atomic_store(&pool->closing, true);
+    wake_all(pool);
+    for (int i = 0; i < pool->workers; i++) pthread_join(pool->threads[i], NULL);
+    pthread_cond_destroy(&pool->wake);
+    pthread_mutex_destroy(&pool->mutex);
+    free(pool);
+}
+
+static struct loop *take_loop(cot_pool *pool) {
+    for (int l = 0; l < MAX_LOOPS; l++)
+        if (!atomic_exchange(&pool->loops[l].taken, true)) return &pool->loops[l];
+    return NULL;
+}
+
+void cot_pool_run(cot_pool *pool, int64_t n, void (*body)(void *context, int64_t i), void *context) {
+    struct loop *loop = pool && pool->workers && n > 1 ? take_loop(pool) : NULL;
+    if (!loop) {
+        for (int64_t i = 0; i < n; i++) body(context, i);
+        return;
+    }
+    loop->n = n;
+    loop->body = body;
+    loop->context = context;
+    atomic_store(&loop->next, 0);
+    atomic_store(&loop->posted, true);
+    atomic_fetch_add(&pool->posted, 1);
+    if (atomic_load(&pool->sleepers)) wake_all(pool);
+    drain(loop);
+    atomic_fetch_sub(&pool->posted, 1);
+    atomic_store(&loop->posted, false);
+    for (int spins = 0; atomic_load(&loop->users); spins++) cot_relax(spins);
+    atomic_store(&loop->taken, false);
+}

@@ -1,0 +1,1 @@
+typedef int cot_engine_room; // ISO C wants a declaration

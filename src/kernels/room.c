@@ -1,0 +1,1 @@
+typedef int cot_kernels_room; // ISO C wants a declaration

@@ -1,0 +1,1 @@
+typedef int cot_model_room; // ISO C wants a declaration
