@@ -8,7 +8,7 @@ typedef struct cot_ffn_shape {
     cot_dtype type;               // F32 or BF16: weights and activations
     int64_t hidden, intermediate; // H, I
     bool biased;
-    float limit;                  // 0: plain SwiGLU
+    float limit, alpha;           // limit 0: plain SwiGLU
 } cot_ffn_shape;
 
 /* One network's weights in one block of memory: packed [H][2I] (columns 0..I-1 gate, I..2I-1 up), packed [I][H], and, if
