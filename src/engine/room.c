@@ -1,1 +1,0 @@
-typedef int cot_engine_room; // ISO C wants a declaration

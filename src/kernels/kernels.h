@@ -1,0 +1,68 @@
+/* Arithmetic on tiles and rows: one table of functions per instruction set, chosen once at start.
+ *
+ * The law of this room: a row's result depends on that row alone. Every sum runs over its index in one fixed order,
+ * whatever the number of rows, the tile it falls in, or how a caller cuts rows and panels between threads, so that a
+ * token's result is bit-identical in any company. Different tables may round differently. `ref` is the readable oracle.
+ */
+#ifndef COT_KERNELS_KERNELS_H
+#define COT_KERNELS_KERNELS_H
+#include "base/dtype.h"
+#include "coterie/status.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+/* C[m][n] = (accumulate ? C[m][n] : 0) + sum_k A[row(m)][k] * B[k][n], k ascending, accumulated in fp32.
+ *
+ * `type` (F32 or BF16) is the type of A and B. A: rows of `k` elements, `a_stride` elements apart; row(m) = m, or
+ * a_rows[m]. B: packed (pack.h); `b_panel_stride` elements from one panel of 32 columns to the next. C: fp32,
+ * `c_stride` elements a row; columns >= n are not written. Nothing outside these extents is read or written.
+ * With accumulate, k may be cut into consecutive calls without changing a bit where every cut is even. */
+typedef struct cot_gemm {
+    cot_dtype type;
+    bool accumulate;
+    int64_t m, n, k;
+    const void *a;
+    int64_t a_stride;
+    const int32_t *a_rows;
+    const void *b;
+    int64_t b_panel_stride;
+    float *c;
+    int64_t c_stride;
+} cot_gemm;
+
+typedef struct cot_kernels {
+    const char *name; // as --isa spells it
+    /* Rows [m0, m1) by panels [p0, p1) of the product; panels are of 32 columns. Safe on disjoint pieces at once. */
+    void (*gemm)(const cot_gemm *gemm, int64_t m0, int64_t m1, int64_t p0, int64_t p1);
+
+    /* Rows of n floats; `out` of type F32 or BF16 (round to nearest even). `out` may be the input where types agree. */
+    float (*sum_squares)(const float *x, int64_t n);
+    void (*scale)(void *out, cot_dtype type, const float *x, float factor, int64_t n);                      // out = factor x
+    void (*scale_by)(float *out, const float *x, float factor, const float *weight, int64_t n);             // out = (factor x) weight
+    void (*add)(float *y, const void *x, cot_dtype type, int64_t n);                                        // y += x
+    void (*add_scaled)(float *y, const float *x, float factor, int64_t n);                                  // y += factor x
+    /* out = silu(gate) up, silu(x) = x / (1 + exp(-x)) */
+    void (*swiglu)(void *out, cot_dtype type, const float *gate, const float *up, int64_t n);
+    /* gpt-oss: g = min(gate, limit), u = clamp(up, -limit, limit); out = (u + 1) g sigmoid(alpha g) */
+    void (*swiglu_clamped)(void *out, cot_dtype type, const float *gate, const float *up, int64_t n, float limit,
+                           float alpha);
+    /* p[i] = exp(scale s[i] - max) / (sum + sink's share) for begin <= i < end, 0 for the other i in [0, n). The max and
+     * the sum run over [begin, end), and over `*sink` (already a logit) where it is not NULL. Sums depend on begin, end
+     * and i mod 32 alone, so that a row shifted by a multiple of 32 gives the same bits. begin < end. */
+    void (*softmax)(void *p, cot_dtype type, const float *s, int64_t n, int64_t begin, int64_t end, float scale,
+                    const float *sink);
+    /* Rotates pairs in place: (x[i], x[i + half]) or, interleaved, (x[2i], x[2i + 1]), by the angle whose cosine and
+     * sine are cosines[i], sines[i], 0 <= i < half. */
+    void (*rope)(float *x, const float *cosines, const float *sines, int64_t half, bool interleaved);
+    void (*to_f32)(float *out, const void *x, cot_dtype type, int64_t n); // from F32, BF16 or F16
+} cot_kernels;
+
+typedef enum cot_isa { COT_ISA_REF, COT_ISA_AVX2, COT_ISA_AVX512, COT_ISA_AVX512_BF16, COT_ISA_NEON, COT_ISA_COUNT } cot_isa;
+
+/* The table of one instruction set, or NULL when this build or this CPU lacks it. */
+const cot_kernels *cot_kernels_of(cot_isa isa);
+/* The best table this CPU runs; `cap` names the most that may be used (NULL: no cap; see cot_isa names: ref, avx2,
+ * avx512, avx512_bf16, neon). Errors: UNSUPPORTED when the named table does not exist here, with those that do. */
+cot_status cot_kernels_choose(const cot_kernels **kernels, const char *cap, cot_error *error);
+
+#endif

@@ -1,1 +1,0 @@
-typedef int cot_moe_room; // ISO C wants a declaration
