@@ -1,4 +1,5 @@
 #include "command.h"
+#include "coterie/version.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -93,7 +94,7 @@ static int dispatch(const cot_command *const *commands, int argc, char **argv)
         return COT_EXIT_USAGE;
     }
     if (!strcmp(argv[0], "--version")) {
-        puts("coterie " COT_VERSION);
+        printf("coterie %s\n", cot_version());
         return COT_EXIT_OK;
     }
     if (!strcmp(argv[0], "--help") || !strcmp(argv[0], "-h") || (help && argc == 1)) {
