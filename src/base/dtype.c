@@ -25,14 +25,6 @@ cot_dtype cot_dtype_parse(const char *name) {
     return (cot_dtype)type;
 }
 
-float cot_f16_to_f32(uint16_t bits) {
-    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    float magnitude = exponent == 31  ? (mantissa ? NAN : INFINITY)
-                      : exponent == 0 ? ldexpf((float)mantissa, -24)
-                                      : ldexpf((float)(mantissa | 1024), exponent - 25);
-    return bits & 0x8000 ? -magnitude : magnitude;
-}
-
 uint16_t cot_f32_to_f16(float value) {
     uint32_t bits;
     memcpy(&bits, &value, 4);

@@ -37,7 +37,17 @@ static inline uint16_t cot_f32_to_bf16(float value) {
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-float cot_f16_to_f32(uint16_t bits);
+/* Exact, infinities and NaNs too; without branches, so that loops over it run in vectors. */
+static inline float cot_f16_to_f32(uint16_t bits) {
+    uint32_t wide = (uint32_t)(bits & 0x7fff) << 13; // the half's fields in a float's places: too small by 2^112
+    float value;
+    memcpy(&value, &wide, 4);
+    value *= 0x1p112f;
+    memcpy(&wide, &value, 4);
+    wide |= ((bits & 0x7c00) == 0x7c00 ? 0x7f800000u : 0) | (uint32_t)(bits & 0x8000) << 16;
+    memcpy(&value, &wide, 4);
+    return value;
+}
 /* Round to nearest, ties to even; too large becomes infinity. */
 uint16_t cot_f32_to_f16(float value);
 /* OCP FP8 E4M3 (finite only: 0x7f and 0xff are NaN). */

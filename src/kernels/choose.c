@@ -1,0 +1,54 @@
+#include "base/error.h"
+#include "coterie/roof.h"
+#include "kernels/isa.h"
+
+#include <stddef.h>
+#include <string.h>
+
+const cot_isa_code *cot_isa_code_of(cot_isa isa)
+{
+    switch (isa) {
+    case COT_ISA_REF:
+        return &cot_isa_ref;
+    default:
+        return NULL;
+    }
+}
+
+const cot_kernels *cot_kernels_of(cot_isa isa)
+{
+    const cot_isa_code *code = cot_isa_code_of(isa);
+    return code ? &code->kernels : NULL;
+}
+
+static const cot_isa best_first[] = {COT_ISA_NEON, COT_ISA_AVX512_BF16, COT_ISA_AVX512, COT_ISA_AVX2,
+                                     COT_ISA_REF};
+enum { ISAS = sizeof best_first / sizeof *best_first };
+
+cot_status cot_kernels_choose(const cot_kernels **kernels, const char *cap, cot_error *error)
+{
+    char names[128] = "";
+    for (int i = 0; i < ISAS; i++) {
+        const cot_kernels *table = cot_kernels_of(best_first[i]);
+        if (!table) continue;
+        if (!cap || strcmp(cap, table->name) == 0) {
+            *kernels = table;
+            return COT_OK;
+        }
+        strncat(names, *names ? ", " : "", sizeof names - strlen(names) - 1);
+        strncat(names, table->name, sizeof names - strlen(names) - 1);
+    }
+    return cot_fail(error, COT_UNSUPPORTED, "no instruction set '%s' here, expected one of: %s", cap, names);
+}
+
+/* Every table that runs implies those below it, so that the names are one of a few constant lists. */
+const char *const *cot_isa_names(void)
+{
+    static const char *const names[] = {"neon", "avx512_bf16", "avx512", "avx2", "ref", NULL};
+    static const char *const neon[] = {"neon", "ref", NULL};
+    if (cot_kernels_of(COT_ISA_NEON)) return neon;
+    return names + (cot_kernels_of(COT_ISA_AVX512_BF16) ? 1
+                    : cot_kernels_of(COT_ISA_AVX512)    ? 2
+                    : cot_kernels_of(COT_ISA_AVX2)      ? 3
+                                                        : 4);
+}

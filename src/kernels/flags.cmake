@@ -1,0 +1,19 @@
+# Files of other processors are left out; those of this one get the instructions that their name promises. -O3 unrolls
+# the tiles' loops, whose counts are constants, so that the sums live in registers.
+file(GLOB x86 ${PROJECT_SOURCE_DIR}/src/kernels/x86/*.c)
+file(GLOB arm ${PROJECT_SOURCE_DIR}/src/kernels/arm/*.c)
+string(TOLOWER "${CMAKE_SYSTEM_PROCESSOR}" processor)
+if(NOT processor MATCHES "x86_64|amd64")
+  set_source_files_properties(${x86} PROPERTIES HEADER_FILE_ONLY ON)
+endif()
+if(NOT processor MATCHES "aarch64|arm64")
+  set_source_files_properties(${arm} PROPERTIES HEADER_FILE_ONLY ON)
+endif()
+set(avx2 -mavx2 -mfma -mf16c)
+set(avx512 ${avx2} -mavx512f -mavx512vl -mavx512bw -mavx512dq -mprefer-vector-width=512)
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/x86/avx2.c PROPERTIES COMPILE_OPTIONS "-O3;${avx2}")
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/x86/avx512.c PROPERTIES COMPILE_OPTIONS "-O3;${avx512}")
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/x86/avx512_bf16.c PROPERTIES COMPILE_OPTIONS
+                            "-O3;${avx512};-mavx512bf16")
+set_source_files_properties(${arm} PROPERTIES COMPILE_OPTIONS "-O3")
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/pack.c PROPERTIES COMPILE_OPTIONS "-O3")

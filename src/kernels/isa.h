@@ -1,0 +1,21 @@
+/* What each instruction set's file hands to the room: its table, and loops that do nothing but its best
+ * multiply-add. */
+#ifndef COT_KERNELS_ISA_H
+#define COT_KERNELS_ISA_H
+#include "kernels/kernels.h"
+
+/* Runs `rounds` rounds of independent multiply-adds in registers; returns the floating-point operations done.
+ */
+typedef double cot_roof_loop(int64_t rounds);
+
+typedef struct cot_isa_code {
+    cot_kernels kernels;
+    cot_roof_loop *f32_loop, *bf16_loop;
+} cot_isa_code;
+
+extern const cot_isa_code cot_isa_ref, cot_isa_avx2, cot_isa_avx512, cot_isa_avx512_bf16, cot_isa_neon;
+
+/* As cot_kernels_of. */
+const cot_isa_code *cot_isa_code_of(cot_isa isa);
+
+#endif

@@ -1,0 +1,89 @@
+#include "kernels/matmul.h"
+
+#include "kernels/pack.h"
+
+#include <math.h>
+
+/* A task should be worth many times what it costs to hand out (a microsecond), and there should be enough of
+ * them that the last ones to finish leave no thread idle for long. Costs are those of a middling core; only
+ * their order of magnitude matters. */
+static const double task_ns = 20e3, tasks_at_most = 512;
+static const double flops_per_ns = 60, bytes_per_ns = 10;
+enum {
+    ROW_UNIT = 48,  // rows are cut at multiples of this: whole register tiles of every table
+    MANY_ROWS = 96, // a table reads its panels once for so many rows: only beyond are rows cut
+    WIDE = 4        // panels that a task with many rows should have, to be worth reading its rows of A for
+};
+
+struct grid {
+    int64_t rows, panels;           // of a task
+    int64_t row_tasks, panel_tasks; // how many
+};
+
+struct work {
+    const cot_kernels *kernels;
+    const cot_gemm *gemms;
+    double piece_ns;
+};
+
+static int64_t divide_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static double panel_ns(const cot_gemm *g, int64_t rows)
+{
+    double multiply = 2.0 * COT_PANEL * (double)rows * (double)g->k / flops_per_ns;
+    double read = (double)(COT_PANEL * g->k) * (double)cot_dtype_bytes(g->type) / bytes_per_ns;
+    return 1 + fmax(multiply, read);
+}
+
+static struct grid grid_of(const cot_gemm *g, double piece_ns)
+{
+    int64_t panels = cot_panels(g->n);
+    if (g->m <= 0 || panels <= 0) return (struct grid){0};
+    struct grid grid = {.rows = g->m};
+    double width = piece_ns / panel_ns(g, g->m);
+    if (width < WIDE && g->m > MANY_ROWS) {
+        double rows = (double)g->m * width / WIDE;
+        grid.rows = divide_up((int64_t)rows + 1, ROW_UNIT) * ROW_UNIT;
+        if (grid.rows < MANY_ROWS) grid.rows = MANY_ROWS;
+        width = WIDE;
+    }
+    grid.panels = width < 1 ? 1 : width > (double)panels ? panels : (int64_t)width;
+    grid.panel_tasks = divide_up(panels, grid.panels);
+    grid.panels = divide_up(panels, grid.panel_tasks);
+    grid.panel_tasks = divide_up(panels, grid.panels);
+    grid.row_tasks = divide_up(g->m, grid.rows);
+    return grid;
+}
+
+/* Task i: rows go fastest, so that threads that run side by side read the same panels. */
+static void run_task(void *context, int64_t i)
+{
+    const struct work *work = context;
+    const cot_gemm *g = work->gemms;
+    struct grid grid = grid_of(g, work->piece_ns);
+    for (; i >= grid.row_tasks * grid.panel_tasks; grid = grid_of(g, work->piece_ns)) {
+        i -= grid.row_tasks * grid.panel_tasks;
+        g++;
+    }
+    int64_t m0 = i % grid.row_tasks * grid.rows, p0 = i / grid.row_tasks * grid.panels;
+    int64_t m1 = m0 + grid.rows < g->m ? m0 + grid.rows : g->m;
+    int64_t p1 = p0 + grid.panels < cot_panels(g->n) ? p0 + grid.panels : cot_panels(g->n);
+    work->kernels->gemm(g, m0, m1, p0, p1);
+}
+
+void cot_matmul(const cot_kernels *kernels, cot_pool *pool, const cot_gemm *gemms, int64_t count)
+{
+    double total_ns = 0;
+    for (int64_t i = 0; i < count; i++)
+        total_ns += (double)cot_panels(gemms[i].n) * panel_ns(&gemms[i], gemms[i].m);
+    struct work work = {kernels, gemms, fmax(task_ns, total_ns / tasks_at_most)};
+    int64_t tasks = 0;
+    for (int64_t i = 0; i < count; i++) {
+        struct grid grid = grid_of(&gemms[i], work.piece_ns);
+        tasks += grid.row_tasks * grid.panel_tasks;
+    }
+    cot_pool_run(pool, tasks, run_task, &work);
+}

@@ -1,0 +1,139 @@
+/* The oracle: what every table computes, in the plainest words. Products are fused multiply-adds with k
+ * ascending, which is what the vector tables do in each lane; sums of rows are in double. */
+#include "kernels/isa.h"
+#include "kernels/pack.h"
+
+#include <math.h>
+
+static float element(const void *x, cot_dtype type, int64_t i)
+{
+    if (type == COT_F32) return ((const float *)x)[i];
+    uint16_t bits = ((const uint16_t *)x)[i];
+    return type == COT_BF16 ? cot_bf16_to_f32(bits) : cot_f16_to_f32(bits);
+}
+
+static void put(void *out, cot_dtype type, int64_t i, float value)
+{
+    if (type == COT_F32)
+        ((float *)out)[i] = value;
+    else
+        ((uint16_t *)out)[i] = cot_f32_to_bf16(value);
+}
+
+static float packed(const cot_gemm *g, int64_t k, int64_t n)
+{
+    int64_t panel = n / COT_PANEL * g->b_panel_stride, column = n % COT_PANEL;
+    return element(
+        g->b, g->type,
+        panel + (g->type == COT_F32 ? k * COT_PANEL + column : k / 2 * 2 * COT_PANEL + column * 2 + k % 2));
+}
+
+static void gemm(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_t p1)
+{
+    int64_t n1 = p1 * COT_PANEL < g->n ? p1 * COT_PANEL : g->n;
+    for (int64_t m = m0; m < m1; m++) {
+        int64_t row = (g->a_rows ? g->a_rows[m] : m) * g->a_stride;
+        for (int64_t n = p0 * COT_PANEL; n < n1; n++) {
+            float *c = g->c + m * g->c_stride + n, sum = g->accumulate ? *c : 0;
+            for (int64_t k = 0; k < g->k; k++)
+                sum = fmaf(element(g->a, g->type, row + k), packed(g, k, n), sum);
+            *c = sum;
+        }
+    }
+}
+
+static float sum_squares(const float *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
+    return (float)sum;
+}
+
+static void scale(void *out, cot_dtype type, const float *x, float factor, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) put(out, type, i, factor * x[i]);
+}
+
+static void scale_by(float *out, const float *x, float factor, const float *weight, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) out[i] = factor * x[i] * weight[i];
+}
+
+static void add(float *y, const void *x, cot_dtype type, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) y[i] += element(x, type, i);
+}
+
+static void add_scaled(float *y, const float *x, float factor, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = fmaf(factor, x[i], y[i]);
+}
+
+static void swiglu(void *out, cot_dtype type, const float *gate, const float *up, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) put(out, type, i, gate[i] / (1 + expf(-gate[i])) * up[i]);
+}
+
+static void swiglu_clamped(void *out, cot_dtype type, const float *gate, const float *up, int64_t n,
+                           float limit)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float g = gate[i] > limit ? limit : gate[i];
+        float u = up[i] > limit ? limit : up[i] < -limit ? -limit : up[i];
+        put(out, type, i, (u + 1) * (g / (1 + expf(-alpha * g))));
+    }
+}
+
+static void softmax(void *p, cot_dtype type, const float *s, int64_t n, int64_t begin, int64_t end,
+                    float factor, const float *sink)
+{
+    float max = sink ? *sink : -INFINITY;
+    for (int64_t i = begin; i < end; i++) max = factor * s[i] > max ? factor * s[i] : max;
+    double sum = sink ? exp((double)*sink - max) : 0;
+    for (int64_t i = begin; i < end; i++) sum += expf(factor * s[i] - max);
+    for (int64_t i = 0; i < n; i++)
+        put(p, type, i, i < begin || i >= end ? 0 : (float)(expf(factor * s[i] - max) / sum));
+}
+
+static void rope(float *x, const float *cosines, const float *sines, int64_t half, bool interleaved)
+{
+    for (int64_t i = 0; i < half; i++) {
+        float *a = x + (interleaved ? 2 * i : i), *b = interleaved ? a + 1 : a + half, a0 = *a, b0 = *b;
+        *a = a0 * cosines[i] - b0 * sines[i];
+        *b = b0 * cosines[i] + a0 * sines[i];
+    }
+}
+
+static void to_f32(float *out, const void *x, cot_dtype type, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) out[i] = element(x, type, i);
+}
+
+/* Eight independent chains of a multiplication and an addition, as plain C has them. */
+static double loop(int64_t rounds)
+{
+    volatile float seed = 1;
+    float x[8], factor = seed * 0.999f, offset = seed * 0.001f;
+    for (int i = 0; i < 8; i++) x[i] = seed;
+    for (int64_t r = 0; r < rounds; r++)
+        for (int i = 0; i < 8; i++) x[i] = x[i] * factor + offset;
+    for (int i = 0; i < 8; i++) seed = x[i];
+    return 16 * (double)rounds;
+}
+
+const cot_isa_code cot_isa_ref = {
+    .kernels = {.name = "ref",
+                .gemm = gemm,
+                .sum_squares = sum_squares,
+                .scale = scale,
+                .scale_by = scale_by,
+                .add = add,
+                .add_scaled = add_scaled,
+                .swiglu = swiglu,
+                .swiglu_clamped = swiglu_clamped,
+                .softmax = softmax,
+                .rope = rope,
+                .to_f32 = to_f32},
+    .f32_loop = loop,
+    .bf16_loop = loop,
+};
