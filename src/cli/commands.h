@@ -1,0 +1,12 @@
+/* The commands, in the order that help shows them: X(NAME) is cot_cmd_NAME, defined in cmd_NAME.c. */
+#ifndef COT_CLI_COMMANDS_H
+#define COT_CLI_COMMANDS_H
+#include "command.h"
+
+#define COT_COMMAND_LIST(X)
+
+#define COT_COMMAND_EXTERN(name) extern const cot_command cot_cmd_##name;
+COT_COMMAND_LIST(COT_COMMAND_EXTERN)
+#undef COT_COMMAND_EXTERN
+
+#endif
