@@ -95,8 +95,9 @@ typedef struct cot_events {
     bool (*on_token)(void *context, size_t request, int32_t token);
     /* Logits [vocab] after the token at `position`. */
     void (*on_logits)(void *context, size_t request, int64_t position, const float *logits);
-    /* Routing of the token at `position`: experts and weights [moe_layers][top_k], ascending experts (capture_routing). */
-    void (*on_routing)(void *context, size_t request, int64_t position, const uint16_t *experts, const float *weights);
+    /* Routing of `token` at `position`: experts and weights [moe_layers][top_k], ascending experts (capture_routing). */
+    void (*on_routing)(void *context, size_t request, int64_t position, int32_t token, const uint16_t *experts,
+                       const float *weights);
     void (*on_finish)(void *context, size_t request, cot_finish finish);
 } cot_events;
 

@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "engine/engine_state.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -199,7 +198,7 @@ static void tell_routing(struct run *run, const uint16_t *experts, const float *
                 memcpy(e->token_weights + l * k, weights + from, (size_t)k * sizeof *weights);
             }
             run->events->on_routing(run->events->context, run->of_span[i]->request, run->step.span[i].position + t,
-                                    e->token_experts, e->token_weights);
+                                    run->step.ids[token], e->token_experts, e->token_weights);
         }
 }
 

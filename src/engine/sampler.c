@@ -5,7 +5,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 void cot_sampling_init(cot_sampling *sampling) {
     *sampling = (cot_sampling){.size = sizeof *sampling, .top_p = 1, .repetition_penalty = 1, .max_tokens = 256};
@@ -28,7 +27,7 @@ cot_status cot_sampling_check(const cot_sampling *s, cot_error *error) {
 
 /* Each token of the history once: a positive logit is divided, a negative one multiplied (Keskar et al. 2019, CTRL). */
 static void penalise(float *logits, int64_t vocab, const int32_t *history, int64_t n, double penalty, uint8_t *seen) {
-    memset(seen, 0, (size_t)vocab);
+    for (int64_t t = 0; t < vocab; t++) seen[t] = 0;
     for (int64_t i = 0; i < n; i++) {
         int32_t t = history[i];
         if (seen[t]) continue;
