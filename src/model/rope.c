@@ -227,7 +227,8 @@ void cot_resolve_rope(cot_config *config, cot_fields *fields)
         double m = mscale(rope.factor, rope.mscale_all_dim);
         config->softmax_scale = (float)(pow((double)(config->nope_dim + config->rope_dim), -0.5) * m * m);
     }
-    bool finite = isfinite(config->rope_factor) && isfinite(config->softmax_scale);
+    bool finite =
+        isfinite((float)rope.theta) && isfinite(config->rope_factor) && isfinite(config->softmax_scale);
     for (int64_t i = 0; i < half; i++) finite = finite && isfinite(inverse[i]);
     if (!finite)
         cot_fields_refuse(fields, COT_MALFORMED, "its RoPE parameters give numbers that are not finite");
