@@ -75,7 +75,7 @@ static void swiglu(void *out, cot_dtype type, const float *gate, const float *up
 }
 
 static void swiglu_clamped(void *out, cot_dtype type, const float *gate, const float *up, int64_t n,
-                           float limit)
+                           float limit, float alpha)
 {
     for (int64_t i = 0; i < n; i++) {
         float g = gate[i] > limit ? limit : gate[i];
