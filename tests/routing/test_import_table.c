@@ -82,6 +82,11 @@ static void test_derived(void **state)
     assert_non_null(strstr(notes, "3 experts a layer, from the largest id that occurs\n"));
     assert_non_null(strstr(notes, "2 experts a token"));
     cot_trace_close(&trace);
+    // sums of 16 with a count of 5: at most 3, of which only 2 divides 16
+    assert_int_equal(
+        import_text(&trace, HEADER "0\t0\t5\t5\n0\t1\t5\t4\n0\t2\t5\t4\n0\t3\t5\t3", 0, 0, &error), COT_OK);
+    assert_int_equal(trace.top_k, 2);
+    cot_trace_close(&trace);
     assert_int_equal(import_text(&trace, HEADER "0\t0\t5\t4\n0\t1\t5\t3\n0\t2\t5\t1", 64, 1, &error), COT_OK);
     assert_int_equal(trace.top_k, 1);
     assert_int_equal(trace.n_experts, 64);
