@@ -20,7 +20,7 @@ static void leave(void)
 
 static void enter(void)
 {
-    strcpy(folder, "/tmp/cot-fuzz-XXXXXX");
+    snprintf(folder, sizeof folder, "%s/cot-fuzz-XXXXXX", P_tmpdir);
     if (!mkdtemp(folder)) abort();
     snprintf(table, sizeof table, "%s/table.tsv", folder);
     snprintf(layer, sizeof layer, "%s/expert_weights_1.txt", folder);

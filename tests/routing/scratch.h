@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static char scratch[64];
+static char scratch[256];
 static uint64_t seed, draws;
 
 static void remove_tree(const char *path)
@@ -38,7 +38,8 @@ static int scratch_open(void **state)
     (void)state;
     seed = (uint64_t)cot_now_ns();
     print_message("seed %llu\n", (unsigned long long)seed);
-    strcpy(scratch, "/tmp/cot-routing-XXXXXX");
+    const char *root = getenv("TMPDIR");
+    snprintf(scratch, sizeof scratch, "%s/cot-routing-XXXXXX", root ? root : P_tmpdir);
     return mkdtemp(scratch) ? 0 : -1;
 }
 
