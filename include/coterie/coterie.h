@@ -4,6 +4,7 @@
 
 #include "coterie/roof.h"
 #include "coterie/status.h"
+#include "coterie/trace.h"
 #include "coterie/version.h"
 
 #endif
