@@ -39,11 +39,12 @@ typedef struct cot_moe_operator {
     const char *name; // as --op spells it
     /* Bytes of symmetric heap that open takes for these options with P = ranks. */
     size_t (*heap_bytes)(const cot_moe_options *options, int ranks);
-    /* Collective. `*options` is copied, what it points to must live on. Errors: OUT_OF_MEMORY. */
+    /* Collective. `*options` is copied, what it points to must live on. Errors: INVALID_ARGUMENT (E, K as cot_gate_check
+     * has them, T K beyond int32, sizes or types that no network has), OUT_OF_MEMORY. */
     cot_status (*open)(cot_moe **moe, const cot_moe_options *options, cot_error *error);
     /* Collective: every rank calls with its own tokens, none on some or all ranks included. y [T][H] = sum over the chosen
      * experts, in ascending order, of their weighted rows (each rounded to expert.type, also when it never left this rank),
-     * added in fp32, plus the shared expert's row. x [T][H] is fp32. experts, weights [T][K]: the routing, as
+     * added in fp32 to 0, plus the shared expert's row. x [T][H] is fp32. experts, weights [T][K]: the routing, as
      * cot_gate_route gives it. Errors: INVALID_ARGUMENT (gate not finite), TIMED_OUT, PEER_FAILED; a rank that fails calls
      * the fabric's fail, so that all return. Never allocates. */
     cot_status (*forward)(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts, float *weights,
