@@ -1,0 +1,82 @@
+/* Softmax over a window of a row: against double, in place, at its extremes, and shifted. */
+#include "check.h"
+
+static void against_double(const cot_kernels *kernels, cot_dtype type, bool in_place, const float *sink,
+                           float spread)
+{
+    int64_t n = random_between(1, 300), begin = random_between(0, n - 1), end = random_between(begin + 1, n);
+    float scale = (float)random_between(1, 20) / 10;
+    guarded s = guarded_random(n, COT_F32, spread), p = guard(n * (int64_t)cot_dtype_bytes(type));
+    float *x = s.data, *copy = malloc((size_t)n * 4);
+    for (int64_t i = 0; i < n; i++)
+        if (i < begin || i >= end) x[i] = NAN; // not to be looked at
+    memcpy(copy, x, (size_t)n * 4);
+    void *out = in_place ? s.data : p.data;
+    kernels->softmax(out, type, x, n, begin, end, scale, sink);
+    double max = sink ? (double)*sink : -INFINITY, sum = 0;
+    for (int64_t i = begin; i < end; i++) max = fmax(max, (double)(scale * copy[i]));
+    for (int64_t i = begin; i < end; i++) sum += exp((double)(scale * copy[i]) - max);
+    if (sink) sum += exp((double)*sink - max);
+    for (int64_t i = 0; i < n; i++) {
+        double depth =
+            i < begin || i >= end ? 0 : max - (double)(scale * copy[i]); // known to 2^-24 of its size
+        double exact = i < begin || i >= end ? 0 : exp((double)(scale * copy[i]) - max) / sum;
+        double error = error_of(get_element(out, type, i), exact, exact + 1e-30);
+        CHECK(error < (type == COT_F32 ? 1e-6 + 6e-8 * depth : 4e-3),
+              "%s %s %lld of [%lld, %lld) of %lld: error %g", kernels->name, cot_dtype_name(type),
+              (long long)i, (long long)begin, (long long)end, (long long)n, error);
+    }
+    free(copy);
+    unguard(p);
+    unguard(s);
+}
+
+static void shifted(const cot_kernels *kernels, cot_dtype type)
+{
+    int64_t shift = 32 * random_between(1, 4), n = random_between(1, 200), begin = random_between(0, n - 1);
+    int64_t end = random_between(begin + 1, n);
+    guarded s = guarded_random(n, COT_F32, 4), t = guard((n + shift) * 4);
+    memcpy((float *)t.data + shift, s.data, (size_t)n * 4);
+    guarded p = guard(n * 4), q = guard((n + shift) * 4);
+    size_t bytes = cot_dtype_bytes(type);
+    kernels->softmax(p.data, type, s.data, n, begin, end, 0.7f, NULL);
+    kernels->softmax(q.data, type, t.data, n + shift, begin + shift, end + shift, 0.7f, NULL);
+    CHECK(memcmp(p.data, (char *)q.data + (size_t)shift * bytes, (size_t)n * bytes) == 0,
+          "%s %s: [%lld, %lld) of %lld by %lld", kernels->name, cot_dtype_name(type), (long long)begin,
+          (long long)end, (long long)n, (long long)shift);
+    unguard(s);
+    unguard(t);
+    unguard(p);
+    unguard(q);
+}
+
+static void extremes(const cot_kernels *kernels)
+{
+    float s[5] = {-INFINITY, 1e30f, -1e30f, 1e30f, 3}, p[5], sink = 2e30f, low = -INFINITY;
+    kernels->softmax(p, COT_F32, s, 5, 0, 5, 1, NULL);
+    CHECK(p[0] == 0 && p[1] == 0.5f && p[2] == 0 && p[3] == 0.5f && p[4] == 0, "%s", kernels->name);
+    kernels->softmax(p, COT_F32, s, 5, 0, 5, 1, &sink); // all the weight is the sink's
+    for (int i = 0; i < 5; i++) CHECK(p[i] == 0, "%s", kernels->name);
+    kernels->softmax(p, COT_F32, s, 5, 4, 5, 1, &low); // and none
+    CHECK(p[4] == 1 && p[3] == 0, "%s", kernels->name);
+    float with_nan[3] = {1, NAN, 2};
+    kernels->softmax(p, COT_F32, with_nan, 3, 0, 3, 1, NULL);
+    CHECK(isnan(p[0]) && isnan(p[1]) && isnan(p[2]), "%s lost a NaN", kernels->name);
+}
+
+int main(int argc, char **argv)
+{
+    check_start(argc, argv);
+    FOR_EACH_TABLE(kernels)
+    {
+        printf("%s\n", kernels->name);
+        extremes(kernels);
+        for (int i = 0; i < 200; i++) {
+            float sink = random_value(5);
+            against_double(kernels, COT_F32, i % 2, i % 3 ? NULL : &sink, i % 5 ? 2 : 40);
+            against_double(kernels, COT_BF16, false, i % 3 ? NULL : &sink, 2);
+            shifted(kernels, i % 2 ? COT_F32 : COT_BF16);
+        }
+    }
+    return 0;
+}
