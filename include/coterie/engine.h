@@ -122,7 +122,8 @@ typedef struct cot_stats {
     int64_t prefill_tokens, decode_tokens, steps;
     int64_t prefill_ns, decode_ns; /* of steps that hold prompt tokens, and of the others */
     int64_t last_step_ns;
-    uint64_t weight_bytes, kv_bytes; /* that the steps had to read, each once a step (0 without capture_routing) */
+    uint64_t prefill_read_bytes, decode_read_bytes; /* weights and KV that those steps had to read, once a step each
+                                                       (0 without capture_routing) */
     struct {
         const char *name;
         int64_t ns;               /* summed over ranks, waiting included */

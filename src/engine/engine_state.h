@@ -29,10 +29,10 @@ struct cot_engine {
     uint8_t *touched;         // [E]
     /* Counted at rank 0. */
     int64_t prefill_tokens, decode_tokens, prefill_ns, decode_ns, last_step_ns, steps;
-    uint64_t weight_bytes, kv_bytes;
+    uint64_t prefill_read_bytes, decode_read_bytes;
 };
 
-/* Bytes of weights and KV that a step with this routing had to read at least once (experts NULL: nothing is counted). */
-void cot_engine_count_bytes(cot_engine *engine, const cot_step *step, const uint16_t *experts);
+/* Bytes of weights and KV that a step with this routing ([MoE layers][step_tokens][K]) had to read, each once. */
+uint64_t cot_engine_read_bytes(cot_engine *engine, const cot_step *step, const uint16_t *experts);
 
 #endif

@@ -231,7 +231,8 @@ static cot_status step(struct run *run, cot_error *error) {
     e->steps++;
     *(prefill ? &e->prefill_ns : &e->decode_ns) += e->last_step_ns;
     *(prefill ? &e->prefill_tokens : &e->decode_tokens) += run->step.tokens;
-    if (experts) cot_engine_count_bytes(e, &run->step, experts);
+    if (experts)
+        *(prefill ? &e->prefill_read_bytes : &e->decode_read_bytes) += cot_engine_read_bytes(e, &run->step, experts);
     if (experts && run->events->on_routing) tell_routing(run, experts, weights);
     return take_results(run, logits, error);
 }

@@ -39,14 +39,15 @@ static uint64_t kv_bytes(const cot_engine *e, const cot_span *span, int64_t laye
     return (uint64_t)(keys * width) * cot_dtype_bytes(e->runner.type);
 }
 
-void cot_engine_count_bytes(cot_engine *e, const cot_step *step, const uint16_t *experts) {
+uint64_t cot_engine_read_bytes(cot_engine *e, const cot_step *step, const uint16_t *experts) {
     const cot_config *c = e->config;
     int64_t k = c->gate.top_k, moe_layer = 0;
+    uint64_t bytes = step->logits ? matrix_bytes(e, c->hidden, c->vocab) : 0;
     for (int64_t l = 0; l < c->layers; l++) {
-        e->weight_bytes += attention_bytes(e);
-        for (int32_t i = 0; i < step->spans; i++) e->kv_bytes += kv_bytes(e, &step->span[i], l);
+        bytes += attention_bytes(e);
+        for (int32_t i = 0; i < step->spans; i++) bytes += kv_bytes(e, &step->span[i], l);
         if (!c->layer[l].moe) {
-            e->weight_bytes += 3 * matrix_bytes(e, c->hidden, c->dense_intermediate);
+            bytes += 3 * matrix_bytes(e, c->hidden, c->dense_intermediate);
             continue;
         }
         const uint16_t *chosen = experts + moe_layer++ * e->runner.step_tokens * k;
@@ -56,11 +57,11 @@ void cot_engine_count_bytes(cot_engine *e, const cot_step *step, const uint16_t 
             distinct += !e->touched[chosen[i]];
             e->touched[chosen[i]] = 1;
         }
-        e->weight_bytes += (uint64_t)distinct * 3 * matrix_bytes(e, c->hidden, c->moe_intermediate) +
+        bytes += (uint64_t)distinct * 3 * matrix_bytes(e, c->hidden, c->moe_intermediate) +
                            3 * matrix_bytes(e, c->hidden, c->shared_intermediate) +
                            (uint64_t)(c->hidden * c->gate.experts) * sizeof(float);
     }
-    if (step->logits) e->weight_bytes += matrix_bytes(e, c->hidden, c->vocab);
+    return bytes;
 }
 
 /* ---- gathering ---- */
@@ -121,8 +122,8 @@ cot_status cot_engine_stats(cot_engine *e, cot_stats *s, cot_error *error) {
     s->decode_ns = e->decode_ns;
     s->last_step_ns = e->last_step_ns;
     s->steps = e->steps;
-    s->weight_bytes = e->weight_bytes;
-    s->kv_bytes = e->kv_bytes;
+    s->prefill_read_bytes = e->prefill_read_bytes;
+    s->decode_read_bytes = e->decode_read_bytes;
     return COT_OK;
 }
 
