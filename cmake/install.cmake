@@ -1,0 +1,22 @@
+# What `cmake --install` lays down: the program, the library, the public headers, and how others find them.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(cot_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/coterie)
+
+install(TARGETS coterie-cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS coterie EXPORT coterieTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY include/coterie DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+install(EXPORT coterieTargets NAMESPACE coterie:: DESTINATION ${cot_package_dir})
+configure_package_config_file(cmake/coterieConfig.cmake.in ${PROJECT_BINARY_DIR}/coterieConfig.cmake
+                              INSTALL_DESTINATION ${cot_package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/coterieConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/coterieConfig.cmake ${PROJECT_BINARY_DIR}/coterieConfigVersion.cmake
+        DESTINATION ${cot_package_dir})
+
+# The prefix is told relative to the file, so that an installed tree may be moved.
+file(RELATIVE_PATH cot_pc_to_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+string(REGEX REPLACE "/$" "" cot_pc_to_prefix ${cot_pc_to_prefix})
+configure_file(cmake/coterie.pc.in ${PROJECT_BINARY_DIR}/coterie.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/coterie.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,16 +1,22 @@
 # A room is one object library that sees exactly the rooms it names: its include path is a folder of links, one for each
 # of those rooms, so that "fabric/fabric.h" does not even resolve in a room that may not include it.
 
-# cot_room(NAME [ROOMS room...] [LINK target...])
+# cot_room(NAME [SOURCES file...] [ROOMS room...] [LINK target...]): all .c files of src/NAME, or those given
 function(cot_room name)
-  cmake_parse_arguments(R "" "" "ROOMS;LINK" ${ARGN})
+  cmake_parse_arguments(R "" "" "SOURCES;ROOMS;LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.c)
-  add_library(cot_${name} OBJECT ${sources})
+  if(R_SOURCES)
+    list(TRANSFORM R_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/src/${name}/ OUTPUT_VARIABLE sources)
+  endif()
   set(view ${PROJECT_BINARY_DIR}/rooms/${name})
   file(MAKE_DIRECTORY ${view})
   foreach(room IN LISTS R_ROOMS ITEMS ${name})
     file(CREATE_LINK ${PROJECT_SOURCE_DIR}/src/${room} ${view}/${room} SYMBOLIC)
   endforeach()
+  if(NOT sources)
+    return()   # contracts only, so far
+  endif()
+  add_library(cot_${name} OBJECT ${sources})
   target_include_directories(cot_${name} PUBLIC ${view} PRIVATE ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(cot_${name} PUBLIC ${R_LINK})
   set_property(GLOBAL PROPERTY cot_links_${name} "${R_LINK}")
@@ -22,6 +28,9 @@ endfunction()
 # cot_assemble(LIBRARY room...): one library of all rooms, public headers only
 function(cot_assemble library)
   foreach(room IN LISTS ARGN)
+    if(NOT TARGET cot_${room})
+      continue()
+    endif()
     target_sources(${library} PRIVATE $<TARGET_OBJECTS:cot_${room}>)
     get_property(links GLOBAL PROPERTY cot_links_${room})
     target_link_libraries(${library} PRIVATE ${links})

@@ -25,8 +25,8 @@ typedef enum cot_status {
 #undef COT_STATUS_ENUM
 } cot_status;
 
-/* What went wrong, in one line: lowercase, no full stop, the subject in quotes. Owned by the caller; every function
- * that takes a `cot_error *` accepts NULL. Untouched on success. */
+/* What went wrong, in one line: lowercase, no full stop, the subject in quotes. Owned by the caller; every
+ * function that takes a `cot_error *` accepts NULL. Untouched on success. */
 typedef struct cot_error {
     cot_status status;
     char message[256];

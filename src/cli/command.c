@@ -1,0 +1,136 @@
+#include "command.h"
+#include "coterie/version.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int cot_complain(const char *format, ...)
+{
+    char line[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    for (unsigned char *c = (unsigned char *)line; *c; c++)
+        if (*c < 0x20 || *c == 0x7f) *c = '?';
+    fprintf(stderr, "coterie: %s\n", line);
+    return COT_EXIT_FAILURE;
+}
+
+int cot_complain_of(const cot_error *error)
+{
+    return cot_complain("%s", error->message[0] ? error->message : cot_status_text(error->status));
+}
+
+/* How many of argv's first words spell the command's name; 0 when they do not. */
+static int spells(const cot_command *command, int argc, char **argv)
+{
+    const char *name = command->name;
+    for (int i = 0; i < argc; i++) {
+        size_t length = strlen(argv[i]);
+        if (strncmp(name, argv[i], length)) return 0;
+        if (!name[length]) return i + 1;
+        if (name[length] != ' ') return 0;
+        name += length + 1;
+    }
+    return 0;
+}
+
+/* `word` is the first of a two-word command: shows those that begin with it. */
+static bool complain_of_family(const cot_command *const *commands, const char *word)
+{
+    char all[512] = "";
+    size_t used = 0, length = strlen(word);
+    for (; *commands && used < sizeof all; commands++)
+        if (!strncmp((*commands)->name, word, length) && (*commands)->name[length] == ' ')
+            used += (size_t)snprintf(all + used, sizeof all - used, "%s'%s'", used ? ", " : "",
+                                     (*commands)->name);
+    if (used) cot_complain("'%s' is one of %s", word, all);
+    return used > 0;
+}
+
+static int unknown(const cot_command *const *commands, int argc, char **argv)
+{
+    if (complain_of_family(commands, argv[0])) return COT_EXIT_USAGE;
+    const char *names[64] = {"help"};
+    for (size_t n = 1; n < 63 && *commands; n++) names[n] = (*commands++)->name;
+    char two_words[64];
+    snprintf(two_words, sizeof two_words, "%s %s", argv[0], argc > 1 ? argv[1] : "");
+    const char *nearest = cot_nearest(argv[0], names);
+    if (!nearest && argc > 1) nearest = cot_nearest(two_words, names);
+    if (nearest)
+        cot_complain("unknown command '%s' (did you mean '%s'?)", argv[0], nearest);
+    else
+        cot_complain("unknown command '%s' (see coterie --help)", argv[0]);
+    return COT_EXIT_USAGE;
+}
+
+static int run(const cot_command *command, int argc, char **argv)
+{
+    void *settings = calloc(1, command->settings_bytes + 1);
+    if (!settings) return cot_complain("out of memory");
+    bool help;
+    int status = COT_EXIT_USAGE;
+    if (cot_options_parse(&command->options, settings, argc, argv, &help)) {
+        if (help) cot_help_command(command);
+        status = help ? COT_EXIT_OK : command->run(settings);
+    }
+    cot_options_free(&command->options, settings);
+    free(settings);
+    return status;
+}
+
+static int dispatch(const cot_command *const *commands, int argc, char **argv)
+{
+    bool help = argc > 0 && !strcmp(argv[0], "help");
+    if (!argc) {
+        cot_complain("no command given (see coterie --help)");
+        return COT_EXIT_USAGE;
+    }
+    if (!strcmp(argv[0], "--version")) {
+        printf("coterie %s\n", cot_version());
+        return COT_EXIT_OK;
+    }
+    if (!strcmp(argv[0], "--help") || !strcmp(argv[0], "-h") || (help && argc == 1)) {
+        cot_help_overview(commands);
+        return COT_EXIT_OK;
+    }
+    argc -= help;
+    argv += help;
+    for (const cot_command *const *command = commands; *command; command++) {
+        int words = spells(*command, argc, argv);
+        if (!words) continue;
+        if (!help) return run(*command, argc - words, argv + words);
+        cot_help_command(*command);
+        return COT_EXIT_OK;
+    }
+    return unknown(commands, argc, argv);
+}
+
+/* A standard descriptor that is closed would be given to the next file that is opened: occupy it so that its
+ * use fails. */
+static void occupy_standard_descriptors(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0)
+            _exit(COT_EXIT_FAILURE);
+}
+
+int cot_command_main(const cot_command *const *commands, int argc, char **argv)
+{
+    occupy_standard_descriptors();
+    signal(SIGPIPE, SIG_IGN);
+    int status = dispatch(commands, argc > 0 ? argc - 1 : 0, argv + 1);
+    errno = 0;
+    bool failed = fflush(stdout) != 0 || ferror(stdout);
+    if (failed && status == COT_EXIT_OK)
+        status = cot_complain("cannot write to standard output%s%s", errno ? ": " : "",
+                              errno ? strerror(errno) : "");
+    return status;
+}

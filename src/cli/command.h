@@ -1,0 +1,36 @@
+/* `coterie <command>`: what a command is, and the frame that finds, explains and runs it. */
+#ifndef COT_CLI_COMMAND_H
+#define COT_CLI_COMMAND_H
+#include "options.h"
+#include "coterie/status.h"
+
+enum { COT_EXIT_OK = 0, COT_EXIT_FAILURE = 1, COT_EXIT_USAGE = 2 };
+
+typedef struct cot_command {
+    const char *name;            // one word, or two ("trace info")
+    const char *summary;         // one sentence, lowercase, no full stop
+    const char *details;         // a paragraph for the help, or NULL
+    const char *const *examples; // command lines; NULL ends
+    cot_options options;
+    size_t settings_bytes;            // size of the struct that the options fill
+    int (*run)(const void *settings); // returns a COT_EXIT_ value; data to stdout, talk to stderr
+} cot_command;
+
+/* The program: finds the command in `commands` (NULL ends), or answers help and --version, and returns the
+ * exit status. Output that cannot be written turns success into failure, with one line. */
+int cot_command_main(const cot_command *const *commands, int argc, char **argv);
+
+/* Writes the line "coterie: ..." on stderr, with control characters replaced by '?'. Returns
+ * COT_EXIT_FAILURE. */
+int cot_complain(const char *format, ...) __attribute__((format(printf, 1, 2), cold));
+/* The same for an error of the library. */
+int cot_complain_of(const cot_error *error);
+
+/* Both write to stdout. */
+void cot_help_overview(const cot_command *const *commands);
+void cot_help_command(const cot_command *command);
+
+/* Which of `names` (NULL ends) was probably meant by `word`; NULL when none is near. */
+const char *cot_nearest(const char *word, const char *const *names);
+
+#endif

@@ -1,0 +1,13 @@
+/* The commands, in the order that help shows them: X(NAME) is cot_cmd_NAME, defined in cmd_NAME.c. */
+#ifndef COT_CLI_COMMANDS_H
+#define COT_CLI_COMMANDS_H
+#include "command.h"
+
+#define COT_COMMAND_LIST(X)                                                                                  \
+    X(run) X(eval) X(tokenize) X(profile) X(trace_info) X(trace_convert) X(bench_roof) X(bench_model) X(info)
+
+#define COT_COMMAND_EXTERN(name) extern const cot_command cot_cmd_##name;
+COT_COMMAND_LIST(COT_COMMAND_EXTERN)
+#undef COT_COMMAND_EXTERN
+
+#endif

@@ -1,0 +1,88 @@
+/* Options as data: a command describes what it takes in tables; parsing, checking and help all read the same
+ * rows. */
+#ifndef COT_CLI_OPTIONS_H
+#define COT_CLI_OPTIONS_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#pragma GCC diagnostic ignored                                                                               \
+    "-Wmissing-field-initializers" // rows leave out the fields that their kind does not use
+
+/* What an option takes, and the type of the field it fills. */
+typedef enum cot_option_kind {
+    COT_OPTION_FLAG,    // bool: true once given
+    COT_OPTION_INTEGER, // int64_t in [least, most]
+    COT_OPTION_REAL,    // double in [min, max]
+    COT_OPTION_TEXT,    // const char *
+    COT_OPTION_CHOICE,  // int: index into `choices`
+    COT_OPTION_LIST,    // cot_list: may be given several times; rows with one offset share one list, in order
+    COT_OPTION_OPTIONAL_TEXT, // cot_optional_text: `--stats` or `--stats=FILE`
+} cot_option_kind;
+
+typedef struct cot_option {
+    const char *name; // without the dashes
+    char letter;      // short form, or 0
+    cot_option_kind kind;
+    const char *argument; // what help calls the value; NULL for a flag
+    const char *initial;  // parsed as if given, and shown as the default; NULL leaves the field all zero
+    const char *help;     // one sentence, with the unit
+    size_t offset;        // of the field in the settings
+    union {
+        struct {
+            int64_t least, most;
+        };
+        struct {
+            double min, max;
+        };
+        const char *const *choices; // NULL ends
+    };
+} cot_option;
+
+typedef struct cot_list {
+    struct cot_list_item {
+        const char *text;
+        const cot_option *option; // the row that it came through; NULL for a positional argument
+    } * items;
+    size_t count;
+} cot_list;
+
+typedef struct cot_optional_text {
+    bool given;
+    const char *text; // NULL when given without a value
+} cot_optional_text;
+
+/* Rows under one title in the help. A table of common options serves several commands: its rows' offsets
+ * count from `offset` in the settings. */
+typedef struct cot_option_group {
+    const char *title;
+    const cot_option *options; // a row without a name ends
+    size_t offset;
+} cot_option_group;
+
+/* Arguments without dashes, in order. The field is a const char * when most is 1 (NULL when absent), else a
+ * cot_list. */
+typedef struct cot_positional {
+    const char *name;
+    int least, most;
+    const char *help;
+    size_t offset;
+} cot_positional;
+
+/* Everything that one command accepts. */
+typedef struct cot_options {
+    const cot_option_group *groups;    // a group without a title ends; NULL when the command takes no options
+    const cot_positional *positionals; // one without a name ends; NULL when it takes none
+} cot_options;
+
+/* Fills `settings` (all zero at the start) from the initial values, then from argv[0..argc). `--opt value`,
+ * `--opt=value`,
+ * `-o value`, `-ovalue`; flags' letters may be joined; after `--` all is positional. Returns false after
+ * writing one line on stderr that names the option, its value and what it accepts. `*help` becomes true when
+ * --help or -h comes first; nothing else is checked then. Texts point into argv; the caller calls
+ * cot_options_free either way. */
+bool cot_options_parse(const cot_options *options, void *settings, int argc, char **argv, bool *help);
+/* Frees the lists in `settings`. */
+void cot_options_free(const cot_options *options, void *settings);
+
+#endif
