@@ -4,6 +4,7 @@
 
 #include "coterie/engine.h"
 #include "coterie/eval.h"
+#include "coterie/model.h"
 #include "coterie/roof.h"
 #include "coterie/status.h"
 #include "coterie/text.h"
