@@ -6,17 +6,16 @@
 #include "model/config.h"
 
 /* Every weight the forward pass uses. Matrices are [out][in] as nn.Linear holds them. X(NAME) */
-#define COT_WEIGHT_LIST(X)                                                                                   \
-    X(EMBEDDING)                                                                                             \
-    X(FINAL_NORM)                                                                                            \
-    X(OUTPUT) /* lm_head; the embedding where tied */                                                        \
-        X(ATTENTION_NORM) X(FFN_NORM) X(Q) X(K) X(V) X(O) X(Q_BIAS) X(K_BIAS) X(V_BIAS) X(O_BIAS) X(Q_NORM)  \
-            X(K_NORM) X(SINKS) X(Q_A) X(Q_A_BIAS) X(Q_A_NORM) X(Q_B) X(KV_A) X(KV_A_BIAS) X(KV_A_NORM)       \
-                X(KV_B) X(GATE) X(GATE_BIAS) X(GATE_CORRECTION) X(EXPERT_GATE) X(EXPERT_UP) X(EXPERT_DOWN)   \
-                    X(EXPERT_GATE_BIAS) X(EXPERT_UP_BIAS) X(EXPERT_DOWN_BIAS) X(SHARED_GATE) X(SHARED_UP)    \
-                        X(SHARED_DOWN) X(SHARED_GATE_BIAS) X(SHARED_UP_BIAS) X(SHARED_DOWN_BIAS)             \
-                            X(SHARED_MIX) /* [1][H], the shared expert's sigmoid gate */                     \
-        X(DENSE_GATE) X(DENSE_UP) X(DENSE_DOWN) X(DENSE_GATE_BIAS) X(DENSE_UP_BIAS) X(DENSE_DOWN_BIAS)
+// clang-format off
+#define COT_WEIGHT_LIST(X) \
+    X(EMBEDDING) X(FINAL_NORM) X(OUTPUT) /* lm_head; the embedding where tied */ X(ATTENTION_NORM) \
+    X(FFN_NORM) X(Q) X(K) X(V) X(O) X(Q_BIAS) X(K_BIAS) X(V_BIAS) X(O_BIAS) X(Q_NORM) X(K_NORM) X(SINKS) \
+    X(Q_A) X(Q_A_BIAS) X(Q_A_NORM) X(Q_B) X(KV_A) X(KV_A_BIAS) X(KV_A_NORM) X(KV_B) X(GATE) X(GATE_BIAS) \
+    X(GATE_CORRECTION) X(EXPERT_GATE) X(EXPERT_UP) X(EXPERT_DOWN) X(EXPERT_GATE_BIAS) X(EXPERT_UP_BIAS) \
+    X(EXPERT_DOWN_BIAS) X(SHARED_GATE) X(SHARED_UP) X(SHARED_DOWN) X(SHARED_GATE_BIAS) X(SHARED_UP_BIAS) \
+    X(SHARED_DOWN_BIAS) X(SHARED_MIX) /* [1][H], the shared expert's sigmoid gate */ X(DENSE_GATE) \
+    X(DENSE_UP) X(DENSE_DOWN) X(DENSE_GATE_BIAS) X(DENSE_UP_BIAS) X(DENSE_DOWN_BIAS)
+// clang-format on
 
 typedef enum cot_weight {
 #define COT_WEIGHT_ENUM(name) COT_WEIGHT_##name,

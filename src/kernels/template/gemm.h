@@ -2,9 +2,11 @@
  * and the like), and a few choices:
  *
  *   TALL(X)   X(rows, vectors) for every height up to TALL_ROWS that rows are cut into; the width divides a
- * panel SHORT(X)  heights 1 .. SHORT_ROWS over a whole panel, for when there are no more rows WIDE(X) heights
- * 1 .. WIDE_ROWS over WIDE_PANELS panels: as many chains of sums as the multiply-add's latency asks V_DOT
- * defined where v_dot(pairs of a, pairs of b, c) exists
+ *             panel
+ *   SHORT(X)  heights 1 .. SHORT_ROWS over a whole panel, for when there are no more rows
+ *   WIDE(X)   heights 1 .. WIDE_ROWS over WIDE_PANELS panels: as many chains of sums as the multiply-add's
+ *             latency asks
+ *   V_DOT     defined where v_dot(pairs of a, pairs of b, c) exists
  *
  * A tile keeps its sums in registers and goes down k; a sum is one chain of multiply-adds in order of k,
  * whatever tile it is in. Rows of A are first laid out in a small buffer, so that a tile finds them at
