@@ -4,7 +4,8 @@
 #include <stdint.h>
 #include <time.h>
 
-static inline int64_t cot_now_ns(void) {
+static inline int64_t cot_now_ns(void)
+{
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;

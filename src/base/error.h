@@ -3,8 +3,8 @@
 #define COT_BASE_ERROR_H
 #include "coterie/status.h"
 
-/* Stores `status` and the formatted line in `error` (NULL is fine) and returns `status`. Control characters in the line
- * are replaced by '?', so that whatever a file holds, the message stays one line. */
+/* Stores `status` and the formatted line in `error` (NULL is fine) and returns `status`. Control characters
+ * in the line are replaced by '?', so that whatever a file holds, the message stays one line. */
 cot_status cot_fail(cot_error *error, cot_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));
 

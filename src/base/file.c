@@ -11,13 +11,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static cot_status fail_errno(cot_error *error, const char *what, const char *path) {
+static cot_status fail_errno(cot_error *error, const char *what, const char *path)
+{
     int code = errno;
-    return cot_fail(error, code == ENOENT ? COT_NOT_FOUND : code == ENOMEM ? COT_OUT_OF_MEMORY : COT_IO,
+    return cot_fail(error,
+                    code == ENOENT   ? COT_NOT_FOUND
+                    : code == ENOMEM ? COT_OUT_OF_MEMORY
+                                     : COT_IO,
                     "cannot %s '%s': %s", what, path, strerror(code));
 }
 
-static int open_regular(const char *path, struct stat *info, cot_error *error, cot_status *status) {
+static int open_regular(const char *path, struct stat *info, cot_error *error, cot_status *status)
+{
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || fstat(fd, info)) {
         *status = fail_errno(error, "open", path);
@@ -32,7 +37,8 @@ static int open_regular(const char *path, struct stat *info, cot_error *error, c
     return -1;
 }
 
-cot_status cot_file_map_open(cot_file_map *map, const char *path, cot_error *error) {
+cot_status cot_file_map_open(cot_file_map *map, const char *path, cot_error *error)
+{
     struct stat info;
     cot_status status;
     *map = (cot_file_map){0};
@@ -40,24 +46,30 @@ cot_status cot_file_map_open(cot_file_map *map, const char *path, cot_error *err
     if (fd < 0) return status;
     if (info.st_size > 0) {
         void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
-        if (data == MAP_FAILED) status = fail_errno(error, "map", path);
-        else *map = (cot_file_map){data, (size_t)info.st_size};
+        if (data == MAP_FAILED)
+            status = fail_errno(error, "map", path);
+        else
+            *map = (cot_file_map){data, (size_t)info.st_size};
     }
     close(fd);
     return status;
 }
 
-void cot_file_map_close(cot_file_map *map) {
+void cot_file_map_close(cot_file_map *map)
+{
     if (map->data) munmap((void *)(uintptr_t)map->data, map->bytes);
     *map = (cot_file_map){0};
 }
 
-void cot_file_map_drop(const cot_file_map *map, size_t offset, size_t bytes) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), first = (offset + page - 1) / page * page, last = (offset + bytes) / page * page;
+void cot_file_map_drop(const cot_file_map *map, size_t offset, size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), first = (offset + page - 1) / page * page,
+           last = (offset + bytes) / page * page;
     if (last > first) madvise((void *)(uintptr_t)(map->data + first), last - first, MADV_DONTNEED);
 }
 
-cot_status cot_file_read(char **text, size_t *bytes, const char *path, size_t limit, cot_error *error) {
+cot_status cot_file_read(char **text, size_t *bytes, const char *path, size_t limit, cot_error *error)
+{
     struct stat info;
     cot_status status;
     *text = NULL;
@@ -66,14 +78,18 @@ cot_status cot_file_read(char **text, size_t *bytes, const char *path, size_t li
     size_t size = (size_t)info.st_size, done = 0;
     char *buffer = NULL;
     if (size > limit)
-        status = cot_fail(error, COT_MALFORMED, "cannot read '%s': %zu bytes, more than the %zu allowed", path, size, limit);
+        status = cot_fail(error, COT_MALFORMED, "cannot read '%s': %zu bytes, more than the %zu allowed",
+                          path, size, limit);
     else if (!(buffer = malloc(size + 1)))
         status = cot_fail(error, COT_OUT_OF_MEMORY, "cannot read '%s': out of memory", path);
     while (status == COT_OK && done < size) {
         ssize_t n = read(fd, buffer + done, size - done);
-        if (n < 0) status = fail_errno(error, "read", path);
-        else if (n == 0) size = done;
-        else done += (size_t)n;
+        if (n < 0)
+            status = fail_errno(error, "read", path);
+        else if (n == 0)
+            size = done;
+        else
+            done += (size_t)n;
     }
     close(fd);
     if (status != COT_OK) {
@@ -86,7 +102,8 @@ cot_status cot_file_read(char **text, size_t *bytes, const char *path, size_t li
     return COT_OK;
 }
 
-cot_status cot_file_writer_open(cot_file_writer *writer, const char *path, cot_error *error) {
+cot_status cot_file_writer_open(cot_file_writer *writer, const char *path, cot_error *error)
+{
     struct stat info;
     *writer = (cot_file_writer){.path = strdup(path)};
     if (!writer->path) return cot_fail(error, COT_OUT_OF_MEMORY, "cannot write '%s': out of memory", path);
@@ -115,7 +132,8 @@ cot_status cot_file_writer_open(cot_file_writer *writer, const char *path, cot_e
     return status;
 }
 
-cot_status cot_file_writer_commit(cot_file_writer *writer, cot_error *error) {
+cot_status cot_file_writer_commit(cot_file_writer *writer, cot_error *error)
+{
     bool failed = fflush(writer->stream) != 0 || ferror(writer->stream);
     cot_status status = failed ? fail_errno(error, "write", writer->path) : COT_OK;
     if (fclose(writer->stream) && status == COT_OK) status = fail_errno(error, "write", writer->path);
@@ -132,7 +150,8 @@ cot_status cot_file_writer_commit(cot_file_writer *writer, cot_error *error) {
     return status;
 }
 
-void cot_file_writer_abort(cot_file_writer *writer) {
+void cot_file_writer_abort(cot_file_writer *writer)
+{
     if (writer->stream) fclose(writer->stream);
     if (writer->temporary) unlink(writer->temporary);
     free(writer->temporary);
@@ -140,7 +159,8 @@ void cot_file_writer_abort(cot_file_writer *writer) {
     *writer = (cot_file_writer){0};
 }
 
-char *cot_path_join(const char *folder, const char *name) {
+char *cot_path_join(const char *folder, const char *name)
+{
     char *path;
     return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
 }

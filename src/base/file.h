@@ -18,11 +18,12 @@ void cot_file_map_close(cot_file_map *map);
 /* Tells the kernel that [offset, offset + bytes) has been read and its pages may leave this process. */
 void cot_file_map_drop(const cot_file_map *map, size_t offset, size_t bytes);
 
-/* Reads a whole file, at most `limit` bytes, into malloc'd memory with a NUL after it. The caller frees `*text`. */
+/* Reads a whole file, at most `limit` bytes, into malloc'd memory with a NUL after it. The caller frees
+ * `*text`. */
 cot_status cot_file_read(char **text, size_t *bytes, const char *path, size_t limit, cot_error *error);
 
-/* A file that appears whole or not at all: written beside its place under a temporary name, renamed by commit. What is
- * not a regular file (/dev/stdout, a pipe) is written directly. */
+/* A file that appears whole or not at all: written beside its place under a temporary name, renamed by
+ * commit. What is not a regular file (/dev/stdout, a pipe) is written directly. */
 typedef struct cot_file_writer {
     FILE *stream;
     char *path, *temporary; // temporary is NULL when written directly

@@ -11,10 +11,11 @@
 #include <stdlib.h>
 
 enum { MAX_LOOPS = 64 };
-static const int64_t sleep_after_ns = 1000000; // a futex wake-up costs 12-29 us: stay awake between a layer's loops
+static const int64_t sleep_after_ns =
+    1000000; // a futex wake-up costs 12-29 us: stay awake between a layer's loops
 
-/* A posted loop. `users` counts workers that look at it: the poster leaves only when none does, so that a worker never
- * reads fields of a loop that is gone. */
+/* A posted loop. `users` counts workers that look at it: the poster leaves only when none does, so that a
+ * worker never reads fields of a loop that is gone. */
 struct loop {
     alignas(64) atomic_bool taken, posted;
     atomic_int users;
@@ -34,27 +35,31 @@ struct cot_pool {
     pthread_t threads[];
 };
 
-static void drain(struct loop *loop) {
-    for (int64_t i; (i = atomic_fetch_add_explicit(&loop->next, 1, memory_order_relaxed)) < loop->n;)
+/* True when there was something left to do. */
+static bool drain(struct loop *loop)
+{
+    bool helped = false;
+    for (int64_t i; (i = atomic_fetch_add_explicit(&loop->next, 1, memory_order_relaxed)) < loop->n;
+         helped = true)
         loop->body(loop->context, i);
+    return helped;
 }
 
-static bool help(cot_pool *pool) {
+static bool help(cot_pool *pool)
+{
     bool helped = false;
     for (int l = 0; l < MAX_LOOPS; l++) {
         struct loop *loop = &pool->loops[l];
         if (!atomic_load_explicit(&loop->posted, memory_order_relaxed)) continue;
         atomic_fetch_add(&loop->users, 1);
-        if (atomic_load(&loop->posted)) {
-            drain(loop);
-            helped = true;
-        }
+        if (atomic_load(&loop->posted)) helped |= drain(loop);
         atomic_fetch_sub(&loop->users, 1);
     }
     return helped;
 }
 
-static void *work(void *argument) {
+static void *work(void *argument)
+{
     cot_pool *pool = argument;
     int64_t idle_since_ns = cot_now_ns();
     for (int spins = 0; !atomic_load(&pool->closing);) {
@@ -76,7 +81,8 @@ static void *work(void *argument) {
     return NULL;
 }
 
-cot_status cot_pool_open(cot_pool **out, int workers, cot_error *error) {
+cot_status cot_pool_open(cot_pool **out, int workers, cot_error *error)
+{
     size_t bytes = (sizeof(cot_pool) + (size_t)workers * sizeof(pthread_t) + 63) / 64 * 64;
     cot_pool *pool = *out = aligned_alloc(64, bytes);
     if (!pool) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a pool of %d threads", workers);
@@ -95,13 +101,15 @@ cot_status cot_pool_open(cot_pool **out, int workers, cot_error *error) {
     return COT_OK;
 }
 
-static void wake_all(cot_pool *pool) {
+static void wake_all(cot_pool *pool)
+{
     pthread_mutex_lock(&pool->mutex);
     pthread_cond_broadcast(&pool->wake);
     pthread_mutex_unlock(&pool->mutex);
 }
 
-void cot_pool_close(cot_pool *pool) {
+void cot_pool_close(cot_pool *pool)
+{
     if (!pool) return;
     atomic_store(&pool->closing, true);
     wake_all(pool);
@@ -111,13 +119,15 @@ void cot_pool_close(cot_pool *pool) {
     free(pool);
 }
 
-static struct loop *take_loop(cot_pool *pool) {
+static struct loop *take_loop(cot_pool *pool)
+{
     for (int l = 0; l < MAX_LOOPS; l++)
         if (!atomic_exchange(&pool->loops[l].taken, true)) return &pool->loops[l];
     return NULL;
 }
 
-void cot_pool_run(cot_pool *pool, int64_t n, void (*body)(void *context, int64_t i), void *context) {
+void cot_pool_run(cot_pool *pool, int64_t n, void (*body)(void *context, int64_t i), void *context)
+{
     struct loop *loop = pool && pool->workers && n > 1 ? take_loop(pool) : NULL;
     if (!loop) {
         for (int64_t i = 0; i < n; i++) body(context, i);

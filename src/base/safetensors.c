@@ -8,60 +8,77 @@
 
 enum { MAX_HEADER_BYTES = 100 * 1000 * 1000 }; // what the reference reader accepts
 
-int64_t cot_tensor_elements(const cot_tensor *tensor) {
+int64_t cot_tensor_elements(const cot_tensor *tensor)
+{
     int64_t n = 1;
     for (int d = 0; d < tensor->dims; d++) n *= tensor->shape[d];
     return n;
 }
 
 /* One header entry {"dtype", "shape", "data_offsets"} -> tensor, with data pointing into the payload. */
-static cot_status parse_entry(cot_tensor *tensor, const char *name, const json_t *entry, const uint8_t *payload,
-                              size_t payload_bytes, const char *path, cot_error *error) {
+static cot_status parse_entry(cot_tensor *tensor, const char *name, const json_t *entry,
+                              const uint8_t *payload, size_t payload_bytes, const char *path,
+                              cot_error *error)
+{
     const char *dtype = json_string_value(json_object_get(entry, "dtype"));
     const json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
     if (!dtype || !json_is_array(shape) || !json_is_array(offsets) || json_array_size(offsets) != 2)
-        return cot_fail(error, COT_MALFORMED, "'%s': tensor '%s' lacks dtype, shape or data_offsets", path, name);
-    *tensor = (cot_tensor){.name = name, .dtype = cot_dtype_parse(dtype), .dims = (int)json_array_size(shape)};
+        return cot_fail(error, COT_MALFORMED, "'%s': tensor '%s' lacks dtype, shape or data_offsets", path,
+                        name);
+    *tensor =
+        (cot_tensor){.name = name, .dtype = cot_dtype_parse(dtype), .dims = (int)json_array_size(shape)};
     if (tensor->dtype == COT_DTYPE_COUNT)
-        return cot_fail(error, COT_UNSUPPORTED, "'%s': tensor '%s' has unknown dtype '%s'", path, name, dtype);
+        return cot_fail(error, COT_UNSUPPORTED, "'%s': tensor '%s' has unknown dtype '%s'", path, name,
+                        dtype);
     if (json_array_size(shape) > COT_MAX_DIMS)
-        return cot_fail(error, COT_UNSUPPORTED, "'%s': tensor '%s' has %zu dimensions, at most %d are supported", path,
-                        name, json_array_size(shape), COT_MAX_DIMS);
+        return cot_fail(error, COT_UNSUPPORTED,
+                        "'%s': tensor '%s' has %zu dimensions, at most %d are supported", path, name,
+                        json_array_size(shape), COT_MAX_DIMS);
     uint64_t bytes = cot_dtype_bytes(tensor->dtype);
+    bool empty = false;
     for (int d = 0; d < tensor->dims; d++) {
         const json_t *size = json_array_get(shape, (size_t)d);
         int64_t n = json_integer_value(size);
         if (!json_is_integer(size) || n < 0)
             return cot_fail(error, COT_MALFORMED, "'%s': tensor '%s' has a bad shape", path, name);
         tensor->shape[d] = n;
-        if (__builtin_mul_overflow(bytes, (uint64_t)n, &bytes))
+        empty |= n == 0;
+        // A zero does not hide the other sizes: whatever part of a shape a reader multiplies, it fits.
+        if (n && (__builtin_mul_overflow(bytes, (uint64_t)n, &bytes) || bytes > INT64_MAX))
             return cot_fail(error, COT_MALFORMED, "'%s': shape of tensor '%s' overflows", path, name);
     }
+    if (empty) bytes = 0;
     const json_t *from = json_array_get(offsets, 0), *to = json_array_get(offsets, 1);
     int64_t begin = json_integer_value(from), end = json_integer_value(to);
-    if (!json_is_integer(from) || !json_is_integer(to) || begin < 0 || end < begin || (uint64_t)end > payload_bytes)
-        return cot_fail(error, COT_MALFORMED, "'%s': tensor '%s' lies at bytes %" PRId64 " to %" PRId64 " of %zu", path,
-                        name, begin, end, payload_bytes);
+    if (!json_is_integer(from) || !json_is_integer(to) || begin < 0 || end < begin ||
+        (uint64_t)end > payload_bytes)
+        return cot_fail(error, COT_MALFORMED,
+                        "'%s': tensor '%s' lies at bytes %" PRId64 " to %" PRId64 " of %zu", path, name,
+                        begin, end, payload_bytes);
     if ((uint64_t)(end - begin) != bytes)
-        return cot_fail(error, COT_MALFORMED, "'%s': tensor '%s' holds %" PRId64 " bytes, its shape needs %" PRIu64, path,
-                        name, end - begin, bytes);
+        return cot_fail(error, COT_MALFORMED,
+                        "'%s': tensor '%s' holds %" PRId64 " bytes, its shape needs %" PRIu64, path, name,
+                        end - begin, bytes);
     tensor->bytes = (size_t)bytes;
     tensor->data = bytes ? payload + begin : NULL;
     return COT_OK;
 }
 
-static int by_place(const void *a, const void *b) {
+static int by_place(const void *a, const void *b)
+{
     const cot_tensor *x = a, *y = b;
     uintptr_t p = (uintptr_t)x->data, q = (uintptr_t)y->data;
     return p < q ? -1 : p > q;
 }
 
-static int by_name(const void *a, const void *b) {
+static int by_name(const void *a, const void *b)
+{
     return strcmp(((const cot_tensor *)a)->name, ((const cot_tensor *)b)->name);
 }
 
-static cot_status check_layout(cot_safetensors *file, const uint8_t *payload, size_t payload_bytes, const char *path,
-                               cot_error *error) {
+static cot_status check_layout(cot_safetensors *file, const uint8_t *payload, size_t payload_bytes,
+                               const char *path, cot_error *error)
+{
     if (file->count) qsort(file->tensors, file->count, sizeof *file->tensors, by_place);
     size_t covered = 0;
     const char *previous = "";
@@ -70,45 +87,66 @@ static cot_status check_layout(cot_safetensors *file, const uint8_t *payload, si
         if (!t->bytes) continue;
         size_t begin = (size_t)((const uint8_t *)t->data - payload);
         if (begin < covered)
-            return cot_fail(error, COT_MALFORMED, "'%s': tensors '%s' and '%s' overlap", path, previous, t->name);
+            return cot_fail(error, COT_MALFORMED, "'%s': tensors '%s' and '%s' overlap", path, previous,
+                            t->name);
         if (begin > covered)
-            return cot_fail(error, COT_MALFORMED, "'%s': %zu bytes before tensor '%s' belong to no tensor", path,
-                            begin - covered, t->name);
+            return cot_fail(error, COT_MALFORMED, "'%s': %zu bytes before tensor '%s' belong to no tensor",
+                            path, begin - covered, t->name);
         covered = begin + t->bytes;
         previous = t->name;
     }
     if (covered != payload_bytes)
-        return cot_fail(error, COT_MALFORMED, "'%s': its tensors end at byte %zu of %zu", path, covered, payload_bytes);
+        return cot_fail(error, COT_MALFORMED, "'%s': its tensors end at byte %zu of %zu", path, covered,
+                        payload_bytes);
     if (file->count) qsort(file->tensors, file->count, sizeof *file->tensors, by_name);
     return COT_OK;
 }
 
-cot_status cot_safetensors_parse(cot_safetensors *file, const void *data, size_t bytes, const char *path, cot_error *error) {
+static bool all_strings(json_t *object)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(object, key, value) if (!json_is_string(value)) return false;
+    return json_is_object(object);
+}
+
+cot_status cot_safetensors_parse(cot_safetensors *file, const void *data, size_t bytes, const char *path,
+                                 cot_error *error)
+{
     *file = (cot_safetensors){0};
     uint64_t header_bytes = 0;
-    if (bytes < 8) return cot_fail(error, COT_MALFORMED, "'%s': %zu bytes are no safetensors file", path, bytes);
+    if (bytes < 8)
+        return cot_fail(error, COT_MALFORMED, "'%s': %zu bytes are no safetensors file", path, bytes);
     for (int i = 7; i >= 0; i--) header_bytes = header_bytes << 8 | ((const uint8_t *)data)[i];
     if (header_bytes > MAX_HEADER_BYTES || header_bytes > bytes - 8)
-        return cot_fail(error, COT_MALFORMED, "'%s': header of %" PRIu64 " bytes in a file of %zu (at most %d are read)",
-                        path, header_bytes, bytes, MAX_HEADER_BYTES);
+        return cot_fail(error, COT_MALFORMED,
+                        "'%s': header of %" PRIu64 " bytes in a file of %zu (at most %d are read)", path,
+                        header_bytes, bytes, MAX_HEADER_BYTES);
     const uint8_t *payload = (const uint8_t *)data + 8 + header_bytes;
     size_t payload_bytes = bytes - 8 - (size_t)header_bytes;
     json_error_t detail;
     file->header = json_loadb((const char *)data + 8, (size_t)header_bytes, JSON_REJECT_DUPLICATES, &detail);
     cot_status status = COT_OK;
-    if (!json_is_object(file->header))
-        status = cot_fail(error, COT_MALFORMED, "'%s': header is no JSON object: %s", path, file->header ? "" : detail.text);
+    if (!file->header)
+        status = cot_fail(error, COT_MALFORMED, "'%s': header is no JSON: %s", path, detail.text);
+    else if (!json_is_object(file->header))
+        status = cot_fail(error, COT_MALFORMED, "'%s': header is no JSON object", path);
     else if (!(file->tensors = calloc(json_object_size(file->header) + 1, sizeof *file->tensors)))
         status = cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", path);
     const char *name;
     json_t *entry;
     if (status == COT_OK) {
-        json_object_foreach(file->header, name, entry) {
+        json_object_foreach(file->header, name, entry)
+        {
             if (!strcmp(name, "__metadata__")) {
-                if (json_is_object(entry)) file->metadata = entry;
-                else status = cot_fail(error, COT_MALFORMED, "'%s': __metadata__ is no object", path);
+                if (all_strings(entry))
+                    file->metadata = entry;
+                else
+                    status =
+                        cot_fail(error, COT_MALFORMED, "'%s': __metadata__ is no object of strings", path);
             } else {
-                status = parse_entry(&file->tensors[file->count], name, entry, payload, payload_bytes, path, error);
+                status = parse_entry(&file->tensors[file->count], name, entry, payload, payload_bytes, path,
+                                     error);
                 file->count++;
             }
             if (status != COT_OK) break;
@@ -119,47 +157,57 @@ cot_status cot_safetensors_parse(cot_safetensors *file, const void *data, size_t
     return status;
 }
 
-cot_status cot_safetensors_open(cot_safetensors *file, const char *path, cot_error *error) {
+cot_status cot_safetensors_open(cot_safetensors *file, const char *path, cot_error *error)
+{
     cot_file_map map;
     *file = (cot_safetensors){0};
     cot_status status = cot_file_map_open(&map, path, error);
     if (status != COT_OK) return status;
     status = cot_safetensors_parse(file, map.data, map.bytes, path, error);
-    if (status == COT_OK) file->map = map;
-    else cot_file_map_close(&map);
+    if (status == COT_OK)
+        file->map = map;
+    else
+        cot_file_map_close(&map);
     return status;
 }
 
-void cot_safetensors_close(cot_safetensors *file) {
+void cot_safetensors_close(cot_safetensors *file)
+{
     free(file->tensors);
     json_decref(file->header);
     cot_file_map_close(&file->map);
     *file = (cot_safetensors){0};
 }
 
-const cot_tensor *cot_safetensors_find(const cot_safetensors *file, const char *name) {
+const cot_tensor *cot_safetensors_find(const cot_safetensors *file, const char *name)
+{
     cot_tensor key = {.name = name};
     return file->count ? bsearch(&key, file->tensors, file->count, sizeof *file->tensors, by_name) : NULL;
 }
 
-const char *cot_safetensors_meta(const cot_safetensors *file, const char *key) {
+const char *cot_safetensors_meta(const cot_safetensors *file, const char *key)
+{
     return json_string_value(json_object_get(file->metadata, key));
 }
 
-/* The header's JSON text, padded with spaces so that the payload starts at a multiple of 8; NULL when out of memory. */
-static char *header_text(const cot_tensor *tensors, size_t count, const char *const *meta, size_t n_meta) {
+/* The header's JSON text, padded with spaces so that the payload starts at a multiple of 8; NULL when out of
+ * memory. */
+static char *header_text(const cot_tensor *tensors, size_t count, const char *const *meta, size_t n_meta)
+{
     json_t *header = json_object(), *metadata = json_object();
     int failed = 0;
-    for (size_t i = 0; i < n_meta; i++) failed |= json_object_set_new(metadata, meta[2 * i], json_string(meta[2 * i + 1]));
+    for (size_t i = 0; i < n_meta; i++)
+        failed |= json_object_set_new(metadata, meta[2 * i], json_string(meta[2 * i + 1]));
     if (n_meta) failed |= json_object_set(header, "__metadata__", metadata);
     json_decref(metadata);
     json_int_t begin = 0;
     for (size_t i = 0; i < count; i++) {
         json_t *shape = json_array();
-        for (int d = 0; d < tensors[i].dims; d++) failed |= json_array_append_new(shape, json_integer(tensors[i].shape[d]));
+        for (int d = 0; d < tensors[i].dims; d++)
+            failed |= json_array_append_new(shape, json_integer(tensors[i].shape[d]));
         json_int_t end = begin + (json_int_t)tensors[i].bytes;
-        json_t *entry = json_pack("{s:s, s:o, s:[I,I]}", "dtype", cot_dtype_name(tensors[i].dtype), "shape", shape,
-                                  "data_offsets", begin, end);
+        json_t *entry = json_pack("{s:s, s:o, s:[I,I]}", "dtype", cot_dtype_name(tensors[i].dtype), "shape",
+                                  shape, "data_offsets", begin, end);
         failed |= json_object_set_new(header, tensors[i].name, entry);
         begin = end;
     }
@@ -177,10 +225,13 @@ static char *header_text(const cot_tensor *tensors, size_t count, const char *co
     return padded;
 }
 
-cot_status cot_safetensors_write(const char *path, const cot_tensor *tensors, size_t count, const char *const *meta,
-                                 size_t n_meta, cot_error *error) {
+cot_status cot_safetensors_write(const char *path, const cot_tensor *tensors, size_t count,
+                                 const char *const *meta, size_t n_meta, cot_error *error)
+{
     char *header = header_text(tensors, count, meta, n_meta);
-    if (!header) return cot_fail(error, COT_OUT_OF_MEMORY, "cannot write '%s': out of memory or a name is not UTF-8", path);
+    if (!header)
+        return cot_fail(error, COT_OUT_OF_MEMORY, "cannot write '%s': out of memory or a name is not UTF-8",
+                        path);
     cot_file_writer writer;
     cot_status status = cot_file_writer_open(&writer, path, error);
     if (status == COT_OK) {

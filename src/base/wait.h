@@ -3,7 +3,8 @@
 #define COT_BASE_WAIT_H
 #include <sched.h>
 
-static inline void cot_pause(void) {
+static inline void cot_pause(void)
+{
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -12,9 +13,12 @@ static inline void cot_pause(void) {
 }
 
 /* The `round`-th look found nothing: spin a little, then give the core away. */
-static inline void cot_relax(int round) {
-    if (round < 20) cot_pause();
-    else sched_yield();
+static inline void cot_relax(int round)
+{
+    if (round < 20)
+        cot_pause();
+    else
+        sched_yield();
 }
 
 #endif

@@ -22,10 +22,12 @@ typedef struct cot_collectives_options {
 cot_status cot_collectives_open(cot_collectives **collectives, cot_fabric *fabric, const cot_collectives_options *options,
                                 cot_error *error);
 void cot_collectives_close(cot_collectives *collectives); // NULL is fine
-/* Bytes of heap that open takes for these options and P ranks. */
+/* Bytes of heap that open takes at most for these options and P ranks; SIZE_MAX for sizes that no machine has. */
 size_t cot_collectives_heap_bytes(const cot_collectives_options *options, int ranks);
 
-/* All: errors TIMED_OUT, PEER_FAILED; sizes beyond the options are bugs (assert). */
+/* All: errors TIMED_OUT, PEER_FAILED, after which no more calls may be made; sizes beyond the options are bugs (assert).
+ * In the ring calls a part of more than COT_RING_PIECE_BYTES travels in pieces of as much, each one message. */
+enum { COT_RING_PIECE_BYTES = 32768 };
 
 /* x [n] becomes, on every rank, the same sum over ranks. Partial sums travel as `type` (F32 or BF16, rounded to nearest
  * even at each hop, added in fp32); with P > 1 every element of the result is a value of `type`. P = 1 changes nothing. */

@@ -55,12 +55,13 @@ typedef struct cot_fabric_ops {
                        uint64_t value, cot_phase phase);
     /* Whether the own signal word is at least `value` (acquire). Never blocks; makes progress where a backend needs it. */
     bool (*test)(cot_fabric *fabric, cot_sym signal, uint64_t value);
-    /* Waits until it is. Errors: TIMED_OUT, naming rank `from` and the phase, after the group's time-out;
-     * PEER_FAILED once any rank has called fail. */
+    /* Waits until it is. Errors: TIMED_OUT, after the group's time-out, naming the phase and rank `from`, or the rank that
+     * this one in turn waits for; PEER_FAILED once any rank has called fail. After an error the group is of no more use. */
     cot_status (*wait)(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase, cot_error *error);
     /* Tells every rank that this one gives up: their waits return PEER_FAILED. */
     void (*fail)(cot_fabric *fabric);
-    /* Computing may begin / is over: at most as many ranks compute at once as the group allows (wait lets go meanwhile). */
+    /* Computing may begin / is over: at most as many ranks compute at once as the group allows (wait lets go meanwhile).
+     * A rank that gets no turn within the group's time-out goes on without: the limit spares the machine, no more. */
     void (*enter)(cot_fabric *fabric);
     void (*leave)(cot_fabric *fabric);
     int64_t (*now_ns)(cot_fabric *fabric);
@@ -90,9 +91,15 @@ static inline cot_status cot_wait(cot_fabric *f, cot_sym signal, uint64_t value,
     return f->ops->wait(f, signal, value, from, phase, error);
 }
 
+/* At most what alloc takes from the heap for `bytes`, alignment included: heaps are sized by adding these up. */
+static inline size_t cot_alloc_bytes(size_t bytes) {
+    const size_t align = bytes >= (size_t)2 << 20 ? (size_t)2 << 20 : 64;
+    return bytes + (align - 1);
+}
+
 /* The part of n things that rank r of P holds: floor(r n / P) <= i < floor((r + 1) n / P). */
 static inline int64_t cot_share_begin(int64_t n, int rank, int ranks) { return n * rank / ranks; }
-/* The rank that holds thing i of n. */
+/* The rank that holds thing i of n (0 <= i < n). */
 int cot_share_owner(int64_t n, int64_t i, int ranks);
 
 #endif

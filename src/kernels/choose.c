@@ -10,6 +10,14 @@ const cot_isa_code *cot_isa_code_of(cot_isa isa)
     switch (isa) {
     case COT_ISA_REF:
         return &cot_isa_ref;
+#if defined(__x86_64__)
+    /* These ask the system too, whether it saves the registers that the instructions use. */
+    case COT_ISA_AVX2:
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                       __builtin_cpu_supports("f16c")
+                   ? &cot_isa_avx2
+                   : NULL;
+#endif
     default:
         return NULL;
     }

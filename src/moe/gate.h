@@ -9,6 +9,8 @@ typedef enum cot_gate_score {
     COT_GATE_CHOSEN_SOFTMAX, // choose by logit, softmax over the chosen (gpt-oss)
 } cot_gate_score;
 
+enum { COT_MAX_EXPERTS = 65535, COT_MAX_TOP_K = 64, COT_MAX_GROUPS = 64 };
+
 /* How a group of experts is scored where only `group_limit` of `groups` may be chosen from. */
 typedef enum cot_group_score { COT_GROUP_MAX, COT_GROUP_TOP2_SUM } cot_group_score;
 
@@ -25,10 +27,15 @@ typedef struct cot_gate {
     const float *correction;        // [E] added to the scores for choosing only, or NULL
 } cot_gate;
 
-/* Routes x [T][H] (fp32): experts [T][K] ascending within a token, weights [T][K] beside them. Equal scores: the lower
- * expert is chosen. `logits` is scratch of T * E floats. Errors: INVALID_ARGUMENT when a token's logits are not finite,
- * naming the token. Never allocates; a token's result depends on that token alone. Experts of groups not chosen take part
- * with score 0 in DeepSeek-V2's gate and not at all in V3's where correction is used (see the source). */
+/* Whether tokens can be routed so: E, K and groups within the limits above, K <= E, groups of equal size, groups of two or
+ * more where their top 2 count, K experts left in group_limit groups. Errors: INVALID_ARGUMENT, naming what is wrong. */
+cot_status cot_gate_check(const cot_gate *gate, cot_error *error);
+
+/* Routes x [T][H] (fp32) by a gate that passes the check: experts [T][K] ascending within a token, weights [T][K] beside them. Equal scores: the lower
+ * expert is chosen. `logits` is scratch of T * E floats. Errors: INVALID_ARGUMENT when a token's logits, corrections or weights are
+ * not finite, naming the first such token. Never allocates; a token's result depends on that token alone. Experts of groups
+ * not chosen take part with score 0 after a softmax without correction (DeepSeek-V2, where K may exceed what group_limit
+ * groups hold), and not at all otherwise (DeepSeek-V3). */
 cot_status cot_gate_route(uint16_t *experts, float *weights, const cot_kernels *kernels, cot_pool *pool,
                           const cot_gate *gate, const float *x, int64_t tokens, float *logits, cot_error *error);
 

@@ -1,0 +1,80 @@
+/* Text to token ids and back, as a model's tokenizer.json says and as Hugging Face tokenizers computes it.
+ *
+ *     text -> added tokens split out -> normaliser -> pre-tokenizer -> BPE a word -> post-processor -> ids
+ *     ids -> vocabulary strings -> decoders -> text
+ *
+ * Text is UTF-8 with a length, so it may hold NULs. Ids run from 0 to cot_tokenizer_size() - 1. */
+#ifndef COTERIE_TOKENIZER_H
+#define COTERIE_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "coterie/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Immutable once open: any number of threads may use one at a time. */
+typedef struct cot_tokenizer cot_tokenizer;
+
+/* Reads `path`: a tokenizer.json, or a model folder that holds one. On success the caller owns `*tokenizer`;
+ * on failure it is NULL. Errors: NOT_FOUND, IO, MALFORMED (not JSON, or not a consistent tokenizer),
+ * UNSUPPORTED (a type or option that is not implemented, by name), OUT_OF_MEMORY. */
+cot_status cot_tokenizer_open(cot_tokenizer **tokenizer, const char *path, cot_error *error);
+/* The same on the `bytes` of a tokenizer.json in memory, which need not outlive the call; `name` is used in
+ * messages only. */
+cot_status cot_tokenizer_parse(cot_tokenizer **tokenizer, const char *text, size_t bytes, const char *name,
+                               cot_error *error);
+/* Frees it; NULL is fine. No detokenizer of it may be in use. */
+void cot_tokenizer_close(cot_tokenizer *tokenizer);
+
+/* Encodes `text` (UTF-8, at most 1 GiB). With `add_special` the post-processor adds its tokens (a begin
+ * token, say); special tokens that the text itself spells are recognised either way. On success `*ids` is
+ * malloc'd [count], to be freed by the caller, NULL when count is 0; on failure it is NULL. Errors:
+ * INVALID_ARGUMENT (not UTF-8: the message names the byte offset; or too long), MALFORMED (the tokenizer's
+ * unknown token is not in its vocabulary, a regular expression that backtracks beyond its limit),
+ * OUT_OF_MEMORY. Thread-safe. */
+cot_status cot_tokenizer_encode(const cot_tokenizer *tokenizer, int32_t **ids, size_t *count,
+                                const char *text, size_t bytes, bool add_special, cot_error *error);
+
+/* Decodes `ids` [count] to UTF-8; bytes that are not UTF-8 become U+FFFD. With `skip_special` special tokens
+ * leave no text. On success `*text` is malloc'd, `*bytes` long with a NUL after it, to be freed by the
+ * caller; on failure it is NULL. Errors: INVALID_ARGUMENT (an id outside of [0, size): named), OUT_OF_MEMORY.
+ * Thread-safe. */
+cot_status cot_tokenizer_decode(const cot_tokenizer *tokenizer, char **text, size_t *bytes,
+                                const int32_t *ids, size_t count, bool skip_special, cot_error *error);
+
+/* One more than the largest id. Thread-safe. */
+size_t cot_tokenizer_size(const cot_tokenizer *tokenizer);
+/* The vocabulary string of an id as the file spells it ("\u0120the" for " the" in byte-level vocabularies),
+ * NULL for an id outside of [0, size) or one that the vocabulary leaves out. Owned by the tokenizer.
+ * Thread-safe. */
+const char *cot_tokenizer_token(const cot_tokenizer *tokenizer, int32_t id);
+
+/* Decodes ids one at a time, as a model makes them. One thread at a time. */
+typedef struct cot_detokenizer cot_detokenizer;
+
+/* `tokenizer` must outlive the detokenizer. The caller owns `*detokenizer`; NULL on failure. Errors:
+ * OUT_OF_MEMORY. */
+cot_status cot_detokenizer_open(cot_detokenizer **detokenizer, const cot_tokenizer *tokenizer,
+                                bool skip_special, cot_error *error);
+/* Takes the next id and hands out the text that is now certain: `*piece` [*bytes], NUL-terminated, valid
+ * until the next call on this detokenizer. It may be empty, when characters or runs of byte tokens are not
+ * complete. Pieces never split a character; all of them up to and with finish's, concatenated, are what
+ * cot_tokenizer_decode gives for all ids. Errors: INVALID_ARGUMENT (an id outside of [0, size); nothing is
+ * taken, the detokenizer goes on), OUT_OF_MEMORY (the detokenizer is of no more use). */
+cot_status cot_detokenizer_push(cot_detokenizer *detokenizer, int32_t id, const char **piece, size_t *bytes,
+                                cot_error *error);
+/* The rest of the text, as push hands it out; then the detokenizer is as just opened. Errors: OUT_OF_MEMORY.
+ */
+cot_status cot_detokenizer_finish(cot_detokenizer *detokenizer, const char **piece, size_t *bytes,
+                                  cot_error *error);
+/* Frees it; NULL is fine. */
+void cot_detokenizer_close(cot_detokenizer *detokenizer);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,28 @@
+/* The run gate: so many permits to compute, handed out in the order in which ranks asked.
+ *
+ * It is a courtesy to the machine, not a lock: nothing is protected by it, so a rank may give up asking at
+ * any time and go on without. It is plain memory and polling, so that it works between processes as well and
+ * a rank that dies in the queue or with a permit costs the others no more than their patience. */
+#ifndef COT_FABRIC_THREADS_GATE_H
+#define COT_FABRIC_THREADS_GATE_H
+#include "fabric/fabric.h"
+#include <stdatomic.h>
+
+typedef struct cot_gate {
+    _Atomic uint64_t tickets; // handed out so far
+    atomic_int permits;       // free now
+    int ranks;
+    _Atomic uint64_t waiting[COT_MAX_RANKS]; // each rank's ticket, 0 while it does not ask
+} cot_gate;
+
+void cot_gate_open(cot_gate *gate, int ranks, int permits);
+/* Asks until a permit comes (true), `*stop` is not 0 or the deadline is over (false). */
+bool cot_gate_enter(cot_gate *gate, int rank, int64_t deadline_ns, const atomic_int *stop);
+void cot_gate_leave(cot_gate *gate); // gives one permit back
+
+/* Between two looks at what has not come for `waited_ns`: gives the core away, later sleeps, so that a group
+ * that is idle burns nothing. Sleeps stay below 1/40 of the wait that earned them, at least 50 us: a wake-up
+ * costs 12-29 us. */
+void cot_back_off(int64_t waited_ns);
+
+#endif

@@ -1,0 +1,269 @@
+/* The whole group is one mapping, so that processes forked later share all of it:
+ *
+ *     group: failed | gate | endpoints [P] | traffic [P][P][phases]      heap 0      heap 1      ...
+ *     ^ page                                                             ^ 2 MiB     ^ 2 MiB
+ */
+#include "fabric/threads/threads.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/wait.h"
+#include "fabric/threads/gate.h"
+
+#include <assert.h>
+#include <stdalign.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { LINE = 64, HUGE_PAGE = 2 << 20, SPINS = 20 };
+
+struct endpoint {
+    alignas(2 * LINE) cot_fabric fabric; // first: a cot_fabric * is a struct endpoint *
+    cot_fabric_group *group;
+    unsigned char *heap;
+    size_t used;
+    bool inside, holding; // between enter and leave; a permit of the gate
+    atomic_int awaits;    // 1 + the rank that a long wait is for; stays when that wait fails
+};
+
+struct cot_fabric_group {
+    size_t mapped_bytes, heap_bytes, stride; // stride: from one rank's heap to the next
+    unsigned char *heaps;
+    int ranks;
+    bool gated;
+    int64_t timeout_ns;
+    alignas(2 * LINE) atomic_int failed; // 1 + the first rank that called fail
+    alignas(2 * LINE) cot_gate gate;
+    struct endpoint endpoints[];
+};
+
+static inline struct endpoint *endpoint_of(cot_fabric *fabric)
+{
+    return (struct endpoint *)fabric;
+}
+
+static size_t round_up(size_t bytes, size_t multiple)
+{
+    return (bytes + multiple - 1) / multiple * multiple;
+}
+
+static cot_status alloc(cot_fabric *fabric, cot_sym *where, size_t bytes, cot_error *error)
+{
+    struct endpoint *self = endpoint_of(fabric);
+    const size_t heap_bytes = self->group->heap_bytes;
+    const size_t at = round_up(self->used, bytes >= HUGE_PAGE ? HUGE_PAGE : LINE);
+    assert(bytes > 0);
+    if (at > heap_bytes || bytes > heap_bytes - at)
+        return cot_fail(error, COT_OUT_OF_MEMORY,
+                        "rank %d's symmetric heap of %zu bytes is full: %zu more bytes asked for, %zu in use",
+                        fabric->rank, heap_bytes, bytes, self->used);
+    self->used = at + bytes;
+    *where = at;
+    return COT_OK;
+}
+
+static void *local(cot_fabric *fabric, cot_sym where)
+{
+    return endpoint_of(fabric)->heap + where;
+}
+
+static void put(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes, cot_phase phase)
+{
+    const cot_fabric_group *group = endpoint_of(fabric)->group;
+    assert(to >= 0 && to < fabric->ranks && where <= group->heap_bytes && bytes <= group->heap_bytes - where);
+    if (bytes) memcpy(group->heaps + (size_t)to * group->stride + where, data, bytes);
+    if (to == fabric->rank) return;
+    cot_traffic *row = &fabric->traffic[to][phase];
+    row->bytes += bytes;
+    row->messages++;
+}
+
+static _Atomic uint64_t *word(const cot_fabric_group *group, int rank, cot_sym signal)
+{
+    assert(signal % sizeof(uint64_t) == 0 && signal + sizeof(uint64_t) <= group->heap_bytes);
+    return (_Atomic uint64_t *)(void *)(group->heaps + (size_t)rank * group->stride + signal);
+}
+
+static void put_signal(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes,
+                       cot_sym signal, uint64_t value, cot_phase phase)
+{
+    put(fabric, to, where, data, bytes, phase);
+    atomic_store_explicit(word(endpoint_of(fabric)->group, to, signal), value, memory_order_release);
+}
+
+static bool test(cot_fabric *fabric, cot_sym signal, uint64_t value)
+{
+    return atomic_load_explicit(word(endpoint_of(fabric)->group, fabric->rank, signal),
+                                memory_order_acquire) >= value;
+}
+
+static void let_go(struct endpoint *self)
+{
+    if (self->holding) cot_gate_leave(&self->group->gate);
+    self->holding = false;
+}
+
+static void take_again(struct endpoint *self)
+{
+    cot_fabric_group *group = self->group;
+    if (self->inside && group->gated)
+        self->holding =
+            cot_gate_enter(&group->gate, self->fabric.rank, cot_now_ns() + group->timeout_ns, &group->failed);
+}
+
+/* The rank at the end of the chain of waits: it waits for nobody, so it is the one that all wait for. */
+static int culprit(cot_fabric_group *group, int from)
+{
+    for (int hops = 0, next; hops < group->ranks && (next = atomic_load(&group->endpoints[from].awaits));
+         hops++)
+        from = next - 1;
+    return from;
+}
+
+static cot_status wait_long(struct endpoint *self, cot_sym signal, uint64_t value, int from, cot_phase phase,
+                            cot_error *error)
+{
+    cot_fabric_group *group = self->group;
+    const int64_t since_ns = cot_now_ns();
+    let_go(self);
+    atomic_store(&self->awaits, from + 1);
+    cot_status status = COT_OK;
+    while (!test(&self->fabric, signal, value)) {
+        const int64_t waited_ns = cot_now_ns() - since_ns;
+        const int failed = atomic_load(&group->failed);
+        if (failed) {
+            status = cot_fail(error, COT_PEER_FAILED, "rank %d failed while rank %d waited in '%s'",
+                              failed - 1, self->fabric.rank, cot_phase_name(phase));
+            break;
+        }
+        if (waited_ns >= group->timeout_ns) {
+            status = cot_fail(error, COT_TIMED_OUT, "rank %d did not answer in '%s' within %.1f s",
+                              culprit(group, from), cot_phase_name(phase), (double)group->timeout_ns * 1e-9);
+            break;
+        }
+        cot_back_off(waited_ns);
+    }
+    if (!status) {
+        atomic_store(&self->awaits, 0);
+        take_again(self);
+    }
+    self->fabric.waited_ns[phase] += cot_now_ns() - since_ns;
+    return status;
+}
+
+static cot_status wait(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
+                       cot_error *error)
+{
+    for (int spins = 0; spins < SPINS; spins++) {
+        if (test(fabric, signal, value)) return COT_OK;
+        cot_pause();
+    }
+    return wait_long(endpoint_of(fabric), signal, value, from, phase, error);
+}
+
+static void fail(cot_fabric *fabric)
+{
+    int nobody = 0;
+    atomic_compare_exchange_strong(&endpoint_of(fabric)->group->failed, &nobody, fabric->rank + 1);
+}
+
+static void enter(cot_fabric *fabric)
+{
+    assert(!endpoint_of(fabric)->inside);
+    endpoint_of(fabric)->inside = true;
+    take_again(endpoint_of(fabric));
+}
+
+static void leave(cot_fabric *fabric)
+{
+    endpoint_of(fabric)->inside = false;
+    let_go(endpoint_of(fabric));
+}
+
+static int64_t now_ns(cot_fabric *fabric)
+{
+    (void)fabric;
+    return cot_now_ns();
+}
+
+static const cot_fabric_ops ops = {
+    .alloc = alloc,
+    .local = local,
+    .put = put,
+    .put_signal = put_signal,
+    .test = test,
+    .wait = wait,
+    .fail = fail,
+    .enter = enter,
+    .leave = leave,
+    .now_ns = now_ns,
+};
+
+static cot_status check(const cot_fabric_group_options *options, cot_error *error)
+{
+    if (options->ranks < 1 || options->ranks > COT_MAX_RANKS)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "cannot open a group of %d ranks: 1 to %d expected",
+                        options->ranks, COT_MAX_RANKS);
+    if (options->running < 1)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "cannot let %d ranks run at once: at least 1 expected",
+                        options->running);
+    if (options->timeout_ns <= 0)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "a group's time-out must be more than 0 ns, found %lld",
+                        (long long)options->timeout_ns);
+    return COT_OK;
+}
+
+cot_status cot_fabric_group_open(cot_fabric_group **out, const cot_fabric_group_options *options,
+                                 cot_error *error)
+{
+    *out = NULL;
+    const cot_status status = check(options, error);
+    if (status) return status;
+
+    const size_t ranks = (size_t)options->ranks;
+    const size_t endpoints_bytes = sizeof(cot_fabric_group) + ranks * sizeof(struct endpoint);
+    const size_t row_bytes = round_up(ranks * sizeof(cot_traffic[COT_PHASES]), 2 * LINE); // one writer a line
+    const size_t head_bytes = endpoints_bytes + ranks * row_bytes;
+    const size_t most_bytes = ((size_t)PTRDIFF_MAX - head_bytes - HUGE_PAGE) / ranks - HUGE_PAGE;
+    const size_t stride = round_up(options->heap_bytes <= most_bytes ? options->heap_bytes : 0, HUGE_PAGE);
+    const size_t mapped_bytes = head_bytes + HUGE_PAGE + ranks * stride;
+    void *mapping = MAP_FAILED;
+    if (options->heap_bytes <= most_bytes)
+        mapping = mmap(NULL, mapped_bytes, PROT_READ | PROT_WRITE,
+                       MAP_ANONYMOUS | MAP_NORESERVE | (options->forked ? MAP_SHARED : MAP_PRIVATE), -1, 0);
+    if (mapping == MAP_FAILED)
+        return cot_fail(error, COT_OUT_OF_MEMORY, "cannot map symmetric heaps of %zu bytes for %d ranks",
+                        options->heap_bytes, options->ranks);
+
+    cot_fabric_group *group = *out = mapping;
+    group->mapped_bytes = mapped_bytes;
+    group->heap_bytes = options->heap_bytes;
+    group->stride = stride;
+    group->heaps = (unsigned char *)round_up((uintptr_t)mapping + head_bytes, HUGE_PAGE);
+    group->ranks = options->ranks;
+    group->gated = options->running < options->ranks;
+    group->timeout_ns = options->timeout_ns;
+    cot_gate_open(&group->gate, options->ranks, options->running);
+    if (stride) madvise(group->heaps, ranks * stride, MADV_HUGEPAGE); // a wish: small pages do as well
+    for (size_t r = 0; r < ranks; r++) {
+        struct endpoint *self = &group->endpoints[r];
+        self->fabric.ops = &ops;
+        self->fabric.rank = (int)r;
+        self->fabric.ranks = options->ranks;
+        self->fabric.traffic = (void *)((unsigned char *)mapping + endpoints_bytes + r * row_bytes);
+        self->group = group;
+        self->heap = group->heaps + r * stride;
+    }
+    return COT_OK;
+}
+
+cot_fabric *cot_fabric_group_rank(cot_fabric_group *group, int rank)
+{
+    assert(rank >= 0 && rank < group->ranks);
+    return &group->endpoints[rank].fabric;
+}
+
+void cot_fabric_group_close(cot_fabric_group *group)
+{
+    if (group) munmap(group, group->mapped_bytes);
+}

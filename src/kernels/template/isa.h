@@ -1,0 +1,59 @@
+/* An instruction set's table out of gemm.h and rows.h, and the loops its roofs are measured with. */
+#include "kernels/isa.h"
+#include "kernels/template/gemm.h"
+#include "kernels/template/rows.h"
+
+enum { CHAINS = 12 }; // more than latency times width of any multiply-add unit yet (4 to 5 cycles, 2 a cycle)
+
+static double f32_loop(int64_t rounds)
+{
+    volatile float seed = 0.999f;
+    vec x[CHAINS], factor = v_set(seed), offset = v_set(1 - seed);
+    for (int i = 0; i < CHAINS; i++) x[i] = v_set(seed);
+    for (int64_t r = 0; r < rounds; r++)
+#pragma GCC unroll 16
+        for (int i = 0; i < CHAINS; i++) x[i] = v_fma(x[i], factor, offset);
+    for (int i = 1; i < CHAINS; i++) x[0] = v_add(x[0], x[i]);
+    float lanes[LANES];
+    v_store(lanes, x[0]);
+    seed = lanes[0];
+    return 2.0 * CHAINS * LANES * (double)rounds;
+}
+
+#ifdef V_DOT
+#define BF16_LOOP bf16_loop
+static double bf16_loop(int64_t rounds)
+{
+    volatile uint32_t bits = 0x3c003c00u;
+    vec x[CHAINS];
+    pairs a = v_set_pair(bits), b = v_set_pair(bits + 0x10001u);
+    for (int i = 0; i < CHAINS; i++) x[i] = v_zero();
+    for (int64_t r = 0; r < rounds; r++)
+#pragma GCC unroll 16
+        for (int i = 0; i < CHAINS; i++) x[i] = v_dot(a, b, x[i]);
+    for (int i = 1; i < CHAINS; i++) x[0] = v_add(x[0], x[i]);
+    float lanes[LANES];
+    v_store(lanes, x[0]);
+    bits = lanes[0] > 0;
+    return 4.0 * CHAINS * LANES * (double)rounds;
+}
+#else
+#define BF16_LOOP f32_loop
+#endif
+
+#define COT_ISA_CODE(isa_name)                                                                               \
+    {                                                                                                        \
+        .kernels = {.name = isa_name,                                                                        \
+                    .gemm = gemm,                                                                            \
+                    .sum_squares = sum_squares,                                                              \
+                    .scale = scale,                                                                          \
+                    .scale_by = scale_by,                                                                    \
+                    .add = add,                                                                              \
+                    .add_scaled = add_scaled,                                                                \
+                    .swiglu = swiglu,                                                                        \
+                    .swiglu_clamped = swiglu_clamped,                                                        \
+                    .softmax = softmax,                                                                      \
+                    .rope = rope,                                                                            \
+                    .to_f32 = to_f32},                                                                       \
+        .f32_loop = f32_loop, .bf16_loop = BF16_LOOP                                                         \
+    }

@@ -1,0 +1,236 @@
+/* A runner's memory: what a rank allocates, symmetric and private, and the loading of its weights. */
+#include "base/error.h"
+#include "kernels/pack.h"
+#include "model/runner_state.h"
+
+#include <stdlib.h>
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Everything private, in the order it is laid out; the arena may measure and `load` may then be NULL-like. */
+static void place_weights(cot_runner *r, int rank, int ranks, cot_arena *arena, cot_load *load) {
+    const cot_config *c = r->c;
+    if (r->o.data_parallel) {
+        r->attention = r->o.whole->attention;
+        return;
+    }
+    for (int64_t l = 0; l < c->layers; l++) cot_attention_heads(&r->own_attention[l], c, rank, ranks);
+    cot_attention_weights_walk(r->own_attention, c, r->o.type, arena, load);
+    r->attention = r->own_attention;
+}
+
+static void place_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena) {
+    const cot_config *c = r->c;
+    cot_step_scratch *s = &r->s;
+    bool mla = c->attention == COT_ATTENTION_MLA;
+    size_t n = (size_t)r->o.step_tokens, w = cot_dtype_bytes(r->o.type), h = (size_t)c->hidden;
+    cot_attention_weights heads; // of this rank
+    cot_attention_heads(&heads, c, r->o.data_parallel ? 0 : rank, r->o.data_parallel ? 1 : ranks);
+    size_t q = (size_t)heads.heads, qk = (size_t)(c->nope_dim + c->rope_dim), lora = (size_t)c->kv_lora_rank;
+    size_t columns = mla ? (size_t)c->q_lora_rank + (c->q_lora_rank ? 0 : q * qk) + lora + (size_t)c->rope_dim
+                         : (q + 2 * (size_t)heads.kv_heads) * (size_t)c->head_dim;
+    r->kv = (cot_kv){.type = r->o.type, .layers = c->layers, .heads = heads.kv_heads,
+                     .key_width = mla ? c->kv_lora_rank + c->rope_dim : c->head_dim,
+                     .value_width = mla ? c->kv_lora_rank : c->head_dim, .pages = r->o.pages, .sequences = r->o.sequences,
+                     .pages_a_sequence = (c->max_context + COT_KV_PAGE - 1) / COT_KV_PAGE};
+    cot_kv_place(&r->kv, arena);
+    size_t key = (size_t)r->kv.key_width, value = (size_t)r->kv.value_width;
+    int64_t context = r->o.pages * COT_KV_PAGE < c->max_context ? r->o.pages * COT_KV_PAGE : c->max_context;
+    r->attend = cot_attend_place(arena, &r->kv, heads.heads, r->o.step_tokens, context, r->o.helpers);
+    s->x = cot_arena_take(arena, n * h, sizeof(float));
+    s->normed = cot_arena_take(arena, n * h, sizeof(float));
+    s->typed = cot_arena_take(arena, n * h, w);
+    s->branch = cot_arena_take(arena, n * h, sizeof(float));
+    s->payload = cot_arena_take(arena, n * h, w);
+    s->input = cot_arena_take(arena, n * columns, sizeof(float));
+    s->queries = cot_arena_take(arena, n * q * key, w);
+    s->values = s->output = cot_arena_take(arena, n * q * value, w);
+    if (mla) {
+        s->q = cot_arena_take(arena, n * q * qk, sizeof(float));
+        s->q_latent = cot_arena_take(arena, n * (size_t)c->q_lora_rank, w);
+        s->q_nope = cot_arena_take(arena, n * q * (size_t)c->nope_dim, w);
+        s->absorbed = cot_arena_take(arena, n * q * lora, sizeof(float));
+        s->expanded = cot_arena_take(arena, n * q * (size_t)c->v_dim, sizeof(float));
+        s->output = cot_arena_take(arena, n * q * (size_t)c->v_dim, w);
+    }
+    s->width_sums = cot_arena_take(arena, 2 * n, sizeof(float));
+    s->cosines = cot_arena_take(arena, n * (size_t)c->rope_width / 2, sizeof(float));
+    s->sines = cot_arena_take(arena, n * (size_t)c->rope_width / 2, sizeof(float));
+    cot_ffn_shape dense = cot_dense_shape(c, r->o.type);
+    if (c->moe_layers < c->layers)
+        s->dense_scratch = cot_arena_take(arena, 1, cot_ffn_scratch_bytes(&dense, r->o.step_tokens));
+    s->gemms = cot_arena_take(arena, (size_t)most(heads.heads, 1), sizeof(cot_gemm));
+    size_t routed = (size_t)(c->moe_layers * r->o.step_tokens * c->gate.top_k);
+    s->experts = cot_arena_take(arena, routed, sizeof *s->experts);
+    s->weights = cot_arena_take(arena, routed, sizeof *s->weights);
+    s->position = cot_arena_take(arena, n, sizeof *s->position);
+    s->sequence = cot_arena_take(arena, n, sizeof *s->sequence);
+    s->runs = cot_arena_take(arena, n, sizeof *s->runs);
+    size_t wanted = (size_t)r->o.step_logits;
+    int64_t begin, end;
+    cot_runner_logit_columns(r, rank, &begin, &end);
+    s->hidden = cot_arena_take(arena, wanted * h, w);
+    s->hidden_row = cot_arena_take(arena, wanted, sizeof *s->hidden_row);
+    if (rank) s->columns = cot_arena_take(arena, wanted * (size_t)(end - begin), sizeof(float));
+    else s->logits = cot_arena_take(arena, wanted * (size_t)c->vocab, sizeof(float));
+}
+
+/* ---- symmetric memory ---- */
+
+static int64_t slots_a_layer(const cot_config *c, int ranks) { return (c->gate.experts + ranks - 1) / ranks; }
+
+static cot_collectives_options collectives_of(const cot_runner_options *o, int ranks) {
+    size_t n = (size_t)o->step_tokens, w = cot_dtype_bytes(o->type);
+    size_t h = (size_t)cot_checkpoint_config(o->checkpoint)->hidden;
+    if (ranks == 1) return (cot_collectives_options){0};
+    if (!o->data_parallel) return (cot_collectives_options){.reduce_elements = n * h, .gather_bytes = n * h * w};
+    return (cot_collectives_options){.gather_bytes = (size_t)o->step_logits * h * w};
+}
+
+static cot_moe_options moe_of(const cot_runner_options *o, cot_fabric *fabric) {
+    const cot_config *c = cot_checkpoint_config(o->checkpoint);
+    return (cot_moe_options){.fabric = fabric, .kernels = o->kernels, .pool = o->pool,
+                             .expert = cot_expert_shape(c, o->type), .shared = cot_shared_shape(c, o->type),
+                             .experts = c->gate.experts, .top_k = c->gate.top_k, .tokens = o->step_tokens};
+}
+
+/* The runner's own symmetric blocks, in order; the sizes that heap_bytes adds up and open allocates. */
+struct block {
+    cot_sym *at;
+    size_t bytes;
+};
+enum { BLOCKS = 6 };
+
+static void list_blocks(cot_runner *r, int ranks, struct block block[BLOCKS]) {
+    const cot_config *c = r->c;
+    size_t routed = r->o.capture ? (size_t)(c->moe_layers * r->o.step_tokens * c->gate.top_k) : 0;
+    size_t logits = ranks > 1 ? (size_t)r->o.step_logits * (size_t)c->vocab * sizeof(float) : 0;
+    block[0] = (struct block){&r->experts_at, (size_t)(c->moe_layers * r->slots) * r->slot_bytes};
+    block[1] = (struct block){&r->logits_at, logits};
+    block[2] = (struct block){&r->routed_experts_at, routed * sizeof(uint16_t)};
+    block[3] = (struct block){&r->routed_weights_at, routed * sizeof(float)};
+    block[4] = (struct block){&r->stats_at, (size_t)ranks * sizeof(cot_rank_stats)};
+    block[5] = (struct block){&r->done_at, (size_t)ranks * sizeof(uint64_t)};
+}
+
+static void size_slots(cot_runner *r, int ranks) {
+    cot_ffn_shape expert = cot_expert_shape(r->c, r->o.type);
+    r->slots = slots_a_layer(r->c, ranks);
+    r->slot_bytes = cot_ffn_layout_of(&expert).bytes;
+}
+
+size_t cot_runner_heap_bytes(const cot_runner_options *options, int ranks) {
+    enum { ALIGNMENT = 4 << 20 };
+    cot_runner r = {.o = *options, .c = cot_checkpoint_config(options->checkpoint)};
+    struct block block[BLOCKS];
+    size_slots(&r, ranks);
+    list_blocks(&r, ranks, block);
+    cot_collectives_options collectives = collectives_of(options, ranks);
+    cot_moe_options moe = moe_of(options, NULL);
+    size_t bytes = cot_collectives_heap_bytes(&collectives, ranks) + options->op->heap_bytes(&moe, ranks);
+    for (int b = 0; b < BLOCKS; b++) bytes += block[b].bytes + ALIGNMENT;
+    return bytes + ALIGNMENT;
+}
+
+cot_status cot_runner_private_bytes(const cot_runner_options *options, int rank, int ranks, size_t *weights, size_t *other,
+                                    cot_error *error) {
+    cot_fabric shape = {.rank = rank, .ranks = ranks};
+    cot_runner r = {.o = *options, .c = cot_checkpoint_config(options->checkpoint), .fabric = &shape};
+    cot_load *load;
+    cot_status status = cot_load_open(&load, options->checkpoint, error);
+    if (status != COT_OK) return status;
+    r.own_attention = calloc((size_t)r.c->layers, sizeof *r.own_attention);
+    if (!r.own_attention) {
+        cot_load_close(load);
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    }
+    cot_arena measure = {0};
+    place_weights(&r, rank, ranks, &measure, load);
+    *weights = measure.used;
+    place_scratch(&r, rank, ranks, &measure);
+    *other = measure.used - *weights;
+    free(r.own_attention);
+    cot_load_close(load);
+    return COT_OK;
+}
+
+/* ---- open ---- */
+
+static cot_status allocate(cot_runner *r, cot_load *load, cot_error *error) {
+    int rank = r->fabric->rank, ranks = r->fabric->ranks;
+    struct block block[BLOCKS];
+    list_blocks(r, ranks, block);
+    cot_status status = COT_OK;
+    for (int b = 0; b < BLOCKS && status == COT_OK; b++)
+        status = cot_alloc(r->fabric, block[b].at, block[b].bytes ? block[b].bytes : 1, error);
+    cot_collectives_options collectives = collectives_of(&r->o, ranks);
+    cot_moe_options moe = moe_of(&r->o, r->fabric);
+    if (status == COT_OK) status = cot_collectives_open(&r->collectives, r->fabric, &collectives, error);
+    if (status == COT_OK) status = r->o.op->open(&r->moe, &moe, error);
+    size_t weights, other;
+    if (status == COT_OK) status = cot_runner_private_bytes(&r->o, rank, ranks, &weights, &other, error);
+    if (status == COT_OK) status = cot_arena_open(&r->arena, weights + other, error);
+    if (status != COT_OK) return status;
+    place_weights(r, rank, ranks, &r->arena, load);
+    place_scratch(r, rank, ranks, &r->arena);
+    return COT_OK;
+}
+
+static void record_experts(cot_runner *r, cot_load *load) {
+    const cot_config *c = r->c;
+    uint8_t *slots = cot_local(r->fabric, r->experts_at);
+    int64_t begin = cot_share_begin(c->gate.experts, r->fabric->rank, r->fabric->ranks);
+    int64_t end = cot_share_begin(c->gate.experts, r->fabric->rank + 1, r->fabric->ranks), moe_layer = 0;
+    for (int64_t e = 0; e < c->gate.experts; e++) {
+        r->expert_rank[e] = cot_share_owner(c->gate.experts, e, r->fabric->ranks);
+        r->expert_slot[e] = (int32_t)(e - cot_share_begin(c->gate.experts, r->expert_rank[e], r->fabric->ranks));
+    }
+    for (int64_t l = 0; l < c->layers; l++) {
+        if (!c->layer[l].moe) continue;
+        for (int64_t e = begin; e < end; e++)
+            cot_expert_walk(c, r->o.type, l, e, slots + (size_t)(moe_layer * r->slots + e - begin) * r->slot_bytes, load);
+        moe_layer++;
+    }
+}
+
+cot_status cot_runner_open(cot_runner **out, const cot_runner_options *options, cot_fabric *fabric,
+                           cot_load_progress *progress, cot_error *error) {
+    const cot_config *c = cot_checkpoint_config(options->checkpoint);
+    cot_runner *r = *out = calloc(1, sizeof *r);
+    if (!r) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for rank %d", fabric->rank);
+    r->o = *options;
+    r->c = c;
+    r->fabric = fabric;
+    size_slots(r, fabric->ranks);
+    r->own_attention = calloc((size_t)c->layers, sizeof *r->own_attention);
+    r->expert_rank = calloc((size_t)most(c->gate.experts, 1), sizeof *r->expert_rank);
+    r->expert_slot = calloc((size_t)most(c->gate.experts, 1), sizeof *r->expert_slot);
+    cot_load *load = NULL;
+    cot_status status = cot_load_open(&load, options->checkpoint, error);
+    if (status == COT_OK && (!r->own_attention || !r->expert_rank || !r->expert_slot))
+        status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for rank %d", fabric->rank);
+    if (status == COT_OK) status = allocate(r, load, error);
+    if (status == COT_OK) {
+        record_experts(r, load);
+        fabric->ops->enter(fabric);
+        status = cot_load_run(load, options->pool, progress, error);
+        fabric->ops->leave(fabric);
+    }
+    cot_load_close(load);
+    if (status != COT_OK) {
+        cot_runner_close(r);
+        *out = NULL;
+    }
+    return status;
+}
+
+void cot_runner_close(cot_runner *r) {
+    if (!r) return;
+    if (r->moe) r->o.op->close(r->moe);
+    cot_collectives_close(r->collectives);
+    cot_arena_close(&r->arena);
+    free(r->own_attention);
+    free(r->expert_rank);
+    free(r->expert_slot);
+    free(r);
+}

@@ -1,0 +1,27 @@
+/* What one step of the whole group computes; the same on every rank. */
+#ifndef COT_MODEL_STEP_H
+#define COT_MODEL_STEP_H
+#include <stdint.h>
+
+/* Consecutive tokens of one sequence. */
+typedef struct cot_span {
+    int32_t sequence; // its row in the page tables
+    int32_t home;     // the rank that holds it under data-parallel attention
+    int32_t position; // of its first token
+    int32_t tokens;
+    int32_t logits;   // its last `logits` tokens want logits, 0 to tokens
+} cot_span;
+
+/* Page `page` holds positions 64 index .. of the sequence from this step on. */
+typedef struct cot_page_map {
+    int32_t sequence, index, page, home;
+} cot_page_map;
+
+typedef struct cot_step {
+    int32_t tokens, spans, maps, logits; // totals
+    const int32_t *ids;                  // [tokens], span after span
+    const cot_span *span;
+    const cot_page_map *map;
+} cot_step;
+
+#endif

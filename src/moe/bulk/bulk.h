@@ -1,0 +1,11 @@
+/* The bulk-synchronous operator, as DeepSpeed-MoE works (Rajbhandari et al. 2022, section 5): all ranks gate,
+ * exchange all rows, compute, exchange all rows back. Each step waits for the whole of the one before.
+ * Nothing is padded. */
+#ifndef COT_MOE_BULK_BULK_H
+#define COT_MOE_BULK_BULK_H
+#include "moe/moe.h"
+
+#define COT_MOE_BULK "bulk"
+extern const cot_moe_operator cot_moe_bulk;
+
+#endif

@@ -1,0 +1,41 @@
+/* What a bulk operator holds between open and close. */
+#ifndef COT_MOE_BULK_STATE_H
+#define COT_MOE_BULK_STATE_H
+#include "fabric/collectives.h"
+#include "moe/bulk/layout.h"
+
+/* N tokens, E experts, K of them a token, P ranks; R = N K rows at most, of which B are computed at a time.
+ * All arrays but `batch` are sized for the worst routing; what a routing does not touch costs address space
+ * alone. */
+struct cot_moe {
+    cot_moe_options options;
+    cot_moe_times times;
+    int64_t lap_ns; // when the phase in hand began
+    cot_collectives *collectives;
+    size_t row_bytes;   // of one payload row: H elements of expert.type
+    int64_t batch_rows; // B
+    cot_bulk_layout layout;
+    void *memory;       // all of the following
+    int32_t *counts;    // [P][E]
+    int32_t *totals;    // [E]
+    int32_t *positions; // [R]
+    int32_t *rows;      // [R]
+    float *weights;     // [R] of own rows as sent
+    float *row_weights; // [R] of rows received
+    float *logits;      // [N][E]
+    uint8_t *send;      // [R] payload rows: own rows, later replies
+    uint8_t *scratch;   // of the networks, B rows
+    float *batch;       // [B][H] their output
+    cot_ffn_job *jobs;  // [min(B, E)]
+    cot_gemm *gemms;    // [min(B, E)]
+};
+
+/* The experts of this rank on the rows received; each row times its weight, rounded, goes to its place in
+ * `send`. */
+void cot_bulk_experts(cot_moe *moe, const cot_moe_layer *layer, const uint8_t *received);
+/* y [T][H] = the shared expert's rows, times their gate. */
+void cot_bulk_shared(cot_moe *moe, const cot_moe_layer *layer, float *y, const float *x, int64_t tokens);
+/* y [T][H] = 0 + the rows of the token's experts in ascending order + (where has_shared) what y held. */
+void cot_bulk_sum(cot_moe *moe, float *y, const uint8_t *replies, int64_t tokens, bool has_shared);
+
+#endif

@@ -1,0 +1,284 @@
+/* What every backend must do, given a function that runs a job on a group of it. */
+#ifndef TESTS_FABRIC_CONFORMANCE_H
+#define TESTS_FABRIC_CONFORMANCE_H
+#include "fabric/calls.h"
+#include <sys/resource.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+static const int64_t patient_ns = 100000000000; // of tests where nobody fails
+
+/* Random calls: results, order of events, exact rows of traffic on every rank; the totals are the closed
+ * forms. */
+static inline void try_calls(run_group *run, int ranks, int running, int calls, uint64_t seed)
+{
+    group_job job = {
+        .ranks = ranks, .running = running, .timeout_ns = patient_ns, .seed = seed, .calls = calls};
+    cot_collectives_options options;
+    job.heap_bytes = calls_heap_bytes(&job, &options);
+    job.body = calls_body;
+    cot_traffic totals[COT_PHASES];
+    assert_true(run(&job, totals));
+    uint64_t want[COT_PHASES] = {0};
+    for (int k = 0; k < calls; k++) {
+        const call c = draw_call(&job, k);
+        want[c.phase] += closed_form(&job, &c);
+    }
+    want[COT_PHASE_CONTROL] +=
+        ((uint64_t)ranks - 1) * (uint64_t)ranks * (uint64_t)calls * sizeof(moment); // the log
+    for (int p = 0; p < COT_PHASES; p++) assert_int_equal(totals[p].bytes, want[p]);
+}
+
+static inline void check_calls(run_group *run)
+{
+    const uint64_t seed = fresh_seed();
+    for (int ranks = 1; ranks <= 9; ranks++) {
+        const int running[] = {1, 2, ranks};
+        for (int i = 0; i < 3; i++) try_calls(run, ranks, running[i], 40, seed + (uint64_t)(ranks * 3 + i));
+    }
+    try_calls(run, 16, 16, 30, seed + 100);
+    try_calls(run, 16, 3, 30, seed + 101);
+    try_calls(run, COT_MAX_RANKS, COT_MAX_RANKS, 12, seed + 102);
+    try_calls(run, COT_MAX_RANKS, 2, 12, seed + 103);
+}
+
+/* Whoever sees the signal sees the puts before it. Round by round rank r fills its right neighbour's block in
+ * several puts, the last one with the signal, and goes on once that neighbour has looked. */
+enum { WORDS = 300, ROUNDS = 1500 };
+
+static inline bool litmus_body(cot_fabric *fabric, const group_job *job)
+{
+    const int ranks = fabric->ranks, right = (fabric->rank + 1) % ranks,
+              left = (fabric->rank + ranks - 1) % ranks;
+    cot_sym block, filled, looked;
+    CHECK(!cot_alloc(fabric, &block, WORDS * sizeof(uint64_t), NULL) &&
+              !cot_alloc(fabric, &filled, 8, NULL) && !cot_alloc(fabric, &looked, 8, NULL),
+          "memory");
+    const uint64_t *own = cot_local(fabric, block);
+    fabric->ops->enter(fabric);
+    for (uint64_t round = 1; round <= ROUNDS; round++) {
+        uint64_t data[WORDS];
+        for (uint64_t i = 0; i < WORDS; i++) data[i] = round * 1000 + i;
+        const size_t parts[] = {0, draw(job, (int)round, 1, WORDS), WORDS - 1, WORDS};
+        for (int p = 0; p < 2; p++) {
+            const size_t from = p ? parts[1] : 0, to = p ? parts[2] : parts[1];
+            cot_put(fabric, right, block + from * 8, data + from, (to - from) * 8, COT_PHASE_DISPATCH);
+        }
+        cot_put_signal(fabric, right, block + (WORDS - 1) * 8, data + WORDS - 1, 8, filled, round,
+                       COT_PHASE_DISPATCH);
+        memset(data, 0, sizeof data); // it may be reused at once
+        cot_error error = {0};
+        CHECK(!cot_wait(fabric, filled, round, left, COT_PHASE_DISPATCH, &error), "%s", error.message);
+        CHECK(fabric->ops->test(fabric, filled, round) && !fabric->ops->test(fabric, filled, round + 1),
+              "test");
+        for (uint64_t i = 0; i < WORDS; i++)
+            CHECK(own[i] == round * 1000 + i, "round %llu, word %llu", (unsigned long long)round,
+                  (unsigned long long)i);
+        cot_put_signal(fabric, left, 0, NULL, 0, looked, round, COT_PHASE_COMBINE);
+        CHECK(!cot_wait(fabric, looked, round, right, COT_PHASE_COMBINE, &error), "%s", error.message);
+    }
+    fabric->ops->leave(fabric);
+    const cot_traffic *sent = fabric->traffic[right], none = {0};
+    const uint64_t times = ranks > 1 ? ROUNDS : 0;
+    CHECK(sent[COT_PHASE_DISPATCH].bytes == times * WORDS * 8 &&
+              sent[COT_PHASE_DISPATCH].messages == times * 3,
+          "counters");
+    CHECK(fabric->traffic[left][COT_PHASE_COMBINE].bytes == 0 &&
+              fabric->traffic[left][COT_PHASE_COMBINE].messages == times,
+          "counters");
+    for (int p = 0; p < COT_PHASES; p++)
+        CHECK(!memcmp(&fabric->traffic[fabric->rank][p], &none, sizeof none), "what stays is counted");
+    return true;
+}
+
+static inline void check_litmus(run_group *run)
+{
+    const int ranks[] = {1, 2, 5}, running[] = {1, 2, 2};
+    for (int i = 0; i < 3; i++) {
+        const group_job job = {.ranks = ranks[i],
+                               .running = running[i],
+                               .heap_bytes = 1 << 16,
+                               .timeout_ns = patient_ns,
+                               .seed = fresh_seed(),
+                               .body = litmus_body};
+        cot_traffic totals[COT_PHASES];
+        assert_true(run(&job, totals));
+    }
+}
+
+static inline bool open_small(cot_collectives **collectives, cot_fabric *fabric)
+{
+    const cot_collectives_options options = {.reduce_elements = 1000};
+    return !cot_collectives_open(collectives, fabric, &options, NULL);
+}
+
+static inline const group_job *small_job(group_job *job, int ranks, int running,
+                                         bool (*body)(cot_fabric *, const struct group_job *))
+{
+    *job = (group_job){
+        .ranks = ranks, .running = running, .heap_bytes = 1 << 16, .timeout_ns = patient_ns, .body = body};
+    return job;
+}
+
+/* Rank 2 begins and is never heard of again. Where it takes the only permit to run along, the others, who
+ * then wait for each other's turns, may blame each other. */
+enum { LETS_GO, HOLDS_ON };
+
+static inline bool silent_body(cot_fabric *fabric, const group_job *job)
+{
+    cot_collectives *collectives;
+    CHECK(open_small(&collectives, fabric), "memory");
+    float x[1000] = {0};
+    fabric->ops->enter(fabric);
+    if (fabric->rank != 2) {
+        cot_error error = {0};
+        const int64_t since_ns = fabric->ops->now_ns(fabric);
+        const cot_status status = cot_allreduce(collectives, x, 1000, COT_F32, COT_PHASE_ATTENTION, &error);
+        const int64_t waited_ns = fabric->ops->now_ns(fabric) - since_ns;
+        CHECK(status == COT_TIMED_OUT && error.status == status && waited_ns >= job->timeout_ns,
+              "status %d: '%s'", (int)status, error.message);
+        if (job->calls == HOLDS_ON) error.message[5] = '2';
+        CHECK(!strcmp(error.message, "rank 2 did not answer in 'attention' within 0.3 s"), "'%s'",
+              error.message);
+    }
+    if (fabric->rank != 2 || job->calls == LETS_GO) fabric->ops->leave(fabric);
+    cot_collectives_close(collectives);
+    return true;
+}
+
+static inline void check_time_out(run_group *run)
+{
+    const int running[] = {4, 2, 1, 1}, calls[] = {HOLDS_ON, LETS_GO, LETS_GO, HOLDS_ON};
+    for (int i = 0; i < 4; i++) {
+        group_job job;
+        small_job(&job, 4, running[i], silent_body);
+        job.timeout_ns = 300000000;
+        job.calls = calls[i];
+        cot_traffic totals[COT_PHASES];
+        assert_true(run(&job, totals));
+    }
+}
+
+/* Rank 1 gives up while the others wait: they hear of it long before their patience is over. */
+static inline bool giving_up_body(cot_fabric *fabric, const group_job *job)
+{
+    cot_collectives *collectives;
+    CHECK(open_small(&collectives, fabric), "memory");
+    fabric->ops->enter(fabric);
+    char want[100];
+    snprintf(want, sizeof want, "rank 1 failed while rank %d waited in 'control'", fabric->rank);
+    if (fabric->rank == 1) {
+        sleep_us(30000);
+        (fabric->ops->fail)(fabric); // in parentheses: cmocka has a macro of that name
+    }
+    cot_error error = {0};
+    const int64_t since_ns = fabric->ops->now_ns(fabric);
+    cot_status status =
+        COT_OK; // the others' signals may still let rank 1 through a barrier, but not for ever
+    for (int i = 0; i < 3 && !status; i++) status = cot_barrier(collectives, COT_PHASE_CONTROL, &error);
+    CHECK(status == COT_PEER_FAILED && error.status == status && !strcmp(error.message, want),
+          "status %d: '%s'", (int)status, error.message);
+    CHECK(fabric->ops->now_ns(fabric) - since_ns < job->timeout_ns / 4, "not prompt");
+    fabric->ops->leave(fabric);
+    cot_collectives_close(collectives);
+    return true;
+}
+
+static inline void check_fail(run_group *run)
+{
+    for (int running = 1; running <= 5; running += 2) {
+        group_job job;
+        cot_traffic totals[COT_PHASES];
+        assert_true(run(small_job(&job, 5, running, giving_up_body), totals));
+    }
+}
+
+/* The run gate: never more ranks at once than allowed, and every rank has its turns. */
+struct turns {
+    atomic_int inside;
+    atomic_int taken[COT_MAX_RANKS];
+};
+
+static inline bool turns_body(cot_fabric *fabric, const group_job *job)
+{
+    struct turns *turns = job->shared;
+    cot_collectives *collectives;
+    CHECK(open_small(&collectives, fabric), "memory");
+    cot_error error = {0};
+    CHECK(!cot_barrier(collectives, COT_PHASE_CONTROL, &error), "%s", error.message);
+    const int64_t until_ns = fabric->ops->now_ns(fabric) + 300000000;
+    while (fabric->ops->now_ns(fabric) < until_ns) {
+        fabric->ops->enter(fabric);
+        const int inside = atomic_fetch_add(&turns->inside, 1) + 1;
+        CHECK(inside <= job->running, "%d at once", inside);
+        for (int64_t end_ns = fabric->ops->now_ns(fabric) + 50000; fabric->ops->now_ns(fabric) < end_ns;) {}
+        atomic_fetch_sub(&turns->inside, 1);
+        atomic_fetch_add(&turns->taken[fabric->rank], 1);
+        fabric->ops->leave(fabric);
+    }
+    cot_collectives_close(collectives);
+    return true;
+}
+
+static inline void check_gate(run_group *run)
+{
+    struct turns *turns =
+        mmap(NULL, sizeof *turns, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(turns, MAP_FAILED);
+    for (int running = 1; running <= 3; running++) {
+        memset((void *)turns, 0, sizeof *turns);
+        group_job job;
+        small_job(&job, 6, running, turns_body);
+        job.shared = turns;
+        cot_traffic totals[COT_PHASES];
+        assert_true(run(&job, totals));
+        int least = turns->taken[0], most = least;
+        for (int r = 1; r < 6; r++) {
+            const int taken = turns->taken[r];
+            least = taken < least ? taken : least;
+            most = taken > most ? taken : most;
+        }
+        if (least * 8 < most) fail_msg("one rank had %d turns, another %d", least, most);
+    }
+    munmap(turns, sizeof *turns);
+}
+
+/* A rank that waits long burns next to nothing, and its wait is on record. */
+static inline bool idle_body(cot_fabric *fabric, const group_job *job)
+{
+    cot_collectives *collectives;
+    CHECK(open_small(&collectives, fabric), "memory");
+    fabric->ops->enter(fabric);
+    if (fabric->rank == 0) sleep_us(400000);
+    struct rusage before, after;
+    getrusage(RUSAGE_THREAD, &before);
+    CHECK(!cot_barrier(collectives, COT_PHASE_METADATA, NULL), "barrier");
+    getrusage(RUSAGE_THREAD, &after);
+    fabric->ops->leave(fabric);
+    const int64_t used_us =
+        (after.ru_utime.tv_sec - before.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_stime.tv_sec) *
+            1000000 +
+        after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec - before.ru_stime.tv_usec;
+    const int64_t waited_ns = fabric->waited_ns[COT_PHASE_METADATA];
+    CHECK(used_us < 100000, "%lld us of a core", (long long)used_us);
+    CHECK(fabric->rank == 0 || waited_ns > 200000000, "%lld ns on record", (long long)waited_ns);
+    CHECK(fabric->waited_ns[COT_PHASE_DISPATCH] == 0, "another phase waited");
+    cot_collectives_close(collectives);
+    return true;
+}
+
+static inline void check_idle(run_group *run)
+{
+    group_job job;
+    cot_traffic totals[COT_PHASES];
+    assert_true(run(small_job(&job, 3, 3, idle_body), totals));
+}
+
+#define CONFORMANCE_TESTS(X) X(calls) X(litmus) X(time_out) X(fail) X(gate) X(idle)
+
+#endif

@@ -1,0 +1,70 @@
+/* Nothing allocates once the collectives are open: the linker sends all allocators of the library through
+ * these. */
+#include "fabric/calls.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+static atomic_long allocations;
+
+#define WRAP(type, name, parameters, arguments)                                                              \
+    type __real_##name parameters;                                                                           \
+    type __wrap_##name parameters;                                                                           \
+    type __wrap_##name parameters                                                                            \
+    {                                                                                                        \
+        atomic_fetch_add(&allocations, 1);                                                                   \
+        return __real_##name arguments;                                                                      \
+    }
+WRAP(void *, malloc, (size_t bytes), (bytes))
+WRAP(void *, calloc, (size_t n, size_t bytes), (n, bytes))
+WRAP(void *, realloc, (void *old, size_t bytes), (old, bytes))
+WRAP(void *, aligned_alloc, (size_t align, size_t bytes), (align, bytes))
+WRAP(int, posix_memalign, (void **out, size_t align, size_t bytes), (out, align, bytes))
+WRAP(void *, mmap, (void *at, size_t bytes, int protection, int flags, int file, off_t offset),
+     (at, bytes, protection, flags, file, offset))
+
+static bool body(cot_fabric *fabric, const group_job *job)
+{
+    cot_collectives_options options;
+    calls_heap_bytes(job, &options);
+    cot_collectives *collectives;
+    const long before = allocations;
+    CHECK(!cot_collectives_open(&collectives, fabric, &options, NULL), "memory");
+    CHECK(allocations > before, "the counters do not count");
+    float *x = calloc(MAX_ELEMENTS, sizeof *x);
+    moment *moments = calloc((size_t)job->ranks * (size_t)job->calls, sizeof *moments);
+    CHECK(x && moments, "memory");
+    CHECK(!cot_barrier(collectives, COT_PHASE_CONTROL, NULL), "barrier"); // all have opened
+    const long opened = allocations;
+    fabric->ops->enter(fabric);
+    const bool ok = sequence(fabric, job, collectives, x, moments);
+    fabric->ops->leave(fabric);
+    CHECK(!cot_barrier(collectives, COT_PHASE_CONTROL, NULL), "barrier"); // nobody is at work any more
+    CHECK(allocations == opened, "%ld allocations", (long)allocations - opened);
+    CHECK(!cot_barrier(collectives, COT_PHASE_CONTROL, NULL), "barrier"); // all have looked
+    cot_collectives_close(collectives);
+    free(x);
+    free(moments);
+    return ok;
+}
+
+static void test_allocations(void **state)
+{
+    (void)state;
+    group_job job = {.ranks = 4, .running = 2, .timeout_ns = 100000000000, .seed = fresh_seed(), .calls = 60};
+    cot_collectives_options options;
+    job.heap_bytes = calls_heap_bytes(&job, &options);
+    job.body = body;
+    cot_traffic totals[COT_PHASES];
+    assert_true(run_threads(&job, totals));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_allocations)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,3 @@
+# Everything that could allocate goes through the test's counters.
+target_link_options(fabric_test_allocations PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
+                    -Wl,--wrap=aligned_alloc,--wrap=posix_memalign,--wrap=mmap)

@@ -1,0 +1,29 @@
+/* The roofs: plausible, of the asked instruction set, and refused where they cannot be. */
+#include "check.h"
+#include "coterie/roof.h"
+
+int main(void)
+{
+    cot_roof roof = {0};
+    cot_error error = {0};
+    enum { BYTES = 8 << 20 };
+    printf("cpu %s, last-level cache %zu bytes\n", cot_cpu_name(), cot_last_level_cache_bytes());
+    CHECK(*cot_cpu_name() && cot_cpu_name() == cot_cpu_name(), "a constant name");
+    CHECK(cot_roof_measure(&roof, 2, NULL, BYTES, &error) == COT_OK, "%s", error.message);
+    printf("2 threads: f32 %.3g flop/s, bf16 %.3g flop/s, read %.3g byte/s\n", roof.f32_flops,
+           roof.bf16_flops, roof.read_bytes_per_second);
+    CHECK(roof.buffer_bytes == BYTES, "%zu bytes", roof.buffer_bytes);
+    CHECK(roof.f32_flops > 1e7 && roof.f32_flops < 1e14, "%g", roof.f32_flops);
+    CHECK(roof.bf16_flops > 1e7 && roof.bf16_flops < 1e15, "%g", roof.bf16_flops);
+    CHECK(roof.read_bytes_per_second > 1e7 && roof.read_bytes_per_second < 1e14, "%g",
+          roof.read_bytes_per_second);
+    const cot_roof before = roof;
+    CHECK(cot_roof_measure(&roof, 1, "mmx", BYTES, &error) == COT_UNSUPPORTED &&
+              strstr(error.message, "'mmx'"),
+          "%s", error.message);
+    CHECK(cot_roof_measure(&roof, 0, NULL, BYTES, NULL) == COT_INVALID_ARGUMENT, "no threads");
+    CHECK(cot_roof_measure(&roof, 257, NULL, BYTES, NULL) == COT_INVALID_ARGUMENT, "too many threads");
+    CHECK(cot_roof_measure(&roof, 1, NULL, SIZE_MAX / 2, &error) == COT_OUT_OF_MEMORY, "%s", error.message);
+    CHECK(memcmp(&roof, &before, sizeof roof) == 0, "untouched on failure");
+    return 0;
+}

@@ -1,0 +1,237 @@
+/* The bulk operator: right answers, exact bytes, the same bits wherever experts and tokens live. */
+#include "world.h"
+
+static uint64_t seed;
+
+struct variant {
+    const char *name;
+    cot_dtype type;
+    int64_t hidden, intermediate, experts, top_k, shared;
+    bool shared_gated, biased, gate_bias, correction;
+    float limit;
+    cot_gate rules;
+};
+
+#define SOFTMAX .rules = {.groups = 1, .group_limit = 1, .scaling = 1, .normalise = true}
+static const struct variant variants[] = {
+    {"mixtral", COT_F32, 32, 48, 8, 2, SOFTMAX},
+    {"mixtral, bf16", COT_BF16, 32, 48, 8, 2, SOFTMAX},
+    {"qwen2", COT_BF16, 24, 16, 10, 4, 40, true, SOFTMAX},
+    {"deepseek-v2", COT_F32, 40, 24, 16, 4, 24, .rules = {.groups = 4, .group_limit = 2, .scaling = 4}},
+    {"deepseek-v3", COT_BF16, 40, 24, 16, 4, 24, .correction = true,
+     .rules = {.groups = 4,
+               .group_limit = 2,
+               .scaling = 2.5f,
+               .score = COT_GATE_SIGMOID,
+               .normalise = true,
+               .group_score = COT_GROUP_TOP2_SUM,
+               .epsilon = 1e-20f}},
+    {"gpt-oss", COT_BF16, 33, 31, 12, 3, .biased = true, .gate_bias = true, .limit = 1.5f,
+     .rules = {.groups = 1, .group_limit = 1, .scaling = 1, .score = COT_GATE_CHOSEN_SOFTMAX}},
+    {"gpt-oss, fp32", COT_F32, 33, 31, 12, 3, .biased = true, .gate_bias = true, .limit = 1.5f,
+     .rules = {.groups = 1, .group_limit = 1, .scaling = 1, .score = COT_GATE_CHOSEN_SOFTMAX}},
+    {"one of five", COT_BF16, 16, 16, 5, 1, SOFTMAX},
+    {"all of seven", COT_F32, 16, 16, 7, 7, 16, true, SOFTMAX},
+    {"one expert of width one", COT_BF16, 1, 1, 1, 1, 1, false, SOFTMAX},
+};
+enum { VARIANTS = sizeof variants / sizeof *variants };
+
+static struct world world_of(const struct variant *v, int64_t tokens, struct draw *draw)
+{
+    cot_gate rules = v->rules;
+    rules.hidden = v->hidden, rules.experts = v->experts, rules.top_k = v->top_k;
+    float alpha = v->limit > 0 ? 1.702f : 0;
+    cot_moe_options options = {.expert = {v->type, v->hidden, v->intermediate, v->biased, v->limit, alpha},
+                               .shared = {v->type, v->hidden, v->shared, false, 0, 0},
+                               .experts = v->experts,
+                               .top_k = v->top_k};
+    struct world w = world_new(&options, &rules, v->gate_bias, v->correction, v->shared_gated, tokens, draw);
+    world_solve(&w);
+    return w;
+}
+
+static void check(const struct world *w, const struct plan *p)
+{
+    struct outcome *outcome = world_run(w, p);
+    outcome_agrees(outcome, w, p);
+    outcome_counts(outcome, w, p);
+    outcome_free(outcome, w);
+}
+
+/* Every rank count with even shares and with drawn ones, three passes each (the third reuses every buffer).
+ */
+static void every_variant_on_1_to_8_ranks(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 1, 0};
+    for (int i = 0; i < VARIANTS; i++) {
+        struct world w = world_of(&variants[i], 23, &draw);
+        for (int ranks = 1; ranks <= 8; ranks++) {
+            struct plan even = plan_even(&w, ranks), drawn = plan_drawn(&w, ranks, &draw);
+            even.passes = drawn.passes = 3;
+            check(&w, &even);
+            check(&w, &drawn);
+        }
+        world_free(&w);
+    }
+}
+
+static void with_workers(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 2, 0};
+    cot_pool *pool;
+    assert_int_equal(cot_pool_open(&pool, 1, NULL), COT_OK);
+    for (int i = 0; i < VARIANTS; i++) {
+        struct world w = world_of(&variants[i], 61, &draw);
+        struct plan p = plan_drawn(&w, 3, &draw);
+        p.pool = pool;
+        check(&w, &p);
+        world_free(&w);
+    }
+    cot_pool_close(pool);
+}
+
+static void many_ranks(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 3, 0};
+    const int counts[] = {16, 64};
+    for (int i = 0; i < 2; i++) {
+        struct world w = world_of(&variants[3 + i], 50, &draw); // 16 experts: at 64 ranks most have none
+        struct plan even = plan_even(&w, counts[i]), drawn = plan_drawn(&w, counts[i], &draw);
+        check(&w, &even);
+        check(&w, &drawn);
+        world_free(&w);
+    }
+}
+
+static void forked_ranks(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 4, 0};
+    for (int i = 1; i < 4; i += 2) {
+        struct world w = world_of(&variants[i], 19, &draw);
+        struct plan p = plan_drawn(&w, 4, &draw);
+        p.forked = true;
+        p.passes = 3;
+        check(&w, &p);
+        world_free(&w);
+    }
+}
+
+static void few_tokens(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 5, 0};
+    for (int64_t tokens = 0; tokens < 3; tokens++)
+        for (int ranks = 1; ranks <= 5; ranks += 2) {
+            struct world w = world_of(&variants[2], tokens, &draw);
+            struct plan p = plan_drawn(&w, ranks, &draw);
+            for (int r = 0; r < ranks; r++) p.begin[r] = 0; // all home on the last rank
+            p.begin[ranks] = tokens;
+            p.passes = 2;
+            check(&w, &p);
+            world_free(&w);
+        }
+}
+
+/* All tokens to one expert, which sits far from all of them; then all experts on one rank. */
+static void hot_experts(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 6, 0};
+    struct world w = world_of(&variants[7], 40, &draw);
+    oracle_gate_set_weight(&w.gate, 0);
+    for (int64_t h = 0; h < w.options.expert.hidden; h++) w.gate.plain[3 * w.options.expert.hidden + h] = 1;
+    oracle_gate_pack(&w.gate);
+    for (int64_t i = 0; i < w.tokens * w.options.expert.hidden; i++) w.x[i] = fabsf(w.x[i]);
+    world_solve(&w);
+    struct plan p = plan_even(&w, 4);
+    for (int r = 0; r <= 4; r++) p.begin[r] = r ? w.tokens : 0;
+    for (int64_t e = 0; e < w.options.experts; e++) p.rank[e] = 3;
+    p.slots = (int32_t)w.options.experts;
+    for (int64_t e = 0; e < w.options.experts; e++) p.slot[e] = (int32_t)e;
+    struct outcome *outcome = world_run(&w, &p);
+    outcome_agrees(outcome, &w, &p);
+    outcome_counts(outcome, &w, &p);
+    for (int64_t t = 0; t < w.tokens; t++) assert_int_equal(outcome->experts[t], 3);
+    outcome_free(outcome, &w);
+    world_free(&w);
+}
+
+/* More rows of one expert than a batch holds. */
+static void experts_larger_than_a_batch(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 7, 0};
+    struct variant v = {"wide", COT_F32, 4, 4, 7, 7, 4, false, SOFTMAX};
+    struct world w = world_of(&v, 251, &draw);
+    struct plan p = plan_even(&w, 1);
+    check(&w, &p); // 7 x 251 rows: batches are cut between experts
+    world_free(&w);
+    /* 64 MiB of scratch hold few rows of so wide an expert: an expert's rows are cut, and
+     * so are the shared expert's. */
+    struct variant wide = {"very wide", COT_F32, 1, 70000, 2, 2, 9, true, SOFTMAX};
+    w = world_of(&wide, 150, &draw);
+    p = plan_even(&w, 2);
+    check(&w, &p);
+    world_free(&w);
+}
+
+/* The reference bits come from one rank and a token at a time. */
+static void the_same_bits_everywhere(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 8, 0};
+    for (int i = 0; i < VARIANTS; i++) {
+        struct world w = world_of(&variants[i], 37, &draw);
+        int64_t hidden = w.options.expert.hidden, top_k = w.options.top_k;
+        size_t row_bytes = (size_t)hidden * sizeof(float);
+        float *alone = poisoned((size_t)w.tokens * row_bytes);
+        uint16_t experts[37 * COT_MAX_TOP_K];
+        float weights[37 * COT_MAX_TOP_K];
+        for (int64_t t = 0; t < w.tokens; t++) {
+            struct plan one = plan_even(&w, 1);
+            one.order[0] = t;
+            one.begin[1] = 1;
+            struct outcome *outcome = world_run(&w, &one);
+            assert_int_equal(outcome->status[0], COT_OK);
+            memcpy(alone + t * hidden, outcome->y, row_bytes);
+            memcpy(experts + t * top_k, outcome->experts, (size_t)top_k * sizeof *experts);
+            memcpy(weights + t * top_k, outcome->weights, (size_t)top_k * sizeof *weights);
+            outcome_free(outcome, &w);
+        }
+        for (int ranks = 1; ranks <= 9; ranks++) {
+            struct plan p = ranks % 2 ? plan_drawn(&w, ranks, &draw) : plan_even(&w, ranks);
+            struct outcome *outcome = world_run(&w, &p);
+            for (int64_t t = 0; t < w.tokens; t++) {
+                int64_t of = p.order[t];
+                assert_memory_equal(outcome->y + t * hidden, alone + of * hidden, row_bytes);
+                assert_memory_equal(outcome->experts + t * top_k, experts + of * top_k,
+                                    (size_t)top_k * sizeof *experts);
+                assert_memory_equal(outcome->weights + t * top_k, weights + of * top_k,
+                                    (size_t)top_k * sizeof *weights);
+            }
+            outcome_free(outcome, &w);
+        }
+        free(alone);
+        world_free(&w);
+    }
+}
+
+int main(void)
+{
+    seed = draw_seed();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_variant_on_1_to_8_ranks),
+        cmocka_unit_test(with_workers),
+        cmocka_unit_test(many_ranks),
+        cmocka_unit_test(forked_ranks),
+        cmocka_unit_test(few_tokens),
+        cmocka_unit_test(hot_experts),
+        cmocka_unit_test(experts_larger_than_a_batch),
+        cmocka_unit_test(the_same_bits_everywhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,135 @@
+/* What cannot be done is refused by name, and a rank that fails takes the others with it at once. */
+#include "world.h"
+
+static uint64_t seed;
+
+static const cot_gate rules = {
+    .hidden = 16, .experts = 6, .top_k = 2, .groups = 1, .group_limit = 1, .scaling = 1, .normalise = true};
+static const cot_moe_options sizes = {
+    .expert = {COT_BF16, 16, 24, false, 0, 0}, .experts = 6, .top_k = 2, .tokens = 1};
+
+/* One token that is not finite, on each rank in turn. */
+static void a_gate_that_is_not_finite_ends_all_ranks(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 1, 0};
+    for (int ranks = 1; ranks <= 8; ranks += ranks < 4 ? 1 : 4)
+        for (int forked = 0; forked < 2; forked++)
+            for (int guilty = 0; guilty < ranks; guilty += 3) {
+                struct world w = world_new(&sizes, &rules, false, false, false, 16, &draw);
+                struct plan p = plan_even(&w, ranks);
+                p.forked = forked;
+                p.passes = 2;
+                w.x[p.begin[guilty] * w.options.expert.hidden + 5] = NAN;
+                int64_t since_ns = cot_now_ns();
+                struct outcome *outcome = world_run(&w, &p);
+                assert_true(cot_now_ns() - since_ns < 30000000000); // half the group's time-out
+                for (int r = 0; r < ranks; r++) {
+                    assert_int_equal(outcome->status[r],
+                                     r == guilty ? COT_INVALID_ARGUMENT : COT_PEER_FAILED);
+                    assert_non_null(strstr(outcome->message[r], r == guilty ? "token 0 " : "failed"));
+                }
+                outcome_free(outcome, &w);
+                world_free(&w);
+            }
+}
+
+/* A router of NaN fails on every rank that has tokens. */
+static void a_router_of_nan_is_an_error_on_all_ranks(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 2, 0};
+    struct world w = world_new(&sizes, &rules, false, false, false, 3, &draw);
+    oracle_gate_set_weight(&w.gate, NAN);
+    struct plan p = plan_even(&w, 5);
+    struct outcome *outcome = world_run(&w, &p);
+    for (int r = 0; r < 5; r++) {
+        bool has_tokens = p.begin[r] < p.begin[r + 1];
+        assert_int_equal(outcome->status[r], has_tokens ? COT_INVALID_ARGUMENT : COT_PEER_FAILED);
+    }
+    outcome_free(outcome, &w);
+    world_free(&w);
+}
+
+static void impossible_sizes_are_named(void **state)
+{
+    (void)state;
+    struct {
+        cot_moe_options options;
+        const char *text;
+    } bad[] = {{sizes, "0 experts, "},
+               {sizes, "65536 experts"},
+               {sizes, "0 experts a token"},
+               {sizes, "7 experts a token"},
+               {sizes, "65 experts a token"},
+               {sizes, "0 tokens"},
+               {sizes, "1073741824 tokens"},
+               {sizes, "16 by 24 F16"},
+               {sizes, "0 by 24"},
+               {sizes, "16 by 0"},
+               {sizes, "33554432 by 24"},
+               {sizes, "8 by 24 BF16 cannot be run beside 16"},
+               {sizes, "16 by -1"}};
+    bad[0].options.experts = 0;
+    bad[1].options.experts = 65536;
+    bad[2].options.top_k = 0;
+    bad[3].options.top_k = 7;
+    bad[4].options.experts = 100, bad[4].options.top_k = 65;
+    bad[5].options.tokens = 0;
+    bad[6].options.tokens = 1 << 30;
+    bad[7].options.expert.type = COT_F16;
+    bad[8].options.expert.hidden = 0;
+    bad[9].options.expert.intermediate = 0;
+    bad[10].options.expert.hidden = 1 << 25;
+    bad[11].options.shared = (cot_ffn_shape){COT_BF16, 8, 24, false, 0, 0};
+    bad[12].options.shared = (cot_ffn_shape){COT_BF16, 16, -1, false, 0, 0};
+    const cot_moe_operator *bulk = cot_moe_operator_find("bulk");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        cot_moe *moe;
+        cot_error error = {0};
+        assert_int_equal(bulk->open(&moe, &bad[i].options, &error), COT_INVALID_ARGUMENT);
+        assert_null(moe);
+        if (!strstr(error.message, bad[i].text)) fail_msg("'%s' lacks '%s'", error.message, bad[i].text);
+    }
+}
+
+static void a_full_heap_is_an_error(void **state)
+{
+    (void)state;
+    cot_fabric_group *group;
+    const cot_fabric_group_options group_options = {
+        .ranks = 1, .heap_bytes = 4096, .running = 1, .timeout_ns = 1000000000};
+    assert_int_equal(cot_fabric_group_open(&group, &group_options, NULL), COT_OK);
+    cot_moe_options options = sizes;
+    options.fabric = cot_fabric_group_rank(group, 0);
+    options.tokens = 1000;
+    assert_int_equal(cot_kernels_choose(&options.kernels, NULL, NULL), COT_OK);
+    cot_moe *moe;
+    assert_int_equal(cot_moe_operator_find("bulk")->open(&moe, &options, NULL), COT_OUT_OF_MEMORY);
+    assert_null(moe);
+    cot_moe_operator_find("bulk")->close(NULL);
+    cot_fabric_group_close(group);
+}
+
+static void operators_are_found_by_name(void **state)
+{
+    (void)state;
+    const char *const *names = cot_moe_operator_names();
+    assert_string_equal(names[0], "bulk");
+    for (; *names; names++) assert_string_equal(cot_moe_operator_find(*names)->name, *names);
+    assert_null(cot_moe_operator_find("bul"));
+    assert_null(cot_moe_operator_find(""));
+}
+
+int main(void)
+{
+    seed = draw_seed();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_gate_that_is_not_finite_ends_all_ranks),
+        cmocka_unit_test(a_router_of_nan_is_an_error_on_all_ranks),
+        cmocka_unit_test(impossible_sizes_are_named),
+        cmocka_unit_test(a_full_heap_is_an_error),
+        cmocka_unit_test(operators_are_found_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,238 @@
+/* The gate against one written in double precision, with plain loops over unpacked weights. */
+
+#include "oracle.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t seed;
+
+struct case_of {
+    const char *name;
+    int64_t hidden, experts, top_k, groups, group_limit;
+    cot_gate_score score;
+    cot_group_score group_score;
+    bool normalise, bias, correction;
+    float epsilon, scaling;
+};
+
+static const struct case_of cases[] = {
+    {"mixtral", 64, 8, 2, 1, 1, COT_GATE_SOFTMAX, COT_GROUP_MAX, true, false, false, 0, 1},
+    {"olmoe", 48, 64, 8, 1, 1, COT_GATE_SOFTMAX, COT_GROUP_MAX, false, false, false, 0, 1},
+    {"deepseek-v2", 33, 40, 6, 8, 3, COT_GATE_SOFTMAX, COT_GROUP_MAX, false, false, false, 0, 16},
+    {"deepseek-v2, few left", 33, 16, 6, 8, 2, COT_GATE_SOFTMAX, COT_GROUP_MAX, false, false, false, 0, 1},
+    {"deepseek-v3", 56, 64, 8, 8, 4, COT_GATE_SIGMOID, COT_GROUP_TOP2_SUM, true, false, true, 1e-20f, 2.5f},
+    {"deepseek-v3, no groups", 56, 24, 3, 1, 1, COT_GATE_SIGMOID, COT_GROUP_TOP2_SUM, true, false, true,
+     1e-20f, 2.5f},
+    {"deepseek-v3, as many as left", 20, 32, 8, 8, 2, COT_GATE_SIGMOID, COT_GROUP_TOP2_SUM, false, false,
+     true, 0, 1},
+    {"gpt-oss", 47, 32, 4, 1, 1, COT_GATE_CHOSEN_SOFTMAX, COT_GROUP_MAX, false, true, false, 0, 1},
+    {"one of one", 5, 1, 1, 1, 1, COT_GATE_SOFTMAX, COT_GROUP_MAX, true, false, false, 0, 1},
+    {"all", 31, 37, 37, 1, 1, COT_GATE_SOFTMAX, COT_GROUP_MAX, true, true, false, 0, 1},
+    {"sixty-four of many", 16, 300, 64, 3, 2, COT_GATE_SIGMOID, COT_GROUP_MAX, true, true, true, 1e-20f, 1},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static struct oracle_gate gate_of(const struct case_of *c, struct draw *draw)
+{
+    return oracle_gate_new(&(cot_gate){.hidden = c->hidden,
+                                       .experts = c->experts,
+                                       .top_k = c->top_k,
+                                       .score = c->score,
+                                       .groups = c->groups,
+                                       .group_limit = c->group_limit,
+                                       .group_score = c->group_score,
+                                       .normalise = c->normalise,
+                                       .epsilon = c->epsilon,
+                                       .scaling = c->scaling},
+                           c->bias, c->correction, draw);
+}
+
+static void agrees(const struct case_of *c, int64_t tokens, const cot_kernels *kernels, cot_pool *pool,
+                   struct draw *draw)
+{
+    struct oracle_gate oracle = gate_of(c, draw);
+    const cot_gate *gate = &oracle.gate;
+    assert_int_equal(cot_gate_check(gate, NULL), COT_OK);
+    float *x = draw_floats(draw, tokens * c->hidden, 1);
+    size_t choices = (size_t)(tokens * c->top_k);
+    uint16_t *experts = poisoned(choices * sizeof *experts);
+    float *weights = poisoned(choices * sizeof *weights);
+    float *logits = poisoned((size_t)(tokens * c->experts) * sizeof *logits);
+    assert_int_equal(cot_gate_route(experts, weights, kernels, pool, gate, x, tokens, logits, NULL), COT_OK);
+    int64_t compared = 0;
+    for (int64_t t = 0; t < tokens; t++) {
+        int64_t wanted[COT_MAX_TOP_K];
+        double wanted_weights[COT_MAX_TOP_K];
+        if (!oracle_route(wanted, wanted_weights, &oracle, x + t * c->hidden)) continue; // too close to call
+        compared++;
+        for (int64_t k = 0; k < c->top_k; k++) {
+            assert_int_equal(experts[t * c->top_k + k], wanted[k]);
+            near(weights[t * c->top_k + k], wanted_weights[k], 2e-5 * c->scaling);
+        }
+    }
+    if (compared < tokens * 9 / 10)
+        fail_msg("%s: only %d of %d tokens compared", c->name, (int)compared, (int)tokens);
+    /* A token alone has the very same routing. */
+    uint16_t alone[COT_MAX_TOP_K];
+    float alone_weights[COT_MAX_TOP_K];
+    for (int64_t t = 0; t < tokens; t += 7) {
+        assert_int_equal(
+            cot_gate_route(alone, alone_weights, kernels, NULL, gate, x + t * c->hidden, 1, logits, NULL),
+            COT_OK);
+        assert_memory_equal(alone, experts + t * c->top_k, (size_t)c->top_k * sizeof *alone);
+        assert_memory_equal(alone_weights, weights + t * c->top_k, (size_t)c->top_k * sizeof *alone_weights);
+    }
+    free(x), free(experts), free(weights), free(logits);
+    oracle_gate_free(&oracle);
+}
+
+static void every_variant(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 1, 0};
+    cot_pool *pool;
+    assert_int_equal(cot_pool_open(&pool, 1, NULL), COT_OK);
+    for (cot_isa isa = 0; isa < COT_ISA_COUNT; isa++) {
+        const cot_kernels *kernels = cot_kernels_of(isa);
+        for (int i = 0; kernels && i < CASES; i++)
+            for (int64_t tokens = 1; tokens < 100; tokens = tokens * 5 + 1)
+                agrees(&cases[i], tokens, kernels, tokens > 6 ? pool : NULL, &draw);
+    }
+    cot_pool_close(pool);
+}
+
+static const cot_kernels *best(void)
+{
+    const cot_kernels *kernels;
+    assert_int_equal(cot_kernels_choose(&kernels, NULL, NULL), COT_OK);
+    return kernels;
+}
+
+static void ties_take_the_lower_expert(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 2, 0};
+    for (int i = 0; i < CASES; i++) {
+        struct case_of c = cases[i];
+        c.correction = c.bias = false;
+        struct oracle_gate oracle = gate_of(&c, &draw);
+        oracle_gate_set_weight(&oracle, 0);
+        float *x = draw_floats(&draw, c.hidden, 1), weights[COT_MAX_TOP_K], logits[512];
+        uint16_t experts[COT_MAX_TOP_K];
+        assert_int_equal(cot_gate_route(experts, weights, best(), NULL, &oracle.gate, x, 1, logits, NULL),
+                         COT_OK);
+        for (int64_t k = 0; k < c.top_k; k++) assert_int_equal(experts[k], k);
+        free(x);
+        oracle_gate_free(&oracle);
+    }
+}
+
+static void no_tokens(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 3, 0};
+    struct oracle_gate oracle = gate_of(&cases[0], &draw);
+    assert_int_equal(cot_gate_route(NULL, NULL, best(), NULL, &oracle.gate, NULL, 0, NULL, NULL), COT_OK);
+    oracle_gate_free(&oracle);
+}
+
+static void what_is_not_finite_is_refused(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 4, 0};
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (int i = 0; i < CASES; i++)
+        for (int b = 0; b < 3; b++) {
+            struct oracle_gate oracle = gate_of(&cases[i], &draw);
+            const int64_t tokens = 40, h = cases[i].hidden;
+            float *x = draw_floats(&draw, tokens * h, 1), weights[40 * COT_MAX_TOP_K];
+            float *logits = poisoned((size_t)(tokens * cases[i].experts) * sizeof *logits);
+            uint16_t experts[40 * COT_MAX_TOP_K];
+            x[17 * h + h - 1] = x[33 * h] = bad[b];
+            cot_error error = {0};
+            assert_int_equal(
+                cot_gate_route(experts, weights, best(), NULL, &oracle.gate, x, tokens, logits, &error),
+                COT_INVALID_ARGUMENT);
+            assert_non_null(strstr(error.message, "token 17 "));
+            if (oracle.gate.correction) {
+                x[17 * h + h - 1] = x[33 * h] = 0;
+                oracle.correction[cases[i].experts - 1] = bad[b];
+                assert_int_equal(
+                    cot_gate_route(experts, weights, best(), NULL, &oracle.gate, x, tokens, logits, &error),
+                    COT_INVALID_ARGUMENT);
+                assert_non_null(strstr(error.message, "token 0 "));
+            }
+            free(x), free(logits);
+            oracle_gate_free(&oracle);
+        }
+}
+
+/* Logits of +-80: no score may overflow, and a sum of scores that all underflow still divides. */
+static void large_logits_are_routed(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 5, 0};
+    for (int i = 0; i < CASES; i++) {
+        struct oracle_gate oracle = gate_of(&cases[i], &draw);
+        for (float sign = -1; sign <= 1; sign += 2) {
+            oracle_gate_set_weight(&oracle, 1);
+            float *x = draw_floats(&draw, cases[i].hidden, 1), weights[COT_MAX_TOP_K], logits[512];
+            for (int64_t h = 0; h < cases[i].hidden; h++) x[h] = h ? 0 : sign * 80;
+            uint16_t experts[COT_MAX_TOP_K];
+            assert_int_equal(cot_gate_route(experts, weights, best(), NULL, &oracle.gate, x, 1, logits, NULL),
+                             COT_OK);
+            for (int64_t k = 0; k < cases[i].top_k; k++) assert_true(weights[k] >= 0 && weights[k] <= 100);
+            free(x);
+        }
+        oracle_gate_free(&oracle);
+    }
+}
+
+static void impossible_gates_are_named(void **state)
+{
+    (void)state;
+    const cot_gate good = {.hidden = 8, .experts = 32, .top_k = 4, .groups = 8, .group_limit = 2};
+    assert_int_equal(cot_gate_check(&good, NULL), COT_OK);
+    struct {
+        cot_gate gate;
+        const char *text;
+    } bad[] = {{good, "0 experts"},     {good, "65536 experts"}, {good, "0 of 32"},
+               {good, "33 of 32"},      {good, "65 of 300"},     {good, "0 groups"},
+               {good, "5 groups"},      {good, "100 groups"},    {good, "0 of 8 groups"},
+               {good, "9 of 8 groups"}, {good, "groups of one"}, {good, "hold only 4"},
+               {good, "hidden size"}};
+    bad[0].gate.experts = 0;
+    bad[1].gate.experts = 65536;
+    bad[2].gate.top_k = 0;
+    bad[3].gate.top_k = 33;
+    bad[4].gate.experts = 300, bad[4].gate.top_k = 65;
+    bad[5].gate.groups = 0;
+    bad[6].gate.groups = 5;
+    bad[7].gate.experts = 200, bad[7].gate.groups = 100;
+    bad[8].gate.group_limit = 0;
+    bad[9].gate.group_limit = 9;
+    bad[10].gate.groups = 32, bad[10].gate.group_limit = 4, bad[10].gate.group_score = COT_GROUP_TOP2_SUM;
+    bad[11].gate.group_limit = 1, bad[11].gate.top_k = 5, bad[11].gate.score = COT_GATE_SIGMOID;
+    bad[12].gate.hidden = 0;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        cot_error error = {0};
+        assert_int_equal(cot_gate_check(&bad[i].gate, &error), COT_INVALID_ARGUMENT);
+        if (!strstr(error.message, bad[i].text)) fail_msg("'%s' lacks '%s'", error.message, bad[i].text);
+    }
+}
+
+int main(void)
+{
+    seed = draw_seed();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_variant),
+        cmocka_unit_test(ties_take_the_lower_expert),
+        cmocka_unit_test(no_tokens),
+        cmocka_unit_test(what_is_not_finite_is_refused),
+        cmocka_unit_test(large_logits_are_routed),
+        cmocka_unit_test(impossible_gates_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,311 @@
+/* One MoE layer with drawn weights and tokens, its answer in double precision, and runs of it over groups of
+ * ranks. */
+#ifndef COT_TESTS_MOE_WORLD_H
+#define COT_TESTS_MOE_WORLD_H
+#include "oracle.h"
+
+#include "fabric/threads/threads.h"
+#include "moe/moe.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct world {
+    cot_moe_options options; // all but the fabric
+    struct oracle_gate gate;
+    struct oracle_ffn *experts, shared;
+    float *shared_gate; // [H], or NULL
+    int64_t tokens;
+    float *x;   // [T][H]
+    double *y;  // [T][H], what the operator should answer
+    bool *sure; // [T]: whether y is the only right answer
+    double tolerance;
+};
+
+/* Which rank has which experts (in which slot) and which tokens: token t is home on the rank whose
+ * begin[r] <= t < begin[r + 1]. */
+struct plan {
+    int ranks, running;
+    bool forked;
+    cot_pool *pool;
+    int passes;
+    int32_t rank[512], slot[512]; // [E]
+    int32_t slots;                // a rank
+    int64_t begin[COT_MAX_RANKS + 1];
+    int64_t order[256]; // the run's token i is the world's token order[i]
+};
+
+/* What a run left, in memory shared with forked ranks. */
+struct outcome {
+    cot_status status[COT_MAX_RANKS];
+    char message[COT_MAX_RANKS][256];
+    cot_traffic traffic[COT_MAX_RANKS][COT_MAX_RANKS][COT_PHASES];
+    int64_t allocations[COT_MAX_RANKS]; // made within forward
+    uint16_t experts[256 * COT_MAX_TOP_K];
+    float weights[256 * COT_MAX_TOP_K];
+    float y[]; // [T][H]
+};
+
+static inline struct world world_new(const cot_moe_options *options, const cot_gate *rules, bool with_bias,
+                                     bool with_correction, bool shared_gated, int64_t tokens,
+                                     struct draw *draw)
+{
+    struct world w = {.options = *options, .tokens = tokens};
+    int64_t hidden = options->expert.hidden;
+    assert_true(tokens <= 256 && options->experts <= 512);
+    if (!w.options.kernels) assert_int_equal(cot_kernels_choose(&w.options.kernels, NULL, NULL), COT_OK);
+    w.options.tokens = tokens ? tokens : 1;
+    w.gate = oracle_gate_new(rules, with_bias, with_correction, draw);
+    w.experts = calloc((size_t)options->experts, sizeof *w.experts);
+    for (int64_t e = 0; e < options->experts; e++) w.experts[e] = oracle_ffn_new(&options->expert, draw);
+    if (options->shared.intermediate) w.shared = oracle_ffn_new(&options->shared, draw);
+    if (shared_gated) w.shared_gate = draw_floats(draw, hidden, 1);
+    w.x = draw_floats(draw, tokens * hidden, 1);
+    return w;
+}
+
+/* The answer for the tokens as they are now. */
+static inline void world_solve(struct world *w)
+{
+    int64_t hidden = w->options.expert.hidden, top_k = w->options.top_k;
+    cot_dtype type = w->options.expert.type;
+    free(w->y), free(w->sure);
+    w->y = calloc((size_t)(w->tokens * hidden) + 1, sizeof *w->y);
+    w->sure = calloc((size_t)w->tokens + 1, sizeof *w->sure);
+    double *row = calloc((size_t)hidden, sizeof *row), largest = 0;
+    for (int64_t t = 0; t < w->tokens; t++) {
+        int64_t experts[COT_MAX_TOP_K];
+        double weights[COT_MAX_TOP_K], *y = w->y + t * hidden, logit = 0;
+        const float *x = w->x + t * hidden;
+        w->sure[t] = oracle_route(experts, weights, &w->gate, x);
+        for (int64_t k = 0; k < top_k; k++) {
+            oracle_ffn_apply(row, &w->experts[experts[k]], x);
+            for (int64_t h = 0; h < hidden; h++) {
+                y[h] += rounded(weights[k] * row[h], type);
+                largest = fmax(largest, fabs(weights[k] * row[h]));
+            }
+        }
+        if (!w->options.shared.intermediate) continue;
+        oracle_ffn_apply(row, &w->shared, x);
+        for (int64_t h = 0; h < hidden && w->shared_gate; h++)
+            logit += (double)x[h] * (double)w->shared_gate[h];
+        for (int64_t h = 0; h < hidden; h++) {
+            row[h] *= w->shared_gate ? 1 / (1 + exp(-logit)) : 1;
+            y[h] += row[h];
+            largest = fmax(largest, fabs(row[h]));
+        }
+    }
+    w->tolerance = (1 + largest) * (type == COT_BF16 ? 0.02 : 3e-5);
+    free(row);
+}
+
+static inline void world_free(struct world *w)
+{
+    for (int64_t e = 0; e < w->options.experts; e++) oracle_ffn_free(&w->experts[e]);
+    oracle_ffn_free(&w->shared);
+    oracle_gate_free(&w->gate);
+    free(w->experts), free(w->shared_gate), free(w->x), free(w->y), free(w->sure);
+}
+
+/* Tokens and experts split by the rule of equal shares, experts in slots 0, 1, ... */
+static inline struct plan plan_even(const struct world *w, int ranks)
+{
+    struct plan p = {.ranks = ranks, .running = 2, .passes = 1};
+    int64_t experts = w->options.experts;
+    for (int r = 0; r <= ranks; r++) p.begin[r] = cot_share_begin(w->tokens, r, ranks);
+    for (int64_t e = 0; e < experts; e++) {
+        p.rank[e] = (int32_t)cot_share_owner(experts, e, ranks);
+        p.slot[e] = (int32_t)(e - cot_share_begin(experts, p.rank[e], ranks));
+    }
+    p.slots = (int32_t)(experts / ranks + 1);
+    for (int64_t t = 0; t < w->tokens; t++) p.order[t] = t;
+    return p;
+}
+
+/* Experts anywhere, in any slots; tokens split anyhow and in any order, some ranks without. */
+static inline struct plan plan_drawn(const struct world *w, int ranks, struct draw *draw)
+{
+    struct plan p = plan_even(w, ranks);
+    int64_t experts = w->options.experts;
+    p.slots = (int32_t)experts + 1;
+    for (int64_t e = 0; e < experts; e++) {
+        p.rank[e] = (int32_t)draw_below(draw, ranks);
+        p.slot[e] = (int32_t)e;
+        int64_t other = draw_below(draw, e + 1);
+        p.slot[e] = p.slot[other], p.slot[other] = (int32_t)e;
+    }
+    for (int r = 1; r < ranks; r++) {
+        int64_t cut = draw_below(draw, w->tokens + 1);
+        int at = r;
+        for (; at > 1 && p.begin[at - 1] > cut; at--) p.begin[at] = p.begin[at - 1];
+        p.begin[at] = cut;
+    }
+    for (int64_t t = w->tokens - 1; t > 0; t--) {
+        int64_t other = draw_below(draw, t + 1), kept = p.order[t];
+        p.order[t] = p.order[other], p.order[other] = kept;
+    }
+    return p;
+}
+
+/* Tests that count allocations have a counter that every thread keeps for itself; see test_bulk_allocation.c.
+ */
+static int64_t (*count_allocations)(void);
+
+struct member {
+    const struct world *world;
+    const struct plan *plan;
+    struct outcome *outcome;
+    cot_fabric *fabric;
+};
+
+static inline cot_status rank_passes(const struct member *m, cot_moe *moe, cot_sym slots, cot_error *error)
+{
+    const struct world *w = m->world;
+    const struct plan *p = m->plan;
+    int rank = m->fabric->rank;
+    int64_t hidden = w->options.expert.hidden, begin = p->begin[rank], tokens = p->begin[rank + 1] - begin;
+    cot_moe_layer layer = {.gate = &w->gate.gate,
+                           .placement = {p->rank, p->slot},
+                           .slots = slots,
+                           .shared = w->options.shared.intermediate ? w->shared.packed : NULL,
+                           .shared_gate = w->shared_gate};
+    float *x = poisoned((size_t)(tokens * hidden) * sizeof *x);
+    for (int64_t i = 0; i < tokens; i++)
+        memcpy(x + i * hidden, w->x + p->order[begin + i] * hidden, (size_t)hidden * sizeof *x);
+    cot_status status = COT_OK;
+    for (int pass = 0; pass < p->passes && status == COT_OK; pass++) {
+        float *y = m->outcome->y + begin * hidden;
+        memset(y, 0xff, (size_t)(tokens * hidden) * sizeof *y);
+        int64_t before = count_allocations ? count_allocations() : 0;
+        status = cot_moe_operator_find("bulk")->forward(
+            moe, &layer, y, m->outcome->experts + begin * w->options.top_k,
+            m->outcome->weights + begin * w->options.top_k, x, tokens, error);
+        if (count_allocations) m->outcome->allocations[rank] += count_allocations() - before;
+    }
+    free(x);
+    return status;
+}
+
+static inline void *rank_main(void *argument)
+{
+    const struct member *m = argument;
+    const struct plan *p = m->plan;
+    cot_fabric *fabric = m->fabric;
+    cot_moe_options options = m->world->options;
+    size_t slot_bytes = cot_ffn_layout_of(&options.expert).bytes;
+    cot_error error = {0};
+    cot_moe *moe = NULL;
+    cot_sym slots;
+    options.fabric = fabric;
+    options.pool = p->pool;
+    fabric->ops->enter(fabric);
+    cot_status status = cot_alloc(fabric, &slots, (size_t)p->slots * slot_bytes, &error);
+    if (status == COT_OK) {
+        uint8_t *memory = cot_local(fabric, slots);
+        memset(memory, 0xff, (size_t)p->slots * slot_bytes);
+        for (int64_t e = 0; e < options.experts; e++)
+            if (p->rank[e] == fabric->rank)
+                memcpy(memory + (size_t)p->slot[e] * slot_bytes, m->world->experts[e].packed, slot_bytes);
+        status = cot_moe_operator_find("bulk")->open(&moe, &options, &error);
+    }
+    if (status == COT_OK) status = rank_passes(m, moe, slots, &error);
+    fabric->ops->leave(fabric);
+    m->outcome->status[fabric->rank] = status;
+    memcpy(m->outcome->message[fabric->rank], error.message, sizeof error.message);
+    memcpy(m->outcome->traffic[fabric->rank], fabric->traffic,
+           (size_t)fabric->ranks * sizeof *fabric->traffic);
+    cot_moe_operator_find("bulk")->close(moe);
+    return NULL;
+}
+
+static inline size_t outcome_bytes(const struct world *w)
+{
+    return sizeof(struct outcome) + (size_t)(w->tokens * w->options.expert.hidden) * sizeof(float);
+}
+
+static inline void outcome_free(struct outcome *outcome, const struct world *w)
+{
+    munmap(outcome, outcome_bytes(w));
+}
+
+/* Runs all ranks to their end, as threads or as forked processes. Freed by outcome_free. */
+static inline struct outcome *world_run(const struct world *w, const struct plan *p)
+{
+    struct outcome *outcome =
+        mmap(NULL, outcome_bytes(w), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(outcome, MAP_FAILED);
+    cot_fabric_group_options options = {
+        .ranks = p->ranks, .running = p->running, .timeout_ns = 60000000000, .forked = p->forked};
+    options.heap_bytes = cot_alloc_bytes((size_t)p->slots * cot_ffn_layout_of(&w->options.expert).bytes) +
+                         cot_moe_operator_find("bulk")->heap_bytes(&w->options, p->ranks);
+    cot_fabric_group *group;
+    cot_error error;
+    if (cot_fabric_group_open(&group, &options, &error) != COT_OK) fail_msg("%s", error.message);
+    struct member members[COT_MAX_RANKS];
+    pthread_t threads[COT_MAX_RANKS];
+    pid_t processes[COT_MAX_RANKS];
+    fflush(NULL);
+    for (int r = 0; r < p->ranks; r++) {
+        members[r] = (struct member){w, p, outcome, cot_fabric_group_rank(group, r)};
+        outcome->status[r] = COT_IO; // until the rank says otherwise
+        if (p->forked) {
+            processes[r] = fork();
+            assert_true(processes[r] >= 0);
+            if (!processes[r]) {
+                rank_main(&members[r]);
+                _exit(0);
+            }
+        } else {
+            assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &members[r]), 0);
+        }
+    }
+    for (int r = 0; r < p->ranks; r++) {
+        if (p->forked)
+            assert_int_equal(waitpid(processes[r], NULL, 0), processes[r]);
+        else
+            assert_int_equal(pthread_join(threads[r], NULL), 0);
+    }
+    cot_fabric_group_close(group);
+    return outcome;
+}
+
+/* Every rank succeeded and every token whose routing is certain has the right answer. */
+static inline void outcome_agrees(const struct outcome *outcome, const struct world *w, const struct plan *p)
+{
+    int64_t hidden = w->options.expert.hidden, sure = 0;
+    for (int r = 0; r < p->ranks; r++)
+        if (outcome->status[r] != COT_OK) fail_msg("rank %d of %d: %s", r, p->ranks, outcome->message[r]);
+    for (int64_t t = 0; t < p->begin[p->ranks]; t++) {
+        if (!w->sure[p->order[t]]) continue;
+        sure++;
+        for (int64_t h = 0; h < hidden; h++)
+            near(outcome->y[t * hidden + h], w->y[p->order[t] * hidden + h], w->tolerance);
+    }
+    assert_true(sure >= p->begin[p->ranks] * 8 / 10);
+}
+
+/* The bytes of every phase and pair of ranks are those of the closed form. */
+static inline void outcome_counts(const struct outcome *outcome, const struct world *w, const struct plan *p)
+{
+    static uint64_t rows[COT_MAX_RANKS][COT_MAX_RANKS];
+    memset(rows, 0, sizeof rows);
+    for (int home = 0; home < p->ranks; home++)
+        for (int64_t i = p->begin[home] * w->options.top_k; i < p->begin[home + 1] * w->options.top_k; i++)
+            rows[home][p->rank[outcome->experts[i]]]++;
+    uint64_t row_bytes = (uint64_t)w->options.expert.hidden * cot_dtype_bytes(w->options.expert.type);
+    uint64_t metadata = 0, remote = 0, passes = (uint64_t)p->passes, ranks = (uint64_t)p->ranks;
+    for (int s = 0; s < p->ranks; s++)
+        for (int d = 0; d < p->ranks; d++) {
+            const cot_traffic *t = outcome->traffic[s][d];
+            assert_int_equal(t[COT_PHASE_DISPATCH].bytes, s == d ? 0 : passes * row_bytes * rows[s][d]);
+            assert_int_equal(t[COT_PHASE_COMBINE].bytes, s == d ? 0 : passes * row_bytes * rows[d][s]);
+            assert_int_equal(t[COT_PHASE_ATTENTION].bytes + t[COT_PHASE_CONTROL].bytes, 0);
+            metadata += t[COT_PHASE_METADATA].bytes;
+            remote += s == d ? 0 : rows[s][d];
+        }
+    assert_int_equal(metadata, passes * 4 * (remote + (ranks - 1) * ranks * (uint64_t)w->options.experts));
+}
+
+#endif
