@@ -1,0 +1,230 @@
+/* `coterie tokenize`. */
+#include "commands.h"
+
+#include "coterie/tokenizer.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct settings {
+    const char *model, *text;
+    bool lines, json;
+};
+
+static json_t *ids_json(const int32_t *ids, size_t count)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < count; i++) json_array_append_new(list, json_integer(ids[i]));
+    return list;
+}
+
+static cot_status set_decoded(json_t *answer, const char *key, const cot_tokenizer *tokenizer,
+                              const int32_t *ids, size_t count, bool skip_special, cot_error *error)
+{
+    char *text;
+    size_t bytes;
+    cot_status status = cot_tokenizer_decode(tokenizer, &text, &bytes, ids, count, skip_special, error);
+    if (status == COT_OK) json_object_set_new(answer, key, json_stringn(text, bytes));
+    free(text);
+    return status;
+}
+
+/* A text's ids without and with the post-processor's, and what each decodes to. */
+static cot_status answer_text(json_t *answer, const cot_tokenizer *tokenizer, const char *text, size_t bytes,
+                              cot_error *error)
+{
+    int32_t *ids = NULL, *special = NULL;
+    size_t n_ids, n_special;
+    cot_status status = cot_tokenizer_encode(tokenizer, &ids, &n_ids, text, bytes, false, error);
+    if (status == COT_OK)
+        status = cot_tokenizer_encode(tokenizer, &special, &n_special, text, bytes, true, error);
+    if (status == COT_OK) {
+        json_object_set_new(answer, "ids", ids_json(ids, n_ids));
+        json_object_set_new(answer, "ids_special", ids_json(special, n_special));
+        status = set_decoded(answer, "decoded", tokenizer, ids, n_ids, false, error);
+    }
+    if (status == COT_OK)
+        status = set_decoded(answer, "decoded_skip", tokenizer, special, n_special, true, error);
+    free(ids);
+    free(special);
+    return status;
+}
+
+static cot_status fail(cot_error *error, cot_status status, const char *message)
+{
+    error->status = status;
+    snprintf(error->message, sizeof error->message, "%s", message);
+    return status;
+}
+
+static cot_status answer_ids(json_t *answer, const cot_tokenizer *tokenizer, json_t *list, cot_error *error)
+{
+    size_t count = json_array_size(list);
+    int32_t *ids = malloc(count * sizeof *ids + 1);
+    cot_status status = ids ? COT_OK : fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    for (size_t i = 0; i < count && status == COT_OK; i++) {
+        const json_t *item = json_array_get(list, i);
+        json_int_t id = json_integer_value(item);
+        if (!json_is_integer(item) || id < INT32_MIN || id > INT32_MAX)
+            status = fail(error, COT_INVALID_ARGUMENT, "'ids' holds what is no token id");
+        else
+            ids[i] = (int32_t)id;
+    }
+    json_object_set(answer, "ids", list);
+    if (status == COT_OK) status = set_decoded(answer, "decoded", tokenizer, ids, count, false, error);
+    if (status == COT_OK) status = set_decoded(answer, "decoded_skip", tokenizer, ids, count, true, error);
+    free(ids);
+    return status;
+}
+
+static cot_status print_json(const json_t *answer, cot_error *error)
+{
+    if (json_dumpf(answer, stdout, JSON_COMPACT) && !ferror(stdout))
+        return fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    putchar('\n');
+    return COT_OK;
+}
+
+static cot_status answer_line(const cot_tokenizer *tokenizer, const char *line, size_t bytes,
+                              cot_error *error)
+{
+    json_error_t json_error;
+    json_t *question = json_loadb(line, bytes, JSON_ALLOW_NUL, &json_error);
+    if (!question) return fail(error, COT_MALFORMED, json_error.text);
+    json_t *text = json_object_get(question, "text"), *ids = json_object_get(question, "ids");
+    json_t *answer = json_object();
+    cot_status status;
+    if (json_is_string(text) && !ids)
+        status = answer_text(answer, tokenizer, json_string_value(text), json_string_length(text), error);
+    else if (json_is_array(ids) && !text)
+        status = answer_ids(answer, tokenizer, ids, error);
+    else
+        status = fail(error, COT_MALFORMED, "it is neither {\"text\": a string} nor {\"ids\": a list}");
+    if (status == COT_OK) status = print_json(answer, error);
+    json_decref(answer);
+    json_decref(question);
+    return status;
+}
+
+/* A line out for each line in, at once, so that a program at the other end can take turns. */
+static int answer_lines(const cot_tokenizer *tokenizer)
+{
+    char *line = NULL;
+    size_t capacity = 0;
+    uint64_t number = 0;
+    int exit_status = COT_EXIT_OK;
+    for (ssize_t bytes; exit_status == COT_EXIT_OK && (bytes = getline(&line, &capacity, stdin)) >= 0;) {
+        cot_error error = {0};
+        number++;
+        if (answer_line(tokenizer, line, (size_t)bytes, &error) != COT_OK)
+            exit_status = cot_complain("line %" PRIu64 ": %s", number, error.message);
+        if (fflush(stdout)) break; // the frame says why
+    }
+    free(line);
+    if (exit_status == COT_EXIT_OK && ferror(stdin)) return cot_complain("cannot read standard input");
+    return exit_status;
+}
+
+/* As a JSON string, padded with spaces to `width` characters. */
+static void print_quoted(const char *text, size_t bytes, int width)
+{
+    json_t *string = json_stringn(text, bytes);
+    char *quoted = string ? json_dumps(string, JSON_ENCODE_ANY) : NULL;
+    fputs(quoted ? quoted : "?", stdout);
+    for (const char *c = quoted; c && *c; c++) width -= ((unsigned char)*c & 0xc0) != 0x80;
+    printf("%*s", width > 0 ? width : 0, "");
+    free(quoted);
+    json_decref(string);
+}
+
+/* A row for each token as a prompt has them: id, vocabulary string, the text that it completes. */
+static cot_status print_rows(const cot_tokenizer *tokenizer, const char *text, cot_error *error)
+{
+    int32_t *ids;
+    size_t count, bytes;
+    const char *piece;
+    cot_detokenizer *detokenizer = NULL;
+    cot_status status = cot_tokenizer_encode(tokenizer, &ids, &count, text, strlen(text), true, error);
+    if (status == COT_OK) status = cot_detokenizer_open(&detokenizer, tokenizer, false, error);
+    if (status == COT_OK && count) printf("     id  %-24s text\n", "token");
+    for (size_t i = 0; i < count && status == COT_OK; i++) {
+        const char *token = cot_tokenizer_token(tokenizer, ids[i]);
+        status = cot_detokenizer_push(detokenizer, ids[i], &piece, &bytes, error);
+        bool last = i + 1 == count;
+        printf("%7" PRId32 "  ", ids[i]);
+        print_quoted(token, strlen(token), 24);
+        putchar(' ');
+        print_quoted(piece, bytes, 0);
+        if (last && status == COT_OK) status = cot_detokenizer_finish(detokenizer, &piece, &bytes, error);
+        if (last && bytes && status == COT_OK) {
+            putchar(' ');
+            print_quoted(piece, bytes, 0);
+        }
+        putchar('\n');
+    }
+    if (status == COT_OK) printf("%zu tokens\n", count);
+    cot_detokenizer_close(detokenizer);
+    free(ids);
+    return status;
+}
+
+static int answer_argument(const cot_tokenizer *tokenizer, const struct settings *s)
+{
+    cot_error error = {0};
+    cot_status status;
+    if (s->json) {
+        json_t *answer = json_object();
+        status = answer_text(answer, tokenizer, s->text, strlen(s->text), &error);
+        if (status == COT_OK) status = print_json(answer, &error);
+        json_decref(answer);
+    } else {
+        status = print_rows(tokenizer, s->text, &error);
+    }
+    return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
+}
+
+static int run(const void *context)
+{
+    const struct settings *s = context;
+    cot_tokenizer *tokenizer;
+    cot_error error = {0};
+    if (s->lines == (s->text != NULL)) {
+        cot_complain(s->lines ? "--jsonl takes its texts from standard input, not from TEXT"
+                              : "no text given: TEXT, or --jsonl and standard input");
+        return COT_EXIT_USAGE;
+    }
+    if (cot_tokenizer_open(&tokenizer, s->model, &error) != COT_OK) return cot_complain_of(&error);
+    int exit_status = s->lines ? answer_lines(tokenizer) : answer_argument(tokenizer, s);
+    cot_tokenizer_close(tokenizer);
+    return exit_status;
+}
+
+static const cot_option options[] = {
+    {"jsonl", 0, COT_OPTION_FLAG, NULL, NULL,
+     "answer each line of standard input, {\"text\"} or {\"ids\"}, by a line",
+     offsetof(struct settings, lines)},
+    {"json", 0, COT_OPTION_FLAG, NULL, NULL, "answer TEXT by such a line", offsetof(struct settings, json)},
+    {0}};
+
+const cot_command cot_cmd_tokenize = {
+    .name = "tokenize",
+    .summary = "show what a model's tokenizer makes of a text, or of token ids",
+    .details = "A line of JSON answers a text by 'ids' (of the text alone), 'ids_special' (with the tokens "
+               "that a prompt "
+               "begins or ends with), 'decoded' (from ids) and 'decoded_skip' (from ids_special, special "
+               "tokens left "
+               "out), and ids by 'ids', 'decoded' and 'decoded_skip'.",
+    .examples =
+        (const char *const[]){"coterie tokenize models/tiny 'Once upon a time'",
+                              "echo '{\"ids\": [1, 2, 3]}' | coterie tokenize tokenizer.json --jsonl", NULL},
+    .options = {.groups = (const cot_option_group[]){{"Options", options, 0}, {0}},
+                .positionals =
+                    (const cot_positional[]){{"MODEL", 1, 1, "a model folder, or a tokenizer.json",
+                                              offsetof(struct settings, model)},
+                                             {"TEXT", 0, 1, "the text", offsetof(struct settings, text)},
+                                             {0}}},
+    .settings_bytes = sizeof(struct settings),
+    .run = run};

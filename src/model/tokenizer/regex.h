@@ -1,0 +1,44 @@
+/* Patterns that split or replace text: literal strings, or regular expressions through PCRE2. */
+#ifndef COT_MODEL_TOKENIZER_REGEX_H
+#define COT_MODEL_TOKENIZER_REGEX_H
+#include "model/tokenizer/fields.h"
+#include "model/tokenizer/buffer.h"
+
+typedef struct cot_regex cot_regex; // immutable, shared by threads
+
+/* A part of a text; the parts of cot_regex_split cover it in order. */
+typedef struct cot_span {
+    size_t start, end;
+    bool matched;
+} cot_span;
+
+typedef struct cot_spans {
+    cot_span *items;
+    size_t count, capacity;
+} cot_spans;
+
+/* What a thread needs to match; all zero at the start. */
+typedef struct cot_regex_scratch {
+    struct pcre2_real_match_data_8 *data;
+    struct pcre2_real_match_context_8 *context;
+    cot_spans spans;
+} cot_regex_scratch;
+
+/* Errors: MALFORMED (PCRE2's own words), UNSUPPORTED, OUT_OF_MEMORY. */
+cot_status cot_regex_open(cot_regex **regex, const char *pattern, size_t bytes, bool literal,
+                          cot_error *error);
+/* A file's {"String": ...} or {"Regex": ...}. `where` names the component in messages. */
+cot_status cot_regex_load(cot_regex **regex, const json_t *pattern, const char *where, cot_error *error);
+void cot_regex_close(cot_regex *regex); // NULL is fine
+
+/* Cuts `text` [bytes], valid UTF-8, into matches and what lies between, in scratch->spans. As in Hugging Face
+ * tokenizers an empty match counts unless it touches the end of the match before. Errors: MALFORMED (the
+ * pattern backtracks beyond its limit), OUT_OF_MEMORY. */
+cot_status cot_regex_split(const cot_regex *regex, cot_regex_scratch *scratch, const char *text, size_t bytes,
+                           cot_error *error);
+/* Appends `text` to `out` with each match replaced by `content`. */
+cot_status cot_regex_replace(const cot_regex *regex, cot_regex_scratch *scratch, const char *text,
+                             size_t bytes, cot_text content, cot_buffer *out, cot_error *error);
+void cot_regex_scratch_free(cot_regex_scratch *scratch);
+
+#endif
