@@ -1,5 +1,4 @@
-/* The MoE operator: gate, dispatch, expert FFNs, combine, over a group of ranks. Several of them, one
- * interface. */
+/* The MoE operator: gate, dispatch, expert FFNs, combine, over a group of ranks. Several, one interface. */
 #ifndef COT_MOE_MOE_H
 #define COT_MOE_MOE_H
 #include "fabric/fabric.h"
