@@ -3,7 +3,10 @@
 #define COT_CLI_COMMANDS_H
 #include "command.h"
 
-#define COT_COMMAND_LIST(X) X(tokenize) X(trace_info) X(trace_convert)
+#define COT_COMMAND_LIST(X)                                                                                  \
+    X(run)                                                                                                   \
+    X(eval) X(tokenize) X(profile) X(trace_info) X(trace_convert) X(bench_roof) X(bench_model) X(info)       \
+        X(models)
 
 #define COT_COMMAND_EXTERN(name) extern const cot_command cot_cmd_##name;
 COT_COMMAND_LIST(COT_COMMAND_EXTERN)

@@ -1,20 +1,21 @@
-/* What the tensors of a checkpoint mean: logical matrices and vectors, whatever their names, dtypes and quantisation. */
+/* What the tensors of a checkpoint mean: logical matrices and vectors, whatever their names, dtypes and
+ * quantisation. */
 #ifndef COT_MODEL_CHECKPOINT_H
 #define COT_MODEL_CHECKPOINT_H
 #include "base/safetensors.h"
 #include "model/config.h"
 
 /* Every weight the forward pass uses. Matrices are [out][in] as nn.Linear holds them. X(NAME) */
-#define COT_WEIGHT_LIST(X)                                                                                   \
-    X(EMBEDDING) X(FINAL_NORM) X(OUTPUT) /* lm_head; the embedding where tied */                             \
-    X(ATTENTION_NORM) X(FFN_NORM)                                                                            \
-    X(Q) X(K) X(V) X(O) X(Q_BIAS) X(K_BIAS) X(V_BIAS) X(O_BIAS) X(Q_NORM) X(K_NORM) X(SINKS)                 \
-    X(Q_A) X(Q_A_BIAS) X(Q_A_NORM) X(Q_B) X(KV_A) X(KV_A_BIAS) X(KV_A_NORM) X(KV_B)                          \
-    X(GATE) X(GATE_BIAS) X(GATE_CORRECTION)                                                                  \
-    X(EXPERT_GATE) X(EXPERT_UP) X(EXPERT_DOWN) X(EXPERT_GATE_BIAS) X(EXPERT_UP_BIAS) X(EXPERT_DOWN_BIAS)     \
-    X(SHARED_GATE) X(SHARED_UP) X(SHARED_DOWN) X(SHARED_GATE_BIAS) X(SHARED_UP_BIAS) X(SHARED_DOWN_BIAS)     \
-    X(SHARED_MIX) /* [1][H], the shared expert's sigmoid gate */                                             \
-    X(DENSE_GATE) X(DENSE_UP) X(DENSE_DOWN) X(DENSE_GATE_BIAS) X(DENSE_UP_BIAS) X(DENSE_DOWN_BIAS)
+// clang-format off
+#define COT_WEIGHT_LIST(X) \
+    X(EMBEDDING) X(FINAL_NORM) X(OUTPUT) /* lm_head; the embedding where tied */ X(ATTENTION_NORM) \
+    X(FFN_NORM) X(Q) X(K) X(V) X(O) X(Q_BIAS) X(K_BIAS) X(V_BIAS) X(O_BIAS) X(Q_NORM) X(K_NORM) X(SINKS) \
+    X(Q_A) X(Q_A_BIAS) X(Q_A_NORM) X(Q_B) X(KV_A) X(KV_A_BIAS) X(KV_A_NORM) X(KV_B) X(GATE) X(GATE_BIAS) \
+    X(GATE_CORRECTION) X(EXPERT_GATE) X(EXPERT_UP) X(EXPERT_DOWN) X(EXPERT_GATE_BIAS) X(EXPERT_UP_BIAS) \
+    X(EXPERT_DOWN_BIAS) X(SHARED_GATE) X(SHARED_UP) X(SHARED_DOWN) X(SHARED_GATE_BIAS) X(SHARED_UP_BIAS) \
+    X(SHARED_DOWN_BIAS) X(SHARED_MIX) /* [1][H], the shared expert's sigmoid gate */ X(DENSE_GATE) \
+    X(DENSE_UP) X(DENSE_DOWN) X(DENSE_GATE_BIAS) X(DENSE_UP_BIAS) X(DENSE_DOWN_BIAS)
+// clang-format on
 
 typedef enum cot_weight {
 #define COT_WEIGHT_ENUM(name) COT_WEIGHT_##name,
@@ -25,35 +26,42 @@ typedef enum cot_weight {
 
 typedef struct cot_checkpoint cot_checkpoint;
 
-/* Opens a model folder: config.json, model.safetensors or the shards of model.safetensors.index.json. Checks that every
- * weight the forward pass uses is there with the shape config.json implies (MISSING ones are named, wrong shapes too,
- * expected and found), and every shard name stays in the folder. Tensors that are not used are counted in `*notes` (one
- * malloc'd line or NULL; the caller frees). Errors: NOT_FOUND, IO, MALFORMED, UNSUPPORTED, OUT_OF_MEMORY. */
-cot_status cot_checkpoint_open(cot_checkpoint **checkpoint, const char *folder, char **notes, cot_error *error);
-/* A checkpoint without files: the same architecture with random weights, a pure function of (seed, tensor, element), BF16. */
-cot_status cot_checkpoint_random(cot_checkpoint **checkpoint, const char *config_json, size_t bytes, uint64_t seed,
-                                 cot_error *error);
+/* Opens a model folder: config.json, model.safetensors or the shards of model.safetensors.index.json. Checks
+ * that every weight the forward pass uses is there with the shape config.json implies (MISSING ones are
+ * named, wrong shapes too, expected and found), and every shard name stays in the folder. Tensors that are
+ * not used are counted in `*notes` (one malloc'd line or NULL; the caller frees). Errors: NOT_FOUND, IO,
+ * MALFORMED, UNSUPPORTED, OUT_OF_MEMORY. */
+cot_status cot_checkpoint_open(cot_checkpoint **checkpoint, const char *folder, char **notes,
+                               cot_error *error);
+/* A checkpoint without files: the same architecture with random weights, a pure function of (seed, tensor,
+ * element), BF16. */
+cot_status cot_checkpoint_random(cot_checkpoint **checkpoint, const char *config_json, size_t bytes,
+                                 uint64_t seed, cot_error *error);
 void cot_checkpoint_close(cot_checkpoint *checkpoint);
 const cot_config *cot_checkpoint_config(const cot_checkpoint *checkpoint);
 /* Bytes of the weights as stored, all shards. */
 size_t cot_checkpoint_bytes(const cot_checkpoint *checkpoint);
 
-/* A logical matrix [rows][columns]; a vector is [1][columns]. `layer` and `expert` are ignored where they do not apply. */
-cot_status cot_checkpoint_shape(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer, int64_t expert,
-                                int64_t *rows, int64_t *columns, cot_error *error);
-/* Reads rows [row0, row0 + rows), columns [column0, column0 + columns) into out [rows][columns], dequantised to fp32.
- * Errors: INVALID_ARGUMENT naming the tensor when a value is NaN or infinite, OUT_OF_MEMORY. Thread-safe. */
-cot_status cot_checkpoint_read(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer, int64_t expert,
-                               int64_t row0, int64_t rows, int64_t column0, int64_t columns, float *out, cot_error *error);
-/* Packs the same piece as columns n0 .. n0 + rows - 1 of a packed [columns][n] matrix (kernels/pack.h) of `type`; bf16 and
- * fp32 sources go without detours. Lets go of the file's pages afterwards. Errors as read's. Thread-safe on disjoint panels. */
-cot_status cot_checkpoint_pack(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer, int64_t expert,
-                               int64_t row0, int64_t rows, int64_t column0, int64_t columns, void *b, cot_dtype type,
-                               int64_t n, int64_t n0, cot_error *error);
-/* Packs the piece transposed: row r of the weight becomes row (r - row0) of a packed [rows][columns] matrix. For MLA's
- * absorbed form. */
-cot_status cot_checkpoint_pack_transposed(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer, int64_t row0,
-                                          int64_t rows, int64_t column0, int64_t columns, void *b, cot_dtype type,
-                                          cot_error *error);
+/* A logical matrix [rows][columns]; a vector is [1][columns]. `layer` and `expert` are ignored where they do
+ * not apply. */
+cot_status cot_checkpoint_shape(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
+                                int64_t expert, int64_t *rows, int64_t *columns, cot_error *error);
+/* Reads rows [row0, row0 + rows), columns [column0, column0 + columns) into out [rows][columns], dequantised
+ * to fp32. Errors: INVALID_ARGUMENT naming the tensor when a value is NaN or infinite, OUT_OF_MEMORY.
+ * Thread-safe. */
+cot_status cot_checkpoint_read(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
+                               int64_t expert, int64_t row0, int64_t rows, int64_t column0, int64_t columns,
+                               float *out, cot_error *error);
+/* Packs the same piece as columns n0 .. n0 + rows - 1 of a packed [columns][n] matrix (kernels/pack.h) of
+ * `type`; bf16 and fp32 sources go without detours. Lets go of the file's pages afterwards. Errors as read's.
+ * Thread-safe on disjoint panels. */
+cot_status cot_checkpoint_pack(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
+                               int64_t expert, int64_t row0, int64_t rows, int64_t column0, int64_t columns,
+                               void *b, cot_dtype type, int64_t n, int64_t n0, cot_error *error);
+/* Packs the piece transposed: row r of the weight becomes row (r - row0) of a packed [rows][columns] matrix.
+ * For MLA's absorbed form. */
+cot_status cot_checkpoint_pack_transposed(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
+                                          int64_t row0, int64_t rows, int64_t column0, int64_t columns,
+                                          void *b, cot_dtype type, cot_error *error);
 
 #endif

@@ -1,4 +1,5 @@
-/* A model's architecture as data: what config.json says, resolved so that one forward pass serves every family. */
+/* A model's architecture as data: what config.json says, resolved so that one forward pass serves every
+ * family. */
 #ifndef COT_MODEL_CONFIG_H
 #define COT_MODEL_CONFIG_H
 #include "base/dtype.h"
@@ -25,15 +26,16 @@ typedef struct cot_config {
     cot_layer_config *layer; // [layers]
     int64_t moe_layers;
 
-    /* Attention. Query head h reads KV head h / (heads / kv_heads). MLA is described as GQA of the absorbed form: one KV
-     * head of key width kv_lora_rank + rope_dim whose first kv_lora_rank columns are the values. */
+    /* Attention. Query head h reads KV head h / (heads / kv_heads). MLA is described as GQA of the absorbed
+     * form: one KV head of key width kv_lora_rank + rope_dim whose first kv_lora_rank columns are the values.
+     */
     cot_attention_kind attention;
     int64_t heads, kv_heads;
-    int64_t head_dim;   // GQA: of q, k and v
+    int64_t head_dim; // of a key: GQA: also of q and v; MLA: kv_lora_rank + rope_dim
     float softmax_scale;
     bool qkv_bias, output_bias; // MLA: qkv_bias is that of q_a_proj and kv_a_proj_with_mqa
     cot_qk_norm qk_norm;
-    float clip_qkv;     // 0: none
+    float clip_qkv; // 0: none
     bool sinks;
     int64_t q_lora_rank, kv_lora_rank, nope_dim, rope_dim, v_dim; // MLA; q_lora_rank 0: q_proj alone
     float mla_norm_eps;
@@ -46,29 +48,23 @@ typedef struct cot_config {
 
     /* Feed-forward. */
     int64_t dense_intermediate, moe_intermediate, shared_intermediate; // 0: none
-    bool ffn_bias, expert_bias;   // of dense and shared networks; of routed experts
+    bool ffn_bias, expert_bias; // of dense and shared networks; of routed experts
     bool shared_gated;
     float swiglu_limit, swiglu_alpha; // of routed experts; limit 0: plain SwiGLU
-    cot_gate gate;                // weight, bias, correction NULL; bias and correction exist where the flags say
+    cot_gate gate; // weight, bias, correction NULL; bias and correction exist where the flags say
     bool gate_bias, gate_correction;
 
     int64_t fp8_block_rows, fp8_block_columns; // weight_block_size; 0 where quantization_config gives none
-    int32_t *eos;  // ids that end generation: config.json's and generation_config.json's
+    int32_t *eos; // ids that end generation: config.json's and generation_config.json's
     size_t eos_count;
-    int32_t bos;   // -1: none
+    int32_t bos; // -1: none
 } cot_config;
 
-/* Parses config.json's text (and generation_config.json's, or NULL). Fields that change the result are honoured or refused by
- * name; `name` stands in messages. The caller frees with cot_config_clear. Errors: MALFORMED, UNSUPPORTED, INVALID_ARGUMENT,
- * OUT_OF_MEMORY. On failure `*config` is empty. */
-cot_status cot_config_parse(cot_config *config, const char *text, size_t bytes, const char *generation, size_t generation_bytes,
-                            const char *name, cot_error *error);
+/* Parses config.json's text (and generation_config.json's, or NULL). Fields that change the result are
+ * honoured or refused by name; `name` stands in messages. The caller frees with cot_config_clear. Errors:
+ * MALFORMED, UNSUPPORTED, INVALID_ARGUMENT, OUT_OF_MEMORY. On failure `*config` is empty. */
+cot_status cot_config_parse(cot_config *config, const char *text, size_t bytes, const char *generation,
+                            size_t generation_bytes, const char *name, cot_error *error);
 void cot_config_clear(cot_config *config);
-
-/* Architectures this build runs: name and a one-line description, ending with a NULL name. */
-typedef struct cot_architecture {
-    const char *name, *description;
-} cot_architecture;
-const cot_architecture *cot_architectures(void);
 
 #endif

@@ -1,0 +1,274 @@
+/* `coterie run`: a model continues prompts. */
+#include "commands.h"
+#include "engine_settings.h"
+#include "stats.h"
+#include "windows.h"
+
+#include "coterie/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct run_settings {
+    engine_settings engine;
+    const char *model;
+    cot_list prompts, stops;
+    double temperature, top_p, min_p, repetition_penalty;
+    int64_t top_k, seed, max_tokens;
+    bool ignore_eos;
+    cot_optional_text stats;
+};
+
+/* One prompt and what has been made of it. Texts come out in the order of the prompts: the first that is not
+ * yet over is written as it grows, later ones are kept. */
+struct continuation {
+    int32_t *prompt;
+    size_t prompt_tokens;
+    cot_text_stream *stream;
+    char *text; // not yet written
+    size_t bytes, room;
+    bool over;
+};
+
+struct run {
+    struct continuation *each;
+    size_t count, head; // head: the one that is being written
+    cot_error error;
+};
+
+/* ---- prompts ---- */
+
+static char *read_prompt(const struct cot_list_item *item, size_t *bytes)
+{
+    if (item->option->letter == 'f' || strcmp(item->text, "-") == 0) return read_whole(item->text, bytes);
+    *bytes = strlen(item->text);
+    return strdup(item->text);
+}
+
+static bool prepare(struct run *run, const struct run_settings *s, const cot_tokenizer *tokenizer,
+                    const char **stops)
+{
+    for (size_t i = 0; i < run->count; i++) {
+        struct continuation *c = &run->each[i];
+        size_t bytes;
+        char *text = read_prompt(&s->prompts.items[i], &bytes);
+        if (!text) return false;
+        cot_status status =
+            cot_tokenizer_encode(tokenizer, &c->prompt, &c->prompt_tokens, text, bytes, true, &run->error);
+        free(text);
+        if (status == COT_OK)
+            status = cot_text_stream_open(&c->stream, tokenizer, stops, s->stops.count, &run->error);
+        if (status != COT_OK) {
+            cot_complain_of(&run->error);
+            return false;
+        }
+        if (!bytes || !c->prompt_tokens) {
+            cot_complain("prompt %zu is empty", i + 1);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- output ---- */
+
+static void write_ready(struct run *run)
+{
+    while (run->head < run->count) {
+        struct continuation *c = &run->each[run->head];
+        if (c->bytes) {
+            fwrite(c->text, 1, c->bytes, stdout);
+            c->bytes = 0;
+        }
+        if (!c->over) break;
+        putchar('\n');
+        if (++run->head < run->count) printf("== %zu ==\n", run->head + 1);
+    }
+    fflush(stdout);
+}
+
+static void append(struct run *run, struct continuation *c, const char *piece, size_t bytes)
+{
+    if (c->bytes + bytes > c->room) {
+        char *text = realloc(c->text, c->room = 2 * (c->bytes + bytes));
+        if (!text) {
+            run->error = (cot_error){COT_OUT_OF_MEMORY, "out of memory for the text"};
+            return;
+        }
+        c->text = text;
+    }
+    if (bytes) memcpy(c->text + c->bytes, piece, bytes);
+    c->bytes += bytes;
+}
+
+static bool take_token(void *context, size_t request, int32_t token)
+{
+    struct run *run = context;
+    struct continuation *c = &run->each[request];
+    const char *piece;
+    size_t bytes;
+    bool stopped;
+    if (cot_text_stream_push(c->stream, token, &piece, &bytes, &stopped, &run->error) != COT_OK) return false;
+    append(run, c, piece, bytes);
+    if (request == run->head) write_ready(run);
+    return !stopped && run->error.status == COT_OK;
+}
+
+static void take_finish(void *context, size_t request, cot_finish finish)
+{
+    struct run *run = context;
+    struct continuation *c = &run->each[request];
+    const char *piece;
+    size_t bytes;
+    if (finish != COT_FINISH_STOP && cot_text_stream_finish(c->stream, &piece, &bytes, &run->error) == COT_OK)
+        append(run, c, piece, bytes);
+    c->over = true;
+    if (request == run->head) write_ready(run);
+}
+
+/* ---- the command ---- */
+
+static cot_sampling sampling_of(const struct run_settings *s)
+{
+    cot_sampling sampling;
+    cot_sampling_init(&sampling);
+    sampling.temperature = s->temperature;
+    sampling.top_k = s->top_k;
+    sampling.top_p = s->top_p;
+    sampling.min_p = s->min_p;
+    sampling.repetition_penalty = s->repetition_penalty;
+    sampling.seed = (uint64_t)s->seed;
+    sampling.max_tokens = s->max_tokens;
+    sampling.ignore_eos = s->ignore_eos;
+    return sampling;
+}
+
+struct listeners {
+    struct run *run;
+    routing_recorder *recorder;
+};
+
+static bool on_token(void *context, size_t request, int32_t token)
+{
+    return take_token(((struct listeners *)context)->run, request, token);
+}
+
+static void on_finish(void *context, size_t request, cot_finish finish)
+{
+    take_finish(((struct listeners *)context)->run, request, finish);
+}
+
+static void on_routing(void *context, size_t request, int64_t position, int32_t token,
+                       const uint16_t *experts, const float *weights)
+{
+    routing_recorder_take(((struct listeners *)context)->recorder, request, position, token, experts,
+                          weights);
+}
+
+static bool generate(struct run *run, const struct run_settings *s, cot_engine *engine, cot_request *requests)
+{
+    routing_recorder recorder;
+    if (!routing_recorder_open(&recorder, s->engine.save_routing, s->model, engine)) return false;
+    struct listeners listeners = {run, &recorder};
+    cot_events events = {
+        .context = &listeners, .on_token = on_token, .on_finish = on_finish, .on_routing = on_routing};
+    if (run->count > 1) printf("== 1 ==\n");
+    cot_status status = cot_engine_run(engine, requests, run->count, &events, &run->error);
+    bool good = status == COT_OK && run->error.status == COT_OK;
+    if (!good) cot_complain_of(&run->error);
+    good = routing_recorder_finish(&recorder, good) && good;
+    return good && cot_show_stats(engine, s->stats);
+}
+
+static bool run_prompts(struct run *run, const struct run_settings *s, const cot_tokenizer *tokenizer,
+                        cot_request *requests, const char **stops)
+{
+    engine_needs needs = {.sequences = run->count};
+    for (size_t i = 0; i < s->stops.count; i++) stops[i] = s->stops.items[i].text;
+    if (!prepare(run, s, tokenizer, stops)) return false;
+    for (size_t i = 0; i < run->count; i++) {
+        requests[i] = (cot_request){.prompt = run->each[i].prompt,
+                                    .prompt_tokens = (int64_t)run->each[i].prompt_tokens,
+                                    .sampling = sampling_of(s)};
+        needs.kv_tokens += (int64_t)run->each[i].prompt_tokens + s->max_tokens + 64;
+    }
+    cot_engine *engine;
+    if (!cot_engine_open_cli(&engine, s->model, &s->engine, &needs)) return false;
+    bool good = generate(run, s, engine, requests);
+    cot_engine_close(engine);
+    return good;
+}
+
+static int run_command(const void *settings)
+{
+    const struct run_settings *s = settings;
+    struct run run = {.count = s->prompts.count};
+    cot_tokenizer *tokenizer;
+    if (!run.count) {
+        cot_complain("no prompt given: -p TEXT, -p - or -f FILE");
+        return COT_EXIT_USAGE;
+    }
+    if (cot_tokenizer_open(&tokenizer, s->model, &run.error) != COT_OK) return cot_complain_of(&run.error);
+    run.each = calloc(run.count, sizeof *run.each);
+    cot_request *requests = calloc(run.count, sizeof *requests);
+    const char **stops = calloc(s->stops.count + 1, sizeof *stops);
+    bool good = run.each && requests && stops;
+    if (!good) cot_complain("out of memory");
+    good = good && run_prompts(&run, s, tokenizer, requests, stops);
+    for (size_t i = 0; run.each && i < run.count; i++) {
+        free(run.each[i].prompt);
+        free(run.each[i].text);
+        cot_text_stream_close(run.each[i].stream);
+    }
+    free(run.each);
+    free(requests);
+    free(stops);
+    cot_tokenizer_close(tokenizer);
+    return good ? COT_EXIT_OK : COT_EXIT_FAILURE;
+}
+
+#define AT(field) offsetof(struct run_settings, field)
+static const cot_option prompt_options[] = {
+    {"prompt", 'p', COT_OPTION_LIST, "TEXT", NULL, "a prompt; - reads standard input; may be repeated",
+     AT(prompts)},
+    {"file", 'f', COT_OPTION_LIST, "FILE", NULL, "a prompt from a file; may be repeated", AT(prompts)},
+    {"max-tokens", 'n', COT_OPTION_INTEGER, "N", "256", "most tokens to generate for each prompt",
+     AT(max_tokens), .least = 0, .most = 1 << 24},
+    {"stop", 0, COT_OPTION_LIST, "TEXT", NULL, "ends a text before this string; may be repeated", AT(stops)},
+    {"ignore-eos", 0, COT_OPTION_FLAG, NULL, NULL, "go on after an end-of-sequence token", AT(ignore_eos)},
+    {"stats", 0, COT_OPTION_OPTIONAL_TEXT, "FILE.json", NULL,
+     "show bytes, messages, locality and speed on standard error, or write them to a file", AT(stats)},
+    {0}};
+static const cot_option sampling_options[] = {
+    {"temperature", 0, COT_OPTION_REAL, "X", "0", "0 is greedy: always the likeliest token", AT(temperature),
+     .min = 0, .max = 1e6},
+    {"top-k", 0, COT_OPTION_INTEGER, "K", "0", "sample among the K likeliest tokens (0: all)", AT(top_k),
+     .least = 0, .most = INT32_MAX},
+    {"top-p", 0, COT_OPTION_REAL, "P", "1", "sample among the likeliest tokens that together reach P",
+     AT(top_p), .min = 1e-9, .max = 1},
+    {"min-p", 0, COT_OPTION_REAL, "P", "0", "sample among tokens at least P times as likely as the likeliest",
+     AT(min_p), .min = 0, .max = 1},
+    {"repetition-penalty", 0, COT_OPTION_REAL, "X", "1",
+     "above 1 makes tokens that have occurred less likely", AT(repetition_penalty), .min = 1e-6, .max = 1e6},
+    {"seed", 's', COT_OPTION_INTEGER, "N", "0", "the same seed draws the same text", AT(seed), .least = 0,
+     .most = INT64_MAX},
+    {0}};
+
+const cot_command cot_cmd_run = {
+    .name = "run",
+    .summary = "continue prompts with a model spread over a group of ranks",
+    .details = "Standard output is the continuation alone; of several prompts, each after a line == N ==. "
+               "Text ends at an "
+               "end-of-sequence token of the model, a stop string, --max-tokens, or the end of the context.",
+    .examples =
+        (const char *const[]){"coterie run models/tiny -p \"Question: What is 2 + 3?\" --ranks 4 --stats",
+                              "coterie run MODEL -f prompt.txt --temperature 0.7 --top-p 0.9 --seed 1",
+                              "coterie run MODEL -p \"one\" -p \"two\" --attention dp --ranks 2", NULL},
+    .options = {.groups = (const cot_option_group[]){{"Options", prompt_options, 0},
+                                                     {"Sampling", sampling_options, 0},
+                                                     {"Group of ranks", cot_engine_option_rows, AT(engine)},
+                                                     {0}},
+                .positionals = (const cot_positional[]){{"MODEL", 1, 1, "a model folder", AT(model)}, {0}}},
+    .settings_bytes = sizeof(struct run_settings),
+    .run = run_command};

@@ -1,0 +1,43 @@
+/* The options that every command with an engine shares, and opening an engine by them. */
+#ifndef COT_CLI_ENGINE_SETTINGS_H
+#define COT_CLI_ENGINE_SETTINGS_H
+#include "options.h"
+#include "coterie/engine.h"
+#include "coterie/trace.h"
+
+typedef struct engine_settings {
+    int64_t ranks, threads;
+    int precision, attention;
+    const char *op, *isa, *save_routing;
+} engine_settings;
+
+/* A group of rows for cot_options, over an engine_settings. */
+extern const cot_option cot_engine_option_rows[];
+
+/* What the command's work needs of the engine. */
+typedef struct engine_needs {
+    int64_t kv_tokens;
+    size_t sequences;
+    bool capture_routing; // also on when --save-routing is given
+} engine_needs;
+cot_engine_options cot_engine_options_of(const engine_settings *settings, const engine_needs *needs);
+
+/* Opens the model with a progress bar and a note about skipped tensors. Returns false after a line on stderr.
+ */
+bool cot_engine_open_cli(cot_engine **engine, const char *model, const engine_settings *settings,
+                         const engine_needs *needs);
+
+/* Collects routing into a trace file. All calls do nothing where `path` is NULL. */
+typedef struct routing_recorder {
+    const char *path;
+    cot_trace_builder *builder;
+    cot_error error; // the first
+} routing_recorder;
+bool routing_recorder_open(routing_recorder *recorder, const char *path, const char *model,
+                           const cot_engine *engine);
+void routing_recorder_take(void *recorder, size_t request, int64_t position, int32_t token,
+                           const uint16_t *experts, const float *weights);
+/* Writes the file and closes. Returns false after a line on stderr. */
+bool routing_recorder_finish(routing_recorder *recorder, bool write);
+
+#endif

@@ -1,0 +1,117 @@
+#include "windows.h"
+
+#include "command.h"
+#include "coterie/tokenizer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char *read_stream(FILE *file, size_t *bytes)
+{
+    char *text = NULL;
+    size_t room = 0;
+    *bytes = 0;
+    do {
+        if (*bytes + 65536 > room) {
+            char *more = realloc(text, room = 2 * room + 65536);
+            if (!more) {
+                free(text);
+                errno = ENOMEM;
+                return NULL;
+            }
+            text = more;
+        }
+        *bytes += fread(text + *bytes, 1, room - *bytes, file);
+    } while (!feof(file) && !ferror(file));
+    if (!ferror(file)) return text;
+    free(text);
+    return NULL;
+}
+
+char *read_whole(const char *path, size_t *bytes)
+{
+    bool standard = strcmp(path, "-") == 0;
+    FILE *file = standard ? stdin : fopen(path, "rb");
+    char *text = file ? read_stream(file, bytes) : NULL;
+    if (!text) cot_complain("cannot read '%s': %s", standard ? "standard input" : path, strerror(errno));
+    if (file && !standard) fclose(file);
+    return text;
+}
+
+static bool add_window(text_windows *w, const char *file, size_t number, const int32_t *ids, int64_t tokens)
+{
+    if (w->count == w->room) {
+        size_t room = 2 * w->room + 16;
+        cot_eval_sequence *sequences = realloc(w->sequences, room * sizeof *sequences);
+        char **names = sequences ? realloc(w->names, room * sizeof *names) : NULL;
+        if (sequences) w->sequences = sequences;
+        if (!names) return false;
+        w->names = names;
+        w->room = room;
+    }
+    size_t length = strlen(file) + 24;
+    char *name = malloc(length);
+    if (!name) return false;
+    snprintf(name, length, "%s.%zu", file, number);
+    w->names[w->name_count++] = name;
+    w->sequences[w->count++] =
+        (cot_eval_sequence){.name = name, .ids = ids, .tokens = tokens, .prefill_tokens = tokens};
+    return true;
+}
+
+static bool add_file(text_windows *w, const cot_tokenizer *tokenizer, const char *path, int64_t context)
+{
+    size_t bytes, tokens = 0;
+    char *text = read_whole(path, &bytes);
+    if (!text) return false;
+    cot_error error;
+    cot_status status =
+        cot_tokenizer_encode(tokenizer, &w->tokens[w->files], &tokens, text, bytes, true, &error);
+    free(text);
+    if (status != COT_OK) {
+        cot_complain("'%s': %s", path, error.message);
+        return false;
+    }
+    if (!tokens) {
+        cot_complain("'%s' is empty", path);
+        return false;
+    }
+    const int32_t *ids = w->tokens[w->files++];
+    for (size_t at = 0, n = 0; at < tokens; at += (size_t)context, n++) {
+        int64_t rest = (int64_t)(tokens - at);
+        if (!add_window(w, path, n, ids + at, rest < context ? rest : context)) {
+            cot_complain("out of memory for '%s'", path);
+            return false;
+        }
+    }
+    return true;
+}
+
+bool text_windows_read(text_windows *w, const char *model, cot_list files, int64_t context)
+{
+    cot_tokenizer *tokenizer;
+    cot_error error;
+    *w = (text_windows){0};
+    if (cot_tokenizer_open(&tokenizer, model, &error) != COT_OK) {
+        cot_complain_of(&error);
+        return false;
+    }
+    bool good = (w->tokens = calloc(files.count + 1, sizeof *w->tokens)) != NULL;
+    if (!good) cot_complain("out of memory");
+    for (size_t i = 0; i < files.count && good; i++)
+        good = add_file(w, tokenizer, files.items[i].text, context);
+    cot_tokenizer_close(tokenizer);
+    return good;
+}
+
+void text_windows_free(text_windows *w)
+{
+    for (size_t i = 0; i < w->files; i++) free(w->tokens[i]);
+    for (size_t i = 0; i < w->name_count; i++) free(w->names[i]);
+    free(w->tokens);
+    free(w->names);
+    free(w->sequences);
+    *w = (text_windows){0};
+}

@@ -1,0 +1,243 @@
+#include "model/checkpoint.h"
+
+#include "base/error.h"
+#include "model/stored.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MAX_CONFIG_BYTES = 16 << 20, MAX_MISSING = 1000 };
+
+static cot_checkpoint *new_checkpoint(void)
+{
+    cot_checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
+    for (int i = 0; checkpoint && i < 256; i++) {
+        checkpoint->e4m3[i] = cot_f8_e4m3_to_f32((uint8_t)i);
+        checkpoint->e8m0[i] = i == 255 ? NAN : ldexpf(1, i - 127);
+    }
+    return checkpoint;
+}
+
+void cot_checkpoint_close(cot_checkpoint *checkpoint)
+{
+    if (!checkpoint) return;
+    cot_shards_close(&checkpoint->shards);
+    cot_config_clear(&checkpoint->config);
+    free(checkpoint);
+}
+
+const cot_config *cot_checkpoint_config(const cot_checkpoint *checkpoint)
+{
+    return &checkpoint->config;
+}
+
+static cot_status read_config(cot_config *config, const char *folder, cot_error *error)
+{
+    char *path = cot_path_join(folder, "config.json"),
+         *other = cot_path_join(folder, "generation_config.json");
+    char *text = NULL, *generation = NULL;
+    size_t bytes = 0, generation_bytes = 0;
+    cot_status status = COT_OK;
+    if (!path || !other) status = cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
+    if (status == COT_OK) {
+        status = cot_file_read(&text, &bytes, path, MAX_CONFIG_BYTES, error);
+        if (status == COT_NOT_FOUND)
+            cot_fail(error, status, "'%s' is no model: there is no config.json in it", folder);
+    }
+    if (status == COT_OK) {
+        status = cot_file_read(&generation, &generation_bytes, other, MAX_CONFIG_BYTES, error);
+        if (status == COT_NOT_FOUND) status = COT_OK;
+    }
+    if (status == COT_OK)
+        status = cot_config_parse(config, text, bytes, generation, generation_bytes, path, error);
+    free(path);
+    free(other);
+    free(text);
+    free(generation);
+    return status;
+}
+
+/* Calls visit for every weight of the model until it fails. */
+static cot_status for_each_weight(const cot_checkpoint *checkpoint, void *context,
+                                  cot_status (*visit)(void *context, cot_weight weight, int64_t layer,
+                                                      int64_t expert))
+{
+    const cot_config *config = &checkpoint->config;
+    cot_status status = COT_OK;
+    for (int w = 0; w < COT_WEIGHTS; w++) {
+        cot_weight weight = (cot_weight)w;
+        int64_t layers = cot_weight_is_layered(weight) ? config->layers : 1;
+        for (int64_t l = 0; l < layers; l++) {
+            int64_t rows, columns, experts = cot_weight_is_expert(weight) ? config->gate.experts : 1;
+            cot_weight_shape(config, weight, l, &rows, &columns);
+            for (int64_t e = 0; rows && e < experts && status == COT_OK; e++)
+                status = visit(context, weight, l, e);
+            if (status != COT_OK) return status;
+        }
+    }
+    return status;
+}
+
+typedef struct survey {
+    const cot_checkpoint *checkpoint;
+    bool *used; // [tensor_count]
+    int64_t missing;
+    cot_error first; // missing
+    cot_error *error;
+} survey;
+
+static cot_status check_weight(void *context, cot_weight weight, int64_t layer, int64_t expert)
+{
+    survey *s = context;
+    cot_stored stored;
+    cot_error error = {0};
+    cot_status status = cot_stored_find(&stored, s->checkpoint, weight, layer, expert, &error);
+    if (status == COT_NOT_FOUND) {
+        if (!s->missing++) s->first = error;
+        return s->missing < MAX_MISSING ? COT_OK : status;
+    }
+    if (status != COT_OK) return cot_fail(s->error, status, "%s", error.message);
+    s->used[stored.tensor - s->checkpoint->shards.tensors] = true;
+    if (stored.scales) s->used[stored.scales - s->checkpoint->shards.tensors] = true;
+    return COT_OK;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && !strcmp(text + length - tail, end);
+}
+
+/* Says in a line which tensors nobody uses, and why; NULL where all are used. */
+static cot_status describe_unused(char **notes, const survey *s, cot_error *error)
+{
+    const cot_shards *shards = &s->checkpoint->shards;
+    int64_t layers = s->checkpoint->config.layers;
+    size_t unused = 0, predicting = 0, frequencies = 0, tied = 0, others = 0;
+    const char *other = "";
+    for (size_t i = 0; i < shards->tensor_count; i++) {
+        const char *name = shards->tensors[i].tensor->name;
+        long long layer;
+        if (s->used[i]) continue;
+        unused++;
+        if (sscanf(name, "model.layers.%lld.", &layer) == 1 && layer >= layers)
+            predicting++;
+        else if (ends_with(name, "rotary_emb.inv_freq"))
+            frequencies++;
+        else if (s->checkpoint->config.tied_embeddings && !strcmp(name, "lm_head.weight"))
+            tied++;
+        else if (!others++)
+            other = name;
+    }
+    *notes = NULL;
+    if (!unused) return COT_OK;
+    size_t room = 400 + strlen(other);
+    char *out = *notes = malloc(room);
+    if (!out) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    size_t at = (size_t)snprintf(out, room, "%zu tensor%s not used:", unused, unused == 1 ? " is" : "s are");
+    const char *comma = "";
+    if (predicting) {
+        at +=
+            (size_t)snprintf(out + at, room - at, " %zu of layer %" PRId64 " and beyond", predicting, layers);
+        comma = ",";
+    }
+    if (frequencies) {
+        at += (size_t)snprintf(out + at, room - at, "%s %zu rotary_emb.inv_freq", comma, frequencies);
+        comma = ",";
+    }
+    if (tied) {
+        at +=
+            (size_t)snprintf(out + at, room - at, "%s lm_head.weight, which is tied to the embedding", comma);
+        comma = ",";
+    }
+    if (others)
+        snprintf(out + at, room - at, "%s %zu unknown%s '%s'", comma, others,
+                 others > 1 ? ", the first" : ",", other);
+    for (char *c = out; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    return COT_OK;
+}
+
+static cot_status check_weights(const cot_checkpoint *checkpoint, const char *folder, char **notes,
+                                cot_error *error)
+{
+    cot_error detail = {0};
+    survey s = {
+        .checkpoint = checkpoint, .error = &detail, .used = calloc(checkpoint->shards.tensor_count + 1, 1)};
+    if (!s.used) return cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
+    cot_status status = for_each_weight(checkpoint, &s, check_weight);
+    if (s.missing > 1)
+        status = cot_fail(error, COT_MALFORMED, "'%s': %s, and %s%" PRId64 " more", folder, s.first.message,
+                          s.missing == MAX_MISSING ? "at least " : "", s.missing - 1);
+    else if (s.missing)
+        status = cot_fail(error, COT_MALFORMED, "'%s': %s", folder, s.first.message);
+    else if (status != COT_OK)
+        cot_fail(error, status, "'%s': %s", folder, detail.message);
+    else
+        status = describe_unused(notes, &s, error);
+    free(s.used);
+    return status;
+}
+
+cot_status cot_checkpoint_open(cot_checkpoint **out, const char *folder, char **notes, cot_error *error)
+{
+    *out = NULL;
+    *notes = NULL;
+    cot_checkpoint *checkpoint = new_checkpoint();
+    if (!checkpoint) return cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
+    cot_status status = read_config(&checkpoint->config, folder, error);
+    if (status == COT_OK) status = cot_shards_open(&checkpoint->shards, folder, error);
+    if (status == COT_OK) status = check_weights(checkpoint, folder, notes, error);
+    if (status == COT_OK)
+        *out = checkpoint;
+    else
+        cot_checkpoint_close(checkpoint);
+    return status;
+}
+
+cot_status cot_checkpoint_random(cot_checkpoint **out, const char *config_json, size_t bytes, uint64_t seed,
+                                 cot_error *error)
+{
+    *out = NULL;
+    cot_checkpoint *checkpoint = new_checkpoint();
+    if (!checkpoint) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    cot_status status =
+        cot_config_parse(&checkpoint->config, config_json, bytes, NULL, 0, "random model", error);
+    checkpoint->random = true;
+    checkpoint->seed = seed;
+    if (status == COT_OK)
+        *out = checkpoint;
+    else
+        cot_checkpoint_close(checkpoint);
+    return status;
+}
+
+size_t cot_checkpoint_bytes(const cot_checkpoint *checkpoint)
+{
+    if (!checkpoint->random) return checkpoint->shards.bytes;
+    const cot_config *config = &checkpoint->config;
+    size_t bytes = 0;
+    for (int w = 0; w < COT_WEIGHTS; w++) {
+        cot_weight weight = (cot_weight)w;
+        if (weight == COT_WEIGHT_OUTPUT && config->tied_embeddings) continue;
+        for (int64_t l = 0; l < (cot_weight_is_layered(weight) ? config->layers : 1); l++) {
+            int64_t rows, columns;
+            cot_weight_shape(config, weight, l, &rows, &columns);
+            bytes += (size_t)rows * (size_t)columns * 2 *
+                     (cot_weight_is_expert(weight) ? (size_t)config->gate.experts : 1);
+        }
+    }
+    return bytes;
+}
+
+cot_status cot_checkpoint_shape(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
+                                int64_t expert, int64_t *rows, int64_t *columns, cot_error *error)
+{
+    cot_stored stored;
+    cot_status status = cot_stored_find(&stored, checkpoint, weight, layer, expert, error);
+    *rows = stored.rows;
+    *columns = stored.columns;
+    return status;
+}

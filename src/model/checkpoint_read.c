@@ -1,0 +1,200 @@
+/* Weights out of a checkpoint, by blocks of rows that the cache holds: made or pointed at, checked, handed
+ * on. */
+#include "base/error.h"
+#include "kernels/pack.h"
+#include "model/stored.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+enum {
+    BLOCK_BYTES = 512 << 10, // of a block; it is checked and then packed out of the second cache
+    DROP_BYTES = 8 << 20,    // mapped pages that a thread holds at most, so that loading costs little memory
+    DROP_ALIGNMENT = 64 << 10, // a fault maps the pages around it, this many bytes at a time
+};
+
+typedef struct piece {
+    const cot_checkpoint *checkpoint;
+    cot_stored stored;
+    int64_t row0, rows, column0, columns;
+    void *scratch;
+    int64_t block_rows;
+} piece;
+
+static cot_status piece_open(piece *p, const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
+                             int64_t expert, int64_t row0, int64_t rows, int64_t column0, int64_t columns,
+                             cot_error *error)
+{
+    *p = (piece){checkpoint, .row0 = row0, .rows = rows, .column0 = column0, .columns = columns};
+    cot_status status = cot_stored_find(&p->stored, checkpoint, weight, layer, expert, error);
+    if (status != COT_OK) return status;
+    const cot_stored *s = &p->stored;
+    if (row0 < 0 || rows < 0 || row0 > s->rows - rows || column0 < 0 || columns < 0 ||
+        column0 > s->columns - columns)
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "'%s' of [%" PRId64 "][%" PRId64 "] has no piece [%" PRId64 "][%" PRId64
+                        "] at [%" PRId64 "][%" PRId64 "]",
+                        s->name, s->rows, s->columns, rows, columns, row0, column0);
+    int64_t block = columns ? BLOCK_BYTES / (columns * 4) / COT_PANEL * COT_PANEL : rows;
+    p->block_rows = block < COT_PANEL ? COT_PANEL : block;
+    if (p->block_rows > rows) p->block_rows = rows;
+    if (cot_stored_is_direct(s) || !rows || !columns) return COT_OK;
+    if (!(p->scratch = malloc((size_t)p->block_rows * (size_t)columns * 4)))
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to read '%s'", s->name);
+    return COT_OK;
+}
+
+static void drop(const cot_shards *shards, const cot_shard_tensor *tensor, size_t begin, size_t end)
+{
+    const cot_file_map *map = &shards->files[tensor->file].map;
+    size_t base = (size_t)((const uint8_t *)tensor->tensor->data - map->data);
+    begin = (base + begin) / DROP_ALIGNMENT * DROP_ALIGNMENT;
+    end = (base + end + DROP_ALIGNMENT - 1) / DROP_ALIGNMENT * DROP_ALIGNMENT;
+    if (end > map->bytes) end = map->bytes;
+    if (begin < end) cot_file_map_drop(map, begin, end - begin);
+}
+
+/* Bytes of the tensor before element `at`. */
+static size_t bytes_before(const cot_stored *stored, int64_t at)
+{
+    if (stored->storage == COT_STORAGE_MXFP4) return (size_t)at / 2;
+    return (size_t)at * cot_dtype_bytes(stored->tensor->tensor->dtype);
+}
+
+/* Lets go of the pages of rows [row, row + rows). Rows that do not lie one after the other go with the last
+ * of them: all rows of an input-major matrix lie on the same pages. */
+static void drop_rows(const piece *p, int64_t row, int64_t rows, bool last)
+{
+    const cot_stored *s = &p->stored;
+    const cot_shards *shards = &p->checkpoint->shards;
+    if (s->storage == COT_STORAGE_RANDOM) return;
+    if (s->column_step == 1) {
+        int64_t begin = s->origin + row * s->row_step, end = begin + rows * s->row_step;
+        drop(shards, s->tensor, bytes_before(s, begin), bytes_before(s, end));
+        if (s->storage == COT_STORAGE_MXFP4) drop(shards, s->scales, (size_t)begin / 32, (size_t)end / 32);
+    } else if (last) {
+        int64_t end = s->origin + s->columns * s->column_step;
+        drop(shards, s->tensor, bytes_before(s, s->origin), bytes_before(s, end));
+    }
+    if (last && s->storage == COT_STORAGE_FP8) drop(shards, s->scales, 0, s->scales->tensor->bytes);
+}
+
+static cot_status fail_not_finite(const piece *p, const cot_block *block, int64_t row, int64_t rows,
+                                  cot_error *error)
+{
+    int64_t bytes = (int64_t)cot_dtype_bytes(block->type), r = 0;
+    while (r < rows - 1 &&
+           cot_all_finite((const uint8_t *)block->data + r * block->stride * bytes, block->type, p->columns))
+        r++;
+    return cot_fail(error, COT_INVALID_ARGUMENT, "tensor '%s' holds a NaN or an infinity in row %" PRId64,
+                    p->stored.name, row + r);
+}
+
+static bool block_is_finite(const cot_block *block, int64_t rows, int64_t columns)
+{
+    int64_t bytes = (int64_t)cot_dtype_bytes(block->type);
+    if (block->stride == columns) return cot_all_finite(block->data, block->type, rows * columns);
+    for (int64_t r = 0; r < rows; r++)
+        if (!cot_all_finite((const uint8_t *)block->data + r * block->stride * bytes, block->type, columns))
+            return false;
+    return true;
+}
+
+/* Hands on the piece's rows [row, row + rows), counted from its first. */
+typedef void (*consumer)(void *context, const cot_block *block, int64_t row, int64_t rows);
+
+static cot_status piece_run(piece *p, consumer consume, void *context, cot_error *error)
+{
+    const cot_stored *s = &p->stored;
+    cot_status status = COT_OK;
+    int64_t kept = 0; // first row whose pages are still held
+    int64_t row_bytes = s->storage == COT_STORAGE_RANDOM ? 0 : (int64_t)bytes_before(s, s->row_step);
+    for (int64_t r = 0; r < p->rows && p->columns && status == COT_OK; r += p->block_rows) {
+        int64_t rows = p->rows - r < p->block_rows ? p->rows - r : p->block_rows;
+        cot_block block =
+            cot_stored_block(p->checkpoint, s, p->row0 + r, rows, p->column0, p->columns, p->scratch);
+        if (!block_is_finite(&block, rows, p->columns))
+            status = fail_not_finite(p, &block, p->row0 + r, rows, error);
+        else
+            consume(context, &block, r, rows);
+        bool last = r + rows == p->rows || status != COT_OK;
+        if (last || (r + rows - kept) * row_bytes >= DROP_BYTES) {
+            drop_rows(p, p->row0 + kept, r + rows - kept, last);
+            kept = r + rows;
+        }
+    }
+    free(p->scratch);
+    return status;
+}
+
+typedef struct reader {
+    float *out;
+    int64_t columns;
+} reader;
+
+static void read_block(void *context, const cot_block *block, int64_t row, int64_t rows)
+{
+    const reader *to = context;
+    const uint8_t *in = block->data;
+    for (int64_t r = 0; r < rows; r++, in += block->stride * (int64_t)cot_dtype_bytes(block->type)) {
+        float *out = to->out + (row + r) * to->columns;
+        if (block->type == COT_F32) {
+            memcpy(out, in, (size_t)to->columns * 4);
+            continue;
+        }
+        for (int64_t c = 0; c < to->columns; c++) {
+            uint16_t half;
+            memcpy(&half, in + 2 * c, 2);
+            out[c] = block->type == COT_BF16 ? cot_bf16_to_f32(half) : cot_f16_to_f32(half);
+        }
+    }
+}
+
+cot_status cot_checkpoint_read(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
+                               int64_t expert, int64_t row0, int64_t rows, int64_t column0, int64_t columns,
+                               float *out, cot_error *error)
+{
+    piece p;
+    cot_status status =
+        piece_open(&p, checkpoint, weight, layer, expert, row0, rows, column0, columns, error);
+    return status == COT_OK ? piece_run(&p, read_block, &(reader){out, columns}, error) : status;
+}
+
+typedef struct packer {
+    void *b;
+    cot_dtype type;
+    int64_t k, n, n0;
+} packer;
+
+static void pack_block(void *context, const cot_block *block, int64_t row, int64_t rows)
+{
+    const packer *p = context;
+    cot_pack_columns(p->b, p->type, p->k, p->n, p->n0 + row, rows, block->data, block->type, block->stride);
+}
+
+cot_status cot_checkpoint_pack(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
+                               int64_t expert, int64_t row0, int64_t rows, int64_t column0, int64_t columns,
+                               void *b, cot_dtype type, int64_t n, int64_t n0, cot_error *error)
+{
+    piece p;
+    cot_status status =
+        piece_open(&p, checkpoint, weight, layer, expert, row0, rows, column0, columns, error);
+    return status == COT_OK ? piece_run(&p, pack_block, &(packer){b, type, columns, n, n0}, error) : status;
+}
+
+static void pack_block_transposed(void *context, const cot_block *block, int64_t row, int64_t rows)
+{
+    const packer *p = context;
+    cot_pack_rows(p->b, p->type, p->k, p->n, row, rows, block->data, block->type, block->stride);
+}
+
+cot_status cot_checkpoint_pack_transposed(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
+                                          int64_t row0, int64_t rows, int64_t column0, int64_t columns,
+                                          void *b, cot_dtype type, cot_error *error)
+{
+    piece p;
+    cot_status status = piece_open(&p, checkpoint, weight, layer, 0, row0, rows, column0, columns, error);
+    return status == COT_OK
+               ? piece_run(&p, pack_block_transposed, &(packer){b, type, rows, columns, 0}, error)
+               : status;
+}

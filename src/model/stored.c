@@ -1,0 +1,235 @@
+#include "model/stored.h"
+
+#include "base/error.h"
+#include "base/rng.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+enum { MAX_NAME = 160 }; // the longest template with numbers of 20 digits and a suffix
+
+/* Replaces {layer} and {expert} and appends the suffix. */
+static void expand(char out[MAX_NAME], const char *template, int64_t layer, int64_t expert,
+                   const char *suffix)
+{
+    size_t at = 0;
+    while (*template && at + 24 < MAX_NAME) {
+        bool is_layer = !strncmp(template, "{layer}", 7), is_expert = !strncmp(template, "{expert}", 8);
+        if (is_layer || is_expert) {
+            at += (size_t)snprintf(out + at, MAX_NAME - at, "%" PRId64, is_layer ? layer : expert);
+            template += is_layer ? 7 : 8;
+        } else {
+            out[at++] = *template ++;
+        }
+    }
+    snprintf(out + at, MAX_NAME - at, "%s", suffix);
+}
+
+static cot_status fail_missing(const char *name, cot_error *error)
+{
+    return cot_fail(error, COT_NOT_FOUND, "tensor '%s' is missing", name);
+}
+
+/* "[3][4]" */
+static void print_shape(char *out, size_t room, const int64_t *shape, int dims)
+{
+    size_t at = 0;
+    out[0] = 0;
+    for (int d = 0; d < dims && at < room; d++)
+        at += (size_t)snprintf(out + at, room - at, "[%" PRId64 "]", shape[d]);
+}
+
+static cot_status expect_shape(const cot_tensor *tensor, const int64_t *shape, int dims, cot_error *error)
+{
+    if (tensor->dims == dims && !memcmp(tensor->shape, shape, (size_t)dims * sizeof *shape)) return COT_OK;
+    char found[64], expected[64];
+    print_shape(found, sizeof found, tensor->shape, tensor->dims);
+    print_shape(expected, sizeof expected, shape, dims);
+    return cot_fail(error, COT_MALFORMED, "tensor '%.100s' has shape %s, expected %s", tensor->name, found,
+                    expected);
+}
+
+static cot_status refuse_dtype(const cot_tensor *tensor, const char *expected, cot_error *error)
+{
+    return cot_fail(error, COT_UNSUPPORTED, "tensor '%s' is stored as %s, expected %s", tensor->name,
+                    cot_dtype_name(tensor->dtype), expected);
+}
+
+static bool is_plain(cot_dtype type)
+{
+    return type == COT_F32 || type == COT_BF16 || type == COT_F16;
+}
+
+/* The one block size that cuts n into `blocks`, or 0 where several would: any that is at least n makes one
+ * block. */
+static int64_t only_block_size(int64_t n, int64_t blocks)
+{
+    if (blocks < 1 || blocks > n) return 0;
+    if (blocks == 1) return n;
+    int64_t least = (n + blocks - 1) / blocks, most = (n - 1) / (blocks - 1);
+    return least == most ? least : 0;
+}
+
+static cot_status find_fp8(cot_stored *stored, const cot_checkpoint *checkpoint, const char *scale_name,
+                           cot_error *error)
+{
+    const cot_config *config = &checkpoint->config;
+    if (!(stored->scales = cot_shards_find(&checkpoint->shards, scale_name)))
+        return fail_missing(scale_name, error);
+    const cot_tensor *scales = stored->scales->tensor;
+    stored->storage = COT_STORAGE_FP8;
+    stored->block_rows = config->fp8_block_rows;
+    stored->block_columns = config->fp8_block_columns;
+    if (!is_plain(scales->dtype) && scales->dtype != COT_F8_E8M0)
+        return refuse_dtype(scales, "F32, BF16, F16 or F8_E8M0", error);
+    if (!stored->block_rows) {
+        bool one = cot_tensor_elements(scales) == 1;
+        if (!one && scales->dims == 2) {
+            stored->block_rows = only_block_size(stored->rows, scales->shape[0]);
+            stored->block_columns = only_block_size(stored->columns, scales->shape[1]);
+        }
+        if (one) {
+            stored->block_rows = stored->rows;
+            stored->block_columns = stored->columns;
+        } else if (!stored->block_rows || !stored->block_columns) {
+            return cot_fail(error, COT_UNSUPPORTED,
+                            "tensor '%s' is FP8, and neither config.json's weight_block_size nor its scales "
+                            "tell the blocks",
+                            stored->name);
+        }
+        if (one) return COT_OK;
+    }
+    int64_t shape[2] = {(stored->rows + stored->block_rows - 1) / stored->block_rows,
+                        (stored->columns + stored->block_columns - 1) / stored->block_columns};
+    return expect_shape(scales, shape, 2, error);
+}
+
+/* A tensor of its own, [rows][columns] or, a vector, [columns]. */
+static cot_status find_single(cot_stored *stored, const cot_checkpoint *checkpoint, const char *name,
+                              const char *scale_name, cot_error *error)
+{
+    if (!(stored->tensor = cot_shards_find(&checkpoint->shards, name))) return fail_missing(name, error);
+    const cot_tensor *tensor = stored->tensor->tensor;
+    stored->name = tensor->name;
+    int64_t shape[2] = {stored->rows, stored->columns};
+    bool vector = stored->rows == 1 && tensor->dims != 2;
+    cot_status status = expect_shape(tensor, shape + vector, vector ? 1 : 2, error);
+    if (status != COT_OK) return status;
+    stored->row_step = stored->columns;
+    stored->column_step = 1;
+    if (is_plain(tensor->dtype)) return COT_OK;
+    if (tensor->dtype == COT_F8_E4M3 && tensor->dims == 2)
+        return find_fp8(stored, checkpoint, scale_name, error);
+    return refuse_dtype(tensor, "F32, BF16, F16 or F8_E4M3", error);
+}
+
+/* Experts in MXFP4: blocks [E][out][in / 32][16] of nibbles, scales [E][out][in / 32]. */
+static cot_status find_mxfp4(cot_stored *stored, const cot_checkpoint *checkpoint, int64_t out,
+                             int64_t expert, const char *name, const char *scale_name, cot_error *error)
+{
+    int64_t in = stored->columns, shape[4] = {checkpoint->config.gate.experts, out, in / 32, 16};
+    const cot_tensor *blocks = stored->tensor->tensor;
+    if (in % 32)
+        return cot_fail(error, COT_MALFORMED,
+                        "tensor '%s' is MXFP4, in which %" PRId64 " columns are not whole blocks of 32", name,
+                        in);
+    if (!(stored->scales = cot_shards_find(&checkpoint->shards, scale_name)))
+        return fail_missing(scale_name, error);
+    const cot_tensor *scales = stored->scales->tensor;
+    cot_status status = expect_shape(blocks, shape, 4, error);
+    if (status == COT_OK) status = expect_shape(scales, shape, 3, error);
+    if (status == COT_OK && blocks->dtype != COT_U8) status = refuse_dtype(blocks, "U8", error);
+    if (status == COT_OK && scales->dtype != COT_U8 && scales->dtype != COT_F8_E8M0)
+        status = refuse_dtype(scales, "U8 or F8_E8M0", error);
+    stored->storage = COT_STORAGE_MXFP4;
+    stored->origin += expert * out * in;
+    return status;
+}
+
+/* One expert of a tensor that holds all of a layer's. Gate and up lie interleaved, gate in even places. Plain
+ * matrices are stored input-major, [E][in][out]; MXFP4 ones output-major. */
+static cot_status find_stacked(cot_stored *stored, const cot_checkpoint *checkpoint, cot_weight weight,
+                               int64_t layer, int64_t expert, cot_error *error)
+{
+    const char *template = cot_tensor_template(checkpoint->config.family, weight);
+    const cot_shards *shards = &checkpoint->shards;
+    char name[MAX_NAME], blocks[MAX_NAME], scales[MAX_NAME];
+    expand(name, template, layer, expert, "");
+    expand(blocks, template, layer, expert, "_blocks");
+    expand(scales, template, layer, expert, "_scales");
+    bool bias = weight >= COT_WEIGHT_EXPERT_GATE_BIAS,
+         up = weight == COT_WEIGHT_EXPERT_UP || weight == COT_WEIGHT_EXPERT_UP_BIAS;
+    bool paired = weight != COT_WEIGHT_EXPERT_DOWN && weight != COT_WEIGHT_EXPERT_DOWN_BIAS;
+    int64_t step = paired ? 2 : 1, out = (bias ? stored->columns : stored->rows) * step,
+            experts = checkpoint->config.gate.experts;
+    stored->tensor = bias ? NULL : cot_shards_find(shards, blocks);
+    if (stored->tensor) {
+        stored->name = stored->tensor->tensor->name;
+        stored->row_step = step * stored->columns;
+        stored->column_step = 1;
+        stored->origin = up ? stored->columns : 0;
+        return find_mxfp4(stored, checkpoint, out, expert, blocks, scales, error);
+    }
+    if (!(stored->tensor = cot_shards_find(shards, name))) return fail_missing(bias ? name : blocks, error);
+    const cot_tensor *tensor = stored->tensor->tensor;
+    stored->name = tensor->name;
+    int64_t in = bias ? 1 : stored->columns, matrix[3] = {experts, in, out}, vector[2] = {experts, out};
+    stored->origin = expert * in * out + up;
+    stored->row_step = bias ? 0 : step;
+    stored->column_step = bias ? step : out;
+    cot_status status =
+        bias ? expect_shape(tensor, vector, 2, error) : expect_shape(tensor, matrix, 3, error);
+    if (status == COT_OK && !is_plain(tensor->dtype))
+        status = refuse_dtype(tensor, "F32, BF16 or F16", error);
+    return status;
+}
+
+static bool is_norm(cot_weight weight)
+{
+    return weight == COT_WEIGHT_FINAL_NORM || weight == COT_WEIGHT_ATTENTION_NORM ||
+           weight == COT_WEIGHT_FFN_NORM || weight == COT_WEIGHT_Q_NORM || weight == COT_WEIGHT_K_NORM ||
+           weight == COT_WEIGHT_Q_A_NORM || weight == COT_WEIGHT_KV_A_NORM;
+}
+
+/* Norms close to 1, small vectors, and matrices that keep the size of what they multiply. */
+static void find_random(cot_stored *stored, const cot_checkpoint *checkpoint, cot_weight weight,
+                        int64_t layer, int64_t expert)
+{
+    bool matrix = stored->rows > 1 && weight != COT_WEIGHT_EMBEDDING;
+    double deviation = matrix ? 1 / sqrt((double)stored->columns) : weight == COT_WEIGHT_EMBEDDING ? 1 : 0.02;
+    uint64_t place = ((uint64_t)layer << 16 | (uint64_t)expert) << 8 | (uint64_t)weight;
+    stored->storage = COT_STORAGE_RANDOM;
+    stored->name = cot_weight_name(weight);
+    stored->stream = cot_mix64(cot_mix64(checkpoint->seed) ^ place);
+    stored->centre = is_norm(weight) ? 1 : 0;
+    stored->spread = (float)(deviation * sqrt(3));
+    stored->row_step = stored->columns;
+    stored->column_step = 1;
+}
+
+cot_status cot_stored_find(cot_stored *stored, const cot_checkpoint *checkpoint, cot_weight weight,
+                           int64_t layer, int64_t expert, cot_error *error)
+{
+    const cot_config *config = &checkpoint->config;
+    *stored = (cot_stored){0};
+    if (!cot_weight_is_layered(weight)) layer = 0;
+    if (!cot_weight_is_expert(weight)) expert = 0;
+    if (weight == COT_WEIGHT_OUTPUT && config->tied_embeddings) weight = COT_WEIGHT_EMBEDDING;
+    bool inside = layer >= 0 && layer < config->layers && expert >= 0 && expert < config->gate.experts;
+    if (inside) cot_weight_shape(config, weight, layer, &stored->rows, &stored->columns);
+    if (!stored->rows)
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "%s has no weight %s in layer %" PRId64 ", expert %" PRId64, config->architecture,
+                        cot_weight_name(weight), layer, expert);
+    if (checkpoint->random) {
+        find_random(stored, checkpoint, weight, layer, expert);
+        return COT_OK;
+    }
+    if (config->family->stacked && cot_weight_is_expert(weight))
+        return find_stacked(stored, checkpoint, weight, layer, expert, error);
+    char name[MAX_NAME], scale_name[MAX_NAME];
+    expand(name, cot_tensor_template(config->family, weight), layer, expert, "");
+    expand(scale_name, cot_tensor_template(config->family, weight), layer, expert, "_scale_inv");
+    return find_single(stored, checkpoint, name, scale_name, error);
+}
