@@ -45,10 +45,6 @@ static void test_histogram(void **state)
     char *text;
     size_t bytes, count;
     int32_t *ids;
-    if (access(TABLE, R_OK)) {
-        print_message("SKIPPED: no %s\n", TABLE);
-        skip();
-    }
     assert_int_equal(cot_tokenizer_open(&tokenizer, OLMO, &error), COT_OK);
     assert_int_equal(cot_file_read(&text, &bytes, TEXT, SIZE_MAX, &error), COT_OK);
     assert_int_equal(cot_tokenizer_encode(tokenizer, &ids, &count, text, bytes, false, &error), COT_OK);
@@ -70,6 +66,10 @@ static void test_histogram(void **state)
 
 int main(void)
 {
+    if (access(TABLE, R_OK)) {
+        printf("SKIPPED: no %s\n", TABLE);
+        return 77;
+    }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_histogram)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
