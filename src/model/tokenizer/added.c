@@ -46,21 +46,24 @@ static cot_status normalize(cot_text *text, const cot_normalizer *normalizer, co
     return status;
 }
 
-static cot_status add(cot_added_set *set, cot_added_token token, const cot_normalizer *normalizer,
-                      cot_error *error)
+/* A token that is looked for in normalised text is decoded to its normalised string too. */
+static cot_status add(cot_added_set *set, cot_added_token token, cot_vocab *vocab,
+                      const cot_normalizer *normalizer, cot_error *error)
 {
     cot_status status = COT_OK;
     if (normalizer)
         status = normalize(&token.text, normalizer, error);
     else if (!(token.text = cot_text_copy(token.text)).data)
         status = fail_memory(error);
-    if (status != COT_OK) return status;
+    if (status == COT_OK && normalizer && normalizer->count)
+        status = cot_vocab_put_decoded(vocab, token.id, token.text.data, token.text.bytes, error);
     void *tokens = set->tokens;
-    bool grown = cot_grow(&tokens, &set->capacity, set->count + 1, sizeof *set->tokens);
+    if (status == COT_OK && !cot_grow(&tokens, &set->capacity, set->count + 1, sizeof *set->tokens))
+        status = fail_memory(error);
     set->tokens = tokens;
-    if (!grown || !token.text.bytes) { // what is normalised to nothing is never found
+    if (status != COT_OK || !token.text.bytes) { // what is normalised to nothing is never found
         free((char *)(uintptr_t)token.text.data);
-        return grown ? COT_OK : fail_memory(error);
+        return status;
     }
     set->tokens[set->count++] = token;
     set->leads[(unsigned char)token.text.data[0]] = true;
@@ -103,7 +106,8 @@ cot_status cot_added_load(cot_added_set *raw, cot_added_set *normalized, cot_voc
         status = put_in_vocab(vocab, token.text, json_integer_value(id), &added, special, error);
         token.id = (int32_t)json_integer_value(id);
         if (status == COT_OK)
-            status = add(is_normalized ? normalized : raw, token, is_normalized ? normalizer : NULL, error);
+            status =
+                add(is_normalized ? normalized : raw, token, vocab, is_normalized ? normalizer : NULL, error);
     }
     if (raw->count) qsort(raw->tokens, raw->count, sizeof *raw->tokens, by_text);
     if (normalized->count) qsort(normalized->tokens, normalized->count, sizeof *normalized->tokens, by_text);

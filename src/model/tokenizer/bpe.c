@@ -60,15 +60,28 @@ static void consider(const cot_bpe *bpe, cot_bpe_scratch *scratch, uint32_t left
     if (merge) push(scratch, (struct cot_bpe_candidate){merge->rank, left, merge->id});
 }
 
-static void merge_all(const cot_bpe *bpe, cot_bpe_scratch *scratch)
+size_t cot_bpe_seam(int32_t last, int32_t first)
+{
+    return cot_mix64((uint64_t)(uint32_t)last << 32 | (uint32_t)first) % COT_BPE_SEAM_BITS;
+}
+
+/* Whether some merge may join what these two symbols become part of. */
+static bool may_join(const cot_bpe *bpe, int32_t left, int32_t right)
+{
+    int32_t last = bpe->edges[left].last, first = bpe->edges[right].first;
+    size_t seam = cot_bpe_seam(last, first);
+    return last < 0 || first < 0 || (bpe->seams[seam / 64] >> seam % 64 & 1);
+}
+
+/* The symbols [from, end), which no merge joins to others. */
+static void merge_range(const cot_bpe *bpe, cot_bpe_scratch *scratch, uint32_t from, uint32_t end)
 {
     struct cot_bpe_symbol *symbols = scratch->symbols;
-    uint32_t n = (uint32_t)scratch->symbols_used;
     scratch->queued = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        symbols[i].previous = i ? i - 1 : NOWHERE;
-        symbols[i].next = i + 1 < n ? i + 1 : NOWHERE;
-        if (i + 1 < n) consider(bpe, scratch, i, i + 1);
+    for (uint32_t i = from; i < end; i++) {
+        symbols[i].previous = i > from ? i - 1 : NOWHERE;
+        symbols[i].next = i + 1 < end ? i + 1 : NOWHERE;
+        if (i + 1 < end) consider(bpe, scratch, i, i + 1);
     }
     while (scratch->queued) {
         struct cot_bpe_candidate top = pop(scratch);
@@ -85,6 +98,25 @@ static void merge_all(const cot_bpe *bpe, cot_bpe_scratch *scratch)
         if (left->previous != NOWHERE) consider(bpe, scratch, left->previous, top.at);
         if (left->next != NOWHERE) consider(bpe, scratch, top.at, left->next);
     }
+}
+
+/* Cuts the word where it can be, so that the queue stays short: without a pre-tokenizer a word is a whole
+ * text. */
+static cot_status merge_all(const cot_bpe *bpe, cot_bpe_scratch *scratch, cot_error *error)
+{
+    uint32_t n = (uint32_t)scratch->symbols_used;
+    for (uint32_t from = 0, end; from < n; from = end) {
+        end = from + 1;
+        while (end < n && may_join(bpe, scratch->symbols[end - 1].id, scratch->symbols[end].id)) end++;
+        if (end - from < 2) continue;
+        void *queue = scratch->queue;
+        bool grown =
+            cot_grow(&queue, &scratch->queue_capacity, 3 * (size_t)(end - from), sizeof *scratch->queue);
+        scratch->queue = queue;
+        if (!grown) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+        merge_range(bpe, scratch, from, end);
+    }
+    return COT_OK;
 }
 
 static void add_symbol(cot_bpe_scratch *scratch, int32_t id)
@@ -142,18 +174,16 @@ cot_status cot_bpe_encode(const cot_bpe *bpe, const cot_vocab *vocab, cot_bpe_sc
 {
     int32_t whole = bpe->ignore_merges ? cot_vocab_find(vocab, word, bytes) : -1;
     scratch->symbols_used = 0;
-    void *symbols = scratch->symbols, *queue = scratch->queue;
-    bool grown = cot_grow(&symbols, &scratch->symbol_capacity, bytes + 1, sizeof *scratch->symbols) &&
-                 cot_grow(&queue, &scratch->queue_capacity, 3 * bytes + 1, sizeof *scratch->queue);
+    void *symbols = scratch->symbols;
+    bool grown = cot_grow(&symbols, &scratch->symbol_capacity, bytes + 1, sizeof *scratch->symbols);
     scratch->symbols = symbols;
-    scratch->queue = queue;
     if (!grown) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     cot_status status = COT_OK;
     if (whole >= 0) {
         add_symbol(scratch, whole);
     } else {
         status = add_characters(bpe, vocab, scratch, word, bytes, error);
-        if (status == COT_OK) merge_all(bpe, scratch);
+        if (status == COT_OK) status = merge_all(bpe, scratch, error);
     }
     for (size_t i = 0; i < scratch->symbols_used && status == COT_OK; i++) {
         int32_t id = scratch->symbols[i].id;

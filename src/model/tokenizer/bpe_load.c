@@ -68,6 +68,30 @@ static cot_status put_merge(cot_bpe *bpe, const cot_vocab *vocab, const cot_text
     return COT_OK;
 }
 
+static cot_bpe_edges edges_of(const char *text, size_t bytes)
+{
+    size_t first = 0, last = bytes;
+    if (!bytes) return (cot_bpe_edges){-1, -1};
+    return (cot_bpe_edges){cot_utf8_next(text, &first), cot_utf8_previous(text, &last)};
+}
+
+static cot_status load_seams(cot_bpe *bpe, const cot_vocab *vocab, cot_error *error)
+{
+    bpe->edges = malloc((vocab->size + 1) * sizeof *bpe->edges);
+    if (!bpe->edges) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    for (size_t id = 0; id < vocab->size; id++) {
+        const cot_vocab_entry *entry = vocab->entries + id;
+        bpe->edges[id] = edges_of(entry->used ? vocab->strings.data + entry->offset : NULL, entry->bytes);
+    }
+    for (size_t i = 0; i <= bpe->mask; i++) {
+        uint64_t pair = bpe->merges[i].pair;
+        if (pair == UINT64_MAX) continue;
+        size_t seam = cot_bpe_seam(bpe->edges[pair >> 32].last, bpe->edges[(uint32_t)pair].first);
+        bpe->seams[seam / 64] |= UINT64_C(1) << seam % 64;
+    }
+    return COT_OK;
+}
+
 static cot_status load_merges(cot_bpe *bpe, const cot_vocab *vocab, const json_t *list, cot_error *error)
 {
     if (!json_is_array(list)) return cot_fail(error, COT_MALFORMED, "the model has no 'merges' list");
@@ -91,7 +115,7 @@ static cot_status load_merges(cot_bpe *bpe, const cot_vocab *vocab, const json_t
             status = put_merge(bpe, vocab, parts, rank++, &joined, error);
     }
     cot_buffer_free(&joined);
-    return status;
+    return status == COT_OK ? load_seams(bpe, vocab, error) : status;
 }
 
 static cot_status load_options(cot_bpe *bpe, const cot_vocab *vocab, const json_t *model, cot_error *error)
@@ -151,5 +175,6 @@ cot_status cot_bpe_load(cot_bpe *bpe, cot_vocab *vocab, const json_t *model, cot
 void cot_bpe_close(cot_bpe *bpe)
 {
     free(bpe->merges);
+    free(bpe->edges);
     *bpe = (cot_bpe){0};
 }

@@ -12,9 +12,9 @@
 static inline bool cot_grow(void **array, size_t *capacity, size_t need, size_t size)
 {
     if (need <= *capacity) return true;
-    size_t wanted = *capacity < need / 2 ? need : *capacity * 2;
-    wanted = wanted < 16 ? 16 : wanted;
-    if (need > SIZE_MAX / 2 / size) return false;
+    if (need > SIZE_MAX / 4 / size) return false; // and so is twice the capacity no overflow
+    size_t wanted = *capacity * 2 < need ? need : *capacity * 2;
+    if (wanted < 16) wanted = 16;
     void *grown = realloc(*array, wanted * size);
     if (!grown) return false;
     *array = grown;

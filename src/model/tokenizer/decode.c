@@ -18,7 +18,8 @@ static cot_status push(const cot_tokenizer *tokenizer, cot_decoding *decoding, i
                         tokenizer->vocab.size);
     const cot_vocab_entry *entry = tokenizer->vocab.entries + id;
     if (!entry->used || (skip_special && entry->special)) return COT_OK;
-    return cot_decoding_push(decoding, tokenizer->vocab.strings.data + entry->offset, entry->bytes, error);
+    return cot_decoding_push(decoding, tokenizer->vocab.strings.data + entry->decoded_offset,
+                             entry->decoded_bytes, error);
 }
 
 cot_status cot_tokenizer_decode(const cot_tokenizer *tokenizer, char **text, size_t *bytes,

@@ -11,7 +11,9 @@
 
 #define SPACE "\\p{White_Space}"
 #define WORD_ITEMS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
-#define WORD "[" WORD_ITEMS "]"
+// Outside of sets Oniguruma counts Latin-1's superscript digits and fractions as word characters.
+#define WORD "[" WORD_ITEMS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}]"
+#define NOT_WORD "[^" WORD_ITEMS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}]"
 #define HEX_ITEMS "0-9A-Fa-f"
 
 enum { MOST_GROUPS = 200, NO_ATOM = -1 };
@@ -136,7 +138,7 @@ static const char *simple_escape(char c, bool in_set)
     case 'w':
         return in_set ? WORD_ITEMS : WORD;
     case 'W':
-        return in_set ? NULL : "[^" WORD_ITEMS "]";
+        return in_set ? NULL : NOT_WORD;
     case 'h':
         return in_set ? HEX_ITEMS : "[" HEX_ITEMS "]";
     case 'H':

@@ -8,7 +8,7 @@
  * syntax makes of `pattern` [bytes], valid UTF-8. Where the two differ:
  *
  *     \s         PCRE2 adds U+180E: Unicode's White_Space instead
- *     \w \b      PCRE2 leaves out marks and connectors: spelt out
+ *     \w \b      PCRE2 leaves out marks, connectors and more: spelt out
  *     \h \v      hexadecimal digit; vertical tab
  *     \p{Han}    PCRE2 means Script_Extensions: the script alone instead
  *     (?m)       PCRE2's (?s)
@@ -16,6 +16,7 @@
  *     {n,m}+     not possessive but repeated; likewise {n}? is optional, not lazy
  *     [a[bc]]    a set in a set is a union
  *
+ * The properties are those of PCRE2's Unicode version (14 in 10.42; Hugging Face tokenizers 0.23 has 16).
  * Errors: UNSUPPORTED (what is not translated, named), OUT_OF_MEMORY. What is wrong in both is left for PCRE2
  * to find. */
 cot_status cot_oniguruma_translate(cot_buffer *out, const char *pattern, size_t bytes, cot_error *error);

@@ -65,10 +65,22 @@ cot_status cot_vocab_put(cot_vocab *vocab, int64_t id, const char *text, size_t 
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     for (; vocab->size <= (size_t)id; vocab->size++) vocab->entries[vocab->size] = (cot_vocab_entry){0};
     vocab->entries[id] =
-        (cot_vocab_entry){.offset = offset, .bytes = (uint32_t)bytes, .used = true, .added = added};
+        (cot_vocab_entry){offset, offset, (uint32_t)bytes, (uint32_t)bytes, .used = true, .added = added};
     if (added) return COT_OK;
     vocab->slots[slot_of(vocab, text, bytes)] = (int32_t)id;
     vocab->model_tokens++;
+    return COT_OK;
+}
+
+cot_status cot_vocab_put_decoded(cot_vocab *vocab, int32_t id, const char *text, size_t bytes,
+                                 cot_error *error)
+{
+    size_t offset = vocab->strings.bytes;
+    if (bytes > UINT32_MAX || !cot_buffer_append(&vocab->strings, text, bytes) ||
+        !cot_buffer_append(&vocab->strings, "", 1))
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    vocab->entries[id].decoded_offset = offset;
+    vocab->entries[id].decoded_bytes = (uint32_t)bytes;
     return COT_OK;
 }
 

@@ -8,8 +8,8 @@
 enum { COT_VOCAB_MOST_IDS = 1 << 22 }; // ids are indices; the largest vocabularies have 2^18
 
 typedef struct cot_vocab_entry {
-    size_t offset; // in `strings`, where a NUL follows
-    uint32_t bytes;
+    size_t offset, decoded_offset; // of its string, and of what decoders see, in `strings`; NULs follow
+    uint32_t bytes, decoded_bytes;
     bool used;    // false for an id that the vocabulary leaves out
     bool added;   // an added token that the model's own vocabulary does not hold: cot_vocab_find passes it by
     bool special; // an added token that decoding may skip
@@ -30,6 +30,9 @@ void cot_vocab_close(cot_vocab *vocab);
 /* Errors: MALFORMED (an id that is taken, negative or at or beyond COT_VOCAB_MOST_IDS), OUT_OF_MEMORY. */
 cot_status cot_vocab_put(cot_vocab *vocab, int64_t id, const char *text, size_t bytes, bool added,
                          cot_error *error);
+/* What decoders see of an id, where that is not its string. Errors: OUT_OF_MEMORY. */
+cot_status cot_vocab_put_decoded(cot_vocab *vocab, int32_t id, const char *text, size_t bytes,
+                                 cot_error *error);
 /* The id of a string of the model's vocabulary; -1 when there is none. */
 int32_t cot_vocab_find(const cot_vocab *vocab, const char *text, size_t bytes);
 
