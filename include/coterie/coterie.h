@@ -2,9 +2,14 @@
 #ifndef COTERIE_COTERIE_H
 #define COTERIE_COTERIE_H
 
+#include "coterie/engine.h"
+#include "coterie/eval.h"
 #include "coterie/model.h"
 #include "coterie/roof.h"
 #include "coterie/status.h"
+#include "coterie/text.h"
+#include "coterie/tokenizer.h"
+#include "coterie/trace.h"
 #include "coterie/version.h"
 
 #endif

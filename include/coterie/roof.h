@@ -1,4 +1,5 @@
-/* What this machine can do at best: the instruction sets it runs and the measured roofs that results are held against. */
+/* What this machine can do at best: the instruction sets it runs and the measured roofs that results are held
+ * against. */
 #ifndef COTERIE_ROOF_H
 #define COTERIE_ROOF_H
 #include "coterie/status.h"
@@ -8,24 +9,28 @@
 extern "C" {
 #endif
 
-/* Names of the kernel tables this build and CPU can run, best first, NULL at the end. Constant; thread-safe. */
+/* Names of the kernel tables this build and CPU can run, best first, NULL at the end. Constant; thread-safe.
+ */
 const char *const *cot_isa_names(void);
 /* The CPU's model name, constant after the first call; "unknown" where the system does not tell. */
 const char *cot_cpu_name(void);
-/* Bytes of the last-level cache, summed over its instances in this machine; 0 where the system does not tell. */
+/* Bytes of the last-level cache, summed over its instances in this machine; 0 where the system does not tell.
+ */
 size_t cot_last_level_cache_bytes(void);
 
 typedef struct cot_roof {
-    double f32_flops;             // multiply-adds count as two; registers only, the best instruction the isa has
-    double bf16_flops;            // bf16 inputs, fp32 sums: VDPBF16PS where there is one, else fp32 FMA
+    double f32_flops;  // multiply-adds count as two; registers only, the best instruction the isa has
+    double bf16_flops; // bf16 inputs, fp32 sums: VDPBF16PS where there is one, else fp32 FMA
     double read_bytes_per_second; // streaming reads of the buffer below
     size_t buffer_bytes;
 } cot_roof;
 
-/* Measures the roofs with `threads` threads (1 to 256), each the best of several short runs; reads stream over
- * `buffer_bytes` in all (0: eight times the last-level cache, at least 1 GiB), touched before timing. `isa` caps the
- * instruction set (NULL: the best). Takes about two seconds. Errors: OUT_OF_MEMORY, UNSUPPORTED (isa). */
-cot_status cot_roof_measure(cot_roof *roof, int threads, const char *isa, size_t buffer_bytes, cot_error *error);
+/* Measures the roofs with `threads` threads (1 to 256), each the best of several short runs; reads stream
+ * over `buffer_bytes` in all (0: eight times the last-level cache, at least 1 GiB), touched before timing.
+ * `isa` caps the instruction set (NULL: the best). Takes about two seconds. Errors: OUT_OF_MEMORY,
+ * UNSUPPORTED (isa). */
+cot_status cot_roof_measure(cot_roof *roof, int threads, const char *isa, size_t buffer_bytes,
+                            cot_error *error);
 
 #ifdef __cplusplus
 }

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-enum { COT_TRACE_MAX_EXPERTS = 65536, COT_TRACE_MAX_LAYERS = 65536, COT_TRACE_MAX_RANKS = 64 };
+enum { COT_TRACE_MAX_EXPERTS = 65536, COT_TRACE_MAX_LAYERS = 1024, COT_TRACE_MAX_RANKS = 64 };
 
 typedef enum cot_trace_kind {
     COT_TRACE_TOKENS, // every token's experts, in order

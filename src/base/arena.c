@@ -5,21 +5,25 @@
 #include <assert.h>
 #include <sys/mman.h>
 
-cot_status cot_arena_open(cot_arena *arena, size_t bytes, cot_error *error) {
+cot_status cot_arena_open(cot_arena *arena, size_t bytes, cot_error *error)
+{
     *arena = (cot_arena){.bytes = bytes};
-    void *memory = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return cot_fail(error, COT_OUT_OF_MEMORY, "cannot map %zu bytes", bytes);
     madvise(memory, bytes, MADV_HUGEPAGE);
     arena->memory = memory;
     return COT_OK;
 }
 
-void cot_arena_close(cot_arena *arena) {
+void cot_arena_close(cot_arena *arena)
+{
     if (arena->memory) munmap(arena->memory, arena->bytes ? arena->bytes : 1);
     *arena = (cot_arena){0};
 }
 
-void *cot_arena_take(cot_arena *arena, size_t count, size_t size) {
+void *cot_arena_take(cot_arena *arena, size_t count, size_t size)
+{
     size_t bytes;
     if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX / 4) bytes = SIZE_MAX / 4;
     bytes = (bytes + 63) / 64 * 64;

@@ -7,8 +7,9 @@
 
 /* X(NAME, bytes an element) */
 #define COT_DTYPE_LIST(X)                                                                                    \
-    X(BOOL, 1) X(U8, 1) X(I8, 1) X(F8_E4M3, 1) X(F8_E5M2, 1) X(F8_E8M0, 1) X(I16, 2) X(U16, 2) X(F16, 2)     \
-    X(BF16, 2) X(I32, 4) X(U32, 4) X(F32, 4) X(I64, 8) X(U64, 8) X(F64, 8)
+    X(BOOL, 1)                                                                                               \
+    X(U8, 1) X(I8, 1) X(F8_E4M3, 1) X(F8_E5M2, 1) X(F8_E8M0, 1) X(I16, 2) X(U16, 2) X(F16, 2) X(BF16, 2)     \
+        X(I32, 4) X(U32, 4) X(F32, 4) X(I64, 8) X(U64, 8) X(F64, 8)
 
 typedef enum cot_dtype {
 #define COT_DTYPE_ENUM(name, bytes) COT_##name,
@@ -22,7 +23,8 @@ const char *cot_dtype_name(cot_dtype type);
 /* The type of that name, or COT_DTYPE_COUNT. */
 cot_dtype cot_dtype_parse(const char *name);
 
-static inline float cot_bf16_to_f32(uint16_t bits) {
+static inline float cot_bf16_to_f32(uint16_t bits)
+{
     uint32_t wide = (uint32_t)bits << 16;
     float value;
     memcpy(&value, &wide, 4);
@@ -30,7 +32,8 @@ static inline float cot_bf16_to_f32(uint16_t bits) {
 }
 
 /* Round to nearest, ties to even; a NaN stays a (quiet) NaN. */
-static inline uint16_t cot_f32_to_bf16(float value) {
+static inline uint16_t cot_f32_to_bf16(float value)
+{
     uint32_t bits;
     memcpy(&bits, &value, 4);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u);
@@ -38,8 +41,10 @@ static inline uint16_t cot_f32_to_bf16(float value) {
 }
 
 /* Exact, infinities and NaNs too; without branches, so that loops over it run in vectors. */
-static inline float cot_f16_to_f32(uint16_t bits) {
-    uint32_t wide = (uint32_t)(bits & 0x7fff) << 13; // the half's fields in a float's places: too small by 2^112
+static inline float cot_f16_to_f32(uint16_t bits)
+{
+    uint32_t wide = (uint32_t)(bits & 0x7fff)
+                    << 13; // the half's fields in a float's places: too small by 2^112
     float value;
     memcpy(&value, &wide, 4);
     value *= 0x1p112f;

@@ -1,4 +1,5 @@
-/* `coterie bench roof` and `coterie bench model`: what the machine can do, and what share of it a model reaches. */
+/* `coterie bench roof` and `coterie bench model`: what the machine can do, and what share of it a model
+ * reaches. */
 #include "commands.h"
 #include "engine_settings.h"
 
@@ -10,7 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static int cores(void) {
+static int cores(void)
+{
     long n = sysconf(_SC_NPROCESSORS_ONLN);
     return n > 0 ? (int)n : 1;
 }
@@ -23,20 +25,26 @@ struct roof_settings {
     bool json;
 };
 
-static json_t *roof_json(const cot_roof *r) {
-    return json_pack("{s:f, s:f, s:f, s:I}", "f32_flops", r->f32_flops, "bf16_flops", r->bf16_flops, "read_bytes_per_second",
-                     r->read_bytes_per_second, "buffer_bytes", (json_int_t)r->buffer_bytes);
+static json_t *roof_json(const cot_roof *r)
+{
+    return json_pack("{s:f, s:f, s:f, s:I}", "f32_flops", r->f32_flops, "bf16_flops", r->bf16_flops,
+                     "read_bytes_per_second", r->read_bytes_per_second, "buffer_bytes",
+                     (json_int_t)r->buffer_bytes);
 }
 
-static void print_roof(const cot_roof *r, const char *isa, int threads) {
-    printf("cpu          %s, last-level cache %.0f MiB\n", cot_cpu_name(), (double)cot_last_level_cache_bytes() / (1 << 20));
+static void print_roof(const cot_roof *r, const char *isa, int threads)
+{
+    printf("cpu          %s, last-level cache %.0f MiB\n", cot_cpu_name(),
+           (double)cot_last_level_cache_bytes() / (1 << 20));
     printf("isa          %s, %d threads\n", isa ? isa : cot_isa_names()[0], threads);
     printf("fp32         %.1f GFLOP/s\n", r->f32_flops / 1e9);
     printf("bf16         %.1f GFLOP/s\n", r->bf16_flops / 1e9);
-    printf("read         %.1f GB/s over %.1f GB\n", r->read_bytes_per_second / 1e9, (double)r->buffer_bytes / 1e9);
+    printf("read         %.1f GB/s over %.1f GB\n", r->read_bytes_per_second / 1e9,
+           (double)r->buffer_bytes / 1e9);
 }
 
-static int bench_roof(const void *settings) {
+static int bench_roof(const void *settings)
+{
     const struct roof_settings *s = settings;
     int threads = s->threads ? (int)s->threads : cores();
     cot_roof roof;
@@ -55,7 +63,8 @@ static int bench_roof(const void *settings) {
 
 #define ROOF(field) offsetof(struct roof_settings, field)
 static const cot_option roof_options[] = {
-    {"threads", 't', COT_OPTION_INTEGER, "N", "0", "threads (0: as many as cores)", ROOF(threads), .least = 0, .most = 256},
+    {"threads", 't', COT_OPTION_INTEGER, "N", "0", "threads (0: as many as cores)", ROOF(threads), .least = 0,
+     .most = 256},
     {"isa", 0, COT_OPTION_TEXT, "NAME", NULL, "caps the instruction set (see coterie info)", ROOF(isa)},
     {"json", 0, COT_OPTION_FLAG, NULL, NULL, "print JSON", ROOF(json)},
     {0}};
@@ -63,9 +72,11 @@ static const cot_option roof_options[] = {
 const cot_command cot_cmd_bench_roof = {
     .name = "bench roof",
     .summary = "measure what this machine can do at best: multiply-adds and streaming reads",
-    .details = "fp32 and bf16 are register-resident multiply-adds with the best instruction of the isa (each counts as two "
+    .details = "fp32 and bf16 are register-resident multiply-adds with the best instruction of the isa (each "
+               "counts as two "
                "operations); read streams over a buffer much larger than the last-level cache.",
-    .examples = (const char *const[]){"coterie bench roof", "coterie bench roof --threads 1 --isa avx2", NULL},
+    .examples =
+        (const char *const[]){"coterie bench roof", "coterie bench roof --threads 1 --isa avx2", NULL},
     .options = {.groups = (const cot_option_group[]){{"Options", roof_options, 0}, {0}}},
     .settings_bytes = sizeof(struct roof_settings),
     .run = bench_roof};
@@ -74,8 +85,10 @@ const cot_command cot_cmd_bench_roof = {
 
 /* OLMoE-1B-7B's layers, as many as --layers says. */
 static const char olmoe_shape[] =
-    "{\"architectures\": [\"OlmoeForCausalLM\"], \"model_type\": \"olmoe\", \"vocab_size\": 50304, \"hidden_size\": 2048,"
-    " \"intermediate_size\": 1024, \"num_hidden_layers\": %d, \"num_attention_heads\": 16, \"num_key_value_heads\": 16,"
+    "{\"architectures\": [\"OlmoeForCausalLM\"], \"model_type\": \"olmoe\", \"vocab_size\": 50304, "
+    "\"hidden_size\": 2048,"
+    " \"intermediate_size\": 1024, \"num_hidden_layers\": %d, \"num_attention_heads\": 16, "
+    "\"num_key_value_heads\": 16,"
     " \"num_experts\": 64, \"num_experts_per_tok\": 8, \"norm_topk_prob\": false, \"hidden_act\": \"silu\","
     " \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-05, \"rope_theta\": 10000.0,"
     " \"tie_word_embeddings\": false}";
@@ -93,7 +106,8 @@ struct rates {
     double prefill_tokens, prefill_flops, decode_tokens, decode_bytes; // a second
 };
 
-static int by_value(const void *a, const void *b) {
+static int by_value(const void *a, const void *b)
+{
     double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
 }
@@ -102,31 +116,39 @@ struct spread {
     double median, least, most;
 };
 
-static struct spread spread_of(const struct rates *rates, int n, size_t field) {
+static struct spread spread_of(const struct rates *rates, int n, size_t field)
+{
     double values[MOST_REPEATS];
     for (int i = 0; i < n; i++) memcpy(&values[i], (const char *)&rates[i] + field, sizeof *values);
     qsort(values, (size_t)n, sizeof *values, by_value);
-    return (struct spread){n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2, values[0], values[n - 1]};
+    return (struct spread){n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2, values[0],
+                           values[n - 1]};
 }
 
-/* Two operations for each weight that a token meets: attention's projections and scores, chosen experts, router; and one row
- * of logits a sequence. The shape is OLMoE's: as many KV heads as heads, experts half as wide as the model. */
-static double prefill_flops(const struct model_settings *s, const cot_engine_info *i) {
+/* Two operations for each weight that a token meets: attention's projections and scores, chosen experts,
+ * router; and one row of logits a sequence. The shape is OLMoE's: as many KV heads as heads, experts half as
+ * wide as the model. */
+static double prefill_flops(const struct model_settings *s, const cot_engine_info *i)
+{
     double h = (double)i->hidden, t = (double)s->prompt_tokens;
-    double attention = t * 4 * h * h + t * (t + 1) / 2 * 2 * h, experts = t * (double)i->top_k * 3 * h * h / 2;
-    return 2 * (double)s->sequences * ((double)i->layers * (attention + experts + t * h * (double)i->experts) + h * (double)i->vocab);
+    double attention = t * 4 * h * h + t * (t + 1) / 2 * 2 * h,
+           experts = t * (double)i->top_k * 3 * h * h / 2;
+    return 2 * (double)s->sequences *
+           ((double)i->layers * (attention + experts + t * h * (double)i->experts) + h * (double)i->vocab);
 }
 
 /* Tokens that look like nothing: each step is routed to other experts. */
-static void fill_tokens(int32_t *tokens, int64_t n, int64_t vocab, uint64_t *state) {
+static void fill_tokens(int32_t *tokens, int64_t n, int64_t vocab, uint64_t *state)
+{
     for (int64_t i = 0; i < n; i++) {
         *state = *state * 6364136223846793005u + 1442695040888963407u;
         tokens[i] = (int32_t)((*state >> 33) % (uint64_t)vocab);
     }
 }
 
-static bool repeat(struct rates *rates, const struct model_settings *s, cot_engine *engine, int32_t *tokens, cot_request *requests,
-                   uint64_t *state) {
+static bool repeat(struct rates *rates, const struct model_settings *s, cot_engine *engine, int32_t *tokens,
+                   cot_request *requests, uint64_t *state)
+{
     const cot_engine_info *info = cot_engine_describe(engine);
     int64_t each = s->prompt_tokens + s->decode_tokens;
     cot_stats before, after;
@@ -134,8 +156,10 @@ static bool repeat(struct rates *rates, const struct model_settings *s, cot_engi
     cot_events none = {0};
     fill_tokens(tokens, each * s->sequences, info->vocab, state);
     for (int64_t i = 0; i < s->sequences; i++)
-        requests[i] = (cot_request){.prompt = tokens + i * each, .prompt_tokens = s->prompt_tokens,
-                                    .forced = tokens + i * each + s->prompt_tokens, .forced_tokens = s->decode_tokens};
+        requests[i] = (cot_request){.prompt = tokens + i * each,
+                                    .prompt_tokens = s->prompt_tokens,
+                                    .forced = tokens + i * each + s->prompt_tokens,
+                                    .forced_tokens = s->decode_tokens};
     cot_status status = cot_engine_stats(engine, &before, &error);
     if (status == COT_OK) status = cot_engine_run(engine, requests, (size_t)s->sequences, &none, &error);
     if (status == COT_OK) status = cot_engine_stats(engine, &after, &error);
@@ -143,8 +167,10 @@ static bool repeat(struct rates *rates, const struct model_settings *s, cot_engi
         cot_complain_of(&error);
         return false;
     }
-    double prefill = (double)(after.prefill_ns - before.prefill_ns) / 1e9, decode = (double)(after.decode_ns - before.decode_ns) / 1e9;
-    *rates = (struct rates){(double)(after.prefill_tokens - before.prefill_tokens) / prefill, prefill_flops(s, info) / prefill,
+    double prefill = (double)(after.prefill_ns - before.prefill_ns) / 1e9,
+           decode = (double)(after.decode_ns - before.decode_ns) / 1e9;
+    *rates = (struct rates){(double)(after.prefill_tokens - before.prefill_tokens) / prefill,
+                            prefill_flops(s, info) / prefill,
                             (double)(after.decode_tokens - before.decode_tokens) / decode,
                             (double)(after.decode_read_bytes - before.decode_read_bytes) / decode};
     cot_stats_clear(&before);
@@ -152,36 +178,45 @@ static bool repeat(struct rates *rates, const struct model_settings *s, cot_engi
     return true;
 }
 
-static void print_result(const struct model_settings *s, const cot_engine_info *i, const cot_roof *roof, const struct rates *rates) {
+static void print_result(const struct model_settings *s, const cot_engine_info *i, const cot_roof *roof,
+                         const struct rates *rates)
+{
     int n = (int)s->repeat;
     struct spread prefill = spread_of(rates, n, offsetof(struct rates, prefill_tokens));
     struct spread flops = spread_of(rates, n, offsetof(struct rates, prefill_flops));
     struct spread decode = spread_of(rates, n, offsetof(struct rates, decode_tokens));
     struct spread bytes = spread_of(rates, n, offsetof(struct rates, decode_bytes));
-    double peak = s->engine.precision ? roof->f32_flops : roof->bf16_flops, read = roof->read_bytes_per_second;
+    double peak = s->engine.precision ? roof->f32_flops : roof->bf16_flops,
+           read = roof->read_bytes_per_second;
     if (s->json) {
-        json_t *o = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:o}", "prefill_tokens_per_second", prefill.median,
-                              "prefill_flops", flops.median, "prefill_roof_share", flops.median / peak,
-                              "decode_tokens_per_second", decode.median, "decode_bytes_per_second", bytes.median,
-                              "decode_roof_share", bytes.median / read, "weight_bytes", (json_int_t)i->weight_bytes, "roof",
-                              roof_json(roof));
+        json_t *o =
+            json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:o}", "prefill_tokens_per_second", prefill.median,
+                      "prefill_flops", flops.median, "prefill_roof_share", flops.median / peak,
+                      "decode_tokens_per_second", decode.median, "decode_bytes_per_second", bytes.median,
+                      "decode_roof_share", bytes.median / read, "weight_bytes", (json_int_t)i->weight_bytes,
+                      "roof", roof_json(roof));
         json_dumpf(o, stdout, JSON_INDENT(1));
         printf("\n");
         json_decref(o);
         return;
     }
-    printf("shape        %s, %lld layers, hidden %lld, %lld experts, top %lld; %.2f GB of %s weights\n", i->architecture,
-           (long long)i->layers, (long long)i->hidden, (long long)i->experts, (long long)i->top_k, (double)i->weight_bytes / 1e9,
+    printf("shape        %s, %lld layers, hidden %lld, %lld experts, top %lld; %.2f GB of %s weights\n",
+           i->architecture, (long long)i->layers, (long long)i->hidden, (long long)i->experts,
+           (long long)i->top_k, (double)i->weight_bytes / 1e9, s->engine.precision ? "fp32" : "bf16");
+    printf("group        %d ranks, %d threads, isa %s; %lld sequences of %lld + %lld tokens, %d runs: median "
+           "(least to most)\n",
+           i->ranks, i->threads, i->isa, (long long)s->sequences, (long long)s->prompt_tokens,
+           (long long)s->decode_tokens, n);
+    printf("prefill      %.1f tokens/s (%.1f to %.1f), %.1f GFLOP/s, %.1f %% of the %s roof\n",
+           prefill.median, prefill.least, prefill.most, flops.median / 1e9, 100 * flops.median / peak,
            s->engine.precision ? "fp32" : "bf16");
-    printf("group        %d ranks, %d threads, isa %s; %lld sequences of %lld + %lld tokens, %d runs: median (least to most)\n",
-           i->ranks, i->threads, i->isa, (long long)s->sequences, (long long)s->prompt_tokens, (long long)s->decode_tokens, n);
-    printf("prefill      %.1f tokens/s (%.1f to %.1f), %.1f GFLOP/s, %.1f %% of the %s roof\n", prefill.median, prefill.least,
-           prefill.most, flops.median / 1e9, 100 * flops.median / peak, s->engine.precision ? "fp32" : "bf16");
-    printf("decode       %.1f tokens/s (%.1f to %.1f), %.2f GB/s of weights and KV, %.1f %% of the read roof\n", decode.median,
-           decode.least, decode.most, bytes.median / 1e9, 100 * bytes.median / read);
+    printf(
+        "decode       %.1f tokens/s (%.1f to %.1f), %.2f GB/s of weights and KV, %.1f %% of the read roof\n",
+        decode.median, decode.least, decode.most, bytes.median / 1e9, 100 * bytes.median / read);
 }
 
-static bool measure(const struct model_settings *s, cot_engine *engine) {
+static bool measure(const struct model_settings *s, cot_engine *engine)
+{
     const cot_engine_info *info = cot_engine_describe(engine);
     struct rates rates[MOST_REPEATS], warm;
     uint64_t state = (uint64_t)s->seed;
@@ -206,16 +241,20 @@ static bool measure(const struct model_settings *s, cot_engine *engine) {
     return true;
 }
 
-static int bench_model(const void *settings) {
+static int bench_model(const void *settings)
+{
     const struct model_settings *s = settings;
     char config[1024];
     int length = snprintf(config, sizeof config, olmoe_shape, (int)s->layers);
     int64_t each = s->prompt_tokens + s->decode_tokens + 64;
-    cot_engine_options options = cot_engine_options_of(
-        &s->engine, &(engine_needs){.kv_tokens = each * s->sequences, .sequences = (size_t)s->sequences, .capture_routing = true});
+    cot_engine_options options =
+        cot_engine_options_of(&s->engine, &(engine_needs){.kv_tokens = each * s->sequences,
+                                                          .sequences = (size_t)s->sequences,
+                                                          .capture_routing = true});
     cot_engine *engine;
     cot_error error;
-    if (cot_engine_open_random(&engine, config, (size_t)length, (uint64_t)s->seed, &options, &error) != COT_OK)
+    if (cot_engine_open_random(&engine, config, (size_t)length, (uint64_t)s->seed, &options, &error) !=
+        COT_OK)
         return cot_complain_of(&error);
     bool good = measure(s, engine);
     cot_engine_close(engine);
@@ -224,24 +263,31 @@ static int bench_model(const void *settings) {
 
 #define AT(field) offsetof(struct model_settings, field)
 static const cot_option model_options[] = {
-    {"layers", 0, COT_OPTION_INTEGER, "L", "2", "layers of OLMoE-1B-7B's shape", AT(layers), .least = 1, .most = 16},
-    {"prompt-tokens", 0, COT_OPTION_INTEGER, "N", "1024", "tokens of each prompt", AT(prompt_tokens), .least = 1, .most = 4000},
-    {"decode-tokens", 0, COT_OPTION_INTEGER, "N", "32", "tokens fed one at a time after it", AT(decode_tokens), .least = 1,
-     .most = 96},
-    {"sequences", 0, COT_OPTION_INTEGER, "N", "1", "sequences at once", AT(sequences), .least = 1, .most = 64},
-    {"repeat", 0, COT_OPTION_INTEGER, "N", "5", "timed runs, after one that is not counted", AT(repeat), .least = 1,
-     .most = MOST_REPEATS},
-    {"seed", 0, COT_OPTION_INTEGER, "N", "1", "of weights and tokens", AT(seed), .least = 0, .most = INT64_MAX},
+    {"layers", 0, COT_OPTION_INTEGER, "L", "2", "layers of OLMoE-1B-7B's shape", AT(layers), .least = 1,
+     .most = 16},
+    {"prompt-tokens", 0, COT_OPTION_INTEGER, "N", "1024", "tokens of each prompt", AT(prompt_tokens),
+     .least = 1, .most = 4000},
+    {"decode-tokens", 0, COT_OPTION_INTEGER, "N", "32", "tokens fed one at a time after it",
+     AT(decode_tokens), .least = 1, .most = 96},
+    {"sequences", 0, COT_OPTION_INTEGER, "N", "1", "sequences at once", AT(sequences), .least = 1,
+     .most = 64},
+    {"repeat", 0, COT_OPTION_INTEGER, "N", "5", "timed runs, after one that is not counted", AT(repeat),
+     .least = 1, .most = MOST_REPEATS},
+    {"seed", 0, COT_OPTION_INTEGER, "N", "1", "of weights and tokens", AT(seed), .least = 0,
+     .most = INT64_MAX},
     {"json", 0, COT_OPTION_FLAG, NULL, NULL, "print JSON", AT(json)},
     {0}};
 
 const cot_command cot_cmd_bench_model = {
     .name = "bench model",
     .summary = "measure prefill and decode speed of a model with random weights against this machine's roofs",
-    .details = "The layers are OLMoE-1B-7B's (hidden 2048, 64 experts of 1024, top 8). Prefill is held against the multiply-add "
-               "roof; decode against the read roof, over the weights and KV that each step must read once. Roofs are measured in the "
+    .details = "The layers are OLMoE-1B-7B's (hidden 2048, 64 experts of 1024, top 8). Prefill is held "
+               "against the multiply-add "
+               "roof; decode against the read roof, over the weights and KV that each step must read once. "
+               "Roofs are measured in the "
                "same run, reads over a buffer as large as the weights.",
-    .examples = (const char *const[]){"coterie bench model", "coterie bench model --ranks 4 --attention dp --sequences 8", NULL},
+    .examples = (const char *const[]){"coterie bench model",
+                                      "coterie bench model --ranks 4 --attention dp --sequences 8", NULL},
     .options = {.groups = (const cot_option_group[]){{"Options", model_options, 0},
                                                      {"Group of ranks", cot_engine_option_rows, AT(engine)},
                                                      {0}}},

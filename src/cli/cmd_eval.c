@@ -22,16 +22,20 @@ struct eval_settings {
 /* ---- results ---- */
 
 /* Sequences whose names share what stands before the last dot. */
-static size_t domain_length(const char *name) {
+static size_t domain_length(const char *name)
+{
     const char *dot = strrchr(name, '.');
     return dot ? (size_t)(dot - name) : 0;
 }
 
-static void print_domains(const cot_eval_sequence *s, const double *nats, size_t count) {
+static void print_domains(const cot_eval_sequence *s, const double *nats, size_t count)
+{
     for (size_t i = 0, end; i < count; i = end) { // names are sorted
         size_t length = domain_length(s[i].name), with = 0;
         double sum = 0;
-        for (end = i; end < count && domain_length(s[end].name) == length && !strncmp(s[i].name, s[end].name, length); end++)
+        for (end = i;
+             end < count && domain_length(s[end].name) == length && !strncmp(s[i].name, s[end].name, length);
+             end++)
             if (s[end].tokens > 1) {
                 sum += nats[end];
                 with++;
@@ -41,7 +45,8 @@ static void print_domains(const cot_eval_sequence *s, const double *nats, size_t
     }
 }
 
-static double overall(const cot_eval_sequence *s, const double *nats, size_t count, int64_t *predictions) {
+static double overall(const cot_eval_sequence *s, const double *nats, size_t count, int64_t *predictions)
+{
     double sum = 0;
     *predictions = 0;
     for (size_t i = 0; i < count; i++) {
@@ -51,24 +56,30 @@ static double overall(const cot_eval_sequence *s, const double *nats, size_t cou
     return *predictions ? sum / (double)*predictions : 0;
 }
 
-static void print_table(const cot_eval_sequence *s, const double *nats, size_t count) {
+static void print_table(const cot_eval_sequence *s, const double *nats, size_t count)
+{
     int64_t predictions;
     double all = overall(s, nats, count, &predictions);
     printf("%-24s %8s %20s\n", "sequence", "tokens", "nats a token");
     for (size_t i = 0; i < count; i++)
-        if (s[i].tokens > 1) printf("%-24s %8lld %20.4f\n", s[i].name, (long long)s[i].tokens, nats[i]);
-        else printf("%-24s %8lld %20s\n", s[i].name, (long long)s[i].tokens, "-");
+        if (s[i].tokens > 1)
+            printf("%-24s %8lld %20.4f\n", s[i].name, (long long)s[i].tokens, nats[i]);
+        else
+            printf("%-24s %8lld %20s\n", s[i].name, (long long)s[i].tokens, "-");
     print_domains(s, nats, count);
     printf("%-24s %8lld %20.4f\n", "all", (long long)predictions, all);
 }
 
-static void print_json(const cot_eval_sequence *s, const double *nats, size_t count) {
+static void print_json(const cot_eval_sequence *s, const double *nats, size_t count)
+{
     json_t *each = json_object();
     int64_t predictions;
     double all = overall(s, nats, count, &predictions);
     for (size_t i = 0; i < count; i++)
-        json_object_set_new(each, s[i].name, json_pack("{s:I, s:f}", "tokens", (json_int_t)s[i].tokens, "nats", nats[i]));
-    json_t *o = json_pack("{s:o, s:{s:I, s:f}}", "sequences", each, "all", "predictions", (json_int_t)predictions, "nats", all);
+        json_object_set_new(each, s[i].name,
+                            json_pack("{s:I, s:f}", "tokens", (json_int_t)s[i].tokens, "nats", nats[i]));
+    json_t *o = json_pack("{s:o, s:{s:I, s:f}}", "sequences", each, "all", "predictions",
+                          (json_int_t)predictions, "nats", all);
     json_dumpf(o, stdout, JSON_INDENT(1));
     printf("\n");
     json_decref(o);
@@ -76,24 +87,30 @@ static void print_json(const cot_eval_sequence *s, const double *nats, size_t co
 
 /* ---- the command ---- */
 
-static bool evaluate(const struct eval_settings *s, cot_engine *engine, const cot_eval_sequence *sequences, size_t count) {
+static bool evaluate(const struct eval_settings *s, cot_engine *engine, const cot_eval_sequence *sequences,
+                     size_t count)
+{
     routing_recorder recorder;
     cot_error error;
     double *nats = calloc(count + 1, sizeof *nats);
     if (!nats) cot_complain("out of memory");
     bool good = nats && routing_recorder_open(&recorder, s->engine.save_routing, s->model, engine);
     if (good) {
-        good = cot_eval_run(engine, sequences, count, s->output, nats, routing_recorder_take, &recorder, &error) == COT_OK;
+        good = cot_eval_run(engine, sequences, count, s->output, nats, routing_recorder_take, &recorder,
+                            &error) == COT_OK;
         if (!good) cot_complain_of(&error);
         good = routing_recorder_finish(&recorder, good) && good;
     }
-    if (good && s->json) print_json(sequences, nats, count);
-    else if (good) print_table(sequences, nats, count);
+    if (good && s->json)
+        print_json(sequences, nats, count);
+    else if (good)
+        print_table(sequences, nats, count);
     free(nats);
     return good && cot_show_stats(engine, s->stats);
 }
 
-static int64_t tokens_in_all(const cot_eval_sequence *sequences, size_t count) {
+static int64_t tokens_in_all(const cot_eval_sequence *sequences, size_t count)
+{
     enum { PAGE = 64, AT_ONCE = 64 }; // enough KV for the longest sequences that can run at once
     int64_t longest = 0;
     for (size_t i = 0; i < count; i++)
@@ -101,7 +118,8 @@ static int64_t tokens_in_all(const cot_eval_sequence *sequences, size_t count) {
     return (longest + PAGE) * (int64_t)(count < AT_ONCE ? count : AT_ONCE);
 }
 
-static bool eval_tokens(const struct eval_settings *s) {
+static bool eval_tokens(const struct eval_settings *s)
+{
     cot_eval_set *set;
     cot_error error;
     size_t count;
@@ -110,28 +128,33 @@ static bool eval_tokens(const struct eval_settings *s) {
         return false;
     }
     const cot_eval_sequence *sequences = cot_eval_set_sequences(set, &count);
-    engine_needs needs = {.kv_tokens = tokens_in_all(sequences, count), .sequences = count, .capture_routing = s->output};
+    engine_needs needs = {
+        .kv_tokens = tokens_in_all(sequences, count), .sequences = count, .capture_routing = s->output};
     cot_engine *engine = NULL;
-    bool good = cot_engine_open_cli(&engine, s->model, &s->engine, &needs) && evaluate(s, engine, sequences, count);
+    bool good =
+        cot_engine_open_cli(&engine, s->model, &s->engine, &needs) && evaluate(s, engine, sequences, count);
     cot_engine_close(engine);
     cot_eval_set_close(set);
     return good;
 }
 
-static bool eval_texts(const struct eval_settings *s) {
+static bool eval_texts(const struct eval_settings *s)
+{
     enum { WINDOWS_AT_ONCE = 4 };
     text_windows windows = {0};
     cot_engine *engine = NULL;
     engine_needs needs = {.sequences = WINDOWS_AT_ONCE, .capture_routing = s->output};
-    bool good = cot_engine_open_cli(&engine, s->model, &s->engine, &needs) &&
-                text_windows_read(&windows, s->model, s->texts, cot_engine_describe(engine)->context_tokens) &&
-                evaluate(s, engine, windows.sequences, windows.count);
+    bool good =
+        cot_engine_open_cli(&engine, s->model, &s->engine, &needs) &&
+        text_windows_read(&windows, s->model, s->texts, cot_engine_describe(engine)->context_tokens) &&
+        evaluate(s, engine, windows.sequences, windows.count);
     text_windows_free(&windows);
     cot_engine_close(engine);
     return good;
 }
 
-static int eval(const void *settings) {
+static int eval(const void *settings)
+{
     const struct eval_settings *s = settings;
     if (!s->tokens == !s->texts.count) {
         cot_complain("give either --tokens FILE.safetensors or --text FILE");
@@ -142,10 +165,12 @@ static int eval(const void *settings) {
 
 #define AT(field) offsetof(struct eval_settings, field)
 static const cot_option eval_options[] = {
-    {"tokens", 0, COT_OPTION_TEXT, "FILE.safetensors", NULL, "token sequences: ids.NAME, optionally prefill_tokens.NAME", AT(tokens)},
-    {"text", 0, COT_OPTION_LIST, "FILE", NULL, "text, cut into windows of the context; may be repeated", AT(texts)},
-    {"output", 'o', COT_OPTION_TEXT, "OUT.safetensors", NULL, "write logits.NAME, experts.NAME.LAYER, weights.NAME.LAYER",
-     AT(output)},
+    {"tokens", 0, COT_OPTION_TEXT, "FILE.safetensors", NULL,
+     "token sequences: ids.NAME, optionally prefill_tokens.NAME", AT(tokens)},
+    {"text", 0, COT_OPTION_LIST, "FILE", NULL, "text, cut into windows of the context; may be repeated",
+     AT(texts)},
+    {"output", 'o', COT_OPTION_TEXT, "OUT.safetensors", NULL,
+     "write logits.NAME, experts.NAME.LAYER, weights.NAME.LAYER", AT(output)},
     {"json", 0, COT_OPTION_FLAG, NULL, NULL, "print the losses as JSON", AT(json)},
     {"stats", 0, COT_OPTION_OPTIONAL_TEXT, "FILE.json", NULL,
      "show bytes, messages, locality and speed on standard error, or write them to a file", AT(stats)},
@@ -154,11 +179,15 @@ static const cot_option eval_options[] = {
 const cot_command cot_cmd_eval = {
     .name = "eval",
     .summary = "measure a model's loss on given tokens, and write its logits and routing",
-    .details = "Each sequence is fed as it is given: its prompt at once, the rest a token at a time, and every token's logits are "
-               "kept. Losses are the mean negative log-likelihood of a sequence's predictions, in nats a token.",
-    .examples = (const char *const[]){"coterie eval models/tiny --tokens models/tiny/heldout.safetensors",
-                                      "coterie eval MODEL --tokens ids.safetensors -o logits.safetensors --precision fp32",
-                                      "coterie eval MODEL --text book.txt --ranks 4", NULL},
+    .details =
+        "Each sequence is fed as it is given: its prompt at once, the rest a token at a time, and every "
+        "token's logits are "
+        "kept. Losses are the mean negative log-likelihood of a sequence's predictions, in nats a token.",
+    .examples =
+        (const char *const[]){
+            "coterie eval models/tiny --tokens models/tiny/heldout.safetensors",
+            "coterie eval MODEL --tokens ids.safetensors -o logits.safetensors --precision fp32",
+            "coterie eval MODEL --text book.txt --ranks 4", NULL},
     .options = {.groups = (const cot_option_group[]){{"Options", eval_options, 0},
                                                      {"Group of ranks", cot_engine_option_rows, AT(engine)},
                                                      {0}},

@@ -8,13 +8,15 @@
 #include <stdio.h>
 #include <unistd.h>
 
-static void print_names(const char *title, const char *const *names) {
+static void print_names(const char *title, const char *const *names)
+{
     printf("%-12s", title);
     for (int i = 0; names[i]; i++) printf("%s%s", i ? ", " : "", names[i]);
     printf("\n");
 }
 
-static int info(const void *settings) {
+static int info(const void *settings)
+{
     (void)settings;
     printf("%-12s%s\n", "version", cot_version());
     printf("%-12s%s\n", "cpu", cot_cpu_name());
@@ -30,7 +32,8 @@ static int info(const void *settings) {
 const cot_command cot_cmd_info = {
     .name = "info",
     .summary = "show the CPU, the instruction sets and operators that this build can use",
-    .details = "Instruction sets are listed best first; the first is what runs unless --isa caps it. The first operator is the "
+    .details = "Instruction sets are listed best first; the first is what runs unless --isa caps it. The "
+               "first operator is the "
                "default of --op.",
     .examples = (const char *const[]){"coterie info", NULL},
     .settings_bytes = 1,

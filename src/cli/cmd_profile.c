@@ -21,14 +21,16 @@ struct listener {
     size_t done, total;
 };
 
-static void on_routing(void *context, size_t request, int64_t position, int32_t token, const uint16_t *experts,
-                       const float *weights) {
+static void on_routing(void *context, size_t request, int64_t position, int32_t token,
+                       const uint16_t *experts, const float *weights)
+{
     struct listener *l = context;
     routing_recorder_take(l->recorder, request, position, token, experts, weights);
     cot_progress_show(&l->progress, ++l->done, l->total);
 }
 
-static bool profile_windows(const struct profile_settings *s, cot_engine *engine, const text_windows *w) {
+static bool profile_windows(const struct profile_settings *s, cot_engine *engine, const text_windows *w)
+{
     routing_recorder recorder;
     cot_error error;
     cot_request *requests = calloc(w->count + 1, sizeof *requests);
@@ -38,7 +40,8 @@ static bool profile_windows(const struct profile_settings *s, cot_engine *engine
         struct listener listener = {&recorder, {"profiling", 0}, 0, 0};
         for (size_t i = 0; i < w->count; i++) {
             const cot_eval_sequence *q = &w->sequences[i];
-            requests[i] = (cot_request){.prompt = q->ids, .prompt_tokens = q->tokens, .forced = q->ids}; // nothing is generated
+            requests[i] = (cot_request){
+                .prompt = q->ids, .prompt_tokens = q->tokens, .forced = q->ids}; // nothing is generated
             listener.total += (size_t)q->tokens;
         }
         cot_events events = {.context = &listener, .on_routing = on_routing};
@@ -51,7 +54,8 @@ static bool profile_windows(const struct profile_settings *s, cot_engine *engine
     return good && cot_show_stats(engine, s->stats);
 }
 
-static int profile(const void *settings) {
+static int profile(const void *settings)
+{
     enum { WINDOWS_AT_ONCE = 4 };
     const struct profile_settings *s = settings;
     if (!s->texts.count || !s->output) {
@@ -61,9 +65,10 @@ static int profile(const void *settings) {
     text_windows windows = {0};
     cot_engine *engine = NULL;
     engine_needs needs = {.sequences = WINDOWS_AT_ONCE, .capture_routing = true};
-    bool good = cot_engine_open_cli(&engine, s->model, &s->engine, &needs) &&
-                text_windows_read(&windows, s->model, s->texts, cot_engine_describe(engine)->context_tokens) &&
-                profile_windows(s, engine, &windows);
+    bool good =
+        cot_engine_open_cli(&engine, s->model, &s->engine, &needs) &&
+        text_windows_read(&windows, s->model, s->texts, cot_engine_describe(engine)->context_tokens) &&
+        profile_windows(s, engine, &windows);
     text_windows_free(&windows);
     cot_engine_close(engine);
     return good ? COT_EXIT_OK : COT_EXIT_FAILURE;
@@ -71,7 +76,8 @@ static int profile(const void *settings) {
 
 #define AT(field) offsetof(struct profile_settings, field)
 static const cot_option profile_options[] = {
-    {"text", 0, COT_OPTION_LIST, "FILE", NULL, "text, cut into windows of the context; may be repeated", AT(texts)},
+    {"text", 0, COT_OPTION_LIST, "FILE", NULL, "text, cut into windows of the context; may be repeated",
+     AT(texts)},
     {"output", 'o', COT_OPTION_TEXT, "OUT.safetensors", NULL, "the routing trace to write", AT(output)},
     {"stats", 0, COT_OPTION_OPTIONAL_TEXT, "FILE.json", NULL,
      "show bytes, messages, locality and speed on standard error, or write them to a file", AT(stats)},
@@ -80,9 +86,12 @@ static const cot_option profile_options[] = {
 const cot_command cot_cmd_profile = {
     .name = "profile",
     .summary = "record which experts a model sends a text's tokens to, as a routing trace",
-    .details = "Each window of the context is a sequence of the trace. See coterie trace info for what a trace tells.",
-    .examples = (const char *const[]){"coterie profile models/tiny --text book.txt -o trace.safetensors",
-                                      "coterie profile MODEL --text a.txt --text b.txt --ranks 4 -o trace.safetensors", NULL},
+    .details = "Each window of the context is a sequence of the trace. See coterie trace info for what a "
+               "trace tells.",
+    .examples =
+        (const char *const[]){
+            "coterie profile models/tiny --text book.txt -o trace.safetensors",
+            "coterie profile MODEL --text a.txt --text b.txt --ranks 4 -o trace.safetensors", NULL},
     .options = {.groups = (const cot_option_group[]){{"Options", profile_options, 0},
                                                      {"Group of ranks", cot_engine_option_rows, AT(engine)},
                                                      {0}},

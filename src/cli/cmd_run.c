@@ -20,8 +20,8 @@ struct run_settings {
     cot_optional_text stats;
 };
 
-/* One prompt and what has been made of it. Texts come out in the order of the prompts: the first that is not yet over is
- * written as it grows, later ones are kept. */
+/* One prompt and what has been made of it. Texts come out in the order of the prompts: the first that is not
+ * yet over is written as it grows, later ones are kept. */
 struct continuation {
     int32_t *prompt;
     size_t prompt_tokens;
@@ -39,19 +39,23 @@ struct run {
 
 /* ---- prompts ---- */
 
-static char *read_prompt(const struct cot_list_item *item, size_t *bytes) {
+static char *read_prompt(const struct cot_list_item *item, size_t *bytes)
+{
     if (item->option->letter == 'f' || strcmp(item->text, "-") == 0) return read_whole(item->text, bytes);
     *bytes = strlen(item->text);
     return strdup(item->text);
 }
 
-static bool prepare(struct run *run, const struct run_settings *s, const cot_tokenizer *tokenizer, const char **stops) {
+static bool prepare(struct run *run, const struct run_settings *s, const cot_tokenizer *tokenizer,
+                    const char **stops)
+{
     for (size_t i = 0; i < run->count; i++) {
         struct continuation *c = &run->each[i];
         size_t bytes;
         char *text = read_prompt(&s->prompts.items[i], &bytes);
         if (!text) return false;
-        cot_status status = cot_tokenizer_encode(tokenizer, &c->prompt, &c->prompt_tokens, text, bytes, true, &run->error);
+        cot_status status =
+            cot_tokenizer_encode(tokenizer, &c->prompt, &c->prompt_tokens, text, bytes, true, &run->error);
         free(text);
         if (status == COT_OK)
             status = cot_text_stream_open(&c->stream, tokenizer, stops, s->stops.count, &run->error);
@@ -69,7 +73,8 @@ static bool prepare(struct run *run, const struct run_settings *s, const cot_tok
 
 /* ---- output ---- */
 
-static void write_ready(struct run *run) {
+static void write_ready(struct run *run)
+{
     while (run->head < run->count) {
         struct continuation *c = &run->each[run->head];
         if (c->bytes) {
@@ -83,7 +88,8 @@ static void write_ready(struct run *run) {
     fflush(stdout);
 }
 
-static void append(struct run *run, struct continuation *c, const char *piece, size_t bytes) {
+static void append(struct run *run, struct continuation *c, const char *piece, size_t bytes)
+{
     if (c->bytes + bytes > c->room) {
         char *text = realloc(c->text, c->room = 2 * (c->bytes + bytes));
         if (!text) {
@@ -96,7 +102,8 @@ static void append(struct run *run, struct continuation *c, const char *piece, s
     c->bytes += bytes;
 }
 
-static bool take_token(void *context, size_t request, int32_t token) {
+static bool take_token(void *context, size_t request, int32_t token)
+{
     struct run *run = context;
     struct continuation *c = &run->each[request];
     const char *piece;
@@ -108,7 +115,8 @@ static bool take_token(void *context, size_t request, int32_t token) {
     return !stopped && run->error.status == COT_OK;
 }
 
-static void take_finish(void *context, size_t request, cot_finish finish) {
+static void take_finish(void *context, size_t request, cot_finish finish)
+{
     struct run *run = context;
     struct continuation *c = &run->each[request];
     const char *piece;
@@ -121,7 +129,8 @@ static void take_finish(void *context, size_t request, cot_finish finish) {
 
 /* ---- the command ---- */
 
-static cot_sampling sampling_of(const struct run_settings *s) {
+static cot_sampling sampling_of(const struct run_settings *s)
+{
     cot_sampling sampling;
     cot_sampling_init(&sampling);
     sampling.temperature = s->temperature;
@@ -140,24 +149,30 @@ struct listeners {
     routing_recorder *recorder;
 };
 
-static bool on_token(void *context, size_t request, int32_t token) {
+static bool on_token(void *context, size_t request, int32_t token)
+{
     return take_token(((struct listeners *)context)->run, request, token);
 }
 
-static void on_finish(void *context, size_t request, cot_finish finish) {
+static void on_finish(void *context, size_t request, cot_finish finish)
+{
     take_finish(((struct listeners *)context)->run, request, finish);
 }
 
-static void on_routing(void *context, size_t request, int64_t position, int32_t token, const uint16_t *experts,
-                       const float *weights) {
-    routing_recorder_take(((struct listeners *)context)->recorder, request, position, token, experts, weights);
+static void on_routing(void *context, size_t request, int64_t position, int32_t token,
+                       const uint16_t *experts, const float *weights)
+{
+    routing_recorder_take(((struct listeners *)context)->recorder, request, position, token, experts,
+                          weights);
 }
 
-static bool generate(struct run *run, const struct run_settings *s, cot_engine *engine, cot_request *requests) {
+static bool generate(struct run *run, const struct run_settings *s, cot_engine *engine, cot_request *requests)
+{
     routing_recorder recorder;
     if (!routing_recorder_open(&recorder, s->engine.save_routing, s->model, engine)) return false;
     struct listeners listeners = {run, &recorder};
-    cot_events events = {.context = &listeners, .on_token = on_token, .on_finish = on_finish, .on_routing = on_routing};
+    cot_events events = {
+        .context = &listeners, .on_token = on_token, .on_finish = on_finish, .on_routing = on_routing};
     if (run->count > 1) printf("== 1 ==\n");
     cot_status status = cot_engine_run(engine, requests, run->count, &events, &run->error);
     bool good = status == COT_OK && run->error.status == COT_OK;
@@ -166,13 +181,15 @@ static bool generate(struct run *run, const struct run_settings *s, cot_engine *
     return good && cot_show_stats(engine, s->stats);
 }
 
-static bool run_prompts(struct run *run, const struct run_settings *s, const cot_tokenizer *tokenizer, cot_request *requests,
-                        const char **stops) {
+static bool run_prompts(struct run *run, const struct run_settings *s, const cot_tokenizer *tokenizer,
+                        cot_request *requests, const char **stops)
+{
     engine_needs needs = {.sequences = run->count};
     for (size_t i = 0; i < s->stops.count; i++) stops[i] = s->stops.items[i].text;
     if (!prepare(run, s, tokenizer, stops)) return false;
     for (size_t i = 0; i < run->count; i++) {
-        requests[i] = (cot_request){.prompt = run->each[i].prompt, .prompt_tokens = (int64_t)run->each[i].prompt_tokens,
+        requests[i] = (cot_request){.prompt = run->each[i].prompt,
+                                    .prompt_tokens = (int64_t)run->each[i].prompt_tokens,
                                     .sampling = sampling_of(s)};
         needs.kv_tokens += (int64_t)run->each[i].prompt_tokens + s->max_tokens + 64;
     }
@@ -183,7 +200,8 @@ static bool run_prompts(struct run *run, const struct run_settings *s, const cot
     return good;
 }
 
-static int run_command(const void *settings) {
+static int run_command(const void *settings)
+{
     const struct run_settings *s = settings;
     struct run run = {.count = s->prompts.count};
     cot_tokenizer *tokenizer;
@@ -212,36 +230,41 @@ static int run_command(const void *settings) {
 
 #define AT(field) offsetof(struct run_settings, field)
 static const cot_option prompt_options[] = {
-    {"prompt", 'p', COT_OPTION_LIST, "TEXT", NULL, "a prompt; - reads standard input; may be repeated", AT(prompts)},
+    {"prompt", 'p', COT_OPTION_LIST, "TEXT", NULL, "a prompt; - reads standard input; may be repeated",
+     AT(prompts)},
     {"file", 'f', COT_OPTION_LIST, "FILE", NULL, "a prompt from a file; may be repeated", AT(prompts)},
-    {"max-tokens", 'n', COT_OPTION_INTEGER, "N", "256", "most tokens to generate for each prompt", AT(max_tokens), .least = 0,
-     .most = 1 << 24},
+    {"max-tokens", 'n', COT_OPTION_INTEGER, "N", "256", "most tokens to generate for each prompt",
+     AT(max_tokens), .least = 0, .most = 1 << 24},
     {"stop", 0, COT_OPTION_LIST, "TEXT", NULL, "ends a text before this string; may be repeated", AT(stops)},
     {"ignore-eos", 0, COT_OPTION_FLAG, NULL, NULL, "go on after an end-of-sequence token", AT(ignore_eos)},
     {"stats", 0, COT_OPTION_OPTIONAL_TEXT, "FILE.json", NULL,
      "show bytes, messages, locality and speed on standard error, or write them to a file", AT(stats)},
     {0}};
 static const cot_option sampling_options[] = {
-    {"temperature", 0, COT_OPTION_REAL, "X", "0", "0 is greedy: always the likeliest token", AT(temperature), .min = 0, .max = 1e6},
-    {"top-k", 0, COT_OPTION_INTEGER, "K", "0", "sample among the K likeliest tokens (0: all)", AT(top_k), .least = 0,
-     .most = INT32_MAX},
-    {"top-p", 0, COT_OPTION_REAL, "P", "1", "sample among the likeliest tokens that together reach P", AT(top_p), .min = 1e-9,
-     .max = 1},
-    {"min-p", 0, COT_OPTION_REAL, "P", "0", "sample among tokens at least P times as likely as the likeliest", AT(min_p), .min = 0,
-     .max = 1},
-    {"repetition-penalty", 0, COT_OPTION_REAL, "X", "1", "above 1 makes tokens that have occurred less likely",
-     AT(repetition_penalty), .min = 1e-6, .max = 1e6},
-    {"seed", 's', COT_OPTION_INTEGER, "N", "0", "the same seed draws the same text", AT(seed), .least = 0, .most = INT64_MAX},
+    {"temperature", 0, COT_OPTION_REAL, "X", "0", "0 is greedy: always the likeliest token", AT(temperature),
+     .min = 0, .max = 1e6},
+    {"top-k", 0, COT_OPTION_INTEGER, "K", "0", "sample among the K likeliest tokens (0: all)", AT(top_k),
+     .least = 0, .most = INT32_MAX},
+    {"top-p", 0, COT_OPTION_REAL, "P", "1", "sample among the likeliest tokens that together reach P",
+     AT(top_p), .min = 1e-9, .max = 1},
+    {"min-p", 0, COT_OPTION_REAL, "P", "0", "sample among tokens at least P times as likely as the likeliest",
+     AT(min_p), .min = 0, .max = 1},
+    {"repetition-penalty", 0, COT_OPTION_REAL, "X", "1",
+     "above 1 makes tokens that have occurred less likely", AT(repetition_penalty), .min = 1e-6, .max = 1e6},
+    {"seed", 's', COT_OPTION_INTEGER, "N", "0", "the same seed draws the same text", AT(seed), .least = 0,
+     .most = INT64_MAX},
     {0}};
 
 const cot_command cot_cmd_run = {
     .name = "run",
     .summary = "continue prompts with a model spread over a group of ranks",
-    .details = "Standard output is the continuation alone; of several prompts, each after a line == N ==. Text ends at an "
+    .details = "Standard output is the continuation alone; of several prompts, each after a line == N ==. "
+               "Text ends at an "
                "end-of-sequence token of the model, a stop string, --max-tokens, or the end of the context.",
-    .examples = (const char *const[]){"coterie run models/tiny -p \"Question: What is 2 + 3?\" --ranks 4 --stats",
-                                      "coterie run MODEL -f prompt.txt --temperature 0.7 --top-p 0.9 --seed 1",
-                                      "coterie run MODEL -p \"one\" -p \"two\" --attention dp --ranks 2", NULL},
+    .examples =
+        (const char *const[]){"coterie run models/tiny -p \"Question: What is 2 + 3?\" --ranks 4 --stats",
+                              "coterie run MODEL -f prompt.txt --temperature 0.7 --top-p 0.9 --seed 1",
+                              "coterie run MODEL -p \"one\" -p \"two\" --attention dp --ranks 2", NULL},
     .options = {.groups = (const cot_option_group[]){{"Options", prompt_options, 0},
                                                      {"Sampling", sampling_options, 0},
                                                      {"Group of ranks", cot_engine_option_rows, AT(engine)},

@@ -110,10 +110,12 @@ static int print_json(const cot_trace *trace, const figures *layer, const figure
     json_object_set_new(o, "overall", figures_json(trace, all));
     json_object_set_new(o, "layers", layers);
     json_object_set(o, "warnings", warnings);
-    int failed = json_dumpf(o, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-    putchar('\n');
+    char *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     json_decref(o);
-    return failed ? cot_complain("cannot write the figures as JSON") : COT_EXIT_OK;
+    if (!text) return cot_complain("cannot spell the figures of '%s' as JSON", trace->model);
+    puts(text);
+    free(text);
+    return COT_EXIT_OK;
 }
 
 static void print_figures(const cot_trace *trace, const char *name, const figures *f)

@@ -12,22 +12,26 @@ static const char *const precisions[] = {"bf16", "fp32", NULL};
 static const char *const attentions[] = {"tp", "dp", NULL};
 
 const cot_option cot_engine_option_rows[] = {
-    {"ranks", 'r', COT_OPTION_INTEGER, "P", "1", "ranks of the expert-parallel group", offsetof(engine_settings, ranks), .least = 1,
-     .most = 64},
-    {"threads", 't', COT_OPTION_INTEGER, "N", "0", "threads in all (0: as many as cores); beyond P they help, below P they limit",
+    {"ranks", 'r', COT_OPTION_INTEGER, "P", "1", "ranks of the expert-parallel group",
+     offsetof(engine_settings, ranks), .least = 1, .most = 64},
+    {"threads", 't', COT_OPTION_INTEGER, "N", "0",
+     "threads in all (0: as many as cores); beyond P they help, below P they limit",
      offsetof(engine_settings, threads), .least = 0, .most = 1024},
-    {"precision", 0, COT_OPTION_CHOICE, "TYPE", "bf16", "arithmetic and payload", offsetof(engine_settings, precision),
-     .choices = precisions},
+    {"precision", 0, COT_OPTION_CHOICE, "TYPE", "bf16", "arithmetic and payload",
+     offsetof(engine_settings, precision), .choices = precisions},
     {"attention", 0, COT_OPTION_CHOICE, "HOW", "tp",
-     "tp: heads split over ranks; dp: a sequence's tokens and KV stay on its home rank", offsetof(engine_settings, attention),
-     .choices = attentions},
-    {"op", 0, COT_OPTION_TEXT, "NAME", NULL, "MoE operator (see coterie info)", offsetof(engine_settings, op)},
-    {"isa", 0, COT_OPTION_TEXT, "NAME", NULL, "caps the instruction set (see coterie info)", offsetof(engine_settings, isa)},
+     "tp: heads split over ranks; dp: a sequence's tokens and KV stay on its home rank",
+     offsetof(engine_settings, attention), .choices = attentions},
+    {"op", 0, COT_OPTION_TEXT, "NAME", NULL, "MoE operator (see coterie info)",
+     offsetof(engine_settings, op)},
+    {"isa", 0, COT_OPTION_TEXT, "NAME", NULL, "caps the instruction set (see coterie info)",
+     offsetof(engine_settings, isa)},
     {"save-routing", 0, COT_OPTION_TEXT, "FILE", NULL, "write the routing of every token as a trace",
      offsetof(engine_settings, save_routing)},
     {0}};
 
-cot_engine_options cot_engine_options_of(const engine_settings *s, const engine_needs *needs) {
+cot_engine_options cot_engine_options_of(const engine_settings *s, const engine_needs *needs)
+{
     enum { MOST_AT_ONCE = 64 };
     cot_engine_options o;
     cot_engine_options_init(&o);
@@ -39,15 +43,20 @@ cot_engine_options cot_engine_options_of(const engine_settings *s, const engine_
     o.isa = s->isa;
     o.capture_routing = needs->capture_routing || s->save_routing;
     o.kv_tokens = needs->kv_tokens;
-    o.sequences = needs->sequences < 1 ? 1 : needs->sequences > MOST_AT_ONCE ? MOST_AT_ONCE : (int)needs->sequences;
+    o.sequences = needs->sequences < 1              ? 1
+                  : needs->sequences > MOST_AT_ONCE ? MOST_AT_ONCE
+                                                    : (int)needs->sequences;
     return o;
 }
 
-static void show(void *context, size_t done, size_t total) {
+static void show(void *context, size_t done, size_t total)
+{
     cot_progress_show(context, done, total);
 }
 
-bool cot_engine_open_cli(cot_engine **engine, const char *model, const engine_settings *settings, const engine_needs *needs) {
+bool cot_engine_open_cli(cot_engine **engine, const char *model, const engine_settings *settings,
+                         const engine_needs *needs)
+{
     cot_engine_options options = cot_engine_options_of(settings, needs);
     cot_progress progress = {"loading", 0};
     options.progress = show;
@@ -56,35 +65,44 @@ bool cot_engine_open_cli(cot_engine **engine, const char *model, const engine_se
     char *notes = NULL;
     cot_status status = cot_engine_open(engine, model, &options, &notes, &error);
     cot_progress_end(&progress);
-    if (status != COT_OK) cot_complain_of(&error);
-    else if (notes) fprintf(stderr, "note: %s\n", notes);
+    if (status != COT_OK)
+        cot_complain_of(&error);
+    else if (notes)
+        fprintf(stderr, "note: %s\n", notes);
     free(notes);
     return status == COT_OK;
 }
 
-bool routing_recorder_open(routing_recorder *r, const char *path, const char *model, const cot_engine *engine) {
+bool routing_recorder_open(routing_recorder *r, const char *path, const char *model, const cot_engine *engine)
+{
     *r = (routing_recorder){.path = path};
     if (!path) return true;
     const cot_engine_info *info = cot_engine_describe(engine);
     size_t length = strlen(model);
     while (length > 1 && model[length - 1] == '/') length--;
     char *name = strndup(model, length), *base = name ? strrchr(name, '/') : NULL;
-    cot_status status = cot_trace_builder_open(&r->builder, base && base[1] ? base + 1 : name ? name : "", (int32_t)info->moe_layers,
-                                               info->moe_layer, (int32_t)info->experts, (int32_t)info->top_k, &r->error);
+    cot_status status = cot_trace_builder_open(&r->builder,
+                                               base && base[1] ? base + 1
+                                               : name          ? name
+                                                               : "",
+                                               (int32_t)info->moe_layers, info->moe_layer,
+                                               (int32_t)info->experts, (int32_t)info->top_k, &r->error);
     free(name);
     if (status != COT_OK) cot_complain_of(&r->error);
     return status == COT_OK;
 }
 
-void routing_recorder_take(void *context, size_t request, int64_t position, int32_t token, const uint16_t *experts,
-                           const float *weights) {
+void routing_recorder_take(void *context, size_t request, int64_t position, int32_t token,
+                           const uint16_t *experts, const float *weights)
+{
     routing_recorder *r = context;
     (void)position;
     if (r->builder && r->error.status == COT_OK)
         cot_trace_builder_append(r->builder, (int32_t)request, token, experts, weights, &r->error);
 }
 
-bool routing_recorder_finish(routing_recorder *r, bool write) {
+bool routing_recorder_finish(routing_recorder *r, bool write)
+{
     bool good = true;
     if (r->builder && write) {
         cot_trace trace = {0};

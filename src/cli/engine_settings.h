@@ -22,8 +22,10 @@ typedef struct engine_needs {
 } engine_needs;
 cot_engine_options cot_engine_options_of(const engine_settings *settings, const engine_needs *needs);
 
-/* Opens the model with a progress bar and a note about skipped tensors. Returns false after a line on stderr. */
-bool cot_engine_open_cli(cot_engine **engine, const char *model, const engine_settings *settings, const engine_needs *needs);
+/* Opens the model with a progress bar and a note about skipped tensors. Returns false after a line on stderr.
+ */
+bool cot_engine_open_cli(cot_engine **engine, const char *model, const engine_settings *settings,
+                         const engine_needs *needs);
 
 /* Collects routing into a trace file. All calls do nothing where `path` is NULL. */
 typedef struct routing_recorder {
@@ -31,9 +33,10 @@ typedef struct routing_recorder {
     cot_trace_builder *builder;
     cot_error error; // the first
 } routing_recorder;
-bool routing_recorder_open(routing_recorder *recorder, const char *path, const char *model, const cot_engine *engine);
-void routing_recorder_take(void *recorder, size_t request, int64_t position, int32_t token, const uint16_t *experts,
-                           const float *weights);
+bool routing_recorder_open(routing_recorder *recorder, const char *path, const char *model,
+                           const cot_engine *engine);
+void routing_recorder_take(void *recorder, size_t request, int64_t position, int32_t token,
+                           const uint16_t *experts, const float *weights);
 /* Writes the file and closes. Returns false after a line on stderr. */
 bool routing_recorder_finish(routing_recorder *recorder, bool write);
 

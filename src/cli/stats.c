@@ -7,80 +7,95 @@
 #include <stdio.h>
 #include <string.h>
 
-static uint64_t sum(const uint64_t *matrix, int ranks) {
+static uint64_t sum(const uint64_t *matrix, int ranks)
+{
     uint64_t total = 0;
     for (int i = 0; i < ranks * ranks; i++) total += matrix[i];
     return total;
 }
 
-static double per_second(int64_t n, int64_t ns) { return ns ? (double)n * 1e9 / (double)ns : 0; }
+static double per_second(int64_t n, int64_t ns)
+{
+    return ns ? (double)n * 1e9 / (double)ns : 0;
+}
 
-static int64_t total_ns(const cot_stats *s) {
+static int64_t total_ns(const cot_stats *s)
+{
     int64_t total = 0;
     for (int i = 0; i < COT_STATS_TIMES; i++) total += s->times[i].ns;
     return total;
 }
 
-static void print_table(const cot_stats *s) {
+static void print_table(const cot_stats *s)
+{
     int64_t tokens = s->prefill_tokens + s->decode_tokens, ns = total_ns(s);
     fprintf(stderr, "\n%-16s %14s %10s %12s\n", "phase", "bytes", "messages", "bytes/token");
     uint64_t bytes = 0, messages = 0;
     for (int p = 0; p < COT_STATS_PHASES; p++) {
         uint64_t b = sum(s->bytes[p], s->ranks), m = sum(s->messages[p], s->ranks);
-        fprintf(stderr, "%-16s %14llu %10llu %12.0f\n", cot_engine_phases()[p], (unsigned long long)b, (unsigned long long)m,
-                tokens ? (double)b / (double)tokens : 0);
+        fprintf(stderr, "%-16s %14llu %10llu %12.0f\n", cot_engine_phases()[p], (unsigned long long)b,
+                (unsigned long long)m, tokens ? (double)b / (double)tokens : 0);
         bytes += b;
         messages += m;
     }
-    fprintf(stderr, "%-16s %14llu %10llu %12.0f\n", "all", (unsigned long long)bytes, (unsigned long long)messages,
-            tokens ? (double)bytes / (double)tokens : 0);
-    fprintf(stderr, "\nlocal activation rate %.3f, distinct remote ranks a token %.2f (%d ranks)\n", s->lar, s->remote_ranks,
-            s->ranks);
-    fprintf(stderr, "prefill %lld tokens at %.1f tokens/s, decode %lld tokens at %.1f tokens/s\n", (long long)s->prefill_tokens,
-            per_second(s->prefill_tokens, s->prefill_ns), (long long)s->decode_tokens,
-            per_second(s->decode_tokens, s->decode_ns));
+    fprintf(stderr, "%-16s %14llu %10llu %12.0f\n", "all", (unsigned long long)bytes,
+            (unsigned long long)messages, tokens ? (double)bytes / (double)tokens : 0);
+    fprintf(stderr, "\nlocal activation rate %.3f, distinct remote ranks a token %.2f (%d ranks)\n", s->lar,
+            s->remote_ranks, s->ranks);
+    fprintf(stderr, "prefill %lld tokens at %.1f tokens/s, decode %lld tokens at %.1f tokens/s\n",
+            (long long)s->prefill_tokens, per_second(s->prefill_tokens, s->prefill_ns),
+            (long long)s->decode_tokens, per_second(s->decode_tokens, s->decode_ns));
     fprintf(stderr, "time, all ranks, waiting included:");
     for (int i = 0, shown = 0; i < COT_STATS_TIMES; i++)
         if (s->times[i].ns)
-            fprintf(stderr, "%s %s %.0f %%", shown++ ? "," : "", s->times[i].name, 100.0 * (double)s->times[i].ns / (double)ns);
+            fprintf(stderr, "%s %s %.0f %%", shown++ ? "," : "", s->times[i].name,
+                    100.0 * (double)s->times[i].ns / (double)ns);
     fprintf(stderr, "\n");
 }
 
-static json_t *matrix_json(const uint64_t *matrix, int ranks) {
+static json_t *matrix_json(const uint64_t *matrix, int ranks)
+{
     json_t *rows = json_array();
     for (int from = 0; from < ranks; from++) {
         json_t *row = json_array();
-        for (int to = 0; to < ranks; to++) json_array_append_new(row, json_integer((json_int_t)matrix[from * ranks + to]));
+        for (int to = 0; to < ranks; to++)
+            json_array_append_new(row, json_integer((json_int_t)matrix[from * ranks + to]));
         json_array_append_new(rows, row);
     }
     return rows;
 }
 
-static json_t *stats_json(const cot_stats *s) {
+static json_t *stats_json(const cot_stats *s)
+{
     json_t *phases = json_object(), *times = json_object();
     for (int p = 0; p < COT_STATS_PHASES; p++)
         json_object_set_new(phases, cot_engine_phases()[p],
                             json_pack("{s:o, s:o}", "bytes", matrix_json(s->bytes[p], s->ranks), "messages",
                                       matrix_json(s->messages[p], s->ranks)));
-    for (int i = 0; i < COT_STATS_TIMES; i++) json_object_set_new(times, s->times[i].name, json_integer(s->times[i].ns));
-    return json_pack("{s:i, s:o, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "ranks", s->ranks, "phases", phases, "lar",
-                     s->lar, "remote_ranks", s->remote_ranks, "activations", (json_int_t)s->activations, "local_activations",
-                     (json_int_t)s->local_activations, "steps", (json_int_t)s->steps, "prefill_tokens",
-                     (json_int_t)s->prefill_tokens, "decode_tokens", (json_int_t)s->decode_tokens, "prefill_ns",
-                     (json_int_t)s->prefill_ns, "decode_ns", (json_int_t)s->decode_ns, "times_ns", times);
+    for (int i = 0; i < COT_STATS_TIMES; i++)
+        json_object_set_new(times, s->times[i].name, json_integer(s->times[i].ns));
+    return json_pack("{s:i, s:o, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "ranks", s->ranks,
+                     "phases", phases, "lar", s->lar, "remote_ranks", s->remote_ranks, "activations",
+                     (json_int_t)s->activations, "local_activations", (json_int_t)s->local_activations,
+                     "steps", (json_int_t)s->steps, "prefill_tokens", (json_int_t)s->prefill_tokens,
+                     "decode_tokens", (json_int_t)s->decode_tokens, "prefill_ns", (json_int_t)s->prefill_ns,
+                     "decode_ns", (json_int_t)s->decode_ns, "times_ns", times);
 }
 
-static bool write_json(const cot_stats *s, const char *path) {
+static bool write_json(const cot_stats *s, const char *path)
+{
     json_t *json = stats_json(s);
     FILE *file = fopen(path, "w");
-    bool good = file && json && json_dumpf(json, file, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) == 0 && fputc('\n', file) != EOF;
+    bool good = file && json && json_dumpf(json, file, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) == 0 &&
+                fputc('\n', file) != EOF;
     if (file && fclose(file)) good = false;
     if (!good) cot_complain("cannot write '%s': %s", path, strerror(errno));
     json_decref(json);
     return good;
 }
 
-bool cot_show_stats(cot_engine *engine, cot_optional_text wanted) {
+bool cot_show_stats(cot_engine *engine, cot_optional_text wanted)
+{
     if (!wanted.given) return true;
     cot_stats stats;
     cot_error error;
@@ -89,8 +104,10 @@ bool cot_show_stats(cot_engine *engine, cot_optional_text wanted) {
         return false;
     }
     bool good = true;
-    if (wanted.text) good = write_json(&stats, wanted.text);
-    else print_table(&stats);
+    if (wanted.text)
+        good = write_json(&stats, wanted.text);
+    else
+        print_table(&stats);
     cot_stats_clear(&stats);
     return good;
 }

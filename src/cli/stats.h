@@ -4,8 +4,9 @@
 #include "options.h"
 #include "coterie/engine.h"
 
-/* Where `wanted`: gathers the counters, prints the table on stderr or, with a file name, writes JSON there: per phase
- * `bytes` and `messages` as [P][P] matrices, source by destination. Returns false after a line on stderr. */
+/* Where `wanted`: gathers the counters, prints the table on stderr or, with a file name, writes JSON there:
+ * per phase `bytes` and `messages` as [P][P] matrices, source by destination. Returns false after a line on
+ * stderr. */
 bool cot_show_stats(cot_engine *engine, cot_optional_text wanted);
 
 #endif

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char *read_stream(FILE *file, size_t *bytes) {
+static char *read_stream(FILE *file, size_t *bytes)
+{
     char *text = NULL;
     size_t room = 0;
     *bytes = 0;
@@ -29,7 +30,8 @@ static char *read_stream(FILE *file, size_t *bytes) {
     return NULL;
 }
 
-char *read_whole(const char *path, size_t *bytes) {
+char *read_whole(const char *path, size_t *bytes)
+{
     bool standard = strcmp(path, "-") == 0;
     FILE *file = standard ? stdin : fopen(path, "rb");
     char *text = file ? read_stream(file, bytes) : NULL;
@@ -38,7 +40,8 @@ char *read_whole(const char *path, size_t *bytes) {
     return text;
 }
 
-static bool add_window(text_windows *w, const char *file, size_t number, const int32_t *ids, int64_t tokens) {
+static bool add_window(text_windows *w, const char *file, size_t number, const int32_t *ids, int64_t tokens)
+{
     if (w->count == w->room) {
         size_t room = 2 * w->room + 16;
         cot_eval_sequence *sequences = realloc(w->sequences, room * sizeof *sequences);
@@ -58,12 +61,14 @@ static bool add_window(text_windows *w, const char *file, size_t number, const i
     return true;
 }
 
-static bool add_file(text_windows *w, const cot_tokenizer *tokenizer, const char *path, int64_t context) {
+static bool add_file(text_windows *w, const cot_tokenizer *tokenizer, const char *path, int64_t context)
+{
     size_t bytes, tokens = 0;
     char *text = read_whole(path, &bytes);
     if (!text) return false;
     cot_error error;
-    cot_status status = cot_tokenizer_encode(tokenizer, &w->tokens[w->files], &tokens, text, bytes, true, &error);
+    cot_status status =
+        cot_tokenizer_encode(tokenizer, &w->tokens[w->files], &tokens, text, bytes, true, &error);
     free(text);
     if (status != COT_OK) {
         cot_complain("'%s': %s", path, error.message);
@@ -84,7 +89,8 @@ static bool add_file(text_windows *w, const cot_tokenizer *tokenizer, const char
     return true;
 }
 
-bool text_windows_read(text_windows *w, const char *model, cot_list files, int64_t context) {
+bool text_windows_read(text_windows *w, const char *model, cot_list files, int64_t context)
+{
     cot_tokenizer *tokenizer;
     cot_error error;
     *w = (text_windows){0};
@@ -94,12 +100,14 @@ bool text_windows_read(text_windows *w, const char *model, cot_list files, int64
     }
     bool good = (w->tokens = calloc(files.count + 1, sizeof *w->tokens)) != NULL;
     if (!good) cot_complain("out of memory");
-    for (size_t i = 0; i < files.count && good; i++) good = add_file(w, tokenizer, files.items[i].text, context);
+    for (size_t i = 0; i < files.count && good; i++)
+        good = add_file(w, tokenizer, files.items[i].text, context);
     cot_tokenizer_close(tokenizer);
     return good;
 }
 
-void text_windows_free(text_windows *w) {
+void text_windows_free(text_windows *w)
+{
     for (size_t i = 0; i < w->files; i++) free(w->tokens[i]);
     for (size_t i = 0; i < w->name_count; i++) free(w->names[i]);
     free(w->tokens);

@@ -12,8 +12,9 @@ typedef struct text_windows {
     size_t files, name_count;
 } text_windows;
 
-/* Encodes each file of the list (- is standard input) as the tokenizer of `model` does, post-processor included, and cuts it
- * into windows of `context` tokens. Returns false after a line on stderr; free either way. */
+/* Encodes each file of the list (- is standard input) as the tokenizer of `model` does, post-processor
+ * included, and cuts it into windows of `context` tokens. Returns false after a line on stderr; free either
+ * way. */
 bool text_windows_read(text_windows *windows, const char *model, cot_list files, int64_t context);
 void text_windows_free(text_windows *windows);
 

@@ -7,30 +7,42 @@
 #include <string.h>
 #include <unistd.h>
 
-void cot_engine_options_init(cot_engine_options *options) {
-    *options = (cot_engine_options){.size = sizeof *options, .ranks = 1, .precision = "bf16", .attention = "tp",
-                                    .step_tokens = 512, .sequences = 16};
+void cot_engine_options_init(cot_engine_options *options)
+{
+    *options = (cot_engine_options){.size = sizeof *options,
+                                    .ranks = 1,
+                                    .precision = "bf16",
+                                    .attention = "tp",
+                                    .step_tokens = 512,
+                                    .sequences = 16};
 }
 
-const char *const *cot_engine_operators(void) { return cot_moe_operator_names(); }
+const char *const *cot_engine_operators(void)
+{
+    return cot_moe_operator_names();
+}
 
 /* ---- options ---- */
 
-static cot_status in_range(const char *name, int64_t value, int64_t least, int64_t most, cot_error *error) {
+static cot_status in_range(const char *name, int64_t value, int64_t least, int64_t most, cot_error *error)
+{
     if (value >= least && value <= most) return COT_OK;
-    return cot_fail(error, COT_INVALID_ARGUMENT, "%s %lld is not in [%lld, %lld]", name, (long long)value, (long long)least,
-                    (long long)most);
+    return cot_fail(error, COT_INVALID_ARGUMENT, "%s %lld is not in [%lld, %lld]", name, (long long)value,
+                    (long long)least, (long long)most);
 }
 
-static cot_status check_options(const cot_engine_options *o, cot_error *error) {
+static cot_status check_options(const cot_engine_options *o, cot_error *error)
+{
     if (o->size != sizeof *o)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "engine options of %zu bytes, expected %zu", o->size, sizeof *o);
+        return cot_fail(error, COT_INVALID_ARGUMENT, "engine options of %zu bytes, expected %zu", o->size,
+                        sizeof *o);
     if (strcmp(o->precision, "bf16") != 0 && strcmp(o->precision, "fp32") != 0)
         return cot_fail(error, COT_INVALID_ARGUMENT, "unknown precision '%s' (bf16 or fp32)", o->precision);
     if (strcmp(o->attention, "tp") != 0 && strcmp(o->attention, "dp") != 0)
         return cot_fail(error, COT_INVALID_ARGUMENT, "unknown attention '%s' (tp or dp)", o->attention);
     if (o->op && !cot_moe_operator_find(o->op))
-        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown operator '%s' (%s)", o->op, cot_moe_operator_names()[0]);
+        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown operator '%s' (%s)", o->op,
+                        cot_moe_operator_names()[0]);
     cot_status status = in_range("ranks", o->ranks, 1, COT_MAX_RANKS, error);
     if (status == COT_OK) status = in_range("threads", o->threads, 0, 1024, error);
     if (status == COT_OK) status = in_range("step tokens", o->step_tokens, 1, 65536, error);
@@ -39,27 +51,34 @@ static cot_status check_options(const cot_engine_options *o, cot_error *error) {
     return status;
 }
 
-static int thread_count(const cot_engine_options *o) {
+static int thread_count(const cot_engine_options *o)
+{
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     return o->threads ? o->threads : cores > 0 && cores < 1024 ? (int)cores : 1;
 }
 
-static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_error *error) {
+static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_error *error)
+{
     const cot_config *c = e->config;
     cot_runner_options *r = &e->runner;
     int threads = thread_count(o);
-    *r = (cot_runner_options){.checkpoint = e->checkpoint, .whole = &e->whole,
+    *r = (cot_runner_options){.checkpoint = e->checkpoint,
+                              .whole = &e->whole,
                               .type = strcmp(o->precision, "fp32") == 0 ? COT_F32 : COT_BF16,
                               .data_parallel = strcmp(o->attention, "dp") == 0,
                               .helpers = threads > o->ranks ? threads - o->ranks + 1 : 1,
                               .op = cot_moe_operator_find(o->op ? o->op : cot_moe_operator_names()[0]),
-                              .step_tokens = o->step_tokens, .capture = o->capture_routing};
-    enum { LOGITS_BYTES = 64 << 20 }; // rank 0 holds this much of a step's logits at most, though at least a row a sequence
+                              .step_tokens = o->step_tokens,
+                              .capture = o->capture_routing};
+    enum {
+        LOGITS_BYTES = 64 << 20
+    }; // rank 0 holds this much of a step's logits at most, though at least a row a sequence
     int64_t rows = LOGITS_BYTES / ((int64_t)sizeof(float) * c->vocab);
     r->sequences = o->sequences < o->step_tokens ? o->sequences : o->step_tokens;
     r->step_logits = rows < r->sequences ? r->sequences : rows < o->step_tokens ? rows : o->step_tokens;
     int64_t kv_tokens = o->kv_tokens ? o->kv_tokens : c->max_context;
-    r->pages = (kv_tokens + COT_KV_PAGE - 1) / COT_KV_PAGE + r->sequences; // every sequence may leave a page part empty
+    r->pages = (kv_tokens + COT_KV_PAGE - 1) / COT_KV_PAGE +
+               r->sequences; // every sequence may leave a page part empty
     e->info.threads = threads;
     e->info.ranks = o->ranks;
     return cot_kernels_choose(&r->kernels, o->isa, error);
@@ -68,7 +87,8 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_er
 /* ---- memory ---- */
 
 /* What opening will take, all ranks together; the weights among it. */
-static cot_status measure(cot_engine *e, size_t whole, size_t *weights, size_t *total, cot_error *error) {
+static cot_status measure(cot_engine *e, size_t whole, size_t *weights, size_t *total, cot_error *error)
+{
     const cot_config *c = e->config;
     int ranks = e->info.ranks;
     cot_ffn_shape expert = cot_expert_shape(c, e->runner.type);
@@ -94,28 +114,33 @@ static cot_status measure(cot_engine *e, size_t whole, size_t *weights, size_t *
     return status;
 }
 
-static cot_status check_memory(size_t needed, cot_error *error) {
+static cot_status check_memory(size_t needed, cot_error *error)
+{
     size_t available = cot_memory_available();
     if (needed <= available) return COT_OK;
-    return cot_fail(error, COT_OUT_OF_MEMORY, "the model needs %.2f GB of memory, %.2f GB are available", (double)needed / 1e9,
-                    (double)available / 1e9);
+    return cot_fail(error, COT_OUT_OF_MEMORY, "the model needs %.2f GB of memory, %.2f GB are available",
+                    (double)needed / 1e9, (double)available / 1e9);
 }
 
 /* ---- open ---- */
 
-static cot_status load_whole(cot_engine *e, cot_load *load, cot_error *error) {
+static cot_status load_whole(cot_engine *e, cot_load *load, cot_error *error)
+{
     cot_pool *pool = NULL;
     cot_status status = cot_pool_open(&pool, e->info.threads - 1, error);
     if (status != COT_OK) return status;
-    cot_whole_weights_walk(&e->whole, e->config, e->runner.type, e->runner.data_parallel, &e->whole.arena, load);
+    cot_whole_weights_walk(&e->whole, e->config, e->runner.type, e->runner.data_parallel, &e->whole.arena,
+                           load);
     status = cot_load_run(load, pool, &e->progress, error);
     cot_pool_close(pool);
     return status;
 }
 
-static cot_status allocate(cot_engine *e, cot_error *error) {
+static cot_status allocate(cot_engine *e, cot_error *error)
+{
     const cot_config *c = e->config;
-    size_t n = (size_t)e->runner.step_tokens, v = (size_t)c->vocab, routed = (size_t)(c->moe_layers * c->gate.top_k) + 1;
+    size_t n = (size_t)e->runner.step_tokens, v = (size_t)c->vocab,
+           routed = (size_t)(c->moe_layers * c->gate.top_k) + 1;
     e->free_pages = calloc((size_t)e->runner.pages, sizeof *e->free_pages);
     e->ids = calloc(n, sizeof *e->ids);
     e->spans = calloc(n, sizeof *e->spans);
@@ -134,7 +159,8 @@ static cot_status allocate(cot_engine *e, cot_error *error) {
     return COT_OK;
 }
 
-static void describe(cot_engine *e, size_t weight_bytes) {
+static void describe(cot_engine *e, size_t weight_bytes)
+{
     const cot_config *c = e->config;
     cot_engine_info *i = &e->info;
     i->architecture = c->architecture;
@@ -154,7 +180,8 @@ static void describe(cot_engine *e, size_t weight_bytes) {
         if (c->layer[l].moe) e->moe_layer[m++] = (int32_t)l;
 }
 
-static cot_status start(cot_engine *e, const cot_engine_options *options, cot_error *error) {
+static cot_status start(cot_engine *e, const cot_engine_options *options, cot_error *error)
+{
     const cot_config *c = e->config;
     cot_load *load = NULL;
     cot_arena whole = {0};
@@ -165,7 +192,8 @@ static cot_status start(cot_engine *e, const cot_engine_options *options, cot_er
     e->whole.attention = calloc((size_t)c->layers, sizeof *e->whole.attention);
     if (status == COT_OK && (!e->moe_layer || !e->whole.layers || !e->whole.attention))
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %lld layers", (long long)c->layers);
-    for (int64_t l = 0; l < c->layers && status == COT_OK; l++) cot_attention_heads(&e->whole.attention[l], c, 0, 1);
+    for (int64_t l = 0; l < c->layers && status == COT_OK; l++)
+        cot_attention_heads(&e->whole.attention[l], c, 0, 1);
     if (status == COT_OK) status = cot_load_open(&load, e->checkpoint, error);
     if (status == COT_OK) {
         cot_whole_weights_walk(&e->whole, c, e->runner.type, e->runner.data_parallel, &whole, load);
@@ -173,20 +201,26 @@ static cot_status start(cot_engine *e, const cot_engine_options *options, cot_er
     }
     if (status == COT_OK) status = check_memory(total, error);
     if (status == COT_OK) status = cot_arena_open(&e->whole.arena, whole.used, error);
-    e->progress = (cot_load_progress){.total_bytes = weights, .report = options->progress, .context = options->progress_context};
+    e->progress = (cot_load_progress){
+        .total_bytes = weights, .report = options->progress, .context = options->progress_context};
     if (status == COT_OK) status = load_whole(e, load, error);
     cot_load_close(load);
     if (status == COT_OK) status = allocate(e, error);
     if (status != COT_OK) return status;
-    cot_group_options group = {.runner = e->runner, .ranks = options->ranks, .threads = e->info.threads,
-                               .processes = options->processes, .progress = &e->progress};
+    cot_group_options group = {.runner = e->runner,
+                               .ranks = options->ranks,
+                               .threads = e->info.threads,
+                               .processes = options->processes,
+                               .progress = &e->progress};
     status = cot_group_open(&e->group, &group, error);
     if (status == COT_OK && options->progress) options->progress(options->progress_context, weights, weights);
     describe(e, weights);
     return status;
 }
 
-static cot_status open_engine(cot_engine **out, cot_checkpoint *checkpoint, const cot_engine_options *options, cot_error *error) {
+static cot_status open_engine(cot_engine **out, cot_checkpoint *checkpoint, const cot_engine_options *options,
+                              cot_error *error)
+{
     cot_engine *e = calloc(1, sizeof *e);
     if (!e) {
         cot_checkpoint_close(checkpoint);
@@ -195,13 +229,16 @@ static cot_status open_engine(cot_engine **out, cot_checkpoint *checkpoint, cons
     e->checkpoint = checkpoint;
     e->config = cot_checkpoint_config(checkpoint);
     cot_status status = start(e, options, error);
-    if (status == COT_OK) *out = e;
-    else cot_engine_close(e);
+    if (status == COT_OK)
+        *out = e;
+    else
+        cot_engine_close(e);
     return status;
 }
 
-cot_status cot_engine_open(cot_engine **engine, const char *folder, const cot_engine_options *options, char **notes,
-                           cot_error *error) {
+cot_status cot_engine_open(cot_engine **engine, const char *folder, const cot_engine_options *options,
+                           char **notes, cot_error *error)
+{
     cot_checkpoint *checkpoint;
     char *own_notes = NULL;
     *engine = NULL;
@@ -209,13 +246,16 @@ cot_status cot_engine_open(cot_engine **engine, const char *folder, const cot_en
     cot_status status = check_options(options, error);
     if (status == COT_OK) status = cot_checkpoint_open(&checkpoint, folder, &own_notes, error);
     if (status == COT_OK) status = open_engine(engine, checkpoint, options, error);
-    if (status == COT_OK && notes) *notes = own_notes;
-    else free(own_notes);
+    if (status == COT_OK && notes)
+        *notes = own_notes;
+    else
+        free(own_notes);
     return status;
 }
 
 cot_status cot_engine_open_random(cot_engine **engine, const char *config_json, size_t bytes, uint64_t seed,
-                                  const cot_engine_options *options, cot_error *error) {
+                                  const cot_engine_options *options, cot_error *error)
+{
     cot_checkpoint *checkpoint;
     *engine = NULL;
     cot_status status = check_options(options, error);
@@ -223,15 +263,21 @@ cot_status cot_engine_open_random(cot_engine **engine, const char *config_json, 
     return status == COT_OK ? open_engine(engine, checkpoint, options, error) : status;
 }
 
-void cot_engine_close(cot_engine *e) {
+void cot_engine_close(cot_engine *e)
+{
     if (!e) return;
     cot_group_close(e->group);
     cot_arena_close(&e->whole.arena);
     cot_checkpoint_close(e->checkpoint);
-    void *owned[] = {e->whole.layers, e->whole.attention, e->moe_layer, e->free_pages, e->ids, e->spans, e->maps, e->penalised,
-                     e->candidates, e->seen, e->token_experts, e->token_weights, e->touched};
+    void *owned[] = {
+        e->whole.layers, e->whole.attention, e->moe_layer,  e->free_pages, e->ids,           e->spans,
+        e->maps,         e->penalised,       e->candidates, e->seen,       e->token_experts, e->token_weights,
+        e->touched};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(e);
 }
 
-const cot_engine_info *cot_engine_describe(const cot_engine *engine) { return &engine->info; }
+const cot_engine_info *cot_engine_describe(const cot_engine *engine)
+{
+    return &engine->info;
+}

@@ -18,10 +18,12 @@ struct cot_eval_set {
 /* ---- reading ---- */
 
 /* Integers of either width; the caller frees. */
-static cot_status read_integers(int32_t **out, const cot_tensor *t, const char *path, cot_error *error) {
+static cot_status read_integers(int32_t **out, const cot_tensor *t, const char *path, cot_error *error)
+{
     int64_t n = cot_tensor_elements(t);
     if ((t->dtype != COT_I32 && t->dtype != COT_I64) || t->dims != 1)
-        return cot_fail(error, COT_MALFORMED, "'%s': '%s' is %s with %d dimensions, expected I32 or I64 with 1", path, t->name,
+        return cot_fail(error, COT_MALFORMED,
+                        "'%s': '%s' is %s with %d dimensions, expected I32 or I64 with 1", path, t->name,
                         cot_dtype_name(t->dtype), t->dims);
     *out = malloc(((size_t)n + 1) * sizeof **out);
     if (!*out) return cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", path);
@@ -32,14 +34,16 @@ static cot_status read_integers(int32_t **out, const cot_tensor *t, const char *
         if (wide < INT32_MIN || wide > INT32_MAX) {
             free(*out);
             *out = NULL;
-            return cot_fail(error, COT_MALFORMED, "'%s': '%s' holds %" PRId64 ", no token id", path, t->name, wide);
+            return cot_fail(error, COT_MALFORMED, "'%s': '%s' holds %" PRId64 ", no token id", path, t->name,
+                            wide);
         }
         (*out)[i] = (int32_t)wide;
     }
     return COT_OK;
 }
 
-static cot_status read_sequence(cot_eval_set *set, const cot_tensor *ids, const char *path, cot_error *error) {
+static cot_status read_sequence(cot_eval_set *set, const cot_tensor *ids, const char *path, cot_error *error)
+{
     cot_eval_sequence *s = &set->sequences[set->count];
     *s = (cot_eval_sequence){.name = ids->name + strlen("ids."), .tokens = cot_tensor_elements(ids)};
     s->prefill_tokens = s->tokens;
@@ -49,7 +53,8 @@ static cot_status read_sequence(cot_eval_set *set, const cot_tensor *ids, const 
     s->ids = values;
     set->count++;
     char *name;
-    if (asprintf(&name, "prefill_tokens.%s", s->name) < 0) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    if (asprintf(&name, "prefill_tokens.%s", s->name) < 0)
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     const cot_tensor *prefill = cot_safetensors_find(&set->file, name);
     free(name);
     if (prefill) {
@@ -60,19 +65,23 @@ static cot_status read_sequence(cot_eval_set *set, const cot_tensor *ids, const 
         free(length);
     }
     if (s->prefill_tokens >= 1 && s->prefill_tokens <= s->tokens) return COT_OK;
-    return cot_fail(error, COT_MALFORMED, "'%s': sequence '%s' has %" PRId64 " tokens, %" PRId64 " of them to prefill", path,
+    return cot_fail(error, COT_MALFORMED,
+                    "'%s': sequence '%s' has %" PRId64 " tokens, %" PRId64 " of them to prefill", path,
                     s->name, s->tokens, s->prefill_tokens);
 }
 
-cot_status cot_eval_set_open(cot_eval_set **out, const char *path, cot_error *error) {
+cot_status cot_eval_set_open(cot_eval_set **out, const char *path, cot_error *error)
+{
     cot_eval_set *set = *out = calloc(1, sizeof *set);
     if (!set) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     cot_status status = cot_safetensors_open(&set->file, path, error);
     if (status == COT_OK && !(set->sequences = calloc(set->file.count + 1, sizeof *set->sequences)))
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     for (size_t i = 0; i < set->file.count && status == COT_OK; i++)
-        if (!strncmp(set->file.tensors[i].name, "ids.", 4)) status = read_sequence(set, &set->file.tensors[i], path, error);
-    if (status == COT_OK && !set->count) status = cot_fail(error, COT_MALFORMED, "'%s' holds no 'ids.NAME'", path);
+        if (!strncmp(set->file.tensors[i].name, "ids.", 4))
+            status = read_sequence(set, &set->file.tensors[i], path, error);
+    if (status == COT_OK && !set->count)
+        status = cot_fail(error, COT_MALFORMED, "'%s' holds no 'ids.NAME'", path);
     if (status != COT_OK) {
         cot_eval_set_close(set);
         *out = NULL;
@@ -80,7 +89,8 @@ cot_status cot_eval_set_open(cot_eval_set **out, const char *path, cot_error *er
     return status;
 }
 
-void cot_eval_set_close(cot_eval_set *set) {
+void cot_eval_set_close(cot_eval_set *set)
+{
     if (!set) return;
     for (size_t i = 0; i < set->count; i++) free((void *)(uintptr_t)set->sequences[i].ids);
     free(set->sequences);
@@ -88,7 +98,8 @@ void cot_eval_set_close(cot_eval_set *set) {
     free(set);
 }
 
-const cot_eval_sequence *cot_eval_set_sequences(const cot_eval_set *set, size_t *count) {
+const cot_eval_sequence *cot_eval_set_sequences(const cot_eval_set *set, size_t *count)
+{
     *count = set->count;
     return set->sequences;
 }
@@ -97,7 +108,7 @@ const cot_eval_sequence *cot_eval_set_sequences(const cot_eval_set *set, size_t 
 
 /* What one sequence leaves behind when it is written. */
 struct record {
-    float *logits;  // [T][V]
+    float *logits;    // [T][V]
     int32_t *experts; // [MoE layers][T][K]
     float *weights;
 };
@@ -112,7 +123,8 @@ struct evaluation {
 };
 
 /* -log softmax(logits)[target], in double. */
-static double loss(const float *logits, int64_t vocab, int32_t target) {
+static double loss(const float *logits, int64_t vocab, int32_t target)
+{
     float best = logits[0];
     for (int64_t v = 1; v < vocab; v++)
         if (logits[v] > best) best = logits[v];
@@ -121,17 +133,20 @@ static double loss(const float *logits, int64_t vocab, int32_t target) {
     return log(sum) + best - logits[target];
 }
 
-static void take_logits(void *context, size_t request, int64_t position, const float *logits) {
+static void take_logits(void *context, size_t request, int64_t position, const float *logits)
+{
     struct evaluation *e = context;
     const cot_eval_sequence *s = &e->sequences[request];
     if (position + 1 < s->tokens)
         e->nats[request] += loss(logits, e->info->vocab, s->ids[position + 1]) / (double)(s->tokens - 1);
     if (e->records)
-        memcpy(e->records[request].logits + position * e->info->vocab, logits, (size_t)e->info->vocab * sizeof *logits);
+        memcpy(e->records[request].logits + position * e->info->vocab, logits,
+               (size_t)e->info->vocab * sizeof *logits);
 }
 
-static void take_routing(void *context, size_t request, int64_t position, int32_t token, const uint16_t *experts,
-                         const float *weights) {
+static void take_routing(void *context, size_t request, int64_t position, int32_t token,
+                         const uint16_t *experts, const float *weights)
+{
     struct evaluation *e = context;
     int64_t k = e->info->top_k, tokens = e->sequences[request].tokens;
     for (int64_t l = 0; e->records && l < e->info->moe_layers; l++)
@@ -143,31 +158,42 @@ static void take_routing(void *context, size_t request, int64_t position, int32_
 }
 
 /* A tensor over `data` named "WHAT.q" or, with layer >= 0, "WHAT.q.L". */
-static bool add_tensor(cot_tensor *t, const char *what, const char *q, int64_t layer, cot_dtype type, const void *data,
-                       int64_t rows, int64_t columns) {
+static bool add_tensor(cot_tensor *t, const char *what, const char *q, int64_t layer, cot_dtype type,
+                       const void *data, int64_t rows, int64_t columns)
+{
     char *name;
-    int length = layer < 0 ? asprintf(&name, "%s.%s", what, q) : asprintf(&name, "%s.%s.%" PRId64, what, q, layer);
+    int length =
+        layer < 0 ? asprintf(&name, "%s.%s", what, q) : asprintf(&name, "%s.%s.%" PRId64, what, q, layer);
     if (length < 0) return false;
-    *t = (cot_tensor){.name = name, .dtype = type, .dims = 2, .shape = {rows, columns}, .data = data,
+    *t = (cot_tensor){.name = name,
+                      .dtype = type,
+                      .dims = 2,
+                      .shape = {rows, columns},
+                      .data = data,
                       .bytes = (size_t)(rows * columns) * cot_dtype_bytes(type)};
     return true;
 }
 
-static cot_status write_records(const struct evaluation *e, size_t count, const char *output, cot_error *error) {
+static cot_status write_records(const struct evaluation *e, size_t count, const char *output,
+                                cot_error *error)
+{
     size_t tensors = 0, layers = (size_t)e->info->moe_layers;
     cot_tensor *list = calloc(count * (1 + 2 * layers) + 1, sizeof *list);
     bool good = list != NULL;
     for (size_t i = 0; i < count && good; i++) {
         const cot_eval_sequence *s = &e->sequences[i];
         int64_t k = e->info->top_k;
-        good = add_tensor(&list[tensors], "logits", s->name, -1, COT_F32, e->records[i].logits, s->tokens, e->info->vocab);
+        good = add_tensor(&list[tensors], "logits", s->name, -1, COT_F32, e->records[i].logits, s->tokens,
+                          e->info->vocab);
         tensors += good;
         for (size_t l = 0; l < layers && good; l++) {
             int64_t layer = e->info->moe_layer[l], from = (int64_t)l * s->tokens * k;
-            good = add_tensor(&list[tensors], "experts", s->name, layer, COT_I32, e->records[i].experts + from, s->tokens, k);
+            good = add_tensor(&list[tensors], "experts", s->name, layer, COT_I32,
+                              e->records[i].experts + from, s->tokens, k);
             tensors += good;
             if (good)
-                good = add_tensor(&list[tensors], "weights", s->name, layer, COT_F32, e->records[i].weights + from, s->tokens, k);
+                good = add_tensor(&list[tensors], "weights", s->name, layer, COT_F32,
+                                  e->records[i].weights + from, s->tokens, k);
             tensors += good;
         }
     }
@@ -178,40 +204,54 @@ static cot_status write_records(const struct evaluation *e, size_t count, const 
     return status;
 }
 
-static cot_status allocate(struct evaluation *e, size_t count, cot_error *error) {
+static cot_status allocate(struct evaluation *e, size_t count, cot_error *error)
+{
     e->records = calloc(count + 1, sizeof *e->records);
     bool failed = !e->records;
     for (size_t i = 0; i < count && !failed; i++) {
-        size_t tokens = (size_t)e->sequences[i].tokens, routed = (size_t)(e->info->moe_layers * e->info->top_k) * tokens + 1;
+        size_t tokens = (size_t)e->sequences[i].tokens,
+               routed = (size_t)(e->info->moe_layers * e->info->top_k) * tokens + 1;
         e->records[i].logits = malloc(tokens * (size_t)e->info->vocab * sizeof(float));
         e->records[i].experts = malloc(routed * sizeof(int32_t));
         e->records[i].weights = malloc(routed * sizeof(float));
         failed = !e->records[i].logits || !e->records[i].experts || !e->records[i].weights;
     }
-    return failed ? cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the logits of %zu sequences", count) : COT_OK;
+    return failed ? cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the logits of %zu sequences", count)
+                  : COT_OK;
 }
 
-static void name_sequence(const cot_eval_sequence *sequences, size_t count, cot_error *error) {
+static void name_sequence(const cot_eval_sequence *sequences, size_t count, cot_error *error)
+{
     size_t request;
     int read = 0;
-    if (!error || sscanf(error->message, "request %zu: %n", &request, &read) != 1 || !read || request >= count) return;
+    if (!error || sscanf(error->message, "request %zu: %n", &request, &read) != 1 || !read ||
+        request >= count)
+        return;
     cot_error copy = *error;
     cot_fail(error, copy.status, "sequence '%s': %s", sequences[request].name, copy.message + read);
 }
 
-cot_status cot_eval_run(cot_engine *engine, const cot_eval_sequence *sequences, size_t count, const char *output,
-                        double *nats,
+cot_status cot_eval_run(cot_engine *engine, const cot_eval_sequence *sequences, size_t count,
+                        const char *output, double *nats,
                         void (*on_routing)(void *context, size_t request, int64_t position, int32_t token,
                                            const uint16_t *experts, const float *weights),
-                        void *context, cot_error *error) {
-    struct evaluation e = {.info = cot_engine_describe(engine), .sequences = sequences, .nats = nats, .on_routing = on_routing,
+                        void *context, cot_error *error)
+{
+    struct evaluation e = {.info = cot_engine_describe(engine),
+                           .sequences = sequences,
+                           .nats = nats,
+                           .on_routing = on_routing,
                            .context = context};
     cot_request *requests = calloc(count + 1, sizeof *requests);
-    cot_status status = requests ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %zu sequences", count);
+    cot_status status =
+        requests ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %zu sequences", count);
     for (size_t i = 0; i < count && status == COT_OK; i++) {
         const cot_eval_sequence *s = &sequences[i];
-        requests[i] = (cot_request){.prompt = s->ids, .prompt_tokens = s->prefill_tokens, .forced = s->ids + s->prefill_tokens,
-                                    .forced_tokens = s->tokens - s->prefill_tokens, .all_logits = true};
+        requests[i] = (cot_request){.prompt = s->ids,
+                                    .prompt_tokens = s->prefill_tokens,
+                                    .forced = s->ids + s->prefill_tokens,
+                                    .forced_tokens = s->tokens - s->prefill_tokens,
+                                    .all_logits = true};
         nats[i] = 0;
     }
     if (status == COT_OK && output) status = allocate(&e, count, error);

@@ -9,7 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const int64_t timeout_ns = 300LL * 1000000000; // one rank may compute a whole step of a large model meanwhile
+static const int64_t timeout_ns =
+    300LL * 1000000000; // one rank may compute a whole step of a large model meanwhile
 
 /* How opening went on a rank; sent to rank 0. */
 struct report {
@@ -19,8 +20,9 @@ struct report {
 
 /* One rank's end of the group: the endpoint, the symmetric words of the plan protocol, the runner.
  *
- * Rank 0 writes plan i into buffer i mod 2 of every rank and raises its signal to i. It sends plan i + 2 only after step
- * i + 1 has ended, for which every rank had to begin it, and so had done with plan i: two buffers are enough. */
+ * Rank 0 writes plan i into buffer i mod 2 of every rank and raises its signal to i. It sends plan i + 2 only
+ * after step i + 1 has ended, for which every rank had to begin it, and so had done with plan i: two buffers
+ * are enough. */
 struct member {
     cot_group *group;
     cot_fabric *fabric;
@@ -40,7 +42,8 @@ struct cot_group {
     size_t plan_bytes;      // of one buffer
 };
 
-static cot_status open_member(struct member *m, cot_error *error) {
+static cot_status open_member(struct member *m, cot_error *error)
+{
     cot_group *g = m->group;
     size_t ranks = (size_t)g->options.ranks;
     cot_status status = cot_alloc(m->fabric, &m->plan_at, 2 * g->plan_bytes, error);
@@ -53,7 +56,8 @@ static cot_status open_member(struct member *m, cot_error *error) {
     return cot_runner_open(&m->runner, &runner, m->fabric, g->options.progress, error);
 }
 
-static void send_report(struct member *m, cot_status status, const cot_error *error) {
+static void send_report(struct member *m, cot_status status, const cot_error *error)
+{
     struct report report = {.status = (int32_t)status};
     memcpy(report.message, error->message, sizeof report.message);
     size_t rank = (size_t)m->fabric->rank;
@@ -62,18 +66,21 @@ static void send_report(struct member *m, cot_status status, const cot_error *er
 }
 
 /* An idle group waits for as long as it takes. */
-static cot_status await_plan(struct member *m, cot_step *step, cot_plan_kind *kind) {
+static cot_status await_plan(struct member *m, cot_step *step, cot_plan_kind *kind)
+{
     cot_status status;
     m->plans++;
     do status = cot_wait(m->fabric, m->plan_signal, m->plans, 0, COT_PHASE_CONTROL, NULL);
     while (status == COT_TIMED_OUT);
     if (status == COT_OK)
-        *kind = cot_plan_read(step, (uint8_t *)cot_local(m->fabric, m->plan_at) + m->plans % 2 * m->group->plan_bytes);
+        *kind = cot_plan_read(step, (uint8_t *)cot_local(m->fabric, m->plan_at) +
+                                        m->plans % 2 * m->group->plan_bytes);
     return status;
 }
 
 /* Ranks other than 0. */
-static void *serve(void *argument) {
+static void *serve(void *argument)
+{
     struct member *m = argument;
     cot_error error = {0};
     cot_status status = open_member(m, &error);
@@ -85,15 +92,18 @@ static void *serve(void *argument) {
         const uint16_t *experts;
         status = await_plan(m, &step, &kind);
         if (status != COT_OK || kind == COT_PLAN_STOP) break;
-        if (kind == COT_PLAN_STEP) status = cot_runner_step(m->runner, &step, &logits, &experts, &weights, &error);
-        else status = cot_runner_stats(m->runner, NULL, &error);
+        if (kind == COT_PLAN_STEP)
+            status = cot_runner_step(m->runner, &step, &logits, &experts, &weights, &error);
+        else
+            status = cot_runner_stats(m->runner, NULL, &error);
     }
     cot_runner_close(m->runner);
     m->runner = NULL;
     return NULL;
 }
 
-static cot_status start(cot_group *g, int rank, cot_error *error) {
+static cot_status start(cot_group *g, int rank, cot_error *error)
+{
     if (!g->options.processes) {
         if (!pthread_create(&g->threads[rank], NULL, serve, &g->members[rank])) return COT_OK;
     } else {
@@ -107,13 +117,15 @@ static cot_status start(cot_group *g, int rank, cot_error *error) {
     return cot_fail(error, COT_OUT_OF_MEMORY, "cannot start rank %d of %d", rank, g->options.ranks);
 }
 
-static cot_status await_reports(cot_group *g, cot_error *error) {
+static cot_status await_reports(cot_group *g, cot_error *error)
+{
     struct member *root = &g->members[0];
     const struct report *reports = cot_local(root->fabric, root->report_at);
     cot_status status = COT_OK;
     for (int rank = 1; rank < g->started && status == COT_OK; rank++) {
-        do status = cot_wait(root->fabric, root->report_signal + (size_t)rank * sizeof(uint64_t), 1, rank,
-                             COT_PHASE_CONTROL, error);
+        do
+            status = cot_wait(root->fabric, root->report_signal + (size_t)rank * sizeof(uint64_t), 1, rank,
+                              COT_PHASE_CONTROL, error);
         while (status == COT_TIMED_OUT); // loading takes as long as the disk does
         if (status == COT_OK && reports[rank].status != COT_OK)
             status = cot_fail(error, (cot_status)reports[rank].status, "%s", reports[rank].message);
@@ -121,14 +133,18 @@ static cot_status await_reports(cot_group *g, cot_error *error) {
     return status;
 }
 
-static cot_status allocate(cot_group *g, cot_error *error) {
+static cot_status allocate(cot_group *g, cot_error *error)
+{
     int ranks = g->options.ranks, threads = g->options.threads;
     g->members = calloc((size_t)ranks, sizeof *g->members);
     g->threads = calloc((size_t)ranks, sizeof *g->threads);
     g->children = calloc((size_t)ranks, sizeof *g->children);
-    if (!g->members || !g->threads || !g->children) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %d ranks", ranks);
+    if (!g->members || !g->threads || !g->children)
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %d ranks", ranks);
     g->plan_bytes = (cot_plan_bytes(g->options.runner.step_tokens) + 63) / 64 * 64;
-    cot_fabric_group_options fabric = {.ranks = ranks, .running = threads < ranks ? threads : ranks, .timeout_ns = timeout_ns,
+    cot_fabric_group_options fabric = {.ranks = ranks,
+                                       .running = threads < ranks ? threads : ranks,
+                                       .timeout_ns = timeout_ns,
                                        .forked = g->options.processes};
     fabric.heap_bytes = cot_runner_heap_bytes(&g->options.runner, ranks) + 2 * g->plan_bytes +
                         (size_t)ranks * (sizeof(struct report) + sizeof(uint64_t)) + (16 << 20);
@@ -138,13 +154,15 @@ static cot_status allocate(cot_group *g, cot_error *error) {
     return status;
 }
 
-cot_status cot_group_open(cot_group **out, const cot_group_options *options, cot_error *error) {
+cot_status cot_group_open(cot_group **out, const cot_group_options *options, cot_error *error)
+{
     cot_group *g = *out = calloc(1, sizeof *g);
     if (!g) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %d ranks", options->ranks);
     g->options = *options;
     cot_status status = allocate(g, error);
     if (status == COT_OK) g->started = 1;
-    if (status == COT_OK && options->processes) // threads do not survive a fork: children come first and work alone
+    if (status == COT_OK &&
+        options->processes) // threads do not survive a fork: children come first and work alone
         for (; g->started < options->ranks && status == COT_OK; g->started += status == COT_OK)
             status = start(g, g->started, error);
     int workers = options->threads > options->ranks ? options->threads - options->ranks : 0;
@@ -160,7 +178,8 @@ cot_status cot_group_open(cot_group **out, const cot_group_options *options, cot
     return status;
 }
 
-static void broadcast(cot_group *g, cot_plan_kind kind, const cot_step *step) {
+static void broadcast(cot_group *g, cot_plan_kind kind, const cot_step *step)
+{
     struct member *root = &g->members[0];
     root->plans++;
     cot_sym at = root->plan_at + root->plans % 2 * g->plan_bytes;
@@ -171,27 +190,35 @@ static void broadcast(cot_group *g, cot_plan_kind kind, const cot_step *step) {
 }
 
 cot_status cot_group_step(cot_group *g, const cot_step *step, const float **logits, const uint16_t **experts,
-                          const float **weights, cot_error *error) {
+                          const float **weights, cot_error *error)
+{
     broadcast(g, COT_PLAN_STEP, step);
     return cot_runner_step(g->members[0].runner, step, logits, experts, weights, error);
 }
 
-cot_status cot_group_stats(cot_group *g, cot_rank_stats *stats, cot_error *error) {
+cot_status cot_group_stats(cot_group *g, cot_rank_stats *stats, cot_error *error)
+{
     broadcast(g, COT_PLAN_STATS, NULL);
     return cot_runner_stats(g->members[0].runner, stats, error);
 }
 
-void cot_group_close(cot_group *g) {
+void cot_group_close(cot_group *g)
+{
     if (!g) return;
     struct member *root = g->members;
     if (g->started) {
-        // A rank that waits for a plan gets one; a rank that is in the middle of something, or never got so far, sees the failure.
-        if (g->started == g->options.ranks && root->runner) broadcast(g, COT_PLAN_STOP, NULL);
-        else root->fabric->ops->fail(root->fabric);
+        // A rank that waits for a plan gets one; a rank that is in the middle of something, or never got so
+        // far, sees the failure.
+        if (g->started == g->options.ranks && root->runner)
+            broadcast(g, COT_PLAN_STOP, NULL);
+        else
+            root->fabric->ops->fail(root->fabric);
     }
     for (int rank = 1; rank < g->started; rank++) {
-        if (g->options.processes) waitpid(g->children[rank], NULL, 0);
-        else pthread_join(g->threads[rank], NULL);
+        if (g->options.processes)
+            waitpid(g->children[rank], NULL, 0);
+        else
+            pthread_join(g->threads[rank], NULL);
     }
     if (root) cot_runner_close(root->runner);
     cot_pool_close(g->pool);

@@ -6,7 +6,8 @@
 #include <string.h>
 
 /* The first number in a file, or SIZE_MAX ("max", or no such file). */
-static size_t number_in(const char *path) {
+static size_t number_in(const char *path)
+{
     FILE *file = fopen(path, "r");
     uintmax_t value;
     size_t result = file && fscanf(file, "%" SCNuMAX, &value) == 1 ? (size_t)value : SIZE_MAX;
@@ -14,7 +15,8 @@ static size_t number_in(const char *path) {
     return result;
 }
 
-static size_t meminfo_available(void) {
+static size_t meminfo_available(void)
+{
     FILE *file = fopen("/proc/meminfo", "r");
     size_t bytes = SIZE_MAX;
     char line[256];
@@ -26,7 +28,8 @@ static size_t meminfo_available(void) {
 }
 
 /* What the control groups (version 2) that this process is in leave, from its own up to the root. */
-static size_t cgroup_available(void) {
+static size_t cgroup_available(void)
+{
     char line[1024] = "", path[2048];
     FILE *file = fopen("/proc/self/cgroup", "r");
     while (file && fgets(line, sizeof line, file) && strncmp(line, "0::", 3) != 0) line[0] = 0;
@@ -49,7 +52,8 @@ static size_t cgroup_available(void) {
     return least;
 }
 
-size_t cot_memory_available(void) {
+size_t cot_memory_available(void)
+{
     size_t system = meminfo_available(), group = cgroup_available();
     return system < group ? system : group;
 }

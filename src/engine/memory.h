@@ -3,8 +3,8 @@
 #define COT_ENGINE_MEMORY_H
 #include <stddef.h>
 
-/* Bytes that this process may still take: the system's available memory, or what its control group leaves where that is
- * less; SIZE_MAX where the system does not tell. */
+/* Bytes that this process may still take: the system's available memory, or what its control group leaves
+ * where that is less; SIZE_MAX where the system does not tell. */
 size_t cot_memory_available(void);
 
 #endif

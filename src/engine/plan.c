@@ -6,16 +6,20 @@ struct header {
     int32_t kind, tokens, spans, maps, logits;
 };
 
-size_t cot_plan_bytes(int64_t tokens) {
-    return sizeof(struct header) + (size_t)tokens * (sizeof(int32_t) + sizeof(cot_span) + 2 * sizeof(cot_page_map));
+size_t cot_plan_bytes(int64_t tokens)
+{
+    return sizeof(struct header) +
+           (size_t)tokens * (sizeof(int32_t) + sizeof(cot_span) + 2 * sizeof(cot_page_map));
 }
 
-static uint8_t *append(uint8_t *at, const void *data, size_t bytes) {
+static uint8_t *append(uint8_t *at, const void *data, size_t bytes)
+{
     if (bytes) memcpy(at, data, bytes);
     return at + bytes;
 }
 
-size_t cot_plan_write(void *bytes, cot_plan_kind kind, const cot_step *step) {
+size_t cot_plan_write(void *bytes, cot_plan_kind kind, const cot_step *step)
+{
     struct header header = {.kind = kind};
     uint8_t *at = (uint8_t *)bytes + sizeof header;
     if (kind == COT_PLAN_STEP) {
@@ -28,12 +32,18 @@ size_t cot_plan_write(void *bytes, cot_plan_kind kind, const cot_step *step) {
     return (size_t)(at - (uint8_t *)bytes);
 }
 
-cot_plan_kind cot_plan_read(cot_step *step, const void *bytes) {
+cot_plan_kind cot_plan_read(cot_step *step, const void *bytes)
+{
     struct header header;
     memcpy(&header, bytes, sizeof header);
     const int32_t *ids = (const int32_t *)bytes + sizeof header / sizeof *ids;
     const cot_span *span = (const cot_span *)(const void *)(ids + header.tokens);
-    *step = (cot_step){header.tokens, header.spans, header.maps, header.logits, ids, span,
+    *step = (cot_step){header.tokens,
+                       header.spans,
+                       header.maps,
+                       header.logits,
+                       ids,
+                       span,
                        (const cot_page_map *)(const void *)(span + header.spans)};
     return (cot_plan_kind)header.kind;
 }

@@ -10,11 +10,11 @@
 struct sequence {
     size_t request;
     const cot_request *r;
-    int32_t row;       // of the page tables
-    int64_t limit;     // most tokens it may come to: reserved in pages
+    int32_t row;        // of the page tables
+    int64_t limit;      // most tokens it may come to: reserved in pages
     int64_t fed, known; // known: tokens in the list, prompt, then generated or (revealed so far) forced
-    int32_t *tokens;   // [limit]
-    int32_t *pages;    // [pages of limit]
+    int32_t *tokens;    // [limit]
+    int32_t *pages;     // [pages of limit]
     int64_t pages_mapped;
 };
 
@@ -31,34 +31,42 @@ struct run {
     struct sequence **of_span;
 };
 
-static int64_t pages_of(int64_t tokens) { return (tokens + COT_KV_PAGE - 1) / COT_KV_PAGE; }
+static int64_t pages_of(int64_t tokens)
+{
+    return (tokens + COT_KV_PAGE - 1) / COT_KV_PAGE;
+}
 
 /* The most tokens that a request can come to. The last token generated is not fed. */
-static int64_t limit_of(const cot_engine *e, const cot_request *r) {
+static int64_t limit_of(const cot_engine *e, const cot_request *r)
+{
     int64_t more = r->forced ? r->forced_tokens : r->sampling.max_tokens, context = e->config->max_context;
     return more > context - r->prompt_tokens ? context : r->prompt_tokens + more;
 }
 
 /* ---- checks before anything runs ---- */
 
-static cot_status check_tokens(const cot_engine *e, size_t request, const int32_t *tokens, int64_t n, cot_error *error) {
+static cot_status check_tokens(const cot_engine *e, size_t request, const int32_t *tokens, int64_t n,
+                               cot_error *error)
+{
     for (int64_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= e->config->vocab)
-            return cot_fail(error, COT_INVALID_ARGUMENT, "request %zu: token %lld is %d, the vocabulary has %lld", request,
-                            (long long)i, tokens[i], (long long)e->config->vocab);
+            return cot_fail(error, COT_INVALID_ARGUMENT,
+                            "request %zu: token %lld is %d, the vocabulary has %lld", request, (long long)i,
+                            tokens[i], (long long)e->config->vocab);
     return COT_OK;
 }
 
-static cot_status check_request(const cot_engine *e, size_t request, const cot_request *r, cot_error *error) {
+static cot_status check_request(const cot_engine *e, size_t request, const cot_request *r, cot_error *error)
+{
     int64_t fixed = r->prompt_tokens + (r->forced ? r->forced_tokens : 0), context = e->config->max_context;
     if (r->prompt_tokens < 1 || r->forced_tokens < 0)
         return cot_fail(error, COT_INVALID_ARGUMENT, "request %zu: the prompt is empty", request);
     if (fixed > context)
-        return cot_fail(error, COT_TOO_LONG, "request %zu: %lld tokens, the context is %lld", request, (long long)fixed,
-                        (long long)context);
+        return cot_fail(error, COT_TOO_LONG, "request %zu: %lld tokens, the context is %lld", request,
+                        (long long)fixed, (long long)context);
     if (pages_of(limit_of(e, r)) > e->runner.pages)
-        return cot_fail(error, COT_OUT_OF_MEMORY, "request %zu: up to %lld tokens, the KV cache holds %lld", request,
-                        (long long)limit_of(e, r), (long long)(e->runner.pages * COT_KV_PAGE));
+        return cot_fail(error, COT_OUT_OF_MEMORY, "request %zu: up to %lld tokens, the KV cache holds %lld",
+                        request, (long long)limit_of(e, r), (long long)(e->runner.pages * COT_KV_PAGE));
     cot_error detail = {0};
     cot_status status = r->forced ? COT_OK : cot_sampling_check(&r->sampling, &detail);
     if (status != COT_OK) return cot_fail(error, status, "request %zu: %s", request, detail.message);
@@ -69,7 +77,8 @@ static cot_status check_request(const cot_engine *e, size_t request, const cot_r
 
 /* ---- admission ---- */
 
-static void finish(struct run *run, struct sequence *s, cot_finish reason) {
+static void finish(struct run *run, struct sequence *s, cot_finish reason)
+{
     if (run->events->on_finish) run->events->on_finish(run->events->context, s->request, reason);
     for (int64_t p = 0; p < s->pages_mapped; p++) run->e->free_pages[run->e->free_page_count++] = s->pages[p];
     run->reserved_pages -= pages_of(s->limit);
@@ -77,27 +86,33 @@ static void finish(struct run *run, struct sequence *s, cot_finish reason) {
     s->r = NULL; // ended: swept by the next pass over the active ones
 }
 
-static void free_sequence(struct sequence *s) {
+static void free_sequence(struct sequence *s)
+{
     if (!s) return;
     free(s->tokens);
     free(s->pages);
     free(s);
 }
 
-static void sweep(struct run *run) {
+static void sweep(struct run *run)
+{
     int64_t kept = 0;
     for (int64_t i = 0; i < run->active_count; i++) {
-        if (run->active[i]->r) run->active[kept++] = run->active[i];
-        else free_sequence(run->active[i]);
+        if (run->active[i]->r)
+            run->active[kept++] = run->active[i];
+        else
+            free_sequence(run->active[i]);
     }
     run->active_count = kept;
 }
 
-static bool fits(const struct run *run, const cot_request *r) {
+static bool fits(const struct run *run, const cot_request *r)
+{
     return run->free_row_count && run->reserved_pages + pages_of(limit_of(run->e, r)) <= run->e->runner.pages;
 }
 
-static cot_status admit(struct run *run, size_t request, const cot_request *r, cot_error *error) {
+static cot_status admit(struct run *run, size_t request, const cot_request *r, cot_error *error)
+{
     struct sequence *s = calloc(1, sizeof *s);
     int64_t limit = limit_of(run->e, r);
     if (s) {
@@ -120,7 +135,8 @@ static cot_status admit(struct run *run, size_t request, const cot_request *r, c
 
 /* ---- a step ---- */
 
-static void add_span(struct run *run, struct sequence *s, int64_t tokens, int64_t logits) {
+static void add_span(struct run *run, struct sequence *s, int64_t tokens, int64_t logits)
+{
     cot_engine *e = run->e;
     int32_t home = (int32_t)(s->request % (size_t)e->info.ranks);
     for (; s->pages_mapped < pages_of(s->fed + tokens); s->pages_mapped++) {
@@ -134,8 +150,10 @@ static void add_span(struct run *run, struct sequence *s, int64_t tokens, int64_
     run->step.logits += (int32_t)logits;
 }
 
-/* Sequences that decode first, a token each, then prompts in order of admission, cut to what is left of the step. */
-static void compose(struct run *run) {
+/* Sequences that decode first, a token each, then prompts in order of admission, cut to what is left of the
+ * step. */
+static void compose(struct run *run)
+{
     cot_engine *e = run->e;
     run->step = (cot_step){.ids = e->ids, .span = e->spans, .map = e->maps};
     for (int prompts = 0; prompts < 2; prompts++)
@@ -150,30 +168,36 @@ static void compose(struct run *run) {
         }
 }
 
-static bool ends_text(const cot_config *c, int32_t token) {
+static bool ends_text(const cot_config *c, int32_t token)
+{
     for (size_t i = 0; i < c->eos_count; i++)
         if (c->eos[i] == token) return true;
     return false;
 }
 
 /* The sequence has been fed all it knows: what comes next, or is it over? `logits` is the last token's. */
-static cot_status advance(struct run *run, struct sequence *s, const float *logits, cot_error *error) {
+static cot_status advance(struct run *run, struct sequence *s, const float *logits, cot_error *error)
+{
     cot_engine *e = run->e;
     if (s->r->forced) {
         int64_t next = s->known - s->r->prompt_tokens;
-        if (next < s->r->forced_tokens) s->tokens[s->known++] = s->r->forced[next];
-        else finish(run, s, COT_FINISH_LENGTH);
+        if (next < s->r->forced_tokens)
+            s->tokens[s->known++] = s->r->forced[next];
+        else
+            finish(run, s, COT_FINISH_LENGTH);
         return COT_OK;
     }
     if (s->known >= s->limit) {
-        finish(run, s, s->limit < s->r->prompt_tokens + s->r->sampling.max_tokens ? COT_FINISH_CONTEXT : COT_FINISH_LENGTH);
+        finish(run, s,
+               s->limit < s->r->prompt_tokens + s->r->sampling.max_tokens ? COT_FINISH_CONTEXT
+                                                                          : COT_FINISH_LENGTH);
         return COT_OK;
     }
     int32_t token;
     memcpy(e->penalised, logits, (size_t)e->config->vocab * sizeof *logits);
     cot_error detail = {0};
-    cot_status status = cot_sample(&token, e->penalised, e->config->vocab, s->tokens, s->known, &s->r->sampling, s->known,
-                                   e->candidates, e->seen, &detail);
+    cot_status status = cot_sample(&token, e->penalised, e->config->vocab, s->tokens, s->known,
+                                   &s->r->sampling, s->known, e->candidates, e->seen, &detail);
     if (status != COT_OK) return cot_fail(error, status, "request %zu: %s", s->request, detail.message);
     if (!s->r->sampling.ignore_eos && ends_text(e->config, token)) {
         finish(run, s, COT_FINISH_EOS);
@@ -183,11 +207,14 @@ static cot_status advance(struct run *run, struct sequence *s, const float *logi
     if (run->events->on_token && !run->events->on_token(run->events->context, s->request, token))
         finish(run, s, COT_FINISH_STOP);
     else if (s->known >= s->limit)
-        finish(run, s, s->limit < s->r->prompt_tokens + s->r->sampling.max_tokens ? COT_FINISH_CONTEXT : COT_FINISH_LENGTH);
+        finish(run, s,
+               s->limit < s->r->prompt_tokens + s->r->sampling.max_tokens ? COT_FINISH_CONTEXT
+                                                                          : COT_FINISH_LENGTH);
     return COT_OK;
 }
 
-static void tell_routing(struct run *run, const uint16_t *experts, const float *weights) {
+static void tell_routing(struct run *run, const uint16_t *experts, const float *weights)
+{
     cot_engine *e = run->e;
     int64_t k = e->config->gate.top_k, token = 0;
     for (int32_t i = 0; i < run->step.spans; i++)
@@ -197,18 +224,21 @@ static void tell_routing(struct run *run, const uint16_t *experts, const float *
                 memcpy(e->token_experts + l * k, experts + from, (size_t)k * sizeof *experts);
                 memcpy(e->token_weights + l * k, weights + from, (size_t)k * sizeof *weights);
             }
-            run->events->on_routing(run->events->context, run->of_span[i]->request, run->step.span[i].position + t,
-                                    run->step.ids[token], e->token_experts, e->token_weights);
+            run->events->on_routing(run->events->context, run->of_span[i]->request,
+                                    run->step.span[i].position + t, run->step.ids[token], e->token_experts,
+                                    e->token_weights);
         }
 }
 
-static cot_status take_results(struct run *run, const float *logits, cot_error *error) {
+static cot_status take_results(struct run *run, const float *logits, cot_error *error)
+{
     cot_status status = COT_OK;
     for (int32_t i = 0; i < run->step.spans && status == COT_OK; i++) {
         const cot_span *span = &run->step.span[i];
         struct sequence *s = run->of_span[i];
         for (int32_t t = 0; t < span->logits && s->r->all_logits && run->events->on_logits; t++)
-            run->events->on_logits(run->events->context, s->request, span->position + span->tokens - span->logits + t,
+            run->events->on_logits(run->events->context, s->request,
+                                   span->position + span->tokens - span->logits + t,
                                    logits + (int64_t)t * run->e->config->vocab);
         s->fed += span->tokens;
         logits += (int64_t)span->logits * run->e->config->vocab;
@@ -217,13 +247,15 @@ static cot_status take_results(struct run *run, const float *logits, cot_error *
     return status;
 }
 
-static cot_status step(struct run *run, cot_error *error) {
+static cot_status step(struct run *run, cot_error *error)
+{
     cot_engine *e = run->e;
     const float *logits, *weights;
     const uint16_t *experts;
     compose(run);
     bool prefill = false;
-    for (int32_t i = 0; i < run->step.spans; i++) prefill |= run->of_span[i]->fed < run->of_span[i]->r->prompt_tokens;
+    for (int32_t i = 0; i < run->step.spans; i++)
+        prefill |= run->of_span[i]->fed < run->of_span[i]->r->prompt_tokens;
     int64_t began_ns = cot_now_ns();
     cot_status status = cot_group_step(e->group, &run->step, &logits, &experts, &weights, error);
     if (status != COT_OK) return status;
@@ -232,20 +264,25 @@ static cot_status step(struct run *run, cot_error *error) {
     *(prefill ? &e->prefill_ns : &e->decode_ns) += e->last_step_ns;
     *(prefill ? &e->prefill_tokens : &e->decode_tokens) += run->step.tokens;
     if (experts)
-        *(prefill ? &e->prefill_read_bytes : &e->decode_read_bytes) += cot_engine_read_bytes(e, &run->step, experts);
+        *(prefill ? &e->prefill_read_bytes : &e->decode_read_bytes) +=
+            cot_engine_read_bytes(e, &run->step, experts);
     if (experts && run->events->on_routing) tell_routing(run, experts, weights);
     return take_results(run, logits, error);
 }
 
-static void end(struct run *run) {
+static void end(struct run *run)
+{
     for (int64_t i = 0; i < run->active_count; i++) free_sequence(run->active[i]);
     free(run->active);
     free(run->free_rows);
     free(run->of_span);
 }
 
-cot_status cot_engine_run(cot_engine *e, const cot_request *requests, size_t count, const cot_events *events, cot_error *error) {
-    if (e->failed) return cot_fail(error, COT_PEER_FAILED, "an earlier step failed: the engine must be closed");
+cot_status cot_engine_run(cot_engine *e, const cot_request *requests, size_t count, const cot_events *events,
+                          cot_error *error)
+{
+    if (e->failed)
+        return cot_fail(error, COT_PEER_FAILED, "an earlier step failed: the engine must be closed");
     for (size_t i = 0; i < count; i++) {
         cot_status status = check_request(e, i, &requests[i], error);
         if (status != COT_OK) return status;
@@ -256,8 +293,10 @@ cot_status cot_engine_run(cot_engine *e, const cot_request *requests, size_t cou
     run.free_rows = calloc(rows, sizeof *run.free_rows);
     run.of_span = calloc(rows, sizeof *run.of_span);
     cot_status status = COT_OK;
-    if (!run.active || !run.free_rows || !run.of_span) status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
-    for (size_t i = 0; i < rows && status == COT_OK; i++) run.free_rows[run.free_row_count++] = (int32_t)(rows - 1 - i);
+    if (!run.active || !run.free_rows || !run.of_span)
+        status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    for (size_t i = 0; i < rows && status == COT_OK; i++)
+        run.free_rows[run.free_row_count++] = (int32_t)(rows - 1 - i);
     size_t next = 0;
     while (status == COT_OK && (next < count || run.active_count)) {
         while (status == COT_OK && next < count && fits(&run, &requests[next])) {

@@ -6,27 +6,38 @@
 #include <math.h>
 #include <stdlib.h>
 
-void cot_sampling_init(cot_sampling *sampling) {
-    *sampling = (cot_sampling){.size = sizeof *sampling, .top_p = 1, .repetition_penalty = 1, .max_tokens = 256};
+void cot_sampling_init(cot_sampling *sampling)
+{
+    *sampling =
+        (cot_sampling){.size = sizeof *sampling, .top_p = 1, .repetition_penalty = 1, .max_tokens = 256};
 }
 
-cot_status cot_sampling_check(const cot_sampling *s, cot_error *error) {
+cot_status cot_sampling_check(const cot_sampling *s, cot_error *error)
+{
     if (s->size != sizeof *s)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "sampling settings of %zu bytes, expected %zu", s->size, sizeof *s);
+        return cot_fail(error, COT_INVALID_ARGUMENT, "sampling settings of %zu bytes, expected %zu", s->size,
+                        sizeof *s);
     if (!(s->temperature >= 0 && s->temperature <= 1e6))
         return cot_fail(error, COT_INVALID_ARGUMENT, "temperature %g is not in [0, 1e6]", s->temperature);
-    if (s->top_k < 0) return cot_fail(error, COT_INVALID_ARGUMENT, "top-k %lld is negative", (long long)s->top_k);
-    if (!(s->top_p > 0 && s->top_p <= 1)) return cot_fail(error, COT_INVALID_ARGUMENT, "top-p %g is not in (0, 1]", s->top_p);
-    if (!(s->min_p >= 0 && s->min_p <= 1)) return cot_fail(error, COT_INVALID_ARGUMENT, "min-p %g is not in [0, 1]", s->min_p);
+    if (s->top_k < 0)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "top-k %lld is negative", (long long)s->top_k);
+    if (!(s->top_p > 0 && s->top_p <= 1))
+        return cot_fail(error, COT_INVALID_ARGUMENT, "top-p %g is not in (0, 1]", s->top_p);
+    if (!(s->min_p >= 0 && s->min_p <= 1))
+        return cot_fail(error, COT_INVALID_ARGUMENT, "min-p %g is not in [0, 1]", s->min_p);
     if (!(s->repetition_penalty > 0 && s->repetition_penalty <= 1e6))
-        return cot_fail(error, COT_INVALID_ARGUMENT, "repetition penalty %g is not in (0, 1e6]", s->repetition_penalty);
+        return cot_fail(error, COT_INVALID_ARGUMENT, "repetition penalty %g is not in (0, 1e6]",
+                        s->repetition_penalty);
     if (s->max_tokens < 0)
         return cot_fail(error, COT_INVALID_ARGUMENT, "max tokens %lld is negative", (long long)s->max_tokens);
     return COT_OK;
 }
 
-/* Each token of the history once: a positive logit is divided, a negative one multiplied (Keskar et al. 2019, CTRL). */
-static void penalise(float *logits, int64_t vocab, const int32_t *history, int64_t n, double penalty, uint8_t *seen) {
+/* Each token of the history once: a positive logit is divided, a negative one multiplied (Keskar et al. 2019,
+ * CTRL). */
+static void penalise(float *logits, int64_t vocab, const int32_t *history, int64_t n, double penalty,
+                     uint8_t *seen)
+{
     for (int64_t t = 0; t < vocab; t++) seen[t] = 0;
     for (int64_t i = 0; i < n; i++) {
         int32_t t = history[i];
@@ -36,14 +47,16 @@ static void penalise(float *logits, int64_t vocab, const int32_t *history, int64
     }
 }
 
-static int by_logit(const void *a, const void *b) {
+static int by_logit(const void *a, const void *b)
+{
     const cot_candidate *x = a, *y = b;
     if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
     return x->token < y->token ? -1 : 1;
 }
 
 /* Moves the k best to the front, in no order (Hoare's selection). */
-static void select_best(cot_candidate *c, int64_t n, int64_t k) {
+static void select_best(cot_candidate *c, int64_t n, int64_t k)
+{
     for (int64_t low = 0, high = n - 1; low < high;) {
         cot_candidate pivot = c[low + (high - low) / 2];
         int64_t i = low, j = high;
@@ -55,15 +68,19 @@ static void select_best(cot_candidate *c, int64_t n, int64_t k) {
             c[i++] = c[j];
             c[j--] = swap;
         }
-        if (k - 1 <= j) high = j;
-        else if (k - 1 >= i) low = i;
-        else break;
+        if (k - 1 <= j)
+            high = j;
+        else if (k - 1 >= i)
+            low = i;
+        else
+            break;
     }
 }
 
-/* Logits are relative to the best. Keeps the fewest best whose chances reach top_p. What is below (1 - top_p) / n cannot be among them: all of those
- * together have less than 1 - top_p. So only the rest is sorted. */
-static int64_t keep_nucleus(cot_candidate *c, int64_t n, double top_p, double total) {
+/* Logits are relative to the best. Keeps the fewest best whose chances reach top_p. What is below (1 - top_p)
+ * / n cannot be among them: all of those together have less than 1 - top_p. So only the rest is sorted. */
+static int64_t keep_nucleus(cot_candidate *c, int64_t n, double top_p, double total)
+{
     double floor = (1 - top_p) / (double)n * total;
     int64_t kept = 0;
     for (int64_t i = 0; i < n; i++)
@@ -75,7 +92,8 @@ static int64_t keep_nucleus(cot_candidate *c, int64_t n, double top_p, double to
     return kept;
 }
 
-static int32_t draw(const cot_candidate *c, int64_t n, double uniform) {
+static int32_t draw(const cot_candidate *c, int64_t n, double uniform)
+{
     double total = 0, sum = 0;
     for (int64_t i = 0; i < n; i++) total += exp(c[i].logit);
     for (int64_t i = 0; i < n; i++)
@@ -83,13 +101,17 @@ static int32_t draw(const cot_candidate *c, int64_t n, double uniform) {
     return c[n - 1].token;
 }
 
-cot_status cot_sample(int32_t *token, float *logits, int64_t vocab, const int32_t *history, int64_t history_tokens,
-                      const cot_sampling *s, int64_t position, cot_candidate *c, uint8_t *seen, cot_error *error) {
+cot_status cot_sample(int32_t *token, float *logits, int64_t vocab, const int32_t *history,
+                      int64_t history_tokens, const cot_sampling *s, int64_t position, cot_candidate *c,
+                      uint8_t *seen, cot_error *error)
+{
     for (int64_t t = 0; t < vocab; t++)
         if (!isfinite(logits[t]))
-            return cot_fail(error, COT_INVALID_ARGUMENT, "the logit of token %lld is %g: the model's values overflowed",
-                            (long long)t, (double)logits[t]);
-    if (s->repetition_penalty != 1) penalise(logits, vocab, history, history_tokens, s->repetition_penalty, seen);
+            return cot_fail(error, COT_INVALID_ARGUMENT,
+                            "the logit of token %lld is %g: the model's values overflowed", (long long)t,
+                            (double)logits[t]);
+    if (s->repetition_penalty != 1)
+        penalise(logits, vocab, history, history_tokens, s->repetition_penalty, seen);
     int32_t best = 0;
     for (int64_t t = 1; t < vocab; t++)
         if (logits[t] > logits[best]) best = (int32_t)t;

@@ -9,18 +9,20 @@ struct cot_text_stream {
     cot_detokenizer *detokenizer;
     char **stops;
     size_t stop_count;
-    char *held;        // text not handed out yet, after `shown` bytes that were
+    char *held; // text not handed out yet, after `shown` bytes that were
     size_t shown, held_bytes, room;
 };
 
-cot_status cot_text_stream_open(cot_text_stream **out, const cot_tokenizer *tokenizer, const char *const *stops,
-                                size_t stop_count, cot_error *error) {
+cot_status cot_text_stream_open(cot_text_stream **out, const cot_tokenizer *tokenizer,
+                                const char *const *stops, size_t stop_count, cot_error *error)
+{
     cot_text_stream *s = *out = calloc(1, sizeof *s);
     cot_status status = COT_OK;
     if (s) s->stops = calloc(stop_count + 1, sizeof *s->stops);
     if (!s || !s->stops) status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a text stream");
     for (; status == COT_OK && s->stop_count < stop_count; s->stop_count++) {
-        if (!*stops[s->stop_count]) status = cot_fail(error, COT_INVALID_ARGUMENT, "a stop string is empty");
+        if (!*stops[s->stop_count])
+            status = cot_fail(error, COT_INVALID_ARGUMENT, "a stop string is empty");
         else if (!(s->stops[s->stop_count] = strdup(stops[s->stop_count])))
             status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a text stream");
         if (status != COT_OK) break;
@@ -33,7 +35,8 @@ cot_status cot_text_stream_open(cot_text_stream **out, const cot_tokenizer *toke
     return status;
 }
 
-void cot_text_stream_close(cot_text_stream *s) {
+void cot_text_stream_close(cot_text_stream *s)
+{
     if (!s) return;
     for (size_t i = 0; s->stops && i < s->stop_count; i++) free(s->stops[i]);
     free(s->stops);
@@ -43,7 +46,8 @@ void cot_text_stream_close(cot_text_stream *s) {
 }
 
 /* Drops what was handed out and appends. */
-static cot_status hold(cot_text_stream *s, const char *piece, size_t bytes, cot_error *error) {
+static cot_status hold(cot_text_stream *s, const char *piece, size_t bytes, cot_error *error)
+{
     s->held_bytes -= s->shown;
     if (s->held) memmove(s->held, s->held + s->shown, s->held_bytes);
     s->shown = 0;
@@ -60,7 +64,8 @@ static cot_status hold(cot_text_stream *s, const char *piece, size_t bytes, cot_
 }
 
 /* Where the first stop string begins in the held text; its length if there is none. */
-static size_t first_stop(const cot_text_stream *s) {
+static size_t first_stop(const cot_text_stream *s)
+{
     size_t first = s->held_bytes;
     for (size_t i = 0; i < s->stop_count; i++) {
         const char *at = memmem(s->held, s->held_bytes, s->stops[i], strlen(s->stops[i]));
@@ -70,7 +75,8 @@ static size_t first_stop(const cot_text_stream *s) {
 }
 
 /* How much of the end of the held text may be the beginning of a stop string. */
-static size_t doubtful(const cot_text_stream *s) {
+static size_t doubtful(const cot_text_stream *s)
+{
     size_t most = 0;
     for (size_t i = 0; i < s->stop_count; i++) {
         size_t n = strlen(s->stops[i]) - 1;
@@ -81,8 +87,9 @@ static size_t doubtful(const cot_text_stream *s) {
     return most;
 }
 
-cot_status cot_text_stream_push(cot_text_stream *s, int32_t token, const char **piece, size_t *bytes, bool *stopped,
-                                cot_error *error) {
+cot_status cot_text_stream_push(cot_text_stream *s, int32_t token, const char **piece, size_t *bytes,
+                                bool *stopped, cot_error *error)
+{
     *bytes = 0;
     *stopped = false;
     cot_status status = cot_detokenizer_push(s->detokenizer, token, piece, bytes, error);
@@ -96,7 +103,8 @@ cot_status cot_text_stream_push(cot_text_stream *s, int32_t token, const char **
     return COT_OK;
 }
 
-cot_status cot_text_stream_finish(cot_text_stream *s, const char **piece, size_t *bytes, cot_error *error) {
+cot_status cot_text_stream_finish(cot_text_stream *s, const char **piece, size_t *bytes, cot_error *error)
+{
     *bytes = 0;
     cot_status status = cot_detokenizer_finish(s->detokenizer, piece, bytes, error);
     if (status == COT_OK) status = hold(s, *piece, *bytes, error);

@@ -1,9 +1,10 @@
 /* What one rank can do to the others: symmetric memory, one-sided puts, signals, waits with time-outs.
  *
- * A group of P ranks; each holds a heap of the same size in which the same sequence of allocations gives the same
- * offsets, so that an offset (cot_sym) names the same thing on every rank. A rank writes to another rank's heap with
- * put and put_signal and reads only its own. Signals are 64-bit words of symmetric memory that one source at a time
- * raises and never lowers. A backend (threads/, later shmem/) fills in the table of functions.
+ * A group of P ranks; each holds a heap of the same size in which the same sequence of allocations gives the
+ * same offsets, so that an offset (cot_sym) names the same thing on every rank. A rank writes to another
+ * rank's heap with put and put_signal and reads only its own. Signals are 64-bit words of symmetric memory
+ * that one source at a time raises and never lowers. A backend (threads/, later shmem/) fills in the table of
+ * functions.
  *
  * An endpoint (cot_fabric) belongs to one thread. Nothing allocates after alloc.
  */
@@ -16,8 +17,8 @@
 
 /* What traffic is for; bytes and messages are counted for each. X(NAME, "name") */
 #define COT_PHASE_LIST(X)                                                                                    \
-    X(DISPATCH, "dispatch") X(COMBINE, "combine") X(ATTENTION, "attention") X(METADATA, "metadata")          \
-    X(CONTROL, "control")
+    X(DISPATCH, "dispatch")                                                                                  \
+    X(COMBINE, "combine") X(ATTENTION, "attention") X(METADATA, "metadata") X(CONTROL, "control")
 
 typedef enum cot_phase {
 #define COT_PHASE_ENUM(name, text) COT_PHASE_##name,
@@ -30,8 +31,8 @@ const char *cot_phase_name(cot_phase phase);
 
 enum { COT_MAX_RANKS = 64 };
 
-/* Payload bytes and messages (a put or put_signal is one message, whatever its size) from this rank to another. What a
- * rank puts to itself is copied and not counted; signal words are not counted as bytes. */
+/* Payload bytes and messages (a put or put_signal is one message, whatever its size) from this rank to
+ * another. What a rank puts to itself is copied and not counted; signal words are not counted as bytes. */
 typedef struct cot_traffic {
     uint64_t bytes, messages;
 } cot_traffic;
@@ -41,27 +42,32 @@ typedef uint64_t cot_sym; // offset into every rank's heap
 typedef struct cot_fabric cot_fabric;
 
 typedef struct cot_fabric_ops {
-    /* Reserves `bytes` (at least 1) of symmetric memory, zeroed, at a multiple of 64 (2 MiB for 2 MiB or more). Every rank
-     * makes the same calls in the same order; does not communicate. Errors: OUT_OF_MEMORY (the heap is full). */
+    /* Reserves `bytes` (at least 1) of symmetric memory, zeroed, at a multiple of 64 (2 MiB for 2 MiB or
+     * more). Every rank makes the same calls in the same order; does not communicate. Errors: OUT_OF_MEMORY
+     * (the heap is full). */
     cot_status (*alloc)(cot_fabric *fabric, cot_sym *where, size_t bytes, cot_error *error);
     /* This rank's own memory there. */
     void *(*local)(cot_fabric *fabric, cot_sym where);
-    /* Copies into rank `to`'s heap. `data` may be reused on return; the bytes are there for the target once it has seen a
-     * later put_signal from this rank. Never blocks on the target. to == own rank copies. */
+    /* Copies into rank `to`'s heap. `data` may be reused on return; the bytes are there for the target once
+     * it has seen a later put_signal from this rank. Never blocks on the target. to == own rank copies. */
     void (*put)(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes, cot_phase phase);
-    /* put (bytes may be 0), then raises the target's signal word to `value`: whoever sees it sees this rank's earlier puts
-     * to that target as well. */
-    void (*put_signal)(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes, cot_sym signal,
-                       uint64_t value, cot_phase phase);
-    /* Whether the own signal word is at least `value` (acquire). Never blocks; makes progress where a backend needs it. */
+    /* put (bytes may be 0), then raises the target's signal word to `value`: whoever sees it sees this rank's
+     * earlier puts to that target as well. */
+    void (*put_signal)(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes,
+                       cot_sym signal, uint64_t value, cot_phase phase);
+    /* Whether the own signal word is at least `value` (acquire). Never blocks; makes progress where a backend
+     * needs it. */
     bool (*test)(cot_fabric *fabric, cot_sym signal, uint64_t value);
-    /* Waits until it is. Errors: TIMED_OUT, after the group's time-out, naming the phase and rank `from`, or the rank that
-     * this one in turn waits for; PEER_FAILED once any rank has called fail. After an error the group is of no more use. */
-    cot_status (*wait)(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase, cot_error *error);
+    /* Waits until it is. Errors: TIMED_OUT, after the group's time-out, naming the phase and rank `from`, or
+     * the rank that this one in turn waits for; PEER_FAILED once any rank has called fail. After an error the
+     * group is of no more use. */
+    cot_status (*wait)(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
+                       cot_error *error);
     /* Tells every rank that this one gives up: their waits return PEER_FAILED. */
     void (*fail)(cot_fabric *fabric);
-    /* Computing may begin / is over: at most as many ranks compute at once as the group allows (wait lets go meanwhile).
-     * A rank that gets no turn within the group's time-out goes on without: the limit spares the machine, no more. */
+    /* Computing may begin / is over: at most as many ranks compute at once as the group allows (wait lets go
+     * meanwhile). A rank that gets no turn within the group's time-out goes on without: the limit spares the
+     * machine, no more. */
     void (*enter)(cot_fabric *fabric);
     void (*leave)(cot_fabric *fabric);
     int64_t (*now_ns)(cot_fabric *fabric);
@@ -75,30 +81,43 @@ struct cot_fabric {
 };
 
 /* The same calls without the table in sight. */
-static inline cot_status cot_alloc(cot_fabric *f, cot_sym *where, size_t bytes, cot_error *error) {
+static inline cot_status cot_alloc(cot_fabric *f, cot_sym *where, size_t bytes, cot_error *error)
+{
     return f->ops->alloc(f, where, bytes, error);
 }
-static inline void *cot_local(cot_fabric *f, cot_sym where) { return f->ops->local(f, where); }
-static inline void cot_put(cot_fabric *f, int to, cot_sym where, const void *data, size_t bytes, cot_phase phase) {
+static inline void *cot_local(cot_fabric *f, cot_sym where)
+{
+    return f->ops->local(f, where);
+}
+static inline void cot_put(cot_fabric *f, int to, cot_sym where, const void *data, size_t bytes,
+                           cot_phase phase)
+{
     f->ops->put(f, to, where, data, bytes, phase);
 }
 static inline void cot_put_signal(cot_fabric *f, int to, cot_sym where, const void *data, size_t bytes,
-                                  cot_sym signal, uint64_t value, cot_phase phase) {
+                                  cot_sym signal, uint64_t value, cot_phase phase)
+{
     f->ops->put_signal(f, to, where, data, bytes, signal, value, phase);
 }
 static inline cot_status cot_wait(cot_fabric *f, cot_sym signal, uint64_t value, int from, cot_phase phase,
-                                  cot_error *error) {
+                                  cot_error *error)
+{
     return f->ops->wait(f, signal, value, from, phase, error);
 }
 
-/* At most what alloc takes from the heap for `bytes`, alignment included: heaps are sized by adding these up. */
-static inline size_t cot_alloc_bytes(size_t bytes) {
+/* At most what alloc takes from the heap for `bytes`, alignment included: heaps are sized by adding these up.
+ */
+static inline size_t cot_alloc_bytes(size_t bytes)
+{
     const size_t align = bytes >= (size_t)2 << 20 ? (size_t)2 << 20 : 64;
     return bytes + (align - 1);
 }
 
 /* The part of n things that rank r of P holds: floor(r n / P) <= i < floor((r + 1) n / P). */
-static inline int64_t cot_share_begin(int64_t n, int rank, int ranks) { return n * rank / ranks; }
+static inline int64_t cot_share_begin(int64_t n, int rank, int ranks)
+{
+    return n * rank / ranks;
+}
 /* The rank that holds thing i of n (0 <= i < n). */
 int cot_share_owner(int64_t n, int64_t i, int ranks);
 

@@ -13,10 +13,20 @@ const cot_isa_code *cot_isa_code_of(cot_isa isa)
 #if defined(__x86_64__)
     /* These ask the system too, whether it saves the registers that the instructions use. */
     case COT_ISA_AVX2:
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                       __builtin_cpu_supports("f16c")
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") // F16C came before AVX2
                    ? &cot_isa_avx2
                    : NULL;
+    case COT_ISA_AVX512:
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")
+                   ? &cot_isa_avx512
+                   : NULL;
+    case COT_ISA_AVX512_BF16:
+        return cot_isa_code_of(COT_ISA_AVX512) && __builtin_cpu_supports("avx512bf16") ? &cot_isa_avx512_bf16
+                                                                                       : NULL;
+#elif defined(__aarch64__)
+    case COT_ISA_NEON:
+        return &cot_isa_neon;
 #endif
     default:
         return NULL;

@@ -1,7 +1,7 @@
 # Files of other processors are left out; those of this one get the instructions that their name promises. -O3 unrolls
 # the tiles' loops, whose counts are constants, so that the sums live in registers.
-file(GLOB x86 ${PROJECT_SOURCE_DIR}/src/kernels/x86/*.c)
-file(GLOB arm ${PROJECT_SOURCE_DIR}/src/kernels/arm/*.c)
+file(GLOB x86 ${CMAKE_CURRENT_LIST_DIR}/x86/*.c)
+file(GLOB arm ${CMAKE_CURRENT_LIST_DIR}/arm/*.c)
 string(TOLOWER "${CMAKE_SYSTEM_PROCESSOR}" processor)
 if(NOT processor MATCHES "x86_64|amd64")
   set_source_files_properties(${x86} PROPERTIES HEADER_FILE_ONLY ON)
@@ -11,9 +11,10 @@ if(NOT processor MATCHES "aarch64|arm64")
 endif()
 set(avx2 -mavx2 -mfma -mf16c)
 set(avx512 ${avx2} -mavx512f -mavx512vl -mavx512bw -mavx512dq -mprefer-vector-width=512)
-set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/x86/avx2.c PROPERTIES COMPILE_OPTIONS "-O3;${avx2}")
-set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/x86/avx512.c PROPERTIES COMPILE_OPTIONS "-O3;${avx512}")
-set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/x86/avx512_bf16.c PROPERTIES COMPILE_OPTIONS
+set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/x86/avx2.c PROPERTIES COMPILE_OPTIONS "-O3;${avx2}")
+set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/x86/avx512.c PROPERTIES COMPILE_OPTIONS "-O3;${avx512}")
+set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/x86/avx512_bf16.c PROPERTIES COMPILE_OPTIONS
                             "-O3;${avx512};-mavx512bf16")
-set_source_files_properties(${arm} PROPERTIES COMPILE_OPTIONS "-O3")
-set_source_files_properties(${PROJECT_SOURCE_DIR}/src/kernels/pack.c PROPERTIES COMPILE_OPTIONS "-O3")
+# gcc's first scheduler moves loads so far up that sums fall out of registers where there are 32 of them.
+set_source_files_properties(${arm} PROPERTIES COMPILE_OPTIONS "-O3;$<$<C_COMPILER_ID:GNU>:-fno-schedule-insns>")
+set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/pack.c PROPERTIES COMPILE_OPTIONS "-O3")

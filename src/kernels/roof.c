@@ -77,28 +77,14 @@ static void run_flops(struct worker *w, cot_roof_loop *loop, double *best)
     }
 }
 
-/* Reads every byte: 64-byte lines into as many sums as hide the latency of an addition. */
-static uint64_t read_all(const unsigned char *part, size_t bytes)
-{
-    typedef uint64_t line __attribute__((vector_size(64), aligned(64)));
-    const line *lines = (const line *)part;
-    line sums[4] = {{0}};
-    for (size_t i = 0; i + 4 <= bytes / 64; i += 4)
-        for (int s = 0; s < 4; s++) sums[s] += lines[i + (size_t)s];
-    line sum = sums[0] + sums[1] + sums[2] + sums[3];
-    uint64_t total = 0;
-    for (int i = 0; i < 8; i++) total += sum[i];
-    return total;
-}
-
 static void run_reads(struct worker *w)
 {
     memset(w->part, 1, w->bytes); // each thread its own pages, near it
-    volatile uint64_t sink;
+    volatile float sink;
     for (int run = 0; run < READ_RUNS; run++) {
         pthread_barrier_wait(&w->all->barrier);
         w->begin_ns = cot_now_ns();
-        sink = read_all(w->part, w->bytes);
+        sink = w->all->code->read_loop(w->part, w->bytes);
         w->end_ns = cot_now_ns();
         w->work = (double)w->bytes;
         note_best(w, &w->all->roof.read_bytes_per_second);

@@ -13,8 +13,10 @@ typedef struct cot_run {
 
 typedef struct cot_attend cot_attend; // scratch
 
-/* Sizes: at most `rows` rows a call, contexts of at most `context` tokens, `helpers` threads at once. May measure. */
-cot_attend *cot_attend_place(cot_arena *arena, const cot_kv *kv, int64_t heads, int64_t rows, int64_t context, int helpers);
+/* Sizes: at most `rows` rows a call, contexts of at most `context` tokens, `helpers` threads at once. May
+ * measure. */
+cot_attend *cot_attend_place(cot_arena *arena, const cot_kv *kv, int64_t heads, int64_t rows, int64_t context,
+                             int helpers);
 
 typedef struct cot_attend_args {
     const cot_kernels *kernels;
@@ -30,8 +32,9 @@ typedef struct cot_attend_args {
     void *out;     // kv->type, [rows][heads][value_width]
 } cot_attend_args;
 
-/* out[row][head] = softmax(scale q . keys) values over the keys that the row may see, its own included (already stored). One
- * arithmetic for prefill and decode: a row's result depends on the row and its keys alone. Never allocates. */
+/* out[row][head] = softmax(scale q . keys) values over the keys that the row may see, its own included
+ * (already stored). One arithmetic for prefill and decode: a row's result depends on the row and its keys
+ * alone. Never allocates. */
 void cot_attend_run(cot_attend *attend, const cot_attend_args *args);
 
 #endif

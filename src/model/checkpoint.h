@@ -8,7 +8,8 @@
 /* Every weight the forward pass uses. Matrices are [out][in] as nn.Linear holds them. X(NAME) */
 #define COT_WEIGHT_LIST(X)                                                                                   \
     X(EMBEDDING)                                                                                             \
-    X(FINAL_NORM) X(OUTPUT) /* lm_head; the embedding where tied */                                          \
+    X(FINAL_NORM)                                                                                            \
+    X(OUTPUT) /* lm_head; the embedding where tied */                                                        \
         X(ATTENTION_NORM) X(FFN_NORM) X(Q) X(K) X(V) X(O) X(Q_BIAS) X(K_BIAS) X(V_BIAS) X(O_BIAS) X(Q_NORM)  \
             X(K_NORM) X(SINKS) X(Q_A) X(Q_A_BIAS) X(Q_A_NORM) X(Q_B) X(KV_A) X(KV_A_BIAS) X(KV_A_NORM)       \
                 X(KV_B) X(GATE) X(GATE_BIAS) X(GATE_CORRECTION) X(EXPERT_GATE) X(EXPERT_UP) X(EXPERT_DOWN)   \

@@ -7,7 +7,8 @@
 /* The whole numbers of a config.json. X(NAME, what its range is: see cot_size in config.c) */
 #define COT_SIZE_LIST(X)                                                                                     \
     X(VOCAB)                                                                                                 \
-    X(HIDDEN) X(LAYERS) X(HEADS) X(KV_HEADS) X(HEAD_DIM) X(CONTEXT) X(EXPERTS) X(TOP_K) X(MOE_INTERMEDIATE)  \
+    X(HIDDEN)                                                                                                \
+    X(LAYERS) X(HEADS) X(KV_HEADS) X(HEAD_DIM) X(CONTEXT) X(EXPERTS) X(TOP_K) X(MOE_INTERMEDIATE)            \
         X(DENSE_INTERMEDIATE) X(SHARED_INTERMEDIATE) X(SHARED_EXPERTS) X(FIRST_MOE_LAYER) X(SPARSE_STEP)     \
             X(WINDOW) X(WINDOW_LAYERS) X(Q_LORA) X(KV_LORA) X(NOPE_DIM) X(ROPE_DIM) X(V_DIM) X(GROUPS)       \
                 X(GROUP_LIMIT)

@@ -1,5 +1,5 @@
-/* One step on one rank: DeepSpeed-MoE's pipeline when heads are split (allreduce, token slice, MoE, allgather), the MoE
- * operator alone when sequences stay at home. */
+/* One step on one rank: DeepSpeed-MoE's pipeline when heads are split (allreduce, token slice, MoE,
+ * allgather), the MoE operator alone when sequences stay at home. */
 #include "base/error.h"
 #include "kernels/pack.h"
 #include "model/runner_state.h"
@@ -16,24 +16,38 @@ struct row_loop {
     const void *context;
 };
 
-static void run_rows(void *context, int64_t task) {
+static void run_rows(void *context, int64_t task)
+{
     const struct row_loop *loop = context;
     int64_t end = (task + 1) * ROWS_A_TASK < loop->rows ? (task + 1) * ROWS_A_TASK : loop->rows;
     for (int64_t row = task * ROWS_A_TASK; row < end; row++) loop->body(loop->r, row, loop->context);
 }
 
-void cot_runner_rows(cot_runner *r, int64_t rows, void (*body)(cot_runner *, int64_t, const void *), const void *context) {
+void cot_runner_rows(cot_runner *r, int64_t rows, void (*body)(cot_runner *, int64_t, const void *),
+                     const void *context)
+{
     struct row_loop loop = {r, rows, body, context};
     cot_pool_run(r->o.pool, (rows + ROWS_A_TASK - 1) / ROWS_A_TASK, run_rows, &loop);
 }
 
-void cot_runner_product(cot_runner *r, const void *a, int64_t rows, int64_t k, const void *b, int64_t n, float *c) {
-    cot_gemm gemm = {.type = r->o.type, .m = rows, .n = n, .k = k, .a = a, .a_stride = k, .b = b,
-                     .b_panel_stride = cot_panel_elements(k), .c = c, .c_stride = n};
+void cot_runner_product(cot_runner *r, const void *a, int64_t rows, int64_t k, const void *b, int64_t n,
+                        float *c)
+{
+    cot_gemm gemm = {.type = r->o.type,
+                     .m = rows,
+                     .n = n,
+                     .k = k,
+                     .a = a,
+                     .a_stride = k,
+                     .b = b,
+                     .b_panel_stride = cot_panel_elements(k),
+                     .c = c,
+                     .c_stride = n};
     cot_matmul(r->o.kernels, r->o.pool, &gemm, 1);
 }
 
-static uint8_t *typed_row(const cot_runner *r, void *typed, int64_t row) {
+static uint8_t *typed_row(const cot_runner *r, void *typed, int64_t row)
+{
     return (uint8_t *)typed + (size_t)(row * r->c->hidden) * cot_dtype_bytes(r->o.type);
 }
 
@@ -42,7 +56,8 @@ struct norm {
     int64_t row0;
 };
 
-static void norm_row(cot_runner *r, int64_t i, const void *context) {
+static void norm_row(cot_runner *r, int64_t i, const void *context)
+{
     const struct norm *norm = context;
     int64_t h = r->c->hidden, row = norm->row0 + i;
     const float *x = r->s.x + row * h;
@@ -52,7 +67,8 @@ static void norm_row(cot_runner *r, int64_t i, const void *context) {
     r->o.kernels->scale(typed_row(r, r->s.typed, row), r->o.type, out, 1.0f, h);
 }
 
-void cot_runner_norm(cot_runner *r, const float *weight, int64_t row0, int64_t rows) {
+void cot_runner_norm(cot_runner *r, const float *weight, int64_t row0, int64_t rows)
+{
     struct norm norm = {weight, row0};
     cot_runner_rows(r, rows, norm_row, &norm);
 }
@@ -60,7 +76,8 @@ void cot_runner_norm(cot_runner *r, const float *weight, int64_t row0, int64_t r
 /* ---- what this rank works on ---- */
 
 /* Rows, runs, positions, RoPE angles and embeddings of the spans that this rank attends to. */
-static cot_status begin_step(cot_runner *r, const cot_step *step, cot_error *error) {
+static cot_status begin_step(cot_runner *r, const cot_step *step, cot_error *error)
+{
     cot_step_scratch *s = &r->s;
     bool split = cot_runner_splits_heads(r);
     for (int32_t m = 0; m < step->maps; m++)
@@ -81,8 +98,8 @@ static cot_status begin_step(cot_runner *r, const cot_step *step, cot_error *err
                 s->cosines[s->rows * half + f] = cosf(angle) * r->c->rope_factor;
                 s->sines[s->rows * half + f] = sinf(angle) * r->c->rope_factor;
             }
-            status = cot_checkpoint_read(r->o.checkpoint, COT_WEIGHT_EMBEDDING, 0, 0, step->ids[token + t], 1, 0,
-                                         r->c->hidden, s->x + s->rows * r->c->hidden, error);
+            status = cot_checkpoint_read(r->o.checkpoint, COT_WEIGHT_EMBEDDING, 0, 0, step->ids[token + t], 1,
+                                         0, r->c->hidden, s->x + s->rows * r->c->hidden, error);
         }
     }
     s->home0 = split ? cot_share_begin(s->rows, r->fabric->rank, r->fabric->ranks) : 0;
@@ -92,14 +109,17 @@ static cot_status begin_step(cot_runner *r, const cot_step *step, cot_error *err
 
 /* ---- feed-forward ---- */
 
-static void count_routing(cot_runner *r, const uint16_t *experts, int64_t rows) {
+static void count_routing(cot_runner *r, const uint16_t *experts, int64_t rows)
+{
     int64_t k = r->c->gate.top_k;
     for (int64_t t = 0; t < rows; t++) {
         uint64_t seen = 0;
         for (int64_t i = 0; i < k; i++) {
             int rank = r->expert_rank[experts[t * k + i]];
-            if (rank == r->fabric->rank) r->stats.local++;
-            else seen |= (uint64_t)1 << rank;
+            if (rank == r->fabric->rank)
+                r->stats.local++;
+            else
+                seen |= (uint64_t)1 << rank;
         }
         r->stats.remote_ranks += (uint64_t)__builtin_popcountll(seen);
     }
@@ -108,7 +128,8 @@ static void count_routing(cot_runner *r, const uint16_t *experts, int64_t rows) 
 }
 
 /* branch = the layer's network over the home rows. */
-static cot_status feed_forward(cot_runner *r, int64_t layer, int64_t moe_layer, cot_error *error) {
+static cot_status feed_forward(cot_runner *r, int64_t layer, int64_t moe_layer, cot_error *error)
+{
     cot_step_scratch *s = &r->s;
     const cot_layer_weights *w = &r->o.whole->layers[layer];
     int64_t h = r->c->hidden, rows = s->home1 - s->home0;
@@ -116,11 +137,13 @@ static cot_status feed_forward(cot_runner *r, int64_t layer, int64_t moe_layer, 
     float *y = s->branch + s->home0 * h;
     if (!w->dense) {
         int64_t place = moe_layer * r->o.step_tokens * r->c->gate.top_k;
-        cot_moe_layer moe = {.gate = &w->gate, .placement = {r->expert_rank, r->expert_slot},
+        cot_moe_layer moe = {.gate = &w->gate,
+                             .placement = {r->expert_rank, r->expert_slot},
                              .slots = r->experts_at + (size_t)(moe_layer * r->slots) * r->slot_bytes,
-                             .shared = w->shared, .shared_gate = w->shared_mix};
-        cot_status status = r->o.op->forward(r->moe, &moe, y, s->experts + place, s->weights + place, s->normed + s->home0 * h,
-                                             rows, error);
+                             .shared = w->shared,
+                             .shared_gate = w->shared_mix};
+        cot_status status = r->o.op->forward(r->moe, &moe, y, s->experts + place, s->weights + place,
+                                             s->normed + s->home0 * h, rows, error);
         if (status == COT_OK) count_routing(r, s->experts + place, rows);
         return status;
     }
@@ -132,29 +155,36 @@ static cot_status feed_forward(cot_runner *r, int64_t layer, int64_t moe_layer, 
     return COT_OK;
 }
 
-static void add_branch(cot_runner *r, int64_t row, const void *context) {
+static void add_branch(cot_runner *r, int64_t row, const void *context)
+{
     (void)context;
     r->o.kernels->add(r->s.x + row * r->c->hidden, r->s.branch + row * r->c->hidden, COT_F32, r->c->hidden);
 }
 
-static void add_attention(cot_runner *r, int64_t row, const void *output_bias) {
+static void add_attention(cot_runner *r, int64_t row, const void *output_bias)
+{
     add_branch(r, row, NULL);
     if (output_bias) r->o.kernels->add(r->s.x + row * r->c->hidden, output_bias, COT_F32, r->c->hidden);
 }
 
-static void narrow_branch(cot_runner *r, int64_t i, const void *context) {
+static void narrow_branch(cot_runner *r, int64_t i, const void *context)
+{
     (void)context;
     int64_t row = r->s.home0 + i;
-    r->o.kernels->scale(typed_row(r, r->s.payload, row), r->o.type, r->s.branch + row * r->c->hidden, 1.0f, r->c->hidden);
+    r->o.kernels->scale(typed_row(r, r->s.payload, row), r->o.type, r->s.branch + row * r->c->hidden, 1.0f,
+                        r->c->hidden);
 }
 
-static void add_payload(cot_runner *r, int64_t row, const void *context) {
+static void add_payload(cot_runner *r, int64_t row, const void *context)
+{
     (void)context;
     r->o.kernels->add(r->s.x + row * r->c->hidden, typed_row(r, r->s.payload, row), r->o.type, r->c->hidden);
 }
 
-/* Every rank gets every slice's rows as they travelled, the own ones too, so that the residual stream stays one. */
-static cot_status gather_slices(cot_runner *r, cot_error *error) {
+/* Every rank gets every slice's rows as they travelled, the own ones too, so that the residual stream stays
+ * one. */
+static cot_status gather_slices(cot_runner *r, cot_error *error)
+{
     int64_t began_ns = r->fabric->ops->now_ns(r->fabric);
     size_t begin[COT_MAX_RANKS + 1], row_bytes = (size_t)r->c->hidden * cot_dtype_bytes(r->o.type);
     for (int p = 0; p <= r->fabric->ranks; p++)
@@ -166,14 +196,16 @@ static cot_status gather_slices(cot_runner *r, cot_error *error) {
     return status;
 }
 
-static cot_status run_layer(cot_runner *r, int64_t layer, int64_t moe_layer, cot_error *error) {
+static cot_status run_layer(cot_runner *r, int64_t layer, int64_t moe_layer, cot_error *error)
+{
     bool split = cot_runner_splits_heads(r);
     int64_t t0 = r->fabric->ops->now_ns(r->fabric);
     cot_status status = cot_runner_attention(r, layer, error);
     int64_t t1 = r->fabric->ops->now_ns(r->fabric);
     r->stats.attention_ns += t1 - t0;
     if (status == COT_OK && split) {
-        status = cot_allreduce(r->collectives, r->s.branch, r->s.rows * r->c->hidden, r->o.type, COT_PHASE_ATTENTION, error);
+        status = cot_allreduce(r->collectives, r->s.branch, r->s.rows * r->c->hidden, r->o.type,
+                               COT_PHASE_ATTENTION, error);
         r->stats.reduce_ns += r->fabric->ops->now_ns(r->fabric) - t1;
     }
     if (status == COT_OK) {
@@ -188,21 +220,24 @@ static cot_status run_layer(cot_runner *r, int64_t layer, int64_t moe_layer, cot
 
 /* ---- logits ---- */
 
-void cot_runner_logit_columns(const cot_runner *r, int rank, int64_t *begin, int64_t *end) {
+void cot_runner_logit_columns(const cot_runner *r, int rank, int64_t *begin, int64_t *end)
+{
     int64_t panels = cot_panels(r->c->vocab);
     *begin = cot_share_begin(panels, rank, r->fabric->ranks) * COT_PANEL;
     *end = cot_share_begin(panels, rank + 1, r->fabric->ranks) * COT_PANEL;
     if (*end > r->c->vocab) *end = r->c->vocab;
 }
 
-/* Final-normed rows that want logits go to s.hidden, rank after rank under data-parallel attention (each rank brings its
- * own), and s.hidden_row says where the rows are in the order of the spans. */
-static cot_status gather_hidden(cot_runner *r, const cot_step *step, cot_error *error) {
+/* Final-normed rows that want logits go to s.hidden, rank after rank under data-parallel attention (each rank
+ * brings its own), and s.hidden_row says where the rows are in the order of the spans. */
+static cot_status gather_hidden(cot_runner *r, const cot_step *step, cot_error *error)
+{
     cot_step_scratch *s = &r->s;
     int ranks = r->o.data_parallel ? r->fabric->ranks : 1, own = r->o.data_parallel ? r->fabric->rank : 0;
     int64_t next[COT_MAX_RANKS + 1] = {0}, row = 0, wanted = 0;
     size_t begin[COT_MAX_RANKS + 1] = {0}, row_bytes = (size_t)r->c->hidden * cot_dtype_bytes(r->o.type);
-    for (int32_t i = 0; i < step->spans; i++) next[(r->o.data_parallel ? step->span[i].home : 0) + 1] += step->span[i].logits;
+    for (int32_t i = 0; i < step->spans; i++)
+        next[(r->o.data_parallel ? step->span[i].home : 0) + 1] += step->span[i].logits;
     for (int p = 0; p < ranks; p++) {
         next[p + 1] += next[p];
         begin[p + 1] = (size_t)next[p + 1] * row_bytes;
@@ -213,7 +248,8 @@ static cot_status gather_hidden(cot_runner *r, const cot_step *step, cot_error *
         if (home == own) {
             int64_t first = row + span->tokens - span->logits;
             cot_runner_norm(r, r->o.whole->final_norm, first, span->logits);
-            memcpy(typed_row(r, s->hidden, next[home]), typed_row(r, s->typed, first), (size_t)span->logits * row_bytes);
+            memcpy(typed_row(r, s->hidden, next[home]), typed_row(r, s->typed, first),
+                   (size_t)span->logits * row_bytes);
             row += span->tokens;
         }
         for (int32_t t = 0; t < span->logits; t++) s->hidden_row[wanted++] = (int32_t)next[home]++;
@@ -222,26 +258,37 @@ static cot_status gather_hidden(cot_runner *r, const cot_step *step, cot_error *
 }
 
 /* Every rank computes its columns of all rows; rank 0 puts them side by side. */
-static void compute_logits(cot_runner *r, const cot_step *step) {
+static void compute_logits(cot_runner *r, const cot_step *step)
+{
     cot_step_scratch *s = &r->s;
     int64_t begin, end;
     cot_runner_logit_columns(r, r->fabric->rank, &begin, &end);
     if (!step->logits || begin == end) return;
     int64_t panel = cot_panel_elements(r->c->hidden);
     bool root = r->fabric->rank == 0;
-    cot_gemm gemm = {.type = r->o.type, .m = step->logits, .n = end - begin, .k = r->c->hidden, .a = s->hidden,
-                     .a_stride = r->c->hidden, .a_rows = s->hidden_row, .b_panel_stride = panel,
-                     .b = (const uint8_t *)r->o.whole->output + (size_t)(begin / COT_PANEL * panel) * cot_dtype_bytes(r->o.type),
-                     .c = root ? s->logits + begin : s->columns, .c_stride = root ? r->c->vocab : end - begin};
+    cot_gemm gemm = {.type = r->o.type,
+                     .m = step->logits,
+                     .n = end - begin,
+                     .k = r->c->hidden,
+                     .a = s->hidden,
+                     .a_stride = r->c->hidden,
+                     .a_rows = s->hidden_row,
+                     .b_panel_stride = panel,
+                     .b = (const uint8_t *)r->o.whole->output +
+                          (size_t)(begin / COT_PANEL * panel) * cot_dtype_bytes(r->o.type),
+                     .c = root ? s->logits + begin : s->columns,
+                     .c_stride = root ? r->c->vocab : end - begin};
     cot_matmul(r->o.kernels, r->o.pool, &gemm, 1);
 }
 
-static cot_sym logits_block(const cot_runner *r, int64_t column) {
+static cot_sym logits_block(const cot_runner *r, int64_t column)
+{
     return r->logits_at + (size_t)(column * r->o.step_logits) * sizeof(float);
 }
 
 /* Sends routing of the home rows to their places on rank 0. */
-static void send_routing(cot_runner *r, const cot_step *step) {
+static void send_routing(cot_runner *r, const cot_step *step)
+{
     int64_t k = r->c->gate.top_k, row = 0, token = 0;
     for (int32_t i = 0; i < step->spans; token += step->span[i++].tokens) {
         const cot_span *span = &step->span[i];
@@ -253,22 +300,25 @@ static void send_routing(cot_runner *r, const cot_step *step) {
             uint64_t to = (uint64_t)((l * r->o.step_tokens + token + first - row) * k);
             cot_put(r->fabric, 0, r->routed_experts_at + to * sizeof(uint16_t), r->s.experts + from,
                     (size_t)n * sizeof(uint16_t), COT_PHASE_CONTROL);
-            cot_put(r->fabric, 0, r->routed_weights_at + to * sizeof(float), r->s.weights + from, (size_t)n * sizeof(float),
-                    COT_PHASE_CONTROL);
+            cot_put(r->fabric, 0, r->routed_weights_at + to * sizeof(float), r->s.weights + from,
+                    (size_t)n * sizeof(float), COT_PHASE_CONTROL);
         }
         row += span->tokens;
     }
 }
 
 /* Rank 0 waits until every other rank has sent what it owed for this call. */
-static cot_status await_all(cot_runner *r, cot_error *error) {
+static cot_status await_all(cot_runner *r, cot_error *error)
+{
     cot_status status = COT_OK;
     for (int p = 1; p < r->fabric->ranks && status == COT_OK; p++)
-        status = cot_wait(r->fabric, r->done_at + (size_t)p * sizeof(uint64_t), r->calls, p, COT_PHASE_CONTROL, error);
+        status = cot_wait(r->fabric, r->done_at + (size_t)p * sizeof(uint64_t), r->calls, p,
+                          COT_PHASE_CONTROL, error);
     return status;
 }
 
-static cot_status collect(cot_runner *r, const cot_step *step, cot_error *error) {
+static cot_status collect(cot_runner *r, const cot_step *step, cot_error *error)
+{
     int64_t begin, end;
     r->calls++;
     if (r->o.capture) send_routing(r, step);
@@ -284,13 +334,15 @@ static cot_status collect(cot_runner *r, const cot_step *step, cot_error *error)
         cot_runner_logit_columns(r, p, &begin, &end);
         const float *block = cot_local(r->fabric, logits_block(r, begin));
         for (int64_t row = 0; row < step->logits; row++)
-            memcpy(r->s.logits + row * r->c->vocab + begin, block + row * (end - begin), (size_t)(end - begin) * sizeof(float));
+            memcpy(r->s.logits + row * r->c->vocab + begin, block + row * (end - begin),
+                   (size_t)(end - begin) * sizeof(float));
     }
     return status;
 }
 
-cot_status cot_runner_step(cot_runner *r, const cot_step *step, const float **logits, const uint16_t **experts,
-                           const float **weights, cot_error *error) {
+cot_status cot_runner_step(cot_runner *r, const cot_step *step, const float **logits,
+                           const uint16_t **experts, const float **weights, cot_error *error)
+{
     r->fabric->ops->enter(r->fabric);
     cot_status status = begin_step(r, step, error);
     int64_t moe_layer = 0;
@@ -314,12 +366,14 @@ cot_status cot_runner_step(cot_runner *r, const cot_step *step, const float **lo
     return status;
 }
 
-cot_status cot_runner_stats(cot_runner *r, cot_rank_stats *stats, cot_error *error) {
+cot_status cot_runner_stats(cot_runner *r, cot_rank_stats *stats, cot_error *error)
+{
     r->calls++;
     r->stats.moe = *r->o.op->times(r->moe);
     memcpy(r->stats.traffic, r->fabric->traffic, (size_t)r->fabric->ranks * sizeof *r->stats.traffic);
-    cot_put_signal(r->fabric, 0, r->stats_at + (size_t)r->fabric->rank * sizeof r->stats, &r->stats, sizeof r->stats,
-                   r->done_at + (size_t)r->fabric->rank * sizeof(uint64_t), r->calls, COT_PHASE_CONTROL);
+    cot_put_signal(r->fabric, 0, r->stats_at + (size_t)r->fabric->rank * sizeof r->stats, &r->stats,
+                   sizeof r->stats, r->done_at + (size_t)r->fabric->rank * sizeof(uint64_t), r->calls,
+                   COT_PHASE_CONTROL);
     if (r->fabric->rank) return COT_OK;
     cot_status status = await_all(r, error);
     if (status == COT_OK)

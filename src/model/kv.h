@@ -1,11 +1,12 @@
-/* The KV cache of one rank: pages of 64 positions, each holding every layer's keys and values of the rank's KV heads in
- * the packed form that products read (kernels/pack.h), so that attention is two products and a softmax.
+/* The KV cache of one rank: pages of 64 positions, each holding every layer's keys and values of the rank's
+ * KV heads in the packed form that products read (kernels/pack.h), so that attention is two products and a
+ * softmax.
  *
  *   page -> layer -> KV head -> keys:   B [key_width][64 positions]    2 panels of 32 positions
  *                               values: B [64 positions][value_width]  a panel for every 32 columns
  *
- * Which page holds which positions of which sequence is the scheduler's business (the step plan says); a rank only keeps
- * the table. Positions never written are zero, so that a masked position adds exactly nothing. */
+ * Which page holds which positions of which sequence is the scheduler's business (the step plan says); a rank
+ * only keeps the table. Positions never written are zero, so that a masked position adds exactly nothing. */
 #ifndef COT_MODEL_KV_H
 #define COT_MODEL_KV_H
 #include "base/arena.h"
@@ -27,15 +28,19 @@ void cot_kv_place(cot_kv *kv, cot_arena *arena);
 /* Gives `page` to the sequence's positions from 64 * index on, cleared. */
 void cot_kv_map(cot_kv *kv, int64_t sequence, int64_t index, int32_t page);
 
-static inline uint8_t *cot_kv_keys(const cot_kv *kv, int64_t sequence, int64_t index, int64_t layer, int64_t head) {
+static inline uint8_t *cot_kv_keys(const cot_kv *kv, int64_t sequence, int64_t index, int64_t layer,
+                                   int64_t head)
+{
     size_t page = (size_t)kv->table[sequence * kv->pages_a_sequence + index];
     return kv->memory + page * kv->page_bytes + (size_t)(layer * kv->heads + head) * kv->head_bytes;
 }
-static inline uint8_t *cot_kv_values(const cot_kv *kv, int64_t sequence, int64_t index, int64_t layer, int64_t head) {
+static inline uint8_t *cot_kv_values(const cot_kv *kv, int64_t sequence, int64_t index, int64_t layer,
+                                     int64_t head)
+{
     return cot_kv_keys(kv, sequence, index, layer, head) + kv->key_bytes;
 }
 /* Stores one position's key [key_width] and value [value_width] of one head. */
-void cot_kv_store(cot_kv *kv, int64_t sequence, int64_t position, int64_t layer, int64_t head, const float *key,
-                  const float *value);
+void cot_kv_store(cot_kv *kv, int64_t sequence, int64_t position, int64_t layer, int64_t head,
+                  const float *key, const float *value);
 
 #endif

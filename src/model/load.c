@@ -30,7 +30,8 @@ struct cot_load {
     cot_error error;
 };
 
-cot_status cot_load_open(cot_load **load, const cot_checkpoint *checkpoint, cot_error *error) {
+cot_status cot_load_open(cot_load **load, const cot_checkpoint *checkpoint, cot_error *error)
+{
     *load = calloc(1, sizeof **load);
     if (!*load) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the list of weights");
     (*load)->checkpoint = checkpoint;
@@ -38,16 +39,21 @@ cot_status cot_load_open(cot_load **load, const cot_checkpoint *checkpoint, cot_
     return COT_OK;
 }
 
-void cot_load_close(cot_load *load) {
+void cot_load_close(cot_load *load)
+{
     if (!load) return;
     pthread_mutex_destroy(&load->mutex);
     free(load->jobs);
     free(load);
 }
 
-void cot_load_group(cot_load *load) { load->group_pending = true; }
+void cot_load_group(cot_load *load)
+{
+    load->group_pending = true;
+}
 
-static void record(cot_load *load, struct job job) {
+static void record(cot_load *load, struct job job)
+{
     if (!job.to || load->out_of_memory) return;
     if (load->count == load->room) {
         size_t room = load->room ? load->room * 2 : 256;
@@ -64,35 +70,40 @@ static void record(cot_load *load, struct job job) {
     load->jobs[load->count++] = job;
 }
 
-void cot_load_read(cot_load *load, cot_piece piece, float *to) {
+void cot_load_read(cot_load *load, cot_piece piece, float *to)
+{
     record(load, (struct job){.piece = piece, .kind = READ, .type = COT_F32, .to = to});
 }
 
-void cot_load_pack(cot_load *load, cot_piece piece, void *to, cot_dtype type, int64_t n, int64_t n0) {
+void cot_load_pack(cot_load *load, cot_piece piece, void *to, cot_dtype type, int64_t n, int64_t n0)
+{
     record(load, (struct job){.piece = piece, .kind = PACK, .type = type, .to = to, .n = n, .n0 = n0});
 }
 
-void cot_load_pack_transposed(cot_load *load, cot_piece piece, void *to, cot_dtype type) {
+void cot_load_pack_transposed(cot_load *load, cot_piece piece, void *to, cot_dtype type)
+{
     record(load, (struct job){.piece = piece, .kind = PACK_TRANSPOSED, .type = type, .to = to});
 }
 
-static cot_status run_job(const cot_load *load, const struct job *job, cot_error *error) {
+static cot_status run_job(const cot_load *load, const struct job *job, cot_error *error)
+{
     const cot_piece *p = &job->piece;
     switch (job->kind) {
     case READ:
-        return cot_checkpoint_read(load->checkpoint, p->weight, p->layer, p->expert, p->row0, p->rows, p->column0,
-                                   p->columns, job->to, error);
+        return cot_checkpoint_read(load->checkpoint, p->weight, p->layer, p->expert, p->row0, p->rows,
+                                   p->column0, p->columns, job->to, error);
     case PACK:
-        return cot_checkpoint_pack(load->checkpoint, p->weight, p->layer, p->expert, p->row0, p->rows, p->column0,
-                                   p->columns, job->to, job->type, job->n, job->n0, error);
+        return cot_checkpoint_pack(load->checkpoint, p->weight, p->layer, p->expert, p->row0, p->rows,
+                                   p->column0, p->columns, job->to, job->type, job->n, job->n0, error);
     case PACK_TRANSPOSED:
-        return cot_checkpoint_pack_transposed(load->checkpoint, p->weight, p->layer, p->row0, p->rows, p->column0,
-                                              p->columns, job->to, job->type, error);
+        return cot_checkpoint_pack_transposed(load->checkpoint, p->weight, p->layer, p->row0, p->rows,
+                                              p->column0, p->columns, job->to, job->type, error);
     }
     return COT_OK;
 }
 
-static void report(cot_load_progress *progress, size_t bytes) {
+static void report(cot_load_progress *progress, size_t bytes)
+{
     if (!progress) return;
     size_t done = atomic_fetch_add(&progress->done_bytes, bytes) + bytes;
     if (progress->report && !atomic_flag_test_and_set(&progress->reporting)) {
@@ -101,7 +112,8 @@ static void report(cot_load_progress *progress, size_t bytes) {
     }
 }
 
-static void run_group(void *context, int64_t g) {
+static void run_group(void *context, int64_t g)
+{
     cot_load *load = context;
     for (size_t j = load->group[g]; j < load->group[g + 1] && !atomic_load(&load->failed); j++) {
         const struct job *job = &load->jobs[j];
@@ -115,7 +127,8 @@ static void run_group(void *context, int64_t g) {
     }
 }
 
-cot_status cot_load_run(cot_load *load, cot_pool *pool, cot_load_progress *progress, cot_error *error) {
+cot_status cot_load_run(cot_load *load, cot_pool *pool, cot_load_progress *progress, cot_error *error)
+{
     int64_t groups = 0;
     load->group = malloc((load->count + 1) * sizeof *load->group);
     if (!load->group || load->out_of_memory) {

@@ -5,10 +5,14 @@
 
 #include <stdlib.h>
 
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
 
 /* Everything private, in the order it is laid out; the arena may measure and `load` may then be NULL-like. */
-static void place_weights(cot_runner *r, int rank, int ranks, cot_arena *arena, cot_load *load) {
+static void place_weights(cot_runner *r, int rank, int ranks, cot_arena *arena, cot_load *load)
+{
     const cot_config *c = r->c;
     if (r->o.data_parallel) {
         r->attention = r->o.whole->attention;
@@ -19,7 +23,8 @@ static void place_weights(cot_runner *r, int rank, int ranks, cot_arena *arena, 
     r->attention = r->own_attention;
 }
 
-static void place_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena) {
+static void place_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena)
+{
     const cot_config *c = r->c;
     cot_step_scratch *s = &r->s;
     bool mla = c->attention == COT_ATTENTION_MLA;
@@ -29,9 +34,13 @@ static void place_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena) 
     size_t q = (size_t)heads.heads, qk = (size_t)(c->nope_dim + c->rope_dim), lora = (size_t)c->kv_lora_rank;
     size_t columns = mla ? (size_t)c->q_lora_rank + (c->q_lora_rank ? 0 : q * qk) + lora + (size_t)c->rope_dim
                          : (q + 2 * (size_t)heads.kv_heads) * (size_t)c->head_dim;
-    r->kv = (cot_kv){.type = r->o.type, .layers = c->layers, .heads = heads.kv_heads,
+    r->kv = (cot_kv){.type = r->o.type,
+                     .layers = c->layers,
+                     .heads = heads.kv_heads,
                      .key_width = mla ? c->kv_lora_rank + c->rope_dim : c->head_dim,
-                     .value_width = mla ? c->kv_lora_rank : c->head_dim, .pages = r->o.pages, .sequences = r->o.sequences,
+                     .value_width = mla ? c->kv_lora_rank : c->head_dim,
+                     .pages = r->o.pages,
+                     .sequences = r->o.sequences,
                      .pages_a_sequence = (c->max_context + COT_KV_PAGE - 1) / COT_KV_PAGE};
     cot_kv_place(&r->kv, arena);
     size_t key = (size_t)r->kv.key_width, value = (size_t)r->kv.value_width;
@@ -71,27 +80,40 @@ static void place_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena) 
     cot_runner_logit_columns(r, rank, &begin, &end);
     s->hidden = cot_arena_take(arena, wanted * h, w);
     s->hidden_row = cot_arena_take(arena, wanted, sizeof *s->hidden_row);
-    if (rank) s->columns = cot_arena_take(arena, wanted * (size_t)(end - begin), sizeof(float));
-    else s->logits = cot_arena_take(arena, wanted * (size_t)c->vocab, sizeof(float));
+    if (rank)
+        s->columns = cot_arena_take(arena, wanted * (size_t)(end - begin), sizeof(float));
+    else
+        s->logits = cot_arena_take(arena, wanted * (size_t)c->vocab, sizeof(float));
 }
 
 /* ---- symmetric memory ---- */
 
-static int64_t slots_a_layer(const cot_config *c, int ranks) { return (c->gate.experts + ranks - 1) / ranks; }
+static int64_t slots_a_layer(const cot_config *c, int ranks)
+{
+    return (c->gate.experts + ranks - 1) / ranks;
+}
 
-static cot_collectives_options collectives_of(const cot_runner_options *o, int ranks) {
+static cot_collectives_options collectives_of(const cot_runner_options *o, int ranks)
+{
     size_t n = (size_t)o->step_tokens, w = cot_dtype_bytes(o->type);
     size_t h = (size_t)cot_checkpoint_config(o->checkpoint)->hidden;
     if (ranks == 1) return (cot_collectives_options){0};
-    if (!o->data_parallel) return (cot_collectives_options){.reduce_elements = n * h, .gather_bytes = n * h * w};
+    if (!o->data_parallel)
+        return (cot_collectives_options){.reduce_elements = n * h, .gather_bytes = n * h * w};
     return (cot_collectives_options){.gather_bytes = (size_t)o->step_logits * h * w};
 }
 
-static cot_moe_options moe_of(const cot_runner_options *o, cot_fabric *fabric) {
+static cot_moe_options moe_of(const cot_runner_options *o, cot_fabric *fabric)
+{
     const cot_config *c = cot_checkpoint_config(o->checkpoint);
-    return (cot_moe_options){.fabric = fabric, .kernels = o->kernels, .pool = o->pool,
-                             .expert = cot_expert_shape(c, o->type), .shared = cot_shared_shape(c, o->type),
-                             .experts = c->gate.experts, .top_k = c->gate.top_k, .tokens = o->step_tokens};
+    return (cot_moe_options){.fabric = fabric,
+                             .kernels = o->kernels,
+                             .pool = o->pool,
+                             .expert = cot_expert_shape(c, o->type),
+                             .shared = cot_shared_shape(c, o->type),
+                             .experts = c->gate.experts,
+                             .top_k = c->gate.top_k,
+                             .tokens = o->step_tokens};
 }
 
 /* The runner's own symmetric blocks, in order; the sizes that heap_bytes adds up and open allocates. */
@@ -101,7 +123,8 @@ struct block {
 };
 enum { BLOCKS = 6 };
 
-static void list_blocks(cot_runner *r, int ranks, struct block block[BLOCKS]) {
+static void list_blocks(cot_runner *r, int ranks, struct block block[BLOCKS])
+{
     const cot_config *c = r->c;
     size_t routed = r->o.capture ? (size_t)(c->moe_layers * r->o.step_tokens * c->gate.top_k) : 0;
     size_t logits = ranks > 1 ? (size_t)r->o.step_logits * (size_t)c->vocab * sizeof(float) : 0;
@@ -113,13 +136,15 @@ static void list_blocks(cot_runner *r, int ranks, struct block block[BLOCKS]) {
     block[5] = (struct block){&r->done_at, (size_t)ranks * sizeof(uint64_t)};
 }
 
-static void size_slots(cot_runner *r, int ranks) {
+static void size_slots(cot_runner *r, int ranks)
+{
     cot_ffn_shape expert = cot_expert_shape(r->c, r->o.type);
     r->slots = slots_a_layer(r->c, ranks);
     r->slot_bytes = cot_ffn_layout_of(&expert).bytes;
 }
 
-size_t cot_runner_heap_bytes(const cot_runner_options *options, int ranks) {
+size_t cot_runner_heap_bytes(const cot_runner_options *options, int ranks)
+{
     enum { ALIGNMENT = 4 << 20 };
     cot_runner r = {.o = *options, .c = cot_checkpoint_config(options->checkpoint)};
     struct block block[BLOCKS];
@@ -132,8 +157,9 @@ size_t cot_runner_heap_bytes(const cot_runner_options *options, int ranks) {
     return bytes + ALIGNMENT;
 }
 
-cot_status cot_runner_private_bytes(const cot_runner_options *options, int rank, int ranks, size_t *weights, size_t *other,
-                                    cot_error *error) {
+cot_status cot_runner_private_bytes(const cot_runner_options *options, int rank, int ranks, size_t *weights,
+                                    size_t *other, cot_error *error)
+{
     cot_fabric shape = {.rank = rank, .ranks = ranks};
     cot_runner r = {.o = *options, .c = cot_checkpoint_config(options->checkpoint), .fabric = &shape};
     cot_load *load;
@@ -156,7 +182,8 @@ cot_status cot_runner_private_bytes(const cot_runner_options *options, int rank,
 
 /* ---- open ---- */
 
-static cot_status allocate(cot_runner *r, cot_load *load, cot_error *error) {
+static cot_status allocate(cot_runner *r, cot_load *load, cot_error *error)
+{
     int rank = r->fabric->rank, ranks = r->fabric->ranks;
     struct block block[BLOCKS];
     list_blocks(r, ranks, block);
@@ -176,25 +203,29 @@ static cot_status allocate(cot_runner *r, cot_load *load, cot_error *error) {
     return COT_OK;
 }
 
-static void record_experts(cot_runner *r, cot_load *load) {
+static void record_experts(cot_runner *r, cot_load *load)
+{
     const cot_config *c = r->c;
     uint8_t *slots = cot_local(r->fabric, r->experts_at);
     int64_t begin = cot_share_begin(c->gate.experts, r->fabric->rank, r->fabric->ranks);
     int64_t end = cot_share_begin(c->gate.experts, r->fabric->rank + 1, r->fabric->ranks), moe_layer = 0;
     for (int64_t e = 0; e < c->gate.experts; e++) {
         r->expert_rank[e] = cot_share_owner(c->gate.experts, e, r->fabric->ranks);
-        r->expert_slot[e] = (int32_t)(e - cot_share_begin(c->gate.experts, r->expert_rank[e], r->fabric->ranks));
+        r->expert_slot[e] =
+            (int32_t)(e - cot_share_begin(c->gate.experts, r->expert_rank[e], r->fabric->ranks));
     }
     for (int64_t l = 0; l < c->layers; l++) {
         if (!c->layer[l].moe) continue;
         for (int64_t e = begin; e < end; e++)
-            cot_expert_walk(c, r->o.type, l, e, slots + (size_t)(moe_layer * r->slots + e - begin) * r->slot_bytes, load);
+            cot_expert_walk(c, r->o.type, l, e,
+                            slots + (size_t)(moe_layer * r->slots + e - begin) * r->slot_bytes, load);
         moe_layer++;
     }
 }
 
 cot_status cot_runner_open(cot_runner **out, const cot_runner_options *options, cot_fabric *fabric,
-                           cot_load_progress *progress, cot_error *error) {
+                           cot_load_progress *progress, cot_error *error)
+{
     const cot_config *c = cot_checkpoint_config(options->checkpoint);
     cot_runner *r = *out = calloc(1, sizeof *r);
     if (!r) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for rank %d", fabric->rank);
@@ -224,7 +255,8 @@ cot_status cot_runner_open(cot_runner **out, const cot_runner_options *options, 
     return status;
 }
 
-void cot_runner_close(cot_runner *r) {
+void cot_runner_close(cot_runner *r)
+{
     if (!r) return;
     if (r->moe) r->o.op->close(r->moe);
     cot_collectives_close(r->collectives);

@@ -9,45 +9,48 @@
 typedef struct cot_runner_options {
     const cot_checkpoint *checkpoint;
     const cot_whole_weights *whole;
-    cot_dtype type;             // F32 or BF16: arithmetic and payload
-    bool data_parallel;         // attention on the sequences' home ranks, else heads split
+    cot_dtype type;     // F32 or BF16: arithmetic and payload
+    bool data_parallel; // attention on the sequences' home ranks, else heads split
     const cot_kernels *kernels;
-    cot_pool *pool;             // may be NULL
-    int helpers;                // threads that may work for this rank at once, itself included
+    cot_pool *pool; // may be NULL
+    int helpers;    // threads that may work for this rank at once, itself included
     const cot_moe_operator *op;
-    int64_t step_tokens;        // most tokens of a step
-    int64_t step_logits;        // most rows of logits of a step
-    int64_t sequences, pages;   // rows of the page table; KV pages
-    bool capture;               // routing of every step goes to rank 0
+    int64_t step_tokens;      // most tokens of a step
+    int64_t step_logits;      // most rows of logits of a step
+    int64_t sequences, pages; // rows of the page table; KV pages
+    bool capture;             // routing of every step goes to rank 0
 } cot_runner_options;
 
 /* What a rank counted since it was opened. */
 typedef struct cot_rank_stats {
-    uint64_t tokens;                     // (token, MoE layer) pairs routed here
-    uint64_t activations, local;         // (token, expert) pairs of those; those whose expert sits on this rank
-    uint64_t remote_ranks;               // distinct other ranks, summed over those pairs
-    int64_t attention_ns, reduce_ns, gather_ns, dense_ns, logits_ns; // reduce, gather: allreduce, allgather with waiting
+    uint64_t tokens;             // (token, MoE layer) pairs routed here
+    uint64_t activations, local; // (token, expert) pairs of those; those whose expert sits on this rank
+    uint64_t remote_ranks;       // distinct other ranks, summed over those pairs
+    int64_t attention_ns, reduce_ns, gather_ns, dense_ns,
+        logits_ns; // reduce, gather: allreduce, allgather with waiting
     cot_moe_times moe;
     cot_traffic traffic[COT_MAX_RANKS][COT_PHASES];
 } cot_rank_stats;
 
 typedef struct cot_runner cot_runner;
 
-/* Bytes of a rank's symmetric heap, and of private memory (weights that this rank alone holds, KV pages, scratch). */
+/* Bytes of a rank's symmetric heap, and of private memory (weights that this rank alone holds, KV pages,
+ * scratch). */
 size_t cot_runner_heap_bytes(const cot_runner_options *options, int ranks);
-cot_status cot_runner_private_bytes(const cot_runner_options *options, int rank, int ranks, size_t *weights, size_t *other,
-                                    cot_error *error);
+cot_status cot_runner_private_bytes(const cot_runner_options *options, int rank, int ranks, size_t *weights,
+                                    size_t *other, cot_error *error);
 
 /* Collective: allocates, loads this rank's weights. Errors: those of loading, OUT_OF_MEMORY. */
 cot_status cot_runner_open(cot_runner **runner, const cot_runner_options *options, cot_fabric *fabric,
                            cot_load_progress *progress, cot_error *error);
 void cot_runner_close(cot_runner *runner); // NULL is fine
 
-/* Collective: one forward pass. On rank 0 *logits is [step->logits][V] in the order of the spans, and with `capture`
- * *experts and *weights are [MoE layers][step_tokens][K] (rows beyond step->tokens unused), valid until the next step; NULL
- * on the other ranks. Errors: INVALID_ARGUMENT (values no longer finite), TIMED_OUT, PEER_FAILED. Never allocates. */
-cot_status cot_runner_step(cot_runner *runner, const cot_step *step, const float **logits, const uint16_t **experts,
-                           const float **weights, cot_error *error);
+/* Collective: one forward pass. On rank 0 *logits is [step->logits][V] in the order of the spans, and with
+ * `capture` *experts and *weights are [MoE layers][step_tokens][K] (rows beyond step->tokens unused), valid
+ * until the next step; NULL on the other ranks. Errors: INVALID_ARGUMENT (values no longer finite),
+ * TIMED_OUT, PEER_FAILED. Never allocates. */
+cot_status cot_runner_step(cot_runner *runner, const cot_step *step, const float **logits,
+                           const uint16_t **experts, const float **weights, cot_error *error);
 /* Collective: rank 0 gets every rank's numbers [P]; the others pass NULL. */
 cot_status cot_runner_stats(cot_runner *runner, cot_rank_stats *stats, cot_error *error);
 

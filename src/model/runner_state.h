@@ -6,34 +6,34 @@
 
 /* Scratch of one step. N = step_tokens; "typed" is the runner's arithmetic type. */
 typedef struct cot_step_scratch {
-    float *x;          // [N][H] residual stream of this rank's rows
-    float *normed;     // [N][H]
-    void *typed;       // [N][H]
-    float *branch;     // [N][H] what a branch adds to the residual stream
-    void *payload;     // [N][H] typed: what allgather carries
-    float *input;      // [N][input_columns]
-    float *q;          // [N][heads][nope + rope]: MLA with q_lora
-    void *q_latent;    // [N][q_lora] typed
-    void *q_nope;      // [N][heads][nope] typed
-    float *absorbed;   // [N][heads][kv_lora]
-    void *queries;     // [N][heads][key_width] typed
-    void *values;      // [N][heads][value_width] typed: what attention gives
-    void *output;      // [N][heads][v] typed: what the output product reads (GQA: values)
-    float *expanded;   // [N][heads][v]: MLA
-    float *width_sums; // [N][2] sums of squares over whole-width q and k
-    float *cosines, *sines;                // [N][rope_width / 2]
-    uint8_t *dense_scratch;                // one network's over N rows
-    cot_gemm *gemms;                       // [heads] or of a dense network
-    uint16_t *experts;                     // [MoE layers][N][K] of the home rows
+    float *x;               // [N][H] residual stream of this rank's rows
+    float *normed;          // [N][H]
+    void *typed;            // [N][H]
+    float *branch;          // [N][H] what a branch adds to the residual stream
+    void *payload;          // [N][H] typed: what allgather carries
+    float *input;           // [N][input_columns]
+    float *q;               // [N][heads][nope + rope]: MLA with q_lora
+    void *q_latent;         // [N][q_lora] typed
+    void *q_nope;           // [N][heads][nope] typed
+    float *absorbed;        // [N][heads][kv_lora]
+    void *queries;          // [N][heads][key_width] typed
+    void *values;           // [N][heads][value_width] typed: what attention gives
+    void *output;           // [N][heads][v] typed: what the output product reads (GQA: values)
+    float *expanded;        // [N][heads][v]: MLA
+    float *width_sums;      // [N][2] sums of squares over whole-width q and k
+    float *cosines, *sines; // [N][rope_width / 2]
+    uint8_t *dense_scratch; // one network's over N rows
+    cot_gemm *gemms;        // [heads] or of a dense network
+    uint16_t *experts;      // [MoE layers][N][K] of the home rows
     float *weights;
-    int32_t *position, *sequence;          // [N] of this rank's rows
-    cot_run *runs;                         // [N]
-    int64_t run_count, rows;               // this rank's attention rows
-    int64_t home0, home1;                  // its home rows among them
-    void *hidden;                          // [step_logits][H] typed: final rows that want logits
-    int32_t *hidden_row;                   // [step_logits] where a row of logits finds its hidden row
-    float *columns;                        // [step_logits][this rank's columns of V]
-    float *logits;                         // [step_logits][V], rank 0
+    int32_t *position, *sequence; // [N] of this rank's rows
+    cot_run *runs;                // [N]
+    int64_t run_count, rows;      // this rank's attention rows
+    int64_t home0, home1;         // its home rows among them
+    void *hidden;                 // [step_logits][H] typed: final rows that want logits
+    int32_t *hidden_row;          // [step_logits] where a row of logits finds its hidden row
+    float *columns;               // [step_logits][this rank's columns of V]
+    float *logits;                // [step_logits][V], rank 0
 } cot_step_scratch;
 
 struct cot_runner {
@@ -50,17 +50,20 @@ struct cot_runner {
     int32_t *expert_rank, *expert_slot; // [E]
     int64_t slots;                      // a layer
     size_t slot_bytes;
-    cot_sym experts_at;                 // [MoE layers][slots][slot_bytes]
-    cot_sym logits_at;                  // on rank 0: for each rank, [logits][its columns]
+    cot_sym experts_at;                           // [MoE layers][slots][slot_bytes]
+    cot_sym logits_at;                            // on rank 0: for each rank, [logits][its columns]
     cot_sym routed_experts_at, routed_weights_at; // on rank 0: [MoE layers][N][K]
-    cot_sym stats_at;                   // on rank 0: [P]
-    cot_sym done_at;                    // on rank 0: a signal a rank
-    uint64_t calls;                     // steps and stats so far
+    cot_sym stats_at;                             // on rank 0: [P]
+    cot_sym done_at;                              // on rank 0: a signal a rank
+    uint64_t calls;                               // steps and stats so far
     cot_rank_stats stats;
     cot_step_scratch s;
 };
 
-static inline bool cot_runner_splits_heads(const cot_runner *r) { return !r->o.data_parallel && r->fabric->ranks > 1; }
+static inline bool cot_runner_splits_heads(const cot_runner *r)
+{
+    return !r->o.data_parallel && r->fabric->ranks > 1;
+}
 /* The columns of the vocabulary whose logits this rank computes: whole panels. */
 void cot_runner_logit_columns(const cot_runner *r, int rank, int64_t *begin, int64_t *end);
 
@@ -69,9 +72,10 @@ void cot_runner_norm(cot_runner *r, const float *weight, int64_t row0, int64_t r
 /* branch = this rank's heads' part of attention over s.x, without the output bias. */
 cot_status cot_runner_attention(cot_runner *r, int64_t layer, cot_error *error);
 /* body(r, row) for each row, the pool helping. */
-void cot_runner_rows(cot_runner *r, int64_t rows, void (*body)(cot_runner *r, int64_t row, const void *context),
-                     const void *context);
+void cot_runner_rows(cot_runner *r, int64_t rows,
+                     void (*body)(cot_runner *r, int64_t row, const void *context), const void *context);
 /* C = A B for typed A [rows][k] and a packed B. */
-void cot_runner_product(cot_runner *r, const void *a, int64_t rows, int64_t k, const void *b, int64_t n, float *c);
+void cot_runner_product(cot_runner *r, const void *a, int64_t rows, int64_t k, const void *b, int64_t n,
+                        float *c);
 
 #endif

@@ -9,7 +9,7 @@ typedef struct cot_span {
     int32_t home;     // the rank that holds it under data-parallel attention
     int32_t position; // of its first token
     int32_t tokens;
-    int32_t logits;   // its last `logits` tokens want logits, 0 to tokens
+    int32_t logits; // its last `logits` tokens want logits, 0 to tokens
 } cot_span;
 
 /* Page `page` holds positions 64 index .. of the sequence from this step on. */

@@ -5,14 +5,14 @@
 #include "model/load.h"
 #include "moe/moe.h"
 
-/* One layer's attention for a range of query heads and the KV heads they read. With q-heads h, head width d, MLA ranks r:
+/* One layer's attention for a range of query heads and the KV heads they read. With q-heads h, head width d,
+ * MLA ranks r:
  *
  *   GQA   input  packed [H][q heads d | k heads d | v heads d]
- *   MLA   input  packed [H][q_lora | kv_lora + rope]   or, without q_lora,   [H][heads (nope + rope) | kv_lora + rope]
- *         q_b    packed [q_lora][heads (nope + rope)]
- *         absorb packed [nope][kv_lora], one a head: a query's nope part in terms of the latent
- *         expand packed [kv_lora][v], one a head: the latent's value
- *   both  output packed [heads v][H] */
+ *   MLA   input  packed [H][q_lora | kv_lora + rope]   or, without q_lora,   [H][heads (nope + rope) |
+ * kv_lora + rope] q_b    packed [q_lora][heads (nope + rope)] absorb packed [nope][kv_lora], one a head: a
+ * query's nope part in terms of the latent expand packed [kv_lora][v], one a head: the latent's value both
+ * output packed [heads v][H] */
 typedef struct cot_attention_weights {
     int64_t head0, heads, kv_head0, kv_heads;
     int64_t input_columns;
@@ -31,7 +31,7 @@ typedef struct cot_layer_weights {
     const uint8_t *dense;                   // a dense layer's network, else NULL
     cot_gate gate;                          // an MoE layer's
     const uint8_t *shared;
-    const float *shared_mix;                // [H] or NULL
+    const float *shared_mix; // [H] or NULL
 } cot_layer_weights;
 
 /* What every rank holds whole: one read-only copy a process. */
@@ -51,14 +51,15 @@ cot_ffn_shape cot_dense_shape(const cot_config *config, cot_dtype type);
 /* The heads of one rank of P, and the KV heads they read (none on a rank without query heads). */
 void cot_attention_heads(cot_attention_weights *weights, const cot_config *config, int rank, int ranks);
 
-/* Each walks its weights: takes memory from the arena and records what to load into it (an arena that measures only adds
- * up). The structures and names of the layout are the same in both passes. */
-void cot_whole_weights_walk(cot_whole_weights *weights, const cot_config *config, cot_dtype type, bool attention,
-                            cot_arena *arena, cot_load *load);
+/* Each walks its weights: takes memory from the arena and records what to load into it (an arena that
+ * measures only adds up). The structures and names of the layout are the same in both passes. */
+void cot_whole_weights_walk(cot_whole_weights *weights, const cot_config *config, cot_dtype type,
+                            bool attention, cot_arena *arena, cot_load *load);
 /* attention [L], whose head ranges are set; */
 void cot_attention_weights_walk(cot_attention_weights *attention, const cot_config *config, cot_dtype type,
                                 cot_arena *arena, cot_load *load);
 /* One expert into its slot. */
-void cot_expert_walk(const cot_config *config, cot_dtype type, int64_t layer, int64_t expert, uint8_t *slot, cot_load *load);
+void cot_expert_walk(const cot_config *config, cot_dtype type, int64_t layer, int64_t expert, uint8_t *slot,
+                     cot_load *load);
 
 #endif

@@ -17,26 +17,29 @@ typedef enum cot_group_score { COT_GROUP_MAX, COT_GROUP_TOP2_SUM } cot_group_sco
 typedef struct cot_gate {
     int64_t hidden, experts, top_k; // H, E, K
     cot_gate_score score;
-    int64_t groups, group_limit;    // groups of E / groups consecutive experts; 1, 1: no limit
+    int64_t groups, group_limit; // groups of E / groups consecutive experts; 1, 1: no limit
     cot_group_score group_score;
-    bool normalise;                 // divide the chosen weights by their sum (+ epsilon)
+    bool normalise; // divide the chosen weights by their sum (+ epsilon)
     float epsilon;
-    float scaling;                  // routed_scaling_factor, applied last
-    const float *weight;            // packed F32 [H][E]
-    const float *bias;              // [E] added to the logits, or NULL
-    const float *correction;        // [E] added to the scores for choosing only, or NULL
+    float scaling;           // routed_scaling_factor, applied last
+    const float *weight;     // packed F32 [H][E]
+    const float *bias;       // [E] added to the logits, or NULL
+    const float *correction; // [E] added to the scores for choosing only, or NULL
 } cot_gate;
 
-/* Whether tokens can be routed so: E, K and groups within the limits above, K <= E, groups of equal size, groups of two or
- * more where their top 2 count, K experts left in group_limit groups. Errors: INVALID_ARGUMENT, naming what is wrong. */
+/* Whether tokens can be routed so: E, K and groups within the limits above, K <= E, groups of equal size,
+ * groups of two or more where their top 2 count, K experts left in group_limit groups. Errors:
+ * INVALID_ARGUMENT, naming what is wrong. */
 cot_status cot_gate_check(const cot_gate *gate, cot_error *error);
 
-/* Routes x [T][H] (fp32) by a gate that passes the check: experts [T][K] ascending within a token, weights [T][K] beside them. Equal scores: the lower
- * expert is chosen. `logits` is scratch of T * E floats. Errors: INVALID_ARGUMENT when a token's logits, corrections or weights are
- * not finite, naming the first such token. Never allocates; a token's result depends on that token alone. Experts of groups
- * not chosen take part with score 0 after a softmax without correction (DeepSeek-V2, where K may exceed what group_limit
- * groups hold), and not at all otherwise (DeepSeek-V3). */
+/* Routes x [T][H] (fp32) by a gate that passes the check: experts [T][K] ascending within a token, weights
+ * [T][K] beside them. Equal scores: the lower expert is chosen. `logits` is scratch of T * E floats. Errors:
+ * INVALID_ARGUMENT when a token's logits, corrections or weights are not finite, naming the first such token.
+ * Never allocates; a token's result depends on that token alone. Experts of groups not chosen take part with
+ * score 0 after a softmax without correction (DeepSeek-V2, where K may exceed what group_limit groups hold),
+ * and not at all otherwise (DeepSeek-V3). */
 cot_status cot_gate_route(uint16_t *experts, float *weights, const cot_kernels *kernels, cot_pool *pool,
-                          const cot_gate *gate, const float *x, int64_t tokens, float *logits, cot_error *error);
+                          const cot_gate *gate, const float *x, int64_t tokens, float *logits,
+                          cot_error *error);
 
 #endif

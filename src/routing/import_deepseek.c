@@ -59,7 +59,8 @@ bool cot_import_is_deepseek(const char *folder)
 static cot_status count_documents(cot_trace *trace, const cot_import *import, const cot_file_map *map,
                                   const char *path, cot_error *error)
 {
-    const char *text = (const char *)map->data, *end = text + map->bytes;
+    cot_scan scan = cot_scan_file(map);
+    const char *text = scan.at, *end = scan.end;
     int64_t lines = 0, K = trace->top_k;
     for (const char *c = text; c < end && (c = memchr(c, '\n', (size_t)(end - c))); c++) lines++;
     int64_t *offsets = cot_trace_alloc(trace, lines + 2, sizeof *offsets), documents = 0;
@@ -102,7 +103,7 @@ static cot_status bad_document(const char *path, int64_t line, const char *what,
 static cot_status read_layer(const cot_trace *trace, const cot_file_map *map, const char *path,
                              uint16_t *experts, uint16_t *weights, uint32_t *largest, cot_error *error)
 {
-    cot_scan scan = {(const char *)map->data, (const char *)map->data + map->bytes};
+    cot_scan scan = cot_scan_file(map);
     for (int64_t s = 0; s < trace->n_sequences; s++) {
         int64_t begin = trace->sequence_offsets[s] * trace->top_k,
                 n = trace->sequence_offsets[s + 1] * trace->top_k - begin;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "routing/ids.h"
+#include "routing/scan.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -79,7 +80,8 @@ static cot_status read_generation(index_data *index, const json_t *line, int64_t
 static cot_status read_index(index_data *index, const cot_file_map *map, const char *path, cot_import *import,
                              cot_error *error)
 {
-    const char *text = (const char *)map->data, *end = text + map->bytes;
+    cot_scan scan = cot_scan_file(map);
+    const char *text = scan.at, *end = scan.end;
     cot_status status = reserve(index, 0) ? COT_OK : cot_import_no_memory(import, error);
     for (int64_t n = 1; text < end && status == COT_OK; n++) {
         const char *newline = memchr(text, '\n', (size_t)(end - text));

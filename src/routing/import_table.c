@@ -57,7 +57,7 @@ static cot_status read_header(table_text *table, cot_scan *scan, cot_error *erro
 static cot_status read_rows(table_text *table, cot_import *import, cot_error *error)
 {
     static const uint32_t limits[COLUMNS] = {INT32_MAX, COT_TRACE_MAX_EXPERTS - 1, INT32_MAX, UINT32_MAX};
-    cot_scan scan = {(const char *)table->map.data, (const char *)table->map.data + table->map.bytes};
+    cot_scan scan = cot_scan_file(&table->map);
     int64_t lines = 1;
     cot_status status = read_header(table, &scan, error);
     if (status != COT_OK) return status;

@@ -185,7 +185,8 @@ static cot_status read_trace(cot_trace *trace, const char *subject, cot_error *e
     if (status == COT_OK) status = meta_layers(trace, subject, error);
     if (status == COT_OK)
         status = counts ? read_counts(trace, subject, error) : read_tokens(trace, subject, error);
-    if (status == COT_OK && cot_safetensors_find(&trace->owner->file, "token_strings"))
+    if (status == COT_OK && (cot_safetensors_find(&trace->owner->file, "token_strings") ||
+                             cot_safetensors_find(&trace->owner->file, "token_string_offsets")))
         status = read_strings(trace, subject, error);
     return status == COT_OK ? cot_trace_validate(trace, subject, error) : status;
 }

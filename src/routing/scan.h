@@ -1,12 +1,20 @@
 /* Reading numbers out of mapped text, which has no NUL at its end and may hold anything. */
 #ifndef COT_ROUTING_SCAN_H
 #define COT_ROUTING_SCAN_H
+#include "base/file.h"
 #include <stdbool.h>
 #include <stdint.h>
 
 typedef struct cot_scan {
     const char *at, *end;
 } cot_scan;
+
+/* All of a mapped file; an empty one maps to NULL, which may not be added to. */
+static inline cot_scan cot_scan_file(const cot_file_map *map)
+{
+    const char *text = map->data ? (const char *)map->data : "";
+    return (cot_scan){text, text + map->bytes};
+}
 
 /* Moves past `c` if it comes next. */
 static inline bool cot_scan_char(cot_scan *scan, char c)

@@ -26,11 +26,11 @@ static double decode(struct format f, uint32_t bits)
     uint32_t exponent = bits >> f.mantissa_bits & (exponents - 1);
     int bias = (int)exponents / 2 - 1;
     double sign = bits >> (f.exponent_bits + f.mantissa_bits) ? -1 : 1;
-    double fraction = mantissa / pow(2, f.mantissa_bits);
+    double fraction = ldexp(mantissa, -f.mantissa_bits);
     if (exponent == exponents - 1 && !f.finite_only) return mantissa ? NAN : sign * INFINITY;
     if (f.finite_only && exponent == exponents - 1 && mantissa == (1u << f.mantissa_bits) - 1) return NAN;
-    if (exponent == 0) return sign * fraction * pow(2, 1 - bias);
-    return sign * (1 + fraction) * pow(2, (int)exponent - bias);
+    if (exponent == 0) return sign * ldexp(fraction, 1 - bias);
+    return sign * ldexp(1 + fraction, (int)exponent - bias);
 }
 
 static void expect_same(double expected, float found, uint32_t bits)

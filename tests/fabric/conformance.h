@@ -2,6 +2,7 @@
 #ifndef TESTS_FABRIC_CONFORMANCE_H
 #define TESTS_FABRIC_CONFORMANCE_H
 #include "fabric/calls.h"
+#include "base/wait.h"
 #include <sys/resource.h>
 
 #include <setjmp.h>
@@ -204,25 +205,40 @@ struct turns {
     atomic_int taken[COT_MAX_RANKS];
 };
 
-static inline bool turns_body(cot_fabric *fabric, const group_job *job)
+/* Computes for a while, the permit taken. */
+static inline bool take_turn(cot_fabric *fabric, const group_job *job, int64_t ns)
 {
     struct turns *turns = job->shared;
+    const int inside = atomic_fetch_add(&turns->inside, 1) + 1;
+    CHECK(inside <= job->running, "%d at once", inside);
+    for (const int64_t end_ns = fabric->ops->now_ns(fabric) + ns; fabric->ops->now_ns(fabric) < end_ns;)
+        cot_pause();
+    atomic_fetch_sub(&turns->inside, 1);
+    atomic_fetch_add(&turns->taken[fabric->rank], 1);
+    return true;
+}
+
+static inline bool turns_body(cot_fabric *fabric, const group_job *job)
+{
     cot_collectives *collectives;
     CHECK(open_small(&collectives, fabric), "memory");
     cot_error error = {0};
+    bool ok = true;
+    fabric->ops->enter(fabric);
+    for (int i = 0; i < 200 && ok; i++) { // wait lets go of the permit and takes one again
+        CHECK(!cot_barrier(collectives, COT_PHASE_CONTROL, &error), "%s", error.message);
+        ok = take_turn(fabric, job, 20000);
+    }
+    fabric->ops->leave(fabric);
     CHECK(!cot_barrier(collectives, COT_PHASE_CONTROL, &error), "%s", error.message);
-    const int64_t until_ns = fabric->ops->now_ns(fabric) + 300000000;
-    while (fabric->ops->now_ns(fabric) < until_ns) {
+    for (const int64_t until_ns = fabric->ops->now_ns(fabric) + 200000000;
+         fabric->ops->now_ns(fabric) < until_ns && ok;) { // nothing but the gate keeps the ranks in step
         fabric->ops->enter(fabric);
-        const int inside = atomic_fetch_add(&turns->inside, 1) + 1;
-        CHECK(inside <= job->running, "%d at once", inside);
-        for (int64_t end_ns = fabric->ops->now_ns(fabric) + 50000; fabric->ops->now_ns(fabric) < end_ns;) {}
-        atomic_fetch_sub(&turns->inside, 1);
-        atomic_fetch_add(&turns->taken[fabric->rank], 1);
+        ok = take_turn(fabric, job, 50000);
         fabric->ops->leave(fabric);
     }
     cot_collectives_close(collectives);
-    return true;
+    return ok;
 }
 
 static inline void check_gate(run_group *run)
@@ -243,7 +259,7 @@ static inline void check_gate(run_group *run)
             least = taken < least ? taken : least;
             most = taken > most ? taken : most;
         }
-        if (least * 8 < most) fail_msg("one rank had %d turns, another %d", least, most);
+        if ((least - 200) * 8 < most - 200) fail_msg("one rank had %d turns, another %d", least, most);
     }
     munmap(turns, sizeof *turns);
 }

@@ -31,6 +31,12 @@ static inline void check_start(int argc, char **argv)
     check_seed = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)time(NULL) * 1000003 + (uint64_t)getpid();
     printf("seed %llu\n", (unsigned long long)check_seed);
     fflush(stdout);
+#ifdef COT_TEST_EMULATED // the emulation itself is compiled for AVX2
+    if (!cot_kernels_of(COT_ISA_AVX2)) {
+        printf("SKIPPED: this CPU has no AVX2 to emulate AVX-512 with\n");
+        exit(77);
+    }
+#endif
 }
 
 static inline int64_t random_between(int64_t low, int64_t high)

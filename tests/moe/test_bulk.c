@@ -172,10 +172,12 @@ static void experts_larger_than_a_batch(void **state)
     world_free(&w);
     /* 64 MiB of scratch hold few rows of so wide an expert: an expert's rows are cut, and
      * so are the shared expert's. */
-    struct variant wide = {"very wide", COT_F32, 1, 70000, 2, 2, 9, true, SOFTMAX};
-    w = world_of(&wide, 150, &draw);
-    p = plan_even(&w, 2);
-    check(&w, &p);
+    struct variant wide = {"very wide", COT_F32, 1, 90000, 1, 1, 9, true, SOFTMAX};
+    w = world_of(&wide, 70, &draw);
+    for (int ranks = 1; ranks < 3; ranks++) {
+        p = plan_even(&w, ranks);
+        check(&w, &p);
+    }
     world_free(&w);
 }
 
@@ -185,12 +187,12 @@ static void the_same_bits_everywhere(void **state)
     (void)state;
     struct draw draw = {seed, 8, 0};
     for (int i = 0; i < VARIANTS; i++) {
-        struct world w = world_of(&variants[i], 37, &draw);
+        struct world w = world_of(&variants[i], 17, &draw);
         int64_t hidden = w.options.expert.hidden, top_k = w.options.top_k;
         size_t row_bytes = (size_t)hidden * sizeof(float);
         float *alone = poisoned((size_t)w.tokens * row_bytes);
-        uint16_t experts[37 * COT_MAX_TOP_K];
-        float weights[37 * COT_MAX_TOP_K];
+        uint16_t experts[17 * COT_MAX_TOP_K];
+        float weights[17 * COT_MAX_TOP_K];
         for (int64_t t = 0; t < w.tokens; t++) {
             struct plan one = plan_even(&w, 1);
             one.order[0] = t;
@@ -220,6 +222,49 @@ static void the_same_bits_everywhere(void **state)
     }
 }
 
+/* y as moe.h defines it, a row at a time with the same kernels: rounded rows, ascending experts, the shared
+ * one last. */
+static void sums_are_in_the_order_of_experts(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 9, 0};
+    for (int i = 0; i < VARIANTS; i++) {
+        struct variant v = variants[i];
+        v.shared_gated = false;
+        struct world w = world_of(&v, 30, &draw);
+        const cot_kernels *kernels = w.options.kernels;
+        int64_t hidden = v.hidden, rows = w.options.shared.intermediate ? v.top_k + 1 : v.top_k;
+        uint8_t *scratch = poisoned(cot_ffn_scratch_bytes(&w.options.expert, 1) +
+                                    cot_ffn_scratch_bytes(&w.options.shared, 1));
+        uint8_t *typed = poisoned((size_t)hidden * sizeof(float));
+        float *row = poisoned((size_t)hidden * sizeof(float)),
+              *sum = poisoned((size_t)hidden * sizeof(float));
+        for (int ranks = 1; ranks < 4; ranks++) {
+            struct plan p = plan_drawn(&w, ranks, &draw);
+            struct outcome *outcome = world_run(&w, &p);
+            for (int64_t t = 0; t < w.tokens; t++) {
+                memset(sum, 0, (size_t)hidden * sizeof *sum);
+                for (int64_t k = 0; k < rows; k++) {
+                    bool shared = k == v.top_k;
+                    const struct oracle_ffn *network =
+                        shared ? &w.shared : &w.experts[outcome->experts[t * v.top_k + k]];
+                    kernels->scale(typed, v.type, w.x + p.order[t] * hidden, 1, hidden);
+                    cot_ffn_job job = {.weights = network->packed, .count = 1, .x = typed, .y = row};
+                    cot_gemm gemm;
+                    cot_ffn_run(kernels, NULL, &network->shape, &job, 1, scratch, &gemm);
+                    if (!shared)
+                        kernels->scale(typed, v.type, row, outcome->weights[t * v.top_k + k], hidden);
+                    kernels->add(sum, shared ? (void *)row : typed, shared ? COT_F32 : v.type, hidden);
+                }
+                assert_memory_equal(sum, outcome->y + t * hidden, (size_t)hidden * sizeof *sum);
+            }
+            outcome_free(outcome, &w);
+        }
+        free(scratch), free(typed), free(row), free(sum);
+        world_free(&w);
+    }
+}
+
 int main(void)
 {
     seed = draw_seed();
@@ -232,6 +277,7 @@ int main(void)
         cmocka_unit_test(hot_experts),
         cmocka_unit_test(experts_larger_than_a_batch),
         cmocka_unit_test(the_same_bits_everywhere),
+        cmocka_unit_test(sums_are_in_the_order_of_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -121,6 +121,17 @@ static double loop(int64_t rounds)
     return 16 * (double)rounds;
 }
 
+static float read_loop(const void *data, size_t bytes)
+{
+    const float *x = data;
+    const size_t quarter = bytes / 16;
+    float sums[16] = {0};
+    for (size_t i = 0; i < quarter; i += 4)
+        for (size_t s = 0; s < 16; s++) sums[s] += x[s / 4 * quarter + i + s % 4];
+    for (int s = 1; s < 16; s++) sums[0] += sums[s];
+    return sums[0];
+}
+
 const cot_isa_code cot_isa_ref = {
     .kernels = {.name = "ref",
                 .gemm = gemm,
@@ -136,4 +147,5 @@ const cot_isa_code cot_isa_ref = {
                 .to_f32 = to_f32},
     .f32_loop = loop,
     .bf16_loop = loop,
+    .read_loop = read_loop,
 };

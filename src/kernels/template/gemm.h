@@ -50,109 +50,119 @@ INLINE void store_sums(const vec *sums, int rows, int vectors, float *c, int64_t
         for (int v = 0; v < vectors; v++) v_store(c + r * c_stride + v * LANES, sums[r * vectors + v]);
 }
 
-INLINE void multiply_add(vec *sums, int rows, int vectors, const float *a, const vec *b)
+/* How a row of B, or a pair of rows, lies in memory, and which of them is meant. */
+enum form { F32_ROW, BF16_FIRST, BF16_SECOND, BF16_PAIR };
+
+/* Vector v of a row of B: beyond a panel's last vector the next panel goes on. */
+INLINE vec load_b(enum form form, const void *b, int v, int64_t b_panel_stride)
 {
-#pragma GCC unroll 16
-    for (int r = 0; r < rows; r++) {
-        vec x = v_set(a[r * A_STRIDE]);
-#pragma GCC unroll 16
-        for (int v = 0; v < vectors; v++) sums[r * vectors + v] = v_fma(x, b[v], sums[r * vectors + v]);
-    }
+    int64_t at = v / PANEL_VECTORS * b_panel_stride, column = v % PANEL_VECTORS * LANES;
+    if (form == F32_ROW) return v_load((const float *)b + at + column);
+    const uint16_t *pairs = (const uint16_t *)b + at + 2 * column;
+    return form == BF16_FIRST    ? v_first(pairs)
+           : form == BF16_SECOND ? v_second(pairs)
+                                 : v_load((const void *)pairs);
 }
 
-/* Vector v of a row of B, `width` elements a column: beyond a panel's last vector the next panel goes on. */
-INLINE int64_t b_at(int v, int width, int64_t b_panel_stride)
+INLINE vec multiply(enum form form, vec a, vec b, vec sum)
 {
-    return v / PANEL_VECTORS * b_panel_stride + v % PANEL_VECTORS * LANES * width;
-}
-
-INLINE void tile_f32(int rows, int vectors, const void *a_block, const void *b_panel, int64_t b_panel_stride,
-                     int64_t k, float *c, int64_t c_stride, bool accumulate)
-{
-    const float *a = a_block, *b = b_panel;
-    vec sums[MOST_SUMS], row[MOST_SUMS];
-    load_sums(sums, rows, vectors, c, c_stride, accumulate);
-    for (; k > 0; k--, a++, b += COT_PANEL) {
-#pragma GCC unroll 16
-        for (int v = 0; v < vectors; v++) row[v] = v_load(b + b_at(v, 1, b_panel_stride));
-        multiply_add(sums, rows, vectors, a, row);
-    }
-    store_sums(sums, rows, vectors, c, c_stride);
-}
-
 #ifdef V_DOT
-typedef uint32_t a_bf16; // a pair as it was
-enum { A_BF16_STRIDE = A_STRIDE / 2 };
+    if (form == BF16_PAIR) return v_dot(a, b, sum);
+#endif
+    (void)form;
+    return v_fma(a, b, sum);
+}
 
-INLINE void tile_bf16(int rows, int vectors, const void *a_block, const void *b_panel, int64_t b_panel_stride,
-                      int64_t k, float *c, int64_t c_stride, bool accumulate)
+/* sums += a's column times b's row. The fewer of the two operands wait in registers. */
+INLINE void multiply_add(vec *sums, int rows, int vectors, const float *a, enum form form, const void *b,
+                         int64_t b_panel_stride)
 {
-    const uint32_t *a = a_block;
-    const uint16_t *b = b_panel;
-    vec sums[MOST_SUMS];
-    pairs row[MOST_SUMS];
-    load_sums(sums, rows, vectors, c, c_stride, accumulate);
-    for (; k > 0; k -= 2, a++, b += 2 * COT_PANEL) {
+    vec waiting[MOST_SUMS];
+    if (rows < vectors) {
 #pragma GCC unroll 16
-        for (int v = 0; v < vectors; v++) row[v] = v_load_pair(b + b_at(v, 2, b_panel_stride));
+        for (int r = 0; r < rows; r++) waiting[r] = v_set(a[r * A_STRIDE]);
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v++) {
+            vec y = load_b(form, b, v, b_panel_stride);
+#pragma GCC unroll 16
+            for (int r = 0; r < rows; r++)
+                sums[r * vectors + v] = multiply(form, waiting[r], y, sums[r * vectors + v]);
+        }
+    } else {
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v++) waiting[v] = load_b(form, b, v, b_panel_stride);
 #pragma GCC unroll 16
         for (int r = 0; r < rows; r++) {
-            pairs x = v_set_pair(a[r * A_BF16_STRIDE]);
+            vec x = v_set(a[r * A_STRIDE]);
 #pragma GCC unroll 16
-            for (int v = 0; v < vectors; v++) sums[r * vectors + v] = v_dot(x, row[v], sums[r * vectors + v]);
+            for (int v = 0; v < vectors; v++)
+                sums[r * vectors + v] = multiply(form, x, waiting[v], sums[r * vectors + v]);
         }
     }
-    store_sums(sums, rows, vectors, c, c_stride);
 }
 
-static void lay_out_bf16(a_bf16 *out, const uint16_t *row, int64_t k)
+/* What a tile is given. While it goes down its rows of B it asks for those `ahead` bytes further on: the
+ * tiles that come next find them in the second cache, and memory has two streams to serve where the hardware
+ * would see one. */
+struct tile {
+    const float *a;
+    const void *b;
+    int64_t b_panel_stride, ahead, k;
+    float *c;
+    int64_t c_stride;
+    bool accumulate;
+};
+
+/* The lines of one step: 32 columns of 4 bytes a panel in either type. */
+INLINE void fetch(const struct tile *t, int vectors, const void *b, int64_t panel_bytes)
 {
-    if (k % 2) out[k / 2] = row[k - 1]; // the pair's second is zero
-    memcpy(out, row, (size_t)(k / 2) * 4);
+    const char *next = (const char *)b + t->ahead;
+#pragma GCC unroll 16
+    for (int byte = 0; byte < vectors * LANES * 4; byte += 64)
+        __builtin_prefetch(next + byte / (COT_PANEL * 4) * panel_bytes + byte % (COT_PANEL * 4), 0, 2);
 }
+
+INLINE void tile_f32(int rows, int vectors, const struct tile *t)
+{
+    const float *a = t->a, *b = t->b;
+    vec sums[MOST_SUMS];
+    load_sums(sums, rows, vectors, t->c, t->c_stride, t->accumulate);
+    for (int64_t k = t->k; k > 0; k--, a++, b += COT_PANEL) {
+        fetch(t, vectors, b, t->b_panel_stride * 4);
+        multiply_add(sums, rows, vectors, a, F32_ROW, b, t->b_panel_stride);
+    }
+    store_sums(sums, rows, vectors, t->c, t->c_stride);
+}
+
+INLINE void tile_bf16(int rows, int vectors, const struct tile *t)
+{
+    const float *a = t->a;
+    const uint16_t *b = t->b;
+    int64_t k = t->k;
+    vec sums[MOST_SUMS];
+    load_sums(sums, rows, vectors, t->c, t->c_stride, t->accumulate);
+#ifdef V_DOT
+    for (; k > 0; k -= 2, a++, b += 2 * COT_PANEL) {
+        fetch(t, vectors, b, t->b_panel_stride * 2);
+        multiply_add(sums, rows, vectors, a, BF16_PAIR, b, t->b_panel_stride);
+    }
 #else
-typedef float a_bf16;
-enum { A_BF16_STRIDE = A_STRIDE };
-
-INLINE void tile_bf16(int rows, int vectors, const void *a_block, const void *b_panel, int64_t b_panel_stride,
-                      int64_t k, float *c, int64_t c_stride, bool accumulate)
-{
-    const float *a = a_block;
-    const uint16_t *b = b_panel;
-    vec sums[MOST_SUMS], row[MOST_SUMS];
-    load_sums(sums, rows, vectors, c, c_stride, accumulate);
     for (; k > 1; k -= 2, a += 2, b += 2 * COT_PANEL) {
-#pragma GCC unroll 16
-        for (int v = 0; v < vectors; v++) row[v] = v_first(b + b_at(v, 2, b_panel_stride));
-        multiply_add(sums, rows, vectors, a, row);
-#pragma GCC unroll 16
-        for (int v = 0; v < vectors; v++) row[v] = v_second(b + b_at(v, 2, b_panel_stride));
-        multiply_add(sums, rows, vectors, a + 1, row);
+        fetch(t, vectors, b, t->b_panel_stride * 2);
+        multiply_add(sums, rows, vectors, a, BF16_FIRST, b, t->b_panel_stride);
+        multiply_add(sums, rows, vectors, a + 1, BF16_SECOND, b, t->b_panel_stride);
     }
-    if (k) {
-#pragma GCC unroll 16
-        for (int v = 0; v < vectors; v++) row[v] = v_first(b + b_at(v, 2, b_panel_stride));
-        multiply_add(sums, rows, vectors, a, row);
-    }
-    store_sums(sums, rows, vectors, c, c_stride);
-}
-
-static void lay_out_bf16(a_bf16 *out, const uint16_t *row, int64_t k)
-{
-    int64_t i = 0;
-    for (; i + LANES <= k; i += LANES) v_store(out + i, v_load_bf16(row + i));
-    for (; i < k; i++) out[i] = cot_bf16_to_f32(row[i]);
-}
+    if (k) multiply_add(sums, rows, vectors, a, BF16_FIRST, b, t->b_panel_stride);
 #endif
+    store_sums(sums, rows, vectors, t->c, t->c_stride);
+}
 
-typedef void tile_function(const void *a, const void *b, int64_t b_panel_stride, int64_t k, float *c,
-                           int64_t c_stride, bool accumulate);
+typedef void tile_function(const struct tile *t);
 
 #define DEFINE_TILE(type, rows, vectors)                                                                     \
-    static void tile_##type##_##rows##_##vectors(const void *a, const void *b, int64_t b_panel_stride,       \
-                                                 int64_t k, float *c, int64_t c_stride, bool accumulate)     \
+    static void tile_##type##_##rows##_##vectors(const struct tile *t)                                       \
     {                                                                                                        \
-        tile_##type(rows, vectors, a, b, b_panel_stride, k, c, c_stride, accumulate);                        \
+        tile_##type(rows, vectors, t);                                                                       \
     }
 #define DEFINE_TILES(rows, vectors) DEFINE_TILE(f32, rows, vectors) DEFINE_TILE(bf16, rows, vectors)
 #define F32_TILE(rows, vectors) [rows] = tile_f32_##rows##_##vectors,
@@ -174,37 +184,46 @@ struct block {
     const cot_gemm *g;
     int64_t m0, rows, k0, k; // k: how many from k0
     bool accumulate;
-    const void *a;
+    const float *a;
 };
 
-/* The tile at row r of the block and `column` of C. Where C ends within the tile it works on a copy. */
-static void run_tile(const struct block *block, tile_function *tile, int64_t r, int64_t rows, int64_t column,
-                     int64_t columns)
+/* The tile of rows r .. r+rows-1 of the block and `columns` from `column` of C. Where C ends within it, it
+ * works on a copy. `ahead`: elements of B to what comes after these columns. */
+static void run_tile(const struct block *block, tile_function *run, int64_t r, int64_t rows, int64_t column,
+                     int64_t columns, int64_t ahead)
 {
     const cot_gemm *g = block->g;
-    const bool is_f32 = g->type == COT_F32;
-    const void *a = is_f32 ? (const void *)((const float *)block->a + r * A_STRIDE)
-                           : (const void *)((const a_bf16 *)block->a + r * A_BF16_STRIDE);
-    int64_t at = column / COT_PANEL * g->b_panel_stride + block->k0 * COT_PANEL;
-    const void *b = is_f32 ? (const void *)((const float *)g->b + at + column % COT_PANEL)
-                           : (const void *)((const uint16_t *)g->b + at + column % COT_PANEL * 2);
-    float *c = g->c + (block->m0 + r) * g->c_stride + column, copy[TALL_ROWS * MOST_COLUMNS];
-    int64_t here = g->n - column < columns ? g->n - column : columns;
-    if (here == columns) {
-        tile(a, b, g->b_panel_stride, block->k, c, g->c_stride, block->accumulate);
+    const int64_t bytes = g->type == COT_F32 ? 4 : 2,
+                  width = 4 / bytes; // elements of a column of B side by side
+    int64_t at = column / COT_PANEL * g->b_panel_stride + block->k0 * COT_PANEL + column % COT_PANEL * width;
+    struct tile tile = {.a = block->a + r * A_STRIDE,
+                        .b = (const char *)g->b + at * bytes,
+                        .b_panel_stride = g->b_panel_stride,
+                        .ahead = ahead * bytes,
+                        .k = block->k,
+                        .c = g->c + (block->m0 + r) * g->c_stride + column,
+                        .c_stride = g->c_stride,
+                        .accumulate = block->accumulate};
+    if (g->n - column >= columns) {
+        run(&tile);
         return;
     }
+    float copy[TALL_ROWS * MOST_COLUMNS], *c = tile.c;
+    size_t here = (size_t)(g->n - column) * 4;
     if (block->accumulate)
         for (int64_t i = 0; i < rows; i++) {
             memset(copy + i * columns, 0, (size_t)columns * 4);
-            memcpy(copy + i * columns, c + i * g->c_stride, (size_t)here * 4);
+            memcpy(copy + i * columns, c + i * g->c_stride, here);
         }
-    tile(a, b, g->b_panel_stride, block->k, copy, columns, block->accumulate);
-    for (int64_t i = 0; i < rows; i++) memcpy(c + i * g->c_stride, copy + i * columns, (size_t)here * 4);
+    tile.c = copy;
+    tile.c_stride = columns;
+    run(&tile);
+    for (int64_t i = 0; i < rows; i++) memcpy(c + i * g->c_stride, copy + i * columns, here);
 }
 
-/* Rows 0 .. block->rows by one panel's columns: as few tiles as can be, as equal as can be. */
-static void run_tall(const struct block *block, int64_t panel)
+/* All rows of the block by one panel's columns: as few tiles as can be, as equal as can be. The first to come
+ * by fetches what comes next. */
+static void run_tall(const struct block *block, int64_t panel, int64_t ahead)
 {
     int64_t tiles = (block->rows + TALL_ROWS - 1) / TALL_ROWS;
     int64_t end = (panel + 1) * COT_PANEL < block->g->n ? (panel + 1) * COT_PANEL : block->g->n;
@@ -212,37 +231,50 @@ static void run_tall(const struct block *block, int64_t panel)
         for (int64_t t = 0; t < tiles; t++) {
             int64_t r = block->rows * t / tiles, rows = block->rows * (t + 1) / tiles - r;
             run_tile(block, tall_tiles[block->g->type != COT_F32][rows], r, rows, column,
-                     TALL_VECTORS * LANES);
+                     TALL_VECTORS * LANES, t ? 0 : ahead);
         }
 }
 
 static void run_block(const struct block *block, int64_t p0, int64_t p1)
 {
     const int type = block->g->type != COT_F32;
-    for (int64_t p = p0; p < p1;) {
-        if (block->rows <= WIDE_ROWS && p + WIDE_PANELS <= p1) {
-            run_tile(block, wide_tiles[type][block->rows], 0, block->rows, p * COT_PANEL, MOST_COLUMNS);
-            p += WIDE_PANELS;
-        } else if (block->rows <= SHORT_ROWS) {
-            run_tile(block, short_tiles[type][block->rows], 0, block->rows, p * COT_PANEL, COT_PANEL);
-            p++;
-        } else {
-            run_tall(block, p);
-            p++;
-        }
+    const int64_t rows = block->rows, stride = block->g->b_panel_stride;
+    /* From the last panel it goes on with the first panel's next rows of B, or nowhere. */
+    const int64_t turn = block->k0 + block->k < block->g->k ? block->k * COT_PANEL : 0;
+    for (int64_t p = p0, step; p < p1; p += step) {
+        step = rows <= WIDE_ROWS && p + WIDE_PANELS <= p1 ? WIDE_PANELS : 1;
+        int64_t ahead = p + 2 * step <= p1 ? step * stride : turn ? turn - (p - p0) * stride : 0;
+        if (step == WIDE_PANELS)
+            run_tile(block, wide_tiles[type][rows], 0, rows, p * COT_PANEL, MOST_COLUMNS, ahead);
+        else if (rows <= SHORT_ROWS)
+            run_tile(block, short_tiles[type][rows], 0, rows, p * COT_PANEL, COT_PANEL, ahead);
+        else
+            run_tall(block, p, ahead);
     }
 }
 
-static void lay_out_rows(void *out, const struct block *block)
+static void lay_out_bf16(float *out, const uint16_t *row, int64_t k)
+{
+#ifdef V_DOT // the pairs as they are, the last one's second zero
+    memset(out + k / 2, 0, 4);
+    memcpy(out, row, (size_t)k * 2);
+#else
+    int64_t i = 0;
+    for (; i + LANES <= k; i += LANES) v_store(out + i, v_load_bf16(row + i));
+    for (; i < k; i++) out[i] = cot_bf16_to_f32(row[i]);
+#endif
+}
+
+static void lay_out_rows(float *out, const struct block *block)
 {
     const cot_gemm *g = block->g;
     for (int64_t r = 0; r < block->rows; r++) {
         int64_t row = g->a_rows ? g->a_rows[block->m0 + r] : block->m0 + r,
                 at = row * g->a_stride + block->k0;
         if (g->type == COT_F32)
-            memcpy((float *)out + r * A_STRIDE, (const float *)g->a + at, (size_t)block->k * 4);
+            memcpy(out + r * A_STRIDE, (const float *)g->a + at, (size_t)block->k * 4);
         else
-            lay_out_bf16((a_bf16 *)out + r * A_BF16_STRIDE, (const uint16_t *)g->a + at, block->k);
+            lay_out_bf16(out + r * A_STRIDE, (const uint16_t *)g->a + at, block->k);
     }
 }
 

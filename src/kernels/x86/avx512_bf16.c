@@ -1,0 +1,12 @@
+/* AVX-512 with VDPBF16PS: two products of a pair of rows added at once, subnormal numbers taken as zero. */
+#include "kernels/x86/avx512.h"
+
+#define V_DOT
+static inline vec v_dot(vec a, vec b, vec sum)
+{
+    return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_castps_si512(a), (__m512bh)_mm512_castps_si512(b));
+}
+
+#include "kernels/template/isa.h"
+
+const cot_isa_code cot_isa_avx512_bf16 = COT_ISA_CODE("avx512_bf16");

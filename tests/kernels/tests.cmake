@@ -1,0 +1,22 @@
+# The AVX-512 tables on any CPU with AVX2: the same files and the same tests, their intrinsics emulated by SIMDe.
+find_path(SIMDE_INCLUDE simde/x86/avx512.h)
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  return()
+elseif(NOT SIMDE_INCLUDE)
+  message(WARNING "SKIPPED: the AVX-512 kernels are not tested by emulation (no SIMDe; Debian: libsimde-dev)")
+  return()
+endif()
+
+add_library(kernels_emulated OBJECT ${PROJECT_SOURCE_DIR}/src/kernels/x86/avx512.c
+                                    ${PROJECT_SOURCE_DIR}/src/kernels/x86/avx512_bf16.c)
+target_include_directories(kernels_emulated PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+target_include_directories(kernels_emulated SYSTEM BEFORE PRIVATE ${CMAKE_CURRENT_LIST_DIR}/emulated)
+target_compile_options(kernels_emulated PRIVATE -mavx2 -mfma -mf16c -O3 -Wno-psabi)
+foreach(name gemm matmul rows softmax)
+  add_executable(kernels_emulated_${name} ${CMAKE_CURRENT_LIST_DIR}/test_${name}.c $<TARGET_OBJECTS:kernels_emulated>)
+  target_include_directories(kernels_emulated_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_compile_definitions(kernels_emulated_${name} PRIVATE COT_TEST_EMULATED)
+  target_link_libraries(kernels_emulated_${name} PRIVATE coterie m Threads::Threads)
+  add_test(NAME kernels/emulated_${name} COMMAND kernels_emulated_${name})
+  set_tests_properties(kernels/emulated_${name} PROPERTIES LABELS kernels TIMEOUT 600 SKIP_RETURN_CODE 77)
+endforeach()
