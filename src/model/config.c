@@ -375,6 +375,9 @@ cot_status cot_config_parse(cot_config *config, const char *text, size_t bytes, 
     }
     json_decref(json);
     json_decref(extra);
+    cot_error detail = {0};
+    if (fields.status == COT_OK && config->moe_layers && cot_gate_check(&config->gate, &detail) != COT_OK)
+        fields.status = cot_fail(error, detail.status, "'%s': %s", name, detail.message);
     if (fields.status != COT_OK) cot_config_clear(config);
     return fields.status;
 }

@@ -1,0 +1,231 @@
+#include "model/weights.h"
+
+#include "kernels/pack.h"
+
+cot_ffn_shape cot_expert_shape(const cot_config *config, cot_dtype type)
+{
+    return (cot_ffn_shape){.type = type,
+                           .hidden = config->hidden,
+                           .intermediate = config->moe_intermediate,
+                           .biased = config->expert_bias,
+                           .limit = config->swiglu_limit,
+                           .alpha = config->swiglu_alpha};
+}
+
+cot_ffn_shape cot_shared_shape(const cot_config *config, cot_dtype type)
+{
+    return (cot_ffn_shape){.type = type,
+                           .hidden = config->hidden,
+                           .intermediate = config->shared_intermediate,
+                           .biased = config->ffn_bias};
+}
+
+cot_ffn_shape cot_dense_shape(const cot_config *config, cot_dtype type)
+{
+    return (cot_ffn_shape){.type = type,
+                           .hidden = config->hidden,
+                           .intermediate = config->dense_intermediate,
+                           .biased = config->ffn_bias};
+}
+
+void cot_attention_heads(cot_attention_weights *w, const cot_config *config, int rank, int ranks)
+{
+    *w = (cot_attention_weights){.head0 = cot_share_begin(config->heads, rank, ranks)};
+    w->heads = cot_share_begin(config->heads, rank + 1, ranks) - w->head0;
+    if (!w->heads) return;
+    int64_t group = config->heads / config->kv_heads;
+    w->kv_head0 = w->head0 / group;
+    w->kv_heads = (w->head0 + w->heads - 1) / group + 1 - w->kv_head0;
+}
+
+/* A vector of `columns` floats in fp32. */
+static float *vector(cot_arena *arena, cot_load *load, cot_weight weight, int64_t layer, int64_t column0,
+                     int64_t columns)
+{
+    float *to = cot_arena_take(arena, (size_t)columns, sizeof *to);
+    cot_load_read(load, (cot_piece){weight, layer, 0, 0, 1, column0, columns}, to);
+    return to;
+}
+
+/* A matrix [rows][columns] packed whole, in several groups where it is large. */
+static void *matrix(cot_arena *arena, cot_load *load, cot_weight weight, int64_t layer, int64_t row0,
+                    int64_t rows, int64_t column0, int64_t columns, cot_dtype type)
+{
+    enum { ROWS_A_GROUP = 64 * COT_PANEL };
+    void *to = cot_arena_take(arena, 1, (size_t)cot_packed_bytes(type, columns, rows));
+    for (int64_t r = 0; r < rows; r += ROWS_A_GROUP) {
+        int64_t n = rows - r < ROWS_A_GROUP ? rows - r : ROWS_A_GROUP;
+        cot_load_group(load);
+        cot_load_pack(load, (cot_piece){weight, layer, 0, row0 + r, n, column0, columns}, to, type, rows, r);
+    }
+    cot_load_group(load);
+    return to;
+}
+
+/* A feed-forward network: three matrices and perhaps three biases from `first` on (gate, up, down, then their
+ * biases). */
+static void network(const cot_ffn_shape *shape, cot_weight first, int64_t layer, int64_t expert, uint8_t *to,
+                    cot_load *load)
+{
+    if (!to) return;
+    cot_ffn_layout at = cot_ffn_layout_of(shape);
+    int64_t h = shape->hidden, i = shape->intermediate;
+    cot_weight gate = first, up = first + 1, down = first + 2;
+    cot_load_group(load);
+    cot_load_pack(load, (cot_piece){gate, layer, expert, 0, i, 0, h}, to + at.gate_up, shape->type, 2 * i, 0);
+    cot_load_pack(load, (cot_piece){up, layer, expert, 0, i, 0, h}, to + at.gate_up, shape->type, 2 * i, i);
+    cot_load_group(load);
+    cot_load_pack(load, (cot_piece){down, layer, expert, 0, h, 0, i}, to + at.down, shape->type, h, 0);
+    if (!shape->biased) return;
+    float *gate_up_bias = (float *)(void *)(to + at.gate_up_bias);
+    cot_load_read(load, (cot_piece){first + 3, layer, expert, 0, 1, 0, i}, gate_up_bias);
+    cot_load_read(load, (cot_piece){first + 4, layer, expert, 0, 1, 0, i}, gate_up_bias + i);
+    cot_load_read(load, (cot_piece){first + 5, layer, expert, 0, 1, 0, h},
+                  (float *)(void *)(to + at.down_bias));
+}
+
+void cot_expert_walk(const cot_config *config, cot_dtype type, int64_t layer, int64_t expert, uint8_t *slot,
+                     cot_load *load)
+{
+    cot_ffn_shape shape = cot_expert_shape(config, type);
+    network(&shape, COT_WEIGHT_EXPERT_GATE, layer, expert, slot, load);
+}
+
+static uint8_t *whole_network(const cot_ffn_shape *shape, cot_weight first, int64_t layer, cot_arena *arena,
+                              cot_load *load)
+{
+    uint8_t *to = cot_arena_take(arena, 1, cot_ffn_layout_of(shape).bytes);
+    network(shape, first, layer, 0, to, load);
+    return to;
+}
+
+/* q, k, v of the heads side by side: one product. */
+static void walk_gqa(cot_attention_weights *w, const cot_config *c, int64_t l, cot_dtype type,
+                     cot_arena *arena, cot_load *load)
+{
+    int64_t d = c->head_dim, q = w->heads * d, kv = w->kv_heads * d, n = q + 2 * kv, q0 = w->head0 * d,
+            kv0 = w->kv_head0 * d;
+    w->input_columns = n;
+    void *input = cot_arena_take(arena, 1, (size_t)cot_packed_bytes(type, c->hidden, n));
+    cot_load_group(load);
+    cot_load_pack(load, (cot_piece){COT_WEIGHT_Q, l, 0, q0, q, 0, c->hidden}, input, type, n, 0);
+    cot_load_pack(load, (cot_piece){COT_WEIGHT_K, l, 0, kv0, kv, 0, c->hidden}, input, type, n, q);
+    cot_load_pack(load, (cot_piece){COT_WEIGHT_V, l, 0, kv0, kv, 0, c->hidden}, input, type, n, q + kv);
+    w->input = input;
+    if (c->qkv_bias) {
+        float *bias = cot_arena_take(arena, (size_t)n, sizeof *bias);
+        if (bias) {
+            cot_load_read(load, (cot_piece){COT_WEIGHT_Q_BIAS, l, 0, 0, 1, q0, q}, bias);
+            cot_load_read(load, (cot_piece){COT_WEIGHT_K_BIAS, l, 0, 0, 1, kv0, kv}, bias + q);
+            cot_load_read(load, (cot_piece){COT_WEIGHT_V_BIAS, l, 0, 0, 1, kv0, kv}, bias + q + kv);
+        }
+        w->input_bias = bias;
+    }
+    if (c->qk_norm == COT_QK_NORM_HEAD) {
+        w->q_norm = vector(arena, load, COT_WEIGHT_Q_NORM, l, 0, d);
+        w->k_norm = vector(arena, load, COT_WEIGHT_K_NORM, l, 0, d);
+    } else if (c->qk_norm == COT_QK_NORM_WIDTH) {
+        w->q_norm = vector(arena, load, COT_WEIGHT_Q_NORM, l, q0, q);
+        w->k_norm = vector(arena, load, COT_WEIGHT_K_NORM, l, kv0, kv);
+    }
+    if (c->sinks) w->sinks = vector(arena, load, COT_WEIGHT_SINKS, l, w->head0, w->heads);
+    w->output = matrix(arena, load, COT_WEIGHT_O, l, 0, c->hidden, q0, q, type);
+}
+
+static void walk_mla(cot_attention_weights *w, const cot_config *c, int64_t l, cot_dtype type,
+                     cot_arena *arena, cot_load *load)
+{
+    int64_t qk = c->nope_dim + c->rope_dim, latent = c->kv_lora_rank + c->rope_dim;
+    int64_t q = c->q_lora_rank ? c->q_lora_rank : w->heads * qk, n = q + latent;
+    w->input_columns = n;
+    void *input = cot_arena_take(arena, 1, (size_t)cot_packed_bytes(type, c->hidden, n));
+    cot_load_group(load);
+    if (c->q_lora_rank)
+        cot_load_pack(load, (cot_piece){COT_WEIGHT_Q_A, l, 0, 0, q, 0, c->hidden}, input, type, n, 0);
+    else
+        cot_load_pack(load, (cot_piece){COT_WEIGHT_Q, l, 0, w->head0 * qk, q, 0, c->hidden}, input, type, n,
+                      0);
+    cot_load_pack(load, (cot_piece){COT_WEIGHT_KV_A, l, 0, 0, latent, 0, c->hidden}, input, type, n, q);
+    w->input = input;
+    if (c->qkv_bias) { // q_proj alone has no bias
+        float *bias = cot_arena_take(arena, (size_t)n, sizeof *bias);
+        if (bias) {
+            if (c->q_lora_rank) cot_load_read(load, (cot_piece){COT_WEIGHT_Q_A_BIAS, l, 0, 0, 1, 0, q}, bias);
+            cot_load_read(load, (cot_piece){COT_WEIGHT_KV_A_BIAS, l, 0, 0, 1, 0, latent}, bias + q);
+        }
+        w->input_bias = bias;
+    }
+    w->kv_a_norm = vector(arena, load, COT_WEIGHT_KV_A_NORM, l, 0, c->kv_lora_rank);
+    if (c->q_lora_rank) {
+        w->q_a_norm = vector(arena, load, COT_WEIGHT_Q_A_NORM, l, 0, c->q_lora_rank);
+        w->q_b =
+            matrix(arena, load, COT_WEIGHT_Q_B, l, w->head0 * qk, w->heads * qk, 0, c->q_lora_rank, type);
+    }
+    w->absorb_bytes = (size_t)cot_packed_bytes(type, c->nope_dim, c->kv_lora_rank);
+    w->expand_bytes = (size_t)cot_packed_bytes(type, c->kv_lora_rank, c->v_dim);
+    uint8_t *absorb = cot_arena_take(arena, (size_t)w->heads, w->absorb_bytes);
+    uint8_t *expand = cot_arena_take(arena, (size_t)w->heads, w->expand_bytes);
+    for (int64_t h = 0; h < w->heads && absorb;
+         h++) { // kv_b_proj: for each head [nope | v] rows of kv_lora columns
+        int64_t row0 = (w->head0 + h) * (c->nope_dim + c->v_dim);
+        cot_load_group(load);
+        cot_load_pack_transposed(load,
+                                 (cot_piece){COT_WEIGHT_KV_B, l, 0, row0, c->nope_dim, 0, c->kv_lora_rank},
+                                 absorb + (size_t)h * w->absorb_bytes, type);
+        cot_load_pack(load,
+                      (cot_piece){COT_WEIGHT_KV_B, l, 0, row0 + c->nope_dim, c->v_dim, 0, c->kv_lora_rank},
+                      expand + (size_t)h * w->expand_bytes, type, c->v_dim, 0);
+    }
+    w->absorb = absorb;
+    w->expand = expand;
+    w->output =
+        matrix(arena, load, COT_WEIGHT_O, l, 0, c->hidden, w->head0 * c->v_dim, w->heads * c->v_dim, type);
+}
+
+void cot_attention_weights_walk(cot_attention_weights *attention, const cot_config *config, cot_dtype type,
+                                cot_arena *arena, cot_load *load)
+{
+    for (int64_t l = 0; l < config->layers; l++) {
+        cot_attention_weights *w = &attention[l];
+        if (!w->heads) continue;
+        if (config->attention == COT_ATTENTION_MLA)
+            walk_mla(w, config, l, type, arena, load);
+        else
+            walk_gqa(w, config, l, type, arena, load);
+    }
+}
+
+static void walk_moe(cot_layer_weights *w, const cot_config *c, int64_t l, cot_dtype type, cot_arena *arena,
+                     cot_load *load)
+{
+    w->gate = c->gate;
+    w->gate.weight = matrix(arena, load, COT_WEIGHT_GATE, l, 0, c->gate.experts, 0, c->hidden, COT_F32);
+    if (c->gate_bias) w->gate.bias = vector(arena, load, COT_WEIGHT_GATE_BIAS, l, 0, c->gate.experts);
+    if (c->gate_correction)
+        w->gate.correction = vector(arena, load, COT_WEIGHT_GATE_CORRECTION, l, 0, c->gate.experts);
+    cot_ffn_shape shared = cot_shared_shape(c, type);
+    if (!shared.intermediate) return;
+    w->shared = whole_network(&shared, COT_WEIGHT_SHARED_GATE, l, arena, load);
+    if (c->shared_gated) w->shared_mix = vector(arena, load, COT_WEIGHT_SHARED_MIX, l, 0, c->hidden);
+}
+
+void cot_whole_weights_walk(cot_whole_weights *weights, const cot_config *config, cot_dtype type,
+                            bool attention, cot_arena *arena, cot_load *load)
+{
+    cot_ffn_shape dense = cot_dense_shape(config, type);
+    for (int64_t l = 0; l < config->layers; l++) {
+        cot_layer_weights *w = &weights->layers[l];
+        *w = (cot_layer_weights){.attention_norm =
+                                     vector(arena, load, COT_WEIGHT_ATTENTION_NORM, l, 0, config->hidden),
+                                 .ffn_norm = vector(arena, load, COT_WEIGHT_FFN_NORM, l, 0, config->hidden)};
+        if (config->output_bias)
+            w->output_bias = vector(arena, load, COT_WEIGHT_O_BIAS, l, 0, config->hidden);
+        if (config->layer[l].moe)
+            walk_moe(w, config, l, type, arena, load);
+        else
+            w->dense = whole_network(&dense, COT_WEIGHT_DENSE_GATE, l, arena, load);
+    }
+    weights->final_norm = vector(arena, load, COT_WEIGHT_FINAL_NORM, 0, 0, config->hidden);
+    weights->output = matrix(arena, load, COT_WEIGHT_OUTPUT, 0, 0, config->vocab, 0, config->hidden, type);
+    if (attention) cot_attention_weights_walk(weights->attention, config, type, arena, load);
+}
