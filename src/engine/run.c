@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "engine/engine_state.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -230,19 +231,34 @@ static void tell_routing(struct run *run, const uint16_t *experts, const float *
         }
 }
 
+/* Hands out the logits of a span. Those that a caller judges a model by must be numbers. */
+static cot_status tell_logits(struct run *run, const struct sequence *s, const cot_span *span,
+                              const float *logits, cot_error *error)
+{
+    int64_t vocab = run->e->config->vocab;
+    for (int32_t t = 0; t < span->logits; t++, logits += vocab) {
+        int64_t position = span->position + span->tokens - span->logits + t;
+        for (int64_t v = 0; v < vocab; v++)
+            if (!isfinite(logits[v]))
+                return cot_fail(error, COT_INVALID_ARGUMENT,
+                                "request %zu: the logits after token %lld are not finite: the model's values "
+                                "overflowed",
+                                s->request, (long long)position);
+        run->events->on_logits(run->events->context, s->request, position, logits);
+    }
+    return COT_OK;
+}
+
 static cot_status take_results(struct run *run, const float *logits, cot_error *error)
 {
     cot_status status = COT_OK;
     for (int32_t i = 0; i < run->step.spans && status == COT_OK; i++) {
         const cot_span *span = &run->step.span[i];
         struct sequence *s = run->of_span[i];
-        for (int32_t t = 0; t < span->logits && s->r->all_logits && run->events->on_logits; t++)
-            run->events->on_logits(run->events->context, s->request,
-                                   span->position + span->tokens - span->logits + t,
-                                   logits + (int64_t)t * run->e->config->vocab);
+        if (s->r->all_logits && run->events->on_logits) status = tell_logits(run, s, span, logits, error);
         s->fed += span->tokens;
         logits += (int64_t)span->logits * run->e->config->vocab;
-        if (s->fed == s->known) status = advance(run, s, logits - run->e->config->vocab, error);
+        if (status == COT_OK && s->fed == s->known) status = advance(run, s, logits - run->e->config->vocab, error);
     }
     return status;
 }
