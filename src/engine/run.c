@@ -87,6 +87,13 @@ static void finish(struct run *run, struct sequence *s, cot_finish reason)
     s->r = NULL; // ended: swept by the next pass over the active ones
 }
 
+/* A generated sequence has come to its limit: max_tokens, or the context where that is less. */
+static cot_finish why_full(const struct sequence *s)
+{
+    return s->r->sampling.max_tokens > s->limit - s->r->prompt_tokens ? COT_FINISH_CONTEXT
+                                                                      : COT_FINISH_LENGTH;
+}
+
 static void free_sequence(struct sequence *s)
 {
     if (!s) return;
@@ -130,7 +137,7 @@ static cot_status admit(struct run *run, size_t request, const cot_request *r, c
     run->reserved_pages += pages_of(limit);
     run->active[run->active_count++] = s;
     if (!r->forced && s->known == limit) // nothing may be generated, and nobody asked for logits
-        if (!r->all_logits) finish(run, s, r->sampling.max_tokens ? COT_FINISH_CONTEXT : COT_FINISH_LENGTH);
+        if (!r->all_logits) finish(run, s, why_full(s));
     return COT_OK;
 }
 
@@ -189,9 +196,7 @@ static cot_status advance(struct run *run, struct sequence *s, const float *logi
         return COT_OK;
     }
     if (s->known >= s->limit) {
-        finish(run, s,
-               s->limit < s->r->prompt_tokens + s->r->sampling.max_tokens ? COT_FINISH_CONTEXT
-                                                                          : COT_FINISH_LENGTH);
+        finish(run, s, why_full(s));
         return COT_OK;
     }
     int32_t token;
@@ -208,9 +213,7 @@ static cot_status advance(struct run *run, struct sequence *s, const float *logi
     if (run->events->on_token && !run->events->on_token(run->events->context, s->request, token))
         finish(run, s, COT_FINISH_STOP);
     else if (s->known >= s->limit)
-        finish(run, s,
-               s->limit < s->r->prompt_tokens + s->r->sampling.max_tokens ? COT_FINISH_CONTEXT
-                                                                          : COT_FINISH_LENGTH);
+        finish(run, s, why_full(s));
     return COT_OK;
 }
 

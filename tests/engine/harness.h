@@ -181,8 +181,9 @@ static inline struct records records_new(const cot_engine *engine, const cot_req
     for (size_t i = 0; i < count; i++) {
         struct record *r = &all.record[i];
         const cot_request *q = &requests[i];
-        r->capacity = q->prompt_tokens + (q->forced ? q->forced_tokens : q->sampling.max_tokens);
-        if (r->capacity > all.info->context_tokens) r->capacity = all.info->context_tokens;
+        int64_t more = q->forced ? q->forced_tokens : q->sampling.max_tokens,
+                context = all.info->context_tokens;
+        r->capacity = more < context - q->prompt_tokens ? q->prompt_tokens + more : context;
         size_t n = (size_t)r->capacity, vocab = (size_t)all.info->vocab, each = routed(all.info);
         r->logits = must_allocate(n * vocab, sizeof *r->logits);
         memset(r->logits, 0xff, n * vocab * sizeof *r->logits);
