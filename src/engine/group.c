@@ -102,8 +102,7 @@ static void *serve(void *argument)
         else
             status = cot_runner_stats(m->runner, NULL, &error);
     }
-    if (opened && status != COT_OK && status != COT_PEER_FAILED)
-        send_report(m, STEP_FAILED, status, &error);
+    if (opened && status != COT_OK && status != COT_PEER_FAILED) send_report(m, STEP_FAILED, status, &error);
     cot_runner_close(m->runner);
     m->runner = NULL;
     return NULL;

@@ -258,7 +258,8 @@ static cot_status take_results(struct run *run, const float *logits, cot_error *
         if (s->r->all_logits && run->events->on_logits) status = tell_logits(run, s, span, logits, error);
         s->fed += span->tokens;
         logits += (int64_t)span->logits * run->e->config->vocab;
-        if (status == COT_OK && s->fed == s->known) status = advance(run, s, logits - run->e->config->vocab, error);
+        if (status == COT_OK && s->fed == s->known)
+            status = advance(run, s, logits - run->e->config->vocab, error);
     }
     return status;
 }
