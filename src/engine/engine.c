@@ -77,6 +77,8 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_er
     r->sequences = o->sequences < o->step_tokens ? o->sequences : o->step_tokens;
     r->step_logits = rows < r->sequences ? r->sequences : rows < o->step_tokens ? rows : o->step_tokens;
     int64_t kv_tokens = o->kv_tokens ? o->kv_tokens : c->max_context;
+    if (kv_tokens / c->max_context >= r->sequences) // no more than all sequences at their longest
+        kv_tokens = r->sequences * c->max_context;
     r->pages = (kv_tokens + COT_KV_PAGE - 1) / COT_KV_PAGE +
                r->sequences; // every sequence may leave a page part empty
     e->info.threads = threads;
