@@ -32,7 +32,8 @@ typedef struct cot_engine_options {
                               false */
     bool processes;        /* ranks beyond 0 are forked processes instead of threads; false */
     int64_t step_tokens;   /* most tokens a step, 1 to 65536; 512 */
-    int64_t kv_tokens;     /* positions of KV cache over all sequences; 0: the context of one sequence */
+    int64_t kv_tokens;     /* positions of KV cache over all sequences, no more are made than `sequences` can fill;
+                              0: the context of one sequence */
     int sequences;         /* most sequences at once, 1 to 1024; 16 */
     void (*progress)(void *context, size_t done_bytes,
                      size_t total_bytes); /* while weights load, from any thread; NULL */
@@ -42,8 +43,8 @@ void cot_engine_options_init(cot_engine_options *options);
 
 /* Loads a model folder and starts the group. `*notes`, where not NULL, receives a malloc'd line about tensors
  * that were skipped, or NULL; the caller frees it. Errors: what reading the model gives; INVALID_ARGUMENT (an
- * option, named); OUT_OF_MEMORY with the bytes needed and available, before anything is loaded. On failure
- * `*engine` is NULL. */
+ * option, named); UNSUPPORTED (`isa` is not to be had here); OUT_OF_MEMORY with the bytes needed and
+ * available, before anything is loaded. On failure `*engine` is NULL. */
 cot_status cot_engine_open(cot_engine **engine, const char *folder, const cot_engine_options *options,
                            char **notes, cot_error *error);
 /* The same for random weights (a function of `seed`) in the shape that a config.json's text describes. For

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -102,6 +101,36 @@ cot_status cot_file_read(char **text, size_t *bytes, const char *path, size_t li
     return COT_OK;
 }
 
+/* Opens a file that has no name yet in the folder of `path`; -1 where that cannot be. */
+static int open_nameless(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
+    // Only through /proc can it get a name later.
+    int fd =
+        folder && !access("/proc/self/fd", X_OK) ? open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666) : -1;
+    free(folder);
+    return fd;
+}
+
+/* Gives the nameless file a temporary name. */
+static bool name_temporary(cot_file_writer *writer)
+{
+    char from[64];
+    snprintf(from, sizeof from, "/proc/self/fd/%d", fileno(writer->stream));
+    for (int attempt = 0; attempt < 1000; attempt++) {
+        char *name;
+        if (asprintf(&name, "%s.%ld-%d", writer->path, (long)getpid(), attempt) < 0) return false;
+        if (!linkat(AT_FDCWD, from, AT_FDCWD, name, AT_SYMLINK_FOLLOW)) {
+            writer->temporary = name;
+            return true;
+        }
+        free(name);
+        if (errno != EEXIST) break;
+    }
+    return false;
+}
+
 cot_status cot_file_writer_open(cot_file_writer *writer, const char *path, cot_error *error)
 {
     struct stat info;
@@ -112,6 +141,8 @@ cot_status cot_file_writer_open(cot_file_writer *writer, const char *path, cot_e
     int fd = -1;
     if (direct) {
         if ((fd = open(path, O_WRONLY | O_CLOEXEC)) < 0) status = fail_errno(error, "write", path);
+    } else if ((fd = open_nameless(path)) >= 0) {
+        writer->nameless = true;
     } else if (asprintf(&writer->temporary, "%s.XXXXXX", path) < 0) {
         writer->temporary = NULL;
         status = cot_fail(error, COT_OUT_OF_MEMORY, "cannot write '%s': out of memory", path);
@@ -135,6 +166,7 @@ cot_status cot_file_writer_open(cot_file_writer *writer, const char *path, cot_e
 cot_status cot_file_writer_commit(cot_file_writer *writer, cot_error *error)
 {
     bool failed = fflush(writer->stream) != 0 || ferror(writer->stream);
+    if (!failed && writer->nameless) failed = !name_temporary(writer);
     cot_status status = failed ? fail_errno(error, "write", writer->path) : COT_OK;
     if (fclose(writer->stream) && status == COT_OK) status = fail_errno(error, "write", writer->path);
     writer->stream = NULL;

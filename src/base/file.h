@@ -2,6 +2,7 @@
 #ifndef COT_BASE_FILE_H
 #define COT_BASE_FILE_H
 #include "coterie/status.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,11 +23,13 @@ void cot_file_map_drop(const cot_file_map *map, size_t offset, size_t bytes);
  * `*text`. */
 cot_status cot_file_read(char **text, size_t *bytes, const char *path, size_t limit, cot_error *error);
 
-/* A file that appears whole or not at all: written beside its place under a temporary name, renamed by
- * commit. What is not a regular file (/dev/stdout, a pipe) is written directly. */
+/* A file that appears whole or not at all: written without a name in its folder, so that a program that is
+ * killed leaves nothing behind (under a temporary name where the file system knows no such files), named and
+ * renamed by commit. What is not a regular file (/dev/stdout, a pipe) is written directly. */
 typedef struct cot_file_writer {
     FILE *stream;
-    char *path, *temporary; // temporary is NULL when written directly
+    char *path, *temporary; // temporary is NULL while there is none
+    bool nameless;
 } cot_file_writer;
 cot_status cot_file_writer_open(cot_file_writer *writer, const char *path, cot_error *error);
 /* Flushes, closes and renames; on failure nothing is left behind. The writer is spent either way. */

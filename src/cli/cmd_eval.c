@@ -1,6 +1,7 @@
 /* `coterie eval`: teacher-forced losses, logits and routing. */
 #include "commands.h"
 #include "engine_settings.h"
+#include "paths.h"
 #include "stats.h"
 #include "windows.h"
 
@@ -140,14 +141,14 @@ static bool eval_tokens(const struct eval_settings *s)
 
 static bool eval_texts(const struct eval_settings *s)
 {
-    enum { WINDOWS_AT_ONCE = 4 };
     text_windows windows = {0};
     cot_engine *engine = NULL;
-    engine_needs needs = {.sequences = WINDOWS_AT_ONCE, .capture_routing = s->output};
-    bool good =
-        cot_engine_open_cli(&engine, s->model, &s->engine, &needs) &&
-        text_windows_read(&windows, s->model, s->texts, cot_engine_describe(engine)->context_tokens) &&
-        evaluate(s, engine, windows.sequences, windows.count);
+    bool good = text_windows_read(&windows, s->model, s->texts);
+    engine_needs needs = text_windows_need(&windows, &s->engine);
+    needs.capture_routing = s->output;
+    good = good && cot_engine_open_cli(&engine, s->model, &s->engine, &needs) &&
+           text_windows_cut(&windows, cot_engine_describe(engine)->context_tokens) &&
+           evaluate(s, engine, windows.sequences, windows.count);
     text_windows_free(&windows);
     cot_engine_close(engine);
     return good;
@@ -160,6 +161,9 @@ static int eval(const void *settings)
         cot_complain("give either --tokens FILE.safetensors or --text FILE");
         return COT_EXIT_USAGE;
     }
+    if (!cot_check_model(s->model) || !cot_check_output(s->output) ||
+        !cot_check_output(s->engine.save_routing) || !cot_check_output(s->stats.text))
+        return COT_EXIT_FAILURE;
     return (s->tokens ? eval_tokens(s) : eval_texts(s)) ? COT_EXIT_OK : COT_EXIT_FAILURE;
 }
 

@@ -1,6 +1,7 @@
 /* `coterie profile`: what a model's router does with a text. */
 #include "commands.h"
 #include "engine_settings.h"
+#include "paths.h"
 #include "stats.h"
 #include "windows.h"
 
@@ -56,19 +57,25 @@ static bool profile_windows(const struct profile_settings *s, cot_engine *engine
 
 static int profile(const void *settings)
 {
-    enum { WINDOWS_AT_ONCE = 4 };
     const struct profile_settings *s = settings;
     if (!s->texts.count || !s->output) {
         cot_complain("give --text FILE and -o OUT.safetensors");
         return COT_EXIT_USAGE;
     }
+    if (s->engine.save_routing) {
+        cot_complain("profile writes its trace where -o says: --save-routing adds nothing");
+        return COT_EXIT_USAGE;
+    }
+    if (!cot_check_model(s->model) || !cot_check_output(s->output) || !cot_check_output(s->stats.text))
+        return COT_EXIT_FAILURE;
     text_windows windows = {0};
     cot_engine *engine = NULL;
-    engine_needs needs = {.sequences = WINDOWS_AT_ONCE, .capture_routing = true};
-    bool good =
-        cot_engine_open_cli(&engine, s->model, &s->engine, &needs) &&
-        text_windows_read(&windows, s->model, s->texts, cot_engine_describe(engine)->context_tokens) &&
-        profile_windows(s, engine, &windows);
+    bool good = text_windows_read(&windows, s->model, s->texts);
+    engine_needs needs = text_windows_need(&windows, &s->engine);
+    needs.capture_routing = true;
+    good = good && cot_engine_open_cli(&engine, s->model, &s->engine, &needs) &&
+           text_windows_cut(&windows, cot_engine_describe(engine)->context_tokens) &&
+           profile_windows(s, engine, &windows);
     text_windows_free(&windows);
     cot_engine_close(engine);
     return good ? COT_EXIT_OK : COT_EXIT_FAILURE;

@@ -1,11 +1,13 @@
 /* `coterie run`: a model continues prompts. */
 #include "commands.h"
 #include "engine_settings.h"
+#include "paths.h"
 #include "stats.h"
 #include "windows.h"
 
 #include "coterie/text.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,9 +59,11 @@ static bool prepare(struct run *run, const struct run_settings *s, const cot_tok
         cot_status status =
             cot_tokenizer_encode(tokenizer, &c->prompt, &c->prompt_tokens, text, bytes, true, &run->error);
         free(text);
-        if (status == COT_OK)
-            status = cot_text_stream_open(&c->stream, tokenizer, stops, s->stops.count, &run->error);
         if (status != COT_OK) {
+            cot_complain("prompt %zu: %s", i + 1, run->error.message);
+            return false;
+        }
+        if (cot_text_stream_open(&c->stream, tokenizer, stops, s->stops.count, &run->error) != COT_OK) {
             cot_complain_of(&run->error);
             return false;
         }
@@ -75,6 +79,7 @@ static bool prepare(struct run *run, const struct run_settings *s, const cot_tok
 
 static void write_ready(struct run *run)
 {
+    errno = 0;
     while (run->head < run->count) {
         struct continuation *c = &run->each[run->head];
         if (c->bytes) {
@@ -85,7 +90,11 @@ static void write_ready(struct run *run)
         putchar('\n');
         if (++run->head < run->count) printf("== %zu ==\n", run->head + 1);
     }
-    fflush(stdout);
+    if (!fflush(stdout) && !ferror(stdout)) return;
+    if (run->error.status != COT_OK) return;
+    run->error.status = COT_IO; // nobody listens: generation ends
+    snprintf(run->error.message, sizeof run->error.message, "cannot write to standard output: %s",
+             strerror(errno));
 }
 
 static void append(struct run *run, struct continuation *c, const char *piece, size_t bytes)
@@ -128,6 +137,17 @@ static void take_finish(void *context, size_t request, cot_finish finish)
 }
 
 /* ---- the command ---- */
+
+/* The engine numbers requests from 0, the user prompts from 1. */
+static void complain_of_request(const cot_error *error)
+{
+    size_t request;
+    int read = 0;
+    if (sscanf(error->message, "request %zu: %n", &request, &read) == 1 && read)
+        cot_complain("prompt %zu: %s", request + 1, error->message + read);
+    else
+        cot_complain_of(error);
+}
 
 static cot_sampling sampling_of(const struct run_settings *s)
 {
@@ -176,7 +196,7 @@ static bool generate(struct run *run, const struct run_settings *s, cot_engine *
     if (run->count > 1) printf("== 1 ==\n");
     cot_status status = cot_engine_run(engine, requests, run->count, &events, &run->error);
     bool good = status == COT_OK && run->error.status == COT_OK;
-    if (!good) cot_complain_of(&run->error);
+    if (!good) complain_of_request(&run->error);
     good = routing_recorder_finish(&recorder, good) && good;
     return good && cot_show_stats(engine, s->stats);
 }
@@ -209,6 +229,9 @@ static int run_command(const void *settings)
         cot_complain("no prompt given: -p TEXT, -p - or -f FILE");
         return COT_EXIT_USAGE;
     }
+    if (!cot_check_model(s->model) || !cot_check_output(s->engine.save_routing) ||
+        !cot_check_output(s->stats.text))
+        return COT_EXIT_FAILURE;
     if (cot_tokenizer_open(&tokenizer, s->model, &run.error) != COT_OK) return cot_complain_of(&run.error);
     run.each = calloc(run.count, sizeof *run.each);
     cot_request *requests = calloc(run.count, sizeof *requests);

@@ -1,6 +1,7 @@
 /* `coterie trace info` and `coterie trace convert`. */
 #include "commands.h"
 
+#include "paths.h"
 #include "progress.h"
 #include "coterie/trace.h"
 
@@ -257,6 +258,7 @@ static int convert(const void *context)
         cot_complain("no output given: -o OUT.safetensors");
         return COT_EXIT_USAGE;
     }
+    if (!cot_check_output(s->output)) return COT_EXIT_FAILURE;
     cot_status status = cot_trace_import(&trace, s->input, &options, &error);
     cot_progress_end(&talk.progress);
     bool count = status == COT_OK && s->counts && trace.kind == COT_TRACE_TOKENS;

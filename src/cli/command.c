@@ -125,7 +125,8 @@ static void occupy_standard_descriptors(void)
 int cot_command_main(const cot_command *const *commands, int argc, char **argv)
 {
     occupy_standard_descriptors();
-    signal(SIGPIPE, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN); // writes that cannot be done fail, and are told
+    signal(SIGXFSZ, SIG_IGN);
     int status = dispatch(commands, argc > 0 ? argc - 1 : 0, argv + 1);
     errno = 0;
     bool failed = fflush(stdout) != 0 || ferror(stdout);

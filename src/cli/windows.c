@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_TEXT_BYTES = 1 << 30 }; // what a tokenizer takes
+
 static char *read_stream(FILE *file, size_t *bytes)
 {
     char *text = NULL;
@@ -24,8 +26,9 @@ static char *read_stream(FILE *file, size_t *bytes)
             text = more;
         }
         *bytes += fread(text + *bytes, 1, room - *bytes, file);
-    } while (!feof(file) && !ferror(file));
-    if (!ferror(file)) return text;
+    } while (!feof(file) && !ferror(file) && *bytes <= MAX_TEXT_BYTES);
+    if (!ferror(file) && *bytes <= MAX_TEXT_BYTES) return text;
+    if (!ferror(file)) errno = EFBIG;
     free(text);
     return NULL;
 }
@@ -61,35 +64,26 @@ static bool add_window(text_windows *w, const char *file, size_t number, const i
     return true;
 }
 
-static bool add_file(text_windows *w, const cot_tokenizer *tokenizer, const char *path, int64_t context)
+static bool add_file(text_windows *w, const cot_tokenizer *tokenizer, const char *path)
 {
-    size_t bytes, tokens = 0;
+    size_t bytes;
+    struct text_tokens *t = &w->texts[w->files];
     char *text = read_whole(path, &bytes);
     if (!text) return false;
     cot_error error;
-    cot_status status =
-        cot_tokenizer_encode(tokenizer, &w->tokens[w->files], &tokens, text, bytes, true, &error);
+    cot_status status = cot_tokenizer_encode(tokenizer, &t->ids, &t->count, text, bytes, true, &error);
     free(text);
     if (status != COT_OK) {
         cot_complain("'%s': %s", path, error.message);
         return false;
     }
-    if (!tokens) {
-        cot_complain("'%s' is empty", path);
-        return false;
-    }
-    const int32_t *ids = w->tokens[w->files++];
-    for (size_t at = 0, n = 0; at < tokens; at += (size_t)context, n++) {
-        int64_t rest = (int64_t)(tokens - at);
-        if (!add_window(w, path, n, ids + at, rest < context ? rest : context)) {
-            cot_complain("out of memory for '%s'", path);
-            return false;
-        }
-    }
-    return true;
+    w->files++;
+    t->path = path;
+    if (!bytes || !t->count) cot_complain("'%s' is empty", path);
+    return bytes && t->count;
 }
 
-bool text_windows_read(text_windows *w, const char *model, cot_list files, int64_t context)
+bool text_windows_read(text_windows *w, const char *model, cot_list files)
 {
     cot_tokenizer *tokenizer;
     cot_error error;
@@ -98,19 +92,42 @@ bool text_windows_read(text_windows *w, const char *model, cot_list files, int64
         cot_complain_of(&error);
         return false;
     }
-    bool good = (w->tokens = calloc(files.count + 1, sizeof *w->tokens)) != NULL;
+    bool good = (w->texts = calloc(files.count + 1, sizeof *w->texts)) != NULL;
     if (!good) cot_complain("out of memory");
-    for (size_t i = 0; i < files.count && good; i++)
-        good = add_file(w, tokenizer, files.items[i].text, context);
+    for (size_t i = 0; i < files.count && good; i++) good = add_file(w, tokenizer, files.items[i].text);
     cot_tokenizer_close(tokenizer);
     return good;
 }
 
+engine_needs text_windows_need(const text_windows *w, const engine_settings *settings)
+{
+    enum { WINDOWS_AT_ONCE = 4, PAGE = 64 };
+    engine_needs needs = {0};
+    bool homes = strcmp(cot_engine_options_of(settings, &needs).attention, "dp") == 0;
+    needs.sequences = homes ? WINDOWS_AT_ONCE : 1;
+    for (size_t f = 0; f < w->files; f++) needs.kv_tokens += (int64_t)w->texts[f].count + PAGE;
+    return needs;
+}
+
+bool text_windows_cut(text_windows *w, int64_t context)
+{
+    for (size_t f = 0; f < w->files; f++) {
+        const struct text_tokens *t = &w->texts[f];
+        for (size_t at = 0, n = 0; at < t->count; at += (size_t)context, n++) {
+            int64_t rest = (int64_t)(t->count - at);
+            if (add_window(w, t->path, n, t->ids + at, rest < context ? rest : context)) continue;
+            cot_complain("out of memory for '%s'", t->path);
+            return false;
+        }
+    }
+    return true;
+}
+
 void text_windows_free(text_windows *w)
 {
-    for (size_t i = 0; i < w->files; i++) free(w->tokens[i]);
+    for (size_t i = 0; i < w->files; i++) free(w->texts[i].ids);
     for (size_t i = 0; i < w->name_count; i++) free(w->names[i]);
-    free(w->tokens);
+    free(w->texts);
     free(w->names);
     free(w->sequences);
     *w = (text_windows){0};

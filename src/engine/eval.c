@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/safetensors.h"
+#include "engine/memory.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -206,6 +207,13 @@ static cot_status write_records(const struct evaluation *e, size_t count, const 
 
 static cot_status allocate(struct evaluation *e, size_t count, cot_error *error)
 {
+    size_t token_bytes = (size_t)e->info->vocab * sizeof(float) +
+                         (size_t)(e->info->moe_layers * e->info->top_k) * (sizeof(int32_t) + sizeof(float));
+    double needed = 0, available = (double)cot_memory_available();
+    for (size_t i = 0; i < count; i++) needed += (double)e->sequences[i].tokens * (double)token_bytes;
+    if (needed > available)
+        return cot_fail(error, COT_OUT_OF_MEMORY, "the logits need %.2f GB of memory, %.2f GB are available",
+                        needed / 1e9, available / 1e9);
     e->records = calloc(count + 1, sizeof *e->records);
     bool failed = !e->records;
     for (size_t i = 0; i < count && !failed; i++) {

@@ -1,9 +1,12 @@
 #include "engine/group.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "fabric/threads/threads.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -12,7 +15,8 @@
 static const int64_t timeout_ns =
     300LL * 1000000000; // one rank may compute a whole step of a large model meanwhile
 
-/* How opening went on a rank; sent to rank 0. */
+/* How opening went on a rank, or why a step failed there; sent to rank 0, with the value of the signal. */
+enum { OPENED = 1, STEP_FAILED = 2 };
 struct report {
     int32_t status;
     char message[sizeof((cot_error *)0)->message];
@@ -56,13 +60,13 @@ static cot_status open_member(struct member *m, cot_error *error)
     return cot_runner_open(&m->runner, &runner, m->fabric, g->options.progress, error);
 }
 
-static void send_report(struct member *m, cot_status status, const cot_error *error)
+static void send_report(struct member *m, uint64_t value, cot_status status, const cot_error *error)
 {
     struct report report = {.status = (int32_t)status};
     memcpy(report.message, error->message, sizeof report.message);
     size_t rank = (size_t)m->fabric->rank;
     cot_put_signal(m->fabric, 0, m->report_at + rank * sizeof report, &report, sizeof report,
-                   m->report_signal + rank * sizeof(uint64_t), 1, COT_PHASE_CONTROL);
+                   m->report_signal + rank * sizeof(uint64_t), value, COT_PHASE_CONTROL);
 }
 
 /* An idle group waits for as long as it takes. */
@@ -84,7 +88,8 @@ static void *serve(void *argument)
     struct member *m = argument;
     cot_error error = {0};
     cot_status status = open_member(m, &error);
-    send_report(m, status, &error);
+    send_report(m, OPENED, status, &error);
+    bool opened = status == COT_OK;
     while (status == COT_OK) {
         cot_step step;
         cot_plan_kind kind;
@@ -97,6 +102,7 @@ static void *serve(void *argument)
         else
             status = cot_runner_stats(m->runner, NULL, &error);
     }
+    if (opened && status != COT_OK && status != COT_PEER_FAILED) send_report(m, STEP_FAILED, status, &error);
     cot_runner_close(m->runner);
     m->runner = NULL;
     return NULL;
@@ -124,8 +130,8 @@ static cot_status await_reports(cot_group *g, cot_error *error)
     cot_status status = COT_OK;
     for (int rank = 1; rank < g->started && status == COT_OK; rank++) {
         do
-            status = cot_wait(root->fabric, root->report_signal + (size_t)rank * sizeof(uint64_t), 1, rank,
-                              COT_PHASE_CONTROL, error);
+            status = cot_wait(root->fabric, root->report_signal + (size_t)rank * sizeof(uint64_t), OPENED,
+                              rank, COT_PHASE_CONTROL, error);
         while (status == COT_TIMED_OUT); // loading takes as long as the disk does
         if (status == COT_OK && reports[rank].status != COT_OK)
             status = cot_fail(error, (cot_status)reports[rank].status, "%s", reports[rank].message);
@@ -189,11 +195,27 @@ static void broadcast(cot_group *g, cot_plan_kind kind, const cot_step *step)
         cot_put_signal(root->fabric, rank, at, own, bytes, root->plan_signal, root->plans, COT_PHASE_CONTROL);
 }
 
+/* Rank 0 saw that another rank failed: the reason says more than that. It is sent right after the failure is
+ * told, so it is waited for a moment only; without one `status` and `error` stay. */
+static cot_status explain(cot_group *g, cot_status status, cot_error *error)
+{
+    enum { PATIENCE_NS = 1000000000 };
+    struct member *root = &g->members[0];
+    const struct report *reports = cot_local(root->fabric, root->report_at);
+    for (int64_t began_ns = cot_now_ns(); cot_now_ns() - began_ns < PATIENCE_NS; sched_yield())
+        for (int rank = 1; rank < g->options.ranks; rank++)
+            if (root->fabric->ops->test(root->fabric, root->report_signal + (size_t)rank * sizeof(uint64_t),
+                                        STEP_FAILED))
+                return cot_fail(error, (cot_status)reports[rank].status, "%s", reports[rank].message);
+    return status;
+}
+
 cot_status cot_group_step(cot_group *g, const cot_step *step, const float **logits, const uint16_t **experts,
                           const float **weights, cot_error *error)
 {
     broadcast(g, COT_PLAN_STEP, step);
-    return cot_runner_step(g->members[0].runner, step, logits, experts, weights, error);
+    cot_status status = cot_runner_step(g->members[0].runner, step, logits, experts, weights, error);
+    return status == COT_PEER_FAILED ? explain(g, status, error) : status;
 }
 
 cot_status cot_group_stats(cot_group *g, cot_rank_stats *stats, cot_error *error)

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "engine/engine_state.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,6 +87,13 @@ static void finish(struct run *run, struct sequence *s, cot_finish reason)
     s->r = NULL; // ended: swept by the next pass over the active ones
 }
 
+/* A generated sequence has come to its limit: max_tokens, or the context where that is less. */
+static cot_finish why_full(const struct sequence *s)
+{
+    return s->r->sampling.max_tokens > s->limit - s->r->prompt_tokens ? COT_FINISH_CONTEXT
+                                                                      : COT_FINISH_LENGTH;
+}
+
 static void free_sequence(struct sequence *s)
 {
     if (!s) return;
@@ -129,7 +137,7 @@ static cot_status admit(struct run *run, size_t request, const cot_request *r, c
     run->reserved_pages += pages_of(limit);
     run->active[run->active_count++] = s;
     if (!r->forced && s->known == limit) // nothing may be generated, and nobody asked for logits
-        if (!r->all_logits) finish(run, s, r->sampling.max_tokens ? COT_FINISH_CONTEXT : COT_FINISH_LENGTH);
+        if (!r->all_logits) finish(run, s, why_full(s));
     return COT_OK;
 }
 
@@ -188,9 +196,7 @@ static cot_status advance(struct run *run, struct sequence *s, const float *logi
         return COT_OK;
     }
     if (s->known >= s->limit) {
-        finish(run, s,
-               s->limit < s->r->prompt_tokens + s->r->sampling.max_tokens ? COT_FINISH_CONTEXT
-                                                                          : COT_FINISH_LENGTH);
+        finish(run, s, why_full(s));
         return COT_OK;
     }
     int32_t token;
@@ -207,9 +213,7 @@ static cot_status advance(struct run *run, struct sequence *s, const float *logi
     if (run->events->on_token && !run->events->on_token(run->events->context, s->request, token))
         finish(run, s, COT_FINISH_STOP);
     else if (s->known >= s->limit)
-        finish(run, s,
-               s->limit < s->r->prompt_tokens + s->r->sampling.max_tokens ? COT_FINISH_CONTEXT
-                                                                          : COT_FINISH_LENGTH);
+        finish(run, s, why_full(s));
     return COT_OK;
 }
 
@@ -230,19 +234,35 @@ static void tell_routing(struct run *run, const uint16_t *experts, const float *
         }
 }
 
+/* Hands out the logits of a span. Those that a caller judges a model by must be numbers. */
+static cot_status tell_logits(struct run *run, const struct sequence *s, const cot_span *span,
+                              const float *logits, cot_error *error)
+{
+    int64_t vocab = run->e->config->vocab;
+    for (int32_t t = 0; t < span->logits; t++, logits += vocab) {
+        int64_t position = span->position + span->tokens - span->logits + t;
+        for (int64_t v = 0; v < vocab; v++)
+            if (!isfinite(logits[v]))
+                return cot_fail(error, COT_INVALID_ARGUMENT,
+                                "request %zu: the logits after token %lld are not finite: the model's values "
+                                "overflowed",
+                                s->request, (long long)position);
+        run->events->on_logits(run->events->context, s->request, position, logits);
+    }
+    return COT_OK;
+}
+
 static cot_status take_results(struct run *run, const float *logits, cot_error *error)
 {
     cot_status status = COT_OK;
     for (int32_t i = 0; i < run->step.spans && status == COT_OK; i++) {
         const cot_span *span = &run->step.span[i];
         struct sequence *s = run->of_span[i];
-        for (int32_t t = 0; t < span->logits && s->r->all_logits && run->events->on_logits; t++)
-            run->events->on_logits(run->events->context, s->request,
-                                   span->position + span->tokens - span->logits + t,
-                                   logits + (int64_t)t * run->e->config->vocab);
+        if (s->r->all_logits && run->events->on_logits) status = tell_logits(run, s, span, logits, error);
         s->fed += span->tokens;
         logits += (int64_t)span->logits * run->e->config->vocab;
-        if (s->fed == s->known) status = advance(run, s, logits - run->e->config->vocab, error);
+        if (status == COT_OK && s->fed == s->known)
+            status = advance(run, s, logits - run->e->config->vocab, error);
     }
     return status;
 }

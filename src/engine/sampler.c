@@ -108,8 +108,8 @@ cot_status cot_sample(int32_t *token, float *logits, int64_t vocab, const int32_
     for (int64_t t = 0; t < vocab; t++)
         if (!isfinite(logits[t]))
             return cot_fail(error, COT_INVALID_ARGUMENT,
-                            "the logit of token %lld is %g: the model's values overflowed", (long long)t,
-                            (double)logits[t]);
+                            "the logit of token %lld is not finite: the model's values overflowed",
+                            (long long)t);
     if (s->repetition_penalty != 1)
         penalise(logits, vocab, history, history_tokens, s->repetition_penalty, seen);
     int32_t best = 0;

@@ -9,7 +9,8 @@ struct cot_text_stream {
     cot_detokenizer *detokenizer;
     char **stops;
     size_t stop_count;
-    char *held; // text not handed out yet, after `shown` bytes that were
+    size_t known_tokens; // ids that the tokenizer has
+    char *held;          // text not handed out yet, after `shown` bytes that were
     size_t shown, held_bytes, room;
 };
 
@@ -19,6 +20,7 @@ cot_status cot_text_stream_open(cot_text_stream **out, const cot_tokenizer *toke
     cot_text_stream *s = *out = calloc(1, sizeof *s);
     cot_status status = COT_OK;
     if (s) s->stops = calloc(stop_count + 1, sizeof *s->stops);
+    if (s) s->known_tokens = cot_tokenizer_size(tokenizer);
     if (!s || !s->stops) status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a text stream");
     for (; status == COT_OK && s->stop_count < stop_count; s->stop_count++) {
         if (!*stops[s->stop_count])
@@ -92,7 +94,11 @@ cot_status cot_text_stream_push(cot_text_stream *s, int32_t token, const char **
 {
     *bytes = 0;
     *stopped = false;
-    cot_status status = cot_detokenizer_push(s->detokenizer, token, piece, bytes, error);
+    cot_status status = COT_OK;
+    if (token < 0 || (size_t)token < s->known_tokens)
+        status = cot_detokenizer_push(s->detokenizer, token, piece, bytes, error);
+    else // a model's vocabulary is often padded beyond its tokenizer's: such a token has no text
+        *piece = "";
     if (status == COT_OK) status = hold(s, *piece, *bytes, error);
     if (status != COT_OK) return status;
     size_t stop = first_stop(s);

@@ -20,7 +20,7 @@ static const struct {
     [COT_SIZE_KV_HEADS] = {1, 1 << 16},
     [COT_SIZE_HEAD_DIM] = {2, 1 << 16},
     [COT_SIZE_CONTEXT] = {1, INT32_MAX},
-    [COT_SIZE_EXPERTS] = {1, 1 << 16}, // expert ids are 16 bits wide
+    [COT_SIZE_EXPERTS] = {1, UINT16_MAX}, // expert ids are 16 bits wide, one of them means none
     [COT_SIZE_TOP_K] = {1, 1 << 16},
     [COT_SIZE_MOE_INTERMEDIATE] = {1, 1 << 24},
     [COT_SIZE_DENSE_INTERMEDIATE] = {1, 1 << 24},
