@@ -59,12 +59,16 @@ static cot_status check_tokens(const cot_engine *e, size_t request, const int32_
 
 static cot_status check_request(const cot_engine *e, size_t request, const cot_request *r, cot_error *error)
 {
-    int64_t fixed = r->prompt_tokens + (r->forced ? r->forced_tokens : 0), context = e->config->max_context;
-    if (r->prompt_tokens < 1 || r->forced_tokens < 0)
+    int64_t forced = r->forced ? r->forced_tokens : 0, context = e->config->max_context;
+    if (r->prompt_tokens < 1)
         return cot_fail(error, COT_INVALID_ARGUMENT, "request %zu: the prompt is empty", request);
-    if (fixed > context)
-        return cot_fail(error, COT_TOO_LONG, "request %zu: %lld tokens, the context is %lld", request,
-                        (long long)fixed, (long long)context);
+    if (forced < 0)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "request %zu: %lld forced tokens", request,
+                        (long long)forced);
+    if (r->prompt_tokens > context || forced > context - r->prompt_tokens)
+        return cot_fail(error, COT_TOO_LONG, "request %zu: %llu tokens, the context is %lld", request,
+                        (unsigned long long)r->prompt_tokens + (unsigned long long)forced,
+                        (long long)context);
     if (pages_of(limit_of(e, r)) > e->runner.pages)
         return cot_fail(error, COT_OUT_OF_MEMORY, "request %zu: up to %lld tokens, the KV cache holds %lld",
                         request, (long long)limit_of(e, r), (long long)(e->runner.pages * COT_KV_PAGE));

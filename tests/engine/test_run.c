@@ -212,6 +212,8 @@ static void refusals_leave_the_engine_usable(void **state)
         {generating(-1, 9), COT_INVALID_ARGUMENT, "prompt is empty"},
         {generating(CONTEXT + 1, 9), COT_TOO_LONG, "201 tokens, the context is 200"},
         {forced_request(prompt, CONTEXT + 1, 5), COT_TOO_LONG, "201 tokens, the context is 200"},
+        {forced_request(prompt, INT64_MAX, 5), COT_TOO_LONG, "9223372036854775807 tokens"},
+        {forced_request(prompt, 4, 5), COT_INVALID_ARGUMENT, "-1 forced tokens"},
         {generating(5, 124), COT_OUT_OF_MEMORY, "up to 129 tokens, the KV cache holds 128"},
         {{.prompt = negative, .prompt_tokens = 3}, COT_INVALID_ARGUMENT, "token 2 is -1"},
         {{.prompt = beyond, .prompt_tokens = 2}, COT_INVALID_ARGUMENT, "token 1 is 61"},
@@ -225,7 +227,8 @@ static void refusals_leave_the_engine_usable(void **state)
         {generating(5, 5), COT_INVALID_ARGUMENT, "top-p"},
     };
     enum { BAD = sizeof bad / sizeof *bad };
-    bad[5].request.sampling = bad[6].request.sampling = good.sampling;
+    for (size_t i = 0; i < BAD; i++)
+        if (!bad[i].request.sampling.size) bad[i].request.sampling = good.sampling;
     bad[BAD - 1].request.sampling.top_p = 2;
     for (size_t i = 0; i < BAD; i++) {
         cot_request requests[] = {good, good, bad[i].request};
