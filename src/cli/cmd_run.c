@@ -36,6 +36,7 @@ struct continuation {
 struct run {
     struct continuation *each;
     size_t count, head; // head: the one that is being written
+    bool begun;         // something has been written
     cot_error error;
 };
 
@@ -80,6 +81,8 @@ static bool prepare(struct run *run, const struct run_settings *s, const cot_tok
 static void write_ready(struct run *run)
 {
     errno = 0;
+    if (run->count > 1 && !run->begun) printf("== 1 ==\n"); // not before the engine has taken the requests
+    run->begun = true;
     while (run->head < run->count) {
         struct continuation *c = &run->each[run->head];
         if (c->bytes) {
@@ -193,7 +196,6 @@ static bool generate(struct run *run, const struct run_settings *s, cot_engine *
     struct listeners listeners = {run, &recorder};
     cot_events events = {
         .context = &listeners, .on_token = on_token, .on_finish = on_finish, .on_routing = on_routing};
-    if (run->count > 1) printf("== 1 ==\n");
     cot_status status = cot_engine_run(engine, requests, run->count, &events, &run->error);
     bool good = status == COT_OK && run->error.status == COT_OK;
     if (!good) complain_of_request(&run->error);

@@ -64,6 +64,17 @@ static bool add_window(text_windows *w, const char *file, size_t number, const i
     return true;
 }
 
+/* Windows are named after their files. */
+static bool is_new(const text_windows *w, const char *path)
+{
+    for (size_t f = 0; f < w->files; f++)
+        if (!strcmp(w->texts[f].path, path)) {
+            cot_complain("'%s' is given twice", path);
+            return false;
+        }
+    return true;
+}
+
 static bool add_file(text_windows *w, const cot_tokenizer *tokenizer, const char *path)
 {
     size_t bytes;
@@ -94,7 +105,8 @@ bool text_windows_read(text_windows *w, const char *model, cot_list files)
     }
     bool good = (w->texts = calloc(files.count + 1, sizeof *w->texts)) != NULL;
     if (!good) cot_complain("out of memory");
-    for (size_t i = 0; i < files.count && good; i++) good = add_file(w, tokenizer, files.items[i].text);
+    for (size_t i = 0; i < files.count && good; i++)
+        good = is_new(w, files.items[i].text) && add_file(w, tokenizer, files.items[i].text);
     cot_tokenizer_close(tokenizer);
     return good;
 }
