@@ -50,6 +50,8 @@ static const struct { const char *changes; cot_status status; const char *says; 
     {"{'pre_tokenizer': {'type': 'Split', 'pattern': {'Regex': 'a'}, 'behavior': 'Odd'}}", COT_UNSUPPORTED, "behavior 'Odd'"},
     {"{'pre_tokenizer': {'type': 'Metaspace', 'replacement': 'ab'}}", COT_MALFORMED, "not one character"},
     {"{'pre_tokenizer': {'type': 'Metaspace', 'replacement': '_', 'prepend_scheme': 'odd'}}", COT_UNSUPPORTED, "prepend_scheme 'odd'"},
+    {"{'normalizer': {'type': 'Prepend', 'prepend': 'a'}, 'pre_tokenizer': {'type': 'Metaspace', 'replacement': '_',"
+     " 'prepend_scheme': 'first'}}", COT_UNSUPPORTED, "not supported behind what moves the text's start"},
     {"{'post_processor': {'type': 'BertProcessing'}}", COT_UNSUPPORTED, "post-processor type 'BertProcessing' is not supported"},
     {"{'post_processor': {'type': 'TemplateProcessing', 'single': [{'SpecialToken': {'id': 'x'}}, {'Sequence': {'id': 'A'}}]}}",
      COT_MALFORMED, "the template has no ids for special token 'x'"},

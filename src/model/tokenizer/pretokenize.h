@@ -32,6 +32,7 @@ typedef struct cot_pretokenizer_step {
 typedef struct cot_pretokenizer {
     cot_pretokenizer_step steps[COT_TOKENIZER_MAX_STEPS * 3];
     size_t count;
+    bool start_moves; // the text's start is not where it was: a character was put before it, or taken
 } cot_pretokenizer;
 
 typedef struct cot_piece {
@@ -46,9 +47,12 @@ typedef struct cot_pieces {
     size_t count, capacity;
 } cot_pieces;
 
-/* Loads the file's "pre_tokenizer" (NULL is fine); closed by the caller also on failure. Errors: UNSUPPORTED,
+/* Loads the file's "pre_tokenizer" (NULL is fine); closed by the caller also on failure. `start_moves` says whether the
+ * normaliser may: what then is the first piece for Hugging Face tokenizers hangs on how it counts offsets, so that
+ * prepend_scheme 'first' is refused. Errors: UNSUPPORTED,
  * MALFORMED, OUT_OF_MEMORY. */
-cot_status cot_pretokenizer_load(cot_pretokenizer *pretokenizer, const json_t *json, cot_error *error);
+cot_status cot_pretokenizer_load(cot_pretokenizer *pretokenizer, const json_t *json, bool start_moves,
+                                 cot_error *error);
 void cot_pretokenizer_close(cot_pretokenizer *pretokenizer);
 
 /* Cuts pieces->text (valid UTF-8) into words; `first` says whether it begins where the whole text does.

@@ -31,6 +31,7 @@ static cot_status load_byte_level(cot_pretokenizer *pretokenizer, const json_t *
         status = cot_field_bool(&use_regex, json, "use_regex", true, "ByteLevel pre-tokenizer", error);
     if (status != COT_OK) return status;
     if (prefix) memcpy(add(pretokenizer, COT_PRETOKENIZER_PREFIX)->content, " ", 2);
+    pretokenizer->start_moves |= prefix;
     if (use_regex) status = add_split(pretokenizer, gpt2_words, false, COT_SPLIT_ISOLATED, error);
     add(pretokenizer, COT_PRETOKENIZER_BYTES);
     return status;
@@ -82,6 +83,10 @@ static cot_status load_metaspace(cot_pretokenizer *pretokenizer, const json_t *j
     if (scheme.data && !never && !first && !cot_text_is(scheme, "always"))
         return cot_fail(error, COT_UNSUPPORTED, "prepend_scheme '%s' of a Metaspace is not supported",
                         scheme.data);
+    if (first && pretokenizer->start_moves)
+        return cot_fail(
+            error, COT_UNSUPPORTED,
+            "prepend_scheme 'first' of a Metaspace is not supported behind what moves the text's start");
     cot_pretokenizer_step *replace = add(pretokenizer, COT_PRETOKENIZER_REPLACE);
     memcpy(replace->content, replacement.data, replacement.bytes);
     status = cot_regex_open(&replace->pattern, " ", 1, true, error);
@@ -89,6 +94,7 @@ static cot_status load_metaspace(cot_pretokenizer *pretokenizer, const json_t *j
         cot_pretokenizer_step *step = add(pretokenizer, COT_PRETOKENIZER_PREFIX);
         memcpy(step->content, replacement.data, replacement.bytes);
         step->first_only = first;
+        pretokenizer->start_moves = true;
     }
     if (split && status == COT_OK)
         status = add_split(pretokenizer, replace->content, true, COT_SPLIT_MERGED_WITH_NEXT, error);
@@ -104,9 +110,11 @@ static cot_status load_step(void *context, const json_t *json, const char *type,
     return cot_fail(error, COT_UNSUPPORTED, "pre-tokenizer type '%s' is not supported", type);
 }
 
-cot_status cot_pretokenizer_load(cot_pretokenizer *pretokenizer, const json_t *json, cot_error *error)
+cot_status cot_pretokenizer_load(cot_pretokenizer *pretokenizer, const json_t *json, bool start_moves,
+                                 cot_error *error)
 {
     pretokenizer->count = 0;
+    pretokenizer->start_moves = start_moves;
     return cot_field_steps(json, "pre-tokenizer", "pretokenizers", load_step, pretokenizer, error);
 }
 

@@ -28,8 +28,8 @@ static cot_status load(cot_tokenizer *tokenizer, const json_t *root, cot_error *
         status = cot_added_load(&tokenizer->raw, &tokenizer->normalized, &tokenizer->vocab,
                                 &tokenizer->normalizer, json_object_get(root, "added_tokens"), error);
     if (status == COT_OK)
-        status =
-            cot_pretokenizer_load(&tokenizer->pretokenizer, json_object_get(root, "pre_tokenizer"), error);
+        status = cot_pretokenizer_load(&tokenizer->pretokenizer, json_object_get(root, "pre_tokenizer"),
+                                       cot_normalizer_moves_start(&tokenizer->normalizer), error);
     if (status == COT_OK)
         status = cot_template_load(&tokenizer->template, &tokenizer->vocab,
                                    json_object_get(root, "post_processor"), error);
