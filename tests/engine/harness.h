@@ -82,6 +82,7 @@ static inline cot_engine *must_open(const struct setting *s)
     cot_engine *engine;
     cot_error error = {0};
     char *notes;
+    fflush(stdout); // a forked rank may flush its copy, too
     if (cot_engine_open(&engine, s->folder, &options, &notes, &error) != COT_OK)
         fail_msg("%s", error.message);
     free(notes);
