@@ -27,6 +27,8 @@ test-long: tests
 	ctest --test-dir build/release -j $(JOBS) --output-on-failure --no-tests=error
 
 bench: build
+	@cmake --build build/release --target bench_kernels -j $(JOBS)
+	build/release/bench/bench_kernels
 	build/release/coterie bench roof
 	build/release/coterie bench model
 

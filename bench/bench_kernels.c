@@ -3,7 +3,7 @@
  *     bench_kernels [--isa NAME] [--threads N] [--mib N]    (--mib: weights of a decode product; 0: 4
  * last-level caches)
  *
- * A figure is the median of its runs and their spread; what else runs on the machine is in it. */
+ * --mib: the weights that a decode product reads, by default four times the last-level cache. A figure is the median of its runs and their spread; what else runs on the machine is in it. */
 #include "base/clock.h"
 #include "base/rng.h"
 #include "coterie/roof.h"

@@ -43,8 +43,8 @@ void cot_engine_options_init(cot_engine_options *options);
 
 /* Loads a model folder and starts the group. `*notes`, where not NULL, receives a malloc'd line about tensors
  * that were skipped, or NULL; the caller frees it. Errors: what reading the model gives; INVALID_ARGUMENT (an
- * option, named); OUT_OF_MEMORY with the bytes needed and available, before anything is loaded. On failure
- * `*engine` is NULL. */
+ * option, named); UNSUPPORTED (`isa` is not to be had here); OUT_OF_MEMORY with the bytes needed and
+ * available, before anything is loaded. On failure `*engine` is NULL. */
 cot_status cot_engine_open(cot_engine **engine, const char *folder, const cot_engine_options *options,
                            char **notes, cot_error *error);
 /* The same for random weights (a function of `seed`) in the shape that a config.json's text describes. For

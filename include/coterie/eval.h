@@ -27,7 +27,7 @@ const cot_eval_sequence *cot_eval_set_sequences(const cot_eval_set *set, size_t 
  * them (0 where there are none). With `output`, writes a safetensors file of `logits.q` float32 [T][V],
  * `experts.q.L` int32 [T][K] ascending and `weights.q.L` float32 [T][K] for each MoE layer L (by the model's
  * number; needs capture_routing). `on_routing` (may be NULL) is called as cot_events says, with `context`.
- * Errors: as cot_engine_run's, with the sequence named; IO. */
+ * Errors: as cot_engine_run's, with the sequence named; IO, NOT_FOUND (the output's folder). */
 cot_status cot_eval_run(cot_engine *engine, const cot_eval_sequence *sequences, size_t count,
                         const char *output, double *nats,
                         void (*on_routing)(void *context, size_t request, int64_t position, int32_t token,

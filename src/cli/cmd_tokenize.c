@@ -3,6 +3,7 @@
 
 #include "coterie/tokenizer.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -121,7 +122,8 @@ static int answer_lines(const cot_tokenizer *tokenizer)
         number++;
         if (answer_line(tokenizer, line, (size_t)bytes, &error) != COT_OK)
             exit_status = cot_complain("line %" PRIu64 ": %s", number, error.message);
-        if (fflush(stdout)) break; // the frame says why
+        else if (fflush(stdout))
+            exit_status = cot_complain("cannot write to standard output: %s", strerror(errno));
     }
     free(line);
     if (exit_status == COT_EXIT_OK && ferror(stdin)) return cot_complain("cannot read standard input");

@@ -3,10 +3,19 @@
 #define COT_CLI_COMMANDS_H
 #include "command.h"
 
-#define COT_COMMAND_LIST(X)                                                                                  \
-    X(run)                                                                                                   \
-    X(eval) X(tokenize) X(profile) X(trace_info) X(trace_convert) X(bench_roof) X(bench_model) X(info)       \
-        X(models)
+// clang-format off
+#define COT_COMMAND_LIST(X) \
+    X(run) \
+    X(eval) \
+    X(tokenize) \
+    X(profile) \
+    X(trace_info) \
+    X(trace_convert) \
+    X(bench_roof) \
+    X(bench_model) \
+    X(info) \
+    X(models)
+// clang-format on
 
 #define COT_COMMAND_EXTERN(name) extern const cot_command cot_cmd_##name;
 COT_COMMAND_LIST(COT_COMMAND_EXTERN)

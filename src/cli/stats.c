@@ -47,7 +47,7 @@ static void print_table(const cot_stats *s)
             (long long)s->decode_tokens, per_second(s->decode_tokens, s->decode_ns));
     fprintf(stderr, "time, all ranks, waiting included:");
     for (int i = 0, shown = 0; i < COT_STATS_TIMES; i++)
-        if (s->times[i].ns)
+        if (200 * s->times[i].ns >= ns)
             fprintf(stderr, "%s %s %.0f %%", shown++ ? "," : "", s->times[i].name,
                     100.0 * (double)s->times[i].ns / (double)ns);
     fprintf(stderr, "\n");

@@ -105,11 +105,12 @@ static cot_status measure(cot_engine *e, size_t whole, size_t *weights, size_t *
     }
     if (e->runner.data_parallel && ranks > 1) { // KV pages are touched on one rank each
         size_t own, other, page;
-        cot_runner_options one_page = e->runner, two = e->runner;
-        one_page.pages = 1;
-        two.pages = 2;
-        if (status == COT_OK) status = cot_runner_private_bytes(&one_page, 0, ranks, &own, &other, error);
-        if (status == COT_OK) status = cot_runner_private_bytes(&two, 0, ranks, &own, &page, error);
+        cot_runner_options enough = e->runner,
+                           one_more = e->runner; // for a context: what else grows with pages
+        enough.pages = (c->max_context + COT_KV_PAGE - 1) / COT_KV_PAGE;
+        one_more.pages = enough.pages + 1;
+        if (status == COT_OK) status = cot_runner_private_bytes(&enough, 0, ranks, &own, &other, error);
+        if (status == COT_OK) status = cot_runner_private_bytes(&one_more, 0, ranks, &own, &page, error);
         if (status == COT_OK) *total -= (size_t)(ranks - 1) * (size_t)e->runner.pages * (page - other);
     }
     *total += *weights;

@@ -59,12 +59,16 @@ static cot_status check_tokens(const cot_engine *e, size_t request, const int32_
 
 static cot_status check_request(const cot_engine *e, size_t request, const cot_request *r, cot_error *error)
 {
-    int64_t fixed = r->prompt_tokens + (r->forced ? r->forced_tokens : 0), context = e->config->max_context;
-    if (r->prompt_tokens < 1 || r->forced_tokens < 0)
+    int64_t forced = r->forced ? r->forced_tokens : 0, context = e->config->max_context;
+    if (r->prompt_tokens < 1)
         return cot_fail(error, COT_INVALID_ARGUMENT, "request %zu: the prompt is empty", request);
-    if (fixed > context)
-        return cot_fail(error, COT_TOO_LONG, "request %zu: %lld tokens, the context is %lld", request,
-                        (long long)fixed, (long long)context);
+    if (forced < 0)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "request %zu: %lld forced tokens", request,
+                        (long long)forced);
+    if (r->prompt_tokens > context || forced > context - r->prompt_tokens)
+        return cot_fail(error, COT_TOO_LONG, "request %zu: %llu tokens, the context is %lld", request,
+                        (unsigned long long)r->prompt_tokens + (unsigned long long)forced,
+                        (long long)context);
     if (pages_of(limit_of(e, r)) > e->runner.pages)
         return cot_fail(error, COT_OUT_OF_MEMORY, "request %zu: up to %lld tokens, the KV cache holds %lld",
                         request, (long long)limit_of(e, r), (long long)(e->runner.pages * COT_KV_PAGE));
@@ -85,6 +89,13 @@ static void finish(struct run *run, struct sequence *s, cot_finish reason)
     run->reserved_pages -= pages_of(s->limit);
     run->free_rows[run->free_row_count++] = s->row;
     s->r = NULL; // ended: swept by the next pass over the active ones
+}
+
+/* A generated sequence has come to its limit: max_tokens, or the context where that is less. */
+static cot_finish why_full(const struct sequence *s)
+{
+    return s->r->sampling.max_tokens > s->limit - s->r->prompt_tokens ? COT_FINISH_CONTEXT
+                                                                      : COT_FINISH_LENGTH;
 }
 
 static void free_sequence(struct sequence *s)
@@ -130,7 +141,7 @@ static cot_status admit(struct run *run, size_t request, const cot_request *r, c
     run->reserved_pages += pages_of(limit);
     run->active[run->active_count++] = s;
     if (!r->forced && s->known == limit) // nothing may be generated, and nobody asked for logits
-        if (!r->all_logits) finish(run, s, r->sampling.max_tokens ? COT_FINISH_CONTEXT : COT_FINISH_LENGTH);
+        if (!r->all_logits) finish(run, s, why_full(s));
     return COT_OK;
 }
 
@@ -189,9 +200,7 @@ static cot_status advance(struct run *run, struct sequence *s, const float *logi
         return COT_OK;
     }
     if (s->known >= s->limit) {
-        finish(run, s,
-               s->limit < s->r->prompt_tokens + s->r->sampling.max_tokens ? COT_FINISH_CONTEXT
-                                                                          : COT_FINISH_LENGTH);
+        finish(run, s, why_full(s));
         return COT_OK;
     }
     int32_t token;
@@ -208,9 +217,7 @@ static cot_status advance(struct run *run, struct sequence *s, const float *logi
     if (run->events->on_token && !run->events->on_token(run->events->context, s->request, token))
         finish(run, s, COT_FINISH_STOP);
     else if (s->known >= s->limit)
-        finish(run, s,
-               s->limit < s->r->prompt_tokens + s->r->sampling.max_tokens ? COT_FINISH_CONTEXT
-                                                                          : COT_FINISH_LENGTH);
+        finish(run, s, why_full(s));
     return COT_OK;
 }
 

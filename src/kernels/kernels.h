@@ -37,27 +37,35 @@ typedef struct cot_kernels {
 
     /* Rows of n floats; `out` of type F32 or BF16 (round to nearest even). `out` may be the input where types agree. */
     float (*sum_squares)(const float *x, int64_t n);
-    void (*scale)(void *out, cot_dtype type, const float *x, float factor, int64_t n);                      // out = factor x
-    void (*scale_by)(float *out, const float *x, float factor, const float *weight, int64_t n);             // out = (factor x) weight
-    void (*add)(float *y, const void *x, cot_dtype type, int64_t n);                                        // y += x
-    void (*add_scaled)(float *y, const float *x, float factor, int64_t n);                                  // y += factor x
+    void (*scale)(void *out, cot_dtype type, const float *x, float factor, int64_t n); // out = factor x
+    void (*scale_by)(float *out, const float *x, float factor, const float *weight,
+                     int64_t n);                                           // out = (factor x) weight
+    void (*add)(float *y, const void *x, cot_dtype type, int64_t n);       // y += x
+    void (*add_scaled)(float *y, const float *x, float factor, int64_t n); // y += factor x
     /* out = silu(gate) up, silu(x) = x / (1 + exp(-x)) */
     void (*swiglu)(void *out, cot_dtype type, const float *gate, const float *up, int64_t n);
     /* gpt-oss: g = min(gate, limit), u = clamp(up, -limit, limit); out = (u + 1) g sigmoid(alpha g) */
-    void (*swiglu_clamped)(void *out, cot_dtype type, const float *gate, const float *up, int64_t n, float limit,
-                           float alpha);
+    void (*swiglu_clamped)(void *out, cot_dtype type, const float *gate, const float *up, int64_t n,
+                           float limit, float alpha);
     /* p[i] = exp(scale s[i] - max) / (sum + sink's share) for begin <= i < end, 0 for the other i in [0, n). The max and
      * the sum run over [begin, end), and over `*sink` (already a logit) where it is not NULL. Sums depend on begin, end
      * and i mod 32 alone, so that a row shifted by a multiple of 32 gives the same bits. begin < end. */
-    void (*softmax)(void *p, cot_dtype type, const float *s, int64_t n, int64_t begin, int64_t end, float scale,
-                    const float *sink);
+    void (*softmax)(void *p, cot_dtype type, const float *s, int64_t n, int64_t begin, int64_t end,
+                    float scale, const float *sink);
     /* Rotates pairs in place: (x[i], x[i + half]) or, interleaved, (x[2i], x[2i + 1]), by the angle whose cosine and
      * sine are cosines[i], sines[i], 0 <= i < half. */
     void (*rope)(float *x, const float *cosines, const float *sines, int64_t half, bool interleaved);
     void (*to_f32)(float *out, const void *x, cot_dtype type, int64_t n); // from F32, BF16 or F16
 } cot_kernels;
 
-typedef enum cot_isa { COT_ISA_REF, COT_ISA_AVX2, COT_ISA_AVX512, COT_ISA_AVX512_BF16, COT_ISA_NEON, COT_ISA_COUNT } cot_isa;
+typedef enum cot_isa {
+    COT_ISA_REF,
+    COT_ISA_AVX2,
+    COT_ISA_AVX512,
+    COT_ISA_AVX512_BF16,
+    COT_ISA_NEON,
+    COT_ISA_COUNT
+} cot_isa;
 
 /* The table of one instruction set, or NULL when this build or this CPU lacks it. */
 const cot_kernels *cot_kernels_of(cot_isa isa);

@@ -7,12 +7,13 @@
 /* A task should be worth many times what it costs to hand out (a microsecond), and there should be enough of
  * them that the last ones to finish leave no thread idle for long. Costs are those of a middling core; only
  * their order of magnitude matters. */
-static const double task_ns = 20e3, tasks_at_most = 512;
+static const double task_ns = 20e3, tasks_at_least = 32, tasks_at_most = 512;
 static const double flops_per_ns = 60, bytes_per_ns = 10;
 enum {
-    ROW_UNIT = 48,  // rows are cut at multiples of this: whole register tiles of every table
+    ROW_UNIT = 12,  // rows are cut at multiples of this: whole register tiles of every table
     MANY_ROWS = 96, // a table reads its panels once for so many rows: only beyond are rows cut
-    WIDE = 4        // panels that a task with many rows should have, to be worth reading its rows of A for
+    FEW_ROWS = 8,   // up to here laying out the rows of A, which every task does for itself, costs nothing
+    WIDE = 4        // beyond, it is a tenth of a task of one panel, and little of one as wide as this
 };
 
 struct grid {
@@ -23,7 +24,7 @@ struct grid {
 struct work {
     const cot_kernels *kernels;
     const cot_gemm *gemms;
-    double piece_ns;
+    double total_ns, piece_ns;
 };
 
 static int64_t divide_up(int64_t a, int64_t b)
@@ -38,17 +39,19 @@ static double panel_ns(const cot_gemm *g, int64_t rows)
     return 1 + fmax(multiply, read);
 }
 
-static struct grid grid_of(const cot_gemm *g, double piece_ns)
+static struct grid grid_of(const cot_gemm *g, const struct work *work)
 {
     int64_t panels = cot_panels(g->n);
     if (g->m <= 0 || panels <= 0) return (struct grid){0};
     struct grid grid = {.rows = g->m};
-    double width = piece_ns / panel_ns(g, g->m);
+    double width = work->piece_ns / panel_ns(g, g->m);
     if (width < WIDE && g->m > MANY_ROWS) {
-        double rows = (double)g->m * width / WIDE;
-        grid.rows = divide_up((int64_t)rows + 1, ROW_UNIT) * ROW_UNIT;
-        if (grid.rows < MANY_ROWS) grid.rows = MANY_ROWS;
+        double rows = fmax((double)g->m * width / WIDE, MANY_ROWS);
+        grid.row_tasks = g->m / (int64_t)rows > 1 ? g->m / (int64_t)rows : 1;
+        grid.rows = divide_up(divide_up(g->m, grid.row_tasks), ROW_UNIT) * ROW_UNIT;
         width = WIDE;
+    } else if (width < WIDE && g->m > FEW_ROWS) {
+        width = fmax(width, fmin(WIDE, work->total_ns / tasks_at_least / panel_ns(g, g->m)));
     }
     grid.panels = width < 1 ? 1 : width > (double)panels ? panels : (int64_t)width;
     grid.panel_tasks = divide_up(panels, grid.panels);
@@ -63,8 +66,8 @@ static void run_task(void *context, int64_t i)
 {
     const struct work *work = context;
     const cot_gemm *g = work->gemms;
-    struct grid grid = grid_of(g, work->piece_ns);
-    for (; i >= grid.row_tasks * grid.panel_tasks; grid = grid_of(g, work->piece_ns)) {
+    struct grid grid = grid_of(g, work);
+    for (; i >= grid.row_tasks * grid.panel_tasks; grid = grid_of(g, work)) {
         i -= grid.row_tasks * grid.panel_tasks;
         g++;
     }
@@ -79,10 +82,10 @@ void cot_matmul(const cot_kernels *kernels, cot_pool *pool, const cot_gemm *gemm
     double total_ns = 0;
     for (int64_t i = 0; i < count; i++)
         total_ns += (double)cot_panels(gemms[i].n) * panel_ns(&gemms[i], gemms[i].m);
-    struct work work = {kernels, gemms, fmax(task_ns, total_ns / tasks_at_most)};
+    struct work work = {kernels, gemms, total_ns, fmax(task_ns, total_ns / tasks_at_most)};
     int64_t tasks = 0;
     for (int64_t i = 0; i < count; i++) {
-        struct grid grid = grid_of(&gemms[i], work.piece_ns);
+        struct grid grid = grid_of(&gemms[i], &work);
         tasks += grid.row_tasks * grid.panel_tasks;
     }
     cot_pool_run(pool, tasks, run_task, &work);

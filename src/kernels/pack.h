@@ -16,7 +16,10 @@ enum { COT_PANEL = 32 };
 
 /* Elements from one panel to the next of a B with k rows: 32 * k, k rounded up to even. */
 int64_t cot_panel_elements(int64_t k);
-static inline int64_t cot_panels(int64_t n) { return (n + COT_PANEL - 1) / COT_PANEL; }
+static inline int64_t cot_panels(int64_t n)
+{
+    return (n + COT_PANEL - 1) / COT_PANEL;
+}
 /* Bytes of a packed [k][n] of type F32 or BF16; a multiple of 64. */
 int64_t cot_packed_bytes(cot_dtype type, int64_t k, int64_t n);
 
@@ -24,16 +27,17 @@ int64_t cot_packed_bytes(cot_dtype type, int64_t k, int64_t n);
  * elements apart, of source type F32, BF16 or F16. The column that completes the last panel (n0 + count == n) also
  * zeroes that panel's columns beyond n; rows beyond k are zeroed always. `b` needs no clearing before. `source` may be
  * at any alignment. Thread-safe on disjoint panels. */
-void cot_pack_columns(void *b, cot_dtype type, int64_t k, int64_t n, int64_t n0, int64_t count, const void *source,
-                      cot_dtype source_type, int64_t stride);
+void cot_pack_columns(void *b, cot_dtype type, int64_t k, int64_t n, int64_t n0, int64_t count,
+                      const void *source, cot_dtype source_type, int64_t stride);
 /* Packs rows k0 .. k0+count-1 of B, given as `count` rows of n elements, `stride` apart. The same zeroing: columns beyond n
  * always, the padding row with the last row. Rows come in ascending order, whole pairs at a time but for the last. */
-void cot_pack_rows(void *b, cot_dtype type, int64_t k, int64_t n, int64_t k0, int64_t count, const void *source,
-                   cot_dtype source_type, int64_t stride);
+void cot_pack_rows(void *b, cot_dtype type, int64_t k, int64_t n, int64_t k0, int64_t count,
+                   const void *source, cot_dtype source_type, int64_t stride);
 
 /* KV pages: one column (k floats) or one row (n floats) of a B that was zeroed when its page was handed out, panels
  * `panel_stride` elements apart. Bytes of other columns and rows are untouched. */
-void cot_pack_column(void *b, cot_dtype type, int64_t panel_stride, int64_t column, const float *x, int64_t k);
+void cot_pack_column(void *b, cot_dtype type, int64_t panel_stride, int64_t column, const float *x,
+                     int64_t k);
 void cot_pack_row(void *b, cot_dtype type, int64_t panel_stride, int64_t row, const float *x, int64_t n);
 
 #endif

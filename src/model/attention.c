@@ -13,11 +13,6 @@ static void normalise(const cot_runner *r, float *x, int64_t n, float sum, int64
     r->o.kernels->scale_by(x, x, 1.0f / sqrtf(sum / (float)width + epsilon), weight, n);
 }
 
-static void *row_of(const cot_runner *r, void *typed, int64_t row, int64_t width)
-{
-    return (uint8_t *)typed + (size_t)(row * width) * cot_dtype_bytes(r->o.type);
-}
-
 static void rotate(const cot_runner *r, float *head, int64_t row)
 {
     int64_t half = r->c->rope_width / 2;
@@ -77,7 +72,7 @@ static void finish_gqa_row(cot_runner *r, int64_t row, const void *context)
                   h < w->heads ? w->q_norm : w->k_norm);
     if (c->clip_qkv > 0) clip(q, w->input_columns, c->clip_qkv);
     for (int64_t h = 0; h < w->heads + w->kv_heads; h++) rotate(r, q + h * d, row);
-    r->o.kernels->scale(row_of(r, r->s.queries, row, w->heads * d), r->o.type, q, 1.0f, w->heads * d);
+    r->o.kernels->scale(cot_runner_row(r, r->s.queries, row, w->heads * d), r->o.type, q, 1.0f, w->heads * d);
     for (int64_t h = 0; h < w->kv_heads; h++)
         cot_kv_store(&r->kv, r->s.sequence[row], r->s.position[row], g->layer, h, k + h * d, v + h * d);
 }
@@ -104,7 +99,7 @@ static void normalise_q_latent(cot_runner *r, int64_t row, const void *context)
     float *q = r->s.input + row * w->input_columns;
     int64_t n = r->c->q_lora_rank;
     normalise(r, q, n, r->o.kernels->sum_squares(q, n), n, r->c->mla_norm_eps, w->q_a_norm);
-    r->o.kernels->scale(row_of(r, r->s.q_latent, row, n), r->o.type, q, 1.0f, n);
+    r->o.kernels->scale(cot_runner_row(r, r->s.q_latent, row, n), r->o.type, q, 1.0f, n);
 }
 
 /* Where row's queries [heads][nope + rope] are. */
@@ -126,8 +121,8 @@ static void store_latent(cot_runner *r, int64_t row, const void *context)
     float *q = mla_queries(r, g->w, row);
     for (int64_t h = 0; h < g->w->heads; h++) {
         rotate(r, q + h * qk + c->nope_dim, row);
-        r->o.kernels->scale(row_of(r, r->s.q_nope, row * g->w->heads + h, c->nope_dim), r->o.type, q + h * qk,
-                            1.0f, c->nope_dim);
+        r->o.kernels->scale(cot_runner_row(r, r->s.q_nope, row * g->w->heads + h, c->nope_dim), r->o.type,
+                            q + h * qk, 1.0f, c->nope_dim);
     }
 }
 
@@ -138,10 +133,10 @@ static void assemble_query(cot_runner *r, int64_t row, const void *context)
     int64_t n = c->kv_lora_rank, width = n + c->rope_dim, qk = c->nope_dim + c->rope_dim;
     for (int64_t h = 0; h < w->heads; h++) {
         int64_t head = row * w->heads + h;
-        uint8_t *to = row_of(r, r->s.queries, head, width);
+        uint8_t *to = cot_runner_row(r, r->s.queries, head, width);
         r->o.kernels->scale(to, r->o.type, r->s.absorbed + head * n, 1.0f, n);
-        r->o.kernels->scale(row_of(r, to, n, 1), r->o.type, mla_queries(r, w, row) + h * qk + c->nope_dim,
-                            1.0f, c->rope_dim);
+        r->o.kernels->scale(cot_runner_row(r, to, n, 1), r->o.type,
+                            mla_queries(r, w, row) + h * qk + c->nope_dim, 1.0f, c->rope_dim);
     }
 }
 
@@ -182,7 +177,7 @@ static void narrow_expanded(cot_runner *r, int64_t row, const void *context)
 {
     const cot_attention_weights *w = context;
     int64_t n = w->heads * r->c->v_dim;
-    r->o.kernels->scale(row_of(r, r->s.output, row, n), r->o.type, r->s.expanded + row * n, 1.0f, n);
+    r->o.kernels->scale(cot_runner_row(r, r->s.output, row, n), r->o.type, r->s.expanded + row * n, 1.0f, n);
 }
 
 /* ---- both ---- */

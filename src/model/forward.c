@@ -7,72 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { ROWS_A_TASK = 8 };
-
-struct row_loop {
-    cot_runner *r;
-    int64_t rows;
-    void (*body)(cot_runner *, int64_t, const void *);
-    const void *context;
-};
-
-static void run_rows(void *context, int64_t task)
-{
-    const struct row_loop *loop = context;
-    int64_t end = (task + 1) * ROWS_A_TASK < loop->rows ? (task + 1) * ROWS_A_TASK : loop->rows;
-    for (int64_t row = task * ROWS_A_TASK; row < end; row++) loop->body(loop->r, row, loop->context);
-}
-
-void cot_runner_rows(cot_runner *r, int64_t rows, void (*body)(cot_runner *, int64_t, const void *),
-                     const void *context)
-{
-    struct row_loop loop = {r, rows, body, context};
-    cot_pool_run(r->o.pool, (rows + ROWS_A_TASK - 1) / ROWS_A_TASK, run_rows, &loop);
-}
-
-void cot_runner_product(cot_runner *r, const void *a, int64_t rows, int64_t k, const void *b, int64_t n,
-                        float *c)
-{
-    cot_gemm gemm = {.type = r->o.type,
-                     .m = rows,
-                     .n = n,
-                     .k = k,
-                     .a = a,
-                     .a_stride = k,
-                     .b = b,
-                     .b_panel_stride = cot_panel_elements(k),
-                     .c = c,
-                     .c_stride = n};
-    cot_matmul(r->o.kernels, r->o.pool, &gemm, 1);
-}
-
-static uint8_t *typed_row(const cot_runner *r, void *typed, int64_t row)
-{
-    return (uint8_t *)typed + (size_t)(row * r->c->hidden) * cot_dtype_bytes(r->o.type);
-}
-
-struct norm {
-    const float *weight;
-    int64_t row0;
-};
-
-static void norm_row(cot_runner *r, int64_t i, const void *context)
-{
-    const struct norm *norm = context;
-    int64_t h = r->c->hidden, row = norm->row0 + i;
-    const float *x = r->s.x + row * h;
-    float *out = r->s.normed + row * h;
-    float mean = r->o.kernels->sum_squares(x, h) / (float)h;
-    r->o.kernels->scale_by(out, x, 1.0f / sqrtf(mean + r->c->norm_eps), norm->weight, h);
-    r->o.kernels->scale(typed_row(r, r->s.typed, row), r->o.type, out, 1.0f, h);
-}
-
-void cot_runner_norm(cot_runner *r, const float *weight, int64_t row0, int64_t rows)
-{
-    struct norm norm = {weight, row0};
-    cot_runner_rows(r, rows, norm_row, &norm);
-}
-
 /* ---- what this rank works on ---- */
 
 /* Rows, runs, positions, RoPE angles and embeddings of the spans that this rank attends to. */
@@ -149,7 +83,8 @@ static cot_status feed_forward(cot_runner *r, int64_t layer, int64_t moe_layer, 
     }
     int64_t began_ns = r->fabric->ops->now_ns(r->fabric);
     cot_ffn_shape shape = cot_dense_shape(r->c, r->o.type);
-    cot_ffn_job job = {.weights = w->dense, .count = rows, .x = typed_row(r, s->typed, s->home0), .y = y};
+    cot_ffn_job job = {
+        .weights = w->dense, .count = rows, .x = cot_runner_row(r, s->typed, s->home0, r->c->hidden), .y = y};
     if (rows) cot_ffn_run(r->o.kernels, r->o.pool, &shape, &job, 1, s->dense_scratch, s->gemms);
     r->stats.dense_ns += r->fabric->ops->now_ns(r->fabric) - began_ns;
     return COT_OK;
@@ -171,14 +106,15 @@ static void narrow_branch(cot_runner *r, int64_t i, const void *context)
 {
     (void)context;
     int64_t row = r->s.home0 + i;
-    r->o.kernels->scale(typed_row(r, r->s.payload, row), r->o.type, r->s.branch + row * r->c->hidden, 1.0f,
-                        r->c->hidden);
+    r->o.kernels->scale(cot_runner_row(r, r->s.payload, row, r->c->hidden), r->o.type,
+                        r->s.branch + row * r->c->hidden, 1.0f, r->c->hidden);
 }
 
 static void add_payload(cot_runner *r, int64_t row, const void *context)
 {
     (void)context;
-    r->o.kernels->add(r->s.x + row * r->c->hidden, typed_row(r, r->s.payload, row), r->o.type, r->c->hidden);
+    r->o.kernels->add(r->s.x + row * r->c->hidden, cot_runner_row(r, r->s.payload, row, r->c->hidden),
+                      r->o.type, r->c->hidden);
 }
 
 /* Every rank gets every slice's rows as they travelled, the own ones too, so that the residual stream stays
@@ -248,8 +184,8 @@ static cot_status gather_hidden(cot_runner *r, const cot_step *step, cot_error *
         if (home == own) {
             int64_t first = row + span->tokens - span->logits;
             cot_runner_norm(r, r->o.whole->final_norm, first, span->logits);
-            memcpy(typed_row(r, s->hidden, next[home]), typed_row(r, s->typed, first),
-                   (size_t)span->logits * row_bytes);
+            memcpy(cot_runner_row(r, s->hidden, next[home], r->c->hidden),
+                   cot_runner_row(r, s->typed, first, r->c->hidden), (size_t)span->logits * row_bytes);
             row += span->tokens;
         }
         for (int32_t t = 0; t < span->logits; t++) s->hidden_row[wanted++] = (int32_t)next[home]++;

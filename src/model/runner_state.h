@@ -1,4 +1,4 @@
-/* Inside a runner: shared by runner.c (memory and loading), attention.c and forward.c (one step). */
+/* Inside a runner: shared by runner.c (memory and loading) and one step's rows.c, attention.c, forward.c. */
 #ifndef COT_MODEL_RUNNER_STATE_H
 #define COT_MODEL_RUNNER_STATE_H
 #include "model/attend.h"
@@ -63,6 +63,11 @@ struct cot_runner {
 static inline bool cot_runner_splits_heads(const cot_runner *r)
 {
     return !r->o.data_parallel && r->fabric->ranks > 1;
+}
+/* Row `row` of a typed [rows][width]. */
+static inline uint8_t *cot_runner_row(const cot_runner *r, void *typed, int64_t row, int64_t width)
+{
+    return (uint8_t *)typed + (size_t)(row * width) * cot_dtype_bytes(r->o.type);
 }
 /* The columns of the vocabulary whose logits this rank computes: whole panels. */
 void cot_runner_logit_columns(const cot_runner *r, int rank, int64_t *begin, int64_t *end);

@@ -2,6 +2,8 @@
 find_path(SIMDE_INCLUDE simde/x86/avx512.h)
 if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   return()
+elseif(COT_SANITIZE)
+  return() # thousands of emulated calls a file: the sanitizers' passes take many minutes over them
 elseif(NOT SIMDE_INCLUDE)
   message(WARNING "SKIPPED: the AVX-512 kernels are not tested by emulation (no SIMDe; Debian: libsimde-dev)")
   return()

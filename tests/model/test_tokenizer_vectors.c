@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #define FOLDER COT_SHARED "/golden/tokenizers"
@@ -117,10 +118,7 @@ static void test_vectors(void **state)
 {
     (void)state;
     DIR *folder = opendir(FOLDER);
-    if (!folder) {
-        print_message("SKIPPED: no %s\n", FOLDER);
-        skip();
-    }
+    assert_non_null(folder);
     int families = 0;
     for (struct dirent *entry; (entry = readdir(folder));) {
         char tokenizer[512], vectors[512];
@@ -137,6 +135,10 @@ static void test_vectors(void **state)
 
 int main(void)
 {
+    if (access(FOLDER, R_OK)) {
+        printf("SKIPPED: no %s\n", FOLDER);
+        return 77;
+    }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_vectors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -223,17 +223,17 @@ static void run_tile(const struct block *block, tile_function *run, int64_t r, i
     for (int64_t i = 0; i < rows; i++) memcpy(c + i * g->c_stride, copy + i * columns, here);
 }
 
-/* All rows of the block by one panel's columns: as few tiles as can be, as equal as can be. The first to come
- * by fetches what comes next. */
-static void run_tall(const struct block *block, int64_t panel, int64_t ahead)
+/* All rows of the block by one panel, in tiles of at most `height` rows by `vectors` vectors: as few as can
+ * be, as equal as can be. The first to come by fetches what comes next. */
+static void run_panel(const struct block *block, tile_function *const *tiles, int64_t height, int64_t vectors,
+                      int64_t panel, int64_t ahead)
 {
-    int64_t tiles = (block->rows + TALL_ROWS - 1) / TALL_ROWS;
+    int64_t cuts = (block->rows + height - 1) / height;
     int64_t end = (panel + 1) * COT_PANEL < block->g->n ? (panel + 1) * COT_PANEL : block->g->n;
-    for (int64_t column = panel * COT_PANEL; column < end; column += TALL_VECTORS * LANES)
-        for (int64_t t = 0; t < tiles; t++) {
-            int64_t r = block->rows * t / tiles, rows = block->rows * (t + 1) / tiles - r;
-            run_tile(block, tall_tiles[block->g->type != COT_F32][rows], r, rows, column,
-                     TALL_VECTORS * LANES, t ? 0 : ahead);
+    for (int64_t column = panel * COT_PANEL; column < end; column += vectors * LANES)
+        for (int64_t t = 0; t < cuts; t++) {
+            int64_t r = block->rows * t / cuts, rows = block->rows * (t + 1) / cuts - r;
+            run_tile(block, tiles[rows], r, rows, column, vectors * LANES, t ? 0 : ahead);
         }
 }
 
@@ -248,10 +248,10 @@ static void run_block(const struct block *block, int64_t p0, int64_t p1)
         int64_t ahead = p + 2 * step <= p1 ? step * stride : turn ? turn - (p - p0) * stride : 0;
         if (step == WIDE_PANELS)
             run_tile(block, wide_tiles[type][rows], 0, rows, p * COT_PANEL, MOST_COLUMNS, ahead);
-        else if (rows <= SHORT_ROWS)
-            run_tile(block, short_tiles[type][rows], 0, rows, p * COT_PANEL, COT_PANEL, ahead);
+        else if (rows <= FEW_ROWS)
+            run_panel(block, short_tiles[type], SHORT_ROWS, PANEL_VECTORS, p, ahead);
         else
-            run_tall(block, p, ahead);
+            run_panel(block, tall_tiles[type], TALL_ROWS, TALL_VECTORS, p, ahead);
     }
 }
 

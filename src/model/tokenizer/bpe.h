@@ -23,9 +23,9 @@ typedef struct cot_bpe {
     cot_bpe_merge *merges; // open addressing
     size_t mask;
     cot_bpe_edges *edges; // by id
-    uint64_t
-        seams[COT_BPE_SEAM_BITS / 64]; // hashes of (last character, first character) of all merges' pairs:
-                                       // a word may be cut wherever no merge can join what meets there
+    /* A set of hashes: the last character of the left token and the first of the right, of each merge. A word
+     * may be cut wherever no merge can join what meets there. */
+    uint64_t seams[COT_BPE_SEAM_BITS / 64];
     int32_t unknown_id;     // -1 when there is none; -2 when the vocabulary lacks the one that is named
     int32_t byte_ids[256];  // of "<0x00>" to "<0xFF>"; -1 where the vocabulary lacks one
     int32_t short_ids[512]; // of the characters U+0000 to U+01FF: ASCII and the byte-level alphabet

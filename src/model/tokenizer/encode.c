@@ -3,8 +3,6 @@
 #include "base/error.h"
 #include "model/tokenizer/utf8.h"
 
-enum { LONGEST_TEXT = 1 << 30 };
-
 /* One call's working space. */
 typedef struct encoding {
     const cot_tokenizer *tokenizer;
@@ -97,9 +95,9 @@ cot_status cot_tokenizer_encode(const cot_tokenizer *tokenizer, int32_t **ids, s
 {
     *ids = NULL;
     *count = 0;
-    if (bytes > LONGEST_TEXT)
+    if (bytes > COT_TOKENIZER_LONGEST_TEXT)
         return cot_fail(error, COT_INVALID_ARGUMENT, "the text has %zu bytes, more than %d", bytes,
-                        LONGEST_TEXT);
+                        COT_TOKENIZER_LONGEST_TEXT);
     size_t valid = cot_utf8_check(text, bytes);
     if (valid < bytes)
         return cot_fail(error, COT_INVALID_ARGUMENT, "the text is not UTF-8: byte 0x%02x at offset %zu",

@@ -7,7 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { COT_TOKENIZER_MAX_STEPS = 64 }; // in a Sequence, the nested ones with it; real files have six
+enum {
+    COT_TOKENIZER_MAX_STEPS = 64,         // in a Sequence, the nested ones with it; real files have six
+    COT_TOKENIZER_LONGEST_TEXT = 1 << 30, // bytes, also between two steps: a file's steps may multiply a text
+};
 
 /* A string of the JSON tree, which owns it. It may hold NULs; `data` is NULL where the field is absent or
  * null. */

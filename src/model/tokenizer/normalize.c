@@ -2,8 +2,6 @@
 
 #include "base/error.h"
 
-enum { LONGEST_TEXT = 1 << 30 };
-
 static cot_status load_step(void *context, const json_t *json, const char *type, cot_error *error)
 {
     cot_normalizer *normalizer = context;
@@ -60,9 +58,6 @@ static cot_status run_step(const cot_normalizer_step *step, cot_regex_scratch *s
     cot_buffer swapped = *text;
     *text = *spare;
     *spare = swapped;
-    if (status == COT_OK && text->bytes > LONGEST_TEXT)
-        status = cot_fail(error, COT_INVALID_ARGUMENT, "the normalised text is longer than %d bytes",
-                          LONGEST_TEXT);
     return status;
 }
 

@@ -83,6 +83,9 @@ static cot_status rewrite(const cot_pretokenizer_step *step, cot_regex_scratch *
     }
     if (status == COT_OK && (!done || !add_piece(out, start, out->text.bytes, piece.first)))
         return fail_memory(error);
+    if (out->text.bytes > COT_TOKENIZER_LONGEST_TEXT)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "a pre-tokenizer makes more than %d bytes of the text",
+                        COT_TOKENIZER_LONGEST_TEXT);
     return status;
 }
 

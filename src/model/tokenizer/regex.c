@@ -158,6 +158,9 @@ cot_status cot_regex_replace(const cot_regex *regex, cot_regex_scratch *scratch,
         bool appended = span.matched ? cot_buffer_append(out, content.data, content.bytes)
                                      : cot_buffer_append(out, text + span.start, span.end - span.start);
         if (!appended) status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+        if (out->bytes > COT_TOKENIZER_LONGEST_TEXT)
+            status = cot_fail(error, COT_INVALID_ARGUMENT, "a Replace makes more than %d bytes of the text",
+                              COT_TOKENIZER_LONGEST_TEXT);
     }
     return status;
 }

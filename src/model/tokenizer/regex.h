@@ -36,7 +36,8 @@ void cot_regex_close(cot_regex *regex); // NULL is fine
  * pattern backtracks beyond its limit), OUT_OF_MEMORY. */
 cot_status cot_regex_split(const cot_regex *regex, cot_regex_scratch *scratch, const char *text, size_t bytes,
                            cot_error *error);
-/* Appends `text` to `out` with each match replaced by `content`. */
+/* Appends `text` to `out` with each match replaced by `content`. Errors: INVALID_ARGUMENT (`out` becomes longer than a
+ * text may be), and cot_regex_split's. */
 cot_status cot_regex_replace(const cot_regex *regex, cot_regex_scratch *scratch, const char *text,
                              size_t bytes, cot_text content, cot_buffer *out, cot_error *error);
 void cot_regex_scratch_free(cot_regex_scratch *scratch);

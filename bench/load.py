@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Writes a checkpoint of random bf16 weights in shards (OLMoE-1B-7B's layer shape) and measures what loading it takes.
+
+Usage: bench/load.py FOLDER [--gigabytes 10] [--ranks 4] [--keep]      (Python's standard library alone)
+
+Prints the size of the weights, the program's peak resident memory (VmHWM) and how long it ran: it opens the checkpoint
+and evaluates eight tokens. FOLDER is made, and removed afterwards unless --keep is given.
+"""
+import argparse
+import json
+import os
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+import time
+
+HIDDEN, INTERMEDIATE, EXPERTS, HEADS = 2048, 1024, 64, 16
+SHARD_BYTES = 2_000_000_000
+
+
+def plan(total_bytes):
+    """Layers and vocabulary that come to total_bytes, and every tensor's name and shape."""
+    layer = 2 * (4 * HIDDEN * HIDDEN + 3 * EXPERTS * HIDDEN * INTERMEDIATE + EXPERTS * HIDDEN + 4 * HIDDEN)
+    layers = max(1, (total_bytes - 4 * HIDDEN * 32000) // layer)
+    vocab = max(1024, (total_bytes - layers * layer) // (4 * HIDDEN))
+    tensors = [("model.embed_tokens.weight", (vocab, HIDDEN))]
+    for i in range(layers):
+        p = f"model.layers.{i}."
+        tensors += [(p + f"self_attn.{x}_proj.weight", (HIDDEN, HIDDEN)) for x in "qkvo"]
+        tensors += [(p + f"self_attn.{x}_norm.weight", (HIDDEN,)) for x in "qk"]
+        tensors += [(p + f"{x}_layernorm.weight", (HIDDEN,)) for x in ("input", "post_attention")]
+        tensors.append((p + "mlp.gate.weight", (EXPERTS, HIDDEN)))
+        for e in range(EXPERTS):
+            q = p + f"mlp.experts.{e}."
+            tensors += [(q + "gate_proj.weight", (INTERMEDIATE, HIDDEN)), (q + "up_proj.weight", (INTERMEDIATE, HIDDEN)),
+                        (q + "down_proj.weight", (HIDDEN, INTERMEDIATE))]
+    tensors += [("model.norm.weight", (HIDDEN,)), ("lm_head.weight", (vocab, HIDDEN))]
+    return layers, vocab, tensors
+
+
+def random_block(bytes_):
+    """bf16 numbers of either sign between 1/64 and 1/32: about 1 / sqrt(HIDDEN), all finite."""
+    bits = int.from_bytes(os.urandom(bytes_), "little")
+    mask, base = (int.from_bytes(struct.pack("<H", x) * (bytes_ // 2), "little") for x in (0x807F, 0x3C80))
+    return (bits & mask | base).to_bytes(bytes_, "little")
+
+
+def size(shape):
+    n = 2
+    for d in shape:
+        n *= d
+    return n
+
+
+def write_safetensors(path, tensors, write_data):
+    header, offset = {}, 0
+    for name, dtype, shape, bytes_ in tensors:
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + bytes_]}
+        offset += bytes_
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+        for name, _, _, bytes_ in tensors:
+            write_data(f, name, bytes_)
+    return offset
+
+
+def write_checkpoint(folder, total_bytes):
+    layers, vocab, tensors = plan(total_bytes)
+    block = random_block(16 << 20)
+    ones = struct.pack("<H", 0x3F80) * HIDDEN
+
+    def write_data(f, name, bytes_):
+        if name.endswith("norm.weight"):
+            f.write(ones)
+            return
+        for at in range(0, bytes_, len(block)):
+            start = hash((name, at)) % 4096 * 2          # not the same numbers in every tensor
+            f.write(block[start:start + min(bytes_ - at, len(block) - 8192)])
+            rest = min(bytes_ - at, len(block)) - min(bytes_ - at, len(block) - 8192)
+            f.write(block[:rest])
+
+    shards, current, filled = [], [], 0
+    for name, shape in tensors:
+        if filled + size(shape) > SHARD_BYTES:
+            shards.append(current)
+            current, filled = [], 0
+        current.append((name, "BF16", shape, size(shape)))
+        filled += size(shape)
+    shards.append(current)
+    index, written = {}, 0
+    for i, shard in enumerate(shards):
+        name = f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
+        written += write_safetensors(os.path.join(folder, name), shard, write_data)
+        index.update({t[0]: name for t in shard})
+    with open(os.path.join(folder, "model.safetensors.index.json"), "w") as f:
+        json.dump({"metadata": {"total_size": written}, "weight_map": index}, f)
+    config = {"architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "vocab_size": vocab, "hidden_size": HIDDEN,
+              "intermediate_size": INTERMEDIATE, "num_hidden_layers": layers, "num_attention_heads": HEADS,
+              "num_key_value_heads": HEADS, "num_experts": EXPERTS, "num_experts_per_tok": 8, "norm_topk_prob": False,
+              "hidden_act": "silu", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+              "tie_word_embeddings": False}
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump(config, f)
+    return written, len(shards)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder")
+    parser.add_argument("--gigabytes", type=float, default=10)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--keep", action="store_true", help="leave the checkpoint there")
+    args = parser.parse_args()
+    program = os.path.join(os.path.dirname(__file__), "..", "build", "release", "coterie")
+    os.makedirs(args.folder, exist_ok=True)
+    written, shards = write_checkpoint(args.folder, int(args.gigabytes * 1e9))
+    tokens = os.path.join(args.folder, "tokens.st")
+    write_safetensors(tokens, [("ids.0", "I32", (8,), 32)], lambda f, *_: f.write(struct.pack("<8i", *range(1, 9))))
+    began = time.monotonic()
+    done = subprocess.run([program, "eval", args.folder, "--tokens", tokens, "--precision", "bf16", "--ranks",
+                           str(args.ranks)])
+    seconds = time.monotonic() - began
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    print(f"{written / 1e9:.2f} GB of weights in {shards} shards, {args.ranks} ranks: "
+          f"VmHWM {peak / 1e9:.2f} GB, {seconds:.1f} s, exit status {done.returncode}")
+    if not args.keep:
+        shutil.rmtree(args.folder)
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+/* `coterie tokenize`: rows for people, lines for programs, one clear line for what is wrong. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "capture.h"
+
+#define TINY COT_SOURCE "/models/tiny"
+
+static capture c;
+
+static void test_rows(void **state)
+{
+    (void)state;
+    capture_shell(&c, "\"$coterie\" tokenize " TINY " 'Once 日'");
+    assert_string_equal(c.err, "");
+    assert_int_equal(c.status, 0);
+    assert_string_equal(c.out, "     id  token                    text\n"
+                               "   2023  \"On\"                     \"On\"\n"
+                               "    364  \"ce\"                     \"ce\"\n"
+                               "    221  \"Ġ\"                      \" \"\n"
+                               "   1019  \"æĹ\"                     \"\"\n"
+                               "     99  \"¥\"                      \"日\"\n"
+                               "5 tokens\n");
+    capture_shell(&c, "\"$coterie\" tokenize " TINY "/tokenizer.json ''");
+    assert_string_equal(c.out, "0 tokens\n");
+    assert_int_equal(c.status, 0);
+}
+
+static void test_json(void **state)
+{
+    (void)state;
+    capture_shell(&c, "\"$coterie\" tokenize " TINY " --json 'Once<|endoftext|>'");
+    assert_string_equal(c.out, "{\"ids\":[2023,364,0],\"ids_special\":[2023,364,0],"
+                               "\"decoded\":\"Once<|endoftext|>\",\"decoded_skip\":\"Once\"}\n");
+    assert_int_equal(c.status, 0);
+}
+
+static void test_lines(void **state)
+{
+    (void)state;
+    capture_shell(&c,
+                  "printf '%s\\n' '{\"text\": \"Once\"}' '{\"ids\": [0, 364]}' '{\"text\": \"\\u0000\"}' |"
+                  "\"$coterie\" tokenize " TINY " --jsonl");
+    assert_string_equal(c.err, "");
+    assert_string_equal(c.out, "{\"ids\":[2023,364],\"ids_special\":[2023,364],\"decoded\":\"Once\","
+                               "\"decoded_skip\":\"Once\"}\n"
+                               "{\"ids\":[0,364],\"decoded\":\"<|endoftext|>ce\",\"decoded_skip\":\"ce\"}\n"
+                               "{\"ids\":[189],\"ids_special\":[189],\"decoded\":\"\\u0000\","
+                               "\"decoded_skip\":\"\\u0000\"}\n");
+    assert_int_equal(c.status, 0);
+    capture_shell(&c, "\"$coterie\" tokenize " TINY " --jsonl </dev/null");
+    assert_string_equal(c.out, "");
+    assert_int_equal(c.status, 0);
+}
+
+static void test_bad_lines(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *says;
+    } bad[] = {
+        {"nonsense", "line 2: "},
+        {"", "line 2: "},
+        {"{}", "line 2: it is neither {\"text\": a string} nor {\"ids\": a list}"},
+        {"{\"text\": \"a\", \"ids\": []}", "line 2: it is neither"},
+        {"{\"ids\": [1.5]}", "line 2: 'ids' holds what is no token id"},
+        {"{\"ids\": [99999999999]}", "line 2: 'ids' holds what is no token id"},
+        {"{\"ids\": [-1]}", "line 2: token id -1 is not in [0, 4096)"},
+        {"{\"ids\": [4096]}", "line 2: token id 4096 is not in [0, 4096)"},
+        {"{\"text\": \"\\377\"}", "line 2: "},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char line[512];
+        snprintf(line, sizeof line,
+                 "printf '{\"ids\": [364]}\\n%s\\n{\"ids\": []}\\n' | \"$coterie\" tokenize " TINY " --jsonl",
+                 bad[i].line);
+        capture_shell(&c, line);
+        assert_string_equal(c.out, "{\"ids\":[364],\"decoded\":\"ce\",\"decoded_skip\":\"ce\"}\n");
+        assert_int_equal(strncmp(c.err, "coterie: ", 9), 0);
+        if (strncmp(c.err + 9, bad[i].says, strlen(bad[i].says))) fail_msg("%s: %s", bad[i].line, c.err);
+        assert_int_equal(strchr(c.err, '\n') - c.err, strlen(c.err) - 1);
+        assert_int_equal(c.status, 1);
+    }
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *says;
+        int status;
+    } bad[] = {
+        {"\"$coterie\" tokenize " TINY, "no text given: TEXT, or --jsonl and standard input\n", 2},
+        {"\"$coterie\" tokenize " TINY " a --jsonl",
+         "--jsonl takes its texts from standard input, not from TEXT\n", 2},
+        {"\"$coterie\" tokenize /no/model a", "cannot open '/no/model': ", 1},
+        {"\"$coterie\" tokenize " COT_SOURCE "/src a",
+         "cannot open '" COT_SOURCE "/src/tokenizer.json': ", 1},
+        {"\"$coterie\" tokenize " COT_SOURCE "/LICENSE a",
+         "cannot read '" COT_SOURCE "/LICENSE': line 2: ", 1},
+        {"\"$coterie\" tokenize " TINY " \"$(printf 'ab\\377')\"",
+         "the text is not UTF-8: byte 0xff at offset 2\n", 1},
+        {"echo '{\"ids\": []}' | \"$coterie\" tokenize " TINY " --jsonl >/dev/full",
+         "cannot write to standard output: ", 1},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        capture_shell(&c, bad[i].line);
+        assert_string_equal(c.out, "");
+        if (strncmp(c.err, "coterie: ", 9) || strncmp(c.err + 9, bad[i].says, strlen(bad[i].says)))
+            fail_msg("%s: %s", bad[i].line, c.err);
+        assert_int_equal(strchr(c.err, '\n') - c.err, strlen(c.err) - 1);
+        assert_int_equal(c.status, bad[i].status);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows),      cmocka_unit_test(test_json),     cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_bad_lines), cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,449 @@
+/* How sequences begin and end, what is refused, who waits for whom, and in which order things are told. */
+#include "harness.h"
+
+#include <unistd.h>
+
+enum { CONTEXT = 200, VOCAB = 61, WEIGHTS_SEED = 5 };
+
+/* A small random model; `eos` as config.json spells it. */
+static cot_engine *open_random(const char *eos, const struct setting *s)
+{
+    char config[1024];
+    snprintf(
+        config, sizeof config,
+        "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"model_type\": \"qwen3_moe\", \"vocab_size\": %d,"
+        " \"hidden_size\": 48, \"intermediate_size\": 64, \"num_hidden_layers\": 2,"
+        " \"num_attention_heads\": 3, \"num_key_value_heads\": 1, \"head_dim\": 16, \"num_experts\": 7,"
+        " \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"norm_topk_prob\": true,"
+        " \"decoder_sparse_step\": 1, \"mlp_only_layers\": [], \"attention_bias\": false,"
+        " \"hidden_act\": \"silu\", \"max_position_embeddings\": %d, \"rms_norm_eps\": 1e-6,"
+        " \"rope_theta\": 10000.0, \"tie_word_embeddings\": false, \"eos_token_id\": %s}",
+        VOCAB, CONTEXT, eos);
+    cot_engine_options options = options_of(s);
+    cot_engine *engine;
+    cot_error error;
+    if (cot_engine_open_random(&engine, config, strlen(config), WEIGHTS_SEED, &options, &error) != COT_OK)
+        fail_msg("%s", error.message);
+    return engine;
+}
+
+static const int32_t prompt[CONTEXT + 1] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5};
+
+static cot_request generating(int64_t prompt_tokens, int64_t max_tokens)
+{
+    cot_request r = {.prompt = prompt, .prompt_tokens = prompt_tokens};
+    cot_sampling_init(&r.sampling);
+    r.sampling.max_tokens = max_tokens;
+    return r;
+}
+
+/* Runs one request and checks how many tokens it gave and how it ended. */
+static void expect(cot_engine *engine, cot_request r, int64_t tokens, cot_finish finish)
+{
+    struct records all = must_run(engine, &r, 1);
+    assert_int_equal(all.record[0].sampled_tokens, tokens);
+    assert_int_equal(all.record[0].finish, finish);
+    records_free(&all);
+}
+
+static bool nothing_said(void *context, size_t request, int32_t token)
+{
+    (void)context;
+    fail_msg("request %zu said %d", request, token);
+    return false;
+}
+
+static void nothing_finished(void *context, size_t request, cot_finish finish)
+{
+    (void)context, (void)finish;
+    fail_msg("request %zu ran", request);
+}
+
+static void refuse(cot_engine *engine, const cot_request *requests, size_t count, cot_status status,
+                   const char *what)
+{
+    cot_events events = {.on_token = nothing_said, .on_finish = nothing_finished};
+    cot_error error = {0};
+    assert_int_equal(cot_engine_run(engine, requests, count, &events, &error), status);
+    assert_int_equal(error.status, status);
+    if (!strstr(error.message, what)) fail_msg("'%s' does not say '%s'", error.message, what);
+}
+
+/* ---- ends ---- */
+
+static void lengths(void **state)
+{
+    (void)state;
+    struct setting s = {.ranks = 3, .attention = "tp"};
+    cot_engine *engine = open_random("null", &s);
+    assert_int_equal(cot_engine_describe(engine)->context_tokens, CONTEXT);
+    expect(engine, generating(5, 0), 0, COT_FINISH_LENGTH);
+    expect(engine, generating(5, 1), 1, COT_FINISH_LENGTH);
+    expect(engine, generating(1, 37), 37, COT_FINISH_LENGTH);
+    expect(engine, generating(5, CONTEXT - 5), CONTEXT - 5, COT_FINISH_LENGTH);
+    expect(engine, generating(5, CONTEXT - 4), CONTEXT - 5, COT_FINISH_CONTEXT);
+    expect(engine, generating(5, INT64_MAX), CONTEXT - 5, COT_FINISH_CONTEXT);
+    expect(engine, generating(CONTEXT - 1, 9), 1, COT_FINISH_CONTEXT);
+    expect(engine, generating(CONTEXT, 9), 0, COT_FINISH_CONTEXT);
+    expect(engine, generating(CONTEXT, 0), 0, COT_FINISH_LENGTH);
+    expect(engine, forced_request(prompt, 8, 8), 0, COT_FINISH_LENGTH);
+    expect(engine, forced_request(prompt, CONTEXT, 7), 0, COT_FINISH_LENGTH);
+    assert_int_equal(cot_engine_run(engine, NULL, 0, &(cot_events){0}, NULL), COT_OK);
+    cot_request quiet = generating(4, 4); // nobody listens
+    assert_int_equal(cot_engine_run(engine, &quiet, 1, &(cot_events){0}, NULL), COT_OK);
+    cot_engine_close(engine);
+}
+
+/* A model's own text tells which tokens it will say; then one of them is named as an end. */
+static void end_of_sequence(void **state)
+{
+    (void)state;
+    struct setting s = {.ranks = 2};
+    cot_engine *engine = open_random("null", &s);
+    cot_request r = generating(6, 30);
+    r.sampling.temperature = 1.5; // random weights repeat themselves otherwise
+    struct records free_text = must_run(engine, &r, 1);
+    const int32_t *said = free_text.record[0].sampled;
+    assert_int_equal(free_text.record[0].sampled_tokens, 30);
+    cot_engine_close(engine);
+    int64_t at = 9, first = 0; // where the token that comes at 9 came first
+    while (said[first] != said[at]) first++;
+    int32_t never = 0; // a token that does not come
+    for (int64_t i = 0; i < 30; i++)
+        if (said[i] == never) never++, i = -1;
+    char eos[2][64];
+    snprintf(eos[0], sizeof eos[0], "%d", said[at]);
+    snprintf(eos[1], sizeof eos[1], "[%d, %d]", never, said[at]);
+    for (int i = 0; i < 2; i++) {
+        engine = open_random(eos[i], &s);
+        r.sampling.ignore_eos = false;
+        struct records text = must_run(engine, &r, 1);
+        assert_int_equal(text.record[0].finish, COT_FINISH_EOS);
+        assert_int_equal(text.record[0].sampled_tokens, first); // the end itself is not told
+        assert_memory_equal(text.record[0].sampled, said, (size_t)first * sizeof *said);
+        records_free(&text);
+        r.sampling.ignore_eos = true;
+        text = must_run(engine, &r, 1);
+        assert_int_equal(text.record[0].finish, COT_FINISH_LENGTH);
+        assert_memory_equal(text.record[0].sampled, said, 30 * sizeof *said);
+        records_free(&text);
+        cot_engine_close(engine);
+    }
+    records_free(&free_text);
+}
+
+/* generation_config.json adds ends to config.json's. */
+static void ends_of_generation_config(void **state)
+{
+    (void)state;
+    struct setting s = {.folder = TINY};
+    cot_request r = generating(6, 12);
+    cot_engine_info info;
+    struct records text = run_once(&s, &r, 1, &info);
+    assert_int_equal(text.record[0].sampled_tokens, 12);
+    int64_t first = 0;
+    while (text.record[0].sampled[first] != text.record[0].sampled[4]) first++;
+    char folder[] = "coterie-test-XXXXXX", path[64];
+    assert_non_null(mkdtemp(folder));
+    static const char *const links[] = {"config.json", "model.safetensors"};
+    for (int i = 0; i < 2; i++) {
+        char target[1024];
+        snprintf(target, sizeof target, TINY "/%s", links[i]);
+        snprintf(path, sizeof path, "%s/%s", folder, links[i]);
+        assert_int_equal(symlink(target, path), 0);
+    }
+    snprintf(path, sizeof path, "%s/generation_config.json", folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "{\"eos_token_id\": [0, %d]}\n", text.record[0].sampled[4]);
+    assert_int_equal(fclose(file), 0);
+    s.folder = folder;
+    struct records cut = run_once(&s, &r, 1, &info);
+    assert_int_equal(cut.record[0].finish, COT_FINISH_EOS);
+    assert_int_equal(cut.record[0].sampled_tokens, first);
+    unlink(path);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, links[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+    records_free(&cut);
+    records_free(&text);
+}
+
+static void the_listener_ends_a_sequence(void **state)
+{
+    (void)state;
+    cot_engine *engine = open_random("null", &(struct setting){.ranks = 2, .attention = "dp"});
+    cot_request requests[] = {generating(5, 20), generating(3, 4), generating(9, 20)};
+    for (int64_t stop = 1; stop < 8; stop += 3) {
+        struct records all = records_new(engine, requests, 3);
+        all.stop_after = stop;
+        cot_events events = events_of(&all);
+        assert_int_equal(cot_engine_run(engine, requests, 3, &events, NULL), COT_OK);
+        for (int i = 0; i < 3; i++) {
+            bool full = i == 1 && stop > 4;
+            assert_int_equal(all.record[i].finishes, 1);
+            assert_int_equal(all.record[i].sampled_tokens, full ? 4 : stop);
+            assert_int_equal(all.record[i].finish, full ? COT_FINISH_LENGTH : COT_FINISH_STOP);
+        }
+        records_free(&all);
+    }
+    expect(engine, generating(5, 20), 20, COT_FINISH_LENGTH); // rows and pages came back
+    cot_engine_close(engine);
+}
+
+/* ---- refusals ---- */
+
+static void refusals_leave_the_engine_usable(void **state)
+{
+    (void)state;
+    struct setting s = {.ranks = 2, .sequences = 1, .kv_tokens = 64, .step_tokens = 16};
+    cot_engine *engine = open_random("null", &s); // 2 pages of 64 positions
+    cot_request good = generating(5, 20);
+    struct records before = must_run(engine, &good, 1);
+    static const int32_t negative[] = {1, 2, -1}, beyond[] = {1, VOCAB};
+    struct {
+        cot_request request;
+        cot_status status;
+        const char *what;
+    } bad[] = {
+        {generating(0, 9), COT_INVALID_ARGUMENT, "prompt is empty"},
+        {generating(-1, 9), COT_INVALID_ARGUMENT, "prompt is empty"},
+        {generating(CONTEXT + 1, 9), COT_TOO_LONG, "201 tokens, the context is 200"},
+        {forced_request(prompt, CONTEXT + 1, 5), COT_TOO_LONG, "201 tokens, the context is 200"},
+        {forced_request(prompt, INT64_MAX, 5), COT_TOO_LONG, "9223372036854775807 tokens"},
+        {forced_request(prompt, 4, 5), COT_INVALID_ARGUMENT, "-1 forced tokens"},
+        {generating(5, 124), COT_OUT_OF_MEMORY, "up to 129 tokens, the KV cache holds 128"},
+        {{.prompt = negative, .prompt_tokens = 3}, COT_INVALID_ARGUMENT, "token 2 is -1"},
+        {{.prompt = beyond, .prompt_tokens = 2}, COT_INVALID_ARGUMENT, "token 1 is 61"},
+        {{.prompt = prompt, .prompt_tokens = 2, .forced = negative, .forced_tokens = 3, .all_logits = true},
+         COT_INVALID_ARGUMENT,
+         "token 2 is -1"},
+        {{.prompt = prompt, .prompt_tokens = 2, .forced = beyond, .forced_tokens = 2, .all_logits = true},
+         COT_INVALID_ARGUMENT,
+         "token 1 is 61"},
+        {generating(5, -1), COT_INVALID_ARGUMENT, "max tokens -1"},
+        {generating(5, 5), COT_INVALID_ARGUMENT, "top-p"},
+    };
+    enum { BAD = sizeof bad / sizeof *bad };
+    for (size_t i = 0; i < BAD; i++)
+        if (!bad[i].request.sampling.size) bad[i].request.sampling = good.sampling;
+    bad[BAD - 1].request.sampling.top_p = 2;
+    for (size_t i = 0; i < BAD; i++) {
+        cot_request requests[] = {good, good, bad[i].request};
+        refuse(engine, requests, 3, bad[i].status, bad[i].what);
+        refuse(engine, requests, 3, bad[i].status, "request 2");
+        struct records after = must_run(engine, &good, 1);
+        assert_memory_equal(after.record[0].sampled, before.record[0].sampled, 20 * sizeof(int32_t));
+        records_free(&after);
+    }
+    expect(engine, generating(5, 123), 123, COT_FINISH_LENGTH); // the whole cache
+    records_free(&before);
+    cot_engine_close(engine);
+}
+
+static void options_out_of_range_are_named(void **state)
+{
+    (void)state;
+    cot_engine *engine;
+#define REFUSED(field, value, what)                                                                          \
+    do {                                                                                                     \
+        cot_engine_options o;                                                                                \
+        cot_error error = {0};                                                                               \
+        cot_engine_options_init(&o);                                                                         \
+        o.field = (value);                                                                                   \
+        assert_int_equal(cot_engine_open(&engine, TINY, &o, NULL, &error), COT_INVALID_ARGUMENT);            \
+        assert_null(engine);                                                                                 \
+        assert_non_null(strstr(error.message, what));                                                        \
+    } while (0)
+    REFUSED(size, 1, "options of 1 bytes");
+    REFUSED(ranks, 0, "ranks 0");
+    REFUSED(ranks, 65, "ranks 65");
+    REFUSED(threads, -1, "threads -1");
+    REFUSED(precision, "fp16", "precision 'fp16'");
+    REFUSED(attention, "pp", "attention 'pp'");
+    REFUSED(op, "none", "operator 'none'");
+    REFUSED(step_tokens, 0, "step tokens 0");
+    REFUSED(step_tokens, 65537, "step tokens 65537");
+    REFUSED(sequences, 0, "sequences 0");
+    REFUSED(sequences, 1025, "sequences 1025");
+    REFUSED(kv_tokens, -1, "kv tokens -1");
+#undef REFUSED
+    cot_engine_options o;
+    cot_error error = {0};
+    cot_engine_options_init(&o);
+    assert_int_equal(cot_engine_open(&engine, TINY "/nowhere", &o, NULL, &error), COT_NOT_FOUND);
+    assert_null(engine);
+    o.isa = "mmx";
+    assert_int_equal(cot_engine_open(&engine, TINY, &o, NULL, &error), COT_UNSUPPORTED);
+    assert_null(engine);
+    assert_non_null(strstr(error.message, "'mmx'"));
+    o.isa = NULL;
+    o.kv_tokens = (int64_t)1 << 40;
+    assert_int_equal(cot_engine_open(&engine, TINY, &o, NULL, &error), COT_OUT_OF_MEMORY);
+    assert_non_null(strstr(error.message, "GB are available"));
+    cot_engine_close(NULL);
+}
+
+/* ---- many sequences ---- */
+
+enum { MANY = 9 };
+
+static void drawn_requests(cot_request *requests, uint64_t *seed)
+{
+    for (size_t i = 0; i < MANY; i++) {
+        requests[i] = generating(1 + (int64_t)(draw(seed) % 60), 1 + (int64_t)(draw(seed) % 50));
+        requests[i].prompt = prompt + draw(seed) % 9;
+        requests[i].sampling.temperature = draw(seed) % 3 ? 1.2 : 0;
+        requests[i].sampling.top_p = draw(seed) % 2 ? 0.95 : 1;
+        requests[i].sampling.repetition_penalty = draw(seed) % 2 ? 1.1 : 1;
+        requests[i].sampling.seed = draw(seed);
+        requests[i].all_logits = draw(seed) % 2;
+    }
+}
+
+/* The same tokens alone and in any company, however few rows and pages there are to wait for. */
+static void company_and_queues(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    static const struct setting queues[] = {
+        {.ranks = 1, .sequences = MANY, .kv_tokens = 2000},
+        {.ranks = 3, .sequences = 2, .kv_tokens = 2000},
+        {.ranks = 2, .sequences = 1, .step_tokens = 5},
+        {.ranks = 4, .sequences = MANY, .kv_tokens = 64, .step_tokens = 11}, // pages run out first
+        {.ranks = 5, .sequences = 4, .kv_tokens = 300, .step_tokens = 2},
+    };
+    cot_request requests[MANY];
+    drawn_requests(requests, &seed);
+    struct records alone[MANY];
+    cot_engine *engine = open_random("2", &(struct setting){.attention = "dp", .precision = "bf16"});
+    cot_engine_info info = *cot_engine_describe(engine);
+    for (size_t i = 0; i < MANY; i++) {
+        alone[i] = must_run(engine, &requests[i], 1);
+        alone[i].info = &info;
+    }
+    cot_engine_close(engine);
+    for (size_t q = 0; q < sizeof queues / sizeof *queues; q++) {
+        struct setting s = queues[q];
+        s.attention = "dp";
+        s.precision = "bf16";
+        engine = open_random("2", &s);
+        for (int again = 0; again < 2; again++) {
+            struct records all = must_run(engine, requests, MANY);
+            for (size_t i = 0; i < MANY; i++) {
+                const struct record *a = &alone[i].record[0], *b = &all.record[i];
+                assert_int_equal(a->sampled_tokens, b->sampled_tokens);
+                assert_memory_equal(a->sampled, b->sampled, (size_t)a->sampled_tokens * sizeof *a->sampled);
+                assert_int_equal(a->finish, b->finish);
+                assert_memory_equal(a->logits, b->logits, (size_t)(a->capacity * VOCAB) * sizeof *a->logits);
+            }
+            records_free(&all);
+        }
+        cot_engine_close(engine);
+    }
+    for (size_t i = 0; i < MANY; i++) records_free(&alone[i]);
+}
+
+/* ---- what is told, and when ---- */
+
+struct diary {
+    const cot_engine_info *info;
+    const cot_request *requests;
+    int64_t routed[MANY], judged[MANY], said[MANY]; // tokens whose routing, logits and sampling were told
+    int32_t best[MANY];                             // of the last logits
+    int finished[MANY], finishes;
+};
+
+static bool write_token(void *context, size_t i, int32_t token)
+{
+    struct diary *d = context;
+    // All of the prompt and what was said before has been fed; greedy is the best of the logits just told.
+    assert_int_equal(d->routed[i], d->requests[i].prompt_tokens + d->said[i]);
+    assert_int_equal(d->judged[i], d->routed[i]);
+    assert_int_equal(token, d->best[i]);
+    assert_false(d->finished[i]);
+    d->said[i]++;
+    return true;
+}
+
+static void write_logits(void *context, size_t i, int64_t position, const float *logits)
+{
+    struct diary *d = context;
+    assert_int_equal(position, d->judged[i]);
+    assert_true(d->judged[i] < d->routed[i]); // routing comes first
+    d->judged[i]++;
+    d->best[i] = 0;
+    for (int32_t t = 1; t < d->info->vocab; t++)
+        if (logits[t] > logits[d->best[i]]) d->best[i] = t;
+}
+
+static void write_routing(void *context, size_t i, int64_t position, int32_t token, const uint16_t *experts,
+                          const float *weights)
+{
+    struct diary *d = context;
+    assert_int_equal(position, d->routed[i]);
+    if (position < d->requests[i].prompt_tokens)
+        assert_int_equal(token, d->requests[i].prompt[position]);
+    else
+        assert_int_equal(token, d->best[i]);
+    for (int64_t l = 0; l < d->info->moe_layers; l++) {
+        double sum = 0;
+        for (int64_t k = 0; k < d->info->top_k; k++) {
+            int64_t at = l * d->info->top_k + k;
+            assert_true(experts[at] < d->info->experts && (!k || experts[at] > experts[at - 1]));
+            sum += (double)weights[at];
+        }
+        assert_true(sum > 0.999 && sum < 1.001); // this architecture's are normalised
+    }
+    d->routed[i]++;
+}
+
+static void write_finish(void *context, size_t i, cot_finish finish)
+{
+    struct diary *d = context;
+    assert_int_equal(finish, COT_FINISH_LENGTH);
+    assert_int_equal(d->said[i], d->requests[i].sampling.max_tokens);
+    d->finished[i]++;
+    d->finishes++;
+}
+
+static void things_are_told_in_order(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    cot_request requests[MANY];
+    drawn_requests(requests, &seed);
+    for (size_t i = 0; i < MANY; i++) {
+        requests[i].sampling.temperature = 0;
+        requests[i].sampling.repetition_penalty = 1;
+        requests[i].all_logits = true;
+    }
+    for (int dp = 0; dp < 2; dp++) {
+        struct setting s = {
+            .ranks = 3, .attention = dp ? "dp" : "tp", .step_tokens = 17, .sequences = 4, .kv_tokens = 500};
+        cot_engine *engine = open_random("null", &s);
+        struct diary d = {.info = cot_engine_describe(engine), .requests = requests};
+        cot_events events = {&d, write_token, write_logits, write_routing, write_finish};
+        assert_int_equal(cot_engine_run(engine, requests, MANY, &events, NULL), COT_OK);
+        assert_int_equal(d.finishes, MANY);
+        for (size_t i = 0; i < MANY; i++) assert_int_equal(d.finished[i], 1);
+        cot_engine_close(engine);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lengths),
+        cmocka_unit_test(end_of_sequence),
+        cmocka_unit_test(ends_of_generation_config),
+        cmocka_unit_test(the_listener_ends_a_sequence),
+        cmocka_unit_test(refusals_leave_the_engine_usable),
+        cmocka_unit_test(options_out_of_range_are_named),
+        cmocka_unit_test(company_and_queues),
+        cmocka_unit_test(things_are_told_in_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,341 @@
+/* The sampler against a plain reference: everything sorted, every rule one loop. */
+#include "engine/sampler.h"
+
+#include "base/rng.h"
+#include "harness.h"
+
+#include <math.h>
+
+enum { MOST = 600 };
+
+static uint64_t seed;
+
+static double uniform(void)
+{
+    return (double)(draw(&seed) >> 11) * 0x1p-53;
+}
+
+/* ---- the reference ---- */
+
+struct choice {
+    double logit, chance;
+    int32_t token;
+};
+
+static int by_logit(const void *a, const void *b)
+{
+    const struct choice *x = a, *y = b;
+    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
+    return x->token < y->token ? -1 : 1;
+}
+
+/* What may be drawn and with which chances, best first; returns how many. `edge` tells how near a cut of
+ * top-p or min-p came to going the other way. */
+static int64_t reference(struct choice *c, const float *logits, int64_t vocab, const int32_t *history,
+                         int64_t history_tokens, const cot_sampling *s, double *edge)
+{
+    bool seen[MOST] = {false};
+    int64_t n = vocab;
+    *edge = 1;
+    for (int64_t i = 0; i < history_tokens; i++) seen[history[i]] = true;
+    for (int64_t t = 0; t < vocab; t++) {
+        double logit = logits[t];
+        if (seen[t]) logit = logit > 0 ? logit / s->repetition_penalty : logit * s->repetition_penalty;
+        c[t] = (struct choice){(float)logit, 0, (int32_t)t};
+    }
+    qsort(c, (size_t)n, sizeof *c, by_logit);
+    if (s->temperature == 0) {
+        c[0].chance = 1;
+        return 1;
+    }
+    double best = c[0].logit, total = 0;
+    for (int64_t i = 0; i < n; i++) c[i].logit = (c[i].logit - best) / s->temperature;
+    if (s->top_k && s->top_k < n) n = s->top_k;
+    for (int64_t i = 0; i < n; i++) total += c[i].chance = exp(c[i].logit);
+    if (s->top_p < 1) {
+        int64_t kept = 0;
+        for (double sum = 0; kept < n && sum < s->top_p * total;) {
+            sum += c[kept++].chance;
+            *edge = fmin(*edge, fabs(sum / total - s->top_p));
+        }
+        n = kept;
+    }
+    int64_t kept = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (s->min_p > 0 && i) *edge = fmin(*edge, fabs(c[i].chance - s->min_p));
+        if (!i || c[i].chance >= s->min_p * c[0].chance) c[kept++] = c[i];
+    }
+    n = kept;
+    total = 0;
+    for (int64_t i = 0; i < n; i++) total += c[i].chance;
+    for (int64_t i = 0; i < n; i++) c[i].chance /= total;
+    return n;
+}
+
+/* ---- calling the sampler ---- */
+
+static int32_t sample(const float *logits, int64_t vocab, const int32_t *history, int64_t history_tokens,
+                      const cot_sampling *s, int64_t position)
+{
+    float own[MOST];
+    cot_candidate scratch[MOST];
+    uint8_t seen[MOST];
+    int32_t token = -1;
+    memcpy(own, logits, (size_t)vocab * sizeof *own);
+    memset(scratch, 0xff, sizeof scratch);
+    memset(seen, 0xff, sizeof seen);
+    cot_error error;
+    if (cot_sample(&token, own, vocab, history, history_tokens, s, position, scratch, seen, &error) != COT_OK)
+        fail_msg("%s", error.message);
+    assert_true(token >= 0 && token < vocab);
+    return token;
+}
+
+static cot_sampling plain(void)
+{
+    cot_sampling s;
+    cot_sampling_init(&s);
+    return s;
+}
+
+static void draw_logits(float *logits, int64_t vocab, bool ties)
+{
+    double spread = 0.5 + 8 * uniform(), centre = 40 * uniform() - 20;
+    for (int64_t t = 0; t < vocab; t++) {
+        double x = centre + spread * (uniform() + uniform() + uniform() - 1.5);
+        logits[t] = (float)(ties ? floor(x) : x);
+    }
+}
+
+static cot_sampling drawn_settings(int64_t vocab)
+{
+    cot_sampling s = plain();
+    s.temperature = draw(&seed) % 8 ? 0.1 + 2 * uniform() : 0;
+    s.top_k = draw(&seed) % 2 ? 0 : 1 + (int64_t)(draw(&seed) % (uint64_t)(vocab + 3));
+    s.top_p = draw(&seed) % 2 ? 1 : 0.01 + 0.98 * uniform();
+    s.min_p = draw(&seed) % 2 ? 0 : uniform() * uniform();
+    s.repetition_penalty = draw(&seed) % 2 ? 1 : 0.5 + 2 * uniform();
+    s.seed = draw(&seed);
+    return s;
+}
+
+/* ---- tests ---- */
+
+/* The token drawn is the one that the reference's chances, laid end to end in any order, could give: it is
+ * allowed; and over many positions each allowed token with a good chance comes. */
+static void only_what_the_rules_leave(void **state)
+{
+    (void)state;
+    int64_t checked = 0;
+    for (int round = 0; round < 600; round++) {
+        float logits[MOST];
+        struct choice c[MOST];
+        int32_t history[40];
+        int64_t vocab = 1 + (int64_t)(draw(&seed) % (round % 2 ? 12 : MOST)),
+                remembered = (int64_t)(draw(&seed) % 41);
+        double edge;
+        draw_logits(logits, vocab, round % 3 == 0);
+        for (int64_t i = 0; i < remembered; i++) history[i] = (int32_t)(draw(&seed) % (uint64_t)vocab);
+        cot_sampling s = drawn_settings(vocab);
+        int64_t n = reference(c, logits, vocab, history, remembered, &s, &edge);
+        if (edge < 1e-5) continue; // rounding may cut either way
+        bool came[MOST] = {false}, allowed[MOST] = {false};
+        for (int64_t i = 0; i < n; i++) allowed[c[i].token] = true;
+        for (int64_t position = 0; position < 60; position++) {
+            int32_t token = sample(logits, vocab, history, remembered, &s, position);
+            assert_true(allowed[token]);
+            came[token] = true;
+        }
+        for (int64_t i = 0; i < n; i++)
+            if (c[i].chance > 0.5) assert_true(came[c[i].token]); // fails once in 2^60
+        checked++;
+    }
+    assert_true(checked > 300);
+}
+
+/* Chi-square of many draws; the seeds are fixed, so that the verdict is too. */
+static void check_distribution(const cot_sampling *settings, const float *logits, int64_t vocab,
+                               const int32_t *history, int64_t remembered)
+{
+    enum { DRAWS = 20000 };
+    struct choice c[MOST];
+    int64_t came[MOST] = {0};
+    double edge, square = 0, rest = 0, rest_came = 0;
+    int freedom = -1;
+    int64_t n = reference(c, logits, vocab, history, remembered, settings, &edge);
+    assert_true(edge > 1e-9);
+    for (int64_t i = 0; i < DRAWS; i++) came[sample(logits, vocab, history, remembered, settings, i)]++;
+    for (int64_t i = 0; i < n; i++) {
+        double wanted = DRAWS * c[i].chance, found = (double)came[c[i].token];
+        if (wanted < 8) { // too few for the approximation: counted together
+            rest += wanted;
+            rest_came += found;
+            continue;
+        }
+        square += (found - wanted) * (found - wanted) / wanted;
+        freedom++;
+    }
+    if (rest >= 8) {
+        square += (rest_came - rest) * (rest_came - rest) / rest;
+        freedom++;
+    }
+    assert_true(freedom >= 1);
+    // Wilson and Hilferty's cube root: about normal, 4 standard deviations.
+    double spread = 2.0 / (9 * freedom), z = (cbrt(square / freedom) - (1 - spread)) / sqrt(spread);
+    if (!(z < 4)) fail_msg("chi-square %g with %d degrees of freedom", square, freedom);
+}
+
+static void tokens_come_as_often_as_they_should(void **state)
+{
+    (void)state;
+    uint64_t own = seed;
+    seed = 1;
+    float logits[MOST];
+    int32_t history[] = {3, 5, 3, 11, 0};
+    for (int64_t vocab = 20; vocab < MOST; vocab += 193) {
+        draw_logits(logits, vocab, false);
+        cot_sampling s = plain();
+        s.seed = (uint64_t)vocab;
+        s.temperature = 1;
+        check_distribution(&s, logits, vocab, NULL, 0);
+        s.temperature = 0.7;
+        s.top_k = 9;
+        check_distribution(&s, logits, vocab, NULL, 0);
+        s.temperature = 2.5;
+        s.top_k = 0;
+        s.top_p = 0.6;
+        check_distribution(&s, logits, vocab, NULL, 0);
+        s.min_p = 0.2;
+        s.repetition_penalty = 1.7;
+        check_distribution(&s, logits, vocab, history, 5);
+    }
+    seed = own;
+}
+
+static void the_same_draw_is_the_same_token(void **state)
+{
+    (void)state;
+    float logits[100];
+    int differ = 0;
+    draw_logits(logits, 100, false);
+    cot_sampling s = plain(), other = plain();
+    s.temperature = other.temperature = 3;
+    s.seed = draw(&seed);
+    other.seed = s.seed + 1;
+    for (int64_t position = 0; position < 100; position++) {
+        int32_t token = sample(logits, 100, NULL, 0, &s, position);
+        assert_int_equal(token, sample(logits, 100, NULL, 0, &s, position));
+        differ += token != sample(logits, 100, NULL, 0, &other, position);
+    }
+    assert_true(differ > 20); // another seed draws otherwise
+}
+
+static void ties_go_to_the_first(void **state)
+{
+    (void)state;
+    const float logits[] = {1, 4, 4, -2, 4};
+    cot_sampling s = plain();
+    assert_int_equal(sample(logits, 5, NULL, 0, &s, 0), 1);
+    s.temperature = 1;
+    s.top_k = 1;
+    assert_int_equal(sample(logits, 5, NULL, 0, &s, 0), 1);
+    s.top_k = 2;
+    bool came[5] = {false};
+    for (int64_t p = 0; p < 60; p++) came[sample(logits, 5, NULL, 0, &s, p)] = true;
+    assert_true(came[1] && came[2] && !came[0] && !came[3] && !came[4]);
+    s.top_k = 0;
+    s.top_p = 0.3; // a third of nearly all each: one is enough
+    assert_int_equal(sample(logits, 5, NULL, 0, &s, 7), 1);
+}
+
+static void penalties_tell_signs_apart(void **state)
+{
+    (void)state;
+    const float logits[] = {3, 2.9f, -1, -1.1f};
+    const int32_t positive[] = {0, 0, 0}, all[] = {0, 1, 2};
+    cot_sampling s = plain();
+    s.repetition_penalty = 1.2;
+    assert_int_equal(sample(logits, 4, positive, 3, &s, 0), 1); // 3 / 1.2, once though it came thrice
+    assert_int_equal(sample(logits, 4, all, 3, &s, 0), 0);
+    const float negative[] = {-1, -1.1f};
+    assert_int_equal(sample(negative, 2, positive, 1, &s, 0), 1); // -1 x 1.2
+}
+
+static void extreme_temperatures(void **state)
+{
+    (void)state;
+    const float logits[] = {-3e38f, 3e38f, 2.9e38f};
+    cot_sampling s = plain();
+    s.temperature = 1e-300;
+    assert_int_equal(sample(logits, 3, NULL, 0, &s, 0), 1);
+    s.temperature = 1e6;
+    s.top_p = 1e-12;
+    assert_int_equal(sample(logits, 3, NULL, 0, &s, 0), 1);
+    s.top_p = 1;
+    s.min_p = 1;
+    assert_int_equal(sample(logits, 3, NULL, 0, &s, 0), 1);
+}
+
+static void logits_that_are_no_numbers(void **state)
+{
+    (void)state;
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (int i = 0; i < 3; i++) {
+        float logits[] = {0, 1, bad[i], 2};
+        cot_candidate scratch[4];
+        uint8_t seen[4];
+        int32_t token;
+        cot_error error = {0};
+        cot_sampling s = plain();
+        assert_int_equal(cot_sample(&token, logits, 4, NULL, 0, &s, 0, scratch, seen, &error),
+                         COT_INVALID_ARGUMENT);
+        assert_non_null(strstr(error.message, "token 2"));
+    }
+}
+
+static void settings_out_of_range_are_named(void **state)
+{
+    (void)state;
+    cot_sampling good = plain();
+    assert_int_equal(cot_sampling_check(&good, NULL), COT_OK);
+#define REFUSED(field, value, name)                                                                          \
+    do {                                                                                                     \
+        cot_sampling s = plain();                                                                            \
+        cot_error error = {0};                                                                               \
+        s.field = (value);                                                                                   \
+        assert_int_equal(cot_sampling_check(&s, &error), COT_INVALID_ARGUMENT);                              \
+        assert_non_null(strstr(error.message, name));                                                        \
+    } while (0)
+    REFUSED(size, 3, "settings of 3 bytes");
+    REFUSED(temperature, -0.1, "temperature");
+    REFUSED(temperature, NAN, "temperature");
+    REFUSED(temperature, INFINITY, "temperature");
+    REFUSED(top_k, -1, "top-k");
+    REFUSED(top_p, 0, "top-p");
+    REFUSED(top_p, 1.01, "top-p");
+    REFUSED(top_p, NAN, "top-p");
+    REFUSED(min_p, -0.01, "min-p");
+    REFUSED(min_p, 1.01, "min-p");
+    REFUSED(min_p, NAN, "min-p");
+    REFUSED(repetition_penalty, 0, "repetition penalty");
+    REFUSED(repetition_penalty, -1, "repetition penalty");
+    REFUSED(repetition_penalty, NAN, "repetition penalty");
+    REFUSED(max_tokens, -1, "max tokens");
+#undef REFUSED
+}
+
+int main(void)
+{
+    seed = test_seed();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(only_what_the_rules_leave),
+        cmocka_unit_test(tokens_come_as_often_as_they_should),
+        cmocka_unit_test(the_same_draw_is_the_same_token),
+        cmocka_unit_test(ties_go_to_the_first),
+        cmocka_unit_test(penalties_tell_signs_apart),
+        cmocka_unit_test(extreme_temperatures),
+        cmocka_unit_test(logits_that_are_no_numbers),
+        cmocka_unit_test(settings_out_of_range_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,198 @@
+/* Text streams: whole characters, and nothing that is or may become a stop string. */
+#include "coterie/text.h"
+
+#include "harness.h"
+
+static cot_tokenizer *tokenizer;
+
+static int open_tokenizer(void **state)
+{
+    (void)state;
+    return cot_tokenizer_open(&tokenizer, TINY, NULL) != COT_OK;
+}
+
+static int close_tokenizer(void **state)
+{
+    (void)state;
+    cot_tokenizer_close(tokenizer);
+    return 0;
+}
+
+static bool whole_characters(const char *text, size_t bytes)
+{
+    for (size_t i = 0; i < bytes;) {
+        unsigned char c = (unsigned char)text[i];
+        size_t more = c < 0x80 ? 0 : c >= 0xf0 ? 3 : c >= 0xe0 ? 2 : c >= 0xc0 ? 1 : 9;
+        if (more == 9 || i + more >= bytes) return false;
+        for (size_t k = 1; k <= more; k++)
+            if (((unsigned char)text[i + k] & 0xc0) != 0x80) return false;
+        i += 1 + more;
+    }
+    return true;
+}
+
+struct shown {
+    char text[4096];
+    size_t bytes;
+    bool stopped;
+    size_t tokens; // pushed
+};
+
+/* Pushes tokens until they end or a stop string has come. */
+static struct shown show(const int32_t *ids, size_t count, const char *const *stops, size_t stop_count)
+{
+    struct shown out = {0};
+    cot_text_stream *stream;
+    assert_int_equal(cot_text_stream_open(&stream, tokenizer, stops, stop_count, NULL), COT_OK);
+    const char *piece;
+    size_t bytes;
+    for (; out.tokens < count && !out.stopped; out.tokens++) {
+        assert_int_equal(cot_text_stream_push(stream, ids[out.tokens], &piece, &bytes, &out.stopped, NULL),
+                         COT_OK);
+        assert_true(whole_characters(piece, bytes) && out.bytes + bytes < sizeof out.text);
+        memcpy(out.text + out.bytes, piece, bytes);
+        out.bytes += bytes;
+    }
+    if (!out.stopped) {
+        assert_int_equal(cot_text_stream_finish(stream, &piece, &bytes, NULL), COT_OK);
+        assert_true(whole_characters(piece, bytes) && out.bytes + bytes < sizeof out.text);
+        memcpy(out.text + out.bytes, piece, bytes);
+        out.bytes += bytes;
+    }
+    cot_text_stream_close(stream);
+    return out;
+}
+
+static int32_t *encode(const char *text, size_t *count)
+{
+    int32_t *ids;
+    assert_int_equal(cot_tokenizer_encode(tokenizer, &ids, count, text, strlen(text), false, NULL), COT_OK);
+    return ids;
+}
+
+/* Where the first of the stop strings begins. */
+static size_t first_stop(const char *text, size_t bytes, const char *const *stops, size_t stop_count)
+{
+    for (size_t at = 0; at < bytes; at++)
+        for (size_t i = 0; i < stop_count; i++)
+            if (strlen(stops[i]) <= bytes - at && !memcmp(text + at, stops[i], strlen(stops[i]))) return at;
+    return bytes;
+}
+
+/* The fewest tokens whose text holds a stop string are pushed, and what is shown ends where it begins. */
+static void expect(const char *text, const char *const *stops, size_t stop_count)
+{
+    size_t count, pushed = 0, bytes, end;
+    int32_t *ids = encode(text, &count);
+    char *prefix = NULL;
+    do { // ends that are parts of characters decode to U+FFFD, which is in no stop string
+        free(prefix);
+        assert_int_equal(cot_tokenizer_decode(tokenizer, &prefix, &bytes, ids, pushed, true, NULL), COT_OK);
+        end = first_stop(prefix, bytes, stops, stop_count);
+    } while (end == bytes && pushed++ < count);
+    struct shown out = show(ids, count, stops, stop_count);
+    if (out.bytes != end || memcmp(out.text, text, end) != 0)
+        fail_msg("'%s' became '%.*s'", text, (int)out.bytes, out.text);
+    assert_int_equal(out.stopped, end < bytes);
+    assert_int_equal(out.tokens, end < bytes ? pushed : count);
+    free(prefix);
+    free(ids);
+}
+
+static void stop_strings(void **state)
+{
+    (void)state;
+    static const char *const end[] = {"####"}, *const overlapping[] = {"abab", "abac"},
+                             *const nested[] = {"needle in", "needle"},
+                             *const many[] = {"\n\n", "Answer:", "中文"}, *const whole[] = {"Hello"},
+                             *const one[] = {"z"};
+    expect("He has 12 eggs\n#### 12 and more", end, 1);
+    expect("one # two ## three ### four #", end, 1);
+    expect("################", end, 1);
+    expect("xxabaabacabab", overlapping, 2);
+    expect("abaabaabaab", overlapping, 2);
+    expect("a needle in a haystack", nested, 2);
+    expect("a need, a needl, all needles", nested, 2);
+    expect("Question\nWhat?\nAnswer: 3\n\n", many, 3);
+    expect("Wir sprechen Deutsch, 中国, 中文。", many, 3);
+    expect("Hello", whole, 1);
+    expect("Hell", whole, 1);
+    expect("lazy", one, 1);
+    expect("", one, 1);
+    expect("nothing stops this", NULL, 0);
+}
+
+static void drawn_texts_and_stops(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    for (int round = 0; round < 3000; round++) {
+        char text[64], stop[3][5];
+        const char *stops[3] = {stop[0], stop[1], stop[2]};
+        size_t length = draw(&seed) % 40, stop_count = 1 + draw(&seed) % 3;
+        for (size_t i = 0; i < length; i++) text[i] = "ab "[draw(&seed) % 3];
+        text[length] = 0;
+        for (size_t i = 0; i < 3; i++) {
+            size_t n = 1 + draw(&seed) % 4;
+            for (size_t k = 0; k < n; k++) stop[i][k] = "ab "[draw(&seed) % 3];
+            stop[i][n] = 0;
+        }
+        expect(text, stops, stop_count);
+    }
+}
+
+static void characters_are_never_split(void **state)
+{
+    (void)state;
+    static const char *const stops[] = {
+        "\xf0\x9f\x98\x80\xf0\x9f\x98\x81"}; // two faces; one alone is no stop
+    expect("Grüße, señor, ça va? 你好，世界 \xf0\x9f\x98\x80 \xf0\x9f\x8e\x89!", stops, 1);
+    expect("\xf0\x9f\x98\x80\xf0\x9f\x98\x80\xf0\x9f\x98\x81 no more", stops, 1);
+    uint64_t seed = test_seed();
+    size_t size = cot_tokenizer_size(tokenizer);
+    for (int round = 0; round < 300; round++) { // any tokens: bytes that are no characters become U+FFFD
+        int32_t ids[30];
+        size_t count = draw(&seed) % 31, bytes;
+        for (size_t i = 0; i < count; i++)
+            ids[i] = (int32_t)(draw(&seed) % (draw(&seed) % 2 ? size : 300)); // the first are single bytes
+        struct shown out = show(ids, count, NULL, 0);
+        char *text;
+        assert_int_equal(cot_tokenizer_decode(tokenizer, &text, &bytes, ids, count, true, NULL), COT_OK);
+        assert_int_equal(out.bytes, bytes);
+        assert_memory_equal(out.text, text, bytes);
+        free(text);
+    }
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    static const char *const stops[] = {"fine", ""};
+    cot_text_stream *stream;
+    cot_error error = {0};
+    assert_int_equal(cot_text_stream_open(&stream, tokenizer, stops, 2, &error), COT_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.message, "empty"));
+    assert_null(stream);
+    cot_text_stream_close(NULL);
+    assert_int_equal(cot_text_stream_open(&stream, tokenizer, stops, 1, NULL), COT_OK);
+    const char *piece;
+    size_t bytes;
+    bool stopped;
+    assert_int_equal(cot_text_stream_push(stream, -1, &piece, &bytes, &stopped, &error),
+                     COT_INVALID_ARGUMENT);
+    assert_int_equal(cot_text_stream_push(stream, (int32_t)cot_tokenizer_size(tokenizer), &piece, &bytes,
+                                          &stopped, &error),
+                     COT_INVALID_ARGUMENT);
+    cot_text_stream_close(stream);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stop_strings),
+        cmocka_unit_test(drawn_texts_and_stops),
+        cmocka_unit_test(characters_are_never_split),
+        cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
+}

@@ -1,0 +1,6 @@
+# Every held-out loss of the shipped model at every number of ranks: minutes.
+add_test(NAME engine/test_tiny_everywhere COMMAND engine_test_tiny)
+set_tests_properties(engine/test_tiny_everywhere PROPERTIES LABELS long TIMEOUT 3000 ENVIRONMENT COT_LONG=1)
+# Everything that could allocate goes through the test's counters.
+target_link_options(engine_test_allocations PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
+                    -Wl,--wrap=aligned_alloc,--wrap=posix_memalign,--wrap=mmap)

@@ -1,0 +1,108 @@
+/* Whole weights and random pieces of them. */
+#ifndef TEST_MODEL_WEIGHTS_H
+#define TEST_MODEL_WEIGHTS_H
+#include "folder.h"
+#include "kernels/pack.h"
+#include "model/checkpoint.h"
+
+#include <math.h>
+#include <time.h>
+
+static uint64_t seed;
+
+static inline cot_checkpoint *opened(const char *path)
+{
+    cot_checkpoint *checkpoint;
+    char *notes;
+    cot_error error = {0};
+    if (cot_checkpoint_open(&checkpoint, path, &notes, &error) != COT_OK) fail_msg("%s", error.message);
+    free(notes);
+    return checkpoint;
+}
+
+/* The whole weight; the caller frees. NULL where the architecture has none. */
+static inline float *whole(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer, int64_t expert,
+                           int64_t *rows, int64_t *columns)
+{
+    cot_error error = {0};
+    cot_status status = cot_checkpoint_shape(checkpoint, weight, layer, expert, rows, columns, &error);
+    if (status == COT_INVALID_ARGUMENT) return NULL;
+    if (status != COT_OK) fail_msg("%s", error.message);
+    float *out = malloc((size_t)(*rows * *columns) * sizeof *out);
+    assert_non_null(out);
+    memset(out, 0xff, (size_t)(*rows * *columns) * sizeof *out);
+    status = cot_checkpoint_read(checkpoint, weight, layer, expert, 0, *rows, 0, *columns, out, &error);
+    if (status != COT_OK) fail_msg("%s", error.message);
+    for (int64_t i = 0; i < *rows * *columns; i++) assert_true(isfinite(out[i]));
+    return out;
+}
+
+static inline void *poisoned(int64_t bytes)
+{
+    void *memory = aligned_alloc(64, (size_t)(bytes + 63) / 64 * 64);
+    assert_non_null(memory);
+    memset(memory, 0xa5, (size_t)bytes);
+    return memory;
+}
+
+/* A random piece, read, packed in two parts and packed transposed, against the whole. */
+static inline void check_piece(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
+                               int64_t expert, uint64_t draw)
+{
+    int64_t rows, columns;
+    float *all = whole(checkpoint, weight, layer, expert, &rows, &columns);
+    if (!all) return;
+    uint64_t at = draw * 8;
+    int64_t row0 = (int64_t)(cot_random_bits(seed, 5, at) % (uint64_t)rows), count = rows - row0;
+    int64_t column0 = (int64_t)(cot_random_bits(seed, 5, at + 1) % (uint64_t)columns),
+            width = columns - column0;
+    count -= (int64_t)(cot_random_bits(seed, 5, at + 2) % (uint64_t)count);
+    width -= (int64_t)(cot_random_bits(seed, 5, at + 3) % (uint64_t)width);
+    float *piece = poisoned(count * width * 4);
+    assert_int_equal(
+        cot_checkpoint_read(checkpoint, weight, layer, expert, row0, count, column0, width, piece, NULL),
+        COT_OK);
+    for (int64_t r = 0; r < count; r++)
+        assert_memory_equal(piece + r * width, all + (row0 + r) * columns + column0, (size_t)width * 4);
+    for (int t = 0; t < 2; t++) {
+        cot_dtype type = t ? COT_BF16 : COT_F32;
+        int64_t bytes = cot_packed_bytes(type, width, count), first = count / 64 * 32;
+        void *expected = poisoned(bytes), *found = poisoned(bytes);
+        cot_pack_columns(expected, type, width, count, 0, count, piece, COT_F32, width);
+        assert_int_equal(cot_checkpoint_pack(checkpoint, weight, layer, expert, row0, first, column0, width,
+                                             found, type, count, 0, NULL),
+                         COT_OK);
+        assert_int_equal(cot_checkpoint_pack(checkpoint, weight, layer, expert, row0 + first, count - first,
+                                             column0, width, found, type, count, first, NULL),
+                         COT_OK);
+        assert_memory_equal(found, expected, (size_t)bytes);
+        free(expected);
+        free(found);
+        if (expert) continue; // the transposed form is for attention alone
+        bytes = cot_packed_bytes(type, count, width);
+        expected = poisoned(bytes);
+        found = poisoned(bytes);
+        cot_pack_rows(expected, type, count, width, 0, count, piece, COT_F32, width);
+        assert_int_equal(cot_checkpoint_pack_transposed(checkpoint, weight, layer, row0, count, column0,
+                                                        width, found, type, NULL),
+                         COT_OK);
+        assert_memory_equal(found, expected, (size_t)bytes);
+        free(expected);
+        free(found);
+    }
+    free(piece);
+    free(all);
+}
+
+static inline void check_all_pieces(const cot_checkpoint *checkpoint)
+{
+    const cot_config *config = cot_checkpoint_config(checkpoint);
+    uint64_t draw = 0;
+    for (int w = 0; w < COT_WEIGHTS; w++)
+        for (int64_t l = 0; l < config->layers; l++) {
+            check_piece(checkpoint, (cot_weight)w, l, 0, draw++);
+            check_piece(checkpoint, (cot_weight)w, l, config->gate.experts - 1, draw++);
+        }
+}
+
+#endif
