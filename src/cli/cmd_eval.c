@@ -171,8 +171,7 @@ static int eval(const void *settings)
 static const cot_option eval_options[] = {
     {"tokens", 0, COT_OPTION_TEXT, "FILE.safetensors", NULL,
      "token sequences: ids.NAME, optionally prefill_tokens.NAME", AT(tokens)},
-    {"text", 0, COT_OPTION_LIST, "FILE", NULL, "text, cut into windows of the context; may be repeated",
-     AT(texts)},
+    {"text", 0, COT_OPTION_LIST, "FILE", NULL, "text, cut into windows of the context", AT(texts)},
     {"output", 'o', COT_OPTION_TEXT, "OUT.safetensors", NULL,
      "write logits.NAME, experts.NAME.LAYER, weights.NAME.LAYER", AT(output)},
     {"json", 0, COT_OPTION_FLAG, NULL, NULL, "print the losses as JSON", AT(json)},

@@ -83,8 +83,7 @@ static int profile(const void *settings)
 
 #define AT(field) offsetof(struct profile_settings, field)
 static const cot_option profile_options[] = {
-    {"text", 0, COT_OPTION_LIST, "FILE", NULL, "text, cut into windows of the context; may be repeated",
-     AT(texts)},
+    {"text", 0, COT_OPTION_LIST, "FILE", NULL, "text, cut into windows of the context", AT(texts)},
     {"output", 'o', COT_OPTION_TEXT, "OUT.safetensors", NULL, "the routing trace to write", AT(output)},
     {"stats", 0, COT_OPTION_OPTIONAL_TEXT, "FILE.json", NULL,
      "show bytes, messages, locality and speed on standard error, or write them to a file", AT(stats)},

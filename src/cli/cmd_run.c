@@ -255,12 +255,11 @@ static int run_command(const void *settings)
 
 #define AT(field) offsetof(struct run_settings, field)
 static const cot_option prompt_options[] = {
-    {"prompt", 'p', COT_OPTION_LIST, "TEXT", NULL, "a prompt; - reads standard input; may be repeated",
-     AT(prompts)},
-    {"file", 'f', COT_OPTION_LIST, "FILE", NULL, "a prompt from a file; may be repeated", AT(prompts)},
+    {"prompt", 'p', COT_OPTION_LIST, "TEXT", NULL, "a prompt; - reads standard input", AT(prompts)},
+    {"file", 'f', COT_OPTION_LIST, "FILE", NULL, "a prompt from a file", AT(prompts)},
     {"max-tokens", 'n', COT_OPTION_INTEGER, "N", "256", "most tokens to generate for each prompt",
      AT(max_tokens), .least = 0, .most = 1 << 24},
-    {"stop", 0, COT_OPTION_LIST, "TEXT", NULL, "ends a text before this string; may be repeated", AT(stops)},
+    {"stop", 0, COT_OPTION_LIST, "TEXT", NULL, "ends a text before this string", AT(stops)},
     {"ignore-eos", 0, COT_OPTION_FLAG, NULL, NULL, "go on after an end-of-sequence token", AT(ignore_eos)},
     {"stats", 0, COT_OPTION_OPTIONAL_TEXT, "FILE.json", NULL,
      "show bytes, messages, locality and speed on standard error, or write them to a file", AT(stats)},

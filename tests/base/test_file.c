@@ -9,7 +9,9 @@
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char folder[64];
@@ -134,6 +136,31 @@ static void test_write(void **state)
     assert_int_equal(count_files(), before + 1); // no temporary file stays
 }
 
+/* A program that ends in the middle of writing leaves nothing behind, where files can be without a name. */
+static void test_write_killed(void **state)
+{
+    (void)state;
+    int probe = open(".", O_TMPFILE | O_WRONLY, 0600);
+    if (probe < 0) {
+        print_message("SKIPPED: this file system knows no files without a name\n");
+        skip();
+    }
+    close(probe);
+    int before = count_files();
+    pid_t child = fork();
+    if (!child) {
+        cot_file_writer writer;
+        if (cot_file_writer_open(&writer, "half", &error) != COT_OK) _exit(1);
+        fputs("half of it", writer.stream);
+        fflush(writer.stream);
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(count_files(), before);
+}
+
 static void test_write_refused(void **state)
 {
     (void)state;
@@ -175,8 +202,10 @@ static void test_join(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_map),           cmocka_unit_test(test_read), cmocka_unit_test(test_write),
-        cmocka_unit_test(test_write_refused), cmocka_unit_test(test_full), cmocka_unit_test(test_join),
+        cmocka_unit_test(test_map),           cmocka_unit_test(test_read),
+        cmocka_unit_test(test_write),         cmocka_unit_test(test_write_killed),
+        cmocka_unit_test(test_write_refused), cmocka_unit_test(test_full),
+        cmocka_unit_test(test_join),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }
