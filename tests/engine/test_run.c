@@ -280,9 +280,9 @@ static void options_out_of_range_are_named(void **state)
     assert_null(engine);
     assert_non_null(strstr(error.message, "'mmx'"));
     o.isa = NULL;
-    o.kv_tokens = (int64_t)1 << 40;
-    assert_int_equal(cot_engine_open(&engine, TINY, &o, NULL, &error), COT_OUT_OF_MEMORY);
-    assert_non_null(strstr(error.message, "GB are available"));
+    o.kv_tokens = (int64_t)1 << 40; // no more is taken than the sequences can fill
+    assert_int_equal(cot_engine_open(&engine, TINY, &o, NULL, &error), COT_OK);
+    cot_engine_close(engine);
     cot_engine_close(NULL);
 }
 
