@@ -36,11 +36,8 @@ cot_status cot_normalizer_load(cot_normalizer *normalizer, const json_t *json, c
 
 bool cot_normalizer_moves_start(const cot_normalizer *normalizer)
 {
-    for (size_t i = 0; i < normalizer->count; i++) {
-        const cot_normalizer_step *step = normalizer->steps + i;
-        bool removes = step->kind == COT_NORMALIZER_REPLACE && !step->content.bytes;
-        if (removes || step->kind == COT_NORMALIZER_PREPEND) return true;
-    }
+    for (size_t i = 0; i < normalizer->count; i++)
+        if (normalizer->steps[i].kind != COT_NORMALIZER_NFC) return true;
     return false;
 }
 

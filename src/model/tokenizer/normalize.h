@@ -23,7 +23,7 @@ typedef struct cot_normalizer {
 /* Loads the file's "normalizer" (NULL is fine); closed by the caller also on failure. Errors: UNSUPPORTED,
  * MALFORMED, OUT_OF_MEMORY. */
 cot_status cot_normalizer_load(cot_normalizer *normalizer, const json_t *json, cot_error *error);
-/* Whether it may put something before a text's first character, or take that away. */
+/* Whether it may put something before a text's first character or in its place. */
 bool cot_normalizer_moves_start(const cot_normalizer *normalizer);
 void cot_normalizer_close(cot_normalizer *normalizer);
 /* Normalises `text`, valid UTF-8, in place; `spare` is working space. */
