@@ -4,3 +4,7 @@ set_tests_properties(engine/test_tiny_everywhere PROPERTIES LABELS long TIMEOUT 
 # Everything that could allocate goes through the test's counters.
 target_link_options(engine_test_allocations PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
                     -Wl,--wrap=aligned_alloc,--wrap=posix_memalign,--wrap=mmap)
+# The thread sanitizer slows arithmetic some ten times: the others there run the same code on less of it.
+if(COT_SANITIZE MATCHES thread)
+  set_tests_properties(engine/test_bits engine/test_bytes engine/test_tiny PROPERTIES LABELS long)
+endif()
