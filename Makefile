@@ -13,7 +13,7 @@ build:
 	@cmake --build build/release --target coterie-cli -j $(JOBS)
 
 demo: build
-	build/release/coterie run $(MODEL) -p "$(PROMPT)" --ranks 4 --max-tokens 80 --stats
+	build/release/coterie run $(MODEL) -p "$$(printf '%s\nAnswer:' "$(PROMPT)")" --ranks 4 --max-tokens 80 --stats
 
 tests:
 	@tools/setup tests

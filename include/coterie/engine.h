@@ -32,9 +32,10 @@ typedef struct cot_engine_options {
                               false */
     bool processes;        /* ranks beyond 0 are forked processes instead of threads; false */
     int64_t step_tokens;   /* most tokens a step, 1 to 65536; 512 */
-    int64_t kv_tokens;     /* positions of KV cache over all sequences, no more are made than `sequences` can fill;
+    int64_t
+        kv_tokens; /* positions of KV cache over all sequences, no more are made than `sequences` can fill;
                               0: the context of one sequence */
-    int sequences;         /* most sequences at once, 1 to 1024; 16 */
+    int sequences; /* most sequences at once, 1 to 1024; 16 */
     void (*progress)(void *context, size_t done_bytes,
                      size_t total_bytes); /* while weights load, from any thread; NULL */
     void *progress_context;

@@ -101,9 +101,11 @@ struct model_settings {
 
 enum { MOST_REPEATS = 100 };
 
-/* One repetition's rates. */
+/* One repetition's rates. The machine's speed drifts: each is held against roofs of its own. */
 struct rates {
     double prefill_tokens, prefill_flops, decode_tokens, decode_bytes; // a second
+    double prefill_share, decode_share;                                // of the roofs measured right after
+    double f32_roof, bf16_roof, read_roof;
 };
 
 static int by_value(const void *a, const void *b)
@@ -169,50 +171,78 @@ static bool repeat(struct rates *rates, const struct model_settings *s, cot_engi
     }
     double prefill = (double)(after.prefill_ns - before.prefill_ns) / 1e9,
            decode = (double)(after.decode_ns - before.decode_ns) / 1e9;
-    *rates = (struct rates){(double)(after.prefill_tokens - before.prefill_tokens) / prefill,
-                            prefill_flops(s, info) / prefill,
-                            (double)(after.decode_tokens - before.decode_tokens) / decode,
-                            (double)(after.decode_read_bytes - before.decode_read_bytes) / decode};
+    *rates =
+        (struct rates){.prefill_tokens = (double)(after.prefill_tokens - before.prefill_tokens) / prefill,
+                       .prefill_flops = prefill_flops(s, info) / prefill,
+                       .decode_tokens = (double)(after.decode_tokens - before.decode_tokens) / decode,
+                       .decode_bytes = (double)(after.decode_read_bytes - before.decode_read_bytes) / decode};
     cot_stats_clear(&before);
     cot_stats_clear(&after);
     return true;
 }
 
-static void print_result(const struct model_settings *s, const cot_engine_info *i, const cot_roof *roof,
-                         const struct rates *rates)
+static void print_json(const cot_engine_info *i, const struct spread *of)
+{
+    json_t *o = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:{s:f, s:f, s:f}}",
+                          "prefill_tokens_per_second", of[0].median, "prefill_flops", of[1].median,
+                          "prefill_roof_share", of[4].median, "decode_tokens_per_second", of[2].median,
+                          "decode_bytes_per_second", of[3].median, "decode_roof_share", of[5].median,
+                          "weight_bytes", (json_int_t)i->weight_bytes, "roof", "f32_flops", of[6].median,
+                          "bf16_flops", of[7].median, "read_bytes_per_second", of[8].median);
+    json_dumpf(o, stdout, JSON_INDENT(1));
+    printf("\n");
+    json_decref(o);
+}
+
+static void print_share(const struct spread *share, const char *roof)
+{
+    printf("%.1f %% (%.1f to %.1f) of the %s roof\n", 100 * share->median, 100 * share->least,
+           100 * share->most, roof);
+}
+
+static void print_result(const struct model_settings *s, const cot_engine_info *i, const struct rates *rates)
 {
     int n = (int)s->repeat;
-    struct spread prefill = spread_of(rates, n, offsetof(struct rates, prefill_tokens));
-    struct spread flops = spread_of(rates, n, offsetof(struct rates, prefill_flops));
-    struct spread decode = spread_of(rates, n, offsetof(struct rates, decode_tokens));
-    struct spread bytes = spread_of(rates, n, offsetof(struct rates, decode_bytes));
-    double peak = s->engine.precision ? roof->f32_flops : roof->bf16_flops,
-           read = roof->read_bytes_per_second;
+    enum { FIELDS = sizeof *rates / sizeof(double) };
+    struct spread of[FIELDS];
+    for (size_t f = 0; f < FIELDS; f++) of[f] = spread_of(rates, n, f * sizeof(double));
     if (s->json) {
-        json_t *o =
-            json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:o}", "prefill_tokens_per_second", prefill.median,
-                      "prefill_flops", flops.median, "prefill_roof_share", flops.median / peak,
-                      "decode_tokens_per_second", decode.median, "decode_bytes_per_second", bytes.median,
-                      "decode_roof_share", bytes.median / read, "weight_bytes", (json_int_t)i->weight_bytes,
-                      "roof", roof_json(roof));
-        json_dumpf(o, stdout, JSON_INDENT(1));
-        printf("\n");
-        json_decref(o);
+        print_json(i, of);
         return;
     }
+    const char *precision = s->engine.precision ? "fp32" : "bf16";
+    printf("cpu          %s, last-level cache %.0f MiB\n", cot_cpu_name(),
+           (double)cot_last_level_cache_bytes() / (1 << 20));
     printf("shape        %s, %lld layers, hidden %lld, %lld experts, top %lld; %.2f GB of %s weights\n",
            i->architecture, (long long)i->layers, (long long)i->hidden, (long long)i->experts,
-           (long long)i->top_k, (double)i->weight_bytes / 1e9, s->engine.precision ? "fp32" : "bf16");
-    printf("group        %d ranks, %d threads, isa %s; %lld sequences of %lld + %lld tokens, %d runs: median "
+           (long long)i->top_k, (double)i->weight_bytes / 1e9, precision);
+    printf("group        %d ranks, %d threads, isa %s; %lld sequences of %lld + %lld tokens\n", i->ranks,
+           i->threads, i->isa, (long long)s->sequences, (long long)s->prompt_tokens,
+           (long long)s->decode_tokens);
+    printf("roofs        fp32 %.1f, bf16 %.1f GFLOP/s, read %.1f GB/s; %d runs, each beside its own: median "
            "(least to most)\n",
-           i->ranks, i->threads, i->isa, (long long)s->sequences, (long long)s->prompt_tokens,
-           (long long)s->decode_tokens, n);
-    printf("prefill      %.1f tokens/s (%.1f to %.1f), %.1f GFLOP/s, %.1f %% of the %s roof\n",
-           prefill.median, prefill.least, prefill.most, flops.median / 1e9, 100 * flops.median / peak,
-           s->engine.precision ? "fp32" : "bf16");
-    printf(
-        "decode       %.1f tokens/s (%.1f to %.1f), %.2f GB/s of weights and KV, %.1f %% of the read roof\n",
-        decode.median, decode.least, decode.most, bytes.median / 1e9, 100 * bytes.median / read);
+           of[6].median / 1e9, of[7].median / 1e9, of[8].median / 1e9, n);
+    printf("prefill      %.1f tokens/s, %.1f GFLOP/s, ", of[0].median, of[1].median / 1e9);
+    print_share(&of[4], precision);
+    printf("decode       %.1f tokens/s, %.1f GB/s of weights and KV, ", of[2].median, of[3].median / 1e9);
+    print_share(&of[5], "read");
+}
+
+static bool hold_against_roofs(struct rates *rates, const struct model_settings *s,
+                               const cot_engine_info *info)
+{
+    cot_roof roof;
+    cot_error error;
+    if (cot_roof_measure(&roof, info->threads, s->engine.isa, info->weight_bytes, &error) != COT_OK) {
+        cot_complain_of(&error);
+        return false;
+    }
+    rates->f32_roof = roof.f32_flops;
+    rates->bf16_roof = roof.bf16_flops;
+    rates->read_roof = roof.read_bytes_per_second;
+    rates->prefill_share = rates->prefill_flops / (s->engine.precision ? roof.f32_flops : roof.bf16_flops);
+    rates->decode_share = rates->decode_bytes / roof.read_bytes_per_second;
+    return true;
 }
 
 static bool measure(const struct model_settings *s, cot_engine *engine)
@@ -220,25 +250,18 @@ static bool measure(const struct model_settings *s, cot_engine *engine)
     const cot_engine_info *info = cot_engine_describe(engine);
     struct rates rates[MOST_REPEATS], warm;
     uint64_t state = (uint64_t)s->seed;
-    cot_roof roof;
-    cot_error error;
     size_t tokens = (size_t)((s->prompt_tokens + s->decode_tokens) * s->sequences);
     int32_t *ids = calloc(tokens, sizeof *ids);
     cot_request *requests = calloc((size_t)s->sequences, sizeof *requests);
     bool good = ids && requests;
     if (!good) cot_complain("out of memory");
     good = good && repeat(&warm, s, engine, ids, requests, &state);
-    for (int i = 0; i < s->repeat && good; i++) good = repeat(&rates[i], s, engine, ids, requests, &state);
+    for (int i = 0; i < s->repeat && good; i++)
+        good = repeat(&rates[i], s, engine, ids, requests, &state) && hold_against_roofs(&rates[i], s, info);
     free(ids);
     free(requests);
-    if (good && cot_roof_measure(&roof, info->threads, s->engine.isa, info->weight_bytes, &error) != COT_OK) {
-        cot_complain_of(&error);
-        good = false;
-    }
-    if (!good) return false;
-    if (!s->json) print_roof(&roof, s->engine.isa, info->threads);
-    print_result(s, info, &roof, rates);
-    return true;
+    if (good) print_result(s, info, rates);
+    return good;
 }
 
 static int bench_model(const void *settings)
@@ -284,8 +307,8 @@ const cot_command cot_cmd_bench_model = {
     .details = "The layers are OLMoE-1B-7B's (hidden 2048, 64 experts of 1024, top 8). Prefill is held "
                "against the multiply-add "
                "roof; decode against the read roof, over the weights and KV that each step must read once. "
-               "Roofs are measured in the "
-               "same run, reads over a buffer as large as the weights.",
+               "Each "
+               "run is followed by the roofs, reads over a buffer as large as the weights.",
     .examples = (const char *const[]){"coterie bench model",
                                       "coterie bench model --ranks 4 --attention dp --sequences 8", NULL},
     .options = {.groups = (const cot_option_group[]){{"Options", model_options, 0},

@@ -7,7 +7,7 @@
 /* A task should be worth many times what it costs to hand out (a microsecond), and there should be enough of
  * them that the last ones to finish leave no thread idle for long. Costs are those of a middling core; only
  * their order of magnitude matters. */
-static const double task_ns = 20e3, tasks_at_least = 32, tasks_at_most = 512;
+static const double task_ns = 60e3, tasks_at_least = 32, tasks_at_most = 512;
 static const double flops_per_ns = 60, bytes_per_ns = 10;
 enum {
     ROW_UNIT = 12,  // rows are cut at multiples of this: whole register tiles of every table
