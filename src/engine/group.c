@@ -42,6 +42,7 @@ struct cot_group {
     struct member *members; // [ranks]; a process uses its own
     pthread_t *threads;     // [ranks]; 0 is the caller
     pid_t *children;        // [ranks]
+    pid_t caller;           // the process of rank 0
     int started;            // ranks that run, rank 0 included
     size_t plan_bytes;      // of one buffer
 };
@@ -75,7 +76,7 @@ static cot_status await_plan(struct member *m, cot_step *step, cot_plan_kind *ki
     cot_status status;
     m->plans++;
     do status = cot_wait(m->fabric, m->plan_signal, m->plans, 0, COT_PHASE_CONTROL, NULL);
-    while (status == COT_TIMED_OUT);
+    while (status == COT_TIMED_OUT && (getpid() == m->group->caller || getppid() == m->group->caller));
     if (status == COT_OK)
         *kind = cot_plan_read(step, (uint8_t *)cot_local(m->fabric, m->plan_at) +
                                         m->plans % 2 * m->group->plan_bytes);
@@ -123,6 +124,12 @@ static cot_status start(cot_group *g, int rank, cot_error *error)
     return cot_fail(error, COT_OUT_OF_MEMORY, "cannot start rank %d of %d", rank, g->options.ranks);
 }
 
+/* A process that died before it could report. */
+static bool has_ended(const cot_group *g, int rank)
+{
+    return g->options.processes && waitpid(g->children[rank], NULL, WNOHANG) == g->children[rank];
+}
+
 static cot_status await_reports(cot_group *g, cot_error *error)
 {
     struct member *root = &g->members[0];
@@ -132,7 +139,7 @@ static cot_status await_reports(cot_group *g, cot_error *error)
         do
             status = cot_wait(root->fabric, root->report_signal + (size_t)rank * sizeof(uint64_t), OPENED,
                               rank, COT_PHASE_CONTROL, error);
-        while (status == COT_TIMED_OUT); // loading takes as long as the disk does
+        while (status == COT_TIMED_OUT && !has_ended(g, rank)); // loading takes as long as the disk does
         if (status == COT_OK && reports[rank].status != COT_OK)
             status = cot_fail(error, (cot_status)reports[rank].status, "%s", reports[rank].message);
     }
@@ -165,6 +172,7 @@ cot_status cot_group_open(cot_group **out, const cot_group_options *options, cot
     cot_group *g = *out = calloc(1, sizeof *g);
     if (!g) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %d ranks", options->ranks);
     g->options = *options;
+    g->caller = getpid();
     cot_status status = allocate(g, error);
     if (status == COT_OK) g->started = 1;
     if (status == COT_OK &&
