@@ -59,8 +59,9 @@ static double overall(const cot_eval_sequence *s, const double *nats, size_t cou
 
 static void print_table(const cot_eval_sequence *s, const double *nats, size_t count)
 {
-    int64_t predictions;
+    int64_t predictions, tokens = 0;
     double all = overall(s, nats, count, &predictions);
+    for (size_t i = 0; i < count; i++) tokens += s[i].tokens;
     printf("%-24s %8s %20s\n", "sequence", "tokens", "nats a token");
     for (size_t i = 0; i < count; i++)
         if (s[i].tokens > 1)
@@ -68,22 +69,38 @@ static void print_table(const cot_eval_sequence *s, const double *nats, size_t c
         else
             printf("%-24s %8lld %20s\n", s[i].name, (long long)s[i].tokens, "-");
     print_domains(s, nats, count);
-    printf("%-24s %8lld %20.4f\n", "all", (long long)predictions, all);
+    if (predictions)
+        printf("%-24s %8lld %20.4f\n", "all", (long long)tokens, all);
+    else
+        printf("%-24s %8lld %20s\n", "all", (long long)tokens, "-");
 }
 
-static void print_json(const cot_eval_sequence *s, const double *nats, size_t count)
+/* A mean over no predictions is null. */
+static json_t *mean_json(int64_t predictions, double nats)
+{
+    return predictions > 0 ? json_real(nats) : json_null();
+}
+
+static bool print_json(const cot_eval_sequence *s, const double *nats, size_t count)
 {
     json_t *each = json_object();
     int64_t predictions;
     double all = overall(s, nats, count, &predictions);
-    for (size_t i = 0; i < count; i++)
-        json_object_set_new(each, s[i].name,
-                            json_pack("{s:I, s:f}", "tokens", (json_int_t)s[i].tokens, "nats", nats[i]));
-    json_t *o = json_pack("{s:o, s:{s:I, s:f}}", "sequences", each, "all", "predictions",
-                          (json_int_t)predictions, "nats", all);
-    json_dumpf(o, stdout, JSON_INDENT(1));
-    printf("\n");
+    bool good = true;
+    for (size_t i = 0; i < count && good; i++) {
+        good = json_object_set_new(each, s[i].name,
+                                   json_pack("{s:I, s:o}", "tokens", (json_int_t)s[i].tokens, "nats",
+                                             mean_json(s[i].tokens - 1, nats[i]))) == 0;
+        if (!good) cot_complain("'%s' is not UTF-8, which JSON needs", s[i].name);
+    }
+    json_t *o = json_pack("{s:o, s:{s:I, s:o}}", "sequences", each, "all", "predictions",
+                          (json_int_t)predictions, "nats", mean_json(predictions, all));
+    if (good) {
+        json_dumpf(o, stdout, JSON_INDENT(1));
+        printf("\n");
+    }
     json_decref(o);
+    return good;
 }
 
 /* ---- the command ---- */
@@ -103,7 +120,7 @@ static bool evaluate(const struct eval_settings *s, cot_engine *engine, const co
         good = routing_recorder_finish(&recorder, good) && good;
     }
     if (good && s->json)
-        print_json(sequences, nats, count);
+        good = print_json(sequences, nats, count);
     else if (good)
         print_table(sequences, nats, count);
     free(nats);
@@ -193,6 +210,7 @@ const cot_command cot_cmd_eval = {
             "coterie eval MODEL --text book.txt --ranks 4", NULL},
     .options = {.groups = (const cot_option_group[]){{"Options", eval_options, 0},
                                                      {"Group of ranks", cot_engine_option_rows, AT(engine)},
+                                                     {"Routing", cot_routing_option_rows, AT(engine)},
                                                      {0}},
                 .positionals = (const cot_positional[]){{"MODEL", 1, 1, "a model folder", AT(model)}, {0}}},
     .settings_bytes = sizeof(struct eval_settings),

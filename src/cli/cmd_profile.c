@@ -62,10 +62,6 @@ static int profile(const void *settings)
         cot_complain("give --text FILE and -o OUT.safetensors");
         return COT_EXIT_USAGE;
     }
-    if (s->engine.save_routing) {
-        cot_complain("profile writes its trace where -o says: --save-routing adds nothing");
-        return COT_EXIT_USAGE;
-    }
     if (!cot_check_model(s->model) || !cot_check_output(s->output) || !cot_check_output(s->stats.text))
         return COT_EXIT_FAILURE;
     text_windows windows = {0};

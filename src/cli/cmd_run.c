@@ -292,6 +292,7 @@ const cot_command cot_cmd_run = {
     .options = {.groups = (const cot_option_group[]){{"Options", prompt_options, 0},
                                                      {"Sampling", sampling_options, 0},
                                                      {"Group of ranks", cot_engine_option_rows, AT(engine)},
+                                                     {"Routing", cot_routing_option_rows, AT(engine)},
                                                      {0}},
                 .positionals = (const cot_positional[]){{"MODEL", 1, 1, "a model folder", AT(model)}, {0}}},
     .settings_bytes = sizeof(struct run_settings),

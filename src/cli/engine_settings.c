@@ -26,9 +26,12 @@ const cot_option cot_engine_option_rows[] = {
      offsetof(engine_settings, op)},
     {"isa", 0, COT_OPTION_TEXT, "NAME", NULL, "caps the instruction set (see coterie info)",
      offsetof(engine_settings, isa)},
-    {"save-routing", 0, COT_OPTION_TEXT, "FILE", NULL, "write the routing of every token as a trace",
-     offsetof(engine_settings, save_routing)},
     {0}};
+
+const cot_option cot_routing_option_rows[] = {{"save-routing", 0, COT_OPTION_TEXT, "FILE", NULL,
+                                               "write the routing of every token as a trace",
+                                               offsetof(engine_settings, save_routing)},
+                                              {0}};
 
 cot_engine_options cot_engine_options_of(const engine_settings *s, const engine_needs *needs)
 {

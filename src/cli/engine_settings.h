@@ -13,6 +13,8 @@ typedef struct engine_settings {
 
 /* A group of rows for cot_options, over an engine_settings. */
 extern const cot_option cot_engine_option_rows[];
+/* The same for commands that can save what they routed beside their own work. */
+extern const cot_option cot_routing_option_rows[];
 
 /* What the command's work needs of the engine. */
 typedef struct engine_needs {

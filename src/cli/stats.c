@@ -45,6 +45,7 @@ static void print_table(const cot_stats *s)
     fprintf(stderr, "prefill %lld tokens at %.1f tokens/s, decode %lld tokens at %.1f tokens/s\n",
             (long long)s->prefill_tokens, per_second(s->prefill_tokens, s->prefill_ns),
             (long long)s->decode_tokens, per_second(s->decode_tokens, s->decode_ns));
+    if (!ns) return;
     fprintf(stderr, "time, all ranks, waiting included:");
     for (int i = 0, shown = 0; i < COT_STATS_TIMES; i++)
         if (200 * s->times[i].ns >= ns)
@@ -74,12 +75,14 @@ static json_t *stats_json(const cot_stats *s)
                                       matrix_json(s->messages[p], s->ranks)));
     for (int i = 0; i < COT_STATS_TIMES; i++)
         json_object_set_new(times, s->times[i].name, json_integer(s->times[i].ns));
-    return json_pack("{s:i, s:o, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "ranks", s->ranks,
-                     "phases", phases, "lar", s->lar, "remote_ranks", s->remote_ranks, "activations",
-                     (json_int_t)s->activations, "local_activations", (json_int_t)s->local_activations,
-                     "steps", (json_int_t)s->steps, "prefill_tokens", (json_int_t)s->prefill_tokens,
-                     "decode_tokens", (json_int_t)s->decode_tokens, "prefill_ns", (json_int_t)s->prefill_ns,
-                     "decode_ns", (json_int_t)s->decode_ns, "times_ns", times);
+    return json_pack(
+        "{s:i, s:o, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:f, s:f}", "ranks", s->ranks, "phases",
+        phases, "lar", s->lar, "remote_ranks", s->remote_ranks, "activations", (json_int_t)s->activations,
+        "local_activations", (json_int_t)s->local_activations, "steps", (json_int_t)s->steps,
+        "prefill_tokens", (json_int_t)s->prefill_tokens, "decode_tokens", (json_int_t)s->decode_tokens,
+        "prefill_ns", (json_int_t)s->prefill_ns, "decode_ns", (json_int_t)s->decode_ns, "times_ns", times,
+        "prefill_tokens_per_second", per_second(s->prefill_tokens, s->prefill_ns), "decode_tokens_per_second",
+        per_second(s->decode_tokens, s->decode_ns));
 }
 
 static bool write_json(const cot_stats *s, const char *path)

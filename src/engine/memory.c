@@ -1,6 +1,7 @@
 #include "engine/memory.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,22 +28,60 @@ static size_t meminfo_available(void)
     return bytes;
 }
 
-/* What the control groups (version 2) that this process is in leave, from its own up to the root. */
-static size_t cgroup_available(void)
+/* How a version of control groups spells what it knows about memory. */
+struct spelling {
+    const char *controllers; // of the line in /proc/self/cgroup that names this process's group
+    const char *root, *limit, *used, *reclaimable[2];
+};
+
+/* Bytes of a group's memory that the kernel would give back: its cache of files read. */
+static size_t reclaimable(const struct spelling *how, const char *group)
 {
-    char line[1024] = "", path[2048];
-    FILE *file = fopen("/proc/self/cgroup", "r");
-    while (file && fgets(line, sizeof line, file) && strncmp(line, "0::", 3) != 0) line[0] = 0;
+    char path[2048], key[64];
+    uintmax_t value;
+    size_t sum = 0;
+    snprintf(path, sizeof path, "%s%s/memory.stat", how->root, group);
+    FILE *file = fopen(path, "r");
+    while (file && fscanf(file, "%63s %" SCNuMAX, key, &value) == 2)
+        for (int i = 0; i < 2; i++)
+            if (how->reclaimable[i] && !strcmp(key, how->reclaimable[i])) sum += (size_t)value;
     if (file) fclose(file);
-    line[strcspn(line, "\n")] = 0;
+    return sum;
+}
+
+/* Whether `controller` is among the comma list that begins at `list` and ends before `end`. */
+static bool lists(const char *list, const char *end, const char *controller)
+{
+    size_t length = strlen(controller);
+    for (const char *at = list; at <= end; at++) {
+        const char *comma = memchr(at, ',', (size_t)(end - at));
+        const char *stop = comma ? comma : end;
+        if ((size_t)(stop - at) == length && !memcmp(at, controller, length)) return true;
+        at = stop;
+    }
+    return false;
+}
+
+/* What the control groups that this process is in leave, from its own up to the root. */
+static size_t cgroup_available(const struct spelling *how)
+{
+    char line[1024], path[2048], *group = NULL;
+    FILE *file = fopen("/proc/self/cgroup", "r");
+    while (file && !group && fgets(line, sizeof line, file)) { // "number:controllers:/group"
+        char *first = strchr(line, ':'), *second = first ? strchr(first + 1, ':') : NULL;
+        if (second && lists(first + 1, second, how->controllers)) group = second + 1;
+    }
+    if (file) fclose(file);
+    if (group) group[strcspn(group, "\n")] = 0;
     size_t least = SIZE_MAX;
-    for (char *group = line[0] ? line + 3 : NULL; group && *group;) {
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", group);
+    while (group && *group) {
+        snprintf(path, sizeof path, "%s%s/%s", how->root, group, how->limit);
         size_t max = number_in(path);
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.current", group);
-        size_t current = number_in(path);
-        if (max != SIZE_MAX && current != SIZE_MAX) {
-            size_t left = max > current ? max - current : 0;
+        snprintf(path, sizeof path, "%s%s/%s", how->root, group, how->used);
+        size_t used = number_in(path), back = reclaimable(how, group);
+        if (max != SIZE_MAX && used != SIZE_MAX) {
+            used = used > back ? used - back : 0;
+            size_t left = max > used ? max - used : 0;
             if (left < least) least = left;
         }
         char *slash = strrchr(group, '/');
@@ -54,6 +93,17 @@ static size_t cgroup_available(void)
 
 size_t cot_memory_available(void)
 {
-    size_t system = meminfo_available(), group = cgroup_available();
-    return system < group ? system : group;
+    static const struct spelling spellings[] = {
+        {"", "/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file", "slab_reclaimable"}},
+        {"memory",
+         "/sys/fs/cgroup/memory",
+         "memory.limit_in_bytes",
+         "memory.usage_in_bytes",
+         {"total_inactive_file"}}};
+    size_t least = meminfo_available();
+    for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++) {
+        size_t left = cgroup_available(&spellings[i]);
+        if (left < least) least = left;
+    }
+    return least;
 }

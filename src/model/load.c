@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum kind { READ, PACK, PACK_TRANSPOSED };
+enum kind { READ, PACK, PACK_TRANSPOSED, CHECK };
 
 struct job {
     cot_piece piece;
@@ -54,7 +54,7 @@ void cot_load_group(cot_load *load)
 
 static void record(cot_load *load, struct job job)
 {
-    if (!job.to || load->out_of_memory) return;
+    if ((!job.to && job.kind != CHECK) || load->out_of_memory) return;
     if (load->count == load->room) {
         size_t room = load->room ? load->room * 2 : 256;
         struct job *jobs = realloc(load->jobs, room * sizeof *jobs);
@@ -85,6 +85,23 @@ void cot_load_pack_transposed(cot_load *load, cot_piece piece, void *to, cot_dty
     record(load, (struct job){.piece = piece, .kind = PACK_TRANSPOSED, .type = type, .to = to});
 }
 
+void cot_load_check(cot_load *load, cot_piece piece)
+{
+    record(load, (struct job){.piece = piece, .kind = CHECK, .type = COT_BF16});
+}
+
+/* Packing is what lets go of the file's pages as it reads them. */
+static cot_status check(const cot_load *load, const cot_piece *p, cot_error *error)
+{
+    void *nowhere = malloc((size_t)cot_packed_bytes(COT_BF16, p->columns, p->rows));
+    if (!nowhere) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a look at the embedding");
+    cot_status status =
+        cot_checkpoint_pack(load->checkpoint, p->weight, p->layer, p->expert, p->row0, p->rows, p->column0,
+                            p->columns, nowhere, COT_BF16, p->rows, 0, error);
+    free(nowhere);
+    return status;
+}
+
 static cot_status run_job(const cot_load *load, const struct job *job, cot_error *error)
 {
     const cot_piece *p = &job->piece;
@@ -98,6 +115,8 @@ static cot_status run_job(const cot_load *load, const struct job *job, cot_error
     case PACK_TRANSPOSED:
         return cot_checkpoint_pack_transposed(load->checkpoint, p->weight, p->layer, p->row0, p->rows,
                                               p->column0, p->columns, job->to, job->type, error);
+    case CHECK:
+        return check(load, p, error);
     }
     return COT_OK;
 }
@@ -119,7 +138,9 @@ static void run_group(void *context, int64_t g)
         const struct job *job = &load->jobs[j];
         cot_error error = {0};
         cot_status status = run_job(load, job, &error);
-        report(load->progress, (size_t)(job->piece.rows * job->piece.columns) * cot_dtype_bytes(job->type));
+        if (job->kind != CHECK)
+            report(load->progress,
+                   (size_t)(job->piece.rows * job->piece.columns) * cot_dtype_bytes(job->type));
         if (status == COT_OK) continue;
         pthread_mutex_lock(&load->mutex);
         if (!atomic_exchange(&load->failed, true)) load->error = error;

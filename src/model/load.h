@@ -38,6 +38,9 @@ void cot_load_pack(cot_load *load, cot_piece piece, void *to, cot_dtype type, in
 void cot_load_pack_transposed(cot_load *load, cot_piece piece, void *to,
                               cot_dtype type); // packed [rows][columns]
 
+/* Reads the piece for its errors alone: what stays in the file must be finite too. */
+void cot_load_check(cot_load *load, cot_piece piece);
+
 /* Does all that was recorded, the pool helping (NULL: alone), and empties the list. The first error wins. */
 cot_status cot_load_run(cot_load *load, cot_pool *pool, cot_load_progress *progress, cot_error *error);
 

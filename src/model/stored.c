@@ -85,11 +85,15 @@ static cot_status find_fp8(cot_stored *stored, const cot_checkpoint *checkpoint,
         return refuse_dtype(scales, "F32, BF16, F16 or F8_E8M0", error);
     if (!stored->block_rows) {
         bool one = cot_tensor_elements(scales) == 1;
-        if (!one && scales->dims == 2) {
+        bool published = scales->dims == 2 && scales->shape[0] == (stored->rows + 127) / 128 &&
+                         scales->shape[1] == (stored->columns + 127) / 128;
+        if (published) { // the blocks that DeepSeek-V3 ships
+            stored->block_rows = stored->block_columns = 128;
+        } else if (!one && scales->dims == 2) {
             stored->block_rows = only_block_size(stored->rows, scales->shape[0]);
             stored->block_columns = only_block_size(stored->columns, scales->shape[1]);
         }
-        if (one) {
+        if (one && !published) {
             stored->block_rows = stored->rows;
             stored->block_columns = stored->columns;
         } else if (!stored->block_rows || !stored->block_columns) {

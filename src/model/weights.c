@@ -38,6 +38,9 @@ void cot_attention_heads(cot_attention_weights *w, const cot_config *config, int
     w->kv_heads = (w->head0 + w->heads - 1) / group + 1 - w->kv_head0;
 }
 
+/* Rows of a large matrix that one thread packs at a time. */
+enum { ROWS_A_GROUP = 64 * COT_PANEL };
+
 /* A vector of `columns` floats in fp32. */
 static float *vector(cot_arena *arena, cot_load *load, cot_weight weight, int64_t layer, int64_t column0,
                      int64_t columns)
@@ -51,7 +54,6 @@ static float *vector(cot_arena *arena, cot_load *load, cot_weight weight, int64_
 static void *matrix(cot_arena *arena, cot_load *load, cot_weight weight, int64_t layer, int64_t row0,
                     int64_t rows, int64_t column0, int64_t columns, cot_dtype type)
 {
-    enum { ROWS_A_GROUP = 64 * COT_PANEL };
     void *to = cot_arena_take(arena, 1, (size_t)cot_packed_bytes(type, columns, rows));
     for (int64_t r = 0; r < rows; r += ROWS_A_GROUP) {
         int64_t n = rows - r < ROWS_A_GROUP ? rows - r : ROWS_A_GROUP;
@@ -225,6 +227,13 @@ void cot_whole_weights_walk(cot_whole_weights *weights, const cot_config *config
         else
             w->dense = whole_network(&dense, COT_WEIGHT_DENSE_GATE, l, arena, load);
     }
+    if (!config->tied_embeddings && !cot_arena_measures(arena)) // it stays in the file
+        for (int64_t row = 0; row < config->vocab; row += ROWS_A_GROUP) {
+            int64_t rows = config->vocab - row < ROWS_A_GROUP ? config->vocab - row : ROWS_A_GROUP;
+            cot_load_group(load);
+            cot_load_check(load, (cot_piece){COT_WEIGHT_EMBEDDING, 0, 0, row, rows, 0, config->hidden});
+        }
+    cot_load_group(load);
     weights->final_norm = vector(arena, load, COT_WEIGHT_FINAL_NORM, 0, 0, config->hidden);
     weights->output = matrix(arena, load, COT_WEIGHT_OUTPUT, 0, 0, config->vocab, 0, config->hidden, type);
     if (attention) cot_attention_weights_walk(weights->attention, config, type, arena, load);

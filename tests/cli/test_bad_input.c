@@ -281,7 +281,7 @@ static const struct line_case {
     {"echo a >a.txt; " EVAL "--text a.txt --text a.txt", 1, "twice"},
     {"\"$coterie\" profile '" TINY "' --text empty.txt -o x", 1, "empty"},
     {"\"$coterie\" profile '" TINY "' --text a.txt -o none/x", 1, "'none/x'"},
-    {"\"$coterie\" profile '" TINY "' --text a.txt -o x --save-routing y", 2, "-o"},
+    {"\"$coterie\" profile '" TINY "' --text a.txt -o x --save-routing y", 2, "save-routing"},
     {"echo a >a.txt; \"$coterie\" eval '" TINY "' --text a.txt -o /dev/full", 1, "No space left"},
     {"\"$coterie\" trace info a.txt", 1, "a.txt"},
     {"\"$coterie\" trace convert a.txt -o none/x", 1, "'none/x'"},
