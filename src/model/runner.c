@@ -109,6 +109,8 @@ static cot_moe_options moe_of(const cot_runner_options *o, cot_fabric *fabric)
     return (cot_moe_options){.fabric = fabric,
                              .kernels = o->kernels,
                              .pool = o->pool,
+                             .threads = o->helpers,
+                             .combine_type = o->type,
                              .expert = cot_expert_shape(c, o->type),
                              .shared = cot_shared_shape(c, o->type),
                              .experts = c->gate.experts,

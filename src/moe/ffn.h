@@ -28,6 +28,8 @@ typedef struct cot_ffn_job {
     float *y;      // [count][H]
 } cot_ffn_job;
 
+enum { COT_FFN_LAUNCHES = 3 }; // loops over threads that cot_ffn_run begins
+
 /* Scratch for `rows` rows in all: floats [rows][2I] and `type` [rows][I]. */
 size_t cot_ffn_scratch_bytes(const cot_ffn_shape *shape, int64_t rows);
 /* Runs independent jobs of one shape, their rows in all at most what `scratch` (64-aligned) was sized for.

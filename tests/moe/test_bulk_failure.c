@@ -6,7 +6,8 @@ static uint64_t seed;
 static const cot_gate rules = {
     .hidden = 16, .experts = 6, .top_k = 2, .groups = 1, .group_limit = 1, .scaling = 1, .normalise = true};
 static const cot_moe_options sizes = {
-    .expert = {COT_BF16, 16, 24, false, 0, 0}, .experts = 6, .top_k = 2, .tokens = 1};
+    .expert = {COT_BF16, 16, 24, false, 0, 0}, .experts = 6, .top_k = 2, .tokens = 1,
+    .combine_type = COT_BF16, .threads = 1};
 
 /* One token that is not finite, on each rank in turn. */
 static void a_gate_that_is_not_finite_ends_all_ranks(void **state)
