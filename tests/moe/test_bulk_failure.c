@@ -6,7 +6,7 @@ static uint64_t seed;
 static const cot_gate rules = {
     .hidden = 16, .experts = 6, .top_k = 2, .groups = 1, .group_limit = 1, .scaling = 1, .normalise = true};
 static const cot_moe_options sizes = {
-    .expert = {COT_BF16, 16, 24, false, 0, 0}, .experts = 6, .top_k = 2, .tokens = 1};
+    .expert = {.type = COT_BF16, .hidden = 16, .intermediate = 24}, .experts = 6, .top_k = 2, .tokens = 1};
 
 /* One token that is not finite, on each rank in turn. */
 static void a_gate_that_is_not_finite_ends_all_ranks(void **state)
@@ -81,8 +81,8 @@ static void impossible_sizes_are_named(void **state)
     bad[8].options.expert.hidden = 0;
     bad[9].options.expert.intermediate = 0;
     bad[10].options.expert.hidden = 1 << 25;
-    bad[11].options.shared = (cot_ffn_shape){COT_BF16, 8, 24, false, 0, 0};
-    bad[12].options.shared = (cot_ffn_shape){COT_BF16, 16, -1, false, 0, 0};
+    bad[11].options.shared = (cot_ffn_shape){.type = COT_BF16, .hidden = 8, .intermediate = 24};
+    bad[12].options.shared = (cot_ffn_shape){.type = COT_BF16, .hidden = 16, .intermediate = -1};
     const cot_moe_operator *bulk = cot_moe_operator_find("bulk");
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         cot_moe *moe;

@@ -20,8 +20,8 @@ static int64_t smaller(int64_t a, int64_t b)
 static bool right_shape(const cot_ffn_shape *shape, int64_t intermediate_least)
 {
     return (shape->type == COT_F32 || shape->type == COT_BF16) && shape->hidden >= 1 &&
-           shape->hidden <= dimension_most && shape->intermediate >= intermediate_least &&
-           shape->intermediate <= dimension_most;
+           shape->hidden <= dimension_most && shape->activation <= COT_FFN_RELU &&
+           shape->intermediate >= intermediate_least && shape->intermediate <= dimension_most;
 }
 
 static cot_status check_options(const cot_moe_options *o, cot_error *error)
@@ -64,8 +64,8 @@ static size_t heap_bytes(const cot_moe_options *options, int ranks)
 
 static size_t scratch_bytes(const cot_moe_options *o, int64_t rows)
 {
-    size_t expert = cot_ffn_scratch_bytes(&o->expert, rows);
-    size_t shared = o->shared.intermediate ? cot_ffn_scratch_bytes(&o->shared, rows) : 0;
+    size_t expert = cot_ffn_scratch_bytes(&o->expert, rows, smaller(rows, o->experts));
+    size_t shared = o->shared.intermediate ? cot_ffn_scratch_bytes(&o->shared, rows, 1) : 0;
     return shared > expert ? shared : expert;
 }
 
@@ -101,7 +101,6 @@ static size_t lay_out(cot_moe *moe, void *memory)
     moe->scratch = carve(memory, &used, scratch_bytes(o, moe->batch_rows));
     moe->batch = carve(memory, &used, (size_t)(moe->batch_rows * o->expert.hidden) * sizeof *moe->batch);
     moe->jobs = carve(memory, &used, jobs * sizeof *moe->jobs);
-    moe->gemms = carve(memory, &used, jobs * sizeof *moe->gemms);
     return used;
 }
 

@@ -27,7 +27,6 @@ struct cot_moe {
     uint8_t *scratch;   // of the networks, B rows
     float *batch;       // [B][H] their output
     cot_ffn_job *jobs;  // [min(B, E)]
-    cot_gemm *gemms;    // [min(B, E)]
 };
 
 /* The experts of this rank on the rows received; each row times its weight, rounded, goes to its place in
