@@ -46,8 +46,8 @@ static size_t heap_bytes(const cot_moe_options *options, int ranks)
 
 static size_t scratch_bytes(const cot_moe_options *o, int64_t rows)
 {
-    size_t expert = cot_ffn_scratch_bytes(&o->expert, rows);
-    size_t shared = o->shared.intermediate ? cot_ffn_scratch_bytes(&o->shared, rows) : 0;
+    size_t expert = cot_ffn_scratch_bytes(&o->expert, rows, rows);
+    size_t shared = o->shared.intermediate ? cot_ffn_scratch_bytes(&o->shared, rows, 1) : 0;
     return shared > expert ? shared : expert;
 }
 
@@ -79,7 +79,6 @@ static void lay_out(cot_moe *moe, cot_arena *arena)
     moe->scratch = cot_arena_take(arena, 1, scratch_bytes(o, moe->batch_rows));
     moe->batch = cot_arena_take(arena, (size_t)(moe->batch_rows * o->expert.hidden), sizeof *moe->batch);
     moe->jobs = cot_arena_take(arena, jobs, sizeof *moe->jobs);
-    moe->gemms = cot_arena_take(arena, jobs, sizeof *moe->gemms);
 }
 
 static void bulk_close(cot_moe *moe)

@@ -26,7 +26,7 @@ static void weigh_row(void *context, int64_t i)
 static void run_batch(cot_moe *moe, int64_t jobs, const int32_t *rows, int64_t count)
 {
     const cot_moe_options *o = &moe->options;
-    cot_ffn_run(o->kernels, o->pool, &o->expert, moe->jobs, jobs, moe->scratch, moe->gemms);
+    cot_ffn_run(o->kernels, o->pool, &o->expert, moe->jobs, jobs, moe->scratch);
     cot_pool_run(o->pool, count, weigh_row, &(struct work){.moe = moe, .rows = rows});
     moe->times.launches += COT_FFN_LAUNCHES + 1u;
 }
@@ -102,7 +102,7 @@ void cot_bulk_shared(cot_moe *moe, const cot_moe_layer *layer, float *y, const f
                             .gate = layer->shared_gate};
         cot_pool_run(o->pool, count, convert_row, &work);
         cot_ffn_job job = {.weights = layer->shared, .count = count, .x = moe->batch, .y = work.y};
-        cot_ffn_run(o->kernels, o->pool, &o->shared, &job, 1, moe->scratch, moe->gemms);
+        cot_ffn_run(o->kernels, o->pool, &o->shared, &job, 1, moe->scratch);
         if (work.gate) cot_pool_run(o->pool, count, gate_row, &work);
         moe->times.launches += COT_FFN_LAUNCHES + (work.gate ? 2u : 1u);
     }

@@ -32,7 +32,6 @@ struct cot_moe {
     uint8_t *scratch;   // of the networks, B rows
     float *batch;       // [B][H] their output
     cot_ffn_job *jobs;  // [min(B, M)]
-    cot_gemm *gemms;    // [min(B, M)]
 };
 
 /* The experts of this rank on the rows received; each row times its weight, rounded, goes to its place in
