@@ -1,0 +1,45 @@
+#include "base/error.h"
+#include "engine/bench/bench.h"
+
+/* DeepSeek-V3's share is what one of 32 ranks holds of 256 experts: 8. A token visits 8 of the 256, one of these
+ * with probability 1/4: a case of T tokens and K = 1 is what all ranks' 4 T tokens send this one. */
+const cot_bench_shape cot_bench_shapes[] = {{"olmoe", 2048, 1024, 64, 8, COT_BENCH_SWIGLU},
+                                            {"qwen3-30b", 2048, 768, 128, 8, COT_BENCH_SWIGLU},
+                                            {"mixtral", 4096, 14336, 8, 2, COT_BENCH_SWIGLU},
+                                            {"deepseek-v2-lite", 2048, 1408, 64, 6, COT_BENCH_SWIGLU},
+                                            {"deepseek-v3", 7168, 2048, 8, 1, COT_BENCH_SWIGLU},
+                                            {"gpt-oss", 2880, 2880, 32, 4, COT_BENCH_SWIGLU_CLAMPED},
+                                            {0}};
+
+cot_status cot_bench_check_shape(const cot_bench_shape *s, cot_error *error)
+{
+    enum { DIMENSION_MOST = 1 << 20 };
+    long long hidden = s->hidden, intermediate = s->intermediate, experts = s->experts, top_k = s->top_k;
+    long long most_k = experts < COT_MAX_TOP_K ? experts : COT_MAX_TOP_K;
+    if (hidden < 1 || hidden > DIMENSION_MOST || intermediate < 1 || intermediate > DIMENSION_MOST)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "experts of %lld by %lld, expected 1 to %d each", hidden,
+                        intermediate, DIMENSION_MOST);
+    if (experts < 1 || experts > COT_MAX_EXPERTS)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%lld experts, expected 1 to %d", experts,
+                        COT_MAX_EXPERTS);
+    if (top_k < 1 || top_k > most_k)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%lld of %lld experts a token, expected 1 to %lld",
+                        top_k, experts, most_k);
+    if (experts > hidden)
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "%lld experts and a hidden size of %lld: a drawn routing needs a hidden size of at "
+                        "least as many",
+                        experts, hidden);
+    return COT_OK;
+}
+
+cot_ffn_shape cot_bench_ffn_of(const cot_bench_shape *s, cot_dtype type)
+{
+    cot_ffn_shape shape = {.type = type, .hidden = s->hidden, .intermediate = s->intermediate};
+    if (s->expert == COT_BENCH_SWIGLU_CLAMPED) {
+        shape.biased = true;
+        shape.limit = 7;
+        shape.alpha = 1.702f;
+    }
+    return shape;
+}
