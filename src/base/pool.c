@@ -10,23 +10,21 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-enum { MAX_LOOPS = 64 };
+enum { MAX_OFFERS = 64 };
 static const int64_t sleep_after_ns =
     1000000; // a futex wake-up costs 12-29 us: stay awake between a layer's loops
 
-/* A posted loop. `users` counts workers that look at it: the poster leaves only when none does, so that a
- * worker never reads fields of a loop that is gone. */
-struct loop {
+/* `users` counts threads that look at an offer: it ends only when none does, so that nobody reads fields of
+ * an offer that is gone. */
+struct cot_pool_offer {
     alignas(64) atomic_bool taken, posted;
     atomic_int users;
-    _Atomic int64_t next;
-    int64_t n;
-    void (*body)(void *, int64_t);
+    cot_pool_work *work;
     void *context;
 };
 
 struct cot_pool {
-    struct loop loops[MAX_LOOPS];
+    struct cot_pool_offer offers[MAX_OFFERS];
     atomic_int posted, sleepers;
     atomic_bool closing;
     pthread_mutex_t mutex;
@@ -35,35 +33,26 @@ struct cot_pool {
     pthread_t threads[];
 };
 
-/* True when there was something left to do. */
-static bool drain(struct loop *loop)
+bool cot_pool_help(cot_pool *pool)
 {
+    if (!pool || !atomic_load_explicit(&pool->posted, memory_order_relaxed)) return false;
     bool helped = false;
-    for (int64_t i; (i = atomic_fetch_add_explicit(&loop->next, 1, memory_order_relaxed)) < loop->n;
-         helped = true)
-        loop->body(loop->context, i);
-    return helped;
-}
-
-static bool help(cot_pool *pool)
-{
-    bool helped = false;
-    for (int l = 0; l < MAX_LOOPS; l++) {
-        struct loop *loop = &pool->loops[l];
-        if (!atomic_load_explicit(&loop->posted, memory_order_relaxed)) continue;
-        atomic_fetch_add(&loop->users, 1);
-        if (atomic_load(&loop->posted)) helped |= drain(loop);
-        atomic_fetch_sub(&loop->users, 1);
+    for (int i = 0; i < MAX_OFFERS && !helped; i++) {
+        struct cot_pool_offer *offer = &pool->offers[i];
+        if (!atomic_load_explicit(&offer->posted, memory_order_relaxed)) continue;
+        atomic_fetch_add(&offer->users, 1);
+        if (atomic_load(&offer->posted)) helped = offer->work(offer->context);
+        atomic_fetch_sub(&offer->users, 1);
     }
     return helped;
 }
 
-static void *work(void *argument)
+static void *serve(void *argument)
 {
     cot_pool *pool = argument;
     int64_t idle_since_ns = cot_now_ns();
     for (int spins = 0; !atomic_load(&pool->closing);) {
-        if (atomic_load(&pool->posted) && help(pool)) {
+        if (cot_pool_help(pool)) {
             idle_since_ns = cot_now_ns();
             spins = 0;
         } else if (cot_now_ns() - idle_since_ns < sleep_after_ns) {
@@ -90,7 +79,7 @@ cot_status cot_pool_open(cot_pool **out, int workers, cot_error *error)
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->wake, NULL);
     for (; pool->workers < workers; pool->workers++) {
-        if (pthread_create(&pool->threads[pool->workers], NULL, work, pool)) {
+        if (pthread_create(&pool->threads[pool->workers], NULL, serve, pool)) {
             cot_status status = cot_fail(error, COT_OUT_OF_MEMORY, "cannot start worker thread %d of %d",
                                          pool->workers + 1, workers);
             cot_pool_close(pool);
@@ -119,30 +108,51 @@ void cot_pool_close(cot_pool *pool)
     free(pool);
 }
 
-static struct loop *take_loop(cot_pool *pool)
+cot_pool_offer *cot_pool_offer_work(cot_pool *pool, cot_pool_work *work, void *context)
 {
-    for (int l = 0; l < MAX_LOOPS; l++)
-        if (!atomic_exchange(&pool->loops[l].taken, true)) return &pool->loops[l];
+    for (int i = 0; pool && i < MAX_OFFERS; i++) {
+        struct cot_pool_offer *offer = &pool->offers[i];
+        if (atomic_exchange(&offer->taken, true)) continue;
+        offer->work = work;
+        offer->context = context;
+        atomic_store(&offer->posted, true);
+        atomic_fetch_add(&pool->posted, 1);
+        if (atomic_load(&pool->sleepers)) wake_all(pool);
+        return offer;
+    }
     return NULL;
+}
+
+void cot_pool_withdraw(cot_pool *pool, cot_pool_offer *offer)
+{
+    if (!offer) return;
+    atomic_fetch_sub(&pool->posted, 1);
+    atomic_store(&offer->posted, false);
+    for (int spins = 0; atomic_load(&offer->users); spins++) cot_relax(spins);
+    atomic_store(&offer->taken, false);
+}
+
+struct loop {
+    _Atomic int64_t next;
+    int64_t n;
+    void (*body)(void *, int64_t);
+    void *context;
+};
+
+static bool drain(void *context)
+{
+    struct loop *loop = context;
+    bool helped = false;
+    for (int64_t i; (i = atomic_fetch_add_explicit(&loop->next, 1, memory_order_relaxed)) < loop->n;
+         helped = true)
+        loop->body(loop->context, i);
+    return helped;
 }
 
 void cot_pool_run(cot_pool *pool, int64_t n, void (*body)(void *context, int64_t i), void *context)
 {
-    struct loop *loop = pool && pool->workers && n > 1 ? take_loop(pool) : NULL;
-    if (!loop) {
-        for (int64_t i = 0; i < n; i++) body(context, i);
-        return;
-    }
-    loop->n = n;
-    loop->body = body;
-    loop->context = context;
-    atomic_store(&loop->next, 0);
-    atomic_store(&loop->posted, true);
-    atomic_fetch_add(&pool->posted, 1);
-    if (atomic_load(&pool->sleepers)) wake_all(pool);
-    drain(loop);
-    atomic_fetch_sub(&pool->posted, 1);
-    atomic_store(&loop->posted, false);
-    for (int spins = 0; atomic_load(&loop->users); spins++) cot_relax(spins);
-    atomic_store(&loop->taken, false);
+    struct loop loop = {.n = n, .body = body, .context = context};
+    cot_pool_offer *offer = n > 1 ? cot_pool_offer_work(pool, drain, &loop) : NULL;
+    drain(&loop);
+    cot_pool_withdraw(pool, offer);
 }

@@ -212,8 +212,8 @@ static cot_status explain(cot_group *g, cot_status status, cot_error *error)
     const struct report *reports = cot_local(root->fabric, root->report_at);
     for (int64_t began_ns = cot_now_ns(); cot_now_ns() - began_ns < PATIENCE_NS; sched_yield())
         for (int rank = 1; rank < g->options.ranks; rank++)
-            if (root->fabric->ops->test(root->fabric, root->report_signal + (size_t)rank * sizeof(uint64_t),
-                                        STEP_FAILED))
+            if (cot_load_signal(root->fabric, root->report_signal + (size_t)rank * sizeof(uint64_t)) >=
+                STEP_FAILED)
                 return cot_fail(error, (cot_status)reports[rank].status, "%s", reports[rank].message);
     return status;
 }

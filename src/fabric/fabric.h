@@ -6,7 +6,8 @@
  * that one source at a time raises and never lowers. A backend (threads/, later shmem/) fills in the table of
  * functions.
  *
- * An endpoint (cot_fabric) belongs to one thread. Nothing allocates after alloc.
+ * An endpoint (cot_fabric) belongs to one thread; but threads that keep out of each other's way by a lock may
+ * call its put, put_signal and load. Nothing allocates after alloc.
  */
 #ifndef COT_FABRIC_FABRIC_H
 #define COT_FABRIC_FABRIC_H
@@ -55,14 +56,19 @@ typedef struct cot_fabric_ops {
      * earlier puts to that target as well. */
     void (*put_signal)(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes,
                        cot_sym signal, uint64_t value, cot_phase phase);
-    /* Whether the own signal word is at least `value` (acquire). Never blocks; makes progress where a backend
-     * needs it. */
-    bool (*test)(cot_fabric *fabric, cot_sym signal, uint64_t value);
+    /* The own signal word (acquire). Never blocks; makes progress where a backend needs it. */
+    uint64_t (*load)(cot_fabric *fabric, cot_sym signal);
     /* Waits until it is. Errors: TIMED_OUT, after the group's time-out, naming the phase and rank `from`, or
      * the rank that this one in turn waits for; PEER_FAILED once any rank has called fail. After an error the
      * group is of no more use. */
     cot_status (*wait)(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
                        cot_error *error);
+    /* For who polls with load: nothing was to be done since `since_ns`, first of all rank `from` is waited for.
+     * Gives the turn to compute and the core away for a moment. Errors: as wait. */
+    cot_status (*idle)(cot_fabric *fabric, int64_t since_ns, int from, cot_phase phase, cot_error *error);
+    /* There is something to compute after idle: takes a turn again if one is free, or, with `wait`, when it
+     * comes as in enter. Whether it has one. */
+    bool (*resume)(cot_fabric *fabric, bool wait);
     /* Tells every rank that this one gives up: their waits return PEER_FAILED. */
     void (*fail)(cot_fabric *fabric);
     /* Computing may begin / is over: at most as many ranks compute at once as the group allows (wait lets go
@@ -77,7 +83,8 @@ struct cot_fabric {
     const cot_fabric_ops *ops;
     int rank, ranks;
     cot_traffic (*traffic)[COT_PHASES]; // [ranks]: what this rank has sent to each; its own row stays zero
-    int64_t waited_ns[COT_PHASES];      // time spent inside wait
+    int64_t waited_ns[COT_PHASES];      // time spent waiting, in wait or idle
+    uint64_t waits;                     // how often it had to
 };
 
 /* The same calls without the table in sight. */
@@ -98,6 +105,10 @@ static inline void cot_put_signal(cot_fabric *f, int to, cot_sym where, const vo
                                   cot_sym signal, uint64_t value, cot_phase phase)
 {
     f->ops->put_signal(f, to, where, data, bytes, signal, value, phase);
+}
+static inline uint64_t cot_load_signal(cot_fabric *f, cot_sym signal)
+{
+    return f->ops->load(f, signal);
 }
 static inline cot_status cot_wait(cot_fabric *f, cot_sym signal, uint64_t value, int from, cot_phase phase,
                                   cot_error *error)

@@ -127,6 +127,55 @@ static void test_workers_help(void **state)
     cot_pool_close(pool);
 }
 
+/* Offered work: pieces are handed out under nobody's eyes but each is done once; after withdrawal nobody
+ * comes. */
+struct pieces {
+    _Atomic int64_t next;
+    int64_t n;
+    atomic_int done[MOST];
+    atomic_bool over;
+};
+
+static bool do_piece(void *context)
+{
+    struct pieces *p = context;
+    if (atomic_load(&p->over)) abort();
+    int64_t i = atomic_fetch_add(&p->next, 1);
+    if (i < p->n) atomic_fetch_add(&p->done[i], 1);
+    return i < p->n;
+}
+
+static void test_offers(void **state)
+{
+    (void)state;
+    assert_false(cot_pool_help(NULL));
+    for (int workers = 0; workers <= 3; workers++) {
+        cot_pool *pool;
+        assert_int_equal(cot_pool_open(&pool, workers, NULL), COT_OK);
+        assert_false(cot_pool_help(pool));
+        struct pieces *a = calloc(1, sizeof *a), *b = calloc(1, sizeof *b);
+        a->n = 700, b->n = 1;
+        cot_pool_offer *first = cot_pool_offer_work(pool, do_piece, a),
+                       *second = cot_pool_offer_work(pool, do_piece, b);
+        assert_non_null(first);
+        assert_non_null(second);
+        while (atomic_load(&a->next) < a->n || atomic_load(&b->next) < b->n)
+            if (workers < 2) cot_pool_help(pool);
+        cot_pool_withdraw(pool, second);
+        cot_pool_withdraw(pool, first);
+        atomic_store(&a->over, true);
+        atomic_store(&b->over, true);
+        for (int64_t i = 0; i < a->n; i++) assert_int_equal(a->done[i], 1);
+        assert_int_equal(b->done[0], 1);
+        assert_false(cot_pool_help(pool));
+        usleep(2000); // a worker that still came would abort
+        cot_pool_close(pool);
+        free(a), free(b);
+    }
+    assert_null(cot_pool_offer_work(NULL, do_piece, NULL));
+    cot_pool_withdraw(NULL, NULL);
+}
+
 static void test_close_null(void **state)
 {
     (void)state;
@@ -138,7 +187,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),      cmocka_unit_test(test_many_posters),
         cmocka_unit_test(test_sleepers),   cmocka_unit_test(test_workers_help),
-        cmocka_unit_test(test_close_null),
+        cmocka_unit_test(test_close_null), cmocka_unit_test(test_offers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

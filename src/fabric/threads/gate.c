@@ -52,6 +52,11 @@ bool cot_gate_enter(cot_gate *gate, int rank, int64_t deadline_ns, const atomic_
     return entered;
 }
 
+bool cot_gate_try(cot_gate *gate)
+{
+    return try_enter(gate, UINT64_MAX);
+}
+
 void cot_gate_leave(cot_gate *gate)
 {
     atomic_fetch_add(&gate->permits, 1);

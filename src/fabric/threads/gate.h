@@ -18,6 +18,8 @@ typedef struct cot_gate {
 void cot_gate_open(cot_gate *gate, int ranks, int permits);
 /* Asks until a permit comes (true), `*stop` is not 0 or the deadline is over (false). */
 bool cot_gate_enter(cot_gate *gate, int rank, int64_t deadline_ns, const atomic_int *stop);
+/* Takes a permit (true) if one is free that nobody asks for. */
+bool cot_gate_try(cot_gate *gate);
 void cot_gate_leave(cot_gate *gate); // gives one permit back
 
 /* Between two looks at what has not come for `waited_ns`: gives the core away, later sleeps, so that a group

@@ -91,10 +91,9 @@ static void put_signal(cot_fabric *fabric, int to, cot_sym where, const void *da
     atomic_store_explicit(word(endpoint_of(fabric)->group, to, signal), value, memory_order_release);
 }
 
-static bool test(cot_fabric *fabric, cot_sym signal, uint64_t value)
+static uint64_t load(cot_fabric *fabric, cot_sym signal)
 {
-    return atomic_load_explicit(word(endpoint_of(fabric)->group, fabric->rank, signal),
-                                memory_order_acquire) >= value;
+    return atomic_load_explicit(word(endpoint_of(fabric)->group, fabric->rank, signal), memory_order_acquire);
 }
 
 static void let_go(struct endpoint *self)
@@ -120,45 +119,53 @@ static int culprit(cot_fabric_group *group, int from)
     return from;
 }
 
-static cot_status wait_long(struct endpoint *self, cot_sym signal, uint64_t value, int from, cot_phase phase,
-                            cot_error *error)
+static cot_status idle(cot_fabric *fabric, int64_t since_ns, int from, cot_phase phase, cot_error *error)
 {
+    struct endpoint *self = endpoint_of(fabric);
     cot_fabric_group *group = self->group;
-    const int64_t since_ns = cot_now_ns();
+    const int64_t begin_ns = cot_now_ns(), waited_ns = begin_ns - since_ns;
+    const int failed = atomic_load(&group->failed);
     let_go(self);
+    if (!atomic_load_explicit(&self->awaits, memory_order_relaxed)) fabric->waits++;
     atomic_store(&self->awaits, from + 1);
-    cot_status status = COT_OK;
-    while (!test(&self->fabric, signal, value)) {
-        const int64_t waited_ns = cot_now_ns() - since_ns;
-        const int failed = atomic_load(&group->failed);
-        if (failed) {
-            status = cot_fail(error, COT_PEER_FAILED, "rank %d failed while rank %d waited in '%s'",
-                              failed - 1, self->fabric.rank, cot_phase_name(phase));
-            break;
-        }
-        if (waited_ns >= group->timeout_ns) {
-            status = cot_fail(error, COT_TIMED_OUT, "rank %d did not answer in '%s' within %.1f s",
-                              culprit(group, from), cot_phase_name(phase), (double)group->timeout_ns * 1e-9);
-            break;
-        }
-        cot_back_off(waited_ns);
-    }
-    if (!status) {
-        atomic_store(&self->awaits, 0);
+    if (failed)
+        return cot_fail(error, COT_PEER_FAILED, "rank %d failed while rank %d waited in '%s'", failed - 1,
+                        fabric->rank, cot_phase_name(phase));
+    if (waited_ns >= group->timeout_ns)
+        return cot_fail(error, COT_TIMED_OUT, "rank %d did not answer in '%s' within %.1f s",
+                        culprit(group, from), cot_phase_name(phase), (double)group->timeout_ns * 1e-9);
+    cot_back_off(waited_ns);
+    fabric->waited_ns[phase] += cot_now_ns() - begin_ns;
+    return COT_OK;
+}
+
+static bool resume(cot_fabric *fabric, bool wait)
+{
+    struct endpoint *self = endpoint_of(fabric);
+    cot_fabric_group *group = self->group;
+    atomic_store(&self->awaits, 0);
+    if (!self->inside || !group->gated || self->holding) return true;
+    if (wait)
         take_again(self);
-    }
-    self->fabric.waited_ns[phase] += cot_now_ns() - since_ns;
-    return status;
+    else
+        self->holding = cot_gate_try(&group->gate);
+    return self->holding;
 }
 
 static cot_status wait(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
                        cot_error *error)
 {
     for (int spins = 0; spins < SPINS; spins++) {
-        if (test(fabric, signal, value)) return COT_OK;
+        if (load(fabric, signal) >= value) return COT_OK;
         cot_pause();
     }
-    return wait_long(endpoint_of(fabric), signal, value, from, phase, error);
+    const int64_t since_ns = cot_now_ns();
+    while (load(fabric, signal) < value) {
+        cot_status status = idle(fabric, since_ns, from, phase, error);
+        if (status != COT_OK) return status;
+    }
+    resume(fabric, true);
+    return COT_OK;
 }
 
 static void fail(cot_fabric *fabric)
@@ -191,8 +198,10 @@ static const cot_fabric_ops ops = {
     .local = local,
     .put = put,
     .put_signal = put_signal,
-    .test = test,
+    .load = load,
     .wait = wait,
+    .idle = idle,
+    .resume = resume,
     .fail = fail,
     .enter = enter,
     .leave = leave,
