@@ -66,7 +66,7 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_er
                               .whole = &e->whole,
                               .type = strcmp(o->precision, "fp32") == 0 ? COT_F32 : COT_BF16,
                               .data_parallel = strcmp(o->attention, "dp") == 0,
-                              .helpers = threads > o->ranks ? threads - o->ranks + 1 : 1,
+                              .helpers = threads,
                               .op = cot_moe_operator_find(o->op ? o->op : cot_moe_operator_names()[0]),
                               .step_tokens = o->step_tokens,
                               .capture = o->capture_routing};

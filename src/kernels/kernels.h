@@ -47,6 +47,9 @@ typedef struct cot_kernels {
     /* gpt-oss: g = min(gate, limit), u = clamp(up, -limit, limit); out = (u + 1) g sigmoid(alpha g) */
     void (*swiglu_clamped)(void *out, cot_dtype type, const float *gate, const float *up, int64_t n,
                            float limit, float alpha);
+    void (*gelu)(void *out, cot_dtype type, const float *x,
+                 int64_t n); // x Phi(x), Phi the normal distribution's
+    void (*relu)(void *out, cot_dtype type, const float *x, int64_t n);
     /* p[i] = exp(scale s[i] - max) / (sum + sink's share) for begin <= i < end, 0 for the other i in [0, n). The max and
      * the sum run over [begin, end), and over `*sink` (already a logit) where it is not NULL. Sums depend on begin, end
      * and i mod 32 alone, so that a row shifted by a multiple of 32 gives the same bits. begin < end. */

@@ -85,7 +85,7 @@ static cot_status feed_forward(cot_runner *r, int64_t layer, int64_t moe_layer, 
     cot_ffn_shape shape = cot_dense_shape(r->c, r->o.type);
     cot_ffn_job job = {
         .weights = w->dense, .count = rows, .x = cot_runner_row(r, s->typed, s->home0, r->c->hidden), .y = y};
-    if (rows) cot_ffn_run(r->o.kernels, r->o.pool, &shape, &job, 1, s->dense_scratch, s->gemms);
+    if (rows) cot_ffn_run(r->o.kernels, r->o.pool, &shape, &job, 1, s->dense_scratch);
     r->stats.dense_ns += r->fabric->ops->now_ns(r->fabric) - began_ns;
     return COT_OK;
 }

@@ -67,7 +67,7 @@ static void place_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena)
     s->sines = cot_arena_take(arena, n * (size_t)c->rope_width / 2, sizeof(float));
     cot_ffn_shape dense = cot_dense_shape(c, r->o.type);
     if (c->moe_layers < c->layers)
-        s->dense_scratch = cot_arena_take(arena, 1, cot_ffn_scratch_bytes(&dense, r->o.step_tokens));
+        s->dense_scratch = cot_arena_take(arena, 1, cot_ffn_scratch_bytes(&dense, r->o.step_tokens, 1));
     s->gemms = cot_arena_take(arena, (size_t)most(heads.heads, 1), sizeof(cot_gemm));
     size_t routed = (size_t)(c->moe_layers * r->o.step_tokens * c->gate.top_k);
     s->experts = cot_arena_take(arena, routed, sizeof *s->experts);
@@ -109,6 +109,8 @@ static cot_moe_options moe_of(const cot_runner_options *o, cot_fabric *fabric)
     return (cot_moe_options){.fabric = fabric,
                              .kernels = o->kernels,
                              .pool = o->pool,
+                             .threads = o->helpers,
+                             .combine_type = o->type,
                              .expert = cot_expert_shape(c, o->type),
                              .shared = cot_shared_shape(c, o->type),
                              .experts = c->gate.experts,

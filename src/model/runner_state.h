@@ -23,7 +23,7 @@ typedef struct cot_step_scratch {
     float *width_sums;      // [N][2] sums of squares over whole-width q and k
     float *cosines, *sines; // [N][rope_width / 2]
     uint8_t *dense_scratch; // one network's over N rows
-    cot_gemm *gemms;        // [heads] or of a dense network
+    cot_gemm *gemms;        // [heads]
     uint16_t *experts;      // [MoE layers][N][K] of the home rows
     float *weights;
     int32_t *position, *sequence; // [N] of this rank's rows

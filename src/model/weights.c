@@ -74,14 +74,16 @@ static void network(const cot_ffn_shape *shape, cot_weight first, int64_t layer,
     int64_t h = shape->hidden, i = shape->intermediate;
     cot_weight gate = first, up = first + 1, down = first + 2;
     cot_load_group(load);
-    cot_load_pack(load, (cot_piece){gate, layer, expert, 0, i, 0, h}, to + at.gate_up, shape->type, 2 * i, 0);
-    cot_load_pack(load, (cot_piece){up, layer, expert, 0, i, 0, h}, to + at.gate_up, shape->type, 2 * i, i);
+    cot_load_pack(load, (cot_piece){gate, layer, expert, 0, i, 0, h}, to + at.gate, shape->type, i, 0);
+    cot_load_group(load);
+    cot_load_pack(load, (cot_piece){up, layer, expert, 0, i, 0, h}, to + at.up, shape->type, i, 0);
     cot_load_group(load);
     cot_load_pack(load, (cot_piece){down, layer, expert, 0, h, 0, i}, to + at.down, shape->type, h, 0);
     if (!shape->biased) return;
-    float *gate_up_bias = (float *)(void *)(to + at.gate_up_bias);
-    cot_load_read(load, (cot_piece){first + 3, layer, expert, 0, 1, 0, i}, gate_up_bias);
-    cot_load_read(load, (cot_piece){first + 4, layer, expert, 0, 1, 0, i}, gate_up_bias + i);
+    cot_load_read(load, (cot_piece){first + 3, layer, expert, 0, 1, 0, i},
+                  (float *)(void *)(to + at.gate_bias));
+    cot_load_read(load, (cot_piece){first + 4, layer, expert, 0, 1, 0, i},
+                  (float *)(void *)(to + at.up_bias));
     cot_load_read(load, (cot_piece){first + 5, layer, expert, 0, 1, 0, h},
                   (float *)(void *)(to + at.down_bias));
 }

@@ -1,54 +1,53 @@
 #include "moe/ffn.h"
 
-#include "kernels/pack.h"
+#include <stdalign.h>
 
-static size_t round_up_64(size_t bytes)
+static const int64_t tasks_wanted = 32; // of a product over all jobs: enough to even out a few threads
+
+static size_t act_bytes(const cot_ffn_shape *shape, int64_t rows)
 {
+    size_t bytes = (size_t)(rows * shape->intermediate) * cot_dtype_bytes(shape->type);
     return (bytes + 63) / 64 * 64;
 }
 
-cot_ffn_layout cot_ffn_layout_of(const cot_ffn_shape *shape)
-{
-    cot_ffn_layout layout = {0};
-    layout.down = (size_t)cot_packed_bytes(shape->type, shape->hidden, 2 * shape->intermediate);
-    layout.gate_up_bias =
-        layout.down + (size_t)cot_packed_bytes(shape->type, shape->intermediate, shape->hidden);
-    layout.down_bias = layout.gate_up_bias;
-    if (shape->biased) layout.down_bias += round_up_64((size_t)(2 * shape->intermediate) * sizeof(float));
-    layout.bytes = layout.down_bias;
-    if (shape->biased) layout.bytes += round_up_64((size_t)shape->hidden * sizeof(float));
-    return layout;
-}
+/* What run remembers of a job. */
+struct place {
+    int64_t first_row;            // of its activations
+    int64_t first_up, first_down; // tile
+};
 
-static size_t gate_up_bytes(const cot_ffn_shape *shape, int64_t rows)
+size_t cot_ffn_scratch_bytes(const cot_ffn_shape *shape, int64_t rows, int64_t count)
 {
-    return round_up_64((size_t)(rows * 2 * shape->intermediate) * sizeof(float));
-}
-
-size_t cot_ffn_scratch_bytes(const cot_ffn_shape *shape, int64_t rows)
-{
-    return gate_up_bytes(shape, rows) +
-           round_up_64((size_t)(rows * shape->intermediate) * cot_dtype_bytes(shape->type));
+    return act_bytes(shape, rows) + (size_t)count * sizeof(struct place);
 }
 
 struct run {
     const cot_kernels *kernels;
     const cot_ffn_shape *shape;
-    cot_ffn_layout layout;
     const cot_ffn_job *jobs;
-    const cot_gemm *gemms; // the products in hand; their C follow one another in the order of the jobs
-    int64_t count;
-    float *gate_up;      // [rows][2I]
-    uint8_t *activation; // [rows][I]
+    int64_t count, tasks; // tasks: wanted of each job
+    uint8_t *act;         // [rows][I]
+    struct place *places; // [count]
+    bool down;            // the product in hand
 };
 
-/* The job whose rows of gate_up hold this address: the last that begins at or before it. */
-static int64_t job_at(const struct run *run, const float *row)
+static int64_t divide_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static int64_t first_tile(const struct run *run, int64_t job)
+{
+    return run->down ? run->places[job].first_down : run->places[job].first_up;
+}
+
+/* The job of a tile: the last that begins at or before it (jobs without rows have none). */
+static int64_t job_of(const struct run *run, int64_t tile)
 {
     int64_t low = 0, high = run->count;
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        if (run->gemms[middle].c <= row)
+        if (first_tile(run, middle) <= tile)
             low = middle;
         else
             high = middle;
@@ -56,78 +55,61 @@ static int64_t job_at(const struct run *run, const float *row)
     return low;
 }
 
-static void activate(void *context, int64_t i)
+/* Tiles of a job: rows go fastest, so that threads that run side by side read the same panels. */
+static void run_tile(void *context, int64_t tile)
 {
     const struct run *run = context;
     const cot_ffn_shape *shape = run->shape;
-    int64_t width = shape->intermediate;
-    float *gate = run->gate_up + i * 2 * width;
-    void *out = run->activation + (size_t)(i * width) * cot_dtype_bytes(shape->type);
-    if (shape->biased) {
-        const uint8_t *weights = run->jobs[job_at(run, gate)].weights;
-        run->kernels->add(gate, weights + run->layout.gate_up_bias, COT_F32, 2 * width);
+    const int64_t j = job_of(run, tile);
+    const cot_ffn_job *job = &run->jobs[j];
+    const cot_ffn_blocks blocks = cot_ffn_blocks_of(shape, job->count, run->tasks);
+    const int64_t row_tiles = divide_up(job->count, blocks.rows), i = tile - first_tile(run, j);
+    const int64_t columns = run->down ? blocks.down_columns : blocks.up_columns,
+                  n = run->down ? shape->hidden : shape->intermediate;
+    const int64_t m0 = i % row_tiles * blocks.rows, c0 = i / row_tiles * columns;
+    const int64_t m = job->count - m0 < blocks.rows ? job->count - m0 : blocks.rows,
+                  c1 = c0 + columns < n ? c0 + columns : n;
+    const int64_t width = shape->intermediate;
+    const size_t bytes = cot_dtype_bytes(shape->type);
+    uint8_t *act = run->act + (size_t)((run->places[j].first_row + m0) * width) * bytes;
+    if (run->down) {
+        cot_ffn_down_tile(run->kernels, shape, job->weights, act, width, m, c0, c1,
+                          job->y + m0 * shape->hidden, shape->hidden);
+        return;
     }
-    if (shape->limit > 0)
-        run->kernels->swiglu_clamped(out, shape->type, gate, gate + width, width, shape->limit, shape->alpha);
-    else
-        run->kernels->swiglu(out, shape->type, gate, gate + width, width);
-}
-
-static void add_down_bias(void *context, int64_t i)
-{
-    const struct run *run = context;
-    const cot_ffn_job *job = &run->jobs[i];
-    for (int64_t row = 0; row < job->count; row++)
-        run->kernels->add(job->y + row * run->shape->hidden, job->weights + run->layout.down_bias, COT_F32,
-                          run->shape->hidden);
+    alignas(64) float scratch[COT_FFN_TILE_FLOATS];
+    const uint8_t *x = (const uint8_t *)job->x + (job->rows ? 0 : (size_t)(m0 * shape->hidden) * bytes);
+    cot_ffn_up_tile(run->kernels, shape, job->weights, x, shape->hidden, job->rows ? job->rows + m0 : NULL, m,
+                    c0, c1, act, width, scratch);
 }
 
 void cot_ffn_run(const cot_kernels *kernels, cot_pool *pool, const cot_ffn_shape *shape,
-                 const cot_ffn_job *jobs, int64_t count, void *scratch, cot_gemm *gemms)
+                 const cot_ffn_job *jobs, int64_t count, void *scratch)
 {
-    int64_t hidden = shape->hidden, width = shape->intermediate, rows = 0;
-    for (int64_t j = 0; j < count; j++) rows += jobs[j].count;
+    int64_t rows = 0, busy = 0;
+    for (int64_t j = 0; j < count; j++) {
+        rows += jobs[j].count;
+        busy += jobs[j].count > 0;
+    }
     if (!rows) return;
     struct run run = {.kernels = kernels,
                       .shape = shape,
-                      .layout = cot_ffn_layout_of(shape),
                       .jobs = jobs,
-                      .gemms = gemms,
                       .count = count,
-                      .gate_up = scratch,
-                      .activation = (uint8_t *)scratch + gate_up_bytes(shape, rows)};
-    float *gate_up = run.gate_up;
+                      .tasks = divide_up(tasks_wanted, busy),
+                      .act = scratch,
+                      .places = (struct place *)(void *)((uint8_t *)scratch + act_bytes(shape, rows))};
+    struct place next = {0};
     for (int64_t j = 0; j < count; j++) {
-        gemms[j] = (cot_gemm){.type = shape->type,
-                              .m = jobs[j].count,
-                              .n = 2 * width,
-                              .k = hidden,
-                              .a = jobs[j].x,
-                              .a_stride = hidden,
-                              .a_rows = jobs[j].rows,
-                              .b = jobs[j].weights + run.layout.gate_up,
-                              .b_panel_stride = cot_panel_elements(hidden),
-                              .c = gate_up,
-                              .c_stride = 2 * width};
-        gate_up += jobs[j].count * 2 * width;
+        run.places[j] = next;
+        if (!jobs[j].count) continue;
+        const cot_ffn_blocks blocks = cot_ffn_blocks_of(shape, jobs[j].count, run.tasks);
+        const int64_t row_tiles = divide_up(jobs[j].count, blocks.rows);
+        next.first_row += jobs[j].count;
+        next.first_up += row_tiles * divide_up(shape->intermediate, blocks.up_columns);
+        next.first_down += row_tiles * divide_up(shape->hidden, blocks.down_columns);
     }
-    cot_matmul(kernels, pool, gemms, count);
-    cot_pool_run(pool, rows, activate, &run);
-
-    const uint8_t *activation = run.activation;
-    for (int64_t j = 0; j < count; j++) {
-        gemms[j] = (cot_gemm){.type = shape->type,
-                              .m = jobs[j].count,
-                              .n = hidden,
-                              .k = width,
-                              .a = activation,
-                              .a_stride = width,
-                              .b = jobs[j].weights + run.layout.down,
-                              .b_panel_stride = cot_panel_elements(width),
-                              .c = jobs[j].y,
-                              .c_stride = hidden};
-        activation += (size_t)(jobs[j].count * width) * cot_dtype_bytes(shape->type);
-    }
-    cot_matmul(kernels, pool, gemms, count);
-    if (shape->biased) cot_pool_run(pool, count, add_down_bias, &run);
+    cot_pool_run(pool, next.first_up, run_tile, &run);
+    run.down = true;
+    cot_pool_run(pool, next.first_down, run_tile, &run);
 }

@@ -1,23 +1,69 @@
-/* SwiGLU feed-forward networks on packed weights: experts, shared experts, dense layers. */
+/* Feed-forward networks on packed weights: experts, shared experts, dense layers. In tiles, of which both a whole
+ * network's run and an operator's tasks are made. */
 #ifndef COT_MOE_FFN_H
 #define COT_MOE_FFN_H
-#include "kernels/matmul.h"
+#include "base/pool.h"
+#include "kernels/kernels.h"
 
-/* y = W_down act(W_gate x + b_gate, W_up x + b_up) + b_down; act: swiglu, or swiglu_clamped if limit > 0. */
+typedef enum cot_ffn_activation {
+    COT_FFN_SWIGLU, // act = silu(gate) up; limit > 0: kernels.h's swiglu_clamped
+    COT_FFN_GELU,   // act = gelu(up), the exact (erf) form; there is no gate
+    COT_FFN_RELU    // act = max(up, 0); there is no gate
+} cot_ffn_activation;
+
+/* y = W_down act(W_gate x + b_gate, W_up x + b_up) + b_down */
 typedef struct cot_ffn_shape {
-    cot_dtype type;               // F32 or BF16: weights and activations
+    cot_dtype type; // F32 or BF16: weights, rows and activations
+    cot_ffn_activation activation;
     int64_t hidden, intermediate; // H, I
     bool biased;
-    float limit, alpha; // limit 0: plain SwiGLU
+    float limit, alpha; // of clamped SwiGLU; limit 0: plain
 } cot_ffn_shape;
 
-/* One network's weights in one block of memory: packed [H][2I] (columns 0..I-1 gate, I..2I-1 up), packed
- * [I][H], and, if biased, float [2I] and [H]. All offsets are multiples of 64. */
+static inline bool cot_ffn_is_gated(const cot_ffn_shape *shape)
+{
+    return shape->activation == COT_FFN_SWIGLU;
+}
+
+/* One network's weights in one block of memory: packed (kernels/pack.h) gate [H][I] and up [H][I], each of whole
+ * panels, packed down [I][H], and, if biased, float [I], [I] and [H]. Without a gate its two parts take no
+ * bytes. All offsets are multiples of 64. */
 typedef struct cot_ffn_layout {
-    size_t gate_up, down, gate_up_bias, down_bias; // offsets in bytes
+    size_t gate, up, down, gate_bias, up_bias, down_bias; // offsets in bytes
     size_t bytes;
 } cot_ffn_layout;
 cot_ffn_layout cot_ffn_layout_of(const cot_ffn_shape *shape);
+
+/* How the two products of one network are cut into tiles: `rows` rows by so many columns of I (up) or of H
+ * (down), the last ones fewer. Columns are whole panels. */
+typedef struct cot_ffn_blocks {
+    int64_t rows, up_columns, down_columns;
+} cot_ffn_blocks;
+
+enum {
+    COT_FFN_TILE_ROWS = 96, // bM: no tile has more rows, and with that many weights cost nothing to read
+    COT_FFN_TILE_FLOATS = 1 << 15 // scratch enough for any tile of cot_ffn_blocks_of's
+};
+
+/* The blocks for a network with `rows` >= 1 rows, such that each of its products makes about `tasks` tiles if it
+ * can while a tile stays worth handing out. Results never depend on them. */
+cot_ffn_blocks cot_ffn_blocks_of(const cot_ffn_shape *shape, int64_t rows, int64_t tasks);
+
+/* Floats of scratch that an up tile of `rows` by `columns` takes. */
+int64_t cot_ffn_tile_floats(const cot_ffn_shape *shape, int64_t rows, int64_t columns);
+
+/* act[i][c0 .. c1) = the activation of row i, i < m; row i is x[rows ? rows[i] : i], H elements of `type`, rows
+ * `x_stride` elements apart. act: `type`, rows `act_stride` elements apart, act[i][0] is column 0. c0 is a multiple
+ * of COT_PANEL, c1 too or it is I. scratch: cot_ffn_tile_floats(shape, m, c1 - c0) floats at a multiple of 64 bytes
+ * that no one else touches meanwhile. Never allocates; a row's bits depend on that row alone, whatever the tile. */
+void cot_ffn_up_tile(const cot_kernels *kernels, const cot_ffn_shape *shape, const uint8_t *weights,
+                     const void *x, int64_t x_stride, const int32_t *rows, int64_t m, int64_t c0, int64_t c1,
+                     void *act, int64_t act_stride, float *scratch);
+/* y[i][c0 .. c1) = act[i] W_down + b_down in fp32, i < m, rows `y_stride` floats apart; the columns and the law as
+ * above, with H for I. */
+void cot_ffn_down_tile(const cot_kernels *kernels, const cot_ffn_shape *shape, const uint8_t *weights,
+                       const void *act, int64_t act_stride, int64_t m, int64_t c0, int64_t c1, float *y,
+                       int64_t y_stride);
 
 /* One network's rows: y[i] = ffn(weights, x[rows ? rows[i] : i]), i < count. */
 typedef struct cot_ffn_job {
@@ -28,11 +74,13 @@ typedef struct cot_ffn_job {
     float *y;      // [count][H]
 } cot_ffn_job;
 
-/* Scratch for `rows` rows in all: floats [rows][2I] and `type` [rows][I]. */
-size_t cot_ffn_scratch_bytes(const cot_ffn_shape *shape, int64_t rows);
-/* Runs independent jobs of one shape, their rows in all at most what `scratch` (64-aligned) was sized for.
- * `gemms` has room for `count` descriptors. Never allocates; a row's result depends on that row alone. */
+enum { COT_FFN_LAUNCHES = 2 }; // loops over threads that cot_ffn_run begins
+
+/* Scratch for `rows` rows of `count` jobs in all: `type` [rows][I], and where the tiles of each job begin. */
+size_t cot_ffn_scratch_bytes(const cot_ffn_shape *shape, int64_t rows, int64_t count);
+/* Runs independent jobs of one shape, they and their rows in all at most what `scratch` (64-aligned) was sized for:
+ * all up tiles, then all down tiles. Never allocates; a row's result depends on that row alone. */
 void cot_ffn_run(const cot_kernels *kernels, cot_pool *pool, const cot_ffn_shape *shape,
-                 const cot_ffn_job *jobs, int64_t count, void *scratch, cot_gemm *gemms);
+                 const cot_ffn_job *jobs, int64_t count, void *scratch);
 
 #endif

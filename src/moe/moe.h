@@ -4,34 +4,68 @@
 #include "fabric/fabric.h"
 #include "moe/ffn.h"
 #include "moe/gate.h"
+#include "moe/timeline.h"
 
-/* Where one layer's experts live: expert e's weights are slot `slot[e]` of rank `rank[e]`, on all ranks
- * alike. */
+/* Where one layer's experts live, on all ranks alike: replica i is slot slot[i] of rank rank[i], and the
+ * replicas of expert e are begin[e] <= i < begin[e + 1], one at least. begin NULL: each expert has one
+ * replica, i = e. */
 typedef struct cot_moe_placement {
-    const int32_t *rank, *slot; // [E]
+    const int32_t *rank, *slot; // [replicas]
+    const int32_t *begin;       // [E + 1] or NULL
 } cot_moe_placement;
 
+/* The replica of expert e that serves token number t of rank `home`: one on that rank, else all in turn. Every
+ * rank finds the same. */
+static inline int64_t cot_moe_replica(const cot_moe_placement *p, int64_t e, int home, int64_t t)
+{
+    if (!p->begin) return e;
+    const int32_t begin = p->begin[e], count = p->begin[e + 1] - begin;
+    for (int32_t i = 0; i < count; i++)
+        if (p->rank[begin + i] == home) return begin + i;
+    return begin + (home + t) % count;
+}
+
 typedef struct cot_moe_layer {
-    const cot_gate *gate;
+    const cot_gate *gate; // NULL: the routing is given
     cot_moe_placement placement;
     cot_sym slots;            // this layer's slots on every rank, cot_ffn_layout bytes each
     const uint8_t *shared;    // shared expert's weights, whole on every rank, or NULL
     const float *shared_gate; // [H]: the shared expert's output times sigmoid(x . shared_gate); NULL: times 1
 } cot_moe_layer;
 
+/* How the rows of a token's experts become one. X(NAME, "as --combine spells it") */
+#define COT_COMBINE_LIST(X)                                                                                  \
+    X(EXACT, "exact")     /* each expert's row travels; added at home: the same bits for every placement */  \
+    X(REDUCED, "reduced") /* each rank adds up its experts' rows in fp32, and one row travels */
+
+typedef enum cot_moe_combine {
+#define COT_COMBINE_ENUM(name, text) COT_COMBINE_##name,
+    COT_COMBINE_LIST(COT_COMBINE_ENUM)
+#undef COT_COMBINE_ENUM
+} cot_moe_combine;
+
 /* Sizes that one operator serves; the same on every rank. */
 typedef struct cot_moe_options {
     cot_fabric *fabric;
     const cot_kernels *kernels;
-    cot_pool *pool;               // may be NULL
+    cot_pool *pool;             // may be NULL
+    int threads;                // that may work for this rank at once, itself included; >= 1
+    cot_moe_timeline *timeline; // where work is recorded; NULL: nowhere
+    cot_moe_combine combine;
+    cot_dtype combine_type;       // F32 or BF16: what travels back; what travels there is expert.type
     cot_ffn_shape expert, shared; // shared.intermediate 0: no layer has a shared expert
     int64_t experts, top_k;       // E, K
-    int64_t tokens;               // most tokens of one pass over all ranks together
+    int64_t slots;                // experts that one rank holds at most; 0: E
+    int64_t tokens;               // most tokens of one call over all ranks together
 } cot_moe_options;
 
-/* Where the time of this rank went, summed over passes. */
+/* What this rank's part took, summed over calls. bulk: the rank's own time, where dispatch and combine include
+ * waiting. fused: time of all threads in the tasks of this rank; waiting is in the fabric's waited_ns. */
 typedef struct cot_moe_times {
-    int64_t gate_ns, dispatch_ns, expert_ns, shared_ns, combine_ns; // dispatch and combine include waiting
+    int64_t gate_ns, dispatch_ns, expert_ns, shared_ns, combine_ns;
+    uint64_t passes;      // a call is one, or several where it has more tokens than fit
+    uint64_t launches;    // loops over threads begun, each with its wait for the last thread
+    uint64_t tile_passes; // times that an expert's weights were read
 } cot_moe_times;
 
 typedef struct cot_moe cot_moe;
@@ -43,12 +77,14 @@ typedef struct cot_moe_operator {
     /* Collective. `*options` is copied, what it points to must live on. Errors: INVALID_ARGUMENT (E, K as
      * cot_gate_check has them, T K beyond int32, sizes or types that no network has), OUT_OF_MEMORY. */
     cot_status (*open)(cot_moe **moe, const cot_moe_options *options, cot_error *error);
-    /* Collective: every rank calls with its own tokens, none on some or all ranks included. y [T][H] = sum
-     * over the chosen experts, in ascending order, of their weighted rows (each rounded to expert.type, also
-     * when it never left this rank), added in fp32 to 0, plus the shared expert's row. x [T][H] is fp32.
-     * experts, weights [T][K]: the routing, as cot_gate_route gives it. Errors: INVALID_ARGUMENT (gate not
-     * finite), TIMED_OUT, PEER_FAILED; a rank that fails calls the fabric's fail, so that all return. Never
-     * allocates. */
+    /* Collective: every rank calls with its own tokens; some may have none. x [T][H] is fp32. experts, weights
+     * [T][K]: the routing as cot_gate_route gives it; with layer->gate NULL they are given, ascending within a
+     * token. y [T][H] = sum of the weighted rows of a token's experts, each rounded to combine_type (also when
+     * it never left its rank), in ascending order, in fp32 from 0; with `reduced` rows of experts on one rank
+     * are added in fp32 first, the sum is rounded, and the ranks' sums are added in ascending order. Then plus
+     * the shared expert's row. Errors: INVALID_ARGUMENT (gate not finite, routing out of range, no token on any
+     * rank), on all ranks, with y, experts and weights as they were and the group as good as before; TIMED_OUT,
+     * PEER_FAILED, after which the group is of no more use and has been told so. Never allocates. */
     cot_status (*forward)(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
                           float *weights, const float *x, int64_t tokens, cot_error *error);
     void (*close)(cot_moe *moe); // NULL is fine

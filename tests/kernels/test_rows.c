@@ -53,8 +53,21 @@ static void length(const cot_kernels *kernels, int64_t n)
         for (int64_t i = 0; i < n; i++) {
             double g = fmin(x[i], 3), u = fmin(fmax(y[i], -3), 3),
                    exact = (u + 1) * g * sigmoid((double)1.702f * g);
-            expect(kernels, "swiglu_clamped", out.data, type, i, n, exact, fabs(exact) + 1e-7);
+            expect(kernels, "swiglu_clamped", out.data, type, i, n, exact,
+                   2 * fabs(exact) + 1e-7); // alpha g is rounded
         }
+        kernels->gelu(out.data, type, x, n);
+        for (int64_t i = 0; i < n; i++) {
+            double exact = 0.5 * x[i] * erfc(-x[i] * sqrt(0.5));
+            expect(kernels, "gelu", out.data, type, i, n, exact, fabs(exact) + 0.2);
+        }
+        kernels->relu(out.data, type, x, n);
+        for (int64_t i = 0; i < n; i++)
+            CHECK(get_element(out.data, type, i) == (x[i] < 0 ? 0
+                                                     : type == COT_F32
+                                                         ? x[i]
+                                                         : cot_bf16_to_f32(cot_f32_to_bf16(x[i]))),
+                  "%s relu %s", kernels->name, cot_dtype_name(type));
         guarded z = guarded_random(n, type, 4);
         memcpy(out.data, z.data, (size_t)n * cot_dtype_bytes(type));
         guarded sum_of = guarded_random(n, COT_F32, 2);

@@ -201,57 +201,74 @@ static inline bool oracle_route(int64_t *experts, double *weights, const struct 
 
 struct oracle_ffn {
     cot_ffn_shape shape;
-    float *gate_up, *down, *gate_up_bias, *down_bias; // [2I][H], [H][I], [2I], [H]
-    uint8_t *packed;                                  // as cot_ffn_layout_of lays it out
+    float *gate, *up, *down;                // [I][H], [I][H], [H][I]; no gate: NULL
+    float *gate_bias, *up_bias, *down_bias; // [I], [I], [H]
+    uint8_t *packed;                        // as cot_ffn_layout_of lays it out
 };
+
+/* A matrix of n rows of k, drawn, packed to `to`. */
+static inline float *oracle_matrix(uint8_t *to, cot_dtype type, int64_t k, int64_t n, struct draw *draw)
+{
+    float *plain = draw_typed(draw, n * k, 3 / sqrt((double)k), type);
+    cot_pack_columns(to, type, k, n, 0, n, plain, COT_F32, k);
+    return plain;
+}
+
+static inline float *oracle_bias(uint8_t *to, int64_t n, struct draw *draw)
+{
+    float *bias = draw_floats(draw, n, 1);
+    memcpy(to, bias, (size_t)n * sizeof *bias);
+    return bias;
+}
 
 static inline struct oracle_ffn oracle_ffn_new(const cot_ffn_shape *shape, struct draw *draw)
 {
     struct oracle_ffn o = {.shape = *shape};
-    int64_t hidden = shape->hidden, width = shape->intermediate;
-    o.gate_up = draw_typed(draw, 2 * width * hidden, 3 / sqrt((double)hidden), shape->type);
-    o.down = draw_typed(draw, hidden * width, 3 / sqrt((double)width), shape->type);
-    cot_ffn_layout layout = cot_ffn_layout_of(shape);
-    assert_int_equal(
-        (layout.gate_up | layout.down | layout.gate_up_bias | layout.down_bias | layout.bytes) % 64, 0);
-    o.packed = poisoned(layout.bytes);
-    cot_pack_columns(o.packed + layout.gate_up, shape->type, hidden, 2 * width, 0, 2 * width, o.gate_up,
-                     COT_F32, hidden);
-    cot_pack_columns(o.packed + layout.down, shape->type, width, hidden, 0, hidden, o.down, COT_F32, width);
+    const int64_t hidden = shape->hidden, width = shape->intermediate;
+    const bool gated = shape->activation == COT_FFN_SWIGLU;
+    cot_ffn_layout at = cot_ffn_layout_of(shape);
+    assert_int_equal((at.gate | at.up | at.down | at.gate_bias | at.up_bias | at.down_bias | at.bytes) % 64,
+                     0);
+    o.packed = poisoned(at.bytes);
+    if (gated) o.gate = oracle_matrix(o.packed + at.gate, shape->type, hidden, width, draw);
+    o.up = oracle_matrix(o.packed + at.up, shape->type, hidden, width, draw);
+    o.down = oracle_matrix(o.packed + at.down, shape->type, width, hidden, draw);
     if (!shape->biased) return o;
-    o.gate_up_bias = draw_floats(draw, 2 * width, 1);
-    o.down_bias = draw_floats(draw, hidden, 1);
-    memcpy(o.packed + layout.gate_up_bias, o.gate_up_bias, (size_t)(2 * width) * sizeof(float));
-    memcpy(o.packed + layout.down_bias, o.down_bias, (size_t)hidden * sizeof(float));
+    if (gated) o.gate_bias = oracle_bias(o.packed + at.gate_bias, width, draw);
+    o.up_bias = oracle_bias(o.packed + at.up_bias, width, draw);
+    o.down_bias = oracle_bias(o.packed + at.down_bias, hidden, draw);
     return o;
 }
 
 static inline void oracle_ffn_free(struct oracle_ffn *o)
 {
-    free(o->gate_up), free(o->down), free(o->gate_up_bias), free(o->down_bias), free(o->packed);
+    free(o->gate), free(o->up), free(o->down), free(o->gate_bias), free(o->up_bias), free(o->down_bias);
+    free(o->packed);
+}
+
+static inline double oracle_activation(const cot_ffn_shape *shape, double gate, double up)
+{
+    double limit = (double)shape->limit, alpha = (double)shape->alpha;
+    if (shape->activation == COT_FFN_GELU) return up * (1 + erf(up / sqrt(2))) / 2;
+    if (shape->activation == COT_FFN_RELU) return fmax(up, 0);
+    if (limit <= 0) return gate / (1 + exp(-gate)) * up;
+    gate = fmin(gate, limit), up = fmax(fmin(up, limit), -limit);
+    return (up + 1) * gate / (1 + exp(-alpha * gate));
 }
 
 /* y [H] of x [H]; activations are rounded to the shape's type where the network rounds them. */
 static inline void oracle_ffn_apply(double *y, const struct oracle_ffn *o, const float *x)
 {
     int64_t hidden = o->shape.hidden, width = o->shape.intermediate;
-    double *act = calloc((size_t)width, sizeof *act), limit = (double)o->shape.limit,
-           alpha = (double)o->shape.alpha;
+    double *act = calloc((size_t)width, sizeof *act);
     for (int64_t i = 0; i < width; i++) {
-        double gate = o->gate_up_bias ? (double)o->gate_up_bias[i] : 0;
-        double up = o->gate_up_bias ? (double)o->gate_up_bias[width + i] : 0;
+        double gate = o->gate_bias ? (double)o->gate_bias[i] : 0, up = o->up_bias ? (double)o->up_bias[i] : 0;
         for (int64_t h = 0; h < hidden; h++) {
             double value = rounded((double)x[h], o->shape.type);
-            gate += (double)o->gate_up[i * hidden + h] * value;
-            up += (double)o->gate_up[(width + i) * hidden + h] * value;
+            if (o->gate) gate += (double)o->gate[i * hidden + h] * value;
+            up += (double)o->up[i * hidden + h] * value;
         }
-        if (limit > 0) {
-            gate = fmin(gate, limit), up = fmax(fmin(up, limit), -limit);
-            act[i] = (up + 1) * gate / (1 + exp(-alpha * gate));
-        } else {
-            act[i] = gate / (1 + exp(-gate)) * up;
-        }
-        act[i] = rounded(act[i], o->shape.type);
+        act[i] = rounded(oracle_activation(&o->shape, gate, up), o->shape.type);
     }
     for (int64_t h = 0; h < hidden; h++) {
         y[h] = o->down_bias ? (double)o->down_bias[h] : 0;

@@ -61,10 +61,12 @@ static void forward_allocates_nothing(void **state)
                       .group_limit = 1,
                       .scaling = 1,
                       .score = COT_GATE_SIGMOID};
-    cot_moe_options options = {.expert = {COT_BF16, 24, 20, true, 2, 1.702f},
-                               .shared = {COT_BF16, 24, 20, false, 0, 0},
-                               .experts = 10,
-                               .top_k = 3};
+    cot_moe_options options = {
+        .expert =
+            {.type = COT_BF16, .hidden = 24, .intermediate = 20, .biased = true, .limit = 2, .alpha = 1.702f},
+        .shared = {.type = COT_BF16, .hidden = 24, .intermediate = 20},
+        .experts = 10,
+        .top_k = 3};
     int64_t before = allocations_so_far();
     struct world w = world_new(&options, &rules, true, true, true, 40, &draw);
     assert_true(allocations_so_far() > before); // the counters count

@@ -30,10 +30,9 @@ static void agrees(const cot_kernels *kernels, cot_pool *pool, const cot_ffn_sha
                                .y = poisoned((size_t)(count * hidden) * sizeof(float))};
         rows += count;
     }
-    size_t scratch_bytes = cot_ffn_scratch_bytes(shape, rows);
+    size_t scratch_bytes = cot_ffn_scratch_bytes(shape, rows, jobs);
     uint8_t *scratch = poisoned(scratch_bytes + 64);
-    cot_gemm *gemms = poisoned((size_t)jobs * sizeof *gemms);
-    cot_ffn_run(kernels, pool, shape, job, jobs, scratch, gemms);
+    cot_ffn_run(kernels, pool, shape, job, jobs, scratch);
     for (size_t i = 0; i < 64; i++) assert_int_equal(scratch[scratch_bytes + i], 0xff);
 
     double *wanted = calloc((size_t)hidden, sizeof *wanted),
@@ -47,14 +46,14 @@ static void agrees(const cot_kernels *kernels, cot_pool *pool, const cot_ffn_sha
             if (i % 4) continue; // a row alone: the same bits
             cot_ffn_job one = {
                 .weights = job[j].weights, .count = 1, .x = typed + (size_t)(row * hidden) * w, .y = alone};
-            cot_ffn_run(kernels, NULL, shape, &one, 1, scratch, gemms);
+            cot_ffn_run(kernels, NULL, shape, &one, 1, scratch);
             assert_memory_equal(alone, job[j].y + i * hidden, (size_t)hidden * sizeof *alone);
         }
     for (int64_t j = 0; j < jobs; j++) {
         oracle_ffn_free(&networks[j]);
         free(lists[j]), free(job[j].y);
     }
-    free(x), free(typed), free(scratch), free(gemms), free(wanted), free(alone);
+    free(x), free(typed), free(scratch), free(wanted), free(alone);
 }
 
 static void every_shape(void **state)
@@ -65,8 +64,11 @@ static void every_shape(void **state)
     assert_int_equal(cot_pool_open(&pool, 1, NULL), COT_OK);
     for (cot_isa isa = 0; isa < COT_ISA_COUNT; isa++) {
         const cot_kernels *kernels = cot_kernels_of(isa);
-        for (int i = 0; kernels && i < 24; i++) {
+        for (int i = 0; kernels && i < 48; i++) {
             cot_ffn_shape shape = {.type = i & 1 ? COT_BF16 : COT_F32,
+                                   .activation = i < 16   ? COT_FFN_SWIGLU
+                                                 : i < 32 ? COT_FFN_GELU
+                                                          : COT_FFN_RELU,
                                    .hidden = 1 + draw_below(&draw, 80),
                                    .intermediate = 1 + draw_below(&draw, 70),
                                    .biased = i & 2,
@@ -80,19 +82,109 @@ static void every_shape(void **state)
     cot_pool_close(pool);
 }
 
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Tiles of any size, at any place, of rows in any list: the bits of the whole network's run, and nothing written
+ * beside them. */
+static void tiles_of_any_size(void **state)
+{
+    (void)state;
+    enum { MOST_ROWS = 130, LIST = 140 };
+    struct draw draw = {seed, 2, 0};
+    for (cot_isa isa = 0; isa < COT_ISA_COUNT; isa++) {
+        const cot_kernels *kernels = cot_kernels_of(isa);
+        for (int i = 0; kernels && i < 12; i++) {
+            const cot_ffn_shape shape = {.type = i & 1 ? COT_BF16 : COT_F32,
+                                         .activation = (cot_ffn_activation)(i / 2 % 3),
+                                         .hidden = 1 + draw_below(&draw, 150),
+                                         .intermediate = 1 + draw_below(&draw, 150),
+                                         .biased = i & 1};
+            const int64_t hidden = shape.hidden, width = shape.intermediate,
+                          w = (int64_t)cot_dtype_bytes(shape.type);
+            const int64_t m = 1 + draw_below(&draw, MOST_ROWS), x_stride = hidden + draw_below(&draw, 3),
+                          act_stride = width + draw_below(&draw, 3), y_stride = hidden + draw_below(&draw, 3);
+            struct oracle_ffn network = oracle_ffn_new(&shape, &draw);
+            float *x = draw_typed(&draw, LIST * hidden, 1, shape.type);
+            uint8_t *typed = poisoned((size_t)(LIST * x_stride * w)),
+                    *dense = poisoned((size_t)(m * hidden * w));
+            int32_t rows[MOST_ROWS];
+            for (int64_t r = 0; r < LIST; r++)
+                kernels->scale(typed + r * x_stride * w, shape.type, x + r * hidden, 1, hidden);
+            for (int64_t r = 0; r < m; r++) {
+                rows[r] = (int32_t)draw_below(&draw, LIST);
+                memcpy(dense + r * hidden * w, typed + rows[r] * x_stride * w, (size_t)(hidden * w));
+            }
+            float *wanted = poisoned((size_t)(m * hidden) * sizeof *wanted),
+                  *y = poisoned((size_t)(m * y_stride) * sizeof *y);
+            uint8_t *scratch = poisoned(cot_ffn_scratch_bytes(&shape, m, 1)),
+                    *act = poisoned((size_t)(m * act_stride * w));
+            const cot_ffn_job job = {.weights = network.packed, .count = m, .x = dense, .y = wanted};
+            cot_ffn_run(kernels, NULL, &shape, &job, 1, scratch);
+
+            float *floats = poisoned((size_t)cot_ffn_tile_floats(&shape, m, width) * sizeof *floats);
+            for (int64_t m0 = 0, m1; m0 < m; m0 = m1) {
+                m1 = m0 + 1 + draw_below(&draw, m - m0);
+                for (int64_t c0 = 0, c1; c0 < width; c0 = c1) {
+                    c1 = least(c0 + COT_PANEL * (1 + draw_below(&draw, 3)), width);
+                    cot_ffn_up_tile(kernels, &shape, network.packed, typed, x_stride, rows + m0, m1 - m0, c0,
+                                    c1, act + m0 * act_stride * w, act_stride, floats);
+                }
+            }
+            for (int64_t m0 = 0, m1; m0 < m; m0 = m1) {
+                m1 = m0 + 1 + draw_below(&draw, m - m0);
+                for (int64_t c0 = 0, c1; c0 < hidden; c0 = c1) {
+                    c1 = least(c0 + COT_PANEL * (1 + draw_below(&draw, 3)), hidden);
+                    cot_ffn_down_tile(kernels, &shape, network.packed, act + m0 * act_stride * w, act_stride,
+                                      m1 - m0, c0, c1, y + m0 * y_stride, y_stride);
+                }
+            }
+            for (int64_t r = 0; r < m; r++) {
+                assert_memory_equal(y + r * y_stride, wanted + r * hidden, (size_t)hidden * sizeof *y);
+                for (int64_t b = hidden * 4; b < y_stride * 4; b++)
+                    assert_int_equal(((uint8_t *)(y + r * y_stride))[b], 0xff);
+                for (int64_t b = width * w; b < act_stride * w; b++)
+                    assert_int_equal(act[r * act_stride * w + b], 0xff);
+            }
+            oracle_ffn_free(&network);
+            free(x), free(typed), free(dense), free(wanted), free(y), free(scratch), free(act), free(floats);
+        }
+    }
+}
+
+static void blocks_fit(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 3, 0};
+    for (int i = 0; i < 3000; i++) {
+        const cot_ffn_shape shape = {.type = i & 1 ? COT_BF16 : COT_F32,
+                                     .activation = (cot_ffn_activation)(i / 2 % 3),
+                                     .hidden = 1 + draw_below(&draw, 8000),
+                                     .intermediate = 1 + draw_below(&draw, 8000)};
+        const int64_t rows = 1 + draw_below(&draw, i % 3 ? 16 : 5000);
+        const cot_ffn_blocks b = cot_ffn_blocks_of(&shape, rows, draw_below(&draw, 40));
+        assert_true(b.rows >= 1 && b.rows <= COT_FFN_TILE_ROWS && b.rows <= rows);
+        assert_true(b.up_columns >= COT_PANEL && b.up_columns % COT_PANEL == 0);
+        assert_true(b.down_columns >= COT_PANEL && b.down_columns % COT_PANEL == 0);
+        assert_true(cot_ffn_tile_floats(&shape, b.rows, b.up_columns) <= COT_FFN_TILE_FLOATS);
+    }
+}
+
 static void nothing_to_do(void **state)
 {
     (void)state;
     const cot_ffn_shape shape = {.type = COT_F32, .hidden = 8, .intermediate = 8, .biased = true};
     cot_ffn_job jobs[2] = {{0}};
-    cot_gemm gemms[2];
-    cot_ffn_run(cot_kernels_of(COT_ISA_REF), NULL, &shape, jobs, 2, NULL, gemms);
-    cot_ffn_run(cot_kernels_of(COT_ISA_REF), NULL, &shape, NULL, 0, NULL, NULL);
+    cot_ffn_run(cot_kernels_of(COT_ISA_REF), NULL, &shape, jobs, 2, NULL);
+    cot_ffn_run(cot_kernels_of(COT_ISA_REF), NULL, &shape, NULL, 0, NULL);
 }
 
 int main(void)
 {
     seed = draw_seed();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_shape), cmocka_unit_test(nothing_to_do)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_shape), cmocka_unit_test(tiles_of_any_size),
+                                       cmocka_unit_test(blocks_fit), cmocka_unit_test(nothing_to_do)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

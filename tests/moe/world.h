@@ -53,6 +53,8 @@ static inline struct world world_new(const cot_moe_options *options, const cot_g
                                      struct draw *draw)
 {
     struct world w = {.options = *options, .tokens = tokens};
+    w.options.combine_type = options->expert.type;
+    w.options.threads = 4;
     int64_t hidden = options->expert.hidden;
     assert_true(tokens <= 256 && options->experts <= 512);
     if (!w.options.kernels) assert_int_equal(cot_kernels_choose(&w.options.kernels, NULL, NULL), COT_OK);

@@ -84,6 +84,16 @@ static void swiglu_clamped(void *out, cot_dtype type, const float *gate, const f
     }
 }
 
+static void gelu(void *out, cot_dtype type, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) put(out, type, i, (float)(0.5 * x[i] * erfc(-x[i] * sqrt(0.5))));
+}
+
+static void relu(void *out, cot_dtype type, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) put(out, type, i, x[i] < 0 ? 0 : x[i]);
+}
+
 static void softmax(void *p, cot_dtype type, const float *s, int64_t n, int64_t begin, int64_t end,
                     float factor, const float *sink)
 {
@@ -142,6 +152,8 @@ const cot_isa_code cot_isa_ref = {
                 .add_scaled = add_scaled,
                 .swiglu = swiglu,
                 .swiglu_clamped = swiglu_clamped,
+                .gelu = gelu,
+                .relu = relu,
                 .softmax = softmax,
                 .rope = rope,
                 .to_f32 = to_f32},

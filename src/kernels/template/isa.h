@@ -69,6 +69,8 @@ static float read_loop(const void *data, size_t bytes)
                     .add_scaled = add_scaled,                                                                \
                     .swiglu = swiglu,                                                                        \
                     .swiglu_clamped = swiglu_clamped,                                                        \
+                    .gelu = gelu,                                                                            \
+                    .relu = relu,                                                                            \
                     .softmax = softmax,                                                                      \
                     .rope = rope,                                                                            \
                     .to_f32 = to_f32},                                                                       \

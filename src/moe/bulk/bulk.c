@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "moe/bulk/state.h"
+#include "moe/check.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -10,50 +11,31 @@
 /* A batch of rows is enough to hide the reading of an expert's weights, and small enough that its
  * intermediate results stay a small share of memory when many ranks live in one process. */
 static const int64_t batch_rows_most = 1024, batch_rows_least = 64, batch_bytes = 64 << 20;
-static const int64_t dimension_most = 1 << 24; // of H and I: no product of sizes here overflows
 
 static int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-static bool right_shape(const cot_ffn_shape *shape, int64_t intermediate_least)
+/* Counts travel by replica: at most so many. */
+static int64_t most_replicas(const cot_moe_options *o, int ranks)
 {
-    return (shape->type == COT_F32 || shape->type == COT_BF16) && shape->hidden >= 1 &&
-           shape->hidden <= dimension_most && shape->intermediate >= intermediate_least &&
-           shape->intermediate <= dimension_most;
+    return o->slots ? o->slots * ranks : o->experts;
 }
 
-static cot_status check_options(const cot_moe_options *o, cot_error *error)
+static size_t row_bytes(const cot_moe_options *o, cot_dtype type)
 {
-    long long experts = o->experts, top_k = o->top_k, tokens = o->tokens;
-    if (experts < 1 || experts > COT_MAX_EXPERTS)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "%lld experts, expected 1 to %d", experts,
-                        COT_MAX_EXPERTS);
-    if (top_k < 1 || top_k > smaller(experts, COT_MAX_TOP_K))
-        return cot_fail(error, COT_INVALID_ARGUMENT, "%lld experts a token, expected 1 to %lld", top_k,
-                        (long long)smaller(experts, COT_MAX_TOP_K));
-    if (tokens < 1 || tokens > INT32_MAX / top_k)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "%lld tokens a pass, expected 1 to %lld", tokens,
-                        INT32_MAX / top_k);
-    if (!right_shape(&o->expert, 1))
-        return cot_fail(error, COT_INVALID_ARGUMENT, "experts of %lld by %lld %s cannot be run",
-                        (long long)o->expert.hidden, (long long)o->expert.intermediate,
-                        cot_dtype_name(o->expert.type));
-    if (o->shared.intermediate && (!right_shape(&o->shared, 1) || o->shared.hidden != o->expert.hidden))
-        return cot_fail(error, COT_INVALID_ARGUMENT,
-                        "a shared expert of %lld by %lld %s cannot be run beside %lld",
-                        (long long)o->shared.hidden, (long long)o->shared.intermediate,
-                        cot_dtype_name(o->shared.type), (long long)o->expert.hidden);
-    return COT_OK;
+    return (size_t)o->expert.hidden * cot_dtype_bytes(type);
 }
 
 static cot_collectives_options collectives_options(const cot_moe_options *o, int ranks)
 {
-    size_t row_bytes = (size_t)o->expert.hidden * cot_dtype_bytes(o->expert.type);
-    if (row_bytes < sizeof(float)) row_bytes = sizeof(float); // weights travel too
-    return (cot_collectives_options){.gather_bytes = (size_t)(ranks * o->experts) * sizeof(int32_t),
-                                     .exchange_bytes = (size_t)(o->tokens * o->top_k) * row_bytes};
+    size_t there = row_bytes(o, o->expert.type), back = row_bytes(o, o->combine_type);
+    size_t most = there > back ? there : back;
+    if (most < sizeof(float)) most = sizeof(float); // weights travel too
+    return (cot_collectives_options){.gather_bytes =
+                                         (size_t)(ranks * most_replicas(o, ranks)) * sizeof(int32_t),
+                                     .exchange_bytes = (size_t)(o->tokens * o->top_k) * most};
 }
 
 static size_t heap_bytes(const cot_moe_options *options, int ranks)
@@ -64,8 +46,8 @@ static size_t heap_bytes(const cot_moe_options *options, int ranks)
 
 static size_t scratch_bytes(const cot_moe_options *o, int64_t rows)
 {
-    size_t expert = cot_ffn_scratch_bytes(&o->expert, rows);
-    size_t shared = o->shared.intermediate ? cot_ffn_scratch_bytes(&o->shared, rows) : 0;
+    size_t expert = cot_ffn_scratch_bytes(&o->expert, rows, rows);
+    size_t shared = o->shared.intermediate ? cot_ffn_scratch_bytes(&o->shared, rows, 1) : 0;
     return shared > expert ? shared : expert;
 }
 
@@ -76,61 +58,57 @@ static int64_t choose_batch_rows(const cot_moe_options *o)
     return smaller(rows > batch_rows_least ? rows : batch_rows_least, o->tokens * o->top_k);
 }
 
-/* The next `bytes` of the arena; only counts where there is none yet. */
-static void *carve(uint8_t *memory, size_t *used, size_t bytes)
-{
-    void *piece = memory ? memory + *used : NULL;
-    *used += (bytes + 63) / 64 * 64;
-    return piece;
-}
-
-static size_t lay_out(cot_moe *moe, void *memory)
+static void lay_out(cot_moe *moe, cot_arena *arena)
 {
     const cot_moe_options *o = &moe->options;
-    size_t used = 0, experts = (size_t)o->experts, rows = (size_t)(o->tokens * o->top_k);
-    size_t jobs = (size_t)smaller(moe->batch_rows, o->experts);
-    moe->memory = memory;
-    moe->counts = carve(memory, &used, (size_t)o->fabric->ranks * experts * sizeof *moe->counts);
-    moe->totals = carve(memory, &used, experts * sizeof *moe->totals);
-    moe->positions = carve(memory, &used, rows * sizeof *moe->positions);
-    moe->rows = carve(memory, &used, rows * sizeof *moe->rows);
-    moe->weights = carve(memory, &used, rows * sizeof *moe->weights);
-    moe->row_weights = carve(memory, &used, rows * sizeof *moe->row_weights);
-    moe->logits = carve(memory, &used, (size_t)o->tokens * experts * sizeof *moe->logits);
-    moe->send = carve(memory, &used, rows * moe->row_bytes);
-    moe->scratch = carve(memory, &used, scratch_bytes(o, moe->batch_rows));
-    moe->batch = carve(memory, &used, (size_t)(moe->batch_rows * o->expert.hidden) * sizeof *moe->batch);
-    moe->jobs = carve(memory, &used, jobs * sizeof *moe->jobs);
-    moe->gemms = carve(memory, &used, jobs * sizeof *moe->gemms);
-    return used;
+    size_t ranks = (size_t)o->fabric->ranks, rows = (size_t)(o->tokens * o->top_k);
+    int64_t most = most_replicas(o, o->fabric->ranks);
+    size_t replicas = (size_t)most, jobs = (size_t)smaller(moe->batch_rows, most);
+    moe->counts = cot_arena_take(arena, ranks * replicas, sizeof *moe->counts);
+    moe->totals = cot_arena_take(arena, replicas, sizeof *moe->totals);
+    moe->positions = cot_arena_take(arena, rows, sizeof *moe->positions);
+    moe->rows = cot_arena_take(arena, rows, sizeof *moe->rows);
+    moe->experts = cot_arena_take(arena, rows, sizeof *moe->experts);
+    moe->chosen = cot_arena_take(arena, rows, sizeof *moe->chosen);
+    moe->weights = cot_arena_take(arena, rows, sizeof *moe->weights);
+    moe->sent = cot_arena_take(arena, rows, sizeof *moe->sent);
+    moe->row_weights = cot_arena_take(arena, rows, sizeof *moe->row_weights);
+    moe->logits = cot_arena_take(arena, (size_t)(o->tokens * o->experts), sizeof *moe->logits);
+    moe->send =
+        cot_arena_take(arena, rows, moe->row_bytes > moe->reply_bytes ? moe->row_bytes : moe->reply_bytes);
+    moe->scratch = cot_arena_take(arena, 1, scratch_bytes(o, moe->batch_rows));
+    moe->batch = cot_arena_take(arena, (size_t)(moe->batch_rows * o->expert.hidden), sizeof *moe->batch);
+    moe->jobs = cot_arena_take(arena, jobs, sizeof *moe->jobs);
 }
 
 static void bulk_close(cot_moe *moe)
 {
     if (!moe) return;
     cot_collectives_close(moe->collectives);
-    free(moe->memory);
+    cot_arena_close(&moe->arena);
     free(moe);
 }
 
 static cot_status bulk_open(cot_moe **out, const cot_moe_options *options, cot_error *error)
 {
     *out = NULL;
-    cot_status status = check_options(options, error);
+    cot_status status = cot_moe_check(options, error);
+    if (status == COT_OK && options->combine != COT_COMBINE_EXACT)
+        status = cot_fail(error, COT_UNSUPPORTED, "'bulk' sends every expert's row: combine must be exact");
     if (status != COT_OK) return status;
     cot_moe *moe = calloc(1, sizeof *moe);
     if (!moe) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for an operator");
     moe->options = *options;
-    moe->row_bytes = (size_t)options->expert.hidden * cot_dtype_bytes(options->expert.type);
+    moe->row_bytes = row_bytes(options, options->expert.type);
+    moe->reply_bytes = row_bytes(options, options->combine_type);
     moe->batch_rows = choose_batch_rows(options);
-    size_t bytes = lay_out(moe, NULL);
-    void *memory = aligned_alloc(64, bytes);
-    if (memory) {
-        lay_out(moe, memory);
+    cot_arena measure = {0};
+    lay_out(moe, &measure);
+    status = cot_arena_open(&moe->arena, measure.used, error);
+    if (status == COT_OK) {
+        lay_out(moe, &moe->arena);
         cot_collectives_options collectives = collectives_options(options, options->fabric->ranks);
         status = cot_collectives_open(&moe->collectives, options->fabric, &collectives, error);
-    } else {
-        status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the %zu bytes of an operator", bytes);
     }
     if (status == COT_OK)
         *out = moe;
@@ -139,10 +117,16 @@ static cot_status bulk_open(cot_moe **out, const cot_moe_options *options, cot_e
     return status;
 }
 
-static void lap(cot_moe *moe, int64_t *total_ns)
+static void lap(cot_moe *moe, cot_moe_work work, int64_t *total_ns)
 {
-    int64_t now_ns = moe->options.fabric->ops->now_ns(moe->options.fabric);
+    const cot_moe_options *o = &moe->options;
+    int64_t now_ns = o->fabric->ops->now_ns(o->fabric);
     *total_ns += now_ns - moe->lap_ns;
+    cot_moe_record(o->timeline, (cot_moe_event){.begin_ns = moe->lap_ns,
+                                                .end_ns = now_ns,
+                                                .rank = o->fabric->rank,
+                                                .work = (int32_t)work,
+                                                .slot = -1});
     moe->lap_ns = now_ns;
 }
 
@@ -157,27 +141,67 @@ static cot_status exchange(cot_moe *moe, const void **received, const void *send
     return cot_alltoallv(moe->collectives, received, send, begin_bytes, place_bytes, phase, error);
 }
 
-/* Tells all ranks how many rows of every rank go to every expert, and lays all of them out. */
-static cot_status lay_out_rows(cot_moe *moe, const cot_moe_layer *layer, const uint16_t *experts,
-                               int64_t tokens, cot_error *error)
+/* The routing of the own tokens, given or gated, and the replicas that serve it. */
+static cot_status route(cot_moe *moe, const cot_moe_layer *layer, const uint16_t *experts,
+                        const float *weights, const float *x, int64_t tokens, cot_error *error)
 {
     const cot_moe_options *o = &moe->options;
-    int rank = o->fabric->rank, ranks = o->fabric->ranks;
-    int32_t *own = moe->counts + rank * o->experts;
-    memset(own, 0, (size_t)o->experts * sizeof *own);
-    for (int64_t i = 0; i < tokens * o->top_k; i++) own[experts[i]]++;
+    const size_t choices = (size_t)(tokens * o->top_k);
+    cot_status status;
+    if (layer->gate) {
+        status = cot_gate_route(moe->experts, moe->weights, o->kernels, o->pool, layer->gate, x, tokens,
+                                moe->logits, error);
+    } else {
+        status = cot_moe_check_routing(experts, weights, tokens, o->experts, o->top_k, error);
+        if (choices) {
+            memcpy(moe->experts, experts, choices * sizeof *experts);
+            memcpy(moe->weights, weights, choices * sizeof *weights);
+        }
+    }
+    for (int64_t i = 0; i < tokens * o->top_k && status == COT_OK; i++)
+        moe->chosen[i] =
+            (uint16_t)cot_moe_replica(&layer->placement, moe->experts[i], o->fabric->rank, i / o->top_k);
+    return status;
+}
+
+/* Tells all ranks how many rows of every rank go to every replica, or that this rank's routing is not sound,
+ * by a count below zero; every rank then gives the call up, having done nothing. */
+static cot_status exchange_counts(cot_moe *moe, int64_t tokens, cot_status routed, cot_error *error)
+{
+    const cot_moe_options *o = &moe->options;
+    const int64_t replicas = moe->replicas;
+    int32_t *own = moe->counts + o->fabric->rank * replicas;
+    memset(own, 0, (size_t)replicas * sizeof *own);
+    if (routed != COT_OK) own[0] = -1;
+    for (int64_t i = 0; i < tokens * o->top_k && routed == COT_OK; i++) own[moe->chosen[i]]++;
     size_t begin[COT_MAX_RANKS + 1];
-    for (int r = 0; r <= ranks; r++) begin[r] = (size_t)(r * o->experts) * sizeof *own;
-    cot_status status = cot_allgather(moe->collectives, moe->counts, begin, COT_PHASE_METADATA, error);
-    if (status != COT_OK) return status;
-    const int32_t *expert_rank = layer->placement.rank;
-    cot_bulk_layout_of(&moe->layout, moe->counts, expert_rank, o->experts, rank, ranks);
+    for (int r = 0; r <= o->fabric->ranks; r++) begin[r] = (size_t)(r * replicas) * sizeof *own;
+    cot_error network = {0};
+    cot_status status = cot_allgather(moe->collectives, moe->counts, begin, COT_PHASE_METADATA, &network);
+    if (status != COT_OK) {
+        if (error) *error = network;
+        return status;
+    }
+    if (routed != COT_OK) return routed;
+    int64_t rows = 0;
+    for (int r = 0; r < o->fabric->ranks; r++) {
+        if (moe->counts[r * replicas] < 0) return cot_moe_fail_with(r, error);
+        for (int64_t i = 0; i < replicas; i++) rows += moe->counts[r * replicas + i];
+    }
+    return rows ? COT_OK : cot_moe_fail_empty(error);
+}
+
+static void lay_out_rows(cot_moe *moe, const cot_moe_layer *layer, int64_t tokens)
+{
+    const cot_moe_options *o = &moe->options;
+    const int rank = o->fabric->rank, ranks = o->fabric->ranks;
+    const int32_t *own = moe->counts + rank * moe->replicas, *replica_rank = layer->placement.rank;
+    cot_bulk_layout_of(&moe->layout, moe->counts, replica_rank, moe->replicas, rank, ranks);
     assert(moe->layout.receive_begin[ranks] <= o->tokens * o->top_k);
-    cot_bulk_positions(moe->positions, &moe->layout, own, expert_rank, o->experts, experts, tokens, o->top_k,
-                       moe->totals);
-    cot_bulk_expert_rows(moe->rows, moe->totals, &moe->layout, moe->counts, expert_rank, o->experts, rank,
+    cot_bulk_positions(moe->positions, &moe->layout, own, replica_rank, moe->replicas, moe->chosen, tokens,
+                       o->top_k, moe->totals);
+    cot_bulk_expert_rows(moe->rows, moe->totals, &moe->layout, moe->counts, replica_rank, moe->replicas, rank,
                          ranks);
-    return COT_OK;
 }
 
 struct packing {
@@ -196,57 +220,72 @@ static void pack_token(void *context, int64_t t)
 }
 
 /* Rows and their weights to where their experts live. */
-static cot_status dispatch(cot_moe *moe, const void **received, const float *weights, const float *x,
-                           int64_t tokens, cot_error *error)
+static cot_status dispatch(cot_moe *moe, const void **received, const float *x, int64_t tokens,
+                           cot_error *error)
 {
     const cot_bulk_layout *layout = &moe->layout;
-    for (int64_t i = 0; i < tokens * moe->options.top_k; i++) moe->weights[moe->positions[i]] = weights[i];
+    for (int64_t i = 0; i < tokens * moe->options.top_k; i++) moe->sent[moe->positions[i]] = moe->weights[i];
     const void *row_weights;
-    cot_status status = exchange(moe, &row_weights, moe->weights, sizeof(float), layout->send_begin,
+    cot_status status = exchange(moe, &row_weights, moe->sent, sizeof(float), layout->send_begin,
                                  layout->place, COT_PHASE_METADATA, error);
     if (status != COT_OK) return status;
     // The next exchange takes the receive buffer back.
     memcpy(moe->row_weights, row_weights,
            (size_t)layout->receive_begin[moe->options.fabric->ranks] * sizeof(float));
     cot_pool_run(moe->options.pool, tokens, pack_token, &(struct packing){moe, x});
+    moe->times.launches++;
     return exchange(moe, received, moe->send, moe->row_bytes, layout->send_begin, layout->place,
                     COT_PHASE_DISPATCH, error);
 }
 
-static cot_status pass(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts, float *weights,
-                       const float *x, int64_t tokens, cot_error *error)
+/* Everything after the routing: only a network that fails can stop it. */
+static cot_status mix(cot_moe *moe, const cot_moe_layer *layer, float *y, const float *x, int64_t tokens,
+                      cot_error *error)
 {
-    const cot_moe_options *o = &moe->options;
     const void *received, *replies;
-    moe->lap_ns = o->fabric->ops->now_ns(o->fabric);
-    cot_status status =
-        cot_gate_route(experts, weights, o->kernels, o->pool, layer->gate, x, tokens, moe->logits, error);
-    lap(moe, &moe->times.gate_ns);
-    if (status == COT_OK) status = lay_out_rows(moe, layer, experts, tokens, error);
-    if (status == COT_OK) status = dispatch(moe, &received, weights, x, tokens, error);
-    lap(moe, &moe->times.dispatch_ns);
+    lay_out_rows(moe, layer, tokens);
+    cot_status status = dispatch(moe, &received, x, tokens, error);
+    lap(moe, COT_MOE_DISPATCH, &moe->times.dispatch_ns);
     if (status != COT_OK) return status;
     cot_bulk_experts(moe, layer, received);
-    lap(moe, &moe->times.expert_ns);
-    if (layer->shared) cot_bulk_shared(moe, layer, y, x, tokens);
-    lap(moe, &moe->times.shared_ns);
-    status = exchange(moe, &replies, moe->send, moe->row_bytes, moe->layout.receive_begin,
+    lap(moe, COT_MOE_EXPERTS, &moe->times.expert_ns);
+    if (layer->shared) {
+        cot_bulk_shared(moe, layer, y, x, tokens);
+        lap(moe, COT_MOE_SHARED, &moe->times.shared_ns);
+    }
+    status = exchange(moe, &replies, moe->send, moe->reply_bytes, moe->layout.receive_begin,
                       moe->layout.reply_place, COT_PHASE_COMBINE, error);
     if (status == COT_OK) cot_bulk_sum(moe, y, replies, tokens, layer->shared);
-    lap(moe, &moe->times.combine_ns);
+    lap(moe, COT_MOE_COMBINE, &moe->times.combine_ns);
     return status;
 }
 
 static cot_status bulk_forward(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
                                float *weights, const float *x, int64_t tokens, cot_error *error)
 {
-    assert(tokens >= 0 && tokens <= moe->options.tokens);
-    assert(layer->gate->hidden == moe->options.expert.hidden &&
-           layer->gate->experts == moe->options.experts && layer->gate->top_k == moe->options.top_k);
-    assert(!layer->shared || moe->options.shared.intermediate);
-    cot_status status = pass(moe, layer, y, experts, weights, x, tokens, error);
-    if (status != COT_OK) moe->options.fabric->ops->fail(moe->options.fabric);
-    return status;
+    const cot_moe_options *o = &moe->options;
+    assert(tokens >= 0 && tokens <= o->tokens);
+    assert(!layer->gate || (layer->gate->hidden == o->expert.hidden && layer->gate->experts == o->experts &&
+                            layer->gate->top_k == o->top_k));
+    assert(!layer->shared || o->shared.intermediate);
+    moe->lap_ns = o->fabric->ops->now_ns(o->fabric);
+    moe->times.passes++;
+    moe->replicas = layer->placement.begin ? layer->placement.begin[o->experts] : o->experts;
+    assert(moe->replicas <= most_replicas(o, o->fabric->ranks));
+    cot_status routed = route(moe, layer, experts, weights, x, tokens, error);
+    lap(moe, COT_MOE_GATE, &moe->times.gate_ns);
+    cot_status status = exchange_counts(moe, tokens, routed, error);
+    if (status == COT_INVALID_ARGUMENT) return status; // on every rank, and nothing is lost
+    if (status == COT_OK) status = mix(moe, layer, y, x, tokens, error);
+    if (status != COT_OK) {
+        o->fabric->ops->fail(o->fabric);
+        return status;
+    }
+    if (layer->gate && tokens) {
+        memcpy(experts, moe->experts, (size_t)(tokens * o->top_k) * sizeof *experts);
+        memcpy(weights, moe->weights, (size_t)(tokens * o->top_k) * sizeof *weights);
+    }
+    return COT_OK;
 }
 
 static const cot_moe_times *bulk_times(const cot_moe *moe)

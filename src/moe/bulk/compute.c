@@ -19,15 +19,16 @@ static void weigh_row(void *context, int64_t i)
     const struct work *work = context;
     cot_moe *moe = work->moe;
     int64_t hidden = moe->options.expert.hidden, row = work->rows[i];
-    moe->options.kernels->scale(moe->send + (size_t)row * moe->row_bytes, moe->options.expert.type,
+    moe->options.kernels->scale(moe->send + (size_t)row * moe->reply_bytes, moe->options.combine_type,
                                 moe->batch + i * hidden, moe->row_weights[row], hidden);
 }
 
 static void run_batch(cot_moe *moe, int64_t jobs, const int32_t *rows, int64_t count)
 {
     const cot_moe_options *o = &moe->options;
-    cot_ffn_run(o->kernels, o->pool, &o->expert, moe->jobs, jobs, moe->scratch, moe->gemms);
+    cot_ffn_run(o->kernels, o->pool, &o->expert, moe->jobs, jobs, moe->scratch);
     cot_pool_run(o->pool, count, weigh_row, &(struct work){.moe = moe, .rows = rows});
+    moe->times.launches += COT_FFN_LAUNCHES + 1u;
 }
 
 /* Experts share batches, so that few rows still make one loop over many experts' weights; one is cut only
@@ -39,7 +40,7 @@ void cot_bulk_experts(cot_moe *moe, const cot_moe_layer *layer, const uint8_t *r
     size_t slot_bytes = cot_ffn_layout_of(&o->expert).bytes;
     const int32_t *rows = moe->rows;
     int64_t jobs = 0, filled = 0; // of the batch in hand, whose rows begin at `rows`
-    for (int64_t e = 0; e < o->experts; e++)
+    for (int64_t e = 0; e < moe->replicas; e++)
         for (int64_t left = moe->totals[e], count; left > 0; left -= count) {
             count = left < moe->batch_rows ? left : moe->batch_rows;
             if (filled + count > moe->batch_rows) {
@@ -54,6 +55,7 @@ void cot_bulk_experts(cot_moe *moe, const cot_moe_layer *layer, const uint8_t *r
                               .x = received,
                               .y = moe->batch + filled * o->expert.hidden};
             filled += count;
+            moe->times.tile_passes++;
         }
     if (filled) run_batch(moe, jobs, rows, filled);
 }
@@ -100,8 +102,9 @@ void cot_bulk_shared(cot_moe *moe, const cot_moe_layer *layer, float *y, const f
                             .gate = layer->shared_gate};
         cot_pool_run(o->pool, count, convert_row, &work);
         cot_ffn_job job = {.weights = layer->shared, .count = count, .x = moe->batch, .y = work.y};
-        cot_ffn_run(o->kernels, o->pool, &o->shared, &job, 1, moe->scratch, moe->gemms);
+        cot_ffn_run(o->kernels, o->pool, &o->shared, &job, 1, moe->scratch);
         if (work.gate) cot_pool_run(o->pool, count, gate_row, &work);
+        moe->times.launches += COT_FFN_LAUNCHES + (work.gate ? 2u : 1u);
     }
 }
 
@@ -116,8 +119,8 @@ static void sum_some(void *context, int64_t task)
         float *y = work->y + t * hidden, *sum = work->has_shared ? moe->batch + task * hidden : y;
         memset(sum, 0, (size_t)hidden * sizeof *sum);
         for (int64_t i = t * o->top_k; i < (t + 1) * o->top_k; i++)
-            o->kernels->add(sum, work->replies + (size_t)moe->positions[i] * moe->row_bytes, o->expert.type,
-                            hidden);
+            o->kernels->add(sum, work->replies + (size_t)moe->positions[i] * moe->reply_bytes,
+                            o->combine_type, hidden);
         if (sum != y) o->kernels->add(y, sum, COT_F32, hidden);
     }
 }
@@ -131,4 +134,5 @@ void cot_bulk_sum(cot_moe *moe, float *y, const uint8_t *replies, int64_t tokens
                         .tokens = tokens,
                         .tasks = tokens < moe->batch_rows ? tokens : moe->batch_rows};
     cot_pool_run(moe->options.pool, work.tasks, sum_some, &work);
+    moe->times.launches++;
 }

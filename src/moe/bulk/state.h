@@ -1,33 +1,37 @@
 /* What a bulk operator holds between open and close. */
 #ifndef COT_MOE_BULK_STATE_H
 #define COT_MOE_BULK_STATE_H
+#include "base/arena.h"
 #include "fabric/collectives.h"
 #include "moe/bulk/layout.h"
 
-/* N tokens, E experts, K of them a token, P ranks; R = N K rows at most, of which B are computed at a time.
- * All arrays but `batch` are sized for the worst routing; what a routing does not touch costs address space
- * alone. */
+/* N tokens, E experts in at most M replicas, K of them a token, P ranks; R = N K rows at most, of which B are
+ * computed at a time. All arrays but `batch` are sized for the worst routing; what a routing does not touch
+ * costs address space alone. */
 struct cot_moe {
     cot_moe_options options;
     cot_moe_times times;
     int64_t lap_ns; // when the phase in hand began
     cot_collectives *collectives;
-    size_t row_bytes;   // of one payload row: H elements of expert.type
-    int64_t batch_rows; // B
+    size_t row_bytes, reply_bytes; // of a row there and back: H elements
+    int64_t batch_rows;            // B
+    int64_t replicas;              // of the layer in hand
     cot_bulk_layout layout;
-    void *memory;       // all of the following
-    int32_t *counts;    // [P][E]
-    int32_t *totals;    // [E]
+    cot_arena arena;    // all of the following
+    int32_t *counts;    // [P][M]
+    int32_t *totals;    // [M]
     int32_t *positions; // [R]
     int32_t *rows;      // [R]
-    float *weights;     // [R] of own rows as sent
+    uint16_t *experts;  // [R] the routing until it is known that all ranks' is sound
+    uint16_t *chosen;   // [R] the replica of each
+    float *weights;     // [R]
+    float *sent;        // [R] weights in the order of own rows as sent
     float *row_weights; // [R] of rows received
     float *logits;      // [N][E]
     uint8_t *send;      // [R] payload rows: own rows, later replies
     uint8_t *scratch;   // of the networks, B rows
     float *batch;       // [B][H] their output
-    cot_ffn_job *jobs;  // [min(B, E)]
-    cot_gemm *gemms;    // [min(B, E)]
+    cot_ffn_job *jobs;  // [min(B, M)]
 };
 
 /* The experts of this rank on the rows received; each row times its weight, rounded, goes to its place in

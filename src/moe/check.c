@@ -1,0 +1,76 @@
+#include "moe/check.h"
+
+#include "base/error.h"
+
+#include <math.h>
+
+static const int64_t dimension_most = 1 << 24; // of H and I: no product of sizes overflows
+
+static bool right_shape(const cot_ffn_shape *shape, int64_t intermediate_least)
+{
+    return (shape->type == COT_F32 || shape->type == COT_BF16) && shape->hidden >= 1 &&
+           shape->hidden <= dimension_most && shape->activation <= COT_FFN_RELU &&
+           shape->intermediate >= intermediate_least && shape->intermediate <= dimension_most;
+}
+
+cot_status cot_moe_check(const cot_moe_options *o, cot_error *error)
+{
+    long long experts = o->experts, top_k = o->top_k, tokens = o->tokens, slots = o->slots;
+    long long most_k = experts < COT_MAX_TOP_K ? experts : COT_MAX_TOP_K;
+    if (experts < 1 || experts > COT_MAX_EXPERTS)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%lld experts, expected 1 to %d", experts,
+                        COT_MAX_EXPERTS);
+    if (top_k < 1 || top_k > most_k)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%lld experts a token, expected 1 to %lld", top_k,
+                        most_k);
+    if (slots < 0 || slots > COT_MAX_EXPERTS / o->fabric->ranks)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%lld slots a rank, expected 0 to %d", slots,
+                        COT_MAX_EXPERTS / o->fabric->ranks);
+    if (tokens < 1 || tokens > INT32_MAX / top_k)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%lld tokens a call, expected 1 to %lld", tokens,
+                        INT32_MAX / top_k);
+    if (!right_shape(&o->expert, 1))
+        return cot_fail(error, COT_INVALID_ARGUMENT, "experts of %lld by %lld %s cannot be run",
+                        (long long)o->expert.hidden, (long long)o->expert.intermediate,
+                        cot_dtype_name(o->expert.type));
+    if (o->shared.intermediate && (!right_shape(&o->shared, 1) || o->shared.hidden != o->expert.hidden ||
+                                   o->shared.type != o->expert.type))
+        return cot_fail(
+            error, COT_INVALID_ARGUMENT, "a shared expert of %lld by %lld %s cannot be run beside %lld %s",
+            (long long)o->shared.hidden, (long long)o->shared.intermediate, cot_dtype_name(o->shared.type),
+            (long long)o->expert.hidden, cot_dtype_name(o->expert.type));
+    if (o->combine_type != COT_F32 && o->combine_type != COT_BF16)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "rows cannot travel back as %s",
+                        cot_dtype_name(o->combine_type));
+    return COT_OK;
+}
+
+cot_status cot_moe_check_routing(const uint16_t *experts, const float *weights, int64_t tokens,
+                                 int64_t n_experts, int64_t top_k, cot_error *error)
+{
+    for (int64_t t = 0; t < tokens; t++)
+        for (int64_t i = t * top_k; i < (t + 1) * top_k; i++) {
+            if (experts[i] >= n_experts)
+                return cot_fail(error, COT_INVALID_ARGUMENT, "token %lld goes to expert %d of %lld",
+                                (long long)t, experts[i], (long long)n_experts);
+            if (i > t * top_k && experts[i] <= experts[i - 1])
+                return cot_fail(error, COT_INVALID_ARGUMENT,
+                                "token %lld goes to expert %d after expert %d, expected ascending",
+                                (long long)t, experts[i], experts[i - 1]);
+            if (!isfinite(weights[i]))
+                return cot_fail(error, COT_INVALID_ARGUMENT,
+                                "token %lld has a weight that is not finite for expert %d", (long long)t,
+                                experts[i]);
+        }
+    return COT_OK;
+}
+
+cot_status cot_moe_fail_with(int rank, cot_error *error)
+{
+    return cot_fail(error, COT_INVALID_ARGUMENT, "the routing of rank %d's tokens is not sound", rank);
+}
+
+cot_status cot_moe_fail_empty(cot_error *error)
+{
+    return cot_fail(error, COT_INVALID_ARGUMENT, "no rank has a token");
+}
