@@ -164,9 +164,11 @@ static void let_go(struct endpoint *self)
 static void take_again(struct endpoint *self)
 {
     cot_fabric_group *group = self->group;
-    if (self->inside && group->gated)
-        self->holding =
-            cot_gate_enter(&group->gate, self->fabric.rank, cot_now_ns() + group->timeout_ns, &group->failed);
+    if (!self->inside || !group->gated) return;
+    const int64_t since_ns = cot_now_ns();
+    self->holding =
+        cot_gate_enter(&group->gate, self->fabric.rank, since_ns + group->timeout_ns, &group->failed);
+    self->fabric.queued_ns += cot_now_ns() - since_ns;
 }
 
 /* The rank at the end of the chain of waits: it waits for nobody, so it is the one that all wait for. */
