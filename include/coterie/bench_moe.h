@@ -23,6 +23,7 @@ enum { COT_BENCH_MOST_OPS = 8, COT_BENCH_LEAST_REPEATS = 5, COT_BENCH_MOST_REPEA
 typedef enum cot_bench_expert {
     COT_BENCH_SWIGLU,         /* W2 (silu(W1 x) * W3 x) */
     COT_BENCH_SWIGLU_CLAMPED, /* gpt-oss's: clamped, with biases */
+    COT_BENCH_TWO_MATRIX,     /* W2 gelu(W1 x + b1) + b2 */
 } cot_bench_expert;
 
 /* One MoE layer's experts. */

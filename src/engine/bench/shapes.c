@@ -41,5 +41,9 @@ cot_ffn_shape cot_bench_ffn_of(const cot_bench_shape *s, cot_dtype type)
         shape.limit = 7;
         shape.alpha = 1.702f;
     }
+    if (s->expert == COT_BENCH_TWO_MATRIX) {
+        shape.biased = true;
+        shape.activation = COT_FFN_GELU;
+    }
     return shape;
 }

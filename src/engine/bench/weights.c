@@ -26,6 +26,11 @@ static void draw_matrix(uint8_t *b, cot_dtype type, int64_t k, int64_t n, float 
     }
 }
 
+static void draw_vector(uint8_t *b, int64_t n, uint64_t seed)
+{
+    draw((float *)(void *)b, n, 0.1f, seed, 0);
+}
+
 cot_status cot_bench_draw_expert(uint8_t *slot, const cot_ffn_shape *shape, uint64_t seed, int64_t e,
                                  cot_error *error)
 {
@@ -34,12 +39,14 @@ cot_status cot_bench_draw_expert(uint8_t *slot, const cot_ffn_shape *shape, uint
     if (!columns) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %d columns", COT_PANEL);
     cot_ffn_layout layout = cot_ffn_layout_of(shape);
     uint64_t key = cot_random_bits(seed, 0, (uint64_t)e);
-    draw_matrix(slot + layout.gate_up, shape->type, hidden, 2 * width, columns, key);
-    draw_matrix(slot + layout.down, shape->type, width, hidden, columns, ~key);
-    if (shape->biased) {
-        draw((float *)(void *)(slot + layout.gate_up_bias), 2 * width, 0.1f, key, 0);
-        draw((float *)(void *)(slot + layout.down_bias), hidden, 0.1f, ~key, 0);
+    if (cot_ffn_is_gated(shape)) {
+        draw_matrix(slot + layout.gate, shape->type, hidden, width, columns, key);
+        draw_vector(slot + layout.gate_bias, shape->biased ? width : 0, key);
     }
+    draw_matrix(slot + layout.up, shape->type, hidden, width, columns, key + 1);
+    draw_vector(slot + layout.up_bias, shape->biased ? width : 0, key + 1);
+    draw_matrix(slot + layout.down, shape->type, width, hidden, columns, key + 2);
+    draw_vector(slot + layout.down_bias, shape->biased ? hidden : 0, key + 2);
     free(columns);
     return COT_OK;
 }
