@@ -3,8 +3,8 @@
 #define COT_ENGINE_BENCH_BENCH_H
 #include "coterie/bench_moe.h"
 #include "coterie/trace.h"
-#include "moe/moe.h"
 #include "fabric/threads/threads.h"
+#include "moe/moe.h"
 
 #include <pthread.h>
 
@@ -33,10 +33,12 @@ struct cot_bench_moe {
     cot_bench_moe_options options; // tokens is a copy
     cot_moe_options moe;           // of every operator, all but the fabric and the tokens
     const cot_moe_operator *op[COT_BENCH_MOST_OPS];
+    cot_moe_combine combine[COT_BENCH_MOST_OPS];
     int ops;
     int32_t *expert_rank, *expert_slot; // [E]
     cot_gate gate;
     float *gate_weight;
+    cot_moe_timeline timeline;
     cot_fabric_group *fabric;
     cot_pool *pool;
     cot_bench_member *members; // [P]
@@ -62,9 +64,6 @@ struct cot_bench_moe {
     double roof_flops, roof_read_bytes_per_second;
 };
 
-/* Whether a layer of that shape can be benchmarked at all: sizes that exist, K <= E <= H, weights whose bytes
- * can be counted. Errors: INVALID_ARGUMENT. */
-cot_status cot_bench_check_shape(const cot_bench_shape *shape, cot_error *error);
 cot_ffn_shape cot_bench_ffn_of(const cot_bench_shape *shape, cot_dtype type);
 
 /* Random weights of expert `e` into its slot, a function of (seed, e). Errors: OUT_OF_MEMORY. */
@@ -80,11 +79,27 @@ cot_status cot_bench_draw_routing(uint16_t *experts, const cot_bench_shape *shap
 /* x [T][H] whose gate chooses `experts`: 5 to 6 in the columns of the chosen ones, -1 to 1 elsewhere. */
 void cot_bench_draw_hidden(float *x, const uint16_t *experts, const cot_bench_shape *shape, int64_t tokens,
                            uint64_t seed);
-/* Fills in what follows from the routing: rows to capacity_dropped, but weight_bytes, flops and roofs.
- * row_bytes is what one row takes on the wire. Errors: OUT_OF_MEMORY. */
+/* Fills in rows, touched, padding and capacity. row_bytes is what one row takes on the wire there and back.
+ * Errors: OUT_OF_MEMORY. */
 cot_status cot_bench_count(cot_bench_load *load, const uint16_t *experts, const cot_bench_shape *shape,
                            int64_t tokens, int ranks, const int32_t *expert_rank, size_t row_bytes,
                            cot_error *error);
+
+/* What all ranks together have done so far. */
+typedef struct cot_bench_tally {
+    cot_moe_times times;
+    uint64_t waits;
+    int64_t waited_ns, queued_ns, workers_ns;
+    uint64_t egress[COT_MAX_RANKS]; // bytes
+} cot_bench_tally;
+void cot_bench_take_tally(cot_bench_tally *tally, const struct cot_bench_moe *bench);
+/* Adds to a result's means and idle_share what one of n runs did, which took wall_ns, and all ranks' threads
+ * together ranks_ns. */
+void cot_bench_add_run(cot_bench_result *result, const cot_bench_tally *before, const cot_bench_tally *after,
+                       int threads, int64_t wall_ns, int64_t ranks_ns, int n);
+/* The time between the first rank's end of what comes before combining and the last rank's, in the run on the
+ * timeline. */
+int64_t cot_bench_straggling_ns(const cot_moe_timeline *timeline, int ranks);
 
 /* Has every rank do it, and waits. Errors: the rank's that failed first of all. */
 cot_status cot_bench_command_ranks(struct cot_bench_moe *bench, cot_bench_command command, cot_error *error);

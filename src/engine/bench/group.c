@@ -32,15 +32,23 @@ static cot_status draw_slots(cot_bench_member *m, cot_error *error)
     return status == COT_OK ? status : cot_fail(error, status, "out of memory for random weights");
 }
 
+/* Every rank finds alike which operators cannot reduce. */
 static cot_status open_operators(cot_bench_member *m, cot_error *error)
 {
-    const struct cot_bench_moe *bench = m->bench;
-    cot_moe_options options = bench->moe;
-    options.fabric = m->fabric;
-    options.tokens = bench->options.tokens[bench->set];
+    struct cot_bench_moe *bench = m->bench;
     cot_status status = COT_OK;
-    for (int i = 0; i < bench->ops && status == COT_OK; i++)
-        status = bench->op[i]->open(&m->moe[bench->set * (size_t)bench->ops + (size_t)i], &options, error);
+    for (int i = 0; i < bench->ops && status == COT_OK; i++) {
+        cot_moe **moe = &m->moe[bench->set * (size_t)bench->ops + (size_t)i];
+        cot_moe_options options = bench->moe;
+        options.fabric = m->fabric;
+        options.tokens = bench->options.tokens[bench->set];
+        status = bench->op[i]->open(moe, &options, error);
+        if (status == COT_UNSUPPORTED && options.combine != COT_COMBINE_EXACT) {
+            options.combine = COT_COMBINE_EXACT;
+            status = bench->op[i]->open(moe, &options, error);
+        }
+        if (m->fabric->rank == 0) bench->combine[i] = options.combine;
+    }
     return status;
 }
 

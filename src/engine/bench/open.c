@@ -22,11 +22,11 @@ static cot_status check(const cot_bench_moe_options *o, cot_error *error)
                         MOST_THREADS);
     if (strcmp(o->precision, "bf16") != 0 && strcmp(o->precision, "fp32") != 0)
         return cot_fail(error, COT_INVALID_ARGUMENT, "unknown precision '%s' (bf16 or fp32)", o->precision);
-    cot_status status = cot_bench_check_shape(&o->shape, error);
+    if (strcmp(o->combine, "exact") != 0 && strcmp(o->combine, "reduced") != 0)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown combine '%s' (exact or reduced)", o->combine);
+    cot_status status = COT_OK;
     for (size_t i = 0; i < o->n_tokens && status == COT_OK; i++)
-        if (o->tokens[i] < 1 || o->tokens[i] > INT32_MAX / o->shape.top_k)
-            status = cot_fail(error, COT_INVALID_ARGUMENT, "%lld tokens, expected 1 to %lld",
-                              (long long)o->tokens[i], (long long)(INT32_MAX / o->shape.top_k));
+        status = cot_bench_check(&o->shape, o->tokens[i], COT_BENCH_UNIFORM, NULL, error);
     if (status == COT_OK && (!o->n_tokens || !o->ops[0]))
         status = cot_fail(error, COT_INVALID_ARGUMENT, "a benchmark without %s",
                           o->n_tokens ? "operators" : "tokens");
@@ -112,8 +112,11 @@ static cot_status make_arrays(struct cot_bench_moe *bench, cot_error *error)
     bench->y = malloc(tokens * hidden * sizeof *bench->y);
     bench->y_first = malloc(tokens * hidden * sizeof *bench->y_first);
     bench->flush = malloc(bench->flush_bytes);
+    bench->timeline.capacity = (int64_t)1 << 18;
+    bench->timeline.events = malloc((size_t)bench->timeline.capacity * sizeof *bench->timeline.events);
+    bench->moe.timeline = &bench->timeline;
     if (!bench->expert_rank || !bench->expert_slot || !bench->drawn || !bench->experts || !bench->weights ||
-        !bench->x || !bench->y || !bench->y_first || !bench->flush)
+        !bench->x || !bench->y || !bench->y_first || !bench->flush || !bench->timeline.events)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %zu tokens", tokens);
     memset(bench->flush, 1, bench->flush_bytes);
     int ranks = bench->options.ranks;
@@ -175,10 +178,14 @@ cot_status cot_bench_moe_open(cot_bench_moe **out, const cot_bench_moe_options *
     pthread_mutex_init(&bench->mutex, NULL);
     pthread_cond_init(&bench->commanded, NULL);
     pthread_cond_init(&bench->done, NULL);
-    bench->moe = (cot_moe_options){
-        .expert = cot_bench_ffn_of(&options->shape, options->precision[0] == 'f' ? COT_F32 : COT_BF16),
-        .experts = options->shape.experts,
-        .top_k = options->shape.top_k};
+    cot_dtype type = options->precision[0] == 'f' ? COT_F32 : COT_BF16;
+    bench->moe =
+        (cot_moe_options){.threads = options->threads,
+                          .combine = options->combine[0] == 'r' ? COT_COMBINE_REDUCED : COT_COMBINE_EXACT,
+                          .combine_type = type,
+                          .expert = cot_bench_ffn_of(&options->shape, type),
+                          .experts = options->shape.experts,
+                          .top_k = options->shape.top_k};
     status = find_operators(bench, error);
     if (status == COT_OK) status = cot_kernels_choose(&bench->moe.kernels, options->isa, error);
     if (status == COT_OK) status = check_memory(bench, error);
@@ -212,6 +219,7 @@ void cot_bench_moe_close(cot_bench_moe *bench)
     free(bench->y);
     free(bench->y_first);
     free(bench->flush);
+    free(bench->timeline.events);
     free((int64_t *)bench->options.tokens);
     free(bench);
 }

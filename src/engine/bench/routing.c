@@ -153,7 +153,7 @@ cot_status cot_bench_count(cot_bench_load *load, const uint16_t *experts, const 
     }
     free(blocks);
     load->capacity = capacity;
-    load->padding_bytes = 2 * (uint64_t)padding * row_bytes; // there and back
-    load->capacity_padding_bytes = 2 * (uint64_t)capacity_padding * row_bytes;
+    load->padding_bytes = (uint64_t)padding * row_bytes;
+    load->capacity_bytes = (uint64_t)capacity_padding * row_bytes;
     return COT_OK;
 }

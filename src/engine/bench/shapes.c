@@ -11,7 +11,7 @@ const cot_bench_shape cot_bench_shapes[] = {{"olmoe", 2048, 1024, 64, 8, COT_BEN
                                             {"gpt-oss", 2880, 2880, 32, 4, COT_BENCH_SWIGLU_CLAMPED},
                                             {0}};
 
-cot_status cot_bench_check_shape(const cot_bench_shape *s, cot_error *error)
+static cot_status check_shape(const cot_bench_shape *s, cot_error *error)
 {
     enum { DIMENSION_MOST = 1 << 20 };
     long long hidden = s->hidden, intermediate = s->intermediate, experts = s->experts, top_k = s->top_k;
@@ -31,6 +31,26 @@ cot_status cot_bench_check_shape(const cot_bench_shape *s, cot_error *error)
                         "least as many",
                         experts, hidden);
     return COT_OK;
+}
+
+cot_status cot_bench_check(const cot_bench_shape *s, int64_t tokens, cot_bench_routing routing,
+                           const char *trace, cot_error *error)
+{
+    cot_status status = check_shape(s, error);
+    if (status != COT_OK) return status;
+    if (tokens < 1 || tokens > INT32_MAX / s->top_k)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%lld tokens of %lld experts each, expected 1 to %lld",
+                        (long long)tokens, (long long)s->top_k, (long long)(INT32_MAX / s->top_k));
+    if (routing != COT_BENCH_TRACE) return COT_OK;
+    uint16_t experts[COT_MAX_TOP_K];
+    return cot_bench_draw_routing(experts, s, 1, 1, routing, trace, 0, error);
+}
+
+int64_t cot_bench_capacity_tokens(const cot_bench_shape *s, int64_t tokens, int ranks)
+{
+    int64_t most = (tokens + ranks - 1) / ranks;
+    int64_t capacity = (most * s->top_k + s->experts - 1) / s->experts;
+    return ranks * ((capacity * s->experts + s->top_k - 1) / s->top_k);
 }
 
 cot_ffn_shape cot_bench_ffn_of(const cot_bench_shape *s, cot_dtype type)
