@@ -2,6 +2,7 @@
 #ifndef COTERIE_COTERIE_H
 #define COTERIE_COTERIE_H
 
+#include "coterie/bench_moe.h"
 #include "coterie/engine.h"
 #include "coterie/eval.h"
 #include "coterie/model.h"

@@ -27,6 +27,7 @@ struct cot_pool {
     struct cot_pool_offer offers[MAX_OFFERS];
     atomic_int posted, sleepers;
     atomic_bool closing;
+    _Atomic int64_t busy_ns;
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     int workers;
@@ -52,10 +53,12 @@ static void *serve(void *argument)
     cot_pool *pool = argument;
     int64_t idle_since_ns = cot_now_ns();
     for (int spins = 0; !atomic_load(&pool->closing);) {
+        const int64_t begin_ns = cot_now_ns();
         if (cot_pool_help(pool)) {
             idle_since_ns = cot_now_ns();
+            atomic_fetch_add_explicit(&pool->busy_ns, idle_since_ns - begin_ns, memory_order_relaxed);
             spins = 0;
-        } else if (cot_now_ns() - idle_since_ns < sleep_after_ns) {
+        } else if (begin_ns - idle_since_ns < sleep_after_ns) {
             cot_relax(spins++);
         } else {
             pthread_mutex_lock(&pool->mutex);
@@ -155,4 +158,9 @@ void cot_pool_run(cot_pool *pool, int64_t n, void (*body)(void *context, int64_t
     cot_pool_offer *offer = n > 1 ? cot_pool_offer_work(pool, drain, &loop) : NULL;
     drain(&loop);
     cot_pool_withdraw(pool, offer);
+}
+
+int64_t cot_pool_busy_ns(const cot_pool *pool)
+{
+    return pool ? atomic_load_explicit(&pool->busy_ns, memory_order_relaxed) : 0;
 }

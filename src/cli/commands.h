@@ -13,6 +13,7 @@
     X(trace_convert) \
     X(bench_roof) \
     X(bench_model) \
+    X(bench_moe) \
     X(info) \
     X(models)
 // clang-format on

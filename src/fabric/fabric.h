@@ -85,6 +85,7 @@ struct cot_fabric {
     cot_traffic (*traffic)[COT_PHASES]; // [ranks]: what this rank has sent to each; its own row stays zero
     int64_t waited_ns[COT_PHASES];      // time spent waiting, in wait or idle
     uint64_t waits;                     // how often it had to (who calls idle counts)
+    int64_t queued_ns;                  // time spent until it was its turn to compute
 };
 
 /* The same calls without the table in sight. */

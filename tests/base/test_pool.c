@@ -149,6 +149,7 @@ static void test_offers(void **state)
 {
     (void)state;
     assert_false(cot_pool_help(NULL));
+    assert_int_equal(cot_pool_busy_ns(NULL), 0);
     for (int workers = 0; workers <= 3; workers++) {
         cot_pool *pool;
         assert_int_equal(cot_pool_open(&pool, workers, NULL), COT_OK);
@@ -169,6 +170,10 @@ static void test_offers(void **state)
         assert_int_equal(b->done[0], 1);
         assert_false(cot_pool_help(pool));
         usleep(2000); // a worker that still came would abort
+        if (workers >= 2)
+            assert_true(cot_pool_busy_ns(pool) > 0);
+        else if (!workers)
+            assert_int_equal(cot_pool_busy_ns(pool), 0);
         cot_pool_close(pool);
         free(a), free(b);
     }

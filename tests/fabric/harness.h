@@ -55,12 +55,18 @@ static inline uint64_t fresh_seed(void)
     return seed;
 }
 
+/* The shape of every group's links; none unless a test sets it. */
+static double link_bytes_per_s;
+static int64_t link_latency_ns;
+
 static inline cot_fabric_group *open_group(const group_job *job, bool forked)
 {
     const cot_fabric_group_options options = {.ranks = job->ranks,
                                               .heap_bytes = job->heap_bytes,
                                               .running = job->running,
                                               .timeout_ns = job->timeout_ns,
+                                              .link_bytes_per_s = link_bytes_per_s,
+                                              .link_latency_ns = link_latency_ns,
                                               .forked = forked};
     cot_fabric_group *group;
     cot_error error;

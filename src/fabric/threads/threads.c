@@ -1,7 +1,7 @@
 /* The whole group is one mapping, so that processes forked later share all of it:
  *
- *     group: failed | gate | endpoints [P] | traffic [P][P][phases]      heap 0      heap 1      ...
- *     ^ page                                                             ^ 2 MiB     ^ 2 MiB
+ *     group: failed | gate | endpoints [P] | traffic [P][P][phases] | flights [P][P]      heap 0      heap 1  ...
+ *     ^ page                                                                              ^ 2 MiB     ^ 2 MiB
  */
 #include "fabric/threads/threads.h"
 
@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/wait.h"
 #include "fabric/threads/gate.h"
+#include "fabric/threads/link.h"
 
 #include <assert.h>
 #include <stdalign.h>
@@ -23,6 +24,7 @@ struct endpoint {
     unsigned char *heap;
     size_t used;
     bool inside, holding; // between enter and leave; a permit of the gate
+    int64_t line_free_ns; // when all that it has sent so far will have left
     atomic_int awaits;    // 1 + the rank that a long wait is for; stays when that wait fails
 };
 
@@ -32,6 +34,8 @@ struct cot_fabric_group {
     int ranks;
     bool gated;
     int64_t timeout_ns;
+    cot_link link;
+    cot_flights *flights;                // [P][P], target by source
     alignas(2 * LINE) atomic_int failed; // 1 + the first rank that called fail
     alignas(2 * LINE) cot_gate gate;
     struct endpoint endpoints[];
@@ -67,7 +71,8 @@ static void *local(cot_fabric *fabric, cot_sym where)
     return endpoint_of(fabric)->heap + where;
 }
 
-static void put(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes, cot_phase phase)
+/* Copies and counts. */
+static void copy(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes, cot_phase phase)
 {
     const cot_fabric_group *group = endpoint_of(fabric)->group;
     assert(to >= 0 && to < fabric->ranks && where <= group->heap_bytes && bytes <= group->heap_bytes - where);
@@ -78,22 +83,76 @@ static void put(cot_fabric *fabric, int to, cot_sym where, const void *data, siz
     row->messages++;
 }
 
+static bool is_shaped(const struct endpoint *self, int to)
+{
+    return cot_link_shapes(&self->group->link) && to != self->fabric.rank;
+}
+
+static void put(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes, cot_phase phase)
+{
+    struct endpoint *self = endpoint_of(fabric);
+    if (is_shaped(self, to)) cot_link_send(&self->group->link, &self->line_free_ns, cot_now_ns(), bytes);
+    copy(fabric, to, where, data, bytes, phase);
+}
+
 static _Atomic uint64_t *word(const cot_fabric_group *group, int rank, cot_sym signal)
 {
     assert(signal % sizeof(uint64_t) == 0 && signal + sizeof(uint64_t) <= group->heap_bytes);
     return (_Atomic uint64_t *)(void *)(group->heaps + (size_t)rank * group->stride + signal);
 }
 
+static cot_flights *flights_to(const cot_fabric_group *group, int to, int from)
+{
+    return &group->flights[to * group->ranks + from];
+}
+
+/* Where too many signals are under way the source waits until the first of them has arrived, which is for the
+ * link alone to say, and raises it itself. In a group that has failed, or where the target holds on to the
+ * queue for ever because its process is gone, the signal is lost. */
+static void send_signal(struct endpoint *self, int to, const cot_flight *flight)
+{
+    cot_fabric_group *group = self->group;
+    cot_flights *flights = flights_to(group, to, self->fabric.rank);
+    const int64_t since_ns = cot_now_ns();
+    while (!cot_flights_add(flights, flight)) {
+        const int64_t now_ns = cot_now_ns();
+        if (atomic_load(&group->failed) || now_ns - since_ns >= group->timeout_ns) return;
+        cot_flights_raise(flights, now_ns);
+        cot_back_off(now_ns - since_ns);
+    }
+}
+
 static void put_signal(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes,
                        cot_sym signal, uint64_t value, cot_phase phase)
 {
-    put(fabric, to, where, data, bytes, phase);
-    atomic_store_explicit(word(endpoint_of(fabric)->group, to, signal), value, memory_order_release);
+    struct endpoint *self = endpoint_of(fabric);
+    cot_flight flight = {.value = value, .word = word(self->group, to, signal)};
+    const bool shaped = is_shaped(self, to);
+    if (shaped)
+        flight.arrival_ns = cot_link_send(&self->group->link, &self->line_free_ns, cot_now_ns(), bytes);
+    copy(fabric, to, where, data, bytes, phase);
+    if (shaped)
+        send_signal(self, to, &flight);
+    else
+        atomic_store_explicit(flight.word, value, memory_order_release);
+}
+
+static void raise_arrived(struct endpoint *self)
+{
+    int64_t now_ns = 0;
+    for (int from = 0; from < self->fabric.ranks; from++) {
+        cot_flights *flights = flights_to(self->group, self->fabric.rank, from);
+        if (cot_flights_empty(flights)) continue;
+        if (!now_ns) now_ns = cot_now_ns();
+        cot_flights_raise(flights, now_ns);
+    }
 }
 
 static uint64_t load(cot_fabric *fabric, cot_sym signal)
 {
-    return atomic_load_explicit(word(endpoint_of(fabric)->group, fabric->rank, signal), memory_order_acquire);
+    struct endpoint *self = endpoint_of(fabric);
+    if (cot_link_shapes(&self->group->link)) raise_arrived(self);
+    return atomic_load_explicit(word(self->group, fabric->rank, signal), memory_order_acquire);
 }
 
 static void let_go(struct endpoint *self)
@@ -105,9 +164,11 @@ static void let_go(struct endpoint *self)
 static void take_again(struct endpoint *self)
 {
     cot_fabric_group *group = self->group;
-    if (self->inside && group->gated)
-        self->holding =
-            cot_gate_enter(&group->gate, self->fabric.rank, cot_now_ns() + group->timeout_ns, &group->failed);
+    if (!self->inside || !group->gated) return;
+    const int64_t since_ns = cot_now_ns();
+    self->holding =
+        cot_gate_enter(&group->gate, self->fabric.rank, since_ns + group->timeout_ns, &group->failed);
+    self->fabric.queued_ns += cot_now_ns() - since_ns;
 }
 
 /* The rank at the end of the chain of waits: it waits for nobody, so it is the one that all wait for. */
@@ -219,6 +280,10 @@ static cot_status check(const cot_fabric_group_options *options, cot_error *erro
     if (options->timeout_ns <= 0)
         return cot_fail(error, COT_INVALID_ARGUMENT, "a group's time-out must be more than 0 ns, found %lld",
                         (long long)options->timeout_ns);
+    if (!(options->link_bytes_per_s >= 0) || options->link_latency_ns < 0)
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "a link of %g bytes/s and %lld ns: neither may be less than 0",
+                        options->link_bytes_per_s, (long long)options->link_latency_ns);
     return COT_OK;
 }
 
@@ -232,7 +297,8 @@ cot_status cot_fabric_group_open(cot_fabric_group **out, const cot_fabric_group_
     const size_t ranks = (size_t)options->ranks;
     const size_t endpoints_bytes = sizeof(cot_fabric_group) + ranks * sizeof(struct endpoint);
     const size_t row_bytes = round_up(ranks * sizeof(cot_traffic[COT_PHASES]), 2 * LINE); // one writer a line
-    const size_t head_bytes = endpoints_bytes + ranks * row_bytes;
+    const size_t flights_at = endpoints_bytes + ranks * row_bytes;
+    const size_t head_bytes = flights_at + ranks * ranks * sizeof(cot_flights);
     const size_t most_bytes = ((size_t)PTRDIFF_MAX - head_bytes - HUGE_PAGE) / ranks - HUGE_PAGE;
     const size_t stride = round_up(options->heap_bytes <= most_bytes ? options->heap_bytes : 0, HUGE_PAGE);
     const size_t mapped_bytes = head_bytes + HUGE_PAGE + ranks * stride;
@@ -252,6 +318,8 @@ cot_status cot_fabric_group_open(cot_fabric_group **out, const cot_fabric_group_
     group->ranks = options->ranks;
     group->gated = options->running < options->ranks;
     group->timeout_ns = options->timeout_ns;
+    group->link = (cot_link){options->link_bytes_per_s, options->link_latency_ns};
+    group->flights = (void *)((unsigned char *)mapping + flights_at);
     cot_gate_open(&group->gate, options->ranks, options->running);
     if (stride) madvise(group->heaps, ranks * stride, MADV_HUGEPAGE); // a wish: small pages do as well
     for (size_t r = 0; r < ranks; r++) {
@@ -270,6 +338,14 @@ cot_fabric *cot_fabric_group_rank(cot_fabric_group *group, int rank)
 {
     assert(rank >= 0 && rank < group->ranks);
     return &group->endpoints[rank].fabric;
+}
+
+void cot_fabric_group_set_link(cot_fabric_group *group, double link_bytes_per_s, int64_t link_latency_ns)
+{
+    for (int i = 0; i < group->ranks * group->ranks; i++)
+        if (!cot_flights_empty(&group->flights[i])) cot_flights_raise(&group->flights[i], INT64_MAX);
+    for (int r = 0; r < group->ranks; r++) group->endpoints[r].line_free_ns = 0;
+    group->link = (cot_link){link_bytes_per_s, link_latency_ns};
 }
 
 void cot_fabric_group_close(cot_fabric_group *group)

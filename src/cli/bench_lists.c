@@ -1,0 +1,217 @@
+#include "bench_lists.h"
+
+#include "command.h"
+#include "coterie/engine.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The items of one comma list, one after another. */
+struct items {
+    const char *option;
+    char *next; // NULL at the end
+};
+
+static char *next_item(struct items *items)
+{
+    return items->next ? strsep(&items->next, ",") : NULL;
+}
+
+static bool too_many(const char *option, int most)
+{
+    cot_complain("--%s takes at most %d items", option, most);
+    return false;
+}
+
+static bool integer(int64_t *n, const char *option, const char *text, int64_t most)
+{
+    char *end;
+    errno = 0;
+    *n = strtoll(text, &end, 10);
+    if (isdigit((unsigned char)*text) && !*end && !errno && *n >= 1 && *n <= most) return true;
+    cot_complain("--%s takes integers from 1 to %lld, not '%s'", option, (long long)most, text);
+    return false;
+}
+
+static bool integers(int64_t *list, size_t *count, struct items items, int64_t most)
+{
+    for (char *item; (item = next_item(&items));) {
+        if (*count == BENCH_MOST_ITEMS) return too_many(items.option, BENCH_MOST_ITEMS);
+        if (!integer(&list[*count], items.option, item, most)) return false;
+        for (size_t i = 0; i < *count; i++)
+            if (list[i] == list[*count]) {
+                cot_complain("--%s has %s twice", items.option, item);
+                return false;
+            }
+        ++*count;
+    }
+    return true;
+}
+
+static bool unknown(const char *option, const char *item, const char *const *names)
+{
+    char all[512] = "";
+    for (; *names; names++) {
+        strncat(all, *all ? ", " : "", sizeof all - strlen(all) - 1);
+        strncat(all, *names, sizeof all - strlen(all) - 1);
+    }
+    cot_complain("unknown %s '%s' (%s)", option, item, all);
+    return false;
+}
+
+/* Four numbers, of which `first` is one: a shape whose name is what was given. */
+static bool numbered_shape(cot_bench_shape *shape, char *name, const char *first, struct items *items)
+{
+    int64_t n[4];
+    const char *item = first;
+    for (int i = 0; i < 4; i++, item = i < 4 ? next_item(items) : NULL) {
+        if (!item) {
+            cot_complain("--shape '%s' lacks numbers: a shape is H,I,E,K", first);
+            return false;
+        }
+        if (!integer(&n[i], items->option, item, INT32_MAX)) return false;
+    }
+    snprintf(name, BENCH_NAME_BYTES, "%lld,%lld,%lld,%lld", (long long)n[0], (long long)n[1], (long long)n[2],
+             (long long)n[3]);
+    *shape = (cot_bench_shape){name, n[0], n[1], n[2], n[3], COT_BENCH_SWIGLU};
+    return true;
+}
+
+static bool named_shape(cot_bench_shape *shape, const char *name)
+{
+    const char *names[BENCH_MOST_ITEMS] = {"H,I,E,K"};
+    for (int i = 0; cot_bench_shapes[i].name; i++) {
+        *shape = cot_bench_shapes[i];
+        if (!strcmp(shape->name, name)) return true;
+        names[i + 1] = shape->name;
+    }
+    return unknown("shape", name, names);
+}
+
+static bool shapes(bench_lists *lists, struct items items, char *names)
+{
+    for (char *item; (item = next_item(&items)); lists->n_shapes++) {
+        if (lists->n_shapes == BENCH_MOST_ITEMS) return too_many(items.option, BENCH_MOST_ITEMS);
+        cot_bench_shape *shape = &lists->shapes[lists->n_shapes];
+        char *name = names + lists->n_shapes * BENCH_NAME_BYTES;
+        if (isdigit((unsigned char)*item) ? !numbered_shape(shape, name, item, &items)
+                                          : !named_shape(shape, item))
+            return false;
+    }
+    return true;
+}
+
+static bool operators(bench_lists *lists, struct items items)
+{
+    const char *const *names = cot_engine_operators();
+    if (!items.next)
+        for (; names[lists->n_ops] && lists->n_ops < COT_BENCH_MOST_OPS; lists->n_ops++)
+            lists->ops[lists->n_ops] = names[lists->n_ops];
+    for (char *item; (item = next_item(&items));) {
+        size_t n = 0;
+        while (names[n] && strcmp(names[n], item) != 0) n++;
+        if (!names[n]) return unknown("operator", item, names);
+        if (lists->n_ops == COT_BENCH_MOST_OPS) return too_many(items.option, COT_BENCH_MOST_OPS);
+        lists->ops[lists->n_ops++] = names[n];
+    }
+    return true;
+}
+
+static bool routings(bench_lists *lists, struct items items)
+{
+    static const char *const names[] = {"uniform", "zipf", "hot", "trace:FILE", NULL};
+    static const char prefix[] = "trace:";
+    for (char *item; (item = next_item(&items));) {
+        if (lists->n_routings == BENCH_MOST_ITEMS) return too_many(items.option, BENCH_MOST_ITEMS);
+        bench_routing *routing = &lists->routings[lists->n_routings++];
+        *routing = (bench_routing){.text = item};
+        if (!strcmp(item, "uniform"))
+            routing->kind = COT_BENCH_UNIFORM;
+        else if (!strcmp(item, "zipf"))
+            routing->kind = COT_BENCH_ZIPF;
+        else if (!strcmp(item, "hot"))
+            routing->kind = COT_BENCH_HOT;
+        else if (!strncmp(item, prefix, sizeof prefix - 1) && item[sizeof prefix - 1]) {
+            routing->kind = COT_BENCH_TRACE;
+            routing->trace = item + sizeof prefix - 1;
+        } else
+            return unknown("routing", item, names);
+    }
+    return true;
+}
+
+/* A number and one of the units, each `step` times the one before, the first of which counts 1. */
+static bool quantity(double *value, const char *text, const char *const *units, double step)
+{
+    char *end;
+    *value = strtod(text, &end);
+    if (!isdigit((unsigned char)*text) || !isfinite(*value)) return false;
+    double unit = 1;
+    for (; *units; units++, unit *= step)
+        if (!strcmp(end, *units)) {
+            *value *= unit;
+            return true;
+        }
+    return false;
+}
+
+static bool link_of(bench_lists *lists, struct items items)
+{
+    static const char *const rates[] = {"B/s", "kB/s", "MB/s", "GB/s", NULL};
+    static const char *const times[] = {"ns", "us", "ms", "s", NULL};
+    const double latency_most_ns = 1e9;
+    if (!items.next) return true;
+    const char *rate = next_item(&items), *time = next_item(&items);
+    double latency_ns;
+    if (!time || items.next || !quantity(&lists->link_bytes_per_s, rate, rates, 1000) ||
+        !quantity(&latency_ns, time, times, 1000) || lists->link_bytes_per_s < 1 ||
+        latency_ns > latency_most_ns) {
+        cot_complain("--link takes a rate of at least 1 B/s and a latency of at most 1 s, as in "
+                     "'0.1GB/s,20us'");
+        return false;
+    }
+    lists->link_latency_ns = (int64_t)latency_ns;
+    return true;
+}
+
+static size_t length(const char *text)
+{
+    return text ? strlen(text) + 1 : 0;
+}
+
+/* A copy of an option's text that its items are cut from. */
+static struct items items_of(const char *option, const char *text, char **at)
+{
+    if (!text) return (struct items){option, NULL};
+    char *copy = memcpy(*at, text, strlen(text) + 1);
+    *at += strlen(text) + 1;
+    return (struct items){option, copy};
+}
+
+bool bench_lists_parse(bench_lists *lists, const bench_list_texts *t)
+{
+    const size_t names = BENCH_MOST_ITEMS * BENCH_NAME_BYTES;
+    *lists = (bench_lists){0};
+    lists->text = malloc(names + length(t->shape) + length(t->tokens) + length(t->ranks) + length(t->op) +
+                         length(t->routing) + length(t->link));
+    if (!lists->text) {
+        cot_complain("out of memory");
+        return false;
+    }
+    char *at = lists->text + names;
+    return shapes(lists, items_of("shape", t->shape, &at), lists->text) &&
+           integers(lists->tokens, &lists->n_tokens, items_of("tokens", t->tokens, &at), INT32_MAX) &&
+           integers(lists->ranks, &lists->n_ranks, items_of("ranks", t->ranks, &at), 64) &&
+           operators(lists, items_of("op", t->op, &at)) &&
+           routings(lists, items_of("routing", t->routing, &at)) &&
+           link_of(lists, items_of("link", t->link, &at));
+}
+
+void bench_lists_free(bench_lists *lists)
+{
+    free(lists->text);
+}

@@ -1,0 +1,33 @@
+/* What `coterie bench moe` is told as lists: shapes, numbers, names, routings; and a link. */
+#ifndef COT_CLI_BENCH_LISTS_H
+#define COT_CLI_BENCH_LISTS_H
+#include "coterie/bench_moe.h"
+
+enum { BENCH_MOST_ITEMS = 64, BENCH_NAME_BYTES = 96 };
+
+typedef struct bench_routing {
+    cot_bench_routing kind;
+    const char *text;  // as given
+    const char *trace; // its file, or NULL
+} bench_routing;
+
+typedef struct bench_lists {
+    cot_bench_shape shapes[BENCH_MOST_ITEMS];
+    int64_t tokens[BENCH_MOST_ITEMS], ranks[BENCH_MOST_ITEMS];
+    const char *ops[COT_BENCH_MOST_OPS + 1]; // NULL at the end
+    bench_routing routings[BENCH_MOST_ITEMS];
+    size_t n_shapes, n_tokens, n_ranks, n_ops, n_routings;
+    double link_bytes_per_s; // 0, and the latency too: no link
+    int64_t link_latency_ns;
+    char *text; // what names point into
+} bench_lists;
+
+/* The options' texts; `op` and `link` may be NULL (all operators; no link). All return false after a line on
+ * stderr. */
+typedef struct bench_list_texts {
+    const char *shape, *tokens, *ranks, *op, *routing, *link;
+} bench_list_texts;
+bool bench_lists_parse(bench_lists *lists, const bench_list_texts *texts);
+void bench_lists_free(bench_lists *lists);
+
+#endif

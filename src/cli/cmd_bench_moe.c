@@ -1,0 +1,267 @@
+/* `coterie bench moe`: the MoE operators side by side, over shapes, tokens, ranks and routings. */
+#include "bench_report.h"
+#include "commands.h"
+#include "paths.h"
+#include "progress.h"
+
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *const precisions[] = {"bf16", "fp32", NULL};
+static const char *const combines[] = {"exact", "reduced", NULL};
+
+struct settings {
+    bench_list_texts lists;
+    int precision, combine;
+    int64_t threads, repeat, seed;
+    const char *isa, *timeline;
+    bool json;
+};
+
+/* Everything in hand. */
+struct work {
+    const struct settings *s;
+    bench_lists lists;
+    int threads;
+    bench_found *found;
+    size_t n, total; // cases measured, and in all
+    int64_t end_ns;  // when all should be over
+    cot_progress progress;
+    bench_timeline timeline;
+    const char *told_op; // whose events came last
+    bool told_linked;
+};
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void on_progress(void *context, int done, int total)
+{
+    enum { STEPS = 1000 };
+    struct work *w = context;
+    cot_progress_show(&w->progress, w->n * STEPS + (uint64_t)(done * STEPS / total), w->total * STEPS);
+}
+
+static void on_event(void *context, size_t op, bool linked, const cot_bench_event *event)
+{
+    struct work *w = context;
+    const char *name = w->lists.ops[op];
+    if (w->told_op != name || w->told_linked != linked)
+        bench_timeline_begin(&w->timeline, &w->found[w->n], name, linked);
+    w->told_op = name;
+    w->told_linked = linked;
+    bench_timeline_add(&w->timeline, event);
+}
+
+/* Cases share what time is left; what warms up and what pads takes a part. */
+static int64_t budget_ns(const struct work *w)
+{
+    const int64_t left_ns = w->end_ns - now_ns();
+    return left_ns > 0 ? left_ns / (int64_t)(w->total - w->n) * 2 / 3 : 1;
+}
+
+/* The same tokens as an operator at capacity factor 1 would have them. */
+static cot_status measure_capacity(struct work *w, cot_bench_moe *bench, bench_found *f, cot_error *error)
+{
+    cot_bench_case c = {.size = sizeof c,
+                        .tokens = cot_bench_capacity_tokens(f->shape, f->tokens, f->ranks),
+                        .routing = COT_BENCH_BALANCED,
+                        .repeats = COT_BENCH_LEAST_REPEATS};
+    cot_bench_load load;
+    cot_bench_result results[COT_BENCH_MOST_OPS];
+    int repeats;
+    cot_status status = cot_bench_moe_run(bench, &load, results, &repeats, &c, error);
+    for (size_t i = 0; i < w->lists.n_ops && status == COT_OK; i++) f->capacity_ns[i] = results[i].median_ns;
+    return status;
+}
+
+static const bench_found *fewest_ranks(const struct work *w, const bench_found *f)
+{
+    for (size_t i = 0; i < w->n; i++) {
+        const bench_found *other = &w->found[i];
+        if (other->shape == f->shape && other->routing == f->routing && other->tokens == f->tokens)
+            return other->ranks < f->ranks ? other : NULL;
+    }
+    return NULL;
+}
+
+static cot_status measure(struct work *w, cot_bench_moe *bench, bench_found *f, cot_error *error)
+{
+    cot_bench_case c = {.size = sizeof c,
+                        .tokens = f->tokens,
+                        .routing = f->routing->kind,
+                        .trace = f->routing->trace,
+                        .repeats = (int)w->s->repeat,
+                        .budget_ns = budget_ns(w),
+                        .link_bytes_per_s = w->lists.link_bytes_per_s,
+                        .link_latency_ns = w->lists.link_latency_ns,
+                        .context = w,
+                        .progress = on_progress};
+    w->told_op = NULL;
+    if (w->timeline.file) c.on_event = on_event;
+    cot_status status = cot_bench_moe_run(bench, &f->load, f->results, &f->repeats, &c, error);
+    if (status == COT_OK && !w->s->json) status = measure_capacity(w, bench, f, error);
+    return status;
+}
+
+static cot_status open_group(cot_bench_moe **bench, const struct work *w, const cot_bench_shape *shape,
+                             int ranks, cot_error *error)
+{
+    const bench_lists *l = &w->lists;
+    int64_t tokens[2 * BENCH_MOST_ITEMS];
+    cot_bench_moe_options options = {.size = sizeof options,
+                                     .shape = *shape,
+                                     .ranks = ranks,
+                                     .threads = w->threads,
+                                     .precision = precisions[w->s->precision],
+                                     .combine = combines[w->s->combine],
+                                     .isa = w->s->isa,
+                                     .ops = l->ops,
+                                     .tokens = tokens,
+                                     .seed = (uint64_t)w->s->seed};
+    for (size_t i = 0; i < l->n_tokens; i++) {
+        tokens[options.n_tokens++] = l->tokens[i];
+        if (!w->s->json) tokens[options.n_tokens++] = cot_bench_capacity_tokens(shape, l->tokens[i], ranks);
+    }
+    return cot_bench_moe_open(bench, &options, error);
+}
+
+/* All cases of one shape and number of ranks. */
+static cot_status measure_group(struct work *w, const cot_bench_shape *shape, int ranks, cot_error *error)
+{
+    cot_bench_moe *bench;
+    on_progress(w, 0, 1);
+    cot_status status = open_group(&bench, w, shape, ranks, error);
+    for (size_t t = 0; t < w->lists.n_tokens && status == COT_OK; t++)
+        for (size_t r = 0; r < w->lists.n_routings && status == COT_OK; r++) {
+            bench_found *f = &w->found[w->n];
+            *f = (bench_found){shape, &w->lists.routings[r], w->lists.tokens[t], ranks};
+            f->fewest = fewest_ranks(w, f);
+            status = measure(w, bench, f, error);
+            w->n += status == COT_OK;
+            cot_progress_end(&w->progress);
+            if (status == COT_OK && !w->s->json) {
+                bench_report_print(f, &w->lists, precisions[w->s->precision]);
+                fflush(stdout);
+            }
+        }
+    cot_bench_moe_close(bench);
+    return status;
+}
+
+/* What cannot be drawn is found before anything is measured. */
+static cot_status check(const bench_lists *l, cot_error *error)
+{
+    cot_status status = COT_OK;
+    for (size_t s = 0; s < l->n_shapes; s++)
+        for (size_t t = 0; t < l->n_tokens; t++)
+            for (size_t r = 0; r < l->n_routings && status == COT_OK; r++)
+                status = cot_bench_check(&l->shapes[s], l->tokens[t], l->routings[r].kind,
+                                         l->routings[r].trace, error);
+    return status;
+}
+
+static cot_status measure_all(struct work *w, cot_error *error)
+{
+    const bench_lists *l = &w->lists;
+    cot_status status = check(l, error);
+    for (size_t s = 0; s < l->n_shapes; s++)
+        for (size_t r = 0; r < l->n_ranks && status == COT_OK; r++)
+            status = measure_group(w, &l->shapes[s], (int)l->ranks[r], error);
+    return status;
+}
+
+static bool run_work(struct work *w)
+{
+    const bench_lists *l = &w->lists;
+    const int64_t ten_points_ns = 200LL * 1000000000;
+    w->total = l->n_shapes * l->n_tokens * l->n_ranks * l->n_routings;
+    const int64_t tens = (int64_t)(w->total * l->n_ops + 9) / 10;
+    w->end_ns = now_ns() + tens * ten_points_ns;
+    w->found = calloc(w->total, sizeof *w->found);
+    if (!w->found) {
+        cot_complain("out of memory");
+        return false;
+    }
+    if (w->s->timeline && !bench_timeline_open(&w->timeline, w->s->timeline)) return false;
+    cot_error error;
+    bool good = measure_all(w, &error) == COT_OK;
+    cot_progress_end(&w->progress);
+    if (!good) cot_complain_of(&error);
+    good = bench_timeline_close(&w->timeline) && good;
+    if (good && w->s->json) return bench_report_json(w->found, w->n, l);
+    if (good) bench_report_print_summary(w->found, w->n, l);
+    return good;
+}
+
+static int bench_moe(const void *settings)
+{
+    const struct settings *s = settings;
+    struct work work = {.s = s, .threads = (int)s->threads, .progress = {"measuring", 0}};
+    if (!work.threads) {
+        long cores = sysconf(_SC_NPROCESSORS_ONLN);
+        work.threads = cores < 1 ? 1 : cores < 256 ? (int)cores : 256;
+    }
+    bool parsed = bench_lists_parse(&work.lists, &s->lists);
+    bool good = parsed && cot_check_output(s->timeline) && run_work(&work);
+    bench_lists_free(&work.lists);
+    free(work.found);
+    return good ? COT_EXIT_OK : parsed ? COT_EXIT_FAILURE : COT_EXIT_USAGE;
+}
+
+#define AT(field) offsetof(struct settings, field)
+static const cot_option options[] = {
+    {"shape", 0, COT_OPTION_TEXT, "LIST", "olmoe",
+     "names (flashmoe, olmoe, qwen3-30b, mixtral, deepseek-v2-lite, deepseek-v3, gpt-oss), or H,I,E,K",
+     AT(lists.shape)},
+    {"tokens", 0, COT_OPTION_TEXT, "LIST", "512", "tokens of a pass, over all ranks", AT(lists.tokens)},
+    {"ranks", 'r', COT_OPTION_TEXT, "LIST", "1", "ranks of the expert-parallel group", AT(lists.ranks)},
+    {"routing", 0, COT_OPTION_TEXT, "LIST", "uniform", "uniform, zipf, hot, trace:FILE", AT(lists.routing)},
+    {"op", 0, COT_OPTION_TEXT, "LIST", NULL, "MoE operators (see coterie info); all", AT(lists.op)},
+    {"link", 0, COT_OPTION_TEXT, "B,L", NULL,
+     "each run also with links that give a rank's egress B and take L, as in 0.1GB/s,20us", AT(lists.link)},
+    {"precision", 0, COT_OPTION_CHOICE, "TYPE", "bf16", "arithmetic and payload", AT(precision),
+     .choices = precisions},
+    {"combine", 0, COT_OPTION_CHOICE, "HOW", "exact",
+     "exact: each expert's row travels; reduced: each rank adds up its experts' rows first", AT(combine),
+     .choices = combines},
+    {"threads", 't', COT_OPTION_INTEGER, "N", "0",
+     "threads in all (0: as many as cores); beyond the ranks they help, below they limit", AT(threads),
+     .least = 0, .most = 256},
+    {"repeat", 0, COT_OPTION_INTEGER, "N", "15",
+     "timed runs of each operator, after one that is not counted; fewer, but 5, where they take long",
+     AT(repeat), .least = COT_BENCH_LEAST_REPEATS, .most = COT_BENCH_MOST_REPEATS},
+    {"isa", 0, COT_OPTION_TEXT, "NAME", NULL, "caps the instruction set (see coterie info)", AT(isa)},
+    {"seed", 0, COT_OPTION_INTEGER, "N", "1", "of weights and routings", AT(seed), .least = 0,
+     .most = INT64_MAX},
+    {"timeline", 0, COT_OPTION_TEXT, "FILE", NULL,
+     "write what each thread did in the last run of each operator, in Chrome's trace format", AT(timeline)},
+    {"json", 0, COT_OPTION_FLAG, NULL, NULL, "print JSON", AT(json)},
+    {0}};
+
+const cot_command cot_cmd_bench_moe = {
+    .name = "bench moe",
+    .summary = "measure the MoE operators side by side on one layer with random weights",
+    .details =
+        "Lists are separated by commas; four numbers are a shape. deepseek-v3 is what one of 32 ranks holds: "
+        "8 "
+        "of 256 experts, top 1, so that T tokens stand for 4 T of the whole. zipf: p(e) ~ 1/(e+1), drawn "
+        "without repetition; hot: expert 0 for every token, the others uniform. The operators run in turn, "
+        "on "
+        "the same weights and tokens, each time with cold caches. Of roof: the least time that the "
+        "multiply-add "
+        "and read roofs, measured in the same run, allow the experts, over the median. Idle: of the threads' "
+        "time. Overlap: the time with the fewest ranks over this one. Straggler: from the first rank's "
+        "having "
+        "done its experts' work to the last one's. Sent: by the busiest rank.",
+    .examples = (const char *const[]){"coterie bench moe", "coterie bench moe --tokens 1,512 --ranks 1,4",
+                                      "coterie bench moe --shape 1024,512,16,2 --routing hot --json",
+                                      "coterie bench moe --ranks 4 --link 0.1GB/s,20us", NULL},
+    .options = {.groups = (const cot_option_group[]){{"Options", options, 0}, {0}}},
+    .settings_bytes = sizeof(struct settings),
+    .run = bench_moe};

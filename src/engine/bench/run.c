@@ -1,0 +1,272 @@
+#include "base/clock.h"
+#include "base/error.h"
+#include "coterie/roof.h"
+#include "engine/bench/bench.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The times of one operator's runs. */
+struct runs {
+    int64_t ns[COT_BENCH_MOST_REPEATS];
+    int n;
+};
+
+static int by_value(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void add(struct runs *runs, int64_t ns)
+{
+    runs->ns[runs->n++] = ns;
+}
+
+static void summarise(double *median, double *p95, struct runs *runs)
+{
+    int n = runs->n;
+    if (!n) return; // they stay 0
+    qsort(runs->ns, (size_t)n, sizeof *runs->ns, by_value);
+    *median = (double)(runs->ns[(n - 1) / 2] + runs->ns[n / 2]) / 2;
+    *p95 = (double)runs->ns[(95 * n + 99) / 100 - 1];
+}
+
+static cot_status check_case(const struct cot_bench_moe *bench, size_t *set, const cot_bench_case *c,
+                             cot_error *error)
+{
+    if (c->size != sizeof *c)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "a benchmark case of %zu bytes, expected %zu", c->size,
+                        sizeof *c);
+    if (!(c->link_bytes_per_s >= 0) || c->link_latency_ns < 0)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "a link of %g bytes/s and %lld ns, expected 0 or more",
+                        c->link_bytes_per_s, (long long)c->link_latency_ns);
+    if (c->repeats < COT_BENCH_LEAST_REPEATS || c->repeats > COT_BENCH_MOST_REPEATS)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%d runs, expected %d to %d", c->repeats,
+                        COT_BENCH_LEAST_REPEATS, COT_BENCH_MOST_REPEATS);
+    for (*set = 0; *set < bench->options.n_tokens; ++*set)
+        if (bench->options.tokens[*set] == c->tokens) return COT_OK;
+    return cot_fail(error, COT_INVALID_ARGUMENT, "%lld tokens were not among those announced",
+                    (long long)c->tokens);
+}
+
+static cot_status measure_roofs(struct cot_bench_moe *bench, cot_error *error)
+{
+    const int64_t fresh_ns = 20000000000;
+    if (bench->roofs_ns && cot_now_ns() - bench->roofs_ns < fresh_ns) return COT_OK;
+    cot_roof roof;
+    cot_status status = cot_roof_measure(&roof, bench->options.threads, bench->options.isa, 0, error);
+    if (status != COT_OK) return status;
+    bench->roofs_ns = cot_now_ns();
+    bench->roof_flops = bench->moe.expert.type == COT_F32 ? roof.f32_flops : roof.bf16_flops;
+    bench->roof_read_bytes_per_second = roof.read_bytes_per_second;
+    return COT_OK;
+}
+
+static void hold_against_roofs(cot_bench_load *load, const struct cot_bench_moe *bench)
+{
+    const cot_ffn_shape *s = &bench->moe.expert;
+    load->flops =
+        (cot_ffn_is_gated(s) ? 6.0 : 4.0) * (double)load->rows * (double)s->hidden * (double)s->intermediate;
+    load->weight_bytes = (uint64_t)load->touched * cot_ffn_layout_of(s).bytes;
+    load->roof_flops = bench->roof_flops;
+    load->roof_read_bytes_per_second = bench->roof_read_bytes_per_second;
+    double multiply_s = load->flops / load->roof_flops,
+           read_s = (double)load->weight_bytes / load->roof_read_bytes_per_second;
+    load->reads_bound = read_s > multiply_s;
+    load->floor_ns = 1e9 * fmax(multiply_s, read_s);
+}
+
+static void fill_cache(const struct cot_bench_moe *bench)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < bench->flush_bytes; i += 64) sum += bench->flush[i];
+    volatile uint64_t sink = sum;
+    (void)sink;
+}
+
+/* One run of one operator, over links or not. */
+struct one_run {
+    int op;
+    bool linked;
+    int64_t wall_ns, ranks_ns, begin_ns;
+};
+
+static cot_status run_once(struct cot_bench_moe *bench, struct one_run *run, const cot_bench_case *c,
+                           cot_error *error)
+{
+    bench->op_now = run->op;
+    bench->timeline.count = 0;
+    cot_fabric_group_set_link(bench->fabric, run->linked ? c->link_bytes_per_s : 0,
+                              run->linked ? c->link_latency_ns : 0);
+    fill_cache(bench);
+    cot_status status = cot_bench_command_ranks(bench, COT_BENCH_RUN, error);
+    int64_t end_ns = INT64_MIN;
+    run->begin_ns = INT64_MAX;
+    run->ranks_ns = 0;
+    for (int r = 0; r < bench->options.ranks; r++) {
+        const cot_bench_member *m = &bench->members[r];
+        run->begin_ns = m->begin_ns < run->begin_ns ? m->begin_ns : run->begin_ns;
+        end_ns = m->end_ns > end_ns ? m->end_ns : end_ns;
+        run->ranks_ns += m->end_ns - m->begin_ns;
+    }
+    run->wall_ns = end_ns - run->begin_ns;
+    return status;
+}
+
+/* The operator did what was asked: its routing is the drawn one, its answer the first operator's, up to what
+ * payloads are rounded. */
+static cot_status check_answer(const struct cot_bench_moe *bench, int op, cot_error *error)
+{
+    int64_t choices = bench->tokens * bench->moe.top_k, n = bench->tokens * bench->moe.expert.hidden;
+    for (int64_t i = 0; i < choices; i++)
+        if (bench->experts[i] != bench->drawn[i])
+            return cot_fail(error, COT_MALFORMED, "operator '%s' sent token %lld to expert %d, expected %d",
+                            bench->op[op]->name, (long long)(i / bench->moe.top_k), bench->experts[i],
+                            bench->drawn[i]);
+    if (op == 0) memcpy(bench->y_first, bench->y, (size_t)n * sizeof *bench->y);
+    double distance = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = (double)bench->y[i] - (double)bench->y_first[i];
+        distance += d * d;
+        size += (double)bench->y_first[i] * (double)bench->y_first[i];
+    }
+    if (!(size > 0) || !(distance <= 0.02 * 0.02 * size))
+        return cot_fail(error, COT_MALFORMED, "operator '%s' answers %.2g off '%s', expected at most 0.02",
+                        bench->op[op]->name, sqrt(distance / size), bench->op[0]->name);
+    return COT_OK;
+}
+
+/* The run that does not count: pages are touched, bytes counted, the answer checked. */
+static cot_status warm_up(struct cot_bench_moe *bench, cot_bench_result *result, struct one_run *run,
+                          const cot_bench_case *c, cot_error *error)
+{
+    cot_bench_tally before, after;
+    int ranks = bench->options.ranks;
+    bench->op_now = run->op;
+    cot_bench_take_tally(&before, bench);
+    memset(bench->y, 0xff, (size_t)(bench->tokens * bench->moe.expert.hidden) * sizeof *bench->y); // NaN
+    cot_status status = run_once(bench, run, c, error);
+    if (status != COT_OK) return status;
+    cot_bench_take_tally(&after, bench);
+    for (int r = 0; r < ranks; r++) {
+        uint64_t bytes = after.egress[r] - before.egress[r];
+        result->bytes = bytes > result->bytes ? bytes : result->bytes;
+    }
+    return check_answer(bench, run->op, error);
+}
+
+static void tell_events(const struct cot_bench_moe *bench, const struct one_run *run, const cot_bench_case *c)
+{
+    const cot_moe_timeline *timeline = &bench->timeline;
+    for (int64_t i = 0; c->on_event && i < timeline->count && i < timeline->capacity; i++) {
+        const cot_moe_event *event = &timeline->events[i];
+        c->on_event(c->context, (size_t)run->op, run->linked,
+                    &(cot_bench_event){.begin_ns = event->begin_ns - run->begin_ns,
+                                       .end_ns = event->end_ns - run->begin_ns,
+                                       .thread = event->thread,
+                                       .rank = event->rank,
+                                       .work = cot_moe_work_name((cot_moe_work)event->work),
+                                       .slot = event->slot,
+                                       .rows = event->rows});
+    }
+}
+
+static cot_status prepare(struct cot_bench_moe *bench, cot_bench_load *load, const cot_bench_case *c,
+                          cot_error *error)
+{
+    const cot_bench_moe_options *o = &bench->options;
+    cot_status status = check_case(bench, &bench->set, c, error);
+    if (status != COT_OK) return status;
+    bench->tokens = c->tokens;
+    size_t row_bytes = (size_t)o->shape.hidden *
+                       (cot_dtype_bytes(bench->moe.expert.type) + cot_dtype_bytes(bench->moe.combine_type));
+    status = cot_bench_draw_routing(bench->drawn, &o->shape, c->tokens, o->ranks, c->routing, c->trace,
+                                    o->seed, error);
+    if (status == COT_OK)
+        status = cot_bench_count(load, bench->drawn, &o->shape, c->tokens, o->ranks, bench->expert_rank,
+                                 row_bytes, error);
+    if (status != COT_OK) return status;
+    cot_bench_draw_hidden(bench->x, bench->drawn, &o->shape, c->tokens, o->seed);
+    if (!bench->members[0].moe[bench->set * (size_t)bench->ops])
+        status = cot_bench_command_ranks(bench, COT_BENCH_OPEN, error);
+    if (status == COT_OK) status = measure_roofs(bench, error);
+    if (status == COT_OK) hold_against_roofs(load, bench);
+    return status;
+}
+
+/* Everything about one operator that is put together run by run. */
+struct record {
+    struct runs plain, linked, straggling;
+};
+
+static cot_status measure(struct cot_bench_moe *bench, struct record *records, cot_bench_result *results,
+                          int repeats, const cot_bench_case *c, cot_error *error)
+{
+    const int modes = c->link_bytes_per_s > 0 || c->link_latency_ns > 0 ? 2 : 1, each = bench->ops * modes;
+    cot_status status = COT_OK;
+    for (int i = 0; i < repeats * each && status == COT_OK; i++) {
+        struct one_run run = {.op = i % each / modes, .linked = i % modes};
+        if (i / each % 2) run.op = bench->ops - 1 - run.op; // none always follows the same one
+        struct record *record = &records[run.op];
+        cot_bench_tally before, after;
+        bench->op_now = run.op;
+        cot_bench_take_tally(&before, bench);
+        status = run_once(bench, &run, c, error);
+        if (status != COT_OK) break;
+        cot_bench_take_tally(&after, bench);
+        add(run.linked ? &record->linked : &record->plain, run.wall_ns);
+        if (!run.linked) {
+            add(&record->straggling, cot_bench_straggling_ns(&bench->timeline, bench->options.ranks));
+            cot_bench_add_run(&results[run.op], &before, &after, bench->options.threads, run.wall_ns,
+                              run.ranks_ns, repeats);
+        }
+        if (i / each == repeats - 1) tell_events(bench, &run, c);
+        if (c->progress) c->progress(c->context, i + 1, repeats * each);
+    }
+    return status;
+}
+
+/* Every operator once, without and with links; *round_ns is what that takes. */
+static cot_status warm_all(struct cot_bench_moe *bench, cot_bench_result *results, int64_t *round_ns,
+                           const cot_bench_case *c, cot_error *error)
+{
+    const int modes = c->link_bytes_per_s > 0 || c->link_latency_ns > 0 ? 2 : 1;
+    cot_status status = COT_OK;
+    *round_ns = 0;
+    for (int i = 0; i < bench->ops * modes && status == COT_OK; i++) {
+        struct one_run run = {.op = i / modes, .linked = i % modes};
+        if (!run.linked) results[run.op] = (cot_bench_result){0};
+        const int64_t begin_ns = cot_now_ns();
+        status = warm_up(bench, &results[run.op], &run, c, error);
+        *round_ns += cot_now_ns() - begin_ns;
+    }
+    return status;
+}
+
+cot_status cot_bench_moe_run(cot_bench_moe *bench, cot_bench_load *load, cot_bench_result *results,
+                             int *repeats, const cot_bench_case *c, cot_error *error)
+{
+    *load = (cot_bench_load){0};
+    int64_t round_ns;
+    cot_status status = prepare(bench, load, c, error);
+    if (status == COT_OK) status = warm_all(bench, results, &round_ns, c, error);
+    if (status != COT_OK) return status;
+    const int64_t affordable = c->budget_ns ? c->budget_ns / (round_ns + 1) : c->repeats;
+    *repeats = affordable >= c->repeats                ? c->repeats
+               : affordable >= COT_BENCH_LEAST_REPEATS ? (int)affordable
+                                                       : COT_BENCH_LEAST_REPEATS;
+    struct record *records = calloc((size_t)bench->ops, sizeof *records);
+    if (!records) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the times of runs");
+    status = measure(bench, records, results, *repeats, c, error);
+    for (int op = 0; op < bench->ops && status == COT_OK; op++) {
+        cot_bench_result *result = &results[op];
+        summarise(&result->median_ns, &result->p95_ns, &records[op].plain);
+        summarise(&result->linked_median_ns, &result->linked_p95_ns, &records[op].linked);
+        summarise(&result->straggler_median_ns, &result->straggler_p95_ns, &records[op].straggling);
+        result->combine = bench->combine[op] == COT_COMBINE_EXACT ? "exact" : "reduced";
+    }
+    free(records);
+    return status;
+}
