@@ -1,18 +1,15 @@
 #include "moe/fused/fused.h"
 
 #include "base/error.h"
-#include "base/wait.h"
 #include "moe/check.h"
 #include "moe/fused/state.h"
 
-#include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* A rank takes at least so many tokens in one pass, if the call may have them: enough to hide an expert's
  * weights behind its rows in most models. */
 static const int64_t pass_tokens_least = 512;
-enum { SPARE_LANES = 2, SPINS = 20 };
+enum { SPARE_LANES = 2 };
 
 static int64_t smaller(int64_t a, int64_t b)
 {
@@ -182,129 +179,6 @@ static cot_status fused_open(cot_moe **out, const cot_moe_options *options, cot_
     return status;
 }
 
-static bool do_task(void *context)
-{
-    cot_moe *moe = context;
-    cot_fused_task task;
-    if (!cot_fused_take(moe, &task)) return false;
-    cot_fused_run(moe, &task);
-    cot_fused_finish(moe, &task);
-    return true;
-}
-
-/* What a rank's own thread does in a pass: any task of its own, else a piece of what others offer, else it
- * waits. */
-static cot_status drive(cot_moe *moe, cot_error *error)
-{
-    cot_fabric *fabric = moe->options.fabric;
-    cot_status status = COT_OK;
-    uint64_t progress = 0;
-    int64_t since_ns = 0;
-    for (int idle = 0; status == COT_OK;) {
-        const bool turn = idle <= SPINS || fabric->ops->resume(fabric, false);
-        if (turn && do_task(moe)) {
-            idle = 0;
-            continue;
-        }
-        int waits_for;
-        cot_phase phase;
-        cot_fused_lock(moe);
-        if (!turn) cot_fused_poll(moe);
-        const bool over = cot_fused_is_over(moe, &waits_for, &phase), moved = progress != moe->progress;
-        progress = moe->progress;
-        cot_fused_unlock(moe);
-        if (over) break;
-        if (turn && cot_pool_help(moe->options.pool)) {
-            idle = 0;
-            continue;
-        }
-        if (idle < SPINS) {
-            cot_pause();
-        } else {
-            if (idle == SPINS) fabric->waits++;
-            if (idle == SPINS || moved) since_ns = fabric->ops->now_ns(fabric);
-            status = fabric->ops->idle(fabric, since_ns, waits_for, phase, error);
-        }
-        idle++;
-    }
-    if (status == COT_OK) fabric->ops->resume(fabric, true);
-    return status;
-}
-
-static cot_status run_pass(cot_moe *moe, cot_error *error)
-{
-    moe->tokens = smaller(moe->call_tokens - moe->first, moe->layout.tokens);
-    cot_fused_begin_pass(moe);
-    cot_pool_offer *offer = cot_pool_offer_work(moe->options.pool, do_task, moe);
-    cot_status status = drive(moe, error);
-    cot_pool_withdraw(moe->options.pool, offer);
-    moe->times.passes++;
-    return status;
-}
-
-/* What a void pass means; every rank finds the same kind of failure. */
-static cot_status explain(const cot_moe *moe, cot_error *error)
-{
-    if (moe->bad) {
-        if (error) *error = moe->bad_error;
-        return COT_INVALID_ARGUMENT;
-    }
-    for (int s = 0; s < moe->options.fabric->ranks; s++)
-        if (moe->source[s].flags & COT_FUSED_BAD) return cot_moe_fail_with(s, error);
-    return cot_moe_fail_empty(error);
-}
-
-static bool anyone_has_more(const cot_moe *moe)
-{
-    unsigned flags = 0;
-    for (int s = 0; s < moe->options.fabric->ranks; s++) flags |= moe->source[s].flags;
-    return flags & COT_FUSED_MORE;
-}
-
-static void begin_call(cot_moe *moe, const cot_moe_layer *layer, float *y, const uint16_t *experts,
-                       const float *weights, const float *x, int64_t tokens)
-{
-    const cot_moe_options *o = &moe->options;
-    const size_t choices = (size_t)(tokens * o->top_k);
-    moe->layer = layer;
-    moe->slots = cot_local(o->fabric, layer->slots);
-    moe->x = x;
-    moe->y = y;
-    moe->call_tokens = tokens;
-    moe->first = 0;
-    moe->bad = false;
-    if (layer->gate || !choices) return;
-    memcpy(moe->experts, experts, choices * sizeof *experts);
-    memcpy(moe->weights, weights, choices * sizeof *weights);
-}
-
-static cot_status fused_forward(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
-                                float *weights, const float *x, int64_t tokens, cot_error *error)
-{
-    const cot_moe_options *o = &moe->options;
-    assert(tokens >= 0 && tokens <= o->tokens);
-    assert(!layer->gate || (layer->gate->hidden == o->expert.hidden && layer->gate->experts == o->experts &&
-                            layer->gate->top_k == o->top_k));
-    assert(!layer->shared || o->shared.intermediate);
-    begin_call(moe, layer, y, experts, weights, x, tokens);
-    cot_status status;
-    do {
-        status = run_pass(moe, error);
-        if (status != COT_OK) {
-            o->fabric->ops->fail(o->fabric);
-            return status;
-        }
-        if (moe->gave_up) return explain(moe, error);
-        moe->first += moe->tokens;
-    } while (anyone_has_more(moe));
-    moe->times.launches++;
-    if (layer->gate && tokens) {
-        memcpy(experts, moe->experts, (size_t)(tokens * o->top_k) * sizeof *experts);
-        memcpy(weights, moe->weights, (size_t)(tokens * o->top_k) * sizeof *weights);
-    }
-    return COT_OK;
-}
-
 static const cot_moe_times *fused_times(const cot_moe *moe)
 {
     return &moe->times;
@@ -313,6 +187,6 @@ static const cot_moe_times *fused_times(const cot_moe *moe)
 const cot_moe_operator cot_moe_fused = {.name = COT_MOE_FUSED,
                                         .heap_bytes = heap_bytes,
                                         .open = fused_open,
-                                        .forward = fused_forward,
+                                        .forward = cot_fused_forward,
                                         .close = fused_close,
                                         .times = fused_times};

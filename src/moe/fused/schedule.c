@@ -151,9 +151,11 @@ static bool take_wire(cot_moe *moe, cot_fused_task *task)
     const int ranks = moe->options.fabric->ranks;
     for (int h = 0; h < ranks; h++) {
         const cot_fused_source *source = &moe->source[h];
-        if (source->signalled || !(source->flags & COT_FUSED_FINAL) || source->outstanding) continue;
+        if (!source->signalled && source->flags & COT_FUSED_FINAL && !source->outstanding)
+            task->homes |= (uint64_t)1 << h;
+    }
+    if (task->homes) {
         task->op = COT_FUSED_SIGNAL;
-        task->begin = h;
         return true;
     }
     if (!moe->sent) {
@@ -341,8 +343,9 @@ void cot_fused_finish(cot_moe *moe, const cot_fused_task *task)
         moe->wire = false;
         break;
     case COT_FUSED_SIGNAL:
-        moe->source[task->begin].signalled = true;
-        moe->signalled++;
+        for (int h = 0; h < moe->options.fabric->ranks; h++)
+            if (task->homes >> h & 1) moe->source[h].signalled = true;
+        moe->signalled += __builtin_popcountll(task->homes);
         moe->wire = false;
         break;
     case COT_FUSED_COMBINE:

@@ -119,7 +119,9 @@ void cot_fused_reply(cot_moe *moe, const cot_fused_task *task)
 void cot_fused_tell(cot_moe *moe, const cot_fused_task *task)
 {
     const cot_moe_options *o = &moe->options;
-    cot_put_signal(o->fabric, (int)task->begin, 0, NULL, 0,
-                   moe->reply_signals + (cot_sym)o->fabric->rank * COT_FUSED_LINE, moe->epoch,
-                   COT_PHASE_COMBINE);
+    for (int h = 0; h < o->fabric->ranks; h++)
+        if (task->homes >> h & 1)
+            cot_put_signal(o->fabric, h, 0, NULL, 0,
+                           moe->reply_signals + (cot_sym)o->fabric->rank * COT_FUSED_LINE, moe->epoch,
+                           COT_PHASE_COMBINE);
 }

@@ -3,6 +3,7 @@
  *   subscriber   polls the signals, decodes packets into tiles                      subscribe.c
  *   scheduler    knows what may run now, hands out tasks, takes note of their end   schedule.c
  *   processors   run tasks                                                          process.c, send.c
+ *   the caller   begins and ends calls (call.c), drives all three (drive.c)
  *
  * The subscriber and the scheduler are no threads of their own: whoever asks for a task is both for a moment,
  * under `lock`. Any thread may be a processor: the rank's own, workers of the pool, and threads of other ranks
@@ -34,7 +35,8 @@ typedef enum cot_fused_op {
 typedef struct cot_fused_task {
     cot_fused_op op;
     int32_t lane;               // UP, DOWN, REPLY of `exact`: whose
-    int64_t begin, end;         // tokens of a chunk, columns, complete rows, or (SIGNAL) the home rank
+    int64_t begin, end;         // tokens of a chunk, columns, complete rows
+    uint64_t homes;             // SIGNAL: which ranks, a bit each
     const cot_ffn_shape *shape; // its activation
     const void *a;              // rows of `type` ...
     const int32_t *a_rows;      // ... and which of them, or NULL: in order
@@ -113,7 +115,7 @@ struct cot_moe {
     bool bad, gave_up;                                  // own routing; this pass is void
     int64_t bad_token;
     cot_error bad_error;
-    uint64_t progress; // grows with all that happens
+    _Atomic uint64_t progress; // grows with all that happens
     int finals, signalled, replied;
     bool closed; // all ranks' packets are in tiles
     cot_fused_source *source;
@@ -169,6 +171,17 @@ void cot_fused_add_row(cot_moe *moe, int source, int64_t token, int64_t row, int
                        const cot_fused_entry *entries, int64_t count);
 
 enum { COT_FUSED_CHUNK = 32 }; // tokens that are gated and sent together; S is a multiple of it
+
+/* A call: begins its first pass (the routing is an input where the layer has no gate). */
+void cot_fused_begin_call(cot_moe *moe, const cot_moe_layer *layer, float *y, const uint16_t *experts,
+                          const float *weights, const float *x, int64_t tokens);
+/* A pass is over: begins the next one and returns true, or ends the call, with what forward returns and leaves
+ * in experts and weights. */
+bool cot_fused_end_pass(cot_moe *moe, cot_status *status, uint16_t *experts, float *weights,
+                        cot_error *error);
+/* moe.h's forward: a call, driven by threads. */
+cot_status cot_fused_forward(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
+                             float *weights, const float *x, int64_t tokens, cot_error *error);
 
 /* The scheduler. begin_pass makes all ready for tokens [first, first + tokens) of the call. */
 void cot_fused_begin_pass(cot_moe *moe);

@@ -1,0 +1,114 @@
+/* The threads' part: who drives the actors, and how a rank waits. */
+#include "base/wait.h"
+#include "moe/fused/state.h"
+
+#include <assert.h>
+
+enum { SPINS = 20 };
+
+static bool do_task(void *context)
+{
+    cot_moe *moe = context;
+    cot_fused_task task;
+    if (!cot_fused_take(moe, &task)) return false;
+    cot_fused_run(moe, &task);
+    cot_fused_finish(moe, &task);
+    return true;
+}
+
+/* What a rank without work looks at: the word it waits for, and whether anything happened. */
+struct watch {
+    int from;
+    cot_phase phase;
+    uint64_t word, progress;
+};
+
+static uint64_t awaited_word(cot_moe *moe, const struct watch *watch)
+{
+    const cot_sym words = watch->phase == COT_PHASE_DISPATCH ? moe->dispatch_signals : moe->reply_signals;
+    return cot_load_signal(moe->options.fabric, words + (cot_sym)watch->from * COT_FUSED_LINE);
+}
+
+/* Whether the pass is over; else what to watch. */
+static bool is_over(cot_moe *moe, struct watch *watch)
+{
+    cot_fused_lock(moe);
+    const bool over = cot_fused_is_over(moe, &watch->from, &watch->phase);
+    watch->progress = moe->progress;
+    if (!over) watch->word = awaited_word(moe, watch);
+    cot_fused_unlock(moe);
+    return over;
+}
+
+static bool has_changed(cot_moe *moe, const struct watch *watch)
+{
+    if (moe->progress != watch->progress) return true;
+    cot_fused_lock(moe); // one thread at a time loads
+    const bool changed = awaited_word(moe, watch) != watch->word;
+    cot_fused_unlock(moe);
+    return changed;
+}
+
+static bool spin(cot_moe *moe, const struct watch *watch)
+{
+    for (int i = 0; i < SPINS; i++) {
+        if (has_changed(moe, watch)) return true;
+        cot_pause();
+    }
+    return false;
+}
+
+/* What a rank's own thread does in a pass: any task of its own, else a piece of what others offer, else it
+ * gives its turn away until there is something new for it, or a turn that nobody wants. */
+static cot_status drive(cot_moe *moe, cot_error *error)
+{
+    cot_fabric *fabric = moe->options.fabric;
+    cot_status status = COT_OK;
+    struct watch watch;
+    uint64_t progress = 0;
+    int64_t since_ns = 0;
+    for (bool turn = true; status == COT_OK;) {
+        if (turn && do_task(moe)) continue;
+        if (!turn) {
+            cot_fused_lock(moe);
+            cot_fused_poll(moe);
+            cot_fused_unlock(moe);
+        }
+        if (is_over(moe, &watch)) break;
+        if (turn && (cot_pool_help(moe->options.pool) || spin(moe, &watch))) continue;
+        if (since_ns == 0 || progress != watch.progress) {
+            since_ns = fabric->ops->now_ns(fabric);
+            fabric->waits++;
+        }
+        progress = watch.progress;
+        do {
+            status = fabric->ops->idle(fabric, since_ns, watch.from, watch.phase, error);
+            turn = fabric->ops->resume(fabric, false);
+        } while (status == COT_OK && !turn && !has_changed(moe, &watch));
+    }
+    if (status == COT_OK) fabric->ops->resume(fabric, true);
+    return status;
+}
+
+cot_status cot_fused_forward(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
+                             float *weights, const float *x, int64_t tokens, cot_error *error)
+{
+    const cot_moe_options *o = &moe->options;
+    assert(tokens >= 0 && tokens <= o->tokens);
+    assert(!layer->gate || (layer->gate->hidden == o->expert.hidden && layer->gate->experts == o->experts &&
+                            layer->gate->top_k == o->top_k));
+    assert(!layer->shared || o->shared.intermediate);
+    moe->times.launches++;
+    cot_fused_begin_call(moe, layer, y, experts, weights, x, tokens);
+    cot_status status;
+    do {
+        cot_pool_offer *offer = cot_pool_offer_work(o->pool, do_task, moe);
+        status = drive(moe, error);
+        cot_pool_withdraw(o->pool, offer);
+        if (status != COT_OK) {
+            o->fabric->ops->fail(o->fabric);
+            return status;
+        }
+    } while (cot_fused_end_pass(moe, &status, experts, weights, error));
+    return status;
+}
