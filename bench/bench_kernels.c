@@ -1,30 +1,27 @@
-/* The kernels against the roofs of the same run: products as prefill and decode have them, packing, rows.
+/* The kernels against the roofs of the same run: expert networks; products, packing and rows by themselves.
  *
- *     bench_kernels [--isa NAME] [--threads N] [--mib N]    (--mib: weights of a decode product; 0: 4
- * last-level caches)
+ *     bench_kernels [--isa NAME] [--threads N] [--mib N] [--part experts|others] [--shape NAME] [--type NAME] [--rows N]
  *
- * --mib: the weights that a decode product reads, by default four times the last-level cache. A figure is the median of its runs and their spread; what else runs on the machine is in it. */
+ * --mib: the weights that few rows read, by default four times the last-level cache. --shape, --type, --rows: of the
+ * experts, those alone. A figure is the median of its runs and their spread; what else runs on the machine is in it. */
+#include "bench.h"
+
 #include "base/clock.h"
 #include "base/rng.h"
-#include "coterie/roof.h"
-#include "kernels/matmul.h"
 #include "kernels/pack.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { RUNS = 9 };
 
-struct bench {
-    const cot_kernels *kernels;
-    cot_pool *pool;
-    cot_roof roof;
-};
-
-static void *allocate(size_t bytes)
+void *bench_allocate(size_t bytes)
 {
-    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    const size_t huge = 2 << 20, unit = bytes < huge ? 64 : huge; // the roof reads huge pages, too
+    void *p = aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
+    if (p && unit == huge) madvise(p, bytes, MADV_HUGEPAGE);
     if (!p) {
         fprintf(stderr, "bench_kernels: out of memory for %zu bytes\n", bytes);
         exit(1);
@@ -32,10 +29,9 @@ static void *allocate(size_t bytes)
     return p;
 }
 
-/* Small whole numbers and halves, in any of the three types. */
-static void *values(cot_dtype type, int64_t n)
+void *bench_values(cot_dtype type, int64_t n)
 {
-    char *x = allocate((size_t)n * cot_dtype_bytes(type));
+    char *x = bench_allocate((size_t)n * cot_dtype_bytes(type));
     for (int64_t i = 0; i < n; i++) {
         float value = (float)(cot_mix64((uint64_t)i) % 17) / 2 - 4;
         uint16_t half = type == COT_F16 ? cot_f32_to_f16(value) : cot_f32_to_bf16(value);
@@ -53,8 +49,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median seconds of `body`, its least and most; one run before to warm up. */
-static double seconds(void (*body)(void *), void *context, double *least, double *most)
+double bench_seconds(void (*body)(void *), void *context, double *least, double *most)
 {
     double times[RUNS];
     body(context);
@@ -72,7 +67,7 @@ static double seconds(void (*body)(void *), void *context, double *least, double
 static void report(const char *name, double amount, const char *unit, double roof, void (*body)(void *),
                    void *context)
 {
-    double least, most, median = seconds(body, context, &least, &most);
+    double least, most, median = bench_seconds(body, context, &least, &most);
     printf("%-36s %9.2f %s  (%.2f to %.2f)", name, amount / median * 1e-9, unit, amount / most * 1e-9,
            amount / least * 1e-9);
     if (roof > 0) printf("  %5.1f %% of the roof", 100 * amount / median / roof);
@@ -99,11 +94,11 @@ static void product(const struct bench *bench, cot_dtype type, int64_t m, int64_
                          .m = m,
                          .n = n,
                          .k = k,
-                         .a = values(type, m * k),
+                         .a = bench_values(type, m * k),
                          .a_stride = k,
                          .b = b,
                          .b_panel_stride = cot_panel_elements(k),
-                         .c = allocate((size_t)(m * n) * 4),
+                         .c = bench_allocate((size_t)(m * n) * 4),
                          .c_stride = n}};
     char name[64];
     snprintf(name, sizeof name, "%s %s m %lld n %lld k %lld", decode ? "decode" : "prefill",
@@ -120,13 +115,13 @@ static void product(const struct bench *bench, cot_dtype type, int64_t m, int64_
 
 static void *weights(cot_dtype type, int64_t k, int64_t n)
 {
-    void *source = values(type, n * k), *b = allocate((size_t)cot_packed_bytes(type, k, n));
+    void *source = bench_values(type, n * k), *b = bench_allocate((size_t)cot_packed_bytes(type, k, n));
     cot_pack_columns(b, type, k, n, 0, n, source, type, k);
     free(source);
     return b;
 }
 
-static void products(const struct bench *bench, size_t decode_bytes)
+static void products(const struct bench *bench)
 {
     static const cot_dtype types[] = {COT_BF16, COT_F32};
     static const int64_t shapes[][3] = {
@@ -137,7 +132,7 @@ static void products(const struct bench *bench, size_t decode_bytes)
             product(bench, types[t], shapes[s][0], shapes[s][1], shapes[s][2], b, false);
             free(b);
         }
-        int64_t k = 2048, n = (int64_t)(decode_bytes / (size_t)k / cot_dtype_bytes(types[t])) / 32 * 32;
+        int64_t k = 2048, n = bench->cold_bytes / k / (int64_t)cot_dtype_bytes(types[t]) / 32 * 32;
         void *b = weights(types[t], k, n);
         for (int64_t m = 1; m <= 8; m += m < 4 ? 1 : 2) product(bench, types[t], m, n, k, b, true);
         free(b);
@@ -165,8 +160,8 @@ static void packings(void)
                                          {COT_F32, COT_F32}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         struct packing p = {.type = pairs[i][0], .source_type = pairs[i][1], .k = 2048, .n = 16384};
-        p.b = allocate((size_t)cot_packed_bytes(p.type, p.k, p.n));
-        p.source = values(p.source_type, p.k * p.n);
+        p.b = bench_allocate((size_t)cot_packed_bytes(p.type, p.k, p.n));
+        p.source = bench_values(p.source_type, p.k * p.n);
         char name[64];
         snprintf(name, sizeof name, "pack %s from %s, one thread", cot_dtype_name(p.type),
                  cot_dtype_name(p.source_type));
@@ -209,9 +204,10 @@ static void run_to_f32(void *context)
     for (int i = 0; i < REPEAT; i++) r->kernels->to_f32(r->out, r->x, COT_BF16, ROW);
 }
 
-static void rows(const struct bench *bench)
+static void row_functions(const struct bench *bench)
 {
-    struct rows r = {bench->kernels, values(COT_F32, ROW), allocate(ROW * 4), allocate(ROW * 4)};
+    struct rows r = {bench->kernels, bench_values(COT_F32, ROW), bench_allocate(ROW * 4),
+                     bench_allocate(ROW * 4)};
     for (int i = 0; i < ROW; i++) r.y[i] = 0.5f;
     const double elements = (double)ROW * REPEAT;
     report("swiglu to BF16, one thread", elements, "G/s     ", 0, run_swiglu, &r);
@@ -226,37 +222,40 @@ static void rows(const struct bench *bench)
 
 int main(int argc, char **argv)
 {
-    const char *isa = NULL;
-    int threads = 1;
-    size_t bytes = 0;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--isa") == 0)
-            isa = argv[i + 1];
-        else if (strcmp(argv[i], "--threads") == 0)
-            threads = atoi(argv[i + 1]);
-        else if (strcmp(argv[i], "--mib") == 0)
-            bytes = (size_t)atoi(argv[i + 1]) << 20;
-        else {
-            fprintf(stderr, "bench_kernels: unknown option '%s'\n", argv[i]);
+    const char *isa = NULL, *part = NULL, *shape = NULL, *type = NULL, *threads = "1", *mib = "0",
+               *rows = "0";
+    const struct {
+        const char *name, **value;
+    } options[] = {{"--isa", &isa},         {"--part", &part}, {"--shape", &shape}, {"--type", &type},
+                   {"--threads", &threads}, {"--mib", &mib},   {"--rows", &rows}};
+    for (int i = 1; i < argc; i += 2) {
+        size_t o = 0, n = sizeof options / sizeof *options;
+        while (o < n && strcmp(argv[i], options[o].name) != 0) o++;
+        if (o == n || i + 1 == argc) {
+            fprintf(stderr, "bench_kernels: unknown option or no value: '%s'\n", argv[i]);
             return 2;
         }
+        *options[o].value = argv[i + 1];
     }
     struct bench bench;
     cot_error error;
-    if (!bytes) bytes = 4 * cot_last_level_cache_bytes();
+    bench.cold_bytes = atoll(mib) ? atoll(mib) << 20 : 4 * (int64_t)cot_last_level_cache_bytes();
     if (cot_kernels_choose(&bench.kernels, isa, &error) ||
-        cot_roof_measure(&bench.roof, threads, isa, 0, &error) ||
-        cot_pool_open(&bench.pool, threads - 1, &error)) {
+        cot_roof_measure(&bench.roof, atoi(threads), isa, 0, &error) ||
+        cot_pool_open(&bench.pool, atoi(threads) - 1, &error)) {
         fprintf(stderr, "bench_kernels: %s\n", error.message);
         return 1;
     }
-    printf("%s, isa %s, threads %d, last-level cache %zu MiB\n", cot_cpu_name(), bench.kernels->name, threads,
+    printf("%s, isa %s, threads %s, last-level cache %zu MiB\n", cot_cpu_name(), bench.kernels->name, threads,
            cot_last_level_cache_bytes() >> 20);
     printf("roofs: f32 %.1f GFLOP/s, bf16 %.1f GFLOP/s, read %.1f GB/s\n", bench.roof.f32_flops * 1e-9,
            bench.roof.bf16_flops * 1e-9, bench.roof.read_bytes_per_second * 1e-9);
-    products(&bench, bytes);
-    packings();
-    rows(&bench);
+    if (!part || strcmp(part, "experts") == 0) bench_experts(&bench, shape, type, atoll(rows));
+    if (!part || strcmp(part, "others") == 0) {
+        products(&bench);
+        packings();
+        row_functions(&bench);
+    }
     cot_pool_close(bench.pool);
     return 0;
 }

@@ -111,9 +111,9 @@ static inline void v_store_pairs(float *p, vec first, vec second)
 }
 
 /* 32 registers: 12 x 2 sums, or 3 rows of 4 panels. */
-enum { TALL_ROWS = 12, TALL_VECTORS = 2, SHORT_ROWS = 3, FEW_ROWS = 3, WIDE_ROWS = 3, WIDE_PANELS = 4 };
-#define SHORT(X) X(1, 2) X(2, 2) X(3, 2)
-#define TALL(X) X(4, 2) X(5, 2) X(6, 2) X(7, 2) X(8, 2) X(9, 2) X(10, 2) X(11, 2) X(12, 2)
+enum { TALL_ROWS = 12, TALL_VECTORS = 2, SHORT_ROWS = 8, WIDE_ROWS = 3, WIDE_PANELS = 4 };
+#define SHORT(X) X(1, 2) X(2, 2) X(3, 2) X(4, 2) X(5, 2) X(6, 2) X(7, 2) X(8, 2)
+#define TALL(X) X(6, 2) X(7, 2) X(8, 2) X(9, 2) X(10, 2) X(11, 2) X(12, 2)
 #define WIDE(X) X(1, 8) X(2, 8) X(3, 8)
 
 #endif

@@ -1,0 +1,112 @@
+/* Tiles: sums in registers that go down k. Included by gemm.h. */
+#include "kernels/kernels.h"
+#include "kernels/pack.h"
+
+#include <stdalign.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum { PANEL_VECTORS = COT_PANEL / LANES, TALL_COLUMNS = TALL_VECTORS * LANES, MOST_SUMS = 32, LINE = 64 };
+
+INLINE void load_sums(vec *sums, int rows, int vectors, const float *c, int64_t c_stride, bool accumulate)
+{
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v++)
+            sums[r * vectors + v] = accumulate ? v_load(c + r * c_stride + v * LANES) : v_zero();
+}
+
+INLINE void store_sums(const vec *sums, int rows, int vectors, float *c, int64_t c_stride)
+{
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v++) v_store(c + r * c_stride + v * LANES, sums[r * vectors + v]);
+}
+
+/* How a row of B, or a pair of rows, lies in memory, and which of them is meant. */
+enum form { F32_ROW, BF16_FIRST, BF16_SECOND, BF16_PAIR };
+
+/* Vector v of a row of B: beyond a panel's last vector the next panel goes on. */
+INLINE vec load_b(enum form form, const void *b, int v, int64_t b_panel_stride)
+{
+    int64_t at = v / PANEL_VECTORS * b_panel_stride, column = v % PANEL_VECTORS * LANES;
+    if (form == F32_ROW) return v_load((const float *)b + at + column);
+    const uint16_t *pairs = (const uint16_t *)b + at + 2 * column;
+    return form == BF16_FIRST    ? v_first(pairs)
+           : form == BF16_SECOND ? v_second(pairs)
+                                 : v_load((const void *)pairs);
+}
+
+INLINE vec multiply(enum form form, vec a, vec b, vec sum)
+{
+#ifdef V_DOT
+    if (form == BF16_PAIR) return v_dot(a, b, sum);
+#endif
+    (void)form;
+    return v_fma(a, b, sum);
+}
+
+/* sums += a's column times b's row. The fewer of the two operands wait in registers. */
+INLINE void multiply_add(vec *sums, int rows, int vectors, const float *a, int64_t a_stride, enum form form,
+                         const void *b, int64_t b_panel_stride)
+{
+    vec waiting[MOST_SUMS];
+    if (rows < vectors) {
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++) waiting[r] = v_set(a[r * a_stride]);
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v++) {
+            vec y = load_b(form, b, v, b_panel_stride);
+#pragma GCC unroll 16
+            for (int r = 0; r < rows; r++)
+                sums[r * vectors + v] = multiply(form, waiting[r], y, sums[r * vectors + v]);
+        }
+    } else {
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v++) waiting[v] = load_b(form, b, v, b_panel_stride);
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++) {
+            vec x = v_set(a[r * a_stride]);
+#pragma GCC unroll 16
+            for (int v = 0; v < vectors; v++)
+                sums[r * vectors + v] = multiply(form, x, waiting[v], sums[r * vectors + v]);
+        }
+    }
+}
+
+/* What a tile is given: rows of A laid out, B from its first row and column on, k rows of it. */
+struct tile {
+    const float *a;
+    const void *b;
+    int64_t b_panel_stride, k;
+    const char *next; // to be fetched meanwhile, `next_step` bytes further on at each step
+    int64_t next_step;
+    float *c;
+    int64_t c_stride;
+    bool accumulate;
+};
+typedef void tile_function(const struct tile *t);
+
+/* A tile of rows by `width` columns of which C has `columns`: where that is fewer it works on a copy. */
+static void run_tile(tile_function *run, const struct tile *t, int64_t rows, int64_t width, int64_t columns)
+{
+    float copy[MOST_SUMS * LANES];
+    if (columns >= width) {
+        run(t);
+        return;
+    }
+    size_t here = (size_t)columns * 4;
+    if (t->accumulate)
+        for (int64_t i = 0; i < rows; i++) {
+            memset(copy + i * width, 0, (size_t)width * 4);
+            memcpy(copy + i * width, t->c + i * t->c_stride, here);
+        }
+    struct tile whole = *t;
+    whole.c = copy;
+    whole.c_stride = width;
+    run(&whole);
+    for (int64_t i = 0; i < rows; i++) memcpy(t->c + i * t->c_stride, copy + i * width, here);
+}
