@@ -95,7 +95,7 @@ static void print_head(const bench_found *f, const char *precision)
     printf("  %lld rows to %lld experts: %.3g GFLOP, %s of weights; roofs %.1f GFLOP/s, read %.1f GB/s: "
            "at least %s to %s; %d runs each\n",
            (long long)l->rows, (long long)l->touched, l->flops / 1e9, BYTES(l->weight_bytes),
-           l->roof_flops / 1e9, l->roof_read_bytes_per_second / 1e9, TIME(l->floor_ns),
+           l->roof_flops / 1e9, f->roof.read_bytes_per_second / 1e9, TIME(l->floor_ns),
            l->reads_bound ? "read" : "multiply", f->repeats);
 }
 

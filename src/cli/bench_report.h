@@ -11,6 +11,7 @@ typedef struct bench_found {
     const bench_routing *routing;
     int64_t tokens;
     int ranks, repeats;
+    cot_roof roof;
     cot_bench_load load;
     cot_bench_result results[COT_BENCH_MOST_OPS];
     double capacity_ns[COT_BENCH_MOST_OPS]; // medians of runs at capacity factor 1
