@@ -27,6 +27,11 @@ typedef struct cot_engine_options {
     const char *precision; /* arithmetic and payload: "bf16" or "fp32"; "bf16" */
     const char *attention; /* "tp": heads split over ranks; "dp": a sequence stays on its home rank; "tp" */
     const char *op;        /* the MoE operator, see cot_engine_operators; NULL: the first */
+    const char *combine;   /* "exact": an expert's row travels back and is added at home, the same bits for
+                              every number of ranks; "reduced": each rank adds its experts' rows first, fewer
+                              bytes ("fused" alone); "exact" */
+    const char *payload;   /* what travels back, "bf16" or "fp32"; rows travel there as experts read them;
+                              NULL: as `precision` */
     const char *isa;       /* caps the instruction set, see cot_isa_names; NULL: the best */
     bool capture_routing;  /* routing of every token comes to rank 0 (callbacks, weight bytes in the stats);
                               false */

@@ -10,6 +10,8 @@
 
 static const char *const precisions[] = {"bf16", "fp32", NULL};
 static const char *const attentions[] = {"tp", "dp", NULL};
+static const char *const combines[] = {"exact", "reduced", NULL};
+static const char *const payloads[] = {"as-precision", "bf16", "fp32", NULL};
 
 const cot_option cot_engine_option_rows[] = {
     {"ranks", 'r', COT_OPTION_INTEGER, "P", "1", "ranks of the expert-parallel group",
@@ -24,6 +26,13 @@ const cot_option cot_engine_option_rows[] = {
      offsetof(engine_settings, attention), .choices = attentions},
     {"op", 0, COT_OPTION_TEXT, "NAME", NULL, "MoE operator (see coterie info)",
      offsetof(engine_settings, op)},
+    {"combine", 0, COT_OPTION_CHOICE, "HOW", "exact",
+     "exact: each expert's row travels back, the same bits for every P; reduced: a rank adds its experts' "
+     "rows "
+     "first, fewer bytes",
+     offsetof(engine_settings, combine), .choices = combines},
+    {"payload", 0, COT_OPTION_CHOICE, "TYPE", "as-precision", "what travels back from experts",
+     offsetof(engine_settings, payload), .choices = payloads},
     {"isa", 0, COT_OPTION_TEXT, "NAME", NULL, "caps the instruction set (see coterie info)",
      offsetof(engine_settings, isa)},
     {0}};
@@ -43,6 +52,8 @@ cot_engine_options cot_engine_options_of(const engine_settings *s, const engine_
     o.precision = precisions[s->precision];
     o.attention = attentions[s->attention];
     o.op = s->op;
+    o.combine = combines[s->combine];
+    o.payload = s->payload ? payloads[s->payload] : NULL;
     o.isa = s->isa;
     o.capture_routing = needs->capture_routing || s->save_routing;
     o.kv_tokens = needs->kv_tokens;

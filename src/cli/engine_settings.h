@@ -7,7 +7,7 @@
 
 typedef struct engine_settings {
     int64_t ranks, threads;
-    int precision, attention;
+    int precision, attention, combine, payload;
     const char *op, *isa, *save_routing;
 } engine_settings;
 

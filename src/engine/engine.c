@@ -13,6 +13,7 @@ void cot_engine_options_init(cot_engine_options *options)
                                     .ranks = 1,
                                     .precision = "bf16",
                                     .attention = "tp",
+                                    .combine = "exact",
                                     .step_tokens = 512,
                                     .sequences = 16};
 }
@@ -41,8 +42,12 @@ static cot_status check_options(const cot_engine_options *o, cot_error *error)
     if (strcmp(o->attention, "tp") != 0 && strcmp(o->attention, "dp") != 0)
         return cot_fail(error, COT_INVALID_ARGUMENT, "unknown attention '%s' (tp or dp)", o->attention);
     if (o->op && !cot_moe_operator_find(o->op))
-        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown operator '%s' (%s)", o->op,
-                        cot_moe_operator_names()[0]);
+        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown operator '%s' (%s or %s)", o->op,
+                        cot_moe_operator_names()[0], cot_moe_operator_names()[1]);
+    if (strcmp(o->combine, "exact") != 0 && strcmp(o->combine, "reduced") != 0)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown combine '%s' (exact or reduced)", o->combine);
+    if (o->payload && strcmp(o->payload, "bf16") != 0 && strcmp(o->payload, "fp32") != 0)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown payload '%s' (bf16 or fp32)", o->payload);
     cot_status status = in_range("ranks", o->ranks, 1, COT_MAX_RANKS, error);
     if (status == COT_OK) status = in_range("threads", o->threads, 0, 1024, error);
     if (status == COT_OK) status = in_range("step tokens", o->step_tokens, 1, 65536, error);
@@ -62,14 +67,17 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_er
     const cot_config *c = e->config;
     cot_runner_options *r = &e->runner;
     int threads = thread_count(o);
-    *r = (cot_runner_options){.checkpoint = e->checkpoint,
-                              .whole = &e->whole,
-                              .type = strcmp(o->precision, "fp32") == 0 ? COT_F32 : COT_BF16,
-                              .data_parallel = strcmp(o->attention, "dp") == 0,
-                              .helpers = threads,
-                              .op = cot_moe_operator_find(o->op ? o->op : cot_moe_operator_names()[0]),
-                              .step_tokens = o->step_tokens,
-                              .capture = o->capture_routing};
+    *r = (cot_runner_options){
+        .checkpoint = e->checkpoint,
+        .whole = &e->whole,
+        .type = strcmp(o->precision, "fp32") == 0 ? COT_F32 : COT_BF16,
+        .data_parallel = strcmp(o->attention, "dp") == 0,
+        .helpers = threads,
+        .combine = strcmp(o->combine, "exact") == 0 ? COT_COMBINE_EXACT : COT_COMBINE_REDUCED,
+        .payload = strcmp(o->payload ? o->payload : o->precision, "fp32") == 0 ? COT_F32 : COT_BF16,
+        .op = cot_moe_operator_find(o->op ? o->op : cot_moe_operator_names()[0]),
+        .step_tokens = o->step_tokens,
+        .capture = o->capture_routing};
     enum {
         LOGITS_BYTES = 64 << 20
     }; // rank 0 holds this much of a step's logits at most, though at least a row a sequence

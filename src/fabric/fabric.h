@@ -6,8 +6,8 @@
  * that one source at a time raises and never lowers. A backend (threads/, later shmem/) fills in the table of
  * functions.
  *
- * An endpoint (cot_fabric) belongs to one thread; but threads that keep out of each other's way by a lock may
- * call its put, put_signal and load. Nothing allocates after alloc.
+ * An endpoint (cot_fabric) belongs to one thread; but other threads may put for it, one at a time, and load,
+ * one at a time. Nothing allocates after alloc.
  */
 #ifndef COT_FABRIC_FABRIC_H
 #define COT_FABRIC_FABRIC_H
@@ -66,8 +66,8 @@ typedef struct cot_fabric_ops {
     /* For who polls with load: nothing was to be done since `since_ns`, first of all rank `from` is waited for.
      * Gives the turn to compute and the core away for a moment. Errors: as wait. */
     cot_status (*idle)(cot_fabric *fabric, int64_t since_ns, int from, cot_phase phase, cot_error *error);
-    /* There is something to compute after idle: takes a turn again if one is free, or, with `wait`, when it
-     * comes as in enter. Whether it has one. */
+    /* There may be something to compute after idle: takes a turn again if one is free. Or, with `wait`, what
+     * was waited for is there: takes a turn when it comes, as in enter. Whether it has one. */
     bool (*resume)(cot_fabric *fabric, bool wait);
     /* Tells every rank that this one gives up: their waits return PEER_FAILED. */
     void (*fail)(cot_fabric *fabric);
@@ -84,7 +84,7 @@ struct cot_fabric {
     int rank, ranks;
     cot_traffic (*traffic)[COT_PHASES]; // [ranks]: what this rank has sent to each; its own row stays zero
     int64_t waited_ns[COT_PHASES];      // time spent waiting, in wait or idle
-    uint64_t waits;                     // how often it had to
+    uint64_t waits;                     // how often it had to (who calls idle counts)
     int64_t queued_ns;                  // time spent until it was its turn to compute
 };
 
@@ -110,6 +110,13 @@ static inline void cot_put_signal(cot_fabric *f, int to, cot_sym where, const vo
 static inline uint64_t cot_load_signal(cot_fabric *f, cot_sym signal)
 {
     return f->ops->load(f, signal);
+}
+/* Of what was put to `to` last, so many bytes were of another phase than it was called. */
+static inline void cot_count_as(cot_fabric *f, int to, cot_phase called, cot_phase phase, size_t bytes)
+{
+    if (to == f->rank) return;
+    f->traffic[to][called].bytes -= bytes;
+    f->traffic[to][phase].bytes += bytes;
 }
 static inline cot_status cot_wait(cot_fabric *f, cot_sym signal, uint64_t value, int from, cot_phase phase,
                                   cot_error *error)

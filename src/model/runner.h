@@ -15,6 +15,8 @@ typedef struct cot_runner_options {
     cot_pool *pool; // may be NULL
     int helpers;    // threads that may work for this rank at once, itself included
     const cot_moe_operator *op;
+    cot_moe_combine combine;
+    cot_dtype payload;        // F32 or BF16: what expert rows travel back as
     int64_t step_tokens;      // most tokens of a step
     int64_t step_logits;      // most rows of logits of a step
     int64_t sequences, pages; // rows of the page table; KV pages

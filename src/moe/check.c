@@ -23,9 +23,6 @@ cot_status cot_moe_check(const cot_moe_options *o, cot_error *error)
     if (top_k < 1 || top_k > most_k)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%lld experts a token, expected 1 to %lld", top_k,
                         most_k);
-    if (slots < 0 || slots > COT_MAX_EXPERTS / o->fabric->ranks)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "%lld slots a rank, expected 0 to %d", slots,
-                        COT_MAX_EXPERTS / o->fabric->ranks);
     if (tokens < 1 || tokens > INT32_MAX / top_k)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%lld tokens a call, expected 1 to %lld", tokens,
                         INT32_MAX / top_k);
@@ -42,6 +39,9 @@ cot_status cot_moe_check(const cot_moe_options *o, cot_error *error)
     if (o->combine_type != COT_F32 && o->combine_type != COT_BF16)
         return cot_fail(error, COT_INVALID_ARGUMENT, "rows cannot travel back as %s",
                         cot_dtype_name(o->combine_type));
+    if (slots < 0 || slots > COT_MAX_EXPERTS / o->fabric->ranks)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%lld slots a rank, expected 0 to %d", slots,
+                        COT_MAX_EXPERTS / o->fabric->ranks);
     return COT_OK;
 }
 
@@ -67,7 +67,9 @@ cot_status cot_moe_check_routing(const uint16_t *experts, const float *weights, 
 
 cot_status cot_moe_fail_with(int rank, cot_error *error)
 {
-    return cot_fail(error, COT_INVALID_ARGUMENT, "the routing of rank %d's tokens is not sound", rank);
+    return cot_fail(error, COT_INVALID_ARGUMENT,
+                    "the routing of rank %d's tokens is not sound: not finite, or an expert out of range",
+                    rank);
 }
 
 cot_status cot_moe_fail_empty(cot_error *error)

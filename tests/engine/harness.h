@@ -53,7 +53,7 @@ static inline void golden_path(char path[1024], const char *name, const char *fi
 struct setting {
     const char *folder;
     int ranks, threads;
-    const char *attention, *precision, *isa;
+    const char *attention, *precision, *isa, *op, *combine;
     int64_t step_tokens, kv_tokens;
     int sequences;
     bool processes, quiet; // quiet: routing is not captured
@@ -68,6 +68,8 @@ static inline cot_engine_options options_of(const struct setting *s)
     if (s->attention) o.attention = s->attention;
     o.precision = s->precision ? s->precision : "fp32";
     o.isa = s->isa;
+    o.op = s->op;
+    if (s->combine) o.combine = s->combine;
     if (s->step_tokens) o.step_tokens = s->step_tokens;
     o.kv_tokens = s->kv_tokens;
     if (s->sequences) o.sequences = s->sequences;

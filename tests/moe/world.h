@@ -1,5 +1,5 @@
 /* One MoE layer with drawn weights and tokens, its answer in double precision, and runs of it over groups of
- * ranks. */
+ * ranks with the operator in hand. */
 #ifndef COT_TESTS_MOE_WORLD_H
 #define COT_TESTS_MOE_WORLD_H
 #include "oracle.h"
@@ -11,6 +11,15 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+enum { WORLD_TOKENS = 2048, WORLD_EXPERTS = 512 };
+
+static const char *world_op = "bulk";
+
+static inline const cot_moe_operator *world_operator(void)
+{
+    return cot_moe_operator_find(world_op);
+}
 
 struct world {
     cot_moe_options options; // all but the fabric
@@ -31,10 +40,13 @@ struct plan {
     bool forked;
     cot_pool *pool;
     int passes;
-    int32_t rank[512], slot[512]; // [E]
-    int32_t slots;                // a rank
+    bool given; // the routing is an input: what the oracle routes
+    int32_t rank[2 * WORLD_EXPERTS], slot[2 * WORLD_EXPERTS]; // [replicas]
+    bool replicated;
+    int32_t replica_begin[WORLD_EXPERTS + 1];
+    int32_t slots; // a rank
     int64_t begin[COT_MAX_RANKS + 1];
-    int64_t order[256]; // the run's token i is the world's token order[i]
+    int64_t order[WORLD_TOKENS]; // the run's token i is the world's token order[i]
 };
 
 /* What a run left, in memory shared with forked ranks. */
@@ -43,8 +55,8 @@ struct outcome {
     char message[COT_MAX_RANKS][256];
     cot_traffic traffic[COT_MAX_RANKS][COT_MAX_RANKS][COT_PHASES];
     int64_t allocations[COT_MAX_RANKS]; // made within forward
-    uint16_t experts[256 * COT_MAX_TOP_K];
-    float weights[256 * COT_MAX_TOP_K];
+    uint16_t experts[WORLD_TOKENS * COT_MAX_TOP_K];
+    float weights[WORLD_TOKENS * COT_MAX_TOP_K];
     float y[]; // [T][H]
 };
 
@@ -56,7 +68,7 @@ static inline struct world world_new(const cot_moe_options *options, const cot_g
     w.options.combine_type = options->expert.type;
     w.options.threads = 4;
     int64_t hidden = options->expert.hidden;
-    assert_true(tokens <= 256 && options->experts <= 512);
+    assert_true(tokens <= WORLD_TOKENS && options->experts <= WORLD_EXPERTS);
     if (!w.options.kernels) assert_int_equal(cot_kernels_choose(&w.options.kernels, NULL, NULL), COT_OK);
     w.options.tokens = tokens ? tokens : 1;
     w.gate = oracle_gate_new(rules, with_bias, with_correction, draw);
@@ -126,6 +138,30 @@ static inline struct plan plan_even(const struct world *w, int ranks)
     return p;
 }
 
+static inline int32_t plan_replica(const struct plan *p, int64_t e)
+{
+    return p->replicated ? p->replica_begin[e] : (int32_t)e;
+}
+
+/* Each expert on one or more ranks, tokens split evenly. */
+static inline struct plan plan_replicated(const struct world *w, int ranks, struct draw *draw)
+{
+    struct plan p = plan_even(w, ranks);
+    int32_t used[COT_MAX_RANKS] = {0}, n = 0;
+    p.replicated = true;
+    for (int64_t e = 0; e < w->options.experts; e++) {
+        p.replica_begin[e] = n;
+        const int64_t first = draw_below(draw, ranks), copies = 1 + draw_below(draw, ranks < 3 ? ranks : 3);
+        for (int64_t c = 0; c < copies && n < 2 * WORLD_EXPERTS; c++, n++) {
+            p.rank[n] = (int32_t)((first + c) % ranks);
+            p.slot[n] = used[p.rank[n]]++;
+        }
+    }
+    p.replica_begin[w->options.experts] = n;
+    p.slots = (int32_t)w->options.experts;
+    return p;
+}
+
 /* Experts anywhere, in any slots; tokens split anyhow and in any order, some ranks without. */
 static inline struct plan plan_drawn(const struct world *w, int ranks, struct draw *draw)
 {
@@ -162,6 +198,22 @@ struct member {
     cot_fabric *fabric;
 };
 
+/* The oracle's routing of a rank's tokens. */
+static inline void world_route(const struct world *w, const struct plan *p, int64_t begin, int64_t tokens,
+                               uint16_t *experts, float *weights)
+{
+    const int64_t top_k = w->options.top_k;
+    for (int64_t i = 0; i < tokens; i++) {
+        int64_t chosen[COT_MAX_TOP_K];
+        double weight[COT_MAX_TOP_K];
+        oracle_route(chosen, weight, &w->gate, w->x + p->order[begin + i] * w->options.expert.hidden);
+        for (int64_t k = 0; k < top_k; k++) {
+            experts[i * top_k + k] = (uint16_t)chosen[k];
+            weights[i * top_k + k] = (float)weight[k];
+        }
+    }
+}
+
 static inline cot_status rank_passes(const struct member *m, cot_moe *moe, cot_sym slots, cot_error *error)
 {
     const struct world *w = m->world;
@@ -169,21 +221,25 @@ static inline cot_status rank_passes(const struct member *m, cot_moe *moe, cot_s
     int rank = m->fabric->rank;
     int64_t hidden = w->options.expert.hidden, begin = p->begin[rank], tokens = p->begin[rank + 1] - begin;
     cot_moe_layer layer = {.gate = &w->gate.gate,
-                           .placement = {p->rank, p->slot},
+                           .placement = {p->rank, p->slot, p->replicated ? p->replica_begin : NULL},
                            .slots = slots,
                            .shared = w->options.shared.intermediate ? w->shared.packed : NULL,
                            .shared_gate = w->shared_gate};
     float *x = poisoned((size_t)(tokens * hidden) * sizeof *x);
     for (int64_t i = 0; i < tokens; i++)
         memcpy(x + i * hidden, w->x + p->order[begin + i] * hidden, (size_t)hidden * sizeof *x);
+    uint16_t *experts = m->outcome->experts + begin * w->options.top_k;
+    float *weights = m->outcome->weights + begin * w->options.top_k;
+    if (p->given) {
+        layer.gate = NULL;
+        world_route(w, p, begin, tokens, experts, weights);
+    }
     cot_status status = COT_OK;
     for (int pass = 0; pass < p->passes && status == COT_OK; pass++) {
         float *y = m->outcome->y + begin * hidden;
         memset(y, 0xff, (size_t)(tokens * hidden) * sizeof *y);
         int64_t before = count_allocations ? count_allocations() : 0;
-        status = cot_moe_operator_find("bulk")->forward(
-            moe, &layer, y, m->outcome->experts + begin * w->options.top_k,
-            m->outcome->weights + begin * w->options.top_k, x, tokens, error);
+        status = world_operator()->forward(moe, &layer, y, experts, weights, x, tokens, error);
         if (count_allocations) m->outcome->allocations[rank] += count_allocations() - before;
     }
     free(x);
@@ -202,15 +258,17 @@ static inline void *rank_main(void *argument)
     cot_sym slots;
     options.fabric = fabric;
     options.pool = p->pool;
+    options.slots = p->slots;
     fabric->ops->enter(fabric);
     cot_status status = cot_alloc(fabric, &slots, (size_t)p->slots * slot_bytes, &error);
     if (status == COT_OK) {
         uint8_t *memory = cot_local(fabric, slots);
         memset(memory, 0xff, (size_t)p->slots * slot_bytes);
         for (int64_t e = 0; e < options.experts; e++)
-            if (p->rank[e] == fabric->rank)
-                memcpy(memory + (size_t)p->slot[e] * slot_bytes, m->world->experts[e].packed, slot_bytes);
-        status = cot_moe_operator_find("bulk")->open(&moe, &options, &error);
+            for (int32_t i = plan_replica(p, e); i < plan_replica(p, e + 1); i++)
+                if (p->rank[i] == fabric->rank)
+                    memcpy(memory + (size_t)p->slot[i] * slot_bytes, m->world->experts[e].packed, slot_bytes);
+        status = world_operator()->open(&moe, &options, &error);
     }
     if (status == COT_OK) status = rank_passes(m, moe, slots, &error);
     fabric->ops->leave(fabric);
@@ -218,7 +276,7 @@ static inline void *rank_main(void *argument)
     memcpy(m->outcome->message[fabric->rank], error.message, sizeof error.message);
     memcpy(m->outcome->traffic[fabric->rank], fabric->traffic,
            (size_t)fabric->ranks * sizeof *fabric->traffic);
-    cot_moe_operator_find("bulk")->close(moe);
+    world_operator()->close(moe);
     return NULL;
 }
 
@@ -240,8 +298,10 @@ static inline struct outcome *world_run(const struct world *w, const struct plan
     assert_ptr_not_equal(outcome, MAP_FAILED);
     cot_fabric_group_options options = {
         .ranks = p->ranks, .running = p->running, .timeout_ns = 60000000000, .forked = p->forked};
+    cot_moe_options moe = w->options;
+    moe.slots = p->slots;
     options.heap_bytes = cot_alloc_bytes((size_t)p->slots * cot_ffn_layout_of(&w->options.expert).bytes) +
-                         cot_moe_operator_find("bulk")->heap_bytes(&w->options, p->ranks);
+                         world_operator()->heap_bytes(&moe, p->ranks);
     cot_fabric_group *group;
     cot_error error;
     if (cot_fabric_group_open(&group, &options, &error) != COT_OK) fail_msg("%s", error.message);
@@ -288,26 +348,56 @@ static inline void outcome_agrees(const struct outcome *outcome, const struct wo
     assert_true(sure >= p->begin[p->ranks] * 8 / 10);
 }
 
+/* What every pair of ranks exchanges: (token, expert) pairs, and tokens with any expert there. */
+struct exchange {
+    uint64_t entries[COT_MAX_RANKS][COT_MAX_RANKS], rows[COT_MAX_RANKS][COT_MAX_RANKS];
+};
+
+static inline void exchange_of(struct exchange *x, const struct outcome *outcome, const struct world *w,
+                               const struct plan *p)
+{
+    const cot_moe_placement placement = {p->rank, p->slot, p->replicated ? p->replica_begin : NULL};
+    const int64_t top_k = w->options.top_k;
+    memset(x, 0, sizeof *x);
+    for (int home = 0; home < p->ranks; home++)
+        for (int64_t t = p->begin[home]; t < p->begin[home + 1]; t++) {
+            bool there[COT_MAX_RANKS] = {false};
+            for (int64_t k = 0; k < top_k; k++) {
+                int rank = p->rank[cot_moe_replica(&placement, outcome->experts[t * top_k + k], home,
+                                                   t - p->begin[home])];
+                x->entries[home][rank]++;
+                x->rows[home][rank] += !there[rank];
+                there[rank] = true;
+            }
+        }
+}
+
 /* The bytes of every phase and pair of ranks are those of the closed form. */
 static inline void outcome_counts(const struct outcome *outcome, const struct world *w, const struct plan *p)
 {
-    static uint64_t rows[COT_MAX_RANKS][COT_MAX_RANKS];
-    memset(rows, 0, sizeof rows);
-    for (int home = 0; home < p->ranks; home++)
-        for (int64_t i = p->begin[home] * w->options.top_k; i < p->begin[home + 1] * w->options.top_k; i++)
-            rows[home][p->rank[outcome->experts[i]]]++;
-    uint64_t row_bytes = (uint64_t)w->options.expert.hidden * cot_dtype_bytes(w->options.expert.type);
-    uint64_t metadata = 0, remote = 0, passes = (uint64_t)p->passes, ranks = (uint64_t)p->ranks;
+    static struct exchange x;
+    exchange_of(&x, outcome, w, p);
+    const bool bulk = !strcmp(world_op, "bulk"), exact = w->options.combine == COT_COMBINE_EXACT;
+    const uint64_t row = (uint64_t)w->options.expert.hidden * cot_dtype_bytes(w->options.expert.type),
+                   reply = (uint64_t)w->options.expert.hidden * cot_dtype_bytes(w->options.combine_type),
+                   passes = (uint64_t)p->passes, ranks = (uint64_t)p->ranks;
+    uint64_t metadata = 0, entries = 0;
     for (int s = 0; s < p->ranks; s++)
         for (int d = 0; d < p->ranks; d++) {
             const cot_traffic *t = outcome->traffic[s][d];
-            assert_int_equal(t[COT_PHASE_DISPATCH].bytes, s == d ? 0 : passes * row_bytes * rows[s][d]);
-            assert_int_equal(t[COT_PHASE_COMBINE].bytes, s == d ? 0 : passes * row_bytes * rows[d][s]);
+            const uint64_t there = bulk ? x.entries[s][d] : x.rows[s][d],
+                           back = bulk || exact ? x.entries[d][s] : x.rows[d][s];
+            assert_int_equal(t[COT_PHASE_DISPATCH].bytes, s == d ? 0 : passes * row * there);
+            assert_int_equal(t[COT_PHASE_COMBINE].bytes, s == d ? 0 : passes * reply * back);
             assert_int_equal(t[COT_PHASE_ATTENTION].bytes + t[COT_PHASE_CONTROL].bytes, 0);
             metadata += t[COT_PHASE_METADATA].bytes;
-            remote += s == d ? 0 : rows[s][d];
+            entries += s == d ? 0 : x.entries[s][d];
+            if (!bulk)
+                assert_int_equal(t[COT_PHASE_METADATA].bytes,
+                                 s == d ? 0 : passes * (4 * x.rows[s][d] + 8 * x.entries[s][d]));
         }
-    assert_int_equal(metadata, passes * 4 * (remote + (ranks - 1) * ranks * (uint64_t)w->options.experts));
+    const int64_t replicas = p->replicated ? p->replica_begin[w->options.experts] : w->options.experts;
+    if (bulk) assert_int_equal(metadata, passes * 4 * (entries + (ranks - 1) * ranks * (uint64_t)replicas));
 }
 
 #endif

@@ -187,7 +187,6 @@ static cot_status idle(cot_fabric *fabric, int64_t since_ns, int from, cot_phase
     const int64_t begin_ns = cot_now_ns(), waited_ns = begin_ns - since_ns;
     const int failed = atomic_load(&group->failed);
     let_go(self);
-    if (!atomic_load_explicit(&self->awaits, memory_order_relaxed)) fabric->waits++;
     atomic_store(&self->awaits, from + 1);
     if (failed)
         return cot_fail(error, COT_PEER_FAILED, "rank %d failed while rank %d waited in '%s'", failed - 1,
@@ -204,7 +203,7 @@ static bool resume(cot_fabric *fabric, bool wait)
 {
     struct endpoint *self = endpoint_of(fabric);
     cot_fabric_group *group = self->group;
-    atomic_store(&self->awaits, 0);
+    if (wait) atomic_store(&self->awaits, 0);
     if (!self->inside || !group->gated || self->holding) return true;
     if (wait)
         take_again(self);
@@ -221,6 +220,7 @@ static cot_status wait(cot_fabric *fabric, cot_sym signal, uint64_t value, int f
         cot_pause();
     }
     const int64_t since_ns = cot_now_ns();
+    fabric->waits++;
     while (load(fabric, signal) < value) {
         cot_status status = idle(fabric, since_ns, from, phase, error);
         if (status != COT_OK) return status;

@@ -1,6 +1,6 @@
 #include "moe/bulk/state.h"
+#include "moe/shared.h"
 
-#include <math.h>
 #include <string.h>
 
 /* Rows of one batch, as the bodies of its loops see them. */
@@ -69,26 +69,12 @@ static void convert_row(void *context, int64_t i)
     o->kernels->scale(out, o->shared.type, work->x + i * hidden, 1, hidden);
 }
 
-/* A dot product in one fixed order that vectorises: 16 lanes, then pairs of them. */
-static float dot(const float *a, const float *b, int64_t n)
-{
-    enum { LANES = 16 };
-    float lanes[LANES] = {0};
-    for (int64_t i = 0; i + LANES <= n; i += LANES)
-        for (int l = 0; l < LANES; l++) lanes[l] += a[i + l] * b[i + l];
-    for (int64_t i = n / LANES * LANES; i < n; i++) lanes[i % LANES] += a[i] * b[i];
-    for (int width = LANES / 2; width; width /= 2)
-        for (int l = 0; l < width; l++) lanes[l] += lanes[l + width];
-    return lanes[0];
-}
-
 static void gate_row(void *context, int64_t i)
 {
     const struct work *work = context;
     const cot_moe_options *o = &work->moe->options;
-    int64_t hidden = o->shared.hidden;
-    float logit = dot(work->x + i * hidden, work->gate, hidden), *y = work->y + i * hidden;
-    o->kernels->scale(y, COT_F32, y, 1 / (1 + expf(-logit)), hidden);
+    const int64_t at = i * o->shared.hidden;
+    cot_shared_gate(o->kernels, work->y + at, work->x + at, work->gate, o->shared.hidden);
 }
 
 void cot_bulk_shared(cot_moe *moe, const cot_moe_layer *layer, float *y, const float *x, int64_t tokens)

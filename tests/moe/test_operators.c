@@ -1,4 +1,4 @@
-/* The bulk operator: right answers, exact bytes, the same bits wherever experts and tokens live. */
+/* Every operator: right answers, exact bytes, the same bits wherever experts and tokens live. */
 #include "world.h"
 
 static uint64_t seed;
@@ -269,9 +269,73 @@ static void sums_are_in_the_order_of_experts(void **state)
     }
 }
 
+/* Replicas share the work, and change no bit. */
+static void replicas(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 10, 0};
+    for (int i = 0; i < VARIANTS; i++) {
+        struct world w = world_of(&variants[i], 45, &draw);
+        struct plan one = plan_even(&w, 1);
+        struct outcome *expected = world_run(&w, &one);
+        for (int ranks = 1; ranks < 7; ranks += 2) {
+            struct plan p = plan_replicated(&w, ranks, &draw);
+            p.passes = 2;
+            struct outcome *outcome = world_run(&w, &p);
+            outcome_agrees(outcome, &w, &p);
+            outcome_counts(outcome, &w, &p);
+            assert_memory_equal(outcome->y, expected->y,
+                                (size_t)(w.tokens * w.options.expert.hidden) * sizeof(float));
+            outcome_free(outcome, &w);
+        }
+        outcome_free(expected, &w);
+        world_free(&w);
+    }
+}
+
+/* A routing from elsewhere. */
+static void given_routing(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 11, 0};
+    for (int i = 0; i < VARIANTS; i++) {
+        struct world w = world_of(&variants[i], 33, &draw);
+        struct plan p = plan_drawn(&w, 1 + i % 4, &draw);
+        p.given = true;
+        check(&w, &p);
+        world_free(&w);
+    }
+}
+
+/* More tokens than a pass takes, many packets, tiles that fill and split; all on one rank, or spread. */
+static void many_tokens(void **state)
+{
+    (void)state;
+    struct draw draw = {seed, 12, 0};
+    cot_pool *pool;
+    assert_int_equal(cot_pool_open(&pool, 1, NULL), COT_OK);
+    for (int i = 0; i < 4; i++) {
+        struct variant v = variants[i];
+        v.hidden = 6 + i;
+        v.intermediate = 5;
+        struct world w = world_of(&v, 700 + draw_below(&draw, WORLD_TOKENS - 700), &draw);
+        for (int ranks = 1; ranks < 5; ranks++) {
+            struct plan p = plan_even(&w, ranks), home = plan_even(&w, ranks);
+            p.pool = home.pool = pool;
+            p.passes = 2;
+            for (int r = 1; r < ranks; r++) home.begin[r] = home.begin[ranks];
+            check(&w, &p);
+            check(&w, &home);
+        }
+        world_free(&w);
+    }
+    cot_pool_close(pool);
+}
+
 int main(void)
 {
     seed = draw_seed();
+    int failed = 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant_on_1_to_8_ranks),
         cmocka_unit_test(with_workers),
@@ -282,6 +346,13 @@ int main(void)
         cmocka_unit_test(experts_larger_than_a_batch),
         cmocka_unit_test(the_same_bits_everywhere),
         cmocka_unit_test(sums_are_in_the_order_of_experts),
+        cmocka_unit_test(replicas),
+        cmocka_unit_test(given_routing),
+        cmocka_unit_test(many_tokens),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    for (const char *const *op = cot_moe_operator_names(); *op; op++) {
+        world_op = *op;
+        failed += cmocka_run_group_tests_name(*op, tests, NULL, NULL);
+    }
+    return failed;
 }

@@ -73,7 +73,9 @@ static void forward_allocates_nothing(void **state)
     cot_pool *pool;
     assert_int_equal(cot_pool_open(&pool, 1, NULL), COT_OK);
     count_allocations = allocations_so_far;
-    for (int ranks = 1; ranks < 6; ranks += 2) {
+    for (int i = 0; i < 6; i++) {
+        const int ranks = 1 + 2 * (i / 2);
+        world_op = cot_moe_operator_names()[i % 2];
         struct plan p = plan_drawn(&w, ranks, &draw);
         p.pool = pool;
         p.passes = 3;

@@ -1,0 +1,318 @@
+#include "moe/fused/fused.h"
+
+#include "base/error.h"
+#include "base/wait.h"
+#include "moe/check.h"
+#include "moe/fused/state.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A rank takes at least so many tokens in one pass, if the call may have them: enough to hide an expert's
+ * weights behind its rows in most models. */
+static const int64_t pass_tokens_least = 512;
+enum { SPARE_LANES = 2, SPINS = 20 };
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t divide_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* S: a rank's even share of a call, or a little more where that is little. */
+static int64_t pass_tokens(const cot_moe_options *o, int ranks)
+{
+    int64_t tokens = smaller(larger(divide_up(o->tokens, ranks), pass_tokens_least), o->tokens);
+    tokens = smaller(tokens, COT_FUSED_TOKENS_MOST);
+    return divide_up(tokens, COT_FUSED_CHUNK) * COT_FUSED_CHUNK;
+}
+
+static cot_fused_layout layout_of(const cot_moe_options *o, int ranks)
+{
+    const int64_t hidden = o->expert.hidden;
+    return cot_fused_layout_of(
+        ranks, pass_tokens(o, ranks), o->top_k, hidden * (int64_t)cot_dtype_bytes(o->expert.type),
+        hidden * (int64_t)cot_dtype_bytes(o->combine_type), o->combine == COT_COMBINE_REDUCED);
+}
+
+static size_t heap_bytes(const cot_moe_options *options, int ranks)
+{
+    const cot_fused_layout l = layout_of(options, ranks);
+    return cot_alloc_bytes((size_t)cot_fused_dispatch_bytes(&l)) +
+           cot_alloc_bytes((size_t)cot_fused_reply_bytes(&l)) +
+           2 * cot_alloc_bytes((size_t)ranks * COT_FUSED_LINE);
+}
+
+static void place_tiles(cot_moe *moe, cot_arena *arena, size_t slots)
+{
+    const size_t tiles = (size_t)moe->tiles_most, rows = tiles * COT_FFN_TILE_ROWS;
+    moe->open_tile = cot_arena_take(arena, slots, sizeof *moe->open_tile);
+    moe->full_tile = cot_arena_take(arena, slots, sizeof *moe->full_tile);
+    moe->tile = cot_arena_take(arena, tiles, sizeof *moe->tile);
+    moe->tile_row = cot_arena_take(arena, rows, sizeof *moe->tile_row);
+    moe->tile_weight = cot_arena_take(arena, rows, sizeof *moe->tile_weight);
+    moe->tile_target = cot_arena_take(arena, rows, sizeof *moe->tile_target);
+    moe->ready = cot_arena_take(arena, tiles, sizeof *moe->ready);
+}
+
+static void place_lanes(cot_moe *moe, cot_arena *arena)
+{
+    const cot_moe_options *o = &moe->options;
+    const size_t lanes = (size_t)moe->lanes,
+                 width = (size_t)larger(o->expert.intermediate, o->shared.intermediate),
+                 act = COT_FFN_TILE_ROWS * width * cot_dtype_bytes(o->expert.type),
+                 out = cot_fused_is_exact(moe) && o->fabric->ranks > 1
+                           ? COT_FFN_TILE_ROWS * (size_t)moe->layout.reply_bytes
+                           : 0;
+    moe->lane = cot_arena_take(arena, lanes, sizeof *moe->lane);
+    moe->reply_lane = cot_arena_take(arena, lanes, sizeof *moe->reply_lane);
+    for (size_t i = 0; i < lanes; i++) {
+        uint8_t *activations = cot_arena_take(arena, act, 1), *replies = cot_arena_take(arena, out, 1);
+        if (!cot_arena_measures(arena))
+            moe->lane[i] = (cot_fused_lane){.tile = -1, .act = activations, .out = replies};
+    }
+}
+
+static void place_packets(cot_moe *moe, cot_arena *arena)
+{
+    const cot_fused_layout *l = &moe->layout;
+    const size_t ranks = (size_t)l->ranks, cells = ranks * (size_t)l->cell_tokens;
+    moe->staging = cot_arena_take(arena, ranks, (size_t)(l->cell_rows * l->row_bytes));
+    moe->staging_heads = cot_arena_take(arena, cells, sizeof *moe->staging_heads);
+    moe->staging_entries = cot_arena_take(arena, cells * (size_t)l->top_k, sizeof *moe->staging_entries);
+    moe->cell = cot_arena_take(arena, ranks, sizeof *moe->cell);
+    moe->source = cot_arena_take(arena, ranks, sizeof *moe->source);
+}
+
+static void place_reduced(cot_moe *moe, cot_arena *arena)
+{
+    const cot_fused_layout *l = &moe->layout;
+    const size_t rows = (size_t)(l->ranks * l->tokens);
+    moe->partial = cot_arena_take(arena, (size_t)moe->entries_most * (size_t)moe->options.expert.hidden,
+                                  sizeof *moe->partial);
+    moe->row_left = cot_arena_take(arena, rows, sizeof *moe->row_left);
+    moe->row_entry = cot_arena_take(arena, rows, sizeof *moe->row_entry);
+    moe->row_entries = cot_arena_take(arena, rows, sizeof *moe->row_entries);
+    moe->complete = cot_arena_take(arena, rows, sizeof *moe->complete);
+    moe->sent_row = cot_arena_take(arena, rows, sizeof *moe->sent_row);
+}
+
+/* All private memory; what a routing does not touch costs address space alone. */
+static void place(cot_moe *moe, cot_arena *arena)
+{
+    const cot_moe_options *o = &moe->options;
+    const size_t threads = (size_t)o->threads, choices = (size_t)(o->tokens * o->top_k),
+                 slots = (size_t)(o->slots ? o->slots : o->experts);
+    moe->experts = cot_arena_take(arena, choices, sizeof *moe->experts);
+    moe->weights = cot_arena_take(arena, choices, sizeof *moe->weights);
+    moe->gated = cot_arena_take(arena, (size_t)(o->tokens / COT_FUSED_CHUNK + 2), 1);
+    moe->worker_taken = cot_arena_take(arena, threads, sizeof *moe->worker_taken);
+    moe->worker_error = cot_arena_take(arena, threads, sizeof *moe->worker_error);
+    moe->scratch = cot_arena_take(arena, threads * (size_t)moe->scratch_floats, sizeof *moe->scratch);
+    if (o->shared.intermediate)
+        moe->shared = cot_arena_take(arena, (size_t)(moe->layout.tokens * o->expert.hidden), sizeof(float));
+    place_packets(moe, arena);
+    place_tiles(moe, arena, slots);
+    place_lanes(moe, arena);
+    if (!cot_fused_is_exact(moe)) place_reduced(moe, arena);
+    for (size_t i = 0; i < slots && !cot_arena_measures(arena); i++)
+        moe->open_tile[i] = moe->full_tile[i] = -1;
+}
+
+static cot_status allocate(cot_moe *moe, cot_error *error)
+{
+    cot_fabric *fabric = moe->options.fabric;
+    const size_t signals = (size_t)fabric->ranks * COT_FUSED_LINE;
+    cot_status status =
+        cot_alloc(fabric, &moe->dispatch_at, (size_t)cot_fused_dispatch_bytes(&moe->layout), error);
+    if (status == COT_OK)
+        status = cot_alloc(fabric, &moe->replies_at, (size_t)cot_fused_reply_bytes(&moe->layout), error);
+    if (status == COT_OK) status = cot_alloc(fabric, &moe->dispatch_signals, signals, error);
+    if (status == COT_OK) status = cot_alloc(fabric, &moe->reply_signals, signals, error);
+    if (status != COT_OK) return status;
+    moe->received = cot_local(fabric, moe->dispatch_at);
+    moe->replies = cot_local(fabric, moe->replies_at);
+    cot_arena measure = {0};
+    place(moe, &measure);
+    status = cot_arena_open(&moe->arena, measure.used, error);
+    if (status == COT_OK) place(moe, &moe->arena);
+    return status;
+}
+
+static void fused_close(cot_moe *moe)
+{
+    if (!moe) return;
+    cot_arena_close(&moe->arena);
+    free(moe);
+}
+
+static cot_status fused_open(cot_moe **out, const cot_moe_options *options, cot_error *error)
+{
+    *out = NULL;
+    cot_status status = cot_moe_check(options, error);
+    if (status != COT_OK) return status;
+    const int ranks = options->fabric->ranks;
+    cot_moe *moe = calloc(1, sizeof *moe);
+    if (!moe) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for an operator");
+    moe->options = *options;
+    moe->layout = layout_of(options, ranks);
+    moe->slot_bytes = cot_ffn_layout_of(&options->expert).bytes;
+    const int64_t slots = options->slots ? options->slots : options->experts;
+    moe->entries_most = ranks * moe->layout.tokens * smaller(options->top_k, slots);
+    moe->tiles_most =
+        moe->entries_most / COT_FFN_TILE_ROWS + slots + moe->layout.tokens / COT_FFN_TILE_ROWS + 1;
+    moe->scratch_floats = larger(larger(COT_FFN_TILE_FLOATS, COT_FUSED_CHUNK * options->experts),
+                                 divide_up(options->expert.hidden, 16) * 16);
+    moe->lanes = 2 * options->threads + SPARE_LANES;
+    status = allocate(moe, error);
+    if (status == COT_OK)
+        *out = moe;
+    else
+        fused_close(moe);
+    return status;
+}
+
+static bool do_task(void *context)
+{
+    cot_moe *moe = context;
+    cot_fused_task task;
+    if (!cot_fused_take(moe, &task)) return false;
+    cot_fused_run(moe, &task);
+    cot_fused_finish(moe, &task);
+    return true;
+}
+
+/* What a rank's own thread does in a pass: any task of its own, else a piece of what others offer, else it
+ * waits. */
+static cot_status drive(cot_moe *moe, cot_error *error)
+{
+    cot_fabric *fabric = moe->options.fabric;
+    cot_status status = COT_OK;
+    uint64_t progress = 0;
+    int64_t since_ns = 0;
+    for (int idle = 0; status == COT_OK;) {
+        const bool turn = idle <= SPINS || fabric->ops->resume(fabric, false);
+        if (turn && do_task(moe)) {
+            idle = 0;
+            continue;
+        }
+        int waits_for;
+        cot_phase phase;
+        cot_fused_lock(moe);
+        if (!turn) cot_fused_poll(moe);
+        const bool over = cot_fused_is_over(moe, &waits_for, &phase), moved = progress != moe->progress;
+        progress = moe->progress;
+        cot_fused_unlock(moe);
+        if (over) break;
+        if (turn && cot_pool_help(moe->options.pool)) {
+            idle = 0;
+            continue;
+        }
+        if (idle < SPINS) {
+            cot_pause();
+        } else {
+            if (idle == SPINS) fabric->waits++;
+            if (idle == SPINS || moved) since_ns = fabric->ops->now_ns(fabric);
+            status = fabric->ops->idle(fabric, since_ns, waits_for, phase, error);
+        }
+        idle++;
+    }
+    if (status == COT_OK) fabric->ops->resume(fabric, true);
+    return status;
+}
+
+static cot_status run_pass(cot_moe *moe, cot_error *error)
+{
+    moe->tokens = smaller(moe->call_tokens - moe->first, moe->layout.tokens);
+    cot_fused_begin_pass(moe);
+    cot_pool_offer *offer = cot_pool_offer_work(moe->options.pool, do_task, moe);
+    cot_status status = drive(moe, error);
+    cot_pool_withdraw(moe->options.pool, offer);
+    moe->times.passes++;
+    return status;
+}
+
+/* What a void pass means; every rank finds the same kind of failure. */
+static cot_status explain(const cot_moe *moe, cot_error *error)
+{
+    if (moe->bad) {
+        if (error) *error = moe->bad_error;
+        return COT_INVALID_ARGUMENT;
+    }
+    for (int s = 0; s < moe->options.fabric->ranks; s++)
+        if (moe->source[s].flags & COT_FUSED_BAD) return cot_moe_fail_with(s, error);
+    return cot_moe_fail_empty(error);
+}
+
+static bool anyone_has_more(const cot_moe *moe)
+{
+    unsigned flags = 0;
+    for (int s = 0; s < moe->options.fabric->ranks; s++) flags |= moe->source[s].flags;
+    return flags & COT_FUSED_MORE;
+}
+
+static void begin_call(cot_moe *moe, const cot_moe_layer *layer, float *y, const uint16_t *experts,
+                       const float *weights, const float *x, int64_t tokens)
+{
+    const cot_moe_options *o = &moe->options;
+    const size_t choices = (size_t)(tokens * o->top_k);
+    moe->layer = layer;
+    moe->slots = cot_local(o->fabric, layer->slots);
+    moe->x = x;
+    moe->y = y;
+    moe->call_tokens = tokens;
+    moe->first = 0;
+    moe->bad = false;
+    if (layer->gate || !choices) return;
+    memcpy(moe->experts, experts, choices * sizeof *experts);
+    memcpy(moe->weights, weights, choices * sizeof *weights);
+}
+
+static cot_status fused_forward(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
+                                float *weights, const float *x, int64_t tokens, cot_error *error)
+{
+    const cot_moe_options *o = &moe->options;
+    assert(tokens >= 0 && tokens <= o->tokens);
+    assert(!layer->gate || (layer->gate->hidden == o->expert.hidden && layer->gate->experts == o->experts &&
+                            layer->gate->top_k == o->top_k));
+    assert(!layer->shared || o->shared.intermediate);
+    begin_call(moe, layer, y, experts, weights, x, tokens);
+    cot_status status;
+    do {
+        status = run_pass(moe, error);
+        if (status != COT_OK) {
+            o->fabric->ops->fail(o->fabric);
+            return status;
+        }
+        if (moe->gave_up) return explain(moe, error);
+        moe->first += moe->tokens;
+    } while (anyone_has_more(moe));
+    moe->times.launches++;
+    if (layer->gate && tokens) {
+        memcpy(experts, moe->experts, (size_t)(tokens * o->top_k) * sizeof *experts);
+        memcpy(weights, moe->weights, (size_t)(tokens * o->top_k) * sizeof *weights);
+    }
+    return COT_OK;
+}
+
+static const cot_moe_times *fused_times(const cot_moe *moe)
+{
+    return &moe->times;
+}
+
+const cot_moe_operator cot_moe_fused = {.name = COT_MOE_FUSED,
+                                        .heap_bytes = heap_bytes,
+                                        .open = fused_open,
+                                        .forward = fused_forward,
+                                        .close = fused_close,
+                                        .times = fused_times};
