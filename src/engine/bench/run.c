@@ -250,6 +250,7 @@ cot_status cot_bench_moe_run(cot_bench_moe *bench, cot_bench_load *load, cot_ben
         summarise(&result->median_ns, &result->p95_ns, &records[op].plain);
         summarise(&result->linked_median_ns, &result->linked_p95_ns, &records[op].linked);
         summarise(&result->straggler_median_ns, &result->straggler_p95_ns, &records[op].straggling);
+        result->idle_share = fmax(result->idle_share, 0); // ranks that look for work beyond the threads
         result->combine = bench->combine[op] == COT_COMBINE_EXACT ? "exact" : "reduced";
     }
     free(records);
