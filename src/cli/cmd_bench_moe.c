@@ -15,7 +15,7 @@ struct settings {
     bench_list_texts lists;
     int precision, combine;
     int64_t threads, repeat, seed;
-    const char *isa, *timeline;
+    const char *isa, *timeline, *details;
     bool json;
 };
 
@@ -161,6 +161,9 @@ static cot_status measure_group(struct work *w, const cot_bench_shape *shape, in
             if (status == COT_OK) status = measure(w, bench, f, error);
             w->n += status == COT_OK;
             cot_progress_end(&w->progress);
+            if (status == COT_OK && f->repeats < w->s->repeat)
+                fprintf(stderr, "note: %s, %lld tokens, %d ranks, %s: %d runs, as more would take too long\n",
+                        shape->name, (long long)f->tokens, ranks, f->routing->text, f->repeats);
             if (status == COT_OK && !w->s->json) {
                 bench_report_print(f, &w->lists, precisions[w->s->precision]);
                 fflush(stdout);
@@ -210,6 +213,7 @@ static bool run_work(struct work *w)
     cot_progress_end(&w->progress);
     if (!good) cot_complain_of(&error);
     good = bench_timeline_close(&w->timeline) && good;
+    if (good && w->s->details) good = bench_report_details(w->s->details, w->found, w->n, l);
     if (good && w->s->json) return bench_report_json(w->found, w->n, l);
     if (good) bench_report_print_summary(w->found, w->n, l);
     return good;
@@ -224,7 +228,7 @@ static int bench_moe(const void *settings)
         work.threads = cores < 1 ? 1 : cores < 256 ? (int)cores : 256;
     }
     bool parsed = bench_lists_parse(&work.lists, &s->lists);
-    bool good = parsed && cot_check_output(s->timeline) && run_work(&work);
+    bool good = parsed && cot_check_output(s->timeline) && cot_check_output(s->details) && run_work(&work);
     bench_lists_free(&work.lists);
     free(work.found);
     return good ? COT_EXIT_OK : parsed ? COT_EXIT_FAILURE : COT_EXIT_USAGE;
@@ -257,6 +261,7 @@ static const cot_option options[] = {
      .most = INT64_MAX},
     {"timeline", 0, COT_OPTION_TEXT, "FILE", NULL,
      "write what each thread did in the last run of each operator, in Chrome's trace format", AT(timeline)},
+    {"details", 0, COT_OPTION_TEXT, "FILE", NULL, "write everything that was measured as JSON", AT(details)},
     {"json", 0, COT_OPTION_FLAG, NULL, NULL, "print JSON", AT(json)},
     {0}};
 

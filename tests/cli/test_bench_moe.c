@@ -234,9 +234,20 @@ static void test_text(void **state)
 {
     (void)state;
     capture_shell(&c, "\"$coterie\" bench moe --shape 64,32,8,2 --tokens 20 --ranks 1,2 --repeat 5 "
-                      "--link 1GB/s,1us --combine reduced");
+                      "--link 1GB/s,1us --combine reduced --details bench_moe_details.json");
     assert_int_equal(c.status, 0);
     assert_string_equal(c.err, "");
+    json_t *details = json_load_file("bench_moe_details.json", 0, NULL);
+    assert_true(json_array_size(details) >= 2);
+    for (size_t i = 0; i < json_array_size(details); i++) {
+        const json_t *point = json_array_get(details, i);
+        assert_int_equal(integer(point, "rows"), 40);
+        assert_int_equal(integer(point, "repeats"), 5);
+        assert_int_equal(integer(point, "capacity_rows"), integer(point, "ranks") == 1 ? 5 : 3);
+        assert_true(integer(point, "median_ns") > 0);
+    }
+    json_decref(details);
+    remove("bench_moe_details.json");
     static const char *const parts[] = {
         "64,32,8,2 (H 64, I 32, top 2 of 8), 20 tokens, 2 ranks, uniform, bf16\n", "40 rows to ",
         "  bulk     exact ", "over the link: median ", "capacity factor 1 (3 rows): "};
@@ -291,6 +302,7 @@ static const struct refusal {
     {2, "--threads 257", "'257'"},
     {1, "--isa nosuch", "'nosuch'"},
     {1, "--timeline /nosuch/file", "'/nosuch"},
+    {1, "--details /nosuch/file", "'/nosuch"},
 };
 
 static void test_refusals(void **state)
