@@ -9,6 +9,7 @@
  * A cot_bench_moe belongs to one thread at a time. */
 #ifndef COTERIE_BENCH_MOE_H
 #define COTERIE_BENCH_MOE_H
+#include "coterie/roof.h"
 #include "coterie/status.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -79,6 +80,7 @@ typedef struct cot_bench_case {
     const char *trace; /* file of COT_BENCH_TRACE: kind tokens, E and K those of the shape */
     int repeats;       /* runs of each operator, COT_BENCH_LEAST_REPEATS to COT_BENCH_MOST_REPEATS */
     int64_t budget_ns; /* fewer runs where all would take longer, but COT_BENCH_LEAST_REPEATS; 0: no limit */
+    cot_roof roof;     /* of all threads; what the result is held against */
     double link_bytes_per_s; /* each run is repeated over links that give a rank's egress so many bytes a */
     int64_t link_latency_ns; /* second and arrive so much later; both 0: no such runs; rate 0: no limit */
     void *context;           /* passed to both */
@@ -90,12 +92,12 @@ typedef struct cot_bench_case {
 /* What the drawn routing asks of any operator, and what one that pads would make of it. A block is what one
  * rank sends to one expert; bytes are of dispatch and combine together, over all ranks, exact combine. */
 typedef struct cot_bench_load {
-    int64_t rows;                                  /* T K */
-    int64_t touched;                               /* experts with rows */
-    uint64_t weight_bytes;                         /* of the touched experts */
-    double flops;                                  /* of the experts' products */
-    double roof_flops, roof_read_bytes_per_second; /* of all threads, measured at most 20 s before */
-    double floor_ns;                               /* the least time that these roofs allow */
+    int64_t rows;           /* T K */
+    int64_t touched;        /* experts with rows */
+    uint64_t weight_bytes;  /* of the touched experts */
+    double flops;           /* of the experts' products */
+    double roof_flops;      /* the roof of the precision */
+    double floor_ns;        /* the least time that the roofs allow */
     bool reads_bound;       /* because of the reading of weights, not of the multiplying */
     uint64_t padding_bytes; /* what would move more if every block were as long as the longest */
     int64_t capacity; /* rows of a block at capacity factor 1: T_r K / E, rounded up, at the largest T_r */

@@ -2,6 +2,7 @@
 
 #include "command.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -95,7 +96,7 @@ static void print_head(const bench_found *f, const char *precision)
     printf("  %lld rows to %lld experts: %.3g GFLOP, %s of weights; roofs %.1f GFLOP/s, read %.1f GB/s: "
            "at least %s to %s; %d runs each\n",
            (long long)l->rows, (long long)l->touched, l->flops / 1e9, BYTES(l->weight_bytes),
-           l->roof_flops / 1e9, l->roof_read_bytes_per_second / 1e9, TIME(l->floor_ns),
+           l->roof_flops / 1e9, f->roof.read_bytes_per_second / 1e9, TIME(l->floor_ns),
            l->reads_bound ? "read" : "multiply", f->repeats);
 }
 
@@ -177,27 +178,65 @@ static json_t *point(const bench_found *f, int op, const bench_lists *lists)
                      (json_int_t)r->bytes);
 }
 
+static json_t *points_of(const bench_found *found, size_t n, const bench_lists *lists,
+                         json_t *(*of)(const bench_found *, int, const bench_lists *))
+{
+    json_t *points = json_array();
+    for (size_t i = 0; i < n; i++)
+        for (int op = 0; lists->ops[op]; op++)
+            if (json_array_append_new(points, of(&found[i], op, lists)) != 0) {
+                json_decref(points);
+                cot_complain("a result cannot be written as JSON: its names are no UTF-8");
+                return NULL;
+            }
+    return points;
+}
+
 bool bench_report_json(const bench_found *found, size_t n, const bench_lists *lists)
 {
     double median, worst;
-    json_t *points = json_array();
-    bool good = points;
-    for (size_t i = 0; i < n && good; i++)
-        for (int op = 0; lists->ops[op] && good; op++)
-            good = !json_array_append_new(points, point(&found[i], op, lists));
+    json_t *points = points_of(found, n, lists, point);
+    if (!points) return false;
     bool compared = compare(&median, &worst, found, n, lists);
-    json_t *summary =
-        json_pack("{s:o, s:o}", "bulk_over_fused_median", compared ? json_real(median) : json_null(),
-                  "bulk_over_fused_worst", compared ? json_real(worst) : json_null());
-    json_t *all = good ? json_pack("{s:o, s:o}", "points", points, "summary", summary) : NULL;
-    if (!all) {
-        cot_complain("a result cannot be written as JSON: its names are no UTF-8");
-        json_decref(points);
-        json_decref(summary);
-        return false;
-    }
+    json_t *all = json_pack("{s:o, s:{s:o, s:o}}", "points", points, "summary", "bulk_over_fused_median",
+                            compared ? json_real(median) : json_null(), "bulk_over_fused_worst",
+                            compared ? json_real(worst) : json_null());
     json_dumpf(all, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     printf("\n");
     json_decref(all);
     return true;
+}
+
+static json_t *detail(const bench_found *f, int op, const bench_lists *lists)
+{
+    const cot_bench_load *l = &f->load;
+    const cot_bench_result *r = &f->results[op];
+    json_t *d = point(f, op, lists);
+    json_t *more = json_pack(
+        "{s:i, s:I, s:I, s:I, s:f, s:f, s:f, s:b, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, "
+        "s:f, "
+        "s:f, s:f, s:f, s:f, s:f}",
+        "repeats", f->repeats, "rows", (json_int_t)l->rows, "experts_touched", (json_int_t)l->touched,
+        "weight_bytes", (json_int_t)l->weight_bytes, "flops", l->flops, "roof_flops", l->roof_flops,
+        "roof_read_bytes_per_second", f->roof.read_bytes_per_second, "reads_bound", l->reads_bound,
+        "padding_bytes", (json_int_t)l->padding_bytes, "capacity_rows", (json_int_t)l->capacity,
+        "capacity_padding_bytes", (json_int_t)l->capacity_bytes, "capacity_dropped_rows",
+        (json_int_t)l->capacity_dropped, "floor_ns", l->floor_ns, "idle_share", r->idle_share, "waits",
+        r->waits, "launches", r->launches, "tile_passes", r->tile_passes, "straggler_median_ns",
+        r->straggler_median_ns, "straggler_p95_ns", r->straggler_p95_ns, "gate_ns", r->gate_ns, "dispatch_ns",
+        r->dispatch_ns, "expert_ns", r->expert_ns, "combine_ns", r->combine_ns, "waited_ns", r->waited_ns,
+        "queued_ns", r->queued_ns);
+    json_object_update(d, more);
+    json_decref(more);
+    return d;
+}
+
+bool bench_report_details(const char *path, const bench_found *found, size_t n, const bench_lists *lists)
+{
+    json_t *points = points_of(found, n, lists, detail);
+    if (!points) return false;
+    bool good = !json_dump_file(points, path, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    if (!good) cot_complain("cannot write '%s': %s", path, strerror(errno));
+    json_decref(points);
+    return good;
 }

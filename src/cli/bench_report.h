@@ -11,6 +11,7 @@ typedef struct bench_found {
     const bench_routing *routing;
     int64_t tokens;
     int ranks, repeats;
+    cot_roof roof;
     cot_bench_load load;
     cot_bench_result results[COT_BENCH_MOST_OPS];
     double capacity_ns[COT_BENCH_MOST_OPS]; // medians of runs at capacity factor 1
@@ -20,8 +21,10 @@ typedef struct bench_found {
 void bench_report_print(const bench_found *found, const bench_lists *lists, const char *precision);
 /* The median and the worst of bulk's time over fused's, where both were asked for and there are two cases. */
 void bench_report_print_summary(const bench_found *found, size_t n, const bench_lists *lists);
-/* Returns false after a line on stderr. */
+/* Both return false after a line on stderr. */
 bool bench_report_json(const bench_found *found, size_t n, const bench_lists *lists);
+/* Everything about every point, as JSON in a file. */
+bool bench_report_details(const char *path, const bench_found *found, size_t n, const bench_lists *lists);
 
 /* A file in Chrome's trace format (JSON, an event a line; chrome://tracing and ui.perfetto.dev show it): a
  * process for every case and operator, a row for every thread. NULL after a line on stderr. */

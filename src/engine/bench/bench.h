@@ -60,8 +60,6 @@ struct cot_bench_moe {
 
     uint8_t *flush; // more than the last-level cache
     size_t flush_bytes;
-    int64_t roofs_ns; // when they were measured; 0: not yet
-    double roof_flops, roof_read_bytes_per_second;
 };
 
 cot_ffn_shape cot_bench_ffn_of(const cot_bench_shape *shape, cot_dtype type);

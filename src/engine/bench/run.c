@@ -1,6 +1,5 @@
 #include "base/clock.h"
 #include "base/error.h"
-#include "coterie/roof.h"
 #include "engine/bench/bench.h"
 
 #include <math.h>
@@ -39,6 +38,8 @@ static cot_status check_case(const struct cot_bench_moe *bench, size_t *set, con
     if (c->size != sizeof *c)
         return cot_fail(error, COT_INVALID_ARGUMENT, "a benchmark case of %zu bytes, expected %zu", c->size,
                         sizeof *c);
+    if (!(c->roof.f32_flops > 0) || !(c->roof.bf16_flops > 0) || !(c->roof.read_bytes_per_second > 0))
+        return cot_fail(error, COT_INVALID_ARGUMENT, "a benchmark case without roofs");
     if (!(c->link_bytes_per_s >= 0) || c->link_latency_ns < 0)
         return cot_fail(error, COT_INVALID_ARGUMENT, "a link of %g bytes/s and %lld ns, expected 0 or more",
                         c->link_bytes_per_s, (long long)c->link_latency_ns);
@@ -51,29 +52,14 @@ static cot_status check_case(const struct cot_bench_moe *bench, size_t *set, con
                     (long long)c->tokens);
 }
 
-static cot_status measure_roofs(struct cot_bench_moe *bench, cot_error *error)
+static void hold_against_roofs(cot_bench_load *load, const cot_ffn_shape *s, const cot_roof *roof)
 {
-    const int64_t fresh_ns = 20000000000;
-    if (bench->roofs_ns && cot_now_ns() - bench->roofs_ns < fresh_ns) return COT_OK;
-    cot_roof roof;
-    cot_status status = cot_roof_measure(&roof, bench->options.threads, bench->options.isa, 0, error);
-    if (status != COT_OK) return status;
-    bench->roofs_ns = cot_now_ns();
-    bench->roof_flops = bench->moe.expert.type == COT_F32 ? roof.f32_flops : roof.bf16_flops;
-    bench->roof_read_bytes_per_second = roof.read_bytes_per_second;
-    return COT_OK;
-}
-
-static void hold_against_roofs(cot_bench_load *load, const struct cot_bench_moe *bench)
-{
-    const cot_ffn_shape *s = &bench->moe.expert;
     load->flops =
         (cot_ffn_is_gated(s) ? 6.0 : 4.0) * (double)load->rows * (double)s->hidden * (double)s->intermediate;
     load->weight_bytes = (uint64_t)load->touched * cot_ffn_layout_of(s).bytes;
-    load->roof_flops = bench->roof_flops;
-    load->roof_read_bytes_per_second = bench->roof_read_bytes_per_second;
+    load->roof_flops = s->type == COT_F32 ? roof->f32_flops : roof->bf16_flops;
     double multiply_s = load->flops / load->roof_flops,
-           read_s = (double)load->weight_bytes / load->roof_read_bytes_per_second;
+           read_s = (double)load->weight_bytes / roof->read_bytes_per_second;
     load->reads_bound = read_s > multiply_s;
     load->floor_ns = 1e9 * fmax(multiply_s, read_s);
 }
@@ -191,8 +177,7 @@ static cot_status prepare(struct cot_bench_moe *bench, cot_bench_load *load, con
     cot_bench_draw_hidden(bench->x, bench->drawn, &o->shape, c->tokens, o->seed);
     if (!bench->members[0].moe[bench->set * (size_t)bench->ops])
         status = cot_bench_command_ranks(bench, COT_BENCH_OPEN, error);
-    if (status == COT_OK) status = measure_roofs(bench, error);
-    if (status == COT_OK) hold_against_roofs(load, bench);
+    hold_against_roofs(load, &bench->moe.expert, &c->roof);
     return status;
 }
 
@@ -265,6 +250,7 @@ cot_status cot_bench_moe_run(cot_bench_moe *bench, cot_bench_load *load, cot_ben
         summarise(&result->median_ns, &result->p95_ns, &records[op].plain);
         summarise(&result->linked_median_ns, &result->linked_p95_ns, &records[op].linked);
         summarise(&result->straggler_median_ns, &result->straggler_p95_ns, &records[op].straggling);
+        result->idle_share = fmax(result->idle_share, 0); // ranks that look for work beyond the threads
         result->combine = bench->combine[op] == COT_COMBINE_EXACT ? "exact" : "reduced";
     }
     free(records);
