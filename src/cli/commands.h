@@ -11,6 +11,7 @@
     X(profile) \
     X(trace_info) \
     X(trace_convert) \
+    X(place_convert) \
     X(bench_roof) \
     X(bench_model) \
     X(info) \

@@ -103,8 +103,8 @@ static cot_status recognise(enum format *format, const char *path, cot_error *er
     bool tab = line < map.bytes && text[line] == '\t';
     if (map.bytes > 4 && !memcmp(text, "PK\3\4", 4))
         *format = SGLANG;
-    else if (map.bytes > 8 && text[8] == '{' && !says_trace(&map))
-        *format = TENSORRT;
+    else if (map.bytes > 8 && text[8] == '{')
+        *format = says_trace(&map) ? TRACE : TENSORRT;
     else if (map.bytes && text[0] == '{')
         *format = VLLM;
     else if (line && !tab && memchr(text, ',', line))
