@@ -2,77 +2,38 @@
  * torch.save of dicts, lists, numbers, texts and tensors uses it. A pickle may name any Python object and call it: here
  * the names are a short list, and the only calls are those that make a tensor or an empty dict, both done in C. Every
  * opcode makes at most one value, so memory is bounded by the pickle's length; nothing recurses. */
-#include "routing/torch/value.h"
+#include "routing/torch/machine.h"
 
 #include "base/error.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 
-/* A storage's dtype, or what a call of the name makes. */
-enum { REBUILD_TENSOR = COT_DTYPE_COUNT, ORDERED_DICT };
-
-static const struct known {
-    const char *module, *name;
-    int global;
-} known[] = {
-    {"torch", "BoolStorage", COT_BOOL},
-    {"torch", "ByteStorage", COT_U8},
-    {"torch", "CharStorage", COT_I8},
-    {"torch", "ShortStorage", COT_I16},
-    {"torch", "IntStorage", COT_I32},
-    {"torch", "LongStorage", COT_I64},
-    {"torch", "HalfStorage", COT_F16},
-    {"torch", "BFloat16Storage", COT_BF16},
-    {"torch", "FloatStorage", COT_F32},
-    {"torch", "DoubleStorage", COT_F64},
-    {"torch._utils", "_rebuild_tensor_v2", REBUILD_TENSOR},
-    {"collections", "OrderedDict", ORDERED_DICT},
-};
-
-typedef struct machine {
-    const uint8_t *data;
-    size_t at, bytes;
-    cot_torch_value **stack, **memo;
-    size_t depth, stack_room, memos, memo_room;
-    size_t *marks; // depths at which marks lie
-    size_t n_marks, marks_room;
-    cot_torch_memory *memory;
-    const cot_zip *zip;
-    const char *folder, *path;
-    size_t folder_bytes;
-    cot_error *error;
-} machine;
-
-static cot_status broken(const machine *m, const char *what)
+cot_status cot_pickle_broken(const cot_pickle_machine *m, const char *what)
 {
     return cot_fail(m->error, COT_MALFORMED, "'%s': broken pickle at byte %zu: %s", m->path, m->at, what);
 }
 
-static cot_status no_memory(const machine *m)
+cot_status cot_pickle_no_memory(const cot_pickle_machine *m)
 {
     return cot_fail(m->error, COT_OUT_OF_MEMORY, "cannot read '%s': out of memory", m->path);
 }
 
-/* Makes room for one more element in a growing array. */
-static bool grow(void *array, size_t count, size_t *room, size_t size)
+/* A growing array with room for one more element; NULL when out of memory, and the array is as it was. */
+static void *grow(void *array, size_t count, size_t *room, size_t size)
 {
-    void **pointer = array;
-    if (count < *room) return true;
+    if (count < *room) return array;
     size_t wanted = *room ? 2 * *room : 64;
-    void *larger = realloc(*pointer, wanted * size);
-    if (!larger) return false;
-    *pointer = larger;
-    *room = wanted;
-    return true;
+    void *larger = realloc(array, wanted * size);
+    if (larger) *room = wanted;
+    return larger;
 }
 
 /* The next `bytes` of the pickle, or NULL after a message. */
-static const uint8_t *next(machine *m, size_t bytes)
+static const uint8_t *next(cot_pickle_machine *m, size_t bytes)
 {
     if (bytes > m->bytes - m->at) {
-        broken(m, "it ends within an opcode");
+        cot_pickle_broken(m, "it ends within an opcode");
         return NULL;
     }
     const uint8_t *at = m->data + m->at;
@@ -80,71 +41,74 @@ static const uint8_t *next(machine *m, size_t bytes)
     return at;
 }
 
-static cot_status push(machine *m, cot_torch_value *value)
+cot_status cot_pickle_push(cot_pickle_machine *m, cot_torch_value *value)
 {
-    if (!value || !grow(&m->stack, m->depth, &m->stack_room, sizeof(void *))) return no_memory(m);
+    cot_torch_value **stack = value ? grow(m->stack, m->depth, &m->stack_room, sizeof *stack) : NULL;
+    if (!stack) return cot_pickle_no_memory(m);
+    m->stack = stack;
     m->stack[m->depth++] = value;
     return COT_OK;
 }
 
-static cot_torch_value *make(machine *m, cot_torch_kind kind)
+cot_torch_value *cot_pickle_make(const cot_pickle_machine *m, cot_torch_kind kind)
 {
     cot_torch_value *value = cot_torch_take(m->memory, sizeof *value);
     if (value) value->kind = kind;
     return value;
 }
 
-static cot_status push_kind(machine *m, cot_torch_kind kind)
+static cot_status push_kind(cot_pickle_machine *m, cot_torch_kind kind)
 {
-    return push(m, make(m, kind));
+    return cot_pickle_push(m, cot_pickle_make(m, kind));
 }
 
-static cot_status push_integer(machine *m, cot_torch_kind kind, int64_t n)
+static cot_status push_integer(cot_pickle_machine *m, cot_torch_kind kind, int64_t n)
 {
-    cot_torch_value *value = make(m, kind);
+    cot_torch_value *value = cot_pickle_make(m, kind);
     if (value) value->integer = n;
-    return push(m, value);
+    return cot_pickle_push(m, value);
 }
 
-/* How many values lie above the last mark, or above the bottom where there is none. */
-static size_t above(const machine *m)
+size_t cot_pickle_above(const cot_pickle_machine *m)
 {
     return m->depth - (m->n_marks ? m->marks[m->n_marks - 1] : 0);
 }
 
 /* Replaces the top `count` values by a tuple of them. */
-static cot_status make_tuple(machine *m, size_t count)
+static cot_status make_tuple(cot_pickle_machine *m, size_t count)
 {
-    if (count > above(m)) return broken(m, "a tuple of values that are not there");
-    cot_torch_value *tuple = make(m, COT_TORCH_TUPLE);
+    if (count > cot_pickle_above(m)) return cot_pickle_broken(m, "a tuple of values that are not there");
+    cot_torch_value *tuple = cot_pickle_make(m, COT_TORCH_TUPLE);
     if (!tuple || !(tuple->list.items = cot_torch_take(m->memory, count * sizeof(void *))))
-        return no_memory(m);
+        return cot_pickle_no_memory(m);
     m->depth -= count;
     if (count) memcpy(tuple->list.items, m->stack + m->depth, count * sizeof(void *));
     tuple->list.count = tuple->list.room = (uint32_t)count;
-    return push(m, tuple);
+    return cot_pickle_push(m, tuple);
 }
 
-static cot_status set_mark(machine *m)
+static cot_status set_mark(cot_pickle_machine *m)
 {
-    if (!grow(&m->marks, m->n_marks, &m->marks_room, sizeof *m->marks)) return no_memory(m);
+    size_t *marks = grow(m->marks, m->n_marks, &m->marks_room, sizeof *marks);
+    if (!marks) return cot_pickle_no_memory(m);
+    m->marks = marks;
     m->marks[m->n_marks++] = m->depth;
     return COT_OK;
 }
 
 /* Moves the top `count` values to the end of the list or dict below them. */
-static cot_status extend(machine *m, cot_torch_kind kind, size_t count)
+static cot_status extend(cot_pickle_machine *m, cot_torch_kind kind, size_t count)
 {
-    if (count >= above(m)) return broken(m, "values for a container that is not there");
+    if (count >= cot_pickle_above(m)) return cot_pickle_broken(m, "values for a container that is not there");
     cot_torch_value *to = m->stack[m->depth - count - 1];
     if (to->kind != kind || (kind == COT_TORCH_DICT && count % 2))
-        return broken(m, "values for a wrong container");
+        return cot_pickle_broken(m, "values for a wrong container");
     if (count > UINT32_MAX / 4 || to->list.count > UINT32_MAX / 4)
-        return broken(m, "a container that is too long");
+        return cot_pickle_broken(m, "a container that is too long");
     if (to->list.count + count > to->list.room) {
         size_t room = 2 * (to->list.count + count);
         void *items = cot_torch_take(m->memory, room * sizeof(void *));
-        if (!items) return no_memory(m);
+        if (!items) return cot_pickle_no_memory(m);
         if (to->list.count) memcpy(items, to->list.items, to->list.count * sizeof(void *));
         to->list.items = items;
         to->list.room = (uint32_t)room;
@@ -156,40 +120,40 @@ static cot_status extend(machine *m, cot_torch_kind kind, size_t count)
 }
 
 /* The same with all values above the mark, which goes. */
-static cot_status extend_to_mark(machine *m, cot_torch_kind kind)
+static cot_status extend_to_mark(cot_pickle_machine *m, cot_torch_kind kind)
 {
-    if (!m->n_marks) return broken(m, "no mark");
-    size_t count = above(m);
+    if (!m->n_marks) return cot_pickle_broken(m, "no mark");
+    size_t count = cot_pickle_above(m);
     m->n_marks--;
     return extend(m, kind, count);
 }
 
 /* The text of `length` bytes that comes next. */
-static cot_status push_text(machine *m, size_t length)
+static cot_status push_text(cot_pickle_machine *m, size_t length)
 {
     const uint8_t *at = next(m, length);
     if (!at) return COT_MALFORMED;
-    cot_torch_value *value = make(m, COT_TORCH_TEXT);
+    cot_torch_value *value = cot_pickle_make(m, COT_TORCH_TEXT);
     if (value) {
         value->text.at = (const char *)at;
         value->text.bytes = length;
     }
-    return push(m, value);
+    return cot_pickle_push(m, value);
 }
 
-static cot_status push_real(machine *m)
+static cot_status push_real(cot_pickle_machine *m)
 {
     const uint8_t *at = next(m, 8);
     uint64_t bits = 0;
     if (!at) return COT_MALFORMED;
     for (int i = 0; i < 8; i++) bits = bits << 8 | at[i]; // the one big-endian number of the format
-    cot_torch_value *value = make(m, COT_TORCH_REAL);
+    cot_torch_value *value = cot_pickle_make(m, COT_TORCH_REAL);
     if (value) memcpy(&value->real, &bits, 8);
-    return push(m, value);
+    return cot_pickle_push(m, value);
 }
 
 /* A little-endian two's complement number of `bytes` bytes; those that do not fit 64 bits are refused. */
-static cot_status push_long(machine *m, size_t bytes)
+static cot_status push_long(cot_pickle_machine *m, size_t bytes)
 {
     const uint8_t *at = next(m, bytes);
     uint64_t bits = 0;
@@ -205,7 +169,7 @@ static cot_status push_long(machine *m, size_t bytes)
 }
 
 /* An unsigned number of `bytes` bytes in the pickle itself. */
-static bool operand(machine *m, int bytes, uint64_t *n)
+static bool operand(cot_pickle_machine *m, int bytes, uint64_t *n)
 {
     const uint8_t *at = next(m, (size_t)bytes);
     *n = 0;
@@ -213,155 +177,28 @@ static bool operand(machine *m, int bytes, uint64_t *n)
     return at != NULL;
 }
 
-/* A line of text, without its end. */
-static const char *line(machine *m, size_t *length)
+static cot_status memorise(cot_pickle_machine *m, uint64_t i)
 {
-    const uint8_t *at = m->data + m->at, *end = memchr(at, '\n', m->bytes - m->at);
-    if (!end) {
-        broken(m, "a name without an end");
-        return NULL;
-    }
-    *length = (size_t)(end - at);
-    m->at += *length + 1;
-    return (const char *)at;
-}
-
-static cot_status push_global(machine *m)
-{
-    size_t module_bytes, name_bytes = 0;
-    const char *module = line(m, &module_bytes), *name = module ? line(m, &name_bytes) : NULL;
-    if (!name) return COT_MALFORMED;
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strlen(known[i].module) == module_bytes && !memcmp(known[i].module, module, module_bytes) &&
-            strlen(known[i].name) == name_bytes && !memcmp(known[i].name, name, name_bytes)) {
-            cot_torch_value *value = make(m, COT_TORCH_GLOBAL);
-            if (value) value->global = known[i].global;
-            return push(m, value);
-        }
-    return cot_fail(m->error, COT_UNSUPPORTED,
-                    "'%s': the pickle names '%.*s.%.*s', which no recording needs: nothing of it is run",
-                    m->path, module_bytes < 60 ? (int)module_bytes : 60, module,
-                    name_bytes < 60 ? (int)name_bytes : 60, name);
-}
-
-static const cot_torch_value *item(const cot_torch_value *tuple, uint32_t i, cot_torch_kind kind)
-{
-    if (tuple->kind != COT_TORCH_TUPLE || i >= tuple->list.count || tuple->list.items[i]->kind != kind)
-        return NULL;
-    return tuple->list.items[i];
-}
-
-/* ('storage', torch.XStorage, KEY, device, elements) -> the storage's bytes in the archive */
-static cot_status load_storage(machine *m)
-{
-    if (!above(m)) return broken(m, "a persistent id that is not there");
-    const cot_torch_value *id = m->stack[--m->depth];
-    const cot_torch_value *type = item(id, 1, COT_TORCH_GLOBAL), *key = item(id, 2, COT_TORCH_TEXT);
-    const cot_torch_value *count = item(id, 4, COT_TORCH_INTEGER);
-    if (!type || !key || !count || type->global >= COT_DTYPE_COUNT)
-        return broken(m, "a persistent id of no storage");
-    char name[64];
-    int length = snprintf(name, sizeof name, "data/%.*s", key->text.bytes < 50 ? (int)key->text.bytes : 50,
-                          key->text.at);
-    const cot_zip_member *member = cot_zip_find(m->zip, m->folder, m->folder_bytes, name, (size_t)length);
-    if (!member)
-        return cot_fail(m->error, COT_MALFORMED, "'%s': the archive lacks storage '%s'", m->path, name);
-    cot_torch_value *storage = make(m, COT_TORCH_STORAGE);
-    if (!storage) return no_memory(m);
-    storage->storage.dtype = (cot_dtype)type->global;
-    storage->storage.data = member->data;
-    storage->storage.count = member->bytes / cot_dtype_bytes(storage->storage.dtype);
-    if (count->integer < 0 || (uint64_t)count->integer > storage->storage.count)
-        return cot_fail(m->error, COT_MALFORMED,
-                        "'%s': storage '%s' has %zu elements, the pickle says %" PRId64, m->path, name,
-                        storage->storage.count, count->integer);
-    storage->storage.count = (size_t)count->integer;
-    return push(m, storage);
-}
-
-/* (storage, offset, shape, stride, ...) -> the tensor */
-static cot_status rebuild_tensor(machine *m, const cot_torch_value *args, cot_torch_value **made)
-{
-    const cot_torch_value *storage = item(args, 0, COT_TORCH_STORAGE),
-                          *offset = item(args, 1, COT_TORCH_INTEGER);
-    const cot_torch_value *shape = item(args, 2, COT_TORCH_TUPLE), *stride = item(args, 3, COT_TORCH_TUPLE);
-    if (!storage || !offset || !shape || !stride || shape->list.count != stride->list.count)
-        return broken(m, "a tensor of wrong arguments");
-    if (shape->list.count > COT_TORCH_MAX_DIMS)
-        return cot_fail(m->error, COT_UNSUPPORTED,
-                        "'%s': a tensor of %" PRIu32 " dimensions, at most %d are supported", m->path,
-                        shape->list.count, COT_TORCH_MAX_DIMS);
-    cot_torch_tensor *tensor = cot_torch_take(m->memory, sizeof *tensor);
-    *made = make(m, COT_TORCH_TENSOR);
-    if (!tensor || !*made) return no_memory(m);
-    (*made)->tensor = tensor;
-    tensor->dtype = storage->storage.dtype;
-    tensor->dims = (int)shape->list.count;
-    int64_t last = offset->integer, elements = 1; // the last element's place in the storage
-    bool empty = false, good = last >= 0;
-    for (int d = 0; good && d < tensor->dims; d++) {
-        const cot_torch_value *n = item(shape, (uint32_t)d, COT_TORCH_INTEGER);
-        const cot_torch_value *step = item(stride, (uint32_t)d, COT_TORCH_INTEGER);
-        int64_t way;
-        good = n && step && n->integer >= 0 && step->integer >= 0;
-        if (!good) break;
-        empty |= !n->integer;
-        tensor->shape[d] = n->integer;
-        tensor->stride[d] = step->integer;
-        if (n->integer)
-            good = !__builtin_mul_overflow(n->integer - 1, step->integer, &way) &&
-                   !__builtin_add_overflow(last, way, &last) &&
-                   !__builtin_mul_overflow(elements, n->integer, &elements);
-    }
-    if (!good || (!empty && (uint64_t)last >= storage->storage.count))
-        return broken(m, "a tensor beyond its storage");
-    // a view that repeats its storage could have any number of elements
-    if (!empty && (uint64_t)elements > storage->storage.count)
-        return cot_fail(m->error, COT_UNSUPPORTED, "'%s': a tensor that repeats elements of its storage", m->path);
-    tensor->data =
-        storage->storage.data + (empty ? 0 : (size_t)offset->integer * cot_dtype_bytes(tensor->dtype));
-    return COT_OK;
-}
-
-static cot_status reduce(machine *m)
-{
-    if (above(m) < 2) return broken(m, "a call without its arguments");
-    const cot_torch_value *args = m->stack[m->depth - 1], *callee = m->stack[m->depth - 2];
-    cot_torch_value *made = NULL;
-    cot_status status = COT_OK;
-    if (callee->kind != COT_TORCH_GLOBAL || args->kind != COT_TORCH_TUPLE)
-        return broken(m, "a call of no function");
-    if (callee->global == REBUILD_TENSOR)
-        status = rebuild_tensor(m, args, &made);
-    else if (callee->global == ORDERED_DICT && !args->list.count)
-        made = make(m, COT_TORCH_DICT);
-    else
-        return broken(m, "a call that makes neither a tensor nor an empty dict");
-    if (status != COT_OK) return status;
-    m->depth -= 2;
-    return push(m, made);
-}
-
-static cot_status memorise(machine *m, uint64_t i)
-{
-    if (!above(m)) return broken(m, "nothing to memorise");
-    if (i > m->memos) return broken(m, "the memo skips a place");
+    if (!cot_pickle_above(m)) return cot_pickle_broken(m, "nothing to memorise");
+    if (i > m->memos) return cot_pickle_broken(m, "the memo skips a place");
     if (i == m->memos) {
-        if (!grow(&m->memo, m->memos, &m->memo_room, sizeof(void *))) return no_memory(m);
+        cot_torch_value **memo = grow(m->memo, m->memos, &m->memo_room, sizeof *memo);
+        if (!memo) return cot_pickle_no_memory(m);
+        m->memo = memo;
         m->memos++;
     }
     m->memo[i] = m->stack[m->depth - 1];
     return COT_OK;
 }
 
-static cot_status recall(machine *m, uint64_t i)
+static cot_status recall(cot_pickle_machine *m, uint64_t i)
 {
-    if (i >= m->memos) return broken(m, "the memo has no such place");
-    return push(m, m->memo[i]);
+    if (i >= m->memos) return cot_pickle_broken(m, "the memo has no such place");
+    return cot_pickle_push(m, m->memo[i]);
 }
 
 /* Runs one opcode other than STOP. */
-static cot_status step(machine *m, uint8_t opcode)
+static cot_status step(cot_pickle_machine *m, uint8_t opcode)
 {
     uint64_t n;
     switch (opcode) {
@@ -397,8 +234,8 @@ static cot_status step(machine *m, uint8_t opcode)
     case 0x87:
         return make_tuple(m, 3);
     case 't': // TUPLE, of all above the mark
-        if (!m->n_marks) return broken(m, "no mark");
-        n = above(m);
+        if (!m->n_marks) return cot_pickle_broken(m, "no mark");
+        n = cot_pickle_above(m);
         m->n_marks--;
         return make_tuple(m, n);
     case ']':
@@ -424,11 +261,11 @@ static cot_status step(machine *m, uint8_t opcode)
     case 'j':
         return operand(m, 4, &n) ? recall(m, n) : COT_MALFORMED;
     case 'c':
-        return push_global(m);
+        return cot_pickle_global(m);
     case 'Q':
-        return load_storage(m);
+        return cot_pickle_storage(m);
     case 'R':
-        return reduce(m);
+        return cot_pickle_reduce(m);
     default:
         return cot_fail(m->error, COT_UNSUPPORTED,
                         "'%s': opcode 0x%02x in the pickle, which no recording needs", m->path, opcode);
@@ -439,14 +276,14 @@ cot_status cot_torch_unpickle(const cot_torch_value **value, cot_torch_memory *m
                               size_t bytes, const cot_zip *zip, const char *folder, size_t folder_bytes,
                               const char *path, cot_error *error)
 {
-    machine m = {.data = data,
-                 .bytes = bytes,
-                 .memory = memory,
-                 .zip = zip,
-                 .folder = folder,
-                 .folder_bytes = folder_bytes,
-                 .path = path,
-                 .error = error};
+    cot_pickle_machine m = {.data = data,
+                            .bytes = bytes,
+                            .memory = memory,
+                            .zip = zip,
+                            .folder = folder,
+                            .folder_bytes = folder_bytes,
+                            .path = path,
+                            .error = error};
     cot_status status = COT_OK;
     bool done = false;
     while (status == COT_OK && !done) {
@@ -457,7 +294,7 @@ cot_status cot_torch_unpickle(const cot_torch_value **value, cot_torch_memory *m
             status = step(&m, *opcode);
     }
     if (status == COT_OK && (m.depth != 1 || m.n_marks))
-        status = broken(&m, "it ends with more or less than one value");
+        status = cot_pickle_broken(&m, "it ends with more or less than one value");
     if (status == COT_OK) *value = m.stack[0];
     free(m.stack);
     free(m.memo);
