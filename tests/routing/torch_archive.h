@@ -20,7 +20,7 @@ typedef struct archive {
 static inline void archive_put(archive *a, const void *data, size_t bytes)
 {
     assert(a->used + bytes <= sizeof a->bytes);
-    memcpy(a->bytes + a->used, data, bytes);
+    if (bytes) memcpy(a->bytes + a->used, data, bytes);
     a->used += bytes;
 }
 
