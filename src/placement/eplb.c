@@ -183,6 +183,33 @@ static cot_status check_sizes(int64_t layers, int64_t experts, int64_t slots, in
     return COT_OK;
 }
 
+static cot_status check_loads(const double *load, int64_t layer, int64_t experts, cot_error *error)
+{
+    for (int64_t e = 0; e < experts; e++)
+        if (!(load[e] >= 0) || isinf((float)load[e]))
+            return cot_fail(error, COT_INVALID_ARGUMENT,
+                            "layer %" PRId64 ", expert %" PRId64
+                            " has a load of %g, expected a float32 of 0 or more",
+                            layer, e, load[e]);
+    return COT_OK;
+}
+
+/* One layer's slots by expert and replica, from its experts and replicas by slot. */
+static cot_status invert(int64_t *logical_to_physical, const int64_t *physical_to_logical,
+                         const int64_t *ranks, int64_t layer, int64_t experts, int64_t slots,
+                         int64_t max_replicas, cot_error *error)
+{
+    for (int64_t i = 0; i < experts * max_replicas; i++) logical_to_physical[i] = -1;
+    for (int64_t i = 0; i < slots; i++) {
+        if (ranks[i] >= max_replicas)
+            return cot_fail(error, COT_INVALID_ARGUMENT,
+                            "layer %" PRId64 ", expert %" PRId64 " has over %" PRId64 " replicas", layer,
+                            physical_to_logical[i], max_replicas);
+        logical_to_physical[physical_to_logical[i] * max_replicas + ranks[i]] = i;
+    }
+    return COT_OK;
+}
+
 cot_status cot_eplb_rebalance(int64_t *physical_to_logical, int64_t *logical_to_physical, int64_t *replicas,
                               const double *weight, int64_t layers, int64_t experts, int64_t slots,
                               int64_t groups, int64_t nodes, int64_t gpus, int64_t max_replicas,
@@ -198,26 +225,13 @@ cot_status cot_eplb_rebalance(int64_t *physical_to_logical, int64_t *logical_to_
     if (!ranks || !room_open(&r, &s))
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to balance %" PRId64 " slots", slots);
     for (int64_t l = 0; status == COT_OK && l < layers; l++) {
-        int64_t *p2l = physical_to_logical + l * slots,
-                *l2p = logical_to_physical + l * experts * max_replicas;
-        const double *row = weight + l * experts;
-        for (int64_t e = 0; e < experts && status == COT_OK; e++)
-            if (!(row[e] >= 0) || isinf((float)row[e]))
-                status = cot_fail(error, COT_INVALID_ARGUMENT,
-                                  "layer %" PRId64 ", expert %" PRId64
-                                  " has a load of %g, expected a float32 of 0 or more",
-                                  l, e, row[e]);
+        int64_t *p2l = physical_to_logical + l * slots;
+        status = check_loads(weight + l * experts, l, experts, error);
         if (status != COT_OK) break;
-        rebalance_layer(p2l, ranks, replicas + l * experts, row, &s, &r);
-        for (int64_t i = 0; i < experts * max_replicas; i++) l2p[i] = -1;
-        for (int64_t i = 0; i < slots && status == COT_OK; i++) {
-            if (ranks[i] < max_replicas)
-                l2p[p2l[i] * max_replicas + ranks[i]] = i;
-            else
-                status = cot_fail(error, COT_INVALID_ARGUMENT,
-                                  "layer %" PRId64 ", expert %" PRId64 " has over %" PRId64 " replicas", l,
-                                  p2l[i], max_replicas);
-        }
+        rebalance_layer(p2l, ranks, replicas + l * experts, weight + l * experts, &s, &r);
+        if (logical_to_physical)
+            status = invert(logical_to_physical + l * experts * max_replicas, p2l, ranks, l, experts, slots,
+                            max_replicas, error);
     }
     free(ranks);
     room_close(&r);
