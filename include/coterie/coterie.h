@@ -9,6 +9,7 @@
 #include "coterie/status.h"
 #include "coterie/text.h"
 #include "coterie/tokenizer.h"
+#include "coterie/topology.h"
 #include "coterie/trace.h"
 #include "coterie/version.h"
 
