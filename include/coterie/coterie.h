@@ -4,7 +4,10 @@
 
 #include "coterie/engine.h"
 #include "coterie/eval.h"
+#include "coterie/load.h"
 #include "coterie/model.h"
+#include "coterie/place.h"
+#include "coterie/placement.h"
 #include "coterie/roof.h"
 #include "coterie/status.h"
 #include "coterie/text.h"
