@@ -31,6 +31,12 @@ typedef enum cot_attention_kind {
     COT_ATTENTION_WEIGHTS // rank r sends dispatch[l][r] and gets collect[l][r] of every activation
 } cot_attention_kind;
 
+/* How an expert's load splits over its replicas. */
+typedef enum cot_dispatch {
+    COT_DISPATCH_UNIFORM, // evenly
+    COT_DISPATCH_NEAREST // to the cheapest for who sends (data-parallel attention) or for the layer; equals share
+} cot_dispatch;
+
 /* Costs of a load's layers with load: the objective is
  *
  *     sum_le load(l,e) cost(l,s)       cost(l,s) = sum_r dispatch(l,r) d(r,s) + collect(l,r) d(s,r)
@@ -38,32 +44,87 @@ typedef enum cot_attention_kind {
  *
  * Arrays belong to it; all zero is empty. */
 typedef struct cot_costs {
-    int32_t n_layers;  // L: layers with load alone
-    int32_t n_experts; // E
-    int32_t n_ranks;   // S
-    int32_t *row;      // [L] the load's row of each
-    int32_t *layers;   // [L] the model's number of each
-    double *load;      // [L][E] summed over sources
-    double *cost;      // [L][S] of one activation; NULL when pair is given
-    double *pair;      // [L][E][S] of all of an expert's activations, or NULL
-    bool indifferent;  // every rank costs the same in every layer: all placements tie
+    int32_t n_layers;   // L: layers with load alone
+    int32_t n_experts;  // E
+    int32_t n_ranks;    // S
+    int32_t *row;       // [L] the load's row of each
+    int32_t *layers;    // [L] the model's number of each
+    int32_t *home;      // [L] the rank whose neighbourhood round robin fills
+    double *load;       // [L][E] summed over sources
+    double *cost;       // [L][S] of one activation; NULL when pair is given
+    double *pair;       // [L][E][S] of all of an expert's activations, or NULL
+    double *round_trip; // [S][S] d(r,s) + d(s,r), of data-parallel attention, where asked for; or NULL
+    double *sent;       // [L][S][E] by source rank, beside round_trip where sources are known; or NULL
+    bool indifferent;   // every rank costs the same in every layer: all placements tie
 } cot_costs;
 
 typedef struct cot_costs_options {
     size_t size; // sizeof(cot_costs_options)
     cot_attention_kind attention;
     cot_metric metric;
-    const double *dispatch, *collect; // [layers of the load][S], >= 0; of COT_ATTENTION_WEIGHTS
+    cot_dispatch dispatch; // nearest: keep what it needs
+    const double *dispatch_weights,
+        *collect_weights; // [layers of the load][S], >= 0; of COT_ATTENTION_WEIGHTS
     const double
         *cost; // [layers of the load][S], >= 0: used as it is, instead of topology and attention; or NULL
-    int32_t n_ranks; // S, where `cost` is given
+    int32_t n_ranks; // S where there is no topology: with neither that nor `cost`, all ranks are equally near
 } cot_costs_options;
 
-/* Computes the costs of `load` on `topology` (NULL when options->cost is given). Errors: INVALID_ARGUMENT, MALFORMED
- * (a topology in pieces, sources that are not its ranks), OUT_OF_MEMORY. The caller frees. */
+/* Computes the costs of `load` on `topology` (may be NULL, see options). Errors: INVALID_ARGUMENT, MALFORMED (a
+ * topology in pieces, sources that are not its ranks), OUT_OF_MEMORY. The caller frees. */
 cot_status cot_costs_open(cot_costs *costs, const cot_load_counts *load, const cot_topology *topology,
                           const cot_costs_options *options, cot_error *error);
 void cot_costs_free(cot_costs *costs); // empty ones are fine
+
+/* A way to make a placement. */
+typedef struct cot_place_method {
+    const char *name;
+    const char *text; // what it does, one line
+    bool replicas;    // it fills all slots, with replicas where they are more than experts
+} cot_place_method;
+/* All of them; ends with a NULL name. */
+extern const cot_place_method cot_place_methods[];
+
+typedef struct cot_place_options {
+    size_t size;            // sizeof(cot_place_options)
+    const char *method;     // one of cot_place_methods; NULL: "replicate" where slots > E, else "ilpload"
+    const int32_t *c_layer; // [S] experts of a layer that a rank holds; NULL: ceil(E / S), or slots / S
+    const int32_t *c_exp;   // [S] experts in all; NULL: ceil(L E / S), or L slots / S
+    int32_t slots;   // slots of a layer on all ranks, all of them filled: E or more, a multiple of S; 0: open
+    double max_load; // limit of a rank's load in a layer over the mean rank's, above 0; 0: none
+    int32_t groups, nodes; // of EPLB: expert groups and nodes; 0 is 1
+    cot_dispatch dispatch;
+} cot_place_options;
+
+/* What a placement is worth. */
+typedef struct cot_place_value {
+    double objective;     // sum over activations of what they cost
+    double activations;   // how many there are
+    double dual;          // the best lower bound of the objective that was proven; 0 when none was
+    double own_objective; // of a method that minimises something else: what it got of that ...
+    double own_dual;      // ... and its bound; 0 when there is none
+    double *peak_load;    // [L] the most loaded rank of a layer over the mean
+    double *peak_bound;   // [L] no placement of so many slots is below
+    double *rank_load;    // [L][S]
+    int32_t n_layers, n_ranks;
+} cot_place_value;
+void cot_place_value_free(cot_place_value *value); // an empty one is fine
+
+/* Places. `*map` has a row for each layer of `costs`; `*value` is what cot_place_value_of finds, with the bounds that
+ * the method proved. The caller frees both. Errors: INVALID_ARGUMENT (options; capacities or a load limit that cannot
+ * be met, with what is missing), OUT_OF_MEMORY. */
+cot_status cot_place(cot_expert_map *map, cot_place_value *value, const cot_costs *costs,
+                     const cot_place_options *options, cot_error *error);
+
+/* Computes objective and loads of any map anew; layers that it lacks are an error, more than those of `costs` are fine.
+ * The bounds are 0. Errors: MALFORMED (layers, experts or ranks that disagree), OUT_OF_MEMORY. The caller frees. */
+cot_status cot_place_value_of(cot_place_value *value, const cot_expert_map *map, const cot_costs *costs,
+                              cot_dispatch dispatch, cot_error *error);
+
+/* Checks a map against every constraint of `options` (capacities, slots filled, load limit), from nothing but the map.
+ * Errors: INVALID_ARGUMENT, naming the first that is broken; as cot_place_value_of. */
+cot_status cot_place_verify(const cot_expert_map *map, const cot_costs *costs,
+                            const cot_place_options *options, cot_error *error);
 
 #ifdef __cplusplus
 }

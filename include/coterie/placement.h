@@ -22,6 +22,7 @@ typedef struct cot_expert_map {
     int32_t slots_per_rank; // 1 .. COT_MAP_MAX_SLOTS: the most that any rank uses in any layer
     int32_t *layers;        // [L] the model's layer numbers, ascending
     int32_t *expert;        // [L][S][slots_per_rank] logical expert, -1: an empty slot
+    uint8_t *dense;         // [L] 1: a layer without experts, of which recorders keep a row all the same
 } cot_expert_map;
 
 /* A format that maps are read from and written in. */
@@ -34,17 +35,19 @@ extern const cot_expert_map_format cot_expert_map_formats[];
 
 /* What the files of engines do not say, or want said. */
 typedef struct cot_expert_map_options {
-    size_t size;         // sizeof(cot_expert_map_options)
-    const char *format;  // one of cot_expert_map_formats; NULL: found from the content, written as "coterie"
-    int32_t ranks;       // read: S where the format does not say it (0: 1 rank)
-    int32_t first_layer; // read: the model's number of row 0 of formats that count MoE layers from 0
+    size_t size;        // sizeof(cot_expert_map_options)
+    const char *format; // one of cot_expert_map_formats; NULL: found from the content, written as "coterie"
+    int32_t ranks;      // read: S where the format does not say it (0: 1 rank)
+    int32_t
+        first_layer; // the model's first MoE layer: row 0 of formats that count MoE layers from 0, when read;
+                     // layers before it are dense, when written
     int32_t
         n_layers; // write: rows of formats that want every layer of the model (0: up to the last one placed)
     cot_trace_say *say; // told what was assumed, a line each; NULL: nobody
     void *context;      // passed to say
 } cot_expert_map_options;
 
-/* Makes a map of empty slots, layers numbered 0, 1, ... Errors: INVALID_ARGUMENT (a size out of range),
+/* Makes a map of empty slots, layers numbered 0, 1, ..., none dense. Errors: INVALID_ARGUMENT (a size out of range),
  * OUT_OF_MEMORY. The caller frees it. */
 cot_status cot_expert_map_new(cot_expert_map *map, int32_t layers, int32_t experts, int32_t ranks,
                               int32_t slots_per_rank, cot_error *error);

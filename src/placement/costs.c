@@ -12,7 +12,10 @@ void cot_costs_free(cot_costs *costs)
     free(costs->layers);
     free(costs->load);
     free(costs->cost);
+    free(costs->home);
     free(costs->pair);
+    free(costs->round_trip);
+    free(costs->sent);
     *costs = (cot_costs){0};
 }
 
@@ -23,7 +26,8 @@ static bool sum_loads(cot_costs *c, const cot_load_counts *load)
     c->row = malloc(L * sizeof *c->row);
     c->layers = malloc(L * sizeof *c->layers);
     c->load = calloc(L * E, sizeof *c->load);
-    if (!c->row || !c->layers || !c->load) return false;
+    c->home = calloc(L, sizeof *c->home);
+    if (!c->row || !c->layers || !c->load || !c->home) return false;
     for (size_t l = 0; l < L; l++) {
         double *to = c->load + (size_t)c->n_layers * E, most = 0;
         for (size_t r = 0; r < n; r++)
@@ -53,6 +57,7 @@ static cot_status paper(cot_costs *c, const cot_topology *t, cot_metric metric, 
     for (int32_t l = 0; status == COT_OK && l < c->n_layers; l++) {
         double *cost = c->cost + (size_t)l * (size_t)c->n_ranks;
         int32_t sender = first[l % t->n_hosts], collector = first[(l + 1) % c->n_layers % t->n_hosts];
+        c->home[l] = sender;
         status = seen_from(cost, t, metric, sender, false, 1, row, error);
         if (status == COT_OK) status = seen_from(cost, t, metric, collector, true, 1, row, error);
     }
@@ -67,7 +72,7 @@ static cot_status weighted(cot_costs *c, const cot_topology *t, const cot_costs_
     cot_status status = COT_OK;
     for (int32_t r = 0; status == COT_OK && r < c->n_ranks; r++)
         for (int to_rank = 0; status == COT_OK && to_rank < 2; to_rank++) {
-            const double *weights = to_rank ? o->collect : o->dispatch;
+            const double *weights = to_rank ? o->collect_weights : o->dispatch_weights;
             status = cot_topology_distances_of(row, t, o->metric, r, to_rank, error);
             for (int32_t l = 0; status == COT_OK && l < c->n_layers; l++) {
                 double weight = weights ? weights[(size_t)c->row[l] * (size_t)c->n_ranks + (size_t)r] : 1;
@@ -124,10 +129,13 @@ static cot_status fill(cot_costs *c, const cot_load_counts *load, const cot_topo
     size_t S = (size_t)c->n_ranks, all = (size_t)load->n_layers * S;
     double *row = malloc(S * sizeof *row);
     cot_status status = COT_OK;
-    bool by_pairs = !o->cost && o->attention == COT_ATTENTION_DP && load->sources_known;
+    bool by_pairs = t && !o->cost && o->attention == COT_ATTENTION_DP && load->sources_known;
     if (!by_pairs) c->cost = calloc((size_t)c->n_layers * S, sizeof *c->cost);
+    bool anywhere = !t && !o->cost; // all costs stay 0
     if (!row || (!by_pairs && !c->cost))
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for costs");
+    else if (anywhere)
+        status = COT_OK;
     else if (o->cost) {
         status = check_weights(o->cost, "cost", all, error);
         for (int32_t l = 0; status == COT_OK && l < c->n_layers; l++)
@@ -140,12 +148,41 @@ static cot_status fill(cot_costs *c, const cot_load_counts *load, const cot_topo
         status = weighted(c, t, o, row, error);
         if (status == COT_OK) same_for_all(c);
     } else {
-        status = check_weights(o->dispatch, "dispatch", all, error);
-        if (status == COT_OK) status = check_weights(o->collect, "collect", all, error);
+        status = check_weights(o->dispatch_weights, "dispatch", all, error);
+        if (status == COT_OK) status = check_weights(o->collect_weights, "collect", all, error);
         if (status == COT_OK) status = weighted(c, t, o, row, error);
     }
     free(row);
     return status;
+}
+
+/* What sending to the nearest replica asks for. */
+static cot_status keep_sources(cot_costs *c, const cot_load_counts *load, const cot_topology *t,
+                               cot_metric metric, cot_error *error)
+{
+    size_t S = (size_t)c->n_ranks, E = (size_t)c->n_experts, L = (size_t)c->n_layers;
+    c->round_trip = malloc(S * S * sizeof *c->round_trip);
+    if (load->sources_known) c->sent = malloc(L * S * E * sizeof *c->sent);
+    if (!c->round_trip || (load->sources_known && !c->sent))
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the distances of %zu ranks", S);
+    cot_status status = cot_topology_distances(c->round_trip, t, metric, error);
+    for (size_t r = 0; status == COT_OK && r < S; r++)
+        for (size_t s = r; s < S; s++)
+            c->round_trip[r * S + s] = c->round_trip[s * S + r] =
+                c->round_trip[r * S + s] + c->round_trip[s * S + r];
+    for (size_t l = 0; c->sent && l < L; l++)
+        memcpy(c->sent + l * S * E, load->tokens + (size_t)c->row[l] * S * E, S * E * sizeof *c->sent);
+    return status;
+}
+
+/* Where no rank sends for all, a layer's middle is the rank that is cheapest. */
+static void choose_homes(cot_costs *c)
+{
+    for (int32_t l = 0; c->cost && l < c->n_layers; l++)
+        for (int32_t s = 1; s < c->n_ranks; s++) {
+            const double *cost = c->cost + (size_t)l * (size_t)c->n_ranks;
+            if (cost[s] < cost[c->home[l]]) c->home[l] = s;
+        }
 }
 
 static bool indifferent(const cot_costs *c)
@@ -166,7 +203,8 @@ cot_status cot_costs_open(cot_costs *costs, const cot_load_counts *load, const c
     if (options->size != sizeof *options || (!topology && !options->cost) || costs->n_ranks < 1)
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "costs need a topology or a matrix, and options of %zu bytes", sizeof *options);
-    bool by_source = !options->cost && options->attention == COT_ATTENTION_DP && load->sources_known;
+    bool by_source =
+        topology && !options->cost && options->attention == COT_ATTENTION_DP && load->sources_known;
     if (by_source && load->n_sources != costs->n_ranks)
         return cot_fail(error, COT_MALFORMED, "the load has %d source ranks, the topology '%s' %d ranks",
                         load->n_sources, topology->name, costs->n_ranks);
@@ -174,6 +212,10 @@ cot_status cot_costs_open(cot_costs *costs, const cot_load_counts *load, const c
         sum_loads(costs, load) ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for costs");
     if (status == COT_OK && !costs->n_layers) status = cot_fail(error, COT_MALFORMED, "the load is empty");
     if (status == COT_OK) status = fill(costs, load, topology, options, error);
+    if (status == COT_OK && topology && !options->cost && options->attention == COT_ATTENTION_DP &&
+        options->dispatch == COT_DISPATCH_NEAREST)
+        status = keep_sources(costs, load, topology, options->metric, error);
+    if (status == COT_OK && options->attention != COT_ATTENTION_PAPER) choose_homes(costs);
     if (status == COT_OK) costs->indifferent = indifferent(costs);
     if (status != COT_OK) cot_costs_free(costs);
     return status;

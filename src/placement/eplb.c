@@ -1,192 +1,185 @@
-#include "placement/eplb.h"
+/* EPLB, DeepSeek's expert-parallel load balancer, as its public reference computes it: in float32, ties to the smaller
+ * index. Groups of experts are packed onto nodes, the busiest experts of a node get its spare slots, and the replicas
+ * are packed onto the node's GPUs. Where the nodes do not divide the groups, all experts are one group on one node. */
+#include "coterie/placement.h"
 
 #include "base/error.h"
-#include "coterie/placement.h"
-#include "placement/sort.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
-/* The arrays of a layer, cut from one block: `n` is the larger of experts and slots. */
-typedef struct layer_work {
-    cot_sort_item *items;   // [2n]
-    double *key;            // [n]
-    float *weight;          // [n]
-    float *sum;             // [n]
-    int32_t *order;         // [n]
-    int32_t *pack, *place;  // [n] what a thing was packed into, and where in it
-    int32_t *held;          // [n]
-    int32_t *inner;         // [experts] expert at each place of the grouped order
-    int32_t *owner, *which; // [slots] of a node: place of the expert, and which replica
-} layer_work;
+enum { MAX_SLOTS = 1 << 24 }; // a layer
 
-static layer_work cut(const cot_eplb_shape *shape, void *memory)
+typedef struct shape {
+    int32_t experts, slots, groups, nodes, gpus;
+} shape;
+
+typedef struct keyed {
+    float key;
+    int32_t index;
+} keyed;
+
+/* Memory for one layer. A "place" is a number that experts get when they are laid out node after node. */
+typedef struct room {
+    float *load;       // [slots] of the items to pack
+    float *place_load; // [E] of the expert at each place
+    keyed *sorted;     // [slots]
+    keyed *heap;       // [slots]
+    int32_t *pack;     // [slots] which pack an item went to,
+    int32_t *seat;     // [slots] and where in it
+    int32_t *filled;   // [slots] items in each pack
+    int32_t *expert;   // [E] the expert at each place
+    int32_t *count;    // [E] replicas of the expert at each place
+    int32_t *place;    // [slots] which place a replica is of,
+    int32_t *rank;     // [slots] and how many replicas of it came before
+} room;
+
+static bool before(keyed a, keyed b)
 {
-    size_t n = (size_t)(shape->slots > shape->experts ? shape->slots : shape->experts);
-    layer_work w = {.items = memory};
-    w.key = (double *)(w.items + 2 * n);
-    w.weight = (float *)(w.key + n);
-    w.sum = w.weight + n;
-    w.order = (int32_t *)(w.sum + n);
-    w.pack = w.order + n;
-    w.place = w.pack + n;
-    w.held = w.place + n;
-    w.inner = w.held + n;
-    w.owner = w.inner + n;
-    w.which = w.owner + n;
-    return w;
+    return a.key < b.key || (a.key == b.key && a.index < b.index);
 }
 
-cot_status cot_eplb_check(const cot_eplb_shape *s, cot_error *error)
+/* Restores the order of a heap, the least at 0, after element `i` grew. */
+static void sift(keyed *heap, int32_t n, int32_t i)
 {
-    if (s->experts < 1 || s->groups < 1 || s->nodes < 1 || s->gpus < 1 || s->slots < s->experts)
-        return cot_fail(error, COT_INVALID_ARGUMENT,
-                        "eplb needs at least a slot for each expert: %d slots for %d experts", s->slots,
-                        s->experts);
-    if (s->slots % s->gpus)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "eplb: %d ranks do not divide %d slots", s->gpus,
-                        s->slots);
-    if (s->groups % s->nodes) return COT_OK; // the global policy asks for no more
-    if (s->experts % s->groups)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "eplb: %d groups do not divide %d experts", s->groups,
-                        s->experts);
-    if (s->gpus % s->nodes)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "eplb: %d nodes do not divide %d ranks", s->nodes,
-                        s->gpus);
-    return COT_OK;
-}
-
-cot_status cot_eplb_open(cot_eplb_scratch *scratch, const cot_eplb_shape *shape, cot_error *error)
-{
-    size_t n = (size_t)(shape->slots > shape->experts ? shape->slots : shape->experts);
-    scratch->memory =
-        malloc(n * (2 * sizeof(cot_sort_item) + sizeof(double) + 2 * sizeof(float) + 7 * sizeof(int32_t)));
-    return scratch->memory ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %zu slots", n);
-}
-
-void cot_eplb_close(cot_eplb_scratch *scratch)
-{
-    free(scratch->memory);
-    scratch->memory = NULL;
-}
-
-/* Packs n things into equally many packs, the heaviest first, each into the lightest pack with room. Sums are of
- * floats, as the reference's; of equally light packs the first is taken. */
-static void pack_evenly(layer_work *w, const float *weight, int32_t n, int32_t packs)
-{
-    int32_t each = n / packs;
-    if (each == 1) {
-        for (int32_t i = 0; i < n; i++) {
-            w->pack[i] = i;
-            w->place[i] = 0;
-        }
-        return;
+    keyed moved = heap[i];
+    for (int32_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && before(heap[child + 1], heap[child])) child++;
+        if (!before(heap[child], moved)) break;
+        heap[i] = heap[child];
     }
-    for (int32_t i = 0; i < n; i++) w->key[i] = weight[i];
-    cot_sort_indices(w->order, w->key, n, true, w->items);
+    heap[i] = moved;
+}
+
+static int descending(const void *a, const void *b)
+{
+    const keyed *x = a, *y = b;
+    if (x->key != y->key) return x->key > y->key ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+/* Packs `n` items of r->load into `packs` of equally many: the heaviest first, each into the lightest pack with room. */
+static void pack(room *r, int32_t n, int32_t packs)
+{
+    int32_t each = n / packs, open = packs;
+    for (int32_t i = 0; i < n; i++) {
+        r->pack[i] = i;
+        r->seat[i] = 0;
+        r->sorted[i] = (keyed){r->load[i], i};
+    }
+    if (each == 1) return;
+    qsort(r->sorted, (size_t)n, sizeof *r->sorted, descending);
     for (int32_t p = 0; p < packs; p++) {
-        w->sum[p] = 0;
-        w->held[p] = 0;
+        r->heap[p] = (keyed){0, p};
+        r->filled[p] = 0;
     }
     for (int32_t i = 0; i < n; i++) {
-        int32_t thing = w->order[i], best = -1;
-        for (int32_t p = 0; p < packs; p++)
-            if (w->held[p] < each && (best < 0 || w->sum[p] < w->sum[best])) best = p;
-        w->pack[thing] = best;
-        w->place[thing] = w->held[best]++;
-        w->sum[best] += weight[thing];
+        int32_t item = r->sorted[i].index, p = r->heap[0].index;
+        r->pack[item] = p;
+        r->seat[item] = r->filled[p]++;
+        r->heap[0].key += r->load[item];
+        if (r->filled[p] == each) r->heap[0] = r->heap[--open];
+        if (open) sift(r->heap, open, 0);
     }
 }
 
-/* Gives each slot beyond the experts to the expert whose replicas are the hottest. */
-static void replicate(layer_work *w, int32_t *replicas, const float *weight, int32_t experts, int32_t slots)
+/* Gives `slots` slots to the experts at places [first, first + experts): one each, then each next one to the expert with
+ * the most load a replica. Fills place and rank [slots] and count. */
+static void replicate(room *r, int32_t first, int32_t experts, int32_t slots)
 {
-    for (int32_t e = 0; e < experts; e++) {
-        w->owner[e] = e;
-        w->which[e] = 0;
-        replicas[e] = 1;
-        w->sum[e] = weight[e];
+    for (int32_t i = 0; i < experts; i++) {
+        r->place[i] = first + i;
+        r->rank[i] = 0;
+        r->count[first + i] = 1;
+        r->heap[i] = (keyed){-r->place_load[first + i], i};
     }
+    for (int32_t i = experts / 2; i-- > 0;) sift(r->heap, experts, i);
     for (int32_t i = experts; i < slots; i++) {
-        int32_t hottest = 0;
-        for (int32_t e = 1; e < experts; e++)
-            if (w->sum[e] > w->sum[hottest]) hottest = e;
-        w->owner[i] = hottest;
-        w->which[i] = replicas[hottest]++;
-        w->sum[hottest] = weight[hottest] / (float)replicas[hottest];
+        int32_t place = first + r->heap[0].index;
+        r->place[i] = place;
+        r->rank[i] = r->count[place]++;
+        r->heap[0].key = -(r->place_load[place] / (float)r->count[place]);
+        sift(r->heap, experts, 0);
     }
 }
 
-/* Groups of experts go to nodes evenly; inner[place] is the expert at each place, node after node. */
-static void group_experts(layer_work *w, const float *weight, int32_t experts, int32_t groups, int32_t nodes)
+static void rebalance_layer(int64_t *physical_to_logical, int64_t *ranks, int64_t *replicas,
+                            const double *weight, const shape *s, room *r)
 {
-    int32_t size = experts / groups, a_node = groups / nodes;
-    for (int32_t g = 0; g < groups; g++) {
-        float sum = 0;
-        for (int32_t e = g * size; e < (g + 1) * size; e++) sum += weight[e];
-        w->weight[g] = sum;
+    int32_t group = s->experts / s->groups, on_node = s->experts / s->nodes, slots = s->slots / s->nodes;
+    int32_t gpus = s->gpus / s->nodes, each = s->slots / s->gpus;
+    for (int32_t g = 0; g < s->groups; g++) {
+        r->load[g] = 0;
+        for (int32_t i = 0; i < group; i++) r->load[g] += (float)weight[g * group + i];
     }
-    pack_evenly(w, w->weight, groups, nodes);
-    for (int32_t g = 0; g < groups; g++)
-        for (int32_t i = 0; i < size; i++)
-            w->inner[(w->pack[g] * a_node + w->place[g]) * size + i] = g * size + i;
-}
-
-void cot_eplb_layer(int32_t *expert, int32_t *replica, int32_t *replicas, const float *weight,
-                    const cot_eplb_shape *shape, cot_eplb_scratch *scratch)
-{
-    layer_work w = cut(shape, scratch->memory);
-    bool grouped = shape->groups % shape->nodes == 0;
-    int32_t nodes = grouped ? shape->nodes : 1, groups = grouped ? shape->groups : 1;
-    int32_t experts = shape->experts / nodes, slots = shape->slots / nodes, gpus = shape->gpus / nodes;
-    int32_t a_gpu = shape->slots / shape->gpus;
-    group_experts(&w, weight, shape->experts, groups, nodes);
-    for (int32_t node = 0; node < nodes; node++) {
-        const int32_t *inner = w.inner + (size_t)node * (size_t)experts;
-        int32_t *count = replica + (size_t)node * (size_t)slots; // before it is filled in
-        for (int32_t e = 0; e < experts; e++) w.weight[e] = weight[inner[e]];
-        replicate(&w, count, w.weight, experts, slots);
-        for (int32_t e = 0; e < experts; e++) {
-            replicas[inner[e]] = count[e];
-            w.weight[e] /= (float)count[e];
-        }
-        // what each slot carries, out of the way of what it was computed from
-        for (int32_t i = slots - 1; i >= 0; i--) w.key[i] = w.weight[w.owner[i]];
-        for (int32_t i = 0; i < slots; i++) w.weight[i] = (float)w.key[i];
-        pack_evenly(&w, w.weight, slots, gpus);
+    pack(r, s->groups, s->nodes);
+    for (int32_t g = 0; g < s->groups; g++)
+        for (int32_t i = 0; i < group; i++)
+            r->expert[r->pack[g] * on_node + r->seat[g] * group + i] = g * group + i;
+    for (int32_t p = 0; p < s->experts; p++) r->place_load[p] = (float)weight[r->expert[p]];
+    for (int32_t node = 0; node < s->nodes; node++) {
+        replicate(r, node * on_node, on_node, slots);
+        for (int32_t i = 0; i < slots; i++)
+            r->load[i] = r->place_load[r->place[i]] / (float)r->count[r->place[i]];
+        pack(r, slots, gpus);
         for (int32_t i = 0; i < slots; i++) {
-            int32_t slot = node * slots + w.pack[i] * a_gpu + w.place[i];
-            expert[slot] = inner[w.owner[i]];
-            replica[slot] = w.which[i];
+            int32_t slot = node * slots + r->pack[i] * each + r->seat[i];
+            physical_to_logical[slot] = r->expert[r->place[i]];
+            ranks[slot] = r->rank[i];
         }
     }
+    for (int32_t p = 0; p < s->experts; p++) replicas[r->expert[p]] = r->count[p];
 }
 
-static cot_status rebalance(int64_t *physical_to_logical, int64_t *logical_to_physical, int64_t *replicas,
-                            const double *weight, int64_t layers, const cot_eplb_shape *shape,
-                            int64_t max_replicas, int32_t *expert, float *row, cot_eplb_scratch *scratch,
-                            cot_error *error)
+static bool room_open(room *r, const shape *s)
 {
-    int32_t E = shape->experts, n = shape->slots, *replica = expert + n, *count = replica + n;
-    for (int64_t l = 0; l < layers; l++) {
-        int64_t *to = logical_to_physical + l * E * max_replicas;
-        for (int32_t e = 0; e < E; e++) {
-            row[e] = (float)weight[l * E + e];
-            if (!(weight[l * E + e] >= 0) || !isfinite(row[e]))
-                return cot_fail(error, COT_INVALID_ARGUMENT, "layer %lld: the load of expert %d is %g",
-                                (long long)l, e, weight[l * E + e]);
-        }
-        cot_eplb_layer(expert, replica, count, row, shape, scratch);
-        for (int64_t i = 0; i < E * max_replicas; i++) to[i] = -1;
-        for (int32_t i = 0; i < n; i++) {
-            physical_to_logical[l * n + i] = expert[i];
-            if (replica[i] >= max_replicas)
-                return cot_fail(error, COT_INVALID_ARGUMENT, "expert %d has more than %lld replicas",
-                                expert[i], (long long)max_replicas);
-            to[expert[i] * max_replicas + replica[i]] = i;
-        }
-        for (int32_t e = 0; e < E; e++) replicas[l * E + e] = count[e];
-    }
+    size_t n = (size_t)s->slots, E = (size_t)s->experts;
+    r->load = malloc(n * sizeof *r->load);
+    r->place_load = malloc(E * sizeof *r->place_load);
+    r->sorted = malloc(n * sizeof *r->sorted);
+    r->heap = malloc(n * sizeof *r->heap);
+    r->pack = malloc(n * sizeof *r->pack);
+    r->seat = malloc(n * sizeof *r->seat);
+    r->filled = malloc(n * sizeof *r->filled);
+    r->expert = malloc(E * sizeof *r->expert);
+    r->count = malloc(E * sizeof *r->count);
+    r->place = malloc(n * sizeof *r->place);
+    r->rank = malloc(n * sizeof *r->rank);
+    return r->load && r->place_load && r->sorted && r->heap && r->pack && r->seat && r->filled && r->expert &&
+           r->count && r->place && r->rank;
+}
+
+static void room_close(room *r)
+{
+    void *const all[] = {r->load,   r->place_load, r->sorted, r->heap,  r->pack, r->seat,
+                         r->filled, r->expert,     r->count,  r->place, r->rank};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+/* Refuses sizes that the reference cannot split. */
+static cot_status check_sizes(int64_t layers, int64_t experts, int64_t slots, int64_t groups, int64_t nodes,
+                              int64_t gpus, cot_error *error)
+{
+    if (layers < 0 || experts < 1 || slots < 1 || groups < 1 || nodes < 1 || gpus < 1 || slots > MAX_SLOTS)
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "cannot balance %" PRId64 " layers, %" PRId64 " experts in %" PRId64
+                        " groups and %" PRId64 " slots over %" PRId64 " GPUs of %" PRId64 " nodes",
+                        layers, experts, groups, slots, gpus, nodes);
+    if (slots < experts)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%" PRId64 " slots are too few for %" PRId64 " experts",
+                        slots, experts);
+    if (slots % gpus)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%" PRId64 " GPUs do not divide %" PRId64 " slots", gpus,
+                        slots);
+    if (groups % nodes) return COT_OK; // the global policy knows no groups
+    if (experts % groups)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%" PRId64 " groups do not divide %" PRId64 " experts",
+                        groups, experts);
+    if (gpus % nodes)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%" PRId64 " nodes do not divide %" PRId64 " GPUs",
+                        nodes, gpus);
     return COT_OK;
 }
 
@@ -195,26 +188,38 @@ cot_status cot_eplb_rebalance(int64_t *physical_to_logical, int64_t *logical_to_
                               int64_t groups, int64_t nodes, int64_t gpus, int64_t max_replicas,
                               cot_error *error)
 {
-    const int64_t most = 1 << 24;
-    if (layers < 0 || experts < 1 || experts > most || slots < 1 || slots > most || groups < 1 ||
-        groups > most || nodes < 1 || nodes > most || gpus < 1 || gpus > most || max_replicas < 1)
-        return cot_fail(error, COT_INVALID_ARGUMENT,
-                        "eplb cannot place %lld experts in %lld slots of %lld ranks in %lld nodes",
-                        (long long)experts, (long long)slots, (long long)gpus, (long long)nodes);
-    cot_eplb_shape shape = {(int32_t)experts, (int32_t)slots, (int32_t)groups, (int32_t)nodes, (int32_t)gpus};
-    cot_eplb_scratch scratch = {0};
-    cot_status status = cot_eplb_check(&shape, error);
+    cot_status status = check_sizes(layers, experts, slots, groups, nodes, gpus, error);
     if (status != COT_OK) return status;
-    int32_t *expert = malloc((2 * (size_t)slots + (size_t)experts) * sizeof *expert);
-    float *row = malloc((size_t)experts * sizeof *row);
-    status = expert && row
-                 ? cot_eplb_open(&scratch, &shape, error)
-                 : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %lld slots", (long long)slots);
-    if (status == COT_OK)
-        status = rebalance(physical_to_logical, logical_to_physical, replicas, weight, layers, &shape,
-                           max_replicas, expert, row, &scratch, error);
-    cot_eplb_close(&scratch);
-    free(expert);
-    free(row);
+    bool global = groups % nodes != 0;
+    shape s = {(int32_t)experts, (int32_t)slots, global ? 1 : (int32_t)groups, global ? 1 : (int32_t)nodes,
+               (int32_t)gpus};
+    room r = {0};
+    int64_t *ranks = malloc((size_t)slots * sizeof *ranks);
+    if (!ranks || !room_open(&r, &s))
+        status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to balance %" PRId64 " slots", slots);
+    for (int64_t l = 0; status == COT_OK && l < layers; l++) {
+        int64_t *p2l = physical_to_logical + l * slots,
+                *l2p = logical_to_physical + l * experts * max_replicas;
+        const double *row = weight + l * experts;
+        for (int64_t e = 0; e < experts && status == COT_OK; e++)
+            if (!(row[e] >= 0) || isinf((float)row[e]))
+                status = cot_fail(error, COT_INVALID_ARGUMENT,
+                                  "layer %" PRId64 ", expert %" PRId64
+                                  " has a load of %g, expected a float32 of 0 or more",
+                                  l, e, row[e]);
+        if (status != COT_OK) break;
+        rebalance_layer(p2l, ranks, replicas + l * experts, row, &s, &r);
+        for (int64_t i = 0; i < experts * max_replicas; i++) l2p[i] = -1;
+        for (int64_t i = 0; i < slots && status == COT_OK; i++) {
+            if (ranks[i] < max_replicas)
+                l2p[p2l[i] * max_replicas + ranks[i]] = i;
+            else
+                status = cot_fail(error, COT_INVALID_ARGUMENT,
+                                  "layer %" PRId64 ", expert %" PRId64 " has over %" PRId64 " replicas", l,
+                                  p2l[i], max_replicas);
+        }
+    }
+    free(ranks);
+    room_close(&r);
     return status;
 }

@@ -22,7 +22,8 @@ cot_status cot_expert_map_new(cot_expert_map *map, int32_t layers, int32_t exper
     map->slots_per_rank = slots_per_rank;
     map->layers = malloc((size_t)layers * sizeof *map->layers);
     map->expert = malloc(slots * sizeof *map->expert);
-    if (!map->layers || !map->expert) {
+    map->dense = calloc((size_t)layers, 1);
+    if (!map->layers || !map->expert || !map->dense) {
         cot_expert_map_free(map);
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a map of %zu slots", slots);
     }
@@ -35,6 +36,7 @@ void cot_expert_map_free(cot_expert_map *map)
 {
     free(map->layers);
     free(map->expert);
+    free(map->dense);
     *map = (cot_expert_map){0};
 }
 

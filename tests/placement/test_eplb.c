@@ -1,68 +1,64 @@
-/* EPLB against the maps that the public reference computes. */
-#include "coterie/placement.h"
+/* EPLB against the maps that the public reference computed. */
+#include "samples.h"
 
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
-/* Maps `load` [L][E] and demands `want` [L][slots]; `slots_of` (may be NULL) [L][E][] compared as sets. */
-static void demand(const double *load, int64_t L, int64_t E, int64_t slots, int64_t groups, int64_t nodes,
-                   int64_t gpus, const int64_t *want, const json_t *slots_of, const json_t *replicas,
-                   const char *name)
-{
-    int64_t most = slots - E + 1, *map = malloc((size_t)(L * slots) * 8),
-            *back = malloc((size_t)(L * E * most) * 8), *count = malloc((size_t)(L * E) * 8);
-    cot_error error;
-    memset(map, 0xa5, (size_t)(L * slots) * 8);
-    if (cot_eplb_rebalance(map, back, count, load, L, E, slots, groups, nodes, gpus, most, &error) != COT_OK)
-        fail_msg("%s: %s", name, error.message);
-    for (int64_t i = 0; i < L * slots; i++)
-        if (map[i] != want[i])
-            fail_msg("%s: slot %lld is %lld, expected %lld", name, (long long)i, (long long)map[i],
-                     (long long)want[i]);
-    for (int64_t l = 0; slots_of && l < L; l++)
-        for (int64_t e = 0; e < E; e++) {
-            const int64_t *mine = back + (l * E + e) * most;
-            const json_t *theirs = json_array_get(json_array_get(slots_of, (size_t)l), (size_t)e);
-            int64_t n = 0, m = 0, sum = 0;
-            for (int64_t i = 0; i < most; i++)
-                if (mine[i] >= 0) {
-                    assert_int_equal(map[l * slots + mine[i]], e);
-                    sum += mine[i] * mine[i];
-                    n++;
-                }
-            for (size_t i = 0; i < json_array_size(theirs); i++) {
-                int64_t x = json_integer_value(json_array_get(theirs, i));
-                m += x >= 0;
-                sum -= x >= 0 ? x * x : 0;
-            }
-            assert_int_equal(n, m);
-            assert_int_equal(sum, 0);
-            assert_int_equal(count[l * E + e], json_integer_value(json_array_get(
-                                                   json_array_get(replicas, (size_t)l), (size_t)e)));
-        }
-    free(map);
-    free(back);
-    free(count);
-}
+static double weight[1 << 16];
+static int64_t p2l[1 << 16], l2p[1 << 20], count[1 << 16];
 
-static void test_readme(void **state)
-{
-    (void)state;
-    const double load[24] = {90, 132, 40,  61, 104, 165, 39,  4,   73,  56, 183, 86,
-                             20, 107, 104, 64, 19,  197, 187, 157, 172, 86, 16,  27};
-    const int64_t want[32] = {5, 6,  5, 7, 8, 4,  3, 4, 10, 9, 10, 2, 0, 1, 11, 1,
-                              7, 10, 6, 8, 6, 11, 8, 9, 2,  4, 5,  1, 5, 0, 3,  1};
-    demand(load, 2, 12, 16, 4, 2, 8, want, NULL, NULL, "the reference's example");
-}
-
-static int64_t number(const json_t *o, const char *key)
+static int64_t whole(const json_t *o, const char *key)
 {
     return json_integer_value(json_object_get(o, key));
+}
+
+static int by_slot(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The replicas' slots as a set: ties order them. */
+static void assert_same_slots(const int64_t *slots, const json_t *expected, int64_t n)
+{
+    int64_t mine[1024], theirs[1024];
+    assert_true(n <= 1024);
+    for (int64_t i = 0; i < n; i++) {
+        mine[i] = slots[i];
+        theirs[i] = json_integer_value(json_array_get(expected, (size_t)i));
+    }
+    qsort(mine, (size_t)n, sizeof *mine, by_slot);
+    qsort(theirs, (size_t)n, sizeof *theirs, by_slot);
+    assert_memory_equal(mine, theirs, (size_t)n * sizeof *mine);
+}
+
+static void check_case(const json_t *o, int number)
+{
+    const json_t *load = json_object_get(o, "load"), *maps = json_object_get(o, "physical_to_logical");
+    const json_t *places = json_object_get(o, "logical_to_physical"),
+                 *counts = json_object_get(o, "replicas");
+    int64_t L = (int64_t)json_array_size(load), E = (int64_t)json_array_size(json_array_get(load, 0));
+    int64_t slots = whole(o, "slots"),
+            R = (int64_t)json_array_size(json_array_get(json_array_get(places, 0), 0));
+    for (int64_t l = 0; l < L; l++)
+        for (int64_t e = 0; e < E; e++)
+            weight[l * E + e] = json_number_value(json_array_get(json_array_get(load, (size_t)l), (size_t)e));
+    memset(p2l, 0xa5, sizeof p2l);
+    memset(l2p, 0xa5, sizeof l2p);
+    cot_error error = {0};
+    if (cot_eplb_rebalance(p2l, l2p, count, weight, L, E, slots, whole(o, "groups"), whole(o, "nodes"),
+                           whole(o, "gpus"), R, &error) != COT_OK)
+        fail_msg("case %d: %s", number, error.message);
+    for (int64_t l = 0; l < L; l++) {
+        const json_t *map = json_array_get(maps, (size_t)l), *place = json_array_get(places, (size_t)l);
+        for (int64_t i = 0; i < slots; i++)
+            if (p2l[l * slots + i] != json_integer_value(json_array_get(map, (size_t)i)))
+                fail_msg("case %d: layer %d, slot %d differs", number, (int)l, (int)i);
+        for (int64_t e = 0; e < E; e++) {
+            assert_int_equal(count[l * E + e], json_integer_value(json_array_get(
+                                                   json_array_get(counts, (size_t)l), (size_t)e)));
+            assert_same_slots(l2p + (l * E + e) * R, json_array_get(place, (size_t)e), R);
+        }
+    }
 }
 
 static void test_golden(void **state)
@@ -70,31 +66,16 @@ static void test_golden(void **state)
     (void)state;
     FILE *file = fopen(COT_SHARED "/golden/eplb/vectors.jsonl", "r");
     if (!file) {
-        print_message("SKIPPED: no " COT_SHARED "/golden/eplb/vectors.jsonl\n");
+        print_message("SKIPPED: no EPLB cases in '%s'\n", COT_SHARED);
         skip();
     }
-    char *line = NULL, name[32];
+    char *line = NULL;
     size_t room = 0;
     int cases = 0;
-    while (getline(&line, &room, file) > 0) {
-        json_t *o = json_loads(line, 0, NULL), *load = json_object_get(o, "load"),
-               *map = json_object_get(o, "physical_to_logical");
-        size_t L = json_array_size(load), E = json_array_size(json_array_get(load, 0));
-        size_t slots = (size_t)number(o, "slots");
-        double *weight = malloc(L * E * sizeof *weight);
-        int64_t *want = malloc(L * slots * sizeof *want);
-        for (size_t l = 0; l < L; l++) {
-            for (size_t e = 0; e < E; e++)
-                weight[l * E + e] = json_number_value(json_array_get(json_array_get(load, l), e));
-            for (size_t i = 0; i < slots; i++)
-                want[l * slots + i] = json_integer_value(json_array_get(json_array_get(map, l), i));
-        }
-        snprintf(name, sizeof name, "case %d", cases++);
-        demand(weight, (int64_t)L, (int64_t)E, (int64_t)slots, number(o, "groups"), number(o, "nodes"),
-               number(o, "gpus"), want, json_object_get(o, "logical_to_physical"),
-               json_object_get(o, "replicas"), name);
-        free(weight);
-        free(want);
+    for (ssize_t n; (n = getline(&line, &room, file)) > 0; cases++) {
+        json_t *o = json_loadb(line, (size_t)n, 0, NULL);
+        assert_non_null(o);
+        check_case(o, cases);
         json_decref(o);
     }
     free(line);
@@ -102,34 +83,61 @@ static void test_golden(void **state)
     assert_int_equal(cases, 200);
 }
 
-static void refuse(int64_t E, int64_t slots, int64_t groups, int64_t nodes, int64_t gpus, double load,
-                   const char *words)
+/* The example of EPLB's documentation. */
+static void test_example(void **state)
 {
-    double weight[64];
-    int64_t map[256], back[4096], count[64];
-    cot_error error;
-    for (int i = 0; i < 64; i++) weight[i] = load;
-    assert_int_equal(
-        cot_eplb_rebalance(map, back, count, weight, 1, E, slots, groups, nodes, gpus, 16, &error),
-        COT_INVALID_ARGUMENT);
-    if (!strstr(error.message, words)) fail_msg("'%s' lacks '%s'", error.message, words);
+    (void)state;
+    static const double load[2 * 12] = {90, 132, 40,  61, 104, 165, 39,  4,   73,  56, 183, 86,
+                                        20, 107, 104, 64, 19,  197, 187, 157, 172, 86, 16,  27};
+    static const int64_t expected[2 * 16] = {5, 6,  5, 7, 8, 4,  3, 4, 10, 9, 10, 2, 0, 1, 11, 1,
+                                             7, 10, 6, 8, 6, 11, 8, 9, 2,  4, 5,  1, 5, 0, 3,  1};
+    assert_int_equal(cot_eplb_rebalance(p2l, l2p, count, load, 2, 12, 16, 4, 2, 8, 5, NULL), COT_OK);
+    assert_memory_equal(p2l, expected, sizeof expected);
+}
+
+/* One of each; as many slots as experts; equal loads; no layers. */
+static void test_edges(void **state)
+{
+    (void)state;
+    const double one[1] = {3}, equal[6] = {2, 2, 2, 2, 2, 2}, zero[4] = {0};
+    assert_int_equal(cot_eplb_rebalance(p2l, l2p, count, one, 1, 1, 4, 1, 1, 2, 4, NULL), COT_OK);
+    for (int i = 0; i < 4; i++) assert_true(p2l[i] == 0 && l2p[i] >= 0 && l2p[i] < 4);
+    assert_int_equal(count[0], 4);
+    assert_int_equal(cot_eplb_rebalance(p2l, l2p, count, equal, 1, 6, 6, 1, 1, 6, 1, NULL), COT_OK);
+    for (int i = 0; i < 6; i++) assert_true(p2l[i] == i && l2p[i] == i && count[i] == 1);
+    assert_int_equal(cot_eplb_rebalance(p2l, l2p, count, zero, 1, 4, 8, 2, 2, 4, 5, NULL), COT_OK);
+    assert_int_equal(cot_eplb_rebalance(p2l, l2p, count, NULL, 0, 4, 8, 2, 2, 4, 5, NULL), COT_OK);
 }
 
 static void test_refusals(void **state)
 {
     (void)state;
-    refuse(8, 7, 1, 1, 1, 1, "7 slots for 8 experts");
-    refuse(8, 9, 1, 1, 2, 1, "2 ranks do not divide 9 slots");
-    refuse(8, 12, 3, 3, 3, 1, "3 groups do not divide 8 experts");
-    refuse(8, 12, 4, 4, 6, 1, "4 nodes do not divide 6 ranks");
-    refuse(8, 8, 1, 1, 1, -1, "the load of expert 0 is -1");
-    refuse(8, 8, 1, 1, 1, 0.0 / 0.0, "the load of expert 0 is");
-    refuse(1, 32, 1, 1, 1, 1, "more than 16 replicas");
+    static const struct {
+        int64_t experts, slots, groups, nodes, gpus, replicas;
+        double last;
+        const char *words;
+    } bad[] = {
+        {4, 3, 1, 1, 1, 4, 1, "3 slots are too few for 4 experts"},
+        {4, 6, 1, 1, 4, 4, 1, "4 GPUs do not divide 6 slots"},
+        {4, 8, 3, 1, 4, 5, 1, "3 groups do not divide 4 experts"},
+        {4, 9, 4, 2, 9, 5, 1, "2 nodes do not divide 9 GPUs"},
+        {4, 8, 0, 1, 4, 5, 1, "0 groups"},
+        {4, 8, 1, 1, 4, 5, -1, "layer 0, expert 3 has a load of -1"},
+        {4, 8, 1, 1, 4, 5, 1e300, "expected a float32"},
+        {4, 8, 1, 1, 4, 1, 1, "has over 1 replicas"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const double load[4] = {1, 2, 3, bad[i].last};
+        cot_error error = {0};
+        assert_refused(cot_eplb_rebalance(p2l, l2p, count, load, 1, bad[i].experts, bad[i].slots,
+                                          bad[i].groups, bad[i].nodes, bad[i].gpus, bad[i].replicas, &error),
+                       &error, bad[i].words);
+    }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_readme), cmocka_unit_test(test_golden),
-                                       cmocka_unit_test(test_refusals)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden), cmocka_unit_test(test_example),
+                                       cmocka_unit_test(test_edges), cmocka_unit_test(test_refusals)};
+    return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

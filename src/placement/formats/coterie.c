@@ -1,11 +1,24 @@
 /* Coterie's own map: one JSON object with "format", "version", the sizes, the layers' numbers and
- * "physical_to_logical_map" [L][ranks * slots_per_rank], -1 in empty slots. */
+ * "physical_to_logical_map" [L][ranks * slots_per_rank], -1 in empty slots; "dense_layers" where there are any. */
 #include "placement/formats/formats.h"
 
 #include "base/error.h"
 
 #include <inttypes.h>
 #include <string.h>
+
+/* The numbers of those layers that are dense, ascending. */
+static cot_status read_dense(cot_expert_map *map, const json_t *dense, const char *path, cot_error *error)
+{
+    size_t n = json_array_size(dense), found = 0;
+    for (int32_t l = 0; l < map->n_layers && found < n; l++) {
+        map->dense[l] = json_integer_value(json_array_get(dense, found)) == map->layers[l];
+        found += map->dense[l];
+    }
+    if (found == n && (!dense || json_is_array(dense))) return COT_OK;
+    return cot_fail(error, COT_MALFORMED, "'%s': 'dense_layers' are no ascending numbers out of 'layers'",
+                    path);
+}
 
 cot_status cot_map_read_coterie(cot_expert_map *map, const cot_map_source *source, cot_error *error)
 {
@@ -41,7 +54,7 @@ cot_status cot_map_read_coterie(cot_expert_map *map, const cot_map_source *sourc
         status = cot_map_json_row(map->expert + l * width, width, json_array_get(rows, l), -1, E - 1, name,
                                   path, error);
     }
-    return status;
+    return status == COT_OK ? read_dense(map, json_object_get(o, "dense_layers"), path, error) : status;
 }
 
 cot_status cot_map_write_coterie(FILE *stream, const cot_expert_map *map, const char *path,
@@ -54,6 +67,11 @@ cot_status cot_map_write_coterie(FILE *stream, const cot_expert_map *map, const 
             ", \"ranks\": %" PRId32 ", \"slots_per_rank\": %" PRId32 ",\n \"layers\": ",
             map->n_experts, map->n_ranks, map->slots_per_rank);
     cot_map_print_row(stream, map->layers, (size_t)map->n_layers);
+    int dense = 0;
+    for (int32_t l = 0; l < map->n_layers; l++)
+        if (map->dense[l])
+            fprintf(stream, "%s%" PRId32, dense++ ? ", " : ",\n \"dense_layers\": [", map->layers[l]);
+    if (dense) putc(']', stream);
     fputs(",\n \"physical_to_logical_map\": [", stream);
     for (int32_t l = 0; l < map->n_layers; l++) {
         fputs(l ? ",\n  " : "\n  ", stream);

@@ -11,7 +11,7 @@ typedef struct cot_map_source {
     const char *path; // for messages
     const char *text; // [bytes] and a NUL
     size_t bytes;
-    json_t *json; // the text, or its first line where it holds a value a line; NULL when it is no JSON object
+    json_t *json;                          // the text; NULL when it is no JSON
     const cot_expert_map_options *options; // never NULL
 } cot_map_source;
 
@@ -23,13 +23,32 @@ typedef cot_status cot_map_reader(cot_expert_map *map, const cot_map_source *sou
 typedef cot_status cot_map_writer(FILE *stream, const cot_expert_map *map, const char *path,
                                   const cot_expert_map_options *options, cot_error *error);
 
-cot_map_reader cot_map_read_coterie;
-cot_map_writer cot_map_write_coterie;
+cot_map_reader cot_map_read_coterie, cot_map_read_sglang, cot_map_read_vllm, cot_map_read_tensorrt,
+    cot_map_read_ascend, cot_map_read_omni;
+cot_map_writer cot_map_write_coterie, cot_map_write_sglang, cot_map_write_vllm, cot_map_write_tensorrt,
+    cot_map_write_ascend, cot_map_write_omni;
+
+/* cot_expert_map_read of a file's `bytes` at `text`, which a NUL follows. */
+cot_status cot_expert_map_parse(cot_expert_map *map, const char *text, size_t bytes, const char *path,
+                                const cot_expert_map_options *options, cot_error *error);
 
 /* Tells the caller's `say`, if any. */
 void cot_map_note(const cot_expert_map_options *options, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 cot_status cot_map_no_memory(const char *path, cot_error *error);
+
+/* Rows of slots in rank order, of formats that do not say how many ranks or experts there are. */
+/* Makes a map of L rows of `slots`, split over the option's ranks, whose experts cot_map_count_experts counts later. */
+cot_status cot_map_new_rows(cot_expert_map *map, size_t layers, size_t slots, const cot_map_source *source,
+                            cot_error *error);
+void cot_map_count_experts(cot_expert_map *map);
+/* Numbers the layers from the option's first_layer. Errors: INVALID_ARGUMENT (numbers beyond int32). */
+cot_status cot_map_number_moe_layers(cot_expert_map *map, const cot_map_source *source, cot_error *error);
+/* Whether layer `l` is dense by the map or the options. */
+bool cot_map_is_dense(const cot_expert_map *map, int32_t l, const cot_expert_map_options *options);
+/* Refuses a map with empty slots in layers that are not dense, by layer and rank. Errors: UNSUPPORTED. */
+cot_status cot_map_want_full(const cot_expert_map *map, const char *path,
+                             const cot_expert_map_options *options, cot_error *error);
 
 /* Reading JSON; each names `path` and the key in its refusal (MALFORMED). */
 /* The member `key`, a whole number in [least, most]. */

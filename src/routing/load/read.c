@@ -10,10 +10,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum format { TRACE, CSV, FORMATS };
+enum format { TRACE, SGLANG, VLLM, TENSORRT, CSV, FORMATS };
 
 const cot_load_format cot_load_formats[FORMATS + 1] = {
     [TRACE] = {"trace", "a routing trace, or whatever coterie trace convert makes one of"},
+    [SGLANG] = {"sglang", "files of SGLang's expert distribution recorder (.pt), one or one a rank"},
+    [VLLM] = {"vllm", "JSON lines of vLLM's eplb_load_stats"},
+    [TENSORRT] = {"tensorrt-llm", "TensorRT-LLM's expert statistics: a folder of rank<number>.safetensors"},
     [CSV] = {"csv", "comma-separated counts with a header: layer,expert,tokens and perhaps source"},
 };
 
@@ -33,6 +36,22 @@ cot_status cot_load_want_one_file(const cot_load_files *files, cot_error *error)
     if (files->count == 1) return COT_OK;
     return cot_fail(error, COT_INVALID_ARGUMENT, "'%s' and '%s' are two recordings, expected one",
                     files->paths[0], files->paths[1]);
+}
+
+cot_status cot_load_number_moe_layers(cot_load_counts *load, const cot_load_files *files, cot_error *error)
+{
+    int32_t first = files->options->first_layer;
+    if (first > INT32_MAX - load->n_layers)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "layers from %" PRId32 " on are beyond any model",
+                        first);
+    for (int32_t l = 0; l < load->n_layers; l++) load->layers[l] = first + l;
+    if (!first)
+        cot_load_note(
+            files,
+            "'%s' counts MoE layers: its row 0 is taken for the model's layer 0, unless a first layer "
+            "is given",
+            files->paths[0]);
+    return COT_OK;
 }
 
 static cot_status read_trace(cot_load_counts *load, const cot_load_files *files, cot_error *error)
@@ -59,6 +78,16 @@ static cot_status read_trace(cot_load_counts *load, const cot_load_files *files,
     return status;
 }
 
+/* Whether the header of a safetensors file calls it a trace. */
+static bool says_trace(const cot_file_map *map)
+{
+    static const char word[] = "coterie.trace";
+    uint64_t header = 0;
+    for (int i = 8; i-- > 0;) header = header << 8 | map->data[i];
+    if (header > map->bytes - 8) header = map->bytes - 8;
+    return memmem(map->data + 8, (size_t)header, word, sizeof word - 1) != NULL;
+}
+
 /* What the file is, judged by its first bytes; what is nothing else may be a trace. */
 static cot_status recognise(enum format *format, const char *path, cot_error *error)
 {
@@ -70,9 +99,15 @@ static cot_status recognise(enum format *format, const char *path, cot_error *er
     if (status != COT_OK) return status;
     const char *text = (const char *)map.data;
     size_t line = 0;
-    while (line < map.bytes && line < 4096 && text[line] != '\n') line++;
-    if (line && memchr(text, ',', line) &&
-        (!strncmp(text, "layer", line < 5 ? line : 5) || memmem(text, line, "tokens", 6)))
+    while (line < map.bytes && line < 4096 && text[line] != '\n' && text[line] != '\t') line++;
+    bool tab = line < map.bytes && text[line] == '\t';
+    if (map.bytes > 4 && !memcmp(text, "PK\3\4", 4))
+        *format = SGLANG;
+    else if (map.bytes > 8 && text[8] == '{')
+        *format = says_trace(&map) ? TRACE : TENSORRT;
+    else if (map.bytes && text[0] == '{')
+        *format = VLLM;
+    else if (line && !tab && memchr(text, ',', line))
         *format = CSV;
     cot_file_map_close(&map);
     return COT_OK;
@@ -124,19 +159,31 @@ static cot_status check_options(const cot_load_options *o, size_t n_paths, cot_e
 cot_status cot_load_counts_read(cot_load_counts *load, const char *const *paths, size_t n_paths,
                                 const cot_load_options *options, cot_error *error)
 {
-    static cot_load_reader *const readers[FORMATS] = {[TRACE] = read_trace, [CSV] = cot_load_read_csv};
+    static cot_load_reader *const readers[FORMATS] = {[TRACE] = read_trace,
+                                                      [SGLANG] = cot_load_read_sglang,
+                                                      [VLLM] = cot_load_read_vllm,
+                                                      [TENSORRT] = cot_load_read_tensorrt,
+                                                      [CSV] = cot_load_read_csv};
     const cot_load_options none = {.size = sizeof none};
-    cot_load_files files = {paths, n_paths, options ? options : &none};
+    cot_load_files files = {.options = options ? options : &none};
+    cot_load_paths all = {0};
     enum format format = FORMATS;
     *load = (cot_load_counts){0};
     cot_status status = check_options(files.options, n_paths, error);
-    if (status == COT_OK) status = recognise(&format, paths[0], error);
+    if (status == COT_OK) status = cot_load_paths_open(&all, paths, n_paths, error);
+    files.paths = (const char *const *)all.paths;
+    files.count = all.count;
+    if (status == COT_OK) status = recognise(&format, files.paths[0], error);
     if (status == COT_OK) status = readers[format](load, &files, error);
     if (status == COT_OK) status = check(load, &files, error);
     if (status == COT_OK && files.options->top_k) load->top_k = files.options->top_k;
+    if (status == COT_OK && files.options->first_layer && format != VLLM)
+        cot_load_note(&files, "the first layer given is not used: '%s' carries the model's layer numbers",
+                      files.paths[0]);
     if (status == COT_OK)
         load->format = cot_load_formats[format].name;
     else
         cot_load_counts_free(load);
+    cot_load_paths_close(&all);
     return status;
 }
