@@ -3,8 +3,9 @@
  * A load and a topology make a problem; a method makes a map of it; the verifier says what the map is worth:
  *
  *     cot_costs_open      what it costs that a rank serves an expert: distances seen from the attention's ranks
- *     cot_place           a map, by one of cot_place_methods, with a lower bound where the method proves one
- *     cot_place_verify    every constraint checked again, the objective and the bound computed anew
+ *     cot_place           a map, by one of cot_place_methods, and its proof
+ *     cot_place_value_of  the objective and the loads, computed anew from the map; cot_place_prove: the lower bound
+ *     cot_place_verify    every constraint, checked again
  *
  * All of it is pure: no clock, no files, no global state, the same result for the same input. */
 #ifndef COTERIE_PLACE_H
@@ -110,16 +111,22 @@ typedef struct cot_place_value {
 } cot_place_value;
 void cot_place_value_free(cot_place_value *value); // an empty one is fine
 
-/* Places. `*map` has a row for each layer of `costs`; `*value` is what cot_place_value_of finds, with the bounds that
- * the method proved. The caller frees both. Errors: INVALID_ARGUMENT (options; capacities or a load limit that cannot
- * be met, with what is missing), OUT_OF_MEMORY. */
-cot_status cot_place(cot_expert_map *map, cot_place_value *value, const cot_costs *costs,
+/* What shows that no placement is better, until it is checked; private. It reads the costs that it was made with. */
+typedef struct cot_place_proof cot_place_proof;
+void cot_place_proof_free(cot_place_proof *proof); // NULL is fine
+
+/* Places. `*map` has a row for each layer of `costs`; `*proof` is what the method knows of its optimum (`proof` may be
+ * NULL). The caller frees both. Errors: INVALID_ARGUMENT (options; capacities or a load limit that cannot be met, with
+ * what is missing), OUT_OF_MEMORY. */
+cot_status cot_place(cot_expert_map *map, cot_place_proof **proof, const cot_costs *costs,
                      const cot_place_options *options, cot_error *error);
 
 /* Computes objective and loads of any map anew; layers that it lacks are an error, more than those of `costs` are fine.
  * The bounds are 0. Errors: MALFORMED (layers, experts or ranks that disagree), OUT_OF_MEMORY. The caller frees. */
 cot_status cot_place_value_of(cot_place_value *value, const cot_expert_map *map, const cot_costs *costs,
                               cot_dispatch dispatch, cot_error *error);
+/* Checks a proof and fills in the bounds of `value`. Errors: INVALID_ARGUMENT (it proves nothing), OUT_OF_MEMORY. */
+cot_status cot_place_prove(cot_place_value *value, const cot_place_proof *proof, cot_error *error);
 
 /* Checks a map against every constraint of `options` (capacities, slots filled, load limit), from nothing but the map.
  * Errors: INVALID_ARGUMENT, naming the first that is broken; as cot_place_value_of. */

@@ -61,9 +61,14 @@ static int solve(cot_placed *placed, cot_place_inputs *in)
 {
     cot_error error = {0};
     double start = now_ms();
-    cot_status status = cot_place(&placed->map, &placed->value, &in->costs, &in->options, &error);
+    cot_place_proof *proof;
+    cot_status status = cot_place(&placed->map, &proof, &in->costs, &in->options, &error);
     placed->milliseconds = now_ms() - start;
     placed->moves = -1;
+    if (status == COT_OK)
+        status = cot_place_value_of(&placed->value, &placed->map, &in->costs, in->options.dispatch, &error);
+    if (status == COT_OK) status = cot_place_prove(&placed->value, proof, &error);
+    cot_place_proof_free(proof);
     if (status == COT_OK) status = cot_place_verify(&placed->map, &in->costs, &in->options, &error);
     if (status == COT_OK) status = add_dense_rows(&placed->map, &in->load, &error);
     return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);

@@ -29,14 +29,17 @@ const cot_place_method cot_place_methods[] = {
     [METHOD_REPLICATE] = {"replicate", "balanced replicas, swapped towards the cheap ranks", true},
     {0}};
 
-/* The problem that the costs and options make, with capacities of its own where none are given. */
-typedef struct setting {
+/* The problem that the costs and options make, and what came of it. */
+typedef struct cot_place_proof {
     const cot_costs *costs;
-    const cot_place_options *options;
+    const cot_place_options *options; // while placing
     method method;
+    int32_t slots;
     cot_problem problem;
-    int32_t *capacity; // [2][S], where options give none
+    int32_t *capacity; // [2][S] c_layer, c_exp
     double *even;      // of ilp: loads of 1 [L][E], then mean costs [L][S] where they differ by expert
+    cot_assignment assignment;
+    double dual; // of a load limit
 } setting;
 
 static int32_t ceil_div(int64_t a, int64_t b)
@@ -82,10 +85,13 @@ static cot_status open_setting(setting *s, cot_error *error)
     if (s->method == METHOD_ILP) s->even = calloc(L * E + L * S, sizeof *s->even);
     if (!s->capacity || (s->method == METHOD_ILP && !s->even))
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a placement");
+    s->slots = slots ? slots : c->n_experts;
     for (size_t i = 0; i < S; i++) {
-        s->capacity[i] = slots ? slots / c->n_ranks : ceil_div(c->n_experts, c->n_ranks);
-        s->capacity[S + i] = slots ? c->n_layers * (slots / c->n_ranks)
-                                   : ceil_div((int64_t)c->n_layers * c->n_experts, c->n_ranks);
+        int32_t a_layer = slots ? slots / c->n_ranks : ceil_div(c->n_experts, c->n_ranks);
+        int32_t all = slots ? c->n_layers * (slots / c->n_ranks)
+                            : ceil_div((int64_t)c->n_layers * c->n_experts, c->n_ranks);
+        s->capacity[i] = s->options->c_layer ? s->options->c_layer[i] : a_layer;
+        s->capacity[S + i] = s->options->c_exp ? s->options->c_exp[i] : all;
     }
     s->problem = (cot_problem){.L = c->n_layers,
                                .E = c->n_experts,
@@ -93,8 +99,8 @@ static cot_status open_setting(setting *s, cot_error *error)
                                .load = c->load,
                                .cost = c->cost,
                                .pair_cost = c->pair,
-                               .c_layer = s->options->c_layer ? s->options->c_layer : s->capacity,
-                               .c_exp = s->options->c_exp ? s->options->c_exp : s->capacity + S};
+                               .c_layer = s->capacity,
+                               .c_exp = s->capacity + S};
     if (s->method != METHOD_ILP) return COT_OK;
     for (size_t i = 0; i < L * E; i++) s->even[i] = 1;
     for (size_t l = 0; !c->cost && l < L; l++) {
@@ -137,33 +143,22 @@ static cot_status make_map(cot_expert_map *map, const setting *s, const int32_t 
     return status;
 }
 
-static cot_status assign(cot_expert_map *map, double *dual, double own[2], const setting *s, cot_error *error)
+static cot_status assign(cot_expert_map *map, setting *s, cot_error *error)
 {
     const cot_problem *p = &s->problem;
-    cot_assignment a;
-    cot_twofold objective, bound;
-    cot_status status = cot_assignment_open(&a, p, error);
+    cot_assignment *a = &s->assignment;
+    cot_status status = cot_assignment_open(a, p, error);
     cot_method *exact = p->cost ? cot_place_chain : cot_place_pairs;
-    if (status == COT_OK) switch (s->method) {
-        case METHOD_RR:
-            status = cot_place_rr(&a, p, s->costs->home, error);
-            break;
-        case METHOD_GREEDY:
-            status = cot_place_greedy(&a, p, error);
-            break;
-        default:
-            status = s->options->max_load > 0 ? cot_place_limited(&a, dual, p, s->options->max_load, error)
-                                              : exact(&a, p, error);
-        }
-    if (status == COT_OK) status = cot_assignment_verify(&objective, &bound, &a, p, error);
-    if (status == COT_OK && a.priced) {
-        own[0] = objective.high;
-        own[1] = bound.high;
-        if (s->method == METHOD_ILPLOAD) *dual = bound.high;
-    }
-    if (status == COT_OK) status = make_map(map, s, a.rank, error);
-    cot_assignment_close(&a);
-    return status;
+    if (status != COT_OK) return status;
+    if (s->method == METHOD_RR)
+        status = cot_place_rr(a, p, s->costs->home, error);
+    else if (s->method == METHOD_GREEDY)
+        status = cot_place_greedy(a, p, error);
+    else if (s->options->max_load > 0)
+        status = cot_place_limited(a, &s->dual, p, s->options->max_load, error);
+    else
+        status = exact(a, p, error);
+    return status == COT_OK ? make_map(map, s, a->rank, error) : status;
 }
 
 /* Whole ranks of EPLB's slots become the map's; then the layers are balanced, and drawn near, as the method asks. */
@@ -232,8 +227,7 @@ static cot_status fill_slots(cot_expert_map *map, const setting *s, cot_error *e
 static void bound_peaks(cot_place_value *value, const setting *s)
 {
     const cot_costs *c = s->costs;
-    bool replicas = cot_place_methods[s->method].replicas;
-    int32_t spare = (s->options->slots ? s->options->slots : c->n_experts) - c->n_experts + 1;
+    int32_t spare = cot_place_methods[s->method].replicas ? s->slots - c->n_experts + 1 : 1;
     for (int32_t l = 0; l < c->n_layers; l++) {
         double total = 0, most = 0;
         for (int32_t e = 0; e < c->n_experts; e++) {
@@ -241,39 +235,55 @@ static void bound_peaks(cot_place_value *value, const setting *s)
             total += load;
             most = fmax(most, load);
         }
-        value->peak_bound[l] = fmax(1, most / (replicas ? spare : 1) / (total / c->n_ranks));
+        value->peak_bound[l] = fmax(1, most / spare / (total / c->n_ranks));
     }
 }
 
-static cot_status place(cot_expert_map *map, cot_place_value *value, setting *s, cot_error *error)
+cot_status cot_place_prove(cot_place_value *value, const cot_place_proof *proof, cot_error *error)
 {
-    double dual = 0, own[2] = {0, 0};
-    cot_status status = choose_method(s, error);
-    if (status == COT_OK) status = open_setting(s, error);
-    if (status == COT_OK)
-        status = cot_place_methods[s->method].replicas ? fill_slots(map, s, error)
-                                                       : assign(map, &dual, own, s, error);
-    if (status == COT_OK) status = cot_place_value_of(value, map, s->costs, s->options->dispatch, error);
-    if (status != COT_OK) return status;
-    value->dual = dual;
-    value->own_objective = s->method == METHOD_ILP ? own[0] : 0;
-    value->own_dual = s->method == METHOD_ILP ? own[1] : 0;
-    bound_peaks(value, s);
-    return COT_OK;
+    cot_twofold objective, dual;
+    bound_peaks(value, proof);
+    value->dual = proof->dual;
+    if (!proof->assignment.priced) return COT_OK;
+    cot_status status = cot_assignment_verify(&objective, &dual, &proof->assignment, &proof->problem, error);
+    if (status == COT_OK && proof->method == METHOD_ILPLOAD) value->dual = dual.high;
+    if (status == COT_OK && proof->method == METHOD_ILP) {
+        value->own_objective = objective.high;
+        value->own_dual = dual.high;
+    }
+    return status;
 }
 
-cot_status cot_place(cot_expert_map *map, cot_place_value *value, const cot_costs *costs,
+void cot_place_proof_free(cot_place_proof *proof)
+{
+    if (!proof) return;
+    cot_assignment_close(&proof->assignment);
+    free(proof->capacity);
+    free(proof->even);
+    free(proof);
+}
+
+cot_status cot_place(cot_expert_map *map, cot_place_proof **proof, const cot_costs *costs,
                      const cot_place_options *options, cot_error *error)
 {
-    setting s = {.costs = costs, .options = options};
     *map = (cot_expert_map){0};
-    *value = (cot_place_value){0};
+    if (proof) *proof = NULL;
     if (options->size != sizeof *options)
         return cot_fail(error, COT_INVALID_ARGUMENT, "place options of %zu bytes, expected %zu",
                         options->size, sizeof *options);
-    cot_status status = place(map, value, &s, error);
-    free(s.capacity);
-    free(s.even);
+    setting *s = calloc(1, sizeof *s);
+    if (!s) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a placement");
+    s->costs = costs;
+    s->options = options;
+    cot_status status = choose_method(s, error);
+    if (status == COT_OK) status = open_setting(s, error);
+    if (status == COT_OK)
+        status = cot_place_methods[s->method].replicas ? fill_slots(map, s, error) : assign(map, s, error);
+    s->options = NULL;
+    if (status == COT_OK && proof)
+        *proof = s;
+    else
+        cot_place_proof_free(s);
     if (status != COT_OK) cot_expert_map_free(map);
     return status;
 }

@@ -36,4 +36,10 @@ static inline cot_topology_link cot_graph_inside(int32_t from, int32_t to, doubl
     return (cot_topology_link){from, to, 0, 0.5, bandwidth_gbps};
 }
 
+/* A tie that nothing is counted for: of a rank to the vertex that stands for its server, its adapter or its node. */
+static inline cot_topology_link cot_graph_tie(int32_t from, int32_t to)
+{
+    return (cot_topology_link){from, to, 0, 0, __builtin_inf()};
+}
+
 #endif

@@ -280,7 +280,7 @@ static bool build(cot_topology *graph, ib_net *net, const cot_host_rows *rows, c
         host[r] = before == r ? cot_graph_vertex(graph, "host %s", rows->rows[r].host) : host[before];
         cot_graph_host(graph, r, before);
         net->nodes[seat[r]].seated = true;
-        built = cot_graph_cable(graph, cot_graph_inside(r, host[r], INFINITY));
+        built = cot_graph_cable(graph, cot_graph_tie(r, host[r]));
     }
     for (size_t i = 0; built && i < net->n_nodes; i++)
         if (!net->nodes[i].adapter)
@@ -304,8 +304,7 @@ static bool build(cot_topology *graph, ib_net *net, const cot_host_rows *rows, c
                                       node->description.at, c->port[k]);
             built = end[k] >= 0;
             for (int32_t r = 0; built && r < rows->count; r++)
-                if (seat[r] == c->node[k])
-                    built = cot_graph_cable(graph, (cot_topology_link){r, end[k], 0, 0, INFINITY});
+                if (seat[r] == c->node[k]) built = cot_graph_cable(graph, cot_graph_tie(r, end[k]));
         }
         built = built && cot_graph_cable(graph, (cot_topology_link){end[0], end[1], 1, 0.5, c->gbps});
     }

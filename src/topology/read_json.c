@@ -154,7 +154,7 @@ static cot_status mooncake(cot_topology *graph, const json_t *pairs, const cot_t
             int32_t vertex = cot_graph_vertex(graph, "%s", host);
             for (size_t i = 0; i < json_object_size(devices); i++, rank++) {
                 cot_graph_host(graph, rank, number);
-                built = built && cot_graph_cable(graph, cot_graph_inside(rank, vertex, INFINITY));
+                built = built && cot_graph_cable(graph, cot_graph_tie(rank, vertex));
             }
             number++;
         }
@@ -225,8 +225,7 @@ static cot_status read_nodes(cot_topology *graph, json_t *vertices, const json_t
         int32_t here = said ? (int32_t)json_integer_value(json_object_get(node, "ranks")) : 1;
         for (; here > 0; here--, rank++) {
             cot_graph_host(graph, rank, (int32_t)i);
-            if (!cot_graph_cable(graph, cot_graph_inside(rank, v, INFINITY)))
-                return cot_graph_finish(graph, false, error);
+            if (!cot_graph_cable(graph, cot_graph_tie(rank, v))) return cot_graph_finish(graph, false, error);
         }
     }
     return COT_OK;
