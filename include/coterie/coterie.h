@@ -6,11 +6,13 @@
 #include "coterie/eval.h"
 #include "coterie/load.h"
 #include "coterie/model.h"
+#include "coterie/place.h"
 #include "coterie/placement.h"
 #include "coterie/roof.h"
 #include "coterie/status.h"
 #include "coterie/text.h"
 #include "coterie/tokenizer.h"
+#include "coterie/topology.h"
 #include "coterie/trace.h"
 #include "coterie/version.h"
 

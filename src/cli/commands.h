@@ -12,6 +12,9 @@
     X(trace_info) \
     X(trace_convert) \
     X(place_convert) \
+    X(place) \
+    X(topology_show) \
+    X(topology_distances) \
     X(bench_roof) \
     X(bench_model) \
     X(info) \
