@@ -9,7 +9,7 @@ import argparse
 import html
 import json
 
-COLOURS = {"gate": "#7a5195", "dispatch": "#ef5675", "up": "#2f6db5", "down": "#58a4d8", "experts": "#2f6db5", "shared": "#8c8c8c",
+COLOURS = {"gate": "#7a5195", "dispatch": "#ef5675", "up": "#2f6db5", "down": "#58a4d8", "experts": "#3f86c0", "shared": "#8c8c8c",
            "reply": "#ffa600", "combine": "#e2711d"}
 WIDTH, LEFT, RIGHT, ROW, GAP, TITLE, TOP = 1180, 84, 16, 22, 4, 30, 44
 
@@ -39,19 +39,19 @@ def main():
     for pid in chosen:
         out.append(f'<text x="{LEFT}" y="{y + TITLE - 10}" font-size="14" font-weight="bold">{html.escape(names[pid])}</text>')
         y += TITLE
-        threads = sorted({e["tid"] for e in work if e["pid"] == pid})
+        threads = sorted({e["tid"] for e in work if e["pid"] == pid},
+                         key=lambda t: next(e["args"]["rank"] for e in work if e["pid"] == pid and e["tid"] == t))
+        of = {t: {e["args"]["rank"] for e in work if e["pid"] == pid and e["tid"] == t} for t in threads}
+        own = all(len(ranks) == 1 for ranks in of.values())  # nobody helped another rank
         for number, thread in enumerate(threads):
             mine = [e for e in work if e["pid"] == pid and e["tid"] == thread]
-            ranks = sorted({e["args"]["rank"] for e in mine})
-            whose = f"rank {ranks[0]}" if len(ranks) == 1 else f"thread {number}"
+            whose = f"rank {min(of[thread])}" if own else f"thread {number}"
             out.append(f'<text x="{LEFT - 8}" y="{y + ROW - 7}" text-anchor="end" font-size="12">{whose}</text>')
             out.append(f'<rect x="{LEFT}" y="{y}" width="{WIDTH - LEFT - RIGHT}" height="{ROW}" fill="#f0f0f0"/>')
             for e in sorted(mine, key=lambda e: -e["dur"]):  # what lies within is drawn upon
-                a = e["args"]
-                told = e["name"] + f", rank {a['rank']}" + (f", slot {a['slot']}, {a['rows']} rows" if "slot" in a else "")
-                out.append(f'<rect x="{LEFT + e["ts"] * scale:.2f}" y="{y + 1}" width="{max(e["dur"] * scale, 0.3):.2f}" '
-                           f'height="{ROW - 2}" fill="{COLOURS.get(e["name"], "#000")}" stroke="#fff" stroke-width="0.25">'
-                           f'<title>{told}: {e["dur"] / 1e3:.3f} ms</title></rect>')
+                x, width = LEFT + e["ts"] * scale, max(e["dur"] * scale, 0.3)
+                out.append(f'<rect x="{x:.1f}" y="{y + 1}" width="{width:.2f}" height="{ROW - 2}" '
+                           f'fill="{COLOURS.get(e["name"], "#000")}"/>')
             y += ROW + GAP
     step, bottom = nice(end / 1e3), y + 4
     for i in range(int(end / 1e3 / step) + 1):
