@@ -13,7 +13,8 @@ rounds' runs. The layer is the whole of gate, experts and weighted sum, on rando
     ggml      llama.cpp's graph of a MoE layer (argsort, mul_mat_id, swiglu), called through the libraries in the wheel;
               weights in bf16, and in f16 for comparison
 
-A peer that is not installed is left out, with the reason. --json writes to standard output {"points": [{shape, tokens,
+The wheel of llama-cpp-python is built where it is installed, which takes long; GGML_FOLDER names a folder with the libggml*.so
+of another build of it. A peer that is not installed is left out, with the reason. --json writes to standard output {"points": [{shape, tokens,
 coterie_ns, peers: [{name, variant, type, median_ns, ratio}]}], "left_out": {name: reason}}; ratio = its time / Coterie's.
 """
 import argparse
@@ -29,7 +30,8 @@ import time
 # H, I, E, K
 SHAPES = {"olmoe": (2048, 1024, 64, 8), "qwen3-30b": (2048, 768, 128, 8), "mixtral": (4096, 14336, 8, 2),
           "deepseek-v2-lite": (2048, 1408, 64, 6), "deepseek-v3": (7168, 2048, 8, 1)}
-SLOW_SECONDS = 8  # a variant that takes so long once runs no more, unless it is the only one
+FAR_SLOWER = 1.5  # variants that take so much longer than the fastest are not measured further
+ROUND_SECONDS = 8
 RUNS = 5          # a round
 
 
@@ -159,7 +161,7 @@ class Ggml:
         row = 4 * (h * k + 3 * i * k + 3 * e + 4 * k) * 2 + 4 * h * (k + 4)
         weights = 2 * 3 * e * h * i + 4 * e * h
         self.context = self.call("ggml_init", self.Params(weights + tokens * row + (64 << 20), None, False))
-        gate = self.tensor(self.F32, h, e)
+        gate = self.gate = self.tensor(self.F32, h, e)
         self.gate_exps, self.up, self.down = (self.tensor(kind, h, i, e), self.tensor(kind, h, i, e),
                                               self.tensor(kind, i, h, e))
         self.x = self.tensor(self.F32, h, tokens)
@@ -183,11 +185,13 @@ class Ggml:
 
     def load(self):
         import importlib.util
-        package = importlib.util.find_spec("llama_cpp")
-        if not package:
-            raise ImportError("llama-cpp-python is not installed")
-        folder = os.path.join(os.path.dirname(package.origin), "lib")
-        paths = [p for name in ("base", "cpu", "") for p in glob.glob(os.path.join(folder, f"libggml{'-' if name else ''}{name}.so"))]
+        folder = os.environ.get("GGML_FOLDER")
+        if not folder:
+            package = importlib.util.find_spec("llama_cpp")
+            if not package:
+                raise ImportError("llama-cpp-python is not installed")
+            folder = os.path.join(os.path.dirname(package.origin), "lib")
+        paths = [p for name in ("libggml-base.so", "libggml-cpu.so", "libggml.so") for p in glob.glob(os.path.join(folder, name))]
         if not paths:
             raise ImportError(f"no libggml in {folder}")
         self.libraries = [ctypes.CDLL(p, mode=ctypes.RTLD_GLOBAL) for p in paths]
@@ -261,16 +265,15 @@ def serve(name, shape, tokens, threads, kind):
     except (ImportError, OSError, MemoryError) as error:
         print(json.dumps({"error": str(error).splitlines()[0]}), flush=True)
         return
-    for variant in list(peer.variants):
-        if peer.run(variant) > SLOW_SECONDS * 1e9 and len(peer.variants) > 1:
-            del peer.variants[variant]
+    first = {variant: peer.run(variant) for variant in peer.variants}
+    peer.variants = {variant: peer.variants[variant] for variant in first if first[variant] <= FAR_SLOWER * min(first.values())}
     print(json.dumps({"variants": list(peer.variants)}), flush=True)
     for _ in sys.stdin:
         times = {}
         for variant in peer.variants:
             times[variant] = []
             begin = time.monotonic()
-            while len(times[variant]) < RUNS and (not times[variant] or time.monotonic() - begin < SLOW_SECONDS):
+            while len(times[variant]) < RUNS and (not times[variant] or time.monotonic() - begin < ROUND_SECONDS):
                 flush()
                 times[variant].append(peer.run(variant))
         print(json.dumps(times), flush=True)

@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Draws what `coterie bench moe --timeline FILE` wrote: for each operator a row for every thread, over one time axis.
+
+    bench/timeline_svg.py timeline.json [--process N,N] > timeline.svg        (Python's standard library alone)
+
+--process chooses which runs are drawn, by their order in the file from 1; all by default.
+"""
+import argparse
+import html
+import json
+
+COLOURS = {"gate": "#7a5195", "dispatch": "#ef5675", "up": "#2f6db5", "down": "#58a4d8", "experts": "#3f86c0", "shared": "#8c8c8c",
+           "reply": "#ffa600", "combine": "#e2711d"}
+WIDTH, LEFT, RIGHT, ROW, GAP, TITLE, TOP = 1180, 84, 16, 22, 4, 30, 44
+
+
+def nice(span):
+    """A step of 1, 2 or 5 times a power of ten, about a tenth of the span."""
+    step = 1e-3
+    while span / step > 12:
+        step *= 2.5 if f"{step:.0e}".startswith("2") else 2
+    return step
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file")
+    parser.add_argument("--process", default="")
+    o = parser.parse_args()
+    with open(o.file, encoding="utf-8") as f:
+        events = json.load(f)["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    chosen = [int(p) for p in o.process.split(",")] if o.process else sorted(names)
+    work = [e for e in events if e["ph"] == "X" and e["pid"] in chosen]
+    end = max(e["ts"] + e["dur"] for e in work)
+    scale = (WIDTH - LEFT - RIGHT) / end
+    out, y = [], TOP
+    used = {e["name"] for e in work}
+    for pid in chosen:
+        out.append(f'<text x="{LEFT}" y="{y + TITLE - 10}" font-size="14" font-weight="bold">{html.escape(names[pid])}</text>')
+        y += TITLE
+        threads = sorted({e["tid"] for e in work if e["pid"] == pid},
+                         key=lambda t: next(e["args"]["rank"] for e in work if e["pid"] == pid and e["tid"] == t))
+        of = {t: {e["args"]["rank"] for e in work if e["pid"] == pid and e["tid"] == t} for t in threads}
+        own = all(len(ranks) == 1 for ranks in of.values())  # nobody helped another rank
+        for number, thread in enumerate(threads):
+            mine = [e for e in work if e["pid"] == pid and e["tid"] == thread]
+            whose = f"rank {min(of[thread])}" if own else f"thread {number}"
+            out.append(f'<text x="{LEFT - 8}" y="{y + ROW - 7}" text-anchor="end" font-size="12">{whose}</text>')
+            out.append(f'<rect x="{LEFT}" y="{y}" width="{WIDTH - LEFT - RIGHT}" height="{ROW}" fill="#f0f0f0"/>')
+            for e in sorted(mine, key=lambda e: -e["dur"]):  # what lies within is drawn upon
+                x, width = LEFT + e["ts"] * scale, max(e["dur"] * scale, 0.3)
+                out.append(f'<rect x="{x:.1f}" y="{y + 1}" width="{width:.2f}" height="{ROW - 2}" '
+                           f'fill="{COLOURS.get(e["name"], "#000")}"/>')
+            y += ROW + GAP
+    step, bottom = nice(end / 1e3), y + 4
+    for i in range(int(end / 1e3 / step) + 1):
+        x = LEFT + i * step * 1e3 * scale
+        out.append(f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{bottom}" stroke="#000" stroke-opacity="0.12"/>')
+        out.append(f'<text x="{x:.1f}" y="{bottom + 14}" text-anchor="middle" font-size="12">{i * step:g} ms</text>')
+    x = LEFT
+    for name in (n for n in COLOURS if n in used):
+        out.append(f'<rect x="{x}" y="14" width="14" height="14" fill="{COLOURS[name]}"/>')
+        out.append(f'<text x="{x + 20}" y="26" font-size="13">{name}</text>')
+        x += 40 + 8 * len(name)
+    height = bottom + 26
+    print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">\n'
+          f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>')
+    print("\n".join(out))
+    print("</svg>")
+
+
+if __name__ == "__main__":
+    main()
