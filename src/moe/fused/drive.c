@@ -6,14 +6,18 @@
 
 enum { SPINS = 20 };
 
-static bool do_task(void *context)
+static bool do_task(cot_moe *moe, cot_fused_task *task)
 {
-    cot_moe *moe = context;
-    cot_fused_task task;
-    if (!cot_fused_take(moe, &task)) return false;
-    cot_fused_run(moe, &task);
-    cot_fused_finish(moe, &task);
+    if (!cot_fused_take(moe, task)) return false;
+    cot_fused_run(moe, task);
+    cot_fused_finish(moe, task);
     return true;
+}
+
+static bool do_any_task(void *context)
+{
+    cot_fused_task task;
+    return do_task(context, &task);
 }
 
 /* What a rank without work looks at: the word it waits for, and whether anything happened. */
@@ -58,6 +62,17 @@ static bool spin(cot_moe *moe, const struct watch *watch)
     return false;
 }
 
+/* All that this rank's tokens need of others is on its way: ranks that wait for a turn may have theirs, since
+ * others wait for their packets. */
+static cot_status let_others_send(cot_moe *moe, cot_error *error)
+{
+    cot_fabric *fabric = moe->options.fabric;
+    const int64_t now_ns = fabric->ops->now_ns(fabric);
+    cot_status status = fabric->ops->idle(fabric, now_ns, now_ns, fabric->rank, COT_PHASE_DISPATCH, error);
+    fabric->ops->resume(fabric, true);
+    return status;
+}
+
 /* What a rank's own thread does in a pass: any task of its own, else a piece of what others offer, else it
  * gives its turn away until there is something new for it, or a turn that nobody wants. */
 static cot_status drive(cot_moe *moe, cot_error *error)
@@ -68,8 +83,10 @@ static cot_status drive(cot_moe *moe, cot_error *error)
     uint64_t progress = 0;
     int64_t since_ns = 0, silent_ns = 0; // since_ns: 0 while there is work
     for (bool turn = true; status == COT_OK;) {
-        if (turn && do_task(moe)) {
+        cot_fused_task task;
+        if (turn && do_task(moe, &task)) {
             since_ns = 0;
+            if (task.op == COT_FUSED_SEND && task.last) status = let_others_send(moe, error);
             continue;
         }
         if (!turn) {
@@ -109,7 +126,7 @@ cot_status cot_fused_forward(cot_moe *moe, const cot_moe_layer *layer, float *y,
     cot_fused_begin_call(moe, layer, y, experts, weights, x, tokens);
     cot_status status;
     do {
-        cot_pool_offer *offer = cot_pool_offer_work(o->pool, do_task, moe);
+        cot_pool_offer *offer = cot_pool_offer_work(o->pool, do_any_task, moe);
         status = drive(moe, error);
         cot_pool_withdraw(o->pool, offer);
         if (status != COT_OK) {
