@@ -248,8 +248,9 @@ int main(int argc, char **argv)
     }
     printf("%s, isa %s, threads %s, last-level cache %zu MiB\n", cot_cpu_name(), bench.kernels->name, threads,
            cot_last_level_cache_bytes() >> 20);
-    printf("roofs: f32 %.1f GFLOP/s, bf16 %.1f GFLOP/s, read %.1f GB/s\n", bench.roof.f32_flops * 1e-9,
-           bench.roof.bf16_flops * 1e-9, bench.roof.read_bytes_per_second * 1e-9);
+    printf("roofs: f32 %.1f GFLOP/s, bf16 %.1f GFLOP/s, int8 %.1f GOP/s, read %.1f GB/s\n",
+           bench.roof.f32_flops * 1e-9, bench.roof.bf16_flops * 1e-9, bench.roof.int8_ops * 1e-9,
+           bench.roof.read_bytes_per_second * 1e-9);
     if (!part || strcmp(part, "experts") == 0) bench_experts(&bench, shape, type, atoll(rows));
     if (!part || strcmp(part, "others") == 0) {
         products(&bench);

@@ -24,7 +24,9 @@ typedef struct cot_engine_options {
     int ranks;   /* members of the expert-parallel group, 1 to 64; 1 */
     int threads; /* in all; beyond `ranks` they help, below they limit how many ranks compute at once; 0: the
                     cores */
-    const char *precision; /* arithmetic and payload: "bf16" or "fp32"; "bf16" */
+    const char *
+        precision; /* arithmetic and payload: "bf16", "fp32", or "int8" (routed and shared experts int8, a scale
+                              a column, their rows rounded in blocks of 256; the rest as bf16); "bf16" */
     const char *attention; /* "tp": heads split over ranks; "dp": a sequence stays on its home rank; "tp" */
     const char *op;        /* the MoE operator, see cot_engine_operators; NULL: the first */
     const char *combine;   /* "exact": an expert's row travels back and is added at home, the same bits for

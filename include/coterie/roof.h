@@ -21,6 +21,7 @@ size_t cot_last_level_cache_bytes(void);
 typedef struct cot_roof {
     double f32_flops;  // multiply-adds count as two; registers only, the best instruction the isa has
     double bf16_flops; // bf16 inputs, fp32 sums: VDPBF16PS where there is one, else fp32 FMA
+    double int8_ops;   // int8 inputs, exact int32 sums: VPDPBUSD where there is one, else pairs of int16
     double read_bytes_per_second; // streaming reads of the buffer below
     size_t buffer_bytes;
 } cot_roof;

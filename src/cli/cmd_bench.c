@@ -27,9 +27,9 @@ struct roof_settings {
 
 static json_t *roof_json(const cot_roof *r)
 {
-    return json_pack("{s:f, s:f, s:f, s:I}", "f32_flops", r->f32_flops, "bf16_flops", r->bf16_flops,
-                     "read_bytes_per_second", r->read_bytes_per_second, "buffer_bytes",
-                     (json_int_t)r->buffer_bytes);
+    return json_pack("{s:f, s:f, s:f, s:f, s:I}", "f32_flops", r->f32_flops, "bf16_flops", r->bf16_flops,
+                     "int8_ops", r->int8_ops, "read_bytes_per_second", r->read_bytes_per_second,
+                     "buffer_bytes", (json_int_t)r->buffer_bytes);
 }
 
 static void print_roof(const cot_roof *r, const char *isa, int threads)
@@ -39,6 +39,7 @@ static void print_roof(const cot_roof *r, const char *isa, int threads)
     printf("isa          %s, %d threads\n", isa ? isa : cot_isa_names()[0], threads);
     printf("fp32         %.1f GFLOP/s\n", r->f32_flops / 1e9);
     printf("bf16         %.1f GFLOP/s\n", r->bf16_flops / 1e9);
+    printf("int8         %.1f GOP/s\n", r->int8_ops / 1e9);
     printf("read         %.1f GB/s over %.1f GB\n", r->read_bytes_per_second / 1e9,
            (double)r->buffer_bytes / 1e9);
 }
@@ -72,9 +73,10 @@ static const cot_option roof_options[] = {
 const cot_command cot_cmd_bench_roof = {
     .name = "bench roof",
     .summary = "measure what this machine can do at best: multiply-adds and streaming reads",
-    .details = "fp32 and bf16 are register-resident multiply-adds with the best instruction of the isa (each "
-               "counts as two "
-               "operations); read streams over a buffer much larger than the last-level cache.",
+    .details =
+        "fp32, bf16 and int8 are register-resident multiply-adds with the best instruction of the isa (each "
+        "counts as two "
+        "operations); read streams over a buffer much larger than the last-level cache.",
     .examples =
         (const char *const[]){"coterie bench roof", "coterie bench roof --threads 1 --isa avx2", NULL},
     .options = {.groups = (const cot_option_group[]){{"Options", roof_options, 0}, {0}}},
@@ -210,7 +212,7 @@ static void print_result(const struct model_settings *s, const cot_engine_info *
         print_json(i, of);
         return;
     }
-    const char *precision = s->engine.precision ? "fp32" : "bf16";
+    const char *precision = cot_precision_names[s->engine.precision];
     printf("cpu          %s, last-level cache %.0f MiB\n", cot_cpu_name(),
            (double)cot_last_level_cache_bytes() / (1 << 20));
     printf("shape        %s, %lld layers, hidden %lld, %lld experts, top %lld; %.2f GB of %s weights\n",
@@ -240,7 +242,8 @@ static bool hold_against_roofs(struct rates *rates, const struct model_settings 
     rates->f32_roof = roof.f32_flops;
     rates->bf16_roof = roof.bf16_flops;
     rates->read_roof = roof.read_bytes_per_second;
-    rates->prefill_share = rates->prefill_flops / (s->engine.precision ? roof.f32_flops : roof.bf16_flops);
+    const double flop_roofs[] = {roof.bf16_flops, roof.f32_flops, roof.int8_ops}; // as cot_precision_names
+    rates->prefill_share = rates->prefill_flops / flop_roofs[s->engine.precision];
     rates->decode_share = rates->decode_bytes / roof.read_bytes_per_second;
     return true;
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const precisions[] = {"bf16", "fp32", NULL};
+const char *const cot_precision_names[] = {"bf16", "fp32", "int8", NULL};
 static const char *const attentions[] = {"tp", "dp", NULL};
 static const char *const combines[] = {"exact", "reduced", NULL};
 static const char *const payloads[] = {"as-precision", "bf16", "fp32", NULL};
@@ -19,8 +19,9 @@ const cot_option cot_engine_option_rows[] = {
     {"threads", 't', COT_OPTION_INTEGER, "N", "0",
      "threads in all (0: as many as cores); beyond P they help, below P they limit",
      offsetof(engine_settings, threads), .least = 0, .most = 1024},
-    {"precision", 0, COT_OPTION_CHOICE, "TYPE", "bf16", "arithmetic and payload",
-     offsetof(engine_settings, precision), .choices = precisions},
+    {"precision", 0, COT_OPTION_CHOICE, "TYPE", "bf16",
+     "arithmetic and payload; int8: of the experts' weights, the rest is bf16",
+     offsetof(engine_settings, precision), .choices = cot_precision_names},
     {"attention", 0, COT_OPTION_CHOICE, "HOW", "tp",
      "tp: heads split over ranks; dp: a sequence's tokens and KV stay on its home rank",
      offsetof(engine_settings, attention), .choices = attentions},
@@ -49,7 +50,7 @@ cot_engine_options cot_engine_options_of(const engine_settings *s, const engine_
     cot_engine_options_init(&o);
     o.ranks = (int)s->ranks;
     o.threads = (int)s->threads;
-    o.precision = precisions[s->precision];
+    o.precision = cot_precision_names[s->precision];
     o.attention = attentions[s->attention];
     o.op = s->op;
     o.combine = combines[s->combine];

@@ -7,7 +7,7 @@
 
 typedef struct engine_settings {
     int64_t ranks, threads;
-    int precision, attention, combine, payload;
+    int precision, attention, combine, payload; // precision: of cot_precision_names
     const char *op, *isa, *save_routing;
 } engine_settings;
 
@@ -41,5 +41,7 @@ void routing_recorder_take(void *recorder, size_t request, int64_t position, int
                            const uint16_t *experts, const float *weights);
 /* Writes the file and closes. Returns false after a line on stderr. */
 bool routing_recorder_finish(routing_recorder *recorder, bool write);
+
+extern const char *const cot_precision_names[]; // "bf16", "fp32", "int8", NULL
 
 #endif

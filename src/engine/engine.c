@@ -37,8 +37,10 @@ static cot_status check_options(const cot_engine_options *o, cot_error *error)
     if (o->size != sizeof *o)
         return cot_fail(error, COT_INVALID_ARGUMENT, "engine options of %zu bytes, expected %zu", o->size,
                         sizeof *o);
-    if (strcmp(o->precision, "bf16") != 0 && strcmp(o->precision, "fp32") != 0)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown precision '%s' (bf16 or fp32)", o->precision);
+    if (strcmp(o->precision, "bf16") != 0 && strcmp(o->precision, "fp32") != 0 &&
+        strcmp(o->precision, "int8") != 0)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown precision '%s' (bf16, fp32 or int8)",
+                        o->precision);
     if (strcmp(o->attention, "tp") != 0 && strcmp(o->attention, "dp") != 0)
         return cot_fail(error, COT_INVALID_ARGUMENT, "unknown attention '%s' (tp or dp)", o->attention);
     if (o->op && !cot_moe_operator_find(o->op))
@@ -71,6 +73,7 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_er
         .checkpoint = e->checkpoint,
         .whole = &e->whole,
         .type = strcmp(o->precision, "fp32") == 0 ? COT_F32 : COT_BF16,
+        .quantised = strcmp(o->precision, "int8") == 0,
         .data_parallel = strcmp(o->attention, "dp") == 0,
         .helpers = threads,
         .combine = strcmp(o->combine, "exact") == 0 ? COT_COMBINE_EXACT : COT_COMBINE_REDUCED,
@@ -101,7 +104,7 @@ static cot_status measure(cot_engine *e, size_t whole, size_t *weights, size_t *
 {
     const cot_config *c = e->config;
     int ranks = e->info.ranks;
-    cot_ffn_shape expert = cot_expert_shape(c, e->runner.type);
+    cot_ffn_shape expert = cot_expert_shape(c, cot_runner_precision(&e->runner));
     *weights = whole + (size_t)(c->moe_layers * c->gate.experts) * cot_ffn_layout_of(&expert).bytes;
     *total = 0;
     cot_status status = COT_OK;
@@ -140,8 +143,8 @@ static cot_status load_whole(cot_engine *e, cot_load *load, cot_error *error)
     cot_pool *pool = NULL;
     cot_status status = cot_pool_open(&pool, e->info.threads - 1, error);
     if (status != COT_OK) return status;
-    cot_whole_weights_walk(&e->whole, e->config, e->runner.type, e->runner.data_parallel, &e->whole.arena,
-                           load);
+    cot_whole_weights_walk(&e->whole, e->config, cot_runner_precision(&e->runner), e->runner.data_parallel,
+                           &e->whole.arena, load);
     status = cot_load_run(load, pool, &e->progress, error);
     cot_pool_close(pool);
     return status;
@@ -207,7 +210,8 @@ static cot_status start(cot_engine *e, const cot_engine_options *options, cot_er
         cot_attention_heads(&e->whole.attention[l], c, 0, 1);
     if (status == COT_OK) status = cot_load_open(&load, e->checkpoint, error);
     if (status == COT_OK) {
-        cot_whole_weights_walk(&e->whole, c, e->runner.type, e->runner.data_parallel, &whole, load);
+        cot_whole_weights_walk(&e->whole, c, cot_runner_precision(&e->runner), e->runner.data_parallel,
+                               &whole, load);
         status = measure(e, whole.used, &weights, &total, error);
     }
     if (status == COT_OK) status = check_memory(total, error);

@@ -19,9 +19,13 @@ const cot_isa_code *cot_isa_code_of(cot_isa isa)
                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")
                    ? &cot_isa_avx512
                    : NULL;
-    case COT_ISA_AVX512_BF16:
-        return cot_isa_code_of(COT_ISA_AVX512) && __builtin_cpu_supports("avx512bf16") ? &cot_isa_avx512_bf16
+    case COT_ISA_AVX512_VNNI:
+        return cot_isa_code_of(COT_ISA_AVX512) && __builtin_cpu_supports("avx512vnni") ? &cot_isa_avx512_vnni
                                                                                        : NULL;
+    case COT_ISA_AVX512_BF16:
+        return cot_isa_code_of(COT_ISA_AVX512_VNNI) && __builtin_cpu_supports("avx512bf16")
+                   ? &cot_isa_avx512_bf16
+                   : NULL;
 #elif defined(__aarch64__)
     case COT_ISA_NEON:
         return &cot_isa_neon;
@@ -37,8 +41,8 @@ const cot_kernels *cot_kernels_of(cot_isa isa)
     return code ? &code->kernels : NULL;
 }
 
-static const cot_isa best_first[] = {COT_ISA_NEON, COT_ISA_AVX512_BF16, COT_ISA_AVX512, COT_ISA_AVX2,
-                                     COT_ISA_REF};
+static const cot_isa best_first[] = {COT_ISA_NEON,   COT_ISA_AVX512_BF16, COT_ISA_AVX512_VNNI,
+                                     COT_ISA_AVX512, COT_ISA_AVX2,        COT_ISA_REF};
 enum { ISAS = sizeof best_first / sizeof *best_first };
 
 cot_status cot_kernels_choose(const cot_kernels **kernels, const char *cap, cot_error *error)
@@ -60,11 +64,12 @@ cot_status cot_kernels_choose(const cot_kernels **kernels, const char *cap, cot_
 /* Every table that runs implies those below it, so that the names are one of a few constant lists. */
 const char *const *cot_isa_names(void)
 {
-    static const char *const names[] = {"neon", "avx512_bf16", "avx512", "avx2", "ref", NULL};
+    static const char *const names[] = {"neon", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "ref", NULL};
     static const char *const neon[] = {"neon", "ref", NULL};
     if (cot_kernels_of(COT_ISA_NEON)) return neon;
-    return names + (cot_kernels_of(COT_ISA_AVX512_BF16) ? 1
-                    : cot_kernels_of(COT_ISA_AVX512)    ? 2
-                    : cot_kernels_of(COT_ISA_AVX2)      ? 3
-                                                        : 4);
+    return names + (cot_kernels_of(COT_ISA_AVX512_BF16)   ? 1
+                    : cot_kernels_of(COT_ISA_AVX512_VNNI) ? 2
+                    : cot_kernels_of(COT_ISA_AVX512)      ? 3
+                    : cot_kernels_of(COT_ISA_AVX2)        ? 4
+                                                          : 5);
 }

@@ -4,7 +4,7 @@
 #define COT_KERNELS_ISA_H
 #include "kernels/kernels.h"
 
-/* Runs `rounds` rounds of independent multiply-adds in registers; returns the floating-point operations done.
+/* Runs `rounds` rounds of independent multiply-adds in registers; returns the operations done.
  */
 typedef double cot_roof_loop(int64_t rounds);
 
@@ -14,11 +14,12 @@ typedef float cot_read_loop(const void *data, size_t bytes);
 
 typedef struct cot_isa_code {
     cot_kernels kernels;
-    cot_roof_loop *f32_loop, *bf16_loop;
+    cot_roof_loop *f32_loop, *bf16_loop, *int8_loop;
     cot_read_loop *read_loop;
 } cot_isa_code;
 
-extern const cot_isa_code cot_isa_ref, cot_isa_avx2, cot_isa_avx512, cot_isa_avx512_bf16, cot_isa_neon;
+extern const cot_isa_code cot_isa_ref, cot_isa_avx2, cot_isa_avx512, cot_isa_avx512_vnni, cot_isa_avx512_bf16,
+    cot_isa_neon;
 
 /* As cot_kernels_of. */
 const cot_isa_code *cot_isa_code_of(cot_isa isa);

@@ -13,19 +13,28 @@
 
 /* C[m][n] = (accumulate ? C[m][n] : 0) + sum_k A[row(m)][k] * B[k][n], k ascending, accumulated in fp32.
  *
- * `type` (F32 or BF16) is the type of A and B. A: rows of `k` elements, `a_stride` elements apart; row(m) = m, or
+ * `type` (F32 or BF16) is the type of A and, unless quantised, of B. A: rows of `k` elements, `a_stride` elements apart; row(m) = m, or
  * a_rows[m]. B: packed (pack.h); `b_panel_stride` elements from one panel of 32 columns to the next. C: fp32,
  * `c_stride` elements a row; columns >= n are not written. Nothing outside these extents is read or written.
- * With accumulate, k may be cut into consecutive calls without changing a bit where every cut is even. */
+ * With accumulate, k may be cut into consecutive calls without changing a bit where every cut is even.
+ *
+ * b_pair_stride not 0: B is two matrices, whose panels come in turn: even panels are those of the first, an odd panel
+ * is that far beyond the even one before it. Then p0 and p1 below are even.
+ *
+ * quantised: B is I8 (pack.h), k is not cut. For each COT_QUANT_K rows of k from the first on, a row of A is rounded
+ * to whole numbers, s = its greatest magnitude there over 127 to 1, and C[m][n] gets, in fp32, one fused multiply-add
+ * of the exact sum of products and s times the column's scale. A NaN or an infinity makes that row NaN. */
+enum { COT_QUANT_K = 256 };
+
 typedef struct cot_gemm {
     cot_dtype type;
-    bool accumulate;
+    bool accumulate, quantised;
     int64_t m, n, k;
     const void *a;
     int64_t a_stride;
     const int32_t *a_rows;
     const void *b;
-    int64_t b_panel_stride;
+    int64_t b_panel_stride, b_pair_stride;
     float *c;
     int64_t c_stride;
 } cot_gemm;
@@ -65,6 +74,7 @@ typedef enum cot_isa {
     COT_ISA_REF,
     COT_ISA_AVX2,
     COT_ISA_AVX512,
+    COT_ISA_AVX512_VNNI,
     COT_ISA_AVX512_BF16,
     COT_ISA_NEON,
     COT_ISA_COUNT
@@ -73,7 +83,7 @@ typedef enum cot_isa {
 /* The table of one instruction set, or NULL when this build or this CPU lacks it. */
 const cot_kernels *cot_kernels_of(cot_isa isa);
 /* The best table this CPU runs; `cap` names the most that may be used (NULL: no cap; see cot_isa names: ref, avx2,
- * avx512, avx512_bf16, neon). Errors: UNSUPPORTED when the named table does not exist here, with those that do. */
+ * avx512, avx512_vnni, avx512_bf16, neon). Errors: UNSUPPORTED when the named table does not exist here, with those that do. */
 cot_status cot_kernels_choose(const cot_kernels **kernels, const char *cap, cot_error *error);
 
 #endif

@@ -1,6 +1,8 @@
 #include "kernels/pack.h"
 
 #include <assert.h>
+#include <math.h>
+#include <stdbool.h>
 
 /* A panel is a matrix of 32-bit words, 32 to a line: a word is an fp32 element, or a pair of bf16 rows.
  * Columns go in by tiles of TILE rows: a cache line of a bf16 source, and a few kilobytes of panel, which the
@@ -12,9 +14,14 @@ int64_t cot_panel_elements(int64_t k)
     return COT_PANEL * (k + k % 2);
 }
 
+int64_t cot_panel_stride(cot_dtype type, int64_t k)
+{
+    return type == COT_I8 ? COT_SCALE_BYTES + (k + 3) / 4 * 4 * COT_PANEL : cot_panel_elements(k);
+}
+
 int64_t cot_packed_bytes(cot_dtype type, int64_t k, int64_t n)
 {
-    return cot_panels(n) * cot_panel_elements(k) * (int64_t)cot_dtype_bytes(type);
+    return cot_panels(n) * cot_panel_stride(type, k) * (int64_t)cot_dtype_bytes(type);
 }
 
 static inline void load_f32(float *restrict out, const unsigned char *source, cot_dtype type, int count)
@@ -60,17 +67,50 @@ static inline int load_words(uint32_t *words, cot_dtype type, const unsigned cha
 
 static inline uint32_t *panel_words(void *b, cot_dtype type, int64_t panel, int64_t k)
 {
-    return (uint32_t *)b + panel * cot_panel_elements(k) * (int64_t)cot_dtype_bytes(type) / 4;
+    return (uint32_t *)b + panel * cot_panel_stride(type, k) * (int64_t)cot_dtype_bytes(type) / 4;
 }
 
 static void zero_columns(void *b, cot_dtype type, int64_t k, int64_t n)
 {
     if (n % COT_PANEL == 0) return;
     uint32_t *panel = panel_words(b, type, n / COT_PANEL, k);
-    int64_t lines = cot_panel_elements(k) / COT_PANEL * (int64_t)cot_dtype_bytes(type) / 4,
+    int64_t lines = cot_panel_stride(type, k) / COT_PANEL * (int64_t)cot_dtype_bytes(type) / 4,
             used = n % COT_PANEL;
     for (int64_t line = 0; line < lines; line++)
         memset(panel + line * COT_PANEL + used, 0, (size_t)(COT_PANEL - used) * 4);
+}
+
+/* One column of an I8 panel from k elements; `out`: its first word of whole numbers. */
+static void quantise_column(float *scale, uint32_t *out, const unsigned char *in, cot_dtype type, int64_t k)
+{
+    const int64_t bytes = (int64_t)cot_dtype_bytes(type);
+    float most = 0;
+    for (int64_t k0 = 0; k0 < k; k0 += TILE) {
+        float wide[TILE];
+        int rows = k - k0 < TILE ? (int)(k - k0) : TILE;
+        load_f32(wide, in + k0 * bytes, type, rows);
+        for (int i = 0; i < rows; i++) most = fabsf(wide[i]) > most ? fabsf(wide[i]) : most;
+    }
+    const float factor = most > 0 ? 127 / most : 0;
+    const bool tiny = factor > 0x1p127f; // its reciprocal is none: such a column is zero
+    *scale = tiny ? 0 : most / 127;
+    for (int64_t k0 = 0; k0 < k; k0 += TILE) {
+        float wide[TILE] = {0};
+        int8_t whole[TILE];
+        load_f32(wide, in + k0 * bytes, type, k - k0 < TILE ? (int)(k - k0) : TILE);
+        for (int i = 0; i < TILE; i++) whole[i] = tiny ? 0 : (int8_t)rintf(wide[i] * factor);
+        for (int64_t i = 0; i < TILE && k0 + i < k; i += 4, out += COT_PANEL) memcpy(out, whole + i, 4);
+    }
+}
+
+static void quantise_columns(void *b, int64_t k, int64_t n0, int64_t count, const unsigned char *source,
+                             cot_dtype source_type, int64_t stride)
+{
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t *panel = panel_words(b, COT_I8, (n0 + i) / COT_PANEL, k) + (n0 + i) % COT_PANEL;
+        quantise_column((float *)(void *)panel, panel + COT_PANEL,
+                        source + i * stride * (int64_t)cot_dtype_bytes(source_type), source_type, k);
+    }
 }
 
 void cot_pack_columns(void *b, cot_dtype type, int64_t k, int64_t n, int64_t n0, int64_t count,
@@ -78,7 +118,8 @@ void cot_pack_columns(void *b, cot_dtype type, int64_t k, int64_t n, int64_t n0,
 {
     const int64_t source_bytes = (int64_t)cot_dtype_bytes(source_type), end = n0 + count;
     const int64_t tile_words = type == COT_F32 ? TILE : TILE / 2;
-    for (int64_t column = n0; column < end;) {
+    if (type == COT_I8) quantise_columns(b, k, n0, count, source, source_type, stride);
+    for (int64_t column = n0; column < end && type != COT_I8;) {
         int64_t panel = column / COT_PANEL, first = column % COT_PANEL;
         int64_t columns = COT_PANEL - first < end - column ? COT_PANEL - first : end - column;
         uint32_t *out = panel_words(b, type, panel, k) + first;
@@ -99,7 +140,7 @@ void cot_pack_columns(void *b, cot_dtype type, int64_t k, int64_t n, int64_t n0,
 void cot_pack_rows(void *b, cot_dtype type, int64_t k, int64_t n, int64_t k0, int64_t count,
                    const void *source, cot_dtype source_type, int64_t stride)
 {
-    assert(k0 % 2 == 0 && (count % 2 == 0 || k0 + count == k));
+    assert(type != COT_I8 && k0 % 2 == 0 && (count % 2 == 0 || k0 + count == k));
     const int64_t source_bytes = (int64_t)cot_dtype_bytes(source_type);
     for (int64_t row = 0; row < count; row += 2) {
         const unsigned char *in = (const unsigned char *)source + row * stride * source_bytes;

@@ -100,6 +100,7 @@ static void *work(void *argument)
     if (w->all->cancelled) return NULL;
     run_flops(w, w->all->code->f32_loop, &w->all->roof.f32_flops);
     run_flops(w, w->all->code->bf16_loop, &w->all->roof.bf16_flops);
+    run_flops(w, w->all->code->int8_loop, &w->all->roof.int8_ops);
     run_reads(w);
     return NULL;
 }

@@ -112,8 +112,8 @@ static cot_moe_options moe_of(const cot_runner_options *o, cot_fabric *fabric)
                              .threads = o->helpers,
                              .combine = o->combine,
                              .combine_type = o->payload,
-                             .expert = cot_expert_shape(c, o->type),
-                             .shared = cot_shared_shape(c, o->type),
+                             .expert = cot_expert_shape(c, cot_runner_precision(o)),
+                             .shared = cot_shared_shape(c, cot_runner_precision(o)),
                              .experts = c->gate.experts,
                              .top_k = c->gate.top_k,
                              .tokens = o->step_tokens};
@@ -141,7 +141,7 @@ static void list_blocks(cot_runner *r, int ranks, struct block block[BLOCKS])
 
 static void size_slots(cot_runner *r, int ranks)
 {
-    cot_ffn_shape expert = cot_expert_shape(r->c, r->o.type);
+    cot_ffn_shape expert = cot_expert_shape(r->c, cot_runner_precision(&r->o));
     r->slots = slots_a_layer(r->c, ranks);
     r->slot_bytes = cot_ffn_layout_of(&expert).bytes;
 }
@@ -220,7 +220,7 @@ static void record_experts(cot_runner *r, cot_load *load)
     for (int64_t l = 0; l < c->layers; l++) {
         if (!c->layer[l].moe) continue;
         for (int64_t e = begin; e < end; e++)
-            cot_expert_walk(c, r->o.type, l, e,
+            cot_expert_walk(c, cot_runner_precision(&r->o), l, e,
                             slots + (size_t)(moe_layer * r->slots + e - begin) * r->slot_bytes, load);
         moe_layer++;
     }

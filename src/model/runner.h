@@ -10,6 +10,7 @@ typedef struct cot_runner_options {
     const cot_checkpoint *checkpoint;
     const cot_whole_weights *whole;
     cot_dtype type;     // F32 or BF16: arithmetic and payload
+    bool quantised;     // routed and shared experts are int8 instead
     bool data_parallel; // attention on the sequences' home ranks, else heads split
     const cot_kernels *kernels;
     cot_pool *pool; // may be NULL
@@ -22,6 +23,11 @@ typedef struct cot_runner_options {
     int64_t sequences, pages; // rows of the page table; KV pages
     bool capture;             // routing of every step goes to rank 0
 } cot_runner_options;
+
+static inline cot_precision cot_runner_precision(const cot_runner_options *options)
+{
+    return (cot_precision){options->type, options->quantised};
+}
 
 /* What a rank counted since it was opened. */
 typedef struct cot_rank_stats {

@@ -2,9 +2,10 @@
 
 #include "kernels/pack.h"
 
-cot_ffn_shape cot_expert_shape(const cot_config *config, cot_dtype type)
+cot_ffn_shape cot_expert_shape(const cot_config *config, cot_precision precision)
 {
-    return (cot_ffn_shape){.type = type,
+    return (cot_ffn_shape){.type = precision.type,
+                           .quantised = precision.quantised,
                            .hidden = config->hidden,
                            .intermediate = config->moe_intermediate,
                            .biased = config->expert_bias,
@@ -12,9 +13,10 @@ cot_ffn_shape cot_expert_shape(const cot_config *config, cot_dtype type)
                            .alpha = config->swiglu_alpha};
 }
 
-cot_ffn_shape cot_shared_shape(const cot_config *config, cot_dtype type)
+cot_ffn_shape cot_shared_shape(const cot_config *config, cot_precision precision)
 {
-    return (cot_ffn_shape){.type = type,
+    return (cot_ffn_shape){.type = precision.type,
+                           .quantised = precision.quantised,
                            .hidden = config->hidden,
                            .intermediate = config->shared_intermediate,
                            .biased = config->ffn_bias};
@@ -71,14 +73,15 @@ static void network(const cot_ffn_shape *shape, cot_weight first, int64_t layer,
 {
     if (!to) return;
     cot_ffn_layout at = cot_ffn_layout_of(shape);
+    const cot_dtype type = cot_ffn_weight_type(shape);
     int64_t h = shape->hidden, i = shape->intermediate;
     cot_weight gate = first, up = first + 1, down = first + 2;
     cot_load_group(load);
-    cot_load_pack(load, (cot_piece){gate, layer, expert, 0, i, 0, h}, to + at.gate, shape->type, i, 0);
+    cot_load_pack(load, (cot_piece){gate, layer, expert, 0, i, 0, h}, to + at.gate, type, i, 0);
     cot_load_group(load);
-    cot_load_pack(load, (cot_piece){up, layer, expert, 0, i, 0, h}, to + at.up, shape->type, i, 0);
+    cot_load_pack(load, (cot_piece){up, layer, expert, 0, i, 0, h}, to + at.up, type, i, 0);
     cot_load_group(load);
-    cot_load_pack(load, (cot_piece){down, layer, expert, 0, h, 0, i}, to + at.down, shape->type, h, 0);
+    cot_load_pack(load, (cot_piece){down, layer, expert, 0, h, 0, i}, to + at.down, type, h, 0);
     if (!shape->biased) return;
     cot_load_read(load, (cot_piece){first + 3, layer, expert, 0, 1, 0, i},
                   (float *)(void *)(to + at.gate_bias));
@@ -88,10 +91,10 @@ static void network(const cot_ffn_shape *shape, cot_weight first, int64_t layer,
                   (float *)(void *)(to + at.down_bias));
 }
 
-void cot_expert_walk(const cot_config *config, cot_dtype type, int64_t layer, int64_t expert, uint8_t *slot,
-                     cot_load *load)
+void cot_expert_walk(const cot_config *config, cot_precision precision, int64_t layer, int64_t expert,
+                     uint8_t *slot, cot_load *load)
 {
-    cot_ffn_shape shape = cot_expert_shape(config, type);
+    cot_ffn_shape shape = cot_expert_shape(config, precision);
     network(&shape, COT_WEIGHT_EXPERT_GATE, layer, expert, slot, load);
 }
 
@@ -199,23 +202,24 @@ void cot_attention_weights_walk(cot_attention_weights *attention, const cot_conf
     }
 }
 
-static void walk_moe(cot_layer_weights *w, const cot_config *c, int64_t l, cot_dtype type, cot_arena *arena,
-                     cot_load *load)
+static void walk_moe(cot_layer_weights *w, const cot_config *c, int64_t l, cot_precision precision,
+                     cot_arena *arena, cot_load *load)
 {
     w->gate = c->gate;
     w->gate.weight = matrix(arena, load, COT_WEIGHT_GATE, l, 0, c->gate.experts, 0, c->hidden, COT_F32);
     if (c->gate_bias) w->gate.bias = vector(arena, load, COT_WEIGHT_GATE_BIAS, l, 0, c->gate.experts);
     if (c->gate_correction)
         w->gate.correction = vector(arena, load, COT_WEIGHT_GATE_CORRECTION, l, 0, c->gate.experts);
-    cot_ffn_shape shared = cot_shared_shape(c, type);
+    cot_ffn_shape shared = cot_shared_shape(c, precision);
     if (!shared.intermediate) return;
     w->shared = whole_network(&shared, COT_WEIGHT_SHARED_GATE, l, arena, load);
     if (c->shared_gated) w->shared_mix = vector(arena, load, COT_WEIGHT_SHARED_MIX, l, 0, c->hidden);
 }
 
-void cot_whole_weights_walk(cot_whole_weights *weights, const cot_config *config, cot_dtype type,
+void cot_whole_weights_walk(cot_whole_weights *weights, const cot_config *config, cot_precision precision,
                             bool attention, cot_arena *arena, cot_load *load)
 {
+    const cot_dtype type = precision.type;
     cot_ffn_shape dense = cot_dense_shape(config, type);
     for (int64_t l = 0; l < config->layers; l++) {
         cot_layer_weights *w = &weights->layers[l];
@@ -225,7 +229,7 @@ void cot_whole_weights_walk(cot_whole_weights *weights, const cot_config *config
         if (config->output_bias)
             w->output_bias = vector(arena, load, COT_WEIGHT_O_BIAS, l, 0, config->hidden);
         if (config->layer[l].moe)
-            walk_moe(w, config, l, type, arena, load);
+            walk_moe(w, config, l, precision, arena, load);
         else
             w->dense = whole_network(&dense, COT_WEIGHT_DENSE_GATE, l, arena, load);
     }

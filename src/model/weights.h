@@ -5,6 +5,12 @@
 #include "model/load.h"
 #include "moe/moe.h"
 
+/* Arithmetic: of everything but the gate, which is fp32; quantised: of routed and shared experts in int8 instead. */
+typedef struct cot_precision {
+    cot_dtype type; // F32 or BF16: also payload
+    bool quantised;
+} cot_precision;
+
 /* One layer's attention for a range of query heads and the KV heads they read. With q-heads h, head width d,
  * MLA ranks r:
  *
@@ -44,8 +50,8 @@ typedef struct cot_whole_weights {
 } cot_whole_weights;
 
 /* How networks look at this precision. intermediate is 0 where the model has none of that kind. */
-cot_ffn_shape cot_expert_shape(const cot_config *config, cot_dtype type);
-cot_ffn_shape cot_shared_shape(const cot_config *config, cot_dtype type);
+cot_ffn_shape cot_expert_shape(const cot_config *config, cot_precision precision);
+cot_ffn_shape cot_shared_shape(const cot_config *config, cot_precision precision);
 cot_ffn_shape cot_dense_shape(const cot_config *config, cot_dtype type);
 
 /* The heads of one rank of P, and the KV heads they read (none on a rank without query heads). */
@@ -53,13 +59,13 @@ void cot_attention_heads(cot_attention_weights *weights, const cot_config *confi
 
 /* Each walks its weights: takes memory from the arena and records what to load into it (an arena that
  * measures only adds up). The structures and names of the layout are the same in both passes. */
-void cot_whole_weights_walk(cot_whole_weights *weights, const cot_config *config, cot_dtype type,
+void cot_whole_weights_walk(cot_whole_weights *weights, const cot_config *config, cot_precision precision,
                             bool attention, cot_arena *arena, cot_load *load);
 /* attention [L], whose head ranges are set; */
 void cot_attention_weights_walk(cot_attention_weights *attention, const cot_config *config, cot_dtype type,
                                 cot_arena *arena, cot_load *load);
 /* One expert into its slot. */
-void cot_expert_walk(const cot_config *config, cot_dtype type, int64_t layer, int64_t expert, uint8_t *slot,
-                     cot_load *load);
+void cot_expert_walk(const cot_config *config, cot_precision precision, int64_t layer, int64_t expert,
+                     uint8_t *slot, cot_load *load);
 
 #endif

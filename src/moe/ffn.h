@@ -13,7 +13,8 @@ typedef enum cot_ffn_activation {
 
 /* y = W_down act(W_gate x + b_gate, W_up x + b_up) + b_down */
 typedef struct cot_ffn_shape {
-    cot_dtype type; // F32 or BF16: weights, rows and activations
+    cot_dtype type; // F32 or BF16: rows, activations and, unless quantised, weights
+    bool quantised; // weights are int8, a scale a column; rows are rounded within the products (kernels.h)
     cot_ffn_activation activation;
     int64_t hidden, intermediate; // H, I
     bool biased;
@@ -23,6 +24,12 @@ typedef struct cot_ffn_shape {
 static inline bool cot_ffn_is_gated(const cot_ffn_shape *shape)
 {
     return shape->activation == COT_FFN_SWIGLU;
+}
+
+/* What weights are packed as. */
+static inline cot_dtype cot_ffn_weight_type(const cot_ffn_shape *shape)
+{
+    return shape->quantised ? COT_I8 : shape->type;
 }
 
 /* One network's weights in one block of memory: packed (kernels/pack.h) gate [H][I] and up [H][I], each of whole

@@ -38,7 +38,7 @@ static int64_t columns_of(const cot_ffn_shape *shape, int64_t rows, int64_t row_
                           int64_t matrices, int64_t tasks)
 {
     double multiply = 2.0 * (double)(rows * k * matrices) / flops_per_ns,
-           read = (double)(k * matrices) * (double)cot_dtype_bytes(shape->type) / bytes_per_ns;
+           read = (double)(k * matrices) * (double)cot_dtype_bytes(cot_ffn_weight_type(shape)) / bytes_per_ns;
     double worth = task_ns / (multiply > read ? multiply : read);
     int64_t panels = cot_panels(n), wanted = worth < (double)n ? (int64_t)worth / COT_PANEL : panels;
     if (rows > FEW_ROWS) wanted = most(wanted, WIDE / COT_PANEL / matrices);

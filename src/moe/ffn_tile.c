@@ -18,36 +18,39 @@ cot_ffn_layout cot_ffn_layout_of(const cot_ffn_shape *shape)
 {
     const int64_t hidden = shape->hidden, width = shape->intermediate;
     const bool gated = cot_ffn_is_gated(shape), biased = shape->biased;
-    const size_t up = (size_t)cot_packed_bytes(shape->type, hidden, width);
+    const cot_dtype type = cot_ffn_weight_type(shape);
+    const size_t up = (size_t)cot_packed_bytes(type, hidden, width);
     cot_ffn_layout l = {0};
     l.gate = take(&l.bytes, gated ? up : 0);
     l.up = take(&l.bytes, up);
-    l.down = take(&l.bytes, (size_t)cot_packed_bytes(shape->type, width, hidden));
+    l.down = take(&l.bytes, (size_t)cot_packed_bytes(type, width, hidden));
     l.gate_bias = take(&l.bytes, gated && biased ? (size_t)width * sizeof(float) : 0);
     l.up_bias = take(&l.bytes, biased ? (size_t)width * sizeof(float) : 0);
     l.down_bias = take(&l.bytes, biased ? (size_t)hidden * sizeof(float) : 0);
     return l;
 }
 
-/* Columns c0 .. c1-1 of one product, C a block of its own. */
-static void multiply(const cot_kernels *kernels, const cot_gemm *whole, const uint8_t *b, int64_t c0,
-                     int64_t c1, float *c)
-{
-    cot_gemm g = *whole;
-    g.n = c1 - c0;
-    g.b = b + c0 / COT_PANEL * g.b_panel_stride * (int64_t)cot_dtype_bytes(g.type);
-    g.c = c;
-    kernels->gemm(&g, 0, g.m, 0, cot_panels(g.n));
-}
-
-static int64_t padded(int64_t columns)
-{
-    return cot_panels(columns) * COT_PANEL;
-}
-
 int64_t cot_ffn_tile_floats(const cot_ffn_shape *shape, int64_t rows, int64_t columns)
 {
-    return rows * padded(columns) * (cot_ffn_is_gated(shape) ? 2 : 1);
+    return rows * cot_panels(columns) * COT_PANEL * (cot_ffn_is_gated(shape) ? 2 : 1);
+}
+
+/* Columns of a product from c0 on; C is a block of its own, its first column that of c0. */
+static cot_gemm product(const cot_ffn_shape *shape, const uint8_t *b, int64_t k, int64_t m, int64_t c0)
+{
+    const cot_dtype type = cot_ffn_weight_type(shape);
+    const int64_t stride = cot_panel_stride(type, k);
+    return (cot_gemm){.type = shape->type,
+                      .quantised = shape->quantised,
+                      .m = m,
+                      .k = k,
+                      .b = b + c0 / COT_PANEL * stride * (int64_t)cot_dtype_bytes(type),
+                      .b_panel_stride = stride};
+}
+
+static const float *floats_at(const uint8_t *weights, size_t at, int64_t column)
+{
+    return (const float *)(const void *)(weights + at) + column;
 }
 
 static void activate(const cot_kernels *kernels, const cot_ffn_shape *shape, void *out, const float *gate,
@@ -68,30 +71,32 @@ void cot_ffn_up_tile(const cot_kernels *kernels, const cot_ffn_shape *shape, con
                      void *act, int64_t act_stride, float *scratch)
 {
     const cot_ffn_layout at = cot_ffn_layout_of(shape);
-    const int64_t columns = c1 - c0, stride = padded(columns);
-    const cot_gemm g = {.type = shape->type,
-                        .m = m,
-                        .k = shape->hidden,
-                        .a = x,
-                        .a_stride = x_stride,
-                        .a_rows = rows,
-                        .b_panel_stride = cot_panel_elements(shape->hidden),
-                        .c_stride = stride};
     const bool gated = cot_ffn_is_gated(shape);
-    float *up = scratch, *gate = scratch + m * stride;
-    if (gated) multiply(kernels, &g, weights + at.gate, c0, c1, gate);
-    multiply(kernels, &g, weights + at.up, c0, c1, up);
-    for (int64_t i = 0; i < m; i++) {
-        float *u = up + i * stride, *v = gated ? gate + i * stride : NULL;
-        if (shape->biased) {
-            kernels->add(u, (const float *)(const void *)(weights + at.up_bias) + c0, COT_F32, columns);
-            if (v)
-                kernels->add(v, (const float *)(const void *)(weights + at.gate_bias) + c0, COT_F32, columns);
+    const int64_t panels = cot_panels(c1 - c0), of_each = gated ? 2 : 1,
+                  stride = of_each * panels * COT_PANEL;
+    cot_gemm g = product(shape, weights + (gated ? at.gate : at.up), shape->hidden, m, c0);
+    g.n = stride; // whole panels, of gate and up in turn: the scratch has room
+    g.a = x;
+    g.a_stride = x_stride;
+    g.a_rows = rows;
+    g.c = scratch;
+    g.c_stride = stride;
+    if (gated)
+        g.b_pair_stride = (int64_t)(at.up - at.gate) / (int64_t)cot_dtype_bytes(cot_ffn_weight_type(shape));
+    kernels->gemm(&g, 0, m, 0, of_each * panels);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t p = 0; p < panels; p++) {
+            const int64_t column = c0 + p * COT_PANEL, n = c1 - column < COT_PANEL ? c1 - column : COT_PANEL;
+            float *gate = scratch + i * stride + of_each * p * COT_PANEL,
+                  *up = gated ? gate + COT_PANEL : gate;
+            if (shape->biased) {
+                if (gated) kernels->add(gate, floats_at(weights, at.gate_bias, column), COT_F32, n);
+                kernels->add(up, floats_at(weights, at.up_bias, column), COT_F32, n);
+            }
+            activate(kernels, shape,
+                     (uint8_t *)act + (size_t)(i * act_stride + column) * cot_dtype_bytes(shape->type), gate,
+                     up, n);
         }
-        activate(kernels, shape,
-                 (uint8_t *)act + (size_t)(i * act_stride + c0) * cot_dtype_bytes(shape->type), v, u,
-                 columns);
-    }
 }
 
 void cot_ffn_down_tile(const cot_kernels *kernels, const cot_ffn_shape *shape, const uint8_t *weights,
@@ -99,15 +104,14 @@ void cot_ffn_down_tile(const cot_kernels *kernels, const cot_ffn_shape *shape, c
                        int64_t y_stride)
 {
     const cot_ffn_layout at = cot_ffn_layout_of(shape);
-    const cot_gemm g = {.type = shape->type,
-                        .m = m,
-                        .k = shape->intermediate,
-                        .a = act,
-                        .a_stride = act_stride,
-                        .b_panel_stride = cot_panel_elements(shape->intermediate),
-                        .c_stride = y_stride};
-    multiply(kernels, &g, weights + at.down, c0, c1, y + c0);
+    cot_gemm g = product(shape, weights + at.down, shape->intermediate, m, c0);
+    g.n = c1 - c0;
+    g.a = act;
+    g.a_stride = act_stride;
+    g.c = y + c0;
+    g.c_stride = y_stride;
+    kernels->gemm(&g, 0, m, 0, cot_panels(g.n));
     if (!shape->biased) return;
-    const float *bias = (const float *)(const void *)(weights + at.down_bias) + c0;
-    for (int64_t i = 0; i < m; i++) kernels->add(y + i * y_stride + c0, bias, COT_F32, c1 - c0);
+    for (int64_t i = 0; i < m; i++)
+        kernels->add(y + i * y_stride + c0, floats_at(weights, at.down_bias, c0), COT_F32, c1 - c0);
 }

@@ -84,15 +84,17 @@ static void losses(void **state)
     static const int ranks[] = {1, 2, 3, 4, 8};
     const char *all = getenv("COT_LONG");
     if (!all || strcmp(all, "1") != 0) {
-        printf("two of twenty settings; COT_LONG=1 runs them all\n");
+        printf("three of thirty settings; COT_LONG=1 runs them all\n");
         check_losses("fp32", "tp", 1, 0.005);
         check_losses("bf16", "dp", 3, 0.02);
+        check_losses("int8", "tp", 2, 0.005);
         return;
     }
     for (size_t r = 0; r < sizeof ranks / sizeof *ranks; r++)
         for (int dp = 0; dp < 2; dp++) {
             check_losses("fp32", dp ? "dp" : "tp", ranks[r], 0.005);
             check_losses("bf16", dp ? "dp" : "tp", ranks[r], 0.02);
+            check_losses("int8", dp ? "dp" : "tp", ranks[r], 0.005);
         }
 }
 

@@ -126,6 +126,7 @@ static inline double error_of(double value, double exact, double scale)
 static inline const cot_kernels *table_of(cot_isa isa)
 {
     return isa == COT_ISA_AVX512        ? &cot_isa_avx512.kernels
+           : isa == COT_ISA_AVX512_VNNI ? &cot_isa_avx512_vnni.kernels
            : isa == COT_ISA_AVX512_BF16 ? &cot_isa_avx512_bf16.kernels
                                         : NULL;
 }

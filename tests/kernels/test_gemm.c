@@ -181,6 +181,27 @@ static void nan_and_infinity_propagate(const cot_kernels *kernels, cot_dtype typ
     drop(&p);
 }
 
+/* Two matrices in turn: the bits of either alone. */
+static void pairs(const cot_kernels *kernels, cot_dtype type)
+{
+    int64_t m = random_between(1, 20), k = random_between(1, 300), panels = random_between(1, 4);
+    problem both = make(type, m, 2 * panels * 32, k, false, true);
+    cot_gemm g = both.g;
+    int64_t stride = g.b_panel_stride;
+    g.b_pair_stride = panels * stride; // the first half of the panels, then the second
+    kernels->gemm(&g, 0, m, 0, 2 * panels);
+    float *in_turn = malloc((size_t)(m * g.c_stride) * 4);
+    memcpy(in_turn, g.c, (size_t)(m * g.c_stride) * 4);
+    kernels->gemm(&both.g, 0, m, 0, 2 * panels);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t p = 0; p < 2 * panels; p++)
+            CHECK(memcmp(in_turn + i * g.c_stride + p * 32,
+                         both.g.c + i * g.c_stride + (p / 2 + p % 2 * panels) * 32, 32 * 4) == 0,
+                  "%s %s m %lld k %lld", kernels->name, cot_dtype_name(type), (long long)m, (long long)k);
+    free(in_turn);
+    drop(&both);
+}
+
 static void no_terms(const cot_kernels *kernels)
 {
     problem p = make(COT_F32, 5, 33, 1, false, true);
@@ -204,6 +225,7 @@ int main(int argc, char **argv)
         no_terms(kernels);
         for (int t = 0; t < 2; t++) {
             nan_and_infinity_propagate(kernels, types[t]);
+            for (int i = 0; i < 20; i++) pairs(kernels, types[t]);
             for (int64_t m = 1; m <= 30; m++) // every height of a tile
                 all_of(kernels, types[t], m, random_between(1, 140), random_between(1, 70));
             for (int i = 0; i < 40; i++)

@@ -15,6 +15,7 @@ int main(void)
     CHECK(roof.buffer_bytes == BYTES, "%zu bytes", roof.buffer_bytes);
     CHECK(roof.f32_flops > 1e7 && roof.f32_flops < 1e14, "%g", roof.f32_flops);
     CHECK(roof.bf16_flops > 1e7 && roof.bf16_flops < 1e15, "%g", roof.bf16_flops);
+    CHECK(roof.int8_ops > 1e7 && roof.int8_ops < 1e15, "%g", roof.int8_ops);
     CHECK(roof.read_bytes_per_second > 1e7 && roof.read_bytes_per_second < 1e14, "%g",
           roof.read_bytes_per_second);
     const cot_roof before = roof;

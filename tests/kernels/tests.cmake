@@ -10,11 +10,12 @@ elseif(NOT SIMDE_INCLUDE)
 endif()
 
 add_library(kernels_emulated OBJECT ${PROJECT_SOURCE_DIR}/src/kernels/x86/avx512.c
+                                    ${PROJECT_SOURCE_DIR}/src/kernels/x86/avx512_vnni.c
                                     ${PROJECT_SOURCE_DIR}/src/kernels/x86/avx512_bf16.c)
 target_include_directories(kernels_emulated PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
 target_include_directories(kernels_emulated SYSTEM BEFORE PRIVATE ${CMAKE_CURRENT_LIST_DIR}/emulated)
 target_compile_options(kernels_emulated PRIVATE -mavx2 -mfma -mf16c -O3 -Wno-psabi)
-foreach(name gemm matmul rows softmax)
+foreach(name gemm matmul quantised rows softmax)
   add_executable(kernels_emulated_${name} ${CMAKE_CURRENT_LIST_DIR}/test_${name}.c $<TARGET_OBJECTS:kernels_emulated>)
   target_include_directories(kernels_emulated_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_compile_definitions(kernels_emulated_${name} PRIVATE COT_TEST_EMULATED)

@@ -207,10 +207,11 @@ struct oracle_ffn {
 };
 
 /* A matrix of n rows of k, drawn, packed to `to`. */
-static inline float *oracle_matrix(uint8_t *to, cot_dtype type, int64_t k, int64_t n, struct draw *draw)
+static inline float *oracle_matrix(uint8_t *to, const cot_ffn_shape *shape, int64_t k, int64_t n,
+                                   struct draw *draw)
 {
-    float *plain = draw_typed(draw, n * k, 3 / sqrt((double)k), type);
-    cot_pack_columns(to, type, k, n, 0, n, plain, COT_F32, k);
+    float *plain = draw_typed(draw, n * k, 3 / sqrt((double)k), shape->type);
+    cot_pack_columns(to, cot_ffn_weight_type(shape), k, n, 0, n, plain, COT_F32, k);
     return plain;
 }
 
@@ -230,9 +231,9 @@ static inline struct oracle_ffn oracle_ffn_new(const cot_ffn_shape *shape, struc
     assert_int_equal((at.gate | at.up | at.down | at.gate_bias | at.up_bias | at.down_bias | at.bytes) % 64,
                      0);
     o.packed = poisoned(at.bytes);
-    if (gated) o.gate = oracle_matrix(o.packed + at.gate, shape->type, hidden, width, draw);
-    o.up = oracle_matrix(o.packed + at.up, shape->type, hidden, width, draw);
-    o.down = oracle_matrix(o.packed + at.down, shape->type, width, hidden, draw);
+    if (gated) o.gate = oracle_matrix(o.packed + at.gate, shape, hidden, width, draw);
+    o.up = oracle_matrix(o.packed + at.up, shape, hidden, width, draw);
+    o.down = oracle_matrix(o.packed + at.down, shape, width, hidden, draw);
     if (!shape->biased) return o;
     if (gated) o.gate_bias = oracle_bias(o.packed + at.gate_bias, width, draw);
     o.up_bias = oracle_bias(o.packed + at.up_bias, width, draw);

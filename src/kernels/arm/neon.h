@@ -108,4 +108,42 @@ static inline void v_store_pairs(float *p, vec first, vec second)
     vst2q_f32(p, (float32x4x2_t){{first, second}});
 }
 
+/* Vectors of whole numbers: words of int32, of pairs of int16, of four int8. */
+typedef int32x4_t ivec;
+static inline ivec i_zero(void)
+{
+    return vdupq_n_s32(0);
+}
+static inline ivec i_set(int32_t word)
+{
+    return vdupq_n_s32(word);
+}
+static inline ivec i_load(const void *p)
+{
+    return vreinterpretq_s32_s8(vld1q_s8(p));
+}
+static inline void i_store(void *p, ivec x)
+{
+    vst1q_s8(p, vreinterpretq_s8_s32(x));
+}
+static inline vec i_to_f32(ivec x)
+{
+    return vcvtq_f32_s32(x);
+}
+/* Of a word's four bytes the first and third, and the second and fourth, as pairs. */
+static inline ivec i_even(ivec four)
+{
+    return vreinterpretq_s32_s16(vshrq_n_s16(vshlq_n_s16(vreinterpretq_s16_s32(four), 8), 8));
+}
+static inline ivec i_odd(ivec four)
+{
+    return vreinterpretq_s32_s16(vshrq_n_s16(vreinterpretq_s16_s32(four), 8));
+}
+static inline ivec i_pair_dot(ivec a, ivec b, ivec sum)
+{
+    const int16x8_t x = vreinterpretq_s16_s32(a), y = vreinterpretq_s16_s32(b);
+    const int32x4_t low = vmull_s16(vget_low_s16(x), vget_low_s16(y)), high = vmull_high_s16(x, y);
+    return vaddq_s32(sum, vpaddq_s32(low, high));
+}
+
 #endif

@@ -4,6 +4,7 @@
 #include "kernels/pack.h"
 
 #include <math.h>
+#include <string.h>
 
 static float element(const void *x, cot_dtype type, int64_t i)
 {
@@ -20,12 +21,52 @@ static void put(void *out, cot_dtype type, int64_t i, float value)
         ((uint16_t *)out)[i] = cot_f32_to_bf16(value);
 }
 
+static int64_t panel_at(const cot_gemm *g, int64_t panel)
+{
+    return g->b_pair_stride ? panel / 2 * g->b_panel_stride + panel % 2 * g->b_pair_stride
+                            : panel * g->b_panel_stride;
+}
+
 static float packed(const cot_gemm *g, int64_t k, int64_t n)
 {
-    int64_t panel = n / COT_PANEL * g->b_panel_stride, column = n % COT_PANEL;
+    int64_t panel = panel_at(g, n / COT_PANEL), column = n % COT_PANEL;
     return element(
         g->b, g->type,
         panel + (g->type == COT_F32 ? k * COT_PANEL + column : k / 2 * 2 * COT_PANEL + column * 2 + k % 2));
+}
+
+/* The factor that makes the greatest of `count` values 127, or 0 where there is none (all are too small), and what
+ * one then stands for; NaN where a value is not finite. */
+static float factor_of(float *scale, const void *x, cot_dtype type, int64_t at, int64_t count)
+{
+    float most = 0;
+    for (int64_t i = 0; i < count; i++) {
+        float size = fabsf(element(x, type, at + i));
+        if (!isfinite(size)) return *scale = NAN;
+        if (size > most) most = size;
+    }
+    float factor = most > 0 ? 127 / most : 0;
+    if (factor > 0x1p127f) factor = 0;
+    *scale = factor > 0 ? most / 127 : 0;
+    return factor;
+}
+
+static void quantised_gemm(const cot_gemm *g, int64_t m, int64_t n)
+{
+    const int8_t *panel = (const int8_t *)g->b + panel_at(g, n / COT_PANEL);
+    float *c = g->c + m * g->c_stride + n, column_scale, scale;
+    memcpy(&column_scale, panel + n % COT_PANEL * 4, 4);
+    if (!g->accumulate) *c = 0;
+    int64_t row = (g->a_rows ? g->a_rows[m] : m) * g->a_stride;
+    for (int64_t k0 = 0; k0 < g->k; k0 += COT_QUANT_K) {
+        int64_t k1 = g->k - k0 < COT_QUANT_K ? g->k : k0 + COT_QUANT_K;
+        float factor = factor_of(&scale, g->a, g->type, row + k0, k1 - k0);
+        int32_t sum = 0;
+        for (int64_t k = k0; k < k1 && !isnan(factor); k++)
+            sum += (int32_t)rintf(element(g->a, g->type, row + k) * factor) *
+                   panel[COT_SCALE_BYTES + k / 4 * 4 * COT_PANEL + n % COT_PANEL * 4 + k % 4];
+        *c = fmaf((float)sum, scale * column_scale, *c);
+    }
 }
 
 static void gemm(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_t p1)
@@ -34,6 +75,10 @@ static void gemm(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_t 
     for (int64_t m = m0; m < m1; m++) {
         int64_t row = (g->a_rows ? g->a_rows[m] : m) * g->a_stride;
         for (int64_t n = p0 * COT_PANEL; n < n1; n++) {
+            if (g->quantised) {
+                quantised_gemm(g, m, n);
+                continue;
+            }
             float *c = g->c + m * g->c_stride + n, sum = g->accumulate ? *c : 0;
             for (int64_t k = 0; k < g->k; k++)
                 sum = fmaf(element(g->a, g->type, row + k), packed(g, k, n), sum);
@@ -131,6 +176,18 @@ static double loop(int64_t rounds)
     return 16 * (double)rounds;
 }
 
+/* The same of whole numbers. */
+static double whole_loop(int64_t rounds)
+{
+    volatile uint32_t seed = 3;
+    uint32_t x[8], factor = seed, offset = seed + 2;
+    for (int i = 0; i < 8; i++) x[i] = seed;
+    for (int64_t r = 0; r < rounds; r++)
+        for (int i = 0; i < 8; i++) x[i] = x[i] * factor + offset;
+    for (int i = 0; i < 8; i++) seed = x[i];
+    return 16 * (double)rounds;
+}
+
 static float read_loop(const void *data, size_t bytes)
 {
     const float *x = data;
@@ -159,5 +216,6 @@ const cot_isa_code cot_isa_ref = {
                 .to_f32 = to_f32},
     .f32_loop = loop,
     .bf16_loop = loop,
+    .int8_loop = whole_loop,
     .read_loop = read_loop,
 };

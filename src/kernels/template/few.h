@@ -2,23 +2,6 @@
  * panel in one or two tiles; where there are several they take turns every NEAR_K rows of B, which the first cache
  * keeps for the next tile, and each asks for its share of the NEAR_K rows that come then: memory never waits for the
  * multiply-adds. A single tile asks for what comes NEAR_BYTES further on. Included by gemm.h. */
-enum {
-    FEW_ROWS = 8, // up to here
-    FEW_K = 2048, // of one layout of A
-    FEW_STRIDE = FEW_K + 16,
-    NEAR_K = 128,
-    NEAR_BYTES = 768,
-    STEP_BYTES = COT_PANEL * 4 // of a panel: a row of floats, a pair of bf16
-};
-
-/* One step's fetching: of a panel's lines both for a tile over whole panels, else one. */
-INLINE void fetch(int vectors, const char *next, int64_t panel_bytes)
-{
-#pragma GCC unroll 16
-    for (int byte = 0; byte < vectors * LANES * 4; byte += LINE)
-        __builtin_prefetch(next + byte / STEP_BYTES * panel_bytes + byte % STEP_BYTES, 0, 2);
-}
-
 INLINE void few_f32(int rows, int vectors, const struct tile *t)
 {
     const float *a = t->a, *b = t->b;
@@ -65,13 +48,23 @@ INLINE void few_bf16(int rows, int vectors, const struct tile *t)
     {                                                                                                        \
         few_bf16(rows, vectors, t);                                                                          \
     }
+#define DEFINE_FEW_I8(rows, vectors)                                                                         \
+    static void few_i8_##rows##_##vectors(const struct tile *t)                                              \
+    {                                                                                                        \
+        few_i8(rows, vectors, t);                                                                            \
+    }
+#define FEW_I8(rows, vectors) [rows] = few_i8_##rows##_##vectors,
 #define FEW_F32(rows, vectors) [rows] = few_f32_##rows##_##vectors,
 #define FEW_BF16(rows, vectors) [rows] = few_bf16_##rows##_##vectors,
 SHORT(DEFINE_FEW)
+SHORT(DEFINE_FEW_I8)
 WIDE(DEFINE_FEW)
+WIDE(DEFINE_FEW_I8)
 
-static tile_function *const short_tiles[2][SHORT_ROWS + 1] = {{SHORT(FEW_F32)}, {SHORT(FEW_BF16)}};
-static tile_function *const wide_tiles[2][WIDE_ROWS + 1] = {{WIDE(FEW_F32)}, {WIDE(FEW_BF16)}};
+static tile_function *const short_tiles[KINDS][SHORT_ROWS + 1] = {
+    {SHORT(FEW_F32)}, {SHORT(FEW_BF16)}, {SHORT(FEW_I8)}};
+static tile_function *const wide_tiles[KINDS][WIDE_ROWS + 1] = {
+    {WIDE(FEW_F32)}, {WIDE(FEW_BF16)}, {WIDE(FEW_I8)}};
 
 #define FEW_VECTORS(rows, vectors) [rows] = (vectors),
 static const int short_vectors[SHORT_ROWS + 1] = {SHORT(FEW_VECTORS)};
@@ -85,31 +78,44 @@ static int64_t few_passes(int64_t rows, int64_t cuts)
     return passes;
 }
 
+/* The tile of the block's rows from r on and of columns from `column` on, rows k .. k+count-1 of its range. */
+static struct tile few_tile(const struct block *block, int64_t r, int64_t column, int64_t k, int64_t count)
+{
+    const cot_gemm *g = block->g;
+    const char *b = strip_at(g, column, block->k0 + k);
+    struct tile tile = {.a = block->a + r * FEW_STRIDE + words_of(g, k),
+                        .b = b,
+                        .b_panel_stride = panel_step(g),
+                        .next = b + NEAR_BYTES,
+                        .next_step = STEP_BYTES,
+                        .k = g->quantised ? (count + 3) / 4 : count,
+                        .c = g->c + (block->m0 + r) * g->c_stride + column,
+                        .c_stride = g->c_stride,
+                        .accumulate = block->accumulate || k};
+    tile.row_scales = block->scales + r * SCALES + k / COT_QUANT_K;
+    tile.column_scales = column_scales(g, column);
+    return tile;
+}
+
 /* All rows of the block by rows k .. k+count-1 of a panel of its range. */
 static void run_near(const struct block *block, int64_t panel, int64_t k, int64_t count, int64_t cuts,
                      int64_t passes)
 {
     const cot_gemm *g = block->g;
-    const int type = g->type != COT_F32, bytes = type ? 2 : 4;
-    const char *b = strip_at(g, panel * COT_PANEL, block->k0 + k);
-    const int64_t next_step = STEP_BYTES / passes, chunk_bytes = NEAR_K * COT_PANEL * bytes;
-    const char *next = passes > 1 ? b + chunk_bytes : b + NEAR_BYTES;
+    const int64_t near_bytes = (g->quantised ? COT_QUANT_K : NEAR_K) * COT_PANEL * b_bytes(g);
+    const char *next = strip_at(g, panel * COT_PANEL, block->k0 + k) + near_bytes;
     for (int64_t t = 0; t < cuts; t++) {
         const int64_t r = block->rows * t / cuts, height = block->rows * (t + 1) / cuts - r;
         const int64_t width = short_vectors[height] * LANES;
-        for (int64_t column = 0; column < COT_PANEL; column += width, next += chunk_bytes / passes) {
-            const int64_t here = panel * COT_PANEL + column;
-            if (here >= g->n) break;
-            const struct tile tile = {.a = block->a + r * FEW_STRIDE + words_of(g, k),
-                                      .b = b + column * 4,
-                                      .b_panel_stride = g->b_panel_stride,
-                                      .next = next,
-                                      .next_step = next_step,
-                                      .k = count,
-                                      .c = g->c + (block->m0 + r) * g->c_stride + here,
-                                      .c_stride = g->c_stride,
-                                      .accumulate = block->accumulate || k};
-            run_tile(short_tiles[type][height], &tile, height, width, g->n - here);
+        for (int64_t i = 0; i < COT_PANEL; i += width, next += near_bytes / passes) {
+            const int64_t column = panel * COT_PANEL + i;
+            if (column >= g->n) break;
+            struct tile tile = few_tile(block, r, column, k, count);
+            if (passes > 1) {
+                tile.next = next;
+                tile.next_step = STEP_BYTES / passes;
+            }
+            run_tile(short_tiles[kind_of(g)][height], &tile, height, width, g->n - column);
         }
     }
 }
@@ -117,7 +123,7 @@ static void run_near(const struct block *block, int64_t panel, int64_t k, int64_
 static void run_few_panel(const struct block *block, int64_t panel)
 {
     const int64_t cuts = (block->rows + SHORT_ROWS - 1) / SHORT_ROWS, passes = few_passes(block->rows, cuts);
-    const int64_t step = passes == 1 ? FEW_K : NEAR_K;
+    const int64_t step = block->g->quantised ? COT_QUANT_K : passes == 1 ? FEW_K : NEAR_K;
     int64_t k = 0;
     do { // also where there are none: C is set
         run_near(block, panel, k, block->k - k < step ? block->k - k : step, cuts, passes);
@@ -128,18 +134,14 @@ static void run_few_panel(const struct block *block, int64_t panel)
 static void run_wide(const struct block *block, int64_t panel)
 {
     const cot_gemm *g = block->g;
-    const char *b = strip_at(g, panel * COT_PANEL, block->k0);
-    const struct tile tile = {.a = block->a,
-                              .b = b,
-                              .b_panel_stride = g->b_panel_stride,
-                              .next = b + NEAR_BYTES,
-                              .next_step = STEP_BYTES,
-                              .k = block->k,
-                              .c = g->c + block->m0 * g->c_stride + panel * COT_PANEL,
-                              .c_stride = g->c_stride,
-                              .accumulate = block->accumulate};
-    run_tile(wide_tiles[g->type != COT_F32][block->rows], &tile, block->rows, WIDE_PANELS * COT_PANEL,
-             g->n - panel * COT_PANEL);
+    const int64_t column = panel * COT_PANEL, step = g->quantised ? COT_QUANT_K : FEW_K;
+    int64_t k = 0;
+    do {
+        const struct tile tile = few_tile(block, 0, column, k, block->k - k < step ? block->k - k : step);
+        run_tile(wide_tiles[kind_of(g)][block->rows], &tile, block->rows, WIDE_PANELS * COT_PANEL,
+                 g->n - column);
+        k += step;
+    } while (k < block->k);
 }
 
 static void run_few(struct block *block, int64_t p0, int64_t p1)
@@ -150,7 +152,8 @@ static void run_few(struct block *block, int64_t p0, int64_t p1)
         block->accumulate = g->accumulate || block->k0 > 0;
         lay_out_rows(block, FEW_STRIDE);
         for (int64_t p = p0, step; p < p1; p += step) {
-            const bool wide = block->rows <= WIDE_ROWS && p + WIDE_PANELS <= p1;
+            const bool wide =
+                block->rows <= WIDE_ROWS && p + WIDE_PANELS <= p1 && (WIDE_PANELS == 2 || !g->b_pair_stride);
             step = wide ? WIDE_PANELS : 1;
             if (wide)
                 run_wide(block, p);

@@ -7,6 +7,7 @@
  *   WIDE(X)   heights 1 .. WIDE_ROWS over WIDE_PANELS panels: as many chains of sums as the multiply-add's
  *             latency asks
  *   V_DOT     defined where v_dot(pairs of a, pairs of b, c) exists
+ *   I_DOT     defined where i_dot(fours of unsigned bytes, fours of signed bytes, c) exists
  *
  * A tile keeps its sums in registers and goes down k; a sum is one chain of multiply-adds in order of k,
  * whatever tile it is in. Rows of A are first laid out in a small buffer, so that a tile finds them at constant
@@ -18,17 +19,32 @@
  *        +-----------+                +-------+-------+ */
 #include "kernels/template/tile.h"
 
+#include "kernels/template/quantise.h"
+
 /* Rows of A in the buffer, a range of k. */
 struct block {
     const cot_gemm *g;
     int64_t m0, rows, k0, k; // k: how many from k0
     bool accumulate;
     float *a;
+    float *scales; // quantised: [rows][SCALES], of each COT_QUANT_K from k0 on
 };
+
+/* What the products differ by. */
+enum kind { F32, BF16, I8, KINDS };
+INLINE enum kind kind_of(const cot_gemm *g)
+{
+    return g->quantised ? I8 : g->type == COT_F32 ? F32 : BF16;
+}
+INLINE int64_t b_bytes(const cot_gemm *g)
+{
+    return g->quantised ? 1 : g->type == COT_F32 ? 4 : 2;
+}
 
 /* Words of the buffer that k elements of a row take. */
 INLINE int64_t words_of(const cot_gemm *g, int64_t k)
 {
+    if (g->quantised) return (k + 3) / 4 * FOUR_WORDS;
 #ifdef V_DOT
     if (g->type == COT_BF16) return (k + 1) / 2;
 #endif
@@ -54,19 +70,37 @@ static void lay_out_rows(const struct block *block, int64_t stride)
     for (int64_t r = 0; r < block->rows; r++) {
         int64_t row = g->a_rows ? g->a_rows[block->m0 + r] : block->m0 + r,
                 at = row * g->a_stride + block->k0;
-        if (g->type == COT_F32)
+        if (g->quantised)
+            quantise_row(block->a + r * stride, block->scales + r * SCALES, g->a, g->type, at, block->k);
+        else if (g->type == COT_F32)
             memcpy(block->a + r * stride, (const float *)g->a + at, (size_t)block->k * 4);
         else
             lay_out_bf16(block->a + r * stride, (const uint16_t *)g->a + at, block->k);
     }
 }
 
-/* B from a column and an even row on. */
+/* Elements of B before a panel, and from one to the next (pairs of panels begin at an even one). */
+INLINE int64_t panel_at(const cot_gemm *g, int64_t panel)
+{
+    return g->b_pair_stride ? panel / 2 * g->b_panel_stride + panel % 2 * g->b_pair_stride
+                            : panel * g->b_panel_stride;
+}
+INLINE int64_t panel_step(const cot_gemm *g)
+{
+    return g->b_pair_stride ? g->b_pair_stride : g->b_panel_stride;
+}
+
+/* B from a column on, and from a row of which a step of the tiles begins. */
 INLINE const char *strip_at(const cot_gemm *g, int64_t column, int64_t k)
 {
-    const int64_t bytes = g->type == COT_F32 ? 4 : 2;
-    return (const char *)g->b + (column / COT_PANEL * g->b_panel_stride + k * COT_PANEL) * bytes +
-           column % COT_PANEL * 4;
+    return (const char *)g->b + (panel_at(g, column / COT_PANEL) + k * COT_PANEL) * b_bytes(g) +
+           (g->quantised ? COT_SCALE_BYTES : 0) + column % COT_PANEL * 4;
+}
+
+/* Of a quantised B; of others it is never read. */
+INLINE const float *column_scales(const cot_gemm *g, int64_t column)
+{
+    return (const float *)(const void *)(strip_at(g, column, 0) - COT_SCALE_BYTES);
 }
 
 #include "kernels/template/few.h"
@@ -76,7 +110,10 @@ static void gemm(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_t 
 {
     alignas(64) float a[BLOCK_ROWS * A_STRIDE];
     _Static_assert(FEW_ROWS * FEW_STRIDE <= BLOCK_ROWS * A_STRIDE, "the buffer holds either layout");
-    struct block block = {.g = g, .a = a};
+    _Static_assert((int)BLOCK_K == (int)COT_QUANT_K && (int)FEW_K == (int)SCALES * (int)COT_QUANT_K,
+                   "whole blocks");
+    float scales[BLOCK_ROWS * SCALES];
+    struct block block = {.g = g, .a = a, .scales = scales};
     for (block.m0 = m0; block.m0 < m1; block.m0 += BLOCK_ROWS) {
         block.rows = m1 - block.m0 < BLOCK_ROWS ? m1 - block.m0 : BLOCK_ROWS;
         if (block.rows <= FEW_ROWS)

@@ -40,6 +40,27 @@ static double bf16_loop(int64_t rounds)
 #define BF16_LOOP f32_loop
 #endif
 
+static double int8_loop(int64_t rounds)
+{
+    volatile int32_t seed = 0x01030207;
+    ivec x[CHAINS], b = i_set(seed + 1);
+    for (int i = 0; i < CHAINS; i++) x[i] = i_set(seed);
+    for (int64_t r = 0; r < rounds; r++)
+#pragma GCC unroll 16
+        for (int i = 0; i < CHAINS; i++) // a factor of its own each, or one product would serve all
+#ifdef I_DOT
+            x[i] = i_dot(x[i], b, x[i]);
+#else
+            x[i] = i_pair_dot(x[i], b, x[i]);
+#endif
+    vec sum = i_to_f32(x[0]);
+    for (int i = 1; i < CHAINS; i++) sum = v_add(sum, i_to_f32(x[i]));
+    float lanes[LANES];
+    v_store(lanes, sum);
+    seed = (int32_t)lanes[0];
+    return 2.0 * (4 / FOUR_WORDS) * CHAINS * LANES * (double)rounds;
+}
+
 /* Four streams: with one alone a core's prefetchers leave a third of the bandwidth unused (Zen 3, 17 against
  * 22 GB/s). */
 static float read_loop(const void *data, size_t bytes)
@@ -74,5 +95,5 @@ static float read_loop(const void *data, size_t bytes)
                     .softmax = softmax,                                                                      \
                     .rope = rope,                                                                            \
                     .to_f32 = to_f32},                                                                       \
-        .f32_loop = f32_loop, .bf16_loop = BF16_LOOP, .read_loop = read_loop                                 \
+        .f32_loop = f32_loop, .bf16_loop = BF16_LOOP, .int8_loop = int8_loop, .read_loop = read_loop         \
     }

@@ -5,14 +5,6 @@
  * The floor, AVX2 on Zen 3: a step of 6 x 2 sums is 12 multiply-adds and 8 loads, 20 operations in 6 cycles. Alone, a
  * core takes 6 of them a cycle; beside a busy sibling thread 3.2, as measured here, so that nothing else has room in
  * the loop: no conversion, no fetching, and counting once in 8 steps. */
-enum {
-    BLOCK_ROWS = 96,
-    BLOCK_K = 256,
-    A_STRIDE = BLOCK_K + 16, // no power of two: rows would share a few sets of the first cache
-    TALL_PANELS =
-        (int)TALL_COLUMNS == (int)COT_PANEL // a tile as wide as a panel: rows of B are dense as they are
-};
-
 /* `words` rows of floats or of pairs. */
 INLINE void tall(enum form form, int rows, const struct tile *t)
 {
@@ -44,9 +36,19 @@ TALL(DEFINE_TALL_DOT)
 static tile_function *const tall_dot_tiles[TALL_ROWS + 1] = {TALL(TALL_DOT)};
 #endif
 
+#define DEFINE_TALL_I8(rows, vectors)                                                                        \
+    static void tall_i8_##rows(const struct tile *t)                                                         \
+    {                                                                                                        \
+        tall_i8(rows, t);                                                                                    \
+    }
+#define TALL_I8(rows, vectors) [rows] = tall_i8_##rows,
+TALL(DEFINE_TALL_I8)
+static tile_function *const tall_i8_tiles[TALL_ROWS + 1] = {TALL(TALL_I8)};
+
 /* The strip that begins at `b`, dense: itself where it already is. */
-static const void *make_strip(float *strip, const cot_gemm *g, const void *b, int64_t k)
+static const void *make_strip(float *strip, ivec *offsets, const cot_gemm *g, const void *b, int64_t k)
 {
+    if (g->quantised) return make_i8_strip(strip, offsets, b, k);
 #ifdef V_DOT
     if (g->type == COT_BF16) {
         if (TALL_PANELS) return b;
@@ -108,24 +110,27 @@ static void run_tall_block(const struct block *block, int64_t p0, int64_t p1)
 {
     alignas(64) float strip[BLOCK_K * TALL_COLUMNS];
     const cot_gemm *g = block->g;
-    const int64_t bytes = (int64_t)cot_dtype_bytes(g->type), words = words_of(g, block->k);
-    tile_function *const *tiles = tall_tiles;
+    ivec offsets[TALL_VECTORS];
+    const int64_t words = words_of(g, block->k), a_lines = BLOCK_K * (int64_t)cot_dtype_bytes(g->type) / LINE;
+    tile_function *const *tiles = g->quantised ? tall_i8_tiles : tall_tiles;
 #ifdef V_DOT
-    if (g->type == COT_BF16) tiles = tall_dot_tiles;
+    if (!g->quantised && g->type == COT_BF16) tiles = tall_dot_tiles;
 #endif
     const int64_t cuts = (block->rows + TALL_ROWS - 1) / TALL_ROWS, columns = (p1 - p0) * COT_PANEL;
-    const int64_t strips = columns / TALL_COLUMNS, strip_rows = block->k * bytes / 4,
+    const int64_t strips = columns / TALL_COLUMNS, strip_rows = block->k * b_bytes(g) / 4,
                   strip_lines = TALL_COLUMNS * 4 / LINE > 0 ? TALL_COLUMNS * 4 / LINE : 1;
     const int64_t b_share = strip_rows * strip_lines / cuts + 1,
-                  a_share = block->rows * (BLOCK_K * bytes / LINE) / (strips * cuts) + 1;
+                  a_share = block->rows * a_lines / (strips * cuts) + 1;
     int64_t fetched = 0;
     for (int64_t column = p0 * COT_PANEL, next; column < p1 * COT_PANEL && column < g->n; column = next) {
         next = column + TALL_COLUMNS;
         const char *b = strip_at(g, column, block->k0);
-        const struct tile common = {.b = make_strip(strip, g, b, block->k),
+        const struct tile common = {.b = make_strip(strip, offsets, g, b, block->k),
                                     .k = words,
                                     .c_stride = g->c_stride,
-                                    .accumulate = block->accumulate};
+                                    .accumulate = block->accumulate,
+                                    .column_scales = column_scales(g, column),
+                                    .offsets = offsets};
         struct ahead ahead = {.at = next < p1 * COT_PANEL ? strip_at(g, next, block->k0)
                                                           : strip_at(g, p0 * COT_PANEL, block->k0 + BLOCK_K),
                               .stride = COT_PANEL * 4,
@@ -135,6 +140,7 @@ static void run_tall_block(const struct block *block, int64_t p0, int64_t p1)
             const int64_t r = block->rows * t / cuts, height = block->rows * (t + 1) / cuts - r;
             struct tile tile = common;
             tile.a = block->a + r * A_STRIDE;
+            tile.row_scales = block->scales + r * SCALES;
             tile.c = g->c + (block->m0 + r) * g->c_stride + column;
             run_tile(tiles[height], &tile, height, TALL_COLUMNS, g->n - column);
             fetch_some(&ahead, b_share);

@@ -2,12 +2,32 @@
 #include "kernels/kernels.h"
 #include "kernels/pack.h"
 
+#include <math.h>
 #include <stdalign.h>
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
 
 enum { PANEL_VECTORS = COT_PANEL / LANES, TALL_COLUMNS = TALL_VECTORS * LANES, MOST_SUMS = 32, LINE = 64 };
+
+/* Of many rows (tall.h), and of few (few.h). */
+enum {
+    BLOCK_ROWS = 96,
+    BLOCK_K = 256,
+    A_STRIDE = BLOCK_K + 16, // no power of two: rows would share a few sets of the first cache
+    TALL_PANELS =
+        (int)TALL_COLUMNS == (int)COT_PANEL // a tile as wide as a panel: rows of B are dense as they are
+};
+
+enum {
+    FEW_ROWS = 8, // up to here
+    FEW_K = 2048, // of one layout of A
+    FEW_STRIDE = FEW_K + 16,
+    SCALES = FEW_K / COT_QUANT_K,
+    NEAR_K = 128,
+    NEAR_BYTES = 768,
+    STEP_BYTES = COT_PANEL * 4 // of a panel: a row of floats, a pair of bf16
+};
 
 INLINE void load_sums(vec *sums, int rows, int vectors, const float *c, int64_t c_stride, bool accumulate)
 {
@@ -87,8 +107,19 @@ struct tile {
     float *c;
     int64_t c_stride;
     bool accumulate;
+    /* quantised: */
+    const float *row_scales, *column_scales; // the rows' are SCALES apart, the columns' in each panel
+    const ivec *offsets;                     // a tall tile's: what its sums are too great by
 };
 typedef void tile_function(const struct tile *t);
+
+/* One step's fetching: of a panel's lines both for a tile over whole panels, else one. */
+INLINE void fetch(int vectors, const char *next, int64_t panel_bytes)
+{
+#pragma GCC unroll 16
+    for (int byte = 0; byte < vectors * LANES * 4; byte += LINE)
+        __builtin_prefetch(next + byte / STEP_BYTES * panel_bytes + byte % STEP_BYTES, 0, 2);
+}
 
 /* A tile of rows by `width` columns of which C has `columns`: where that is fewer it works on a copy. */
 static void run_tile(tile_function *run, const struct tile *t, int64_t rows, int64_t width, int64_t columns)

@@ -117,4 +117,40 @@ static inline void v_store_pairs(float *p, vec first, vec second)
     _mm256_storeu_ps(p + 8, _mm256_permute2f128_ps(low, high, 0x31));
 }
 
+/* Vectors of whole numbers: words of int32, of pairs of int16, of four int8. */
+typedef __m256i ivec;
+static inline ivec i_zero(void)
+{
+    return _mm256_setzero_si256();
+}
+static inline ivec i_set(int32_t word)
+{
+    return _mm256_set1_epi32(word);
+}
+static inline ivec i_load(const void *p)
+{
+    return _mm256_loadu_si256(p);
+}
+static inline void i_store(void *p, ivec x)
+{
+    _mm256_storeu_si256(p, x);
+}
+static inline vec i_to_f32(ivec x)
+{
+    return _mm256_cvtepi32_ps(x);
+}
+/* Of a word's four bytes the first and third, and the second and fourth, as pairs. */
+static inline ivec i_even(ivec four)
+{
+    return _mm256_srai_epi16(_mm256_slli_epi16(four, 8), 8);
+}
+static inline ivec i_odd(ivec four)
+{
+    return _mm256_srai_epi16(four, 8);
+}
+static inline ivec i_pair_dot(ivec a, ivec b, ivec sum)
+{
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+}
+
 #endif

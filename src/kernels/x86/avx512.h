@@ -110,6 +110,53 @@ static inline void v_store_pairs(float *p, vec first, vec second)
                      _mm512_permutex2var_ps(first, _mm512_add_epi32(low, _mm512_set1_epi32(8)), second));
 }
 
+/* Vectors of whole numbers: words of int32, of pairs of int16, of four int8. */
+typedef __m512i ivec;
+static inline ivec i_zero(void)
+{
+    return _mm512_setzero_si512();
+}
+static inline ivec i_set(int32_t word)
+{
+    return _mm512_set1_epi32(word);
+}
+static inline ivec i_load(const void *p)
+{
+    return _mm512_loadu_si512(p);
+}
+static inline vec i_to_f32(ivec x)
+{
+    return _mm512_cvtepi32_ps(x);
+}
+#ifdef I_DOT
+static inline ivec i_sub(ivec a, ivec b)
+{
+    return _mm512_sub_epi32(a, b);
+}
+static inline ivec i_dot(ivec a, ivec b, ivec sum)
+{
+    return _mm512_dpbusd_epi32(sum, a, b);
+}
+#else
+static inline void i_store(void *p, ivec x)
+{
+    _mm512_storeu_si512(p, x);
+}
+/* Of a word's four bytes the first and third, and the second and fourth, as pairs. */
+static inline ivec i_even(ivec four)
+{
+    return _mm512_srai_epi16(_mm512_slli_epi16(four, 8), 8);
+}
+static inline ivec i_odd(ivec four)
+{
+    return _mm512_srai_epi16(four, 8);
+}
+static inline ivec i_pair_dot(ivec a, ivec b, ivec sum)
+{
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+}
+#endif
+
 /* 32 registers: 12 x 2 sums, or 3 rows of 4 panels. */
 enum { TALL_ROWS = 12, TALL_VECTORS = 2, SHORT_ROWS = 8, WIDE_ROWS = 3, WIDE_PANELS = 4 };
 #define SHORT(X) X(1, 2) X(2, 2) X(3, 2) X(4, 2) X(5, 2) X(6, 2) X(7, 2) X(8, 2)

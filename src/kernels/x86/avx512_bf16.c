@@ -1,4 +1,6 @@
-/* AVX-512 with VDPBF16PS: two products of a pair of rows added at once, subnormal numbers taken as zero. */
+/* AVX-512 with VPDPBUSD and VDPBF16PS: two products of a pair of rows added at once, subnormal numbers taken as zero.
+ */
+#define I_DOT
 #include "kernels/x86/avx512.h"
 
 #define V_DOT

@@ -85,6 +85,59 @@ static inline __m512 emulated_dpbf16_ps(__m512 sum, __m512i a, __m512i b)
     return result;
 }
 
+/* Two halves, each as AVX2 has it. */
+#define EMULATED_HALVES(result_type, half_result, half, expression)                                          \
+    __m256i x[2], y[2];                                                                                      \
+    half_result out[2];                                                                                      \
+    result_type result;                                                                                      \
+    memcpy(x, &a, sizeof x);                                                                                 \
+    memcpy(y, &b, sizeof y);                                                                                 \
+    for (int half = 0; half < 2; half++) out[half] = expression;                                             \
+    memcpy(&result, out, sizeof out);                                                                        \
+    return result
+
+static inline __m512i emulated_madd_epi16(__m512i a, __m512i b)
+{
+    EMULATED_HALVES(__m512i, __m256i, half, _mm256_madd_epi16(x[half], y[half]));
+}
+
+static inline __m512 emulated_cvtepi32_ps(__m512i a)
+{
+    const __m512i b = a;
+    EMULATED_HALVES(__m512, __m256, half, _mm256_cvtepi32_ps(x[half]));
+}
+
+static inline __m512i emulated_dpbusd_epi32(__m512i sum, __m512i a, __m512i b)
+{
+    uint8_t x[64];
+    int8_t y[64];
+    int32_t out[16];
+    memcpy(x, &a, sizeof x);
+    memcpy(y, &b, sizeof y);
+    memcpy(out, &sum, sizeof out);
+    for (int i = 0; i < 64; i++) out[i / 4] += x[i] * y[i];
+    memcpy(&sum, out, sizeof out);
+    return sum;
+}
+
+static inline __m512i emulated_shift_epi16(__m512i x, int left, int right)
+{
+    uint16_t words[32];
+    memcpy(words, &x, sizeof words);
+    for (int i = 0; i < 32; i++) words[i] = (uint16_t)((int16_t)(uint16_t)(words[i] << left) >> right);
+    memcpy(&x, words, sizeof words);
+    return x;
+}
+
+#undef _mm512_madd_epi16
+#undef _mm512_dpbusd_epi32
+#undef _mm512_slli_epi16
+#undef _mm512_srai_epi16
+#define _mm512_madd_epi16 emulated_madd_epi16
+#define _mm512_cvtepi32_ps emulated_cvtepi32_ps
+#define _mm512_dpbusd_epi32 emulated_dpbusd_epi32
+#define _mm512_slli_epi16(x, n) emulated_shift_epi16(x, n, 0)
+#define _mm512_srai_epi16(x, n) emulated_shift_epi16(x, 0, n)
 #undef _mm512_scalef_ps
 #undef _mm512_dpbf16_ps
 #define _mm512_cvtepu16_epi32 emulated_cvtepu16_epi32
