@@ -156,7 +156,7 @@ static void route_some(void *context, int64_t task)
 }
 
 cot_status cot_gate_route(uint16_t *experts, float *weights, const cot_kernels *kernels, cot_pool *pool,
-                          const cot_gate *gate, const float *x, int64_t tokens, float *logits,
+                          const cot_gate *gate, const float *x, int64_t first, int64_t tokens, float *logits,
                           cot_error *error)
 {
     assert(cot_gate_check(gate, NULL) == COT_OK);
@@ -182,6 +182,6 @@ cot_status cot_gate_route(uint16_t *experts, float *weights, const cot_kernels *
     cot_pool_run(pool, (tokens + TOKENS_A_TASK - 1) / TOKENS_A_TASK, route_some, &r);
     if (r.failed < tokens)
         return cot_fail(error, COT_INVALID_ARGUMENT, "the router's scores of token %lld are not finite",
-                        (long long)r.failed);
+                        (long long)(first + r.failed));
     return COT_OK;
 }

@@ -33,13 +33,14 @@ typedef struct cot_gate {
 cot_status cot_gate_check(const cot_gate *gate, cot_error *error);
 
 /* Routes x [T][H] (fp32) by a gate that passes the check: experts [T][K] ascending within a token, weights
- * [T][K] beside them. Equal scores: the lower expert is chosen. `logits` is scratch of T * E floats. Errors:
+ * [T][K] beside them. Equal scores: the lower expert is chosen. `first` is the number of x's first token in
+ * messages. `logits` is scratch of T * E floats. Errors:
  * INVALID_ARGUMENT when a token's logits, corrections or weights are not finite, naming the first such token.
  * Never allocates; a token's result depends on that token alone. Experts of groups not chosen take part with
  * score 0 after a softmax without correction (DeepSeek-V2, where K may exceed what group_limit groups hold),
  * and not at all otherwise (DeepSeek-V3). */
 cot_status cot_gate_route(uint16_t *experts, float *weights, const cot_kernels *kernels, cot_pool *pool,
-                          const cot_gate *gate, const float *x, int64_t tokens, float *logits,
+                          const cot_gate *gate, const float *x, int64_t first, int64_t tokens, float *logits,
                           cot_error *error);
 
 #endif

@@ -1,3 +1,6 @@
 set(allocator malloc calloc realloc aligned_alloc posix_memalign)
 list(TRANSFORM allocator PREPEND -Wl,--wrap=)
 target_link_options(moe_test_operator_allocations PRIVATE ${allocator})
+# Ten thousand drawn schedules at every number of ranks: minutes.
+add_test(NAME moe/test_fused_schedules_at_length COMMAND moe_test_fused_schedules)
+set_tests_properties(moe/test_fused_schedules_at_length PROPERTIES LABELS long TIMEOUT 3000 ENVIRONMENT COT_LONG=1)

@@ -149,10 +149,10 @@ static cot_status route(cot_moe *moe, const cot_moe_layer *layer, const uint16_t
     const size_t choices = (size_t)(tokens * o->top_k);
     cot_status status;
     if (layer->gate) {
-        status = cot_gate_route(moe->experts, moe->weights, o->kernels, o->pool, layer->gate, x, tokens,
+        status = cot_gate_route(moe->experts, moe->weights, o->kernels, o->pool, layer->gate, x, 0, tokens,
                                 moe->logits, error);
     } else {
-        status = cot_moe_check_routing(experts, weights, tokens, o->experts, o->top_k, error);
+        status = cot_moe_check_routing(experts, weights, 0, tokens, o->experts, o->top_k, error);
         if (choices) {
             memcpy(moe->experts, experts, choices * sizeof *experts);
             memcpy(moe->weights, weights, choices * sizeof *weights);

@@ -29,9 +29,9 @@ static cot_status gate(cot_moe *moe, const cot_fused_task *task)
     cot_status status;
     if (moe->layer->gate)
         status = cot_gate_route(experts, weights, o->kernels, o->pool, moe->layer->gate,
-                                moe->x + begin * hidden, count, scratch_of(moe, task), error);
+                                moe->x + begin * hidden, begin, count, scratch_of(moe, task), error);
     else
-        status = cot_moe_check_routing(experts, weights, count, o->experts, top_k, error);
+        status = cot_moe_check_routing(experts, weights, begin, count, o->experts, top_k, error);
     return status;
 }
 

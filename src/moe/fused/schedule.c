@@ -369,6 +369,15 @@ void cot_fused_finish(cot_moe *moe, const cot_fused_task *task)
     cot_fused_unlock(moe);
 }
 
+/* Of a void pass a lane may be left at work when nothing runs and nothing is owed: the shared expert's, until the
+ * next look for a task frees it. */
+static bool lanes_are_free(const cot_moe *moe)
+{
+    for (int i = 0; i < moe->lanes; i++)
+        if (moe->lane[i].tile >= 0) return false;
+    return true;
+}
+
 bool cot_fused_is_over(const cot_moe *moe, int *waits_for, cot_phase *phase)
 {
     const int ranks = moe->options.fabric->ranks;
@@ -378,5 +387,5 @@ bool cot_fused_is_over(const cot_moe *moe, int *waits_for, cot_phase *phase)
         if (moe->finals < ranks ? !(moe->source[s].flags & COT_FUSED_FINAL) : !moe->source[s].replied)
             *waits_for = s;
     return !moe->running && moe->sent && moe->finals == ranks && moe->signalled == ranks &&
-           moe->replied == ranks && (moe->gave_up || moe->combine_done == moe->tokens);
+           moe->replied == ranks && (moe->gave_up ? lanes_are_free(moe) : moe->combine_done == moe->tokens);
 }
