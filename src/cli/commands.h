@@ -11,6 +11,10 @@
     X(profile) \
     X(trace_info) \
     X(trace_convert) \
+    X(place_convert) \
+    X(place) \
+    X(topology_show) \
+    X(topology_distances) \
     X(bench_roof) \
     X(bench_model) \
     X(bench_moe) \

@@ -63,9 +63,11 @@ typedef struct cot_fabric_ops {
      * group is of no more use. */
     cot_status (*wait)(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
                        cot_error *error);
-    /* For who polls with load: nothing was to be done since `since_ns`, first of all rank `from` is waited for.
-     * Gives the turn to compute and the core away for a moment. Errors: as wait. */
-    cot_status (*idle)(cot_fabric *fabric, int64_t since_ns, int from, cot_phase phase, cot_error *error);
+    /* For who polls with load: there was nothing to do since `since_ns`, nothing was heard since `silent_ns`,
+     * first of all rank `from` is waited for. Gives the turn to compute and the core away for a moment, a longer
+     * one the longer there was nothing to do. Errors: as wait, by how long it was silent. */
+    cot_status (*idle)(cot_fabric *fabric, int64_t since_ns, int64_t silent_ns, int from, cot_phase phase,
+                       cot_error *error);
     /* There may be something to compute after idle: takes a turn again if one is free. Or, with `wait`, what
      * was waited for is there: takes a turn when it comes, as in enter. Whether it has one. */
     bool (*resume)(cot_fabric *fabric, bool wait);

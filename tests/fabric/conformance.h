@@ -311,12 +311,13 @@ static inline bool poll_body(cot_fabric *fabric, const group_job *job)
     }
     int64_t since_ns = fabric->ops->now_ns(fabric);
     while (cot_load_signal(fabric, signal) < 7)
-        CHECK(!fabric->ops->idle(fabric, since_ns, 1, COT_PHASE_DISPATCH, &error), "%s", error.message);
+        CHECK(!fabric->ops->idle(fabric, since_ns, since_ns, 1, COT_PHASE_DISPATCH, &error), "%s",
+              error.message);
     CHECK(fabric->ops->resume(fabric, true), "no turn");
     cot_status status = COT_OK;
     since_ns = fabric->ops->now_ns(fabric);
     while (status == COT_OK && cot_load_signal(fabric, signal) < 8)
-        status = fabric->ops->idle(fabric, since_ns, 1, COT_PHASE_COMBINE, &error);
+        status = fabric->ops->idle(fabric, since_ns, since_ns, 1, COT_PHASE_COMBINE, &error);
     CHECK(status == COT_TIMED_OUT &&
               !strcmp(error.message, "rank 1 did not answer in 'combine' within 0.3 s"),
           "'%s'", error.message);

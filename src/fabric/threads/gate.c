@@ -5,7 +5,7 @@
 #include <sched.h>
 #include <time.h>
 
-static const int64_t sleep_after_ns = 2000000, longest_sleep_ns = 200000;
+static const int64_t sleep_after_ns = 300000, shortest_sleep_ns = 10000, longest_sleep_ns = 1000000;
 
 void cot_back_off(int64_t waited_ns)
 {
@@ -13,7 +13,8 @@ void cot_back_off(int64_t waited_ns)
         sched_yield();
         return;
     }
-    const int64_t ns = waited_ns / 40 < longest_sleep_ns ? waited_ns / 40 : longest_sleep_ns;
+    int64_t ns = waited_ns / 40;
+    ns = ns < shortest_sleep_ns ? shortest_sleep_ns : ns > longest_sleep_ns ? longest_sleep_ns : ns;
     nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
 }
 

@@ -22,9 +22,9 @@ bool cot_gate_enter(cot_gate *gate, int rank, int64_t deadline_ns, const atomic_
 bool cot_gate_try(cot_gate *gate);
 void cot_gate_leave(cot_gate *gate); // gives one permit back
 
-/* Between two looks at what has not come for `waited_ns`: gives the core away, later sleeps, so that a group
- * that is idle burns nothing. Sleeps stay below 1/40 of the wait that earned them, at least 50 us: a wake-up
- * costs 12-29 us. */
+/* Between two looks at what has not come for `waited_ns`: gives the core away, soon sleeps, so that ranks that
+ * wait take nothing from those that compute. Sleeps are 1/40 of the wait that earned them, between 10 us (the
+ * system makes 60 of that) and 1 ms. */
 void cot_back_off(int64_t waited_ns);
 
 #endif

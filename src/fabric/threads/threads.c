@@ -180,21 +180,22 @@ static int culprit(cot_fabric_group *group, int from)
     return from;
 }
 
-static cot_status idle(cot_fabric *fabric, int64_t since_ns, int from, cot_phase phase, cot_error *error)
+static cot_status idle(cot_fabric *fabric, int64_t since_ns, int64_t silent_ns, int from, cot_phase phase,
+                       cot_error *error)
 {
     struct endpoint *self = endpoint_of(fabric);
     cot_fabric_group *group = self->group;
-    const int64_t begin_ns = cot_now_ns(), waited_ns = begin_ns - since_ns;
+    const int64_t begin_ns = cot_now_ns();
     const int failed = atomic_load(&group->failed);
     let_go(self);
     atomic_store(&self->awaits, from + 1);
     if (failed)
         return cot_fail(error, COT_PEER_FAILED, "rank %d failed while rank %d waited in '%s'", failed - 1,
                         fabric->rank, cot_phase_name(phase));
-    if (waited_ns >= group->timeout_ns)
+    if (begin_ns - silent_ns >= group->timeout_ns)
         return cot_fail(error, COT_TIMED_OUT, "rank %d did not answer in '%s' within %.1f s",
                         culprit(group, from), cot_phase_name(phase), (double)group->timeout_ns * 1e-9);
-    cot_back_off(waited_ns);
+    cot_back_off(begin_ns - since_ns);
     fabric->waited_ns[phase] += cot_now_ns() - begin_ns;
     return COT_OK;
 }
@@ -222,7 +223,7 @@ static cot_status wait(cot_fabric *fabric, cot_sym signal, uint64_t value, int f
     const int64_t since_ns = cot_now_ns();
     fabric->waits++;
     while (load(fabric, signal) < value) {
-        cot_status status = idle(fabric, since_ns, from, phase, error);
+        cot_status status = idle(fabric, since_ns, since_ns, from, phase, error);
         if (status != COT_OK) return status;
     }
     resume(fabric, true);

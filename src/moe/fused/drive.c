@@ -66,23 +66,30 @@ static cot_status drive(cot_moe *moe, cot_error *error)
     cot_status status = COT_OK;
     struct watch watch;
     uint64_t progress = 0;
-    int64_t since_ns = 0;
+    int64_t since_ns = 0, silent_ns = 0; // since_ns: 0 while there is work
     for (bool turn = true; status == COT_OK;) {
-        if (turn && do_task(moe)) continue;
+        if (turn && do_task(moe)) {
+            since_ns = 0;
+            continue;
+        }
         if (!turn) {
             cot_fused_lock(moe);
             cot_fused_poll(moe);
             cot_fused_unlock(moe);
         }
         if (is_over(moe, &watch)) break;
-        if (turn && (cot_pool_help(moe->options.pool) || spin(moe, &watch))) continue;
-        if (since_ns == 0 || progress != watch.progress) {
+        if (turn && (cot_pool_help(moe->options.pool) || spin(moe, &watch))) {
+            since_ns = 0;
+            continue;
+        }
+        if (since_ns == 0) {
             since_ns = fabric->ops->now_ns(fabric);
             fabric->waits++;
         }
+        if (silent_ns == 0 || progress != watch.progress) silent_ns = fabric->ops->now_ns(fabric);
         progress = watch.progress;
         do {
-            status = fabric->ops->idle(fabric, since_ns, watch.from, watch.phase, error);
+            status = fabric->ops->idle(fabric, since_ns, silent_ns, watch.from, watch.phase, error);
             turn = fabric->ops->resume(fabric, false);
         } while (status == COT_OK && !turn && !has_changed(moe, &watch));
     }

@@ -103,30 +103,41 @@ static void describe_part(cot_moe *moe, cot_fused_task *task, int32_t lane_numbe
         .c = lane->act};
 }
 
-/* A part of a tile at work, DOWN before UP, since it ends a tile; else a tile begins, where a lane is free. */
+/* The tile that begins next is of the same expert as the one that has just begun: their parts are taken in turn,
+ * so that the weights come from memory once for both. */
+static bool has_sibling(const cot_moe *moe, const cot_fused_lane *lane)
+{
+    const int32_t slot = moe->tile[lane->tile].slot;
+    return slot >= 0 && moe->ready_begin < moe->ready_end &&
+           moe->tile[moe->ready[moe->ready_begin]].slot == slot;
+}
+
+/* A part of a tile at work, DOWN before UP, since it ends a tile, and of several the one that is furthest
+ * behind; else a tile begins, where a lane is free. */
 static bool take_part(cot_moe *moe, cot_fused_task *task)
 {
-    int32_t free_lane = -1, up = -1;
+    int32_t free_lane = -1, at_work[2] = {-1, -1}; // UP, DOWN
     for (int32_t i = 0; i < moe->lanes; i++) {
         const cot_fused_lane *lane = &moe->lane[i];
-        if (lane->tile < 0) {
+        const bool down = lane->tile >= 0 && lane->done[0] == lane->parts[0];
+        if (lane->tile < 0)
             free_lane = i;
-        } else if (lane->done[0] == lane->parts[0]) {
-            if (lane->next[1] == lane->parts[1]) continue;
-            describe_part(moe, task, i, true);
-            return true;
-        } else if (up < 0 && lane->next[0] < lane->parts[0]) {
-            up = i;
+        else if (lane->next[down] < lane->parts[down] &&
+                 (at_work[down] < 0 || lane->next[down] < moe->lane[at_work[down]].next[down]))
+            at_work[down] = i;
+    }
+    const bool down = at_work[1] >= 0;
+    int32_t chosen = at_work[down];
+    const bool begin = chosen < 0 || (!down && has_sibling(moe, &moe->lane[chosen]));
+    if (begin && free_lane >= 0 && !moe->gave_up) {
+        const int32_t tile = next_tile(moe);
+        if (tile >= 0) {
+            begin_tile(moe, &moe->lane[free_lane], tile);
+            chosen = free_lane;
         }
     }
-    if (up < 0 && free_lane >= 0 && !moe->gave_up) {
-        const int32_t tile = next_tile(moe);
-        if (tile < 0) return false;
-        begin_tile(moe, &moe->lane[free_lane], tile);
-        up = free_lane;
-    }
-    if (up >= 0) describe_part(moe, task, up, false);
-    return up >= 0;
+    if (chosen >= 0) describe_part(moe, task, chosen, down);
+    return chosen >= 0;
 }
 
 /* Tokens of the pass that may be sent next: [send_next, their end), 0 long when the next chunk is not gated. */

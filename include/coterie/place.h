@@ -1,0 +1,200 @@
+/* Where experts live: topology-aware placement of a Mixture-of-Experts model's experts on the ranks of a cluster.
+ *
+ * A load and a topology make a problem; a method makes a map of it; the verifier says what the map is worth:
+ *
+ *     cot_costs_open      what it costs that a rank serves an expert: distances seen from the attention's ranks
+ *     cot_place           a map, by one of cot_place_methods, and its proof
+ *     cot_place_value_of  the objective and the loads, computed anew from the map; cot_place_prove: the lower bound
+ *     cot_place_verify    every constraint, checked again
+ *
+ * All of it is pure: no clock, no files, no global state, the same result for the same input. */
+#ifndef COTERIE_PLACE_H
+#define COTERIE_PLACE_H
+
+#include "coterie/load.h"
+#include "coterie/placement.h"
+#include "coterie/status.h"
+#include "coterie/topology.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Where a layer's tokens come from and go to. */
+typedef enum cot_attention_kind {
+    COT_ATTENTION_PAPER, // all from one rank, all to one: the set-up inferred from the paper's tables. The l-th layer
+    // with load is sent by the first rank of server l (modulo servers) and collected by the next
+    // one's sender
+    COT_ATTENTION_DP,     // every rank sends in every layer, and gets its own back: data-parallel attention
+    COT_ATTENTION_WEIGHTS // rank r sends dispatch[l][r] and gets collect[l][r] of every activation
+} cot_attention_kind;
+
+/* How an expert's load splits over its replicas. */
+typedef enum cot_dispatch {
+    COT_DISPATCH_UNIFORM, // evenly
+    COT_DISPATCH_NEAREST // to the cheapest for who sends (data-parallel attention) or for the layer; equals share
+} cot_dispatch;
+
+/* Costs of a load's layers with load: the objective is
+ *
+ *     sum_le load(l,e) cost(l,s)       cost(l,s) = sum_r dispatch(l,r) d(r,s) + collect(l,r) d(s,r)
+ *     sum_le pair(l,e,s)               pair(l,e,s) = sum_r n(l,r,e) (d(r,s) + d(s,r)), where sources are known
+ *
+ * Arrays belong to it; all zero is empty. */
+typedef struct cot_costs {
+    int32_t n_layers;  // L: layers with load alone
+    int32_t n_experts; // E
+    int32_t n_ranks;   // S
+    int32_t *row;      // [L] the load's row of each
+    int32_t *layers;   // [L] the model's number of each
+    int32_t *home; // [L] the rank whose neighbourhood round robin fills; of the paper's attention, the sender
+    double *load;  // [L][E] summed over sources
+    double *cost;  // [L][S] of one activation; NULL when pair is given
+    double *pair;  // [L][E][S] of all of an expert's activations, or NULL
+    double *round_trip; // [S][S] d(r,s) + d(s,r), of data-parallel attention, where asked for; or NULL
+    double *sent;       // [L][S][E] by source rank, beside round_trip where sources are known; or NULL
+    bool indifferent;   // every rank costs the same in every layer: all placements tie
+} cot_costs;
+
+typedef struct cot_costs_options {
+    size_t size; // sizeof(cot_costs_options)
+    cot_attention_kind attention;
+    cot_metric metric;
+    cot_dispatch dispatch; // nearest: keep what it needs
+    const double *dispatch_weights,
+        *collect_weights; // [layers of the load][S], >= 0; of COT_ATTENTION_WEIGHTS
+    const double
+        *cost; // [layers of the load][S], >= 0: used as it is, instead of topology and attention; or NULL
+    int32_t n_ranks; // S where there is no topology: with neither that nor `cost`, all ranks are equally near
+} cot_costs_options;
+
+/* Computes the costs of `load` on `topology` (may be NULL, see options). Errors: INVALID_ARGUMENT, MALFORMED (a
+ * topology in pieces, sources that are not its ranks), OUT_OF_MEMORY. The caller frees. */
+cot_status cot_costs_open(cot_costs *costs, const cot_load_counts *load, const cot_topology *topology,
+                          const cot_costs_options *options, cot_error *error);
+void cot_costs_free(cot_costs *costs); // empty ones are fine
+
+/* A way to make a placement. */
+typedef struct cot_place_method {
+    const char *name;
+    const char *text; // what it does, one line
+    bool replicas;    // it fills all slots, with replicas where they are more than experts
+} cot_place_method;
+/* All of them; ends with a NULL name. */
+extern const cot_place_method cot_place_methods[];
+
+typedef struct cot_place_options {
+    size_t size;            // sizeof(cot_place_options)
+    const char *method;     // one of cot_place_methods; NULL: "replicate" where slots > E, else "ilpload"
+    const int32_t *c_layer; // [S] experts of a layer that a rank holds; NULL: ceil(E / S), or slots / S
+    const int32_t *c_exp;   // [S] experts in all; NULL: ceil(L E / S), or L slots / S
+    int32_t slots;   // slots of a layer on all ranks, all of them filled: E or more, a multiple of S; 0: open
+    double max_load; // limit of a rank's load in a layer over the mean rank's, above 0; 0: none
+    int32_t groups, nodes; // of EPLB: expert groups and nodes; 0 is 1
+    cot_dispatch dispatch;
+} cot_place_options;
+
+/* What a placement is worth. */
+typedef struct cot_place_value {
+    double objective;     // sum over activations of what they cost
+    double activations;   // how many there are
+    double dual;          // the best lower bound of the objective that was proven; 0 when none was
+    double own_objective; // of a method that minimises something else: what it got of that ...
+    double own_dual;      // ... and its bound; 0 when there is none
+    double *peak_load;    // [L] the most loaded rank of a layer over the mean
+    double *peak_bound;   // [L] no placement of so many slots is below
+    double *rank_load;    // [L][S]
+    int32_t n_layers, n_ranks;
+} cot_place_value;
+void cot_place_value_free(cot_place_value *value); // an empty one is fine
+
+/* What shows that no placement is better, until it is checked; private. It reads the costs that it was made with. */
+typedef struct cot_place_proof cot_place_proof;
+void cot_place_proof_free(cot_place_proof *proof); // NULL is fine
+
+/* What shows that no placement is better, until it is checked; private. It reads the costs that it was made with. */
+typedef struct cot_place_proof cot_place_proof;
+void cot_place_proof_free(cot_place_proof *proof); // NULL is fine
+
+/* Places. `*map` has a row for each layer of `costs`; `*proof` is what the method knows of its optimum (`proof` may be
+ * NULL). The caller frees both. Errors: INVALID_ARGUMENT (options; capacities or a load limit that cannot be met, with
+ * what is missing), OUT_OF_MEMORY. */
+cot_status cot_place(cot_expert_map *map, cot_place_proof **proof, const cot_costs *costs,
+                     const cot_place_options *options, cot_error *error);
+
+/* Computes objective and loads of any map anew; layers that it lacks are an error, more than those of `costs` are fine.
+ * The bounds are 0. Errors: MALFORMED (layers, experts or ranks that disagree), OUT_OF_MEMORY. The caller frees. */
+cot_status cot_place_value_of(cot_place_value *value, const cot_expert_map *map, const cot_costs *costs,
+                              cot_dispatch dispatch, cot_error *error);
+/* Checks a proof and fills in the bounds of `value`. Errors: INVALID_ARGUMENT (it proves nothing), OUT_OF_MEMORY. */
+cot_status cot_place_prove(cot_place_value *value, const cot_place_proof *proof, cot_error *error);
+
+/* Checks a map against every constraint of `options` (capacities, slots filled, load limit), from nothing but the map.
+ * Errors: INVALID_ARGUMENT, naming the first that is broken; as cot_place_value_of. */
+cot_status cot_place_verify(const cot_expert_map *map, const cot_costs *costs,
+                            const cot_place_options *options, cot_error *error);
+
+/* How evenly ranks are loaded, as engines define it. */
+typedef struct cot_balancedness {
+    double sglang; // mean over layers of (mean + 1e-5) / (max + 1e-5) over ranks
+    double vllm;   // (sum over ranks of the mean over layers) / (sum over ranks of the max over layers)
+    double
+        vllm_layers; // its first releases: (sum over layers of the mean) / (sum over layers of the max) over ranks
+    double tensorrt_llm; // imbalance ratio: mean over layers of max / mean - 1 over ranks
+} cot_balancedness;
+void cot_place_balancedness(cot_balancedness *balancedness, const cot_place_value *value);
+
+/* What one activation of each expert costs where the map has it: `unit` [L][E], layers of `costs`. Errors: as
+ * cot_place_value_of. */
+cot_status cot_place_unit_costs(double *unit, const cot_expert_map *map, const cot_costs *costs,
+                                cot_dispatch dispatch, cot_error *error);
+/* Activations that go from rank to rank, there and back, summed over layers: `traffic` [S][S], row = from. `load` and
+ * `options` are those that `costs` were made of. Errors: as above; INVALID_ARGUMENT (options with a matrix of costs,
+ * which does not say who sends). */
+cot_status cot_place_traffic(double *traffic, const cot_expert_map *map, const cot_load_counts *load,
+                             const cot_costs *costs, const cot_costs_options *options, cot_error *error);
+
+/* How a running placement changes. */
+typedef struct cot_replan_options {
+    size_t size; // sizeof(cot_replan_options)
+    const double
+        *peak; // [L] the peak that each layer shall reach, in mean ranks' loads; NULL: the mean, as near
+               // as exchanges come
+    int64_t max_moves; // over all layers; below 0: as many as it takes
+    double move_cost; // a move must lower its layer's peak by this much, in mean ranks' loads; 0: by anything
+} cot_replan_options;
+
+/* Lowers the peaks of `current` under the loads of `costs` (split evenly over replicas) with few moves: a slot takes
+ * over another expert, of which no last replica is lost, or two slots exchange theirs. `*map` has a row for each layer
+ * of `costs`; `*moves` counts the slots whose rank has to fetch an expert that it did not hold. The caller frees the
+ * map. Errors: INVALID_ARGUMENT, MALFORMED (layers, experts or ranks that disagree), OUT_OF_MEMORY. */
+cot_status cot_place_replan(cot_expert_map *map, int64_t *moves, const cot_expert_map *current,
+                            const cot_costs *costs, const cot_replan_options *options, cot_error *error);
+
+/* Experts that ranks of `to` hold and the same ranks of `from` do not, over the layers of `to`. Layers that `from`
+ * lacks count whole. Errors: MALFORMED (experts or ranks that disagree), OUT_OF_MEMORY. */
+cot_status cot_place_moves(int64_t *moves, const cot_expert_map *from, const cot_expert_map *to,
+                           cot_error *error);
+/* The same after renaming the ranks of `to` so that they are fewest, which it does to `to` (minimum-cost matching).
+ * Only sensible where all ranks are alike. */
+cot_status cot_place_relabel(int64_t *moves, const cot_expert_map *from, cot_expert_map *to,
+                             cot_error *error);
+
+/* One expert's way from a rank that holds it to one that fetches it. */
+typedef struct cot_transfer {
+    int32_t layer, expert, from, to; // from -1: no rank holds it, it comes from storage
+    int32_t round;                   // 0, 1, ...; -1 where from is -1
+} cot_transfer;
+/* The transfers that turn `from` into `to`, each in a round: in none does a rank take part in two, and as few rounds
+ * as colouring the edges with exchanges of colours gets. `*transfers` [*n] is the caller's to free(). Errors: as
+ * above. */
+cot_status cot_place_transfers(cot_transfer **transfers, int64_t *n, int32_t *rounds,
+                               const cot_expert_map *from, const cot_expert_map *to, cot_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

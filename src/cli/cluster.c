@@ -1,0 +1,81 @@
+#include "cluster.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Hosts of a fabric may be hundreds: the line is not cut. */
+static void say(void *context, const char *line)
+{
+    (void)context;
+    fprintf(stderr, "coterie: %s\n", line);
+}
+
+bool cot_open_topology(cot_topology *topology, const char *text, const char *hosts, int32_t ranks)
+{
+    struct stat info;
+    cot_error error = {0};
+    const cot_topology_options options = {.size = sizeof options, .hosts = hosts, .ranks = ranks, .say = say};
+    bool file = stat(text, &info) == 0;
+    if (!file && hosts) {
+        cot_complain("--hosts seats ranks on the adapters of an ibnetdiscover file; there is no file '%s'",
+                     text);
+        return false;
+    }
+    if (!file && strchr(text, '/')) {
+        cot_complain("cannot open topology '%s': no such file", text);
+        return false;
+    }
+    cot_status status = file ? cot_topology_read(topology, text, &options, &error)
+                             : cot_topology_build(topology, text, ranks, &error);
+    if (status != COT_OK) cot_complain_of(&error);
+    return status == COT_OK;
+}
+
+static double *fill(const json_t *array, const char *path, int32_t *rows, int32_t *columns)
+{
+    size_t m = json_array_size(array), n = json_array_size(json_array_get(array, 0));
+    if (!m || !n || m > 1 << 20 || n > 1 << 20 || (*rows && m != (size_t)*rows) ||
+        (*columns && n != (size_t)*columns)) {
+        cot_complain("'%s' holds a matrix of %zu x %zu, expected %d x %d", path, m, n, *rows, *columns);
+        return NULL;
+    }
+    double *matrix = malloc(m * n * sizeof *matrix);
+    if (!matrix) {
+        cot_complain("out of memory for '%s'", path);
+        return NULL;
+    }
+    for (size_t i = 0; i < m * n; i++) {
+        const json_t *row = json_array_get(array, i / n), *x = json_array_get(row, i % n);
+        matrix[i] = json_number_value(x);
+        if (json_array_size(row) != n || !json_is_number(x) || !(matrix[i] >= 0) || !isfinite(matrix[i])) {
+            cot_complain("'%s': row %zu is no row of %zu numbers of 0 or more", path, i / n, n);
+            free(matrix);
+            return NULL;
+        }
+    }
+    *rows = (int32_t)m;
+    *columns = (int32_t)n;
+    return matrix;
+}
+
+double *cot_read_matrix(const char *path, const char *key, int32_t *rows, int32_t *columns)
+{
+    json_error_t where;
+    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &where);
+    if (!root) {
+        cot_complain("cannot read '%s': line %d: %s", path, where.line, where.text);
+        return NULL;
+    }
+    const json_t *array = json_is_object(root) ? json_object_get(root, key) : root;
+    double *matrix = NULL;
+    if (json_is_array(array))
+        matrix = fill(array, path, rows, columns);
+    else
+        cot_complain("'%s' holds no matrix \"%s\"", path, key);
+    json_decref(root);
+    return matrix;
+}

@@ -1,0 +1,12 @@
+/* What `coterie place` and `coterie topology` share: the cluster, read or built, and matrices in JSON. */
+#ifndef COT_CLI_CLUSTER_H
+#define COT_CLI_CLUSTER_H
+#include "command.h"
+#include "coterie/topology.h"
+
+/* Opens the file `text`, or builds the topology that it spells. Returns false after saying why not. */
+bool cot_open_topology(cot_topology *topology, const char *text, const char *hosts, int32_t ranks);
+/* Reads a matrix of `rows` x `columns` numbers (0: any number, which is stored) from JSON: the value itself or, where
+ * that is an object, its member `key`. The caller frees it. NULL after saying why not. */
+double *cot_read_matrix(const char *path, const char *key, int32_t *rows, int32_t *columns);
+#endif

@@ -1,0 +1,292 @@
+/* `coterie place`. */
+#include "cmd_place.h"
+
+#include "cluster.h"
+#include "commands.h"
+#include "paths.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static void note(void *context, const char *line)
+{
+    (void)context;
+    cot_complain("note: %s", line);
+}
+
+/* Layers without load are kept in the map: expert = slot modulo E. */
+static cot_status add_dense_rows(cot_expert_map *map, const cot_load_counts *load, cot_error *error)
+{
+    cot_expert_map all;
+    if (map->n_layers == load->n_layers) return COT_OK;
+    cot_status status =
+        cot_expert_map_new(&all, load->n_layers, map->n_experts, map->n_ranks, map->slots_per_rank, error);
+    if (status != COT_OK) return status;
+    size_t n = (size_t)map->n_ranks * (size_t)map->slots_per_rank;
+    for (int32_t l = 0, at = 0; l < load->n_layers; l++) {
+        int32_t *to = all.expert + (size_t)l * n;
+        all.layers[l] = load->layers[l];
+        if (at < map->n_layers && map->layers[at] == load->layers[l])
+            memcpy(to, map->expert + (size_t)at++ * n, n * sizeof *to);
+        else
+            for (size_t i = 0; i < n; i++) to[i] = (int32_t)(i % (size_t)map->n_experts);
+    }
+    cot_expert_map_free(map);
+    *map = all;
+    return COT_OK;
+}
+
+static int write_map(const cot_place_settings *s, const cot_expert_map *map)
+{
+    const cot_expert_map_options options = {
+        .size = sizeof options, .format = s->to, .n_layers = (int32_t)s->layers, .say = note};
+    cot_error error = {0};
+    if (!s->output) return COT_EXIT_OK;
+    return cot_expert_map_write(map, s->output, &options, &error) == COT_OK ? COT_EXIT_OK
+                                                                            : cot_complain_of(&error);
+}
+
+static int solve(cot_placed *placed, cot_place_inputs *in)
+{
+    cot_error error = {0};
+    double start = now_ms();
+    cot_place_proof *proof;
+    cot_status status = cot_place(&placed->map, &proof, &in->costs, &in->options, &error);
+    placed->milliseconds = now_ms() - start;
+    placed->moves = -1;
+    if (status == COT_OK)
+        status = cot_place_value_of(&placed->value, &placed->map, &in->costs, in->options.dispatch, &error);
+    if (status == COT_OK) status = cot_place_prove(&placed->value, proof, &error);
+    cot_place_proof_free(proof);
+    if (status == COT_OK) status = cot_place_verify(&placed->map, &in->costs, &in->options, &error);
+    return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
+}
+
+/* From a running placement to the new one: methods with replicas keep what they can of it. */
+static cot_status replan(cot_placed *placed, const cot_place_settings *s, const cot_place_inputs *in,
+                         bool keep, cot_error *error)
+{
+    cot_expert_map current, better;
+    const cot_expert_map_options options = {.size = sizeof options,
+                                            .first_layer = (int32_t)s->first_layer,
+                                            .ranks = in->costs.n_ranks,
+                                            .say = note};
+    cot_status status = cot_expert_map_read(&current, s->current, &options, error);
+    if (status != COT_OK) return status;
+    if (keep) {
+        const cot_replan_options replan_options = {.size = sizeof replan_options,
+                                                   .peak = placed->value.peak_load,
+                                                   .max_moves = s->max_moves,
+                                                   .move_cost = s->move_cost};
+        double start = now_ms();
+        status = cot_place_replan(&better, &placed->moves, &current, &in->costs, &replan_options, error);
+        placed->milliseconds += now_ms() - start;
+        if (status == COT_OK) {
+            cot_expert_map_free(&placed->map);
+            cot_place_value_free(&placed->value);
+            placed->map = better;
+            status =
+                cot_place_value_of(&placed->value, &placed->map, &in->costs, in->options.dispatch, error);
+        }
+    }
+    if (status == COT_OK) status = cot_place_moves(&placed->moves, &current, &placed->map, error);
+    if (status == COT_OK)
+        status = cot_place_transfers(&placed->transfers, &placed->n_transfers, &placed->rounds, &current,
+                                     &placed->map, error);
+    cot_expert_map_free(&current);
+    return status;
+}
+
+/* Whether the method's slots may be replicas: those placements are changed, others made afresh. */
+static bool has_replicas(const cot_place_inputs *in)
+{
+    const char *name = in->options.method;
+    if (!name) return in->options.slots > in->costs.n_experts;
+    for (const cot_place_method *m = cot_place_methods; m->name; m++)
+        if (!strcmp(m->name, name)) return m->replicas;
+    return false;
+}
+
+static int change(cot_placed *placed, const cot_place_settings *s, const cot_place_inputs *in)
+{
+    cot_error error = {0};
+    bool keep = has_replicas(in);
+    if (!s->current) return COT_EXIT_OK;
+    if (!keep && (s->max_moves >= 0 || s->move_cost > 0))
+        return cot_complain(
+            "--max-moves and --move-cost limit the moves of eplb, eplb-swap and replicate: the optimum of "
+            "another method is what it is");
+    return replan(placed, s, in, keep, &error) == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
+}
+
+static int place_load(const cot_place_settings *s, cot_place_inputs *in)
+{
+    cot_placed placed = {0};
+    cot_error error = {0};
+    const char **paths = malloc((s->loads.count + 1) * sizeof *paths);
+    if (!paths) return cot_complain("out of memory");
+    for (size_t i = 0; i < s->loads.count; i++) paths[i] = s->loads.items[i].text;
+    int status = cot_place_open_load(in, s, paths, s->loads.count);
+    if (status == COT_EXIT_OK) status = solve(&placed, in);
+    if (status == COT_EXIT_OK) status = change(&placed, s, in);
+    if (status == COT_EXIT_OK && s->report) status = cot_place_report(s, in, &placed);
+    if (status == COT_EXIT_OK && add_dense_rows(&placed.map, &in->load, &error) != COT_OK)
+        status = cot_complain_of(&error);
+    if (status == COT_EXIT_OK) status = write_map(s, &placed.map);
+    if (status == COT_EXIT_OK) status = cot_place_print(s, in, &placed);
+    cot_expert_map_free(&placed.map);
+    cot_place_value_free(&placed.value);
+    free(placed.transfers);
+    free(paths);
+    return status;
+}
+
+static int place(const void *context)
+{
+    const cot_place_settings *s = context;
+    cot_place_inputs in = {0};
+    int tasks = (s->loads.count > 0) + (s->evaluate != NULL) + (s->drift.count > 0);
+    if (tasks != 1) {
+        cot_complain(tasks ? "--load, --evaluate and --drift exclude each other"
+                           : "no load given: --load FILE");
+        return COT_EXIT_USAGE;
+    }
+    if (s->more.count && !s->drift.count) {
+        cot_complain("unexpected argument '%s'", s->more.items[0].text);
+        return COT_EXIT_USAGE;
+    }
+    if (!cot_check_output(s->output) || !cot_check_output(s->report)) return COT_EXIT_FAILURE;
+    int status = cot_place_open_cluster(&in, s);
+    if (status == COT_EXIT_OK)
+        status = s->evaluate      ? cot_place_run_evaluate(s, &in)
+                 : s->drift.count ? cot_place_run_drift(s, &in)
+                                  : place_load(s, &in);
+    cot_place_close(&in);
+    return status;
+}
+
+#define AT(field) offsetof(cot_place_settings, field)
+
+static const cot_option input_options[] = {
+    {"load", 0, COT_OPTION_LIST, "FILE", NULL,
+     "a routing trace, an engine's recording (file or folder; may repeat, a file a rank) or CSV "
+     "layer,expert,tokens",
+     AT(loads)},
+    {"topology", 0, COT_OPTION_TEXT, "SPEC|FILE", NULL,
+     "the cluster: fattree:ranks=256 and the like (see coterie topology show --help), ibnetdiscover, NCCL "
+     "XML or JSON",
+     AT(topology)},
+    {"hosts", 0, COT_OPTION_TEXT, "FILE", NULL,
+     "lines host,gpu,adapter in rank order, for ibnetdiscover files", AT(hosts)},
+    {"ranks", 0, COT_OPTION_INTEGER, "S", NULL, "ranks, where the topology does not say", AT(ranks),
+     .least = 1, .most = COT_TOPOLOGY_MAX_RANKS},
+    {"cost", 0, COT_OPTION_TEXT, "COST.json", NULL,
+     "a matrix [layers][ranks]: what an activation costs there, instead of topology and attention", AT(cost)},
+    {"attention", 0, COT_OPTION_TEXT, "paper|dp|FILE", NULL,
+     "who sends a layer's tokens: paper (rank 0 of server l, collected by the next layer's), dp (every rank; "
+     "default "
+     "for engines' recordings), or JSON matrices dispatch and collect [layers][ranks]",
+     AT(attention)},
+    {"distance", 0, COT_OPTION_CHOICE, "KIND", "hops",
+     "hops, or cost: microseconds, latency + bytes / bandwidth", AT(distance),
+     .choices = (const char *const[]){"hops", "cost", NULL}},
+    {"bytes", 0, COT_OPTION_REAL, "N", "14336", "bytes of an activation, for --distance cost", AT(bytes),
+     .min = 0, .max = 1e12},
+    {"first-layer", 0, COT_OPTION_INTEGER, "N", NULL,
+     "the model's first MoE layer (3 for DeepSeek-R1), for formats that count MoE layers from 0",
+     AT(first_layer), .least = 0, .most = INT32_MAX},
+    {"top-k", 0, COT_OPTION_INTEGER, "K", NULL, "experts a token, where the load does not say", AT(top_k),
+     .least = 1, .most = COT_TRACE_MAX_EXPERTS},
+    {0}};
+
+static const cot_option method_options[] = {
+    {"method", 0, COT_OPTION_TEXT, "M", NULL,
+     "rr, greedy, ilp, ilpload, eplb, eplb-swap or replicate (default where slots > experts, else ilpload)",
+     AT(method)},
+    {"c-layer", 0, COT_OPTION_TEXT, "N|FILE", NULL,
+     "experts of a layer that a rank may hold; default ceil(E/S); FILE: a JSON row of one number a rank",
+     AT(c_layer)},
+    {"c-exp", 0, COT_OPTION_TEXT, "N|FILE", NULL,
+     "experts of all layers that a rank may hold; default ceil(L E/S)", AT(c_exp)},
+    {"slots", 0, COT_OPTION_INTEGER, "N", NULL, "slots of a layer on all ranks, all of them filled",
+     AT(slots), .least = 1, .most = INT32_MAX},
+    {"slots-per-rank", 0, COT_OPTION_INTEGER, "N", NULL, "the same for each rank", AT(slots_per_rank),
+     .least = 1, .most = 65536},
+    {"max-load", 0, COT_OPTION_REAL, "X", NULL,
+     "limit of a rank's load in a layer, in mean ranks' loads (1.05)", AT(max_load), .min = 1e-9, .max = 1e9},
+    {"groups", 0, COT_OPTION_INTEGER, "N", "1", "expert groups of the model, for eplb", AT(groups),
+     .least = 1, .most = 65536},
+    {"nodes", 0, COT_OPTION_INTEGER, "N", "1", "servers, for eplb", AT(nodes), .least = 1, .most = 65536},
+    {"dispatch", 0, COT_OPTION_CHOICE, "HOW", "uniform",
+     "how an expert's load splits over its replicas: uniform, or nearest (equally near ones share)",
+     AT(dispatch), .choices = (const char *const[]){"uniform", "nearest", NULL}},
+    {0}};
+
+static const cot_option output_options[] = {
+    {"output", 'o', COT_OPTION_TEXT, "OUT", NULL, "the placement to write", AT(output)},
+    {"to", 0, COT_OPTION_TEXT, "FORMAT", "coterie",
+     "coterie, sglang, vllm, tensorrt-llm, vllm-ascend or omni-infer", AT(to)},
+    {"layers", 0, COT_OPTION_INTEGER, "N", NULL,
+     "layers of the model, for --to sglang, which has a row for each", AT(layers), .least = 1,
+     .most = COT_TRACE_MAX_LAYERS},
+    {"report", 0, COT_OPTION_TEXT, "OUT.html", NULL,
+     "write a page: distances, who talks to whom, loads of ranks and links, methods beside each other",
+     AT(report)},
+    {"json", 0, COT_OPTION_FLAG, NULL, NULL, "write objective, bound, gap, peaks and time as JSON", AT(json)},
+    {0}};
+
+static const cot_option other_options[] = {
+    {"current", 0, COT_OPTION_TEXT, "PLACEMENT", NULL,
+     "the running placement: methods with replicas reach the fresh plan's balance from it with few moves",
+     AT(current)},
+    {"max-moves", 0, COT_OPTION_INTEGER, "N", "-1",
+     "experts that ranks may fetch, over all layers; -1: as many as needed", AT(max_moves), .least = -1,
+     .most = INT32_MAX},
+    {"move-cost", 0, COT_OPTION_REAL, "X", "0",
+     "a move must lower its layer's peak by this many mean ranks' loads", AT(move_cost), .min = 0,
+     .max = 1e9},
+    {"evaluate", 0, COT_OPTION_TEXT, "TRACE", NULL,
+     "measure --placement on a trace or load instead of placing", AT(evaluate)},
+    {"placement", 0, COT_OPTION_TEXT, "P", NULL, "the placement to evaluate, in any format", AT(placement)},
+    {"drift", 0, COT_OPTION_LIST, "A B C...", NULL,
+     "place on each of the loads and measure on all (paper, Table 4)", AT(drift)},
+    {0}};
+
+const cot_command cot_cmd_place = {
+    .name = "place",
+    .summary = "decide which expert lives on which rank of a cluster",
+    .details =
+        "Minimises the sum over all activations of what they cost: the distance from the rank that sends to "
+        "the "
+        "expert's and on to the rank that collects. ilpload is exact and proves it: the lower bound it "
+        "prints comes "
+        "from prices of capacity that anybody can check. eplb balances alone; with more slots than experts, "
+        "replicas "
+        "fill them. The placement is written in Coterie's own JSON unless --to names an engine's format.",
+    .examples = (const char *const[]){"coterie place --load trace.safetensors --topology fattree:ranks=256 "
+                                      "--c-layer 8 -o placement.json",
+                                      "coterie place --load recording.pt --topology fabric.txt --hosts "
+                                      "hosts.csv --to sglang -o map.json",
+                                      "coterie place --load counts.csv --ranks 32 --slots 288 --method eplb "
+                                      "--groups 8 --nodes 4 -o p.json",
+                                      NULL},
+    .options = {.groups = (const cot_option_group[]){{"Input", input_options, 0},
+                                                     {"Method", method_options, 0},
+                                                     {"Output", output_options, 0},
+                                                     {"Other tasks", other_options, 0},
+                                                     {0}},
+                .positionals =
+                    (const cot_positional[]){{"LOAD", 0, 256, "more loads for --drift", AT(more)}, {0}}},
+    .settings_bytes = sizeof(cot_place_settings),
+    .run = place};

@@ -1,0 +1,54 @@
+/* The parts of `coterie place`. */
+#ifndef COT_CLI_CMD_PLACE_H
+#define COT_CLI_CMD_PLACE_H
+#include "command.h"
+#include "coterie/place.h"
+
+typedef struct cot_place_settings {
+    cot_list loads, drift, more;
+    const char *topology, *method, *c_exp, *c_layer, *attention, *hosts, *current, *cost, *output, *to,
+        *evaluate, *placement, *report;
+    int64_t ranks, slots, slots_per_rank, groups, nodes, first_layer, layers, top_k, max_moves;
+    double max_load, move_cost, bytes;
+    int dispatch, distance;
+    bool json;
+} cot_place_settings;
+
+/* All that the files say, opened for one run. */
+typedef struct cot_place_inputs {
+    cot_topology topology;
+    bool has_topology;
+    cot_load_counts load;
+    cot_costs costs;
+    int32_t *capacity; // [2][S] c_layer and c_exp
+    double *matrix, *dispatch, *collect;
+    cot_costs_options costs_options;
+    cot_place_options options;
+} cot_place_inputs;
+
+/* Opens the topology; returns a COT_EXIT_ value after saying what is wrong. */
+int cot_place_open_cluster(cot_place_inputs *in, const cot_place_settings *s);
+/* Reads the load from `paths` and makes costs and options of it. */
+int cot_place_open_load(cot_place_inputs *in, const cot_place_settings *s, const char *const *paths,
+                        size_t n);
+void cot_place_close(cot_place_inputs *in);
+
+/* One placement and what there is to say about it. */
+typedef struct cot_placed {
+    cot_expert_map map;
+    cot_place_value value;
+    int64_t moves; // experts that ranks have to fetch; -1 where nothing runs yet
+    cot_transfer *transfers;
+    int64_t n_transfers;
+    int32_t rounds;
+    double milliseconds; // of the solve alone
+} cot_placed;
+
+int cot_place_print(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *placed);
+/* Writes the report of `--report`: the cluster, this placement, and other methods beside it. */
+int cot_place_report(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *placed);
+/* `--evaluate` and `--drift`. */
+int cot_place_run_evaluate(const cot_place_settings *s, cot_place_inputs *in);
+int cot_place_run_drift(const cot_place_settings *s, cot_place_inputs *in);
+
+#endif

@@ -1,0 +1,194 @@
+/* `coterie topology show` and `coterie topology distances`. */
+#include "cluster.h"
+#include "commands.h"
+#include "paths.h"
+#include "plot.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct settings {
+    const char *topology, *hosts, *plot;
+    int64_t ranks;
+    double bytes;
+    int distance;
+    bool json;
+};
+
+static double *distances(const cot_topology *t, const struct settings *s)
+{
+    size_t S = (size_t)t->n_ranks;
+    double *d = malloc(S * S * sizeof *d);
+    cot_error error = {COT_OUT_OF_MEMORY, "out of memory for the distances"};
+    const cot_metric metric = {s->distance > 0 || t->measured, s->bytes};
+    if (d && cot_topology_distances(d, t, metric, &error) == COT_OK) return d;
+    cot_complain_of(&error);
+    free(d);
+    return NULL;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static int print_distances(const cot_topology *t, const struct settings *s, const double *d)
+{
+    if (!s->json) {
+        for (int32_t a = 0; a < t->n_ranks; a++)
+            for (int32_t b = 0; b < t->n_ranks; b++)
+                printf("%.6g%c", d[(size_t)a * (size_t)t->n_ranks + (size_t)b],
+                       b + 1 < t->n_ranks ? ' ' : '\n');
+        return COT_EXIT_OK;
+    }
+    json_t *rows = json_array();
+    for (int32_t a = 0; a < t->n_ranks; a++) {
+        json_t *row = json_array();
+        for (int32_t b = 0; b < t->n_ranks; b++)
+            json_array_append_new(row, json_real(d[(size_t)a * (size_t)t->n_ranks + (size_t)b]));
+        json_array_append_new(rows, row);
+    }
+    json_t *o = json_pack("{s:s, s:i, s:s, s:o}", "topology", t->name, "ranks", (int)t->n_ranks, "unit",
+                          s->distance > 0 || t->measured ? "us" : "hops", "distances", rows);
+    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    json_decref(o);
+    if (!text) return cot_complain("cannot spell the distances as JSON");
+    puts(text);
+    free(text);
+    return COT_EXIT_OK;
+}
+
+/* How many ordered pairs of ranks are how far apart; the first lines of what may be very many. */
+static void print_spread(double *d, size_t n, size_t ranks, const char *unit)
+{
+    size_t shown = 0;
+    qsort(d, n, sizeof *d, by_value);
+    for (size_t i = 0, end; i < n; i = end, shown++) {
+        for (end = i; end < n && d[end] == d[i]; end++)
+            ;
+        if (shown == 16) {
+            printf("  ... up to %.6g %s\n", d[n - 1], unit);
+            break;
+        }
+        size_t pairs = end - i - (i == 0 && d[i] == 0 ? ranks : 0); // not a rank and itself
+        if (pairs) printf("  %10.6g %s  %zu pairs\n", d[i], unit, pairs);
+    }
+}
+
+static int show(const void *context)
+{
+    const struct settings *s = context;
+    cot_topology t = {0};
+    int status = COT_EXIT_FAILURE;
+    if (!cot_open_topology(&t, s->topology, s->hosts, (int32_t)s->ranks)) return status;
+    double *d = distances(&t, s);
+    if (d) {
+        bool cost = s->distance > 0 || t.measured;
+        size_t n = (size_t)t.n_ranks;
+        double sum = 0;
+        for (size_t i = 0; i < n * n; i++) sum += d[i];
+        printf("topology  %s\nranks     %" PRId32 " on %" PRId32 " hosts\nvertices  %" PRId32 ", %" PRId64
+               " links (one for each direction)\nmean      %.6g %s between two ranks\ndistances\n",
+               t.name, t.n_ranks, t.n_hosts, t.n_vertices, t.n_links, n > 1 ? sum / (double)(n * (n - 1)) : 0,
+               cost ? "us" : "hops");
+        print_spread(d, n * n, n, cost ? "us" : "hops");
+        status = COT_EXIT_OK;
+    }
+    free(d);
+    cot_topology_free(&t);
+    return status;
+}
+
+static int print(const void *context)
+{
+    const struct settings *s = context;
+    cot_topology t = {0};
+    int status = COT_EXIT_FAILURE;
+    if (!cot_check_output(s->plot) || !cot_open_topology(&t, s->topology, s->hosts, (int32_t)s->ranks))
+        return status;
+    double *d = distances(&t, s);
+    if (d)
+        status = s->plot ? cot_plot_matrix_file(s->plot, d, t.n_ranks, t.n_ranks, t.name)
+                         : print_distances(&t, s, d);
+    free(d);
+    cot_topology_free(&t);
+    return status;
+}
+
+#define AT(field) offsetof(struct settings, field)
+#define COMMON                                                                                               \
+    {"hosts",  0,    COT_OPTION_TEXT,                                                                        \
+     "FILE",   NULL, "lines host,gpu,adapter in rank order, for ibnetdiscover files",                        \
+     AT(hosts)},                                                                                             \
+        {"ranks",   0,          COT_OPTION_INTEGER,                                                          \
+         "S",       NULL,       "ranks, where the topology does not say",                                    \
+         AT(ranks), .least = 1, .most = COT_TOPOLOGY_MAX_RANKS},                                             \
+        {"distance",                                                                                         \
+         0,                                                                                                  \
+         COT_OPTION_CHOICE,                                                                                  \
+         "KIND",                                                                                             \
+         "hops",                                                                                             \
+         "hops, or cost: microseconds, latency + bytes / bandwidth",                                         \
+         AT(distance),                                                                                       \
+         .choices = (const char *const[]){"hops", "cost", NULL}},                                            \
+    {                                                                                                        \
+        "bytes", 0, COT_OPTION_REAL, "N", "14336", "bytes of a message, for --distance cost", AT(bytes),     \
+            .min = 0, .max = 1e12                                                                            \
+    }
+
+static const cot_option show_options[] = {COMMON, {0}};
+static const cot_option distances_options[] = {
+    COMMON,
+    {"json", 0, COT_OPTION_FLAG, NULL, NULL, "write the matrix as JSON", AT(json)},
+    {"plot", 0, COT_OPTION_TEXT, "OUT.svg", NULL, "draw the matrix as a heat map instead (paper, Figure 2)",
+     AT(plot)},
+    {0}};
+static const cot_positional positionals[] = {
+    {"TOPOLOGY", 1, 1,
+     "a spec FAMILY:KEY=VALUE,..., or a file: ibnetdiscover output, an NCCL topology (XML), JSON (a matrix "
+     "of "
+     "distances, rank_cost_matrix, bandwidth and latency, nodes and edges, measured endpoints)",
+     AT(topology)},
+    {0}};
+
+#define SPECS                                                                                                \
+    "Specs: fattree (ranks,gpus=4,servers=4,leaves=4,spines=4: hops 0 in a server, 2 under a leaf, 4 in a "  \
+    "pod, 6 "                                                                                                \
+    "beyond), fattree-sparse (pods in two halves: 8 across), dragonfly (ranks,gpus=4,servers=4,routers=4: "  \
+    "2 at a "                                                                                                \
+    "router, 3 in a group, 3 to 5 beyond by one gateway a group), dragonfly-sparse (groups on a ring), "     \
+    "dragonfly+ "                                                                                            \
+    "(ranks,gpus=4,servers=4,leaves=4,spines=4), slimfly (ranks,gpus=4,q=5: 2 q^2 routers of diameter 2), "  \
+    "rail "                                                                                                  \
+    "(ranks,gpus=8,servers=32,spines=8,pxn=0: GPU i of a server on leaf i), complete (ranks,gpus=1), node "  \
+    "(ranks=8,domain=8: NVLink domains of one server). gpus are of a server, servers of a leaf or router, "  \
+    "leaves of "                                                                                             \
+    "a pod. Each also takes latency=1 (us a link), bandwidth=50 and nvlink=450 (GB/s), for --distance cost."
+
+const cot_command cot_cmd_topology_show = {
+    .name = "topology show",
+    .summary = "show a cluster's ranks, links and how far ranks are apart",
+    .details = SPECS,
+    .examples = (const char *const[]){"coterie topology show fattree:ranks=256",
+                                      "coterie topology show fabric.txt --hosts hosts.csv", NULL},
+    .options = {.groups = (const cot_option_group[]){{"Options", show_options, 0}, {0}},
+                .positionals = positionals},
+    .settings_bytes = sizeof(struct settings),
+    .run = show};
+
+const cot_command cot_cmd_topology_distances = {
+    .name = "topology distances",
+    .summary = "print or draw the distances between all ranks of a cluster",
+    .details = SPECS,
+    .examples =
+        (const char *const[]){"coterie topology distances dragonfly:ranks=64 --json",
+                              "coterie topology distances fattree:ranks=256 --plot distances.svg", NULL},
+    .options = {.groups = (const cot_option_group[]){{"Options", distances_options, 0}, {0}},
+                .positionals = positionals},
+    .settings_bytes = sizeof(struct settings),
+    .run = print};

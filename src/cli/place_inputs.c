@@ -1,0 +1,137 @@
+#include "cmd_place.h"
+
+#include "cluster.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void note(void *context, const char *line)
+{
+    (void)context;
+    cot_complain("note: %s", line);
+}
+
+int cot_place_open_cluster(cot_place_inputs *in, const cot_place_settings *s)
+{
+    if (s->hosts && !s->topology) return cot_complain("--hosts needs --topology: an ibnetdiscover file");
+    if (s->cost && s->topology) return cot_complain("--cost is used instead of --topology: give one of them");
+    if (!s->topology) return COT_EXIT_OK;
+    in->has_topology = cot_open_topology(&in->topology, s->topology, s->hosts, (int32_t)s->ranks);
+    return in->has_topology ? COT_EXIT_OK : COT_EXIT_FAILURE;
+}
+
+/* "N" for all ranks, or a JSON array of one number a rank. */
+static bool capacity(int32_t *to, const char *text, const char *option, int32_t n)
+{
+    char *end;
+    long long value = strtoll(text, &end, 10);
+    if (end != text && !*end) {
+        if (value < 0 || value > INT32_MAX) {
+            cot_complain("%s %s is no number from 0 to %d", option, text, INT32_MAX);
+            return false;
+        }
+        for (int32_t s = 0; s < n; s++) to[s] = (int32_t)value;
+        return true;
+    }
+    int32_t rows = 1, columns = n;
+    double *row = cot_read_matrix(text, "capacity", &rows, &columns);
+    for (int32_t s = 0; row && s < n; s++)
+        if (row[s] > INT32_MAX || row[s] != (double)(int32_t)row[s]) {
+            cot_complain("'%s': the %s of rank %d is %g, expected a whole number", text, option, s, row[s]);
+            free(row);
+            return false;
+        } else
+            to[s] = (int32_t)row[s];
+    free(row);
+    return row != NULL;
+}
+
+/* Which attention: as said, else what the recording stands for. */
+static bool choose_attention(cot_place_inputs *in, const cot_place_settings *s, int32_t ranks)
+{
+    const char *text = s->attention ? s->attention : in->load.from_engine ? "dp" : "paper";
+    cot_costs_options *o = &in->costs_options;
+    int32_t rows = in->load.n_layers, columns = ranks;
+    if (!strcmp(text, "paper"))
+        o->attention = COT_ATTENTION_PAPER;
+    else if (!strcmp(text, "dp"))
+        o->attention = COT_ATTENTION_DP;
+    else {
+        o->attention = COT_ATTENTION_WEIGHTS;
+        in->dispatch = cot_read_matrix(text, "dispatch", &rows, &columns);
+        in->collect = in->dispatch ? cot_read_matrix(text, "collect", &rows, &columns) : NULL;
+        o->dispatch_weights = in->dispatch;
+        o->collect_weights = in->collect;
+        return in->collect != NULL;
+    }
+    return true;
+}
+
+static int choose_options(cot_place_inputs *in, const cot_place_settings *s)
+{
+    int32_t ranks = in->costs.n_ranks;
+    int64_t slots = s->slots ? s->slots : s->slots_per_rank * ranks;
+    if (s->slots && s->slots_per_rank && s->slots != s->slots_per_rank * ranks)
+        return cot_complain("--slots %lld are not --slots-per-rank %lld on each of %d ranks",
+                            (long long)s->slots, (long long)s->slots_per_rank, ranks);
+    if (slots > INT32_MAX) return cot_complain("%lld slots are too many", (long long)slots);
+    in->options = (cot_place_options){.size = sizeof in->options,
+                                      .method = s->method,
+                                      .slots = (int32_t)slots,
+                                      .max_load = s->max_load,
+                                      .groups = (int32_t)s->groups,
+                                      .nodes = (int32_t)s->nodes,
+                                      .dispatch = (cot_dispatch)s->dispatch};
+    in->capacity = malloc(2 * (size_t)ranks * sizeof *in->capacity);
+    if (!in->capacity) return cot_complain("out of memory");
+    if (s->c_layer && !capacity(in->capacity, s->c_layer, "--c-layer", ranks)) return COT_EXIT_FAILURE;
+    if (s->c_exp && !capacity(in->capacity + ranks, s->c_exp, "--c-exp", ranks)) return COT_EXIT_FAILURE;
+    if (s->c_layer) in->options.c_layer = in->capacity;
+    if (s->c_exp) in->options.c_exp = in->capacity + ranks;
+    return COT_EXIT_OK;
+}
+
+int cot_place_open_load(cot_place_inputs *in, const cot_place_settings *s, const char *const *paths, size_t n)
+{
+    const cot_load_options options = {.size = sizeof options,
+                                      .first_layer = (int32_t)s->first_layer,
+                                      .top_k = (int32_t)s->top_k,
+                                      .say = note};
+    cot_error error = {0};
+    if (cot_load_counts_read(&in->load, paths, n, &options, &error) != COT_OK) return cot_complain_of(&error);
+    int32_t ranks = in->has_topology ? in->topology.n_ranks : (int32_t)s->ranks, rows = in->load.n_layers;
+    in->costs_options = (cot_costs_options){.size = sizeof in->costs_options,
+                                            .metric = {s->distance > 0, s->bytes},
+                                            .dispatch = (cot_dispatch)s->dispatch};
+    if (s->distance == 0 && in->topology.measured) in->costs_options.metric.cost = true;
+    if (s->cost && !(in->matrix = cot_read_matrix(s->cost, "cost", &rows, &ranks))) return COT_EXIT_FAILURE;
+    in->costs_options.cost = in->matrix;
+    if (!ranks) {
+        cot_complain("no cluster given: --topology SPEC|FILE, --cost COST.json, or --ranks S where distance "
+                     "is nothing");
+        return COT_EXIT_USAGE;
+    }
+    in->costs_options.n_ranks = ranks;
+    if (in->has_topology && !choose_attention(in, s, ranks)) return COT_EXIT_FAILURE;
+    if (cot_costs_open(&in->costs, &in->load, in->has_topology ? &in->topology : NULL, &in->costs_options,
+                       &error) != COT_OK)
+        return cot_complain_of(&error);
+    return choose_options(in, s);
+}
+
+static void close_load(cot_place_inputs *in)
+{
+    cot_costs_free(&in->costs);
+    cot_load_counts_free(&in->load);
+    free(in->capacity);
+    free(in->matrix);
+    free(in->dispatch);
+    free(in->collect);
+}
+
+void cot_place_close(cot_place_inputs *in)
+{
+    close_load(in);
+    cot_topology_free(&in->topology);
+}

@@ -1,0 +1,120 @@
+#include "cmd_place.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static double largest(const double *x, int32_t n)
+{
+    double most = 0;
+    for (int32_t i = 0; i < n; i++) most = fmax(most, x[i]);
+    return most;
+}
+
+static double mean(const double *x, int32_t n)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++) sum += x[i];
+    return n ? sum / n : 0;
+}
+
+static json_t *numbers(const double *x, int32_t n)
+{
+    json_t *array = json_array();
+    for (int32_t i = 0; i < n; i++) json_array_append_new(array, json_real(x[i]));
+    return array;
+}
+
+static int print_json(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *p)
+{
+    const cot_place_value *v = &p->value;
+    const char *method = s->method                                 ? s->method
+                         : in->options.slots > in->costs.n_experts ? "replicate"
+                                                                   : "ilpload";
+    double per_activation = v->activations > 0 ? v->objective / v->activations : 0;
+    json_t *o = json_pack("{s:s, s:i, s:i, s:i, s:i}", "method", method, "layers", (int)in->costs.n_layers,
+                          "experts", (int)in->costs.n_experts, "ranks", (int)in->costs.n_ranks,
+                          "slots_per_rank", (int)p->map.slots_per_rank);
+    json_object_set_new(o, "objective", json_real(v->objective));
+    json_object_set_new(o, "dual", json_real(v->dual));
+    json_object_set_new(o, "gap", json_real(fabs(v->objective - v->dual)));
+    if (v->own_dual > 0 || v->own_objective > 0)
+        json_object_set_new(o, "certificate",
+                            json_pack("{s:f, s:f, s:f}", "objective", v->own_objective, "dual", v->own_dual,
+                                      "gap", fabs(v->own_objective - v->own_dual)));
+    json_object_set_new(o, "objective_per_activation", json_real(per_activation));
+    json_object_set_new(o, "objective_per_token",
+                        in->load.top_k > 0 ? json_real(per_activation * in->load.top_k * in->costs.n_layers)
+                                           : json_null());
+    json_object_set_new(o, "peak_load", numbers(v->peak_load, v->n_layers));
+    json_object_set_new(o, "peak_bound", numbers(v->peak_bound, v->n_layers));
+    json_object_set_new(o, "indifferent", json_boolean(in->costs.indifferent));
+    json_object_set_new(o, "moves", p->moves < 0 ? json_null() : json_integer(p->moves));
+    if (p->moves >= 0) {
+        json_t *list = json_array();
+        for (int64_t i = 0; i < p->n_transfers; i++) {
+            const cot_transfer *t = &p->transfers[i];
+            json_array_append_new(list, json_pack("[i, i, i, i, i]", (int)t->round, (int)t->layer,
+                                                  (int)t->expert, (int)t->from, (int)t->to));
+        }
+        json_object_set_new(o, "rounds", json_integer(p->rounds));
+        json_object_set_new(o, "transfers", list); // [round, layer, expert, from, to]
+    }
+    json_object_set_new(o, "milliseconds", json_real(p->milliseconds));
+    char *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
+    json_decref(o);
+    if (!text) return cot_complain("cannot spell the result as JSON");
+    puts(text);
+    free(text);
+    return COT_EXIT_OK;
+}
+
+/* Who sends what to whom, round by round. */
+static void print_rounds(const cot_placed *p)
+{
+    printf("moves       %" PRId64 " in %" PRId32 " rounds, no rank twice in one\n", p->moves, p->rounds);
+    for (int32_t round = -1; round < p->rounds; round++)
+        for (int64_t i = 0; i < p->n_transfers; i++) {
+            const cot_transfer *t = &p->transfers[i];
+            if (t->round != round) continue;
+            if (t->from < 0)
+                printf("  from storage: layer %" PRId32 " expert %" PRId32 " to rank %" PRId32 "\n", t->layer,
+                       t->expert, t->to);
+            else
+                printf("  round %" PRId32 ": layer %" PRId32 " expert %" PRId32 ", rank %" PRId32
+                       " to %" PRId32 "\n",
+                       round, t->layer, t->expert, t->from, t->to);
+        }
+}
+
+int cot_place_print(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *p)
+{
+    const cot_place_value *v = &p->value;
+    if (s->json) return print_json(s, in, p);
+    printf("placed      %" PRId32 " layers of %" PRId32 " experts on %" PRId32 " ranks\n", in->costs.n_layers,
+           in->costs.n_experts, in->costs.n_ranks);
+    if (in->costs.indifferent)
+        printf("note        all placements cost the same here: experts are balanced\n");
+    printf("objective   %.10g\n", v->objective);
+    printf("  per activation %.6g", v->activations > 0 ? v->objective / v->activations : 0);
+    if (in->load.top_k > 0 && v->activations > 0)
+        printf(", per token %.6g (%" PRId32 " experts in each of %" PRId32 " layers)",
+               v->objective / v->activations * in->load.top_k * in->costs.n_layers, in->load.top_k,
+               in->costs.n_layers);
+    putchar('\n');
+    if (v->dual > 0)
+        printf("lower bound %.10g (gap %.3g, %.3g %%)\n", v->dual, v->objective - v->dual,
+               v->objective > 0 ? 100 * (v->objective - v->dual) / v->objective : 0);
+    if (v->own_dual > 0)
+        printf("own measure %.10g, lower bound %.10g (loads taken as equal)\n", v->own_objective,
+               v->own_dual);
+    printf(
+        "peak load   %.4g times the mean rank's at worst, %.4g in the mean layer (no placement below %.4g)\n",
+        largest(v->peak_load, v->n_layers), mean(v->peak_load, v->n_layers),
+        mean(v->peak_bound, v->n_layers));
+    if (p->moves >= 0) print_rounds(p);
+    printf("solved in   %.3f ms\n", p->milliseconds);
+    return COT_EXIT_OK;
+}

@@ -1,0 +1,194 @@
+#include "placement/chain.h"
+
+#include "base/arena.h"
+#include "base/error.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t column_hash(const cot_problem *p, int32_t s)
+{
+    uint64_t hash = (uint64_t)(uint32_t)p->c_layer[s] << 32 | (uint32_t)p->c_exp[s];
+    for (int32_t l = 0; l < p->L; l++) {
+        uint64_t bits;
+        double x = p->cost[(size_t)l * (size_t)p->S + (size_t)s] + 0.0;
+        memcpy(&bits, &x, sizeof bits);
+        hash = (hash ^ bits) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+static bool same_column(const cot_problem *p, int32_t a, int32_t b)
+{
+    if (p->c_layer[a] != p->c_layer[b] || p->c_exp[a] != p->c_exp[b]) return false;
+    for (int32_t l = 0; l < p->L; l++) {
+        const double *row = p->cost + (size_t)l * (size_t)p->S;
+        if (row[a] != row[b]) return false;
+    }
+    return true;
+}
+
+/* Groups are numbered by their first rank; table [size] holds groups + 1, size a power of two above 2 S. */
+static int32_t find_groups(int32_t *group_of, int32_t *example, uint64_t *hashes, const cot_problem *p,
+                           int32_t *table, size_t size)
+{
+    int32_t n = 0;
+    for (int32_t s = 0; s < p->S; s++) {
+        uint64_t hash = column_hash(p, s);
+        size_t at = (size_t)(hash >> 20) & (size - 1);
+        for (; table[at]; at = (at + 1) & (size - 1))
+            if (hashes[table[at] - 1] == hash && same_column(p, example[table[at] - 1], s)) break;
+        if (!table[at]) {
+            hashes[n] = hash;
+            example[n] = s;
+            table[at] = ++n;
+        }
+        group_of[s] = table[at] - 1;
+    }
+    return n;
+}
+
+static cot_status merge(cot_chain *chain, int32_t *group_of, cot_error *error)
+{
+    const cot_problem *p = chain->problem;
+    size_t S = (size_t)p->S, size = 4;
+    while (size <= 2 * S) size *= 2;
+    int32_t *table = calloc(size + S, sizeof *table);
+    uint64_t *hashes = malloc(S * sizeof *hashes);
+    if (table && hashes) chain->G = find_groups(group_of, table + size, hashes, p, table, size);
+    bool good = table && hashes;
+    free(table);
+    free(hashes);
+    return good ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the groups of %zu ranks", S);
+}
+
+/* The arrays, from an arena that measures first. */
+static void take(cot_chain *c, cot_arena *arena)
+{
+    size_t L = (size_t)c->L, E = (size_t)c->E, S = (size_t)c->S, G = (size_t)c->G;
+    c->member = cot_arena_take(arena, S, sizeof *c->member);
+    c->first = cot_arena_take(arena, G + 1, sizeof *c->first);
+    c->cap_layer = cot_arena_take(arena, G, sizeof *c->cap_layer);
+    c->cap = cot_arena_take(arena, G, sizeof *c->cap);
+    c->used = cot_arena_take(arena, G, sizeof *c->used);
+    c->expert = cot_arena_take(arena, L * E, sizeof *c->expert);
+    c->load = cot_arena_take(arena, L * E, sizeof *c->load);
+    c->group = cot_arena_take(arena, L * G, sizeof *c->group);
+    c->class_first = cot_arena_take(arena, L + 1, sizeof *c->class_first);
+    c->layer = cot_arena_take(arena, L * G, sizeof *c->layer);
+    c->group_first = cot_arena_take(arena, L * G + 1, sizeof *c->group_first);
+    c->step = cot_arena_take(arena, L * G, sizeof *c->step);
+    c->below = cot_arena_take(arena, L * G, sizeof *c->below);
+    c->count = cot_arena_take(arena, G * L, sizeof *c->count);
+    c->class_of = cot_arena_take(arena, G * L, sizeof *c->class_of);
+    c->potential = cot_arena_take(arena, G + L * G, sizeof *c->potential);
+}
+
+static void fill_groups(cot_chain *c, const int32_t *group_of)
+{
+    const cot_problem *p = c->problem;
+    for (int32_t s = 0; s < c->S; s++) c->first[group_of[s] + 1]++;
+    for (int32_t g = 0; g < c->G; g++) c->first[g + 1] += c->first[g];
+    for (int32_t s = 0; s < c->S; s++) {
+        int32_t g = group_of[s];
+        c->member[c->first[g] + (int32_t)c->used[g]++] = s;
+    }
+    for (int32_t g = 0; g < c->G; g++) {
+        int32_t n = c->first[g + 1] - c->first[g], s = c->member[c->first[g]];
+        int64_t of_layer = (int64_t)n * p->c_layer[s];
+        c->used[g] = 0;
+        c->cap_layer[g] = of_layer < c->E ? (int32_t)of_layer : c->E;
+        c->cap[g] = (int64_t)n * p->c_exp[s];
+    }
+}
+
+/* Experts by load, groups by cost, classes where the cost changes. `row` holds max(E, G) numbers. */
+static void fill_layers(cot_chain *c, double *row, cot_sort_item *scratch)
+{
+    const cot_problem *p = c->problem;
+    size_t E = (size_t)c->E, G = (size_t)c->G;
+    for (int32_t l = 0; l < c->L; l++) {
+        int32_t *expert = c->expert + (size_t)l * E, *group = c->group + (size_t)l * G;
+        const double *load = p->load + (size_t)l * E, *cost = p->cost + (size_t)l * (size_t)c->S;
+        cot_sort_indices(expert, load, c->E, true, scratch);
+        for (size_t i = 0; i < E; i++) c->load[(size_t)l * E + i] = load[expert[i]];
+        for (size_t g = 0; g < G; g++) row[g] = cost[c->member[c->first[g]]];
+        cot_sort_indices(group, row, c->G, false, scratch);
+        c->class_first[l] = c->C;
+        for (int32_t i = 0; i < c->G; i++) {
+            bool opens = !i || row[group[i]] != row[group[i - 1]];
+            if (opens) {
+                if (i) c->step[c->C - 1] = row[group[i]] - row[group[i - 1]];
+                c->layer[c->C] = l;
+                c->group_first[c->C++] = (int32_t)((size_t)l * G) + i;
+            }
+            c->class_of[(size_t)group[i] * (size_t)c->L + (size_t)l] = c->C - 1;
+        }
+    }
+    c->class_first[c->L] = c->C;
+    c->group_first[c->C] = (int32_t)((size_t)c->L * G);
+}
+
+/* A path goes through no layer twice at no gain, so its cost is at most that of all layers' longest steps: sums of
+ * multiples of the unit are exact below 2^53 of them. Whole numbers are such multiples as they are. */
+static void choose_unit(cot_chain *c)
+{
+    double bound = 1;
+    bool whole = true;
+    for (int32_t l = 0; l < c->L; l++) {
+        double steps = 0;
+        for (int32_t k = c->class_first[l]; k < c->class_first[l + 1]; k++) {
+            steps += c->step[k];
+            whole = whole && c->step[k] == floor(c->step[k]);
+        }
+        bound += steps * c->load[(size_t)l * (size_t)c->E];
+    }
+    for (size_t i = 0; whole && i < (size_t)c->L * (size_t)c->E; i++) whole = c->load[i] == floor(c->load[i]);
+    int exponent;
+    frexp(bound, &exponent);
+    c->unit = ldexp(1, exponent - 51);
+    c->exact = whole && c->unit <= 1;
+}
+
+cot_status cot_chain_open(cot_chain *chain, const cot_problem *problem, cot_error *error)
+{
+    *chain = (cot_chain){.problem = problem, .L = problem->L, .E = problem->E, .S = problem->S};
+    size_t wide = (size_t)(problem->E > problem->S ? problem->E : problem->S);
+    int32_t *group_of = malloc((size_t)problem->S * sizeof *group_of);
+    double *row = malloc(wide * sizeof *row);
+    cot_sort_item *scratch = malloc(2 * wide * sizeof *scratch);
+    cot_arena arena = {0}, *kept = malloc(sizeof *kept);
+    cot_status status = COT_OK;
+    if (!group_of || !row || !scratch || !kept)
+        status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a placement on %d ranks", problem->S);
+    if (status == COT_OK) status = merge(chain, group_of, error);
+    if (status == COT_OK && (int64_t)chain->L * chain->G > INT32_MAX / 2)
+        status = cot_fail(error, COT_UNSUPPORTED, "%d layers on %d kinds of rank are too many", chain->L,
+                          chain->G);
+    if (status == COT_OK) {
+        take(chain, &arena);
+        status = cot_arena_open(kept, arena.used, error);
+    }
+    if (status == COT_OK) {
+        take(chain, chain->memory = kept);
+        fill_groups(chain, group_of);
+        fill_layers(chain, row, scratch);
+        choose_unit(chain);
+    } else
+        free(kept);
+    free(group_of);
+    free(row);
+    free(scratch);
+    return status;
+}
+
+void cot_chain_close(cot_chain *chain)
+{
+    if (chain->memory) {
+        cot_arena_close(chain->memory);
+        free(chain->memory);
+    }
+    chain->memory = NULL;
+}

@@ -1,0 +1,41 @@
+/* What the readers of loads share. */
+#ifndef COT_ROUTING_LOAD_READER_H
+#define COT_ROUTING_LOAD_READER_H
+#include "coterie/load.h"
+#include "base/file.h"
+
+/* The files of one recording, and what the caller said of them. */
+typedef struct cot_load_files {
+    const char *const *paths; // [count] regular files
+    size_t count;
+    const cot_load_options *options; // never NULL
+} cot_load_files;
+
+/* Each reads its format into an empty `*load`, all but top_k's option, format and the check for any load at all;
+ * on failure the caller frees what is there. */
+typedef cot_status cot_load_reader(cot_load_counts *load, const cot_load_files *files, cot_error *error);
+cot_load_reader cot_load_read_sglang, cot_load_read_vllm, cot_load_read_tensorrt, cot_load_read_csv;
+
+/* Tells the caller's `say`, if any. */
+void cot_load_note(const cot_load_files *files, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Numbers the layers from the option's first_layer, for formats that count MoE layers from 0; says so where nobody
+ * gave it. Errors: INVALID_ARGUMENT (numbers beyond int32). */
+cot_status cot_load_number_moe_layers(cot_load_counts *load, const cot_load_files *files, cot_error *error);
+/* Refuses several files where a format has one. */
+cot_status cot_load_want_one_file(const cot_load_files *files, cot_error *error);
+
+/* Whether a file's name is that of one rank's TensorRT-LLM statistics. */
+bool cot_load_is_tensorrt(const char *name);
+
+/* Files, and for each folder those of an engine's recording that lie in it, by name; or the folder itself where there
+ * are none. */
+typedef struct cot_load_paths {
+    char **paths;
+    size_t count;
+} cot_load_paths;
+cot_status cot_load_paths_open(cot_load_paths *list, const char *const *paths, size_t count,
+                               cot_error *error);
+void cot_load_paths_close(cot_load_paths *list);
+
+#endif

@@ -1,0 +1,106 @@
+/* Builds archives as torch.save lays them out, with any pickle in them. */
+#ifndef COT_TESTS_ROUTING_TORCH_ARCHIVE_H
+#define COT_TESTS_ROUTING_TORCH_ARCHIVE_H
+#include "routing/torch/file.h"
+
+#include <assert.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef struct archive {
+    uint8_t bytes[1 << 16];
+    size_t used;
+    struct {
+        const char *name;
+        size_t offset, size;
+    } member[16];
+    size_t members;
+} archive;
+
+static inline void archive_put(archive *a, const void *data, size_t bytes)
+{
+    assert(a->used + bytes <= sizeof a->bytes);
+    if (bytes) memcpy(a->bytes + a->used, data, bytes);
+    a->used += bytes;
+}
+
+static inline void archive_number(archive *a, uint64_t n, int bytes)
+{
+    for (int i = 0; i < bytes; i++) archive_put(a, &(uint8_t){(uint8_t)(n >> 8 * i)}, 1);
+}
+
+/* A stored member; `name` must outlive the archive. */
+static inline void archive_add(archive *a, const char *name, const void *data, size_t bytes)
+{
+    assert(a->members < 16);
+    a->member[a->members].name = name;
+    a->member[a->members].offset = a->used;
+    a->member[a->members++].size = bytes;
+    archive_put(a, "PK\3\4", 4);
+    archive_number(a, 0, 22);
+    archive_number(a, strlen(name), 2);
+    archive_number(a, 0, 2);
+    archive_put(a, name, strlen(name));
+    archive_put(a, data, bytes);
+}
+
+/* The directory; `wide`: every number in the 64-bit fields. */
+static inline void archive_end(archive *a, int wide)
+{
+    size_t begin = a->used;
+    for (size_t i = 0; i < a->members; i++) {
+        const char *name = a->member[i].name;
+        archive_put(a, "PK\1\2", 4);
+        archive_number(a, 0, 16);
+        archive_number(a, wide ? 0xffffffff : a->member[i].size, 4);
+        archive_number(a, wide ? 0xffffffff : a->member[i].size, 4);
+        archive_number(a, strlen(name), 2);
+        archive_number(a, wide ? 6 + 28 : 0, 2);
+        archive_number(a, 0, 10);
+        archive_number(a, wide ? 0xffffffff : a->member[i].offset, 4);
+        archive_put(a, name, strlen(name));
+        if (!wide) continue;
+        archive_number(a, 7, 2); // some other field first
+        archive_number(a, 2, 2);
+        archive_number(a, 0, 2);
+        archive_number(a, 1, 2);
+        archive_number(a, 24, 2);
+        archive_number(a, a->member[i].size, 8);
+        archive_number(a, a->member[i].size, 8);
+        archive_number(a, a->member[i].offset, 8);
+    }
+    size_t end = a->used;
+    if (wide) {
+        archive_put(a, "PK\6\6", 4);
+        archive_number(a, 44, 8);
+        archive_number(a, 0, 12);
+        archive_number(a, a->members, 8);
+        archive_number(a, a->members, 8);
+        archive_number(a, end - begin, 8);
+        archive_number(a, begin, 8);
+        archive_put(a, "PK\6\7", 4);
+        archive_number(a, 0, 4);
+        archive_number(a, end, 8);
+        archive_number(a, 1, 4);
+    }
+    archive_put(a, "PK\5\6", 4);
+    archive_number(a, 0, 4);
+    archive_number(a, wide ? 0xffff : a->members, 2);
+    archive_number(a, wide ? 0xffff : a->members, 2);
+    archive_number(a, wide ? 0xffffffff : end - begin, 4);
+    archive_number(a, wide ? 0xffffffff : begin, 4);
+    archive_number(a, 0, 2);
+}
+
+/* An archive of one pickle and a storage of six int32, 0 to 5. */
+static inline void archive_pickle(archive *a, const void *pickle, size_t bytes, int wide)
+{
+    static const int32_t numbers[6] = {0, 1, 2, 3, 4, 5};
+    a->used = a->members = 0;
+    archive_add(a, "stem/data.pkl", pickle, bytes);
+    archive_add(a, "stem/byteorder", "little", 6);
+    archive_add(a, "stem/data/0", numbers, sizeof numbers);
+    archive_end(a, wide);
+}
+
+#endif
