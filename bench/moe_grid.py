@@ -113,8 +113,16 @@ def table(o):
         print("|---:|---|" + "---|" * len(RANKS))
         for tokens in TOKENS:
             for routing in routings:
-                print(f"| {tokens} | {routing} | " + " | ".join(cell_text(cells.get((shape, routing, tokens, r))) for r in RANKS) + " |")
+                row = [cells.get((shape, routing, tokens, r)) for r in RANKS]
+                if any(row):
+                    print(f"| {tokens} | {routing} | " + " | ".join(map(cell_text, row)) + " |")
         print()
+    print("## A pass of each\n")
+    print("512 tokens of olmoe's shape on 4 ranks and two cores; in bulk's rows dispatch and combine include waiting, for other\n"
+          "ranks' rows and for a turn on a core. By\n")
+    print("    coterie bench moe --ranks 4 --op fused,bulk --timeline timeline.json\n"
+          "    bench/timeline_svg.py timeline.json > docs/moe_timeline.svg\n")
+    print("![What each thread does in a pass of fused and of bulk](moe_timeline.svg)\n")
     print("## What bulk spends its time on\n")
     print("Medians over shapes and routings, of all ranks' time in a pass; straggling is the time from the first rank's having done\n"
           "its experts' work to the last one's, over the pass. Waiting for a turn is there where ranks are more than cores.\n")

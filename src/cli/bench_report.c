@@ -147,11 +147,12 @@ void bench_report_print(const bench_found *f, const bench_lists *lists, const ch
     print_operators(f, lists);
     if (has_link(lists)) print_link(f, lists);
     printf("  padding to the longest block: %s more; to capacity factor 1 (%lld rows): %s more, %lld rows "
-           "dropped;",
+           "dropped:",
            BYTES(l->padding_bytes), (long long)l->capacity, BYTES(l->capacity_bytes),
            (long long)l->capacity_dropped);
-    for (int i = 0; lists->ops[i]; i++) printf(" %s %s", lists->ops[i], TIME(f->capacity_ns[i]));
-    printf("\n");
+    for (int i = 0; lists->ops[i] && f->capacity_ns[0] > 0; i++)
+        printf(" %s %s", lists->ops[i], TIME(f->capacity_ns[i]));
+    printf("%s\n", f->capacity_ns[0] > 0 ? "" : " not run, as that would take long");
     if (compare(&median, &worst, f, 1, lists)) printf("  bulk / fused %.3f\n", median);
     printf("\n");
 }

@@ -14,7 +14,7 @@ typedef struct bench_found {
     cot_roof roof;
     cot_bench_load load;
     cot_bench_result results[COT_BENCH_MOST_OPS];
-    double capacity_ns[COT_BENCH_MOST_OPS]; // medians of runs at capacity factor 1
+    double capacity_ns[COT_BENCH_MOST_OPS]; // medians of runs at capacity factor 1; 0: none
     const struct bench_found *fewest;       // the same with the fewest ranks so far, or NULL
 } bench_found;
 

@@ -77,9 +77,13 @@ static cot_status measure_roof(struct work *w, cot_error *error)
     return status;
 }
 
-/* The same tokens as an operator at capacity factor 1 would have them. */
+/* The same tokens as an operator at capacity factor 1 would have them; nothing where that would take long. */
 static cot_status measure_capacity(struct work *w, cot_bench_moe *bench, bench_found *f, cot_error *error)
 {
+    double round_ns = 0;
+    for (size_t i = 0; i < w->lists.n_ops; i++) round_ns += f->results[i].median_ns;
+    round_ns *= (double)cot_bench_capacity_tokens(f->shape, f->tokens, f->ranks) / (double)f->tokens;
+    if ((COT_BENCH_LEAST_REPEATS + 1) * round_ns > (double)budget_ns(w)) return COT_OK;
     cot_bench_case c = {.size = sizeof c,
                         .tokens = cot_bench_capacity_tokens(f->shape, f->tokens, f->ranks),
                         .routing = COT_BENCH_BALANCED,

@@ -27,6 +27,28 @@ static uint16_t *draw(const cot_bench_shape *s, int64_t tokens, int ranks, cot_b
     return experts;
 }
 
+static void test_names(void **state)
+{
+    (void)state;
+    static const cot_bench_shape want[] = {{"flashmoe", 2048, 2048, 32, 2, COT_BENCH_TWO_MATRIX},
+                                           {"olmoe", 2048, 1024, 64, 8, COT_BENCH_SWIGLU},
+                                           {"qwen3-30b", 2048, 768, 128, 8, COT_BENCH_SWIGLU},
+                                           {"mixtral", 4096, 14336, 8, 2, COT_BENCH_SWIGLU},
+                                           {"deepseek-v2-lite", 2048, 1408, 64, 6, COT_BENCH_SWIGLU},
+                                           {"deepseek-v3", 7168, 2048, 8, 1, COT_BENCH_SWIGLU},
+                                           {"gpt-oss", 2880, 2880, 32, 4, COT_BENCH_SWIGLU_CLAMPED}};
+    size_t n = 0;
+    for (; cot_bench_shapes[n].name; n++) {
+        const cot_bench_shape *a = &cot_bench_shapes[n], *b = &want[n];
+        assert_true(n < sizeof want / sizeof *want);
+        assert_string_equal(a->name, b->name);
+        assert_true(a->hidden == b->hidden && a->intermediate == b->intermediate &&
+                    a->experts == b->experts && a->top_k == b->top_k && a->expert == b->expert);
+        assert_int_equal(cot_bench_check(a, 1, COT_BENCH_HOT, NULL, NULL), COT_OK);
+    }
+    assert_int_equal(n, sizeof want / sizeof *want);
+}
+
 static void test_routings(void **state)
 {
     (void)state;
@@ -239,8 +261,8 @@ static void test_runs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_routings), cmocka_unit_test(test_zipf), cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_capacity), cmocka_unit_test(test_runs),
+        cmocka_unit_test(test_names),  cmocka_unit_test(test_routings), cmocka_unit_test(test_zipf),
+        cmocka_unit_test(test_counts), cmocka_unit_test(test_capacity), cmocka_unit_test(test_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include "moe/moe.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 typedef enum cot_bench_command {
     COT_BENCH_DRAW, // weights into the slots
@@ -49,6 +50,7 @@ struct cot_bench_moe {
     cot_bench_command command;
     uint64_t commands; // given so far
     int started, pending;
+    _Atomic uint64_t lined_up; // ranks, over all runs
 
     // The case in hand. Rank r has tokens cot_share_begin(tokens, r, P) to the next rank's.
     size_t set; // which of options.tokens

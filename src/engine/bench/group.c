@@ -1,4 +1,6 @@
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/wait.h"
 #include "engine/bench/bench.h"
 
 #include <stdlib.h>
@@ -52,6 +54,24 @@ static cot_status open_operators(cot_bench_member *m, cot_error *error)
     return status;
 }
 
+static void pass_time(void *context, int64_t i)
+{
+    (void)context, (void)i;
+    const int64_t wake_ns = 50000; // about what a sleeping thread takes to come
+    for (const int64_t end_ns = cot_now_ns() + wake_ns; cot_now_ns() < end_ns;) cot_pause();
+}
+
+/* All begin at once, and workers are awake, as they are in the midst of a model. */
+static void line_up(struct cot_bench_moe *bench, int rank)
+{
+    const int helpers = bench->options.threads - bench->options.ranks;
+    if (rank == 0 && helpers > 0) cot_pool_run(bench->pool, 2 * (helpers + 1), pass_time, NULL);
+    const int all = bench->options.ranks;
+    const uint64_t mine = atomic_fetch_add(&bench->lined_up, 1),
+                   last = mine - mine % (uint64_t)all + (uint64_t)all;
+    for (int round = 0; atomic_load(&bench->lined_up) < last; round++) cot_relax(round);
+}
+
 static cot_status run(cot_bench_member *m, cot_error *error)
 {
     const struct cot_bench_moe *bench = m->bench;
@@ -61,6 +81,7 @@ static cot_status run(cot_bench_member *m, cot_error *error)
     int64_t hidden = bench->moe.expert.hidden, top_k = bench->moe.top_k;
     cot_moe_layer layer = {
         .gate = &bench->gate, .placement = {bench->expert_rank, bench->expert_slot}, .slots = m->slots};
+    line_up(m->bench, fabric->rank);
     m->begin_ns = fabric->ops->now_ns(fabric);
     fabric->ops->enter(fabric);
     cot_status status = bench->op[bench->op_now]->forward(

@@ -1,9 +1,10 @@
 #include "base/error.h"
 #include "engine/bench/bench.h"
 
-/* DeepSeek-V3's share is what one of 32 ranks holds of 256 experts: 8. A token visits 8 of the 256, one of these
- * with probability 1/4: a case of T tokens and K = 1 is what all ranks' 4 T tokens send this one. */
-const cot_bench_shape cot_bench_shapes[] = {{"olmoe", 2048, 1024, 64, 8, COT_BENCH_SWIGLU},
+/* DeepSeek-V3's share is what one of 32 ranks holds of 256 experts: 8. A token visits 8 of the 256, a quarter
+ * of one of these in the mean: a case of T tokens and K = 1 is what all ranks' 4 T tokens send this one. */
+const cot_bench_shape cot_bench_shapes[] = {{"flashmoe", 2048, 2048, 32, 2, COT_BENCH_TWO_MATRIX},
+                                            {"olmoe", 2048, 1024, 64, 8, COT_BENCH_SWIGLU},
                                             {"qwen3-30b", 2048, 768, 128, 8, COT_BENCH_SWIGLU},
                                             {"mixtral", 4096, 14336, 8, 2, COT_BENCH_SWIGLU},
                                             {"deepseek-v2-lite", 2048, 1408, 64, 6, COT_BENCH_SWIGLU},
