@@ -63,9 +63,9 @@ static void measure(const struct bench *bench, const char *name, const cot_ffn_s
     double floor_read = read / bench->roof.read_bytes_per_second, floor_multiply = flops / flop_roof;
     double floor = floor_read > floor_multiply ? floor_read : floor_multiply;
     printf("expert %-9s %-5s rows %4lld %9.2f GFLOP/s %7.2f GB/s  %5.1f %% of the %s roof (%.1f to %.1f)\n",
-           name, cot_dtype_name(shape->type), (long long)rows, flops / median * 1e-9, read / median * 1e-9,
-           100 * floor / median, floor_read > floor_multiply ? "read" : "flop", 100 * floor / most,
-           100 * floor / least);
+           name, cot_dtype_name(cot_ffn_weight_type(shape)), (long long)rows, flops / median * 1e-9,
+           read / median * 1e-9, 100 * floor / median, floor_read > floor_multiply ? "read" : "flop",
+           100 * floor / most, 100 * floor / least);
     fflush(stdout);
     for (int64_t i = 0; i < e.count; i++) {
         free((void *)e.jobs[i].weights);

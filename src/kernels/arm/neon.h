@@ -130,6 +130,10 @@ static inline vec i_to_f32(ivec x)
 {
     return vcvtq_f32_s32(x);
 }
+static inline ivec i_add(ivec a, ivec b)
+{
+    return vaddq_s32(a, b);
+}
 /* Of a word's four bytes the first and third, and the second and fourth, as pairs. */
 static inline ivec i_even(ivec four)
 {

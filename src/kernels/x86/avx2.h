@@ -139,6 +139,10 @@ static inline vec i_to_f32(ivec x)
 {
     return _mm256_cvtepi32_ps(x);
 }
+static inline ivec i_add(ivec a, ivec b)
+{
+    return _mm256_add_epi32(a, b);
+}
 /* Of a word's four bytes the first and third, and the second and fourth, as pairs. */
 static inline ivec i_even(ivec four)
 {

@@ -142,6 +142,10 @@ static inline void i_store(void *p, ivec x)
 {
     _mm512_storeu_si512(p, x);
 }
+static inline ivec i_add(ivec a, ivec b)
+{
+    return _mm512_add_epi32(a, b);
+}
 /* Of a word's four bytes the first and third, and the second and fourth, as pairs. */
 static inline ivec i_even(ivec four)
 {
