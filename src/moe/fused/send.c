@@ -44,7 +44,8 @@ static void flush(cot_moe *moe, int to, unsigned flags)
         memcpy(heads, moe->staging_heads + to * l->cell_tokens, (size_t)cell->rows * COT_FUSED_HEAD_BYTES);
         memcpy(entries, moe->staging_entries + to * l->cell_tokens * l->top_k, entry_bytes);
     }
-    const int64_t at = cot_fused_cell(l, o->fabric->rank, cell->sent / l->cell_tokens) * l->row_bytes;
+    const int64_t number = cell->rows ? cell->sent / l->cell_tokens : 0, // a full block has no cell beyond
+        at = cot_fused_cell(l, o->fabric->rank, number) * l->row_bytes;
     cell->sent += cell->rows;
     cot_put_signal(o->fabric, to, moe->dispatch_at + (cot_sym)at, data, bytes,
                    moe->dispatch_signals + (cot_sym)o->fabric->rank * COT_FUSED_LINE,
