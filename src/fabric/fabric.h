@@ -64,7 +64,8 @@ typedef struct cot_fabric_ops {
     cot_status (*wait)(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
                        cot_error *error);
     /* For who polls with load: nothing was to be done since `since_ns`, first of all rank `from` is waited for.
-     * Gives the turn to compute and the core away for a moment. Errors: as wait. */
+     * Gives the turn to compute and the core away for a moment. Errors: as wait. With the own rank as `from` only
+     * a turn is waited for: not having got one in time is no error, resume goes on without. */
     cot_status (*idle)(cot_fabric *fabric, int64_t since_ns, int from, cot_phase phase, cot_error *error);
     /* There may be something to compute after idle: takes a turn again if one is free. Or, with `wait`, what
      * was waited for is there: takes a turn when it comes, as in enter. Whether it has one. */
