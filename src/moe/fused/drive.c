@@ -6,14 +6,19 @@
 
 enum { SPINS = 20 };
 
-static bool do_task(void *context)
+static void do_task(cot_moe *moe, cot_fused_task *task)
+{
+    cot_fused_run(moe, task);
+    cot_fused_finish(moe, task);
+}
+
+static bool help(void *context)
 {
     cot_moe *moe = context;
     cot_fused_task task;
-    if (!cot_fused_take(moe, &task)) return false;
-    cot_fused_run(moe, &task);
-    cot_fused_finish(moe, &task);
-    return true;
+    const bool found = cot_fused_take(moe, &task);
+    if (found) do_task(moe, &task);
+    return found;
 }
 
 /* What a rank without work looks at: the word it waits for, and whether anything happened. */
@@ -64,11 +69,17 @@ static cot_status drive(cot_moe *moe, cot_error *error)
 {
     cot_fabric *fabric = moe->options.fabric;
     cot_status status = COT_OK;
+    cot_fused_task task;
     struct watch watch;
     uint64_t progress = 0;
     int64_t since_ns = 0;
     for (bool turn = true; status == COT_OK;) {
-        if (turn && do_task(moe)) continue;
+        if (turn && cot_fused_take(moe, &task)) {
+            if (since_ns) fabric->ops->resume(fabric, true); // others see that this rank waits for nobody now
+            since_ns = 0;
+            do_task(moe, &task);
+            continue;
+        }
         if (!turn) {
             cot_fused_lock(moe);
             cot_fused_poll(moe);
@@ -102,7 +113,7 @@ cot_status cot_fused_forward(cot_moe *moe, const cot_moe_layer *layer, float *y,
     cot_fused_begin_call(moe, layer, y, experts, weights, x, tokens);
     cot_status status;
     do {
-        cot_pool_offer *offer = cot_pool_offer_work(o->pool, do_task, moe);
+        cot_pool_offer *offer = cot_pool_offer_work(o->pool, help, moe);
         status = drive(moe, error);
         cot_pool_withdraw(o->pool, offer);
         if (status != COT_OK) {
