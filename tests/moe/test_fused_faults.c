@@ -87,7 +87,8 @@ static struct outcome *run_wounded(struct world *w, struct plan *p, bool forked,
     p->forked = forked;
     p->timeout_ns = timeout_ns;
     p->begins = wounded;
-    p->running = 1 + (int)draw_below(draw, p->ranks);
+    p->running =
+        only_fails ? 1 + (int)draw_below(draw, p->ranks) : p->ranks; // a turn dies with a killed rank
     victim = (int)draw_below(draw, p->ranks);
     packets = signals = 0;
     const int64_t since_ns = cot_now_ns();
