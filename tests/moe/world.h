@@ -15,6 +15,7 @@
 enum { WORLD_TOKENS = 2048, WORLD_EXPERTS = 512 };
 
 static const char *world_op = "bulk";
+static cot_moe_combine world_combine; // reduced: rows travel back in fp32
 
 static inline const cot_moe_operator *world_operator(void)
 {
@@ -67,7 +68,8 @@ static inline struct world world_new(const cot_moe_options *options, const cot_g
                                      struct draw *draw)
 {
     struct world w = {.options = *options, .tokens = tokens};
-    w.options.combine_type = options->expert.type;
+    w.options.combine = world_combine;
+    w.options.combine_type = world_combine == COT_COMBINE_REDUCED ? COT_F32 : options->expert.type;
     w.options.threads = 4;
     int64_t hidden = options->expert.hidden;
     assert_true(tokens <= WORLD_TOKENS && options->experts <= WORLD_EXPERTS);
