@@ -9,3 +9,7 @@ if(NOT COT_SANITIZE)
   add_test(NAME moe/mutate COMMAND ${CMAKE_CURRENT_LIST_DIR}/mutate.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
   set_tests_properties(moe/mutate PROPERTIES LABELS long TIMEOUT 3000)
 endif()
+# The thread sanitizer slows one thread's schedules for nothing.
+if(COT_SANITIZE MATCHES thread)
+  set_tests_properties(moe/test_fused_schedules PROPERTIES LABELS long)
+endif()
