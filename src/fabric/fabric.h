@@ -65,7 +65,8 @@ typedef struct cot_fabric_ops {
                        cot_error *error);
     /* For who polls with load: there was nothing to do since `since_ns`, nothing was heard since `silent_ns`,
      * first of all rank `from` is waited for. Gives the turn to compute and the core away for a moment, a longer
-     * one the longer there was nothing to do. Errors: as wait, by how long it was silent. */
+     * one the longer there was nothing to do. Errors: as wait, by how long it was silent. With the own rank as
+     * `from` only a turn is waited for: not having got one in time is no error, resume goes on without. */
     cot_status (*idle)(cot_fabric *fabric, int64_t since_ns, int64_t silent_ns, int from, cot_phase phase,
                        cot_error *error);
     /* There may be something to compute after idle: takes a turn again if one is free. Or, with `wait`, what

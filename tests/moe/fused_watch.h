@@ -203,7 +203,7 @@ static inline void watch_message(void *context, int from, int to, cot_sym where,
          "puts to rank %d in epoch %llu", to, (unsigned long long)target->epoch);
     const cot_sym line = (cot_sym)from * COT_FUSED_LINE;
     if (bytes || signal == moe->dispatch_signals + line) {
-        if (is_within(where, bytes, moe->replies_at, cot_fused_reply_bytes(&moe->layout)))
+        if (bytes && is_within(where, bytes, moe->replies_at, cot_fused_reply_bytes(&moe->layout)))
             watch_replies(sim, from, to);
         else
             watch_packet(sim, from, to, where, bytes);

@@ -15,6 +15,7 @@
 enum { WORLD_TOKENS = 2048, WORLD_EXPERTS = 512 };
 
 static const char *world_op = "bulk";
+static cot_moe_combine world_combine; // reduced: rows travel back in fp32
 
 static inline const cot_moe_operator *world_operator(void)
 {
@@ -40,7 +41,9 @@ struct plan {
     bool forked;
     cot_pool *pool;
     int passes;
-    bool given; // the routing is an input: what the oracle routes
+    int64_t timeout_ns;                 // 0: a minute
+    bool (*begins)(cot_fabric *fabric); // called before the first pass: whether the rank takes part; or NULL
+    bool given;                         // the routing is an input: what the oracle routes
     int32_t rank[2 * WORLD_EXPERTS], slot[2 * WORLD_EXPERTS]; // [replicas]
     bool replicated;
     int32_t replica_begin[WORLD_EXPERTS + 1];
@@ -65,7 +68,8 @@ static inline struct world world_new(const cot_moe_options *options, const cot_g
                                      struct draw *draw)
 {
     struct world w = {.options = *options, .tokens = tokens};
-    w.options.combine_type = options->expert.type;
+    w.options.combine = world_combine;
+    w.options.combine_type = world_combine == COT_COMBINE_REDUCED ? COT_F32 : options->expert.type;
     w.options.threads = 4;
     int64_t hidden = options->expert.hidden;
     assert_true(tokens <= WORLD_TOKENS && options->experts <= WORLD_EXPERTS);
@@ -270,7 +274,7 @@ static inline void *rank_main(void *argument)
                     memcpy(memory + (size_t)p->slot[i] * slot_bytes, m->world->experts[e].packed, slot_bytes);
         status = world_operator()->open(&moe, &options, &error);
     }
-    if (status == COT_OK) status = rank_passes(m, moe, slots, &error);
+    if (status == COT_OK && (!p->begins || p->begins(fabric))) status = rank_passes(m, moe, slots, &error);
     fabric->ops->leave(fabric);
     m->outcome->status[fabric->rank] = status;
     memcpy(m->outcome->message[fabric->rank], error.message, sizeof error.message);
@@ -296,8 +300,10 @@ static inline struct outcome *world_run(const struct world *w, const struct plan
     struct outcome *outcome =
         mmap(NULL, outcome_bytes(w), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(outcome, MAP_FAILED);
-    cot_fabric_group_options options = {
-        .ranks = p->ranks, .running = p->running, .timeout_ns = 60000000000, .forked = p->forked};
+    cot_fabric_group_options options = {.ranks = p->ranks,
+                                        .running = p->running,
+                                        .timeout_ns = p->timeout_ns ? p->timeout_ns : 60000000000,
+                                        .forked = p->forked};
     cot_moe_options moe = w->options;
     moe.slots = p->slots;
     options.heap_bytes = cot_alloc_bytes((size_t)p->slots * cot_ffn_layout_of(&w->options.expert).bytes) +

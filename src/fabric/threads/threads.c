@@ -24,6 +24,7 @@ struct endpoint {
     unsigned char *heap;
     size_t used;
     bool inside, holding; // between enter and leave; a permit of the gate
+    bool overdue;         // has waited for a permit long enough
     int64_t line_free_ns; // when all that it has sent so far will have left
     atomic_int awaits;    // 1 + the rank that a long wait is for; stays when that wait fails
 };
@@ -192,7 +193,8 @@ static cot_status idle(cot_fabric *fabric, int64_t since_ns, int64_t silent_ns, 
     if (failed)
         return cot_fail(error, COT_PEER_FAILED, "rank %d failed while rank %d waited in '%s'", failed - 1,
                         fabric->rank, cot_phase_name(phase));
-    if (begin_ns - silent_ns >= group->timeout_ns)
+    self->overdue = begin_ns - silent_ns >= group->timeout_ns;
+    if (self->overdue && from != fabric->rank)
         return cot_fail(error, COT_TIMED_OUT, "rank %d did not answer in '%s' within %.1f s",
                         culprit(group, from), cot_phase_name(phase), (double)group->timeout_ns * 1e-9);
     cot_back_off(begin_ns - since_ns);
@@ -205,7 +207,7 @@ static bool resume(cot_fabric *fabric, bool wait)
     struct endpoint *self = endpoint_of(fabric);
     cot_fabric_group *group = self->group;
     if (wait) atomic_store(&self->awaits, 0);
-    if (!self->inside || !group->gated || self->holding) return true;
+    if (!self->inside || !group->gated || self->holding || (self->overdue && !wait)) return true;
     if (wait)
         take_again(self);
     else

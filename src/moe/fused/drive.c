@@ -6,18 +6,19 @@
 
 enum { SPINS = 20 };
 
-static bool do_task(cot_moe *moe, cot_fused_task *task)
+static void do_task(cot_moe *moe, cot_fused_task *task)
 {
-    if (!cot_fused_take(moe, task)) return false;
     cot_fused_run(moe, task);
     cot_fused_finish(moe, task);
-    return true;
 }
 
-static bool do_any_task(void *context)
+static bool help(void *context)
 {
+    cot_moe *moe = context;
     cot_fused_task task;
-    return do_task(context, &task);
+    const bool found = cot_fused_take(moe, &task);
+    if (found) do_task(moe, &task);
+    return found;
 }
 
 /* What a rank without work looks at: the word it waits for, and whether anything happened. */
@@ -79,13 +80,15 @@ static cot_status drive(cot_moe *moe, cot_error *error)
 {
     cot_fabric *fabric = moe->options.fabric;
     cot_status status = COT_OK;
+    cot_fused_task task;
     struct watch watch;
     uint64_t progress = 0;
     int64_t since_ns = 0, silent_ns = 0; // since_ns: 0 while there is work
     for (bool turn = true; status == COT_OK;) {
-        cot_fused_task task;
-        if (turn && do_task(moe, &task)) {
+        if (turn && cot_fused_take(moe, &task)) {
+            if (since_ns) fabric->ops->resume(fabric, true); // others see that this rank waits for nobody now
             since_ns = 0;
+            do_task(moe, &task);
             if (task.op == COT_FUSED_SEND && task.last) status = let_others_send(moe, error);
             continue;
         }
@@ -126,7 +129,7 @@ cot_status cot_fused_forward(cot_moe *moe, const cot_moe_layer *layer, float *y,
     cot_fused_begin_call(moe, layer, y, experts, weights, x, tokens);
     cot_status status;
     do {
-        cot_pool_offer *offer = cot_pool_offer_work(o->pool, do_any_task, moe);
+        cot_pool_offer *offer = cot_pool_offer_work(o->pool, help, moe);
         status = drive(moe, error);
         cot_pool_withdraw(o->pool, offer);
         if (status != COT_OK) {
