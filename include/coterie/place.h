@@ -45,15 +45,15 @@ typedef enum cot_dispatch {
  *
  * Arrays belong to it; all zero is empty. */
 typedef struct cot_costs {
-    int32_t n_layers;   // L: layers with load alone
-    int32_t n_experts;  // E
-    int32_t n_ranks;    // S
-    int32_t *row;       // [L] the load's row of each
-    int32_t *layers;    // [L] the model's number of each
-    int32_t *home;      // [L] the rank whose neighbourhood round robin fills
-    double *load;       // [L][E] summed over sources
-    double *cost;       // [L][S] of one activation; NULL when pair is given
-    double *pair;       // [L][E][S] of all of an expert's activations, or NULL
+    int32_t n_layers;  // L: layers with load alone
+    int32_t n_experts; // E
+    int32_t n_ranks;   // S
+    int32_t *row;      // [L] the load's row of each
+    int32_t *layers;   // [L] the model's number of each
+    int32_t *home; // [L] the rank whose neighbourhood round robin fills; of the paper's attention, the sender
+    double *load;  // [L][E] summed over sources
+    double *cost;  // [L][S] of one activation; NULL when pair is given
+    double *pair;  // [L][E][S] of all of an expert's activations, or NULL
     double *round_trip; // [S][S] d(r,s) + d(s,r), of data-parallel attention, where asked for; or NULL
     double *sent;       // [L][S][E] by source rank, beside round_trip where sources are known; or NULL
     bool indifferent;   // every rank costs the same in every layer: all placements tie
@@ -136,6 +136,63 @@ cot_status cot_place_prove(cot_place_value *value, const cot_place_proof *proof,
  * Errors: INVALID_ARGUMENT, naming the first that is broken; as cot_place_value_of. */
 cot_status cot_place_verify(const cot_expert_map *map, const cot_costs *costs,
                             const cot_place_options *options, cot_error *error);
+
+/* How evenly ranks are loaded, as engines define it. */
+typedef struct cot_balancedness {
+    double sglang; // mean over layers of (mean + 1e-5) / (max + 1e-5) over ranks
+    double vllm;   // (sum over ranks of the mean over layers) / (sum over ranks of the max over layers)
+    double
+        vllm_layers; // its first releases: (sum over layers of the mean) / (sum over layers of the max) over ranks
+    double tensorrt_llm; // imbalance ratio: mean over layers of max / mean - 1 over ranks
+} cot_balancedness;
+void cot_place_balancedness(cot_balancedness *balancedness, const cot_place_value *value);
+
+/* What one activation of each expert costs where the map has it: `unit` [L][E], layers of `costs`. Errors: as
+ * cot_place_value_of. */
+cot_status cot_place_unit_costs(double *unit, const cot_expert_map *map, const cot_costs *costs,
+                                cot_dispatch dispatch, cot_error *error);
+/* Activations that go from rank to rank, there and back, summed over layers: `traffic` [S][S], row = from. `load` and
+ * `options` are those that `costs` were made of. Errors: as above; INVALID_ARGUMENT (options with a matrix of costs,
+ * which does not say who sends). */
+cot_status cot_place_traffic(double *traffic, const cot_expert_map *map, const cot_load_counts *load,
+                             const cot_costs *costs, const cot_costs_options *options, cot_error *error);
+
+/* How a running placement changes. */
+typedef struct cot_replan_options {
+    size_t size; // sizeof(cot_replan_options)
+    const double
+        *peak; // [L] the peak that each layer shall reach, in mean ranks' loads; NULL: the mean, as near
+               // as exchanges come
+    int64_t max_moves; // over all layers; below 0: as many as it takes
+    double move_cost; // a move must lower its layer's peak by this much, in mean ranks' loads; 0: by anything
+} cot_replan_options;
+
+/* Lowers the peaks of `current` under the loads of `costs` (split evenly over replicas) with few moves: a slot takes
+ * over another expert, of which no last replica is lost, or two slots exchange theirs. `*map` has a row for each layer
+ * of `costs`; `*moves` counts the slots whose rank has to fetch an expert that it did not hold. The caller frees the
+ * map. Errors: INVALID_ARGUMENT, MALFORMED (layers, experts or ranks that disagree), OUT_OF_MEMORY. */
+cot_status cot_place_replan(cot_expert_map *map, int64_t *moves, const cot_expert_map *current,
+                            const cot_costs *costs, const cot_replan_options *options, cot_error *error);
+
+/* Experts that ranks of `to` hold and the same ranks of `from` do not, over the layers of `to`. Layers that `from`
+ * lacks count whole. Errors: MALFORMED (experts or ranks that disagree), OUT_OF_MEMORY. */
+cot_status cot_place_moves(int64_t *moves, const cot_expert_map *from, const cot_expert_map *to,
+                           cot_error *error);
+/* The same after renaming the ranks of `to` so that they are fewest, which it does to `to` (minimum-cost matching).
+ * Only sensible where all ranks are alike. */
+cot_status cot_place_relabel(int64_t *moves, const cot_expert_map *from, cot_expert_map *to,
+                             cot_error *error);
+
+/* One expert's way from a rank that holds it to one that fetches it. */
+typedef struct cot_transfer {
+    int32_t layer, expert, from, to; // from -1: no rank holds it, it comes from storage
+    int32_t round;                   // 0, 1, ...; -1 where from is -1
+} cot_transfer;
+/* The transfers that turn `from` into `to`, each in a round: in none does a rank take part in two, and as few rounds
+ * as colouring the edges with exchanges of colours gets. `*transfers` [*n] is the caller's to free(). Errors: as
+ * above. */
+cot_status cot_place_transfers(cot_transfer **transfers, int64_t *n, int32_t *rounds,
+                               const cot_expert_map *from, const cot_expert_map *to, cot_error *error);
 
 #ifdef __cplusplus
 }

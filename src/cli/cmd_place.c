@@ -70,22 +70,84 @@ static int solve(cot_placed *placed, cot_place_inputs *in)
     if (status == COT_OK) status = cot_place_prove(&placed->value, proof, &error);
     cot_place_proof_free(proof);
     if (status == COT_OK) status = cot_place_verify(&placed->map, &in->costs, &in->options, &error);
-    if (status == COT_OK) status = add_dense_rows(&placed->map, &in->load, &error);
     return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
+}
+
+/* From a running placement to the new one: methods with replicas keep what they can of it. */
+static cot_status replan(cot_placed *placed, const cot_place_settings *s, const cot_place_inputs *in,
+                         bool keep, cot_error *error)
+{
+    cot_expert_map current, better;
+    const cot_expert_map_options options = {.size = sizeof options,
+                                            .first_layer = (int32_t)s->first_layer,
+                                            .ranks = in->costs.n_ranks,
+                                            .say = note};
+    cot_status status = cot_expert_map_read(&current, s->current, &options, error);
+    if (status != COT_OK) return status;
+    if (keep) {
+        const cot_replan_options replan_options = {.size = sizeof replan_options,
+                                                   .peak = placed->value.peak_load,
+                                                   .max_moves = s->max_moves,
+                                                   .move_cost = s->move_cost};
+        double start = now_ms();
+        status = cot_place_replan(&better, &placed->moves, &current, &in->costs, &replan_options, error);
+        placed->milliseconds += now_ms() - start;
+        if (status == COT_OK) {
+            cot_expert_map_free(&placed->map);
+            cot_place_value_free(&placed->value);
+            placed->map = better;
+            status =
+                cot_place_value_of(&placed->value, &placed->map, &in->costs, in->options.dispatch, error);
+        }
+    }
+    if (status == COT_OK) status = cot_place_moves(&placed->moves, &current, &placed->map, error);
+    if (status == COT_OK)
+        status = cot_place_transfers(&placed->transfers, &placed->n_transfers, &placed->rounds, &current,
+                                     &placed->map, error);
+    cot_expert_map_free(&current);
+    return status;
+}
+
+/* Whether the method's slots may be replicas: those placements are changed, others made afresh. */
+static bool has_replicas(const cot_place_inputs *in)
+{
+    const char *name = in->options.method;
+    if (!name) return in->options.slots > in->costs.n_experts;
+    for (const cot_place_method *m = cot_place_methods; m->name; m++)
+        if (!strcmp(m->name, name)) return m->replicas;
+    return false;
+}
+
+static int change(cot_placed *placed, const cot_place_settings *s, const cot_place_inputs *in)
+{
+    cot_error error = {0};
+    bool keep = has_replicas(in);
+    if (!s->current) return COT_EXIT_OK;
+    if (!keep && (s->max_moves >= 0 || s->move_cost > 0))
+        return cot_complain(
+            "--max-moves and --move-cost limit the moves of eplb, eplb-swap and replicate: the optimum of "
+            "another method is what it is");
+    return replan(placed, s, in, keep, &error) == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
 }
 
 static int place_load(const cot_place_settings *s, cot_place_inputs *in)
 {
     cot_placed placed = {0};
+    cot_error error = {0};
     const char **paths = malloc((s->loads.count + 1) * sizeof *paths);
     if (!paths) return cot_complain("out of memory");
     for (size_t i = 0; i < s->loads.count; i++) paths[i] = s->loads.items[i].text;
     int status = cot_place_open_load(in, s, paths, s->loads.count);
     if (status == COT_EXIT_OK) status = solve(&placed, in);
+    if (status == COT_EXIT_OK) status = change(&placed, s, in);
+    if (status == COT_EXIT_OK && s->report) status = cot_place_report(s, in, &placed);
+    if (status == COT_EXIT_OK && add_dense_rows(&placed.map, &in->load, &error) != COT_OK)
+        status = cot_complain_of(&error);
     if (status == COT_EXIT_OK) status = write_map(s, &placed.map);
     if (status == COT_EXIT_OK) status = cot_place_print(s, in, &placed);
     cot_expert_map_free(&placed.map);
     cot_place_value_free(&placed.value);
+    free(placed.transfers);
     free(paths);
     return status;
 }
@@ -94,13 +156,22 @@ static int place(const void *context)
 {
     const cot_place_settings *s = context;
     cot_place_inputs in = {0};
-    if (!s->loads.count) {
-        cot_complain("no load given: --load FILE");
+    int tasks = (s->loads.count > 0) + (s->evaluate != NULL) + (s->drift.count > 0);
+    if (tasks != 1) {
+        cot_complain(tasks ? "--load, --evaluate and --drift exclude each other"
+                           : "no load given: --load FILE");
         return COT_EXIT_USAGE;
     }
-    if (!cot_check_output(s->output)) return COT_EXIT_FAILURE;
+    if (s->more.count && !s->drift.count) {
+        cot_complain("unexpected argument '%s'", s->more.items[0].text);
+        return COT_EXIT_USAGE;
+    }
+    if (!cot_check_output(s->output) || !cot_check_output(s->report)) return COT_EXIT_FAILURE;
     int status = cot_place_open_cluster(&in, s);
-    if (status == COT_EXIT_OK) status = place_load(s, &in);
+    if (status == COT_EXIT_OK)
+        status = s->evaluate      ? cot_place_run_evaluate(s, &in)
+                 : s->drift.count ? cot_place_run_drift(s, &in)
+                                  : place_load(s, &in);
     cot_place_close(&in);
     return status;
 }
@@ -169,7 +240,27 @@ static const cot_option output_options[] = {
     {"layers", 0, COT_OPTION_INTEGER, "N", NULL,
      "layers of the model, for --to sglang, which has a row for each", AT(layers), .least = 1,
      .most = COT_TRACE_MAX_LAYERS},
+    {"report", 0, COT_OPTION_TEXT, "OUT.html", NULL,
+     "write a page: distances, who talks to whom, loads of ranks and links, methods beside each other",
+     AT(report)},
     {"json", 0, COT_OPTION_FLAG, NULL, NULL, "write objective, bound, gap, peaks and time as JSON", AT(json)},
+    {0}};
+
+static const cot_option other_options[] = {
+    {"current", 0, COT_OPTION_TEXT, "PLACEMENT", NULL,
+     "the running placement: methods with replicas reach the fresh plan's balance from it with few moves",
+     AT(current)},
+    {"max-moves", 0, COT_OPTION_INTEGER, "N", "-1",
+     "experts that ranks may fetch, over all layers; -1: as many as needed", AT(max_moves), .least = -1,
+     .most = INT32_MAX},
+    {"move-cost", 0, COT_OPTION_REAL, "X", "0",
+     "a move must lower its layer's peak by this many mean ranks' loads", AT(move_cost), .min = 0,
+     .max = 1e9},
+    {"evaluate", 0, COT_OPTION_TEXT, "TRACE", NULL,
+     "measure --placement on a trace or load instead of placing", AT(evaluate)},
+    {"placement", 0, COT_OPTION_TEXT, "P", NULL, "the placement to evaluate, in any format", AT(placement)},
+    {"drift", 0, COT_OPTION_LIST, "A B C...", NULL,
+     "place on each of the loads and measure on all (paper, Table 4)", AT(drift)},
     {0}};
 
 const cot_command cot_cmd_place = {
@@ -193,6 +284,9 @@ const cot_command cot_cmd_place = {
     .options = {.groups = (const cot_option_group[]){{"Input", input_options, 0},
                                                      {"Method", method_options, 0},
                                                      {"Output", output_options, 0},
-                                                     {0}}},
+                                                     {"Other tasks", other_options, 0},
+                                                     {0}},
+                .positionals =
+                    (const cot_positional[]){{"LOAD", 0, 256, "more loads for --drift", AT(more)}, {0}}},
     .settings_bytes = sizeof(cot_place_settings),
     .run = place};

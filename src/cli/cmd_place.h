@@ -5,7 +5,7 @@
 #include "coterie/place.h"
 
 typedef struct cot_place_settings {
-    cot_list loads, drift;
+    cot_list loads, drift, more;
     const char *topology, *method, *c_exp, *c_layer, *attention, *hosts, *current, *cost, *output, *to,
         *evaluate, *placement, *report;
     int64_t ranks, slots, slots_per_rank, groups, nodes, first_layer, layers, top_k, max_moves;
@@ -37,12 +37,17 @@ void cot_place_close(cot_place_inputs *in);
 typedef struct cot_placed {
     cot_expert_map map;
     cot_place_value value;
-    int64_t moves;       // experts that ranks have to fetch; -1 where nothing runs yet
+    int64_t moves; // experts that ranks have to fetch; -1 where nothing runs yet
+    cot_transfer *transfers;
+    int64_t n_transfers;
+    int32_t rounds;
     double milliseconds; // of the solve alone
 } cot_placed;
 
 int cot_place_print(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *placed);
-/* `--evaluate`, `--drift` and `--report`. */
+/* Writes the report of `--report`: the cluster, this placement, and other methods beside it. */
+int cot_place_report(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *placed);
+/* `--evaluate` and `--drift`. */
 int cot_place_run_evaluate(const cot_place_settings *s, cot_place_inputs *in);
 int cot_place_run_drift(const cot_place_settings *s, cot_place_inputs *in);
 

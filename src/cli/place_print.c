@@ -52,6 +52,16 @@ static int print_json(const cot_place_settings *s, const cot_place_inputs *in, c
     json_object_set_new(o, "peak_bound", numbers(v->peak_bound, v->n_layers));
     json_object_set_new(o, "indifferent", json_boolean(in->costs.indifferent));
     json_object_set_new(o, "moves", p->moves < 0 ? json_null() : json_integer(p->moves));
+    if (p->moves >= 0) {
+        json_t *list = json_array();
+        for (int64_t i = 0; i < p->n_transfers; i++) {
+            const cot_transfer *t = &p->transfers[i];
+            json_array_append_new(list, json_pack("[i, i, i, i, i]", (int)t->round, (int)t->layer,
+                                                  (int)t->expert, (int)t->from, (int)t->to));
+        }
+        json_object_set_new(o, "rounds", json_integer(p->rounds));
+        json_object_set_new(o, "transfers", list); // [round, layer, expert, from, to]
+    }
     json_object_set_new(o, "milliseconds", json_real(p->milliseconds));
     char *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
     json_decref(o);
@@ -59,6 +69,24 @@ static int print_json(const cot_place_settings *s, const cot_place_inputs *in, c
     puts(text);
     free(text);
     return COT_EXIT_OK;
+}
+
+/* Who sends what to whom, round by round. */
+static void print_rounds(const cot_placed *p)
+{
+    printf("moves       %" PRId64 " in %" PRId32 " rounds, no rank twice in one\n", p->moves, p->rounds);
+    for (int32_t round = -1; round < p->rounds; round++)
+        for (int64_t i = 0; i < p->n_transfers; i++) {
+            const cot_transfer *t = &p->transfers[i];
+            if (t->round != round) continue;
+            if (t->from < 0)
+                printf("  from storage: layer %" PRId32 " expert %" PRId32 " to rank %" PRId32 "\n", t->layer,
+                       t->expert, t->to);
+            else
+                printf("  round %" PRId32 ": layer %" PRId32 " expert %" PRId32 ", rank %" PRId32
+                       " to %" PRId32 "\n",
+                       round, t->layer, t->expert, t->from, t->to);
+        }
 }
 
 int cot_place_print(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *p)
@@ -86,7 +114,7 @@ int cot_place_print(const cot_place_settings *s, const cot_place_inputs *in, con
         "peak load   %.4g times the mean rank's at worst, %.4g in the mean layer (no placement below %.4g)\n",
         largest(v->peak_load, v->n_layers), mean(v->peak_load, v->n_layers),
         mean(v->peak_bound, v->n_layers));
-    if (p->moves >= 0) printf("moves       %" PRId64 "\n", p->moves);
+    if (p->moves >= 0) print_rounds(p);
     printf("solved in   %.3f ms\n", p->milliseconds);
     return COT_EXIT_OK;
 }

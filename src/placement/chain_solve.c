@@ -23,6 +23,7 @@ typedef struct search {
     } * heap;
     int64_t n_heap, room;
     double current;
+    int32_t hit; // a group with room that was reached at the current distance, -1
     bool failed;
 } search;
 
@@ -65,9 +66,10 @@ static inline void reach(search *s, int32_t vertex, int32_t from, double distanc
     }
     s->distance[vertex] = distance;
     s->from[vertex] = from;
-    if (distance <= s->current)
+    if (distance <= s->current) {
         s->stack[s->n_stack++] = vertex;
-    else
+        if (vertex < s->c->G && s->c->used[vertex] < s->c->cap[vertex]) s->hit = vertex;
+    } else
         heap_push(s, distance, vertex);
 }
 
@@ -79,7 +81,7 @@ static void from_group(search *s, int32_t g)
                   *class_of = c->class_of + (size_t)g * (size_t)c->L;
     double at = s->current + c->potential[g];
     for (int32_t l = 0; l < c->L; l++)
-        if (count[l]) reach(s, c->G + class_of[l], g, at - c->potential[c->G + class_of[l]]);
+        if (count[l] && s->hit < 0) reach(s, c->G + class_of[l], g, at - c->potential[c->G + class_of[l]]);
 }
 
 /* From a class to its groups that have room in the layer, to the next class and the one before. */
@@ -89,7 +91,7 @@ static void from_class(search *s, int32_t k)
     const double *potential = c->potential + c->G;
     double at = s->current + potential[k];
     int32_t l = c->layer[k], vertex = c->G + k;
-    for (int32_t i = c->group_first[k]; i < c->group_first[k + 1]; i++) {
+    for (int32_t i = c->group_first[k]; i < c->group_first[k + 1] && s->hit < 0; i++) {
         int32_t g = c->group[i];
         if (c->count[(size_t)g * (size_t)c->L + (size_t)l] < c->cap_layer[g])
             reach(s, g, vertex, at - c->potential[g]);
@@ -108,10 +110,12 @@ static int32_t find(search *s)
     s->n_seen = s->n_stack = 0;
     s->n_heap = 0;
     s->current = 0;
+    s->hit = -1;
     for (int32_t g = 0; g < c->G; g++)
         if (c->used[g] > c->cap[g]) reach(s, g, -1, 0);
     while (!s->failed) {
         int32_t v;
+        if (s->hit >= 0) return s->hit;
         if (s->n_stack) {
             v = s->stack[--s->n_stack];
             if (s->distance[v] < s->current)

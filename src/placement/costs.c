@@ -200,9 +200,9 @@ cot_status cot_costs_open(cot_costs *costs, const cot_load_counts *load, const c
 {
     *costs =
         (cot_costs){.n_experts = load->n_experts, .n_ranks = topology ? topology->n_ranks : options->n_ranks};
-    if (options->size != sizeof *options || (!topology && !options->cost) || costs->n_ranks < 1)
-        return cot_fail(error, COT_INVALID_ARGUMENT,
-                        "costs need a topology or a matrix, and options of %zu bytes", sizeof *options);
+    if (options->size != sizeof *options || costs->n_ranks < 1)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "costs need ranks, and options of %zu bytes",
+                        sizeof *options);
     bool by_source =
         topology && !options->cost && options->attention == COT_ATTENTION_DP && load->sources_known;
     if (by_source && load->n_sources != costs->n_ranks)

@@ -1,6 +1,7 @@
 #include "coterie/place.h"
 
 #include "base/error.h"
+#include "placement/seats.h"
 #include "placement/twofold.h"
 
 #include <math.h>
@@ -15,51 +16,6 @@ void cot_place_value_free(cot_place_value *value)
     *value = (cot_place_value){0};
 }
 
-/* Slots of a layer, expert by expert: the ranks of e are rank[first[e] .. first[e+1]). */
-typedef struct layer_seats {
-    int32_t *first; // [E+1]
-    int32_t *rank;
-} layer_seats;
-
-static cot_status find_seats(layer_seats *seats, const cot_expert_map *map, int32_t row, cot_error *error)
-{
-    size_t n = (size_t)map->n_ranks * (size_t)map->slots_per_rank;
-    const int32_t *expert = map->expert + (size_t)row * n;
-    for (int32_t e = 0; e <= map->n_experts; e++) seats->first[e] = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (expert[i] < -1 || expert[i] >= map->n_experts)
-            return cot_fail(error, COT_MALFORMED, "layer %d: slot %zu holds expert %d of %d",
-                            map->layers[row], i, expert[i], map->n_experts);
-        if (expert[i] >= 0) seats->first[expert[i] + 1]++;
-    }
-    for (int32_t e = 0; e < map->n_experts; e++) {
-        if (!seats->first[e + 1])
-            return cot_fail(error, COT_MALFORMED, "layer %d has no slot for expert %d", map->layers[row], e);
-        seats->first[e + 1] += seats->first[e];
-    }
-    for (size_t i = 0; i < n; i++)
-        if (expert[i] >= 0)
-            seats->rank[seats->first[expert[i]]++] = (int32_t)(i / (size_t)map->slots_per_rank);
-    memmove(seats->first + 1, seats->first, (size_t)map->n_experts * sizeof *seats->first);
-    seats->first[0] = 0;
-    return COT_OK;
-}
-
-/* Ranks from `at` [n] that are the nearest by `cost` go to the front; returns how many they are. */
-static int32_t nearest(int32_t *at, int32_t n, const double *cost)
-{
-    double least = INFINITY;
-    int32_t kept = 0;
-    for (int32_t i = 0; i < n; i++) least = fmin(least, cost[at[i]]);
-    for (int32_t i = 0; i < n; i++)
-        if (cost[at[i]] <= least) {
-            int32_t other = at[kept];
-            at[kept++] = at[i];
-            at[i] = other;
-        }
-    return kept;
-}
-
 /* One expert: adds its cost to `sum` and what each rank serves of it to `load` [S]. */
 static void serve(cot_twofold *sum, double *load, int32_t *at, int32_t n, const cot_costs *c, int32_t l,
                   int32_t e, cot_dispatch dispatch)
@@ -68,14 +24,14 @@ static void serve(cot_twofold *sum, double *load, int32_t *at, int32_t n, const 
     if (dispatch == COT_DISPATCH_NEAREST && c->round_trip) {
         for (size_t r = 0; r < S; r++) {
             double sent = c->sent ? c->sent[((size_t)l * S + r) * E + (size_t)e] : c->load[i] / (double)S;
-            int32_t near = nearest(at, n, c->round_trip + r * S);
+            int32_t near = cot_seats_nearest(at, n, c->round_trip + r * S);
             *sum = cot_twofold_add(*sum, cot_twofold_product(sent, c->round_trip[r * S + (size_t)at[0]]));
             for (int32_t k = 0; k < near; k++) load[at[k]] += sent / near;
         }
         return;
     }
     const double *cost = c->pair ? c->pair + i * S : c->cost + (size_t)l * S;
-    if (dispatch == COT_DISPATCH_NEAREST) n = nearest(at, n, cost);
+    if (dispatch == COT_DISPATCH_NEAREST) n = cot_seats_nearest(at, n, cost);
     cot_twofold all = {0, 0};
     for (int32_t k = 0; k < n; k++) {
         load[at[k]] += c->load[i] / n;
@@ -108,13 +64,6 @@ static cot_status check_sizes(const cot_expert_map *map, const cot_costs *costs,
     return COT_OK;
 }
 
-static int32_t find_row(const cot_expert_map *map, int32_t layer)
-{
-    for (int32_t i = 0; i < map->n_layers; i++)
-        if (map->layers[i] == layer) return i;
-    return -1;
-}
-
 cot_status cot_place_value_of(cot_place_value *value, const cot_expert_map *map, const cot_costs *costs,
                               cot_dispatch dispatch, cot_error *error)
 {
@@ -125,19 +74,17 @@ cot_status cot_place_value_of(cot_place_value *value, const cot_expert_map *map,
         cot_place_value_free(value);
         return status;
     }
-    layer_seats seats = {malloc((E + 2) * sizeof *seats.first),
-                         malloc(S * (size_t)map->slots_per_rank * sizeof *seats.rank)};
+    cot_seats seats = {0};
     cot_twofold sum = {0, 0};
-    if (!seats.first || !seats.rank)
-        status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a layer's slots");
+    status = cot_seats_open(&seats, map, error);
     for (int32_t l = 0; status == COT_OK && l < costs->n_layers; l++) {
         double *load = value->rank_load + (size_t)l * S, total = 0, most = 0;
-        int32_t row = find_row(map, costs->layers[l]);
+        int32_t row = cot_map_row(map, costs->layers[l]);
         if (row < 0) {
             status = cot_fail(error, COT_MALFORMED, "the placement lacks layer %d", costs->layers[l]);
             break;
         }
-        status = find_seats(&seats, map, row, error);
+        status = cot_seats_find(&seats, map, row, error);
         for (int32_t e = 0; status == COT_OK && e < costs->n_experts; e++) {
             serve(&sum, load, seats.rank + seats.first[e], seats.first[e + 1] - seats.first[e], costs, l, e,
                   dispatch);
@@ -148,8 +95,7 @@ cot_status cot_place_value_of(cot_place_value *value, const cot_expert_map *map,
         value->activations += total;
     }
     value->objective = sum.high;
-    free(seats.first);
-    free(seats.rank);
+    cot_seats_close(&seats);
     if (status != COT_OK) cot_place_value_free(value);
     return status;
 }
@@ -186,7 +132,7 @@ cot_status cot_place_verify(const cot_expert_map *map, const cot_costs *costs,
     int32_t *held = calloc((size_t)map->n_ranks, sizeof *held);
     if (!held) status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to verify a placement");
     for (int32_t l = 0; status == COT_OK && l < costs->n_layers; l++) {
-        status = check_row(map, find_row(map, costs->layers[l]), options, held, error);
+        status = check_row(map, cot_map_row(map, costs->layers[l]), options, held, error);
         if (status == COT_OK && options->max_load > 0 && value.peak_load[l] > options->max_load * (1 + 1e-12))
             status =
                 cot_fail(error, COT_INVALID_ARGUMENT, "layer %d loads a rank %.6g times the mean, limit %.6g",
