@@ -36,8 +36,12 @@ def rebalance_experts(weight, num_replicas, num_groups, num_nodes, num_gpus):
         arrays = (p2l, l2p, count, loads)
         call("cot_eplb_rebalance", *map(pointer, arrays), *(ctypes.c_int64(int(n)) for n in sizes))
 
-    rebalance(None, 0)  # how many replicas there are at most is known after
-    l2p = numpy.empty((layers, experts, int(count.max(initial=0))), numpy.int64)
-    rebalance(l2p, l2p.shape[2])
+    most = int(num_replicas) - experts + 1  # always enough
+    if most * count.size > 1 << 20:  # but not worth the memory: count first
+        rebalance(None, 0)
+        most = int(count.max())
+    l2p = numpy.empty((layers, experts, max(most, 0)), numpy.int64)
+    rebalance(l2p, most)
+    l2p = numpy.ascontiguousarray(l2p[:, :, : int(count.max(initial=0))])
     maps = (p2l, l2p, count)
     return tuple(torch.from_numpy(a) for a in maps) if tensor else maps
