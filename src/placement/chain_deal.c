@@ -10,19 +10,12 @@ typedef struct seat {
     int32_t room, rank;
 } seat;
 
-/* The seat of least load comes first; of equal ones that of more room, then of the lower rank. */
-static bool before(const seat *a, const seat *b)
-{
-    if (a->load != b->load) return a->load < b->load;
-    return a->room != b->room ? a->room > b->room : a->rank < b->rank;
-}
-
 static void sink(seat *heap, int32_t n, int32_t i)
 {
     seat moved = heap[i];
     for (int32_t child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && before(&heap[child + 1], &heap[child])) child++;
-        if (!before(&heap[child], &moved)) break;
+        child += child + 1 < n && heap[child + 1].load < heap[child].load;
+        if (heap[child].load >= moved.load) break;
         heap[i] = heap[child];
     }
     heap[i] = moved;
@@ -41,12 +34,21 @@ static int32_t seat_group(seat *seats, int32_t n, const cot_chain *c, int32_t g,
     return n;
 }
 
-/* The hottest expert left goes to the rank of least load that has room. */
+/* The hottest expert left goes to the rank of least load that has room. The first ones go to a rank each: no heap is
+ * needed for them, and loads that rise from the last rank to the first are one. */
 static void deal_class(int32_t *rank, seat *seats, int32_t n, const int32_t *expert, const double *load,
                        int32_t count)
 {
-    for (int32_t i = n / 2 - 1; i >= 0; i--) sink(seats, n, i);
-    for (int32_t i = 0; i < count; i++) {
+    int32_t dealt = count < n ? count : n, left = 0;
+    for (int32_t i = 0; i < dealt; i++) {
+        rank[expert[i]] = seats[n - 1 - i].rank;
+        seats[n - 1 - i].load = load[i];
+        seats[n - 1 - i].room--;
+    }
+    for (int32_t i = 0; i < n; i++)
+        if (seats[i].room) seats[left++] = seats[i];
+    n = left;
+    for (int32_t i = dealt; i < count; i++) {
         rank[expert[i]] = seats[0].rank;
         seats[0].load += load[i];
         if (!--seats[0].room) seats[0] = seats[--n];
