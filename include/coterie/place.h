@@ -115,6 +115,10 @@ void cot_place_value_free(cot_place_value *value); // an empty one is fine
 typedef struct cot_place_proof cot_place_proof;
 void cot_place_proof_free(cot_place_proof *proof); // NULL is fine
 
+/* What shows that no placement is better, until it is checked; private. It reads the costs that it was made with. */
+typedef struct cot_place_proof cot_place_proof;
+void cot_place_proof_free(cot_place_proof *proof); // NULL is fine
+
 /* Places. `*map` has a row for each layer of `costs`; `*proof` is what the method knows of its optimum (`proof` may be
  * NULL). The caller frees both. Errors: INVALID_ARGUMENT (options; capacities or a load limit that cannot be met, with
  * what is missing), OUT_OF_MEMORY. */

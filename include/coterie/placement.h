@@ -70,13 +70,14 @@ cot_status cot_expert_map_read(cot_expert_map *map, const char *path, const cot_
 cot_status cot_expert_map_write(const cot_expert_map *map, const char *path,
                                 const cot_expert_map_options *options, cot_error *error);
 
-/* EPLB (DeepSeek's expert-parallel load balancer), bit for bit as its public reference: hierarchical where `nodes`
- * divides `groups`, else global. `weight` [L][E] is narrowed to float32, in which the reference computes. Out:
- * `physical_to_logical` [L][slots] the expert of each slot; `logical_to_physical` [L][E][max_replicas] the slots
- * of each expert, ascending rank of replica, -1 where there are no more; `replicas` [L][E] how many it has. Slots
- * of rank g are [g * slots / gpus, (g + 1) * slots / gpus). `max_replicas` is at least
- * the most replicas that occur; slots - experts + 1 always suffices. Thread-safe. Errors: INVALID_ARGUMENT (sizes
- * that do not divide, slots < experts, negative or NaN weights, max_replicas too small), OUT_OF_MEMORY. */
+/* EPLB (DeepSeek's expert-parallel load balancer), as its public reference: hierarchical where `nodes` divides
+ * `groups`, else global. `weight` [L][E] is narrowed to float32, in which the reference computes; equal loads go by
+ * index, which the reference leaves open. Out: `physical_to_logical` [L][slots] the expert of each slot;
+ * `logical_to_physical` [L][E][max_replicas] the slots of each expert in the order its replicas were made, -1 where
+ * there are no more, or NULL; `replicas` [L][E] how many each has. Slots of rank g are [g * slots / gpus,
+ * (g + 1) * slots / gpus). `max_replicas` is at least the most replicas that occur; slots - experts + 1 always
+ * suffices. Thread-safe. Errors: INVALID_ARGUMENT (sizes that do not divide, slots < experts, negative or NaN weights,
+ * max_replicas too small), OUT_OF_MEMORY. */
 cot_status cot_eplb_rebalance(int64_t *physical_to_logical, int64_t *logical_to_physical, int64_t *replicas,
                               const double *weight, int64_t layers, int64_t experts, int64_t slots,
                               int64_t groups, int64_t nodes, int64_t gpus, int64_t max_replicas,

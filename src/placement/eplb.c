@@ -4,6 +4,7 @@
 #include "coterie/placement.h"
 
 #include "base/error.h"
+#include "placement/sort.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -23,17 +24,18 @@ typedef struct keyed {
 
 /* Memory for one layer. A "place" is a number that experts get when they are laid out node after node. */
 typedef struct room {
-    float *load;       // [slots] of the items to pack
-    float *place_load; // [E] of the expert at each place
-    keyed *sorted;     // [slots]
-    keyed *heap;       // [slots]
-    int32_t *pack;     // [slots] which pack an item went to,
-    int32_t *seat;     // [slots] and where in it
-    int32_t *filled;   // [slots] items in each pack
-    int32_t *expert;   // [E] the expert at each place
-    int32_t *count;    // [E] replicas of the expert at each place
-    int32_t *place;    // [slots] which place a replica is of,
-    int32_t *rank;     // [slots] and how many replicas of it came before
+    double *load;           // [slots] of the items to pack, float32 numbers
+    float *place_load;      // [E] of the expert at each place
+    cot_sort_item *scratch; // [2 slots]
+    int32_t *order;         // [slots] items by falling load
+    keyed *heap;            // [slots]
+    int32_t *pack;          // [slots] which pack an item went to,
+    int32_t *seat;          // [slots] and where in it
+    int32_t *filled;        // [slots] items in each pack
+    int32_t *expert;        // [E] the expert at each place
+    int32_t *count;         // [E] replicas of the expert at each place
+    int32_t *place;         // [slots] which place a replica is of,
+    int32_t *rank;          // [slots] and how many replicas of it came before
 } room;
 
 static bool before(keyed a, keyed b)
@@ -53,13 +55,6 @@ static void sift(keyed *heap, int32_t n, int32_t i)
     heap[i] = moved;
 }
 
-static int descending(const void *a, const void *b)
-{
-    const keyed *x = a, *y = b;
-    if (x->key != y->key) return x->key > y->key ? -1 : 1;
-    return x->index < y->index ? -1 : x->index > y->index;
-}
-
 /* Packs `n` items of r->load into `packs` of equally many: the heaviest first, each into the lightest pack with room. */
 static void pack(room *r, int32_t n, int32_t packs)
 {
@@ -67,19 +62,18 @@ static void pack(room *r, int32_t n, int32_t packs)
     for (int32_t i = 0; i < n; i++) {
         r->pack[i] = i;
         r->seat[i] = 0;
-        r->sorted[i] = (keyed){r->load[i], i};
     }
     if (each == 1) return;
-    qsort(r->sorted, (size_t)n, sizeof *r->sorted, descending);
+    cot_sort_indices(r->order, r->load, n, true, r->scratch);
     for (int32_t p = 0; p < packs; p++) {
         r->heap[p] = (keyed){0, p};
         r->filled[p] = 0;
     }
     for (int32_t i = 0; i < n; i++) {
-        int32_t item = r->sorted[i].index, p = r->heap[0].index;
+        int32_t item = r->order[i], p = r->heap[0].index;
         r->pack[item] = p;
         r->seat[item] = r->filled[p]++;
-        r->heap[0].key += r->load[item];
+        r->heap[0].key += (float)r->load[item];
         if (r->filled[p] == each) r->heap[0] = r->heap[--open];
         if (open) sift(r->heap, open, 0);
     }
@@ -111,8 +105,9 @@ static void rebalance_layer(int64_t *physical_to_logical, int64_t *ranks, int64_
     int32_t group = s->experts / s->groups, on_node = s->experts / s->nodes, slots = s->slots / s->nodes;
     int32_t gpus = s->gpus / s->nodes, each = s->slots / s->gpus;
     for (int32_t g = 0; g < s->groups; g++) {
-        r->load[g] = 0;
-        for (int32_t i = 0; i < group; i++) r->load[g] += (float)weight[g * group + i];
+        float sum = 0;
+        for (int32_t i = 0; i < group; i++) sum += (float)weight[g * group + i];
+        r->load[g] = (double)sum;
     }
     pack(r, s->groups, s->nodes);
     for (int32_t g = 0; g < s->groups; g++)
@@ -122,7 +117,7 @@ static void rebalance_layer(int64_t *physical_to_logical, int64_t *ranks, int64_
     for (int32_t node = 0; node < s->nodes; node++) {
         replicate(r, node * on_node, on_node, slots);
         for (int32_t i = 0; i < slots; i++)
-            r->load[i] = r->place_load[r->place[i]] / (float)r->count[r->place[i]];
+            r->load[i] = (double)(r->place_load[r->place[i]] / (float)r->count[r->place[i]]);
         pack(r, slots, gpus);
         for (int32_t i = 0; i < slots; i++) {
             int32_t slot = node * slots + r->pack[i] * each + r->seat[i];
@@ -138,7 +133,8 @@ static bool room_open(room *r, const shape *s)
     size_t n = (size_t)s->slots, E = (size_t)s->experts;
     r->load = malloc(n * sizeof *r->load);
     r->place_load = malloc(E * sizeof *r->place_load);
-    r->sorted = malloc(n * sizeof *r->sorted);
+    r->scratch = malloc(2 * n * sizeof *r->scratch);
+    r->order = malloc(n * sizeof *r->order);
     r->heap = malloc(n * sizeof *r->heap);
     r->pack = malloc(n * sizeof *r->pack);
     r->seat = malloc(n * sizeof *r->seat);
@@ -147,14 +143,14 @@ static bool room_open(room *r, const shape *s)
     r->count = malloc(E * sizeof *r->count);
     r->place = malloc(n * sizeof *r->place);
     r->rank = malloc(n * sizeof *r->rank);
-    return r->load && r->place_load && r->sorted && r->heap && r->pack && r->seat && r->filled && r->expert &&
-           r->count && r->place && r->rank;
+    return r->load && r->place_load && r->scratch && r->order && r->heap && r->pack && r->seat && r->filled &&
+           r->expert && r->count && r->place && r->rank;
 }
 
 static void room_close(room *r)
 {
-    void *const all[] = {r->load,   r->place_load, r->sorted, r->heap,  r->pack, r->seat,
-                         r->filled, r->expert,     r->count,  r->place, r->rank};
+    void *const all[] = {r->load, r->place_load, r->scratch, r->order, r->heap,  r->pack,
+                         r->seat, r->filled,     r->expert,  r->count, r->place, r->rank};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -183,6 +179,33 @@ static cot_status check_sizes(int64_t layers, int64_t experts, int64_t slots, in
     return COT_OK;
 }
 
+static cot_status check_loads(const double *load, int64_t layer, int64_t experts, cot_error *error)
+{
+    for (int64_t e = 0; e < experts; e++)
+        if (!(load[e] >= 0) || isinf((float)load[e]))
+            return cot_fail(error, COT_INVALID_ARGUMENT,
+                            "layer %" PRId64 ", expert %" PRId64
+                            " has a load of %g, expected a float32 of 0 or more",
+                            layer, e, load[e]);
+    return COT_OK;
+}
+
+/* One layer's slots by expert and replica, from its experts and replicas by slot. */
+static cot_status invert(int64_t *logical_to_physical, const int64_t *physical_to_logical,
+                         const int64_t *ranks, int64_t layer, int64_t experts, int64_t slots,
+                         int64_t max_replicas, cot_error *error)
+{
+    for (int64_t i = 0; i < experts * max_replicas; i++) logical_to_physical[i] = -1;
+    for (int64_t i = 0; i < slots; i++) {
+        if (ranks[i] >= max_replicas)
+            return cot_fail(error, COT_INVALID_ARGUMENT,
+                            "layer %" PRId64 ", expert %" PRId64 " has over %" PRId64 " replicas", layer,
+                            physical_to_logical[i], max_replicas);
+        logical_to_physical[physical_to_logical[i] * max_replicas + ranks[i]] = i;
+    }
+    return COT_OK;
+}
+
 cot_status cot_eplb_rebalance(int64_t *physical_to_logical, int64_t *logical_to_physical, int64_t *replicas,
                               const double *weight, int64_t layers, int64_t experts, int64_t slots,
                               int64_t groups, int64_t nodes, int64_t gpus, int64_t max_replicas,
@@ -198,26 +221,13 @@ cot_status cot_eplb_rebalance(int64_t *physical_to_logical, int64_t *logical_to_
     if (!ranks || !room_open(&r, &s))
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to balance %" PRId64 " slots", slots);
     for (int64_t l = 0; status == COT_OK && l < layers; l++) {
-        int64_t *p2l = physical_to_logical + l * slots,
-                *l2p = logical_to_physical + l * experts * max_replicas;
-        const double *row = weight + l * experts;
-        for (int64_t e = 0; e < experts && status == COT_OK; e++)
-            if (!(row[e] >= 0) || isinf((float)row[e]))
-                status = cot_fail(error, COT_INVALID_ARGUMENT,
-                                  "layer %" PRId64 ", expert %" PRId64
-                                  " has a load of %g, expected a float32 of 0 or more",
-                                  l, e, row[e]);
+        int64_t *p2l = physical_to_logical + l * slots;
+        status = check_loads(weight + l * experts, l, experts, error);
         if (status != COT_OK) break;
-        rebalance_layer(p2l, ranks, replicas + l * experts, row, &s, &r);
-        for (int64_t i = 0; i < experts * max_replicas; i++) l2p[i] = -1;
-        for (int64_t i = 0; i < slots && status == COT_OK; i++) {
-            if (ranks[i] < max_replicas)
-                l2p[p2l[i] * max_replicas + ranks[i]] = i;
-            else
-                status = cot_fail(error, COT_INVALID_ARGUMENT,
-                                  "layer %" PRId64 ", expert %" PRId64 " has over %" PRId64 " replicas", l,
-                                  p2l[i], max_replicas);
-        }
+        rebalance_layer(p2l, ranks, replicas + l * experts, weight + l * experts, &s, &r);
+        if (logical_to_physical)
+            status = invert(logical_to_physical + l * experts * max_replicas, p2l, ranks, l, experts, slots,
+                            max_replicas, error);
     }
     free(ranks);
     room_close(&r);

@@ -1,0 +1,56 @@
+"""Finds and loads libcoterie: the file that COTERIE_LIBRARY names, then one beside this package, then the system's."""
+
+import ctypes
+import ctypes.util
+import os
+import pathlib
+
+INVALID_ARGUMENT, OUT_OF_MEMORY = 1, 2  # of cot_status, coterie/status.h
+
+
+class Error(RuntimeError):
+    """What the library refused, other than arguments (ValueError) and for want of memory (MemoryError)."""
+
+
+class _CError(ctypes.Structure):
+    _fields_ = [("status", ctypes.c_int), ("message", ctypes.c_char * 256)]
+
+
+def _candidates():
+    named = os.environ.get("COTERIE_LIBRARY")
+    if named:
+        return [named]  # and no other: a wrong name is a mistake to be told
+    found = [str(pathlib.Path(__file__).with_name("libcoterie.so")), ctypes.util.find_library("coterie"), "libcoterie.so"]
+    return [path for path in found if path]
+
+
+def _open():
+    reasons = []
+    for path in _candidates():
+        try:
+            return ctypes.CDLL(path)
+        except OSError as reason:
+            reasons.append(str(reason))
+    raise ImportError(
+        "cannot load libcoterie.so (build it, and set COTERIE_LIBRARY to build/release/libcoterie.so): " + "; ".join(reasons)
+    )
+
+
+library = _open()
+
+
+def call(name, *arguments):
+    """Calls a function of the library that takes a cot_error last and returns a cot_status; raises what it says."""
+    function = getattr(library, name)
+    function.restype = ctypes.c_int
+    error = _CError()
+    status = function(*arguments, ctypes.byref(error))
+    if not status:
+        return
+    message = error.message.decode("utf-8", "replace")
+    raise {INVALID_ARGUMENT: ValueError, OUT_OF_MEMORY: MemoryError}.get(status, Error)(message)
+
+
+def pointer(array):
+    """The address of a C-contiguous array, which the caller keeps alive; None for None."""
+    return None if array is None else ctypes.c_void_p(array.ctypes.data)

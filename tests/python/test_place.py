@@ -1,0 +1,120 @@
+"""coterie.place: small placements against all there are, arrays and files alike, and the layout of the structs."""
+
+import ctypes
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from skip import have, need
+
+(numpy,) = need("numpy")
+torch = have("torch")
+SOURCE = pathlib.Path(os.environ["COT_SOURCE"])
+SAMPLES = SOURCE / "tests" / "placement" / "samples"
+sys.path.insert(0, str(SOURCE / "python"))
+import coterie  # noqa: E402
+from coterie import _structs  # noqa: E402
+
+SEED = time.time_ns() % 2**32
+rng = numpy.random.default_rng(SEED)
+
+
+class Place(unittest.TestCase):
+    def test_exact(self):
+        """A layer's best among all seatings, by a matrix of costs."""
+        for _ in range(10):
+            load, cost = rng.integers(1, 100, (2, 4)), rng.integers(0, 9, (2, 3))
+            p = coterie.place(load, cost=cost, c_layer=2, c_exp=8)
+            best = 0
+            for l in range(2):
+                seatings = [s for s in itertools.product(range(3), repeat=4) if max(map(s.count, s)) <= 2]
+                best += min(sum(load[l][e] * cost[l][s[e]] for e in range(4)) for s in seatings)
+            self.assertAlmostEqual(p.objective, best)
+            self.assertLessEqual(p.gap, 1e-9 * max(best, 1))
+            mine = sum(load[l][e] * cost[l][r] for l in range(2) for r in range(3) for e in p.physical_to_logical[l][r] if e >= 0)
+            self.assertAlmostEqual(mine, best)
+            self.assertEqual(p.peak_load.shape, (2,))
+
+    def test_dense_layers(self):
+        load = rng.integers(1, 100, (4, 6)).astype(float)
+        load[:2] = 0
+        p = coterie.place(load, "fattree:ranks=4", slots=8, first_layer=1)
+        self.assertEqual(p.layers.tolist(), [1, 2, 3, 4])
+        self.assertEqual(p.dense.tolist(), [True, True, False, False])
+        self.assertEqual(p.physical_to_logical.shape, (4, 4, 2))
+        self.assertEqual(p.physical_to_logical[0].ravel().tolist(), [0, 1, 2, 3, 4, 5, 0, 1])
+        for layer in p.physical_to_logical:
+            self.assertEqual(set(layer.ravel().tolist()), set(range(6)))
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "map")
+            p.write(path)
+            own = json.loads(pathlib.Path(path).read_text())
+            self.assertEqual((own["layers"], own["dense_layers"]), ([1, 2, 3, 4], [1, 2]))
+            self.assertEqual(own["physical_to_logical_map"], p.physical_to_logical.reshape(4, 8).tolist())
+            p.write(path, "sglang", layers=6)
+            rows = json.loads(pathlib.Path(path).read_text())["physical_to_logical_map"]
+            self.assertEqual(rows[1:5], p.physical_to_logical.reshape(4, 8).tolist())
+            with self.assertRaisesRegex(ValueError, "unknown format 'pytorch'"):
+                p.write(path, "pytorch")
+
+    def test_sources(self):
+        """Each rank prefers the experts that it sends to."""
+        load = numpy.zeros((1, 2, 4))
+        load[0, 0, [1, 3]] = load[0, 1, [0, 2]] = 5
+        p = coterie.place(load, "complete:ranks=2,gpus=1")
+        self.assertEqual([set(row.tolist()) for row in p.physical_to_logical[0]], [{1, 3}, {0, 2}])
+        self.assertEqual(p.objective, 0)
+        if torch:
+            again = coterie.place(torch.tensor(load), "complete:ranks=2,gpus=1")
+            self.assertEqual(again.physical_to_logical.tolist(), p.physical_to_logical.tolist())
+
+    def test_files(self):
+        with self.assertLogs("coterie", "INFO") as logs:
+            p = coterie.place(SAMPLES / "sglang-stat.pt", "complete:ranks=2,gpus=1", slots=8)
+        self.assertIn("2 of 5 layers", "".join(logs.output))
+        self.assertEqual((p.experts, p.physical_to_logical.shape), (6, (5, 2, 4)))
+        folder = coterie.place([SAMPLES / "sglang-per-token"], "complete:ranks=2,gpus=1")
+        self.assertEqual(folder.dense.tolist(), [True, True, False, False, False])
+        with self.assertRaises(coterie.Error):
+            coterie.place("/nowhere.pt", "complete:ranks=2")
+
+    def test_refusals(self):
+        load = rng.integers(1, 100, (1, 4))
+        for words, options in (("no cluster given", {}), ("attention has shape|broadcast", {"cost": [[1, 2]], "attention": ([1, 2, 3],) * 2}),
+                               ("", {"topology": "nonsense:ranks=2"}), ("", {"topology": "complete:ranks=2", "c_layer": 1}),
+                               ("", {"topology": "complete:ranks=2", "method": "best"})):  # fmt: skip
+            with self.assertRaisesRegex(ValueError, words):
+                coterie.place(load, **options)
+        for bad in ([1, 2], [[-1, 2]], [[numpy.nan, 2]]):
+            with self.assertRaises(ValueError):
+                coterie.place(bad, "complete:ranks=2")
+
+
+class Layout(unittest.TestCase):
+    def test_structs(self):
+        """Sizes and offsets are those that a C compiler sees in the headers."""
+        lines = ["#include <coterie/coterie.h>", "#include <stddef.h>", "#include <stdio.h>", "int main(void) {"]
+        expected = []
+        for struct in _structs.ALL:
+            lines.append(f'printf("{struct.c_name} %zu\\n", sizeof({struct.c_name}));')
+            expected.append(f"{struct.c_name} {ctypes.sizeof(struct)}")
+            for name, kind in struct._fields_:
+                lines.append(f'printf("{struct.c_name}.{name} %zu %zu\\n", offsetof({struct.c_name}, {name}), sizeof((({struct.c_name} *)0)->{name}));')
+                expected.append(f"{struct.c_name}.{name} {getattr(struct, name).offset} {ctypes.sizeof(kind)}")
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "layout")
+            source = "\n".join(lines + ["return 0; }"])
+            build = ["cc", "-std=c17", "-x", "c", "-", "-I", str(SOURCE / "include"), "-o", program]
+            subprocess.run(build, input=source, text=True, check=True)
+            self.assertEqual(subprocess.run([program], capture_output=True, text=True).stdout.splitlines(), expected)
+
+
+if __name__ == "__main__":
+    print("seed", SEED)
+    unittest.main()
