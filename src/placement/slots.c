@@ -28,12 +28,12 @@ static bool best_exchange(const cot_slots *s, const double *sum, int32_t a, int3
     bool found = false;
     for (int32_t p = 0; p < s->slots; p++) {
         double w = weight(s, x[p]);
-        if (sum[b] + w <= sum[b]) continue;
+        if (x[p] < 0 || sum[b] + w <= sum[b]) continue;
         for (int32_t q = 0; q < s->slots; q++) {
             double less = w - weight(s, y[q]), after = fmax(sum[a] - less, sum[b] + less);
-            if (less <= 0 || after >= *peak) continue;
+            if (y[q] < 0 || less <= 0 || after >= *peak) continue; // empty slots stay: ranks have capacities
             if (s->replicas[x[p]] > 1 && holds(s, b, x[p])) continue;
-            if (y[q] >= 0 && s->replicas[y[q]] > 1 && holds(s, a, y[q])) continue;
+            if (s->replicas[y[q]] > 1 && holds(s, a, y[q])) continue;
             *peak = after;
             *i = p;
             *k = q;
