@@ -176,9 +176,12 @@ cot_status cot_chain_open(cot_chain *chain, const cot_problem *problem, cot_erro
                           chain->G);
     if (status == COT_OK) {
         take(chain, &arena);
-        status = cot_arena_open(kept, arena.used, error);
+        *kept = (cot_arena){aligned_alloc(64, arena.used + 64), arena.used, 0};
+        if (!kept->memory)
+            status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %zu bytes", arena.used);
     }
     if (status == COT_OK) {
+        memset(kept->memory, 0, arena.used);
         take(chain, chain->memory = kept);
         fill_groups(chain, group_of);
         fill_layers(chain, row, scratch);
@@ -194,7 +197,7 @@ cot_status cot_chain_open(cot_chain *chain, const cot_problem *problem, cot_erro
 void cot_chain_close(cot_chain *chain)
 {
     if (chain->memory) {
-        cot_arena_close(chain->memory);
+        free(((cot_arena *)chain->memory)->memory);
         free(chain->memory);
     }
     chain->memory = NULL;
