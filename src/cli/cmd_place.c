@@ -6,6 +6,7 @@
 #include "paths.h"
 
 #include <inttypes.h>
+#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,6 +169,10 @@ static int place(const void *context)
         return COT_EXIT_USAGE;
     }
     if (!cot_check_output(s->output) || !cot_check_output(s->report)) return COT_EXIT_FAILURE;
+    // Memory that reading the load gave back serves the solver, instead of pages that it has to wait for.
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    mallopt(M_TOP_PAD, 1 << 24);
     int status = cot_place_open_cluster(&in, s);
     if (status == COT_EXIT_OK)
         status = s->evaluate      ? cot_place_run_evaluate(s, &in)

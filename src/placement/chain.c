@@ -7,17 +7,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t column_hash(const cot_problem *p, int32_t s)
+/* Hashes of all columns, row by row as they lie in memory. */
+static void hash_columns(uint64_t *hash, const cot_problem *p)
 {
-    uint64_t hash = (uint64_t)(uint32_t)p->c_layer[s] << 32 | (uint32_t)p->c_exp[s];
+    for (int32_t s = 0; s < p->S; s++)
+        hash[s] = (uint64_t)(uint32_t)p->c_layer[s] << 32 | (uint32_t)p->c_exp[s];
     for (int32_t l = 0; l < p->L; l++) {
-        uint64_t bits;
-        double x = p->cost[(size_t)l * (size_t)p->S + (size_t)s] + 0.0;
-        memcpy(&bits, &x, sizeof bits);
-        hash = (hash ^ bits) * 0x9e3779b97f4a7c15u;
-        hash ^= hash >> 29;
+        const double *row = p->cost + (size_t)l * (size_t)p->S;
+        for (int32_t s = 0; s < p->S; s++) {
+            uint64_t bits;
+            double x = row[s] + 0.0;
+            memcpy(&bits, &x, sizeof bits);
+            hash[s] = (hash[s] ^ bits) * 0x9e3779b97f4a7c15u;
+            hash[s] ^= hash[s] >> 29;
+        }
     }
-    return hash;
 }
 
 static bool same_column(const cot_problem *p, int32_t a, int32_t b)
@@ -31,17 +35,17 @@ static bool same_column(const cot_problem *p, int32_t a, int32_t b)
 }
 
 /* Groups are numbered by their first rank; table [size] holds groups + 1, size a power of two above 2 S. */
-static int32_t find_groups(int32_t *group_of, int32_t *example, uint64_t *hashes, const cot_problem *p,
+static int32_t find_groups(int32_t *group_of, int32_t *example, const uint64_t *hash, const cot_problem *p,
                            int32_t *table, size_t size)
 {
     int32_t n = 0;
     for (int32_t s = 0; s < p->S; s++) {
-        uint64_t hash = column_hash(p, s);
-        size_t at = (size_t)(hash >> 20) & (size - 1);
-        for (; table[at]; at = (at + 1) & (size - 1))
-            if (hashes[table[at] - 1] == hash && same_column(p, example[table[at] - 1], s)) break;
+        size_t at = (size_t)(hash[s] >> 20) & (size - 1);
+        for (; table[at]; at = (at + 1) & (size - 1)) {
+            int32_t other = example[table[at] - 1];
+            if (hash[other] == hash[s] && same_column(p, other, s)) break;
+        }
         if (!table[at]) {
-            hashes[n] = hash;
             example[n] = s;
             table[at] = ++n;
         }
@@ -57,7 +61,10 @@ static cot_status merge(cot_chain *chain, int32_t *group_of, cot_error *error)
     while (size <= 2 * S) size *= 2;
     int32_t *table = calloc(size + S, sizeof *table);
     uint64_t *hashes = malloc(S * sizeof *hashes);
-    if (table && hashes) chain->G = find_groups(group_of, table + size, hashes, p, table, size);
+    if (table && hashes) {
+        hash_columns(hashes, p);
+        chain->G = find_groups(group_of, table + size, hashes, p, table, size);
+    }
     bool good = table && hashes;
     free(table);
     free(hashes);
@@ -169,9 +176,12 @@ cot_status cot_chain_open(cot_chain *chain, const cot_problem *problem, cot_erro
                           chain->G);
     if (status == COT_OK) {
         take(chain, &arena);
-        status = cot_arena_open(kept, arena.used, error);
+        *kept = (cot_arena){aligned_alloc(64, arena.used + 64), arena.used, 0};
+        if (!kept->memory)
+            status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %zu bytes", arena.used);
     }
     if (status == COT_OK) {
+        memset(kept->memory, 0, arena.used);
         take(chain, chain->memory = kept);
         fill_groups(chain, group_of);
         fill_layers(chain, row, scratch);
@@ -187,7 +197,7 @@ cot_status cot_chain_open(cot_chain *chain, const cot_problem *problem, cot_erro
 void cot_chain_close(cot_chain *chain)
 {
     if (chain->memory) {
-        cot_arena_close(chain->memory);
+        free(((cot_arena *)chain->memory)->memory);
         free(chain->memory);
     }
     chain->memory = NULL;

@@ -171,7 +171,9 @@ static cot_status obey(limited *w, int32_t *rank, int32_t l, cot_error *error)
         if (++w->held[rank[e]] > slots) slots = w->held[rank[e]];
     size_t n = (size_t)p->S * (size_t)slots;
     int32_t *expert = malloc(n * sizeof *expert), *one = malloc((size_t)p->E * sizeof *one);
-    if (!expert || !one) {
+    double *sum = malloc(((size_t)p->S + n) * sizeof *sum);
+    if (!expert || !one || !sum) {
+        free(sum);
         free(expert);
         free(one);
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a layer's slots");
@@ -182,9 +184,10 @@ static cot_status obey(limited *w, int32_t *rank, int32_t l, cot_error *error)
         expert[(size_t)rank[e] * (size_t)slots + (size_t)--w->held[rank[e]]] = e;
     }
     cot_slots layer = {p->S, p->E, slots, expert, p->load + (size_t)l * (size_t)p->E, one};
-    cot_slots_balance(&layer, w->sum);
+    cot_slots_balance(&layer, sum);
     double peak = 0;
-    for (int32_t s = 0; s < p->S; s++) peak = fmax(peak, w->sum[s]);
+    for (int32_t s = 0; s < p->S; s++) peak = fmax(peak, sum[s]);
+    free(sum);
     for (size_t i = 0; i < n; i++)
         if (expert[i] >= 0) rank[expert[i]] = (int32_t)(i / (size_t)slots);
     free(expert);

@@ -25,7 +25,7 @@ typedef struct cot_slots {
 } cot_slots;
 
 /* Swaps slots of the most loaded rank with others as long as that lowers the peak, down to within 1e-4 of what no
- * placement of these replicas is below. `sum` [S] is scratch and holds the ranks' loads afterwards. */
+ * placement of these replicas is below. `sum` [S + S * slots] is scratch; its first S are the ranks' loads afterwards. */
 void cot_slots_balance(cot_slots *slots, double *sum);
 /* Swaps slots as long as that lowers the cost without any rank above `limit` (a load); cost as cot_costs has it for
  * layer `l`. Errors: OUT_OF_MEMORY. */

@@ -167,7 +167,7 @@ static cot_status refine(cot_expert_map *map, const setting *s, const int64_t *r
     const cot_costs *c = s->costs;
     size_t E = (size_t)c->n_experts, S = (size_t)c->n_ranks, n = S * (size_t)map->slots_per_rank;
     int32_t *count = malloc(E * sizeof *count);
-    double *sum = malloc(S * sizeof *sum);
+    double *sum = malloc((S + n) * sizeof *sum);
     cot_status status =
         count && sum ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a layer");
     for (int32_t l = 0; status == COT_OK && l < c->n_layers; l++) {

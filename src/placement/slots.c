@@ -25,15 +25,17 @@ static bool best_exchange(const cot_slots *s, const double *sum, int32_t a, int3
 {
     const int32_t *x = s->expert + (size_t)a * (size_t)s->slots,
                   *y = s->expert + (size_t)b * (size_t)s->slots;
+    const double *v = sum + s->S + (size_t)a * (size_t)s->slots,
+                 *w = sum + s->S + (size_t)b * (size_t)s->slots;
     bool found = false;
     for (int32_t p = 0; p < s->slots; p++) {
-        double w = weight(s, x[p]);
-        if (sum[b] + w <= sum[b]) continue;
+        if (x[p] < 0 || sum[b] + v[p] <= sum[b]) continue;
         for (int32_t q = 0; q < s->slots; q++) {
-            double less = w - weight(s, y[q]), after = fmax(sum[a] - less, sum[b] + less);
-            if (less <= 0 || after >= *peak) continue;
+            double less = v[p] - w[q], left = sum[a] - less, right = sum[b] + less,
+                   after = left > right ? left : right;
+            if (after >= *peak || less <= 0 || y[q] < 0) continue; // empty slots stay: ranks have capacities
             if (s->replicas[x[p]] > 1 && holds(s, b, x[p])) continue;
-            if (y[q] >= 0 && s->replicas[y[q]] > 1 && holds(s, a, y[q])) continue;
+            if (s->replicas[y[q]] > 1 && holds(s, a, y[q])) continue;
             *peak = after;
             *i = p;
             *k = q;
@@ -45,11 +47,12 @@ static bool best_exchange(const cot_slots *s, const double *sum, int32_t a, int3
 
 void cot_slots_balance(cot_slots *s, double *sum)
 {
-    double total = 0, least = 0;
+    double total = 0, least = 0, *each = sum + s->S;
     for (int32_t r = 0; r < s->S; r++) {
         sum[r] = 0;
         for (int32_t i = 0; i < s->slots; i++) {
             double w = weight(s, s->expert[(size_t)r * (size_t)s->slots + (size_t)i]);
+            each[(size_t)r * (size_t)s->slots + (size_t)i] = w;
             sum[r] += w;
             least = fmax(least, w);
         }
@@ -65,12 +68,15 @@ void cot_slots_balance(cot_slots *s, double *sum)
         for (int32_t r = 0; r < s->S; r++)
             if (r != peak && sum[r] < sum[peak] && best_exchange(s, sum, peak, r, &after, &i, &k)) other = r;
         if (other < 0) return;
-        int32_t *x = &s->expert[(size_t)peak * (size_t)s->slots + (size_t)i],
-                *y = &s->expert[(size_t)other * (size_t)s->slots + (size_t)k], moved = *x;
-        double less = weight(s, *x) - weight(s, *y);
-        *x = *y;
-        *y = moved;
-        sum[peak] -= less;
-        sum[other] += less;
+        size_t x = (size_t)peak * (size_t)s->slots + (size_t)i,
+               y = (size_t)other * (size_t)s->slots + (size_t)k;
+        int32_t moved = s->expert[x];
+        double light = each[y];
+        s->expert[x] = s->expert[y];
+        s->expert[y] = moved;
+        sum[peak] += light - each[x];
+        sum[other] += each[x] - light;
+        each[y] = each[x];
+        each[x] = light;
     }
 }
