@@ -51,7 +51,7 @@ typedef struct cot_bench_moe_options {
     cot_bench_shape shape; /* H >= E; the name is not read */
     int ranks;             /* 1 to 64 */
     int threads;           /* in all, 1 to 256; beyond `ranks` they help, below they limit how many compute */
-    const char *precision; /* "fp32" or "bf16" */
+    const char *precision; /* "fp32", "bf16" or "int8" (experts; rows are bf16) */
     const char *combine;   /* "exact" or "reduced"; an operator that cannot reduce is exact */
     const char *isa;       /* caps the instruction set, see cot_isa_names; NULL: the best */
     const char *const *ops; /* 1 to COT_BENCH_MOST_OPS names, see cot_engine_operators; NULL at the end */
@@ -96,7 +96,7 @@ typedef struct cot_bench_load {
     int64_t touched;        /* experts with rows */
     uint64_t weight_bytes;  /* of the touched experts */
     double flops;           /* of the experts' products */
-    double roof_flops;      /* the roof of the precision */
+    double roof_flops;      /* the roof of the precision, of whole numbers for int8 */
     double floor_ns;        /* the least time that the roofs allow */
     bool reads_bound;       /* because of the reading of weights, not of the multiplying */
     uint64_t padding_bytes; /* what would move more if every block were as long as the longest */

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char *const precisions[] = {"bf16", "fp32", NULL};
+static const char *const precisions[] = {"bf16", "fp32", "int8", NULL};
 static const char *const combines[] = {"exact", "reduced", NULL};
 
 struct settings {

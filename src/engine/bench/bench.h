@@ -64,7 +64,7 @@ struct cot_bench_moe {
     size_t flush_bytes;
 };
 
-cot_ffn_shape cot_bench_ffn_of(const cot_bench_shape *shape, cot_dtype type);
+cot_ffn_shape cot_bench_ffn_of(const cot_bench_shape *shape, cot_dtype type, bool quantised);
 
 /* Random weights of expert `e` into its slot, a function of (seed, e). Errors: OUT_OF_MEMORY. */
 cot_status cot_bench_draw_expert(uint8_t *slot, const cot_ffn_shape *shape, uint64_t seed, int64_t e,

@@ -20,8 +20,10 @@ static cot_status check(const cot_bench_moe_options *o, cot_error *error)
     if (o->threads < 1 || o->threads > MOST_THREADS)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%d threads, expected 1 to %d", o->threads,
                         MOST_THREADS);
-    if (strcmp(o->precision, "bf16") != 0 && strcmp(o->precision, "fp32") != 0)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown precision '%s' (bf16 or fp32)", o->precision);
+    if (strcmp(o->precision, "bf16") != 0 && strcmp(o->precision, "fp32") != 0 &&
+        strcmp(o->precision, "int8") != 0)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown precision '%s' (bf16, fp32 or int8)",
+                        o->precision);
     if (strcmp(o->combine, "exact") != 0 && strcmp(o->combine, "reduced") != 0)
         return cot_fail(error, COT_INVALID_ARGUMENT, "unknown combine '%s' (exact or reduced)", o->combine);
     cot_status status = COT_OK;
@@ -183,7 +185,7 @@ cot_status cot_bench_moe_open(cot_bench_moe **out, const cot_bench_moe_options *
         (cot_moe_options){.threads = options->threads,
                           .combine = options->combine[0] == 'r' ? COT_COMBINE_REDUCED : COT_COMBINE_EXACT,
                           .combine_type = type,
-                          .expert = cot_bench_ffn_of(&options->shape, type),
+                          .expert = cot_bench_ffn_of(&options->shape, type, options->precision[0] == 'i'),
                           .experts = options->shape.experts,
                           .top_k = options->shape.top_k};
     status = find_operators(bench, error);

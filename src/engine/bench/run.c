@@ -38,7 +38,8 @@ static cot_status check_case(const struct cot_bench_moe *bench, size_t *set, con
     if (c->size != sizeof *c)
         return cot_fail(error, COT_INVALID_ARGUMENT, "a benchmark case of %zu bytes, expected %zu", c->size,
                         sizeof *c);
-    if (!(c->roof.f32_flops > 0) || !(c->roof.bf16_flops > 0) || !(c->roof.read_bytes_per_second > 0))
+    if (!(c->roof.f32_flops > 0) || !(c->roof.bf16_flops > 0) || !(c->roof.int8_ops > 0) ||
+        !(c->roof.read_bytes_per_second > 0))
         return cot_fail(error, COT_INVALID_ARGUMENT, "a benchmark case without roofs");
     if (!(c->link_bytes_per_s >= 0) || c->link_latency_ns < 0)
         return cot_fail(error, COT_INVALID_ARGUMENT, "a link of %g bytes/s and %lld ns, expected 0 or more",
@@ -57,7 +58,9 @@ static void hold_against_roofs(cot_bench_load *load, const cot_ffn_shape *s, con
     load->flops =
         (cot_ffn_is_gated(s) ? 6.0 : 4.0) * (double)load->rows * (double)s->hidden * (double)s->intermediate;
     load->weight_bytes = (uint64_t)load->touched * cot_ffn_layout_of(s).bytes;
-    load->roof_flops = s->type == COT_F32 ? roof->f32_flops : roof->bf16_flops;
+    load->roof_flops = s->quantised         ? roof->int8_ops
+                       : s->type == COT_F32 ? roof->f32_flops
+                                            : roof->bf16_flops;
     double multiply_s = load->flops / load->roof_flops,
            read_s = (double)load->weight_bytes / roof->read_bytes_per_second;
     load->reads_bound = read_s > multiply_s;

@@ -40,12 +40,12 @@ cot_status cot_bench_draw_expert(uint8_t *slot, const cot_ffn_shape *shape, uint
     cot_ffn_layout layout = cot_ffn_layout_of(shape);
     uint64_t key = cot_random_bits(seed, 0, (uint64_t)e);
     if (cot_ffn_is_gated(shape)) {
-        draw_matrix(slot + layout.gate, shape->type, hidden, width, columns, key);
+        draw_matrix(slot + layout.gate, cot_ffn_weight_type(shape), hidden, width, columns, key);
         draw_vector(slot + layout.gate_bias, shape->biased ? width : 0, key);
     }
-    draw_matrix(slot + layout.up, shape->type, hidden, width, columns, key + 1);
+    draw_matrix(slot + layout.up, cot_ffn_weight_type(shape), hidden, width, columns, key + 1);
     draw_vector(slot + layout.up_bias, shape->biased ? width : 0, key + 1);
-    draw_matrix(slot + layout.down, shape->type, width, hidden, columns, key + 2);
+    draw_matrix(slot + layout.down, cot_ffn_weight_type(shape), width, hidden, columns, key + 2);
     draw_vector(slot + layout.down_bias, shape->biased ? hidden : 0, key + 2);
     free(columns);
     return COT_OK;
