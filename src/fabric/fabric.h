@@ -72,6 +72,8 @@ typedef struct cot_fabric_ops {
     /* There may be something to compute after idle: takes a turn again if one is free. Or, with `wait`, what
      * was waited for is there: takes a turn when it comes, as in enter. Whether it has one. */
     bool (*resume)(cot_fabric *fabric, bool wait);
+    /* Lets ranks that wait for a turn to compute have theirs first. Returns at once where none does. */
+    void (*pass_turn)(cot_fabric *fabric);
     /* Tells every rank that this one gives up: their waits return PEER_FAILED. */
     void (*fail)(cot_fabric *fabric);
     /* Computing may begin / is over: at most as many ranks compute at once as the group allows (wait lets go

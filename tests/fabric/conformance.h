@@ -3,6 +3,7 @@
 #define TESTS_FABRIC_CONFORMANCE_H
 #include "fabric/calls.h"
 #include "base/wait.h"
+#include <sched.h>
 #include <sys/resource.h>
 
 #include <setjmp.h>
@@ -325,6 +326,38 @@ static inline bool poll_body(cot_fabric *fabric, const group_job *job)
     return true;
 }
 
+/* One turn for two ranks: who passes it lets the other, which asks for it, have it first. */
+static inline bool pass_body(cot_fabric *fabric, const group_job *job)
+{
+    (void)job;
+    cot_sym asks, had;
+    CHECK(!cot_alloc(fabric, &asks, 8, NULL) && !cot_alloc(fabric, &had, 8, NULL), "memory");
+    if (fabric->rank == 0) {
+        fabric->ops->enter(fabric);
+        fabric->ops->pass_turn(fabric); // nobody asks yet, or somebody does: it comes back
+        cot_put_signal(fabric, 1, 0, NULL, 0, asks, 1, COT_PHASE_CONTROL);
+        const int64_t since_ns = fabric->ops->now_ns(fabric);
+        while (cot_load_signal(fabric, had) < 1) {
+            CHECK(fabric->ops->now_ns(fabric) - since_ns < 10000000000, "the turn was never passed");
+            fabric->ops->pass_turn(fabric);
+        }
+        fabric->ops->leave(fabric);
+    } else {
+        while (cot_load_signal(fabric, asks) < 1) sched_yield();
+        fabric->ops->enter(fabric);
+        cot_put_signal(fabric, 0, 0, NULL, 0, had, 1, COT_PHASE_CONTROL);
+        fabric->ops->leave(fabric);
+    }
+    return true;
+}
+
+static inline void check_pass(run_group *run)
+{
+    group_job job;
+    cot_traffic totals[COT_PHASES];
+    assert_true(run(small_job(&job, 2, 1, pass_body), totals));
+}
+
 static inline void check_polling(run_group *run)
 {
     for (int running = 1; running <= 3; running++) {
@@ -343,6 +376,6 @@ static inline void check_idle(run_group *run)
     assert_true(run(small_job(&job, 3, 3, idle_body), totals));
 }
 
-#define CONFORMANCE_TESTS(X) X(calls) X(litmus) X(time_out) X(fail) X(gate) X(idle) X(polling)
+#define CONFORMANCE_TESTS(X) X(calls) X(litmus) X(time_out) X(fail) X(gate) X(idle) X(polling) X(pass)
 
 #endif

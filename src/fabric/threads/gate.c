@@ -58,6 +58,13 @@ bool cot_gate_try(cot_gate *gate)
     return try_enter(gate, UINT64_MAX);
 }
 
+bool cot_gate_is_asked(cot_gate *gate)
+{
+    for (int r = 0; r < gate->ranks; r++)
+        if (atomic_load(&gate->waiting[r])) return true;
+    return false;
+}
+
 void cot_gate_leave(cot_gate *gate)
 {
     atomic_fetch_add(&gate->permits, 1);

@@ -20,7 +20,8 @@ void cot_gate_open(cot_gate *gate, int ranks, int permits);
 bool cot_gate_enter(cot_gate *gate, int rank, int64_t deadline_ns, const atomic_int *stop);
 /* Takes a permit (true) if one is free that nobody asks for. */
 bool cot_gate_try(cot_gate *gate);
-void cot_gate_leave(cot_gate *gate); // gives one permit back
+bool cot_gate_is_asked(cot_gate *gate); // whether a rank waits for a permit
+void cot_gate_leave(cot_gate *gate);    // gives one permit back
 
 /* Between two looks at what has not come for `waited_ns`: gives the core away, soon sleeps, so that ranks that
  * wait take nothing from those that compute. Sleeps are 1/40 of the wait that earned them, between 10 us (the

@@ -215,6 +215,14 @@ static bool resume(cot_fabric *fabric, bool wait)
     return self->holding;
 }
 
+static void pass_turn(cot_fabric *fabric)
+{
+    struct endpoint *self = endpoint_of(fabric);
+    if (!self->holding || !cot_gate_is_asked(&self->group->gate)) return;
+    let_go(self);
+    take_again(self);
+}
+
 static cot_status wait(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
                        cot_error *error)
 {
@@ -266,6 +274,7 @@ static const cot_fabric_ops ops = {
     .wait = wait,
     .idle = idle,
     .resume = resume,
+    .pass_turn = pass_turn,
     .fail = fail,
     .enter = enter,
     .leave = leave,

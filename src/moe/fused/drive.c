@@ -63,17 +63,6 @@ static bool spin(cot_moe *moe, const struct watch *watch)
     return false;
 }
 
-/* All that this rank's tokens need of others is on its way: ranks that wait for a turn may have theirs, since
- * others wait for their packets. */
-static cot_status let_others_send(cot_moe *moe, cot_error *error)
-{
-    cot_fabric *fabric = moe->options.fabric;
-    const int64_t now_ns = fabric->ops->now_ns(fabric);
-    cot_status status = fabric->ops->idle(fabric, now_ns, now_ns, fabric->rank, COT_PHASE_DISPATCH, error);
-    fabric->ops->resume(fabric, true);
-    return status;
-}
-
 /* What a rank's own thread does in a pass: any task of its own, else a piece of what others offer, else it
  * gives its turn away until there is something new for it, or a turn that nobody wants. */
 static cot_status drive(cot_moe *moe, cot_error *error)
@@ -89,7 +78,9 @@ static cot_status drive(cot_moe *moe, cot_error *error)
             if (since_ns) fabric->ops->resume(fabric, true); // others see that this rank waits for nobody now
             since_ns = 0;
             do_task(moe, &task);
-            if (task.op == COT_FUSED_SEND && task.last) status = let_others_send(moe, error);
+            // All that this rank's tokens need of others is on its way: others wait for the packets of ranks that
+            // wait for a turn.
+            if (task.op == COT_FUSED_SEND && task.last) fabric->ops->pass_turn(fabric);
             continue;
         }
         if (!turn) {
