@@ -38,7 +38,8 @@ static cot_status add_dense_rows(cot_expert_map *map, const cot_load_counts *loa
     for (int32_t l = 0, at = 0; l < load->n_layers; l++) {
         int32_t *to = all.expert + (size_t)l * n;
         all.layers[l] = load->layers[l];
-        if (at < map->n_layers && map->layers[at] == load->layers[l])
+        all.dense[l] = at == map->n_layers || map->layers[at] != load->layers[l];
+        if (!all.dense[l])
             memcpy(to, map->expert + (size_t)at++ * n, n * sizeof *to);
         else
             for (size_t i = 0; i < n; i++) to[i] = (int32_t)(i % (size_t)map->n_experts);

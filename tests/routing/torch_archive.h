@@ -26,7 +26,10 @@ static inline void archive_put(archive *a, const void *data, size_t bytes)
 
 static inline void archive_number(archive *a, uint64_t n, int bytes)
 {
-    for (int i = 0; i < bytes; i++) archive_put(a, &(uint8_t){i < 8 ? (uint8_t)(n >> 8 * i) : 0}, 1);
+    for (int i = 0; i < bytes; i++, n >>= 8) {
+        uint8_t byte = (uint8_t)n;
+        archive_put(a, &byte, 1);
+    }
 }
 
 /* A stored member; `name` must outlive the archive. */

@@ -1,0 +1,83 @@
+/* `coterie place convert`, and the formats of `coterie place`, run as a user runs them. */
+#include "samples.h"
+
+#include "cli/capture.h"
+
+static capture c;
+
+/* Runs a command line in the scratch folder. */
+static void run_line(const char *line)
+{
+    char all[2048];
+    snprintf(all, sizeof all, "cd %s && samples=" SAMPLES " && %s", scratch, line);
+    capture_shell(&c, all);
+}
+
+static void test_chain(void **state)
+{
+    (void)state;
+    run_line("\"$coterie\" place convert $samples/sglang-map.json --ranks 2 --first-layer 2 --to vllm -o "
+             "a.jsonl && "
+             "\"$coterie\" place convert a.jsonl --ranks 2 --first-layer 2 --to tensorrt-llm -o b.yaml && "
+             "\"$coterie\" place convert b.yaml --ranks 2 --to vllm-ascend -o c.json && "
+             "\"$coterie\" place convert c.json --first-layer 2 --to sglang --layers 5 -o d.json && "
+             "cmp a.jsonl $samples/vllm-mapping.jsonl && cmp b.yaml $samples/tensorrt.yaml && "
+             "tr -d ' \\n' <$samples/sglang-map.json >e.json && tr -d ' \\n' <d.json | cmp - e.json");
+    if (c.status) fail_msg("%s%s", c.out, c.err);
+    assert_non_null(strstr(c.err, "coterie: note: 2 of 5 rows of 'd.json' have no place in the map"));
+}
+
+/* A recording becomes a map of its engine; dense layers stay in SGLang's rows and out of vLLM's. */
+static void test_place(void **state)
+{
+    (void)state;
+    run_line("\"$coterie\" place --load $samples/sglang-stat.pt --topology complete:ranks=2 --slots 8 --to "
+             "sglang -o a.json "
+             "--json >figures && grep -c '\\[' a.json && \"$coterie\" place --load $samples/sglang-stat.pt "
+             "--topology "
+             "complete:ranks=2 --slots 8 --to vllm -o b.jsonl >/dev/null && grep -o '\"[0-9]\":' b.jsonl");
+    assert_int_equal(c.status, 0);
+    assert_string_equal(c.out,
+                        "6\n\"0\":\n\"1\":\n\"2\":\n"); // 5 rows and the line that opens them; 3 MoE layers
+    assert_non_null(strstr(c.err, "2 of 5 layers, layer 0 the first, have no load"));
+    run_line("\"$coterie\" place --load $samples/sglang-per-token --topology complete:ranks=2 --c-layer 4 "
+             "--to sglang -o no.json");
+    assert_int_equal(c.status, 1);
+    assert_non_null(strstr(c.err, "the format needs the same number"));
+    assert_int_equal(access(in_scratch("no.json"), F_OK), -1);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line;
+        int status;
+        const char *words;
+    } bad[] = {
+        {"place convert $samples/omni.npy", 2, "no output given: -o OUT"},
+        {"place convert -o x", 2, "IN"},
+        {"place convert $samples/omni.npy -o x --to pt", 1, "unknown format 'pt' of maps"},
+        {"place convert $samples/omni.npy -o x --ranks 0", 2, "--ranks"},
+        {"place convert $samples/counts.csv -o x", 1, "is no map of experts in a known format"},
+        {"place convert nowhere -o x", 1, "'nowhere'"},
+        {"place convert $samples/omni.npy -o nowhere/x", 1, "cannot write 'nowhere/x'"},
+        {"place convert $samples/sglang-map.json --ranks 3 -o x", 1, "which 3 ranks do not divide"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char line[512];
+        snprintf(line, sizeof line, "\"$coterie\" %s", bad[i].line);
+        run_line(line);
+        assert_int_equal(c.status, bad[i].status);
+        assert_string_equal(c.out, "");
+        if (!strstr(c.err, bad[i].words)) fail_msg("%s: %s", bad[i].line, c.err);
+        assert_int_equal(access(in_scratch("x"), F_OK), -1);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_chain), cmocka_unit_test(test_place),
+                                       cmocka_unit_test(test_refusals)};
+    return cmocka_run_group_tests(tests, scratch_open, scratch_close);
+}
