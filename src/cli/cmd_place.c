@@ -96,10 +96,17 @@ static cot_status replan(cot_placed *placed, const cot_place_settings *s, const 
         placed->milliseconds += now_ms() - start;
         if (status == COT_OK) {
             cot_expert_map_free(&placed->map);
+            double *bound = placed->value.peak_bound; // of any placement with so many slots
+            placed->value.peak_bound = NULL;
             cot_place_value_free(&placed->value);
             placed->map = better;
             status =
                 cot_place_value_of(&placed->value, &placed->map, &in->costs, in->options.dispatch, error);
+            if (status == COT_OK) {
+                free(placed->value.peak_bound);
+                placed->value.peak_bound = bound;
+            } else
+                free(bound);
         }
     }
     if (status == COT_OK) status = cot_place_moves(&placed->moves, &current, &placed->map, error);

@@ -51,7 +51,7 @@ static int print_json(const cot_place_settings *s, const cot_place_inputs *in, c
     json_object_set_new(o, "peak_load", numbers(v->peak_load, v->n_layers));
     json_object_set_new(o, "peak_bound", numbers(v->peak_bound, v->n_layers));
     json_object_set_new(o, "indifferent", json_boolean(in->costs.indifferent));
-    json_object_set_new(o, "moves", p->moves < 0 ? json_null() : json_integer(p->moves));
+    json_object_set_new(o, "moves", json_integer(p->moves < 0 ? 0 : p->moves));
     if (p->moves >= 0) {
         json_t *list = json_array();
         for (int64_t i = 0; i < p->n_transfers; i++) {

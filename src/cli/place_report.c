@@ -11,10 +11,10 @@
 #include <string.h>
 
 static const char style[] =
-    "body{font:15px/1.5 sans-serif;color:#222;max-width:1320px;margin:2em auto;padding:0 1em}"
+    "body{font:15px/1.5 sans-serif;color:#222;max-width:1400px;margin:2em auto;padding:0 1em}"
     "h1{font-size:24px}h2{font-size:18px;margin-top:2em}table{border-collapse:collapse}"
     "td,th{padding:.25em .9em;text-align:right;border-bottom:1px solid #ddd}td:first-child,th:first-child"
-    "{text-align:left}.row{display:flex;flex-wrap:wrap;gap:1em}.note{color:#555}";
+    "{text-align:left}.row{display:flex;gap:1em}.row svg{width:49%;height:auto}.note{color:#555}";
 
 /* One method's line of the table, and its traffic. */
 typedef struct entry {

@@ -50,7 +50,7 @@ static void label(FILE *stream, double x, double y, const char *anchor, const ch
 static void number(FILE *stream, double x, double y, const char *anchor, double value)
 {
     char text[32];
-    snprintf(text, sizeof text, "%.4g", value);
+    snprintf(text, sizeof text, value >= 1e6 ? "%.3g" : value >= 1e4 ? "%.0f" : "%.4g", value);
     label(stream, x, y, anchor, text);
 }
 
@@ -84,7 +84,7 @@ void cot_plot_matrix(FILE *stream, const double *matrix, int32_t rows, int32_t c
             "font-family=\"sans-serif\" "
             "font-size=\"13\" shape-rendering=\"crispEdges\">\n<rect width=\"100%%\" height=\"100%%\" "
             "fill=\"white\"/>\n",
-            SIDE + 2 * MARGIN + 60, SIDE + 2 * MARGIN, SIDE + 2 * MARGIN + 60);
+            SIDE + 2 * MARGIN + 64, SIDE + 2 * MARGIN, SIDE + 2 * MARGIN + 64);
     label(stream, MARGIN + SIDE / 2.0, 24, "middle", title);
     cells(stream, matrix, rows, columns, low, high);
     fprintf(stream, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"none\" stroke=\"#444\"/>\n",
@@ -111,7 +111,7 @@ void cot_plot_matrix(FILE *stream, const double *matrix, int32_t rows, int32_t c
 void cot_plot_bars(FILE *stream, const double *value, int32_t n, double mark, const char *title,
                    const char *x)
 {
-    const int wide = 760, high = 200, left = 56, top = 36;
+    const int wide = 760, high = 200, left = 84, top = 36;
     double most = mark;
     for (int32_t i = 0; i < n; i++) most = fmax(most, value[i]);
     if (most <= 0) most = 1;

@@ -204,10 +204,9 @@ static cot_status fill_slots(cot_expert_map *map, const setting *s, cot_error *e
     const cot_place_options *o = s->options;
     size_t L = (size_t)c->n_layers, E = (size_t)c->n_experts;
     int32_t slots = o->slots ? o->slots : c->n_experts, most = slots - c->n_experts + 1;
-    int64_t *map64 = malloc(L * (size_t)slots * sizeof *map64), *replicas = malloc(L * E * sizeof *replicas),
-            *back = malloc(L * E * (size_t)most * sizeof *back);
-    cot_status status = map64 && replicas && back
-                            ? cot_eplb_rebalance(map64, back, replicas, c->load, c->n_layers, c->n_experts,
+    int64_t *map64 = malloc(L * (size_t)slots * sizeof *map64), *replicas = malloc(L * E * sizeof *replicas);
+    cot_status status = map64 && replicas
+                            ? cot_eplb_rebalance(map64, NULL, replicas, c->load, c->n_layers, c->n_experts,
                                                  slots, o->groups > 0 ? o->groups : 1,
                                                  o->nodes > 0 ? o->nodes : 1, c->n_ranks, most, error)
                             : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %d slots", slots);
@@ -218,7 +217,6 @@ static cot_status fill_slots(cot_expert_map *map, const setting *s, cot_error *e
     if (status == COT_OK && s->method != METHOD_EPLB) status = refine(map, s, replicas, error);
     free(map64);
     free(replicas);
-    free(back);
     return status;
 }
 

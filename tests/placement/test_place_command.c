@@ -1,0 +1,182 @@
+/* `coterie place` and `coterie topology`, run as a user runs them. */
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "cli/capture.h"
+
+static capture c;
+static char folder[] = "/tmp/cot_place_XXXXXX";
+
+static void put(const char *name, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void run_line(const char *line)
+{
+    char all[2048];
+    snprintf(all, sizeof all, "cd %s && %s", folder, line);
+    capture_shell(&c, all);
+}
+
+static json_t *run_json(const char *line)
+{
+    run_line(line);
+    if (c.status) fail_msg("%s: %s", line, c.err);
+    json_t *o = json_loads(c.out, 0, NULL);
+    assert_non_null(o);
+    return o;
+}
+
+static double real(const json_t *o, const char *key)
+{
+    return json_number_value(json_object_get(o, key));
+}
+
+/* One clear line, and a status that says so. */
+static void refuse(const char *line, const char *words)
+{
+    run_line(line);
+    if (!c.status || c.status > 2) fail_msg("%s: status %d", line, c.status);
+    if (!strstr(c.err, words)) fail_msg("%s: '%s' lacks '%s'", line, c.err, words);
+    const char *end = strchr(strstr(c.err, words), '\n');
+    if (!end || end[1]) fail_msg("%s: more than a line: %s", line, c.err);
+}
+
+#define PLACE "\"$coterie\" place "
+
+static void test_place(void **state)
+{
+    (void)state;
+    json_t *o =
+        run_json(PLACE "--load a.csv --topology complete:ranks=2 --c-layer 2 --json -o a.json --top-k 2");
+    // layer 4 is sent by rank 0 and collected by rank 1, layer 6 the other way: one hop wherever the expert is
+    assert_true(real(o, "objective") == 110 && real(o, "dual") == 110 && real(o, "gap") == 0);
+    assert_true(real(o, "objective_per_activation") == 1 && real(o, "objective_per_token") == 4);
+    assert_int_equal(json_array_size(json_object_get(o, "peak_load")), 2);
+    assert_true(real(o, "moves") == 0 && real(o, "milliseconds") >= 0);
+    json_decref(o);
+    o = run_json(PLACE "--load a.csv --cost cost.json --c-layer 3 --c-exp 8 --json");
+    assert_true(real(o, "objective") == 5 * 4 + 9 * 9 && real(o, "gap") == 0);
+    json_decref(o);
+    o = run_json(PLACE "--evaluate a.csv --placement a.json --topology complete:ranks=2 --json");
+    assert_true(real(o, "objective") == 110);
+    assert_true(real(json_object_get(o, "link_load"), "max") == 64); // layer 4 one way, layer 6 the other
+    json_decref(o);
+}
+
+/* Rows without load are kept in the map, and are nothing in the objective. */
+static void test_dense_rows(void **state)
+{
+    (void)state;
+    put("dense.csv", "layer,expert,tokens\n0,1,0\n4,0,10\n4,1,20\n4,2,30\n4,3,4\n");
+    json_t *o = run_json(PLACE "--load dense.csv --ranks 2 --json -o dense.json"), *map;
+    assert_int_equal(real(o, "layers"), 1);
+    json_decref(o);
+    o = run_json("cat dense.json");
+    map = json_object_get(o, "physical_to_logical_map");
+    assert_int_equal(json_array_size(map), 2);
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(json_integer_value(json_array_get(json_array_get(map, 0), i)), i);
+    json_decref(o);
+}
+
+static void test_replan(void **state)
+{
+    (void)state;
+    json_t *o = run_json(PLACE "--load a.csv --ranks 2 --slots 6 --method eplb -o old.json --json");
+    json_decref(o);
+    put("b.csv", "layer,expert,tokens\n4,0,30\n4,1,2\n4,2,29\n4,3,3\n6,0,10\n6,1,9\n6,2,18\n6,3,9\n");
+    o = run_json(PLACE "--load b.csv --ranks 2 --slots 6 --method eplb --current old.json --json");
+    assert_true(real(o, "moves") == (double)json_array_size(json_object_get(o, "transfers")));
+    json_decref(o);
+    o = run_json(PLACE
+                 "--load b.csv --ranks 2 --slots 6 --method eplb --current old.json --max-moves 0 --json");
+    assert_true(real(o, "moves") == 0);
+    json_decref(o);
+    refuse(PLACE "--load b.csv --ranks 2 --current old.json --max-moves 3", "--max-moves");
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    put("negative.csv", "layer,expert,tokens\n0,0,-1\n");
+    put("nan.csv", "layer,expert,tokens\n0,0,nan\n");
+    put("zero.csv", "layer,expert,tokens\n0,0,0\n");
+    put("cut.json", "{\"nodes\": [{\"id\": 0}, {\"id\": 1}], \"edges\": []}");
+    put("wide.json", "[[0, 1, 2], [0, 1, 2]]");
+    refuse(PLACE, "no load given");
+    refuse(PLACE "--load a.csv", "no cluster given");
+    refuse(PLACE "--load negative.csv --ranks 1", "negative.csv");
+    refuse(PLACE "--load nan.csv --ranks 1", "nan.csv");
+    refuse(PLACE "--load zero.csv --ranks 1", "holds no load");
+    refuse(PLACE "--load a.csv --topology cut.json", "is not connected");
+    refuse(PLACE "--load a.csv --topology torus:ranks=2", "'torus' is neither a file nor a topology");
+    refuse(PLACE "--load a.csv --topology complete:ranks=2 --ranks 4", "has 2 ranks, expected 4");
+    refuse(PLACE "--load a.csv --topology none/such.json", "no such file");
+    refuse(PLACE "--load a.csv --ranks 2 --c-layer 1",
+           "c_layer is too small: 2 ranks hold 2 experts of a layer, 2 fewer");
+    refuse(PLACE "--load a.csv --ranks 2 --c-exp 3",
+           "c_exp is too small: 2 ranks hold 6 experts, 2 fewer than the 8");
+    refuse(PLACE "--load a.csv --ranks 2 --slots 3", "3 slots are too few for 4 experts, 1 short");
+    refuse(PLACE "--load a.csv --ranks 2 --slots 5", "2 ranks do not divide 5 slots");
+    refuse(PLACE "--load a.csv --ranks 4 --max-load 1.5", "the smallest that may be is 1.875");
+    refuse(PLACE "--load a.csv --cost wide.json --ranks 2", "expected 2 x 2");
+    refuse(PLACE "--load a.csv --cost cost.json --topology node", "give one of them");
+    refuse(PLACE "--load a.csv --method magic --ranks 2", "'magic' is no placement method");
+    refuse(PLACE "--evaluate a.csv --ranks 2", "--placement");
+    refuse(PLACE "--evaluate a.csv --placement old.json --topology complete:ranks=3",
+           "has 2 ranks, the cluster 3");
+    refuse(PLACE "--load a.csv b.csv --ranks 2", "unexpected argument");
+}
+
+static void test_topology(void **state)
+{
+    (void)state;
+    json_t *o = run_json("\"$coterie\" topology distances fattree:ranks=8,gpus=2,servers=1,leaves=2 --json");
+    const json_t *row = json_array_get(json_object_get(o, "distances"), 1);
+    static const double want[] = {0, 0, 4, 4, 6, 6, 6, 6};
+    for (size_t i = 0; i < 8; i++) assert_true(json_number_value(json_array_get(row, i)) == want[i]);
+    json_decref(o);
+    run_line("\"$coterie\" topology distances fattree:ranks=8 --plot d.svg && head -c 4 d.svg");
+    assert_int_equal(c.status, 0);
+    assert_string_equal(c.out, "<svg");
+    run_line("\"$coterie\" topology show fattree:ranks=64");
+    assert_int_equal(c.status, 0);
+    assert_non_null(strstr(c.out, "64 on 16 hosts"));
+}
+
+static void test_report(void **state)
+{
+    (void)state;
+    run_line(PLACE
+             "--load a.csv --topology complete:ranks=2 --report r.html > /dev/null && grep -c '<svg' r.html");
+    assert_int_equal(c.status, 0);
+    assert_true(atoi(c.out) >= 4);
+}
+
+int main(void)
+{
+    if (!mkdtemp(folder)) return 1;
+    put("a.csv", "layer,expert,tokens\n4,0,10\n4,1,20\n4,2,30\n4,3,4\n6,0,10\n6,1,9\n6,2,18\n6,3,9\n");
+    put("cost.json", "[[0, 5], [0, 9]]");
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_place),    cmocka_unit_test(test_dense_rows),
+                                       cmocka_unit_test(test_replan),   cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_topology), cmocka_unit_test(test_report)};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    char line[64];
+    snprintf(line, sizeof line, "rm -r %s", folder);
+    return system(line) ? 1 : failed;
+}
