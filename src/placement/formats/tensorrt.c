@@ -106,7 +106,7 @@ static cot_status read_assignments(reader *r)
         want(r, YAML_MAPPING_START_EVENT, "'initial_global_assignments' are no mapping of layers");
     if (status == COT_OK) status = advance(r);
     while (status == COT_OK && r->event.type != YAML_MAPPING_END_EVENT) {
-        int32_t layer;
+        int32_t layer = 0;
         status = whole(r, INT32_MAX, &layer);
         if (status == COT_OK) status = advance(r);
         if (status == COT_OK) status = read_row(r, layer);

@@ -106,7 +106,7 @@ static cot_status read_map(const recording *r, const cot_torch_tensor *t, int32_
     if (!(*map = malloc((size_t)(L * P) * sizeof **map))) return no_memory(r);
     for (int64_t l = 0; l < L; l++)
         for (int64_t p = 0; p < P; p++) {
-            int64_t e;
+            int64_t e = 0;
             cot_status status = whole(&e, r, t, l * t->stride[0] + p * t->stride[1], 0,
                                       COT_TRACE_MAX_EXPERTS - 1, "last_physical_to_logical_map");
             if (status != COT_OK) return status;
@@ -128,7 +128,7 @@ static cot_status add_tokens(recording *r, const cot_torch_tensor *t, const int3
         for (int64_t i = 0; i < t->shape[1]; i++) {
             int64_t chosen = 0;
             for (int64_t k = 0; k < t->shape[2]; k++) {
-                int64_t p;
+                int64_t p = 0;
                 cot_status status = whole(&p, r, t, l * t->stride[0] + i * t->stride[1] + k * t->stride[2],
                                           -1, P - 1, "topk_ids_of_layer");
                 if (status != COT_OK) return status;
@@ -150,7 +150,7 @@ static cot_status add_counts(const recording *r, const cot_torch_tensor *t, cons
                         "'%s': 'global_physical_count' does not have the shape of the map", r->path);
     for (int64_t l = 0; l < r->layers; l++)
         for (int64_t p = 0; p < P; p++) {
-            int64_t n;
+            int64_t n = 0;
             cot_status status = whole(&n, r, t, l * t->stride[0] + p * t->stride[1], 0, INT64_MAX / 1024,
                                       "global_physical_count");
             if (status != COT_OK) return status;
