@@ -1,5 +1,5 @@
 /* How long placements take, on one thread: `bench_placement` prints a table, `bench_placement growth` how the time grows
- * with the cluster, as CSV. Loads are lognormal(1) counts; times are medians of repeated solves in one process, with
+ * with the cluster, as CSV; `bench_placement replan` how many moves replanning takes beside a fresh EPLB plan. Loads are lognormal(1) counts; times are medians of repeated solves in one process, with
  * nothing else read, checked or written. */
 #include "coterie/place.h"
 
@@ -109,6 +109,50 @@ static int growth(void)
     return 0;
 }
 
+/* Old loads lognormal(skew), new ones times lognormal(drift); 288 slots on 36 ranks. The fresh plan's moves are counted
+ * after the best renaming of its ranks. */
+static void replan(double skew, double drift)
+{
+    enum { L = 20, E = 256, S = 36 };
+    cot_load_counts load[2];
+    cot_costs costs[2];
+    cot_expert_map old, fresh, map;
+    cot_place_value value[2];
+    cot_error error;
+    int64_t renamed, moves;
+    const cot_costs_options options = {.size = sizeof options, .n_ranks = S};
+    const cot_place_options place = {.size = sizeof place, .method = "eplb", .slots = 288};
+    for (int k = 0; k < 2; k++) {
+        if (cot_load_counts_new(&load[k], L, 1, E, &error) != COT_OK) die(&error);
+        for (uint64_t i = 0; i < L * E; i++)
+            load[k].tokens[i] =
+                k ? load[0].tokens[i] * exp(drift * gauss(L * E + i)) : 1000 * exp(skew * gauss(i));
+        if (cot_costs_open(&costs[k], &load[k], NULL, &options, &error) != COT_OK) die(&error);
+    }
+    if (cot_place(&old, NULL, &costs[0], &place, &error) != COT_OK ||
+        cot_place(&fresh, NULL, &costs[1], &place, &error) != COT_OK ||
+        cot_place_value_of(&value[0], &fresh, &costs[1], 0, &error) != COT_OK ||
+        cot_place_relabel(&renamed, &old, &fresh, &error) != COT_OK)
+        die(&error);
+    const cot_replan_options few = {sizeof few, value[0].peak_load, -1, 0};
+    if (cot_place_replan(&map, &moves, &old, &costs[1], &few, &error) != COT_OK ||
+        cot_place_value_of(&value[1], &map, &costs[1], 0, &error) != COT_OK)
+        die(&error);
+    int reached = 0;
+    for (int l = 0; l < L; l++) reached += value[1].peak_load[l] <= value[0].peak_load[l] * (1 + 1e-6);
+    printf("skew %.2f drift %.2f: fresh plan %6lld moves, replan %5lld, %5.1f times fewer; its balance in %d "
+           "of %d layers\n",
+           skew, drift, (long long)renamed, (long long)moves, (double)renamed / (double)moves, reached, L);
+    for (int k = 0; k < 2; k++) {
+        cot_place_value_free(&value[k]);
+        cot_costs_free(&costs[k]);
+        cot_load_counts_free(&load[k]);
+    }
+    cot_expert_map_free(&old);
+    cot_expert_map_free(&fresh);
+    cot_expert_map_free(&map);
+}
+
 int main(int argc, char **argv)
 {
     static const bench_case cases[] = {
@@ -125,6 +169,12 @@ int main(int argc, char **argv)
         {"eplb-swap, the same", "fattree:ranks=32", "eplb-swap", 58, 256, 0, 0, 288, false, 0.55},
     };
     if (argc > 1 && !strcmp(argv[1], "growth")) return growth();
+    if (argc > 1 && !strcmp(argv[1], "replan")) {
+        static const double skews[] = {0.55, 0.3, 1}, drifts[] = {0.02, 0.05, 0.1, 0.2, 0.3};
+        for (int i = 0; i < 3; i++)
+            for (int k = 0; k < 5; k++) replan(skews[i], drifts[k]);
+        return 0;
+    }
     printf("%-44s %10s %10s %8s\n", "", "median ms", "first ms", "gap");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double first, gap, median = run(&cases[i], &first, &gap, cases[i].measured ? 5 : 31);
