@@ -27,6 +27,12 @@ static bool too_many(const char *option, int most)
     return false;
 }
 
+static bool twice(const char *option, const char *item)
+{
+    cot_complain("--%s has %s twice", option, item);
+    return false;
+}
+
 static bool integer(int64_t *n, const char *option, const char *text, int64_t most)
 {
     char *end;
@@ -43,10 +49,7 @@ static bool integers(int64_t *list, size_t *count, struct items items, int64_t m
         if (*count == BENCH_MOST_ITEMS) return too_many(items.option, BENCH_MOST_ITEMS);
         if (!integer(&list[*count], items.option, item, most)) return false;
         for (size_t i = 0; i < *count; i++)
-            if (list[i] == list[*count]) {
-                cot_complain("--%s has %s twice", items.option, item);
-                return false;
-            }
+            if (list[i] == list[*count]) return twice(items.option, item);
         ++*count;
     }
     return true;
@@ -101,6 +104,8 @@ static bool shapes(bench_lists *lists, struct items items, char *names)
         if (isdigit((unsigned char)*item) ? !numbered_shape(shape, name, item, &items)
                                           : !named_shape(shape, item))
             return false;
+        for (size_t i = 0; i < lists->n_shapes; i++)
+            if (!strcmp(lists->shapes[i].name, shape->name)) return twice(items.option, shape->name);
     }
     return true;
 }
@@ -115,7 +120,8 @@ static bool operators(bench_lists *lists, struct items items)
         size_t n = 0;
         while (names[n] && strcmp(names[n], item) != 0) n++;
         if (!names[n]) return unknown("operator", item, names);
-        if (lists->n_ops == COT_BENCH_MOST_OPS) return too_many(items.option, COT_BENCH_MOST_OPS);
+        for (size_t i = 0; i < lists->n_ops; i++)
+            if (lists->ops[i] == names[n]) return twice(items.option, item);
         lists->ops[lists->n_ops++] = names[n];
     }
     return true;
@@ -127,6 +133,8 @@ static bool routings(bench_lists *lists, struct items items)
     static const char prefix[] = "trace:";
     for (char *item; (item = next_item(&items));) {
         if (lists->n_routings == BENCH_MOST_ITEMS) return too_many(items.option, BENCH_MOST_ITEMS);
+        for (size_t i = 0; i < lists->n_routings; i++)
+            if (!strcmp(lists->routings[i].text, item)) return twice(items.option, item);
         bench_routing *routing = &lists->routings[lists->n_routings++];
         *routing = (bench_routing){.text = item};
         if (!strcmp(item, "uniform"))

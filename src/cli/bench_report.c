@@ -228,6 +228,7 @@ static json_t *detail(const bench_found *f, int op, const bench_lists *lists)
         r->dispatch_ns, "expert_ns", r->expert_ns, "combine_ns", r->combine_ns, "waited_ns", r->waited_ns,
         "queued_ns", r->queued_ns);
     json_object_update(d, more);
+    json_object_set_new(d, "roof_share", json_real(roof_share(f, r))); // not capped: roofs drift, too
     json_decref(more);
     return d;
 }

@@ -252,8 +252,9 @@ static const cot_option options[] = {
     {"precision", 0, COT_OPTION_CHOICE, "TYPE", "bf16", "arithmetic and payload", AT(precision),
      .choices = precisions},
     {"combine", 0, COT_OPTION_CHOICE, "HOW", "exact",
-     "exact: each expert's row travels; reduced: each rank adds up its experts' rows first", AT(combine),
-     .choices = combines},
+     "exact: each expert's row travels; reduced: each rank adds up its experts' rows first (bulk: exact "
+     "always)",
+     AT(combine), .choices = combines},
     {"threads", 't', COT_OPTION_INTEGER, "N", "0",
      "threads in all (0: as many as cores); beyond the ranks they help, below they limit", AT(threads),
      .least = 0, .most = 256},
@@ -273,17 +274,18 @@ const cot_command cot_cmd_bench_moe = {
     .name = "bench moe",
     .summary = "measure the MoE operators side by side on one layer with random weights",
     .details =
-        "Lists are separated by commas; four numbers are a shape. deepseek-v3 is what one of 32 ranks holds: "
-        "8 "
-        "of 256 experts, top 1, so that T tokens stand for 4 T of the whole. zipf: p(e) ~ 1/(e+1), drawn "
-        "without repetition; hot: expert 0 for every token, the others uniform. The operators run in turn, "
-        "on "
-        "the same weights and tokens, each time with cold caches. Of roof: the least time that the "
-        "multiply-add "
-        "and read roofs, measured in the same run, allow the experts, over the median. Idle: of the threads' "
-        "time. Overlap: the time with the fewest ranks over this one. Straggler: from the first rank's "
-        "having "
-        "done its experts' work to the last one's. Sent: by the busiest rank.",
+        "Lists are separated by commas; four numbers are a shape, of which H may not be less than E. "
+        "deepseek-v3 "
+        "is what one of 32 ranks holds: 8 of 256 experts, top 1, so that T tokens stand for 4 T of the "
+        "whole. "
+        "zipf: p(e) ~ 1/(e+1), drawn without repetition; hot: expert 0 for every token, the others uniform. "
+        "The "
+        "operators run in turn, on the same weights and tokens, each time with cold caches. Of roof: the "
+        "least "
+        "time that the multiply-add and read roofs, measured in the same run, allow the experts, over the "
+        "median. Idle: of the threads' time. Overlap: the time with the fewest ranks over this one. "
+        "Straggler: "
+        "from the first rank's having done its experts' work to the last one's. Sent: by the busiest rank.",
     .examples = (const char *const[]){"coterie bench moe", "coterie bench moe --tokens 1,512 --ranks 1,4",
                                       "coterie bench moe --shape 1024,512,16,2 --routing hot --json",
                                       "coterie bench moe --ranks 4 --link 0.1GB/s,20us", NULL},

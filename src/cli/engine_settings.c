@@ -28,9 +28,9 @@ const cot_option cot_engine_option_rows[] = {
     {"op", 0, COT_OPTION_TEXT, "NAME", NULL, "MoE operator (see coterie info)",
      offsetof(engine_settings, op)},
     {"combine", 0, COT_OPTION_CHOICE, "HOW", "exact",
-     "exact: each expert's row travels back, the same bits for every P; reduced: a rank adds its experts' "
-     "rows "
-     "first, fewer bytes",
+     "exact: each expert's row travels back, so that what experts add is the same to the bit for every P; "
+     "reduced: a "
+     "rank adds its experts' rows first, fewer bytes",
      offsetof(engine_settings, combine), .choices = combines},
     {"payload", 0, COT_OPTION_CHOICE, "TYPE", "as-precision", "what travels back from experts",
      offsetof(engine_settings, payload), .choices = payloads},

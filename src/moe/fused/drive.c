@@ -90,7 +90,7 @@ static cot_status drive(cot_moe *moe, cot_error *error)
         }
         if (is_over(moe, &watch)) break;
         if (turn && (cot_pool_help(moe->options.pool) || spin(moe, &watch))) {
-            since_ns = 0;
+            since_ns = silent_ns = 0; // whom others keep busy waits for nobody
             continue;
         }
         if (since_ns == 0) {

@@ -153,10 +153,21 @@ static void fused_close(cot_moe *moe)
     free(moe);
 }
 
+/* Rows and entries are numbered by 32 bits. */
+static cot_status check_rows(const cot_moe_options *o, int ranks, cot_error *error)
+{
+    const cot_fused_layout l = layout_of(o, ranks);
+    if (l.block_rows <= INT32_MAX / ranks && l.tokens * l.top_k <= INT32_MAX / ranks) return COT_OK;
+    return cot_fail(error, COT_INVALID_ARGUMENT,
+                    "%lld tokens a call over %d ranks are more rows of %lld bytes than can be numbered",
+                    (long long)o->tokens, ranks, (long long)l.row_bytes);
+}
+
 static cot_status fused_open(cot_moe **out, const cot_moe_options *options, cot_error *error)
 {
     *out = NULL;
     cot_status status = cot_moe_check(options, error);
+    if (status == COT_OK) status = check_rows(options, options->fabric->ranks, error);
     if (status != COT_OK) return status;
     const int ranks = options->fabric->ranks;
     cot_moe *moe = calloc(1, sizeof *moe);
