@@ -1,6 +1,7 @@
 #include "placement/chain.h"
 
 #include "base/error.h"
+#include "placement/heap.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,44 +18,11 @@ typedef struct search {
     int32_t n_seen;
     int32_t *stack; // reached at no more than the current distance
     int32_t n_stack;
-    struct entry {
-        double distance;
-        int32_t vertex;
-    } * heap;
-    int64_t n_heap, room;
+    cot_heap heap;
     double current;
     int32_t hit; // a group with room that was reached at the current distance, -1
     bool failed;
 } search;
-
-static void heap_push(search *s, double distance, int32_t vertex)
-{
-    if (s->n_heap == s->room) {
-        void *heap = realloc(s->heap, 2 * (size_t)s->room * sizeof *s->heap);
-        if (!heap) {
-            s->failed = true;
-            return;
-        }
-        s->heap = heap;
-        s->room *= 2;
-    }
-    int64_t i = s->n_heap++;
-    for (; i && distance < s->heap[(i - 1) / 2].distance; i = (i - 1) / 2) s->heap[i] = s->heap[(i - 1) / 2];
-    s->heap[i] = (struct entry){distance, vertex};
-}
-
-static struct entry heap_pop(search *s)
-{
-    struct entry top = s->heap[0], last = s->heap[--s->n_heap];
-    int64_t i = 0;
-    for (int64_t child; (child = 2 * i + 1) < s->n_heap; i = child) {
-        if (child + 1 < s->n_heap && s->heap[child + 1].distance < s->heap[child].distance) child++;
-        if (s->heap[child].distance >= last.distance) break;
-        s->heap[i] = s->heap[child];
-    }
-    s->heap[i] = last;
-    return top;
-}
 
 static inline void reach(search *s, int32_t vertex, int32_t from, double distance)
 {
@@ -69,8 +37,9 @@ static inline void reach(search *s, int32_t vertex, int32_t from, double distanc
     if (distance <= s->current) {
         s->stack[s->n_stack++] = vertex;
         if (vertex < s->c->G && s->c->used[vertex] < s->c->cap[vertex]) s->hit = vertex;
-    } else
-        heap_push(s, distance, vertex);
+    } else if (!cot_heap_push(&s->heap, distance, vertex)) {
+        s->failed = true;
+    }
 }
 
 /* From a group back to the class of any layer that it has experts of. */
@@ -108,7 +77,7 @@ static int32_t find(search *s)
     cot_chain *c = s->c;
     s->now++;
     s->n_seen = s->n_stack = 0;
-    s->n_heap = 0;
+    s->heap.n = 0;
     s->current = 0;
     s->hit = -1;
     for (int32_t g = 0; g < c->G; g++)
@@ -120,8 +89,8 @@ static int32_t find(search *s)
             v = s->stack[--s->n_stack];
             if (s->distance[v] < s->current)
                 continue; // cannot be: distances do not fall once they are current
-        } else if (s->n_heap) {
-            struct entry e = heap_pop(s);
+        } else if (s->heap.n) {
+            cot_heap_entry e = cot_heap_pop(&s->heap);
             if (e.distance > s->distance[e.vertex]) continue;
             s->current = e.distance;
             v = e.vertex;
@@ -252,14 +221,13 @@ static void fill_last(cot_chain *c, int32_t l, int32_t k, int32_t need)
 static bool open_search(search *s, cot_chain *c)
 {
     size_t V = (size_t)c->G + (size_t)c->C;
-    *s = (search){.c = c, .room = 1024};
+    *s = (search){.c = c};
     s->distance = malloc(V * sizeof *s->distance);
     s->from = malloc(V * sizeof *s->from);
     s->mark = calloc(V, sizeof *s->mark);
     s->seen = malloc(V * sizeof *s->seen);
     s->stack = malloc(2 * V * sizeof *s->stack);
-    s->heap = malloc((size_t)s->room * sizeof *s->heap);
-    return s->distance && s->from && s->mark && s->seen && s->stack && s->heap;
+    return s->distance && s->from && s->mark && s->seen && s->stack;
 }
 
 static void close_search(search *s)
@@ -269,7 +237,7 @@ static void close_search(search *s)
     free(s->mark);
     free(s->seen);
     free(s->stack);
-    free(s->heap);
+    free(s->heap.entry);
 }
 
 cot_status cot_chain_solve(cot_chain *chain, cot_error *error)

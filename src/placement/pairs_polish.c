@@ -2,29 +2,18 @@
 #include "placement/pairs.h"
 
 #include "base/error.h"
+#include "placement/circles.h"
 
 #include <stdlib.h>
 
-typedef struct relaxing {
+typedef struct moving {
     cot_pairs *p;
-    cot_twofold *potential;
-    int32_t *from, *moved; // the vertex that gave it its potential, and the expert that moves
-    int32_t *queue;
-    bool *queued;
-    int32_t begin, length, V;
-} relaxing;
+    int32_t *moved; // [V] the expert that moves along the arc which gave a vertex its potential, or -1
+} moving;
 
-static void improve(relaxing *r, int32_t u, int32_t v, int32_t moved, cot_twofold cost)
+static void improve(cot_circles *r, int32_t u, int32_t v, int32_t moved, cot_twofold cost)
 {
-    cot_twofold there = cot_twofold_add(r->potential[u], cost);
-    if (!cot_twofold_less(there, r->potential[v])) return;
-    r->potential[v] = there;
-    r->from[v] = u;
-    r->moved[v] = moved;
-    if (!r->queued[v]) {
-        r->queued[v] = true;
-        r->queue[(r->begin + r->length++) % r->V] = v;
-    }
+    if (cot_circles_improve(r, u, v, cost)) ((moving *)r->flow)->moved[v] = moved;
 }
 
 static cot_twofold exactly(const cot_problem *p, int32_t l, int32_t e, int32_t s)
@@ -34,9 +23,9 @@ static cot_twofold exactly(const cot_problem *p, int32_t l, int32_t e, int32_t s
                    : cot_twofold_of(p->pair_cost[at * (size_t)p->S + (size_t)s]);
 }
 
-static void relax(relaxing *r, int32_t u)
+static void relax(cot_circles *r, int32_t u)
 {
-    const cot_pairs *p = r->p;
+    const cot_pairs *p = ((const moving *)r->flow)->p;
     const cot_twofold nothing = {0, 0};
     int32_t ranks = p->L * p->S, sink = r->V - 1;
     if (u == sink) {
@@ -58,67 +47,25 @@ static void relax(relaxing *r, int32_t u)
     }
 }
 
-static int32_t find_circle(const relaxing *r)
+static void turn(cot_circles *r, int32_t start)
 {
-    for (int32_t start = 0; start < r->V; start++) {
-        int32_t v = start, slow = start;
-        for (int32_t n = 0; v >= 0 && n <= r->V; n++) {
-            v = r->from[v];
-            if (n % 2) slow = r->from[slow];
-            if (v >= 0 && v == slow) return v;
-        }
-    }
-    return -1;
-}
-
-static void turn(relaxing *r, int32_t start)
-{
-    int32_t v = start, S = r->p->S;
+    const moving *m = r->flow;
+    int32_t v = start, S = m->p->S;
     do {
-        if (r->moved[v] >= 0) cot_pairs_move(r->p, v / S, r->moved[v], v % S);
+        if (m->moved[v] >= 0) cot_pairs_move(m->p, v / S, m->moved[v], v % S);
         v = r->from[v];
     } while (v != start);
 }
 
-static void begin(relaxing *r)
-{
-    r->begin = 0;
-    r->length = r->V;
-    for (int32_t v = 0; v < r->V; v++) {
-        r->queue[v] = v;
-        r->queued[v] = true;
-        r->from[v] = r->moved[v] = -1;
-    }
-}
-
 cot_status cot_pairs_polish(cot_pairs *pairs, cot_twofold *potential, cot_error *error)
 {
-    relaxing r = {.p = pairs, .potential = potential, .V = (pairs->L + 1) * pairs->S + 1};
-    size_t V = (size_t)r.V;
-    for (size_t v = 0; v < V; v++) potential[v] = cot_twofold_of(pairs->potential[v]);
+    const int32_t V = (pairs->L + 1) * pairs->S + 1;
+    for (int32_t v = 0; v < V; v++) potential[v] = cot_twofold_of(pairs->potential[v]);
     if (pairs->exact) return COT_OK;
-    r.from = malloc(V * sizeof *r.from);
-    r.moved = malloc(V * sizeof *r.moved);
-    r.queue = malloc(V * sizeof *r.queue);
-    r.queued = malloc(V * sizeof *r.queued);
-    bool good = r.from && r.moved && r.queue && r.queued;
-    if (good) {
-        int64_t relaxed = 0;
-        for (begin(&r); r.length; relaxed++) {
-            int32_t u = r.queue[r.begin], at;
-            r.begin = (r.begin + 1) % r.V;
-            r.length--;
-            r.queued[u] = false;
-            relax(&r, u);
-            if (relaxed % r.V == r.V - 1 && (at = find_circle(&r)) >= 0) {
-                turn(&r, at);
-                begin(&r);
-            }
-        }
-    }
-    free(r.from);
-    free(r.moved);
-    free(r.queue);
-    free(r.queued);
-    return good ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the proof of a placement");
+    moving m = {pairs, malloc((size_t)V * sizeof *m.moved)};
+    if (!m.moved) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the proof of a placement");
+    cot_circles circles = {.potential = potential, .V = V, .flow = &m, .relax = relax, .turn = turn};
+    cot_status status = cot_circles_turn_all(&circles, error);
+    free(m.moved);
+    return status;
 }

@@ -1,6 +1,7 @@
 #include "placement/pairs.h"
 
 #include "base/error.h"
+#include "placement/heap.h"
 
 #include <stdlib.h>
 
@@ -12,11 +13,7 @@ typedef struct search {
     int32_t *moved; // the expert that goes from the place before to this one
     uint32_t *mark, now;
     int32_t *seen, n_seen;
-    struct entry {
-        double distance;
-        int32_t vertex;
-    } * heap;
-    int64_t n_heap, room;
+    cot_heap heap;
     double current;
     bool failed;
 } search;
@@ -32,31 +29,7 @@ static void reach(search *s, int32_t vertex, int32_t from, int32_t moved, double
     s->distance[vertex] = distance;
     s->from[vertex] = from;
     s->moved[vertex] = moved;
-    if (s->n_heap == s->room) {
-        void *heap = realloc(s->heap, 2 * (size_t)s->room * sizeof *s->heap);
-        if (!heap) {
-            s->failed = true;
-            return;
-        }
-        s->heap = heap;
-        s->room *= 2;
-    }
-    int64_t i = s->n_heap++;
-    for (; i && distance < s->heap[(i - 1) / 2].distance; i = (i - 1) / 2) s->heap[i] = s->heap[(i - 1) / 2];
-    s->heap[i] = (struct entry){distance, vertex};
-}
-
-static struct entry pop(search *s)
-{
-    struct entry top = s->heap[0], last = s->heap[--s->n_heap];
-    int64_t i = 0;
-    for (int64_t child; (child = 2 * i + 1) < s->n_heap; i = child) {
-        if (child + 1 < s->n_heap && s->heap[child + 1].distance < s->heap[child].distance) child++;
-        if (s->heap[child].distance >= last.distance) break;
-        s->heap[i] = s->heap[child];
-    }
-    s->heap[i] = last;
-    return top;
+    if (!cot_heap_push(&s->heap, distance, vertex)) s->failed = true;
 }
 
 /* From a place to every other of its layer: the expert that pays the least goes. */
@@ -79,7 +52,7 @@ static void begin(search *s)
 {
     s->now++;
     s->n_seen = 0;
-    s->n_heap = 0;
+    s->heap.n = 0;
     s->current = 0;
 }
 
@@ -90,8 +63,8 @@ static int32_t find_in_layer(search *s, int32_t place)
     int32_t l = place / p->S;
     begin(s);
     reach(s, place, -1, -1, 0);
-    while (s->n_heap && !s->failed) {
-        struct entry e = pop(s);
+    while (s->heap.n && !s->failed) {
+        cot_heap_entry e = cot_heap_pop(&s->heap);
         if (e.distance > s->distance[e.vertex]) continue;
         s->current = e.distance;
         int32_t r = e.vertex - l * p->S;
@@ -109,8 +82,8 @@ static int32_t find_rank(search *s)
     begin(s);
     for (int32_t r = 0; r < p->S; r++)
         if (p->used[r] > p->problem->c_exp[r]) reach(s, ranks + r, -1, -1, 0);
-    while (s->n_heap && !s->failed) {
-        struct entry e = pop(s);
+    while (s->heap.n && !s->failed) {
+        cot_heap_entry e = cot_heap_pop(&s->heap);
         if (e.distance > s->distance[e.vertex]) continue;
         s->current = e.distance;
         if (e.vertex < ranks) {
@@ -146,14 +119,13 @@ static void go(search *s, int32_t to)
 cot_status cot_pairs_solve(cot_pairs *pairs, cot_error *error)
 {
     size_t V = ((size_t)pairs->L + 1) * (size_t)pairs->S;
-    search s = {.p = pairs, .room = 1024};
+    search s = {.p = pairs};
     s.distance = malloc(V * sizeof *s.distance);
     s.from = malloc(V * sizeof *s.from);
     s.moved = malloc(V * sizeof *s.moved);
     s.mark = calloc(V, sizeof *s.mark);
     s.seen = malloc(V * sizeof *s.seen);
-    s.heap = malloc((size_t)s.room * sizeof *s.heap);
-    bool good = s.distance && s.from && s.moved && s.mark && s.seen && s.heap;
+    bool good = s.distance && s.from && s.moved && s.mark && s.seen;
     for (int32_t place = 0, to; good && !s.failed && place < pairs->L * pairs->S; place++)
         while (pairs->count[place] > pairs->problem->c_layer[place % pairs->S] &&
                (to = find_in_layer(&s, place)) >= 0)
@@ -165,6 +137,6 @@ cot_status cot_pairs_solve(cot_pairs *pairs, cot_error *error)
     free(s.moved);
     free(s.mark);
     free(s.seen);
-    free(s.heap);
+    free(s.heap.entry);
     return good ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a flow over %zu places", V);
 }
