@@ -2,8 +2,6 @@
 
 #include "base/error.h"
 
-#include <math.h>
-
 static const int64_t dimension_most = 1 << 24; // of H and I: no product of sizes overflows
 
 static bool right_shape(const cot_ffn_shape *shape, int64_t intermediate_least)
@@ -42,26 +40,6 @@ cot_status cot_moe_check(const cot_moe_options *o, cot_error *error)
     if (slots < 0 || slots > COT_MAX_EXPERTS / o->fabric->ranks)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%lld slots a rank, expected 0 to %d", slots,
                         COT_MAX_EXPERTS / o->fabric->ranks);
-    return COT_OK;
-}
-
-cot_status cot_moe_check_routing(const uint16_t *experts, const float *weights, int64_t first, int64_t tokens,
-                                 int64_t n_experts, int64_t top_k, cot_error *error)
-{
-    for (int64_t t = 0; t < tokens; t++)
-        for (int64_t i = t * top_k; i < (t + 1) * top_k; i++) {
-            if (experts[i] >= n_experts)
-                return cot_fail(error, COT_INVALID_ARGUMENT, "token %lld goes to expert %d of %lld",
-                                (long long)(first + t), experts[i], (long long)n_experts);
-            if (i > t * top_k && experts[i] <= experts[i - 1])
-                return cot_fail(error, COT_INVALID_ARGUMENT,
-                                "token %lld goes to expert %d after expert %d, expected ascending",
-                                (long long)(first + t), experts[i], experts[i - 1]);
-            if (!isfinite(weights[i]))
-                return cot_fail(error, COT_INVALID_ARGUMENT,
-                                "token %lld has a weight that is not finite for expert %d",
-                                (long long)(first + t), experts[i]);
-        }
     return COT_OK;
 }
 

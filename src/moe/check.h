@@ -5,10 +5,6 @@
 
 /* Options that open may be given. Errors: INVALID_ARGUMENT. */
 cot_status cot_moe_check(const cot_moe_options *options, cot_error *error);
-/* A given routing [T][K]: experts below n_experts and ascending within a token, weights finite. Errors:
- * INVALID_ARGUMENT, naming the first token that is not, counted from `first`. */
-cot_status cot_moe_check_routing(const uint16_t *experts, const float *weights, int64_t first, int64_t tokens,
-                                 int64_t n_experts, int64_t top_k, cot_error *error);
 /* What the other ranks answer where one had an unsound routing, and all where nobody had a token. */
 cot_status cot_moe_fail_with(int rank, cot_error *error);
 cot_status cot_moe_fail_empty(cot_error *error);

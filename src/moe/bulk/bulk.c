@@ -68,9 +68,7 @@ static void lay_out(cot_moe *moe, cot_arena *arena)
     moe->totals = cot_arena_take(arena, replicas, sizeof *moe->totals);
     moe->positions = cot_arena_take(arena, rows, sizeof *moe->positions);
     moe->rows = cot_arena_take(arena, rows, sizeof *moe->rows);
-    moe->experts = cot_arena_take(arena, rows, sizeof *moe->experts);
-    moe->chosen = cot_arena_take(arena, rows, sizeof *moe->chosen);
-    moe->weights = cot_arena_take(arena, rows, sizeof *moe->weights);
+    cot_moe_routing_place(&moe->routing, arena, o);
     moe->sent = cot_arena_take(arena, rows, sizeof *moe->sent);
     moe->row_weights = cot_arena_take(arena, rows, sizeof *moe->row_weights);
     moe->logits = cot_arena_take(arena, (size_t)(o->tokens * o->experts), sizeof *moe->logits);
@@ -141,29 +139,6 @@ static cot_status exchange(cot_moe *moe, const void **received, const void *send
     return cot_alltoallv(moe->collectives, received, send, begin_bytes, place_bytes, phase, error);
 }
 
-/* The routing of the own tokens, given or gated, and the replicas that serve it. */
-static cot_status route(cot_moe *moe, const cot_moe_layer *layer, const uint16_t *experts,
-                        const float *weights, const float *x, int64_t tokens, cot_error *error)
-{
-    const cot_moe_options *o = &moe->options;
-    const size_t choices = (size_t)(tokens * o->top_k);
-    cot_status status;
-    if (layer->gate) {
-        status = cot_gate_route(moe->experts, moe->weights, o->kernels, o->pool, layer->gate, x, 0, tokens,
-                                moe->logits, error);
-    } else {
-        status = cot_moe_check_routing(experts, weights, 0, tokens, o->experts, o->top_k, error);
-        if (choices) {
-            memcpy(moe->experts, experts, choices * sizeof *experts);
-            memcpy(moe->weights, weights, choices * sizeof *weights);
-        }
-    }
-    for (int64_t i = 0; i < tokens * o->top_k && status == COT_OK; i++)
-        moe->chosen[i] =
-            (uint16_t)cot_moe_replica(&layer->placement, moe->experts[i], o->fabric->rank, i / o->top_k);
-    return status;
-}
-
 /* Tells all ranks how many rows of every rank go to every replica, or that this rank's routing is not sound,
  * by a count below zero; every rank then gives the call up, having done nothing. */
 static cot_status exchange_counts(cot_moe *moe, int64_t tokens, cot_status routed, cot_error *error)
@@ -173,7 +148,7 @@ static cot_status exchange_counts(cot_moe *moe, int64_t tokens, cot_status route
     int32_t *own = moe->counts + o->fabric->rank * replicas;
     memset(own, 0, (size_t)replicas * sizeof *own);
     if (routed != COT_OK) own[0] = -1;
-    for (int64_t i = 0; i < tokens * o->top_k && routed == COT_OK; i++) own[moe->chosen[i]]++;
+    for (int64_t i = 0; i < tokens * o->top_k && routed == COT_OK; i++) own[moe->routing.chosen[i]]++;
     size_t begin[COT_MAX_RANKS + 1];
     for (int r = 0; r <= o->fabric->ranks; r++) begin[r] = (size_t)(r * replicas) * sizeof *own;
     cot_error network = {0};
@@ -198,8 +173,8 @@ static void lay_out_rows(cot_moe *moe, const cot_moe_layer *layer, int64_t token
     const int32_t *own = moe->counts + rank * moe->replicas, *replica_rank = layer->placement.rank;
     cot_bulk_layout_of(&moe->layout, moe->counts, replica_rank, moe->replicas, rank, ranks);
     assert(moe->layout.receive_begin[ranks] <= o->tokens * o->top_k);
-    cot_bulk_positions(moe->positions, &moe->layout, own, replica_rank, moe->replicas, moe->chosen, tokens,
-                       o->top_k, moe->totals);
+    cot_bulk_positions(moe->positions, &moe->layout, own, replica_rank, moe->replicas, moe->routing.chosen,
+                       tokens, o->top_k, moe->totals);
     cot_bulk_expert_rows(moe->rows, moe->totals, &moe->layout, moe->counts, replica_rank, moe->replicas, rank,
                          ranks);
 }
@@ -224,7 +199,8 @@ static cot_status dispatch(cot_moe *moe, const void **received, const float *x, 
                            cot_error *error)
 {
     const cot_bulk_layout *layout = &moe->layout;
-    for (int64_t i = 0; i < tokens * moe->options.top_k; i++) moe->sent[moe->positions[i]] = moe->weights[i];
+    for (int64_t i = 0; i < tokens * moe->options.top_k; i++)
+        moe->sent[moe->positions[i]] = moe->routing.weights[i];
     const void *row_weights;
     cot_status status = exchange(moe, &row_weights, moe->sent, sizeof(float), layout->send_begin,
                                  layout->place, COT_PHASE_METADATA, error);
@@ -264,15 +240,12 @@ static cot_status bulk_forward(cot_moe *moe, const cot_moe_layer *layer, float *
                                float *weights, const float *x, int64_t tokens, cot_error *error)
 {
     const cot_moe_options *o = &moe->options;
-    assert(tokens >= 0 && tokens <= o->tokens);
-    assert(!layer->gate || (layer->gate->hidden == o->expert.hidden && layer->gate->experts == o->experts &&
-                            layer->gate->top_k == o->top_k));
-    assert(!layer->shared || o->shared.intermediate);
+    cot_moe_routing_begin(&moe->routing, o, layer, experts, weights, tokens);
     moe->lap_ns = o->fabric->ops->now_ns(o->fabric);
     moe->times.passes++;
     moe->replicas = layer->placement.begin ? layer->placement.begin[o->experts] : o->experts;
     assert(moe->replicas <= most_replicas(o, o->fabric->ranks));
-    cot_status routed = route(moe, layer, experts, weights, x, tokens, error);
+    cot_status routed = cot_moe_route(&moe->routing, o, layer, x, 0, tokens, moe->logits, error);
     lap(moe, COT_MOE_GATE, &moe->times.gate_ns);
     cot_status status = exchange_counts(moe, tokens, routed, error);
     if (status == COT_INVALID_ARGUMENT) return status; // on every rank, and nothing is lost
@@ -281,10 +254,7 @@ static cot_status bulk_forward(cot_moe *moe, const cot_moe_layer *layer, float *
         o->fabric->ops->fail(o->fabric);
         return status;
     }
-    if (layer->gate && tokens) {
-        memcpy(experts, moe->experts, (size_t)(tokens * o->top_k) * sizeof *experts);
-        memcpy(weights, moe->weights, (size_t)(tokens * o->top_k) * sizeof *weights);
-    }
+    cot_moe_routing_tell(&moe->routing, o, layer, experts, weights, tokens);
     return COT_OK;
 }
 

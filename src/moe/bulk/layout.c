@@ -25,8 +25,8 @@ void cot_bulk_layout_of(cot_bulk_layout *layout, const int32_t *counts, const in
 }
 
 void cot_bulk_positions(int32_t *positions, const cot_bulk_layout *layout, const int32_t *counts,
-                        const int32_t *expert_rank, int64_t n_experts, const uint16_t *experts,
-                        int64_t tokens, int64_t top_k, int32_t *cursor)
+                        const int32_t *expert_rank, int64_t n_experts, const int32_t *experts, int64_t tokens,
+                        int64_t top_k, int32_t *cursor)
 {
     int64_t block[COT_MAX_RANKS];
     memcpy(block, layout->send_begin, sizeof block);

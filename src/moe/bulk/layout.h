@@ -24,8 +24,8 @@ void cot_bulk_layout_of(cot_bulk_layout *layout, const int32_t *counts, const in
 /* positions [T][K]: where the row of each choice lies among the own rows. counts [E] of this rank; cursor is
  * scratch [E]. */
 void cot_bulk_positions(int32_t *positions, const cot_bulk_layout *layout, const int32_t *counts,
-                        const int32_t *expert_rank, int64_t n_experts, const uint16_t *experts,
-                        int64_t tokens, int64_t top_k, int32_t *cursor);
+                        const int32_t *expert_rank, int64_t n_experts, const int32_t *experts, int64_t tokens,
+                        int64_t top_k, int32_t *cursor);
 
 /* Where the rows of each expert of this rank lie among the rows received: rows holds them expert after
  * expert, ascending, and by source; totals [E] how many each has (0 for experts that live elsewhere). */

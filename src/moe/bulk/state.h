@@ -4,6 +4,7 @@
 #include "base/arena.h"
 #include "fabric/collectives.h"
 #include "moe/bulk/layout.h"
+#include "moe/route.h"
 
 /* N tokens, E experts in at most M replicas, K of them a token, P ranks; R = N K rows at most, of which B are
  * computed at a time. All arrays but `batch` are sized for the worst routing; what a routing does not touch
@@ -17,14 +18,12 @@ struct cot_moe {
     int64_t batch_rows;            // B
     int64_t replicas;              // of the layer in hand
     cot_bulk_layout layout;
-    cot_arena arena;    // all of the following
+    cot_arena arena; // all of the following
+    cot_moe_routing routing;
     int32_t *counts;    // [P][M]
     int32_t *totals;    // [M]
     int32_t *positions; // [R]
     int32_t *rows;      // [R]
-    uint16_t *experts;  // [R] the routing until it is known that all ranks' is sound
-    uint16_t *chosen;   // [R] the replica of each
-    float *weights;     // [R]
     float *sent;        // [R] weights in the order of own rows as sent
     float *row_weights; // [R] of rows received
     float *logits;      // [N][E]

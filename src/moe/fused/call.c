@@ -1,10 +1,6 @@
 /* A call from its first pass to its last. */
-#include "base/error.h"
 #include "moe/check.h"
 #include "moe/fused/state.h"
-
-#include <assert.h>
-#include <string.h>
 
 static void begin_pass(cot_moe *moe)
 {
@@ -18,7 +14,7 @@ void cot_fused_begin_call(cot_moe *moe, const cot_moe_layer *layer, float *y, co
                           const float *weights, const float *x, int64_t tokens)
 {
     const cot_moe_options *o = &moe->options;
-    const size_t choices = (size_t)(tokens * o->top_k);
+    cot_moe_routing_begin(&moe->routing, o, layer, experts, weights, tokens);
     moe->layer = layer;
     moe->slots = cot_local(o->fabric, layer->slots);
     moe->x = x;
@@ -26,10 +22,6 @@ void cot_fused_begin_call(cot_moe *moe, const cot_moe_layer *layer, float *y, co
     moe->call_tokens = tokens;
     moe->first = 0;
     moe->bad = false;
-    if (!layer->gate && choices) {
-        memcpy(moe->experts, experts, choices * sizeof *experts);
-        memcpy(moe->weights, weights, choices * sizeof *weights);
-    }
     begin_pass(moe);
 }
 
@@ -54,7 +46,6 @@ static bool anyone_has_more(const cot_moe *moe)
 
 bool cot_fused_end_pass(cot_moe *moe, cot_status *status, uint16_t *experts, float *weights, cot_error *error)
 {
-    const size_t choices = (size_t)(moe->call_tokens * moe->options.top_k);
     *status = moe->gave_up ? explain(moe, error) : COT_OK;
     if (*status != COT_OK) return false;
     moe->first += moe->tokens;
@@ -62,9 +53,6 @@ bool cot_fused_end_pass(cot_moe *moe, cot_status *status, uint16_t *experts, flo
         begin_pass(moe);
         return true;
     }
-    if (moe->layer->gate && choices) {
-        memcpy(experts, moe->experts, choices * sizeof *experts);
-        memcpy(weights, moe->weights, choices * sizeof *weights);
-    }
+    cot_moe_routing_tell(&moe->routing, &moe->options, moe->layer, experts, weights, moe->call_tokens);
     return false;
 }

@@ -108,10 +108,8 @@ static void place_reduced(cot_moe *moe, cot_arena *arena)
 static void place(cot_moe *moe, cot_arena *arena)
 {
     const cot_moe_options *o = &moe->options;
-    const size_t threads = (size_t)o->threads, choices = (size_t)(o->tokens * o->top_k),
-                 slots = (size_t)(o->slots ? o->slots : o->experts);
-    moe->experts = cot_arena_take(arena, choices, sizeof *moe->experts);
-    moe->weights = cot_arena_take(arena, choices, sizeof *moe->weights);
+    const size_t threads = (size_t)o->threads, slots = (size_t)(o->slots ? o->slots : o->experts);
+    cot_moe_routing_place(&moe->routing, arena, o);
     moe->gated = cot_arena_take(arena, (size_t)(o->tokens / COT_FUSED_CHUNK + 2), 1);
     moe->worker_taken = cot_arena_take(arena, threads, sizeof *moe->worker_taken);
     moe->worker_error = cot_arena_take(arena, threads, sizeof *moe->worker_error);

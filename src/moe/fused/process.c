@@ -1,4 +1,3 @@
-#include "moe/check.h"
 #include "moe/fused/state.h"
 #include "moe/shared.h"
 
@@ -14,11 +13,8 @@ static float *scratch_of(const cot_moe *moe, const cot_fused_task *task)
 static cot_status gate(cot_moe *moe, const cot_fused_task *task)
 {
     const cot_moe_options *o = &moe->options;
-    const int64_t hidden = o->expert.hidden, top_k = o->top_k, begin = task->begin, count = task->end - begin,
+    const int64_t hidden = o->expert.hidden, begin = task->begin, count = task->end - begin,
                   end = moe->first + moe->tokens;
-    uint16_t *experts = moe->experts + begin * top_k;
-    float *weights = moe->weights + begin * top_k;
-    cot_error *error = &moe->worker_error[task->worker];
     if (begin < end) {
         uint8_t *rows = cot_fused_own_rows(moe) + (begin - moe->first) * moe->layout.row_bytes;
         for (int64_t t = 0; t < count; t++)
@@ -26,13 +22,8 @@ static cot_status gate(cot_moe *moe, const cot_fused_task *task)
                               1, hidden);
     }
     if (moe->first > 0) return COT_OK;
-    cot_status status;
-    if (moe->layer->gate)
-        status = cot_gate_route(experts, weights, o->kernels, o->pool, moe->layer->gate,
-                                moe->x + begin * hidden, begin, count, scratch_of(moe, task), error);
-    else
-        status = cot_moe_check_routing(experts, weights, begin, count, o->experts, top_k, error);
-    return status;
+    return cot_moe_route(&moe->routing, o, moe->layer, moe->x, begin, count, scratch_of(moe, task),
+                         &moe->worker_error[task->worker]);
 }
 
 /* The second product's columns of a lane's rows, times their weights, to where they are read or sent. */
@@ -76,12 +67,8 @@ static void sum_replies(cot_moe *moe, float *y, int64_t t)
             o->kernels->add(y, moe->replies + (t * l->top_k + k) * l->reply_bytes, o->combine_type, hidden);
         return;
     }
-    cot_fused_entry entries[COT_MAX_TOP_K];
-    for (int rank = 0; rank < l->ranks; rank++) {
-        const bool own = rank == o->fabric->rank;
-        const int64_t row = !own ? moe->sent_row[t * l->ranks + rank]
-                            : cot_fused_entries_for(moe, entries, t, rank) ? t
-                                                                           : -1;
+    for (int64_t rank = 0; rank < l->ranks; rank++) {
+        const int64_t row = moe->sent_row[t * l->ranks + rank];
         if (row >= 0)
             o->kernels->add(y, moe->replies + (rank * l->tokens + row) * l->reply_bytes, o->combine_type,
                             hidden);

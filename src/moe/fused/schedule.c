@@ -22,7 +22,7 @@ void cot_fused_begin_pass(cot_moe *moe)
     moe->running = 0;
     moe->wire = moe->sent = moe->gave_up = moe->closed = false;
     // The first pass gates all tokens of the call, so that an unsound one is known before any result is written.
-    moe->gate_begin = moe->gate_next = moe->gate_done = moe->first;
+    moe->gate_next = moe->gate_done = moe->first;
     moe->gate_end = first ? moe->call_tokens : moe->first + moe->tokens;
     moe->send_next = moe->combine_next = moe->combine_done = 0;
     moe->finals = moe->signalled = moe->replied = 0;
@@ -70,7 +70,6 @@ static void begin_tile(cot_moe *moe, cot_fused_lane *lane, int32_t tile)
     const int64_t most = moe->scratch_floats / rows / COT_PANEL * COT_PANEL;
     const int64_t width[2] = {shape->intermediate, shape->hidden};
     lane->tile = tile;
-    lane->replying = false;
     lane->columns[0] = blocks.up_columns;
     lane->columns[1] = smaller(blocks.down_columns, most);
     for (int i = 0; i < 2; i++) {
@@ -266,7 +265,6 @@ static void end_tile(cot_moe *moe, cot_fused_lane *lane, int32_t lane_number)
         for (int32_t i = 0; i < tile->rows; i++) here += target[i].home == own;
         moe->source[own].outstanding -= here;
         if (here < tile->rows) {
-            lane->replying = true;
             moe->reply_lane[moe->reply_lanes++] = lane_number;
             return;
         }
@@ -307,6 +305,7 @@ static void end_send(cot_moe *moe, const cot_fused_task *task)
     for (int64_t t = task->begin; t < task->end && !moe->gave_up; t++) {
         const int64_t count = cot_fused_entries_for(moe, entries, t, own);
         if (count) cot_fused_add_row(moe, own, t, own * moe->layout.block_rows + t, t, entries, count);
+        if (!cot_fused_is_exact(moe)) moe->sent_row[t * moe->layout.ranks + own] = count ? (int32_t)t : -1;
     }
     moe->send_next = task->end;
     if (!task->last) return;

@@ -6,14 +6,12 @@
 int64_t cot_fused_entries_for(const cot_moe *moe, cot_fused_entry *entries, int64_t token, int to)
 {
     const cot_moe_placement *placement = &moe->layer->placement;
-    const int64_t top_k = moe->layout.top_k, call_token = moe->first + token;
+    const int64_t top_k = moe->layout.top_k, first = (moe->first + token) * top_k;
     int64_t count = 0;
     for (int64_t k = 0; k < top_k; k++) {
-        const int64_t choice = call_token * top_k + k,
-                      replica = cot_moe_replica(placement, moe->experts[choice], moe->options.fabric->rank,
-                                                call_token);
+        const int32_t replica = moe->routing.chosen[first + k];
         if (placement->rank[replica] == to)
-            entries[count++] = (cot_fused_entry){.weight = moe->weights[choice],
+            entries[count++] = (cot_fused_entry){.weight = moe->routing.weights[first + k],
                                                  .slot = (uint16_t)placement->slot[replica],
                                                  .place = (uint16_t)k};
     }

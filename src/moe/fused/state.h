@@ -17,7 +17,7 @@
 #define COT_MOE_FUSED_STATE_H
 #include "base/arena.h"
 #include "moe/fused/layout.h"
-#include "moe/moe.h"
+#include "moe/route.h"
 
 #include <stdatomic.h>
 
@@ -67,7 +67,6 @@ typedef struct cot_fused_lane {
     int64_t columns[2], parts[2], next[2], done[2]; // of UP and DOWN
     uint8_t *act;                                   // [bM][max I]
     uint8_t *out;                                   // exact: [bM] reply rows
-    bool replying;
 } cot_fused_lane;
 
 /* What is known of one rank's tokens at this rank. */
@@ -98,21 +97,20 @@ struct cot_moe {
     // The call in hand.
     const cot_moe_layer *layer;
     const uint8_t *slots;
-    const float *x; // of the pass
+    const float *x; // [T of the call][H]
     float *y;
-    uint16_t *experts; // [calls' T][K]
-    float *weights;
+    cot_moe_routing routing;            // of all its tokens
     int64_t call_tokens, first, tokens; // of the call; of the pass: from `first`, so many
 
     atomic_flag lock;
     // The pass in hand.
     uint64_t epoch;
     int running;
-    bool wire;                                          // a task puts
-    int64_t gate_begin, gate_end, gate_next, gate_done; // tokens of the call to gate or copy in this pass
-    int64_t send_next;                                  // tokens of the pass sent so far
-    bool sent;                                          // all packets are out
-    bool bad, gave_up;                                  // own routing; this pass is void
+    bool wire;                              // a task puts
+    int64_t gate_end, gate_next, gate_done; // tokens of the call to gate or copy in this pass
+    int64_t send_next;                      // tokens of the pass sent so far
+    bool sent;                              // all packets are out
+    bool bad, gave_up;                      // own routing; this pass is void
     int64_t bad_token;
     cot_error bad_error;
     _Atomic uint64_t progress; // grows with all that happens
