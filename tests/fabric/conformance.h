@@ -144,7 +144,7 @@ static inline bool silent_body(cot_fabric *fabric, const group_job *job)
         CHECK(status == COT_TIMED_OUT && error.status == status && waited_ns >= job->timeout_ns,
               "status %d: '%s'", (int)status, error.message);
         if (job->calls == HOLDS_ON) error.message[5] = '2';
-        CHECK(!strcmp(error.message, "rank 2 did not answer in 'attention' within 0.3 s"), "'%s'",
+        CHECK(!strcmp(error.message, "rank 2 did not answer in 'attention' within 1.0 s"), "'%s'",
               error.message);
     }
     if (fabric->rank != 2 || job->calls == LETS_GO) fabric->ops->leave(fabric);
@@ -158,7 +158,7 @@ static inline void check_time_out(run_group *run)
     for (int i = 0; i < 4; i++) {
         group_job job;
         small_job(&job, 4, running[i], silent_body);
-        job.timeout_ns = 300000000;
+        job.timeout_ns = 1000000000;
         job.calls = calls[i];
         cot_traffic totals[COT_PHASES];
         assert_true(run(&job, totals));
@@ -270,25 +270,36 @@ static inline void check_gate(run_group *run)
     munmap(turns, sizeof *turns);
 }
 
-/* A rank that waits long burns next to nothing, and its wait is on record. */
+static inline int64_t thread_used_us(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000 + usage.ru_utime.tv_usec +
+           usage.ru_stime.tv_usec;
+}
+
+/* A rank that waits long burns next to nothing, and its wait is on record. A busy machine may start a wait late:
+ * it holds for the best of some waits. */
 static inline bool idle_body(cot_fabric *fabric, const group_job *job)
 {
     cot_collectives *collectives;
     CHECK(open_small(&collectives, fabric), "memory");
     fabric->ops->enter(fabric);
-    if (fabric->rank == 0) sleep_us(400000);
-    struct rusage before, after;
-    getrusage(RUSAGE_THREAD, &before);
-    CHECK(!cot_barrier(collectives, COT_PHASE_METADATA, NULL), "barrier");
-    getrusage(RUSAGE_THREAD, &after);
+    int64_t least_used_us = INT64_MAX, most_waited_ns = 0;
+    for (int round = 0; round < 4; round++) {
+        CHECK(!cot_barrier(collectives, COT_PHASE_CONTROL, NULL), "barrier");
+        if (fabric->rank == 0) sleep_us(100000);
+        const int64_t waited_before_ns = fabric->waited_ns[COT_PHASE_METADATA];
+        const int64_t used_before_us = thread_used_us();
+        CHECK(!cot_barrier(collectives, COT_PHASE_METADATA, NULL), "barrier");
+        const int64_t used_us = thread_used_us() - used_before_us;
+        const int64_t waited_ns = fabric->waited_ns[COT_PHASE_METADATA] - waited_before_ns;
+        if (used_us < least_used_us) least_used_us = used_us;
+        if (waited_ns > most_waited_ns) most_waited_ns = waited_ns;
+    }
     fabric->ops->leave(fabric);
-    const int64_t used_us =
-        (after.ru_utime.tv_sec - before.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_stime.tv_sec) *
-            1000000 +
-        after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec - before.ru_stime.tv_usec;
-    const int64_t waited_ns = fabric->waited_ns[COT_PHASE_METADATA];
-    CHECK(used_us < 100000, "%lld us of a core", (long long)used_us);
-    CHECK(fabric->rank == 0 || waited_ns > 200000000, "%lld ns on record", (long long)waited_ns);
+    CHECK(least_used_us < 25000, "%lld us of a core", (long long)least_used_us);
+    CHECK(fabric->rank == 0 || most_waited_ns > 50000000, "%lld ns on record", (long long)most_waited_ns);
     CHECK(fabric->waited_ns[COT_PHASE_DISPATCH] == 0, "another phase waited");
     cot_collectives_close(collectives);
     return true;
@@ -319,8 +330,7 @@ static inline bool poll_body(cot_fabric *fabric, const group_job *job)
     since_ns = fabric->ops->now_ns(fabric);
     while (status == COT_OK && cot_load_signal(fabric, signal) < 8)
         status = fabric->ops->idle(fabric, since_ns, since_ns, 1, COT_PHASE_COMBINE, &error);
-    CHECK(status == COT_TIMED_OUT &&
-              !strcmp(error.message, "rank 1 did not answer in 'combine' within 0.3 s"),
+    CHECK(status == COT_TIMED_OUT && !strcmp(error.message, "rank 1 did not answer in 'combine' within 1.0 s"),
           "'%s'", error.message);
     fabric->ops->leave(fabric);
     return true;
@@ -364,7 +374,7 @@ static inline void check_polling(run_group *run)
         group_job job;
         cot_traffic totals[COT_PHASES];
         small_job(&job, 3, running, poll_body);
-        job.timeout_ns = 300000000;
+        job.timeout_ns = 1000000000;
         assert_true(run(&job, totals));
     }
 }

@@ -4,6 +4,7 @@
 #include "base/rng.h"
 #include "fabric/threads/threads.h"
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,8 +87,16 @@ static inline void add_up(cot_fabric_group *group, int ranks, cot_traffic totals
             }
 }
 
+/* Waits until every rank is there: who starts late on a busy machine must not look like a silent peer. */
+static inline void line_up(atomic_int *arrived, int ranks)
+{
+    atomic_fetch_add(arrived, 1);
+    while (atomic_load(arrived) < ranks) sleep_us(100);
+}
+
 struct rank_thread {
     pthread_t thread;
+    atomic_int *arrived;
     cot_fabric *fabric;
     const group_job *job;
     bool ok;
@@ -96,6 +105,7 @@ struct rank_thread {
 static inline void *rank_main(void *argument)
 {
     struct rank_thread *self = argument;
+    line_up(self->arrived, self->job->ranks);
     self->ok = self->job->body(self->fabric, self->job);
     return NULL;
 }
@@ -105,9 +115,11 @@ static inline bool run_threads(const group_job *job, cot_traffic totals[COT_PHAS
     cot_fabric_group *group = open_group(job, false);
     if (!group) return false;
     struct rank_thread ranks[COT_MAX_RANKS];
+    atomic_int arrived = 0;
     bool ok = true;
     for (int r = 0; r < job->ranks; r++) {
-        ranks[r] = (struct rank_thread){.fabric = cot_fabric_group_rank(group, r), .job = job};
+        ranks[r] =
+            (struct rank_thread){.arrived = &arrived, .fabric = cot_fabric_group_rank(group, r), .job = job};
         if (pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r])) abort();
     }
     for (int r = 0; r < job->ranks; r++) {
@@ -123,18 +135,25 @@ static inline bool run_forked(const group_job *job, cot_traffic totals[COT_PHASE
 {
     cot_fabric_group *group = open_group(job, true);
     if (!group) return false;
+    atomic_int *arrived =
+        mmap(NULL, sizeof *arrived, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (arrived == MAP_FAILED) abort();
     pid_t children[COT_MAX_RANKS];
     bool ok = true;
     fflush(NULL);
     for (int r = 0; r < job->ranks; r++) {
         if ((children[r] = fork()) < 0) abort();
-        if (!children[r]) _exit(job->body(cot_fabric_group_rank(group, r), job) ? 0 : 1);
+        if (!children[r]) {
+            line_up(arrived, job->ranks);
+            _exit(job->body(cot_fabric_group_rank(group, r), job) ? 0 : 1);
+        }
     }
     for (int r = 0; r < job->ranks; r++) {
         int status = 0;
         if (waitpid(children[r], &status, 0) != children[r]) abort();
         ok &= WIFEXITED(status) && WEXITSTATUS(status) == 0;
     }
+    munmap(arrived, sizeof *arrived);
     add_up(group, job->ranks, totals);
     cot_fabric_group_close(group);
     return ok;

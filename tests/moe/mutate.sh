@@ -48,5 +48,5 @@ mutant schedule.c 's/if (target\[i\].home != moe->options.fabric->rank) moe->sou
 # tiles are closed before the last packets
 mutant subscribe.c 's/if (moe->finals == ranks \&\& !moe->closed)/if (moe->finals >= ranks - 1 \&\& !moe->closed)/'
 # a tile that waits although all is in
-mutant schedule.c 's/if (up < 0 \&\& free_lane >= 0 \&\& !moe->gave_up)/if (up < 0 \&\& free_lane >= 0 \&\& !moe->running)/'
+mutant schedule.c 's/if (begin \&\& free_lane >= 0 \&\& !moe->gave_up)/if (begin \&\& free_lane >= 0 \&\& !moe->running)/'
 exit $missed
