@@ -330,7 +330,8 @@ static inline bool poll_body(cot_fabric *fabric, const group_job *job)
     since_ns = fabric->ops->now_ns(fabric);
     while (status == COT_OK && cot_load_signal(fabric, signal) < 8)
         status = fabric->ops->idle(fabric, since_ns, since_ns, 1, COT_PHASE_COMBINE, &error);
-    CHECK(status == COT_TIMED_OUT && !strcmp(error.message, "rank 1 did not answer in 'combine' within 1.0 s"),
+    CHECK(status == COT_TIMED_OUT &&
+              !strcmp(error.message, "rank 1 did not answer in 'combine' within 1.0 s"),
           "'%s'", error.message);
     fabric->ops->leave(fabric);
     return true;
