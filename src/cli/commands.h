@@ -11,6 +11,7 @@
     X(profile) \
     X(trace_info) \
     X(trace_convert) \
+    X(predict) \
     X(place_convert) \
     X(place) \
     X(topology_show) \
