@@ -5,6 +5,8 @@
 #include "coterie/bench_moe.h"
 #include "coterie/engine.h"
 #include "coterie/eval.h"
+#include "coterie/group.h"
+#include "coterie/group_layers.h"
 #include "coterie/load.h"
 #include "coterie/model.h"
 #include "coterie/place.h"
