@@ -7,6 +7,7 @@
 #include "coterie/eval.h"
 #include "coterie/group.h"
 #include "coterie/group_layers.h"
+#include "coterie/group_nodes.h"
 #include "coterie/load.h"
 #include "coterie/model.h"
 #include "coterie/place.h"
