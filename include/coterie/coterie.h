@@ -5,6 +5,7 @@
 #include "coterie/bench_moe.h"
 #include "coterie/engine.h"
 #include "coterie/eval.h"
+#include "coterie/group.h"
 #include "coterie/load.h"
 #include "coterie/model.h"
 #include "coterie/place.h"
