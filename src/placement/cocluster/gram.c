@@ -2,7 +2,6 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "placement/rounds.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -28,25 +27,6 @@ void cot_gram_of_tokens(double *gram, const cot_cocluster *p, int power)
             for (int64_t k = a->offsets[i]; k < a->offsets[i + 1]; k++)
                 gram[a->expert[j] * E + a->expert[k]] += by * a->count[j] * a->count[k];
     }
-}
-
-cot_status cot_gram_assign(int32_t *expert_rank, const cot_cocluster *p, const double *worth,
-                           cot_error *error)
-{
-    size_t E = (size_t)p->E, D = (size_t)p->D;
-    int32_t *match = malloc(2 * E * sizeof *match), *rank_of = match + E;
-    double *cost = malloc(E * E * sizeof *cost);
-    cot_status status =
-        match && cost ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a matching of %zu", E);
-    for (int32_t d = 0, place = 0; status == COT_OK && d < p->D; d++)
-        for (int32_t n = 0; n < p->size[d]; n++) rank_of[place++] = d;
-    for (size_t e = 0; status == COT_OK && e < E; e++)
-        for (size_t f = 0; f < E; f++) cost[e * E + f] = -worth[e * D + (size_t)rank_of[f]];
-    if (status == COT_OK) status = cot_match(match, cost, p->E, error);
-    for (size_t e = 0; status == COT_OK && e < E; e++) expert_rank[e] = rank_of[match[e]];
-    free(match);
-    free(cost);
-    return status;
 }
 
 static double distance(const double *gram, size_t E, size_t e, size_t f)
@@ -111,12 +91,12 @@ cot_status cot_gram_kmeans(int32_t *expert_rank, const cot_cocluster *p, const d
         seed_centres(centre, least, p, gram, seed, stream);
         for (size_t e = 0; e < E; e++)
             for (size_t d = 0; d < D; d++) worth[e * D + d] = -distance(gram, E, e, (size_t)centre[d]);
-        status = cot_gram_assign(expert_rank, p, worth, error);
+        status = cot_cocluster_assign(expert_rank, p, worth, error);
     }
     for (bool moved = true; status == COT_OK && moved;) {
         measure(worth, p, gram, expert_rank);
         double before = sum_worth(p, worth, expert_rank);
-        status = cot_gram_assign(next, p, worth, error);
+        status = cot_cocluster_assign(next, p, worth, error);
         moved = status == COT_OK && sum_worth(p, worth, next) > before + 1e-9 * fabs(before);
         if (moved) memcpy(expert_rank, next, E * sizeof *next);
     }

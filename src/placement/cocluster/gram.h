@@ -18,8 +18,4 @@ void cot_gram_of_tokens(double *gram, const cot_cocluster *problem, int power);
 cot_status cot_gram_kmeans(int32_t *expert_rank, const cot_cocluster *problem, const double *gram,
                            uint64_t seed, uint64_t stream, cot_error *error);
 
-/* Experts to ranks, sizes obeyed, the sum of `worth` [E][D] as large as it gets. Errors: OUT_OF_MEMORY. */
-cot_status cot_gram_assign(int32_t *expert_rank, const cot_cocluster *problem, const double *worth,
-                           cot_error *error);
-
 #endif

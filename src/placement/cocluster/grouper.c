@@ -16,11 +16,17 @@ struct cot_grouper {
 
 static const cot_cocluster_method *const methods[] = {
     &cot_cocluster_own,
+    &cot_cocluster_metis,
+    &cot_cocluster_kmeans,
+    &cot_cocluster_spectral,
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 
 const cot_group_method cot_group_methods[] = {
     {"coterie", "several starts, priced tokens, swaps of experts, again from its best"},
+    {"metis", "METIS on tokens and experts, and on experts alone, by turns; sizes repaired"},
+    {"kmeans", "balanced k-means of experts by their tokens, then the tokens"},
+    {"spectral", "spectral co-clustering: k-means on singular vectors, sizes repaired"},
     {NULL, NULL},
 };
 
@@ -238,6 +244,11 @@ bool cot_grouper_is_done(const cot_grouper *grouper)
 void cot_grouper_best(cot_grouping *grouping, const cot_grouper *grouper)
 {
     *grouping = grouper->problem.best;
+}
+
+cot_cocluster *cot_grouper_problem(cot_grouper *grouper)
+{
+    return &grouper->problem;
 }
 
 void cot_grouper_close(cot_grouper *grouper)

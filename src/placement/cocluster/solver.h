@@ -65,8 +65,11 @@ double cot_cocluster_token_repair(int32_t *token_rank, const cot_cocluster *prob
 
 /* What each expert is worth on each rank for given tokens: worth[e][d] = activations of e by the tokens of d. */
 void cot_cocluster_worth(double *worth, const cot_cocluster *problem, const int32_t *token_rank);
-/* Experts to ranks, sizes obeyed, for given tokens: the transportation problem of worth[e][d]. Ignores
+/* Experts to ranks, sizes obeyed, so that the sum of worth[e][d] is largest: a transportation problem. Ignores
  * expert_limit. Errors: OUT_OF_MEMORY. */
+cot_status cot_cocluster_assign(int32_t *expert_rank, const cot_cocluster *problem, const double *worth,
+                                cot_error *error);
+/* The same for given tokens. */
 cot_status cot_cocluster_expert_step(int32_t *expert_rank, const cot_cocluster *problem,
                                      const int32_t *token_rank, cot_error *error);
 
@@ -95,6 +98,9 @@ double cot_cocluster_peak_bound(const cot_cocluster *problem);
 double cot_cocluster_bound(const cot_cocluster *problem);
 /* Tells of a bound that a method found. */
 void cot_cocluster_bound_is(cot_cocluster *problem, double bound);
+
+/* The problem that a grouper solves, for what builds on its steps. */
+cot_cocluster *cot_grouper_problem(cot_grouper *grouper);
 
 extern const cot_cocluster_method cot_cocluster_own;      // coterie
 extern const cot_cocluster_method cot_cocluster_ce_joint; // cross-entropy, token and expert labels sampled

@@ -183,7 +183,7 @@ static cot_status iterate(cot_cocluster *p, int64_t iteration, cot_error *error)
 }
 
 const cot_cocluster_method cot_cocluster_spectral = {
-    {"spectral", "spectral co-clustering (Dhillon): k-means on singular vectors, sizes repaired"},
+    {"spectral", "spectral co-clustering: k-means on singular vectors, sizes repaired"},
     begin,
     iterate,
     end};
