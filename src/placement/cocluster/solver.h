@@ -25,14 +25,28 @@ struct cot_cocluster {
     uint64_t *token_load;  // [N] sums of rows
     uint64_t *expert_load; // [E] sums of columns
     uint64_t total;        // of all
-    double token_limit;    // most load of a rank's tokens: max((1 + f) total / D, the heaviest token's)
-    double expert_limit;   // most load of a rank's experts; infinity: no limit
+    double
+        token_limit; // most load of a rank's tokens, whole: what the balance asks, or, where that is less than
+                     // the heaviest token or than greedy packing can do, that
+    double
+        expert_limit; // most load of a rank's experts: what is asked, or the smallest peak found; infinity: none
+    int32_t *packed; // [E] groups that meet expert_limit; NULL: no limit
+    float *
+        token_weight; // [N] loads that prices are put on, each off by a little, so that ties break one by one
+    int32_t *heavy_first; // [N] tokens by falling load
     const cot_cocluster_method *method;
     void *state; // the method's
     bool done;   // the method has nothing left to try
     /* The best so far. */
     int32_t *expert_rank, *token_rank;
     cot_grouping best; // its pointers are the two above
+    double offered;    // local + bonus of the latest offer
+    /* What an offer is completed in. */
+    float *gain;    // [N][D]
+    void *scratch;  // [N * 8 bytes]
+    double *worth;  // [E][D]
+    double *price;  // [D]
+    int32_t *trial; // [E], then [N]
 };
 
 /* The gain matrix of tokens for given groups of experts: gain[i][d] = activations of token i on rank d, plus bonus.
@@ -45,16 +59,24 @@ void cot_cocluster_gains(float *gain, const cot_cocluster *problem, const int32_
  */
 double cot_cocluster_token_step(int32_t *token_rank, double *price, double *bound,
                                 const cot_cocluster *problem, const float *gain, void *scratch);
+/* Moves tokens until every rank's load is within token_limit, those first that lose least. Returns the gain. */
+double cot_cocluster_token_repair(int32_t *token_rank, const cot_cocluster *problem, const float *gain,
+                                  void *scratch);
 
-/* Experts to ranks, sizes obeyed, for given tokens: the transportation problem of activations[e][d]. Ignores
+/* What each expert is worth on each rank for given tokens: worth[e][d] = activations of e by the tokens of d. */
+void cot_cocluster_worth(double *worth, const cot_cocluster *problem, const int32_t *token_rank);
+/* Experts to ranks, sizes obeyed, so that the sum of worth[e][d] is largest: a transportation problem. Ignores
  * expert_limit. Errors: OUT_OF_MEMORY. */
+cot_status cot_cocluster_assign(int32_t *expert_rank, const cot_cocluster *problem, const double *worth,
+                                cot_error *error);
+/* The same for given tokens. */
 cot_status cot_cocluster_expert_step(int32_t *expert_rank, const cot_cocluster *problem,
                                      const int32_t *token_rank, cot_error *error);
 
 /* Offers groups of experts whose sizes are right; `token_rank` NULL: the token step finds it, else it is repaired
- * where it breaks the balance. What breaks the expert limit is first mended by swaps as far as they go. Keeps the
- * result when it is better than the best: fewer broken limits first, then smaller peaks, then more local + bonus.
- * Errors: OUT_OF_MEMORY. */
+ * where it breaks the balance. What breaks the expert limit is first mended by swaps as far as they go, then replaced
+ * by `packed`. Keeps the result when it has more local + bonus than the best; `offered` tells what it had. Errors: none
+ * so far. */
 cot_status cot_cocluster_offer(cot_cocluster *problem, const int32_t *expert_rank, const int32_t *token_rank,
                                cot_error *error);
 
@@ -62,6 +84,23 @@ cot_status cot_cocluster_offer(cot_cocluster *problem, const int32_t *expert_ran
  * rank. */
 void cot_cocluster_repair_sizes(int32_t *expert_rank, const cot_cocluster *problem,
                                 const double *affinity_of);
+
+/* Expert load. Whether ranks' loads are all within expert_limit. */
+bool cot_cocluster_is_within(const cot_cocluster *problem, const int32_t *expert_rank);
+/* Swaps experts, those first that lose least `worth` [E][D] for the excess they mend, until expert_limit holds. */
+void cot_cocluster_mend(int32_t *expert_rank, const cot_cocluster *problem, const double *worth);
+/* Groups with a peak of expert load as small as could be found; returns the peak. */
+double cot_cocluster_pack(int32_t *expert_rank, const cot_cocluster *problem);
+/* No groups have a smaller peak. */
+double cot_cocluster_peak_bound(const cot_cocluster *problem);
+
+/* What no groups exceed in local + bonus. */
+double cot_cocluster_bound(const cot_cocluster *problem);
+/* Tells of a bound that a method found. */
+void cot_cocluster_bound_is(cot_cocluster *problem, double bound);
+
+/* The problem that a grouper solves, for what builds on its steps. */
+cot_cocluster *cot_grouper_problem(cot_grouper *grouper);
 
 extern const cot_cocluster_method cot_cocluster_own;      // coterie
 extern const cot_cocluster_method cot_cocluster_ce_joint; // cross-entropy, token and expert labels sampled

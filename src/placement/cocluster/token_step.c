@@ -1,0 +1,273 @@
+#include "placement/cocluster/solver.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A generalised assignment problem. Prices on load, a rate per unit, make each token choose by itself:
+ *
+ *     q(price) = sum_i max_d (gain[i][d] - price[d] load[i]) + limit sum_d price[d]
+ *
+ * is convex and never below what any assignment within the limit gains (Lagrange); the prices that make it least leave
+ * few tokens to move. Each price climbs while its rank is too full and falls while it is not, in steps that grow until
+ * the sign turns and shrink then (as in Rprop), so that all ranks search at the same time. */
+enum { SWEEPS = 28, BOUND_SWEEPS = 60, MAX_RANKS = COT_TRACE_MAX_RANKS };
+
+typedef struct prices {
+    double *price;
+    double step[MAX_RANKS];
+    int8_t sign[MAX_RANKS];
+    uint64_t load[MAX_RANKS];
+} prices;
+
+/* Every token to its best rank; returns the sum of gains less prices. Inlined for each number of ranks. */
+static inline __attribute__((always_inline)) double
+choose(int32_t *rank, uint64_t *load, const float *restrict price, const float *restrict gain,
+       const float *restrict weight, const uint64_t *token_load, int64_t N, int32_t D)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < N; i++, gain += D) {
+        float best = gain[0] - price[0] * weight[i];
+        int32_t at = 0;
+        for (int32_t d = 1; d < D; d++) {
+            const float here = gain[d] - price[d] * weight[i];
+            at = here > best ? d : at;
+            best = here > best ? here : best;
+        }
+        rank[i] = at;
+        load[at] += token_load[i];
+        sum += (double)best;
+    }
+    return sum;
+}
+
+static double sweep(int32_t *rank, prices *s, const cot_cocluster *p, const float *gain)
+{
+    float price[MAX_RANKS];
+    double all = 0;
+    for (int32_t d = 0; d < p->D; d++) {
+        price[d] = (float)s->price[d];
+        all += (double)price[d];
+        s->load[d] = 0;
+    }
+    const float *weight = p->token_weight;
+    switch (p->D) {
+    case 2:
+        return all * p->token_limit + choose(rank, s->load, price, gain, weight, p->token_load, p->N, 2);
+    case 4:
+        return all * p->token_limit + choose(rank, s->load, price, gain, weight, p->token_load, p->N, 4);
+    case 8:
+        return all * p->token_limit + choose(rank, s->load, price, gain, weight, p->token_load, p->N, 8);
+    case 16:
+        return all * p->token_limit + choose(rank, s->load, price, gain, weight, p->token_load, p->N, 16);
+    default:
+        return all * p->token_limit + choose(rank, s->load, price, gain, weight, p->token_load, p->N, p->D);
+    }
+}
+
+/* The same for the bound: true loads, double precision. */
+static double sweep_exactly(prices *s, const cot_cocluster *p, const float *gain)
+{
+    double q = 0;
+    for (int32_t d = 0; d < p->D; d++) {
+        q += s->price[d] * p->token_limit;
+        s->load[d] = 0;
+    }
+    for (int64_t i = 0; i < p->N; i++, gain += p->D) {
+        double best = -INFINITY;
+        int32_t at = 0;
+        for (int32_t d = 0; d < p->D; d++) {
+            const double here = (double)gain[d] - s->price[d] * (double)p->token_load[i];
+            if (here > best) {
+                best = here;
+                at = d;
+            }
+        }
+        s->load[at] += p->token_load[i];
+        q += best;
+    }
+    return q;
+}
+
+/* One step of all prices against the excess; false: every rank is as full as its price says, within `slack`. */
+static bool move_prices(prices *s, const cot_cocluster *p, double slack)
+{
+    bool moved = false;
+    for (int32_t d = 0; d < p->D; d++) {
+        const double excess = (double)s->load[d] - p->token_limit;
+        if ((s->price[d] <= 0 && excess <= 0) || fabs(excess) <= slack) {
+            s->sign[d] = 0;
+            continue;
+        }
+        const int8_t sign = excess > 0 ? 1 : -1;
+        if (s->sign[d] == sign) {
+            s->step[d] *= 1.5;
+        } else if (s->sign[d] == -sign) {
+            s->step[d] *= 0.4;
+        }
+        s->sign[d] = sign;
+        s->price[d] = fmax(0, s->price[d] + sign * s->step[d]);
+        moved = true;
+    }
+    return moved;
+}
+
+static void begin_prices(prices *s, double *price, int32_t D)
+{
+    *s = (prices){.price = price};
+    bool warm = false;
+    for (int32_t d = 0; d < D; d++) warm = warm || price[d] > 0;
+    for (int32_t d = 0; d < D; d++) s->step[d] = warm ? 0.004 : 0.05;
+}
+
+/* Leaves in `price` the best prices met. */
+static void find_prices(int32_t *rank, double *price, const cot_cocluster *p, const float *gain)
+{
+    prices s;
+    double best = INFINITY, kept[MAX_RANKS];
+    begin_prices(&s, price, p->D);
+    for (int i = 0; i < SWEEPS; i++) {
+        const double q = sweep(rank, &s, p, gain);
+        if (q < best) {
+            best = q;
+            memcpy(kept, price, (size_t)p->D * sizeof *kept);
+        }
+        if (!move_prices(&s, p, p->token_limit / 512)) return; // as good as met
+    }
+    memcpy(price, kept, (size_t)p->D * sizeof *kept);
+    sweep(rank, &s, p, gain);
+}
+
+static double find_bound(const double *begin, const cot_cocluster *p, const float *gain)
+{
+    prices s;
+    double price[MAX_RANKS], best = INFINITY;
+    memcpy(price, begin, (size_t)p->D * sizeof *price);
+    begin_prices(&s, price, p->D);
+    for (int i = 0; i < BOUND_SWEEPS; i++) {
+        best = fmin(best, sweep_exactly(&s, p, gain));
+        if (!move_prices(&s, p, 0)) break;
+    }
+    return best;
+}
+
+/* Tokens of a rank that is too full, by what a unit of load loses by going elsewhere. */
+typedef struct leaver {
+    float loss;
+    int32_t token;
+} leaver;
+
+static void sift(leaver *heap, int64_t n, int64_t i)
+{
+    const leaver moved = heap[i];
+    for (int64_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && heap[child + 1].loss < heap[child].loss) child++;
+        if (heap[child].loss >= moved.loss) break;
+        heap[i] = heap[child];
+    }
+    heap[i] = moved;
+}
+
+/* Where token `i` loses least among the ranks with room for it; -1: nowhere. */
+static int32_t way_out(float *loss, const cot_cocluster *p, const float *gain, const double *load, int64_t i,
+                       int32_t from)
+{
+    int32_t to = -1;
+    for (int32_t d = 0; d < p->D; d++)
+        if (d != from && load[d] + (double)p->token_load[i] <= p->token_limit &&
+            (to < 0 || gain[i * p->D + d] > gain[i * p->D + to]))
+            to = d;
+    if (to >= 0) *loss = (gain[i * p->D + from] - gain[i * p->D + to]) / (float)p->token_load[i];
+    return to;
+}
+
+/* False: nobody can leave any more and rank `d` is still too full. */
+static bool empty_rank(int32_t *token_rank, double *load, const cot_cocluster *p, const float *gain,
+                       int32_t d, leaver *heap)
+{
+    int64_t n = 0;
+    float loss;
+    for (int64_t i = 0; i < p->N; i++)
+        if (token_rank[i] == d && p->token_load[i] && way_out(&loss, p, gain, load, i, d) >= 0)
+            heap[n++] = (leaver){loss, (int32_t)i};
+    for (int64_t i = n / 2; i-- > 0;) sift(heap, n, i);
+    while (load[d] > p->token_limit && n) {
+        const int32_t token = heap[0].token, to = way_out(&loss, p, gain, load, token, d);
+        if (to >= 0 && loss > heap[0].loss) { // its place has been taken
+            heap[0].loss = loss;
+            sift(heap, n, 0);
+            continue;
+        }
+        if (to >= 0) {
+            token_rank[token] = to;
+            load[to] += (double)p->token_load[token];
+            load[d] -= (double)p->token_load[token];
+        }
+        heap[0] = heap[--n];
+        if (n) sift(heap, n, 0);
+    }
+    return load[d] <= p->token_limit;
+}
+
+/* Heaviest first to the best rank with room, or, `evenly`, to the emptiest, which token_limit always has room for. */
+static bool pack_tokens(int32_t *token_rank, double *load, const cot_cocluster *p, const float *gain,
+                        bool evenly)
+{
+    for (int32_t d = 0; d < p->D; d++) load[d] = 0;
+    for (int64_t k = 0; k < p->N; k++) {
+        const int64_t i = p->heavy_first[k];
+        int32_t to = -1;
+        for (int32_t d = 0; d < p->D; d++) {
+            if (evenly ? to < 0 || load[d] < load[to]
+                       : load[d] + (double)p->token_load[i] <= p->token_limit &&
+                             (to < 0 || gain[i * p->D + d] > gain[i * p->D + to]))
+                to = d;
+        }
+        if (to < 0) return false;
+        token_rank[i] = to;
+        load[to] += (double)p->token_load[i];
+    }
+    return true;
+}
+
+/* Tokens that gain where there is room go there. */
+static void settle(int32_t *token_rank, double *load, const cot_cocluster *p, const float *gain)
+{
+    bool moved = true;
+    for (int round = 0; moved && round < 3; round++) {
+        moved = false;
+        for (int64_t i = 0; i < p->N; i++) {
+            const float *g = gain + i * p->D;
+            const int32_t from = token_rank[i];
+            int32_t to = from;
+            for (int32_t d = 0; d < p->D; d++)
+                if (g[d] > g[to] && load[d] + (double)p->token_load[i] <= p->token_limit) to = d;
+            if (to == from) continue;
+            load[from] -= (double)p->token_load[i];
+            load[to] += (double)p->token_load[i];
+            token_rank[i] = to;
+            moved = true;
+        }
+    }
+}
+
+double cot_cocluster_token_repair(int32_t *token_rank, const cot_cocluster *p, const float *gain,
+                                  void *scratch)
+{
+    double load[MAX_RANKS] = {0}, sum = 0;
+    bool good = true;
+    for (int64_t i = 0; i < p->N; i++) load[token_rank[i]] += (double)p->token_load[i];
+    for (int32_t d = 0; good && d < p->D; d++)
+        if (load[d] > p->token_limit) good = empty_rank(token_rank, load, p, gain, d, scratch);
+    if (!good && !pack_tokens(token_rank, load, p, gain, false)) pack_tokens(token_rank, load, p, gain, true);
+    settle(token_rank, load, p, gain);
+    for (int64_t i = 0; i < p->N; i++) sum += (double)gain[i * p->D + token_rank[i]];
+    return sum;
+}
+
+double cot_cocluster_token_step(int32_t *token_rank, double *price, double *bound, const cot_cocluster *p,
+                                const float *gain, void *scratch)
+{
+    find_prices(token_rank, price, p, gain);
+    if (bound) *bound = find_bound(price, p, gain);
+    return cot_cocluster_token_repair(token_rank, p, gain, scratch);
+}
