@@ -93,6 +93,9 @@ cot_status cot_grouper_open(cot_grouper **grouper, const cot_affinity *affinity,
 /* Makes `iterations` more, fewer once the method has nothing left to try. Errors: OUT_OF_MEMORY (the best so far
  * stays). */
 cot_status cot_grouper_iterate(cot_grouper *grouper, int64_t iterations, cot_error *error);
+/* The same for `n` groupers, of the layers of a model, on `threads` threads. Errors: OUT_OF_MEMORY. */
+cot_status cot_groupers_iterate(cot_grouper **groupers, int32_t n, int64_t iterations, int32_t threads,
+                                cot_error *error);
 /* Whether the method has nothing left to try. */
 bool cot_grouper_is_done(const cot_grouper *grouper);
 /* The best so far, there from the first iteration on; its arrays are the grouper's and hold until the next call. */
