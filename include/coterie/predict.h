@@ -55,6 +55,7 @@ typedef struct cot_predictor_options {
     int32_t order;                          // device sequences: layers looked back at, 1 .. 5; 0: 2
     const uint8_t *chosen;                  // [S] sequences to learn from, 0: not; NULL: all. Of kind tokens
     const cot_predict_embedding *embedding; // NULL: unknown ids are unknown
+    bool counts_only;                       // leave out what is trained by steps (COT_PREDICT_CONTEXT)
     uint64_t seed;                          // of what is trained by steps
 } cot_predictor_options;
 

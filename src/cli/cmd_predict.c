@@ -32,7 +32,7 @@ typedef struct inputs {
 typedef struct table {
     cot_prediction_row rows[MOST_RANK_COUNTS * COT_PREDICT_METHODS];
     size_t n;
-} table;
+} prediction_table;
 
 /* "4,8": how many, 0 after saying what is wrong. */
 static int parse_ranks(int32_t *ranks, const char *text)
@@ -54,7 +54,7 @@ static int parse_ranks(int32_t *ranks, const char *text)
 }
 
 /* Every method that the predictor has tables for. `seconds`: what making the tables took. */
-static cot_status add_rows(table *table, const struct settings *s, const inputs *in,
+static cot_status add_rows(prediction_table *table, const struct settings *s, const inputs *in,
                            const cot_predictor *predictor, double seconds, cot_error *error)
 {
     cot_predictor_info info;
@@ -81,7 +81,7 @@ static cot_status add_rows(table *table, const struct settings *s, const inputs 
 }
 
 /* Fits every method on a share of the sequences, once for each number of ranks. */
-static int fit(table *table, const struct settings *s, inputs *in)
+static int fit(prediction_table *table, const struct settings *s, inputs *in)
 {
     cot_error error = {0};
     int32_t ranks[MOST_RANK_COUNTS];
@@ -132,7 +132,7 @@ static int leave_out_training(inputs *in, const cot_predictor_info *info, const 
     return COT_EXIT_OK;
 }
 
-static int use_tables(table *table, const struct settings *s, inputs *in)
+static int use_tables(prediction_table *table, const struct settings *s, inputs *in)
 {
     cot_error error = {0};
     cot_predictor *predictor;
@@ -179,7 +179,7 @@ static int open_inputs(inputs *in, const struct settings *s)
     return status;
 }
 
-static int print(const struct settings *s, const inputs *in, const table *table)
+static int print(const struct settings *s, const inputs *in, const prediction_table *table)
 {
     if (!s->json) {
         cot_prediction_rows_print(table->rows, table->n, in->trace.layers);
@@ -204,7 +204,7 @@ static int predict(const void *context)
         return COT_EXIT_USAGE;
     }
     inputs in = {0};
-    table table = {.n = 0};
+    prediction_table table = {.n = 0};
     int status = open_inputs(&in, s);
     if (status == COT_EXIT_OK) status = s->tables ? use_tables(&table, s, &in) : fit(&table, s, &in);
     if (status == COT_EXIT_OK) status = print(s, &in, &table);
