@@ -13,6 +13,7 @@
 #include "coterie/place.h"
 #include "coterie/placement.h"
 #include "coterie/predict_evaluate.h"
+#include "coterie/predict_study.h"
 #include "coterie/roof.h"
 #include "coterie/status.h"
 #include "coterie/text.h"

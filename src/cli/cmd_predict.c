@@ -2,6 +2,7 @@
 #include "cmd_predict.h"
 
 #include "commands.h"
+#include "paths.h"
 #include "progress.h"
 #include "coterie/model.h"
 
@@ -13,7 +14,7 @@
 enum { MOST_RANK_COUNTS = 8 };
 
 struct settings {
-    const char *evaluate, *tables, *placement, *ranks, *embeddings;
+    const char *evaluate, *tables, *placement, *ranks, *embeddings, *plot;
     double split, row_bytes;
     int64_t seed, order, resamples;
     bool json;
@@ -203,11 +204,13 @@ static int predict(const void *context)
         cot_complain("nothing to do: --evaluate TRACE");
         return COT_EXIT_USAGE;
     }
+    if (!cot_check_output(s->plot)) return COT_EXIT_FAILURE;
     inputs in = {0};
     prediction_table table = {.n = 0};
     int status = open_inputs(&in, s);
     if (status == COT_EXIT_OK) status = s->tables ? use_tables(&table, s, &in) : fit(&table, s, &in);
     if (status == COT_EXIT_OK) status = print(s, &in, &table);
+    if (status == COT_EXIT_OK && s->plot) status = cot_predict_plot(s->plot, &in.trace, (uint64_t)s->seed);
     cot_prediction_rows_free(table.rows, table.n);
     free(in.expert_rank);
     free(in.training);
@@ -244,6 +247,10 @@ static const cot_option options[] = {
      AT(resamples), .least = 0, .most = 100000},
     {"row-bytes", 0, COT_OPTION_REAL, "N", "0",
      "bytes of a token's row: JSON tells bytes a token beside rows", AT(row_bytes), .min = 0, .max = 1e12},
+    {"plot", 0, COT_OPTION_TEXT, "OUT.html", NULL,
+     "write a page with the paper's appendix A for this trace: kurtosis, affinities, what a quarter "
+     "foretells",
+     AT(plot)},
     {"json", 0, COT_OPTION_FLAG, NULL, NULL, "write an array, an object a method and number of ranks",
      AT(json)},
     {0}};

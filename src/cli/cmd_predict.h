@@ -36,6 +36,9 @@ void cot_prediction_rows_print(const cot_prediction_row *rows, size_t n, const i
 /* One object a row. `row_bytes` 0: rows alone. */
 json_t *cot_prediction_row_json(const cot_prediction_row *row, const int32_t *layers, double row_bytes);
 
+/* Writes the page of `--plot`; returns a COT_EXIT_ value after saying what is wrong. */
+int cot_predict_plot(const char *path, const cot_trace *trace, uint64_t seed);
+
 double cot_seconds_now(void);
 
 #endif
