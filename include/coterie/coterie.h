@@ -9,6 +9,7 @@
 #include "coterie/model.h"
 #include "coterie/place.h"
 #include "coterie/placement.h"
+#include "coterie/predict.h"
 #include "coterie/roof.h"
 #include "coterie/status.h"
 #include "coterie/text.h"
