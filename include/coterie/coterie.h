@@ -12,6 +12,7 @@
 #include "coterie/model.h"
 #include "coterie/place.h"
 #include "coterie/placement.h"
+#include "coterie/predict.h"
 #include "coterie/predict_evaluate.h"
 #include "coterie/predict_study.h"
 #include "coterie/roof.h"

@@ -57,6 +57,7 @@ typedef struct cot_predictor_options {
     const cot_predict_embedding *embedding; // NULL: unknown ids are unknown
     bool counts_only;                       // leave out what is trained by steps (COT_PREDICT_CONTEXT)
     uint64_t seed;                          // of what is trained by steps
+    int32_t threads; // that train, whatever their number with the same result; 0: one a core
 } cot_predictor_options;
 
 /* Tables, read-only once made: any number of threads may look up. */
@@ -82,10 +83,14 @@ typedef struct cot_predictor_info {
     const int32_t *layers;      // [L] the model's numbers
     const int32_t *expert_rank; // [L][E]
     uint64_t trace_hash;        // of the trace it learnt from, see cot_trace_hash
+    uint64_t seed;              // as it was given
     const uint8_t *chosen;      // [n_sequences] that were learnt from; NULL: all, or a trace of kind counts
     int64_t n_sequences;        // of that trace; 0 of kind counts
     const int32_t *token_ids;   // [n_tokens] ascending: ids that have a row
+    const uint16_t *token_frequency; // [n_tokens] tokens learnt from, at most 65535
     int64_t n_tokens;
+    const char *token_strings;           // bytes, not NUL-terminated; NULL where the trace had none
+    const int64_t *token_string_offsets; // [n_tokens + 1] string i is the bytes from offset i to offset i + 1
     bool has[COT_PREDICT_METHODS];
     uint64_t table_bytes[COT_PREDICT_METHODS]; // what each method reads, its own tables alone
 } cot_predictor_info;
@@ -97,6 +102,11 @@ uint64_t cot_trace_hash(const cot_trace *trace);
 /* Rows of the token tables for ids [n]: below info.n_tokens, or -1 for an id that is unknown (and has no neighbour by
  * embedding). Once a token, not once a layer. */
 void cot_predict_rows(int32_t *rows, const cot_predictor *predictor, const int32_t *ids, int64_t n);
+
+/* The rank that holds most of each token's experts [n][K] in a layer (ties: the lowest; -1 where no expert is known):
+ * what ranks_before below wants for the layers to come. Thread-safe. */
+void cot_predict_home(int16_t *rank, const cot_predictor *predictor, int32_t layer, const uint16_t *experts,
+                      int64_t n);
 
 /* One layer's tokens. What a method does not read may be NULL; -1 (65535 of experts) is unknown. */
 typedef struct cot_predict_batch {
