@@ -94,6 +94,15 @@ static void print_row(const cot_prediction_row *row)
     putchar('\n');
 }
 
+/* On routing that tokens do not foretell, the tables must not seem to help. */
+static void print_gain(const cot_prediction_row *row)
+{
+    if (row->has_test && row->test.low[COT_FIGURE_LAR] <= 1.0 / row->ranks)
+        printf("%s@%" PRId32 ": nothing is gained: the interval of its LAR reaches down to 1/%" PRId32
+               ", what blind sending has\n",
+               row->name, row->ranks, row->ranks);
+}
+
 /* A block of one figure on test: a line a layer, a column a row of the table. */
 static void print_layers(const cot_prediction_row *rows, size_t n, const int32_t *layers, cot_figure figure,
                          const char *title)
@@ -119,16 +128,17 @@ void cot_prediction_rows_print(const cot_prediction_row *rows, size_t n, const i
         " train   test   peak   peak seconds\n");
     for (size_t i = 0; i < n; i++) print_row(&rows[i]);
     if (!n || !rows[0].has_test) return;
-    printf("\nunknown tokens: %.1f %% of test, spread in inverse proportion to load; LAR of known and "
-           "unknown:\n",
-           100 * rows[0].test.all[COT_FIGURE_UNKNOWN]);
+    puts("\ntokens that a method has no rank for are spread in inverse proportion to load; LAR of the others "
+         "and of these, "
+         "and their share, test:");
     for (size_t i = 0; i < n; i++) {
         printf("%-16s %5" PRId32, rows[i].name, rows[i].ranks);
         cell(8, 4, rows[i].has_test, rows[i].test.all[COT_FIGURE_LAR_KNOWN]);
         cell(8, 4, rows[i].has_test, rows[i].test.all[COT_FIGURE_LAR_UNKNOWN]);
-        cell(8, 3, rows[i].has_test, 100 * rows[i].test.all[COT_FIGURE_UNKNOWN]);
-        puts(" % unknown");
+        cell(8, 1, rows[i].has_test, 100 * rows[i].test.all[COT_FIGURE_UNKNOWN]);
+        puts(" %");
     }
+    for (size_t i = 0; i < n; i++) print_gain(&rows[i]);
     print_layers(rows, n, layers, COT_FIGURE_LAR, "LAR");
     print_layers(rows, n, layers, COT_FIGURE_RECALL, "recall@k");
 }

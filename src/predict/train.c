@@ -150,7 +150,7 @@ static cot_status train(cot_training *t, cot_error *error)
     if (status == COT_OK && t->trace->kind == COT_TRACE_TOKENS) {
         p->has_sequences = true;
         status = cot_train_sequences(t, error);
-        p->has_context = p->n_experts <= COT_CONTEXT_MAX_EXPERTS;
+        p->has_context = !t->options->counts_only && p->n_experts <= COT_CONTEXT_MAX_EXPERTS;
         if (status == COT_OK && p->has_context) status = cot_train_context(t, error);
     }
     if (status == COT_OK && t->options->embedding && p->has_tokens) status = cot_train_neighbours(t, error);

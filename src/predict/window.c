@@ -10,7 +10,7 @@ enum { UNKNOWN = UINT16_MAX };
 cot_status cot_window_open(cot_window *w, const cot_predictor *predictor, const cot_trace *trace,
                            const uint8_t *chosen, cot_error *error)
 {
-    *w = (cot_window){.trace = trace};
+    *w = (cot_window){.trace = trace, .predictor = predictor};
     cot_predictor_describe(&w->info, predictor);
     for (int64_t s = 0; s < trace->n_sequences; s++)
         if (!chosen || chosen[s]) w->n_tokens += trace->sequence_offsets[s + 1] - trace->sequence_offsets[s];
@@ -65,18 +65,6 @@ static void experts_at(uint16_t *experts, const cot_trace *trace, int32_t l, int
         experts[k] = l < 0 || t < 0 ? UNKNOWN : (uint16_t)cot_trace_expert(trace, l, t, k);
 }
 
-/* The rank of most of token t's experts at layer l, the lowest of equal ones. */
-static int16_t rank_of_most(const cot_window *w, int32_t l, int64_t t)
-{
-    const int32_t *expert_rank = w->info.expert_rank + (int64_t)l * w->info.n_experts;
-    int32_t on[COT_TRACE_MAX_RANKS] = {0};
-    int16_t best = 0;
-    for (int32_t k = 0; k < w->info.top_k; k++) on[expert_rank[cot_trace_expert(w->trace, l, t, k)]]++;
-    for (int16_t d = 1; d < w->info.n_ranks; d++)
-        if (on[d] > on[best]) best = d;
-    return best;
-}
-
 void cot_window_batch_fill(cot_window_batch *b, const cot_window *w, int32_t l, int64_t first, int64_t n)
 {
     const int64_t k = w->info.top_k;
@@ -87,6 +75,12 @@ void cot_window_batch_fill(cot_window_batch *b, const cot_window *w, int32_t l, 
                                    .own_before = b->own_before,
                                    .earlier = b->earlier,
                                    .ranks_before = b->ranks_before};
+    for (int32_t back = 1; back <= w->info.order; back++) {
+        int16_t *ranks = b->ranks_before + (back - 1) * n;
+        for (int64_t i = 0; i < n; i++)
+            experts_at(b->experts + i * k, w->trace, l - back, w->position[first + i]);
+        cot_predict_home(ranks, w->predictor, l < back ? 0 : l - back, b->experts, n); // unknown experts: -1
+    }
     for (int64_t i = 0; i < n; i++) {
         const int64_t t = first + i;
         experts_at(b->experts + i * k, w->trace, l, w->position[t]);
@@ -95,10 +89,6 @@ void cot_window_batch_fill(cot_window_batch *b, const cot_window *w, int32_t l, 
             const int64_t at = ((back - 1) * n + i) * k;
             experts_at(b->own_before + at, w->trace, l - back, w->position[t]);
             experts_at(b->earlier + at, w->trace, l, t - back >= w->begin[t] ? w->position[t - back] : -1);
-        }
-        for (int32_t back = 1; back <= w->info.order; back++) {
-            int16_t *rank = &b->ranks_before[(back - 1) * n + i];
-            *rank = l < back ? -1 : rank_of_most(w, l - back, w->position[t]);
         }
     }
 }

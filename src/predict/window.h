@@ -7,6 +7,7 @@
 /* All chosen tokens. Read-only once made. */
 typedef struct cot_window {
     const cot_trace *trace;
+    const cot_predictor *predictor;
     cot_predictor_info info;
     int64_t n_tokens;  // T
     int64_t *position; // [T] in the trace
