@@ -96,7 +96,8 @@ typedef struct cot_predictor_info {
 } cot_predictor_info;
 void cot_predictor_describe(cot_predictor_info *info, const cot_predictor *predictor);
 
-/* A number of a trace's content: ids, experts or counts, sequences. Not cryptographic. */
+/* A number of a trace's content: experts and sequences, or ids and counts. What ids a tokenizer gives to the tokens of
+ * sequences does not change it. Not cryptographic. */
 uint64_t cot_trace_hash(const cot_trace *trace);
 
 /* Rows of the token tables for ids [n]: below info.n_tokens, or -1 for an id that is unknown (and has no neighbour by

@@ -86,7 +86,7 @@ static int open_inputs(cot_group_inputs *in, const cot_group_settings *s)
     cot_error error = {0};
     int status = open_topology(in, s);
     if (status == COT_EXIT_OK) status = node_distances(in, s);
-    if (status == COT_EXIT_OK) status = cot_open_trace(&in->trace, s->trace);
+    if (status == COT_EXIT_OK) status = cot_open_trace(&in->trace, &in->ids, s->trace, s->tokenizer);
     if (status != COT_EXIT_OK) return status;
     if (s->split < 1 && in->trace.kind == COT_TRACE_TOKENS &&
         !(in->training = cot_draw_training(&in->trace, s->split, (uint64_t)s->seed)))
@@ -107,6 +107,7 @@ static void close_inputs(cot_group_inputs *in)
 {
     cot_affinities_free(&in->affinities);
     cot_trace_close(&in->trace);
+    free(in->ids);
     free(in->training);
     free(in->distance);
 }
@@ -249,6 +250,9 @@ static const cot_option group_options[] = {
      .max = 1e6},
     {"split", 0, COT_OPTION_REAL, "X", "0.2", "share of the sequences that is learnt from; 1: all, no test",
      AT(split), .min = 0, .max = 1},
+    {"tokenizer", 0, COT_OPTION_TEXT, "FILE", NULL,
+     "a tokenizer.json: token strings of the trace become its ids, and so those of the tables",
+     AT(tokenizer)},
     {"seed", 0, COT_OPTION_INTEGER, "N", "1", "of the split and of the solvers", AT(seed), .least = 0,
      .most = INT64_MAX},
     {"threads", 0, COT_OPTION_INTEGER, "N", "2", "threads, over layers", AT(threads), .least = 1,

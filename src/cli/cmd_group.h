@@ -7,7 +7,7 @@
 #include "coterie/topology.h"
 
 typedef struct cot_group_settings {
-    const char *trace, *method, *topology, *hosts, *link_cost, *tables, *placement;
+    const char *trace, *method, *topology, *hosts, *link_cost, *tables, *placement, *tokenizer;
     int64_t ranks, nodes, iterations, seed, order, threads;
     double seconds, token_balance, expert_load, split, stay_weight;
     bool joint, json;
@@ -16,6 +16,7 @@ typedef struct cot_group_settings {
 /* What all methods group. */
 typedef struct cot_group_inputs {
     cot_trace trace;
+    int32_t *ids;      // the trace's, where a tokenizer gave them
     uint8_t *training; // [S]; NULL: all of the trace
     cot_affinities affinities;
     double cost_in, cost_out;

@@ -14,7 +14,7 @@
 enum { MOST_RANK_COUNTS = 8 };
 
 struct settings {
-    const char *evaluate, *tables, *placement, *ranks, *embeddings, *plot;
+    const char *evaluate, *tables, *placement, *ranks, *embeddings, *plot, *tokenizer;
     double split, row_bytes;
     int64_t seed, order, resamples;
     bool json;
@@ -23,6 +23,7 @@ struct settings {
 /* All that one run reads. */
 typedef struct inputs {
     cot_trace trace;
+    int32_t *ids; // the trace's, where a tokenizer gave them
     cot_expert_map map;
     int32_t *expert_rank; // of the placement, or NULL
     uint8_t *training;    // sequences learnt from, or NULL: none of this trace's
@@ -164,7 +165,7 @@ static int use_tables(prediction_table *table, const struct settings *s, inputs 
 static int open_inputs(inputs *in, const struct settings *s)
 {
     cot_error error = {0};
-    int status = cot_open_trace(&in->trace, s->evaluate);
+    int status = cot_open_trace(&in->trace, &in->ids, s->evaluate, s->tokenizer);
     if (status == COT_EXIT_OK && s->placement) {
         const cot_expert_map_options options = {.size = sizeof options};
         if (cot_expert_map_read(&in->map, s->placement, &options, &error) != COT_OK)
@@ -217,6 +218,7 @@ static int predict(const void *context)
     free(in.embedding);
     cot_expert_map_free(&in.map);
     cot_trace_close(&in.trace);
+    free(in.ids);
     return status;
 }
 
@@ -243,6 +245,8 @@ static const cot_option options[] = {
     {"embeddings", 0, COT_OPTION_TEXT, "MODEL", NULL,
      "a checkpoint folder: unknown tokens are looked up as the known one whose embedding is nearest",
      AT(embeddings)},
+    {"tokenizer", 0, COT_OPTION_TEXT, "FILE", NULL,
+     "a tokenizer.json: token strings of the trace become its ids", AT(tokenizer)},
     {"resamples", 0, COT_OPTION_INTEGER, "N", "200", "bootstrap samples of the sequences, for the intervals",
      AT(resamples), .least = 0, .most = 100000},
     {"row-bytes", 0, COT_OPTION_REAL, "N", "0",

@@ -1,6 +1,8 @@
 /* What `coterie predict` and `coterie group` read. */
 #include "cmd_predict.h"
 
+#include "token_ids.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -9,7 +11,7 @@ static void note(void *context, const char *line)
     cot_complain("%s%s", (const char *)context, line);
 }
 
-int cot_open_trace(cot_trace *trace, const char *path)
+int cot_open_trace(cot_trace *trace, int32_t **ids, const char *path, const char *tokenizer)
 {
     const cot_trace_import_options options = {
         .size = sizeof options, .say = note, .context = (void *)"note: "};
@@ -19,7 +21,8 @@ int cot_open_trace(cot_trace *trace, const char *path)
         status = cot_trace_warn(trace, note, (void *)"warning: ", &error);
         if (status != COT_OK) cot_trace_close(trace);
     }
-    return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
+    if (status != COT_OK) return cot_complain_of(&error);
+    return tokenizer ? cot_map_token_ids(trace, ids, tokenizer) : COT_EXIT_OK;
 }
 
 uint8_t *cot_draw_training(const cot_trace *trace, double share, uint64_t seed)

@@ -249,6 +249,13 @@ static void evaluate_counts(void *context, int64_t layer)
     free(score);
 }
 
+static bool knows_ids(const cot_trace *trace)
+{
+    for (int64_t t = 0; t < trace->n_tokens; t++)
+        if (trace->token_ids[t] >= 0) return true;
+    return false;
+}
+
 static cot_status check(const evaluation *e, const cot_predict_evaluate_options *o, cot_error *error)
 {
     const cot_predictor_info *info = &e->info;
@@ -265,6 +272,12 @@ static cot_status check(const evaluation *e, const cot_predict_evaluate_options 
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "the trace has %d of %d experts a token, the tables %d of %d", (int)t->top_k,
                         (int)t->n_experts, (int)info->top_k, (int)info->n_experts);
+    if (info->has[COT_PREDICT_TOKEN_TABLE] && t->n_strings > 0 && !info->token_strings)
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "the trace knows tokens by their strings, the tables by ids of a vocabulary");
+    if (t->n_strings == 0 && info->token_strings && knows_ids(t))
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "the trace knows tokens by ids of a vocabulary, the tables by their strings");
     if (!info->has[e->method])
         return cot_fail(error, COT_INVALID_ARGUMENT, "the tables have nothing for method '%s'",
                         cot_predict_method_names[e->method]);

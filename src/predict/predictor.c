@@ -157,9 +157,10 @@ uint64_t cot_trace_hash(const cot_trace *trace)
     const int64_t sizes[] = {trace->kind, L, E, K, T, trace->n_sequences};
     uint64_t hash = cot_predict_hash(0, sizes, sizeof sizes);
     hash = cot_predict_hash(hash, trace->layers, (size_t)L * sizeof *trace->layers);
-    hash = cot_predict_hash(hash, trace->token_ids, (size_t)T * sizeof *trace->token_ids);
-    if (trace->kind == COT_TRACE_COUNTS)
+    if (trace->kind == COT_TRACE_COUNTS) {
+        hash = cot_predict_hash(hash, trace->token_ids, (size_t)T * sizeof *trace->token_ids);
         return cot_predict_hash(hash, trace->counts, (size_t)(L * T * E) * sizeof *trace->counts);
+    }
     hash =
         cot_predict_hash(hash, trace->sequence_offsets, (size_t)(trace->n_sequences + 1) * sizeof(int64_t));
     return trace->experts_u8 ? cot_predict_hash(hash, trace->experts_u8, (size_t)(L * T * K))
