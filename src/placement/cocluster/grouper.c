@@ -24,7 +24,7 @@ enum { METHODS = sizeof methods / sizeof *methods };
 
 const cot_group_method cot_group_methods[] = {
     {"coterie", "several starts, priced tokens, swaps of experts, again from its best"},
-    {"metis", "METIS on tokens and experts, and on experts alone, by turns; sizes repaired"},
+    {"metis", "METIS on tokens and experts, and on experts alone; sizes repaired"},
     {"kmeans", "balanced k-means of experts by their tokens, then the tokens"},
     {"spectral", "spectral co-clustering: k-means on singular vectors, sizes repaired"},
     {NULL, NULL},
