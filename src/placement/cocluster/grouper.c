@@ -16,11 +16,16 @@ struct cot_grouper {
 
 static const cot_cocluster_method *const methods[] = {
     &cot_cocluster_own,
+    &cot_cocluster_ce,
+    &cot_cocluster_ce_joint,
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 
 const cot_group_method cot_group_methods[] = {
-    {"coterie", "several starts, priced tokens, swaps of experts, again from its best"},
+    // as above
+    {"coterie", "several starts, tokens at prices, priced swaps, again from its best; all groups where few"},
+    {"ce", "cross-entropy method: experts drawn, tokens solved for them"},
+    {"ce-joint", "cross-entropy method: experts and tokens drawn together"},
     {NULL, NULL},
 };
 
