@@ -16,6 +16,8 @@ struct cot_grouper {
 
 static const cot_cocluster_method *const methods[] = {
     &cot_cocluster_own,
+    &cot_cocluster_ce,
+    &cot_cocluster_ce_joint,
     &cot_cocluster_metis,
     &cot_cocluster_kmeans,
     &cot_cocluster_spectral,
@@ -23,7 +25,10 @@ static const cot_cocluster_method *const methods[] = {
 enum { METHODS = sizeof methods / sizeof *methods };
 
 const cot_group_method cot_group_methods[] = {
-    {"coterie", "several starts, priced tokens, swaps of experts, again from its best"},
+    // as above
+    {"coterie", "several starts, tokens at prices, priced swaps, again from its best; all groups where few"},
+    {"ce", "cross-entropy method: experts drawn, tokens solved for them"},
+    {"ce-joint", "cross-entropy method: experts and tokens drawn together"},
     {"metis", "METIS on tokens and experts, and on experts alone; sizes repaired"},
     {"kmeans", "balanced k-means of experts by their tokens, then the tokens"},
     {"spectral", "spectral co-clustering: k-means on singular vectors, sizes repaired"},

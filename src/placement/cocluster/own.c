@@ -16,7 +16,8 @@ typedef struct own {
     cot_swaps swaps;
     int32_t *home;     // [E] groups that kicks begin from
     double home_value; // what they are worth
-    int32_t *trial;    // [E]
+    double home_price[COT_TRACE_MAX_RANKS];
+    int32_t *trial; // [E]
     cot_exhaustive all;
 } own;
 
@@ -86,31 +87,37 @@ static cot_status grow(int32_t *rank, const cot_cocluster *p, cot_error *error)
     return COT_OK;
 }
 
+static void settle(own *o)
+{
+    cot_swaps_price(&o->swaps);
+    cot_swaps_settle(&o->swaps);
+}
+
 /* Experts to where their tokens are and back, as long as it gains. */
 static cot_status alternate(own *o, cot_cocluster *p, cot_error *error)
 {
     cot_status status = COT_OK;
-    cot_swaps_price(&o->swaps);
     for (int k = 0; status == COT_OK && k < ALTERNATIONS; k++) {
         const double before = o->swaps.value;
         status = cot_cocluster_expert_step(o->trial, p, o->swaps.token_rank, error);
         if (status != COT_OK || !memcmp(o->trial, o->swaps.rank, (size_t)p->E * sizeof *o->trial)) break;
-        cot_swaps_set(&o->swaps, o->trial);
-        cot_swaps_price(&o->swaps);
+        cot_swaps_set(&o->swaps, o->trial, NULL);
+        settle(o);
         if (o->swaps.value <= before) break;
     }
     return status;
 }
 
-static void climb(own *o)
+/* Swaps at prices, and prices again, as long as it gains. */
+static void climb(own *o, double enough)
 {
-    cot_swaps_price(&o->swaps);
     for (int k = 0; k < ROUNDS; k++) {
-        const double before = o->swaps.value;
-        if (!cot_swaps_improve(&o->swaps)) break;
-        cot_swaps_price(&o->swaps);
-        if (o->swaps.value <= before) break;
+        const double before = o->swaps.most;
+        const int32_t made = cot_swaps_improve(&o->swaps);
+        if (made) cot_swaps_price(&o->swaps);
+        if (!made || (k && o->swaps.most <= before)) break;
     }
+    if (o->swaps.most > enough) cot_swaps_settle(&o->swaps);
 }
 
 static void kick(own *o, const cot_cocluster *p, int64_t iteration)
@@ -127,38 +134,53 @@ static void kick(own *o, const cot_cocluster *p, int64_t iteration)
         }
 }
 
+/* Where iteration `start` of those that do not kick begins. */
+static cot_status begin_at(own *o, cot_cocluster *p, int64_t iteration, int64_t start, cot_error *error)
+{
+    cot_status status = COT_OK;
+    if (start < 0) {
+        memcpy(o->trial, p->expert_rank, (size_t)p->E * sizeof *o->trial); // those given have been offered
+    } else if (start == 0) {
+        status = grow(o->trial, p, error);
+    } else {
+        shuffle(o->trial, p, iteration);
+    }
+    if (status != COT_OK) return status;
+    cot_swaps_set(&o->swaps, o->trial, NULL);
+    settle(o);
+    if (start >= 0 && p->E <= MATCH_EXPERTS) status = alternate(o, p, error);
+    if (status == COT_OK && !cot_cocluster_is_within(p, o->swaps.rank)) {
+        cot_cocluster_worth(p->worth, p, o->swaps.token_rank);
+        memcpy(o->trial, o->swaps.rank, (size_t)p->E * sizeof *o->trial);
+        cot_cocluster_mend(o->trial, p, p->worth);
+        cot_swaps_set(&o->swaps, o->trial, NULL);
+        cot_swaps_price(&o->swaps);
+    }
+    cot_swaps_pairs(&o->swaps);
+    return status;
+}
+
 static cot_status iterate(cot_cocluster *p, int64_t iteration, cot_error *error)
 {
     own *o = p->state;
     cot_status status = COT_OK;
     if (iteration && o->all.few) return cot_exhaustive_step(&o->all, p, error);
     const int64_t start = iteration - (p->options.start != NULL);
-    if (start < 0) {
-        cot_swaps_set(&o->swaps, p->expert_rank);
-    } else if (start <= RANDOM_STARTS) {
-        if (start == 0) {
-            status = grow(o->trial, p, error);
-        } else {
-            shuffle(o->trial, p, iteration);
-        }
-        if (status == COT_OK) cot_swaps_set(&o->swaps, o->trial);
-        if (status == COT_OK && p->E <= MATCH_EXPERTS) status = alternate(o, p, error);
+    if (start <= RANDOM_STARTS) {
+        status = begin_at(o, p, iteration, start, error);
+        if (status != COT_OK) return status;
     } else {
-        cot_swaps_set(&o->swaps, o->home);
+        cot_swaps_set(&o->swaps, o->home, o->home_price);
         kick(o, p, iteration);
-    }
-    if (status != COT_OK) return status;
-    if (!cot_cocluster_is_within(p, o->swaps.rank)) {
         cot_swaps_price(&o->swaps);
-        cot_cocluster_worth(p->worth, p, o->swaps.token_rank);
-        memcpy(o->trial, o->swaps.rank, (size_t)p->E * sizeof *o->trial);
-        cot_cocluster_mend(o->trial, p, p->worth);
-        cot_swaps_set(&o->swaps, o->trial);
     }
-    climb(o);
+    o->swaps.value = -1;
+    climb(o, o->home_value);
     if (o->swaps.value > o->home_value) {
         o->home_value = o->swaps.value;
         memcpy(o->home, o->swaps.rank, (size_t)p->E * sizeof *o->home);
+        memcpy(o->home_price, o->swaps.price, (size_t)p->D * sizeof *o->home_price);
+        cot_swaps_pairs(&o->swaps);
         status = cot_cocluster_offer(p, o->swaps.rank, o->swaps.token_rank, error);
     }
     return status;

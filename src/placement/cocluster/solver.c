@@ -6,15 +6,12 @@
 void cot_cocluster_gains(float *gain, const cot_cocluster *p, const int32_t *expert_rank)
 {
     const cot_affinity *a = &p->affinity;
-    const size_t bytes = (size_t)p->N * (size_t)p->D * sizeof *gain;
-    if (p->options.bonus) {
-        memcpy(gain, p->options.bonus, bytes);
-    } else {
-        memset(gain, 0, bytes);
-    }
-    for (int64_t i = 0; i < p->N; i++, gain += p->D)
+    for (int64_t i = 0; i < p->N; i++) {
+        for (int32_t d = 0; d < p->D; d++)
+            gain[d * p->N + i] = p->options.bonus ? p->options.bonus[i * p->D + d] : 0;
         for (int64_t k = a->offsets[i]; k < a->offsets[i + 1]; k++)
-            gain[expert_rank[a->expert[k]]] += (float)a->count[k];
+            gain[expert_rank[a->expert[k]] * p->N + i] += (float)a->count[k];
+    }
 }
 
 static void measure(cot_grouping *g, const cot_cocluster *p)

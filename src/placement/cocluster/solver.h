@@ -42,15 +42,15 @@ struct cot_cocluster {
     cot_grouping best; // its pointers are the two above
     double offered;    // local + bonus of the latest offer
     /* What an offer is completed in. */
-    float *gain;    // [N][D]
+    float *gain;    // [D][N]
     void *scratch;  // [N * 8 bytes]
     double *worth;  // [E][D]
     double *price;  // [D]
     int32_t *trial; // [E], then [N]
 };
 
-/* The gain matrix of tokens for given groups of experts: gain[i][d] = activations of token i on rank d, plus bonus.
- * `gain` [N][D]. */
+/* The gain matrix of tokens for given groups of experts: gain[d][i] = activations of token i on rank d, plus bonus.
+ * `gain` [D][N]. */
 void cot_cocluster_gains(float *gain, const cot_cocluster *problem, const int32_t *expert_rank);
 
 /* Tokens to ranks so that the sum of gains is as large as it gets with every rank's load within token_limit: prices
@@ -59,6 +59,10 @@ void cot_cocluster_gains(float *gain, const cot_cocluster *problem, const int32_
  */
 double cot_cocluster_token_step(int32_t *token_rank, double *price, double *bound,
                                 const cot_cocluster *problem, const float *gain, void *scratch);
+/* The same without repair: token_rank may break the balance, and what it gains less the prices, which is returned, is
+ * not less than what any assignment gains. */
+double cot_cocluster_token_prices(int32_t *token_rank, double *price, const cot_cocluster *problem,
+                                  const float *gain);
 /* Moves tokens until every rank's load is within token_limit, those first that lose least. Returns the gain. */
 double cot_cocluster_token_repair(int32_t *token_rank, const cot_cocluster *problem, const float *gain,
                                   void *scratch);
