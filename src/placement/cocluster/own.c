@@ -172,7 +172,6 @@ static cot_status iterate(cot_cocluster *p, int64_t iteration, cot_error *error)
     } else {
         cot_swaps_set(&o->swaps, o->home, o->home_price);
         kick(o, p, iteration);
-        cot_swaps_price(&o->swaps);
     }
     o->swaps.value = -1;
     climb(o, o->home_value);

@@ -15,6 +15,7 @@ enum { SWEEPS = 28, BOUND_SWEEPS = 60, BLOCK = 64, MAX_RANKS = COT_TRACE_MAX_RAN
 typedef struct prices {
     double *price;
     double step[MAX_RANKS];
+    bool warm;
     int8_t sign[MAX_RANKS];
     uint64_t load[MAX_RANKS];
 } prices;
@@ -116,9 +117,8 @@ static bool move_prices(prices *s, const cot_cocluster *p, double slack)
 static void begin_prices(prices *s, double *price, int32_t D)
 {
     *s = (prices){.price = price};
-    bool warm = false;
-    for (int32_t d = 0; d < D; d++) warm = warm || price[d] > 0;
-    for (int32_t d = 0; d < D; d++) s->step[d] = warm ? 0.004 : 0.05;
+    for (int32_t d = 0; d < D; d++) s->warm = s->warm || price[d] > 0;
+    for (int32_t d = 0; d < D; d++) s->step[d] = s->warm ? 0.004 : 0.05;
 }
 
 double cot_cocluster_token_prices(int32_t *token_rank, double *price, const cot_cocluster *p,
@@ -127,13 +127,14 @@ double cot_cocluster_token_prices(int32_t *token_rank, double *price, const cot_
     prices s;
     double best = INFINITY, kept[MAX_RANKS];
     begin_prices(&s, price, p->D);
-    for (int i = 0; i < SWEEPS; i++) {
+    const int sweeps = s.warm ? SWEEPS / 2 : SWEEPS;
+    for (int i = 0; i < sweeps; i++) {
         const double q = sweep(token_rank, &s, p, gain);
         if (q < best) {
             best = q;
             memcpy(kept, price, (size_t)p->D * sizeof *kept);
         }
-        if (!move_prices(&s, p, p->token_limit / 512)) return q; // as good as met
+        if (!move_prices(&s, p, p->token_limit / 256)) return q; // as good as met
     }
     memcpy(price, kept, (size_t)p->D * sizeof *kept);
     return sweep(token_rank, &s, p, gain);
