@@ -58,13 +58,14 @@ static void embed(state *s, const cot_cocluster *p, const double *values, const 
         used[best] = true;
         if (k == 0) continue;
         double sigma = sqrt(fmax(values[best * E + best], 0));
+        if (sigma < 1e-6) continue; // the null space says nothing: coordinates stay 0
         for (size_t e = 0; e < E; e++)
             s->point[e * dims + k - 1] = over_root(p->expert_load[e]) * vectors[best * E + e];
         for (size_t i = 0; i < (size_t)p->N; i++) { // R^-1 A C^-1/2 v / sigma
             double sum = 0, load = (double)p->token_load[i];
             for (int64_t j = a->offsets[i]; j < a->offsets[i + 1]; j++)
                 sum += a->count[j] * s->point[a->expert[j] * dims + k - 1];
-            s->point[(E + i) * dims + k - 1] = sigma > 1e-6 && load > 0 ? sum / load / sigma : 0;
+            s->point[(E + i) * dims + k - 1] = load > 0 ? sum / load / sigma : 0;
         }
     }
 }
@@ -183,7 +184,4 @@ static cot_status iterate(cot_cocluster *p, int64_t iteration, cot_error *error)
 }
 
 const cot_cocluster_method cot_cocluster_spectral = {
-    {"spectral", "spectral co-clustering: k-means on singular vectors, sizes repaired"},
-    begin,
-    iterate,
-    end};
+    {"spectral", "spectral co-clustering: k-means on singular vectors, sizes repaired"}, begin, iterate, end};
