@@ -40,11 +40,11 @@ typedef struct cot_gemm {
 } cot_gemm;
 
 /* A batch's look-up in tables of pairs (a rank, its confidence; 65535 and 0: nothing to say). A token's pair is
- * token[row]; a sequence's is sequence[sum of (r_j + 1) ranks^j], r_j = before[j * before_stride + i], over j below the
+ * token[row]'s first; a sequence's is sequence[sum of (r_j + 1) ranks^j], r_j = before[j * before_stride + i], over j below the
  * first r_j that is no rank, and `order`. The token's is taken unless the sequence's is more confident. */
 typedef struct cot_rank_tables {
-    const uint16_t *token; // [n_rows][2]; NULL: none
-    int64_t n_rows;
+    const uint16_t *token; // [n_rows][row_pairs][2], of which the first pair is read; NULL: none
+    int64_t n_rows, row_pairs;
     const int32_t *row;       // [n]; what is not below n_rows has nothing to say
     const uint16_t *sequence; // [1 + ranks + ranks^2 + ... + ranks^order][2]; NULL: none
     int32_t ranks, order;     // order <= 5, the number of rows < 2^31
