@@ -7,7 +7,7 @@
  *     cot_predict_evaluate  recall, locality and balance on a trace
  *
  * At layer l a prediction reads token ids up to now, earlier tokens' experts and this token's experts at layers before
-  * l; nothing else. Pure: no clock, no global state, the same result for the same input.
+ * l; nothing else. Pure: no clock, no global state, the same result for the same input.
  *
  * A predictor's file has the metadata format "coterie.predictor", version "1", model, experts (E), top_k (K), layers,
  * ranks (D), order, sequences, seed and trace_hash (hexadecimal), and the tensors below. A share is expected
@@ -83,8 +83,9 @@ typedef struct cot_predictor_options {
 /* Tables, read-only once made: any number of threads may look up. */
 typedef struct cot_predictor cot_predictor;
 
-/* Counts and trains every table that the trace allows: without token ids no token table, of kind counts the
- * token table alone, of more than 1024 experts no `context`. Errors: INVALID_ARGUMENT (options, no training sequence or token), OUT_OF_MEMORY. The caller closes. */
+/* Counts and trains every table that the trace allows: without token ids no token table, of kind counts the token
+ * table alone, of more than 1024 experts no `context`. Errors: INVALID_ARGUMENT (options, no training sequence or
+ * token), OUT_OF_MEMORY. The caller closes. */
 cot_status cot_predictor_train(cot_predictor **predictor, const cot_trace *trace,
                                const cot_predictor_options *options, cot_error *error);
 /* The file appears whole or not at all. Errors: IO, OUT_OF_MEMORY. */
@@ -141,13 +142,14 @@ typedef struct cot_predict_batch {
 } cot_predict_batch;
 
 /* Each token's likely rank, -1 where the method has nothing to say (an unknown token), and how sure it is: the share
-  * of its activations expected there, 0 .. 65535. `confidence` may be NULL. Of equal confidence, algorithm-2 takes the
+ * of its activations expected there, 0 .. 65535. `confidence` may be NULL. Of equal confidence, algorithm-2 takes the
  * token table's rank; device-sequence has nothing to say where no rank before is known, as at layer 0. Methods that the
  * predictor does not have say -1. Never allocates. Thread-safe. */
 void cot_predict_ranks(int16_t *rank, uint16_t *confidence, const cot_predictor *predictor,
                        cot_predict_method method, const cot_predict_batch *batch);
 /* Expected activations of each expert, [T][E], 0 or more: the K largest are the prediction. A token that the method
- *  does not know has the layer's counts, as has every token of a method that the predictor does not have. Never allocates. Thread-safe. */
+ * does not know has the layer's counts, as has every token of a method that the predictor does not have. Never
+ * allocates. Thread-safe. */
 void cot_predict_experts(float *score, const cot_predictor *predictor, cot_predict_method method,
                          const cot_predict_batch *batch);
 

@@ -85,8 +85,8 @@ typedef struct cot_kernels {
     /* Writes the pairs of n tokens, apart; `confidence` may be NULL. */
     void (*look_up_ranks)(int16_t *rank, uint16_t *confidence, const cot_rank_tables *tables, int64_t n);
     /* p[i] = 1 / (1 + exp(-scale (bias[i] + sum of row[r][i], 0 <= r < n_rows))); the sum, of n_rows < 2^20, is exact. */
-    void (*logistic_rows)(float *p, const int8_t *const *row, int64_t n_rows, const int16_t *bias, float scale,
-                          int64_t n);
+    void (*logistic_rows)(float *p, const int8_t *const *row, int64_t n_rows, const int16_t *bias,
+                          float scale, int64_t n);
 } cot_kernels;
 
 typedef enum cot_isa {
