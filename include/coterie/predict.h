@@ -7,7 +7,28 @@
  *     cot_predict_evaluate  recall, locality and balance on a trace
  *
  * At layer l a prediction reads token ids up to now, earlier tokens' experts and this token's experts at layers before
- * l; nothing else. Pure: no clock, no global state, the same result for the same input. */
+ * l; nothing else. Pure: no clock, no global state, the same result for the same input.
+ *
+ * A predictor's file has the metadata format "coterie.predictor", version "1", model, experts (E), top_k (K), layers,
+ * ranks (D), order, sequences, seed and trace_hash (hexadecimal), and the tensors below. A share is expected
+ * activations of a token, 65535 (255 in bytes) for 1; a pair is a rank and its confidence, 65535 and 0 for none.
+ *
+ *     expert_rank      uint8  [L][E]             sequence_ranks   uint16 [R][2]       pairs, layer after layer
+ *     layer_ranks      uint16 [L][2]   pairs     sequence_shares  uint8  [R][E]
+ *     layer_shares     uint16 [L][E]             context_scale    float32 [L]         log-odds that 1 stands for
+ *     token_ids        int32  [N]                context_bias     int16  [L][E]
+ *     token_frequency  uint16 [N]                context_tokens   int8   [L][N+1][E]  the last row: unknown tokens
+ *     token_offsets    int64  [L*N+1]            context_before   int8   [L][N+1][E]  by the token before
+ *     token_experts    uint16 [entries]          context_own      int8   [L][2*E][E]  by own expert at l-1, l-2
+ *     token_shares     uint16 [entries]          context_earlier  int8   [L][2*E][E]  by experts at l of the two
+ *     token_ranks      uint16 [N][L][2] pairs                                         tokens before
+ *     id_row           int32  [V]                chosen           uint8  [sequences]
+ *     token_strings    uint8  [bytes]            token_string_offsets  int64 [N+1]
+ *
+ * Device sequences of layer l look back at n layers, the least of order and l, and no more than leaves the layer's
+ * (1 + D + ... + D^n) E cells at 2^21 or n at 1. Sequences of up to n ranks have a row each, the empty one first, that
+ * of r_1 (layer l-1), r_2, ... at the sum of (r_j + 1) D^(j-1); one that was never seen has the row of the sequence
+ * without its earliest rank. */
 #ifndef COTERIE_PREDICT_H
 #define COTERIE_PREDICT_H
 
@@ -64,7 +85,8 @@ typedef struct cot_predictor_options {
 typedef struct cot_predictor cot_predictor;
 
 /* Counts and trains every table that the trace allows: without token ids no token table, of kind counts the token
- * table alone. Errors: INVALID_ARGUMENT (options, no training sequence or token), OUT_OF_MEMORY. The caller closes. */
+ * table alone, of more than 1024 experts no `context`. Errors: INVALID_ARGUMENT (options, no training sequence or
+ * token), OUT_OF_MEMORY. The caller closes. */
 cot_status cot_predictor_train(cot_predictor **predictor, const cot_trace *trace,
                                const cot_predictor_options *options, cot_error *error);
 /* The file appears whole or not at all. Errors: IO, OUT_OF_MEMORY. */
@@ -122,11 +144,14 @@ typedef struct cot_predict_batch {
 } cot_predict_batch;
 
 /* Each token's likely rank, -1 where the method has nothing to say (an unknown token), and how sure it is: the share
- * of its activations expected there, 0 .. 65535. `confidence` may be NULL. Never allocates. Thread-safe. */
+ * of its activations expected there, 0 .. 65535. `confidence` may be NULL. Of equal confidence, algorithm-2 takes the
+ * token table's rank; device-sequence has nothing to say where no rank before is known, as at layer 0. Methods that the
+ * predictor does not have say -1. Never allocates. Thread-safe. */
 void cot_predict_ranks(int16_t *rank, uint16_t *confidence, const cot_predictor *predictor,
                        cot_predict_method method, const cot_predict_batch *batch);
 /* Expected activations of each expert, [T][E], 0 or more: the K largest are the prediction. A token that the method
- * does not know has the layer's counts. Never allocates. Thread-safe. */
+ * does not know has the layer's counts, as has every token of a method that the predictor does not have. Never
+ * allocates. Thread-safe. */
 void cot_predict_experts(float *score, const cot_predictor *predictor, cot_predict_method method,
                          const cot_predict_batch *batch);
 

@@ -79,9 +79,9 @@ cot_status cot_check_tables(const cot_predictor *p, const char *subject, cot_err
         status = check_offsets(p->token_string_offsets, p->n_tokens, p->n_string_bytes,
                                "token_string_offsets", subject, error);
     for (int32_t l = 0; l < p->n_layers && p->has_context && status == COT_OK; l++)
-        if (!isfinite(p->context_scale[l]) || p->context_scale[l] < 0 || p->context_scale[l] > 1)
+        if (!isfinite(p->context_scale[l]) || p->context_scale[l] < 0)
             return cot_fail(error, COT_MALFORMED,
-                            "'%s': context_scale of layer %" PRId32 " is %g, expected 0 to 1", subject, l,
+                            "'%s': context_scale of layer %" PRId32 " is %g, expected 0 or more", subject, l,
                             (double)p->context_scale[l]);
     for (int64_t s = 0; s < p->n_sequences && p->chosen && status == COT_OK; s++)
         if (p->chosen[s] > 1)

@@ -65,19 +65,20 @@ static void context_ranks(int16_t *rank, uint16_t *confidence, const cot_predict
 {
     const context_rows c = context_of(p, batch);
     const int32_t E = p->n_experts, D = p->n_ranks;
-    const uint8_t *expert_rank = p->expert_rank_u8 + (int64_t)batch->layer * E;
+    const uint16_t *experts = p->rank_experts + (int64_t)batch->layer * E;
+    const int32_t *first = p->rank_first + (int64_t)batch->layer * (D + 1);
     float score[COT_CONTEXT_MAX_EXPERTS];
     for (int64_t t = 0; t < batch->n_tokens; t++) {
         context_scores(score, &c, t);
-        float sum[COT_TRACE_MAX_RANKS] = {0}, total = 0;
-        for (int32_t e = 0; e < E; e++) sum[expert_rank[e]] += score[e];
-        int32_t best = 0;
+        float most = -1, total = 0;
         for (int32_t d = 0; d < D; d++) {
-            total += sum[d];
-            if (sum[d] > sum[best]) best = d;
+            float sum = 0;
+            for (int32_t i = first[d]; i < first[d + 1]; i++) sum += score[experts[i]];
+            if (sum > most) rank[t] = (int16_t)d;
+            most = sum > most ? sum : most;
+            total += sum;
         }
-        rank[t] = (int16_t)best;
-        if (confidence) confidence[t] = total > 0 ? (uint16_t)(65535 * (sum[best] / total)) : 0;
+        if (confidence) confidence[t] = total > 0 ? (uint16_t)(65535 * (most / total)) : 0;
     }
 }
 
@@ -98,7 +99,8 @@ void cot_predict_ranks(int16_t *rank, uint16_t *confidence, const cot_predictor 
     }
     cot_rank_tables tables = {.ranks = p->n_ranks, .before_stride = T};
     if (p->has_tokens && (both || method == COT_PREDICT_TOKEN_TABLE)) {
-        tables.token = p->token_ranks + 2 * l * p->n_tokens;
+        tables.token = p->token_ranks + 2 * l;
+        tables.row_pairs = p->n_layers;
         tables.n_rows = p->n_tokens;
         tables.row = batch->row;
     }

@@ -62,7 +62,7 @@ int cot_predictor_tables(cot_predictor_table *tables, cot_predictor *p)
     if (p->has_context) TABLE(context_scale, COT_F32, 1, L, 0, 0, COT_PREDICT_CONTEXT);
     if (p->has_tokens) TABLE(token_ids, COT_I32, 1, N, 0, 0, COT_PREDICT_METHODS);
     if (p->n_ids) TABLE(id_row, COT_I32, 1, p->n_ids, 0, 0, COT_PREDICT_METHODS);
-    if (p->has_tokens) TABLE(token_ranks, COT_U16, 3, L, N, 2, COT_PREDICT_TOKEN_TABLE);
+    if (p->has_tokens) TABLE(token_ranks, COT_U16, 3, N, L, 2, COT_PREDICT_TOKEN_TABLE);
     if (p->has_sequences) TABLE(sequence_ranks, COT_U16, 2, sequences, 2, 0, COT_PREDICT_DEVICE_SEQUENCE);
     TABLE(layer_ranks, COT_U16, 2, L, 2, 0, COT_PREDICT_GLOBAL);
     TABLE(layer_shares, COT_U16, 2, L, E, 0, COT_PREDICT_GLOBAL);
@@ -87,15 +87,29 @@ int cot_predictor_tables(cot_predictor_table *tables, cot_predictor *p)
     return n;
 }
 
+static void list_ranks(cot_predictor *p, int64_t l)
+{
+    const int32_t E = p->n_experts;
+    int32_t n = 0;
+    for (int32_t d = 0; d < p->n_ranks; d++) {
+        for (int32_t e = 0; e < E; e++)
+            if (p->expert_rank_u8[l * E + e] == d) p->rank_experts[l * E + n++] = (uint16_t)e;
+        p->rank_first[l * (p->n_ranks + 1) + d + 1] = n;
+    }
+}
+
 cot_status cot_predictor_finish(cot_predictor *p, cot_error *error)
 {
     const int64_t L = p->n_layers, cells = L * p->n_experts;
     p->expert_rank = cot_predictor_alloc(p, cells, sizeof *p->expert_rank);
     p->sequence_first = cot_predictor_alloc(p, L + 1, sizeof *p->sequence_first);
-    if (!p->expert_rank || !p->sequence_first)
+    p->rank_experts = cot_predictor_alloc(p, cells, sizeof *p->rank_experts);
+    p->rank_first = cot_predictor_alloc(p, L * (p->n_ranks + 1), sizeof *p->rank_first);
+    if (!p->expert_rank || !p->sequence_first || !p->rank_experts || !p->rank_first)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a predictor of %lld experts",
                         (long long)cells);
     for (int64_t i = 0; i < cells; i++) p->expert_rank[i] = p->expert_rank_u8[i];
+    for (int64_t l = 0; l < L; l++) list_ranks(p, l);
     for (int32_t l = 0; l < L; l++)
         p->sequence_first[l + 1] =
             p->sequence_first[l] + cot_sequence_rows(p->n_ranks, cot_sequence_order(p, l));

@@ -37,7 +37,7 @@ struct cot_predictor {
     const int64_t *token_offsets;    // [L * N + 1] entries of row n in layer l begin at [l * N + n]
     const uint16_t *token_experts;   // [n_entries] ascending within a row
     const uint16_t *token_shares;    // [n_entries]
-    const uint16_t *token_ranks;     // [L][N][2]
+    const uint16_t *token_ranks;     // [N][L][2]: a token that goes through all layers touches a line or two
     const uint16_t *sequence_ranks;  // [cot_sequence_rows][2], layer after layer
     const uint8_t *sequence_shares;  // [cot_sequence_rows][E]
     const float *context_scale;      // [L] what 1 stands for in the layer's tables
@@ -50,6 +50,8 @@ struct cot_predictor {
     const int64_t *token_string_offsets; // [N + 1]
     const uint8_t *token_strings;
 
+    uint16_t *rank_experts;  // [L][E] those of rank 0, of rank 1, ...
+    int32_t *rank_first;     // [L][D + 1] where each rank's begin
     int64_t *sequence_first; // [L + 1] first row of each layer in the sequence tables
     const cot_kernels *kernels;
     cot_safetensors file;
@@ -72,7 +74,7 @@ int cot_predictor_tables(cot_predictor_table *tables, cot_predictor *predictor);
 
 /* Zeroed memory that lives as long as the predictor; NULL when out of memory or when the product overflows. */
 void *cot_predictor_alloc(cot_predictor *predictor, int64_t count, size_t bytes);
-/* Once sizes, layers and expert_rank_u8 are there: expert_rank, sequence_first. Errors: OUT_OF_MEMORY. */
+/* Once sizes, layers and expert_rank_u8 are there: what follows from them. Errors: OUT_OF_MEMORY. */
 cot_status cot_predictor_finish(cot_predictor *predictor, cot_error *error);
 
 /* Layers that a sequence looks back at in layer l: no more than `order`, than there are, and than COT_SEQUENCE_CELLS

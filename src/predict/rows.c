@@ -27,13 +27,14 @@ void cot_predict_rows(int32_t *rows, const cot_predictor *p, const int32_t *ids,
         rows[i] = ids[i] < 0 ? -1 : ids[i] < p->n_ids ? p->id_row[ids[i]] : known_row(p, ids[i]);
 }
 
-/* A row of length 1, or zeros where that cannot be (an embedding of zeros, or one that is not finite). */
-static void normalise(float *out, const float *row, int64_t width)
+/* A row of length 1; false, and zeros, where that cannot be (an embedding of zeros, or one that is not finite). */
+static bool normalise(float *out, const float *row, int64_t width)
 {
     double squares = 0;
     for (int64_t i = 0; i < width; i++) squares += (double)row[i] * row[i];
     const double factor = squares > 0 && isfinite(squares) ? 1 / sqrt(squares) : 0;
     for (int64_t i = 0; i < width; i++) out[i] = factor > 0 ? (float)(row[i] * factor) : 0;
+    return factor > 0;
 }
 
 /* Cosines come by matrix products: BLOCK strangers with all known ids at a time. */
@@ -41,6 +42,7 @@ enum { BLOCK = 64 };
 
 typedef struct cosines {
     float *strangers, *packed, *product; // [BLOCK][H], [N][H] packed, [BLOCK][N]
+    bool *known;                         // [N] whose embedding has a direction
 } cosines;
 
 static bool cosines_open(cosines *c, const cot_predict_embedding *embedding, const cot_predictor *p)
@@ -49,13 +51,11 @@ static bool cosines_open(cosines *c, const cot_predict_embedding *embedding, con
     c->strangers = calloc((size_t)(BLOCK * H), sizeof(float));
     c->packed = aligned_alloc(64, (size_t)cot_packed_bytes(COT_F32, H, N));
     c->product = calloc((size_t)(BLOCK * N), sizeof(float));
-    if (!c->strangers || !c->packed || !c->product) return false;
+    c->known = calloc((size_t)N, sizeof *c->known);
+    if (!c->strangers || !c->packed || !c->product || !c->known) return false;
     for (int64_t r = 0; r < N; r++) {
         const int32_t id = p->token_ids[r];
-        if (id < embedding->n_ids) // one that the table does not reach is nobody's neighbour
-            normalise(c->strangers, embedding->row + id * H, H);
-        else
-            for (int64_t i = 0; i < H; i++) c->strangers[i] = 0;
+        c->known[r] = id < embedding->n_ids && normalise(c->strangers, embedding->row + id * H, H);
         cot_pack_columns(c->packed, COT_F32, H, N, r, 1, c->strangers, COT_F32, H);
     }
     return true;
@@ -66,7 +66,8 @@ static void nearest(int32_t *id_row, const int32_t *ids, int64_t n, const cosine
 {
     const cot_predict_embedding *embedding = t->options->embedding;
     const int64_t H = embedding->width, N = t->predictor->n_tokens;
-    for (int64_t i = 0; i < n; i++) normalise(c->strangers + i * H, embedding->row + ids[i] * H, H);
+    bool fine[BLOCK];
+    for (int64_t i = 0; i < n; i++) fine[i] = normalise(c->strangers + i * H, embedding->row + ids[i] * H, H);
     const cot_gemm gemm = {.type = COT_F32,
                            .m = n,
                            .n = N,
@@ -80,10 +81,10 @@ static void nearest(int32_t *id_row, const int32_t *ids, int64_t n, const cosine
     cot_matmul(t->predictor->kernels, t->pool, &gemm, 1);
     for (int64_t i = 0; i < n; i++) {
         const float *cosine = c->product + i * N;
-        int64_t best = 0;
-        for (int64_t r = 1; r < N; r++)
-            if (cosine[r] > cosine[best]) best = r;
-        id_row[ids[i]] = cosine[best] == 0 ? -1 : (int32_t)best; // zeros: it has no direction, or nobody has
+        int64_t best = -1;
+        for (int64_t r = 0; r < N && fine[i]; r++)
+            if (c->known[r] && (best < 0 || cosine[r] > cosine[best])) best = r;
+        id_row[ids[i]] = (int32_t)best;
     }
 }
 
@@ -106,6 +107,7 @@ cot_status cot_train_neighbours(cot_training *t, cot_error *error)
     free(c.strangers);
     free(c.packed);
     free(c.product);
+    free(c.known);
     p->id_row = id_row;
     p->n_ids = V;
     return fine ? COT_OK

@@ -106,7 +106,7 @@ static void count_layer(void *context, int64_t l)
         part->failed = !append(part, count, E, p->top_k);
         part->first[r + 1] = part->n;
         const int32_t place = c->given ? c->given[r] : -1;
-        cot_pair_of_counts(c->token_ranks + 2 * (l * N + r), count, expert_rank, E, p->n_ranks,
+        cot_pair_of_counts(c->token_ranks + 2 * (r * p->n_layers + l), count, expert_rank, E, p->n_ranks,
                            place < 0 ? -1 : t->options->token_rank[l * t->options->n_tokens + place]);
         if (!c->frequency) continue;
         uint64_t total = 0;

@@ -169,7 +169,8 @@ static void look_up_ranks(int16_t *rank, uint16_t *confidence, const cot_rank_ta
     static const uint16_t nothing[2] = {UINT16_MAX, 0};
     for (int64_t i = 0; i < n; i++) {
         const uint16_t *pair = nothing;
-        if (t->token && t->row[i] >= 0 && t->row[i] < t->n_rows) pair = t->token + 2 * (int64_t)t->row[i];
+        if (t->token && t->row[i] >= 0 && t->row[i] < t->n_rows)
+            pair = t->token + 2 * t->row_pairs * t->row[i];
         int64_t at = 0, power = 1;
         for (int32_t j = 0; t->sequence && j < t->order; j++, power *= t->ranks) {
             const int16_t r = t->before[j * t->before_stride + i];
@@ -182,8 +183,8 @@ static void look_up_ranks(int16_t *rank, uint16_t *confidence, const cot_rank_ta
     }
 }
 
-static void logistic_rows(float *p, const int8_t *const *row, int64_t n_rows, const int16_t *bias, float scale_,
-                          int64_t n)
+static void logistic_rows(float *p, const int8_t *const *row, int64_t n_rows, const int16_t *bias,
+                          float scale_, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         int32_t sum = bias[i];
