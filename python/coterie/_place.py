@@ -204,8 +204,8 @@ def place(load, topology=None, *, ranks=None, method=None, slots=None, c_layer=N
     `ranks` equally near ranks, or `cost` [layers, ranks], what an activation costs there. attention: "paper", "dp" or a
     pair of arrays [layers, ranks], dispatch and collect; "dp" where an engine recorded the load or sources are given.
     c_layer, c_exp: a number or one a rank. current: the running placement (a Placement, a file, or an array [layers, slots]):
-    methods with replicas reach the fresh plan's balance from it in few moves, at most `max_moves`. The rest is as `coterie place --help` says. What was assumed is logged to
-    "coterie". ValueError for what cannot be met, coterie.Error for files that are wrong.
+    methods with replicas reach the fresh plan's balance from it in few moves, at most `max_moves`. The rest is as
+    `coterie place --help` says. What was assumed is logged to "coterie". ValueError for what cannot be met, coterie.Error for files that are wrong.
     """
     with contextlib.ExitStack() as stack:
         counts = stack.enter_context(_load(load, whole(first_layer, "first_layer")))
@@ -242,7 +242,8 @@ def place(load, topology=None, *, ranks=None, method=None, slots=None, c_layer=N
         )
         limits = [_array(c, numpy.int32, (n,), name) for c, name in ((c_layer, "c_layer"), (c_exp, "c_exp"))]
         wanted = structs.PlaceOptions(ctypes.sizeof(structs.PlaceOptions), _text(method),
-                                      *(_at(c, structs.Ints) for c in limits), whole(slots or 0, "slots"), _limit(max_load, "max_load", 1e-9), whole(groups, "groups"), whole(nodes, "nodes"),
+                                      *(_at(c, structs.Ints) for c in limits), whole(slots or 0, "slots"),
+                                      _limit(max_load, "max_load", 1e-9), whole(groups, "groups"), whole(nodes, "nodes"),
                                       split)  # fmt: skip
         proof = ctypes.c_void_p()
         stack.callback(lambda: library.cot_place_proof_free(proof))
