@@ -134,7 +134,7 @@ static void replan(double skew, double drift)
         cot_place_value_of(&value[0], &fresh, &costs[1], 0, &error) != COT_OK ||
         cot_place_relabel(&renamed, &old, &fresh, &error) != COT_OK)
         die(&error);
-    const cot_replan_options few = {sizeof few, value[0].peak_load, -1, 0};
+    const cot_replan_options few = {sizeof few, value[0].peak_load, -1, 0, 0};
     if (cot_place_replan(&map, &moves, &old, &costs[1], &few, &error) != COT_OK ||
         cot_place_value_of(&value[1], &map, &costs[1], 0, &error) != COT_OK)
         die(&error);
