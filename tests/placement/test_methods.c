@@ -324,6 +324,38 @@ static void test_replan(void **state)
 }
 
 /* Traffic adds up: every activation goes there and back, and hops times loads of links are the objective. */
+/* From any running slots to any others: all are filled, and the moves are what there is to fetch. */
+static void test_replan_slots(void **state)
+{
+    (void)state;
+    cluster c;
+    cot_error error;
+    open_cluster(&c, "complete:ranks=8", 3, 60, 0.6, COT_ATTENTION_DP, false, 0);
+    int32_t c_layer[8], c_exp[8];
+    for (int s = 0; s < 8; s++) c_exp[s] = 3 * (c_layer[s] = s < 4 ? 20 : 6);
+    for (int from = 56; from <= 96; from += 8)
+        for (int to = 64; to <= 96; to += 16) {
+            cot_expert_map old, map;
+            int64_t moves, counted;
+            cot_place_options options = {.method = "replicate", .slots = from};
+            if (from < 60)
+                options = (cot_place_options){.c_layer = c_layer, .c_exp = c_exp}; // with empty slots
+            cot_place_value v = place(&c, options, &old);
+            const cot_replan_options replan = {
+                .size = sizeof replan, .max_moves = -1, .slots_per_rank = to / 8};
+            if (cot_place_replan(&map, &moves, &old, &c.costs, &replan, &error) != COT_OK)
+                fail_msg("%s", error.message);
+            const cot_place_options want = {.size = sizeof want, .slots = to};
+            if (cot_place_verify(&map, &c.costs, &want, &error) != COT_OK) fail_msg("%s", error.message);
+            assert_int_equal(cot_place_moves(&counted, &old, &map, &error), COT_OK);
+            assert_true(moves == counted);
+            cot_expert_map_free(&old);
+            cot_expert_map_free(&map);
+            cot_place_value_free(&v);
+        }
+    close_cluster(&c);
+}
+
 static void test_traffic(void **state)
 {
     (void)state;
@@ -375,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_replan),
+        cmocka_unit_test(test_replan_slots),
         cmocka_unit_test(test_traffic),
         cmocka_unit_test(test_balancedness),
     };
