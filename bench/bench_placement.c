@@ -192,7 +192,7 @@ static void replan(double skew, double drift)
         cot_place_relabel(&renamed, &old, &fresh, &error) != COT_OK)
         die(&error);
     by_layer = renamed_by_layer(&old, &fresh);
-    const cot_replan_options few = {sizeof few, value[0].peak_load, -1, 0};
+    const cot_replan_options few = {.size = sizeof few, .peak = value[0].peak_load, .max_moves = -1};
     if (cot_place_replan(&map, &moves, &old, &costs[1], &few, &error) != COT_OK ||
         cot_place_value_of(&value[1], &map, &costs[1], 0, &error) != COT_OK)
         die(&error);

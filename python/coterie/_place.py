@@ -264,7 +264,8 @@ def place(load, topology=None, *, ranks=None, method=None, slots=None, c_layer=N
         if METHODS[method] if method else wanted.slots > counts.n_experts:
             most = -1 if max_moves is None else whole(max_moves, "max_moves", 2**63 - 1)
             few = structs.ReplanOptions(ctypes.sizeof(structs.ReplanOptions), value.peak_load, most,
-                                        _limit(move_cost, "move_cost", 0))  # fmt: skip
+                                        _limit(move_cost, "move_cost", 0), made.slots_per_rank,
+                                        ctypes.pointer(made))  # fmt: skip
             made = stack.enter_context(
                 _opened(structs.ExpertMap, "cot_place_replan", "cot_expert_map_free", ctypes.byref(ctypes.c_int64()),
                         ctypes.byref(running), ctypes.byref(costs), ctypes.byref(few))  # fmt: skip

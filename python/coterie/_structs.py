@@ -150,7 +150,8 @@ class PlaceValue(Structure):
 
 class ReplanOptions(Structure):
     c_name = "cot_replan_options"
-    _fields_ = [("size", c_size_t), ("peak", Doubles), ("max_moves", c_int64), ("move_cost", c_double)]
+    _fields_ = [("size", c_size_t), ("peak", Doubles), ("max_moves", c_int64), ("move_cost", c_double),
+                ("slots_per_rank", c_int32), ("fresh", POINTER(ExpertMap))]  # fmt: skip
 
 
 class Transfer(Structure):
