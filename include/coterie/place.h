@@ -72,7 +72,7 @@ typedef struct cot_costs_options {
 } cot_costs_options;
 
 /* Computes the costs of `load` on `topology` (may be NULL, see options). Errors: INVALID_ARGUMENT, MALFORMED (a
- * topology in pieces, sources that are not its ranks), OUT_OF_MEMORY. The caller frees. */
+ * topology in pieces, sources that are not its ranks, numbers too large to add up), OUT_OF_MEMORY. The caller frees. */
 cot_status cot_costs_open(cot_costs *costs, const cot_load_counts *load, const cot_topology *topology,
                           const cot_costs_options *options, cot_error *error);
 void cot_costs_free(cot_costs *costs); // empty ones are fine
@@ -110,10 +110,6 @@ typedef struct cot_place_value {
     int32_t n_layers, n_ranks;
 } cot_place_value;
 void cot_place_value_free(cot_place_value *value); // an empty one is fine
-
-/* What shows that no placement is better, until it is checked; private. It reads the costs that it was made with. */
-typedef struct cot_place_proof cot_place_proof;
-void cot_place_proof_free(cot_place_proof *proof); // NULL is fine
 
 /* What shows that no placement is better, until it is checked; private. It reads the costs that it was made with. */
 typedef struct cot_place_proof cot_place_proof;
@@ -165,12 +161,17 @@ typedef struct cot_replan_options {
                // as exchanges come
     int64_t max_moves; // over all layers; below 0: as many as it takes
     double move_cost; // a move must lower its layer's peak by this much, in mean ranks' loads; 0: by anything
+    int32_t slots_per_rank; // of the new placement, all filled; 0: the running one's, empty ones stay so
+    const cot_expert_map *
+        fresh; // a plan with these peaks and as many slots, or NULL: a layer where exchanges end above its peak
+               // becomes the plan's, unless moves are limited
 } cot_replan_options;
 
 /* Lowers the peaks of `current` under the loads of `costs` (split evenly over replicas) with few moves: a slot takes
  * over another expert, of which no last replica is lost, or two slots exchange theirs. `*map` has a row for each layer
  * of `costs`; `*moves` counts the slots whose rank has to fetch an expert that it did not hold. The caller frees the
- * map. Errors: INVALID_ARGUMENT, MALFORMED (layers, experts or ranks that disagree), OUT_OF_MEMORY. */
+ * map. Errors: INVALID_ARGUMENT (also: slots that cannot be filled with so few moves), MALFORMED (layers, experts or
+ * ranks that disagree), OUT_OF_MEMORY. */
 cot_status cot_place_replan(cot_expert_map *map, int64_t *moves, const cot_expert_map *current,
                             const cot_costs *costs, const cot_replan_options *options, cot_error *error);
 

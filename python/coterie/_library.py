@@ -2,8 +2,11 @@
 
 import ctypes
 import ctypes.util
+import operator
 import os
 import pathlib
+
+import numpy
 
 INVALID_ARGUMENT, OUT_OF_MEMORY = 1, 2  # of cot_status, coterie/status.h
 
@@ -54,3 +57,25 @@ def call(name, *arguments):
 def pointer(array):
     """The address of a C-contiguous array, which the caller keeps alive; None for None."""
     return None if array is None else ctypes.c_void_p(array.ctypes.data)
+
+
+def whole(value, name, most=2**31 - 1, least=0):
+    """`value` as an int that fits the library's, or an exception that names it."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}, expected a whole number") from None
+    if not least <= number <= most:
+        raise ValueError(f"{name} is {number}, expected {least} to {most}")
+    return number
+
+
+def host(value, name):
+    """A NumPy array of numbers, of whatever numpy.asarray takes or a torch tensor on any device."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.double() if value.is_floating_point() else value
+    array = numpy.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} holds {array.dtype}, expected real numbers")
+    return array

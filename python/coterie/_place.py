@@ -8,10 +8,17 @@ import os
 import numpy
 
 from . import _structs as structs
-from ._library import call, library
+from ._library import call, host, library, whole
 
 ATTENTION = {"paper": 0, "dp": 1}  # cot_attention_kind; weights are 2
 DISPATCH = {"uniform": 0, "nearest": 1}  # cot_dispatch
+METHODS = {}  # of cot_place_methods: whether slots may be replicas
+for _method in (structs.PlaceMethod * 64).in_dll(library, "cot_place_methods"):  # ends with a NULL name
+    if not _method.name:
+        break
+    METHODS[_method.name.decode()] = _method.replicas
+_free = ctypes.CDLL(None).free
+_free.argtypes, _free.restype = [ctypes.c_void_p], None
 
 
 @structs.Say
@@ -27,10 +34,30 @@ def _array(value, dtype, shape, name):
     """A C-contiguous array of that shape; None stays None."""
     if value is None:
         return None
-    array = numpy.ascontiguousarray(numpy.broadcast_to(value, shape), dtype=dtype)
-    if array.shape != tuple(shape):
-        raise ValueError(f"{name} has shape {array.shape}, expected {tuple(shape)}")
-    return array
+    array = host(value, name)
+    if numpy.dtype(dtype).kind == "i" and array.size:
+        if array.dtype.kind not in "iu":
+            raise TypeError(f"{name} holds {array.dtype}, expected whole numbers")
+        whole(array.min(), name), whole(array.max(), name)
+    try:
+        return numpy.ascontiguousarray(numpy.broadcast_to(array, shape), dtype=dtype)
+    except ValueError:
+        raise ValueError(f"{name} has shape {array.shape}, expected {tuple(shape)}") from None
+
+
+def _limit(value, name, least):
+    """A finite float; None is 0, which says that there is no limit."""
+    if value is None:
+        return 0.0
+    if not (least <= value < float("inf")):
+        raise ValueError(f"{name} is {value}, expected {least:g} or more")
+    return float(value)
+
+
+def _choice(value, choices, name):
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}, expected {' or '.join(map(repr, choices))}")
+    return choices[value]
 
 
 def _at(array, kind):
@@ -64,9 +91,9 @@ def _load(load, first_layer):
         with read as counts:
             yield counts
         return
-    tokens = numpy.ascontiguousarray(load.detach().cpu() if hasattr(load, "detach") else load, dtype=numpy.float64)
+    tokens = numpy.ascontiguousarray(host(load, "load"), dtype=numpy.float64)
     if tokens.ndim not in (2, 3) or not tokens.size:
-        raise ValueError("load is an array [layers, experts] or [layers, sources, experts]")
+        raise ValueError(f"load has shape {tokens.shape}, expected [layers, experts] or [layers, sources, experts]")
     if not (numpy.isfinite(tokens).all() and (tokens >= 0).all()):
         raise ValueError("loads are finite numbers of 0 or more")
     layers = numpy.arange(first_layer, first_layer + tokens.shape[0], dtype=numpy.int32)
@@ -90,14 +117,56 @@ def _topology(topology, hosts, ranks):
             yield opened
 
 
+@contextlib.contextmanager
+def _running(current, layers, experts, ranks, first_layer):
+    """The running placement: a Placement, a file, or an array [layers, slots] or [layers, ranks, slots a rank]."""
+    if isinstance(current, (str, os.PathLike)):
+        options = structs.ExpertMapOptions(ctypes.sizeof(structs.ExpertMapOptions), None, ranks, first_layer, 0, _say, None)
+        read = ("cot_expert_map_read", "cot_expert_map_free", ctypes.c_char_p(_text(current)), ctypes.byref(options))
+        with _opened(structs.ExpertMap, *read) as opened:
+            yield opened
+        return
+    if isinstance(current, Placement):
+        layers, current = current.layers, current.physical_to_logical
+    expert = host(current, "current")
+    if expert.dtype.kind not in "iu":
+        raise TypeError(f"current holds {expert.dtype} numbers, expected integers, the experts in its slots")
+    if expert.ndim not in (2, 3) or len(expert) != len(layers) or not expert.size or expert[0].size % ranks:
+        raise ValueError(f"current has shape {expert.shape}, expected [{len(layers)}, slots] of {ranks} ranks")
+    if expert.ndim == 3 and expert.shape[1] != ranks:
+        raise ValueError(f"current is of {expert.shape[1]} ranks, expected {ranks}")
+    if expert.min() < -1 or expert.max() >= experts:
+        raise ValueError(f"current holds experts {expert.min()} to {expert.max()}, expected -1 to {experts - 1}")
+    expert = numpy.ascontiguousarray(expert, numpy.int32)
+    numbers, dense = numpy.ascontiguousarray(layers, numpy.int32), numpy.zeros(len(layers), numpy.uint8)
+    made = structs.ExpertMap(len(layers), experts, ranks, expert[0].size // ranks, _at(numbers, structs.Ints),
+                             _at(expert, structs.Ints), _at(dense, structs.Bytes))  # fmt: skip
+    yield made
+
+
+def _transfers(current, made):
+    """What turns one map into the other, as an array of the fields of cot_transfer."""
+    rows, n, rounds = ctypes.POINTER(structs.Transfer)(), ctypes.c_int64(), ctypes.c_int32()
+    call("cot_place_transfers", *map(ctypes.byref, (rows, n, rounds, current, made)))
+    try:
+        fields = numpy.dtype([(name, numpy.int32) for name, _ in structs.Transfer._fields_])
+        return numpy.frombuffer(ctypes.string_at(rows, n.value * fields.itemsize), fields).copy()
+    finally:
+        _free(rows)
+
+
 class Placement:
     """Where experts are.
 
     physical_to_logical: int32 [layers, ranks, slots a rank], the expert in each slot, -1 where it is empty; layers [layers]
     the model's numbers; dense [layers] True where the load had no tokens: such layers hold expert = slot mod experts.
     objective: what all activations cost; dual: the best lower bound proven, 0 if none; gap: their difference; peak_load
-    [layers with load]: the most loaded rank over the mean.
+    [layers with load]: the most loaded rank over the mean. Where a running placement was given, moves: how many experts ranks
+    have to fetch, and transfers: an array with fields layer, expert, from (-1: no rank holds it), to and round, in none of
+    which a rank takes part twice; else None.
     """
+
+    moves = transfers = None
 
     def write(self, path, format="coterie", layers=None):
         """Writes it in a format of `coterie place convert --to`; `layers`: how many the model has, for "sglang"."""
@@ -126,34 +195,43 @@ def _placement(load, made, value):
 
 
 def place(load, topology=None, *, ranks=None, method=None, slots=None, c_layer=None, c_exp=None, max_load=None, attention=None,
-          cost=None, dispatch="uniform", distance=None, bytes=14336, groups=1, nodes=1, hosts=None, first_layer=0):  # fmt: skip
+          cost=None, dispatch="uniform", distance=None, bytes=14336, groups=1, nodes=1, hosts=None, first_layer=0,
+          current=None, max_moves=None, move_cost=0.0):  # fmt: skip
     """Places the experts of `load` on the ranks of `topology`, and checks the result; returns a Placement.
 
     load: an array [layers, experts] of tokens, or [layers, sources, experts] by the rank that sent them; or a file, a folder
     or a list of files, as `coterie place --load` takes. topology: a spec like "fattree:ranks=256" or a file; without one,
     `ranks` equally near ranks, or `cost` [layers, ranks], what an activation costs there. attention: "paper", "dp" or a
     pair of arrays [layers, ranks], dispatch and collect; "dp" where an engine recorded the load or sources are given.
-    c_layer, c_exp: a number or one a rank. The rest is as `coterie place --help` says. What was assumed is logged to
-    "coterie". ValueError for what cannot be met, coterie.Error for files that are wrong.
+    c_layer, c_exp: a number or one a rank. current: the running placement (a Placement, a file, or an array [layers, slots]):
+    methods with replicas reach the fresh plan's balance from it in few moves, at most `max_moves`. The rest is as
+    `coterie place --help` says. What was assumed is logged to "coterie". ValueError for what cannot be met, coterie.Error for files that are wrong.
     """
     with contextlib.ExitStack() as stack:
-        counts = stack.enter_context(_load(load, first_layer))
-        cluster = stack.enter_context(_topology(topology, hosts, ranks or 0))
+        counts = stack.enter_context(_load(load, whole(first_layer, "first_layer")))
+        ranks = whole(ranks or 0, "ranks")
+        cluster = stack.enter_context(_topology(topology, hosts, ranks))
         rows = counts.n_layers
         n = cluster.n_ranks if cluster else ranks or (numpy.shape(cost)[-1] if cost is not None else 0)
         if not n:
             raise ValueError("no cluster given: topology, cost or ranks")
         if attention is None:
             attention = "dp" if counts.from_engine else "paper"
-        weights = attention if not isinstance(attention, str) else (None, None)
+        kind = _choice(attention, ATTENTION, "attention") if isinstance(attention, str) else 2
+        weights = attention if kind == 2 else (None, None)
+        if len(weights) != 2:
+            raise ValueError(f"attention has {len(weights)} parts, expected two arrays, dispatch and collect")
         weights = [_array(w, numpy.float64, (rows, n), "attention") for w in weights]
         matrix = _array(cost, numpy.float64, (rows, n), "cost")
+        split = _choice(dispatch, DISPATCH, "dispatch")
+        if distance is not None:
+            _choice(distance, {"hops": 0, "cost": 1}, "distance")
         by_cost = distance == "cost" or (distance is None and cluster is not None and cluster.measured)
         options = structs.CostsOptions(
             ctypes.sizeof(structs.CostsOptions),
-            ATTENTION[attention] if isinstance(attention, str) else 2,
+            kind,
             structs.Metric(by_cost, bytes),
-            DISPATCH[dispatch],
+            split,
             *(_at(w, structs.Doubles) for w in weights),
             _at(matrix, structs.Doubles),
             n,
@@ -164,8 +242,9 @@ def place(load, topology=None, *, ranks=None, method=None, slots=None, c_layer=N
         )
         limits = [_array(c, numpy.int32, (n,), name) for c, name in ((c_layer, "c_layer"), (c_exp, "c_exp"))]
         wanted = structs.PlaceOptions(ctypes.sizeof(structs.PlaceOptions), _text(method),
-                                      *(_at(c, structs.Ints) for c in limits), slots or 0, max_load or 0, groups, nodes,
-                                      DISPATCH[dispatch])  # fmt: skip
+                                      *(_at(c, structs.Ints) for c in limits), whole(slots or 0, "slots"),
+                                      _limit(max_load, "max_load", 1e-9), whole(groups, "groups"), whole(nodes, "nodes"),
+                                      split)  # fmt: skip
         proof = ctypes.c_void_p()
         stack.callback(lambda: library.cot_place_proof_free(proof))
         made = stack.enter_context(
@@ -174,8 +253,30 @@ def place(load, topology=None, *, ranks=None, method=None, slots=None, c_layer=N
         )
         value = stack.enter_context(
             _opened(structs.PlaceValue, "cot_place_value_of", "cot_place_value_free", ctypes.byref(made),
-                    ctypes.byref(costs), DISPATCH[dispatch])  # fmt: skip
+                    ctypes.byref(costs), split)  # fmt: skip
         )
         call("cot_place_prove", ctypes.byref(value), proof)
         call("cot_place_verify", ctypes.byref(made), ctypes.byref(costs), ctypes.byref(wanted))
-        return _placement(counts, made, value)
+        if current is None:
+            return _placement(counts, made, value)
+        layers = _copy(counts.layers, rows)
+        running = stack.enter_context(_running(current, layers, counts.n_experts, n, first_layer))
+        if METHODS[method] if method else wanted.slots > counts.n_experts:
+            most = -1 if max_moves is None else whole(max_moves, "max_moves", 2**63 - 1)
+            few = structs.ReplanOptions(ctypes.sizeof(structs.ReplanOptions), value.peak_load, most,
+                                        _limit(move_cost, "move_cost", 0), made.slots_per_rank,
+                                        ctypes.pointer(made))  # fmt: skip
+            made = stack.enter_context(
+                _opened(structs.ExpertMap, "cot_place_replan", "cot_expert_map_free", ctypes.byref(ctypes.c_int64()),
+                        ctypes.byref(running), ctypes.byref(costs), ctypes.byref(few))  # fmt: skip
+            )
+            value = stack.enter_context(
+                _opened(structs.PlaceValue, "cot_place_value_of", "cot_place_value_free", ctypes.byref(made),
+                        ctypes.byref(costs), split)  # fmt: skip
+            )
+        elif max_moves is not None or move_cost:
+            raise ValueError("max_moves and move_cost are for methods with replicas: the optimum of another is what it is")
+        result, moves = _placement(counts, made, value), ctypes.c_int64()
+        call("cot_place_moves", ctypes.byref(moves), ctypes.byref(running), ctypes.byref(made))
+        result.moves, result.transfers = moves.value, _transfers(running, made)
+        return result

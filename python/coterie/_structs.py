@@ -127,6 +127,11 @@ class PlaceOptions(Structure):
     ]
 
 
+class PlaceMethod(Structure):
+    c_name = "cot_place_method"
+    _fields_ = [("name", c_char_p), ("text", c_char_p), ("replicas", c_bool)]
+
+
 class PlaceValue(Structure):
     c_name = "cot_place_value"
     _fields_ = [
@@ -143,5 +148,16 @@ class PlaceValue(Structure):
     ]
 
 
+class ReplanOptions(Structure):
+    c_name = "cot_replan_options"
+    _fields_ = [("size", c_size_t), ("peak", Doubles), ("max_moves", c_int64), ("move_cost", c_double),
+                ("slots_per_rank", c_int32), ("fresh", POINTER(ExpertMap))]  # fmt: skip
+
+
+class Transfer(Structure):
+    c_name = "cot_transfer"
+    _fields_ = [("layer", c_int32), ("expert", c_int32), ("from", c_int32), ("to", c_int32), ("round", c_int32)]
+
+
 ALL = [LoadCounts, LoadOptions, ExpertMap, ExpertMapOptions, Topology, TopologyOptions, Metric, Costs, CostsOptions,
-       PlaceOptions, PlaceValue]  # fmt: skip
+       PlaceOptions, PlaceMethod, PlaceValue, ReplanOptions, Transfer]  # fmt: skip

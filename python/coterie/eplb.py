@@ -5,7 +5,7 @@ import sys
 
 import numpy
 
-from ._library import call, pointer
+from ._library import call, host, pointer, whole
 
 __all__ = ["rebalance_experts"]
 
@@ -19,24 +19,25 @@ def rebalance_experts(weight, num_replicas, num_groups, num_nodes, num_gpus):
 
     Returns (physical_to_logical [layers, num_replicas], logical_to_physical [layers, experts, most replicas], -1 where
     there are no more, replicas [layers, experts]), int64, as torch tensors on the CPU or numpy arrays as `weight` was one.
-    ValueError for sizes that do not divide and loads that are negative or no numbers.
+    ValueError for sizes that do not divide and loads that are negative or no numbers; TypeError for sizes that are not whole.
     """
     torch = sys.modules.get("torch")
     tensor = torch is not None and isinstance(weight, torch.Tensor)
-    loads = weight.detach().cpu().double().numpy() if tensor else weight
-    loads = numpy.ascontiguousarray(loads, dtype=numpy.float64)
+    loads = numpy.ascontiguousarray(host(weight, "weight"), dtype=numpy.float64)
     if loads.ndim != 2:
         raise ValueError(f"weight has {loads.ndim} dimensions, expected layers and experts")
     layers, experts = loads.shape
-    p2l = numpy.empty((layers, max(int(num_replicas), 0)), numpy.int64)
+    slots = whole(num_replicas, "num_replicas")
+    parts = [whole(n, name) for n, name in ((num_groups, "num_groups"), (num_nodes, "num_nodes"), (num_gpus, "num_gpus"))]
+    p2l = numpy.empty((layers, slots), numpy.int64)
     count = numpy.empty((layers, experts), numpy.int64)
 
     def rebalance(l2p, most):
-        sizes = (layers, experts, num_replicas, num_groups, num_nodes, num_gpus, most)
+        sizes = (layers, experts, slots, *parts, most)
         arrays = (p2l, l2p, count, loads)
-        call("cot_eplb_rebalance", *map(pointer, arrays), *(ctypes.c_int64(int(n)) for n in sizes))
+        call("cot_eplb_rebalance", *map(pointer, arrays), *map(ctypes.c_int64, sizes))
 
-    most = int(num_replicas) - experts + 1  # always enough
+    most = slots - experts + 1  # always enough
     if most * count.size > 1 << 20:  # but not worth the memory: count first
         rebalance(None, 0)
         most = int(count.max())

@@ -37,7 +37,10 @@ bool cot_open_topology(cot_topology *topology, const char *text, const char *hos
 
 static double *fill(const json_t *array, const char *path, int32_t *rows, int32_t *columns)
 {
-    size_t m = json_array_size(array), n = json_array_size(json_array_get(array, 0));
+    const bool flat =
+        *rows == 1 && json_is_number(json_array_get(array, 0)); // a row needs no brackets of its own
+    size_t m = flat ? 1 : json_array_size(array),
+           n = json_array_size(flat ? array : json_array_get(array, 0));
     if (!m || !n || m > 1 << 20 || n > 1 << 20 || (*rows && m != (size_t)*rows) ||
         (*columns && n != (size_t)*columns)) {
         cot_complain("'%s' holds a matrix of %zu x %zu, expected %d x %d", path, m, n, *rows, *columns);
@@ -49,7 +52,7 @@ static double *fill(const json_t *array, const char *path, int32_t *rows, int32_
         return NULL;
     }
     for (size_t i = 0; i < m * n; i++) {
-        const json_t *row = json_array_get(array, i / n), *x = json_array_get(row, i % n);
+        const json_t *row = flat ? array : json_array_get(array, i / n), *x = json_array_get(row, i % n);
         matrix[i] = json_number_value(x);
         if (json_array_size(row) != n || !json_is_number(x) || !(matrix[i] >= 0) || !isfinite(matrix[i])) {
             cot_complain("'%s': row %zu is no row of %zu numbers of 0 or more", path, i / n, n);
@@ -67,7 +70,10 @@ double *cot_read_matrix(const char *path, const char *key, int32_t *rows, int32_
     json_error_t where;
     json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &where);
     if (!root) {
-        cot_complain("cannot read '%s': line %d: %s", path, where.line, where.text);
+        if (where.line < 0) // it could not be opened; the text says so
+            cot_complain("%s", where.text);
+        else
+            cot_complain("cannot read '%s': line %d: %s", path, where.line, where.text);
         return NULL;
     }
     const json_t *array = json_is_object(root) ? json_object_get(root, key) : root;

@@ -89,8 +89,10 @@ static cot_status replan(cot_placed *placed, const cot_place_settings *s, const 
     if (keep) {
         const cot_replan_options replan_options = {.size = sizeof replan_options,
                                                    .peak = placed->value.peak_load,
+                                                   .slots_per_rank = placed->map.slots_per_rank,
                                                    .max_moves = s->max_moves,
-                                                   .move_cost = s->move_cost};
+                                                   .move_cost = s->move_cost,
+                                                   .fresh = &placed->map};
         double start = now_ms();
         status = cot_place_replan(&better, &placed->moves, &current, &in->costs, &replan_options, error);
         placed->milliseconds += now_ms() - start;
@@ -109,6 +111,7 @@ static cot_status replan(cot_placed *placed, const cot_place_settings *s, const 
                 free(bound);
         }
     }
+    if (status == COT_OK && keep) status = cot_place_verify(&placed->map, &in->costs, &in->options, error);
     if (status == COT_OK) status = cot_place_moves(&placed->moves, &current, &placed->map, error);
     if (status == COT_OK)
         status = cot_place_transfers(&placed->transfers, &placed->n_transfers, &placed->rounds, &current,
@@ -161,6 +164,22 @@ static int place_load(const cot_place_settings *s, cot_place_inputs *in)
     return status;
 }
 
+/* Options that would do nothing, or fail after all work is done. */
+static bool options_fit(const cot_place_settings *s)
+{
+    const cot_expert_map_format *f = cot_expert_map_formats;
+    while (f->name && strcmp(f->name, s->to)) f++;
+    if (!f->name)
+        cot_complain("--to '%s' is no format of placements", s->to);
+    else if (!s->output && (strcmp(s->to, cot_expert_map_formats[0].name) || s->layers))
+        cot_complain("--to and --layers need -o OUT: no placement is written without it");
+    else if (!s->current && (s->max_moves >= 0 || s->move_cost > 0))
+        cot_complain("--max-moves and --move-cost need --current PLACEMENT: what runs now");
+    else
+        return true;
+    return false;
+}
+
 static int place(const void *context)
 {
     const cot_place_settings *s = context;
@@ -173,6 +192,11 @@ static int place(const void *context)
     }
     if (s->more.count && !s->drift.count) {
         cot_complain("unexpected argument '%s'", s->more.items[0].text);
+        return COT_EXIT_USAGE;
+    }
+    if (!options_fit(s)) return COT_EXIT_USAGE;
+    if (s->cost && s->attention) {
+        cot_complain("--cost stands for topology and attention: leave out --attention");
         return COT_EXIT_USAGE;
     }
     if (!cot_check_output(s->output) || !cot_check_output(s->report)) return COT_EXIT_FAILURE;

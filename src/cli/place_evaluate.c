@@ -216,14 +216,14 @@ int cot_place_run_evaluate(const cot_place_settings *s, cot_place_inputs *in)
     cot_place_value value = {0};
     evaluation e = {0};
     cot_error error = {COT_OUT_OF_MEMORY, ""};
-    const cot_expert_map_options options = {
-        .size = sizeof options, .first_layer = (int32_t)s->first_layer, .ranks = in->topology.n_ranks};
+    cot_expert_map_options options = {.size = sizeof options, .first_layer = (int32_t)s->first_layer};
     if (!s->placement) {
         cot_complain("nothing to evaluate: --placement P");
         return COT_EXIT_USAGE;
     }
     int status = cot_place_open_load(in, s, &s->evaluate, 1);
     if (status != COT_EXIT_OK) return status;
+    options.ranks = in->costs.n_ranks;
     cot_status done = cot_expert_map_read(&map, s->placement, &options, &error);
     if (done == COT_OK) done = cot_place_value_of(&value, &map, &in->costs, in->options.dispatch, &error);
     if (done == COT_OK) done = evaluate(&e, in, &map, &value, s->evaluate, &error);

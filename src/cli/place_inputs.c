@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void note(void *context, const char *line)
 {
@@ -57,7 +58,10 @@ static bool choose_attention(cot_place_inputs *in, const cot_place_settings *s, 
         o->attention = COT_ATTENTION_PAPER;
     else if (!strcmp(text, "dp"))
         o->attention = COT_ATTENTION_DP;
-    else {
+    else if (access(text, F_OK)) {
+        cot_complain("--attention '%s' is neither paper nor dp nor a file", text);
+        return false;
+    } else {
         o->attention = COT_ATTENTION_WEIGHTS;
         in->dispatch = cot_read_matrix(text, "dispatch", &rows, &columns);
         in->collect = in->dispatch ? cot_read_matrix(text, "collect", &rows, &columns) : NULL;

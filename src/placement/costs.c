@@ -1,6 +1,7 @@
 #include "coterie/place.h"
 
 #include "base/error.h"
+#include "placement/twofold.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -65,30 +66,31 @@ static cot_status paper(cot_costs *c, const cot_topology *t, cot_metric metric, 
     return status;
 }
 
-/* Weighted sums of whole columns and rows: cost(l,s) of all layers, one rank r after the other. */
+/* Weighted sums of whole columns and rows: cost(l,s) of all layers, one rank r after the other; without weights the
+ * mean, the same for all layers. Summed in twofold numbers: ranks that see the same distances in another order cost
+ * the same to the last bit, and tie. */
 static cot_status weighted(cot_costs *c, const cot_topology *t, const cot_costs_options *o, double *row,
                            cot_error *error)
 {
-    cot_status status = COT_OK;
-    for (int32_t r = 0; status == COT_OK && r < c->n_ranks; r++)
+    const bool mean = !o->dispatch_weights;
+    size_t S = (size_t)c->n_ranks, L = mean ? 1 : (size_t)c->n_layers;
+    cot_twofold *sum = calloc(L * S, sizeof *sum);
+    cot_status status = sum ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for costs");
+    for (size_t r = 0; status == COT_OK && r < S; r++)
         for (int to_rank = 0; status == COT_OK && to_rank < 2; to_rank++) {
             const double *weights = to_rank ? o->collect_weights : o->dispatch_weights;
-            status = cot_topology_distances_of(row, t, o->metric, r, to_rank, error);
-            for (int32_t l = 0; status == COT_OK && l < c->n_layers; l++) {
-                double weight = weights ? weights[(size_t)c->row[l] * (size_t)c->n_ranks + (size_t)r] : 1;
-                double *cost = c->cost + (size_t)l * (size_t)c->n_ranks;
-                for (int32_t s = 0; weight != 0 && s < c->n_ranks; s++) cost[s] += weight * row[s];
-                if (!weights && l == 0) break; // all layers are alike: the first stands for them
+            status = cot_topology_distances_of(row, t, o->metric, (int32_t)r, to_rank, error);
+            for (size_t l = 0; status == COT_OK && l < L; l++) {
+                double weight = mean ? 1 : weights[(size_t)c->row[l] * S + r];
+                cot_twofold *to = sum + l * S;
+                for (size_t s = 0; weight != 0 && s < S; s++)
+                    to[s] = cot_twofold_add(to[s], cot_twofold_product(weight, row[s]));
             }
         }
+    for (size_t i = 0; status == COT_OK && i < (size_t)c->n_layers * S; i++)
+        c->cost[i] = mean ? sum[i % S].high / (double)S : sum[i].high;
+    free(sum);
     return status;
-}
-
-static void same_for_all(cot_costs *c)
-{
-    size_t S = (size_t)c->n_ranks;
-    for (size_t s = 0; s < S; s++) c->cost[s] /= (double)S;
-    for (int32_t l = 1; l < c->n_layers; l++) memcpy(c->cost + (size_t)l * S, c->cost, S * sizeof *c->cost);
 }
 
 static cot_status pairs(cot_costs *c, const cot_load_counts *load, const cot_topology *t, cot_metric metric,
@@ -145,8 +147,8 @@ static cot_status fill(cot_costs *c, const cot_load_counts *load, const cot_topo
     else if (by_pairs)
         status = pairs(c, load, t, o->metric, row, error);
     else if (o->attention == COT_ATTENTION_DP) {
-        status = weighted(c, t, o, row, error);
-        if (status == COT_OK) same_for_all(c);
+        const cot_costs_options everyone = {.metric = o->metric};
+        status = weighted(c, t, &everyone, row, error);
     } else {
         status = check_weights(o->dispatch_weights, "dispatch", all, error);
         if (status == COT_OK) status = check_weights(o->collect_weights, "collect", all, error);
@@ -185,14 +187,39 @@ static void choose_homes(cot_costs *c)
         }
 }
 
-static bool indifferent(const cot_costs *c)
+/* Whether all placements tie. Sums over ranks may round differently: then the costs become equal to the last bit. */
+static bool indifferent(cot_costs *c)
 {
     size_t S = (size_t)c->n_ranks, n = (size_t)c->n_layers * (c->pair ? (size_t)c->n_experts : 1);
-    const double *at = c->pair ? c->pair : c->cost;
-    for (size_t i = 0; i < n; i++, at += S)
-        for (size_t s = 1; s < S; s++)
-            if (fabs(at[s] - at[0]) > 1e-12 * fabs(at[0])) return false; // sums over ranks round differently
+    double *at = c->pair ? c->pair : c->cost;
+    for (size_t i = 0; i < n * S; i++)
+        if (fabs(at[i] - at[i / S * S]) > 1e-12 * fabs(at[i / S * S])) return false;
+    for (size_t i = 0; i < n * S; i++) at[i] = at[i / S * S];
     return true;
+}
+
+/* Refuses what the objective, or its proof in twofold numbers, could not be added up of. */
+static cot_status check_range(const cot_costs *c, cot_error *error)
+{
+    const double most = 1e290;
+    size_t S = (size_t)c->n_ranks, E = (size_t)c->n_experts;
+    double loads = 0, costs = 0, sum = 0;
+    for (size_t l = 0; l < (size_t)c->n_layers; l++) {
+        double load = 0, worst = 0;
+        for (size_t e = 0; e < E; e++) {
+            double here = 0;
+            for (size_t s = 0; c->pair && s < S; s++) here = fmax(here, c->pair[(l * E + e) * S + s]);
+            load += c->load[l * E + e];
+            sum += here;
+        }
+        for (size_t s = 0; c->cost && s < S; s++) worst = fmax(worst, c->cost[l * S + s]);
+        loads += load;
+        costs = fmax(costs, worst);
+        sum += load * worst;
+    }
+    if (loads < most && costs < most && sum < most) return COT_OK;
+    return cot_fail(error, COT_MALFORMED, "loads or distances are too large: they add up to more than %g",
+                    most);
 }
 
 cot_status cot_costs_open(cot_costs *costs, const cot_load_counts *load, const cot_topology *topology,
@@ -216,6 +243,7 @@ cot_status cot_costs_open(cot_costs *costs, const cot_load_counts *load, const c
         options->dispatch == COT_DISPATCH_NEAREST)
         status = keep_sources(costs, load, topology, options->metric, error);
     if (status == COT_OK && options->attention != COT_ATTENTION_PAPER) choose_homes(costs);
+    if (status == COT_OK) status = check_range(costs, error);
     if (status == COT_OK) costs->indifferent = indifferent(costs);
     if (status != COT_OK) cot_costs_free(costs);
     return status;

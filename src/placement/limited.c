@@ -1,66 +1,20 @@
 /* A limit on the load of a rank in a layer. With it the problem is one of packing, which no flow solves. Dual: charging
  * beta(l,s) for load there, and giving back what the limit allows, is a problem without a limit at costs + beta, which
  * the exact method solves; the best of several charges is the bound. Primal: experts are spread evenly over the seats
- * that the exact method took at those charges, then exchanged towards the cheap ranks as long as the limit allows. */
-#include "placement/methods.h"
+ * that the exact method took, at those charges or with fewer seats a rank, then drawn towards the cheap ranks as long as
+ * the limit allows. */
+#include "placement/limited.h"
 
 #include "base/error.h"
-#include "placement/sort.h"
+#include "placement/methods.h"
 #include "placement/verify.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct limited {
-    const cot_problem *p;
-    double *most;    // [L] the load that a rank may have
-    double *beta;    // [L][S]
-    double *charged; // [L][S] or [L][E][S] costs + beta
-    double *sum;     // [S]
-    int32_t *seat;   // [S][slots] of the layer at hand
-    int32_t *order;  // [max(E, S)]
-    cot_sort_item *scratch;
-    int32_t *held; // [S]
-    cot_assignment trial;
-} limited;
-
-static double load_of(const cot_problem *p, int32_t l, int32_t e)
-{
-    return p->load[(size_t)l * (size_t)p->E + (size_t)e];
-}
-
-/* The least limit that the hottest expert of each layer allows. */
-static cot_status check_hottest(limited *w, double limit, cot_error *error)
-{
-    const cot_problem *p = w->p;
-    double needed = 0;
-    int32_t where = 0, which = 0;
-    for (int32_t l = 0; l < p->L; l++) {
-        double total = 0, most = 0;
-        int32_t hot = 0;
-        for (int32_t e = 0; e < p->E; e++) {
-            total += load_of(p, l, e);
-            if (load_of(p, l, e) > most) most = load_of(p, l, hot = e);
-        }
-        w->most[l] = limit * total / p->S;
-        if (total > 0 && most / (total / p->S) > needed) {
-            needed = most / (total / p->S);
-            where = l;
-            which = hot;
-        }
-    }
-    if (needed > limit || limit < 1)
-        return cot_fail(error, COT_INVALID_ARGUMENT,
-                        "max load %.6g cannot be met: %s; the smallest that may be is %.6g", limit,
-                        limit < 1 ? "a mean rank has 1" : "an expert alone has more",
-                        needed > 1 ? ceil(needed * 1e6) / 1e6 : 1.0);
-    (void)where, (void)which;
-    return COT_OK;
-}
-
 /* Charges that make the ranks which a knapsack of loads fills to the limit cost as much as the last one it reaches. */
-static void level(limited *w, int32_t l)
+static void level(cot_limited *w, int32_t l)
 {
     const cot_problem *p = w->p;
     double *beta = w->beta + (size_t)l * (size_t)p->S, left = 0;
@@ -68,11 +22,11 @@ static void level(limited *w, int32_t l)
         double mean = 0, total = 0;
         for (int32_t e = 0; !p->cost && e < p->E; e++) {
             mean += cot_problem_cost(p, l, e, s);
-            total += load_of(p, l, e);
+            total += cot_limited_load(p, l, e);
         }
         w->sum[s] = p->cost ? p->cost[(size_t)l * (size_t)p->S + (size_t)s] : total > 0 ? mean / total : 0;
     }
-    for (int32_t e = 0; e < p->E; e++) left += load_of(p, l, e);
+    for (int32_t e = 0; e < p->E; e++) left += cot_limited_load(p, l, e);
     cot_sort_indices(w->order, w->sum, p->S, false, w->scratch);
     double last = 0;
     for (int32_t i = 0; i < p->S && left > 0; i++) {
@@ -83,7 +37,7 @@ static void level(limited *w, int32_t l)
     for (int32_t s = 0; s < p->S; s++) beta[s] = p->cost ? fmax(0, last - w->sum[s]) : 0;
 }
 
-static cot_problem charge(limited *w, double share)
+static cot_problem charge(cot_limited *w, double share)
 {
     const cot_problem *p = w->p;
     cot_problem charged = *p;
@@ -102,7 +56,7 @@ static cot_problem charge(limited *w, double share)
 }
 
 /* The bound that charges of `share` times beta prove; the trial assignment is what they make optimal. */
-static cot_status prove(limited *w, double share, double *bound, cot_error *error)
+static cot_status prove(cot_limited *w, double share, double *bound, cot_error *error)
 {
     cot_problem charged = charge(w, share);
     cot_twofold objective, dual;
@@ -117,17 +71,30 @@ static cot_status prove(limited *w, double share, double *bound, cot_error *erro
     return status;
 }
 
-/* Subgradient steps on the charges of the layer: more where the trial is beyond the limit, less where below. Ranks at
- * one cost share what they carry, since the trial may deal it to any of them. */
-static void step(limited *w, double size)
+/* Ranks at one cost share what they carry, since the trial may deal it to any of them. Their charges stay equal, so
+ * that the exact method goes on to merge them. */
+static void share_at_one_cost(cot_limited *w, int32_t l)
+{
+    const double *cost = w->p->cost + (size_t)l * (size_t)w->p->S;
+    cot_sort_indices(w->order, cost, w->p->S, false, w->scratch);
+    for (int32_t i = 0, end; i < w->p->S; i = end) {
+        double all = 0;
+        for (end = i; end < w->p->S && cost[w->order[end]] == cost[w->order[i]]; end++)
+            all += w->sum[w->order[end]];
+        for (int32_t k = i; k < end; k++) w->sum[w->order[k]] = all / (end - i);
+    }
+}
+
+/* Subgradient steps on the charges of the layer: more where the trial is beyond the limit, less where below. */
+static void step(cot_limited *w, double size)
 {
     const cot_problem *p = w->p;
     for (int32_t l = 0; l < p->L; l++) {
         double *beta = w->beta + (size_t)l * (size_t)p->S, total = 0, spread = 0;
         for (int32_t s = 0; s < p->S; s++) w->sum[s] = 0;
         for (int32_t e = 0; e < p->E; e++) {
-            w->sum[w->trial.rank[(size_t)l * (size_t)p->E + (size_t)e]] += load_of(p, l, e);
-            total += load_of(p, l, e);
+            w->sum[w->trial.rank[(size_t)l * (size_t)p->E + (size_t)e]] += cot_limited_load(p, l, e);
+            total += cot_limited_load(p, l, e);
         }
         for (int32_t s = 0; p->cost && s < p->S; s++)
             spread = fmax(spread, p->cost[(size_t)l * (size_t)p->S + (size_t)s]);
@@ -136,133 +103,38 @@ static void step(limited *w, double size)
             for (int32_t e = 0; e < p->E; e++) mean += cot_problem_cost(p, l, e, s);
             spread = fmax(spread, mean / total);
         }
+        if (p->cost) share_at_one_cost(w, l);
         for (int32_t s = 0; s < p->S && w->most[l] > 0; s++)
             beta[s] = fmax(0, beta[s] + size * spread * (w->sum[s] / w->most[l] - 1));
     }
 }
 
-/* Experts of a layer, the hottest first, each to the seat of least load. The seats are those the trial took. */
-static void spread_evenly(limited *w, int32_t *rank, int32_t l)
-{
-    const cot_problem *p = w->p;
-    memset(w->held, 0, (size_t)p->S * sizeof *w->held);
-    for (int32_t e = 0; e < p->E; e++) w->held[w->trial.rank[(size_t)l * (size_t)p->E + (size_t)e]]++;
-    for (int32_t s = 0; s < p->S; s++) w->sum[s] = 0;
-    cot_sort_indices(w->order, p->load + (size_t)l * (size_t)p->E, p->E, true, w->scratch);
-    for (int32_t i = 0; i < p->E; i++) {
-        int32_t best = -1;
-        for (int32_t s = 0; s < p->S; s++)
-            if (w->held[s] && (best < 0 || w->sum[s] < w->sum[best] ||
-                               (w->sum[s] == w->sum[best] && w->held[s] > w->held[best])))
-                best = s;
-        rank[w->order[i]] = best;
-        w->held[best]--;
-        w->sum[best] += load_of(p, l, w->order[i]);
-    }
-}
-
-/* Below the limit by exchanges that lower the peak. */
-static cot_status obey(limited *w, int32_t *rank, int32_t l, cot_error *error)
-{
-    const cot_problem *p = w->p;
-    int32_t slots = 0;
-    for (int32_t s = 0; s < p->S; s++) w->held[s] = 0;
-    for (int32_t e = 0; e < p->E; e++)
-        if (++w->held[rank[e]] > slots) slots = w->held[rank[e]];
-    size_t n = (size_t)p->S * (size_t)slots;
-    int32_t *expert = malloc(n * sizeof *expert), *one = malloc((size_t)p->E * sizeof *one);
-    double *sum = malloc(((size_t)p->S + n) * sizeof *sum);
-    if (!expert || !one || !sum) {
-        free(sum);
-        free(expert);
-        free(one);
-        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a layer's slots");
-    }
-    for (size_t i = 0; i < n; i++) expert[i] = -1;
-    for (int32_t e = 0; e < p->E; e++) {
-        one[e] = 1;
-        expert[(size_t)rank[e] * (size_t)slots + (size_t)--w->held[rank[e]]] = e;
-    }
-    cot_slots layer = {p->S, p->E, slots, expert, p->load + (size_t)l * (size_t)p->E, one};
-    cot_slots_balance(&layer, sum);
-    double peak = 0;
-    for (int32_t s = 0; s < p->S; s++) peak = fmax(peak, sum[s]);
-    free(sum);
-    for (size_t i = 0; i < n; i++)
-        if (expert[i] >= 0) rank[expert[i]] = (int32_t)(i / (size_t)slots);
-    free(expert);
-    free(one);
-    if (peak <= w->most[l]) return COT_OK;
-    return cot_fail(
-        error, COT_INVALID_ARGUMENT,
-        "found no placement within the load limit in the %d-th layer: the best has a rank at %.6g times it",
-        l, peak / w->most[l]);
-}
-
-/* The exchange of an expert of rank a with one elsewhere that saves the most; -1 when none saves. */
-static int32_t best_saving(const limited *w, const int32_t *rank, int32_t l, int32_t a, int32_t *with)
-{
-    const cot_problem *p = w->p;
-    double most = 0;
-    int32_t found = -1;
-    for (int32_t i = 0; i < p->E; i++) {
-        if (rank[i] != a) continue;
-        double wi = load_of(p, l, i), here = cot_problem_cost(p, l, i, a);
-        for (int32_t k = 0; k < p->E; k++) {
-            int32_t b = rank[k];
-            double more = load_of(p, l, k) - wi;
-            if (b == a || w->sum[a] + more > w->most[l] || w->sum[b] - more > w->most[l]) continue;
-            double saved = here - cot_problem_cost(p, l, i, b) + cot_problem_cost(p, l, k, b) -
-                           cot_problem_cost(p, l, k, a);
-            if (saved > most * (1 + 1e-9) + 1e-12 * here) {
-                most = saved;
-                found = i;
-                *with = k;
-            }
-        }
-    }
-    return found;
-}
-
-static void draw_near(limited *w, int32_t *rank, int32_t l)
-{
-    const cot_problem *p = w->p;
-    for (int32_t s = 0; s < p->S; s++) w->sum[s] = 0;
-    for (int32_t e = 0; e < p->E; e++) w->sum[rank[e]] += load_of(p, l, e);
-    bool changed = true;
-    for (int round = 0; changed && round < 50; round++) {
-        changed = false;
-        for (int32_t a = 0; a < p->S; a++)
-            for (int32_t k, i; (i = best_saving(w, rank, l, a, &k)) >= 0; changed = true) {
-                int32_t b = rank[k];
-                double more = load_of(p, l, k) - load_of(p, l, i);
-                rank[i] = b;
-                rank[k] = a;
-                w->sum[a] += more;
-                w->sum[b] -= more;
-            }
-    }
-}
-
-static cot_status open_limited(limited *w, const cot_problem *p, cot_error *error)
+static cot_status open_limited(cot_limited *w, const cot_problem *p, double limit, cot_error *error)
 {
     size_t L = (size_t)p->L, E = (size_t)p->E, S = (size_t)p->S, wide = E > S ? E : S;
-    *w = (limited){.p = p};
-    w->most = malloc(L * sizeof *w->most);
+    *w = (cot_limited){.p = p};
+    cot_status status = cot_assignment_open(&w->trial, p, error);
+    w->most = calloc(L, sizeof *w->most);
     w->beta = malloc(L * S * sizeof *w->beta);
     w->charged = malloc(L * S * (p->cost ? 1 : E) * sizeof *w->charged);
     w->sum = malloc(S * sizeof *w->sum);
     w->order = malloc(wide * sizeof *w->order);
     w->scratch = malloc(2 * wide * sizeof *w->scratch);
-    w->held = malloc(S * sizeof *w->held);
-    cot_status status = cot_assignment_open(&w->trial, p, error);
+    w->held = malloc(2 * S * sizeof *w->held);
+    w->rank = malloc(L * E * sizeof *w->rank);
     if (status == COT_OK &&
-        !(w->most && w->beta && w->charged && w->sum && w->order && w->scratch && w->held))
+        !(w->most && w->beta && w->charged && w->sum && w->order && w->scratch && w->held && w->rank))
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a placement with a load limit");
-    return status;
+    if (status != COT_OK) return status;
+    w->used = w->held + S;
+    for (size_t l = 0; l < L; l++) {
+        for (size_t e = 0; e < E; e++) w->most[l] += p->load[l * E + e];
+        w->most[l] *= limit / (double)S;
+    }
+    return COT_OK;
 }
 
-static void close_limited(limited *w)
+static void close_limited(cot_limited *w)
 {
     free(w->most);
     free(w->beta);
@@ -271,74 +143,133 @@ static void close_limited(limited *w)
     free(w->order);
     free(w->scratch);
     free(w->held);
+    free(w->rank);
     cot_assignment_close(&w->trial);
 }
 
-static double total_cost(const cot_problem *p, const int32_t *rank)
+/* The best placement so far, and how far beyond the limit the most even one is in its worst layer. */
+typedef struct best {
+    int32_t *rank; // [L][E]
+    double cost;   // infinite: none
+    double peak;   // a ratio
+    int32_t layer;
+} best;
+
+/* A placement on the trial's seats, kept if it is within the limit and the cheapest so far. */
+static cot_status seat(cot_limited *w, best *b, double *peak, int32_t *layer, cot_error *error)
 {
-    double sum = 0;
+    const cot_problem *p = w->p;
+    size_t n = (size_t)p->L * (size_t)p->E;
+    cot_status status = cot_limited_seat(w, peak, layer, error);
+    if (status != COT_OK || *peak > 1) return status;
+    double cost = 0;
     for (int32_t l = 0; l < p->L; l++)
         for (int32_t e = 0; e < p->E; e++)
-            sum += cot_problem_cost(p, l, e, rank[(size_t)l * (size_t)p->E + (size_t)e]);
-    return sum;
-}
-
-/* A placement on the trial's seats, kept in `assignment` if it is the best so far. */
-static cot_status seat(limited *w, int32_t *rank, cot_assignment *assignment, double *cost, cot_error *error)
-{
-    size_t n = (size_t)w->p->L * (size_t)w->p->E;
-    for (int32_t l = 0; l < w->p->L; l++) {
-        int32_t *row = rank + (size_t)l * (size_t)w->p->E;
-        spread_evenly(w, row, l);
-        cot_status status = obey(w, row, l, error);
-        if (status != COT_OK) return status;
-        draw_near(w, row, l);
-    }
-    double here = total_cost(w->p, rank);
-    if (here < *cost) {
-        *cost = here;
-        memcpy(assignment->rank, rank, n * sizeof *rank);
+            cost += cot_problem_cost(p, l, e, w->rank[(size_t)l * (size_t)p->E + (size_t)e]);
+    if (cost < b->cost) {
+        b->cost = cost;
+        memcpy(b->rank, w->rank, n * sizeof *b->rank);
     }
     return COT_OK;
 }
 
-cot_status cot_place_limited(cot_assignment *assignment, double *dual, const cot_problem *problem,
-                             double limit, cot_error *error)
+/* The problem with at most `seats` experts of a layer on a rank; `c_layer` [S] is its room. */
+static cot_problem with_seats(const cot_problem *p, int32_t seats, int32_t *c_layer)
 {
-    limited w;
-    double cost = INFINITY, bound;
-    cot_error last = {0};
-    int32_t *rank = malloc((size_t)problem->L * (size_t)problem->E * sizeof *rank);
-    cot_status status = cot_problem_feasible(problem, error);
-    if (status == COT_OK)
-        status = open_limited(&w, problem, error);
-    else
-        w = (limited){0};
-    if (status == COT_OK && !rank)
-        status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a placement");
-    if (status == COT_OK) status = check_hottest(&w, limit, error);
-    if (status == COT_OK) {
-        for (int32_t l = 0; l < problem->L; l++) level(&w, l);
-        status = prove(&w, 0, dual, error); // without charges: the optimum without a limit
-        if (status == COT_OK && seat(&w, rank, assignment, &cost, &last) == COT_OUT_OF_MEMORY)
-            status = COT_OUT_OF_MEMORY;
+    cot_problem fewer = *p;
+    fewer.c_layer = c_layer;
+    for (int32_t s = 0; s < p->S; s++) c_layer[s] = p->c_layer[s] < seats ? p->c_layer[s] : seats;
+    return fewer;
+}
+
+/* Placements on few seats a rank: on as few as will do, which is the most even one whatever the limit, and on as many
+ * as the limit has room for mean experts. */
+static cot_status seat_evenly(cot_limited *w, best *b, double limit, cot_error *error)
+{
+    const cot_problem *p = w->p;
+    int32_t *c_layer = malloc((size_t)p->S * sizeof *c_layer), few = 1, many = p->E;
+    if (!c_layer)
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a placement with a load limit");
+    while (few < many) {
+        int32_t middle = few + (many - few) / 2;
+        cot_problem fewer = with_seats(p, middle, c_layer);
+        if (cot_problem_feasible(&fewer, NULL) == COT_OK)
+            many = middle;
+        else
+            few = middle + 1;
     }
-    int rounds = problem->cost ? 24 : 6;
+    double room = fmin(limit * p->E / p->S, p->E);
+    int32_t last = -1;
+    cot_status status = COT_OK;
+    for (int32_t more = 2; status == COT_OK && more >= 0; more--) { // the most even one is the last
+        int32_t seats = more ? (int32_t)room + more - 1 : few;
+        if (seats < few || seats == last) continue;
+        cot_problem fewer = with_seats(p, last = seats, c_layer);
+        status = (p->cost ? cot_place_chain : cot_place_pairs)(&w->trial, &fewer, error);
+        if (status == COT_OK) status = seat(w, b, &b->peak, &b->layer, error);
+    }
+    free(c_layer);
+    return status;
+}
+
+/* The limit cannot be met, or nobody found how. */
+static cot_status refuse(const cot_limited *w, const best *b, const int32_t *layers, double limit,
+                         cot_error *error)
+{
+    const cot_problem *p = w->p;
+    int32_t hot = 0, where = 0;
+    double most = 0, met = fmax(1, ceil(b->peak * limit * 1e5) / 1e5);
+    for (int32_t l = 0; l < p->L; l++)
+        for (int32_t e = 0; e < p->E; e++)
+            if (w->most[l] > 0 && cot_limited_load(p, l, e) / w->most[l] > most) {
+                most = cot_limited_load(p, l, e) / w->most[l];
+                hot = e;
+                where = l;
+            }
+    if (most > 1)
+        return cot_fail(
+            error, COT_INVALID_ARGUMENT,
+            "max load %.6g cannot be met: expert %d of layer %d alone has %.6g times the mean rank's "
+            "load; the smallest feasible found is %.10g",
+            limit, hot, layers[where], most * limit, met);
+    return cot_fail(error, COT_INVALID_ARGUMENT,
+                    "max load %.6g %s: layer %d is tightest; the smallest feasible found is %.10g", limit,
+                    limit < 1 ? "cannot be met, a mean rank has 1" : "is met by no placement found",
+                    layers[b->layer], met);
+}
+
+/* Bounds, and placements on the seats of the first and the last, until they meet: mostly at once. */
+static cot_status improve(cot_limited *w, best *b, double *dual, double limit, cot_error *error)
+{
+    int rounds = w->p->cost ? 24 : 6;
+    int32_t layer;
+    double bound, peak;
+    cot_status status = prove(w, 0, dual, error); // without charges: the optimum without a limit
+    if (status == COT_OK) status = seat(w, b, &peak, &layer, error);
     for (int i = 0; status == COT_OK && i < rounds; i++) {
-        status = prove(&w, 1, &bound, error);
+        if (isfinite(b->cost) && b->cost - *dual <= 1e-4 * b->cost) break;
+        if (i == 1) status = seat_evenly(w, b, limit, error);
+        if (status == COT_OK) status = prove(w, 1, &bound, error);
         if (status != COT_OK) break;
-        if (bound > *dual) *dual = bound;
-        if ((i == 0 || i + 1 == rounds) && seat(&w, rank, assignment, &cost, &last) == COT_OUT_OF_MEMORY)
-            status = COT_OUT_OF_MEMORY;
-        if (cost - *dual <= 1e-4 * cost) break;
-        step(&w, 0.1 / (i + 1));
+        *dual = fmax(*dual, bound);
+        if (i == 0 || i + 1 == rounds) status = seat(w, b, &peak, &layer, error);
+        step(w, 0.1 / (i + 1));
     }
-    if (status == COT_OK && isinf(cost)) {
-        status = last.status;
-        if (error) *error = last;
-    }
+    return status;
+}
+
+cot_status cot_place_limited(cot_assignment *assignment, double *dual, const cot_problem *problem,
+                             const int32_t *layers, double limit, cot_error *error)
+{
+    cot_limited w;
+    best b = {.rank = assignment->rank, .cost = INFINITY};
+    cot_status status = cot_problem_feasible(problem, error);
+    if (status != COT_OK) return status;
+    status = open_limited(&w, problem, limit, error);
+    for (int32_t l = 0; status == COT_OK && l < problem->L; l++) level(&w, l);
+    if (status == COT_OK) status = improve(&w, &b, dual, limit, error);
+    if (status == COT_OK && isinf(b.cost)) status = refuse(&w, &b, layers, limit, error);
     assignment->priced = false;
     close_limited(&w);
-    free(rank);
     return status;
 }

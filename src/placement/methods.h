@@ -11,9 +11,10 @@ cot_status cot_place_rr(cot_assignment *assignment, const cot_problem *problem, 
 /* Greedy (section 4.2): each expert in order on the cheapest rank with room, the lower number of equal ones. */
 cot_method cot_place_greedy;
 /* Exact for load(rank) <= limit * mean in every layer as far as that can be: the assignment obeys it, and its prices,
- * with those of load, prove `*dual`. Errors: also INVALID_ARGUMENT, with the least limit that can be met. */
+ * with those of load, prove `*dual`. `layers` [L] are the numbers that messages name. Errors: also INVALID_ARGUMENT,
+ * with the least limit that was met: asked for that one, it is met again. */
 cot_status cot_place_limited(cot_assignment *assignment, double *dual, const cot_problem *problem,
-                             double limit, cot_error *error);
+                             const int32_t *layers, double limit, cot_error *error);
 
 /* A layer of slots: which expert sits in slot i of rank s, [S][slots]; an expert in several of them is replicated and
  * its load split evenly. */

@@ -16,6 +16,10 @@ typedef struct near {
     double *sum;    // [S] loads of the ranks
     double *change; // [S] of an exchange that is tried
     double *saved;  // [S * slots][S] what the slot's expert saves where that slot is on another rank
+    double *brings; // [S * slots][S] load that a rank has from it there, at least; nearest by source alone
+    double *serves; // [S * slots] and where it is now, at most
+    double *sent;   // [S] activations of an expert at hand, by source rank
+    double *other;  // [S] distances to the nearest replica but one
     int32_t *rank;  // [S * slots] ranks of an expert at hand
     int32_t *head;  // [E] a slot of each expert
     int32_t *next;  // [S * slots] another slot of the same, -1
@@ -69,6 +73,15 @@ static double serve(const near *n, int32_t e, int32_t k, double sign, double *lo
     return sum;
 }
 
+/* Adds `sign` times what rank[0..k) serve of expert e to `load`. Mostly there is one replica, which serves it all. */
+static void carry(const near *n, int32_t e, int32_t k, double sign, double *load)
+{
+    if (k == 1)
+        load[n->rank[0]] += sign * n->c->load[(size_t)n->l * (size_t)n->c->n_experts + (size_t)e];
+    else
+        serve(n, e, k, sign, load);
+}
+
 static bool on_rank(const cot_slots *s, int32_t rank, int32_t e)
 {
     for (int32_t i = 0; i < s->slots; i++)
@@ -76,10 +89,50 @@ static bool on_rank(const cot_slots *s, int32_t rank, int32_t e)
     return false;
 }
 
+/* What every slot of expert e saves on every rank where each source sends to the nearest replica: the distance to all
+ * replicas but one is the same wherever that one goes. */
+static void find_savings_by_source(near *n, int32_t e)
+{
+    const cot_costs *c = n->c;
+    size_t S = (size_t)c->n_ranks, E = (size_t)c->n_experts;
+    for (size_t r = 0; r < S; r++)
+        n->sent[r] = c->sent ? c->sent[((size_t)n->l * S + r) * E + (size_t)e]
+                             : c->load[(size_t)n->l * E + (size_t)e] / (double)S;
+    for (int32_t i = n->head[e]; i >= 0; i = n->next[i]) {
+        int32_t home = i / n->s->slots;
+        double *saved = n->saved + (size_t)i * S;
+        for (size_t r = 0; r < S; r++) n->other[r] = INFINITY;
+        for (int32_t k = n->head[e]; k >= 0; k = n->next[k]) {
+            const double *way = c->round_trip + (size_t)(k / n->s->slots) * S; // as far there as back
+            for (size_t r = 0; k != i && r < S; r++)
+                n->other[r] = way[r] < n->other[r] ? way[r] : n->other[r];
+        }
+        for (size_t to = 0; to < S; to++) {
+            const double *way = c->round_trip + to * S;
+            double sum = 0, nearest = 0;
+            for (size_t r = 0; r < S; r++) {
+                sum += n->sent[r] * (way[r] < n->other[r] ? way[r] : n->other[r]);
+                nearest += way[r] < n->other[r] ? n->sent[r] : 0;
+            }
+            saved[to] = sum;
+            n->brings[(size_t)i * S + to] = nearest;
+        }
+        n->serves[i] = 0;
+        for (size_t r = 0; r < S; r++)
+            n->serves[i] += c->round_trip[(size_t)home * S + r] <= n->other[r] ? n->sent[r] : 0;
+        double here = saved[home];
+        for (size_t to = 0; to < S; to++) saved[to] = here - saved[to];
+    }
+}
+
 /* Fills in what every slot of expert e saves on every rank. */
 static void find_savings(near *n, int32_t e)
 {
     size_t S = (size_t)n->s->S;
+    if (n->brings) {
+        find_savings_by_source(n, e);
+        return;
+    }
     double here = serve(n, e, ranks_of(n, e, -1, 0), 0, n->change);
     for (int32_t i = n->head[e]; i >= 0; i = n->next[i])
         for (int32_t r = 0; r < n->s->S; r++)
@@ -101,17 +154,26 @@ static void lift_slot(near *n, int32_t slot)
     *at = n->next[slot];
 }
 
+/* Whether a rank is sure to go beyond the limit when slot `in` comes to it for its slot `out`. Most exchanges end here. */
+static bool too_much(const near *n, int32_t rank, int32_t in, int32_t out)
+{
+    if (!n->brings) return false;
+    double more = n->brings[(size_t)in * (size_t)n->s->S + (size_t)rank] - n->serves[out];
+    return more > 1e-9 * n->limit && n->sum[rank] + more > n->limit * (1 + 1e-9);
+}
+
 /* Exchanges slots x and y if no rank goes beyond the limit by it. */
 static bool exchange(near *n, int32_t x, int32_t y)
 {
     cot_slots *s = n->s;
     int32_t a = x / s->slots, b = y / s->slots, e = s->expert[x], f = s->expert[y];
+    if (too_much(n, b, x, y) || too_much(n, a, y, x)) return false;
     if (on_rank(s, b, e) || on_rank(s, a, f)) return false;
     memset(n->change, 0, (size_t)s->S * sizeof *n->change);
-    serve(n, e, ranks_of(n, e, -1, 0), -1, n->change);
-    serve(n, f, ranks_of(n, f, -1, 0), -1, n->change);
-    serve(n, e, ranks_of(n, e, x, b), 1, n->change);
-    serve(n, f, ranks_of(n, f, y, a), 1, n->change);
+    carry(n, e, ranks_of(n, e, -1, 0), -1, n->change);
+    carry(n, f, ranks_of(n, f, -1, 0), -1, n->change);
+    carry(n, e, ranks_of(n, e, x, b), 1, n->change);
+    carry(n, f, ranks_of(n, f, y, a), 1, n->change);
     for (int32_t r = 0; r < s->S; r++)
         if (n->change[r] > 1e-12 * n->limit && n->sum[r] + n->change[r] > n->limit) return false;
     for (int32_t r = 0; r < s->S; r++) n->sum[r] += n->change[r];
@@ -146,13 +208,18 @@ cot_status cot_slots_near(cot_slots *slots, const cot_costs *costs, int32_t l, c
     size_t S = (size_t)slots->S, E = (size_t)slots->E, all = S * (size_t)slots->slots;
     near n = {.s = slots, .c = costs, .l = l, .dispatch = dispatch, .limit = limit};
     if (costs->indifferent && !costs->round_trip) return COT_OK;
-    n.sum = calloc(2 * S, sizeof *n.sum);
-    n.saved = malloc(all * S * sizeof *n.saved);
+    const bool by_source = dispatch == COT_DISPATCH_NEAREST && costs->round_trip;
+    n.sum = calloc(4 * S + all, sizeof *n.sum);
+    n.saved = malloc((by_source ? 2 : 1) * all * S * sizeof *n.saved);
     n.rank = malloc((2 * all + E) * sizeof *n.rank);
     bool good = n.sum && n.saved && n.rank;
     if (good) {
         double cost = 0;
         n.change = n.sum + S;
+        n.sent = n.change + S;
+        n.other = n.sent + S;
+        n.serves = n.other + S;
+        n.brings = by_source ? n.saved + all * S : NULL;
         n.next = n.rank + all;
         n.head = n.next + all;
         for (size_t e = 0; e < E; e++) n.head[e] = -1;

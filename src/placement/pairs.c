@@ -122,6 +122,7 @@ cot_status cot_place_pairs(cot_assignment *assignment, const cot_problem *proble
     if (status == COT_OK) status = cot_pairs_solve(&pairs, error);
     if (status == COT_OK) status = cot_pairs_polish(&pairs, potential, error);
     if (status == COT_OK) set_prices(assignment, &pairs, potential);
+    if (status == COT_OK) status = cot_pairs_even(assignment, problem, error);
     free(potential);
     cot_pairs_close(&pairs);
     return status;

@@ -27,6 +27,8 @@ void cot_pairs_close(cot_pairs *pairs);
 cot_status cot_pairs_solve(cot_pairs *pairs, cot_error *error);
 /* As cot_chain_polish: `potential` [(L + 1) * S + 1] become exact. */
 cot_status cot_pairs_polish(cot_pairs *pairs, cot_twofold *potential, cot_error *error);
+/* Lowers peak loads at no cost. Errors: OUT_OF_MEMORY. */
+cot_status cot_pairs_even(cot_assignment *assignment, const cot_problem *problem, cot_error *error);
 /* Moves an expert to another rank of its layer. */
 void cot_pairs_move(cot_pairs *pairs, int32_t l, int32_t e, int32_t to);
 

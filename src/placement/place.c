@@ -4,6 +4,7 @@
 #include "placement/methods.h"
 #include "placement/verify.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +71,19 @@ static cot_status choose_method(setting *s, cot_error *error)
             "%s places each expert once and cannot fill %d slots with %d experts: use replicate, eplb or "
             "eplb-swap",
             name, o->slots, E);
+    for (int32_t i = 0; o->slots && i < S; i++) {
+        int32_t each = o->slots / S;
+        int64_t all = (int64_t)each * s->costs->n_layers;
+        if (o->c_layer && o->c_layer[i] < each)
+            return cot_fail(error, COT_INVALID_ARGUMENT,
+                            "c_layer of rank %d is too small: %d, %d fewer than its %d slots of a layer", i,
+                            o->c_layer[i], each - o->c_layer[i], each);
+        if (o->c_exp && o->c_exp[i] < all)
+            return cot_fail(error, COT_INVALID_ARGUMENT,
+                            "c_exp of rank %d is too small: %d, %" PRId64
+                            " fewer than its slots of %d layers",
+                            i, o->c_exp[i], all - o->c_exp[i], s->costs->n_layers);
+    }
     if (o->max_load > 0 && s->method != METHOD_ILPLOAD && s->method != METHOD_REPLICATE)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%s knows no load limit: use ilpload or replicate",
                         name);
@@ -90,7 +104,8 @@ static cot_status open_setting(setting *s, cot_error *error)
         int32_t a_layer = slots ? slots / c->n_ranks : ceil_div(c->n_experts, c->n_ranks);
         int32_t all = slots ? c->n_layers * (slots / c->n_ranks)
                             : ceil_div((int64_t)c->n_layers * c->n_experts, c->n_ranks);
-        s->capacity[i] = s->options->c_layer ? s->options->c_layer[i] : a_layer;
+        s->capacity[i] =
+            s->options->c_layer && !slots ? s->options->c_layer[i] : a_layer; // slots are all filled
         s->capacity[S + i] = s->options->c_exp ? s->options->c_exp[i] : all;
     }
     s->problem = (cot_problem){.L = c->n_layers,
@@ -155,7 +170,7 @@ static cot_status assign(cot_expert_map *map, setting *s, cot_error *error)
     else if (s->method == METHOD_GREEDY)
         status = cot_place_greedy(a, p, error);
     else if (s->options->max_load > 0)
-        status = cot_place_limited(a, &s->dual, p, s->options->max_load, error);
+        status = cot_place_limited(a, &s->dual, p, s->costs->layers, s->options->max_load, error);
     else
         status = exact(a, p, error);
     return status == COT_OK ? make_map(map, s, a->rank, error) : status;

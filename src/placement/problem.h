@@ -44,9 +44,9 @@ cot_status cot_problem_feasible(const cot_problem *problem, cot_error *error);
 /* A method: fills an assignment that is open. Each checks feasibility. Errors: INVALID_ARGUMENT, OUT_OF_MEMORY. */
 typedef cot_status cot_method(cot_assignment *assignment, const cot_problem *problem, cot_error *error);
 
-/* Exact, product costs: ties between optima go to the smaller peak load. */
+/* Exact; ties between optima go to the smaller peak load. Product costs: */
 cot_method cot_place_chain;
-/* Exact, any costs. */
+/* Any costs: */
 cot_method cot_place_pairs;
 
 static inline double cot_problem_cost(const cot_problem *p, int32_t l, int32_t e, int32_t s)

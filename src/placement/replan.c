@@ -9,7 +9,9 @@
 #include "coterie/place.h"
 
 #include "base/error.h"
+#include "placement/fit.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -224,10 +226,11 @@ static bool add(plan *p, const move_step *step, const layer_state *t)
     return true;
 }
 
-/* Opens a layer's state on the row of the current map; `expert`, `replicas` and `sum` are the caller's room. */
-static cot_status open_state(layer_state *t, const cot_costs *c, int32_t l, const int32_t *was, int32_t k,
-                             cot_error *error)
+/* Opens a layer's state on a row of the map to start from; `expert`, `replicas` and `sum` are the caller's room. */
+static void open_state(layer_state *t, const cot_costs *c, int32_t l, const cot_expert_map *start)
 {
+    int32_t k = start->slots_per_rank;
+    const int32_t *was = start->expert + (size_t)l * (size_t)c->n_ranks * (size_t)k;
     t->S = c->n_ranks;
     t->E = c->n_experts;
     t->k = k;
@@ -238,26 +241,13 @@ static cot_status open_state(layer_state *t, const cot_costs *c, int32_t l, cons
     memset(t->sum, 0, (size_t)t->S * sizeof *t->sum);
     for (int32_t i = 0; i < t->S * k; i++)
         if (was[i] >= 0) t->replicas[was[i]]++;
-    for (int32_t e = 0; e < t->E; e++)
-        if (!t->replicas[e])
-            return cot_fail(error, COT_MALFORMED,
-                            "the running placement has no slot for expert %d of layer %d", e, c->layers[l]);
     for (int32_t i = 0; i < t->S * k; i++) t->sum[i / k] += share(t, was[i]);
-    return COT_OK;
-}
-
-static const int32_t *find_row(const cot_expert_map *map, int32_t layer)
-{
-    for (int32_t i = 0; i < map->n_layers; i++)
-        if (map->layers[i] == layer)
-            return map->expert + (size_t)i * (size_t)map->n_ranks * (size_t)map->slots_per_rank;
-    return NULL;
 }
 
 /* How many steps of each layer are taken: all, or those that lower the peak most for each move while moves last. */
-static void choose_steps(int32_t *taken, const plan *plans, int32_t L, const cot_replan_options *o)
+static void choose_steps(int32_t *taken, const plan *plans, int32_t L, const cot_replan_options *o,
+                         int64_t left)
 {
-    int64_t left = o->max_moves < 0 ? INT64_MAX : o->max_moves;
     for (int32_t l = 0; l < L; l++) taken[l] = 0;
     for (;;) {
         double best = o->move_cost > 0 ? o->move_cost : 0;
@@ -285,14 +275,11 @@ static void choose_steps(int32_t *taken, const plan *plans, int32_t L, const cot
     }
 }
 
-static cot_status plan_layers(plan *plans, layer_state *t, double *scratch, const cot_expert_map *current,
+static cot_status plan_layers(plan *plans, layer_state *t, double *scratch, const cot_expert_map *start,
                               const cot_costs *c, const cot_replan_options *o, cot_error *error)
 {
     for (int32_t l = 0; l < c->n_layers; l++) {
-        const int32_t *was = find_row(current, c->layers[l]);
-        if (!was) return cot_fail(error, COT_MALFORMED, "the running placement lacks layer %d", c->layers[l]);
-        cot_status status = open_state(t, c, l, was, current->slots_per_rank, error);
-        if (status != COT_OK) return status;
+        open_state(t, c, l, start);
         plan *p = &plans[l];
         for (int32_t e = 0; e < t->E; e++) p->mean += t->load[e] / t->S;
         t->target = (o->peak ? o->peak[l] : 1) * p->mean * (1 + 1e-9);
@@ -306,19 +293,19 @@ static cot_status plan_layers(plan *plans, layer_state *t, double *scratch, cons
     return COT_OK;
 }
 
-cot_status cot_place_replan(cot_expert_map *map, int64_t *moves, const cot_expert_map *current,
-                            const cot_costs *costs, const cot_replan_options *options, cot_error *error)
+/* Whether exchanges ended above the peak of a layer of the fresh plan, which then stands in for them. */
+static bool falls_short(const layer_state *t, const plan *p, const cot_expert_map *map,
+                        const cot_replan_options *o, int32_t l)
 {
-    size_t L = (size_t)costs->n_layers, S = (size_t)costs->n_ranks, n = S * (size_t)current->slots_per_rank;
-    *map = (cot_expert_map){0};
-    *moves = 0;
-    if (options->size != sizeof *options)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "replan options of %zu bytes, expected %zu",
-                        options->size, sizeof *options);
-    if (current->n_experts != costs->n_experts || current->n_ranks != costs->n_ranks)
-        return cot_fail(error, COT_MALFORMED,
-                        "the running placement has %d experts on %d ranks, the load %d on %d",
-                        current->n_experts, current->n_ranks, costs->n_experts, costs->n_ranks);
+    return o->fresh && o->fresh->slots_per_rank == map->slots_per_rank && o->peak && o->max_moves < 0 &&
+           o->move_cost <= 0 && peak_of(t) > o->peak[l] * p->mean * (1 + 1e-6);
+}
+
+/* Takes the steps that are worth it, and `left` moves at most, from `map`, which becomes the new placement. */
+static cot_status replan(cot_expert_map *map, const cot_costs *costs, const cot_replan_options *options,
+                         int64_t left, cot_error *error)
+{
+    size_t L = (size_t)costs->n_layers, S = (size_t)costs->n_ranks, n = S * (size_t)map->slots_per_rank;
     layer_state t = {.expert = malloc(n * sizeof *t.expert),
                      .replicas = malloc((size_t)costs->n_experts * sizeof *t.replicas),
                      .sum = malloc(S * sizeof *t.sum)};
@@ -326,19 +313,15 @@ cot_status cot_place_replan(cot_expert_map *map, int64_t *moves, const cot_exper
     plan *plans = calloc(L, sizeof *plans);
     int32_t *taken = malloc(L * sizeof *taken);
     cot_status status = t.expert && t.replicas && t.sum && scratch && plans && taken
-                            ? plan_layers(plans, &t, scratch, current, costs, options, error)
+                            ? plan_layers(plans, &t, scratch, map, costs, options, error)
                             : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a plan");
-    if (status == COT_OK)
-        status = cot_expert_map_new(map, costs->n_layers, costs->n_experts, costs->n_ranks,
-                                    current->slots_per_rank, error);
-    if (status == COT_OK) choose_steps(taken, plans, costs->n_layers, options);
+    if (status == COT_OK) choose_steps(taken, plans, costs->n_layers, options, left);
     for (int32_t l = 0; status == COT_OK && l < costs->n_layers; l++) {
-        status =
-            open_state(&t, costs, l, find_row(current, costs->layers[l]), current->slots_per_rank, error);
-        for (int32_t i = 0; status == COT_OK && i < taken[l]; i++) apply(&t, &plans[l].steps[i]);
-        memcpy(map->expert + (size_t)l * n, t.expert, n * sizeof *t.expert);
-        map->layers[l] = costs->layers[l];
-        *moves += moves_of(&t);
+        open_state(&t, costs, l, map);
+        for (int32_t i = 0; i < taken[l]; i++) apply(&t, &plans[l].steps[i]);
+        const int32_t *better =
+            falls_short(&t, &plans[l], map, options, l) ? options->fresh->expert + (size_t)l * n : t.expert;
+        memcpy(map->expert + (size_t)l * n, better, n * sizeof *better);
     }
     for (size_t l = 0; plans && l < L; l++) {
         free(plans[l].steps);
@@ -351,6 +334,27 @@ cot_status cot_place_replan(cot_expert_map *map, int64_t *moves, const cot_exper
     free(t.expert);
     free(t.replicas);
     free(t.sum);
+    return status;
+}
+
+cot_status cot_place_replan(cot_expert_map *map, int64_t *moves, const cot_expert_map *current,
+                            const cot_costs *costs, const cot_replan_options *options, cot_error *error)
+{
+    *map = (cot_expert_map){0};
+    *moves = 0;
+    if (options->size != sizeof *options)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "replan options of %zu bytes, expected %zu",
+                        options->size, sizeof *options);
+    cot_status status = cot_place_fit(map, current, costs, options->slots_per_rank, error);
+    if (status == COT_OK) status = cot_place_moves(moves, current, map, error);
+    if (status == COT_OK && options->max_moves >= 0 && *moves > options->max_moves)
+        status = cot_fail(error, COT_INVALID_ARGUMENT,
+                          "%" PRId64 " moves are too few: filling %d slots a rank takes %" PRId64,
+                          options->max_moves, map->slots_per_rank, *moves);
+    if (status == COT_OK)
+        status = replan(map, costs, options, options->max_moves < 0 ? INT64_MAX : options->max_moves - *moves,
+                        error);
+    if (status == COT_OK) status = cot_place_moves(moves, current, map, error);
     if (status != COT_OK) cot_expert_map_free(map);
     return status;
 }

@@ -77,6 +77,7 @@ static int find_parameter(const char *name, size_t length)
 static cot_status read_values(cot_family_size *size, bool *known, bool define, const char *text,
                               const char *spec, const cot_topology_family *family, cot_error *error)
 {
+    bool given[COT_PARAMETERS] = {false};
     for (const char *at = text; *at;) {
         size_t length = strcspn(at, "=,");
         int p = find_parameter(at, length);
@@ -84,7 +85,10 @@ static cot_status read_values(cot_family_size *size, bool *known, bool define, c
             return cot_fail(error, COT_INVALID_ARGUMENT,
                             "topology '%s': '%.*s' is no parameter of %s, which takes %s", spec, (int)length,
                             at, family->name, family->parameters);
-        known[p] = true;
+        if (given[p])
+            return cot_fail(error, COT_INVALID_ARGUMENT, "topology '%s' says %s twice", spec,
+                            parameters[p].name);
+        known[p] = given[p] = true;
         size->value[p] = 0;
         at += length;
         if (*at == '=') {

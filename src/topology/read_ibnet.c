@@ -204,30 +204,35 @@ static bool named(piece description, piece *host, piece *device)
     return host->length && !memchr(host->at, ' ', host->length);
 }
 
-static void list_hosts(const ib_net *net, const cot_topology_options *options)
+static int by_description(const void *a, const void *b)
+{
+    return compare(((const ib_node *)a)->description, ((const ib_node *)b)->description);
+}
+
+/* Every host with the names of its adapters, as a file of hosts wants them. */
+static void list_hosts(ib_net *net, const cot_topology_options *options)
 {
     char *line = NULL;
     size_t length = 0, nameless = 0;
     FILE *text = options->say ? open_memstream(&line, &length) : NULL;
+    piece before = {"", 0}, host, device;
     if (!text) return;
+    qsort(net->nodes, net->n_nodes, sizeof *net->nodes, by_description); // nobody looks up an id any more
     fputs("hosts found (adapters):", text);
     for (size_t i = 0; i < net->n_nodes; i++) {
-        piece host, device, other;
-        size_t count = 0;
-        bool again = false;
         if (!net->nodes[i].adapter) continue;
         if (!named(net->nodes[i].description, &host, &device)) {
             nameless++;
             continue;
         }
-        for (size_t k = 0; k < net->n_nodes && !again; k++)
-            if (net->nodes[k].adapter && named(net->nodes[k].description, &other, &device) &&
-                !compare(other, host)) {
-                again = k < i;
-                count++;
-            }
-        if (!again) fprintf(text, " %.*s (%zu)", (int)host.length, host.at, count);
+        if (compare(host, before))
+            fprintf(text, "%s %.*s (", before.length ? ")" : "", (int)host.length, host.at);
+        else
+            putc(' ', text);
+        fprintf(text, "%.*s", (int)device.length, device.at);
+        before = host;
     }
+    if (before.length) putc(')', text);
     if (nameless) fprintf(text, " and %zu adapters without a host's name", nameless);
     if (!fclose(text)) options->say(options->context, line);
     free(line);

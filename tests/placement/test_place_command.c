@@ -109,6 +109,39 @@ static void test_replan(void **state)
     refuse(PLACE "--load b.csv --ranks 2 --current old.json --max-moves 3", "--max-moves");
 }
 
+/* A running placement with other slots: the new one has those that are asked for, all filled. */
+static void test_other_slots(void **state)
+{
+    (void)state;
+    static const char *const running[] = {"--slots 6", "--slots 4", "--c-layer 4"};
+    for (int from = 0; from < 3; from++)
+        for (int slots = 4; slots <= 8; slots += 2) {
+            char line[256];
+            snprintf(line, sizeof line, PLACE "--load a.csv --ranks 2 %s -o from.json", running[from]);
+            run_line(line);
+            snprintf(line, sizeof line,
+                     PLACE
+                     "--load b.csv --ranks 2 --slots %d --method replicate --current from.json -o to.json "
+                     "--json && cat to.json >&2",
+                     slots);
+            json_t *o = run_json(line),
+                   *map = json_loads(c.err + strcspn(c.err, "{"), JSON_DISABLE_EOF_CHECK, NULL);
+            assert_int_equal(real(o, "slots_per_rank"), slots / 2);
+            assert_true(real(o, "moves") == (double)json_array_size(json_object_get(o, "transfers")));
+            const json_t *rows = json_object_get(map, "physical_to_logical_map");
+            assert_int_equal(json_array_size(rows), 2);
+            for (size_t l = 0; l < 2; l++) {
+                const json_t *row = json_array_get(rows, l);
+                assert_int_equal(json_array_size(row), slots);
+                for (int i = 0; i < slots; i++)
+                    assert_true(json_integer_value(json_array_get(row, (size_t)i)) >= 0);
+            }
+            json_decref(o);
+            json_decref(map);
+        }
+    refuse(PLACE "--load b.csv --ranks 2 --slots 8 --current from.json --max-moves 0", "0 moves are too few");
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -132,7 +165,7 @@ static void test_refusals(void **state)
            "c_exp is too small: 2 ranks hold 6 experts, 2 fewer than the 8");
     refuse(PLACE "--load a.csv --ranks 2 --slots 3", "3 slots are too few for 4 experts, 1 short");
     refuse(PLACE "--load a.csv --ranks 2 --slots 5", "2 ranks do not divide 5 slots");
-    refuse(PLACE "--load a.csv --ranks 4 --max-load 1.5", "the smallest that may be is 1.875");
+    refuse(PLACE "--load a.csv --ranks 4 --max-load 1.5", "expert 2 of layer 4 alone has 1.875");
     refuse(PLACE "--load a.csv --cost wide.json --ranks 2", "expected 2 x 2");
     refuse(PLACE "--load a.csv --cost cost.json --topology node", "give one of them");
     refuse(PLACE "--load a.csv --method magic --ranks 2", "'magic' is no placement method");
@@ -140,6 +173,32 @@ static void test_refusals(void **state)
     refuse(PLACE "--evaluate a.csv --placement old.json --topology complete:ranks=3",
            "has 2 ranks, the cluster 3");
     refuse(PLACE "--load a.csv b.csv --ranks 2", "unexpected argument");
+    put("huge.csv", "layer,expert,tokens\n0,0,1e308\n0,1,1e308\n");
+    refuse(PLACE "--load huge.csv --ranks 2", "too large");
+    refuse(PLACE "--load a.csv --ranks 2 --to magic -o x.json", "'magic' is no format");
+    refuse(PLACE "--load a.csv --ranks 2 --to sglang", "need -o");
+    refuse(PLACE "--load a.csv --ranks 2 --slots 6 --max-moves 1", "need --current");
+    refuse(PLACE "--load a.csv --ranks 2 --slots 6 --c-layer 2",
+           "c_layer of rank 0 is too small: 2, 1 fewer than its 3 slots");
+    refuse(PLACE "--load a.csv --ranks 2 --slots 6 --c-exp 5", "c_exp of rank 0 is too small: 5, 1 fewer");
+    refuse(PLACE "--load a.csv --topology complete:ranks=2 --attention dpp",
+           "neither paper nor dp nor a file");
+    refuse(PLACE "--load a.csv --cost none.json", "unable to open none.json");
+    refuse(PLACE "--load a.csv --topology complete:ranks=2,ranks=4", "says ranks twice");
+}
+
+/* What users write: rows without brackets of their own, byte order marks, formats that do not say how many ranks. */
+static void test_leniency(void **state)
+{
+    (void)state;
+    put("row.json", "[3, 1]");
+    json_t *o = run_json(PLACE "--load a.csv --cost cost.json --c-layer row.json --c-exp 8 --json");
+    assert_true(real(o, "gap") == 0);
+    json_decref(o);
+    put("bom.csv", "\xef\xbb\xbflayer,expert,tokens\n4,0,10\n4,1,20\n");
+    json_decref(run_json(PLACE "--load bom.csv --ranks 2 --json"));
+    json_decref(run_json(PLACE "--load a.csv --ranks 2 --slots 4 --to sglang -o s.json --json"));
+    json_decref(run_json(PLACE "--evaluate a.csv --placement s.json --ranks 2 --json"));
 }
 
 static void test_topology(void **state)
@@ -173,7 +232,8 @@ int main(void)
     put("a.csv", "layer,expert,tokens\n4,0,10\n4,1,20\n4,2,30\n4,3,4\n6,0,10\n6,1,9\n6,2,18\n6,3,9\n");
     put("cost.json", "[[0, 5], [0, 9]]");
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_place),    cmocka_unit_test(test_dense_rows),
-                                       cmocka_unit_test(test_replan),   cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_replan),   cmocka_unit_test(test_other_slots),
+                                       cmocka_unit_test(test_leniency), cmocka_unit_test(test_refusals),
                                        cmocka_unit_test(test_topology), cmocka_unit_test(test_report)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char line[64];

@@ -55,6 +55,11 @@ class Eplb(unittest.TestCase):
             expected = numpy.array(case["logical_to_physical"])
             self.assertEqual(maps[1].shape, expected.shape)
             self.assertEqual(numpy.sort(maps[1]).tolist(), numpy.sort(expected).tolist())
+            if torch:
+                tensors = eplb.rebalance_experts(torch.tensor(case["load"]), *sizes)
+                for tensor, array in zip(tensors, maps):
+                    self.assertEqual((tensor.dtype, tensor.device.type), (torch.int64, "cpu"))
+                    self.assertTrue(numpy.array_equal(tensor.numpy(), array))
 
     def test_numpy(self):
         for dtype in (int, "int32", "float32", "float64"):
@@ -86,7 +91,8 @@ class Eplb(unittest.TestCase):
     def test_refusals(self):
         load = numpy.ones((2, 4))
         for sizes, words in (((3, 1, 1, 1), "3 slots are too few"), ((6, 1, 1, 4), "4 GPUs do not divide 6 slots"),
-                             ((8, 3, 1, 4), "3 groups do not divide"), ((-1, 1, 1, 1), "cannot balance")):  # fmt: skip
+                             ((8, 3, 1, 4), "3 groups do not divide"), ((-1, 1, 1, 1), "num_replicas is -1, expected 0"),
+                             ((2**40, 1, 1, 1), "num_replicas is 1099511627776"), ((4, 0, 1, 1), ""), ((4, 1, 0, 1), ""), ((4, 1, 1, 0), "")):  # fmt: skip
             with self.assertRaisesRegex(ValueError, words):
                 eplb.rebalance_experts(load, *sizes)
         for bad in (-1, numpy.nan, numpy.inf):
@@ -95,6 +101,12 @@ class Eplb(unittest.TestCase):
                 eplb.rebalance_experts(load, 4, 1, 1, 1)
         with self.assertRaisesRegex(ValueError, "1 dimensions"):
             eplb.rebalance_experts(numpy.ones(4), 4, 1, 1, 1)
+        for bad in ([["1", "x"]], [[1j, 2]], [[1, 2], [3]], [[None, 1]]):
+            with self.assertRaises(ValueError):
+                eplb.rebalance_experts(bad, 2, 1, 1, 1)
+        for sizes in ((4.5, 1, 1, 1), (4, "1", 1, 1), (4, 1, None, 1)):
+            with self.assertRaisesRegex(TypeError, "expected a whole number"):
+                eplb.rebalance_experts(numpy.ones((1, 4)), *sizes)
         self.assertTrue(issubclass(coterie.Error, RuntimeError))
 
 

@@ -84,16 +84,67 @@ class Place(unittest.TestCase):
         with self.assertRaises(coterie.Error):
             coterie.place("/nowhere.pt", "complete:ranks=2")
 
+    def test_replan(self):
+        """From a running placement: its moves and rounds are those of the maps, and about the fresh plan's peaks are reached."""
+        old = rng.lognormal(0, 0.8, (3, 24))
+        new = old * rng.lognormal(0, 0.3, old.shape)
+        new[0] = 0  # a dense layer
+        running = coterie.place(old, ranks=4, slots=32, first_layer=1)
+        fresh = coterie.place(new, ranks=4, slots=32, method="eplb", first_layer=1)
+        self.assertIsNone(fresh.moves)
+        slots = running.physical_to_logical.reshape(3, 32)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "map")
+            running.write(path)
+            for current in (running, path, slots, slots.reshape(3, 4, 8), slots.tolist()):
+                p = coterie.place(new, ranks=4, slots=32, method="eplb", first_layer=1, current=current)
+                held = [[set(rank) for rank in layer] for layer in running.physical_to_logical.tolist()]
+                wanted = [[set(rank) for rank in layer] for layer in p.physical_to_logical.tolist()]
+                rows = [(l, r) for l in (1, 2) for r in range(4)]
+                self.assertEqual(p.moves, sum(len(wanted[l][r] - held[l][r]) for l, r in rows))
+                self.assertEqual(len(p.transfers), p.moves)
+                # exchanges end up to 1 % above on layers as small as these
+                self.assertTrue((p.peak_load <= fresh.peak_load * 1.03).all(), (p.peak_load, fresh.peak_load))
+                seen = set()
+                for layer, expert, source, target, turn in p.transfers.tolist():
+                    self.assertIn(expert, held[layer - 1][source])
+                    self.assertIn(expert, wanted[layer - 1][target] - held[layer - 1][target])
+                    self.assertTrue(seen.isdisjoint({(turn, source), (turn, target)}))
+                    seen |= {(turn, source), (turn, target)}
+        few = coterie.place(new, ranks=4, slots=32, first_layer=1, current=running, max_moves=2)
+        self.assertLessEqual(few.moves, 2)
+        none = coterie.place(new, ranks=4, slots=32, first_layer=1, current=running, max_moves=0)
+        self.assertEqual((none.moves, len(none.transfers)), (0, 0))
+        self.assertEqual(none.physical_to_logical[1:].tolist(), running.physical_to_logical[1:].tolist())
+        exact = coterie.place(new[1:], "fattree:ranks=4", current=slots[1:, :24] * 0 + numpy.arange(24))
+        self.assertEqual(exact.objective, exact.dual)
+        for words, current in (("current has shape", slots[0]), ("current has shape", slots[:2]), ("is of 2 ranks", slots.reshape(3, 2, 16)),
+                               ("current holds experts", slots + 1), ("current holds float64", slots * 1.0)):  # fmt: skip
+            with self.assertRaisesRegex((ValueError, TypeError), words):
+                coterie.place(new, ranks=4, slots=32, first_layer=1, current=current)
+        with self.assertRaisesRegex(ValueError, "methods with replicas"):
+            coterie.place(new[1:], "fattree:ranks=4", current=slots[1:], max_moves=3)
+
     def test_refusals(self):
         load = rng.integers(1, 100, (1, 4))
-        for words, options in (("no cluster given", {}), ("attention has shape|broadcast", {"cost": [[1, 2]], "attention": ([1, 2, 3],) * 2}),
+        for words, options in (("no cluster given", {}), ("attention has shape", {"cost": [[1, 2]], "attention": ([1, 2, 3],) * 2}),
                                ("", {"topology": "nonsense:ranks=2"}), ("", {"topology": "complete:ranks=2", "c_layer": 1}),
                                ("", {"topology": "complete:ranks=2", "method": "best"})):  # fmt: skip
             with self.assertRaisesRegex(ValueError, words):
                 coterie.place(load, **options)
-        for bad in ([1, 2], [[-1, 2]], [[numpy.nan, 2]]):
+        for bad in ([1, 2], [[-1, 2]], [[numpy.nan, 2]], [[numpy.inf, 2]], [["a", "b"]], [[1j, 2]], [[]], [[1], [2, 3]]):
             with self.assertRaises(ValueError):
                 coterie.place(bad, "complete:ranks=2")
+        for words, options in (("slots is 1099511627776", {"slots": 2**40}), ("slots is -1", {"slots": -1}), ("c_layer is 4294967298", {"c_layer": 2**32 + 2}),
+                               ("c_layer has shape", {"c_layer": [1, 2, 3]}), ("cost -1", {"cost": [[-1, 2]]}), ("", {"cost": [[numpy.nan, 2]]}),
+                               ("dispatch is 'far'", {"dispatch": "far"}), ("attention is 'none'", {"attention": "none"}),
+                               ("distance is 'miles'", {"distance": "miles"}), ("max_load is -1", {"max_load": -1}), ("max_load is nan", {"max_load": numpy.nan}),
+                               ("3 parts", {"attention": ([[1, 1]],) * 3}), ("first_layer is -1", {"first_layer": -1})):  # fmt: skip
+            with self.assertRaisesRegex(ValueError, words, msg=options):
+                coterie.place(load, **{"topology": "complete:ranks=2,gpus=1", **options})
+        for options in ({"slots": 4.5}, {"c_layer": 2.5}, {"ranks": "2"}, {"groups": None}):
+            with self.assertRaisesRegex(TypeError, "whole number", msg=options):
+                coterie.place(load, **{"topology": "complete:ranks=2,gpus=1", **options})
 
 
 class Layout(unittest.TestCase):

@@ -86,6 +86,8 @@ static cot_status read_row(csv_text *csv, csv_row *row, cot_scan *scan, cot_erro
 static cot_status read_text(csv_text *csv, cot_error *error)
 {
     cot_scan scan = cot_scan_file(&csv->map);
+    if (csv->map.bytes >= 3 && !memcmp(scan.at, "\xef\xbb\xbf", 3))
+        scan.at += 3; // spreadsheets begin with it
     cot_status status = read_header(csv, &scan, error);
     size_t lines = 1;
     for (const char *c = scan.at; c < scan.end && (c = memchr(c, '\n', (size_t)(scan.end - c))); c++) lines++;
