@@ -333,8 +333,14 @@ static void test_hash(void **state)
     experts[at] ^= 1;
     assert_int_not_equal(cot_trace_hash(&trace), hash);
     experts[at] ^= 1;
-    ((int32_t *)(uintptr_t)trace.token_ids)[draw(50)] += 1;
-    assert_int_not_equal(cot_trace_hash(&trace), hash);
+    ((int32_t *)(uintptr_t)trace.token_ids)[draw(50)] += 1; // another tokenizer's ids: the same routing
+    assert_int_equal(cot_trace_hash(&trace), hash);
+    cot_trace counts;
+    assert_int_equal(cot_trace_count(&counts, &trace, NULL), COT_OK);
+    const uint64_t of_counts = cot_trace_hash(&counts);
+    ((int32_t *)(uintptr_t)counts.token_ids)[counts.n_tokens - 1] += 1;
+    assert_int_not_equal(cot_trace_hash(&counts), of_counts);
+    cot_trace_close(&counts);
     cot_trace_close(&trace);
 }
 
