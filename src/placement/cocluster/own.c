@@ -10,14 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifndef TOL
-#define TOL 0.001
-#endif
-#ifndef BACK
-#define BACK 30
-#endif
-static const double TOLERANCE = TOL;
-enum { RANDOM_STARTS = 2, ROUNDS = 40, ALTERNATIONS = 12, MATCH_EXPERTS = 512 };
+/* Kicks begin from what is worse than the best by no more than this share of it, and every so often from the best. */
+static const double tolerance = 0.001;
+enum { RANDOM_STARTS = 2, ROUNDS = 40, ALTERNATIONS = 12, MATCH_EXPERTS = 512, BACK = 30 };
 
 typedef struct own {
     cot_swaps swaps;
@@ -182,7 +177,7 @@ static cot_status iterate(cot_cocluster *p, int64_t iteration, cot_error *error)
         cot_swaps_price(&o->swaps);
     }
     const bool fresh = start <= RANDOM_STARTS;
-    const double accept = fresh ? -1 : o->home_value - TOLERANCE * o->best_value;
+    const double accept = fresh ? -1 : o->home_value - tolerance * o->best_value;
     o->swaps.value = -1;
     climb(o, accept);
     o->since++;

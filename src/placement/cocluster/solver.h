@@ -31,7 +31,7 @@ struct cot_cocluster {
     double
         expert_limit; // most load of a rank's experts: what is asked, or the smallest peak found; infinity: none
     double token_asked, expert_asked; // what the options ask, over the mean
-    int32_t *packed; // [E] groups that meet expert_limit; NULL: no limit
+    int32_t *packed;                  // [E] groups that meet expert_limit; NULL: no limit
     float *
         token_weight; // [N] loads that prices are put on, each off by a little, so that ties break one by one
     int32_t *heavy_first; // [N] tokens by falling load

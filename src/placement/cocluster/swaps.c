@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_RANKS = COT_TRACE_MAX_RANKS, TRIED = 16, LOOKS = 2 };
+enum { MAX_RANKS = COT_TRACE_MAX_RANKS, TRIED = 40, LOOKS = 2 };
 
 cot_status cot_swaps_open(cot_swaps *s, const cot_cocluster *p, cot_error *error)
 {
