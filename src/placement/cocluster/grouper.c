@@ -176,14 +176,14 @@ static void set_limits(cot_cocluster *p)
     const double heaviest = (double)p->token_load[p->heavy_first[0]];
     const double promised = fmax(asked, heaviest);
     p->token_limit = fmax(promised, packed_peak(p));
-    p->best.feasible = p->token_limit <= promised;
+    p->token_asked = promised / mean * (1 + 1e-12);
     p->best.expert_peak_bound = cot_cocluster_peak_bound(p) / mean;
-    p->expert_limit = INFINITY;
+    p->expert_limit = p->expert_asked = INFINITY;
     if (p->options.expert_load > 0) {
         const double most = p->options.expert_load * mean * (1 + 1e-12),
                      peak = cot_cocluster_pack(p->packed, p);
         p->expert_limit = fmax(most, peak);
-        p->best.feasible = p->best.feasible && peak <= most;
+        p->expert_asked = most / mean;
     }
     p->best.bound = cot_cocluster_bound(p);
 }

@@ -10,13 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANDOM_STARTS = 2, ROUNDS = 40, ALTERNATIONS = 12, MATCH_EXPERTS = 512 };
+/* Kicks begin from what is worse than the best by no more than this share of it, and every so often from the best. */
+static const double tolerance = 0.001;
+enum { RANDOM_STARTS = 2, ROUNDS = 40, ALTERNATIONS = 12, MATCH_EXPERTS = 512, BACK = 30 };
 
 typedef struct own {
     cot_swaps swaps;
     int32_t *home;     // [E] groups that kicks begin from
     double home_value; // what they are worth
-    double home_price[COT_TRACE_MAX_RANKS];
+    double best_value;
+    int64_t since; // iterations that the best is old
+    double home_price[COT_TRACE_MAX_RANKS], best_price[COT_TRACE_MAX_RANKS];
+    int32_t *best;
     int32_t *trial; // [E]
     cot_exhaustive all;
 } own;
@@ -25,9 +30,11 @@ static cot_status begin(cot_cocluster *p, cot_error *error)
 {
     own *o = p->state = calloc(1, sizeof *o);
     if (!o) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for grouping");
-    o->home = malloc(2 * (size_t)p->E * sizeof *o->home);
+    o->home = malloc(3 * (size_t)p->E * sizeof *o->home);
     if (!o->home) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for grouping");
     o->trial = o->home + p->E;
+    o->best = o->trial + p->E;
+    o->best_value = -1;
     o->home_value = -1;
     cot_exhaustive_begin(&o->all, p);
     return cot_swaps_open(&o->swaps, p, error);
@@ -108,15 +115,10 @@ static cot_status alternate(own *o, cot_cocluster *p, cot_error *error)
     return status;
 }
 
-/* Swaps at prices, and prices again, as long as it gains. */
+/* Swaps as long as they gain; settled if that may be worth more than `enough`. */
 static void climb(own *o, double enough)
 {
-    for (int k = 0; k < ROUNDS; k++) {
-        const double before = o->swaps.most;
-        const int32_t made = cot_swaps_improve(&o->swaps);
-        if (made) cot_swaps_price(&o->swaps);
-        if (!made || (k && o->swaps.most <= before)) break;
-    }
+    for (int k = 0; k < ROUNDS && cot_swaps_improve(&o->swaps);) k++;
     if (o->swaps.most > enough) cot_swaps_settle(&o->swaps);
 }
 
@@ -172,15 +174,30 @@ static cot_status iterate(cot_cocluster *p, int64_t iteration, cot_error *error)
     } else {
         cot_swaps_set(&o->swaps, o->home, o->home_price);
         kick(o, p, iteration);
+        cot_swaps_price(&o->swaps);
     }
+    const bool fresh = start <= RANDOM_STARTS;
+    const double accept = fresh ? -1 : o->home_value - tolerance * o->best_value;
     o->swaps.value = -1;
-    climb(o, o->home_value);
-    if (o->swaps.value > o->home_value) {
+    climb(o, accept);
+    o->since++;
+    const bool best = o->swaps.value > o->best_value;
+    if (best || (!fresh && o->swaps.value > accept)) {
         o->home_value = o->swaps.value;
         memcpy(o->home, o->swaps.rank, (size_t)p->E * sizeof *o->home);
         memcpy(o->home_price, o->swaps.price, (size_t)p->D * sizeof *o->home_price);
+    }
+    if (best) {
+        o->best_value = o->swaps.value;
+        o->since = 0;
         cot_swaps_pairs(&o->swaps);
+        memcpy(o->best, o->home, (size_t)p->E * sizeof *o->best);
+        memcpy(o->best_price, o->home_price, (size_t)p->D * sizeof *o->best_price);
         status = cot_cocluster_offer(p, o->swaps.rank, o->swaps.token_rank, error);
+    } else if (o->since % BACK == 0) {
+        o->home_value = o->best_value;
+        memcpy(o->home, o->best, (size_t)p->E * sizeof *o->best);
+        memcpy(o->home_price, o->best_price, (size_t)p->D * sizeof *o->best_price);
     }
     return status;
 }

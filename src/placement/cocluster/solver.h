@@ -30,7 +30,8 @@ struct cot_cocluster {
                      // the heaviest token or than greedy packing can do, that
     double
         expert_limit; // most load of a rank's experts: what is asked, or the smallest peak found; infinity: none
-    int32_t *packed; // [E] groups that meet expert_limit; NULL: no limit
+    double token_asked, expert_asked; // what the options ask, over the mean
+    int32_t *packed;                  // [E] groups that meet expert_limit; NULL: no limit
     float *
         token_weight; // [N] loads that prices are put on, each off by a little, so that ties break one by one
     int32_t *heavy_first; // [N] tokens by falling load
@@ -79,7 +80,8 @@ cot_status cot_cocluster_expert_step(int32_t *expert_rank, const cot_cocluster *
 
 /* Offers groups of experts whose sizes are right; `token_rank` NULL: the token step finds it, else it is repaired
  * where it breaks the balance. What breaks the expert limit is first mended by swaps as far as they go, then replaced
- * by `packed`. Keeps the result when it has more local + bonus than the best; `offered` tells what it had. Errors: none
+ * by `packed`. Keeps the result when it breaks what is asked by less than the best, or by the same and has more
+ * local + bonus; `offered` tells what it had. Errors: none
  * so far. */
 cot_status cot_cocluster_offer(cot_cocluster *problem, const int32_t *expert_rank, const int32_t *token_rank,
                                cot_error *error);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_RANKS = COT_TRACE_MAX_RANKS, TRIED = 16, LOOKS = 2 };
+enum { MAX_RANKS = COT_TRACE_MAX_RANKS, TRIED = 40, LOOKS = 2 };
 
 cot_status cot_swaps_open(cot_swaps *s, const cot_cocluster *p, cot_error *error)
 {
@@ -287,12 +287,33 @@ static int look(candidate *c, const cot_swaps *s, float least)
     return n;
 }
 
-int32_t cot_swaps_improve(cot_swaps *s)
+/* One swap with prices of its own; taken back unless it gains. */
+static bool try_alone(cot_swaps *s, int32_t a, int32_t b, double least)
+{
+    const cot_cocluster *p = s->problem;
+    const int32_t r = s->rank[a], q = s->rank[b];
+    double kept[MAX_RANKS];
+    memcpy(kept, s->price, (size_t)p->D * sizeof *kept);
+    carry(s, a, r, q);
+    carry(s, b, q, r);
+    const double most = cot_cocluster_token_prices(s->token_rank, s->price, p, s->gain);
+    if (most > s->most + least) {
+        put_prices(s);
+        return true;
+    }
+    carry(s, a, q, r);
+    carry(s, b, r, q);
+    memcpy(s->price, kept, (size_t)p->D * sizeof *kept);
+    return false;
+}
+
+bool cot_swaps_improve(cot_swaps *s)
 {
     const int64_t E = s->problem->E;
-    const double least = 1e-6 * (double)s->problem->total; // sums of floats tell no less
-    candidate c[TRIED];
-    int32_t made = 0;
+    const double least = 1e-6 * (double)s->problem->total, before = s->most; // sums of floats tell no less
+    double kept[MAX_RANKS];
+    candidate c[TRIED], good[TRIED];
+    int found = 0, made = 0;
     find_moves(s);
     for (int look_again = 0; !made && look_again < LOOKS; look_again++) { // `pair` has learnt meanwhile
         const int n = look(c, s, (float)least);
@@ -303,8 +324,23 @@ int32_t cot_swaps_improve(cot_swaps *s)
             if (!made) s->pair[a * E + b] += (float)gain - c[k].gain;
             if (gain <= least) continue;
             cot_swaps_swap(s, c[k].a, c[k].b);
-            made++;
+            good[made++] = c[k];
         }
     }
-    return made;
+    found = made;
+    if (!made) return false;
+    memcpy(kept, s->price, (size_t)s->problem->D * sizeof *kept);
+    cot_swaps_price(s);
+    if (s->most > before + least) return true;
+    /* Together they crowd some ranks. */
+    while (made-- > 0) {
+        const int32_t a = good[made].a, b = good[made].b, r = s->rank[a], q = s->rank[b];
+        carry(s, a, r, q);
+        carry(s, b, q, r);
+    }
+    memcpy(s->price, kept, (size_t)s->problem->D * sizeof *kept);
+    put_prices(s);
+    for (int k = 0; k < found; k++)
+        if (cot_swaps_may(s, good[k].a, good[k].b) && try_alone(s, good[k].a, good[k].b, least)) return true;
+    return false;
 }

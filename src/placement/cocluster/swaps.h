@@ -42,7 +42,8 @@ void cot_swaps_price(cot_swaps *swaps);
 void cot_swaps_settle(cot_swaps *swaps);
 /* Learns `pair` of all experts. */
 void cot_swaps_pairs(cot_swaps *swaps);
-/* Makes some swaps that gain at the prices, the most promising first; returns how many. */
-int32_t cot_swaps_improve(cot_swaps *swaps);
+/* Makes one swap or several, the most promising at these prices, such that the new groups gain at theirs; false, and
+ * nothing has changed: none was found. */
+bool cot_swaps_improve(cot_swaps *swaps);
 
 #endif
