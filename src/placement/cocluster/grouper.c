@@ -16,6 +16,8 @@ struct cot_grouper {
 
 static const cot_cocluster_method *const methods[] = {
     &cot_cocluster_own,
+    &cot_cocluster_ce,
+    &cot_cocluster_ce_joint,
     &cot_cocluster_metis,
     &cot_cocluster_kmeans,
     &cot_cocluster_spectral,
@@ -23,7 +25,10 @@ static const cot_cocluster_method *const methods[] = {
 enum { METHODS = sizeof methods / sizeof *methods };
 
 const cot_group_method cot_group_methods[] = {
-    {"coterie", "several starts, priced tokens, swaps of experts, again from its best"},
+    // as above
+    {"coterie", "several starts, tokens at prices, priced swaps, again from its best; all groups where few"},
+    {"ce", "cross-entropy method: experts drawn, tokens solved for them"},
+    {"ce-joint", "cross-entropy method: experts and tokens drawn together"},
     {"metis", "METIS on tokens and experts, and on experts alone; sizes repaired"},
     {"kmeans", "balanced k-means of experts by their tokens, then the tokens"},
     {"spectral", "spectral co-clustering: k-means on singular vectors, sizes repaired"},
@@ -171,14 +176,14 @@ static void set_limits(cot_cocluster *p)
     const double heaviest = (double)p->token_load[p->heavy_first[0]];
     const double promised = fmax(asked, heaviest);
     p->token_limit = fmax(promised, packed_peak(p));
-    p->best.feasible = p->token_limit <= promised;
+    p->token_asked = promised / mean * (1 + 1e-12);
     p->best.expert_peak_bound = cot_cocluster_peak_bound(p) / mean;
-    p->expert_limit = INFINITY;
+    p->expert_limit = p->expert_asked = INFINITY;
     if (p->options.expert_load > 0) {
         const double most = p->options.expert_load * mean * (1 + 1e-12),
                      peak = cot_cocluster_pack(p->packed, p);
         p->expert_limit = fmax(most, peak);
-        p->best.feasible = p->best.feasible && peak <= most;
+        p->expert_asked = most / mean;
     }
     p->best.bound = cot_cocluster_bound(p);
 }

@@ -10,13 +10,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef TOL
+#define TOL 0.001
+#endif
+#ifndef BACK
+#define BACK 30
+#endif
+static const double TOLERANCE = TOL;
 enum { RANDOM_STARTS = 2, ROUNDS = 40, ALTERNATIONS = 12, MATCH_EXPERTS = 512 };
 
 typedef struct own {
     cot_swaps swaps;
     int32_t *home;     // [E] groups that kicks begin from
     double home_value; // what they are worth
-    int32_t *trial;    // [E]
+    double best_value;
+    int64_t since; // iterations that the best is old
+    double home_price[COT_TRACE_MAX_RANKS], best_price[COT_TRACE_MAX_RANKS];
+    int32_t *best;
+    int32_t *trial; // [E]
     cot_exhaustive all;
 } own;
 
@@ -24,9 +35,11 @@ static cot_status begin(cot_cocluster *p, cot_error *error)
 {
     own *o = p->state = calloc(1, sizeof *o);
     if (!o) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for grouping");
-    o->home = malloc(2 * (size_t)p->E * sizeof *o->home);
+    o->home = malloc(3 * (size_t)p->E * sizeof *o->home);
     if (!o->home) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for grouping");
     o->trial = o->home + p->E;
+    o->best = o->trial + p->E;
+    o->best_value = -1;
     o->home_value = -1;
     cot_exhaustive_begin(&o->all, p);
     return cot_swaps_open(&o->swaps, p, error);
@@ -86,31 +99,32 @@ static cot_status grow(int32_t *rank, const cot_cocluster *p, cot_error *error)
     return COT_OK;
 }
 
+static void settle(own *o)
+{
+    cot_swaps_price(&o->swaps);
+    cot_swaps_settle(&o->swaps);
+}
+
 /* Experts to where their tokens are and back, as long as it gains. */
 static cot_status alternate(own *o, cot_cocluster *p, cot_error *error)
 {
     cot_status status = COT_OK;
-    cot_swaps_price(&o->swaps);
     for (int k = 0; status == COT_OK && k < ALTERNATIONS; k++) {
         const double before = o->swaps.value;
         status = cot_cocluster_expert_step(o->trial, p, o->swaps.token_rank, error);
         if (status != COT_OK || !memcmp(o->trial, o->swaps.rank, (size_t)p->E * sizeof *o->trial)) break;
-        cot_swaps_set(&o->swaps, o->trial);
-        cot_swaps_price(&o->swaps);
+        cot_swaps_set(&o->swaps, o->trial, NULL);
+        settle(o);
         if (o->swaps.value <= before) break;
     }
     return status;
 }
 
-static void climb(own *o)
+/* Swaps as long as they gain; settled if that may be worth more than `enough`. */
+static void climb(own *o, double enough)
 {
-    cot_swaps_price(&o->swaps);
-    for (int k = 0; k < ROUNDS; k++) {
-        const double before = o->swaps.value;
-        if (!cot_swaps_improve(&o->swaps)) break;
-        cot_swaps_price(&o->swaps);
-        if (o->swaps.value <= before) break;
-    }
+    for (int k = 0; k < ROUNDS && cot_swaps_improve(&o->swaps);) k++;
+    if (o->swaps.most > enough) cot_swaps_settle(&o->swaps);
 }
 
 static void kick(own *o, const cot_cocluster *p, int64_t iteration)
@@ -127,39 +141,68 @@ static void kick(own *o, const cot_cocluster *p, int64_t iteration)
         }
 }
 
+/* Where iteration `start` of those that do not kick begins. */
+static cot_status begin_at(own *o, cot_cocluster *p, int64_t iteration, int64_t start, cot_error *error)
+{
+    cot_status status = COT_OK;
+    if (start < 0) {
+        memcpy(o->trial, p->expert_rank, (size_t)p->E * sizeof *o->trial); // those given have been offered
+    } else if (start == 0) {
+        status = grow(o->trial, p, error);
+    } else {
+        shuffle(o->trial, p, iteration);
+    }
+    if (status != COT_OK) return status;
+    cot_swaps_set(&o->swaps, o->trial, NULL);
+    settle(o);
+    if (start >= 0 && p->E <= MATCH_EXPERTS) status = alternate(o, p, error);
+    if (status == COT_OK && !cot_cocluster_is_within(p, o->swaps.rank)) {
+        cot_cocluster_worth(p->worth, p, o->swaps.token_rank);
+        memcpy(o->trial, o->swaps.rank, (size_t)p->E * sizeof *o->trial);
+        cot_cocluster_mend(o->trial, p, p->worth);
+        cot_swaps_set(&o->swaps, o->trial, NULL);
+        cot_swaps_price(&o->swaps);
+    }
+    cot_swaps_pairs(&o->swaps);
+    return status;
+}
+
 static cot_status iterate(cot_cocluster *p, int64_t iteration, cot_error *error)
 {
     own *o = p->state;
     cot_status status = COT_OK;
     if (iteration && o->all.few) return cot_exhaustive_step(&o->all, p, error);
     const int64_t start = iteration - (p->options.start != NULL);
-    if (start < 0) {
-        cot_swaps_set(&o->swaps, p->expert_rank);
-    } else if (start <= RANDOM_STARTS) {
-        if (start == 0) {
-            status = grow(o->trial, p, error);
-        } else {
-            shuffle(o->trial, p, iteration);
-        }
-        if (status == COT_OK) cot_swaps_set(&o->swaps, o->trial);
-        if (status == COT_OK && p->E <= MATCH_EXPERTS) status = alternate(o, p, error);
+    if (start <= RANDOM_STARTS) {
+        status = begin_at(o, p, iteration, start, error);
+        if (status != COT_OK) return status;
     } else {
-        cot_swaps_set(&o->swaps, o->home);
+        cot_swaps_set(&o->swaps, o->home, o->home_price);
         kick(o, p, iteration);
-    }
-    if (status != COT_OK) return status;
-    if (!cot_cocluster_is_within(p, o->swaps.rank)) {
         cot_swaps_price(&o->swaps);
-        cot_cocluster_worth(p->worth, p, o->swaps.token_rank);
-        memcpy(o->trial, o->swaps.rank, (size_t)p->E * sizeof *o->trial);
-        cot_cocluster_mend(o->trial, p, p->worth);
-        cot_swaps_set(&o->swaps, o->trial);
     }
-    climb(o);
-    if (o->swaps.value > o->home_value) {
+    const bool fresh = start <= RANDOM_STARTS;
+    const double accept = fresh ? -1 : o->home_value - TOLERANCE * o->best_value;
+    o->swaps.value = -1;
+    climb(o, accept);
+    o->since++;
+    const bool best = o->swaps.value > o->best_value;
+    if (best || (!fresh && o->swaps.value > accept)) {
         o->home_value = o->swaps.value;
         memcpy(o->home, o->swaps.rank, (size_t)p->E * sizeof *o->home);
+        memcpy(o->home_price, o->swaps.price, (size_t)p->D * sizeof *o->home_price);
+    }
+    if (best) {
+        o->best_value = o->swaps.value;
+        o->since = 0;
+        cot_swaps_pairs(&o->swaps);
+        memcpy(o->best, o->home, (size_t)p->E * sizeof *o->best);
+        memcpy(o->best_price, o->home_price, (size_t)p->D * sizeof *o->best_price);
         status = cot_cocluster_offer(p, o->swaps.rank, o->swaps.token_rank, error);
+    } else if (o->since % BACK == 0) {
+        o->home_value = o->best_value;
+        memcpy(o->home, o->best, (size_t)p->E * sizeof *o->best);
+        memcpy(o->home_price, o->best_price, (size_t)p->D * sizeof *o->best_price);
     }
     return status;
 }

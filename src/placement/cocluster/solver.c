@@ -6,15 +6,18 @@
 void cot_cocluster_gains(float *gain, const cot_cocluster *p, const int32_t *expert_rank)
 {
     const cot_affinity *a = &p->affinity;
-    const size_t bytes = (size_t)p->N * (size_t)p->D * sizeof *gain;
-    if (p->options.bonus) {
-        memcpy(gain, p->options.bonus, bytes);
-    } else {
-        memset(gain, 0, bytes);
-    }
-    for (int64_t i = 0; i < p->N; i++, gain += p->D)
+    for (int64_t i = 0; i < p->N; i++) {
+        for (int32_t d = 0; d < p->D; d++)
+            gain[d * p->N + i] = p->options.bonus ? p->options.bonus[i * p->D + d] : 0;
         for (int64_t k = a->offsets[i]; k < a->offsets[i + 1]; k++)
-            gain[expert_rank[a->expert[k]]] += (float)a->count[k];
+            gain[expert_rank[a->expert[k]] * p->N + i] += (float)a->count[k];
+    }
+}
+
+/* By how much the peaks are over what is asked; 0 where that is met. */
+static double excess(const cot_grouping *g, const cot_cocluster *p)
+{
+    return fmax(0, g->token_peak - p->token_asked) + fmax(0, g->expert_peak - p->expert_asked);
 }
 
 static void measure(cot_grouping *g, const cot_cocluster *p)
@@ -40,6 +43,7 @@ static void measure(cot_grouping *g, const cot_cocluster *p)
     g->total = p->total;
     g->token_peak = (double)token_peak / mean;
     g->expert_peak = (double)expert_peak / mean;
+    g->feasible = excess(g, p) <= 0;
 }
 
 /* Activations are whole; sums with bonuses are as good as doubles are. */
@@ -74,7 +78,10 @@ cot_status cot_cocluster_offer(cot_cocluster *p, const int32_t *expert_rank, con
     offered.token_rank = token;
     measure(&offered, p);
     p->offered = (double)offered.local + offered.bonus;
-    if (p->best.expert_rank && p->offered <= (double)p->best.local + p->best.bonus) return COT_OK;
+    if (p->best.expert_rank) {
+        const double less = excess(&p->best, p) - excess(&offered, p);
+        if (less < 0 || (less <= 0 && p->offered <= (double)p->best.local + p->best.bonus)) return COT_OK;
+    }
     memcpy(p->expert_rank, expert, (size_t)p->E * sizeof *expert);
     memcpy(p->token_rank, token, (size_t)p->N * sizeof *token);
     offered.expert_rank = p->expert_rank;

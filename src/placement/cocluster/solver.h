@@ -30,6 +30,7 @@ struct cot_cocluster {
                      // the heaviest token or than greedy packing can do, that
     double
         expert_limit; // most load of a rank's experts: what is asked, or the smallest peak found; infinity: none
+    double token_asked, expert_asked; // what the options ask, over the mean
     int32_t *packed; // [E] groups that meet expert_limit; NULL: no limit
     float *
         token_weight; // [N] loads that prices are put on, each off by a little, so that ties break one by one
@@ -42,15 +43,15 @@ struct cot_cocluster {
     cot_grouping best; // its pointers are the two above
     double offered;    // local + bonus of the latest offer
     /* What an offer is completed in. */
-    float *gain;    // [N][D]
+    float *gain;    // [D][N]
     void *scratch;  // [N * 8 bytes]
     double *worth;  // [E][D]
     double *price;  // [D]
     int32_t *trial; // [E], then [N]
 };
 
-/* The gain matrix of tokens for given groups of experts: gain[i][d] = activations of token i on rank d, plus bonus.
- * `gain` [N][D]. */
+/* The gain matrix of tokens for given groups of experts: gain[d][i] = activations of token i on rank d, plus bonus.
+ * `gain` [D][N]. */
 void cot_cocluster_gains(float *gain, const cot_cocluster *problem, const int32_t *expert_rank);
 
 /* Tokens to ranks so that the sum of gains is as large as it gets with every rank's load within token_limit: prices
@@ -59,6 +60,10 @@ void cot_cocluster_gains(float *gain, const cot_cocluster *problem, const int32_
  */
 double cot_cocluster_token_step(int32_t *token_rank, double *price, double *bound,
                                 const cot_cocluster *problem, const float *gain, void *scratch);
+/* The same without repair: token_rank may break the balance, and what it gains less the prices, which is returned, is
+ * not less than what any assignment gains. */
+double cot_cocluster_token_prices(int32_t *token_rank, double *price, const cot_cocluster *problem,
+                                  const float *gain);
 /* Moves tokens until every rank's load is within token_limit, those first that lose least. Returns the gain. */
 double cot_cocluster_token_repair(int32_t *token_rank, const cot_cocluster *problem, const float *gain,
                                   void *scratch);
@@ -75,7 +80,8 @@ cot_status cot_cocluster_expert_step(int32_t *expert_rank, const cot_cocluster *
 
 /* Offers groups of experts whose sizes are right; `token_rank` NULL: the token step finds it, else it is repaired
  * where it breaks the balance. What breaks the expert limit is first mended by swaps as far as they go, then replaced
- * by `packed`. Keeps the result when it has more local + bonus than the best; `offered` tells what it had. Errors: none
+ * by `packed`. Keeps the result when it breaks what is asked by less than the best, or by the same and has more
+ * local + bonus; `offered` tells what it had. Errors: none
  * so far. */
 cot_status cot_cocluster_offer(cot_cocluster *problem, const int32_t *expert_rank, const int32_t *token_rank,
                                cot_error *error);

@@ -6,12 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_RANKS = COT_TRACE_MAX_RANKS };
-
-typedef struct candidate {
-    float gain;
-    int32_t a, b;
-} candidate;
+enum { MAX_RANKS = COT_TRACE_MAX_RANKS, TRIED = 16, LOOKS = 2 };
 
 cot_status cot_swaps_open(cot_swaps *s, const cot_cocluster *p, cot_error *error)
 {
@@ -22,17 +17,18 @@ cot_status cot_swaps_open(cot_swaps *s, const cot_cocluster *p, cot_error *error
     s->member = malloc(M * sizeof *s->member);
     s->count = malloc(M * sizeof *s->count);
     s->rank = malloc(E * sizeof *s->rank);
+    s->load = malloc(D * sizeof *s->load);
     s->gain = malloc(N * D * sizeof *s->gain);
+    s->price = calloc(D, sizeof *s->price);
     s->token_rank = malloc(N * sizeof *s->token_rank);
-    s->price = calloc(2 * D, sizeof *s->price);
+    s->priced = malloc(N * D * sizeof *s->priced);
+    s->podium = malloc(N * sizeof *s->podium);
     s->move = malloc(E * D * sizeof *s->move);
-    s->pair = malloc(E * E * sizeof *s->pair);
-    s->candidate = malloc(E * sizeof(candidate));
+    s->pair = calloc(E * E, sizeof *s->pair);
     s->scratch = malloc(N * 8);
-    if (!s->column || !s->member || !s->count || !s->rank || !s->gain || !s->token_rank || !s->price ||
-        !s->move || !s->pair || !s->candidate || !s->scratch)
+    if (!s->column || !s->member || !s->count || !s->rank || !s->load || !s->gain || !s->price ||
+        !s->token_rank || !s->priced || !s->podium || !s->move || !s->pair || !s->scratch)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for swaps of %d experts", p->E);
-    s->load = s->price + D;
     for (size_t k = 0; k < M; k++) s->column[a->expert[k] + 2]++;
     for (size_t e = 0; e < E; e++) s->column[e + 2] += s->column[e + 1];
     for (int64_t i = 0; i < p->N; i++) // column[e + 1], where e begins, moves to where it ends
@@ -50,37 +46,110 @@ void cot_swaps_close(cot_swaps *s)
     free(s->member);
     free(s->count);
     free(s->rank);
+    free(s->load);
     free(s->gain);
-    free(s->token_rank);
     free(s->price);
+    free(s->token_rank);
+    free(s->priced);
+    free(s->podium);
     free(s->move);
     free(s->pair);
-    free(s->candidate);
     free(s->scratch);
     *s = (cot_swaps){0};
 }
 
-void cot_swaps_set(cot_swaps *s, const int32_t *expert_rank)
+static void stand(cot_podium *t, const float *priced, int32_t D)
+{
+    float first = -INFINITY, second = -INFINITY, third = -INFINITY;
+    int32_t at = -1, next = -1;
+    for (int32_t d = 0; d < D; d++) {
+        const float u = priced[d];
+        if (u <= third) continue;
+        if (u > first) {
+            third = second;
+            second = first;
+            first = u;
+            next = at;
+            at = d;
+        } else if (u > second) {
+            third = second;
+            second = u;
+            next = d;
+        } else {
+            third = u;
+        }
+    }
+    *t = (cot_podium){{first, second, third}, {(int16_t)at, (int16_t)next}};
+}
+
+/* Gains less prices, from the gains. */
+static void put_prices(cot_swaps *s)
+{
+    const cot_cocluster *p = s->problem;
+    const int64_t D = p->D;
+    s->most = 0;
+    for (int32_t d = 0; d < D; d++) {
+        const float price = (float)s->price[d];
+        s->most += (double)price * p->token_limit;
+        for (int64_t i = 0; i < p->N; i++)
+            s->priced[i * D + d] = s->gain[d * p->N + i] - price * p->token_weight[i];
+    }
+    for (int64_t i = 0; i < p->N; i++) {
+        stand(&s->podium[i], s->priced + i * D, p->D);
+        s->most += (double)s->podium[i].best[0];
+    }
+}
+
+void cot_swaps_set(cot_swaps *s, const int32_t *expert_rank, const double *price)
 {
     const cot_cocluster *p = s->problem;
     memcpy(s->rank, expert_rank, (size_t)p->E * sizeof *s->rank);
     cot_cocluster_gains(s->gain, p, s->rank);
-    for (int32_t d = 0; d < p->D; d++) s->load[d] = s->price[d] = 0;
+    for (int32_t d = 0; d < p->D; d++) {
+        s->load[d] = 0;
+        s->price[d] = price ? price[d] : 0;
+    }
     for (int32_t e = 0; e < p->E; e++) s->load[s->rank[e]] += (double)p->expert_load[e];
+    put_prices(s);
+}
+
+void cot_swaps_price(cot_swaps *s)
+{
+    cot_cocluster_token_prices(s->token_rank, s->price, s->problem, s->gain);
+    put_prices(s);
+}
+
+void cot_swaps_settle(cot_swaps *s)
+{
+    for (int64_t i = 0; i < s->problem->N; i++) s->token_rank[i] = s->podium[i].at[0];
+    s->value = cot_cocluster_token_repair(s->token_rank, s->problem, s->gain, s->scratch);
 }
 
 static void carry(cot_swaps *s, int32_t e, int32_t from, int32_t to)
 {
-    const int64_t D = s->problem->D;
-    for (int64_t k = s->column[e]; k < s->column[e + 1];
-         k++) { // whole numbers, but for bonuses: no drift to speak of
-        float *gain = s->gain + s->member[k] * D;
-        gain[from] -= s->count[k];
-        gain[to] += s->count[k];
+    const cot_cocluster *p = s->problem;
+    for (int64_t k = s->column[e]; k < s->column[e + 1]; k++) { // whole numbers but for bonuses: little drift
+        const int64_t i = s->member[k];
+        const float n = s->count[k];
+        s->gain[from * p->N + i] -= n;
+        s->gain[to * p->N + i] += n;
+        s->priced[i * p->D + from] -= n;
+        s->priced[i * p->D + to] += n;
     }
-    s->load[from] -= (double)s->problem->expert_load[e];
-    s->load[to] += (double)s->problem->expert_load[e];
+    s->load[from] -= (double)p->expert_load[e];
+    s->load[to] += (double)p->expert_load[e];
     s->rank[e] = to;
+}
+
+static void stand_again(cot_swaps *s, int32_t e)
+{
+    const int64_t D = s->problem->D;
+    for (int64_t k = s->column[e]; k < s->column[e + 1]; k++) {
+        const int64_t i = s->member[k];
+        const float before = s->podium[i].best[0];
+        stand(&s->podium[i], s->priced + i * D, (int32_t)D);
+        s->most += (double)(s->podium[i].best[0] - before);
+    }
 }
 
 void cot_swaps_swap(cot_swaps *s, int32_t a, int32_t b)
@@ -88,160 +157,190 @@ void cot_swaps_swap(cot_swaps *s, int32_t a, int32_t b)
     const int32_t r = s->rank[a], t = s->rank[b];
     carry(s, a, r, t);
     carry(s, b, t, r);
+    stand_again(s, a);
+    stand_again(s, b);
 }
 
 bool cot_swaps_may(const cot_swaps *s, int32_t a, int32_t b)
 {
     const cot_cocluster *p = s->problem;
     const double shift = (double)p->expert_load[a] - (double)p->expert_load[b];
-    const int32_t fuller = shift > 0 ? s->rank[b] : s->rank[a];
-    return s->load[fuller] + fabs(shift) <= p->expert_limit;
-}
-
-void cot_swaps_price(cot_swaps *s)
-{
-    s->value = cot_cocluster_token_step(s->token_rank, s->price, NULL, s->problem, s->gain, s->scratch);
-}
-
-/* A token's three best ranks at the prices. */
-typedef struct podium {
-    float u[MAX_RANKS]; // gain less price
-    float best[3];
-    int32_t at[2];
-} podium;
-
-static inline void rank_gains(podium *t, const float *gain, const float *price, float weight, int32_t D)
-{
-    t->best[0] = t->best[1] = t->best[2] = -INFINITY;
-    t->at[0] = t->at[1] = -1;
-    for (int32_t d = 0; d < D; d++) {
-        const float u = t->u[d] = gain[d] - price[d] * weight;
-        if (u > t->best[0]) {
-            t->best[2] = t->best[1];
-            t->best[1] = t->best[0];
-            t->best[0] = u;
-            t->at[1] = t->at[0];
-            t->at[0] = d;
-        } else if (u > t->best[1]) {
-            t->best[2] = t->best[1];
-            t->best[1] = u;
-            t->at[1] = d;
-        } else if (u > t->best[2]) {
-            t->best[2] = u;
-        }
-    }
+    return s->load[s->rank[shift > 0 ? b : a]] + fabs(shift) <= p->expert_limit;
 }
 
 /* For each expert of each token, and each rank it may move to: the token's best gain after it less before,
  *
- *     max(u[r] - n, u[s] + n, best of the others) - best
+ *     max(u[r] - n, u[d] + n, best of the others) - best
  *
- * where "of the others" may as well include s. Two experts of one token that trade ranks: what the sum of both moves
- * misses. */
-static void evaluate(cot_swaps *s)
+ * where "the others" may as well include d. Inlined for common numbers of ranks. */
+static inline __attribute__((always_inline)) void add_moves(cot_swaps *s, int32_t D)
 {
     const cot_cocluster *p = s->problem;
     const cot_affinity *a = &p->affinity;
-    const int32_t D = p->D;
-    const int64_t E = p->E;
-    float price[MAX_RANKS];
-    for (int32_t d = 0; d < D; d++) price[d] = (float)s->price[d];
-    memset(s->move, 0, (size_t)(E * D) * sizeof *s->move);
-    memset(s->pair, 0, (size_t)(E * E) * sizeof *s->pair);
-    podium t;
     for (int64_t i = 0; i < p->N; i++) {
-        rank_gains(&t, s->gain + i * D, price, p->token_weight[i], D);
-        const int64_t begin = a->offsets[i], end = a->offsets[i + 1];
-        for (int64_t k = begin; k < end; k++) {
+        const cot_podium *t = &s->podium[i];
+        const float *restrict u = s->priced + i * D;
+        for (int64_t k = a->offsets[i]; k < a->offsets[i + 1]; k++) {
+            const int32_t r = s->rank[a->expert[k]];
+            const float n = (float)a->count[k], others = t->at[0] == r ? t->best[1] : t->best[0];
+            const float least = (u[r] - n > others ? u[r] - n : others) - t->best[0], shift = n - t->best[0];
+            float *restrict move = s->move + (int64_t)a->expert[k] * D;
+            for (int32_t d = 0; d < D; d++) move[d] += u[d] + shift > least ? u[d] + shift : least;
+        }
+    }
+}
+
+static void find_moves(cot_swaps *s)
+{
+    const cot_cocluster *p = s->problem;
+    memset(s->move, 0, (size_t)p->E * (size_t)p->D * sizeof *s->move);
+    switch (p->D) {
+    case 4:
+        add_moves(s, 4);
+        break;
+    case 8:
+        add_moves(s, 8);
+        break;
+    case 16:
+        add_moves(s, 16);
+        break;
+    default:
+        add_moves(s, p->D);
+    }
+}
+
+/* The best gain where two ranks change to `here` and `there`. */
+static inline float best_after(const cot_podium *t, int32_t r, int32_t q, float here, float there)
+{
+    const float larger = here > there ? here : there;
+    const float others = t->at[0] != r && t->at[0] != q   ? t->best[0]
+                         : t->at[1] != r && t->at[1] != q ? t->best[1]
+                                                          : t->best[2];
+    return others > larger ? others : larger;
+}
+
+/* What the sum of two moves misses, token by token that calls both. */
+void cot_swaps_pairs(cot_swaps *s)
+{
+    const cot_cocluster *p = s->problem;
+    const cot_affinity *a = &p->affinity;
+    const int64_t E = p->E;
+    memset(s->pair, 0, (size_t)(E * E) * sizeof *s->pair);
+    for (int64_t i = 0; i < p->N; i++) {
+        const cot_podium *t = &s->podium[i];
+        const float *u = s->priced + i * p->D;
+        for (int64_t k = a->offsets[i]; k < a->offsets[i + 1]; k++) {
             const int32_t e = a->expert[k], r = s->rank[e];
-            const float n = (float)a->count[k], stay = t.at[0] == r ? t.best[1] : t.best[0];
-            const float left = t.u[r] - n > stay ? t.u[r] - n : stay;
-            float *move = s->move + e * D;
-            for (int32_t d = 0; d < D; d++) {
-                const float there = t.u[d] + n;
-                move[d] += (there > left ? there : left) - t.best[0];
-            }
-            float *pair = s->pair + e * E;
-            for (int64_t j = k + 1; j < end; j++) {
+            const float n = (float)a->count[k];
+            for (int64_t j = k + 1; j < a->offsets[i + 1]; j++) {
                 const int32_t f = a->expert[j], q = s->rank[f];
                 if (q == r) continue;
-                const float m = (float)a->count[j], kept = t.at[0] == q ? t.best[1] : t.best[0];
-                const float e_only = t.u[q] + n > left ? t.u[q] + n : left;
-                const float f_left = t.u[q] - m > kept ? t.u[q] - m : kept;
-                const float f_only = t.u[r] + m > f_left ? t.u[r] + m : f_left;
-                const int32_t first = t.at[0], second = t.at[1];
-                float both = first != r && first != q     ? t.best[0]
-                             : second != r && second != q ? t.best[1]
-                                                          : t.best[2];
-                if (t.u[r] - n + m > both) both = t.u[r] - n + m;
-                if (t.u[q] + n - m > both) both = t.u[q] + n - m;
-                pair[f] += both - e_only - f_only + t.best[0];
+                const float m = (float)a->count[j];
+                s->pair[e * E + f] += best_after(t, r, q, u[r] - n + m, u[q] + n - m) -
+                                      best_after(t, r, q, u[r] - n, u[q] + n) -
+                                      best_after(t, r, q, u[r] + m, u[q] - m) + t->best[0];
             }
         }
     }
 }
 
-/* What swapping changes at the prices, for the gains as they are now. */
+/* What swapping changes at the prices. */
 static double measure(const cot_swaps *s, int32_t a, int32_t b)
 {
-    const cot_cocluster *p = s->problem;
-    const int32_t D = p->D, r = s->rank[a], t = s->rank[b];
+    const int32_t r = s->rank[a], q = s->rank[b];
+    const int64_t D = s->problem->D, i_end = s->column[a + 1], j_end = s->column[b + 1];
     int64_t i = s->column[a], j = s->column[b];
-    const int64_t i_end = s->column[a + 1], j_end = s->column[b + 1];
-    float price[MAX_RANKS];
     double sum = 0;
-    for (int32_t d = 0; d < D; d++) price[d] = (float)s->price[d];
     while (i < i_end || j < j_end) {
         const int32_t x = i < i_end ? s->member[i] : INT32_MAX, y = j < j_end ? s->member[j] : INT32_MAX;
         const int32_t token = x < y ? x : y;
-        float shift = 0; // from r to t
+        float shift = 0; // from r to q
         if (x == token) shift += s->count[i++];
         if (y == token) shift -= s->count[j++];
-        const float *gain = s->gain + (int64_t)token * D, weight = p->token_weight[token];
-        float before = -INFINITY, others = -INFINITY;
-        for (int32_t d = 0; d < D; d++) {
-            const float u = gain[d] - price[d] * weight;
-            before = u > before ? u : before;
-            others = d != r && d != t && u > others ? u : others;
-        }
-        const float here = gain[r] - shift - price[r] * weight, there = gain[t] + shift - price[t] * weight;
-        float after = here > there ? here : there;
-        after = others > after ? others : after;
-        sum += (double)(after - before);
+        const float *u = s->priced + token * D;
+        const cot_podium *t = &s->podium[token];
+        sum += (double)(best_after(t, r, q, u[r] - shift, u[q] + shift) - t->best[0]);
     }
     return sum;
 }
 
-static int by_falling_gain(const void *x, const void *y)
+typedef struct candidate {
+    float gain;
+    int32_t a, b;
+} candidate;
+
+/* The most promising swaps, best first; returns how many. */
+static int look(candidate *c, const cot_swaps *s, float least)
 {
-    const candidate *a = x, *b = y;
-    if (a->gain != b->gain) return a->gain < b->gain ? 1 : -1;
-    return a->a - b->a;
+    const int64_t D = s->problem->D, E = s->problem->E;
+    int n = 0;
+    for (int32_t a = 0; a < E; a++)
+        for (int32_t b = a + 1; b < E; b++) {
+            const float gain = s->move[a * D + s->rank[b]] + s->move[b * D + s->rank[a]] + s->pair[a * E + b];
+            if (gain <= least || s->rank[a] == s->rank[b] || (n == TRIED && gain <= c[n - 1].gain) ||
+                !cot_swaps_may(s, a, b))
+                continue;
+            int k = n < TRIED ? n++ : n - 1;
+            for (; k && c[k - 1].gain < gain; k--) c[k] = c[k - 1];
+            c[k] = (candidate){gain, a, b};
+        }
+    return n;
 }
 
-int32_t cot_swaps_improve(cot_swaps *s)
+/* One swap with prices of its own; taken back unless it gains. */
+static bool try_alone(cot_swaps *s, int32_t a, int32_t b, double least)
 {
     const cot_cocluster *p = s->problem;
-    const int64_t D = p->D, E = p->E;
-    const double least = 1e-6 * (double)p->total; // sums of floats tell no less
-    candidate *c = s->candidate;
-    int32_t n = 0, made = 0;
-    evaluate(s);
-    for (int32_t a = 0; a < E; a++) {
-        candidate best = {(float)least, -1, -1};
-        for (int32_t b = a + 1; b < E; b++) {
-            if (s->rank[a] == s->rank[b]) continue;
-            const float gain = s->move[a * D + s->rank[b]] + s->move[b * D + s->rank[a]] + s->pair[a * E + b];
-            if (gain > best.gain && cot_swaps_may(s, a, b)) best = (candidate){gain, a, b};
+    const int32_t r = s->rank[a], q = s->rank[b];
+    double kept[MAX_RANKS];
+    memcpy(kept, s->price, (size_t)p->D * sizeof *kept);
+    carry(s, a, r, q);
+    carry(s, b, q, r);
+    const double most = cot_cocluster_token_prices(s->token_rank, s->price, p, s->gain);
+    if (most > s->most + least) {
+        put_prices(s);
+        return true;
+    }
+    carry(s, a, q, r);
+    carry(s, b, r, q);
+    memcpy(s->price, kept, (size_t)p->D * sizeof *kept);
+    return false;
+}
+
+bool cot_swaps_improve(cot_swaps *s)
+{
+    const int64_t E = s->problem->E;
+    const double least = 1e-6 * (double)s->problem->total, before = s->most; // sums of floats tell no less
+    double kept[MAX_RANKS];
+    candidate c[TRIED], good[TRIED];
+    int found = 0, made = 0;
+    find_moves(s);
+    for (int look_again = 0; !made && look_again < LOOKS; look_again++) { // `pair` has learnt meanwhile
+        const int n = look(c, s, (float)least);
+        for (int k = 0; k < n; k++) {
+            const int64_t a = c[k].a, b = c[k].b;
+            if (s->rank[a] == s->rank[b] || !cot_swaps_may(s, c[k].a, c[k].b)) continue;
+            const double gain = measure(s, c[k].a, c[k].b);
+            if (!made) s->pair[a * E + b] += (float)gain - c[k].gain;
+            if (gain <= least) continue;
+            cot_swaps_swap(s, c[k].a, c[k].b);
+            good[made++] = c[k];
         }
-        if (best.a >= 0) c[n++] = best;
     }
-    qsort(c, (size_t)n, sizeof *c, by_falling_gain);
-    for (int32_t k = 0; k < n; k++) {
-        if (s->rank[c[k].a] == s->rank[c[k].b] || !cot_swaps_may(s, c[k].a, c[k].b)) continue;
-        if (measure(s, c[k].a, c[k].b) <= least) continue;
-        cot_swaps_swap(s, c[k].a, c[k].b);
-        made++;
+    found = made;
+    if (!made) return false;
+    memcpy(kept, s->price, (size_t)s->problem->D * sizeof *kept);
+    cot_swaps_price(s);
+    if (s->most > before + least) return true;
+    /* Together they crowd some ranks. */
+    while (made-- > 0) {
+        const int32_t a = good[made].a, b = good[made].b, r = s->rank[a], q = s->rank[b];
+        carry(s, a, r, q);
+        carry(s, b, q, r);
     }
-    return made;
+    memcpy(s->price, kept, (size_t)s->problem->D * sizeof *kept);
+    put_prices(s);
+    for (int k = 0; k < found; k++)
+        if (cot_swaps_may(s, good[k].a, good[k].b) && try_alone(s, good[k].a, good[k].b, least)) return true;
+    return false;
 }

@@ -10,32 +10,42 @@
  * is convex and never below what any assignment within the limit gains (Lagrange); the prices that make it least leave
  * few tokens to move. Each price climbs while its rank is too full and falls while it is not, in steps that grow until
  * the sign turns and shrink then (as in Rprop), so that all ranks search at the same time. */
-enum { SWEEPS = 28, BOUND_SWEEPS = 60, MAX_RANKS = COT_TRACE_MAX_RANKS };
+enum { SWEEPS = 28, BOUND_SWEEPS = 60, BLOCK = 64, MAX_RANKS = COT_TRACE_MAX_RANKS };
 
 typedef struct prices {
     double *price;
     double step[MAX_RANKS];
+    bool warm;
     int8_t sign[MAX_RANKS];
     uint64_t load[MAX_RANKS];
 } prices;
 
-/* Every token to its best rank; returns the sum of gains less prices. Inlined for each number of ranks. */
+/* Some tokens to their best ranks; returns the sum of gains less prices. Inlined for whole blocks, whose loops the
+ * compiler then turns into vectors. */
 static inline __attribute__((always_inline)) double
-choose(int32_t *rank, uint64_t *load, const float *restrict price, const float *restrict gain,
-       const float *restrict weight, const uint64_t *token_load, int64_t N, int32_t D)
+choose(int32_t *restrict rank, const float *restrict price, const float *restrict gain,
+       const float *restrict weight, int64_t N, int32_t D, int n)
 {
+    float best[BLOCK];
+    int32_t at[BLOCK];
     double sum = 0;
-    for (int64_t i = 0; i < N; i++, gain += D) {
-        float best = gain[0] - price[0] * weight[i];
-        int32_t at = 0;
-        for (int32_t d = 1; d < D; d++) {
-            const float here = gain[d] - price[d] * weight[i];
-            at = here > best ? d : at;
-            best = here > best ? here : best;
+    for (int j = 0; j < n; j++) {
+        best[j] = gain[j] - price[0] * weight[j];
+        at[j] = 0;
+    }
+    for (int32_t d = 1; d < D; d++) {
+        gain += N;
+        const float rate = price[d];
+        for (int j = 0; j < n; j++) {
+            const float here = gain[j] - rate * weight[j];
+            const int32_t larger = -(int32_t)(here > best[j]); // a mask: two selections would become a branch
+            at[j] = (at[j] & ~larger) | (d & larger);
+            best[j] = here > best[j] ? here : best[j];
         }
-        rank[i] = at;
-        load[at] += token_load[i];
-        sum += (double)best;
+    }
+    for (int j = 0; j < n; j++) {
+        rank[j] = at[j];
+        sum += (double)best[j];
     }
     return sum;
 }
@@ -43,25 +53,18 @@ choose(int32_t *rank, uint64_t *load, const float *restrict price, const float *
 static double sweep(int32_t *rank, prices *s, const cot_cocluster *p, const float *gain)
 {
     float price[MAX_RANKS];
-    double all = 0;
+    double q = 0;
+    int64_t i = 0;
     for (int32_t d = 0; d < p->D; d++) {
         price[d] = (float)s->price[d];
-        all += (double)price[d];
+        q += (double)price[d] * p->token_limit;
         s->load[d] = 0;
     }
-    const float *weight = p->token_weight;
-    switch (p->D) {
-    case 2:
-        return all * p->token_limit + choose(rank, s->load, price, gain, weight, p->token_load, p->N, 2);
-    case 4:
-        return all * p->token_limit + choose(rank, s->load, price, gain, weight, p->token_load, p->N, 4);
-    case 8:
-        return all * p->token_limit + choose(rank, s->load, price, gain, weight, p->token_load, p->N, 8);
-    case 16:
-        return all * p->token_limit + choose(rank, s->load, price, gain, weight, p->token_load, p->N, 16);
-    default:
-        return all * p->token_limit + choose(rank, s->load, price, gain, weight, p->token_load, p->N, p->D);
-    }
+    for (; i + BLOCK <= p->N; i += BLOCK)
+        q += choose(rank + i, price, gain + i, p->token_weight + i, p->N, p->D, BLOCK);
+    q += choose(rank + i, price, gain + i, p->token_weight + i, p->N, p->D, (int)(p->N - i));
+    for (i = 0; i < p->N; i++) s->load[rank[i]] += p->token_load[i];
+    return q;
 }
 
 /* The same for the bound: true loads, double precision. */
@@ -72,11 +75,11 @@ static double sweep_exactly(prices *s, const cot_cocluster *p, const float *gain
         q += s->price[d] * p->token_limit;
         s->load[d] = 0;
     }
-    for (int64_t i = 0; i < p->N; i++, gain += p->D) {
+    for (int64_t i = 0; i < p->N; i++) {
         double best = -INFINITY;
         int32_t at = 0;
         for (int32_t d = 0; d < p->D; d++) {
-            const double here = (double)gain[d] - s->price[d] * (double)p->token_load[i];
+            const double here = (double)gain[d * p->N + i] - s->price[d] * (double)p->token_load[i];
             if (here > best) {
                 best = here;
                 at = d;
@@ -114,27 +117,27 @@ static bool move_prices(prices *s, const cot_cocluster *p, double slack)
 static void begin_prices(prices *s, double *price, int32_t D)
 {
     *s = (prices){.price = price};
-    bool warm = false;
-    for (int32_t d = 0; d < D; d++) warm = warm || price[d] > 0;
-    for (int32_t d = 0; d < D; d++) s->step[d] = warm ? 0.004 : 0.05;
+    for (int32_t d = 0; d < D; d++) s->warm = s->warm || price[d] > 0;
+    for (int32_t d = 0; d < D; d++) s->step[d] = s->warm ? 0.004 : 0.05;
 }
 
-/* Leaves in `price` the best prices met. */
-static void find_prices(int32_t *rank, double *price, const cot_cocluster *p, const float *gain)
+double cot_cocluster_token_prices(int32_t *token_rank, double *price, const cot_cocluster *p,
+                                  const float *gain)
 {
     prices s;
     double best = INFINITY, kept[MAX_RANKS];
     begin_prices(&s, price, p->D);
-    for (int i = 0; i < SWEEPS; i++) {
-        const double q = sweep(rank, &s, p, gain);
+    const int sweeps = s.warm ? SWEEPS / 2 : SWEEPS;
+    for (int i = 0; i < sweeps; i++) {
+        const double q = sweep(token_rank, &s, p, gain);
         if (q < best) {
             best = q;
             memcpy(kept, price, (size_t)p->D * sizeof *kept);
         }
-        if (!move_prices(&s, p, p->token_limit / 512)) return; // as good as met
+        if (!move_prices(&s, p, p->token_limit / 256)) return q; // as good as met
     }
     memcpy(price, kept, (size_t)p->D * sizeof *kept);
-    sweep(rank, &s, p, gain);
+    return sweep(token_rank, &s, p, gain);
 }
 
 static double find_bound(const double *begin, const cot_cocluster *p, const float *gain)
@@ -174,9 +177,9 @@ static int32_t way_out(float *loss, const cot_cocluster *p, const float *gain, c
     int32_t to = -1;
     for (int32_t d = 0; d < p->D; d++)
         if (d != from && load[d] + (double)p->token_load[i] <= p->token_limit &&
-            (to < 0 || gain[i * p->D + d] > gain[i * p->D + to]))
+            (to < 0 || gain[d * p->N + i] > gain[to * p->N + i]))
             to = d;
-    if (to >= 0) *loss = (gain[i * p->D + from] - gain[i * p->D + to]) / (float)p->token_load[i];
+    if (to >= 0) *loss = (gain[from * p->N + i] - gain[to * p->N + i]) / (float)p->token_load[i];
     return to;
 }
 
@@ -219,7 +222,7 @@ static bool pack_tokens(int32_t *token_rank, double *load, const cot_cocluster *
         for (int32_t d = 0; d < p->D; d++) {
             if (evenly ? to < 0 || load[d] < load[to]
                        : load[d] + (double)p->token_load[i] <= p->token_limit &&
-                             (to < 0 || gain[i * p->D + d] > gain[i * p->D + to]))
+                             (to < 0 || gain[d * p->N + i] > gain[to * p->N + i]))
                 to = d;
         }
         if (to < 0) return false;
@@ -236,11 +239,12 @@ static void settle(int32_t *token_rank, double *load, const cot_cocluster *p, co
     for (int round = 0; moved && round < 3; round++) {
         moved = false;
         for (int64_t i = 0; i < p->N; i++) {
-            const float *g = gain + i * p->D;
             const int32_t from = token_rank[i];
             int32_t to = from;
             for (int32_t d = 0; d < p->D; d++)
-                if (g[d] > g[to] && load[d] + (double)p->token_load[i] <= p->token_limit) to = d;
+                if (gain[d * p->N + i] > gain[to * p->N + i] &&
+                    load[d] + (double)p->token_load[i] <= p->token_limit)
+                    to = d;
             if (to == from) continue;
             load[from] -= (double)p->token_load[i];
             load[to] += (double)p->token_load[i];
@@ -260,14 +264,14 @@ double cot_cocluster_token_repair(int32_t *token_rank, const cot_cocluster *p, c
         if (load[d] > p->token_limit) good = empty_rank(token_rank, load, p, gain, d, scratch);
     if (!good && !pack_tokens(token_rank, load, p, gain, false)) pack_tokens(token_rank, load, p, gain, true);
     settle(token_rank, load, p, gain);
-    for (int64_t i = 0; i < p->N; i++) sum += (double)gain[i * p->D + token_rank[i]];
+    for (int64_t i = 0; i < p->N; i++) sum += (double)gain[token_rank[i] * p->N + i];
     return sum;
 }
 
 double cot_cocluster_token_step(int32_t *token_rank, double *price, double *bound, const cot_cocluster *p,
                                 const float *gain, void *scratch)
 {
-    find_prices(token_rank, price, p, gain);
+    cot_cocluster_token_prices(token_rank, price, p, gain);
     if (bound) *bound = find_bound(price, p, gain);
     return cot_cocluster_token_repair(token_rank, p, gain, scratch);
 }
