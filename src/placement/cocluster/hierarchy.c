@@ -167,20 +167,20 @@ static cot_status split(int32_t *expert_rank, const cot_affinity *a, const cot_n
     return status;
 }
 
-/* What tokens save on each rank, in units of cost_out: gain [N][D]. */
+/* What tokens save on each rank, in units of cost_out: gain [D][N]. */
 static void token_gains(float *gain, const cot_cocluster *p, const int32_t *expert_rank, int32_t of_node,
                         float in_node)
 {
     const cot_affinity *a = &p->affinity;
-    for (int64_t i = 0; i < p->N; i++, gain += p->D) {
-        float near[COT_TRACE_MAX_RANKS] = {0};
-        for (int32_t d = 0; d < p->D; d++) gain[d] = 0;
+    const size_t N = (size_t)p->N;
+    for (size_t i = 0; i < N; i++) {
+        float own[COT_TRACE_MAX_RANKS] = {0}, near[COT_TRACE_MAX_RANKS] = {0};
         for (int64_t k = a->offsets[i]; k < a->offsets[i + 1]; k++) {
             int32_t rank = expert_rank[a->expert[k]];
-            gain[rank] += (1 - in_node) * (float)a->count[k];
+            own[rank] += (1 - in_node) * (float)a->count[k];
             near[rank / of_node] += in_node * (float)a->count[k];
         }
-        for (int32_t d = 0; d < p->D; d++) gain[d] += near[d / of_node];
+        for (int32_t d = 0; d < p->D; d++) gain[(size_t)d * N + i] = own[d] + near[d / of_node];
     }
 }
 
