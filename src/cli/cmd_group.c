@@ -88,6 +88,9 @@ static int open_inputs(cot_group_inputs *in, const cot_group_settings *s)
     if (status == COT_EXIT_OK) status = node_distances(in, s);
     if (status == COT_EXIT_OK) status = cot_open_trace(&in->trace, &in->ids, s->trace, s->tokenizer);
     if (status != COT_EXIT_OK) return status;
+    if (s->embeddings && (status = cot_open_embeddings(&in->embeddings, &in->embedding, &in->trace,
+                                                       s->embeddings)) != COT_EXIT_OK)
+        return status;
     if (s->split < 1 && in->trace.kind == COT_TRACE_TOKENS &&
         !(in->training = cot_draw_training(&in->trace, s->split, (uint64_t)s->seed)))
         return COT_EXIT_FAILURE;
@@ -109,6 +112,7 @@ static void close_inputs(cot_group_inputs *in)
     cot_trace_close(&in->trace);
     free(in->ids);
     free(in->training);
+    free(in->embedding);
     free(in->distance);
 }
 
@@ -124,6 +128,7 @@ static cot_status train(cot_predictor **predictor, const cot_grouped *g, const c
                                            .n_tokens = ids ? in->affinities.n_tokens : 0,
                                            .order = (int32_t)s->order,
                                            .chosen = in->training,
+                                           .embedding = in->embedding ? &in->embeddings : NULL,
                                            .counts_only = !every_table,
                                            .seed = (uint64_t)s->seed};
     return cot_predictor_train(predictor, &in->trace, &options, error);
@@ -279,6 +284,9 @@ static const cot_option output_options[] = {
     {"tables", 0, COT_OPTION_TEXT, "T", NULL, "write the predictors' tables there (safetensors)", AT(tables)},
     {"placement", 0, COT_OPTION_TEXT, "P", NULL,
      "write the placement there; coterie place convert makes engines' maps of it", AT(placement)},
+    {"embeddings", 0, COT_OPTION_TEXT, "MODEL", NULL,
+     "a checkpoint folder: tables look unknown tokens up as the known one whose embedding is nearest",
+     AT(embeddings)},
     {"order", 0, COT_OPTION_INTEGER, "N", "2", "layers that device sequences look back at", AT(order),
      .least = 1, .most = COT_PREDICT_MAX_ORDER},
     {"json", 0, COT_OPTION_FLAG, NULL, NULL, "write an array, an object a method", AT(json)},

@@ -7,7 +7,7 @@
 #include "coterie/topology.h"
 
 typedef struct cot_group_settings {
-    const char *trace, *method, *topology, *hosts, *link_cost, *tables, *placement, *tokenizer;
+    const char *trace, *method, *topology, *hosts, *link_cost, *tables, *placement, *tokenizer, *embeddings;
     int64_t ranks, nodes, iterations, seed, order, threads;
     double seconds, token_balance, expert_load, split, stay_weight;
     bool joint, json;
@@ -20,6 +20,8 @@ typedef struct cot_group_inputs {
     uint8_t *training; // [S]; NULL: all of the trace
     cot_affinities affinities;
     double cost_in, cost_out;
+    float *embedding;
+    cot_predict_embedding embeddings;
     double *distance; // [D][D] of the topology, or NULL
 } cot_group_inputs;
 

@@ -4,7 +4,6 @@
 #include "commands.h"
 #include "paths.h"
 #include "progress.h"
-#include "coterie/model.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -172,12 +171,8 @@ static int open_inputs(inputs *in, const struct settings *s)
             return cot_complain_of(&error);
         if (!(in->expert_rank = cot_map_ranks(&in->map, &in->trace, s->placement))) status = COT_EXIT_FAILURE;
     }
-    if (status == COT_EXIT_OK && s->embeddings) {
-        if (cot_model_embedding(&in->embedding, &in->embeddings.n_ids, &in->embeddings.width, s->embeddings,
-                                &error) != COT_OK)
-            return cot_complain_of(&error);
-        in->embeddings.row = in->embedding;
-    }
+    if (status == COT_EXIT_OK && s->embeddings)
+        status = cot_open_embeddings(&in->embeddings, &in->embedding, &in->trace, s->embeddings);
     return status;
 }
 

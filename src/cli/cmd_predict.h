@@ -10,6 +10,10 @@
 /* Imports the trace and says on stderr what is odd about it; with a tokenizer (may be NULL), token strings become its ids,
  * which `*ids` holds: free it after closing the trace. Returns a COT_EXIT_ value. */
 int cot_open_trace(cot_trace *trace, int32_t **ids, const char *path, const char *tokenizer);
+/* Reads the embeddings of the model at `path`, into memory that the caller frees; the trace's ids must be within them.
+ * Returns a COT_EXIT_ value after saying what is wrong. */
+int cot_open_embeddings(cot_predict_embedding *embedding, float **memory, const cot_trace *trace,
+                        const char *path);
 /* Which sequences are learnt from: [S], `share` of them; the caller frees. NULL after saying why not (nothing would be
  * left to learn from, or kind counts). */
 uint8_t *cot_draw_training(const cot_trace *trace, double share, uint64_t seed);

@@ -2,6 +2,7 @@
 #include "cmd_predict.h"
 
 #include "token_ids.h"
+#include "coterie/model.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -23,6 +24,23 @@ int cot_open_trace(cot_trace *trace, int32_t **ids, const char *path, const char
     }
     if (status != COT_OK) return cot_complain_of(&error);
     return tokenizer ? cot_map_token_ids(trace, ids, tokenizer) : COT_EXIT_OK;
+}
+
+int cot_open_embeddings(cot_predict_embedding *embedding, float **memory, const cot_trace *trace,
+                        const char *path)
+{
+    cot_error error = {0};
+    if (trace->n_strings)
+        return cot_complain("--embeddings: the trace knows tokens by their strings: give --tokenizer too");
+    if (cot_model_embedding(memory, &embedding->n_ids, &embedding->width, path, &error) != COT_OK)
+        return cot_complain_of(&error);
+    embedding->row = *memory;
+    for (int64_t t = 0; t < trace->n_tokens; t++)
+        if (trace->token_ids[t] >= embedding->n_ids)
+            return cot_complain("the trace has token id %" PRId32 ", beyond the vocabulary of '%s', %" PRId64
+                                " ids",
+                                trace->token_ids[t], path, embedding->n_ids);
+    return COT_EXIT_OK;
 }
 
 uint8_t *cot_draw_training(const cot_trace *trace, double share, uint64_t seed)
