@@ -10,7 +10,7 @@ static capture c;
 
 static void run_line(const char *line)
 {
-    char all[2048];
+    char all[4096];
     snprintf(all, sizeof all, "cd %s && %s", scratch, line);
     capture_shell(&c, all);
 }
