@@ -37,13 +37,17 @@ static cot_status plot_kurtosis(FILE *f, const cot_trace *trace, const cot_affin
         }
     }
     free(kurtosis);
+    const double fixed =
+        (double)trace->top_k / all->n_experts; // share of experts that a token of one mind calls
     fprintf(f,
             "<h2>Kurtosis of tokens' activations (figure 8a, right)</h2>\n<p class=\"note\">(token id, "
             "layer) pairs "
-            "seen four times and more: %.0f; with a kurtosis above 8: %.1f %% (the paper: most). A normal "
-            "distribution "
-            "has 3; bins are %.3g wide.</p>\n",
-            ids, ids > 0 ? 100 * above / ids : 0, (double)all->n_experts / BINS);
+            "seen four times and more: %.0f; a kurtosis above 8: %.1f %% (the paper, on its models: most). "
+            "One token "
+            "that always calls the same %" PRId32
+            " experts has %.3g, a normal distribution 3; bins are %.3g wide.</p>\n",
+            ids, ids > 0 ? 100 * above / ids : 0, trace->top_k,
+            (1 - 3 * fixed * (1 - fixed)) / (fixed * (1 - fixed)), (double)all->n_experts / BINS);
     cot_plot_bars(f, bin, BINS, 0, "pairs by kurtosis", "bin of kurtosis, from 0 to the number of experts");
     return COT_OK;
 }

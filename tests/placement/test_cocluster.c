@@ -200,7 +200,12 @@ static void test_tiny(void **state)
             cot_grouper *grouper, *pieces;
             cot_grouping g, h;
             cot_error error = {0};
-            assert_int_equal(cot_grouper_open(&grouper, &affinity, &options, &error), COT_OK);
+            const cot_status status = cot_grouper_open(&grouper, &affinity, &options, &error);
+            if (status == COT_UNSUPPORTED && !strcmp(m->name, "metis")) { // more parts than it has vertices
+                assert_true(affinity.n_tokens < options.ranks);
+                continue;
+            }
+            assert_int_equal(status, COT_OK);
             assert_int_equal(cot_grouper_iterate(grouper, 12, &error), COT_OK);
             cot_grouper_best(&g, grouper);
             const double gap = check(&t, &g);
