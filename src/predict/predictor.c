@@ -89,13 +89,15 @@ int cot_predictor_tables(cot_predictor_table *tables, cot_predictor *p)
 
 static void list_ranks(cot_predictor *p, int64_t l)
 {
-    const int32_t E = p->n_experts;
-    int32_t n = 0;
-    for (int32_t d = 0; d < p->n_ranks; d++) {
-        for (int32_t e = 0; e < E; e++)
-            if (p->expert_rank_u8[l * E + e] == d) p->rank_experts[l * E + n++] = (uint16_t)e;
-        p->rank_first[l * (p->n_ranks + 1) + d + 1] = n;
+    const int32_t E = p->n_experts, D = p->n_ranks;
+    const uint8_t *rank = p->expert_rank_u8 + l * E;
+    int32_t *first = p->rank_first + l * (D + 1), next[COT_TRACE_MAX_RANKS];
+    for (int32_t e = 0; e < E; e++) first[rank[e] + 1]++;
+    for (int32_t d = 0; d < D; d++) {
+        next[d] = first[d];
+        first[d + 1] += first[d];
     }
+    for (int32_t e = 0; e < E; e++) p->rank_experts[l * E + next[rank[e]]++] = (uint16_t)e;
 }
 
 cot_status cot_predictor_finish(cot_predictor *p, cot_error *error)
