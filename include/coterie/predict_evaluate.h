@@ -17,6 +17,8 @@ typedef enum cot_figure {
                           // case), share that is called
     COT_FIGURE_F1,        // harmonic mean of that precision and of the share of the called that it covers
     COT_FIGURE_LAR,       // local activation rate: share of activations on their token's rank
+    COT_FIGURE_LAR_GAIN, // that, less what the same shares of tokens would have on the ranks whatever the tokens are:
+                         // sending everything to the busiest rank has a LAR, but gains 0
     COT_FIGURE_LAR_KNOWN,       // of known tokens alone ...
     COT_FIGURE_LAR_UNKNOWN,     // ... and of unknown ones
     COT_FIGURE_UNKNOWN,         // share of tokens that the method has no rank for
@@ -46,11 +48,12 @@ typedef struct cot_predict_evaluate_options {
 /* The arrays belong to it; all zero is empty. */
 typedef struct cot_predict_evaluation {
     int32_t n_layers;
-    int64_t n_tokens;        // that were looked at
+    int64_t n_tokens;        // that were looked at; of counts, in the layer that has most
     double *layer;           // [L][COT_FIGURES]
     double all[COT_FIGURES]; // ratios over all layers' sums; peaks: the mean of the layers'
-    double low[COT_FIGURES],
-        high[COT_FIGURES]; // 95 % of the resampled `all` lie between; NaN without resamples
+    /* 95 % of the resampled `all` lie between, where sequences are few widened as Student's t is wider than a normal
+     * distribution. NaN without resamples and where there is a single sequence. */
+    double low[COT_FIGURES], high[COT_FIGURES];
 } cot_predict_evaluation;
 
 /* Evaluates `method` with the predictor's groups of experts. The trace has the predictor's layers, experts and K.

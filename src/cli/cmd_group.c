@@ -37,7 +37,7 @@ static size_t parse_methods(const char **name, const char *text)
 /* Between ranks of one node IN, of two OUT. */
 static int node_distances(cot_group_inputs *in, const cot_group_settings *s)
 {
-    const size_t D = (size_t)s->ranks, each = D / (size_t)s->nodes;
+    const size_t D = (size_t)s->ranks;
     char *end;
     in->cost_in = 1;
     in->cost_out = 10;
@@ -54,6 +54,7 @@ static int node_distances(cot_group_inputs *in, const cot_group_settings *s)
     if (s->nodes <= 1 || in->distance) return COT_EXIT_OK;
     if (s->ranks % s->nodes)
         return cot_complain("%" PRId64 " nodes do not divide %" PRId64 " ranks", s->nodes, s->ranks);
+    const size_t each = D / (size_t)s->nodes;
     if (!(in->distance = calloc(D * D, sizeof *in->distance)))
         return cot_complain("out of memory for distances");
     for (size_t a = 0; a < D; a++)
@@ -139,9 +140,9 @@ static int measure(cot_grouped *g, const cot_group_settings *s, const cot_group_
 {
     cot_error error = {0};
     cot_predictor *predictor = NULL;
-    if (!in->affinities.token_ids) return COT_EXIT_OK;
     g->row.name = g->method;
     g->row.ranks = g->groups.n_ranks;
+    if (!in->affinities.token_ids) return COT_EXIT_OK;
     cot_status status = train(&predictor, g, s, in, false, &error);
     if (status == COT_OK && in->training)
         status = cot_prediction_row_measure(&g->row, predictor, COT_PREDICT_TOKEN_TABLE, &in->trace,
@@ -162,8 +163,8 @@ static int write_tables(const cot_grouped *g, const cot_group_settings *s, const
         cot_predictor_describe(&info, predictor);
         for (int m = 0; m < COT_PREDICT_METHODS; m++)
             if (info.has[m])
-                cot_complain("note: '%s' holds %s, %.1f MB", s->tables, cot_predict_method_names[m],
-                             (double)info.table_bytes[m] * 1e-6);
+                cot_complain("note: '%s' holds %s, %.1f kB", s->tables, cot_predict_method_names[m],
+                             (double)info.table_bytes[m] * 1e-3);
     }
     cot_predictor_close(predictor);
     return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);

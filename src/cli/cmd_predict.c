@@ -54,9 +54,9 @@ static int parse_ranks(int32_t *ranks, const char *text)
     }
 }
 
-/* Every method that the predictor has tables for. `seconds`: what making the tables took. */
+/* Every method that the predictor has tables for. `seconds`: what making them took, those of counts alone and all. */
 static cot_status add_rows(prediction_table *table, const struct settings *s, const inputs *in,
-                           const cot_predictor *predictor, double seconds, cot_error *error)
+                           const cot_predictor *predictor, const double seconds[2], cot_error *error)
 {
     cot_predictor_info info;
     cot_predictor_describe(&info, predictor);
@@ -70,7 +70,7 @@ static cot_status add_rows(prediction_table *table, const struct settings *s, co
         const double start = cot_seconds_now();
         cot_status status = cot_prediction_row_measure(row, predictor, m, &in->trace, in->training,
                                                        (int32_t)s->resamples, error);
-        row->seconds = seconds + cot_seconds_now() - start;
+        row->seconds = seconds[m == COT_PREDICT_CONTEXT] + cot_seconds_now() - start;
         table->n++;
         if (status != COT_OK) {
             cot_progress_end(&progress);
@@ -98,17 +98,24 @@ static int fit(prediction_table *table, const struct settings *s, inputs *in)
     for (int i = 0; i < n; i++) {
         if (in->expert_rank && ranks[i] != in->map.n_ranks)
             return cot_complain("--placement has %" PRId32 " ranks, not %" PRId32, in->map.n_ranks, ranks[i]);
-        const cot_predictor_options options = {.size = sizeof options,
-                                               .ranks = ranks[i],
-                                               .expert_rank = in->expert_rank,
-                                               .order = (int32_t)s->order,
-                                               .chosen = in->training,
-                                               .embedding = in->embedding ? &in->embeddings : NULL,
-                                               .seed = (uint64_t)s->seed};
-        cot_predictor *predictor;
-        const double start = cot_seconds_now();
-        cot_status status = cot_predictor_train(&predictor, &in->trace, &options, &error);
-        if (status == COT_OK) status = add_rows(table, s, in, predictor, cot_seconds_now() - start, &error);
+        cot_predictor_options options = {.size = sizeof options,
+                                         .ranks = ranks[i],
+                                         .expert_rank = in->expert_rank,
+                                         .order = (int32_t)s->order,
+                                         .chosen = in->training,
+                                         .embedding = in->embedding ? &in->embeddings : NULL,
+                                         .seed = (uint64_t)s->seed};
+        cot_predictor *predictor = NULL;
+        double seconds[2];
+        cot_status status = COT_OK;
+        for (int all = 0; all < 2 && status == COT_OK; all++) { // without and with what is trained by steps
+            const double start = cot_seconds_now();
+            cot_predictor_close(predictor);
+            options.counts_only = !all;
+            status = cot_predictor_train(&predictor, &in->trace, &options, &error);
+            seconds[all] = cot_seconds_now() - start;
+        }
+        if (status == COT_OK) status = add_rows(table, s, in, predictor, seconds, &error);
         cot_predictor_close(predictor);
         if (status != COT_OK) return cot_complain_of(&error);
     }
@@ -120,6 +127,10 @@ static int leave_out_training(inputs *in, const cot_predictor_info *info, const 
 {
     const cot_trace *t = &in->trace;
     if (cot_trace_hash(t) != info->trace_hash) return COT_EXIT_OK;
+    if (info->n_sequences != t->n_sequences)
+        return cot_complain("'%s' is of this very trace, but of %" PRId64
+                            " sequences, the trace has %" PRId64,
+                            tables, info->n_sequences, t->n_sequences);
     int64_t others = 0;
     for (int64_t i = 0; i < t->n_sequences; i++) others += info->chosen && !info->chosen[i];
     if (!others)
@@ -155,7 +166,7 @@ static int use_tables(prediction_table *table, const struct settings *s, inputs 
             cot_complain("'%s' was made for other groups of experts than '%s': coterie group makes the two "
                          "together",
                          s->tables, s->placement);
-    if (status == COT_EXIT_OK && add_rows(table, s, in, predictor, 0, &error) != COT_OK)
+    if (status == COT_EXIT_OK && add_rows(table, s, in, predictor, (const double[2]){0, 0}, &error) != COT_OK)
         status = cot_complain_of(&error);
     cot_predictor_close(predictor);
     return status;
@@ -184,7 +195,8 @@ static int print(const struct settings *s, const inputs *in, const prediction_ta
     }
     json_t *list = json_array();
     for (size_t i = 0; i < table->n; i++)
-        json_array_append_new(list, cot_prediction_row_json(&table->rows[i], in->trace.layers, s->row_bytes));
+        json_array_append_new(list, cot_prediction_row_json(&table->rows[i], in->trace.layers,
+                                                            in->trace.n_layers, s->row_bytes));
     char *text = json_dumps(list, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     json_decref(list);
     if (!text) return cot_complain("cannot spell the figures as JSON");

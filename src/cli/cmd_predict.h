@@ -36,10 +36,14 @@ void cot_prediction_rows_free(cot_prediction_row *rows, size_t n);
 cot_status cot_prediction_row_measure(cot_prediction_row *row, const cot_predictor *predictor,
                                       cot_predict_method method, const cot_trace *trace,
                                       const uint8_t *training, int32_t resamples, cot_error *error);
+/* Says when sending tokens where the row says is not better on test than sending as many to each rank blindly, beyond
+ * chance. The whole width of the 95 % interval (four standard errors) is asked for, since of several methods one may well be lucky. */
+void cot_prediction_row_print_gain(const cot_prediction_row *row);
 /* Print the rows for people; `layers` [L] the model's numbers. */
 void cot_prediction_rows_print(const cot_prediction_row *rows, size_t n, const int32_t *layers);
-/* One object a row. `row_bytes` 0: rows alone. */
-json_t *cot_prediction_row_json(const cot_prediction_row *row, const int32_t *layers, double row_bytes);
+/* One object a row, null for what was not measured. `row_bytes` 0: rows alone. */
+json_t *cot_prediction_row_json(const cot_prediction_row *row, const int32_t *layers, int32_t n_layers,
+                                double row_bytes);
 
 /* Writes the page of `--plot`; returns a COT_EXIT_ value after saying what is wrong. */
 int cot_predict_plot(const char *path, const cot_trace *trace, uint64_t seed);

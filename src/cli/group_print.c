@@ -115,10 +115,7 @@ void cot_grouped_print(const cot_grouped *grouped, size_t n, const cot_group_set
             printf("%s: traffic's distance %.6g, before its ranks were seated %.6g\n", g->method, g->distance,
                    g->distance_unnamed);
         if (s->nodes > 1) printf("%s: a mean activation costs %.4f on the links\n", g->method, g->cost);
-        if (g->row.has_test && g->row.test.low[COT_FIGURE_LAR] <= 1.0 / (double)s->ranks)
-            printf("%s: nothing is gained: the interval of the test LAR reaches down to 1/%" PRId64
-                   ", what blind sending has\n",
-                   g->method, s->ranks);
+        cot_prediction_row_print_gain(&g->row);
     }
     if (n == 1) print_layers(&grouped[0], in);
 }
@@ -126,22 +123,19 @@ void cot_grouped_print(const cot_grouped *grouped, size_t n, const cot_group_set
 json_t *cot_grouped_json(const cot_grouped *g, const cot_group_settings *s, const cot_group_inputs *in)
 {
     const overall o = add_up(g);
-    json_t *row = g->row.has_train || g->row.has_test ? cot_prediction_row_json(&g->row, in->trace.layers, 0)
-                                                      : json_object();
-    json_t *layers = json_array();
+    json_t *row = cot_prediction_row_json(&g->row, in->trace.layers, g->groups.n_layers, 0);
     for (int32_t l = 0; l < g->groups.n_layers; l++) {
         const cot_group_layer *layer = &g->layer[l];
-        json_array_append_new(layers, json_pack("{s:i, s:f, s:f, s:f, s:f, s:f, s:b, s:b}", "layer",
-                                                (int)in->trace.layers[l], "lar_train",
-                                                (double)layer->local / (double)layer->total, "lar_bound",
-                                                layer->bound / (double)layer->total, "token_imbalance_train",
-                                                layer->token_peak, "expert_peak_train", layer->expert_peak,
-                                                "expert_peak_bound", layer->expert_peak_bound, "feasible",
-                                                layer->feasible, "proven", layer->proven));
+        json_t *found = json_pack(
+            "{s:f, s:f, s:f, s:f, s:f, s:b, s:b}", "lar_train", (double)layer->local / (double)layer->total,
+            "lar_bound", layer->bound / (double)layer->total, "token_imbalance_train", layer->token_peak,
+            "expert_peak_train", layer->expert_peak, "expert_peak_bound", layer->expert_peak_bound,
+            "feasible", layer->feasible, "proven", layer->proven);
+        json_object_update(json_array_get(json_object_get(row, "layers"), (size_t)l), found);
+        json_decref(found);
     }
-    json_object_set_new(row, "method", json_string(g->method));
-    json_object_set_new(row, "ranks", json_integer(s->ranks));
     json_object_set_new(row, "seconds", json_real(g->seconds));
+    json_object_set_new(row, "table_bytes", json_null());
     json_object_set_new(row, "iterations", json_integer(g->iterations));
     json_object_set_new(row, "lar_train", json_real(o.lar));
     json_object_set_new(row, "lar_bound", json_real(o.bound));
@@ -152,6 +146,5 @@ json_t *cot_grouped_json(const cot_grouped *g, const cot_group_settings *s, cons
     json_object_set_new(row, "distance", in->distance ? json_real(g->distance) : json_null());
     json_object_set_new(row, "distance_before", in->distance ? json_real(g->distance_unnamed) : json_null());
     json_object_set_new(row, "link_cost", s->nodes > 1 ? json_real(g->cost) : json_null());
-    json_object_set_new(row, "groups", layers);
     return row;
 }

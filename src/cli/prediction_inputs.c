@@ -46,8 +46,9 @@ int cot_open_embeddings(cot_predict_embedding *embedding, float **memory, const 
 uint8_t *cot_draw_training(const cot_trace *trace, double share, uint64_t seed)
 {
     if (trace->kind == COT_TRACE_COUNTS) {
-        cot_complain(
-            "counts have no sequences to split: learn from one domain with --split 1, test on another");
+        cot_complain("counts have no sequences to split: coterie group --tables learns from one domain, "
+                     "coterie predict "
+                     "--tables tests on another");
         return NULL;
     }
     uint8_t *training = malloc((size_t)trace->n_sequences + 1);

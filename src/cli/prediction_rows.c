@@ -94,27 +94,32 @@ static void print_row(const cot_prediction_row *row)
     putchar('\n');
 }
 
-/* On routing that tokens do not foretell, the tables must not seem to help. */
-static void print_gain(const cot_prediction_row *row)
+void cot_prediction_row_print_gain(const cot_prediction_row *row)
 {
-    if (row->has_test && row->test.low[COT_FIGURE_LAR] <= 1.0 / row->ranks)
-        printf("%s@%" PRId32 ": nothing is gained: the interval of its LAR reaches down to 1/%" PRId32
-               ", what blind sending has\n",
-               row->name, row->ranks, row->ranks);
+    if (!row->has_test) return;
+    const double gain = row->test.all[COT_FIGURE_LAR_GAIN];
+    const double low = row->test.low[COT_FIGURE_LAR_GAIN], high = row->test.high[COT_FIGURE_LAR_GAIN];
+    // Without an interval, four times the most that a mean over so many independent tokens may be off.
+    const double chance = isnan(low) ? 2 / sqrt((double)row->test.n_tokens * row->test.n_layers) : high - low;
+    if (isnan(gain) || gain > chance + 1e-9) return;
+    printf("%s@%" PRId32
+           ": nothing is gained: test LAR is %+.4f beyond sending as many tokens to each rank blindly",
+           row->name, row->ranks, gain);
+    if (!isnan(low)) printf(", 95 %% interval %+.4f..%+.4f", low, high);
+    putchar('\n');
 }
 
-/* A block of one figure on test: a line a layer, a column a row of the table. */
+/* A block of one figure on test: a line a layer, a column a row of the table; all rows are of one number of ranks. */
 static void print_layers(const cot_prediction_row *rows, size_t n, const int32_t *layers, cot_figure figure,
                          const char *title)
 {
-    printf("\n%s, test, by layer\nlayer ", title);
-    for (size_t i = 0; i < n; i++) printf(" %12.12s@%-2" PRId32, rows[i].name, rows[i].ranks);
+    printf("\n%s, test, by layer, %" PRId32 " ranks\nlayer ", title, rows[0].ranks);
+    for (size_t i = 0; i < n; i++) printf(" %15s", rows[i].name);
     putchar('\n');
     for (int32_t l = 0; l < rows[0].test.n_layers; l++) {
         printf("%5" PRId32 " ", layers[l]);
         for (size_t i = 0; i < n; i++)
-            cell(15, 4, rows[i].has_test,
-                 rows[i].has_test ? rows[i].test.layer[(size_t)l * COT_FIGURES + figure] : NAN);
+            cell(15, 4, true, rows[i].test.layer[(size_t)l * COT_FIGURES + figure]);
         putchar('\n');
     }
 }
@@ -128,19 +133,24 @@ void cot_prediction_rows_print(const cot_prediction_row *rows, size_t n, const i
         " train   test   peak   peak seconds\n");
     for (size_t i = 0; i < n; i++) print_row(&rows[i]);
     if (!n || !rows[0].has_test) return;
-    puts("\ntokens that a method has no rank for are spread in inverse proportion to load; LAR of the others "
-         "and of these, "
-         "and their share, test:");
+    puts("\ntokens that a method has no rank for are spread in inverse proportion to load; test LAR of the "
+         "others, of "
+         "these, and their share\n"
+         "method           ranks   known unknown   share  tables");
     for (size_t i = 0; i < n; i++) {
-        printf("%-16s %5" PRId32, rows[i].name, rows[i].ranks);
-        cell(8, 4, rows[i].has_test, rows[i].test.all[COT_FIGURE_LAR_KNOWN]);
-        cell(8, 4, rows[i].has_test, rows[i].test.all[COT_FIGURE_LAR_UNKNOWN]);
-        cell(8, 1, rows[i].has_test, 100 * rows[i].test.all[COT_FIGURE_UNKNOWN]);
-        puts(" %");
+        const cot_prediction_row *row = &rows[i];
+        printf("%-16s %5" PRId32, row->name, row->ranks);
+        cell(7, 4, true, row->test.all[COT_FIGURE_LAR_KNOWN]);
+        cell(7, 4, true, row->test.all[COT_FIGURE_LAR_UNKNOWN]);
+        printf(" %5.1f %% %7.1f kB\n", 100 * row->test.all[COT_FIGURE_UNKNOWN],
+               (double)row->table_bytes * 1e-3);
     }
-    for (size_t i = 0; i < n; i++) print_gain(&rows[i]);
-    print_layers(rows, n, layers, COT_FIGURE_LAR, "LAR");
-    print_layers(rows, n, layers, COT_FIGURE_RECALL, "recall@k");
+    for (size_t i = 0; i < n; i++) cot_prediction_row_print_gain(&rows[i]);
+    for (size_t i = 0, many = 0; i < n; i += many) {
+        for (many = 1; i + many < n && rows[i + many].ranks == rows[i].ranks;) many++;
+        print_layers(rows + i, many, layers, COT_FIGURE_LAR, "LAR");
+        print_layers(rows + i, many, layers, COT_FIGURE_RECALL, "recall@k");
+    }
 }
 
 static json_t *number(bool has, double value)
@@ -163,11 +173,11 @@ static void add_figures(json_t *o, const double *train, const double *test, doub
     json_object_set_new(o, "bytes_test", number(test, test ? row_bytes * test[COT_FIGURE_ROWS] : 0));
 }
 
-json_t *cot_prediction_row_json(const cot_prediction_row *row, const int32_t *layers, double row_bytes)
+json_t *cot_prediction_row_json(const cot_prediction_row *row, const int32_t *layers, int32_t n_layers,
+                                double row_bytes)
 {
     const double *train = row->has_train ? row->train.all : NULL,
                  *test = row->has_test ? row->test.all : NULL;
-    const int32_t L = row->has_train ? row->train.n_layers : row->test.n_layers;
     json_t *o = json_pack("{s:s, s:i, s:f, s:I}", "method", row->name, "ranks", (int)row->ranks, "seconds",
                           row->seconds, "table_bytes", (json_int_t)row->table_bytes);
     json_object_set_new(o, "tokens_train", row->has_train ? json_integer(row->train.n_tokens) : json_null());
@@ -181,7 +191,7 @@ json_t *cot_prediction_row_json(const cot_prediction_row *row, const int32_t *la
                             has ? json_pack("[f, f]", row->test.low[i], row->test.high[i]) : json_null());
     }
     json_t *list = json_array();
-    for (int32_t l = 0; l < L; l++) {
+    for (int32_t l = 0; l < n_layers; l++) {
         const size_t at = (size_t)l * COT_FIGURES;
         json_t *layer = json_pack("{s:i}", "layer", (int)layers[l]);
         add_figures(layer, train ? row->train.layer + at : NULL, test ? row->test.layer + at : NULL,

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEP_TOKENS = 512, BATCH_TOKENS = 4096 };
+enum { STEP_TOKENS = 512, BATCH_TOKENS = 4096, BATCH_CELLS = 1 << 22 }; // cells (token, expert)
 
 typedef struct evaluation {
     const cot_predictor *predictor;
@@ -249,6 +249,14 @@ static void evaluate_counts(void *context, int64_t layer)
     free(score);
 }
 
+/* Of counts: tokens of the layer that has most. */
+static int64_t most_tokens(const cot_tallies *t)
+{
+    double most = 0;
+    for (int32_t l = 0; l < t->n_layers; l++) most = fmax(most, t->layer[l].sum[COT_SUM_TOKENS]);
+    return llround(most);
+}
+
 static bool knows_ids(const cot_trace *trace)
 {
     for (int64_t t = 0; t < trace->n_tokens; t++)
@@ -292,8 +300,8 @@ static cot_status open_window(evaluation *e, const cot_predict_evaluate_options 
     if (status != COT_OK) return status;
     // Whole steps to a batch, so that a step never straddles two.
     e->step_tokens = o->step_tokens ? o->step_tokens : STEP_TOKENS;
-    e->batch_tokens =
-        e->step_tokens < BATCH_TOKENS ? BATCH_TOKENS / e->step_tokens * e->step_tokens : e->step_tokens;
+    const int64_t cells = BATCH_CELLS / e->info.n_experts, most = cells < BATCH_TOKENS ? cells : BATCH_TOKENS;
+    e->batch_tokens = e->step_tokens < most ? most / e->step_tokens * e->step_tokens : e->step_tokens;
     const int64_t steps = e->window.n_tokens / e->step_tokens;
     return cot_tallies_open(&e->tallies, &e->info, e->window.n_sequences, steps ? steps : 1, true, error);
 }
@@ -305,7 +313,7 @@ cot_status cot_predict_evaluate(cot_predict_evaluation *evaluation_out, const co
     const cot_predict_evaluate_options none = {.size = sizeof none}, *o = options ? options : &none;
     evaluation e = {.predictor = predictor, .method = method, .trace = trace};
     cot_predictor_describe(&e.info, predictor);
-    *evaluation_out = (cot_predict_evaluation){.n_layers = trace->n_layers, .n_tokens = trace->n_tokens};
+    *evaluation_out = (cot_predict_evaluation){.n_layers = trace->n_layers};
     const bool ordered = trace->kind == COT_TRACE_TOKENS;
     cot_status status = check(&e, o, error);
     if (status == COT_OK && ordered) status = open_window(&e, o, error);
@@ -316,7 +324,7 @@ cot_status cot_predict_evaluate(cot_predict_evaluation *evaluation_out, const co
         cot_pool_run(pool, trace->n_layers, ordered ? evaluate_tokens : evaluate_counts, &e);
     cot_pool_close(pool);
     if (status == COT_OK) {
-        if (ordered) evaluation_out->n_tokens = e.window.n_tokens;
+        evaluation_out->n_tokens = ordered ? e.window.n_tokens : most_tokens(&e.tallies);
         evaluation_out->layer = malloc((size_t)trace->n_layers * COT_FIGURES * sizeof *evaluation_out->layer);
         if (!evaluation_out->layer || atomic_load(&e.failed))
             status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for an evaluation");

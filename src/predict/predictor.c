@@ -89,13 +89,15 @@ int cot_predictor_tables(cot_predictor_table *tables, cot_predictor *p)
 
 static void list_ranks(cot_predictor *p, int64_t l)
 {
-    const int32_t E = p->n_experts;
-    int32_t n = 0;
-    for (int32_t d = 0; d < p->n_ranks; d++) {
-        for (int32_t e = 0; e < E; e++)
-            if (p->expert_rank_u8[l * E + e] == d) p->rank_experts[l * E + n++] = (uint16_t)e;
-        p->rank_first[l * (p->n_ranks + 1) + d + 1] = n;
+    const int32_t E = p->n_experts, D = p->n_ranks;
+    const uint8_t *rank = p->expert_rank_u8 + l * E;
+    int32_t *first = p->rank_first + l * (D + 1), next[COT_TRACE_MAX_RANKS];
+    for (int32_t e = 0; e < E; e++) first[rank[e] + 1]++;
+    for (int32_t d = 0; d < D; d++) {
+        next[d] = first[d];
+        first[d + 1] += first[d];
     }
+    for (int32_t e = 0; e < E; e++) p->rank_experts[l * E + next[rank[e]]++] = (uint16_t)e;
 }
 
 cot_status cot_predictor_finish(cot_predictor *p, cot_error *error)
@@ -153,7 +155,7 @@ void cot_predictor_describe(cot_predictor_info *info, const cot_predictor *p)
             info->table_bytes[COT_PREDICT_TOKEN_TABLE] + info->table_bytes[COT_PREDICT_DEVICE_SEQUENCE];
 }
 
-uint64_t cot_predict_hash(uint64_t hash, const void *data, size_t bytes)
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
 {
     const unsigned char *at = data;
     hash = cot_mix64(hash ^ bytes);
@@ -169,14 +171,21 @@ uint64_t cot_trace_hash(const cot_trace *trace)
 {
     const int64_t L = trace->n_layers, E = trace->n_experts, K = trace->top_k, T = trace->n_tokens;
     const int64_t sizes[] = {trace->kind, L, E, K, T, trace->n_sequences};
-    uint64_t hash = cot_predict_hash(0, sizes, sizeof sizes);
-    hash = cot_predict_hash(hash, trace->layers, (size_t)L * sizeof *trace->layers);
+    uint64_t hash = hash_bytes(0, sizes, sizeof sizes);
+    hash = hash_bytes(hash, trace->layers, (size_t)L * sizeof *trace->layers);
     if (trace->kind == COT_TRACE_COUNTS) {
-        hash = cot_predict_hash(hash, trace->token_ids, (size_t)T * sizeof *trace->token_ids);
-        return cot_predict_hash(hash, trace->counts, (size_t)(L * T * E) * sizeof *trace->counts);
+        hash = hash_bytes(hash, trace->token_ids, (size_t)T * sizeof *trace->token_ids);
+        return hash_bytes(hash, trace->counts, (size_t)(L * T * E) * sizeof *trace->counts);
     }
-    hash =
-        cot_predict_hash(hash, trace->sequence_offsets, (size_t)(trace->n_sequences + 1) * sizeof(int64_t));
-    return trace->experts_u8 ? cot_predict_hash(hash, trace->experts_u8, (size_t)(L * T * K))
-                             : cot_predict_hash(hash, trace->experts_u16, (size_t)(L * T * K) * 2);
+    hash = hash_bytes(hash, trace->sequence_offsets, (size_t)(trace->n_sequences + 1) * sizeof(int64_t));
+    // By value: the same routing may be stored in one byte an expert or in two.
+    enum { BLOCK = 4096 };
+    uint16_t block[BLOCK];
+    for (int64_t first = 0, n = 0; first < L * T * K; first += n) {
+        n = L * T * K - first < BLOCK ? L * T * K - first : BLOCK;
+        for (int64_t i = 0; i < n; i++)
+            block[i] = trace->experts_u8 ? trace->experts_u8[first + i] : trace->experts_u16[first + i];
+        hash = hash_bytes(hash, block, (size_t)n * sizeof *block);
+    }
+    return hash;
 }

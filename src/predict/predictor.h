@@ -84,9 +84,6 @@ int32_t cot_sequence_order(const cot_predictor *predictor, int32_t l);
  * r1, ... is the sum of (r_j + 1) D^j: the empty sequence first, then those of one rank, of two ... */
 int64_t cot_sequence_rows(int32_t n_ranks, int32_t order);
 
-/* A hash of `bytes` bytes, on top of another. */
-uint64_t cot_predict_hash(uint64_t hash, const void *data, size_t bytes);
-
 /* The pair of what `count` [E] activations say: the rank with most of them (ties: the lowest), or `given` where it is
  * not below 0, and its share. No rank where there are none and none is given. */
 void cot_pair_of_counts(uint16_t pair[2], const uint32_t *count, const int32_t *expert_rank,

@@ -8,9 +8,9 @@
 #include <string.h>
 
 const char *const cot_figure_names[COT_FIGURES] = {
-    "recall_at_k", "precision",       "f1",        "lar",          "lar_known",
-    "lar_unknown", "unknown",         "lar_dedup", "remote_ranks", "rows",
-    "oracle_lar",  "token_imbalance", "home_peak", "expert_peak",  "lar_even"};
+    "recall_at_k",     "precision", "f1",          "lar",          "lar_gain", "lar_known",
+    "lar_unknown",     "unknown",   "lar_dedup",   "remote_ranks", "rows",     "oracle_lar",
+    "token_imbalance", "home_peak", "expert_peak", "lar_even"};
 
 cot_status cot_tallies_open(cot_tallies *t, const cot_predictor_info *info, int64_t sequences, int64_t steps,
                             bool ordered, cot_error *error)
@@ -63,6 +63,7 @@ static void figure_sums(double *figure, const double *sum, bool ordered)
     figure[COT_FIGURE_F1] =
         precision + covered > 0 ? 2 * precision * covered / (precision + covered) : precision + covered;
     figure[COT_FIGURE_LAR] = ratio(sum[COT_SUM_LOCAL], sum[COT_SUM_ACTIVATIONS]);
+    figure[COT_FIGURE_LAR_GAIN] = ratio(sum[COT_SUM_LOCAL] - sum[COT_SUM_BLIND], sum[COT_SUM_ACTIVATIONS]);
     figure[COT_FIGURE_LAR_KNOWN] = ratio(sum[COT_SUM_LOCAL] - sum[COT_SUM_UNKNOWN_LOCAL],
                                          sum[COT_SUM_ACTIVATIONS] - sum[COT_SUM_UNKNOWN_ACTIVATIONS]);
     figure[COT_FIGURE_LAR_UNKNOWN] = ratio(sum[COT_SUM_UNKNOWN_LOCAL], sum[COT_SUM_UNKNOWN_ACTIVATIONS]);
@@ -103,6 +104,9 @@ static void add_up(layer_sums *all, const cot_tallies *t, int32_t l, const int32
             all->expert_load[d] += n * tally->expert_load[s * D + d];
         }
     }
+    double blind = 0;
+    for (size_t d = 0; d < D; d++) blind += all->token_load[d] * all->expert_load[d];
+    if (blind > 0) all->sum[COT_SUM_BLIND] = blind / all->sum[COT_SUM_TOKENS];
 }
 
 /* `step` [n_steps]: which steps' peaks are taken; NULL: each once. */
@@ -148,10 +152,21 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The 2.5th and 97.5th percentile of each figure over the resamples. */
-static void interval(cot_predict_evaluation *evaluation, double *sample, int32_t resamples)
+/* The 97.5th percentile of Student's t over the normal distribution's, with n - 1 degrees of freedom: the terms of its
+ * expansion in 1 / (n - 1), short by a ninth for two sequences, by 1 % for three. */
+static double widening(int64_t n)
+{
+    const double v = (double)(n - 1), z = 1.959964;
+    return (z + 2.3723 / v + 2.8225 / (v * v) + 2.5558 / (v * v * v) + 1.5895 / (v * v * v * v)) / z *
+           sqrt((double)n / v);
+}
+
+/* The 2.5th and 97.5th percentile of each figure over the resamples of `sequences`. Resampled few sequences differ less
+ * than as many others would. */
+static void interval(cot_predict_evaluation *evaluation, double *sample, int32_t resamples, int64_t sequences)
 {
     const size_t n = (size_t)resamples;
+    const double beyond = (widening(sequences) - 1) / 2; // of the width, at each end
     for (size_t i = 0; i < COT_FIGURES; i++) {
         double *one = sample + i * n;
         size_t known = 0;
@@ -159,8 +174,10 @@ static void interval(cot_predict_evaluation *evaluation, double *sample, int32_t
             if (!isnan(one[r])) one[known++] = one[r];
         if (!known) continue;
         qsort(one, known, sizeof *one, by_value);
-        evaluation->low[i] = one[(size_t)(0.025 * (double)(known - 1))];
-        evaluation->high[i] = one[(size_t)ceil(0.975 * (double)(known - 1))];
+        const double low = one[(size_t)(0.025 * (double)(known - 1))];
+        const double high = one[(size_t)ceil(0.975 * (double)(known - 1))];
+        evaluation->low[i] = low - beyond * (high - low);
+        evaluation->high[i] = high + beyond * (high - low);
     }
 }
 
@@ -170,7 +187,7 @@ cot_status cot_tallies_figure(cot_predict_evaluation *evaluation, const cot_tall
     const size_t S = (size_t)t->n_sequences, n = (size_t)resamples;
     for (int i = 0; i < COT_FIGURES; i++) evaluation->low[i] = evaluation->high[i] = NAN;
     figure_all(evaluation->all, evaluation->layer, t, NULL, NULL);
-    if (!resamples || !t->ordered) return COT_OK;
+    if (!resamples || !t->ordered || S < 2) return COT_OK; // one sequence says nothing of how they differ
     double *sample = malloc(n * COT_FIGURES * sizeof *sample);
     int32_t *times = malloc((S + 1) * sizeof *times);
     int64_t *step = malloc(((size_t)t->n_steps + 1) * sizeof *step);
@@ -184,7 +201,7 @@ cot_status cot_tallies_figure(cot_predict_evaluation *evaluation, const cot_tall
         figure_all(all, NULL, t, times, step);
         for (size_t i = 0; i < COT_FIGURES; i++) sample[i * n + r] = all[i];
     }
-    if (good) interval(evaluation, sample, resamples);
+    if (good) interval(evaluation, sample, resamples, t->n_sequences);
     free(sample);
     free(times);
     free(step);

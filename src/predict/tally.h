@@ -18,6 +18,7 @@ typedef enum cot_tally_sum {
     COT_SUM_OWN,    // tokens whose own rank is among them
     COT_SUM_ORACLE, // activations on the best rank
     COT_SUM_EVEN,   // local under the run-time rule
+    COT_SUM_BLIND, // of a layer alone: expected to be local where ranks have these shares of tokens, but any tokens
     COT_SUMS
 } cot_tally_sum;
 

@@ -118,15 +118,21 @@ static void test_kinds(void **state)
     assert_true(real(own, "recall_at_k_test") > real(method(list, "global"), "recall_at_k_test"));
     json_decref(list);
     list = run_json(GROUP "c.st --ranks 4 --iterations 1 --tables c_t.st --placement c_p.json");
-    assert_true(json_is_null(json_object_get(json_array_get(list, 0), "lar_test")) ||
-                !json_object_get(json_array_get(list, 0), "lar_test"));
+    assert_true(json_is_null(json_object_get(json_array_get(list, 0), "lar_test")));
     json_decref(list);
     list = run_json(PREDICT "d.st --tables c_t.st --placement c_p.json");
     assert_true(real(method(list, "token-table"), "lar_test") > 0.25);
+    assert_int_equal((int)real(method(list, "token-table"), "tokens_test"), T);
     assert_true(json_is_null(json_object_get(method(list, "token-table"), "oracle_lar_test")));
     json_decref(list);
     list = run_json(GROUP "anonymous.st --ranks 4 --iterations 1"); // by position
     assert_true(real(json_array_get(list, 0), "lar_train") > 0.25);
+    assert_true(
+        json_is_null(json_object_get(json_array_get(list, 0), "home_peak_test"))); // there, but not known
+    const json_t *layers = json_object_get(json_array_get(list, 0), "layers");
+    assert_int_equal(json_array_size(layers), 4);
+    assert_true(real(json_array_get(layers, 3), "lar_train") <= real(json_array_get(layers, 3), "lar_bound"));
+    assert_int_equal((int)real(json_array_get(layers, 3), "layer"), 7);
     assert_non_null(strstr(c.err, "positions"));
     json_decref(list);
     list = run_json(PREDICT "anonymous.st --ranks 4");
@@ -152,9 +158,21 @@ static void test_control(void **state)
     run_line(GROUP "uniform.st --ranks 4 --iterations 1");
     assert_int_equal(c.status, 0);
     assert_non_null(strstr(c.out, "nothing is gained"));
-    run_line(PREDICT "uniform.st --ranks 4");
-    assert_int_equal(c.status, 0);
-    assert_non_null(strstr(c.out, "token-table@4: nothing is gained"));
+    static const int ranks[] = {1, 4, 5, 7}; // of 12 experts: groups of one size, and of two
+    for (int i = 0; i < 4; i++) {
+        char line[256];
+        snprintf(line, sizeof line, PREDICT "uniform.st --ranks %d", ranks[i]);
+        run_line(line);
+        assert_int_equal(c.status, 0);
+        for (int m = 0; m < COT_PREDICT_METHODS; m++) {
+            snprintf(line, sizeof line, "%s@%d: nothing is gained", cot_predict_method_names[m], ranks[i]);
+            if (!strstr(c.out, line)) fail_msg("without '%s':\n%s", line, c.out);
+        }
+    }
+    run_line(PREDICT "uniform.st --ranks 5 --resamples 0");
+    assert_non_null(strstr(c.out, "context@5: nothing is gained"));
+    run_line(GROUP "uniform.st --ranks 5 --iterations 1");
+    assert_non_null(strstr(c.out, "nothing is gained"));
     run_line(PREDICT "a.st --ranks 4 --plot page.html");
     assert_int_equal(c.status, 0);
     assert_null(strstr(c.out, "context@4: nothing is gained"));
@@ -162,13 +180,48 @@ static void test_control(void **state)
     assert_string_equal(c.out, "4\n");
 }
 
+/* Tables that say they are of this trace, but of fewer sequences. */
+static void write_fewer(const char *from, const char *to)
+{
+    enum { LESS = 30 };
+    char *at;
+    FILE *f = fopen(in_scratch(from), "rb");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    const long size = ftell(f);
+    char *bytes = malloc((size_t)size);
+    assert_non_null(bytes);
+    rewind(f);
+    assert_int_equal(fread(bytes, 1, (size_t)size, f), size);
+    assert_int_equal(fclose(f), 0);
+    assert_non_null(at = memmem(bytes, 4096, "\"sequences\":\"40\"", 16));
+    at[13] = '1';
+    assert_non_null(at = memmem(bytes, 4096, "\"chosen\":", 9));
+    assert_non_null(at = memmem(at, 200, "[40]", 4));
+    at[1] = '1';
+    assert_non_null(at = memmem(at, 200, "\"data_offsets\":[", 16));
+    at = strchr(at, ',') + 1; // it is the file's last tensor
+    char end[24];
+    const int digits = (int)strcspn(at, "]");
+    assert_int_equal(snprintf(end, sizeof end, "%0*ld", digits, atol(at) - LESS), digits);
+    if (*end == '0') memmove(end, end + 1, sizeof end - 1); // numbers have no leading zero
+    memcpy(at, "                        ", (size_t)digits);
+    memcpy(at, end, strlen(end));
+    assert_non_null(f = fopen(in_scratch(to), "wb"));
+    assert_int_equal(fwrite(bytes, 1, (size_t)(size - LESS), f), size - LESS);
+    assert_int_equal(fclose(f), 0);
+    free(bytes);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
+    write_fewer("t.st", "fewer.st");
+    refuse(PREDICT "a.st --tables fewer.st", "of 10 sequences, the trace has 40");
     refuse("\"$coterie\" predict", "nothing to do");
     refuse(PREDICT "none.st", "none.st");
-    refuse(GROUP "a.st --ranks 13", "13");
-    refuse(PREDICT "a.st --ranks 13", "13");
+    refuse(GROUP "a.st --ranks 13", "13 ranks");
+    refuse(PREDICT "a.st --ranks 13", "13 ranks");
     refuse(PREDICT "a.st --ranks 2,x", "--ranks '2,x'");
     refuse(GROUP "a.st --split 0", "training split is empty");
     refuse(PREDICT "a.st --split 0.0001", "training split is empty");

@@ -98,7 +98,7 @@ static void predict_one(float *score, int16_t *rank, uint16_t *confidence, const
 }
 
 typedef struct expected {
-    double lar, recall, oracle, dedup, remote, even, imbalance, expert_peak, home_peak, unknown;
+    double lar, gain, recall, oracle, dedup, remote, even, imbalance, expert_peak, home_peak, unknown;
     int64_t tokens;
 } expected;
 
@@ -203,9 +203,11 @@ static expected count(const text *x, const cot_predictor *predictor, cot_predict
         sum.imbalance = fmax(sum.imbalance, tokens[d] * D / n);
         sum.expert_peak = fmax(sum.expert_peak, experts[d] * D / activations);
     }
+    for (int d = 0; d < D; d++) sum.gain -= tokens[d] / n * experts[d] / activations;
     sum.tokens = n;
     sum.unknown /= n;
     sum.lar /= activations;
+    sum.gain += sum.lar;
     sum.recall /= activations;
     sum.oracle /= activations;
     sum.even /= activations;
@@ -247,6 +249,7 @@ static void figures_are_right(void **state)
                 const double *figure = got.layer + l * COT_FIGURES;
                 assert_int_equal(got.n_tokens, want.tokens);
                 same(figure[COT_FIGURE_LAR], want.lar, "LAR", l);
+                same(figure[COT_FIGURE_LAR_GAIN], want.gain, "gain", l);
                 same(figure[COT_FIGURE_RECALL], want.recall, "recall", l);
                 same(figure[COT_FIGURE_ORACLE_LAR], want.oracle, "oracle", l);
                 same(figure[COT_FIGURE_LAR_DEDUP], want.dedup, "dedup", l);
@@ -259,12 +262,53 @@ static void figures_are_right(void **state)
                 assert_true(figure[COT_FIGURE_LAR] <= figure[COT_FIGURE_ORACLE_LAR] + 1e-12);
             }
             for (int i = 0; i < COT_FIGURES; i++)
-                if (!isnan(got.all[i])) assert_true(got.low[i] <= got.high[i]);
+                if (!isnan(got.low[i])) assert_true(got.low[i] <= got.high[i]);
             cot_predict_evaluation_free(&got);
         }
         cot_predictor_close(predictor);
         cot_trace_close(&x.trace);
     }
+}
+
+/* Few sequences make wide intervals, a single one none. */
+static void intervals_know_how_little_they_know(void **state)
+{
+    (void)state;
+    text x;
+    make_text(&x);
+    const cot_predictor_options options = {.size = sizeof options, .ranks = 4};
+    cot_predictor *predictor;
+    cot_predict_evaluation got;
+    uint8_t chosen[SEQUENCES] = {0};
+    assert_int_equal(cot_predictor_train(&predictor, &x.trace, &options, NULL), COT_OK);
+    const cot_predict_evaluate_options how = {.size = sizeof how, .chosen = chosen, .resamples = 500};
+    int64_t s = 0, longest = 0;
+    for (; s < SEQUENCES; s++)
+        if (x.trace.sequence_offsets[s + 1] - x.trace.sequence_offsets[s] >
+            x.trace.sequence_offsets[longest + 1] - x.trace.sequence_offsets[longest])
+            longest = s;
+    chosen[longest] = 1;
+    assert_int_equal(cot_predict_evaluate(&got, predictor, COT_PREDICT_GLOBAL, &x.trace, &how, NULL), COT_OK);
+    for (int i = 0; i < COT_FIGURES; i++) assert_true(isnan(got.low[i]) && isnan(got.high[i]));
+    cot_predict_evaluation_free(&got);
+    for (s = 0; s == longest || x.trace.sequence_offsets[s + 1] == x.trace.sequence_offsets[s];) s++;
+    chosen[s] = 1;
+    assert_int_equal(cot_predict_evaluate(&got, predictor, COT_PREDICT_GLOBAL, &x.trace, &how, NULL), COT_OK);
+    // Half of the samples are one sequence or the other, between whose figures lies that of both.
+    double one[2];
+    for (int i = 0; i < 2; i++) {
+        cot_predict_evaluation alone;
+        memset(chosen, 0, sizeof chosen);
+        chosen[i ? s : longest] = 1;
+        assert_int_equal(cot_predict_evaluate(&alone, predictor, COT_PREDICT_GLOBAL, &x.trace, &how, NULL),
+                         COT_OK);
+        one[i] = alone.all[COT_FIGURE_LAR];
+        cot_predict_evaluation_free(&alone);
+    }
+    assert_true(got.high[COT_FIGURE_LAR] - got.low[COT_FIGURE_LAR] >= 7 * fabs(one[0] - one[1]));
+    cot_predict_evaluation_free(&got);
+    cot_predictor_close(predictor);
+    cot_trace_close(&x.trace);
 }
 
 /* Counts of the very tokens give the figures that do not need an order. */
@@ -371,7 +415,9 @@ static void shares_are_even(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(figures_are_right), cmocka_unit_test(counts_agree),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(figures_are_right),
+                                       cmocka_unit_test(counts_agree),
+                                       cmocka_unit_test(intervals_know_how_little_they_know),
                                        cmocka_unit_test(what_does_not_fit_is_refused),
                                        cmocka_unit_test(splits_have_their_share),
                                        cmocka_unit_test(shares_are_even)};

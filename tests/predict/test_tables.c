@@ -335,6 +335,12 @@ static void test_hash(void **state)
     experts[at] ^= 1;
     ((int32_t *)(uintptr_t)trace.token_ids)[draw(50)] += 1; // another tokenizer's ids: the same routing
     assert_int_equal(cot_trace_hash(&trace), hash);
+    uint16_t wide[3 * 50 * 2]; // as another program may have written them
+    for (int i = 0; i < 3 * 50 * 2; i++) wide[i] = experts[i];
+    cot_trace same = trace;
+    same.experts_u8 = NULL;
+    same.experts_u16 = wide;
+    assert_int_equal(cot_trace_hash(&same), hash);
     cot_trace counts;
     assert_int_equal(cot_trace_count(&counts, &trace, NULL), COT_OK);
     const uint64_t of_counts = cot_trace_hash(&counts);
