@@ -62,7 +62,9 @@ static cot_status add_rows(prediction_table *table, const struct settings *s, co
     cot_predictor_describe(&info, predictor);
     cot_progress progress = {.what = "evaluating"};
     for (int m = 0; m < COT_PREDICT_METHODS; m++) {
-        if (!info.has[m]) continue;
+        const bool looks_back =
+            m != COT_PREDICT_GLOBAL && m != COT_PREDICT_TOKEN_TABLE; // counts have no order
+        if (!info.has[m] || (in->trace.kind == COT_TRACE_COUNTS && looks_back)) continue;
         cot_prediction_row *row = &table->rows[table->n];
         *row = (cot_prediction_row){
             .name = cot_predict_method_names[m], .ranks = info.n_ranks, .table_bytes = info.table_bytes[m]};
@@ -156,6 +158,10 @@ static int use_tables(prediction_table *table, const struct settings *s, inputs 
     }
     if (cot_predictor_open(&predictor, s->tables, &error) != COT_OK) return cot_complain_of(&error);
     cot_predictor_describe(&info, predictor);
+    if ((in->trace.kind == COT_TRACE_COUNTS) != (info.n_sequences == 0))
+        cot_complain("note: whether these tokens are those that '%s' learnt from cannot be told of counts "
+                     "and sequences",
+                     s->tables);
     int status = leave_out_training(in, &info, s->tables);
     if (status == COT_EXIT_OK && in->expert_rank &&
         (info.n_ranks != in->map.n_ranks || info.n_layers != in->trace.n_layers ||
@@ -274,17 +280,21 @@ const cot_command cot_cmd_predict = {
                "--tables every method learns from a share of the trace's sequences and is tested on the "
                "rest: global (the "
                "layer's most called experts), token-table (what the token id called), device-sequence (from "
-               "the ranks of the "
-               "layers before), algorithm-2 (the more confident of the two) and context (Coterie's own: ids, "
-               "the token's "
-               "experts in the two layers before, earlier tokens' experts).\n\n"
+               "the ranks of "
+               "the layers before), algorithm-2 (the more confident of the two) and context (Coterie's own: "
+               "ids, the "
+               "token's experts in the two layers before, earlier tokens' experts).\n\n"
                "LAR, the local activation rate, is the share of (token, expert) pairs served on the rank "
                "that the token is "
-               "sent to; the oracle knows each token's experts. Even LAR sends even shares of every 512 "
-               "tokens to the ranks, "
-               "the most confident token choosing first. remote ranks is how many other ranks a token needs; "
-               "peaks are the "
-               "busiest rank over the mean.",
+               "sent to; the oracle knows each token's experts; dedup counts distinct ranks in place of "
+               "pairs. Even LAR "
+               "sends even shares of every 512 tokens to the ranks, the most confident token choosing first. "
+               "remote ranks "
+               "is how many other ranks a token needs; imbalance and peaks are the busiest rank over the "
+               "mean: tokens of "
+               "the whole, home tokens of a step, activations of experts. Nothing is gained where as many "
+               "tokens, sent to "
+               "each rank blindly, would have the same LAR.",
     .examples =
         (const char *const[]){
             "coterie predict --evaluate trace.safetensors --ranks 4,8",

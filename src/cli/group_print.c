@@ -127,10 +127,11 @@ json_t *cot_grouped_json(const cot_grouped *g, const cot_group_settings *s, cons
     for (int32_t l = 0; l < g->groups.n_layers; l++) {
         const cot_group_layer *layer = &g->layer[l];
         json_t *found = json_pack(
-            "{s:f, s:f, s:f, s:f, s:f, s:b, s:b}", "lar_train", (double)layer->local / (double)layer->total,
+            "{s:f, s:f, s:f, s:f, s:o, s:b, s:b}", "lar_train", (double)layer->local / (double)layer->total,
             "lar_bound", layer->bound / (double)layer->total, "token_imbalance_train", layer->token_peak,
-            "expert_peak_train", layer->expert_peak, "expert_peak_bound", layer->expert_peak_bound,
-            "feasible", layer->feasible, "proven", layer->proven);
+            "expert_peak_train", layer->expert_peak, "expert_peak_bound",
+            layer->expert_peak_bound > 0 ? json_real(layer->expert_peak_bound) : json_null(), "feasible",
+            layer->feasible, "proven", layer->proven);
         json_object_update(json_array_get(json_object_get(row, "layers"), (size_t)l), found);
         json_decref(found);
     }

@@ -99,8 +99,10 @@ void cot_prediction_row_print_gain(const cot_prediction_row *row)
     if (!row->has_test) return;
     const double gain = row->test.all[COT_FIGURE_LAR_GAIN];
     const double low = row->test.low[COT_FIGURE_LAR_GAIN], high = row->test.high[COT_FIGURE_LAR_GAIN];
-    // Without an interval, four times the most that a mean over so many independent tokens may be off.
-    const double chance = isnan(low) ? 2 / sqrt((double)row->test.n_tokens * row->test.n_layers) : high - low;
+    // At least four times the most that a mean over so many independent tokens may be off: few sequences may agree by
+    // chance, and there may be no interval.
+    const double least = 2 / sqrt((double)row->test.n_tokens * row->test.n_layers);
+    const double chance = isnan(low) ? least : fmax(high - low, least);
     if (isnan(gain) || gain > chance + 1e-9) return;
     printf("%s@%" PRId32
            ": nothing is gained: test LAR is %+.4f beyond sending as many tokens to each rank blindly",

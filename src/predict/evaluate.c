@@ -18,7 +18,8 @@ typedef struct evaluation {
     cot_predictor_info info;
     cot_predict_method method;
     const cot_trace *trace;
-    cot_window window;
+    cot_window window; // of sequences
+    int32_t *row;      // [N] of counts
     cot_tallies tallies;
     int64_t step_tokens, batch_tokens; // a batch is whole steps
     atomic_bool failed;                // out of memory
@@ -212,15 +213,13 @@ static void evaluate_counts(void *context, int64_t layer)
         const uint32_t *counts = e->trace->counts + (layer * e->trace->n_tokens + i) * E;
         double *called = tally->called, on[COT_TRACE_MAX_RANKS] = {0}, all = 0;
         int16_t rank;
-        int32_t row;
         for (int32_t x = 0; x < E; x++) {
             called[x] = counts[x];
             on[expert_rank[x]] += counts[x];
             all += counts[x];
         }
         if (all == 0) continue; // not in this layer
-        cot_predict_rows(&row, e->predictor, &e->trace->token_ids[i], 1);
-        const cot_predict_batch batch = {.layer = l, .n_tokens = 1, .row = &row};
+        const cot_predict_batch batch = {.layer = l, .n_tokens = 1, .row = &e->row[i]};
         cot_predict_experts(score, e->predictor, e->method, &batch);
         cot_predict_ranks(&rank, NULL, e->predictor, e->method, &batch);
         const double tokens = all / e->info.top_k;
@@ -289,7 +288,21 @@ static cot_status check(const evaluation *e, const cot_predict_evaluate_options 
     if (!info->has[e->method])
         return cot_fail(error, COT_INVALID_ARGUMENT, "the tables have nothing for method '%s'",
                         cot_predict_method_names[e->method]);
+    const bool ordered = e->method != COT_PREDICT_GLOBAL && e->method != COT_PREDICT_TOKEN_TABLE;
+    if (t->kind == COT_TRACE_COUNTS && ordered)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "counts have no order, which method '%s' needs",
+                        cot_predict_method_names[e->method]);
     return COT_OK;
+}
+
+static cot_status open_counts(evaluation *e, cot_error *error)
+{
+    const int64_t n = e->trace->n_tokens;
+    if (!(e->row = malloc(((size_t)n + 1) * sizeof *e->row)))
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %lld token ids", (long long)n);
+    const cot_status status =
+        cot_rows_of_tokens(e->row, e->predictor, e->trace, e->trace->token_ids, n, error);
+    return status == COT_OK ? cot_tallies_open(&e->tallies, &e->info, 1, 0, false, error) : status;
 }
 
 static cot_status open_window(evaluation *e, const cot_predict_evaluate_options *o, cot_error *error)
@@ -317,7 +330,7 @@ cot_status cot_predict_evaluate(cot_predict_evaluation *evaluation_out, const co
     const bool ordered = trace->kind == COT_TRACE_TOKENS;
     cot_status status = check(&e, o, error);
     if (status == COT_OK && ordered) status = open_window(&e, o, error);
-    if (status == COT_OK && !ordered) status = cot_tallies_open(&e.tallies, &e.info, 1, 0, false, error);
+    if (status == COT_OK && !ordered) status = open_counts(&e, error);
     cot_pool *pool = NULL;
     if (status == COT_OK && o->threads > 1) status = cot_pool_open(&pool, o->threads - 1, error);
     if (status == COT_OK)
@@ -332,6 +345,7 @@ cot_status cot_predict_evaluate(cot_predict_evaluation *evaluation_out, const co
     if (status == COT_OK)
         status = cot_tallies_figure(evaluation_out, &e.tallies, o->resamples, o->seed, error);
     cot_window_close(&e.window);
+    free(e.row);
     cot_tallies_close(&e.tallies);
     if (status != COT_OK) cot_predict_evaluation_free(evaluation_out);
     return status;

@@ -18,12 +18,12 @@ static int by_name(const void *a, const void *b)
     return order ? order : (x->length > y->length) - (x->length < y->length);
 }
 
-cot_status cot_rows_of_strings(int32_t *row, const cot_predictor_info *info, const cot_trace *trace,
-                               cot_error *error)
+/* The row for each of the trace's strings, [n_strings], -1 where the tables do not have it. */
+static bool rows_of_strings(int32_t *row, const cot_predictor_info *info, const cot_trace *trace)
 {
     const size_t n = (size_t)info->n_tokens;
     named_row *known = malloc((n + 1) * sizeof *known);
-    if (!known) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %zu token strings", n);
+    if (!known) return false;
     for (size_t i = 0; i < n; i++)
         known[i] = (named_row){info->token_strings + info->token_string_offsets[i],
                                (size_t)(info->token_string_offsets[i + 1] - info->token_string_offsets[i]),
@@ -36,5 +36,22 @@ cot_status cot_rows_of_strings(int32_t *row, const cot_predictor_info *info, con
         row[s] = found ? found->row : -1;
     }
     free(known);
-    return COT_OK;
+    return true;
+}
+
+cot_status cot_rows_of_tokens(int32_t *row, const cot_predictor *predictor, const cot_trace *trace,
+                              const int32_t *ids, int64_t n, cot_error *error)
+{
+    cot_predictor_info info;
+    cot_predictor_describe(&info, predictor);
+    if (!info.token_strings || !trace->n_strings) {
+        cot_predict_rows(row, predictor, ids, n);
+        return COT_OK;
+    }
+    int32_t *string_row = malloc((size_t)trace->n_strings * sizeof *string_row);
+    const bool good = string_row && rows_of_strings(string_row, &info, trace);
+    for (int64_t i = 0; good && i < n; i++)
+        row[i] = ids[i] >= 0 && ids[i] < trace->n_strings ? string_row[ids[i]] : -1;
+    free(string_row);
+    return good ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for token strings");
 }

@@ -7,17 +7,6 @@
 
 enum { UNKNOWN = UINT16_MAX };
 
-static cot_status rows_by_string(cot_window *w, const int32_t *ids, cot_error *error)
-{
-    int32_t *row = malloc((size_t)w->trace->n_strings * sizeof *row);
-    if (!row) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for token strings");
-    const cot_status status = cot_rows_of_strings(row, &w->info, w->trace, error);
-    for (int64_t t = 0; status == COT_OK && t < w->n_tokens; t++)
-        w->row[t] = ids[t] >= 0 && ids[t] < w->trace->n_strings ? row[ids[t]] : -1;
-    free(row);
-    return status;
-}
-
 cot_status cot_window_open(cot_window *w, const cot_predictor *predictor, const cot_trace *trace,
                            const uint8_t *chosen, cot_error *error)
 {
@@ -45,10 +34,7 @@ cot_status cot_window_open(cot_window *w, const cot_predictor *predictor, const 
         w->n_sequences++;
     }
     cot_status status = COT_OK;
-    if (good && w->info.token_strings && trace->n_strings)
-        status = rows_by_string(w, ids, error);
-    else if (good)
-        cot_predict_rows(w->row, predictor, ids, w->n_tokens);
+    if (good) status = cot_rows_of_tokens(w->row, predictor, trace, ids, w->n_tokens, error);
     free(ids);
     if (status != COT_OK) return status;
     return good ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a trace's tokens");

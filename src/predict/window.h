@@ -39,9 +39,9 @@ void cot_window_batch_place(cot_window_batch *batch, cot_arena *arena, const cot
 void cot_window_batch_fill(cot_window_batch *batch, const cot_window *window, int32_t l, int64_t first,
                            int64_t n);
 
-/* The row of the token tables for each of the trace's token strings, [n_strings], -1 where the tables do not have it:
- * ids made from strings mean nothing beyond their trace. Errors: OUT_OF_MEMORY. */
-cot_status cot_rows_of_strings(int32_t *row, const cot_predictor_info *info, const cot_trace *trace,
-                               cot_error *error);
+/* Rows of the token tables for tokens of `trace`, whose ids [n] may stand for strings: such ids mean nothing beyond their
+ * trace, so that the strings are looked up. Errors: OUT_OF_MEMORY. */
+cot_status cot_rows_of_tokens(int32_t *row, const cot_predictor *predictor, const cot_trace *trace,
+                              const int32_t *ids, int64_t n, cot_error *error);
 
 #endif

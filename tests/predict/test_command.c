@@ -125,6 +125,9 @@ static void test_kinds(void **state)
     assert_int_equal((int)real(method(list, "token-table"), "tokens_test"), T);
     assert_true(json_is_null(json_object_get(method(list, "token-table"), "oracle_lar_test")));
     json_decref(list);
+    list = run_json(PREDICT "c.st --tables t.st"); // tables of sequences: what does not look back
+    assert_int_equal(json_array_size(list), 2);
+    json_decref(list);
     list = run_json(GROUP "anonymous.st --ranks 4 --iterations 1"); // by position
     assert_true(real(json_array_get(list, 0), "lar_train") > 0.25);
     assert_true(
@@ -140,6 +143,8 @@ static void test_kinds(void **state)
     json_decref(list);
     list = run_json(GROUP "a.st --ranks 4 --iterations 1 --nodes 2 --link-cost 1,4");
     assert_true(real(json_array_get(list, 0), "link_cost") <= 4);
+    layers = json_object_get(json_array_get(list, 0), "layers"); // over nodes no bound is known
+    assert_true(json_is_null(json_object_get(json_array_get(layers, 0), "expert_peak_bound")));
     json_decref(list);
     list =
         run_json(GROUP "a.st --ranks 4 --iterations 1 --joint --topology complete:ranks=4 --expert-load 1.1");
@@ -262,6 +267,17 @@ static void test_vocabulary(void **state)
                      real(method(same, "token-table"), "lar_test")) < 1e-9);
     json_decref(list);
     json_decref(same);
+    // Strings, not the numbers that a trace gives them, say what a token is: in counts too.
+    run_line("\"$coterie\" trace convert strings.st --counts -o strings_c.st && \"$coterie\" trace convert "
+             "turned.st --counts -o turned_c.st && \"$coterie\" group strings.st --ranks 2 --iterations 1 "
+             "--split 1 --tables strings_t.st");
+    assert_int_equal(c.status, 0);
+    list = run_json(PREDICT "strings_c.st --tables strings_t.st");
+    same = run_json(PREDICT "turned_c.st --tables strings_t.st");
+    assert_true(fabs(real(method(list, "token-table"), "lar_test") -
+                     real(method(same, "token-table"), "lar_test")) < 1e-9);
+    json_decref(list);
+    json_decref(same);
     list = run_json(PREDICT "a.st --ranks 4 --split 0.1 --resamples 0");
     same = run_json(PREDICT "a.st --ranks 4 --split 0.1 --resamples 0 --embeddings '" COT_SOURCE
                             "/models/tiny'");
@@ -285,6 +301,12 @@ static void write_strings(void)
     named.string_offsets = offsets;
     named.strings = strings;
     write_trace("strings.st", &named);
+    static const char turned[] = " and of the"; // the same tokens, numbered the other way round
+    static const int64_t turned_offsets[] = {0, 4, 7, 11};
+    for (int t = 0; t < 600; t++) ids[t] = 2 - ids[t];
+    named.string_offsets = turned_offsets;
+    named.strings = turned;
+    write_trace("turned.st", &named);
     cot_trace_close(&trace);
 }
 

@@ -332,6 +332,12 @@ static void counts_agree(void **state)
                         COT_FIGURE_UNKNOWN};
     for (size_t i = 0; i < sizeof both / sizeof *both; i++)
         same(of_counts.all[both[i]], of_tokens.all[both[i]], cot_figure_names[both[i]], -1);
+    cot_error error;
+    cot_predict_evaluation none;
+    assert_int_equal(
+        cot_predict_evaluate(&none, predictor, COT_PREDICT_DEVICE_SEQUENCE, &counts, NULL, &error),
+        COT_INVALID_ARGUMENT);
+    assert_string_equal(error.message, "counts have no order, which method 'device-sequence' needs");
     assert_true(isnan(of_counts.all[COT_FIGURE_ORACLE_LAR]) && isnan(of_counts.all[COT_FIGURE_LAR_EVEN]) &&
                 isnan(of_counts.all[COT_FIGURE_REMOTE_RANKS]) && isnan(of_counts.all[COT_FIGURE_HOME_PEAK]));
     cot_predict_evaluation_free(&of_tokens);
