@@ -1,5 +1,5 @@
 /* The method `coterie`. It begins with groups given and with k-means, each followed by tokens to ranks and experts to
- * tokens while that helps; from there the best so far is annealed again and again, each time cooled twice as slowly: an
+ * tokens while that helps; from there the best so far is annealed again and again, each time cooled more slowly: an
  * iteration is one sweep. Where all groups are few they are all tried. */
 #include "placement/cocluster/anneal.h"
 #include "placement/cocluster/exhaustive.h"
@@ -14,7 +14,7 @@
 /* Temperatures, in what a swap loses in the mean when no swap gains: falling by the same factor each sweep, the last at
  * 0. (Between 0.1 and 0.3 down to 0.02 and 0.002 results differ by 0.2 % at most.) */
 static const double hot = 0.15, cold = 0.005;
-enum { FIRST_CYCLE = 8, ALTERNATIONS = 12, DESCENTS = 8 };
+enum { FIRST_CYCLE = 12, ALTERNATIONS = 12, DESCENTS = 8, STARTS = 3 };
 
 typedef struct own {
     cot_anneal now;
@@ -78,7 +78,7 @@ static cot_status alternate(own *o, cot_cocluster *p, cot_error *error)
 }
 
 /* Groups to begin with: those given, which have been offered, or k-means over how alike experts' tokens are. */
-static cot_status start(own *o, cot_cocluster *p, bool given, int64_t iteration, cot_error *error)
+static cot_status begin_at(own *o, cot_cocluster *p, bool given, int64_t iteration, cot_error *error)
 {
     cot_status status = COT_OK;
     if (given) {
@@ -86,8 +86,8 @@ static cot_status start(own *o, cot_cocluster *p, bool given, int64_t iteration,
     } else {
         double *gram = malloc((size_t)p->E * (size_t)p->E * sizeof *gram);
         if (!gram) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for pairs of %d experts", p->E);
-        cot_gram_of_tokens(gram, p, -1);
-        cot_gram_normalise(gram, (size_t)p->E);
+        cot_gram_of_tokens(gram, p, iteration % 3 == 2 ? -2 : -1); // three ways to see them
+        if (iteration % 3 != 1) cot_gram_normalise(gram, (size_t)p->E);
         status = cot_gram_kmeans(o->trial, p, gram, p->options.seed, (uint64_t)iteration, error);
         free(gram);
     }
@@ -105,7 +105,7 @@ static cot_status start(own *o, cot_cocluster *p, bool given, int64_t iteration,
     for (int k = 0; k < DESCENTS; k++) {
         const double before = o->now.most;
         o->loss = cot_anneal_sweep(&o->now, 0, iteration);
-        if (o->now.most <= before) break;
+        if (o->now.most <= before * 1.0005) break;
     }
     return keep(o, p, error);
 }
@@ -113,12 +113,12 @@ static cot_status start(own *o, cot_cocluster *p, bool given, int64_t iteration,
 static cot_status iterate(cot_cocluster *p, int64_t iteration, cot_error *error)
 {
     own *o = p->state;
-    const int64_t starts = p->options.start ? 2 : 1;
+    const int64_t start = iteration - (p->options.start != NULL);
     if (iteration && o->all.few) return cot_exhaustive_step(&o->all, p, error);
-    if (iteration < starts) return start(o, p, iteration + 1 < starts, iteration, error);
+    if (start < STARTS) return begin_at(o, p, start < 0, iteration, error);
     if (o->step == o->cycle) {
         o->step = 0;
-        o->cycle *= 2;
+        o->cycle += o->cycle / 3;
     }
     if (!o->step) cot_anneal_set(&o->now, o->best, o->best_price);
     const bool last = ++o->step == o->cycle;
