@@ -6,6 +6,7 @@
 #include "placement/cocluster/gram.h"
 
 #include "base/error.h"
+#include "base/rng.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 /* Temperatures, in what a swap loses in the mean when no swap gains: falling by the same factor each sweep, the last at
  * 0. (Between 0.1 and 0.3 down to 0.02 and 0.002 results differ by 0.2 % at most.) */
 static const double hot = 0.15, cold = 0.005;
-enum { FIRST_CYCLE = 12, ALTERNATIONS = 12, DESCENTS = 8, STARTS = 3 };
+enum { FIRST_CYCLE = 12, ALTERNATIONS = 12, DESCENTS = 8, STARTS = 3, SHAKES = 512, SHAKES_A_TIME = 16 };
 
 typedef struct own {
     cot_anneal now;
@@ -24,6 +25,8 @@ typedef struct own {
     double loss;         // of a swap, the mean
     int64_t step, cycle; // sweeps since the cycle began, and in all of it
     cot_exhaustive all;
+    bool tried_all;
+    int shakes; // since then
 } own;
 
 static cot_status begin(cot_cocluster *p, cot_error *error)
@@ -110,11 +113,44 @@ static cot_status begin_at(own *o, cot_cocluster *p, bool given, int64_t iterati
     return keep(o, p, error);
 }
 
+/* The best groups' tokens again, from prices a little off: which heavy tokens fit is luck. */
+static cot_status shake(own *o, cot_cocluster *p, int64_t iteration, cot_error *error)
+{
+    double price[COT_TRACE_MAX_RANKS];
+    cot_status status = COT_OK;
+    cot_anneal_set(&o->now, p->expert_rank, NULL);
+    memcpy(price, o->now.price, (size_t)p->D * sizeof *price);
+    for (uint64_t k = 0, at = 0; status == COT_OK && k < SHAKES_A_TIME; k++) {
+        for (int32_t d = 0; d < p->D; d++)
+            o->now.price[d] =
+                price[d] * (0.9 + 0.2 * cot_random_uniform(p->options.seed, (uint64_t)iteration, at++));
+        cot_anneal_settle(&o->now);
+        if (o->now.value > (double)p->best.local + p->best.bonus)
+            status = cot_cocluster_offer(p, o->now.rank, o->now.token_rank, error);
+    }
+    o->shakes += SHAKES_A_TIME;
+    return status;
+}
+
+/* All groups, then the best of them again and again. */
+static cot_status try_all(own *o, cot_cocluster *p, int64_t iteration, cot_error *error)
+{
+    if (o->tried_all) {
+        const cot_status status = shake(o, p, iteration, error);
+        p->done = o->shakes >= SHAKES;
+        return status;
+    }
+    const cot_status status = cot_exhaustive_step(&o->all, p, error);
+    o->tried_all = p->done;
+    p->done = false;
+    return status;
+}
+
 static cot_status iterate(cot_cocluster *p, int64_t iteration, cot_error *error)
 {
     own *o = p->state;
     const int64_t start = iteration - (p->options.start != NULL);
-    if (iteration && o->all.few) return cot_exhaustive_step(&o->all, p, error);
+    if (iteration && o->all.few) return try_all(o, p, iteration, error);
     if (start < STARTS) return begin_at(o, p, start < 0, iteration, error);
     if (o->step == o->cycle) {
         o->step = 0;

@@ -245,17 +245,19 @@ static bool pack_tokens(int32_t *token_rank, double *load, const cot_cocluster *
     return true;
 }
 
-/* Tokens that gain where there is room go there. */
+/* Tokens that gain where there is room go there, first those that gain most a unit of load. */
 static void settle(int32_t *token_rank, double *load, const cot_cocluster *p, const float *gain)
 {
+    static const float least[] = {0.7f, 0.5f, 0.35f, 0.25f, 0.15f, 0.08f, 0, 0};
     bool moved = true;
-    for (int round = 0; moved && round < 3; round++) {
+    for (size_t round = 0; round < sizeof least / sizeof *least && (moved || least[round] > 0); round++) {
         moved = false;
         for (int64_t i = 0; i < p->N; i++) {
             const int32_t from = token_rank[i];
+            const float enough = gain[from * p->N + i] + least[round] * (float)p->token_load[i];
             int32_t to = from;
             for (int32_t d = 0; d < p->D; d++)
-                if (gain[d * p->N + i] > gain[to * p->N + i] &&
+                if (gain[d * p->N + i] > enough && gain[d * p->N + i] > gain[to * p->N + i] &&
                     load[d] + (double)p->token_load[i] <= p->token_limit)
                     to = d;
             if (to == from) continue;
