@@ -116,7 +116,7 @@ static void test_planted(void **state)
         plant(&a, block, E, D, 120);
         for (int m = 0; m < METHODS; m++) {
             cot_grouper *grouper;
-            cot_grouping best = solve(&grouper, &a, options_of(methods[m], D, 0.3), 12);
+            cot_grouping best = solve(&grouper, &a, options_of(methods[m], D, 0.3), 40);
             for (int32_t e = 0; e < E; e++)
                 for (int32_t f = 0; f < E; f++)
                     if ((best.expert_rank[e] == best.expert_rank[f]) != (block[e] == block[f]))

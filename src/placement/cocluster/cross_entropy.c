@@ -163,7 +163,7 @@ static void draw_all(const cot_cocluster *p, int64_t iteration)
         } else {
             memcpy(p->price, c->price, (size_t)p->D * sizeof *p->price);
             cot_cocluster_gains(p->gain, p, expert);
-            c->worth[k] = cot_cocluster_token_prices(c->repaired, p->price, p, p->gain);
+            c->worth[k] = cot_cocluster_token_prices(c->repaired, p->price, 0, p, p->gain);
             if (c->worth[k] > most) memcpy(best_price, p->price, (size_t)p->D * sizeof *p->price);
             most = fmax(most, c->worth[k]);
         }

@@ -29,6 +29,16 @@ void cot_gram_of_tokens(double *gram, const cot_cocluster *p, int power)
     }
 }
 
+void cot_gram_normalise(double *gram, size_t E)
+{
+    for (size_t e = 0; e < E; e++)
+        for (size_t f = 0; f < e; f++) {
+            double length = sqrt(gram[e * E + e] * gram[f * E + f]);
+            gram[e * E + f] = gram[f * E + e] = length > 0 ? gram[e * E + f] / length : 0;
+        }
+    for (size_t e = 0; e < E; e++) gram[e * E + e] = gram[e * E + e] > 0;
+}
+
 static double distance(const double *gram, size_t E, size_t e, size_t f)
 {
     return fmax(0, gram[e * E + e] - 2 * gram[e * E + f] + gram[f * E + f]);

@@ -12,6 +12,9 @@ cot_status cot_gram_check(const cot_cocluster *problem, cot_error *error);
  * load, 0 the plain counts. */
 void cot_gram_of_tokens(double *gram, const cot_cocluster *problem, int power);
 
+/* Points to length 1; an expert that nobody calls stays at 0. */
+void cot_gram_normalise(double *gram, size_t E);
+
 /* Lloyd's iteration from k-means++ centres (drawn from (seed, stream)) on points whose inner products are `gram`,
  * every centre getting as many points as its rank has experts: each step assigns optimally, so that the squared
  * distances never rise. Errors: OUT_OF_MEMORY. */

@@ -15,18 +15,15 @@ struct cot_grouper {
 };
 
 static const cot_cocluster_method *const methods[] = {
-    &cot_cocluster_own,
-    &cot_cocluster_ce,
-    &cot_cocluster_ce_joint,
-    &cot_cocluster_metis,
-    &cot_cocluster_kmeans,
-    &cot_cocluster_spectral,
+    &cot_cocluster_own,   &cot_cocluster_ce,     &cot_cocluster_ce_joint,
+    &cot_cocluster_metis, &cot_cocluster_kmeans, &cot_cocluster_spectral,
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 
 const cot_group_method cot_group_methods[] = {
     // as above
-    {"coterie", "several starts, tokens at prices, priced swaps, again from its best; all groups where few"},
+    {"coterie",
+     "k-means, then swaps of experts at the tokens' prices, annealed; all groups where they are few"},
     {"ce", "cross-entropy method: experts drawn, tokens solved for them"},
     {"ce-joint", "cross-entropy method: experts and tokens drawn together"},
     {"metis", "METIS on tokens and experts, and on experts alone; sizes repaired"},

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 /* Iterations take turns between profiles: tokens by their load or all alike, experts by their direction or as they
@@ -26,17 +25,6 @@ static void end(cot_cocluster *p)
     p->state = NULL;
 }
 
-/* Points to length 1; an expert that nobody calls stays at 0. */
-static void normalise(double *gram, size_t E)
-{
-    for (size_t e = 0; e < E; e++)
-        for (size_t f = 0; f < e; f++) {
-            double length = sqrt(gram[e * E + e] * gram[f * E + f]);
-            gram[e * E + f] = gram[f * E + e] = length > 0 ? gram[e * E + f] / length : 0;
-        }
-    for (size_t e = 0; e < E; e++) gram[e * E + e] = gram[e * E + e] > 0;
-}
-
 static cot_status begin(cot_cocluster *p, cot_error *error)
 {
     size_t E = (size_t)p->E;
@@ -53,7 +41,7 @@ static cot_status begin(cot_cocluster *p, cot_error *error)
     }
     for (int i = 0; i < PROFILES; i++) {
         cot_gram_of_tokens(s->gram + (size_t)i * E * E, p, i % 2 ? -2 : -1);
-        if (i < 2) normalise(s->gram + (size_t)i * E * E, E);
+        if (i < 2) cot_gram_normalise(s->gram + (size_t)i * E * E, E);
     }
     return COT_OK;
 }

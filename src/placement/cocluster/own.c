@@ -1,210 +1,171 @@
-/* The method `coterie`. Each iteration begins somewhere - groups given, grown or random at first, then the best so far
- * with a few experts swapped at random - and climbs: tokens to ranks, experts to tokens while that helps, then swaps at
- * the tokens' prices. Where all groups are few they are all tried. */
+/* The method `coterie`. It begins with groups given and with k-means, each followed by tokens to ranks and experts to
+ * tokens while that helps; from there the best so far is annealed again and again, each time cooled more slowly: an
+ * iteration is one sweep. Where all groups are few they are all tried. */
+#include "placement/cocluster/anneal.h"
 #include "placement/cocluster/exhaustive.h"
-#include "placement/cocluster/swaps.h"
+#include "placement/cocluster/gram.h"
 
 #include "base/error.h"
 #include "base/rng.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Kicks begin from what is worse than the best by no more than this share of it, and every so often from the best. */
-static const double tolerance = 0.001;
-enum { RANDOM_STARTS = 2, ROUNDS = 40, ALTERNATIONS = 12, MATCH_EXPERTS = 512, BACK = 30 };
+/* Temperatures, in what a swap loses in the mean when no swap gains: falling by the same factor each sweep, the last at
+ * 0. (Between 0.1 and 0.3 down to 0.02 and 0.002 results differ by 0.2 % at most.) */
+static const double hot = 0.15, cold = 0.005;
+enum { FIRST_CYCLE = 12, ALTERNATIONS = 12, DESCENTS = 8, STARTS = 3, SHAKES = 512, SHAKES_A_TIME = 16 };
 
 typedef struct own {
-    cot_swaps swaps;
-    int32_t *home;     // [E] groups that kicks begin from
-    double home_value; // what they are worth
-    double best_value;
-    int64_t since; // iterations that the best is old
-    double home_price[COT_TRACE_MAX_RANKS], best_price[COT_TRACE_MAX_RANKS];
-    int32_t *best;
+    cot_anneal now;
+    int32_t *best;  // [E]
     int32_t *trial; // [E]
+    double best_value, best_price[COT_TRACE_MAX_RANKS];
+    double loss;         // of a swap, the mean
+    int64_t step, cycle; // sweeps since the cycle began, and in all of it
     cot_exhaustive all;
+    bool tried_all;
+    int shakes; // since then
 } own;
 
 static cot_status begin(cot_cocluster *p, cot_error *error)
 {
+    cot_status status = cot_gram_check(p, error);
+    if (status != COT_OK) return status;
     own *o = p->state = calloc(1, sizeof *o);
     if (!o) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for grouping");
-    o->home = malloc(3 * (size_t)p->E * sizeof *o->home);
-    if (!o->home) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for grouping");
-    o->trial = o->home + p->E;
-    o->best = o->trial + p->E;
+    o->best = malloc(2 * (size_t)p->E * sizeof *o->best);
+    if (!o->best) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for grouping");
+    o->trial = o->best + p->E;
     o->best_value = -1;
-    o->home_value = -1;
+    o->cycle = FIRST_CYCLE;
     cot_exhaustive_begin(&o->all, p);
-    return cot_swaps_open(&o->swaps, p, error);
+    return cot_anneal_open(&o->now, p, error);
 }
 
 static void end(cot_cocluster *p)
 {
     own *o = p->state;
-    cot_swaps_close(&o->swaps);
-    free(o->home);
+    cot_anneal_close(&o->now);
+    free(o->best);
     free(o);
 }
 
-static uint64_t draw(const cot_cocluster *p, int64_t iteration, uint64_t k, uint64_t below)
+/* Settles what may be better than the best, and offers what is. */
+static cot_status keep(own *o, cot_cocluster *p, cot_error *error)
 {
-    return cot_random_bits(p->options.seed, (uint64_t)iteration, k) % below;
-}
-
-static void shuffle(int32_t *rank, const cot_cocluster *p, int64_t iteration)
-{
-    int32_t e = 0;
-    for (int32_t d = 0; d < p->D; d++)
-        for (int32_t k = 0; k < p->size[d]; k++) rank[e++] = d;
-    for (e = p->E - 1; e > 0; e--) {
-        const uint64_t with = draw(p, iteration, (uint64_t)e, (uint64_t)e + 1);
-        const int32_t d = rank[e];
-        rank[e] = rank[with];
-        rank[with] = d;
-    }
-}
-
-/* Groups grown one by one: the busiest expert left, then whoever is called most by the tokens that call it. */
-static cot_status grow(int32_t *rank, const cot_cocluster *p, cot_error *error)
-{
-    const cot_affinity *a = &p->affinity;
-    const int64_t E = p->E;
-    double *together = calloc((size_t)(E * E + E), sizeof *together), *pull = together + E * E;
-    if (!together) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for pairs of %d experts", p->E);
-    for (int64_t i = 0; i < p->N; i++)
-        for (int64_t j = a->offsets[i]; j < a->offsets[i + 1]; j++)
-            for (int64_t k = a->offsets[i]; k < a->offsets[i + 1]; k++)
-                together[a->expert[j] * E + a->expert[k]] +=
-                    (double)a->count[j] * a->count[k] / (double)p->token_load[i];
-    for (int32_t e = 0; e < E; e++) rank[e] = -1;
-    for (int32_t d = 0; d < p->D; d++) {
-        for (int32_t e = 0; e < E; e++) pull[e] = 1e-9 * (double)p->expert_load[e]; // ties, and the first
-        for (int32_t k = 0; k < p->size[d]; k++) {
-            int32_t next = -1;
-            for (int32_t e = 0; e < E; e++)
-                if (rank[e] < 0 && (next < 0 || pull[e] > pull[next])) next = e;
-            rank[next] = d;
-            for (int32_t e = 0; e < E; e++)
-                pull[e] += together[next * E + e] / (1 + (double)p->expert_load[e]);
-        }
-    }
-    free(together);
-    return COT_OK;
-}
-
-static void settle(own *o)
-{
-    cot_swaps_price(&o->swaps);
-    cot_swaps_settle(&o->swaps);
+    if (o->now.most <= o->best_value) return COT_OK;
+    cot_anneal_settle(&o->now);
+    if (o->now.value <= o->best_value) return COT_OK;
+    o->best_value = o->now.value;
+    memcpy(o->best, o->now.rank, (size_t)p->E * sizeof *o->best);
+    memcpy(o->best_price, o->now.price, (size_t)p->D * sizeof *o->best_price);
+    return cot_cocluster_offer(p, o->now.rank, o->now.token_rank, error);
 }
 
 /* Experts to where their tokens are and back, as long as it gains. */
 static cot_status alternate(own *o, cot_cocluster *p, cot_error *error)
 {
-    cot_status status = COT_OK;
-    for (int k = 0; status == COT_OK && k < ALTERNATIONS; k++) {
-        const double before = o->swaps.value;
-        status = cot_cocluster_expert_step(o->trial, p, o->swaps.token_rank, error);
-        if (status != COT_OK || !memcmp(o->trial, o->swaps.rank, (size_t)p->E * sizeof *o->trial)) break;
-        cot_swaps_set(&o->swaps, o->trial, NULL);
-        settle(o);
-        if (o->swaps.value <= before) break;
+    cot_anneal_settle(&o->now);
+    for (int k = 0; k < ALTERNATIONS; k++) {
+        const double before = o->now.value;
+        const cot_status status = cot_cocluster_expert_step(o->trial, p, o->now.token_rank, error);
+        if (status != COT_OK || !memcmp(o->trial, o->now.rank, (size_t)p->E * sizeof *o->trial))
+            return status;
+        cot_anneal_set(&o->now, o->trial, o->now.price);
+        cot_anneal_settle(&o->now);
+        if (o->now.value <= before) return COT_OK;
     }
+    return COT_OK;
+}
+
+/* Groups to begin with: those given, which have been offered, or k-means over how alike experts' tokens are. */
+static cot_status begin_at(own *o, cot_cocluster *p, bool given, int64_t iteration, cot_error *error)
+{
+    cot_status status = COT_OK;
+    if (given) {
+        memcpy(o->trial, p->expert_rank, (size_t)p->E * sizeof *o->trial);
+    } else {
+        double *gram = malloc((size_t)p->E * (size_t)p->E * sizeof *gram);
+        if (!gram) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for pairs of %d experts", p->E);
+        cot_gram_of_tokens(gram, p, iteration % 3 == 2 ? -2 : -1); // three ways to see them
+        if (iteration % 3 != 1) cot_gram_normalise(gram, (size_t)p->E);
+        status = cot_gram_kmeans(o->trial, p, gram, p->options.seed, (uint64_t)iteration, error);
+        free(gram);
+    }
+    if (status != COT_OK) return status;
+    cot_anneal_set(&o->now, o->trial, NULL);
+    if (!given) status = alternate(o, p, error);
+    if (status != COT_OK) return status;
+    if (!cot_cocluster_is_within(p, o->now.rank)) {
+        cot_anneal_settle(&o->now);
+        cot_cocluster_worth(p->worth, p, o->now.token_rank);
+        memcpy(o->trial, o->now.rank, (size_t)p->E * sizeof *o->trial);
+        cot_cocluster_mend(o->trial, p, p->worth);
+        cot_anneal_set(&o->now, o->trial, NULL);
+    }
+    for (int k = 0; k < DESCENTS; k++) {
+        const double before = o->now.most;
+        o->loss = cot_anneal_sweep(&o->now, 0, iteration);
+        if (o->now.most <= before * 1.0005) break;
+    }
+    return keep(o, p, error);
+}
+
+/* The best groups' tokens again, from prices a little off: which heavy tokens fit is luck. */
+static cot_status shake(own *o, cot_cocluster *p, int64_t iteration, cot_error *error)
+{
+    double price[COT_TRACE_MAX_RANKS];
+    cot_status status = COT_OK;
+    cot_anneal_set(&o->now, p->expert_rank, NULL);
+    memcpy(price, o->now.price, (size_t)p->D * sizeof *price);
+    for (uint64_t k = 0, at = 0; status == COT_OK && k < SHAKES_A_TIME; k++) {
+        for (int32_t d = 0; d < p->D; d++)
+            o->now.price[d] =
+                price[d] * (0.9 + 0.2 * cot_random_uniform(p->options.seed, (uint64_t)iteration, at++));
+        cot_anneal_settle(&o->now);
+        if (o->now.value > (double)p->best.local + p->best.bonus)
+            status = cot_cocluster_offer(p, o->now.rank, o->now.token_rank, error);
+    }
+    o->shakes += SHAKES_A_TIME;
     return status;
 }
 
-/* Swaps as long as they gain; settled if that may be worth more than `enough`. */
-static void climb(own *o, double enough)
+/* All groups, then the best of them again and again. */
+static cot_status try_all(own *o, cot_cocluster *p, int64_t iteration, cot_error *error)
 {
-    for (int k = 0; k < ROUNDS && cot_swaps_improve(&o->swaps);) k++;
-    if (o->swaps.most > enough) cot_swaps_settle(&o->swaps);
-}
-
-static void kick(own *o, const cot_cocluster *p, int64_t iteration)
-{
-    const uint64_t E = (uint64_t)p->E;
-    const uint64_t swaps = 2 + draw(p, iteration, 0, 1 + E / 10);
-    for (uint64_t k = 0; k < swaps; k++)
-        for (uint64_t t = 0; t < 8; t++) {
-            const int32_t a = (int32_t)draw(p, iteration, 1 + 32 * k + 2 * t, E);
-            const int32_t b = (int32_t)draw(p, iteration, 2 + 32 * k + 2 * t, E);
-            if (o->swaps.rank[a] == o->swaps.rank[b] || !cot_swaps_may(&o->swaps, a, b)) continue;
-            cot_swaps_swap(&o->swaps, a, b);
-            break;
-        }
-}
-
-/* Where iteration `start` of those that do not kick begins. */
-static cot_status begin_at(own *o, cot_cocluster *p, int64_t iteration, int64_t start, cot_error *error)
-{
-    cot_status status = COT_OK;
-    if (start < 0) {
-        memcpy(o->trial, p->expert_rank, (size_t)p->E * sizeof *o->trial); // those given have been offered
-    } else if (start == 0) {
-        status = grow(o->trial, p, error);
-    } else {
-        shuffle(o->trial, p, iteration);
+    if (o->tried_all) {
+        const cot_status status = shake(o, p, iteration, error);
+        p->done = o->shakes >= SHAKES;
+        return status;
     }
-    if (status != COT_OK) return status;
-    cot_swaps_set(&o->swaps, o->trial, NULL);
-    settle(o);
-    if (start >= 0 && p->E <= MATCH_EXPERTS) status = alternate(o, p, error);
-    if (status == COT_OK && !cot_cocluster_is_within(p, o->swaps.rank)) {
-        cot_cocluster_worth(p->worth, p, o->swaps.token_rank);
-        memcpy(o->trial, o->swaps.rank, (size_t)p->E * sizeof *o->trial);
-        cot_cocluster_mend(o->trial, p, p->worth);
-        cot_swaps_set(&o->swaps, o->trial, NULL);
-        cot_swaps_price(&o->swaps);
-    }
-    cot_swaps_pairs(&o->swaps);
+    const cot_status status = cot_exhaustive_step(&o->all, p, error);
+    o->tried_all = p->done;
+    p->done = false;
     return status;
 }
 
 static cot_status iterate(cot_cocluster *p, int64_t iteration, cot_error *error)
 {
     own *o = p->state;
-    cot_status status = COT_OK;
-    if (iteration && o->all.few) return cot_exhaustive_step(&o->all, p, error);
     const int64_t start = iteration - (p->options.start != NULL);
-    if (start <= RANDOM_STARTS) {
-        status = begin_at(o, p, iteration, start, error);
-        if (status != COT_OK) return status;
-    } else {
-        cot_swaps_set(&o->swaps, o->home, o->home_price);
-        kick(o, p, iteration);
-        cot_swaps_price(&o->swaps);
+    if (iteration && o->all.few) return try_all(o, p, iteration, error);
+    if (start < STARTS) return begin_at(o, p, start < 0, iteration, error);
+    if (o->step == o->cycle) {
+        o->step = 0;
+        o->cycle += o->cycle / 3;
     }
-    const bool fresh = start <= RANDOM_STARTS;
-    const double accept = fresh ? -1 : o->home_value - tolerance * o->best_value;
-    o->swaps.value = -1;
-    climb(o, accept);
-    o->since++;
-    const bool best = o->swaps.value > o->best_value;
-    if (best || (!fresh && o->swaps.value > accept)) {
-        o->home_value = o->swaps.value;
-        memcpy(o->home, o->swaps.rank, (size_t)p->E * sizeof *o->home);
-        memcpy(o->home_price, o->swaps.price, (size_t)p->D * sizeof *o->home_price);
-    }
-    if (best) {
-        o->best_value = o->swaps.value;
-        o->since = 0;
-        cot_swaps_pairs(&o->swaps);
-        memcpy(o->best, o->home, (size_t)p->E * sizeof *o->best);
-        memcpy(o->best_price, o->home_price, (size_t)p->D * sizeof *o->best_price);
-        status = cot_cocluster_offer(p, o->swaps.rank, o->swaps.token_rank, error);
-    } else if (o->since % BACK == 0) {
-        o->home_value = o->best_value;
-        memcpy(o->home, o->best, (size_t)p->E * sizeof *o->best);
-        memcpy(o->home_price, o->best_price, (size_t)p->D * sizeof *o->best_price);
-    }
-    return status;
+    if (!o->step) cot_anneal_set(&o->now, o->best, o->best_price);
+    const bool last = ++o->step == o->cycle;
+    const double done = (double)o->step / (double)o->cycle;
+    cot_anneal_sweep(&o->now, last ? 0 : fmax(0, o->loss) * hot * pow(cold / hot, done), iteration);
+    return keep(o, p, error);
 }
 
 const cot_cocluster_method cot_cocluster_own = {
     {"coterie",
-     "several starts, tokens at prices, priced swaps, again from its best; all groups where they are few"},
+     "k-means, then swaps of experts at the tokens' prices, annealed; all groups where they are few"},
     begin,
     iterate,
     end,

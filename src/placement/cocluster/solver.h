@@ -50,6 +50,13 @@ struct cot_cocluster {
     int32_t *trial; // [E], then [N]
 };
 
+/* Compiled for wide vectors as well, chosen when the program is loaded. */
+#if defined __x86_64__ && defined __ELF__
+#define COT_VECTORS __attribute__((target_clones("avx2", "default")))
+#else
+#define COT_VECTORS
+#endif
+
 /* The gain matrix of tokens for given groups of experts: gain[d][i] = activations of token i on rank d, plus bonus.
  * `gain` [D][N]. */
 void cot_cocluster_gains(float *gain, const cot_cocluster *problem, const int32_t *expert_rank);
@@ -61,8 +68,11 @@ void cot_cocluster_gains(float *gain, const cot_cocluster *problem, const int32_
 double cot_cocluster_token_step(int32_t *token_rank, double *price, double *bound,
                                 const cot_cocluster *problem, const float *gain, void *scratch);
 /* The same without repair: token_rank may break the balance, and what it gains less the prices, which is returned, is
- * not less than what any assignment gains. */
-double cot_cocluster_token_prices(int32_t *token_rank, double *price, const cot_cocluster *problem,
+ * not less than what any assignment gains. Ends early when that falls below `least`. */
+double cot_cocluster_token_prices(int32_t *token_rank, double *price, double least,
+                                  const cot_cocluster *problem, const float *gain);
+/* Every token to its best rank at these prices; returns the same. */
+double cot_cocluster_token_choose(int32_t *token_rank, const double *price, const cot_cocluster *problem,
                                   const float *gain);
 /* Moves tokens until every rank's load is within token_limit, those first that lose least. Returns the gain. */
 double cot_cocluster_token_repair(int32_t *token_rank, const cot_cocluster *problem, const float *gain,

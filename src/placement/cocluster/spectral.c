@@ -174,6 +174,7 @@ static cot_status iterate(cot_cocluster *p, int64_t iteration, cot_error *error)
     cot_status status = cot_gram_kmeans(s->rank, p, s->gram, p->options.seed, (uint64_t)iteration, error);
     if (status != COT_OK) return status;
     if (iteration % 2 == 0) return cot_cocluster_offer(p, s->rank, NULL, error);
+    memset(s->centre, 0, D * dims * sizeof *s->centre); // where experts that nobody calls are
     move_centres(s, E, D);
     for (int step = 0; step < STEPS && move_points(s, n, D); step++) move_centres(s, n, D);
     for (size_t e = 0; e < E; e++)

@@ -50,7 +50,7 @@ choose(int32_t *restrict rank, const float *restrict price, const float *restric
     return sum;
 }
 
-static double sweep(int32_t *rank, prices *s, const cot_cocluster *p, const float *gain)
+COT_VECTORS static double sweep(int32_t *rank, prices *s, const cot_cocluster *p, const float *gain)
 {
     float price[MAX_RANKS];
     double q = 0;
@@ -58,12 +58,17 @@ static double sweep(int32_t *rank, prices *s, const cot_cocluster *p, const floa
     for (int32_t d = 0; d < p->D; d++) {
         price[d] = (float)s->price[d];
         q += (double)price[d] * p->token_limit;
-        s->load[d] = 0;
     }
     for (; i + BLOCK <= p->N; i += BLOCK)
         q += choose(rank + i, price, gain + i, p->token_weight + i, p->N, p->D, BLOCK);
     q += choose(rank + i, price, gain + i, p->token_weight + i, p->N, p->D, (int)(p->N - i));
-    for (i = 0; i < p->N; i++) s->load[rank[i]] += p->token_load[i];
+    uint64_t load[4][MAX_RANKS]; // one sum would wait for itself
+    for (int k = 0; k < 4; k++)
+        for (int32_t d = 0; d < p->D; d++) load[k][d] = 0;
+    for (i = 0; i + 4 <= p->N; i += 4)
+        for (int k = 0; k < 4; k++) load[k][rank[i + k]] += p->token_load[i + k];
+    for (; i < p->N; i++) load[0][rank[i]] += p->token_load[i];
+    for (int32_t d = 0; d < p->D; d++) s->load[d] = load[0][d] + load[1][d] + load[2][d] + load[3][d];
     return q;
 }
 
@@ -121,7 +126,7 @@ static void begin_prices(prices *s, double *price, int32_t D)
     for (int32_t d = 0; d < D; d++) s->step[d] = s->warm ? 0.004 : 0.05;
 }
 
-double cot_cocluster_token_prices(int32_t *token_rank, double *price, const cot_cocluster *p,
+double cot_cocluster_token_prices(int32_t *token_rank, double *price, double least, const cot_cocluster *p,
                                   const float *gain)
 {
     prices s;
@@ -134,10 +139,18 @@ double cot_cocluster_token_prices(int32_t *token_rank, double *price, const cot_
             best = q;
             memcpy(kept, price, (size_t)p->D * sizeof *kept);
         }
-        if (!move_prices(&s, p, p->token_limit / 256)) return q; // as good as met
+        if (best < least || !move_prices(&s, p, p->token_limit / 256)) return q; // it is as good as met
     }
     memcpy(price, kept, (size_t)p->D * sizeof *kept);
     return sweep(token_rank, &s, p, gain);
+}
+
+double cot_cocluster_token_choose(int32_t *token_rank, const double *price, const cot_cocluster *p,
+                                  const float *gain)
+{
+    double same[MAX_RANKS];
+    memcpy(same, price, (size_t)p->D * sizeof *same);
+    return sweep(token_rank, &(prices){.price = same}, p, gain);
 }
 
 static double find_bound(const double *begin, const cot_cocluster *p, const float *gain)
@@ -232,17 +245,19 @@ static bool pack_tokens(int32_t *token_rank, double *load, const cot_cocluster *
     return true;
 }
 
-/* Tokens that gain where there is room go there. */
+/* Tokens that gain where there is room go there, first those that gain most a unit of load. */
 static void settle(int32_t *token_rank, double *load, const cot_cocluster *p, const float *gain)
 {
+    static const float least[] = {0.7f, 0.5f, 0.35f, 0.25f, 0.15f, 0.08f, 0, 0};
     bool moved = true;
-    for (int round = 0; moved && round < 3; round++) {
+    for (size_t round = 0; round < sizeof least / sizeof *least && (moved || least[round] > 0); round++) {
         moved = false;
         for (int64_t i = 0; i < p->N; i++) {
             const int32_t from = token_rank[i];
+            const float enough = gain[from * p->N + i] + least[round] * (float)p->token_load[i];
             int32_t to = from;
             for (int32_t d = 0; d < p->D; d++)
-                if (gain[d * p->N + i] > gain[to * p->N + i] &&
+                if (gain[d * p->N + i] > enough && gain[d * p->N + i] > gain[to * p->N + i] &&
                     load[d] + (double)p->token_load[i] <= p->token_limit)
                     to = d;
             if (to == from) continue;
@@ -271,7 +286,7 @@ double cot_cocluster_token_repair(int32_t *token_rank, const cot_cocluster *p, c
 double cot_cocluster_token_step(int32_t *token_rank, double *price, double *bound, const cot_cocluster *p,
                                 const float *gain, void *scratch)
 {
-    cot_cocluster_token_prices(token_rank, price, p, gain);
+    cot_cocluster_token_prices(token_rank, price, 0, p, gain);
     if (bound) *bound = find_bound(price, p, gain);
     return cot_cocluster_token_repair(token_rank, p, gain, scratch);
 }
