@@ -11,6 +11,8 @@
     X(profile) \
     X(trace_info) \
     X(trace_convert) \
+    X(group) \
+    X(predict) \
     X(place_convert) \
     X(place) \
     X(topology_show) \

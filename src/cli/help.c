@@ -8,12 +8,19 @@
 
 enum { WIDTH = 90, HELP_COLUMN = 30 };
 
-/* Prints `text` word by word from `column` on; later lines begin at `indent`. */
+/* Prints `text` word by word from `column` on; later lines begin at `indent`, those after a line break too. */
 static void print_wrapped(const char *text, int column, int indent)
 {
     bool first = true;
     while (*text) {
-        size_t word = strcspn(text, " ");
+        if (*text == '\n') {
+            printf("\n%*s", text[1] == '\n' ? 0 : indent, "");
+            text++;
+            column = indent;
+            first = true;
+            continue;
+        }
+        size_t word = strcspn(text, " \n");
         if (!first && column + 1 + (int)word > WIDTH) {
             printf("\n%*s", indent, "");
             column = indent;
@@ -107,7 +114,7 @@ void cot_help_overview(const cot_command *const *commands)
          "       coterie help COMMAND     what a command does and takes\n"
          "       coterie --version        the version");
     if (*commands) puts("\ncommands:");
-    for (; *commands; commands++) printf("  %-16s%s\n", (*commands)->name, (*commands)->summary);
+    for (; *commands; commands++) printf("  %-20s%s\n", (*commands)->name, (*commands)->summary);
     puts("\nData goes to standard output, talk to standard error. Exit status: 0 done, 1 failed, 2 wrong "
          "usage.");
 }

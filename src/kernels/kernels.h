@@ -39,6 +39,19 @@ typedef struct cot_gemm {
     int64_t c_stride;
 } cot_gemm;
 
+/* A batch's look-up in tables of pairs (a rank, its confidence; 65535 and 0: nothing to say). A token's pair is
+ * token[row]'s first; a sequence's is sequence[sum of (r_j + 1) ranks^j], r_j = before[j * before_stride + i], over j below the
+ * first r_j that is no rank, and `order`. The token's is taken unless the sequence's is more confident. */
+typedef struct cot_rank_tables {
+    const uint16_t *token; // [n_rows][row_pairs][2], of which the first pair is read; NULL: none
+    int64_t n_rows, row_pairs;
+    const int32_t *row;       // [n]; what is not below n_rows has nothing to say
+    const uint16_t *sequence; // [1 + ranks + ranks^2 + ... + ranks^order][2]; NULL: none
+    int32_t ranks, order;     // order <= 5, the number of rows < 2^31
+    const int16_t *before;
+    int64_t before_stride;
+} cot_rank_tables;
+
 typedef struct cot_kernels {
     const char *name; // as --isa spells it
     /* Rows [m0, m1) by panels [p0, p1) of the product; panels are of 32 columns. Safe on disjoint pieces at once. */
@@ -68,6 +81,12 @@ typedef struct cot_kernels {
      * sine are cosines[i], sines[i], 0 <= i < half. */
     void (*rope)(float *x, const float *cosines, const float *sines, int64_t half, bool interleaved);
     void (*to_f32)(float *out, const void *x, cot_dtype type, int64_t n); // from F32, BF16 or F16
+
+    /* Writes the pairs of n tokens, apart; `confidence` may be NULL. */
+    void (*look_up_ranks)(int16_t *rank, uint16_t *confidence, const cot_rank_tables *tables, int64_t n);
+    /* p[i] = 1 / (1 + exp(-scale (bias[i] + sum of row[r][i], 0 <= r < n_rows))); the sum, of n_rows < 2^20, is exact. */
+    void (*logistic_rows)(float *p, const int8_t *const *row, int64_t n_rows, const int16_t *bias,
+                          float scale, int64_t n);
 } cot_kernels;
 
 typedef enum cot_isa {

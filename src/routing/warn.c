@@ -84,6 +84,38 @@ static void warn_counts(const cot_trace *trace, const warner *w)
     if (differ) warn(w, "%" PRId64 " token ids are counted more often in some layers than in others", differ);
 }
 
+/* Whether tokens `a` and `b` call the same experts in every layer. */
+static bool same_everywhere(const cot_trace *trace, int64_t a, int64_t b)
+{
+    for (int32_t l = 0; l < trace->n_layers; l++)
+        for (int32_t k = 0; k < trace->top_k; k++)
+            if (cot_trace_expert(trace, l, a, k) != cot_trace_expert(trace, l, b, k)) return false;
+    return true;
+}
+
+/* Recorders that were on while an engine warmed up begin with rows that say nothing: one routing, repeated. */
+static void warn_constant(const cot_trace *trace, const warner *w)
+{
+    enum { SUSPICIOUS = 8 }; // tokens in a row; two with the same experts in every layer are rare already
+    int64_t runs = 0, tokens = 0, first = 0, first_length = 0;
+    if (trace->n_layers * trace->top_k < SUSPICIOUS) return; // so little to tell tokens apart by
+    for (int64_t begin = 0, end; begin < trace->n_tokens; begin = end) {
+        for (end = begin + 1; end < trace->n_tokens && same_everywhere(trace, begin, end); end++)
+            ;
+        if (end - begin < SUSPICIOUS) continue;
+        if (!runs++) {
+            first = begin;
+            first_length = end - begin;
+        }
+        tokens += end - begin;
+    }
+    if (runs)
+        warn(w,
+             "%" PRId64 " tokens are in constant rows, the same experts in every layer (first: %" PRId64
+             " tokens from token %" PRId64 "): a recorder's warm-up?",
+             tokens, first_length, first);
+}
+
 cot_status cot_trace_warn(const cot_trace *trace, cot_trace_say *say, void *context, cot_error *error)
 {
     warner w = {say, context};
@@ -126,6 +158,7 @@ cot_status cot_trace_warn(const cot_trace *trace, cot_trace_say *say, void *cont
         int64_t repeats = count_repeats(trace, (int64_t *)load);
         if (repeats)
             warn(&w, "%" PRId64 " times a token names one expert more than once in a layer", repeats);
+        warn_constant(trace, &w);
     }
     free(load);
     return COT_OK;

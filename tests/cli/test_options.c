@@ -86,7 +86,8 @@ static int give_up(const void *argument)
 
 static const cot_command command_show = {"show",
                                          "shows what it was given",
-                                         "A longer text.",
+                                         "A longer text.\n\nIts second paragraph begins a line of its own, "
+                                         "and has as much room there as the first one.",
                                          (const char *const[]){"coterie show m t", NULL},
                                          {groups, positionals},
                                          sizeof(struct settings),
@@ -205,26 +206,29 @@ static void test_commands(void **state)
 static void test_help(void **state)
 {
     (void)state;
-    static const char help[] = "coterie show: shows what it was given\n\n"
-                               "usage: coterie show MODEL [REST...] TEXT [options]\n\n"
-                               "A longer text.\n\n"
-                               "arguments:\n"
-                               "  MODEL                       a folder\n"
-                               "  REST                        more\n"
-                               "  TEXT                        a text\n\n"
-                               "options:\n"
-                               "  -p, --prompt TEXT           a prompt (repeatable)\n"
-                               "  -f, --file FILE             a file with a prompt (repeatable)\n"
-                               "  -q, --quiet                 says nothing\n"
-                               "  -v, --verbose               says more\n"
-                               "  -s, --seed N                of the random numbers\n"
-                               "  -t, --temperature X         of the softmax (at least 0; default 0.5)\n"
-                               "      --stats[=FILE]          shows counters\n\n"
-                               "the group:\n"
-                               "      --ranks P               members of the group (1 to 64; default 1)\n"
-                               "      --precision TYPE        arithmetic (fp32, bf16; default bf16)\n\n"
-                               "examples:\n"
-                               "  coterie show m t\n";
+    static const char help[] =
+        "coterie show: shows what it was given\n\n"
+        "usage: coterie show MODEL [REST...] TEXT [options]\n\n"
+        "A longer text.\n\n"
+        "Its second paragraph begins a line of its own, and has as much room there as the first\n"
+        "one.\n\n"
+        "arguments:\n"
+        "  MODEL                       a folder\n"
+        "  REST                        more\n"
+        "  TEXT                        a text\n\n"
+        "options:\n"
+        "  -p, --prompt TEXT           a prompt (repeatable)\n"
+        "  -f, --file FILE             a file with a prompt (repeatable)\n"
+        "  -q, --quiet                 says nothing\n"
+        "  -v, --verbose               says more\n"
+        "  -s, --seed N                of the random numbers\n"
+        "  -t, --temperature X         of the softmax (at least 0; default 0.5)\n"
+        "      --stats[=FILE]          shows counters\n\n"
+        "the group:\n"
+        "      --ranks P               members of the group (1 to 64; default 1)\n"
+        "      --precision TYPE        arithmetic (fp32, bf16; default bf16)\n\n"
+        "examples:\n"
+        "  coterie show m t\n";
     RUN("help", "show");
     expect_success(help);
     RUN("show", "--help");
@@ -234,7 +238,7 @@ static void test_help(void **state)
     RUN("show", "m", "--", "--help");
     assert_true(strstr(c.out, "text=--help") != NULL);
     RUN("help");
-    assert_true(strstr(c.out, "  show            shows what it was given\n") != NULL);
+    assert_true(strstr(c.out, "  show                shows what it was given\n") != NULL);
     assert_int_equal(c.status, 0);
 }
 

@@ -15,7 +15,7 @@ add_library(kernels_emulated OBJECT ${PROJECT_SOURCE_DIR}/src/kernels/x86/avx512
 target_include_directories(kernels_emulated PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
 target_include_directories(kernels_emulated SYSTEM BEFORE PRIVATE ${CMAKE_CURRENT_LIST_DIR}/emulated)
 target_compile_options(kernels_emulated PRIVATE -mavx2 -mfma -mf16c -O3 -Wno-psabi)
-foreach(name gemm matmul quantised rows softmax)
+foreach(name gemm matmul quantised rows softmax tables)
   add_executable(kernels_emulated_${name} ${CMAKE_CURRENT_LIST_DIR}/test_${name}.c $<TARGET_OBJECTS:kernels_emulated>)
   target_include_directories(kernels_emulated_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_compile_definitions(kernels_emulated_${name} PRIVATE COT_TEST_EMULATED)

@@ -164,6 +164,35 @@ static void to_f32(float *out, const void *x, cot_dtype type, int64_t n)
     for (int64_t i = 0; i < n; i++) out[i] = element(x, type, i);
 }
 
+static void look_up_ranks(int16_t *rank, uint16_t *confidence, const cot_rank_tables *t, int64_t n)
+{
+    static const uint16_t nothing[2] = {UINT16_MAX, 0};
+    for (int64_t i = 0; i < n; i++) {
+        const uint16_t *pair = nothing;
+        if (t->token && t->row[i] >= 0 && t->row[i] < t->n_rows)
+            pair = t->token + 2 * t->row_pairs * t->row[i];
+        int64_t at = 0, power = 1;
+        for (int32_t j = 0; t->sequence && j < t->order; j++, power *= t->ranks) {
+            const int16_t r = t->before[j * t->before_stride + i];
+            if (r < 0 || r >= t->ranks) break;
+            at += (r + 1) * power;
+        }
+        if (t->sequence && t->sequence[2 * at + 1] > pair[1]) pair = t->sequence + 2 * at;
+        rank[i] = (int16_t)pair[0]; // 65535 becomes -1
+        if (confidence) confidence[i] = pair[1];
+    }
+}
+
+static void logistic_rows(float *p, const int8_t *const *row, int64_t n_rows, const int16_t *bias,
+                          float scale_, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int32_t sum = bias[i];
+        for (int64_t r = 0; r < n_rows; r++) sum += row[r][i];
+        p[i] = 1 / (1 + expf(-scale_ * (float)sum));
+    }
+}
+
 /* Eight independent chains of a multiplication and an addition, as plain C has them. */
 static double loop(int64_t rounds)
 {
@@ -213,7 +242,9 @@ const cot_isa_code cot_isa_ref = {
                 .relu = relu,
                 .softmax = softmax,
                 .rope = rope,
-                .to_f32 = to_f32},
+                .to_f32 = to_f32,
+                .look_up_ranks = look_up_ranks,
+                .logistic_rows = logistic_rows},
     .f32_loop = loop,
     .bf16_loop = loop,
     .int8_loop = whole_loop,

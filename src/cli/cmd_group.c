@@ -1,0 +1,322 @@
+/* `coterie group`. */
+#include "cmd_group.h"
+
+#include "cluster.h"
+#include "commands.h"
+#include "paths.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_METHODS = 16 };
+
+/* "coterie,ce" or "all", into names of methods; 0 after saying what is wrong. */
+static size_t parse_methods(const char **name, const char *text)
+{
+    size_t n = 0;
+    const bool all = !strcmp(text, "all");
+    for (const cot_group_method *m = cot_group_methods; all && m->name && n < MOST_METHODS; m++)
+        name[n++] = m->name;
+    for (const char *at = text; !all; at += strcspn(at, ",") + 1) {
+        const size_t length = strcspn(at, ",");
+        const cot_group_method *m = cot_group_methods;
+        while (m->name && (strlen(m->name) != length || strncmp(m->name, at, length) != 0)) m++;
+        if (!m->name || n == MOST_METHODS) {
+            cot_complain("--method '%s' names no way to group: one of them, a list, or all; see --help",
+                         text);
+            return 0;
+        }
+        name[n++] = m->name;
+        if (!at[length]) break;
+    }
+    return n;
+}
+
+/* Between ranks of one node IN, of two OUT. */
+static int node_distances(cot_group_inputs *in, const cot_group_settings *s)
+{
+    const size_t D = (size_t)s->ranks;
+    char *end;
+    in->cost_in = 1;
+    in->cost_out = 10;
+    if (s->link_cost) {
+        in->cost_in = strtod(s->link_cost, &end);
+        const bool two = *end == ',';
+        in->cost_out = two ? strtod(end + 1, &end) : 0;
+        if (!two || *end || !(in->cost_in >= 0) || !(in->cost_out > 0) || in->cost_in > in->cost_out ||
+            in->cost_out > 1e12) {
+            cot_complain("--link-cost '%s' is not IN,OUT with 0 <= IN <= OUT", s->link_cost);
+            return COT_EXIT_USAGE;
+        }
+    }
+    if (s->nodes <= 1 || in->distance) return COT_EXIT_OK;
+    if (s->ranks % s->nodes)
+        return cot_complain("%" PRId64 " nodes do not divide %" PRId64 " ranks", s->nodes, s->ranks);
+    const size_t each = D / (size_t)s->nodes;
+    if (!(in->distance = calloc(D * D, sizeof *in->distance)))
+        return cot_complain("out of memory for distances");
+    for (size_t a = 0; a < D; a++)
+        for (size_t b = 0; b < D; b++)
+            if (a != b) in->distance[a * D + b] = a / each == b / each ? in->cost_in : in->cost_out;
+    return COT_EXIT_OK;
+}
+
+static int open_topology(cot_group_inputs *in, const cot_group_settings *s)
+{
+    cot_topology topology = {0};
+    cot_error error = {0};
+    if (!s->topology) return COT_EXIT_OK;
+    if (!cot_open_topology(&topology, s->topology, s->hosts, (int32_t)s->ranks)) return COT_EXIT_FAILURE;
+    int status = COT_EXIT_OK;
+    const size_t D = (size_t)topology.n_ranks;
+    if (topology.n_ranks != s->ranks)
+        status = cot_complain("the topology has %" PRId32 " ranks, not %" PRId64, topology.n_ranks, s->ranks);
+    else if (!(in->distance = malloc(D * D * sizeof *in->distance)))
+        status = cot_complain("out of memory for distances");
+    else if (cot_topology_distances(in->distance, &topology, (cot_metric){topology.measured, 14336},
+                                    &error) != COT_OK)
+        status = cot_complain_of(&error);
+    cot_topology_free(&topology);
+    return status;
+}
+
+static int open_inputs(cot_group_inputs *in, const cot_group_settings *s)
+{
+    cot_error error = {0};
+    int status = open_topology(in, s);
+    if (status == COT_EXIT_OK) status = node_distances(in, s);
+    if (status == COT_EXIT_OK) status = cot_open_trace(&in->trace, &in->ids, s->trace, s->tokenizer);
+    if (status != COT_EXIT_OK) return status;
+    if (s->embeddings && (status = cot_open_embeddings(&in->embeddings, &in->embedding, &in->trace,
+                                                       s->embeddings)) != COT_EXIT_OK)
+        return status;
+    if (s->split < 1 && in->trace.kind == COT_TRACE_TOKENS &&
+        !(in->training = cot_draw_training(&in->trace, s->split, (uint64_t)s->seed)))
+        return COT_EXIT_FAILURE;
+    if (in->trace.kind == COT_TRACE_COUNTS)
+        cot_complain("note: counts have no sequences to split: all of them are learnt from");
+    if (cot_affinities_count(&in->affinities, &in->trace, in->training, &error) != COT_OK)
+        return cot_complain_of(&error);
+    if (!in->affinities.token_ids)
+        cot_complain(
+            "note: no token has an id: positions are grouped, to compare solvers; they do not recur");
+    else if (in->affinities.n_tokens == 1)
+        cot_complain("note: there is a single token id to learn from");
+    return COT_EXIT_OK;
+}
+
+static void close_inputs(cot_group_inputs *in)
+{
+    cot_affinities_free(&in->affinities);
+    cot_trace_close(&in->trace);
+    free(in->ids);
+    free(in->training);
+    free(in->embedding);
+    free(in->distance);
+}
+
+static cot_status train(cot_predictor **predictor, const cot_grouped *g, const cot_group_settings *s,
+                        const cot_group_inputs *in, bool every_table, cot_error *error)
+{
+    const bool ids = in->affinities.token_ids != NULL;
+    const cot_predictor_options options = {.size = sizeof options,
+                                           .ranks = g->groups.n_ranks,
+                                           .expert_rank = g->groups.expert_rank,
+                                           .token_ids = in->affinities.token_ids,
+                                           .token_rank = ids ? g->groups.token_rank : NULL,
+                                           .n_tokens = ids ? in->affinities.n_tokens : 0,
+                                           .order = (int32_t)s->order,
+                                           .chosen = in->training,
+                                           .embedding = in->embedding ? &in->embeddings : NULL,
+                                           .counts_only = !every_table,
+                                           .seed = (uint64_t)s->seed};
+    return cot_predictor_train(predictor, &in->trace, &options, error);
+}
+
+/* Sends the tokens of both parts of the trace where the groups say. */
+static int measure(cot_grouped *g, const cot_group_settings *s, const cot_group_inputs *in)
+{
+    cot_error error = {0};
+    cot_predictor *predictor = NULL;
+    g->row.name = g->method;
+    g->row.ranks = g->groups.n_ranks;
+    if (!in->affinities.token_ids) return COT_EXIT_OK;
+    cot_status status = train(&predictor, g, s, in, false, &error);
+    if (status == COT_OK && in->training)
+        status = cot_prediction_row_measure(&g->row, predictor, COT_PREDICT_TOKEN_TABLE, &in->trace,
+                                            in->training, 200, &error);
+    cot_predictor_close(predictor);
+    return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
+}
+
+static int write_tables(const cot_grouped *g, const cot_group_settings *s, const cot_group_inputs *in)
+{
+    cot_error error = {0};
+    cot_predictor *predictor = NULL;
+    if (!s->tables) return COT_EXIT_OK;
+    cot_status status = train(&predictor, g, s, in, true, &error);
+    if (status == COT_OK) status = cot_predictor_write(predictor, s->tables, &error);
+    if (status == COT_OK) {
+        cot_predictor_info info;
+        cot_predictor_describe(&info, predictor);
+        for (int m = 0; m < COT_PREDICT_METHODS; m++)
+            if (info.has[m])
+                cot_complain("note: '%s' holds %s, %.1f kB", s->tables, cot_predict_method_names[m],
+                             (double)info.table_bytes[m] * 1e-3);
+    }
+    cot_predictor_close(predictor);
+    return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
+}
+
+static int write_placement(const cot_grouped *g, const cot_group_settings *s, const cot_group_inputs *in)
+{
+    cot_error error = {0};
+    cot_expert_map map;
+    const cot_layer_groups *groups = &g->groups;
+    if (!s->placement) return COT_EXIT_OK;
+    const int32_t L = groups->n_layers, E = groups->n_experts, D = groups->n_ranks, slots = (E + D - 1) / D;
+    cot_status status = cot_expert_map_new(&map, L, E, D, slots, &error);
+    for (int32_t l = 0; status == COT_OK && l < L; l++) {
+        int32_t filled[COT_TRACE_MAX_RANKS] = {0};
+        map.layers[l] = in->trace.layers[l];
+        for (int32_t e = 0; e < E; e++) {
+            const int32_t d = groups->expert_rank[(size_t)l * (size_t)E + (size_t)e];
+            map.expert[((size_t)l * (size_t)D + (size_t)d) * (size_t)slots + (size_t)filled[d]++] = e;
+        }
+    }
+    if (status == COT_OK) {
+        status = cot_expert_map_write(&map, s->placement, NULL, &error);
+        cot_expert_map_free(&map);
+    }
+    return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
+}
+
+static int print(const cot_grouped *grouped, size_t n, const cot_group_settings *s,
+                 const cot_group_inputs *in)
+{
+    if (!s->json) {
+        cot_grouped_print(grouped, n, s, in);
+        return COT_EXIT_OK;
+    }
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(list, cot_grouped_json(&grouped[i], s, in));
+    char *text = json_dumps(list, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    json_decref(list);
+    if (!text) return cot_complain("cannot spell the groups as JSON");
+    puts(text);
+    free(text);
+    return COT_EXIT_OK;
+}
+
+static int group(const void *context)
+{
+    const cot_group_settings *s = context;
+    const char *method[MOST_METHODS];
+    cot_grouped grouped[MOST_METHODS] = {0};
+    cot_group_inputs in = {0};
+    const size_t n = parse_methods(method, s->method);
+    if (!n) return COT_EXIT_USAGE;
+    if (n > 1 && (s->tables || s->placement)) {
+        cot_complain("--tables and --placement are those of one method, not of several");
+        return COT_EXIT_USAGE;
+    }
+    if (!cot_check_output(s->tables) || !cot_check_output(s->placement)) return COT_EXIT_FAILURE;
+    int status = open_inputs(&in, s);
+    for (size_t i = 0; status == COT_EXIT_OK && i < n; i++) {
+        status = cot_group_solve(&grouped[i], method[i], s, &in);
+        if (status == COT_EXIT_OK) status = measure(&grouped[i], s, &in);
+    }
+    if (status == COT_EXIT_OK) status = write_tables(&grouped[0], s, &in);
+    if (status == COT_EXIT_OK) status = write_placement(&grouped[0], s, &in);
+    if (status == COT_EXIT_OK) status = print(grouped, n, s, &in);
+    for (size_t i = 0; i < n; i++) cot_grouped_free(&grouped[i]);
+    close_inputs(&in);
+    return status;
+}
+
+#define AT(field) offsetof(cot_group_settings, field)
+
+static const cot_option group_options[] = {
+    {"ranks", 0, COT_OPTION_INTEGER, "D", "4", "ranks, each of which gets E/D experts of a layer, up or down",
+     AT(ranks), .least = 1, .most = COT_TRACE_MAX_RANKS},
+    {"method", 0, COT_OPTION_TEXT, "M", "coterie",
+     "coterie, ce or ce-joint (cross-entropy), metis, kmeans, spectral; a list of them, or all", AT(method)},
+    {"seconds", 0, COT_OPTION_REAL, "S", "10", "time for each method, all layers together", AT(seconds),
+     .min = 0, .max = 1e6},
+    {"iterations", 0, COT_OPTION_INTEGER, "N", NULL,
+     "instead of a time: so many rounds, which repeat a result exactly", AT(iterations), .least = 1,
+     .most = INT32_MAX},
+    {"token-balance", 0, COT_OPTION_REAL, "F", "0.1",
+     "a rank's tokens have at most 1 + F of the mean rank's load, in training", AT(token_balance), .min = 0,
+     .max = 1e6},
+    {"expert-load", 0, COT_OPTION_REAL, "X", NULL,
+     "limit of the load of a rank's experts, in mean ranks' loads (1.2)", AT(expert_load), .min = 1,
+     .max = 1e6},
+    {"split", 0, COT_OPTION_REAL, "X", "0.2", "share of the sequences that is learnt from; 1: all, no test",
+     AT(split), .min = 0, .max = 1},
+    {"tokenizer", 0, COT_OPTION_TEXT, "FILE", NULL,
+     "a tokenizer.json: token strings of the trace become its ids, and so those of the tables",
+     AT(tokenizer)},
+    {"seed", 0, COT_OPTION_INTEGER, "N", "1", "of the split and of the solvers", AT(seed), .least = 0,
+     .most = INT64_MAX},
+    {"threads", 0, COT_OPTION_INTEGER, "N", "2", "threads, over layers", AT(threads), .least = 1,
+     .most = 256},
+    {0}};
+
+static const cot_option network_options[] = {
+    {"topology", 0, COT_OPTION_TEXT, "SPEC|FILE", NULL,
+     "seat the groups on this cluster so that traffic goes few hops", AT(topology)},
+    {"hosts", 0, COT_OPTION_TEXT, "FILE", NULL,
+     "lines host,gpu,adapter in rank order, for ibnetdiscover files", AT(hosts)},
+    {"nodes", 0, COT_OPTION_INTEGER, "N", NULL, "group over nodes first, then over each node's ranks",
+     AT(nodes), .least = 1, .most = COT_TRACE_MAX_RANKS},
+    {"link-cost", 0, COT_OPTION_TEXT, "IN,OUT", "1,10",
+     "what an activation costs within a node and between two, with --nodes", AT(link_cost)},
+    {"joint", 0, COT_OPTION_FLAG, NULL, NULL,
+     "group for both: local activations, and tokens that stay on their rank in the next layer", AT(joint)},
+    {"stay-weight", 0, COT_OPTION_REAL, "X", "0.25",
+     "what a token's staying is worth beside local activations of its load, with --joint", AT(stay_weight),
+     .min = 0, .max = 1e6},
+    {0}};
+
+static const cot_option output_options[] = {
+    {"tables", 0, COT_OPTION_TEXT, "T", NULL, "write the predictors' tables there (safetensors)", AT(tables)},
+    {"placement", 0, COT_OPTION_TEXT, "P", NULL,
+     "write the placement there; coterie place convert makes engines' maps of it", AT(placement)},
+    {"embeddings", 0, COT_OPTION_TEXT, "MODEL", NULL,
+     "a checkpoint folder: tables look unknown tokens up as the known one whose embedding is nearest",
+     AT(embeddings)},
+    {"order", 0, COT_OPTION_INTEGER, "N", "2", "layers that device sequences look back at", AT(order),
+     .least = 1, .most = COT_PREDICT_MAX_ORDER},
+    {"json", 0, COT_OPTION_FLAG, NULL, NULL, "write an array, an object a method", AT(json)},
+    {0}};
+
+const cot_command cot_cmd_group = {
+    .name = "group",
+    .summary = "group experts that are used together, and tokens with them",
+    .details = "Experts of a layer and token ids are divided among ranks so that most (token, expert) "
+               "activations happen on the "
+               "rank where the token is sent (LAR, the local activation rate), with even shares of tokens. "
+               "Groups are learnt from "
+               "a share of the trace's sequences and measured on the others; ranks of neighbouring layers "
+               "are then named so that "
+               "tokens stay where they are. Groups that ignore how much experts are used overload a rank: "
+               "see the peaks, and "
+               "--expert-load.",
+    .examples =
+        (const char *const[]){
+            "coterie group trace.safetensors --ranks 8 --tables T.safetensors --placement P.json",
+            "coterie group trace.safetensors --ranks 4 --method all --seconds 10", NULL},
+    .options = {.groups = (const cot_option_group[]){{"Groups", group_options, 0},
+                                                     {"Network", network_options, 0},
+                                                     {"Output", output_options, 0},
+                                                     {0}},
+                .positionals =
+                    (const cot_positional[]){
+                        {"TRACE", 1, 1, "a routing trace of any format that coterie trace reads", AT(trace)},
+                        {0}}},
+    .settings_bytes = sizeof(cot_group_settings),
+    .run = group,
+};

@@ -1,0 +1,305 @@
+/* `coterie predict`. */
+#include "cmd_predict.h"
+
+#include "commands.h"
+#include "paths.h"
+#include "progress.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_RANK_COUNTS = 8 };
+
+struct settings {
+    const char *evaluate, *tables, *placement, *ranks, *embeddings, *plot, *tokenizer;
+    double split, row_bytes;
+    int64_t seed, order, resamples;
+    bool json;
+};
+
+/* All that one run reads. */
+typedef struct inputs {
+    cot_trace trace;
+    int32_t *ids; // the trace's, where a tokenizer gave them
+    cot_expert_map map;
+    int32_t *expert_rank; // of the placement, or NULL
+    uint8_t *training;    // sequences learnt from, or NULL: none of this trace's
+    float *embedding;
+    cot_predict_embedding embeddings;
+} inputs;
+
+typedef struct table {
+    cot_prediction_row rows[MOST_RANK_COUNTS * COT_PREDICT_METHODS];
+    size_t n;
+} prediction_table;
+
+/* "4,8": how many, 0 after saying what is wrong. */
+static int parse_ranks(int32_t *ranks, const char *text)
+{
+    int n = 0;
+    for (const char *at = text;; at++) {
+        char *end;
+        long value = strtol(at, &end, 10);
+        if (end == at || value < 1 || value > COT_TRACE_MAX_RANKS || (*end && *end != ',') ||
+            n == MOST_RANK_COUNTS) {
+            cot_complain("--ranks '%s' is no list of at most %d numbers from 1 to %d", text, MOST_RANK_COUNTS,
+                         COT_TRACE_MAX_RANKS);
+            return 0;
+        }
+        ranks[n++] = (int32_t)value;
+        if (!*end) return n;
+        at = end;
+    }
+}
+
+/* Every method that the predictor has tables for. `seconds`: what making them took, those of counts alone and all. */
+static cot_status add_rows(prediction_table *table, const struct settings *s, const inputs *in,
+                           const cot_predictor *predictor, const double seconds[2], cot_error *error)
+{
+    cot_predictor_info info;
+    cot_predictor_describe(&info, predictor);
+    cot_progress progress = {.what = "evaluating"};
+    for (int m = 0; m < COT_PREDICT_METHODS; m++) {
+        const bool looks_back =
+            m != COT_PREDICT_GLOBAL && m != COT_PREDICT_TOKEN_TABLE; // counts have no order
+        if (!info.has[m] || (in->trace.kind == COT_TRACE_COUNTS && looks_back)) continue;
+        cot_prediction_row *row = &table->rows[table->n];
+        *row = (cot_prediction_row){
+            .name = cot_predict_method_names[m], .ranks = info.n_ranks, .table_bytes = info.table_bytes[m]};
+        cot_progress_show(&progress, (uint64_t)m, COT_PREDICT_METHODS);
+        const double start = cot_seconds_now();
+        cot_status status = cot_prediction_row_measure(row, predictor, m, &in->trace, in->training,
+                                                       (int32_t)s->resamples, error);
+        row->seconds = seconds[m == COT_PREDICT_CONTEXT] + cot_seconds_now() - start;
+        table->n++;
+        if (status != COT_OK) {
+            cot_progress_end(&progress);
+            return status;
+        }
+    }
+    cot_progress_end(&progress);
+    return COT_OK;
+}
+
+/* Fits every method on a share of the sequences, once for each number of ranks. */
+static int fit(prediction_table *table, const struct settings *s, inputs *in)
+{
+    cot_error error = {0};
+    int32_t ranks[MOST_RANK_COUNTS];
+    const char *text = s->ranks ? s->ranks : "4";
+    char placed[16];
+    if (in->expert_rank && !s->ranks) {
+        snprintf(placed, sizeof placed, "%" PRId32, in->map.n_ranks);
+        text = placed;
+    }
+    const int n = parse_ranks(ranks, text);
+    if (!n) return COT_EXIT_USAGE;
+    if (!(in->training = cot_draw_training(&in->trace, s->split, (uint64_t)s->seed))) return COT_EXIT_FAILURE;
+    for (int i = 0; i < n; i++) {
+        if (in->expert_rank && ranks[i] != in->map.n_ranks)
+            return cot_complain("--placement has %" PRId32 " ranks, not %" PRId32, in->map.n_ranks, ranks[i]);
+        cot_predictor_options options = {.size = sizeof options,
+                                         .ranks = ranks[i],
+                                         .expert_rank = in->expert_rank,
+                                         .order = (int32_t)s->order,
+                                         .chosen = in->training,
+                                         .embedding = in->embedding ? &in->embeddings : NULL,
+                                         .seed = (uint64_t)s->seed};
+        cot_predictor *predictor = NULL;
+        double seconds[2];
+        cot_status status = COT_OK;
+        for (int all = 0; all < 2 && status == COT_OK; all++) { // without and with what is trained by steps
+            const double start = cot_seconds_now();
+            cot_predictor_close(predictor);
+            options.counts_only = !all;
+            status = cot_predictor_train(&predictor, &in->trace, &options, &error);
+            seconds[all] = cot_seconds_now() - start;
+        }
+        if (status == COT_OK) status = add_rows(table, s, in, predictor, seconds, &error);
+        cot_predictor_close(predictor);
+        if (status != COT_OK) return cot_complain_of(&error);
+    }
+    return COT_EXIT_OK;
+}
+
+/* The sequences of this very trace that the tables learnt from are not test. */
+static int leave_out_training(inputs *in, const cot_predictor_info *info, const char *tables)
+{
+    const cot_trace *t = &in->trace;
+    if (cot_trace_hash(t) != info->trace_hash) return COT_EXIT_OK;
+    if (info->n_sequences != t->n_sequences)
+        return cot_complain("'%s' is of this very trace, but of %" PRId64
+                            " sequences, the trace has %" PRId64,
+                            tables, info->n_sequences, t->n_sequences);
+    int64_t others = 0;
+    for (int64_t i = 0; i < t->n_sequences; i++) others += info->chosen && !info->chosen[i];
+    if (!others)
+        return cot_complain(
+            "'%s' was made from all of this very trace: evaluate it on another one, or make it "
+            "with --split below 1",
+            tables);
+    in->training = malloc((size_t)t->n_sequences);
+    if (!in->training) return cot_complain("out of memory for %" PRId64 " sequences", t->n_sequences);
+    memcpy(in->training, info->chosen, (size_t)t->n_sequences);
+    return COT_EXIT_OK;
+}
+
+static int use_tables(prediction_table *table, const struct settings *s, inputs *in)
+{
+    cot_error error = {0};
+    cot_predictor *predictor;
+    cot_predictor_info info;
+    if (s->ranks || s->embeddings) {
+        cot_complain("--%s is the tables' own: leave it out beside --tables",
+                     s->ranks ? "ranks" : "embeddings");
+        return COT_EXIT_USAGE;
+    }
+    if (cot_predictor_open(&predictor, s->tables, &error) != COT_OK) return cot_complain_of(&error);
+    cot_predictor_describe(&info, predictor);
+    if ((in->trace.kind == COT_TRACE_COUNTS) != (info.n_sequences == 0))
+        cot_complain("note: whether these tokens are those that '%s' learnt from cannot be told of counts "
+                     "and sequences",
+                     s->tables);
+    int status = leave_out_training(in, &info, s->tables);
+    if (status == COT_EXIT_OK && in->expert_rank &&
+        (info.n_ranks != in->map.n_ranks || info.n_layers != in->trace.n_layers ||
+         info.n_experts != in->trace.n_experts ||
+         memcmp(in->expert_rank, info.expert_rank,
+                (size_t)info.n_layers * (size_t)info.n_experts * sizeof *in->expert_rank) != 0))
+        status =
+            cot_complain("'%s' was made for other groups of experts than '%s': coterie group makes the two "
+                         "together",
+                         s->tables, s->placement);
+    if (status == COT_EXIT_OK && add_rows(table, s, in, predictor, (const double[2]){0, 0}, &error) != COT_OK)
+        status = cot_complain_of(&error);
+    cot_predictor_close(predictor);
+    return status;
+}
+
+static int open_inputs(inputs *in, const struct settings *s)
+{
+    cot_error error = {0};
+    int status = cot_open_trace(&in->trace, &in->ids, s->evaluate, s->tokenizer);
+    if (status == COT_EXIT_OK && s->placement) {
+        const cot_expert_map_options options = {.size = sizeof options};
+        if (cot_expert_map_read(&in->map, s->placement, &options, &error) != COT_OK)
+            return cot_complain_of(&error);
+        if (!(in->expert_rank = cot_map_ranks(&in->map, &in->trace, s->placement))) status = COT_EXIT_FAILURE;
+    }
+    if (status == COT_EXIT_OK && s->embeddings)
+        status = cot_open_embeddings(&in->embeddings, &in->embedding, &in->trace, s->embeddings);
+    return status;
+}
+
+static int print(const struct settings *s, const inputs *in, const prediction_table *table)
+{
+    if (!s->json) {
+        cot_prediction_rows_print(table->rows, table->n, in->trace.layers);
+        return COT_EXIT_OK;
+    }
+    json_t *list = json_array();
+    for (size_t i = 0; i < table->n; i++)
+        json_array_append_new(list, cot_prediction_row_json(&table->rows[i], in->trace.layers,
+                                                            in->trace.n_layers, s->row_bytes));
+    char *text = json_dumps(list, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    json_decref(list);
+    if (!text) return cot_complain("cannot spell the figures as JSON");
+    puts(text);
+    free(text);
+    return COT_EXIT_OK;
+}
+
+static int predict(const void *context)
+{
+    const struct settings *s = context;
+    if (!s->evaluate) {
+        cot_complain("nothing to do: --evaluate TRACE");
+        return COT_EXIT_USAGE;
+    }
+    if (!cot_check_output(s->plot)) return COT_EXIT_FAILURE;
+    inputs in = {0};
+    prediction_table table = {.n = 0};
+    int status = open_inputs(&in, s);
+    if (status == COT_EXIT_OK) status = s->tables ? use_tables(&table, s, &in) : fit(&table, s, &in);
+    if (status == COT_EXIT_OK) status = print(s, &in, &table);
+    if (status == COT_EXIT_OK && s->plot) status = cot_predict_plot(s->plot, &in.trace, (uint64_t)s->seed);
+    cot_prediction_rows_free(table.rows, table.n);
+    free(in.expert_rank);
+    free(in.training);
+    free(in.embedding);
+    cot_expert_map_free(&in.map);
+    cot_trace_close(&in.trace);
+    free(in.ids);
+    return status;
+}
+
+#define AT(field) offsetof(struct settings, field)
+
+static const cot_option options[] = {
+    {"evaluate", 0, COT_OPTION_TEXT, "TRACE", NULL, "a routing trace of any format that coterie trace reads",
+     AT(evaluate)},
+    {"tables", 0, COT_OPTION_TEXT, "T", NULL,
+     "tables that coterie group wrote; of the trace they were made from, only the other sequences are test",
+     AT(tables)},
+    {"placement", 0, COT_OPTION_TEXT, "P", NULL,
+     "where experts sit, in any placement format; default: the tables' groups, without tables contiguous "
+     "ones",
+     AT(placement)},
+    {"ranks", 0, COT_OPTION_TEXT, "D", NULL, "ranks, a number or several: 4,8; default 4, or the placement's",
+     AT(ranks)},
+    {"split", 0, COT_OPTION_REAL, "X", "0.2", "share of the sequences that is learnt from, without --tables",
+     AT(split), .min = 0, .max = 1},
+    {"seed", 0, COT_OPTION_INTEGER, "N", "1", "which sequences those are", AT(seed), .least = 0,
+     .most = INT64_MAX},
+    {"order", 0, COT_OPTION_INTEGER, "N", "2", "layers that device sequences look back at", AT(order),
+     .least = 1, .most = COT_PREDICT_MAX_ORDER},
+    {"embeddings", 0, COT_OPTION_TEXT, "MODEL", NULL,
+     "a checkpoint folder: unknown tokens are looked up as the known one whose embedding is nearest",
+     AT(embeddings)},
+    {"tokenizer", 0, COT_OPTION_TEXT, "FILE", NULL,
+     "a tokenizer.json: token strings of the trace become its ids", AT(tokenizer)},
+    {"resamples", 0, COT_OPTION_INTEGER, "N", "200", "bootstrap samples of the sequences, for the intervals",
+     AT(resamples), .least = 0, .most = 100000},
+    {"row-bytes", 0, COT_OPTION_REAL, "N", "0",
+     "bytes of a token's row: JSON tells bytes a token beside rows", AT(row_bytes), .min = 0, .max = 1e12},
+    {"plot", 0, COT_OPTION_TEXT, "OUT.html", NULL,
+     "write a page with the paper's appendix A for this trace: kurtosis, affinities, what a quarter "
+     "foretells",
+     AT(plot)},
+    {"json", 0, COT_OPTION_FLAG, NULL, NULL, "write an array, an object a method and number of ranks",
+     AT(json)},
+    {0}};
+
+const cot_command cot_cmd_predict = {
+    .name = "predict",
+    .summary = "measure how well tables foretell where tokens will go",
+    .details = "A predictor names a token's experts, and the rank to send it to, before the layer's gate has "
+               "run. Without "
+               "--tables every method learns from a share of the trace's sequences and is tested on the "
+               "rest: global (the "
+               "layer's most called experts), token-table (what the token id called), device-sequence (from "
+               "the ranks of "
+               "the layers before), algorithm-2 (the more confident of the two) and context (Coterie's own: "
+               "ids, the "
+               "token's experts in the two layers before, earlier tokens' experts).\n\n"
+               "LAR, the local activation rate, is the share of (token, expert) pairs served on the rank "
+               "that the token is "
+               "sent to; the oracle knows each token's experts; dedup counts distinct ranks in place of "
+               "pairs. Even LAR "
+               "sends even shares of every 512 tokens to the ranks, the most confident token choosing first. "
+               "remote ranks "
+               "is how many other ranks a token needs; imbalance and peaks are the busiest rank over the "
+               "mean: tokens of "
+               "the whole, home tokens of a step, activations of experts. Nothing is gained where as many "
+               "tokens, sent to "
+               "each rank blindly, would have the same LAR.",
+    .examples =
+        (const char *const[]){
+            "coterie predict --evaluate trace.safetensors --ranks 4,8",
+            "coterie predict --evaluate trace.safetensors --tables T.safetensors --placement P.json", NULL},
+    .options = {.groups = (const cot_option_group[]){{"Options", options, 0}, {0}}},
+    .settings_bytes = sizeof(struct settings),
+    .run = predict,
+};

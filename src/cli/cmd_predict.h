@@ -1,0 +1,53 @@
+/* The parts of `coterie predict`, some of which `coterie group` uses. */
+#ifndef COT_CLI_CMD_PREDICT_H
+#define COT_CLI_CMD_PREDICT_H
+#include "command.h"
+#include "coterie/placement.h"
+#include "coterie/predict_evaluate.h"
+
+#include <jansson.h>
+
+/* Imports the trace and says on stderr what is odd about it; with a tokenizer (may be NULL), token strings become its ids,
+ * which `*ids` holds: free it after closing the trace. Returns a COT_EXIT_ value. */
+int cot_open_trace(cot_trace *trace, int32_t **ids, const char *path, const char *tokenizer);
+/* Reads the embeddings of the model at `path`, into memory that the caller frees; the trace's ids must be within them.
+ * Returns a COT_EXIT_ value after saying what is wrong. */
+int cot_open_embeddings(cot_predict_embedding *embedding, float **memory, const cot_trace *trace,
+                        const char *path);
+/* Which sequences are learnt from: [S], `share` of them; the caller frees. NULL after saying why not (nothing would be
+ * left to learn from, or kind counts). */
+uint8_t *cot_draw_training(const cot_trace *trace, double share, uint64_t seed);
+/* Where each of the trace's experts sits in the map, [L][E]; the caller frees. NULL after saying why not. Of several
+ * replicas the first counts, which is said. */
+int32_t *cot_map_ranks(const cot_expert_map *map, const cot_trace *trace, const char *path);
+
+/* One row of the table: a method at one number of ranks, or a grouping. */
+typedef struct cot_prediction_row {
+    const char *name;
+    int32_t ranks;
+    bool has_train, has_test;
+    cot_predict_evaluation train, test;
+    uint64_t table_bytes;
+    double seconds;
+} cot_prediction_row;
+void cot_prediction_rows_free(cot_prediction_row *rows, size_t n);
+/* Evaluates on the sequences learnt from and on the others, as far as there are any. `training` NULL: all of the trace
+ * is test. Errors: as cot_predict_evaluate. */
+cot_status cot_prediction_row_measure(cot_prediction_row *row, const cot_predictor *predictor,
+                                      cot_predict_method method, const cot_trace *trace,
+                                      const uint8_t *training, int32_t resamples, cot_error *error);
+/* Says when sending tokens where the row says is not better on test than sending as many to each rank blindly, beyond
+ * chance. The whole width of the 95 % interval (four standard errors) is asked for, since of several methods one may well be lucky. */
+void cot_prediction_row_print_gain(const cot_prediction_row *row);
+/* Print the rows for people; `layers` [L] the model's numbers. */
+void cot_prediction_rows_print(const cot_prediction_row *rows, size_t n, const int32_t *layers);
+/* One object a row, null for what was not measured. `row_bytes` 0: rows alone. */
+json_t *cot_prediction_row_json(const cot_prediction_row *row, const int32_t *layers, int32_t n_layers,
+                                double row_bytes);
+
+/* Writes the page of `--plot`; returns a COT_EXIT_ value after saying what is wrong. */
+int cot_predict_plot(const char *path, const cot_trace *trace, uint64_t seed);
+
+double cot_seconds_now(void);
+
+#endif

@@ -1,0 +1,151 @@
+/* What `coterie group` found, for people and for programs. */
+#include "cmd_group.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+/* Over all layers: ratios of sums, the mean of peaks and the worst of them. */
+typedef struct overall {
+    double lar, bound, token_peak, expert_peak, worst_expert_peak;
+    int32_t infeasible, proven;
+} overall;
+
+static overall add_up(const cot_grouped *g)
+{
+    overall o = {0};
+    const int32_t L = g->groups.n_layers;
+    double total = 0;
+    for (int32_t l = 0; l < L; l++) {
+        const cot_group_layer *layer = &g->layer[l];
+        total += (double)layer->total;
+        o.lar += (double)layer->local;
+        o.bound += layer->bound;
+        o.token_peak += layer->token_peak / L;
+        o.expert_peak += layer->expert_peak / L;
+        o.worst_expert_peak = fmax(o.worst_expert_peak, layer->expert_peak);
+        o.infeasible += !layer->feasible;
+        o.proven += layer->proven;
+    }
+    o.lar /= total;
+    o.bound /= total;
+    return o;
+}
+
+static void cell(int width, int digits, double value)
+{
+    if (isnan(value))
+        printf(" %*s", width, "-");
+    else
+        printf(" %*.*f", width, digits, value);
+}
+
+static double of_test(const cot_grouped *g, cot_figure figure)
+{
+    return g->row.has_test ? g->row.test.all[figure] : NAN;
+}
+
+static void print_method(const cot_grouped *g)
+{
+    const overall o = add_up(g);
+    printf("%-10s %7.4f %7.4f", g->method, o.lar, o.bound);
+    cell(7, 4, of_test(g, COT_FIGURE_LAR));
+    if (g->row.has_test && !isnan(g->row.test.low[COT_FIGURE_LAR]))
+        printf(" %.4f..%.4f", g->row.test.low[COT_FIGURE_LAR], g->row.test.high[COT_FIGURE_LAR]);
+    else
+        printf(" %14s", "-");
+    cell(7, 4, of_test(g, COT_FIGURE_LAR_EVEN));
+    cell(7, 4, of_test(g, COT_FIGURE_ORACLE_LAR));
+    cell(6, 3, o.token_peak);
+    cell(6, 3, of_test(g, COT_FIGURE_TOKEN_IMBALANCE));
+    cell(6, 3, of_test(g, COT_FIGURE_HOME_PEAK));
+    cell(6, 3, o.expert_peak);
+    cell(6, 3, of_test(g, COT_FIGURE_EXPERT_PEAK));
+    printf(" %5.3f %5.3f %7" PRId64 " %7.1f\n", g->stay_unnamed, g->stay, g->iterations, g->seconds);
+}
+
+/* Layers where no groups were found within the limit of expert load. */
+static void print_missed(const cot_grouped *g, const cot_group_settings *s, const cot_group_inputs *in)
+{
+    if (s->expert_load <= 0) return;
+    for (int32_t l = 0; l < g->groups.n_layers; l++) {
+        const cot_group_layer *layer = &g->layer[l];
+        if (layer->expert_peak <= s->expert_load * (1 + 1e-9)) continue;
+        printf("%s, layer %" PRId32
+               ": no groups within %g of the mean load were found; the smallest peak found is "
+               "%.4f",
+               g->method, in->trace.layers[l], s->expert_load, layer->expert_peak);
+        if (layer->expert_peak_bound > 0) printf(", none is below %.4f", layer->expert_peak_bound);
+        putchar('\n');
+    }
+}
+
+static void print_layers(const cot_grouped *g, const cot_group_inputs *in)
+{
+    printf("\n%s by layer\nlayer   LAR train   bound    test   token peak  expert peak\n", g->method);
+    for (int32_t l = 0; l < g->groups.n_layers; l++) {
+        const cot_group_layer *layer = &g->layer[l];
+        printf("%5" PRId32 "  ", in->trace.layers[l]);
+        cell(10, 4, (double)layer->local / (double)layer->total);
+        cell(7, 4, layer->bound / (double)layer->total);
+        cell(7, 4, g->row.has_test ? g->row.test.layer[(size_t)l * COT_FIGURES + COT_FIGURE_LAR] : NAN);
+        cell(12, 3, layer->token_peak);
+        cell(12, 3, layer->expert_peak);
+        puts(layer->proven ? "  optimal" : "");
+    }
+}
+
+void cot_grouped_print(const cot_grouped *grouped, size_t n, const cot_group_settings *s,
+                       const cot_group_inputs *in)
+{
+    printf("%" PRId64 " ranks, %" PRId32 " experts in %" PRId32 " layers, %" PRId64 " %s\n\n", s->ranks,
+           in->affinities.n_experts, in->affinities.n_layers, in->affinities.n_tokens,
+           in->affinities.token_ids ? "token ids" : "positions (no token has an id)");
+    puts("               LAR    none    test  95 % interval    even  oracle token imb.    home expert peak   "
+         "stays"
+         " to next        \n"
+         "method       train   above     LAR   of test LAR      LAR     LAR  train   test   peak  train   "
+         "test before"
+         " named  rounds seconds");
+    for (size_t i = 0; i < n; i++) print_method(&grouped[i]);
+    for (size_t i = 0; i < n; i++) print_missed(&grouped[i], s, in);
+    for (size_t i = 0; i < n; i++) {
+        const cot_grouped *g = &grouped[i];
+        if (in->distance)
+            printf("%s: traffic's distance %.6g, before its ranks were seated %.6g\n", g->method, g->distance,
+                   g->distance_unnamed);
+        if (s->nodes > 1) printf("%s: a mean activation costs %.4f on the links\n", g->method, g->cost);
+        cot_prediction_row_print_gain(&g->row);
+    }
+    if (n == 1) print_layers(&grouped[0], in);
+}
+
+json_t *cot_grouped_json(const cot_grouped *g, const cot_group_settings *s, const cot_group_inputs *in)
+{
+    const overall o = add_up(g);
+    json_t *row = cot_prediction_row_json(&g->row, in->trace.layers, g->groups.n_layers, 0);
+    for (int32_t l = 0; l < g->groups.n_layers; l++) {
+        const cot_group_layer *layer = &g->layer[l];
+        json_t *found = json_pack(
+            "{s:f, s:f, s:f, s:f, s:o, s:b, s:b}", "lar_train", (double)layer->local / (double)layer->total,
+            "lar_bound", layer->bound / (double)layer->total, "token_imbalance_train", layer->token_peak,
+            "expert_peak_train", layer->expert_peak, "expert_peak_bound",
+            layer->expert_peak_bound > 0 ? json_real(layer->expert_peak_bound) : json_null(), "feasible",
+            layer->feasible, "proven", layer->proven);
+        json_object_update(json_array_get(json_object_get(row, "layers"), (size_t)l), found);
+        json_decref(found);
+    }
+    json_object_set_new(row, "seconds", json_real(g->seconds));
+    json_object_set_new(row, "table_bytes", json_null());
+    json_object_set_new(row, "iterations", json_integer(g->iterations));
+    json_object_set_new(row, "lar_train", json_real(o.lar));
+    json_object_set_new(row, "lar_bound", json_real(o.bound));
+    json_object_set_new(row, "token_imbalance_train", json_real(o.token_peak));
+    json_object_set_new(row, "expert_peak_train", json_real(o.expert_peak));
+    json_object_set_new(row, "stay", json_real(g->stay));
+    json_object_set_new(row, "stay_before", json_real(g->stay_unnamed));
+    json_object_set_new(row, "distance", in->distance ? json_real(g->distance) : json_null());
+    json_object_set_new(row, "distance_before", in->distance ? json_real(g->distance_unnamed) : json_null());
+    json_object_set_new(row, "link_cost", s->nodes > 1 ? json_real(g->cost) : json_null());
+    return row;
+}

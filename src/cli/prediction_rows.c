@@ -1,0 +1,205 @@
+/* The figures of predictors, for people and for programs. */
+#include "cmd_predict.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+double cot_seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+void cot_prediction_rows_free(cot_prediction_row *rows, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        cot_predict_evaluation_free(&rows[i].train);
+        cot_predict_evaluation_free(&rows[i].test);
+    }
+}
+
+/* The others of `chosen`; counts how many there are. */
+static uint8_t *inverse(const uint8_t *chosen, int64_t n, int64_t *others)
+{
+    uint8_t *out = malloc((size_t)n + 1);
+    *others = 0;
+    for (int64_t s = 0; out && s < n; s++) *others += out[s] = !chosen[s];
+    return out;
+}
+
+cot_status cot_prediction_row_measure(cot_prediction_row *row, const cot_predictor *predictor,
+                                      cot_predict_method method, const cot_trace *trace,
+                                      const uint8_t *training, int32_t resamples, cot_error *error)
+{
+    cot_predict_evaluate_options options = {
+        .size = sizeof options, .resamples = resamples, .threads = 2, .seed = 1};
+    int64_t others = 1;
+    uint8_t *rest = NULL;
+    cot_status status = COT_OK;
+    if (training) {
+        if (!(rest = inverse(training, trace->n_sequences, &others))) {
+            *error = (cot_error){COT_OUT_OF_MEMORY, "out of memory for the sequences"};
+            return COT_OUT_OF_MEMORY;
+        }
+        cot_predict_evaluate_options on_train = options;
+        on_train.chosen = training;
+        on_train.resamples = 0;
+        status = cot_predict_evaluate(&row->train, predictor, method, trace, &on_train, error);
+        row->has_train = status == COT_OK;
+    }
+    if (status == COT_OK && others) {
+        options.chosen = rest;
+        status = cot_predict_evaluate(&row->test, predictor, method, trace, &options, error);
+        row->has_test = status == COT_OK;
+    }
+    free(rest);
+    return status;
+}
+
+/* A number of `digits` decimals, or a dash, right-aligned. */
+static void cell(int width, int digits, bool has, double value)
+{
+    if (!has || isnan(value))
+        printf(" %*s", width, "-");
+    else
+        printf(" %*.*f", width, digits, value);
+}
+
+static void print_row(const cot_prediction_row *row)
+{
+    const double *test = row->test.all, *train = row->train.all;
+    printf("%-16s %5" PRId32, row->name, row->ranks);
+    cell(6, 3, row->has_train, train[COT_FIGURE_RECALL]);
+    cell(6, 3, row->has_test, test[COT_FIGURE_RECALL]);
+    cell(7, 4, row->has_train, train[COT_FIGURE_LAR]);
+    cell(7, 4, row->has_test, test[COT_FIGURE_LAR]);
+    if (row->has_test && !isnan(row->test.low[COT_FIGURE_LAR]))
+        printf(" %.4f..%.4f", row->test.low[COT_FIGURE_LAR], row->test.high[COT_FIGURE_LAR]);
+    else
+        printf(" %14s", "-");
+    cell(7, 4, row->has_test, test[COT_FIGURE_LAR_EVEN]);
+    cell(7, 4, row->has_test, test[COT_FIGURE_ORACLE_LAR]);
+    cell(7, 4, row->has_test, test[COT_FIGURE_LAR_DEDUP]);
+    cell(7, 3, row->has_test, test[COT_FIGURE_REMOTE_RANKS]);
+    cell(6, 3, row->has_train, train[COT_FIGURE_TOKEN_IMBALANCE]);
+    cell(6, 3, row->has_test, test[COT_FIGURE_TOKEN_IMBALANCE]);
+    cell(6, 3, row->has_test, test[COT_FIGURE_HOME_PEAK]);
+    cell(6, 3, row->has_test, test[COT_FIGURE_EXPERT_PEAK]);
+    cell(7, 1, true, row->seconds);
+    putchar('\n');
+}
+
+void cot_prediction_row_print_gain(const cot_prediction_row *row)
+{
+    if (!row->has_test) return;
+    const double gain = row->test.all[COT_FIGURE_LAR_GAIN];
+    const double low = row->test.low[COT_FIGURE_LAR_GAIN], high = row->test.high[COT_FIGURE_LAR_GAIN];
+    // At least four times the most that a mean over so many independent tokens may be off: few sequences may agree by
+    // chance, and there may be no interval.
+    const double least = 2 / sqrt((double)row->test.n_tokens * row->test.n_layers);
+    const double chance = isnan(low) ? least : fmax(high - low, least);
+    if (isnan(gain) || gain > chance + 1e-9) return;
+    printf("%s@%" PRId32
+           ": nothing is gained: test LAR is %+.4f beyond sending as many tokens to each rank blindly",
+           row->name, row->ranks, gain);
+    if (!isnan(low)) printf(", 95 %% interval %+.4f..%+.4f", low, high);
+    putchar('\n');
+}
+
+/* A block of one figure on test: a line a layer, a column a row of the table; all rows are of one number of ranks. */
+static void print_layers(const cot_prediction_row *rows, size_t n, const int32_t *layers, cot_figure figure,
+                         const char *title)
+{
+    printf("\n%s, test, by layer, %" PRId32 " ranks\nlayer ", title, rows[0].ranks);
+    for (size_t i = 0; i < n; i++) printf(" %15s", rows[i].name);
+    putchar('\n');
+    for (int32_t l = 0; l < rows[0].test.n_layers; l++) {
+        printf("%5" PRId32 " ", layers[l]);
+        for (size_t i = 0; i < n; i++)
+            cell(15, 4, true, rows[i].test.layer[(size_t)l * COT_FIGURES + figure]);
+        putchar('\n');
+    }
+}
+
+void cot_prediction_rows_print(const cot_prediction_row *rows, size_t n, const int32_t *layers)
+{
+    printf(
+        "                       recall@k          LAR       95 %% interval    even  oracle   dedup  remote "
+        "token imb.   home expert\n"
+        "method           ranks  train   test   train    test        of test     LAR     LAR     LAR   ranks "
+        " train   test   peak   peak seconds\n");
+    for (size_t i = 0; i < n; i++) print_row(&rows[i]);
+    if (!n || !rows[0].has_test) return;
+    puts("\ntokens that a method has no rank for are spread in inverse proportion to load; test LAR of the "
+         "others, of "
+         "these, and their share\n"
+         "method           ranks   known unknown   share  tables");
+    for (size_t i = 0; i < n; i++) {
+        const cot_prediction_row *row = &rows[i];
+        printf("%-16s %5" PRId32, row->name, row->ranks);
+        cell(7, 4, true, row->test.all[COT_FIGURE_LAR_KNOWN]);
+        cell(7, 4, true, row->test.all[COT_FIGURE_LAR_UNKNOWN]);
+        printf(" %5.1f %% %7.1f kB\n", 100 * row->test.all[COT_FIGURE_UNKNOWN],
+               (double)row->table_bytes * 1e-3);
+    }
+    for (size_t i = 0; i < n; i++) cot_prediction_row_print_gain(&rows[i]);
+    for (size_t i = 0, many = 0; i < n; i += many) {
+        for (many = 1; i + many < n && rows[i + many].ranks == rows[i].ranks;) many++;
+        print_layers(rows + i, many, layers, COT_FIGURE_LAR, "LAR");
+        print_layers(rows + i, many, layers, COT_FIGURE_RECALL, "recall@k");
+    }
+}
+
+static json_t *number(bool has, double value)
+{
+    return has && !isnan(value) ? json_real(value) : json_null();
+}
+
+/* NAME_train and NAME_test of every figure. */
+static void add_figures(json_t *o, const double *train, const double *test, double row_bytes)
+{
+    char name[64];
+    for (int i = 0; i < COT_FIGURES; i++) {
+        snprintf(name, sizeof name, "%s_train", cot_figure_names[i]);
+        json_object_set_new(o, name, number(train, train ? train[i] : 0));
+        snprintf(name, sizeof name, "%s_test", cot_figure_names[i]);
+        json_object_set_new(o, name, number(test, test ? test[i] : 0));
+    }
+    if (row_bytes <= 0) return;
+    json_object_set_new(o, "bytes_train", number(train, train ? row_bytes * train[COT_FIGURE_ROWS] : 0));
+    json_object_set_new(o, "bytes_test", number(test, test ? row_bytes * test[COT_FIGURE_ROWS] : 0));
+}
+
+json_t *cot_prediction_row_json(const cot_prediction_row *row, const int32_t *layers, int32_t n_layers,
+                                double row_bytes)
+{
+    const double *train = row->has_train ? row->train.all : NULL,
+                 *test = row->has_test ? row->test.all : NULL;
+    json_t *o = json_pack("{s:s, s:i, s:f, s:I}", "method", row->name, "ranks", (int)row->ranks, "seconds",
+                          row->seconds, "table_bytes", (json_int_t)row->table_bytes);
+    json_object_set_new(o, "tokens_train", row->has_train ? json_integer(row->train.n_tokens) : json_null());
+    json_object_set_new(o, "tokens_test", row->has_test ? json_integer(row->test.n_tokens) : json_null());
+    add_figures(o, train, test, row_bytes);
+    for (int i = 0; i < COT_FIGURES; i++) {
+        char name[64];
+        const bool has = test && !isnan(row->test.low[i]);
+        snprintf(name, sizeof name, "%s_test_ci", cot_figure_names[i]);
+        json_object_set_new(o, name,
+                            has ? json_pack("[f, f]", row->test.low[i], row->test.high[i]) : json_null());
+    }
+    json_t *list = json_array();
+    for (int32_t l = 0; l < n_layers; l++) {
+        const size_t at = (size_t)l * COT_FIGURES;
+        json_t *layer = json_pack("{s:i}", "layer", (int)layers[l]);
+        add_figures(layer, train ? row->train.layer + at : NULL, test ? row->test.layer + at : NULL,
+                    row_bytes);
+        json_array_append_new(list, layer);
+    }
+    json_object_set_new(o, "layers", list);
+    return o;
+}
