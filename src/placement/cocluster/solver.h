@@ -50,8 +50,8 @@ struct cot_cocluster {
     int32_t *trial; // [E], then [N]
 };
 
-/* Compiled for wide vectors as well, chosen when the program is loaded. */
-#if defined __x86_64__ && defined __ELF__
+/* Compiled for wide vectors as well, chosen when the program is loaded: too early for the thread sanitizer. */
+#if defined __x86_64__ && defined __ELF__ && !defined __SANITIZE_THREAD__ && !defined __clang__
 #define COT_VECTORS __attribute__((target_clones("avx2", "default")))
 #else
 #define COT_VECTORS
