@@ -70,8 +70,8 @@ static cot_status add_rows(prediction_table *table, const struct settings *s, co
             .name = cot_predict_method_names[m], .ranks = info.n_ranks, .table_bytes = info.table_bytes[m]};
         cot_progress_show(&progress, (uint64_t)m, COT_PREDICT_METHODS);
         const double start = cot_seconds_now();
-        cot_status status = cot_prediction_row_measure(row, predictor, m, &in->trace, in->training,
-                                                       (int32_t)s->resamples, error);
+        cot_status status = cot_prediction_row_measure(row, predictor, (cot_predict_method)m, &in->trace,
+                                                       in->training, (int32_t)s->resamples, error);
         row->seconds = seconds[m == COT_PREDICT_CONTEXT] + cot_seconds_now() - start;
         table->n++;
         if (status != COT_OK) {
