@@ -202,12 +202,7 @@ static int print(const cot_grouped *grouped, size_t n, const cot_group_settings 
     }
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) json_array_append_new(list, cot_grouped_json(&grouped[i], s, in));
-    char *text = json_dumps(list, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-    json_decref(list);
-    if (!text) return cot_complain("cannot spell the groups as JSON");
-    puts(text);
-    free(text);
-    return COT_EXIT_OK;
+    return cot_print_json(list);
 }
 
 static int group(const void *context)

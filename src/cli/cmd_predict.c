@@ -203,12 +203,7 @@ static int print(const struct settings *s, const inputs *in, const prediction_ta
     for (size_t i = 0; i < table->n; i++)
         json_array_append_new(list, cot_prediction_row_json(&table->rows[i], in->trace.layers,
                                                             in->trace.n_layers, s->row_bytes));
-    char *text = json_dumps(list, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-    json_decref(list);
-    if (!text) return cot_complain("cannot spell the figures as JSON");
-    puts(text);
-    free(text);
-    return COT_EXIT_OK;
+    return cot_print_json(list);
 }
 
 static int predict(const void *context)

@@ -48,6 +48,11 @@ json_t *cot_prediction_row_json(const cot_prediction_row *row, const int32_t *la
 /* Writes the page of `--plot`; returns a COT_EXIT_ value after saying what is wrong. */
 int cot_predict_plot(const char *path, const cot_trace *trace, uint64_t seed);
 
+/* A number of `digits` decimals, a dash for NaN, right-aligned after a space. */
+void cot_print_cell(int width, int digits, double value);
+/* Writes the array on standard output and frees it; returns a COT_EXIT_ value. */
+int cot_print_json(json_t *list);
+
 double cot_seconds_now(void);
 
 #endif

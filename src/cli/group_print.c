@@ -32,14 +32,6 @@ static overall add_up(const cot_grouped *g)
     return o;
 }
 
-static void cell(int width, int digits, double value)
-{
-    if (isnan(value))
-        printf(" %*s", width, "-");
-    else
-        printf(" %*.*f", width, digits, value);
-}
-
 static double of_test(const cot_grouped *g, cot_figure figure)
 {
     return g->row.has_test ? g->row.test.all[figure] : NAN;
@@ -49,18 +41,18 @@ static void print_method(const cot_grouped *g)
 {
     const overall o = add_up(g);
     printf("%-10s %7.4f %7.4f", g->method, o.lar, o.bound);
-    cell(7, 4, of_test(g, COT_FIGURE_LAR));
+    cot_print_cell(7, 4, of_test(g, COT_FIGURE_LAR));
     if (g->row.has_test && !isnan(g->row.test.low[COT_FIGURE_LAR]))
         printf(" %.4f..%.4f", g->row.test.low[COT_FIGURE_LAR], g->row.test.high[COT_FIGURE_LAR]);
     else
         printf(" %14s", "-");
-    cell(7, 4, of_test(g, COT_FIGURE_LAR_EVEN));
-    cell(7, 4, of_test(g, COT_FIGURE_ORACLE_LAR));
-    cell(6, 3, o.token_peak);
-    cell(6, 3, of_test(g, COT_FIGURE_TOKEN_IMBALANCE));
-    cell(6, 3, of_test(g, COT_FIGURE_HOME_PEAK));
-    cell(6, 3, o.expert_peak);
-    cell(6, 3, of_test(g, COT_FIGURE_EXPERT_PEAK));
+    cot_print_cell(7, 4, of_test(g, COT_FIGURE_LAR_EVEN));
+    cot_print_cell(7, 4, of_test(g, COT_FIGURE_ORACLE_LAR));
+    cot_print_cell(6, 3, o.token_peak);
+    cot_print_cell(6, 3, of_test(g, COT_FIGURE_TOKEN_IMBALANCE));
+    cot_print_cell(6, 3, of_test(g, COT_FIGURE_HOME_PEAK));
+    cot_print_cell(6, 3, o.expert_peak);
+    cot_print_cell(6, 3, of_test(g, COT_FIGURE_EXPERT_PEAK));
     printf(" %5.3f %5.3f %7" PRId64 " %7.1f\n", g->stay_unnamed, g->stay, g->iterations, g->seconds);
 }
 
@@ -86,11 +78,12 @@ static void print_layers(const cot_grouped *g, const cot_group_inputs *in)
     for (int32_t l = 0; l < g->groups.n_layers; l++) {
         const cot_group_layer *layer = &g->layer[l];
         printf("%5" PRId32 "  ", in->trace.layers[l]);
-        cell(10, 4, (double)layer->local / (double)layer->total);
-        cell(7, 4, layer->bound / (double)layer->total);
-        cell(7, 4, g->row.has_test ? g->row.test.layer[(size_t)l * COT_FIGURES + COT_FIGURE_LAR] : NAN);
-        cell(12, 3, layer->token_peak);
-        cell(12, 3, layer->expert_peak);
+        cot_print_cell(10, 4, (double)layer->local / (double)layer->total);
+        cot_print_cell(7, 4, layer->bound / (double)layer->total);
+        cot_print_cell(7, 4,
+                       g->row.has_test ? g->row.test.layer[(size_t)l * COT_FIGURES + COT_FIGURE_LAR] : NAN);
+        cot_print_cell(12, 3, layer->token_peak);
+        cot_print_cell(12, 3, layer->expert_peak);
         puts(layer->proven ? "  optimal" : "");
     }
 }

@@ -61,13 +61,28 @@ cot_status cot_prediction_row_measure(cot_prediction_row *row, const cot_predict
     return status;
 }
 
-/* A number of `digits` decimals, or a dash, right-aligned. */
-static void cell(int width, int digits, bool has, double value)
+void cot_print_cell(int width, int digits, double value)
 {
-    if (!has || isnan(value))
+    if (isnan(value))
         printf(" %*s", width, "-");
     else
         printf(" %*.*f", width, digits, value);
+}
+
+int cot_print_json(json_t *list)
+{
+    char *text = json_dumps(list, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    json_decref(list);
+    if (!text) return cot_complain("cannot spell the figures as JSON");
+    puts(text);
+    free(text);
+    return COT_EXIT_OK;
+}
+
+/* A figure that may not be known. */
+static void cell(int width, int digits, bool has, double value)
+{
+    cot_print_cell(width, digits, has ? value : NAN);
 }
 
 static void print_row(const cot_prediction_row *row)
