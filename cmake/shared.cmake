@@ -4,7 +4,7 @@ file(GLOB cot_public CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/coterie/*.h
 set(cot_names)
 foreach(header IN LISTS cot_public)
   file(READ ${header} text)
-  string(REGEX MATCHALL "cot_[a-z0-9_]+[(]|cot_[a-z0-9_]+\\[\\];" found "${text}")
+  string(REGEX MATCHALL "cot_[a-z0-9_]+[(]|cot_[a-z0-9_]+\\[[A-Z_]*\\];" found "${text}")
   list(APPEND cot_names ${found})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${header})
 endforeach()

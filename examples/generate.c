@@ -10,7 +10,7 @@ struct printer {
     cot_error error;
 };
 
-static bool print_token(void *context, size_t request, int32_t token)
+static bool print_token(void *context, uint64_t request, int32_t token)
 {
     struct printer *printer = context;
     const char *piece;
@@ -53,7 +53,7 @@ int main(int argc, char **argv)
         cot_events events = {.context = &printer, .on_token = print_token};
         cot_sampling_init(&request.sampling);
         request.sampling.max_tokens = 60;
-        status = cot_engine_run(engine, &request, 1, &events, &printer.error);
+        status = cot_engine_run(engine, &request, 1, &events, NULL, &printer.error);
     }
     if (status == COT_OK) status = cot_text_stream_finish(printer.stream, &piece, &bytes, &printer.error);
     if (status == COT_OK)

@@ -1,5 +1,5 @@
-/* Measures the MoE operators side by side: one layer with random weights on a group of ranks that are threads,
- * every operator open in the same group over the same weights, runs interleaved.
+/* Measures the MoE operators side by side: one layer with random weights on a group of ranks, every operator
+ * open in the same group over the same weights, runs interleaved.
  *
  * A group is opened for one shape and one number of ranks; each case is a number of tokens and a routing. The
  * gate does its full work and yet chooses the experts that were drawn: the logits wanted are the first E
@@ -53,6 +53,7 @@ typedef struct cot_bench_moe_options {
     int threads;           /* in all, 1 to 256; beyond `ranks` they help, below they limit how many compute */
     const char *precision; /* "fp32", "bf16" or "int8" (experts; rows are bf16) */
     const char *combine;   /* "exact" or "reduced"; an operator that cannot reduce is exact */
+    const char *fabric;    /* what ranks are, see cot_engine_fabrics; NULL: the first */
     const char *isa;       /* caps the instruction set, see cot_isa_names; NULL: the best */
     const char *const *ops; /* 1 to COT_BENCH_MOST_OPS names, see cot_engine_operators; NULL at the end */
     const int64_t *tokens;  /* [n_tokens] how many tokens cases will have, over all ranks, each 1 or more */
@@ -61,7 +62,7 @@ typedef struct cot_bench_moe_options {
 } cot_bench_moe_options;
 
 /* Starts the ranks and draws the weights. Errors: INVALID_ARGUMENT (names what is wrong), UNSUPPORTED (`isa`),
- * OUT_OF_MEMORY, with the bytes needed, before anything is drawn. On failure `*bench` is NULL. */
+ * OUT_OF_MEMORY, with the bytes needed, before anything is drawn; SERVED as cot_engine_open has it. On failure `*bench` is NULL. */
 cot_status cot_bench_moe_open(cot_bench_moe **bench, const cot_bench_moe_options *options, cot_error *error);
 void cot_bench_moe_close(cot_bench_moe *bench); /* NULL is fine */
 
@@ -81,9 +82,11 @@ typedef struct cot_bench_case {
     int repeats;       /* runs of each operator, COT_BENCH_LEAST_REPEATS to COT_BENCH_MOST_REPEATS */
     int64_t budget_ns; /* fewer runs where all would take longer, but COT_BENCH_LEAST_REPEATS; 0: no limit */
     cot_roof roof;     /* of all threads; what the result is held against */
-    double link_bytes_per_s; /* each run is repeated over links that give a rank's egress so many bytes a */
-    int64_t link_latency_ns; /* second and arrive so much later; both 0: no such runs; rate 0: no limit */
-    void *context;           /* passed to both */
+    /* Each run is repeated over links that let so many bytes a second leave a rank (0: any number) and deliver them so
+     * much later; both 0: there are no such runs. */
+    double link_bytes_per_s;
+    int64_t link_latency_ns;
+    void *context;                                        /* passed to both */
     void (*progress)(void *context, int done, int total); /* after each run; NULL */
     /* What was done in the last run of each operator, without and with the link; NULL */
     void (*on_event)(void *context, size_t op, bool linked, const cot_bench_event *event);
@@ -112,8 +115,8 @@ typedef struct cot_bench_result {
     double linked_median_ns, linked_p95_ns; /* with it; 0 without such runs */
     uint64_t bytes;                         /* the busiest rank's egress in one run */
     double idle_share;                      /* of the threads' time, not spent on anything */
-    double straggler_median_ns,
-        straggler_p95_ns; /* from the first rank's ending its experts' work to the last's */
+    /* From the first rank's ending its experts' work to the last one's. */
+    double straggler_median_ns, straggler_p95_ns;
     /* Of one run in the mean, over all ranks, without a link: */
     double waits, launches, tile_passes;
     double gate_ns, dispatch_ns, expert_ns, combine_ns;

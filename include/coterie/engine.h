@@ -7,6 +7,7 @@
  */
 #ifndef COTERIE_ENGINE_H
 #define COTERIE_ENGINE_H
+#include "coterie/placement.h"
 #include "coterie/status.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,50 +19,88 @@ extern "C" {
 
 typedef struct cot_engine cot_engine;
 
-/* Fill with cot_engine_options_init, then change what differs. */
+/* Fill with cot_engine_options_init, which sets the defaults, then change what differs. */
 typedef struct cot_engine_options {
     size_t size; /* sizeof this structure */
-    int ranks;   /* members of the expert-parallel group, 1 to 64; 1 */
-    int threads; /* in all; beyond `ranks` they help, below they limit how many ranks compute at once; 0: the
-                    cores */
-    const char *
-        precision; /* arithmetic and payload: "bf16", "fp32", or "int8" (routed and shared experts int8, a scale
-                              a column, their rows rounded in blocks of 256; the rest as bf16); "bf16" */
-    const char *attention; /* "tp": heads split over ranks; "dp": a sequence stays on its home rank; "tp" */
-    const char *op;        /* the MoE operator, see cot_engine_operators; NULL: the first */
-    const char *combine;   /* "exact": an expert's row travels back and is added at home, the same bits for
-                              every number of ranks; "reduced": each rank adds its experts' rows first, fewer
-                              bytes ("fused" alone); "exact" */
-    const char *payload;   /* what travels back, "bf16" or "fp32"; rows travel there as experts read them;
-                              NULL: as `precision` */
-    const char *isa;       /* caps the instruction set, see cot_isa_names; NULL: the best */
-    bool capture_routing;  /* routing of every token comes to rank 0 (callbacks, weight bytes in the stats);
-                              false */
-    bool processes;        /* ranks beyond 0 are forked processes instead of threads; false */
-    int64_t step_tokens;   /* most tokens a step, 1 to 65536; 512 */
-    int64_t
-        kv_tokens; /* positions of KV cache over all sequences, no more are made than `sequences` can fill;
-                              0: the context of one sequence */
-    int sequences; /* most sequences at once, 1 to 1024; 16 */
-    void (*progress)(void *context, size_t done_bytes,
-                     size_t total_bytes); /* while weights load, from any thread; NULL */
+    /* Members of the expert-parallel group, 1 to 64. Default 1. */
+    int ranks;
+    /* Threads of all ranks together, 0 to 1024; 0: as many as the machine has cores. More than `ranks` help the ranks
+     * to compute; fewer limit how many ranks compute at once. Default 0. */
+    int threads;
+    /* Type of the arithmetic and of what ranks send each other: "bf16", "fp32", or "int8": the weights of routed and
+     * shared experts are int8 with a scale for each column, and rows are rounded for them in blocks of 256; all else is
+     * bf16. Default "bf16". */
+    const char *precision;
+    /* "tp": the heads of attention are split over the ranks; "dp": a sequence stays on its home rank. Default "tp". */
+    const char *attention;
+    /* The MoE operator, one of cot_engine_operators; NULL, the default: the first of them. */
+    const char *op;
+    /* How the rows that a token's experts make become one. "exact": each row travels back and is added on the token's
+     * home rank, which gives the same bits for every number of ranks; "reduced": each rank adds the rows of its own
+     * experts and sends the sum, fewer bytes (operator "fused" alone). Default "exact". */
+    const char *combine;
+    /* Type of the rows that travel back from experts, "bf16" or "fp32" (to experts they travel as those read them).
+     * NULL, the default: as `precision`. */
+    const char *payload;
+    /* Caps the instruction set, see cot_isa_names; NULL, the default: the best that the CPU has. */
+    const char *isa;
+    /* Whether the routing of every token is sent to rank 0, which on_routing and the read bytes of cot_stats need.
+     * Default false. */
+    bool capture_routing;
+    /* What ranks beyond 0 are, see cot_engine_fabrics: "threads", or "processes" (forked ones, with threads of their own
+     * beyond `ranks`). NULL, the default: the first of them. */
+    const char *fabric;
+    /* Where experts sit, replicas included; read while opening. NULL, the default: consecutive experts, equally many on
+     * each rank as far as that goes. */
+    const cot_expert_map *placement;
+    /* What messages call that placement; NULL: "the placement". */
+    const char *placement_name;
+    /* Experts that a rank has room for in each MoE layer, 1 to 65535 / ranks; 0, the default: as many as the placement
+     * needs, one more than its highest used slot's index, counted from 0. */
+    int32_t expert_slots;
+    /* Most tokens of one step, 1 to 65536. Default 512. */
+    int64_t step_tokens;
+    /* Positions of KV cache, of all sequences together, wherever they end: the engine adds what their last pages leave
+     * empty. No more are made than `sequences` sequences can fill. 0, the default: the context of one sequence. */
+    int64_t kv_tokens;
+    /* Most sequences that run at once, 1 to 1024. Default 16. */
+    int sequences;
+    /* Called while weights load, from any thread, with `progress_context`; NULL, the default: nobody is told. */
+    void (*progress)(void *context, size_t done_bytes, size_t total_bytes);
     void *progress_context;
 } cot_engine_options;
 void cot_engine_options_init(cot_engine_options *options);
 
 /* Loads a model folder and starts the group. `*notes`, where not NULL, receives a malloc'd line about tensors
  * that were skipped, or NULL; the caller frees it. Errors: what reading the model gives; INVALID_ARGUMENT (an
- * option, named); UNSUPPORTED (`isa` is not to be had here); OUT_OF_MEMORY with the bytes needed and
- * available, before anything is loaded. On failure `*engine` is NULL. */
+ * option, named, or a placement of another number of experts or ranks or of other layers); UNSUPPORTED (this CPU
+ * or build does not have `isa`); OUT_OF_MEMORY with the bytes needed and available, before anything is loaded; SERVED
+ * where the group was started from outside and this process was another rank than 0: it has served until the engine
+ * was closed, and exits. On failure `*engine` is NULL. */
 cot_status cot_engine_open(cot_engine **engine, const char *folder, const cot_engine_options *options,
                            char **notes, cot_error *error);
 /* The same for random weights (a function of `seed`) in the shape that a config.json's text describes. For
  * benchmarks. */
 cot_status cot_engine_open_random(cot_engine **engine, const char *config_json, size_t bytes, uint64_t seed,
                                   const cot_engine_options *options, cot_error *error);
+
+/* What opening a model would take. */
+typedef struct cot_engine_sizes {
+    size_t weight_bytes;    /* packed, over all ranks: what cot_engine_describe tells of the opened engine */
+    size_t shared_bytes;    /* of those: what every rank reads whole, of which a host keeps one copy */
+    size_t rank_bytes;      /* the others, experts and attention's heads, on the rank that has most of them */
+    size_t total_bytes;     /* weights, KV cache and buffers: opening is refused beyond available_bytes */
+    size_t available_bytes; /* memory that this process may still take now; SIZE_MAX where that is not told */
+} cot_engine_sizes;
+/* Measures a model folder for these options; of the model its config.json alone is read. Errors: as cot_engine_open's,
+ * but that a model which is too large is none. Thread-safe. */
+cot_status cot_engine_measure(cot_engine_sizes *sizes, const char *folder, const cot_engine_options *options,
+                              cot_error *error);
 void cot_engine_close(cot_engine *engine); /* NULL is fine */
 /* Names of the MoE operators, the default first, NULL at the end. Constant. */
 const char *const *cot_engine_operators(void);
+/* Names of the fabrics, the default first, NULL at the end. Constant. */
+const char *const *cot_engine_fabrics(void);
 
 typedef struct cot_engine_info {
     const char *architecture, *isa;
@@ -74,20 +113,31 @@ typedef struct cot_engine_info {
 /* Constant while the engine lives; owned by it. */
 const cot_engine_info *cot_engine_describe(const cot_engine *engine);
 
+/* How tokens are chosen. Fill with cot_sampling_init, which sets the defaults, then change what differs. */
 typedef struct cot_sampling {
-    size_t size;               /* sizeof this structure */
-    double temperature;        /* 0: greedy; 0 */
-    int64_t top_k;             /* 0: all; 0 */
-    double top_p;              /* (0, 1]; 1 */
-    double min_p;              /* [0, 1]; 0 */
-    double repetition_penalty; /* > 0, over prompt and text; 1 */
-    uint64_t seed;             /* the same request draws the same tokens in any company; 0 */
-    int64_t max_tokens;        /* most tokens to generate; 256 */
-    bool ignore_eos;           /* go on after an end-of-sequence token; false */
+    size_t size; /* sizeof this structure */
+    /* 0 to 1e6; 0, the default, is greedy: always the likeliest token. */
+    double temperature;
+    /* Only the so many likeliest tokens may be drawn; 0, the default: all. */
+    int64_t top_k;
+    /* Only the likeliest tokens that together reach this chance may be drawn; above 0, up to 1, the default: all. */
+    double top_p;
+    /* Only tokens that are at least this times as likely as the likeliest may be drawn; 0, the default, to 1. */
+    double min_p;
+    /* Above 1 it makes tokens of the prompt and the text less likely; 1e-6 to 1e6, default 1. */
+    double repetition_penalty;
+    /* With a token's place in its sequence the seed fixes the draw: from the same logits comes the same token, and a text
+     * that is continued goes on as it would have. Logits do not depend on a request's company with attention "dp" and
+     * combine "exact", nor on one rank; with heads split over ranks sums go in another order, and in bf16 a text may then
+     * differ. Default 0. */
+    uint64_t seed;
+    int64_t max_tokens; /* most tokens to generate; default 256 */
+    bool ignore_eos;    /* whether to go on after an end-of-sequence token; default false */
 } cot_sampling;
 void cot_sampling_init(cot_sampling *sampling);
 
-/* One sequence. With `forced`, tokens are not sampled: the forced ones are fed, a token at a time. */
+/* One sequence. With `forced`, tokens are not sampled: the forced ones are fed, a token at a time. What it
+ * points to is read while it is submitted only. */
 typedef struct cot_request {
     const int32_t *prompt;
     int64_t prompt_tokens; /* at least 1 */
@@ -98,35 +148,56 @@ typedef struct cot_request {
 } cot_request;
 
 typedef enum cot_finish {
-    COT_FINISH_LENGTH,  /* max_tokens, or the end of the forced tokens */
-    COT_FINISH_EOS,     /* an end-of-sequence token */
-    COT_FINISH_STOP,    /* on_token said so */
-    COT_FINISH_CONTEXT, /* the model's context is full */
+    COT_FINISH_LENGTH,    /* max_tokens, or the end of the forced tokens */
+    COT_FINISH_EOS,       /* an end-of-sequence token */
+    COT_FINISH_STOP,      /* on_token said so */
+    COT_FINISH_CONTEXT,   /* the model's context is full */
+    COT_FINISH_CANCELLED, /* cot_engine_cancel said so */
 } cot_finish;
 
-/* What happens, told on the caller's thread while cot_engine_run runs. Any may be NULL. `request` is the
- * index in the array. */
+/* What happens to a request, told on the caller's thread during cot_engine_step, cot_engine_run or
+ * cot_engine_cancel. Any may be NULL. `request` is what cot_engine_submit called it, or its index in the array of
+ * cot_engine_run. A callback may submit and cancel requests, its own too; it may not step, run or close. */
 typedef struct cot_events {
     void *context;
     /* A sampled token (not an end-of-sequence token that ends the text). Returning false ends the sequence.
      */
-    bool (*on_token)(void *context, size_t request, int32_t token);
+    bool (*on_token)(void *context, uint64_t request, int32_t token);
     /* Logits [vocab] after the token at `position`. */
-    void (*on_logits)(void *context, size_t request, int64_t position, const float *logits);
+    void (*on_logits)(void *context, uint64_t request, int64_t position, const float *logits);
     /* Routing of `token` at `position`: experts and weights [moe_layers][top_k], ascending experts
      * (capture_routing). */
-    void (*on_routing)(void *context, size_t request, int64_t position, int32_t token,
+    void (*on_routing)(void *context, uint64_t request, int64_t position, int32_t token,
                        const uint16_t *experts, const float *weights);
-    void (*on_finish)(void *context, size_t request, cot_finish finish);
+    /* The last that is told of a request. */
+    void (*on_finish)(void *context, uint64_t request, cot_finish finish);
 } cot_events;
 
-/* Runs requests to their ends, many at once; request s is home on rank s mod P. Errors: INVALID_ARGUMENT
- * (empty prompt, a token that is not in the vocabulary, an option out of range: the request is named),
- * TOO_LONG (prompt beyond the context), OUT_OF_MEMORY (a sequence larger than the KV cache): checked before
- * anything runs. INVALID_ARGUMENT (logits no longer finite), TIMED_OUT, PEER_FAILED: the engine must be
- * closed. */
+/* Takes a request; it and `events` are copied. Steps run it beside others, in the order in which they came as far
+ * as rows and pages go. `home`, 0 to P - 1, is the rank that holds it under data-parallel attention. `*id` is its
+ * number for good: from 1, ascending, never given twice; 0 on failure. Errors: INVALID_ARGUMENT (empty prompt, a
+ * token that is not in the vocabulary, an option or the home out of range), TOO_LONG (beyond the context),
+ * OUT_OF_MEMORY (longer than the KV cache, or no memory), PEER_FAILED (an earlier step failed); nothing has
+ * changed then. */
+cot_status cot_engine_submit(cot_engine *engine, uint64_t *id, const cot_request *request, int home,
+                             const cot_events *events, cot_error *error);
+
+/* Ends a request now, whether it waits or runs: its on_finish is called and its KV pages are free. Errors:
+ * NOT_FOUND (no such request, or it is over), PEER_FAILED (an earlier step failed). */
+cot_status cot_engine_cancel(cot_engine *engine, uint64_t id, cot_error *error);
+
+/* One step: admits the requests that fit, runs the next tokens of those that are under way, tells what came of
+ * it. `*left` counts the requests that are not over yet; with none of them a step does nothing. Allocates
+ * nothing. Errors: INVALID_ARGUMENT (logits no longer finite; `*failed`, where not NULL, is the request's id, and 0
+ * when an error is of no request), TIMED_OUT, PEER_FAILED: the engine must be closed, and requests that are not
+ * over are told no more. INVALID_ARGUMENT from within a callback changes nothing. */
+cot_status cot_engine_step(cot_engine *engine, size_t *left, uint64_t *failed, cot_error *error);
+
+/* Submits requests, request s at home on rank s mod P, and steps until the engine has none left, those that were
+ * submitted otherwise included. Errors: cot_engine_submit's, checked for all before anything runs, and
+ * cot_engine_step's. `*failed`, where not NULL, is the index of the request that an error is about, or `count`. */
 cot_status cot_engine_run(cot_engine *engine, const cot_request *requests, size_t count,
-                          const cot_events *events, cot_error *error);
+                          const cot_events *events, size_t *failed, cot_error *error);
 
 /* The phases that traffic is counted for, NULL at the end. Constant. */
 const char *const *cot_engine_phases(void);
@@ -142,8 +213,9 @@ typedef struct cot_stats {
     int64_t prefill_tokens, decode_tokens, steps;
     int64_t prefill_ns, decode_ns; /* of steps that hold prompt tokens, and of the others */
     int64_t last_step_ns;
-    uint64_t prefill_read_bytes, decode_read_bytes; /* weights and KV that those steps had to read, once a
-                                                       step each (0 without capture_routing) */
+    /* Weights and KV that those steps had to read, once a step each, as they are stored: packed, int8 with its scales;
+     * norms, attention's biases and the embedding are left out. 0 without capture_routing. */
+    uint64_t prefill_read_bytes, decode_read_bytes;
     struct {
         const char *name;
         int64_t ns; /* summed over ranks, waiting included */

@@ -30,7 +30,7 @@ const cot_eval_sequence *cot_eval_set_sequences(const cot_eval_set *set, size_t 
  * Errors: as cot_engine_run's, with the sequence named; IO, NOT_FOUND (the output's folder). */
 cot_status cot_eval_run(cot_engine *engine, const cot_eval_sequence *sequences, size_t count,
                         const char *output, double *nats,
-                        void (*on_routing)(void *context, size_t request, int64_t position, int32_t token,
+                        void (*on_routing)(void *context, uint64_t request, int64_t position, int32_t token,
                                            const uint16_t *experts, const float *weights),
                         void *context, cot_error *error);
 

@@ -57,16 +57,16 @@ typedef struct cot_group_options {
     size_t size;        // sizeof(cot_group_options)
     const char *method; // one of cot_group_methods; NULL: "coterie"
     int32_t ranks;      // D, 1 .. min(E, COT_TRACE_MAX_RANKS): every rank has E / D experts, up or down
-    double
-        token_balance;  // f >= 0: the load of no rank's tokens is above (1 + f) of the mean, as far as tokens
-                        // can be divided so; the heaviest single token always fits
+    /* f >= 0: the load of no rank's tokens is above (1 + f) times the mean, as far as tokens can be divided so. The
+     * heaviest single token always fits. */
+    double token_balance;
     double expert_load; // limit of the load of a rank's experts over the mean, >= 1; 0: none
     uint64_t seed;
     /* For grouping layers jointly: what a token gains by being on a rank, beside its local activations, in the same
      * unit, [N][D], >= 0; NULL: nothing. Must outlive the grouper. */
     const float *bonus;
-    const int32_t
-        *start; // [E] groups to begin with besides the method's own, sizes as above; or NULL. Copied
+    /* [E] groups to begin with besides the method's own, of sizes as above, or NULL. Copied. */
+    const int32_t *start;
 } cot_group_options;
 
 /* Groups of one layer, and their worth. */
@@ -78,7 +78,7 @@ typedef struct cot_grouping {
     double bound;               // no groups have more local + bonus (token balance and sizes obeyed)
     double token_peak;          // load of the busiest rank's tokens over the mean
     double expert_peak;         // load of the busiest rank's experts over the mean
-    double expert_peak_bound;   // no groups of these sizes are below
+    double expert_peak_bound;   // no groups of these sizes have a smaller expert_peak
     bool feasible;              // both limits are met; else these are the smallest peaks found
     bool proven;                // optimal: nothing is left to look for
     int64_t iterations;         // that the grouper has made

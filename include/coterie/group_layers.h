@@ -2,6 +2,7 @@
  * is free, so they are named such that a token's rank in the next layer is the one it is on.
  *
  *     cot_layer_groups            the groups that cot_grouper found, layer by layer
+ *     cot_layer_groups_map        the placement that they are
  *     cot_layer_traffic_count     what moves between ranks within layers and from layer to layer
  *     cot_layer_traffic_align     names for each layer's ranks so that most stays
  *     cot_layer_traffic_seat      the same on a topology: ranks for each layer's groups so that distances are small
@@ -12,6 +13,7 @@
 #define COTERIE_GROUP_LAYERS_H
 
 #include "coterie/group.h"
+#include "coterie/placement.h"
 #include "coterie/status.h"
 #include "coterie/trace.h"
 #include <stdbool.h>
@@ -41,6 +43,12 @@ void cot_layer_groups_set(cot_layer_groups *groups, int32_t l, const int32_t *ex
 /* Rank d of layer l becomes names[l][d]; `names` [L][D], a permutation in each layer. */
 void cot_layer_groups_rename(cot_layer_groups *groups, const int32_t *names);
 
+/* The placement that the groups are: every rank's experts in ascending order, as many slots a rank as the fullest needs.
+ * `layers` [L] the model's numbers; NULL: 0, 1, ... Errors: INVALID_ARGUMENT (no groups), OUT_OF_MEMORY. The caller
+ * frees the map. */
+cot_status cot_layer_groups_map(cot_expert_map *map, const cot_layer_groups *groups, const int32_t *layers,
+                                cot_error *error);
+
 /* What goes from rank to rank. The arrays belong to it; all zero is empty. */
 typedef struct cot_layer_traffic {
     int32_t n_layers, n_ranks; // L, D
@@ -52,9 +60,10 @@ typedef struct cot_layer_traffic {
  * two layers. Errors: INVALID_ARGUMENT (sizes that differ), OUT_OF_MEMORY. The caller frees. */
 cot_status cot_layer_traffic_count(cot_layer_traffic *traffic, const cot_layer_groups *groups,
                                    const cot_affinities *affinities, cot_error *error);
-/* ExFlow's special case: moves are transitions of experts, one from each of a token's experts in layer l to each in l + 1,
- * of all tokens in the trace, or of the sequences that `chosen` [S] says (0: not); nothing is called. Ranks of tokens are
- * not looked at. Errors: INVALID_ARGUMENT (a trace of counts, sizes that differ), OUT_OF_MEMORY. The caller frees. */
+/* ExFlow's special case: moves are transitions of experts, one from each of a token's experts in layer l to each in l
+ * + 1, of all tokens in the trace, or of the sequences that `chosen` [S] says (0: not); nothing is called. Ranks of
+ * tokens are not looked at. Errors: INVALID_ARGUMENT (a trace of counts, sizes that differ), OUT_OF_MEMORY. The
+ * caller frees. */
 cot_status cot_layer_traffic_count_trace(cot_layer_traffic *traffic, const cot_layer_groups *groups,
                                          const cot_trace *trace, const uint8_t *chosen, cot_error *error);
 void cot_layer_traffic_free(cot_layer_traffic *traffic); // an empty one is fine
@@ -73,9 +82,10 @@ cot_status cot_layer_traffic_align(int32_t *names, const cot_layer_traffic *traf
 typedef struct cot_seat_options {
     size_t size;            // sizeof(cot_seat_options)
     const double *distance; // [D][D] from row to column, >= 0, as cot_topology_distances writes them
-    double move_weight;     // of a move beside a call, >= 0. A token's move is one row where its load is K
-                            // activations, so that 1 / K counts rows
-    int32_t starts;         // >= 1: beginnings that the search is run from
+    /* What a unit of moves weighs beside a call, >= 0. A token with a load of K activations moves as one row, so that
+     * 1 / K counts rows. */
+    double move_weight;
+    int32_t starts; // >= 1: beginnings that the search is run from
     uint64_t seed;
 } cot_seat_options;
 
@@ -94,9 +104,9 @@ cot_status cot_layer_traffic_seat(int32_t *names, double *distance, const cot_la
 typedef struct cot_joint_options {
     size_t size;             // sizeof(cot_joint_options)
     cot_group_options group; // of every layer; its `bonus` and `start` are NULL
-    double
-        stay_weight; // what it is worth that a token's load stays, beside an activation that is local, >= 0
-    int32_t rounds;  // >= 0, over all layers; ends early where a round finds nothing
+    /* What a unit of load that stays on its rank is worth, in local activations, >= 0. */
+    double stay_weight;
+    int32_t rounds;     // >= 0, over all layers; ends early where a round finds nothing
     int64_t iterations; // of a layer's grouper in each round, >= 1
 } cot_joint_options;
 

@@ -24,9 +24,9 @@ typedef struct cot_nodes_options {
 
 /* What groups cost. */
 typedef struct cot_nodes_value {
-    uint64_t local, in_node,
-        total;   // activations on the token's rank, elsewhere on its node, and all: LAR = local / total
-    double cost; // of a mean activation
+    /* Activations on the token's rank, elsewhere on its node, and all; LAR = local / total. */
+    uint64_t local, in_node, total;
+    double cost;                    // of a mean activation
     double token_peak, expert_peak; // loads of the busiest rank's tokens and experts over the mean
 } cot_nodes_value;
 
@@ -37,6 +37,7 @@ typedef struct cot_nodes_grouping {
     cot_nodes_value value;
     double bound;  // no groups have more local activations
     bool feasible; // both limits are met, rank by rank
+    bool proven;   // none have more local activations; there may be cheaper ones
 } cot_nodes_grouping;
 
 /* Counts what any groups cost, `expert_rank` [E] and `token_rank` [N] being 0 .. D-1: how flat ones compare. Of `options`

@@ -40,9 +40,9 @@ extern const cot_load_format cot_load_formats[];
 /* What the files do not say themselves. */
 typedef struct cot_load_options {
     size_t size; // sizeof(cot_load_options)
-    int32_t
-        first_layer; // the model's number of the first row of formats that count MoE layers from 0; default 0
-    int32_t top_k;   // K; 0: as the files say
+    /* The model's number of the first row, for formats that count MoE layers from 0. Default 0. */
+    int32_t first_layer;
+    int32_t top_k;      // K; 0: as the files say
     cot_trace_say *say; // told what a user should know (rows without load, ...), a line each; NULL: nobody
     void *context;      // passed to say
 } cot_load_options;

@@ -6,6 +6,7 @@
  *     cot_place           a map, by one of cot_place_methods, and its proof
  *     cot_place_value_of  the objective and the loads, computed anew from the map; cot_place_prove: the lower bound
  *     cot_place_verify    every constraint, checked again
+ *     cot_place_measure   all that is said of a map on a load or a trace: costs of tokens, LAR, balance, loads of links
  *
  * All of it is pure: no clock, no files, no global state, the same result for the same input. */
 #ifndef COTERIE_PLACE_H
@@ -25,9 +26,9 @@ extern "C" {
 
 /* Where a layer's tokens come from and go to. */
 typedef enum cot_attention_kind {
-    COT_ATTENTION_PAPER, // all from one rank, all to one: the set-up inferred from the paper's tables. The l-th layer
-    // with load is sent by the first rank of server l (modulo servers) and collected by the next
-    // one's sender
+    /* All from one rank, all to one: the set-up inferred from the paper's tables. The l-th layer with load is sent by the
+     * first rank of server l (modulo servers) and collected by the rank that sends the next layer. */
+    COT_ATTENTION_PAPER,
     COT_ATTENTION_DP,     // every rank sends in every layer, and gets its own back: data-parallel attention
     COT_ATTENTION_WEIGHTS // rank r sends dispatch[l][r] and gets collect[l][r] of every activation
 } cot_attention_kind;
@@ -35,7 +36,9 @@ typedef enum cot_attention_kind {
 /* How an expert's load splits over its replicas. */
 typedef enum cot_dispatch {
     COT_DISPATCH_UNIFORM, // evenly
-    COT_DISPATCH_NEAREST // to the cheapest for who sends (data-parallel attention) or for the layer; equals share
+    /* To the replica that is cheapest for the rank that sends (data-parallel attention) or for the layer; equally cheap
+     * ones share. */
+    COT_DISPATCH_NEAREST
 } cot_dispatch;
 
 /* Costs of a load's layers with load: the objective is
@@ -50,7 +53,7 @@ typedef struct cot_costs {
     int32_t n_ranks;   // S
     int32_t *row;      // [L] the load's row of each
     int32_t *layers;   // [L] the model's number of each
-    int32_t *home; // [L] the rank whose neighbourhood round robin fills; of the paper's attention, the sender
+    int32_t *home; // [L] the rank round which round robin fills ranks: of the paper's attention, the sender
     double *load;  // [L][E] summed over sources
     double *cost;  // [L][S] of one activation; NULL when pair is given
     double *pair;  // [L][E][S] of all of an expert's activations, or NULL
@@ -63,11 +66,9 @@ typedef struct cot_costs_options {
     size_t size; // sizeof(cot_costs_options)
     cot_attention_kind attention;
     cot_metric metric;
-    cot_dispatch dispatch; // nearest: keep what it needs
-    const double *dispatch_weights,
-        *collect_weights; // [layers of the load][S], >= 0; of COT_ATTENTION_WEIGHTS
-    const double
-        *cost; // [layers of the load][S], >= 0: used as it is, instead of topology and attention; or NULL
+    cot_dispatch dispatch;                            // nearest: keep what it needs
+    const double *dispatch_weights, *collect_weights; // [layers of the load][S], >= 0: COT_ATTENTION_WEIGHTS'
+    const double *cost; // [layers of the load][S], >= 0: replaces topology and attention; or NULL
     int32_t n_ranks; // S where there is no topology: with neither that nor `cost`, all ranks are equally near
 } cot_costs_options;
 
@@ -82,6 +83,7 @@ typedef struct cot_place_method {
     const char *name;
     const char *text; // what it does, one line
     bool replicas;    // it fills all slots, with replicas where they are more than experts
+    bool limits;      // it obeys a load limit
 } cot_place_method;
 /* All of them; ends with a NULL name. */
 extern const cot_place_method cot_place_methods[];
@@ -135,10 +137,9 @@ cot_status cot_place_verify(const cot_expert_map *map, const cot_costs *costs,
 
 /* How evenly ranks are loaded, as engines define it. */
 typedef struct cot_balancedness {
-    double sglang; // mean over layers of (mean + 1e-5) / (max + 1e-5) over ranks
-    double vllm;   // (sum over ranks of the mean over layers) / (sum over ranks of the max over layers)
-    double
-        vllm_layers; // its first releases: (sum over layers of the mean) / (sum over layers of the max) over ranks
+    double sglang;       // mean over layers of (mean + 1e-5) / (max + 1e-5) over ranks
+    double vllm;         // (sum over ranks of the mean over layers) / (sum over ranks of the max over layers)
+    double vllm_layers;  // vLLM's first releases: (sum over layers of the mean) / (sum of the max over ranks)
     double tensorrt_llm; // imbalance ratio: mean over layers of max / mean - 1 over ranks
 } cot_balancedness;
 void cot_place_balancedness(cot_balancedness *balancedness, const cot_place_value *value);
@@ -153,30 +154,65 @@ cot_status cot_place_unit_costs(double *unit, const cot_expert_map *map, const c
 cot_status cot_place_traffic(double *traffic, const cot_expert_map *map, const cot_load_counts *load,
                              const cot_costs *costs, const cot_costs_options *options, cot_error *error);
 
+/* What a token costs over all layers, K = `top_k` experts in each (below 1: taken as 1); 0 of no activations. */
+double cot_place_per_token(const cot_place_value *value, int32_t top_k);
+
+/* What the costs were made of that a placement is measured by. */
+typedef struct cot_place_measure_options {
+    size_t size; // sizeof(cot_place_measure_options)
+    const cot_load_counts *load;
+    const cot_costs_options *costs;
+    const cot_topology *topology; // NULL: no loads of links
+    const cot_trace *trace;       // the load's tokens one by one; NULL or kind counts: they are not known
+} cot_place_measure_options;
+
+/* All that there is to say about a map. */
+typedef struct cot_place_figures {
+    cot_place_value value; // its bounds are 0
+    cot_balancedness balancedness;
+    double peak;       // the largest of value.peak_load
+    double token_mean; // what a token costs over all layers ...
+    double token_std; // ... and its standard deviation over tokens; below 0 where single tokens are not known
+    double
+        lar; // local activation rate: share of activations on the rank that holds the token, a replica there having
+    // its part of an expert's load, all of it where dispatch is to the nearest. Tokens of a sequence are
+    // held as cot_trace_home says; without single tokens, as the sources or else the attention send
+    int64_t n_links; // that count a hop, whose loads in activations these are; 0 without a topology
+    double link_max, link_p99, link_mean;
+} cot_place_figures;
+
+/* Measures any map that cot_place_value_of takes on the load that `costs` were made of. Layers of a trace that `costs`
+ * lack are left out. Errors: as cot_place_value_of and cot_place_traffic; INVALID_ARGUMENT (options, a trace of other
+ * experts). The caller frees `*figures`; on failure it is empty. Thread-safe. */
+cot_status cot_place_measure(cot_place_figures *figures, const cot_expert_map *map, const cot_costs *costs,
+                             const cot_place_measure_options *options, cot_error *error);
+void cot_place_figures_free(cot_place_figures *figures); // empty ones are fine
+
 /* How a running placement changes. */
 typedef struct cot_replan_options {
     size_t size; // sizeof(cot_replan_options)
-    const double
-        *peak; // [L] the peak that each layer shall reach, in mean ranks' loads; NULL: the mean, as near
-               // as exchanges come
-    int64_t max_moves; // over all layers; below 0: as many as it takes
-    double move_cost; // a move must lower its layer's peak by this much, in mean ranks' loads; 0: by anything
+    /* [L] the peak that each layer shall reach, in mean ranks' loads; NULL: as near to the mean as exchanges come. */
+    const double *peak;
+    int64_t max_moves; // as cot_place_moves counts them; below 0: as many as it takes
+    double move_cost;  // a move must lower its layer's peak by this many mean ranks' loads; 0: by anything
     int32_t slots_per_rank; // of the new placement, all filled; 0: the running one's, empty ones stay so
-    const cot_expert_map *
-        fresh; // a plan with these peaks and as many slots, or NULL: a layer where exchanges end above its peak
-               // becomes the plan's, unless moves are limited
+    /* A plan with these peaks and as many slots, or NULL. A layer in which exchanges end above its peak is taken from the
+     * plan, unless moves are limited. */
+    const cot_expert_map *fresh;
 } cot_replan_options;
 
 /* Lowers the peaks of `current` under the loads of `costs` (split evenly over replicas) with few moves: a slot takes
  * over another expert, of which no last replica is lost, or two slots exchange theirs. `*map` has a row for each layer
- * of `costs`; `*moves` counts the slots whose rank has to fetch an expert that it did not hold. The caller frees the
- * map. Errors: INVALID_ARGUMENT (also: slots that cannot be filled with so few moves), MALFORMED (layers, experts or
- * ranks that disagree), OUT_OF_MEMORY. */
+ * of `costs`; `*moves` is what cot_place_moves counts from `current` to it. The caller frees the map. Errors:
+ * INVALID_ARGUMENT (also: slots that cannot be filled with so few moves), MALFORMED (layers, experts or ranks that
+ * disagree), OUT_OF_MEMORY. */
 cot_status cot_place_replan(cot_expert_map *map, int64_t *moves, const cot_expert_map *current,
                             const cot_costs *costs, const cot_replan_options *options, cot_error *error);
 
-/* Experts that ranks of `to` hold and the same ranks of `from` do not, over the layers of `to`. Layers that `from`
- * lacks count whole. Errors: MALFORMED (experts or ranks that disagree), OUT_OF_MEMORY. */
+/* A move is an expert of a layer that a rank has to fetch: it holds it in `to` and not in `from`. Copies on one rank
+ * count once, since the second is a copy of the first, and what it holds already costs nothing, however many copies
+ * of it are wanted. `*moves` is how many there are over the layers of `to`; those that `from` lacks count whole.
+ * Errors: MALFORMED (experts or ranks that disagree), OUT_OF_MEMORY. */
 cot_status cot_place_moves(int64_t *moves, const cot_expert_map *from, const cot_expert_map *to,
                            cot_error *error);
 /* The same after renaming the ranks of `to` so that they are fewest, which it does to `to` (minimum-cost matching).
@@ -184,7 +220,7 @@ cot_status cot_place_moves(int64_t *moves, const cot_expert_map *from, const cot
 cot_status cot_place_relabel(int64_t *moves, const cot_expert_map *from, cot_expert_map *to,
                              cot_error *error);
 
-/* One expert's way from a rank that holds it to one that fetches it. */
+/* A move: one expert's way from a rank that holds it to another that does not. */
 typedef struct cot_transfer {
     int32_t layer, expert, from, to; // from -1: no rank holds it, it comes from storage
     int32_t round;                   // 0, 1, ...; -1 where from is -1

@@ -38,13 +38,18 @@ typedef struct cot_expert_map_options {
     size_t size;        // sizeof(cot_expert_map_options)
     const char *format; // one of cot_expert_map_formats; NULL: found from the content, written as "coterie"
     int32_t ranks;      // read: S where the format does not say it (0: 1 rank)
-    int32_t
-        first_layer; // the model's first MoE layer: row 0 of formats that count MoE layers from 0, when read;
-                     // layers before it are dense, when written
-    int32_t
-        n_layers; // write: rows of formats that want every layer of the model (0: up to the last one placed)
-    cot_trace_say *say; // told what was assumed, a line each; NULL: nobody
-    void *context;      // passed to say
+    /* The model's first MoE layer. Reading a format that counts MoE layers from 0: the number of its row 0; writing a
+     * format that has a row for every layer: the layers before it are dense. */
+    int32_t first_layer;
+    /* The model's layers. Writing a format that has a row for each: how many; 0: up to the last one placed. */
+    int32_t n_layers;
+    /* Reading for a model: the numbers of its MoE layers, ascending, below n_layers. The i-th row of a format that counts
+     * MoE layers is then the i-th of them, whatever first_layer is; a format that has a row for every layer gets the
+     * others' marked as dense, whatever they hold; either is refused with another number of rows. */
+    const int32_t *moe_layer; // [moe_layers]
+    int32_t moe_layers;       // 0: no model is known
+    cot_trace_say *say;       // told what was assumed, a line each; NULL: nobody
+    void *context;            // passed to say
 } cot_expert_map_options;
 
 /* Makes a map of empty slots, layers numbered 0, 1, ..., none dense. Errors: INVALID_ARGUMENT (a size out of range),
@@ -58,9 +63,16 @@ void cot_expert_map_free(cot_expert_map *map);
  * every layer; `subject` names the map in messages. Errors: MALFORMED, OUT_OF_MEMORY. */
 cot_status cot_expert_map_check(const cot_expert_map *map, const char *subject, cot_error *error);
 
+/* Where the experts of a trace's layers sit: `expert_rank` [L][E], the trace's. Of replicas in a layer the first slot
+ * counts, rank after rank; `*replicas`, unless NULL, is how many experts, over all layers, have more than one slot.
+ * `subject` names the map in messages. Errors: MALFORMED (other experts than the trace's, a layer that the map lacks
+ * or has as a dense one, an expert without a slot), OUT_OF_MEMORY. */
+cot_status cot_expert_map_ranks(int32_t *expert_rank, int64_t *replicas, const cot_expert_map *map,
+                                const cot_trace *trace, const char *subject, cot_error *error);
+
 /* Reads the map at `path` and checks it. `options` may be NULL. On success the caller frees `*map`; on failure it
- * is empty. Errors: INVALID_ARGUMENT (options), NOT_FOUND, IO, MALFORMED, UNSUPPORTED (not recognised),
- * OUT_OF_MEMORY. */
+ * is empty. Errors: INVALID_ARGUMENT (options, a file of another number of layers than the model's), NOT_FOUND, IO,
+ * MALFORMED, UNSUPPORTED (not recognised), OUT_OF_MEMORY. */
 cot_status cot_expert_map_read(cot_expert_map *map, const char *path, const cot_expert_map_options *options,
                                cot_error *error);
 
@@ -70,18 +82,21 @@ cot_status cot_expert_map_read(cot_expert_map *map, const char *path, const cot_
 cot_status cot_expert_map_write(const cot_expert_map *map, const char *path,
                                 const cot_expert_map_options *options, cot_error *error);
 
+/* What EPLB balances over what. */
+typedef struct cot_eplb_sizes {
+    int64_t layers, experts, slots, groups, nodes, gpus; /* L, E, ... */
+    int64_t max_replicas; /* of an expert; slots - experts + 1 always suffices */
+} cot_eplb_sizes;
+
 /* EPLB (DeepSeek's expert-parallel load balancer), as its public reference: hierarchical where `nodes` divides
  * `groups`, else global. `weight` [L][E] is narrowed to float32, in which the reference computes; equal loads go by
  * index, which the reference leaves open. Out: `physical_to_logical` [L][slots] the expert of each slot;
  * `logical_to_physical` [L][E][max_replicas] the slots of each expert in the order its replicas were made, -1 where
  * there are no more, or NULL; `replicas` [L][E] how many each has. Slots of rank g are [g * slots / gpus,
- * (g + 1) * slots / gpus). `max_replicas` is at least the most replicas that occur; slots - experts + 1 always
- * suffices. Thread-safe. Errors: INVALID_ARGUMENT (sizes that do not divide, slots < experts, negative or NaN weights,
+ * (g + 1) * slots / gpus). Thread-safe. Errors: INVALID_ARGUMENT (sizes that do not divide, slots < experts, negative or NaN weights,
  * max_replicas too small), OUT_OF_MEMORY. */
 cot_status cot_eplb_rebalance(int64_t *physical_to_logical, int64_t *logical_to_physical, int64_t *replicas,
-                              const double *weight, int64_t layers, int64_t experts, int64_t slots,
-                              int64_t groups, int64_t nodes, int64_t gpus, int64_t max_replicas,
-                              cot_error *error);
+                              const double *weight, const cot_eplb_sizes *sizes, cot_error *error);
 
 #ifdef __cplusplus
 }

@@ -53,7 +53,10 @@ typedef enum cot_predict_method {
 /* As the command line and JSON name them: "global", "token-table", "device-sequence", "algorithm-2", "context". */
 extern const char *const cot_predict_method_names[COT_PREDICT_METHODS];
 
-enum { COT_PREDICT_MAX_ORDER = 5, COT_PREDICT_LOOK_BACK = 2 };
+enum {
+    COT_PREDICT_MAX_ORDER = 5, // most layers that a device sequence looks back at
+    COT_PREDICT_LOOK_BACK = 2  // layers before, and tokens before, whose experts `context` reads
+};
 
 /* Embeddings of the vocabulary, from a checkpoint: an id that training never saw is looked up as the known id whose
  * embedding is nearest by cosine. */
@@ -66,9 +69,9 @@ typedef struct cot_predict_embedding {
 typedef struct cot_predictor_options {
     size_t size;   // sizeof(cot_predictor_options)
     int32_t ranks; // D, 1 .. min(E, COT_TRACE_MAX_RANKS)
-    const int32_t
-        *expert_rank; // [L][E] below D: where each expert sits. NULL: contiguous groups, expert e of E on
-                      // the rank r with floor(rE/D) <= e < floor((r+1)E/D)
+    /* [L][E] below D: where each expert sits. NULL: contiguous groups, expert e of E on the rank r with
+     * floor(rE/D) <= e < floor((r+1)E/D). */
+    const int32_t *expert_rank;
     /* Ranks that a grouping gave to token ids; others have the rank of most of their counts. */
     const int32_t *token_ids;  // [n_tokens] ascending; NULL: no token has a given rank
     const int32_t *token_rank; // [L][n_tokens]
@@ -97,6 +100,9 @@ cot_status cot_predictor_open(cot_predictor **predictor, const char *path, cot_e
 cot_status cot_predictor_parse(cot_predictor **predictor, const void *data, size_t bytes, const char *subject,
                                cot_error *error);
 void cot_predictor_close(cot_predictor *predictor); // NULL is fine
+/* Caps the instruction set of look-ups, see cot_isa_names (NULL: the best, as at first). Before the predictor is
+ * shared between threads. Errors: UNSUPPORTED. */
+cot_status cot_predictor_set_isa(cot_predictor *predictor, const char *isa, cot_error *error);
 
 /* What the tables were made of. Pointers are the predictor's. */
 typedef struct cot_predictor_info {
@@ -118,8 +124,8 @@ typedef struct cot_predictor_info {
 } cot_predictor_info;
 void cot_predictor_describe(cot_predictor_info *info, const cot_predictor *predictor);
 
-/* A number of a trace's content: experts and sequences, or ids and counts. What ids a tokenizer gives to the tokens of
- * sequences does not change it. Not cryptographic. */
+/* A hash of a trace's content: of its experts and sequences, or, of kind counts, of its ids and counts. It stays the same
+ * when a tokenizer gives other ids to the tokens of the sequences. Not cryptographic. */
 uint64_t cot_trace_hash(const cot_trace *trace);
 
 /* Rows of the token tables for ids [n]: below info.n_tokens, or -1 for an id that is unknown (and has no neighbour by
@@ -133,13 +139,12 @@ void cot_predict_home(int16_t *rank, const cot_predictor *predictor, int32_t lay
 
 /* One layer's tokens. What a method does not read may be NULL; -1 (65535 of experts) is unknown. */
 typedef struct cot_predict_batch {
-    int32_t layer;              // index l, 0 .. L-1
-    int64_t n_tokens;           // T
-    const int32_t *row;         // [T] from cot_predict_rows
-    const int32_t *row_before;  // [T] the row of the token before in its sequence
-    const uint16_t *own_before; // [2][T][K] this token's experts at layers l-1, l-2
-    const uint16_t
-        *earlier; // [2][T][K] the experts at layer l of the token before, and of the one before that
+    int32_t layer;               // index l, 0 .. L-1
+    int64_t n_tokens;            // T
+    const int32_t *row;          // [T] from cot_predict_rows
+    const int32_t *row_before;   // [T] the row of the token before in its sequence
+    const uint16_t *own_before;  // [2][T][K] this token's experts at layers l-1, l-2
+    const uint16_t *earlier;     // [2][T][K] experts at layer l of the token before, and of the one before it
     const int16_t *ranks_before; // [order][T] the rank of most of the token's experts at layers l-1, l-2, ...
 } cot_predict_batch;
 

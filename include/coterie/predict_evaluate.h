@@ -58,8 +58,7 @@ typedef struct cot_predict_evaluation {
 
 /* Evaluates `method` with the predictor's groups of experts. The trace has the predictor's layers, experts and K.
  * Errors: INVALID_ARGUMENT (shapes that differ, a method that has no tables, no tokens, counts and a method that looks
- * back), OUT_OF_MEMORY. The caller
- * frees. Thread-safe. */
+ * back), OUT_OF_MEMORY. The caller frees. Thread-safe. */
 cot_status cot_predict_evaluate(cot_predict_evaluation *evaluation, const cot_predictor *predictor,
                                 cot_predict_method method, const cot_trace *trace,
                                 const cot_predict_evaluate_options *options, cot_error *error);

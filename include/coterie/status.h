@@ -17,7 +17,8 @@ extern "C" {
     X(UNSUPPORTED, "not supported")                                                                          \
     X(TOO_LONG, "beyond the context")                                                                        \
     X(TIMED_OUT, "timed out")                                                                                \
-    X(PEER_FAILED, "another rank failed")
+    X(PEER_FAILED, "another rank failed")                                                                    \
+    X(SERVED, "this process was another rank, and has served to its end")
 
 typedef enum cot_status {
 #define COT_STATUS_ENUM(name, text) COT_##name,

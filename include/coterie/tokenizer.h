@@ -53,6 +53,12 @@ size_t cot_tokenizer_size(const cot_tokenizer *tokenizer);
  * Thread-safe. */
 const char *cot_tokenizer_token(const cot_tokenizer *tokenizer, int32_t id);
 
+/* Writes to `text` [bytes] which libraries tell letters from digits and compose accents, and the version of Unicode
+ * that each knows: "PCRE2 10.42 with Unicode 14.0.0, ...". Characters that came later are no letters to them, so that
+ * patterns may cut a text that holds some otherwise than the model's makers did. Cut off where it does not fit, with a
+ * NUL in any case (bytes > 0). Thread-safe. */
+void cot_tokenizer_libraries(char *text, size_t bytes);
+
 /* Decodes ids one at a time, as a model makes them. One thread at a time. */
 typedef struct cot_detokenizer cot_detokenizer;
 

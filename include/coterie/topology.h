@@ -63,13 +63,13 @@ cot_status cot_topology_build(cot_topology *topology, const char *spec, int32_t 
 /* How to read files that leave something open; all zero is fine. */
 typedef struct cot_topology_options {
     size_t size; // sizeof(cot_topology_options)
-    const char
-        *hosts; // file of `host,gpu,adapter` lines in rank order: which adapter is which rank; ibnetdiscover
-                // alone, where it must be given
+    /* Output of ibnetdiscover alone, which needs it: a file of lines `host,gpu,adapter` in the order of ranks, which
+     * says which adapter is which rank's. */
+    const char *hosts;
     int32_t ranks; // expected number of ranks; 0: whatever the file holds
-    void (*say)(void *context,
-                const char *line); // told what the file holds where it is refused for want of `hosts`
-    void *context;
+    /* Told, a line each, what a file holds that is refused because `hosts` was not given; NULL: nobody. */
+    void (*say)(void *context, const char *line);
+    void *context; // passed to say
 } cot_topology_options;
 
 /* Reads a topology file, recognised by content: `ibnetdiscover` output, an NCCL topology dump (XML), a JSON matrix of

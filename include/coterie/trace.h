@@ -111,21 +111,57 @@ void cot_trace_load(uint64_t *load, const cot_trace *trace, int32_t l);
 /* The spread of `load` [n]. Errors: OUT_OF_MEMORY. */
 cot_status cot_load_measure(cot_load_spread *spread, const uint64_t *load, int64_t n, cot_error *error);
 
-/* How many activations stay on their token's home rank. Sums over layers by adding the fields.
- * Local activation rate (LAR) = local / activations. */
-typedef struct cot_trace_locality {
+/* The largest of `load` [n] over their mean: the imbalance of ranks; 0 when there is no load. */
+double cot_load_peak(const double *load, int64_t n);
+
+/* Activations as the ranks that hold the tokens see them: the one count of locality, of traces as of a running engine.
+ * Sums over layers, ranks and steps by adding the fields. */
+typedef struct cot_locality {
     int64_t tokens;       // tokens, once for each layer summed
     int64_t activations;  // (token, expert) pairs
     int64_t local;        // those whose expert sits on the token's home rank
     int64_t remote_ranks; // distinct other ranks that a token's experts sit on, summed over tokens
-} cot_trace_locality;
+} cot_locality;
+
+/* Counts an activation of a token at home on rank `home` by an expert on `rank`, 0 .. COT_TRACE_MAX_RANKS-1; returns the
+ * bit of that rank, 0 at home. Once all activations of a token are counted, cot_locality_token takes these bits together:
+ *
+ *     for (k...) reached |= cot_locality_call(&locality, home, rank[k]);
+ *     cot_locality_token(&locality, reached);
+ */
+static inline uint64_t cot_locality_call(cot_locality *locality, int32_t home, int32_t rank)
+{
+    locality->activations++;
+    locality->local += rank == home;
+    return rank == home ? 0 : (uint64_t)1 << rank;
+}
+static inline void cot_locality_token(cot_locality *locality, uint64_t reached)
+{
+    locality->tokens++;
+    locality->remote_ranks += __builtin_popcountll(reached);
+}
+/* The local activation rate (LAR), local / activations, and the other ranks of a mean token; 0 of nothing. */
+static inline double cot_locality_lar(const cot_locality *locality)
+{
+    return locality->activations ? (double)locality->local / (double)locality->activations : 0;
+}
+static inline double cot_locality_remote_ranks(const cot_locality *locality)
+{
+    return locality->tokens ? (double)locality->remote_ranks / (double)locality->tokens : 0;
+}
+
+/* Where thing i of n is when P = `ranks` ranks take contiguous parts: on the rank r with floor(rn/P) <= i <
+ * floor((r+1)n/P). */
+static inline int32_t cot_trace_home(int64_t i, int64_t n, int32_t ranks)
+{
+    return (int32_t)(((i + 1) * ranks - 1) / n);
+}
 
 /* Counts the `l`-th recorded layer's local activations among P = `ranks` ranks, 1 .. COT_TRACE_MAX_RANKS,
- * seated as the engine's tensor-parallel mode does: token t of a sequence of T is home on the rank r with
- * floor(rT/P) <= t < floor((r+1)T/P), expert e of E likewise. Errors: INVALID_ARGUMENT (kind counts, ranks or
- * layer out of range), OUT_OF_MEMORY. */
-cot_status cot_trace_locality_measure(cot_trace_locality *locality, const cot_trace *trace, int32_t l,
-                                      int ranks, cot_error *error);
+ * seated as the engine's tensor-parallel mode does: token t of a sequence of T is at home where cot_trace_home says,
+ * expert e of E likewise. Errors: INVALID_ARGUMENT (kind counts, ranks or layer out of range), OUT_OF_MEMORY. */
+cot_status cot_trace_locality_measure(cot_locality *locality, const cot_trace *trace, int32_t l, int ranks,
+                                      cot_error *error);
 
 /* Receives one line without a newline. */
 typedef void cot_trace_say(void *context, const char *line);
@@ -155,8 +191,7 @@ typedef struct cot_trace_format {
 extern const cot_trace_format cot_trace_formats[];
 
 /* Reads a trace from `path`, a file or folder of any of cot_trace_formats. `options` may be NULL. The caller
- * closes
- * `*trace`. Errors: INVALID_ARGUMENT (options), NOT_FOUND, IO, MALFORMED, UNSUPPORTED (not recognised),
+ * closes `*trace`. Errors: INVALID_ARGUMENT (options), NOT_FOUND, IO, MALFORMED, UNSUPPORTED (not recognised),
  * OUT_OF_MEMORY. */
 cot_status cot_trace_import(cot_trace *trace, const char *path, const cot_trace_import_options *options,
                             cot_error *error);

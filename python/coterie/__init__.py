@@ -1,11 +1,20 @@
-"""Where the experts of a Mixture-of-Experts model live, over the shared library of Coterie.
+"""Where the experts of a Mixture-of-Experts model live and where tokens go, over the shared library of Coterie.
 
-    from coterie import eplb                the drop-in for DeepSeek's EPLB
-    coterie.place(load, topology, ...)      what `coterie place` does
+    from coterie import eplb                    the drop-in for DeepSeek's EPLB
+    coterie.read_trace(path)                    what a router did, as arrays
+    coterie.place(load, topology, ...)          what `coterie place` does
+    coterie.evaluate(placement, load, ...)      what a placement is worth: `coterie place --evaluate`
+    coterie.group(trace, ranks, ...)            what `coterie group` does
+    coterie.predict(trace, ranks, ...)          what `coterie predict` measures
 """
 
 from . import eplb
+from ._evaluate import Figures, evaluate
+from ._group import Groups, group
 from ._library import Error
 from ._place import Placement, place
+from ._predict import Evaluation, predict
+from ._trace import Trace, read_trace
 
-__all__ = ["Error", "Placement", "eplb", "place"]
+__all__ = ["Error", "Evaluation", "Figures", "Groups", "Placement", "Trace", "eplb", "evaluate", "group", "place", "predict",
+           "read_trace"]  # fmt: skip

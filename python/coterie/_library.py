@@ -1,12 +1,16 @@
 """Finds and loads libcoterie: the file that COTERIE_LIBRARY names, then one beside this package, then the system's."""
 
+import contextlib
 import ctypes
 import ctypes.util
+import logging
 import operator
 import os
 import pathlib
 
 import numpy
+
+from . import _structs as structs
 
 INVALID_ARGUMENT, OUT_OF_MEMORY = 1, 2  # of cot_status, coterie/status.h
 
@@ -35,7 +39,7 @@ def _open():
         except OSError as reason:
             reasons.append(str(reason))
     raise ImportError(
-        "cannot load libcoterie.so (build it, and set COTERIE_LIBRARY to build/release/libcoterie.so): " + "; ".join(reasons)
+        "cannot load libcoterie.so (`pip install .` builds it; COTERIE_LIBRARY names another): " + "; ".join(reasons)
     )
 
 
@@ -72,6 +76,10 @@ def whole(value, name, most=2**31 - 1, least=0):
 
 def host(value, name):
     """A NumPy array of numbers, of whatever numpy.asarray takes or a torch tensor on any device."""
+    if isinstance(value, (list, tuple)) and any(isinstance(part, numpy.ma.MaskedArray) for part in value):
+        value = numpy.ma.array(value)
+    if numpy.ma.is_masked(value):
+        raise ValueError(f"{name} has masked elements: fill them in or leave them out")
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = value.double() if value.is_floating_point() else value
@@ -79,3 +87,42 @@ def host(value, name):
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{name} holds {array.dtype}, expected real numbers")
     return array
+
+
+@structs.Say
+def say(_context, line):
+    """What the library says by the way goes to the logger "coterie"."""
+    logging.getLogger("coterie").info("%s", line.decode("utf-8", "replace"))
+
+
+def text(value):
+    """A name or path as the library takes it; None stays None."""
+    if value is None:
+        return None
+    encoded = os.fsencode(value)
+    if b"\0" in encoded:  # where the library would take it to end
+        raise ValueError(f"{value!r} has a NUL in it")
+    return encoded
+
+
+def array_at(array, kind):
+    """A pointer of that type to an array, which the caller keeps alive; None for None."""
+    return None if array is None else array.ctypes.data_as(kind)
+
+
+def copy_of(pointer, *shape):
+    """A copy of the library's array of that shape."""
+    if 0 in shape:
+        return numpy.zeros(shape, pointer._type_)
+    return numpy.ctypeslib.as_array(pointer, shape).copy()
+
+
+@contextlib.contextmanager
+def opened(struct, opener, closer, *arguments):
+    """A struct that a function of the library fills and another frees."""
+    value = struct()
+    call(opener, ctypes.byref(value), *arguments)
+    try:
+        yield value
+    finally:
+        getattr(library, closer)(ctypes.byref(value))

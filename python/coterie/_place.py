@@ -2,13 +2,13 @@
 
 import contextlib
 import ctypes
-import logging
 import os
 
 import numpy
 
 from . import _structs as structs
-from ._library import call, host, library, whole
+from ._library import array_at as _at, call, copy_of as _copy, host, library, opened as _opened, say as _say, text as _text, whole
+from ._trace import Trace
 
 ATTENTION = {"paper": 0, "dp": 1}  # cot_attention_kind; weights are 2
 DISPATCH = {"uniform": 0, "nearest": 1}  # cot_dispatch
@@ -19,15 +19,6 @@ for _method in (structs.PlaceMethod * 64).in_dll(library, "cot_place_methods"): 
     METHODS[_method.name.decode()] = _method.replicas
 _free = ctypes.CDLL(None).free
 _free.argtypes, _free.restype = [ctypes.c_void_p], None
-
-
-@structs.Say
-def _say(_context, line):
-    logging.getLogger("coterie").info("%s", line.decode("utf-8", "replace"))
-
-
-def _text(value):
-    return None if value is None else os.fsencode(value)
 
 
 def _array(value, dtype, shape, name):
@@ -60,25 +51,6 @@ def _choice(value, choices, name):
     return choices[value]
 
 
-def _at(array, kind):
-    return None if array is None else array.ctypes.data_as(kind)
-
-
-def _copy(pointer, *shape):
-    return numpy.ctypeslib.as_array(pointer, shape).copy()
-
-
-@contextlib.contextmanager
-def _opened(struct, opener, closer, *arguments):
-    """A struct that a function of the library fills and another frees."""
-    value = struct()
-    call(opener, ctypes.byref(value), *arguments)
-    try:
-        yield value
-    finally:
-        getattr(library, closer)(ctypes.byref(value))
-
-
 @contextlib.contextmanager
 def _load(load, first_layer):
     if isinstance(load, (str, os.PathLike)):
@@ -91,14 +63,19 @@ def _load(load, first_layer):
         with read as counts:
             yield counts
         return
+    top_k, layers = 0, None
+    if isinstance(load, Trace):
+        top_k, layers, load = load.top_k, load.layers, load.load()
     tokens = numpy.ascontiguousarray(host(load, "load"), dtype=numpy.float64)
     if tokens.ndim not in (2, 3) or not tokens.size:
         raise ValueError(f"load has shape {tokens.shape}, expected [layers, experts] or [layers, sources, experts]")
     if not (numpy.isfinite(tokens).all() and (tokens >= 0).all()):
         raise ValueError("loads are finite numbers of 0 or more")
-    layers = numpy.arange(first_layer, first_layer + tokens.shape[0], dtype=numpy.int32)
+    if layers is None:
+        whole(first_layer, "first_layer", 2**31 - len(tokens))
+        layers = numpy.arange(first_layer, first_layer + tokens.shape[0], dtype=numpy.int32)
     sources = tokens.shape[1] if tokens.ndim == 3 else 1
-    yield structs.LoadCounts(tokens.shape[0], tokens.shape[-1], sources, tokens.ndim == 3, tokens.ndim == 3, 0, None,
+    yield structs.LoadCounts(tokens.shape[0], tokens.shape[-1], sources, tokens.ndim == 3, tokens.ndim == 3, top_k, None,
                              _at(layers, structs.Ints), _at(tokens, structs.Doubles))  # fmt: skip
 
 
@@ -118,25 +95,32 @@ def _topology(topology, hosts, ranks):
 
 
 @contextlib.contextmanager
-def _running(current, layers, experts, ranks, first_layer):
-    """The running placement: a Placement, a file, or an array [layers, slots] or [layers, ranks, slots a rank]."""
+def read_map(path, ranks=0, first_layer=0):
+    """A file in any format of placements; ranks: where it does not say them."""
+    options = structs.ExpertMapOptions(ctypes.sizeof(structs.ExpertMapOptions), ranks=ranks, first_layer=first_layer, say=_say)
+    read = ("cot_expert_map_read", "cot_expert_map_free", ctypes.c_char_p(_text(path)), ctypes.byref(options))
+    with _opened(structs.ExpertMap, *read) as opened:
+        yield opened
+
+
+@contextlib.contextmanager
+def placed(current, layers, experts, ranks, first_layer, name):
+    """A placement as a struct: a Placement, a file, or an array [layers, slots] or [layers, ranks, slots a rank]."""
     if isinstance(current, (str, os.PathLike)):
-        options = structs.ExpertMapOptions(ctypes.sizeof(structs.ExpertMapOptions), None, ranks, first_layer, 0, _say, None)
-        read = ("cot_expert_map_read", "cot_expert_map_free", ctypes.c_char_p(_text(current)), ctypes.byref(options))
-        with _opened(structs.ExpertMap, *read) as opened:
+        with read_map(current, ranks, first_layer) as opened:
             yield opened
         return
     if isinstance(current, Placement):
         layers, current = current.layers, current.physical_to_logical
-    expert = host(current, "current")
+    expert = host(current, name)
     if expert.dtype.kind not in "iu":
-        raise TypeError(f"current holds {expert.dtype} numbers, expected integers, the experts in its slots")
+        raise TypeError(f"{name} holds {expert.dtype} numbers, expected integers, the experts in its slots")
     if expert.ndim not in (2, 3) or len(expert) != len(layers) or not expert.size or expert[0].size % ranks:
-        raise ValueError(f"current has shape {expert.shape}, expected [{len(layers)}, slots] of {ranks} ranks")
+        raise ValueError(f"{name} has shape {expert.shape}, expected [{len(layers)}, slots] of {ranks} ranks")
     if expert.ndim == 3 and expert.shape[1] != ranks:
-        raise ValueError(f"current is of {expert.shape[1]} ranks, expected {ranks}")
+        raise ValueError(f"{name} is of {expert.shape[1]} ranks, expected {ranks}")
     if expert.min() < -1 or expert.max() >= experts:
-        raise ValueError(f"current holds experts {expert.min()} to {expert.max()}, expected -1 to {experts - 1}")
+        raise ValueError(f"{name} holds experts {expert.min()} to {expert.max()}, expected -1 to {experts - 1}")
     expert = numpy.ascontiguousarray(expert, numpy.int32)
     numbers, dense = numpy.ascontiguousarray(layers, numpy.int32), numpy.zeros(len(layers), numpy.uint8)
     made = structs.ExpertMap(len(layers), experts, ranks, expert[0].size // ranks, _at(numbers, structs.Ints),
@@ -155,58 +139,9 @@ def _transfers(current, made):
         _free(rows)
 
 
-class Placement:
-    """Where experts are.
-
-    physical_to_logical: int32 [layers, ranks, slots a rank], the expert in each slot, -1 where it is empty; layers [layers]
-    the model's numbers; dense [layers] True where the load had no tokens: such layers hold expert = slot mod experts.
-    objective: what all activations cost; dual: the best lower bound proven, 0 if none; gap: their difference; peak_load
-    [layers with load]: the most loaded rank over the mean. Where a running placement was given, moves: how many experts ranks
-    have to fetch, and transfers: an array with fields layer, expert, from (-1: no rank holds it), to and round, in none of
-    which a rank takes part twice; else None.
-    """
-
-    moves = transfers = None
-
-    def write(self, path, format="coterie", layers=None):
-        """Writes it in a format of `coterie place convert --to`; `layers`: how many the model has, for "sglang"."""
-        expert = numpy.ascontiguousarray(self.physical_to_logical, numpy.int32)
-        dense = self.dense.astype(numpy.uint8)
-        made = structs.ExpertMap(expert.shape[0], self.experts, expert.shape[1], expert.shape[2], _at(self.layers, structs.Ints),
-                                 _at(expert, structs.Ints), _at(dense, structs.Bytes))  # fmt: skip
-        options = structs.ExpertMapOptions(ctypes.sizeof(structs.ExpertMapOptions), _text(format), 0, 0, layers or 0, _say, None)
-        call("cot_expert_map_write", ctypes.byref(made), ctypes.c_char_p(_text(path)), ctypes.byref(options))
-
-
-def _placement(load, made, value):
-    """The map's rows among those of the load, and what they are worth."""
-    shape = made.n_ranks, made.slots_per_rank
-    placed = dict(zip(_copy(made.layers, made.n_layers).tolist(), _copy(made.expert, made.n_layers, *shape)))
-    result = Placement()
-    result.experts = made.n_experts
-    result.layers = _copy(load.layers, load.n_layers)
-    result.dense = numpy.array([layer not in placed for layer in result.layers.tolist()])
-    plain = (numpy.arange(shape[0] * shape[1], dtype=numpy.int32) % made.n_experts).reshape(shape)
-    result.physical_to_logical = numpy.stack([placed.get(layer, plain) for layer in result.layers.tolist()])
-    result.objective, result.dual = value.objective, value.dual
-    result.gap = abs(value.objective - value.dual)
-    result.peak_load = _copy(value.peak_load, value.n_layers)
-    return result
-
-
-def place(load, topology=None, *, ranks=None, method=None, slots=None, c_layer=None, c_exp=None, max_load=None, attention=None,
-          cost=None, dispatch="uniform", distance=None, bytes=14336, groups=1, nodes=1, hosts=None, first_layer=0,
-          current=None, max_moves=None, move_cost=0.0):  # fmt: skip
-    """Places the experts of `load` on the ranks of `topology`, and checks the result; returns a Placement.
-
-    load: an array [layers, experts] of tokens, or [layers, sources, experts] by the rank that sent them; or a file, a folder
-    or a list of files, as `coterie place --load` takes. topology: a spec like "fattree:ranks=256" or a file; without one,
-    `ranks` equally near ranks, or `cost` [layers, ranks], what an activation costs there. attention: "paper", "dp" or a
-    pair of arrays [layers, ranks], dispatch and collect; "dp" where an engine recorded the load or sources are given.
-    c_layer, c_exp: a number or one a rank. current: the running placement (a Placement, a file, or an array [layers, slots]):
-    methods with replicas reach the fresh plan's balance from it in few moves, at most `max_moves`. The rest is as
-    `coterie place --help` says. What was assumed is logged to "coterie". ValueError for what cannot be met, coterie.Error for files that are wrong.
-    """
+@contextlib.contextmanager
+def _problem(load, topology, ranks, attention, cost, dispatch, distance, bytes, hosts, first_layer):
+    """The structs of a load on a cluster: the counts, the topology or None, what the costs are made by, the costs."""
     with contextlib.ExitStack() as stack:
         counts = stack.enter_context(_load(load, whole(first_layer, "first_layer")))
         ranks = whole(ranks or 0, "ranks")
@@ -230,7 +165,7 @@ def place(load, topology=None, *, ranks=None, method=None, slots=None, c_layer=N
         options = structs.CostsOptions(
             ctypes.sizeof(structs.CostsOptions),
             kind,
-            structs.Metric(by_cost, bytes),
+            structs.Metric(by_cost, _limit(bytes, "bytes", 0)),
             split,
             *(_at(w, structs.Doubles) for w in weights),
             _at(matrix, structs.Doubles),
@@ -240,6 +175,81 @@ def place(load, topology=None, *, ranks=None, method=None, slots=None, c_layer=N
             _opened(structs.Costs, "cot_costs_open", "cot_costs_free", ctypes.byref(counts),
                     ctypes.byref(cluster) if cluster else None, ctypes.byref(options))  # fmt: skip
         )
+        yield counts, cluster, options, costs
+
+
+class Placement:
+    """Where experts are.
+
+    physical_to_logical: int32 [layers, ranks, slots a rank], the expert in each slot, -1 where it is empty; layers [layers]
+    the model's numbers; dense [layers] True where the load had no tokens: such layers hold expert = slot mod experts.
+    objective: what all activations cost; dual: the best lower bound proven, 0 if none; gap: their difference; peak_load
+    [layers with load]: the most loaded rank over the mean. Where a running placement was given, moves: how many experts ranks
+    have to fetch, over all layers: those that a rank holds now and did not hold, each once however many slots of the rank
+    have it; and transfers: an array of them with fields layer, expert, from (another rank, -1: none holds it), to and
+    round, in none of which a rank takes part twice; else None. A placement of groups has none of these figures.
+    """
+
+    objective = dual = gap = peak_load = moves = transfers = None
+
+    def write(self, path, format="coterie", layers=None):
+        """Writes it in a format of `coterie place convert --to`; `layers`: how many the model has, for "sglang"."""
+        options = structs.ExpertMapOptions(ctypes.sizeof(structs.ExpertMapOptions), _text(format),
+                                           n_layers=whole(layers or 0, "layers"), say=_say)  # fmt: skip
+        call("cot_expert_map_write", ctypes.byref(self._struct()), ctypes.c_char_p(_text(path)), ctypes.byref(options))
+
+
+    def _struct(self):
+        expert = numpy.ascontiguousarray(self.physical_to_logical, numpy.int32)
+        arrays = self.layers, expert, self.dense.astype(numpy.uint8)
+        made = structs.ExpertMap(expert.shape[0], self.experts, expert.shape[1], expert.shape[2],
+                                 *(_at(array, kind) for array, kind in zip(arrays, (structs.Ints, structs.Ints, structs.Bytes))))  # fmt: skip
+        made.held = arrays  # for as long as the struct
+        return made
+
+
+def placement_of(made):
+    """The map itself, every row."""
+    result = Placement()
+    result.experts, result.layers = made.n_experts, _copy(made.layers, made.n_layers)
+    result.dense = _copy(made.dense, made.n_layers).astype(bool)
+    result.physical_to_logical = _copy(made.expert, made.n_layers, made.n_ranks, made.slots_per_rank)
+    return result
+
+
+def _placement(load, made, value):
+    """The map's rows among those of the load, and what they are worth."""
+    shape = made.n_ranks, made.slots_per_rank
+    placed = dict(zip(_copy(made.layers, made.n_layers).tolist(), _copy(made.expert, made.n_layers, *shape)))
+    result = Placement()
+    result.experts = made.n_experts
+    result.layers = _copy(load.layers, load.n_layers)
+    result.dense = numpy.array([layer not in placed for layer in result.layers.tolist()])
+    plain = (numpy.arange(shape[0] * shape[1], dtype=numpy.int32) % made.n_experts).reshape(shape)
+    result.physical_to_logical = numpy.stack([placed.get(layer, plain) for layer in result.layers.tolist()])
+    result.objective, result.dual = value.objective, value.dual
+    result.gap = abs(value.objective - value.dual)
+    result.peak_load = _copy(value.peak_load, value.n_layers)
+    return result
+
+
+def place(load, topology=None, *, ranks=None, method=None, slots=None, c_layer=None, c_exp=None, max_load=None, attention=None,
+          cost=None, dispatch="uniform", distance=None, bytes=14336, groups=1, nodes=1, hosts=None, first_layer=0,
+          current=None, max_moves=None, move_cost=0.0):  # fmt: skip
+    """Places the experts of `load` on the ranks of `topology`, and checks the result; returns a Placement.
+
+    load: an array [layers, experts] of tokens, or [layers, sources, experts] by the rank that sent them; a Trace; or a file,
+    a folder or a list of files, as `coterie place --load` takes. topology: a spec like "fattree:ranks=256" or a file; without one,
+    `ranks` equally near ranks, or `cost` [layers, ranks], what an activation costs there. attention: "paper", "dp" or a
+    pair of arrays [layers, ranks], dispatch and collect; "dp" where an engine recorded the load or sources are given.
+    c_layer, c_exp: a number or one a rank. current: the running placement (a Placement, a file, or an array [layers, slots]):
+    methods with replicas reach the fresh plan's balance from it in few moves, at most `max_moves`. The rest is as
+    `coterie place --help` says. What was assumed is logged to "coterie". ValueError for what cannot be met, coterie.Error for files that are wrong.
+    """
+    with contextlib.ExitStack() as stack:
+        problem = _problem(load, topology, ranks, attention, cost, dispatch, distance, bytes, hosts, first_layer)
+        counts, cluster, made_by, costs = stack.enter_context(problem)
+        n, split = costs.n_ranks, made_by.dispatch
         limits = [_array(c, numpy.int32, (n,), name) for c, name in ((c_layer, "c_layer"), (c_exp, "c_exp"))]
         wanted = structs.PlaceOptions(ctypes.sizeof(structs.PlaceOptions), _text(method),
                                       *(_at(c, structs.Ints) for c in limits), whole(slots or 0, "slots"),
@@ -259,8 +269,8 @@ def place(load, topology=None, *, ranks=None, method=None, slots=None, c_layer=N
         call("cot_place_verify", ctypes.byref(made), ctypes.byref(costs), ctypes.byref(wanted))
         if current is None:
             return _placement(counts, made, value)
-        layers = _copy(counts.layers, rows)
-        running = stack.enter_context(_running(current, layers, counts.n_experts, n, first_layer))
+        layers = _copy(counts.layers, counts.n_layers)
+        running = stack.enter_context(placed(current, layers, counts.n_experts, n, first_layer, "current"))
         if METHODS[method] if method else wanted.slots > counts.n_experts:
             most = -1 if max_moves is None else whole(max_moves, "max_moves", 2**63 - 1)
             few = structs.ReplanOptions(ctypes.sizeof(structs.ReplanOptions), value.peak_load, most,

@@ -1,9 +1,14 @@
-"""The structs of coterie/load.h, placement.h, topology.h and place.h, field for field; tests/python checks the layout."""
+"""The structs of the public headers that the package uses, field for field; tests/python checks the layout."""
 
-from ctypes import CFUNCTYPE, POINTER, Structure, c_bool, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint8, c_void_p
+from ctypes import CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64
+from ctypes import c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
 Doubles, Ints, Bytes = POINTER(c_double), POINTER(c_int32), POINTER(c_uint8)
+Longs, Shorts, Counts, Floats, Chars = POINTER(c_int64), POINTER(c_uint16), POINTER(c_uint32), POINTER(c_float), POINTER(c_char)
 Say = CFUNCTYPE(None, c_void_p, c_char_p)
+Progress = CFUNCTYPE(None, c_void_p, c_uint64, c_uint64)
+Proceed = CFUNCTYPE(c_bool, c_void_p, c_int64, c_int64)
+FIGURES, METHODS = 16, 5  # COT_FIGURES, COT_PREDICT_METHODS
 
 
 class LoadCounts(Structure):
@@ -47,6 +52,8 @@ class ExpertMapOptions(Structure):
         ("ranks", c_int32),
         ("first_layer", c_int32),
         ("n_layers", c_int32),
+        ("moe_layer", Ints),
+        ("moe_layers", c_int32),
         ("say", Say),
         ("context", c_void_p),
     ]
@@ -129,7 +136,7 @@ class PlaceOptions(Structure):
 
 class PlaceMethod(Structure):
     c_name = "cot_place_method"
-    _fields_ = [("name", c_char_p), ("text", c_char_p), ("replicas", c_bool)]
+    _fields_ = [("name", c_char_p), ("text", c_char_p), ("replicas", c_bool), ("limits", c_bool)]
 
 
 class PlaceValue(Structure):
@@ -159,5 +166,243 @@ class Transfer(Structure):
     _fields_ = [("layer", c_int32), ("expert", c_int32), ("from", c_int32), ("to", c_int32), ("round", c_int32)]
 
 
+class Trace(Structure):
+    c_name = "cot_trace"
+    _fields_ = [
+        ("kind", c_int),
+        ("model", c_char_p),
+        ("n_layers", c_int32),
+        ("n_experts", c_int32),
+        ("top_k", c_int32),
+        ("layers", Ints),
+        ("n_tokens", c_int64),
+        ("token_ids", Ints),
+        ("n_sequences", c_int64),
+        ("sequence_offsets", Longs),
+        ("experts_u8", Bytes),
+        ("experts_u16", Shorts),
+        ("weights", Shorts),
+        ("counts", Counts),
+        ("n_strings", c_int64),
+        ("string_offsets", Longs),
+        ("strings", Chars),
+        ("owner", c_void_p),
+    ]
+
+
+class TraceImportOptions(Structure):
+    c_name = "cot_trace_import_options"
+    _fields_ = [
+        ("size", c_size_t),
+        ("from", c_char_p),
+        ("model", c_char_p),
+        ("n_experts", c_int32),
+        ("top_k", c_int32),
+        ("say", Say),
+        ("progress", Progress),
+        ("context", c_void_p),
+    ]
+
+
+class Locality(Structure):
+    c_name = "cot_locality"
+    _fields_ = [("tokens", c_int64), ("activations", c_int64), ("local", c_int64), ("remote_ranks", c_int64)]
+
+
+class Balancedness(Structure):
+    c_name = "cot_balancedness"
+    _fields_ = [("sglang", c_double), ("vllm", c_double), ("vllm_layers", c_double), ("tensorrt_llm", c_double)]
+
+
+class PlaceMeasureOptions(Structure):
+    c_name = "cot_place_measure_options"
+    _fields_ = [
+        ("size", c_size_t),
+        ("load", POINTER(LoadCounts)),
+        ("costs", POINTER(CostsOptions)),
+        ("topology", POINTER(Topology)),
+        ("trace", POINTER(Trace)),
+    ]
+
+
+class PlaceFigures(Structure):
+    c_name = "cot_place_figures"
+    _fields_ = [
+        ("value", PlaceValue),
+        ("balancedness", Balancedness),
+        ("peak", c_double),
+        ("token_mean", c_double),
+        ("token_std", c_double),
+        ("lar", c_double),
+        ("n_links", c_int64),
+        ("link_max", c_double),
+        ("link_p99", c_double),
+        ("link_mean", c_double),
+    ]
+
+
+class Affinities(Structure):
+    c_name = "cot_affinities"
+    _fields_ = [
+        ("n_layers", c_int32),
+        ("n_experts", c_int32),
+        ("n_tokens", c_int64),
+        ("token_ids", Ints),
+        ("positions", Longs),
+        ("layer", c_void_p),
+    ]
+
+
+class GroupOptions(Structure):
+    c_name = "cot_group_options"
+    _fields_ = [
+        ("size", c_size_t),
+        ("method", c_char_p),
+        ("ranks", c_int32),
+        ("token_balance", c_double),
+        ("expert_load", c_double),
+        ("seed", c_uint64),
+        ("bonus", Floats),
+        ("start", Ints),
+    ]
+
+
+class GroupSolveOptions(Structure):
+    c_name = "cot_group_solve_options"
+    _fields_ = [
+        ("size", c_size_t),
+        ("group", GroupOptions),
+        ("iterations", c_int64),
+        ("threads", c_int32),
+        ("nodes", c_int32),
+        ("cost_in", c_double),
+        ("cost_out", c_double),
+        ("joint", c_bool),
+        ("stay_weight", c_double),
+        ("distance", Doubles),
+        ("move_weight", c_double),
+        ("proceed", Proceed),
+        ("context", c_void_p),
+    ]
+
+
+class LayerGroups(Structure):
+    c_name = "cot_layer_groups"
+    _fields_ = [
+        ("n_layers", c_int32),
+        ("n_experts", c_int32),
+        ("n_ranks", c_int32),
+        ("n_tokens", c_int64),
+        ("expert_rank", Ints),
+        ("token_rank", Ints),
+    ]
+
+
+class Grouping(Structure):
+    c_name = "cot_grouping"
+    _fields_ = [
+        ("expert_rank", Ints),
+        ("token_rank", Ints),
+        ("local", c_uint64),
+        ("total", c_uint64),
+        ("bonus", c_double),
+        ("bound", c_double),
+        ("token_peak", c_double),
+        ("expert_peak", c_double),
+        ("expert_peak_bound", c_double),
+        ("feasible", c_bool),
+        ("proven", c_bool),
+        ("iterations", c_int64),
+    ]
+
+
+class GroupSolution(Structure):
+    c_name = "cot_group_solution"
+    _fields_ = [
+        ("groups", LayerGroups),
+        ("layer", POINTER(Grouping)),
+        ("iterations", c_int64),
+        ("lar", c_double),
+        ("lar_bound", c_double),
+        ("token_peak", c_double),
+        ("expert_peak", c_double),
+        ("stay", c_double),
+        ("stay_before", c_double),
+        ("seated", c_bool),
+        ("distance", c_double),
+        ("distance_before", c_double),
+        ("cost", c_double),
+    ]
+
+
+class PredictorOptions(Structure):
+    c_name = "cot_predictor_options"
+    _fields_ = [
+        ("size", c_size_t),
+        ("ranks", c_int32),
+        ("expert_rank", Ints),
+        ("token_ids", Ints),
+        ("token_rank", Ints),
+        ("n_tokens", c_int64),
+        ("order", c_int32),
+        ("chosen", Bytes),
+        ("embedding", c_void_p),
+        ("counts_only", c_bool),
+        ("seed", c_uint64),
+        ("threads", c_int32),
+    ]
+
+
+class PredictorInfo(Structure):
+    c_name = "cot_predictor_info"
+    _fields_ = [
+        ("model", c_char_p),
+        ("n_layers", c_int32),
+        ("n_experts", c_int32),
+        ("top_k", c_int32),
+        ("n_ranks", c_int32),
+        ("order", c_int32),
+        ("layers", Ints),
+        ("expert_rank", Ints),
+        ("trace_hash", c_uint64),
+        ("seed", c_uint64),
+        ("chosen", Bytes),
+        ("n_sequences", c_int64),
+        ("token_ids", Ints),
+        ("token_frequency", Shorts),
+        ("n_tokens", c_int64),
+        ("token_strings", Chars),
+        ("token_string_offsets", Longs),
+        ("has", c_bool * METHODS),
+        ("table_bytes", c_uint64 * METHODS),
+    ]
+
+
+class PredictEvaluateOptions(Structure):
+    c_name = "cot_predict_evaluate_options"
+    _fields_ = [
+        ("size", c_size_t),
+        ("chosen", Bytes),
+        ("step_tokens", c_int64),
+        ("resamples", c_int32),
+        ("threads", c_int32),
+        ("seed", c_uint64),
+    ]
+
+
+class PredictEvaluation(Structure):
+    c_name = "cot_predict_evaluation"
+    _fields_ = [
+        ("n_layers", c_int32),
+        ("n_tokens", c_int64),
+        ("layer", Doubles),
+        ("all", c_double * FIGURES),
+        ("low", c_double * FIGURES),
+        ("high", c_double * FIGURES),
+    ]
+
+
 ALL = [LoadCounts, LoadOptions, ExpertMap, ExpertMapOptions, Topology, TopologyOptions, Metric, Costs, CostsOptions,
-       PlaceOptions, PlaceMethod, PlaceValue, ReplanOptions, Transfer]  # fmt: skip
+       PlaceOptions, PlaceMethod, PlaceValue, ReplanOptions, Transfer, Trace, TraceImportOptions, Locality, Balancedness,
+       PlaceMeasureOptions, PlaceFigures, Affinities, GroupOptions, GroupSolveOptions, LayerGroups, Grouping,
+       GroupSolution, PredictorOptions, PredictorInfo, PredictEvaluateOptions, PredictEvaluation]  # fmt: skip

@@ -35,7 +35,7 @@ def rebalance_experts(weight, num_replicas, num_groups, num_nodes, num_gpus):
     def rebalance(l2p, most):
         sizes = (layers, experts, slots, *parts, most)
         arrays = (p2l, l2p, count, loads)
-        call("cot_eplb_rebalance", *map(pointer, arrays), *map(ctypes.c_int64, sizes))
+        call("cot_eplb_rebalance", *map(pointer, arrays), (ctypes.c_int64 * len(sizes))(*sizes))
 
     most = slots - experts + 1  # always enough
     if most * count.size > 1 << 20:  # but not worth the memory: count first

@@ -1,6 +1,6 @@
-/* A block of memory mapped once and handed out from the front: addresses in huge pages, zero until written,
- * touched only where used. An arena opened with measure adds up what would be taken, so that the same code
- * sizes and fills. */
+/* A block of memory that is mapped once and handed out from the front: addresses in huge pages, zero until written,
+ * touched only where used. An arena that is all zero measures: it hands out nothing and adds up in `used` what was asked
+ * for, so that the same code first finds the size and then fills the memory. */
 #ifndef COT_BASE_ARENA_H
 #define COT_BASE_ARENA_H
 #include "coterie/status.h"
@@ -21,9 +21,8 @@ static inline bool cot_arena_measures(const cot_arena *arena)
     return !arena->memory;
 }
 
-/* The next `count` elements of `size` bytes, 64-aligned and zero; NULL from an arena that measures (memory
- * NULL, bytes 0). An arena that is mapped must be large enough (assert): measure first. A product that
- * overflows saturates the measure. */
+/* The next `count` elements of `size` bytes, 64-aligned and zero; NULL from an arena that measures. An arena that is
+ * mapped must be large enough (assert). A product that overflows makes the measure SIZE_MAX. */
 void *cot_arena_take(cot_arena *arena, size_t count, size_t size);
 
 #endif

@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -48,15 +50,18 @@ cot_status cot_file_map_open(cot_file_map *map, const char *path, cot_error *err
         if (data == MAP_FAILED)
             status = fail_errno(error, "map", path);
         else
-            *map = (cot_file_map){data, (size_t)info.st_size};
+            *map = (cot_file_map){data, (size_t)info.st_size, fd};
     }
-    close(fd);
+    if (!map->data) close(fd);
     return status;
 }
 
 void cot_file_map_close(cot_file_map *map)
 {
-    if (map->data) munmap((void *)(uintptr_t)map->data, map->bytes);
+    if (map->data) {
+        munmap((void *)(uintptr_t)map->data, map->bytes);
+        close(map->descriptor);
+    }
     *map = (cot_file_map){0};
 }
 
@@ -65,6 +70,16 @@ void cot_file_map_drop(const cot_file_map *map, size_t offset, size_t bytes)
     size_t page = (size_t)sysconf(_SC_PAGESIZE), first = (offset + page - 1) / page * page,
            last = (offset + bytes) / page * page;
     if (last > first) madvise((void *)(uintptr_t)(map->data + first), last - first, MADV_DONTNEED);
+}
+
+bool cot_file_map_read(const cot_file_map *map, void *to, size_t offset, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t n = pread(map->descriptor, (char *)to + done, bytes - done, (off_t)(offset + done));
+        if (n <= 0 && !(n < 0 && errno == EINTR)) return false;
+        if (n > 0) done += (size_t)n;
+    }
+    return true;
 }
 
 cot_status cot_file_read(char **text, size_t *bytes, const char *path, size_t limit, cot_error *error)
@@ -101,15 +116,116 @@ cot_status cot_file_read(char **text, size_t *bytes, const char *path, size_t li
     return COT_OK;
 }
 
-/* Opens a file that has no name yet in the folder of `path`; -1 where that cannot be. */
-static int open_nameless(const char *path)
+/* ---- writing ---- */
+
+/* Where a path leads when it is written to. */
+typedef struct destination {
+    char *file;     // the file to make or replace, its links resolved; NULL: the path itself is written to
+    int descriptor; // the one of this process that the path stands for; -1: none
+} destination;
+
+/* What is behind a name in /proc/self/fd. Opening that name anew would begin at the file's start, over what has
+ * been written there: its descriptor is asked for instead. */
+static int descriptor_of(const char *folder, const char *name)
+{
+    char *ours = realpath("/proc/self/fd", NULL), *end;
+    long number = strtol(name, &end, 10);
+    bool found = ours && !strcmp(folder, ours) && *name >= '0' && *name <= '9' && !*end && number <= INT_MAX;
+    free(ours);
+    return found ? (int)number : -1;
+}
+
+/* "FOLDER" of "FOLDER/NAME", "." of "NAME"; NULL when out of memory. */
+static char *folder_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
-    char *folder = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
+    return !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
+}
+
+/* What the link, which lies in `folder`, holds, as a path; NULL with errno. */
+static char *read_link(const char *link, const char *folder)
+{
+    char text[PATH_MAX], *path;
+    ssize_t length = readlink(link, text, sizeof text - 1);
+    if (length < 0) return NULL;
+    text[length] = 0;
+    if (*text == '/') return strdup(text);
+    return asprintf(&path, "%s/%s", folder, text) < 0 ? NULL : path;
+}
+
+/* One step on the way of `path`: fills `to`, or `*next` with the path that it links to. Returns 0 or an errno. */
+static int look(destination *to, char **next, const char *path)
+{
+    struct stat info;
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    char *given = folder_of(path), *folder = given ? realpath(given, NULL) : NULL, *file = NULL;
+    int error = 0;
+    if (!folder || asprintf(&file, "%s/%s", strcmp(folder, "/") ? folder : "", name) < 0) {
+        error = errno;
+        file = NULL;
+    } else if (!strcmp(folder, "/proc") || !strncmp(folder, "/proc/", 6)) {
+        to->descriptor = descriptor_of(folder, name);
+    } else if (lstat(file, &info)) {
+        if (errno == ENOENT)
+            to->file = file;
+        else
+            error = errno;
+    } else if (S_ISREG(info.st_mode)) {
+        to->file = file;
+    } else if (S_ISLNK(info.st_mode) && !(*next = read_link(file, folder))) {
+        error = errno;
+    }
+    if (file != to->file) free(file);
+    free(folder);
+    free(given);
+    return error;
+}
+
+/* Resolves `path`; returns 0 or the errno of what hinders. The caller frees to->file. */
+static int find_destination(destination *to, const char *path)
+{
+    enum { MOST_LINKS = 40 }; // as many as Linux follows
+    char *at = NULL, *next = NULL;
+    *to = (destination){NULL, -1};
+    int error = look(to, &next, path);
+    for (int links = 1; next && !error; links++) {
+        free(at);
+        at = next;
+        next = NULL;
+        error = links > MOST_LINKS ? ELOOP : look(to, &next, at);
+    }
+    free(at);
+    return error;
+}
+
+/* Opens a file that has no name yet in the folder of `file`; -1 where that cannot be. */
+static int open_nameless(const char *file)
+{
+    char *folder = folder_of(file);
     // Only through /proc can it get a name later.
     int fd =
         folder && !access("/proc/self/fd", X_OK) ? open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666) : -1;
     free(folder);
+    return fd;
+}
+
+/* Opens a file under a temporary name beside the target. */
+static int open_temporary(cot_file_writer *writer)
+{
+    if (asprintf(&writer->temporary, "%s.XXXXXX", writer->target) < 0) {
+        writer->temporary = NULL;
+        return -1;
+    }
+    int fd = mkostemp(writer->temporary, O_CLOEXEC), code = errno;
+    if (fd < 0) {
+        free(writer->temporary);
+        writer->temporary = NULL;
+        errno = code;
+        return -1;
+    }
+    mode_t mask = umask(0);
+    umask(mask);
+    fchmod(fd, 0666 & ~mask);
     return fd;
 }
 
@@ -120,7 +236,7 @@ static bool name_temporary(cot_file_writer *writer)
     snprintf(from, sizeof from, "/proc/self/fd/%d", fileno(writer->stream));
     for (int attempt = 0; attempt < 1000; attempt++) {
         char *name;
-        if (asprintf(&name, "%s.%ld-%d", writer->path, (long)getpid(), attempt) < 0) return false;
+        if (asprintf(&name, "%s.%ld-%d", writer->target, (long)getpid(), attempt) < 0) return false;
         if (!linkat(AT_FDCWD, from, AT_FDCWD, name, AT_SYMLINK_FOLLOW)) {
             writer->temporary = name;
             return true;
@@ -133,45 +249,54 @@ static bool name_temporary(cot_file_writer *writer)
 
 cot_status cot_file_writer_open(cot_file_writer *writer, const char *path, cot_error *error)
 {
-    struct stat info;
+    destination to;
     *writer = (cot_file_writer){.path = strdup(path)};
-    if (!writer->path) return cot_fail(error, COT_OUT_OF_MEMORY, "cannot write '%s': out of memory", path);
-    bool direct = stat(path, &info) == 0 && !S_ISREG(info.st_mode);
-    cot_status status = COT_OK;
-    int fd = -1;
-    if (direct) {
-        if ((fd = open(path, O_WRONLY | O_CLOEXEC)) < 0) status = fail_errno(error, "write", path);
-    } else if ((fd = open_nameless(path)) >= 0) {
-        writer->nameless = true;
-    } else if (asprintf(&writer->temporary, "%s.XXXXXX", path) < 0) {
-        writer->temporary = NULL;
-        status = cot_fail(error, COT_OUT_OF_MEMORY, "cannot write '%s': out of memory", path);
-    } else if ((fd = mkstemp(writer->temporary)) < 0) {
-        status = fail_errno(error, "write", path);
-        free(writer->temporary);
-        writer->temporary = NULL;
-    } else {
-        mode_t mask = umask(0);
-        umask(mask);
-        fchmod(fd, 0666 & ~mask);
-    }
-    if (fd >= 0 && !(writer->stream = fdopen(fd, "wb"))) {
-        status = fail_errno(error, "write", path);
-        close(fd);
-    }
-    if (status != COT_OK) cot_file_writer_abort(writer);
+    int code = find_destination(&to, path), fd = -1;
+    writer->target = to.file;
+    if (!writer->path) code = ENOMEM;
+    errno = code;
+    if (!code && to.descriptor >= 0)
+        fd = fcntl(to.descriptor, F_DUPFD_CLOEXEC, 0);
+    else if (!code && !to.file)
+        fd = open(path, O_WRONLY | O_CLOEXEC);
+    else if (!code && (fd = open_nameless(to.file)) < 0)
+        fd = open_temporary(writer);
+    if (fd >= 0 && (writer->stream = fdopen(fd, "wb"))) return COT_OK;
+    cot_status status = fail_errno(error, "write", path);
+    if (fd >= 0) close(fd);
+    cot_file_writer_abort(writer);
     return status;
+}
+
+cot_status cot_file_writer_check(const char *path, cot_error *error)
+{
+    struct stat info;
+    destination to;
+    int code = find_destination(&to, path), mode;
+    if (!code && to.file) {
+        char *folder = folder_of(to.file);
+        code = !folder ? ENOMEM : access(folder, W_OK | X_OK) ? errno : 0;
+        free(folder);
+    } else if (!code && to.descriptor >= 0) {
+        mode = fcntl(to.descriptor, F_GETFL);
+        code = mode < 0 ? errno : (mode & O_ACCMODE) == O_RDONLY ? EBADF : 0;
+    } else if (!code) {
+        code = stat(path, &info) || access(path, W_OK) ? errno : S_ISDIR(info.st_mode) ? EISDIR : 0;
+    }
+    free(to.file);
+    errno = code;
+    return code ? fail_errno(error, "write", path) : COT_OK;
 }
 
 cot_status cot_file_writer_commit(cot_file_writer *writer, cot_error *error)
 {
     bool failed = fflush(writer->stream) != 0 || ferror(writer->stream);
-    if (!failed && writer->nameless) failed = !name_temporary(writer);
+    if (!failed && writer->target && !writer->temporary) failed = !name_temporary(writer);
     cot_status status = failed ? fail_errno(error, "write", writer->path) : COT_OK;
     if (fclose(writer->stream) && status == COT_OK) status = fail_errno(error, "write", writer->path);
     writer->stream = NULL;
-    if (status == COT_OK && writer->temporary) {
-        if (rename(writer->temporary, writer->path)) {
+    if (status == COT_OK && writer->target) {
+        if (rename(writer->temporary, writer->target)) {
             status = fail_errno(error, "write", writer->path);
         } else {
             free(writer->temporary);
@@ -187,6 +312,7 @@ void cot_file_writer_abort(cot_file_writer *writer)
     if (writer->stream) fclose(writer->stream);
     if (writer->temporary) unlink(writer->temporary);
     free(writer->temporary);
+    free(writer->target);
     free(writer->path);
     *writer = (cot_file_writer){0};
 }

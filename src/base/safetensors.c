@@ -110,14 +110,47 @@ static bool all_strings(json_t *object)
     return json_is_object(object);
 }
 
+static uint64_t header_length(const uint8_t *data)
+{
+    uint64_t length = 0;
+    for (int i = 7; i >= 0; i--) length = length << 8 | data[i];
+    return length;
+}
+
+bool cot_safetensors_is(const void *data, size_t bytes)
+{
+    const uint8_t *at = data;
+    return bytes > 8 && at[8] == '{' && header_length(at) <= MAX_HEADER_BYTES;
+}
+
+/* What a file probably is that is none of safetensors. */
+static const char *likely_kind(const uint8_t data[8])
+{
+    static const struct {
+        const char *magic, *kind;
+    } kinds[] = {{"PK\3\4", "a zip archive, as torch.save writes"},
+                 {"\x93NUMPY", "a NumPy array"},
+                 {"GGUF", "a GGUF file"},
+                 {"{", "JSON"},
+                 {"[", "JSON"}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (!memcmp(data, kinds[i].magic, strlen(kinds[i].magic))) return kinds[i].kind;
+    for (int i = 0; i < 8; i++)
+        if ((data[i] < ' ' && data[i] != '\t' && data[i] != '\r' && data[i] != '\n') || data[i] > '~')
+            return NULL;
+    return "text";
+}
+
 cot_status cot_safetensors_parse(cot_safetensors *file, const void *data, size_t bytes, const char *path,
                                  cot_error *error)
 {
     *file = (cot_safetensors){0};
-    uint64_t header_bytes = 0;
     if (bytes < 8)
         return cot_fail(error, COT_MALFORMED, "'%s': %zu bytes are no safetensors file", path, bytes);
-    for (int i = 7; i >= 0; i--) header_bytes = header_bytes << 8 | ((const uint8_t *)data)[i];
+    const uint64_t header_bytes = header_length(data);
+    const char *kind = header_bytes > MAX_HEADER_BYTES ? likely_kind(data) : NULL;
+    if (kind)
+        return cot_fail(error, COT_MALFORMED, "'%s' is no safetensors file: it looks like %s", path, kind);
     if (header_bytes > MAX_HEADER_BYTES || header_bytes > bytes - 8)
         return cot_fail(error, COT_MALFORMED,
                         "'%s': header of %" PRIu64 " bytes in a file of %zu (at most %d are read)", path,

@@ -26,6 +26,9 @@ typedef struct cot_safetensors {
     json_t *header;   // owns the names
 } cot_safetensors;
 
+/* Whether bytes begin as a safetensors file does: the length of a header that may be read, then its brace. No text does,
+ * whatever its ninth character: its first eight are no such length. */
+bool cot_safetensors_is(const void *data, size_t bytes);
 /* Maps a file and checks all of it: header length and JSON, known dtypes, shapes that multiply to the byte
  * counts, offsets within the file, tensors that neither overlap nor leave holes. Errors: NOT_FOUND, IO,
  * MALFORMED, OUT_OF_MEMORY. On failure `*file` is empty. The caller closes it. */

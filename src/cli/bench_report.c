@@ -1,8 +1,10 @@
 #include "bench_report.h"
 
 #include "command.h"
+#include "paths.h"
+#include "roof_trust.h"
+#include "terminal.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -28,6 +30,24 @@ static double median_ns(const cot_bench_result *r, const bench_lists *lists)
 static double roof_share(const bench_found *f, const cot_bench_result *r)
 {
     return f->load.floor_ns / r->median_ns;
+}
+
+/* Roofs are measured before a case alone: there is no drift to judge them by. */
+static bool roof_is_doubted(const bench_found *f, const cot_bench_result *r)
+{
+    return *cot_roof_doubt((char[96]){0}, roof_share(f, r), 1);
+}
+
+void bench_report_doubt(const bench_found *f, const bench_lists *lists)
+{
+    bool doubted = false;
+    for (int i = 0; lists->ops[i]; i++) doubted |= roof_is_doubted(f, &f->results[i]);
+    if (doubted)
+        fprintf(
+            stderr,
+            "note: %s, %lld tokens, %d ranks, %s: faster than the roofs: the machine was busy when they were "
+            "measured, and shares of them are not to be trusted\n",
+            f->shape->name, (long long)f->tokens, f->ranks, f->routing->text);
 }
 
 /* ---- bulk over fused ---- */
@@ -102,18 +122,20 @@ static void print_head(const bench_found *f, const char *precision)
 
 static void print_operators(const bench_found *f, const bench_lists *lists)
 {
-    printf("  %-8s %-8s %9s %9s %8s %7s %5s %7s %7s %8s %9s %9s %9s\n", "op", "combine", "median", "p95",
-           "GFLOP/s", "of roof", "idle", "overlap", "waits", "launches", "straggler", "its p95", "sent");
+    cot_heading(stdout, "  %-8s %-8s %9s %9s %8s %7s %5s %7s %7s %8s %9s %9s %9s\n", "op", "combine",
+                "median", "p95", "GFLOP/s", "of roof", "idle", "overlap", "waits", "launches", "straggler",
+                "its p95", "sent");
     for (int i = 0; lists->ops[i]; i++) {
         const cot_bench_result *r = &f->results[i];
-        char overlap[16] = "-";
+        char overlap[16] = "-", share[16] = "busy";
+        if (!roof_is_doubted(f, r)) snprintf(share, sizeof share, "%.1f %%", 100 * roof_share(f, r));
         if (f->fewest)
             snprintf(overlap, sizeof overlap, "%.0f %%",
                      100 * f->fewest->results[i].median_ns / r->median_ns);
-        printf("  %-8s %-8s %9s %9s %8.1f %5.1f %% %3.0f %% %7s %7.1f %8.1f %9s %9s %9s\n", lists->ops[i],
-               r->combine, TIME(r->median_ns), TIME(r->p95_ns), f->load.flops / r->median_ns,
-               100 * roof_share(f, r), 100 * r->idle_share, overlap, r->waits, r->launches,
-               TIME(r->straggler_median_ns), TIME(r->straggler_p95_ns), BYTES(r->bytes));
+        printf("  %-8s %-8s %9s %9s %8.1f %7s %3.0f %% %7s %7.1f %8.1f %9s %9s %9s\n", lists->ops[i],
+               r->combine, TIME(r->median_ns), TIME(r->p95_ns), f->load.flops / r->median_ns, share,
+               100 * r->idle_share, overlap, r->waits, r->launches, TIME(r->straggler_median_ns),
+               TIME(r->straggler_p95_ns), BYTES(r->bytes));
     }
     for (int i = 0; lists->ops[i]; i++) {
         const cot_bench_result *r = &f->results[i];
@@ -229,6 +251,7 @@ static json_t *detail(const bench_found *f, int op, const bench_lists *lists)
         "queued_ns", r->queued_ns);
     json_object_update(d, more);
     json_object_set_new(d, "roof_share", json_real(roof_share(f, r))); // not capped: roofs drift, too
+    json_object_set_new(d, "roof_busy", json_boolean(roof_is_doubted(f, r)));
     json_decref(more);
     return d;
 }
@@ -236,9 +259,5 @@ static json_t *detail(const bench_found *f, int op, const bench_lists *lists)
 bool bench_report_details(const char *path, const bench_found *found, size_t n, const bench_lists *lists)
 {
     json_t *points = points_of(found, n, lists, detail);
-    if (!points) return false;
-    bool good = !json_dump_file(points, path, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-    if (!good) cot_complain("cannot write '%s': %s", path, strerror(errno));
-    json_decref(points);
-    return good;
+    return points && cot_write_json(path, points);
 }

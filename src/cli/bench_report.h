@@ -2,8 +2,7 @@
 #ifndef COT_CLI_BENCH_REPORT_H
 #define COT_CLI_BENCH_REPORT_H
 #include "bench_lists.h"
-
-#include <stdio.h>
+#include "coterie/file.h"
 
 /* One case and what every operator did with it. */
 typedef struct bench_found {
@@ -18,6 +17,8 @@ typedef struct bench_found {
     const struct bench_found *fewest;       // the same with the fewest ranks so far, or NULL
 } bench_found;
 
+/* A note on stderr where an operator outran the roofs, which a busy machine had slowed. */
+void bench_report_doubt(const bench_found *found, const bench_lists *lists);
 void bench_report_print(const bench_found *found, const bench_lists *lists, const char *precision);
 /* The median and the worst of bulk's time over fused's, where both were asked for and there are two cases. */
 void bench_report_print_summary(const bench_found *found, size_t n, const bench_lists *lists);
@@ -27,12 +28,12 @@ bool bench_report_json(const bench_found *found, size_t n, const bench_lists *li
 bool bench_report_details(const char *path, const bench_found *found, size_t n, const bench_lists *lists);
 
 /* A file in Chrome's trace format (JSON, an event a line; chrome://tracing and ui.perfetto.dev show it): a
- * process for every case and operator, a row for every thread. NULL after a line on stderr. */
+ * process for every case and operator, a row for every thread. */
 typedef struct bench_timeline {
-    FILE *file;
-    const char *path;
-    int processes; // named so far
+    cot_file_writer writer; // all zero: none was asked for
+    int processes;          // named so far
 } bench_timeline;
+/* Returns false after a line on stderr. */
 bool bench_timeline_open(bench_timeline *timeline, const char *path);
 /* The events that follow are this operator's. */
 void bench_timeline_begin(bench_timeline *timeline, const bench_found *found, const char *op, bool linked);

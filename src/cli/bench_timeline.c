@@ -1,26 +1,23 @@
 #include "bench_report.h"
 
-#include "command.h"
+#include "paths.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 bool bench_timeline_open(bench_timeline *timeline, const char *path)
 {
-    *timeline = (bench_timeline){.path = path, .file = fopen(path, "w")};
-    if (!timeline->file)
-        cot_complain("cannot write '%s': %s", path, strerror(errno));
-    else
-        fputs("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n", timeline->file);
-    return timeline->file;
+    timeline->processes = 0;
+    if (!cot_open_output(&timeline->writer, path)) return false;
+    fputs("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n", timeline->writer.stream);
+    return true;
 }
 
 static void add(bench_timeline *timeline, bool first, json_t *event)
 {
-    if (!first) fputs(",\n", timeline->file);
-    json_dumpf(event, timeline->file, JSON_REAL_PRECISION(12));
+    if (!first) fputs(",\n", timeline->writer.stream);
+    json_dumpf(event, timeline->writer.stream, JSON_REAL_PRECISION(12));
     json_decref(event);
 }
 
@@ -51,10 +48,6 @@ void bench_timeline_add(bench_timeline *timeline, const cot_bench_event *event)
 
 bool bench_timeline_close(bench_timeline *timeline)
 {
-    if (!timeline->file) return true;
-    fputs("\n]}\n", timeline->file);
-    bool bad = ferror(timeline->file);
-    bad |= fclose(timeline->file) != 0;
-    if (bad) cot_complain("cannot write '%s': %s", timeline->path, strerror(errno));
-    return !bad;
+    if (timeline->writer.stream) fputs("\n]}\n", timeline->writer.stream);
+    return cot_close_output(&timeline->writer);
 }

@@ -2,10 +2,13 @@
  * reaches. */
 #include "commands.h"
 #include "engine_settings.h"
+#include "progress.h"
+#include "roof_trust.h"
 
 #include "coterie/roof.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +53,11 @@ static int bench_roof(const void *settings)
     int threads = s->threads ? (int)s->threads : cores();
     cot_roof roof;
     cot_error error;
-    if (cot_roof_measure(&roof, threads, s->isa, 0, &error) != COT_OK) return cot_complain_of(&error);
+    cot_progress progress = {"measuring roofs", 0};
+    cot_progress_show(&progress, 0, 0);
+    const cot_status status = cot_roof_measure(&roof, threads, s->isa, 0, &error);
+    cot_progress_end(&progress);
+    if (status != COT_OK) return cot_complain_of(&error);
     if (!s->json) {
         print_roof(&roof, s->isa, threads);
         return COT_EXIT_OK;
@@ -103,11 +110,13 @@ struct model_settings {
 
 enum { MOST_REPEATS = 100 };
 
-/* One repetition's rates. The machine's speed drifts: each is held against roofs of its own. */
+/* One repetition's rates. The machine's speed drifts: each is held against roofs of its own, for which those measured
+ * before and after it are taken, whichever is higher. */
 struct rates {
     double prefill_tokens, prefill_flops, decode_tokens, decode_bytes; // a second
-    double prefill_share, decode_share;                                // of the roofs measured right after
+    double prefill_share, decode_share;                                // of its roofs
     double f32_roof, bf16_roof, read_roof;
+    double prefill_drift, decode_drift; // the higher of the two roofs over the lower
 };
 
 static int by_value(const void *a, const void *b)
@@ -165,7 +174,8 @@ static bool repeat(struct rates *rates, const struct model_settings *s, cot_engi
                                     .forced = tokens + i * each + s->prompt_tokens,
                                     .forced_tokens = s->decode_tokens};
     cot_status status = cot_engine_stats(engine, &before, &error);
-    if (status == COT_OK) status = cot_engine_run(engine, requests, (size_t)s->sequences, &none, &error);
+    if (status == COT_OK)
+        status = cot_engine_run(engine, requests, (size_t)s->sequences, &none, NULL, &error);
     if (status == COT_OK) status = cot_engine_stats(engine, &after, &error);
     if (status != COT_OK) {
         cot_complain_of(&error);
@@ -183,23 +193,33 @@ static bool repeat(struct rates *rates, const struct model_settings *s, cot_engi
     return true;
 }
 
+static json_t *share_json(const struct spread *share, const struct spread *drift)
+{
+    return *cot_roof_doubt((char[96]){0}, share->most, drift->median) ? json_null()
+                                                                      : json_real(share->median);
+}
+
 static void print_json(const cot_engine_info *i, const struct spread *of)
 {
-    json_t *o = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:{s:f, s:f, s:f}}",
-                          "prefill_tokens_per_second", of[0].median, "prefill_flops", of[1].median,
-                          "prefill_roof_share", of[4].median, "decode_tokens_per_second", of[2].median,
-                          "decode_bytes_per_second", of[3].median, "decode_roof_share", of[5].median,
-                          "weight_bytes", (json_int_t)i->weight_bytes, "roof", "f32_flops", of[6].median,
-                          "bf16_flops", of[7].median, "read_bytes_per_second", of[8].median);
+    json_t *o = json_pack(
+        "{s:f, s:f, s:o, s:f, s:f, s:o, s:I, s:{s:f, s:f, s:f}}", "prefill_tokens_per_second", of[0].median,
+        "prefill_flops", of[1].median, "prefill_roof_share", share_json(&of[4], &of[9]),
+        "decode_tokens_per_second", of[2].median, "decode_bytes_per_second", of[3].median,
+        "decode_roof_share", share_json(&of[5], &of[10]), "weight_bytes", (json_int_t)i->weight_bytes, "roof",
+        "f32_flops", of[6].median, "bf16_flops", of[7].median, "read_bytes_per_second", of[8].median);
     json_dumpf(o, stdout, JSON_INDENT(1));
     printf("\n");
     json_decref(o);
 }
 
-static void print_share(const struct spread *share, const char *roof)
+static void print_share(const struct spread *share, const struct spread *drift, const char *roof)
 {
-    printf("%.1f %% (%.1f to %.1f) of the %s roof\n", 100 * share->median, 100 * share->least,
-           100 * share->most, roof);
+    char why[96];
+    if (*cot_roof_doubt(why, share->most, drift->median))
+        printf("share of the %s roof not to be trusted: the machine was busy (%s)\n", roof, why);
+    else
+        printf("%.1f %% (%.1f to %.1f) of the %s roof\n", 100 * share->median, 100 * share->least,
+               100 * share->most, roof);
 }
 
 static void print_result(const struct model_settings *s, const cot_engine_info *i, const struct rates *rates)
@@ -225,27 +245,42 @@ static void print_result(const struct model_settings *s, const cot_engine_info *
            "(least to most)\n",
            of[6].median / 1e9, of[7].median / 1e9, of[8].median / 1e9, n);
     printf("prefill      %.1f tokens/s, %.1f GFLOP/s, ", of[0].median, of[1].median / 1e9);
-    print_share(&of[4], precision);
+    print_share(&of[4], &of[9], precision);
     printf("decode       %.1f tokens/s, %.1f GB/s of weights and KV, ", of[2].median, of[3].median / 1e9);
-    print_share(&of[5], "read");
+    print_share(&of[5], &of[10], "read");
 }
 
-static bool hold_against_roofs(struct rates *rates, const struct model_settings *s,
-                               const cot_engine_info *info)
+static bool measure_roof(cot_roof *roof, const struct model_settings *s, const cot_engine_info *info)
 {
-    cot_roof roof;
     cot_error error;
-    if (cot_roof_measure(&roof, info->threads, s->engine.isa, info->weight_bytes, &error) != COT_OK) {
-        cot_complain_of(&error);
-        return false;
-    }
-    rates->f32_roof = roof.f32_flops;
-    rates->bf16_roof = roof.bf16_flops;
-    rates->read_roof = roof.read_bytes_per_second;
-    const double flop_roofs[] = {roof.bf16_flops, roof.f32_flops, roof.int8_ops}; // as cot_precision_names
-    rates->prefill_share = rates->prefill_flops / flop_roofs[s->engine.precision];
-    rates->decode_share = rates->decode_bytes / roof.read_bytes_per_second;
-    return true;
+    if (cot_roof_measure(roof, info->threads, s->engine.isa, info->weight_bytes, &error) == COT_OK)
+        return true;
+    cot_complain_of(&error);
+    return false;
+}
+
+static double flop_roof(const cot_roof *roof, int precision)
+{
+    return (const double[]){roof->bf16_flops, roof->f32_flops,
+                            roof->int8_ops}[precision]; // as cot_precision_names
+}
+
+static double drift(double a, double b)
+{
+    return fmax(a, b) / fmin(a, b);
+}
+
+static void hold_against_roofs(struct rates *rates, int precision, const cot_roof *before,
+                               const cot_roof *after)
+{
+    rates->f32_roof = fmax(before->f32_flops, after->f32_flops);
+    rates->bf16_roof = fmax(before->bf16_flops, after->bf16_flops);
+    rates->read_roof = fmax(before->read_bytes_per_second, after->read_bytes_per_second);
+    rates->prefill_share =
+        rates->prefill_flops / fmax(flop_roof(before, precision), flop_roof(after, precision));
+    rates->decode_share = rates->decode_bytes / rates->read_roof;
+    rates->prefill_drift = drift(flop_roof(before, precision), flop_roof(after, precision));
+    rates->decode_drift = drift(before->read_bytes_per_second, after->read_bytes_per_second);
 }
 
 static bool measure(const struct model_settings *s, cot_engine *engine)
@@ -258,13 +293,25 @@ static bool measure(const struct model_settings *s, cot_engine *engine)
     cot_request *requests = calloc((size_t)s->sequences, sizeof *requests);
     bool good = ids && requests;
     if (!good) cot_complain("out of memory");
-    good = good && repeat(&warm, s, engine, ids, requests, &state);
-    for (int i = 0; i < s->repeat && good; i++)
-        good = repeat(&rates[i], s, engine, ids, requests, &state) && hold_against_roofs(&rates[i], s, info);
+    cot_roof before, after;
+    cot_progress progress = {"measuring", 0};
+    cot_progress_show(&progress, 0, (uint64_t)s->repeat + 1);
+    good = good && repeat(&warm, s, engine, ids, requests, &state) && measure_roof(&before, s, info);
+    for (int i = 0; i < s->repeat && good; i++, before = after) {
+        cot_progress_show(&progress, (uint64_t)i + 1, (uint64_t)s->repeat + 1);
+        good = repeat(&rates[i], s, engine, ids, requests, &state) && measure_roof(&after, s, info);
+        if (good) hold_against_roofs(&rates[i], s->engine.precision, &before, &after);
+    }
+    cot_progress_end(&progress);
     free(ids);
     free(requests);
     if (good) print_result(s, info, rates);
     return good;
+}
+
+static void show_loading(void *progress, size_t done, size_t total)
+{
+    cot_progress_show(progress, done, total);
 }
 
 static int bench_model(const void *settings)
@@ -272,16 +319,29 @@ static int bench_model(const void *settings)
     const struct model_settings *s = settings;
     char config[1024];
     int length = snprintf(config, sizeof config, olmoe_shape, (int)s->layers);
-    int64_t each = s->prompt_tokens + s->decode_tokens + 64;
+    int64_t each = s->prompt_tokens + s->decode_tokens;
     cot_engine_options options =
         cot_engine_options_of(&s->engine, &(engine_needs){.kv_tokens = each * s->sequences,
                                                           .sequences = (size_t)s->sequences,
                                                           .capture_routing = true});
+    cot_progress progress = {"drawing weights", 0};
+    options.progress = show_loading;
+    options.progress_context = &progress;
     cot_engine *engine;
     cot_error error;
-    if (cot_engine_open_random(&engine, config, (size_t)length, (uint64_t)s->seed, &options, &error) !=
-        COT_OK)
-        return cot_complain_of(&error);
+    cot_model_info model = {0};
+    cot_expert_map map = {0};
+    cot_status status = COT_OK;
+    if (s->engine.placement) {
+        status = cot_model_describe_config(&model, config, (size_t)length, &error);
+        if (status == COT_OK) status = cot_engine_placement(&options, &map, &s->engine, &model, &error);
+    }
+    if (status == COT_OK)
+        status = cot_engine_open_random(&engine, config, (size_t)length, (uint64_t)s->seed, &options, &error);
+    cot_progress_end(&progress);
+    cot_expert_map_free(&map);
+    cot_model_info_clear(&model);
+    if (status != COT_OK) return cot_complain_of(&error);
     bool good = measure(s, engine);
     cot_engine_close(engine);
     return good ? COT_EXIT_OK : COT_EXIT_FAILURE;
@@ -307,11 +367,13 @@ static const cot_option model_options[] = {
 const cot_command cot_cmd_bench_model = {
     .name = "bench model",
     .summary = "measure prefill and decode speed of a model with random weights against this machine's roofs",
-    .details = "The layers are OLMoE-1B-7B's (hidden 2048, 64 experts of 1024, top 8). Prefill is held "
-               "against the multiply-add "
-               "roof; decode against the read roof, over the weights and KV that each step must read once. "
-               "Each "
-               "run is followed by the roofs, reads over a buffer as large as the weights.",
+    .details =
+        "The layers are OLMoE-1B-7B's (hidden 2048, 64 experts of 1024, top 8). Prefill is held "
+        "against the multiply-add "
+        "roof; decode against the read roof, over the weights and KV that each step must read once. "
+        "Roofs are measured before and after each run, reads over a buffer as large as the weights, and "
+        "the higher ones count. Where they differ 1.5 times, or a run comes to more than 105 % of them, "
+        "other programs kept the machine busy: no share is told then (null in JSON).",
     .examples = (const char *const[]){"coterie bench model",
                                       "coterie bench model --ranks 4 --attention dp --sequences 8", NULL},
     .options = {.groups = (const cot_option_group[]){{"Options", model_options, 0},

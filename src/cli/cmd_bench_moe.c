@@ -1,6 +1,7 @@
 /* `coterie bench moe`: the MoE operators side by side, over shapes, tokens, ranks and routings. */
 #include "bench_report.h"
 #include "commands.h"
+#include "engine_settings.h"
 #include "paths.h"
 #include "progress.h"
 
@@ -8,14 +9,11 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char *const precisions[] = {"bf16", "fp32", "int8", NULL};
-static const char *const combines[] = {"exact", "reduced", NULL};
-
 struct settings {
     bench_list_texts lists;
     int precision, combine;
     int64_t threads, repeat, seed;
-    const char *isa, *timeline, *details;
+    const char *fabric, *isa, *timeline, *details;
     bool json;
 };
 
@@ -42,11 +40,17 @@ static int64_t now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static void on_progress(void *context, int done, int total)
+/* What goes on in the case in hand, of which `done` of `total` runs are behind. */
+static void tell(struct work *w, const char *what, int done, int total)
 {
     enum { STEPS = 1000 };
-    struct work *w = context;
+    w->progress.what = what;
     cot_progress_show(&w->progress, w->n * STEPS + (uint64_t)(done * STEPS / total), w->total * STEPS);
+}
+
+static void on_progress(void *context, int done, int total)
+{
+    tell(context, "measuring", done, total);
 }
 
 static void on_event(void *context, size_t op, bool linked, const cot_bench_event *event)
@@ -72,6 +76,7 @@ static cot_status measure_roof(struct work *w, cot_error *error)
 {
     const int64_t fresh_ns = 20000000000;
     if (w->roof_ns && now_ns() - w->roof_ns < fresh_ns) return COT_OK;
+    tell(w, "measuring roofs", 0, 1);
     cot_status status = cot_roof_measure(&w->roof, w->threads, w->s->isa, 0, error);
     w->roof_ns = now_ns();
     return status;
@@ -121,7 +126,8 @@ static cot_status measure(struct work *w, cot_bench_moe *bench, bench_found *f, 
                         .context = w,
                         .progress = on_progress};
     w->told_op = NULL;
-    if (w->timeline.file) c.on_event = on_event;
+    if (w->timeline.writer.stream) c.on_event = on_event;
+    tell(w, "warming up", 0, 1);
     cot_status status = cot_bench_moe_run(bench, &f->load, f->results, &f->repeats, &c, error);
     if (status == COT_OK && !w->s->json) status = measure_capacity(w, bench, f, error);
     return status;
@@ -136,8 +142,9 @@ static cot_status open_group(cot_bench_moe **bench, const struct work *w, const 
                                      .shape = *shape,
                                      .ranks = ranks,
                                      .threads = w->threads,
-                                     .precision = precisions[w->s->precision],
-                                     .combine = combines[w->s->combine],
+                                     .precision = cot_precision_names[w->s->precision],
+                                     .combine = cot_combine_names[w->s->combine],
+                                     .fabric = w->s->fabric,
                                      .isa = w->s->isa,
                                      .ops = l->ops,
                                      .tokens = tokens,
@@ -153,7 +160,7 @@ static cot_status open_group(cot_bench_moe **bench, const struct work *w, const 
 static cot_status measure_group(struct work *w, const cot_bench_shape *shape, int ranks, cot_error *error)
 {
     cot_bench_moe *bench;
-    on_progress(w, 0, 1);
+    tell(w, "drawing weights", 0, 1);
     cot_status status = open_group(&bench, w, shape, ranks, error);
     for (size_t t = 0; t < w->lists.n_tokens && status == COT_OK; t++)
         for (size_t r = 0; r < w->lists.n_routings && status == COT_OK; r++) {
@@ -168,8 +175,9 @@ static cot_status measure_group(struct work *w, const cot_bench_shape *shape, in
             if (status == COT_OK && f->repeats < w->s->repeat)
                 fprintf(stderr, "note: %s, %lld tokens, %d ranks, %s: %d runs, as more would take too long\n",
                         shape->name, (long long)f->tokens, ranks, f->routing->text, f->repeats);
+            if (status == COT_OK) bench_report_doubt(f, &w->lists);
             if (status == COT_OK && !w->s->json) {
-                bench_report_print(f, &w->lists, precisions[w->s->precision]);
+                bench_report_print(f, &w->lists, cot_precision_names[w->s->precision]);
                 fflush(stdout);
             }
         }
@@ -226,13 +234,14 @@ static bool run_work(struct work *w)
 static int bench_moe(const void *settings)
 {
     const struct settings *s = settings;
-    struct work work = {.s = s, .threads = (int)s->threads, .progress = {"measuring", 0}};
+    struct work work = {.s = s, .threads = (int)s->threads, .progress = {0}};
     if (!work.threads) {
         long cores = sysconf(_SC_NPROCESSORS_ONLN);
         work.threads = cores < 1 ? 1 : cores < 256 ? (int)cores : 256;
     }
     bool parsed = bench_lists_parse(&work.lists, &s->lists);
-    bool good = parsed && cot_check_output(s->timeline) && cot_check_output(s->details) && run_work(&work);
+    bool good = parsed && cot_check_output(s->timeline, "the results") &&
+                cot_check_output(s->details, "the results") && run_work(&work);
     bench_lists_free(&work.lists);
     free(work.found);
     return good ? COT_EXIT_OK : parsed ? COT_EXIT_FAILURE : COT_EXIT_USAGE;
@@ -250,17 +259,18 @@ static const cot_option options[] = {
     {"link", 0, COT_OPTION_TEXT, "B,L", NULL,
      "each run also with links that give a rank's egress B and take L, as in 0.1GB/s,20us", AT(lists.link)},
     {"precision", 0, COT_OPTION_CHOICE, "TYPE", "bf16", "arithmetic and payload", AT(precision),
-     .choices = precisions},
+     .choices = cot_precision_names},
     {"combine", 0, COT_OPTION_CHOICE, "HOW", "exact",
      "exact: each expert's row travels; reduced: each rank adds up its experts' rows first (bulk: exact "
      "always)",
-     AT(combine), .choices = combines},
+     AT(combine), .choices = cot_combine_names},
     {"threads", 't', COT_OPTION_INTEGER, "N", "0",
      "threads in all (0: as many as cores); beyond the ranks they help, below they limit", AT(threads),
      .least = 0, .most = 256},
     {"repeat", 0, COT_OPTION_INTEGER, "N", "15",
      "timed runs of each operator, after one that is not counted; fewer, but 5, where they take long",
      AT(repeat), .least = COT_BENCH_LEAST_REPEATS, .most = COT_BENCH_MOST_REPEATS},
+    {"fabric", 0, COT_OPTION_TEXT, "NAME", NULL, "what ranks are (see coterie info)", AT(fabric)},
     {"isa", 0, COT_OPTION_TEXT, "NAME", NULL, "caps the instruction set (see coterie info)", AT(isa)},
     {"seed", 0, COT_OPTION_INTEGER, "N", "1", "of weights and routings", AT(seed), .least = 0,
      .most = INT64_MAX},
@@ -281,9 +291,9 @@ const cot_command cot_cmd_bench_moe = {
         "zipf: p(e) ~ 1/(e+1), drawn without repetition; hot: expert 0 for every token, the others uniform. "
         "The "
         "operators run in turn, on the same weights and tokens, each time with cold caches. Of roof: the "
-        "least "
-        "time that the multiply-add and read roofs, measured in the same run, allow the experts, over the "
-        "median. Idle: of the threads' time. Overlap: the time with the fewest ranks over this one. "
+        "least time that the multiply-add and read roofs, measured in the same run, allow the experts, over "
+        "the median; busy: more than 105 %, since other programs slowed the roofs while they were measured. "
+        "Idle: of the threads' time. Overlap: the time with the fewest ranks over this one. "
         "Straggler: "
         "from the first rank's having done its experts' work to the last one's. Sent: by the busiest rank.",
     .examples = (const char *const[]){"coterie bench moe", "coterie bench moe --tokens 1,512 --ranks 1,4",

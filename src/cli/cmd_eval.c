@@ -2,7 +2,9 @@
 #include "commands.h"
 #include "engine_settings.h"
 #include "paths.h"
+#include "progress.h"
 #include "stats.h"
+#include "terminal.h"
 #include "windows.h"
 
 #include "coterie/eval.h"
@@ -22,27 +24,51 @@ struct eval_settings {
 
 /* ---- results ---- */
 
-/* Sequences whose names share what stands before the last dot. */
+/* A sequence's domain is what stands before its name's last dot. */
 static size_t domain_length(const char *name)
 {
     const char *dot = strrchr(name, '.');
     return dot ? (size_t)(dot - name) : 0;
 }
 
+static bool same_domain(const char *a, const char *b)
+{
+    size_t length = domain_length(a);
+    return length == domain_length(b) && !strncmp(a, b, length);
+}
+
+/* The names that begin with a domain and a dot lie together, as names are sorted; those of a nested domain
+ * (x.1.5, which is of x.1) may lie between the domain's own (x.1 and x.2). */
+static bool in_domain_or_nested(const char *domain, size_t length, const char *name)
+{
+    return !strncmp(domain, name, length) && name[length] == '.';
+}
+
+static void print_domain(const cot_eval_sequence *s, const double *nats, size_t first, size_t count)
+{
+    const char *name = s[first].name;
+    size_t length = domain_length(name), members = 0, with = 0;
+    double sum = 0;
+    for (size_t i = first; i < count && in_domain_or_nested(name, length, s[i].name); i++) {
+        if (!same_domain(name, s[i].name)) continue;
+        members++;
+        if (s[i].tokens < 2) continue; // nothing to predict
+        sum += nats[i];
+        with++;
+    }
+    if (members > 1 && with)
+        printf("%-24.*s %8zu sequences %10.4f\n", (int)length, name, with, sum / (double)with);
+}
+
 static void print_domains(const cot_eval_sequence *s, const double *nats, size_t count)
 {
-    for (size_t i = 0, end; i < count; i = end) { // names are sorted
-        size_t length = domain_length(s[i].name), with = 0;
-        double sum = 0;
-        for (end = i;
-             end < count && domain_length(s[end].name) == length && !strncmp(s[i].name, s[end].name, length);
-             end++)
-            if (s[end].tokens > 1) {
-                sum += nats[end];
-                with++;
-            }
-        if (length && end - i > 1 && with)
-            printf("%-24.*s %8zu sequences %10.4f\n", (int)length, s[i].name, with, sum / (double)with);
+    for (size_t i = 0; i < count; i++) {
+        size_t length = domain_length(s[i].name), before = i;
+        while (before > 0 && in_domain_or_nested(s[i].name, length, s[before - 1].name) &&
+               !same_domain(s[i].name, s[before - 1].name))
+            before--;
+        bool first = !before || !in_domain_or_nested(s[i].name, length, s[before - 1].name);
+        if (length && first) print_domain(s, nats, i, count);
     }
 }
 
@@ -62,7 +88,7 @@ static void print_table(const cot_eval_sequence *s, const double *nats, size_t c
     int64_t predictions, tokens = 0;
     double all = overall(s, nats, count, &predictions);
     for (size_t i = 0; i < count; i++) tokens += s[i].tokens;
-    printf("%-24s %8s %20s\n", "sequence", "tokens", "nats a token");
+    cot_heading(stdout, "%-24s %8s %20s\n", "sequence", "tokens", "nats a token");
     for (size_t i = 0; i < count; i++)
         if (s[i].tokens > 1)
             printf("%-24s %8lld %20.4f\n", s[i].name, (long long)s[i].tokens, nats[i]);
@@ -114,8 +140,11 @@ static bool evaluate(const struct eval_settings *s, cot_engine *engine, const co
     if (!nats) cot_complain("out of memory");
     bool good = nats && routing_recorder_open(&recorder, s->engine.save_routing, s->model, engine);
     if (good) {
+        cot_progress progress = {"evaluating", 0};
+        cot_progress_show(&progress, 0, 0);
         good = cot_eval_run(engine, sequences, count, s->output, nats, routing_recorder_take, &recorder,
                             &error) == COT_OK;
+        cot_progress_end(&progress);
         if (!good) cot_complain_of(&error);
         good = routing_recorder_finish(&recorder, good) && good;
     }
@@ -129,11 +158,11 @@ static bool evaluate(const struct eval_settings *s, cot_engine *engine, const co
 
 static int64_t tokens_in_all(const cot_eval_sequence *sequences, size_t count)
 {
-    enum { PAGE = 64, AT_ONCE = 64 }; // enough KV for the longest sequences that can run at once
+    enum { AT_ONCE = 64 }; // enough KV for the longest sequences that can run at once
     int64_t longest = 0;
     for (size_t i = 0; i < count; i++)
         if (sequences[i].tokens > longest) longest = sequences[i].tokens;
-    return (longest + PAGE) * (int64_t)(count < AT_ONCE ? count : AT_ONCE);
+    return longest * (int64_t)(count < AT_ONCE ? count : AT_ONCE);
 }
 
 static bool eval_tokens(const struct eval_settings *s)
@@ -178,8 +207,9 @@ static int eval(const void *settings)
         cot_complain("give either --tokens FILE.safetensors or --text FILE");
         return COT_EXIT_USAGE;
     }
-    if (!cot_check_model(s->model) || !cot_check_output(s->output) ||
-        !cot_check_output(s->engine.save_routing) || !cot_check_output(s->stats.text))
+    if (!cot_check_model(s->model) || !cot_check_output(s->output, "the losses") ||
+        !cot_check_output(s->engine.save_routing, "the losses") ||
+        !cot_check_output(s->stats.text, "the losses"))
         return COT_EXIT_FAILURE;
     return (s->tokens ? eval_tokens(s) : eval_texts(s)) ? COT_EXIT_OK : COT_EXIT_FAILURE;
 }

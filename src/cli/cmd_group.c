@@ -4,6 +4,7 @@
 #include "cluster.h"
 #include "commands.h"
 #include "paths.h"
+#include "progress.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -34,10 +35,9 @@ static size_t parse_methods(const char **name, const char *text)
     return n;
 }
 
-/* Between ranks of one node IN, of two OUT. */
-static int node_distances(cot_group_inputs *in, const cot_group_settings *s)
+/* Within a node IN, between two OUT. */
+static int parse_costs(cot_group_inputs *in, const cot_group_settings *s)
 {
-    const size_t D = (size_t)s->ranks;
     char *end;
     in->cost_in = 1;
     in->cost_out = 10;
@@ -51,15 +51,8 @@ static int node_distances(cot_group_inputs *in, const cot_group_settings *s)
             return COT_EXIT_USAGE;
         }
     }
-    if (s->nodes <= 1 || in->distance) return COT_EXIT_OK;
-    if (s->ranks % s->nodes)
+    if (s->nodes > 1 && s->ranks % s->nodes)
         return cot_complain("%" PRId64 " nodes do not divide %" PRId64 " ranks", s->nodes, s->ranks);
-    const size_t each = D / (size_t)s->nodes;
-    if (!(in->distance = calloc(D * D, sizeof *in->distance)))
-        return cot_complain("out of memory for distances");
-    for (size_t a = 0; a < D; a++)
-        for (size_t b = 0; b < D; b++)
-            if (a != b) in->distance[a * D + b] = a / each == b / each ? in->cost_in : in->cost_out;
     return COT_EXIT_OK;
 }
 
@@ -86,19 +79,22 @@ static int open_inputs(cot_group_inputs *in, const cot_group_settings *s)
 {
     cot_error error = {0};
     int status = open_topology(in, s);
-    if (status == COT_EXIT_OK) status = node_distances(in, s);
+    if (status == COT_EXIT_OK) status = parse_costs(in, s);
     if (status == COT_EXIT_OK) status = cot_open_trace(&in->trace, &in->ids, s->trace, s->tokenizer);
     if (status != COT_EXIT_OK) return status;
     if (s->embeddings && (status = cot_open_embeddings(&in->embeddings, &in->embedding, &in->trace,
                                                        s->embeddings)) != COT_EXIT_OK)
         return status;
     if (s->split < 1 && in->trace.kind == COT_TRACE_TOKENS &&
-        !(in->training = cot_draw_training(&in->trace, s->split, (uint64_t)s->seed)))
-        return COT_EXIT_FAILURE;
+        cot_draw_training(&in->training, &in->trace, s->split, (uint64_t)s->seed, &error) != COT_OK)
+        return cot_complain_of(&error);
     if (in->trace.kind == COT_TRACE_COUNTS)
         cot_complain("note: counts have no sequences to split: all of them are learnt from");
-    if (cot_affinities_count(&in->affinities, &in->trace, in->training, &error) != COT_OK)
-        return cot_complain_of(&error);
+    cot_progress progress = {"counting", 0};
+    cot_progress_show(&progress, 0, 0);
+    const cot_status counted = cot_affinities_count(&in->affinities, &in->trace, in->training, &error);
+    cot_progress_end(&progress);
+    if (counted != COT_OK) return cot_complain_of(&error);
     if (!in->affinities.token_ids)
         cot_complain(
             "note: no token has an id: positions are grouped, to compare solvers; they do not recur");
@@ -117,15 +113,77 @@ static void close_inputs(cot_group_inputs *in)
     free(in->distance);
 }
 
+/* Shows how far a method is, and ends it when the next round would probably end late. */
+typedef struct pace {
+    cot_progress progress;
+    const char *then; // what goes on after the rounds
+    double start, now, seconds;
+} pace;
+
+static bool proceed(void *context, int64_t done, int64_t all)
+{
+    pace *p = context;
+    const double now = cot_seconds_now(), last = now - p->now;
+    p->now = now;
+    if (all)
+        cot_progress_show(&p->progress, (uint64_t)done, (uint64_t)all);
+    else
+        cot_progress_show(&p->progress, (uint64_t)((now - p->start) * 1000), (uint64_t)(p->seconds * 1000));
+    const bool go_on = all || now + last < p->start + p->seconds;
+    if (!go_on && done) {
+        p->progress.what = p->then;
+        cot_progress_show(&p->progress, 0, 0);
+    }
+    return go_on;
+}
+
+static int solve(cot_grouped *g, const char *method, const cot_group_settings *s, const cot_group_inputs *in)
+{
+    cot_error error = {0};
+    pace p = {.progress = {.what = method},
+              .then = s->joint ? "joining layers" : "naming ranks",
+              .start = cot_seconds_now(),
+              .seconds = s->seconds};
+    const cot_group_solve_options options = {.size = sizeof options,
+                                             .group = {.size = sizeof options.group,
+                                                       .method = method,
+                                                       .ranks = (int32_t)s->ranks,
+                                                       .token_balance = s->token_balance,
+                                                       .expert_load = s->expert_load,
+                                                       .seed = (uint64_t)s->seed},
+                                             .iterations = s->iterations,
+                                             .threads = (int32_t)s->threads,
+                                             .nodes = (int32_t)s->nodes,
+                                             .cost_in = in->cost_in,
+                                             .cost_out = in->cost_out,
+                                             .joint = s->joint,
+                                             .stay_weight = s->stay_weight,
+                                             .distance = in->distance,
+                                             .move_weight = 1.0 / in->trace.top_k,
+                                             .proceed = proceed,
+                                             .context = &p};
+    *g = (cot_grouped){.method = method};
+    const cot_status status = cot_group_solve(&g->found, &in->affinities, &options, &error);
+    cot_progress_end(&p.progress);
+    g->seconds = cot_seconds_now() - p.start;
+    return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
+}
+
+static void free_grouped(cot_grouped *g)
+{
+    cot_group_solution_free(&g->found);
+    cot_prediction_rows_free(&g->row, 1);
+}
+
 static cot_status train(cot_predictor **predictor, const cot_grouped *g, const cot_group_settings *s,
                         const cot_group_inputs *in, bool every_table, cot_error *error)
 {
     const bool ids = in->affinities.token_ids != NULL;
     const cot_predictor_options options = {.size = sizeof options,
-                                           .ranks = g->groups.n_ranks,
-                                           .expert_rank = g->groups.expert_rank,
+                                           .ranks = g->found.groups.n_ranks,
+                                           .expert_rank = g->found.groups.expert_rank,
                                            .token_ids = in->affinities.token_ids,
-                                           .token_rank = ids ? g->groups.token_rank : NULL,
+                                           .token_rank = ids ? g->found.groups.token_rank : NULL,
                                            .n_tokens = ids ? in->affinities.n_tokens : 0,
                                            .order = (int32_t)s->order,
                                            .chosen = in->training,
@@ -141,12 +199,15 @@ static int measure(cot_grouped *g, const cot_group_settings *s, const cot_group_
     cot_error error = {0};
     cot_predictor *predictor = NULL;
     g->row.name = g->method;
-    g->row.ranks = g->groups.n_ranks;
+    g->row.ranks = g->found.groups.n_ranks;
     if (!in->affinities.token_ids) return COT_EXIT_OK;
+    cot_progress progress = {"measuring", 0};
+    cot_progress_show(&progress, 0, 0);
     cot_status status = train(&predictor, g, s, in, false, &error);
     if (status == COT_OK && in->training)
         status = cot_prediction_row_measure(&g->row, predictor, COT_PREDICT_TOKEN_TABLE, &in->trace,
                                             in->training, 200, &error);
+    cot_progress_end(&progress);
     cot_predictor_close(predictor);
     return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
 }
@@ -156,7 +217,10 @@ static int write_tables(const cot_grouped *g, const cot_group_settings *s, const
     cot_error error = {0};
     cot_predictor *predictor = NULL;
     if (!s->tables) return COT_EXIT_OK;
+    cot_progress progress = {"learning tables", 0};
+    cot_progress_show(&progress, 0, 0);
     cot_status status = train(&predictor, g, s, in, true, &error);
+    cot_progress_end(&progress);
     if (status == COT_OK) status = cot_predictor_write(predictor, s->tables, &error);
     if (status == COT_OK) {
         cot_predictor_info info;
@@ -173,23 +237,11 @@ static int write_tables(const cot_grouped *g, const cot_group_settings *s, const
 static int write_placement(const cot_grouped *g, const cot_group_settings *s, const cot_group_inputs *in)
 {
     cot_error error = {0};
-    cot_expert_map map;
-    const cot_layer_groups *groups = &g->groups;
+    cot_expert_map map = {0};
     if (!s->placement) return COT_EXIT_OK;
-    const int32_t L = groups->n_layers, E = groups->n_experts, D = groups->n_ranks, slots = (E + D - 1) / D;
-    cot_status status = cot_expert_map_new(&map, L, E, D, slots, &error);
-    for (int32_t l = 0; status == COT_OK && l < L; l++) {
-        int32_t filled[COT_TRACE_MAX_RANKS] = {0};
-        map.layers[l] = in->trace.layers[l];
-        for (int32_t e = 0; e < E; e++) {
-            const int32_t d = groups->expert_rank[(size_t)l * (size_t)E + (size_t)e];
-            map.expert[((size_t)l * (size_t)D + (size_t)d) * (size_t)slots + (size_t)filled[d]++] = e;
-        }
-    }
-    if (status == COT_OK) {
-        status = cot_expert_map_write(&map, s->placement, NULL, &error);
-        cot_expert_map_free(&map);
-    }
+    cot_status status = cot_layer_groups_map(&map, &g->found.groups, in->trace.layers, &error);
+    if (status == COT_OK) status = cot_expert_map_write(&map, s->placement, NULL, &error);
+    cot_expert_map_free(&map);
     return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
 }
 
@@ -217,16 +269,17 @@ static int group(const void *context)
         cot_complain("--tables and --placement are those of one method, not of several");
         return COT_EXIT_USAGE;
     }
-    if (!cot_check_output(s->tables) || !cot_check_output(s->placement)) return COT_EXIT_FAILURE;
+    if (!cot_check_output(s->tables, "the figures") || !cot_check_output(s->placement, "the figures"))
+        return COT_EXIT_FAILURE;
     int status = open_inputs(&in, s);
     for (size_t i = 0; status == COT_EXIT_OK && i < n; i++) {
-        status = cot_group_solve(&grouped[i], method[i], s, &in);
+        status = solve(&grouped[i], method[i], s, &in);
         if (status == COT_EXIT_OK) status = measure(&grouped[i], s, &in);
     }
     if (status == COT_EXIT_OK) status = write_tables(&grouped[0], s, &in);
     if (status == COT_EXIT_OK) status = write_placement(&grouped[0], s, &in);
     if (status == COT_EXIT_OK) status = print(grouped, n, s, &in);
-    for (size_t i = 0; i < n; i++) cot_grouped_free(&grouped[i]);
+    for (size_t i = 0; i < n; i++) free_grouped(&grouped[i]);
     close_inputs(&in);
     return status;
 }
@@ -302,8 +355,8 @@ const cot_command cot_cmd_group = {
                "--expert-load.",
     .examples =
         (const char *const[]){
-            "coterie group trace.safetensors --ranks 8 --tables T.safetensors --placement P.json",
-            "coterie group trace.safetensors --ranks 4 --method all --seconds 10", NULL},
+            "coterie group trace.safetensors --ranks 8 --seconds 2 --tables T.safetensors --placement P.json",
+            "coterie group trace.safetensors --ranks 4 --method all --seconds 1", NULL},
     .options = {.groups = (const cot_option_group[]){{"Groups", group_options, 0},
                                                      {"Network", network_options, 0},
                                                      {"Output", output_options, 0},

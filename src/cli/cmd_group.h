@@ -2,8 +2,7 @@
 #ifndef COT_CLI_CMD_GROUP_H
 #define COT_CLI_CMD_GROUP_H
 #include "cmd_predict.h"
-#include "coterie/group.h"
-#include "coterie/group_layers.h"
+#include "coterie/group_solve.h"
 #include "coterie/topology.h"
 
 typedef struct cot_group_settings {
@@ -25,31 +24,13 @@ typedef struct cot_group_inputs {
     double *distance; // [D][D] of the topology, or NULL
 } cot_group_inputs;
 
-/* One layer's groups. */
-typedef struct cot_group_layer {
-    uint64_t local, total;
-    double bound, token_peak, expert_peak, expert_peak_bound;
-    bool feasible, proven;
-} cot_group_layer;
-
 /* The groups of one method, and their worth. */
 typedef struct cot_grouped {
     const char *method;
-    cot_layer_groups groups;
-    cot_group_layer *layer; // [L]
-    int64_t iterations;
-    double stay,
-        stay_unnamed; // share of load that stays on its rank from layer to layer, and before ranks were named
-    double distance, distance_unnamed; // that all traffic goes on the topology, and before
-    double cost;                       // of a mean activation on nodes
+    cot_group_solution found;
     double seconds;
     cot_prediction_row row; // on training and test sequences; empty where tokens have no ids
 } cot_grouped;
-
-/* Groups all layers by `method`. Returns a COT_EXIT_ value after saying what went wrong; free it either way. */
-int cot_group_solve(cot_grouped *grouped, const char *method, const cot_group_settings *s,
-                    const cot_group_inputs *in);
-void cot_grouped_free(cot_grouped *grouped);
 
 void cot_grouped_print(const cot_grouped *grouped, size_t n, const cot_group_settings *s,
                        const cot_group_inputs *in);

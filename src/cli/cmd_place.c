@@ -4,6 +4,7 @@
 #include "cluster.h"
 #include "commands.h"
 #include "paths.h"
+#include "progress.h"
 
 #include <inttypes.h>
 #include <malloc.h>
@@ -64,6 +65,8 @@ static int solve(cot_placed *placed, cot_place_inputs *in)
     cot_error error = {0};
     double start = now_ms();
     cot_place_proof *proof;
+    cot_progress progress = {"placing", 0};
+    cot_progress_show(&progress, 0, 0);
     cot_status status = cot_place(&placed->map, &proof, &in->costs, &in->options, &error);
     placed->milliseconds = now_ms() - start;
     placed->moves = -1;
@@ -72,6 +75,7 @@ static int solve(cot_placed *placed, cot_place_inputs *in)
     if (status == COT_OK) status = cot_place_prove(&placed->value, proof, &error);
     cot_place_proof_free(proof);
     if (status == COT_OK) status = cot_place_verify(&placed->map, &in->costs, &in->options, &error);
+    cot_progress_end(&progress);
     return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
 }
 
@@ -123,10 +127,8 @@ static cot_status replan(cot_placed *placed, const cot_place_settings *s, const 
 /* Whether the method's slots may be replicas: those placements are changed, others made afresh. */
 static bool has_replicas(const cot_place_inputs *in)
 {
-    const char *name = in->options.method;
-    if (!name) return in->options.slots > in->costs.n_experts;
     for (const cot_place_method *m = cot_place_methods; m->name; m++)
-        if (!strcmp(m->name, name)) return m->replicas;
+        if (!strcmp(m->name, in->options.method)) return m->replicas;
     return false;
 }
 
@@ -139,7 +141,11 @@ static int change(cot_placed *placed, const cot_place_settings *s, const cot_pla
         return cot_complain(
             "--max-moves and --move-cost limit the moves of eplb, eplb-swap and replicate: the optimum of "
             "another method is what it is");
-    return replan(placed, s, in, keep, &error) == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
+    cot_progress progress = {"replanning", 0};
+    cot_progress_show(&progress, 0, 0);
+    const cot_status status = replan(placed, s, in, keep, &error);
+    cot_progress_end(&progress);
+    return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
 }
 
 static int place_load(const cot_place_settings *s, cot_place_inputs *in)
@@ -156,6 +162,7 @@ static int place_load(const cot_place_settings *s, cot_place_inputs *in)
     if (status == COT_EXIT_OK && add_dense_rows(&placed.map, &in->load, &error) != COT_OK)
         status = cot_complain_of(&error);
     if (status == COT_EXIT_OK) status = write_map(s, &placed.map);
+    if (status == COT_EXIT_OK && s->moves) status = cot_place_write_moves(s->moves, &placed);
     if (status == COT_EXIT_OK) status = cot_place_print(s, in, &placed);
     cot_expert_map_free(&placed.map);
     cot_place_value_free(&placed.value);
@@ -173,8 +180,8 @@ static bool options_fit(const cot_place_settings *s)
         cot_complain("--to '%s' is no format of placements", s->to);
     else if (!s->output && (strcmp(s->to, cot_expert_map_formats[0].name) || s->layers))
         cot_complain("--to and --layers need -o OUT: no placement is written without it");
-    else if (!s->current && (s->max_moves >= 0 || s->move_cost > 0))
-        cot_complain("--max-moves and --move-cost need --current PLACEMENT: what runs now");
+    else if (!s->current && (s->max_moves >= 0 || s->move_cost > 0 || s->moves))
+        cot_complain("--max-moves, --move-cost and --moves need --current PLACEMENT: what runs now");
     else
         return true;
     return false;
@@ -199,7 +206,9 @@ static int place(const void *context)
         cot_complain("--cost stands for topology and attention: leave out --attention");
         return COT_EXIT_USAGE;
     }
-    if (!cot_check_output(s->output) || !cot_check_output(s->report)) return COT_EXIT_FAILURE;
+    if (!cot_check_output(s->output, "the figures") || !cot_check_output(s->report, "the figures") ||
+        !cot_check_output(s->moves, "the figures"))
+        return COT_EXIT_FAILURE;
     // Memory that reading the load gave back serves the solver, instead of pages that it has to wait for.
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
@@ -280,7 +289,13 @@ static const cot_option output_options[] = {
     {"report", 0, COT_OPTION_TEXT, "OUT.html", NULL,
      "write a page: distances, who talks to whom, loads of ranks and links, methods beside each other",
      AT(report)},
-    {"json", 0, COT_OPTION_FLAG, NULL, NULL, "write objective, bound, gap, peaks and time as JSON", AT(json)},
+    {"moves", 0, COT_OPTION_TEXT, "OUT.csv", NULL,
+     "with --current: write who sends which expert to whom, a line each: round,layer,expert,from,to (round "
+     "and "
+     "from -1: from storage)",
+     AT(moves)},
+    {"json", 0, COT_OPTION_FLAG, NULL, NULL, "write objective, bound, gap, peaks, time and all moves as JSON",
+     AT(json)},
     {0}};
 
 static const cot_option other_options[] = {

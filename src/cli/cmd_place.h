@@ -7,7 +7,7 @@
 typedef struct cot_place_settings {
     cot_list loads, drift, more;
     const char *topology, *method, *c_exp, *c_layer, *attention, *hosts, *current, *cost, *output, *to,
-        *evaluate, *placement, *report;
+        *evaluate, *placement, *report, *moves;
     int64_t ranks, slots, slots_per_rank, groups, nodes, first_layer, layers, top_k, max_moves;
     double max_load, move_cost, bytes;
     int dispatch, distance;
@@ -23,7 +23,7 @@ typedef struct cot_place_inputs {
     int32_t *capacity; // [2][S] c_layer and c_exp
     double *matrix, *dispatch, *collect;
     cot_costs_options costs_options;
-    cot_place_options options;
+    cot_place_options options; // with the method's name, also where it is the default
 } cot_place_inputs;
 
 /* Opens the topology; returns a COT_EXIT_ value after saying what is wrong. */
@@ -44,6 +44,10 @@ typedef struct cot_placed {
     double milliseconds; // of the solve alone
 } cot_placed;
 
+/* Writes all moves, round by round, as CSV; -1 where an expert comes from storage. Prints what is wrong. */
+int cot_place_write_moves(const char *path, const cot_placed *placed);
+/* Prints how many moves there are, in which layers, and which ranks have most to do. */
+int cot_place_print_moves(const cot_place_inputs *in, const cot_placed *placed);
 int cot_place_print(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *placed);
 /* Writes the report of `--report`: the cluster, this placement, and other methods beside it. */
 int cot_place_report(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *placed);

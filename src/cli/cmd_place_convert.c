@@ -32,16 +32,17 @@ static int convert(const void *context)
         cot_complain("no output given: -o OUT");
         return COT_EXIT_USAGE;
     }
-    if (!cot_check_output(s->output)) return COT_EXIT_FAILURE;
+    if (!cot_check_output(s->output, NULL)) return COT_EXIT_FAILURE;
     cot_status status = cot_expert_map_read(&map, s->input, &options, &error);
     options.format = s->to;
-    if (status == COT_OK) status = cot_expert_map_write(&map, s->output, &options, &error);
+    if (status == COT_OK) status = cot_expert_map_write(&map, cot_output_path(s->output), &options, &error);
     cot_expert_map_free(&map);
     return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
 }
 
 static const cot_option rows[] = {
-    {"output", 'o', COT_OPTION_TEXT, "OUT", NULL, "the map to write", offsetof(struct settings, output)},
+    {"output", 'o', COT_OPTION_TEXT, "OUT", NULL, "the map to write; - is standard output",
+     offsetof(struct settings, output)},
     {"to", 0, COT_OPTION_TEXT, "FORMAT", "coterie",
      "coterie, sglang, vllm, tensorrt-llm, vllm-ascend or omni-infer", offsetof(struct settings, to)},
     {"from", 0, COT_OPTION_TEXT, "FORMAT", NULL, "format of IN, as --to; recognised by content unless given",

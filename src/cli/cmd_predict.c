@@ -13,7 +13,7 @@
 enum { MOST_RANK_COUNTS = 8 };
 
 struct settings {
-    const char *evaluate, *tables, *placement, *ranks, *embeddings, *plot, *tokenizer;
+    const char *evaluate, *tables, *placement, *ranks, *embeddings, *plot, *tokenizer, *isa;
     double split, row_bytes;
     int64_t seed, order, resamples;
     bool json;
@@ -86,6 +86,7 @@ static cot_status add_rows(prediction_table *table, const struct settings *s, co
 /* Fits every method on a share of the sequences, once for each number of ranks. */
 static int fit(prediction_table *table, const struct settings *s, inputs *in)
 {
+    cot_progress progress = {.what = "learning"};
     cot_error error = {0};
     int32_t ranks[MOST_RANK_COUNTS];
     const char *text = s->ranks ? s->ranks : "4";
@@ -96,7 +97,8 @@ static int fit(prediction_table *table, const struct settings *s, inputs *in)
     }
     const int n = parse_ranks(ranks, text);
     if (!n) return COT_EXIT_USAGE;
-    if (!(in->training = cot_draw_training(&in->trace, s->split, (uint64_t)s->seed))) return COT_EXIT_FAILURE;
+    if (cot_draw_training(&in->training, &in->trace, s->split, (uint64_t)s->seed, &error) != COT_OK)
+        return cot_complain_of(&error);
     for (int i = 0; i < n; i++) {
         if (in->expert_rank && ranks[i] != in->map.n_ranks)
             return cot_complain("--placement has %" PRId32 " ranks, not %" PRId32, in->map.n_ranks, ranks[i]);
@@ -110,6 +112,7 @@ static int fit(prediction_table *table, const struct settings *s, inputs *in)
         cot_predictor *predictor = NULL;
         double seconds[2];
         cot_status status = COT_OK;
+        cot_progress_show(&progress, 0, 0);
         for (int all = 0; all < 2 && status == COT_OK; all++) { // without and with what is trained by steps
             const double start = cot_seconds_now();
             cot_predictor_close(predictor);
@@ -117,6 +120,8 @@ static int fit(prediction_table *table, const struct settings *s, inputs *in)
             status = cot_predictor_train(&predictor, &in->trace, &options, &error);
             seconds[all] = cot_seconds_now() - start;
         }
+        cot_progress_end(&progress);
+        if (status == COT_OK) status = cot_predictor_set_isa(predictor, s->isa, &error);
         if (status == COT_OK) status = add_rows(table, s, in, predictor, seconds, &error);
         cot_predictor_close(predictor);
         if (status != COT_OK) return cot_complain_of(&error);
@@ -172,7 +177,9 @@ static int use_tables(prediction_table *table, const struct settings *s, inputs 
             cot_complain("'%s' was made for other groups of experts than '%s': coterie group makes the two "
                          "together",
                          s->tables, s->placement);
-    if (status == COT_EXIT_OK && add_rows(table, s, in, predictor, (const double[2]){0, 0}, &error) != COT_OK)
+    if (status == COT_EXIT_OK &&
+        (cot_predictor_set_isa(predictor, s->isa, &error) != COT_OK ||
+         add_rows(table, s, in, predictor, (const double[2]){0, 0}, &error) != COT_OK))
         status = cot_complain_of(&error);
     cot_predictor_close(predictor);
     return status;
@@ -213,7 +220,7 @@ static int predict(const void *context)
         cot_complain("nothing to do: --evaluate TRACE");
         return COT_EXIT_USAGE;
     }
-    if (!cot_check_output(s->plot)) return COT_EXIT_FAILURE;
+    if (!cot_check_output(s->plot, "the figures")) return COT_EXIT_FAILURE;
     inputs in = {0};
     prediction_table table = {.n = 0};
     int status = open_inputs(&in, s);
@@ -263,6 +270,8 @@ static const cot_option options[] = {
      "write a page with the paper's appendix A for this trace: kurtosis, affinities, what a quarter "
      "foretells",
      AT(plot)},
+    {"isa", 0, COT_OPTION_TEXT, "NAME", NULL, "caps the instruction set of look-ups (see coterie info)",
+     AT(isa)},
     {"json", 0, COT_OPTION_FLAG, NULL, NULL, "write an array, an object a method and number of ranks",
      AT(json)},
     {0}};
@@ -287,9 +296,9 @@ const cot_command cot_cmd_predict = {
                "remote ranks "
                "is how many other ranks a token needs; imbalance and peaks are the busiest rank over the "
                "mean: tokens of "
-               "the whole, home tokens of a step, activations of experts. Nothing is gained where as many "
+               "the whole, home tokens of a step, activations of experts. No gain is proven where as many "
                "tokens, sent to "
-               "each rank blindly, would have the same LAR.",
+               "each rank blindly, might have the same LAR: within four standard errors of the difference.",
     .examples =
         (const char *const[]){
             "coterie predict --evaluate trace.safetensors --ranks 4,8",

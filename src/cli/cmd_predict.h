@@ -14,9 +14,10 @@ int cot_open_trace(cot_trace *trace, int32_t **ids, const char *path, const char
  * Returns a COT_EXIT_ value after saying what is wrong. */
 int cot_open_embeddings(cot_predict_embedding *embedding, float **memory, const cot_trace *trace,
                         const char *path);
-/* Which sequences are learnt from: [S], `share` of them; the caller frees. NULL after saying why not (nothing would be
- * left to learn from, or kind counts). */
-uint8_t *cot_draw_training(const cot_trace *trace, double share, uint64_t seed);
+/* Which sequences are learnt from: [S], `share` of them; the caller frees. Errors: INVALID_ARGUMENT (nothing would be left
+ * to learn from, or kind counts), OUT_OF_MEMORY; `*training` is NULL then. */
+cot_status cot_draw_training(uint8_t **training, const cot_trace *trace, double share, uint64_t seed,
+                             cot_error *error);
 /* Where each of the trace's experts sits in the map, [L][E]; the caller frees. NULL after saying why not. Of several
  * replicas the first counts, which is said. */
 int32_t *cot_map_ranks(const cot_expert_map *map, const cot_trace *trace, const char *path);
@@ -37,7 +38,8 @@ cot_status cot_prediction_row_measure(cot_prediction_row *row, const cot_predict
                                       cot_predict_method method, const cot_trace *trace,
                                       const uint8_t *training, int32_t resamples, cot_error *error);
 /* Says when sending tokens where the row says is not better on test than sending as many to each rank blindly, beyond
- * chance. The whole width of the 95 % interval (four standard errors) is asked for, since of several methods one may well be lucky. */
+ * chance. The whole width of the 95 % interval (four standard errors) is asked for, since of several methods one may
+ * well be lucky. */
 void cot_prediction_row_print_gain(const cot_prediction_row *row);
 /* Print the rows for people; `layers` [L] the model's numbers. */
 void cot_prediction_rows_print(const cot_prediction_row *rows, size_t n, const int32_t *layers);

@@ -22,7 +22,7 @@ struct listener {
     size_t done, total;
 };
 
-static void on_routing(void *context, size_t request, int64_t position, int32_t token,
+static void on_routing(void *context, uint64_t request, int64_t position, int32_t token,
                        const uint16_t *experts, const float *weights)
 {
     struct listener *l = context;
@@ -36,7 +36,7 @@ static bool profile_windows(const struct profile_settings *s, cot_engine *engine
     cot_error error;
     cot_request *requests = calloc(w->count + 1, sizeof *requests);
     if (!requests) cot_complain("out of memory");
-    bool good = requests && routing_recorder_open(&recorder, s->output, s->model, engine);
+    bool good = requests && routing_recorder_open(&recorder, cot_output_path(s->output), s->model, engine);
     if (good) {
         struct listener listener = {&recorder, {"profiling", 0}, 0, 0};
         for (size_t i = 0; i < w->count; i++) {
@@ -46,9 +46,14 @@ static bool profile_windows(const struct profile_settings *s, cot_engine *engine
             listener.total += (size_t)q->tokens;
         }
         cot_events events = {.context = &listener, .on_routing = on_routing};
-        good = cot_engine_run(engine, requests, w->count, &events, &error) == COT_OK;
+        size_t failed;
+        cot_progress_show(&listener.progress, 0, listener.total);
+        good = cot_engine_run(engine, requests, w->count, &events, &failed, &error) == COT_OK;
         cot_progress_end(&listener.progress);
-        if (!good) cot_complain_of(&error);
+        if (failed < w->count)
+            cot_complain("window '%s': %s", w->sequences[failed].name, error.message);
+        else if (!good)
+            cot_complain_of(&error);
         good = routing_recorder_finish(&recorder, good) && good;
     }
     free(requests);
@@ -62,7 +67,8 @@ static int profile(const void *settings)
         cot_complain("give --text FILE and -o OUT.safetensors");
         return COT_EXIT_USAGE;
     }
-    if (!cot_check_model(s->model) || !cot_check_output(s->output) || !cot_check_output(s->stats.text))
+    if (!cot_check_model(s->model) || !cot_check_output(s->output, NULL) ||
+        !cot_check_output(s->stats.text, cot_is_standard_output(s->output) ? "the trace" : NULL))
         return COT_EXIT_FAILURE;
     text_windows windows = {0};
     cot_engine *engine = NULL;
@@ -80,7 +86,8 @@ static int profile(const void *settings)
 #define AT(field) offsetof(struct profile_settings, field)
 static const cot_option profile_options[] = {
     {"text", 0, COT_OPTION_LIST, "FILE", NULL, "text, cut into windows of the context", AT(texts)},
-    {"output", 'o', COT_OPTION_TEXT, "OUT.safetensors", NULL, "the routing trace to write", AT(output)},
+    {"output", 'o', COT_OPTION_TEXT, "OUT.safetensors", NULL,
+     "the routing trace to write; - is standard output", AT(output)},
     {"stats", 0, COT_OPTION_OPTIONAL_TEXT, "FILE.json", NULL,
      "show bytes, messages, locality and speed on standard error, or write them to a file", AT(stats)},
     {0}};

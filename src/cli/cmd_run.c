@@ -114,7 +114,7 @@ static void append(struct run *run, struct continuation *c, const char *piece, s
     c->bytes += bytes;
 }
 
-static bool take_token(void *context, size_t request, int32_t token)
+static bool take_token(void *context, uint64_t request, int32_t token)
 {
     struct run *run = context;
     struct continuation *c = &run->each[request];
@@ -127,7 +127,7 @@ static bool take_token(void *context, size_t request, int32_t token)
     return !stopped && run->error.status == COT_OK;
 }
 
-static void take_finish(void *context, size_t request, cot_finish finish)
+static void take_finish(void *context, uint64_t request, cot_finish finish)
 {
     struct run *run = context;
     struct continuation *c = &run->each[request];
@@ -140,17 +140,6 @@ static void take_finish(void *context, size_t request, cot_finish finish)
 }
 
 /* ---- the command ---- */
-
-/* The engine numbers requests from 0, the user prompts from 1. */
-static void complain_of_request(const cot_error *error)
-{
-    size_t request;
-    int read = 0;
-    if (sscanf(error->message, "request %zu: %n", &request, &read) == 1 && read)
-        cot_complain("prompt %zu: %s", request + 1, error->message + read);
-    else
-        cot_complain_of(error);
-}
 
 static cot_sampling sampling_of(const struct run_settings *s)
 {
@@ -172,17 +161,17 @@ struct listeners {
     routing_recorder *recorder;
 };
 
-static bool on_token(void *context, size_t request, int32_t token)
+static bool on_token(void *context, uint64_t request, int32_t token)
 {
     return take_token(((struct listeners *)context)->run, request, token);
 }
 
-static void on_finish(void *context, size_t request, cot_finish finish)
+static void on_finish(void *context, uint64_t request, cot_finish finish)
 {
     take_finish(((struct listeners *)context)->run, request, finish);
 }
 
-static void on_routing(void *context, size_t request, int64_t position, int32_t token,
+static void on_routing(void *context, uint64_t request, int64_t position, int32_t token,
                        const uint16_t *experts, const float *weights)
 {
     routing_recorder_take(((struct listeners *)context)->recorder, request, position, token, experts,
@@ -196,9 +185,13 @@ static bool generate(struct run *run, const struct run_settings *s, cot_engine *
     struct listeners listeners = {run, &recorder};
     cot_events events = {
         .context = &listeners, .on_token = on_token, .on_finish = on_finish, .on_routing = on_routing};
-    cot_status status = cot_engine_run(engine, requests, run->count, &events, &run->error);
+    size_t failed;
+    cot_status status = cot_engine_run(engine, requests, run->count, &events, &failed, &run->error);
     bool good = status == COT_OK && run->error.status == COT_OK;
-    if (!good) complain_of_request(&run->error);
+    if (failed < run->count)
+        cot_complain("prompt %zu: %s", failed + 1, run->error.message);
+    else if (!good)
+        cot_complain_of(&run->error);
     good = routing_recorder_finish(&recorder, good) && good;
     return good && cot_show_stats(engine, s->stats);
 }
@@ -213,7 +206,7 @@ static bool run_prompts(struct run *run, const struct run_settings *s, const cot
         requests[i] = (cot_request){.prompt = run->each[i].prompt,
                                     .prompt_tokens = (int64_t)run->each[i].prompt_tokens,
                                     .sampling = sampling_of(s)};
-        needs.kv_tokens += (int64_t)run->each[i].prompt_tokens + s->max_tokens + 64;
+        needs.kv_tokens += (int64_t)run->each[i].prompt_tokens + s->max_tokens;
     }
     cot_engine *engine;
     if (!cot_engine_open_cli(&engine, s->model, &s->engine, &needs)) return false;
@@ -231,8 +224,8 @@ static int run_command(const void *settings)
         cot_complain("no prompt given: -p TEXT, -p - or -f FILE");
         return COT_EXIT_USAGE;
     }
-    if (!cot_check_model(s->model) || !cot_check_output(s->engine.save_routing) ||
-        !cot_check_output(s->stats.text))
+    if (!cot_check_model(s->model) || !cot_check_output(s->engine.save_routing, "the text") ||
+        !cot_check_output(s->stats.text, "the text"))
         return COT_EXIT_FAILURE;
     if (cot_tokenizer_open(&tokenizer, s->model, &run.error) != COT_OK) return cot_complain_of(&run.error);
     run.each = calloc(run.count, sizeof *run.each);

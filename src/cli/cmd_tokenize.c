@@ -15,11 +15,27 @@ struct settings {
     bool lines, json;
 };
 
+static cot_status fail(cot_error *error, cot_status status, const char *message)
+{
+    error->status = status;
+    snprintf(error->message, sizeof error->message, "%s", message);
+    return status;
+}
+
+/* Puts `value` into the answer and owns it; NULL is what jansson gives when out of memory. */
+static cot_status put(json_t *answer, const char *key, json_t *value, cot_error *error)
+{
+    return json_object_set_new(answer, key, value) ? fail(error, COT_OUT_OF_MEMORY, "out of memory") : COT_OK;
+}
+
 static json_t *ids_json(const int32_t *ids, size_t count)
 {
     json_t *list = json_array();
-    for (size_t i = 0; i < count; i++) json_array_append_new(list, json_integer(ids[i]));
-    return list;
+    int failed = 0;
+    for (size_t i = 0; i < count && !failed; i++) failed = json_array_append_new(list, json_integer(ids[i]));
+    if (!failed) return list;
+    json_decref(list);
+    return NULL;
 }
 
 static cot_status set_decoded(json_t *answer, const char *key, const cot_tokenizer *tokenizer,
@@ -28,7 +44,7 @@ static cot_status set_decoded(json_t *answer, const char *key, const cot_tokeniz
     char *text;
     size_t bytes;
     cot_status status = cot_tokenizer_decode(tokenizer, &text, &bytes, ids, count, skip_special, error);
-    if (status == COT_OK) json_object_set_new(answer, key, json_stringn(text, bytes));
+    if (status == COT_OK) status = put(answer, key, json_stringn(text, bytes), error);
     free(text);
     return status;
 }
@@ -42,22 +58,13 @@ static cot_status answer_text(json_t *answer, const cot_tokenizer *tokenizer, co
     cot_status status = cot_tokenizer_encode(tokenizer, &ids, &n_ids, text, bytes, false, error);
     if (status == COT_OK)
         status = cot_tokenizer_encode(tokenizer, &special, &n_special, text, bytes, true, error);
-    if (status == COT_OK) {
-        json_object_set_new(answer, "ids", ids_json(ids, n_ids));
-        json_object_set_new(answer, "ids_special", ids_json(special, n_special));
-        status = set_decoded(answer, "decoded", tokenizer, ids, n_ids, false, error);
-    }
+    if (status == COT_OK) status = put(answer, "ids", ids_json(ids, n_ids), error);
+    if (status == COT_OK) status = put(answer, "ids_special", ids_json(special, n_special), error);
+    if (status == COT_OK) status = set_decoded(answer, "decoded", tokenizer, ids, n_ids, false, error);
     if (status == COT_OK)
         status = set_decoded(answer, "decoded_skip", tokenizer, special, n_special, true, error);
     free(ids);
     free(special);
-    return status;
-}
-
-static cot_status fail(cot_error *error, cot_status status, const char *message)
-{
-    error->status = status;
-    snprintf(error->message, sizeof error->message, "%s", message);
     return status;
 }
 
@@ -74,7 +81,7 @@ static cot_status answer_ids(json_t *answer, const cot_tokenizer *tokenizer, jso
         else
             ids[i] = (int32_t)id;
     }
-    json_object_set(answer, "ids", list);
+    if (status == COT_OK) status = put(answer, "ids", json_incref(list), error);
     if (status == COT_OK) status = set_decoded(answer, "decoded", tokenizer, ids, count, false, error);
     if (status == COT_OK) status = set_decoded(answer, "decoded_skip", tokenizer, ids, count, true, error);
     free(ids);
@@ -94,7 +101,9 @@ static cot_status answer_line(const cot_tokenizer *tokenizer, const char *line, 
 {
     json_error_t json_error;
     json_t *question = json_loadb(line, bytes, JSON_ALLOW_NUL, &json_error);
-    if (!question) return fail(error, COT_MALFORMED, json_error.text);
+    if (!question) // jansson has no words for having no memory
+        return *json_error.text ? fail(error, COT_MALFORMED, json_error.text)
+                                : fail(error, COT_OUT_OF_MEMORY, "out of memory");
     json_t *text = json_object_get(question, "text"), *ids = json_object_get(question, "ids");
     json_t *answer = json_object();
     cot_status status;
@@ -130,16 +139,19 @@ static int answer_lines(const cot_tokenizer *tokenizer)
     return exit_status;
 }
 
-/* As a JSON string, padded with spaces to `width` characters. */
-static void print_quoted(const char *text, size_t bytes, int width)
+/* Prints `before`, then the text as a JSON string, padded with spaces to `width` characters. */
+static cot_status print_quoted(const char *before, const char *text, size_t bytes, int width,
+                               cot_error *error)
 {
     json_t *string = json_stringn(text, bytes);
     char *quoted = string ? json_dumps(string, JSON_ENCODE_ANY) : NULL;
-    fputs(quoted ? quoted : "?", stdout);
+    cot_status status = quoted ? COT_OK : fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    if (quoted) printf("%s%s", before, quoted);
     for (const char *c = quoted; c && *c; c++) width -= ((unsigned char)*c & 0xc0) != 0x80;
-    printf("%*s", width > 0 ? width : 0, "");
+    printf("%*s", quoted && width > 0 ? width : 0, "");
     free(quoted);
     json_decref(string);
+    return status;
 }
 
 /* A row for each token as a prompt has them: id, vocabulary string, the text that it completes. */
@@ -154,18 +166,16 @@ static cot_status print_rows(const cot_tokenizer *tokenizer, const char *text, c
     if (status == COT_OK && count) printf("     id  %-24s text\n", "token");
     for (size_t i = 0; i < count && status == COT_OK; i++) {
         const char *token = cot_tokenizer_token(tokenizer, ids[i]);
+        char id[16];
+        snprintf(id, sizeof id, "%7" PRId32 "  ", ids[i]);
         status = cot_detokenizer_push(detokenizer, ids[i], &piece, &bytes, error);
-        bool last = i + 1 == count;
-        printf("%7" PRId32 "  ", ids[i]);
-        print_quoted(token, strlen(token), 24);
-        putchar(' ');
-        print_quoted(piece, bytes, 0);
-        if (last && status == COT_OK) status = cot_detokenizer_finish(detokenizer, &piece, &bytes, error);
-        if (last && bytes && status == COT_OK) {
-            putchar(' ');
-            print_quoted(piece, bytes, 0);
+        if (status == COT_OK) status = print_quoted(id, token, strlen(token), 24, error);
+        if (status == COT_OK) status = print_quoted(" ", piece, bytes, 0, error);
+        if (i + 1 == count && status == COT_OK) {
+            status = cot_detokenizer_finish(detokenizer, &piece, &bytes, error);
+            if (bytes && status == COT_OK) status = print_quoted(" ", piece, bytes, 0, error);
         }
-        putchar('\n');
+        if (status == COT_OK) putchar('\n');
     }
     if (status == COT_OK) printf("%zu tokens\n", count);
     cot_detokenizer_close(detokenizer);

@@ -109,7 +109,7 @@ static int print(const void *context)
     const struct settings *s = context;
     cot_topology t = {0};
     int status = COT_EXIT_FAILURE;
-    if (!cot_check_output(s->plot) || !cot_open_topology(&t, s->topology, s->hosts, (int32_t)s->ranks))
+    if (!cot_check_output(s->plot, NULL) || !cot_open_topology(&t, s->topology, s->hosts, (int32_t)s->ranks))
         return status;
     double *d = distances(&t, s);
     if (d)
@@ -145,8 +145,8 @@ static const cot_option show_options[] = {COMMON, {0}};
 static const cot_option distances_options[] = {
     COMMON,
     {"json", 0, COT_OPTION_FLAG, NULL, NULL, "write the matrix as JSON", AT(json)},
-    {"plot", 0, COT_OPTION_TEXT, "OUT.svg", NULL, "draw the matrix as a heat map instead (paper, Figure 2)",
-     AT(plot)},
+    {"plot", 0, COT_OPTION_TEXT, "OUT.svg", NULL,
+     "draw the matrix as a heat map instead (paper, Figure 2); - is standard output", AT(plot)},
     {0}};
 static const cot_positional positionals[] = {
     {"TOPOLOGY", 1, 1,

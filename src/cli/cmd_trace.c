@@ -3,6 +3,7 @@
 
 #include "paths.h"
 #include "progress.h"
+#include "terminal.h"
 #include "coterie/trace.h"
 
 #include <inttypes.h>
@@ -17,7 +18,7 @@ enum { RANK_COUNTS = sizeof rank_counts / sizeof *rank_counts };
 /* One layer's figures, or all layers'. */
 typedef struct figures {
     cot_load_spread load;
-    cot_trace_locality locality[RANK_COUNTS];
+    cot_locality locality[RANK_COUNTS];
 } figures;
 
 /* `layer` [L] and `all`; returns false with `error` filled in. */
@@ -31,7 +32,7 @@ static bool measure(const cot_trace *trace, figures *layer, figures *all, cot_er
         cot_trace_load(load + (size_t)l * E, trace, l);
         good = cot_load_measure(&layer[l].load, load + (size_t)l * E, (int64_t)E, error) == COT_OK;
         for (int i = 0; good && trace->kind == COT_TRACE_TOKENS && i < RANK_COUNTS; i++) {
-            cot_trace_locality *one = &layer[l].locality[i], *sum = &all->locality[i];
+            cot_locality *one = &layer[l].locality[i], *sum = &all->locality[i];
             good = cot_trace_locality_measure(one, trace, l, rank_counts[i], error) == COT_OK;
             sum->tokens += one->tokens;
             sum->activations += one->activations;
@@ -44,11 +45,6 @@ static bool measure(const cot_trace *trace, figures *layer, figures *all, cot_er
     return good;
 }
 
-static double ratio(int64_t part, int64_t whole)
-{
-    return whole ? (double)part / (double)whole : 0;
-}
-
 static json_t *figures_json(const cot_trace *trace, const figures *f)
 {
     json_t *o =
@@ -58,11 +54,11 @@ static json_t *figures_json(const cot_trace *trace, const figures *f)
     if (trace->kind == COT_TRACE_COUNTS) return o;
     json_t *lar = json_object(), *remote = json_object();
     for (int i = 0; i < RANK_COUNTS; i++) {
-        const cot_trace_locality *x = &f->locality[i];
+        const cot_locality *x = &f->locality[i];
         char ranks[12];
         snprintf(ranks, sizeof ranks, "%d", rank_counts[i]);
-        json_object_set_new(lar, ranks, json_real(ratio(x->local, x->activations)));
-        json_object_set_new(remote, ranks, json_real(ratio(x->remote_ranks, x->tokens)));
+        json_object_set_new(lar, ranks, json_real(cot_locality_lar(x)));
+        json_object_set_new(remote, ranks, json_real(cot_locality_remote_ranks(x)));
     }
     json_object_set_new(o, "lar", lar);
     json_object_set_new(o, "remote_ranks", remote);
@@ -124,8 +120,8 @@ static void print_figures(const cot_trace *trace, const char *name, const figure
     printf("%-7s %10.3f %10.3f %9.1f %%", name, f->load.peak_over_mean, f->load.variation,
            100 * f->load.top_tenth_share);
     for (int i = 0; trace->kind == COT_TRACE_TOKENS && i < RANK_COUNTS; i++)
-        printf("   %6.4f %6.3f", ratio(f->locality[i].local, f->locality[i].activations),
-               ratio(f->locality[i].remote_ranks, f->locality[i].tokens));
+        printf("   %6.4f %6.3f", cot_locality_lar(&f->locality[i]),
+               cot_locality_remote_ranks(&f->locality[i]));
     putchar('\n');
 }
 
@@ -141,8 +137,8 @@ static void print_text(const cot_trace *trace, const figures *layer, const figur
     printf("layers      %" PRId32 " (%" PRId32 " to %" PRId32 ")\n", trace->n_layers, trace->layers[0],
            trace->layers[trace->n_layers - 1]);
     printf("experts     %" PRId32 " of %" PRId32 " a token\n\n", trace->top_k, trace->n_experts);
-    printf("layer    peak/mean  variation  top tenth ");
-    for (int i = 0; !counts && i < RANK_COUNTS; i++) printf("  LAR@%-2d remote", rank_counts[i]);
+    cot_heading(stdout, "layer    peak/mean  variation  top tenth ");
+    for (int i = 0; !counts && i < RANK_COUNTS; i++) cot_heading(stdout, "  LAR@%-2d remote", rank_counts[i]);
     putchar('\n');
     for (int32_t l = 0; l < trace->n_layers; l++) {
         char name[12];
@@ -166,11 +162,14 @@ static int info(const void *context)
     if (cot_trace_open(&trace, s->file, &error) != COT_OK) return cot_complain_of(&error);
     figures *layer = calloc((size_t)trace.n_layers, sizeof *layer), all = {0};
     json_t *warnings = json_array();
+    cot_progress progress = {"measuring", 0};
     int status = COT_EXIT_OK;
-    if (!layer || !warnings)
+    cot_progress_show(&progress, 0, 0);
+    const bool room = layer && warnings, measured = room && measure(&trace, layer, &all, &error);
+    cot_progress_end(&progress);
+    if (!room)
         status = cot_complain("out of memory");
-    else if (!measure(&trace, layer, &all, &error) ||
-             cot_trace_warn(&trace, collect, warnings, &error) != COT_OK)
+    else if (!measured || cot_trace_warn(&trace, collect, warnings, &error) != COT_OK)
         status = cot_complain_of(&error);
     else if (s->json)
         status = print_json(&trace, layer, &all, warnings);
@@ -223,8 +222,7 @@ struct talk {
 
 static void say(void *context, const char *line)
 {
-    struct talk *talk = context;
-    cot_progress_end(&talk->progress);
+    (void)context;
     cot_complain("note: %s", line);
 }
 
@@ -258,21 +256,21 @@ static int convert(const void *context)
         cot_complain("no output given: -o OUT.safetensors");
         return COT_EXIT_USAGE;
     }
-    if (!cot_check_output(s->output)) return COT_EXIT_FAILURE;
+    if (!cot_check_output(s->output, NULL)) return COT_EXIT_FAILURE;
     cot_status status = cot_trace_import(&trace, s->input, &options, &error);
     cot_progress_end(&talk.progress);
     bool count = status == COT_OK && s->counts && trace.kind == COT_TRACE_TOKENS;
     if (count) status = cot_trace_count(&counts, &trace, &error);
     const cot_trace *result = count ? &counts : &trace;
     if (status == COT_OK) status = cot_trace_warn(result, say_warning, NULL, &error);
-    if (status == COT_OK) status = cot_trace_write(result, s->output, &error);
+    if (status == COT_OK) status = cot_trace_write(result, cot_output_path(s->output), &error);
     cot_trace_close(&counts);
     cot_trace_close(&trace);
     return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
 }
 
 static const cot_option convert_options[] = {
-    {"output", 'o', COT_OPTION_TEXT, "OUT", NULL, "the trace to write",
+    {"output", 'o', COT_OPTION_TEXT, "OUT", NULL, "the trace to write; - is standard output",
      offsetof(struct convert_settings, output)},
     {"counts", 0, COT_OPTION_FLAG, NULL, NULL, "write counts of (token id, expert) alone",
      offsetof(struct convert_settings, counts)},

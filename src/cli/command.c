@@ -1,4 +1,6 @@
 #include "command.h"
+#include "progress.h"
+#include "terminal.h"
 #include "coterie/version.h"
 
 #include <errno.h>
@@ -19,7 +21,10 @@ int cot_complain(const char *format, ...)
     va_end(args);
     for (unsigned char *c = (unsigned char *)line; *c; c++)
         if (*c < 0x20 || *c == 0x7f) *c = '?';
-    fprintf(stderr, "coterie: %s\n", line);
+    const bool warning = !strncmp(line, "warning: ", 9);
+    cot_progress_make_way();
+    fprintf(stderr, "coterie: %s%s%s\n", warning ? cot_colour_on(stderr, COT_COLOUR_YELLOW) : "", line,
+            warning ? cot_colour_on(stderr, COT_COLOUR_NONE) : "");
     return COT_EXIT_FAILURE;
 }
 
@@ -42,13 +47,19 @@ static int spells(const cot_command *command, int argc, char **argv)
     return 0;
 }
 
+bool cot_command_is_of(const cot_command *command, const char *family)
+{
+    size_t length = strlen(family);
+    return !strncmp(command->name, family, length) && command->name[length] == ' ';
+}
+
 /* `word` is the first of a two-word command: shows those that begin with it. */
 static bool complain_of_family(const cot_command *const *commands, const char *word)
 {
     char all[512] = "";
-    size_t used = 0, length = strlen(word);
+    size_t used = 0;
     for (; *commands && used < sizeof all; commands++)
-        if (!strncmp((*commands)->name, word, length) && (*commands)->name[length] == ' ')
+        if (cot_command_is_of(*commands, word))
             used += (size_t)snprintf(all + used, sizeof all - used, "%s'%s'", used ? ", " : "",
                                      (*commands)->name);
     if (used) cot_complain("'%s' is one of %s", word, all);
@@ -86,6 +97,11 @@ static int run(const cot_command *command, int argc, char **argv)
     return status;
 }
 
+static bool asks_for_help(const char *argument)
+{
+    return !strcmp(argument, "--help") || !strcmp(argument, "-h");
+}
+
 static int dispatch(const cot_command *const *commands, int argc, char **argv)
 {
     bool help = argc > 0 && !strcmp(argv[0], "help");
@@ -97,7 +113,7 @@ static int dispatch(const cot_command *const *commands, int argc, char **argv)
         printf("coterie %s\n", cot_version());
         return COT_EXIT_OK;
     }
-    if (!strcmp(argv[0], "--help") || !strcmp(argv[0], "-h") || (help && argc == 1)) {
+    if (asks_for_help(argv[0]) || (help && argc == 1)) {
         cot_help_overview(commands);
         return COT_EXIT_OK;
     }
@@ -110,6 +126,8 @@ static int dispatch(const cot_command *const *commands, int argc, char **argv)
         cot_help_command(*command);
         return COT_EXIT_OK;
     }
+    if ((help ? argc == 1 : argc > 1 && asks_for_help(argv[1])) && cot_help_family(commands, argv[0]))
+        return COT_EXIT_OK;
     return unknown(commands, argc, argv);
 }
 

@@ -26,9 +26,18 @@ int cot_complain(const char *format, ...) __attribute__((format(printf, 1, 2), c
 /* The same for an error of the library. */
 int cot_complain_of(const cot_error *error);
 
-/* Both write to stdout. */
+/* Whether the command's name is two words, of which `family` is the first. */
+bool cot_command_is_of(const cot_command *command, const char *family);
+
+/* These write to stdout; the last one, of a family without commands, nothing: it returns false. */
 void cot_help_overview(const cot_command *const *commands);
 void cot_help_command(const cot_command *command);
+bool cot_help_family(const cot_command *const *commands, const char *family);
+
+/* What stands after an option's name, " FILE" or "[=FILE]"; and what help says of it: "ranks of the group (1 to 64;
+ * default 1)". Both end with 0 and are cut off where `bytes` are too few. */
+void cot_help_option_value(char *text, size_t bytes, const cot_option *row);
+void cot_help_option_text(char *text, size_t bytes, const cot_option *row);
 
 /* Which of `names` (NULL ends) was probably meant by `word`; NULL when none is near. */
 const char *cot_nearest(const char *word, const char *const *names);

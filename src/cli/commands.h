@@ -21,11 +21,15 @@
     X(bench_model) \
     X(bench_moe) \
     X(info) \
-    X(models)
+    X(models) \
+    X(man) \
+    X(completions)
 // clang-format on
 
 #define COT_COMMAND_EXTERN(name) extern const cot_command cot_cmd_##name;
 COT_COMMAND_LIST(COT_COMMAND_EXTERN)
 #undef COT_COMMAND_EXTERN
+
+extern const cot_command *const cot_commands[]; // all of them; NULL ends
 
 #endif

@@ -10,7 +10,7 @@
 
 const char *const cot_precision_names[] = {"bf16", "fp32", "int8", NULL};
 static const char *const attentions[] = {"tp", "dp", NULL};
-static const char *const combines[] = {"exact", "reduced", NULL};
+const char *const cot_combine_names[] = {"exact", "reduced", NULL};
 static const char *const payloads[] = {"as-precision", "bf16", "fp32", NULL};
 
 const cot_option cot_engine_option_rows[] = {
@@ -27,13 +27,22 @@ const cot_option cot_engine_option_rows[] = {
      offsetof(engine_settings, attention), .choices = attentions},
     {"op", 0, COT_OPTION_TEXT, "NAME", NULL, "MoE operator (see coterie info)",
      offsetof(engine_settings, op)},
+    {"fabric", 0, COT_OPTION_TEXT, "NAME", NULL, "what ranks are (see coterie info)",
+     offsetof(engine_settings, fabric)},
     {"combine", 0, COT_OPTION_CHOICE, "HOW", "exact",
      "exact: each expert's row travels back, so that what experts add is the same to the bit for every P; "
-     "reduced: a "
-     "rank adds its experts' rows first, fewer bytes",
-     offsetof(engine_settings, combine), .choices = combines},
+     "reduced: a rank adds its experts' rows first, fewer bytes",
+     offsetof(engine_settings, combine), .choices = cot_combine_names},
     {"payload", 0, COT_OPTION_CHOICE, "TYPE", "as-precision", "what travels back from experts",
      offsetof(engine_settings, payload), .choices = payloads},
+    {"placement", 0, COT_OPTION_TEXT, "FILE", NULL,
+     "where experts sit, replicas too, in any format that coterie place convert reads; default: consecutive "
+     "experts",
+     offsetof(engine_settings, placement)},
+    {"expert-slots", 0, COT_OPTION_INTEGER, "N", "0",
+     "experts that a rank has room for in each layer, at most 65535 / P (0: all slots up to the highest that "
+     "the placement uses)",
+     offsetof(engine_settings, expert_slots), .least = 0, .most = 65535},
     {"isa", 0, COT_OPTION_TEXT, "NAME", NULL, "caps the instruction set (see coterie info)",
      offsetof(engine_settings, isa)},
     {0}};
@@ -53,9 +62,11 @@ cot_engine_options cot_engine_options_of(const engine_settings *s, const engine_
     o.precision = cot_precision_names[s->precision];
     o.attention = attentions[s->attention];
     o.op = s->op;
-    o.combine = combines[s->combine];
+    o.fabric = s->fabric;
+    o.combine = cot_combine_names[s->combine];
     o.payload = s->payload ? payloads[s->payload] : NULL;
     o.isa = s->isa;
+    o.expert_slots = (int32_t)s->expert_slots;
     o.capture_routing = needs->capture_routing || s->save_routing;
     o.kv_tokens = needs->kv_tokens;
     o.sequences = needs->sequences < 1              ? 1
@@ -69,6 +80,28 @@ static void show(void *context, size_t done, size_t total)
     cot_progress_show(context, done, total);
 }
 
+static void say(void *context, const char *line)
+{
+    (void)context;
+    cot_complain("note: %s", line);
+}
+
+cot_status cot_engine_placement(cot_engine_options *options, cot_expert_map *map,
+                                const engine_settings *settings, const cot_model_info *model,
+                                cot_error *error)
+{
+    cot_expert_map_options reading = {.size = sizeof reading,
+                                      .ranks = options->ranks,
+                                      .n_layers = (int32_t)model->layers,
+                                      .moe_layer = model->moe_layer,
+                                      .moe_layers = (int32_t)model->moe_layers,
+                                      .say = say};
+    const cot_status status = cot_expert_map_read(map, settings->placement, &reading, error);
+    options->placement = map;
+    options->placement_name = settings->placement;
+    return status;
+}
+
 bool cot_engine_open_cli(cot_engine **engine, const char *model, const engine_settings *settings,
                          const engine_needs *needs)
 {
@@ -78,8 +111,15 @@ bool cot_engine_open_cli(cot_engine **engine, const char *model, const engine_se
     options.progress_context = &progress;
     cot_error error;
     char *notes = NULL;
-    cot_status status = cot_engine_open(engine, model, &options, &notes, &error);
+    cot_model_info info = {0};
+    cot_expert_map map = {0};
+    cot_status status = settings->placement ? cot_model_describe(&info, model, &error) : COT_OK;
+    if (status == COT_OK && settings->placement)
+        status = cot_engine_placement(&options, &map, settings, &info, &error);
+    if (status == COT_OK) status = cot_engine_open(engine, model, &options, &notes, &error);
     cot_progress_end(&progress);
+    cot_expert_map_free(&map);
+    cot_model_info_clear(&info);
     if (status != COT_OK)
         cot_complain_of(&error);
     else if (notes)
@@ -107,7 +147,7 @@ bool routing_recorder_open(routing_recorder *r, const char *path, const char *mo
     return status == COT_OK;
 }
 
-void routing_recorder_take(void *context, size_t request, int64_t position, int32_t token,
+void routing_recorder_take(void *context, uint64_t request, int64_t position, int32_t token,
                            const uint16_t *experts, const float *weights)
 {
     routing_recorder *r = context;

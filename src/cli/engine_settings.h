@@ -3,12 +3,13 @@
 #define COT_CLI_ENGINE_SETTINGS_H
 #include "options.h"
 #include "coterie/engine.h"
+#include "coterie/model.h"
 #include "coterie/trace.h"
 
 typedef struct engine_settings {
-    int64_t ranks, threads;
+    int64_t ranks, threads, expert_slots;
     int precision, attention, combine, payload; // precision: of cot_precision_names
-    const char *op, *isa, *save_routing;
+    const char *op, *fabric, *isa, *placement, *save_routing;
 } engine_settings;
 
 /* A group of rows for cot_options, over an engine_settings. */
@@ -24,6 +25,11 @@ typedef struct engine_needs {
 } engine_needs;
 cot_engine_options cot_engine_options_of(const engine_settings *settings, const engine_needs *needs);
 
+/* Reads --placement, which is given, into a map that the caller frees after opening an engine with the options. */
+cot_status cot_engine_placement(cot_engine_options *options, cot_expert_map *map,
+                                const engine_settings *settings, const cot_model_info *model,
+                                cot_error *error);
+
 /* Opens the model with a progress bar and a note about skipped tensors. Returns false after a line on stderr.
  */
 bool cot_engine_open_cli(cot_engine **engine, const char *model, const engine_settings *settings,
@@ -37,11 +43,12 @@ typedef struct routing_recorder {
 } routing_recorder;
 bool routing_recorder_open(routing_recorder *recorder, const char *path, const char *model,
                            const cot_engine *engine);
-void routing_recorder_take(void *recorder, size_t request, int64_t position, int32_t token,
+void routing_recorder_take(void *recorder, uint64_t request, int64_t position, int32_t token,
                            const uint16_t *experts, const float *weights);
 /* Writes the file and closes. Returns false after a line on stderr. */
 bool routing_recorder_finish(routing_recorder *recorder, bool write);
 
 extern const char *const cot_precision_names[]; // "bf16", "fp32", "int8", NULL
+extern const char *const cot_combine_names[];   // "exact", "reduced", NULL
 
 #endif

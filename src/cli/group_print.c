@@ -1,36 +1,11 @@
 /* What `coterie group` found, for people and for programs. */
 #include "cmd_group.h"
 
+#include "terminal.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-
-/* Over all layers: ratios of sums, the mean of peaks and the worst of them. */
-typedef struct overall {
-    double lar, bound, token_peak, expert_peak, worst_expert_peak;
-    int32_t infeasible, proven;
-} overall;
-
-static overall add_up(const cot_grouped *g)
-{
-    overall o = {0};
-    const int32_t L = g->groups.n_layers;
-    double total = 0;
-    for (int32_t l = 0; l < L; l++) {
-        const cot_group_layer *layer = &g->layer[l];
-        total += (double)layer->total;
-        o.lar += (double)layer->local;
-        o.bound += layer->bound;
-        o.token_peak += layer->token_peak / L;
-        o.expert_peak += layer->expert_peak / L;
-        o.worst_expert_peak = fmax(o.worst_expert_peak, layer->expert_peak);
-        o.infeasible += !layer->feasible;
-        o.proven += layer->proven;
-    }
-    o.lar /= total;
-    o.bound /= total;
-    return o;
-}
 
 static double of_test(const cot_grouped *g, cot_figure figure)
 {
@@ -39,8 +14,8 @@ static double of_test(const cot_grouped *g, cot_figure figure)
 
 static void print_method(const cot_grouped *g)
 {
-    const overall o = add_up(g);
-    printf("%-10s %7.4f %7.4f", g->method, o.lar, o.bound);
+    const cot_group_solution *o = &g->found;
+    printf("%-10s %7.4f %7.4f", g->method, o->lar, o->lar_bound);
     cot_print_cell(7, 4, of_test(g, COT_FIGURE_LAR));
     if (g->row.has_test && !isnan(g->row.test.low[COT_FIGURE_LAR]))
         printf(" %.4f..%.4f", g->row.test.low[COT_FIGURE_LAR], g->row.test.high[COT_FIGURE_LAR]);
@@ -48,20 +23,20 @@ static void print_method(const cot_grouped *g)
         printf(" %14s", "-");
     cot_print_cell(7, 4, of_test(g, COT_FIGURE_LAR_EVEN));
     cot_print_cell(7, 4, of_test(g, COT_FIGURE_ORACLE_LAR));
-    cot_print_cell(6, 3, o.token_peak);
+    cot_print_cell(6, 3, o->token_peak);
     cot_print_cell(6, 3, of_test(g, COT_FIGURE_TOKEN_IMBALANCE));
     cot_print_cell(6, 3, of_test(g, COT_FIGURE_HOME_PEAK));
-    cot_print_cell(6, 3, o.expert_peak);
+    cot_print_cell(6, 3, o->expert_peak);
     cot_print_cell(6, 3, of_test(g, COT_FIGURE_EXPERT_PEAK));
-    printf(" %5.3f %5.3f %7" PRId64 " %7.1f\n", g->stay_unnamed, g->stay, g->iterations, g->seconds);
+    printf(" %5.3f %5.3f %7" PRId64 " %7.1f\n", o->stay_before, o->stay, o->iterations, g->seconds);
 }
 
 /* Layers where no groups were found within the limit of expert load. */
 static void print_missed(const cot_grouped *g, const cot_group_settings *s, const cot_group_inputs *in)
 {
     if (s->expert_load <= 0) return;
-    for (int32_t l = 0; l < g->groups.n_layers; l++) {
-        const cot_group_layer *layer = &g->layer[l];
+    for (int32_t l = 0; l < g->found.groups.n_layers; l++) {
+        const cot_grouping *layer = &g->found.layer[l];
         if (layer->expert_peak <= s->expert_load * (1 + 1e-9)) continue;
         printf("%s, layer %" PRId32
                ": no groups within %g of the mean load were found; the smallest peak found is "
@@ -74,9 +49,10 @@ static void print_missed(const cot_grouped *g, const cot_group_settings *s, cons
 
 static void print_layers(const cot_grouped *g, const cot_group_inputs *in)
 {
-    printf("\n%s by layer\nlayer   LAR train   bound    test   token peak  expert peak\n", g->method);
-    for (int32_t l = 0; l < g->groups.n_layers; l++) {
-        const cot_group_layer *layer = &g->layer[l];
+    cot_heading(stdout, "\n%s by layer\nlayer   LAR train   bound    test   token peak  expert peak\n",
+                g->method);
+    for (int32_t l = 0; l < g->found.groups.n_layers; l++) {
+        const cot_grouping *layer = &g->found.layer[l];
         printf("%5" PRId32 "  ", in->trace.layers[l]);
         cot_print_cell(10, 4, (double)layer->local / (double)layer->total);
         cot_print_cell(7, 4, layer->bound / (double)layer->total);
@@ -94,20 +70,22 @@ void cot_grouped_print(const cot_grouped *grouped, size_t n, const cot_group_set
     printf("%" PRId64 " ranks, %" PRId32 " experts in %" PRId32 " layers, %" PRId64 " %s\n\n", s->ranks,
            in->affinities.n_experts, in->affinities.n_layers, in->affinities.n_tokens,
            in->affinities.token_ids ? "token ids" : "positions (no token has an id)");
-    puts("               LAR    none    test  95 % interval    even  oracle token imb.    home expert peak   "
-         "stays"
-         " to next        \n"
-         "method       train   above     LAR   of test LAR      LAR     LAR  train   test   peak  train   "
-         "test before"
-         " named  rounds seconds");
+    cot_heading(
+        stdout, "%s\n",
+        "               LAR    none    test  95 % interval    even  oracle token imb.    home expert peak   "
+        "stays"
+        " to next        \n"
+        "method       train   above     LAR   of test LAR      LAR     LAR  train   test   peak  train   "
+        "test before"
+        " named  rounds seconds");
     for (size_t i = 0; i < n; i++) print_method(&grouped[i]);
     for (size_t i = 0; i < n; i++) print_missed(&grouped[i], s, in);
     for (size_t i = 0; i < n; i++) {
         const cot_grouped *g = &grouped[i];
-        if (in->distance)
-            printf("%s: traffic's distance %.6g, before its ranks were seated %.6g\n", g->method, g->distance,
-                   g->distance_unnamed);
-        if (s->nodes > 1) printf("%s: a mean activation costs %.4f on the links\n", g->method, g->cost);
+        if (g->found.seated)
+            printf("%s: traffic's distance %.6g, before its ranks were seated %.6g\n", g->method,
+                   g->found.distance, g->found.distance_before);
+        if (s->nodes > 1) printf("%s: a mean activation costs %.4f on the links\n", g->method, g->found.cost);
         cot_prediction_row_print_gain(&g->row);
     }
     if (n == 1) print_layers(&grouped[0], in);
@@ -115,10 +93,10 @@ void cot_grouped_print(const cot_grouped *grouped, size_t n, const cot_group_set
 
 json_t *cot_grouped_json(const cot_grouped *g, const cot_group_settings *s, const cot_group_inputs *in)
 {
-    const overall o = add_up(g);
-    json_t *row = cot_prediction_row_json(&g->row, in->trace.layers, g->groups.n_layers, 0);
-    for (int32_t l = 0; l < g->groups.n_layers; l++) {
-        const cot_group_layer *layer = &g->layer[l];
+    const cot_group_solution *o = &g->found;
+    json_t *row = cot_prediction_row_json(&g->row, in->trace.layers, o->groups.n_layers, 0);
+    for (int32_t l = 0; l < o->groups.n_layers; l++) {
+        const cot_grouping *layer = &o->layer[l];
         json_t *found = json_pack(
             "{s:f, s:f, s:f, s:f, s:o, s:b, s:b}", "lar_train", (double)layer->local / (double)layer->total,
             "lar_bound", layer->bound / (double)layer->total, "token_imbalance_train", layer->token_peak,
@@ -130,15 +108,15 @@ json_t *cot_grouped_json(const cot_grouped *g, const cot_group_settings *s, cons
     }
     json_object_set_new(row, "seconds", json_real(g->seconds));
     json_object_set_new(row, "table_bytes", json_null());
-    json_object_set_new(row, "iterations", json_integer(g->iterations));
-    json_object_set_new(row, "lar_train", json_real(o.lar));
-    json_object_set_new(row, "lar_bound", json_real(o.bound));
-    json_object_set_new(row, "token_imbalance_train", json_real(o.token_peak));
-    json_object_set_new(row, "expert_peak_train", json_real(o.expert_peak));
-    json_object_set_new(row, "stay", json_real(g->stay));
-    json_object_set_new(row, "stay_before", json_real(g->stay_unnamed));
-    json_object_set_new(row, "distance", in->distance ? json_real(g->distance) : json_null());
-    json_object_set_new(row, "distance_before", in->distance ? json_real(g->distance_unnamed) : json_null());
-    json_object_set_new(row, "link_cost", s->nodes > 1 ? json_real(g->cost) : json_null());
+    json_object_set_new(row, "iterations", json_integer(o->iterations));
+    json_object_set_new(row, "lar_train", json_real(o->lar));
+    json_object_set_new(row, "lar_bound", json_real(o->lar_bound));
+    json_object_set_new(row, "token_imbalance_train", json_real(o->token_peak));
+    json_object_set_new(row, "expert_peak_train", json_real(o->expert_peak));
+    json_object_set_new(row, "stay", json_real(o->stay));
+    json_object_set_new(row, "stay_before", json_real(o->stay_before));
+    json_object_set_new(row, "distance", o->seated ? json_real(o->distance) : json_null());
+    json_object_set_new(row, "distance_before", o->seated ? json_real(o->distance_before) : json_null());
+    json_object_set_new(row, "link_cost", s->nodes > 1 ? json_real(o->cost) : json_null());
     return row;
 }

@@ -1,5 +1,6 @@
 /* Help, made from the tables that the parser reads. */
 #include "command.h"
+#include "terminal.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -45,17 +46,19 @@ static void print_row(const char *left, const char *text)
     print_wrapped(text, HELP_COLUMN, HELP_COLUMN);
 }
 
-/* "help text (1 to 64; default 1)" */
-static void print_option(const cot_option *row)
+void cot_help_option_value(char *text, size_t bytes, const cot_option *row)
 {
-    char left[128], text[1024], range[256] = "";
-    const char *value = row->argument ? row->argument : "";
-    snprintf(left, sizeof left, "%c%c%s--%s%s%s%s", row->letter ? '-' : ' ', row->letter ? row->letter : ' ',
-             row->letter ? ", " : "  ", row->name,
-             row->kind == COT_OPTION_OPTIONAL_TEXT ? "[="
-             : row->kind == COT_OPTION_FLAG        ? ""
-                                                   : " ",
-             value, row->kind == COT_OPTION_OPTIONAL_TEXT ? "]" : "");
+    const bool optional = row->kind == COT_OPTION_OPTIONAL_TEXT;
+    snprintf(text, bytes, "%s%s%s",
+             optional                       ? "[="
+             : row->kind == COT_OPTION_FLAG ? ""
+                                            : " ",
+             row->argument ? row->argument : "", optional ? "]" : "");
+}
+
+void cot_help_option_text(char *text, size_t bytes, const cot_option *row)
+{
+    char range[256] = "";
     if (row->kind == COT_OPTION_INTEGER) {
         if (row->most != INT64_MAX)
             snprintf(range, sizeof range, "%" PRId64 " to %" PRId64, row->least, row->most);
@@ -75,8 +78,17 @@ static void print_option(const cot_option *row)
         snprintf(range, sizeof range, "repeatable");
     }
     const char *open = *range || row->initial ? " (" : "", *between = *range && row->initial ? "; " : "";
-    snprintf(text, sizeof text, "%s%s%s%s%s%s%s", row->help, open, range, between,
-             row->initial ? "default " : "", row->initial ? row->initial : "", *open ? ")" : "");
+    snprintf(text, bytes, "%s%s%s%s%s%s%s", row->help, open, range, between, row->initial ? "default " : "",
+             row->initial ? row->initial : "", *open ? ")" : "");
+}
+
+static void print_option(const cot_option *row)
+{
+    char left[128], value[96], text[1024];
+    cot_help_option_value(value, sizeof value, row);
+    snprintf(left, sizeof left, "%c%c%s--%s%s", row->letter ? '-' : ' ', row->letter ? row->letter : ' ',
+             row->letter ? ", " : "  ", row->name, value);
+    cot_help_option_text(text, sizeof text, row);
     print_row(left, text);
 }
 
@@ -84,7 +96,10 @@ void cot_help_command(const cot_command *command)
 {
     const cot_option_group *group = command->options.groups;
     const cot_positional *positionals = command->options.positionals;
-    printf("coterie %s: %s\n\nusage: coterie %s", command->name, command->summary, command->name);
+    cot_heading(stdout, "coterie %s", command->name);
+    printf(": %s\n\n", command->summary);
+    cot_heading(stdout, "usage:");
+    printf(" coterie %s", command->name);
     for (const cot_positional *row = positionals; row && row->name; row++)
         printf(" %s%s%s%s", row->least ? "" : "[", row->name, row->most > 1 ? "..." : "",
                row->least ? "" : "]");
@@ -94,26 +109,46 @@ void cot_help_command(const cot_command *command)
         print_wrapped(command->details, 0, 0);
     }
     if (positionals && positionals->name) {
-        puts("\narguments:");
+        cot_heading(stdout, "\narguments:\n");
         for (const cot_positional *row = positionals; row->name; row++) print_row(row->name, row->help);
     }
     for (; group && group->title; group++) {
-        printf("\n%s:\n", group->title);
+        cot_heading(stdout, "\n%s:\n", group->title);
         for (const cot_option *row = group->options; row->name; row++) print_option(row);
     }
     if (command->examples) {
-        puts("\nexamples:");
+        cot_heading(stdout, "\nexamples:\n");
         for (const char *const *line = command->examples; *line; line++) printf("  %s\n", *line);
     }
 }
 
+bool cot_help_family(const cot_command *const *commands, const char *family)
+{
+    bool found = false;
+    for (; *commands; commands++) {
+        if (!cot_command_is_of(*commands, family)) continue;
+        if (!found) {
+            cot_heading(stdout, "usage:");
+            printf(" coterie %s COMMAND [arguments] [options]\n"
+                   "       coterie help %s COMMAND    what a command does and takes\n",
+                   family, family);
+            cot_heading(stdout, "\ncommands:\n");
+        }
+        printf("  %-20s%s\n", (*commands)->name + strlen(family) + 1, (*commands)->summary);
+        found = true;
+    }
+    return found;
+}
+
 void cot_help_overview(const cot_command *const *commands)
 {
-    puts("coterie: runs Mixture-of-Experts language models over a group of ranks\n\n"
-         "usage: coterie COMMAND [arguments] [options]\n"
+    cot_heading(stdout, "coterie");
+    puts(": runs Mixture-of-Experts language models over a group of ranks\n");
+    cot_heading(stdout, "usage:");
+    puts(" coterie COMMAND [arguments] [options]\n"
          "       coterie help COMMAND     what a command does and takes\n"
          "       coterie --version        the version");
-    if (*commands) puts("\ncommands:");
+    if (*commands) cot_heading(stdout, "\ncommands:\n");
     for (; *commands; commands++) printf("  %-20s%s\n", (*commands)->name, (*commands)->summary);
     puts("\nData goes to standard output, talk to standard error. Exit status: 0 done, 1 failed, 2 wrong "
          "usage.");

@@ -89,14 +89,18 @@ static bool bad_real(const cot_option *row, const char *value)
     return false;
 }
 
-static bool bad_choice(const cot_option *row, const char *value)
+/* Whether `value` is one of `choices` (NULL ends), and which; otherwise says what `name` takes. */
+static bool choose(const char *dashes, const char *name, const char *const *choices, const char *value,
+                   int *which)
 {
     char all[256] = "";
-    for (int i = 0; row->choices[i]; i++) {
-        if (i) strncat(all, row->choices[i + 1] ? ", " : " or ", sizeof all - strlen(all) - 1);
-        strncat(all, row->choices[i], sizeof all - strlen(all) - 1);
+    for (int i = 0; choices[i]; i++) {
+        *which = i;
+        if (!strcmp(value, choices[i])) return true;
+        if (i) strncat(all, choices[i + 1] ? ", " : " or ", sizeof all - strlen(all) - 1);
+        strncat(all, choices[i], sizeof all - strlen(all) - 1);
     }
-    cot_complain("--%s takes %s, not '%s'", row->name, all, value);
+    cot_complain("%s%s takes %s, not '%s'", dashes, name, all, value);
     return false;
 }
 
@@ -143,12 +147,7 @@ static bool store(const struct parse *p, const cot_option *row, void *field, con
         *(const char **)field = value;
         return true;
     case COT_OPTION_CHOICE:
-        for (int i = 0; row->choices[i]; i++)
-            if (!strcmp(value, row->choices[i])) {
-                *(int *)field = i;
-                return true;
-            }
-        return bad_choice(row, value);
+        return choose("--", row->name, row->choices, value, field);
     case COT_OPTION_LIST:
         return append(field, value, row, p->argc);
     case COT_OPTION_OPTIONAL_TEXT:
@@ -229,6 +228,8 @@ static bool place(const struct parse *p, const char **arguments, int count)
         int take = count - at - owed;
         for (take = take < row->most ? take : row->most; take > 0; take--, at++) {
             void *field = p->settings + row->offset;
+            int which;
+            if (row->choices && !choose("", row->name, row->choices, arguments[at], &which)) return false;
             if (row->most == 1)
                 *(const char **)field = arguments[at];
             else if (!append(field, arguments[at], NULL, p->argc))

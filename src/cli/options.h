@@ -67,6 +67,7 @@ typedef struct cot_positional {
     int least, most;
     const char *help;
     size_t offset;
+    const char *const *choices; // what it may be, NULL ends; NULL: anything
 } cot_positional;
 
 /* Everything that one command accepts. */
@@ -75,12 +76,11 @@ typedef struct cot_options {
     const cot_positional *positionals; // one without a name ends; NULL when it takes none
 } cot_options;
 
-/* Fills `settings` (all zero at the start) from the initial values, then from argv[0..argc). `--opt value`,
- * `--opt=value`,
- * `-o value`, `-ovalue`; flags' letters may be joined; after `--` all is positional. Returns false after
- * writing one line on stderr that names the option, its value and what it accepts. `*help` becomes true when
- * --help or -h comes first; nothing else is checked then. Texts point into argv; the caller calls
- * cot_options_free either way. */
+/* Fills `settings` (all zero at the start) from the initial values, then from argv[0..argc): `--opt value`,
+ * `--opt=value`, `-o value` or `-ovalue`; letters of flags may be joined; after `--` all is positional. Returns false
+ * after writing one line on stderr that names the option, its value and what it accepts. `*help` becomes true when
+ * --help or -h comes first; nothing else is checked then. Texts point into argv; the caller calls cot_options_free
+ * either way. */
 bool cot_options_parse(const cot_options *options, void *settings, int argc, char **argv, bool *help);
 /* Frees the lists in `settings`. */
 void cot_options_free(const cot_options *options, void *settings);

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 bool cot_check_model(const char *path)
 {
@@ -29,25 +28,53 @@ bool cot_check_model(const char *path)
     return false;
 }
 
-/* The folder that the file goes to must be writable: a regular file is replaced, never written over. */
-static int folder_error(const char *path)
+bool cot_is_standard_output(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    char *folder = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
-    int error = !folder ? ENOMEM : access(folder, W_OK | X_OK) ? errno : 0;
-    free(folder);
-    return error;
+    return path && !strcmp(path, "-");
 }
 
-bool cot_check_output(const char *path)
+const char *cot_output_path(const char *path)
 {
-    struct stat info;
+    return cot_is_standard_output(path) ? "/dev/fd/1" : path;
+}
+
+bool cot_check_output(const char *path, const char *data)
+{
+    cot_error error;
     if (!path) return true;
-    bool exists = stat(path, &info) == 0;
-    int error = !*path                             ? ENOENT
-                : exists && S_ISDIR(info.st_mode)  ? EISDIR
-                : exists && !S_ISREG(info.st_mode) ? (access(path, W_OK) ? errno : 0)
-                                                   : folder_error(path);
-    if (error) cot_complain("cannot write '%s': %s", path, strerror(error));
-    return !error;
+    if (data && cot_is_standard_output(path)) {
+        cot_complain("'-' is standard output, which holds %s: name a file", data);
+        return false;
+    }
+    if (cot_file_writer_check(cot_output_path(path), &error) == COT_OK) return true;
+    cot_complain_of(&error);
+    return false;
+}
+
+FILE *cot_open_output(cot_file_writer *writer, const char *path)
+{
+    cot_error error;
+    if (cot_file_writer_open(writer, cot_output_path(path), &error) != COT_OK) cot_complain_of(&error);
+    return writer->stream;
+}
+
+bool cot_close_output(cot_file_writer *writer)
+{
+    cot_error error;
+    if (!writer->stream || cot_file_writer_commit(writer, &error) == COT_OK) return true;
+    cot_complain_of(&error);
+    return false;
+}
+
+bool cot_write_json(const char *path, json_t *json)
+{
+    cot_file_writer writer = {0};
+    char *text = json ? json_dumps(json, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(json);
+    if (!text)
+        cot_complain("cannot write '%s': out of memory", path);
+    else if (cot_open_output(&writer, path))
+        fprintf(writer.stream, "%s\n", text);
+    free(text);
+    return writer.stream && cot_close_output(&writer);
 }

@@ -81,7 +81,9 @@ static int choose_options(cot_place_inputs *in, const cot_place_settings *s)
                             (long long)s->slots, (long long)s->slots_per_rank, ranks);
     if (slots > INT32_MAX) return cot_complain("%lld slots are too many", (long long)slots);
     in->options = (cot_place_options){.size = sizeof in->options,
-                                      .method = s->method,
+                                      .method = s->method                     ? s->method
+                                                : slots > in->costs.n_experts ? "replicate"
+                                                                              : "ilpload",
                                       .slots = (int32_t)slots,
                                       .max_load = s->max_load,
                                       .groups = (int32_t)s->groups,

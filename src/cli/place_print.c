@@ -27,16 +27,13 @@ static json_t *numbers(const double *x, int32_t n)
     return array;
 }
 
-static int print_json(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *p)
+static int print_json(const cot_place_inputs *in, const cot_placed *p)
 {
     const cot_place_value *v = &p->value;
-    const char *method = s->method                                 ? s->method
-                         : in->options.slots > in->costs.n_experts ? "replicate"
-                                                                   : "ilpload";
     double per_activation = v->activations > 0 ? v->objective / v->activations : 0;
-    json_t *o = json_pack("{s:s, s:i, s:i, s:i, s:i}", "method", method, "layers", (int)in->costs.n_layers,
-                          "experts", (int)in->costs.n_experts, "ranks", (int)in->costs.n_ranks,
-                          "slots_per_rank", (int)p->map.slots_per_rank);
+    json_t *o = json_pack("{s:s, s:i, s:i, s:i, s:i}", "method", in->options.method, "layers",
+                          (int)in->costs.n_layers, "experts", (int)in->costs.n_experts, "ranks",
+                          (int)in->costs.n_ranks, "slots_per_rank", (int)p->map.slots_per_rank);
     json_object_set_new(o, "objective", json_real(v->objective));
     json_object_set_new(o, "dual", json_real(v->dual));
     json_object_set_new(o, "gap", json_real(fabs(v->objective - v->dual)));
@@ -71,28 +68,10 @@ static int print_json(const cot_place_settings *s, const cot_place_inputs *in, c
     return COT_EXIT_OK;
 }
 
-/* Who sends what to whom, round by round. */
-static void print_rounds(const cot_placed *p)
-{
-    printf("moves       %" PRId64 " in %" PRId32 " rounds, no rank twice in one\n", p->moves, p->rounds);
-    for (int32_t round = -1; round < p->rounds; round++)
-        for (int64_t i = 0; i < p->n_transfers; i++) {
-            const cot_transfer *t = &p->transfers[i];
-            if (t->round != round) continue;
-            if (t->from < 0)
-                printf("  from storage: layer %" PRId32 " expert %" PRId32 " to rank %" PRId32 "\n", t->layer,
-                       t->expert, t->to);
-            else
-                printf("  round %" PRId32 ": layer %" PRId32 " expert %" PRId32 ", rank %" PRId32
-                       " to %" PRId32 "\n",
-                       round, t->layer, t->expert, t->from, t->to);
-        }
-}
-
 int cot_place_print(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *p)
 {
     const cot_place_value *v = &p->value;
-    if (s->json) return print_json(s, in, p);
+    if (s->json) return print_json(in, p);
     printf("placed      %" PRId32 " layers of %" PRId32 " experts on %" PRId32 " ranks\n", in->costs.n_layers,
            in->costs.n_experts, in->costs.n_ranks);
     if (in->costs.indifferent)
@@ -114,7 +93,7 @@ int cot_place_print(const cot_place_settings *s, const cot_place_inputs *in, con
         "peak load   %.4g times the mean rank's at worst, %.4g in the mean layer (no placement below %.4g)\n",
         largest(v->peak_load, v->n_layers), mean(v->peak_load, v->n_layers),
         mean(v->peak_bound, v->n_layers));
-    if (p->moves >= 0) print_rounds(p);
+    int status = p->moves >= 0 ? cot_place_print_moves(in, p) : COT_EXIT_OK;
     printf("solved in   %.3f ms\n", p->milliseconds);
-    return COT_EXIT_OK;
+    return status;
 }

@@ -2,9 +2,9 @@
 #include "cmd_place.h"
 
 #include "cluster.h"
+#include "paths.h"
 #include "plot.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,30 +19,45 @@ static const char style[] =
 /* One method's line of the table, and its traffic. */
 typedef struct entry {
     const char *name;
-    bool good;
-    cot_place_value value;
-    double *traffic; // [S][S]
+    const cot_place_value *value; // NULL: the method makes no placement here
+    cot_place_value own;          // empty where `value` is another's
+    double *traffic;              // [S][S]; NULL where it is not known
 } entry;
 
 enum { METHODS = 7 };
 
-static void run_method(entry *e, const cot_place_inputs *in)
+/* NULL where there is no cluster to send through, or no memory. */
+static double *traffic_of(const cot_expert_map *map, const cot_place_inputs *in)
+{
+    size_t S = (size_t)in->costs.n_ranks;
+    double *traffic = in->has_topology ? malloc(S * S * sizeof *traffic) : NULL;
+    if (!traffic) return NULL;
+    if (cot_place_traffic(traffic, map, &in->load, &in->costs, &in->costs_options, NULL) == COT_OK)
+        return traffic;
+    free(traffic);
+    return NULL;
+}
+
+/* The run's own method is shown with what it placed, the others with what they place within the same limits, as far as
+ * they know any. */
+static void fill_entry(entry *e, const cot_place_method *method, const cot_place_inputs *in,
+                       const cot_placed *placed)
 {
     cot_expert_map map;
     cot_place_options options = in->options;
     cot_place_proof *proof = NULL;
-    size_t S = (size_t)in->costs.n_ranks;
-    options.method = e->name;
-    if (!cot_place_methods[0].name || (options.max_load > 0 && strcmp(e->name, "ilpload")))
-        options.max_load = 0;
+    e->name = options.method = method->name;
+    if (!strcmp(method->name, in->options.method)) {
+        e->value = &placed->value;
+        e->traffic = traffic_of(&placed->map, in);
+        return;
+    }
+    if (!method->limits) options.max_load = 0;
     if (cot_place(&map, &proof, &in->costs, &options, NULL) != COT_OK) return;
-    e->good = cot_place_value_of(&e->value, &map, &in->costs, options.dispatch, NULL) == COT_OK &&
-              cot_place_prove(&e->value, proof, NULL) == COT_OK;
-    e->traffic = malloc(S * S * sizeof *e->traffic);
-    if (e->traffic && (!in->has_topology || cot_place_traffic(e->traffic, &map, &in->load, &in->costs,
-                                                              &in->costs_options, NULL) != COT_OK)) {
-        free(e->traffic);
-        e->traffic = NULL;
+    if (cot_place_value_of(&e->own, &map, &in->costs, options.dispatch, NULL) == COT_OK &&
+        cot_place_prove(&e->own, proof, NULL) == COT_OK) {
+        e->value = &e->own;
+        e->traffic = traffic_of(&map, in);
     }
     cot_place_proof_free(proof);
     cot_expert_map_free(&map);
@@ -57,15 +72,15 @@ static double largest(const double *x, int32_t n)
 
 static void table(FILE *f, const entry *all, const cot_place_inputs *in)
 {
-    double base = all[0].good ? all[0].value.objective : 0;
+    double base = all[0].value ? all[0].value->objective : 0;
     fputs("<h2>Methods</h2>\n<table><tr><th>method</th><th>cost</th><th>per activation</th><th>gain over "
           "rr</th>"
           "<th>proven bound</th><th>peak load (worst layer)</th><th>SGLang balancedness</th></tr>\n",
           f);
     for (int i = 0; i < METHODS; i++) {
-        const cot_place_value *v = &all[i].value;
+        const cot_place_value *v = all[i].value;
         cot_balancedness b;
-        if (!all[i].good) continue;
+        if (!v) continue;
         cot_place_balancedness(&b, v);
         fprintf(f, "<tr><td>%s</td><td>%.8g</td><td>%.5g</td><td>", all[i].name, v->objective,
                 v->activations > 0 ? v->objective / v->activations : 0);
@@ -74,8 +89,15 @@ static void table(FILE *f, const entry *all, const cot_place_inputs *in)
         if (v->dual > 0) fprintf(f, "%.8g", v->dual);
         fprintf(f, "</td><td>%.3f</td><td>%.4f</td></tr>\n", largest(v->peak_load, v->n_layers), b.sglang);
     }
+    fputs("</table>\n<p class=\"note\">", f);
+    if (in->options.max_load > 0) {
+        fprintf(f, "At most %g mean ranks' loads in a layer with", in->options.max_load);
+        for (const cot_place_method *m = cot_place_methods; m->name; m++)
+            if (m->limits) fprintf(f, " %s", m->name);
+        fputs("; the other methods know no limit. ", f);
+    }
     fprintf(f,
-            "</table>\n<p class=\"note\">%d layers of %d experts on %d ranks. Cost is the sum over "
+            "%d layers of %d experts on %d ranks. Cost is the sum over "
             "activations; gain is "
             "how much more round robin costs. All figures are computed from the load, none is measured on a "
             "cluster.</p>\n",
@@ -156,11 +178,11 @@ static void best_two(const entry *all, int best[2])
 {
     best[0] = best[1] = -1;
     for (int i = 0; i < METHODS; i++) {
-        if (!all[i].good || !all[i].traffic) continue;
-        if (best[0] < 0 || all[i].value.objective < all[best[0]].value.objective) {
+        if (!all[i].traffic) continue;
+        if (best[0] < 0 || all[i].value->objective < all[best[0]].value->objective) {
             best[1] = best[0];
             best[0] = i;
-        } else if (best[1] < 0 || all[i].value.objective < all[best[1]].value.objective)
+        } else if (best[1] < 0 || all[i].value->objective < all[best[1]].value->objective)
             best[1] = i;
     }
 }
@@ -196,7 +218,7 @@ static void page(FILE *f, const cot_place_settings *s, const cot_place_inputs *i
         fputs("</div>\n", f);
     }
     fputs("<h2>Loads of ranks</h2>\n", f);
-    loads(f, s->method ? s->method : "this placement", &placed->value);
+    loads(f, in->options.method, &placed->value);
     if (best[0] >= 0) {
         fputs("<h2>Loads of links</h2>\n<p class=\"note\">Routed along the routes of fewest hops, evenly "
               "over equal "
@@ -210,19 +232,14 @@ static void page(FILE *f, const cot_place_settings *s, const cot_place_inputs *i
 int cot_place_report(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *placed)
 {
     entry all[METHODS] = {0};
-    for (int i = 0; i < METHODS && cot_place_methods[i].name; i++) {
-        all[i].name = cot_place_methods[i].name;
-        run_method(&all[i], in);
-    }
-    FILE *f = fopen(s->report, "w");
-    int status = f ? COT_EXIT_OK : cot_complain("cannot write '%s': %s", s->report, strerror(errno));
-    if (f) {
-        page(f, s, in, placed, all);
-        bool bad = ferror(f);
-        if (fclose(f) || bad) status = cot_complain("cannot write '%s': %s", s->report, strerror(errno));
-    }
+    for (int i = 0; i < METHODS && cot_place_methods[i].name; i++)
+        fill_entry(&all[i], &cot_place_methods[i], in, placed);
+    cot_file_writer writer;
+    FILE *f = cot_open_output(&writer, s->report);
+    if (f) page(f, s, in, placed, all);
+    int status = f && cot_close_output(&writer) ? COT_EXIT_OK : COT_EXIT_FAILURE;
     for (int i = 0; i < METHODS; i++) {
-        cot_place_value_free(&all[i].value);
+        cot_place_value_free(&all[i].own);
         free(all[i].traffic);
     }
     return status;

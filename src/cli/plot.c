@@ -1,6 +1,7 @@
 #include "plot.h"
 
-#include <errno.h>
+#include "paths.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,10 +147,8 @@ void cot_plot_bars(FILE *stream, const double *value, int32_t n, double mark, co
 int cot_plot_matrix_file(const char *path, const double *matrix, int32_t rows, int32_t columns,
                          const char *title)
 {
-    FILE *stream = fopen(path, "w");
-    if (!stream) return cot_complain("cannot write '%s': %s", path, strerror(errno));
-    cot_plot_matrix(stream, matrix, rows, columns, title, "to rank", "from rank");
-    bool bad = ferror(stream);
-    if (fclose(stream) || bad) return cot_complain("cannot write '%s': %s", path, strerror(errno));
-    return COT_EXIT_OK;
+    cot_file_writer writer;
+    if (!cot_open_output(&writer, path)) return COT_EXIT_FAILURE;
+    cot_plot_matrix(writer.stream, matrix, rows, columns, title, "to rank", "from rank");
+    return cot_close_output(&writer) ? COT_EXIT_OK : COT_EXIT_FAILURE;
 }

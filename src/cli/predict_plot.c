@@ -1,10 +1,10 @@
 /* `coterie predict --plot`: appendix A's figures of a trace, one page of HTML with its figures inside. */
 #include "cmd_predict.h"
 
+#include "paths.h"
 #include "plot.h"
 #include "coterie/predict_study.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static cot_status plot_kurtosis(FILE *f, const cot_trace *trace, const cot_affin
 }
 
 /* Tokens by their group, experts by theirs: what goes together makes blocks. */
-static cot_status plot_blocks(FILE *f, const cot_affinities *all, int32_t l, int32_t layer)
+static cot_status plot_blocks(FILE *f, const cot_affinities *all, int32_t l, int32_t layer, cot_error *error)
 {
     const cot_affinity *a = &all->layer[l];
     const int32_t E = a->n_experts;
@@ -61,8 +61,8 @@ static cot_status plot_blocks(FILE *f, const cot_affinities *all, int32_t l, int
         .size = sizeof options, .ranks = E < RANKS ? E : RANKS, .token_balance = 0.1, .seed = 1};
     cot_grouper *grouper;
     cot_grouping groups;
-    cot_status status = cot_grouper_open(&grouper, a, &options, NULL);
-    if (status == COT_OK) status = cot_grouper_iterate(grouper, 2, NULL);
+    cot_status status = cot_grouper_open(&grouper, a, &options, error);
+    if (status == COT_OK) status = cot_grouper_iterate(grouper, 2, error);
     double *map = calloc((size_t)MOST_TOKENS * (size_t)E, sizeof *map);
     int32_t *column = malloc((size_t)E * sizeof *column);
     if (status == COT_OK && map && column) {
@@ -104,11 +104,11 @@ static cot_status plot_blocks(FILE *f, const cot_affinities *all, int32_t l, int
     return status;
 }
 
-static cot_status plot_transitions(FILE *f, const cot_trace *trace, int32_t l)
+static cot_status plot_transitions(FILE *f, const cot_trace *trace, int32_t l, cot_error *error)
 {
     const size_t E = (size_t)trace->n_experts;
     double *share = malloc(E * E * sizeof *share);
-    cot_status status = share ? cot_trace_transitions(share, trace, l, NULL) : COT_OUT_OF_MEMORY;
+    cot_status status = share ? cot_trace_transitions(share, trace, l, error) : COT_OUT_OF_MEMORY;
     if (status == COT_OK) {
         char title[96];
         snprintf(title, sizeof title, "from layer %" PRId32 " to layer %" PRId32, trace->layers[l],
@@ -129,8 +129,8 @@ static cot_status plot_prediction(FILE *f, const cot_trace *trace, uint64_t seed
 {
     double lar[COT_PREDICT_MAX_ORDER] = {0}, recall[COT_PREDICT_MAX_ORDER] = {0};
     cot_prediction_row row = {.ranks = RANKS};
-    uint8_t *training = cot_draw_training(trace, share_learnt, seed);
-    cot_status status = training ? COT_OK : COT_INVALID_ARGUMENT;
+    uint8_t *training;
+    cot_status status = cot_draw_training(&training, trace, share_learnt, seed, error);
     bool has_table = false;
     double precision = 0, f1 = 0, at_k = 0;
     for (int order = 1; status == COT_OK && order <= COT_PREDICT_MAX_ORDER; order++) {
@@ -199,10 +199,11 @@ int cot_predict_plot(const char *path, const cot_trace *trace, uint64_t seed)
     const int32_t middle = trace->n_layers / 2;
     cot_status status = cot_affinities_count(&all, trace, NULL, &error);
     if (status != COT_OK) return cot_complain_of(&error);
-    FILE *f = fopen(path, "w");
+    cot_file_writer writer;
+    FILE *f = cot_open_output(&writer, path);
     if (!f) {
         cot_affinities_free(&all);
-        return cot_complain("cannot write '%s': %s", path, strerror(errno));
+        return COT_EXIT_FAILURE;
     }
     fputs("<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Affinity of tokens and "
           "experts</title>\n<style>"
@@ -221,15 +222,14 @@ int cot_predict_plot(const char *path, const cot_trace *trace, uint64_t seed)
         " of %" PRId32 " experts a token, %" PRId32 " layers.</p>\n",
         trace->top_k, trace->n_experts, trace->n_layers);
     if (all.token_ids) status = plot_kurtosis(f, trace, &all);
-    if (status == COT_OK && all.token_ids) status = plot_blocks(f, &all, middle, trace->layers[middle]);
+    if (status == COT_OK && all.token_ids)
+        status = plot_blocks(f, &all, middle, trace->layers[middle], &error);
     if (status == COT_OK && trace->kind == COT_TRACE_TOKENS && trace->n_layers > 1)
-        status = plot_transitions(f, trace, middle + 1 < trace->n_layers ? middle : middle - 1);
+        status = plot_transitions(f, trace, middle + 1 < trace->n_layers ? middle : middle - 1, &error);
     if (status == COT_OK && trace->kind == COT_TRACE_TOKENS) status = plot_prediction(f, trace, seed, &error);
     fputs("</html>\n", f);
-    const bool bad = ferror(f);
     cot_affinities_free(&all);
-    if (fclose(f) || bad) return cot_complain("cannot write '%s': %s", path, strerror(errno));
-    if (status == COT_OK) return COT_EXIT_OK;
-    remove(path);
+    if (status == COT_OK) return cot_close_output(&writer) ? COT_EXIT_OK : COT_EXIT_FAILURE;
+    cot_file_writer_abort(&writer);
     return cot_complain_of(&error);
 }

@@ -1,10 +1,13 @@
 /* What `coterie predict` and `coterie group` read. */
 #include "cmd_predict.h"
 
+#include "progress.h"
 #include "token_ids.h"
 #include "coterie/model.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static void note(void *context, const char *line)
@@ -17,11 +20,14 @@ int cot_open_trace(cot_trace *trace, int32_t **ids, const char *path, const char
     const cot_trace_import_options options = {
         .size = sizeof options, .say = note, .context = (void *)"note: "};
     cot_error error = {0};
+    cot_progress progress = {"reading", 0};
+    cot_progress_show(&progress, 0, 0);
     cot_status status = cot_trace_import(trace, path, &options, &error);
     if (status == COT_OK) {
         status = cot_trace_warn(trace, note, (void *)"warning: ", &error);
         if (status != COT_OK) cot_trace_close(trace);
     }
+    cot_progress_end(&progress);
     if (status != COT_OK) return cot_complain_of(&error);
     return tokenizer ? cot_map_token_ids(trace, ids, tokenizer) : COT_EXIT_OK;
 }
@@ -43,66 +49,51 @@ int cot_open_embeddings(cot_predict_embedding *embedding, float **memory, const 
     return COT_EXIT_OK;
 }
 
-uint8_t *cot_draw_training(const cot_trace *trace, double share, uint64_t seed)
+static cot_status refuse(cot_error *error, cot_status status, const char *format, ...)
 {
-    if (trace->kind == COT_TRACE_COUNTS) {
-        cot_complain("counts have no sequences to split: coterie group --tables learns from one domain, "
-                     "coterie predict "
-                     "--tables tests on another");
-        return NULL;
-    }
-    uint8_t *training = malloc((size_t)trace->n_sequences + 1);
-    if (!training) {
-        cot_complain("out of memory for %" PRId64 " sequences", trace->n_sequences);
-        return NULL;
-    }
-    cot_trace_split(training, trace->n_sequences, share, seed);
-    int64_t tokens = 0;
-    for (int64_t s = 0; s < trace->n_sequences; s++)
-        if (training[s]) tokens += trace->sequence_offsets[s + 1] - trace->sequence_offsets[s];
-    if (tokens) return training;
-    cot_complain("the training split is empty: %g of %" PRId64 " sequences", share, trace->n_sequences);
-    free(training);
-    return NULL;
+    va_list args;
+    error->status = status;
+    va_start(args, format);
+    vsnprintf(error->message, sizeof error->message, format, args);
+    va_end(args);
+    return status;
 }
 
-static bool has_layer(const cot_expert_map *map, int32_t layer, int32_t *row)
+cot_status cot_draw_training(uint8_t **training, const cot_trace *trace, double share, uint64_t seed,
+                             cot_error *error)
 {
-    for (*row = 0; *row < map->n_layers; (*row)++)
-        if (map->layers[*row] == layer) return true;
-    return false;
+    *training = NULL;
+    if (trace->kind == COT_TRACE_COUNTS)
+        return refuse(
+            error, COT_INVALID_ARGUMENT,
+            "counts have no sequences to split: coterie group --tables learns from one domain, coterie "
+            "predict --tables tests on another");
+    uint8_t *drawn = malloc((size_t)trace->n_sequences + 1);
+    if (!drawn)
+        return refuse(error, COT_OUT_OF_MEMORY, "out of memory for %" PRId64 " sequences",
+                      trace->n_sequences);
+    cot_trace_split(drawn, trace->n_sequences, share, seed);
+    int64_t tokens = 0;
+    for (int64_t s = 0; s < trace->n_sequences; s++)
+        if (drawn[s]) tokens += trace->sequence_offsets[s + 1] - trace->sequence_offsets[s];
+    if (!tokens) {
+        free(drawn);
+        return refuse(error, COT_INVALID_ARGUMENT, "the training split is empty: %g of %" PRId64 " sequences",
+                      share, trace->n_sequences);
+    }
+    *training = drawn;
+    return COT_OK;
 }
 
 int32_t *cot_map_ranks(const cot_expert_map *map, const cot_trace *trace, const char *path)
 {
-    const size_t E = (size_t)trace->n_experts;
-    bool replicas = false;
-    if (map->n_experts != trace->n_experts) {
-        cot_complain("'%s' places %" PRId32 " experts, the trace has %" PRId32, path, map->n_experts,
-                     trace->n_experts);
+    cot_error error = {COT_OUT_OF_MEMORY, "out of memory for the ranks of experts"};
+    int64_t replicas = 0;
+    int32_t *rank = malloc((size_t)trace->n_layers * (size_t)trace->n_experts * sizeof *rank);
+    if (!rank || cot_expert_map_ranks(rank, &replicas, map, trace, path, &error) != COT_OK) {
+        cot_complain_of(&error);
+        free(rank);
         return NULL;
-    }
-    int32_t *rank = malloc((size_t)trace->n_layers * E * sizeof *rank);
-    if (!rank) {
-        cot_complain("out of memory for the ranks of experts");
-        return NULL;
-    }
-    for (int32_t l = 0; l < trace->n_layers; l++) {
-        int32_t row;
-        if (!has_layer(map, trace->layers[l], &row)) {
-            cot_complain("'%s' has no layer %" PRId32 ", the trace does", path, trace->layers[l]);
-            free(rank);
-            return NULL;
-        }
-        const int32_t slots = map->n_ranks * map->slots_per_rank;
-        const int32_t *slot = map->expert + (size_t)row * (size_t)slots;
-        for (size_t e = 0; e < E; e++) rank[(size_t)l * E + e] = -1;
-        for (int32_t i = 0; i < slots; i++) {
-            if (slot[i] < 0) continue;
-            int32_t *one = &rank[(size_t)l * E + (size_t)slot[i]];
-            replicas |= *one >= 0;
-            if (*one < 0) *one = i / map->slots_per_rank;
-        }
     }
     if (replicas) cot_complain("note: of an expert's replicas in '%s' the first counts", path);
     return rank;

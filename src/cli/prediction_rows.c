@@ -1,6 +1,8 @@
 /* The figures of predictors, for people and for programs. */
 #include "cmd_predict.h"
 
+#include "terminal.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -114,24 +116,26 @@ void cot_prediction_row_print_gain(const cot_prediction_row *row)
     if (!row->has_test) return;
     const double gain = row->test.all[COT_FIGURE_LAR_GAIN];
     const double low = row->test.low[COT_FIGURE_LAR_GAIN], high = row->test.high[COT_FIGURE_LAR_GAIN];
-    // At least four times the most that a mean over so many independent tokens may be off: few sequences may agree by
-    // chance, and there may be no interval.
-    const double least = 2 / sqrt((double)row->test.n_tokens * row->test.n_layers);
-    const double chance = isnan(low) ? least : fmax(high - low, least);
-    if (isnan(gain) || gain > chance + 1e-9) return;
+    // Few sequences may agree by chance, and there may be no interval: at least four times the most that a mean over so
+    // many independent tokens may be off.
+    const double independent = 2 / sqrt((double)row->test.n_tokens * row->test.n_layers);
+    const bool interval = !isnan(low) && high - low > independent;
+    const double least = interval ? high - low : independent;
+    if (isnan(gain) || gain > least + 1e-9) return;
     printf("%s@%" PRId32
-           ": nothing is gained: test LAR is %+.4f beyond sending as many tokens to each rank blindly",
+           ": no gain is proven: test LAR is %+.4f beyond sending as many tokens to each rank blindly",
            row->name, row->ranks, gain);
     if (!isnan(low)) printf(", 95 %% interval %+.4f..%+.4f", low, high);
-    putchar('\n');
+    printf("; more than %.4f is asked for, four standard errors%s\n", least,
+           interval ? ", as wide as that interval" : " of so many independent tokens");
 }
 
 /* A block of one figure on test: a line a layer, a column a row of the table; all rows are of one number of ranks. */
 static void print_layers(const cot_prediction_row *rows, size_t n, const int32_t *layers, cot_figure figure,
                          const char *title)
 {
-    printf("\n%s, test, by layer, %" PRId32 " ranks\nlayer ", title, rows[0].ranks);
-    for (size_t i = 0; i < n; i++) printf(" %15s", rows[i].name);
+    cot_heading(stdout, "\n%s, test, by layer, %" PRId32 " ranks\nlayer ", title, rows[0].ranks);
+    for (size_t i = 0; i < n; i++) cot_heading(stdout, " %15s", rows[i].name);
     putchar('\n');
     for (int32_t l = 0; l < rows[0].test.n_layers; l++) {
         printf("%5" PRId32 " ", layers[l]);
@@ -143,7 +147,8 @@ static void print_layers(const cot_prediction_row *rows, size_t n, const int32_t
 
 void cot_prediction_rows_print(const cot_prediction_row *rows, size_t n, const int32_t *layers)
 {
-    printf(
+    cot_heading(
+        stdout,
         "                       recall@k          LAR       95 %% interval    even  oracle   dedup  remote "
         "token imb.   home expert\n"
         "method           ranks  train   test   train    test        of test     LAR     LAR     LAR   ranks "

@@ -1,16 +1,20 @@
-/* A progress bar on stderr; silent when stderr is no terminal. */
+/* One line on a terminal's stderr that tells what goes on, how far it is, and for how long; silent elsewhere. */
 #ifndef COT_CLI_PROGRESS_H
 #define COT_CLI_PROGRESS_H
 #include <stdint.h>
 
 typedef struct cot_progress {
-    const char *what; // what goes on, e.g. "loading"
-    int64_t drawn_ns; // when the bar was last drawn; 0 before the first time
+    const char *what; // what goes on, e.g. "loading"; may change between calls, and outlives them
+    int64_t began_ns; // when it was first shown; 0 before
 } cot_progress;
 
-/* `done` of `total` units are behind; redraws at most ten times a second. One thread at a time. */
+/* `done` of `total` units are behind; a total of 0: nobody knows, and only the time is told, from the first second on.
+ * Draws at most ten times a second, and a thread of its own draws every second until cot_progress_end. One at a time;
+ * calls may come from any thread, but not two at once. */
 void cot_progress_show(cot_progress *progress, uint64_t done, uint64_t total);
-/* Wipes the bar; call before anything else is written to the terminal. */
+/* Wipes the line, for good; nothing where it was not shown. */
 void cot_progress_end(cot_progress *progress);
+/* Wipes the line until it is drawn again, so that another one can be written. */
+void cot_progress_make_way(void);
 
 #endif

@@ -1,8 +1,9 @@
 #include "stats.h"
 
 #include "command.h"
+#include "paths.h"
+#include "terminal.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +30,7 @@ static int64_t total_ns(const cot_stats *s)
 static void print_table(const cot_stats *s)
 {
     int64_t tokens = s->prefill_tokens + s->decode_tokens, ns = total_ns(s);
-    fprintf(stderr, "\n%-16s %14s %10s %12s\n", "phase", "bytes", "messages", "bytes/token");
+    cot_heading(stderr, "\n%-16s %14s %10s %12s\n", "phase", "bytes", "messages", "bytes/token");
     uint64_t bytes = 0, messages = 0;
     for (int p = 0; p < COT_STATS_PHASES; p++) {
         uint64_t b = sum(s->bytes[p], s->ranks), m = sum(s->messages[p], s->ranks);
@@ -85,18 +86,6 @@ static json_t *stats_json(const cot_stats *s)
         per_second(s->decode_tokens, s->decode_ns));
 }
 
-static bool write_json(const cot_stats *s, const char *path)
-{
-    json_t *json = stats_json(s);
-    FILE *file = fopen(path, "w");
-    bool good = file && json && json_dumpf(json, file, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) == 0 &&
-                fputc('\n', file) != EOF;
-    if (file && fclose(file)) good = false;
-    if (!good) cot_complain("cannot write '%s': %s", path, strerror(errno));
-    json_decref(json);
-    return good;
-}
-
 bool cot_show_stats(cot_engine *engine, cot_optional_text wanted)
 {
     if (!wanted.given) return true;
@@ -108,7 +97,7 @@ bool cot_show_stats(cot_engine *engine, cot_optional_text wanted)
     }
     bool good = true;
     if (wanted.text)
-        good = write_json(&stats, wanted.text);
+        good = cot_write_json(wanted.text, stats_json(&stats));
     else
         print_table(&stats);
     cot_stats_clear(&stats);

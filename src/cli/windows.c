@@ -113,11 +113,11 @@ bool text_windows_read(text_windows *w, const char *model, cot_list files)
 
 engine_needs text_windows_need(const text_windows *w, const engine_settings *settings)
 {
-    enum { WINDOWS_AT_ONCE = 4, PAGE = 64 };
+    enum { WINDOWS_AT_ONCE = 4 };
     engine_needs needs = {0};
     bool homes = strcmp(cot_engine_options_of(settings, &needs).attention, "dp") == 0;
     needs.sequences = homes ? WINDOWS_AT_ONCE : 1;
-    for (size_t f = 0; f < w->files; f++) needs.kv_tokens += (int64_t)w->texts[f].count + PAGE;
+    for (size_t f = 0; f < w->files; f++) needs.kv_tokens += (int64_t)w->texts[f].count;
     return needs;
 }
 

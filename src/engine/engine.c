@@ -1,6 +1,7 @@
 #include "base/error.h"
 #include "engine/engine_state.h"
 #include "engine/memory.h"
+#include "engine/numbers.h"
 #include "kernels/pack.h"
 
 #include <stdlib.h>
@@ -23,6 +24,11 @@ const char *const *cot_engine_operators(void)
     return cot_moe_operator_names();
 }
 
+const char *const *cot_engine_fabrics(void)
+{
+    return cot_fabric_backend_names();
+}
+
 /* ---- options ---- */
 
 static cot_status in_range(const char *name, int64_t value, int64_t least, int64_t most, cot_error *error)
@@ -37,23 +43,22 @@ static cot_status check_options(const cot_engine_options *o, cot_error *error)
     if (o->size != sizeof *o)
         return cot_fail(error, COT_INVALID_ARGUMENT, "engine options of %zu bytes, expected %zu", o->size,
                         sizeof *o);
-    if (strcmp(o->precision, "bf16") != 0 && strcmp(o->precision, "fp32") != 0 &&
-        strcmp(o->precision, "int8") != 0)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown precision '%s' (bf16, fp32 or int8)",
-                        o->precision);
     if (strcmp(o->attention, "tp") != 0 && strcmp(o->attention, "dp") != 0)
         return cot_fail(error, COT_INVALID_ARGUMENT, "unknown attention '%s' (tp or dp)", o->attention);
     if (o->op && !cot_moe_operator_find(o->op))
         return cot_fail(error, COT_INVALID_ARGUMENT, "unknown operator '%s' (%s or %s)", o->op,
                         cot_moe_operator_names()[0], cot_moe_operator_names()[1]);
-    if (strcmp(o->combine, "exact") != 0 && strcmp(o->combine, "reduced") != 0)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown combine '%s' (exact or reduced)", o->combine);
-    if (o->payload && strcmp(o->payload, "bf16") != 0 && strcmp(o->payload, "fp32") != 0)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown payload '%s' (bf16 or fp32)", o->payload);
-    cot_status status = in_range("ranks", o->ranks, 1, COT_MAX_RANKS, error);
+    if (!cot_fabric_backend_find(o->fabric))
+        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown fabric '%s' (%s or %s)", o->fabric,
+                        cot_fabric_backend_names()[0], cot_fabric_backend_names()[1]);
+    cot_engine_numbers numbers;
+    cot_status status = cot_engine_numbers_of(&numbers, o->precision, o->combine, o->payload, error);
+    if (status == COT_OK) status = in_range("ranks", o->ranks, 1, COT_MAX_RANKS, error);
     if (status == COT_OK) status = in_range("threads", o->threads, 0, 1024, error);
     if (status == COT_OK) status = in_range("step tokens", o->step_tokens, 1, 65536, error);
     if (status == COT_OK) status = in_range("sequences", o->sequences, 1, 1024, error);
+    if (status == COT_OK)
+        status = in_range("expert slots", o->expert_slots, 0, COT_MAX_EXPERTS / o->ranks, error);
     if (status == COT_OK) status = in_range("kv tokens", o->kv_tokens, 0, (int64_t)1 << 40, error);
     return status;
 }
@@ -69,18 +74,21 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_er
     const cot_config *c = e->config;
     cot_runner_options *r = &e->runner;
     int threads = thread_count(o);
-    *r = (cot_runner_options){
-        .checkpoint = e->checkpoint,
-        .whole = &e->whole,
-        .type = strcmp(o->precision, "fp32") == 0 ? COT_F32 : COT_BF16,
-        .quantised = strcmp(o->precision, "int8") == 0,
-        .data_parallel = strcmp(o->attention, "dp") == 0,
-        .helpers = threads,
-        .combine = strcmp(o->combine, "exact") == 0 ? COT_COMBINE_EXACT : COT_COMBINE_REDUCED,
-        .payload = strcmp(o->payload ? o->payload : o->precision, "fp32") == 0 ? COT_F32 : COT_BF16,
-        .op = cot_moe_operator_find(o->op ? o->op : cot_moe_operator_names()[0]),
-        .step_tokens = o->step_tokens,
-        .capture = o->capture_routing};
+    cot_engine_numbers numbers;
+    cot_status status = cot_engine_numbers_of(&numbers, o->precision, o->combine, o->payload, error);
+    if (status != COT_OK) return status;
+    *r = (cot_runner_options){.checkpoint = e->checkpoint,
+                              .whole = &e->whole,
+                              .type = numbers.precision.type,
+                              .quantised = numbers.precision.quantised,
+                              .data_parallel = strcmp(o->attention, "dp") == 0,
+                              .threads = threads,
+                              .combine = numbers.combine,
+                              .payload = numbers.payload,
+                              .layout = &e->layout,
+                              .op = cot_moe_operator_find(o->op ? o->op : cot_moe_operator_names()[0]),
+                              .step_tokens = o->step_tokens,
+                              .capture = o->capture_routing};
     enum {
         LOGITS_BYTES = 64 << 20
     }; // rank 0 holds this much of a step's logits at most, though at least a row a sequence
@@ -90,8 +98,7 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_er
     int64_t kv_tokens = o->kv_tokens ? o->kv_tokens : c->max_context;
     if (kv_tokens / c->max_context >= r->sequences) // no more than all sequences at their longest
         kv_tokens = r->sequences * c->max_context;
-    r->pages = (kv_tokens + COT_KV_PAGE - 1) / COT_KV_PAGE +
-               r->sequences; // every sequence may leave a page part empty
+    r->pages = cot_kv_pages(kv_tokens) + r->sequences; // every sequence may leave a page part empty
     e->info.threads = threads;
     e->info.ranks = o->ranks;
     return cot_kernels_choose(&r->kernels, o->isa, error);
@@ -99,53 +106,79 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_er
 
 /* ---- memory ---- */
 
-/* What opening will take, all ranks together; the weights among it. */
-static cot_status measure(cot_engine *e, size_t whole, size_t *weights, size_t *total, cot_error *error)
+/* Threads that compute at once, over all processes of the group. */
+static int threads_of_all(const cot_engine *e, const cot_fabric_backend *fabric)
 {
-    const cot_config *c = e->config;
-    int ranks = e->info.ranks;
-    cot_ffn_shape expert = cot_expert_shape(c, cot_runner_precision(&e->runner));
-    *weights = whole + (size_t)(c->moe_layers * c->gate.experts) * cot_ffn_layout_of(&expert).bytes;
-    *total = 0;
+    return !fabric->one_process && e->info.ranks > e->runner.threads ? e->info.ranks : e->runner.threads;
+}
+
+/* The experts on a rank; what huge pages add where slots are empty between them comes in `*rounding`. */
+static size_t expert_bytes_on(const cot_engine *e, int rank, size_t *rounding)
+{
+    enum { TWO_PAGES = 4 << 20 };
+    const cot_ffn_shape shape = cot_model_expert_shape(e->config, cot_runner_precision(&e->runner));
+    const size_t bytes = cot_ffn_layout_of(&shape).bytes;
+    const cot_expert_layout *layout = &e->layout;
+    size_t all = 0, layers = 0;
+    for (int32_t l = 0; l < layout->n_layers; l++) {
+        const size_t before = all;
+        for (int64_t i = layout->first[l]; i < layout->first[l + 1]; i++) all += layout->rank[i] == rank;
+        layers += all > before;
+    }
+    const size_t empty = ((size_t)layout->n_layers * (size_t)layout->slots_per_rank - all) * bytes;
+    *rounding = empty < layers * TWO_PAGES ? empty : layers * TWO_PAGES;
+    return all * bytes;
+}
+
+/* What opening and then running will take, with `whole` bytes of weights that all ranks share: all that a step at the
+ * worst routing may touch. */
+static cot_status measure(cot_engine *e, const cot_fabric_backend *fabric, size_t whole,
+                          cot_engine_sizes *sizes, cot_error *error)
+{
+    enum {
+        ROUND = 4 << 20,
+        TABLES = 16 << 20
+    }; // what huge pages and small things add: to a rank's, to the engine's
+    const int ranks = e->info.ranks;
+    *sizes = (cot_engine_sizes){
+        .weight_bytes = whole, .shared_bytes = whole, .available_bytes = cot_memory_available()};
     cot_status status = COT_OK;
+    size_t cache = 0, other = TABLES;
     for (int rank = 0; rank < ranks && status == COT_OK; rank++) {
-        size_t own = 0, other = 0;
-        status = cot_runner_private_bytes(&e->runner, rank, ranks, &own, &other, error);
-        *weights += own;
-        *total += other;
+        cot_runner_sizes runner;
+        status = cot_runner_measure(&runner, &e->runner, rank, ranks, error);
+        size_t rounding, own = runner.weights + expert_bytes_on(e, rank, &rounding);
+        sizes->weight_bytes += own;
+        sizes->rank_bytes = own > sizes->rank_bytes ? own : sizes->rank_bytes;
+        other += runner.scratch + runner.buffers + rounding + ROUND;
+        cache = e->runner.data_parallel ? runner.cache
+                                        : cache + runner.cache; // data-parallel: a page is on one rank
     }
-    if (e->runner.data_parallel && ranks > 1) { // KV pages are touched on one rank each
-        size_t own, other, page;
-        cot_runner_options enough = e->runner,
-                           one_more = e->runner; // for a context: what else grows with pages
-        enough.pages = (c->max_context + COT_KV_PAGE - 1) / COT_KV_PAGE;
-        one_more.pages = enough.pages + 1;
-        if (status == COT_OK) status = cot_runner_private_bytes(&enough, 0, ranks, &own, &other, error);
-        if (status == COT_OK) status = cot_runner_private_bytes(&one_more, 0, ranks, &own, &page, error);
-        if (status == COT_OK) *total -= (size_t)(ranks - 1) * (size_t)e->runner.pages * (page - other);
-    }
-    *total += *weights;
+    cot_runner_options all = e->runner;
+    all.threads = threads_of_all(e, fabric);
+    cot_arena attention = {0};
+    cot_runner_lay_out_attention(&attention, &all);
+    sizes->total_bytes = sizes->weight_bytes + cache + other + attention.used;
     return status;
 }
 
-static cot_status check_memory(size_t needed, cot_error *error)
+static cot_status check_memory(const cot_engine_sizes *sizes, cot_error *error)
 {
-    size_t available = cot_memory_available();
-    if (needed <= available) return COT_OK;
+    if (sizes->total_bytes <= sizes->available_bytes) return COT_OK;
     return cot_fail(error, COT_OUT_OF_MEMORY, "the model needs %.2f GB of memory, %.2f GB are available",
-                    (double)needed / 1e9, (double)available / 1e9);
+                    (double)sizes->total_bytes / 1e9, (double)sizes->available_bytes / 1e9);
 }
 
 /* ---- open ---- */
 
-static cot_status load_whole(cot_engine *e, cot_load *load, cot_error *error)
+static cot_status load_whole(cot_engine *e, cot_loader *load, cot_error *error)
 {
     cot_pool *pool = NULL;
     cot_status status = cot_pool_open(&pool, e->info.threads - 1, error);
     if (status != COT_OK) return status;
     cot_whole_weights_walk(&e->whole, e->config, cot_runner_precision(&e->runner), e->runner.data_parallel,
                            &e->whole.arena, load);
-    status = cot_load_run(load, pool, &e->progress, error);
+    status = cot_loader_run(load, pool, &e->progress, error);
     cot_pool_close(pool);
     return status;
 }
@@ -153,24 +186,18 @@ static cot_status load_whole(cot_engine *e, cot_load *load, cot_error *error)
 static cot_status allocate(cot_engine *e, cot_error *error)
 {
     const cot_config *c = e->config;
-    size_t n = (size_t)e->runner.step_tokens, v = (size_t)c->vocab,
-           routed = (size_t)(c->moe_layers * c->gate.top_k) + 1;
-    e->free_pages = calloc((size_t)e->runner.pages, sizeof *e->free_pages);
-    e->ids = calloc(n, sizeof *e->ids);
-    e->spans = calloc(n, sizeof *e->spans);
-    e->maps = calloc(2 * n, sizeof *e->maps);
-    e->penalised = calloc(v, sizeof *e->penalised);
-    e->candidates = calloc(v, sizeof *e->candidates);
-    e->seen = calloc(v, 1);
+    size_t v = (size_t)c->vocab, routed = (size_t)(c->moe_layers * c->gate.top_k) + 1;
+    cot_sampler *s = &e->sampler;
+    *s =
+        (cot_sampler){c->vocab, calloc(v, sizeof *s->logits), calloc(v, sizeof *s->candidates), calloc(v, 1)};
     e->token_experts = calloc(routed, sizeof *e->token_experts);
     e->token_weights = calloc(routed, sizeof *e->token_weights);
     e->touched = calloc((size_t)c->gate.experts + 1, 1);
-    if (!e->free_pages || !e->ids || !e->spans || !e->maps || !e->penalised || !e->candidates || !e->seen ||
-        !e->token_experts || !e->token_weights || !e->touched)
+    if (!s->logits || !s->candidates || !s->seen || !e->token_experts || !e->token_weights || !e->touched)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the engine's tables");
-    for (int64_t p = 0; p < e->runner.pages; p++) e->free_pages[p] = (int32_t)(e->runner.pages - 1 - p);
-    e->free_page_count = e->runner.pages;
-    return COT_OK;
+    cot_scheduler_limits limits = {e->runner.sequences, e->runner.pages, e->runner.step_tokens,
+                                   e->runner.step_logits, e->runner.data_parallel ? e->info.ranks : 1};
+    return cot_scheduler_open(&e->scheduler, &limits, error);
 }
 
 static void describe(cot_engine *e, size_t weight_bytes)
@@ -190,64 +217,124 @@ static void describe(cot_engine *e, size_t weight_bytes)
     i->moe_layers = c->moe_layers;
     i->moe_layer = e->moe_layer;
     i->weight_bytes = weight_bytes;
-    for (int64_t l = 0, m = 0; l < c->layers; l++)
-        if (c->layer[l].moe) e->moe_layer[m++] = (int32_t)l;
 }
 
-static cot_status start(cot_engine *e, const cot_engine_options *options, cot_error *error)
+static cot_status lay_out_experts(cot_engine *e, const cot_engine_options *o, cot_error *error)
+{
+    cot_expert_layout_shape shape = {.n_layers = (int32_t)e->config->moe_layers,
+                                     .n_experts = (int32_t)e->config->gate.experts,
+                                     .n_ranks = o->ranks,
+                                     .layers = e->moe_layer,
+                                     .slots_per_rank = o->expert_slots};
+    cot_config_list_moe_layers(e->moe_layer, e->config);
+    if (!o->placement) return cot_expert_layout_of_ranks(&e->layout, &shape, NULL, error);
+    const char *name = o->placement_name ? o->placement_name : "the placement";
+    const cot_status status = cot_expert_layout_of_map(&e->layout, &shape, o->placement, name, error);
+    if (status != COT_OK || e->layout.slots_per_rank <= COT_MAX_EXPERTS / o->ranks) return status;
+    return cot_fail(error, COT_INVALID_ARGUMENT,
+                    "'%s' uses %d slots of a rank, at most %d can be on %d ranks", name,
+                    (int)e->layout.slots_per_rank, COT_MAX_EXPERTS / o->ranks, o->ranks);
+}
+
+/* Lays the weights out and measures them; nothing is loaded. */
+static cot_status lay_out(cot_engine *e, const cot_engine_options *options, cot_loader *load,
+                          cot_engine_sizes *sizes, cot_error *error)
 {
     const cot_config *c = e->config;
-    cot_load *load = NULL;
     cot_arena whole = {0};
-    size_t weights = 0, total = 0;
     cot_status status = fill_runner(e, options, error);
     e->moe_layer = calloc((size_t)c->layers, sizeof *e->moe_layer);
     e->whole.layers = calloc((size_t)c->layers, sizeof *e->whole.layers);
     e->whole.attention = calloc((size_t)c->layers, sizeof *e->whole.attention);
     if (status == COT_OK && (!e->moe_layer || !e->whole.layers || !e->whole.attention))
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %lld layers", (long long)c->layers);
-    for (int64_t l = 0; l < c->layers && status == COT_OK; l++)
-        cot_attention_heads(&e->whole.attention[l], c, 0, 1);
-    if (status == COT_OK) status = cot_load_open(&load, e->checkpoint, error);
-    if (status == COT_OK) {
-        cot_whole_weights_walk(&e->whole, c, cot_runner_precision(&e->runner), e->runner.data_parallel,
-                               &whole, load);
-        status = measure(e, whole.used, &weights, &total, error);
-    }
-    if (status == COT_OK) status = check_memory(total, error);
-    if (status == COT_OK) status = cot_arena_open(&e->whole.arena, whole.used, error);
-    e->progress = (cot_load_progress){
+    if (status == COT_OK) status = lay_out_experts(e, options, error);
+    if (status != COT_OK) return status;
+    for (int64_t l = 0; l < c->layers; l++) cot_attention_heads(&e->whole.attention[l], c, 0, 1);
+    cot_whole_weights_walk(&e->whole, c, cot_runner_precision(&e->runner), e->runner.data_parallel, &whole,
+                           load);
+    return measure(e, cot_fabric_backend_find(options->fabric), whole.used, sizes, error);
+}
+
+/* Ranks that are processes inherit it, each its own copy of what it touches. */
+static cot_status open_attention_scratch(cot_engine *e, cot_error *error)
+{
+    cot_arena measure = {0};
+    cot_runner_lay_out_attention(&measure, &e->runner);
+    const cot_status status = cot_arena_open(&e->attention, measure.used, error);
+    if (status == COT_OK)
+        e->runner.attention_scratch = cot_runner_lay_out_attention(&e->attention, &e->runner);
+    return status;
+}
+
+static cot_status start(cot_engine *e, const cot_engine_options *options, cot_error *error)
+{
+    cot_loader *load = NULL;
+    cot_engine_sizes sizes = {0};
+    cot_status status = cot_loader_open(&load, e->checkpoint, error);
+    if (status == COT_OK) status = lay_out(e, options, load, &sizes, error);
+    if (status == COT_OK) status = check_memory(&sizes, error);
+    if (status == COT_OK) status = cot_arena_open(&e->whole.arena, sizes.shared_bytes, error);
+    const size_t weights = sizes.weight_bytes;
+    e->progress = (cot_loader_progress){
         .total_bytes = weights, .report = options->progress, .context = options->progress_context};
     if (status == COT_OK) status = load_whole(e, load, error);
-    cot_load_close(load);
+    if (status == COT_OK) status = cot_embedding_open(&e->whole.embedding, e->checkpoint, error);
+    cot_loader_close(load);
     if (status == COT_OK) status = allocate(e, error);
+    if (status == COT_OK) status = open_attention_scratch(e, error);
     if (status != COT_OK) return status;
-    cot_group_options group = {.runner = e->runner,
-                               .ranks = options->ranks,
-                               .threads = e->info.threads,
-                               .processes = options->processes,
-                               .progress = &e->progress};
-    status = cot_group_open(&e->group, &group, error);
+    cot_engine_group_options group = {.runner = e->runner,
+                                      .ranks = options->ranks,
+                                      .threads = e->info.threads,
+                                      .fabric = cot_fabric_backend_find(options->fabric),
+                                      .progress = &e->progress};
+    status = cot_engine_group_open(&e->group, &group, error);
     if (status == COT_OK && options->progress) options->progress(options->progress_context, weights, weights);
     describe(e, weights);
     return status;
 }
 
-static cot_status open_engine(cot_engine **out, cot_checkpoint *checkpoint, const cot_engine_options *options,
-                              cot_error *error)
+/* An engine that has the checkpoint, and nothing else; on failure the checkpoint is closed. */
+static cot_status new_engine(cot_engine **out, cot_checkpoint *checkpoint, cot_error *error)
 {
-    cot_engine *e = calloc(1, sizeof *e);
+    cot_engine *e = *out = calloc(1, sizeof *e);
     if (!e) {
         cot_checkpoint_close(checkpoint);
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for an engine");
     }
     e->checkpoint = checkpoint;
     e->config = cot_checkpoint_config(checkpoint);
-    cot_status status = start(e, options, error);
+    return COT_OK;
+}
+
+static cot_status open_engine(cot_engine **out, cot_checkpoint *checkpoint, const cot_engine_options *options,
+                              cot_error *error)
+{
+    cot_engine *e;
+    cot_status status = new_engine(&e, checkpoint, error);
+    if (status == COT_OK) status = start(e, options, error);
     if (status == COT_OK)
         *out = e;
     else
         cot_engine_close(e);
+    return status;
+}
+
+cot_status cot_engine_measure(cot_engine_sizes *sizes, const char *folder, const cot_engine_options *options,
+                              cot_error *error)
+{
+    cot_checkpoint *checkpoint;
+    cot_engine *e = NULL;
+    cot_loader *load = NULL;
+    *sizes = (cot_engine_sizes){0};
+    cot_status status = check_options(options, error);
+    if (status == COT_OK) status = cot_checkpoint_of_config(&checkpoint, folder, error);
+    if (status == COT_OK) status = new_engine(&e, checkpoint, error);
+    if (status == COT_OK) status = cot_loader_open(&load, e->checkpoint, error);
+    if (status == COT_OK) status = lay_out(e, options, load, sizes, error);
+    cot_loader_close(load);
+    cot_engine_close(e);
     return status;
 }
 
@@ -281,13 +368,16 @@ cot_status cot_engine_open_random(cot_engine **engine, const char *config_json, 
 void cot_engine_close(cot_engine *e)
 {
     if (!e) return;
-    cot_group_close(e->group);
+    cot_engine_group_close(e->group);
     cot_arena_close(&e->whole.arena);
+    cot_arena_close(&e->attention);
+    cot_embedding_close(&e->whole.embedding);
     cot_checkpoint_close(e->checkpoint);
-    void *owned[] = {
-        e->whole.layers, e->whole.attention, e->moe_layer,  e->free_pages, e->ids,           e->spans,
-        e->maps,         e->penalised,       e->candidates, e->seen,       e->token_experts, e->token_weights,
-        e->touched};
+    cot_expert_layout_free(&e->layout);
+    cot_scheduler_close(&e->scheduler);
+    void *owned[] = {e->whole.layers,   e->whole.attention,    e->moe_layer,
+                     e->sampler.logits, e->sampler.candidates, e->sampler.seen,
+                     e->token_experts,  e->token_weights,      e->touched};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(e);
 }

@@ -134,7 +134,7 @@ static double loss(const float *logits, int64_t vocab, int32_t target)
     return log(sum) + best - logits[target];
 }
 
-static void take_logits(void *context, size_t request, int64_t position, const float *logits)
+static void take_logits(void *context, uint64_t request, int64_t position, const float *logits)
 {
     struct evaluation *e = context;
     const cot_eval_sequence *s = &e->sequences[request];
@@ -145,7 +145,7 @@ static void take_logits(void *context, size_t request, int64_t position, const f
                (size_t)e->info->vocab * sizeof *logits);
 }
 
-static void take_routing(void *context, size_t request, int64_t position, int32_t token,
+static void take_routing(void *context, uint64_t request, int64_t position, int32_t token,
                          const uint16_t *experts, const float *weights)
 {
     struct evaluation *e = context;
@@ -228,20 +228,16 @@ static cot_status allocate(struct evaluation *e, size_t count, cot_error *error)
                   : COT_OK;
 }
 
-static void name_sequence(const cot_eval_sequence *sequences, size_t count, cot_error *error)
+static void name_sequence(const cot_eval_sequence *sequence, cot_error *error)
 {
-    size_t request;
-    int read = 0;
-    if (!error || sscanf(error->message, "request %zu: %n", &request, &read) != 1 || !read ||
-        request >= count)
-        return;
-    cot_error copy = *error;
-    cot_fail(error, copy.status, "sequence '%s': %s", sequences[request].name, copy.message + read);
+    if (!error) return;
+    cot_error detail = *error;
+    cot_fail(error, detail.status, "sequence '%s': %s", sequence->name, detail.message);
 }
 
 cot_status cot_eval_run(cot_engine *engine, const cot_eval_sequence *sequences, size_t count,
                         const char *output, double *nats,
-                        void (*on_routing)(void *context, size_t request, int64_t position, int32_t token,
+                        void (*on_routing)(void *context, uint64_t request, int64_t position, int32_t token,
                                            const uint16_t *experts, const float *weights),
                         void *context, cot_error *error)
 {
@@ -265,8 +261,9 @@ cot_status cot_eval_run(cot_engine *engine, const cot_eval_sequence *sequences, 
     if (status == COT_OK && output) status = allocate(&e, count, error);
     cot_events events = {.context = &e, .on_logits = take_logits, .on_routing = take_routing};
     if (status == COT_OK) {
-        status = cot_engine_run(engine, requests, count, &events, error);
-        if (status != COT_OK) name_sequence(sequences, count, error);
+        size_t failed;
+        status = cot_engine_run(engine, requests, count, &events, &failed, error);
+        if (status != COT_OK && failed < count) name_sequence(&sequences[failed], error);
     }
     if (status == COT_OK && output) status = write_records(&e, count, output, error);
     for (size_t i = 0; e.records && i < count; i++) {

@@ -1,26 +1,30 @@
-/* The ranks of an engine: threads or forked processes that wait for plans and run them together with rank 0,
- * which is the caller. A rank's code reaches the others through the fabric alone. */
+/* The ranks of an engine: they wait for plans and run them together with rank 0, which is the caller. A rank's
+ * code reaches the others through the fabric alone. */
 #ifndef COT_ENGINE_GROUP_H
 #define COT_ENGINE_GROUP_H
 #include "engine/plan.h"
+#include "fabric/launch.h"
 #include "model/runner.h"
 
-typedef struct cot_group cot_group;
+typedef struct cot_engine_group cot_engine_group;
 
-typedef struct cot_group_options {
-    cot_runner_options runner; // pool is filled in
+typedef struct cot_engine_group_options {
+    cot_runner_options
+        runner; // pool is filled in; checkpoint and whole weights are this process's, read only
+    const cot_fabric_backend *fabric;
     int ranks, threads;
-    bool processes;
-    cot_load_progress *progress;
-} cot_group_options;
+    cot_loader_progress *progress; // ranks of rank 0's process share it, the others report none
+} cot_engine_group_options;
 
-/* Starts the ranks and loads their weights. Errors: the first rank's that failed. */
-cot_status cot_group_open(cot_group **group, const cot_group_options *options, cot_error *error);
-void cot_group_close(cot_group *group); // NULL is fine
+/* Starts the ranks and loads their weights. Errors: the first rank's that failed; SERVED in a process started
+ * from outside as another rank, after cot_engine_group_close on rank 0. */
+cot_status cot_engine_group_open(cot_engine_group **group, const cot_engine_group_options *options,
+                                 cot_error *error);
+void cot_engine_group_close(cot_engine_group *group); // NULL is fine
 
 /* Rank 0's side of the collective calls of cot_runner. */
-cot_status cot_group_step(cot_group *group, const cot_step *step, const float **logits,
-                          const uint16_t **experts, const float **weights, cot_error *error);
-cot_status cot_group_stats(cot_group *group, cot_rank_stats *stats, cot_error *error);
+cot_status cot_engine_group_step(cot_engine_group *group, const cot_step *step, const float **logits,
+                                 const uint16_t **experts, const float **weights, cot_error *error);
+cot_status cot_engine_group_stats(cot_engine_group *group, cot_rank_stats *stats, cot_error *error);
 
 #endif

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -25,16 +26,21 @@ cot_status cot_sampling_check(const cot_sampling *s, cot_error *error)
         return cot_fail(error, COT_INVALID_ARGUMENT, "top-p %g is not in (0, 1]", s->top_p);
     if (!(s->min_p >= 0 && s->min_p <= 1))
         return cot_fail(error, COT_INVALID_ARGUMENT, "min-p %g is not in [0, 1]", s->min_p);
-    if (!(s->repetition_penalty > 0 && s->repetition_penalty <= 1e6))
-        return cot_fail(error, COT_INVALID_ARGUMENT, "repetition penalty %g is not in (0, 1e6]",
+    if (!(s->repetition_penalty >= 1e-6 && s->repetition_penalty <= 1e6))
+        return cot_fail(error, COT_INVALID_ARGUMENT, "repetition penalty %g is not in [1e-6, 1e6]",
                         s->repetition_penalty);
     if (s->max_tokens < 0)
         return cot_fail(error, COT_INVALID_ARGUMENT, "max tokens %lld is negative", (long long)s->max_tokens);
     return COT_OK;
 }
 
+static float clamp(double logit)
+{
+    return (float)fmin(fmax(logit, -FLT_MAX), FLT_MAX);
+}
+
 /* Each token of the history once: a positive logit is divided, a negative one multiplied (Keskar et al. 2019,
- * CTRL). */
+ * CTRL). What would overflow stays finite: the difference of two infinite logits is no number. */
 static void penalise(float *logits, int64_t vocab, const int32_t *history, int64_t n, double penalty,
                      uint8_t *seen)
 {
@@ -43,7 +49,7 @@ static void penalise(float *logits, int64_t vocab, const int32_t *history, int64
         int32_t t = history[i];
         if (seen[t]) continue;
         seen[t] = 1;
-        logits[t] = (float)(logits[t] > 0 ? logits[t] / penalty : logits[t] * penalty);
+        logits[t] = clamp(logits[t] > 0 ? logits[t] / penalty : logits[t] * penalty);
     }
 }
 
@@ -77,7 +83,7 @@ static void select_best(cot_candidate *c, int64_t n, int64_t k)
     }
 }
 
-/* Logits are relative to the best. Keeps the fewest best whose chances reach top_p. What is below (1 - top_p)
+/* Logits are relative to the best. Keeps the fewest best whose probabilities reach top_p. What is below (1 - top_p)
  * / n cannot be among them: all of those together have less than 1 - top_p. So only the rest is sorted. */
 static int64_t keep_nucleus(cot_candidate *c, int64_t n, double top_p, double total)
 {
@@ -101,17 +107,19 @@ static int32_t draw(const cot_candidate *c, int64_t n, double uniform)
     return c[n - 1].token;
 }
 
-cot_status cot_sample(int32_t *token, float *logits, int64_t vocab, const int32_t *history,
-                      int64_t history_tokens, const cot_sampling *s, int64_t position, cot_candidate *c,
-                      uint8_t *seen, cot_error *error)
+cot_status cot_sample(int32_t *token, cot_sampler *sampler, const int32_t *history, int64_t history_tokens,
+                      const cot_sampling *s, int64_t position, cot_error *error)
 {
+    const int64_t vocab = sampler->vocab;
+    float *logits = sampler->logits;
+    cot_candidate *c = sampler->candidates;
     for (int64_t t = 0; t < vocab; t++)
         if (!isfinite(logits[t]))
             return cot_fail(error, COT_INVALID_ARGUMENT,
                             "the logit of token %lld is not finite: the model's values overflowed",
                             (long long)t);
     if (s->repetition_penalty != 1)
-        penalise(logits, vocab, history, history_tokens, s->repetition_penalty, seen);
+        penalise(logits, vocab, history, history_tokens, s->repetition_penalty, sampler->seen);
     int32_t best = 0;
     for (int64_t t = 1; t < vocab; t++)
         if (logits[t] > logits[best]) best = (int32_t)t;
@@ -120,7 +128,7 @@ cot_status cot_sample(int32_t *token, float *logits, int64_t vocab, const int32_
 
     int64_t n = vocab;
     for (int64_t t = 0; t < vocab; t++) // relative to the best, so that no temperature overflows
-        c[t] = (cot_candidate){(float)(((double)logits[t] - logits[best]) / s->temperature), (int32_t)t};
+        c[t] = (cot_candidate){clamp(((double)logits[t] - logits[best]) / s->temperature), (int32_t)t};
     if (s->top_k && s->top_k < n) {
         select_best(c, n, s->top_k);
         n = s->top_k;

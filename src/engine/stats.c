@@ -18,44 +18,58 @@ _Static_assert((int)COT_STATS_PHASES == (int)COT_PHASES, "the public count of ph
 
 /* ---- what a step had to read ---- */
 
-static uint64_t matrix_bytes(const cot_engine *e, int64_t in, int64_t out)
+static uint64_t packed_bytes(const cot_engine *e, int64_t in, int64_t out)
 {
-    return (uint64_t)in * (uint64_t)out * cot_dtype_bytes(e->runner.type);
+    return (uint64_t)cot_packed_bytes(e->runner.type, in, out);
 }
 
+static uint64_t network_bytes(cot_ffn_shape shape)
+{
+    return shape.intermediate ? cot_ffn_layout_of(&shape).bytes : 0;
+}
+
+/* The matrices of all heads, whole: what ranks hold twice is read once. */
 static uint64_t attention_bytes(const cot_engine *e)
 {
     const cot_config *c = e->config;
     if (c->attention == COT_ATTENTION_GQA)
-        return matrix_bytes(e, c->hidden, (2 * c->heads + 2 * c->kv_heads) * c->head_dim);
+        return packed_bytes(e, c->hidden, (c->heads + 2 * c->kv_heads) * c->head_dim) +
+               packed_bytes(e, c->heads * c->head_dim, c->hidden);
     int64_t q = c->heads * (c->nope_dim + c->rope_dim), latent = c->kv_lora_rank + c->rope_dim;
-    uint64_t queries =
-        c->q_lora_rank ? matrix_bytes(e, c->hidden + q, c->q_lora_rank) : matrix_bytes(e, c->hidden, q);
-    return queries + matrix_bytes(e, c->hidden, latent) +
-           matrix_bytes(e, c->kv_lora_rank, c->heads * (c->nope_dim + c->v_dim)) +
-           matrix_bytes(e, c->hidden, c->heads * c->v_dim);
+    uint64_t absorb = packed_bytes(e, c->nope_dim, c->kv_lora_rank),
+             expand = packed_bytes(e, c->kv_lora_rank, c->v_dim);
+    return packed_bytes(e, c->hidden, (c->q_lora_rank ? c->q_lora_rank : q) + latent) +
+           (c->q_lora_rank ? packed_bytes(e, c->q_lora_rank, q) : 0) +
+           (uint64_t)c->heads * (absorb + expand) + packed_bytes(e, c->heads * c->v_dim, c->hidden);
 }
 
+/* Keys and values of the positions that the span's tokens see. */
 static uint64_t kv_bytes(const cot_engine *e, const cot_span *span, int64_t layer)
 {
     const cot_config *c = e->config;
-    int64_t keys = span->position + span->tokens, window = c->layer[layer].window;
-    if (window && keys > window + span->tokens - 1) keys = window + span->tokens - 1;
-    int64_t width =
-        c->attention == COT_ATTENTION_MLA ? c->kv_lora_rank + c->rope_dim : 2 * c->kv_heads * c->head_dim;
-    return (uint64_t)(keys * width) * cot_dtype_bytes(e->runner.type);
+    int64_t positions = span->position + span->tokens, window = c->layer[layer].window;
+    if (window && positions > window + span->tokens - 1) positions = window + span->tokens - 1;
+    int64_t width = c->attention == COT_ATTENTION_MLA
+                        ? c->head_dim + c->kv_lora_rank // the latent is stored twice
+                        : 2 * c->kv_heads * c->head_dim;
+    return (uint64_t)(positions * width) * cot_dtype_bytes(e->runner.type);
 }
 
 uint64_t cot_engine_read_bytes(cot_engine *e, const cot_step *step, const uint16_t *experts)
 {
     const cot_config *c = e->config;
     int64_t k = c->gate.top_k, moe_layer = 0;
-    uint64_t bytes = step->logits ? matrix_bytes(e, c->hidden, c->vocab) : 0;
+    const cot_precision precision = cot_runner_precision(&e->runner);
+    const uint64_t expert_bytes = network_bytes(cot_model_expert_shape(c, precision)),
+                   shared_bytes = network_bytes(cot_model_shared_shape(c, precision)),
+                   dense_bytes = network_bytes(cot_model_dense_shape(c, precision.type)),
+                   gate_bytes = (uint64_t)cot_packed_bytes(COT_F32, c->hidden, c->gate.experts);
+    uint64_t bytes = step->logits ? packed_bytes(e, c->hidden, c->vocab) : 0;
     for (int64_t l = 0; l < c->layers; l++) {
         bytes += attention_bytes(e);
         for (int32_t i = 0; i < step->spans; i++) bytes += kv_bytes(e, &step->span[i], l);
         if (!c->layer[l].moe) {
-            bytes += 3 * matrix_bytes(e, c->hidden, c->dense_intermediate);
+            bytes += dense_bytes;
             continue;
         }
         const uint16_t *chosen = experts + moe_layer++ * e->runner.step_tokens * k;
@@ -65,9 +79,7 @@ uint64_t cot_engine_read_bytes(cot_engine *e, const cot_step *step, const uint16
             distinct += !e->touched[chosen[i]];
             e->touched[chosen[i]] = 1;
         }
-        bytes += (uint64_t)distinct * 3 * matrix_bytes(e, c->hidden, c->moe_intermediate) +
-                 3 * matrix_bytes(e, c->hidden, c->shared_intermediate) +
-                 (uint64_t)(c->hidden * c->gate.experts) * sizeof(float);
+        bytes += gate_bytes + (uint64_t)distinct * expert_bytes + shared_bytes;
     }
     return bytes;
 }
@@ -87,7 +99,7 @@ static cot_status allocate(cot_stats *s, int ranks, cot_error *error)
                   : COT_OK;
 }
 
-static void add_rank(cot_stats *s, int rank, const cot_rank_stats *r, uint64_t *tokens, uint64_t *remote)
+static void add_rank(cot_stats *s, int rank, const cot_rank_stats *r, cot_locality *all)
 {
     const struct {
         const char *name;
@@ -106,32 +118,34 @@ static void add_rank(cot_stats *s, int rank, const cot_rank_stats *r, uint64_t *
             s->bytes[p][rank * s->ranks + to] = r->traffic[to][p].bytes;
             s->messages[p][rank * s->ranks + to] = r->traffic[to][p].messages;
         }
-    s->activations += r->activations;
-    s->local_activations += r->local;
-    *tokens += r->tokens;
-    *remote += r->remote_ranks;
+    all->tokens += r->locality.tokens;
+    all->activations += r->locality.activations;
+    all->local += r->locality.local;
+    all->remote_ranks += r->locality.remote_ranks;
 }
 
 cot_status cot_engine_stats(cot_engine *e, cot_stats *s, cot_error *error)
 {
     int ranks = e->info.ranks;
-    uint64_t tokens = 0, remote = 0;
+    cot_locality locality = {0};
     if (e->failed)
         return cot_fail(error, COT_PEER_FAILED, "an earlier step failed: the engine must be closed");
     cot_rank_stats *gathered = calloc((size_t)ranks, sizeof *gathered);
     cot_status status = allocate(s, ranks, error);
     if (status == COT_OK && !gathered)
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the counters");
-    if (status == COT_OK) status = cot_group_stats(e->group, gathered, error);
+    if (status == COT_OK) status = cot_engine_group_stats(e->group, gathered, error);
     for (int rank = 0; rank < ranks && status == COT_OK; rank++)
-        add_rank(s, rank, &gathered[rank], &tokens, &remote);
+        add_rank(s, rank, &gathered[rank], &locality);
     free(gathered);
     if (status != COT_OK) {
         cot_stats_clear(s);
         return status;
     }
-    s->lar = s->activations ? (double)s->local_activations / (double)s->activations : 0;
-    s->remote_ranks = tokens ? (double)remote / (double)tokens : 0;
+    s->activations = (uint64_t)locality.activations;
+    s->local_activations = (uint64_t)locality.local;
+    s->lar = cot_locality_lar(&locality);
+    s->remote_ranks = cot_locality_remote_ranks(&locality);
     s->prefill_tokens = e->prefill_tokens;
     s->decode_tokens = e->decode_tokens;
     s->prefill_ns = e->prefill_ns;

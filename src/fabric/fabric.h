@@ -4,7 +4,7 @@
  * same offsets, so that an offset (cot_sym) names the same thing on every rank. A rank writes to another
  * rank's heap with put and put_signal and reads only its own. Signals are 64-bit words of symmetric memory
  * that one source at a time raises and never lowers. A backend (threads/, later shmem/) fills in the table of
- * functions.
+ * functions; how a rank waits is the same code on all of them (turns.c), how a group begins is launch.h.
  *
  * An endpoint (cot_fabric) belongs to one thread; but other threads may put for it, one at a time, and load,
  * one at a time. Nothing allocates after alloc.
@@ -31,6 +31,8 @@ typedef enum cot_phase {
 const char *cot_phase_name(cot_phase phase);
 
 enum { COT_MAX_RANKS = 64 };
+typedef uint64_t cot_rank_set; // bit r: rank r
+_Static_assert(COT_MAX_RANKS <= 8 * sizeof(cot_rank_set), "a set of ranks has a bit for each");
 
 /* Payload bytes and messages (a put or put_signal is one message, whatever its size) from this rank to
  * another. What a rank puts to itself is copied and not counted; signal words are not counted as bytes. */
@@ -58,35 +60,29 @@ typedef struct cot_fabric_ops {
                        cot_sym signal, uint64_t value, cot_phase phase);
     /* The own signal word (acquire). Never blocks; makes progress where a backend needs it. */
     uint64_t (*load)(cot_fabric *fabric, cot_sym signal);
-    /* Waits until it is. Errors: TIMED_OUT, after the group's time-out, naming the phase and rank `from`, or
-     * the rank that this one in turn waits for; PEER_FAILED once any rank has called fail. After an error the
-     * group is of no more use. */
-    cot_status (*wait)(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
-                       cot_error *error);
-    /* For who polls with load: there was nothing to do since `since_ns`, nothing was heard since `silent_ns`,
-     * first of all rank `from` is waited for. Gives the turn to compute and the core away for a moment, a longer
-     * one the longer there was nothing to do. Errors: as wait, by how long it was silent. With the own rank as
-     * `from` only a turn is waited for: not having got one in time is no error, resume goes on without. */
-    cot_status (*idle)(cot_fabric *fabric, int64_t since_ns, int64_t silent_ns, int from, cot_phase phase,
-                       cot_error *error);
-    /* There may be something to compute after idle: takes a turn again if one is free. Or, with `wait`, what
-     * was waited for is there: takes a turn when it comes, as in enter. Whether it has one. */
-    bool (*resume)(cot_fabric *fabric, bool wait);
-    /* Lets ranks that wait for a turn to compute have theirs first. Returns at once where none does. */
-    void (*pass_turn)(cot_fabric *fabric);
     /* Tells every rank that this one gives up: their waits return PEER_FAILED. */
     void (*fail)(cot_fabric *fabric);
-    /* Computing may begin / is over: at most as many ranks compute at once as the group allows (wait lets go
-     * meanwhile). A rank that gets no turn within the group's time-out goes on without: the limit spares the
-     * machine, no more. */
-    void (*enter)(cot_fabric *fabric);
-    void (*leave)(cot_fabric *fabric);
+    /* 1 + the first rank that called fail or was found dead: its process ended before its main did. 0: none,
+     * as far as is known here. A backend with processes looks, at most once a second. */
+    int (*failed)(cot_fabric *fabric);
+    /* How the process of a rank that failed ended: the signal that killed it; -1: in another way, or none that
+     * is known here; 0: it did not. */
+    int (*death)(cot_fabric *fabric, int rank);
     int64_t (*now_ns)(cot_fabric *fabric);
+    /* What this rank sends from now on leaves at so many bytes a second (0: at once), one message after the
+     * other, and is seen so many ns after its last byte left; what is under way arrives at once. Neither may
+     * be less than 0. NULL where messages take a real wire. */
+    void (*set_link)(cot_fabric *fabric, double bytes_per_s, int64_t latency_ns);
 } cot_fabric_ops;
+
+struct cot_turns;
 
 struct cot_fabric {
     const cot_fabric_ops *ops;
     int rank, ranks;
+    int64_t timeout_ns;      // of every wait
+    struct cot_turns *turns; // words that the ranks of this host share (turns.h), or NULL: no turns
+    int turn;                // the state of this rank's turn, turns.c's
     cot_traffic (*traffic)[COT_PHASES]; // [ranks]: what this rank has sent to each; its own row stays zero
     int64_t waited_ns[COT_PHASES];      // time spent waiting, in wait or idle
     uint64_t waits;                     // how often it had to (who calls idle counts)
@@ -112,7 +108,7 @@ static inline void cot_put_signal(cot_fabric *f, int to, cot_sym where, const vo
 {
     f->ops->put_signal(f, to, where, data, bytes, signal, value, phase);
 }
-static inline uint64_t cot_load_signal(cot_fabric *f, cot_sym signal)
+static inline uint64_t cot_signal_load(cot_fabric *f, cot_sym signal)
 {
     return f->ops->load(f, signal);
 }
@@ -123,11 +119,32 @@ static inline void cot_count_as(cot_fabric *f, int to, cot_phase called, cot_pha
     f->traffic[to][called].bytes -= bytes;
     f->traffic[to][phase].bytes += bytes;
 }
-static inline cot_status cot_wait(cot_fabric *f, cot_sym signal, uint64_t value, int from, cot_phase phase,
-                                  cot_error *error)
-{
-    return f->ops->wait(f, signal, value, from, phase, error);
-}
+
+/* Waits until the own signal word is `value`. Errors: TIMED_OUT, after the group's time-out, naming the phase
+ * and rank `from`, or the rank that this one in turn waits for; PEER_FAILED soon after any rank has called fail
+ * or has died. After an error the group is of no more use. */
+cot_status cot_wait(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
+                    cot_error *error);
+/* The same for as long as it takes: no TIMED_OUT. */
+cot_status cot_wait_patiently(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
+                              cot_error *error);
+
+/* Computing may begin / is over: at most as many ranks compute at once as the group allows (wait lets go
+ * meanwhile). A rank that gets no turn within the group's time-out goes on without: the limit spares the
+ * machine, no more. */
+void cot_turns_enter(cot_fabric *fabric);
+void cot_turns_leave(cot_fabric *fabric);
+/* Lets ranks that wait for a turn to compute have theirs first. Returns at once where none does. */
+void cot_turns_pass(cot_fabric *fabric);
+/* For who polls with load: there was nothing to do since `since_ns`, nothing was heard since `silent_ns`,
+ * first of all rank `from` is waited for. Gives the turn to compute and the core away for a moment, a longer
+ * one the longer there was nothing to do. Errors: as wait, by how long it was silent. With the own rank as
+ * `from` only a turn is waited for: not having got one in time is no error, resume goes on without. */
+cot_status cot_turns_idle(cot_fabric *fabric, int64_t since_ns, int64_t silent_ns, int from, cot_phase phase,
+                          cot_error *error);
+/* There may be something to compute after idle: takes a turn again if one is free. Or, with `wait`, what was
+ * waited for is there: takes a turn when it comes, as in enter. Whether this rank may compute. */
+bool cot_turns_resume(cot_fabric *fabric, bool wait);
 
 /* At most what alloc takes from the heap for `bytes`, alignment included: heaps are sized by adding these up.
  */
@@ -142,7 +159,5 @@ static inline int64_t cot_share_begin(int64_t n, int rank, int ranks)
 {
     return n * rank / ranks;
 }
-/* The rank that holds thing i of n (0 <= i < n). */
-int cot_share_owner(int64_t n, int64_t i, int ranks);
 
 #endif

@@ -45,20 +45,36 @@ static const cot_isa best_first[] = {COT_ISA_NEON,   COT_ISA_AVX512_BF16, COT_IS
                                      COT_ISA_AVX512, COT_ISA_AVX2,        COT_ISA_REF};
 enum { ISAS = sizeof best_first / sizeof *best_first };
 
-cot_status cot_kernels_choose(const cot_kernels **kernels, const char *cap, cot_error *error)
+static cot_status choose(const cot_isa_code **chosen, const char *cap, cot_error *error)
 {
     char names[128] = "";
     for (int i = 0; i < ISAS; i++) {
-        const cot_kernels *table = cot_kernels_of(best_first[i]);
-        if (!table) continue;
-        if (!cap || strcmp(cap, table->name) == 0) {
-            *kernels = table;
+        const cot_isa_code *code = cot_isa_code_of(best_first[i]);
+        if (!code) continue;
+        if (!cap || strcmp(cap, code->kernels.name) == 0) {
+            *chosen = code;
             return COT_OK;
         }
         strncat(names, *names ? ", " : "", sizeof names - strlen(names) - 1);
-        strncat(names, table->name, sizeof names - strlen(names) - 1);
+        strncat(names, code->kernels.name, sizeof names - strlen(names) - 1);
     }
     return cot_fail(error, COT_UNSUPPORTED, "no instruction set '%s' here, expected one of: %s", cap, names);
+}
+
+cot_status cot_kernels_choose(const cot_kernels **kernels, const char *cap, cot_error *error)
+{
+    const cot_isa_code *code;
+    const cot_status status = choose(&code, cap, error);
+    if (status == COT_OK) *kernels = &code->kernels;
+    return status;
+}
+
+cot_status cot_lookup_kernels_choose(const cot_lookup_kernels **kernels, const char *cap, cot_error *error)
+{
+    const cot_isa_code *code;
+    const cot_status status = choose(&code, cap, error);
+    if (status == COT_OK) *kernels = &code->lookup;
+    return status;
 }
 
 /* Every table that runs implies those below it, so that the names are one of a few constant lists. */

@@ -3,9 +3,9 @@
 #ifndef COT_KERNELS_ISA_H
 #define COT_KERNELS_ISA_H
 #include "kernels/kernels.h"
+#include "kernels/lookup.h"
 
-/* Runs `rounds` rounds of independent multiply-adds in registers; returns the operations done.
- */
+/* Runs `rounds` rounds of independent multiply-adds in registers; returns the operations done. */
 typedef double cot_roof_loop(int64_t rounds);
 
 /* Reads all of `bytes` (a multiple of 4096, at a multiple of 64) as floats, in four streams; returns their
@@ -14,6 +14,7 @@ typedef float cot_read_loop(const void *data, size_t bytes);
 
 typedef struct cot_isa_code {
     cot_kernels kernels;
+    cot_lookup_kernels lookup;
     cot_roof_loop *f32_loop, *bf16_loop, *int8_loop;
     cot_read_loop *read_loop;
 } cot_isa_code;

@@ -21,9 +21,10 @@
  * b_pair_stride not 0: B is two matrices, whose panels come in turn: even panels are those of the first, an odd panel
  * is that far beyond the even one before it. Then p0 and p1 below are even.
  *
- * quantised: B is I8 (pack.h), k is not cut. For each COT_QUANT_K rows of k from the first on, a row of A is rounded
- * to whole numbers, s = its greatest magnitude there over 127 to 1, and C[m][n] gets, in fp32, one fused multiply-add
- * of the exact sum of products and s times the column's scale. A NaN or an infinity makes that row NaN. */
+ * quantised: B is I8 (pack.h), k is not cut. COT_QUANT_K elements of a row of A at a time are rounded to whole numbers
+ * of units s, s = their greatest magnitude / 127. The sum of their products with B's whole numbers is exact, and C[m][n]
+ * gets, in fp32, one fused multiply-add of that sum and (s times the column's scale). A NaN or an infinity makes that
+ * row NaN. */
 enum { COT_QUANT_K = 256 };
 
 typedef struct cot_gemm {
@@ -39,18 +40,10 @@ typedef struct cot_gemm {
     int64_t c_stride;
 } cot_gemm;
 
-/* A batch's look-up in tables of pairs (a rank, its confidence; 65535 and 0: nothing to say). A token's pair is
- * token[row]'s first; a sequence's is sequence[sum of (r_j + 1) ranks^j], r_j = before[j * before_stride + i], over j below the
- * first r_j that is no rank, and `order`. The token's is taken unless the sequence's is more confident. */
-typedef struct cot_rank_tables {
-    const uint16_t *token; // [n_rows][row_pairs][2], of which the first pair is read; NULL: none
-    int64_t n_rows, row_pairs;
-    const int32_t *row;       // [n]; what is not below n_rows has nothing to say
-    const uint16_t *sequence; // [1 + ranks + ranks^2 + ... + ranks^order][2]; NULL: none
-    int32_t ranks, order;     // order <= 5, the number of rows < 2^31
-    const int16_t *before;
-    int64_t before_stride;
-} cot_rank_tables;
+/* What a softmax knows of the logits so far; of none: -infinity, 0; of one logit x: x, 1. */
+typedef struct cot_softmax_sums {
+    float max, sum; // sum of exp(logit - max)
+} cot_softmax_sums;
 
 typedef struct cot_kernels {
     const char *name; // as --isa spells it
@@ -72,21 +65,16 @@ typedef struct cot_kernels {
     void (*gelu)(void *out, cot_dtype type, const float *x,
                  int64_t n); // x Phi(x), Phi the normal distribution's
     void (*relu)(void *out, cot_dtype type, const float *x, int64_t n);
-    /* p[i] = exp(scale s[i] - max) / (sum + sink's share) for begin <= i < end, 0 for the other i in [0, n). The max and
-     * the sum run over [begin, end), and over `*sink` (already a logit) where it is not NULL. Sums depend on begin, end
-     * and i mod 32 alone, so that a row shifted by a multiple of 32 gives the same bits. begin < end. */
-    void (*softmax)(void *p, cot_dtype type, const float *s, int64_t n, int64_t begin, int64_t end,
-                    float scale, const float *sink);
+    /* p[i] = exp(scale s[i] - max) / sum for begin <= i < end, 0 for the other i in [0, n). The max and the sum run over
+     * [begin, end) and, where `before` is not NULL, over what it knows, which then knows these too. Returns the part of
+     * the sum that came before: by it shrinks what was made of earlier logits. Sums depend on begin, end and i mod 32
+     * alone, so that a row shifted by a multiple of 32 gives the same bits. begin < end. */
+    float (*softmax)(void *p, cot_dtype type, const float *s, int64_t n, int64_t begin, int64_t end,
+                     float scale, cot_softmax_sums *before);
     /* Rotates pairs in place: (x[i], x[i + half]) or, interleaved, (x[2i], x[2i + 1]), by the angle whose cosine and
      * sine are cosines[i], sines[i], 0 <= i < half. */
     void (*rope)(float *x, const float *cosines, const float *sines, int64_t half, bool interleaved);
     void (*to_f32)(float *out, const void *x, cot_dtype type, int64_t n); // from F32, BF16 or F16
-
-    /* Writes the pairs of n tokens, apart; `confidence` may be NULL. */
-    void (*look_up_ranks)(int16_t *rank, uint16_t *confidence, const cot_rank_tables *tables, int64_t n);
-    /* p[i] = 1 / (1 + exp(-scale (bias[i] + sum of row[r][i], 0 <= r < n_rows))); the sum, of n_rows < 2^20, is exact. */
-    void (*logistic_rows)(float *p, const int8_t *const *row, int64_t n_rows, const int16_t *bias,
-                          float scale, int64_t n);
 } cot_kernels;
 
 typedef enum cot_isa {
@@ -102,7 +90,8 @@ typedef enum cot_isa {
 /* The table of one instruction set, or NULL when this build or this CPU lacks it. */
 const cot_kernels *cot_kernels_of(cot_isa isa);
 /* The best table this CPU runs; `cap` names the most that may be used (NULL: no cap; see cot_isa names: ref, avx2,
- * avx512, avx512_vnni, avx512_bf16, neon). Errors: UNSUPPORTED when the named table does not exist here, with those that do. */
+ * avx512, avx512_vnni, avx512_bf16, neon). Errors: UNSUPPORTED when the named table does not exist here, with those
+ * that do. */
 cot_status cot_kernels_choose(const cot_kernels **kernels, const char *cap, cot_error *error);
 
 #endif

@@ -1,5 +1,6 @@
 #include "kernels/matmul.h"
 
+#include "base/integers.h"
 #include "kernels/pack.h"
 
 #include <math.h>
@@ -27,11 +28,6 @@ struct work {
     double total_ns, piece_ns;
 };
 
-static int64_t divide_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 static double panel_ns(const cot_gemm *g, int64_t rows)
 {
     double multiply = 2.0 * COT_PANEL * (double)rows * (double)g->k / flops_per_ns;
@@ -48,16 +44,16 @@ static struct grid grid_of(const cot_gemm *g, const struct work *work)
     if (width < WIDE && g->m > MANY_ROWS) {
         double rows = fmax((double)g->m * width / WIDE, MANY_ROWS);
         grid.row_tasks = g->m / (int64_t)rows > 1 ? g->m / (int64_t)rows : 1;
-        grid.rows = divide_up(divide_up(g->m, grid.row_tasks), ROW_UNIT) * ROW_UNIT;
+        grid.rows = cot_divide_up(cot_divide_up(g->m, grid.row_tasks), ROW_UNIT) * ROW_UNIT;
         width = WIDE;
     } else if (width < WIDE && g->m > FEW_ROWS) {
         width = fmax(width, fmin(WIDE, work->total_ns / tasks_at_least / panel_ns(g, g->m)));
     }
     grid.panels = width < 1 ? 1 : width > (double)panels ? panels : (int64_t)width;
-    grid.panel_tasks = divide_up(panels, grid.panels);
-    grid.panels = divide_up(panels, grid.panel_tasks);
-    grid.panel_tasks = divide_up(panels, grid.panels);
-    grid.row_tasks = divide_up(g->m, grid.rows);
+    grid.panel_tasks = cot_divide_up(panels, grid.panels);
+    grid.panels = cot_divide_up(panels, grid.panel_tasks);
+    grid.panel_tasks = cot_divide_up(panels, grid.panels);
+    grid.row_tasks = cot_divide_up(g->m, grid.rows);
     return grid;
 }
 

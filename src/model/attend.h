@@ -11,12 +11,16 @@ typedef struct cot_run {
     int64_t row, tokens;        // rows [row, row + tokens)
 } cot_run;
 
-typedef struct cot_attend cot_attend; // scratch
+/* Room for the tiles that `threads` threads are at. All ranks of a process may share it: a tile takes a part of it for
+ * as long as it computes. May measure (NULL). */
+typedef struct cot_attend_scratch cot_attend_scratch;
+cot_attend_scratch *cot_attend_scratch_lay_out(cot_arena *arena, cot_dtype type, int64_t value_width,
+                                               int threads);
 
-/* Sizes: at most `rows` rows a call, contexts of at most `context` tokens, `helpers` threads at once. May
- * measure. */
-cot_attend *cot_attend_place(cot_arena *arena, const cot_kv *kv, int64_t heads, int64_t rows, int64_t context,
-                             int helpers);
+/* One rank's list of work, of at most `rows` rows a call under so many local heads. May measure (NULL). */
+typedef struct cot_attend cot_attend;
+cot_attend *cot_attend_lay_out(cot_arena *arena, cot_attend_scratch *scratch, int64_t kv_heads, int64_t heads,
+                               int64_t rows);
 
 typedef struct cot_attend_args {
     const cot_kernels *kernels;

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_CONFIG_BYTES = 16 << 20, MAX_MISSING = 1000 };
+enum { MAX_MISSING = 1000 };
 
 static cot_checkpoint *new_checkpoint(void)
 {
@@ -31,32 +31,6 @@ void cot_checkpoint_close(cot_checkpoint *checkpoint)
 const cot_config *cot_checkpoint_config(const cot_checkpoint *checkpoint)
 {
     return &checkpoint->config;
-}
-
-static cot_status read_config(cot_config *config, const char *folder, cot_error *error)
-{
-    char *path = cot_path_join(folder, "config.json"),
-         *other = cot_path_join(folder, "generation_config.json");
-    char *text = NULL, *generation = NULL;
-    size_t bytes = 0, generation_bytes = 0;
-    cot_status status = COT_OK;
-    if (!path || !other) status = cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
-    if (status == COT_OK) {
-        status = cot_file_read(&text, &bytes, path, MAX_CONFIG_BYTES, error);
-        if (status == COT_NOT_FOUND)
-            cot_fail(error, status, "'%s' is no model: there is no config.json in it", folder);
-    }
-    if (status == COT_OK) {
-        status = cot_file_read(&generation, &generation_bytes, other, MAX_CONFIG_BYTES, error);
-        if (status == COT_NOT_FOUND) status = COT_OK;
-    }
-    if (status == COT_OK)
-        status = cot_config_parse(config, text, bytes, generation, generation_bytes, path, error);
-    free(path);
-    free(other);
-    free(text);
-    free(generation);
-    return status;
 }
 
 /* Calls visit for every weight of the model until it fails. */
@@ -187,7 +161,7 @@ cot_status cot_checkpoint_open(cot_checkpoint **out, const char *folder, char **
     *notes = NULL;
     cot_checkpoint *checkpoint = new_checkpoint();
     if (!checkpoint) return cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
-    cot_status status = read_config(&checkpoint->config, folder, error);
+    cot_status status = cot_config_read(&checkpoint->config, folder, error);
     if (status == COT_OK) status = cot_shards_open(&checkpoint->shards, folder, error);
     if (status == COT_OK) status = check_weights(checkpoint, folder, notes, error);
     if (status == COT_OK)
@@ -214,22 +188,26 @@ cot_status cot_checkpoint_random(cot_checkpoint **out, const char *config_json, 
     return status;
 }
 
+cot_status cot_checkpoint_of_config(cot_checkpoint **out, const char *folder, cot_error *error)
+{
+    *out = NULL;
+    cot_checkpoint *checkpoint = new_checkpoint();
+    if (!checkpoint) return cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
+    checkpoint->random = true;
+    const cot_status status = cot_config_read(&checkpoint->config, folder, error);
+    if (status == COT_OK)
+        *out = checkpoint;
+    else
+        cot_checkpoint_close(checkpoint);
+    return status;
+}
+
 size_t cot_checkpoint_bytes(const cot_checkpoint *checkpoint)
 {
     if (!checkpoint->random) return checkpoint->shards.bytes;
-    const cot_config *config = &checkpoint->config;
-    size_t bytes = 0;
-    for (int w = 0; w < COT_WEIGHTS; w++) {
-        cot_weight weight = (cot_weight)w;
-        if (weight == COT_WEIGHT_OUTPUT && config->tied_embeddings) continue;
-        for (int64_t l = 0; l < (cot_weight_is_layered(weight) ? config->layers : 1); l++) {
-            int64_t rows, columns;
-            cot_weight_shape(config, weight, l, &rows, &columns);
-            bytes += (size_t)rows * (size_t)columns * 2 *
-                     (cot_weight_is_expert(weight) ? (size_t)config->gate.experts : 1);
-        }
-    }
-    return bytes;
+    int64_t parameters, active;
+    cot_weight_count(&checkpoint->config, &parameters, &active);
+    return (size_t)parameters * 2;
 }
 
 cot_status cot_checkpoint_shape(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,

@@ -27,8 +27,8 @@ typedef enum cot_weight {
 typedef struct cot_checkpoint cot_checkpoint;
 
 /* Opens a model folder: config.json, model.safetensors or the shards of model.safetensors.index.json. Checks
- * that every weight the forward pass uses is there with the shape config.json implies (MISSING ones are
- * named, wrong shapes too, expected and found), and every shard name stays in the folder. Tensors that are
+ * that every weight the forward pass uses is there with the shape config.json implies (one that is
+ * missing is named, one of another shape with both shapes), and that no shard lies outside the folder. Tensors that are
  * not used are counted in `*notes` (one malloc'd line or NULL; the caller frees). Errors: NOT_FOUND, IO,
  * MALFORMED, UNSUPPORTED, OUT_OF_MEMORY. */
 cot_status cot_checkpoint_open(cot_checkpoint **checkpoint, const char *folder, char **notes,
@@ -37,6 +37,8 @@ cot_status cot_checkpoint_open(cot_checkpoint **checkpoint, const char *folder, 
  * element), BF16. */
 cot_status cot_checkpoint_random(cot_checkpoint **checkpoint, const char *config_json, size_t bytes,
                                  uint64_t seed, cot_error *error);
+/* The same of a folder's config.json, with seed 0: for those who ask for sizes alone. Errors: as cot_config_read's. */
+cot_status cot_checkpoint_of_config(cot_checkpoint **checkpoint, const char *folder, cot_error *error);
 void cot_checkpoint_close(cot_checkpoint *checkpoint);
 const cot_config *cot_checkpoint_config(const cot_checkpoint *checkpoint);
 /* Bytes of the weights as stored, all shards. */
@@ -46,22 +48,31 @@ size_t cot_checkpoint_bytes(const cot_checkpoint *checkpoint);
  * not apply. */
 cot_status cot_checkpoint_shape(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
                                 int64_t expert, int64_t *rows, int64_t *columns, cot_error *error);
-/* Reads rows [row0, row0 + rows), columns [column0, column0 + columns) into out [rows][columns], dequantised
- * to fp32. Errors: INVALID_ARGUMENT naming the tensor when a value is NaN or infinite, OUT_OF_MEMORY.
- * Thread-safe. */
-cot_status cot_checkpoint_read(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
-                               int64_t expert, int64_t row0, int64_t rows, int64_t column0, int64_t columns,
-                               float *out, cot_error *error);
-/* Packs the same piece as columns n0 .. n0 + rows - 1 of a packed [columns][n] matrix (kernels/pack.h) of
- * `type`; bf16 and fp32 sources go without detours. Lets go of the file's pages afterwards. Errors as read's.
- * Thread-safe on disjoint panels. */
-cot_status cot_checkpoint_pack(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
-                               int64_t expert, int64_t row0, int64_t rows, int64_t column0, int64_t columns,
-                               void *b, cot_dtype type, int64_t n, int64_t n0, cot_error *error);
-/* Packs the piece transposed: row r of the weight becomes row (r - row0) of a packed [rows][columns] matrix.
- * For MLA's absorbed form. */
-cot_status cot_checkpoint_pack_transposed(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
-                                          int64_t row0, int64_t rows, int64_t column0, int64_t columns,
+
+/* A piece of a weight: rows [row0, row0 + rows) by columns [column0, column0 + columns). */
+typedef struct cot_weight_piece {
+    cot_weight weight;
+    int64_t layer, expert, row0, rows, column0, columns;
+} cot_weight_piece;
+
+/* A packed matrix (kernels/pack.h) of `type` with n columns, into which a piece goes from column n0 on. */
+typedef struct cot_packed_part {
+    void *b;
+    cot_dtype type;
+    int64_t n, n0;
+} cot_packed_part;
+
+/* Reads a piece into out [rows][columns], dequantised to fp32. Errors: INVALID_ARGUMENT naming the tensor when a value
+ * is NaN or infinite, OUT_OF_MEMORY. Thread-safe. */
+cot_status cot_checkpoint_read(const cot_checkpoint *checkpoint, const cot_weight_piece *piece, float *out,
+                               cot_error *error);
+/* Packs a piece as columns n0 .. n0 + rows - 1 of a packed [columns][n] matrix; bf16 and fp32 sources go without
+ * detours. Lets go of the file's pages afterwards. Errors as read's. Thread-safe on disjoint panels. */
+cot_status cot_checkpoint_pack(const cot_checkpoint *checkpoint, const cot_weight_piece *piece,
+                               const cot_packed_part *to, cot_error *error);
+/* Packs a piece transposed: row r of the weight becomes row (r - row0) of a packed [rows][columns] matrix at `b`. For
+ * MLA's absorbed form. */
+cot_status cot_checkpoint_pack_transposed(const cot_checkpoint *checkpoint, const cot_weight_piece *piece,
                                           void *b, cot_dtype type, cot_error *error);
 
 #endif

@@ -13,6 +13,7 @@ enum {
     DROP_ALIGNMENT = 64 << 10, // a fault maps the pages around it, this many bytes at a time
 };
 
+/* A piece on its way. */
 typedef struct piece {
     const cot_checkpoint *checkpoint;
     cot_stored stored;
@@ -21,12 +22,14 @@ typedef struct piece {
     int64_t block_rows;
 } piece;
 
-static cot_status piece_open(piece *p, const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
-                             int64_t expert, int64_t row0, int64_t rows, int64_t column0, int64_t columns,
+static cot_status piece_open(piece *p, const cot_checkpoint *checkpoint, const cot_weight_piece *wanted,
                              cot_error *error)
 {
+    const int64_t row0 = wanted->row0, rows = wanted->rows, column0 = wanted->column0,
+                  columns = wanted->columns;
     *p = (piece){checkpoint, .row0 = row0, .rows = rows, .column0 = column0, .columns = columns};
-    cot_status status = cot_stored_find(&p->stored, checkpoint, weight, layer, expert, error);
+    cot_status status =
+        cot_stored_find(&p->stored, checkpoint, wanted->weight, wanted->layer, wanted->expert, error);
     if (status != COT_OK) return status;
     const cot_stored *s = &p->stored;
     if (row0 < 0 || rows < 0 || row0 > s->rows - rows || column0 < 0 || columns < 0 ||
@@ -150,51 +153,46 @@ static void read_block(void *context, const cot_block *block, int64_t row, int64
     }
 }
 
-cot_status cot_checkpoint_read(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
-                               int64_t expert, int64_t row0, int64_t rows, int64_t column0, int64_t columns,
-                               float *out, cot_error *error)
+cot_status cot_checkpoint_read(const cot_checkpoint *checkpoint, const cot_weight_piece *wanted, float *out,
+                               cot_error *error)
 {
     piece p;
-    cot_status status =
-        piece_open(&p, checkpoint, weight, layer, expert, row0, rows, column0, columns, error);
-    return status == COT_OK ? piece_run(&p, read_block, &(reader){out, columns}, error) : status;
+    cot_status status = piece_open(&p, checkpoint, wanted, error);
+    return status == COT_OK ? piece_run(&p, read_block, &(reader){out, p.columns}, error) : status;
 }
 
 typedef struct packer {
-    void *b;
-    cot_dtype type;
-    int64_t k, n, n0;
+    cot_packed_part to;
+    int64_t k;
 } packer;
 
 static void pack_block(void *context, const cot_block *block, int64_t row, int64_t rows)
 {
     const packer *p = context;
-    cot_pack_columns(p->b, p->type, p->k, p->n, p->n0 + row, rows, block->data, block->type, block->stride);
+    cot_pack_columns(p->to.b, p->to.type, p->k, p->to.n, p->to.n0 + row, rows, block->data, block->type,
+                     block->stride);
 }
 
-cot_status cot_checkpoint_pack(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
-                               int64_t expert, int64_t row0, int64_t rows, int64_t column0, int64_t columns,
-                               void *b, cot_dtype type, int64_t n, int64_t n0, cot_error *error)
+cot_status cot_checkpoint_pack(const cot_checkpoint *checkpoint, const cot_weight_piece *wanted,
+                               const cot_packed_part *to, cot_error *error)
 {
     piece p;
-    cot_status status =
-        piece_open(&p, checkpoint, weight, layer, expert, row0, rows, column0, columns, error);
-    return status == COT_OK ? piece_run(&p, pack_block, &(packer){b, type, columns, n, n0}, error) : status;
+    cot_status status = piece_open(&p, checkpoint, wanted, error);
+    return status == COT_OK ? piece_run(&p, pack_block, &(packer){*to, p.columns}, error) : status;
 }
 
 static void pack_block_transposed(void *context, const cot_block *block, int64_t row, int64_t rows)
 {
     const packer *p = context;
-    cot_pack_rows(p->b, p->type, p->k, p->n, row, rows, block->data, block->type, block->stride);
+    cot_pack_rows(p->to.b, p->to.type, p->k, p->to.n, row, rows, block->data, block->type, block->stride);
 }
 
-cot_status cot_checkpoint_pack_transposed(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
-                                          int64_t row0, int64_t rows, int64_t column0, int64_t columns,
+cot_status cot_checkpoint_pack_transposed(const cot_checkpoint *checkpoint, const cot_weight_piece *wanted,
                                           void *b, cot_dtype type, cot_error *error)
 {
     piece p;
-    cot_status status = piece_open(&p, checkpoint, weight, layer, 0, row0, rows, column0, columns, error);
-    return status == COT_OK
-               ? piece_run(&p, pack_block_transposed, &(packer){b, type, rows, columns, 0}, error)
-               : status;
+    cot_status status = piece_open(&p, checkpoint, wanted, error);
+    if (status != COT_OK) return status;
+    packer rows = {.to = {.b = b, .type = type, .n = p.columns}, .k = p.rows};
+    return piece_run(&p, pack_block_transposed, &rows, error);
 }

@@ -9,7 +9,7 @@
 
 typedef struct cot_family cot_family; // family.h: tensor names and defaults
 
-typedef enum cot_attention_kind { COT_ATTENTION_GQA, COT_ATTENTION_MLA } cot_attention_kind;
+typedef enum cot_attention_type { COT_ATTENTION_GQA, COT_ATTENTION_MLA } cot_attention_type;
 typedef enum cot_qk_norm { COT_QK_NORM_NONE, COT_QK_NORM_HEAD, COT_QK_NORM_WIDTH } cot_qk_norm;
 
 typedef struct cot_layer_config {
@@ -29,7 +29,7 @@ typedef struct cot_config {
     /* Attention. Query head h reads KV head h / (heads / kv_heads). MLA is described as GQA of the absorbed
      * form: one KV head of key width kv_lora_rank + rope_dim whose first kv_lora_rank columns are the values.
      */
-    cot_attention_kind attention;
+    cot_attention_type attention;
     int64_t heads, kv_heads;
     int64_t head_dim; // of a key: GQA: also of q and v; MLA: kv_lora_rank + rope_dim
     float softmax_scale;
@@ -65,6 +65,10 @@ typedef struct cot_config {
  * MALFORMED, UNSUPPORTED, INVALID_ARGUMENT, OUT_OF_MEMORY. On failure `*config` is empty. */
 cot_status cot_config_parse(cot_config *config, const char *text, size_t bytes, const char *generation,
                             size_t generation_bytes, const char *name, cot_error *error);
+/* The same of a model's folder. Errors also: NOT_FOUND, IO. */
+cot_status cot_config_read(cot_config *config, const char *folder, cot_error *error);
 void cot_config_clear(cot_config *config);
+/* The numbers of its MoE layers, ascending; layers [moe_layers]. */
+void cot_config_list_moe_layers(int32_t *layers, const cot_config *config);
 
 #endif

@@ -246,7 +246,7 @@ const cot_family *cot_family_of(const char *architecture, const char *model_type
     return NULL;
 }
 
-const char *cot_tensor_template(const cot_family *family, cot_weight weight)
+const char *cot_weight_template(const cot_family *family, cot_weight weight)
 {
     return family->tensors[weight] ? family->tensors[weight] : common_tensors[weight];
 }

@@ -4,7 +4,7 @@
 #define COT_MODEL_FAMILY_H
 #include "model/checkpoint.h"
 
-/* The whole numbers of a config.json. X(NAME, what its range is: see cot_size in config.c) */
+/* The whole numbers of a config.json. X(NAME, what its range is: see `ranges` in config.c) */
 // clang-format off
 #define COT_SIZE_LIST(X) \
     X(VOCAB) X(HIDDEN) X(LAYERS) X(HEADS) X(KV_HEADS) X(HEAD_DIM) X(CONTEXT) X(EXPERTS) X(TOP_K) \
@@ -47,7 +47,7 @@ struct cot_family {
     const char *model_type;
     cot_size_rule sizes[COT_SIZES];
     double norm_eps, rope_theta;
-    cot_attention_kind attention;
+    cot_attention_type attention;
     cot_qk_norm qk_norm;
     cot_switch_rule qkv_bias, output_bias, ffn_bias, rope_interleaved, normalise;
     cot_window_rule window;
@@ -57,7 +57,7 @@ struct cot_family {
     bool clamped;      // swiglu_limit, swiglu_alpha; hidden_act is not a field
     bool default_yarn; // RoPE is YaRN where config.json says nothing (gpt-oss)
     cot_gate_score score;
-    cot_group_score group_score;
+    cot_gate_group_score group_score;
     float epsilon;            // of the normalisation
     double scaling;           // routed_scaling_factor where absent; 0: no such field, and 1 is meant
     const char *scoring_func; // the one value that is this family's; NULL: no such field
@@ -67,7 +67,7 @@ struct cot_family {
                                       // (DeepSeek-V2)
     bool width_is_hidden;             // heads x head_dim must be H (OLMoE)
     bool stacked;                     // a layer's experts in one tensor, gate and up interleaved
-    const char *tensors[COT_WEIGHTS]; // where they differ from cot_tensor_template's common ones
+    const char *tensors[COT_WEIGHTS]; // where they differ from cot_weight_template's common ones
 };
 
 /* The family of that architecture, or of that model_type; NULL if there is none. */
@@ -75,6 +75,6 @@ const cot_family *cot_family_of(const char *architecture, const char *model_type
 /* As config.json spells it. */
 const char *cot_family_architecture(const cot_family *family);
 /* The weight's tensor name with {layer} and {expert} in it. */
-const char *cot_tensor_template(const cot_family *family, cot_weight weight);
+const char *cot_weight_template(const cot_family *family, cot_weight weight);
 
 #endif

@@ -14,9 +14,13 @@ static cot_status begin_step(cot_runner *r, const cot_step *step, cot_error *err
 {
     cot_step_scratch *s = &r->s;
     bool split = cot_runner_splits_heads(r);
-    for (int32_t m = 0; m < step->maps; m++)
-        if (!r->o.data_parallel || step->map[m].home == r->fabric->rank)
-            cot_kv_map(&r->kv, step->map[m].sequence, step->map[m].index, step->map[m].page);
+    for (int32_t m = 0; m < step->maps; m++) {
+        const cot_page_map *map = &step->map[m];
+        if (!r->o.data_parallel || map->home == r->fabric->rank)
+            cot_kv_map(&r->kv, map->sequence, map->index, map->page, map->keep);
+        else
+            cot_kv_give_up(&r->kv, map->page);
+    }
     s->rows = s->run_count = 0;
     int64_t half = r->c->rope_width / 2, token = 0;
     cot_status status = COT_OK;
@@ -32,8 +36,8 @@ static cot_status begin_step(cot_runner *r, const cot_step *step, cot_error *err
                 s->cosines[s->rows * half + f] = cosf(angle) * r->c->rope_factor;
                 s->sines[s->rows * half + f] = sinf(angle) * r->c->rope_factor;
             }
-            status = cot_checkpoint_read(r->o.checkpoint, COT_WEIGHT_EMBEDDING, 0, 0, step->ids[token + t], 1,
-                                         0, r->c->hidden, s->x + s->rows * r->c->hidden, error);
+            status = cot_embedding_read(&r->o.whole->embedding, r->o.kernels, s->x + s->rows * r->c->hidden,
+                                        s->branch, step->ids[token + t], error);
         }
     }
     s->home0 = split ? cot_share_begin(s->rows, r->fabric->rank, r->fabric->ranks) : 0;
@@ -43,22 +47,19 @@ static cot_status begin_step(cot_runner *r, const cot_step *step, cot_error *err
 
 /* ---- feed-forward ---- */
 
-static void count_routing(cot_runner *r, const uint16_t *experts, int64_t rows)
+static void count_routing(cot_runner *r, const cot_expert_replicas *replicas, const uint16_t *experts,
+                          int64_t rows)
 {
-    int64_t k = r->c->gate.top_k;
+    const int64_t k = r->c->gate.top_k;
+    const int home = r->fabric->rank;
     for (int64_t t = 0; t < rows; t++) {
-        uint64_t seen = 0;
+        uint64_t reached = 0;
         for (int64_t i = 0; i < k; i++) {
-            int rank = r->expert_rank[experts[t * k + i]];
-            if (rank == r->fabric->rank)
-                r->stats.local++;
-            else
-                seen |= (uint64_t)1 << rank;
+            const int64_t replica = cot_expert_replica(replicas, experts[t * k + i], home, t);
+            reached |= cot_locality_call(&r->stats.locality, home, replicas->rank[replica]);
         }
-        r->stats.remote_ranks += (uint64_t)__builtin_popcountll(seen);
+        cot_locality_token(&r->stats.locality, reached);
     }
-    r->stats.tokens += (uint64_t)rows;
-    r->stats.activations += (uint64_t)(rows * k);
 }
 
 /* branch = the layer's network over the home rows. */
@@ -72,17 +73,18 @@ static cot_status feed_forward(cot_runner *r, int64_t layer, int64_t moe_layer, 
     if (!w->dense) {
         int64_t place = moe_layer * r->o.step_tokens * r->c->gate.top_k;
         cot_moe_layer moe = {.gate = &w->gate,
-                             .placement = {r->expert_rank, r->expert_slot},
-                             .slots = r->experts_at + (size_t)(moe_layer * r->slots) * r->slot_bytes,
+                             .placement = cot_expert_layout_layer(r->o.layout, (int32_t)moe_layer),
+                             .slots = r->experts_at +
+                                      (size_t)(moe_layer * r->o.layout->slots_per_rank) * r->slot_bytes,
                              .shared = w->shared,
                              .shared_gate = w->shared_mix};
-        cot_status status = r->o.op->forward(r->moe, &moe, y, s->experts + place, s->weights + place,
-                                             s->normed + s->home0 * h, rows, error);
-        if (status == COT_OK) count_routing(r, s->experts + place, rows);
+        cot_status status = r->moe->op->forward(r->moe, &moe, y, s->experts + place, s->weights + place,
+                                                s->normed + s->home0 * h, rows, error);
+        if (status == COT_OK) count_routing(r, &moe.placement, s->experts + place, rows);
         return status;
     }
     int64_t began_ns = r->fabric->ops->now_ns(r->fabric);
-    cot_ffn_shape shape = cot_dense_shape(r->c, r->o.type);
+    cot_ffn_shape shape = cot_model_dense_shape(r->c, r->o.type);
     cot_ffn_job job = {
         .weights = w->dense, .count = rows, .x = cot_runner_row(r, s->typed, s->home0, r->c->hidden), .y = y};
     if (rows) cot_ffn_run(r->o.kernels, r->o.pool, &shape, &job, 1, s->dense_scratch);
@@ -279,7 +281,7 @@ static cot_status collect(cot_runner *r, const cot_step *step, cot_error *error)
 cot_status cot_runner_step(cot_runner *r, const cot_step *step, const float **logits,
                            const uint16_t **experts, const float **weights, cot_error *error)
 {
-    r->fabric->ops->enter(r->fabric);
+    cot_turns_enter(r->fabric);
     cot_status status = begin_step(r, step, error);
     int64_t moe_layer = 0;
     for (int64_t l = 0; l < r->c->layers && status == COT_OK; l++) {
@@ -294,7 +296,7 @@ cot_status cot_runner_step(cot_runner *r, const cot_step *step, const float **lo
     }
     r->stats.logits_ns += r->fabric->ops->now_ns(r->fabric) - began_ns;
     if (status != COT_OK) r->fabric->ops->fail(r->fabric);
-    r->fabric->ops->leave(r->fabric);
+    cot_turns_leave(r->fabric);
     bool root = r->fabric->rank == 0;
     *logits = root ? r->s.logits : NULL;
     *experts = root && r->o.capture ? cot_local(r->fabric, r->routed_experts_at) : NULL;
@@ -305,7 +307,7 @@ cot_status cot_runner_step(cot_runner *r, const cot_step *step, const float **lo
 cot_status cot_runner_stats(cot_runner *r, cot_rank_stats *stats, cot_error *error)
 {
     r->calls++;
-    r->stats.moe = *r->o.op->times(r->moe);
+    r->stats.moe = *r->moe->op->times(r->moe);
     memcpy(r->stats.traffic, r->fabric->traffic, (size_t)r->fabric->ranks * sizeof *r->stats.traffic);
     cot_put_signal(r->fabric, 0, r->stats_at + (size_t)r->fabric->rank * sizeof r->stats, &r->stats,
                    sizeof r->stats, r->done_at + (size_t)r->fabric->rank * sizeof(uint64_t), r->calls,

@@ -3,21 +3,36 @@
 #include "kernels/pack.h"
 
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
-void cot_kv_place(cot_kv *kv, cot_arena *arena)
+void cot_kv_lay_out(cot_kv *kv, cot_arena *arena)
 {
     kv->key_bytes = (size_t)cot_packed_bytes(kv->type, kv->key_width, COT_KV_PAGE);
     kv->head_bytes = kv->key_bytes + (size_t)cot_packed_bytes(kv->type, COT_KV_PAGE, kv->value_width);
     kv->page_bytes = (size_t)(kv->layers * kv->heads) * kv->head_bytes;
     kv->table =
         cot_arena_take(arena, (size_t)kv->sequences, (size_t)kv->pages_a_sequence * sizeof *kv->table);
+    kv->held = cot_arena_take(arena, (size_t)kv->pages, sizeof *kv->held);
     kv->memory = cot_arena_take(arena, (size_t)kv->pages, kv->page_bytes);
 }
 
-void cot_kv_map(cot_kv *kv, int64_t sequence, int64_t index, int32_t page)
+void cot_kv_map(cot_kv *kv, int64_t sequence, int64_t index, int32_t page, bool keep)
 {
     kv->table[sequence * kv->pages_a_sequence + index] = page;
-    memset(kv->memory + (size_t)page * kv->page_bytes, 0, kv->page_bytes);
+    kv->held[page] = true;
+    if (!keep) memset(kv->memory + (size_t)page * kv->page_bytes, 0, kv->page_bytes);
+}
+
+void cot_kv_give_up(cot_kv *kv, int32_t page)
+{
+    if (!kv->held[page]) return;
+    kv->held[page] = false;
+    const size_t small = (size_t)sysconf(_SC_PAGESIZE);
+    uint8_t *begin = kv->memory + (size_t)page * kv->page_bytes, *end = begin + kv->page_bytes;
+    begin += (small - (uintptr_t)begin % small) % small;
+    end -= (uintptr_t)end % small;
+    if (begin < end) madvise(begin, (size_t)(end - begin), MADV_DONTNEED);
 }
 
 void cot_kv_store(cot_kv *kv, int64_t sequence, int64_t position, int64_t layer, int64_t head,

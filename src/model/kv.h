@@ -11,8 +11,21 @@
 #define COT_MODEL_KV_H
 #include "base/arena.h"
 #include "base/dtype.h"
+#include <stdbool.h>
 
 enum { COT_KV_PAGE = 64 };
+
+/* Pages that so many positions of one sequence fill or begin. */
+static inline int64_t cot_kv_pages(int64_t positions)
+{
+    return (positions + COT_KV_PAGE - 1) / COT_KV_PAGE;
+}
+
+/* Positions that so many pages hold. */
+static inline int64_t cot_kv_positions(int64_t pages)
+{
+    return pages * COT_KV_PAGE;
+}
 
 typedef struct cot_kv {
     cot_dtype type;
@@ -20,13 +33,16 @@ typedef struct cot_kv {
     int64_t pages, sequences, pages_a_sequence;    // pages_a_sequence: the context, in pages
     size_t key_bytes, head_bytes, page_bytes;      // of one head's keys; of its keys and values; of a page
     uint8_t *memory;                               // [pages][page_bytes]
+    bool *held;                                    // [pages] whether memory was touched for it
     int32_t *table;                                // [sequences][pages_a_sequence]
 } cot_kv;
 
 /* Fills the derived sizes of `kv` and takes its memory from the arena (which may measure). */
-void cot_kv_place(cot_kv *kv, cot_arena *arena);
-/* Gives `page` to the sequence's positions from 64 * index on, cleared. */
-void cot_kv_map(cot_kv *kv, int64_t sequence, int64_t index, int32_t page);
+void cot_kv_lay_out(cot_kv *kv, cot_arena *arena);
+/* Gives `page` to the sequence's positions from 64 * index on: cleared, or keeping what it holds. */
+void cot_kv_map(cot_kv *kv, int64_t sequence, int64_t index, int32_t page, bool keep);
+/* Another rank has `page` now: what it took here goes back to the system. */
+void cot_kv_give_up(cot_kv *kv, int32_t page);
 
 static inline uint8_t *cot_kv_keys(const cot_kv *kv, int64_t sequence, int64_t index, int64_t layer,
                                    int64_t head)

@@ -1,17 +1,13 @@
 /* A runner's memory: what a rank allocates, symmetric and private, and the loading of its weights. */
 #include "base/error.h"
+#include "base/integers.h"
 #include "kernels/pack.h"
 #include "model/runner_state.h"
 
 #include <stdlib.h>
 
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Everything private, in the order it is laid out; the arena may measure and `load` may then be NULL-like. */
-static void place_weights(cot_runner *r, int rank, int ranks, cot_arena *arena, cot_load *load)
+static void lay_out_weights(cot_runner *r, int rank, int ranks, cot_arena *arena, cot_loader *load)
 {
     const cot_config *c = r->c;
     if (r->o.data_parallel) {
@@ -23,7 +19,18 @@ static void place_weights(cot_runner *r, int rank, int ranks, cot_arena *arena, 
     r->attention = r->own_attention;
 }
 
-static void place_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena)
+static int64_t value_width(const cot_config *c)
+{
+    return c->attention == COT_ATTENTION_MLA ? c->kv_lora_rank : c->head_dim;
+}
+
+cot_attend_scratch *cot_runner_lay_out_attention(cot_arena *arena, const cot_runner_options *o)
+{
+    return cot_attend_scratch_lay_out(arena, o->type, value_width(cot_checkpoint_config(o->checkpoint)),
+                                      o->threads);
+}
+
+static void lay_out_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena)
 {
     const cot_config *c = r->c;
     cot_step_scratch *s = &r->s;
@@ -38,14 +45,14 @@ static void place_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena)
                      .layers = c->layers,
                      .heads = heads.kv_heads,
                      .key_width = mla ? c->kv_lora_rank + c->rope_dim : c->head_dim,
-                     .value_width = mla ? c->kv_lora_rank : c->head_dim,
+                     .value_width = value_width(c),
                      .pages = r->o.pages,
                      .sequences = r->o.sequences,
-                     .pages_a_sequence = (c->max_context + COT_KV_PAGE - 1) / COT_KV_PAGE};
-    cot_kv_place(&r->kv, arena);
+                     .pages_a_sequence = cot_kv_pages(c->max_context)};
+    cot_kv_lay_out(&r->kv, arena);
     size_t key = (size_t)r->kv.key_width, value = (size_t)r->kv.value_width;
-    int64_t context = r->o.pages * COT_KV_PAGE < c->max_context ? r->o.pages * COT_KV_PAGE : c->max_context;
-    r->attend = cot_attend_place(arena, &r->kv, heads.heads, r->o.step_tokens, context, r->o.helpers);
+    r->attend =
+        cot_attend_lay_out(arena, r->o.attention_scratch, heads.kv_heads, heads.heads, r->o.step_tokens);
     s->x = cot_arena_take(arena, n * h, sizeof(float));
     s->normed = cot_arena_take(arena, n * h, sizeof(float));
     s->typed = cot_arena_take(arena, n * h, w);
@@ -65,10 +72,10 @@ static void place_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena)
     s->width_sums = cot_arena_take(arena, 2 * n, sizeof(float));
     s->cosines = cot_arena_take(arena, n * (size_t)c->rope_width / 2, sizeof(float));
     s->sines = cot_arena_take(arena, n * (size_t)c->rope_width / 2, sizeof(float));
-    cot_ffn_shape dense = cot_dense_shape(c, r->o.type);
+    cot_ffn_shape dense = cot_model_dense_shape(c, r->o.type);
     if (c->moe_layers < c->layers)
         s->dense_scratch = cot_arena_take(arena, 1, cot_ffn_scratch_bytes(&dense, r->o.step_tokens, 1));
-    s->gemms = cot_arena_take(arena, (size_t)most(heads.heads, 1), sizeof(cot_gemm));
+    s->gemms = cot_arena_take(arena, (size_t)cot_larger(heads.heads, 1), sizeof(cot_gemm));
     size_t routed = (size_t)(c->moe_layers * r->o.step_tokens * c->gate.top_k);
     s->experts = cot_arena_take(arena, routed, sizeof *s->experts);
     s->weights = cot_arena_take(arena, routed, sizeof *s->weights);
@@ -88,11 +95,6 @@ static void place_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena)
 
 /* ---- symmetric memory ---- */
 
-static int64_t slots_a_layer(const cot_config *c, int ranks)
-{
-    return (c->gate.experts + ranks - 1) / ranks;
-}
-
 static cot_collectives_options collectives_of(const cot_runner_options *o, int ranks)
 {
     size_t n = (size_t)o->step_tokens, w = cot_dtype_bytes(o->type);
@@ -109,13 +111,14 @@ static cot_moe_options moe_of(const cot_runner_options *o, cot_fabric *fabric)
     return (cot_moe_options){.fabric = fabric,
                              .kernels = o->kernels,
                              .pool = o->pool,
-                             .threads = o->helpers,
+                             .threads = o->threads,
                              .combine = o->combine,
                              .combine_type = o->payload,
-                             .expert = cot_expert_shape(c, cot_runner_precision(o)),
-                             .shared = cot_shared_shape(c, cot_runner_precision(o)),
+                             .expert = cot_model_expert_shape(c, cot_runner_precision(o)),
+                             .shared = cot_model_shared_shape(c, cot_runner_precision(o)),
                              .experts = c->gate.experts,
                              .top_k = c->gate.top_k,
+                             .slots = o->layout->slots_per_rank,
                              .tokens = o->step_tokens};
 }
 
@@ -131,7 +134,8 @@ static void list_blocks(cot_runner *r, int ranks, struct block block[BLOCKS])
     const cot_config *c = r->c;
     size_t routed = r->o.capture ? (size_t)(c->moe_layers * r->o.step_tokens * c->gate.top_k) : 0;
     size_t logits = ranks > 1 ? (size_t)r->o.step_logits * (size_t)c->vocab * sizeof(float) : 0;
-    block[0] = (struct block){&r->experts_at, (size_t)(c->moe_layers * r->slots) * r->slot_bytes};
+    block[0] =
+        (struct block){&r->experts_at, (size_t)(c->moe_layers * r->o.layout->slots_per_rank) * r->slot_bytes};
     block[1] = (struct block){&r->logits_at, logits};
     block[2] = (struct block){&r->routed_experts_at, routed * sizeof(uint16_t)};
     block[3] = (struct block){&r->routed_weights_at, routed * sizeof(float)};
@@ -139,19 +143,19 @@ static void list_blocks(cot_runner *r, int ranks, struct block block[BLOCKS])
     block[5] = (struct block){&r->done_at, (size_t)ranks * sizeof(uint64_t)};
 }
 
-static void size_slots(cot_runner *r, int ranks)
+static size_t slot_bytes_of(const cot_runner_options *o)
 {
-    cot_ffn_shape expert = cot_expert_shape(r->c, cot_runner_precision(&r->o));
-    r->slots = slots_a_layer(r->c, ranks);
-    r->slot_bytes = cot_ffn_layout_of(&expert).bytes;
+    cot_ffn_shape expert =
+        cot_model_expert_shape(cot_checkpoint_config(o->checkpoint), cot_runner_precision(o));
+    return cot_ffn_layout_of(&expert).bytes;
 }
 
 size_t cot_runner_heap_bytes(const cot_runner_options *options, int ranks)
 {
     enum { ALIGNMENT = 4 << 20 };
-    cot_runner r = {.o = *options, .c = cot_checkpoint_config(options->checkpoint)};
+    cot_runner r = {
+        .o = *options, .c = cot_checkpoint_config(options->checkpoint), .slot_bytes = slot_bytes_of(options)};
     struct block block[BLOCKS];
-    size_slots(&r, ranks);
     list_blocks(&r, ranks, block);
     cot_collectives_options collectives = collectives_of(options, ranks);
     cot_moe_options moe = moe_of(options, NULL);
@@ -160,32 +164,51 @@ size_t cot_runner_heap_bytes(const cot_runner_options *options, int ranks)
     return bytes + ALIGNMENT;
 }
 
-cot_status cot_runner_private_bytes(const cot_runner_options *options, int rank, int ranks, size_t *weights,
-                                    size_t *other, cot_error *error)
+/* What steps touch of symmetric memory but experts, and of the operator's own. Results come to rank 0 alone. */
+static size_t buffer_bytes(const cot_runner *r, int rank, int ranks)
+{
+    const int64_t tokens = r->o.step_tokens,
+                  home = r->o.data_parallel ? tokens : cot_divide_up(tokens, ranks);
+    const cot_collectives_options collectives = collectives_of(&r->o, ranks);
+    const cot_moe_options moe = moe_of(&r->o, NULL);
+    size_t bytes =
+        cot_collectives_heap_bytes(&collectives, ranks) + r->o.op->touched_bytes(&moe, ranks, home);
+    struct block block[BLOCKS];
+    cot_runner scratch = *r; // whose offsets nobody reads
+    list_blocks(&scratch, ranks, block);
+    for (int b = 1; b < BLOCKS && rank == 0; b++) bytes += block[b].bytes;
+    return bytes;
+}
+
+cot_status cot_runner_measure(cot_runner_sizes *sizes, const cot_runner_options *options, int rank, int ranks,
+                              cot_error *error)
 {
     cot_fabric shape = {.rank = rank, .ranks = ranks};
     cot_runner r = {.o = *options, .c = cot_checkpoint_config(options->checkpoint), .fabric = &shape};
-    cot_load *load;
-    cot_status status = cot_load_open(&load, options->checkpoint, error);
+    cot_loader *load;
+    *sizes = (cot_runner_sizes){0};
+    cot_status status = cot_loader_open(&load, options->checkpoint, error);
     if (status != COT_OK) return status;
     r.own_attention = calloc((size_t)r.c->layers, sizeof *r.own_attention);
     if (!r.own_attention) {
-        cot_load_close(load);
+        cot_loader_close(load);
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     }
     cot_arena measure = {0};
-    place_weights(&r, rank, ranks, &measure, load);
-    *weights = measure.used;
-    place_scratch(&r, rank, ranks, &measure);
-    *other = measure.used - *weights;
+    lay_out_weights(&r, rank, ranks, &measure, load);
+    sizes->weights = measure.used;
+    lay_out_scratch(&r, rank, ranks, &measure);
+    sizes->cache = (size_t)r.kv.pages * r.kv.page_bytes;
+    sizes->scratch = measure.used - sizes->weights - sizes->cache;
+    sizes->buffers = buffer_bytes(&r, rank, ranks);
     free(r.own_attention);
-    cot_load_close(load);
+    cot_loader_close(load);
     return COT_OK;
 }
 
 /* ---- open ---- */
 
-static cot_status allocate(cot_runner *r, cot_load *load, cot_error *error)
+static cot_status allocate(cot_runner *r, cot_loader *load, cot_error *error)
 {
     int rank = r->fabric->rank, ranks = r->fabric->ranks;
     struct block block[BLOCKS];
@@ -197,37 +220,34 @@ static cot_status allocate(cot_runner *r, cot_load *load, cot_error *error)
     cot_moe_options moe = moe_of(&r->o, r->fabric);
     if (status == COT_OK) status = cot_collectives_open(&r->collectives, r->fabric, &collectives, error);
     if (status == COT_OK) status = r->o.op->open(&r->moe, &moe, error);
-    size_t weights, other;
-    if (status == COT_OK) status = cot_runner_private_bytes(&r->o, rank, ranks, &weights, &other, error);
-    if (status == COT_OK) status = cot_arena_open(&r->arena, weights + other, error);
+    cot_runner_sizes sizes;
+    if (status == COT_OK) status = cot_runner_measure(&sizes, &r->o, rank, ranks, error);
+    if (status == COT_OK)
+        status = cot_arena_open(&r->arena, sizes.weights + sizes.cache + sizes.scratch, error);
     if (status != COT_OK) return status;
-    place_weights(r, rank, ranks, &r->arena, load);
-    place_scratch(r, rank, ranks, &r->arena);
+    lay_out_weights(r, rank, ranks, &r->arena, load);
+    lay_out_scratch(r, rank, ranks, &r->arena);
     return COT_OK;
 }
 
-static void record_experts(cot_runner *r, cot_load *load)
+static void record_experts(cot_runner *r, cot_loader *load)
 {
-    const cot_config *c = r->c;
+    const cot_expert_layout *layout = r->o.layout;
     uint8_t *slots = cot_local(r->fabric, r->experts_at);
-    int64_t begin = cot_share_begin(c->gate.experts, r->fabric->rank, r->fabric->ranks);
-    int64_t end = cot_share_begin(c->gate.experts, r->fabric->rank + 1, r->fabric->ranks), moe_layer = 0;
-    for (int64_t e = 0; e < c->gate.experts; e++) {
-        r->expert_rank[e] = cot_share_owner(c->gate.experts, e, r->fabric->ranks);
-        r->expert_slot[e] =
-            (int32_t)(e - cot_share_begin(c->gate.experts, r->expert_rank[e], r->fabric->ranks));
-    }
-    for (int64_t l = 0; l < c->layers; l++) {
-        if (!c->layer[l].moe) continue;
-        for (int64_t e = begin; e < end; e++)
-            cot_expert_walk(c, cot_runner_precision(&r->o), l, e,
-                            slots + (size_t)(moe_layer * r->slots + e - begin) * r->slot_bytes, load);
-        moe_layer++;
+    for (int32_t m = 0; m < layout->n_layers; m++) {
+        const cot_expert_replicas replicas = cot_expert_layout_layer(layout, m);
+        for (int32_t e = 0; e < layout->n_experts; e++)
+            for (int32_t i = replicas.begin[e]; i < replicas.begin[e + 1]; i++)
+                if (replicas.rank[i] == r->fabric->rank)
+                    cot_expert_walk(r->c, cot_runner_precision(&r->o), layout->layers[m], e,
+                                    slots + (size_t)(m * layout->slots_per_rank + replicas.slot[i]) *
+                                                r->slot_bytes,
+                                    load);
     }
 }
 
 cot_status cot_runner_open(cot_runner **out, const cot_runner_options *options, cot_fabric *fabric,
-                           cot_load_progress *progress, cot_error *error)
+                           cot_loader_progress *progress, cot_error *error)
 {
     const cot_config *c = cot_checkpoint_config(options->checkpoint);
     cot_runner *r = *out = calloc(1, sizeof *r);
@@ -235,22 +255,20 @@ cot_status cot_runner_open(cot_runner **out, const cot_runner_options *options, 
     r->o = *options;
     r->c = c;
     r->fabric = fabric;
-    size_slots(r, fabric->ranks);
+    r->slot_bytes = slot_bytes_of(options);
     r->own_attention = calloc((size_t)c->layers, sizeof *r->own_attention);
-    r->expert_rank = calloc((size_t)most(c->gate.experts, 1), sizeof *r->expert_rank);
-    r->expert_slot = calloc((size_t)most(c->gate.experts, 1), sizeof *r->expert_slot);
-    cot_load *load = NULL;
-    cot_status status = cot_load_open(&load, options->checkpoint, error);
-    if (status == COT_OK && (!r->own_attention || !r->expert_rank || !r->expert_slot))
+    cot_loader *load = NULL;
+    cot_status status = cot_loader_open(&load, options->checkpoint, error);
+    if (status == COT_OK && !r->own_attention)
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for rank %d", fabric->rank);
     if (status == COT_OK) status = allocate(r, load, error);
     if (status == COT_OK) {
         record_experts(r, load);
-        fabric->ops->enter(fabric);
-        status = cot_load_run(load, options->pool, progress, error);
-        fabric->ops->leave(fabric);
+        cot_turns_enter(fabric);
+        status = cot_loader_run(load, options->pool, progress, error);
+        cot_turns_leave(fabric);
     }
-    cot_load_close(load);
+    cot_loader_close(load);
     if (status != COT_OK) {
         cot_runner_close(r);
         *out = NULL;
@@ -261,11 +279,9 @@ cot_status cot_runner_open(cot_runner **out, const cot_runner_options *options, 
 void cot_runner_close(cot_runner *r)
 {
     if (!r) return;
-    if (r->moe) r->o.op->close(r->moe);
+    if (r->moe) r->moe->op->close(r->moe);
     cot_collectives_close(r->collectives);
     cot_arena_close(&r->arena);
     free(r->own_attention);
-    free(r->expert_rank);
-    free(r->expert_slot);
     free(r);
 }

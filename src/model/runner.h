@@ -1,20 +1,24 @@
 /* One rank's share of a model: its weights, its KV pages and the forward pass over a step. */
 #ifndef COT_MODEL_RUNNER_H
 #define COT_MODEL_RUNNER_H
+#include "coterie/trace.h"
 #include "fabric/collectives.h"
 #include "model/step.h"
 #include "model/weights.h"
+#include "model/attend.h"
 #include "moe/moe.h"
 
 typedef struct cot_runner_options {
     const cot_checkpoint *checkpoint;
     const cot_whole_weights *whole;
-    cot_dtype type;     // F32 or BF16: arithmetic and payload
-    bool quantised;     // routed and shared experts are int8 instead
-    bool data_parallel; // attention on the sequences' home ranks, else heads split
+    cot_attend_scratch *attention_scratch; // the process's, as cot_runner_lay_out_attention makes it
+    cot_dtype type;                        // F32 or BF16: arithmetic and payload
+    bool quantised;                        // routed and shared experts are int8 instead
+    bool data_parallel;                    // attention on the sequences' home ranks, else heads split
     const cot_kernels *kernels;
-    cot_pool *pool; // may be NULL
-    int helpers;    // threads that may work for this rank at once, itself included
+    cot_pool *pool;                  // may be NULL
+    int threads;                     // that may work for this rank at once, itself included
+    const cot_expert_layout *layout; // of the model's MoE layers over the group's ranks
     const cot_moe_operator *op;
     cot_moe_combine combine;
     cot_dtype payload;        // F32 or BF16: what expert rows travel back as
@@ -31,9 +35,7 @@ static inline cot_precision cot_runner_precision(const cot_runner_options *optio
 
 /* What a rank counted since it was opened. */
 typedef struct cot_rank_stats {
-    uint64_t tokens;             // (token, MoE layer) pairs routed here
-    uint64_t activations, local; // (token, expert) pairs of those; those whose expert sits on this rank
-    uint64_t remote_ranks;       // distinct other ranks, summed over those pairs
+    cot_locality locality; // of the rows at home here, over MoE layers
     int64_t attention_ns, reduce_ns, gather_ns, dense_ns,
         logits_ns; // reduce, gather: allreduce, allgather with waiting
     cot_moe_times moe;
@@ -42,15 +44,23 @@ typedef struct cot_rank_stats {
 
 typedef struct cot_runner cot_runner;
 
-/* Bytes of a rank's symmetric heap, and of private memory (weights that this rank alone holds, KV pages,
- * scratch). */
+/* Bytes of memory that one rank takes, its experts aside. */
+typedef struct cot_runner_sizes {
+    size_t weights; // that this rank alone holds
+    size_t cache;   // KV pages
+    size_t scratch; // private memory of a step
+    size_t buffers; // of operator, collectives and results: what steps touch of them at the worst routing
+} cot_runner_sizes;
+cot_status cot_runner_measure(cot_runner_sizes *sizes, const cot_runner_options *options, int rank, int ranks,
+                              cot_error *error);
+/* Bytes of a rank's symmetric heap; address space, much of it never touched. */
 size_t cot_runner_heap_bytes(const cot_runner_options *options, int ranks);
-cot_status cot_runner_private_bytes(const cot_runner_options *options, int rank, int ranks, size_t *weights,
-                                    size_t *other, cot_error *error);
+/* What the options' attention_scratch points to. May measure (NULL). */
+cot_attend_scratch *cot_runner_lay_out_attention(cot_arena *arena, const cot_runner_options *options);
 
 /* Collective: allocates, loads this rank's weights. Errors: those of loading, OUT_OF_MEMORY. */
 cot_status cot_runner_open(cot_runner **runner, const cot_runner_options *options, cot_fabric *fabric,
-                           cot_load_progress *progress, cot_error *error);
+                           cot_loader_progress *progress, cot_error *error);
 void cot_runner_close(cot_runner *runner); // NULL is fine
 
 /* Collective: one forward pass. On rank 0 *logits is [step->logits][V] in the order of the spans, and with

@@ -1,7 +1,6 @@
 /* Inside a runner: shared by runner.c (memory and loading) and one step's rows.c, attention.c, forward.c. */
 #ifndef COT_MODEL_RUNNER_STATE_H
 #define COT_MODEL_RUNNER_STATE_H
-#include "model/attend.h"
 #include "model/runner.h"
 
 /* Scratch of one step. N = step_tokens; "typed" is the runner's arithmetic type. */
@@ -47,10 +46,8 @@ struct cot_runner {
     cot_attend *attend;
     cot_collectives *collectives;
     cot_moe *moe;
-    int32_t *expert_rank, *expert_slot; // [E]
-    int64_t slots;                      // a layer
     size_t slot_bytes;
-    cot_sym experts_at;                           // [MoE layers][slots][slot_bytes]
+    cot_sym experts_at;                           // [MoE layers][slots of a rank][slot_bytes]
     cot_sym logits_at;                            // on rank 0: for each rank, [logits][its columns]
     cot_sym routed_experts_at, routed_weights_at; // on rank 0: [MoE layers][N][K]
     cot_sym stats_at;                             // on rank 0: [P]

@@ -12,9 +12,10 @@ typedef struct cot_span {
     int32_t logits; // its last `logits` tokens want logits, 0 to tokens
 } cot_span;
 
-/* Page `page` holds positions 64 index .. of the sequence from this step on. */
+/* Page `page` is the sequence's page number `index` from this step on. It is cleared, or keeps what it holds. */
 typedef struct cot_page_map {
-    int32_t sequence, index, page, home;
+    int32_t sequence, index, page;
+    int16_t home, keep;
 } cot_page_map;
 
 typedef struct cot_step {

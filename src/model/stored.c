@@ -156,7 +156,7 @@ static cot_status find_mxfp4(cot_stored *stored, const cot_checkpoint *checkpoin
 static cot_status find_stacked(cot_stored *stored, const cot_checkpoint *checkpoint, cot_weight weight,
                                int64_t layer, int64_t expert, cot_error *error)
 {
-    const char *template = cot_tensor_template(checkpoint->config.family, weight);
+    const char *template = cot_weight_template(checkpoint->config.family, weight);
     const cot_shards *shards = &checkpoint->shards;
     char name[MAX_NAME], blocks[MAX_NAME], scales[MAX_NAME];
     expand(name, template, layer, expert, "");
@@ -233,7 +233,7 @@ cot_status cot_stored_find(cot_stored *stored, const cot_checkpoint *checkpoint,
     if (config->family->stacked && cot_weight_is_expert(weight))
         return find_stacked(stored, checkpoint, weight, layer, expert, error);
     char name[MAX_NAME], scale_name[MAX_NAME];
-    expand(name, cot_tensor_template(config->family, weight), layer, expert, "");
-    expand(scale_name, cot_tensor_template(config->family, weight), layer, expert, "_scale_inv");
+    expand(name, cot_weight_template(config->family, weight), layer, expert, "");
+    expand(scale_name, cot_weight_template(config->family, weight), layer, expert, "_scale_inv");
     return find_single(stored, checkpoint, name, scale_name, error);
 }

@@ -36,6 +36,8 @@ typedef struct cot_stored {
 /* Rows and columns of a weight; rows is 0 where the architecture has no such weight there. */
 void cot_weight_shape(const cot_config *config, cot_weight weight, int64_t layer, int64_t *rows,
                       int64_t *columns);
+/* Numbers in all weights; and in those that a token uses: K of a layer's routed experts, all of the rest. */
+void cot_weight_count(const cot_config *config, int64_t *all, int64_t *active);
 bool cot_weight_is_layered(cot_weight weight);
 bool cot_weight_is_expert(cot_weight weight); // one for each routed expert
 const char *cot_weight_name(cot_weight weight);

@@ -150,3 +150,19 @@ void cot_weight_shape(const cot_config *config, cot_weight weight, int64_t layer
     *rows = s.rows;
     *columns = s.columns;
 }
+
+void cot_weight_count(const cot_config *config, int64_t *all, int64_t *active)
+{
+    *all = *active = 0;
+    for (int w = 0; w < COT_WEIGHTS; w++) {
+        const cot_weight weight = (cot_weight)w;
+        const bool expert = cot_weight_is_expert(weight);
+        if (weight == COT_WEIGHT_OUTPUT && config->tied_embeddings) continue;
+        for (int64_t l = 0; l < (cot_weight_is_layered(weight) ? config->layers : 1); l++) {
+            int64_t rows, columns;
+            cot_weight_shape(config, weight, l, &rows, &columns);
+            *all += rows * columns * (expert ? config->gate.experts : 1);
+            *active += rows * columns * (expert ? config->gate.top_k : 1);
+        }
+    }
+}

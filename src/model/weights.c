@@ -2,7 +2,7 @@
 
 #include "kernels/pack.h"
 
-cot_ffn_shape cot_expert_shape(const cot_config *config, cot_precision precision)
+cot_ffn_shape cot_model_expert_shape(const cot_config *config, cot_precision precision)
 {
     return (cot_ffn_shape){.type = precision.type,
                            .quantised = precision.quantised,
@@ -13,7 +13,7 @@ cot_ffn_shape cot_expert_shape(const cot_config *config, cot_precision precision
                            .alpha = config->swiglu_alpha};
 }
 
-cot_ffn_shape cot_shared_shape(const cot_config *config, cot_precision precision)
+cot_ffn_shape cot_model_shared_shape(const cot_config *config, cot_precision precision)
 {
     return (cot_ffn_shape){.type = precision.type,
                            .quantised = precision.quantised,
@@ -22,7 +22,7 @@ cot_ffn_shape cot_shared_shape(const cot_config *config, cot_precision precision
                            .biased = config->ffn_bias};
 }
 
-cot_ffn_shape cot_dense_shape(const cot_config *config, cot_dtype type)
+cot_ffn_shape cot_model_dense_shape(const cot_config *config, cot_dtype type)
 {
     return (cot_ffn_shape){.type = type,
                            .hidden = config->hidden,
@@ -44,62 +44,63 @@ void cot_attention_heads(cot_attention_weights *w, const cot_config *config, int
 enum { ROWS_A_GROUP = 64 * COT_PANEL };
 
 /* A vector of `columns` floats in fp32. */
-static float *vector(cot_arena *arena, cot_load *load, cot_weight weight, int64_t layer, int64_t column0,
+static float *vector(cot_arena *arena, cot_loader *load, cot_weight weight, int64_t layer, int64_t column0,
                      int64_t columns)
 {
     float *to = cot_arena_take(arena, (size_t)columns, sizeof *to);
-    cot_load_read(load, (cot_piece){weight, layer, 0, 0, 1, column0, columns}, to);
+    cot_loader_read(load, (cot_weight_piece){weight, layer, 0, 0, 1, column0, columns}, to);
     return to;
 }
 
 /* A matrix [rows][columns] packed whole, in several groups where it is large. */
-static void *matrix(cot_arena *arena, cot_load *load, cot_weight weight, int64_t layer, int64_t row0,
+static void *matrix(cot_arena *arena, cot_loader *load, cot_weight weight, int64_t layer, int64_t row0,
                     int64_t rows, int64_t column0, int64_t columns, cot_dtype type)
 {
     void *to = cot_arena_take(arena, 1, (size_t)cot_packed_bytes(type, columns, rows));
     for (int64_t r = 0; r < rows; r += ROWS_A_GROUP) {
         int64_t n = rows - r < ROWS_A_GROUP ? rows - r : ROWS_A_GROUP;
-        cot_load_group(load);
-        cot_load_pack(load, (cot_piece){weight, layer, 0, row0 + r, n, column0, columns}, to, type, rows, r);
+        cot_loader_chain(load);
+        cot_loader_pack(load, (cot_weight_piece){weight, layer, 0, row0 + r, n, column0, columns}, to, type,
+                        rows, r);
     }
-    cot_load_group(load);
+    cot_loader_chain(load);
     return to;
 }
 
 /* A feed-forward network: three matrices and perhaps three biases from `first` on (gate, up, down, then their
  * biases). */
 static void network(const cot_ffn_shape *shape, cot_weight first, int64_t layer, int64_t expert, uint8_t *to,
-                    cot_load *load)
+                    cot_loader *load)
 {
     if (!to) return;
     cot_ffn_layout at = cot_ffn_layout_of(shape);
     const cot_dtype type = cot_ffn_weight_type(shape);
     int64_t h = shape->hidden, i = shape->intermediate;
     cot_weight gate = first, up = first + 1, down = first + 2;
-    cot_load_group(load);
-    cot_load_pack(load, (cot_piece){gate, layer, expert, 0, i, 0, h}, to + at.gate, type, i, 0);
-    cot_load_group(load);
-    cot_load_pack(load, (cot_piece){up, layer, expert, 0, i, 0, h}, to + at.up, type, i, 0);
-    cot_load_group(load);
-    cot_load_pack(load, (cot_piece){down, layer, expert, 0, h, 0, i}, to + at.down, type, h, 0);
+    cot_loader_chain(load);
+    cot_loader_pack(load, (cot_weight_piece){gate, layer, expert, 0, i, 0, h}, to + at.gate, type, i, 0);
+    cot_loader_chain(load);
+    cot_loader_pack(load, (cot_weight_piece){up, layer, expert, 0, i, 0, h}, to + at.up, type, i, 0);
+    cot_loader_chain(load);
+    cot_loader_pack(load, (cot_weight_piece){down, layer, expert, 0, h, 0, i}, to + at.down, type, h, 0);
     if (!shape->biased) return;
-    cot_load_read(load, (cot_piece){first + 3, layer, expert, 0, 1, 0, i},
-                  (float *)(void *)(to + at.gate_bias));
-    cot_load_read(load, (cot_piece){first + 4, layer, expert, 0, 1, 0, i},
-                  (float *)(void *)(to + at.up_bias));
-    cot_load_read(load, (cot_piece){first + 5, layer, expert, 0, 1, 0, h},
-                  (float *)(void *)(to + at.down_bias));
+    cot_loader_read(load, (cot_weight_piece){first + 3, layer, expert, 0, 1, 0, i},
+                    (float *)(void *)(to + at.gate_bias));
+    cot_loader_read(load, (cot_weight_piece){first + 4, layer, expert, 0, 1, 0, i},
+                    (float *)(void *)(to + at.up_bias));
+    cot_loader_read(load, (cot_weight_piece){first + 5, layer, expert, 0, 1, 0, h},
+                    (float *)(void *)(to + at.down_bias));
 }
 
 void cot_expert_walk(const cot_config *config, cot_precision precision, int64_t layer, int64_t expert,
-                     uint8_t *slot, cot_load *load)
+                     uint8_t *slot, cot_loader *load)
 {
-    cot_ffn_shape shape = cot_expert_shape(config, precision);
+    cot_ffn_shape shape = cot_model_expert_shape(config, precision);
     network(&shape, COT_WEIGHT_EXPERT_GATE, layer, expert, slot, load);
 }
 
 static uint8_t *whole_network(const cot_ffn_shape *shape, cot_weight first, int64_t layer, cot_arena *arena,
-                              cot_load *load)
+                              cot_loader *load)
 {
     uint8_t *to = cot_arena_take(arena, 1, cot_ffn_layout_of(shape).bytes);
     network(shape, first, layer, 0, to, load);
@@ -108,23 +109,24 @@ static uint8_t *whole_network(const cot_ffn_shape *shape, cot_weight first, int6
 
 /* q, k, v of the heads side by side: one product. */
 static void walk_gqa(cot_attention_weights *w, const cot_config *c, int64_t l, cot_dtype type,
-                     cot_arena *arena, cot_load *load)
+                     cot_arena *arena, cot_loader *load)
 {
     int64_t d = c->head_dim, q = w->heads * d, kv = w->kv_heads * d, n = q + 2 * kv, q0 = w->head0 * d,
             kv0 = w->kv_head0 * d;
     w->input_columns = n;
     void *input = cot_arena_take(arena, 1, (size_t)cot_packed_bytes(type, c->hidden, n));
-    cot_load_group(load);
-    cot_load_pack(load, (cot_piece){COT_WEIGHT_Q, l, 0, q0, q, 0, c->hidden}, input, type, n, 0);
-    cot_load_pack(load, (cot_piece){COT_WEIGHT_K, l, 0, kv0, kv, 0, c->hidden}, input, type, n, q);
-    cot_load_pack(load, (cot_piece){COT_WEIGHT_V, l, 0, kv0, kv, 0, c->hidden}, input, type, n, q + kv);
+    cot_loader_chain(load);
+    cot_loader_pack(load, (cot_weight_piece){COT_WEIGHT_Q, l, 0, q0, q, 0, c->hidden}, input, type, n, 0);
+    cot_loader_pack(load, (cot_weight_piece){COT_WEIGHT_K, l, 0, kv0, kv, 0, c->hidden}, input, type, n, q);
+    cot_loader_pack(load, (cot_weight_piece){COT_WEIGHT_V, l, 0, kv0, kv, 0, c->hidden}, input, type, n,
+                    q + kv);
     w->input = input;
     if (c->qkv_bias) {
         float *bias = cot_arena_take(arena, (size_t)n, sizeof *bias);
         if (bias) {
-            cot_load_read(load, (cot_piece){COT_WEIGHT_Q_BIAS, l, 0, 0, 1, q0, q}, bias);
-            cot_load_read(load, (cot_piece){COT_WEIGHT_K_BIAS, l, 0, 0, 1, kv0, kv}, bias + q);
-            cot_load_read(load, (cot_piece){COT_WEIGHT_V_BIAS, l, 0, 0, 1, kv0, kv}, bias + q + kv);
+            cot_loader_read(load, (cot_weight_piece){COT_WEIGHT_Q_BIAS, l, 0, 0, 1, q0, q}, bias);
+            cot_loader_read(load, (cot_weight_piece){COT_WEIGHT_K_BIAS, l, 0, 0, 1, kv0, kv}, bias + q);
+            cot_loader_read(load, (cot_weight_piece){COT_WEIGHT_V_BIAS, l, 0, 0, 1, kv0, kv}, bias + q + kv);
         }
         w->input_bias = bias;
     }
@@ -140,25 +142,28 @@ static void walk_gqa(cot_attention_weights *w, const cot_config *c, int64_t l, c
 }
 
 static void walk_mla(cot_attention_weights *w, const cot_config *c, int64_t l, cot_dtype type,
-                     cot_arena *arena, cot_load *load)
+                     cot_arena *arena, cot_loader *load)
 {
     int64_t qk = c->nope_dim + c->rope_dim, latent = c->kv_lora_rank + c->rope_dim;
     int64_t q = c->q_lora_rank ? c->q_lora_rank : w->heads * qk, n = q + latent;
     w->input_columns = n;
     void *input = cot_arena_take(arena, 1, (size_t)cot_packed_bytes(type, c->hidden, n));
-    cot_load_group(load);
+    cot_loader_chain(load);
     if (c->q_lora_rank)
-        cot_load_pack(load, (cot_piece){COT_WEIGHT_Q_A, l, 0, 0, q, 0, c->hidden}, input, type, n, 0);
+        cot_loader_pack(load, (cot_weight_piece){COT_WEIGHT_Q_A, l, 0, 0, q, 0, c->hidden}, input, type, n,
+                        0);
     else
-        cot_load_pack(load, (cot_piece){COT_WEIGHT_Q, l, 0, w->head0 * qk, q, 0, c->hidden}, input, type, n,
-                      0);
-    cot_load_pack(load, (cot_piece){COT_WEIGHT_KV_A, l, 0, 0, latent, 0, c->hidden}, input, type, n, q);
+        cot_loader_pack(load, (cot_weight_piece){COT_WEIGHT_Q, l, 0, w->head0 * qk, q, 0, c->hidden}, input,
+                        type, n, 0);
+    cot_loader_pack(load, (cot_weight_piece){COT_WEIGHT_KV_A, l, 0, 0, latent, 0, c->hidden}, input, type, n,
+                    q);
     w->input = input;
     if (c->qkv_bias) { // q_proj alone has no bias
         float *bias = cot_arena_take(arena, (size_t)n, sizeof *bias);
         if (bias) {
-            if (c->q_lora_rank) cot_load_read(load, (cot_piece){COT_WEIGHT_Q_A_BIAS, l, 0, 0, 1, 0, q}, bias);
-            cot_load_read(load, (cot_piece){COT_WEIGHT_KV_A_BIAS, l, 0, 0, 1, 0, latent}, bias + q);
+            if (c->q_lora_rank)
+                cot_loader_read(load, (cot_weight_piece){COT_WEIGHT_Q_A_BIAS, l, 0, 0, 1, 0, q}, bias);
+            cot_loader_read(load, (cot_weight_piece){COT_WEIGHT_KV_A_BIAS, l, 0, 0, 1, 0, latent}, bias + q);
         }
         w->input_bias = bias;
     }
@@ -175,13 +180,13 @@ static void walk_mla(cot_attention_weights *w, const cot_config *c, int64_t l, c
     for (int64_t h = 0; h < w->heads && absorb;
          h++) { // kv_b_proj: for each head [nope | v] rows of kv_lora columns
         int64_t row0 = (w->head0 + h) * (c->nope_dim + c->v_dim);
-        cot_load_group(load);
-        cot_load_pack_transposed(load,
-                                 (cot_piece){COT_WEIGHT_KV_B, l, 0, row0, c->nope_dim, 0, c->kv_lora_rank},
-                                 absorb + (size_t)h * w->absorb_bytes, type);
-        cot_load_pack(load,
-                      (cot_piece){COT_WEIGHT_KV_B, l, 0, row0 + c->nope_dim, c->v_dim, 0, c->kv_lora_rank},
-                      expand + (size_t)h * w->expand_bytes, type, c->v_dim, 0);
+        cot_loader_chain(load);
+        cot_loader_pack_transposed(
+            load, (cot_weight_piece){COT_WEIGHT_KV_B, l, 0, row0, c->nope_dim, 0, c->kv_lora_rank},
+            absorb + (size_t)h * w->absorb_bytes, type);
+        cot_loader_pack(
+            load, (cot_weight_piece){COT_WEIGHT_KV_B, l, 0, row0 + c->nope_dim, c->v_dim, 0, c->kv_lora_rank},
+            expand + (size_t)h * w->expand_bytes, type, c->v_dim, 0);
     }
     w->absorb = absorb;
     w->expand = expand;
@@ -190,7 +195,7 @@ static void walk_mla(cot_attention_weights *w, const cot_config *c, int64_t l, c
 }
 
 void cot_attention_weights_walk(cot_attention_weights *attention, const cot_config *config, cot_dtype type,
-                                cot_arena *arena, cot_load *load)
+                                cot_arena *arena, cot_loader *load)
 {
     for (int64_t l = 0; l < config->layers; l++) {
         cot_attention_weights *w = &attention[l];
@@ -203,24 +208,24 @@ void cot_attention_weights_walk(cot_attention_weights *attention, const cot_conf
 }
 
 static void walk_moe(cot_layer_weights *w, const cot_config *c, int64_t l, cot_precision precision,
-                     cot_arena *arena, cot_load *load)
+                     cot_arena *arena, cot_loader *load)
 {
     w->gate = c->gate;
     w->gate.weight = matrix(arena, load, COT_WEIGHT_GATE, l, 0, c->gate.experts, 0, c->hidden, COT_F32);
     if (c->gate_bias) w->gate.bias = vector(arena, load, COT_WEIGHT_GATE_BIAS, l, 0, c->gate.experts);
     if (c->gate_correction)
         w->gate.correction = vector(arena, load, COT_WEIGHT_GATE_CORRECTION, l, 0, c->gate.experts);
-    cot_ffn_shape shared = cot_shared_shape(c, precision);
+    cot_ffn_shape shared = cot_model_shared_shape(c, precision);
     if (!shared.intermediate) return;
     w->shared = whole_network(&shared, COT_WEIGHT_SHARED_GATE, l, arena, load);
     if (c->shared_gated) w->shared_mix = vector(arena, load, COT_WEIGHT_SHARED_MIX, l, 0, c->hidden);
 }
 
 void cot_whole_weights_walk(cot_whole_weights *weights, const cot_config *config, cot_precision precision,
-                            bool attention, cot_arena *arena, cot_load *load)
+                            bool attention, cot_arena *arena, cot_loader *load)
 {
     const cot_dtype type = precision.type;
-    cot_ffn_shape dense = cot_dense_shape(config, type);
+    cot_ffn_shape dense = cot_model_dense_shape(config, type);
     for (int64_t l = 0; l < config->layers; l++) {
         cot_layer_weights *w = &weights->layers[l];
         *w = (cot_layer_weights){.attention_norm =
@@ -236,10 +241,11 @@ void cot_whole_weights_walk(cot_whole_weights *weights, const cot_config *config
     if (!config->tied_embeddings && !cot_arena_measures(arena)) // it stays in the file
         for (int64_t row = 0; row < config->vocab; row += ROWS_A_GROUP) {
             int64_t rows = config->vocab - row < ROWS_A_GROUP ? config->vocab - row : ROWS_A_GROUP;
-            cot_load_group(load);
-            cot_load_check(load, (cot_piece){COT_WEIGHT_EMBEDDING, 0, 0, row, rows, 0, config->hidden});
+            cot_loader_chain(load);
+            cot_loader_check(load,
+                             (cot_weight_piece){COT_WEIGHT_EMBEDDING, 0, 0, row, rows, 0, config->hidden});
         }
-    cot_load_group(load);
+    cot_loader_chain(load);
     weights->final_norm = vector(arena, load, COT_WEIGHT_FINAL_NORM, 0, 0, config->hidden);
     weights->output = matrix(arena, load, COT_WEIGHT_OUTPUT, 0, 0, config->vocab, 0, config->hidden, type);
     if (attention) cot_attention_weights_walk(weights->attention, config, type, arena, load);

@@ -2,23 +2,25 @@
 #ifndef COT_MODEL_WEIGHTS_H
 #define COT_MODEL_WEIGHTS_H
 #include "fabric/fabric.h"
-#include "model/load.h"
+#include "model/embedding.h"
+#include "model/loader.h"
 #include "moe/moe.h"
 
-/* Arithmetic: of everything but the gate, which is fp32; quantised: of routed and shared experts in int8 instead. */
+/* What the arithmetic is done in. The gate alone is fp32 always. */
 typedef struct cot_precision {
-    cot_dtype type; // F32 or BF16: also payload
-    bool quantised;
+    cot_dtype type; // F32 or BF16, of all but the gate; what ranks send each other is of this type, too
+    bool quantised; // the weights of routed and shared experts are int8 instead
 } cot_precision;
 
-/* One layer's attention for a range of query heads and the KV heads they read. With q-heads h, head width d,
- * MLA ranks r:
+/* One layer's attention: the weights of a range of query heads and of the KV heads that they read. H is the hidden
+ * size, d a head's width; q_lora, kv_lora, nope, rope and v are MLA's widths (config.h).
  *
- *   GQA   input  packed [H][q heads d | k heads d | v heads d]
- *   MLA   input  packed [H][q_lora | kv_lora + rope]   or, without q_lora,   [H][heads (nope + rope) |
- * kv_lora + rope] q_b    packed [q_lora][heads (nope + rope)] absorb packed [nope][kv_lora], one a head: a
- * query's nope part in terms of the latent expand packed [kv_lora][v], one a head: the latent's value both
- * output packed [heads v][H] */
+ *   GQA    input   packed [H][q: heads d | k: kv_heads d | v: kv_heads d]
+ *   MLA    input   packed [H][q_lora | kv_lora + rope], or [H][heads (nope + rope) | kv_lora + rope] without q_lora
+ *          q_b     packed [q_lora][heads (nope + rope)], or NULL without q_lora
+ *          absorb  packed [nope][kv_lora], one for each head: takes the nope part of a query to the latent's space
+ *          expand  packed [kv_lora][v], one for each head: makes the head's value of a latent
+ *   both   output  packed [heads v][H], for GQA with v = d */
 typedef struct cot_attention_weights {
     int64_t head0, heads, kv_head0, kv_heads;
     int64_t input_columns;
@@ -26,7 +28,7 @@ typedef struct cot_attention_weights {
     const uint8_t *absorb, *expand;
     size_t absorb_bytes, expand_bytes; // of one head
     const float *input_bias;           // [input_columns] or NULL
-    const float *q_norm, *k_norm;      // HEAD: [d]; WIDTH: the slices of these heads
+    const float *q_norm, *k_norm;      // [d], or of a norm over the whole width the parts of these heads
     const float *q_a_norm, *kv_a_norm; // MLA
     const float *sinks;                // [heads] or NULL
 } cot_attention_weights;
@@ -43,29 +45,34 @@ typedef struct cot_layer_weights {
 /* What every rank holds whole: one read-only copy a process. */
 typedef struct cot_whole_weights {
     cot_arena arena;
+    cot_embedding embedding;
     cot_layer_weights *layers;        // [L]
     cot_attention_weights *attention; // [L] all heads (data-parallel attention), or NULL
     const float *final_norm;          // [H]
     const void *output;               // packed [H][V]
 } cot_whole_weights;
 
-/* How networks look at this precision. intermediate is 0 where the model has none of that kind. */
-cot_ffn_shape cot_expert_shape(const cot_config *config, cot_precision precision);
-cot_ffn_shape cot_shared_shape(const cot_config *config, cot_precision precision);
-cot_ffn_shape cot_dense_shape(const cot_config *config, cot_dtype type);
+/* The shapes of the model's networks in this precision: of a routed expert, of the shared expert and of a dense
+ * layer. `intermediate` is 0 where the model has no network of that kind. */
+cot_ffn_shape cot_model_expert_shape(const cot_config *config, cot_precision precision);
+cot_ffn_shape cot_model_shared_shape(const cot_config *config, cot_precision precision);
+cot_ffn_shape cot_model_dense_shape(const cot_config *config, cot_dtype type);
 
-/* The heads of one rank of P, and the KV heads they read (none on a rank without query heads). */
+/* Sets the head ranges: the query heads that `rank` of `ranks` has, and the KV heads that those read (none on a rank
+ * without query heads). All else becomes zero. */
 void cot_attention_heads(cot_attention_weights *weights, const cot_config *config, int rank, int ranks);
 
-/* Each walks its weights: takes memory from the arena and records what to load into it (an arena that
- * measures only adds up). The structures and names of the layout are the same in both passes. */
+/* Each walk goes over its weights: it takes memory for them from the arena and records what to load there. With an
+ * arena that measures, the walk only adds up how much memory that will be. */
+
+/* What every rank holds whole; with `attention` also weights->attention, whose head ranges are set. */
 void cot_whole_weights_walk(cot_whole_weights *weights, const cot_config *config, cot_precision precision,
-                            bool attention, cot_arena *arena, cot_load *load);
-/* attention [L], whose head ranges are set; */
+                            bool attention, cot_arena *arena, cot_loader *load);
+/* The attention of all layers, `attention` [L], whose head ranges (cot_attention_heads) are set. */
 void cot_attention_weights_walk(cot_attention_weights *attention, const cot_config *config, cot_dtype type,
-                                cot_arena *arena, cot_load *load);
-/* One expert into its slot. */
+                                cot_arena *arena, cot_loader *load);
+/* One routed expert, into its slot; it takes nothing from an arena. */
 void cot_expert_walk(const cot_config *config, cot_precision precision, int64_t layer, int64_t expert,
-                     uint8_t *slot, cot_load *load);
+                     uint8_t *slot, cot_loader *load);
 
 #endif

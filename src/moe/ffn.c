@@ -1,5 +1,7 @@
 #include "moe/ffn.h"
 
+#include "base/integers.h"
+
 #include <stdalign.h>
 
 static const int64_t tasks_wanted = 32; // of a product over all jobs: enough to even out a few threads
@@ -31,11 +33,6 @@ struct run {
     bool down;            // the product in hand
 };
 
-static int64_t divide_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 static int64_t first_tile(const struct run *run, int64_t job)
 {
     return run->down ? run->places[job].first_down : run->places[job].first_up;
@@ -63,7 +60,7 @@ static void run_tile(void *context, int64_t tile)
     const int64_t j = job_of(run, tile);
     const cot_ffn_job *job = &run->jobs[j];
     const cot_ffn_blocks blocks = cot_ffn_blocks_of(shape, job->count, run->tasks);
-    const int64_t row_tiles = divide_up(job->count, blocks.rows), i = tile - first_tile(run, j);
+    const int64_t row_tiles = cot_divide_up(job->count, blocks.rows), i = tile - first_tile(run, j);
     const int64_t columns = run->down ? blocks.down_columns : blocks.up_columns,
                   n = run->down ? shape->hidden : shape->intermediate;
     const int64_t m0 = i % row_tiles * blocks.rows, c0 = i / row_tiles * columns;
@@ -72,15 +69,22 @@ static void run_tile(void *context, int64_t tile)
     const int64_t width = shape->intermediate;
     const size_t bytes = cot_dtype_bytes(shape->type);
     uint8_t *act = run->act + (size_t)((run->places[j].first_row + m0) * width) * bytes;
+    cot_ffn_tile piece = {.shape = shape, .weights = job->weights, .m = m, .c0 = c0, .c1 = c1};
     if (run->down) {
-        cot_ffn_down_tile(run->kernels, shape, job->weights, act, width, m, c0, c1,
-                          job->y + m0 * shape->hidden, shape->hidden);
+        piece.in = act;
+        piece.in_stride = width;
+        piece.out = job->y + m0 * shape->hidden + c0;
+        piece.out_stride = shape->hidden;
+        cot_ffn_down_tile(run->kernels, &piece);
         return;
     }
     alignas(64) float scratch[COT_FFN_TILE_FLOATS];
-    const uint8_t *x = (const uint8_t *)job->x + (job->rows ? 0 : (size_t)(m0 * shape->hidden) * bytes);
-    cot_ffn_up_tile(run->kernels, shape, job->weights, x, shape->hidden, job->rows ? job->rows + m0 : NULL, m,
-                    c0, c1, act, width, scratch);
+    piece.in = (const uint8_t *)job->x + (job->rows ? 0 : (size_t)(m0 * shape->hidden) * bytes);
+    piece.in_stride = shape->hidden;
+    piece.rows = job->rows ? job->rows + m0 : NULL;
+    piece.out = act;
+    piece.out_stride = width;
+    cot_ffn_up_tile(run->kernels, &piece, scratch);
 }
 
 void cot_ffn_run(const cot_kernels *kernels, cot_pool *pool, const cot_ffn_shape *shape,
@@ -96,7 +100,7 @@ void cot_ffn_run(const cot_kernels *kernels, cot_pool *pool, const cot_ffn_shape
                       .shape = shape,
                       .jobs = jobs,
                       .count = count,
-                      .tasks = divide_up(tasks_wanted, busy),
+                      .tasks = cot_divide_up(tasks_wanted, busy),
                       .act = scratch,
                       .places = (struct place *)(void *)((uint8_t *)scratch + act_bytes(shape, rows))};
     struct place next = {0};
@@ -104,10 +108,10 @@ void cot_ffn_run(const cot_kernels *kernels, cot_pool *pool, const cot_ffn_shape
         run.places[j] = next;
         if (!jobs[j].count) continue;
         const cot_ffn_blocks blocks = cot_ffn_blocks_of(shape, jobs[j].count, run.tasks);
-        const int64_t row_tiles = divide_up(jobs[j].count, blocks.rows);
+        const int64_t row_tiles = cot_divide_up(jobs[j].count, blocks.rows);
         next.first_row += jobs[j].count;
-        next.first_up += row_tiles * divide_up(shape->intermediate, blocks.up_columns);
-        next.first_down += row_tiles * divide_up(shape->hidden, blocks.down_columns);
+        next.first_up += row_tiles * cot_divide_up(shape->intermediate, blocks.up_columns);
+        next.first_down += row_tiles * cot_divide_up(shape->hidden, blocks.down_columns);
     }
     cot_pool_run(pool, next.first_up, run_tile, &run);
     run.down = true;

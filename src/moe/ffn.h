@@ -59,18 +59,26 @@ cot_ffn_blocks cot_ffn_blocks_of(const cot_ffn_shape *shape, int64_t rows, int64
 /* Floats of scratch that an up tile of `rows` by `columns` takes. */
 int64_t cot_ffn_tile_floats(const cot_ffn_shape *shape, int64_t rows, int64_t columns);
 
-/* act[i][c0 .. c1) = the activation of row i, i < m; row i is x[rows ? rows[i] : i], H elements of `type`, rows
- * `x_stride` elements apart. act: `type`, rows `act_stride` elements apart, act[i][0] is column 0. c0 is a multiple
- * of COT_PANEL, c1 too or it is I. scratch: cot_ffn_tile_floats(shape, m, c1 - c0) floats at a multiple of 64 bytes
- * that no one else touches meanwhile. Never allocates; a row's bits depend on that row alone, whatever the tile. */
-void cot_ffn_up_tile(const cot_kernels *kernels, const cot_ffn_shape *shape, const uint8_t *weights,
-                     const void *x, int64_t x_stride, const int32_t *rows, int64_t m, int64_t c0, int64_t c1,
-                     void *act, int64_t act_stride, float *scratch);
-/* y[i][c0 .. c1) = act[i] W_down + b_down in fp32, i < m, rows `y_stride` floats apart; the columns and the law as
- * above, with H for I. */
-void cot_ffn_down_tile(const cot_kernels *kernels, const cot_ffn_shape *shape, const uint8_t *weights,
-                       const void *act, int64_t act_stride, int64_t m, int64_t c0, int64_t c1, float *y,
-                       int64_t y_stride);
+/* Rows i < m of one product of a network, columns [c0, c1); c0 is a multiple of COT_PANEL, and so is c1 or it is the
+ * last. Strides are in elements, from row to row. */
+typedef struct cot_ffn_tile {
+    const cot_ffn_shape *shape;
+    const uint8_t *weights; // of the network
+    const void *in;         // `type`
+    int64_t in_stride;
+    const int32_t *rows; // row i is in[rows[i]]; NULL: in[i]
+    int64_t m, c0, c1;
+    void *out;
+    int64_t out_stride;
+} cot_ffn_tile;
+
+/* out[i][c0 .. c1) = the activation of row i of H elements, of `type`: out[i][0] is column 0. scratch:
+ * cot_ffn_tile_floats(shape, m, c1 - c0) floats at a multiple of 64 bytes that no one else touches meanwhile. Never
+ * allocates; a row's bits depend on that row alone, whatever the tile. */
+void cot_ffn_up_tile(const cot_kernels *kernels, const cot_ffn_tile *tile, float *scratch);
+/* out[i][c - c0] = column c of the activations in[i] (I elements) times W_down, plus b_down, in fp32: out is the tile's
+ * own. The law is the same. */
+void cot_ffn_down_tile(const cot_kernels *kernels, const cot_ffn_tile *tile);
 
 /* One network's rows: y[i] = ffn(weights, x[rows ? rows[i] : i]), i < count. */
 typedef struct cot_ffn_job {

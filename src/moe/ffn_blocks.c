@@ -8,6 +8,7 @@
  *
  * 96 rows laid out (BLOCK_ROWS of kernels/template/gemm.h) take a fraction of a second cache of 512 KiB or more.
  * Costs are those of a middling core; only their order of magnitude matters. */
+#include "base/integers.h"
 #include "kernels/pack.h"
 #include "moe/ffn.h"
 
@@ -18,21 +19,6 @@ enum {
     WIDE = 128     // beyond, a tile this wide hides it
 };
 
-static int64_t divide_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Columns of a tile of [k][n], `matrices` of them side by side; never 0. */
 static int64_t columns_of(const cot_ffn_shape *shape, int64_t rows, int64_t row_tiles, int64_t k, int64_t n,
                           int64_t matrices, int64_t tasks)
@@ -41,21 +27,22 @@ static int64_t columns_of(const cot_ffn_shape *shape, int64_t rows, int64_t row_
            read = (double)(k * matrices) * (double)cot_dtype_bytes(cot_ffn_weight_type(shape)) / bytes_per_ns;
     double worth = task_ns / (multiply > read ? multiply : read);
     int64_t panels = cot_panels(n), wanted = worth < (double)n ? (int64_t)worth / COT_PANEL : panels;
-    if (rows > FEW_ROWS) wanted = most(wanted, WIDE / COT_PANEL / matrices);
-    wanted = least(wanted, panels * row_tiles / most(tasks, 1)); // more tiles where there are too few
-    wanted = most(least(wanted, panels), 1);
-    return divide_up(panels, divide_up(panels, wanted)) * COT_PANEL;
+    if (rows > FEW_ROWS) wanted = cot_larger(wanted, WIDE / COT_PANEL / matrices);
+    wanted =
+        cot_smaller(wanted, panels * row_tiles / cot_larger(tasks, 1)); // more tiles where there are too few
+    wanted = cot_larger(cot_smaller(wanted, panels), 1);
+    return cot_divide_up(panels, cot_divide_up(panels, wanted)) * COT_PANEL;
 }
 
 cot_ffn_blocks cot_ffn_blocks_of(const cot_ffn_shape *shape, int64_t rows, int64_t tasks)
 {
-    int64_t row_tiles = divide_up(rows, COT_FFN_TILE_ROWS), matrices = cot_ffn_is_gated(shape) ? 2 : 1;
+    int64_t row_tiles = cot_divide_up(rows, COT_FFN_TILE_ROWS), matrices = cot_ffn_is_gated(shape) ? 2 : 1;
     cot_ffn_blocks blocks = {.rows = rows};
-    if (row_tiles > 1) blocks.rows = divide_up(divide_up(rows, row_tiles), ROW_UNIT) * ROW_UNIT;
+    if (row_tiles > 1) blocks.rows = cot_divide_up(cot_divide_up(rows, row_tiles), ROW_UNIT) * ROW_UNIT;
     blocks.up_columns =
         columns_of(shape, blocks.rows, row_tiles, shape->hidden, shape->intermediate, matrices, tasks);
-    blocks.up_columns =
-        least(blocks.up_columns, COT_FFN_TILE_FLOATS / (blocks.rows * matrices) / COT_PANEL * COT_PANEL);
+    blocks.up_columns = cot_smaller(blocks.up_columns,
+                                    COT_FFN_TILE_FLOATS / (blocks.rows * matrices) / COT_PANEL * COT_PANEL);
     blocks.down_columns =
         columns_of(shape, blocks.rows, row_tiles, shape->intermediate, shape->hidden, 1, tasks);
     return blocks;

@@ -1,5 +1,6 @@
 #include "moe/ffn.h"
 
+#include "base/integers.h"
 #include "kernels/pack.h"
 
 static size_t round_up_64(size_t bytes)
@@ -66,52 +67,50 @@ static void activate(const cot_kernels *kernels, const cot_ffn_shape *shape, voi
         kernels->swiglu(out, shape->type, gate, up, n);
 }
 
-void cot_ffn_up_tile(const cot_kernels *kernels, const cot_ffn_shape *shape, const uint8_t *weights,
-                     const void *x, int64_t x_stride, const int32_t *rows, int64_t m, int64_t c0, int64_t c1,
-                     void *act, int64_t act_stride, float *scratch)
+void cot_ffn_up_tile(const cot_kernels *kernels, const cot_ffn_tile *t, float *scratch)
 {
+    const cot_ffn_shape *shape = t->shape;
     const cot_ffn_layout at = cot_ffn_layout_of(shape);
     const bool gated = cot_ffn_is_gated(shape);
-    const int64_t panels = cot_panels(c1 - c0), of_each = gated ? 2 : 1,
+    const int64_t panels = cot_panels(t->c1 - t->c0), of_each = gated ? 2 : 1,
                   stride = of_each * panels * COT_PANEL;
-    cot_gemm g = product(shape, weights + (gated ? at.gate : at.up), shape->hidden, m, c0);
+    cot_gemm g = product(shape, t->weights + (gated ? at.gate : at.up), shape->hidden, t->m, t->c0);
     g.n = stride; // whole panels, of gate and up in turn: the scratch has room
-    g.a = x;
-    g.a_stride = x_stride;
-    g.a_rows = rows;
+    g.a = t->in;
+    g.a_stride = t->in_stride;
+    g.a_rows = t->rows;
     g.c = scratch;
     g.c_stride = stride;
     if (gated)
         g.b_pair_stride = (int64_t)(at.up - at.gate) / (int64_t)cot_dtype_bytes(cot_ffn_weight_type(shape));
-    kernels->gemm(&g, 0, m, 0, of_each * panels);
-    for (int64_t i = 0; i < m; i++)
+    kernels->gemm(&g, 0, t->m, 0, of_each * panels);
+    for (int64_t i = 0; i < t->m; i++)
         for (int64_t p = 0; p < panels; p++) {
-            const int64_t column = c0 + p * COT_PANEL, n = c1 - column < COT_PANEL ? c1 - column : COT_PANEL;
+            const int64_t column = t->c0 + p * COT_PANEL, n = cot_smaller(t->c1 - column, COT_PANEL);
             float *gate = scratch + i * stride + of_each * p * COT_PANEL,
                   *up = gated ? gate + COT_PANEL : gate;
             if (shape->biased) {
-                if (gated) kernels->add(gate, floats_at(weights, at.gate_bias, column), COT_F32, n);
-                kernels->add(up, floats_at(weights, at.up_bias, column), COT_F32, n);
+                if (gated) kernels->add(gate, floats_at(t->weights, at.gate_bias, column), COT_F32, n);
+                kernels->add(up, floats_at(t->weights, at.up_bias, column), COT_F32, n);
             }
             activate(kernels, shape,
-                     (uint8_t *)act + (size_t)(i * act_stride + column) * cot_dtype_bytes(shape->type), gate,
-                     up, n);
+                     (uint8_t *)t->out + (size_t)(i * t->out_stride + column) * cot_dtype_bytes(shape->type),
+                     gate, up, n);
         }
 }
 
-void cot_ffn_down_tile(const cot_kernels *kernels, const cot_ffn_shape *shape, const uint8_t *weights,
-                       const void *act, int64_t act_stride, int64_t m, int64_t c0, int64_t c1, float *y,
-                       int64_t y_stride)
+void cot_ffn_down_tile(const cot_kernels *kernels, const cot_ffn_tile *t)
 {
+    const cot_ffn_shape *shape = t->shape;
     const cot_ffn_layout at = cot_ffn_layout_of(shape);
-    cot_gemm g = product(shape, weights + at.down, shape->intermediate, m, c0);
-    g.n = c1 - c0;
-    g.a = act;
-    g.a_stride = act_stride;
-    g.c = y + c0;
-    g.c_stride = y_stride;
-    kernels->gemm(&g, 0, m, 0, cot_panels(g.n));
+    cot_gemm g = product(shape, t->weights + at.down, shape->intermediate, t->m, t->c0);
+    g.n = t->c1 - t->c0;
+    g.a = t->in;
+    g.a_stride = t->in_stride;
+    g.c = t->out;
+    g.c_stride = t->out_stride;
+    kernels->gemm(&g, 0, t->m, 0, cot_panels(g.n));
     if (!shape->biased) return;
-    for (int64_t i = 0; i < m; i++)
-        kernels->add(y + i * y_stride + c0, floats_at(weights, at.down_bias, c0), COT_F32, c1 - c0);
+    for (int64_t i = 0; i < t->m; i++)
+        kernels->add(g.c + i * t->out_stride, floats_at(t->weights, at.down_bias, t->c0), COT_F32, g.n);
 }

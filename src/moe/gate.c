@@ -1,6 +1,7 @@
 #include "moe/gate.h"
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "kernels/pack.h"
 
 #include <assert.h>
@@ -44,11 +45,9 @@ cot_status cot_gate_check(const cot_gate *gate, cot_error *error)
 }
 
 struct routing {
-    uint16_t *experts;
-    float *weights, *logits;
+    const cot_gate_tokens *tokens;
     const cot_kernels *kernels;
     const cot_gate *gate;
-    int64_t tokens;
     _Atomic int64_t failed; // the lowest token that cannot be routed
 };
 
@@ -144,44 +143,39 @@ static bool route(uint16_t *experts, float *weights, const cot_kernels *kernels,
 static void route_some(void *context, int64_t task)
 {
     struct routing *r = context;
-    int64_t begin = task * TOKENS_A_TASK,
-            end = begin + TOKENS_A_TASK < r->tokens ? begin + TOKENS_A_TASK : r->tokens;
+    const cot_gate_tokens *all = r->tokens;
+    const int64_t k = r->gate->top_k, begin = task * TOKENS_A_TASK,
+                  end = cot_smaller(begin + TOKENS_A_TASK, all->tokens);
     for (int64_t t = begin; t < end; t++) {
-        if (route(r->experts + t * r->gate->top_k, r->weights + t * r->gate->top_k, r->kernels, r->gate,
-                  r->logits + t * r->gate->experts))
+        if (route(all->experts + t * k, all->weights + t * k, r->kernels, r->gate,
+                  all->logits + t * r->gate->experts))
             continue;
         int64_t failed = atomic_load(&r->failed);
         while (t < failed && !atomic_compare_exchange_weak(&r->failed, &failed, t)) {}
     }
 }
 
-cot_status cot_gate_route(uint16_t *experts, float *weights, const cot_kernels *kernels, cot_pool *pool,
-                          const cot_gate *gate, const float *x, int64_t first, int64_t tokens, float *logits,
-                          cot_error *error)
+cot_status cot_gate_route(const cot_gate_tokens *tokens, const cot_gate *gate, const cot_kernels *kernels,
+                          cot_pool *pool, cot_error *error)
 {
     assert(cot_gate_check(gate, NULL) == COT_OK);
-    if (!tokens) return COT_OK;
+    const int64_t count = tokens->tokens;
+    if (!count) return COT_OK;
     cot_gemm gemm = {.type = COT_F32,
-                     .m = tokens,
+                     .m = count,
                      .n = gate->experts,
                      .k = gate->hidden,
-                     .a = x,
+                     .a = tokens->x,
                      .a_stride = gate->hidden,
                      .b = gate->weight,
                      .b_panel_stride = cot_panel_elements(gate->hidden),
-                     .c = logits,
+                     .c = tokens->logits,
                      .c_stride = gate->experts};
     cot_matmul(kernels, pool, &gemm, 1);
-    struct routing r = {.experts = experts,
-                        .weights = weights,
-                        .logits = logits,
-                        .kernels = kernels,
-                        .gate = gate,
-                        .tokens = tokens,
-                        .failed = tokens};
-    cot_pool_run(pool, (tokens + TOKENS_A_TASK - 1) / TOKENS_A_TASK, route_some, &r);
-    if (r.failed < tokens)
+    struct routing r = {.tokens = tokens, .kernels = kernels, .gate = gate, .failed = count};
+    cot_pool_run(pool, cot_divide_up(count, TOKENS_A_TASK), route_some, &r);
+    if (r.failed < count)
         return cot_fail(error, COT_INVALID_ARGUMENT, "the router's scores of token %lld are not finite",
-                        (long long)(first + r.failed));
+                        (long long)(tokens->first + r.failed));
     return COT_OK;
 }

@@ -12,13 +12,13 @@ typedef enum cot_gate_score {
 enum { COT_MAX_EXPERTS = 65535, COT_MAX_TOP_K = 64, COT_MAX_GROUPS = 64 };
 
 /* How a group of experts is scored where only `group_limit` of `groups` may be chosen from. */
-typedef enum cot_group_score { COT_GROUP_MAX, COT_GROUP_TOP2_SUM } cot_group_score;
+typedef enum cot_gate_group_score { COT_GROUP_MAX, COT_GROUP_TOP2_SUM } cot_gate_group_score;
 
 typedef struct cot_gate {
     int64_t hidden, experts, top_k; // H, E, K
     cot_gate_score score;
     int64_t groups, group_limit; // groups of E / groups consecutive experts; 1, 1: no limit
-    cot_group_score group_score;
+    cot_gate_group_score group_score;
     bool normalise; // divide the chosen weights by their sum (+ epsilon)
     float epsilon;
     float scaling;           // routed_scaling_factor, applied last
@@ -32,15 +32,20 @@ typedef struct cot_gate {
  * INVALID_ARGUMENT, naming what is wrong. */
 cot_status cot_gate_check(const cot_gate *gate, cot_error *error);
 
-/* Routes x [T][H] (fp32) by a gate that passes the check: experts [T][K] ascending within a token, weights
- * [T][K] beside them. Equal scores: the lower expert is chosen. `first` is the number of x's first token in
- * messages. `logits` is scratch of T * E floats. Errors:
- * INVALID_ARGUMENT when a token's logits, corrections or weights are not finite, naming the first such token.
- * Never allocates; a token's result depends on that token alone. Experts of groups not chosen take part with
- * score 0 after a softmax without correction (DeepSeek-V2, where K may exceed what group_limit groups hold),
- * and not at all otherwise (DeepSeek-V3). */
-cot_status cot_gate_route(uint16_t *experts, float *weights, const cot_kernels *kernels, cot_pool *pool,
-                          const cot_gate *gate, const float *x, int64_t first, int64_t tokens, float *logits,
-                          cot_error *error);
+/* Tokens to be routed. */
+typedef struct cot_gate_tokens {
+    const float *x;        // [T][H]
+    int64_t first, tokens; // the number of x's first token in messages; T
+    uint16_t *experts;     // [T][K] out: ascending within a token
+    float *weights;        // [T][K] out: beside them
+    float *logits;         // [T][E] scratch
+} cot_gate_tokens;
+
+/* Routes by a gate that passes the check. Equal scores: the lower expert is chosen. Errors: INVALID_ARGUMENT when a token's logits, corrections or weights are not
+ * finite, naming the first such token. Never allocates; a token's result depends on that token alone. Experts of
+ * groups not chosen take part with score 0 after a softmax without correction (DeepSeek-V2, where K may exceed what
+ * group_limit groups hold), and not at all otherwise (DeepSeek-V3). */
+cot_status cot_gate_route(const cot_gate_tokens *tokens, const cot_gate *gate, const cot_kernels *kernels,
+                          cot_pool *pool, cot_error *error);
 
 #endif

@@ -1,35 +1,17 @@
 /* The MoE operator: gate, dispatch, expert FFNs, combine, over a group of ranks. Several, one interface. */
 #ifndef COT_MOE_MOE_H
 #define COT_MOE_MOE_H
+#include "coterie/layout.h"
 #include "fabric/fabric.h"
 #include "moe/ffn.h"
 #include "moe/gate.h"
 #include "moe/timeline.h"
 
-/* Where one layer's experts live, on all ranks alike: replica i is slot slot[i] of rank rank[i], and the
- * replicas of expert e are begin[e] <= i < begin[e + 1], one at least. begin NULL: each expert has one
- * replica, i = e. */
-typedef struct cot_moe_placement {
-    const int32_t *rank, *slot; // [replicas]
-    const int32_t *begin;       // [E + 1] or NULL
-} cot_moe_placement;
-
-/* The replica of expert e that serves token number t of rank `home`: one on that rank, else all in turn. Every
- * rank finds the same. */
-static inline int64_t cot_moe_replica(const cot_moe_placement *p, int64_t e, int home, int64_t t)
-{
-    if (!p->begin) return e;
-    const int32_t begin = p->begin[e], count = p->begin[e + 1] - begin;
-    for (int32_t i = 0; i < count; i++)
-        if (p->rank[begin + i] == home) return begin + i;
-    return begin + (home + t) % count;
-}
-
 typedef struct cot_moe_layer {
-    const cot_gate *gate; // NULL: the routing is given
-    cot_moe_placement placement;
-    cot_sym slots;            // this layer's slots on every rank, cot_ffn_layout bytes each
-    const uint8_t *shared;    // shared expert's weights, whole on every rank, or NULL
+    const cot_gate *gate;          // NULL: the routing is given
+    cot_expert_replicas placement; // the same on all ranks
+    cot_sym slots;                 // this layer's slots on every rank, cot_ffn_layout bytes each
+    const uint8_t *shared;         // shared expert's weights, whole on every rank, or NULL
     const float *shared_gate; // [H]: the shared expert's output times sigmoid(x . shared_gate); NULL: times 1
 } cot_moe_layer;
 
@@ -68,12 +50,19 @@ typedef struct cot_moe_times {
     uint64_t tile_passes; // times that an expert's weights were read
 } cot_moe_times;
 
-typedef struct cot_moe cot_moe;
+/* An open operator; each keeps a structure of its own that begins with this. */
+typedef struct cot_moe_operator cot_moe_operator;
+typedef struct cot_moe {
+    const cot_moe_operator *op;
+} cot_moe;
 
-typedef struct cot_moe_operator {
+struct cot_moe_operator {
     const char *name; // as --op spells it
     /* Bytes of symmetric heap that open takes for these options with P = ranks. */
     size_t (*heap_bytes)(const cot_moe_options *options, int ranks);
+    /* Bytes of all memory of one rank, symmetric and private, that calls come to touch at the worst routing, where
+     * no rank has more than `home` of a call's tokens. Less than is taken, of which much stays address space. */
+    size_t (*touched_bytes)(const cot_moe_options *options, int ranks, int64_t home);
     /* Collective. `*options` is copied, what it points to must live on. Errors: INVALID_ARGUMENT (E, K as
      * cot_gate_check has them, T K beyond int32, sizes or types that no network has), OUT_OF_MEMORY. */
     cot_status (*open)(cot_moe **moe, const cot_moe_options *options, cot_error *error);
@@ -89,7 +78,7 @@ typedef struct cot_moe_operator {
                           float *weights, const float *x, int64_t tokens, cot_error *error);
     void (*close)(cot_moe *moe); // NULL is fine
     const cot_moe_times *(*times)(const cot_moe *moe);
-} cot_moe_operator;
+};
 
 /* The operator of that name, or NULL. Names: NULL-terminated, the default first. */
 const cot_moe_operator *cot_moe_operator_find(const char *name);

@@ -3,8 +3,10 @@
 
 #include <string.h>
 
-static const cot_moe_operator *const operators[] = {&cot_moe_fused, &cot_moe_bulk};
-enum { OPERATORS = sizeof operators / sizeof *operators };
+enum { FUSED, BULK, OPERATORS };
+
+static const cot_moe_operator *const operators[OPERATORS] = {
+    [FUSED] = &cot_moe_fused, [BULK] = &cot_moe_bulk};
 
 const cot_moe_operator *cot_moe_operator_find(const char *name)
 {
@@ -15,6 +17,6 @@ const cot_moe_operator *cot_moe_operator_find(const char *name)
 
 const char *const *cot_moe_operator_names(void)
 {
-    static const char *const names[OPERATORS + 1] = {COT_MOE_FUSED, COT_MOE_BULK};
+    static const char *const names[OPERATORS + 1] = {[FUSED] = COT_MOE_FUSED, [BULK] = COT_MOE_BULK};
     return names;
 }

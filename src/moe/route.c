@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-void cot_moe_routing_place(cot_moe_routing *r, cot_arena *arena, const cot_moe_options *o)
+void cot_moe_routing_lay_out(cot_moe_routing *r, cot_arena *arena, const cot_moe_options *o)
 {
     const size_t choices = (size_t)(o->tokens * o->top_k);
     r->experts = cot_arena_take(arena, choices, sizeof *r->experts);
@@ -54,13 +54,18 @@ cot_status cot_moe_route(cot_moe_routing *r, const cot_moe_options *o, const cot
                          const float *x, int64_t first, int64_t count, float *logits, cot_error *error)
 {
     const int64_t begin = first * o->top_k, end = begin + count * o->top_k;
-    const cot_status status =
-        layer->gate ? cot_gate_route(r->experts + begin, r->weights + begin, o->kernels, o->pool, layer->gate,
-                                     x + first * o->expert.hidden, first, count, logits, error)
-                    : check_given(r, o, first, count, error);
+    const cot_status status = layer->gate
+                                  ? cot_gate_route(&(cot_gate_tokens){.x = x + first * o->expert.hidden,
+                                                                      .first = first,
+                                                                      .tokens = count,
+                                                                      .experts = r->experts + begin,
+                                                                      .weights = r->weights + begin,
+                                                                      .logits = logits},
+                                                   layer->gate, o->kernels, o->pool, error)
+                                  : check_given(r, o, first, count, error);
     for (int64_t i = begin; i < end && status == COT_OK; i++)
         r->chosen[i] =
-            (int32_t)cot_moe_replica(&layer->placement, r->experts[i], o->fabric->rank, i / o->top_k);
+            (int32_t)cot_expert_replica(&layer->placement, r->experts[i], o->fabric->rank, i / o->top_k);
     return status;
 }
 

@@ -11,7 +11,7 @@ typedef struct cot_moe_routing {
 } cot_moe_routing;
 
 /* Memory for the options' most tokens. */
-void cot_moe_routing_place(cot_moe_routing *routing, cot_arena *arena, const cot_moe_options *options);
+void cot_moe_routing_lay_out(cot_moe_routing *routing, cot_arena *arena, const cot_moe_options *options);
 /* A call begins: asserts that it fits the options, and keeps the routing that is given where the layer has no gate.
  */
 void cot_moe_routing_begin(cot_moe_routing *routing, const cot_moe_options *options,

@@ -15,7 +15,8 @@ static float dot(const float *a, const float *b, int64_t n)
     return lanes[0];
 }
 
-void cot_shared_gate(const cot_kernels *kernels, float *y, const float *x, const float *gate, int64_t hidden)
+void cot_moe_shared_gate(const cot_kernels *kernels, float *y, const float *x, const float *gate,
+                         int64_t hidden)
 {
     kernels->scale(y, COT_F32, y, 1 / (1 + expf(-dot(x, gate, hidden))), hidden);
 }

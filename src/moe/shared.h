@@ -4,6 +4,7 @@
 #include "kernels/kernels.h"
 
 /* y [H] *= sigmoid(x . gate), the sum in one fixed order. */
-void cot_shared_gate(const cot_kernels *kernels, float *y, const float *x, const float *gate, int64_t hidden);
+void cot_moe_shared_gate(const cot_kernels *kernels, float *y, const float *x, const float *gate,
+                         int64_t hidden);
 
 #endif

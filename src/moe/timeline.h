@@ -27,7 +27,7 @@ typedef struct cot_moe_event {
     int32_t slot, rows; // of an expert's tile; -1, 0 otherwise
 } cot_moe_event;
 
-/* Shared by all ranks of a process. Events beyond `capacity` are counted and dropped. */
+/* Several ranks of a process may share one. Events beyond `capacity` are counted and dropped. */
 typedef struct cot_moe_timeline {
     _Atomic int64_t count;
     int64_t capacity;

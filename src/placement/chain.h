@@ -49,8 +49,8 @@ void cot_chain_close(cot_chain *chain);
 /* Finds the optimum of the rounded costs. */
 cot_status cot_chain_solve(cot_chain *chain, cot_error *error);
 /* Turns it into the optimum of the costs themselves: potentials become exact ([G + C + 1], the last one the sink's),
- * circles that are worth it by less than the rounding are turned. */
-cot_status cot_chain_polish(cot_chain *chain, cot_twofold *potential, cot_error *error);
+ * cycles that are worth it by less than the rounding are turned. */
+cot_status cot_chain_polish(cot_chain *chain, cot_double_double *potential, cot_error *error);
 /* Deals experts to ranks: in every class and layer the smaller peak load. */
 cot_status cot_chain_deal(cot_assignment *assignment, const cot_chain *chain, cot_error *error);
 
@@ -61,13 +61,14 @@ static inline double cot_chain_pay(const cot_chain *chain, int32_t c, int32_t i)
     if (chain->exact) return pay;
     return __builtin_rint(pay / chain->unit) * chain->unit; // unit is a power of two
 }
-static inline cot_twofold cot_chain_pay_exactly(const cot_chain *chain, int32_t c, int32_t i)
+static inline cot_double_double cot_chain_pay_exactly(const cot_chain *chain, int32_t c, int32_t i)
 {
     const double *cost = chain->problem->cost + (size_t)chain->layer[c] * (size_t)chain->S;
     double load = chain->load[(size_t)chain->layer[c] * (size_t)chain->E + (size_t)i];
     double here = cost[chain->member[chain->first[chain->group[chain->group_first[c]]]]];
     double next = cost[chain->member[chain->first[chain->group[chain->group_first[c + 1]]]]];
-    return cot_twofold_subtract(cot_twofold_product(load, next), cot_twofold_product(load, here));
+    return cot_double_double_subtract(cot_double_double_product(load, next),
+                                      cot_double_double_product(load, here));
 }
 static inline bool cot_chain_last(const cot_chain *chain, int32_t c)
 {

@@ -1,40 +1,40 @@
 /* The flow that is optimal for rounded costs is optimal for the costs themselves, or nearly: what is left to turn are a few
- * circles. */
+ * cycles. */
 #include "placement/chain.h"
-#include "placement/circles.h"
+#include "placement/cycles.h"
 
 /* All residual arcs out of u; the sink is the last vertex. */
-static void relax(cot_circles *r, int32_t u)
+static void relax(cot_cycles *r, int32_t u)
 {
     const cot_chain *c = r->flow;
-    const cot_twofold nothing = {0, 0};
+    const cot_double_double nothing = {0, 0};
     int32_t sink = r->V - 1;
     if (u == sink) {
         for (int32_t g = 0; g < c->G; g++)
-            if (c->used[g] > 0) cot_circles_improve(r, sink, g, nothing);
+            if (c->used[g] > 0) cot_cycles_improve(r, sink, g, nothing);
     } else if (u < c->G) {
-        if (c->used[u] < c->cap[u]) cot_circles_improve(r, u, sink, nothing);
+        if (c->used[u] < c->cap[u]) cot_cycles_improve(r, u, sink, nothing);
         for (int32_t l = 0; l < c->L; l++) {
             size_t at = (size_t)u * (size_t)c->L + (size_t)l;
-            if (c->count[at]) cot_circles_improve(r, u, c->G + c->class_of[at], nothing);
+            if (c->count[at]) cot_cycles_improve(r, u, c->G + c->class_of[at], nothing);
         }
     } else {
         int32_t k = u - c->G, l = c->layer[k];
         for (int32_t i = c->group_first[k]; i < c->group_first[k + 1]; i++) {
             int32_t g = c->group[i];
             if (c->count[(size_t)g * (size_t)c->L + (size_t)l] < c->cap_layer[g])
-                cot_circles_improve(r, u, g, nothing);
+                cot_cycles_improve(r, u, g, nothing);
         }
         if (!cot_chain_last(c, k) && c->below[k] > 0)
-            cot_circles_improve(r, u, u + 1, cot_chain_pay_exactly(c, k, c->below[k] - 1));
+            cot_cycles_improve(r, u, u + 1, cot_chain_pay_exactly(c, k, c->below[k] - 1));
         if (k > c->class_first[l] && c->below[k - 1] < c->E)
-            cot_circles_improve(r, u, u - 1,
-                                cot_twofold_negative(cot_chain_pay_exactly(c, k - 1, c->below[k - 1])));
+            cot_cycles_improve(r, u, u - 1,
+                               cot_double_double_negative(cot_chain_pay_exactly(c, k - 1, c->below[k - 1])));
     }
 }
 
-/* Sends one expert round the circle. */
-static void turn(cot_circles *r, int32_t start)
+/* Sends one expert round the cycle. */
+static void turn(cot_cycles *r, int32_t start)
 {
     cot_chain *c = r->flow;
     int32_t sink = r->V - 1, v = start;
@@ -56,11 +56,11 @@ static void turn(cot_circles *r, int32_t start)
     } while (v != start);
 }
 
-cot_status cot_chain_polish(cot_chain *chain, cot_twofold *potential, cot_error *error)
+cot_status cot_chain_polish(cot_chain *chain, cot_double_double *potential, cot_error *error)
 {
-    cot_circles circles = {
+    cot_cycles cycles = {
         .potential = potential, .V = chain->G + chain->C + 1, .flow = chain, .relax = relax, .turn = turn};
-    for (int32_t v = 0; v < circles.V; v++)
-        potential[v] = cot_twofold_of(v < circles.V - 1 ? chain->potential[v] : 0);
-    return chain->exact ? COT_OK : cot_circles_turn_all(&circles, error);
+    for (int32_t v = 0; v < cycles.V; v++)
+        potential[v] = cot_double_double_of(v < cycles.V - 1 ? chain->potential[v] : 0);
+    return chain->exact ? COT_OK : cot_cycles_cancel_all(&cycles, error);
 }

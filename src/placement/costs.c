@@ -1,7 +1,7 @@
 #include "coterie/place.h"
 
 #include "base/error.h"
-#include "placement/twofold.h"
+#include "placement/double_double.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -67,14 +67,14 @@ static cot_status paper(cot_costs *c, const cot_topology *t, cot_metric metric, 
 }
 
 /* Weighted sums of whole columns and rows: cost(l,s) of all layers, one rank r after the other; without weights the
- * mean, the same for all layers. Summed in twofold numbers: ranks that see the same distances in another order cost
+ * mean, the same for all layers. Summed in double-double numbers: ranks that see the same distances in another order cost
  * the same to the last bit, and tie. */
 static cot_status weighted(cot_costs *c, const cot_topology *t, const cot_costs_options *o, double *row,
                            cot_error *error)
 {
     const bool mean = !o->dispatch_weights;
     size_t S = (size_t)c->n_ranks, L = mean ? 1 : (size_t)c->n_layers;
-    cot_twofold *sum = calloc(L * S, sizeof *sum);
+    cot_double_double *sum = calloc(L * S, sizeof *sum);
     cot_status status = sum ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for costs");
     for (size_t r = 0; status == COT_OK && r < S; r++)
         for (int to_rank = 0; status == COT_OK && to_rank < 2; to_rank++) {
@@ -82,9 +82,9 @@ static cot_status weighted(cot_costs *c, const cot_topology *t, const cot_costs_
             status = cot_topology_distances_of(row, t, o->metric, (int32_t)r, to_rank, error);
             for (size_t l = 0; status == COT_OK && l < L; l++) {
                 double weight = mean ? 1 : weights[(size_t)c->row[l] * S + r];
-                cot_twofold *to = sum + l * S;
+                cot_double_double *to = sum + l * S;
                 for (size_t s = 0; weight != 0 && s < S; s++)
-                    to[s] = cot_twofold_add(to[s], cot_twofold_product(weight, row[s]));
+                    to[s] = cot_double_double_add(to[s], cot_double_double_product(weight, row[s]));
             }
         }
     for (size_t i = 0; status == COT_OK && i < (size_t)c->n_layers * S; i++)
@@ -198,7 +198,7 @@ static bool indifferent(cot_costs *c)
     return true;
 }
 
-/* Refuses what the objective, or its proof in twofold numbers, could not be added up of. */
+/* Refuses what the objective, or its proof in double-double numbers, could not be added up of. */
 static cot_status check_range(const cot_costs *c, cot_error *error)
 {
     const double most = 1e290;

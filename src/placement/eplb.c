@@ -155,9 +155,10 @@ static void room_close(room *r)
 }
 
 /* Refuses sizes that the reference cannot split. */
-static cot_status check_sizes(int64_t layers, int64_t experts, int64_t slots, int64_t groups, int64_t nodes,
-                              int64_t gpus, cot_error *error)
+static cot_status check_sizes(const cot_eplb_sizes *s, cot_error *error)
 {
+    const int64_t layers = s->layers, experts = s->experts, slots = s->slots, groups = s->groups,
+                  nodes = s->nodes, gpus = s->gpus;
     if (layers < 0 || experts < 1 || slots < 1 || groups < 1 || nodes < 1 || gpus < 1 || slots > MAX_SLOTS)
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "cannot balance %" PRId64 " layers, %" PRId64 " experts in %" PRId64
@@ -207,20 +208,20 @@ static cot_status invert(int64_t *logical_to_physical, const int64_t *physical_t
 }
 
 cot_status cot_eplb_rebalance(int64_t *physical_to_logical, int64_t *logical_to_physical, int64_t *replicas,
-                              const double *weight, int64_t layers, int64_t experts, int64_t slots,
-                              int64_t groups, int64_t nodes, int64_t gpus, int64_t max_replicas,
-                              cot_error *error)
+                              const double *weight, const cot_eplb_sizes *sizes, cot_error *error)
 {
-    cot_status status = check_sizes(layers, experts, slots, groups, nodes, gpus, error);
+    cot_status status = check_sizes(sizes, error);
     if (status != COT_OK) return status;
+    const int64_t experts = sizes->experts, slots = sizes->slots, groups = sizes->groups,
+                  nodes = sizes->nodes, max_replicas = sizes->max_replicas;
     bool global = groups % nodes != 0;
     shape s = {(int32_t)experts, (int32_t)slots, global ? 1 : (int32_t)groups, global ? 1 : (int32_t)nodes,
-               (int32_t)gpus};
+               (int32_t)sizes->gpus};
     room r = {0};
     int64_t *ranks = malloc((size_t)slots * sizeof *ranks);
     if (!ranks || !room_open(&r, &s))
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to balance %" PRId64 " slots", slots);
-    for (int64_t l = 0; status == COT_OK && l < layers; l++) {
+    for (int64_t l = 0; status == COT_OK && l < sizes->layers; l++) {
         int64_t *p2l = physical_to_logical + l * slots;
         status = check_loads(weight + l * experts, l, experts, error);
         if (status != COT_OK) break;

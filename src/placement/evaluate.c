@@ -57,25 +57,13 @@ static double unit_cost(int32_t *at, int32_t n, const cot_costs *c, int32_t l, i
     return sum / n;
 }
 
-/* Opens `seats` on the map's row of the l-th layer of the costs. */
-static cot_status seats_of(cot_seats *seats, const cot_expert_map *map, const cot_costs *c, int32_t l,
-                           cot_error *error)
-{
-    int32_t row = cot_map_row(map, c->layers[l]);
-    if (map->n_experts != c->n_experts || map->n_ranks != c->n_ranks)
-        return cot_fail(error, COT_MALFORMED, "the placement has %d experts on %d ranks, the load %d on %d",
-                        map->n_experts, map->n_ranks, c->n_experts, c->n_ranks);
-    if (row < 0) return cot_fail(error, COT_MALFORMED, "the placement lacks layer %d", c->layers[l]);
-    return cot_seats_find(seats, map, row, error);
-}
-
 cot_status cot_place_unit_costs(double *unit, const cot_expert_map *map, const cot_costs *costs,
                                 cot_dispatch dispatch, cot_error *error)
 {
     cot_seats seats;
     cot_status status = cot_seats_open(&seats, map, error);
     for (int32_t l = 0; status == COT_OK && l < costs->n_layers; l++) {
-        status = seats_of(&seats, map, costs, l, error);
+        status = cot_seats_find_layer(&seats, map, costs, l, error);
         for (int32_t e = 0; status == COT_OK && e < costs->n_experts; e++)
             unit[(size_t)l * (size_t)costs->n_experts + (size_t)e] = unit_cost(
                 seats.rank + seats.first[e], seats.first[e + 1] - seats.first[e], costs, l, e, dispatch);
@@ -131,7 +119,7 @@ cot_status cot_place_traffic(double *traffic, const cot_expert_map *map, const c
     cot_status status = cot_seats_open(&seats, map, error);
     memset(traffic, 0, S * S * sizeof *traffic);
     for (int32_t l = 0; status == COT_OK && l < costs->n_layers; l++) {
-        status = seats_of(&seats, map, costs, l, error);
+        status = cot_seats_find_layer(&seats, map, costs, l, error);
         for (int32_t e = 0; status == COT_OK && e < costs->n_experts; e++)
             add_expert(traffic, seats.rank + seats.first[e], seats.first[e + 1] - seats.first[e], load, costs,
                        options, l, e);

@@ -59,14 +59,14 @@ static cot_problem charge(cot_limited *w, double share)
 static cot_status prove(cot_limited *w, double share, double *bound, cot_error *error)
 {
     cot_problem charged = charge(w, share);
-    cot_twofold objective, dual;
+    cot_double_double objective, dual;
     cot_status status = (charged.cost ? cot_place_chain : cot_place_pairs)(&w->trial, &charged, error);
     if (status == COT_OK) status = cot_assignment_verify(&objective, &dual, &w->trial, &charged, error);
     for (int32_t l = 0; status == COT_OK && l < w->p->L; l++)
         for (int32_t s = 0; s < w->p->S; s++)
-            dual = cot_twofold_subtract(
-                dual,
-                cot_twofold_product(share * w->beta[(size_t)l * (size_t)w->p->S + (size_t)s], w->most[l]));
+            dual = cot_double_double_subtract(
+                dual, cot_double_double_product(share * w->beta[(size_t)l * (size_t)w->p->S + (size_t)s],
+                                                w->most[l]));
     *bound = dual.high;
     return status;
 }

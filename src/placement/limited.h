@@ -18,9 +18,10 @@ typedef struct cot_limited {
     cot_assignment trial;
 } cot_limited;
 
-/* Puts the experts on as many seats of each rank and layer as the trial took: evenly, then towards the cheap ranks as
- * far as the limit allows. `*peak` is how far the worst layer's most loaded rank is beyond the limit, as a ratio, and
- * `*layer` which that is; above 1 the placement is the most even one found. Errors: OUT_OF_MEMORY. */
+/* Makes a placement, `rank`, in which every rank has as many experts of each layer as it has in `trial`: first evenly by
+ * load, then with experts moved to cheap ranks as far as the limit allows. `*peak` is the load of the worst layer's most
+ * loaded rank over the limit, and `*layer` that layer; where it is above 1 the placement is the most even one that was
+ * found. Errors: OUT_OF_MEMORY. */
 cot_status cot_limited_seat(cot_limited *w, double *peak, int32_t *layer, cot_error *error);
 
 static inline double cot_limited_load(const cot_problem *p, int32_t l, int32_t e)

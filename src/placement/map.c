@@ -1,6 +1,7 @@
 #include "coterie/placement.h"
 
 #include "base/error.h"
+#include "placement/seats.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -70,5 +71,31 @@ cot_status cot_expert_map_check(const cot_expert_map *map, const char *subject, 
                               subject, layer, missing);
     }
     free(seen);
+    return status;
+}
+
+cot_status cot_expert_map_ranks(int32_t *expert_rank, int64_t *replicas, const cot_expert_map *map,
+                                const cot_trace *trace, const char *subject, cot_error *error)
+{
+    const int32_t E = trace->n_experts;
+    int64_t several = 0;
+    cot_seats seats;
+    if (map->n_experts != E)
+        return cot_fail(error, COT_MALFORMED, "'%s' places %" PRId32 " experts, the trace has %" PRId32,
+                        subject, map->n_experts, E);
+    cot_status status = cot_seats_open(&seats, map, error);
+    for (int32_t l = 0; status == COT_OK && l < trace->n_layers; l++, expert_rank += E) {
+        const int32_t row = cot_map_row(map, trace->layers[l]);
+        status = row < 0 || map->dense[row]
+                     ? cot_fail(error, COT_MALFORMED, "'%s' has no layer %" PRId32 ", the trace does",
+                                subject, trace->layers[l])
+                     : cot_seats_find(&seats, map, row, error);
+        for (int32_t e = 0; status == COT_OK && e < E; e++) {
+            expert_rank[e] = seats.rank[seats.first[e]];
+            several += seats.first[e + 1] - seats.first[e] > 1;
+        }
+    }
+    cot_seats_close(&seats);
+    if (replicas) *replicas = several;
     return status;
 }

@@ -2,7 +2,9 @@
 #include "coterie/place.h"
 
 #include "base/error.h"
+#include "placement/fetches.h"
 #include "placement/rounds.h"
+#include "placement/seats.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,46 +16,47 @@ static cot_status same_sizes(const cot_expert_map *from, const cot_expert_map *t
                     from->n_experts, from->n_ranks, to->n_experts, to->n_ranks);
 }
 
-static const int32_t *row_of(const cot_expert_map *map, int32_t layer)
+int32_t cot_fetches(int32_t *fetched, const int32_t *was, int32_t n_was, const int32_t *now, int32_t n_now,
+                    bool *marked)
 {
-    for (int32_t i = 0; i < map->n_layers; i++)
-        if (map->layers[i] == layer)
-            return map->expert + (size_t)i * (size_t)map->n_ranks * (size_t)map->slots_per_rank;
-    return NULL;
-}
-
-/* Marks in `held` [E] how often a rank holds each expert, or takes the marks away. */
-static void mark(int32_t *held, const int32_t *slot, int32_t k, int32_t by)
-{
-    for (int32_t i = 0; slot && i < k; i++)
-        if (slot[i] >= 0) held[slot[i]] += by;
-}
-
-/* Experts in the slots `now` beyond those held; `held` is as before on return. */
-static int64_t missing(int32_t *held, const int32_t *now, int32_t k)
-{
-    int64_t n = 0;
-    for (int32_t i = 0; i < k; i++)
-        if (now[i] >= 0) n += held[now[i]]-- <= 0;
-    for (int32_t i = 0; i < k; i++)
-        if (now[i] >= 0) held[now[i]]++;
+    int32_t n = 0;
+    for (int32_t i = 0; i < n_was; i++)
+        if (was[i] >= 0) marked[was[i]] = true;
+    for (int32_t i = 0; i < n_now; i++) {
+        if (now[i] < 0 || marked[now[i]]) continue;
+        marked[now[i]] = true;
+        if (fetched) fetched[n] = now[i];
+        n++;
+    }
+    for (int32_t i = 0; i < n_was; i++)
+        if (was[i] >= 0) marked[was[i]] = false;
+    for (int32_t i = 0; i < n_now; i++)
+        if (now[i] >= 0) marked[now[i]] = false;
     return n;
 }
 
-/* Fetches of rank b of `to` if it were rank a of `from`, over all layers. */
-static int64_t fetches(int32_t *held, const cot_expert_map *from, int32_t a, const cot_expert_map *to,
-                       int32_t b)
+/* The slots of a rank in a row of a map; NULL in row -1. */
+static const int32_t *slots_of(const cot_expert_map *map, int32_t row, int32_t rank)
+{
+    if (row < 0) return NULL;
+    return map->expert + ((size_t)row * (size_t)map->n_ranks + (size_t)rank) * (size_t)map->slots_per_rank;
+}
+
+/* What rank b of `to` fetches in its row l if it were rank a of `from`: as cot_fetches, all where `from` lacks the layer. */
+static int32_t layer_fetches(int32_t *fetched, const cot_expert_map *from, int32_t a,
+                             const cot_expert_map *to, int32_t l, int32_t b, bool *marked)
+{
+    const int32_t *was = slots_of(from, cot_map_row(from, to->layers[l]), a);
+    return cot_fetches(fetched, was, was ? from->slots_per_rank : 0, slots_of(to, l, b), to->slots_per_rank,
+                       marked);
+}
+
+/* How many those are over all layers. */
+static int64_t fetches(const cot_expert_map *from, int32_t a, const cot_expert_map *to, int32_t b,
+                       bool *marked)
 {
     int64_t n = 0;
-    for (int32_t l = 0; l < to->n_layers; l++) {
-        const int32_t *row = row_of(from, to->layers[l]);
-        const int32_t *was = row ? row + (size_t)a * (size_t)from->slots_per_rank : NULL;
-        const int32_t *now =
-            to->expert + ((size_t)l * (size_t)to->n_ranks + (size_t)b) * (size_t)to->slots_per_rank;
-        mark(held, was, from->slots_per_rank, 1);
-        n += missing(held, now, to->slots_per_rank);
-        mark(held, was, from->slots_per_rank, -1);
-    }
+    for (int32_t l = 0; l < to->n_layers; l++) n += layer_fetches(NULL, from, a, to, l, b, marked);
     return n;
 }
 
@@ -62,11 +65,11 @@ cot_status cot_place_moves(int64_t *moves, const cot_expert_map *from, const cot
 {
     cot_status status = same_sizes(from, to, error);
     if (status != COT_OK) return status;
-    int32_t *held = calloc((size_t)to->n_experts, sizeof *held);
-    if (!held) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to count moves");
+    bool *marked = calloc((size_t)to->n_experts, sizeof *marked);
+    if (!marked) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to count moves");
     *moves = 0;
-    for (int32_t r = 0; r < to->n_ranks; r++) *moves += fetches(held, from, r, to, r);
-    free(held);
+    for (int32_t r = 0; r < to->n_ranks; r++) *moves += fetches(from, r, to, r, marked);
+    free(marked);
     return COT_OK;
 }
 
@@ -86,36 +89,38 @@ cot_status cot_place_relabel(int64_t *moves, const cot_expert_map *from, cot_exp
     size_t S = (size_t)to->n_ranks;
     cot_status status = same_sizes(from, to, error);
     if (status != COT_OK) return status;
-    int32_t *held = calloc((size_t)to->n_experts, sizeof *held), *name = malloc(S * sizeof *name),
-            *row = malloc(S * (size_t)to->slots_per_rank * sizeof *row);
+    bool *marked = calloc((size_t)to->n_experts, sizeof *marked);
+    int32_t *name = malloc(S * sizeof *name), *row = malloc(S * (size_t)to->slots_per_rank * sizeof *row);
     double *cost = malloc(S * S * sizeof *cost);
-    if (!held || !name || !row || !cost)
+    if (!marked || !name || !row || !cost)
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to name ranks");
     for (size_t b = 0; status == COT_OK && b < S; b++)
         for (size_t a = 0; a < S; a++)
-            cost[b * S + a] = (double)fetches(held, from, (int32_t)a, to, (int32_t)b);
+            cost[b * S + a] = (double)fetches(from, (int32_t)a, to, (int32_t)b, marked);
     if (status == COT_OK) status = cot_match(name, cost, to->n_ranks, error);
     if (status == COT_OK) {
         rename_ranks(to, name, row);
         status = cot_place_moves(moves, from, to, error);
     }
-    free(held);
+    free(marked);
     free(name);
     free(row);
     free(cost);
     return status;
 }
 
-/* The rank that holds an expert and has sent and fetched least so far; -1 when none holds it. */
-static int32_t sender(const int32_t *was, int32_t S, int32_t k, int32_t e, const int32_t *busy)
+/* The rank that holds an expert in a row of `from` and has sent and fetched least so far; -1 when none holds it. */
+static int32_t sender(const cot_expert_map *from, int32_t row, int32_t e, const int32_t *busy)
 {
     int32_t best = -1;
-    for (int32_t r = 0; was && r < S; r++)
-        for (int32_t i = 0; i < k; i++)
-            if (was[(size_t)r * (size_t)k + (size_t)i] == e) {
+    for (int32_t r = 0; row >= 0 && r < from->n_ranks; r++) {
+        const int32_t *slot = slots_of(from, row, r);
+        for (int32_t i = 0; i < from->slots_per_rank; i++)
+            if (slot[i] == e) {
                 if (best < 0 || busy[r] < busy[best]) best = r;
                 break;
             }
+    }
     return best;
 }
 
@@ -128,31 +133,28 @@ cot_status cot_place_transfers(cot_transfer **transfers, int64_t *n, int32_t *ro
     *rounds = 0;
     cot_status status = cot_place_moves(&most, from, to, error);
     if (status != COT_OK) return status;
-    int32_t *held = calloc((size_t)to->n_experts, sizeof *held),
-            *busy = calloc((size_t)to->n_ranks, sizeof *busy);
+    bool *marked = calloc((size_t)to->n_experts, sizeof *marked);
+    int32_t *busy = calloc((size_t)to->n_ranks, sizeof *busy),
+            *fetched = malloc((size_t)to->slots_per_rank * sizeof *fetched);
     cot_transfer *list = malloc((size_t)most * sizeof *list + 1);
-    if (!held || !busy || !list) status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for transfers");
+    if (!marked || !busy || !fetched || !list)
+        status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for transfers");
     for (int32_t l = 0; status == COT_OK && l < to->n_layers; l++)
         for (int32_t r = 0; r < to->n_ranks; r++) {
-            const int32_t *row = row_of(from, to->layers[l]);
-            const int32_t *was = row ? row + (size_t)r * (size_t)from->slots_per_rank : NULL;
-            const int32_t *now =
-                to->expert + ((size_t)l * (size_t)to->n_ranks + (size_t)r) * (size_t)to->slots_per_rank;
-            mark(held, was, from->slots_per_rank, 1);
-            for (int32_t i = 0; i < to->slots_per_rank; i++) {
-                if (now[i] < 0 || held[now[i]]-- > 0) continue;
-                int32_t s = sender(row, from->n_ranks, from->slots_per_rank, now[i], busy);
-                list[(*n)++] = (cot_transfer){to->layers[l], now[i], s, r, -1};
-                if (s >= 0) {
-                    busy[s]++;
-                    busy[r]++;
-                }
+            int32_t row = cot_map_row(from, to->layers[l]),
+                    count = layer_fetches(fetched, from, r, to, l, r, marked);
+            for (int32_t i = 0; i < count; i++) {
+                int32_t s = sender(from, row, fetched[i], busy);
+                list[(*n)++] = (cot_transfer){to->layers[l], fetched[i], s, r, -1};
+                if (s < 0) continue;
+                busy[s]++;
+                busy[r]++;
             }
-            memset(held, 0, (size_t)to->n_experts * sizeof *held);
         }
     if (status == COT_OK) status = cot_colour_transfers(list, *n, to->n_ranks, rounds, error);
-    free(held);
+    free(marked);
     free(busy);
+    free(fetched);
     if (status == COT_OK)
         *transfers = list;
     else

@@ -2,6 +2,7 @@
 #include "placement/methods.h"
 
 #include "base/error.h"
+#include "placement/vectors.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,10 +17,11 @@ typedef struct near {
     double *sum;    // [S] loads of the ranks
     double *change; // [S] of an exchange that is tried
     double *saved;  // [S * slots][S] what the slot's expert saves where that slot is on another rank
-    double *brings; // [S * slots][S] load that a rank has from it there, at least; nearest by source alone
-    double *serves; // [S * slots] and where it is now, at most
+    double *brings; // [S * slots][S] load that the slot has there; nearest by source alone
+    double *serves; // [S * slots] load that its rank has from the expert where the slot is now
     double *sent;   // [S] activations of an expert at hand, by source rank
     double *other;  // [S] distances to the nearest replica but one
+    double *equals; // [S] how many replicas but that one are as near
     int32_t *rank;  // [S * slots] ranks of an expert at hand
     int32_t *head;  // [E] a slot of each expert
     int32_t *next;  // [S * slots] another slot of the same, -1
@@ -49,7 +51,7 @@ static double serve(const near *n, int32_t e, int32_t k, double sign, double *lo
             for (int32_t i = 0; i < k; i++) {
                 double w = way[n->rank[i]];
                 equals = w < least ? 1 : equals + (w == least);
-                least = fmin(least, w);
+                least = w < least ? w : least;
             }
             sum += sent * least;
             for (int32_t i = 0; i < k; i++)
@@ -89,9 +91,30 @@ static bool on_rank(const cot_slots *s, int32_t rank, int32_t e)
     return false;
 }
 
-/* What every slot of expert e saves on every rank where each source sends to the nearest replica: the distance to all
- * replicas but one is the same wherever that one goes. */
-static void find_savings_by_source(near *n, int32_t e)
+/* The nearest replicas of expert e but slot `but`, seen from every source; returns how many share its rank. */
+static int32_t find_others(near *n, int32_t e, int32_t but)
+{
+    size_t S = (size_t)n->s->S;
+    int32_t beside = 0;
+    for (size_t r = 0; r < S; r++) {
+        n->other[r] = INFINITY;
+        n->equals[r] = 0;
+    }
+    for (int32_t i = n->head[e]; i >= 0; i = n->next[i]) {
+        const double *way = n->c->round_trip + (size_t)(i / n->s->slots) * S; // as far there as back
+        if (i == but) continue;
+        beside += i / n->s->slots == but / n->s->slots;
+        for (size_t r = 0; r < S; r++) {
+            n->equals[r] = way[r] < n->other[r] ? 1 : n->equals[r] + (way[r] == n->other[r]);
+            n->other[r] = way[r] < n->other[r] ? way[r] : n->other[r];
+        }
+    }
+    return beside;
+}
+
+/* What every slot of expert e saves and brings on every rank where each source sends to the nearest replica: the
+ * distance to all replicas but one is the same wherever that one goes. */
+COT_VECTORS static void find_savings_by_source(near *n, int32_t e)
 {
     const cot_costs *c = n->c;
     size_t S = (size_t)c->n_ranks, E = (size_t)c->n_experts;
@@ -99,29 +122,22 @@ static void find_savings_by_source(near *n, int32_t e)
         n->sent[r] = c->sent ? c->sent[((size_t)n->l * S + r) * E + (size_t)e]
                              : c->load[(size_t)n->l * E + (size_t)e] / (double)S;
     for (int32_t i = n->head[e]; i >= 0; i = n->next[i]) {
-        int32_t home = i / n->s->slots;
-        double *saved = n->saved + (size_t)i * S;
-        for (size_t r = 0; r < S; r++) n->other[r] = INFINITY;
-        for (int32_t k = n->head[e]; k >= 0; k = n->next[k]) {
-            const double *way = c->round_trip + (size_t)(k / n->s->slots) * S; // as far there as back
-            for (size_t r = 0; k != i && r < S; r++)
-                n->other[r] = way[r] < n->other[r] ? way[r] : n->other[r];
-        }
-        for (size_t to = 0; to < S; to++) {
-            const double *way = c->round_trip + to * S;
-            double sum = 0, nearest = 0;
-            for (size_t r = 0; r < S; r++) {
-                sum += n->sent[r] * (way[r] < n->other[r] ? way[r] : n->other[r]);
-                nearest += way[r] < n->other[r] ? n->sent[r] : 0;
+        size_t home = (size_t)(i / n->s->slots);
+        double *saved = n->saved + (size_t)i * S, *brings = n->brings + (size_t)i * S, serves = 0;
+        int32_t here = 1 + find_others(n, e, i);
+        for (size_t to = 0; to < S; to++) saved[to] = brings[to] = 0;
+        for (size_t r = 0; r < S; r++) {
+            const double *way = c->round_trip + r * S, sent = n->sent[r], other = n->other[r],
+                         shared = sent / (n->equals[r] + 1);
+            for (size_t to = 0; to < S; to++) {
+                saved[to] += sent * (way[to] < other ? way[to] : other);
+                brings[to] += way[to] < other ? sent : way[to] == other ? shared : 0;
             }
-            saved[to] = sum;
-            n->brings[(size_t)i * S + to] = nearest;
+            serves += way[home] < other ? sent : way[home] == other ? here * shared : 0;
         }
-        n->serves[i] = 0;
-        for (size_t r = 0; r < S; r++)
-            n->serves[i] += c->round_trip[(size_t)home * S + r] <= n->other[r] ? n->sent[r] : 0;
-        double here = saved[home];
-        for (size_t to = 0; to < S; to++) saved[to] = here - saved[to];
+        n->serves[i] = serves;
+        double now = saved[home];
+        for (size_t to = 0; to < S; to++) saved[to] = now - saved[to];
     }
 }
 
@@ -154,7 +170,8 @@ static void lift_slot(near *n, int32_t slot)
     *at = n->next[slot];
 }
 
-/* Whether a rank is sure to go beyond the limit when slot `in` comes to it for its slot `out`. Most exchanges end here. */
+/* Whether a rank is sure to go beyond the limit when slot `in` comes to it for its slot `out`: it has at least what the
+ * one brings more, and at most what its rank has from the other's expert less. Nearly all exchanges that fail end here. */
 static bool too_much(const near *n, int32_t rank, int32_t in, int32_t out)
 {
     if (!n->brings) return false;
@@ -186,18 +203,19 @@ static bool exchange(near *n, int32_t x, int32_t y)
     return true;
 }
 
+/* Tries all pairs of slots on different ranks whose exchange saves more than `least`; whether any was exchanged. */
 static bool sweep(near *n, double least)
 {
     const cot_slots *s = n->s;
-    int32_t all = s->S * s->slots;
+    const size_t S = (size_t)s->S;
     bool changed = false;
-    for (int32_t x = 0; x < all; x++)
-        for (int32_t y = (x / s->slots + 1) * s->slots; y < all && s->expert[x] >= 0; y++) {
-            if (s->expert[y] < 0 || s->expert[x] == s->expert[y]) continue;
-            double saved = n->saved[(size_t)x * (size_t)s->S + (size_t)(y / s->slots)] +
-                           n->saved[(size_t)y * (size_t)s->S + (size_t)(x / s->slots)];
-            if (saved > least) changed = exchange(n, x, y) || changed;
-        }
+    for (int32_t x = 0; x < s->S * s->slots; x++)
+        for (int32_t a = x / s->slots, b = a + 1; b < s->S && s->expert[x] >= 0; b++)
+            for (int32_t y = b * s->slots; y < (b + 1) * s->slots; y++) {
+                if (s->expert[y] < 0 || s->expert[x] == s->expert[y]) continue;
+                double saved = n->saved[(size_t)x * S + (size_t)b] + n->saved[(size_t)y * S + (size_t)a];
+                if (saved > least) changed = exchange(n, x, y) || changed;
+            }
     return changed;
 }
 
@@ -209,7 +227,7 @@ cot_status cot_slots_near(cot_slots *slots, const cot_costs *costs, int32_t l, c
     near n = {.s = slots, .c = costs, .l = l, .dispatch = dispatch, .limit = limit};
     if (costs->indifferent && !costs->round_trip) return COT_OK;
     const bool by_source = dispatch == COT_DISPATCH_NEAREST && costs->round_trip;
-    n.sum = calloc(4 * S + all, sizeof *n.sum);
+    n.sum = calloc(5 * S + all, sizeof *n.sum);
     n.saved = malloc((by_source ? 2 : 1) * all * S * sizeof *n.saved);
     n.rank = malloc((2 * all + E) * sizeof *n.rank);
     bool good = n.sum && n.saved && n.rank;
@@ -218,7 +236,8 @@ cot_status cot_slots_near(cot_slots *slots, const cot_costs *costs, int32_t l, c
         n.change = n.sum + S;
         n.sent = n.change + S;
         n.other = n.sent + S;
-        n.serves = n.other + S;
+        n.equals = n.other + S;
+        n.serves = n.equals + S;
         n.brings = by_source ? n.saved + all * S : NULL;
         n.next = n.rank + all;
         n.head = n.next + all;

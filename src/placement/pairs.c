@@ -91,17 +91,18 @@ cot_status cot_pairs_open(cot_pairs *pairs, const cot_problem *problem, int32_t 
     return COT_OK;
 }
 
-static void set_prices(cot_assignment *a, const cot_pairs *p, const cot_twofold *potential)
+static void set_prices(cot_assignment *a, const cot_pairs *p, const cot_double_double *potential)
 {
-    const cot_twofold zero = {0, 0}, sink = potential[((size_t)p->L + 1) * (size_t)p->S];
+    const cot_double_double zero = {0, 0}, sink = potential[((size_t)p->L + 1) * (size_t)p->S];
     for (int32_t s = 0; s < p->S; s++) {
-        cot_twofold price = cot_twofold_subtract(sink, potential[(size_t)p->L * (size_t)p->S + (size_t)s]);
-        a->price[s] = cot_twofold_less(price, zero) ? zero : price;
+        cot_double_double price =
+            cot_double_double_subtract(sink, potential[(size_t)p->L * (size_t)p->S + (size_t)s]);
+        a->price[s] = cot_double_double_less(price, zero) ? zero : price;
         for (int32_t l = 0; l < p->L; l++) {
             size_t place = (size_t)l * (size_t)p->S + (size_t)s;
-            cot_twofold more =
-                cot_twofold_subtract(cot_twofold_subtract(sink, potential[place]), a->price[s]);
-            a->layer_price[place] = cot_twofold_less(more, zero) ? zero : more;
+            cot_double_double more =
+                cot_double_double_subtract(cot_double_double_subtract(sink, potential[place]), a->price[s]);
+            a->layer_price[place] = cot_double_double_less(more, zero) ? zero : more;
         }
     }
     a->priced = true;
@@ -110,7 +111,7 @@ static void set_prices(cot_assignment *a, const cot_pairs *p, const cot_twofold 
 cot_status cot_place_pairs(cot_assignment *assignment, const cot_problem *problem, cot_error *error)
 {
     cot_pairs pairs;
-    cot_twofold *potential = NULL;
+    cot_double_double *potential = NULL;
     cot_status status = cot_problem_feasible(problem, error);
     if (status != COT_OK) return status;
     status = cot_pairs_open(&pairs, problem, assignment->rank, error);

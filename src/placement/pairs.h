@@ -13,10 +13,10 @@ typedef struct cot_pairs {
     const cot_problem *problem;
     int32_t L, E, S;
     double *cost;      // [L][E][S] multiples of a unit, so that their sums are exact
-    bool exact;        // they are the problem's
+    bool exact;        // the problem's costs are such multiples, so that none was rounded
     int32_t *rank;     // [L][E]
-    int32_t *head;     // [L][S] an expert at each place, -1
-    int32_t *next;     // [L][E] another one at the same place, -1
+    int32_t *head;     // [L][S] an expert at each place, -1 where there is none
+    int32_t *next;     // [L][E] another expert at the same place, -1 after the last
     int32_t *count;    // [L][S]
     int32_t *used;     // [S]
     double *potential; // [(L + 1) * S + 1]
@@ -26,7 +26,7 @@ cot_status cot_pairs_open(cot_pairs *pairs, const cot_problem *problem, int32_t 
 void cot_pairs_close(cot_pairs *pairs);
 cot_status cot_pairs_solve(cot_pairs *pairs, cot_error *error);
 /* As cot_chain_polish: `potential` [(L + 1) * S + 1] become exact. */
-cot_status cot_pairs_polish(cot_pairs *pairs, cot_twofold *potential, cot_error *error);
+cot_status cot_pairs_polish(cot_pairs *pairs, cot_double_double *potential, cot_error *error);
 /* Lowers peak loads at no cost. Errors: OUT_OF_MEMORY. */
 cot_status cot_pairs_even(cot_assignment *assignment, const cot_problem *problem, cot_error *error);
 /* Moves an expert to another rank of its layer. */

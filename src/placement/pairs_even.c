@@ -24,7 +24,7 @@ typedef struct change {
 /* Whether a sum of two numbers is another's. */
 static bool same(double a, double b, double c, double d)
 {
-    cot_twofold x = cot_twofold_sum(a, b), y = cot_twofold_sum(c, d);
+    cot_double_double x = cot_double_double_sum(a, b), y = cot_double_double_sum(c, d);
     return x.high == y.high && x.low == y.low;
 }
 

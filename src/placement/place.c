@@ -21,13 +21,13 @@ typedef enum method {
 } method;
 
 const cot_place_method cot_place_methods[] = {
-    [METHOD_RR] = {"rr", "round robin around each layer's attention", false},
-    [METHOD_GREEDY] = {"greedy", "experts in order, each on the cheapest rank with room", false},
-    [METHOD_ILP] = {"ilp", "exact where all experts are taken to be equally loaded", false},
-    [METHOD_ILPLOAD] = {"ilpload", "exact: the least cost of all placements, with its proof", false},
-    [METHOD_EPLB] = {"eplb", "DeepSeek's EPLB, slot for slot: balance alone, replicas", true},
-    [METHOD_EPLB_SWAP] = {"eplb-swap", "EPLB's replicas, swapped until ranks are balanced", true},
-    [METHOD_REPLICATE] = {"replicate", "balanced replicas, swapped towards the cheap ranks", true},
+    [METHOD_RR] = {"rr", "round robin around each layer's attention", false, false},
+    [METHOD_GREEDY] = {"greedy", "experts in order, each on the cheapest rank with room", false, false},
+    [METHOD_ILP] = {"ilp", "exact where all experts are taken to be equally loaded", false, false},
+    [METHOD_ILPLOAD] = {"ilpload", "exact: the least cost of all placements, with its proof", false, true},
+    [METHOD_EPLB] = {"eplb", "DeepSeek's EPLB, slot for slot: balance alone, replicas", true, false},
+    [METHOD_EPLB_SWAP] = {"eplb-swap", "EPLB's replicas, swapped until ranks are balanced", true, false},
+    [METHOD_REPLICATE] = {"replicate", "balanced replicas, swapped towards the cheap ranks", true, true},
     {0}};
 
 /* The problem that the costs and options make, and what came of it. */
@@ -84,7 +84,7 @@ static cot_status choose_method(setting *s, cot_error *error)
                             " fewer than its slots of %d layers",
                             i, o->c_exp[i], all - o->c_exp[i], s->costs->n_layers);
     }
-    if (o->max_load > 0 && s->method != METHOD_ILPLOAD && s->method != METHOD_REPLICATE)
+    if (o->max_load > 0 && !cot_place_methods[s->method].limits)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%s knows no load limit: use ilpload or replicate",
                         name);
     return COT_OK;
@@ -169,8 +169,8 @@ static cot_status assign(cot_expert_map *map, setting *s, cot_error *error)
         status = cot_place_rr(a, p, s->costs->home, error);
     else if (s->method == METHOD_GREEDY)
         status = cot_place_greedy(a, p, error);
-    else if (s->options->max_load > 0)
-        status = cot_place_limited(a, &s->dual, p, s->costs->layers, s->options->max_load, error);
+    else if (s->options->max_load > 0) // no rank has more than a layer's whole load
+        status = cot_place_limited(a, &s->dual, p, s->costs->layers, fmin(s->options->max_load, p->S), error);
     else
         status = exact(a, p, error);
     return status == COT_OK ? make_map(map, s, a->rank, error) : status;
@@ -218,12 +218,17 @@ static cot_status fill_slots(cot_expert_map *map, const setting *s, cot_error *e
     const cot_costs *c = s->costs;
     const cot_place_options *o = s->options;
     size_t L = (size_t)c->n_layers, E = (size_t)c->n_experts;
-    int32_t slots = o->slots ? o->slots : c->n_experts, most = slots - c->n_experts + 1;
+    int32_t slots = o->slots ? o->slots : c->n_experts;
     int64_t *map64 = malloc(L * (size_t)slots * sizeof *map64), *replicas = malloc(L * E * sizeof *replicas);
+    const cot_eplb_sizes sizes = {.layers = c->n_layers,
+                                  .experts = c->n_experts,
+                                  .slots = slots,
+                                  .groups = o->groups > 0 ? o->groups : 1,
+                                  .nodes = o->nodes > 0 ? o->nodes : 1,
+                                  .gpus = c->n_ranks,
+                                  .max_replicas = slots - c->n_experts + 1};
     cot_status status = map64 && replicas
-                            ? cot_eplb_rebalance(map64, NULL, replicas, c->load, c->n_layers, c->n_experts,
-                                                 slots, o->groups > 0 ? o->groups : 1,
-                                                 o->nodes > 0 ? o->nodes : 1, c->n_ranks, most, error)
+                            ? cot_eplb_rebalance(map64, NULL, replicas, c->load, &sizes, error)
                             : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %d slots", slots);
     if (status == COT_OK)
         status = cot_expert_map_new(map, c->n_layers, c->n_experts, c->n_ranks, slots / c->n_ranks, error);
@@ -254,7 +259,7 @@ static void bound_peaks(cot_place_value *value, const setting *s)
 
 cot_status cot_place_prove(cot_place_value *value, const cot_place_proof *proof, cot_error *error)
 {
-    cot_twofold objective, dual;
+    cot_double_double objective, dual;
     bound_peaks(value, proof);
     value->dual = proof->dual;
     if (!proof->assignment.priced) return COT_OK;

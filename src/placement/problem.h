@@ -8,7 +8,7 @@
 #ifndef COT_PLACEMENT_PROBLEM_H
 #define COT_PLACEMENT_PROBLEM_H
 #include "coterie/status.h"
-#include "placement/twofold.h"
+#include "placement/double_double.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -28,10 +28,10 @@ typedef struct cot_problem {
  *
  * is no more than the cost of any placement. */
 typedef struct cot_assignment {
-    int32_t *rank;            // [L][E]
-    bool priced;              // the prices below are filled in
-    cot_twofold *price;       // [S]
-    cot_twofold *layer_price; // [L][S]
+    int32_t *rank;                  // [L][E]
+    bool priced;                    // the prices below are filled in
+    cot_double_double *price;       // [S]
+    cot_double_double *layer_price; // [L][S]
 } cot_assignment;
 
 /* Errors: OUT_OF_MEMORY. The caller frees, on failure too. */
@@ -44,9 +44,8 @@ cot_status cot_problem_feasible(const cot_problem *problem, cot_error *error);
 /* A method: fills an assignment that is open. Each checks feasibility. Errors: INVALID_ARGUMENT, OUT_OF_MEMORY. */
 typedef cot_status cot_method(cot_assignment *assignment, const cot_problem *problem, cot_error *error);
 
-/* Exact; ties between optima go to the smaller peak load. Product costs: */
+/* The exact methods, for product costs and for any costs. Of several optima they take one with a small peak load. */
 cot_method cot_place_chain;
-/* Any costs: */
 cot_method cot_place_pairs;
 
 static inline double cot_problem_cost(const cot_problem *p, int32_t l, int32_t e, int32_t s)

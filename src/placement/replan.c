@@ -9,7 +9,9 @@
 #include "coterie/place.h"
 
 #include "base/error.h"
+#include "placement/fetches.h"
 #include "placement/fit.h"
+#include "placement/seats.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -19,7 +21,9 @@
 typedef struct layer_state {
     int32_t S, E, k;    // ranks, experts, slots a rank
     int32_t *expert;    // [S][k]
-    const int32_t *was; // [S][k] at the start
+    int32_t was_k;      // slots a rank in the running placement
+    const int32_t *was; // [S][was_k] what runs
+    bool *marked;       // [E] of cot_fetches
     const double *load; // [E]
     int32_t *replicas;  // [E]
     double *sum;        // [S]
@@ -38,28 +42,19 @@ static double share(const layer_state *t, int32_t e)
     return e < 0 ? 0 : t->load[e] / t->replicas[e];
 }
 
-static int32_t count_on(const int32_t *slot, int32_t k, int32_t e)
+static bool holds(const layer_state *t, int32_t r, int32_t e)
 {
-    int32_t n = 0;
-    for (int32_t i = 0; i < k; i++) n += slot[i] == e;
-    return n;
+    const int32_t *slot = t->expert + (size_t)r * (size_t)t->k;
+    for (int32_t i = 0; i < t->k; i++)
+        if (slot[i] == e) return true;
+    return false;
 }
 
-/* Moves that rank r costs so far: experts that it did not hold at the start. */
+/* Moves that rank r costs so far. */
 static int32_t fetched(const layer_state *t, int32_t r)
 {
-    const int32_t *now = t->expert + (size_t)r * (size_t)t->k, *was = t->was + (size_t)r * (size_t)t->k;
-    int32_t n = 0;
-    for (int32_t i = 0; i < t->k; i++) {
-        int32_t e = now[i];
-        if (e < 0) continue;
-        bool first = true;
-        for (int32_t j = 0; j < i; j++) first = first && now[j] != e;
-        if (!first) continue;
-        int32_t more = count_on(now, t->k, e) - count_on(was, t->k, e);
-        n += more > 0 ? more : 0;
-    }
-    return n;
+    return cot_fetches(NULL, t->was + (size_t)r * (size_t)t->was_k, t->was_k,
+                       t->expert + (size_t)r * (size_t)t->k, t->k, t->marked);
 }
 
 static double above(double load, double target)
@@ -137,9 +132,7 @@ static void try_exchanges(layer_state *t, int32_t a, move_step *best, double *ra
             double after = before - above(t->sum[a], t->target) - above(t->sum[b], t->target) +
                            above(t->sum[a] - less, t->target) + above(t->sum[b] + less, t->target);
             if ((before - after) / 0.01 <= *rate) continue;
-            if (count_on(t->expert + (size_t)b * (size_t)t->k, t->k, e) ||
-                (f >= 0 && count_on(t->expert + (size_t)a * (size_t)t->k, t->k, f)))
-                continue;
+            if (holds(t, b, e) || (f >= 0 && holds(t, a, f))) continue;
             int32_t cost = fetched(t, a) + fetched(t, b);
             t->expert[x] = f;
             t->expert[y] = e;
@@ -157,7 +150,7 @@ static void try_takeovers(layer_state *t, int32_t a, int32_t e, move_step *best,
     for (int32_t x = 0; x < t->S * t->k; x++) {
         int32_t r = x / t->k, old = t->expert[x];
         if (old == e || r == a || (old >= 0 && t->replicas[old] < 2)) continue;
-        if (count_on(t->expert + (size_t)r * (size_t)t->k, t->k, e)) continue;
+        if (holds(t, r, e)) continue;
         memcpy(sum, t->sum, (size_t)t->S * sizeof *sum);
         int32_t cost = fetched(t, r);
         set_slot(t, x, e);
@@ -190,6 +183,7 @@ typedef struct plan {
     int64_t *moves;
     int32_t n, room;
     double start; // peak before the first
+    int64_t fill; // moves before the first: what fitting into the slots costs
     double mean;
 } plan;
 
@@ -226,36 +220,43 @@ static bool add(plan *p, const move_step *step, const layer_state *t)
     return true;
 }
 
-/* Opens a layer's state on a row of the map to start from; `expert`, `replicas` and `sum` are the caller's room. */
-static void open_state(layer_state *t, const cot_costs *c, int32_t l, const cot_expert_map *start)
+/* Opens layer l's state on `start`, what runs now fitted into the new slots; all arrays but `was` and `load` are the
+ * caller's room. */
+static void open_state(layer_state *t, const cot_costs *c, int32_t l, const cot_expert_map *start,
+                       const cot_expert_map *current)
 {
     int32_t k = start->slots_per_rank;
-    const int32_t *was = start->expert + (size_t)l * (size_t)c->n_ranks * (size_t)k;
+    const int32_t *first = start->expert + (size_t)l * (size_t)c->n_ranks * (size_t)k;
     t->S = c->n_ranks;
     t->E = c->n_experts;
     t->k = k;
-    t->was = was;
+    t->was_k = current->slots_per_rank;
+    t->was =
+        current->expert + (size_t)cot_map_row(current, c->layers[l]) * (size_t)c->n_ranks * (size_t)t->was_k;
     t->load = c->load + (size_t)l * (size_t)c->n_experts;
-    memcpy(t->expert, was, (size_t)t->S * (size_t)k * sizeof *was);
+    memcpy(t->expert, first, (size_t)t->S * (size_t)k * sizeof *first);
     memset(t->replicas, 0, (size_t)t->E * sizeof *t->replicas);
     memset(t->sum, 0, (size_t)t->S * sizeof *t->sum);
     for (int32_t i = 0; i < t->S * k; i++)
-        if (was[i] >= 0) t->replicas[was[i]]++;
-    for (int32_t i = 0; i < t->S * k; i++) t->sum[i / k] += share(t, was[i]);
+        if (first[i] >= 0) t->replicas[first[i]]++;
+    for (int32_t i = 0; i < t->S * k; i++) t->sum[i / k] += share(t, first[i]);
 }
 
 /* How many steps of each layer are taken: all, or those that lower the peak most for each move while moves last. */
-static void choose_steps(int32_t *taken, const plan *plans, int32_t L, const cot_replan_options *o,
-                         int64_t left)
+static void choose_steps(int32_t *taken, const plan *plans, int32_t L, const cot_replan_options *o)
 {
-    for (int32_t l = 0; l < L; l++) taken[l] = 0;
+    int64_t left = o->max_moves < 0 ? INT64_MAX : o->max_moves;
+    for (int32_t l = 0; l < L; l++) {
+        taken[l] = 0;
+        left -= plans[l].fill;
+    }
     for (;;) {
         double best = o->move_cost > 0 ? o->move_cost : 0;
         int32_t which = -1, upto = 0;
         for (int32_t l = 0; l < L; l++) {
             const plan *p = &plans[l];
             double from = taken[l] ? p->peak[taken[l] - 1] : p->start;
-            int64_t had = taken[l] ? p->moves[taken[l] - 1] : 0;
+            int64_t had = taken[l] ? p->moves[taken[l] - 1] : p->fill;
             for (int32_t n = taken[l]; n < p->n;
                  n++) { // several steps together may pay where the first does not
                 int64_t moves = p->moves[n] - had;
@@ -269,21 +270,23 @@ static void choose_steps(int32_t *taken, const plan *plans, int32_t L, const cot
             }
         }
         if (which < 0) return;
-        int64_t had = taken[which] ? plans[which].moves[taken[which] - 1] : 0;
-        left -= plans[which].moves[upto - 1] - had;
+        const plan *p = &plans[which];
+        left -= p->moves[upto - 1] - (taken[which] ? p->moves[taken[which] - 1] : p->fill);
         taken[which] = upto;
     }
 }
 
 static cot_status plan_layers(plan *plans, layer_state *t, double *scratch, const cot_expert_map *start,
-                              const cot_costs *c, const cot_replan_options *o, cot_error *error)
+                              const cot_expert_map *current, const cot_costs *c, const cot_replan_options *o,
+                              cot_error *error)
 {
     for (int32_t l = 0; l < c->n_layers; l++) {
-        open_state(t, c, l, start);
+        open_state(t, c, l, start, current);
         plan *p = &plans[l];
         for (int32_t e = 0; e < t->E; e++) p->mean += t->load[e] / t->S;
         t->target = (o->peak ? o->peak[l] : 1) * p->mean * (1 + 1e-9);
         p->start = peak_of(t);
+        p->fill = moves_of(t);
         move_step step;
         for (int32_t n = 0; n < 16 * t->S * t->k && find_step(t, &step, scratch); n++) {
             apply(t, &step);
@@ -301,23 +304,24 @@ static bool falls_short(const layer_state *t, const plan *p, const cot_expert_ma
            o->move_cost <= 0 && peak_of(t) > o->peak[l] * p->mean * (1 + 1e-6);
 }
 
-/* Takes the steps that are worth it, and `left` moves at most, from `map`, which becomes the new placement. */
-static cot_status replan(cot_expert_map *map, const cot_costs *costs, const cot_replan_options *options,
-                         int64_t left, cot_error *error)
+/* Takes the steps that are worth it from `map`, `current` fitted into the new slots, which becomes the new placement. */
+static cot_status replan(cot_expert_map *map, const cot_expert_map *current, const cot_costs *costs,
+                         const cot_replan_options *options, cot_error *error)
 {
     size_t L = (size_t)costs->n_layers, S = (size_t)costs->n_ranks, n = S * (size_t)map->slots_per_rank;
     layer_state t = {.expert = malloc(n * sizeof *t.expert),
+                     .marked = calloc((size_t)costs->n_experts, sizeof *t.marked),
                      .replicas = malloc((size_t)costs->n_experts * sizeof *t.replicas),
                      .sum = malloc(S * sizeof *t.sum)};
     double *scratch = malloc(S * sizeof *scratch);
     plan *plans = calloc(L, sizeof *plans);
     int32_t *taken = malloc(L * sizeof *taken);
-    cot_status status = t.expert && t.replicas && t.sum && scratch && plans && taken
-                            ? plan_layers(plans, &t, scratch, map, costs, options, error)
+    cot_status status = t.expert && t.marked && t.replicas && t.sum && scratch && plans && taken
+                            ? plan_layers(plans, &t, scratch, map, current, costs, options, error)
                             : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a plan");
-    if (status == COT_OK) choose_steps(taken, plans, costs->n_layers, options, left);
+    if (status == COT_OK) choose_steps(taken, plans, costs->n_layers, options);
     for (int32_t l = 0; status == COT_OK && l < costs->n_layers; l++) {
-        open_state(&t, costs, l, map);
+        open_state(&t, costs, l, map, current);
         for (int32_t i = 0; i < taken[l]; i++) apply(&t, &plans[l].steps[i]);
         const int32_t *better =
             falls_short(&t, &plans[l], map, options, l) ? options->fresh->expert + (size_t)l * n : t.expert;
@@ -332,6 +336,7 @@ static cot_status replan(cot_expert_map *map, const cot_costs *costs, const cot_
     free(taken);
     free(scratch);
     free(t.expert);
+    free(t.marked);
     free(t.replicas);
     free(t.sum);
     return status;
@@ -351,9 +356,7 @@ cot_status cot_place_replan(cot_expert_map *map, int64_t *moves, const cot_exper
         status = cot_fail(error, COT_INVALID_ARGUMENT,
                           "%" PRId64 " moves are too few: filling %d slots a rank takes %" PRId64,
                           options->max_moves, map->slots_per_rank, *moves);
-    if (status == COT_OK)
-        status = replan(map, costs, options, options->max_moves < 0 ? INT64_MAX : options->max_moves - *moves,
-                        error);
+    if (status == COT_OK) status = replan(map, current, costs, options, error);
     if (status == COT_OK) status = cot_place_moves(moves, current, map, error);
     if (status != COT_OK) cot_expert_map_free(map);
     return status;

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* An edge gets the first colour that is free at both ends. Where that would be a new one, a path of two colours is
@@ -82,6 +83,7 @@ cot_status cot_colour_transfers(cot_transfer *transfers, int64_t n, int32_t rank
     if (!degree) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for rounds of transfers");
     for (int64_t i = 0; i < n; i++) {
         if (transfers[i].from < 0) continue;
+        assert(transfers[i].from != transfers[i].to);
         degree[transfers[i].from]++;
         degree[transfers[i].to]++;
     }

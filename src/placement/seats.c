@@ -46,6 +46,17 @@ cot_status cot_seats_find(cot_seats *seats, const cot_expert_map *map, int32_t r
     return COT_OK;
 }
 
+cot_status cot_seats_find_layer(cot_seats *seats, const cot_expert_map *map, const cot_costs *costs,
+                                int32_t l, cot_error *error)
+{
+    const int32_t row = cot_map_row(map, costs->layers[l]);
+    if (map->n_experts != costs->n_experts || map->n_ranks != costs->n_ranks)
+        return cot_fail(error, COT_MALFORMED, "the placement has %d experts on %d ranks, the load %d on %d",
+                        map->n_experts, map->n_ranks, costs->n_experts, costs->n_ranks);
+    if (row < 0) return cot_fail(error, COT_MALFORMED, "the placement lacks layer %d", costs->layers[l]);
+    return cot_seats_find(seats, map, row, error);
+}
+
 int32_t cot_seats_nearest(int32_t *at, int32_t n, const double *cost)
 {
     double least = INFINITY;

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "placement/seats.h"
-#include "placement/twofold.h"
+#include "placement/double_double.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ void cot_place_value_free(cot_place_value *value)
 }
 
 /* One expert: adds its cost to `sum` and what each rank serves of it to `load` [S]. */
-static void serve(cot_twofold *sum, double *load, int32_t *at, int32_t n, const cot_costs *c, int32_t l,
+static void serve(cot_double_double *sum, double *load, int32_t *at, int32_t n, const cot_costs *c, int32_t l,
                   int32_t e, cot_dispatch dispatch)
 {
     size_t S = (size_t)c->n_ranks, E = (size_t)c->n_experts, i = (size_t)l * E + (size_t)e;
@@ -25,20 +25,21 @@ static void serve(cot_twofold *sum, double *load, int32_t *at, int32_t n, const 
         for (size_t r = 0; r < S; r++) {
             double sent = c->sent ? c->sent[((size_t)l * S + r) * E + (size_t)e] : c->load[i] / (double)S;
             int32_t near = cot_seats_nearest(at, n, c->round_trip + r * S);
-            *sum = cot_twofold_add(*sum, cot_twofold_product(sent, c->round_trip[r * S + (size_t)at[0]]));
+            *sum = cot_double_double_add(
+                *sum, cot_double_double_product(sent, c->round_trip[r * S + (size_t)at[0]]));
             for (int32_t k = 0; k < near; k++) load[at[k]] += sent / near;
         }
         return;
     }
     const double *cost = c->pair ? c->pair + i * S : c->cost + (size_t)l * S;
     if (dispatch == COT_DISPATCH_NEAREST) n = cot_seats_nearest(at, n, cost);
-    cot_twofold all = {0, 0};
+    cot_double_double all = {0, 0};
     for (int32_t k = 0; k < n; k++) {
         load[at[k]] += c->load[i] / n;
-        all = cot_twofold_add(all, c->pair ? cot_twofold_of(cost[at[k]])
-                                           : cot_twofold_product(c->load[i], cost[at[k]]));
+        all = cot_double_double_add(all, c->pair ? cot_double_double_of(cost[at[k]])
+                                                 : cot_double_double_product(c->load[i], cost[at[k]]));
     }
-    *sum = cot_twofold_add(*sum, n == 1 ? all : cot_twofold_of(all.high / n));
+    *sum = cot_double_double_add(*sum, n == 1 ? all : cot_double_double_of(all.high / n));
 }
 
 static cot_status open_value(cot_place_value *v, const cot_costs *c, cot_error *error)
@@ -75,7 +76,7 @@ cot_status cot_place_value_of(cot_place_value *value, const cot_expert_map *map,
         return status;
     }
     cot_seats seats = {0};
-    cot_twofold sum = {0, 0};
+    cot_double_double sum = {0, 0};
     status = cot_seats_open(&seats, map, error);
     for (int32_t l = 0; status == COT_OK && l < costs->n_layers; l++) {
         double *load = value->rank_load + (size_t)l * S, total = 0, most = 0;

@@ -35,14 +35,13 @@ typedef struct scratch {
     uint16_t *confidence;
     uint64_t *order;
     bool *unknown;
-    double load[COT_TRACE_MAX_RANKS],
-        credit[COT_TRACE_MAX_RANKS]; // of spreading unknown tokens, over all batches
+    double load[COT_TRACE_MAX_RANKS], credit[COT_TRACE_MAX_RANKS]; // cot_spread_unknown's, over all batches
 } scratch;
 
-static void place(scratch *s, const evaluation *e)
+static void lay_out(scratch *s, const evaluation *e)
 {
     const size_t n = (size_t)e->batch_tokens;
-    cot_window_batch_place(&s->batch, &s->arena, &e->window, e->batch_tokens);
+    cot_window_batch_lay_out(&s->batch, &s->arena, &e->window, e->batch_tokens);
     s->score = cot_arena_take(&s->arena, n * (size_t)e->info.n_experts, sizeof *s->score);
     s->rank_score = cot_arena_take(&s->arena, n * (size_t)e->info.n_ranks, sizeof *s->rank_score);
     s->rank = cot_arena_take(&s->arena, n, sizeof *s->rank);
@@ -55,11 +54,11 @@ static void place(scratch *s, const evaluation *e)
 static bool scratch_open(scratch *s, const evaluation *e)
 {
     *s = (scratch){0};
-    place(s, e); // measures
+    lay_out(s, e); // measures
     const size_t bytes = s->arena.used;
     *s = (scratch){0};
     if (cot_arena_open(&s->arena, bytes, NULL) != COT_OK) return false;
-    place(s, e);
+    lay_out(s, e);
     return true;
 }
 
@@ -93,27 +92,23 @@ static void tally_experts(double *sum, const float *score, const double *called,
     }
 }
 
-/* What a token's activations by rank say: `on` [D], the token being on `rank`. */
-static void tally_ranks(double *sum, const double *on, int32_t D, int32_t rank, int32_t even, bool unknown)
+/* What a token says where it is at home, and its activations by rank: `on` [D]. `even`: its rank under the run-time rule. */
+static void tally_ranks(double *sum, const cot_locality *token, const double *on, int32_t D, int32_t even,
+                        bool unknown)
 {
-    double all = 0, most = 0;
-    int32_t needed = 0;
-    for (int32_t d = 0; d < D; d++) {
-        all += on[d];
-        needed += on[d] > 0;
-        most = fmax(most, on[d]);
-    }
+    double most = 0;
+    for (int32_t d = 0; d < D; d++) most = fmax(most, on[d]);
     sum[COT_SUM_TOKENS]++;
-    sum[COT_SUM_ACTIVATIONS] += all;
-    sum[COT_SUM_LOCAL] += on[rank];
+    sum[COT_SUM_ACTIVATIONS] += (double)token->activations;
+    sum[COT_SUM_LOCAL] += (double)token->local;
     sum[COT_SUM_EVEN] += on[even];
-    sum[COT_SUM_NEEDED] += needed;
-    sum[COT_SUM_OWN] += on[rank] > 0;
+    sum[COT_SUM_REMOTE] += (double)token->remote_ranks;
+    sum[COT_SUM_OWN] += token->local > 0;
     sum[COT_SUM_ORACLE] += most;
     if (!unknown) return;
     sum[COT_SUM_UNKNOWN]++;
-    sum[COT_SUM_UNKNOWN_ACTIVATIONS] += all;
-    sum[COT_SUM_UNKNOWN_LOCAL] += on[rank];
+    sum[COT_SUM_UNKNOWN_ACTIVATIONS] += (double)token->activations;
+    sum[COT_SUM_UNKNOWN_LOCAL] += (double)token->local;
 }
 
 /* Scores of ranks [n][D] from those of experts. */
@@ -142,10 +137,9 @@ static void assign(const evaluation *e, scratch *s, int32_t l, int64_t n)
 /* The busiest rank of a step over the mean. */
 static double step_peak(const int16_t *rank, int64_t n, int32_t D)
 {
-    int64_t load[COT_TRACE_MAX_RANKS] = {0}, most = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (++load[rank[i]] > most) most = load[rank[i]];
-    return (double)most * D / (double)n;
+    double load[COT_TRACE_MAX_RANKS] = {0};
+    for (int64_t i = 0; i < n; i++) load[rank[i]]++;
+    return cot_load_peak(load, D);
 }
 
 static void tally_batch(const evaluation *e, scratch *s, int32_t l, int64_t first, int64_t n)
@@ -160,13 +154,17 @@ static void tally_batch(const evaluation *e, scratch *s, int32_t l, int64_t firs
         const uint16_t *experts = s->batch.experts + i * K;
         const int64_t sequence = e->window.sequence[first + i];
         double *sum = tally->sum + sequence * COT_SUMS, on[COT_TRACE_MAX_RANKS] = {0};
+        cot_locality token = {0};
+        uint64_t reached = 0;
         for (int32_t k = 0; k < K; k++) {
             on[expert_rank[experts[k]]]++;
             called[experts[k]]++;
+            reached |= cot_locality_call(&token, s->rank[i], expert_rank[experts[k]]);
         }
+        cot_locality_token(&token, reached);
         for (int32_t d = 0; d < D; d++) tally->expert_load[sequence * D + d] += on[d];
         tally->token_load[sequence * D + s->rank[i]]++;
-        tally_ranks(sum, on, D, s->rank[i], s->even[i], s->unknown[i]);
+        tally_ranks(sum, &token, on, D, s->even[i], s->unknown[i]);
         tally_experts(sum, s->score + i * E, called, 1, e);
         for (int32_t k = 0; k < K; k++) called[experts[k]] = 0;
     }

@@ -3,11 +3,11 @@
 
 #include <string.h>
 
-/* The rows of the layer's int8 tables that speak for token `t`; returns how many. */
+/* A batch and its layer's int8 tables of the method `context`, each of rows [E]. */
 typedef struct context_rows {
     const cot_predictor *predictor;
     const cot_predict_batch *batch;
-    const int8_t *tokens, *before, *own, *earlier; // the layer's
+    const int8_t *tokens, *before, *own, *earlier;
 } context_rows;
 
 enum { MOST_ROWS = 2 + 4 * COT_CONTEXT_MAX_EXPERTS };
@@ -23,6 +23,7 @@ static context_rows context_of(const cot_predictor *p, const cot_predict_batch *
                           p->context_earlier + l * 2 * E * E};
 }
 
+/* Appends the rows of the experts, unknown ones left out, to row[n ..]; returns how many there are then. */
 static int64_t add_experts(const int8_t **row, int64_t n, const int8_t *table, const uint16_t *experts,
                            int32_t K, int64_t E)
 {
@@ -31,6 +32,7 @@ static int64_t add_experts(const int8_t **row, int64_t n, const int8_t *table, c
     return n;
 }
 
+/* Lists the rows of the tables that speak for token `t`; returns how many, at most MOST_ROWS. */
 static int64_t list_rows(const int8_t **row, const context_rows *c, int64_t t)
 {
     const cot_predict_batch *b = c->batch;
@@ -56,8 +58,8 @@ static void context_scores(float *score, const context_rows *c, int64_t t)
     const cot_predictor *p = c->predictor;
     const int8_t *row[MOST_ROWS];
     const int64_t l = c->batch->layer, n = list_rows(row, c, t);
-    p->kernels->logistic_rows(score, row, n, p->context_bias + l * p->n_experts, p->context_scale[l],
-                              p->n_experts);
+    p->lookup->logistic_rows(score, row, n, p->context_bias + l * p->n_experts, p->context_scale[l],
+                             p->n_experts);
 }
 
 static void context_ranks(int16_t *rank, uint16_t *confidence, const cot_predictor *p,
@@ -109,7 +111,7 @@ void cot_predict_ranks(int16_t *rank, uint16_t *confidence, const cot_predictor 
         tables.order = cot_sequence_order(p, batch->layer);
         tables.before = batch->ranks_before;
     }
-    p->kernels->look_up_ranks(rank, confidence, &tables, T);
+    p->lookup->look_up_ranks(rank, confidence, &tables, T);
 }
 
 static void layer_scores(float *score, const cot_predictor *p, int64_t l)

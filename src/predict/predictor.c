@@ -115,7 +115,13 @@ cot_status cot_predictor_finish(cot_predictor *p, cot_error *error)
     for (int32_t l = 0; l < L; l++)
         p->sequence_first[l + 1] =
             p->sequence_first[l] + cot_sequence_rows(p->n_ranks, cot_sequence_order(p, l));
-    return cot_kernels_choose(&p->kernels, NULL, error);
+    return cot_predictor_set_isa(p, NULL, error);
+}
+
+cot_status cot_predictor_set_isa(cot_predictor *p, const char *isa, cot_error *error)
+{
+    const cot_status status = cot_kernels_choose(&p->kernels, isa, error);
+    return status == COT_OK ? cot_lookup_kernels_choose(&p->lookup, isa, error) : status;
 }
 
 void cot_predictor_describe(cot_predictor_info *info, const cot_predictor *p)

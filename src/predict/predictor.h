@@ -5,6 +5,7 @@
 #include "base/pool.h"
 #include "base/safetensors.h"
 #include "kernels/kernels.h"
+#include "kernels/lookup.h"
 
 enum {
     COT_NO_RANK = 0xffff,          // in a pair of rank and confidence
@@ -45,8 +46,7 @@ struct cot_predictor {
     const int8_t *context_tokens;    // [L][N + 1][E], the last row is unknown tokens'
     const int8_t *context_before;    // [L][N + 1][E] by the token before
     const int8_t *context_own;       // [L][2][E][E] by own expert at layer l - 1, l - 2
-    const int8_t
-        *context_earlier; // [L][2][E][E] by expert at layer l of the token before, of the one before that
+    const int8_t *context_earlier; // [L][2][E][E] by expert at layer l of the two tokens before, nearer first
     const int64_t *token_string_offsets; // [N + 1]
     const uint8_t *token_strings;
 
@@ -54,6 +54,7 @@ struct cot_predictor {
     int32_t *rank_first;     // [L][D + 1] where each rank's begin
     int64_t *sequence_first; // [L + 1] first row of each layer in the sequence tables
     const cot_kernels *kernels;
+    const cot_lookup_kernels *lookup;
     cot_safetensors file;
     void **blocks;
     size_t n_blocks;

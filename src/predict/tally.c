@@ -57,7 +57,7 @@ static void figure_sums(double *figure, const double *sum, bool ordered)
     const double precision = ratio(sum[COT_SUM_RIGHT], sum[COT_SUM_PICKED]);
     const double covered = ratio(sum[COT_SUM_RIGHT], sum[COT_SUM_ACTIVATIONS]);
     const double none = ordered ? 0 : NAN; // counts say nothing of single tokens
-    const double needed = sum[COT_SUM_NEEDED] + none, own = sum[COT_SUM_OWN];
+    const double remote = sum[COT_SUM_REMOTE] + none, own = sum[COT_SUM_OWN];
     figure[COT_FIGURE_RECALL] = ratio(sum[COT_SUM_HITS], sum[COT_SUM_ACTIVATIONS]);
     figure[COT_FIGURE_PRECISION] = precision;
     figure[COT_FIGURE_F1] =
@@ -68,21 +68,11 @@ static void figure_sums(double *figure, const double *sum, bool ordered)
                                          sum[COT_SUM_ACTIVATIONS] - sum[COT_SUM_UNKNOWN_ACTIVATIONS]);
     figure[COT_FIGURE_LAR_UNKNOWN] = ratio(sum[COT_SUM_UNKNOWN_LOCAL], sum[COT_SUM_UNKNOWN_ACTIVATIONS]);
     figure[COT_FIGURE_UNKNOWN] = ratio(sum[COT_SUM_UNKNOWN], sum[COT_SUM_TOKENS]);
-    figure[COT_FIGURE_LAR_DEDUP] = ratio(own, needed);
-    figure[COT_FIGURE_REMOTE_RANKS] = ratio(needed - own, sum[COT_SUM_TOKENS]);
+    figure[COT_FIGURE_LAR_DEDUP] = ratio(own, remote + own);
+    figure[COT_FIGURE_REMOTE_RANKS] = ratio(remote, sum[COT_SUM_TOKENS]);
     figure[COT_FIGURE_ROWS] = 2 * figure[COT_FIGURE_REMOTE_RANKS];
     figure[COT_FIGURE_ORACLE_LAR] = ratio(sum[COT_SUM_ORACLE] + none, sum[COT_SUM_ACTIVATIONS]);
     figure[COT_FIGURE_LAR_EVEN] = ratio(sum[COT_SUM_EVEN] + none, sum[COT_SUM_ACTIVATIONS]);
-}
-
-static double peak_over_mean(const double *load, int32_t n)
-{
-    double sum = 0, most = 0;
-    for (int32_t d = 0; d < n; d++) {
-        sum += load[d];
-        most = fmax(most, load[d]);
-    }
-    return ratio(most * n, sum);
 }
 
 /* A layer's sums and loads, sequence s taken times[s] times (NULL: once). */
@@ -116,8 +106,9 @@ static void figure_layer(double *figure, const layer_sums *all, const cot_tallie
     double peaks = 0;
     figure_sums(figure, all->sum, t->ordered);
     for (int64_t i = 0; i < t->n_steps; i++) peaks += t->layer[l].step_peak[step ? step[i] : i];
-    figure[COT_FIGURE_TOKEN_IMBALANCE] = peak_over_mean(all->token_load, t->n_ranks);
-    figure[COT_FIGURE_EXPERT_PEAK] = peak_over_mean(all->expert_load, t->n_ranks);
+    const bool any = all->sum[COT_SUM_TOKENS] > 0;
+    figure[COT_FIGURE_TOKEN_IMBALANCE] = any ? cot_load_peak(all->token_load, t->n_ranks) : NAN;
+    figure[COT_FIGURE_EXPERT_PEAK] = any ? cot_load_peak(all->expert_load, t->n_ranks) : NAN;
     figure[COT_FIGURE_HOME_PEAK] = ratio(peaks, (double)t->n_steps);
 }
 

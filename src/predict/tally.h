@@ -14,11 +14,11 @@ typedef enum cot_tally_sum {
     COT_SUM_LOCAL,  // activations on the token's rank
     COT_SUM_UNKNOWN_ACTIVATIONS,
     COT_SUM_UNKNOWN_LOCAL,
-    COT_SUM_NEEDED, // distinct ranks of a token
-    COT_SUM_OWN,    // tokens whose own rank is among them
+    COT_SUM_REMOTE, // distinct other ranks that a token's experts sit on
+    COT_SUM_OWN,    // tokens that have experts on their own
     COT_SUM_ORACLE, // activations on the best rank
     COT_SUM_EVEN,   // local under the run-time rule
-    COT_SUM_BLIND, // of a layer alone: expected to be local where ranks have these shares of tokens, but any tokens
+    COT_SUM_BLIND, // activations expected to be local if each rank got as many tokens, but any; of whole layers alone
     COT_SUMS
 } cot_tally_sum;
 
@@ -27,7 +27,7 @@ typedef struct cot_tally {
     double *sum;         // [S][COT_SUMS]
     double *token_load;  // [S][D] tokens by their rank
     double *expert_load; // [S][D] activations by the rank of their expert
-    double *step_peak;   // [steps] of full steps; of the only one where it is not full
+    double *step_peak;   // [steps] the busiest rank's tokens over the mean, of full steps or of a single one
     double *called;      // [E] scratch
     double *unknown_on;  // [D] of counts: activations of unknown tokens by the rank of their expert
 } cot_tally;

@@ -66,8 +66,8 @@ static bool set_up(cot_predictor *p, const cot_trace *trace, const cot_predictor
     if (!model || !layers || !rank || !chosen) return false;
     strcpy(model, trace->model);
     memcpy(layers, trace->layers, (size_t)L * sizeof *layers);
-    for (int64_t i = 0; i < L * E; i++) // expert e on r where floor(rE/D) <= e < floor((r+1)E/D)
-        rank[i] = (uint8_t)(o->expert_rank ? o->expert_rank[i] : ((i % E + 1) * o->ranks - 1) / E);
+    for (int64_t i = 0; i < L * E; i++)
+        rank[i] = (uint8_t)(o->expert_rank ? o->expert_rank[i] : cot_trace_home(i % E, E, o->ranks));
     for (int64_t s = 0; s < S && o->chosen; s++) chosen[s] = o->chosen[s] != 0;
     p->model = model;
     p->layers = layers;

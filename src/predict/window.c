@@ -49,7 +49,7 @@ void cot_window_close(cot_window *w)
     *w = (cot_window){0};
 }
 
-void cot_window_batch_place(cot_window_batch *b, cot_arena *arena, const cot_window *w, int64_t most)
+void cot_window_batch_lay_out(cot_window_batch *b, cot_arena *arena, const cot_window *w, int64_t most)
 {
     const size_t n = (size_t)most, k = (size_t)w->info.top_k;
     b->most = most;

@@ -33,8 +33,8 @@ typedef struct cot_window_batch {
 } cot_window_batch;
 
 /* Room for `most` tokens. */
-void cot_window_batch_place(cot_window_batch *batch, cot_arena *arena, const cot_window *window,
-                            int64_t most);
+void cot_window_batch_lay_out(cot_window_batch *batch, cot_arena *arena, const cot_window *window,
+                              int64_t most);
 /* Fills in tokens [first, first + n) at layer `l`. */
 void cot_window_batch_fill(cot_window_batch *batch, const cot_window *window, int32_t l, int64_t first,
                            int64_t n);

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -114,14 +115,21 @@ static cot_status recognise(enum format *format, const char *path, cot_error *er
     cot_status status = cot_file_map_open(&map, path, error);
     if (status != COT_OK) return status;
     const char *text = (const char *)map.data, *line_end = map.bytes ? memchr(text, '\n', map.bytes) : NULL;
-    if (map.bytes > 8 && text[8] == '{')
+    if (cot_safetensors_is(map.data, map.bytes))
         *format = TRACE;
-    else if (line_end && memchr(text, '\t', (size_t)(line_end - text)))
-        *format = TABLE;
+    else if (line_end && isalpha((unsigned char)*text) && memchr(text, '\t', (size_t)(line_end - text)))
+        *format = TABLE; // its first line has the columns' names
     cot_file_map_close(&map);
     if (*format != FORMATS) return COT_OK;
     return cot_fail(error, COT_UNSUPPORTED,
                     "'%s' is no routing data: neither a trace nor a tab-separated table", path);
+}
+
+const char *cot_import_description(const char *path)
+{
+    enum format format;
+    return recognise(&format, path, NULL) == COT_OK && format != TRACE ? cot_trace_formats[format].text
+                                                                       : NULL;
 }
 
 static cot_status named(enum format *format, const char *name, cot_error *error)

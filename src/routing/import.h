@@ -16,6 +16,9 @@ cot_status cot_import_gpt_oss(cot_trace *trace, cot_import *import, cot_error *e
 cot_status cot_import_deepseek(cot_trace *trace, cot_import *import, cot_error *error);
 cot_status cot_import_table(cot_trace *trace, cot_import *import, cot_error *error);
 
+/* What lies at `path` where it is routing data of another format than a trace: its description; else NULL. */
+const char *cot_import_description(const char *path);
+
 /* Whether the folder holds an expert_weights_<layer>.txt. */
 bool cot_import_is_deepseek(const char *folder);
 
@@ -23,8 +26,9 @@ bool cot_import_is_deepseek(const char *folder);
 void cot_import_note(const cot_import *import, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* `bytes` more of the input are read. */
 void cot_import_advance(cot_import *import, uint64_t bytes);
-/* E: the option; or `known` (0: nothing is known), or as many as the largest id that occurs asks for where
- * that is more. Says which. Errors: INVALID_ARGUMENT (the option is too small). */
+/* Sets the number of experts: the option's where one was given; else `known`, what the format tells (0: nothing), or
+ * one more than the `largest` id that occurs where that is more. Tells the caller which it was. Errors:
+ * INVALID_ARGUMENT (the option is too small for `largest`). */
 cot_status cot_import_experts(cot_trace *trace, const cot_import *import, uint32_t largest, uint32_t known,
                               cot_error *error);
 /* Hands malloc'd experts [L][T][K] to the trace, as uint8 where E allows. Frees them on failure. */

@@ -77,8 +77,9 @@ static cot_status count_documents(cot_trace *trace, const cot_import *import, co
         if (ids % K)
             return cot_fail(error, COT_MALFORMED,
                             "'%s' line %" PRId64 " has %" PRId64 " ids, no multiple of the %" PRId64
-                            " a token has",
-                            path, documents + 1, ids, K);
+                            " a token has%s",
+                            path, documents + 1, ids, K,
+                            import->options->top_k ? "" : ", unless another top-k is given (--top-k)");
         offsets[documents + 1] = offsets[documents] + ids / K;
         documents++;
         text = newline ? newline + 1 : end;

@@ -1,4 +1,4 @@
-#include "routing/store.h"
+#include "routing/import.h"
 
 #include "base/error.h"
 
@@ -203,6 +203,10 @@ cot_status cot_trace_open(cot_trace *trace, const char *path, cot_error *error)
     *trace = (cot_trace){0};
     cot_status status = cot_trace_own(trace, error);
     if (status == COT_OK) status = cot_safetensors_open(&trace->owner->file, path, error);
+    const char *found = status == COT_OK ? NULL : cot_import_description(path);
+    if (found)
+        status = cot_fail(error, COT_MALFORMED, "'%s' is no trace, but can be made one (trace convert): %s",
+                          path, found);
     return finish(trace, status, path, error);
 }
 

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert(COT_TRACE_MAX_RANKS <= 64, "the ranks that a token reaches are a bit each");
+
 void cot_trace_load(uint64_t *load, const cot_trace *trace, int32_t l)
 {
     int64_t E = trace->n_experts;
@@ -51,11 +53,21 @@ cot_status cot_load_measure(cot_load_spread *spread, const uint64_t *load, int64
     return COT_OK;
 }
 
-cot_status cot_trace_locality_measure(cot_trace_locality *locality, const cot_trace *trace, int32_t l,
-                                      int ranks, cot_error *error)
+double cot_load_peak(const double *load, int64_t n)
 {
-    int64_t E = trace->n_experts, K = trace->top_k;
-    *locality = (cot_trace_locality){0};
+    double sum = 0, most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += load[i];
+        most = fmax(most, load[i]);
+    }
+    return sum > 0 ? most / (sum / (double)n) : 0;
+}
+
+cot_status cot_trace_locality_measure(cot_locality *locality, const cot_trace *trace, int32_t l, int ranks,
+                                      cot_error *error)
+{
+    const int32_t E = trace->n_experts, K = trace->top_k;
+    *locality = (cot_locality){0};
     if (trace->kind == COT_TRACE_COUNTS)
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "counts have no order of tokens, so no local activation rate");
@@ -63,25 +75,20 @@ cot_status cot_trace_locality_measure(cot_trace_locality *locality, const cot_tr
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "no locality for layer %" PRId32 " of %" PRId32 " at %d ranks (1 to %d)", l,
                         trace->n_layers, ranks, COT_TRACE_MAX_RANKS);
-    uint8_t *rank_of = malloc((size_t)E);
-    if (!rank_of) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %" PRId64 " experts", E);
-    for (int r = 0; r < ranks; r++)
-        for (int64_t e = r * E / ranks; e < (r + 1) * E / ranks; e++) rank_of[e] = (uint8_t)r;
+    int32_t *expert_rank = malloc((size_t)E * sizeof *expert_rank);
+    if (!expert_rank) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %" PRId32 " experts", E);
+    for (int32_t e = 0; e < E; e++) expert_rank[e] = cot_trace_home(e, E, ranks);
     for (int64_t s = 0; s < trace->n_sequences; s++) {
-        int64_t begin = trace->sequence_offsets[s], T = trace->sequence_offsets[s + 1] - begin;
-        for (int r = 0; r < ranks; r++)
-            for (int64_t t = r * T / ranks; t < (r + 1) * T / ranks; t++) {
-                uint64_t reached = 0, home = (uint64_t)1 << r;
-                for (int32_t k = 0; k < K; k++) {
-                    uint64_t rank = (uint64_t)1 << rank_of[cot_trace_expert(trace, l, begin + t, k)];
-                    locality->local += rank == home;
-                    reached |= rank;
-                }
-                locality->remote_ranks += __builtin_popcountll(reached & ~home);
-            }
+        const int64_t begin = trace->sequence_offsets[s], T = trace->sequence_offsets[s + 1] - begin;
+        for (int64_t t = 0; t < T; t++) {
+            const int32_t home = cot_trace_home(t, T, ranks);
+            uint64_t reached = 0;
+            for (int32_t k = 0; k < K; k++)
+                reached |=
+                    cot_locality_call(locality, home, expert_rank[cot_trace_expert(trace, l, begin + t, k)]);
+            cot_locality_token(locality, reached);
+        }
     }
-    locality->tokens = trace->n_tokens;
-    locality->activations = trace->n_tokens * K;
-    free(rank_of);
+    free(expert_rank);
     return COT_OK;
 }

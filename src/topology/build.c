@@ -30,41 +30,53 @@ static const struct parameter {
 
 #define LINKS "latency=1,bandwidth=50,nvlink=450"
 
-const cot_topology_family cot_topology_families[] = {
-    {"fattree", "ranks,gpus=4,servers=4,leaves=4,spines=4," LINKS,
-     "three levels; hops 0 in a server of GPUs, 2 under a leaf of servers, 4 in a pod of leaves, 6 beyond"},
-    {"fattree-sparse", "ranks,gpus=4,servers=4,leaves=4,spines=4," LINKS,
-     "the same with the pods in two halves: 6 within a half, 8 across"},
-    {"dragonfly", "ranks,gpus=4,servers=4,routers=4," LINKS,
-     "groups of routers, all connected; one router a group is the gateway to every other group's: hops 2 at "
-     "a router, "
-     "3 in a group, 3 to 5 beyond"},
-    {"dragonfly-sparse", "ranks,gpus=4,servers=4,routers=4," LINKS,
-     "the same with the gateways on a ring: one hop for each group on the way"},
-    {"dragonfly+", "ranks,gpus=4,servers=4,leaves=4,spines=4," LINKS,
-     "groups of leaves and spines, spines of different groups connected: hops 2 at a leaf, 4 in a group, 5 "
-     "to 7 beyond"},
-    {"slimfly", "ranks,gpus=4,q=5," LINKS,
-     "2 q^2 routers (q a prime above 3) of diameter 2, the servers spread evenly: hops 2 to 4 between "
-     "servers"},
-    {"rail", "ranks,gpus=8,servers=32,spines=8,pxn=0," LINKS,
-     "GPU i of each of the servers of a unit on the unit's leaf i: hops 2 on a rail of a unit, 4 beyond; "
-     "with pxn=1 "
-     "messages change rails inside servers"},
-    {"complete", "ranks,gpus=1," LINKS, "every server connected with every other: 1 hop"},
-    {"node", "ranks=8,domain=8," LINKS,
-     "one server; hops 0 in an NVLink domain of GPUs, 2 through the host between domains"},
-    {0}};
+enum {
+    FATTREE,
+    FATTREE_SPARSE,
+    DRAGONFLY,
+    DRAGONFLY_SPARSE,
+    DRAGONFLY_PLUS,
+    SLIMFLY,
+    RAIL,
+    COMPLETE,
+    NODE,
+    FAMILIES
+};
 
-static cot_family_build *const builders[] = {cot_build_fattree,
-                                             cot_build_fattree_sparse,
-                                             cot_build_dragonfly,
-                                             cot_build_dragonfly_sparse,
-                                             cot_build_dragonfly_plus,
-                                             cot_build_slimfly,
-                                             cot_build_rail,
-                                             cot_build_complete,
-                                             cot_build_node};
+const cot_topology_family cot_topology_families[FAMILIES + 1] = {
+    [FATTREE] = {"fattree", "ranks,gpus=4,servers=4,leaves=4,spines=4," LINKS,
+                 "three levels; hops 0 in a server of GPUs, 2 under a leaf of servers, 4 in a pod of leaves, "
+                 "6 beyond"},
+    [FATTREE_SPARSE] = {"fattree-sparse", "ranks,gpus=4,servers=4,leaves=4,spines=4," LINKS,
+                        "the same with the pods in two halves: 6 within a half, 8 across"},
+    [DRAGONFLY] = {"dragonfly", "ranks,gpus=4,servers=4,routers=4," LINKS,
+                   "groups of routers, all connected; one router a group is the gateway to every other "
+                   "group's: hops 2 at a router, 3 in a group, 3 to 5 beyond"},
+    [DRAGONFLY_SPARSE] = {"dragonfly-sparse", "ranks,gpus=4,servers=4,routers=4," LINKS,
+                          "the same with the gateways on a ring: one hop for each group on the way"},
+    [DRAGONFLY_PLUS] = {"dragonfly+", "ranks,gpus=4,servers=4,leaves=4,spines=4," LINKS,
+                        "groups of leaves and spines, spines of different groups connected: hops 2 at a "
+                        "leaf, 4 in a group, 5 to 7 beyond"},
+    [SLIMFLY] = {"slimfly", "ranks,gpus=4,q=5," LINKS,
+                 "2 q^2 routers (q a prime above 3) of diameter 2, the servers spread evenly: hops 2 to 4 "
+                 "between servers"},
+    [RAIL] = {"rail", "ranks,gpus=8,servers=32,spines=8,pxn=0," LINKS,
+              "GPU i of each of the servers of a unit on the unit's leaf i: hops 2 on a rail of a unit, 4 "
+              "beyond; with pxn=1 messages change rails inside servers"},
+    [COMPLETE] = {"complete", "ranks,gpus=1," LINKS, "every server connected with every other: 1 hop"},
+    [NODE] = {"node", "ranks=8,domain=8," LINKS,
+              "one server; hops 0 in an NVLink domain of GPUs, 2 through the host between domains"},
+};
+
+static cot_topology_family_build *const builders[FAMILIES] = {[FATTREE] = cot_build_fattree,
+                                                              [FATTREE_SPARSE] = cot_build_fattree_sparse,
+                                                              [DRAGONFLY] = cot_build_dragonfly,
+                                                              [DRAGONFLY_SPARSE] = cot_build_dragonfly_sparse,
+                                                              [DRAGONFLY_PLUS] = cot_build_dragonfly_plus,
+                                                              [SLIMFLY] = cot_build_slimfly,
+                                                              [RAIL] = cot_build_rail,
+                                                              [COMPLETE] = cot_build_complete,
+                                                              [NODE] = cot_build_node};
 
 static int find_parameter(const char *name, size_t length)
 {
@@ -74,7 +86,7 @@ static int find_parameter(const char *name, size_t length)
 }
 
 /* Reads "key=value,key=value" into `size`; `known` (NULL: all) is marked or asked. A key without a value is 0. */
-static cot_status read_values(cot_family_size *size, bool *known, bool define, const char *text,
+static cot_status read_values(cot_topology_size *size, bool *known, bool define, const char *text,
                               const char *spec, const cot_topology_family *family, cot_error *error)
 {
     bool given[COT_PARAMETERS] = {false};
@@ -118,7 +130,7 @@ static bool prime(int32_t q)
     return q > 1;
 }
 
-static cot_status read_spec(cot_family_size *size, const cot_topology_family **family, int *index,
+static cot_status read_spec(cot_topology_size *size, const cot_topology_family **family, int *index,
                             const char *spec, int32_t ranks, cot_error *error)
 {
     bool known[COT_PARAMETERS] = {false};
@@ -142,7 +154,7 @@ static cot_status read_spec(cot_family_size *size, const cot_topology_family **f
     if (status == COT_OK && spec[length])
         status = read_values(size, known, false, spec + length + 1, spec, *family, error);
     if (status != COT_OK) return status;
-    size->ranks = cot_size(size, COT_P_RANKS);
+    size->ranks = cot_topology_parameter(size, COT_P_RANKS);
     if (ranks > 0 && size->ranks > 0 && ranks != size->ranks)
         return cot_fail(error, COT_INVALID_ARGUMENT, "topology '%s' has %d ranks, expected %d", spec,
                         size->ranks, ranks);
@@ -150,23 +162,24 @@ static cot_status read_spec(cot_family_size *size, const cot_topology_family **f
     if (!size->ranks)
         return cot_fail(error, COT_INVALID_ARGUMENT, "topology '%s' does not say how many ranks: %s:ranks=N",
                         spec, (*family)->name);
-    size->gpus = known[COT_P_GPUS] ? cot_size(size, COT_P_GPUS) : size->ranks;
-    if (known[COT_P_DOMAIN] && size->ranks % cot_size(size, COT_P_DOMAIN))
+    size->gpus = known[COT_P_GPUS] ? cot_topology_parameter(size, COT_P_GPUS) : size->ranks;
+    if (known[COT_P_DOMAIN] && size->ranks % cot_topology_parameter(size, COT_P_DOMAIN))
         return cot_fail(error, COT_INVALID_ARGUMENT, "topology '%s': %d ranks are no multiple of domain=%d",
-                        spec, size->ranks, cot_size(size, COT_P_DOMAIN));
+                        spec, size->ranks, cot_topology_parameter(size, COT_P_DOMAIN));
     if (size->ranks % size->gpus)
         return cot_fail(error, COT_INVALID_ARGUMENT, "topology '%s': %d ranks are no multiple of gpus=%d",
                         spec, size->ranks, size->gpus);
-    if (known[COT_P_Q] && (!prime(cot_size(size, COT_P_Q)) || cot_size(size, COT_P_Q) < 5))
+    if (known[COT_P_Q] &&
+        (!prime(cot_topology_parameter(size, COT_P_Q)) || cot_topology_parameter(size, COT_P_Q) < 5))
         return cot_fail(error, COT_INVALID_ARGUMENT, "topology '%s': q=%d is no prime above 3", spec,
-                        cot_size(size, COT_P_Q));
+                        cot_topology_parameter(size, COT_P_Q));
     size->n_servers = size->ranks / size->gpus;
     return COT_OK;
 }
 
 cot_status cot_topology_build(cot_topology *topology, const char *spec, int32_t ranks, cot_error *error)
 {
-    cot_family_size size = {0};
+    cot_topology_size size = {0};
     const cot_topology_family *family;
     int index;
     *topology = (cot_topology){0};

@@ -21,36 +21,38 @@ enum cot_parameter {
     COT_PARAMETERS
 };
 
-typedef struct cot_family_size {
+typedef struct cot_topology_size {
     double value[COT_PARAMETERS];
     int32_t ranks, gpus, n_servers; // ranks = gpus * n_servers
-} cot_family_size;
+} cot_topology_size;
 
-static inline int32_t cot_size(const cot_family_size *size, enum cot_parameter p)
+static inline int32_t cot_topology_parameter(const cot_topology_size *size, enum cot_parameter p)
 {
     return (int32_t)size->value[p];
 }
 
 /* A network link with the spec's latency and bandwidth. */
-static inline cot_topology_link cot_size_link(const cot_family_size *size, int32_t from, int32_t to)
+static inline cot_topology_link cot_topology_size_link(const cot_topology_size *size, int32_t from,
+                                                       int32_t to)
 {
     return (cot_topology_link){from, to, 1, size->value[COT_P_LATENCY], size->value[COT_P_BANDWIDTH]};
 }
 
 /* Adds ranks and their servers, and tells the vertex of server i in servers[i]: each rank hangs on its server by a
  * link without hops. */
-bool cot_family_servers(cot_topology *graph, const cot_family_size *size, int32_t *servers);
+bool cot_topology_servers(cot_topology *graph, const cot_topology_size *size, int32_t *servers);
 /* Hangs servers in order, `each` to a switch, on new switches labelled `label` i; the switches' vertices go to
  * `switches`, how many to `*count`. */
-bool cot_family_leaves(cot_topology *graph, const cot_family_size *size, const int32_t *servers, int32_t each,
-                       const char *label, int32_t *switches, int32_t *count);
+bool cot_topology_leaves(cot_topology *graph, const cot_topology_size *size, const int32_t *servers,
+                         int32_t each, const char *label, int32_t *switches, int32_t *count);
 /* Connects each of a[0..n) with each of b[0..m). */
-bool cot_family_bipartite(cot_topology *graph, const cot_family_size *size, const int32_t *a, int32_t n,
-                          const int32_t *b, int32_t m);
+bool cot_topology_bipartite(cot_topology *graph, const cot_topology_size *size, const int32_t *a, int32_t n,
+                            const int32_t *b, int32_t m);
 
-/* One function a family; `scratch` holds ranks + 2 numbers three times over. */
-typedef bool cot_family_build(cot_topology *graph, const cot_family_size *size, int32_t *scratch);
-cot_family_build cot_build_fattree, cot_build_fattree_sparse, cot_build_dragonfly, cot_build_dragonfly_sparse,
-    cot_build_dragonfly_plus, cot_build_slimfly, cot_build_rail, cot_build_complete, cot_build_node;
+/* One function for each family; `scratch` has room for 3 (ranks + 2) numbers. */
+typedef bool cot_topology_family_build(cot_topology *graph, const cot_topology_size *size, int32_t *scratch);
+cot_topology_family_build cot_build_fattree, cot_build_fattree_sparse, cot_build_dragonfly,
+    cot_build_dragonfly_sparse, cot_build_dragonfly_plus, cot_build_slimfly, cot_build_rail,
+    cot_build_complete, cot_build_node;
 
 #endif

@@ -32,18 +32,18 @@ static void generators(bool in[2][89], int32_t q)
     }
 }
 
-bool cot_build_slimfly(cot_topology *graph, const cot_family_size *size, int32_t *servers)
+bool cot_build_slimfly(cot_topology *graph, const cot_topology_size *size, int32_t *servers)
 {
-    int32_t q = cot_size(size, COT_P_Q), n = 2 * q * q;
+    int32_t q = cot_topology_parameter(size, COT_P_Q), n = 2 * q * q;
     bool in[2][89] = {{false}};
     generators(in, q);
-    if (!cot_family_servers(graph, size, servers)) return false;
+    if (!cot_topology_servers(graph, size, servers)) return false;
     int32_t first = graph->n_vertices; // router (side, x, y) is first + (side * q + x) * q + y
     for (int32_t i = 0; i < n; i++)
         if (cot_graph_vertex(graph, "router %d.%d.%d", i / (q * q), i / q % q, i % q) < 0) return false;
     for (int32_t i = 0; i < size->n_servers; i++) {
         int32_t router = first + (int32_t)((int64_t)i * n / size->n_servers) % n;
-        if (!cot_graph_cable(graph, cot_size_link(size, servers[i], router))) return false;
+        if (!cot_graph_cable(graph, cot_topology_size_link(size, servers[i], router))) return false;
     }
     for (int32_t side = 0; side < 2; side++)
         for (int32_t x = 0; x < q; x++)
@@ -51,13 +51,14 @@ bool cot_build_slimfly(cot_topology *graph, const cot_family_size *size, int32_t
                 for (int32_t b = a + 1; b < q; b++)
                     if (in[side][b - a] || in[side][q - b + a]) {
                         int32_t row = first + (side * q + x) * q;
-                        if (!cot_graph_cable(graph, cot_size_link(size, row + a, row + b))) return false;
+                        if (!cot_graph_cable(graph, cot_topology_size_link(size, row + a, row + b)))
+                            return false;
                     }
     for (int32_t x = 0; x < q; x++)
         for (int32_t m = 0; m < q; m++)
             for (int32_t c = 0; c < q; c++)
-                if (!cot_graph_cable(
-                        graph, cot_size_link(size, first + x * q + (m * x + c) % q, first + (q + m) * q + c)))
+                if (!cot_graph_cable(graph, cot_topology_size_link(size, first + x * q + (m * x + c) % q,
+                                                                   first + (q + m) * q + c)))
                     return false;
     return true;
 }

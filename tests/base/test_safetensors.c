@@ -146,6 +146,34 @@ static void test_lengths(void **state)
 }
 
 /* Arrays nested a hundred thousand deep do not exhaust the stack. */
+/* Other files are told for what they probably are, whatever their ninth byte. */
+static void test_other_kinds(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes, *words;
+    } cases[] = {
+        {"layer\texpert\ttoken_id\tcount\n1\t2\t3\t4\n", "is no safetensors file: it looks like text"},
+        {"{\"dpp\": {\"record_type\": 1}}", "is no safetensors file: it looks like JSON"},
+        {"12345678{}", "is no safetensors file: it looks like text"},
+        {"PK\3\4........", "is no safetensors file: it looks like a zip archive"},
+        {"\x93NUMPY.......", "is no safetensors file: it looks like a NumPy array"},
+        {"GGUF\3.........", "is no safetensors file: it looks like a GGUF file"},
+        {"\1\2\3\4\5\6\7\10{}", "header of 578437695752307201 bytes"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cot_safetensors file;
+        const size_t bytes = strlen(cases[i].bytes);
+        assert_false(cot_safetensors_is(cases[i].bytes, bytes));
+        assert_int_equal(cot_safetensors_parse(&file, cases[i].bytes, bytes, "it", &error), COT_MALFORMED);
+        if (!strstr(error.message, cases[i].words))
+            fail_msg("'%s' lacks '%s'", error.message, cases[i].words);
+    }
+    assert_true(cot_safetensors_is("\2\0\0\0\0\0\0\0{}", 10));
+    assert_true(cot_safetensors_is("\0\1\0\0\0\0\0\0{", 9)); // cut off
+    assert_false(cot_safetensors_is("\2\0\0\0\0\0\0\0{", 8));
+    assert_false(cot_safetensors_is("\2\0\0\0\0\0\0\0[]", 10));
+}
+
 static void test_deep(void **state)
 {
     (void)state;
@@ -280,10 +308,11 @@ static void test_write_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_deep),     cmocka_unit_test(test_gigabyte_header),
-        cmocka_unit_test(test_accepted), cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_damaged),  cmocka_unit_test(test_write_refused),
+        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_deep),          cmocka_unit_test(test_gigabyte_header),
+        cmocka_unit_test(test_accepted),      cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_other_kinds),   cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_write_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -242,12 +242,34 @@ static void test_help(void **state)
     assert_int_equal(c.status, 0);
 }
 
+/* The first word of two-word commands explains itself too. */
+static void test_help_of_a_family(void **state)
+{
+    (void)state;
+    static const char help[] = "usage: coterie trace COMMAND [arguments] [options]\n"
+                               "       coterie help trace COMMAND    what a command does and takes\n\n"
+                               "commands:\n"
+                               "  fail                fails\n";
+    RUN("trace", "--help");
+    expect_success(help);
+    RUN("trace", "-h");
+    expect_success(help);
+    RUN("help", "trace");
+    expect_success(help);
+    RUN("xyzzyxyzzy", "--help");
+    expect_failure(2, "coterie: unknown command 'xyzzyxyzzy' (see coterie --help)\n");
+    RUN("trace", "foo", "--help");
+    expect_failure(2, "coterie: 'trace' is one of 'trace fail'\n");
+    RUN("help", "trace", "foo");
+    expect_failure(2, "coterie: 'trace' is one of 'trace fail'\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults), cmocka_unit_test(test_every_spelling),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_commands),
-        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_help),     cmocka_unit_test(test_help_of_a_family),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

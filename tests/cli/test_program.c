@@ -7,6 +7,8 @@
 
 #include "capture.h"
 
+#include <jansson.h>
+
 static capture c;
 
 static void test_version(void **state)
@@ -16,6 +18,56 @@ static void test_version(void **state)
     assert_string_equal(c.out, "coterie " COT_VERSION "\n");
     assert_string_equal(c.err, "");
     assert_int_equal(c.status, 0);
+}
+
+static void test_info(void **state)
+{
+    (void)state;
+    capture_shell(&c,
+                  "\"$coterie\" info | grep -cE '^tokenizer   PCRE2 [0-9.]+ with Unicode [0-9.]+, utf8proc "
+                  "[0-9.]+ with Unicode [0-9.]+$'");
+    assert_string_equal(c.out, "1\n");
+}
+
+static void test_info_of_models(void **state)
+{
+    (void)state;
+    capture_shell(&c, "\"$coterie\" info " COT_SOURCE "/models/tiny");
+    assert_int_equal(c.status, 0);
+    static const char *const lines[] = {
+        "architecture  Qwen3MoeForCausalLM\n", "parameters    8.49 M, of which a token uses 2.3 M\n",
+        "layers        6, of which 6 have experts: 32 each, 4 a token\n",
+        "vocabulary    4096, tokenizer of 4096 tokens\n", "\nint8           8 "};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        if (!strstr(c.out, lines[i])) fail_msg("'%s' is not in: %s", lines[i], c.out);
+
+    // The configuration is enough; the numbers of ranks are as told; a model beyond all memory is described, too.
+    capture_shell(&c, "d=$(mktemp -d) && sed 's/\"num_hidden_layers\": 6/\"num_hidden_layers\": 900/;"
+                      "s/\"moe_intermediate_size\": [0-9]*/\"moe_intermediate_size\": 1000000/' " COT_SOURCE
+                      "/models/tiny/config.json >$d/config.json && \"$coterie\" info $d --ranks 3 --json; "
+                      "s=$?; rm -r $d; exit $s");
+    assert_int_equal(c.status, 0);
+    json_t *o = json_loads(c.out, 0, NULL);
+    assert_non_null(o);
+    assert_true(json_is_null(json_object_get(o, "tokenizer_tokens")));
+    const json_t *sizes = json_object_get(o, "sizes");
+    assert_int_equal(json_array_size(sizes), 3);
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *row = json_array_get(sizes, i);
+        assert_int_equal(json_integer_value(json_object_get(row, "ranks")), 3);
+        assert_true(json_is_false(json_object_get(row, "fits")));
+    }
+    json_decref(o);
+
+    capture_shell(&c, "\"$coterie\" info --json");
+    o = json_loads(c.out, 0, NULL);
+    assert_true(json_integer_value(json_object_get(o, "cores")) >= 1);
+    json_decref(o);
+    capture_shell(&c, "\"$coterie\" info --ranks 2");
+    assert_int_equal(c.status, 2);
+    capture_shell(&c, "\"$coterie\" info /nowhere");
+    assert_int_equal(c.status, 1);
+    assert_string_equal(c.err, "coterie: '/nowhere' is no model: there is no config.json in it\n");
 }
 
 /* Every command that the overview lists explains itself, with an example. */
@@ -38,6 +90,25 @@ static void test_help_of_each(void **state)
     assert_string_equal(c.err, "");
 }
 
+static void test_help_of_families(void **state)
+{
+    (void)state;
+    static const char *const families[][2] = {
+        {"topology", "show,distances"}, {"trace", "info,convert"}, {"bench", "roof,model,moe"}};
+    for (size_t i = 0; i < 3; i++) {
+        char line[256];
+        snprintf(line, sizeof line,
+                 "\"$coterie\" %s --help | sed -n 's/^  \\([a-z][a-z]*\\)  .*/\\1/p' | paste -sd,; "
+                 "\"$coterie\" %s --help >/dev/null",
+                 families[i][0], families[i][0]);
+        capture_shell(&c, line);
+        c.out[strcspn(c.out, "\n")] = 0;
+        assert_string_equal(c.out, families[i][1]);
+        assert_string_equal(c.err, "");
+        assert_int_equal(c.status, 0);
+    }
+}
+
 static void test_unwritable_output(void **state)
 {
     (void)state;
@@ -55,12 +126,44 @@ static void test_unwritable_output(void **state)
     }
 }
 
+/* Whatever ranks are, a command says the same: texts, losses, and all counters, which come before the times. */
+static void test_fabrics(void **state)
+{
+    (void)state;
+    capture_shell(&c, "\"$coterie\" info | grep '^fabrics  *threads, processes$'");
+    assert_int_equal(c.status, 0);
+    static const char told[] =
+        "d=$(mktemp -d) && cd $d && trap 'rm -r $d' EXIT; m=" COT_SOURCE "/models/tiny;"
+        "echo 'The town was quiet.' >words;"
+        "\"$coterie\" run $m -p 'The town was' -n 9 --ranks 3 --stats=s --fabric $fabric &&"
+        "\"$coterie\" eval $m --text words --ranks 3 --stats=t --fabric $fabric &&"
+        "for f in s t; do sed '/\"prefill_ns\"/,$d' $f; done";
+    static char threads[sizeof c.out];
+    setenv("fabric", "threads", 1);
+    capture_shell(&c, told);
+    assert_int_equal(c.status, 0);
+    memcpy(threads, c.out, sizeof threads);
+    size_t tables = 0;
+    for (const char *at = threads; (at = strstr(at, "\"bytes\": [")); at++) tables++;
+    assert_int_equal(tables, 2 * 5);
+    assert_non_null(strstr(threads, "\"decode_tokens\": 8"));
+    setenv("fabric", "processes", 1);
+    capture_shell(&c, told);
+    assert_int_equal(c.status, 0);
+    assert_string_equal(c.out, threads);
+    capture_shell(&c, "\"$coterie\" run " COT_SOURCE "/models/tiny -p A --fabric nosuch");
+    assert_int_equal(c.status, 1);
+    assert_string_equal(c.out, "");
+    assert_string_equal(c.err, "coterie: unknown fabric 'nosuch' (threads or processes)\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_version),
-        cmocka_unit_test(test_help_of_each),
-        cmocka_unit_test(test_unwritable_output),
+        cmocka_unit_test(test_version),          cmocka_unit_test(test_info),
+        cmocka_unit_test(test_info_of_models),   cmocka_unit_test(test_help_of_each),
+        cmocka_unit_test(test_help_of_families), cmocka_unit_test(test_unwritable_output),
+        cmocka_unit_test(test_fabrics),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #define COT_TESTS_ENGINE_HARNESS_H
 #include "coterie/engine.h"
 #include "coterie/eval.h"
+#include "coterie/model.h"
 #include "test_seed.h"
 
 #include <setjmp.h>
@@ -57,6 +58,8 @@ struct setting {
     int64_t step_tokens, kv_tokens;
     int sequences;
     bool processes, quiet; // quiet: routing is not captured
+    const cot_expert_map *placement;
+    int32_t expert_slots;
 };
 
 static inline cot_engine_options options_of(const struct setting *s)
@@ -73,8 +76,10 @@ static inline cot_engine_options options_of(const struct setting *s)
     if (s->step_tokens) o.step_tokens = s->step_tokens;
     o.kv_tokens = s->kv_tokens;
     if (s->sequences) o.sequences = s->sequences;
-    o.processes = s->processes;
+    o.fabric = s->processes ? "processes" : NULL;
     o.capture_routing = !s->quiet;
+    o.placement = s->placement;
+    o.expert_slots = s->expert_slots;
     return o;
 }
 
@@ -118,7 +123,7 @@ static inline size_t routed(const cot_engine_info *info)
     return (size_t)(info->moe_layers * info->top_k);
 }
 
-static inline bool keep_token(void *context, size_t request, int32_t token)
+static inline bool keep_token(void *context, uint64_t request, int32_t token)
 {
     struct records *all = context;
     assert_true(request < all->count);
@@ -129,7 +134,7 @@ static inline bool keep_token(void *context, size_t request, int32_t token)
     return !all->stop_after || r->sampled_tokens < all->stop_after;
 }
 
-static inline void keep_logits(void *context, size_t request, int64_t position, const float *logits)
+static inline void keep_logits(void *context, uint64_t request, int64_t position, const float *logits)
 {
     struct records *all = context;
     assert_true(request < all->count);
@@ -141,7 +146,7 @@ static inline void keep_logits(void *context, size_t request, int64_t position, 
     r->logits_told[position]++;
 }
 
-static inline void keep_routing(void *context, size_t request, int64_t position, int32_t token,
+static inline void keep_routing(void *context, uint64_t request, int64_t position, int32_t token,
                                 const uint16_t *experts, const float *weights)
 {
     struct records *all = context;
@@ -156,7 +161,7 @@ static inline void keep_routing(void *context, size_t request, int64_t position,
     r->routing_told[position]++;
 }
 
-static inline void keep_finish(void *context, size_t request, cot_finish finish)
+static inline void keep_finish(void *context, uint64_t request, cot_finish finish)
 {
     struct records *all = context;
     assert_true(request < all->count);
@@ -216,7 +221,8 @@ static inline struct records must_run(cot_engine *engine, const cot_request *req
     struct records all = records_new(engine, requests, count);
     cot_events events = events_of(&all);
     cot_error error = {0};
-    if (cot_engine_run(engine, requests, count, &events, &error) != COT_OK) fail_msg("%s", error.message);
+    if (cot_engine_run(engine, requests, count, &events, NULL, &error) != COT_OK)
+        fail_msg("%s", error.message);
     for (size_t i = 0; i < count; i++) assert_int_equal(all.record[i].finishes, 1);
     return all;
 }
@@ -266,6 +272,31 @@ static inline uint64_t draw(uint64_t *state)
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
     x = (x ^ x >> 27) * 0x94d049bb133111ebu;
     return x ^ x >> 31;
+}
+
+/* A placement of the folder's experts, each in one to three slots of any ranks: some ranks have many, some none, some
+ * slots stay empty, an expert may be twice on a rank. */
+static inline cot_expert_map drawn_placement(const char *folder, int ranks, uint64_t *state)
+{
+    cot_model_info info;
+    cot_expert_map map;
+    cot_error error;
+    if (cot_model_describe(&info, folder, &error) != COT_OK) fail_msg("%s", error.message);
+    const int32_t L = (int32_t)info.moe_layers, E = (int32_t)info.experts, slots = 3 * E;
+    if (cot_expert_map_new(&map, L, E, ranks, slots, &error) != COT_OK) fail_msg("%s", error.message);
+    for (int32_t l = 0; l < L; l++) {
+        int32_t *row = map.expert + l * ranks * slots;
+        map.layers[l] = info.moe_layer[l];
+        for (int32_t e = 0; e < E; e++)
+            for (uint64_t copies = 1 + draw(state) % 3; copies; copies--) {
+                int32_t *rank = row + (int32_t)(draw(state) % (uint64_t)ranks) * slots, i = 0;
+                while (rank[i] >= 0) i++;
+                if (i + 1 < slots && draw(state) % 8 == 0) i += rank[i + 1] < 0; // leaves a hole
+                rank[i] = e;
+            }
+    }
+    cot_model_info_clear(&info);
+    return map;
 }
 
 static inline int32_t *drawn_ids(int64_t n, int64_t vocab, uint64_t *state)

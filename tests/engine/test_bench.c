@@ -49,6 +49,33 @@ static void test_names(void **state)
     assert_int_equal(n, sizeof want / sizeof *want);
 }
 
+/* The largest that is allowed is; one more is refused. */
+static void test_limits(void **state)
+{
+    (void)state;
+    const struct {
+        cot_bench_shape shape;
+        int64_t tokens;
+        const char *refused; // NULL: allowed
+    } cases[] = {{{"", 1 << 20, 1 << 20, 1, 1, COT_BENCH_SWIGLU}, 1, NULL},
+                 {{"", (1 << 20) + 1, 8, 1, 1, COT_BENCH_SWIGLU}, 1, "experts of 1048577 by 8"},
+                 {{"", 8, (1 << 20) + 1, 1, 1, COT_BENCH_SWIGLU}, 1, "experts of 8 by 1048577"},
+                 {{"", 8, 8, 8, 8, COT_BENCH_SWIGLU}, INT32_MAX / 8, NULL},
+                 {{"", 8, 8, 8, 9, COT_BENCH_SWIGLU}, 1, "9 of 8 experts"},
+                 {{"", 8, 8, 9, 8, COT_BENCH_SWIGLU}, 1, "9 experts and a hidden size of 8"},
+                 {{"", 8, 8, 0, 1, COT_BENCH_SWIGLU}, 1, "0 experts"},
+                 {{"", 8, 8, 8, 0, COT_BENCH_SWIGLU}, 1, "0 of 8 experts"},
+                 {{"", 8, 8, 8, 8, COT_BENCH_SWIGLU}, INT32_MAX / 8 + 1, "268435456 tokens"},
+                 {{"", 8, 8, 8, 8, COT_BENCH_SWIGLU}, 0, "0 tokens"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cot_error error = {0};
+        const cot_status status =
+            cot_bench_check(&cases[i].shape, cases[i].tokens, COT_BENCH_UNIFORM, NULL, &error);
+        assert_int_equal(status, cases[i].refused ? COT_INVALID_ARGUMENT : COT_OK);
+        if (cases[i].refused) assert_ptr_equal(strstr(error.message, cases[i].refused), error.message);
+    }
+}
+
 static void test_routings(void **state)
 {
     (void)state;
@@ -186,6 +213,7 @@ static void on_event(void *context, size_t op, bool linked, const cot_bench_even
     struct told *told = context;
     told->events[linked][op]++;
     assert_true(event->begin_ns >= 0 && event->end_ns >= event->begin_ns && event->rank < 5);
+    assert_true(event->thread >= 0);
 }
 
 /* Every operator, every kind of expert and routing, more ranks than threads and fewer. */
@@ -205,6 +233,7 @@ static void test_runs(void **state)
                                                    .threads = threads[i],
                                                    .precision = s % 2 ? "fp32" : "bf16",
                                                    .combine = i == 1 ? "reduced" : "exact",
+                                                   .fabric = s % 2 ? "processes" : NULL,
                                                    .ops = ops,
                                                    .tokens = tokens,
                                                    .n_tokens = 3,
@@ -254,6 +283,11 @@ static void test_runs(void **state)
             assert_int_equal(cot_bench_moe_run(bench, &load, results, &repeats, &bad, &error),
                              COT_INVALID_ARGUMENT);
             assert_non_null(strstr(error.message, "31 tokens"));
+            bad.tokens = 30;
+            bad.link_bytes_per_s = s % 2 ? -1 : (double)NAN;
+            assert_int_equal(cot_bench_moe_run(bench, &load, results, &repeats, &bad, &error),
+                             COT_INVALID_ARGUMENT);
+            assert_non_null(strstr(error.message, "a link of"));
             cot_bench_moe_close(bench);
         }
 }
@@ -261,8 +295,9 @@ static void test_runs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),  cmocka_unit_test(test_routings), cmocka_unit_test(test_zipf),
-        cmocka_unit_test(test_counts), cmocka_unit_test(test_capacity), cmocka_unit_test(test_runs),
+        cmocka_unit_test(test_names), cmocka_unit_test(test_limits), cmocka_unit_test(test_routings),
+        cmocka_unit_test(test_zipf),  cmocka_unit_test(test_counts), cmocka_unit_test(test_capacity),
+        cmocka_unit_test(test_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

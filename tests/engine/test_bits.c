@@ -1,5 +1,5 @@
 /* With data-parallel attention a sequence's logits are the same bits whatever the number of ranks and
- * threads, the company, and the steps its tokens come in. With tensor-parallel attention the greedy text is
+ * threads, where experts sit, the company, and the steps its tokens come in. With tensor-parallel attention the greedy text is
  * the same. */
 #include "harness.h"
 
@@ -64,15 +64,23 @@ static void assert_same(const struct record *a, const struct record *b, const co
             continue;
         fail_msg(
             "%s, %s, %s: sequence %zu of %lld tokens differs from token %lld on at %d ranks, %d threads, "
-            "%lld tokens a step",
+            "%lld tokens a step, %s experts, %s",
             s->folder, s->precision, s->isa ? s->isa : "best", sequence, (long long)a->capacity, (long long)t,
-            s->ranks, s->threads, (long long)s->step_tokens);
+            s->ranks, s->threads, (long long)s->step_tokens, s->placement ? "placed" : "consecutive",
+            s->op ? s->op : "the first operator");
     }
 }
 
 /* `count` of the question's sequences, from a drawn one on, together. */
-static void ask(struct question *q, const struct setting *s, size_t count, uint64_t *seed)
+static void ask(struct question *q, const struct setting *given, size_t count, uint64_t *seed)
 {
+    struct setting placed = *given, *s = &placed;
+    cot_expert_map map = {0};
+    if (draw(seed) % 2) {
+        map = drawn_placement(s->folder, s->ranks, seed);
+        s->placement = &map;
+        s->op = draw(seed) % 2 ? "bulk" : "fused";
+    }
     size_t first = draw(seed) % q->count;
     cot_request requests[MOST_SEQUENCES];
     for (size_t i = 0; i < count; i++) requests[i] = q->request[(first + i) % q->count];
@@ -84,6 +92,7 @@ static void ask(struct question *q, const struct setting *s, size_t count, uint6
         assert_same(&q->alone[which].record[0], &all.record[i], &q->info, s, which);
     }
     records_free(&all);
+    cot_expert_map_free(&map);
 }
 
 /* Every number of ranks with a drawn number of threads and size of step; every size of step with a drawn
@@ -198,6 +207,7 @@ static void tensor_parallel_text(void **state)
         "Question: A farmer has 12 hens. Each hen lays 3 eggs a day. How many eggs does he get in a week?",
         "def read_lines(path):\n", "Das Paket"};
     enum { TEXTS = sizeof texts / sizeof *texts };
+    uint64_t seed = test_seed();
     cot_tokenizer *tokenizer;
     assert_int_equal(cot_tokenizer_open(&tokenizer, TINY, NULL), COT_OK);
     int32_t *ids[TEXTS];
@@ -214,8 +224,11 @@ static void tensor_parallel_text(void **state)
     struct records first = {0};
     cot_engine_info info[9];
     for (int ranks = 1; ranks <= 8; ranks++) {
+        cot_expert_map map = drawn_placement(TINY, ranks, &seed);
         struct setting s = {.folder = TINY, .ranks = ranks, .kv_tokens = 512, .quiet = true};
+        if (ranks > 1 && draw(&seed) % 2) s.placement = &map;
         struct records all = run_once(&s, requests, TEXTS, &info[ranks]);
+        cot_expert_map_free(&map);
         for (size_t i = 0; i < TEXTS && ranks > 1; i++) {
             const struct record *a = &first.record[i], *b = &all.record[i];
             assert_int_equal(a->sampled_tokens, b->sampled_tokens);

@@ -83,8 +83,8 @@ static void what_is_written(void **state)
     cot_safetensors_close(&written);
     records_free(&all);
     int32_t outside[] = {1, 2, VOCAB};
-    cot_eval_sequence bad = {"odd.name", outside, 3, 2};
-    assert_int_equal(cot_eval_run(engine, &bad, 1, NULL, nats, NULL, NULL, &error), COT_INVALID_ARGUMENT);
+    cot_eval_sequence bad[] = {sequences[0], {"odd.name", outside, 3, 2}};
+    assert_int_equal(cot_eval_run(engine, bad, 2, NULL, nats, NULL, NULL, &error), COT_INVALID_ARGUMENT);
     assert_non_null(strstr(error.message, "sequence 'odd.name': token 0 is 4096"));
     assert_int_equal(cot_eval_run(engine, sequences, 1, "no/such/folder/x", nats, NULL, NULL, &error),
                      COT_NOT_FOUND);
@@ -172,9 +172,43 @@ static void what_cannot_be_read(void **state)
     }
 }
 
+struct nested {
+    cot_engine *engine;
+    const cot_eval_sequence *sequences;
+    int calls;
+};
+
+static void evaluate_again(void *context, uint64_t request, int64_t position, int32_t token,
+                           const uint16_t *experts, const float *weights)
+{
+    (void)request, (void)position, (void)token, (void)experts, (void)weights;
+    struct nested *n = context;
+    double nats;
+    cot_error error;
+    assert_int_equal(cot_eval_run(n->engine, n->sequences, 1, NULL, &nats, NULL, NULL, &error),
+                     COT_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.message, "a callback may"));
+    assert_null(strstr(error.message, "sequence '"));
+    n->calls++;
+}
+
+/* An error that is about no sequence names none: not the one after the last either. */
+static void an_error_of_none(void **state)
+{
+    (void)state;
+    static const int32_t ids[] = {1, 2, 3};
+    const cot_eval_sequence sequences[] = {{"first", ids, 3, 3}, {"beyond", ids, 3, 3}};
+    struct nested n = {must_open(&(struct setting){.folder = TINY, .kv_tokens = 512}), sequences, 0};
+    double nats;
+    assert_int_equal(cot_eval_run(n.engine, sequences, 1, NULL, &nats, evaluate_again, &n, NULL), COT_OK);
+    assert_int_equal(n.calls, 3);
+    cot_engine_close(n.engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_written), cmocka_unit_test(what_is_read),
-                                       cmocka_unit_test(what_cannot_be_read)};
+                                       cmocka_unit_test(what_cannot_be_read),
+                                       cmocka_unit_test(an_error_of_none)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

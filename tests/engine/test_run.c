@@ -1,40 +1,13 @@
 /* How sequences begin and end, what is refused, who waits for whom, and in which order things are told. */
-#include "harness.h"
+#include "random_model.h"
 
 #include <unistd.h>
-
-enum { CONTEXT = 200, VOCAB = 61, WEIGHTS_SEED = 5 };
-
-/* A small random model; `eos` as config.json spells it. */
-static cot_engine *open_random(const char *eos, const struct setting *s)
-{
-    char config[1024];
-    snprintf(
-        config, sizeof config,
-        "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"model_type\": \"qwen3_moe\", \"vocab_size\": %d,"
-        " \"hidden_size\": 48, \"intermediate_size\": 64, \"num_hidden_layers\": 2,"
-        " \"num_attention_heads\": 3, \"num_key_value_heads\": 1, \"head_dim\": 16, \"num_experts\": 7,"
-        " \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"norm_topk_prob\": true,"
-        " \"decoder_sparse_step\": 1, \"mlp_only_layers\": [], \"attention_bias\": false,"
-        " \"hidden_act\": \"silu\", \"max_position_embeddings\": %d, \"rms_norm_eps\": 1e-6,"
-        " \"rope_theta\": 10000.0, \"tie_word_embeddings\": false, \"eos_token_id\": %s}",
-        VOCAB, CONTEXT, eos);
-    cot_engine_options options = options_of(s);
-    cot_engine *engine;
-    cot_error error;
-    if (cot_engine_open_random(&engine, config, strlen(config), WEIGHTS_SEED, &options, &error) != COT_OK)
-        fail_msg("%s", error.message);
-    return engine;
-}
 
 static const int32_t prompt[CONTEXT + 1] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5};
 
 static cot_request generating(int64_t prompt_tokens, int64_t max_tokens)
 {
-    cot_request r = {.prompt = prompt, .prompt_tokens = prompt_tokens};
-    cot_sampling_init(&r.sampling);
-    r.sampling.max_tokens = max_tokens;
-    return r;
+    return generating_from(prompt, prompt_tokens, max_tokens);
 }
 
 /* Runs one request and checks how many tokens it gave and how it ended. */
@@ -46,27 +19,33 @@ static void expect(cot_engine *engine, cot_request r, int64_t tokens, cot_finish
     records_free(&all);
 }
 
-static bool nothing_said(void *context, size_t request, int32_t token)
+static bool nothing_said(void *context, uint64_t request, int32_t token)
 {
     (void)context;
     fail_msg("request %zu said %d", request, token);
     return false;
 }
 
-static void nothing_finished(void *context, size_t request, cot_finish finish)
+static void nothing_finished(void *context, uint64_t request, cot_finish finish)
 {
     (void)context, (void)finish;
     fail_msg("request %zu ran", request);
 }
 
-static void refuse(cot_engine *engine, const cot_request *requests, size_t count, cot_status status,
-                   const char *what)
+/* Requests of which one cannot be: it is named, and nothing runs. */
+static void refuse(cot_engine *engine, const cot_request *requests, size_t count, size_t bad,
+                   cot_status status, const char *what)
 {
     cot_events events = {.on_token = nothing_said, .on_finish = nothing_finished};
     cot_error error = {0};
-    assert_int_equal(cot_engine_run(engine, requests, count, &events, &error), status);
+    size_t failed = SIZE_MAX;
+    assert_int_equal(cot_engine_run(engine, requests, count, &events, &failed, &error), status);
     assert_int_equal(error.status, status);
+    assert_int_equal(failed, bad);
     if (!strstr(error.message, what)) fail_msg("'%s' does not say '%s'", error.message, what);
+    uint64_t id = 7;
+    assert_int_equal(cot_engine_submit(engine, &id, &requests[bad], 0, &events, NULL), status);
+    assert_int_equal(id, 0);
 }
 
 /* ---- ends ---- */
@@ -88,9 +67,9 @@ static void lengths(void **state)
     expect(engine, generating(CONTEXT, 0), 0, COT_FINISH_LENGTH);
     expect(engine, forced_request(prompt, 8, 8), 0, COT_FINISH_LENGTH);
     expect(engine, forced_request(prompt, CONTEXT, 7), 0, COT_FINISH_LENGTH);
-    assert_int_equal(cot_engine_run(engine, NULL, 0, &(cot_events){0}, NULL), COT_OK);
+    assert_int_equal(cot_engine_run(engine, NULL, 0, &(cot_events){0}, NULL, NULL), COT_OK);
     cot_request quiet = generating(4, 4); // nobody listens
-    assert_int_equal(cot_engine_run(engine, &quiet, 1, &(cot_events){0}, NULL), COT_OK);
+    assert_int_equal(cot_engine_run(engine, &quiet, 1, &(cot_events){0}, NULL, NULL), COT_OK);
     cot_engine_close(engine);
 }
 
@@ -180,7 +159,7 @@ static void the_listener_ends_a_sequence(void **state)
         struct records all = records_new(engine, requests, 3);
         all.stop_after = stop;
         cot_events events = events_of(&all);
-        assert_int_equal(cot_engine_run(engine, requests, 3, &events, NULL), COT_OK);
+        assert_int_equal(cot_engine_run(engine, requests, 3, &events, NULL, NULL), COT_OK);
         for (int i = 0; i < 3; i++) {
             bool full = i == 1 && stop > 4;
             assert_int_equal(all.record[i].finishes, 1);
@@ -190,6 +169,136 @@ static void the_listener_ends_a_sequence(void **state)
         records_free(&all);
     }
     expect(engine, generating(5, 20), 20, COT_FINISH_LENGTH); // rows and pages came back
+    cot_engine_close(engine);
+}
+
+/* ---- requests while it runs ---- */
+
+/* Says what it is told of, and may cancel a request at the third token. */
+struct listener {
+    cot_engine *engine;
+    uint64_t cancels, told;
+    int64_t tokens;
+    int finishes;
+    cot_finish finish;
+};
+
+static bool count_token(void *context, uint64_t request, int32_t token)
+{
+    struct listener *l = context;
+    (void)token;
+    l->told = request;
+    if (++l->tokens == 3 && l->cancels)
+        assert_int_equal(cot_engine_cancel(l->engine, l->cancels, NULL), COT_OK);
+    return true;
+}
+
+static void count_finish(void *context, uint64_t request, cot_finish finish)
+{
+    struct listener *l = context;
+    l->told = request;
+    l->finishes++;
+    l->finish = finish;
+}
+
+static uint64_t must_submit(cot_engine *engine, struct listener *l, const cot_request *request, int home)
+{
+    cot_events events = {.context = l, .on_token = count_token, .on_finish = count_finish};
+    cot_error error = {0};
+    uint64_t id;
+    if (cot_engine_submit(engine, &id, request, home, &events, &error) != COT_OK)
+        fail_msg("%s", error.message);
+    return id;
+}
+
+static size_t must_step(cot_engine *engine)
+{
+    size_t left;
+    cot_error error = {0};
+    if (cot_engine_step(engine, &left, NULL, &error) != COT_OK) fail_msg("%s", error.message);
+    return left;
+}
+
+static void assert_ended(const struct listener *l, uint64_t id, int64_t tokens, cot_finish finish)
+{
+    assert_int_equal(l->finishes, 1);
+    assert_int_equal(l->told, id);
+    assert_int_equal(l->tokens, tokens);
+    assert_int_equal(l->finish, finish);
+}
+
+static void requests_are_cancelled(void **state)
+{
+    (void)state;
+    cot_engine *engine = open_random("null", &(struct setting){.ranks = 2, .sequences = 2});
+    struct listener l[4] = {0};
+    cot_request ten = generating(5, 10);
+    uint64_t id[4];
+    for (int i = 0; i < 4; i++) {
+        l[i].engine = engine;
+        id[i] = must_submit(engine, &l[i], &ten, i % 2);
+        assert_int_equal(id[i], i + 1);
+    }
+    assert_int_equal(must_step(engine), 4); // two run, two wait, and each has said a token
+    assert_int_equal(l[1].tokens + l[2].tokens, 1);
+    assert_int_equal(cot_engine_cancel(engine, id[0], NULL), COT_OK); // runs
+    assert_ended(&l[0], id[0], 1, COT_FINISH_CANCELLED);
+    assert_int_equal(cot_engine_cancel(engine, id[3], NULL), COT_OK); // waits
+    assert_ended(&l[3], id[3], 0, COT_FINISH_CANCELLED);
+    static const uint64_t gone[] = {0, 1, 4, 5, UINT64_MAX};
+    for (size_t i = 0; i < sizeof gone / sizeof *gone; i++) {
+        cot_error error = {0};
+        assert_int_equal(cot_engine_cancel(engine, gone[i], &error), COT_NOT_FOUND);
+        assert_non_null(strstr(error.message, "there is no request"));
+    }
+    assert_int_equal(must_step(engine), 2); // there is a row for the third
+    assert_int_equal(l[2].tokens, 1);
+    l[1].cancels = id[1]; // itself, though it says to go on
+    assert_int_equal(must_step(engine), 1);
+    assert_ended(&l[1], id[1], 3, COT_FINISH_CANCELLED);
+    expect(engine, generating(5, 7), 7, COT_FINISH_LENGTH); // runs what else there is, too
+    assert_int_equal(l[2].told, id[2]);
+    for (int i = 0; i < 2; i++) assert_int_equal(must_step(engine), 0);
+    assert_ended(&l[2], id[2], 10, COT_FINISH_LENGTH);
+    assert_true(must_submit(engine, &l[0], &ten, 0) > id[3] + 1); // no number twice, those of a run included
+    cot_engine_close(engine);                                     // while one waits
+}
+
+static void homes_out_of_range(void **state)
+{
+    (void)state;
+    cot_engine *engine = open_random("null", &(struct setting){.ranks = 3, .attention = "dp"});
+    cot_request request = generating(5, 4);
+    for (int home = -1; home <= 3; home += 4) {
+        uint64_t id = 7;
+        cot_error error = {0};
+        assert_int_equal(cot_engine_submit(engine, &id, &request, home, &(cot_events){0}, &error),
+                         COT_INVALID_ARGUMENT);
+        assert_non_null(strstr(error.message, "is not in [0, 2]"));
+        assert_int_equal(id, 0);
+    }
+    struct listener l = {0};
+    uint64_t id = must_submit(engine, &l, &request, 2);
+    while (must_step(engine)) {}
+    assert_ended(&l, id, 4, COT_FINISH_LENGTH);
+    cot_engine_close(engine);
+}
+
+/* kv_tokens is in tokens: sequences that end anywhere in a page run side by side when their sum is given. */
+static void kv_of_the_sum_of_lengths(void **state)
+{
+    (void)state;
+    enum { SEQUENCES = 5, LENGTH = 65 }; // two pages each, one of them nearly empty
+    cot_engine *engine = open_random(
+        "null", &(struct setting){.sequences = SEQUENCES, .kv_tokens = SEQUENCES * LENGTH, .ranks = 1});
+    cot_request requests[SEQUENCES];
+    for (int i = 0; i < SEQUENCES; i++) requests[i] = generating(LENGTH - 4, 4);
+    struct records all = must_run(engine, requests, SEQUENCES);
+    cot_stats stats;
+    assert_int_equal(cot_engine_stats(engine, &stats, NULL), COT_OK);
+    assert_int_equal(stats.steps, 4); // the prompts, then a token of each
+    cot_stats_clear(&stats);
+    records_free(&all);
     cot_engine_close(engine);
 }
 
@@ -232,8 +341,7 @@ static void refusals_leave_the_engine_usable(void **state)
     bad[BAD - 1].request.sampling.top_p = 2;
     for (size_t i = 0; i < BAD; i++) {
         cot_request requests[] = {good, good, bad[i].request};
-        refuse(engine, requests, 3, bad[i].status, bad[i].what);
-        refuse(engine, requests, 3, bad[i].status, "request 2");
+        refuse(engine, requests, 3, 2, bad[i].status, bad[i].what);
         struct records after = must_run(engine, &good, 1);
         assert_memory_equal(after.record[0].sampled, before.record[0].sampled, 20 * sizeof(int32_t));
         records_free(&after);
@@ -356,7 +464,7 @@ struct diary {
     int finished[MANY], finishes;
 };
 
-static bool write_token(void *context, size_t i, int32_t token)
+static bool write_token(void *context, uint64_t i, int32_t token)
 {
     struct diary *d = context;
     // All of the prompt and what was said before has been fed; greedy is the best of the logits just told.
@@ -368,7 +476,7 @@ static bool write_token(void *context, size_t i, int32_t token)
     return true;
 }
 
-static void write_logits(void *context, size_t i, int64_t position, const float *logits)
+static void write_logits(void *context, uint64_t i, int64_t position, const float *logits)
 {
     struct diary *d = context;
     assert_int_equal(position, d->judged[i]);
@@ -379,7 +487,7 @@ static void write_logits(void *context, size_t i, int64_t position, const float 
         if (logits[t] > logits[d->best[i]]) d->best[i] = t;
 }
 
-static void write_routing(void *context, size_t i, int64_t position, int32_t token, const uint16_t *experts,
+static void write_routing(void *context, uint64_t i, int64_t position, int32_t token, const uint16_t *experts,
                           const float *weights)
 {
     struct diary *d = context;
@@ -400,7 +508,7 @@ static void write_routing(void *context, size_t i, int64_t position, int32_t tok
     d->routed[i]++;
 }
 
-static void write_finish(void *context, size_t i, cot_finish finish)
+static void write_finish(void *context, uint64_t i, cot_finish finish)
 {
     struct diary *d = context;
     assert_int_equal(finish, COT_FINISH_LENGTH);
@@ -426,10 +534,95 @@ static void things_are_told_in_order(void **state)
         cot_engine *engine = open_random("null", &s);
         struct diary d = {.info = cot_engine_describe(engine), .requests = requests};
         cot_events events = {&d, write_token, write_logits, write_routing, write_finish};
-        assert_int_equal(cot_engine_run(engine, requests, MANY, &events, NULL), COT_OK);
+        assert_int_equal(cot_engine_run(engine, requests, MANY, &events, NULL, NULL), COT_OK);
         assert_int_equal(d.finishes, MANY);
         for (size_t i = 0; i < MANY; i++) assert_int_equal(d.finished[i], 1);
         cot_engine_close(engine);
+    }
+}
+
+/* ---- where time goes ---- */
+
+/* A kind of work has a time where there is such work; all of it fits into the steps, and grows with more of them. */
+static void times_of_work(void **state)
+{
+    (void)state;
+    static const char *const always[] = {"attention", "gate", "experts", "logits"};
+    for (int ranks = 1; ranks <= 3; ranks += 2) {
+        cot_engine *engine = open_random("null", &(struct setting){.ranks = ranks, .attention = "tp"});
+        const cot_request r = generating(CONTEXT - 40, 40);
+        int64_t before[COT_STATS_TIMES] = {0};
+        for (int run = 0; run < 2; run++) {
+            cot_stats s;
+            int64_t sum = 0;
+            assert_int_equal(cot_engine_run(engine, &r, 1, &(cot_events){0}, NULL, NULL), COT_OK);
+            assert_int_equal(cot_engine_stats(engine, &s, NULL), COT_OK);
+            for (int i = 0; i < COT_STATS_TIMES; i++) {
+                bool expected = !strcmp(s.times[i].name, "allreduce") && ranks > 1;
+                for (size_t a = 0; a < sizeof always / sizeof *always; a++)
+                    expected |= !strcmp(s.times[i].name, always[a]);
+                assert_true(s.times[i].ns >= before[i] + expected);
+                sum += before[i] = s.times[i].ns;
+            }
+            if (ranks == 1)
+                assert_true(sum <= s.prefill_ns + s.decode_ns); // others may end later than rank 0
+            assert_true(s.last_step_ns > 0 && s.last_step_ns <= s.prefill_ns + s.decode_ns);
+            cot_stats_clear(&s);
+        }
+        cot_engine_close(engine);
+    }
+}
+
+/* ---- many logits ---- */
+
+enum { LARGE_VOCAB = 400000, LOGITS_BYTES = 64 << 20 }; // what an engine holds of a step's logits at most
+
+/* The logits of every position, as a sum that depends on each bit and its place: a row is over a megabyte. */
+struct digest {
+    int told[CONTEXT];
+    uint64_t logits[CONTEXT];
+};
+
+static void digest_logits(void *context, uint64_t i, int64_t position, const float *logits)
+{
+    struct digest *d = context;
+    uint64_t sum = i;
+    for (int32_t t = 0; t < LARGE_VOCAB; t++) {
+        uint32_t bits;
+        memcpy(&bits, &logits[t], sizeof bits);
+        sum = sum * 0x100000001b3u + bits;
+    }
+    d->logits[position] = sum;
+    d->told[position]++;
+}
+
+/* All the logits of a prompt that are more than an engine holds come from as many steps as it takes, and are those
+ * that short steps give. */
+static void more_logits_than_a_step_holds(void **state)
+{
+    (void)state;
+    enum { TOKENS = 100, ROWS = LOGITS_BYTES / (LARGE_VOCAB * (int)sizeof(float)) };
+    assert_true(ROWS > 1 && 2 * ROWS < TOKENS);
+    const cot_request r = forced_request(prompt, TOKENS, TOKENS);
+    static const struct setting settings[] = {
+        {.ranks = 1, .step_tokens = 7, .sequences = 1},
+        {.ranks = 1, .step_tokens = 512, .sequences = 1},
+        {.ranks = 2, .step_tokens = 512, .sequences = 1, .attention = "dp"}};
+    struct digest expected;
+    for (size_t s = 0; s < sizeof settings / sizeof *settings; s++) {
+        struct digest d = {0};
+        cot_engine *engine = open_random_of(LARGE_VOCAB, "null", &settings[s]);
+        cot_events events = {.context = &d, .on_logits = digest_logits};
+        assert_int_equal(cot_engine_run(engine, &r, 1, &events, NULL, NULL), COT_OK);
+        for (int t = 0; t < TOKENS; t++) assert_int_equal(d.told[t], 1);
+        cot_stats stats;
+        assert_int_equal(cot_engine_stats(engine, &stats, NULL), COT_OK);
+        const uint64_t rows = settings[s].step_tokens < ROWS ? (uint64_t)settings[s].step_tokens : ROWS;
+        assert_int_equal(stats.steps, (TOKENS + rows - 1) / rows);
+        cot_stats_clear(&stats);
+        cot_engine_close(engine);
+        if (!s) expected = d;
+        assert_memory_equal(d.logits, expected.logits, sizeof d.logits);
     }
 }
 
@@ -440,10 +633,15 @@ int main(void)
         cmocka_unit_test(end_of_sequence),
         cmocka_unit_test(ends_of_generation_config),
         cmocka_unit_test(the_listener_ends_a_sequence),
+        cmocka_unit_test(requests_are_cancelled),
+        cmocka_unit_test(homes_out_of_range),
+        cmocka_unit_test(kv_of_the_sum_of_lengths),
         cmocka_unit_test(refusals_leave_the_engine_usable),
         cmocka_unit_test(options_out_of_range_are_named),
         cmocka_unit_test(company_and_queues),
         cmocka_unit_test(things_are_told_in_order),
+        cmocka_unit_test(times_of_work),
+        cmocka_unit_test(more_logits_than_a_step_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,7 @@ static double uniform(void)
 /* ---- the reference ---- */
 
 struct choice {
-    double logit, chance;
+    double logit, probability;
     int32_t token;
 };
 
@@ -29,7 +29,7 @@ static int by_logit(const void *a, const void *b)
     return x->token < y->token ? -1 : 1;
 }
 
-/* What may be drawn and with which chances, best first; returns how many. `edge` tells how near a cut of
+/* What may be drawn and with which probabilities, best first; returns how many. `edge` tells how near a cut of
  * top-p or min-p came to going the other way. */
 static int64_t reference(struct choice *c, const float *logits, int64_t vocab, const int32_t *history,
                          int64_t history_tokens, const cot_sampling *s, double *edge)
@@ -45,30 +45,30 @@ static int64_t reference(struct choice *c, const float *logits, int64_t vocab, c
     }
     qsort(c, (size_t)n, sizeof *c, by_logit);
     if (s->temperature == 0) {
-        c[0].chance = 1;
+        c[0].probability = 1;
         return 1;
     }
     double best = c[0].logit, total = 0;
     for (int64_t i = 0; i < n; i++) c[i].logit = (c[i].logit - best) / s->temperature;
     if (s->top_k && s->top_k < n) n = s->top_k;
-    for (int64_t i = 0; i < n; i++) total += c[i].chance = exp(c[i].logit);
+    for (int64_t i = 0; i < n; i++) total += c[i].probability = exp(c[i].logit);
     if (s->top_p < 1) {
         int64_t kept = 0;
         for (double sum = 0; kept < n && sum < s->top_p * total;) {
-            sum += c[kept++].chance;
+            sum += c[kept++].probability;
             *edge = fmin(*edge, fabs(sum / total - s->top_p));
         }
         n = kept;
     }
     int64_t kept = 0;
     for (int64_t i = 0; i < n; i++) {
-        if (s->min_p > 0 && i) *edge = fmin(*edge, fabs(c[i].chance - s->min_p));
-        if (!i || c[i].chance >= s->min_p * c[0].chance) c[kept++] = c[i];
+        if (s->min_p > 0 && i) *edge = fmin(*edge, fabs(c[i].probability - s->min_p));
+        if (!i || c[i].probability >= s->min_p * c[0].probability) c[kept++] = c[i];
     }
     n = kept;
     total = 0;
-    for (int64_t i = 0; i < n; i++) total += c[i].chance;
-    for (int64_t i = 0; i < n; i++) c[i].chance /= total;
+    for (int64_t i = 0; i < n; i++) total += c[i].probability;
+    for (int64_t i = 0; i < n; i++) c[i].probability /= total;
     return n;
 }
 
@@ -85,7 +85,8 @@ static int32_t sample(const float *logits, int64_t vocab, const int32_t *history
     memset(scratch, 0xff, sizeof scratch);
     memset(seen, 0xff, sizeof seen);
     cot_error error;
-    if (cot_sample(&token, own, vocab, history, history_tokens, s, position, scratch, seen, &error) != COT_OK)
+    if (cot_sample(&token, &(cot_sampler){vocab, own, scratch, seen}, history, history_tokens, s, position,
+                   &error) != COT_OK)
         fail_msg("%s", error.message);
     assert_true(token >= 0 && token < vocab);
     return token;
@@ -121,8 +122,8 @@ static cot_sampling drawn_settings(int64_t vocab)
 
 /* ---- tests ---- */
 
-/* The token drawn is the one that the reference's chances, laid end to end in any order, could give: it is
- * allowed; and over many positions each allowed token with a good chance comes. */
+/* The token drawn is the one that the reference's probabilities, laid end to end in any order, could give: it is
+ * allowed; and over many positions each allowed token with a good probability comes. */
 static void only_what_the_rules_leave(void **state)
 {
     (void)state;
@@ -147,7 +148,7 @@ static void only_what_the_rules_leave(void **state)
             came[token] = true;
         }
         for (int64_t i = 0; i < n; i++)
-            if (c[i].chance > 0.5) assert_true(came[c[i].token]); // fails once in 2^60
+            if (c[i].probability > 0.5) assert_true(came[c[i].token]); // fails once in 2^60
         checked++;
     }
     assert_true(checked > 300);
@@ -166,7 +167,7 @@ static void check_distribution(const cot_sampling *settings, const float *logits
     assert_true(edge > 1e-9);
     for (int64_t i = 0; i < DRAWS; i++) came[sample(logits, vocab, history, remembered, settings, i)]++;
     for (int64_t i = 0; i < n; i++) {
-        double wanted = DRAWS * c[i].chance, found = (double)came[c[i].token];
+        double wanted = DRAWS * c[i].probability, found = (double)came[c[i].token];
         if (wanted < 8) { // too few for the approximation: counted together
             rest += wanted;
             rest_came += found;
@@ -276,6 +277,34 @@ static void extreme_temperatures(void **state)
     assert_int_equal(sample(logits, 3, NULL, 0, &s, 0), 1);
 }
 
+/* However far a penalty pushes logits, what may be drawn is drawn and nothing else. */
+static void extreme_penalties(void **state)
+{
+    (void)state;
+    static const double temperatures[] = {0, 5e-324, 1e-300, 1e-30, 1, 1e6};
+    const float high[] = {2e38f, 3e38f, -1, 2.5e38f}, low[] = {-3e38f, -2e38f, -3.4e38f};
+    const int32_t history[] = {3, 0, 1, 2};
+    for (size_t i = 0; i < sizeof temperatures / sizeof *temperatures; i++) {
+        cot_sampling s = plain();
+        s.temperature = temperatures[i];
+        for (int rule = 0; rule < 4; rule++) {
+            s.top_k = rule == 1 ? 3 : 0;
+            s.top_p = rule == 2 ? 1e-300 : 1;
+            s.min_p = rule == 3 ? 1e-300 : 0;
+            bool came[4] = {false};
+            s.repetition_penalty = 1e-6; // three logits beyond any float
+            assert_int_equal(cot_sampling_check(&s, NULL), COT_OK);
+            for (int64_t p = 0; p < 60; p++) came[sample(high, 4, history, 4, &s, p)] = true;
+            assert_false(came[2]);
+            assert_int_equal(came[0] + came[1] + came[3], s.temperature == 0 || rule == 2 ? 1 : 3);
+            s.repetition_penalty = 1e6; // and all of them, below
+            memset(came, 0, sizeof came);
+            for (int64_t p = 0; p < 60; p++) came[sample(low, 3, history, 4, &s, p)] = true;
+            assert_int_equal(came[0] + came[1] + came[2], s.temperature == 0 || rule == 2 ? 1 : 3);
+        }
+    }
+}
+
 static void logits_that_are_no_numbers(void **state)
 {
     (void)state;
@@ -287,7 +316,7 @@ static void logits_that_are_no_numbers(void **state)
         int32_t token;
         cot_error error = {0};
         cot_sampling s = plain();
-        assert_int_equal(cot_sample(&token, logits, 4, NULL, 0, &s, 0, scratch, seen, &error),
+        assert_int_equal(cot_sample(&token, &(cot_sampler){4, logits, scratch, seen}, NULL, 0, &s, 0, &error),
                          COT_INVALID_ARGUMENT);
         assert_non_null(strstr(error.message, "token 2"));
     }
@@ -320,6 +349,12 @@ static void settings_out_of_range_are_named(void **state)
     REFUSED(repetition_penalty, 0, "repetition penalty");
     REFUSED(repetition_penalty, -1, "repetition penalty");
     REFUSED(repetition_penalty, NAN, "repetition penalty");
+    REFUSED(repetition_penalty, 1e-39, "repetition penalty 1e-39 is not in [1e-6, 1e6]");
+    REFUSED(repetition_penalty, 9e-7, "repetition penalty");
+    REFUSED(repetition_penalty, 1.1e6, "repetition penalty");
+    REFUSED(repetition_penalty, INFINITY, "repetition penalty");
+    REFUSED(temperature, 1.1e6, "temperature");
+    REFUSED(top_p, -0.0, "top-p");
     REFUSED(max_tokens, -1, "max tokens");
 #undef REFUSED
 }
@@ -334,6 +369,7 @@ int main(void)
         cmocka_unit_test(ties_go_to_the_first),
         cmocka_unit_test(penalties_tell_signs_apart),
         cmocka_unit_test(extreme_temperatures),
+        cmocka_unit_test(extreme_penalties),
         cmocka_unit_test(logits_that_are_no_numbers),
         cmocka_unit_test(settings_out_of_range_are_named),
     };

@@ -4,6 +4,13 @@ set_tests_properties(engine/test_tiny_everywhere PROPERTIES LABELS long TIMEOUT 
 # Everything that could allocate goes through the test's counters.
 target_link_options(engine_test_allocations PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
                     -Wl,--wrap=aligned_alloc,--wrap=posix_memalign,--wrap=mmap)
+# What is said of memory against what is touched, over the whole grid of settings: minutes.
+add_test(NAME engine/test_memory_everywhere COMMAND engine_test_memory)
+set_tests_properties(engine/test_memory_everywhere PROPERTIES LABELS long TIMEOUT 3000 ENVIRONMENT COT_LONG=1)
+if(COT_SANITIZE) # sanitizers take memory of their own
+  set_tests_properties(engine/test_memory engine/test_memory_everywhere PROPERTIES DISABLED TRUE)
+endif()
+target_link_options(engine_test_failure PRIVATE -Wl,--wrap=cot_runner_stats)
 # The thread sanitizer slows arithmetic some ten times: the others there run the same code on less of it.
 if(COT_SANITIZE MATCHES thread)
   set_tests_properties(engine/test_bits engine/test_bytes engine/test_tiny PROPERTIES LABELS long)

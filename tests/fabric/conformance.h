@@ -1,4 +1,4 @@
-/* What every backend must do, given a function that runs a job on a group of it. */
+/* What every backend must do. */
 #ifndef TESTS_FABRIC_CONFORMANCE_H
 #define TESTS_FABRIC_CONFORMANCE_H
 #include "fabric/calls.h"
@@ -6,18 +6,15 @@
 #include <sched.h>
 #include <sys/resource.h>
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 static const int64_t patient_ns = 100000000000; // of tests where nobody fails
+
+/* The shape of every job's links; none unless a test sets it. */
+static double link_bytes_per_s;
+static int64_t link_latency_ns;
 
 /* Random calls: results, order of events, exact rows of traffic on every rank; the totals are the closed
  * forms. */
-static inline void try_calls(run_group *run, int ranks, int running, int calls, uint64_t seed)
+static inline void try_calls(int ranks, int running, int calls, uint64_t seed)
 {
     group_job job = {
         .ranks = ranks, .running = running, .timeout_ns = patient_ns, .seed = seed, .calls = calls};
@@ -25,7 +22,9 @@ static inline void try_calls(run_group *run, int ranks, int running, int calls, 
     job.heap_bytes = calls_heap_bytes(&job, &options);
     job.body = calls_body;
     cot_traffic totals[COT_PHASES];
-    assert_true(run(&job, totals));
+    job.link_bytes_per_s = link_bytes_per_s;
+    job.link_latency_ns = link_latency_ns;
+    if (!run_job(&job, totals)) return;
     uint64_t want[COT_PHASES] = {0};
     for (int k = 0; k < calls; k++) {
         const call c = draw_call(&job, k);
@@ -36,17 +35,17 @@ static inline void try_calls(run_group *run, int ranks, int running, int calls, 
     for (int p = 0; p < COT_PHASES; p++) assert_int_equal(totals[p].bytes, want[p]);
 }
 
-static inline void check_calls(run_group *run)
+static inline void check_calls(void)
 {
     const uint64_t seed = fresh_seed();
     for (int ranks = 1; ranks <= 9; ranks++) {
         const int running[] = {1, 2, ranks};
-        for (int i = 0; i < 3; i++) try_calls(run, ranks, running[i], 40, seed + (uint64_t)(ranks * 3 + i));
+        for (int i = 0; i < 3; i++) try_calls(ranks, running[i], 40, seed + (uint64_t)(ranks * 3 + i));
     }
-    try_calls(run, 16, 16, 30, seed + 100);
-    try_calls(run, 16, 3, 30, seed + 101);
-    try_calls(run, COT_MAX_RANKS, COT_MAX_RANKS, 12, seed + 102);
-    try_calls(run, COT_MAX_RANKS, 2, 12, seed + 103);
+    try_calls(16, 16, 30, seed + 100);
+    try_calls(16, 3, 30, seed + 101);
+    try_calls(COT_MAX_RANKS, COT_MAX_RANKS, 12, seed + 102);
+    try_calls(COT_MAX_RANKS, 2, 12, seed + 103);
 }
 
 /* Whoever sees the signal sees the puts before it. Round by round rank r fills its right neighbour's block in
@@ -62,7 +61,7 @@ static inline bool litmus_body(cot_fabric *fabric, const group_job *job)
               !cot_alloc(fabric, &filled, 8, NULL) && !cot_alloc(fabric, &looked, 8, NULL),
           "memory");
     const uint64_t *own = cot_local(fabric, block);
-    fabric->ops->enter(fabric);
+    cot_turns_enter(fabric);
     for (uint64_t round = 1; round <= ROUNDS; round++) {
         uint64_t data[WORDS];
         for (uint64_t i = 0; i < WORDS; i++) data[i] = round * 1000 + i;
@@ -76,14 +75,14 @@ static inline bool litmus_body(cot_fabric *fabric, const group_job *job)
         memset(data, 0, sizeof data); // it may be reused at once
         cot_error error = {0};
         CHECK(!cot_wait(fabric, filled, round, left, COT_PHASE_DISPATCH, &error), "%s", error.message);
-        CHECK(cot_load_signal(fabric, filled) == round, "load");
+        CHECK(cot_signal_load(fabric, filled) == round, "load");
         for (uint64_t i = 0; i < WORDS; i++)
             CHECK(own[i] == round * 1000 + i, "round %llu, word %llu", (unsigned long long)round,
                   (unsigned long long)i);
         cot_put_signal(fabric, left, 0, NULL, 0, looked, round, COT_PHASE_COMBINE);
         CHECK(!cot_wait(fabric, looked, round, right, COT_PHASE_COMBINE, &error), "%s", error.message);
     }
-    fabric->ops->leave(fabric);
+    cot_turns_leave(fabric);
     const cot_traffic *sent = fabric->traffic[right], none = {0};
     const uint64_t times = ranks > 1 ? ROUNDS : 0;
     CHECK(sent[COT_PHASE_DISPATCH].bytes == times * WORDS * 8 &&
@@ -97,7 +96,7 @@ static inline bool litmus_body(cot_fabric *fabric, const group_job *job)
     return true;
 }
 
-static inline void check_litmus(run_group *run)
+static inline void check_litmus(void)
 {
     const int ranks[] = {1, 2, 5}, running[] = {1, 2, 2};
     for (int i = 0; i < 3; i++) {
@@ -106,9 +105,11 @@ static inline void check_litmus(run_group *run)
                                .heap_bytes = 1 << 16,
                                .timeout_ns = patient_ns,
                                .seed = fresh_seed(),
+                               .link_bytes_per_s = link_bytes_per_s,
+                               .link_latency_ns = link_latency_ns,
                                .body = litmus_body};
         cot_traffic totals[COT_PHASES];
-        assert_true(run(&job, totals));
+        run_job(&job, totals);
     }
 }
 
@@ -121,8 +122,13 @@ static inline bool open_small(cot_collectives **collectives, cot_fabric *fabric)
 static inline const group_job *small_job(group_job *job, int ranks, int running,
                                          bool (*body)(cot_fabric *, const struct group_job *))
 {
-    *job = (group_job){
-        .ranks = ranks, .running = running, .heap_bytes = 1 << 16, .timeout_ns = patient_ns, .body = body};
+    *job = (group_job){.ranks = ranks,
+                       .running = running,
+                       .heap_bytes = 1 << 16,
+                       .timeout_ns = patient_ns,
+                       .link_bytes_per_s = link_bytes_per_s,
+                       .link_latency_ns = link_latency_ns,
+                       .body = body};
     return job;
 }
 
@@ -135,7 +141,7 @@ static inline bool silent_body(cot_fabric *fabric, const group_job *job)
     cot_collectives *collectives;
     CHECK(open_small(&collectives, fabric), "memory");
     float x[1000] = {0};
-    fabric->ops->enter(fabric);
+    cot_turns_enter(fabric);
     if (fabric->rank != 2) {
         cot_error error = {0};
         const int64_t since_ns = fabric->ops->now_ns(fabric);
@@ -147,12 +153,12 @@ static inline bool silent_body(cot_fabric *fabric, const group_job *job)
         CHECK(!strcmp(error.message, "rank 2 did not answer in 'attention' within 1.0 s"), "'%s'",
               error.message);
     }
-    if (fabric->rank != 2 || job->calls == LETS_GO) fabric->ops->leave(fabric);
+    if (fabric->rank != 2 || job->calls == LETS_GO) cot_turns_leave(fabric);
     cot_collectives_close(collectives);
     return true;
 }
 
-static inline void check_time_out(run_group *run)
+static inline void check_time_out(void)
 {
     const int running[] = {4, 2, 1, 1}, calls[] = {HOLDS_ON, LETS_GO, LETS_GO, HOLDS_ON};
     for (int i = 0; i < 4; i++) {
@@ -161,7 +167,7 @@ static inline void check_time_out(run_group *run)
         job.timeout_ns = 1000000000;
         job.calls = calls[i];
         cot_traffic totals[COT_PHASES];
-        assert_true(run(&job, totals));
+        run_job(&job, totals);
     }
 }
 
@@ -170,7 +176,7 @@ static inline bool giving_up_body(cot_fabric *fabric, const group_job *job)
 {
     cot_collectives *collectives;
     CHECK(open_small(&collectives, fabric), "memory");
-    fabric->ops->enter(fabric);
+    cot_turns_enter(fabric);
     char want[100];
     snprintf(want, sizeof want, "rank 1 failed while rank %d waited in 'control'", fabric->rank);
     if (fabric->rank == 1) {
@@ -185,89 +191,125 @@ static inline bool giving_up_body(cot_fabric *fabric, const group_job *job)
     CHECK(status == COT_PEER_FAILED && error.status == status && !strcmp(error.message, want),
           "status %d: '%s'", (int)status, error.message);
     CHECK(fabric->ops->now_ns(fabric) - since_ns < job->timeout_ns / 4, "not prompt");
-    fabric->ops->leave(fabric);
+    cot_turns_leave(fabric);
     cot_collectives_close(collectives);
     return true;
 }
 
-static inline void check_fail(run_group *run)
+static inline void check_fail(void)
 {
     for (int running = 1; running <= 5; running += 2) {
         group_job job;
         cot_traffic totals[COT_PHASES];
-        assert_true(run(small_job(&job, 5, running, giving_up_body), totals));
+        run_job(small_job(&job, 5, running, giving_up_body), totals);
     }
 }
 
-/* The run gate: never more ranks at once than allowed, and every rank has its turns. */
-struct turns {
-    atomic_int inside;
-    atomic_int taken[COT_MAX_RANKS];
+/* Turns: never more ranks at once than allowed, and every rank has its own. Each logs when it computed; the logs,
+ * of one clock, are laid side by side. */
+enum { LOGGED = 1000, LOCKSTEP_TURNS = 200, LEAST_TURNS = 400 };
+
+struct turn_log {
+    int64_t begin_ns[LOGGED], end_ns[LOGGED];
+    int64_t taken;
 };
 
 /* Computes for a while, the permit taken. */
-static inline bool take_turn(cot_fabric *fabric, const group_job *job, int64_t ns)
+static inline void take_turn(cot_fabric *fabric, struct turn_log *log, int64_t ns)
 {
-    struct turns *turns = job->shared;
-    const int inside = atomic_fetch_add(&turns->inside, 1) + 1;
-    CHECK(inside <= job->running, "%d at once", inside);
-    for (const int64_t end_ns = fabric->ops->now_ns(fabric) + ns; fabric->ops->now_ns(fabric) < end_ns;)
-        cot_pause();
-    atomic_fetch_sub(&turns->inside, 1);
-    atomic_fetch_add(&turns->taken[fabric->rank], 1);
-    return true;
+    const int64_t begin_ns = fabric->ops->now_ns(fabric);
+    int64_t end_ns = begin_ns;
+    for (; end_ns < begin_ns + ns; end_ns = fabric->ops->now_ns(fabric)) cot_pause();
+    if (log->taken < LOGGED) {
+        log->begin_ns[log->taken] = begin_ns;
+        log->end_ns[log->taken] = end_ns;
+    }
+    log->taken++;
 }
 
-static inline int fewest_turns(const group_job *job)
+static inline uint64_t fewest_turns(cot_fabric *fabric, cot_sym counts)
 {
-    struct turns *turns = job->shared;
-    int least = atomic_load(&turns->taken[0]);
-    for (int r = 1; r < job->ranks; r++) {
-        const int taken = atomic_load(&turns->taken[r]);
+    uint64_t least = UINT64_MAX;
+    for (int r = 0; r < fabric->ranks; r++) {
+        const uint64_t taken = cot_signal_load(fabric, counts + (cot_sym)r * 64);
         least = taken < least ? taken : least;
     }
     return least;
 }
 
-static inline bool turns_body(cot_fabric *fabric, const group_job *job)
+static inline int most_at_once(const struct turn_log *logs, int ranks)
 {
-    cot_collectives *collectives;
-    CHECK(open_small(&collectives, fabric), "memory");
+    int most = 0;
+    for (int r = 0; r < ranks; r++)
+        for (int i = 0; i < LOGGED && i < logs[r].taken; i++) {
+            int inside = 0;
+            for (int s = 0; s < ranks; s++)
+                for (int j = 0; j < LOGGED && j < logs[s].taken; j++)
+                    inside +=
+                        logs[s].begin_ns[j] <= logs[r].begin_ns[i] && logs[r].begin_ns[i] < logs[s].end_ns[j];
+            most = inside > most ? inside : most;
+        }
+    return most;
+}
+
+static inline bool take_turns(cot_fabric *fabric, const group_job *job, cot_collectives *collectives,
+                              cot_sym counts, struct turn_log *logs)
+{
+    struct turn_log *own = &logs[fabric->rank];
     cot_error error = {0};
-    bool ok = true;
-    fabric->ops->enter(fabric);
-    for (int i = 0; i < 200 && ok; i++) { // wait lets go of the permit and takes one again
+    cot_turns_enter(fabric);
+    for (int i = 0; i < LOCKSTEP_TURNS; i++) { // wait lets go of the permit and takes one again
         CHECK(!cot_barrier(collectives, COT_PHASE_CONTROL, &error), "%s", error.message);
-        ok = take_turn(fabric, job, 20000);
+        take_turn(fabric, own, 20000);
     }
-    fabric->ops->leave(fabric);
+    cot_turns_leave(fabric);
     CHECK(!cot_barrier(collectives, COT_PHASE_CONTROL, &error), "%s", error.message);
     const int64_t until_ns = fabric->ops->now_ns(fabric) + patient_ns;
-    while (ok && fewest_turns(job) < 400) { // nothing but the gate keeps the ranks in step
-        CHECK(fabric->ops->now_ns(fabric) < until_ns, "a rank starves at %d turns", fewest_turns(job));
-        fabric->ops->enter(fabric);
-        ok = take_turn(fabric, job, 50000);
-        fabric->ops->leave(fabric);
+    while (fewest_turns(fabric, counts) < LEAST_TURNS) { // nothing but the permits keeps the ranks in step
+        CHECK(fabric->ops->now_ns(fabric) < until_ns, "a rank starves at %d turns",
+              (int)fewest_turns(fabric, counts));
+        cot_turns_enter(fabric);
+        take_turn(fabric, own, 50000);
+        cot_turns_leave(fabric);
+        for (int to = 0; to < fabric->ranks; to++)
+            cot_put_signal(fabric, to, 0, NULL, 0, counts + (cot_sym)fabric->rank * 64, (uint64_t)own->taken,
+                           COT_PHASE_CONTROL);
     }
-    CHECK(!ok || fabric->queued_ns > 0, "six ranks never waited for one of %d turns", job->running);
+    CHECK(fabric->queued_ns > 0, "six ranks never waited for one of %d turns", job->running);
+    size_t begin[COT_MAX_RANKS + 1];
+    for (int r = 0; r <= fabric->ranks; r++) begin[r] = (size_t)r * sizeof *logs;
+    CHECK(!cot_allgather(collectives, logs, begin, COT_PHASE_CONTROL, &error), "%s", error.message);
+    const int most = fabric->rank ? 0 : most_at_once(logs, fabric->ranks);
+    CHECK(most <= job->running, "%d at once", most);
+    return true;
+}
+
+static inline bool turns_body(cot_fabric *fabric, const group_job *job)
+{
+    if (!fabric->turns) return true; // ranks that share no host take none
+    cot_collectives *collectives;
+    cot_sym counts;
+    const size_t ranks = (size_t)fabric->ranks;
+    const cot_collectives_options options = {.gather_bytes = ranks * sizeof(struct turn_log)};
+    struct turn_log *logs = calloc(ranks, sizeof *logs);
+    CHECK(logs && !cot_alloc(fabric, &counts, ranks * 64, NULL) &&
+              !cot_collectives_open(&collectives, fabric, &options, NULL),
+          "memory");
+    const bool ok = take_turns(fabric, job, collectives, counts, logs);
     cot_collectives_close(collectives);
+    free(logs);
     return ok;
 }
 
-static inline void check_gate(run_group *run)
+static inline void check_turns(void)
 {
-    struct turns *turns =
-        mmap(NULL, sizeof *turns, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(turns, MAP_FAILED);
     for (int running = 1; running <= 3; running++) {
-        memset((void *)turns, 0, sizeof *turns);
         group_job job;
         small_job(&job, 6, running, turns_body);
-        job.shared = turns;
+        job.heap_bytes = 1 << 19;
         cot_traffic totals[COT_PHASES];
-        assert_true(run(&job, totals));
+        run_job(&job, totals);
     }
-    munmap(turns, sizeof *turns);
 }
 
 static inline int64_t thread_used_us(void)
@@ -284,7 +326,7 @@ static inline bool idle_body(cot_fabric *fabric, const group_job *job)
 {
     cot_collectives *collectives;
     CHECK(open_small(&collectives, fabric), "memory");
-    fabric->ops->enter(fabric);
+    cot_turns_enter(fabric);
     int64_t least_used_us = INT64_MAX, most_waited_ns = 0;
     for (int round = 0; round < 4; round++) {
         CHECK(!cot_barrier(collectives, COT_PHASE_CONTROL, NULL), "barrier");
@@ -297,7 +339,7 @@ static inline bool idle_body(cot_fabric *fabric, const group_job *job)
         if (used_us < least_used_us) least_used_us = used_us;
         if (waited_ns > most_waited_ns) most_waited_ns = waited_ns;
     }
-    fabric->ops->leave(fabric);
+    cot_turns_leave(fabric);
     CHECK(least_used_us < 25000, "%lld us of a core", (long long)least_used_us);
     CHECK(fabric->rank == 0 || most_waited_ns > 50000000, "%lld ns on record", (long long)most_waited_ns);
     CHECK(fabric->waited_ns[COT_PHASE_DISPATCH] == 0, "another phase waited");
@@ -312,28 +354,28 @@ static inline bool poll_body(cot_fabric *fabric, const group_job *job)
     (void)job;
     cot_sym signal;
     CHECK(!cot_alloc(fabric, &signal, 8, NULL), "memory");
-    fabric->ops->enter(fabric);
+    cot_turns_enter(fabric);
     cot_error error = {0};
     if (fabric->rank == 1) {
         sleep_us(20000);
         for (int to = 0; to < fabric->ranks; to++)
             cot_put_signal(fabric, to, 0, NULL, 0, signal, 7, COT_PHASE_CONTROL);
-        fabric->ops->leave(fabric);
+        cot_turns_leave(fabric);
         return true;
     }
     int64_t since_ns = fabric->ops->now_ns(fabric);
-    while (cot_load_signal(fabric, signal) < 7)
-        CHECK(!fabric->ops->idle(fabric, since_ns, since_ns, 1, COT_PHASE_DISPATCH, &error), "%s",
+    while (cot_signal_load(fabric, signal) < 7)
+        CHECK(!cot_turns_idle(fabric, since_ns, since_ns, 1, COT_PHASE_DISPATCH, &error), "%s",
               error.message);
-    CHECK(fabric->ops->resume(fabric, true), "no turn");
+    CHECK(cot_turns_resume(fabric, true), "no turn");
     cot_status status = COT_OK;
     since_ns = fabric->ops->now_ns(fabric);
-    while (status == COT_OK && cot_load_signal(fabric, signal) < 8)
-        status = fabric->ops->idle(fabric, since_ns, since_ns, 1, COT_PHASE_COMBINE, &error);
+    while (status == COT_OK && cot_signal_load(fabric, signal) < 8)
+        status = cot_turns_idle(fabric, since_ns, since_ns, 1, COT_PHASE_COMBINE, &error);
     CHECK(status == COT_TIMED_OUT &&
               !strcmp(error.message, "rank 1 did not answer in 'combine' within 1.0 s"),
           "'%s'", error.message);
-    fabric->ops->leave(fabric);
+    cot_turns_leave(fabric);
     return true;
 }
 
@@ -344,49 +386,95 @@ static inline bool pass_body(cot_fabric *fabric, const group_job *job)
     cot_sym asks, had;
     CHECK(!cot_alloc(fabric, &asks, 8, NULL) && !cot_alloc(fabric, &had, 8, NULL), "memory");
     if (fabric->rank == 0) {
-        fabric->ops->enter(fabric);
-        fabric->ops->pass_turn(fabric); // nobody asks yet, or somebody does: it comes back
+        cot_turns_enter(fabric);
+        cot_turns_pass(fabric); // nobody asks yet, or somebody does: it comes back
         cot_put_signal(fabric, 1, 0, NULL, 0, asks, 1, COT_PHASE_CONTROL);
         const int64_t since_ns = fabric->ops->now_ns(fabric);
-        while (cot_load_signal(fabric, had) < 1) {
+        while (cot_signal_load(fabric, had) < 1) {
             CHECK(fabric->ops->now_ns(fabric) - since_ns < 10000000000, "the turn was never passed");
-            fabric->ops->pass_turn(fabric);
+            cot_turns_pass(fabric);
         }
-        fabric->ops->leave(fabric);
+        cot_turns_leave(fabric);
     } else {
-        while (cot_load_signal(fabric, asks) < 1) sched_yield();
-        fabric->ops->enter(fabric);
+        while (cot_signal_load(fabric, asks) < 1) sched_yield();
+        cot_turns_enter(fabric);
         cot_put_signal(fabric, 0, 0, NULL, 0, had, 1, COT_PHASE_CONTROL);
-        fabric->ops->leave(fabric);
+        cot_turns_leave(fabric);
     }
     return true;
 }
 
-static inline void check_pass(run_group *run)
+static inline void check_pass(void)
 {
     group_job job;
     cot_traffic totals[COT_PHASES];
-    assert_true(run(small_job(&job, 2, 1, pass_body), totals));
+    run_job(small_job(&job, 2, 1, pass_body), totals);
 }
 
-static inline void check_polling(run_group *run)
+static inline void check_polling(void)
 {
     for (int running = 1; running <= 3; running++) {
         group_job job;
         cot_traffic totals[COT_PHASES];
         small_job(&job, 3, running, poll_body);
         job.timeout_ns = 1000000000;
-        assert_true(run(&job, totals));
+        run_job(&job, totals);
     }
 }
 
-static inline void check_idle(run_group *run)
+static inline void check_idle(void)
 {
     group_job job;
     cot_traffic totals[COT_PHASES];
-    assert_true(run(small_job(&job, 3, 3, idle_body), totals));
+    run_job(small_job(&job, 3, 3, idle_body), totals);
 }
 
-#define CONFORMANCE_TESTS(X) X(calls) X(litmus) X(time_out) X(fail) X(gate) X(idle) X(polling) X(pass)
+/* Who waits patiently hears in the end from a rank that was silent for longer than the time-out. */
+static inline bool patient_body(cot_fabric *fabric, const group_job *job)
+{
+    cot_sym signal;
+    CHECK(!cot_alloc(fabric, &signal, 8, NULL), "memory");
+    if (fabric->rank == 1) {
+        sleep_us(3 * job->timeout_ns / 1000);
+        for (int to = 0; to < fabric->ranks; to++)
+            cot_put_signal(fabric, to, 0, NULL, 0, signal, 1, COT_PHASE_CONTROL);
+        return true;
+    }
+    cot_error error = {0};
+    CHECK(!cot_wait_patiently(fabric, signal, 1, 1, COT_PHASE_CONTROL, &error), "%s", error.message);
+    if (fabric->rank == 0) (fabric->ops->fail)(fabric);
+    const cot_status status = cot_wait_patiently(fabric, signal, 2, 1, COT_PHASE_CONTROL, &error);
+    CHECK(status == COT_PEER_FAILED && !strncmp(error.message, "rank 0 failed", 13), "'%s'", error.message);
+    return true;
+}
+
+static inline void check_patience(void)
+{
+    group_job job;
+    cot_traffic totals[COT_PHASES];
+    small_job(&job, 3, 3, patient_body);
+    job.timeout_ns = 500000000;
+    run_job(&job, totals);
+}
+
+#define CONFORMANCE_TESTS(X)                                                                                 \
+    X(calls) X(litmus) X(time_out) X(fail) X(turns) X(idle) X(polling) X(pass) X(patience)
+
+#define CONFORMANCE_TEST(name)                                                                               \
+    static void test_##name(void **state)                                                                    \
+    {                                                                                                        \
+        (void)state;                                                                                         \
+        check_##name();                                                                                      \
+    }
+CONFORMANCE_TESTS(CONFORMANCE_TEST)
+
+/* The suite over one backend: how many tests failed. */
+static inline int run_conformance(const char *name)
+{
+#define CONFORMANCE_ENTRY(name) cmocka_unit_test(test_##name),
+    const struct CMUnitTest tests[] = {CONFORMANCE_TESTS(CONFORMANCE_ENTRY)};
+    backend = cot_fabric_backend_find(name);
+    return cmocka_run_group_tests_name(name, tests, NULL, NULL);
+}
 
 #endif

@@ -1,17 +1,7 @@
 /* The conformance suite over threads of one process. */
 #include "fabric/conformance.h"
 
-#define TEST(name)                                                                                           \
-    static void test_##name(void **state)                                                                    \
-    {                                                                                                        \
-        (void)state;                                                                                         \
-        check_##name(run_threads);                                                                           \
-    }
-CONFORMANCE_TESTS(TEST)
-
 int main(void)
 {
-#define ENTRY(name) cmocka_unit_test(test_##name),
-    const struct CMUnitTest tests[] = {CONFORMANCE_TESTS(ENTRY)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_conformance("threads");
 }

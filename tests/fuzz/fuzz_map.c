@@ -3,6 +3,7 @@
 #include "placement/formats/formats.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -3,7 +3,7 @@
  * text too. */
 #include "coterie/tokenizer.h"
 
-#include "model/tokenizer/utf8.h"
+#include "tokenizer/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -48,7 +48,7 @@ static void use(const cot_trace *trace)
     size_t heard = 0;
     uint64_t *load = calloc((size_t)trace->n_experts, sizeof *load);
     cot_load_spread spread;
-    cot_trace_locality locality;
+    cot_locality locality;
     if (!load) abort();
     cot_trace_load(load, trace, trace->n_layers - 1);
     if (cot_load_measure(&spread, load, trace->n_experts, &error) != COT_OK) abort();

@@ -121,24 +121,27 @@ static inline double error_of(double value, double exact, double scale)
     return isnan(error) ? INFINITY : error == 0 ? 0 : error / scale;
 }
 
-/* The tables to test: all that run here, or the one that this program was built with. */
+/* What to test: the code of every instruction set that runs here, or of those that this program was built with. */
 #ifdef COT_TEST_EMULATED
-static inline const cot_kernels *table_of(cot_isa isa)
+static inline const cot_isa_code *code_of(cot_isa isa)
 {
-    return isa == COT_ISA_AVX512        ? &cot_isa_avx512.kernels
-           : isa == COT_ISA_AVX512_VNNI ? &cot_isa_avx512_vnni.kernels
-           : isa == COT_ISA_AVX512_BF16 ? &cot_isa_avx512_bf16.kernels
+    return isa == COT_ISA_AVX512        ? &cot_isa_avx512
+           : isa == COT_ISA_AVX512_VNNI ? &cot_isa_avx512_vnni
+           : isa == COT_ISA_AVX512_BF16 ? &cot_isa_avx512_bf16
                                         : NULL;
 }
 #else
-static inline const cot_kernels *table_of(cot_isa isa)
+static inline const cot_isa_code *code_of(cot_isa isa)
 {
-    return cot_kernels_of(isa);
+    return cot_isa_code_of(isa);
 }
 #endif
 
-#define FOR_EACH_TABLE(kernels)                                                                              \
+#define FOR_EACH_CODE(code)                                                                                  \
     for (int isa_ = 0; isa_ < COT_ISA_COUNT; isa_++)                                                         \
-        for (const cot_kernels *kernels = table_of((cot_isa)isa_); kernels; kernels = NULL)
+        for (const cot_isa_code *code = code_of((cot_isa)isa_); code; code = NULL)
+#define FOR_EACH_TABLE(table)                                                                                \
+    FOR_EACH_CODE(code_)                                                                                     \
+    for (const cot_kernels *table = &code_->kernels; table; table = NULL)
 
 #endif

@@ -1,4 +1,4 @@
-/* Softmax over a window of a row: against double, in place, at its extremes, and shifted. */
+/* Softmax over a window of a row: against double, in place, at its extremes, shifted, and in pieces. */
 #include "check.h"
 
 static void against_double(const cot_kernels *kernels, cot_dtype type, bool in_place, const float *sink,
@@ -12,11 +12,19 @@ static void against_double(const cot_kernels *kernels, cot_dtype type, bool in_p
         if (i < begin || i >= end) x[i] = NAN; // not to be looked at
     memcpy(copy, x, (size_t)n * 4);
     void *out = in_place ? s.data : p.data;
-    kernels->softmax(out, type, x, n, begin, end, scale, sink);
+    cot_softmax_sums before = {sink ? *sink : -INFINITY, sink != NULL};
+    float left = kernels->softmax(out, type, x, n, begin, end, scale, sink || n % 2 ? &before : NULL);
     double max = sink ? (double)*sink : -INFINITY, sum = 0;
     for (int64_t i = begin; i < end; i++) max = fmax(max, (double)(scale * copy[i]));
     for (int64_t i = begin; i < end; i++) sum += exp((double)(scale * copy[i]) - max);
     if (sink) sum += exp((double)*sink - max);
+    const double of_sink = sink ? exp((double)*sink - max) / sum : 0;
+    CHECK(fabs(left - of_sink) < 1e-6 + 1e-5 * of_sink, "%s: %g is the sink's, not %g", kernels->name,
+          of_sink, (double)left);
+    if (sink || n % 2) {
+        CHECK(before.max == (float)max && fabs(before.sum - sum) < 1e-5 * sum, "%s: knows %g, %g of %g, %g",
+              kernels->name, (double)before.max, (double)before.sum, max, sum);
+    }
     for (int64_t i = 0; i < n; i++) {
         double depth =
             i < begin || i >= end ? 0 : max - (double)(scale * copy[i]); // known to 2^-24 of its size
@@ -50,9 +58,34 @@ static void shifted(const cot_kernels *kernels, cot_dtype type)
     unguard(q);
 }
 
+/* A row in two to five pieces, each shrinking what the earlier ones gave, is the row at once. */
+static void in_pieces(const cot_kernels *kernels)
+{
+    int64_t n = 32 * random_between(5, 12);
+    guarded s = guarded_random(n, COT_F32, 6), whole = guard(n * 4), part = guard(n * 4);
+    float *p = part.data, *q = whole.data, sink = random_value(5);
+    cot_softmax_sums all = {sink, 1}, before = all;
+    kernels->softmax(q, COT_F32, s.data, n, 0, n, 0.9f, &all);
+    for (int64_t begin = 0, end; begin < n; begin = end) {
+        end = begin + 32 * random_between(1, 3);
+        if (end > n) end = n;
+        float left = kernels->softmax(p + begin, COT_F32, (float *)s.data + begin, end - begin, 0,
+                                      end - begin, 0.9f, &before);
+        for (int64_t i = 0; i < begin; i++) p[i] *= left;
+    }
+    for (int64_t i = 0; i < n; i++)
+        CHECK(fabsf(p[i] - q[i]) <= 1e-8f + 2e-5f * q[i], "%s: %g in pieces, %g at once", kernels->name,
+              (double)p[i], (double)q[i]);
+    CHECK(before.max == all.max && fabsf(before.sum - all.sum) <= 2e-5f * all.sum, "%s", kernels->name);
+    unguard(s);
+    unguard(whole);
+    unguard(part);
+}
+
 static void extremes(const cot_kernels *kernels)
 {
-    float s[5] = {-INFINITY, 1e30f, -1e30f, 1e30f, 3}, p[5], sink = 2e30f, low = -INFINITY;
+    float s[5] = {-INFINITY, 1e30f, -1e30f, 1e30f, 3}, p[5];
+    cot_softmax_sums sink = {2e30f, 1}, low = {-INFINITY, 1};
     kernels->softmax(p, COT_F32, s, 5, 0, 5, 1, NULL);
     CHECK(p[0] == 0 && p[1] == 0.5f && p[2] == 0 && p[3] == 0.5f && p[4] == 0, "%s", kernels->name);
     kernels->softmax(p, COT_F32, s, 5, 0, 5, 1, &sink); // all the weight is the sink's
@@ -76,6 +109,7 @@ int main(int argc, char **argv)
             against_double(kernels, COT_F32, i % 2, i % 3 ? NULL : &sink, i % 5 ? 2 : 40);
             against_double(kernels, COT_BF16, false, i % 3 ? NULL : &sink, 2);
             shifted(kernels, i % 2 ? COT_F32 : COT_BF16);
+            in_pieces(kernels);
         }
     }
     return 0;

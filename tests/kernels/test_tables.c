@@ -37,7 +37,7 @@ static pair expected(const cot_rank_tables *t, int64_t i)
     return sequence.confidence > token.confidence ? sequence : token;
 }
 
-static void ranks(const cot_kernels *kernels)
+static void ranks(const cot_isa_code *code)
 {
     const int32_t D = (int32_t)random_between(1, 9), order = (int32_t)random_between(0, 4);
     const int64_t n = random_between(0, 400), rows = random_between(0, 50);
@@ -58,21 +58,21 @@ static void ranks(const cot_kernels *kernels)
                                     .before = before.data,
                                     .before_stride = n};
     const bool confident = random_between(0, 3);
-    kernels->look_up_ranks(rank.data, confident ? confidence.data : NULL, &tables, n);
+    code->lookup.look_up_ranks(rank.data, confident ? confidence.data : NULL, &tables, n);
     for (int64_t i = 0; i < n; i++) {
         const pair want = expected(&tables, i);
         const int found = ((int16_t *)rank.data)[i], sure = ((uint16_t *)confidence.data)[i];
-        CHECK(found == (int16_t)want.rank, "%s look_up_ranks %lld of %lld: %d, expected %d", kernels->name,
-              (long long)i, (long long)n, found, (int16_t)want.rank);
+        CHECK(found == (int16_t)want.rank, "%s look_up_ranks %lld of %lld: %d, expected %d",
+              code->kernels.name, (long long)i, (long long)n, found, (int16_t)want.rank);
         CHECK(sure == (confident ? want.confidence : UINT16_MAX),
-              "%s look_up_ranks %lld of %lld: confidence %d", kernels->name, (long long)i, (long long)n,
+              "%s look_up_ranks %lld of %lld: confidence %d", code->kernels.name, (long long)i, (long long)n,
               sure);
     }
     guarded all[] = {token, sequence, row, before, rank, confidence};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) unguard(all[i]);
 }
 
-static void logistic(const cot_kernels *kernels, int64_t n_rows, int64_t n, int extreme)
+static void logistic(const cot_isa_code *code, int64_t n_rows, int64_t n, int extreme)
 {
     guarded rows = guard((n_rows + 1) * n), bias = guard(n * 2), p = guard(n * 4);
     const int8_t **row = malloc(((size_t)n_rows + 1) * sizeof *row);
@@ -82,13 +82,13 @@ static void logistic(const cot_kernels *kernels, int64_t n_rows, int64_t n, int 
         ((int8_t *)rows.data)[i] = (int8_t)(extreme ? extreme : random_between(-127, 127));
     for (int64_t i = 0; i < n; i++) ((int16_t *)bias.data)[i] = (int16_t)random_between(-300, 300);
     for (int64_t r = 0; r < n_rows; r++) row[r] = (const int8_t *)rows.data + random_between(0, n_rows) * n;
-    kernels->logistic_rows(p.data, row, n_rows, bias.data, scale, n);
+    code->lookup.logistic_rows(p.data, row, n_rows, bias.data, scale, n);
     for (int64_t i = 0; i < n; i++) {
         double sum = ((int16_t *)bias.data)[i];
         for (int64_t r = 0; r < n_rows; r++) sum += row[r][i];
         const double exact = 1 / (1 + exp(-(double)scale * sum)), found = ((float *)p.data)[i];
         CHECK(fabs(found - exact) < 1e-6, "%s logistic_rows %lld of %lld, %lld rows: %g, expected %g",
-              kernels->name, (long long)i, (long long)n, (long long)n_rows, found, exact);
+              code->kernels.name, (long long)i, (long long)n, (long long)n_rows, found, exact);
     }
     free(row);
     unguard(rows);
@@ -99,14 +99,14 @@ static void logistic(const cot_kernels *kernels, int64_t n_rows, int64_t n, int 
 int main(int argc, char **argv)
 {
     check_start(argc, argv);
-    FOR_EACH_TABLE(kernels)
+    FOR_EACH_CODE(code)
     {
-        for (int i = 0; i < 300; i++) ranks(kernels);
-        for (int64_t n = 0; n < 100; n++) logistic(kernels, random_between(0, 20), n, 0);
+        for (int i = 0; i < 300; i++) ranks(code);
+        for (int64_t n = 0; n < 100; n++) logistic(code, random_between(0, 20), n, 0);
         const int extremes[] = {-128, 127};
         for (int i = 0; i < 2; i++) { // sums that 16 bits do not hold
-            logistic(kernels, 256, 64, extremes[i]);
-            logistic(kernels, 700, 40, extremes[i]);
+            logistic(code, 256, 64, extremes[i]);
+            logistic(code, 700, 40, extremes[i]);
         }
     }
     printf("ok\n");

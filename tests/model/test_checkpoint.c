@@ -73,19 +73,18 @@ static void no_such_piece(void **state)
     cot_checkpoint *checkpoint = opened(f->path);
     float x[1000];
     cot_error error = {0};
-    static const int64_t bad[][7] = {
+    static const cot_weight_piece bad[] = {
         {COT_WEIGHT_Q, 0, 0, 0, 25, 0, 1},        {COT_WEIGHT_Q, 0, 0, -1, 1, 0, 1},
         {COT_WEIGHT_Q, 0, 0, 0, 1, 24, 1},        {COT_WEIGHT_Q, 2, 0, 0, 1, 0, 1},
         {COT_WEIGHT_Q, 0, 0, INT64_MAX, 1, 0, 1}, {COT_WEIGHT_EXPERT_UP, 0, 3, 0, 1, 0, 1},
         {COT_WEIGHT_SINKS, 0, 0, 0, 1, 0, 1},     {COT_WEIGHT_Q, 0, 0, 1, INT64_MAX, 0, 1},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        assert_int_equal(cot_checkpoint_read(checkpoint, (cot_weight)bad[i][0], bad[i][1], bad[i][2],
-                                             bad[i][3], bad[i][4], bad[i][5], bad[i][6], x, &error),
-                         COT_INVALID_ARGUMENT);
-    assert_int_equal(cot_checkpoint_read(checkpoint, COT_WEIGHT_Q, 0, 0, 24, 0, 0, 24, NULL, NULL),
-                     COT_OK); // nothing
-    assert_int_equal(cot_checkpoint_read(checkpoint, COT_WEIGHT_Q, 0, 0, 0, 24, 24, 0, NULL, NULL), COT_OK);
+        assert_int_equal(cot_checkpoint_read(checkpoint, &bad[i], x, &error), COT_INVALID_ARGUMENT);
+    static const cot_weight_piece nothing[] = {{COT_WEIGHT_Q, 0, 0, 24, 0, 0, 24},
+                                               {COT_WEIGHT_Q, 0, 0, 0, 24, 24, 0}};
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(cot_checkpoint_read(checkpoint, &nothing[i], NULL, NULL), COT_OK);
     cot_checkpoint_close(checkpoint);
     folder_delete(f);
 }
@@ -120,9 +119,13 @@ static void random_weights(void **state)
     free(x);
     free(y);
     free(z);
-    x = whole(a, COT_WEIGHT_FINAL_NORM, 0, 0, &rows, &columns);
-    for (int64_t i = 0; i < columns; i++) assert_true(x[i] > 0.9f && x[i] < 1.1f);
-    free(x);
+    static const cot_weight norms[] = {COT_WEIGHT_FINAL_NORM, COT_WEIGHT_ATTENTION_NORM, COT_WEIGHT_FFN_NORM,
+                                       COT_WEIGHT_Q_A_NORM, COT_WEIGHT_KV_A_NORM};
+    for (size_t w = 0; w < sizeof norms / sizeof *norms; w++) {
+        x = whole(a, norms[w], 0, 0, &rows, &columns);
+        for (int64_t i = 0; i < columns; i++) assert_true(x[i] > 0.9f && x[i] < 1.1f);
+        free(x);
+    }
     assert_true(cot_checkpoint_bytes(a) > 2 * 16 * 3 * 301 * 98);
     cot_checkpoint_close(a);
     cot_checkpoint_close(b);

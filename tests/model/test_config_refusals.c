@@ -142,6 +142,51 @@ static void refusals(void **state)
     refuse_text(deep, COT_MALFORMED, "not valid JSON");
 }
 
+/* What lies just outside a number's range is refused, and the range is told. */
+static void ranges(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *base, *name;
+        int64_t least, most;
+    } cases[] = {
+        {mixtral, "vocab_size", 1, INT32_MAX},
+        {mixtral, "hidden_size", 1, 1 << 24},
+        {mixtral, "num_hidden_layers", 1, 1 << 16},
+        {mixtral, "num_attention_heads", 1, 1 << 16},
+        {mixtral, "num_key_value_heads", 1, 1 << 16},
+        {mixtral, "head_dim", 2, 1 << 16},
+        {mixtral, "max_position_embeddings", 1, INT32_MAX},
+        {mixtral, "num_local_experts", 1, UINT16_MAX},
+        {mixtral, "num_experts_per_tok", 1, 1 << 16},
+        {mixtral, "intermediate_size", 1, 1 << 24},
+        {qwen2, "intermediate_size", 1, 1 << 24},
+        {qwen2, "shared_expert_intermediate_size", 0, 1 << 24},
+        {v3, "n_shared_experts", 0, 1 << 10},
+        {v3, "first_k_dense_replace", 0, INT32_MAX},
+        {qwen2, "decoder_sparse_step", 1, INT32_MAX},
+        {qwen2, "max_window_layers", 0, INT32_MAX},
+        {v3, "q_lora_rank", 1, 1 << 24},
+        {v3, "kv_lora_rank", 1, 1 << 24},
+        {v3, "qk_nope_head_dim", 1, 1 << 16},
+        {v3, "qk_rope_head_dim", 2, 1 << 16},
+        {v3, "v_head_dim", 1, 1 << 16},
+        {v3, "n_group", 1, 1 << 16},
+        {v3, "topk_group", 1, 1 << 16},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int64_t outside[] = {cases[i].least - 1, cases[i].most + 1};
+        for (int end = 0; end < 2; end++) {
+            char edit[96], words[160];
+            snprintf(edit, sizeof edit, "{'%s': %lld}", cases[i].name, (long long)outside[end]);
+            snprintf(words, sizeof words, "'%s' is %lld, expected a whole number from %lld to %lld",
+                     cases[i].name, (long long)outside[end], (long long)cases[i].least,
+                     (long long)cases[i].most);
+            refuse(cases[i].base, edit, COT_MALFORMED, words);
+        }
+    }
+}
+
 /* Whatever is changed in a good file, the answer is yes or one clear line. */
 static void mutations(void **state)
 {
@@ -224,6 +269,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refusals),
+        cmocka_unit_test(ranges),
         cmocka_unit_test(mutations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

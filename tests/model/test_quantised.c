@@ -162,6 +162,31 @@ static folder *tiny_oss(bool mxfp4, cot_dtype type)
     return f;
 }
 
+static void mxfp4_refusals(void **state)
+{
+    (void)state;
+    folder *f = tiny_oss(true, COT_BF16);
+    const char *const names[] = {"model.layers.0.mlp.experts.gate_up_proj_blocks",
+                                 "model.layers.0.mlp.experts.down_proj_scales"};
+    for (int i = 0; i < 2; i++) {
+        cot_tensor *t = tensor_of(f, names[i]);
+        const cot_dtype kept = t->dtype;
+        char words[128];
+        t->dtype = COT_F8_E4M3; // as wide as what belongs there
+        write_all(f);
+        snprintf(words, sizeof words, "'%s' is stored as F8_E4M3", names[i]);
+        refused(f, COT_UNSUPPORTED, words);
+        t->dtype = kept;
+        const int64_t first = t->shape[0];
+        t->shape[0] = t->shape[1], t->shape[1] = first;
+        write_all(f);
+        snprintf(words, sizeof words, "'%s' has shape [%d][3]", names[i], (int)t->shape[0]);
+        refused(f, COT_MALFORMED, words);
+        t->shape[1] = t->shape[0], t->shape[0] = first;
+    }
+    folder_delete(f);
+}
+
 static float plain_value(const cot_tensor *t, int64_t at)
 {
     uint16_t half;
@@ -258,12 +283,11 @@ static void spoil(folder *f, const char *name, int64_t at, const void *value, si
     cot_error error = {0};
     assert_int_equal(cot_checkpoint_shape(checkpoint, weight, 0, expert, &rows, &columns, NULL), COT_OK);
     void *out = malloc((size_t)(rows + 32) * (size_t)(columns + 32) * 4);
-    assert_int_equal(cot_checkpoint_read(checkpoint, weight, 0, expert, 0, rows, 0, columns, out, &error),
-                     COT_INVALID_ARGUMENT);
+    const cot_weight_piece all = {weight, 0, expert, 0, rows, 0, columns};
+    assert_int_equal(cot_checkpoint_read(checkpoint, &all, out, &error), COT_INVALID_ARGUMENT);
     if (!strstr(error.message, named) || !strstr(error.message, "NaN")) fail_msg("%s", error.message);
-    assert_int_equal(
-        cot_checkpoint_pack(checkpoint, weight, 0, expert, 0, rows, 0, columns, out, COT_BF16, rows, 0, NULL),
-        COT_INVALID_ARGUMENT);
+    const cot_packed_part to = {out, COT_BF16, rows, 0};
+    assert_int_equal(cot_checkpoint_pack(checkpoint, &all, &to, NULL), COT_INVALID_ARGUMENT);
     free(out);
     cot_checkpoint_close(checkpoint);
     memcpy(place, kept, size);
@@ -304,10 +328,8 @@ int main(void)
     seed = (uint64_t)time(NULL);
     print_message("seed %llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fp8),
-        cmocka_unit_test(fp8_refusals),
-        cmocka_unit_test(stacked),
-        cmocka_unit_test(not_finite),
+        cmocka_unit_test(fp8),     cmocka_unit_test(fp8_refusals), cmocka_unit_test(mxfp4_refusals),
+        cmocka_unit_test(stacked), cmocka_unit_test(not_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,8 @@ static inline float *whole(const cot_checkpoint *checkpoint, cot_weight weight, 
     float *out = malloc((size_t)(*rows * *columns) * sizeof *out);
     assert_non_null(out);
     memset(out, 0xff, (size_t)(*rows * *columns) * sizeof *out);
-    status = cot_checkpoint_read(checkpoint, weight, layer, expert, 0, *rows, 0, *columns, out, &error);
+    status = cot_checkpoint_read(
+        checkpoint, &(cot_weight_piece){weight, layer, expert, 0, *rows, 0, *columns}, out, &error);
     if (status != COT_OK) fail_msg("%s", error.message);
     for (int64_t i = 0; i < *rows * *columns; i++) assert_true(isfinite(out[i]));
     return out;
@@ -59,9 +60,8 @@ static inline void check_piece(const cot_checkpoint *checkpoint, cot_weight weig
     count -= (int64_t)(cot_random_bits(seed, 5, at + 2) % (uint64_t)count);
     width -= (int64_t)(cot_random_bits(seed, 5, at + 3) % (uint64_t)width);
     float *piece = poisoned(count * width * 4);
-    assert_int_equal(
-        cot_checkpoint_read(checkpoint, weight, layer, expert, row0, count, column0, width, piece, NULL),
-        COT_OK);
+    const cot_weight_piece wanted = {weight, layer, expert, row0, count, column0, width};
+    assert_int_equal(cot_checkpoint_read(checkpoint, &wanted, piece, NULL), COT_OK);
     for (int64_t r = 0; r < count; r++)
         assert_memory_equal(piece + r * width, all + (row0 + r) * columns + column0, (size_t)width * 4);
     for (int t = 0; t < 2; t++) {
@@ -69,12 +69,15 @@ static inline void check_piece(const cot_checkpoint *checkpoint, cot_weight weig
         int64_t bytes = cot_packed_bytes(type, width, count), first = count / 64 * 32;
         void *expected = poisoned(bytes), *found = poisoned(bytes);
         cot_pack_columns(expected, type, width, count, 0, count, piece, COT_F32, width);
-        assert_int_equal(cot_checkpoint_pack(checkpoint, weight, layer, expert, row0, first, column0, width,
-                                             found, type, count, 0, NULL),
-                         COT_OK);
-        assert_int_equal(cot_checkpoint_pack(checkpoint, weight, layer, expert, row0 + first, count - first,
-                                             column0, width, found, type, count, first, NULL),
-                         COT_OK);
+        cot_weight_piece part = wanted;
+        part.rows = first;
+        assert_int_equal(
+            cot_checkpoint_pack(checkpoint, &part, &(cot_packed_part){found, type, count, 0}, NULL), COT_OK);
+        part.row0 = row0 + first;
+        part.rows = count - first;
+        assert_int_equal(
+            cot_checkpoint_pack(checkpoint, &part, &(cot_packed_part){found, type, count, first}, NULL),
+            COT_OK);
         assert_memory_equal(found, expected, (size_t)bytes);
         free(expected);
         free(found);
@@ -83,9 +86,7 @@ static inline void check_piece(const cot_checkpoint *checkpoint, cot_weight weig
         expected = poisoned(bytes);
         found = poisoned(bytes);
         cot_pack_rows(expected, type, count, width, 0, count, piece, COT_F32, width);
-        assert_int_equal(cot_checkpoint_pack_transposed(checkpoint, weight, layer, row0, count, column0,
-                                                        width, found, type, NULL),
-                         COT_OK);
+        assert_int_equal(cot_checkpoint_pack_transposed(checkpoint, &wanted, found, type, NULL), COT_OK);
         assert_memory_equal(found, expected, (size_t)bytes);
         free(expected);
         free(found);

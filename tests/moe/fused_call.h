@@ -140,12 +140,13 @@ static inline int64_t call_tiles(const struct world *w, const struct call *call,
     const int64_t top_k = w->options.top_k, own = p->begin[rank + 1] - p->begin[rank];
     int64_t rows[2 * WORLD_EXPERTS] = {0}, tiles = 0;
     if (!call->given) return -1;
-    const cot_moe_placement placement = {p->rank, p->slot, p->replicated ? p->replica_begin : NULL};
+    const cot_expert_replicas placement = {p->rank, p->slot, p->replica_begin};
     for (int home = 0; home < p->ranks; home++)
         for (int64_t t = p->begin[home]; t < p->begin[home + 1]; t++)
             for (int64_t k = 0; k < top_k; k++)
-                rows[cot_moe_replica(&placement, call->experts[t * top_k + k], home, t - p->begin[home])]++;
-    for (int32_t i = 0; i < plan_replica(p, w->options.experts); i++) {
+                rows[cot_expert_replica(&placement, call->experts[t * top_k + k], home,
+                                        t - p->begin[home])]++;
+    for (int32_t i = 0; i < p->replica_begin[w->options.experts]; i++) {
         if (p->rank[i] != rank || !rows[i]) continue;
         if (rows[i] > COT_FFN_TILE_ROWS) return -1;
         tiles++;

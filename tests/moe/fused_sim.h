@@ -29,7 +29,9 @@ static inline void sim_open(struct sim *sim, const struct world *w, int ranks, i
         cot_error error;
         options.fabric = &sim->group->endpoints[r].fabric;
         assert_int_equal(cot_alloc(options.fabric, &rank->slots, (size_t)slots * slot_bytes, NULL), COT_OK);
-        if (cot_moe_fused.open(&rank->moe, &options, &error) != COT_OK) fail_msg("%s", error.message);
+        cot_moe *moe;
+        if (cot_moe_fused.open(&moe, &options, &error) != COT_OK) fail_msg("%s", error.message);
+        rank->moe = (cot_fused *)moe;
         rank->tile = calloc((size_t)rank->moe->tiles_most, sizeof *rank->tile);
         rank->written = calloc(sim->group->heap_bytes, sizeof *rank->written);
         assert_true(rank->tile && rank->written);
@@ -42,7 +44,7 @@ static inline void sim_close(struct sim *sim)
 {
     for (int r = 0; r < sim->ranks; r++) {
         if (sim->rank[r].in_call) part_free(&sim->rank[r].part);
-        cot_moe_fused.close(sim->rank[r].moe);
+        cot_moe_fused.close(&sim->rank[r].moe->moe);
         free(sim->rank[r].tile), free(sim->rank[r].written);
     }
     faulty_close(sim->group);
@@ -60,11 +62,11 @@ static inline void sim_begin_call(struct sim *sim, int r)
     uint8_t *slots = cot_local(rank->moe->options.fabric, rank->slots);
     memset(slots, 0xff, (size_t)sim->slots * slot_bytes);
     for (int64_t e = 0; e < w->options.experts; e++)
-        for (int32_t i = plan_replica(p, e); i < plan_replica(p, e + 1); i++)
+        for (int32_t i = p->replica_begin[e]; i < p->replica_begin[e + 1]; i++)
             if (p->rank[i] == r)
                 memcpy(slots + (size_t)p->slot[i] * slot_bytes, w->experts[e].packed, slot_bytes);
     rank->layer = (cot_moe_layer){.gate = call->given ? NULL : &w->gate.gate,
-                                  .placement = {p->rank, p->slot, p->replicated ? p->replica_begin : NULL},
+                                  .placement = {p->rank, p->slot, p->replica_begin},
                                   .slots = rank->slots,
                                   .shared = call->shared ? w->shared.packed : NULL,
                                   .shared_gate = call->shared ? w->shared_gate : NULL};
@@ -121,7 +123,7 @@ static inline bool sim_finish(struct sim *sim, int r)
 
 static inline bool sim_is_over(struct sim *sim, int r, int *waits_for, cot_phase *phase)
 {
-    cot_moe *moe = sim->rank[r].moe;
+    cot_fused *moe = sim->rank[r].moe;
     cot_fused_lock(moe);
     const bool over = cot_fused_is_over(moe, waits_for, phase);
     cot_fused_unlock(moe);

@@ -31,7 +31,7 @@ enum sim_moment {
 };
 
 struct sim_rank {
-    cot_moe *moe;
+    cot_fused *moe;
     cot_sym slots;
     cot_moe_layer layer;
     struct part part;
@@ -77,7 +77,7 @@ static inline void sim_print(const struct sim *sim)
 {
     for (int r = 0; r < sim->ranks; r++) {
         const struct sim_rank *rank = &sim->rank[r];
-        const cot_moe *m = rank->moe;
+        const cot_fused *m = rank->moe;
         print_error(
             "rank %d of %d, %d threads: step %d of %d%s%s, epoch %llu, tokens %lld + %lld of %lld, gated to "
             "%lld, sent %lld%s, finals %d, signalled %d, replied %d, tiles %d, ready %d - %d, shared %lld, "
@@ -95,7 +95,7 @@ static inline void sim_print(const struct sim *sim)
     }
 }
 
-static inline bool is_on_a_lane(const cot_moe *moe, int32_t tile)
+static inline bool is_on_a_lane(const cot_fused *moe, int32_t tile)
 {
     for (int i = 0; i < moe->lanes; i++)
         if (moe->lane[i].tile == tile) return true;
@@ -105,7 +105,7 @@ static inline bool is_on_a_lane(const cot_moe *moe, int32_t tile)
 /* Whether a tile of this rank may still read received bytes [begin, end). */
 static inline bool has_reader(const struct sim_rank *rank, int64_t begin, int64_t end)
 {
-    const cot_moe *moe = rank->moe;
+    const cot_fused *moe = rank->moe;
     const int64_t row_bytes = moe->layout.row_bytes;
     for (int32_t t = 0; t < moe->tiles; t++) {
         if (moe->tile[t].slot < 0 || rank->tile[t].up_done || (moe->gave_up && !is_on_a_lane(moe, t)))
@@ -145,7 +145,7 @@ static inline bool is_within(cot_sym where, size_t bytes, cot_sym begin, int64_t
 
 static inline void watch_packet(struct sim *sim, int from, int to, cot_sym where, size_t bytes)
 {
-    const cot_moe *moe = sim->rank[from].moe, *target = sim->rank[to].moe;
+    const cot_fused *moe = sim->rank[from].moe, *target = sim->rank[to].moe;
     const int64_t block = moe->layout.block_rows * moe->layout.row_bytes;
     HELD(is_within(where, bytes, moe->dispatch_at + (cot_sym)(from * block), block), from,
          "%zu bytes put at %llu, outside its block", bytes, (unsigned long long)where);
@@ -160,7 +160,7 @@ static inline void watch_packet(struct sim *sim, int from, int to, cot_sym where
 
 static inline void watch_replies(struct sim *sim, int from, int to)
 {
-    const cot_moe *moe = sim->rank[from].moe, *target = sim->rank[to].moe;
+    const cot_fused *moe = sim->rank[from].moe, *target = sim->rank[to].moe;
     HELD(sim->rank[to].in_call && target->epoch == moe->epoch, from,
          "a reply to rank %d, which is in another epoch", to);
     HELD(!target->combine_next, from, "a reply to rank %d, which combines", to);
@@ -170,7 +170,7 @@ static inline void watch_replies(struct sim *sim, int from, int to)
 static inline void watch_reply_signal(struct sim *sim, int from, int to, uint64_t value)
 {
     struct sim_rank *rank = &sim->rank[from];
-    const cot_moe *moe = rank->moe;
+    const cot_fused *moe = rank->moe;
     HELD(value == moe->epoch && rank->told[to] < value, from, "signal %llu", (unsigned long long)value);
     rank->told[to] = value;
     HELD(moe->source[to].flags & COT_FUSED_FINAL, from, "rank %d told before its last row", to);
@@ -198,7 +198,7 @@ static inline void watch_message(void *context, int from, int to, cot_sym where,
                                  uint64_t value)
 {
     struct sim *sim = context;
-    const cot_moe *moe = sim->rank[from].moe, *target = sim->rank[to].moe;
+    const cot_fused *moe = sim->rank[from].moe, *target = sim->rank[to].moe;
     HELD(target->epoch == moe->epoch || target->epoch + 1 == moe->epoch, from,
          "puts to rank %d in epoch %llu", to, (unsigned long long)target->epoch);
     const cot_sym line = (cot_sym)from * COT_FUSED_LINE;
@@ -231,7 +231,7 @@ static inline void watch_pass(struct sim *sim, int r)
 static inline void watch_take(struct sim *sim, int r, const cot_fused_task *task)
 {
     struct sim_rank *rank = &sim->rank[r];
-    const cot_moe *moe = rank->moe;
+    const cot_fused *moe = rank->moe;
     if (task->lane >= 0) rank->tile[moe->lane[task->lane].tile].begun = true;
     if (task->op != COT_FUSED_COMBINE) return;
     for (int s = 0; s < sim->ranks; s++)
@@ -255,7 +255,7 @@ static inline void watch_take(struct sim *sim, int r, const cot_fused_task *task
 /* What a task writes to its own rank's symmetric memory without a put, and what it reads there. */
 static inline void watch_run(struct sim *sim, int r, const cot_fused_task *task)
 {
-    const cot_moe *moe = sim->rank[r].moe;
+    const cot_fused *moe = sim->rank[r].moe;
     const cot_fused_layout *l = &moe->layout;
     if (task->op == COT_FUSED_GATE && task->begin < moe->first + moe->tokens)
         watch_write(sim, r,
@@ -300,7 +300,7 @@ static inline void watch_finish(struct sim *sim, int r, const cot_fused_task *ta
 static inline void watch_idleness(struct sim *sim, int r)
 {
     struct sim_rank *rank = &sim->rank[r];
-    const cot_moe *m = rank->moe;
+    const cot_fused *m = rank->moe;
     const cot_fabric *fabric = m->options.fabric;
     unsigned flags = 0;
     bool all = m->sent, replied = true, free_lane = false, due = false;
@@ -351,7 +351,7 @@ static inline void watch_idleness(struct sim *sim, int r)
 static inline void watch_over(struct sim *sim, int r)
 {
     const struct sim_rank *rank = &sim->rank[r];
-    const cot_moe *m = rank->moe;
+    const cot_fused *m = rank->moe;
     HELD(!rank->flying && !m->running && !m->wire, r, "tasks run");
     for (int i = 0; i < m->lanes; i++) HELD(m->lane[i].tile < 0, r, "lane %d is not free", i);
     for (int i = 0; i < sim->threads; i++) HELD(!m->worker_taken[i], r, "worker %d is not free", i);
@@ -380,7 +380,7 @@ static inline void watch_passes_over_tiles(struct sim *sim, int r, cot_status st
 static inline bool sim_dies(const struct sim *sim, int r)
 {
     const struct sim_rank *rank = &sim->rank[r];
-    const cot_moe *m = rank->moe;
+    const cot_fused *m = rank->moe;
     if (rank->at < sim->death_step) return false;
     if (rank->at > sim->death_step) return true;
     switch (sim->moment) {

@@ -133,16 +133,24 @@ static void tiles_of_any_size(void **state)
                 m1 = m0 + 1 + draw_below(&draw, m - m0);
                 for (int64_t c0 = 0, c1; c0 < width; c0 = c1) {
                     c1 = least(c0 + COT_PANEL * (1 + draw_below(&draw, 3)), width);
-                    cot_ffn_up_tile(kernels, &shape, network.packed, typed, x_stride, rows + m0, m1 - m0, c0,
-                                    c1, act + m0 * act_stride * w, act_stride, floats);
+                    cot_ffn_up_tile(kernels,
+                                    &(cot_ffn_tile){&shape, network.packed, typed, x_stride, rows + m0,
+                                                    m1 - m0, c0, c1, act + m0 * act_stride * w, act_stride},
+                                    floats);
                 }
             }
             for (int64_t m0 = 0, m1; m0 < m; m0 = m1) {
                 m1 = m0 + 1 + draw_below(&draw, m - m0);
                 for (int64_t c0 = 0, c1; c0 < hidden; c0 = c1) {
                     c1 = least(c0 + COT_PANEL * (1 + draw_below(&draw, 3)), hidden);
-                    cot_ffn_down_tile(kernels, &shape, network.packed, act + m0 * act_stride * w, act_stride,
-                                      m1 - m0, c0, c1, y + m0 * y_stride, y_stride);
+                    const int64_t n = c1 - c0; // a block that is the tile's alone
+                    float *tile = poisoned((size_t)((m1 - m0) * n) * sizeof *tile);
+                    cot_ffn_down_tile(kernels,
+                                      &(cot_ffn_tile){&shape, network.packed, act + m0 * act_stride * w,
+                                                      act_stride, NULL, m1 - m0, c0, c1, tile, n});
+                    for (int64_t r = m0; r < m1; r++)
+                        memcpy(y + r * y_stride + c0, tile + (r - m0) * n, (size_t)n * sizeof *tile);
+                    free(tile);
                 }
             }
             for (int64_t r = 0; r < m; r++) {

@@ -4,11 +4,11 @@
 #define COT_TESTS_MOE_WORLD_H
 #include "oracle.h"
 
-#include "fabric/threads/threads.h"
+#include "fabric/launch.h"
 #include "moe/moe.h"
 
-#include <pthread.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,14 +45,13 @@ struct plan {
     bool (*begins)(cot_fabric *fabric); // called before the first pass: whether the rank takes part; or NULL
     bool given;                         // the routing is an input: what the oracle routes
     int32_t rank[2 * WORLD_EXPERTS], slot[2 * WORLD_EXPERTS]; // [replicas]
-    bool replicated;
     int32_t replica_begin[WORLD_EXPERTS + 1];
     int32_t slots; // a rank
     int64_t begin[COT_MAX_RANKS + 1];
     int64_t order[WORLD_TOKENS]; // the run's token i is the world's token order[i]
 };
 
-/* What a run left, in memory shared with forked ranks. */
+/* What a run left: the test's record, in memory shared with forked ranks, to which each rank writes its own part. */
 struct outcome {
     cot_status status[COT_MAX_RANKS];
     char message[COT_MAX_RANKS][256];
@@ -133,18 +132,17 @@ static inline struct plan plan_even(const struct world *w, int ranks)
     struct plan p = {.ranks = ranks, .running = 2, .passes = 1};
     int64_t experts = w->options.experts;
     for (int r = 0; r <= ranks; r++) p.begin[r] = cot_share_begin(w->tokens, r, ranks);
-    for (int64_t e = 0; e < experts; e++) {
-        p.rank[e] = (int32_t)cot_share_owner(experts, e, ranks);
-        p.slot[e] = (int32_t)(e - cot_share_begin(experts, p.rank[e], ranks));
+    for (int r = 0; r < ranks; r++) {
+        const int64_t first = cot_share_begin(experts, r, ranks);
+        for (int64_t e = first; e < cot_share_begin(experts, r + 1, ranks); e++) {
+            p.rank[e] = r;
+            p.slot[e] = (int32_t)(e - first);
+            p.replica_begin[e + 1] = (int32_t)e + 1;
+        }
     }
     p.slots = (int32_t)(experts / ranks + 1);
     for (int64_t t = 0; t < w->tokens; t++) p.order[t] = t;
     return p;
-}
-
-static inline int32_t plan_replica(const struct plan *p, int64_t e)
-{
-    return p->replicated ? p->replica_begin[e] : (int32_t)e;
 }
 
 /* Each expert on one or more ranks, tokens split evenly. */
@@ -152,7 +150,6 @@ static inline struct plan plan_replicated(const struct world *w, int ranks, stru
 {
     struct plan p = plan_even(w, ranks);
     int32_t used[COT_MAX_RANKS] = {0}, n = 0;
-    p.replicated = true;
     for (int64_t e = 0; e < w->options.experts; e++) {
         p.replica_begin[e] = n;
         const int64_t first = draw_below(draw, ranks), copies = 1 + draw_below(draw, ranks < 3 ? ranks : 3);
@@ -195,11 +192,11 @@ static inline struct plan plan_drawn(const struct world *w, int ranks, struct dr
  */
 static int64_t (*count_allocations)(void);
 
-struct member {
+/* What every rank is given. */
+struct task {
     const struct world *world;
     const struct plan *plan;
     struct outcome *outcome;
-    cot_fabric *fabric;
 };
 
 /* The oracle's routing of a rank's tokens. */
@@ -218,14 +215,14 @@ static inline void world_route(const struct world *w, const struct plan *p, int6
     }
 }
 
-static inline cot_status rank_passes(const struct member *m, cot_moe *moe, cot_sym slots, cot_error *error)
+static inline cot_status rank_passes(const struct task *m, int rank, cot_moe *moe, cot_sym slots,
+                                     cot_error *error)
 {
     const struct world *w = m->world;
     const struct plan *p = m->plan;
-    int rank = m->fabric->rank;
     int64_t hidden = w->options.expert.hidden, begin = p->begin[rank], tokens = p->begin[rank + 1] - begin;
     cot_moe_layer layer = {.gate = &w->gate.gate,
-                           .placement = {p->rank, p->slot, p->replicated ? p->replica_begin : NULL},
+                           .placement = {p->rank, p->slot, p->replica_begin},
                            .slots = slots,
                            .shared = w->options.shared.intermediate ? w->shared.packed : NULL,
                            .shared_gate = w->shared_gate};
@@ -250,38 +247,38 @@ static inline cot_status rank_passes(const struct member *m, cot_moe *moe, cot_s
     return status;
 }
 
-static inline void *rank_main(void *argument)
+static inline void rank_main(const cot_rank *rank)
 {
-    const struct member *m = argument;
+    const struct task *m = rank->argument;
     const struct plan *p = m->plan;
-    cot_fabric *fabric = m->fabric;
+    cot_fabric *fabric = rank->fabric;
     cot_moe_options options = m->world->options;
     size_t slot_bytes = cot_ffn_layout_of(&options.expert).bytes;
     cot_error error = {0};
     cot_moe *moe = NULL;
     cot_sym slots;
     options.fabric = fabric;
-    options.pool = p->pool;
+    options.pool = rank->shared;
     options.slots = p->slots;
-    fabric->ops->enter(fabric);
+    cot_turns_enter(fabric);
     cot_status status = cot_alloc(fabric, &slots, (size_t)p->slots * slot_bytes, &error);
     if (status == COT_OK) {
         uint8_t *memory = cot_local(fabric, slots);
         memset(memory, 0xff, (size_t)p->slots * slot_bytes);
         for (int64_t e = 0; e < options.experts; e++)
-            for (int32_t i = plan_replica(p, e); i < plan_replica(p, e + 1); i++)
+            for (int32_t i = p->replica_begin[e]; i < p->replica_begin[e + 1]; i++)
                 if (p->rank[i] == fabric->rank)
                     memcpy(memory + (size_t)p->slot[i] * slot_bytes, m->world->experts[e].packed, slot_bytes);
         status = world_operator()->open(&moe, &options, &error);
     }
-    if (status == COT_OK && (!p->begins || p->begins(fabric))) status = rank_passes(m, moe, slots, &error);
-    fabric->ops->leave(fabric);
+    if (status == COT_OK && (!p->begins || p->begins(fabric)))
+        status = rank_passes(m, fabric->rank, moe, slots, &error);
+    cot_turns_leave(fabric);
     m->outcome->status[fabric->rank] = status;
     memcpy(m->outcome->message[fabric->rank], error.message, sizeof error.message);
     memcpy(m->outcome->traffic[fabric->rank], fabric->traffic,
            (size_t)fabric->ranks * sizeof *fabric->traffic);
     world_operator()->close(moe);
-    return NULL;
 }
 
 static inline size_t outcome_bytes(const struct world *w)
@@ -294,48 +291,52 @@ static inline void outcome_free(struct outcome *outcome, const struct world *w)
     munmap(outcome, outcome_bytes(w));
 }
 
-/* Runs all ranks to their end, as threads or as forked processes. Freed by outcome_free. */
+static inline void world_launch(const struct task *task)
+{
+    const struct world *w = task->world;
+    const struct plan *p = task->plan;
+    cot_moe_options moe = w->options;
+    moe.slots = p->slots;
+    const cot_launch_options options = {
+        .ranks = p->ranks,
+        .threads = p->running < p->ranks ? p->running : p->ranks,
+        .heap_bytes = cot_alloc_bytes((size_t)p->slots * cot_ffn_layout_of(&w->options.expert).bytes) +
+                      world_operator()->heap_bytes(&moe, p->ranks),
+        .timeout_ns = p->timeout_ns ? p->timeout_ns : 60000000000,
+        .main = rank_main,
+        .argument = task,
+        .shared = p->pool};
+    cot_launch *launch;
+    const cot_rank *root;
+    cot_error error;
+    const cot_fabric_backend *backend = cot_fabric_backend_find(p->forked ? "processes" : "threads");
+    if (cot_launch_open(&launch, &root, backend, &options, &error) != COT_OK) fail_msg("%s", error.message);
+    rank_main(root);
+    cot_launch_close(launch);
+}
+
+/* Runs all ranks to their end, as threads or as processes, of which none is the test's, since a test may kill any:
+ * it is left with those whose parent was killed. Freed by outcome_free. */
 static inline struct outcome *world_run(const struct world *w, const struct plan *p)
 {
     struct outcome *outcome =
         mmap(NULL, outcome_bytes(w), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(outcome, MAP_FAILED);
-    cot_fabric_group_options options = {.ranks = p->ranks,
-                                        .running = p->running,
-                                        .timeout_ns = p->timeout_ns ? p->timeout_ns : 60000000000,
-                                        .forked = p->forked};
-    cot_moe_options moe = w->options;
-    moe.slots = p->slots;
-    options.heap_bytes = cot_alloc_bytes((size_t)p->slots * cot_ffn_layout_of(&w->options.expert).bytes) +
-                         world_operator()->heap_bytes(&moe, p->ranks);
-    cot_fabric_group *group;
-    cot_error error;
-    if (cot_fabric_group_open(&group, &options, &error) != COT_OK) fail_msg("%s", error.message);
-    struct member members[COT_MAX_RANKS];
-    pthread_t threads[COT_MAX_RANKS];
-    pid_t processes[COT_MAX_RANKS];
+    for (int r = 0; r < p->ranks; r++) outcome->status[r] = COT_IO; // until the rank says otherwise
+    const struct task task = {w, p, outcome};
+    if (!p->forked) {
+        world_launch(&task);
+        return outcome;
+    }
     fflush(NULL);
-    for (int r = 0; r < p->ranks; r++) {
-        members[r] = (struct member){w, p, outcome, cot_fabric_group_rank(group, r)};
-        outcome->status[r] = COT_IO; // until the rank says otherwise
-        if (p->forked) {
-            processes[r] = fork();
-            assert_true(processes[r] >= 0);
-            if (!processes[r]) {
-                rank_main(&members[r]);
-                _exit(0);
-            }
-        } else {
-            assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &members[r]), 0);
-        }
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    const pid_t root = fork();
+    assert_true(root >= 0);
+    if (!root) {
+        world_launch(&task);
+        _exit(0);
     }
-    for (int r = 0; r < p->ranks; r++) {
-        if (p->forked)
-            assert_int_equal(waitpid(processes[r], NULL, 0), processes[r]);
-        else
-            assert_int_equal(pthread_join(threads[r], NULL), 0);
-    }
-    cot_fabric_group_close(group);
+    while (wait(NULL) > 0) continue;
     return outcome;
 }
 
@@ -362,15 +363,15 @@ struct exchange {
 static inline void exchange_of(struct exchange *x, const struct outcome *outcome, const struct world *w,
                                const struct plan *p)
 {
-    const cot_moe_placement placement = {p->rank, p->slot, p->replicated ? p->replica_begin : NULL};
+    const cot_expert_replicas placement = {p->rank, p->slot, p->replica_begin};
     const int64_t top_k = w->options.top_k;
     memset(x, 0, sizeof *x);
     for (int home = 0; home < p->ranks; home++)
         for (int64_t t = p->begin[home]; t < p->begin[home + 1]; t++) {
             bool there[COT_MAX_RANKS] = {false};
             for (int64_t k = 0; k < top_k; k++) {
-                int rank = p->rank[cot_moe_replica(&placement, outcome->experts[t * top_k + k], home,
-                                                   t - p->begin[home])];
+                int rank = p->rank[cot_expert_replica(&placement, outcome->experts[t * top_k + k], home,
+                                                      t - p->begin[home])];
                 x->entries[home][rank]++;
                 x->rows[home][rank] += !there[rank];
                 there[rank] = true;
@@ -402,7 +403,7 @@ static inline void outcome_counts(const struct outcome *outcome, const struct wo
                 assert_int_equal(t[COT_PHASE_METADATA].bytes,
                                  s == d ? 0 : passes * (4 * x.rows[s][d] + 8 * x.entries[s][d]));
         }
-    const int64_t replicas = p->replicated ? p->replica_begin[w->options.experts] : w->options.experts;
+    const int64_t replicas = p->replica_begin[w->options.experts];
     if (bulk) assert_int_equal(metadata, passes * 4 * (entries + (ranks - 1) * ranks * (uint64_t)replicas));
 }
 

@@ -45,8 +45,10 @@ static void check_case(const json_t *o, int number)
     memset(p2l, 0xa5, sizeof p2l);
     memset(l2p, 0xa5, sizeof l2p);
     cot_error error = {0};
-    if (cot_eplb_rebalance(p2l, l2p, count, weight, L, E, slots, whole(o, "groups"), whole(o, "nodes"),
-                           whole(o, "gpus"), R, &error) != COT_OK)
+    if (cot_eplb_rebalance(
+            p2l, l2p, count, weight,
+            &(cot_eplb_sizes){L, E, slots, whole(o, "groups"), whole(o, "nodes"), whole(o, "gpus"), R},
+            &error) != COT_OK)
         fail_msg("case %d: %s", number, error.message);
     for (int64_t l = 0; l < L; l++) {
         const json_t *map = json_array_get(maps, (size_t)l), *place = json_array_get(places, (size_t)l);
@@ -91,7 +93,8 @@ static void test_example(void **state)
                                         20, 107, 104, 64, 19,  197, 187, 157, 172, 86, 16,  27};
     static const int64_t expected[2 * 16] = {5, 6,  5, 7, 8, 4,  3, 4, 10, 9, 10, 2, 0, 1, 11, 1,
                                              7, 10, 6, 8, 6, 11, 8, 9, 2,  4, 5,  1, 5, 0, 3,  1};
-    assert_int_equal(cot_eplb_rebalance(p2l, l2p, count, load, 2, 12, 16, 4, 2, 8, 5, NULL), COT_OK);
+    assert_int_equal(
+        cot_eplb_rebalance(p2l, l2p, count, load, &(cot_eplb_sizes){2, 12, 16, 4, 2, 8, 5}, NULL), COT_OK);
     assert_memory_equal(p2l, expected, sizeof expected);
 }
 
@@ -100,13 +103,17 @@ static void test_edges(void **state)
 {
     (void)state;
     const double one[1] = {3}, equal[6] = {2, 2, 2, 2, 2, 2}, zero[4] = {0};
-    assert_int_equal(cot_eplb_rebalance(p2l, l2p, count, one, 1, 1, 4, 1, 1, 2, 4, NULL), COT_OK);
+    assert_int_equal(cot_eplb_rebalance(p2l, l2p, count, one, &(cot_eplb_sizes){1, 1, 4, 1, 1, 2, 4}, NULL),
+                     COT_OK);
     for (int i = 0; i < 4; i++) assert_true(p2l[i] == 0 && l2p[i] >= 0 && l2p[i] < 4);
     assert_int_equal(count[0], 4);
-    assert_int_equal(cot_eplb_rebalance(p2l, l2p, count, equal, 1, 6, 6, 1, 1, 6, 1, NULL), COT_OK);
+    assert_int_equal(cot_eplb_rebalance(p2l, l2p, count, equal, &(cot_eplb_sizes){1, 6, 6, 1, 1, 6, 1}, NULL),
+                     COT_OK);
     for (int i = 0; i < 6; i++) assert_true(p2l[i] == i && l2p[i] == i && count[i] == 1);
-    assert_int_equal(cot_eplb_rebalance(p2l, l2p, count, zero, 1, 4, 8, 2, 2, 4, 5, NULL), COT_OK);
-    assert_int_equal(cot_eplb_rebalance(p2l, l2p, count, NULL, 0, 4, 8, 2, 2, 4, 5, NULL), COT_OK);
+    assert_int_equal(cot_eplb_rebalance(p2l, l2p, count, zero, &(cot_eplb_sizes){1, 4, 8, 2, 2, 4, 5}, NULL),
+                     COT_OK);
+    assert_int_equal(cot_eplb_rebalance(p2l, l2p, count, NULL, &(cot_eplb_sizes){0, 4, 8, 2, 2, 4, 5}, NULL),
+                     COT_OK);
 }
 
 static void test_refusals(void **state)
@@ -129,8 +136,10 @@ static void test_refusals(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const double load[4] = {1, 2, 3, bad[i].last};
         cot_error error = {0};
-        assert_refused(cot_eplb_rebalance(p2l, l2p, count, load, 1, bad[i].experts, bad[i].slots,
-                                          bad[i].groups, bad[i].nodes, bad[i].gpus, bad[i].replicas, &error),
+        assert_refused(cot_eplb_rebalance(p2l, l2p, count, load,
+                                          &(cot_eplb_sizes){1, bad[i].experts, bad[i].slots, bad[i].groups,
+                                                            bad[i].nodes, bad[i].gpus, bad[i].replicas},
+                                          &error),
                        &error, bad[i].words);
     }
 }

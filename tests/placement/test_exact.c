@@ -93,7 +93,7 @@ static double solve(cot_method *method, const cot_problem *p, bool *feasible)
 {
     cot_assignment a;
     cot_error error;
-    cot_twofold objective, dual;
+    cot_double_double objective, dual;
     assert_int_equal(cot_assignment_open(&a, p, &error), COT_OK);
     memset(a.rank, 0xa5, (size_t)(p->L * p->E) * sizeof *a.rank);
     cot_status status = method(&a, p, &error);
@@ -189,17 +189,17 @@ static void test_verifier(void **state)
     cot_problem p = {2, 2, 2, load, cost, NULL, (const int32_t[]){1, 1}, (const int32_t[]){2, 2}};
     cot_assignment a;
     cot_error error;
-    cot_twofold objective, dual;
+    cot_double_double objective, dual;
     assert_int_equal(cot_assignment_open(&a, &p, &error), COT_OK);
     assert_int_equal(cot_place_chain(&a, &p, &error), COT_OK);
     assert_int_equal(cot_assignment_verify(&objective, &dual, &a, &p, &error), COT_OK);
     assert_true(objective.high == 2 && dual.high == 2);
-    a.price[0] = cot_twofold_of(0.5);
+    a.price[0] = cot_double_double_of(0.5);
     assert_int_equal(cot_assignment_verify(&objective, &dual, &a, &p, &error), COT_OK);
     assert_true(dual.high < 2);
-    a.price[0] = cot_twofold_of(-1);
+    a.price[0] = cot_double_double_of(-1);
     assert_int_equal(cot_assignment_verify(&objective, &dual, &a, &p, &error), COT_INVALID_ARGUMENT);
-    a.price[0] = cot_twofold_of(0);
+    a.price[0] = cot_double_double_of(0);
     a.rank[0] = 1 - a.rank[0];
     assert_int_equal(cot_assignment_verify(&objective, &dual, &a, &p, &error), COT_INVALID_ARGUMENT);
     a.rank[0] = 2;

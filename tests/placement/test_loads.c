@@ -128,6 +128,28 @@ static void test_dumps(void **state)
     assert_null(load.tokens);
 }
 
+/* One record as a line, over several, and behind another that has a brace where safetensors files do. */
+static void test_vllm_layout(void **state)
+{
+    (void)state;
+#define RECORD(_)                                                                                            \
+    "{" _ "\"record_type\":" _ "\"eplb_load_stats\"," _ "\"expert_load\":" _ "[[5," _ "7]]," _               \
+    "\"p2l_map\":" _ "[[1,0]]" _ "}"
+    static const char *const texts[] = {RECORD("") "\n", RECORD("\n    "), RECORD("\r\n\t") "\r\n",
+                                        "{\"dpp\": {\"size\": 1}}\n" RECORD("") "\n",
+                                        "{\"dpp\": {\"size\": 1}}" RECORD("")};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        cot_load_counts load;
+        cot_error error = {0};
+        put_text("a.jsonl", texts[i]);
+        if (read_with(&load, in_scratch("a.jsonl"), 0, &error) != COT_OK)
+            fail_msg("%zu: %s", i, error.message);
+        assert_true(load.n_layers == 1 && load.n_experts == 2);
+        assert_true(load.tokens[0] == 7 && load.tokens[1] == 5);
+        cot_load_counts_free(&load);
+    }
+}
+
 static void test_vllm_notes(void **state)
 {
     (void)state;
@@ -239,6 +261,8 @@ static void test_refusals(void **state)
         {"a.txt", "hello\n", "no routing data"},
         {"a.txt", "", "no routing data"},
         {"a.jsonl", "{\n", "line 1 is no JSON"},
+        {"a.jsonl", "{}\n\n{},\n", "line 3 is no JSON"},
+        {"a.jsonl", "{}\n{\n\"a\": 1,\n\"b\"\n}\n", "line 2 is no JSON"},
         {"a.jsonl", "{}\n\n", "no line of record_type 'eplb_load_stats'"},
         {"a.jsonl", STATS "\"expert_load\":[[1,2]],\"p2l_map\":[[0]]}", "differ in shape"},
         {"a.jsonl", STATS "\"expert_load\":[[1,2]],\"p2l_map\":[[0,1],[0,1]]}", "as many layers"},
@@ -310,10 +334,15 @@ static void test_tensorrt_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_samples),  cmocka_unit_test(test_per_token),
-        cmocka_unit_test(test_dumps),    cmocka_unit_test(test_vllm_notes),
-        cmocka_unit_test(test_trace),    cmocka_unit_test(test_csv),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_tensorrt_refusals),
+        cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_per_token),
+        cmocka_unit_test(test_dumps),
+        cmocka_unit_test(test_vllm_notes),
+        cmocka_unit_test(test_vllm_layout),
+        cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_csv),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_tensorrt_refusals),
     };
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

@@ -195,10 +195,16 @@ static void test_write_refusals(void **state)
     cot_expert_map_options options = options_of("sglang", 0, 0, 4);
     assert_refused(cot_expert_map_write(&map, in_scratch("no"), &options, &error), &error,
                    "layer 4 has a place");
-    options = options_of("omni-infer", 0, 0, 0);
-    memcpy(map.expert, (const int32_t[]){0, 1, 1, 1, 0, 1, 1, -1}, 8 * sizeof(int32_t));
-    assert_refused(cot_expert_map_write(&map, in_scratch("no"), &options, &error), &error,
-                   "layer 3 has expert 1 twice on rank 1");
+    memcpy(map.expert, (const int32_t[]){0, 1, 1, 1, 0, 1, 1, 0}, 8 * sizeof(int32_t));
+    static const char *const distinct[] = {"vllm-ascend", "omni-infer"};
+    for (size_t f = 0; f < 2; f++) {
+        options = options_of(distinct[f], 0, 0, 0);
+        assert_refused(cot_expert_map_write(&map, in_scratch("no"), &options, &error), &error,
+                       "layer 3 has expert 1 twice on rank 1");
+        map.dense[0] = 1; // a dense layer's row is not written
+        assert_int_equal(cot_expert_map_write(&map, in_scratch("yes"), &options, &error), COT_OK);
+        map.dense[0] = 0;
+    }
     options = options_of("pytorch", 0, 0, 0);
     assert_refused(cot_expert_map_write(&map, in_scratch("no"), &options, &error), &error,
                    "unknown format 'pytorch'");

@@ -109,6 +109,107 @@ static void test_replan(void **state)
     refuse(PLACE "--load b.csv --ranks 2 --current old.json --max-moves 3", "--max-moves");
 }
 
+/* Three layers of 16 experts, loads of everyone different, as CSV. */
+static void put_load(const char *name, int factor)
+{
+    char text[2048], *end = text + sprintf(text, "layer,expert,tokens\n");
+    for (int l = 0; l < 3; l++)
+        for (int e = 0; e < 16; e++)
+            end += sprintf(end, "%d,%d,%d\n", 2 * l, e, 1 + factor * (e + 1) * (l + 3) % 97);
+    put(name, text);
+}
+
+/* The lines of moves.csv are the rows of `list`, in the order of rounds. */
+static void check_moves_file(const json_t *list)
+{
+    static const char header[] = "round,layer,expert,from,to\n";
+    size_t found = 0;
+    int last = -1;
+    run_line("cat moves.csv");
+    assert_memory_equal(c.out, header, strlen(header));
+    for (char *line = c.out + strlen(header); *line; line = strchr(line, '\n') + 1, found++) {
+        int row[5], equal = 0;
+        assert_int_equal(sscanf(line, "%d,%d,%d,%d,%d", row, row + 1, row + 2, row + 3, row + 4), 5);
+        assert_true(row[0] >= last);
+        last = row[0];
+        for (size_t i = 0; i < json_array_size(list); i++) {
+            const json_t *t = json_array_get(list, i);
+            int same = 0;
+            for (size_t k = 0; k < 5; k++) same += json_integer_value(json_array_get(t, k)) == row[k];
+            equal += same == 5;
+        }
+        assert_int_equal(equal, 1);
+    }
+    assert_int_equal(found, json_array_size(list));
+}
+
+/* The summary on the terminal says of four ranks and the layers 0, 2 and 4 what `list` does. */
+static void check_summary(const json_t *list, long all_rounds)
+{
+    const long n = (long)json_array_size(list);
+    long by_layer[5] = {0}, by_rank[4] = {0}, most = 0, fewest = n, busiest = 0;
+    for (size_t i = 0; i < (size_t)n; i++) {
+        const json_t *t = json_array_get(list, i);
+        by_layer[json_integer_value(json_array_get(t, 1))]++;
+        by_rank[json_integer_value(json_array_get(t, 3))]++;
+        by_rank[json_integer_value(json_array_get(t, 4))]++;
+    }
+    for (int l = 0; l < 5; l += 2) {
+        most = by_layer[l] > most ? by_layer[l] : most;
+        fewest = by_layer[l] < fewest ? by_layer[l] : fewest;
+    }
+    for (int r = 0; r < 4; r++) busiest = by_rank[r] > busiest ? by_rank[r] : busiest;
+    long moves, rounds, low, low_layer, high, high_layer, rank, at_rank;
+    double mean, rank_mean;
+    const char *summary = strstr(c.out, "moves ");
+    assert_non_null(summary);
+    int read =
+        sscanf(summary,
+               "moves %ld in %ld rounds, no rank twice in one a layer %lf in the mean, %ld (layer %ld) "
+               "to %ld (layer %ld) a rank %lf sent or fetched in the mean, most by rank %ld (%ld)",
+               &moves, &rounds, &mean, &low, &low_layer, &high, &high_layer, &rank_mean, &rank, &at_rank);
+    assert_int_equal(read, 10);
+    assert_true(moves == n && rounds == all_rounds);
+    assert_true(fabs(mean - (double)n / 3) < 0.06 && fabs(rank_mean - (double)n / 2) < 0.06);
+    assert_true(low == fewest && by_layer[low_layer] == low && high == most && by_layer[high_layer] == high);
+    assert_true(at_rank == busiest && by_rank[rank] == busiest);
+    int lines = 0;
+    for (const char *at = c.out; (at = strchr(at, '\n')); at++) lines++;
+    assert_true(lines < 12);
+}
+
+/* The terminal shows a summary; --moves writes what --json lists. */
+static void test_moves(void **state)
+{
+    (void)state;
+    put_load("before.csv", 13);
+    put_load("after.csv", 29);
+    run_line(PLACE "--load before.csv --ranks 4 --slots 24 --method eplb -o running.json");
+#define REPLAN PLACE "--load after.csv --ranks 4 --slots 24 --method eplb --current running.json "
+    json_t *o = run_json(REPLAN "--json --moves moves.csv"), *list = json_object_get(o, "transfers");
+    assert_true(json_array_size(list) > 3);
+    check_moves_file(list);
+    run_line(REPLAN);
+    check_summary(list, (long)real(o, "rounds"));
+    json_decref(o);
+    refuse(PLACE "--load after.csv --ranks 4 --moves moves.csv", "--moves need --current");
+    refuse(PLACE "--load nowhere.csv --ranks 4 --current running.json --moves none/such.csv",
+           "none/such.csv");
+}
+
+/* Layers that do not run yet come from storage. */
+static void test_moves_from_storage(void **state)
+{
+    (void)state;
+    put("one.csv", "layer,expert,tokens\n4,0,10\n4,1,20\n4,2,30\n4,3,4\n");
+    run_line(PLACE "--load one.csv --ranks 2 --method rr -o one.json");
+    run_line(PLACE
+             "--load a.csv --ranks 2 --method rr --current one.json --moves moves.csv && cat moves.csv");
+    assert_int_equal(c.status, 0);
+    assert_non_null(strstr(c.out, "; 4 of them from storage"));
+    assert_non_null(strstr(c.out, "\n-1,6,0,-1,"));
+}
+
 /* A running placement with other slots: the new one has those that are asked for, all filled. */
 static void test_other_slots(void **state)
 {
@@ -226,15 +327,62 @@ static void test_report(void **state)
     assert_true(atoi(c.out) >= 4);
 }
 
+/* The objective that a page shows for a method. */
+static double reported(const char *method)
+{
+    char row[64];
+    snprintf(row, sizeof row, "<tr><td>%s</td><td>", method);
+    run_line("cat r.html");
+    const char *at = strstr(c.out, row);
+    if (!at) fail_msg("the page lacks %s", method);
+    return strtod(at + strlen(row), NULL);
+}
+
+static double objective(const char *line)
+{
+    json_t *o = run_json(line);
+    double objective = real(o, "objective");
+    json_decref(o);
+    return objective;
+}
+
+/* A page's methods obey the run's limit, and its own method is what the run printed. */
+static void test_report_limits(void **state)
+{
+    (void)state;
+    put_load("before.csv", 13);
+    put_load("after.csv", 29);
+#define ON_TREE PLACE "--load after.csv --topology fattree:ranks=8,gpus=2,servers=2,leaves=2 --json "
+    double limited = objective(ON_TREE "--method replicate --slots 16 --max-load 2"),
+           rr = objective(ON_TREE "--method rr --slots 16");
+    assert_true(limited < objective(ON_TREE "--method replicate --slots 16"));
+    assert_true(objective(ON_TREE "--method replicate --slots 16 --max-load 2 --report r.html") == limited);
+    assert_true(reported("replicate") == limited && reported("rr") == rr);
+    double exact = objective(ON_TREE "--method ilpload --slots 16 --max-load 2 --report r.html");
+    assert_true(reported("ilpload") == exact && reported("replicate") == limited);
+    run_line("grep -c \"At most 2 mean ranks' loads in a layer with ilpload replicate;\" r.html");
+    assert_int_equal(atoi(c.out), 1);
+    run_line(PLACE "--load before.csv --ranks 8 --slots 24 -o running.json");
+    double kept = objective(ON_TREE "--slots 24 --current running.json --max-moves 0 --report r.html");
+    assert_true(kept != objective(ON_TREE "--slots 24") && reported("replicate") == kept);
+}
+
 int main(void)
 {
     if (!mkdtemp(folder)) return 1;
     put("a.csv", "layer,expert,tokens\n4,0,10\n4,1,20\n4,2,30\n4,3,4\n6,0,10\n6,1,9\n6,2,18\n6,3,9\n");
     put("cost.json", "[[0, 5], [0, 9]]");
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_place),    cmocka_unit_test(test_dense_rows),
-                                       cmocka_unit_test(test_replan),   cmocka_unit_test(test_other_slots),
-                                       cmocka_unit_test(test_leniency), cmocka_unit_test(test_refusals),
-                                       cmocka_unit_test(test_topology), cmocka_unit_test(test_report)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_place),
+                                       cmocka_unit_test(test_dense_rows),
+                                       cmocka_unit_test(test_replan),
+                                       cmocka_unit_test(test_moves),
+                                       cmocka_unit_test(test_moves_from_storage),
+                                       cmocka_unit_test(test_other_slots),
+                                       cmocka_unit_test(test_leniency),
+                                       cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_topology),
+                                       cmocka_unit_test(test_report),
+                                       cmocka_unit_test(test_report_limits)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     char line[64];
     snprintf(line, sizeof line, "rm -r %s", folder);

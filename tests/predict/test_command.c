@@ -156,13 +156,13 @@ static void test_kinds(void **state)
     json_decref(list);
 }
 
-/* On routing that nothing foretells the tools say that nothing is gained. */
+/* On routing that nothing foretells the tools say that no gain is proven. */
 static void test_control(void **state)
 {
     (void)state;
     run_line(GROUP "uniform.st --ranks 4 --iterations 1");
     assert_int_equal(c.status, 0);
-    assert_non_null(strstr(c.out, "nothing is gained"));
+    assert_non_null(strstr(c.out, "no gain is proven"));
     static const int ranks[] = {1, 4, 5, 7}; // of 12 experts: groups of one size, and of two
     for (int i = 0; i < 4; i++) {
         char line[256];
@@ -170,17 +170,17 @@ static void test_control(void **state)
         run_line(line);
         assert_int_equal(c.status, 0);
         for (int m = 0; m < COT_PREDICT_METHODS; m++) {
-            snprintf(line, sizeof line, "%s@%d: nothing is gained", cot_predict_method_names[m], ranks[i]);
+            snprintf(line, sizeof line, "%s@%d: no gain is proven", cot_predict_method_names[m], ranks[i]);
             if (!strstr(c.out, line)) fail_msg("without '%s':\n%s", line, c.out);
         }
     }
     run_line(PREDICT "uniform.st --ranks 5 --resamples 0");
-    assert_non_null(strstr(c.out, "context@5: nothing is gained"));
+    assert_non_null(strstr(c.out, "context@5: no gain is proven"));
     run_line(GROUP "uniform.st --ranks 5 --iterations 1");
-    assert_non_null(strstr(c.out, "nothing is gained"));
+    assert_non_null(strstr(c.out, "no gain is proven"));
     run_line(PREDICT "a.st --ranks 4 --plot page.html");
     assert_int_equal(c.status, 0);
-    assert_null(strstr(c.out, "context@4: nothing is gained"));
+    assert_null(strstr(c.out, "context@4: no gain is proven"));
     run_line("grep -c '<svg' page.html");
     assert_string_equal(c.out, "4\n");
 }
@@ -237,6 +237,13 @@ static void test_refusals(void **state)
     refuse(GROUP "a.st --ranks 4 --topology complete:ranks=5", "5 ranks");
     refuse(GROUP "a.st --iterations 1 --tables no/such.st", "no/such.st");
     refuse(PREDICT "c.st", "counts have no sequences");
+    // Of plots that cannot be made the reason is told, once, and no page is left.
+    refuse(PREDICT "one.st --tables t.st --plot one.html",
+           "the training split is empty: 0.25 of 1 sequences");
+    run_line("test ! -e one.html");
+    assert_int_equal(c.status, 0);
+    refuse(PREDICT "a.st --tables t.st --plot no/page.html", "no/page.html");
+    refuse(PREDICT "a.st --tables t.st --plot /dev/full", "/dev/full");
     refuse(PREDICT "a.st --tables t.st --ranks 4", "--ranks");
     refuse(PREDICT "a.st --tables a.st", "a.st");
     refuse(PREDICT "wide.st --tables t.st", "the trace has");
@@ -248,6 +255,7 @@ static void test_refusals(void **state)
     refuse(PREDICT "a.st --embeddings '" COT_SOURCE "/models/nowhere'", "nowhere");
     refuse(PREDICT "far.st --embeddings '" COT_SOURCE "/models/tiny'", "beyond the vocabulary");
     refuse(PREDICT "a.st --tokenizer '" COT_SOURCE "/models/tiny'", "no token strings");
+    refuse(PREDICT "a.st --tables t.st --isa sse9", "no instruction set 'sse9'");
     run_line(GROUP "warm.st --iterations 1");
     assert_int_equal(c.status, 0);
     assert_non_null(strstr(c.err, "constant rows"));
@@ -314,11 +322,12 @@ static int set_up(void **state)
 {
     const sample_shape plain = {4, 12, 3, 40, T, 60, true}, wide = {4, 14, 3, 10, 200, 20, true},
                        anonymous = {4, 12, 3, 40, 800, 0, true}, uniform = {4, 12, 3, 40, T, 60, false},
-                       single = {4, 12, 3, 20, 300, 1, true};
+                       single = {4, 12, 3, 20, 300, 1, true}, one = {4, 12, 3, 1, 50, 60, true};
     assert_int_equal(scratch_open(state), 0);
     assert_int_equal(setenv("coterie", COT_PROGRAM, 1), 0);
     write_sample("a.st", &plain);
     write_sample("b.st", &plain);
+    write_sample("one.st", &one);
     write_sample("wide.st", &wide);
     write_sample("anonymous.st", &anonymous);
     write_sample("uniform.st", &uniform);

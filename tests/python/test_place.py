@@ -19,13 +19,37 @@ SOURCE = pathlib.Path(os.environ["COT_SOURCE"])
 SAMPLES = SOURCE / "tests" / "placement" / "samples"
 sys.path.insert(0, str(SOURCE / "python"))
 import coterie  # noqa: E402
-from coterie import _structs  # noqa: E402
+from coterie import _structs, eplb  # noqa: E402
 
 SEED = time.time_ns() % 2**32
 rng = numpy.random.default_rng(SEED)
 
 
+def maps(layers, experts, ranks, slots):
+    """A random placement [layers, ranks, slots a rank]: every expert somewhere, the other slots of any experts or empty."""
+    made = rng.integers(-1, experts, (layers, ranks * slots))
+    for layer in made:
+        layer[rng.permutation(ranks * slots)[:experts]] = numpy.arange(experts)
+    return made.reshape(layers, ranks, slots)
+
+
 class Place(unittest.TestCase):
+    def check_moves(self, old, p):
+        """Moves are the set differences, and transfers those, each from another rank that has it, no rank twice a round."""
+        held = [[set(rank) - {-1} for rank in layer] for layer in old.tolist()]
+        wanted = [[set(rank) - {-1} for rank in layer] for layer in p.physical_to_logical.tolist()]
+        rows = [(l, r) for l in range(len(wanted)) if not p.dense[l] for r in range(len(wanted[l]))]
+        expected = {(p.layers[l], e, r) for l, r in rows for e in wanted[l][r] - held[l][r]}
+        self.assertEqual(p.moves, len(expected))
+        self.assertEqual(len(p.transfers), len(expected))
+        self.assertEqual({(layer, e, to) for layer, e, _, to, _ in p.transfers.tolist()}, expected)
+        seen, first = set(), p.layers[0]
+        for layer, expert, source, target, turn in p.transfers.tolist():
+            self.assertNotEqual(source, target)
+            self.assertIn(expert, held[layer - first][source])
+            self.assertTrue(seen.isdisjoint({(turn, source), (turn, target)}))
+            seen |= {(turn, source), (turn, target)}
+
     def test_exact(self):
         """A layer's best among all seatings, by a matrix of costs."""
         for _ in range(10):
@@ -98,19 +122,9 @@ class Place(unittest.TestCase):
             running.write(path)
             for current in (running, path, slots, slots.reshape(3, 4, 8), slots.tolist()):
                 p = coterie.place(new, ranks=4, slots=32, method="eplb", first_layer=1, current=current)
-                held = [[set(rank) for rank in layer] for layer in running.physical_to_logical.tolist()]
-                wanted = [[set(rank) for rank in layer] for layer in p.physical_to_logical.tolist()]
-                rows = [(l, r) for l in (1, 2) for r in range(4)]
-                self.assertEqual(p.moves, sum(len(wanted[l][r] - held[l][r]) for l, r in rows))
-                self.assertEqual(len(p.transfers), p.moves)
+                self.check_moves(running.physical_to_logical, p)
                 # exchanges end up to 1 % above on layers as small as these
                 self.assertTrue((p.peak_load <= fresh.peak_load * 1.03).all(), (p.peak_load, fresh.peak_load))
-                seen = set()
-                for layer, expert, source, target, turn in p.transfers.tolist():
-                    self.assertIn(expert, held[layer - 1][source])
-                    self.assertIn(expert, wanted[layer - 1][target] - held[layer - 1][target])
-                    self.assertTrue(seen.isdisjoint({(turn, source), (turn, target)}))
-                    seen |= {(turn, source), (turn, target)}
         few = coterie.place(new, ranks=4, slots=32, first_layer=1, current=running, max_moves=2)
         self.assertLessEqual(few.moves, 2)
         none = coterie.place(new, ranks=4, slots=32, first_layer=1, current=running, max_moves=0)
@@ -124,6 +138,29 @@ class Place(unittest.TestCase):
                 coterie.place(new, ranks=4, slots=32, first_layer=1, current=current)
         with self.assertRaisesRegex(ValueError, "methods with replicas"):
             coterie.place(new[1:], "fattree:ranks=4", current=slots[1:], max_moves=3)
+
+    def test_replicas_on_a_rank(self):
+        """Copies on the same rank are no moves, nor do ranks send to themselves."""
+        old = numpy.array([[[1, 1], [3, 2], [0, 2], [3, 2]]])
+        self.check_moves(old, coterie.place([[1, 3, 8, 8]], ranks=4, slots=20, method="eplb", current=old))
+        for _ in range(200):
+            layers, experts, ranks = rng.integers(1, 4), rng.integers(1, 12), rng.integers(1, 7)
+            least = -(-experts // ranks)
+            old = maps(layers, experts, ranks, least + rng.integers(5))
+            load = rng.integers(1, 100, (layers, experts))
+            options = {"ranks": int(ranks), "current": old}
+            slots = int(ranks * (least + rng.integers(5)))
+            for method in ("eplb", "eplb-swap", "replicate"):
+                p = coterie.place(load, slots=slots, method=method, **options)
+                self.check_moves(old, p)
+                try:
+                    few = coterie.place(load, slots=slots, method=method, max_moves=p.moves // 2, **options)
+                except ValueError as refusal:
+                    self.assertRegex(str(refusal), "moves are too few: filling")
+                else:
+                    self.check_moves(old, few)
+                    self.assertLessEqual(few.moves, p.moves // 2)
+            self.check_moves(old, coterie.place(load, method="rr", **options))
 
     def test_refusals(self):
         load = rng.integers(1, 100, (1, 4))
@@ -139,9 +176,31 @@ class Place(unittest.TestCase):
                                ("c_layer has shape", {"c_layer": [1, 2, 3]}), ("cost -1", {"cost": [[-1, 2]]}), ("", {"cost": [[numpy.nan, 2]]}),
                                ("dispatch is 'far'", {"dispatch": "far"}), ("attention is 'none'", {"attention": "none"}),
                                ("distance is 'miles'", {"distance": "miles"}), ("max_load is -1", {"max_load": -1}), ("max_load is nan", {"max_load": numpy.nan}),
-                               ("3 parts", {"attention": ([[1, 1]],) * 3}), ("first_layer is -1", {"first_layer": -1})):  # fmt: skip
+                               ("3 parts", {"attention": ([[1, 1]],) * 3}), ("first_layer is -1", {"first_layer": -1}),
+                               ("bytes is -1", {"bytes": -1}), ("bytes is nan", {"bytes": numpy.nan}), ("has a NUL", {"method": "il\0p"})):  # fmt: skip
             with self.assertRaisesRegex(ValueError, words, msg=options):
                 coterie.place(load, **{"topology": "complete:ranks=2,gpus=1", **options})
+        with self.assertRaisesRegex(ValueError, "first_layer is 2147483647, expected 0 to 2147483646"):
+            coterie.place(numpy.ones((2, 4)), ranks=2, first_layer=2**31 - 1)
+        self.assertEqual(coterie.place(load, ranks=2, first_layer=2**31 - 1).layers.tolist(), [2**31 - 1])
+        for call in (lambda: coterie.place("a\0b", ranks=2), lambda: coterie.place(load, "complete:ranks=2\0,gpus=1"),
+                     lambda: coterie.place(load, ranks=2).write(os.devnull + "\0.json"), lambda: coterie.read_trace("a\0b"),
+                     lambda: coterie.evaluate("a\0b", load, ranks=2)):  # fmt: skip
+            with self.assertRaisesRegex(ValueError, "has a NUL in it"):
+                call()
+        for layers in (2**40, -1):
+            with self.assertRaisesRegex(ValueError, f"layers is {layers}, expected"):
+                coterie.place(load, ranks=2).write(os.devnull, "sglang", layers)
+        masked = numpy.ma.masked_equal([[1, 2, 3, 4]], 3)
+        for call in (lambda: coterie.place(masked, ranks=2), lambda: coterie.place([masked[0]], ranks=2),
+                     lambda: coterie.place(load, cost=masked[:, :2] + masked[:, 2:]), lambda: eplb.rebalance_experts(masked, 4, 1, 1, 2),
+                     lambda: coterie.Trace(masked[None] % 3, n_experts=8)):  # fmt: skip
+            with self.assertRaisesRegex(ValueError, "has masked elements"):
+                call()
+        unmasked = numpy.ma.array(load)
+        self.assertEqual(coterie.place(unmasked, ranks=2).objective, coterie.place(load, ranks=2).objective)
+        for p in (coterie.place(load, ranks=2, max_load=most) for most in (1e300, 1.7e308, 2)):  # none limits two ranks
+            self.assertTrue(numpy.isfinite([p.objective, p.dual, p.gap]).all())
         for options in ({"slots": 4.5}, {"c_layer": 2.5}, {"ranks": "2"}, {"groups": None}):
             with self.assertRaisesRegex(TypeError, "whole number", msg=options):
                 coterie.place(load, **{"topology": "complete:ranks=2,gpus=1", **options})

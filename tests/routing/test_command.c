@@ -119,7 +119,10 @@ static void test_refusals(void **state)
         {"trace convert t.tsv -o /dev/full", 1, "/dev/full"},
         {"trace convert absent -o x", 1, "absent"},
         {"trace convert . -o x", 1, "neither ids.u8 nor"},
-        {"trace info t.tsv", 1, "t.tsv"},
+        {"trace info t.tsv", 1,
+         "'t.tsv' is no trace, but can be made one (trace convert): a tab-separated table of layer, expert"},
+        {"trace info docs", 1,
+         "is no trace, but can be made one (trace convert): a folder of expert_weights_"},
         {"trace info .", 1, "directory"},
         {"trace", 2, "'trace info', 'trace convert'"},
     };

@@ -46,7 +46,7 @@ static void test_locality(void **state)
         cot_error error = {0};
         make(&trace, L, E, K, (int)draw(12));
         for (int l = 0; l < L; l++) {
-            cot_trace_locality got;
+            cot_locality got;
             int64_t local = 0, remote = 0;
             memset(&got, 0x5a, sizeof got);
             assert_int_equal(cot_trace_locality_measure(&got, &trace, l, P, &error), COT_OK);
@@ -70,12 +70,39 @@ static void test_locality(void **state)
             assert_int_equal(got.activations, trace.n_tokens * K);
             if (P == 1) assert_int_equal(got.local, got.activations);
         }
-        cot_trace_locality nothing;
+        cot_locality nothing;
         assert_refused(cot_trace_locality_measure(&nothing, &trace, 0, 0, &error), &error, "0 ranks");
         assert_refused(cot_trace_locality_measure(&nothing, &trace, 0, 65, &error), &error, "65 ranks");
         assert_refused(cot_trace_locality_measure(&nothing, &trace, L, 2, &error), &error, "layer");
         cot_trace_close(&trace);
     }
+}
+
+/* Tokens one by one, wherever their experts are, as a running engine counts them; and peaks. */
+static void test_counters(void **state)
+{
+    (void)state;
+    const int32_t expert_rank[6] = {3, 3, 0, 63, 63, 1};
+    const uint16_t tokens[3][4] = {{0, 1, 2, 5}, {3, 4, 3, 2}, {5, 5, 5, 5}};
+    cot_locality all = {0};
+    assert_true(cot_locality_lar(&all) == 0 && cot_locality_remote_ranks(&all) == 0);
+    for (int t = 0; t < 3;
+         t++) { // two at home, ranks 0 and 1; none at home, ranks 63 and 0; three of three at home
+        uint64_t reached = 0;
+        for (int k = 0; k < 4 - t / 2; k++)
+            reached |= cot_locality_call(&all, 3 - t, expert_rank[tokens[t][k]]);
+        cot_locality_token(&all, reached);
+    }
+    assert_int_equal(all.tokens, 3);
+    assert_int_equal(all.activations, 11);
+    assert_int_equal(all.local, 5);
+    assert_int_equal(all.remote_ranks, 4);
+    assert_true(cot_locality_lar(&all) == 5.0 / 11 && cot_locality_remote_ranks(&all) == 4.0 / 3);
+    assert_true(cot_load_peak((const double[]){1, 6, 0, 1}, 4) == 3);
+    assert_true(cot_load_peak((const double[]){0, 0}, 2) == 0 && cot_load_peak(NULL, 0) == 0);
+    for (int64_t n = 1; n < 40; n++)
+        for (int P = 1; P <= 64; P++)
+            for (int64_t i = 0; i < n; i++) assert_int_equal(cot_trace_home(i, n, P), owner(i, n, P));
 }
 
 static void test_load(void **state)
@@ -99,7 +126,7 @@ static void test_load(void **state)
             cot_trace_load(load, &counts, l);
             assert_memory_equal(load, expected, (size_t)E * 8);
         }
-        cot_trace_locality nothing;
+        cot_locality nothing;
         assert_refused(cot_trace_locality_measure(&nothing, &counts, 0, 2, &error), &error, "counts");
         free(expected);
         free(load);
@@ -211,10 +238,8 @@ static void test_warnings(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_locality),
-        cmocka_unit_test(test_load),
-        cmocka_unit_test(test_spread),
-        cmocka_unit_test(test_warnings),
+        cmocka_unit_test(test_locality), cmocka_unit_test(test_counters), cmocka_unit_test(test_load),
+        cmocka_unit_test(test_spread),   cmocka_unit_test(test_warnings),
     };
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

@@ -1,66 +1,83 @@
-/* What a benchmark of MoE operators holds: the layer, the group of ranks, the case in hand. */
+/* What a benchmark of MoE operators holds: the layer, one rank's end of the group, rank 0's case in hand. */
 #ifndef COT_ENGINE_BENCH_BENCH_H
 #define COT_ENGINE_BENCH_BENCH_H
 #include "coterie/bench_moe.h"
 #include "coterie/trace.h"
-#include "fabric/threads/threads.h"
+#include "fabric/launch.h"
+#include "fabric/reports.h"
 #include "moe/moe.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
+/* What every rank is given when it begins; never written after that. */
+typedef struct cot_bench_setup {
+    cot_bench_moe_options options; // tokens is a copy
+    const cot_fabric_backend *fabric;
+    cot_moe_options moe; // of every operator, all but the fabric, the pool, the timeline and the tokens
+    const cot_moe_operator *op[COT_BENCH_MOST_OPS];
+    int ops;
+    int64_t most_tokens;      // of the options'
+    cot_expert_layout layout; // of the one layer
+    cot_gate gate;
+    float *gate_weight;
+} cot_bench_setup;
 
-typedef enum cot_bench_command {
+typedef enum cot_bench_verb {
     COT_BENCH_DRAW, // weights into the slots
     COT_BENCH_OPEN, // the operators for one number of tokens
     COT_BENCH_RUN,
     COT_BENCH_STOP
+} cot_bench_verb;
+
+/* What rank 0 has every rank do. */
+typedef struct cot_bench_command {
+    cot_bench_verb verb;
+    int op;
+    size_t set;     // which of options.tokens
+    int64_t tokens; // rank r has tokens cot_share_begin(tokens, r, P) to the next rank's, in its x
+    double link_bytes_per_s;
+    int64_t link_latency_ns;
+    bool tells_answer, tells_events; // to rank 0
 } cot_bench_command;
 
-struct cot_bench_moe;
+/* What a rank has done: in one run, or so far. */
+typedef struct cot_bench_tally {
+    cot_moe_times times;
+    uint64_t waits, egress_bytes;
+    int64_t waited_ns, queued_ns, workers_ns;
+} cot_bench_tally;
 
-/* One rank. */
-typedef struct cot_bench_member {
-    struct cot_bench_moe *bench;
-    cot_fabric *fabric;
-    pthread_t thread;
+/* What a rank tells of one run. */
+typedef struct cot_bench_told {
+    int64_t begin_ns, end_ns;
+    int64_t worked_ns; // when what comes before combining ended
+    int64_t events;    // that it told
+    cot_bench_tally tally;
+} cot_bench_told;
+
+/* One rank's end. Offsets are of symmetric memory; what is [P] or of all tokens is read on rank 0. */
+typedef struct cot_bench_end {
+    const cot_bench_setup *setup;
+    const cot_rank *rank;
+    cot_reports reports;
+    cot_sym command_at, command_signal; // two commands, by turns
+    cot_sym arrived_signals, go_signal; // [P] lines
     cot_sym slots;
-    cot_moe **moe; // [n_tokens][ops], NULL until opened
-    cot_status status;
-    cot_error error;
-    int64_t begin_ns, end_ns; // of the last run
-} cot_bench_member;
+    cot_sym x, y, experts, weights; // of the own tokens: [H], [H], [K], [K]
+    cot_sym all_y, all_experts;     // [T][H], [T][K]: the operator's answer
+    cot_sym told, events;           // [P], [P][cot_bench_events]
+    cot_moe **moe;                  // [n_tokens][ops], NULL until opened
+    cot_moe_combine combine[COT_BENCH_MOST_OPS];
+    cot_moe_timeline timeline; // of this rank's tasks
+    uint64_t commands, runs;
+} cot_bench_end;
 
 struct cot_bench_moe {
-    cot_bench_moe_options options; // tokens is a copy
-    cot_moe_options moe;           // of every operator, all but the fabric and the tokens
-    const cot_moe_operator *op[COT_BENCH_MOST_OPS];
-    cot_moe_combine combine[COT_BENCH_MOST_OPS];
-    int ops;
-    int32_t *expert_rank, *expert_slot; // [E]
-    cot_gate gate;
-    float *gate_weight;
-    cot_moe_timeline timeline;
-    cot_fabric_group *fabric;
-    cot_pool *pool;
-    cot_bench_member *members; // [P]
-
-    // The ranks wait for a command; the caller waits until all have done it.
-    pthread_mutex_t mutex;
-    pthread_cond_t commanded, done;
-    cot_bench_command command;
-    uint64_t commands; // given so far
-    int started, pending;
-    _Atomic uint64_t lined_up; // ranks, over all runs
-
-    // The case in hand. Rank r has tokens cot_share_begin(tokens, r, P) to the next rank's.
-    size_t set; // which of options.tokens
-    int op_now;
-    int64_t tokens;
-    uint16_t *drawn, *experts; // [T][K] wanted, as the operator reports
-    float *weights;            // [T][K]
-    float *x, *y, *y_first;    // [T][H]; y_first: the first operator's answer
-
-    uint8_t *flush; // more than the last-level cache
+    cot_bench_setup setup;
+    cot_launch *launch;
+    cot_bench_end root;
+    cot_bench_command now; // the case in hand and what is done with it
+    uint16_t *drawn;       // [T][K] wanted
+    float *x, *y_first;    // [T][H]; y_first: the first operator's answer
+    uint8_t *flush;        // more than the last-level cache
     size_t flush_bytes;
 };
 
@@ -85,26 +102,25 @@ cot_status cot_bench_count(cot_bench_load *load, const uint16_t *experts, const 
                            int64_t tokens, int ranks, const int32_t *expert_rank, size_t row_bytes,
                            cot_error *error);
 
-/* What all ranks together have done so far. */
-typedef struct cot_bench_tally {
-    cot_moe_times times;
-    uint64_t waits;
-    int64_t waited_ns, queued_ns, workers_ns;
-    uint64_t egress[COT_MAX_RANKS]; // bytes
-} cot_bench_tally;
-void cot_bench_take_tally(cot_bench_tally *tally, const struct cot_bench_moe *bench);
-/* Adds to a result's means and idle_share what one of n runs did, which took wall_ns, and all ranks' threads
- * together ranks_ns. */
-void cot_bench_add_run(cot_bench_result *result, const cot_bench_tally *before, const cot_bench_tally *after,
-                       int threads, int64_t wall_ns, int64_t ranks_ns, int n);
-/* The time between the first rank's end of what comes before combining and the last rank's, in the run on the
- * timeline. */
-int64_t cot_bench_straggling_ns(const cot_moe_timeline *timeline, int ranks);
+cot_bench_tally cot_bench_take_tally(const cot_bench_end *end, const cot_bench_command *command);
+/* What was done between two tallies. */
+cot_bench_tally cot_bench_tally_since(const cot_bench_tally *before, const cot_bench_tally *after);
+/* Adds to a result's means and idle_share one of n runs, which took wall_ns, and other threads workers_ns. */
+void cot_bench_add_run(cot_bench_result *result, const cot_bench_told *told, int ranks, int threads,
+                       int64_t workers_ns, int64_t wall_ns, int n);
+/* When this rank's work before combining ended; `begin_ns` where it had none. */
+int64_t cot_bench_worked_ns(const cot_moe_timeline *timeline, int64_t begin_ns);
 
-/* Has every rank do it, and waits. Errors: the rank's that failed first of all. */
-cot_status cot_bench_command_ranks(struct cot_bench_moe *bench, cot_bench_command command, cot_error *error);
-/* Starts rank threads; on failure those that run stay, and a STOP ends them. */
-cot_status cot_bench_start_ranks(struct cot_bench_moe *bench, cot_error *error);
-void cot_bench_stop_ranks(struct cot_bench_moe *bench);
+/* Most events of one rank's run that are kept. */
+int64_t cot_bench_events(int ranks);
+/* Bytes of a rank's heap; SIZE_MAX where they cannot be had. */
+size_t cot_bench_heap_bytes(const cot_bench_setup *setup);
+/* A rank's end: allocates, opens nothing yet. Errors: OUT_OF_MEMORY. */
+cot_status cot_bench_open_end(cot_bench_end *end, const cot_rank *rank, cot_error *error);
+void cot_bench_close_end(cot_bench_end *end);
+/* What ranks other than 0 do: commands, until STOP. */
+void cot_bench_serve(const cot_rank *rank);
+/* On rank 0: has every rank do bench->now as `verb`, and waits. Errors: the rank's that failed first of all. */
+cot_status cot_bench_command_ranks(struct cot_bench_moe *bench, cot_bench_verb verb, cot_error *error);
 
 #endif

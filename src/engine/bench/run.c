@@ -47,8 +47,8 @@ static cot_status check_case(const struct cot_bench_moe *bench, size_t *set, con
     if (c->repeats < COT_BENCH_LEAST_REPEATS || c->repeats > COT_BENCH_MOST_REPEATS)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%d runs, expected %d to %d", c->repeats,
                         COT_BENCH_LEAST_REPEATS, COT_BENCH_MOST_REPEATS);
-    for (*set = 0; *set < bench->options.n_tokens; ++*set)
-        if (bench->options.tokens[*set] == c->tokens) return COT_OK;
+    for (*set = 0; *set < bench->setup.options.n_tokens; ++*set)
+        if (bench->setup.options.tokens[*set] == c->tokens) return COT_OK;
     return cot_fail(error, COT_INVALID_ARGUMENT, "%lld tokens were not among those announced",
                     (long long)c->tokens);
 }
@@ -78,52 +78,74 @@ static void fill_cache(const struct cot_bench_moe *bench)
 /* One run of one operator, over links or not. */
 struct one_run {
     int op;
-    bool linked;
-    int64_t wall_ns, ranks_ns, begin_ns;
+    bool linked, tells_answer, tells_events;
+    int64_t wall_ns, begin_ns, workers_ns;
+    const cot_bench_told *told; // [P], until the next run
 };
 
 static cot_status run_once(struct cot_bench_moe *bench, struct one_run *run, const cot_bench_case *c,
                            cot_error *error)
 {
-    bench->op_now = run->op;
-    bench->timeline.count = 0;
-    cot_fabric_group_set_link(bench->fabric, run->linked ? c->link_bytes_per_s : 0,
-                              run->linked ? c->link_latency_ns : 0);
+    const cot_rank *root = bench->root.rank;
+    bench->now.op = run->op;
+    bench->now.link_bytes_per_s = run->linked ? c->link_bytes_per_s : 0;
+    bench->now.link_latency_ns = run->linked ? c->link_latency_ns : 0;
+    bench->now.tells_answer = run->tells_answer;
+    bench->now.tells_events = run->tells_events;
     fill_cache(bench);
+    const int64_t busy_ns = cot_pool_busy_ns(root->pool);
     cot_status status = cot_bench_command_ranks(bench, COT_BENCH_RUN, error);
-    int64_t end_ns = INT64_MIN;
+    if (status != COT_OK) return status;
+    run->workers_ns = cot_pool_busy_ns(root->pool) - busy_ns;
+    run->told = cot_local(root->fabric, bench->root.told);
     run->begin_ns = INT64_MAX;
-    run->ranks_ns = 0;
-    for (int r = 0; r < bench->options.ranks; r++) {
-        const cot_bench_member *m = &bench->members[r];
-        run->begin_ns = m->begin_ns < run->begin_ns ? m->begin_ns : run->begin_ns;
-        end_ns = m->end_ns > end_ns ? m->end_ns : end_ns;
-        run->ranks_ns += m->end_ns - m->begin_ns;
+    int64_t end_ns = INT64_MIN;
+    for (int r = 0; r < root->fabric->ranks; r++) {
+        const cot_bench_told *told = &run->told[r];
+        run->begin_ns = told->begin_ns < run->begin_ns ? told->begin_ns : run->begin_ns;
+        end_ns = told->end_ns > end_ns ? told->end_ns : end_ns;
+        if (r && !bench->setup.fabric->one_process)
+            run->workers_ns += told->tally.workers_ns; // others' pools
     }
     run->wall_ns = end_ns - run->begin_ns;
-    return status;
+    return COT_OK;
+}
+
+/* The time between the first rank's end of what comes before combining and the last rank's. */
+static int64_t straggling_ns(const struct one_run *run, int ranks)
+{
+    int64_t first_ns = INT64_MAX, last_ns = INT64_MIN;
+    for (int r = 0; r < ranks; r++) {
+        const int64_t worked_ns = run->told[r].worked_ns;
+        first_ns = worked_ns < first_ns ? worked_ns : first_ns;
+        last_ns = worked_ns > last_ns ? worked_ns : last_ns;
+    }
+    return last_ns - first_ns;
 }
 
 /* The operator did what was asked: its routing is the drawn one, its answer the first operator's, up to what
  * payloads are rounded. */
 static cot_status check_answer(const struct cot_bench_moe *bench, int op, cot_error *error)
 {
-    int64_t choices = bench->tokens * bench->moe.top_k, n = bench->tokens * bench->moe.expert.hidden;
+    const cot_bench_setup *s = &bench->setup;
+    cot_fabric *fabric = bench->root.rank->fabric;
+    const uint16_t *experts = cot_local(fabric, bench->root.all_experts);
+    const float *y = cot_local(fabric, bench->root.all_y);
+    int64_t choices = bench->now.tokens * s->moe.top_k, n = bench->now.tokens * s->moe.expert.hidden;
     for (int64_t i = 0; i < choices; i++)
-        if (bench->experts[i] != bench->drawn[i])
+        if (experts[i] != bench->drawn[i])
             return cot_fail(error, COT_MALFORMED, "operator '%s' sent token %lld to expert %d, expected %d",
-                            bench->op[op]->name, (long long)(i / bench->moe.top_k), bench->experts[i],
-                            bench->drawn[i]);
-    if (op == 0) memcpy(bench->y_first, bench->y, (size_t)n * sizeof *bench->y);
+                            s->op[op]->name, (long long)(i / s->moe.top_k), experts[i], bench->drawn[i]);
+    if (op == 0) memcpy(bench->y_first, y, (size_t)n * sizeof *y);
     double distance = 0, size = 0;
     for (int64_t i = 0; i < n; i++) {
-        double d = (double)bench->y[i] - (double)bench->y_first[i];
+        double d = (double)y[i] - (double)bench->y_first[i];
         distance += d * d;
         size += (double)bench->y_first[i] * (double)bench->y_first[i];
     }
     if (!(size > 0) || !(distance <= 0.02 * 0.02 * size))
         return cot_fail(error, COT_MALFORMED, "operator '%s' answers %.2g off '%s', expected at most 0.02",
-                        bench->op[op]->name, sqrt(distance / size), bench->op[0]->name);
+                        s->op[op]->name, sqrt(distance / size), s->op[0]->name);
     return COT_OK;
 }
 
@@ -131,16 +153,11 @@ static cot_status check_answer(const struct cot_bench_moe *bench, int op, cot_er
 static cot_status warm_up(struct cot_bench_moe *bench, cot_bench_result *result, struct one_run *run,
                           const cot_bench_case *c, cot_error *error)
 {
-    cot_bench_tally before, after;
-    int ranks = bench->options.ranks;
-    bench->op_now = run->op;
-    cot_bench_take_tally(&before, bench);
-    memset(bench->y, 0xff, (size_t)(bench->tokens * bench->moe.expert.hidden) * sizeof *bench->y); // NaN
+    run->tells_answer = true;
     cot_status status = run_once(bench, run, c, error);
     if (status != COT_OK) return status;
-    cot_bench_take_tally(&after, bench);
-    for (int r = 0; r < ranks; r++) {
-        uint64_t bytes = after.egress[r] - before.egress[r];
+    for (int r = 0; r < bench->setup.options.ranks; r++) {
+        const uint64_t bytes = run->told[r].tally.egress_bytes;
         result->bytes = bytes > result->bytes ? bytes : result->bytes;
     }
     return check_answer(bench, run->op, error);
@@ -148,39 +165,57 @@ static cot_status warm_up(struct cot_bench_moe *bench, cot_bench_result *result,
 
 static void tell_events(const struct cot_bench_moe *bench, const struct one_run *run, const cot_bench_case *c)
 {
-    const cot_moe_timeline *timeline = &bench->timeline;
-    for (int64_t i = 0; c->on_event && i < timeline->count && i < timeline->capacity; i++) {
-        const cot_moe_event *event = &timeline->events[i];
-        c->on_event(c->context, (size_t)run->op, run->linked,
-                    &(cot_bench_event){.begin_ns = event->begin_ns - run->begin_ns,
-                                       .end_ns = event->end_ns - run->begin_ns,
-                                       .thread = event->thread,
-                                       .rank = event->rank,
-                                       .work = cot_moe_work_name((cot_moe_work)event->work),
-                                       .slot = event->slot,
-                                       .rows = event->rows});
+    const int ranks = bench->setup.options.ranks;
+    const bool one_process = bench->setup.fabric->one_process;
+    const cot_moe_event *events = cot_local(bench->root.rank->fabric, bench->root.events);
+    for (int r = 0; r < ranks; r++, events += cot_bench_events(ranks))
+        for (int64_t i = 0; i < run->told[r].events; i++) {
+            const cot_moe_event *event = &events[i]; // threads are counted in each process
+            c->on_event(c->context, (size_t)run->op, run->linked,
+                        &(cot_bench_event){.begin_ns = event->begin_ns - run->begin_ns,
+                                           .end_ns = event->end_ns - run->begin_ns,
+                                           .thread = one_process ? event->thread : event->thread * ranks + r,
+                                           .rank = event->rank,
+                                           .work = cot_moe_work_name((cot_moe_work)event->work),
+                                           .slot = event->slot,
+                                           .rows = event->rows});
+        }
+}
+
+/* To each rank its rows. */
+static void deal_out(const struct cot_bench_moe *bench)
+{
+    cot_fabric *fabric = bench->root.rank->fabric;
+    const int64_t hidden = bench->setup.moe.expert.hidden, tokens = bench->now.tokens;
+    for (int r = 0; r < fabric->ranks; r++) {
+        const int64_t begin = cot_share_begin(tokens, r, fabric->ranks),
+                      end = cot_share_begin(tokens, r + 1, fabric->ranks);
+        cot_put(fabric, r, bench->root.x, bench->x + begin * hidden,
+                (size_t)((end - begin) * hidden) * sizeof *bench->x, COT_PHASE_CONTROL);
     }
 }
 
 static cot_status prepare(struct cot_bench_moe *bench, cot_bench_load *load, const cot_bench_case *c,
                           cot_error *error)
 {
-    const cot_bench_moe_options *o = &bench->options;
-    cot_status status = check_case(bench, &bench->set, c, error);
+    const cot_bench_setup *s = &bench->setup;
+    const cot_bench_moe_options *o = &s->options;
+    cot_status status = check_case(bench, &bench->now.set, c, error);
     if (status != COT_OK) return status;
-    bench->tokens = c->tokens;
+    bench->now.tokens = c->tokens;
     size_t row_bytes = (size_t)o->shape.hidden *
-                       (cot_dtype_bytes(bench->moe.expert.type) + cot_dtype_bytes(bench->moe.combine_type));
+                       (cot_dtype_bytes(s->moe.expert.type) + cot_dtype_bytes(s->moe.combine_type));
     status = cot_bench_draw_routing(bench->drawn, &o->shape, c->tokens, o->ranks, c->routing, c->trace,
                                     o->seed, error);
     if (status == COT_OK)
-        status = cot_bench_count(load, bench->drawn, &o->shape, c->tokens, o->ranks, bench->expert_rank,
+        status = cot_bench_count(load, bench->drawn, &o->shape, c->tokens, o->ranks, s->layout.rank,
                                  row_bytes, error);
     if (status != COT_OK) return status;
     cot_bench_draw_hidden(bench->x, bench->drawn, &o->shape, c->tokens, o->seed);
-    if (!bench->members[0].moe[bench->set * (size_t)bench->ops])
+    deal_out(bench);
+    if (!bench->root.moe[bench->now.set * (size_t)s->ops])
         status = cot_bench_command_ranks(bench, COT_BENCH_OPEN, error);
-    hold_against_roofs(load, &bench->moe.expert, &c->roof);
+    hold_against_roofs(load, &s->moe.expert, &c->roof);
     return status;
 }
 
@@ -192,25 +227,24 @@ struct record {
 static cot_status measure(struct cot_bench_moe *bench, struct record *records, cot_bench_result *results,
                           int repeats, const cot_bench_case *c, cot_error *error)
 {
-    const int modes = c->link_bytes_per_s > 0 || c->link_latency_ns > 0 ? 2 : 1, each = bench->ops * modes;
+    const int modes = c->link_bytes_per_s > 0 || c->link_latency_ns > 0 ? 2 : 1, ops = bench->setup.ops,
+              each = ops * modes, ranks = bench->setup.options.ranks;
     cot_status status = COT_OK;
     for (int i = 0; i < repeats * each && status == COT_OK; i++) {
-        struct one_run run = {.op = i % each / modes, .linked = i % modes};
-        if (i / each % 2) run.op = bench->ops - 1 - run.op; // none always follows the same one
+        struct one_run run = {.op = i % each / modes,
+                              .linked = i % modes,
+                              .tells_events = c->on_event && i / each == repeats - 1};
+        if (i / each % 2) run.op = ops - 1 - run.op; // none always follows the same one
         struct record *record = &records[run.op];
-        cot_bench_tally before, after;
-        bench->op_now = run.op;
-        cot_bench_take_tally(&before, bench);
         status = run_once(bench, &run, c, error);
         if (status != COT_OK) break;
-        cot_bench_take_tally(&after, bench);
         add(run.linked ? &record->linked : &record->plain, run.wall_ns);
         if (!run.linked) {
-            add(&record->straggling, cot_bench_straggling_ns(&bench->timeline, bench->options.ranks));
-            cot_bench_add_run(&results[run.op], &before, &after, bench->options.threads, run.wall_ns,
-                              run.ranks_ns, repeats);
+            add(&record->straggling, straggling_ns(&run, ranks));
+            cot_bench_add_run(&results[run.op], run.told, ranks, bench->setup.options.threads, run.workers_ns,
+                              run.wall_ns, repeats);
         }
-        if (i / each == repeats - 1) tell_events(bench, &run, c);
+        if (run.tells_events) tell_events(bench, &run, c);
         if (c->progress) c->progress(c->context, i + 1, repeats * each);
     }
     return status;
@@ -223,7 +257,7 @@ static cot_status warm_all(struct cot_bench_moe *bench, cot_bench_result *result
     const int modes = c->link_bytes_per_s > 0 || c->link_latency_ns > 0 ? 2 : 1;
     cot_status status = COT_OK;
     *round_ns = 0;
-    for (int i = 0; i < bench->ops * modes && status == COT_OK; i++) {
+    for (int i = 0; i < bench->setup.ops * modes && status == COT_OK; i++) {
         struct one_run run = {.op = i / modes, .linked = i % modes};
         if (!run.linked) results[run.op] = (cot_bench_result){0};
         const int64_t begin_ns = cot_now_ns();
@@ -245,16 +279,16 @@ cot_status cot_bench_moe_run(cot_bench_moe *bench, cot_bench_load *load, cot_ben
     *repeats = affordable >= c->repeats                ? c->repeats
                : affordable >= COT_BENCH_LEAST_REPEATS ? (int)affordable
                                                        : COT_BENCH_LEAST_REPEATS;
-    struct record *records = calloc((size_t)bench->ops, sizeof *records);
+    struct record *records = calloc((size_t)bench->setup.ops, sizeof *records);
     if (!records) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the times of runs");
     status = measure(bench, records, results, *repeats, c, error);
-    for (int op = 0; op < bench->ops && status == COT_OK; op++) {
+    for (int op = 0; op < bench->setup.ops && status == COT_OK; op++) {
         cot_bench_result *result = &results[op];
         summarise(&result->median_ns, &result->p95_ns, &records[op].plain);
         summarise(&result->linked_median_ns, &result->linked_p95_ns, &records[op].linked);
         summarise(&result->straggler_median_ns, &result->straggler_p95_ns, &records[op].straggling);
         result->idle_share = fmax(result->idle_share, 0); // ranks that look for work beyond the threads
-        result->combine = bench->combine[op] == COT_COMBINE_EXACT ? "exact" : "reduced";
+        result->combine = bench->root.combine[op] == COT_COMBINE_EXACT ? "exact" : "reduced";
     }
     free(records);
     return status;

@@ -139,15 +139,18 @@ static void relu(void *out, cot_dtype type, const float *x, int64_t n)
     for (int64_t i = 0; i < n; i++) put(out, type, i, x[i] < 0 ? 0 : x[i]);
 }
 
-static void softmax(void *p, cot_dtype type, const float *s, int64_t n, int64_t begin, int64_t end,
-                    float factor, const float *sink)
+static float softmax(void *p, cot_dtype type, const float *s, int64_t n, int64_t begin, int64_t end,
+                     float factor, cot_softmax_sums *before)
 {
-    float max = sink ? *sink : -INFINITY;
+    float max = before ? before->max : -INFINITY;
     for (int64_t i = begin; i < end; i++) max = factor * s[i] > max ? factor * s[i] : max;
-    double sum = sink ? exp((double)*sink - max) : 0;
+    const double earlier = before ? before->sum * exp((double)before->max - max) : 0;
+    double sum = earlier;
     for (int64_t i = begin; i < end; i++) sum += expf(factor * s[i] - max);
     for (int64_t i = 0; i < n; i++)
         put(p, type, i, i < begin || i >= end ? 0 : (float)(expf(factor * s[i] - max) / sum));
+    if (before) *before = (cot_softmax_sums){max, (float)sum};
+    return (float)(earlier / sum);
 }
 
 static void rope(float *x, const float *cosines, const float *sines, int64_t half, bool interleaved)
@@ -242,9 +245,8 @@ const cot_isa_code cot_isa_ref = {
                 .relu = relu,
                 .softmax = softmax,
                 .rope = rope,
-                .to_f32 = to_f32,
-                .look_up_ranks = look_up_ranks,
-                .logistic_rows = logistic_rows},
+                .to_f32 = to_f32},
+    .lookup = {.look_up_ranks = look_up_ranks, .logistic_rows = logistic_rows},
     .f32_loop = loop,
     .bf16_loop = loop,
     .int8_loop = whole_loop,

@@ -1,7 +1,8 @@
-/* Few rows: reading B is most of the work, so that it is read once and straight from memory. Up to SHORT_ROWS take a
- * panel in one or two tiles; where there are several they take turns every NEAR_K rows of B, which the first cache
- * keeps for the next tile, and each asks for its share of the NEAR_K rows that come then: memory never waits for the
- * multiply-adds. A single tile asks for what comes NEAR_BYTES further on. Included by gemm.h. */
+/* Few rows: reading B is most of the work, or as much as multiplying, so that it is read once and straight from memory.
+ * Up to SHORT_ROWS take a panel in one or two tiles; more are cut into such. Where there are several tiles they take turns
+ * every NEAR_K rows of B, which the first cache keeps for the next tile, and each asks for its share of the NEAR_K rows
+ * that come then: memory never waits for the multiply-adds. A single tile asks for what comes NEAR_BYTES further on.
+ * Included by gemm.h. */
 INLINE void few_f32(int rows, int vectors, const struct tile *t)
 {
     const float *a = t->a, *b = t->b;

@@ -116,8 +116,7 @@ static float read_loop(const void *data, size_t bytes)
                     .relu = relu,                                                                            \
                     .softmax = softmax,                                                                      \
                     .rope = rope,                                                                            \
-                    .to_f32 = to_f32,                                                                        \
-                    .look_up_ranks = look_up_ranks,                                                          \
-                    .logistic_rows = logistic_rows},                                                         \
-        .f32_loop = f32_loop, .bf16_loop = BF16_LOOP, .int8_loop = int8_loop, .read_loop = read_loop         \
+                    .to_f32 = to_f32},                                                                       \
+        .lookup = {.look_up_ranks = look_up_ranks, .logistic_rows = logistic_rows}, .f32_loop = f32_loop,    \
+        .bf16_loop = BF16_LOOP, .int8_loop = int8_loop, .read_loop = read_loop                               \
     }

@@ -193,8 +193,8 @@ static inline vec logits(const float *s, int64_t i, int64_t begin, int64_t end, 
     return v_load(copy);
 }
 
-static void softmax(void *p, cot_dtype type, const float *s, int64_t n, int64_t begin, int64_t end,
-                    float factor, const float *sink)
+static float softmax(void *p, cot_dtype type, const float *s, int64_t n, int64_t begin, int64_t end,
+                     float factor, cot_softmax_sums *before)
 {
     const vec f = v_set(factor);
     const int64_t first = begin - begin % ROW_LANES, bytes = type == COT_F32 ? 4 : 2;
@@ -207,13 +207,14 @@ static void softmax(void *p, cot_dtype type, const float *s, int64_t n, int64_t 
         for (int v = 0; v < ROW_VECTORS; v++)
             most[v] = v_max(most[v], logits(s, i + v * LANES, begin, end, f));
     float max = fold_max(most);
-    if (sink && *sink > max) max = *sink;
+    if (before && before->max > max) max = before->max;
     const vec top = v_set(max);
     for (int64_t i = first; i < end; i += ROW_LANES)
         for (int v = 0; v < ROW_VECTORS; v++)
             sums[v] = v_add(sums[v], v_exp(v_sub(logits(s, i + v * LANES, begin, end, f), top)));
-    float sum = fold_sum(sums);
-    if (sink) sum += expf(*sink - max);
+    float sum = fold_sum(sums), earlier = before ? before->sum * expf(before->max - max) : 0;
+    sum += earlier;
+    if (before) *before = (cot_softmax_sums){max, sum};
     const vec share = v_set(1 / sum);
     for (int64_t i = first; i < end; i += LANES) {
         if (i + LANES <= begin) continue;
@@ -229,6 +230,7 @@ static void softmax(void *p, cot_dtype type, const float *s, int64_t n, int64_t 
     }
     memset(p, 0, (size_t)(begin * bytes));
     memset((char *)p + end * bytes, 0, (size_t)((n - end) * bytes));
+    return earlier / sum;
 }
 
 static void rope(float *x, const float *cosines, const float *sines, int64_t half, bool interleaved)

@@ -10,22 +10,23 @@
 
 enum { PANEL_VECTORS = COT_PANEL / LANES, TALL_COLUMNS = TALL_VECTORS * LANES, MOST_SUMS = 32, LINE = 64 };
 
-/* Of many rows (tall.h), and of few (few.h). */
+/* Sizes for products of many rows (tall.h). */
 enum {
-    BLOCK_ROWS = 96,
-    BLOCK_K = 256,
+    BLOCK_ROWS = 96,         // rows of A in the buffer at a time
+    BLOCK_K = 256,           // and how many of their elements
     A_STRIDE = BLOCK_K + 16, // no power of two: rows would share a few sets of the first cache
     TALL_PANELS =
         (int)TALL_COLUMNS == (int)COT_PANEL // a tile as wide as a panel: rows of B are dense as they are
 };
 
+/* Sizes for products of few rows (few.h). */
 enum {
-    FEW_ROWS = 8, // up to here
-    FEW_K = 2048, // of one layout of A
+    FEW_ROWS = 24, // up to these reading B takes about as long as multiplying, or longer
+    FEW_K = 1024,  // elements of a row of A in the buffer at a time
     FEW_STRIDE = FEW_K + 16,
     SCALES = FEW_K / COT_QUANT_K,
-    NEAR_K = 128,
-    NEAR_BYTES = 768,
+    NEAR_K = 128,              // rows of B that tiles take turns over: the first cache keeps them
+    NEAR_BYTES = 4096,         // how far ahead a single tile asks for B: memory's latency at 8 rows' pace
     STEP_BYTES = COT_PANEL * 4 // of a panel: a row of floats, a pair of bf16
 };
 

@@ -1,6 +1,7 @@
 #include "moe/bulk/bulk.h"
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "moe/bulk/state.h"
 #include "moe/check.h"
 
@@ -11,11 +12,6 @@
 /* A batch of rows is enough to hide the reading of an expert's weights, and small enough that its
  * intermediate results stay a small share of memory when many ranks live in one process. */
 static const int64_t batch_rows_most = 1024, batch_rows_least = 64, batch_bytes = 64 << 20;
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 /* Counts travel by replica: at most so many. */
 static int64_t most_replicas(const cot_moe_options *o, int ranks)
@@ -54,21 +50,21 @@ static size_t scratch_bytes(const cot_moe_options *o, int64_t rows)
 static int64_t choose_batch_rows(const cot_moe_options *o)
 {
     int64_t row_bytes = (int64_t)scratch_bytes(o, 1) + o->expert.hidden * (int64_t)sizeof(float);
-    int64_t rows = smaller(batch_bytes / row_bytes, batch_rows_most);
-    return smaller(rows > batch_rows_least ? rows : batch_rows_least, o->tokens * o->top_k);
+    int64_t rows = cot_smaller(batch_bytes / row_bytes, batch_rows_most);
+    return cot_smaller(rows > batch_rows_least ? rows : batch_rows_least, o->tokens * o->top_k);
 }
 
-static void lay_out(cot_moe *moe, cot_arena *arena)
+static void lay_out(cot_bulk *moe, cot_arena *arena)
 {
     const cot_moe_options *o = &moe->options;
     size_t ranks = (size_t)o->fabric->ranks, rows = (size_t)(o->tokens * o->top_k);
     int64_t most = most_replicas(o, o->fabric->ranks);
-    size_t replicas = (size_t)most, jobs = (size_t)smaller(moe->batch_rows, most);
+    size_t replicas = (size_t)most, jobs = (size_t)cot_smaller(moe->batch_rows, most);
     moe->counts = cot_arena_take(arena, ranks * replicas, sizeof *moe->counts);
     moe->totals = cot_arena_take(arena, replicas, sizeof *moe->totals);
     moe->positions = cot_arena_take(arena, rows, sizeof *moe->positions);
     moe->rows = cot_arena_take(arena, rows, sizeof *moe->rows);
-    cot_moe_routing_place(&moe->routing, arena, o);
+    cot_moe_routing_lay_out(&moe->routing, arena, o);
     moe->sent = cot_arena_take(arena, rows, sizeof *moe->sent);
     moe->row_weights = cot_arena_take(arena, rows, sizeof *moe->row_weights);
     moe->logits = cot_arena_take(arena, (size_t)(o->tokens * o->experts), sizeof *moe->logits);
@@ -79,8 +75,24 @@ static void lay_out(cot_moe *moe, cot_arena *arena)
     moe->jobs = cot_arena_take(arena, jobs, sizeof *moe->jobs);
 }
 
-static void bulk_close(cot_moe *moe)
+/* All rows may come to one rank; it sends those of its own tokens. */
+static size_t touched_bytes(const cot_moe_options *options, int ranks, int64_t home)
 {
+    cot_fabric fabric = {.ranks = ranks};
+    cot_arena measure = {0};
+    cot_bulk moe = {.options = *options,
+                    .row_bytes = row_bytes(options, options->expert.type),
+                    .reply_bytes = row_bytes(options, options->combine_type),
+                    .batch_rows = choose_batch_rows(options)};
+    moe.options.fabric = &fabric;
+    moe.options.tokens = home;
+    lay_out(&moe, &measure);
+    return measure.used + heap_bytes(options, ranks);
+}
+
+static void bulk_close(cot_moe *open)
+{
+    cot_bulk *moe = (cot_bulk *)open;
     if (!moe) return;
     cot_collectives_close(moe->collectives);
     cot_arena_close(&moe->arena);
@@ -94,8 +106,9 @@ static cot_status bulk_open(cot_moe **out, const cot_moe_options *options, cot_e
     if (status == COT_OK && options->combine != COT_COMBINE_EXACT)
         status = cot_fail(error, COT_UNSUPPORTED, "'bulk' sends every expert's row: combine must be exact");
     if (status != COT_OK) return status;
-    cot_moe *moe = calloc(1, sizeof *moe);
+    cot_bulk *moe = calloc(1, sizeof *moe);
     if (!moe) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for an operator");
+    moe->moe.op = &cot_moe_bulk;
     moe->options = *options;
     moe->row_bytes = row_bytes(options, options->expert.type);
     moe->reply_bytes = row_bytes(options, options->combine_type);
@@ -109,13 +122,13 @@ static cot_status bulk_open(cot_moe **out, const cot_moe_options *options, cot_e
         status = cot_collectives_open(&moe->collectives, options->fabric, &collectives, error);
     }
     if (status == COT_OK)
-        *out = moe;
+        *out = &moe->moe;
     else
-        bulk_close(moe);
+        bulk_close(&moe->moe);
     return status;
 }
 
-static void lap(cot_moe *moe, cot_moe_work work, int64_t *total_ns)
+static void lap(cot_bulk *moe, cot_moe_work work, int64_t *total_ns)
 {
     const cot_moe_options *o = &moe->options;
     int64_t now_ns = o->fabric->ops->now_ns(o->fabric);
@@ -129,7 +142,7 @@ static void lap(cot_moe *moe, cot_moe_work work, int64_t *total_ns)
 }
 
 /* Sends each rank its block of rows of `row_bytes`, laid out as the layout's offsets in rows say. */
-static cot_status exchange(cot_moe *moe, const void **received, const void *send, size_t row_bytes,
+static cot_status exchange(cot_bulk *moe, const void **received, const void *send, size_t row_bytes,
                            const int64_t *send_begin, const int64_t *place, cot_phase phase, cot_error *error)
 {
     size_t begin_bytes[COT_MAX_RANKS + 1], place_bytes[COT_MAX_RANKS];
@@ -141,7 +154,7 @@ static cot_status exchange(cot_moe *moe, const void **received, const void *send
 
 /* Tells all ranks how many rows of every rank go to every replica, or that this rank's routing is not sound,
  * by a count below zero; every rank then gives the call up, having done nothing. */
-static cot_status exchange_counts(cot_moe *moe, int64_t tokens, cot_status routed, cot_error *error)
+static cot_status exchange_counts(cot_bulk *moe, int64_t tokens, cot_status routed, cot_error *error)
 {
     const cot_moe_options *o = &moe->options;
     const int64_t replicas = moe->replicas;
@@ -166,7 +179,7 @@ static cot_status exchange_counts(cot_moe *moe, int64_t tokens, cot_status route
     return rows ? COT_OK : cot_moe_fail_empty(error);
 }
 
-static void lay_out_rows(cot_moe *moe, const cot_moe_layer *layer, int64_t tokens)
+static void lay_out_rows(cot_bulk *moe, const cot_moe_layer *layer, int64_t tokens)
 {
     const cot_moe_options *o = &moe->options;
     const int rank = o->fabric->rank, ranks = o->fabric->ranks;
@@ -180,14 +193,14 @@ static void lay_out_rows(cot_moe *moe, const cot_moe_layer *layer, int64_t token
 }
 
 struct packing {
-    cot_moe *moe;
+    cot_bulk *moe;
     const float *x;
 };
 
 static void pack_token(void *context, int64_t t)
 {
     const struct packing *packing = context;
-    cot_moe *moe = packing->moe;
+    cot_bulk *moe = packing->moe;
     const cot_moe_options *o = &moe->options;
     for (int64_t i = t * o->top_k; i < (t + 1) * o->top_k; i++)
         o->kernels->scale(moe->send + (size_t)moe->positions[i] * moe->row_bytes, o->expert.type,
@@ -195,7 +208,7 @@ static void pack_token(void *context, int64_t t)
 }
 
 /* Rows and their weights to where their experts live. */
-static cot_status dispatch(cot_moe *moe, const void **received, const float *x, int64_t tokens,
+static cot_status dispatch(cot_bulk *moe, const void **received, const float *x, int64_t tokens,
                            cot_error *error)
 {
     const cot_bulk_layout *layout = &moe->layout;
@@ -215,7 +228,7 @@ static cot_status dispatch(cot_moe *moe, const void **received, const float *x, 
 }
 
 /* Everything after the routing: only a network that fails can stop it. */
-static cot_status mix(cot_moe *moe, const cot_moe_layer *layer, float *y, const float *x, int64_t tokens,
+static cot_status mix(cot_bulk *moe, const cot_moe_layer *layer, float *y, const float *x, int64_t tokens,
                       cot_error *error)
 {
     const void *received, *replies;
@@ -236,14 +249,15 @@ static cot_status mix(cot_moe *moe, const cot_moe_layer *layer, float *y, const 
     return status;
 }
 
-static cot_status bulk_forward(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
+static cot_status bulk_forward(cot_moe *open, const cot_moe_layer *layer, float *y, uint16_t *experts,
                                float *weights, const float *x, int64_t tokens, cot_error *error)
 {
+    cot_bulk *moe = (cot_bulk *)open;
     const cot_moe_options *o = &moe->options;
     cot_moe_routing_begin(&moe->routing, o, layer, experts, weights, tokens);
     moe->lap_ns = o->fabric->ops->now_ns(o->fabric);
     moe->times.passes++;
-    moe->replicas = layer->placement.begin ? layer->placement.begin[o->experts] : o->experts;
+    moe->replicas = layer->placement.begin[o->experts];
     assert(moe->replicas <= most_replicas(o, o->fabric->ranks));
     cot_status routed = cot_moe_route(&moe->routing, o, layer, x, 0, tokens, moe->logits, error);
     lap(moe, COT_MOE_GATE, &moe->times.gate_ns);
@@ -258,13 +272,14 @@ static cot_status bulk_forward(cot_moe *moe, const cot_moe_layer *layer, float *
     return COT_OK;
 }
 
-static const cot_moe_times *bulk_times(const cot_moe *moe)
+static const cot_moe_times *bulk_times(const cot_moe *open)
 {
-    return &moe->times;
+    return &((const cot_bulk *)open)->times;
 }
 
 const cot_moe_operator cot_moe_bulk = {.name = COT_MOE_BULK,
                                        .heap_bytes = heap_bytes,
+                                       .touched_bytes = touched_bytes,
                                        .open = bulk_open,
                                        .forward = bulk_forward,
                                        .close = bulk_close,

@@ -5,7 +5,7 @@
 
 /* Rows of one batch, as the bodies of its loops see them. */
 struct work {
-    cot_moe *moe;
+    cot_bulk *moe;
     const int32_t *rows; // of the batch, among the rows received
     const float *x, *gate;
     float *y;
@@ -17,13 +17,13 @@ struct work {
 static void weigh_row(void *context, int64_t i)
 {
     const struct work *work = context;
-    cot_moe *moe = work->moe;
+    cot_bulk *moe = work->moe;
     int64_t hidden = moe->options.expert.hidden, row = work->rows[i];
     moe->options.kernels->scale(moe->send + (size_t)row * moe->reply_bytes, moe->options.combine_type,
                                 moe->batch + i * hidden, moe->row_weights[row], hidden);
 }
 
-static void run_batch(cot_moe *moe, int64_t jobs, const int32_t *rows, int64_t count)
+static void run_batch(cot_bulk *moe, int64_t jobs, const int32_t *rows, int64_t count)
 {
     const cot_moe_options *o = &moe->options;
     cot_ffn_run(o->kernels, o->pool, &o->expert, moe->jobs, jobs, moe->scratch);
@@ -33,7 +33,7 @@ static void run_batch(cot_moe *moe, int64_t jobs, const int32_t *rows, int64_t c
 
 /* Experts share batches, so that few rows still make one loop over many experts' weights; one is cut only
  * where it has more rows than a batch, so that its weights are read once. */
-void cot_bulk_experts(cot_moe *moe, const cot_moe_layer *layer, const uint8_t *received)
+void cot_bulk_experts(cot_bulk *moe, const cot_moe_layer *layer, const uint8_t *received)
 {
     const cot_moe_options *o = &moe->options;
     const uint8_t *slots = cot_local(o->fabric, layer->slots);
@@ -74,10 +74,10 @@ static void gate_row(void *context, int64_t i)
     const struct work *work = context;
     const cot_moe_options *o = &work->moe->options;
     const int64_t at = i * o->shared.hidden;
-    cot_shared_gate(o->kernels, work->y + at, work->x + at, work->gate, o->shared.hidden);
+    cot_moe_shared_gate(o->kernels, work->y + at, work->x + at, work->gate, o->shared.hidden);
 }
 
-void cot_bulk_shared(cot_moe *moe, const cot_moe_layer *layer, float *y, const float *x, int64_t tokens)
+void cot_bulk_shared(cot_bulk *moe, const cot_moe_layer *layer, float *y, const float *x, int64_t tokens)
 {
     const cot_moe_options *o = &moe->options;
     for (int64_t t = 0, count; t < tokens; t += count) {
@@ -98,7 +98,7 @@ void cot_bulk_shared(cot_moe *moe, const cot_moe_layer *layer, float *y, const f
 static void sum_some(void *context, int64_t task)
 {
     const struct work *work = context;
-    cot_moe *moe = work->moe;
+    cot_bulk *moe = work->moe;
     const cot_moe_options *o = &moe->options;
     int64_t hidden = o->expert.hidden;
     for (int64_t t = task * work->tokens / work->tasks; t < (task + 1) * work->tokens / work->tasks; t++) {
@@ -111,7 +111,7 @@ static void sum_some(void *context, int64_t task)
     }
 }
 
-void cot_bulk_sum(cot_moe *moe, float *y, const uint8_t *replies, int64_t tokens, bool has_shared)
+void cot_bulk_sum(cot_bulk *moe, float *y, const uint8_t *replies, int64_t tokens, bool has_shared)
 {
     struct work work = {.moe = moe,
                         .y = y,

@@ -1,10 +1,11 @@
 /* Where every row of one bulk exchange lies: integer arithmetic on all ranks' counts, which every rank does
  * alike.
  *
- *   own rows, as sent       | to rank 0           | to rank 1 | ...     a block: by expert, then by token
- *   rows of others, as they | from rank 0         | from rank 1 | ...   arrive; the same blocks
+ *   own rows, in the order in which they are sent          | to rank 0   | to rank 1   | ... | to rank P-1   |
+ *   others' rows, in the order in which they are received  | from rank 0 | from rank 1 | ... | from rank P-1 |
  *
- * A row is one (token, expert). Replies lie where their rows lay, at the expert's rank as at home. */
+ * A row is one (token, expert). A block, all rows from one rank to one other, is ordered by expert, then by token. A
+ * reply lies where its row lay, on the expert's rank as on the home rank. */
 #ifndef COT_MOE_BULK_LAYOUT_H
 #define COT_MOE_BULK_LAYOUT_H
 #include "moe/moe.h"

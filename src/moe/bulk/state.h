@@ -9,7 +9,8 @@
 /* N tokens, E experts in at most M replicas, K of them a token, P ranks; R = N K rows at most, of which B are
  * computed at a time. All arrays but `batch` are sized for the worst routing; what a routing does not touch
  * costs address space alone. */
-struct cot_moe {
+typedef struct cot_bulk {
+    cot_moe moe; // first: a cot_moe * of this operator is a cot_bulk *
     cot_moe_options options;
     cot_moe_times times;
     int64_t lap_ns; // when the phase in hand began
@@ -31,14 +32,14 @@ struct cot_moe {
     uint8_t *scratch;   // of the networks, B rows
     float *batch;       // [B][H] their output
     cot_ffn_job *jobs;  // [min(B, M)]
-};
+} cot_bulk;
 
 /* The experts of this rank on the rows received; each row times its weight, rounded, goes to its place in
  * `send`. */
-void cot_bulk_experts(cot_moe *moe, const cot_moe_layer *layer, const uint8_t *received);
+void cot_bulk_experts(cot_bulk *moe, const cot_moe_layer *layer, const uint8_t *received);
 /* y [T][H] = the shared expert's rows, times their gate. */
-void cot_bulk_shared(cot_moe *moe, const cot_moe_layer *layer, float *y, const float *x, int64_t tokens);
+void cot_bulk_shared(cot_bulk *moe, const cot_moe_layer *layer, float *y, const float *x, int64_t tokens);
 /* y [T][H] = 0 + the rows of the token's experts in ascending order + (where has_shared) what y held. */
-void cot_bulk_sum(cot_moe *moe, float *y, const uint8_t *replies, int64_t tokens, bool has_shared);
+void cot_bulk_sum(cot_bulk *moe, float *y, const uint8_t *replies, int64_t tokens, bool has_shared);
 
 #endif

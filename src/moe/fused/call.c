@@ -2,7 +2,7 @@
 #include "moe/check.h"
 #include "moe/fused/state.h"
 
-static void begin_pass(cot_moe *moe)
+static void begin_pass(cot_fused *moe)
 {
     const int64_t left = moe->call_tokens - moe->first;
     moe->tokens = left < moe->layout.tokens ? left : moe->layout.tokens;
@@ -10,7 +10,7 @@ static void begin_pass(cot_moe *moe)
     cot_fused_begin_pass(moe);
 }
 
-void cot_fused_begin_call(cot_moe *moe, const cot_moe_layer *layer, float *y, const uint16_t *experts,
+void cot_fused_begin_call(cot_fused *moe, const cot_moe_layer *layer, float *y, const uint16_t *experts,
                           const float *weights, const float *x, int64_t tokens)
 {
     const cot_moe_options *o = &moe->options;
@@ -26,7 +26,7 @@ void cot_fused_begin_call(cot_moe *moe, const cot_moe_layer *layer, float *y, co
 }
 
 /* What a void pass means; every rank finds the same kind of failure. */
-static cot_status explain(const cot_moe *moe, cot_error *error)
+static cot_status explain(const cot_fused *moe, cot_error *error)
 {
     if (moe->bad) {
         if (error) *error = moe->bad_error;
@@ -37,14 +37,15 @@ static cot_status explain(const cot_moe *moe, cot_error *error)
     return cot_moe_fail_empty(error);
 }
 
-static bool anyone_has_more(const cot_moe *moe)
+static bool anyone_has_more(const cot_fused *moe)
 {
     unsigned flags = 0;
     for (int s = 0; s < moe->options.fabric->ranks; s++) flags |= moe->source[s].flags;
     return flags & COT_FUSED_MORE;
 }
 
-bool cot_fused_end_pass(cot_moe *moe, cot_status *status, uint16_t *experts, float *weights, cot_error *error)
+bool cot_fused_end_pass(cot_fused *moe, cot_status *status, uint16_t *experts, float *weights,
+                        cot_error *error)
 {
     *status = moe->gave_up ? explain(moe, error) : COT_OK;
     if (*status != COT_OK) return false;

@@ -1,6 +1,7 @@
 #include "moe/fused/fused.h"
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "moe/check.h"
 #include "moe/fused/state.h"
 
@@ -11,46 +12,51 @@
 static const int64_t pass_tokens_least = 512;
 enum { SPARE_LANES = 2 };
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t divide_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 /* S: a rank's even share of a call, or a little more where that is little. */
 static int64_t pass_tokens(const cot_moe_options *o, int ranks)
 {
-    int64_t tokens = smaller(larger(divide_up(o->tokens, ranks), pass_tokens_least), o->tokens);
-    tokens = smaller(tokens, COT_FUSED_TOKENS_MOST);
-    return divide_up(tokens, COT_FUSED_CHUNK) * COT_FUSED_CHUNK;
+    int64_t tokens = cot_smaller(cot_larger(cot_divide_up(o->tokens, ranks), pass_tokens_least), o->tokens);
+    tokens = cot_smaller(tokens, COT_FUSED_TOKENS_MOST);
+    return cot_divide_up(tokens, COT_FUSED_CHUNK) * COT_FUSED_CHUNK;
 }
 
-static cot_fused_layout layout_of(const cot_moe_options *o, int ranks)
+static cot_fused_layout layout_of(const cot_moe_options *o, int ranks, int64_t tokens)
 {
     const int64_t hidden = o->expert.hidden;
-    return cot_fused_layout_of(
-        ranks, pass_tokens(o, ranks), o->top_k, hidden * (int64_t)cot_dtype_bytes(o->expert.type),
-        hidden * (int64_t)cot_dtype_bytes(o->combine_type), o->combine == COT_COMBINE_REDUCED);
+    return cot_fused_layout_of(ranks, tokens, o->top_k, hidden * (int64_t)cot_dtype_bytes(o->expert.type),
+                               hidden * (int64_t)cot_dtype_bytes(o->combine_type),
+                               o->combine == COT_COMBINE_REDUCED);
+}
+
+static size_t layout_bytes(const cot_fused_layout *l)
+{
+    return cot_alloc_bytes((size_t)cot_fused_dispatch_bytes(l)) +
+           cot_alloc_bytes((size_t)cot_fused_reply_bytes(l)) +
+           2 * cot_alloc_bytes((size_t)l->ranks * COT_FUSED_LINE);
 }
 
 static size_t heap_bytes(const cot_moe_options *options, int ranks)
 {
-    const cot_fused_layout l = layout_of(options, ranks);
-    return cot_alloc_bytes((size_t)cot_fused_dispatch_bytes(&l)) +
-           cot_alloc_bytes((size_t)cot_fused_reply_bytes(&l)) +
-           2 * cot_alloc_bytes((size_t)ranks * COT_FUSED_LINE);
+    const cot_fused_layout l = layout_of(options, ranks, pass_tokens(options, ranks));
+    return layout_bytes(&l);
 }
 
-static void place_tiles(cot_moe *moe, cot_arena *arena, size_t slots)
+/* An operator's sizes, before any memory: for passes of so many tokens a rank, and so many over all ranks. */
+static void size_up(cot_fused *moe, const cot_moe_options *options, int ranks, int64_t tokens, int64_t all)
+{
+    moe->options = *options;
+    moe->layout = layout_of(options, ranks, tokens);
+    moe->slot_bytes = cot_ffn_layout_of(&options->expert).bytes;
+    const int64_t slots = options->slots ? options->slots : options->experts;
+    moe->entries_most = all * cot_smaller(options->top_k, slots);
+    moe->tiles_most =
+        moe->entries_most / COT_FFN_TILE_ROWS + slots + moe->layout.tokens / COT_FFN_TILE_ROWS + 1;
+    moe->scratch_floats = cot_larger(cot_larger(COT_FFN_TILE_FLOATS, COT_FUSED_CHUNK * options->experts),
+                                     cot_divide_up(options->expert.hidden, 16) * 16);
+    moe->lanes = 2 * options->threads + SPARE_LANES;
+}
+
+static void lay_out_tiles(cot_fused *moe, cot_arena *arena, size_t slots)
 {
     const size_t tiles = (size_t)moe->tiles_most, rows = tiles * COT_FFN_TILE_ROWS;
     moe->open_tile = cot_arena_take(arena, slots, sizeof *moe->open_tile);
@@ -62,11 +68,11 @@ static void place_tiles(cot_moe *moe, cot_arena *arena, size_t slots)
     moe->ready = cot_arena_take(arena, tiles, sizeof *moe->ready);
 }
 
-static void place_lanes(cot_moe *moe, cot_arena *arena)
+static void lay_out_lanes(cot_fused *moe, cot_arena *arena)
 {
     const cot_moe_options *o = &moe->options;
     const size_t lanes = (size_t)moe->lanes,
-                 width = (size_t)larger(o->expert.intermediate, o->shared.intermediate),
+                 width = (size_t)cot_larger(o->expert.intermediate, o->shared.intermediate),
                  act = COT_FFN_TILE_ROWS * width * cot_dtype_bytes(o->expert.type),
                  out = cot_fused_is_exact(moe) && o->fabric->ranks > 1
                            ? COT_FFN_TILE_ROWS * (size_t)moe->layout.reply_bytes
@@ -80,7 +86,7 @@ static void place_lanes(cot_moe *moe, cot_arena *arena)
     }
 }
 
-static void place_packets(cot_moe *moe, cot_arena *arena)
+static void lay_out_packets(cot_fused *moe, cot_arena *arena)
 {
     const cot_fused_layout *l = &moe->layout;
     const size_t ranks = (size_t)l->ranks, cells = ranks * (size_t)l->cell_tokens;
@@ -91,7 +97,7 @@ static void place_packets(cot_moe *moe, cot_arena *arena)
     moe->source = cot_arena_take(arena, ranks, sizeof *moe->source);
 }
 
-static void place_reduced(cot_moe *moe, cot_arena *arena)
+static void lay_out_reduced(cot_fused *moe, cot_arena *arena)
 {
     const cot_fused_layout *l = &moe->layout;
     const size_t rows = (size_t)(l->ranks * l->tokens);
@@ -105,26 +111,42 @@ static void place_reduced(cot_moe *moe, cot_arena *arena)
 }
 
 /* All private memory; what a routing does not touch costs address space alone. */
-static void place(cot_moe *moe, cot_arena *arena)
+static void lay_out(cot_fused *moe, cot_arena *arena)
 {
     const cot_moe_options *o = &moe->options;
     const size_t threads = (size_t)o->threads, slots = (size_t)(o->slots ? o->slots : o->experts);
-    cot_moe_routing_place(&moe->routing, arena, o);
+    cot_moe_routing_lay_out(&moe->routing, arena, o);
     moe->gated = cot_arena_take(arena, (size_t)(o->tokens / COT_FUSED_CHUNK + 2), 1);
     moe->worker_taken = cot_arena_take(arena, threads, sizeof *moe->worker_taken);
     moe->worker_error = cot_arena_take(arena, threads, sizeof *moe->worker_error);
     moe->scratch = cot_arena_take(arena, threads * (size_t)moe->scratch_floats, sizeof *moe->scratch);
     if (o->shared.intermediate)
         moe->shared = cot_arena_take(arena, (size_t)(moe->layout.tokens * o->expert.hidden), sizeof(float));
-    place_packets(moe, arena);
-    place_tiles(moe, arena, slots);
-    place_lanes(moe, arena);
-    if (!cot_fused_is_exact(moe)) place_reduced(moe, arena);
+    lay_out_packets(moe, arena);
+    lay_out_tiles(moe, arena, slots);
+    lay_out_lanes(moe, arena);
+    if (!cot_fused_is_exact(moe)) lay_out_reduced(moe, arena);
     for (size_t i = 0; i < slots && !cot_arena_measures(arena); i++)
         moe->open_tile[i] = moe->full_tile[i] = -1;
 }
 
-static cot_status allocate(cot_moe *moe, cot_error *error)
+static size_t touched_bytes(const cot_moe_options *options, int ranks, int64_t home)
+{
+    enum { HUGE_PAGE = 2 << 20 }; // each block of a rank may begin and end within one
+    const int64_t pass = pass_tokens(options, ranks),
+                  tokens = cot_smaller(cot_divide_up(home, COT_FUSED_CHUNK) * COT_FUSED_CHUNK, pass);
+    cot_fabric fabric = {.ranks = ranks};
+    cot_fused moe;
+    cot_arena measure = {0};
+    size_up(&moe, options, ranks, tokens, cot_smaller(ranks * tokens, options->tokens));
+    moe.options.fabric = &fabric;
+    lay_out(&moe, &measure);
+    const size_t all = heap_bytes(options, ranks),
+                 some = layout_bytes(&moe.layout) + (size_t)ranks * HUGE_PAGE;
+    return measure.used + (some < all ? some : all);
+}
+
+static cot_status allocate(cot_fused *moe, cot_error *error)
 {
     cot_fabric *fabric = moe->options.fabric;
     const size_t signals = (size_t)fabric->ranks * COT_FUSED_LINE;
@@ -138,14 +160,15 @@ static cot_status allocate(cot_moe *moe, cot_error *error)
     moe->received = cot_local(fabric, moe->dispatch_at);
     moe->replies = cot_local(fabric, moe->replies_at);
     cot_arena measure = {0};
-    place(moe, &measure);
+    lay_out(moe, &measure);
     status = cot_arena_open(&moe->arena, measure.used, error);
-    if (status == COT_OK) place(moe, &moe->arena);
+    if (status == COT_OK) lay_out(moe, &moe->arena);
     return status;
 }
 
-static void fused_close(cot_moe *moe)
+static void fused_close(cot_moe *open)
 {
+    cot_fused *moe = (cot_fused *)open;
     if (!moe) return;
     cot_arena_close(&moe->arena);
     free(moe);
@@ -154,7 +177,7 @@ static void fused_close(cot_moe *moe)
 /* Rows and entries are numbered by 32 bits. */
 static cot_status check_rows(const cot_moe_options *o, int ranks, cot_error *error)
 {
-    const cot_fused_layout l = layout_of(o, ranks);
+    const cot_fused_layout l = layout_of(o, ranks, pass_tokens(o, ranks));
     if (l.block_rows <= INT32_MAX / ranks && l.tokens * l.top_k <= INT32_MAX / ranks) return COT_OK;
     return cot_fail(error, COT_INVALID_ARGUMENT,
                     "%lld tokens a call over %d ranks are more rows of %lld bytes than can be numbered",
@@ -168,33 +191,27 @@ static cot_status fused_open(cot_moe **out, const cot_moe_options *options, cot_
     if (status == COT_OK) status = check_rows(options, options->fabric->ranks, error);
     if (status != COT_OK) return status;
     const int ranks = options->fabric->ranks;
-    cot_moe *moe = calloc(1, sizeof *moe);
+    cot_fused *moe = calloc(1, sizeof *moe);
     if (!moe) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for an operator");
-    moe->options = *options;
-    moe->layout = layout_of(options, ranks);
-    moe->slot_bytes = cot_ffn_layout_of(&options->expert).bytes;
-    const int64_t slots = options->slots ? options->slots : options->experts;
-    moe->entries_most = ranks * moe->layout.tokens * smaller(options->top_k, slots);
-    moe->tiles_most =
-        moe->entries_most / COT_FFN_TILE_ROWS + slots + moe->layout.tokens / COT_FFN_TILE_ROWS + 1;
-    moe->scratch_floats = larger(larger(COT_FFN_TILE_FLOATS, COT_FUSED_CHUNK * options->experts),
-                                 divide_up(options->expert.hidden, 16) * 16);
-    moe->lanes = 2 * options->threads + SPARE_LANES;
+    moe->moe.op = &cot_moe_fused;
+    const int64_t tokens = pass_tokens(options, ranks);
+    size_up(moe, options, ranks, tokens, ranks * tokens);
     status = allocate(moe, error);
     if (status == COT_OK)
-        *out = moe;
+        *out = &moe->moe;
     else
-        fused_close(moe);
+        fused_close(&moe->moe);
     return status;
 }
 
-static const cot_moe_times *fused_times(const cot_moe *moe)
+static const cot_moe_times *fused_times(const cot_moe *open)
 {
-    return &moe->times;
+    return &((const cot_fused *)open)->times;
 }
 
 const cot_moe_operator cot_moe_fused = {.name = COT_MOE_FUSED,
                                         .heap_bytes = heap_bytes,
+                                        .touched_bytes = touched_bytes,
                                         .open = fused_open,
                                         .forward = cot_fused_forward,
                                         .close = fused_close,

@@ -3,14 +3,14 @@
 
 #include <string.h>
 
-static float *scratch_of(const cot_moe *moe, const cot_fused_task *task)
+static float *scratch_of(const cot_fused *moe, const cot_fused_task *task)
 {
     return moe->scratch + task->worker * moe->scratch_floats;
 }
 
 /* Routes a chunk of the call's tokens, which the first pass alone does, and rounds the pass's tokens to what
  * experts read. */
-static cot_status gate(cot_moe *moe, const cot_fused_task *task)
+static cot_status gate(cot_fused *moe, const cot_fused_task *task)
 {
     const cot_moe_options *o = &moe->options;
     const int64_t hidden = o->expert.hidden, begin = task->begin, count = task->end - begin,
@@ -27,7 +27,20 @@ static cot_status gate(cot_moe *moe, const cot_fused_task *task)
 }
 
 /* The second product's columns of a lane's rows, times their weights, to where they are read or sent. */
-static void down(cot_moe *moe, const cot_fused_task *task)
+static void run_down(const cot_kernels *kernels, const cot_fused_task *task, float *out, int64_t out_stride)
+{
+    cot_ffn_down_tile(kernels, &(cot_ffn_tile){.shape = task->shape,
+                                               .weights = task->b,
+                                               .in = task->a,
+                                               .in_stride = task->shape->intermediate,
+                                               .m = task->rows,
+                                               .c0 = task->begin,
+                                               .c1 = task->end,
+                                               .out = out,
+                                               .out_stride = out_stride});
+}
+
+static void down(cot_fused *moe, const cot_fused_task *task)
 {
     const cot_moe_options *o = &moe->options;
     const cot_fused_lane *lane = &moe->lane[task->lane];
@@ -35,14 +48,11 @@ static void down(cot_moe *moe, const cot_fused_task *task)
     const int64_t hidden = o->expert.hidden, columns = task->end - task->begin,
                   first = (int64_t)lane->tile * COT_FFN_TILE_ROWS;
     if (tile->slot < 0) {
-        cot_ffn_down_tile(o->kernels, task->shape, task->b, task->a, task->shape->intermediate, task->rows,
-                          task->begin, task->end, moe->shared + tile->first * hidden, hidden);
+        run_down(o->kernels, task, moe->shared + tile->first * hidden + task->begin, hidden);
         return;
     }
-    // Column task->begin of the tile is column 0 of the scratch.
     float *product = scratch_of(moe, task);
-    cot_ffn_down_tile(o->kernels, task->shape, task->b, task->a, task->shape->intermediate, task->rows,
-                      task->begin, task->end, product - task->begin, columns);
+    run_down(o->kernels, task, product, columns);
     const bool exact = cot_fused_is_exact(moe);
     const cot_dtype type = exact ? o->combine_type : COT_F32;
     const size_t begin_bytes = (size_t)task->begin * cot_dtype_bytes(type);
@@ -56,7 +66,7 @@ static void down(cot_moe *moe, const cot_fused_task *task)
     }
 }
 
-static void sum_replies(cot_moe *moe, float *y, int64_t t)
+static void sum_replies(cot_fused *moe, float *y, int64_t t)
 {
     const cot_moe_options *o = &moe->options;
     const cot_fused_layout *l = &moe->layout;
@@ -75,7 +85,7 @@ static void sum_replies(cot_moe *moe, float *y, int64_t t)
     }
 }
 
-static void combine(cot_moe *moe, const cot_fused_task *task)
+static void combine(cot_fused *moe, const cot_fused_task *task)
 {
     const cot_moe_options *o = &moe->options;
     const int64_t hidden = o->expert.hidden;
@@ -84,13 +94,13 @@ static void combine(cot_moe *moe, const cot_fused_task *task)
         sum_replies(moe, y, t);
         if (!moe->layer->shared) continue;
         if (moe->layer->shared_gate)
-            cot_shared_gate(o->kernels, shared, moe->x + (moe->first + t) * hidden, moe->layer->shared_gate,
-                            hidden);
+            cot_moe_shared_gate(o->kernels, shared, moe->x + (moe->first + t) * hidden,
+                                moe->layer->shared_gate, hidden);
         o->kernels->add(y, shared, COT_F32, hidden);
     }
 }
 
-static void record(const cot_moe *moe, const cot_fused_task *task)
+static void record(const cot_fused *moe, const cot_fused_task *task)
 {
     static const cot_moe_work work_of[] = {
         [COT_FUSED_GATE] = COT_MOE_GATE,       [COT_FUSED_SEND] = COT_MOE_DISPATCH,
@@ -110,7 +120,7 @@ static void record(const cot_moe *moe, const cot_fused_task *task)
                                    .rows = (int32_t)task->rows});
 }
 
-void cot_fused_run(cot_moe *moe, cot_fused_task *task)
+void cot_fused_run(cot_fused *moe, cot_fused_task *task)
 {
     const cot_moe_options *o = &moe->options;
     task->begin_ns = o->fabric->ops->now_ns(o->fabric);
@@ -122,8 +132,18 @@ void cot_fused_run(cot_moe *moe, cot_fused_task *task)
         cot_fused_send(moe, task);
         break;
     case COT_FUSED_UP:
-        cot_ffn_up_tile(o->kernels, task->shape, task->b, task->a, o->expert.hidden, task->a_rows, task->rows,
-                        task->begin, task->end, task->c, task->shape->intermediate, scratch_of(moe, task));
+        cot_ffn_up_tile(o->kernels,
+                        &(cot_ffn_tile){.shape = task->shape,
+                                        .weights = task->b,
+                                        .in = task->a,
+                                        .in_stride = o->expert.hidden,
+                                        .rows = task->a_rows,
+                                        .m = task->rows,
+                                        .c0 = task->begin,
+                                        .c1 = task->end,
+                                        .out = task->c,
+                                        .out_stride = task->shape->intermediate},
+                        scratch_of(moe, task));
         break;
     case COT_FUSED_DOWN:
         down(moe, task);

@@ -1,3 +1,4 @@
+#include "base/integers.h"
 #include "kernels/pack.h"
 #include "moe/fused/state.h"
 
@@ -9,12 +10,7 @@ enum {
     COMBINE_TOKENS = 16 // a chunk
 };
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-void cot_fused_begin_pass(cot_moe *moe)
+void cot_fused_begin_pass(cot_fused *moe)
 {
     const int ranks = moe->options.fabric->ranks;
     const bool first = moe->first == 0;
@@ -36,18 +32,18 @@ void cot_fused_begin_pass(cot_moe *moe)
     moe->complete_begin = moe->complete_end = 0;
 }
 
-void cot_fused_release(cot_moe *moe, int32_t tile)
+void cot_fused_release(cot_fused *moe, int32_t tile)
 {
     moe->ready[moe->ready_end++] = tile;
 }
 
-static const cot_ffn_shape *shape_of(const cot_moe *moe, const cot_fused_tile *tile)
+static const cot_ffn_shape *shape_of(const cot_fused *moe, const cot_fused_tile *tile)
 {
     return tile->slot < 0 ? &moe->options.shared : &moe->options.expert;
 }
 
 /* The next tile to begin: an expert's, else one of the shared expert, which nobody waits for. */
-static int32_t next_tile(cot_moe *moe)
+static int32_t next_tile(cot_fused *moe)
 {
     if (moe->ready_begin < moe->ready_end) return moe->ready[moe->ready_begin++];
     const int64_t gated = moe->gate_next == moe->gate_end ? moe->gate_done - moe->first : 0,
@@ -55,13 +51,13 @@ static int32_t next_tile(cot_moe *moe)
     if (!moe->layer->shared || gated < moe->gate_end - moe->first || begin >= moe->tokens) return -1;
     const int32_t tile = moe->tiles++;
     moe->tile[tile] = (cot_fused_tile){
-        .slot = -1, .first = begin, .rows = (int32_t)smaller(moe->tokens - begin, COT_FFN_TILE_ROWS)};
+        .slot = -1, .first = begin, .rows = (int32_t)cot_smaller(moe->tokens - begin, COT_FFN_TILE_ROWS)};
     moe->shared_next++;
     return tile;
 }
 
 /* Cuts a tile into tasks: more where few tiles are left, so that no thread is without. */
-static void begin_tile(cot_moe *moe, cot_fused_lane *lane, int32_t tile)
+static void begin_tile(cot_fused *moe, cot_fused_lane *lane, int32_t tile)
 {
     const cot_ffn_shape *shape = shape_of(moe, &moe->tile[tile]);
     const int64_t rows = moe->tile[tile].rows, left = 1 + moe->ready_end - moe->ready_begin;
@@ -71,7 +67,7 @@ static void begin_tile(cot_moe *moe, cot_fused_lane *lane, int32_t tile)
     const int64_t width[2] = {shape->intermediate, shape->hidden};
     lane->tile = tile;
     lane->columns[0] = blocks.up_columns;
-    lane->columns[1] = smaller(blocks.down_columns, most);
+    lane->columns[1] = cot_smaller(blocks.down_columns, most);
     for (int i = 0; i < 2; i++) {
         lane->parts[i] = (width[i] + lane->columns[i] - 1) / lane->columns[i];
         lane->next[i] = lane->done[i] = 0;
@@ -79,7 +75,7 @@ static void begin_tile(cot_moe *moe, cot_fused_lane *lane, int32_t tile)
     moe->times.tile_passes++;
 }
 
-static void describe_part(cot_moe *moe, cot_fused_task *task, int32_t lane_number, bool down)
+static void describe_part(cot_fused *moe, cot_fused_task *task, int32_t lane_number, bool down)
 {
     cot_fused_lane *lane = &moe->lane[lane_number];
     const cot_fused_tile *tile = &moe->tile[lane->tile];
@@ -91,7 +87,7 @@ static void describe_part(cot_moe *moe, cot_fused_task *task, int32_t lane_numbe
         .op = down ? COT_FUSED_DOWN : COT_FUSED_UP,
         .lane = lane_number,
         .begin = part * lane->columns[down],
-        .end = smaller((part + 1) * lane->columns[down], width),
+        .end = cot_smaller((part + 1) * lane->columns[down], width),
         .shape = shape,
         .a = down     ? lane->act
              : shared ? cot_fused_own_rows(moe) + tile->first * moe->layout.row_bytes
@@ -104,7 +100,7 @@ static void describe_part(cot_moe *moe, cot_fused_task *task, int32_t lane_numbe
 
 /* The tile that begins next is of the same expert as the one that has just begun: their parts are taken in turn,
  * so that the weights come from memory once for both. */
-static bool has_sibling(const cot_moe *moe, const cot_fused_lane *lane)
+static bool has_sibling(const cot_fused *moe, const cot_fused_lane *lane)
 {
     const int32_t slot = moe->tile[lane->tile].slot;
     return slot >= 0 && moe->ready_begin < moe->ready_end &&
@@ -113,7 +109,7 @@ static bool has_sibling(const cot_moe *moe, const cot_fused_lane *lane)
 
 /* A part of a tile at work, DOWN before UP, since it ends a tile, and of several the one that is furthest
  * behind; else a tile begins, where a lane is free. */
-static bool take_part(cot_moe *moe, cot_fused_task *task)
+static bool take_part(cot_fused *moe, cot_fused_task *task)
 {
     int32_t free_lane = -1, at_work[2] = {-1, -1}; // UP, DOWN
     for (int32_t i = 0; i < moe->lanes; i++) {
@@ -140,29 +136,29 @@ static bool take_part(cot_moe *moe, cot_fused_task *task)
 }
 
 /* Tokens of the pass that may be sent next: [send_next, their end), 0 long when the next chunk is not gated. */
-static int64_t gated_end(const cot_moe *moe)
+static int64_t gated_end(const cot_fused *moe)
 {
     int64_t end = moe->send_next;
     while (end < moe->tokens && moe->gated[end / COT_FUSED_CHUNK])
-        end = smaller(end + COT_FUSED_CHUNK, moe->tokens);
+        end = cot_smaller(end + COT_FUSED_CHUNK, moe->tokens);
     return end;
 }
 
 /* The end of the own packets may be told: they are all out, and the first pass has seen all tokens' routing. */
-static bool may_end_packets(const cot_moe *moe)
+static bool may_end_packets(const cot_fused *moe)
 {
     if (moe->bad || moe->gave_up) return moe->gate_done == moe->gate_next;
     return moe->gate_done == moe->gate_end;
 }
 
-static bool take_wire(cot_moe *moe, cot_fused_task *task)
+static bool take_wire(cot_fused *moe, cot_fused_task *task)
 {
     *task = (cot_fused_task){.lane = -1};
     const int ranks = moe->options.fabric->ranks;
     for (int h = 0; h < ranks; h++) {
         const cot_fused_source *source = &moe->source[h];
         if (!source->signalled && source->flags & COT_FUSED_FINAL && !source->outstanding)
-            task->homes |= (uint64_t)1 << h;
+            task->homes |= (cot_rank_set)1 << h;
     }
     if (task->homes) {
         task->op = COT_FUSED_SIGNAL;
@@ -172,7 +168,7 @@ static bool take_wire(cot_moe *moe, cot_fused_task *task)
         const bool stop = moe->bad || moe->gave_up;
         task->op = COT_FUSED_SEND;
         task->begin = moe->send_next;
-        task->end = stop ? moe->send_next : smaller(gated_end(moe), moe->send_next + 4 * COT_FUSED_CHUNK);
+        task->end = stop ? moe->send_next : cot_smaller(gated_end(moe), moe->send_next + 4 * COT_FUSED_CHUNK);
         task->last = (stop || task->end == moe->tokens) && may_end_packets(moe);
         if (task->end > task->begin || task->last) return true;
     }
@@ -184,34 +180,34 @@ static bool take_wire(cot_moe *moe, cot_fused_task *task)
     if (moe->complete_begin < moe->complete_end) {
         task->op = COT_FUSED_REPLY;
         task->begin = moe->complete_begin;
-        task->end = moe->complete_begin = smaller(moe->complete_end, moe->complete_begin + REPLY_ROWS);
+        task->end = moe->complete_begin = cot_smaller(moe->complete_end, moe->complete_begin + REPLY_ROWS);
         return true;
     }
     return false;
 }
 
-static bool take_gate(cot_moe *moe, cot_fused_task *task)
+static bool take_gate(cot_fused *moe, cot_fused_task *task)
 {
     if (moe->gate_next == moe->gate_end || moe->bad || moe->gave_up) return false;
     *task = (cot_fused_task){.op = COT_FUSED_GATE, .lane = -1, .begin = moe->gate_next};
-    task->end = moe->gate_next = smaller(moe->gate_next + COT_FUSED_CHUNK, moe->gate_end);
+    task->end = moe->gate_next = cot_smaller(moe->gate_next + COT_FUSED_CHUNK, moe->gate_end);
     return true;
 }
 
-static bool take_combine(cot_moe *moe, cot_fused_task *task)
+static bool take_combine(cot_fused *moe, cot_fused_task *task)
 {
     const int ranks = moe->options.fabric->ranks;
     if (moe->gave_up || moe->finals < ranks || moe->replied < ranks || moe->shared_done < moe->tokens ||
         moe->combine_next == moe->tokens)
         return false;
     *task = (cot_fused_task){.op = COT_FUSED_COMBINE, .lane = -1, .begin = moe->combine_next};
-    task->end = moe->combine_next = smaller(moe->combine_next + COMBINE_TOKENS, moe->tokens);
+    task->end = moe->combine_next = cot_smaller(moe->combine_next + COMBINE_TOKENS, moe->tokens);
     return true;
 }
 
 /* When all ranks' last packets are in it is known whether one of them has bad routing, or all have nothing: then
  * the pass is void. What is at work ends, nothing else begins, and all that is owed counts as paid. */
-void cot_fused_judge(cot_moe *moe)
+void cot_fused_judge(cot_fused *moe)
 {
     const int ranks = moe->options.fabric->ranks;
     unsigned flags = 0;
@@ -224,14 +220,14 @@ void cot_fused_judge(cot_moe *moe)
     moe->complete_begin = moe->complete_end;
 }
 
-static int32_t free_worker(cot_moe *moe)
+static int32_t free_worker(cot_fused *moe)
 {
     for (int32_t i = 0; i < moe->options.threads; i++)
         if (!moe->worker_taken[i]) return i;
     return -1;
 }
 
-bool cot_fused_take(cot_moe *moe, cot_fused_task *task)
+bool cot_fused_take(cot_fused *moe, cot_fused_task *task)
 {
     cot_fused_lock(moe);
     const int32_t worker = free_worker(moe);
@@ -253,7 +249,7 @@ bool cot_fused_take(cot_moe *moe, cot_fused_task *task)
     return found;
 }
 
-static void end_tile(cot_moe *moe, cot_fused_lane *lane, int32_t lane_number)
+static void end_tile(cot_fused *moe, cot_fused_lane *lane, int32_t lane_number)
 {
     const cot_fused_tile *tile = &moe->tile[lane->tile];
     const cot_fused_target *target = moe->tile_target + (int64_t)lane->tile * COT_FFN_TILE_ROWS;
@@ -275,7 +271,7 @@ static void end_tile(cot_moe *moe, cot_fused_lane *lane, int32_t lane_number)
     lane->tile = -1;
 }
 
-static void end_reply(cot_moe *moe, const cot_fused_task *task)
+static void end_reply(cot_fused *moe, const cot_fused_task *task)
 {
     for (int64_t i = task->begin; i < task->end; i++)
         moe->source[moe->complete[i] / moe->layout.tokens].outstanding--;
@@ -287,7 +283,7 @@ static void end_reply(cot_moe *moe, const cot_fused_task *task)
     lane->tile = -1;
 }
 
-static void end_gate(cot_moe *moe, const cot_fused_task *task)
+static void end_gate(cot_fused *moe, const cot_fused_task *task)
 {
     moe->gate_done += task->end - task->begin;
     moe->gated[(task->begin - moe->first) / COT_FUSED_CHUNK] = task->status == COT_OK;
@@ -298,7 +294,7 @@ static void end_gate(cot_moe *moe, const cot_fused_task *task)
 }
 
 /* Own tokens' rows for own experts go straight into tiles; the last task says what the others are told. */
-static void end_send(cot_moe *moe, const cot_fused_task *task)
+static void end_send(cot_fused *moe, const cot_fused_task *task)
 {
     const int own = moe->options.fabric->rank;
     cot_fused_entry entries[COT_MAX_TOP_K];
@@ -329,7 +325,7 @@ static int64_t *time_of(cot_moe_times *times, const cot_fused_task *task, bool s
     }
 }
 
-void cot_fused_finish(cot_moe *moe, const cot_fused_task *task)
+void cot_fused_finish(cot_fused *moe, const cot_fused_task *task)
 {
     cot_fused_lock(moe);
     cot_fused_lane *lane = task->lane < 0 ? NULL : &moe->lane[task->lane];
@@ -370,14 +366,14 @@ void cot_fused_finish(cot_moe *moe, const cot_fused_task *task)
 
 /* Of a void pass a lane may be left at work when nothing runs and nothing is owed: the shared expert's, until the
  * next look for a task frees it. */
-static bool lanes_are_free(const cot_moe *moe)
+static bool lanes_are_free(const cot_fused *moe)
 {
     for (int i = 0; i < moe->lanes; i++)
         if (moe->lane[i].tile >= 0) return false;
     return true;
 }
 
-bool cot_fused_is_over(const cot_moe *moe, int *waits_for, cot_phase *phase)
+bool cot_fused_is_over(const cot_fused *moe, int *waits_for, cot_phase *phase)
 {
     const int ranks = moe->options.fabric->ranks;
     *waits_for = moe->options.fabric->rank;

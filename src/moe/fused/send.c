@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-int64_t cot_fused_entries_for(const cot_moe *moe, cot_fused_entry *entries, int64_t token, int to)
+int64_t cot_fused_entries_for(const cot_fused *moe, cot_fused_entry *entries, int64_t token, int to)
 {
-    const cot_moe_placement *placement = &moe->layer->placement;
+    const cot_expert_replicas *placement = &moe->layer->placement;
     const int64_t top_k = moe->layout.top_k, first = (moe->first + token) * top_k;
     int64_t count = 0;
     for (int64_t k = 0; k < top_k; k++) {
@@ -18,7 +18,7 @@ int64_t cot_fused_entries_for(const cot_moe *moe, cot_fused_entry *entries, int6
     return count;
 }
 
-unsigned cot_fused_flags(const cot_moe *moe)
+unsigned cot_fused_flags(const cot_fused *moe)
 {
     unsigned flags = COT_FUSED_FINAL;
     if (moe->bad) flags |= COT_FUSED_BAD;
@@ -28,7 +28,7 @@ unsigned cot_fused_flags(const cot_moe *moe)
 }
 
 /* One put and signal: the rows, and behind them what is to be known about them. */
-static void flush(cot_moe *moe, int to, unsigned flags)
+static void flush(cot_fused *moe, int to, unsigned flags)
 {
     const cot_moe_options *o = &moe->options;
     const cot_fused_layout *l = &moe->layout;
@@ -53,7 +53,7 @@ static void flush(cot_moe *moe, int to, unsigned flags)
     cell->rows = cell->entries = 0;
 }
 
-static void pack_row(cot_moe *moe, int to, int64_t token)
+static void pack_row(cot_fused *moe, int to, int64_t token)
 {
     const cot_fused_layout *l = &moe->layout;
     cot_fused_cell_out *cell = &moe->cell[to];
@@ -69,7 +69,7 @@ static void pack_row(cot_moe *moe, int to, int64_t token)
     if (++cell->rows == l->cell_tokens) flush(moe, to, 0);
 }
 
-void cot_fused_send(cot_moe *moe, const cot_fused_task *task)
+void cot_fused_send(cot_fused *moe, const cot_fused_task *task)
 {
     const int ranks = moe->options.fabric->ranks, own = moe->options.fabric->rank;
     for (int64_t t = task->begin; t < task->end; t++)
@@ -79,7 +79,7 @@ void cot_fused_send(cot_moe *moe, const cot_fused_task *task)
 }
 
 /* exact: the rows of a lane. */
-static void reply_lane(cot_moe *moe, const cot_fused_lane *lane)
+static void reply_lane(cot_fused *moe, const cot_fused_lane *lane)
 {
     const cot_fused_target *target = moe->tile_target + (int64_t)lane->tile * COT_FFN_TILE_ROWS;
     const int64_t bytes = moe->layout.reply_bytes;
@@ -90,7 +90,7 @@ static void reply_lane(cot_moe *moe, const cot_fused_lane *lane)
 }
 
 /* reduced: the sum of a received row's entries, in the order of experts. */
-static void reply_sum(cot_moe *moe, int64_t received, float *sum)
+static void reply_sum(cot_fused *moe, int64_t received, float *sum)
 {
     const cot_moe_options *o = &moe->options;
     const cot_fused_layout *l = &moe->layout;
@@ -108,14 +108,14 @@ static void reply_sum(cot_moe *moe, int64_t received, float *sum)
     cot_put(o->fabric, home, moe->replies_at + (cot_sym)at, sum, (size_t)l->reply_bytes, COT_PHASE_COMBINE);
 }
 
-void cot_fused_reply(cot_moe *moe, const cot_fused_task *task)
+void cot_fused_reply(cot_fused *moe, const cot_fused_task *task)
 {
     if (task->lane >= 0) reply_lane(moe, &moe->lane[task->lane]);
     for (int64_t i = task->begin; i < task->end; i++)
         reply_sum(moe, moe->complete[i], moe->scratch + task->worker * moe->scratch_floats);
 }
 
-void cot_fused_tell(cot_moe *moe, const cot_fused_task *task)
+void cot_fused_tell(cot_fused *moe, const cot_fused_task *task)
 {
     const cot_moe_options *o = &moe->options;
     for (int h = 0; h < o->fabric->ranks; h++)

@@ -31,12 +31,14 @@ typedef enum cot_fused_op {
     COT_FUSED_COMBINE
 } cot_fused_op;
 
+_Static_assert(COT_MAX_RANKS <= 64, "a task's homes are a bit for each rank");
+
 /* A task: metadata, operands, operator, activation (FlashMoE, section 3.1; D, the bias, lies behind B). */
 typedef struct cot_fused_task {
     cot_fused_op op;
     int32_t lane;               // UP, DOWN, REPLY of `exact`: whose
     int64_t begin, end;         // tokens of a chunk, columns, complete rows
-    uint64_t homes;             // SIGNAL: which ranks, a bit each
+    cot_rank_set homes;         // SIGNAL: which ranks
     const cot_ffn_shape *shape; // its activation
     const void *a;              // rows of `type` ...
     const int32_t *a_rows;      // ... and which of them, or NULL: in order
@@ -84,7 +86,8 @@ typedef struct cot_fused_cell_out {
     int64_t entries;
 } cot_fused_cell_out;
 
-struct cot_moe {
+typedef struct cot_fused {
+    cot_moe moe; // first: a cot_moe * of this operator is a cot_fused *
     cot_moe_options options;
     cot_fused_layout layout;
     cot_sym dispatch_at, replies_at, dispatch_signals, reply_signals;
@@ -147,60 +150,60 @@ struct cot_moe {
     int32_t *complete;                           // [P][S] received rows whose entries are all there
     int64_t complete_begin, complete_end;
     int32_t *sent_row; // [T of pass][P]: how many-th row of that rank a token was, or -1
-};
+} cot_fused;
 
-static inline bool cot_fused_is_exact(const cot_moe *moe)
+static inline bool cot_fused_is_exact(const cot_fused *moe)
 {
     return moe->options.combine == COT_COMBINE_EXACT;
 }
 /* Own tokens' rows as they are dispatched. */
-static inline uint8_t *cot_fused_own_rows(const cot_moe *moe)
+static inline uint8_t *cot_fused_own_rows(const cot_fused *moe)
 {
     return moe->received + moe->options.fabric->rank * moe->layout.block_rows * moe->layout.row_bytes;
 }
 
-void cot_fused_lock(cot_moe *moe);
-void cot_fused_unlock(cot_moe *moe);
+void cot_fused_lock(cot_fused *moe);
+void cot_fused_unlock(cot_fused *moe);
 
 /* The subscriber: looks at all signals and decodes what has come. Under the lock. */
-void cot_fused_poll(cot_moe *moe);
+void cot_fused_poll(cot_fused *moe);
 /* Adds one row of rank `source` to the tiles of its experts here. */
-void cot_fused_add_row(cot_moe *moe, int source, int64_t token, int64_t row, int64_t number,
+void cot_fused_add_row(cot_fused *moe, int source, int64_t token, int64_t row, int64_t number,
                        const cot_fused_entry *entries, int64_t count);
 
 enum { COT_FUSED_CHUNK = 32 }; // tokens that are gated and sent together; S is a multiple of it
 
 /* A call: begins its first pass (the routing is an input where the layer has no gate). */
-void cot_fused_begin_call(cot_moe *moe, const cot_moe_layer *layer, float *y, const uint16_t *experts,
+void cot_fused_begin_call(cot_fused *moe, const cot_moe_layer *layer, float *y, const uint16_t *experts,
                           const float *weights, const float *x, int64_t tokens);
 /* A pass is over: begins the next one and returns true, or ends the call, with what forward returns and leaves
  * in experts and weights. */
-bool cot_fused_end_pass(cot_moe *moe, cot_status *status, uint16_t *experts, float *weights,
+bool cot_fused_end_pass(cot_fused *moe, cot_status *status, uint16_t *experts, float *weights,
                         cot_error *error);
 /* moe.h's forward: a call, driven by threads. */
 cot_status cot_fused_forward(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
                              float *weights, const float *x, int64_t tokens, cot_error *error);
 
 /* The scheduler. begin_pass makes all ready for tokens [first, first + tokens) of the call. */
-void cot_fused_begin_pass(cot_moe *moe);
+void cot_fused_begin_pass(cot_fused *moe);
 /* Whether a pass is void: what begins no more, what is owed no more. Under the lock. */
-void cot_fused_judge(cot_moe *moe);
+void cot_fused_judge(cot_fused *moe);
 /* Takes a task that may run now: false when there is none. */
-bool cot_fused_take(cot_moe *moe, cot_fused_task *task);
-void cot_fused_finish(cot_moe *moe, const cot_fused_task *task);
+bool cot_fused_take(cot_fused *moe, cot_fused_task *task);
+void cot_fused_finish(cot_fused *moe, const cot_fused_task *task);
 /* Whether the pass is over on this rank; else whom it waits for. Under the lock. */
-bool cot_fused_is_over(const cot_moe *moe, int *waits_for, cot_phase *phase);
+bool cot_fused_is_over(const cot_fused *moe, int *waits_for, cot_phase *phase);
 /* Rows of a tile are complete (it is full, or nothing more comes): it may run. */
-void cot_fused_release(cot_moe *moe, int32_t tile);
+void cot_fused_release(cot_fused *moe, int32_t tile);
 
 /* A processor runs one task; no lock. */
-void cot_fused_run(cot_moe *moe, cot_fused_task *task);
-void cot_fused_send(cot_moe *moe, const cot_fused_task *task);
-void cot_fused_reply(cot_moe *moe, const cot_fused_task *task);
-void cot_fused_tell(cot_moe *moe, const cot_fused_task *task);
+void cot_fused_run(cot_fused *moe, cot_fused_task *task);
+void cot_fused_send(cot_fused *moe, const cot_fused_task *task);
+void cot_fused_reply(cot_fused *moe, const cot_fused_task *task);
+void cot_fused_tell(cot_fused *moe, const cot_fused_task *task);
 /* What the own last dispatch signal says. */
-unsigned cot_fused_flags(const cot_moe *moe);
+unsigned cot_fused_flags(const cot_fused *moe);
 /* The entries of own token t (of the pass) for rank `to`: how many. */
-int64_t cot_fused_entries_for(const cot_moe *moe, cot_fused_entry *entries, int64_t token, int to);
+int64_t cot_fused_entries_for(const cot_fused *moe, cot_fused_entry *entries, int64_t token, int to);
 
 #endif

@@ -5,18 +5,18 @@
 #include <assert.h>
 #include <string.h>
 
-void cot_fused_lock(cot_moe *moe)
+void cot_fused_lock(cot_fused *moe)
 {
     for (int round = 0; atomic_flag_test_and_set_explicit(&moe->lock, memory_order_acquire); round++)
         cot_relax(round);
 }
 
-void cot_fused_unlock(cot_moe *moe)
+void cot_fused_unlock(cot_fused *moe)
 {
     atomic_flag_clear_explicit(&moe->lock, memory_order_release);
 }
 
-static int32_t new_tile(cot_moe *moe, int32_t slot)
+static int32_t new_tile(cot_fused *moe, int32_t slot)
 {
     assert(moe->tiles < moe->tiles_most);
     moe->tile[moe->tiles] = (cot_fused_tile){.slot = slot};
@@ -25,7 +25,7 @@ static int32_t new_tile(cot_moe *moe, int32_t slot)
 
 /* A full tile is held back until the next one of its expert is half full, so that what is left at the end can
  * be shared evenly between the two: a pass over the weights for a row or two would be a waste. */
-static int32_t tile_for(cot_moe *moe, int32_t slot)
+static int32_t tile_for(cot_fused *moe, int32_t slot)
 {
     int32_t tile = moe->open_tile[slot];
     if (tile < 0) return moe->open_tile[slot] = new_tile(moe, slot);
@@ -39,7 +39,7 @@ static int32_t tile_for(cot_moe *moe, int32_t slot)
     return moe->open_tile[slot] = new_tile(moe, slot);
 }
 
-static void add_entry(cot_moe *moe, int32_t slot, int64_t row, float weight, cot_fused_target target)
+static void add_entry(cot_fused *moe, int32_t slot, int64_t row, float weight, cot_fused_target target)
 {
     const int32_t tile = tile_for(moe, slot);
     const int64_t i = (int64_t)tile * COT_FFN_TILE_ROWS + moe->tile[tile].rows++;
@@ -48,7 +48,7 @@ static void add_entry(cot_moe *moe, int32_t slot, int64_t row, float weight, cot
     moe->tile_target[i] = target;
 }
 
-void cot_fused_add_row(cot_moe *moe, int source, int64_t token, int64_t row, int64_t number,
+void cot_fused_add_row(cot_fused *moe, int source, int64_t token, int64_t row, int64_t number,
                        const cot_fused_entry *entries, int64_t count)
 {
     if (cot_fused_is_exact(moe)) {
@@ -68,7 +68,7 @@ void cot_fused_add_row(cot_moe *moe, int source, int64_t token, int64_t row, int
 }
 
 /* A cell of `rows` rows that begins at row `cell`; its first is the source's `number`-th. */
-static void decode_cell(cot_moe *moe, int source, int64_t cell, int64_t number, int64_t rows)
+static void decode_cell(cot_fused *moe, int source, int64_t cell, int64_t number, int64_t rows)
 {
     const cot_fused_layout *l = &moe->layout;
     const uint8_t *heads = moe->received + (cell + rows) * l->row_bytes,
@@ -85,12 +85,12 @@ static void decode_cell(cot_moe *moe, int source, int64_t cell, int64_t number, 
     }
 }
 
-static void poll_dispatch(cot_moe *moe, int s)
+static void poll_dispatch(cot_fused *moe, int s)
 {
     const cot_fused_layout *l = &moe->layout;
     cot_fused_source *source = &moe->source[s];
     const uint64_t signal =
-        cot_load_signal(moe->options.fabric, moe->dispatch_signals + (cot_sym)s * COT_FUSED_LINE);
+        cot_signal_load(moe->options.fabric, moe->dispatch_signals + (cot_sym)s * COT_FUSED_LINE);
     if (cot_fused_signal_epoch(signal) < moe->epoch) return;
     assert(cot_fused_signal_epoch(signal) == moe->epoch); // nobody is a whole pass ahead
     const int64_t rows = cot_fused_signal_rows(signal);
@@ -106,7 +106,7 @@ static void poll_dispatch(cot_moe *moe, int s)
 }
 
 /* The held and the open tile of an expert share their rows. */
-static void share_rows(cot_moe *moe, int32_t full, int32_t open)
+static void share_rows(cot_fused *moe, int32_t full, int32_t open)
 {
     const int32_t move = (moe->tile[full].rows - moe->tile[open].rows) / 2;
     if (move <= 0) return;
@@ -121,7 +121,7 @@ static void share_rows(cot_moe *moe, int32_t full, int32_t open)
 }
 
 /* All packets are in: experts with fewer rows than a tile holds may run. */
-static void close_tiles(cot_moe *moe)
+static void close_tiles(cot_fused *moe)
 {
     for (int32_t t = 0, tiles = moe->tiles; t < tiles; t++) {
         const int32_t slot = moe->tile[t].slot;
@@ -136,14 +136,14 @@ static void close_tiles(cot_moe *moe)
     moe->closed = true;
 }
 
-void cot_fused_poll(cot_moe *moe)
+void cot_fused_poll(cot_fused *moe)
 {
     const int ranks = moe->options.fabric->ranks, own = moe->options.fabric->rank;
     for (int s = 0; s < ranks && moe->finals < ranks; s++)
         if (s != own && !(moe->source[s].flags & COT_FUSED_FINAL)) poll_dispatch(moe, s);
     for (int s = 0; s < ranks && moe->replied < ranks; s++)
         if (!moe->source[s].replied &&
-            cot_load_signal(moe->options.fabric, moe->reply_signals + (cot_sym)s * COT_FUSED_LINE) >=
+            cot_signal_load(moe->options.fabric, moe->reply_signals + (cot_sym)s * COT_FUSED_LINE) >=
                 moe->epoch) {
             moe->source[s].replied = true;
             moe->replied++;

@@ -66,6 +66,8 @@ cot_status cot_map_write_ascend(FILE *stream, const cot_expert_map *map, const c
 {
     int32_t rows = 0, row = 0, S = map->n_ranks, slots = map->slots_per_rank;
     cot_status status = cot_map_want_full(map, path, options, error); // the engine makes one tensor of them
+    if (status == COT_OK) // of two slots it would load and name the last, and count slots by those
+        status = cot_map_want_distinct(map, path, options, error);
     if (status != COT_OK) return status;
     for (int32_t l = 0; l < map->n_layers; l++) rows += !cot_map_is_dense(map, l, options);
     fprintf(stream, "{\"moe_layer_count\": %" PRId32 ", \"layer_list\": [", rows);

@@ -58,10 +58,15 @@ static cot_status check_options(enum format *format, const cot_expert_map_option
         return cot_fail(error, COT_INVALID_ARGUMENT, "map options of %zu bytes, expected %zu", o->size,
                         sizeof *o);
     if (o->ranks < 0 || o->ranks > COT_MAP_MAX_RANKS || o->first_layer < 0 || o->n_layers < 0 ||
-        o->n_layers > COT_TRACE_MAX_LAYERS)
+        o->n_layers > COT_TRACE_MAX_LAYERS || o->moe_layers < 0)
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "no map can have %" PRId32 " ranks, first layer %" PRId32 " and %" PRId32 " layers",
                         o->ranks, o->first_layer, o->n_layers);
+    for (int32_t l = 0; l < o->moe_layers; l++)
+        if (o->moe_layer[l] < (l ? o->moe_layer[l - 1] + 1 : 0) || o->moe_layer[l] >= o->n_layers)
+            return cot_fail(error, COT_INVALID_ARGUMENT,
+                            "layer %" PRId32 " is no MoE layer of %" PRId32 " layers that ascend",
+                            o->moe_layer[l], o->n_layers);
     if (!o->format) return COT_OK;
     for (*format = 0; *format < FORMATS; (*format)++)
         if (!strcmp(o->format, cot_expert_map_formats[*format].name)) return COT_OK;

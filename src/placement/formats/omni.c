@@ -52,6 +52,8 @@ cot_status cot_map_write_omni(FILE *stream, const cot_expert_map *map, const cha
                               const cot_expert_map_options *options, cot_error *error)
 {
     int32_t S = map->n_ranks, slots = map->slots_per_rank, rows = 0;
+    cot_status status = cot_map_want_distinct(map, path, options, error);
+    if (status != COT_OK) return status;
     for (int32_t l = 0; l < map->n_layers; l++) rows += !cot_map_is_dense(map, l, options);
     cot_npy_write_header(stream, (const int64_t[]){S, rows, map->n_experts}, 3);
     for (int32_t s = 0; s < S; s++)
@@ -59,14 +61,9 @@ cot_status cot_map_write_omni(FILE *stream, const cot_expert_map *map, const cha
             if (cot_map_is_dense(map, l, options)) continue;
             const int32_t *expert = map->expert + ((size_t)l * (size_t)S + (size_t)s) * (size_t)slots;
             for (int32_t e = 0; e < map->n_experts; e++) {
-                int replicas = 0;
-                for (int32_t i = 0; i < slots; i++) replicas += expert[i] == e;
-                if (replicas > 1)
-                    return cot_fail(error, COT_UNSUPPORTED,
-                                    "cannot write '%s': layer %" PRId32 " has expert %" PRId32
-                                    " twice on rank %" PRId32 ", which the format cannot say",
-                                    path, map->layers[l], e, s);
-                fwrite((const uint8_t[]){(uint8_t)replicas, 0, 0, 0}, 1, 4, stream);
+                uint8_t held = 0;
+                for (int32_t i = 0; i < slots; i++) held |= expert[i] == e;
+                fwrite((const uint8_t[]){held, 0, 0, 0}, 1, 4, stream);
             }
         }
     cot_map_note(options, "'%s' does not keep the order of a rank's slots: experts ascend", path);

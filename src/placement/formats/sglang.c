@@ -61,6 +61,7 @@ cot_status cot_map_read_sglang(cot_expert_map *map, const cot_map_source *source
                              t ? t : cot_torch_get_tensor(file.value, "last_physical_to_logical_map"), error);
         cot_torch_close(&file);
     }
+    if (status == COT_OK) status = cot_map_mark_dense_layers(map, source, error);
     if (status == COT_OK) cot_map_count_experts(map);
     return status;
 }

@@ -103,7 +103,7 @@ static cot_status recognise(enum format *format, const char *path, cot_error *er
     bool tab = line < map.bytes && text[line] == '\t';
     if (map.bytes > 4 && !memcmp(text, "PK\3\4", 4))
         *format = SGLANG;
-    else if (map.bytes > 8 && text[8] == '{')
+    else if (cot_safetensors_is(map.data, map.bytes))
         *format = says_trace(&map) ? TRACE : TENSORRT;
     else if (map.bytes && text[0] == '{')
         *format = VLLM;

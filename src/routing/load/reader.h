@@ -3,6 +3,7 @@
 #define COT_ROUTING_LOAD_READER_H
 #include "coterie/load.h"
 #include "base/file.h"
+#include "base/safetensors.h"
 
 /* The files of one recording, and what the caller said of them. */
 typedef struct cot_load_files {
@@ -11,8 +12,8 @@ typedef struct cot_load_files {
     const cot_load_options *options; // never NULL
 } cot_load_files;
 
-/* Each reads its format into an empty `*load`, all but top_k's option, format and the check for any load at all;
- * on failure the caller frees what is there. */
+/* Each reads its format into an empty `*load`. What follows for every format is the caller's: to apply the option top_k,
+ * to name the format, to refuse a load of nothing, and to free what is there on failure. */
 typedef cot_status cot_load_reader(cot_load_counts *load, const cot_load_files *files, cot_error *error);
 cot_load_reader cot_load_read_sglang, cot_load_read_vllm, cot_load_read_tensorrt, cot_load_read_csv;
 

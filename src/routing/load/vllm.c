@@ -1,4 +1,4 @@
-/* vLLM's load statistics: JSON lines; those with "record_type" "eplb_load_stats" hold "expert_load" [L][P], the tokens
+/* vLLM's load statistics: JSON lines, or the same records over several lines each; those with "record_type" "eplb_load_stats" hold "expert_load" [L][P], the tokens
  * of each physical expert in a window, and "p2l_map" [L][P], which logical expert each was then. Rows are the model's
  * MoE layers, counted from 0. Windows add up; lines of other types are passed over. */
 #include "routing/load/reader.h"
@@ -77,10 +77,11 @@ static cot_status add_window(stats *s, const json_t *record, cot_error *error)
     return status;
 }
 
-static cot_status read_line(stats *s, const char *text, size_t bytes, cot_error *error)
+/* The record that begins at `text`, of which it takes `*taken` bytes. */
+static cot_status read_record(size_t *taken, stats *s, const char *text, size_t bytes, cot_error *error)
 {
     json_error_t json_error;
-    json_t *record = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &json_error);
+    json_t *record = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &json_error);
     const char *type = json_string_value(json_object_get(record, "record_type"));
     cot_status status = COT_OK;
     if (!record)
@@ -88,6 +89,7 @@ static cot_status read_line(stats *s, const char *text, size_t bytes, cot_error 
                           json_error.text);
     else if (type && !strcmp(type, "eplb_load_stats"))
         status = add_window(s, record, error);
+    *taken = record ? (size_t)json_error.position : 0;
     json_decref(record);
     return status;
 }
@@ -107,19 +109,18 @@ static cot_status assemble(cot_load_counts *load, const stats *s, const cot_load
 
 cot_status cot_load_read_vllm(cot_load_counts *load, const cot_load_files *files, cot_error *error)
 {
-    stats s = {.path = files->paths[0]};
+    stats s = {.path = files->paths[0], .line = 1};
     cot_file_map map;
     cot_status status = cot_load_want_one_file(files, error);
     if (status == COT_OK) status = cot_file_map_open(&map, s.path, error);
     if (status != COT_OK) return status;
     const char *at = (const char *)map.data, *end = at + map.bytes;
-    while (status == COT_OK && at < end) {
-        const char *newline = memchr(at, '\n', (size_t)(end - at)), *stop = newline ? newline : end;
-        bool blank = true;
-        for (const char *c = at; c < stop && blank; c++) blank = *c == ' ' || *c == '\t' || *c == '\r';
-        s.line++;
-        if (!blank) status = read_line(&s, at, (size_t)(stop - at), error);
-        at = newline ? newline + 1 : end;
+    while (status == COT_OK) {
+        for (; at < end && memchr(" \t\r\n", *at, 4); at++) s.line += *at == '\n';
+        if (at == end) break;
+        size_t taken;
+        status = read_record(&taken, &s, at, (size_t)(end - at), error);
+        for (const char *stop = at + taken; at < stop; at++) s.line += *at == '\n';
     }
     if (status == COT_OK) status = assemble(load, &s, files, error);
     cot_file_map_close(&map);

@@ -1,0 +1,139 @@
+#include "info_model.h"
+
+#include "command.h"
+#include "engine_settings.h"
+#include "terminal.h"
+#include "coterie/engine.h"
+#include "coterie/model.h"
+#include "coterie/tokenizer.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+
+static const int usual_ranks[] = {1, 2, 4, 8};
+enum { PRECISIONS = 3, USUAL_RANKS = 4 };
+
+/* A model's sizes for every precision and number of ranks that are asked for. */
+struct sizes {
+    int counts, ranks[USUAL_RANKS];
+    cot_engine_sizes of[PRECISIONS][USUAL_RANKS];
+};
+
+static cot_status measure(struct sizes *sizes, const char *model, int ranks, cot_error *error)
+{
+    cot_engine_options options;
+    cot_engine_options_init(&options);
+    options.sequences = 1;
+    sizes->counts = ranks ? 1 : USUAL_RANKS;
+    cot_status status = COT_OK;
+    for (int p = 0; p < PRECISIONS; p++)
+        for (int r = 0; r < sizes->counts && status == COT_OK; r++) {
+            options.precision = cot_precision_names[p];
+            options.ranks = sizes->ranks[r] = ranks ? ranks : usual_ranks[r];
+            status = cot_engine_measure(&sizes->of[p][r], model, &options, error);
+        }
+    return status;
+}
+
+static bool fits(const cot_engine_sizes *sizes)
+{
+    return sizes->total_bytes <= sizes->available_bytes;
+}
+
+static json_t *bytes_or_null(size_t bytes)
+{
+    return bytes == SIZE_MAX ? json_null() : json_integer((json_int_t)bytes);
+}
+
+static int print_json(const cot_model_info *m, const cot_tokenizer *tokenizer, const struct sizes *sizes)
+{
+    json_t *rows = json_array();
+    for (int p = 0; p < PRECISIONS; p++)
+        for (int r = 0; r < sizes->counts; r++) {
+            const cot_engine_sizes *s = &sizes->of[p][r];
+            json_array_append_new(rows, json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:b}", "precision",
+                                                  cot_precision_names[p], "ranks", sizes->ranks[r],
+                                                  "weight_bytes", (json_int_t)s->weight_bytes, "shared_bytes",
+                                                  (json_int_t)s->shared_bytes, "rank_bytes",
+                                                  (json_int_t)s->rank_bytes, "total_bytes",
+                                                  (json_int_t)s->total_bytes, "fits", fits(s)));
+        }
+    json_t *o = json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "architecture",
+        m->architecture, "parameters", (json_int_t)m->parameters, "active_parameters",
+        (json_int_t)m->active_parameters, "layers", (json_int_t)m->layers, "moe_layers",
+        (json_int_t)m->moe_layers, "experts", (json_int_t)m->experts, "top_k", (json_int_t)m->top_k, "hidden",
+        (json_int_t)m->hidden, "heads", (json_int_t)m->heads, "kv_heads", (json_int_t)m->kv_heads, "vocab",
+        (json_int_t)m->vocab, "context_tokens", (json_int_t)m->context_tokens, "tokenizer_tokens",
+        tokenizer ? json_integer((json_int_t)cot_tokenizer_size(tokenizer)) : json_null(), "available_bytes",
+        bytes_or_null(sizes->of[0][0].available_bytes), "sizes", rows);
+    if (!o) return cot_complain("out of memory");
+    json_dumpf(o, stdout, JSON_INDENT(1));
+    putchar('\n');
+    json_decref(o);
+    return COT_EXIT_OK;
+}
+
+/* "6.92 G" */
+static void print_count(int64_t count)
+{
+    static const char units[] = " kMGT";
+    double value = (double)count;
+    int unit = 0;
+    for (; value >= 1000 && units[unit + 1]; unit++) value /= 1000;
+    printf("%.3g%s%.1s", value, unit ? " " : "", unit ? &units[unit] : "");
+}
+
+static void print_text(const cot_model_info *m, const cot_tokenizer *tokenizer, const struct sizes *sizes)
+{
+    printf("architecture  %s\nparameters    ", m->architecture);
+    print_count(m->parameters);
+    printf(", of which a token uses ");
+    print_count(m->active_parameters);
+    printf("\nlayers        %" PRId64 ", of which %" PRId64 " have experts: %" PRId64 " each, %" PRId64
+           " a token\n",
+           m->layers, m->moe_layers, m->experts, m->top_k);
+    printf("hidden        %" PRId64 ", %" PRId64 " query heads, %" PRId64 " KV heads\n", m->hidden, m->heads,
+           m->kv_heads);
+    printf("context       %" PRId64 " tokens\n", m->context_tokens);
+    printf("vocabulary    %" PRId64 ", ", m->vocab);
+    if (tokenizer)
+        printf("tokenizer of %zu tokens\n", cot_tokenizer_size(tokenizer));
+    else
+        printf("no tokenizer.json\n");
+    const size_t available = sizes->of[0][0].available_bytes;
+    if (available != SIZE_MAX) printf("memory        %.2f GB are available now\n", (double)available / 1e9);
+    cot_heading(stdout, "\nprecision  ranks  weights GB  shared GB  a rank GB  in all GB  fits\n");
+    for (int p = 0; p < PRECISIONS; p++)
+        for (int r = 0; r < sizes->counts; r++) {
+            const cot_engine_sizes *s = &sizes->of[p][r];
+            printf("%-9s  %5d  %10.3f  %9.3f  %9.3f  %9.3f  %s\n", cot_precision_names[p], sizes->ranks[r],
+                   (double)s->weight_bytes / 1e9, (double)s->shared_bytes / 1e9, (double)s->rank_bytes / 1e9,
+                   (double)s->total_bytes / 1e9, fits(s) ? "yes" : "no");
+        }
+}
+
+int cot_info_model(const char *model, int ranks, bool json)
+{
+    cot_model_info info = {0};
+    cot_tokenizer *tokenizer = NULL;
+    struct sizes sizes;
+    cot_error error;
+    cot_status status = cot_model_describe(&info, model, &error);
+    if (status == COT_OK) status = measure(&sizes, model, ranks, &error);
+    if (status == COT_OK) {
+        status = cot_tokenizer_open(&tokenizer, model, &error);
+        if (status == COT_NOT_FOUND) status = COT_OK; // it is told
+    }
+    int result = COT_EXIT_OK;
+    if (status != COT_OK)
+        result = cot_complain_of(&error);
+    else if (json)
+        result = print_json(&info, tokenizer, &sizes);
+    else
+        print_text(&info, tokenizer, &sizes);
+    cot_tokenizer_close(tokenizer);
+    cot_model_info_clear(&info);
+    return result;
+}

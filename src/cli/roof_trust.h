@@ -1,0 +1,10 @@
+/* Whether a share of a measured roof can be believed. Other programs on the machine slow both what is measured and the
+ * roofs beside it; a roof that was slowed makes shares that no program can reach. */
+#ifndef COT_CLI_ROOF_TRUST_H
+#define COT_CLI_ROOF_TRUST_H
+/* Says in a few words why the share is not to be believed; "" where it may be. `share`: of the roof, the greatest of
+ * all runs; above 1.05 it is impossible. `drift`: how many times the roof before a run is that after it, or the other
+ * way round; above 1.5 neither tells what the roof was during the run. */
+const char *cot_roof_doubt(char text[96], double share, double drift);
+
+#endif

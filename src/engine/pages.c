@@ -1,0 +1,66 @@
+#include "engine/pages.h"
+
+#include "base/error.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+static void push(cot_page_pool *pool, int32_t page)
+{
+    cot_page_pool_list *list = &pool->free[pool->home[page]];
+    pool->next[page] = list->first;
+    list->first = page;
+    list->count++;
+    pool->free_pages++;
+}
+
+cot_status cot_page_pool_open(cot_page_pool *pool, int64_t pages, int homes, cot_error *error)
+{
+    *pool = (cot_page_pool){.pages = pages, .homes = homes};
+    pool->next = calloc((size_t)pages, sizeof *pool->next);
+    pool->home = calloc((size_t)pages, sizeof *pool->home);
+    pool->references = calloc((size_t)pages, sizeof *pool->references);
+    if (!pool->next || !pool->home || !pool->references)
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a table of %lld pages",
+                        (long long)pages);
+    for (int64_t p = pages - 1; p >= 0; p--) {
+        pool->home[p] = (int16_t)(p * homes / pages);
+        push(pool, (int32_t)p);
+    }
+    return COT_OK;
+}
+
+void cot_page_pool_close(cot_page_pool *pool)
+{
+    free(pool->next);
+    free(pool->home);
+    free(pool->references);
+    *pool = (cot_page_pool){0};
+}
+
+int32_t cot_page_pool_take(cot_page_pool *pool, int home)
+{
+    assert(pool->free_pages > 0 && home >= 0 && home < pool->homes);
+    int from = home;
+    for (int h = 0; !pool->free[home].count && h < pool->homes; h++)
+        if (pool->free[h].count > pool->free[from].count) from = h;
+    const int32_t page = pool->free[from].first;
+    pool->free[from].first = pool->next[page];
+    pool->free[from].count--;
+    pool->free_pages--;
+    pool->home[page] = (int16_t)home;
+    pool->references[page] = 1;
+    return page;
+}
+
+void cot_page_pool_share(cot_page_pool *pool, int32_t page)
+{
+    assert(pool->references[page] > 0);
+    pool->references[page]++;
+}
+
+void cot_page_pool_release(cot_page_pool *pool, int32_t page)
+{
+    assert(pool->references[page] > 0);
+    if (!--pool->references[page]) push(pool, page);
+}

@@ -1,0 +1,34 @@
+/* The pages of the KV cache as numbers: which are free, and how many sequences hold each of the others. What a
+ * page holds is on the ranks (model/kv.h); a page that several hold is full, and nobody writes to it. */
+#ifndef COT_ENGINE_PAGES_H
+#define COT_ENGINE_PAGES_H
+#include "fabric/fabric.h"
+#include <stdint.h>
+
+/* A list; the pages of one home lie together at first, and what it frees it gets again. */
+typedef struct cot_page_pool_list {
+    int32_t first;
+    int64_t count;
+} cot_page_pool_list;
+
+typedef struct cot_page_pool {
+    int64_t pages, free_pages;
+    int homes;                              // ranks that have pages of their own; 1: all hold every page
+    cot_page_pool_list free[COT_MAX_RANKS]; // [homes]
+    int32_t *next;                          // [pages] the one behind in its list
+    int16_t *home;                          // [pages] who has it, or had it last
+    int32_t *references;                    // [pages]
+} cot_page_pool;
+
+/* All pages free. Errors: OUT_OF_MEMORY. Close either way. */
+cot_status cot_page_pool_open(cot_page_pool *pool, int64_t pages, int homes, cot_error *error);
+void cot_page_pool_close(cot_page_pool *pool);
+
+/* A free page, now with one reference: one that this home had last, else of the home that has most. There must be one. */
+int32_t cot_page_pool_take(cot_page_pool *pool, int home);
+/* One more reference to a page that is not free. */
+void cot_page_pool_share(cot_page_pool *pool, int32_t page);
+/* One less; without any the page is free. */
+void cot_page_pool_release(cot_page_pool *pool, int32_t page);
+
+#endif

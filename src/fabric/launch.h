@@ -1,0 +1,68 @@
+/* The launch: how the ranks of a group begin, whatever they are.
+ *
+ *     caller:  cot_launch_open ---> rank 0 goes on in the caller ---> cot_launch_close
+ *                     |---> main(rank 1) ... end |                         | waits
+ *                     '---> main(rank 2) ... end |------------------------>'
+ *
+ * A backend runs ranks as threads, as forked processes or, started from outside (oshrun -np 4), as processes
+ * that all make the same call; there the caller of a rank other than 0 is told so when that rank's main has
+ * ended. Ranks share nothing but the fabric, and within a process what the caller says (`shared`). */
+#ifndef COT_FABRIC_LAUNCH_H
+#define COT_FABRIC_LAUNCH_H
+#include "base/pool.h"
+#include "fabric/fabric.h"
+
+typedef struct cot_rank {
+    cot_fabric *fabric;
+    cot_pool *pool; // helps all ranks of this process; NULL: nobody does
+    bool first;     // of the ranks of this process
+    const void
+        *argument; // the caller's of this process: the same memory, a copy as of the launch, or its own
+    void *shared;  // the caller's where this rank is in rank 0's process, else NULL
+} cot_rank;
+
+/* What ranks other than 0 do, from their begin to their end. */
+typedef void cot_rank_main(const cot_rank *rank);
+
+typedef struct cot_launch_options {
+    int ranks;          // 1 to COT_MAX_RANKS
+    int threads;        // in all, >= 1: beyond the ranks they help, below they limit how many compute at once
+    size_t heap_bytes;  // a rank
+    int64_t timeout_ns; // of every wait, > 0
+    cot_rank_main *main;
+    const void *argument; // what main may read
+    void *shared;         // what ranks of one process may use at once
+} cot_launch_options;
+
+typedef void cot_rank_begin(void *context, cot_fabric *fabric);
+
+typedef struct cot_fabric_backend cot_fabric_backend;
+struct cot_fabric_backend {
+    const char *name;
+    bool one_process; // of all ranks
+    /* Opens a group and starts its other ranks, of which each calls begin(context, its endpoint) once. `*own` is
+     * the caller's endpoint: rank 0's, or that of whichever rank a process started from outside is. On failure
+     * no rank runs. */
+    cot_status (*start)(const cot_fabric_backend *backend, void **group, cot_fabric **own,
+                        const cot_launch_options *options, cot_rank_begin *begin, void *context,
+                        cot_error *error);
+    /* On rank 0 waits until the others have ended. */
+    void (*finish)(void *group);
+};
+
+/* The backend of that name, NULL: the first; or NULL. Names: NULL-terminated, the default first. */
+const cot_fabric_backend *cot_fabric_backend_find(const char *name);
+const char *const *cot_fabric_backend_names(void);
+
+typedef struct cot_launch cot_launch;
+
+/* Starts a group. `*root` is rank 0, for the caller to use until it closes. Errors: INVALID_ARGUMENT,
+ * OUT_OF_MEMORY; SERVED in a process that is another rank: its main has run to its end. On all of them `*launch`
+ * is NULL. */
+cot_status cot_launch_open(cot_launch **launch, const cot_rank **root, const cot_fabric_backend *backend,
+                           const cot_launch_options *options, cot_error *error);
+/* Waits until the other ranks have ended, which the caller has brought about, and frees the group. NULL is
+ * fine. */
+void cot_launch_close(cot_launch *launch);
+
+#endif

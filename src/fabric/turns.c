@@ -1,0 +1,218 @@
+/* How a rank waits, and how it takes turns to compute meanwhile.
+ *
+ * A rank's turn is in one of four states; only LENT keeps it from computing. What an event makes of it:
+ *
+ *     event      OUT             HELD               LENT               LATE
+ *                not computing   has a permit       gave it back       goes on without
+ *     ENTER      ask             -                  -                  -
+ *     LEAVE      OUT             give; OUT          OUT                OUT
+ *     IDLE       OUT             give; LENT         LENT               LENT
+ *     OVERDUE    OUT             give; LATE         LATE               LATE
+ *     TRY        OUT             HELD               HELD if one is     LATE
+ *                                                   free, else LENT
+ *     ASK        OUT             HELD               ask                ask
+ *     PASS       -               give; ask          -                  -
+ *
+ * Asking waits, in order, until a permit comes: HELD; or, where the time-out passes or the group fails, LATE. */
+#include "fabric/turns.h"
+
+#include "base/error.h"
+#include "base/wait.h"
+
+#include <assert.h>
+#include <sched.h>
+#include <stdio.h>
+#include <time.h>
+
+enum { SPINS = 20 };
+static const int64_t sleep_after_ns = 300000, shortest_sleep_ns = 10000, longest_sleep_ns = 1000000;
+
+void cot_back_off(int64_t waited_ns)
+{
+    if (waited_ns < sleep_after_ns) {
+        sched_yield();
+        return;
+    }
+    int64_t ns = waited_ns / 40;
+    ns = ns < shortest_sleep_ns ? shortest_sleep_ns : ns > longest_sleep_ns ? longest_sleep_ns : ns;
+    nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+}
+
+/* ---- permits ---- */
+
+void cot_turns_open(cot_turns *turns, int ranks, int permits)
+{
+    turns->limited = permits < ranks;
+    atomic_store(&turns->permits, permits);
+}
+
+/* One permit, if there are more than ranks that asked earlier. */
+static bool try_permit(cot_fabric *fabric, uint64_t ticket)
+{
+    cot_turns *turns = fabric->turns;
+    int permits = atomic_load(&turns->permits);
+    if (permits <= 0) return false;
+    int earlier = 0;
+    for (int r = 0; r < fabric->ranks; r++) {
+        const uint64_t other = atomic_load(&turns->waiting[r]);
+        earlier += other && other < ticket;
+    }
+    return earlier < permits && atomic_compare_exchange_strong(&turns->permits, &permits, permits - 1);
+}
+
+/* Until a permit comes, the group fails or the time-out is over. */
+static bool ask_permit(cot_fabric *fabric)
+{
+    cot_turns *turns = fabric->turns;
+    const int64_t since_ns = fabric->ops->now_ns(fabric);
+    const uint64_t ticket = atomic_fetch_add(&turns->tickets, 1) + 1;
+    atomic_store(&turns->waiting[fabric->rank], ticket);
+    bool got = try_permit(fabric, ticket);
+    for (int64_t waited_ns = 0; !got && waited_ns < fabric->timeout_ns && !fabric->ops->failed(fabric);) {
+        cot_back_off(waited_ns);
+        got = try_permit(fabric, ticket);
+        waited_ns = fabric->ops->now_ns(fabric) - since_ns;
+    }
+    atomic_store(&turns->waiting[fabric->rank], 0);
+    fabric->queued_ns += fabric->ops->now_ns(fabric) - since_ns;
+    return got;
+}
+
+static void give_permit(cot_fabric *fabric)
+{
+    atomic_fetch_add(&fabric->turns->permits, 1);
+}
+
+static bool is_asked_for(const cot_fabric *fabric)
+{
+    for (int r = 0; r < fabric->ranks; r++)
+        if (atomic_load(&fabric->turns->waiting[r])) return true;
+    return false;
+}
+
+/* ---- states ---- */
+
+enum { OUT, HELD, LENT, LATE, STATES };
+enum event { ENTER, LEAVE, IDLE, OVERDUE, TRY, ASK, PASS, EVENTS };
+enum { TRIES = STATES, ASKS, NEVER, GIVES = 8 }; // in place of the next state; beside it
+
+/* The table above. */
+static const uint8_t next[EVENTS][STATES] = {
+    [ENTER] = {ASKS, NEVER, NEVER, NEVER},
+    [LEAVE] = {OUT, GIVES | OUT, OUT, OUT},
+    [IDLE] = {OUT, GIVES | LENT, LENT, LENT},
+    [OVERDUE] = {OUT, GIVES | LATE, LATE, LATE},
+    [TRY] = {OUT, HELD, TRIES, LATE},
+    [ASK] = {OUT, HELD, ASKS, ASKS},
+    [PASS] = {NEVER, GIVES | ASKS, NEVER, NEVER},
+};
+
+static void step(cot_fabric *fabric, enum event event)
+{
+    if (!fabric->turns || !fabric->turns->limited) return; // OUT for ever
+    const int what = next[event][fabric->turn], state = what & ~GIVES;
+    assert(what != NEVER);
+    if (what & GIVES) give_permit(fabric);
+    if (state == TRIES)
+        fabric->turn = try_permit(fabric, UINT64_MAX) ? HELD : LENT;
+    else
+        fabric->turn = state != ASKS ? state : ask_permit(fabric) ? HELD : LATE;
+}
+
+void cot_turns_enter(cot_fabric *fabric)
+{
+    step(fabric, ENTER);
+}
+
+void cot_turns_leave(cot_fabric *fabric)
+{
+    step(fabric, LEAVE);
+}
+
+void cot_turns_pass(cot_fabric *fabric)
+{
+    if (fabric->turn == HELD && is_asked_for(fabric)) step(fabric, PASS);
+}
+
+/* ---- waiting ---- */
+
+static void note_wait(cot_fabric *fabric, int awaits)
+{
+    if (fabric->turns) atomic_store(&fabric->turns->awaits[fabric->rank], awaits);
+}
+
+/* The rank at the end of the chain of waits: it waits for nobody, so it is the one that all wait for. */
+static int culprit(const cot_fabric *fabric, int from)
+{
+    for (int hops = 0, awaits; fabric->turns && hops < fabric->ranks; hops++) {
+        if (!(awaits = atomic_load(&fabric->turns->awaits[from]))) break;
+        from = awaits - 1;
+    }
+    return from;
+}
+
+static cot_status peer_failed(cot_fabric *fabric, int rank, cot_phase phase, cot_error *error)
+{
+    const int death = fabric->ops->death(fabric, rank);
+    char how[40];
+    if (death > 0)
+        snprintf(how, sizeof how, "was killed by signal %d", death);
+    else
+        snprintf(how, sizeof how, "%s", death ? "ended" : "failed");
+    return cot_fail(error, COT_PEER_FAILED, "rank %d %s while rank %d waited in '%s'", rank, how,
+                    fabric->rank, cot_phase_name(phase));
+}
+
+cot_status cot_turns_idle(cot_fabric *fabric, int64_t since_ns, int64_t silent_ns, int from, cot_phase phase,
+                          cot_error *error)
+{
+    const int64_t begin_ns = fabric->ops->now_ns(fabric);
+    const bool overdue = begin_ns - silent_ns >= fabric->timeout_ns;
+    const int failed = fabric->ops->failed(fabric);
+    step(fabric, overdue ? OVERDUE : IDLE);
+    note_wait(fabric, from + 1);
+    if (failed) return peer_failed(fabric, failed - 1, phase, error);
+    if (overdue && from != fabric->rank)
+        return cot_fail(error, COT_TIMED_OUT, "rank %d did not answer in '%s' within %.1f s",
+                        culprit(fabric, from), cot_phase_name(phase), (double)fabric->timeout_ns * 1e-9);
+    cot_back_off(begin_ns - since_ns);
+    fabric->waited_ns[phase] += fabric->ops->now_ns(fabric) - begin_ns;
+    return COT_OK;
+}
+
+bool cot_turns_resume(cot_fabric *fabric, bool wait)
+{
+    if (wait) note_wait(fabric, 0);
+    step(fabric, wait ? ASK : TRY);
+    return fabric->turn != LENT;
+}
+
+static cot_status await(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
+                        bool patient, cot_error *error)
+{
+    for (int spins = 0; spins < SPINS; spins++) {
+        if (cot_signal_load(fabric, signal) >= value) return COT_OK;
+        cot_pause();
+    }
+    const int64_t since_ns = fabric->ops->now_ns(fabric);
+    fabric->waits++;
+    while (cot_signal_load(fabric, signal) < value) {
+        const int64_t silent_ns = patient ? fabric->ops->now_ns(fabric) : since_ns;
+        const cot_status status = cot_turns_idle(fabric, since_ns, silent_ns, from, phase, error);
+        if (status != COT_OK) return status;
+    }
+    cot_turns_resume(fabric, true);
+    return COT_OK;
+}
+
+cot_status cot_wait(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
+                    cot_error *error)
+{
+    return await(fabric, signal, value, from, phase, false, error);
+}
+
+cot_status cot_wait_patiently(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
+                              cot_error *error)
+{
+    return await(fabric, signal, value, from, phase, true, error);
+}

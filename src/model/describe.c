@@ -1,0 +1,89 @@
+/* What a model's configuration says, read without its weights. */
+#include "coterie/model.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "model/stored.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_CONFIG_BYTES = 16 << 20 };
+
+cot_status cot_config_read(cot_config *config, const char *folder, cot_error *error)
+{
+    char *path = cot_path_join(folder, "config.json"),
+         *other = cot_path_join(folder, "generation_config.json");
+    char *text = NULL, *generation = NULL;
+    size_t bytes = 0, generation_bytes = 0;
+    cot_status status = COT_OK;
+    if (!path || !other) status = cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
+    if (status == COT_OK) {
+        status = cot_file_read(&text, &bytes, path, MAX_CONFIG_BYTES, error);
+        if (status == COT_NOT_FOUND)
+            cot_fail(error, status, "'%s' is no model: there is no config.json in it", folder);
+    }
+    if (status == COT_OK) {
+        status = cot_file_read(&generation, &generation_bytes, other, MAX_CONFIG_BYTES, error);
+        if (status == COT_NOT_FOUND) status = COT_OK;
+    }
+    if (status == COT_OK)
+        status = cot_config_parse(config, text, bytes, generation, generation_bytes, path, error);
+    free(path);
+    free(other);
+    free(text);
+    free(generation);
+    return status;
+}
+
+void cot_config_list_moe_layers(int32_t *layers, const cot_config *config)
+{
+    for (int64_t l = 0, m = 0; l < config->layers; l++)
+        if (config->layer[l].moe) layers[m++] = (int32_t)l;
+}
+
+static cot_status describe(cot_model_info *info, const cot_config *c, cot_error *error)
+{
+    *info = (cot_model_info){.vocab = c->vocab,
+                             .hidden = c->hidden,
+                             .layers = c->layers,
+                             .heads = c->heads,
+                             .kv_heads = c->kv_heads,
+                             .experts = c->gate.experts,
+                             .top_k = c->gate.top_k,
+                             .context_tokens = c->max_context,
+                             .moe_layers = c->moe_layers,
+                             .moe_layer = calloc((size_t)c->layers, sizeof *info->moe_layer)};
+    if (!info->moe_layer) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a model's layers");
+    cot_weight_count(c, &info->parameters, &info->active_parameters);
+    memcpy(info->architecture, c->architecture, sizeof info->architecture);
+    cot_config_list_moe_layers(info->moe_layer, c);
+    return COT_OK;
+}
+
+cot_status cot_model_describe(cot_model_info *info, const char *folder, cot_error *error)
+{
+    cot_config config = {0};
+    *info = (cot_model_info){0};
+    cot_status status = cot_config_read(&config, folder, error);
+    if (status == COT_OK) status = describe(info, &config, error);
+    cot_config_clear(&config);
+    return status;
+}
+
+cot_status cot_model_describe_config(cot_model_info *info, const char *config_json, size_t bytes,
+                                     cot_error *error)
+{
+    cot_config config = {0};
+    *info = (cot_model_info){0};
+    cot_status status = cot_config_parse(&config, config_json, bytes, NULL, 0, "the configuration", error);
+    if (status == COT_OK) status = describe(info, &config, error);
+    cot_config_clear(&config);
+    return status;
+}
+
+void cot_model_info_clear(cot_model_info *info)
+{
+    free(info->moe_layer);
+    *info = (cot_model_info){0};
+}

@@ -1,0 +1,116 @@
+#include "tokenizer/parts.h"
+
+#include "base/error.h"
+#include "tokenizer/utf8.h"
+
+/* One call's working space. */
+typedef struct encoding {
+    const cot_tokenizer *tokenizer;
+    cot_error *error;
+    cot_buffer ids; // of int32_t
+    cot_parts raw, normalized;
+    cot_buffer text, spare; // a part between added tokens, normalised
+    cot_text_pieces pieces, spare_pieces;
+    cot_regex_scratch regex;
+    cot_bpe_scratch bpe;
+} encoding;
+
+static cot_status fail_memory(cot_error *error)
+{
+    return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+}
+
+static cot_status add_id(encoding *e, int32_t id)
+{
+    return cot_buffer_append(&e->ids, &id, sizeof id) ? COT_OK : fail_memory(e->error);
+}
+
+/* Normalised text without added tokens. */
+static cot_status encode_words(encoding *e, const char *text, size_t bytes, bool first)
+{
+    const cot_tokenizer *tokenizer = e->tokenizer;
+    e->pieces.text.bytes = 0;
+    if (!cot_buffer_append(&e->pieces.text, text, bytes)) return fail_memory(e->error);
+    cot_status status = cot_pretokenizer_run(&tokenizer->pretokenizer, &e->regex, &e->pieces,
+                                             &e->spare_pieces, first, e->error);
+    for (size_t i = 0; i < e->pieces.count && status == COT_OK; i++) {
+        cot_text_piece piece = e->pieces.items[i];
+        status = cot_bpe_encode(&tokenizer->bpe, &tokenizer->vocab, &e->bpe, &e->ids,
+                                e->pieces.text.data + piece.start, piece.end - piece.start, e->error);
+    }
+    return status;
+}
+
+/* Text as it came, without the added tokens that are looked for in it. */
+static cot_status encode_part(encoding *e, const char *text, size_t bytes, bool first)
+{
+    const cot_tokenizer *tokenizer = e->tokenizer;
+    e->text.bytes = 0;
+    if (!cot_buffer_append(&e->text, text, bytes)) return fail_memory(e->error);
+    cot_status status = cot_normalizer_run(&tokenizer->normalizer, &e->regex, &e->text, &e->spare, e->error);
+    if (status != COT_OK) return status;
+    if (!cot_added_split(&tokenizer->normalized, e->text.data, e->text.bytes, &e->normalized))
+        return fail_memory(e->error);
+    for (size_t i = 0; i < e->normalized.count && status == COT_OK; i++) {
+        cot_part part = e->normalized.items[i];
+        status = part.id >= 0 ? add_id(e, part.id)
+                              : encode_words(e, e->text.data + part.start, part.end - part.start,
+                                             first && !part.start);
+    }
+    return status;
+}
+
+static cot_status encode_text(encoding *e, const char *text, size_t bytes)
+{
+    if (!cot_added_split(&e->tokenizer->raw, text, bytes, &e->raw)) return fail_memory(e->error);
+    cot_status status = COT_OK;
+    for (size_t i = 0; i < e->raw.count && status == COT_OK; i++) {
+        cot_part part = e->raw.items[i];
+        status = part.id >= 0 ? add_id(e, part.id)
+                              : encode_part(e, text + part.start, part.end - part.start, !part.start);
+    }
+    return status;
+}
+
+static cot_status add_ids(encoding *e, const cot_buffer *ids)
+{
+    return cot_buffer_append(&e->ids, ids->data, ids->bytes) ? COT_OK : fail_memory(e->error);
+}
+
+static void encoding_free(encoding *e)
+{
+    cot_buffer_free(&e->ids);
+    cot_buffer_free(&e->text);
+    cot_buffer_free(&e->spare);
+    free(e->raw.items);
+    free(e->normalized.items);
+    cot_text_pieces_free(&e->pieces);
+    cot_text_pieces_free(&e->spare_pieces);
+    cot_regex_scratch_free(&e->regex);
+    cot_bpe_scratch_free(&e->bpe);
+}
+
+cot_status cot_tokenizer_encode(const cot_tokenizer *tokenizer, int32_t **ids, size_t *count,
+                                const char *text, size_t bytes, bool add_special, cot_error *error)
+{
+    *ids = NULL;
+    *count = 0;
+    if (bytes > COT_TOKENIZER_LONGEST_TEXT)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "the text has %zu bytes, more than %d", bytes,
+                        COT_TOKENIZER_LONGEST_TEXT);
+    size_t valid = cot_utf8_check(text, bytes);
+    if (valid < bytes)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "the text is not UTF-8: byte 0x%02x at offset %zu",
+                        (unsigned)(unsigned char)text[valid], valid);
+    encoding e = {.tokenizer = tokenizer, .error = error};
+    cot_status status = add_special ? add_ids(&e, &tokenizer->template.before) : COT_OK;
+    if (status == COT_OK) status = encode_text(&e, text, bytes);
+    if (status == COT_OK && add_special) status = add_ids(&e, &tokenizer->template.after);
+    if (status == COT_OK && e.ids.bytes) {
+        *ids = (int32_t *)(void *)e.ids.data;
+        *count = e.ids.bytes / sizeof **ids;
+        e.ids = (cot_buffer){0};
+    }
+    encoding_free(&e);
+    return status;
+}

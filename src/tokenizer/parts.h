@@ -1,0 +1,22 @@
+/* What a tokenizer is made of. */
+#ifndef COT_TOKENIZER_PARTS_H
+#define COT_TOKENIZER_PARTS_H
+#include "coterie/tokenizer.h"
+#include "tokenizer/added.h"
+#include "tokenizer/bpe.h"
+#include "tokenizer/decoder.h"
+#include "tokenizer/normalize.h"
+#include "tokenizer/pretokenize.h"
+#include "tokenizer/template.h"
+
+struct cot_tokenizer {
+    cot_vocab vocab;
+    cot_added_set raw, normalized;
+    cot_normalizer normalizer;
+    cot_pretokenizer pretokenizer;
+    cot_bpe bpe;
+    cot_template template;
+    cot_decoder decoder;
+};
+
+#endif

@@ -1,0 +1,113 @@
+#include "tokenizer/parts.h"
+
+#include "base/error.h"
+#include "base/file.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+#include <utf8proc.h>
+
+enum { LARGEST_FILE = 1 << 30 };
+
+static cot_status load(cot_tokenizer *tokenizer, const json_t *root, cot_error *error)
+{
+    cot_text version;
+    if (!json_is_object(root)) return cot_fail(error, COT_MALFORMED, "it is not an object");
+    cot_status status = cot_field_text(&version, root, "version", "tokenizer", error);
+    if (status != COT_OK) return status;
+    if (version.data && !cot_text_is(version, "1.0"))
+        return cot_fail(error, COT_UNSUPPORTED, "version '%s' is not supported, 1.0 alone", version.data);
+    static const char *const refused[] = {"truncation", "padding"};
+    for (int i = 0; i < 2; i++) {
+        const json_t *value = json_object_get(root, refused[i]);
+        if (value && !json_is_null(value))
+            return cot_fail(error, COT_UNSUPPORTED, "'%s' is not supported", refused[i]);
+    }
+    status = cot_bpe_load(&tokenizer->bpe, &tokenizer->vocab, json_object_get(root, "model"), error);
+    if (status == COT_OK)
+        status = cot_normalizer_load(&tokenizer->normalizer, json_object_get(root, "normalizer"), error);
+    if (status == COT_OK)
+        status = cot_added_load(&tokenizer->raw, &tokenizer->normalized, &tokenizer->vocab,
+                                &tokenizer->normalizer, json_object_get(root, "added_tokens"), error);
+    if (status == COT_OK)
+        status = cot_pretokenizer_load(&tokenizer->pretokenizer, json_object_get(root, "pre_tokenizer"),
+                                       cot_normalizer_moves_start(&tokenizer->normalizer), error);
+    if (status == COT_OK)
+        status = cot_template_load(&tokenizer->template, &tokenizer->vocab,
+                                   json_object_get(root, "post_processor"), error);
+    if (status == COT_OK)
+        status = cot_decoder_load(&tokenizer->decoder, json_object_get(root, "decoder"), error);
+    if (status == COT_OK && !tokenizer->vocab.size)
+        status = cot_fail(error, COT_MALFORMED, "its vocabulary is empty");
+    return status;
+}
+
+cot_status cot_tokenizer_parse(cot_tokenizer **out, const char *text, size_t bytes, const char *name,
+                               cot_error *error)
+{
+    json_error_t json_error;
+    cot_error why = {.message = "out of memory"};
+    cot_status status = COT_OUT_OF_MEMORY;
+    cot_tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
+    *out = NULL;
+    json_t *root = tokenizer ? json_loadb(text, bytes, JSON_ALLOW_NUL, &json_error) : NULL;
+    if (root)
+        status = load(tokenizer, root, &why);
+    else if (tokenizer && json_error_code(&json_error) != json_error_out_of_memory)
+        status = cot_fail(&why, COT_MALFORMED, "line %d: %s", json_error.line, json_error.text);
+    json_decref(root);
+    if (status == COT_OK) {
+        *out = tokenizer;
+        return COT_OK;
+    }
+    cot_tokenizer_close(tokenizer);
+    return cot_fail(error, status, "cannot read '%s': %s", name, why.message);
+}
+
+cot_status cot_tokenizer_open(cot_tokenizer **tokenizer, const char *path, cot_error *error)
+{
+    struct stat info;
+    bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    char *file = folder ? cot_path_join(path, "tokenizer.json") : NULL, *text = NULL;
+    size_t bytes = 0;
+    *tokenizer = NULL;
+    if (folder && !file) return cot_fail(error, COT_OUT_OF_MEMORY, "cannot read '%s': out of memory", path);
+    cot_status status = cot_file_read(&text, &bytes, file ? file : path, LARGEST_FILE, error);
+    if (status == COT_OK) status = cot_tokenizer_parse(tokenizer, text, bytes, file ? file : path, error);
+    free(text);
+    free(file);
+    return status;
+}
+
+void cot_tokenizer_close(cot_tokenizer *tokenizer)
+{
+    if (!tokenizer) return;
+    cot_decoder_close(&tokenizer->decoder);
+    cot_template_close(&tokenizer->template);
+    cot_pretokenizer_close(&tokenizer->pretokenizer);
+    cot_added_close(&tokenizer->raw);
+    cot_added_close(&tokenizer->normalized);
+    cot_normalizer_close(&tokenizer->normalizer);
+    cot_bpe_close(&tokenizer->bpe);
+    cot_vocab_close(&tokenizer->vocab);
+    free(tokenizer);
+}
+
+size_t cot_tokenizer_size(const cot_tokenizer *tokenizer)
+{
+    return tokenizer->vocab.size;
+}
+
+const char *cot_tokenizer_token(const cot_tokenizer *tokenizer, int32_t id)
+{
+    const cot_vocab_entry *entry = cot_vocab_entry_of(&tokenizer->vocab, id);
+    return entry ? tokenizer->vocab.strings.data + entry->offset : NULL;
+}
+
+void cot_tokenizer_libraries(char *text, size_t bytes)
+{
+    char pcre2[64], unicode[64];
+    cot_regex_versions(pcre2, unicode);
+    snprintf(text, bytes, "PCRE2 %s with Unicode %s, utf8proc %s with Unicode %s", pcre2, unicode,
+             utf8proc_version(), utf8proc_unicode_version());
+}

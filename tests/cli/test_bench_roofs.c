@@ -1,0 +1,143 @@
+/* Shares of roofs that a busy machine has slowed are flagged, not printed. The roofs are this test's: the commands are
+ * compiled in, with cot_roof_measure replaced (tests.cmake). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "cli/commands.h"
+#include "cli/roof_trust.h"
+#include "coterie/roof.h"
+
+#include "capture.h"
+
+#include <jansson.h>
+#include <math.h>
+
+static double flops[2], reads[2]; // of every second measurement, and of the others
+static int measured;
+
+cot_status __wrap_cot_roof_measure(cot_roof *roof, int threads, const char *isa, size_t buffer_bytes,
+                                   cot_error *error);
+cot_status __wrap_cot_roof_measure(cot_roof *roof, int threads, const char *isa, size_t buffer_bytes,
+                                   cot_error *error)
+{
+    (void)threads, (void)isa, (void)error;
+    const double f = flops[measured % 2], r = reads[measured % 2];
+    measured++;
+    *roof = (cot_roof){f, 2 * f, 4 * f, r, buffer_bytes};
+    return COT_OK;
+}
+
+static capture c;
+
+static int run_program(void *context)
+{
+    static const cot_command *const commands[] = {&cot_cmd_bench_model, &cot_cmd_bench_moe, NULL};
+    char **argv = context;
+    int argc = 0;
+    while (argv[argc]) argc++;
+    return cot_command_main(commands, argc, argv);
+}
+
+#define RUN(...)                                                                                             \
+    do {                                                                                                     \
+        capture_call(&c, run_program, (char *[]){(char[]){"coterie"}, __VA_ARGS__, NULL});                   \
+        if (c.status) fail_msg("status %d: %s", c.status, c.err);                                            \
+    } while (0)
+#define MODEL(...)                                                                                           \
+    RUN("bench", "model", "--layers", "1", "--prompt-tokens", "4", "--decode-tokens", "2", "--repeat", "2",  \
+        "--threads", "2", __VA_ARGS__)
+
+static void set_roofs(double flops0, double flops1, double reads0, double reads1)
+{
+    flops[0] = flops0, flops[1] = flops1;
+    reads[0] = reads0, reads[1] = reads1;
+}
+
+/* The lines of prefill and decode hold this; NULL: an ordinary share. */
+static void expect_shares(const char *prefill, const char *decode)
+{
+    const char *expected[] = {prefill, decode}, *names[] = {"\nprefill ", "\ndecode "},
+               *roofs[] = {" of the bf16 roof\n", " of the read roof\n"};
+    for (int i = 0; i < 2; i++) {
+        char *line = strstr(c.out, names[i]);
+        assert_non_null(line);
+        char *end = strchr(line + 1, '\n'), next = end[1];
+        end[1] = 0;
+        if (expected[i]) {
+            if (!strstr(line, "not to be trusted: the machine was busy (") || !strstr(line, expected[i]) ||
+                strchr(line, '%'))
+                fail_msg("'%s' lacks '%s'", line, expected[i]);
+        } else if (!strstr(line, roofs[i]) || !strchr(line, '%'))
+            fail_msg("'%s' holds no share", line);
+        end[1] = next;
+    }
+}
+
+static void test_doubts(void **state)
+{
+    (void)state;
+    char text[96];
+    assert_string_equal(cot_roof_doubt(text, 0.5, 1), "");
+    assert_string_equal(cot_roof_doubt(text, 1.04, 1.4), "");
+    assert_string_equal(cot_roof_doubt(text, 4.76, 1), "a run came to 4.76 times its roof");
+    assert_string_equal(cot_roof_doubt(text, 1.06, 1), "a run came to 1.06 times its roof");
+    assert_string_equal(cot_roof_doubt(text, 0.5, 1.6), "roofs before and after a run differ 1.6 times");
+    assert_true(*cot_roof_doubt(text, NAN, 1) && *cot_roof_doubt(text, 0.5, NAN));
+}
+
+static void test_model(void **state)
+{
+    (void)state;
+    set_roofs(1e15, 1.2e15, 1e15, 1.2e15);
+    MODEL("--ranks", "1");
+    expect_shares(NULL, NULL);
+    assert_non_null(strstr(c.out, "fp32 1200000.0, bf16 2400000.0 GFLOP/s, read 1200000.0 GB/s"));
+    set_roofs(1, 1, 1e15, 4e15);
+    MODEL("--ranks", "1");
+    expect_shares("times its roof", "differ 4.0 times");
+    set_roofs(1e15, 3e15, 1, 1);
+    MODEL("--json");
+    json_t *json = json_loads(c.out, 0, NULL);
+    assert_true(json_is_null(json_object_get(json, "prefill_roof_share")));
+    assert_true(json_is_null(json_object_get(json, "decode_roof_share")));
+    assert_true(json_real_value(json_object_get(json, "decode_bytes_per_second")) > 0);
+    json_decref(json);
+    set_roofs(1e15, 1e15, 1e15, 1e15);
+    MODEL("--json", "--precision", "int8");
+    json = json_loads(c.out, 0, NULL);
+    double share = json_real_value(json_object_get(json, "prefill_roof_share"));
+    assert_true(fabs(share * 4e15 / json_real_value(json_object_get(json, "prefill_flops")) - 1) <
+                0.6); // median of two
+    assert_true(json_real_value(json_object_get(json, "decode_roof_share")) > 0);
+    json_decref(json);
+}
+
+static void test_moe(void **state)
+{
+    (void)state;
+    char *line[] = {"bench", "moe", "--shape", "64,64,4,2", "--tokens", "8", "--repeat", "5"};
+#define MOE(...) RUN(line[0], line[1], line[2], line[3], line[4], line[5], line[6], line[7], __VA_ARGS__)
+    set_roofs(1e15, 1e15, 1e15, 1e15);
+    MOE("--threads", "1");
+    assert_null(strstr(c.out, " busy "));
+    assert_string_equal(c.err, "");
+    set_roofs(1, 1, 1e15, 1e15);
+    MOE("--threads", "1");
+    assert_non_null(strstr(c.out, " busy "));
+    assert_non_null(strstr(c.err, "note: 64,64,4,2, 8 tokens, 1 ranks, uniform: faster than the roofs"));
+    MOE("--json");
+    assert_non_null(strstr(c.err, "are not to be trusted\n"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_doubts),
+        cmocka_unit_test(test_model),
+        cmocka_unit_test(test_moe),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

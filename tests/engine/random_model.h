@@ -1,0 +1,43 @@
+/* An engine with a small random model. */
+#ifndef COT_TESTS_ENGINE_RANDOM_MODEL_H
+#define COT_TESTS_ENGINE_RANDOM_MODEL_H
+#include "harness.h"
+
+enum { CONTEXT = 200, VOCAB = 61, WEIGHTS_SEED = 5 };
+
+/* `eos` as config.json spells it. */
+static inline cot_engine *open_random_of(int vocab, const char *eos, const struct setting *s)
+{
+    char config[1024];
+    snprintf(
+        config, sizeof config,
+        "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"model_type\": \"qwen3_moe\", \"vocab_size\": %d,"
+        " \"hidden_size\": 48, \"intermediate_size\": 64, \"num_hidden_layers\": 2,"
+        " \"num_attention_heads\": 3, \"num_key_value_heads\": 1, \"head_dim\": 16, \"num_experts\": 7,"
+        " \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"norm_topk_prob\": true,"
+        " \"decoder_sparse_step\": 1, \"mlp_only_layers\": [], \"attention_bias\": false,"
+        " \"hidden_act\": \"silu\", \"max_position_embeddings\": %d, \"rms_norm_eps\": 1e-6,"
+        " \"rope_theta\": 10000.0, \"tie_word_embeddings\": false, \"eos_token_id\": %s}",
+        vocab, CONTEXT, eos);
+    cot_engine_options options = options_of(s);
+    cot_engine *engine;
+    cot_error error;
+    if (cot_engine_open_random(&engine, config, strlen(config), WEIGHTS_SEED, &options, &error) != COT_OK)
+        fail_msg("%s", error.message);
+    return engine;
+}
+
+static inline cot_engine *open_random(const char *eos, const struct setting *s)
+{
+    return open_random_of(VOCAB, eos, s);
+}
+
+static inline cot_request generating_from(const int32_t *ids, int64_t prompt_tokens, int64_t max_tokens)
+{
+    cot_request r = {.prompt = ids, .prompt_tokens = prompt_tokens};
+    cot_sampling_init(&r.sampling);
+    r.sampling.max_tokens = max_tokens;
+    return r;
+}
+
+#endif

@@ -1,0 +1,130 @@
+/* What a model would take, told by its config.json, is what it takes: every golden model and the tiny one, in every
+ * precision, on several numbers of ranks, with both kinds of attention. */
+#include "harness.h"
+
+#include "base/safetensors.h"
+
+#include <dirent.h>
+
+static void compare_sizes(const char *folder)
+{
+    static const char *const precisions[] = {"fp32", "bf16", "int8"}, *const attentions[] = {"tp", "dp"};
+    for (int p = 0; p < 3; p++)
+        for (int ranks = 1; ranks <= 4; ranks += ranks)
+            for (int a = 0; a < (ranks > 1 ? 2 : 1); a++) {
+                const struct setting s = {
+                    .folder = folder, .ranks = ranks, .precision = precisions[p], .attention = attentions[a]};
+                const cot_engine_options options = options_of(&s);
+                cot_engine_sizes sizes;
+                cot_error error;
+                if (cot_engine_measure(&sizes, folder, &options, &error) != COT_OK)
+                    fail_msg("%s", error.message);
+                cot_engine *engine = must_open(&s);
+                if (sizes.weight_bytes != cot_engine_describe(engine)->weight_bytes)
+                    fail_msg("%s, %s, %d ranks, %s: %zu, not %zu bytes", folder, precisions[p], ranks,
+                             attentions[a], sizes.weight_bytes, cot_engine_describe(engine)->weight_bytes);
+                cot_engine_close(engine);
+                // The fullest rank's are at least the mean of what is not shared, and all of it on one rank.
+                const size_t own = sizes.weight_bytes - sizes.shared_bytes;
+                assert_true(sizes.rank_bytes * (size_t)ranks >= own && sizes.rank_bytes <= own);
+                assert_true(ranks > 1 || sizes.rank_bytes == own);
+                assert_true(ranks == 1 || sizes.rank_bytes < own);
+                assert_true(sizes.total_bytes > sizes.weight_bytes && sizes.available_bytes > 0);
+            }
+}
+
+/* Counts the numbers in a checkpoint that stores them plainly; false for one that does not. */
+static bool count_stored(const char *folder, int64_t experts, int64_t top_k, int64_t *all, int64_t *active)
+{
+    char path[1024];
+    cot_safetensors file;
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    assert_int_equal(cot_safetensors_open(&file, path, NULL), COT_OK);
+    bool plain = true;
+    int64_t of_experts = 0;
+    *all = 0;
+    for (size_t i = 0; i < file.count && plain; i++) {
+        const cot_tensor *t = &file.tensors[i];
+        plain = t->dtype == COT_F32 || t->dtype == COT_BF16 || t->dtype == COT_F16;
+        int64_t count = 1;
+        for (int d = 0; d < t->dims; d++) count *= t->shape[d];
+        *all += count;
+        of_experts += strstr(t->name, ".experts.") ? count : 0;
+    }
+    *active = *all - of_experts + of_experts / experts * top_k;
+    cot_safetensors_close(&file);
+    return plain;
+}
+
+static void compare_parameters(const char *folder, int *compared)
+{
+    cot_model_info info;
+    int64_t all, active;
+    assert_int_equal(cot_model_describe(&info, folder, NULL), COT_OK);
+    if (count_stored(folder, info.experts, info.top_k, &all, &active)) {
+        if (info.parameters != all || info.active_parameters != active)
+            fail_msg("%s: %lld and %lld parameters, not %lld and %lld", folder, (long long)info.parameters,
+                     (long long)info.active_parameters, (long long)all, (long long)active);
+        ++*compared;
+    }
+    cot_model_info_clear(&info);
+}
+
+static void test_tiny(void **state)
+{
+    (void)state;
+    int compared = 0;
+    compare_sizes(TINY);
+    compare_parameters(TINY, &compared);
+    assert_int_equal(compared, 1);
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    if (golden_absent("sizes of golden models")) skip();
+    DIR *folder = opendir(COT_SHARED "/golden");
+    assert_non_null(folder);
+    int measured = 0, compared = 0;
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        char path[1024], file[1100];
+        golden_path(path, entry->d_name, NULL);
+        snprintf(file, sizeof file, "%s/model.safetensors", path);
+        struct stat s;
+        if (entry->d_name[0] == '.' || stat(file, &s) != 0) continue;
+        compare_sizes(path);
+        compare_parameters(path, &compared);
+        measured++;
+    }
+    closedir(folder);
+    assert_true(measured >= 8 && compared >= 6);
+}
+
+/* Bad options and folders are refused as by opening; a larger cache takes more. */
+static void test_limits(void **state)
+{
+    (void)state;
+    cot_engine_options options;
+    cot_engine_sizes sizes;
+    cot_error error = {0};
+    cot_engine_options_init(&options);
+    options.size--;
+    assert_int_equal(cot_engine_measure(&sizes, TINY, &options, &error), COT_INVALID_ARGUMENT);
+    cot_engine_options_init(&options);
+    assert_int_equal(cot_engine_measure(&sizes, COT_SOURCE "/docs", &options, &error), COT_NOT_FOUND);
+    assert_int_equal(sizes.weight_bytes, 0);
+    options.ranks = 4;
+    options.kv_tokens = 512;
+    assert_int_equal(cot_engine_measure(&sizes, TINY, &options, &error), COT_OK);
+    const size_t few = sizes.total_bytes;
+    options.kv_tokens = 4096;
+    assert_int_equal(cot_engine_measure(&sizes, TINY, &options, &error), COT_OK);
+    assert_true(sizes.total_bytes > few);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tiny), cmocka_unit_test(test_golden),
+                                       cmocka_unit_test(test_limits)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,160 @@
+/* What an engine says that it needs, against what the kernel counts at the worst: in layer l every token goes to rank
+ * l mod P, prompts fill whole steps at every home, and all logits are wanted. Never less, and at most half as much
+ * again. Settings are drawn; all of them with COT_LONG. */
+#include "harness.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { LAYERS = 8, EXPERTS = 8, TOP_K = 4, VOCAB = 4096, CONTEXT = 2048, SHORT_RUN = 8 };
+
+static const char config[] =
+    "{\"model_type\": \"qwen3_moe\", \"architectures\": [\"Qwen3MoeForCausalLM\"], \"hidden_size\": 512,"
+    "\"num_hidden_layers\": 8, \"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 64,"
+    "\"num_experts\": 8, \"num_experts_per_tok\": 4, \"moe_intermediate_size\": 512, \"intermediate_size\": "
+    "512,"
+    "\"vocab_size\": 4096, \"max_position_embeddings\": 2048, \"norm_topk_prob\": true, "
+    "\"decoder_sparse_step\": 1,"
+    "\"mlp_only_layers\": [], \"hidden_act\": \"silu\", \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000.0,"
+    "\"tie_word_embeddings\": false, \"eos_token_id\": 0}";
+
+struct cell {
+    struct setting setting;
+    size_t said, touched;
+};
+
+/* Kilobytes of a line of /proc/self/status. */
+static size_t kilobytes(const char *name)
+{
+    char line[256];
+    size_t found = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file))
+        if (!strncmp(line, name, strlen(name))) found = strtoul(line + strlen(name) + 1, NULL, 10);
+    if (file) fclose(file);
+    return found;
+}
+
+static cot_expert_map worst_map(int ranks)
+{
+    cot_expert_map map;
+    cot_error error;
+    if (cot_expert_map_new(&map, LAYERS, EXPERTS, ranks, EXPERTS, &error) != COT_OK)
+        fail_msg("%s", error.message);
+    for (int32_t l = 0; l < LAYERS; l++)
+        for (int32_t e = 0; e < EXPERTS; e++) map.expert[(l * ranks + l % ranks) * EXPERTS + e] = e;
+    return map;
+}
+
+static void ignore_logits(void *context, uint64_t request, int64_t position, const float *logits)
+{
+    (void)context, (void)request, (void)position, (void)logits;
+}
+
+static void run_worst(const struct setting *s)
+{
+    const cot_engine_options options = options_of(s);
+    cot_engine *engine;
+    cot_error error;
+    uint64_t state = 1;
+    if (cot_engine_open_random(&engine, config, sizeof config - 1, 1, &options, &error) != COT_OK)
+        fail_msg("%s", error.message);
+    cot_request requests[8];
+    int32_t *ids = drawn_ids(CONTEXT, VOCAB, &state);
+    for (int i = 0; i < s->sequences; i++)
+        requests[i] = (cot_request){.prompt = ids,
+                                    .prompt_tokens = s->kv_tokens / s->sequences - 2,
+                                    .forced = ids,
+                                    .forced_tokens = 2,
+                                    .all_logits = true};
+    const cot_events events = {.on_logits = ignore_logits};
+    if (cot_engine_run(engine, requests, (size_t)s->sequences, &events, NULL, &error) != COT_OK)
+        fail_msg("%s", error.message);
+    cot_engine_close(engine);
+    free(ids);
+}
+
+/* In a process of its own, so that nothing earlier counts. */
+static size_t touched_bytes(const struct setting *s)
+{
+    int ends[2];
+    size_t kib = 0;
+    assert_int_equal(pipe(ends), 0);
+    fflush(stdout);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (!child) {
+        const size_t before = kilobytes("VmRSS");
+        run_worst(s);
+        kib = kilobytes("VmHWM") - before;
+        _exit(write(ends[1], &kib, sizeof kib) != sizeof kib);
+    }
+    close(ends[1]);
+    const bool told = read(ends[0], &kib, sizeof kib) == sizeof kib;
+    int status;
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(told && status == 0);
+    return kib * 1024;
+}
+
+static size_t said_bytes(const char *folder, const struct setting *s)
+{
+    const cot_engine_options options = options_of(s);
+    cot_engine_sizes sizes;
+    cot_error error;
+    if (cot_engine_measure(&sizes, folder, &options, &error) != COT_OK) fail_msg("%s", error.message);
+    return sizes.total_bytes;
+}
+
+static void check(const char *folder, struct setting s)
+{
+    cot_expert_map map = worst_map(s.ranks);
+    s.placement = &map;
+    const size_t said = said_bytes(folder, &s), touched = touched_bytes(&s);
+    printf("P %d %s %s %s %s, %lld tokens a step, %d threads: %.1f MB said, %.1f touched, %.2f\n", s.ranks,
+           s.attention, s.op, s.combine, s.precision, (long long)s.step_tokens, s.threads, (double)said / 1e6,
+           (double)touched / 1e6, (double)said / (double)touched);
+    cot_expert_map_free(&map);
+    assert_true(said >= touched);
+    assert_true(said <= touched + touched / 2);
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/cot_memory_XXXXXX", path[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    FILE *file = fopen(path, "w");
+    assert_true(file && fwrite(config, sizeof config - 1, 1, file) == 1 && fclose(file) == 0);
+    static const char *const precisions[] = {"fp32", "bf16", "int8"}, *const attentions[] = {"tp", "dp"};
+    static const struct {
+        const char *op, *combine;
+    } how[] = {{"fused", "exact"}, {"fused", "reduced"}, {"bulk", "exact"}};
+    enum { RANKS = 4, STEPS = 3, THREADS = 2, CELLS = RANKS * STEPS * THREADS * 3 * 3 * 2 };
+    static const int64_t steps[STEPS] = {64, 512, 1536};
+    uint64_t seed = test_seed();
+    const bool all = getenv("COT_LONG");
+    for (int i = 0; i < (all ? CELLS : SHORT_RUN); i++) {
+        int cell = all ? i : (int)(draw(&seed) % CELLS);
+        struct setting s = {.quiet = true};
+        s.precision = precisions[cell % 3], cell /= 3;
+        s.op = how[cell % 3].op, s.combine = how[cell % 3].combine, cell /= 3;
+        s.attention = attentions[cell % 2], cell /= 2;
+        s.threads = 1 + cell % THREADS, cell /= THREADS;
+        s.step_tokens = steps[cell % STEPS], cell /= STEPS;
+        s.ranks = 1 << cell;
+        s.sequences = s.ranks;
+        s.kv_tokens = s.sequences * (s.step_tokens < 256 ? 256 : s.step_tokens);
+        check(folder, s);
+    }
+    unlink(path);
+    rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_memory)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,420 @@
+/* Pages, composition and the scheduler against plain models; and a page that two sequences share. */
+#include "random_model.h"
+
+#include "engine/compose.h"
+#include "engine/engine_state.h"
+
+/* ---- pages ---- */
+
+static void pages_are_counted(void **state)
+{
+    (void)state;
+    enum { PAGES = 23, MOVES = 20000, HOMES = 3 };
+    uint64_t seed = test_seed();
+    cot_page_pool pool;
+    assert_int_equal(cot_page_pool_open(&pool, PAGES, HOMES, NULL), COT_OK);
+    int references[PAGES] = {0}, home[PAGES], most = 0;
+    for (int p = 0; p < PAGES; p++) home[p] = p * HOMES / PAGES;
+    for (int i = 0; i < MOVES; i++) {
+        int32_t page = (int32_t)(draw(&seed) % PAGES);
+        bool filling = i / 500 % 2;
+        int used = 0;
+        if (draw(&seed) % 4 < (filling ? 3 : 1) && pool.free_pages) {
+            const int want = (int)(draw(&seed) % HOMES);
+            int most_free = 0;
+            bool own = false;
+            int free_of[HOMES] = {0};
+            for (int p = 0; p < PAGES; p++)
+                if (!references[p]) free_of[home[p]]++;
+            for (int h = 0; h < HOMES; h++) most_free = free_of[h] > most_free ? free_of[h] : most_free;
+            own = free_of[want] > 0;
+            page = cot_page_pool_take(&pool, want);
+            assert_true(own ? home[page] == want : free_of[home[page]] == most_free);
+            home[page] = want;
+            assert_in_range(page, 0, PAGES - 1);
+            assert_int_equal(references[page]++, 0);
+        } else if (references[page] && draw(&seed) % 3 == 0) {
+            cot_page_pool_share(&pool, page);
+            references[page]++;
+        } else if (references[page]) {
+            cot_page_pool_release(&pool, page);
+            references[page]--;
+        }
+        for (int p = 0; p < PAGES; p++) {
+            assert_int_equal(pool.references[p], references[p]);
+            used += references[p] > 0;
+        }
+        assert_int_equal(pool.free_pages, PAGES - used);
+        if (used > most) most = used;
+    }
+    assert_int_equal(most, PAGES);
+    for (int32_t p = 0; p < PAGES; p++)
+        while (references[p]--) cot_page_pool_release(&pool, p);
+    assert_int_equal(pool.free_pages, PAGES);
+    cot_page_pool_close(&pool);
+}
+
+/* A mapped page is cleared, or kept where the map says so. */
+static void pages_are_cleared_or_kept(void **state)
+{
+    (void)state;
+    enum { WIDTH = 16 };
+    cot_kv kv = {.type = COT_F32,
+                 .layers = 2,
+                 .heads = 1,
+                 .key_width = WIDTH,
+                 .value_width = WIDTH,
+                 .pages = 3,
+                 .sequences = 2,
+                 .pages_a_sequence = 4};
+    cot_arena arena = {0};
+    cot_kv_lay_out(&kv, &arena);
+    assert_int_equal(cot_arena_open(&arena, arena.used, NULL), COT_OK);
+    cot_kv_lay_out(&kv, &arena);
+    float ones[WIDTH];
+    for (int i = 0; i < WIDTH; i++) ones[i] = 1;
+    uint8_t *zero = must_allocate(1, kv.page_bytes), *full = must_allocate(1, kv.page_bytes);
+    cot_kv_map(&kv, 0, 1, 2, false);
+    for (int64_t t = 0; t < COT_KV_PAGE; t++)
+        for (int64_t l = 0; l < 2; l++) cot_kv_store(&kv, 0, COT_KV_PAGE + t, l, 0, ones, ones);
+    memcpy(full, cot_kv_keys(&kv, 0, 1, 0, 0), kv.page_bytes);
+    assert_memory_not_equal(full, zero, kv.page_bytes);
+    cot_kv_map(&kv, 1, 3, 2, true);
+    assert_ptr_equal(cot_kv_keys(&kv, 1, 3, 0, 0), cot_kv_keys(&kv, 0, 1, 0, 0));
+    assert_memory_equal(cot_kv_keys(&kv, 1, 3, 0, 0), full, kv.page_bytes);
+    cot_kv_map(&kv, 1, 0, 2, false);
+    assert_memory_equal(cot_kv_keys(&kv, 1, 0, 0, 0), zero, kv.page_bytes);
+    assert_int_equal(cot_kv_pages(0), 0);
+    assert_int_equal(cot_kv_pages(1), 1);
+    assert_int_equal(cot_kv_pages(COT_KV_PAGE), 1);
+    assert_int_equal(cot_kv_pages(COT_KV_PAGE + 1), 2);
+    free(zero);
+    free(full);
+    cot_arena_close(&arena);
+}
+
+enum { SHARED_TOKENS = 110 };
+
+/* One step of the group, with a plan by hand: a span of a row, on pages 0 or 0 and `last`. */
+static const float *run_span(cot_engine *e, const int32_t *ids, cot_span span, int32_t last, bool keep)
+{
+    cot_page_map maps[] = {
+        {.sequence = span.sequence, .index = 0, .page = 0, .home = (int16_t)span.home, .keep = keep},
+        {.sequence = span.sequence, .index = 1, .page = last, .home = (int16_t)span.home}};
+    cot_step step = {.tokens = span.tokens,
+                     .spans = 1,
+                     .maps = last >= 0 ? 2 : 0,
+                     .logits = span.logits,
+                     .ids = ids + span.position,
+                     .span = &span,
+                     .map = maps};
+    const float *logits, *weights;
+    const uint16_t *experts;
+    cot_error error = {0};
+    if (cot_engine_group_step(e->group, &step, &logits, &experts, &weights, &error) != COT_OK)
+        fail_msg("%s", error.message);
+    return logits;
+}
+
+/* A second sequence that begins like the first needs only the rest, and leaves the first as it was. On two ranks at
+ * most: every logit is then the same bits in any step. */
+static void a_kept_page_is_shared(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    for (int way = 0; way < 3; way++) {
+        struct setting s = {.ranks = way ? 2 : 1, .attention = way == 2 ? "dp" : "tp", .sequences = 2};
+        cot_engine *engine = open_random("null", &s);
+        int32_t *ids = drawn_ids(SHARED_TOKENS, VOCAB, &seed), home = way == 2;
+        cot_request request = forced_request(ids, SHARED_TOKENS, SHARED_TOKENS);
+        struct records alone = must_run(engine, &request, 1);
+        const float *plain = alone.record[0].logits;
+        size_t row = VOCAB * sizeof *plain;
+        run_span(engine, ids, (cot_span){0, home, 0, 100, 1}, 1, false);
+        const float *logits = run_span(engine, ids, (cot_span){1, home, COT_KV_PAGE, 46, 46}, 2, true);
+        assert_memory_equal(logits, plain + COT_KV_PAGE * VOCAB, 46 * row);
+        logits = run_span(engine, ids, (cot_span){0, home, 100, 10, 10}, -1, false);
+        assert_memory_equal(logits, plain + 100 * VOCAB, 10 * row);
+        records_free(&alone);
+        free(ids);
+        cot_engine_close(engine);
+    }
+}
+
+/* ---- composition ---- */
+
+static void compose(cot_span *spans, int32_t expected, cot_request_state *states, int64_t count,
+                    int64_t step_tokens, int64_t step_logits)
+{
+    cot_request_state *active[16];
+    cot_scheduler_limits limits = {.step_tokens = step_tokens, .step_logits = step_logits};
+    for (int64_t i = 0; i < count; i++) active[i] = &states[i];
+    assert_int_equal(cot_compose(spans, active, count, &limits), expected);
+}
+
+static void assert_span(const cot_span *s, int row, int position, int tokens, int logits)
+{
+    assert_int_equal(s->sequence, row);
+    assert_int_equal(s->home, row % 3);
+    assert_int_equal(s->position, position);
+    assert_int_equal(s->tokens, tokens);
+    assert_int_equal(s->logits, logits);
+}
+
+static void steps_by_example(void **state)
+{
+    (void)state;
+    cot_request_state states[] = {
+        {.row = 4, .home = 1, .prompt_tokens = 30, .known = 30},            // a prompt
+        {.row = 2, .home = 2, .prompt_tokens = 5, .fed = 9, .known = 10},   // decodes
+        {.row = 0, .home = 0, .prompt_tokens = 40, .fed = 32, .known = 40}, // the rest of a prompt
+        {.row = 7, .home = 1, .prompt_tokens = 1, .fed = 1, .known = 2},    // decodes
+        {.row = 5, .home = 2, .prompt_tokens = 6, .known = 6, .all_logits = true},
+    };
+    cot_span spans[16];
+    compose(spans, 5, states, 5, 100, 100);
+    assert_span(&spans[0], 2, 9, 1, 1);
+    assert_span(&spans[1], 7, 1, 1, 1);
+    assert_span(&spans[2], 4, 0, 30, 1);
+    assert_span(&spans[3], 0, 32, 8, 1);
+    assert_span(&spans[4], 5, 0, 6, 6);
+    compose(spans, 3, states, 5, 20, 100); // a prompt is cut, and then wants no logits
+    assert_span(&spans[2], 4, 0, 18, 0);
+    compose(spans, 4, states, 5, 36, 100);
+    assert_span(&spans[3], 0, 32, 4, 0);
+    compose(spans, 5, states, 5, 100, 7); // logits run out first
+    assert_span(&spans[4], 5, 0, 3, 3);
+    compose(spans, 4, states, 5, 100, 4); // none are left for the last
+    compose(spans, 1, states, 5, 1, 100);
+    assert_span(&spans[0], 2, 9, 1, 1);
+    compose(spans, 0, states, 0, 100, 100);
+}
+
+/* What must hold of any step, by words: see compose.h. */
+static void check_step(const cot_span *spans, int32_t count, const cot_request_state *states, int64_t active,
+                       const cot_scheduler_limits *limits)
+{
+    int64_t tokens = 0, logits = 0, order = -1;
+    bool cut = false;
+    for (int32_t i = 0; i < count; i++) {
+        const cot_span *span = &spans[i];
+        const cot_request_state *r = &states[span->sequence]; // here a row is the place among the active
+        bool prompt = r->fed < r->prompt_tokens;
+        assert_true(order < (prompt ? active : 0) + span->sequence);
+        order = (prompt ? active : 0) + span->sequence;
+        assert_int_equal(span->home, r->home);
+        assert_int_equal(span->position, r->fed);
+        assert_in_range(span->tokens, 1, r->known - r->fed);
+        bool all = span->position + span->tokens == r->known;
+        assert_int_equal(span->logits, r->all_logits ? span->tokens : all);
+        tokens += span->tokens;
+        logits += span->logits;
+        assert_false(cut && !all && logits < limits->step_logits); // tokens end once
+        cut |= !all;
+    }
+    assert_true(tokens <= limits->step_tokens && logits <= limits->step_logits);
+    if (count < active || cut) assert_true(tokens == limits->step_tokens || logits == limits->step_logits);
+}
+
+static void steps_at_random(void **state)
+{
+    (void)state;
+    enum { MOST = 16 };
+    uint64_t seed = test_seed();
+    for (int i = 0; i < 20000; i++) {
+        cot_request_state states[MOST] = {0}, before[MOST];
+        cot_request_state *active[MOST];
+        cot_span spans[MOST], again[MOST];
+        int64_t count = (int64_t)(draw(&seed) % (MOST + 1));
+        cot_scheduler_limits limits = {.step_tokens = 1 + (int64_t)(draw(&seed) % 60),
+                                       .step_logits = 1 + (int64_t)(draw(&seed) % 40)};
+        for (int64_t s = 0; s < count; s++) {
+            int64_t prompt = 1 + (int64_t)(draw(&seed) % 20), said = 1 + (int64_t)(draw(&seed) % 9);
+            bool decodes = draw(&seed) % 2;
+            states[s] = (cot_request_state){.row = (int32_t)s,
+                                            .home = (int32_t)(draw(&seed) % 4),
+                                            .prompt_tokens = prompt,
+                                            .known = decodes ? prompt + said : prompt,
+                                            .all_logits = draw(&seed) % 2};
+            states[s].fed = decodes ? prompt + said - 1 : (int64_t)(draw(&seed) % (uint64_t)prompt);
+            active[s] = &states[s];
+        }
+        memcpy(before, states, sizeof before);
+        int32_t written = cot_compose(spans, active, count, &limits);
+        check_step(spans, written, states, count, &limits);
+        assert_memory_equal(before, states, sizeof before);
+        assert_int_equal(cot_compose(again, active, count, &limits), written);
+        assert_memory_equal(again, spans, (size_t)written * sizeof *spans);
+    }
+}
+
+/* ---- the scheduler ---- */
+
+enum { ROWS = 4, PAGES = 9, MOST_REQUESTS = 60, STEP_TOKENS = 90 };
+
+/* What a plain list of all requests says that should be. */
+struct entry {
+    uint64_t id;
+    int64_t limit, fed;
+    int32_t home, tokens[5 * COT_KV_PAGE];
+    enum { WAITS, RUNS, OVER } is;
+    int32_t row, page[5];
+};
+
+struct world {
+    cot_scheduler s;
+    struct entry each[MOST_REQUESTS];
+    size_t count;
+    uint64_t seed;
+};
+
+static struct entry *entry_of_row(struct world *w, int32_t row)
+{
+    for (size_t i = 0; i < w->count; i++)
+        if (w->each[i].is == RUNS && w->each[i].row == row) return &w->each[i];
+    fail_msg("nobody has row %d", row);
+    return NULL;
+}
+
+static void submit_one(struct world *w)
+{
+    if (w->count == MOST_REQUESTS) return;
+    struct entry *e = &w->each[w->count];
+    int64_t prompt = 1 + (int64_t)(draw(&w->seed) % 150), more = (int64_t)(draw(&w->seed) % 100);
+    *e = (struct entry){.limit = prompt + more, .home = (int32_t)(draw(&w->seed) % 3), .row = -1};
+    for (int64_t t = 0; t < e->limit; t++) e->tokens[t] = (int32_t)(draw(&w->seed) % 1000);
+    cot_request request = forced_request(e->tokens, e->limit, prompt);
+    const cot_request_state *r = cot_scheduler_submit(&w->s, &request, e->limit, e->home);
+    assert_non_null(r);
+    e->id = r->id;
+    assert_int_equal(r->id, ++w->count); // from 1, none twice
+    memset(e->page, 0xff, sizeof e->page);
+}
+
+static void admit_all(struct world *w)
+{
+    for (size_t i = 0; i < w->count; i++) {
+        struct entry *e = &w->each[i];
+        int64_t rows = 0, pages = 0;
+        if (e->is != WAITS) continue;
+        for (size_t j = 0; j < w->count; j++)
+            if (w->each[j].is == RUNS) rows++, pages += cot_kv_pages(w->each[j].limit);
+        const cot_request_state *r = cot_scheduler_admit(&w->s);
+        if (rows == ROWS || pages + cot_kv_pages(e->limit) > PAGES) {
+            assert_null(r); // the first waits, and so do those behind it
+            return;
+        }
+        assert_non_null(r);
+        assert_int_equal(r->id, e->id);
+        for (size_t j = 0; j < w->count; j++) assert_true(w->each[j].is != RUNS || w->each[j].row != r->row);
+        assert_in_range(r->row, 0, ROWS - 1);
+        e->row = r->row;
+        e->is = RUNS;
+    }
+    assert_null(cot_scheduler_admit(&w->s));
+}
+
+static void end_one(struct world *w, struct entry *e)
+{
+    cot_request_state *r = cot_scheduler_find(&w->s, e->id);
+    assert_int_equal(r != NULL, e->is != OVER);
+    if (!r) return;
+    cot_scheduler_release(&w->s, r);
+    assert_null(cot_scheduler_find(&w->s, e->id));
+    e->is = OVER;
+}
+
+/* Feeds what the plan says, as ranks would read it. */
+static void step_once(struct world *w)
+{
+    cot_step step = cot_scheduler_plan(&w->s);
+    int32_t token = 0, logits = 0;
+    for (int32_t m = 0; m < step.maps; m++) {
+        const cot_page_map *map = &step.map[m];
+        struct entry *e = entry_of_row(w, map->sequence);
+        assert_in_range(map->index, 0, 4);
+        assert_in_range(map->page, 0, PAGES - 1);
+        assert_int_equal(map->home, e->home);
+        assert_int_equal(map->keep, 0);
+        assert_int_equal(e->page[map->index], -1);
+        for (size_t j = 0; j < w->count; j++) // nobody else has it
+            for (int p = 0; p < 5 && w->each[j].is == RUNS; p++)
+                assert_int_not_equal(w->each[j].page[p], map->page);
+        e->page[map->index] = map->page;
+    }
+    for (int32_t i = 0; i < step.spans; i++) {
+        const cot_span *span = &step.span[i];
+        struct entry *e = entry_of_row(w, span->sequence);
+        assert_int_equal(span->position, e->fed);
+        assert_memory_equal(step.ids + token, e->tokens + e->fed, (size_t)span->tokens * sizeof(int32_t));
+        token += span->tokens;
+        logits += span->logits;
+        e->fed += span->tokens;
+        for (int64_t p = 0; p < 5; p++) // as many pages as it needs by now
+            assert_int_equal(e->page[p] >= 0, p < cot_kv_pages(e->fed));
+        cot_request_state *r = cot_scheduler_find(&w->s, e->id);
+        r->fed = e->fed;
+        if (r->fed < r->known) continue;
+        if (r->known < r->limit)
+            r->known++;
+        else
+            end_one(w, e);
+    }
+    assert_int_equal(step.tokens, token);
+    assert_int_equal(step.logits, logits);
+}
+
+static void check_world(struct world *w)
+{
+    int64_t pages = 0, rows = 0, waiting = 0;
+    for (size_t i = 0; i < w->count; i++) {
+        rows += w->each[i].is == RUNS;
+        waiting += w->each[i].is == WAITS;
+        for (int p = 0; p < 5; p++) pages += w->each[i].is == RUNS && w->each[i].page[p] >= 0;
+    }
+    assert_int_equal(w->s.pool.free_pages, PAGES - pages);
+    assert_int_equal(w->s.active_count, rows);
+    assert_int_equal(w->s.waiting_count, waiting);
+}
+
+static void requests_come_and_go(void **state)
+{
+    (void)state;
+    static struct world w;
+    cot_scheduler_limits limits = {.homes = 2,
+                                   .sequences = ROWS,
+                                   .pages = PAGES,
+                                   .step_tokens = STEP_TOKENS,
+                                   .step_logits = STEP_TOKENS};
+    uint64_t seed = test_seed();
+    for (int history = 0; history < 200; history++) {
+        w = (struct world){.seed = seed + (uint64_t)history};
+        assert_int_equal(cot_scheduler_open(&w.s, &limits, NULL), COT_OK);
+        bool over = false;
+        while (!over) {
+            uint64_t choice = draw(&w.seed) % 16;
+            if (choice < 4) submit_one(&w);
+            if (choice == 4 && w.count) end_one(&w, &w.each[draw(&w.seed) % w.count]);
+            if (choice > 4) {
+                admit_all(&w);
+                step_once(&w);
+            }
+            if (draw(&w.seed) % 2) cot_scheduler_sweep(&w.s);
+            check_world(&w);
+            over = w.count == MOST_REQUESTS && !w.s.active_count && !w.s.waiting_count;
+        }
+        assert_int_equal(w.s.pool.free_pages, PAGES);
+        assert_int_equal(w.s.free_row_count, ROWS);
+        cot_scheduler_close(&w.s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pages_are_counted),     cmocka_unit_test(pages_are_cleared_or_kept),
+        cmocka_unit_test(a_kept_page_is_shared), cmocka_unit_test(steps_by_example),
+        cmocka_unit_test(steps_at_random),       cmocka_unit_test(requests_come_and_go),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,182 @@
+/* Turns to compute, word by word: one thread plays several ranks, and writes what others would. */
+#include "fabric/harness.h"
+#include "fabric/threads/threads.h"
+#include "fabric/turns.h"
+#include <unistd.h>
+
+enum { RANKS = 4 };
+static const int64_t short_ns = 2000000, long_ns = 3600000000000;
+
+static cot_fabric_group *group;
+static cot_turns *turns;
+
+static cot_fabric *rank(int r)
+{
+    return cot_fabric_group_rank(group, r);
+}
+
+static void open_group(int running, int64_t timeout_ns)
+{
+    const cot_fabric_group_options options = {
+        .ranks = RANKS, .heap_bytes = 4096, .running = running, .timeout_ns = timeout_ns};
+    assert_int_equal(cot_fabric_group_open(&group, &options, NULL), COT_OK);
+    turns = rank(0)->turns;
+}
+
+#define assert_free(count) assert_int_equal(atomic_load(&turns->permits), count)
+
+/* That rank asks since before all that the thread plays; or no longer. */
+static void ask_first(int r, bool asks)
+{
+    atomic_store(&turns->waiting[r], asks ? 1 : 0);
+    if (!atomic_load(&turns->tickets)) atomic_store(&turns->tickets, 1);
+}
+
+static cot_status idle(int r, int from, bool overdue, cot_error *error)
+{
+    const int64_t now_ns = rank(r)->ops->now_ns(rank(r));
+    return cot_turns_idle(rank(r), now_ns, overdue ? now_ns - 2 * long_ns : now_ns, from, COT_PHASE_COMBINE,
+                          error);
+}
+
+static void who_asked_first_is_served_first(void **state)
+{
+    (void)state;
+    open_group(1, short_ns);
+    ask_first(1, true);
+    cot_turns_enter(rank(0)); // goes on without
+    assert_free(1);
+    assert_int_equal(atomic_load(&turns->waiting[0]), 0);
+    cot_turns_leave(rank(0));
+    assert_free(1);
+    atomic_store(&turns->waiting[1], UINT64_MAX); // asks later than all
+    cot_turns_enter(rank(0));
+    assert_free(0);
+    cot_turns_leave(rank(0));
+    assert_free(1);
+    cot_fabric_group_close(group);
+
+    open_group(2, short_ns); // a permit for who asked first, one for the next, none for the third
+    ask_first(1, true);
+    cot_turns_enter(rank(0));
+    assert_free(1);
+    cot_turns_enter(rank(2));
+    assert_free(1);
+    cot_turns_leave(rank(2));
+    assert_free(1);
+    cot_turns_leave(rank(0));
+    assert_free(2);
+    cot_fabric_group_close(group);
+}
+
+/* The table of turns.c, seen from what is free. */
+static void a_permit_is_given_back_once(void **state)
+{
+    (void)state;
+    open_group(1, short_ns);
+    assert_int_equal(idle(0, 1, false, NULL), COT_OK); // not computing: nothing to give
+    assert_true(cot_turns_resume(rank(0), false) && cot_turns_resume(rank(0), true));
+    ask_first(1, true);
+    cot_turns_pass(rank(0));
+    cot_turns_leave(rank(0));
+    assert_free(1);
+
+    ask_first(1, false);
+    cot_turns_enter(rank(0));
+    cot_turns_pass(rank(0)); // nobody asks
+    assert_free(0);
+    for (int i = 0; i < 2; i++) assert_int_equal(idle(0, 1, false, NULL), COT_OK);
+    assert_free(1);
+    ask_first(1, true);
+    assert_false(cot_turns_resume(rank(0), false)); // somebody asked before
+    assert_free(1);
+    ask_first(1, false);
+    assert_true(cot_turns_resume(rank(0), false));
+    assert_free(0);
+    assert_int_equal(idle(0, 1, false, NULL), COT_OK);
+    assert_true(cot_turns_resume(rank(0), true));
+    assert_free(0);
+    ask_first(1, true);
+    cot_turns_pass(rank(0)); // given away, and not back in time
+    assert_free(1);
+    cot_turns_leave(rank(0));
+    assert_free(1);
+    cot_fabric_group_close(group);
+}
+
+static void who_gets_no_turn_in_time_goes_on_without(void **state)
+{
+    (void)state;
+    open_group(1, long_ns);
+    cot_turns_enter(rank(0));
+    assert_int_equal(idle(0, 0, true, NULL), COT_OK);
+    assert_free(1);
+    assert_true(cot_turns_resume(rank(0), false));
+    assert_free(1);
+    assert_true(cot_turns_resume(rank(0), true)); // may have one again
+    assert_free(0);
+    assert_int_equal(idle(0, 0, true, NULL), COT_OK);
+    assert_int_equal(idle(0, 0, false, NULL), COT_OK); // waits again, as everybody
+    ask_first(1, true);
+    assert_false(cot_turns_resume(rank(0), false));
+    assert_int_equal(idle(0, 0, true, NULL), COT_OK);
+    cot_turns_leave(rank(0));
+    assert_free(1);
+    (rank(2)->ops->fail)(rank(2)); // in parentheses: cmocka has a macro of that name
+    cot_turns_enter(rank(0));      // in a group that failed nobody queues
+    assert_free(1);
+    cot_error error = {0};
+    assert_int_equal(idle(0, 1, false, &error), COT_PEER_FAILED);
+    assert_string_equal(error.message, "rank 2 failed while rank 0 waited in 'combine'");
+    cot_fabric_group_close(group);
+}
+
+static void as_many_permits_as_ranks_are_no_limit(void **state)
+{
+    (void)state;
+    open_group(RANKS, short_ns);
+    ask_first(1, true);
+    cot_turns_enter(rank(0));
+    assert_int_equal(idle(0, 0, false, NULL), COT_OK);
+    assert_true(cot_turns_resume(rank(0), false));
+    cot_turns_leave(rank(0));
+    assert_free(RANKS);
+    cot_fabric_group_close(group);
+}
+
+/* Rank 0 waits for 1, which waits for 3, which waits for 2. */
+static void the_rank_that_all_wait_for_is_named(void **state)
+{
+    (void)state;
+    static const int awaits[RANKS] = {0, 1 + 3, 0, 1 + 2};
+    cot_sym signal;
+    cot_error error = {0};
+    open_group(RANKS, short_ns);
+    assert_int_equal(cot_alloc(rank(0), &signal, 8, NULL), COT_OK);
+    for (int r = 1; r < RANKS; r++) atomic_store(&turns->awaits[r], awaits[r]);
+    assert_int_equal(idle(0, 1, false, NULL), COT_OK);
+    assert_int_equal(atomic_load(&turns->awaits[0]), 1 + 1);
+    cot_turns_resume(rank(0), false);
+    assert_int_equal(atomic_load(&turns->awaits[0]), 1 + 1);
+    cot_turns_resume(rank(0), true);
+    assert_int_equal(atomic_load(&turns->awaits[0]), 0);
+    assert_int_equal(cot_wait(rank(0), signal, 1, 1, COT_PHASE_COMBINE, &error), COT_TIMED_OUT);
+    assert_string_equal(error.message, "rank 2 did not answer in 'combine' within 0.0 s");
+    assert_int_equal(atomic_load(&turns->awaits[0]), 1 + 1);
+    atomic_store(&turns->awaits[2], 1 + 1); // a ring has no end
+    assert_int_equal(cot_wait(rank(0), signal, 1, 1, COT_PHASE_COMBINE, &error), COT_TIMED_OUT);
+    cot_fabric_group_close(group);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_asked_first_is_served_first),
+        cmocka_unit_test(a_permit_is_given_back_once),
+        cmocka_unit_test(who_gets_no_turn_in_time_goes_on_without),
+        cmocka_unit_test(as_many_permits_as_ranks_are_no_limit),
+        cmocka_unit_test(the_rank_that_all_wait_for_is_named),
+    };
+    alarm(60); // nothing here waits for long
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
