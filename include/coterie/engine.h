@@ -218,7 +218,7 @@ typedef struct cot_stats {
     uint64_t prefill_read_bytes, decode_read_bytes;
     struct {
         const char *name;
-        int64_t ns; /* summed over ranks, waiting included */
+        int64_t ns; /* summed over ranks, waiting included; of the fused operator, over threads */
     } times[COT_STATS_TIMES];
 } cot_stats;
 /* Gathers the counters of all ranks (itself not counted in what it returns). Free with cot_stats_clear.

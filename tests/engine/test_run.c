@@ -543,13 +543,15 @@ static void things_are_told_in_order(void **state)
 
 /* ---- where time goes ---- */
 
-/* A kind of work has a time where there is such work; all of it fits into the steps, and grows with more of them. */
+/* A kind of work has a time where there is such work; all that one thread does fits into the steps, and grows with more
+ * of them. */
 static void times_of_work(void **state)
 {
     (void)state;
     static const char *const always[] = {"attention", "gate", "experts", "logits"};
     for (int ranks = 1; ranks <= 3; ranks += 2) {
-        cot_engine *engine = open_random("null", &(struct setting){.ranks = ranks, .attention = "tp"});
+        cot_engine *engine =
+            open_random("null", &(struct setting){.ranks = ranks, .threads = 1, .attention = "tp"});
         const cot_request r = generating(CONTEXT - 40, 40);
         int64_t before[COT_STATS_TIMES] = {0};
         for (int run = 0; run < 2; run++) {
