@@ -63,22 +63,32 @@ cot_status cot_topology_build(cot_topology *topology, const char *spec, int32_t 
 /* How to read files that leave something open; all zero is fine. */
 typedef struct cot_topology_options {
     size_t size; // sizeof(cot_topology_options)
-    /* Output of ibnetdiscover alone, which needs it: a file of lines `host,gpu,adapter` in the order of ranks, which
-     * says which adapter is which rank's. */
+    /* Output of ibnetdiscover alone, which needs it: a file of lines `host,gpu,adapter[,domain]` in the order of ranks,
+     * which says which adapter is which rank's. Ranks of one domain, which may be several hosts, are 0 hops apart (a rack
+     * of NVLinks). */
     const char *hosts;
+    /* NCCL's topology alone, besides the links that it holds: "all" for an NVSwitch that joins all GPUs, or a file that
+     * `nvidia-smi topo -m` printed; NULL: no more. */
+    const char *nvlink;
     int32_t ranks; // expected number of ranks; 0: whatever the file holds
-    /* Told, a line each, what a file holds that is refused because `hosts` was not given; NULL: nobody. */
+    /* Told, a line each, what seems to be missing; NULL: nobody. */
     void (*say)(void *context, const char *line);
     void *context; // passed to say
 } cot_topology_options;
 
-/* Reads a topology file, recognised by content: `ibnetdiscover` output, an NCCL topology dump (XML), a JSON matrix of
+/* Reads a topology file, recognised by content: `ibnetdiscover` output (also with -p), an NCCL or RCCL topology dump
+ * (XML), a JSON matrix of
  * distances or bandwidths (also SGLang's rank_cost_matrix and Mooncake's measured pairs of adapters), a JSON graph of
  * nodes and edges (topohub). Errors: NOT_FOUND, IO, MALFORMED, UNSUPPORTED (not recognised), INVALID_ARGUMENT
  * (options), OUT_OF_MEMORY. On failure `*topology` is empty. The caller frees. */
 cot_status cot_topology_read(cot_topology *topology, const char *path, const cot_topology_options *options,
                              cot_error *error);
 void cot_topology_free(cot_topology *topology); // an empty one is fine
+
+/* What a file of hosts for this `ibnetdiscover` output may hold: a header and a line for each adapter that its host has
+ * named, by host; adapters that serve no rank are to be taken out. Into malloc'd memory, the caller's. Errors: NOT_FOUND,
+ * IO, MALFORMED (no adapter has a name), UNSUPPORTED (not such output), OUT_OF_MEMORY. */
+cot_status cot_topology_host_template(char **text, const char *path, cot_error *error);
 
 /* What a distance is. */
 typedef struct cot_metric {
@@ -94,6 +104,16 @@ cot_status cot_topology_distances_of(double *distance, const cot_topology *topol
 /* All of them: `distance` [S][S], row = from. Errors: as above. */
 cot_status cot_topology_distances(double *distance, const cot_topology *topology, cot_metric metric,
                                   cot_error *error);
+
+/* How many ordered pairs of different ranks are how far apart. */
+typedef struct cot_distance_count {
+    double distance;
+    int64_t pairs;
+} cot_distance_count;
+/* All distances of the topology, ascending, each once: `*counts` [*n] in malloc'd memory, the caller's (NULL and 0 for
+ * one rank). Takes no memory for all pairs. Errors: as above. */
+cot_status cot_topology_spread(cot_distance_count **counts, size_t *n, const cot_topology *topology,
+                               cot_metric metric, cot_error *error);
 
 /* Sends `traffic` [S][S] (row = from, any unit) along the routes of fewest hops; at every vertex it splits evenly over
  * all links that lie on such a route to its destination (ECMP). `load` [n_links] is what each link carries. Errors:

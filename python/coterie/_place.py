@@ -84,7 +84,7 @@ def _topology(topology, hosts, ranks):
     if topology is None:
         yield None
     elif os.path.exists(topology):
-        options = structs.TopologyOptions(ctypes.sizeof(structs.TopologyOptions), _text(hosts), ranks, _say, None)
+        options = structs.TopologyOptions(ctypes.sizeof(structs.TopologyOptions), _text(hosts), None, ranks, _say, None)
         read = ("cot_topology_read", "cot_topology_free", ctypes.c_char_p(_text(topology)), ctypes.byref(options))
         with _opened(structs.Topology, *read) as opened:
             yield opened

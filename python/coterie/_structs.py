@@ -79,7 +79,8 @@ class Topology(Structure):
 
 class TopologyOptions(Structure):
     c_name = "cot_topology_options"
-    _fields_ = [("size", c_size_t), ("hosts", c_char_p), ("ranks", c_int32), ("say", Say), ("context", c_void_p)]
+    _fields_ = [("size", c_size_t), ("hosts", c_char_p), ("nvlink", c_char_p), ("ranks", c_int32), ("say", Say),
+                ("context", c_void_p)]
 
 
 class Metric(Structure):

@@ -7,22 +7,25 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Hosts of a fabric may be hundreds: the line is not cut. */
 static void say(void *context, const char *line)
 {
     (void)context;
-    fprintf(stderr, "coterie: %s\n", line);
+    fprintf(stderr, "note: %s\n", line);
 }
 
-bool cot_open_topology(cot_topology *topology, const char *text, const char *hosts, int32_t ranks)
+bool cot_open_topology(cot_topology *topology, const char *text, const topology_settings *settings)
 {
     struct stat info;
     cot_error error = {0};
-    const cot_topology_options options = {.size = sizeof options, .hosts = hosts, .ranks = ranks, .say = say};
+    const cot_topology_options options = {.size = sizeof options,
+                                          .hosts = settings->hosts,
+                                          .nvlink = settings->nvlink,
+                                          .ranks = settings->ranks,
+                                          .say = say};
     bool file = stat(text, &info) == 0;
-    if (!file && hosts) {
-        cot_complain("--hosts seats ranks on the adapters of an ibnetdiscover file; there is no file '%s'",
-                     text);
+    if (!file && (settings->hosts || settings->nvlink)) {
+        cot_complain("--%s needs a topology's file; there is no file '%s'",
+                     settings->hosts ? "hosts" : "nvlink", text);
         return false;
     }
     if (!file && strchr(text, '/')) {
@@ -30,7 +33,7 @@ bool cot_open_topology(cot_topology *topology, const char *text, const char *hos
         return false;
     }
     cot_status status = file ? cot_topology_read(topology, text, &options, &error)
-                             : cot_topology_build(topology, text, ranks, &error);
+                             : cot_topology_build(topology, text, settings->ranks, &error);
     if (status != COT_OK) cot_complain_of(&error);
     return status == COT_OK;
 }

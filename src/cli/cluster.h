@@ -4,8 +4,19 @@
 #include "command.h"
 #include "coterie/topology.h"
 
+/* What a topology's file may leave open: its options --hosts and --nvlink (NULL: not given), and how many ranks. */
+typedef struct topology_settings {
+    const char *hosts, *nvlink;
+    int32_t ranks;
+} topology_settings;
+#define TOPOLOGY_HOSTS_TEXT "lines host,gpu,adapter[,domain] in rank order, for ibnetdiscover files"
+#define TOPOLOGY_NVLINK_TEXT                                                                                 \
+    "NVLinks that an NCCL file leaves out: all (every GPU to every other), or a file of what nvidia-smi "    \
+    "topo -m "                                                                                               \
+    "prints"
+
 /* Opens the file `text`, or builds the topology that it spells. Returns false after saying why not. */
-bool cot_open_topology(cot_topology *topology, const char *text, const char *hosts, int32_t ranks);
+bool cot_open_topology(cot_topology *topology, const char *text, const topology_settings *settings);
 /* Reads a matrix of `rows` x `columns` numbers (0: any number, which is stored) from JSON: the value itself or, where
  * that is an object, its member `key`. The caller frees it. NULL after saying why not. */
 double *cot_read_matrix(const char *path, const char *key, int32_t *rows, int32_t *columns);

@@ -61,7 +61,9 @@ static int open_topology(cot_group_inputs *in, const cot_group_settings *s)
     cot_topology topology = {0};
     cot_error error = {0};
     if (!s->topology) return COT_EXIT_OK;
-    if (!cot_open_topology(&topology, s->topology, s->hosts, (int32_t)s->ranks)) return COT_EXIT_FAILURE;
+    if (!cot_open_topology(&topology, s->topology,
+                           &(topology_settings){s->hosts, s->nvlink, (int32_t)s->ranks}))
+        return COT_EXIT_FAILURE;
     int status = COT_EXIT_OK;
     const size_t D = (size_t)topology.n_ranks;
     if (topology.n_ranks != s->ranks)
@@ -316,8 +318,8 @@ static const cot_option group_options[] = {
 static const cot_option network_options[] = {
     {"topology", 0, COT_OPTION_TEXT, "SPEC|FILE", NULL,
      "seat the groups on this cluster so that traffic goes few hops", AT(topology)},
-    {"hosts", 0, COT_OPTION_TEXT, "FILE", NULL,
-     "lines host,gpu,adapter in rank order, for ibnetdiscover files", AT(hosts)},
+    {"hosts", 0, COT_OPTION_TEXT, "FILE", NULL, TOPOLOGY_HOSTS_TEXT, AT(hosts)},
+    {"nvlink", 0, COT_OPTION_TEXT, "all|FILE", NULL, TOPOLOGY_NVLINK_TEXT, AT(nvlink)},
     {"nodes", 0, COT_OPTION_INTEGER, "N", NULL, "group over nodes first, then over each node's ranks",
      AT(nodes), .least = 1, .most = COT_TRACE_MAX_RANKS},
     {"link-cost", 0, COT_OPTION_TEXT, "IN,OUT", "1,10",

@@ -6,7 +6,8 @@
 #include "coterie/topology.h"
 
 typedef struct cot_group_settings {
-    const char *trace, *method, *topology, *hosts, *link_cost, *tables, *placement, *tokenizer, *embeddings;
+    const char *trace, *method, *topology, *hosts, *nvlink, *link_cost, *tables, *placement, *tokenizer,
+        *embeddings;
     int64_t ranks, nodes, iterations, seed, order, threads;
     double seconds, token_balance, expert_load, split, stay_weight;
     bool joint, json;

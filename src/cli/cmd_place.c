@@ -233,8 +233,8 @@ static const cot_option input_options[] = {
      "the cluster: fattree:ranks=256 and the like (see coterie topology show --help), ibnetdiscover, NCCL "
      "XML or JSON",
      AT(topology)},
-    {"hosts", 0, COT_OPTION_TEXT, "FILE", NULL,
-     "lines host,gpu,adapter in rank order, for ibnetdiscover files", AT(hosts)},
+    {"hosts", 0, COT_OPTION_TEXT, "FILE", NULL, TOPOLOGY_HOSTS_TEXT, AT(hosts)},
+    {"nvlink", 0, COT_OPTION_TEXT, "all|FILE", NULL, TOPOLOGY_NVLINK_TEXT, AT(nvlink)},
     {"ranks", 0, COT_OPTION_INTEGER, "S", NULL, "ranks, where the topology does not say", AT(ranks),
      .least = 1, .most = COT_TOPOLOGY_MAX_RANKS},
     {"cost", 0, COT_OPTION_TEXT, "COST.json", NULL,

@@ -6,8 +6,8 @@
 
 typedef struct cot_place_settings {
     cot_list loads, drift, more;
-    const char *topology, *method, *c_exp, *c_layer, *attention, *hosts, *current, *cost, *output, *to,
-        *evaluate, *placement, *report, *moves;
+    const char *topology, *method, *c_exp, *c_layer, *attention, *hosts, *nvlink, *current, *cost, *output,
+        *to, *evaluate, *placement, *report, *moves;
     int64_t ranks, slots, slots_per_rank, groups, nodes, first_layer, layers, top_k, max_moves;
     double max_load, move_cost, bytes;
     int dispatch, distance;

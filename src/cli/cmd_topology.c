@@ -12,29 +12,33 @@
 #include <string.h>
 
 struct settings {
-    const char *topology, *hosts, *plot;
+    const char *topology, *hosts, *nvlink, *plot, *template;
     int64_t ranks;
     double bytes;
     int distance;
     bool json;
 };
 
+static bool open_cluster(cot_topology *t, const struct settings *s)
+{
+    return cot_open_topology(t, s->topology, &(topology_settings){s->hosts, s->nvlink, (int32_t)s->ranks});
+}
+
+static cot_metric metric_of(const cot_topology *t, const struct settings *s)
+{
+    return (cot_metric){s->distance > 0 || t->measured, s->bytes};
+}
+
 static double *distances(const cot_topology *t, const struct settings *s)
 {
     size_t S = (size_t)t->n_ranks;
     double *d = malloc(S * S * sizeof *d);
     cot_error error = {COT_OUT_OF_MEMORY, "out of memory for the distances"};
-    const cot_metric metric = {s->distance > 0 || t->measured, s->bytes};
+    const cot_metric metric = metric_of(t, s);
     if (d && cot_topology_distances(d, t, metric, &error) == COT_OK) return d;
     cot_complain_of(&error);
     free(d);
     return NULL;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 static int print_distances(const cot_topology *t, const struct settings *s, const double *d)
@@ -64,42 +68,52 @@ static int print_distances(const cot_topology *t, const struct settings *s, cons
 }
 
 /* How many ordered pairs of ranks are how far apart; the first lines of what may be very many. */
-static void print_spread(double *d, size_t n, size_t ranks, const char *unit)
+static void print_spread(const cot_distance_count *counts, size_t n, const char *unit)
 {
-    size_t shown = 0;
-    qsort(d, n, sizeof *d, by_value);
-    for (size_t i = 0, end; i < n; i = end, shown++) {
-        for (end = i; end < n && d[end] == d[i]; end++)
-            ;
-        if (shown == 16) {
-            printf("  ... up to %.6g %s\n", d[n - 1], unit);
-            break;
-        }
-        size_t pairs = end - i - (i == 0 && d[i] == 0 ? ranks : 0); // not a rank and itself
-        if (pairs) printf("  %10.6g %s  %zu pairs\n", d[i], unit, pairs);
-    }
+    enum { MOST_LINES = 16 };
+    for (size_t i = 0; i < n && i < MOST_LINES; i++)
+        printf("  %10.6g %s  %" PRId64 " pairs\n", counts[i].distance, unit, counts[i].pairs);
+    if (n > MOST_LINES) printf("  ... up to %.6g %s\n", counts[n - 1].distance, unit);
+}
+
+/* A file of hosts to begin with. */
+static int write_template(const struct settings *s)
+{
+    cot_error error;
+    char *text;
+    if (!cot_check_output(s->template, NULL)) return COT_EXIT_FAILURE;
+    if (cot_topology_host_template(&text, s->topology, &error) != COT_OK) return cot_complain_of(&error);
+    cot_file_writer writer;
+    FILE *file = cot_open_output(&writer, s->template);
+    if (file) fputs(text, file);
+    free(text);
+    return file && cot_close_output(&writer) ? COT_EXIT_OK : COT_EXIT_FAILURE;
 }
 
 static int show(const void *context)
 {
     const struct settings *s = context;
+    if (s->template) return write_template(s);
     cot_topology t = {0};
     int status = COT_EXIT_FAILURE;
-    if (!cot_open_topology(&t, s->topology, s->hosts, (int32_t)s->ranks)) return status;
-    double *d = distances(&t, s);
-    if (d) {
-        bool cost = s->distance > 0 || t.measured;
-        size_t n = (size_t)t.n_ranks;
+    if (!open_cluster(&t, s)) return status;
+    const cot_metric metric = metric_of(&t, s);
+    const char *unit = metric.cost ? "us" : "hops";
+    cot_distance_count *counts;
+    size_t n;
+    cot_error error;
+    if (cot_topology_spread(&counts, &n, &t, metric, &error) == COT_OK) {
+        const double pairs = (double)t.n_ranks * (t.n_ranks - 1);
         double sum = 0;
-        for (size_t i = 0; i < n * n; i++) sum += d[i];
+        for (size_t i = 0; i < n; i++) sum += counts[i].distance * (double)counts[i].pairs;
         printf("topology  %s\nranks     %" PRId32 " on %" PRId32 " hosts\nvertices  %" PRId32 ", %" PRId64
                " links (one for each direction)\nmean      %.6g %s between two ranks\ndistances\n",
-               t.name, t.n_ranks, t.n_hosts, t.n_vertices, t.n_links, n > 1 ? sum / (double)(n * (n - 1)) : 0,
-               cost ? "us" : "hops");
-        print_spread(d, n * n, n, cost ? "us" : "hops");
+               t.name, t.n_ranks, t.n_hosts, t.n_vertices, t.n_links, n ? sum / pairs : 0, unit);
+        print_spread(counts, n, unit);
+        free(counts);
         status = COT_EXIT_OK;
-    }
-    free(d);
+    } else
+        cot_complain_of(&error);
     cot_topology_free(&t);
     return status;
 }
@@ -109,8 +123,7 @@ static int print(const void *context)
     const struct settings *s = context;
     cot_topology t = {0};
     int status = COT_EXIT_FAILURE;
-    if (!cot_check_output(s->plot, NULL) || !cot_open_topology(&t, s->topology, s->hosts, (int32_t)s->ranks))
-        return status;
+    if (!cot_check_output(s->plot, NULL) || !open_cluster(&t, s)) return status;
     double *d = distances(&t, s);
     if (d)
         status = s->plot ? cot_plot_matrix_file(s->plot, d, t.n_ranks, t.n_ranks, t.name)
@@ -122,9 +135,8 @@ static int print(const void *context)
 
 #define AT(field) offsetof(struct settings, field)
 #define COMMON                                                                                               \
-    {"hosts",  0,    COT_OPTION_TEXT,                                                                        \
-     "FILE",   NULL, "lines host,gpu,adapter in rank order, for ibnetdiscover files",                        \
-     AT(hosts)},                                                                                             \
+    {"hosts", 0, COT_OPTION_TEXT, "FILE", NULL, TOPOLOGY_HOSTS_TEXT, AT(hosts)},                             \
+        {"nvlink", 0, COT_OPTION_TEXT, "all|FILE", NULL, TOPOLOGY_NVLINK_TEXT, AT(nvlink)},                  \
         {"ranks",   0,          COT_OPTION_INTEGER,                                                          \
          "S",       NULL,       "ranks, where the topology does not say",                                    \
          AT(ranks), .least = 1, .most = COT_TOPOLOGY_MAX_RANKS},                                             \
@@ -141,7 +153,13 @@ static int print(const void *context)
             .min = 0, .max = 1e12                                                                            \
     }
 
-static const cot_option show_options[] = {COMMON, {0}};
+static const cot_option show_options[] = {COMMON,
+                                          {"template", 0, COT_OPTION_TEXT, "FILE", NULL,
+                                           "write the adapters of an ibnetdiscover file as a file of hosts "
+                                           "to edit (--hosts), and nothing else; - is standard "
+                                           "output",
+                                           AT(template)},
+                                          {0}};
 static const cot_option distances_options[] = {
     COMMON,
     {"json", 0, COT_OPTION_FLAG, NULL, NULL, "write the matrix as JSON", AT(json)},
@@ -150,9 +168,9 @@ static const cot_option distances_options[] = {
     {0}};
 static const cot_positional positionals[] = {
     {"TOPOLOGY", 1, 1,
-     "a spec FAMILY:KEY=VALUE,..., or a file: ibnetdiscover output, an NCCL topology (XML), JSON (a matrix "
-     "of "
-     "distances, rank_cost_matrix, bandwidth and latency, nodes and edges, measured endpoints)",
+     "a spec FAMILY:KEY=VALUE,..., or a file: ibnetdiscover output (also -p), an NCCL or RCCL topology "
+     "(XML), JSON (a "
+     "matrix of distances, rank_cost_matrix, bandwidth and latency, nodes and edges, measured endpoints)",
      AT(topology)},
     {0}};
 
@@ -175,6 +193,7 @@ const cot_command cot_cmd_topology_show = {
     .summary = "show a cluster's ranks, links and how far ranks are apart",
     .details = SPECS,
     .examples = (const char *const[]){"coterie topology show fattree:ranks=256",
+                                      "coterie topology show fabric.txt --template hosts.csv",
                                       "coterie topology show fabric.txt --hosts hosts.csv", NULL},
     .options = {.groups = (const cot_option_group[]){{"Options", show_options, 0}, {0}},
                 .positionals = positionals},

@@ -16,9 +16,11 @@ static void note(void *context, const char *line)
 int cot_place_open_cluster(cot_place_inputs *in, const cot_place_settings *s)
 {
     if (s->hosts && !s->topology) return cot_complain("--hosts needs --topology: an ibnetdiscover file");
+    if (s->nvlink && !s->topology) return cot_complain("--nvlink needs --topology: an NCCL file");
     if (s->cost && s->topology) return cot_complain("--cost is used instead of --topology: give one of them");
     if (!s->topology) return COT_EXIT_OK;
-    in->has_topology = cot_open_topology(&in->topology, s->topology, s->hosts, (int32_t)s->ranks);
+    in->has_topology = cot_open_topology(&in->topology, s->topology,
+                                         &(topology_settings){s->hosts, s->nvlink, (int32_t)s->ranks});
     return in->has_topology ? COT_EXIT_OK : COT_EXIT_FAILURE;
 }
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static cot_status row(double *distance, cot_paths *paths, const cot_topology *t, cot_metric metric,
-                      int32_t rank, bool to_rank, cot_error *error)
+cot_status cot_paths_row(double *distance, cot_paths *paths, const cot_topology *t, cot_metric metric,
+                         int32_t rank, bool to_rank, cot_error *error)
 {
     if (!cot_paths_search(paths, t, metric, rank, to_rank))
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for distances in '%s'", t->name);
@@ -30,7 +30,7 @@ cot_status cot_topology_distances_of(double *distance, const cot_topology *topol
                         topology->n_ranks, topology->name);
     cot_status status =
         cot_paths_open(&paths, topology)
-            ? row(distance, &paths, topology, metric, rank, to_rank, error)
+            ? cot_paths_row(distance, &paths, topology, metric, rank, to_rank, error)
             : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for distances in '%s'", topology->name);
     cot_paths_close(&paths);
     return status;
@@ -45,8 +45,8 @@ cot_status cot_topology_distances(double *distance, const cot_topology *topology
             ? COT_OK
             : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for distances in '%s'", topology->name);
     for (int32_t r = 0; status == COT_OK && r < topology->n_ranks; r++)
-        status =
-            row(distance + (size_t)r * (size_t)topology->n_ranks, &paths, topology, metric, r, false, error);
+        status = cot_paths_row(distance + (size_t)r * (size_t)topology->n_ranks, &paths, topology, metric, r,
+                               false, error);
     cot_paths_close(&paths);
     return status;
 }

@@ -30,10 +30,11 @@ static cot_status read_line(cot_host_rows *rows, char *line, int32_t number, con
     row.host = field(&at);
     row.gpu = field(&at);
     row.adapter = field(&at);
+    row.domain = field(&at);
     if (!*row.host && !*row.gpu && !*row.adapter) return COT_OK;
     if (!rows->count && !strcmp(row.host, "host") && !strcmp(row.adapter, "adapter")) return COT_OK;
     if (!*row.host || !*row.adapter || *at)
-        return cot_fail(error, COT_MALFORMED, "'%s': line %d is no host,gpu,adapter", path, number);
+        return cot_fail(error, COT_MALFORMED, "'%s': line %d is no host,gpu,adapter[,domain]", path, number);
     if (rows->count == COT_TOPOLOGY_MAX_RANKS)
         return cot_fail(error, COT_UNSUPPORTED, "'%s' has more than %d ranks", path, COT_TOPOLOGY_MAX_RANKS);
     rows->rows[rows->count++] = row;

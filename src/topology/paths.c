@@ -13,7 +13,11 @@ bool cot_paths_open(cot_paths *paths, const cot_topology *graph)
     paths->best = malloc(V * sizeof *paths->best);
     paths->widest = malloc(V * sizeof *paths->widest);
     paths->order = malloc(V * sizeof *paths->order);
-    return paths->heap && paths->best && paths->widest && paths->order;
+    paths->level = malloc(V * sizeof *paths->level);
+    paths->unit_hops = true;
+    for (int64_t i = 0; i < graph->n_links; i++)
+        paths->unit_hops = paths->unit_hops && (graph->links[i].hops == 0 || graph->links[i].hops == 1);
+    return paths->heap && paths->best && paths->widest && paths->order && paths->level;
 }
 
 void cot_paths_close(cot_paths *paths)
@@ -22,6 +26,7 @@ void cot_paths_close(cot_paths *paths)
     free(paths->best);
     free(paths->widest);
     free(paths->order);
+    free(paths->level);
 }
 
 /* Near ones first; of equally near ones the wider, so that it is not followed by a useless second. */
@@ -100,9 +105,46 @@ static bool search(cot_paths *p, const cot_topology *graph, key_kind kind, doubl
     return true;
 }
 
+/* Where every link is no hop or one, level by level: links of no hop lead to this level, the others to the next. A vertex
+ * comes to a level's list at most once, and one that was reached sooner in the meantime is passed over. */
+static void search_levels(cot_paths *p, const cot_topology *graph, int32_t start, bool backwards)
+{
+    const struct cot_topology_owner *o = graph->owner;
+    const int64_t *first = backwards ? o->into_first : o->first;
+    int32_t *now = p->order, *next = p->level, n_now = 1, n_next = 0;
+    for (int32_t v = 0; v < graph->n_vertices; v++) p->best[v] = INFINITY;
+    p->best[start] = 0;
+    now[0] = start;
+    for (double hops = 0; n_now; hops++) {
+        while (n_now) {
+            const int32_t v = now[--n_now];
+            if (p->best[v] < hops || (v < graph->n_ranks && v != start && !graph->ranks_forward)) continue;
+            for (int64_t i = first[v]; i < first[v + 1]; i++) {
+                const cot_topology_link *link = &graph->links[backwards ? o->into[i] : i];
+                const int32_t to = backwards ? link->from : link->to;
+                if (p->best[to] <= hops + link->hops) continue;
+                p->best[to] = hops + link->hops;
+                if (link->hops > 0)
+                    next[n_next++] = to;
+                else
+                    now[n_now++] = to;
+            }
+        }
+        int32_t *swap = now;
+        now = next;
+        next = swap;
+        n_now = n_next;
+        n_next = 0;
+    }
+}
+
 bool cot_paths_search(cot_paths *paths, const cot_topology *graph, cot_metric metric, int32_t vertex,
                       bool backwards)
 {
+    if (!metric.cost && paths->unit_hops) {
+        search_levels(paths, graph, vertex, backwards);
+        return true;
+    }
     return search(paths, graph, metric.cost ? BY_LATENCY : BY_HOPS, metric.bytes, vertex, backwards);
 }
 

@@ -14,6 +14,8 @@ typedef struct cot_paths {
     double *widest; // [V] widest way so far: a later one counts only when it is wider
     int32_t *order; // [V] vertices as they were reached first, the near ones first
     int32_t n_order;
+    bool unit_hops; // every link of the graph counts as no hop or as one
+    int32_t *level; // [V] then: vertices to go on from
 } cot_paths;
 
 bool cot_paths_open(cot_paths *paths, const cot_topology *graph);
@@ -25,5 +27,9 @@ bool cot_paths_search(cot_paths *paths, const cot_topology *graph, cot_metric me
  * links on shortest routes form no circle. */
 #define COT_PATHS_HOP 0x1p20
 bool cot_paths_search_links(cot_paths *paths, const cot_topology *graph, int32_t vertex, bool backwards);
+
+/* Distances from `rank` to every rank, or to it: `distance` [S]. Errors: MALFORMED (no route), OUT_OF_MEMORY. */
+cot_status cot_paths_row(double *distance, cot_paths *paths, const cot_topology *t, cot_metric metric,
+                         int32_t rank, bool to_rank, cot_error *error);
 
 #endif

@@ -1,4 +1,4 @@
-#include "topology/reader.h"
+#include "topology/ibnet.h"
 
 #include "base/error.h"
 #include "base/file.h"
@@ -7,12 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LARGEST_FILE_BYTES = 1 << 28 };
-
-static bool is_ibnetdiscover(const char *text)
+bool cot_ibnet_is(const char *text)
 {
     return strstr(text, "\nSwitch\t") || strstr(text, "\nCa\t") || strstr(text, "switchguid=") ||
-           strstr(text, "caguid=");
+           strstr(text, "caguid=") || cot_ibnet_lists_ports(text);
 }
 
 static cot_status read_text(cot_topology *graph, const cot_topology_text *file, cot_error *error)
@@ -21,7 +19,11 @@ static cot_status read_text(cot_topology *graph, const cot_topology_text *file, 
     while (isspace((unsigned char)*at)) at++;
     cot_status status = cot_graph_start(graph, file->path, error);
     if (status != COT_OK) return status;
-    if (is_ibnetdiscover(file->text)) return cot_read_topology_ibnet(graph, file, error);
+    const bool ibnet = cot_ibnet_is(file->text);
+    if (file->options->nvlink && (ibnet || *at != '<'))
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "'%s' is no NCCL topology, which alone takes more NVLinks", file->path);
+    if (ibnet) return cot_read_topology_ibnet(graph, file, error);
     if (file->options->hosts)
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "'%s' is no ibnetdiscover output: it has no adapters to seat ranks on", file->path);
@@ -44,7 +46,7 @@ cot_status cot_topology_read(cot_topology *topology, const char *path, const cot
     if (options && options->size != sizeof *options)
         return cot_fail(error, COT_INVALID_ARGUMENT, "topology options of %zu bytes, expected %zu",
                         options->size, sizeof *options);
-    cot_status status = cot_file_read(&text, &file.bytes, path, LARGEST_FILE_BYTES, error);
+    cot_status status = cot_file_read(&text, &file.bytes, path, COT_TOPOLOGY_LARGEST_FILE, error);
     if (status != COT_OK) return status;
     file.text = text;
     status = read_text(topology, &file, error);

@@ -1,4 +1,5 @@
-/* NCCL's topology dump: a system of CPUs, under them PCI switches, GPUs and adapters, and NVLinks between GPUs. */
+/* NCCL's topology dump, or RCCL's: a system of CPUs, under them PCI switches, GPUs and adapters, and the links between
+ * GPUs, NVLink or xGMI. */
 #include "topology/reader.h"
 
 #include "base/error.h"
@@ -11,34 +12,47 @@
 
 enum { DEEPEST = 64, MOST_NODES = 4096, BUSID = 24 };
 
-/* What the file does not say: the link between two CPUs, and one NVLink. */
-static const double cpu_gbps = 20, nvlink_gbps = 25;
+/* What the file does not say: the link between two CPUs, one NVLink, one xGMI link, and all NVLinks of a GPU. */
+static const double cpu_gbps = 20, nvlink_gbps = 25, xgmi_gbps = 36, all_nvlinks_gbps = 450;
 
+/* A CPU, or what is on a PCI bus. */
 typedef struct node {
-    bool cpu, gpu;
+    bool cpu;
+    bool is_gpu;    // says its PCI class
     int32_t parent; // -1 of a CPU
-    int32_t vertex;
-    int64_t order; // of GPUs: the rank, or device number, that the dump gives; else as they come
-    double gbps;   // to the parent
+    int32_t vertex; // -1 of a device that is one GPU and nothing else
+    int32_t gpus;   // elements <gpu> in it; one that is divided has several
+    double gbps;    // to the parent
     char busid[BUSID];
 } node;
 
-typedef struct nvlink {
-    int32_t gpu; // index of its node
-    int32_t count;
+typedef struct gpu {
+    int32_t node;
+    int64_t order; // the rank, or device number, that the dump gives; else as they come
+    int32_t rank;
+} gpu;
+
+typedef struct gpu_link {
+    int32_t gpu;
+    double gbps;
     bool fabric; // to a switch of NVLinks, not to a GPU
     char target[BUSID];
-} nvlink;
+} gpu_link;
+
+typedef struct element {
+    int32_t node, gpu; // that it is, or belongs to; -1 outside
+} element;
 
 typedef struct reading {
     XML_Parser parser;
-    const char *path;
+    const cot_topology_text *file;
     node nodes[MOST_NODES];
-    nvlink links[MOST_NODES];
+    gpu gpus[MOST_NODES];
+    gpu_link links[MOST_NODES];
     int32_t n_nodes, n_links, n_gpus;
-    int32_t stack[DEEPEST]; // node that each open element is, or belongs to; -1 outside
+    element stack[DEEPEST]; // of each open element
     int depth;
-    bool system; // the outermost element was <system>
+    char root[16]; // the outermost element
     cot_status status;
     cot_error *error;
 } reading;
@@ -53,7 +67,7 @@ static const char *attribute(const XML_Char **attributes, const char *name)
 static void fail(reading *r, const char *what)
 {
     if (r->status != COT_OK) return;
-    r->status = cot_fail(r->error, COT_MALFORMED, "'%s': line %lu: %s", r->path,
+    r->status = cot_fail(r->error, COT_MALFORMED, "'%s': line %lu: %s", r->file->path,
                          (unsigned long)XML_GetCurrentLineNumber(r->parser), what);
     XML_StopParser(r->parser, XML_FALSE);
 }
@@ -77,18 +91,37 @@ static int32_t add_node(reading *r, node n, const char *busid)
     return r->n_nodes++;
 }
 
-static void add_nvlink(reading *r, int32_t gpu, const XML_Char **attributes)
+static int32_t add_gpu(reading *r, int32_t device, const char *number)
+{
+    if (r->n_gpus == MOST_NODES) {
+        fail(r, "too many GPUs");
+        return -1;
+    }
+    r->nodes[device].gpus++;
+    r->gpus[r->n_gpus] =
+        (gpu){.node = device,
+              .order = number ? strtol(number, NULL, 10) & INT32_MAX : (int64_t)1 << 32 | r->n_gpus};
+    return r->n_gpus++;
+}
+
+static void add_link(reading *r, int32_t from, const XML_Char **attributes, double gbps)
 {
     const char *target = attribute(attributes, "target"), *count = attribute(attributes, "count"),
                *type = attribute(attributes, "tclass");
-    long n = count ? strtol(count, NULL, 10) : 1;
-    if (gpu < 0 || !r->nodes[gpu].gpu || !target || n < 1 || n > 1024 || r->n_links == MOST_NODES) {
-        fail(r, "an nvlink without a GPU, a target or a count of 1 to 1024");
+    const long n = count ? strtol(count, NULL, 10) : 1;
+    if (from < 0 || !target || n < 1 || n > 1024 || r->n_links == MOST_NODES) {
+        fail(r, "a link outside any GPU, or without a target or a count of 1 to 1024");
         return;
     }
-    nvlink *link = &r->links[r->n_links++];
-    *link = (nvlink){.gpu = gpu, .count = (int32_t)n, .fabric = type && !strcmp(type, "0x068000")};
+    gpu_link *link = &r->links[r->n_links++];
+    *link = (gpu_link){.gpu = from, .gbps = gbps * (double)n, .fabric = type && !strcmp(type, "0x068000")};
     snprintf(link->target, sizeof link->target, "%s", target);
+}
+
+/* Display controllers, and processing accelerators, which AMD's newer GPUs are. */
+static bool is_gpu_class(const char *class)
+{
+    return class && (!strncmp(class, "0x03", 4) || !strncmp(class, "0x12", 4));
 }
 
 static void begin(void *context, const XML_Char *name, const XML_Char **attributes)
@@ -98,27 +131,26 @@ static void begin(void *context, const XML_Char *name, const XML_Char **attribut
         fail(r, "elements nested too deep");
         return;
     }
-    int32_t above = r->depth ? r->stack[r->depth - 1] : -1, here = above;
-    const char *class = attribute(attributes, "class");
-    if (!r->depth) r->system = !strcmp(name, "system");
+    element here = r->depth ? r->stack[r->depth - 1] : (element){-1, -1};
+    if (!r->depth) snprintf(r->root, sizeof r->root, "%s", name);
     if (!strcmp(name, "cpu"))
-        here = add_node(r, (node){.cpu = true, .parent = -1}, attribute(attributes, "numaid"));
-    else if (!strcmp(name, "pci") && above < 0)
+        here.node = add_node(r, (node){.cpu = true, .parent = -1}, attribute(attributes, "numaid"));
+    else if (!strcmp(name, "pci") && here.node < 0)
         fail(r, "a PCI device outside any CPU");
-    else if (!strcmp(name, "pci")) {
-        bool gpu = class && !strncmp(class, "0x03", 4);
-        here = add_node(r,
-                        (node){.gpu = gpu,
-                               .parent = above,
-                               .order = gpu ? (int64_t)1 << 32 | r->n_gpus++ : 0,
-                               .gbps = pcie_gbps(attribute(attributes, "link_speed"),
-                                                 attribute(attributes, "link_width"))},
-                        attribute(attributes, "busid"));
-    } else if (!strcmp(name, "gpu") && above >= 0) {
-        const char *rank = attribute(attributes, "rank"), *dev = attribute(attributes, "dev");
-        if (rank || dev) r->nodes[above].order = strtol(rank ? rank : dev, NULL, 10) & INT32_MAX;
+    else if (!strcmp(name, "pci"))
+        here.node = add_node(r,
+                             (node){.is_gpu = is_gpu_class(attribute(attributes, "class")),
+                                    .parent = here.node,
+                                    .gbps = pcie_gbps(attribute(attributes, "link_speed"),
+                                                      attribute(attributes, "link_width"))},
+                             attribute(attributes, "busid"));
+    else if (!strcmp(name, "gpu") && here.node >= 0) {
+        const char *rank = attribute(attributes, "rank");
+        here.gpu = add_gpu(r, here.node, rank ? rank : attribute(attributes, "dev"));
     } else if (!strcmp(name, "nvlink"))
-        add_nvlink(r, above, attributes);
+        add_link(r, here.gpu, attributes, nvlink_gbps);
+    else if (!strcmp(name, "xgmi"))
+        add_link(r, here.gpu, attributes, xgmi_gbps);
     r->stack[r->depth++] = here;
 }
 
@@ -137,56 +169,42 @@ static void doctype(void *context, const XML_Char *name, const XML_Char *system,
 
 static int by_order(const void *a, const void *b)
 {
-    const node *x = *(node *const *)a, *y = *(node *const *)b;
-    return x->order != y->order ? (x->order < y->order ? -1 : 1) : (x > y) - (x < y);
+    const gpu *x = a, *y = b;
+    return (x->order > y->order) - (x->order < y->order);
 }
 
-static bool number_gpus(reading *r)
+/* The ranks, in the order of the rank that the dump gives, else of the device number, else as they come. Links know
+ * their GPU by its place before. */
+static bool number_ranks(reading *r)
 {
-    node **gpus = malloc((size_t)r->n_gpus * sizeof *gpus);
-    int32_t n = 0;
-    if (!gpus) return false;
-    for (int32_t i = 0; i < r->n_nodes; i++)
-        if (r->nodes[i].gpu) gpus[n++] = &r->nodes[i];
-    qsort(gpus, (size_t)n, sizeof *gpus, by_order);
-    for (int32_t i = 0; i < n; i++) gpus[i]->vertex = i;
-    free(gpus);
-    return true;
-}
-
-static bool build_nvlinks(cot_topology *graph, reading *r)
-{
-    int32_t fabric = -1;
-    for (int32_t i = 0; i < r->n_links; i++) {
-        const nvlink *l = &r->links[i];
-        double gbps = nvlink_gbps * l->count;
-        int32_t from = r->nodes[l->gpu].vertex, to = -1;
-        if (l->fabric) {
-            if (fabric < 0) fabric = cot_graph_vertex(graph, "nvswitch");
-            if (!cot_graph_cable(graph, cot_graph_inside(from, fabric, gbps))) return false;
-            continue;
-        }
-        for (int32_t k = 0; k < r->n_nodes; k++)
-            if (r->nodes[k].gpu && !strcasecmp(r->nodes[k].busid, l->target)) to = r->nodes[k].vertex;
-        if (to < 0) {
-            fail(r, "an nvlink's target is no GPU of the system");
-            return true;
-        }
-        if (!cot_graph_link(graph, cot_graph_inside(from, to, gbps))) return false;
+    gpu *sorted = malloc((size_t)r->n_gpus * sizeof *sorted);
+    if (!sorted) return false;
+    for (int32_t g = 0; g < r->n_gpus; g++) {
+        sorted[g] = r->gpus[g];
+        sorted[g].order = sorted[g].order * MOST_NODES + g; // equal numbers as they come
+        sorted[g].rank = g;
     }
+    qsort(sorted, (size_t)r->n_gpus, sizeof *sorted, by_order);
+    for (int32_t rank = 0; rank < r->n_gpus; rank++) r->gpus[sorted[rank].rank].rank = rank;
+    free(sorted);
     return true;
 }
 
-/* GPUs are the ranks, in the order of their rank, else their device, else as they come. */
-static bool build(cot_topology *graph, reading *r)
+/* Vertices of CPUs, PCI switches, adapters and divided GPUs. A rank is its device, or is tied to it. */
+static bool build_bus(cot_topology *graph, reading *r)
 {
-    bool built = number_gpus(r) && cot_graph_ranks(graph, r->n_gpus);
+    bool built = true;
     for (int32_t i = 0; built && i < r->n_nodes; i++) {
         node *n = &r->nodes[i];
-        if (n->gpu)
-            cot_graph_host(graph, n->vertex, 0);
-        else
+        if (n->gpus != 1)
             built = (n->vertex = cot_graph_vertex(graph, "%s %s", n->cpu ? "cpu" : "pci", n->busid)) >= 0;
+        for (int32_t g = 0; built && g < r->n_gpus; g++) {
+            if (r->gpus[g].node != i) continue;
+            if (n->gpus == 1)
+                n->vertex = r->gpus[g].rank;
+            else
+                built = cot_graph_cable(graph, cot_graph_tie(r->gpus[g].rank, n->vertex));
+        }
         if (built && n->parent >= 0)
             built = cot_graph_cable(
                 graph, (cot_topology_link){n->vertex, r->nodes[n->parent].vertex, 1, 0.5, n->gbps});
@@ -195,7 +213,88 @@ static bool build(cot_topology *graph, reading *r)
                 built = cot_graph_cable(graph,
                                         (cot_topology_link){n->vertex, r->nodes[k].vertex, 1, 0.5, cpu_gbps});
     }
-    return built && build_nvlinks(graph, r);
+    return built;
+}
+
+/* A link leads to every GPU of the device that it names. */
+static bool build_link(cot_topology *graph, reading *r, const gpu_link *link)
+{
+    const int32_t from = r->gpus[link->gpu].rank;
+    bool found = false, built = true;
+    for (int32_t g = 0; built && g < r->n_gpus; g++) {
+        if (strcasecmp(r->nodes[r->gpus[g].node].busid, link->target)) continue;
+        found = true;
+        if (g != link->gpu)
+            built = cot_graph_link(graph, cot_graph_inside(from, r->gpus[g].rank, link->gbps));
+    }
+    if (!found) fail(r, "a link's target is no GPU of the system");
+    return built;
+}
+
+static bool build_links(cot_topology *graph, reading *r)
+{
+    int32_t fabric = -1;
+    bool built = true;
+    for (int32_t i = 0; built && i < r->n_links; i++) {
+        const gpu_link *l = &r->links[i];
+        if (!l->fabric) {
+            built = build_link(graph, r, l);
+            continue;
+        }
+        if (fabric < 0) fabric = cot_graph_vertex(graph, "nvswitch");
+        built = cot_graph_cable(graph, cot_graph_inside(r->gpus[l->gpu].rank, fabric, l->gbps));
+    }
+    return built;
+}
+
+/* The NVLinks that the caller knows of: all to all by a switch, or as a file counts them. */
+static bool add_given_links(cot_topology *graph, reading *r)
+{
+    const char *given = r->file->options->nvlink;
+    const size_t n = (size_t)r->n_gpus;
+    bool built = true;
+    if (!strcmp(given, "all")) {
+        const int32_t fabric = cot_graph_vertex(graph, "nvswitch");
+        for (int32_t rank = 0; built && rank < r->n_gpus; rank++)
+            built = cot_graph_cable(graph, cot_graph_inside(rank, fabric, all_nvlinks_gbps));
+        return built;
+    }
+    int32_t *links = malloc(n * n * sizeof *links);
+    if (!links) return false;
+    r->status = cot_nvlinks_read(links, r->n_gpus, given, r->error);
+    for (size_t i = 0; r->status == COT_OK && built && i < n * n; i++)
+        if (links[i])
+            built = cot_graph_link(
+                graph, cot_graph_inside((int32_t)(i / n), (int32_t)(i % n), nvlink_gbps * links[i]));
+    free(links);
+    return built;
+}
+
+/* One host of GPUs. A file that names its GPUs may hold other devices of their class, which NCCL leaves out too. */
+static bool build(cot_topology *graph, reading *r)
+{
+    const cot_topology_options *options = r->file->options;
+    bool built = number_ranks(r) && cot_graph_ranks(graph, r->n_gpus);
+    for (int32_t rank = 0; built && rank < r->n_gpus; rank++) cot_graph_host(graph, rank, 0);
+    built = built && build_bus(graph, r) && build_links(graph, r);
+    if (options->nvlink && built) return add_given_links(graph, r);
+    if (!r->n_links && r->n_gpus > 1 && options->say)
+        options->say(
+            options->context,
+            "the file has no link between GPUs: clouds leave NVLinks out, since NCCL finds them when it "
+            "runs; distances are over PCIe unless they are given (--nvlink)");
+    return built;
+}
+
+static cot_status nothing_in(const reading *r)
+{
+    if (!strcmp(r->root, "topology"))
+        return cot_fail(r->error, COT_UNSUPPORTED,
+                        "'%s' is hwloc's, which knows no links between GPUs: expected what NCCL writes to "
+                        "NCCL_TOPO_DUMP_FILE",
+                        r->file->path);
+    return cot_fail(r->error, COT_MALFORMED, "'%s' is no NCCL topology: no %s in it", r->file->path,
+                    strcmp(r->root, "system") ? "<system>" : "GPU");
 }
 
 cot_status cot_read_topology_nccl(cot_topology *graph, const cot_topology_text *file, cot_error *error)
@@ -206,15 +305,15 @@ cot_status cot_read_topology_nccl(cot_topology *graph, const cot_topology_text *
     if (!r || !parser || file->bytes > INT32_MAX)
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for '%s'", file->path);
     else {
-        *r = (reading){.parser = parser, .path = file->path, .error = error};
+        *r = (reading){.parser = parser, .file = file, .error = error};
         XML_SetUserData(parser, r);
         XML_SetElementHandler(parser, begin, end);
         XML_SetStartDoctypeDeclHandler(parser, doctype);
         if (XML_Parse(parser, file->text, (int)file->bytes, 1) == XML_STATUS_ERROR && r->status == COT_OK)
             fail(r, XML_ErrorString(XML_GetErrorCode(parser)));
-        if (r->status == COT_OK && (!r->system || !r->n_gpus))
-            r->status = cot_fail(error, COT_MALFORMED, "'%s' is no NCCL topology: no %s in it", file->path,
-                                 r->system ? "GPU" : "<system>");
+        for (int32_t i = 0, named = r->n_gpus; r->status == COT_OK && !named && i < r->n_nodes; i++)
+            if (r->nodes[i].is_gpu) add_gpu(r, i, NULL);
+        if (r->status == COT_OK && (strcmp(r->root, "system") || !r->n_gpus)) r->status = nothing_in(r);
         status = r->status;
         if (status == COT_OK) {
             bool built = build(graph, r);

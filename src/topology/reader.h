@@ -3,6 +3,8 @@
 #define COT_TOPOLOGY_READER_H
 #include "topology/graph.h"
 
+enum { COT_TOPOLOGY_LARGEST_FILE = 1 << 28 }; // bytes
+
 typedef struct cot_topology_text {
     const char *path; // for messages
     const char *text; // NUL-terminated
@@ -14,9 +16,15 @@ cot_status cot_read_topology_json(cot_topology *graph, const cot_topology_text *
 cot_status cot_read_topology_nccl(cot_topology *graph, const cot_topology_text *file, cot_error *error);
 cot_status cot_read_topology_ibnet(cot_topology *graph, const cot_topology_text *file, cot_error *error);
 
+bool cot_ibnet_is(const char *text);
+
+/* What `nvidia-smi topo -m` prints: `links` [n][n], how many NVLinks lead from one GPU to another. Errors: NOT_FOUND, IO,
+ * MALFORMED (also other than n GPUs), OUT_OF_MEMORY. */
+cot_status cot_nvlinks_read(int32_t *links, int32_t n, const char *path, cot_error *error);
+
 /* One row of a file that says which adapter is which rank. */
 typedef struct cot_host_row {
-    char *host, *gpu, *adapter;
+    char *host, *gpu, *adapter, *domain; // domain: "" of a rank in none
     int32_t line;
 } cot_host_row;
 typedef struct cot_host_rows {
@@ -24,7 +32,7 @@ typedef struct cot_host_rows {
     cot_host_row *rows; // in rank order; texts point into `text`
     int32_t count;
 } cot_host_rows;
-/* Reads lines `host,gpu,adapter`; a header and empty lines are fine. Errors: NOT_FOUND, IO, MALFORMED,
+/* Reads lines `host,gpu,adapter[,domain]`; a header and empty lines are fine. Errors: NOT_FOUND, IO, MALFORMED,
  * OUT_OF_MEMORY. */
 cot_status cot_host_rows_read(cot_host_rows *rows, const char *path, cot_error *error);
 void cot_host_rows_free(cot_host_rows *rows);

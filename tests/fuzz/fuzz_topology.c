@@ -1,5 +1,5 @@
-/* The first byte chooses: a spec, or a file with a list of hosts before it, cut at the first NUL. What is accepted must
- * be sound enough to measure distances and to route on. */
+/* The first byte chooses: a spec, a file, or one with a list of hosts or of NVLinks before it, cut at the first NUL. What
+ * is accepted must be sound enough to measure distances and to route on. */
 #include "coterie/topology.h"
 
 #include <stdio.h>
@@ -55,12 +55,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         status = cot_topology_build(&t, text, 16, &error);
     else {
         size_t cut = strlen(text);
-        bool listed = *data % 3 == 2 && cut + 1 < bytes - 1;
-        const cot_topology_options options = {.size = sizeof options, .hosts = listed ? hosts : NULL};
+        bool listed = *data % 3 == 2 && cut + 1 < bytes - 1, links = *data >= 128;
+        const cot_topology_options options = {.size = sizeof options,
+                                              .hosts = listed && !links ? hosts : NULL,
+                                              .nvlink = listed && links ? hosts : NULL};
         if (listed) put(hosts, text, cut);
         size_t from = listed ? cut + 1 : 0;
         put(file, text + from, bytes - 1 - from);
         status = cot_topology_read(&t, file, &options, &error);
+        char *template;
+        cot_topology_host_template(&template, file, NULL);
+        free(template);
     }
     if (status == COT_OK) {
         use(&t);

@@ -10,7 +10,15 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-static char path[64], hosts_path[80];
+static char path[64], hosts_path[80], links_path[80];
+static const char *nvlink; // what the next files are read with
+static char notes[1000];   // what the last one was told
+
+static void hear(void *context, const char *line)
+{
+    (void)context;
+    snprintf(notes, sizeof notes, "%s", line);
+}
 
 static void write_text(const char *to, const char *text)
 {
@@ -24,7 +32,9 @@ static cot_status read_text(cot_topology *t, const char *text, const char *hosts
 {
     write_text(path, text);
     if (hosts) write_text(hosts_path, hosts);
-    const cot_topology_options options = {.size = sizeof options, .hosts = hosts ? hosts_path : NULL};
+    const cot_topology_options options = {
+        .size = sizeof options, .hosts = hosts ? hosts_path : NULL, .nvlink = nvlink, .say = hear};
+    *notes = 0;
     return cot_topology_read(t, path, &options, error);
 }
 
@@ -130,7 +140,8 @@ static void test_ibnetdiscover(void **state)
            (const double[]){0, 0, 3, 0, 0, 3, 3, 3, 0});
     refuse(fabric, NULL, "does not say which adapter is which rank");
     refuse(fabric, "h1,0,mlx5_7\n", "has no adapter 'mlx5_7' of host 'h1'");
-    refuse(fabric, "h1;0;mlx5_0\n", "line 1 is no host,gpu,adapter");
+    refuse(fabric, "h1;0;mlx5_0\n", "line 1 is no host,gpu,adapter[,domain]");
+    refuse(fabric, "h1,0,mlx5_0,rack,x\n", "line 1 is no host,gpu,adapter[,domain]");
     refuse(fabric, "\n", "seats no rank");
     refuse("[[0]]", "h1,0,mlx5_0\n", "is no ibnetdiscover output");
     refuse("Switch\t1 \"S-1\"\t# \"x\"\nswitchguid=0x1\n[1]\t\"H-9\"[1](9)\n", "h,0,a\n",
@@ -138,6 +149,145 @@ static void test_ibnetdiscover(void **state)
     refuse("switchguid=0x1\n[1]\t\"H-9\"[1](9)\n", "h,0,a\n", "no port of a switch");
     refuse("Switch\t1 \"S-1\"\t# \"x\"\nSwitch\t1 \"S-1\"\t# \"x\"\nswitchguid=0x1\n", "h,0,a\n",
            "listed twice");
+}
+
+/* The same fabric as -p lists it, its third cable from one end only. */
+static const char ports[] =
+    "SW     1  1 0x0000000000000001 4x NDR - CA     5  1 0x000000000000000a ( 'leaf one' - 'h1 mlx5_0' )\n"
+    "SW     1  2 0x0000000000000001 4x NDR - CA     6  1 0x000000000000000b ( 'leaf one' - 'h2 mlx5_0' )\n"
+    "SW     1  3 0x0000000000000001 4x NDR - SW     2  1 0x0000000000000002 ( 'leaf one' - 'leaf two' )\n"
+    "SW     1  4 0x0000000000000001 4x SDR                                    'leaf one'\n"
+    "CA     6  1 0x000000000000000b 4x NDR - SW     1  2 0x0000000000000001 ( 'h2 mlx5_0' - 'leaf one' )\n"
+    "SW     2  2 0x0000000000000002 4x NDR - CA     7  1 0x000000000000000c ( 'leaf two' - 'h1 mlx5_1' )\n"
+    "SW     2  1 0x0000000000000002 4x NDR - SW     1  3 0x0000000000000001 ( 'leaf two' - 'leaf one' )\n"
+    "SW     2  3 0x0000000000000002 ?? ??  - CA     8  1 0x000000000000000d ( 'leaf two' - 'Mellanox "
+    "Aggregation Node' "
+    ")\n";
+
+/* Both listings of a fabric are the same graph. */
+static void test_ibnetdiscover_ports(void **state)
+{
+    (void)state;
+    static const char seats[] = "host,gpu,adapter\nh1,0,mlx5_0\nh1,1,mlx5_1\nh2,0,0xb\n";
+    const cot_metric metrics[] = {{0}, {true, 1e6}};
+    double want[9], got[9];
+    for (int m = 0; m < 2; m++) {
+        cot_topology t;
+        cot_error error;
+        for (int i = 0; i < 2; i++) {
+            if (read_text(&t, i ? ports : fabric, seats, &error) != COT_OK) fail_msg("%s", error.message);
+            assert_int_equal(t.n_ranks, 3);
+            assert_int_equal(t.n_hosts, 2);
+            assert_int_equal(cot_topology_distances(i ? got : want, &t, metrics[m], NULL), COT_OK);
+            cot_topology_free(&t);
+        }
+        assert_memory_equal(got, want, sizeof want);
+        assert_true(m == 0 ? got[2] == 2 : got[2] > 20 && got[2] < 23); // 1 MB at 50 GB/s and two links
+    }
+    refuse(ports, NULL, "does not say which adapter is which rank");
+    refuse(ports, "h1,0,mlx5_7\n", "has no adapter 'mlx5_7' of host 'h1'");
+    refuse("SW     1  1 0x0000000000000001 4x NDR - CA     5\n", "h,0,a\n", "line 1 is no port");
+    refuse("SW     1  1 0x0000000000000001 4x NDR - CA     5  1 0x0a ( 'a' - b )\n", "h,0,a\n",
+           "line 1 is no port");
+    refuse("SW     1  1 0x0000000000000001 4x NDR\n", "h,0,a\n", "line 1 is no port");
+}
+
+/* Ranks of a domain are together, though their hosts are not. */
+static void test_domains(void **state)
+{
+    (void)state;
+    demand(fabric, "host,gpu,adapter,domain\nh1,0,mlx5_0,rack 1\nh1,1,mlx5_1\nh2,0,mlx5_0,rack 1\n",
+           (cot_metric){0}, 3, (const double[]){0, 0, 0, 0, 0, 3, 0, 3, 0});
+    demand(fabric, "h1,0,mlx5_0,a\nh1,1,mlx5_1,\nh2,0,mlx5_0,b\n", (cot_metric){0}, 3,
+           (const double[]){0, 0, 2, 0, 0, 3, 2, 3, 0});
+    demand(fabric, "h1,0,mlx5_0,a\nh2,0,mlx5_0,a\n", (cot_metric){true, 4.5e6}, 2,
+           (const double[]){0, 11, 11, 0}); // 450 GB/s, and half a microsecond there and back
+}
+
+static void demand_template(const char *text, const char *want)
+{
+    cot_error error;
+    char *got;
+    write_text(path, text);
+    if (cot_topology_host_template(&got, path, &error) != COT_OK) fail_msg("%s", error.message);
+    assert_string_equal(got, want);
+    free(got);
+}
+
+static void test_host_template(void **state)
+{
+    (void)state;
+    char *got;
+    cot_error error;
+    demand_template(fabric, "host,gpu,adapter\nh1,0,mlx5_0\nh1,1,mlx5_1\nh2,0,mlx5_0\n");
+    demand_template(ports, "host,gpu,adapter\nh1,0,mlx5_0\nh1,1,mlx5_1\nh2,0,mlx5_0\n");
+    demand_template("caguid=0xa\nCa\t1 \"H-1\"\t# \"dgx-10 mlx5_0\"\nCa\t1 \"H-2\"\t# \"dgx-2 mlx5_10\"\n"
+                    "Ca\t1 \"H-3\"\t# \"dgx-2 mlx5_9\"\n",
+                    "host,gpu,adapter\ndgx-2,0,mlx5_9\ndgx-2,1,mlx5_10\ndgx-10,0,mlx5_0\n");
+    write_text(path, "caguid=0xa\nCa\t1 \"H-1\"\t# \"nameless\"\n");
+    assert_int_equal(cot_topology_host_template(&got, path, &error), COT_MALFORMED);
+    assert_null(got);
+    write_text(path, "[[0]]");
+    assert_int_equal(cot_topology_host_template(&got, path, &error), COT_UNSUPPORTED);
+    assert_int_equal(cot_topology_host_template(&got, "/nonexistent", &error), COT_NOT_FOUND);
+}
+
+#define GPU(busid, class, inside) "<pci busid=\"" busid "\" class=\"" class "\">" inside "</pci>"
+
+/* AMD's links and classes, GPUs in parts, other devices of the class beside GPUs that are named. */
+static void test_nccl_gpus(void **state)
+{
+    (void)state;
+    const cot_metric hops = {0};
+    demand("<system><cpu>" GPU("A", "0x120000", "<gpu dev=\"0\"><xgmi target=\"b\"/></gpu>")
+               GPU("B", "0x120000", "<gpu dev=\"1\"><xgmi target=\"a\" tclass=\"0x038000\"/></gpu>")
+                   GPU("C", "0x038000", "<gpu dev=\"2\"/>") GPU("V", "0x030000", "") "</cpu></system>",
+           NULL, hops, 3, (const double[]){0, 0, 2, 0, 0, 2, 2, 2, 0});
+    assert_string_equal(notes, "");
+    // two ranks of one device, listed last first
+    demand("<system><cpu>" GPU("A", "0x120000", "<gpu rank=\"2\"><xgmi target=\"b\"/></gpu><gpu rank=\"1\"/>")
+               GPU("B", "0x120000", "<gpu rank=\"0\"/>") "</cpu></system>",
+           NULL, hops, 3, (const double[]){0, 2, 2, 2, 0, 0, 0, 0, 0});
+    refuse("<system><cpu>" GPU("A", "0x120000", "<xgmi target=\"a\"/>") "</cpu></system>", NULL,
+           "a link outside any GPU");
+    refuse("<topology version=\"2.0\"><object type=\"Machine\"/></topology>", NULL, "is hwloc's");
+}
+
+/* Links that the file leaves out. */
+static void test_nccl_given_links(void **state)
+{
+    (void)state;
+    static const char cloud[] = "<system><cpu>" GPU("A", "0x030200", "") GPU("B", "0x030200", "")
+        GPU("C", "0x030200", "") "</cpu></system>";
+    static const char matrix[] = "\t\033[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\033[0m\n"
+                                 "GPU0\t X \tNV12\tSYS\tPXB\t0-31\nGPU1\tNV12\t X \tNODE\tSYS\t0-31\n"
+                                 "GPU2\tSYS\tNODE\t X \tSYS\t32-63\nNIC0\tPXB\tSYS\tSYS\t X \t\n\nLegend:\n"
+                                 "\n  NV#  = Connection traversing a bonded set of # NVLinks\n";
+    const cot_metric hops = {0}, cost = {true, 3e5};
+    demand(cloud, NULL, hops, 3, (const double[]){0, 2, 2, 2, 0, 2, 2, 2, 0});
+    assert_non_null(strstr(notes, "no link between GPUs"));
+    nvlink = "all";
+    demand(cloud, NULL, hops, 3, (const double[]){0, 0, 0, 0, 0, 0, 0, 0, 0});
+    assert_string_equal(notes, "");
+    refuse("[[0]]", NULL, "is no NCCL topology, which alone");
+    refuse(fabric, NULL, "is no NCCL topology, which alone");
+    nvlink = links_path;
+    refuse(cloud, NULL, "No such file");
+    write_text(links_path, matrix);
+    demand(cloud, NULL, hops, 3, (const double[]){0, 0, 2, 0, 0, 2, 2, 2, 0});
+#define PCIE(busid) "<pci busid=\"" busid "\" class=\"0x0302\" link_speed=\"16 GT/s\" link_width=\"16\"/>"
+    const double pcie = 1 + 3e5 / (16 * 2 * 128.0 / 130) * 1e-3; // two links of half a microsecond
+    demand("<system><cpu>" PCIE("A") PCIE("B") PCIE("C") "</cpu></system>", NULL, cost, 3,
+           (const double[]){0, 1.5, pcie, 1.5, 0, pcie, pcie, pcie, 0}); // NVLinks: 300 GB/s
+    write_text(links_path, "GPU0 X NV1\nGPU1 NV1 X\n");
+    refuse(cloud, NULL, "'' between GPU0 and GPU2 is no link");
+    write_text(links_path, "GPU0 X NV1 NV0\n");
+    refuse(cloud, NULL, "'NV0' between GPU0 and GPU2 is no link");
+    write_text(links_path, "GPU0 X NV1 NV1\nGPU2 NV1 X NV1\n");
+    refuse(cloud, NULL, "a row of GPU2 where GPU1 of 3 was expected");
+    write_text(links_path, "GPU0 X NV1 NV1\n");
+    refuse(cloud, NULL, "has rows of 1 GPUs, expected 3");
+    nvlink = NULL;
 }
 
 static void test_nccl(void **state)
@@ -160,8 +310,8 @@ static void test_nccl(void **state)
     refuse("<system><cpu></system>", NULL, "mismatched tag");
     refuse("<!DOCTYPE a [<!ENTITY b \"c\">]><system>&b;</system>", NULL, "a document type");
     refuse("<system><pci class=\"0x03\"/></system>", NULL, "outside any CPU");
-    refuse("<system><cpu><pci class=\"0x03\" busid=\"a\"><nvlink target=\"z\"/></pci></cpu></system>", NULL,
-           "no GPU");
+    refuse("<system><cpu>" GPU("a", "0x03", "<gpu><nvlink target=\"z\"/></gpu>") "</cpu></system>", NULL,
+           "a link's target is no GPU");
     char deep[2000] = "<system>";
     for (int i = 0; i < 100; i++) strcat(deep, "<cpu>");
     refuse(deep, NULL, "nested too deep");
@@ -202,11 +352,16 @@ int main(void)
 {
     snprintf(path, sizeof path, "/tmp/cot_topology_%d", (int)getpid());
     snprintf(hosts_path, sizeof hosts_path, "%s.hosts", path);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_json), cmocka_unit_test(test_json_refusals),
-                                       cmocka_unit_test(test_ibnetdiscover), cmocka_unit_test(test_nccl),
-                                       cmocka_unit_test(test_samples)};
+    snprintf(links_path, sizeof links_path, "%s.links", path);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_json),          cmocka_unit_test(test_json_refusals),
+        cmocka_unit_test(test_ibnetdiscover), cmocka_unit_test(test_ibnetdiscover_ports),
+        cmocka_unit_test(test_domains),       cmocka_unit_test(test_host_template),
+        cmocka_unit_test(test_nccl_gpus),     cmocka_unit_test(test_nccl_given_links),
+        cmocka_unit_test(test_nccl),          cmocka_unit_test(test_samples)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);
     unlink(hosts_path);
+    unlink(links_path);
     return failed;
 }
