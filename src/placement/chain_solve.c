@@ -3,28 +3,27 @@
 #include "base/error.h"
 #include "placement/heap.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* A search for a shortest path from the groups beyond their capacity to one with room. */
 typedef struct search {
     cot_chain *c;
-    double *distance; // [G + C] of vertices with a mark of this search
-    int32_t *from;    // [G + C] the vertex before it on the path; -1 of a start
-    uint32_t *mark;   // [G + C]
+    cot_units *distance; // [G + C] of vertices with a mark of this search
+    int32_t *from;       // [G + C] the vertex before it on the path; -1 of a start
+    uint32_t *mark;      // [G + C]
     uint32_t now;
     int32_t *seen; // vertices that have a distance
     int32_t n_seen;
     int32_t *stack; // reached at no more than the current distance
     int32_t n_stack;
     cot_heap heap;
-    double current;
+    cot_units current;
     int32_t hit; // a group with room that was reached at the current distance, -1
     bool failed;
 } search;
 
-static inline void reach(search *s, int32_t vertex, int32_t from, double distance)
+static inline void reach(search *s, int32_t vertex, int32_t from, cot_units distance)
 {
     if (s->mark[vertex] == s->now) {
         if (distance >= s->distance[vertex]) return;
@@ -48,7 +47,7 @@ static void from_group(search *s, int32_t g)
     const cot_chain *c = s->c;
     const int32_t *count = c->count + (size_t)g * (size_t)c->L,
                   *class_of = c->class_of + (size_t)g * (size_t)c->L;
-    double at = s->current + c->potential[g];
+    cot_units at = s->current + c->potential[g];
     for (int32_t l = 0; l < c->L; l++)
         if (count[l] && s->hit < 0) reach(s, c->G + class_of[l], g, at - c->potential[c->G + class_of[l]]);
 }
@@ -57,8 +56,8 @@ static void from_group(search *s, int32_t g)
 static void from_class(search *s, int32_t k)
 {
     const cot_chain *c = s->c;
-    const double *potential = c->potential + c->G;
-    double at = s->current + potential[k];
+    const cot_units *potential = c->potential + c->G;
+    cot_units at = s->current + potential[k];
     int32_t l = c->layer[k], vertex = c->G + k;
     for (int32_t i = c->group_first[k]; i < c->group_first[k + 1] && s->hit < 0; i++) {
         int32_t g = c->group[i];
@@ -114,7 +113,7 @@ static inline void least(int64_t *amount, int64_t other)
 /* How many experts from index i on, in steps of `direction`, pay the same for the way over the arc of class k. */
 static int64_t same_pay(const cot_chain *c, int32_t k, int32_t i, int32_t direction, int64_t most)
 {
-    double pay = cot_chain_pay(c, k, i);
+    cot_units pay = cot_chain_pay(c, k, i);
     int64_t n = 1;
     for (; n < most; n++) {
         int32_t next = i + direction * (int32_t)n;

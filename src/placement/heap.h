@@ -1,12 +1,13 @@
 /* A heap of vertices by rising distance, for searches of shortest paths. A vertex may be in it several times. */
 #ifndef COT_PLACEMENT_HEAP_H
 #define COT_PLACEMENT_HEAP_H
+#include "placement/units.h"
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 
 typedef struct cot_heap_entry {
-    double distance;
+    cot_units distance;
     int32_t vertex;
 } cot_heap_entry;
 
@@ -16,7 +17,7 @@ typedef struct cot_heap {
 } cot_heap;
 
 /* False when out of memory; what is in the heap stays. All zero is an empty heap. */
-static inline bool cot_heap_push(cot_heap *h, double distance, int32_t vertex)
+static inline bool cot_heap_push(cot_heap *h, cot_units distance, int32_t vertex)
 {
     if (h->n == h->room) {
         const int64_t room = h->room ? 2 * h->room : 1024;

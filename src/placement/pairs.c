@@ -16,25 +16,33 @@ void cot_pairs_close(cot_pairs *pairs)
     *pairs = (cot_pairs){0};
 }
 
-/* Costs become whole multiples of a power of two; those that are whole numbers already stay as they are. */
-static void round_costs(cot_pairs *p)
+/* Costs in units, rounded down where at all. A path goes through no place twice, so its cost is at most L * S times the
+ * largest cost; potentials are within a few times that, which is below 2^127. */
+static cot_status fill_costs(cot_pairs *p, cot_error *error)
 {
-    size_t S = (size_t)p->S, n = (size_t)p->L * (size_t)p->E;
-    double most = 1;
-    bool whole = true;
+    const cot_problem *q = p->problem;
+    const size_t S = (size_t)p->S, E = (size_t)p->E, L = (size_t)p->L, n = L * E;
+    double most = 0;
     for (size_t i = 0; i < n; i++)
+        for (size_t s = 0; s < S; s++)
+            most = fmax(most, cot_problem_cost(q, (int32_t)(i / E), (int32_t)(i % E), (int32_t)s));
+    const double bound = most * (double)(L * S + S);
+    if (!(bound < COT_UNITS_MOST))
+        return cot_fail(error, COT_INVALID_ARGUMENT, "loads or costs are too large: they add up to %g",
+                        bound);
+    p->unit =
+        q->cost ? cot_units_choose(bound, cot_units_last_bit(q->load, n), cot_units_last_bit(q->cost, L * S))
+                : cot_units_choose(bound, cot_units_last_bit(q->pair_cost, n * S), 0);
+    for (size_t i = 0; i < n; i++) {
+        const double *row = q->cost ? q->cost + i / E * S : q->pair_cost + i * S;
+        const cot_units_factor load = cot_units_split(q->cost ? q->load[i] : 1);
         for (size_t s = 0; s < S; s++) {
-            int32_t l = (int32_t)(i / (size_t)p->E), e = (int32_t)(i % (size_t)p->E);
-            double x = cot_problem_cost(p->problem, l, e, (int32_t)s);
-            p->cost[i * S + s] = x;
-            most = fmax(most, x);
-            whole = whole && x == floor(x);
+            const cot_units_factor x = cot_units_split(row[s]);
+            p->cost[i * S + s] =
+                cot_units_times(load.mantissa, x.mantissa, load.exponent + x.exponent - p->unit);
         }
-    int exponent;
-    frexp(most, &exponent);
-    double unit = ldexp(1, exponent - 40), inverse = 1 / unit; // sums of 2^12 of them are exact
-    p->exact = whole && unit <= 1;
-    for (size_t i = 0; !p->exact && i < n * S; i++) p->cost[i] = rint(p->cost[i] * inverse) * unit;
+    }
+    return COT_OK;
 }
 
 static void put(cot_pairs *p, int32_t l, int32_t e, int32_t s)
@@ -71,15 +79,16 @@ cot_status cot_pairs_open(cot_pairs *pairs, const cot_problem *problem, int32_t 
     pairs->next = malloc(L * E * sizeof *pairs->next);
     pairs->count = calloc(L * S, sizeof *pairs->count);
     pairs->used = calloc(S, sizeof *pairs->used);
-    pairs->potential = calloc((L + 1) * S + 1, sizeof *pairs->potential);
+    pairs->potential = calloc((L + 1) * S, sizeof *pairs->potential);
     if (!pairs->cost || !pairs->head || !pairs->next || !pairs->count || !pairs->used || !pairs->potential)
         return cot_fail(error, COT_OUT_OF_MEMORY,
                         "out of memory for costs of %zu layers, %zu experts and %zu ranks", L, E, S);
-    round_costs(pairs);
+    cot_status status = fill_costs(pairs, error);
+    if (status != COT_OK) return status;
     for (size_t i = 0; i < L * S; i++) pairs->head[i] = -1;
     for (int32_t l = 0; l < pairs->L; l++)
         for (int32_t e = 0; e < pairs->E; e++) {
-            const double *cost = pairs->cost + ((size_t)l * E + (size_t)e) * S;
+            const cot_units *cost = pairs->cost + ((size_t)l * E + (size_t)e) * S;
             int32_t best = 0;
             for (int32_t s = 1; s < pairs->S; s++)
                 if (cost[s] < cost[best] ||
@@ -91,18 +100,17 @@ cot_status cot_pairs_open(cot_pairs *pairs, const cot_problem *problem, int32_t 
     return COT_OK;
 }
 
-static void set_prices(cot_assignment *a, const cot_pairs *p, const cot_double_double *potential)
+/* The price of capacity is how much a vertex is below 0, where the ranks with room are. */
+static void set_prices(cot_assignment *a, const cot_pairs *p)
 {
-    const cot_double_double zero = {0, 0}, sink = potential[((size_t)p->L + 1) * (size_t)p->S];
+    const cot_units *place = p->potential, *rank = p->potential + (size_t)p->L * (size_t)p->S;
     for (int32_t s = 0; s < p->S; s++) {
-        cot_double_double price =
-            cot_double_double_subtract(sink, potential[(size_t)p->L * (size_t)p->S + (size_t)s]);
-        a->price[s] = cot_double_double_less(price, zero) ? zero : price;
+        cot_units price = rank[s] < 0 ? -rank[s] : 0;
+        a->price[s] = cot_units_value(price, p->unit);
         for (int32_t l = 0; l < p->L; l++) {
-            size_t place = (size_t)l * (size_t)p->S + (size_t)s;
-            cot_double_double more =
-                cot_double_double_subtract(cot_double_double_subtract(sink, potential[place]), a->price[s]);
-            a->layer_price[place] = cot_double_double_less(more, zero) ? zero : more;
+            size_t at = (size_t)l * (size_t)p->S + (size_t)s;
+            cot_units more = -place[at] - price;
+            a->layer_price[at] = cot_units_value(more > 0 ? more : 0, p->unit);
         }
     }
     a->priced = true;
@@ -111,20 +119,12 @@ static void set_prices(cot_assignment *a, const cot_pairs *p, const cot_double_d
 cot_status cot_place_pairs(cot_assignment *assignment, const cot_problem *problem, cot_error *error)
 {
     cot_pairs pairs;
-    cot_double_double *potential = NULL;
     cot_status status = cot_problem_feasible(problem, error);
     if (status != COT_OK) return status;
     status = cot_pairs_open(&pairs, problem, assignment->rank, error);
-    if (status == COT_OK) {
-        potential = malloc((((size_t)problem->L + 1) * (size_t)problem->S + 1) * sizeof *potential);
-        if (!potential)
-            status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the proof of a placement");
-    }
     if (status == COT_OK) status = cot_pairs_solve(&pairs, error);
-    if (status == COT_OK) status = cot_pairs_polish(&pairs, potential, error);
-    if (status == COT_OK) set_prices(assignment, &pairs, potential);
+    if (status == COT_OK) set_prices(assignment, &pairs);
     if (status == COT_OK) status = cot_pairs_even(assignment, problem, error);
-    free(potential);
     cot_pairs_close(&pairs);
     return status;
 }

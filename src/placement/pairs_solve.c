@@ -8,17 +8,17 @@
 /* A search for a shortest path through places and ranks. */
 typedef struct search {
     cot_pairs *p;
-    double *distance;
+    cot_units *distance;
     int32_t *from;  // the vertex before
     int32_t *moved; // the expert that goes from the place before to this one
     uint32_t *mark, now;
     int32_t *seen, n_seen;
     cot_heap heap;
-    double current;
+    cot_units current;
     bool failed;
 } search;
 
-static void reach(search *s, int32_t vertex, int32_t from, int32_t moved, double distance)
+static void reach(search *s, int32_t vertex, int32_t from, int32_t moved, cot_units distance)
 {
     if (s->mark[vertex] == s->now) {
         if (distance >= s->distance[vertex]) return;
@@ -39,8 +39,8 @@ static void from_place(search *s, int32_t l, int32_t r)
     size_t S = (size_t)p->S, row = (size_t)l * (size_t)p->E, first = (size_t)l * S;
     int32_t here = (int32_t)first + r;
     for (int32_t e = p->head[here]; e >= 0; e = p->next[row + (size_t)e]) {
-        const double *cost = p->cost + (row + (size_t)e) * S;
-        double at = s->current + p->potential[here] - cost[r];
+        const cot_units *cost = p->cost + (row + (size_t)e) * S;
+        cot_units at = s->current + p->potential[here] - cost[r];
         for (int32_t t = 0; t < p->S; t++) {
             int32_t there = (int32_t)first + t;
             if (t != r) reach(s, there, here, e, at + cost[t] - p->potential[there]);
