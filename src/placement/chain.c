@@ -82,7 +82,6 @@ static void take(cot_chain *c, cot_arena *arena)
     c->used = cot_arena_take(arena, G, sizeof *c->used);
     c->expert = cot_arena_take(arena, L * E, sizeof *c->expert);
     c->load = cot_arena_take(arena, L * E, sizeof *c->load);
-    c->pay = cot_arena_take(arena, L * E, sizeof *c->pay);
     c->group = cot_arena_take(arena, L * G, sizeof *c->group);
     c->class_first = cot_arena_take(arena, L + 1, sizeof *c->class_first);
     c->layer = cot_arena_take(arena, L * G, sizeof *c->layer);
@@ -112,16 +111,9 @@ static void fill_groups(cot_chain *c, const int32_t *group_of)
     }
 }
 
-static cot_units_factor pay_of(double load, int32_t shift)
-{
-    cot_units_factor f = cot_units_split(load);
-    f.exponent += shift;
-    return f;
-}
-
 /* Experts by load, groups by cost, classes where the cost changes; steps are multiples of 2^grid. `row` holds max(E, G)
  * numbers. */
-static void fill_layers(cot_chain *c, int32_t grid, double *row, cot_sort_item *scratch)
+static void fill_layers(cot_chain *c, double *row, cot_sort_item *scratch)
 {
     const cot_problem *p = c->problem;
     size_t E = (size_t)c->E, G = (size_t)c->G;
@@ -130,10 +122,7 @@ static void fill_layers(cot_chain *c, int32_t grid, double *row, cot_sort_item *
         const double *load = p->load + (size_t)l * E, *cost = p->cost + (size_t)l * (size_t)c->S;
         cot_units before = 0;
         cot_sort_indices(expert, load, c->E, true, scratch);
-        for (size_t i = 0; i < E; i++) {
-            c->load[(size_t)l * E + i] = load[expert[i]];
-            c->pay[(size_t)l * E + i] = pay_of(load[expert[i]], grid - c->unit);
-        }
+        for (size_t i = 0; i < E; i++) c->load[(size_t)l * E + i] = load[expert[i]];
         for (size_t g = 0; g < G; g++) row[g] = cost[c->member[c->first[g]]];
         cot_sort_indices(group, row, c->G, false, scratch);
         c->class_first[l] = c->C;
@@ -141,7 +130,7 @@ static void fill_layers(cot_chain *c, int32_t grid, double *row, cot_sort_item *
             bool opens = !i || row[group[i]] != row[group[i - 1]];
             if (opens) {
                 const cot_units_factor f = cot_units_split(row[group[i]]);
-                cot_units here = cot_units_times(1, f.mantissa, f.exponent - grid);
+                cot_units here = cot_units_times(1, f.mantissa, f.exponent - c->grid);
                 if (i) c->step[c->C - 1] = (cot_units_magnitude)(here - before);
                 before = here;
                 c->layer[c->C] = l;
@@ -157,29 +146,34 @@ static void fill_layers(cot_chain *c, int32_t grid, double *row, cot_sort_item *
 /* A path goes through no layer twice at no gain, so its cost is at most that of all layers' widest ways. Potentials are 0
  * at groups with room and no further below it than a path there and another back: a few times that are below 2^127.
  * Costs keep 126 bits below the largest one. */
-static cot_status choose_unit(cot_chain *c, int32_t *grid, cot_error *error)
+static cot_status choose_unit(cot_chain *c, cot_error *error)
 {
     const cot_problem *p = c->problem;
-    const size_t S = (size_t)p->S, E = (size_t)p->E, L = (size_t)p->L;
+    const size_t E = (size_t)c->E;
     double bound = 0, highest = 0;
-    for (size_t l = 0; l < L; l++) {
+    int32_t last_load = INT32_MAX, last_cost = INT32_MAX;
+    for (size_t l = 0; l < (size_t)c->L; l++) {
         double least = INFINITY, most = 0, load = 0;
-        for (size_t s = 0; s < S; s++) {
-            least = fmin(least, p->cost[l * S + s]);
-            most = fmax(most, p->cost[l * S + s]);
+        for (int32_t g = 0; g < c->G; g++) {
+            const double cost = p->cost[l * (size_t)c->S + (size_t)c->member[c->first[g]]];
+            least = cost < least ? cost : least;
+            most = cost > most ? cost : most;
+            last_cost = cot_units_last_bit(cost, last_cost);
         }
-        for (size_t e = 0; e < E; e++) load = fmax(load, p->load[l * E + e]);
+        for (size_t e = 0; e < E; e++) {
+            load = p->load[l * E + e] > load ? p->load[l * E + e] : load;
+            last_load = cot_units_last_bit(p->load[l * E + e], last_load);
+        }
         bound += (most - least) * load;
-        highest = fmax(highest, most);
+        highest = most > highest ? most : highest;
     }
     if (!(bound < COT_UNITS_MOST))
         return cot_fail(error, COT_INVALID_ARGUMENT, "loads or costs are too large: they add up to %g",
                         bound);
     int exponent;
     frexp(highest, &exponent);
-    int32_t last = cot_units_last_bit(p->cost, L * S);
-    *grid = last == INT32_MAX || last < exponent - 126 ? exponent - 126 : last;
-    c->unit = cot_units_choose(bound, cot_units_last_bit(p->load, L * E), last);
+    c->grid = last_cost == INT32_MAX || last_cost < exponent - 126 ? exponent - 126 : last_cost;
+    c->unit = cot_units_choose(bound, last_load, last_cost);
     return COT_OK;
 }
 
@@ -192,10 +186,8 @@ cot_status cot_chain_open(cot_chain *chain, const cot_problem *problem, cot_erro
     cot_sort_item *scratch = malloc(2 * wide * sizeof *scratch);
     cot_arena arena = {0}, *kept = malloc(sizeof *kept);
     cot_status status = COT_OK;
-    int32_t grid = 0;
     if (!group_of || !row || !scratch || !kept)
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a placement on %d ranks", problem->S);
-    if (status == COT_OK) status = choose_unit(chain, &grid, error);
     if (status == COT_OK) status = merge(chain, group_of, error);
     if (status == COT_OK && (int64_t)chain->L * chain->G > INT32_MAX / 2)
         status = cot_fail(error, COT_UNSUPPORTED, "%d layers on %d kinds of rank are too many", chain->L,
@@ -210,7 +202,8 @@ cot_status cot_chain_open(cot_chain *chain, const cot_problem *problem, cot_erro
         memset(kept->memory, 0, arena.used);
         take(chain, chain->memory = kept);
         fill_groups(chain, group_of);
-        fill_layers(chain, grid, row, scratch);
+        status = choose_unit(chain, error);
+        if (status == COT_OK) fill_layers(chain, row, scratch);
     } else
         free(kept);
     free(group_of);

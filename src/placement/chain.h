@@ -24,28 +24,26 @@
 typedef struct cot_chain {
     const cot_problem *problem;
     int32_t L, E, S;
-    int32_t G;          // groups
-    int32_t C;          // classes of all layers
-    int32_t *member;    // [S] ranks, group by group
-    int32_t *first;     // [G+1] members of group g are member[first[g] .. first[g+1])
-    int32_t *cap_layer; // [G] experts of a layer that a group holds
-    int64_t *cap;       // [G] experts in all
-    int64_t *used;      // [G]
-    int32_t *expert;    // [L][E] experts by falling load
-    double *load;       // [L][E] their loads
-    cot_units_factor
-        *pay;             // [L][E] their loads in units: a step of costs times mantissa * 2^exponent is a pay
+    int32_t G;            // groups
+    int32_t C;            // classes of all layers
+    int32_t *member;      // [S] ranks, group by group
+    int32_t *first;       // [G+1] members of group g are member[first[g] .. first[g+1])
+    int32_t *cap_layer;   // [G] experts of a layer that a group holds
+    int64_t *cap;         // [G] experts in all
+    int64_t *used;        // [G]
+    int32_t *expert;      // [L][E] experts by falling load
+    double *load;         // [L][E] their loads
     int32_t *group;       // [L][G] groups by rising cost
     int32_t *class_first; // [L+1] classes of layer l
     int32_t *layer;       // [C]
     int32_t *group_first; // [C+1] the class's groups, in `group`
     cot_units_magnitude
-        *step;      // [C] cost of the layer's next class minus the class's, on a grid of costs; 0 of the last
-    int32_t *below; // [C] N_k
-    int32_t *count; // [G][L] experts that a group has of a layer
+        *step;            // [C] cost of the layer's next class minus the class's, in 2^grid; 0 of the last
+    int32_t *below;       // [C] N_k
+    int32_t *count;       // [G][L] experts that a group has of a layer
     int32_t *class_of;    // [G][L]
-    cot_units *potential; // [G + C] groups, then classes
-    int32_t unit;         // exponent of the unit
+    cot_units *potential; // [G + C] groups, then classes; in units
+    int32_t unit, grid;   // exponents of the unit, and of what steps are multiples of
     void *memory;
 } cot_chain;
 
@@ -59,8 +57,9 @@ cot_status cot_chain_deal(cot_assignment *assignment, const cot_chain *chain, co
 /* What the i-th hottest expert of a layer pays for going from class c to the next. */
 static inline cot_units cot_chain_pay(const cot_chain *chain, int32_t c, int32_t i)
 {
-    const cot_units_factor load = chain->pay[(size_t)chain->layer[c] * (size_t)chain->E + (size_t)i];
-    return cot_units_times(chain->step[c], load.mantissa, load.exponent);
+    const double load = chain->load[(size_t)chain->layer[c] * (size_t)chain->E + (size_t)i];
+    const cot_units_factor f = cot_units_split(load);
+    return cot_units_times(chain->step[c], f.mantissa, f.exponent + chain->grid - chain->unit);
 }
 static inline bool cot_chain_last(const cot_chain *chain, int32_t c)
 {

@@ -6,7 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A search for a shortest path from the groups beyond their capacity to one with room. */
+/* A search for a shortest path from the groups beyond their capacity to one with room. Distances are those of reduced
+ * costs, which are exact whole numbers: none is negative (a layer's functions are convex), so no distance that is current
+ * falls again, and every vertex is left at most once. A path moves one expert or more out of a group beyond its capacity
+ * into room, and nothing moves back: there are at most as many searches as experts beyond. */
 typedef struct search {
     cot_chain *c;
     cot_units *distance; // [G + C] of vertices with a mark of this search
@@ -86,8 +89,6 @@ static int32_t find(search *s)
         if (s->hit >= 0) return s->hit;
         if (s->n_stack) {
             v = s->stack[--s->n_stack];
-            if (s->distance[v] < s->current)
-                continue; // cannot be: distances do not fall once they are current
         } else if (s->heap.n) {
             cot_heap_entry e = cot_heap_pop(&s->heap);
             if (e.distance > s->distance[e.vertex]) continue;

@@ -2,7 +2,6 @@
 
 #include "base/error.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 void cot_pairs_close(cot_pairs *pairs)
@@ -22,20 +21,27 @@ static cot_status fill_costs(cot_pairs *p, cot_error *error)
 {
     const cot_problem *q = p->problem;
     const size_t S = (size_t)p->S, E = (size_t)p->E, L = (size_t)p->L, n = L * E;
+    const double *row = NULL;
     double most = 0;
-    for (size_t i = 0; i < n; i++)
-        for (size_t s = 0; s < S; s++)
-            most = fmax(most, cot_problem_cost(q, (int32_t)(i / E), (int32_t)(i % E), (int32_t)s));
+    int32_t last_load = q->cost ? INT32_MAX : 0, last_cost = INT32_MAX;
+    for (size_t i = 0; i < n; i++) {
+        const double load = q->cost ? q->load[i] : 1;
+        const bool seen = q->cost && i % E; // experts of a layer share a row of costs
+        row = q->cost ? q->cost + i / E * S : q->pair_cost + i * S;
+        last_load = cot_units_last_bit(load, last_load);
+        for (size_t s = 0; s < S; s++) {
+            most = load * row[s] > most ? load * row[s] : most;
+            if (!seen) last_cost = cot_units_last_bit(row[s], last_cost);
+        }
+    }
     const double bound = most * (double)(L * S + S);
     if (!(bound < COT_UNITS_MOST))
         return cot_fail(error, COT_INVALID_ARGUMENT, "loads or costs are too large: they add up to %g",
                         bound);
-    p->unit =
-        q->cost ? cot_units_choose(bound, cot_units_last_bit(q->load, n), cot_units_last_bit(q->cost, L * S))
-                : cot_units_choose(bound, cot_units_last_bit(q->pair_cost, n * S), 0);
+    p->unit = cot_units_choose(bound, last_load, last_cost);
     for (size_t i = 0; i < n; i++) {
-        const double *row = q->cost ? q->cost + i / E * S : q->pair_cost + i * S;
         const cot_units_factor load = cot_units_split(q->cost ? q->load[i] : 1);
+        row = q->cost ? q->cost + i / E * S : q->pair_cost + i * S;
         for (size_t s = 0; s < S; s++) {
             const cot_units_factor x = cot_units_split(row[s]);
             p->cost[i * S + s] =

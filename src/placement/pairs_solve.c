@@ -5,7 +5,8 @@
 
 #include <stdlib.h>
 
-/* A search for a shortest path through places and ranks. */
+/* A search for a shortest path through places and ranks. As in chain_solve.c, reduced costs are exact and never negative, so
+ * that a search ends; each moves one expert fewer beyond a capacity, so that there are at most as many as experts. */
 typedef struct search {
     cot_pairs *p;
     cot_units *distance;

@@ -12,9 +12,9 @@
 __extension__ typedef __int128 cot_units;
 __extension__ typedef unsigned __int128 cot_units_magnitude;
 
-/* A finite double of 0 or more, mantissa * 2^exponent. The mantissa is odd, or 0 with the exponent 0. */
+/* A finite double of 0 or more, mantissa * 2^exponent. */
 typedef struct cot_units_factor {
-    uint64_t mantissa;
+    uint64_t mantissa; // below 2^53
     int32_t exponent;
 } cot_units_factor;
 
@@ -22,23 +22,17 @@ static inline cot_units_factor cot_units_split(double x)
 {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
-    const int32_t raw = (int32_t)(bits >> 52 & 2047);
-    uint64_t mantissa = bits & (((uint64_t)1 << 52) - 1);
-    if (raw) mantissa |= (uint64_t)1 << 52;
-    if (!mantissa) return (cot_units_factor){0, 0};
-    const int zeros = __builtin_ctzll(mantissa);
-    return (cot_units_factor){mantissa >> zeros, (raw ? raw : 1) - 1075 + zeros};
+    const uint64_t normal = (bits >> 52 & 2047) != 0, mantissa = bits & (((uint64_t)1 << 52) - 1);
+    return (cot_units_factor){mantissa | normal << 52, (int32_t)(bits >> 52 & 2047) + !normal - 1075};
 }
 
-/* The exponent of the last bit of any of n numbers; INT32_MAX when all are 0. */
-static inline int32_t cot_units_last_bit(const double *x, size_t n)
+/* The exponent of the last bit that x or another number has, whose own is `other`; INT32_MAX stands for no number but 0. */
+static inline int32_t cot_units_last_bit(double x, int32_t other)
 {
-    int32_t last = INT32_MAX;
-    for (size_t i = 0; i < n; i++) {
-        const cot_units_factor f = cot_units_split(x[i]);
-        if (f.mantissa && f.exponent < last) last = f.exponent;
-    }
-    return last;
+    const cot_units_factor f = cot_units_split(x);
+    if (!f.mantissa) return other;
+    const int32_t last = f.exponent + __builtin_ctzll(f.mantissa);
+    return last < other ? last : other;
 }
 
 /* What sums of products have to stay below: their proof is added up in doubles. */

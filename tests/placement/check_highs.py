@@ -18,7 +18,7 @@ print("seed", seed)
 
 
 def draw(kind):
-    return rnd.randrange(6) if kind == 0 else rnd.randrange(10**6) if kind == 1 else rnd.lognormvariate(0, 2)
+    return [rnd.randrange(6), rnd.randrange(10**6), rnd.lognormvariate(0, 2), rnd.randrange(2000) / 100][kind]
 
 
 def highs(load, cost, c_layer, c_exp):
@@ -59,7 +59,7 @@ solved = refused = 0
 with tempfile.TemporaryDirectory() as folder:
     for i in range(count):
         L, E, S = rnd.randint(1, 5), rnd.randint(1, 8), rnd.randint(1, 8)
-        kinds = rnd.randrange(3), rnd.randrange(3)
+        kinds = rnd.randrange(4), rnd.randrange(4)
         load = [[draw(kinds[0]) for _ in range(E)] for _ in range(L)]
         for row in load:
             row[rnd.randrange(E)] += 1  # no layer without load: those take no capacity
@@ -79,7 +79,7 @@ with tempfile.TemporaryDirectory() as folder:
             json.dump(value, open(f"{folder}/{name}.json", "w"))
         done = subprocess.run([program, "place", "--load", f"{folder}/load.csv", "--cost", f"{folder}/cost.json",
                                "--c-layer", f"{folder}/layer.json", "--c-exp", f"{folder}/exp.json", "--json", "--method",
-                               "ilpload"], capture_output=True, text=True)
+                               "ilpload"], capture_output=True, text=True, timeout=60)
         best = highs(load, cost, c_layer, c_exp)
         if done.returncode:
             assert best is None, f"instance {i}: refused ({done.stderr.strip()}), HiGHS finds {best}"
