@@ -1,6 +1,5 @@
 /* Numbers of 106 bits, as the sum of two doubles that do not overlap (Dekker 1971): what proves an optimum is summed
- * in them, so that primal and dual of real-valued data come out as the same double. They need strict IEEE arithmetic:
- * no contraction, no reassociation. */
+ * in them. They need strict IEEE arithmetic: no contraction, no reassociation. */
 #ifndef COT_PLACEMENT_DOUBLE_DOUBLE_H
 #define COT_PLACEMENT_DOUBLE_DOUBLE_H
 #include <stdbool.h>
