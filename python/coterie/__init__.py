@@ -6,15 +6,17 @@
     coterie.evaluate(placement, load, ...)      what a placement is worth: `coterie place --evaluate`
     coterie.group(trace, ranks, ...)            what `coterie group` does
     coterie.predict(trace, ranks, ...)          what `coterie predict` measures
+    coterie.Engine(folder, ranks=4)             a model that runs: `coterie run`
 """
 
 from . import eplb
+from ._engine import Engine, Generation, Token
 from ._evaluate import Figures, evaluate
 from ._group import Groups, group
-from ._library import Error
+from ._library import Error, Notice
 from ._place import Placement, place
 from ._predict import Evaluation, predict
 from ._trace import Trace, read_trace
 
-__all__ = ["Error", "Evaluation", "Figures", "Groups", "Placement", "Trace", "eplb", "evaluate", "group", "place", "predict",
-           "read_trace"]  # fmt: skip
+__all__ = ["Engine", "Error", "Evaluation", "Figures", "Generation", "Groups", "Notice", "Placement", "Token", "Trace", "eplb",
+           "evaluate", "group", "place", "predict", "read_trace"]  # fmt: skip

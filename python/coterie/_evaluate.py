@@ -13,11 +13,12 @@ import numpy
 from . import _structs as structs
 from ._library import Error, copy_of, opened
 from ._place import Placement, _problem, placed
+from ._shown import Shown
 from ._trace import Trace, read_trace
 
 
-@dataclasses.dataclass
-class Figures:
+@dataclasses.dataclass(repr=False)
+class Figures(Shown):
     """What a placement is worth on a load of L layers with tokens, on S ranks."""
 
     objective: float  # what all activations cost
@@ -33,6 +34,11 @@ class Figures:
     link_max: float  # activations on the fullest of them ...
     link_p99: float  # ... below which 99 % of them are ...
     link_mean: float  # ... and on the mean one
+
+    def _summary(self):
+        shown = {"objective": self.objective, "activations": self.activations, "a token": self.token_mean, "lar": self.lar,
+                 "worst peak over mean": self.peak, "balancedness (sglang)": self.balancedness["sglang"]}  # fmt: skip
+        return shown | {"fullest link": self.link_max, "mean link": self.link_mean} if self.links else shown
 
 
 def evaluate(placement: Placement | str | os.PathLike | Any, load: Trace | str | os.PathLike | Any, topology: str | None = None,
@@ -60,7 +66,7 @@ def evaluate(placement: Placement | str | os.PathLike | Any, load: Trace | str |
             opened(structs.PlaceFigures, "cot_place_measure", "cot_place_figures_free", ctypes.byref(made),
                    ctypes.byref(costs), ctypes.byref(options))  # fmt: skip
         )
-        v, balance = f.value, {name: getattr(f.balancedness, name) for name, _ in structs.Balancedness._fields_}
+        v, balance = f.value, {field[0]: getattr(f.balancedness, field[0]) for field in structs.Balancedness._fields_}
         return Figures(v.objective, v.activations, f.token_mean, f.token_std if f.token_std >= 0 else None, f.lar, f.peak,
                        copy_of(v.peak_load, v.n_layers), copy_of(v.rank_load, v.n_layers, v.n_ranks), balance, f.n_links,
                        f.link_max, f.link_p99, f.link_mean)  # fmt: skip

@@ -12,11 +12,13 @@ import numpy
 
 from . import _structs as structs
 from ._library import array_at, call, copy_of, opened, text, whole
+from ._progress import Bar
 from ._place import Placement, _limit, _topology, placement_of
+from ._shown import Shown
 from ._trace import Trace
 
 
-class Groups:
+class Groups(Shown):
     """Experts and tokens in groups, one a rank (D), over L layers of E experts.
 
     expert_rank: int32 [L, E]; token_rank: int32 [L, N], of the N tokens in token_ids (int32 [N] ascending; None where rows
@@ -28,6 +30,27 @@ class Groups:
     traffic goes, else None; cost: of a mean activation on nodes; rounds: how many were made.
     """
 
+    ranks: int
+    layers: numpy.ndarray
+    expert_rank: numpy.ndarray
+    token_rank: numpy.ndarray
+    token_ids: numpy.ndarray | None
+    layer: numpy.ndarray
+    lar: float
+    lar_bound: float
+    token_peak: float
+    expert_peak: float
+    stay: float
+    stay_before: float
+    distance: float | None
+    distance_before: float | None
+    cost: float
+    rounds: int
+
+    def _summary(self):
+        return {"ranks": self.ranks, "layers": len(self.layers), "experts": self.expert_rank.shape[1], "lar": self.lar,
+                "lar bound": self.lar_bound, "token peak": self.token_peak, "expert peak": self.expert_peak}  # fmt: skip
+
     def placement(self) -> Placement:
         """Where these groups put the experts."""
         made = structs.LayerGroups(*self.expert_rank.shape, self.ranks, 0, array_at(self.expert_rank, structs.Ints), None)
@@ -36,8 +59,8 @@ class Groups:
             return placement_of(placed)
 
 
-def _pace(seconds, progress):
-    """Told of every round: tells `progress`, and stops where the next one would probably end late."""
+def _pace(seconds, progress, bar):
+    """Told of every round: tells `progress` or the bar, and stops where the next one would probably end late."""
     began = last = time.monotonic()
 
     def proceed(_context, done, of):
@@ -45,6 +68,10 @@ def _pace(seconds, progress):
         before, last = last, time.monotonic()
         if progress:
             progress(done, of)
+        elif of:
+            bar.show(done, of)
+        else:
+            bar.show(min(last - began, seconds), seconds)
         return of > 0 or 2 * last - before < began + seconds
 
     return structs.Proceed(proceed)
@@ -60,7 +87,7 @@ def group(trace: Trace, ranks: int, *, method: str = "coterie", iterations: int 
     sequences: bool [S], those to learn from (see Trace.split); None: all. iterations: so many rounds, which repeat a result
     exactly; None: as many as `seconds` allow. topology: a spec or a file; groups are then seated so that traffic goes few
     hops. nodes, link_cost: groups over nodes first, with what an activation costs within a node and between two. progress:
-    called with (rounds made, of how many, 0 if not known). ValueError for options that cannot be met.
+    called with (rounds made, of how many, 0 if not known); None: a bar, where tqdm is installed. ValueError for options that cannot be met.
     """
     ranks = whole(ranks, "ranks", least=1)
     if not callable(progress or _pace):
@@ -82,7 +109,8 @@ def group(trace: Trace, ranks: int, *, method: str = "coterie", iterations: int 
         of_layer = structs.GroupOptions(ctypes.sizeof(structs.GroupOptions), text(method), ranks,
                                         _limit(token_balance, "token_balance", 0), _limit(expert_load, "expert_load", 1),
                                         whole(seed, "seed", 2**64 - 1))  # fmt: skip
-        proceed = _pace(_limit(seconds, "seconds", 0), progress)
+        bar = stack.enter_context(Bar("grouping", "round" if iterations else "s"))
+        proceed = _pace(_limit(seconds, "seconds", 0), progress, bar)
         options = structs.GroupSolveOptions(
             ctypes.sizeof(structs.GroupSolveOptions),
             of_layer,

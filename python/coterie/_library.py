@@ -3,10 +3,11 @@
 import contextlib
 import ctypes
 import ctypes.util
-import logging
 import operator
 import os
 import pathlib
+import sys
+import warnings
 
 import numpy
 
@@ -17,6 +18,10 @@ INVALID_ARGUMENT, OUT_OF_MEMORY = 1, 2  # of cot_status, coterie/status.h
 
 class Error(RuntimeError):
     """What the library refused, other than arguments (ValueError) and for want of memory (MemoryError)."""
+
+
+class Notice(UserWarning):
+    """What the library says by the way: what was assumed, what a file leaves open."""
 
 
 class _CError(ctypes.Structure):
@@ -44,6 +49,8 @@ def _open():
 
 
 library = _open()
+free = ctypes.CDLL(None).free
+free.argtypes, free.restype = [ctypes.c_void_p], None
 
 
 def call(name, *arguments):
@@ -91,8 +98,11 @@ def host(value, name):
 
 @structs.Say
 def say(_context, line):
-    """What the library says by the way goes to the logger "coterie"."""
-    logging.getLogger("coterie").info("%s", line.decode("utf-8", "replace"))
+    """What the library says by the way becomes a warning at the line that called the package."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back and frame.f_globals.get("__package__") in (__package__, "contextlib", ""):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(line.decode("utf-8", "replace"), Notice, stacklevel=level)
 
 
 def text(value):

@@ -1,13 +1,17 @@
 """coterie.place: what `coterie place` does, on arrays and files."""
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import os
+from typing import Any
 
 import numpy
 
 from . import _structs as structs
-from ._library import array_at as _at, call, copy_of as _copy, host, library, opened as _opened, say as _say, text as _text, whole
+from ._library import array_at as _at, call, copy_of as _copy, free, host, library, opened as _opened, say as _say, text as _text, whole
+from ._shown import Shown
 from ._trace import Trace
 
 ATTENTION = {"paper": 0, "dp": 1}  # cot_attention_kind; weights are 2
@@ -17,8 +21,6 @@ for _method in (structs.PlaceMethod * 64).in_dll(library, "cot_place_methods"): 
     if not _method.name:
         break
     METHODS[_method.name.decode()] = _method.replicas
-_free = ctypes.CDLL(None).free
-_free.argtypes, _free.restype = [ctypes.c_void_p], None
 
 
 def _array(value, dtype, shape, name):
@@ -136,7 +138,7 @@ def _transfers(current, made):
         fields = numpy.dtype([(name, numpy.int32) for name, _ in structs.Transfer._fields_])
         return numpy.frombuffer(ctypes.string_at(rows, n.value * fields.itemsize), fields).copy()
     finally:
-        _free(rows)
+        free(rows)
 
 
 @contextlib.contextmanager
@@ -178,7 +180,7 @@ def _problem(load, topology, ranks, attention, cost, dispatch, distance, bytes, 
         yield counts, cluster, options, costs
 
 
-class Placement:
+class Placement(Shown):
     """Where experts are.
 
     physical_to_logical: int32 [layers, ranks, slots a rank], the expert in each slot, -1 where it is empty; layers [layers]
@@ -190,14 +192,30 @@ class Placement:
     round, in none of which a rank takes part twice; else None. A placement of groups has none of these figures.
     """
 
-    objective = dual = gap = peak_load = moves = transfers = None
+    layers: numpy.ndarray
+    experts: int
+    dense: numpy.ndarray
+    physical_to_logical: numpy.ndarray
+    objective: float | None = None
+    dual: float | None = None
+    gap: float | None = None
+    peak_load: numpy.ndarray | None = None
+    moves: int | None = None
+    transfers: numpy.ndarray | None = None
 
-    def write(self, path, format="coterie", layers=None):
+    def _summary(self):
+        layers, ranks, slots = self.physical_to_logical.shape
+        shown = {"layers": layers, "experts": self.experts, "ranks": ranks, "slots a rank": slots}
+        if self.objective is not None:
+            worst = float(self.peak_load.max()) if self.peak_load is not None and self.peak_load.size else None
+            shown |= {"objective": self.objective, "bound": self.dual or None, "worst peak over mean": worst}
+        return shown if self.moves is None else shown | {"moves": self.moves}
+
+    def write(self, path: str | os.PathLike, format: str = "coterie", layers: int | None = None) -> None:
         """Writes it in a format of `coterie place convert --to`; `layers`: how many the model has, for "sglang"."""
         options = structs.ExpertMapOptions(ctypes.sizeof(structs.ExpertMapOptions), _text(format),
                                            n_layers=whole(layers or 0, "layers"), say=_say)  # fmt: skip
         call("cot_expert_map_write", ctypes.byref(self._struct()), ctypes.c_char_p(_text(path)), ctypes.byref(options))
-
 
     def _struct(self):
         expert = numpy.ascontiguousarray(self.physical_to_logical, numpy.int32)
@@ -233,9 +251,12 @@ def _placement(load, made, value):
     return result
 
 
-def place(load, topology=None, *, ranks=None, method=None, slots=None, c_layer=None, c_exp=None, max_load=None, attention=None,
-          cost=None, dispatch="uniform", distance=None, bytes=14336, groups=1, nodes=1, hosts=None, first_layer=0,
-          current=None, max_moves=None, move_cost=0.0):  # fmt: skip
+def place(load: Trace | str | os.PathLike | Any, topology: str | None = None, *, ranks: int | None = None,
+          method: str | None = None, slots: int | None = None, c_layer: Any = None, c_exp: Any = None,
+          max_load: float | None = None, attention: Any = None, cost: Any = None, dispatch: str = "uniform",
+          distance: str | None = None, bytes: float = 14336, groups: int = 1, nodes: int = 1, hosts: str | None = None,
+          first_layer: int = 0, current: Placement | str | os.PathLike | Any = None, max_moves: int | None = None,
+          move_cost: float = 0.0) -> Placement:  # fmt: skip
     """Places the experts of `load` on the ranks of `topology`, and checks the result; returns a Placement.
 
     load: an array [layers, experts] of tokens, or [layers, sources, experts] by the rank that sent them; a Trace; or a file,
@@ -244,7 +265,8 @@ def place(load, topology=None, *, ranks=None, method=None, slots=None, c_layer=N
     pair of arrays [layers, ranks], dispatch and collect; "dp" where an engine recorded the load or sources are given.
     c_layer, c_exp: a number or one a rank. current: the running placement (a Placement, a file, or an array [layers, slots]):
     methods with replicas reach the fresh plan's balance from it in few moves, at most `max_moves`. The rest is as
-    `coterie place --help` says. What was assumed is logged to "coterie". ValueError for what cannot be met, coterie.Error for files that are wrong.
+    `coterie place --help` says. What was assumed is told by a warning,
+    coterie.Notice. ValueError for what cannot be met, coterie.Error for files that are wrong.
     """
     with contextlib.ExitStack() as stack:
         problem = _problem(load, topology, ranks, attention, cost, dispatch, distance, bytes, hosts, first_layer)

@@ -13,6 +13,7 @@ from . import _structs as structs
 from ._group import Groups
 from ._library import array_at, call, copy_of, library, opened, whole
 from ._place import Placement, read_map
+from ._shown import Shown
 from ._trace import Trace
 
 
@@ -24,7 +25,7 @@ FIGURES = _names("cot_figure_names", structs.FIGURES)
 METHODS = _names("cot_predict_method_names", structs.METHODS)
 
 
-class Evaluation:
+class Evaluation(Shown):
     """What a method's predictions are worth on tokens that it did not learn from.
 
     figures: name -> float over all layers; NaN where the trace or the method cannot give it: recall_at_k, precision, f1, lar
@@ -34,8 +35,16 @@ class Evaluation:
     at. table_bytes: what the method reads.
     """
 
-    def __repr__(self):
-        return f"Evaluation(lar={self.figures['lar']:.4f}, recall_at_k={self.figures['recall_at_k']:.4f}, n_tokens={self.n_tokens})"
+    figures: dict[str, float]
+    low: dict[str, float]
+    high: dict[str, float]
+    layer: numpy.ndarray
+    n_tokens: int
+    table_bytes: int
+
+    def _summary(self):
+        main = ("lar", "lar_gain", "oracle_lar", "recall_at_k", "token_imbalance")
+        return {"tokens": self.n_tokens, **{name: self.figures[name] for name in main}}
 
 
 @contextlib.contextmanager
@@ -75,7 +84,8 @@ def predict(trace: Trace, ranks: int | None = None, *, sequences: Any = None, pl
     if test is None and (chosen is None or chosen.all()):
         raise ValueError("no sequence is left to test on: give `sequences` to learn from (see Trace.split), or `test`")
     tested = trace if test is None else test
-    unknown = set(methods or ()) - set(METHODS)
+    methods = list(methods or ())
+    unknown = set(methods) - set(METHODS)
     if unknown:
         raise ValueError(f"methods has {sorted(unknown)}, expected some of {METHODS}")
     ids = token_rank = expert_rank = None
@@ -100,7 +110,7 @@ def predict(trace: Trace, ranks: int | None = None, *, sequences: Any = None, pl
         library.cot_predictor_describe(ctypes.byref(info), predictor)
         for m, name in enumerate(METHODS):
             looks_back = name not in ("global", "token-table")
-            if name in methods if methods else info.has[m] and not (tested.kind == "counts" and looks_back):
+            if (name in methods) if methods else info.has[m] and not (tested.kind == "counts" and looks_back):
                 found[name] = _evaluate(predictor, m, tested, options)
                 found[name].table_bytes = info.table_bytes[m]
     return found

@@ -8,6 +8,9 @@ Longs, Shorts, Counts, Floats, Chars = POINTER(c_int64), POINTER(c_uint16), POIN
 Say = CFUNCTYPE(None, c_void_p, c_char_p)
 Progress = CFUNCTYPE(None, c_void_p, c_uint64, c_uint64)
 Proceed = CFUNCTYPE(c_bool, c_void_p, c_int64, c_int64)
+Loading = CFUNCTYPE(None, c_void_p, c_size_t, c_size_t)
+OnToken = CFUNCTYPE(c_bool, c_void_p, c_uint64, c_int32)
+OnFinish = CFUNCTYPE(None, c_void_p, c_uint64, c_int)
 FIGURES, METHODS = 16, 5  # COT_FIGURES, COT_PREDICT_METHODS
 
 
@@ -403,7 +406,111 @@ class PredictEvaluation(Structure):
     ]
 
 
+class ModelInfo(Structure):
+    c_name = "cot_model_info"
+    _fields_ = [
+        ("architecture", c_char * 64),
+        ("vocab", c_int64),
+        ("hidden", c_int64),
+        ("layers", c_int64),
+        ("heads", c_int64),
+        ("kv_heads", c_int64),
+        ("experts", c_int64),
+        ("top_k", c_int64),
+        ("context_tokens", c_int64),
+        ("parameters", c_int64),
+        ("active_parameters", c_int64),
+        ("moe_layers", c_int64),
+        ("moe_layer", Ints),
+    ]
+
+
+class EngineOptions(Structure):
+    c_name = "cot_engine_options"
+    _fields_ = [
+        ("size", c_size_t),
+        ("ranks", c_int),
+        ("threads", c_int),
+        ("precision", c_char_p),
+        ("attention", c_char_p),
+        ("op", c_char_p),
+        ("combine", c_char_p),
+        ("payload", c_char_p),
+        ("isa", c_char_p),
+        ("capture_routing", c_bool),
+        ("fabric", c_char_p),
+        ("placement", POINTER(ExpertMap)),
+        ("placement_name", c_char_p),
+        ("expert_slots", c_int32),
+        ("step_tokens", c_int64),
+        ("kv_tokens", c_int64),
+        ("sequences", c_int),
+        ("progress", Loading),
+        ("progress_context", c_void_p),
+    ]
+
+
+class EngineInfo(Structure):
+    c_name = "cot_engine_info"
+    _fields_ = [
+        ("architecture", c_char_p),
+        ("isa", c_char_p),
+        ("vocab", c_int64),
+        ("hidden", c_int64),
+        ("layers", c_int64),
+        ("heads", c_int64),
+        ("kv_heads", c_int64),
+        ("experts", c_int64),
+        ("top_k", c_int64),
+        ("context_tokens", c_int64),
+        ("moe_layers", c_int64),
+        ("moe_layer", Ints),
+        ("weight_bytes", c_size_t),
+        ("ranks", c_int),
+        ("threads", c_int),
+    ]
+
+
+class Sampling(Structure):
+    c_name = "cot_sampling"
+    _fields_ = [
+        ("size", c_size_t),
+        ("temperature", c_double),
+        ("top_k", c_int64),
+        ("top_p", c_double),
+        ("min_p", c_double),
+        ("repetition_penalty", c_double),
+        ("seed", c_uint64),
+        ("max_tokens", c_int64),
+        ("ignore_eos", c_bool),
+    ]
+
+
+class Request(Structure):
+    c_name = "cot_request"
+    _fields_ = [
+        ("prompt", Ints),
+        ("prompt_tokens", c_int64),
+        ("forced", Ints),
+        ("forced_tokens", c_int64),
+        ("all_logits", c_bool),
+        ("sampling", Sampling),
+    ]
+
+
+class Events(Structure):
+    c_name = "cot_events"
+    _fields_ = [
+        ("context", c_void_p),
+        ("on_token", OnToken),
+        ("on_logits", c_void_p),
+        ("on_routing", c_void_p),
+        ("on_finish", OnFinish),
+    ]
+
+
 ALL = [LoadCounts, LoadOptions, ExpertMap, ExpertMapOptions, Topology, TopologyOptions, Metric, Costs, CostsOptions,
        PlaceOptions, PlaceMethod, PlaceValue, ReplanOptions, Transfer, Trace, TraceImportOptions, Locality, Balancedness,
        PlaceMeasureOptions, PlaceFigures, Affinities, GroupOptions, GroupSolveOptions, LayerGroups, Grouping,
-       GroupSolution, PredictorOptions, PredictorInfo, PredictEvaluateOptions, PredictEvaluation]  # fmt: skip
+       GroupSolution, PredictorOptions, PredictorInfo, PredictEvaluateOptions, PredictEvaluation,
+       ModelInfo, EngineOptions, EngineInfo, Sampling, Request, Events]  # fmt: skip

@@ -12,10 +12,12 @@ from . import _structs as structs
 from ._library import call, host, library, text, whole
 from ._library import array_at as _at, copy_of as _copy, opened as _opened, say as _say
 
+from ._shown import Shown
+
 TOKENS, COUNTS = 0, 1  # cot_trace_kind
 
 
-class Trace:
+class Trace(Shown):
     """What a model's router did; read-only arrays over L layers, T tokens, S sequences, K experts a token.
 
     layers: int32 [L], the model's numbers; n_experts: E of each layer; top_k: K; model: its name.
@@ -84,6 +86,11 @@ class Trace:
                 array.setflags(write=False)
                 setattr(made, name, _at(array, pointer))
         self._struct, self._held = made, fields  # the arrays that the struct points to
+
+    def _summary(self):
+        sequences = {} if self.sequence_offsets is None else {"sequences": len(self.sequence_offsets) - 1}
+        return {"model": self.model or None, "kind": self.kind, "tokens" if self.kind == "tokens" else "token ids": len(self.token_ids),
+                **sequences, "layers": len(self.layers), "experts": self.n_experts, "top_k": self.top_k}  # fmt: skip
 
     def load(self) -> numpy.ndarray:
         """Activations of each expert, uint64 [L, E]."""

@@ -99,9 +99,9 @@ class Place(unittest.TestCase):
             self.assertEqual(again.physical_to_logical.tolist(), p.physical_to_logical.tolist())
 
     def test_files(self):
-        with self.assertLogs("coterie", "INFO") as logs:
+        with self.assertWarnsRegex(coterie.Notice, "2 of 5 layers") as told:
             p = coterie.place(SAMPLES / "sglang-stat.pt", "complete:ranks=2,gpus=1", slots=8)
-        self.assertIn("2 of 5 layers", "".join(logs.output))
+        self.assertEqual(told.filename, __file__)  # the line that called
         self.assertEqual((p.experts, p.physical_to_logical.shape), (6, (5, 2, 4)))
         folder = coterie.place([SAMPLES / "sglang-per-token"], "complete:ranks=2,gpus=1")
         self.assertEqual(folder.dense.tolist(), [True, True, False, False, False])

@@ -1,4 +1,4 @@
-"""`pip install .` in an empty environment, and then every Python line of python/README.md, in order."""
+"""`pip install .` in an empty environment, every Python line of python/README.md, in order, and what mypy says."""
 
 import os
 import pathlib
@@ -38,12 +38,17 @@ class Wheel(unittest.TestCase):
             self.assertEqual(run.returncode, 0, run.stderr)
             trace = [os.environ["COT_PROGRAM"], "profile", str(SOURCE / "models" / "tiny"), "--text", "README.md"]
             subprocess.run([*trace, "-o", folder + "/trace.safetensors"], cwd=SOURCE, check=True, capture_output=True)
+            os.symlink(SOURCE / "models", folder + "/models")
             found = blocks()
             self.assertGreaterEqual(len(found), 3)
             code = BEFORE + "from coterie import eplb\n" + "\n".join(found)
+            subprocess.run([own, "-m", "pip", "install", "-q", "mypy"], check=True, capture_output=True)
+            run = subprocess.run([own, "-m", "mypy", "--strict-equality", str(SOURCE / "python" / "coterie")], capture_output=True, text=True)
+            self.assertEqual(run.returncode, 0, run.stdout)
             env = {k: v for k, v in os.environ.items() if k not in ("COTERIE_LIBRARY", "PYTHONPATH")}
             run = subprocess.run([own, "-c", code], env=env, cwd=folder, capture_output=True, text=True)
             self.assertEqual(run.returncode, 0, run.stderr)
+            self.assertIn("\nTokens: ", run.stdout)
             self.assertTrue(pathlib.Path(folder, "placement.json").exists() and pathlib.Path(folder, "map.json").exists())
 
 

@@ -10,7 +10,7 @@ foreach(candidate IN ITEMS /usr/bin/python3 ${Python3_EXECUTABLE} ${COT_PYTHON})
   endif()
 endforeach()
 if(python AND NOT COT_SANITIZE)
-  foreach(name package place formats readings routing wheel)
+  foreach(name package place engine formats readings routing wheel)
     add_test(NAME python/test_${name} COMMAND ${python} -B ${CMAKE_CURRENT_SOURCE_DIR}/python/test_${name}.py)
     set_tests_properties(python/test_${name} PROPERTIES LABELS python TIMEOUT 600 SKIP_RETURN_CODE 77 ENVIRONMENT
       "COTERIE_LIBRARY=$<TARGET_FILE:coterie-shared>;COT_PROGRAM=$<TARGET_FILE:coterie-cli>;COT_SHARED=${cot_shared};COT_SOURCE=${PROJECT_SOURCE_DIR}")

@@ -1,0 +1,293 @@
+"""coterie.Engine: a model that runs, as `coterie run` does."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import os
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy
+
+from . import _structs as structs
+from ._library import array_at, call, copy_of, free, library, opened, say, text, whole
+from ._place import Placement, placed
+from ._progress import Bar
+
+library.cot_engine_describe.restype = ctypes.POINTER(structs.EngineInfo)
+for _name in ("cot_engine_close", "cot_text_stream_close", "cot_tokenizer_close"):
+    getattr(library, _name).argtypes, getattr(library, _name).restype = [ctypes.c_void_p], None
+FINISHES = ("length", "eos", "stop", "context", "cancelled")  # cot_finish
+
+
+class Token(NamedTuple):
+    """What a step made of a text: the token's id, and the text that is sure now, often none. Text that was held back until the
+    end (it might have begun a stop string) comes last, with an id of None."""
+
+    id: int | None
+    text: str
+
+
+class Generation(Iterator[Token]):
+    """A text while it is made: iterating steps the engine, and with it all texts that are under way.
+
+    ids: the tokens made so far; text: the text so far; finish: None while it goes on, then "length", "eos", "stop", "context" or
+    "cancelled". close() ends it early; so does forgetting it.
+    """
+
+    def __init__(self, engine: Engine, stream: ctypes.c_void_p):
+        self.ids: list[int] = []
+        self.finish: str | None = None
+        self._engine, self._stream, self._request = engine, stream, 0
+        self._pieces: list[str] = []
+        self._made: collections.deque[Token] = collections.deque()
+        self._error: BaseException | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def __next__(self) -> Token:
+        while not self._made and self.finish is None:
+            self._engine._step()
+        if self._error:
+            error, self._error = self._error, None
+            raise error
+        if not self._made:
+            raise StopIteration
+        return self._made.popleft()
+
+    def close(self) -> None:
+        if self.finish is None and self._engine._handle:
+            call("cot_engine_cancel", self._engine._handle, ctypes.c_uint64(self._request))
+        if self.finish is None:  # nobody was there to be told: this is being collected, or the engine is gone
+            self._release("cancelled")
+
+    def __del__(self):
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"Generation({self.text!r}, {len(self.ids)} tokens, {self.finish or 'under way'})"
+
+    def _add(self, token, piece, length):
+        said = ctypes.string_at(piece, length.value).decode("utf-8", "replace")
+        if said:
+            self._pieces.append(said)
+        if token is not None:
+            self.ids.append(token)
+        if said or token is not None:
+            self._made.append(Token(token, said))
+
+    def _take(self, token):
+        piece, length, stopped = ctypes.c_char_p(), ctypes.c_size_t(), ctypes.c_bool()
+        try:
+            call("cot_text_stream_push", self._stream, ctypes.c_int32(token), *map(ctypes.byref, (piece, length, stopped)))
+            self._add(token, piece, length)
+        except BaseException as error:  # no exception passes through C
+            self._error = error
+        return self._error is None and not stopped.value
+
+    def _end(self, finish):
+        piece, length = ctypes.c_char_p(), ctypes.c_size_t()
+        try:
+            if FINISHES[finish] != "stop":
+                call("cot_text_stream_finish", self._stream, *map(ctypes.byref, (piece, length)))
+                self._add(None, piece, length)
+        except BaseException as error:
+            self._error = error
+        self._release(FINISHES[finish])
+
+    def _release(self, finish):
+        library.cot_text_stream_close(self._stream)
+        self._stream, self.finish = None, finish
+
+
+class Engine:
+    """A model on a group of ranks, which belongs to one thread at a time.
+
+        with coterie.Engine("OLMoE-1B-7B-0924", ranks=4) as engine:
+            for token in engine.generate("The town was", max_tokens=50):
+                print(token.text, end="", flush=True)
+
+    folder: a model's folder with config.json, tokenizer.json and safetensors. placement: where experts sit, a Placement, a file
+    in any format of `coterie place convert`, or an array [MoE layers, slots]. The other options are those of
+    `coterie run --help`, 0 and None its defaults. architecture, isa, vocab, hidden, layers, experts, top_k, context_tokens,
+    weight_bytes, ranks, threads: what was opened; moe_layers: int32 [L], the model's numbers of its MoE layers.
+    """
+
+    architecture: str
+    isa: str
+    vocab: int
+    hidden: int
+    layers: int
+    experts: int
+    top_k: int
+    context_tokens: int
+    weight_bytes: int
+    ranks: int
+    threads: int
+    moe_layers: numpy.ndarray
+
+    def __init__(self, folder: str | os.PathLike, ranks: int = 1, *, threads: int = 0, precision: str = "bf16",
+                 attention: str = "tp", op: str | None = None, combine: str = "exact", payload: str | None = None,
+                 isa: str | None = None, fabric: str | None = None,
+                 placement: Placement | str | os.PathLike | Any = None, expert_slots: int = 0, step_tokens: int = 512,
+                 kv_tokens: int = 0, sequences: int = 16, progress: bool = True):  # fmt: skip
+        self._handle = self._tokenizer = None
+        self._under_way: weakref.WeakValueDictionary[int, Generation] = weakref.WeakValueDictionary()
+        self._submitted = 0
+        options = structs.EngineOptions()
+        library.cot_engine_options_init(ctypes.byref(options))
+        options.ranks, options.threads = whole(ranks, "ranks"), whole(threads, "threads")
+        options.precision, options.attention, options.combine = text(precision), text(attention), text(combine)
+        options.op, options.payload, options.isa, options.fabric = text(op), text(payload), text(isa), text(fabric)
+        options.expert_slots = whole(expert_slots, "expert_slots")
+        options.step_tokens, options.kv_tokens = whole(step_tokens, "step_tokens"), whole(kv_tokens, "kv_tokens", 2**62)
+        options.sequences = whole(sequences, "sequences")
+        with contextlib.ExitStack() as stack:
+            if placement is not None:
+                made = stack.enter_context(_placed(folder, placement, options.ranks))
+                options.placement = ctypes.pointer(made)
+            bar = stack.enter_context(Bar("loading", "B", progress))
+            options.progress = structs.Loading(lambda _context, done, total: bar.show(done, total))
+            tokenizer, handle, notes = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+            call("cot_tokenizer_open", ctypes.byref(tokenizer), ctypes.c_char_p(text(folder)))
+            self._tokenizer = tokenizer
+            call("cot_engine_open", ctypes.byref(handle), ctypes.c_char_p(text(folder)), ctypes.byref(options),
+                 ctypes.byref(notes))  # fmt: skip
+            self._handle = handle
+        if notes:
+            say(None, ctypes.string_at(notes))
+            free(notes)
+        info = library.cot_engine_describe(handle).contents
+        self.architecture, self.isa = info.architecture.decode(), info.isa.decode()
+        for name in ("vocab", "hidden", "layers", "experts", "top_k", "context_tokens", "weight_bytes", "ranks", "threads"):
+            setattr(self, name, getattr(info, name))
+        self.moe_layers = copy_of(info.moe_layer, info.moe_layers)
+        # They must not keep the engine from being collected, or their own texts.
+        under_way = self._under_way
+        self._events = structs.Events(
+            None,
+            structs.OnToken(lambda _context, request, token: (g := under_way.get(request)) is not None and g._take(token)),
+            None,
+            None,
+            structs.OnFinish(lambda _context, request, finish: (g := under_way.get(request)) and g._end(finish)),
+        )
+
+    def generate(self, prompt: str | Iterable[int], *, max_tokens: int = 256, temperature: float = 0.0, top_k: int = 0,
+                 top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0,
+                 stop: str | Iterable[str] = (), ignore_eos: bool = False) -> Generation:  # fmt: skip
+        """Begins a text; iterating over the result makes it, a Token at a time. Several may be under way at once.
+
+        prompt: text, or token ids. temperature 0 takes the likeliest token always; top_k 0 and top_p 1 allow all; stop: strings
+        that end the text, which ends before them. ValueError for what the model or its memory cannot hold.
+        """
+        self._check_open()
+        ids = numpy.asarray(self.encode(prompt) if isinstance(prompt, str) else list(prompt))
+        if ids.size and ids.dtype.kind not in "iu":
+            raise TypeError(f"prompt holds {ids.dtype}, expected token ids")
+        if ids.size:
+            whole(int(ids.min()), "prompt"), whole(int(ids.max()), "prompt")
+        ids = numpy.ascontiguousarray(ids, numpy.int32)
+        request = structs.Request(array_at(ids, structs.Ints), len(ids))
+        library.cot_sampling_init(ctypes.byref(request.sampling))
+        sampling = request.sampling
+        sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p = temperature, whole(top_k, "top_k"), top_p, min_p
+        sampling.repetition_penalty, sampling.seed = repetition_penalty, whole(seed, "seed", 2**64 - 1)
+        sampling.max_tokens, sampling.ignore_eos = whole(max_tokens, "max_tokens"), ignore_eos
+        strings = [s.encode() for s in ([stop] if isinstance(stop, str) else stop)]
+        stream, number = ctypes.c_void_p(), ctypes.c_uint64()
+        call("cot_text_stream_open", ctypes.byref(stream), self._tokenizer, (ctypes.c_char_p * len(strings))(*strings),
+             ctypes.c_size_t(len(strings)))  # fmt: skip
+        generation = Generation(self, stream)
+        try:
+            call("cot_engine_submit", self._handle, ctypes.byref(number), ctypes.byref(request),
+                 ctypes.c_int(self._submitted % self.ranks), ctypes.byref(self._events))  # fmt: skip
+        except BaseException:
+            generation._release("cancelled")
+            raise
+        self._submitted += 1
+        generation._request = number.value
+        self._under_way[number.value] = generation
+        return generation
+
+    def encode(self, string: str) -> list[int]:
+        """The token ids of a text, with those that a prompt begins or ends with."""
+        self._check_open()
+        ids, count, encoded = structs.Ints(), ctypes.c_size_t(), string.encode()
+        call("cot_tokenizer_encode", self._tokenizer, ctypes.byref(ids), ctypes.byref(count), ctypes.c_char_p(encoded),
+             ctypes.c_size_t(len(encoded)), ctypes.c_bool(True))  # fmt: skip
+        try:
+            return ids[: count.value]
+        finally:
+            free(ids)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token ids; special tokens leave none."""
+        self._check_open()
+        out, size = ctypes.c_void_p(), ctypes.c_size_t()
+        array = (ctypes.c_int32 * len(listed := [whole(i, "ids") for i in ids]))(*listed)
+        call("cot_tokenizer_decode", self._tokenizer, ctypes.byref(out), ctypes.byref(size), array,
+             ctypes.c_size_t(len(listed)), ctypes.c_bool(True))  # fmt: skip
+        try:
+            return ctypes.string_at(out, size.value).decode()
+        finally:
+            free(out)
+
+    def close(self) -> None:
+        """Frees the model; texts that are under way end as "cancelled"."""
+        for generation in list(self._under_way.values()):
+            generation.close()
+        if self._handle:
+            library.cot_engine_close(self._handle)
+        if self._tokenizer:
+            library.cot_tokenizer_close(self._tokenizer)
+        self._handle = self._tokenizer = None
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_exception) -> None:
+        self.close()
+
+    def __del__(self):
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def __repr__(self) -> str:
+        if not self._handle:
+            return "Engine(closed)"
+        return (f"Engine({self.architecture}, {self.layers} layers, {self.experts} experts, top {self.top_k}, "
+                f"{self.ranks} ranks, {self.weight_bytes / 1e9:.2f} GB)")  # fmt: skip
+
+    def _check_open(self):
+        if not self._handle:
+            raise ValueError("the engine is closed")
+
+    def _step(self):
+        self._check_open()
+        left, failed = ctypes.c_size_t(), ctypes.c_uint64()
+        call("cot_engine_step", self._handle, ctypes.byref(left), ctypes.byref(failed))
+
+
+@contextlib.contextmanager
+def _placed(folder, placement, ranks):
+    """The struct of a placement of the model in `folder`."""
+    describe = ("cot_model_describe", "cot_model_info_clear", ctypes.c_char_p(text(folder)))
+    with opened(structs.ModelInfo, *describe) as model:
+        layers = copy_of(model.moe_layer, model.moe_layers)
+        if isinstance(placement, (str, os.PathLike)):
+            options = structs.ExpertMapOptions(ctypes.sizeof(structs.ExpertMapOptions), ranks=ranks, n_layers=model.layers,
+                                               moe_layer=model.moe_layer, moe_layers=model.moe_layers, say=say)  # fmt: skip
+            read = ("cot_expert_map_read", "cot_expert_map_free", ctypes.c_char_p(text(placement)), ctypes.byref(options))
+            with opened(structs.ExpertMap, *read) as made:
+                yield made
+        elif isinstance(placement, Placement):
+            yield placement._struct()
+        else:
+            with placed(placement, layers, model.experts, ranks, 0, "placement") as made:
+                yield made

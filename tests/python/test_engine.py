@@ -1,0 +1,148 @@
+"""coterie.Engine: the text of `coterie run`, several at once, cancelled and forgotten ones, placements, refusals."""
+
+import gc
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import time
+import unittest
+
+from skip import need
+
+(numpy,) = need("numpy")
+SOURCE = pathlib.Path(os.environ["COT_SOURCE"])
+sys.path.insert(0, str(SOURCE / "python"))
+import coterie  # noqa: E402
+
+SEED = time.time_ns() % 2**32
+MODEL = SOURCE / "models" / "tiny"
+PROMPTS = ["Question: A farmer has 12 hens.", "The town was", "Two trains leave at noon."]
+
+
+def run(prompt, *arguments):
+    """What the command line says, without its last line's end."""
+    command = [os.environ["COT_PROGRAM"], "run", MODEL, "-p", prompt, *arguments]
+    return subprocess.run(command, capture_output=True, check=True).stdout.decode()[:-1]
+
+
+class Generating(unittest.TestCase):
+    def test_commands_text(self):
+        """Greedy and drawn texts are those of the command line, for several ranks."""
+        for ranks in (1, 3):
+            with coterie.Engine(MODEL, ranks=ranks, precision="fp32", progress=False) as engine:
+                self.assertEqual((engine.ranks, engine.layers, engine.experts, engine.moe_layers.tolist()),
+                                 (ranks, 6, 32, list(range(6))))  # fmt: skip
+                made = engine.generate(PROMPTS[0], max_tokens=20)
+                tokens = list(made)
+                self.assertEqual(made.text, run(PROMPTS[0], "-n", "20", "--precision", "fp32"))
+                self.assertEqual("".join(token.text for token in tokens), made.text)
+                self.assertEqual([token.id for token in tokens if token.id is not None], made.ids)
+                self.assertEqual((len(made.ids), made.finish), (20, "length"))
+                self.assertTrue(made.text.startswith(engine.decode(made.ids[:5])))
+                drawn = engine.generate(PROMPTS[1], max_tokens=20, temperature=0.9, top_k=40, top_p=0.95, seed=7)
+                list(drawn)
+                options = "-n 20 --precision fp32 --temperature 0.9 --top-k 40 --top-p 0.95 --seed 7".split()
+                self.assertEqual(drawn.text, run(PROMPTS[1], *options))
+
+    def test_several_at_once(self):
+        """Texts that are stepped in turn, in any order, are those that are made alone."""
+        draw = random.Random(SEED)
+        with coterie.Engine(MODEL, ranks=2, attention="dp", precision="fp32", progress=False) as engine:
+            alone = []
+            for prompt in PROMPTS:
+                alone.append(engine.generate(engine.encode(prompt), max_tokens=15))
+                list(alone[-1])
+            together = [engine.generate(prompt, max_tokens=15) for prompt in PROMPTS]
+            left = list(together)
+            while left:
+                one = draw.choice(left)
+                if next(one, None) is None:
+                    left.remove(one)
+            self.assertEqual([(g.text, g.ids) for g in together], [(g.text, g.ids) for g in alone])
+
+    def test_ends(self):
+        with coterie.Engine(MODEL, kv_tokens=512, sequences=2, progress=False) as engine:
+            stopped = engine.generate(PROMPTS[0], stop=["hens,"], max_tokens=60)
+            list(stopped)
+            whole = engine.generate(PROMPTS[0], max_tokens=60)
+            list(whole)
+            self.assertEqual(stopped.finish, "stop")
+            self.assertEqual(stopped.text, whole.text.split("hens,")[0])
+            for _ in range(20):  # more than there is room for, if any were kept
+                forgotten, closed = engine.generate("The", max_tokens=200), engine.generate("The", max_tokens=200)
+                next(forgotten), next(closed)
+                del forgotten
+                gc.collect()
+                closed.close()
+                closed.close()
+                self.assertEqual(closed.finish, "cancelled")
+                self.assertLessEqual(len(list(closed)), 1)
+            after = engine.generate(PROMPTS[0], max_tokens=60)
+            list(after)
+            self.assertEqual(after.text, whole.text)
+            open_end = engine.generate("The", max_tokens=200)
+        self.assertEqual(open_end.finish, "cancelled")
+        self.assertEqual(list(open_end), [])
+        self.assertIn("closed", repr(engine))
+        for use in (lambda: engine.generate("The"), lambda: engine.encode("The"), lambda: engine.decode([1])):
+            self.assertRaisesRegex(ValueError, "closed", use)
+        engine.close()
+
+    def test_placements(self):
+        """Experts elsewhere, as an array, a Placement or a file: the same text."""
+        text, draw = run(PROMPTS[2], "-n", "12", "--precision", "fp32"), numpy.random.default_rng(SEED)
+        slots = numpy.stack([draw.permutation(32) for _ in range(6)])
+        placement = coterie.place(draw.integers(1, 100, (6, 32)), ranks=2, slots=40, method="eplb")
+        path = pathlib.Path(f"/tmp/coterie-test-engine-{os.getpid()}.json")
+        placement.write(path)
+        try:
+            for where in (slots, placement, path):
+                with coterie.Engine(MODEL, 2, attention="dp", precision="fp32", placement=where, progress=False) as engine:
+                    made = engine.generate(PROMPTS[2], max_tokens=12)
+                    list(made)
+                    self.assertEqual(made.text, text)
+        finally:
+            path.unlink()
+
+    def test_refusals(self):
+        with coterie.Engine(MODEL, progress=False) as engine:
+            nothing = engine.generate("a", max_tokens=0)
+            self.assertEqual((list(nothing), nothing.finish), ([], "length"))
+            for prompt, options, kind, words in (
+                ("", {}, ValueError, "empty"),
+                ([], {}, ValueError, "empty"),
+                ([10**6], {}, ValueError, "vocabulary"),
+                ([2**40], {}, ValueError, "prompt is"),
+                ([0.5], {}, TypeError, "token ids"),
+                ("a", {"temperature": -1}, ValueError, "temperature"),
+                ("a", {"top_k": 1.5}, TypeError, "top_k"),
+                ("a", {"stop": [""]}, ValueError, "stop"),
+                ("a", {"max_tokens": -1}, ValueError, "max_tokens"),
+                ("word " * 5000, {}, coterie.Error, "context"),
+            ):
+                with self.assertRaisesRegex(kind, words, msg=(prompt[:9], options)):
+                    engine.generate(prompt, **options)
+        for options, words in (({"ranks": 65}, "ranks"), ({"precision": "fp8"}, "fp8"), ({"fabric": "x"}, "'x'"),
+                               ({"placement": numpy.zeros((2, 32), int)}, "placement")):  # fmt: skip
+            self.assertRaisesRegex(ValueError, words, coterie.Engine, MODEL, **options)
+        self.assertRaises(coterie.Error, coterie.Engine, "/nowhere")
+
+
+class Shown(unittest.TestCase):
+    def test_results(self):
+        """What is printed names what matters, in notebooks as a table."""
+        placement = coterie.place(numpy.arange(1, 25).reshape(3, 8), "complete:ranks=4,gpus=1")
+        self.assertRegex(repr(placement), r"^Placement\(layers 3, experts 8, ranks 4, slots a rank 2, objective [\d,.]+, ")
+        self.assertRegex(placement._repr_html_(), "<table>.*<th[^>]*>objective</th><td>[0-9,.]+</td>.*</table>")
+        with coterie.Engine(MODEL, ranks=2, progress=False) as engine:
+            self.assertRegex(repr(engine), r"^Engine\(Qwen3MoeForCausalLM, 6 layers, 32 experts, top 4, 2 ranks, ")
+        trace = coterie.Trace(numpy.zeros((1, 3, 1), int), n_experts=2, model="<b>")
+        self.assertIn("tokens 3", repr(trace))
+        self.assertIn("&lt;b&gt;", trace._repr_html_())
+
+
+if __name__ == "__main__":
+    print("seed", SEED)
+    unittest.main()
