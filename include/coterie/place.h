@@ -83,7 +83,8 @@ typedef struct cot_place_method {
     const char *name;
     const char *text; // what it does, one line
     bool replicas;    // it fills all slots, with replicas where they are more than experts
-    bool limits;      // it obeys a load limit
+    bool limits;      // it obeys a load limit ...
+    bool soft;        // ... where it can: another layer gets the least peak found
 } cot_place_method;
 /* All of them; ends with a NULL name. */
 extern const cot_place_method cot_place_methods[];
@@ -93,8 +94,10 @@ typedef struct cot_place_options {
     const char *method;     // one of cot_place_methods; NULL: "replicate" where slots > E, else "ilpload"
     const int32_t *c_layer; // [S] experts of a layer that a rank holds; NULL: ceil(E / S), or slots / S
     const int32_t *c_exp;   // [S] experts in all; NULL: ceil(L E / S), or L slots / S
-    int32_t slots;   // slots of a layer on all ranks, all of them filled: E or more, a multiple of S; 0: open
-    double max_load; // limit of a rank's load in a layer over the mean rank's, above 0; 0: none
+    int32_t
+        slots; // of a layer on all ranks, all of them filled: E or more, a multiple of S; 0: open, "balance" then
+               // fills ceil(E / S) on each
+    double max_load;       // limit of a rank's load in a layer over the mean rank's, above 0; 0: none
     int32_t groups, nodes; // of EPLB: expert groups and nodes; 0 is 1
     cot_dispatch dispatch;
 } cot_place_options;
@@ -130,7 +133,8 @@ cot_status cot_place_value_of(cot_place_value *value, const cot_expert_map *map,
 /* Checks a proof and fills in the bounds of `value`. Errors: INVALID_ARGUMENT (it proves nothing), OUT_OF_MEMORY. */
 cot_status cot_place_prove(cot_place_value *value, const cot_place_proof *proof, cot_error *error);
 
-/* Checks a map against every constraint of `options` (capacities, slots filled, load limit), from nothing but the map.
+/* Checks a map against every constraint of `options` (capacities, slots filled, the load limit unless the method has it
+ * as a soft one), from nothing but the map.
  * Errors: INVALID_ARGUMENT, naming the first that is broken; as cot_place_value_of. */
 cot_status cot_place_verify(const cot_expert_map *map, const cot_costs *costs,
                             const cot_place_options *options, cot_error *error);
@@ -154,7 +158,16 @@ cot_status cot_place_unit_costs(double *unit, const cot_expert_map *map, const c
 cot_status cot_place_traffic(double *traffic, const cot_expert_map *map, const cot_load_counts *load,
                              const cot_costs *costs, const cot_costs_options *options, cot_error *error);
 
-/* What a token costs over all layers, K = `top_k` experts in each (below 1: taken as 1); 0 of no activations. */
+/* Of that, what goes from a node to another, there and back. */
+double cot_place_between_nodes(const double *traffic, const cot_topology *topology);
+
+/* What engines run without a map, to compare with: slot i holds expert i modulo E where `slots` are more than experts,
+ * else consecutive experts as cot_expert_layout_of_ranks has them; a row for each layer of `costs`. Errors:
+ * INVALID_ARGUMENT (slots that cannot hold the experts), OUT_OF_MEMORY. The caller frees the map. */
+cot_status cot_place_contiguous(cot_expert_map *map, const cot_costs *costs, int32_t slots, cot_error *error);
+
+/* What a token costs over all layers, K = `top_k` experts in each; below 0 where K is not known (below 1), 0 of no
+ * activations. */
 double cot_place_per_token(const cot_place_value *value, int32_t top_k);
 
 /* What the costs were made of that a placement is measured by. */
@@ -171,7 +184,7 @@ typedef struct cot_place_figures {
     cot_place_value value; // its bounds are 0
     cot_balancedness balancedness;
     double peak;       // the largest of value.peak_load
-    double token_mean; // what a token costs over all layers ...
+    double token_mean; // what a token costs over all layers, below 0 where K is not known ...
     double token_std; // ... and its standard deviation over tokens; below 0 where single tokens are not known
     double
         lar; // local activation rate: share of activations on the rank that holds the token, a replica there having

@@ -23,7 +23,7 @@ class Figures(Shown):
 
     objective: float  # what all activations cost
     activations: float  # how many there are
-    token_mean: float  # what a token costs over all layers ...
+    token_mean: float | None  # what a token costs over all layers; None where K is not known ...
     token_std: float | None  # ... and its standard deviation over tokens; None where single tokens are not known
     lar: float  # local activation rate: share of activations on the rank that holds the token
     peak: float  # the most loaded rank over the mean, in the worst layer
@@ -67,6 +67,7 @@ def evaluate(placement: Placement | str | os.PathLike | Any, load: Trace | str |
                    ctypes.byref(costs), ctypes.byref(options))  # fmt: skip
         )
         v, balance = f.value, {field[0]: getattr(f.balancedness, field[0]) for field in structs.Balancedness._fields_}
-        return Figures(v.objective, v.activations, f.token_mean, f.token_std if f.token_std >= 0 else None, f.lar, f.peak,
+        token_mean, token_std = (x if x >= 0 else None for x in (f.token_mean, f.token_std))
+        return Figures(v.objective, v.activations, token_mean, token_std, f.lar, f.peak,
                        copy_of(v.peak_load, v.n_layers), copy_of(v.rank_load, v.n_layers, v.n_ranks), balance, f.n_links,
                        f.link_max, f.link_p99, f.link_mean)  # fmt: skip

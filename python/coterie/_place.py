@@ -153,7 +153,7 @@ def _problem(load, topology, ranks, attention, cost, dispatch, distance, bytes, 
         if not n:
             raise ValueError("no cluster given: topology, cost or ranks")
         if attention is None:
-            attention = "dp" if counts.from_engine else "paper"
+            attention = "dp"
         kind = _choice(attention, ATTENTION, "attention") if isinstance(attention, str) else 2
         weights = attention if kind == 2 else (None, None)
         if len(weights) != 2:
@@ -262,8 +262,9 @@ def place(load: Trace | str | os.PathLike | Any, topology: str | None = None, *,
     load: an array [layers, experts] of tokens, or [layers, sources, experts] by the rank that sent them; a Trace; or a file,
     a folder or a list of files, as `coterie place --load` takes. topology: a spec like "fattree:ranks=256" or a file; without one,
     `ranks` equally near ranks, or `cost` [layers, ranks], what an activation costs there. attention: "paper", "dp" or a
-    pair of arrays [layers, ranks], dispatch and collect; "dp" where an engine recorded the load or sources are given.
-    c_layer, c_exp: a number or one a rank. current: the running placement (a Placement, a file, or an array [layers, slots]):
+    pair of arrays [layers, ranks], dispatch and collect; "dp" unless given: every rank, as the sources say, else evenly.
+    c_layer, c_exp: a number or one a rank. method: unless given "replicate" where there are more slots than experts, else "ilpload";
+    "balance" is what the command takes. current: the running placement (a Placement, a file, or an array [layers, slots]):
     methods with replicas reach the fresh plan's balance from it in few moves, at most `max_moves`. The rest is as
     `coterie place --help` says. What was assumed is told by a warning,
     coterie.Notice. ValueError for what cannot be met, coterie.Error for files that are wrong.

@@ -140,7 +140,7 @@ class PlaceOptions(Structure):
 
 class PlaceMethod(Structure):
     c_name = "cot_place_method"
-    _fields_ = [("name", c_char_p), ("text", c_char_p), ("replicas", c_bool), ("limits", c_bool)]
+    _fields_ = [("name", c_char_p), ("text", c_char_p), ("replicas", c_bool), ("limits", c_bool), ("soft", c_bool)]
 
 
 class PlaceValue(Structure):

@@ -81,14 +81,15 @@ static int solve(cot_placed *placed, cot_place_inputs *in)
 
 /* From a running placement to the new one: methods with replicas keep what they can of it. */
 static cot_status replan(cot_placed *placed, const cot_place_settings *s, const cot_place_inputs *in,
-                         bool keep, cot_error *error)
+                         cot_error *error)
 {
-    cot_expert_map current, better;
+    const bool keep = placed->has_replicas;
+    cot_expert_map *current = &placed->current, better;
     const cot_expert_map_options options = {.size = sizeof options,
                                             .first_layer = (int32_t)s->first_layer,
                                             .ranks = in->costs.n_ranks,
                                             .say = note};
-    cot_status status = cot_expert_map_read(&current, s->current, &options, error);
+    cot_status status = cot_expert_map_read(current, s->current, &options, error);
     if (status != COT_OK) return status;
     if (keep) {
         const cot_replan_options replan_options = {.size = sizeof replan_options,
@@ -98,7 +99,7 @@ static cot_status replan(cot_placed *placed, const cot_place_settings *s, const 
                                                    .move_cost = s->move_cost,
                                                    .fresh = &placed->map};
         double start = now_ms();
-        status = cot_place_replan(&better, &placed->moves, &current, &in->costs, &replan_options, error);
+        status = cot_place_replan(&better, &placed->moves, current, &in->costs, &replan_options, error);
         placed->milliseconds += now_ms() - start;
         if (status == COT_OK) {
             cot_expert_map_free(&placed->map);
@@ -116,11 +117,10 @@ static cot_status replan(cot_placed *placed, const cot_place_settings *s, const 
         }
     }
     if (status == COT_OK && keep) status = cot_place_verify(&placed->map, &in->costs, &in->options, error);
-    if (status == COT_OK) status = cot_place_moves(&placed->moves, &current, &placed->map, error);
+    if (status == COT_OK) status = cot_place_moves(&placed->moves, current, &placed->map, error);
     if (status == COT_OK)
-        status = cot_place_transfers(&placed->transfers, &placed->n_transfers, &placed->rounds, &current,
+        status = cot_place_transfers(&placed->transfers, &placed->n_transfers, &placed->rounds, current,
                                      &placed->map, error);
-    cot_expert_map_free(&current);
     return status;
 }
 
@@ -135,15 +135,15 @@ static bool has_replicas(const cot_place_inputs *in)
 static int change(cot_placed *placed, const cot_place_settings *s, const cot_place_inputs *in)
 {
     cot_error error = {0};
-    bool keep = has_replicas(in);
+    placed->has_replicas = has_replicas(in);
     if (!s->current) return COT_EXIT_OK;
-    if (!keep && (s->max_moves >= 0 || s->move_cost > 0))
-        return cot_complain(
-            "--max-moves and --move-cost limit the moves of eplb, eplb-swap and replicate: the optimum of "
-            "another method is what it is");
+    if (!placed->has_replicas && (s->max_moves >= 0 || s->move_cost > 0))
+        return cot_complain("--max-moves and --move-cost limit the moves of balance, eplb, eplb-swap and "
+                            "replicate: the optimum of "
+                            "another method is what it is");
     cot_progress progress = {"replanning", 0};
     cot_progress_show(&progress, 0, 0);
-    const cot_status status = replan(placed, s, in, keep, &error);
+    const cot_status status = replan(placed, s, in, &error);
     cot_progress_end(&progress);
     return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
 }
@@ -165,6 +165,7 @@ static int place_load(const cot_place_settings *s, cot_place_inputs *in)
     if (status == COT_EXIT_OK && s->moves) status = cot_place_write_moves(s->moves, &placed);
     if (status == COT_EXIT_OK) status = cot_place_print(s, in, &placed);
     cot_expert_map_free(&placed.map);
+    cot_expert_map_free(&placed.current);
     cot_place_value_free(&placed.value);
     free(placed.transfers);
     free(paths);
@@ -235,14 +236,15 @@ static const cot_option input_options[] = {
      AT(topology)},
     {"hosts", 0, COT_OPTION_TEXT, "FILE", NULL, TOPOLOGY_HOSTS_TEXT, AT(hosts)},
     {"nvlink", 0, COT_OPTION_TEXT, "all|FILE", NULL, TOPOLOGY_NVLINK_TEXT, AT(nvlink)},
-    {"ranks", 0, COT_OPTION_INTEGER, "S", NULL, "ranks, where the topology does not say", AT(ranks),
-     .least = 1, .most = COT_TOPOLOGY_MAX_RANKS},
+    {"ranks", 0, COT_OPTION_TEXT, "S|NxR", NULL,
+     "the cluster without more words: S ranks equally near, or N nodes of R ranks, a hop apart (4x8)",
+     AT(ranks)},
     {"cost", 0, COT_OPTION_TEXT, "COST.json", NULL,
      "a matrix [layers][ranks]: what an activation costs there, instead of topology and attention", AT(cost)},
     {"attention", 0, COT_OPTION_TEXT, "paper|dp|FILE", NULL,
-     "who sends a layer's tokens: paper (rank 0 of server l, collected by the next layer's), dp (every rank; "
-     "default "
-     "for engines' recordings), or JSON matrices dispatch and collect [layers][ranks]",
+     "who sends a layer's tokens: dp (default: every rank, what the load says of it, else evenly), paper "
+     "(rank 0 "
+     "of server l, collected by the next layer's), or JSON matrices dispatch and collect [layers][ranks]",
      AT(attention)},
     {"distance", 0, COT_OPTION_CHOICE, "KIND", "hops",
      "hops, or cost: microseconds, latency + bytes / bandwidth", AT(distance),
@@ -258,19 +260,25 @@ static const cot_option input_options[] = {
 
 static const cot_option method_options[] = {
     {"method", 0, COT_OPTION_TEXT, "M", NULL,
-     "rr, greedy, ilp, ilpload, eplb, eplb-swap or replicate (default where slots > experts, else ilpload)",
+     "balance (default: the least peaks found, then the least cost up to 2 % above), rr, greedy, ilp, "
+     "ilpload "
+     "(default with --c-layer, --c-exp or --drift), eplb, eplb-swap or replicate",
      AT(method)},
     {"c-layer", 0, COT_OPTION_TEXT, "N|FILE", NULL,
      "experts of a layer that a rank may hold; default ceil(E/S); FILE: a JSON row of one number a rank",
      AT(c_layer)},
     {"c-exp", 0, COT_OPTION_TEXT, "N|FILE", NULL,
      "experts of all layers that a rank may hold; default ceil(L E/S)", AT(c_exp)},
-    {"slots", 0, COT_OPTION_INTEGER, "N", NULL, "slots of a layer on all ranks, all of them filled",
+    {"slots", 0, COT_OPTION_INTEGER, "N", NULL,
+     "slots of a layer on all ranks, all of them filled; balance without it fills ceil(E/S) a rank",
      AT(slots), .least = 1, .most = INT32_MAX},
     {"slots-per-rank", 0, COT_OPTION_INTEGER, "N", NULL, "the same for each rank", AT(slots_per_rank),
      .least = 1, .most = 65536},
     {"max-load", 0, COT_OPTION_REAL, "X", NULL,
-     "limit of a rank's load in a layer, in mean ranks' loads (1.05)", AT(max_load), .min = 1e-9, .max = 1e9},
+     "limit of a rank's load in a layer, in mean ranks' loads (1.05); balance gives a layer that cannot meet "
+     "it the "
+     "least peak found",
+     AT(max_load), .min = 1e-9, .max = 1e9},
     {"groups", 0, COT_OPTION_INTEGER, "N", "1", "expert groups of the model, for eplb", AT(groups),
      .least = 1, .most = 65536},
     {"nodes", 0, COT_OPTION_INTEGER, "N", "1", "servers, for eplb", AT(nodes), .least = 1, .most = 65536},
@@ -319,20 +327,23 @@ const cot_command cot_cmd_place = {
     .name = "place",
     .summary = "decide which expert lives on which rank of a cluster",
     .details =
-        "Minimises the sum over all activations of what they cost: the distance from the rank that sends to "
-        "the "
-        "expert's and on to the rank that collects. ilpload is exact and proves it: the lower bound it "
-        "prints comes "
-        "from prices of capacity that anybody can check. eplb balances alone; with more slots than experts, "
-        "replicas "
-        "fill them. The placement is written in Coterie's own JSON unless --to names an engine's format.",
-    .examples = (const char *const[]){"coterie place --load trace.safetensors --topology fattree:ranks=256 "
-                                      "--c-layer 8 -o placement.json",
-                                      "coterie place --load recording.pt --topology fabric.txt --hosts "
-                                      "hosts.csv --to sglang -o map.json",
-                                      "coterie place --load counts.csv --ranks 32 --slots 288 --method eplb "
-                                      "--groups 8 --nodes 4 -o p.json",
-                                      NULL},
+        "Makes a map in which the most loaded rank of each layer has the least load found, never more than "
+        "with "
+        "EPLB, and of such maps one whose activations go few hops; slots beyond the experts are filled with "
+        "replicas. It prints the map in use (--current), or contiguous experts, and the new one beside each "
+        "other. ilpload minimises hops alone and proves it: the lower bound it prints comes from prices of "
+        "capacity that anybody can check. The map is written in Coterie's own JSON unless --to names an "
+        "engine's "
+        "format.",
+    .examples =
+        (const char *const[]){
+            "coterie place --load recording.pt --ranks 4x8 --to sglang -o map.json",
+            "coterie place --load counts.csv --ranks 4x8 --slots 288 --top-k 8 --to vllm -o mapping.jsonl",
+            "coterie place --load recording.pt --topology fabric.txt --hosts "
+            "hosts.csv --to sglang -o map.json",
+            "coterie place --load trace.safetensors --topology fattree:ranks=8 --attention paper --method "
+            "ilpload -o placement.json",
+            NULL},
     .options = {.groups = (const cot_option_group[]){{"Input", input_options, 0},
                                                      {"Method", method_options, 0},
                                                      {"Output", output_options, 0},

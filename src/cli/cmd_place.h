@@ -4,11 +4,13 @@
 #include "command.h"
 #include "coterie/place.h"
 
+#include <jansson.h>
+
 typedef struct cot_place_settings {
     cot_list loads, drift, more;
     const char *topology, *method, *c_exp, *c_layer, *attention, *hosts, *nvlink, *current, *cost, *output,
-        *to, *evaluate, *placement, *report, *moves;
-    int64_t ranks, slots, slots_per_rank, groups, nodes, first_layer, layers, top_k, max_moves;
+        *to, *evaluate, *placement, *report, *moves, *ranks;
+    int64_t slots, slots_per_rank, groups, nodes, first_layer, layers, top_k, max_moves;
     double max_load, move_cost, bytes;
     int dispatch, distance;
     bool json;
@@ -18,6 +20,7 @@ typedef struct cot_place_settings {
 typedef struct cot_place_inputs {
     cot_topology topology;
     bool has_topology;
+    int32_t ranks, nodes; // as --ranks says; 0 where it does not
     cot_load_counts load;
     cot_costs costs;
     int32_t *capacity; // [2][S] c_layer and c_exp
@@ -35,7 +38,8 @@ void cot_place_close(cot_place_inputs *in);
 
 /* One placement and what there is to say about it. */
 typedef struct cot_placed {
-    cot_expert_map map;
+    cot_expert_map map, current; // current: what runs now; empty where nothing is said of it
+    bool has_replicas;           // the method's slots may be
     cot_place_value value;
     int64_t moves; // experts that ranks have to fetch; -1 where nothing runs yet
     cot_transfer *transfers;
@@ -49,6 +53,29 @@ int cot_place_write_moves(const char *path, const cot_placed *placed);
 /* Prints how many moves there are, in which layers, and which ranks have most to do. */
 int cot_place_print_moves(const cot_place_inputs *in, const cot_placed *placed);
 int cot_place_print(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *placed);
+
+/* A map beside another. */
+typedef struct cot_place_side {
+    const char *name;
+    cot_place_value value;
+    cot_balancedness balancedness;
+    double worst_peak, mean_peak; // of layers
+    double between_nodes; // the share of activations that leave their node; below 0 where it is not known
+} cot_place_side;
+
+/* The placement in use, or where none is given contiguous experts, and the new one. Prints what is wrong. The caller
+ * closes both, also after a failure. */
+int cot_place_compare(cot_place_side sides[2], const cot_place_settings *s, const cot_place_inputs *in,
+                      const cot_placed *placed);
+void cot_place_close_side(cot_place_side *side); // an empty one is fine
+void cot_place_print_sides(const cot_place_side sides[2], const cot_place_settings *s,
+                           const cot_place_inputs *in);
+void cot_place_add_sides(json_t *to, const cot_place_side sides[2], const cot_place_settings *s,
+                         const cot_place_inputs *in);
+/* Says on standard error where the new map is no better, or less even. */
+void cot_place_warn(const cot_place_side sides[2], const cot_place_inputs *in);
+/* Who sends tokens; NULL where nothing asks for it. */
+const char *cot_place_senders(const cot_place_settings *s, const cot_place_inputs *in);
 /* Writes the report of `--report`: the cluster, this placement, and other methods beside it. */
 int cot_place_report(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *placed);
 /* `--evaluate` and `--drift`. */

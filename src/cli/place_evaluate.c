@@ -17,11 +17,12 @@ static int print_evaluation(const cot_place_settings *s, const cot_place_figures
     const bool by_token = f->token_std >= 0;
     if (!s->json) {
         printf("objective     %.10g, %.6g per activation\n", v->objective, per_activation);
-        printf("per token     %.6g", f->token_mean);
-        if (by_token)
-            printf(" (standard deviation %.6g over tokens)\n", f->token_std);
+        if (f->token_mean < 0)
+            printf("per token     not known: the load does not say K; give --top-k K\n");
+        else if (by_token)
+            printf("per token     %.6g (standard deviation %.6g over tokens)\n", f->token_mean, f->token_std);
         else
-            printf(" (counts: no deviation is known)\n");
+            printf("per token     %.6g (counts: no deviation is known)\n", f->token_mean);
         if (f->n_links)
             printf("link load     max %.6g, p99 %.6g, mean %.6g activations on %" PRId64 " network links\n",
                    f->link_max, f->link_p99, f->link_mean, f->n_links);
@@ -33,14 +34,14 @@ static int print_evaluation(const cot_place_settings *s, const cot_place_figures
     }
     json_t *peaks = json_array();
     for (int32_t l = 0; l < v->n_layers; l++) json_array_append_new(peaks, json_real(v->peak_load[l]));
-    json_t *o =
-        json_pack("{s:f, s:f, s:{s:f, s:o}, s:{s:f, s:f, s:f, s:I}, s:{s:f, s:f, s:f, s:f}, s:f, s:f, s:o}",
-                  "objective", v->objective, "objective_per_activation", per_activation, "hops_per_token",
-                  "mean", f->token_mean, "std", by_token ? json_real(f->token_std) : json_null(), "link_load",
-                  "max", f->link_max, "p99", f->link_p99, "mean", f->link_mean, "links",
-                  (json_int_t)f->n_links, "balancedness", "sglang", b->sglang, "vllm", b->vllm, "vllm_layers",
-                  b->vllm_layers, "tensorrt_llm_imbalance", b->tensorrt_llm, "lar", f->lar, "peak_rank_load",
-                  f->peak, "peak_load", peaks);
+    json_t *o = json_pack(
+        "{s:f, s:f, s:{s:o, s:o}, s:{s:f, s:f, s:f, s:I}, s:{s:f, s:f, s:f, s:f}, s:f, s:f, s:o}",
+        "objective", v->objective, "objective_per_activation", per_activation, "hops_per_token", "mean",
+        f->token_mean < 0 ? json_null() : json_real(f->token_mean), "std",
+        by_token ? json_real(f->token_std) : json_null(), "link_load", "max", f->link_max, "p99", f->link_p99,
+        "mean", f->link_mean, "links", (json_int_t)f->n_links, "balancedness", "sglang", b->sglang, "vllm",
+        b->vllm, "vllm_layers", b->vllm_layers, "tensorrt_llm_imbalance", b->tensorrt_llm, "lar", f->lar,
+        "peak_rank_load", f->peak, "peak_load", peaks);
     char *text = o ? json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(o);
     if (!text) return cot_complain("cannot spell the figures as JSON");
@@ -157,6 +158,7 @@ static int open_drift(drift *d, const cot_place_settings *s, const cot_place_inp
     for (size_t i = 0; i < d->count; i++) {
         d->in[i].topology = shared->topology;
         d->in[i].has_topology = shared->has_topology;
+        d->in[i].ranks = shared->ranks;
         int status = cot_place_open_load(&d->in[i], s, &d->name[i], 1);
         if (status != COT_EXIT_OK) return status;
         if (d->in[i].load.top_k < 1) return cot_complain("'%s' does not say K: give --top-k", d->name[i]);

@@ -13,14 +13,48 @@ static void note(void *context, const char *line)
     cot_complain("note: %s", line);
 }
 
+/* "S" ranks, or "NxR": N nodes of R ranks each. */
+static bool read_ranks(cot_place_inputs *in, const char *text)
+{
+    char *end;
+    const long long nodes = strtoll(text, &end, 10), each = *end == 'x' ? strtoll(end + 1, &end, 10) : 0;
+    const bool several = strchr(text, 'x') != NULL;
+    if (end == text || *end || nodes < 1 || nodes > COT_TOPOLOGY_MAX_RANKS || (several && each < 1) ||
+        each > COT_TOPOLOGY_MAX_RANKS || (several ? nodes * each : nodes) > COT_TOPOLOGY_MAX_RANKS) {
+        cot_complain(
+            "--ranks '%s' is neither a number of ranks nor NODESxRANKS, such as 4x8, of 1 to %d in all", text,
+            COT_TOPOLOGY_MAX_RANKS);
+        return false;
+    }
+    in->ranks = (int32_t)(several ? nodes * each : nodes);
+    in->nodes = several ? (int32_t)nodes : 0;
+    return true;
+}
+
+/* Nodes that are all one hop apart. */
+static bool build_nodes(cot_place_inputs *in)
+{
+    char spec[64];
+    cot_error error = {0};
+    snprintf(spec, sizeof spec, "complete:ranks=%d,gpus=%d", in->ranks, in->ranks / in->nodes);
+    if (cot_topology_build(&in->topology, spec, 0, &error) == COT_OK) return true;
+    cot_complain_of(&error);
+    return false;
+}
+
 int cot_place_open_cluster(cot_place_inputs *in, const cot_place_settings *s)
 {
     if (s->hosts && !s->topology) return cot_complain("--hosts needs --topology: an ibnetdiscover file");
     if (s->nvlink && !s->topology) return cot_complain("--nvlink needs --topology: an NCCL file");
     if (s->cost && s->topology) return cot_complain("--cost is used instead of --topology: give one of them");
-    if (!s->topology) return COT_EXIT_OK;
-    in->has_topology = cot_open_topology(&in->topology, s->topology,
-                                         &(topology_settings){s->hosts, s->nvlink, (int32_t)s->ranks});
+    if (s->ranks && !read_ranks(in, s->ranks)) return COT_EXIT_USAGE;
+    if (!s->topology && (!in->nodes || s->cost)) return COT_EXIT_OK;
+    in->has_topology = s->topology ? cot_open_topology(&in->topology, s->topology,
+                                                       &(topology_settings){s->hosts, s->nvlink, in->ranks})
+                                   : build_nodes(in);
+    if (in->has_topology && in->nodes && in->topology.n_hosts != in->nodes)
+        return cot_complain("--ranks %s says %d nodes, topology '%s' has %d", s->ranks, in->nodes,
+                            in->topology.name, in->topology.n_hosts);
     return in->has_topology ? COT_EXIT_OK : COT_EXIT_FAILURE;
 }
 
@@ -50,10 +84,10 @@ static bool capacity(int32_t *to, const char *text, const char *option, int32_t 
     return row != NULL;
 }
 
-/* Which attention: as said, else what the recording stands for. */
+/* Which attention: as said, else every rank sends, what the load says of it or as much as any other. */
 static bool choose_attention(cot_place_inputs *in, const cot_place_settings *s, int32_t ranks)
 {
-    const char *text = s->attention ? s->attention : in->load.from_engine ? "dp" : "paper";
+    const char *text = s->attention ? s->attention : "dp";
     cot_costs_options *o = &in->costs_options;
     int32_t rows = in->load.n_layers, columns = ranks;
     if (!strcmp(text, "paper"))
@@ -82,10 +116,12 @@ static int choose_options(cot_place_inputs *in, const cot_place_settings *s)
         return cot_complain("--slots %lld are not --slots-per-rank %lld on each of %d ranks",
                             (long long)s->slots, (long long)s->slots_per_rank, ranks);
     if (slots > INT32_MAX) return cot_complain("%lld slots are too many", (long long)slots);
+    // Capacities are the exact methods', and drift is told in costs.
+    const bool exact = slots <= in->costs.n_experts && (s->c_layer || s->c_exp || s->drift.count);
     in->options = (cot_place_options){.size = sizeof in->options,
-                                      .method = s->method                     ? s->method
-                                                : slots > in->costs.n_experts ? "replicate"
-                                                                              : "ilpload",
+                                      .method = s->method ? s->method
+                                                : exact   ? "ilpload"
+                                                          : "balance",
                                       .slots = (int32_t)slots,
                                       .max_load = s->max_load,
                                       .groups = (int32_t)s->groups,
@@ -108,7 +144,7 @@ int cot_place_open_load(cot_place_inputs *in, const cot_place_settings *s, const
                                       .say = note};
     cot_error error = {0};
     if (cot_load_counts_read(&in->load, paths, n, &options, &error) != COT_OK) return cot_complain_of(&error);
-    int32_t ranks = in->has_topology ? in->topology.n_ranks : (int32_t)s->ranks, rows = in->load.n_layers;
+    int32_t ranks = in->has_topology ? in->topology.n_ranks : in->ranks, rows = in->load.n_layers;
     in->costs_options = (cot_costs_options){.size = sizeof in->costs_options,
                                             .metric = {s->distance > 0, s->bytes},
                                             .dispatch = (cot_dispatch)s->dispatch};
@@ -116,8 +152,8 @@ int cot_place_open_load(cot_place_inputs *in, const cot_place_settings *s, const
     if (s->cost && !(in->matrix = cot_read_matrix(s->cost, "cost", &rows, &ranks))) return COT_EXIT_FAILURE;
     in->costs_options.cost = in->matrix;
     if (!ranks) {
-        cot_complain("no cluster given: --topology SPEC|FILE, --cost COST.json, or --ranks S where distance "
-                     "is nothing");
+        cot_complain("no cluster given: --topology SPEC|FILE, --ranks NODESxRANKS, --cost COST.json, or "
+                     "--ranks S where distance is nothing");
         return COT_EXIT_USAGE;
     }
     in->costs_options.n_ranks = ranks;

@@ -27,7 +27,8 @@ static json_t *numbers(const double *x, int32_t n)
     return array;
 }
 
-static int print_json(const cot_place_inputs *in, const cot_placed *p)
+static int print_json(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *p,
+                      const cot_place_side sides[2])
 {
     const cot_place_value *v = &p->value;
     double per_activation = v->activations > 0 ? v->objective / v->activations : 0;
@@ -59,6 +60,7 @@ static int print_json(const cot_place_inputs *in, const cot_placed *p)
         json_object_set_new(o, "rounds", json_integer(p->rounds));
         json_object_set_new(o, "transfers", list); // [round, layer, expert, from, to]
     }
+    cot_place_add_sides(o, sides, s, in);
     json_object_set_new(o, "milliseconds", json_real(p->milliseconds));
     char *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
     json_decref(o);
@@ -68,14 +70,31 @@ static int print_json(const cot_place_inputs *in, const cot_placed *p)
     return COT_EXIT_OK;
 }
 
-int cot_place_print(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *p)
+/* Layers that a soft limit was too low for. */
+static void print_limit(const cot_place_inputs *in, const cot_place_value *v)
+{
+    const double limit = in->options.max_load;
+    int32_t above = 0, worst = 0;
+    for (int32_t l = 0; l < v->n_layers; l++) {
+        above += v->peak_load[l] > limit * (1 + 1e-12);
+        if (v->peak_load[l] > v->peak_load[worst]) worst = l;
+    }
+    if (limit > 0 && above)
+        printf("max load    %.6g is not met in %" PRId32 " of %" PRId32
+               " layers, which have the least peak found: %.6g in layer %" PRId32 " at worst\n",
+               limit, above, v->n_layers, v->peak_load[worst], in->costs.layers[worst]);
+}
+
+static int print_text(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *p,
+                      const cot_place_side sides[2])
 {
     const cot_place_value *v = &p->value;
-    if (s->json) return print_json(in, p);
+    const char *senders = cot_place_senders(s, in);
     printf("placed      %" PRId32 " layers of %" PRId32 " experts on %" PRId32 " ranks\n", in->costs.n_layers,
            in->costs.n_experts, in->costs.n_ranks);
+    if (senders) printf("senders     %s\n", senders);
     if (in->costs.indifferent)
-        printf("note        all placements cost the same here: experts are balanced\n");
+        printf("note        all maps cost the same on the way here: only balance tells them apart\n");
     printf("objective   %.10g\n", v->objective);
     printf("  per activation %.6g", v->activations > 0 ? v->objective / v->activations : 0);
     if (in->load.top_k > 0 && v->activations > 0)
@@ -93,7 +112,19 @@ int cot_place_print(const cot_place_settings *s, const cot_place_inputs *in, con
         "peak load   %.4g times the mean rank's at worst, %.4g in the mean layer (no placement below %.4g)\n",
         largest(v->peak_load, v->n_layers), mean(v->peak_load, v->n_layers),
         mean(v->peak_bound, v->n_layers));
+    print_limit(in, v);
     int status = p->moves >= 0 ? cot_place_print_moves(in, p) : COT_EXIT_OK;
     printf("solved in   %.3f ms\n", p->milliseconds);
+    if (status == COT_EXIT_OK) cot_place_print_sides(sides, s, in);
+    return status;
+}
+
+int cot_place_print(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *p)
+{
+    cot_place_side sides[2] = {0};
+    int status = cot_place_compare(sides, s, in, p);
+    if (status == COT_EXIT_OK) status = (s->json ? print_json : print_text)(s, in, p, sides);
+    if (status == COT_EXIT_OK) cot_place_warn(sides, in);
+    for (int i = 0; i < 2; i++) cot_place_close_side(&sides[i]);
     return status;
 }

@@ -24,7 +24,7 @@ typedef struct entry {
     double *traffic;              // [S][S]; NULL where it is not known
 } entry;
 
-enum { METHODS = 7 };
+enum { METHODS = 8 };
 
 /* NULL where there is no cluster to send through, or no memory. */
 static double *traffic_of(const cot_expert_map *map, const cot_place_inputs *in)

@@ -171,7 +171,8 @@ static cot_status measure_links(cot_place_figures *f, const measurement *m, cot_
 
 double cot_place_per_token(const cot_place_value *v, int32_t top_k)
 {
-    return v->activations > 0 ? v->objective / v->activations * (top_k > 0 ? top_k : 1) * v->n_layers : 0;
+    if (top_k < 1) return -1;
+    return v->activations > 0 ? v->objective / v->activations * top_k * v->n_layers : 0;
 }
 
 cot_status cot_place_measure(cot_place_figures *figures, const cot_expert_map *map, const cot_costs *costs,

@@ -30,9 +30,17 @@ typedef struct cot_slots {
  * lower bound of all placements of these replicas. `sum` [S + S * slots] is scratch; its first S are the ranks' loads
  * afterwards. */
 void cot_slots_balance(cot_slots *slots, double *sum);
+/* Exchanges and, where that is not enough, packs anew for the least peak found. A rank holds an expert twice only where
+ * that lowers the peak by a fiftieth. `*was` and `*peak` are the most loaded rank's loads before and afterwards; of
+ * experts with more replicas than there are ranks, others may get some. Errors: OUT_OF_MEMORY. */
+cot_status cot_slots_least(cot_slots *slots, double *was, double *peak, cot_error *error);
 /* Swaps slots as long as that lowers the cost without any rank above `limit` (a load); cost as cot_costs has it for
  * layer `l`. Errors: OUT_OF_MEMORY. */
 cot_status cot_slots_near(cot_slots *slots, const cot_costs *costs, int32_t l, cot_dispatch dispatch,
                           double limit, cot_error *error);
+/* The same where replicas share evenly and all slots are filled, faster; it ends when a round of exchanges saves less
+ * than 3e-3 of the cost. */
+cot_status cot_slots_draw(cot_slots *slots, const cot_costs *costs, int32_t l, double limit,
+                          cot_error *error);
 
 #endif

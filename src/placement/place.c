@@ -17,17 +17,24 @@ typedef enum method {
     METHOD_EPLB,
     METHOD_EPLB_SWAP,
     METHOD_REPLICATE,
+    METHOD_BALANCE,
     METHODS
 } method;
 
 const cot_place_method cot_place_methods[] = {
-    [METHOD_RR] = {"rr", "round robin around each layer's attention", false, false},
-    [METHOD_GREEDY] = {"greedy", "experts in order, each on the cheapest rank with room", false, false},
-    [METHOD_ILP] = {"ilp", "exact where all experts are taken to be equally loaded", false, false},
-    [METHOD_ILPLOAD] = {"ilpload", "exact: the least cost of all placements, with its proof", false, true},
-    [METHOD_EPLB] = {"eplb", "DeepSeek's EPLB, slot for slot: balance alone, replicas", true, false},
-    [METHOD_EPLB_SWAP] = {"eplb-swap", "EPLB's replicas, swapped until ranks are balanced", true, false},
-    [METHOD_REPLICATE] = {"replicate", "balanced replicas, swapped towards the cheap ranks", true, true},
+    [METHOD_RR] = {"rr", "round robin around each layer's attention", false, false, false},
+    [METHOD_GREEDY] = {"greedy", "experts in order, each on the cheapest rank with room", false, false,
+                       false},
+    [METHOD_ILP] = {"ilp", "exact where all experts are taken to be equally loaded", false, false, false},
+    [METHOD_ILPLOAD] = {"ilpload", "exact: the least cost of all placements, with its proof", false, true,
+                        false},
+    [METHOD_EPLB] = {"eplb", "DeepSeek's EPLB, slot for slot: balance alone, replicas", true, false, false},
+    [METHOD_EPLB_SWAP] = {"eplb-swap", "EPLB's replicas, swapped until ranks are balanced", true, false,
+                          false},
+    [METHOD_REPLICATE] = {"replicate", "balanced replicas, swapped towards the cheap ranks", true, true,
+                          false},
+    [METHOD_BALANCE] = {"balance", "the least peak found, then the least cost at most 2 % above it", true,
+                        true, true},
     {0}};
 
 /* The problem that the costs and options make, and what came of it. */
@@ -35,7 +42,7 @@ typedef struct cot_place_proof {
     const cot_costs *costs;
     const cot_place_options *options; // while placing
     method method;
-    int32_t slots;
+    int32_t slots; // on all ranks
     cot_problem problem;
     int32_t *capacity; // [2][S] c_layer, c_exp
     double *even;      // of ilp: loads of 1 [L][E], then mean costs [L][S] where they differ by expert
@@ -60,9 +67,10 @@ static cot_status choose_method(setting *s, cot_error *error)
     if (o->slots && o->slots < E)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%d slots are too few for %d experts, %d short",
                         o->slots, E, E - o->slots);
+    s->slots = o->slots ? o->slots : s->method == METHOD_BALANCE ? ceil_div(E, S) * S : E;
     if (o->slots % S)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%d ranks do not divide %d slots", S, o->slots);
-    if (cot_place_methods[s->method].replicas && !o->slots && E % S)
+    if (cot_place_methods[s->method].replicas && s->slots % S)
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "%s needs to know how many slots: %d ranks do not divide %d experts", name, S, E);
     if (!cot_place_methods[s->method].replicas && o->slots > E)
@@ -71,8 +79,9 @@ static cot_status choose_method(setting *s, cot_error *error)
             "%s places each expert once and cannot fill %d slots with %d experts: use replicate, eplb or "
             "eplb-swap",
             name, o->slots, E);
-    for (int32_t i = 0; o->slots && i < S; i++) {
-        int32_t each = o->slots / S;
+    const bool filled = o->slots || s->method == METHOD_BALANCE;
+    for (int32_t i = 0; filled && i < S; i++) {
+        int32_t each = s->slots / S;
         int64_t all = (int64_t)each * s->costs->n_layers;
         if (o->c_layer && o->c_layer[i] < each)
             return cot_fail(error, COT_INVALID_ARGUMENT,
@@ -85,8 +94,8 @@ static cot_status choose_method(setting *s, cot_error *error)
                             i, o->c_exp[i], all - o->c_exp[i], s->costs->n_layers);
     }
     if (o->max_load > 0 && !cot_place_methods[s->method].limits)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "%s knows no load limit: use ilpload or replicate",
-                        name);
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "%s knows no load limit: use balance, ilpload or replicate", name);
     return COT_OK;
 }
 
@@ -99,7 +108,6 @@ static cot_status open_setting(setting *s, cot_error *error)
     if (s->method == METHOD_ILP) s->even = calloc(L * E + L * S, sizeof *s->even);
     if (!s->capacity || (s->method == METHOD_ILP && !s->even))
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a placement");
-    s->slots = slots ? slots : c->n_experts;
     for (size_t i = 0; i < S; i++) {
         int32_t a_layer = slots ? slots / c->n_ranks : ceil_div(c->n_experts, c->n_ranks);
         int32_t all = slots ? c->n_layers * (slots / c->n_ranks)
@@ -186,7 +194,7 @@ static cot_status refine(cot_expert_map *map, const setting *s, const int64_t *r
     cot_status status =
         count && sum ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a layer");
     for (int32_t l = 0; status == COT_OK && l < c->n_layers; l++) {
-        double total = 0, peak = 0;
+        double total = 0, peak = 0, was = 0;
         for (size_t e = 0; e < E; e++) {
             count[e] = (int32_t)replicas[(size_t)l * E + e];
             total += c->load[(size_t)l * E + e];
@@ -197,10 +205,19 @@ static cot_status refine(cot_expert_map *map, const setting *s, const int64_t *r
                            map->expert + (size_t)l * n,
                            c->load + (size_t)l * E,
                            count};
+        const double limit = s->options->max_load * total / (double)S;
+        if (s->method == METHOD_BALANCE) {
+            status = cot_slots_least(&layer, &was, &peak, error);
+            const double most = limit > 0 ? fmax(limit, peak) : fmin(was, 1.02 * peak);
+            if (status == COT_OK)
+                status = s->options->dispatch == COT_DISPATCH_UNIFORM
+                             ? cot_slots_draw(&layer, c, l, most, error)
+                             : cot_slots_near(&layer, c, l, s->options->dispatch, most, error);
+            continue;
+        }
         cot_slots_balance(&layer, sum);
         if (s->method != METHOD_REPLICATE) continue;
         for (size_t r = 0; r < S; r++) peak = fmax(peak, sum[r]);
-        double limit = s->options->max_load * total / (double)S;
         if (s->options->max_load > 0 && peak > limit)
             status = cot_fail(error, COT_INVALID_ARGUMENT,
                               "max load %.6g cannot be met in layer %d: the smallest found is %.6g",
@@ -218,7 +235,7 @@ static cot_status fill_slots(cot_expert_map *map, const setting *s, cot_error *e
     const cot_costs *c = s->costs;
     const cot_place_options *o = s->options;
     size_t L = (size_t)c->n_layers, E = (size_t)c->n_experts;
-    int32_t slots = o->slots ? o->slots : c->n_experts;
+    int32_t slots = s->slots;
     int64_t *map64 = malloc(L * (size_t)slots * sizeof *map64), *replicas = malloc(L * E * sizeof *replicas);
     const cot_eplb_sizes sizes = {.layers = c->n_layers,
                                   .experts = c->n_experts,

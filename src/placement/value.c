@@ -130,11 +130,14 @@ cot_status cot_place_verify(const cot_expert_map *map, const cot_costs *costs,
     cot_place_value value;
     cot_status status = cot_place_value_of(&value, map, costs, options->dispatch, error);
     if (status != COT_OK) return status;
+    bool hard = options->max_load > 0;
+    for (const cot_place_method *m = cot_place_methods; m->name && options->method; m++)
+        hard = hard && !(m->soft && !strcmp(m->name, options->method));
     int32_t *held = calloc((size_t)map->n_ranks, sizeof *held);
     if (!held) status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to verify a placement");
     for (int32_t l = 0; status == COT_OK && l < costs->n_layers; l++) {
         status = check_row(map, cot_map_row(map, costs->layers[l]), options, held, error);
-        if (status == COT_OK && options->max_load > 0 && value.peak_load[l] > options->max_load * (1 + 1e-12))
+        if (status == COT_OK && hard && value.peak_load[l] > options->max_load * (1 + 1e-12))
             status =
                 cot_fail(error, COT_INVALID_ARGUMENT, "layer %d loads a rank %.6g times the mean, limit %.6g",
                          costs->layers[l], value.peak_load[l], options->max_load);
