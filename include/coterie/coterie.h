@@ -3,6 +3,7 @@
 #define COTERIE_COTERIE_H
 
 #include "coterie/bench_moe.h"
+#include "coterie/chat.h"
 #include "coterie/engine.h"
 #include "coterie/eval.h"
 #include "coterie/file.h"

@@ -2,6 +2,7 @@
 #include "commands.h"
 
 #include "coterie/tokenizer.h"
+#include "tokenize_chat.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -13,6 +14,7 @@
 struct settings {
     const char *model, *text;
     bool lines, json;
+    cot_chat_settings chat;
 };
 
 static cot_status fail(cot_error *error, cot_status status, const char *message)
@@ -203,6 +205,17 @@ static int run(const void *context)
     const struct settings *s = context;
     cot_tokenizer *tokenizer;
     cot_error error = {0};
+    if (s->chat.messages) {
+        if (s->lines || s->text) {
+            cot_complain("--messages takes the place of TEXT and --jsonl");
+            return COT_EXIT_USAGE;
+        }
+        return cot_tokenize_chat(&s->chat, s->model, s->json);
+    }
+    if (cot_is_chat_asked(&s->chat)) {
+        cot_complain("the options of chats need --messages FILE");
+        return COT_EXIT_USAGE;
+    }
     if (s->lines == (s->text != NULL)) {
         cot_complain(s->lines ? "--jsonl takes its texts from standard input, not from TEXT"
                               : "no text given: TEXT, or --jsonl and standard input");
@@ -218,7 +231,8 @@ static const cot_option options[] = {
     {"jsonl", 0, COT_OPTION_FLAG, NULL, NULL,
      "answer each line of standard input, {\"text\"} or {\"ids\"}, by a line",
      offsetof(struct settings, lines)},
-    {"json", 0, COT_OPTION_FLAG, NULL, NULL, "answer TEXT by such a line", offsetof(struct settings, json)},
+    {"json", 0, COT_OPTION_FLAG, NULL, NULL, "answer TEXT by such a line; a conversation by its text and ids",
+     offsetof(struct settings, json)},
     {0}};
 
 const cot_command cot_cmd_tokenize = {
@@ -228,11 +242,20 @@ const cot_command cot_cmd_tokenize = {
                "that a prompt "
                "begins or ends with), 'decoded' (from ids) and 'decoded_skip' (from ids_special, special "
                "tokens left "
-               "out), and ids by 'ids', 'decoded' and 'decoded_skip'.",
+               "out), and ids by 'ids', 'decoded' and 'decoded_skip'. A conversation is rendered by the "
+               "model's chat template, as "
+               "transformers does it; in its ids the template alone spells special tokens, no message does.",
     .examples =
-        (const char *const[]){"coterie tokenize models/tiny 'Once upon a time'",
-                              "echo '{\"ids\": [1, 2, 3]}' | coterie tokenize tokenizer.json --jsonl", NULL},
-    .options = {.groups = (const cot_option_group[]){{"Options", options, 0}, {0}},
+        (const char *const[]){
+            "coterie tokenize models/tiny 'Once upon a time'",
+            "echo '{\"ids\": [1, 2, 3]}' | coterie tokenize tokenizer.json --jsonl",
+            "echo '[{\"role\": \"user\", \"content\": \"Who is there?\"}]' | coterie tokenize models/tiny "
+            "--messages - --json",
+            NULL},
+    .options = {.groups =
+                    (const cot_option_group[]){{"Options", options, 0},
+                                               {"Chats", cot_chat_rows, offsetof(struct settings, chat)},
+                                               {0}},
                 .positionals =
                     (const cot_positional[]){{"MODEL", 1, 1, "a model folder, or a tokenizer.json",
                                               offsetof(struct settings, model)},

@@ -36,7 +36,7 @@ static cot_status normalize(cot_text *text, const cot_normalizer *normalizer, co
     cot_buffer buffer = {0}, spare = {0};
     cot_status status = COT_OK;
     if (!cot_buffer_append(&buffer, text->data, text->bytes)) status = fail_memory(error);
-    if (status == COT_OK) status = cot_normalizer_run(normalizer, &scratch, &buffer, &spare, error);
+    if (status == COT_OK) status = cot_normalizer_run(normalizer, &scratch, &buffer, NULL, &spare, error);
     cot_regex_scratch_free(&scratch);
     cot_buffer_free(&spare);
     if (status == COT_OK)
@@ -44,6 +44,16 @@ static cot_status normalize(cot_text *text, const cot_normalizer *normalizer, co
     else
         cot_buffer_free(&buffer);
     return status;
+}
+
+/* Nothing but white space, or the character that stands for it in SentencePiece's vocabularies. */
+static bool is_blank(cot_text text)
+{
+    for (size_t at = 0; at < text.bytes;) {
+        int32_t c = cot_utf8_next(text.data, &at);
+        if (!cot_is_space(c) && c != 0x2581) return false;
+    }
+    return true;
 }
 
 /* A token that is looked for in normalised text is decoded to its normalised string too. */
@@ -65,6 +75,7 @@ static cot_status add(cot_added_set *set, cot_added_token token, cot_vocab *voca
         free((char *)(uintptr_t)token.text.data);
         return status;
     }
+    token.blank = is_blank(token.text);
     set->tokens[set->count++] = token;
     set->leads[(unsigned char)token.text.data[0]] = true;
     return COT_OK;
@@ -137,16 +148,20 @@ static size_t lower_bound(const cot_added_set *set, size_t low, size_t high, siz
 }
 
 /* The longest token that `text` begins with; NULL when there is none. */
-static const cot_added_token *longest(const cot_added_set *set, const char *text, size_t bytes)
+static const cot_added_token *longest(const cot_added_set *set, const char *text, size_t bytes,
+                                      const uint8_t *own)
 {
     const cot_added_token *found = NULL;
     size_t low = 0, high = set->count;
+    bool may = true;
     for (size_t depth = 0; depth < bytes; depth++) {
         int byte = (unsigned char)text[depth];
+        if (own && !own[depth]) may = false;
         low = lower_bound(set, low, high, depth, byte);
         high = lower_bound(set, low, high, depth, byte + 1);
         if (low == high) break;
-        if (set->tokens[low].text.bytes == depth + 1) found = set->tokens + low;
+        if (set->tokens[low].text.bytes == depth + 1 && (may || set->tokens[low].blank))
+            found = set->tokens + low;
     }
     return found;
 }
@@ -180,14 +195,16 @@ static bool add_part(cot_parts *parts, size_t start, size_t end, int32_t id)
     return grown;
 }
 
-bool cot_added_split(const cot_added_set *set, const char *text, size_t bytes, cot_parts *parts)
+bool cot_added_split(const cot_added_set *set, const char *text, size_t bytes, const uint8_t *own,
+                     cot_parts *parts)
 {
     size_t done = 0; // up to here the text is in parts
     bool added = true;
     parts->count = 0;
     for (size_t at = 0, length; at < bytes && set->count && added; at += length) {
-        const cot_added_token *token =
-            set->leads[(unsigned char)text[at]] ? longest(set, text + at, bytes - at) : NULL;
+        const cot_added_token *token = set->leads[(unsigned char)text[at]]
+                                           ? longest(set, text + at, bytes - at, own ? own + at : NULL)
+                                           : NULL;
         length = token ? token->text.bytes : 1;
         if (!token || (token->single_word && !is_whole_word(text, bytes, at, at + length))) continue;
         size_t start = token->lstrip ? skip_spaces_back(text, at) : at;

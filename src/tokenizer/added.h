@@ -9,6 +9,7 @@ typedef struct cot_added_token {
     int32_t id;
     bool single_word;    // not within a word
     bool lstrip, rstrip; // with the white space before it, after it
+    bool blank;          // nothing but white space: text, whoever wrote it
 } cot_added_token;
 
 /* Tokens in ascending order of their texts. */
@@ -39,7 +40,9 @@ void cot_added_close(cot_added_set *set);
 
 /* Cuts `text` [bytes], valid UTF-8, into parts, none empty: at each place the longest token, from the left.
  * As in Hugging Face tokenizers a token that lies in white space which the one before it stripped counts
- * again. False when out of memory. */
-bool cot_added_split(const cot_added_set *set, const char *text, size_t bytes, cot_parts *parts);
+ * again. `own` [bytes], where it is not NULL, says which bytes may spell a token: one that is not blank is found
+ * only where all of its bytes may. False when out of memory. */
+bool cot_added_split(const cot_added_set *set, const char *text, size_t bytes, const uint8_t *own,
+                     cot_parts *parts);
 
 #endif

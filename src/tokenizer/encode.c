@@ -10,6 +10,7 @@ typedef struct encoding {
     cot_buffer ids; // of int32_t
     cot_parts raw, normalized;
     cot_buffer text, spare; // a part between added tokens, normalised
+    cot_buffer marks;       // of that part, where the caller says which bytes may spell added tokens
     cot_text_pieces pieces, spare_pieces;
     cot_regex_scratch regex;
     cot_bpe_scratch bpe;
@@ -42,14 +43,18 @@ static cot_status encode_words(encoding *e, const char *text, size_t bytes, bool
 }
 
 /* Text as it came, without the added tokens that are looked for in it. */
-static cot_status encode_part(encoding *e, const char *text, size_t bytes, bool first)
+static cot_status encode_part(encoding *e, const char *text, size_t bytes, const uint8_t *own, bool first)
 {
     const cot_tokenizer *tokenizer = e->tokenizer;
-    e->text.bytes = 0;
+    cot_buffer *marks = own ? &e->marks : NULL;
+    e->text.bytes = e->marks.bytes = 0;
     if (!cot_buffer_append(&e->text, text, bytes)) return fail_memory(e->error);
-    cot_status status = cot_normalizer_run(&tokenizer->normalizer, &e->regex, &e->text, &e->spare, e->error);
+    if (own && !cot_buffer_append(marks, own, bytes)) return fail_memory(e->error);
+    cot_status status =
+        cot_normalizer_run(&tokenizer->normalizer, &e->regex, &e->text, marks, &e->spare, e->error);
     if (status != COT_OK) return status;
-    if (!cot_added_split(&tokenizer->normalized, e->text.data, e->text.bytes, &e->normalized))
+    if (!cot_added_split(&tokenizer->normalized, e->text.data, e->text.bytes,
+                         own ? (const uint8_t *)e->marks.data : NULL, &e->normalized))
         return fail_memory(e->error);
     for (size_t i = 0; i < e->normalized.count && status == COT_OK; i++) {
         cot_part part = e->normalized.items[i];
@@ -60,14 +65,15 @@ static cot_status encode_part(encoding *e, const char *text, size_t bytes, bool 
     return status;
 }
 
-static cot_status encode_text(encoding *e, const char *text, size_t bytes)
+static cot_status encode_text(encoding *e, const char *text, size_t bytes, const uint8_t *own)
 {
-    if (!cot_added_split(&e->tokenizer->raw, text, bytes, &e->raw)) return fail_memory(e->error);
+    if (!cot_added_split(&e->tokenizer->raw, text, bytes, own, &e->raw)) return fail_memory(e->error);
     cot_status status = COT_OK;
     for (size_t i = 0; i < e->raw.count && status == COT_OK; i++) {
         cot_part part = e->raw.items[i];
         status = part.id >= 0 ? add_id(e, part.id)
-                              : encode_part(e, text + part.start, part.end - part.start, !part.start);
+                              : encode_part(e, text + part.start, part.end - part.start,
+                                            own ? own + part.start : NULL, !part.start);
     }
     return status;
 }
@@ -82,6 +88,7 @@ static void encoding_free(encoding *e)
     cot_buffer_free(&e->ids);
     cot_buffer_free(&e->text);
     cot_buffer_free(&e->spare);
+    cot_buffer_free(&e->marks);
     free(e->raw.items);
     free(e->normalized.items);
     cot_text_pieces_free(&e->pieces);
@@ -92,6 +99,13 @@ static void encoding_free(encoding *e)
 
 cot_status cot_tokenizer_encode(const cot_tokenizer *tokenizer, int32_t **ids, size_t *count,
                                 const char *text, size_t bytes, bool add_special, cot_error *error)
+{
+    return cot_tokenizer_encode_marked(tokenizer, ids, count, text, bytes, NULL, add_special, error);
+}
+
+cot_status cot_tokenizer_encode_marked(const cot_tokenizer *tokenizer, int32_t **ids, size_t *count,
+                                       const char *text, size_t bytes, const uint8_t *own, bool add_special,
+                                       cot_error *error)
 {
     *ids = NULL;
     *count = 0;
@@ -104,7 +118,7 @@ cot_status cot_tokenizer_encode(const cot_tokenizer *tokenizer, int32_t **ids, s
                         (unsigned)(unsigned char)text[valid], valid);
     encoding e = {.tokenizer = tokenizer, .error = error};
     cot_status status = add_special ? add_ids(&e, &tokenizer->template.before) : COT_OK;
-    if (status == COT_OK) status = encode_text(&e, text, bytes);
+    if (status == COT_OK) status = encode_text(&e, text, bytes, own);
     if (status == COT_OK && add_special) status = add_ids(&e, &tokenizer->template.after);
     if (status == COT_OK && e.ids.bytes) {
         *ids = (int32_t *)(void *)e.ids.data;

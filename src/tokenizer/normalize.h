@@ -26,9 +26,10 @@ cot_status cot_normalizer_load(cot_normalizer *normalizer, const json_t *json, c
 /* Whether it may put something before a text's first character or in its place. */
 bool cot_normalizer_moves_start(const cot_normalizer *normalizer);
 void cot_normalizer_close(cot_normalizer *normalizer);
-/* Normalises `text`, valid UTF-8, in place; `spare` is working space. */
+/* Normalises `text`, valid UTF-8, in place; `spare` is working space. `own` (NULL where nobody asks) has 0 or 1 for each
+ * byte of the text, and does so afterwards: a byte that was made of several has the least of theirs. */
 cot_status cot_normalizer_run(const cot_normalizer *normalizer, cot_regex_scratch *scratch, cot_buffer *text,
-                              cot_buffer *spare, cot_error *error);
+                              cot_buffer *own, cot_buffer *spare, cot_error *error);
 
 /* Replaces `text`, valid UTF-8, by its NFC. */
 cot_status cot_nfc(cot_buffer *text, cot_error *error);

@@ -19,4 +19,10 @@ struct cot_tokenizer {
     cot_decoder decoder;
 };
 
+/* cot_tokenizer_encode of a text of which only some bytes may spell added tokens: those where `own` [bytes] is not 0.
+ * NULL: all. Added tokens of nothing but white space are text, and found everywhere. */
+cot_status cot_tokenizer_encode_marked(const cot_tokenizer *tokenizer, int32_t **ids, size_t *count,
+                                       const char *text, size_t bytes, const uint8_t *own, bool add_special,
+                                       cot_error *error);
+
 #endif

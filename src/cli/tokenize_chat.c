@@ -1,0 +1,143 @@
+#include "tokenize_chat.h"
+
+#include "coterie/chat.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LARGEST_CONVERSATION = 1 << 30 };
+
+const cot_option cot_chat_rows[] = {
+    {"messages", 0, COT_OPTION_TEXT, "FILE", NULL,
+     "render a conversation: JSON, a list of messages or an object of 'messages', 'tools', 'documents' and "
+     "'chat_template_kwargs' (- for standard input)",
+     offsetof(cot_chat_settings, messages)},
+    {"chat-template", 0, COT_OPTION_TEXT, "FILE", NULL, "render by this template, not by the model's",
+     offsetof(cot_chat_settings, chat_template)},
+    {"add-generation-prompt", 0, COT_OPTION_FLAG, NULL, NULL,
+     "end with what begins an answer (so it is, unless the final message is continued)",
+     offsetof(cot_chat_settings, add_generation_prompt)},
+    {"no-generation-prompt", 0, COT_OPTION_FLAG, NULL, NULL, "end with the last message",
+     offsetof(cot_chat_settings, no_generation_prompt)},
+    {"continue-final-message", 0, COT_OPTION_FLAG, NULL, NULL,
+     "leave the last message open, to be gone on with", offsetof(cot_chat_settings, continue_final_message)},
+    {"chat-template-kwargs", 0, COT_OPTION_TEXT, "JSON", NULL,
+     "further variables of the template, an object: '{\"enable_thinking\": false}'",
+     offsetof(cot_chat_settings, chat_template_kwargs)},
+    {0}};
+
+bool cot_is_chat_asked(const cot_chat_settings *s)
+{
+    return s->chat_template || s->chat_template_kwargs || s->add_generation_prompt ||
+           s->no_generation_prompt || s->continue_final_message;
+}
+
+/* All of a file in malloc'd memory; NULL after a line on stderr. */
+static char *read_all(const char *path, size_t *bytes)
+{
+    const bool standard = !strcmp(path, "-");
+    FILE *file = standard ? stdin : fopen(path, "rb");
+    char *text = NULL;
+    size_t capacity = 0, n = 1;
+    *bytes = 0;
+    errno = file ? 0 : errno;
+    while (file && n && *bytes <= LARGEST_CONVERSATION) {
+        if (capacity == *bytes) {
+            capacity = capacity ? capacity * 2 : 1 << 16;
+            char *grown = realloc(text, capacity);
+            if (!grown) break;
+            text = grown;
+        }
+        n = fread(text + *bytes, 1, capacity - *bytes, file);
+        *bytes += n;
+    }
+    const bool failed = !file || ferror(file);
+    const int why = errno;
+    if (file && !standard) fclose(file);
+    if (!failed && !n) return text;
+    free(text);
+    if (failed)
+        cot_complain("cannot read '%s': %s", path, strerror(why));
+    else if (*bytes > LARGEST_CONVERSATION)
+        cot_complain("'%s' has more than %d bytes", path, LARGEST_CONVERSATION);
+    else
+        cot_complain("out of memory");
+    return NULL;
+}
+
+static json_t *ids_json(const int32_t *ids, size_t count)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < count && list; i++)
+        if (json_array_append_new(list, json_integer(ids[i]))) {
+            json_decref(list);
+            list = NULL;
+        }
+    return list;
+}
+
+static int print_line(const cot_chat_text *text, const int32_t *ids, size_t count)
+{
+    json_t *line = json_object();
+    const bool good = !json_object_set_new(line, "text", json_stringn(text->text, text->bytes)) &&
+                      !json_object_set_new(line, "ids", ids_json(ids, count)) &&
+                      (!json_dumpf(line, stdout, JSON_COMPACT) || ferror(stdout));
+    json_decref(line);
+    if (!good) return cot_complain("out of memory");
+    putchar('\n');
+    return COT_EXIT_OK;
+}
+
+static int print_ids(const cot_chat_text *text, const char *model)
+{
+    cot_tokenizer *tokenizer;
+    cot_error error = {0};
+    int32_t *ids = NULL;
+    size_t count = 0;
+    cot_status status = cot_tokenizer_open(&tokenizer, model, &error);
+    if (status == COT_OK) status = cot_chat_encode(tokenizer, &ids, &count, text, &error);
+    int exit_status = status == COT_OK ? print_line(text, ids, count) : cot_complain_of(&error);
+    free(ids);
+    cot_tokenizer_close(tokenizer);
+    return exit_status;
+}
+
+static int print(const cot_chat_text *text, const char *model, bool json)
+{
+    if (json) return print_ids(text, model);
+    fwrite(text->text, 1, text->bytes, stdout);
+    return COT_EXIT_OK;
+}
+
+int cot_tokenize_chat(const cot_chat_settings *s, const char *model, bool json)
+{
+    cot_chat_template *chat;
+    cot_chat_text text = {0};
+    cot_error error = {0};
+    size_t bytes;
+    if (s->no_generation_prompt && s->add_generation_prompt) {
+        cot_complain("--no-generation-prompt and --add-generation-prompt exclude one another");
+        return COT_EXIT_USAGE;
+    }
+    const cot_chat_options options = {.size = sizeof options,
+                                      .add_generation_prompt =
+                                          s->add_generation_prompt ||
+                                          !(s->no_generation_prompt || s->continue_final_message),
+                                      .continue_final_message = s->continue_final_message,
+                                      .chat_template_kwargs = s->chat_template_kwargs};
+    if (cot_chat_template_open(&chat, model, s->chat_template, &error) != COT_OK)
+        return cot_complain_of(&error);
+    char *conversation = read_all(s->messages, &bytes);
+    int exit_status = COT_EXIT_FAILURE;
+    if (conversation)
+        exit_status = cot_chat_render(chat, &text, conversation, bytes, &options, &error) == COT_OK
+                          ? print(&text, model, json)
+                          : cot_complain_of(&error);
+    free(conversation);
+    cot_chat_text_free(&text);
+    cot_chat_template_close(chat);
+    return exit_status;
+}

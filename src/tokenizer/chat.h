@@ -1,0 +1,51 @@
+/* What a chat template is made of, and a rendering with all that transformers can be asked for. */
+#ifndef COT_TOKENIZER_CHAT_H
+#define COT_TOKENIZER_CHAT_H
+#include "coterie/chat.h"
+#include "tokenizer/jinja/interpret.h"
+#include <jansson.h>
+
+/* A template that was read, and the memory that it lives in. */
+typedef struct cot_chat_source {
+    cot_jinja_run run;
+    cot_jinja_template tree;
+} cot_chat_source;
+
+struct cot_chat_template {
+    cot_chat_source *plain, *tool_use; // `tool_use` is NULL where there is one for all
+    json_t *tokens;                    // an object of strings: "bos_token", ...
+};
+
+/* What a rendering takes; borrowed. NULL is what the caller did not give. */
+typedef struct cot_chat_request {
+    const json_t *messages, *tools, *documents, *variables[2]; // the second variables go before the first
+    bool add_generation_prompt, continue_final_message;
+    bool parts_as_given;  // content in parts stays a list, whether or not the template reads it
+    const struct tm *now; // NULL: the clock
+    cot_jinja_limits limits;
+} cot_chat_request;
+
+extern const cot_jinja_limits cot_chat_limits;
+
+/* cot_chat_render of a request; `failure` (NULL is fine) gets the template's own words. */
+cot_status cot_chat_render_request(const cot_chat_template *chat, cot_chat_text *out,
+                                   const cot_chat_request *request, cot_jinja_failure *failure,
+                                   cot_error *error);
+
+/* A value of JSON; `own` says whether its text may spell control tokens. */
+cot_jinja_value cot_chat_value(cot_jinja_run *run, const json_t *json, bool own);
+/* The messages as transformers hands them to a template: without what is null, and a reasoning text under each of its
+ * names. Content in parts becomes one text where `joined` [messages] says so; `read` [messages] learns of which of the
+ * others the template looks at a part. */
+cot_jinja_value cot_chat_messages(cot_jinja_run *run, const json_t *messages, const bool *joined, bool *read);
+
+/* Puts a tag at the end of the last message; returns that message's text. */
+const cot_jinja_string *cot_chat_tag_last(cot_jinja_run *run, cot_jinja_value messages);
+/* Cuts the rendered text at the tag. */
+void cot_chat_cut(cot_jinja_run *run, cot_jinja_builder *text, const cot_jinja_string *message);
+
+/* Reads a template's text; `*out` is NULL on failure. */
+cot_status cot_chat_source_open(cot_chat_source **out, const char *text, size_t bytes, const char *name,
+                                cot_error *error);
+
+#endif

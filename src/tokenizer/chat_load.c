@@ -1,0 +1,209 @@
+/* A model's chat template and special tokens, found in its folder. */
+#include "base/error.h"
+#include "base/file.h"
+#include "tokenizer/chat.h"
+#include "tokenizer/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { LARGEST_TEMPLATE = 1 << 24, LARGEST_CONFIG = 1 << 28 };
+
+static bool try_parse(cot_chat_source *source, const char *text, size_t bytes)
+{
+    if (setjmp(source->run.out)) return false;
+    cot_jinja_parse(&source->run, &source->tree, text, bytes);
+    return true;
+}
+
+static void source_close(cot_chat_source *source)
+{
+    if (!source) return;
+    cot_jinja_end(&source->run);
+    free(source);
+}
+
+cot_status cot_chat_source_open(cot_chat_source **out, const char *text, size_t bytes, const char *name,
+                                cot_error *error)
+{
+    size_t valid = cot_utf8_check(text, bytes);
+    *out = NULL;
+    if (bytes > LARGEST_TEMPLATE)
+        return cot_fail(error, COT_MALFORMED, "the chat template '%s' has more than %d bytes", name,
+                        LARGEST_TEMPLATE);
+    if (valid < bytes)
+        return cot_fail(error, COT_MALFORMED, "the chat template '%s' is not UTF-8 at offset %zu", name,
+                        valid);
+    cot_chat_source *source = calloc(1, sizeof *source);
+    if (!source) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    source->run.limits = cot_chat_limits;
+    if (try_parse(source, text, bytes)) {
+        *out = source;
+        return COT_OK;
+    }
+    const cot_jinja_failure failure = source->run.failure;
+    source_close(source);
+    if (failure.reason == COT_JINJA_NO_MEMORY)
+        return cot_fail(error, COT_OUT_OF_MEMORY, "%s", failure.message);
+    return cot_fail(error, COT_MALFORMED, "cannot read the chat template '%s': line %d: %s", name,
+                    failure.line, failure.message);
+}
+
+/* A JSON object of the model's folder, or an empty one where the file is missing. */
+static cot_status read_object(json_t **out, const char *folder, const char *name, cot_error *error)
+{
+    char *path = cot_path_join(folder, name), *text = NULL;
+    size_t bytes = 0;
+    json_error_t why;
+    *out = NULL;
+    if (!path) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    cot_status status = cot_file_read(&text, &bytes, path, LARGEST_CONFIG, error);
+    if (status == COT_OK) {
+        *out = json_loadb(text, bytes, JSON_ALLOW_NUL, &why);
+        if (!*out && json_error_code(&why) == json_error_out_of_memory)
+            status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+        else if (!json_is_object(*out))
+            status = cot_fail(error, COT_MALFORMED, "'%s' is not a JSON object", path);
+    } else if (status == COT_NOT_FOUND) {
+        *out = json_object();
+        status = *out ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    }
+    free(text);
+    free(path);
+    return status;
+}
+
+/* bos_token and its kind: a string, or an object with the string as its content. What is there already stays. */
+static cot_status add_tokens(json_t *tokens, const json_t *config, cot_error *error)
+{
+    const char *key;
+    json_t *token;
+    json_object_foreach((json_t *)(uintptr_t)config, key, token)
+    {
+        size_t bytes = strlen(key);
+        json_t *text = json_is_object(token) ? json_object_get(token, "content") : token;
+        if (bytes < 6 || strcmp(key + bytes - 6, "_token") != 0 || !json_is_string(text)) continue;
+        if (!json_object_get(tokens, key) && json_object_set(tokens, key, text))
+            return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    }
+    return COT_OK;
+}
+
+static cot_status read_file(cot_chat_template *chat, const char *path, cot_error *error)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    cot_status status = cot_file_read(&text, &bytes, path, LARGEST_TEMPLATE, error);
+    if (status == COT_OK) status = cot_chat_source_open(&chat->plain, text, bytes, path, error);
+    free(text);
+    return status;
+}
+
+static cot_status read_string(cot_chat_source **out, const json_t *text, const char *name, cot_error *error)
+{
+    return cot_chat_source_open(out, json_string_value(text), json_string_length(text), name, error);
+}
+
+/* 'chat_template' of tokenizer_config.json: a template, or a list of templates with names. */
+static cot_status read_config(cot_chat_template *chat, const json_t *config, const char *model,
+                              cot_error *error)
+{
+    static const char name[] = "chat_template of tokenizer_config.json";
+    const json_t *value = json_object_get(config, "chat_template");
+    cot_status status = COT_OK;
+    if (json_is_string(value)) return read_string(&chat->plain, value, name, error);
+    for (size_t i = 0; i < json_array_size(value) && status == COT_OK; i++) {
+        const json_t *item = json_array_get(value, i), *text = json_object_get(item, "template");
+        const char *kind = json_string_value(json_object_get(item, "name"));
+        cot_chat_source **out = !kind                       ? NULL
+                                : !strcmp(kind, "default")  ? &chat->plain
+                                : !strcmp(kind, "tool_use") ? &chat->tool_use
+                                                            : NULL;
+        if (out && !*out && json_is_string(text)) status = read_string(out, text, name, error);
+    }
+    if (status == COT_OK && !chat->plain)
+        status = cot_fail(error, COT_NOT_FOUND,
+                          "'%s' has no chat template (chat_template.jinja, or 'chat_template' of "
+                          "tokenizer_config.json): give one with --chat-template FILE",
+                          model);
+    return status;
+}
+
+static cot_status read_template(cot_chat_template *chat, const char *model, const char *folder,
+                                const char *file, const json_t *config, cot_error *error)
+{
+    if (file) return read_file(chat, file, error);
+    char *path = cot_path_join(folder, "chat_template.jinja");
+    if (!path) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    cot_status status = read_file(chat, path, error);
+    free(path);
+    return status == COT_NOT_FOUND ? read_config(chat, config, model, error) : status;
+}
+
+static cot_status read_model(cot_chat_template *chat, const char *model, const char *folder, const char *file,
+                             cot_error *error)
+{
+    json_t *config = NULL, *map = NULL;
+    cot_status status = read_object(&config, folder, "tokenizer_config.json", error);
+    if (status == COT_OK) status = read_object(&map, folder, "special_tokens_map.json", error);
+    if (status == COT_OK) status = add_tokens(chat->tokens, config, error);
+    if (status == COT_OK) status = add_tokens(chat->tokens, map, error);
+    if (status == COT_OK) status = read_template(chat, model, folder, file, config, error);
+    json_decref(config);
+    json_decref(map);
+    return status;
+}
+
+/* The model's folder: of a tokenizer.json, the one that it is in. NULL when out of memory. */
+static char *folder_of(const char *model)
+{
+    struct stat info;
+    const char *slash = strrchr(model, '/');
+    if (stat(model, &info) || S_ISDIR(info.st_mode)) return strdup(model);
+    return slash ? strndup(model, (size_t)(slash - model + 1)) : strdup(".");
+}
+
+static cot_status finish(cot_chat_template **out, cot_chat_template *chat, cot_status status)
+{
+    *out = status == COT_OK ? chat : NULL;
+    if (status != COT_OK) cot_chat_template_close(chat);
+    return status;
+}
+
+static cot_chat_template *chat_new(void)
+{
+    cot_chat_template *chat = calloc(1, sizeof *chat);
+    if (!chat || (chat->tokens = json_object())) return chat;
+    free(chat);
+    return NULL;
+}
+
+cot_status cot_chat_template_open(cot_chat_template **out, const char *model, const char *file,
+                                  cot_error *error)
+{
+    cot_chat_template *chat = chat_new();
+    char *folder = folder_of(model);
+    cot_status status = chat && folder ? read_model(chat, model, folder, file, error)
+                                       : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    free(folder);
+    return finish(out, chat, status);
+}
+
+cot_status cot_chat_template_parse(cot_chat_template **out, const char *text, size_t bytes, const char *name,
+                                   cot_error *error)
+{
+    cot_chat_template *chat = chat_new();
+    cot_status status = chat ? cot_chat_source_open(&chat->plain, text, bytes, name, error)
+                             : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    return finish(out, chat, status);
+}
+
+void cot_chat_template_close(cot_chat_template *chat)
+{
+    if (!chat) return;
+    source_close(chat->plain);
+    source_close(chat->tool_use);
+    json_decref(chat->tokens);
+    free(chat);
+}
