@@ -1,14 +1,11 @@
 #include "tokenize_chat.h"
 
 #include "coterie/chat.h"
+#include "windows.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-enum { LARGEST_CONVERSATION = 1 << 30 };
 
 const cot_option cot_chat_rows[] = {
     {"messages", 0, COT_OPTION_TEXT, "FILE", NULL,
@@ -33,39 +30,6 @@ bool cot_is_chat_asked(const cot_chat_settings *s)
 {
     return s->chat_template || s->chat_template_kwargs || s->add_generation_prompt ||
            s->no_generation_prompt || s->continue_final_message;
-}
-
-/* All of a file in malloc'd memory; NULL after a line on stderr. */
-static char *read_all(const char *path, size_t *bytes)
-{
-    const bool standard = !strcmp(path, "-");
-    FILE *file = standard ? stdin : fopen(path, "rb");
-    char *text = NULL;
-    size_t capacity = 0, n = 1;
-    *bytes = 0;
-    errno = file ? 0 : errno;
-    while (file && n && *bytes <= LARGEST_CONVERSATION) {
-        if (capacity == *bytes) {
-            capacity = capacity ? capacity * 2 : 1 << 16;
-            char *grown = realloc(text, capacity);
-            if (!grown) break;
-            text = grown;
-        }
-        n = fread(text + *bytes, 1, capacity - *bytes, file);
-        *bytes += n;
-    }
-    const bool failed = !file || ferror(file);
-    const int why = errno;
-    if (file && !standard) fclose(file);
-    if (!failed && !n) return text;
-    free(text);
-    if (failed)
-        cot_complain("cannot read '%s': %s", path, strerror(why));
-    else if (*bytes > LARGEST_CONVERSATION)
-        cot_complain("'%s' has more than %d bytes", path, LARGEST_CONVERSATION);
-    else
-        cot_complain("out of memory");
-    return NULL;
 }
 
 static json_t *ids_json(const int32_t *ids, size_t count)
@@ -130,7 +94,7 @@ int cot_tokenize_chat(const cot_chat_settings *s, const char *model, bool json)
                                       .chat_template_kwargs = s->chat_template_kwargs};
     if (cot_chat_template_open(&chat, model, s->chat_template, &error) != COT_OK)
         return cot_complain_of(&error);
-    char *conversation = read_all(s->messages, &bytes);
+    char *conversation = read_whole(s->messages, &bytes);
     int exit_status = COT_EXIT_FAILURE;
     if (conversation)
         exit_status = cot_chat_render(chat, &text, conversation, bytes, &options, &error) == COT_OK

@@ -56,6 +56,71 @@ static void test_lines(void **state)
     assert_int_equal(c.status, 0);
 }
 
+/* The model's own template, one given, variables; text as it is, or a line with ids. */
+static void test_chat(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *command, *out;
+    } chats[] = {
+        {"echo '[{\"role\": \"user\", \"content\": \"hi\"}]' | \"$coterie\" tokenize " TINY " --messages -",
+         "Question: hi\nAnswer:"},
+        {"echo '[{\"role\": \"user\", \"content\": \"hi\"}]' | \"$coterie\" tokenize " TINY
+         " --messages - --no-generation-prompt",
+         "Question: hi\n"},
+        {"echo '[{\"role\": \"assistant\", \"content\": \"hi\"}]' | \"$coterie\" tokenize " TINY
+         "/tokenizer.json --messages - --continue-final-message",
+         "Answer: hi"},
+        // The token at the end is the template's; the one in the message is text.
+        {"echo '[{\"role\": \"assistant\", \"content\": \"Once<|endoftext|>\"}]' | \"$coterie\" "
+         "tokenize " TINY
+         " --messages - --no-generation-prompt --json | sed 's/.*,\\([^,]*\\),\\([^,]*\\)$/\\2/'",
+         "0]}\n"},
+        {"echo '[{\"role\": \"assistant\", \"content\": \"<|endoftext|>\"}]' | \"$coterie\" tokenize " TINY
+         " --messages - --no-generation-prompt --json | grep -o '[^0-9]0[^0-9]' | wc -l",
+         "1\n"},
+        {"t=$(mktemp); printf '{{ bos_token }}{{ eos_token }}{{ x }}{{ tools | tojson }}' > $t; echo "
+         "'{\"messages\": "
+         "[{\"role\": \"user\"}], \"tools\": [1], \"chat_template_kwargs\": {\"x\": 1}}' | \"$coterie\" "
+         "tokenize " TINY " --messages - --chat-template $t --chat-template-kwargs '{\"x\": \"y\"}'; rm $t",
+         "<|endoftext|>y[1]"},
+    };
+    for (size_t i = 0; i < sizeof chats / sizeof *chats; i++) {
+        capture_shell(&c, chats[i].command);
+        assert_string_equal(c.err, "");
+        assert_string_equal(c.out, chats[i].out);
+        assert_int_equal(c.status, 0);
+    }
+}
+
+static void test_bad_chats(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arguments;
+        int status;
+        const char *said;
+    } bad[] = {
+        {TINY " --messages - x", 2, "--messages takes the place of TEXT"},
+        {TINY " x --no-generation-prompt", 2, "need --messages FILE"},
+        {TINY " --messages - --no-generation-prompt --add-generation-prompt", 2, "exclude one another"},
+        {TINY " --messages - --continue-final-message --add-generation-prompt", 1, "exclude one another"},
+        {TINY " --messages /nowhere", 1, "/nowhere"},
+        {TINY " --messages - --chat-template /nowhere", 1, "/nowhere"},
+        {TINY " --messages - --chat-template-kwargs x", 1, "chat_template_kwargs is not JSON"},
+        {COT_SOURCE "/docs --messages -", 1, "--chat-template FILE"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char command[512];
+        snprintf(command, sizeof command, "echo '[{\"role\": \"user\"}]' | \"$coterie\" tokenize %s",
+                 bad[i].arguments);
+        capture_shell(&c, command);
+        assert_string_equal(c.out, "");
+        assert_int_equal(c.status, bad[i].status);
+        assert_non_null(strstr(c.err, bad[i].said));
+    }
+}
+
 static void test_bad_lines(void **state)
 {
     (void)state;
@@ -119,8 +184,9 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),      cmocka_unit_test(test_json),     cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_bad_lines), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_rows),     cmocka_unit_test(test_json),      cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_chat),     cmocka_unit_test(test_bad_chats), cmocka_unit_test(test_bad_lines),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,7 +48,7 @@ static value generator(cot_jinja_run *run)
     return cot_jinja_sequence_new(run, COT_JINJA_GENERATOR, 0);
 }
 
-COT_JINJA_FILTER(attr)
+COT_JINJA_FILTER_FUNCTION(attr)
 {
     value name;
     cot_jinja_bind(run, given, "attr", "name", 1, &name);
@@ -63,7 +63,7 @@ COT_JINJA_FILTER(attr)
     return cot_jinja_item(run, self, name);
 }
 
-COT_JINJA_FILTER(dictsort)
+COT_JINJA_FILTER_FUNCTION(dictsort)
 {
     value a[3];
     cot_jinja_bind(run, given, "dictsort", "case_sensitive by reverse", 0, a);
@@ -85,7 +85,7 @@ COT_JINJA_FILTER(dictsort)
     return out;
 }
 
-COT_JINJA_FILTER(first)
+COT_JINJA_FILTER_FUNCTION(first)
 {
     cot_jinja_bind(run, given, "first", "", 0, NULL);
     if (self.type == COT_JINJA_SEQUENCE && self.sequence->kind == COT_JINJA_GENERATOR) {
@@ -97,7 +97,7 @@ COT_JINJA_FILTER(first)
     return items->count ? items->items[0] : cot_jinja_undefined(run, "No first item, sequence was empty.");
 }
 
-COT_JINJA_FILTER(last)
+COT_JINJA_FILTER_FUNCTION(last)
 {
     cot_jinja_bind(run, given, "last", "", 0, NULL);
     if (self.type == COT_JINJA_SEQUENCE && self.sequence->kind == COT_JINJA_GENERATOR)
@@ -107,7 +107,7 @@ COT_JINJA_FILTER(last)
                         : cot_jinja_undefined(run, "No last item, sequence was empty.");
 }
 
-COT_JINJA_FILTER(items)
+COT_JINJA_FILTER_FUNCTION(items)
 {
     cot_jinja_bind(run, given, "items", "", 0, NULL);
     value out = generator(run);
@@ -125,7 +125,7 @@ COT_JINJA_FILTER(items)
     return out;
 }
 
-COT_JINJA_FILTER(join)
+COT_JINJA_FILTER_FUNCTION(join)
 {
     value a[2];
     cot_jinja_bind(run, given, "join", "d attribute", 0, a);
@@ -140,7 +140,7 @@ COT_JINJA_FILTER(join)
     return cot_jinja_built(&b, false);
 }
 
-COT_JINJA_FILTER(list)
+COT_JINJA_FILTER_FUNCTION(list)
 {
     cot_jinja_bind(run, given, "list", "", 0, NULL);
     const cot_jinja_sequence *items = cot_jinja_items_of(run, self);
@@ -172,7 +172,7 @@ static cot_jinja_function *named(cot_jinja_run *run, value name, cot_jinja_funct
     return function;
 }
 
-COT_JINJA_FILTER(map)
+COT_JINJA_FILTER_FUNCTION(map)
 {
     const cot_jinja_sequence *items = cot_jinja_items_of(run, self);
     value out = generator(run), a[2] = {{0}, {0}};
@@ -215,22 +215,22 @@ static value chosen(cot_jinja_run *run, value self, const cot_jinja_arguments *g
     return out;
 }
 
-COT_JINJA_FILTER(select)
+COT_JINJA_FILTER_FUNCTION(select)
 {
     return chosen(run, self, given, false, true);
 }
 
-COT_JINJA_FILTER(reject)
+COT_JINJA_FILTER_FUNCTION(reject)
 {
     return chosen(run, self, given, false, false);
 }
 
-COT_JINJA_FILTER(selectattr)
+COT_JINJA_FILTER_FUNCTION(selectattr)
 {
     return chosen(run, self, given, true, true);
 }
 
-COT_JINJA_FILTER(rejectattr)
+COT_JINJA_FILTER_FUNCTION(rejectattr)
 {
     return chosen(run, self, given, true, false);
 }
@@ -250,17 +250,17 @@ static value extreme(cot_jinja_run *run, value self, const cot_jinja_arguments *
     return items->items[best];
 }
 
-COT_JINJA_FILTER(max)
+COT_JINJA_FILTER_FUNCTION(max)
 {
     return extreme(run, self, given, true);
 }
 
-COT_JINJA_FILTER(min)
+COT_JINJA_FILTER_FUNCTION(min)
 {
     return extreme(run, self, given, false);
 }
 
-COT_JINJA_FILTER(reverse)
+COT_JINJA_FILTER_FUNCTION(reverse)
 {
     cot_jinja_bind(run, given, "reverse", "", 0, NULL);
     if (self.type == COT_JINJA_STRING)
@@ -290,7 +290,7 @@ static value *sort_keys(cot_jinja_run *run, const cot_jinja_sequence *items, val
     return keys;
 }
 
-COT_JINJA_FILTER(sort)
+COT_JINJA_FILTER_FUNCTION(sort)
 {
     value a[3];
     cot_jinja_bind(run, given, "sort", "reverse case_sensitive attribute", 0, a);
@@ -302,7 +302,7 @@ COT_JINJA_FILTER(sort)
     return out;
 }
 
-COT_JINJA_FILTER(sum)
+COT_JINJA_FILTER_FUNCTION(sum)
 {
     value a[2];
     cot_jinja_bind(run, given, "sum", "attribute start", 0, a);
@@ -313,7 +313,7 @@ COT_JINJA_FILTER(sum)
     return total;
 }
 
-COT_JINJA_FILTER(unique)
+COT_JINJA_FILTER_FUNCTION(unique)
 {
     value a[2], out = generator(run), seen = cot_jinja_map_new(run, 0);
     size_t capacity = 0;

@@ -22,7 +22,7 @@ static void bind_none(cot_jinja_run *run, const cot_jinja_arguments *given, cons
     bind(run, given, what, "", 0, NULL);
 }
 
-COT_JINJA_FILTER(abs)
+COT_JINJA_FILTER_FUNCTION(abs)
 {
     bind_none(run, given, "abs");
     if (self.type == COT_JINJA_REAL) return cot_jinja_real(fabs(self.real));
@@ -31,13 +31,13 @@ COT_JINJA_FILTER(abs)
     return cot_jinja_negative(run, self);
 }
 
-COT_JINJA_FILTER(capitalize)
+COT_JINJA_FILTER_FUNCTION(capitalize)
 {
     bind_none(run, given, "capitalize");
     return cot_jinja_capitalize(run, cot_jinja_str(run, self), false);
 }
 
-COT_JINJA_FILTER(default)
+COT_JINJA_FILTER_FUNCTION(default)
 {
     value given_value[2];
     bind(run, given, "default", "default_value boolean", 0, given_value);
@@ -47,7 +47,7 @@ COT_JINJA_FILTER(default)
     return given_value[0].type != COT_JINJA_ABSENT ? given_value[0] : cot_jinja_text(run, "");
 }
 
-COT_JINJA_FILTER(escape)
+COT_JINJA_FILTER_FUNCTION(escape)
 {
     bind_none(run, given, "escape");
     const cot_jinja_string *s = cot_jinja_str(run, self);
@@ -102,7 +102,7 @@ static value truncated(cot_jinja_run *run, double real, value fallback)
     return cot_jinja_integer((int64_t)real);
 }
 
-COT_JINJA_FILTER(int)
+COT_JINJA_FILTER_FUNCTION(int)
 {
     value given_value[2];
     int64_t integer;
@@ -119,7 +119,7 @@ COT_JINJA_FILTER(int)
     return read_real(run, self.string, &real) ? truncated(run, real, fallback) : fallback;
 }
 
-COT_JINJA_FILTER(float)
+COT_JINJA_FILTER_FUNCTION(float)
 {
     value fallback;
     double real;
@@ -130,7 +130,7 @@ COT_JINJA_FILTER(float)
     return fallback.type != COT_JINJA_ABSENT ? fallback : cot_jinja_real(0);
 }
 
-COT_JINJA_FILTER(round)
+COT_JINJA_FILTER_FUNCTION(round)
 {
     value given_value[2];
     char text[512];
@@ -160,7 +160,7 @@ static void add_line(cot_jinja_builder *b, const cot_jinja_string *s, size_t fro
     cot_jinja_add_part(b, s, from, to);
 }
 
-COT_JINJA_FILTER(indent)
+COT_JINJA_FILTER_FUNCTION(indent)
 {
     value given_value[3];
     bind(run, given, "indent", "width first blank", 0, given_value);
@@ -188,7 +188,7 @@ COT_JINJA_FILTER(indent)
     return cot_jinja_built(&b, s->safe);
 }
 
-COT_JINJA_FILTER(length)
+COT_JINJA_FILTER_FUNCTION(length)
 {
     bind_none(run, given, "length");
     int64_t length = cot_jinja_length(self);
@@ -197,19 +197,19 @@ COT_JINJA_FILTER(length)
     return cot_jinja_integer(length);
 }
 
-COT_JINJA_FILTER(lower)
+COT_JINJA_FILTER_FUNCTION(lower)
 {
     bind_none(run, given, "lower");
     return cot_jinja_lower(run, cot_jinja_str(run, self));
 }
 
-COT_JINJA_FILTER(upper)
+COT_JINJA_FILTER_FUNCTION(upper)
 {
     bind_none(run, given, "upper");
     return cot_jinja_upper(run, cot_jinja_str(run, self));
 }
 
-COT_JINJA_FILTER(replace)
+COT_JINJA_FILTER_FUNCTION(replace)
 {
     value given_value[3];
     bind(run, given, "replace", "old new count", 2, given_value);
@@ -219,13 +219,13 @@ COT_JINJA_FILTER(replace)
                              most);
 }
 
-COT_JINJA_FILTER(safe)
+COT_JINJA_FILTER_FUNCTION(safe)
 {
     bind_none(run, given, "safe");
     return cot_jinja_marked_safe(run, cot_jinja_str(run, self), true);
 }
 
-COT_JINJA_FILTER(string)
+COT_JINJA_FILTER_FUNCTION(string)
 {
     bind_none(run, given, "string");
     return (value){.type = COT_JINJA_STRING, .string = cot_jinja_str(run, self)};
@@ -237,7 +237,7 @@ static bool starts_word(char c)
 }
 
 /* Unlike str.title, words begin at white space and opening brackets alone. */
-COT_JINJA_FILTER(title)
+COT_JINJA_FILTER_FUNCTION(title)
 {
     bind_none(run, given, "title");
     const cot_jinja_string *s = cot_jinja_str(run, self);
@@ -259,7 +259,7 @@ COT_JINJA_FILTER(title)
     return cot_jinja_built(&b, false);
 }
 
-COT_JINJA_FILTER(trim)
+COT_JINJA_FILTER_FUNCTION(trim)
 {
     value set;
     bind(run, given, "trim", "chars", 0, &set);

@@ -1,0 +1,539 @@
+/* Chat templates without golden files: what no message can do, what a template cannot take, content in parts, and where
+ * Jinja is easily got wrong. Expected texts are Jinja 3.1's and transformers'. */
+#include "test_seed.h"
+#include "tokenizer/chat.h"
+#include "tokenizer/parts.h"
+#include "tokenizer/tokenizer_json.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#define TURNS "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>{% endfor %}"
+
+/* The outcome of a template on a conversation: its text, or the error's line. */
+static char *outcome(const char *template, const char *conversation, const char *variables)
+{
+    cot_chat_template *chat;
+    cot_chat_text text = {0};
+    cot_error error = {0};
+    const cot_chat_options options = {.size = sizeof options, .chat_template_kwargs = variables};
+    cot_status status = cot_chat_template_parse(&chat, template, strlen(template), "t", &error);
+    if (status == COT_OK) {
+        status = cot_chat_render(chat, &text, conversation, strlen(conversation), &options, &error);
+        cot_chat_template_close(chat);
+    }
+    if (status != COT_OK) assert_null(text.text);
+    char *out = status == COT_OK ? strdup(text.text) : strdup(error.message);
+    cot_chat_text_free(&text);
+    return out;
+}
+
+typedef struct row {
+    const char *template, *expected;
+} row;
+
+#define HI "[{\"role\": \"user\", \"content\": \"hi\"}]"
+
+// clang-format off
+static const row rows[] = {
+    {"{% for m in messages %}{{ m.role }}: {{ m['content'] }}{% endfor %}", "user: hi"},
+    {"{{ 'a' + 1 ~ 2 }} {{ -7 % 3 }} {{ -7 // 2 }} {{ 2 ** 3 ** 2 }} {{ 1 < 2 < 2 }}", "a12 2 -4 64 False"},
+    {"{{ 7 / 2 }} {{ 1e16 }} {{ 0.1 + 0.2 }} {{ 1e-5 }} {{ 100.0 }} {{ 5e-324 }} {{ 1.5e300 }}",
+     "3.5 1e+16 0.30000000000000004 1e-05 100.0 5e-324 1.5e+300"},
+    {"{{ ['it\\'s', none, true, 1.0, (1,), {'k': []}] }}", "[\"it's\", None, True, 1.0, (1,), {'k': []}]"},
+    {"{{ messages | tojson }}", "[{\"role\": \"user\", \"content\": \"hi\"}]"},
+    {"{{ {'b': 1, 'a': [1, {}]} | tojson(indent=1, sort_keys=true) }}", "{\n \"a\": [\n  1,\n  {}\n ],\n \"b\": 1\n}"},
+    {"  {% if true %}\n  x\n  {% endif %}\ny", "  x\ny"},
+    {"a {{- ' b ' -}} c{#- d -#} e", "a b ce"},
+    {"{% set x = 1 %}{% for i in [1, 2] %}{% set x = x + i %}{{ x }}{% endfor %}{{ x }}", "231"},
+    {"{% set ns = namespace(n=0) %}{% for i in 'abc' %}{% set ns.n = ns.n + loop.index %}{% endfor %}{{ ns.n }}", "6"},
+    // A filter of a loop sees what the body did meanwhile, one item ahead where the body asked for it.
+    {"{% set ns = namespace(on=true) %}{% for i in [1, 2, 3] if ns.on %}{{ i }}{% if i == 2 %}{% set ns.on = false %}"
+     "{% endif %}{% endfor %}", "12"},
+    {"{% set ns = namespace(on=true) %}{% for i in [1, 2, 3] if ns.on %}{{ i }}{{ loop.last }}{% if i == 1 %}"
+     "{% set ns.on = false %}{% endif %}{% endfor %}", "1False2True"},
+    {"{% for i in [1, 2, 3, 4] if i % 2 %}{{ loop.length }}{{ loop.revindex0 }}{% endfor %}", "2120"},
+    {"{% for x in [1, [2, [3]]] recursive %}{% if x is iterable %}({{ loop(x) }}){% else %}{{ x }}{% endif %}{% endfor %}",
+     "1(2(3))"},
+    {"{% macro f(a, b=a) %}{{ a }}{{ b }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ f(1) }}{{ f(1, 2, 3, k=4) }}",
+     "11(){}12(3,){'k': 4}"},
+    {"{% macro f() %}[{{ caller(1) }}]{% endmacro %}{% call(x) f() %}{{ x }}{% endcall %}", "[1]"},
+    {"{{ missing }}{{ missing is defined }}{{ missing | default('d') }}{{ (1 if false) is defined }}", "FalsedFalse"},
+    {"{{ missing.x }}", "the chat template fails on line 1: 'missing' is undefined"},
+    {"\n{{ 'a' + 1 }}", "the chat template fails on line 2: can only concatenate str (not \"int\") to str"},
+    {"{{ ''.__class__ }}{{ ''.__class__.__mro__ }}",
+     "the chat template fails on line 1: access to attribute '__class__' of 'str' object is unsafe."},
+    {"{{ [].append(1) }}", "the chat template fails on line 1: access to attribute 'append' of 'list' object is unsafe."},
+    {"{{ raise_exception('no ' ~ messages[0].role) }}", "the chat template refuses: no user"},
+    {"{{ 9223372036854775807 + 1 }}", "the chat template fails on line 1: an integer beyond 64 bits"},
+    {"{{ 9223372036854775808 }}",
+     "cannot read the chat template 't': line 1: 9223372036854775808 is no integer of 64 bits"},
+    {"a\n{% if x %}", "cannot read the chat template 't': line 2: unexpected end of template, 'endif' is missing"},
+    {"{{ x | nothing }}", "cannot read the chat template 't': line 1: no filter named 'nothing'"},
+    {"{% if false %}{{ x | nothing }}{% endif %}ok", "ok"},
+    {"{% break %}", "cannot read the chat template 't': line 1: 'break' or 'continue' outside of a loop"},
+    {"{{ range(100001) }}", "the chat template fails on line 1: a range of more than 100000 items"},
+    {"{{ range(-9223372036854775807, 9223372036854775807, 9223372036854775807) | list | length }}", "2"},
+    {"{{ 'äöü'[1:][::-1] }}{{ 'abc'[-2:] }}{{ [1, 2, 3][::-2] }}{{ 'abc'[5:] }}", "üöbc[3, 1]"},
+    {"{{ 'abc'[::-9223372036854775807] }}{{ 'abc'[1:9223372036854775807:9223372036854775807] }}", "cb"},
+    {"{{ 'ß'.upper() }}{{ 'ΑΣ Σ'.lower() }}{{ 'ǆx ﬁ'.title() }}{{ 'it\\'s a-b' | title }}", "SSας σǅx FiIt's A-B"},
+    {"{{ ' \xc2\xa0\xe3\x80\x80 x\xe2\x80\x8b\x1f' | trim }}|", "x\xe2\x80\x8b|"},
+    {"{{ ' a  b c '.split(none, 1) }}{{ 'a,b,c'.rsplit(',', 1) }}{{ 'a\r\nb\x0b'.splitlines() }}",
+     "['a', 'b c ']['a,b', 'c']['a', 'b']"},
+    {"{{ [3, 1, 2] | sort(reverse=true) }}{{ ['b', 'A'] | sort }}{{ {'b': 1, 'A': 2} | dictsort }}",
+     "[3, 2, 1]['A', 'b'][('A', 2), ('b', 1)]"},
+    {"{{ [[{}], [1, 2]] | map('map', 'string') | map('join', '-') | list }}", "['{}', '1-2']"},
+    {"{{ ('<' | safe) + '<' }}{{ '<' + ('<' | safe) ~ '<' }}", "<&lt;&lt;<<"},
+    {"{{ 'a' 'b' \"c\" ~ 'd' }}{% set x = 'a' 'b' 'c' %}{{ x ~ 'e' }}{{ x ~ 'f' }}{{ x }}", "abcdabceabcfabc"},
+    {"{% set a = 'x' ~ 'y' %}{% set b = a ~ '1' %}{% set c = a ~ '2' %}{{ a }} {{ b }} {{ c }}", "xy xy1 xy2"},
+    {"{{ 1 == 1.0 }}{{ 9007199254740993 == 9007199254740992.0 }}{{ {1: 'a', true: 'b', 1.0: 'c'} }}", "TrueFalse{1: 'c'}"},
+    {"{{ k }}{{ bos_token is defined }}", "vFalse"},
+};
+// clang-format on
+
+static void test_rows(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *got = outcome(rows[i].template, HI, "{\"k\": \"v\"}");
+        if (strcmp(got, rows[i].expected) != 0)
+            fail_msg("'%s' gives '%s', not '%s'", rows[i].template, got, rows[i].expected);
+        free(got);
+    }
+}
+
+/* Conversations that are none, and what is said of them. */
+static void test_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *conversation, *variables, *expected;
+    } refused[] = {
+        {"[", NULL, "the conversation is not JSON"},
+        {"[]", NULL, "neither a list of messages nor an object with 'messages'"},
+        {"{}", NULL, "neither a list of messages"},
+        {"[1]", NULL, "message 1 is not an object with a 'role'"},
+        {"[{\"role\": 1}]", NULL, "message 1 is not an object with a 'role'"},
+        {"[{\"role\": \"user\", \"content\": 1}]", NULL,
+         "the content of message 1 is neither text nor a list"},
+        {"[{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]", NULL, "a part of type 'image'"},
+        {"[{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]", NULL, "a part that is not"},
+        {"{\"messages\": [{\"role\": \"user\"}], \"tool\": []}", NULL, "the conversation has 'tool'"},
+        {"{\"messages\": [{\"role\": \"user\"}], \"tools\": {}}", NULL, "'tools' is not a list"},
+        {"{\"messages\": [{\"role\": \"user\"}], \"chat_template_kwargs\": []}", NULL, "is not an object"},
+        {HI, "{\"messages\": []}", "chat_template_kwargs cannot set 'messages'"},
+        {HI, "{", "chat_template_kwargs is not JSON"},
+        {HI, "[]", "chat_template_kwargs is not an object"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char *got = outcome(TURNS, refused[i].conversation, refused[i].variables);
+        if (!strstr(got, refused[i].expected)) fail_msg("'%s', not '%s'", got, refused[i].expected);
+        free(got);
+    }
+    cot_chat_template *chat;
+    cot_error error;
+    assert_int_equal(cot_chat_template_parse(&chat, "\xff", 1, "t", &error), COT_MALFORMED);
+    assert_null(chat);
+}
+
+/* Parts become one text unless the template looks into them; which it does is asked of each message. */
+static void test_parts(void **state)
+{
+    (void)state;
+    static const char conversation[] =
+        "[{\"role\": \"system\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", "
+        "\"text\": "
+        "\"b\"}]}, {\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"c\"}]}]";
+    static const row parts[] = {
+        {"{% for m in messages %}{{ m.content + '.' }}{% endfor %}", "a\nb.c."},
+        {"{% for m in messages %}{% if m.content is string %}{{ m.content }}{% endif %};{% endfor %}",
+         "a\nb;c;"},
+        {"{% for m in messages %}{% for p in m.content %}[{{ p.text }}]{% endfor %};{% endfor %}",
+         "[a][b];[c];"},
+        {"{{ messages[0].content | map(attribute='text') | join }}{{ messages[1].content }}", "abc"},
+        {"{% for m in messages %}{{ m.content | tojson }}{% endfor %}",
+         "[{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}][{\"type\": "
+         "\"text\", "
+         "\"text\": \"c\"}]"},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        char *got = outcome(parts[i].template, conversation, NULL);
+        assert_string_equal(got, parts[i].expected);
+        free(got);
+    }
+}
+
+/* What a template cannot take: steps, memory, depth. One clear line, soon. */
+static void test_limits(void **state)
+{
+    (void)state;
+    static const char *const greedy[] = {
+        "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+        "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}",
+        "{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor "
+        "%}{{ ns.s }}",
+        "{{ 'x' * 9223372036854775807 }}",
+        "{{ [1] * 1000000000000 }}",
+        "{{ 'abc'.replace('', 'x' * 1000000) * 1000 }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ 'x' | indent(1000000000000) }}",
+        "{{ 1 | tojson(indent=1000000000000) }}",
+        "{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
+        "{% set ns = namespace(l=[]) %}{% for i in range(5000) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l "
+        "}}",
+        "{% set ns = namespace(l=[]) %}{% for i in range(5000) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l "
+        "| tojson }}",
+    };
+    for (size_t i = 0; i < sizeof greedy / sizeof *greedy; i++) {
+        cot_chat_template *chat;
+        cot_chat_text text;
+        cot_jinja_failure failure = {0};
+        cot_error error = {0};
+        json_t *messages = json_loads(HI, 0, NULL);
+        assert_int_equal(cot_chat_template_parse(&chat, greedy[i], strlen(greedy[i]), "t", &error), COT_OK);
+        const cot_chat_request request = {.messages = messages, .limits = {1 << 20, 16 << 20}};
+        assert_int_equal(cot_chat_render_request(chat, &text, &request, &failure, &error), COT_MALFORMED);
+        if (failure.reason != COT_JINJA_LIMIT) fail_msg("%s: %s", greedy[i], error.message);
+        assert_null(text.text);
+        cot_chat_template_close(chat);
+        json_decref(messages);
+    }
+    // Nesting of the template itself.
+    static const char *const deep[] = {"(", "[", "not ", "-", "1 if ", "{'a':", "a.b(", "a[", "x if x else "};
+    for (size_t i = 0; i < sizeof deep / sizeof *deep; i++) {
+        size_t unit = strlen(deep[i]), count = 20000;
+        char *template = malloc(unit * count + 3);
+        memcpy(template, "{{", 2);
+        for (size_t k = 0; k < count; k++) memcpy(template + 2 + k * unit, deep[i], unit);
+        template[2 + unit * count] = 0;
+        char *got = outcome(template, HI, NULL);
+        assert_true(strlen(got) > 10 && strlen(got) < 256);
+        free(got);
+        free(template);
+    }
+}
+
+/* A string that is appended to again and again is not copied each time. */
+static void test_growth(void **state)
+{
+    (void)state;
+    char *got = outcome(
+        "{% set ns = namespace(s='') %}{% for i in range(100000) %}{% set ns.s = ns.s ~ 'abcdefgh' ~ i %}"
+        "{% endfor %}{{ ns.s | length }}",
+        HI, NULL);
+    assert_string_equal(got, "1288890");
+    free(got);
+}
+
+static uint64_t seed;
+
+static uint32_t draw(uint32_t below)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(seed >> 33) % below;
+}
+
+/* A message of pieces of control tokens and of other text. */
+static void random_text(char *out)
+{
+    static const char *const pieces[] = {"<s>", "</s>", "<", "s>", "/s>", "a", "b ", "ab", "1",  "<x>",
+                                         "x>",  "\n",   "é", "<s", "▁",   "s", ">",  "//", "  ", "<<s>>"};
+    *out = 0;
+    for (uint32_t n = draw(12); n; n--) strcat(out, pieces[draw(sizeof pieces / sizeof *pieces)]);
+}
+
+static char *conversation_of(const char *role, const char *text)
+{
+    json_t *messages = json_pack("[{s:s, s:s}]", "role", role, "content", text);
+    char *out = json_dumps(messages, 0);
+    json_decref(messages);
+    return out;
+}
+
+// clang-format off
+/* Every way that a tokenizer looks for added tokens: as they come, in normalised text, with white space around. */
+static const char *const tokenizers[] = {
+    "{'added_tokens': [{'id': 29, 'content': '<s>', 'special': true}, {'id': 30, 'content': '</s>', 'special': true},"
+    " {'id': 31, 'content': '<x>', 'special': false, 'normalized': false}]}",
+    "{'added_tokens': [{'id': 29, 'content': '<s>', 'special': true, 'normalized': true},"
+    " {'id': 30, 'content': '</s>', 'special': true, 'normalized': true},"
+    " {'id': 31, 'content': '<x>', 'special': false, 'normalized': true}], 'normalizer': {'type': 'Sequence',"
+    " 'normalizers': [{'type': 'NFC'}, {'type': 'Prepend', 'prepend': '▁'},"
+    " {'type': 'Replace', 'pattern': {'String': ' '}, 'content': '▁'}]}}",
+    "{'added_tokens': [{'id': 29, 'content': '<s>', 'special': true, 'lstrip': true, 'rstrip': true},"
+    " {'id': 30, 'content': '</s>', 'special': true, 'rstrip': true},"
+    " {'id': 31, 'content': '<x>', 'special': false, 'lstrip': true}]}",
+    "{'added_tokens': [{'id': 29, 'content': '<s>', 'special': true}, {'id': 30, 'content': '</s>', 'special': true},"
+    " {'id': 31, 'content': '<x>', 'normalized': true}], 'normalizer': {'type': 'Replace',"
+    " 'pattern': {'Regex': '/+'}, 'content': '/'}}",
+};
+// clang-format on
+
+static size_t count_of(const int32_t *ids, size_t count, int32_t id)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < count; i++) n += ids[i] == id;
+    return n;
+}
+
+/* Through whatever a template does with a message, ids of control tokens are those of the template: as many of each as
+ * an empty message gives. Where the message spells none, the ids are those of the whole text. */
+static void test_provenance(void **state)
+{
+    (void)state;
+    static const char *const templates[] = {
+        TURNS,
+        "<s>{{ messages[0].content }}</s>",
+        "{% set x = '<s' + messages[0].content + '>' %}{{ x }}</s>",
+        "<s>{{ messages[0].content | trim | upper | lower }}<{{ messages[0].content }}s></s>",
+        "<s>{{ messages | tojson }}</s>{{ messages }}",
+        "<s>{{ messages[0].content.split('s') | join('s') }}</s>{{ messages[0].content.replace('<s>', "
+        "'<x>')[1:] }}",
+        "<s>{% for c in messages[0].content %}{{ c }}{% endfor %}{{ messages[0].content[::-1][::-1] }}</s>",
+        "<s>{{ messages[0].content | replace('a', '<') | indent(2) }}{{ messages[0].content | e }}</s>",
+        "<s>{{ messages[0].content ~ messages[0].content }}<{{ messages[0].content[1:] }}>{{ "
+        "messages[0].role }}</s>",
+    };
+    seed = test_seed();
+    int same = 0;
+    for (int round = 0; round < 2000; round++) {
+        cot_tokenizer *tokenizer;
+        cot_chat_template *chat;
+        cot_chat_text text, empty;
+        int32_t *ids, *empty_ids, *plain;
+        size_t count, empty_count, plain_count;
+        char message[256];
+        const char *template = templates[draw(sizeof templates / sizeof *templates)];
+        const cot_chat_options options = {.size = sizeof options};
+        random_text(message);
+        char *conversation = conversation_of("user", message), *nothing = conversation_of("user", "");
+        assert_int_equal(tokenizer_json_open(&tokenizer, tokenizers[draw(4)], NULL), COT_OK);
+        assert_int_equal(cot_chat_template_parse(&chat, template, strlen(template), "t", NULL), COT_OK);
+        assert_int_equal(cot_chat_render(chat, &text, conversation, strlen(conversation), &options, NULL),
+                         COT_OK);
+        assert_int_equal(cot_chat_render(chat, &empty, nothing, strlen(nothing), &options, NULL), COT_OK);
+        for (size_t i = 0; i < text.bytes; i++) assert_true(text.own[i] <= 1);
+        assert_int_equal(cot_chat_encode(tokenizer, &ids, &count, &text, NULL), COT_OK);
+        assert_int_equal(cot_chat_encode(tokenizer, &empty_ids, &empty_count, &empty, NULL), COT_OK);
+        assert_int_equal(
+            cot_tokenizer_encode(tokenizer, &plain, &plain_count, text.text, text.bytes, false, NULL),
+            COT_OK);
+        for (int32_t id = 29; id <= 31; id++) {
+            // "<" + "s>" around an empty message spell a token of the template; around another they do not.
+            bool split = strstr(template, "<{{") || strstr(template, "'<s'");
+            size_t got = count_of(ids, count, id), own = count_of(empty_ids, empty_count, id);
+            if (got > own || (got < own && !split))
+                fail_msg("%zu of id %d, not %zu: '%s' through '%s'", got, id, own, message, template);
+            if (got < count_of(plain, plain_count, id))
+                id = 32;
+            else if (id == 31) {
+                assert_int_equal(count, plain_count);
+                assert_memory_equal(ids, plain, count * sizeof *ids);
+                same++;
+            }
+        }
+        free(ids);
+        free(empty_ids);
+        free(plain);
+        free(conversation);
+        free(nothing);
+        cot_chat_text_free(&text);
+        cot_chat_text_free(&empty);
+        cot_chat_template_close(chat);
+        cot_tokenizer_close(tokenizer);
+    }
+    print_message("%d of 2000 as the whole text\n", same);
+    assert_true(same > 100);
+}
+
+/* Roles that templates make tokens of are part of them; no other role is. */
+static void test_roles(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *role;
+        int32_t first;
+    } roles[] = {{"user", 29}, {"other", 0}};
+    cot_tokenizer *tokenizer;
+    assert_int_equal(
+        tokenizer_json_open(&tokenizer,
+                            "{'model': {'unk_token': '<unk>'}, 'added_tokens': [{'id': 29, 'content': "
+                            "'<user>', 'special': true}, {'id': 30, 'content': '<other>', 'special': true}]}",
+                            NULL),
+        COT_OK);
+    for (size_t i = 0; i < 2; i++) {
+        cot_chat_template *chat;
+        cot_chat_text text;
+        int32_t *ids;
+        size_t count;
+        static const char template[] = "<{{ messages[0].role }}>";
+        const cot_chat_options options = {.size = sizeof options};
+        char *conversation = conversation_of(roles[i].role, "");
+        assert_int_equal(cot_chat_template_parse(&chat, template, strlen(template), "t", NULL), COT_OK);
+        assert_int_equal(cot_chat_render(chat, &text, conversation, strlen(conversation), &options, NULL),
+                         COT_OK);
+        assert_int_equal(cot_chat_encode(tokenizer, &ids, &count, &text, NULL), COT_OK);
+        assert_int_equal(ids[0], roles[i].first);
+        free(ids);
+        free(conversation);
+        cot_chat_text_free(&text);
+        cot_chat_template_close(chat);
+    }
+    cot_tokenizer_close(tokenizer);
+}
+
+/* Added tokens that are white space are text, also in a message. */
+static void test_blank_tokens(void **state)
+{
+    (void)state;
+    cot_tokenizer *tokenizer;
+    int32_t *ids;
+    size_t count;
+    uint8_t own[4] = {0, 0, 0, 0};
+    char text[] = "a  b";
+    assert_int_equal(
+        tokenizer_json_open(&tokenizer, "{'added_tokens': [{'id': 29, 'content': '  ', 'normalized': true}]}",
+                            NULL),
+        COT_OK);
+    assert_int_equal(cot_chat_encode(tokenizer, &ids, &count, &(cot_chat_text){text, 4, own}, NULL), COT_OK);
+    assert_int_equal(count, 3);
+    assert_int_equal(ids[1], 29);
+    free(ids);
+    cot_tokenizer_close(tokenizer);
+}
+
+/* Marks through a normaliser: what is made of several bytes has the least of theirs. */
+static void test_marks_through_nfc(void **state)
+{
+    (void)state;
+    cot_tokenizer *tokenizer;
+    cot_error error;
+    cot_regex_scratch scratch = {0};
+    cot_buffer text = {0}, own = {0}, spare = {0};
+    assert_int_equal(tokenizer_json_open(&tokenizer, "{'normalizer': {'type': 'NFC'}}", &error), COT_OK);
+    assert_true(cot_buffer_append(&text, "xe\xcc\x81y\xc3\xa9", 7) &&
+                cot_buffer_append(&own, "\1\1\0\0\1\0\0", 7));
+    assert_int_equal(cot_normalizer_run(&tokenizer->normalizer, &scratch, &text, &own, &spare, &error),
+                     COT_OK);
+    assert_int_equal(own.bytes, text.bytes);
+    assert_memory_equal(own.data, "\1\0\0\1\0\0", 6);
+    cot_regex_scratch_free(&scratch);
+    cot_buffer_free(&text);
+    cot_buffer_free(&own);
+    cot_buffer_free(&spare);
+    cot_tokenizer_close(tokenizer);
+}
+
+static void test_continue(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *template, *content, *expected;
+    } continued[] = {
+        {TURNS, "\"so \"", "<s>user\nso "},
+        {"<s>{{ messages[0].content | trim }}</s>", "\"so \"", "<s>so"},
+        {TURNS, "[{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]",
+         "<s>user\na\nb"},
+        {"nothing", "\"so\"",
+         "the last message, which is to be continued, is not in what the chat template makes"},
+        {TURNS, "null", "the last message has no text to continue"},
+    };
+    for (size_t i = 0; i < sizeof continued / sizeof *continued; i++) {
+        cot_chat_template *chat;
+        cot_chat_text text;
+        cot_error error = {0};
+        char conversation[256];
+        cot_chat_options options = {.size = sizeof options, .continue_final_message = true};
+        snprintf(conversation, sizeof conversation, "[{\"role\": \"user\", \"content\": %s}]",
+                 continued[i].content);
+        assert_int_equal(
+            cot_chat_template_parse(&chat, continued[i].template, strlen(continued[i].template), "t", &error),
+            COT_OK);
+        cot_status status =
+            cot_chat_render(chat, &text, conversation, strlen(conversation), &options, &error);
+        assert_string_equal(status == COT_OK ? text.text : error.message, continued[i].expected);
+        cot_chat_text_free(&text);
+        options.add_generation_prompt = true;
+        assert_int_equal(cot_chat_render(chat, &text, conversation, strlen(conversation), &options, &error),
+                         COT_INVALID_ARGUMENT);
+        cot_chat_template_close(chat);
+    }
+}
+
+static void write_text(const char *folder, const char *name, const char *text)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+/* What a model's folder says, by turns: nothing, a config, a list of templates, a file beside it. */
+static void test_folder(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/coterie-chat-XXXXXX", path[512];
+    cot_chat_template *chat;
+    cot_chat_text text;
+    cot_error error = {0};
+    static const char tools[] = "{\"messages\": " HI ", \"tools\": [{}]}";
+    static const struct {
+        const char *name, *text, *plain, *with_tools;
+    } steps[] = {
+        {"tokenizer_config.json",
+         "{\"chat_template\": \"{{ bos_token }}{{ eos_token }}\", \"bos_token\": \"<s>\", "
+         "\"eos_token\": {\"content\": \"</s>\"}, \"pad_token\": null, \"add_bos_token\": true}",
+         "<s></s>", "<s></s>"},
+        {"special_tokens_map.json", "{\"bos_token\": \"no\", \"unk_token\": \"u\"}", "<s></s>", "<s></s>"},
+        {"tokenizer_config.json",
+         "{\"chat_template\": [{\"name\": \"default\", \"template\": \"d{{ unk_token }}\"}, {\"name\": "
+         "\"tool_use\", \"template\": \"t\"}, {\"name\": \"rag\", \"template\": \"{{\"}]}",
+         "du", "t"},
+        {"chat_template.jinja", "file", "file", "file"},
+    };
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(cot_chat_template_open(&chat, folder, NULL, &error), COT_NOT_FOUND);
+    assert_non_null(strstr(error.message, "--chat-template FILE"));
+    assert_null(chat);
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        const cot_chat_options options = {.size = sizeof options};
+        write_text(folder, steps[i].name, steps[i].text);
+        if (cot_chat_template_open(&chat, folder, NULL, &error)) fail_msg("%s", error.message);
+        assert_int_equal(cot_chat_render(chat, &text, HI, strlen(HI), &options, &error), COT_OK);
+        assert_string_equal(text.text, steps[i].plain);
+        for (size_t k = 0; k < text.bytes; k++) assert_int_equal(text.own[k], 1);
+        cot_chat_text_free(&text);
+        assert_int_equal(cot_chat_render(chat, &text, tools, strlen(tools), &options, &error), COT_OK);
+        assert_string_equal(text.text, steps[i].with_tools);
+        cot_chat_text_free(&text);
+        cot_chat_template_close(chat);
+    }
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+    write_text(folder, "tokenizer_config.json", "[]");
+    assert_int_equal(cot_chat_template_open(&chat, folder, NULL, &error), COT_MALFORMED);
+    assert_int_equal(cot_chat_template_open(&chat, folder, "/nowhere", &error), COT_MALFORMED);
+    unlink(path);
+    assert_int_equal(cot_chat_template_open(&chat, folder, "/nowhere", &error), COT_NOT_FOUND);
+    snprintf(path, sizeof path, "rm -r %s", folder);
+    assert_int_equal(system(path), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows),     cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_parts),    cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_growth),   cmocka_unit_test(test_provenance),
+        cmocka_unit_test(test_roles),    cmocka_unit_test(test_blank_tokens),
+        cmocka_unit_test(test_continue), cmocka_unit_test(test_marks_through_nfc),
+        cmocka_unit_test(test_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
