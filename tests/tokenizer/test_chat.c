@@ -87,7 +87,7 @@ static const row rows[] = {
     {"{{ [3, 1, 2] | sort(reverse=true) }}{{ ['b', 'A'] | sort }}{{ {'b': 1, 'A': 2} | dictsort }}",
      "[3, 2, 1]['A', 'b'][('A', 2), ('b', 1)]"},
     {"{{ [[{}], [1, 2]] | map('map', 'string') | map('join', '-') | list }}", "['{}', '1-2']"},
-    {"{{ ('<' | safe) + '<' }}{{ '<' + ('<' | safe) ~ '<' }}", "<&lt;&lt;<<"},
+    {"{{ ('<' | safe) + '<' }}{{ '<' + ('<' | safe) ~ '<' }}", "<&lt;<<<"},
     {"{{ 'a' 'b' \"c\" ~ 'd' }}{% set x = 'a' 'b' 'c' %}{{ x ~ 'e' }}{{ x ~ 'f' }}{{ x }}", "abcdabceabcfabc"},
     {"{% set a = 'x' ~ 'y' %}{% set b = a ~ '1' %}{% set c = a ~ '2' %}{{ a }} {{ b }} {{ c }}", "xy xy1 xy2"},
     {"{{ 1 == 1.0 }}{{ 9007199254740993 == 9007199254740992.0 }}{{ {1: 'a', true: 'b', 1.0: 'c'} }}", "TrueFalse{1: 'c'}"},
@@ -394,13 +394,13 @@ static void test_blank_tokens(void **state)
     cot_tokenizer *tokenizer;
     int32_t *ids;
     size_t count;
-    uint8_t own[4] = {0, 0, 0, 0};
-    char text[] = "a  b";
+    uint8_t own[5] = {0};
+    char text[] = "a   b";
     assert_int_equal(
-        tokenizer_json_open(&tokenizer, "{'added_tokens': [{'id': 29, 'content': '  ', 'normalized': true}]}",
+        tokenizer_json_open(&tokenizer, "{'added_tokens': [{'id': 29, 'content': '   ', 'normalized': true}]}",
                             NULL),
         COT_OK);
-    assert_int_equal(cot_chat_encode(tokenizer, &ids, &count, &(cot_chat_text){text, 4, own}, NULL), COT_OK);
+    assert_int_equal(cot_chat_encode(tokenizer, &ids, &count, &(cot_chat_text){text, 5, own}, NULL), COT_OK);
     assert_int_equal(count, 3);
     assert_int_equal(ids[1], 29);
     free(ids);

@@ -78,10 +78,8 @@ static void split_at_spaces(pieces *p, const string *s, int64_t most)
         for (next = at; at < s->bytes && cot_jinja_is_space(cot_utf8_next(s->data, &next));) at = next;
         if (at == s->bytes) return;
         size_t start = at;
-        if (!most--) {
-            size_t end = s->bytes;
-            for (size_t before = end; cot_jinja_is_space(cot_utf8_previous(s->data, &before));) end = before;
-            add_piece(p, s, start, end);
+        if (!most--) { // the rest, with the white space at its end
+            add_piece(p, s, start, s->bytes);
             return;
         }
         for (next = at; at < s->bytes && !cot_jinja_is_space(cot_utf8_next(s->data, &next));) at = next;
@@ -98,9 +96,7 @@ static void split_back_at_spaces(pieces *p, const string *s, int64_t most)
         if (!at) return;
         size_t end = at;
         if (!most--) {
-            size_t start = 0;
-            for (size_t next = 0; cot_jinja_is_space(cot_utf8_next(s->data, &next));) start = next;
-            add_piece(p, s, start, end);
+            add_piece(p, s, 0, end);
             return;
         }
         for (before = at; at && !cot_jinja_is_space(cot_utf8_previous(s->data, &before));) at = before;
