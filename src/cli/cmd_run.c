@@ -3,7 +3,7 @@
 #include "engine_settings.h"
 #include "paths.h"
 #include "stats.h"
-#include "windows.h"
+#include "whole_file.h"
 
 #include "coterie/text.h"
 

@@ -1,7 +1,7 @@
 #include "tokenize_chat.h"
 
 #include "coterie/chat.h"
-#include "windows.h"
+#include "whole_file.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -25,7 +25,4 @@ engine_needs text_windows_need(const text_windows *windows, const engine_setting
 bool text_windows_cut(text_windows *windows, int64_t context);
 void text_windows_free(text_windows *windows);
 
-/* A whole stream in malloc'd memory; NULL after a line on stderr. */
-char *read_whole(const char *path, size_t *bytes);
-
 #endif

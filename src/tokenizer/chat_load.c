@@ -4,6 +4,7 @@
 #include "tokenizer/chat.h"
 #include "tokenizer/utf8.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -156,11 +157,10 @@ static cot_status read_model(cot_chat_template *chat, const char *model, const c
 }
 
 /* The model's folder: of a tokenizer.json, the one that it is in. NULL when out of memory. */
-static char *folder_of(const char *model)
+static char *folder_of(const char *model, const struct stat *info)
 {
-    struct stat info;
     const char *slash = strrchr(model, '/');
-    if (stat(model, &info) || S_ISDIR(info.st_mode)) return strdup(model);
+    if (S_ISDIR(info->st_mode)) return strdup(model);
     return slash ? strndup(model, (size_t)(slash - model + 1)) : strdup(".");
 }
 
@@ -182,8 +182,12 @@ static cot_chat_template *chat_new(void)
 cot_status cot_chat_template_open(cot_chat_template **out, const char *model, const char *file,
                                   cot_error *error)
 {
+    struct stat info;
+    *out = NULL;
+    if (stat(model, &info))
+        return cot_fail(error, COT_NOT_FOUND, "cannot open '%s': %s", model, strerror(errno));
     cot_chat_template *chat = chat_new();
-    char *folder = folder_of(model);
+    char *folder = folder_of(model, &info);
     cot_status status = chat && folder ? read_model(chat, model, folder, file, error)
                                        : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     free(folder);

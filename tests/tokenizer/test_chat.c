@@ -397,8 +397,8 @@ static void test_blank_tokens(void **state)
     uint8_t own[5] = {0};
     char text[] = "a   b";
     assert_int_equal(
-        tokenizer_json_open(&tokenizer, "{'added_tokens': [{'id': 29, 'content': '   ', 'normalized': true}]}",
-                            NULL),
+        tokenizer_json_open(&tokenizer,
+                            "{'added_tokens': [{'id': 29, 'content': '   ', 'normalized': true}]}", NULL),
         COT_OK);
     assert_int_equal(cot_chat_encode(tokenizer, &ids, &count, &(cot_chat_text){text, 5, own}, NULL), COT_OK);
     assert_int_equal(count, 3);
@@ -521,6 +521,8 @@ static void test_folder(void **state)
     assert_int_equal(cot_chat_template_open(&chat, folder, "/nowhere", &error), COT_MALFORMED);
     unlink(path);
     assert_int_equal(cot_chat_template_open(&chat, folder, "/nowhere", &error), COT_NOT_FOUND);
+    assert_int_equal(cot_chat_template_open(&chat, "/nowhere", NULL, &error), COT_NOT_FOUND);
+    assert_non_null(strstr(error.message, "cannot open '/nowhere'"));
     snprintf(path, sizeof path, "rm -r %s", folder);
     assert_int_equal(system(path), 0);
 }
