@@ -7,7 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/rng.h"
-#include "test_seed.h"
+#include "harness/seed.h"
 
 #include <math.h>
 #include <stdbool.h>

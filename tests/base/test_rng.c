@@ -5,7 +5,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "test_seed.h"
+#include "harness/seed.h"
 
 /* The values are part of the contract: the same request draws the same numbers in every version. */
 static void test_fixed(void **state)

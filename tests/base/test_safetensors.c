@@ -6,7 +6,7 @@
 
 #include "base/rng.h"
 #include "base/safetensors.h"
-#include "test_seed.h"
+#include "harness/seed.h"
 
 #include <stdlib.h>
 #include <string.h>

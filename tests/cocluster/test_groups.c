@@ -2,7 +2,9 @@
 #include "coterie/group.h"
 
 #include "base/rng.h"
-#include "test_seed.h"
+#include "harness/seed.h"
+
+#include <stdio.h>
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,10 +1,17 @@
 /* No rank allocates in a step, and nothing is lost where a request finds no memory: the linker sends all allocators
  * of the library through these. */
-#include "harness.h"
+#include "harness/allocations.h"
+#include "harness/cmocka.h"
+#include "harness/engine/golden.h"
+#include "harness/engine/requests.h"
+#include "harness/engine/settings.h"
+#include "harness/seed.h"
 
 #include "engine/engine_state.h"
 
-#include "count_allocations.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* Allocations between the first token and the end of the first sequence: all were admitted before. */
 struct watch {
@@ -18,8 +25,8 @@ static bool watch_token(void *context, uint64_t request, int32_t token)
     struct watch *w = context;
     (void)request, (void)token;
     if (w->over) return true;
-    if (!w->tokens++) w->first = atomic_load(&allocations);
-    w->last = atomic_load(&allocations);
+    if (!w->tokens++) w->first = allocations_so_far();
+    w->last = allocations_so_far();
     return true;
 }
 
@@ -34,7 +41,7 @@ static void watch_finish(void *context, uint64_t request, cot_finish finish)
 {
     struct watch *w = context;
     (void)request, (void)finish;
-    w->last = atomic_load(&allocations);
+    w->last = allocations_so_far();
     w->over = true;
 }
 
@@ -58,7 +65,7 @@ static void watch_decoding(const char *folder, const char *attention, int ranks,
                            const char *precision)
 {
     enum { SEQUENCES = 3, TOKENS = 90 };
-    const long before = atomic_load(&allocations);
+    const long before = allocations_so_far();
     struct setting s = {.folder = folder,
                         .ranks = ranks,
                         .threads = threads,
@@ -66,7 +73,7 @@ static void watch_decoding(const char *folder, const char *attention, int ranks,
                         .attention = attention,
                         .kv_tokens = SEQUENCES * 128};
     cot_engine *engine = folder ? must_open(&s) : must_open_random(&s);
-    assert_true(atomic_load(&allocations) > before); // the counters count
+    assert_true(allocations_so_far() > before); // the counters count
     uint64_t seed = test_seed();
     int32_t *ids = drawn_ids(20, cot_engine_describe(engine)->vocab, &seed);
     cot_request requests[SEQUENCES] = {0};
@@ -168,9 +175,9 @@ static void steps_allocate_nothing(void **state)
         size_t left = REQUESTS;
         for (int i = 0; i < REQUESTS; i++)
             assert_int_equal(cot_engine_submit(engine, &id, &requests[i], i % 3, &events, NULL), COT_OK);
-        long before = atomic_load(&allocations);
+        long before = allocations_so_far();
         while (left) assert_int_equal(cot_engine_step(engine, &left, NULL, NULL), COT_OK);
-        assert_int_equal(atomic_load(&allocations), before);
+        assert_int_equal(allocations_so_far(), before);
         for (int i = 1; i <= REQUESTS; i++) assert_int_equal(text[i].finishes, 1);
         cot_engine_close(engine);
     }
@@ -192,10 +199,11 @@ static void a_run_without_memory_loses_nothing(void **state)
         size_t failed;
         cot_error error = {0};
         memset(text, 0, sizeof text);
-        atomic_store(&failing, atomic_load(&allocations) + failures + 1);
+        const long fails = allocations_so_far() + failures + 1;
+        fail_allocation(fails);
         cot_status status = cot_engine_run(engine, requests, REQUESTS, &events, &failed, &error);
-        over = atomic_load(&allocations) < atomic_load(&failing);
-        atomic_store(&failing, 0);
+        over = allocations_so_far() < fails;
+        fail_allocation(0);
         assert_int_equal(status, over ? COT_OK : COT_OUT_OF_MEMORY);
         assert_int_equal(error.status, status);
         assert_int_equal(failed, over ? REQUESTS : failures); // an allocation a request
@@ -223,9 +231,9 @@ static void a_submission_without_memory_changes_nothing(void **state)
     size_t left;
     assert_int_equal(cot_engine_submit(engine, &said, &requests[0], 0, &events, NULL), COT_OK);
     assert_int_equal(cot_engine_step(engine, &left, NULL, NULL), COT_OK);
-    atomic_store(&failing, atomic_load(&allocations) + 1);
+    fail_allocation(allocations_so_far() + 1);
     assert_int_equal(cot_engine_submit(engine, &id, &requests[1], 0, &events, NULL), COT_OUT_OF_MEMORY);
-    atomic_store(&failing, 0);
+    fail_allocation(0);
     assert_int_equal(id, 0);
     do assert_int_equal(cot_engine_step(engine, &left, NULL, NULL), COT_OK);
     while (left);

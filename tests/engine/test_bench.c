@@ -1,8 +1,8 @@
 /* The benchmark's routings and what it counts about them, against brute force; a whole benchmark of tiny
  * layers. */
-#include "engine/bench/bench.h"
+#include "harness/seed.h"
 
-#include "test_seed.h"
+#include "engine/bench/bench.h"
 
 #include <math.h>
 #include <setjmp.h>

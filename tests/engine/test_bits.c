@@ -1,10 +1,19 @@
 /* With data-parallel attention a sequence's logits are the same bits whatever the number of ranks and
  * threads, where experts sit, the company, and the steps its tokens come in. With tensor-parallel attention the greedy text is
  * the same. */
-#include "harness.h"
+#include "harness/cmocka.h"
+#include "harness/engine/golden.h"
+#include "harness/engine/records.h"
+#include "harness/engine/requests.h"
+#include "harness/engine/settings.h"
+#include "harness/seed.h"
 
 #include "coterie/roof.h"
 #include "coterie/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum { MOST_SEQUENCES = 5 };
 

@@ -1,5 +1,15 @@
 /* The counted bytes are those of the closed form for the routing that occurred, exactly. */
-#include "harness.h"
+#include "harness/cmocka.h"
+#include "harness/engine/golden.h"
+#include "harness/engine/records.h"
+#include "harness/engine/requests.h"
+#include "harness/engine/settings.h"
+#include "harness/memory.h"
+#include "harness/seed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum { DISPATCH, COMBINE, ATTENTION, METADATA, CONTROL, PAIRS = 64 * 64 };
 

@@ -1,8 +1,15 @@
 /* Which random number chooses a token: that of (the request's seed, stream 0, the token's place in the sequence), and no
  * other, so that a text can be continued as if it had been made in one go. */
-#include "harness.h"
+#include "harness/cmocka.h"
+#include "harness/engine/golden.h"
+#include "harness/engine/records.h"
+#include "harness/engine/requests.h"
+#include "harness/engine/settings.h"
+#include "harness/seed.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum { PROMPT = 13, MADE = 40, SEEDS = 4 };
 static const double temperature = 1.7;

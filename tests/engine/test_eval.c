@@ -1,10 +1,20 @@
 /* Evaluation: what is written is what the engine told, the losses are those of the logits, and what cannot be
  * evaluated is refused by name. */
-#include "harness.h"
+#include "harness/cmocka.h"
+#include "harness/engine/golden.h"
+#include "harness/engine/records.h"
+#include "harness/engine/requests.h"
+#include "harness/engine/settings.h"
+#include "harness/memory.h"
+#include "harness/seed.h"
 
+#include "coterie/eval.h"
 #include "base/safetensors.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { SEQUENCES = 4, VOCAB = 4096 };

@@ -1,12 +1,18 @@
 /* Weights that are finite and yet too large: a step fails in the middle of a run, everybody learns of it, and
  * the engine can only be closed. */
-#include "harness.h"
+#include "harness/cmocka.h"
+#include "harness/engine/golden.h"
+#include "harness/engine/settings.h"
+#include "harness/memory.h"
 
 #include "base/error.h"
 #include "base/safetensors.h"
 #include "model/runner_state.h"
 
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,12 +1,20 @@
 /* Other people's code computed these checkpoints' logits and routing: every family, every rope, every
  * storage, at several numbers of ranks, prefill and token by token, with both kinds of attention. */
-#include "harness.h"
+#include "harness/cmocka.h"
+#include "harness/engine/golden.h"
+#include "harness/engine/records.h"
+#include "harness/engine/requests.h"
+#include "harness/engine/settings.h"
 
+#include "coterie/eval.h"
 #include "base/safetensors.h"
 
 #include <dirent.h>
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
 
 static const double most_logit = 5e-4, most_weight = 1e-5;
 

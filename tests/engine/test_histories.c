@@ -1,10 +1,19 @@
 /* Random histories of a running engine: requests come and are cancelled at any moment, within callbacks too. What is
  * told of each is what it gives alone, as far as it got, and nothing is lost. */
-#include "random_model.h"
+#include "harness/cmocka.h"
+#include "harness/engine/random_model.h"
+#include "harness/engine/records.h"
+#include "harness/engine/requests.h"
+#include "harness/engine/settings.h"
+#include "harness/memory.h"
+#include "harness/seed.h"
 
 #include "engine/engine_state.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum { HISTORIES = 1000, KINDS = 24, MOST_REQUESTS = 9, LONGEST = 150 };
 

@@ -1,10 +1,16 @@
 /* What a model would take, told by its config.json, is what it takes: every golden model and the tiny one, in every
  * precision, on several numbers of ranks, with both kinds of attention. */
-#include "harness.h"
+#include "harness/cmocka.h"
+#include "harness/engine/golden.h"
+#include "harness/engine/settings.h"
 
+#include "coterie/model.h"
 #include "base/safetensors.h"
 
 #include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
 
 static void compare_sizes(const char *folder)
 {

@@ -1,8 +1,14 @@
 /* What an engine says that it needs, against what the kernel counts at the worst: in layer l every token goes to rank
  * l mod P, prompts fill whole steps at every home, and all logits are wanted. Never less, and at most half as much
  * again. Settings are drawn; all of them with COT_LONG. */
-#include "harness.h"
+#include "harness/cmocka.h"
+#include "harness/engine/requests.h"
+#include "harness/engine/settings.h"
+#include "harness/seed.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,6 +1,13 @@
 /* Ranks that are forked processes give the bits and count the bytes of ranks that are threads. */
-#include "harness.h"
+#include "harness/cmocka.h"
+#include "harness/engine/golden.h"
+#include "harness/engine/records.h"
+#include "harness/engine/requests.h"
+#include "harness/engine/settings.h"
+#include "harness/seed.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/wait.h>
 
 enum { SEQUENCES = 4 };

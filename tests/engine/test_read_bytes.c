@@ -1,6 +1,12 @@
 /* The bytes that steps had to read, against a closed form written down here from the shapes: models of every kind of
  * attention and network, with sizes that fill no panel, in every precision. */
-#include "harness.h"
+#include "harness/cmocka.h"
+#include "harness/engine/requests.h"
+#include "harness/engine/settings.h"
+#include "harness/seed.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 typedef struct shape {
     const char *name, *config;

@@ -1,6 +1,15 @@
 /* How sequences begin and end, what is refused, who waits for whom, and in which order things are told. */
-#include "random_model.h"
+#include "harness/cmocka.h"
+#include "harness/engine/golden.h"
+#include "harness/engine/random_model.h"
+#include "harness/engine/records.h"
+#include "harness/engine/requests.h"
+#include "harness/engine/settings.h"
+#include "harness/seed.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static const int32_t prompt[CONTEXT + 1] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5};

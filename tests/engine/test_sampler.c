@@ -1,10 +1,14 @@
 /* The sampler against a plain reference: everything sorted, every rule one loop. */
-#include "engine/sampler.h"
+#include "harness/cmocka.h"
+#include "harness/engine/requests.h"
+#include "harness/seed.h"
 
+#include "engine/sampler.h"
 #include "base/rng.h"
-#include "harness.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum { MOST = 600 };
 

@@ -1,8 +1,17 @@
 /* Pages, composition and the scheduler against plain models; and a page that two sequences share. */
-#include "random_model.h"
+#include "harness/cmocka.h"
+#include "harness/engine/random_model.h"
+#include "harness/engine/records.h"
+#include "harness/engine/requests.h"
+#include "harness/engine/settings.h"
+#include "harness/memory.h"
+#include "harness/seed.h"
 
 #include "engine/compose.h"
 #include "engine/engine_state.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 /* ---- pages ---- */
 

@@ -1,7 +1,13 @@
 /* Text streams: whole characters, and nothing that is or may become a stop string. */
+#include "harness/cmocka.h"
+#include "harness/engine/golden.h"
+#include "harness/engine/requests.h"
+#include "harness/seed.h"
+
 #include "coterie/text.h"
 
-#include "harness.h"
+#include <stdlib.h>
+#include <string.h>
 
 static cot_tokenizer *tokenizer;
 

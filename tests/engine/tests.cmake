@@ -1,9 +1,7 @@
 # Every held-out loss of the shipped model at every number of ranks: minutes.
 add_test(NAME engine/test_tiny_everywhere COMMAND engine_test_tiny)
 set_tests_properties(engine/test_tiny_everywhere PROPERTIES LABELS long TIMEOUT 3000 ENVIRONMENT COT_LONG=1)
-# Everything that could allocate goes through the test's counters.
-target_link_options(engine_test_allocations PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
-                    -Wl,--wrap=aligned_alloc,--wrap=posix_memalign,--wrap=mmap)
+cot_count_allocations(engine_test_allocations)
 # What is said of memory against what is touched, over the whole grid of settings: minutes.
 add_test(NAME engine/test_memory_everywhere COMMAND engine_test_memory)
 set_tests_properties(engine/test_memory_everywhere PROPERTIES LABELS long TIMEOUT 3000 ENVIRONMENT COT_LONG=1)

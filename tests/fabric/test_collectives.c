@@ -1,6 +1,12 @@
 /* What collectives may touch, and whom a barrier waits for. What they compute is part of the conformance suite. */
+#include "harness/cmocka.h"
+#include "harness/fabric/job.h"
+
 #include "fabric/collectives.h"
-#include "fabric/harness.h"
+#include "base/rng.h"
+
+#include <stdio.h>
+#include <string.h>
 
 enum { GUARD_BYTES = 1 << 20, ELEMENTS = 3000, BYTES = 20000 };
 
@@ -75,14 +81,14 @@ static void test_memory(void **state)
     static const char *const names[] = {"threads", "processes"};
     for (int b = 0; b < 2; b++)
         for (int ranks = 1; ranks <= 5; ranks += 2) {
-            const group_job job = {.ranks = ranks,
+            const group_job job = {.backend = cot_fabric_backend_find(names[b]),
+                                   .ranks = ranks,
                                    .running = 2,
                                    .heap_bytes = 2 * cot_alloc_bytes(GUARD_BYTES) +
                                                  cot_collectives_heap_bytes(&limits, ranks),
                                    .timeout_ns = 100000000000,
                                    .body = guarded_body};
             cot_traffic totals[COT_PHASES];
-            backend = cot_fabric_backend_find(names[b]);
             run_job(&job, totals);
         }
 }
@@ -109,13 +115,13 @@ static bool absent_body(cot_fabric *fabric, const group_job *job)
 static void test_absence(void **state)
 {
     (void)state;
-    const group_job job = {.ranks = 2,
+    const group_job job = {.backend = cot_fabric_backend_find("threads"),
+                           .ranks = 2,
                            .running = 2,
                            .heap_bytes = cot_collectives_heap_bytes(&limits, 2),
                            .timeout_ns = 300000000,
                            .body = absent_body};
     cot_traffic totals[COT_PHASES];
-    backend = cot_fabric_backend_find("threads");
     run_job(&job, totals);
 }
 

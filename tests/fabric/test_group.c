@@ -1,7 +1,14 @@
 /* What needs no second rank at work: options, the heap, shares, names. */
+#include "harness/cmocka.h"
+#include "harness/fabric/job.h"
+#include "harness/seed.h"
+
 #include "fabric/collectives.h"
-#include "fabric/harness.h"
+#include "base/rng.h"
 #include "fabric/threads/threads.h"
+
+#include <stdio.h>
+#include <string.h>
 
 static cot_fabric_group *open_group(const cot_fabric_group_options *options)
 {
@@ -67,7 +74,7 @@ static void test_options(void **state)
 static void test_heap(void **state)
 {
     (void)state;
-    const uint64_t seed = fresh_seed();
+    const uint64_t seed = test_seed();
     for (int forked = 0; forked < 2; forked++) {
         const cot_fabric_group_options job = {
             .ranks = 3, .running = 3, .heap_bytes = 40000001, .timeout_ns = 1, .forked = forked};

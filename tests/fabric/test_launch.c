@@ -1,18 +1,25 @@
 /* The launch: what a rank is given, what rank 0 is told, and who notices that another has ended. */
+#include "harness/cmocka.h"
+#include "harness/fabric/job.h"
+
 #include "base/error.h"
-#include "fabric/harness.h"
 #include "fabric/reports.h"
 #include "fabric/threads/threads.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static const int64_t long_ns = 100000000000;
+
+static const cot_fabric_backend *backend; // that the tests of this run are of
 
 static cot_launch_options options_of(int ranks, cot_rank_main *main)
 {
@@ -448,8 +455,6 @@ static void processes_started_from_outside_make_one_call(void **state)
                                             .timeout_ns = long_ns,
                                             .forked = true};
     assert_int_equal(cot_fabric_group_open(&outside_group, &group, NULL), COT_OK);
-    const cot_fabric_backend *const before = backend;
-    backend = &outside;
     fflush(NULL);
     pid_t processes[OUTSIDE_RANKS] = {0};
     for (int r = 1; r < OUTSIDE_RANKS; r++)
@@ -457,7 +462,8 @@ static void processes_started_from_outside_make_one_call(void **state)
             outside_rank = r;
             break;
         }
-    const group_job job = {.ranks = OUTSIDE_RANKS,
+    const group_job job = {.backend = &outside,
+                           .ranks = OUTSIDE_RANKS,
                            .running = OUTSIDE_RANKS,
                            .timeout_ns = long_ns,
                            .seed = 1000 + (uint64_t)outside_rank,
@@ -472,7 +478,6 @@ static void processes_started_from_outside_make_one_call(void **state)
         assert_int_equal(waitpid(processes[r], &status, 0), processes[r]);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 42);
     }
-    backend = before;
 }
 
 int main(void)

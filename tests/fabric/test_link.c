@@ -1,11 +1,17 @@
 /* Shaped links: the model's arithmetic at times that the test makes up; groups, in which nothing may be seen
  * before its time; and the conformance suite, whose every call works over such a link as well. */
-#include "fabric/conformance.h"
+#include "harness/cmocka.h"
+#include "harness/fabric/calls.h"
+#include "harness/fabric/conformance.h"
+#include "harness/fabric/job.h"
+#include "harness/seed.h"
+
 #include "fabric/threads/link.h"
 #include "fabric/threads/threads.h"
 #include "fabric/turns.h"
 
 #include <math.h>
+#include <string.h>
 
 static void test_line(void **state)
 {
@@ -84,7 +90,7 @@ static bool paced_body(cot_fabric *fabric, const group_job *job)
         const int64_t begin_ns = fabric->ops->now_ns(fabric);
         double bytes = 0;
         for (uint64_t i = 0; i < MESSAGES; i++) {
-            const size_t size = draw(job, (int)i, 3, MESSAGE_BYTES);
+            const size_t size = draw_of_job(job, (int)i, 3, MESSAGE_BYTES);
             bytes += (double)(size + sizeof(int64_t));
             const int64_t at_ns =
                 begin_ns + (int64_t)(bytes * 1e9 / job->link_bytes_per_s) + job->link_latency_ns;
@@ -116,10 +122,11 @@ static bool paced_body(cot_fabric *fabric, const group_job *job)
     return true;
 }
 
-static void run_on_all(const group_job *job, cot_traffic totals[COT_PHASES])
+static void run_on_all(group_job *job)
 {
+    cot_traffic totals[COT_PHASES];
     for (const char *const *name = cot_fabric_backend_names(); *name; name++) {
-        backend = cot_fabric_backend_find(*name);
+        job->backend = cot_fabric_backend_find(*name);
         run_job(job, totals);
     }
 }
@@ -127,13 +134,11 @@ static void run_on_all(const group_job *job, cot_traffic totals[COT_PHASES])
 static void test_paced(void **state)
 {
     (void)state;
-    link_bytes_per_s = 0.05e9;
-    link_latency_ns = 300000;
+    const struct subject paced = {.link_bytes_per_s = 0.05e9, .link_latency_ns = 300000};
     group_job job;
-    cot_traffic totals[COT_PHASES];
-    small_job(&job, 3, 3, paced_body);
-    job.seed = fresh_seed();
-    run_on_all(&job, totals);
+    small_job(&job, &paced, 3, 3, paced_body);
+    job.seed = test_seed();
+    run_on_all(&job);
 }
 
 /* A new shape holds for what is sent from then on; what was under way is there. */
@@ -141,7 +146,7 @@ static void test_reshaped(void **state)
 {
     (void)state;
     const cot_fabric_group_options options = {
-        .ranks = 2, .heap_bytes = 1 << 16, .running = 2, .timeout_ns = patient_ns};
+        .ranks = 2, .heap_bytes = 1 << 16, .running = 2, .timeout_ns = PATIENT_NS};
     cot_fabric_group *group;
     assert_int_equal(cot_fabric_group_open(&group, &options, NULL), COT_OK);
     cot_fabric *from = cot_fabric_group_rank(group, 0), *to = cot_fabric_group_rank(group, 1);
@@ -181,13 +186,11 @@ static bool too_far_body(cot_fabric *fabric, const group_job *job)
 static void test_too_far(void **state)
 {
     (void)state;
-    link_bytes_per_s = 0;
-    link_latency_ns = 100000000000;
+    const struct subject too_far = {.link_latency_ns = 100000000000};
     group_job job;
-    cot_traffic totals[COT_PHASES];
-    small_job(&job, 2, 2, too_far_body);
+    small_job(&job, &too_far, 2, 2, too_far_body);
     job.timeout_ns = 200000000;
-    run_on_all(&job, totals);
+    run_on_all(&job);
 }
 
 int main(void)
@@ -196,9 +199,9 @@ int main(void)
                                        cmocka_unit_test(test_reshaped), cmocka_unit_test(test_paced),
                                        cmocka_unit_test(test_too_far)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    link_bytes_per_s = 2e9;
-    link_latency_ns = 5000;
-    for (const char *const *name = cot_fabric_backend_names(); *name; name++)
-        failed += run_conformance(*name);
+    for (const char *const *name = cot_fabric_backend_names(); *name; name++) {
+        struct subject shaped = {cot_fabric_backend_find(*name), 2e9, 5000};
+        failed += run_conformance(&shaped);
+    }
     return failed;
 }

@@ -1,7 +1,8 @@
 /* The conformance suite over processes forked by rank 0. */
-#include "fabric/conformance.h"
+#include "harness/fabric/conformance.h"
 
 int main(void)
 {
-    return run_conformance("processes");
+    struct subject subject = {.backend = cot_fabric_backend_find("processes")};
+    return run_conformance(&subject);
 }

@@ -1,7 +1,8 @@
 /* The conformance suite over threads of one process. */
-#include "fabric/conformance.h"
+#include "harness/fabric/conformance.h"
 
 int main(void)
 {
-    return run_conformance("threads");
+    struct subject subject = {.backend = cot_fabric_backend_find("threads")};
+    return run_conformance(&subject);
 }

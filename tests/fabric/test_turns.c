@@ -1,7 +1,11 @@
 /* Turns to compute, word by word: one thread plays several ranks, and writes what others would. */
-#include "fabric/harness.h"
+#include "harness/cmocka.h"
+#include "harness/fabric/job.h"
+
 #include "fabric/threads/threads.h"
 #include "fabric/turns.h"
+
+#include <stdlib.h>
 #include <unistd.h>
 
 enum { RANKS = 4 };

@@ -4,7 +4,7 @@
 #include "kernels/isa.h"
 #include "kernels/pack.h"
 #include "model/attend.h"
-#include "test_seed.h"
+#include "harness/seed.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

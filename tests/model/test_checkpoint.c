@@ -1,6 +1,15 @@
 /* Weights of whole checkpoints: read, in pieces, packed, made up. */
+#include "harness/cmocka.h"
+#include "harness/model/folder.h"
+#include "harness/model/weights.h"
+#include "harness/seed.h"
+
 #include "base/file.h"
-#include "weights.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 static void golden(void **state)
 {
@@ -43,7 +52,7 @@ static void plain(void **state)
     (void)state;
     static const cot_dtype types[] = {COT_F32, COT_BF16, COT_F16};
     for (int t = 0; t < 3; t++) {
-        folder *f = tiny_mixtral(seed + (uint64_t)t, types[t]);
+        folder *f = tiny_mixtral(test_seed() + (uint64_t)t, types[t]);
         write_all(f);
         cot_checkpoint *checkpoint = opened(f->path);
         const cot_tensor *w2 = tensor_of(f, "model.layers.1.block_sparse_moe.experts.2.w2.weight");
@@ -68,7 +77,7 @@ static void plain(void **state)
 static void no_such_piece(void **state)
 {
     (void)state;
-    folder *f = tiny_mixtral(seed, COT_F32);
+    folder *f = tiny_mixtral(test_seed(), COT_F32);
     write_all(f);
     cot_checkpoint *checkpoint = opened(f->path);
     float x[1000];
@@ -101,8 +110,8 @@ static void random_weights(void **state)
         "\"topk_group\": 2, \"num_experts_per_tok\": 3, \"first_k_dense_replace\": 1, \"intermediate_size\": "
         "111}";
     cot_checkpoint *a, *b;
-    assert_int_equal(cot_checkpoint_random(&a, config, strlen(config), seed, NULL), COT_OK);
-    assert_int_equal(cot_checkpoint_random(&b, config, strlen(config), seed + 1, NULL), COT_OK);
+    assert_int_equal(cot_checkpoint_random(&a, config, strlen(config), test_seed(), NULL), COT_OK);
+    assert_int_equal(cot_checkpoint_random(&b, config, strlen(config), test_seed() + 1, NULL), COT_OK);
     check_all_pieces(a);
     int64_t rows, columns;
     float *x = whole(a, COT_WEIGHT_EXPERT_UP, 1, 3, &rows, &columns),
@@ -136,8 +145,6 @@ static void random_weights(void **state)
 
 int main(void)
 {
-    seed = (uint64_t)time(NULL);
-    print_message("seed %llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden),        cmocka_unit_test(shipped),        cmocka_unit_test(plain),
         cmocka_unit_test(no_such_piece), cmocka_unit_test(random_weights),

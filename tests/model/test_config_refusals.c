@@ -1,5 +1,6 @@
 /* What config.json may not say: each thing is refused by name. */
 #include "config_text.h"
+#include "harness/seed.h"
 
 #include <time.h>
 
@@ -191,8 +192,7 @@ static void ranges(void **state)
 static void mutations(void **state)
 {
     (void)state;
-    uint64_t seed = (uint64_t)time(NULL), draws = 0;
-    print_message("seed %llu\n", (unsigned long long)seed);
+    uint64_t seed = test_seed(), draws = 0;
     static const char *const values[] = {"null",
                                          "true",
                                          "-1",

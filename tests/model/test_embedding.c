@@ -1,9 +1,17 @@
 /* The embedding's rows, read one at a time, against the whole weight read at once: in every form that it is stored in,
  * of a random model, and of a file that is cut off meanwhile. */
-#include "weights.h"
+#include "harness/cmocka.h"
+#include "harness/model/folder.h"
+#include "harness/model/weights.h"
+#include "harness/seed.h"
 
 #include "base/error.h"
 #include "model/embedding.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 static cot_embedding open_embedding(const cot_checkpoint *checkpoint)
 {
@@ -18,7 +26,7 @@ static void check_rows(const cot_checkpoint *checkpoint)
     int64_t rows, columns;
     float *all = whole(checkpoint, COT_WEIGHT_EMBEDDING, 0, 0, &rows, &columns);
     cot_embedding embedding = open_embedding(checkpoint);
-    float *out = poisoned(columns * 4), *scratch = poisoned(columns * 4);
+    float *out = dirty(columns * 4), *scratch = dirty(columns * 4);
     for (cot_isa isa = 0; isa < COT_ISA_COUNT; isa++)
         for (int64_t id = rows - 1; id >= 0 && cot_kernels_of(isa); id -= 1 + rows / 50) {
             cot_error error = {0};
@@ -38,7 +46,7 @@ static void plain(void **state)
     (void)state;
     static const cot_dtype types[] = {COT_F32, COT_BF16, COT_F16};
     for (int i = 0; i < 3; i++) {
-        folder *f = tiny_mixtral(seed, types[i]);
+        folder *f = tiny_mixtral(test_seed(), types[i]);
         write_all(f);
         cot_checkpoint *checkpoint = opened(f->path);
         check_rows(checkpoint);
@@ -51,7 +59,7 @@ static void plain(void **state)
 static void fp8(void **state)
 {
     (void)state;
-    folder *f = tiny_mixtral(seed, COT_BF16);
+    folder *f = tiny_mixtral(test_seed(), COT_BF16);
     cot_tensor *embedding = tensor_of(f, "model.embed_tokens.weight");
     embedding->dtype = COT_F8_E4M3;
     embedding->bytes /= 2;
@@ -73,8 +81,8 @@ static void drawn(void **state)
 {
     (void)state;
     cot_checkpoint *checkpoint;
-    assert_int_equal(cot_checkpoint_random(&checkpoint, TINY_MIXTRAL, strlen(TINY_MIXTRAL), seed, NULL),
-                     COT_OK);
+    assert_int_equal(
+        cot_checkpoint_random(&checkpoint, TINY_MIXTRAL, strlen(TINY_MIXTRAL), test_seed(), NULL), COT_OK);
     check_rows(checkpoint);
     cot_checkpoint_close(checkpoint);
 }
@@ -82,7 +90,7 @@ static void drawn(void **state)
 static void spoilt_meanwhile(void **state)
 {
     (void)state;
-    folder *f = tiny_mixtral(seed, COT_BF16);
+    folder *f = tiny_mixtral(test_seed(), COT_BF16);
     char path[128];
     snprintf(path, sizeof path, "%s/model.safetensors", f->path);
     write_all(f);
@@ -111,8 +119,6 @@ static void spoilt_meanwhile(void **state)
 
 int main(void)
 {
-    seed = (uint64_t)time(NULL);
-    print_message("seed %llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(fp8),
                                        cmocka_unit_test(drawn), cmocka_unit_test(spoilt_meanwhile)};
     return cmocka_run_group_tests(tests, NULL, NULL);

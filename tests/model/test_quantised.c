@@ -1,5 +1,15 @@
 /* Weights in every stored form against formulas of this file's own, and NaNs found in each. */
-#include "weights.h"
+#include "harness/cmocka.h"
+#include "harness/model/folder.h"
+#include "harness/model/weights.h"
+#include "harness/seed.h"
+
+#include "base/rng.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static double e4m3(uint8_t x)
 {
@@ -10,7 +20,7 @@ static double e4m3(uint8_t x)
 /* A Qwen3 model of one layer whose matrices but the ends and the gate are FP8 in blocks of rows x columns. */
 static folder *tiny_fp8(int64_t block_rows, int64_t block_columns, cot_dtype scale_type, bool say_so)
 {
-    folder *f = folder_new(seed);
+    folder *f = folder_new(test_seed());
     char config[800], blocks[160] = "";
     if (say_so)
         snprintf(blocks, sizeof blocks, ", \"weight_block_size\": [%d, %d]", (int)block_rows,
@@ -133,7 +143,7 @@ enum { OSS_E = 3, OSS_H = 64, OSS_I = 32 };
 
 static folder *tiny_oss(bool mxfp4, cot_dtype type)
 {
-    folder *f = folder_new(seed);
+    folder *f = folder_new(test_seed());
     write_text(
         f, "config.json",
         "{\"architectures\": [\"GptOssForCausalLM\"], \"vocab_size\": 7, \"hidden_size\": 64, "
@@ -301,9 +311,9 @@ static void not_finite(void **state)
         cot_dtype type = t == 0 ? COT_F32 : t == 1 ? COT_BF16 : COT_F16;
         static const float wide[] = {NAN, INFINITY, -INFINITY};
         static const uint16_t halves[2][3] = {{0x7fc1, 0x7f80, 0xff80}, {0x7e01, 0x7c00, 0xfc00}};
-        folder *f = tiny_mixtral(seed, type);
+        folder *f = tiny_mixtral(test_seed(), type);
         for (int v = 0; v < 3; v++) {
-            int64_t at = (int64_t)(cot_random_bits(seed, 9, (uint64_t)(t * 3 + v)) % 240);
+            int64_t at = (int64_t)(cot_random_bits(test_seed(), 9, (uint64_t)(t * 3 + v)) % 240);
             spoil(f, up, v ? at : 239, t ? (const void *)&halves[t - 1][v] : &wide[v], t ? 2 : 4,
                   COT_WEIGHT_EXPERT_UP, 1, up);
         }
@@ -325,8 +335,6 @@ static void not_finite(void **state)
 
 int main(void)
 {
-    seed = (uint64_t)time(NULL);
-    print_message("seed %llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fp8),     cmocka_unit_test(fp8_refusals), cmocka_unit_test(mxfp4_refusals),
         cmocka_unit_test(stacked), cmocka_unit_test(not_finite),

@@ -1,10 +1,14 @@
 /* Folders that are no models, or broken ones: each gets one clear line. */
-#include "folder.h"
+#include "harness/cmocka.h"
+#include "harness/model/folder.h"
+#include "harness/seed.h"
+
 #include "model/checkpoint.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
-
-static uint64_t seed;
 
 static void refused(const folder *f, cot_status expected, const char *words)
 {
@@ -32,7 +36,7 @@ static char *accepted(const folder *f)
 static void not_a_model(void **state)
 {
     (void)state;
-    folder *f = folder_new(seed);
+    folder *f = folder_new(test_seed());
     refused(f, COT_NOT_FOUND, "is no model: there is no config.json in it");
     write_text(f, "config.json", TINY_MIXTRAL);
     refused(f, COT_NOT_FOUND, "holds neither model.safetensors nor model.safetensors.index.json");
@@ -48,7 +52,7 @@ static void not_a_model(void **state)
 static void missing_and_wrong(void **state)
 {
     (void)state;
-    folder *f = tiny_mixtral(seed, COT_BF16);
+    folder *f = tiny_mixtral(test_seed(), COT_BF16);
     write_all(f);
     assert_null(accepted(f));
     cot_tensor *t = tensor_of(f, "model.layers.1.block_sparse_moe.experts.2.w3.weight"), kept = *t;
@@ -84,7 +88,7 @@ static void missing_and_wrong(void **state)
 static void unused_tensors(void **state)
 {
     (void)state;
-    folder *f = tiny_mixtral(seed, COT_F32);
+    folder *f = tiny_mixtral(test_seed(), COT_F32);
     add(f, "model.layers.2.self_attn.q_proj.weight", COT_F32, 3, 3, 0, 0);
     add(f, "model.layers.11.enorm.weight", COT_F32, 3, 0, 0, 0);
     add(f, "model.layers.0.self_attn.rotary_emb.inv_freq", COT_F32, 4, 0, 0, 0);
@@ -115,7 +119,7 @@ static void write_index(const folder *f, size_t cut, const char *second)
 static void shards(void **state)
 {
     (void)state;
-    folder *f = tiny_mixtral(seed, COT_BF16);
+    folder *f = tiny_mixtral(test_seed(), COT_BF16);
     size_t cut = f->count / 2;
     char command[256];
     write_shard(f, "first.safetensors", 0, cut);
@@ -159,8 +163,6 @@ static void shards(void **state)
 
 int main(void)
 {
-    seed = (uint64_t)time(NULL);
-    print_message("seed %llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(not_a_model),
         cmocka_unit_test(missing_and_wrong),

@@ -1,5 +1,7 @@
 /* What a walk loads, against the whole weights that it is cut from. */
-#include "weights.h"
+#include "harness/cmocka.h"
+#include "harness/model/weights.h"
+#include "harness/seed.h"
 
 #include "model/weights.h"
 
@@ -19,7 +21,7 @@ static cot_checkpoint *latent_attention(int q_lora)
              q_lora ? "18" : "null");
     cot_checkpoint *checkpoint;
     cot_error error = {0};
-    if (cot_checkpoint_random(&checkpoint, config, strlen(config), seed, &error) != COT_OK)
+    if (cot_checkpoint_random(&checkpoint, config, strlen(config), test_seed(), &error) != COT_OK)
         fail_msg("%s", error.message);
     return checkpoint;
 }
@@ -89,8 +91,6 @@ static void biases_of_latent_attention(void **state)
 
 int main(void)
 {
-    seed = (uint64_t)time(NULL);
-    print_message("seed %llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {cmocka_unit_test(biases_of_latent_attention)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

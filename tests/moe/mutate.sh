@@ -1,6 +1,6 @@
 #!/bin/sh
 # Weakens the fused protocol in one place at a time and expects the drawn schedules to catch it.
-# mutate.sh SOURCE_DIR BUILD_DIR: the library in BUILD_DIR is built. The first argument of `mutant` is a file of
+# mutate.sh SOURCE_DIR BUILD_DIR: the library and the harness in BUILD_DIR are built. The first argument of `mutant` is a file of
 # src/moe/fused, the second a sed expression that must change it.
 set -u
 source=$1
@@ -17,8 +17,8 @@ mutant() {
         return
     fi
     cc -std=gnu17 -O1 -w -I"$source/src" -I"$source/include" -I"$source/tests" -DCOT_SHARED='""' -DCOT_SOURCE='""' \
-        "$source/tests/moe/test_fused_schedules.c" "$work/$1" -o "$work/test" "$build/libcoterie.a" -lcmocka \
-        -ljansson -lpthread -lm || exit 1
+        "$source/tests/moe/test_fused_schedules.c" "$work/$1" -o "$work/test" "$build/tests/harness/libtest_harness.a" \
+        "$build/libcoterie.a" -lcmocka -ljansson -lpthread -lm || exit 1
     if timeout 120 "$work/test" >"$work/log" 2>&1; then
         echo "missed: $1 $2"
         missed=1

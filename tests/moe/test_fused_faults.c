@@ -1,12 +1,18 @@
 /* Ranks that stop, on the fabric of threads and processes: the others end with an error that names who is missing
  * and in which phase. */
-#include "world.h"
+#include "harness/cmocka.h"
+#include "harness/moe/draw.h"
+#include "harness/moe/plan.h"
+#include "harness/moe/run.h"
+#include "harness/moe/world.h"
+#include "harness/seed.h"
 
+#include "base/clock.h"
 #include "moe/fused/fused.h"
 
 #include <signal.h>
-
-static uint64_t seed;
+#include <stdio.h>
+#include <string.h>
 
 static const cot_gate rules = {
     .hidden = 16, .experts = 6, .top_k = 2, .groups = 1, .group_limit = 1, .scaling = 1, .normalise = true};
@@ -87,7 +93,7 @@ static bool is_silent(void)
 static struct outcome *run_wounded(struct world *w, struct plan *p, bool forked, int64_t timeout_ns,
                                    struct draw *draw)
 {
-    *w = world_new(&sizes, &rules, false, false, false, 40, draw);
+    *w = world_new(cot_moe_operator_find(COT_MOE_FUSED), &sizes, &rules, false, false, false, 40, draw);
     *p = plan_even(w, 2 + (int)draw_below(draw, 4));
     p->passes = 2;
     p->forked = forked;
@@ -132,7 +138,7 @@ static void check_dead(struct draw *draw, bool forked)
 static void a_rank_that_never_calls_is_named(void **state)
 {
     (void)state;
-    struct draw draw = {seed, 1, 0};
+    struct draw draw = {test_seed(), 1, 0};
     only_fails = false;
     moment = NEVER_CALLS;
     for (int forked = 0; forked < 2; forked++) check_dead(&draw, forked);
@@ -141,7 +147,7 @@ static void a_rank_that_never_calls_is_named(void **state)
 static void a_killed_rank_is_named(void **state)
 {
     (void)state;
-    struct draw draw = {seed, 2, 0};
+    struct draw draw = {test_seed(), 2, 0};
     only_fails = false;
     for (moment = BEFORE_GATING; moment < MOMENTS; moment++) check_dead(&draw, true);
 }
@@ -149,7 +155,7 @@ static void a_killed_rank_is_named(void **state)
 static void a_rank_that_fails_ends_the_others_at_once(void **state)
 {
     (void)state;
-    struct draw draw = {seed, 3, 0};
+    struct draw draw = {test_seed(), 3, 0};
     only_fails = true;
     for (int forked = 0; forked < 2; forked++)
         for (moment = NEVER_CALLS; moment < MOMENTS; moment++) {
@@ -173,8 +179,6 @@ static void a_rank_that_fails_ends_the_others_at_once(void **state)
 
 int main(void)
 {
-    seed = draw_seed();
-    world_op = COT_MOE_FUSED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_that_never_calls_is_named),
         cmocka_unit_test(a_killed_rank_is_named),

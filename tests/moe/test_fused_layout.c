@@ -1,15 +1,17 @@
 /* The fused operator's symmetric memory: blocks and cells lie apart, metadata fits, and the whole stays below its
  * bound. Prints the table of docs/FUSED.md. */
-#include "oracle.h"
+#include "harness/cmocka.h"
+#include "harness/moe/draw.h"
+#include "harness/seed.h"
 
 #include "moe/fused/layout.h"
 
-static uint64_t seed;
+#include <stdio.h>
 
 static void cells_lie_apart_and_hold_their_metadata(void **state)
 {
     (void)state;
-    struct draw draw = {seed, 1, 0};
+    struct draw draw = {test_seed(), 1, 0};
     for (int i = 0; i < 10000; i++) {
         const int64_t ranks = 1 + draw_below(&draw, 64), tokens = 32 * (1 + draw_below(&draw, 300)),
                       top_k = 1 + draw_below(&draw, 64), row_bytes = 2 * (1 + draw_below(&draw, 9000));
@@ -31,7 +33,7 @@ static void cells_lie_apart_and_hold_their_metadata(void **state)
 static void memory_stays_below_its_bound(void **state)
 {
     (void)state;
-    struct draw draw = {seed, 2, 0};
+    struct draw draw = {test_seed(), 2, 0};
     for (int i = 0; i < 10000; i++) {
         const int64_t tokens = 32 * (1 + draw_below(&draw, 1000)), hidden = 64 + draw_below(&draw, 8192),
                       width = i % 4 ? 2 : 4;
@@ -75,7 +77,6 @@ static void table(void **state)
 
 int main(void)
 {
-    seed = draw_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cells_lie_apart_and_hold_their_metadata),
         cmocka_unit_test(memory_stays_below_its_bound),

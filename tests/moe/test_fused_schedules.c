@@ -1,7 +1,15 @@
 /* The protocol under drawn schedules: thousands of orders of events, each repeatable from its seed. */
-#include "fused_sim.h"
+#include "harness/cmocka.h"
+#include "harness/moe/draw.h"
+#include "harness/moe/faulty_fabric.h"
+#include "harness/moe/fused_call.h"
+#include "harness/moe/fused_sim.h"
+#include "harness/moe/fused_watch.h"
+#include "harness/moe/plan.h"
+#include "harness/moe/world.h"
+#include "harness/seed.h"
 
-static uint64_t seed;
+#include <stdlib.h>
 
 enum { CALLS = 4, STEPS = 6 };
 
@@ -41,8 +49,8 @@ static void open_setting(struct setting *s, int ranks, struct draw *draw)
                             .group_limit = 1,
                             .scaling = 1,
                             .normalise = true};
-    s->world = world_new(&options, &rules, false, false, options.shared.intermediate && draw_below(draw, 2),
-                         1, draw);
+    s->world = world_new(&cot_moe_fused, &options, &rules, false, false,
+                         options.shared.intermediate && draw_below(draw, 2), 1, draw);
     s->world.options.combine = draw_below(draw, 2) ? COT_COMBINE_EXACT : COT_COMBINE_REDUCED;
     s->world.options.combine_type = draw_below(draw, 2) ? COT_BF16 : COT_F32;
     s->ranks = ranks;
@@ -97,7 +105,7 @@ static int32_t slots_of(const struct setting *s)
 /* So many schedules of one setting, one after the other on the same operators. */
 static void explore(int ranks, int64_t number, int schedules)
 {
-    struct draw draw = {seed, (uint64_t)number * 16 + (uint64_t)ranks, 0};
+    struct draw draw = {test_seed(), (uint64_t)number * 16 + (uint64_t)ranks, 0};
     struct setting s;
     struct sim sim;
     struct step script[STEPS];
@@ -144,7 +152,7 @@ static void a_lost_signal_is_missed_by_name(void **state)
     const int times = getenv("COT_LONG") ? 10000 : 200;
     int missed = 0;
     for (int i = 0; i < times; i++) {
-        struct draw draw = {seed, 1u << 20 | (uint64_t)i, 0};
+        struct draw draw = {test_seed(), 1u << 20 | (uint64_t)i, 0};
         const int ranks = 2 + i % (FAULTY_RANKS - 1);
         struct setting s;
         struct sim sim;
@@ -176,7 +184,7 @@ static void a_dead_rank_is_missed_by_all(void **state)
     const int times = getenv("COT_LONG") ? 10000 : 200;
     int stood_still = 0;
     for (int i = 0; i < times; i++) {
-        struct draw draw = {seed, 2u << 20 | (uint64_t)i, 0};
+        struct draw draw = {test_seed(), 2u << 20 | (uint64_t)i, 0};
         const int ranks = 2 + i % (FAULTY_RANKS - 1);
         struct setting s;
         struct sim sim;
@@ -203,7 +211,6 @@ static void a_dead_rank_is_missed_by_all(void **state)
 
 int main(void)
 {
-    seed = draw_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_schedule_gives_the_answer),
         cmocka_unit_test(a_lost_signal_is_missed_by_name),

@@ -1,12 +1,17 @@
 /* The gate against one written in double precision, with plain loops over unpacked weights. */
 
-#include "oracle.h"
+#include "harness/cmocka.h"
+#include "harness/moe/draw.h"
+#include "harness/moe/fused_call.h"
+#include "harness/moe/near.h"
+#include "harness/moe/oracle_gate.h"
+#include "harness/poisoned.h"
+#include "harness/seed.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t seed;
 
 struct case_of {
     const char *name;
@@ -94,7 +99,7 @@ static void agrees(const struct case_of *c, int64_t tokens, const cot_kernels *k
 static void every_variant(void **state)
 {
     (void)state;
-    struct draw draw = {seed, 1, 0};
+    struct draw draw = {test_seed(), 1, 0};
     cot_pool *pool;
     assert_int_equal(cot_pool_open(&pool, 1, NULL), COT_OK);
     for (cot_isa isa = 0; isa < COT_ISA_COUNT; isa++) {
@@ -116,7 +121,7 @@ static const cot_kernels *best(void)
 static void ties_take_the_lower_expert(void **state)
 {
     (void)state;
-    struct draw draw = {seed, 2, 0};
+    struct draw draw = {test_seed(), 2, 0};
     for (int i = 0; i < CASES; i++) {
         struct case_of c = cases[i];
         c.correction = c.bias = false;
@@ -136,7 +141,7 @@ static void ties_take_the_lower_expert(void **state)
 static void no_tokens(void **state)
 {
     (void)state;
-    struct draw draw = {seed, 3, 0};
+    struct draw draw = {test_seed(), 3, 0};
     struct oracle_gate oracle = gate_of(&cases[0], &draw);
     assert_int_equal(
         cot_gate_route(&(cot_gate_tokens){NULL, 0, 0, NULL, NULL, NULL}, &oracle.gate, best(), NULL, NULL),
@@ -147,7 +152,7 @@ static void no_tokens(void **state)
 static void what_is_not_finite_is_refused(void **state)
 {
     (void)state;
-    struct draw draw = {seed, 4, 0};
+    struct draw draw = {test_seed(), 4, 0};
     const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < CASES; i++)
         for (int b = 0; b < 3; b++) {
@@ -179,7 +184,7 @@ static void what_is_not_finite_is_refused(void **state)
 static void large_logits_are_routed(void **state)
 {
     (void)state;
-    struct draw draw = {seed, 5, 0};
+    struct draw draw = {test_seed(), 5, 0};
     for (int i = 0; i < CASES; i++) {
         struct oracle_gate oracle = gate_of(&cases[i], &draw);
         for (float sign = -1; sign <= 1; sign += 2) {
@@ -232,7 +237,6 @@ static void impossible_gates_are_named(void **state)
 
 int main(void)
 {
-    seed = draw_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant),
         cmocka_unit_test(ties_take_the_lower_expert),

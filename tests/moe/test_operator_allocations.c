@@ -1,6 +1,12 @@
 /* A forward pass allocates nothing: the linker sends every call of the allocator through the counters here
  * (tests.cmake). */
-#include "world.h"
+#include "harness/cmocka.h"
+#include "harness/moe/draw.h"
+#include "harness/moe/fused_call.h"
+#include "harness/moe/plan.h"
+#include "harness/moe/run.h"
+#include "harness/moe/world.h"
+#include "harness/seed.h"
 
 static _Thread_local int64_t allocations;
 
@@ -53,7 +59,7 @@ static int64_t allocations_so_far(void)
 static void forward_allocates_nothing(void **state)
 {
     (void)state;
-    struct draw draw = {draw_seed(), 1, 0};
+    struct draw draw = {test_seed(), 1, 0};
     cot_gate rules = {.hidden = 24,
                       .experts = 10,
                       .top_k = 3,
@@ -68,17 +74,17 @@ static void forward_allocates_nothing(void **state)
         .experts = 10,
         .top_k = 3};
     int64_t before = allocations_so_far();
-    struct world w = world_new(&options, &rules, true, true, true, 40, &draw);
+    struct world w = world_new(NULL, &options, &rules, true, true, true, 40, &draw);
     assert_true(allocations_so_far() > before); // the counters count
     cot_pool *pool;
     assert_int_equal(cot_pool_open(&pool, 1, NULL), COT_OK);
-    count_allocations = allocations_so_far;
     for (int i = 0; i < 6; i++) {
         const int ranks = 1 + 2 * (i / 2);
-        world_op = cot_moe_operator_names()[i % 2];
+        w.op = cot_moe_operator_find(cot_moe_operator_names()[i % 2]);
         struct plan p = plan_drawn(&w, ranks, &draw);
         p.pool = pool;
         p.passes = 3;
+        p.count_allocations = allocations_so_far;
         struct outcome *outcome = world_run(&w, &p);
         for (int r = 0; r < ranks; r++) {
             assert_int_equal(outcome->status[r], COT_OK);

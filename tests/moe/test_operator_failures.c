@@ -1,9 +1,18 @@
 /* What cannot be done is refused by name, and a rank that fails takes the others with it at once. */
-#include "world.h"
+#include "harness/cmocka.h"
+#include "harness/moe/draw.h"
+#include "harness/moe/oracle_gate.h"
+#include "harness/moe/plan.h"
+#include "harness/moe/run.h"
+#include "harness/moe/world.h"
+#include "harness/seed.h"
 
+#include "base/clock.h"
 #include "fabric/threads/threads.h"
 
-static uint64_t seed;
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 static const cot_gate rules = {
     .hidden = 16, .experts = 6, .top_k = 2, .groups = 1, .group_limit = 1, .scaling = 1, .normalise = true};
@@ -17,12 +26,11 @@ static const cot_moe_options sizes = {.expert = {.type = COT_BF16, .hidden = 16,
 /* One token that is not finite, on each rank in turn. */
 static void a_gate_that_is_not_finite_ends_all_ranks(void **state)
 {
-    (void)state;
-    struct draw draw = {seed, 1, 0};
+    struct draw draw = {test_seed(), 1, 0};
     for (int ranks = 1; ranks <= 8; ranks += ranks < 4 ? 1 : 4)
         for (int forked = 0; forked < 2; forked++)
             for (int guilty = 0; guilty < ranks; guilty += 3) {
-                struct world w = world_new(&sizes, &rules, false, false, false, 16, &draw);
+                struct world w = world_new(*state, &sizes, &rules, false, false, false, 16, &draw);
                 struct plan p = plan_even(&w, ranks);
                 p.forked = forked;
                 p.passes = 2;
@@ -44,9 +52,8 @@ static void a_gate_that_is_not_finite_ends_all_ranks(void **state)
 /* A router of NaN fails on every rank that has tokens. */
 static void a_router_of_nan_is_an_error_on_all_ranks(void **state)
 {
-    (void)state;
-    struct draw draw = {seed, 2, 0};
-    struct world w = world_new(&sizes, &rules, false, false, false, 3, &draw);
+    struct draw draw = {test_seed(), 2, 0};
+    struct world w = world_new(*state, &sizes, &rules, false, false, false, 3, &draw);
     oracle_gate_set_weight(&w.gate, NAN);
     struct plan p = plan_even(&w, 5);
     struct outcome *outcome = world_run(&w, &p);
@@ -57,7 +64,7 @@ static void a_router_of_nan_is_an_error_on_all_ranks(void **state)
 
 static void impossible_sizes_are_named(void **state)
 {
-    (void)state;
+    const cot_moe_operator *op = *state;
     struct {
         cot_moe_options options;
         const char *text;
@@ -87,7 +94,6 @@ static void impossible_sizes_are_named(void **state)
     bad[10].options.expert.hidden = 1 << 25;
     bad[11].options.shared = (cot_ffn_shape){.type = COT_BF16, .hidden = 8, .intermediate = 24};
     bad[12].options.shared = (cot_ffn_shape){.type = COT_BF16, .hidden = 16, .intermediate = -1};
-    const cot_moe_operator *op = world_operator();
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         cot_moe *moe;
         cot_error error = {0};
@@ -99,7 +105,7 @@ static void impossible_sizes_are_named(void **state)
 
 static void a_full_heap_is_an_error(void **state)
 {
-    (void)state;
+    const cot_moe_operator *op = *state;
     cot_fabric_group *group;
     const cot_fabric_group_options group_options = {
         .ranks = 1, .heap_bytes = 4096, .running = 1, .timeout_ns = 1000000000};
@@ -109,9 +115,9 @@ static void a_full_heap_is_an_error(void **state)
     options.tokens = 1000;
     assert_int_equal(cot_kernels_choose(&options.kernels, NULL, NULL), COT_OK);
     cot_moe *moe;
-    assert_int_equal(world_operator()->open(&moe, &options, NULL), COT_OUT_OF_MEMORY);
+    assert_int_equal(op->open(&moe, &options, NULL), COT_OUT_OF_MEMORY);
     assert_null(moe);
-    world_operator()->close(NULL);
+    op->close(NULL);
     cot_fabric_group_close(group);
 }
 
@@ -125,20 +131,22 @@ static void operators_are_found_by_name(void **state)
     assert_null(cot_moe_operator_find(""));
 }
 
-int main(void)
+static int run(const char *name)
 {
-    seed = draw_seed();
-    int failed = 0;
+    void *op = (void *)(uintptr_t)cot_moe_operator_find(name); // what a test is given is no constant
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_gate_that_is_not_finite_ends_all_ranks),
-        cmocka_unit_test(a_router_of_nan_is_an_error_on_all_ranks),
-        cmocka_unit_test(impossible_sizes_are_named),
-        cmocka_unit_test(a_full_heap_is_an_error),
+        cmocka_unit_test_prestate(a_gate_that_is_not_finite_ends_all_ranks, op),
+        cmocka_unit_test_prestate(a_router_of_nan_is_an_error_on_all_ranks, op),
+        cmocka_unit_test_prestate(impossible_sizes_are_named, op),
+        cmocka_unit_test_prestate(a_full_heap_is_an_error, op),
         cmocka_unit_test(operators_are_found_by_name),
     };
-    for (const char *const *op = cot_moe_operator_names(); *op; op++) {
-        world_op = *op;
-        failed += cmocka_run_group_tests_name(*op, tests, NULL, NULL);
-    }
+    return cmocka_run_group_tests_name(name, tests, NULL, NULL);
+}
+
+int main(void)
+{
+    int failed = 0;
+    for (const char *const *op = cot_moe_operator_names(); *op; op++) failed += run(*op);
     return failed;
 }

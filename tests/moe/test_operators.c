@@ -1,7 +1,19 @@
 /* Every operator: right answers, exact bytes, the same bits wherever experts and tokens live. */
-#include "world.h"
+#include "harness/cmocka.h"
+#include "harness/moe/draw.h"
+#include "harness/moe/near.h"
+#include "harness/moe/oracle_ffn.h"
+#include "harness/moe/oracle_gate.h"
+#include "harness/moe/outcome.h"
+#include "harness/moe/plan.h"
+#include "harness/moe/run.h"
+#include "harness/moe/world.h"
+#include "harness/poisoned.h"
+#include "harness/seed.h"
 
-static uint64_t seed;
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 struct variant {
     const char *name;
@@ -36,7 +48,14 @@ static const struct variant variants[] = {
 };
 enum { VARIANTS = sizeof variants / sizeof *variants };
 
-static struct world world_of(const struct variant *v, int64_t tokens, struct draw *draw)
+/* How the layers of a test run. */
+struct way {
+    const cot_moe_operator *op;
+    cot_moe_combine combine;
+};
+
+static struct world world_of(const struct way *way, const struct variant *v, int64_t tokens,
+                             struct draw *draw)
 {
     cot_gate rules = v->rules;
     rules.hidden = v->hidden, rules.experts = v->experts, rules.top_k = v->top_k;
@@ -49,8 +68,10 @@ static struct world world_of(const struct variant *v, int64_t tokens, struct dra
                                           .alpha = alpha},
                                .shared = {.type = v->type, .hidden = v->hidden, .intermediate = v->shared},
                                .experts = v->experts,
-                               .top_k = v->top_k};
-    struct world w = world_new(&options, &rules, v->gate_bias, v->correction, v->shared_gated, tokens, draw);
+                               .top_k = v->top_k,
+                               .combine = way->combine};
+    struct world w =
+        world_new(way->op, &options, &rules, v->gate_bias, v->correction, v->shared_gated, tokens, draw);
     world_solve(&w);
     return w;
 }
@@ -67,10 +88,9 @@ static void check(const struct world *w, const struct plan *p)
  */
 static void every_variant_on_1_to_8_ranks(void **state)
 {
-    (void)state;
-    struct draw draw = {seed, 1, 0};
+    struct draw draw = {test_seed(), 1, 0};
     for (int i = 0; i < VARIANTS; i++) {
-        struct world w = world_of(&variants[i], 23, &draw);
+        struct world w = world_of(*state, &variants[i], 23, &draw);
         for (int ranks = 1; ranks <= 8; ranks++) {
             struct plan even = plan_even(&w, ranks), drawn = plan_drawn(&w, ranks, &draw);
             even.passes = drawn.passes = 3;
@@ -83,12 +103,11 @@ static void every_variant_on_1_to_8_ranks(void **state)
 
 static void with_workers(void **state)
 {
-    (void)state;
-    struct draw draw = {seed, 2, 0};
+    struct draw draw = {test_seed(), 2, 0};
     cot_pool *pool;
     assert_int_equal(cot_pool_open(&pool, 1, NULL), COT_OK);
     for (int i = 0; i < VARIANTS; i++) {
-        struct world w = world_of(&variants[i], 61, &draw);
+        struct world w = world_of(*state, &variants[i], 61, &draw);
         struct plan p = plan_drawn(&w, 3, &draw);
         p.pool = pool;
         check(&w, &p);
@@ -99,11 +118,11 @@ static void with_workers(void **state)
 
 static void many_ranks(void **state)
 {
-    (void)state;
-    struct draw draw = {seed, 3, 0};
+    struct draw draw = {test_seed(), 3, 0};
     const int counts[] = {16, 64};
     for (int i = 0; i < 2; i++) {
-        struct world w = world_of(&variants[3 + i], 50, &draw); // 16 experts: at 64 ranks most have none
+        struct world w =
+            world_of(*state, &variants[3 + i], 50, &draw); // 16 experts: at 64 ranks most have none
         struct plan even = plan_even(&w, counts[i]), drawn = plan_drawn(&w, counts[i], &draw);
         check(&w, &even);
         check(&w, &drawn);
@@ -113,10 +132,9 @@ static void many_ranks(void **state)
 
 static void forked_ranks(void **state)
 {
-    (void)state;
-    struct draw draw = {seed, 4, 0};
+    struct draw draw = {test_seed(), 4, 0};
     for (int i = 1; i < 4; i += 2) {
-        struct world w = world_of(&variants[i], 19, &draw);
+        struct world w = world_of(*state, &variants[i], 19, &draw);
         struct plan p = plan_drawn(&w, 4, &draw);
         p.forked = true;
         p.passes = 3;
@@ -127,11 +145,10 @@ static void forked_ranks(void **state)
 
 static void few_tokens(void **state)
 {
-    (void)state;
-    struct draw draw = {seed, 5, 0};
+    struct draw draw = {test_seed(), 5, 0};
     for (int64_t tokens = 1; tokens < 3; tokens++)
         for (int ranks = 1; ranks <= 5; ranks += 2) {
-            struct world w = world_of(&variants[2], tokens, &draw);
+            struct world w = world_of(*state, &variants[2], tokens, &draw);
             struct plan p = plan_drawn(&w, ranks, &draw);
             for (int r = 0; r < ranks; r++) p.begin[r] = 0; // all home on the last rank
             p.begin[ranks] = tokens;
@@ -144,9 +161,8 @@ static void few_tokens(void **state)
 /* All tokens to one expert, which sits far from all of them; then all experts on one rank. */
 static void hot_experts(void **state)
 {
-    (void)state;
-    struct draw draw = {seed, 6, 0};
-    struct world w = world_of(&variants[7], 40, &draw);
+    struct draw draw = {test_seed(), 6, 0};
+    struct world w = world_of(*state, &variants[7], 40, &draw);
     oracle_gate_set_weight(&w.gate, 0);
     for (int64_t h = 0; h < w.options.expert.hidden; h++) w.gate.plain[3 * w.options.expert.hidden + h] = 1;
     oracle_gate_pack(&w.gate);
@@ -168,17 +184,16 @@ static void hot_experts(void **state)
 /* More rows of one expert than a batch holds. */
 static void experts_larger_than_a_batch(void **state)
 {
-    (void)state;
-    struct draw draw = {seed, 7, 0};
+    struct draw draw = {test_seed(), 7, 0};
     struct variant v = {"wide", COT_F32, 4, 4, 7, 7, 4, false, SOFTMAX};
-    struct world w = world_of(&v, 251, &draw);
+    struct world w = world_of(*state, &v, 251, &draw);
     struct plan p = plan_even(&w, 1);
     check(&w, &p); // 7 x 251 rows: batches are cut between experts
     world_free(&w);
     /* 64 MiB of scratch hold few rows of so wide an expert: an expert's rows are cut, and
      * so are the shared expert's. */
     struct variant wide = {"very wide", COT_F32, 1, 90000, 1, 1, 9, true, SOFTMAX};
-    w = world_of(&wide, 70, &draw);
+    w = world_of(*state, &wide, 70, &draw);
     for (int ranks = 1; ranks < 3; ranks++) {
         p = plan_even(&w, ranks);
         check(&w, &p);
@@ -189,10 +204,9 @@ static void experts_larger_than_a_batch(void **state)
 /* The reference bits come from one rank and a token at a time. */
 static void the_same_bits_everywhere(void **state)
 {
-    (void)state;
-    struct draw draw = {seed, 8, 0};
+    struct draw draw = {test_seed(), 8, 0};
     for (int i = 0; i < VARIANTS; i++) {
-        struct world w = world_of(&variants[i], 17, &draw);
+        struct world w = world_of(*state, &variants[i], 17, &draw);
         int64_t hidden = w.options.expert.hidden, top_k = w.options.top_k;
         size_t row_bytes = (size_t)hidden * sizeof(float);
         float *alone = poisoned((size_t)w.tokens * row_bytes);
@@ -231,12 +245,11 @@ static void the_same_bits_everywhere(void **state)
  * one last. */
 static void sums_are_in_the_order_of_experts(void **state)
 {
-    (void)state;
-    struct draw draw = {seed, 9, 0};
+    struct draw draw = {test_seed(), 9, 0};
     for (int i = 0; i < VARIANTS; i++) {
         struct variant v = variants[i];
         v.shared_gated = false;
-        struct world w = world_of(&v, 30, &draw);
+        struct world w = world_of(*state, &v, 30, &draw);
         const cot_kernels *kernels = w.options.kernels;
         int64_t hidden = v.hidden, rows = w.options.shared.intermediate ? v.top_k + 1 : v.top_k;
         uint8_t *scratch = poisoned(cot_ffn_scratch_bytes(&w.options.expert, 1, 1) +
@@ -272,10 +285,9 @@ static void sums_are_in_the_order_of_experts(void **state)
 /* Replicas share the work, and change no bit. */
 static void replicas(void **state)
 {
-    (void)state;
-    struct draw draw = {seed, 10, 0};
+    struct draw draw = {test_seed(), 10, 0};
     for (int i = 0; i < VARIANTS; i++) {
-        struct world w = world_of(&variants[i], 45, &draw);
+        struct world w = world_of(*state, &variants[i], 45, &draw);
         struct plan one = plan_even(&w, 1);
         struct outcome *expected = world_run(&w, &one);
         for (int ranks = 1; ranks < 7; ranks += 2) {
@@ -284,7 +296,7 @@ static void replicas(void **state)
             struct outcome *outcome = world_run(&w, &p);
             outcome_agrees(outcome, &w, &p);
             outcome_counts(outcome, &w, &p);
-            if (world_combine == COT_COMBINE_EXACT)
+            if (w.options.combine == COT_COMBINE_EXACT)
                 assert_memory_equal(outcome->y, expected->y,
                                     (size_t)(w.tokens * w.options.expert.hidden) * sizeof(float));
             outcome_free(outcome, &w);
@@ -297,10 +309,9 @@ static void replicas(void **state)
 /* A routing from elsewhere. */
 static void given_routing(void **state)
 {
-    (void)state;
-    struct draw draw = {seed, 11, 0};
+    struct draw draw = {test_seed(), 11, 0};
     for (int i = 0; i < VARIANTS; i++) {
-        struct world w = world_of(&variants[i], 33, &draw);
+        struct world w = world_of(*state, &variants[i], 33, &draw);
         struct plan p = plan_drawn(&w, 1 + i % 4, &draw);
         p.given = true;
         check(&w, &p);
@@ -311,15 +322,14 @@ static void given_routing(void **state)
 /* More tokens than a pass takes, many packets, tiles that fill and split; all on one rank, or spread. */
 static void many_tokens(void **state)
 {
-    (void)state;
-    struct draw draw = {seed, 12, 0};
+    struct draw draw = {test_seed(), 12, 0};
     cot_pool *pool;
     assert_int_equal(cot_pool_open(&pool, 1, NULL), COT_OK);
     for (int i = 0; i < 4; i++) {
         struct variant v = variants[i];
         v.hidden = 6 + i;
         v.intermediate = 5;
-        struct world w = world_of(&v, 700 + draw_below(&draw, WORLD_TOKENS - 700), &draw);
+        struct world w = world_of(*state, &v, 700 + draw_below(&draw, WORLD_TOKENS - 700), &draw);
         for (int ranks = 1; ranks < 5; ranks++) {
             struct plan p = plan_even(&w, ranks), home = plan_even(&w, ranks);
             p.pool = home.pool = pool;
@@ -336,12 +346,11 @@ static void many_tokens(void **state)
 /* One place, any number of threads, again and again. */
 static void the_same_bits_for_any_thread_count(void **state)
 {
-    (void)state;
-    struct draw draw = {seed, 13, 0};
+    struct draw draw = {test_seed(), 13, 0};
     cot_pool *pool;
     assert_int_equal(cot_pool_open(&pool, 3, NULL), COT_OK);
     for (int i = 0; i < VARIANTS; i++) {
-        struct world w = world_of(&variants[i], 150, &draw);
+        struct world w = world_of(*state, &variants[i], 150, &draw);
         struct plan p = plan_drawn(&w, 3, &draw);
         const size_t bytes = (size_t)(w.tokens * w.options.expert.hidden) * sizeof(float);
         w.options.threads = 1;
@@ -359,42 +368,50 @@ static void the_same_bits_for_any_thread_count(void **state)
     cot_pool_close(pool);
 }
 
+static int run_exact(struct way *way)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(every_variant_on_1_to_8_ranks, way),
+        cmocka_unit_test_prestate(with_workers, way),
+        cmocka_unit_test_prestate(many_ranks, way),
+        cmocka_unit_test_prestate(forked_ranks, way),
+        cmocka_unit_test_prestate(few_tokens, way),
+        cmocka_unit_test_prestate(hot_experts, way),
+        cmocka_unit_test_prestate(experts_larger_than_a_batch, way),
+        cmocka_unit_test_prestate(the_same_bits_everywhere, way),
+        cmocka_unit_test_prestate(sums_are_in_the_order_of_experts, way),
+        cmocka_unit_test_prestate(replicas, way),
+        cmocka_unit_test_prestate(given_routing, way),
+        cmocka_unit_test_prestate(many_tokens, way),
+        cmocka_unit_test_prestate(the_same_bits_for_any_thread_count, way),
+    };
+    return cmocka_run_group_tests_name(way->op->name, tests, NULL, NULL);
+}
+
+static int run_reduced(struct way *way)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(every_variant_on_1_to_8_ranks, way),
+        cmocka_unit_test_prestate(with_workers, way),
+        cmocka_unit_test_prestate(many_ranks, way),
+        cmocka_unit_test_prestate(forked_ranks, way),
+        cmocka_unit_test_prestate(few_tokens, way),
+        cmocka_unit_test_prestate(hot_experts, way),
+        cmocka_unit_test_prestate(replicas, way),
+        cmocka_unit_test_prestate(given_routing, way),
+        cmocka_unit_test_prestate(many_tokens, way),
+        cmocka_unit_test_prestate(the_same_bits_for_any_thread_count, way),
+    };
+    return cmocka_run_group_tests_name("fused, reduced", tests, NULL, NULL);
+}
+
 int main(void)
 {
-    seed = draw_seed();
     int failed = 0;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_variant_on_1_to_8_ranks),
-        cmocka_unit_test(with_workers),
-        cmocka_unit_test(many_ranks),
-        cmocka_unit_test(forked_ranks),
-        cmocka_unit_test(few_tokens),
-        cmocka_unit_test(hot_experts),
-        cmocka_unit_test(experts_larger_than_a_batch),
-        cmocka_unit_test(the_same_bits_everywhere),
-        cmocka_unit_test(sums_are_in_the_order_of_experts),
-        cmocka_unit_test(replicas),
-        cmocka_unit_test(given_routing),
-        cmocka_unit_test(many_tokens),
-        cmocka_unit_test(the_same_bits_for_any_thread_count),
-    };
-    const struct CMUnitTest reduced[] = {
-        cmocka_unit_test(every_variant_on_1_to_8_ranks),
-        cmocka_unit_test(with_workers),
-        cmocka_unit_test(many_ranks),
-        cmocka_unit_test(forked_ranks),
-        cmocka_unit_test(few_tokens),
-        cmocka_unit_test(hot_experts),
-        cmocka_unit_test(replicas),
-        cmocka_unit_test(given_routing),
-        cmocka_unit_test(many_tokens),
-        cmocka_unit_test(the_same_bits_for_any_thread_count),
-    };
     for (const char *const *op = cot_moe_operator_names(); *op; op++) {
-        world_op = *op;
-        failed += cmocka_run_group_tests_name(*op, tests, NULL, NULL);
+        struct way exact = {cot_moe_operator_find(*op), COT_COMBINE_EXACT};
+        failed += run_exact(&exact);
     }
-    world_op = "fused";
-    world_combine = COT_COMBINE_REDUCED;
-    return failed + cmocka_run_group_tests_name("fused, reduced", reduced, NULL, NULL);
+    struct way reduced = {cot_moe_operator_find("fused"), COT_COMBINE_REDUCED};
+    return failed + run_reduced(&reduced);
 }

@@ -2,7 +2,7 @@
 #include "base/rng.h"
 #include "coterie/predict_evaluate.h"
 #include "predict/assign.h"
-#include "test_seed.h"
+#include "harness/seed.h"
 
 #include <math.h>
 #include <setjmp.h>

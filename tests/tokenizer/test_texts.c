@@ -5,7 +5,7 @@
 #include "tokenizer/buffer.h"
 #include "tokenizer/normalize.h"
 #include "tokenizer/utf8.h"
-#include "test_seed.h"
+#include "harness/seed.h"
 
 #include <pthread.h>
 #include <setjmp.h>

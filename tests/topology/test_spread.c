@@ -2,7 +2,7 @@
 #include "coterie/topology.h"
 
 #include "base/rng.h"
-#include "test_seed.h"
+#include "harness/seed.h"
 #include "topology/graph.h"
 
 #include <math.h>

@@ -1,11 +1,9 @@
-/* Ranks of the fused operator in one thread, under a scheduler that draws what happens next: a message or a piece
- * of one arrives, a worker of some rank takes a task, runs it, finishes it, a rank begins a call or ends a pass. All
- * of a schedule follows from its seed. Beside each rank's memory lies its shadow: in which epoch every byte was
- * last written. fused_watch.h checks every step against it. */
-#ifndef COT_TESTS_MOE_FUSED_SIM_H
-#define COT_TESTS_MOE_FUSED_SIM_H
-#include "fused_call.h"
-#include "fused_watch.h"
+#include "harness/moe/fused_sim.h"
+
+#include "harness/cmocka.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 struct sim_style {
     int64_t deliver;                   // of 16 steps
@@ -13,8 +11,8 @@ struct sim_style {
     bool eager;                        // a task that is taken runs and ends at once
 };
 
-static inline void sim_open(struct sim *sim, const struct world *w, int ranks, int threads, int32_t slots,
-                            struct draw *draw)
+void sim_open(struct sim *sim, const struct world *w, int ranks, int threads, int32_t slots,
+              struct draw *draw)
 {
     *sim = (struct sim){
         .world = w, .ranks = ranks, .threads = threads, .slots = slots, .draw = draw, .victim = -1};
@@ -40,7 +38,7 @@ static inline void sim_open(struct sim *sim, const struct world *w, int ranks, i
     sim->group->context = sim;
 }
 
-static inline void sim_close(struct sim *sim)
+void sim_close(struct sim *sim)
 {
     for (int r = 0; r < sim->ranks; r++) {
         if (sim->rank[r].in_call) part_free(&sim->rank[r].part);
@@ -51,7 +49,7 @@ static inline void sim_close(struct sim *sim)
 }
 
 /* A rank's part of the next call: its experts' weights to their slots, its outputs poisoned, its tokens in. */
-static inline void sim_begin_call(struct sim *sim, int r)
+static void sim_begin_call(struct sim *sim, int r)
 {
     const struct world *w = sim->world;
     struct sim_rank *rank = &sim->rank[r];
@@ -79,7 +77,7 @@ static inline void sim_begin_call(struct sim *sim, int r)
     watch_pass(sim, r);
 }
 
-static inline bool sim_take(struct sim *sim, int r)
+static bool sim_take(struct sim *sim, int r)
 {
     struct sim_rank *rank = &sim->rank[r];
     if (!rank->in_call || rank->flying == SIM_FLIGHTS) return false;
@@ -95,7 +93,7 @@ static inline bool sim_take(struct sim *sim, int r)
     return true;
 }
 
-static inline bool sim_run(struct sim *sim, int r)
+static bool sim_run(struct sim *sim, int r)
 {
     struct sim_rank *rank = &sim->rank[r];
     if (!rank->flying) return false;
@@ -107,7 +105,7 @@ static inline bool sim_run(struct sim *sim, int r)
     return true;
 }
 
-static inline bool sim_finish(struct sim *sim, int r)
+static bool sim_finish(struct sim *sim, int r)
 {
     struct sim_rank *rank = &sim->rank[r];
     if (!rank->flying) return false;
@@ -121,7 +119,7 @@ static inline bool sim_finish(struct sim *sim, int r)
     return true;
 }
 
-static inline bool sim_is_over(struct sim *sim, int r, int *waits_for, cot_phase *phase)
+bool sim_is_over(struct sim *sim, int r, int *waits_for, cot_phase *phase)
 {
     cot_fused *moe = sim->rank[r].moe;
     cot_fused_lock(moe);
@@ -130,7 +128,7 @@ static inline bool sim_is_over(struct sim *sim, int r, int *waits_for, cot_phase
     return over;
 }
 
-static inline bool sim_end(struct sim *sim, int r)
+static bool sim_end(struct sim *sim, int r)
 {
     struct sim_rank *rank = &sim->rank[r];
     int from;
@@ -151,7 +149,7 @@ static inline bool sim_end(struct sim *sim, int r)
     return true;
 }
 
-static inline bool sim_poll(struct sim *sim, int r)
+static bool sim_poll(struct sim *sim, int r)
 {
     if (!sim->rank[r].in_call) return false;
     cot_fused_lock(sim->rank[r].moe);
@@ -160,7 +158,7 @@ static inline bool sim_poll(struct sim *sim, int r)
     return false;
 }
 
-static inline bool sim_act(struct sim *sim, int r, int64_t what)
+static bool sim_act(struct sim *sim, int r, int64_t what)
 {
     struct sim_rank *rank = &sim->rank[r];
     if (rank->dead) return false;
@@ -183,9 +181,10 @@ static inline bool sim_act(struct sim *sim, int r, int64_t what)
         return sim_finish(sim, r);
     }
 }
+
 enum { SIM_ACTS = 9 };
 
-static inline bool sim_deliver(struct sim *sim, const struct sim_style *style)
+static bool sim_deliver(struct sim *sim, const struct sim_style *style)
 {
     const int ranks = sim->ranks, pairs = ranks * ranks, first = (int)draw_below(sim->draw, pairs);
     for (int i = 0; i < pairs && sim->group->undelivered; i++) {
@@ -198,7 +197,7 @@ static inline bool sim_deliver(struct sim *sim, const struct sim_style *style)
 }
 
 /* Anything that can happen, whatever it is. */
-static inline bool sim_force(struct sim *sim)
+static bool sim_force(struct sim *sim)
 {
     if (sim_deliver(sim, NULL)) return true;
     for (int r = 0; r < sim->ranks; r++)
@@ -211,14 +210,14 @@ static inline bool sim_force(struct sim *sim)
     return false;
 }
 
-static inline bool sim_is_done(const struct sim *sim)
+static bool sim_is_done(const struct sim *sim)
 {
     for (int r = 0; r < sim->ranks; r++)
         if (sim->rank[r].at < sim->steps) return false;
     return true;
 }
 
-static inline struct sim_style sim_draw_style(const struct sim *sim)
+static struct sim_style sim_draw_style(const struct sim *sim)
 {
     struct draw *draw = sim->draw;
     struct sim_style style = {1 + draw_below(draw, 15), -1, -1, -1, draw_below(draw, 4) == 0};
@@ -229,8 +228,7 @@ static inline struct sim_style sim_draw_style(const struct sim *sim)
     return style;
 }
 
-/* One event after the other until all ranks have made all calls: true. Or until nothing can happen any more: false. */
-static inline bool sim_schedule(struct sim *sim, const struct step *script, int steps)
+bool sim_schedule(struct sim *sim, const struct step *script, int steps)
 {
     sim->script = script;
     sim->steps = steps;
@@ -258,5 +256,3 @@ static inline bool sim_schedule(struct sim *sim, const struct step *script, int 
     }
     return true;
 }
-
-#endif

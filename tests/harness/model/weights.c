@@ -1,16 +1,16 @@
-/* Whole weights and random pieces of them. */
-#ifndef TEST_MODEL_WEIGHTS_H
-#define TEST_MODEL_WEIGHTS_H
-#include "folder.h"
+#include "harness/model/weights.h"
+
+#include "harness/cmocka.h"
+#include "harness/seed.h"
+
+#include "base/rng.h"
 #include "kernels/pack.h"
-#include "model/checkpoint.h"
 
 #include <math.h>
-#include <time.h>
+#include <stdlib.h>
+#include <string.h>
 
-static uint64_t seed;
-
-static inline cot_checkpoint *opened(const char *path)
+cot_checkpoint *opened(const char *path)
 {
     cot_checkpoint *checkpoint;
     char *notes;
@@ -20,9 +20,8 @@ static inline cot_checkpoint *opened(const char *path)
     return checkpoint;
 }
 
-/* The whole weight; the caller frees. NULL where the architecture has none. */
-static inline float *whole(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer, int64_t expert,
-                           int64_t *rows, int64_t *columns)
+float *whole(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer, int64_t expert,
+             int64_t *rows, int64_t *columns)
 {
     cot_error error = {0};
     cot_status status = cot_checkpoint_shape(checkpoint, weight, layer, expert, rows, columns, &error);
@@ -38,7 +37,7 @@ static inline float *whole(const cot_checkpoint *checkpoint, cot_weight weight, 
     return out;
 }
 
-static inline void *poisoned(int64_t bytes)
+void *dirty(int64_t bytes)
 {
     void *memory = aligned_alloc(64, (size_t)(bytes + 63) / 64 * 64);
     assert_non_null(memory);
@@ -47,19 +46,19 @@ static inline void *poisoned(int64_t bytes)
 }
 
 /* A random piece, read, packed in two parts and packed transposed, against the whole. */
-static inline void check_piece(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
-                               int64_t expert, uint64_t draw)
+static void check_piece(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer, int64_t expert,
+                        uint64_t draw)
 {
     int64_t rows, columns;
     float *all = whole(checkpoint, weight, layer, expert, &rows, &columns);
     if (!all) return;
     uint64_t at = draw * 8;
-    int64_t row0 = (int64_t)(cot_random_bits(seed, 5, at) % (uint64_t)rows), count = rows - row0;
-    int64_t column0 = (int64_t)(cot_random_bits(seed, 5, at + 1) % (uint64_t)columns),
+    int64_t row0 = (int64_t)(cot_random_bits(test_seed(), 5, at) % (uint64_t)rows), count = rows - row0;
+    int64_t column0 = (int64_t)(cot_random_bits(test_seed(), 5, at + 1) % (uint64_t)columns),
             width = columns - column0;
-    count -= (int64_t)(cot_random_bits(seed, 5, at + 2) % (uint64_t)count);
-    width -= (int64_t)(cot_random_bits(seed, 5, at + 3) % (uint64_t)width);
-    float *piece = poisoned(count * width * 4);
+    count -= (int64_t)(cot_random_bits(test_seed(), 5, at + 2) % (uint64_t)count);
+    width -= (int64_t)(cot_random_bits(test_seed(), 5, at + 3) % (uint64_t)width);
+    float *piece = dirty(count * width * 4);
     const cot_weight_piece wanted = {weight, layer, expert, row0, count, column0, width};
     assert_int_equal(cot_checkpoint_read(checkpoint, &wanted, piece, NULL), COT_OK);
     for (int64_t r = 0; r < count; r++)
@@ -67,7 +66,7 @@ static inline void check_piece(const cot_checkpoint *checkpoint, cot_weight weig
     for (int t = 0; t < 2; t++) {
         cot_dtype type = t ? COT_BF16 : COT_F32;
         int64_t bytes = cot_packed_bytes(type, width, count), first = count / 64 * 32;
-        void *expected = poisoned(bytes), *found = poisoned(bytes);
+        void *expected = dirty(bytes), *found = dirty(bytes);
         cot_pack_columns(expected, type, width, count, 0, count, piece, COT_F32, width);
         cot_weight_piece part = wanted;
         part.rows = first;
@@ -83,8 +82,8 @@ static inline void check_piece(const cot_checkpoint *checkpoint, cot_weight weig
         free(found);
         if (expert) continue; // the transposed form is for attention alone
         bytes = cot_packed_bytes(type, count, width);
-        expected = poisoned(bytes);
-        found = poisoned(bytes);
+        expected = dirty(bytes);
+        found = dirty(bytes);
         cot_pack_rows(expected, type, count, width, 0, count, piece, COT_F32, width);
         assert_int_equal(cot_checkpoint_pack_transposed(checkpoint, &wanted, found, type, NULL), COT_OK);
         assert_memory_equal(found, expected, (size_t)bytes);
@@ -95,7 +94,7 @@ static inline void check_piece(const cot_checkpoint *checkpoint, cot_weight weig
     free(all);
 }
 
-static inline void check_all_pieces(const cot_checkpoint *checkpoint)
+void check_all_pieces(const cot_checkpoint *checkpoint)
 {
     const cot_config *config = cot_checkpoint_config(checkpoint);
     uint64_t draw = 0;
@@ -105,5 +104,3 @@ static inline void check_all_pieces(const cot_checkpoint *checkpoint)
             check_piece(checkpoint, (cot_weight)w, l, config->gate.experts - 1, draw++);
         }
 }
-
-#endif

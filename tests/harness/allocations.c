@@ -1,14 +1,23 @@
-/* Counts what the library allocates, and lets one allocation fail: a test program whose linker wraps the allocators
- * (its tests.cmake) includes this. */
-#ifndef COT_TESTS_COUNT_ALLOCATIONS_H
-#define COT_TESTS_COUNT_ALLOCATIONS_H
+#include "harness/allocations.h"
+
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
+/* An allocator is told nothing but sizes, so that what it counts has no other place. */
 static atomic_long allocations;
 static atomic_long failing; // the number of the one that fails; 0: none
+
+long allocations_so_far(void)
+{
+    return atomic_load(&allocations);
+}
+
+void fail_allocation(long number)
+{
+    atomic_store(&failing, number);
+}
 
 #define WRAP(type, name, parameters, arguments, failure)                                                     \
     type __real_##name parameters;                                                                           \
@@ -25,5 +34,3 @@ WRAP(void *, aligned_alloc, (size_t align, size_t bytes), (align, bytes), NULL)
 WRAP(int, posix_memalign, (void **out, size_t align, size_t bytes), (out, align, bytes), ENOMEM)
 WRAP(void *, mmap, (void *at, size_t bytes, int protection, int flags, int file, off_t offset),
      (at, bytes, protection, flags, file, offset), MAP_FAILED)
-
-#endif

@@ -1,29 +1,32 @@
-/* What every backend must do. */
-#ifndef TESTS_FABRIC_CONFORMANCE_H
-#define TESTS_FABRIC_CONFORMANCE_H
-#include "fabric/calls.h"
+#include "harness/fabric/conformance.h"
+
+#include "harness/cmocka.h"
+#include "harness/fabric/calls.h"
+#include "harness/seed.h"
+
 #include "base/wait.h"
+
 #include <sched.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
-
-static const int64_t patient_ns = 100000000000; // of tests where nobody fails
-
-/* The shape of every job's links; none unless a test sets it. */
-static double link_bytes_per_s;
-static int64_t link_latency_ns;
 
 /* Random calls: results, order of events, exact rows of traffic on every rank; the totals are the closed
  * forms. */
-static inline void try_calls(int ranks, int running, int calls, uint64_t seed)
+static void try_calls(const struct subject *subject, int ranks, int running, int calls, uint64_t seed)
 {
-    group_job job = {
-        .ranks = ranks, .running = running, .timeout_ns = patient_ns, .seed = seed, .calls = calls};
+    group_job job = {.backend = subject->backend,
+                     .ranks = ranks,
+                     .running = running,
+                     .timeout_ns = PATIENT_NS,
+                     .seed = seed,
+                     .calls = calls};
     cot_collectives_options options;
     job.heap_bytes = calls_heap_bytes(&job, &options);
     job.body = calls_body;
     cot_traffic totals[COT_PHASES];
-    job.link_bytes_per_s = link_bytes_per_s;
-    job.link_latency_ns = link_latency_ns;
+    job.link_bytes_per_s = subject->link_bytes_per_s;
+    job.link_latency_ns = subject->link_latency_ns;
     if (!run_job(&job, totals)) return;
     uint64_t want[COT_PHASES] = {0};
     for (int k = 0; k < calls; k++) {
@@ -35,24 +38,25 @@ static inline void try_calls(int ranks, int running, int calls, uint64_t seed)
     for (int p = 0; p < COT_PHASES; p++) assert_int_equal(totals[p].bytes, want[p]);
 }
 
-static inline void check_calls(void)
+static void check_calls(const struct subject *subject)
 {
-    const uint64_t seed = fresh_seed();
+    const uint64_t seed = test_seed();
     for (int ranks = 1; ranks <= 9; ranks++) {
         const int running[] = {1, 2, ranks};
-        for (int i = 0; i < 3; i++) try_calls(ranks, running[i], 40, seed + (uint64_t)(ranks * 3 + i));
+        for (int i = 0; i < 3; i++)
+            try_calls(subject, ranks, running[i], 40, seed + (uint64_t)(ranks * 3 + i));
     }
-    try_calls(16, 16, 30, seed + 100);
-    try_calls(16, 3, 30, seed + 101);
-    try_calls(COT_MAX_RANKS, COT_MAX_RANKS, 12, seed + 102);
-    try_calls(COT_MAX_RANKS, 2, 12, seed + 103);
+    try_calls(subject, 16, 16, 30, seed + 100);
+    try_calls(subject, 16, 3, 30, seed + 101);
+    try_calls(subject, COT_MAX_RANKS, COT_MAX_RANKS, 12, seed + 102);
+    try_calls(subject, COT_MAX_RANKS, 2, 12, seed + 103);
 }
 
 /* Whoever sees the signal sees the puts before it. Round by round rank r fills its right neighbour's block in
  * several puts, the last one with the signal, and goes on once that neighbour has looked. */
 enum { WORDS = 300, ROUNDS = 1500 };
 
-static inline bool litmus_body(cot_fabric *fabric, const group_job *job)
+static bool litmus_body(cot_fabric *fabric, const group_job *job)
 {
     const int ranks = fabric->ranks, right = (fabric->rank + 1) % ranks,
               left = (fabric->rank + ranks - 1) % ranks;
@@ -65,7 +69,7 @@ static inline bool litmus_body(cot_fabric *fabric, const group_job *job)
     for (uint64_t round = 1; round <= ROUNDS; round++) {
         uint64_t data[WORDS];
         for (uint64_t i = 0; i < WORDS; i++) data[i] = round * 1000 + i;
-        const size_t parts[] = {0, draw(job, (int)round, 1, WORDS), WORDS - 1, WORDS};
+        const size_t parts[] = {0, draw_of_job(job, (int)round, 1, WORDS), WORDS - 1, WORDS};
         for (int p = 0; p < 2; p++) {
             const size_t from = p ? parts[1] : 0, to = p ? parts[2] : parts[1];
             cot_put(fabric, right, block + from * 8, data + from, (to - from) * 8, COT_PHASE_DISPATCH);
@@ -96,38 +100,40 @@ static inline bool litmus_body(cot_fabric *fabric, const group_job *job)
     return true;
 }
 
-static inline void check_litmus(void)
+static void check_litmus(const struct subject *subject)
 {
     const int ranks[] = {1, 2, 5}, running[] = {1, 2, 2};
     for (int i = 0; i < 3; i++) {
-        const group_job job = {.ranks = ranks[i],
+        const group_job job = {.backend = subject->backend,
+                               .ranks = ranks[i],
                                .running = running[i],
                                .heap_bytes = 1 << 16,
-                               .timeout_ns = patient_ns,
-                               .seed = fresh_seed(),
-                               .link_bytes_per_s = link_bytes_per_s,
-                               .link_latency_ns = link_latency_ns,
+                               .timeout_ns = PATIENT_NS,
+                               .seed = test_seed(),
+                               .link_bytes_per_s = subject->link_bytes_per_s,
+                               .link_latency_ns = subject->link_latency_ns,
                                .body = litmus_body};
         cot_traffic totals[COT_PHASES];
         run_job(&job, totals);
     }
 }
 
-static inline bool open_small(cot_collectives **collectives, cot_fabric *fabric)
+static bool open_small(cot_collectives **collectives, cot_fabric *fabric)
 {
     const cot_collectives_options options = {.reduce_elements = 1000};
     return !cot_collectives_open(collectives, fabric, &options, NULL);
 }
 
-static inline const group_job *small_job(group_job *job, int ranks, int running,
-                                         bool (*body)(cot_fabric *, const struct group_job *))
+const group_job *small_job(group_job *job, const struct subject *subject, int ranks, int running,
+                           bool (*body)(cot_fabric *, const struct group_job *))
 {
-    *job = (group_job){.ranks = ranks,
+    *job = (group_job){.backend = subject->backend,
+                       .ranks = ranks,
                        .running = running,
                        .heap_bytes = 1 << 16,
-                       .timeout_ns = patient_ns,
-                       .link_bytes_per_s = link_bytes_per_s,
-                       .link_latency_ns = link_latency_ns,
+                       .timeout_ns = PATIENT_NS,
+                       .link_bytes_per_s = subject->link_bytes_per_s,
+                       .link_latency_ns = subject->link_latency_ns,
                        .body = body};
     return job;
 }
@@ -136,7 +142,7 @@ static inline const group_job *small_job(group_job *job, int ranks, int running,
  * then wait for each other's turns, may blame each other. */
 enum { LETS_GO, HOLDS_ON };
 
-static inline bool silent_body(cot_fabric *fabric, const group_job *job)
+static bool silent_body(cot_fabric *fabric, const group_job *job)
 {
     cot_collectives *collectives;
     CHECK(open_small(&collectives, fabric), "memory");
@@ -158,21 +164,20 @@ static inline bool silent_body(cot_fabric *fabric, const group_job *job)
     return true;
 }
 
-static inline void check_time_out(void)
+static void check_time_out(const struct subject *subject)
 {
     const int running[] = {4, 2, 1, 1}, calls[] = {HOLDS_ON, LETS_GO, LETS_GO, HOLDS_ON};
+    group_job jobs[4];
     for (int i = 0; i < 4; i++) {
-        group_job job;
-        small_job(&job, 4, running[i], silent_body);
-        job.timeout_ns = 1000000000;
-        job.calls = calls[i];
-        cot_traffic totals[COT_PHASES];
-        run_job(&job, totals);
+        small_job(&jobs[i], subject, 4, running[i], silent_body);
+        jobs[i].timeout_ns = 1000000000;
+        jobs[i].calls = calls[i];
     }
+    run_jobs_together(jobs, 4);
 }
 
 /* Rank 1 gives up while the others wait: they hear of it long before their patience is over. */
-static inline bool giving_up_body(cot_fabric *fabric, const group_job *job)
+static bool giving_up_body(cot_fabric *fabric, const group_job *job)
 {
     cot_collectives *collectives;
     CHECK(open_small(&collectives, fabric), "memory");
@@ -196,12 +201,12 @@ static inline bool giving_up_body(cot_fabric *fabric, const group_job *job)
     return true;
 }
 
-static inline void check_fail(void)
+static void check_fail(const struct subject *subject)
 {
     for (int running = 1; running <= 5; running += 2) {
         group_job job;
         cot_traffic totals[COT_PHASES];
-        run_job(small_job(&job, 5, running, giving_up_body), totals);
+        run_job(small_job(&job, subject, 5, running, giving_up_body), totals);
     }
 }
 
@@ -215,7 +220,7 @@ struct turn_log {
 };
 
 /* Computes for a while, the permit taken. */
-static inline void take_turn(cot_fabric *fabric, struct turn_log *log, int64_t ns)
+static void take_turn(cot_fabric *fabric, struct turn_log *log, int64_t ns)
 {
     const int64_t begin_ns = fabric->ops->now_ns(fabric);
     int64_t end_ns = begin_ns;
@@ -227,7 +232,7 @@ static inline void take_turn(cot_fabric *fabric, struct turn_log *log, int64_t n
     log->taken++;
 }
 
-static inline uint64_t fewest_turns(cot_fabric *fabric, cot_sym counts)
+static uint64_t fewest_turns(cot_fabric *fabric, cot_sym counts)
 {
     uint64_t least = UINT64_MAX;
     for (int r = 0; r < fabric->ranks; r++) {
@@ -237,7 +242,7 @@ static inline uint64_t fewest_turns(cot_fabric *fabric, cot_sym counts)
     return least;
 }
 
-static inline int most_at_once(const struct turn_log *logs, int ranks)
+static int most_at_once(const struct turn_log *logs, int ranks)
 {
     int most = 0;
     for (int r = 0; r < ranks; r++)
@@ -252,8 +257,8 @@ static inline int most_at_once(const struct turn_log *logs, int ranks)
     return most;
 }
 
-static inline bool take_turns(cot_fabric *fabric, const group_job *job, cot_collectives *collectives,
-                              cot_sym counts, struct turn_log *logs)
+static bool take_turns(cot_fabric *fabric, const group_job *job, cot_collectives *collectives, cot_sym counts,
+                       struct turn_log *logs)
 {
     struct turn_log *own = &logs[fabric->rank];
     cot_error error = {0};
@@ -264,7 +269,7 @@ static inline bool take_turns(cot_fabric *fabric, const group_job *job, cot_coll
     }
     cot_turns_leave(fabric);
     CHECK(!cot_barrier(collectives, COT_PHASE_CONTROL, &error), "%s", error.message);
-    const int64_t until_ns = fabric->ops->now_ns(fabric) + patient_ns;
+    const int64_t until_ns = fabric->ops->now_ns(fabric) + PATIENT_NS;
     while (fewest_turns(fabric, counts) < LEAST_TURNS) { // nothing but the permits keeps the ranks in step
         CHECK(fabric->ops->now_ns(fabric) < until_ns, "a rank starves at %d turns",
               (int)fewest_turns(fabric, counts));
@@ -284,7 +289,7 @@ static inline bool take_turns(cot_fabric *fabric, const group_job *job, cot_coll
     return true;
 }
 
-static inline bool turns_body(cot_fabric *fabric, const group_job *job)
+static bool turns_body(cot_fabric *fabric, const group_job *job)
 {
     if (!fabric->turns) return true; // ranks that share no host take none
     cot_collectives *collectives;
@@ -301,18 +306,18 @@ static inline bool turns_body(cot_fabric *fabric, const group_job *job)
     return ok;
 }
 
-static inline void check_turns(void)
+static void check_turns(const struct subject *subject)
 {
     for (int running = 1; running <= 3; running++) {
         group_job job;
-        small_job(&job, 6, running, turns_body);
+        small_job(&job, subject, 6, running, turns_body);
         job.heap_bytes = 1 << 19;
         cot_traffic totals[COT_PHASES];
         run_job(&job, totals);
     }
 }
 
-static inline int64_t thread_used_us(void)
+static int64_t thread_used_us(void)
 {
     struct rusage usage;
     getrusage(RUSAGE_THREAD, &usage);
@@ -322,7 +327,7 @@ static inline int64_t thread_used_us(void)
 
 /* A rank that waits long burns next to nothing, and its wait is on record. A busy machine may start a wait late:
  * it holds for the best of some waits. */
-static inline bool idle_body(cot_fabric *fabric, const group_job *job)
+static bool idle_body(cot_fabric *fabric, const group_job *job)
 {
     cot_collectives *collectives;
     CHECK(open_small(&collectives, fabric), "memory");
@@ -349,7 +354,7 @@ static inline bool idle_body(cot_fabric *fabric, const group_job *job)
 
 /* Polling with load, idle and resume: what comes is seen, who never comes is named, a turn is given back and
  * taken again. Rank 1 sends late to all but never a second time. */
-static inline bool poll_body(cot_fabric *fabric, const group_job *job)
+static bool poll_body(cot_fabric *fabric, const group_job *job)
 {
     (void)job;
     cot_sym signal;
@@ -380,7 +385,7 @@ static inline bool poll_body(cot_fabric *fabric, const group_job *job)
 }
 
 /* One turn for two ranks: who passes it lets the other, which asks for it, have it first. */
-static inline bool pass_body(cot_fabric *fabric, const group_job *job)
+static bool pass_body(cot_fabric *fabric, const group_job *job)
 {
     (void)job;
     cot_sym asks, had;
@@ -404,33 +409,32 @@ static inline bool pass_body(cot_fabric *fabric, const group_job *job)
     return true;
 }
 
-static inline void check_pass(void)
+static void check_pass(const struct subject *subject)
 {
     group_job job;
     cot_traffic totals[COT_PHASES];
-    run_job(small_job(&job, 2, 1, pass_body), totals);
+    run_job(small_job(&job, subject, 2, 1, pass_body), totals);
 }
 
-static inline void check_polling(void)
+static void check_polling(const struct subject *subject)
 {
-    for (int running = 1; running <= 3; running++) {
-        group_job job;
-        cot_traffic totals[COT_PHASES];
-        small_job(&job, 3, running, poll_body);
-        job.timeout_ns = 1000000000;
-        run_job(&job, totals);
+    group_job jobs[3];
+    for (int i = 0; i < 3; i++) {
+        small_job(&jobs[i], subject, 3, i + 1, poll_body);
+        jobs[i].timeout_ns = 1000000000;
     }
+    run_jobs_together(jobs, 3);
 }
 
-static inline void check_idle(void)
+static void check_idle(const struct subject *subject)
 {
     group_job job;
     cot_traffic totals[COT_PHASES];
-    run_job(small_job(&job, 3, 3, idle_body), totals);
+    run_job(small_job(&job, subject, 3, 3, idle_body), totals);
 }
 
 /* Who waits patiently hears in the end from a rank that was silent for longer than the time-out. */
-static inline bool patient_body(cot_fabric *fabric, const group_job *job)
+static bool patient_body(cot_fabric *fabric, const group_job *job)
 {
     cot_sym signal;
     CHECK(!cot_alloc(fabric, &signal, 8, NULL), "memory");
@@ -448,11 +452,11 @@ static inline bool patient_body(cot_fabric *fabric, const group_job *job)
     return true;
 }
 
-static inline void check_patience(void)
+static void check_patience(const struct subject *subject)
 {
     group_job job;
     cot_traffic totals[COT_PHASES];
-    small_job(&job, 3, 3, patient_body);
+    small_job(&job, subject, 3, 3, patient_body);
     job.timeout_ns = 500000000;
     run_job(&job, totals);
 }
@@ -463,18 +467,13 @@ static inline void check_patience(void)
 #define CONFORMANCE_TEST(name)                                                                               \
     static void test_##name(void **state)                                                                    \
     {                                                                                                        \
-        (void)state;                                                                                         \
-        check_##name();                                                                                      \
+        check_##name(*state);                                                                                \
     }
 CONFORMANCE_TESTS(CONFORMANCE_TEST)
 
-/* The suite over one backend: how many tests failed. */
-static inline int run_conformance(const char *name)
+int run_conformance(struct subject *subject)
 {
-#define CONFORMANCE_ENTRY(name) cmocka_unit_test(test_##name),
+#define CONFORMANCE_ENTRY(name) {"test_" #name, test_##name, NULL, NULL, subject},
     const struct CMUnitTest tests[] = {CONFORMANCE_TESTS(CONFORMANCE_ENTRY)};
-    backend = cot_fabric_backend_find(name);
-    return cmocka_run_group_tests_name(name, tests, NULL, NULL);
+    return cmocka_run_group_tests_name(subject->backend->name, tests, NULL, NULL);
 }
-
-#endif

@@ -1,39 +1,16 @@
-/* One call of a group: who has which tokens and experts, and what each rank should answer, from the oracle and from
- * a rank alone. */
-#ifndef COT_TESTS_MOE_FUSED_CALL_H
-#define COT_TESTS_MOE_FUSED_CALL_H
-#include "world.h"
+#include "harness/moe/fused_call.h"
 
-struct call {
-    struct plan plan;
-    int64_t tokens; // of all ranks, in the plan's order
-    bool given, shared;
-    uint16_t *experts; // [T][K] where the routing is given
-    float *weights;
-    float *x;   // [T][H]
-    double *y;  // [T][H]
-    bool *sure; // [T]
-    double tolerance;
-    float *alone, *before; // [T][H]: what one rank alone answered; what another schedule did
-    bool has_before;
-};
+#include "harness/cmocka.h"
+#include "harness/moe/near.h"
+#include "harness/poisoned.h"
 
-/* A call as a schedule makes it: with a token of one rank spoilt, or as it is. */
-struct step {
-    struct call *call;
-    int guilty;     // -1: nobody
-    int64_t spoilt; // its token
-};
-
-/* What one rank hands to a call. */
-struct part {
-    int64_t tokens;
-    float *x, *y, *weights;
-    uint16_t *experts;
-};
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* One weight and one expert for each choice, ascending; `hot`: the same for all tokens. */
-static inline void call_draw_routing(struct call *call, const struct world *w, bool hot, struct draw *draw)
+static void call_draw_routing(struct call *call, const struct world *w, bool hot, struct draw *draw)
 {
     const int64_t experts = w->options.experts, top_k = w->options.top_k;
     for (int64_t t = 0; t < call->tokens; t++) {
@@ -46,7 +23,7 @@ static inline void call_draw_routing(struct call *call, const struct world *w, b
     }
 }
 
-static inline void call_solve(struct call *call, const struct world *w)
+static void call_solve(struct call *call, const struct world *w)
 {
     const int64_t hidden = w->options.expert.hidden, top_k = w->options.top_k;
     const cot_dtype type = w->options.combine_type;
@@ -82,8 +59,7 @@ static inline void call_solve(struct call *call, const struct world *w)
     call->tolerance = (1 + largest) * (coarse ? 0.03 : 3e-5);
 }
 
-/* A call of so many drawn tokens by the drawn placement and shares of `ranks` ranks; slots: at most so many. */
-static inline struct call *call_new(const struct world *w, int ranks, int64_t tokens, struct draw *draw)
+struct call *call_new(const struct world *w, int ranks, int64_t tokens, struct draw *draw)
 {
     struct call *call = calloc(1, sizeof *call);
     assert_non_null(call);
@@ -114,14 +90,13 @@ static inline struct call *call_new(const struct world *w, int ranks, int64_t to
     return call;
 }
 
-static inline void call_free(struct call *call)
+void call_free(struct call *call)
 {
     free(call->experts), free(call->weights), free(call->x), free(call->y), free(call->sure);
     free(call->alone), free(call->before), free(call);
 }
 
-/* The same tokens on one rank. */
-static inline struct call call_alone(const struct call *call, const struct world *w)
+struct call call_alone(const struct call *call, const struct world *w)
 {
     struct call alone = *call;
     struct world sized = *w;
@@ -132,9 +107,7 @@ static inline struct call call_alone(const struct call *call, const struct world
     return alone;
 }
 
-/* Tiles that a rank begins in a call of one pass: as many as it has experts with rows, and the shared expert's.
- * -1 where some expert has more rows than a tile. */
-static inline int64_t call_tiles(const struct world *w, const struct call *call, int rank)
+int64_t call_tiles(const struct world *w, const struct call *call, int rank)
 {
     const struct plan *p = &call->plan;
     const int64_t top_k = w->options.top_k, own = p->begin[rank + 1] - p->begin[rank];
@@ -154,8 +127,7 @@ static inline int64_t call_tiles(const struct world *w, const struct call *call,
     return call->shared ? tiles + (own + COT_FFN_TILE_ROWS - 1) / COT_FFN_TILE_ROWS : tiles;
 }
 
-/* Copies of what a rank hands in, spoilt where the step says so; outputs hold NaN. */
-static inline struct part part_of(const struct world *w, const struct step *step, int rank)
+struct part part_of(const struct world *w, const struct step *step, int rank)
 {
     const struct call *call = step->call;
     const int64_t hidden = w->options.expert.hidden, top_k = w->options.top_k, begin = call->plan.begin[rank],
@@ -178,12 +150,12 @@ static inline struct part part_of(const struct world *w, const struct step *step
     return part;
 }
 
-static inline void part_free(struct part *part)
+void part_free(struct part *part)
 {
     free(part->x), free(part->y), free(part->experts), free(part->weights);
 }
 
-static inline bool is_poison(const void *memory, size_t bytes)
+static bool is_poison(const void *memory, size_t bytes)
 {
     const uint8_t *byte = memory;
     for (size_t i = 0; i < bytes; i++)
@@ -192,8 +164,8 @@ static inline bool is_poison(const void *memory, size_t bytes)
 }
 
 /* An error, and nothing written. */
-static inline void part_is_untouched(const struct world *w, const struct step *step, int rank,
-                                     const struct part *part, const char *message)
+static void part_is_untouched(const struct world *w, const struct step *step, int rank,
+                              const struct part *part, const char *message)
 {
     const struct call *call = step->call;
     const int64_t top_k = w->options.top_k, begin = call->plan.begin[rank];
@@ -215,9 +187,8 @@ static inline void part_is_untouched(const struct world *w, const struct step *s
     if (!strstr(message, text)) fail_msg("'%s' lacks '%s'", message, text);
 }
 
-/* What rank `rank` should have got, and gets in every schedule; frees the part. */
-static inline void part_agrees(const struct world *w, const struct step *step, int rank, struct part *part,
-                               cot_status status, const char *message)
+void part_agrees(const struct world *w, const struct step *step, int rank, struct part *part,
+                 cot_status status, const char *message)
 {
     struct call *call = step->call;
     const int64_t hidden = w->options.expert.hidden, begin = call->plan.begin[rank];
@@ -237,5 +208,3 @@ static inline void part_agrees(const struct world *w, const struct step *step, i
     }
     part_free(part);
 }
-
-#endif

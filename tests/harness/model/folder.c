@@ -1,32 +1,20 @@
-/* Model folders made for a test: tensors by name, spoilt as the test wants, written to a temporary folder. */
-#ifndef TEST_MODEL_FOLDER_H
-#define TEST_MODEL_FOLDER_H
-#include "base/rng.h"
-#include "base/safetensors.h"
+#include "harness/model/folder.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
+#include "harness/cmocka.h"
+
+#include "base/rng.h"
+
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
+#include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
-enum { MAX_TENSORS = 256 };
-
-typedef struct folder {
-    char path[64];
-    cot_tensor tensors[MAX_TENSORS]; // names and data are malloc'd
-    size_t count;
-    uint64_t seed, draws;
-} folder;
-
-static inline uint64_t draw_bits(folder *f)
+static uint64_t draw_bits(folder *f)
 {
     return cot_random_bits(f->seed, 0, f->draws++);
 }
 
-static inline folder *folder_new(uint64_t seed)
+folder *folder_new(uint64_t seed)
 {
     folder *f = calloc(1, sizeof *f);
     assert_non_null(f);
@@ -36,7 +24,7 @@ static inline folder *folder_new(uint64_t seed)
     return f;
 }
 
-static inline void folder_delete(folder *f)
+void folder_delete(folder *f)
 {
     char command[128];
     snprintf(command, sizeof command, "rm -rf '%s'", f->path);
@@ -48,7 +36,7 @@ static inline void folder_delete(folder *f)
     free(f);
 }
 
-static inline void write_text(const folder *f, const char *name, const char *text)
+void write_text(const folder *f, const char *name, const char *text)
 {
     char path[128];
     snprintf(path, sizeof path, "%s/%s", f->path, name);
@@ -59,7 +47,7 @@ static inline void write_text(const folder *f, const char *name, const char *tex
 }
 
 /* One random element: small numbers, never NaN; scales of MXFP4 near 1. */
-static inline void put_random(folder *f, uint8_t *out, cot_dtype type)
+static void put_random(folder *f, uint8_t *out, cot_dtype type)
 {
     uint64_t bits = draw_bits(f);
     float value = (float)((double)(int64_t)bits * 0x1p-63);
@@ -76,9 +64,7 @@ static inline void put_random(folder *f, uint8_t *out, cot_dtype type)
         *out = (uint8_t)bits;
 }
 
-/* A tensor of random numbers. Unused dimensions are 0. */
-static inline cot_tensor *add(folder *f, const char *name, cot_dtype type, int64_t a, int64_t b, int64_t c,
-                              int64_t d)
+cot_tensor *add(folder *f, const char *name, cot_dtype type, int64_t a, int64_t b, int64_t c, int64_t d)
 {
     assert_true(f->count < MAX_TENSORS);
     cot_tensor *t = &f->tensors[f->count++];
@@ -96,7 +82,7 @@ static inline cot_tensor *add(folder *f, const char *name, cot_dtype type, int64
     return t;
 }
 
-static inline cot_tensor *tensor_of(folder *f, const char *name)
+cot_tensor *tensor_of(folder *f, const char *name)
 {
     for (size_t t = 0; t < f->count; t++)
         if (!strcmp(f->tensors[t].name, name)) return &f->tensors[t];
@@ -104,8 +90,7 @@ static inline cot_tensor *tensor_of(folder *f, const char *name)
     return NULL;
 }
 
-/* Writes tensors [first, first + count) to FOLDER/NAME. */
-static inline void write_shard(const folder *f, const char *name, size_t first, size_t count)
+void write_shard(const folder *f, const char *name, size_t first, size_t count)
 {
     char path[128];
     cot_error error = {0};
@@ -114,20 +99,12 @@ static inline void write_shard(const folder *f, const char *name, size_t first, 
         fail_msg("%s", error.message);
 }
 
-static inline void write_all(const folder *f)
+void write_all(const folder *f)
 {
     write_shard(f, "model.safetensors", 0, f->count);
 }
 
-#define TINY_MIXTRAL                                                                                         \
-    "{\"architectures\": [\"MixtralForCausalLM\"], \"vocab_size\": 19, \"hidden_size\": 24, "                \
-    "\"intermediate_size\": 10,"                                                                             \
-    " \"num_hidden_layers\": 2, \"num_attention_heads\": 3, \"num_key_value_heads\": 1, "                    \
-    "\"num_local_experts\": 3,"                                                                              \
-    " \"num_experts_per_tok\": 2, \"max_position_embeddings\": 64}"
-
-/* Attention of heads x head_dim and norms of one layer: [heads * d][h] and so on. */
-static inline void add_attention(folder *f, int layer, cot_dtype type, int64_t h, int64_t q, int64_t kv)
+void add_attention(folder *f, int layer, cot_dtype type, int64_t h, int64_t q, int64_t kv)
 {
     char name[96];
     const struct {
@@ -141,14 +118,14 @@ static inline void add_attention(folder *f, int layer, cot_dtype type, int64_t h
     }
 }
 
-static inline void add_ends(folder *f, cot_dtype type, int64_t v, int64_t h)
+void add_ends(folder *f, cot_dtype type, int64_t v, int64_t h)
 {
     add(f, "model.embed_tokens.weight", type, v, h, 0, 0);
     add(f, "model.norm.weight", type, h, 0, 0, 0);
     add(f, "lm_head.weight", type, v, h, 0, 0);
 }
 
-static inline folder *tiny_mixtral(uint64_t seed, cot_dtype type)
+folder *tiny_mixtral(uint64_t seed, cot_dtype type)
 {
     folder *f = folder_new(seed);
     char name[96];
@@ -168,5 +145,3 @@ static inline folder *tiny_mixtral(uint64_t seed, cot_dtype type)
     write_text(f, "config.json", TINY_MIXTRAL);
     return f;
 }
-
-#endif

@@ -1,66 +1,55 @@
-/* Random sequences of collectives. Every draw is a pure function of (seed, call, rank, index), so that each
- * rank knows what all ranks give and holds the result against a plain oracle, and the main thread knows the
- * bytes in all. */
-#ifndef TESTS_FABRIC_CALLS_H
-#define TESTS_FABRIC_CALLS_H
-#include "fabric/collectives.h"
-#include "fabric/harness.h"
+#include "harness/fabric/calls.h"
+
 #include "base/clock.h"
+#include "base/rng.h"
+
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
-enum { ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALLV, BARRIER, KINDS };
-enum { MAX_ELEMENTS = 100000, MAX_BYTES = 200000, BLOCK_BYTES = 3000, GUARD = 16 };
-
-static inline uint64_t draw(const group_job *job, int call, uint64_t what, uint64_t limit)
+uint64_t draw_of_job(const group_job *job, int number, uint64_t what, uint64_t limit)
 {
-    return cot_random_bits(job->seed, (uint64_t)call, what) % limit;
+    return cot_random_bits(job->seed, (uint64_t)number, what) % limit;
 }
 
 /* Sizes: none, one, fewer than ranks, some, and now and then many, so that parts travel in several pieces. */
-static inline size_t draw_size(const group_job *job, int call, uint64_t what, size_t most)
+static size_t draw_size(const group_job *job, int number, uint64_t what, size_t most)
 {
     const size_t some = job->ranks > 16 ? 400 : 3000;
-    switch (draw(job, call, what, 8)) {
+    switch (draw_of_job(job, number, what, 8)) {
     case 0:
         return 0;
     case 1:
         return 1;
     case 2:
-        return draw(job, call, what + 1, (uint64_t)job->ranks + 1);
+        return draw_of_job(job, number, what + 1, (uint64_t)job->ranks + 1);
     case 3:
-        return job->ranks <= 4 ? draw(job, call, what + 1, most + 1) : draw(job, call, what + 1, some);
+        return job->ranks <= 4 ? draw_of_job(job, number, what + 1, most + 1)
+                               : draw_of_job(job, number, what + 1, some);
     default:
-        return draw(job, call, what + 1, some);
+        return draw_of_job(job, number, what + 1, some);
     }
 }
 
-typedef struct call {
-    int number, kind;
-    cot_phase phase;
-    cot_dtype type;
-    int64_t n;
-    bool whole_numbers;              // every sum is exact
-    size_t begin[COT_MAX_RANKS + 1]; // of allgather
-} call;
-
-static inline call draw_call(const group_job *job, int number)
+call draw_call(const group_job *job, int number)
 {
-    call c = {.number = number, .kind = (int)draw(job, number, 0, KINDS)};
-    c.phase = (cot_phase)draw(job, number, 1, COT_PHASES);
-    c.type = draw(job, number, 2, 2) ? COT_F32 : COT_BF16;
-    c.whole_numbers = draw(job, number, 3, 2);
+    call c = {.number = number, .kind = (int)draw_of_job(job, number, 0, KINDS)};
+    c.phase = (cot_phase)draw_of_job(job, number, 1, COT_PHASES);
+    c.type = draw_of_job(job, number, 2, 2) ? COT_F32 : COT_BF16;
+    c.whole_numbers = draw_of_job(job, number, 3, 2);
     c.n = (int64_t)draw_size(job, number, 4, MAX_ELEMENTS);
     const size_t part = draw_size(job, number, 6, MAX_BYTES) / (size_t)job->ranks;
     c.begin[0] = 0;
     for (int r = 0; r < job->ranks; r++) {
         const uint64_t what = 100 + (uint64_t)r;
         c.begin[r + 1] =
-            c.begin[r] + (draw(job, number, what, 3) ? draw(job, number, what + 100, part + 1) : 0);
+            c.begin[r] +
+            (draw_of_job(job, number, what, 3) ? draw_of_job(job, number, what + 100, part + 1) : 0);
     }
     return c;
 }
 
-static inline float input(const group_job *job, const call *c, int rank, int64_t i)
+static float input(const group_job *job, const call *c, int rank, int64_t i)
 {
     const uint64_t bits =
         cot_random_bits(job->seed ^ 77, (uint64_t)c->number << 8 | (uint64_t)rank, (uint64_t)i);
@@ -69,13 +58,13 @@ static inline float input(const group_job *job, const call *c, int rank, int64_t
     return ((float)(bits >> 40) * 0x1p-23f - 1) * (bits & 64 ? 100.0f : 0.01f);
 }
 
-static inline float rounded(float x, cot_dtype type)
+static float rounded(float x, cot_dtype type)
 {
     return type == COT_BF16 ? cot_bf16_to_f32(cot_f32_to_bf16(x)) : x;
 }
 
 /* What the header promises, element by element: from the rank after the owner round to the owner. */
-static inline float oracle(const group_job *job, const call *c, int64_t i, double *exact, double *magnitude)
+static float oracle(const group_job *job, const call *c, int64_t i, double *exact, double *magnitude)
 {
     int rank = 0;
     while (cot_share_begin(c->n, rank + 1, job->ranks) <= i) rank++;
@@ -91,12 +80,12 @@ static inline float oracle(const group_job *job, const call *c, int64_t i, doubl
     return c->kind == ALLREDUCE && job->ranks > 1 ? rounded(sum, c->type) : sum;
 }
 
-static inline bool same(float a, float b)
+static bool same(float a, float b)
 {
     return memcmp(&a, &b, 4) == 0 || (isnan(a) && isnan(b));
 }
 
-static inline uint8_t byte_of(const group_job *job, const call *c, int from, int to, size_t i)
+static uint8_t byte_of(const group_job *job, const call *c, int from, int to, size_t i)
 {
     return (uint8_t)(cot_mix64(job->seed + (uint64_t)c->number * 4099 + (uint64_t)(from * 64 + to)) + i * 31 +
                      i / 256);
@@ -104,13 +93,15 @@ static inline uint8_t byte_of(const group_job *job, const call *c, int from, int
 
 /* alltoallv: bytes from one rank to another, and where they arrive: in an order of sources that differs by
  * target. */
-static inline size_t block(const group_job *job, const call *c, int from, int to)
+static size_t block(const group_job *job, const call *c, int from, int to)
 {
     const uint64_t what = 1000 + (uint64_t)(from * 64 + to);
-    const uint64_t most = job->ranks <= 4 && draw(job, c->number, 5, 4) == 0 ? 20 * BLOCK_BYTES : BLOCK_BYTES;
-    return draw(job, c->number, what, 5) < 2 ? 0 : draw(job, c->number, what + 10000, most);
+    const uint64_t most =
+        job->ranks <= 4 && draw_of_job(job, c->number, 5, 4) == 0 ? 20 * BLOCK_BYTES : BLOCK_BYTES;
+    return draw_of_job(job, c->number, what, 5) < 2 ? 0 : draw_of_job(job, c->number, what + 10000, most);
 }
-static inline size_t place_of(const group_job *job, const call *c, int from, int to)
+
+static size_t place_of(const group_job *job, const call *c, int from, int to)
 {
     size_t place = 0;
     for (int r = (to * 7 + c->number) % job->ranks; r != from; r = (r + 1) % job->ranks)
@@ -118,13 +109,13 @@ static inline size_t place_of(const group_job *job, const call *c, int from, int
     return place;
 }
 
-static inline uint64_t pieces(size_t bytes)
+static uint64_t pieces(size_t bytes)
 {
     return bytes ? (bytes + COT_RING_PIECE_BYTES - 1) / COT_RING_PIECE_BYTES : 1;
 }
 
 /* What `rank` sends to rank `to` in this call. */
-static inline cot_traffic expected(const group_job *job, const call *c, int rank, int to)
+static cot_traffic expected(const group_job *job, const call *c, int rank, int to)
 {
     const int ranks = job->ranks;
     const size_t width = cot_dtype_bytes(c->type);
@@ -149,8 +140,7 @@ static inline cot_traffic expected(const group_job *job, const call *c, int rank
     return sent;
 }
 
-/* The header's closed forms, all ranks together. */
-static inline uint64_t closed_form(const group_job *job, const call *c)
+uint64_t closed_form(const group_job *job, const call *c)
 {
     const uint64_t hops = (uint64_t)job->ranks - 1, vector = (uint64_t)c->n * cot_dtype_bytes(c->type);
     uint64_t sent = 0;
@@ -170,19 +160,13 @@ static inline uint64_t closed_form(const group_job *job, const call *c)
     }
 }
 
-/* When a rank entered and left each call: on one host all read the same clock. */
-typedef struct moment {
-    int64_t entered_ns, left_ns;
-    int64_t status;
-} moment;
-
 /* Notes the moments around a collective; all of them answer with a status. */
 #define TIMED(moment, collective)                                                                            \
     ((moment)->entered_ns = cot_now_ns(), (moment)->status = (collective), (moment)->left_ns = cot_now_ns(), \
      (moment)->status)
 
-static inline bool do_reduce(cot_fabric *fabric, const group_job *job, cot_collectives *collectives,
-                             const call *c, float *x, moment *own)
+static bool do_reduce(cot_fabric *fabric, const group_job *job, cot_collectives *collectives, const call *c,
+                      float *x, moment *own)
 {
     for (int64_t i = 0; i < c->n; i++) x[i] = input(job, c, fabric->rank, i);
     memset(x + c->n, 0xa5, GUARD * sizeof *x);
@@ -208,8 +192,8 @@ static inline bool do_reduce(cot_fabric *fabric, const group_job *job, cot_colle
     return true;
 }
 
-static inline bool do_allgather(cot_fabric *fabric, const group_job *job, cot_collectives *collectives,
-                                const call *c, uint8_t *all, moment *own)
+static bool do_allgather(cot_fabric *fabric, const group_job *job, cot_collectives *collectives,
+                         const call *c, uint8_t *all, moment *own)
 {
     const size_t bytes = c->begin[fabric->ranks];
     memset(all, 0xa5, bytes + GUARD);
@@ -224,8 +208,7 @@ static inline bool do_allgather(cot_fabric *fabric, const group_job *job, cot_co
     return true;
 }
 
-static inline bool check_received(cot_fabric *fabric, const group_job *job, const call *c,
-                                  const uint8_t *received)
+static bool check_received(cot_fabric *fabric, const group_job *job, const call *c, const uint8_t *received)
 {
     for (int from = 0; from < fabric->ranks; from++) {
         const size_t bytes = block(job, c, from, fabric->rank), place = place_of(job, c, from, fabric->rank);
@@ -236,8 +219,8 @@ static inline bool check_received(cot_fabric *fabric, const group_job *job, cons
     return true;
 }
 
-static inline bool do_alltoallv(cot_fabric *fabric, const group_job *job, cot_collectives *collectives,
-                                const call *c, uint8_t *send, const uint8_t **received, moment *own)
+static bool do_alltoallv(cot_fabric *fabric, const group_job *job, cot_collectives *collectives,
+                         const call *c, uint8_t *send, const uint8_t **received, moment *own)
 {
     size_t begin[COT_MAX_RANKS + 1] = {0}, place[COT_MAX_RANKS];
     for (int to = 0; to < fabric->ranks; to++) {
@@ -255,7 +238,7 @@ static inline bool do_alltoallv(cot_fabric *fabric, const group_job *job, cot_co
     return check_received(fabric, job, c, *received);
 }
 
-static inline size_t calls_heap_bytes(const group_job *job, cot_collectives_options *options)
+size_t calls_heap_bytes(const group_job *job, cot_collectives_options *options)
 {
     const size_t log_bytes = (size_t)job->ranks * (size_t)job->calls * sizeof(moment);
     *options = (cot_collectives_options){.reduce_elements = MAX_ELEMENTS,
@@ -264,8 +247,8 @@ static inline size_t calls_heap_bytes(const group_job *job, cot_collectives_opti
     return cot_collectives_heap_bytes(options, job->ranks);
 }
 
-static inline bool sequence(cot_fabric *fabric, const group_job *job, cot_collectives *collectives, float *x,
-                            moment *moments)
+bool calls_sequence(cot_fabric *fabric, const group_job *job, cot_collectives *collectives, float *x,
+                    moment *moments)
 {
     cot_traffic want[COT_MAX_RANKS][COT_PHASES];
     const int rank = fabric->rank, ranks = fabric->ranks;
@@ -276,8 +259,8 @@ static inline bool sequence(cot_fabric *fabric, const group_job *job, cot_collec
     bool ok = true;
     for (int k = 0; k < job->calls && ok; k++) {
         const call c = draw_call(job, k);
-        const uint64_t delay = draw(job, k, 50 + (uint64_t)rank, 12);
-        if (delay < 2) sleep_us((int64_t)draw(job, k, 300 + (uint64_t)rank, 400));
+        const uint64_t delay = draw_of_job(job, k, 50 + (uint64_t)rank, 12);
+        if (delay < 2) sleep_us((int64_t)draw_of_job(job, k, 300 + (uint64_t)rank, 400));
         if (c.kind == ALLTOALLV && received) { // still what it was
             CHECK(check_received(fabric, job, &last, received), "call %d's result is gone at call %d",
                   last.number, k);
@@ -326,7 +309,7 @@ static inline bool sequence(cot_fabric *fabric, const group_job *job, cot_collec
     return true;
 }
 
-static inline bool calls_body(cot_fabric *fabric, const group_job *job)
+bool calls_body(cot_fabric *fabric, const group_job *job)
 {
     cot_collectives_options options;
     calls_heap_bytes(job, &options);
@@ -337,7 +320,7 @@ static inline bool calls_body(cot_fabric *fabric, const group_job *job)
                       sizeof *x); // also bytes: at least MAX_BYTES and what an exchange sends
     moment *moments = malloc((size_t)job->ranks * (size_t)job->calls * sizeof *moments);
     cot_turns_enter(fabric);
-    const bool ok = x && moments && sequence(fabric, job, collectives, x, moments);
+    const bool ok = x && moments && calls_sequence(fabric, job, collectives, x, moments);
     if (!ok) (fabric->ops->fail)(fabric); // in parentheses: cmocka has a macro of that name
     cot_turns_leave(fabric);
     cot_collectives_close(collectives);
@@ -345,5 +328,3 @@ static inline bool calls_body(cot_fabric *fabric, const group_job *job)
     free(moments);
     return ok;
 }
-
-#endif

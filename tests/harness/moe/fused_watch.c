@@ -1,79 +1,11 @@
-/* What must hold at every step of a simulated schedule, whatever the operator thinks: no write meets a reader or
- * another write, nobody is more than one epoch ahead, no worker idles while there is work. */
-#ifndef COT_TESTS_MOE_FUSED_WATCH_H
-#define COT_TESTS_MOE_FUSED_WATCH_H
-#include "faulty_fabric.h"
-#include "fused_call.h"
+#include "harness/moe/fused_watch.h"
 
-#include "moe/fused/fused.h"
-#include "moe/fused/state.h"
+#include "harness/cmocka.h"
 
-enum { SIM_THREADS = 4, SIM_FLIGHTS = SIM_THREADS + 1 };
+#include <stdlib.h>
+#include <string.h>
 
-struct sim_flight {
-    cot_fused_task task;
-    bool ran;
-};
-
-struct sim_tile {
-    bool begun, up_done, down_done, done; // done: its replies are put, too
-};
-
-/* When a rank is to die. */
-enum sim_moment {
-    SIM_AT_ONCE,
-    SIM_AFTER_GATING,
-    SIM_AMONG_PACKETS, // it has sent some tokens, not the end
-    SIM_BEFORE_REPLIES,
-    SIM_BEFORE_SIGNALS, // tiles are done, nobody was told
-    SIM_BEFORE_COMBINE,
-    SIM_MOMENTS
-};
-
-struct sim_rank {
-    cot_fused *moe;
-    cot_sym slots;
-    cot_moe_layer layer;
-    struct part part;
-    int at; // step of the script
-    bool in_call, dead;
-    struct sim_flight flight[SIM_FLIGHTS];
-    int flying;
-    struct sim_tile *tile;                   // of the pass
-    uint32_t *written;                       // [heap] the epoch of each byte's last write
-    uint64_t told[FAULTY_RANKS];             // the epoch of the reply signal to each
-    uint64_t finals[FAULTY_RANKS];           // and of the last packet
-    uint64_t dispatched_value[FAULTY_RANKS]; // the last dispatch signal to each
-    uint64_t tile_passes;
-    int passes;
-};
-
-struct sim {
-    const struct world *world;
-    int ranks, threads;
-    int32_t slots;
-    struct draw *draw;
-    struct faulty_group *group;
-    const struct step *script;
-    int steps;
-    int victim; // a rank that is to die; -1: none
-    int death_step;
-    enum sim_moment moment;
-    struct sim_rank rank[FAULTY_RANKS];
-};
-
-#define HELD(condition, r, ...)                                                                              \
-    do {                                                                                                     \
-        if (!(condition)) {                                                                                  \
-            print_error("rank %d: ", r);                                                                     \
-            print_error(__VA_ARGS__);                                                                        \
-            print_error("\n");                                                                               \
-            sim_print(sim);                                                                                  \
-            fail_msg("'%s' does not hold", #condition);                                                      \
-        }                                                                                                    \
-    } while (0)
-
-static inline void sim_print(const struct sim *sim)
+void sim_print(const struct sim *sim)
 {
     for (int r = 0; r < sim->ranks; r++) {
         const struct sim_rank *rank = &sim->rank[r];
@@ -95,7 +27,18 @@ static inline void sim_print(const struct sim *sim)
     }
 }
 
-static inline bool is_on_a_lane(const cot_fused *moe, int32_t tile)
+#define HELD(condition, r, ...)                                                                              \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            print_error("rank %d: ", r);                                                                     \
+            print_error(__VA_ARGS__);                                                                        \
+            print_error("\n");                                                                               \
+            sim_print(sim);                                                                                  \
+            fail_msg("'%s' does not hold", #condition);                                                      \
+        }                                                                                                    \
+    } while (0)
+
+static bool is_on_a_lane(const cot_fused *moe, int32_t tile)
 {
     for (int i = 0; i < moe->lanes; i++)
         if (moe->lane[i].tile == tile) return true;
@@ -103,7 +46,7 @@ static inline bool is_on_a_lane(const cot_fused *moe, int32_t tile)
 }
 
 /* Whether a tile of this rank may still read received bytes [begin, end). */
-static inline bool has_reader(const struct sim_rank *rank, int64_t begin, int64_t end)
+static bool has_reader(const struct sim_rank *rank, int64_t begin, int64_t end)
 {
     const cot_fused *moe = rank->moe;
     const int64_t row_bytes = moe->layout.row_bytes;
@@ -119,7 +62,7 @@ static inline bool has_reader(const struct sim_rank *rank, int64_t begin, int64_
 }
 
 /* The one write of these bytes in this epoch. */
-static inline void watch_write(struct sim *sim, int r, cot_sym where, int64_t bytes, uint64_t epoch)
+static void watch_write(struct sim *sim, int r, cot_sym where, int64_t bytes, uint64_t epoch)
 {
     uint32_t *written = sim->rank[r].written + where;
     for (int64_t i = 0; i < bytes; i++) {
@@ -129,7 +72,7 @@ static inline void watch_write(struct sim *sim, int r, cot_sym where, int64_t by
     }
 }
 
-static inline void watch_read(struct sim *sim, int r, cot_sym where, int64_t bytes)
+static void watch_read(struct sim *sim, int r, cot_sym where, int64_t bytes)
 {
     const uint64_t epoch = sim->rank[r].moe->epoch;
     for (int64_t i = 0; i < bytes; i++)
@@ -138,12 +81,12 @@ static inline void watch_read(struct sim *sim, int r, cot_sym where, int64_t byt
              (unsigned long long)epoch, sim->rank[r].written[where + (cot_sym)i]);
 }
 
-static inline bool is_within(cot_sym where, size_t bytes, cot_sym begin, int64_t length)
+static bool is_within(cot_sym where, size_t bytes, cot_sym begin, int64_t length)
 {
     return where >= begin && where + bytes <= begin + (cot_sym)length;
 }
 
-static inline void watch_packet(struct sim *sim, int from, int to, cot_sym where, size_t bytes)
+static void watch_packet(struct sim *sim, int from, int to, cot_sym where, size_t bytes)
 {
     const cot_fused *moe = sim->rank[from].moe, *target = sim->rank[to].moe;
     const int64_t block = moe->layout.block_rows * moe->layout.row_bytes;
@@ -158,7 +101,7 @@ static inline void watch_packet(struct sim *sim, int from, int to, cot_sym where
          "rank %d still reads there", to);
 }
 
-static inline void watch_replies(struct sim *sim, int from, int to)
+static void watch_replies(struct sim *sim, int from, int to)
 {
     const cot_fused *moe = sim->rank[from].moe, *target = sim->rank[to].moe;
     HELD(sim->rank[to].in_call && target->epoch == moe->epoch, from,
@@ -167,7 +110,7 @@ static inline void watch_replies(struct sim *sim, int from, int to)
     HELD(sim->rank[from].told[to] < moe->epoch, from, "a reply to rank %d after the signal", to);
 }
 
-static inline void watch_reply_signal(struct sim *sim, int from, int to, uint64_t value)
+static void watch_reply_signal(struct sim *sim, int from, int to, uint64_t value)
 {
     struct sim_rank *rank = &sim->rank[from];
     const cot_fused *moe = rank->moe;
@@ -184,7 +127,7 @@ static inline void watch_reply_signal(struct sim *sim, int from, int to, uint64_
     }
 }
 
-static inline void watch_dispatch_signal(struct sim *sim, int from, int to, uint64_t value)
+static void watch_dispatch_signal(struct sim *sim, int from, int to, uint64_t value)
 {
     struct sim_rank *rank = &sim->rank[from];
     HELD(cot_fused_signal_epoch(value) == rank->moe->epoch && value > rank->dispatched_value[to], from,
@@ -193,9 +136,8 @@ static inline void watch_dispatch_signal(struct sim *sim, int from, int to, uint
     if (cot_fused_signal_flags(value)) rank->finals[to] = rank->moe->epoch;
 }
 
-/* Every put of every rank, before it is on its way: from now on it may arrive. */
-static inline void watch_message(void *context, int from, int to, cot_sym where, size_t bytes, cot_sym signal,
-                                 uint64_t value)
+void watch_message(void *context, int from, int to, cot_sym where, size_t bytes, cot_sym signal,
+                   uint64_t value)
 {
     struct sim *sim = context;
     const cot_fused *moe = sim->rank[from].moe, *target = sim->rank[to].moe;
@@ -218,8 +160,7 @@ static inline void watch_message(void *context, int from, int to, cot_sym where,
         HELD(false, from, "a signal at %llu", (unsigned long long)signal);
 }
 
-/* A pass begins. */
-static inline void watch_pass(struct sim *sim, int r)
+void watch_pass(struct sim *sim, int r)
 {
     struct sim_rank *rank = &sim->rank[r];
     memset(rank->tile, 0, (size_t)rank->moe->tiles_most * sizeof *rank->tile);
@@ -228,7 +169,7 @@ static inline void watch_pass(struct sim *sim, int r)
         HELD(sim->rank[other].moe->epoch + 1 >= rank->moe->epoch, r, "rank %d is behind", other);
 }
 
-static inline void watch_take(struct sim *sim, int r, const cot_fused_task *task)
+void watch_take(struct sim *sim, int r, const cot_fused_task *task)
 {
     struct sim_rank *rank = &sim->rank[r];
     const cot_fused *moe = rank->moe;
@@ -252,8 +193,7 @@ static inline void watch_take(struct sim *sim, int r, const cot_fused_task *task
         }
 }
 
-/* What a task writes to its own rank's symmetric memory without a put, and what it reads there. */
-static inline void watch_run(struct sim *sim, int r, const cot_fused_task *task)
+void watch_run(struct sim *sim, int r, const cot_fused_task *task)
 {
     const cot_fused *moe = sim->rank[r].moe;
     const cot_fused_layout *l = &moe->layout;
@@ -286,7 +226,7 @@ static inline void watch_run(struct sim *sim, int r, const cot_fused_task *task)
                         l->reply_bytes, moe->epoch);
 }
 
-static inline void watch_finish(struct sim *sim, int r, const cot_fused_task *task, int32_t tile)
+void watch_finish(struct sim *sim, int r, const cot_fused_task *task, int32_t tile)
 {
     if (tile < 0) return;
     const cot_fused_lane *lane = &sim->rank[r].moe->lane[task->lane];
@@ -296,8 +236,7 @@ static inline void watch_finish(struct sim *sim, int r, const cot_fused_task *ta
     if (lane->tile < 0) seen->done = true;
 }
 
-/* A free worker found nothing: nothing was there. */
-static inline void watch_idleness(struct sim *sim, int r)
+void watch_idleness(struct sim *sim, int r)
 {
     struct sim_rank *rank = &sim->rank[r];
     const cot_fused *m = rank->moe;
@@ -347,8 +286,7 @@ static inline void watch_idleness(struct sim *sim, int r)
          "tokens are to be combined");
 }
 
-/* A pass is over: nothing is left lying about. */
-static inline void watch_over(struct sim *sim, int r)
+void watch_over(struct sim *sim, int r)
 {
     const struct sim_rank *rank = &sim->rank[r];
     const cot_fused *m = rank->moe;
@@ -365,8 +303,7 @@ static inline void watch_over(struct sim *sim, int r)
     for (int32_t t = 0; t < m->tiles && !m->gave_up; t++) HELD(rank->tile[t].done, r, "tile %d is left", t);
 }
 
-/* An expert's weights are read once where its rows fit a tile, however many ranks sent them. */
-static inline void watch_passes_over_tiles(struct sim *sim, int r, cot_status status)
+void watch_passes_over_tiles(struct sim *sim, int r, cot_status status)
 {
     const struct sim_rank *rank = &sim->rank[r];
     const int64_t expected = call_tiles(sim->world, sim->script[rank->at].call, r);
@@ -376,8 +313,7 @@ static inline void watch_passes_over_tiles(struct sim *sim, int r, cot_status st
              (unsigned long long)(rank->moe->times.tile_passes - rank->tile_passes), (long long)expected);
 }
 
-/* Whether the moment has come at which the victim stops. */
-static inline bool sim_dies(const struct sim *sim, int r)
+bool sim_dies(const struct sim *sim, int r)
 {
     const struct sim_rank *rank = &sim->rank[r];
     const cot_fused *m = rank->moe;
@@ -398,5 +334,3 @@ static inline bool sim_dies(const struct sim *sim, int r)
         return rank->in_call && m->signalled == sim->ranks;
     }
 }
-
-#endif

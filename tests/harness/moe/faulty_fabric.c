@@ -1,63 +1,16 @@
-/* A fabric for tests: P ranks in one thread. What a rank puts becomes a message that waits in the queue from its
- * source to its target until the test delivers it: pairs overtake each other as they like. What the contract of
- * fabric.h leaves open is drawn: the bytes of a put are there at once, piece by piece, or just before the next
- * signal of that pair is raised, and until then their place holds NaN. A message may lose its signal. */
-#ifndef COT_TESTS_MOE_FAULTY_FABRIC_H
-#define COT_TESTS_MOE_FAULTY_FABRIC_H
-#include "oracle.h"
+#include "harness/moe/faulty_fabric.h"
 
-#include "fabric/fabric.h"
+#include "harness/cmocka.h"
 
-enum { FAULTY_RANKS = 8, FAULTY_ENDPOINT_ALIGN = 64 };
+#include <stdlib.h>
+#include <string.h>
 
-struct faulty_message {
-    struct faulty_message *next;
-    cot_sym where, signal;
-    uint64_t value;
-    bool signals, lost;
-    size_t bytes, there; // in all; already copied
-    uint8_t data[];
-};
-
-struct faulty_queue {
-    struct faulty_message *first, **end;
-};
-
-struct faulty_group;
-
-struct faulty_endpoint {
-    cot_fabric fabric; // first
-    struct faulty_group *group;
-    uint8_t *heap;
-    size_t used;
-    cot_traffic traffic[FAULTY_RANKS][COT_PHASES];
-};
-
-/* What the test is told before a message is on its way. */
-typedef void faulty_watch(void *context, int from, int to, cot_sym where, size_t bytes, cot_sym signal,
-                          uint64_t value);
-
-struct faulty_group {
-    int ranks;
-    size_t heap_bytes;
-    struct draw *draw;
-    int at_once; // of 4 puts so many arrive whole when they are put
-    int64_t now_ns, undelivered, signals_sent;
-    int64_t lose; // this signal is lost: counted from 0; -1: none
-    int lost_from, lost_to;
-    uint64_t lost_value;
-    faulty_watch *watch;
-    void *context;
-    struct faulty_queue queue[FAULTY_RANKS][FAULTY_RANKS]; // source, target
-    struct faulty_endpoint endpoints[FAULTY_RANKS];
-};
-
-static inline struct faulty_endpoint *faulty_self(cot_fabric *fabric)
+static struct faulty_endpoint *faulty_self(cot_fabric *fabric)
 {
     return (struct faulty_endpoint *)fabric;
 }
 
-static inline cot_status faulty_alloc(cot_fabric *fabric, cot_sym *where, size_t bytes, cot_error *error)
+static cot_status faulty_alloc(cot_fabric *fabric, cot_sym *where, size_t bytes, cot_error *error)
 {
     (void)error;
     struct faulty_endpoint *self = faulty_self(fabric);
@@ -67,27 +20,27 @@ static inline cot_status faulty_alloc(cot_fabric *fabric, cot_sym *where, size_t
     return COT_OK;
 }
 
-static inline void *faulty_local(cot_fabric *fabric, cot_sym where)
+static void *faulty_local(cot_fabric *fabric, cot_sym where)
 {
     return faulty_self(fabric)->heap + where;
 }
 
 /* Copies so much more of what a message carries. */
-static inline void faulty_copy(struct faulty_group *group, int to, struct faulty_message *m, size_t bytes)
+static void faulty_copy(struct faulty_group *group, int to, struct faulty_message *m, size_t bytes)
 {
     memcpy(group->endpoints[to].heap + m->where + m->there, m->data + m->there, bytes);
     m->there += bytes;
 }
 
-static inline void faulty_raise(struct faulty_group *group, int to, cot_sym signal, uint64_t value)
+static void faulty_raise(struct faulty_group *group, int to, cot_sym signal, uint64_t value)
 {
     uint64_t *word = (void *)(group->endpoints[to].heap + signal);
     if (*word >= value) fail_msg("a signal of rank %d goes from %#lx to %#lx", to, *word, value);
     *word = value;
 }
 
-static inline void faulty_send(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes,
-                               bool signals, cot_sym signal, uint64_t value)
+static void faulty_send(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes,
+                        bool signals, cot_sym signal, uint64_t value)
 {
     struct faulty_endpoint *self = faulty_self(fabric);
     struct faulty_group *group = self->group;
@@ -121,26 +74,26 @@ static inline void faulty_send(cot_fabric *fabric, int to, cot_sym where, const 
     group->undelivered++;
 }
 
-static inline void faulty_put(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes,
-                              cot_phase phase)
+static void faulty_put(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes,
+                       cot_phase phase)
 {
     (void)phase;
     faulty_send(fabric, to, where, data, bytes, false, 0, 0);
 }
 
-static inline void faulty_put_signal(cot_fabric *fabric, int to, cot_sym where, const void *data,
-                                     size_t bytes, cot_sym signal, uint64_t value, cot_phase phase)
+static void faulty_put_signal(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes,
+                              cot_sym signal, uint64_t value, cot_phase phase)
 {
     (void)phase;
     faulty_send(fabric, to, where, data, bytes, true, signal, value);
 }
 
-static inline uint64_t faulty_load(cot_fabric *fabric, cot_sym signal)
+uint64_t faulty_load(cot_fabric *fabric, cot_sym signal)
 {
     return *(const uint64_t *)(const void *)(faulty_self(fabric)->heap + signal);
 }
 
-static inline int64_t faulty_now_ns(cot_fabric *fabric)
+static int64_t faulty_now_ns(cot_fabric *fabric)
 {
     return ++faulty_self(fabric)->group->now_ns;
 }
@@ -152,9 +105,7 @@ static const cot_fabric_ops faulty_ops = {.alloc = faulty_alloc, // nothing here
                                           .load = faulty_load,
                                           .now_ns = faulty_now_ns};
 
-/* Delivers the pair's first message; or, drawn, a piece of any of the pair's: the bytes of messages behind a
- * signal may come before it. False when there is nothing on its way. */
-static inline bool faulty_deliver(struct faulty_group *group, int from, int to)
+bool faulty_deliver(struct faulty_group *group, int from, int to)
 {
     struct faulty_queue *queue = &group->queue[from][to];
     struct faulty_message *m = queue->first;
@@ -175,7 +126,7 @@ static inline bool faulty_deliver(struct faulty_group *group, int from, int to)
     return true;
 }
 
-static inline struct faulty_group *faulty_open(int ranks, size_t heap_bytes, struct draw *draw)
+struct faulty_group *faulty_open(int ranks, size_t heap_bytes, struct draw *draw)
 {
     struct faulty_group *group = calloc(1, sizeof *group);
     assert_non_null(group);
@@ -194,7 +145,7 @@ static inline struct faulty_group *faulty_open(int ranks, size_t heap_bytes, str
     return group;
 }
 
-static inline void faulty_close(struct faulty_group *group)
+void faulty_close(struct faulty_group *group)
 {
     for (int s = 0; s < group->ranks; s++)
         for (int d = 0; d < group->ranks; d++)
@@ -205,5 +156,3 @@ static inline void faulty_close(struct faulty_group *group)
     for (int r = 0; r < group->ranks; r++) free(group->endpoints[r].heap);
     free(group);
 }
-
-#endif

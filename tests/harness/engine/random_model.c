@@ -1,12 +1,11 @@
-/* An engine with a small random model. */
-#ifndef COT_TESTS_ENGINE_RANDOM_MODEL_H
-#define COT_TESTS_ENGINE_RANDOM_MODEL_H
-#include "harness.h"
+#include "harness/engine/random_model.h"
 
-enum { CONTEXT = 200, VOCAB = 61, WEIGHTS_SEED = 5 };
+#include "harness/cmocka.h"
 
-/* `eos` as config.json spells it. */
-static inline cot_engine *open_random_of(int vocab, const char *eos, const struct setting *s)
+#include <stdio.h>
+#include <string.h>
+
+cot_engine *open_random_of(int vocab, const char *eos, const struct setting *s)
 {
     char config[1024];
     snprintf(
@@ -27,17 +26,7 @@ static inline cot_engine *open_random_of(int vocab, const char *eos, const struc
     return engine;
 }
 
-static inline cot_engine *open_random(const char *eos, const struct setting *s)
+cot_engine *open_random(const char *eos, const struct setting *s)
 {
     return open_random_of(VOCAB, eos, s);
 }
-
-static inline cot_request generating_from(const int32_t *ids, int64_t prompt_tokens, int64_t max_tokens)
-{
-    cot_request r = {.prompt = ids, .prompt_tokens = prompt_tokens};
-    cot_sampling_init(&r.sampling);
-    r.sampling.max_tokens = max_tokens;
-    return r;
-}
-
-#endif

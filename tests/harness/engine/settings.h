@@ -1,0 +1,24 @@
+/* An engine opened as a test sets it, or the test fails. */
+#ifndef COT_TESTS_HARNESS_ENGINE_SETTINGS_H
+#define COT_TESTS_HARNESS_ENGINE_SETTINGS_H
+#include "coterie/engine.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct setting {
+    const char *folder;
+    int ranks, threads;
+    const char *attention, *precision, *isa, *op, *combine;
+    int64_t step_tokens, kv_tokens;
+    int sequences;
+    bool processes, quiet; // quiet: routing is not captured
+    const cot_expert_map *placement;
+    int32_t expert_slots;
+};
+
+cot_engine_options options_of(const struct setting *s);
+
+cot_engine *must_open(const struct setting *s);
+
+#endif

@@ -1,0 +1,159 @@
+#include "harness/moe/run.h"
+
+#include "harness/cmocka.h"
+#include "harness/poisoned.h"
+
+#include "fabric/launch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* What every rank is given. */
+struct task {
+    const struct world *world;
+    const struct plan *plan;
+    struct outcome *outcome;
+};
+
+/* The oracle's routing of a rank's tokens. */
+static void world_route(const struct world *w, const struct plan *p, int64_t begin, int64_t tokens,
+                        uint16_t *experts, float *weights)
+{
+    const int64_t top_k = w->options.top_k;
+    for (int64_t i = 0; i < tokens; i++) {
+        int64_t chosen[COT_MAX_TOP_K];
+        double weight[COT_MAX_TOP_K];
+        oracle_route(chosen, weight, &w->gate, w->x + p->order[begin + i] * w->options.expert.hidden);
+        for (int64_t k = 0; k < top_k; k++) {
+            experts[i * top_k + k] = (uint16_t)chosen[k];
+            weights[i * top_k + k] = (float)weight[k];
+        }
+    }
+}
+
+static cot_status rank_passes(const struct task *m, int rank, cot_moe *moe, cot_sym slots, cot_error *error)
+{
+    const struct world *w = m->world;
+    const struct plan *p = m->plan;
+    int64_t hidden = w->options.expert.hidden, begin = p->begin[rank], tokens = p->begin[rank + 1] - begin;
+    cot_moe_layer layer = {.gate = &w->gate.gate,
+                           .placement = {p->rank, p->slot, p->replica_begin},
+                           .slots = slots,
+                           .shared = w->options.shared.intermediate ? w->shared.packed : NULL,
+                           .shared_gate = w->shared_gate};
+    float *x = poisoned((size_t)(tokens * hidden) * sizeof *x);
+    for (int64_t i = 0; i < tokens; i++)
+        memcpy(x + i * hidden, w->x + p->order[begin + i] * hidden, (size_t)hidden * sizeof *x);
+    uint16_t *experts = m->outcome->experts + begin * w->options.top_k;
+    float *weights = m->outcome->weights + begin * w->options.top_k;
+    if (p->given) {
+        layer.gate = NULL;
+        world_route(w, p, begin, tokens, experts, weights);
+    }
+    cot_status status = COT_OK;
+    for (int pass = 0; pass < p->passes && status == COT_OK; pass++) {
+        float *y = m->outcome->y + begin * hidden;
+        memset(y, 0xff, (size_t)(tokens * hidden) * sizeof *y);
+        int64_t before = p->count_allocations ? p->count_allocations() : 0;
+        status = w->op->forward(moe, &layer, y, experts, weights, x, tokens, error);
+        if (p->count_allocations) m->outcome->allocations[rank] += p->count_allocations() - before;
+    }
+    free(x);
+    return status;
+}
+
+static void rank_main(const cot_rank *rank)
+{
+    const struct task *m = rank->argument;
+    const struct plan *p = m->plan;
+    cot_fabric *fabric = rank->fabric;
+    cot_moe_options options = m->world->options;
+    size_t slot_bytes = cot_ffn_layout_of(&options.expert).bytes;
+    cot_error error = {0};
+    cot_moe *moe = NULL;
+    cot_sym slots;
+    options.fabric = fabric;
+    options.pool = rank->shared;
+    options.slots = p->slots;
+    cot_turns_enter(fabric);
+    cot_status status = cot_alloc(fabric, &slots, (size_t)p->slots * slot_bytes, &error);
+    if (status == COT_OK) {
+        uint8_t *memory = cot_local(fabric, slots);
+        memset(memory, 0xff, (size_t)p->slots * slot_bytes);
+        for (int64_t e = 0; e < options.experts; e++)
+            for (int32_t i = p->replica_begin[e]; i < p->replica_begin[e + 1]; i++)
+                if (p->rank[i] == fabric->rank)
+                    memcpy(memory + (size_t)p->slot[i] * slot_bytes, m->world->experts[e].packed, slot_bytes);
+        status = m->world->op->open(&moe, &options, &error);
+    }
+    if (status == COT_OK && (!p->begins || p->begins(fabric)))
+        status = rank_passes(m, fabric->rank, moe, slots, &error);
+    cot_turns_leave(fabric);
+    m->outcome->status[fabric->rank] = status;
+    memcpy(m->outcome->message[fabric->rank], error.message, sizeof error.message);
+    memcpy(m->outcome->traffic[fabric->rank], fabric->traffic,
+           (size_t)fabric->ranks * sizeof *fabric->traffic);
+    m->world->op->close(moe);
+}
+
+static size_t outcome_bytes(const struct world *w)
+{
+    return sizeof(struct outcome) + (size_t)(w->tokens * w->options.expert.hidden) * sizeof(float);
+}
+
+void outcome_free(struct outcome *outcome, const struct world *w)
+{
+    munmap(outcome, outcome_bytes(w));
+}
+
+static void world_launch(const struct task *task)
+{
+    const struct world *w = task->world;
+    const struct plan *p = task->plan;
+    cot_moe_options moe = w->options;
+    moe.slots = p->slots;
+    const cot_launch_options options = {
+        .ranks = p->ranks,
+        .threads = p->running < p->ranks ? p->running : p->ranks,
+        .heap_bytes = cot_alloc_bytes((size_t)p->slots * cot_ffn_layout_of(&w->options.expert).bytes) +
+                      w->op->heap_bytes(&moe, p->ranks),
+        .timeout_ns = p->timeout_ns ? p->timeout_ns : 60000000000,
+        .main = rank_main,
+        .argument = task,
+        .shared = p->pool};
+    cot_launch *launch;
+    const cot_rank *root;
+    cot_error error;
+    const cot_fabric_backend *backend = cot_fabric_backend_find(p->forked ? "processes" : "threads");
+    if (cot_launch_open(&launch, &root, backend, &options, &error) != COT_OK) fail_msg("%s", error.message);
+    rank_main(root);
+    cot_launch_close(launch);
+}
+
+struct outcome *world_run(const struct world *w, const struct plan *p)
+{
+    struct outcome *outcome =
+        mmap(NULL, outcome_bytes(w), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(outcome, MAP_FAILED);
+    for (int r = 0; r < p->ranks; r++) outcome->status[r] = COT_IO; // until the rank says otherwise
+    const struct task task = {w, p, outcome};
+    if (!p->forked) {
+        world_launch(&task);
+        return outcome;
+    }
+    fflush(NULL);
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    const pid_t root = fork();
+    assert_true(root >= 0);
+    if (!root) {
+        world_launch(&task);
+        _exit(0);
+    }
+    while (wait(NULL) > 0) continue;
+    return outcome;
+}
