@@ -89,7 +89,7 @@ static const row rows[] = {
     {"{{ [[{}], [1, 2]] | map('map', 'string') | map('join', '-') | list }}", "['{}', '1-2']"},
     {"{{ ('<' | safe) + '<' }}{{ '<' + ('<' | safe) ~ '<' }}", "<&lt;<<<"},
     {"{{ 'a' 'b' \"c\" ~ 'd' }}{% set x = 'a' 'b' 'c' %}{{ x ~ 'e' }}{{ x ~ 'f' }}{{ x }}", "abcdabceabcfabc"},
-    {"{% set a = 'x' ~ 'y' %}{% set b = a ~ '1' %}{% set c = a ~ '2' %}{{ a }} {{ b }} {{ c }}", "xy xy1 xy2"},
+    {"{% set a = 'x' ~ 'y' ~ 'z' %}{% set b = a ~ '1' %}{% set c = a ~ '2' %}{{ a }} {{ b }} {{ c }}", "xyz xyz1 xyz2"},
     {"{{ 1 == 1.0 }}{{ 9007199254740993 == 9007199254740992.0 }}{{ {1: 'a', true: 'b', 1.0: 'c'} }}", "TrueFalse{1: 'c'}"},
     {"{{ k }}{{ bos_token is defined }}", "vFalse"},
 };
