@@ -4,7 +4,7 @@
 #include "placement/verify.h"
 
 #include "base/rng.h"
-#include "test_seed.h"
+#include "harness/seed.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* Expert layouts against the maps and rank lists that they are made of. */
 #include "coterie/layout.h"
-#include "test_seed.h"
+#include "harness/seed.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
 #include "coterie/place.h"
 
 #include "base/rng.h"
-#include "test_seed.h"
+#include "harness/seed.h"
 
 #include <math.h>
 #include <setjmp.h>

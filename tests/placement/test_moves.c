@@ -3,7 +3,7 @@
 #include "coterie/place.h"
 
 #include "base/rng.h"
-#include "test_seed.h"
+#include "harness/seed.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
 #include "placement/methods.h"
 
 #include "base/rng.h"
-#include "test_seed.h"
+#include "harness/seed.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* Chat templates without golden files: what no message can do, what a template cannot take, content in parts, and where
  * Jinja is easily got wrong. Expected texts are Jinja 3.1's and transformers'. */
-#include "test_seed.h"
+#include "harness/seed.h"
 #include "tokenizer/chat.h"
 #include "tokenizer/parts.h"
 #include "tokenizer/tokenizer_json.h"

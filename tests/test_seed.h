@@ -1,1 +1,0 @@
-#include "harness/seed.h"
