@@ -175,6 +175,16 @@ static void test_differ(void **state)
     cot_expert_map eplb = place(&w, "eplb", 6, 0), own = place(&w, "balance", 6, 0);
     assert_true(doubled(&eplb, 0));
     assert_false(doubled(&own, 0));
+    cot_expert_map_free(&own);
+    close_world(&w);
+
+    // Exchanges alone end at this peak with an expert twice on a rank; a packing of its own has none.
+    static const double loads[] = {20, 100, 50};
+    open_world(&w, 1, 4, 1, 3, false);
+    for (int e = 0; e < 3; e++) w.costs.load[e] = w.load.tokens[e] = loads[e];
+    own = place(&w, "balance", 8, 0);
+    assert_false(doubled(&own, 0));
+    assert_true(fabs(peak(&w, &own, 0) - 45 / 42.5) < 1e-12);
     cot_expert_map_free(&eplb);
     cot_expert_map_free(&own);
     close_world(&w);
