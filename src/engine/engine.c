@@ -151,8 +151,13 @@ static cot_status measure(cot_engine *e, const cot_fabric_backend *fabric, size_
         sizes->weight_bytes += own;
         sizes->rank_bytes = own > sizes->rank_bytes ? own : sizes->rank_bytes;
         other += runner.scratch + runner.buffers + rounding + ROUND;
-        cache = e->runner.data_parallel ? runner.cache
-                                        : cache + runner.cache; // data-parallel: a page is on one rank
+        if (!e->runner.data_parallel)
+            cache += runner.cache;
+        else { // a page is on one rank, between pages that the rank does not touch
+            const size_t holes = runner.cache - runner.cache / (size_t)ranks;
+            cache = runner.cache;
+            other += holes < ROUND ? holes : ROUND;
+        }
     }
     cot_runner_options all = e->runner;
     all.threads = threads_of_all(e, fabric);

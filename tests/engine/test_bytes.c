@@ -215,10 +215,12 @@ static void account_model(const char *folder, const int *ranks, size_t counts)
         printf("SKIPPED: there is no '%s'\n", folder);
         skip();
     }
-    for (size_t i = 0; i < counts; i++)
-        for (int way = 0; way<4; way += ranks[i]> 32 ? 3 : 1) // the largest group takes long to open
-            account_for(folder, way & 1 ? "bf16" : "fp32", way & 2 ? "dp" : "tp", ranks[i],
+    for (size_t i = 0; i < counts; i++) { // both precisions and both attentions, drawn together
+        const int drawn = (int)(draw(&seed) % 4), ways[] = {drawn, drawn ^ 3};
+        for (int k = 0; k < 2; k++)
+            account_for(folder, ways[k] & 1 ? "bf16" : "fp32", ways[k] & 2 ? "dp" : "tp", ranks[i],
                         steps[draw(&seed) % 3], &seed);
+    }
 }
 
 static const int some_ranks[] = {1, 2, 3, 5, 8}, many_ranks[] = {4, 7, 13, 64};

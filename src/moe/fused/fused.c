@@ -132,18 +132,25 @@ static void lay_out(cot_fused *moe, cot_arena *arena)
 
 static size_t touched_bytes(const cot_moe_options *options, int ranks, int64_t home)
 {
-    enum { HUGE_PAGE = 2 << 20 }; // each block of a rank may begin and end within one
+    // Each block of a rank may begin and end within a huge page, and so may each of the larger arrays behind what is used
+    // of them.
+    enum { HUGE_PAGE = 2 << 20, ARRAYS = 4, ARRAYS_REDUCED = 6 };
     const int64_t pass = pass_tokens(options, ranks),
                   tokens = cot_smaller(cot_divide_up(home, COT_FUSED_CHUNK) * COT_FUSED_CHUNK, pass);
     cot_fabric fabric = {.ranks = ranks};
     cot_fused moe;
-    cot_arena measure = {0};
+    cot_arena measure = {0}, whole = {0};
+    size_up(&moe, options, ranks, pass, ranks * pass);
+    moe.options.fabric = &fabric;
+    lay_out(&moe, &whole);
     size_up(&moe, options, ranks, tokens, cot_smaller(ranks * tokens, options->tokens));
     moe.options.fabric = &fabric;
     lay_out(&moe, &measure);
+    const size_t rounding = (cot_fused_is_exact(&moe) ? ARRAYS : ARRAYS_REDUCED) * HUGE_PAGE,
+                 unused = whole.used - measure.used;
     const size_t all = heap_bytes(options, ranks),
                  some = layout_bytes(&moe.layout) + (size_t)ranks * HUGE_PAGE;
-    return measure.used + (some < all ? some : all);
+    return measure.used + (unused < rounding ? unused : rounding) + (some < all ? some : all);
 }
 
 static cot_status allocate(cot_fused *moe, cot_error *error)
