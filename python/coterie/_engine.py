@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import operator
 import os
+import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -13,13 +15,17 @@ from typing import Any, NamedTuple
 import numpy
 
 from . import _structs as structs
-from ._library import array_at, call, copy_of, free, library, opened, say, text, whole
+from ._library import Error, array_at, call, copy_of, free, library, opened, say, text, whole
 from ._place import Placement, placed
 from ._progress import Bar
 
 library.cot_engine_describe.restype = ctypes.POINTER(structs.EngineInfo)
 for _name in ("cot_engine_close", "cot_text_stream_close", "cot_tokenizer_close"):
     getattr(library, _name).argtypes, getattr(library, _name).restype = [ctypes.c_void_p], None
+# What a step tells of a request lands in a dict of its own, a token under the request's number and its end under bytes, put
+# there by functions that are C: Python runs what a signal raises before the first line of a function of its own, where nobody
+# could catch it, and C would take it for the end of the text.
+ON_TOKEN, ON_FINISH = structs.OnToken(dict.setdefault), structs.OnFinish(operator.setitem)
 FINISHES = ("length", "eos", "stop", "context", "cancelled")  # cot_finish
 
 
@@ -44,7 +50,6 @@ class Generation(Iterator[Token]):
         self._engine, self._stream, self._request = engine, stream, 0
         self._pieces: list[str] = []
         self._made: collections.deque[Token] = collections.deque()
-        self._error: BaseException | None = None
 
     @property
     def text(self) -> str:
@@ -53,22 +58,20 @@ class Generation(Iterator[Token]):
     def __next__(self) -> Token:
         while not self._made and self.finish is None:
             self._engine._step()
-        if self._error:
-            error, self._error = self._error, None
-            raise error
         if not self._made:
             raise StopIteration
         return self._made.popleft()
 
     def close(self) -> None:
-        if self.finish is None and self._engine._handle:
-            call("cot_engine_cancel", self._engine._handle, ctypes.c_uint64(self._request))
-        if self.finish is None:  # nobody was there to be told: this is being collected, or the engine is gone
+        if self.finish is None:
             self._release("cancelled")
+            self._engine._cancel(self._request)
 
     def __del__(self):
-        with contextlib.suppress(Exception):
-            self.close()
+        # Wherever that happens, perhaps on another thread: the engine cancels it when it is at work again.
+        if getattr(self, "_stream", None) is not None:
+            self._engine._forgotten.append(self._request)
+            self._release("cancelled")
 
     def __repr__(self) -> str:
         return f"Generation({self.text!r}, {len(self.ids)} tokens, {self.finish or 'under way'})"
@@ -84,22 +87,17 @@ class Generation(Iterator[Token]):
 
     def _take(self, token):
         piece, length, stopped = ctypes.c_char_p(), ctypes.c_size_t(), ctypes.c_bool()
-        try:
-            call("cot_text_stream_push", self._stream, ctypes.c_int32(token), *map(ctypes.byref, (piece, length, stopped)))
-            self._add(token, piece, length)
-        except BaseException as error:  # no exception passes through C
-            self._error = error
-        return self._error is None and not stopped.value
+        call("cot_text_stream_push", self._stream, ctypes.c_int32(token), *map(ctypes.byref, (piece, length, stopped)))
+        self._add(token, piece, length)
+        if stopped:
+            self._release("stop")
+            self._engine._cancel(self._request)
 
     def _end(self, finish):
         piece, length = ctypes.c_char_p(), ctypes.c_size_t()
-        try:
-            if FINISHES[finish] != "stop":
-                call("cot_text_stream_finish", self._stream, *map(ctypes.byref, (piece, length)))
-                self._add(None, piece, length)
-        except BaseException as error:
-            self._error = error
-        self._release(FINISHES[finish])
+        call("cot_text_stream_finish", self._stream, *map(ctypes.byref, (piece, length)))
+        self._add(None, piece, length)
+        self._release(finish)
 
     def _release(self, finish):
         library.cot_text_stream_close(self._stream)
@@ -115,7 +113,7 @@ class Engine:
 
     folder: a model's folder with config.json, tokenizer.json and safetensors. placement: where experts sit, a Placement, a file
     in any format of `coterie place convert`, or an array [MoE layers, slots]. The other options are those of
-    `coterie run --help`, 0 and None its defaults. architecture, isa, vocab, hidden, layers, experts, top_k, context_tokens,
+    `coterie run --help`, 0 and None its defaults. A process that is forked off has no engine: it is closed there. architecture, isa, vocab, hidden, layers, experts, top_k, context_tokens,
     weight_bytes, ranks, threads: what was opened; moe_layers: int32 [L], the model's numbers of its MoE layers.
     """
 
@@ -138,7 +136,11 @@ class Engine:
                  placement: Placement | str | os.PathLike | Any = None, expert_slots: int = 0, step_tokens: int = 512,
                  kv_tokens: int = 0, sequences: int = 16, progress: bool = True):  # fmt: skip
         self._handle = self._tokenizer = None
+        self._process = os.getpid()
+        self._at_work = threading.Lock()
         self._under_way: weakref.WeakValueDictionary[int, Generation] = weakref.WeakValueDictionary()
+        self._told: dict[int, dict[Any, Any]] = {}  # by request, until it is over
+        self._forgotten: collections.deque[int] = collections.deque()
         self._submitted = 0
         options = structs.EngineOptions()
         library.cot_engine_options_init(ctypes.byref(options))
@@ -168,15 +170,6 @@ class Engine:
         for name in ("vocab", "hidden", "layers", "experts", "top_k", "context_tokens", "weight_bytes", "ranks", "threads"):
             setattr(self, name, getattr(info, name))
         self.moe_layers = copy_of(info.moe_layer, info.moe_layers)
-        # They must not keep the engine from being collected, or their own texts.
-        under_way = self._under_way
-        self._events = structs.Events(
-            None,
-            structs.OnToken(lambda _context, request, token: (g := under_way.get(request)) is not None and g._take(token)),
-            None,
-            None,
-            structs.OnFinish(lambda _context, request, finish: (g := under_way.get(request)) and g._end(finish)),
-        )
 
     def generate(self, prompt: str | Iterable[int], *, max_tokens: int = 256, temperature: float = 0.0, top_k: int = 0,
                  top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0,
@@ -184,10 +177,15 @@ class Engine:
         """Begins a text; iterating over the result makes it, a Token at a time. Several may be under way at once.
 
         prompt: text, or token ids. temperature 0 takes the likeliest token always; top_k 0 and top_p 1 allow all; stop: strings
-        that end the text, which ends before them. ValueError for what the model or its memory cannot hold.
+        that end the text, which ends before them. ValueError for what is out of range, coterie.Error for what is longer than
+        the model's context.
         """
         self._check_open()
+        if isinstance(prompt, (bytes, bytearray)):
+            raise TypeError("prompt holds bytes, expected text or token ids")
         ids = numpy.asarray(self.encode(prompt) if isinstance(prompt, str) else list(prompt))
+        if ids.ndim != 1:
+            raise ValueError(f"prompt has shape {ids.shape}, expected one row of token ids")
         if ids.size and ids.dtype.kind not in "iu":
             raise TypeError(f"prompt holds {ids.dtype}, expected token ids")
         if ids.size:
@@ -199,14 +197,20 @@ class Engine:
         sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p = temperature, whole(top_k, "top_k"), top_p, min_p
         sampling.repetition_penalty, sampling.seed = repetition_penalty, whole(seed, "seed", 2**64 - 1)
         sampling.max_tokens, sampling.ignore_eos = whole(max_tokens, "max_tokens"), ignore_eos
-        strings = [s.encode() for s in ([stop] if isinstance(stop, str) else stop)]
+        strings = [text_of(s, "stop") for s in ([stop] if isinstance(stop, str) else stop)]
+        if any(b"\0" in s for s in strings):
+            raise ValueError("a stop string has a NUL in it")
         stream, number = ctypes.c_void_p(), ctypes.c_uint64()
         call("cot_text_stream_open", ctypes.byref(stream), self._tokenizer, (ctypes.c_char_p * len(strings))(*strings),
              ctypes.c_size_t(len(strings)))  # fmt: skip
         generation = Generation(self, stream)
+        told: dict[Any, Any] = {}
+        events = structs.Events(id(told), ON_TOKEN, None, None, ON_FINISH)
         try:
-            call("cot_engine_submit", self._handle, ctypes.byref(number), ctypes.byref(request),
-                 ctypes.c_int(self._submitted % self.ranks), ctypes.byref(self._events))  # fmt: skip
+            with self._working():
+                call("cot_engine_submit", self._handle, ctypes.byref(number), ctypes.byref(request),
+                     ctypes.c_int(self._submitted % self.ranks), ctypes.byref(events))  # fmt: skip
+                self._told[number.value] = told
         except BaseException:
             generation._release("cancelled")
             raise
@@ -218,7 +222,7 @@ class Engine:
     def encode(self, string: str) -> list[int]:
         """The token ids of a text, with those that a prompt begins or ends with."""
         self._check_open()
-        ids, count, encoded = structs.Ints(), ctypes.c_size_t(), string.encode()
+        ids, count, encoded = structs.Ints(), ctypes.c_size_t(), text_of(string, "the text")
         call("cot_tokenizer_encode", self._tokenizer, ctypes.byref(ids), ctypes.byref(count), ctypes.c_char_p(encoded),
              ctypes.c_size_t(len(encoded)), ctypes.c_bool(True))  # fmt: skip
         try:
@@ -242,7 +246,7 @@ class Engine:
         """Frees the model; texts that are under way end as "cancelled"."""
         for generation in list(self._under_way.values()):
             generation.close()
-        if self._handle:
+        if self._handle and self._process == os.getpid():
             library.cot_engine_close(self._handle)
         if self._tokenizer:
             library.cot_tokenizer_close(self._tokenizer)
@@ -267,11 +271,64 @@ class Engine:
     def _check_open(self):
         if not self._handle:
             raise ValueError("the engine is closed")
+        if self._process != os.getpid():
+            raise ValueError("the engine belongs to the process that this one was forked from")
+
+    @contextlib.contextmanager
+    def _working(self):
+        """While the library is called."""
+        if not self._at_work.acquire(blocking=False):
+            raise RuntimeError("the engine is at work in another thread")
+        try:
+            self._check_open()
+            while self._forgotten:
+                self._drop(self._forgotten.popleft())
+            yield
+        finally:
+            self._at_work.release()
+
+    def _drop(self, request):
+        with contextlib.suppress(Error):  # it is over, or a rank has died
+            call("cot_engine_cancel", self._handle, ctypes.c_uint64(request))
+
+    def _cancel(self, request):
+        if self._handle and self._process == os.getpid():
+            self._forgotten.append(request)
+            with self._working():
+                pass
+
+    def _pass_on(self, request):
+        told, generation = self._told.get(request, {}), self._under_way.get(request)
+        token = told.pop(request, None)
+        finish = next(iter(told.values()), None)
+        if finish is not None:
+            self._told.pop(request, None)
+        if token is not None and generation and generation.finish is None:
+            generation._take(token.id)
+        if finish is not None and generation and generation.finish is None:
+            generation._end(FINISHES[finish])
 
     def _step(self):
-        self._check_open()
         left, failed = ctypes.c_size_t(), ctypes.c_uint64()
-        call("cot_engine_step", self._handle, ctypes.byref(left), ctypes.byref(failed))
+        if self._deliver():  # an exception came between the last step and this
+            return
+        with self._working():
+            call("cot_engine_step", self._handle, ctypes.byref(left), ctypes.byref(failed))
+        self._deliver()
+
+    def _deliver(self):
+        """Passes on what was told; whether anything was."""
+        requests = [request for request, told in self._told.items() if told]
+        for request in requests:
+            self._pass_on(request)
+        return bool(requests)
+
+
+def text_of(string, name):
+    """UTF-8 of a text."""
+    if not isinstance(string, str):
+        raise TypeError(f"{name} is {string!r}, expected text")
+    return string.encode()
 
 
 @contextlib.contextmanager

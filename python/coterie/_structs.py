@@ -1,7 +1,7 @@
 """The structs of the public headers that the package uses, field for field; tests/python checks the layout."""
 
 from ctypes import CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64
-from ctypes import c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p, py_object
 
 Doubles, Ints, Bytes = POINTER(c_double), POINTER(c_int32), POINTER(c_uint8)
 Longs, Shorts, Counts, Floats, Chars = POINTER(c_int64), POINTER(c_uint16), POINTER(c_uint32), POINTER(c_float), POINTER(c_char)
@@ -9,8 +9,6 @@ Say = CFUNCTYPE(None, c_void_p, c_char_p)
 Progress = CFUNCTYPE(None, c_void_p, c_uint64, c_uint64)
 Proceed = CFUNCTYPE(c_bool, c_void_p, c_int64, c_int64)
 Loading = CFUNCTYPE(None, c_void_p, c_size_t, c_size_t)
-OnToken = CFUNCTYPE(c_bool, c_void_p, c_uint64, c_int32)
-OnFinish = CFUNCTYPE(None, c_void_p, c_uint64, c_int)
 FIGURES, METHODS = 16, 5  # COT_FIGURES, COT_PREDICT_METHODS
 
 
@@ -496,6 +494,16 @@ class Request(Structure):
         ("all_logits", c_bool),
         ("sampling", Sampling),
     ]
+
+
+class EventToken(Structure):
+    """A token's id as a value that is never false, whatever the id."""
+
+    _fields_ = [("id", c_int32)]
+
+
+OnToken = CFUNCTYPE(c_bool, py_object, c_uint64, EventToken)
+OnFinish = CFUNCTYPE(None, py_object, c_char, c_int)  # of the request's number one byte, which equals no number
 
 
 class Events(Structure):

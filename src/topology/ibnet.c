@@ -103,11 +103,10 @@ cot_status cot_read_topology_ibnet(cot_topology *graph, const cot_topology_text 
     cot_ibnet net;
     cot_status status = read_net(&net, file, error);
     if (status == COT_OK && !file->options->hosts)
-        status =
-            cot_fail(error, COT_INVALID_ARGUMENT,
-                     "'%s' does not say which adapter is which rank: give lines host,gpu,adapter[,domain] "
-                     "(--hosts FILE; coterie topology show %s --template FILE makes one to edit)",
-                     file->path, file->path);
+        status = cot_fail(error, COT_INVALID_ARGUMENT,
+                          "'%s' does not say which adapter is which rank: give lines host,gpu,adapter "
+                          "(--hosts FILE; topology show with --template FILE makes some to edit)",
+                          file->path);
     if (status == COT_OK) status = cot_ibnet_seat_ranks(graph, &net, file, error);
     free(net.nodes);
     free(net.cables);

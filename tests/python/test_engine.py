@@ -4,8 +4,10 @@ import gc
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -106,6 +108,89 @@ class Generating(unittest.TestCase):
         finally:
             path.unlink()
 
+    def test_signals(self):
+        """What a signal raises comes out of the loop, and no text ends by it."""
+        alarm = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            with coterie.Engine(MODEL, precision="fp32", progress=False) as engine:
+                whole = engine.generate(PROMPTS[1], max_tokens=150, ignore_eos=True)
+                list(whole)
+                for _ in range(4):
+                    made, raised = engine.generate(PROMPTS[1], max_tokens=150, ignore_eos=True), 0
+                    signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.02 * random.random())
+                    while made.finish is None and raised < 2:
+                        try:
+                            for _ in made:
+                                pass
+                        except KeyboardInterrupt:
+                            raised += 1
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    self.assertEqual((made.finish, made.ids), ("length", whole.ids))
+        finally:
+            signal.signal(signal.SIGALRM, alarm)
+
+    def test_forks(self):
+        """A child of this process has no engine, and its end is not the ranks'."""
+        for fabric in ("threads", "processes"):
+            with coterie.Engine(MODEL, ranks=2, fabric=fabric, progress=False) as engine:
+                before = engine.generate("The", max_tokens=8)
+                next(before)
+                child = os.fork()
+                if not child:
+                    refused = 0
+                    try:
+                        engine.generate("The")
+                    except ValueError:
+                        refused = 1
+                    before.close()
+                    engine.close()
+                    os._exit(refused)
+                self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 1)
+                list(before)
+                self.assertEqual(before.finish, "length")
+
+    def test_deaths(self):
+        """An engine of which a rank has died says so, and can be closed."""
+        with coterie.Engine(MODEL, ranks=2, fabric="processes", progress=False) as engine:
+            made = engine.generate("The", max_tokens=100)
+            next(made)
+            ranks = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True).stdout.split()
+            died = [pid for pid in map(int, ranks) if pathlib.Path(f"/proc/{pid}/comm").exists()
+                    and "pgrep" not in pathlib.Path(f"/proc/{pid}/comm").read_text()]  # fmt: skip
+            os.kill(died[0], signal.SIGKILL)
+            with self.assertRaisesRegex(coterie.Error, "rank 1 was killed"):
+                list(made)
+        self.assertEqual(made.finish, "cancelled")
+        self.assertIn("closed", repr(engine))
+
+    def test_threads(self):
+        """A text that another thread forgets is ended by the engine's; two at once are refused."""
+        with coterie.Engine(MODEL, kv_tokens=512, sequences=2, progress=False) as engine:
+            for _ in range(6):
+                holder = [engine.generate("The", max_tokens=200)]
+                next(holder[0])
+                other = threading.Thread(target=holder.clear)
+                other.start(), other.join()
+            made = engine.generate("The", max_tokens=30, ignore_eos=True)
+            list(made)
+            self.assertEqual(len(made.ids), 30)
+            slow, refused = engine.generate("The", max_tokens=150, ignore_eos=True), []
+
+            def use():
+                try:
+                    list(slow)
+                except RuntimeError as error:
+                    refused.append(str(error))
+
+            both = [threading.Thread(target=use) for _ in range(2)]
+            for one in both:
+                one.start()
+            for one in both:
+                one.join()
+            list(slow)
+            self.assertEqual(len(slow.ids), 150)
+            self.assertTrue(all("another thread" in words for words in refused), refused)
+
     def test_refusals(self):
         with coterie.Engine(MODEL, progress=False) as engine:
             nothing = engine.generate("a", max_tokens=0)
@@ -119,6 +204,11 @@ class Generating(unittest.TestCase):
                 ("a", {"temperature": -1}, ValueError, "temperature"),
                 ("a", {"top_k": 1.5}, TypeError, "top_k"),
                 ("a", {"stop": [""]}, ValueError, "stop"),
+                ("a", {"stop": ["a\0b"]}, ValueError, "NUL"),
+                ("a", {"stop": [1]}, TypeError, "stop is 1"),
+                (b"abc", {}, TypeError, "bytes"),
+                ([[1, 2, 3]], {}, ValueError, "shape"),
+                ([[], []], {}, ValueError, "shape"),
                 ("a", {"max_tokens": -1}, ValueError, "max_tokens"),
                 ("word " * 5000, {}, coterie.Error, "context"),
             ):

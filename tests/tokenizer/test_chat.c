@@ -298,6 +298,7 @@ static void test_provenance(void **state)
         "<s>{{ messages[0].content | replace('a', '<') | indent(2) }}{{ messages[0].content | e }}</s>",
         "<s>{{ messages[0].content ~ messages[0].content }}<{{ messages[0].content[1:] }}>{{ "
         "messages[0].role }}</s>",
+        "<s>{{ strftime_now(messages[0].content) }}</s>",
     };
     seed = test_seed();
     int same = 0;

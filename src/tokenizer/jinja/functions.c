@@ -121,7 +121,7 @@ FUNCTION(strftime_now)
     if (!c) cot_jinja_fail(run, COT_JINJA_NO_MEMORY, "out of memory");
     size_t bytes = strftime_l(text, sizeof text, wanted, &now, c);
     freelocale(c);
-    return cot_jinja_string_new(run, text, bytes, true);
+    return cot_jinja_string_new(run, text, bytes, !memchr(s->own, 0, s->bytes));
 }
 
 cot_jinja_function *cot_jinja_global(const char *name)
