@@ -45,27 +45,33 @@ class Generation(Iterator[Token]):
     """
 
     def __init__(self, engine: Engine, stream: ctypes.c_void_p):
-        self.ids: list[int] = []
         self.finish: str | None = None
         self._engine, self._stream, self._request = engine, stream, 0
-        self._pieces: list[str] = []
-        self._made: collections.deque[Token] = collections.deque()
+        self._log: dict[int, Token] = {}  # by number; what is added twice, since an exception came in between, is there once
+        self._given = 0  # of them, to the caller
+        self._pushed: Any = None  # what the stream was given last, and what it gave back
+
+    @property
+    def ids(self) -> list[int]:
+        return [token.id for token in list(self._log.values()) if token.id is not None]
 
     @property
     def text(self) -> str:
-        return "".join(self._pieces)
+        return "".join(token.text for token in list(self._log.values()))
 
     def __next__(self) -> Token:
-        while not self._made and self.finish is None:
+        while self._given not in self._log and self.finish is None:
             self._engine._step()
-        if not self._made:
+        if self._given not in self._log:
             raise StopIteration
-        return self._made.popleft()
+        self._given += 1
+        return self._log[self._given - 1]
 
     def close(self) -> None:
         if self.finish is None:
+            self._engine._forgotten.append(self._request)
             self._release("cancelled")
-            self._engine._cancel(self._request)
+            self._engine._cancel_forgotten()
 
     def __del__(self):
         # Wherever that happens, perhaps on another thread: the engine cancels it when it is at work again.
@@ -76,32 +82,33 @@ class Generation(Iterator[Token]):
     def __repr__(self) -> str:
         return f"Generation({self.text!r}, {len(self.ids)} tokens, {self.finish or 'under way'})"
 
-    def _add(self, token, piece, length):
-        said = ctypes.string_at(piece, length.value).decode("utf-8", "replace")
-        if said:
-            self._pieces.append(said)
-        if token is not None:
-            self.ids.append(token)
-        if said or token is not None:
-            self._made.append(Token(token, said))
+    def _push(self, event, name, *arguments):
+        """Gives the stream what `event` told, once however often this is called with it; whether a stop string has come."""
+        if self._pushed is None or self._pushed[0] is not event:
+            self._pushed = event, len(self._log), ctypes.c_char_p(), ctypes.c_size_t(2**64 - 1), ctypes.c_bool()
+        _, number, piece, length, stopped = self._pushed
+        if length.value == 2**64 - 1:
+            out = map(ctypes.byref, (piece, length, stopped)[: 3 if arguments else 2])
+            call(name, self._stream, *arguments, *out)
+        said, id = ctypes.string_at(piece, length.value).decode("utf-8", "replace"), getattr(event, "id", None)
+        if said or id is not None:
+            self._log.setdefault(number, Token(id, said))
+        return stopped.value
 
     def _take(self, token):
-        piece, length, stopped = ctypes.c_char_p(), ctypes.c_size_t(), ctypes.c_bool()
-        call("cot_text_stream_push", self._stream, ctypes.c_int32(token), *map(ctypes.byref, (piece, length, stopped)))
-        self._add(token, piece, length)
-        if stopped:
+        if self._push(token, "cot_text_stream_push", ctypes.c_int32(token.id)):
+            self._engine._forgotten.append(self._request)
             self._release("stop")
-            self._engine._cancel(self._request)
+            self._engine._cancel_forgotten()
 
     def _end(self, finish):
-        piece, length = ctypes.c_char_p(), ctypes.c_size_t()
-        call("cot_text_stream_finish", self._stream, *map(ctypes.byref, (piece, length)))
-        self._add(None, piece, length)
+        self._push(finish, "cot_text_stream_finish")
         self._release(finish)
 
     def _release(self, finish):
-        library.cot_text_stream_close(self._stream)
-        self._stream, self.finish = None, finish
+        self.finish = finish
+        stream, self._stream = self._stream, None
+        library.cot_text_stream_close(stream)
 
 
 class Engine:
@@ -291,22 +298,23 @@ class Engine:
         with contextlib.suppress(Error):  # it is over, or a rank has died
             call("cot_engine_cancel", self._handle, ctypes.c_uint64(request))
 
-    def _cancel(self, request):
+    def _cancel_forgotten(self):
         if self._handle and self._process == os.getpid():
-            self._forgotten.append(request)
             with self._working():
                 pass
 
     def _pass_on(self, request):
-        told, generation = self._told.get(request, {}), self._under_way.get(request)
-        token = told.pop(request, None)
-        finish = next(iter(told.values()), None)
+        """In an order in which an exception between any two lines loses nothing."""
+        told, generation = self._told[request], self._under_way.get(request)
+        token, finish = told.get(request), next((told[key] for key in list(told) if key != request), None)
+        if token is not None:
+            if generation and generation.finish is None:
+                generation._take(token)
+            told.pop(request, None)
         if finish is not None:
+            if generation and generation.finish is None:
+                generation._end(FINISHES[finish])
             self._told.pop(request, None)
-        if token is not None and generation and generation.finish is None:
-            generation._take(token.id)
-        if finish is not None and generation and generation.finish is None:
-            generation._end(FINISHES[finish])
 
     def _step(self):
         left, failed = ctypes.c_size_t(), ctypes.c_uint64()
