@@ -29,6 +29,19 @@ def run(prompt, *arguments):
     return subprocess.run(command, capture_output=True, check=True).stdout.decode()[:-1]
 
 
+def children():
+    """Processes that this one has forked."""
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = stat.read_text().rsplit(")", 1)[1].split()[1]
+        except OSError:  # it is gone
+            continue
+        if int(parent) == os.getpid():
+            found.append(int(stat.parent.name))
+    return found
+
+
 class Generating(unittest.TestCase):
     def test_commands_text(self):
         """Greedy and drawn texts are those of the command line, for several ranks."""
@@ -154,10 +167,9 @@ class Generating(unittest.TestCase):
         with coterie.Engine(MODEL, ranks=2, fabric="processes", progress=False) as engine:
             made = engine.generate("The", max_tokens=100)
             next(made)
-            ranks = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True).stdout.split()
-            died = [pid for pid in map(int, ranks) if pathlib.Path(f"/proc/{pid}/comm").exists()
-                    and "pgrep" not in pathlib.Path(f"/proc/{pid}/comm").read_text()]  # fmt: skip
-            os.kill(died[0], signal.SIGKILL)
+            ranks = children()
+            self.assertEqual(len(ranks), 1)
+            os.kill(ranks[0], signal.SIGKILL)
             with self.assertRaisesRegex(coterie.Error, "rank 1 was killed"):
                 list(made)
         self.assertEqual(made.finish, "cancelled")
