@@ -45,6 +45,7 @@ static const row rows[] = {
     {"{{ 7 / 2 }} {{ 1e16 }} {{ 0.1 + 0.2 }} {{ 1e-5 }} {{ 100.0 }} {{ 5e-324 }} {{ 1.5e300 }}",
      "3.5 1e+16 0.30000000000000004 1e-05 100.0 5e-324 1.5e+300"},
     {"{{ ['it\\'s', none, true, 1.0, (1,), {'k': []}] }}", "[\"it's\", None, True, 1.0, (1,), {'k': []}]"},
+    {"{{ {}['items'] }}", "<function items>"},
     {"{{ messages | tojson }}", "[{\"role\": \"user\", \"content\": \"hi\"}]"},
     {"{{ {'b': 1, 'a': [1, {}]} | tojson(indent=1, sort_keys=true) }}", "{\n \"a\": [\n  1,\n  {}\n ],\n \"b\": 1\n}"},
     {"  {% if true %}\n  x\n  {% endif %}\ny", "  x\ny"},

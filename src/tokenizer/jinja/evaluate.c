@@ -11,7 +11,9 @@ typedef cot_jinja_scope scope;
 value cot_jinja_function_value(cot_jinja_run *run, const char *name, cot_jinja_function *function, value self)
 {
     cot_jinja_callable *callable = cot_jinja_take(run, 1, sizeof *callable);
-    callable->name = name;
+    const size_t bytes = strlen(name) + 1;
+    callable->name =
+        memcpy(cot_jinja_take(run, bytes, 1), name, bytes); // the caller's may be gone when it is printed
     callable->function = function;
     callable->self = self;
     return (value){.type = COT_JINJA_CALLABLE, .callable = callable};
