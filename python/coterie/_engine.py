@@ -120,8 +120,9 @@ class Engine:
 
     folder: a model's folder with config.json, tokenizer.json and safetensors. placement: where experts sit, a Placement, a file
     in any format of `coterie place convert`, or an array [MoE layers, slots]. The other options are those of
-    `coterie run --help`, 0 and None its defaults. A process that is forked off has no engine: it is closed there. architecture, isa, vocab, hidden, layers, experts, top_k, context_tokens,
-    weight_bytes, ranks, threads: what was opened; moe_layers: int32 [L], the model's numbers of its MoE layers.
+    `coterie run --help`, 0 and None its defaults. A process that is forked off has no engine: it is closed there.
+    architecture, isa, vocab, hidden, layers, experts, top_k, context_tokens, weight_bytes, ranks, threads: what was opened;
+    moe_layers: int32 [L], the model's numbers of its MoE layers.
     """
 
     architecture: str

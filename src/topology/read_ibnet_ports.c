@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 
-#include <math.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,18 +42,15 @@ struct line {
 static bool read_line(struct line *found, const char *copy, const char *text)
 {
     int at = 0, rate = 0, rate_end = 0, names = 0;
+    char width[8], *x; // "4x", or "??" where nobody knows
     *found = (struct line){0};
     struct port *near = &found->near, *far = &found->far;
-    if (sscanf(copy, "%2s %*d %d %n%18s %dx %n%*s%n", near->kind, &near->number, &near->at, near->guid,
-               &found->width_lanes, &rate, &rate_end) < 4 ||
-        !is_kind(near->kind) || !rate_end) {
-        // a width that nobody knows is "??"
-        if (sscanf(copy, "%2s %*d %d %n%18s %*s %n%*s%n", near->kind, &near->number, &near->at, near->guid,
-                   &rate, &rate_end) < 3 ||
-            !is_kind(near->kind) || !rate_end)
-            return false;
-        found->width_lanes = 0;
-    }
+    if (sscanf(copy, "%2s %*d %d %n%18s %7s %n%*s%n", near->kind, &near->number, &near->at, near->guid, width,
+               &rate, &rate_end) < 4 ||
+        !is_kind(near->kind) || !rate_end)
+        return false;
+    const long lanes = strtol(width, &x, 10);
+    found->width_lanes = *x == 'x' && lanes <= INT_MAX ? (int)lanes : 0;
     found->rate = (cot_ibnet_text){text + rate, (size_t)(rate_end - rate)};
     at = rate_end;
     while (copy[at] == ' ') at++;

@@ -65,26 +65,22 @@ static void sort(table *t)
 
 /* Two ranks that nothing is forwarded through, with equal links to and from the same vertices, can change places: one's
  * distances to the others are the other's. */
-static int compare_ranks(const cot_topology *t, int32_t a, int32_t b)
+static bool are_alike(const cot_topology *t, int32_t a, int32_t b)
 {
     const struct cot_topology_owner *o = t->owner;
     for (int into = 0; into < 2; into++) {
         const int64_t *first = into ? o->into_first : o->first;
         const int64_t n = first[a + 1] - first[a], m = first[b + 1] - first[b];
-        if (n != m) return n < m ? -1 : 1;
+        if (n != m) return false;
         for (int64_t i = 0; i < n; i++) {
             const cot_topology_link *x = &t->links[into ? o->into[first[a] + i] : first[a] + i],
                                     *y = &t->links[into ? o->into[first[b] + i] : first[b] + i];
-            const double ends[2] = {into ? x->from : x->to, into ? y->from : y->to};
-            const double values[][2] = {{ends[0], ends[1]},
-                                        {x->hops, y->hops},
-                                        {x->latency_us, y->latency_us},
-                                        {x->bandwidth_gbps, y->bandwidth_gbps}};
-            for (size_t k = 0; k < sizeof values / sizeof *values; k++)
-                if (values[k][0] != values[k][1]) return values[k][0] < values[k][1] ? -1 : 1;
+            if ((into ? x->from != y->from : x->to != y->to) || x->hops != y->hops ||
+                x->latency_us != y->latency_us || x->bandwidth_gbps != y->bandwidth_gbps)
+                return false;
         }
     }
-    return 0;
+    return true;
 }
 
 /* For each rank the first one that is like it, found among its first neighbour's. */
@@ -98,7 +94,7 @@ static void find_alike(int32_t *alike, const cot_topology *t)
         for (int64_t i = o->into_first[near]; i < o->into_first[near + 1]; i++) {
             const int32_t other = t->links[o->into[i]].from;
             if (other >= r) break; // ascending, but for vertices, which come after all ranks
-            if (alike[other] == other && !compare_ranks(t, other, r)) {
+            if (alike[other] == other && are_alike(t, other, r)) {
                 alike[r] = other;
                 break;
             }
