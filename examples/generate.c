@@ -49,9 +49,11 @@ int main(int argc, char **argv)
     if (status == COT_OK) status = cot_text_stream_open(&printer.stream, tokenizer, stops, 1, &printer.error);
     if (status == COT_OK) status = cot_engine_open(&engine, argv[1], &options, NULL, &printer.error);
     if (status == COT_OK) {
-        cot_request request = {.prompt = ids, .prompt_tokens = (int64_t)count};
+        cot_request request;
         cot_events events = {.context = &printer, .on_token = print_token};
-        cot_sampling_init(&request.sampling);
+        cot_request_init(&request);
+        request.prompt = ids;
+        request.prompt_tokens = (int64_t)count;
         request.sampling.max_tokens = 60;
         status = cot_engine_run(engine, &request, 1, &events, NULL, &printer.error);
     }

@@ -113,7 +113,11 @@ typedef struct cot_engine_info {
 /* Constant while the engine lives; owned by it. */
 const cot_engine_info *cot_engine_describe(const cot_engine *engine);
 
-/* How tokens are chosen. Fill with cot_sampling_init, which sets the defaults, then change what differs. */
+enum { COT_MAX_BIAS = 1024, COT_MAX_STOP_TOKENS = 64, COT_MAX_LOGPROBS = 20 };
+
+/* How tokens are chosen. What follows works on the logits in this order: bias, repetition penalty, presence and frequency
+ * penalties, min_tokens, temperature, top-k, top-p, min-p. Fill with cot_sampling_init, which sets the defaults, then
+ * change what differs. */
 typedef struct cot_sampling {
     size_t size; /* sizeof this structure */
     /* 0 to 1e6; 0, the default, is greedy: always the likeliest token. */
@@ -126,18 +130,36 @@ typedef struct cot_sampling {
     double min_p;
     /* Above 1 it makes tokens of the prompt and the text less likely; 1e-6 to 1e6, default 1. */
     double repetition_penalty;
+    /* Of a token that has come n times in the text (not the prompt), presence_penalty + n frequency_penalty is taken off
+     * its logit; each -2 to 2, default 0. */
+    double presence_penalty, frequency_penalty;
+    /* bias[i], -100 to 100, is added to the logit of token bias_tokens[i]; at most COT_MAX_BIAS. Read while a request is
+     * submitted. Default none. */
+    const int32_t *bias_tokens;
+    const float *bias;
+    size_t bias_count;
+    /* Tokens that end a text as an end-of-sequence token does, with `ignore_eos` too; at most COT_MAX_STOP_TOKENS. Read
+     * while a request is submitted. Default none. */
+    const int32_t *stop_tokens;
+    size_t stop_count;
+    /* Before so many tokens no end-of-sequence token and no stop token may be drawn; default 0. Where no other token is
+     * left, one of them is drawn all the same. */
+    int64_t min_tokens;
     /* With a token's place in its sequence the seed fixes the draw: from the same logits comes the same token, and a text
      * that is continued goes on as it would have. Logits do not depend on a request's company with attention "dp" and
      * combine "exact", nor on one rank; with heads split over ranks sums go in another order, and in bf16 a text may then
      * differ. Default 0. */
     uint64_t seed;
+    uint32_t
+        stream; /* which of the seed's sequences of draws; texts of one prompt take one each. Default 0 */
     int64_t max_tokens; /* most tokens to generate; default 256 */
     bool ignore_eos;    /* whether to go on after an end-of-sequence token; default false */
 } cot_sampling;
 void cot_sampling_init(cot_sampling *sampling);
 
 /* One sequence. With `forced`, tokens are not sampled: the forced ones are fed, a token at a time. What it
- * points to is read while it is submitted only. */
+ * points to is read while it is submitted only. Fill with cot_request_init, which sets the defaults (all that is not said
+ * otherwise: 0, NULL, false), then change what differs. */
 typedef struct cot_request {
     const int32_t *prompt;
     int64_t prompt_tokens; /* at least 1 */
@@ -145,12 +167,41 @@ typedef struct cot_request {
     int64_t forced_tokens;
     bool all_logits; /* on_logits for every token, the prompt's included */
     cot_sampling sampling;
+    /* So many tokens at the end of `prompt`, less than all, were generated before: to penalties, max_tokens, min_tokens and
+     * the seed they count as text, which goes on as it would have. */
+    int64_t output_tokens;
+    /* 0 to COT_MAX_LOGPROBS: on_sampled tells the chances of the token and of so many of the likeliest. Default -1: none. */
+    int32_t logprobs;
+    /* Not admitted before the request of this number has been fed its prompt or is over; 0: at once. */
+    uint64_t after;
 } cot_request;
+void cot_request_init(cot_request *request);
+
+/* The natural logarithm of a token's chance. */
+typedef struct cot_logprob {
+    int32_t token;
+    float logprob;
+} cot_logprob;
+
+/* A token that was drawn. Chances are those of the softmax of the model's logits, before all that cot_sampling does. */
+typedef struct cot_sampled {
+    int32_t token;
+    bool ends; /* it ends the text: an end-of-sequence token or a stop token */
+    /* With the request's logprobs >= 0, else 0 and NULL: */
+    float logprob;
+    int32_t rank;           /* 1 + how many tokens are likelier */
+    const cot_logprob *top; /* [top_count] the likeliest, best first, then by number */
+    size_t top_count;
+} cot_sampled;
+/* The same of `token` in a row of logits [vocab], finite ones, as on_logits shows it; *out is filled but for `ends`. `top`
+ * has room for k, at most COT_MAX_LOGPROBS; out->top points there. Thread-safe; allocates nothing. */
+void cot_logprobs_of(const float *logits, int64_t vocab, int32_t token, size_t k, cot_sampled *out,
+                     cot_logprob *top);
 
 typedef enum cot_finish {
     COT_FINISH_LENGTH,    /* max_tokens, or the end of the forced tokens */
     COT_FINISH_EOS,       /* an end-of-sequence token */
-    COT_FINISH_STOP,      /* on_token said so */
+    COT_FINISH_STOP,      /* a stop token, or on_token said so */
     COT_FINISH_CONTEXT,   /* the model's context is full */
     COT_FINISH_CANCELLED, /* cot_engine_cancel said so */
 } cot_finish;
@@ -160,7 +211,12 @@ typedef enum cot_finish {
  * cot_engine_run. A callback may submit and cancel requests, its own too; it may not step, run or close. */
 typedef struct cot_events {
     void *context;
-    /* A sampled token (not an end-of-sequence token that ends the text). Returning false ends the sequence.
+    /* The request runs from now on. `cached_tokens` of its prompt are in the KV cache already. Told once, and not of a
+     * request of which nothing is computed. */
+    void (*on_admit)(void *context, uint64_t request, int64_t cached_tokens);
+    /* A sampled token, also one that ends the text; it is there during the call only. on_token follows. */
+    void (*on_sampled)(void *context, uint64_t request, const cot_sampled *sampled);
+    /* A sampled token (not an end-of-sequence or stop token that ends the text). Returning false ends the sequence.
      */
     bool (*on_token)(void *context, uint64_t request, int32_t token);
     /* Logits [vocab] after the token at `position`. */

@@ -199,8 +199,9 @@ class Engine:
         if ids.size:
             whole(int(ids.min()), "prompt"), whole(int(ids.max()), "prompt")
         ids = numpy.ascontiguousarray(ids, numpy.int32)
-        request = structs.Request(array_at(ids, structs.Ints), len(ids))
-        library.cot_sampling_init(ctypes.byref(request.sampling))
+        request = structs.Request()
+        library.cot_request_init(ctypes.byref(request))
+        request.prompt, request.prompt_tokens = array_at(ids, structs.Ints), len(ids)
         sampling = request.sampling
         sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p = temperature, whole(top_k, "top_k"), top_p, min_p
         sampling.repetition_penalty, sampling.seed = repetition_penalty, whole(seed, "seed", 2**64 - 1)
@@ -213,7 +214,7 @@ class Engine:
              ctypes.c_size_t(len(strings)))  # fmt: skip
         generation = Generation(self, stream)
         told: dict[Any, Any] = {}
-        events = structs.Events(id(told), ON_TOKEN, None, None, ON_FINISH)
+        events = structs.Events(id(told), None, None, ON_TOKEN, None, None, ON_FINISH)
         try:
             with self._working():
                 call("cot_engine_submit", self._handle, ctypes.byref(number), ctypes.byref(request),

@@ -478,7 +478,16 @@ class Sampling(Structure):
         ("top_p", c_double),
         ("min_p", c_double),
         ("repetition_penalty", c_double),
+        ("presence_penalty", c_double),
+        ("frequency_penalty", c_double),
+        ("bias_tokens", Ints),
+        ("bias", c_void_p),
+        ("bias_count", c_size_t),
+        ("stop_tokens", Ints),
+        ("stop_count", c_size_t),
+        ("min_tokens", c_int64),
         ("seed", c_uint64),
+        ("stream", c_uint32),
         ("max_tokens", c_int64),
         ("ignore_eos", c_bool),
     ]
@@ -493,6 +502,9 @@ class Request(Structure):
         ("forced_tokens", c_int64),
         ("all_logits", c_bool),
         ("sampling", Sampling),
+        ("output_tokens", c_int64),
+        ("logprobs", c_int32),
+        ("after", c_uint64),
     ]
 
 
@@ -510,6 +522,8 @@ class Events(Structure):
     c_name = "cot_events"
     _fields_ = [
         ("context", c_void_p),
+        ("on_admit", c_void_p),
+        ("on_sampled", c_void_p),
         ("on_token", OnToken),
         ("on_logits", c_void_p),
         ("on_routing", c_void_p),

@@ -203,9 +203,10 @@ static bool run_prompts(struct run *run, const struct run_settings *s, const cot
     for (size_t i = 0; i < s->stops.count; i++) stops[i] = s->stops.items[i].text;
     if (!prepare(run, s, tokenizer, stops)) return false;
     for (size_t i = 0; i < run->count; i++) {
-        requests[i] = (cot_request){.prompt = run->each[i].prompt,
-                                    .prompt_tokens = (int64_t)run->each[i].prompt_tokens,
-                                    .sampling = sampling_of(s)};
+        cot_request_init(&requests[i]);
+        requests[i].prompt = run->each[i].prompt;
+        requests[i].prompt_tokens = (int64_t)run->each[i].prompt_tokens;
+        requests[i].sampling = sampling_of(s);
         needs.kv_tokens += (int64_t)run->each[i].prompt_tokens + s->max_tokens;
     }
     cot_engine *engine;

@@ -193,12 +193,16 @@ static cot_status allocate(cot_engine *e, cot_error *error)
     const cot_config *c = e->config;
     size_t v = (size_t)c->vocab, routed = (size_t)(c->moe_layers * c->gate.top_k) + 1;
     cot_sampler *s = &e->sampler;
-    *s =
-        (cot_sampler){c->vocab, calloc(v, sizeof *s->logits), calloc(v, sizeof *s->candidates), calloc(v, 1)};
+    *s = (cot_sampler){c->vocab,
+                       calloc(v, sizeof *s->logits),
+                       calloc(v, sizeof *s->candidates),
+                       calloc(v, sizeof *s->counts),
+                       c->eos,
+                       c->eos_count};
     e->token_experts = calloc(routed, sizeof *e->token_experts);
     e->token_weights = calloc(routed, sizeof *e->token_weights);
     e->touched = calloc((size_t)c->gate.experts + 1, 1);
-    if (!s->logits || !s->candidates || !s->seen || !e->token_experts || !e->token_weights || !e->touched)
+    if (!s->logits || !s->candidates || !s->counts || !e->token_experts || !e->token_weights || !e->touched)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the engine's tables");
     cot_scheduler_limits limits = {e->runner.sequences, e->runner.pages, e->runner.step_tokens,
                                    e->runner.step_logits, e->runner.data_parallel ? e->info.ranks : 1};
@@ -381,7 +385,7 @@ void cot_engine_close(cot_engine *e)
     cot_expert_layout_free(&e->layout);
     cot_scheduler_close(&e->scheduler);
     void *owned[] = {e->whole.layers,   e->whole.attention,    e->moe_layer,
-                     e->sampler.logits, e->sampler.candidates, e->sampler.seen,
+                     e->sampler.logits, e->sampler.candidates, e->sampler.counts,
                      e->token_experts,  e->token_weights,      e->touched};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(e);

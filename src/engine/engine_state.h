@@ -22,6 +22,7 @@ struct cot_engine {
     cot_scheduler scheduler;
     /* Rank 0's scratch for what comes out of a step, sized at open. */
     cot_sampler sampler;
+    cot_logprob top[COT_MAX_LOGPROBS];
     uint16_t *token_experts; // [MoE layers][K] of one token
     float *token_weights;
     uint8_t *touched; // [E]

@@ -9,25 +9,45 @@
 /* The most tokens that a request can come to. The last token generated is not fed. */
 static int64_t limit_of(const cot_engine *e, const cot_request *r)
 {
-    int64_t more = r->forced ? r->forced_tokens : r->sampling.max_tokens, context = e->config->max_context;
+    int64_t more = r->forced ? r->forced_tokens : r->sampling.max_tokens - r->output_tokens,
+            context = e->config->max_context;
+    if (more < 0) more = 0; // as much has been generated before
     return more > context - r->prompt_tokens ? context : r->prompt_tokens + more;
 }
 
 /* ---- coming and going ---- */
 
-static cot_status check_tokens(const cot_engine *e, const int32_t *tokens, int64_t n, cot_error *error)
+static cot_status check_tokens(const cot_engine *e, const char *name, const int32_t *tokens, int64_t n,
+                               cot_error *error)
 {
     for (int64_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= e->config->vocab)
-            return cot_fail(error, COT_INVALID_ARGUMENT, "token %lld is %d, the vocabulary has %lld",
+            return cot_fail(error, COT_INVALID_ARGUMENT, "%s %lld is %d, the vocabulary has %lld", name,
                             (long long)i, tokens[i], (long long)e->config->vocab);
     return COT_OK;
+}
+
+static cot_status check_sampling(const cot_engine *e, const cot_request *r, cot_error *error)
+{
+    const cot_sampling *s = &r->sampling;
+    cot_status status = cot_sampling_check(s, error);
+    if (status == COT_OK)
+        status = check_tokens(e, "biased token", s->bias_tokens, (int64_t)s->bias_count, error);
+    if (status == COT_OK)
+        status = check_tokens(e, "stop token", s->stop_tokens, (int64_t)s->stop_count, error);
+    if (status == COT_OK && (r->logprobs < -1 || r->logprobs > COT_MAX_LOGPROBS))
+        status = cot_fail(error, COT_INVALID_ARGUMENT, "logprobs %d is not in [-1, %d]", (int)r->logprobs,
+                          COT_MAX_LOGPROBS);
+    return status;
 }
 
 static cot_status check_request(const cot_engine *e, const cot_request *r, cot_error *error)
 {
     int64_t forced = r->forced ? r->forced_tokens : 0, context = e->config->max_context;
     if (r->prompt_tokens < 1) return cot_fail(error, COT_INVALID_ARGUMENT, "the prompt is empty");
+    if (r->output_tokens < 0 || r->output_tokens >= r->prompt_tokens)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%lld of the prompt's %lld tokens are said to be output",
+                        (long long)r->output_tokens, (long long)r->prompt_tokens);
     if (forced < 0) return cot_fail(error, COT_INVALID_ARGUMENT, "%lld forced tokens", (long long)forced);
     if (r->prompt_tokens > context || forced > context - r->prompt_tokens)
         return cot_fail(error, COT_TOO_LONG, "%llu tokens, the context is %lld",
@@ -36,9 +56,9 @@ static cot_status check_request(const cot_engine *e, const cot_request *r, cot_e
     if (cot_kv_pages(limit_of(e, r)) > e->runner.pages)
         return cot_fail(error, COT_OUT_OF_MEMORY, "up to %lld tokens, the KV cache holds %lld",
                         (long long)limit_of(e, r), (long long)cot_kv_positions(e->runner.pages));
-    cot_status status = r->forced ? COT_OK : cot_sampling_check(&r->sampling, error);
-    if (status == COT_OK) status = check_tokens(e, r->prompt, r->prompt_tokens, error);
-    if (status == COT_OK && r->forced) status = check_tokens(e, r->forced, r->forced_tokens, error);
+    cot_status status = r->forced ? COT_OK : check_sampling(e, r, error);
+    if (status == COT_OK) status = check_tokens(e, "token", r->prompt, r->prompt_tokens, error);
+    if (status == COT_OK && r->forced) status = check_tokens(e, "token", r->forced, r->forced_tokens, error);
     return status;
 }
 
@@ -102,7 +122,7 @@ cot_status cot_engine_cancel(cot_engine *e, uint64_t id, cot_error *error)
 /* A generated sequence has come to its limit: max_tokens, or the context where that is less. */
 static cot_finish why_full(const cot_request_state *r)
 {
-    return r->sampling.max_tokens > r->limit - r->prompt_tokens ? COT_FINISH_CONTEXT : COT_FINISH_LENGTH;
+    return r->sampling.max_tokens > r->limit - r->text_begin ? COT_FINISH_CONTEXT : COT_FINISH_LENGTH;
 }
 
 static bool ends_text(const cot_config *c, int32_t token)
@@ -110,6 +130,18 @@ static bool ends_text(const cot_config *c, int32_t token)
     for (size_t i = 0; i < c->eos_count; i++)
         if (c->eos[i] == token) return true;
     return false;
+}
+
+/* on_sampled; `logits` are the model's. */
+static void tell_sampled(cot_engine *e, const cot_request_state *r, int32_t token, bool ends,
+                         const float *logits)
+{
+    cot_sampled sampled = {.token = token};
+    if (!r->events.on_sampled) return;
+    if (r->logprobs >= 0)
+        cot_logprobs_of(logits, e->config->vocab, token, (size_t)r->logprobs, &sampled, e->top);
+    sampled.ends = ends;
+    r->events.on_sampled(r->events.context, r->told_as, &sampled);
 }
 
 /* The request has been fed all it knows: what comes next, or is it over? `logits` is the last token's. */
@@ -125,10 +157,15 @@ static cot_status advance(cot_engine *e, cot_request_state *r, const float *logi
     }
     int32_t token;
     memcpy(e->sampler.logits, logits, (size_t)e->sampler.vocab * sizeof *logits);
-    cot_status status = cot_sample(&token, &e->sampler, r->tokens, r->known, &r->sampling, r->known, error);
+    const cot_sampler_history history = {r->tokens, r->known, r->text_begin};
+    cot_status status = cot_sample(&token, &e->sampler, &history, &r->sampling, r->known, error);
     if (status != COT_OK) return status;
-    if (!r->sampling.ignore_eos && ends_text(e->config, token)) {
-        finish(e, r, COT_FINISH_EOS);
+    const bool eos = !r->sampling.ignore_eos && ends_text(e->config, token),
+               ends = eos || cot_sampling_stops(&r->sampling, token);
+    tell_sampled(e, r, token, ends, logits);
+    if (r->ended) return COT_OK; // cancelled meanwhile
+    if (ends) {
+        finish(e, r, eos ? COT_FINISH_EOS : COT_FINISH_STOP);
         return COT_OK;
     }
     r->tokens[r->known++] = token;
@@ -186,6 +223,8 @@ static cot_status take_results(cot_engine *e, const cot_step *step, const float 
         if (!r->ended && r->all_logits && r->events.on_logits)
             status = tell_logits(e, r, span, logits, error);
         r->fed += span->tokens;
+        if (r->fed >= r->prompt_tokens && span->position < r->prompt_tokens)
+            cot_scheduler_free_followers(&e->scheduler, r);
         logits += (int64_t)span->logits * e->config->vocab;
         if (status == COT_OK && !r->ended && r->fed == r->known)
             status = advance(e, r, logits - e->config->vocab, error);
@@ -202,8 +241,10 @@ static cot_status take_results(cot_engine *e, const cot_step *step, const float 
 static void admit(cot_engine *e)
 {
     for (cot_request_state *r; (r = cot_scheduler_admit(&e->scheduler));)
-        if (!r->forced && r->known == r->limit) // nothing may be generated, and nobody asked for logits
-            if (!r->all_logits) finish(e, r, why_full(r));
+        if (!r->forced && r->known == r->limit && !r->all_logits) // nothing may be generated
+            finish(e, r, why_full(r));
+        else if (r->events.on_admit)
+            r->events.on_admit(r->events.context, r->told_as, 0);
 }
 
 static cot_status run_step(cot_engine *e, uint64_t *failed, cot_error *error)

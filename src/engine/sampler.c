@@ -13,6 +13,21 @@ void cot_sampling_init(cot_sampling *sampling)
         (cot_sampling){.size = sizeof *sampling, .top_p = 1, .repetition_penalty = 1, .max_tokens = 256};
 }
 
+static cot_status check_lists(const cot_sampling *s, cot_error *error)
+{
+    if (s->bias_count > COT_MAX_BIAS)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "biases of %zu tokens, at most %d are taken",
+                        s->bias_count, COT_MAX_BIAS);
+    if (s->stop_count > COT_MAX_STOP_TOKENS)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%zu stop tokens, at most %d are taken", s->stop_count,
+                        COT_MAX_STOP_TOKENS);
+    for (size_t i = 0; i < s->bias_count; i++)
+        if (!(s->bias[i] >= -100 && s->bias[i] <= 100))
+            return cot_fail(error, COT_INVALID_ARGUMENT, "the bias %g of token %d is not in [-100, 100]",
+                            (double)s->bias[i], (int)s->bias_tokens[i]);
+    return COT_OK;
+}
+
 cot_status cot_sampling_check(const cot_sampling *s, cot_error *error)
 {
     if (s->size != sizeof *s)
@@ -29,9 +44,30 @@ cot_status cot_sampling_check(const cot_sampling *s, cot_error *error)
     if (!(s->repetition_penalty >= 1e-6 && s->repetition_penalty <= 1e6))
         return cot_fail(error, COT_INVALID_ARGUMENT, "repetition penalty %g is not in [1e-6, 1e6]",
                         s->repetition_penalty);
+    if (!(s->presence_penalty >= -2 && s->presence_penalty <= 2))
+        return cot_fail(error, COT_INVALID_ARGUMENT, "presence penalty %g is not in [-2, 2]",
+                        s->presence_penalty);
+    if (!(s->frequency_penalty >= -2 && s->frequency_penalty <= 2))
+        return cot_fail(error, COT_INVALID_ARGUMENT, "frequency penalty %g is not in [-2, 2]",
+                        s->frequency_penalty);
     if (s->max_tokens < 0)
         return cot_fail(error, COT_INVALID_ARGUMENT, "max tokens %lld is negative", (long long)s->max_tokens);
-    return COT_OK;
+    if (s->min_tokens < 0)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "min tokens %lld is negative", (long long)s->min_tokens);
+    return check_lists(s, error);
+}
+
+void cot_request_init(cot_request *request)
+{
+    *request = (cot_request){.logprobs = -1};
+    cot_sampling_init(&request->sampling);
+}
+
+bool cot_sampling_stops(const cot_sampling *s, int32_t token)
+{
+    for (size_t i = 0; i < s->stop_count; i++)
+        if (s->stop_tokens[i] == token) return true;
+    return false;
 }
 
 static float clamp(double logit)
@@ -39,18 +75,53 @@ static float clamp(double logit)
     return (float)fmin(fmax(logit, -FLT_MAX), FLT_MAX);
 }
 
+static void add_biases(float *logits, const cot_sampling *s)
+{
+    for (size_t i = 0; i < s->bias_count; i++) {
+        float *logit = &logits[s->bias_tokens[i]];
+        *logit = clamp((double)*logit + (double)s->bias[i]);
+    }
+}
+
 /* Each token of the history once: a positive logit is divided, a negative one multiplied (Keskar et al. 2019,
  * CTRL). What would overflow stays finite: the difference of two infinite logits is no number. */
-static void penalise(float *logits, int64_t vocab, const int32_t *history, int64_t n, double penalty,
-                     uint8_t *seen)
+static void penalise_repetition(cot_sampler *sampler, const cot_sampler_history *h, double penalty)
 {
-    for (int64_t t = 0; t < vocab; t++) seen[t] = 0;
-    for (int64_t i = 0; i < n; i++) {
-        int32_t t = history[i];
-        if (seen[t]) continue;
-        seen[t] = 1;
-        logits[t] = clamp(logits[t] > 0 ? logits[t] / penalty : logits[t] * penalty);
+    for (int64_t i = 0; i < h->tokens; i++) {
+        float *logit = &sampler->logits[h->ids[i]];
+        if (sampler->counts[h->ids[i]]++) continue;
+        *logit = clamp(*logit > 0 ? *logit / penalty : *logit * penalty);
     }
+    for (int64_t i = 0; i < h->tokens; i++) sampler->counts[h->ids[i]] = 0;
+}
+
+static void penalise_output(cot_sampler *sampler, const cot_sampler_history *h, double presence,
+                            double frequency)
+{
+    for (int64_t i = h->prompt_tokens; i < h->tokens; i++) sampler->counts[h->ids[i]]++;
+    for (int64_t i = h->prompt_tokens; i < h->tokens; i++) {
+        int32_t *count = &sampler->counts[h->ids[i]];
+        float *logit = &sampler->logits[h->ids[i]];
+        if (*count) *logit = clamp(*logit - presence - frequency * *count);
+        *count = 0;
+    }
+}
+
+/* What may not come yet gets -INFINITY, which nothing else has; where nothing would be left, nothing gets it. */
+static void forbid_ends(cot_sampler *sampler, const cot_sampling *s)
+{
+    const int32_t *lists[] = {sampler->eos, s->stop_tokens};
+    const size_t counts[] = {sampler->eos_count, s->stop_count};
+    int64_t ends = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int l = 0; l < 2; l++)
+            for (size_t i = 0; i < counts[l]; i++) {
+                const int32_t t = lists[l][i];
+                if (t < 0 || t >= sampler->vocab) continue; // a configuration may say so
+                if (!pass) ends += !sampler->counts[t]++;
+                if (pass) sampler->counts[t] = 0;
+                if (pass && ends < sampler->vocab) sampler->logits[t] = -INFINITY;
+            }
 }
 
 static int by_logit(const void *a, const void *b)
@@ -107,7 +178,17 @@ static int32_t draw(const cot_candidate *c, int64_t n, double uniform)
     return c[n - 1].token;
 }
 
-cot_status cot_sample(int32_t *token, cot_sampler *sampler, const int32_t *history, int64_t history_tokens,
+/* Logits that differ from the model's. */
+static void adjust(cot_sampler *sampler, const cot_sampler_history *history, const cot_sampling *s)
+{
+    add_biases(sampler->logits, s);
+    if (s->repetition_penalty != 1) penalise_repetition(sampler, history, s->repetition_penalty);
+    if (s->presence_penalty != 0 || s->frequency_penalty != 0)
+        penalise_output(sampler, history, s->presence_penalty, s->frequency_penalty);
+    if (history->tokens - history->prompt_tokens < s->min_tokens) forbid_ends(sampler, s);
+}
+
+cot_status cot_sample(int32_t *token, cot_sampler *sampler, const cot_sampler_history *history,
                       const cot_sampling *s, int64_t position, cot_error *error)
 {
     const int64_t vocab = sampler->vocab;
@@ -118,17 +199,17 @@ cot_status cot_sample(int32_t *token, cot_sampler *sampler, const int32_t *histo
             return cot_fail(error, COT_INVALID_ARGUMENT,
                             "the logit of token %lld is not finite: the model's values overflowed",
                             (long long)t);
-    if (s->repetition_penalty != 1)
-        penalise(logits, vocab, history, history_tokens, s->repetition_penalty, sampler->seen);
+    adjust(sampler, history, s);
     int32_t best = 0;
     for (int64_t t = 1; t < vocab; t++)
         if (logits[t] > logits[best]) best = (int32_t)t;
     *token = best;
     if (s->temperature == 0) return COT_OK;
 
-    int64_t n = vocab;
+    int64_t n = 0;
     for (int64_t t = 0; t < vocab; t++) // relative to the best, so that no temperature overflows
-        c[t] = (cot_candidate){clamp(((double)logits[t] - logits[best]) / s->temperature), (int32_t)t};
+        if (logits[t] > -INFINITY)
+            c[n++] = (cot_candidate){clamp(((double)logits[t] - logits[best]) / s->temperature), (int32_t)t};
     if (s->top_k && s->top_k < n) {
         select_best(c, n, s->top_k);
         n = s->top_k;
@@ -145,6 +226,6 @@ cot_status cot_sample(int32_t *token, cot_sampler *sampler, const int32_t *histo
             if (c[i].token == best || exp(c[i].logit) >= s->min_p) c[kept++] = c[i];
         n = kept;
     }
-    *token = draw(c, n, cot_random_uniform(s->seed, 0, (uint64_t)position));
+    *token = draw(c, n, cot_random_uniform(s->seed, s->stream, (uint64_t)position));
     return COT_OK;
 }

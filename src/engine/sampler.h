@@ -14,15 +14,25 @@ cot_status cot_sampling_check(const cot_sampling *sampling, cot_error *error);
 /* What is sampled from, and scratch. */
 typedef struct cot_sampler {
     int64_t vocab;
-    float *logits;             // [vocab] the caller's, changed in place by the penalty
+    float *logits;             // [vocab] the caller's, changed in place by biases and penalties
     cot_candidate *candidates; // [vocab]
-    uint8_t *seen;             // [vocab]
+    int32_t *counts;           // [vocab] zero between calls
+    const int32_t *eos;        // [eos_count] tokens that end a sequence
+    size_t eos_count;
 } cot_sampler;
 
-/* Samples after `history` (prompt and text so far, whose tokens are penalised). Order: repetition penalty, temperature,
- * top-k, top-p, min-p. `position`, the token's place in the sequence, numbers the draw. Errors: INVALID_ARGUMENT when a
- * logit is not finite. */
-cot_status cot_sample(int32_t *token, cot_sampler *sampler, const int32_t *history, int64_t history_tokens,
+/* A sequence so far: a prompt, then `tokens - prompt_tokens` tokens of text. */
+typedef struct cot_sampler_history {
+    const int32_t *ids;
+    int64_t tokens, prompt_tokens;
+} cot_sampler_history;
+
+/* Whether the token is among the settings' stop tokens. */
+bool cot_sampling_stops(const cot_sampling *sampling, int32_t token);
+
+/* Samples what comes after `history`, in the order of cot_sampling. `position`, the token's place in the sequence, numbers
+ * the draw. Errors: INVALID_ARGUMENT when a logit is not finite. */
+cot_status cot_sample(int32_t *token, cot_sampler *sampler, const cot_sampler_history *history,
                       const cot_sampling *sampling, int64_t position, cot_error *error);
 
 #endif

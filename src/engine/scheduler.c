@@ -51,10 +51,27 @@ void cot_scheduler_close(cot_scheduler *s)
 
 /* ---- coming and going ---- */
 
+/* Copies n numbers of 4 bytes to *end and moves that behind them; returns where they are. */
+static void *keep(int32_t **end, const void *numbers, size_t n)
+{
+    void *at = *end;
+    if (n) memcpy(at, numbers, n * sizeof **end);
+    *end += n;
+    return at;
+}
+
+static bool is_before_text(const cot_request_state *r)
+{
+    return r->fed < r->prompt_tokens && r->known == r->prompt_tokens;
+}
+
 cot_request_state *cot_scheduler_submit(cot_scheduler *s, const cot_request *request, int64_t limit,
                                         int32_t home)
 {
-    size_t numbers = (size_t)(limit + cot_kv_pages(limit));
+    const cot_sampling *sampling = &request->sampling;
+    const size_t biases = request->forced ? 0 : sampling->bias_count,
+                 stops = request->forced ? 0 : sampling->stop_count;
+    size_t numbers = (size_t)(limit + cot_kv_pages(limit)) + 2 * biases + stops;
     cot_request_state *r = malloc(sizeof *r + numbers * sizeof(int32_t)); // one block: the lists stand behind
     if (!r) return NULL;
     *r = (cot_request_state){.id = ++s->last_id,
@@ -63,11 +80,19 @@ cot_request_state *cot_scheduler_submit(cot_scheduler *s, const cot_request *req
                              .all_logits = request->all_logits,
                              .home = home,
                              .row = -1,
+                             .logprobs = request->logprobs,
                              .prompt_tokens = request->prompt_tokens,
+                             .text_begin = request->prompt_tokens - request->output_tokens,
                              .limit = limit,
                              .known = request->prompt_tokens,
                              .tokens = (int32_t *)(r + 1)};
     r->pages = r->tokens + limit;
+    int32_t *end = r->pages + cot_kv_pages(limit);
+    r->sampling.bias_tokens = keep(&end, sampling->bias_tokens, biases);
+    r->sampling.bias = keep(&end, sampling->bias, biases);
+    r->sampling.stop_tokens = keep(&end, sampling->stop_tokens, stops);
+    const cot_request_state *first = request->after ? cot_scheduler_find(s, request->after) : NULL;
+    if (first && is_before_text(first)) r->after = request->after;
     memcpy(r->tokens, request->prompt, (size_t)request->prompt_tokens * sizeof *r->tokens);
     if (request->forced && request->forced_tokens)
         memcpy(r->tokens + r->prompt_tokens, request->forced,
@@ -92,12 +117,19 @@ static void leave_queue(cot_scheduler *s, cot_request_state *r)
 cot_request_state *cot_scheduler_admit(cot_scheduler *s)
 {
     cot_request_state *r = s->waiting;
+    while (r && r->after) r = r->next;
     if (!r || !s->free_row_count || s->counted_pages + cot_kv_pages(r->limit) > s->limits.pages) return NULL;
     leave_queue(s, r);
     r->row = s->free_rows[--s->free_row_count];
     s->counted_pages += cot_kv_pages(r->limit);
     s->active[s->active_count++] = s->by_row[r->row] = r;
     return r;
+}
+
+void cot_scheduler_free_followers(cot_scheduler *s, const cot_request_state *request)
+{
+    for (cot_request_state *r = s->waiting; r; r = r->next)
+        if (r->after == request->id) r->after = 0;
 }
 
 cot_request_state *cot_scheduler_find(const cot_scheduler *s, uint64_t id)
@@ -128,6 +160,7 @@ void cot_scheduler_release(cot_scheduler *s, cot_request_state *r)
     else
         stop(s, r);
     r->ended = true;
+    cot_scheduler_free_followers(s, r);
     r->next = s->ended;
     s->ended = r;
 }

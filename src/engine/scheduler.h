@@ -19,8 +19,11 @@ typedef struct cot_request_state {
     cot_events events;
     cot_sampling sampling;
     bool forced, all_logits, ended;
-    int32_t home, row;     // row: of the page tables; -1 while it waits
+    int32_t home, row; // row: of the page tables; -1 while it waits
+    int32_t logprobs;
+    uint64_t after;        // the request that it waits for; 0: none, or no longer
     int64_t prompt_tokens, // the first of its tokens
+        text_begin,        // of them, or behind them: what was generated
         limit,             // most tokens that it may come to
         fed, known;        // known: of the prompt, then generated or (revealed so far) forced
     int64_t pages_held;
@@ -60,11 +63,13 @@ void cot_scheduler_close(cot_scheduler *scheduler);
  * out. */
 cot_request_state *cot_scheduler_submit(cot_scheduler *scheduler, const cot_request *request, int64_t limit,
                                         int32_t home);
-/* The first that waits becomes active if it fits, else NULL. */
+/* The first that waits, and for no other request, becomes active if it fits, else NULL. */
 cot_request_state *cot_scheduler_admit(cot_scheduler *scheduler);
 /* What the active ones do next (compose.h); takes the pages for it. It points into the scheduler and into no
  * request. */
 cot_step cot_scheduler_plan(cot_scheduler *scheduler);
+/* The request has been fed its prompt, or is over: those that waited for that do so no more. */
+void cot_scheduler_free_followers(cot_scheduler *scheduler, const cot_request_state *request);
 /* One that waits or is active; NULL if there is none with that id. */
 cot_request_state *cot_scheduler_find(const cot_scheduler *scheduler, uint64_t id);
 /* Ends a request that waits or is active: its row and pages are free at once, itself with the next sweep. */

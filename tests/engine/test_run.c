@@ -542,7 +542,11 @@ static void things_are_told_in_order(void **state)
             .ranks = 3, .attention = dp ? "dp" : "tp", .step_tokens = 17, .sequences = 4, .kv_tokens = 500};
         cot_engine *engine = open_random("null", &s);
         struct diary d = {.info = cot_engine_describe(engine), .requests = requests};
-        cot_events events = {&d, write_token, write_logits, write_routing, write_finish};
+        cot_events events = {.context = &d,
+                             .on_token = write_token,
+                             .on_logits = write_logits,
+                             .on_routing = write_routing,
+                             .on_finish = write_finish};
         assert_int_equal(cot_engine_run(engine, requests, MANY, &events, NULL, NULL), COT_OK);
         assert_int_equal(d.finishes, MANY);
         for (size_t i = 0; i < MANY; i++) assert_int_equal(d.finished[i], 1);

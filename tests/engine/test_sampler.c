@@ -19,6 +19,10 @@ static double uniform(void)
     return (double)(draw(&seed) >> 11) * 0x1p-53;
 }
 
+/* The tokens that end a text for the model, in every test. */
+static const int32_t eos[] = {2, MOST + 5};
+static int64_t said; // how many tokens of the history are text
+
 /* ---- the reference ---- */
 
 struct choice {
@@ -38,14 +42,23 @@ static int by_logit(const void *a, const void *b)
 static int64_t reference(struct choice *c, const float *logits, int64_t vocab, const int32_t *history,
                          int64_t history_tokens, const cot_sampling *s, double *edge)
 {
-    bool seen[MOST] = {false};
-    int64_t n = vocab;
+    bool seen[MOST] = {false}, ends[MOST + 6] = {false};
+    int64_t n = 0, came[MOST] = {0};
     *edge = 1;
-    for (int64_t i = 0; i < history_tokens; i++) seen[history[i]] = true;
+    for (int64_t i = 0; i < history_tokens; i++) {
+        seen[history[i]] = true;
+        came[history[i]] += i >= history_tokens - said;
+    }
+    for (size_t i = 0; i < 2; i++) ends[eos[i]] = true;
+    for (size_t i = 0; i < s->stop_count; i++) ends[s->stop_tokens[i]] = true;
     for (int64_t t = 0; t < vocab; t++) {
         double logit = logits[t];
-        if (seen[t]) logit = logit > 0 ? logit / s->repetition_penalty : logit * s->repetition_penalty;
-        c[t] = (struct choice){(float)logit, 0, (int32_t)t};
+        for (size_t i = 0; i < s->bias_count; i++)
+            if (s->bias_tokens[i] == t) logit = (float)(logit + (double)s->bias[i]);
+        if (seen[t])
+            logit = (float)(logit > 0 ? logit / s->repetition_penalty : logit * s->repetition_penalty);
+        if (came[t]) logit -= s->presence_penalty + (double)came[t] * s->frequency_penalty;
+        if (said >= s->min_tokens || !ends[t]) c[n++] = (struct choice){(float)logit, 0, (int32_t)t};
     }
     qsort(c, (size_t)n, sizeof *c, by_logit);
     if (s->temperature == 0) {
@@ -83,15 +96,15 @@ static int32_t sample(const float *logits, int64_t vocab, const int32_t *history
 {
     float own[MOST];
     cot_candidate scratch[MOST];
-    uint8_t seen[MOST];
-    int32_t token = -1;
+    int32_t counts[MOST] = {0}, token = -1;
     memcpy(own, logits, (size_t)vocab * sizeof *own);
     memset(scratch, 0xff, sizeof scratch);
-    memset(seen, 0xff, sizeof seen);
     cot_error error;
-    if (cot_sample(&token, &(cot_sampler){vocab, own, scratch, seen}, history, history_tokens, s, position,
-                   &error) != COT_OK)
+    const cot_sampler_history all = {history, history_tokens, history_tokens - said};
+    if (cot_sample(&token, &(cot_sampler){vocab, own, scratch, counts, eos, 2}, &all, s, position, &error) !=
+        COT_OK)
         fail_msg("%s", error.message);
+    for (int64_t t = 0; t < MOST; t++) assert_int_equal(counts[t], 0);
     assert_true(token >= 0 && token < vocab);
     return token;
 }
@@ -121,7 +134,30 @@ static cot_sampling drawn_settings(int64_t vocab)
     s.min_p = draw(&seed) % 2 ? 0 : uniform() * uniform();
     s.repetition_penalty = draw(&seed) % 2 ? 1 : 0.5 + 2 * uniform();
     s.seed = draw(&seed);
+    s.presence_penalty = draw(&seed) % 2 ? 0 : 4 * uniform() - 2;
+    s.frequency_penalty = draw(&seed) % 2 ? 0 : 4 * uniform() - 2;
     return s;
+}
+
+/* Biases and stop tokens, which settings point to. */
+struct lists {
+    int32_t tokens[30], stops[5];
+    float bias[30];
+};
+
+static void draw_lists(struct lists *lists, cot_sampling *s, int64_t vocab)
+{
+    s->bias_tokens = lists->tokens;
+    s->bias = lists->bias;
+    s->stop_tokens = lists->stops;
+    s->bias_count = draw(&seed) % 2 ? 0 : draw(&seed) % 30;
+    s->stop_count = draw(&seed) % 6;
+    for (size_t i = 0; i < s->bias_count; i++) { // some tokens twice
+        lists->tokens[i] = (int32_t)(draw(&seed) % (uint64_t)vocab);
+        lists->bias[i] = (float)(draw(&seed) % 4 ? 8 * uniform() - 4 : 200 * uniform() - 100);
+    }
+    for (size_t i = 0; i < s->stop_count; i++) lists->stops[i] = (int32_t)(draw(&seed) % (uint64_t)vocab);
+    s->min_tokens = (int64_t)(draw(&seed) % 6);
 }
 
 /* ---- tests ---- */
@@ -142,8 +178,11 @@ static void only_what_the_rules_leave(void **state)
         draw_logits(logits, vocab, round % 3 == 0);
         for (int64_t i = 0; i < remembered; i++) history[i] = (int32_t)(draw(&seed) % (uint64_t)vocab);
         cot_sampling s = drawn_settings(vocab);
+        struct lists lists;
+        draw_lists(&lists, &s, vocab);
+        said = (int64_t)(draw(&seed) % (uint64_t)(remembered + 1));
         int64_t n = reference(c, logits, vocab, history, remembered, &s, &edge);
-        if (edge < 1e-5) continue; // rounding may cut either way
+        if (edge < 1e-5 || !n) continue; // rounding may cut either way; nothing may come
         bool came[MOST] = {false}, allowed[MOST] = {false};
         for (int64_t i = 0; i < n; i++) allowed[c[i].token] = true;
         for (int64_t position = 0; position < 60; position++) {
@@ -155,6 +194,7 @@ static void only_what_the_rules_leave(void **state)
             if (c[i].probability > 0.5) assert_true(came[c[i].token]); // fails once in 2^60
         checked++;
     }
+    said = 0;
     assert_true(checked > 300);
 }
 
@@ -316,11 +356,11 @@ static void logits_that_are_no_numbers(void **state)
     for (int i = 0; i < 3; i++) {
         float logits[] = {0, 1, bad[i], 2};
         cot_candidate scratch[4];
-        uint8_t seen[4];
-        int32_t token;
+        int32_t token, counts[4] = {0};
         cot_error error = {0};
         cot_sampling s = plain();
-        assert_int_equal(cot_sample(&token, &(cot_sampler){4, logits, scratch, seen}, NULL, 0, &s, 0, &error),
+        assert_int_equal(cot_sample(&token, &(cot_sampler){4, logits, scratch, counts, eos, 2},
+                                    &(cot_sampler_history){0}, &s, 0, &error),
                          COT_INVALID_ARGUMENT);
         assert_non_null(strstr(error.message, "token 2"));
     }
@@ -360,7 +400,138 @@ static void settings_out_of_range_are_named(void **state)
     REFUSED(temperature, 1.1e6, "temperature");
     REFUSED(top_p, -0.0, "top-p");
     REFUSED(max_tokens, -1, "max tokens");
+    REFUSED(min_tokens, -1, "min tokens");
+    REFUSED(presence_penalty, -2.01, "presence penalty");
+    REFUSED(presence_penalty, NAN, "presence penalty");
+    REFUSED(frequency_penalty, 2.01, "frequency penalty");
+    REFUSED(frequency_penalty, NAN, "frequency penalty");
+    REFUSED(bias_count, COT_MAX_BIAS + 1, "biases of 1025");
+    REFUSED(stop_count, COT_MAX_STOP_TOKENS + 1, "65 stop tokens");
+    static const float biases[] = {0, 100.5F, NAN, -100.5F};
+    static const int32_t tokens[] = {7, 8, 9, 10};
+    for (size_t i = 1; i < 4; i++) {
+        cot_sampling s = plain();
+        s.bias = biases + i;
+        s.bias_tokens = tokens + i;
+        s.bias_count = 1;
+        cot_error error = {0};
+        assert_int_equal(cot_sampling_check(&s, &error), COT_INVALID_ARGUMENT);
+        assert_non_null(strstr(error.message, i == 3 ? "of token 10" : i == 2 ? "of token 9" : "of token 8"));
+        s.bias = biases;
+        assert_int_equal(cot_sampling_check(&s, NULL), COT_OK);
+    }
 #undef REFUSED
+}
+
+/* By hand: what each of the later rules does to a greedy choice. */
+static void rules_by_example(void **state)
+{
+    (void)state;
+    const float logits[] = {5, 4, 6, 1, -1};
+    const int32_t text[] = {0, 2, 1, 1, 0}, first[] = {0, 0};
+    cot_sampling s = plain();
+    assert_int_equal(sample(logits, 5, text, 5, &s, 0), 2);
+    s.min_tokens = 1; // token 2 ends texts
+    assert_int_equal(sample(logits, 5, text, 5, &s, 0), 0);
+    s.stop_tokens = first;
+    s.stop_count = 2;
+    assert_int_equal(sample(logits, 5, text, 5, &s, 0), 1);
+    said = 1;
+    assert_int_equal(sample(logits, 5, text, 5, &s, 0), 2); // enough has been said
+    s = plain();
+    s.presence_penalty = 1.5; // of the prompt nothing counts: said is the last 0 alone
+    assert_int_equal(sample(logits, 5, text, 5, &s, 0), 2);
+    said = 4; // 2, 1, 1, 0: 3.5, 2.5, 4.5
+    assert_int_equal(sample(logits, 5, text, 5, &s, 0), 2);
+    s.presence_penalty = 0;
+    s.frequency_penalty = -2; // 7, 8, 8
+    assert_int_equal(sample(logits, 5, text, 5, &s, 0), 1);
+    said = 0;
+    s = plain();
+    const int32_t biased[] = {4, 3, 4};
+    const float bias[] = {4, 5.5F, 4}; // 4 comes to 7, 3 to 6.5
+    s.bias_tokens = biased;
+    s.bias = bias;
+    s.bias_count = 3;
+    assert_int_equal(sample(logits, 5, text, 5, &s, 0), 4);
+    const int32_t all[] = {0, 1, 2, 3, 4};
+    s = plain();
+    s.min_tokens = 3;
+    s.stop_tokens = all;
+    s.stop_count = 5; // nothing else is left
+    assert_int_equal(sample(logits, 5, text, 5, &s, 0), 2);
+    s.stop_count = 4;
+    for (int way = 0; way < 4; way++) {
+        s.temperature = way ? 1e6 : 0;
+        s.top_p = way == 2 ? 0.9 : 1;
+        s.min_p = way == 3 ? 0.1 : 0;
+        for (int64_t p = 0; p < 20; p++) assert_int_equal(sample(logits, 5, text, 5, &s, p), 4);
+    }
+}
+
+/* Texts of one prompt draw for themselves. */
+static void streams_differ(void **state)
+{
+    (void)state;
+    float logits[100];
+    int differ = 0;
+    draw_logits(logits, 100, false);
+    cot_sampling s = plain(), other = plain();
+    s.temperature = other.temperature = 3;
+    s.seed = other.seed = draw(&seed);
+    other.stream = 1;
+    for (int64_t position = 0; position < 100; position++)
+        differ +=
+            sample(logits, 100, NULL, 0, &s, position) != sample(logits, 100, NULL, 0, &other, position);
+    assert_true(differ > 20);
+}
+
+static int by_chance(const void *a, const void *b)
+{
+    const struct choice *x = a, *y = b;
+    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
+    return x->token < y->token ? -1 : 1;
+}
+
+static void chances_of_tokens(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 300; round++) {
+        float logits[MOST];
+        struct choice c[MOST];
+        const int64_t vocab = 1 + (int64_t)(draw(&seed) % MOST);
+        draw_logits(logits, vocab, round % 2 == 0);
+        if (round % 5 == 0) logits[0] = round % 3 ? 3e38F : -3e38F;
+        const int32_t token = (int32_t)(draw(&seed) % (uint64_t)vocab);
+        const size_t k = round % 3 == 0 ? 0 : draw(&seed) % (COT_MAX_LOGPROBS + 1);
+        long double sum = 0;
+        int32_t rank = 1;
+        for (int64_t t = 0; t < vocab; t++) {
+            c[t] = (struct choice){(double)logits[t], 0, (int32_t)t};
+            rank += logits[t] > logits[token];
+        }
+        qsort(c, (size_t)vocab, sizeof *c, by_chance);
+        for (int64_t t = vocab - 1; t >= 0; t--)
+            sum += expl((long double)c[t].logit - (long double)c[0].logit);
+        const long double offset = logl(sum) + (long double)c[0].logit;
+        cot_sampled s;
+        cot_logprob top[COT_MAX_LOGPROBS];
+        memset(&s, 0xff, sizeof s);
+        memset(top, 0xff, sizeof top);
+        cot_logprobs_of(logits, vocab, token, k, &s, top);
+        assert_int_equal(s.token, token);
+        assert_int_equal(s.rank, rank);
+        assert_int_equal(s.top_count, (int64_t)k < vocab ? (int64_t)k : vocab);
+        assert_ptr_equal(s.top, top);
+        const long double own = (long double)logits[token] - offset;
+        assert_true(fabsl((long double)s.logprob - own) <= 1e-6L * (1 + fabsl(own)));
+        for (size_t i = 0; i < s.top_count; i++) {
+            assert_int_equal(top[i].token, c[i].token);
+            const long double chance = (long double)c[i].logit - offset;
+            assert_true(fabsl((long double)top[i].logprob - chance) <= 1e-6L * (1 + fabsl(chance)));
+        }
+        for (size_t i = s.top_count; i < COT_MAX_LOGPROBS; i++) assert_int_equal(top[i].token, -1);
+    }
 }
 
 int main(void)
@@ -376,6 +547,9 @@ int main(void)
         cmocka_unit_test(extreme_penalties),
         cmocka_unit_test(logits_that_are_no_numbers),
         cmocka_unit_test(settings_out_of_range_are_named),
+        cmocka_unit_test(rules_by_example),
+        cmocka_unit_test(streams_differ),
+        cmocka_unit_test(chances_of_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,8 +16,10 @@ cot_request forced_request(const int32_t *ids, int64_t tokens, int64_t prefill)
 
 cot_request generating_from(const int32_t *ids, int64_t prompt_tokens, int64_t max_tokens)
 {
-    cot_request r = {.prompt = ids, .prompt_tokens = prompt_tokens};
-    cot_sampling_init(&r.sampling);
+    cot_request r;
+    cot_request_init(&r);
+    r.prompt = ids;
+    r.prompt_tokens = prompt_tokens;
     r.sampling.max_tokens = max_tokens;
     return r;
 }
