@@ -39,6 +39,10 @@ int main(int argc, char **argv)
     const char *prompt = argv[2];
     while (prompt[bytes]) bytes++;
 
+    cot_text_options text;
+    cot_text_options_init(&text);
+    text.stops = stops;
+    text.stop_count = 1;
     cot_engine_options options;
     cot_engine_options_init(&options);
     options.ranks = 4;
@@ -46,7 +50,7 @@ int main(int argc, char **argv)
     cot_status status = cot_tokenizer_open(&tokenizer, argv[1], &printer.error);
     if (status == COT_OK)
         status = cot_tokenizer_encode(tokenizer, &ids, &count, prompt, bytes, true, &printer.error);
-    if (status == COT_OK) status = cot_text_stream_open(&printer.stream, tokenizer, stops, 1, &printer.error);
+    if (status == COT_OK) status = cot_text_stream_open(&printer.stream, tokenizer, &text, &printer.error);
     if (status == COT_OK) status = cot_engine_open(&engine, argv[1], &options, NULL, &printer.error);
     if (status == COT_OK) {
         cot_request request;

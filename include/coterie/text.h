@@ -14,10 +14,22 @@ extern "C" {
 
 typedef struct cot_text_stream cot_text_stream;
 
-/* A stream for one sequence. The tokenizer must outlive it; stop strings (`stops`, possibly none; empty ones
- * are refused) are copied. Errors: INVALID_ARGUMENT, OUT_OF_MEMORY. One thread at a time. */
+/* Fill with cot_text_options_init, which sets the defaults, then change what differs. */
+typedef struct cot_text_options {
+    size_t size;              /* sizeof this structure */
+    const char *const *stops; /* [stop_count] stop strings, none of them empty; default none. Copied. */
+    size_t stop_count;
+    bool include_stop;        /* the text ends behind its stop string instead of before it; default false */
+    bool keep_special_tokens; /* special tokens have text too; default false */
+    int64_t
+        stop_after_tokens; /* no stop string is looked for in the text of so many first tokens; default 0 */
+} cot_text_options;
+void cot_text_options_init(cot_text_options *options);
+
+/* A stream for one sequence. The tokenizer must outlive it; `options` may be NULL, for the defaults. Errors:
+ * INVALID_ARGUMENT (an empty stop string), OUT_OF_MEMORY. One thread at a time. */
 cot_status cot_text_stream_open(cot_text_stream **stream, const cot_tokenizer *tokenizer,
-                                const char *const *stops, size_t stop_count, cot_error *error);
+                                const cot_text_options *options, cot_error *error);
 void cot_text_stream_close(cot_text_stream *stream); /* NULL is fine */
 /* Adds a token. *piece (*bytes long, possibly none; owned by the stream, valid until the next call) is text
  * that is now sure. *stopped: a stop string has come; the text ends before it, and no more is pushed. Errors:
@@ -27,6 +39,8 @@ cot_status cot_text_stream_push(cot_text_stream *stream, int32_t token, const ch
 /* The rest, when the sequence ended otherwise: what was held back. */
 cot_status cot_text_stream_finish(cot_text_stream *stream, const char **piece, size_t *bytes,
                                   cot_error *error);
+/* Index of the stop string that has come; -1: none has. */
+int cot_text_stream_stopped_by(const cot_text_stream *stream);
 
 #ifdef __cplusplus
 }

@@ -210,8 +210,11 @@ class Engine:
         if any(b"\0" in s for s in strings):
             raise ValueError("a stop string has a NUL in it")
         stream, number = ctypes.c_void_p(), ctypes.c_uint64()
-        call("cot_text_stream_open", ctypes.byref(stream), self._tokenizer, (ctypes.c_char_p * len(strings))(*strings),
-             ctypes.c_size_t(len(strings)))  # fmt: skip
+        options = structs.TextOptions()
+        library.cot_text_options_init(ctypes.byref(options))
+        stops = (ctypes.c_char_p * len(strings))(*strings)
+        options.stops, options.stop_count = stops, len(strings)
+        call("cot_text_stream_open", ctypes.byref(stream), self._tokenizer, ctypes.byref(options))
         generation = Generation(self, stream)
         told: dict[Any, Any] = {}
         events = structs.Events(id(told), None, None, ON_TOKEN, None, None, ON_FINISH)

@@ -508,6 +508,18 @@ class Request(Structure):
     ]
 
 
+class TextOptions(Structure):
+    c_name = "cot_text_options"
+    _fields_ = [
+        ("size", c_size_t),
+        ("stops", POINTER(c_char_p)),
+        ("stop_count", c_size_t),
+        ("include_stop", c_bool),
+        ("keep_special_tokens", c_bool),
+        ("stop_after_tokens", c_int64),
+    ]
+
+
 class EventToken(Structure):
     """A token's id as a value that is never false, whatever the id."""
 
@@ -535,4 +547,4 @@ ALL = [LoadCounts, LoadOptions, ExpertMap, ExpertMapOptions, Topology, TopologyO
        PlaceOptions, PlaceMethod, PlaceValue, ReplanOptions, Transfer, Trace, TraceImportOptions, Locality, Balancedness,
        PlaceMeasureOptions, PlaceFigures, Affinities, GroupOptions, GroupSolveOptions, LayerGroups, Grouping,
        GroupSolution, PredictorOptions, PredictorInfo, PredictEvaluateOptions, PredictEvaluation,
-       ModelInfo, EngineOptions, EngineInfo, Sampling, Request, Events]  # fmt: skip
+       ModelInfo, EngineOptions, EngineInfo, Sampling, Request, TextOptions, Events]  # fmt: skip

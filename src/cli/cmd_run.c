@@ -64,7 +64,11 @@ static bool prepare(struct run *run, const struct run_settings *s, const cot_tok
             cot_complain("prompt %zu: %s", i + 1, run->error.message);
             return false;
         }
-        if (cot_text_stream_open(&c->stream, tokenizer, stops, s->stops.count, &run->error) != COT_OK) {
+        cot_text_options options;
+        cot_text_options_init(&options);
+        options.stops = stops;
+        options.stop_count = s->stops.count;
+        if (cot_text_stream_open(&c->stream, tokenizer, &options, &run->error) != COT_OK) {
             cot_complain_of(&run->error);
             return false;
         }

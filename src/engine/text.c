@@ -9,31 +9,56 @@ struct cot_text_stream {
     cot_detokenizer *detokenizer;
     char **stops;
     size_t stop_count;
+    bool include_stop;
+    int stopped_by;
+    int64_t unsearched;  // tokens to come whose text is handed out as it is
     size_t known_tokens; // ids that the tokenizer has
     char *held;          // text not handed out yet, after `shown` bytes that were
     size_t shown, held_bytes, room;
 };
 
-cot_status cot_text_stream_open(cot_text_stream **out, const cot_tokenizer *tokenizer,
-                                const char *const *stops, size_t stop_count, cot_error *error)
+void cot_text_options_init(cot_text_options *options)
 {
-    cot_text_stream *s = *out = calloc(1, sizeof *s);
-    cot_status status = COT_OK;
-    if (s) s->stops = calloc(stop_count + 1, sizeof *s->stops);
-    if (s) s->known_tokens = cot_tokenizer_size(tokenizer);
-    if (!s || !s->stops) status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a text stream");
-    for (; status == COT_OK && s->stop_count < stop_count; s->stop_count++) {
-        if (!*stops[s->stop_count])
-            status = cot_fail(error, COT_INVALID_ARGUMENT, "a stop string is empty");
-        else if (!(s->stops[s->stop_count] = strdup(stops[s->stop_count])))
-            status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a text stream");
-        if (status != COT_OK) break;
+    *options = (cot_text_options){.size = sizeof *options};
+}
+
+static cot_status copy_stops(cot_text_stream *s, const cot_text_options *o, cot_error *error)
+{
+    s->stops = calloc(o->stop_count + 1, sizeof *s->stops);
+    if (!s->stops) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a text stream");
+    for (; s->stop_count < o->stop_count; s->stop_count++) {
+        const char *stop = o->stops[s->stop_count];
+        if (!*stop) return cot_fail(error, COT_INVALID_ARGUMENT, "a stop string is empty");
+        s->stops[s->stop_count] = strdup(stop);
+        if (!s->stops[s->stop_count])
+            return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a text stream");
     }
-    if (status == COT_OK) status = cot_detokenizer_open(&s->detokenizer, tokenizer, true, error);
-    if (status != COT_OK) {
+    return COT_OK;
+}
+
+cot_status cot_text_stream_open(cot_text_stream **out, const cot_tokenizer *tokenizer,
+                                const cot_text_options *options, cot_error *error)
+{
+    cot_text_options defaults;
+    cot_text_options_init(&defaults);
+    const cot_text_options *o = options ? options : &defaults;
+    cot_text_stream *s = *out = NULL;
+    if (o->size != sizeof *o)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "text options of %zu bytes, expected %zu", o->size,
+                        sizeof *o);
+    s = calloc(1, sizeof *s);
+    if (!s) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a text stream");
+    s->include_stop = o->include_stop;
+    s->stopped_by = -1;
+    s->unsearched = o->stop_after_tokens;
+    s->known_tokens = cot_tokenizer_size(tokenizer);
+    cot_status status = copy_stops(s, o, error);
+    if (status == COT_OK)
+        status = cot_detokenizer_open(&s->detokenizer, tokenizer, !o->keep_special_tokens, error);
+    if (status == COT_OK)
+        *out = s;
+    else
         cot_text_stream_close(s);
-        *out = NULL;
-    }
     return status;
 }
 
@@ -65,15 +90,18 @@ static cot_status hold(cot_text_stream *s, const char *piece, size_t bytes, cot_
     return COT_OK;
 }
 
-/* Where the first stop string begins in the held text; its length if there is none. */
-static size_t first_stop(const cot_text_stream *s)
+/* How much of the held text is shown: up to the first stop string, or behind it where that is included; of several that
+ * begin there the first in the list. All of it if there is none. */
+static size_t cut_at_stop(cot_text_stream *s)
 {
     size_t first = s->held_bytes;
     for (size_t i = 0; i < s->stop_count; i++) {
         const char *at = memmem(s->held, s->held_bytes, s->stops[i], strlen(s->stops[i]));
-        if (at && (size_t)(at - s->held) < first) first = (size_t)(at - s->held);
+        if (!at || (size_t)(at - s->held) >= first) continue;
+        first = (size_t)(at - s->held);
+        s->stopped_by = (int)i;
     }
-    return first;
+    return s->stopped_by >= 0 && s->include_stop ? first + strlen(s->stops[s->stopped_by]) : first;
 }
 
 /* How much of the end of the held text may be the beginning of a stop string. */
@@ -101,9 +129,11 @@ cot_status cot_text_stream_push(cot_text_stream *s, int32_t token, const char **
         *piece = "";
     if (status == COT_OK) status = hold(s, *piece, *bytes, error);
     if (status != COT_OK) return status;
-    size_t stop = first_stop(s);
-    *stopped = stop < s->held_bytes;
-    s->shown = *stopped ? stop : s->held_bytes - doubtful(s);
+    const bool searched = s->unsearched <= 0;
+    if (!searched) s->unsearched--;
+    s->shown = searched ? cut_at_stop(s) : s->held_bytes;
+    *stopped = s->stopped_by >= 0;
+    if (searched && !*stopped) s->shown = s->held_bytes - doubtful(s);
     *piece = s->held;
     *bytes = s->shown;
     return COT_OK;
@@ -115,8 +145,13 @@ cot_status cot_text_stream_finish(cot_text_stream *s, const char **piece, size_t
     cot_status status = cot_detokenizer_finish(s->detokenizer, piece, bytes, error);
     if (status == COT_OK) status = hold(s, *piece, *bytes, error);
     if (status != COT_OK) return status;
-    s->shown = first_stop(s);
+    s->shown = s->unsearched > 0 ? s->held_bytes : cut_at_stop(s);
     *piece = s->held;
     *bytes = s->shown;
     return COT_OK;
+}
+
+int cot_text_stream_stopped_by(const cot_text_stream *s)
+{
+    return s->stopped_by;
 }

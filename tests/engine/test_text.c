@@ -6,6 +6,7 @@
 
 #include "coterie/text.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,14 +43,16 @@ struct shown {
     size_t bytes;
     bool stopped;
     size_t tokens; // pushed
+    int stopped_by;
 };
 
 /* Pushes tokens until they end or a stop string has come. */
-static struct shown show(const int32_t *ids, size_t count, const char *const *stops, size_t stop_count)
+static struct shown show_with(const int32_t *ids, size_t count, const cot_text_options *options)
 {
     struct shown out = {0};
     cot_text_stream *stream;
-    assert_int_equal(cot_text_stream_open(&stream, tokenizer, stops, stop_count, NULL), COT_OK);
+    assert_int_equal(cot_text_stream_open(&stream, tokenizer, options, NULL), COT_OK);
+    assert_int_equal(cot_text_stream_stopped_by(stream), -1);
     const char *piece;
     size_t bytes;
     for (; out.tokens < count && !out.stopped; out.tokens++) {
@@ -65,8 +68,25 @@ static struct shown show(const int32_t *ids, size_t count, const char *const *st
         memcpy(out.text + out.bytes, piece, bytes);
         out.bytes += bytes;
     }
+    out.stopped_by = cot_text_stream_stopped_by(stream);
+    assert_true(!out.stopped || out.stopped_by >= 0);
     cot_text_stream_close(stream);
     return out;
+}
+
+static cot_text_options with_stops(const char *const *stops, size_t stop_count)
+{
+    cot_text_options options;
+    cot_text_options_init(&options);
+    options.stops = stops;
+    options.stop_count = stop_count;
+    return options;
+}
+
+static struct shown show(const int32_t *ids, size_t count, const char *const *stops, size_t stop_count)
+{
+    const cot_text_options options = with_stops(stops, stop_count);
+    return show_with(ids, count, &options);
 }
 
 static int32_t *encode(const char *text, size_t *count)
@@ -170,17 +190,67 @@ static void characters_are_never_split(void **state)
     }
 }
 
+/* What a server's clients may ask for: which stop string it was, its text included, special tokens, no stop too early. */
+static void options_of_stops(void **state)
+{
+    (void)state;
+    size_t count;
+    int32_t *ids = encode("one two three two four", &count);
+    const char *const stops[] = {"four", "wo t", "two thr"};
+    cot_text_options options = with_stops(stops, 3);
+    struct shown out = show_with(ids, count, &options);
+    assert_int_equal(out.stopped_by, 2); // it begins first
+    assert_int_equal(out.bytes, strlen("one "));
+    options.include_stop = true;
+    out = show_with(ids, count, &options);
+    assert_int_equal(out.stopped_by, 2);
+    assert_int_equal(out.bytes, strlen("one two thr"));
+    assert_memory_equal(out.text, "one two thr", out.bytes);
+
+    const char *const two[] = {"two"};
+    options = with_stops(two, 1);
+    size_t first = 0; // tokens up to the first "two": those are not searched, the second one is
+    for (char text[64] = ""; !strstr(text, "two"); first++) {
+        char *piece;
+        size_t bytes;
+        assert_int_equal(cot_tokenizer_decode(tokenizer, &piece, &bytes, ids, first + 1, true, NULL), COT_OK);
+        snprintf(text, sizeof text, "%s", piece);
+        free(piece);
+    }
+    options.stop_after_tokens = (int64_t)first;
+    out = show_with(ids, count, &options);
+    assert_true(out.stopped);
+    assert_int_equal(out.bytes, strlen("one two three "));
+    options.stop_after_tokens = (int64_t)count;
+    out = show_with(ids, count, &options);
+    assert_int_equal(out.stopped_by, -1);
+    assert_int_equal(out.bytes, strlen("one two three two four"));
+    free(ids);
+
+    const int32_t special[] = {0}; // <|endoftext|>
+    options = with_stops(NULL, 0);
+    assert_int_equal(show_with(special, 1, &options).bytes, 0);
+    options.keep_special_tokens = true;
+    out = show_with(special, 1, &options);
+    assert_int_equal(out.bytes, strlen(cot_tokenizer_token(tokenizer, 0)));
+}
+
 static void refusals(void **state)
 {
     (void)state;
     static const char *const stops[] = {"fine", ""};
     cot_text_stream *stream;
     cot_error error = {0};
-    assert_int_equal(cot_text_stream_open(&stream, tokenizer, stops, 2, &error), COT_INVALID_ARGUMENT);
+    cot_text_options options = with_stops(stops, 2);
+    assert_int_equal(cot_text_stream_open(&stream, tokenizer, &options, &error), COT_INVALID_ARGUMENT);
     assert_non_null(strstr(error.message, "empty"));
     assert_null(stream);
     cot_text_stream_close(NULL);
-    assert_int_equal(cot_text_stream_open(&stream, tokenizer, stops, 1, NULL), COT_OK);
+    options.stop_count = 1;
+    options.size--;
+    assert_int_equal(cot_text_stream_open(&stream, tokenizer, &options, &error), COT_INVALID_ARGUMENT);
+    options.size++;
+    assert_int_equal(cot_text_stream_open(&stream, tokenizer, &options, NULL), COT_OK);
     const char *piece;
     size_t bytes;
     bool stopped;
@@ -201,6 +271,7 @@ int main(void)
         cmocka_unit_test(stop_strings),
         cmocka_unit_test(drawn_texts_and_stops),
         cmocka_unit_test(characters_are_never_split),
+        cmocka_unit_test(options_of_stops),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
