@@ -102,7 +102,7 @@ static void penalise_output(cot_sampler *sampler, const cot_sampler_history *h, 
     for (int64_t i = h->prompt_tokens; i < h->tokens; i++) {
         int32_t *count = &sampler->counts[h->ids[i]];
         float *logit = &sampler->logits[h->ids[i]];
-        if (*count) *logit = clamp(*logit - presence - frequency * *count);
+        if (*count) *logit = clamp(*logit - (presence + frequency * *count));
         *count = 0;
     }
 }

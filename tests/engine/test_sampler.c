@@ -63,7 +63,7 @@ static int64_t reference(struct choice *c, const float *logits, int64_t vocab, c
     qsort(c, (size_t)n, sizeof *c, by_logit);
     if (s->temperature == 0) {
         c[0].probability = 1;
-        return 1;
+        return n ? 1 : 0;
     }
     double best = c[0].logit, total = 0;
     for (int64_t i = 0; i < n; i++) c[i].logit = (c[i].logit - best) / s->temperature;
