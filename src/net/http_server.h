@@ -40,14 +40,14 @@ typedef struct cot_http_server_options {
 } cot_http_server_options;
 
 typedef struct cot_http_handler {
-    /* The head is there, the body is not, and is not read if this function replies: the place to refuse. NULL: none.
-     * */
+    /* The head is there, the body is not, and is not read if this function replies (or aborts): the place to refuse.
+     * It decides at once, and begins no stream. NULL: none. */
     void (*check)(void *context, cot_http_exchange *exchange);
     /* The request is complete. */
     void (*handle)(void *context, cot_http_exchange *exchange);
     /* The client has left, or was cut, before the end of an exchange that `check` or `handle` was shown: by a FIN
-     * (half a close counts as leaving), a reset, an error, a time-out, or the server's close. Not for exchanges that
-     * ended. */
+     * (half a close counts as leaving), a reset, an error, a time-out, a body that the server refuses, or the
+     * server's close. Not for exchanges that ended. Here an exchange may be asked, not answered. */
     void (*gone)(void *context, cot_http_exchange *exchange);
     /* Writes the body of an answer that the server itself makes (to a request that breaks HTTP or a limit): at most
      * `room` bytes at `out`. `message` is one lowercase line without control characters. Returns the bytes. NULL: the
@@ -64,6 +64,8 @@ cot_status cot_http_server_open(cot_http_server **server, struct event_base *bas
                                 void *context, cot_error *error);
 /* The port that it listens on. */
 uint16_t cot_http_server_port(const cot_http_server *server);
+/* Whether every address that it listens on is this machine's own. */
+bool cot_http_server_is_loopback(const cot_http_server *server);
 /* Accepts no more connections and closes the idle ones; an exchange in progress goes on and its connection ends with
  * it. */
 void cot_http_server_stop_accepting(cot_http_server *server);
