@@ -199,7 +199,8 @@ static move read_head(cot_http_exchange *exchange, size_t *budget)
         if (end < 0 || end == 2) return refuse(exchange, 400, "the request is not HTTP's");
         if ((size_t)end > server->options.max_head_bytes ||
             (!end && count >= server->options.max_head_bytes)) {
-            const bool line = !memchr(bytes, '\n', count);
+            const size_t most = server->options.max_head_bytes;
+            const bool line = !memchr(bytes, '\n', count < most ? count : most);
             return refuse(exchange, line ? 414 : 431,
                           line ? "the request's target is too long" : "the head is too long");
         }
