@@ -34,7 +34,7 @@ typedef struct cot_http_answer {
  * URL), UNSUPPORTED (https), NOT_FOUND (the name has no address), OUT_OF_MEMORY. `*client` is NULL on failure. */
 cot_status cot_http_client_open(cot_http_client **client, struct event_base *base, const char *url,
                                 const cot_http_client_options *options, cot_error *error);
-/* Closes its connections. Calls in progress end without `done`. NULL is fine. */
+/* Closes its connections. Calls in progress end without `done`. NULL is fine. Not from a callback. */
 void cot_http_client_close(cot_http_client *client);
 /* Descriptors that it holds. */
 size_t cot_http_client_connections(const cot_http_client *client);

@@ -313,6 +313,19 @@ static move linger(cot_http_exchange *exchange, size_t *budget)
     }
 }
 
+/* Whether the client is there while nothing is read from it. libevent tells a reset as readiness, once; it may have been
+ * told before the last request was read, since what came before a reset can still be read. */
+static move look(cot_http_exchange *exchange)
+{
+    if (exchange->suspect) {
+        exchange->suspect = false;
+        struct pollfd seen = {.fd = exchange->fd, .events = POLLRDHUP};
+        if (poll(&seen, 1, 0) > 0) exchange->left = true;
+    }
+    const bool flooded = cot_http_buffer_count(&exchange->out) > exchange->server->options.max_waiting_bytes;
+    return exchange->left || (exchange->state == COT_HTTP_STREAM && flooded) ? CUT : WAIT;
+}
+
 static move step(cot_http_exchange *exchange, size_t *budget)
 {
     flush(exchange);
@@ -324,9 +337,8 @@ static move step(cot_http_exchange *exchange, size_t *budget)
     case COT_HTTP_BODY:
         return read_body(exchange, budget);
     case COT_HTTP_OWED:
-        return exchange->left ? CUT : WAIT;
     case COT_HTTP_STREAM:
-        return exchange->left || waiting > exchange->server->options.max_waiting_bytes ? CUT : WAIT;
+        return look(exchange);
     default:
         return waiting ? WAIT : linger(exchange, budget);
     }
@@ -396,17 +408,10 @@ void cot_http_advance(cot_http_exchange *exchange)
 static void on_socket(evutil_socket_t fd, short what, void *context)
 {
     cot_http_exchange *const exchange = context;
-    if (what & EV_READ) exchange->readable = true;
+    (void)fd;
+    if (what & EV_READ) exchange->readable = exchange->suspect = true;
     if (what & EV_WRITE) exchange->writable = true;
     if (what & EV_CLOSED) exchange->left = true;
-    if ((what & EV_READ) && (exchange->state == COT_HTTP_OWED || exchange->state == COT_HTTP_STREAM)) {
-        // libevent tells a reset as readiness; nothing is read now that would show it
-        struct pollfd look = {.fd = fd, .events = POLLRDHUP};
-        if (poll(&look, 1, 0) > 0) {
-            if (look.revents & (POLLERR | POLLHUP)) exchange->broken = true;
-            if (look.revents & POLLRDHUP) exchange->left = true;
-        }
-    }
     cot_http_advance(exchange);
 }
 
@@ -445,7 +450,7 @@ void cot_http_connect(cot_http_server *server, int fd, const char *peer, bool lo
     exchange->fd = fd;
     exchange->loopback = loopback;
     snprintf(exchange->peer, sizeof exchange->peer, "%s", peer);
-    exchange->readable = exchange->writable = true;
+    exchange->readable = exchange->writable = exchange->suspect = true;
     exchange->since_ns = cot_now_ns();
     const int on = 1, idle = 60, between = 10;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);

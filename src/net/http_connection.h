@@ -36,6 +36,7 @@ struct cot_http_exchange {
     cot_http_state state;
     bool readable, writable; // as far as known: until a call says otherwise
     bool left;               // the client has sent a FIN
+    bool suspect;            // ... or may have: bytes or an error were told since it was last looked at
     bool broken;             // to be cut
     bool woken;              // in one of the server's lists
     bool moving;             // cot_http_advance is at it

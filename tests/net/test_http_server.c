@@ -789,6 +789,21 @@ static void test_leaving(void **state)
             free(answer.body);
         }
     }
+    // all that it sends, and its leaving, seen at once
+    for (size_t way = 0; way < 3; way++) {
+        test_peer hasty = join(f);
+        assert_true(test_peer_tell(&hasty, requests[0]));
+        leave(f, &hasty, way);
+        turn_until(f, &f->gone, ++left);
+        test_peer_close(&hasty);
+        hasty = join(f);
+        event_base_loop(f->base, EVLOOP_NONBLOCK); // the same, once it is accepted
+        assert_true(test_peer_tell(&hasty, requests[0]));
+        leave(f, &hasty, way);
+        turn_until(f, &f->gone, ++left);
+        test_peer_close(&hasty);
+    }
+    turn_until_alone(f);
     // a reset, while nothing is being read since the client has sent so much ahead
     test_peer peer = join(f);
     assert_true(test_peer_tell(&peer, "GET /hold HTTP/1.1\r\nHost: a\r\n\r\n"));
