@@ -7,27 +7,29 @@
  *   97 ..         rows cut evenly into tiles of at most 96, WIDE columns or more     multiply-add units
  *
  * 96 rows laid out (BLOCK_ROWS of kernels/template/gemm.h) take a fraction of a second cache of 512 KiB or more.
- * Costs are those of a middling core; only their order of magnitude matters. */
+ * Costs are those of a core with AVX-512; only their order of magnitude matters, and a slower core's tiles take longer. */
 #include "base/integers.h"
 #include "kernels/pack.h"
 #include "moe/ffn.h"
 
-static const double task_ns = 60e3, flops_per_ns = 60, bytes_per_ns = 10;
+static const double task_ns = 60e3, flops_per_ns = 240, bytes_per_ns = 20;
 enum {
     ROW_UNIT = 12, // rows are cut at multiples of this: whole register tiles of every table
     FEW_ROWS = 8,  // up to here laying out the rows of A, which every tile does for itself, costs nothing
-    WIDE = 128     // beyond, a tile this wide hides it
+    WIDE = 256     // beyond, a tile this wide hides it
 };
 
 /* Columns of a tile of [k][n], `matrices` of them side by side; never 0. */
 static int64_t columns_of(const cot_ffn_shape *shape, int64_t rows, int64_t row_tiles, int64_t k, int64_t n,
                           int64_t matrices, int64_t tasks)
 {
-    double multiply = 2.0 * (double)(rows * k * matrices) / flops_per_ns,
+    const int64_t whole =
+        shape->quantised ? 2 : 1; // multiplied faster, and their rows of A take longer to lay out
+    double multiply = 2.0 * (double)(rows * k * matrices) / ((double)whole * flops_per_ns),
            read = (double)(k * matrices) * (double)cot_dtype_bytes(cot_ffn_weight_type(shape)) / bytes_per_ns;
     double worth = task_ns / (multiply > read ? multiply : read);
     int64_t panels = cot_panels(n), wanted = worth < (double)n ? (int64_t)worth / COT_PANEL : panels;
-    if (rows > FEW_ROWS) wanted = cot_larger(wanted, WIDE / COT_PANEL / matrices);
+    if (rows > FEW_ROWS) wanted = cot_larger(wanted, whole * WIDE / COT_PANEL / matrices);
     wanted =
         cot_smaller(wanted, panels * row_tiles / cot_larger(tasks, 1)); // more tiles where there are too few
     wanted = cot_larger(cot_smaller(wanted, panels), 1);

@@ -1,8 +1,8 @@
 /* Few rows: reading B is most of the work, or as much as multiplying, so that it is read once and straight from memory.
- * Up to SHORT_ROWS take a panel in one or two tiles; more are cut into such. Where there are several tiles they take turns
- * every NEAR_K rows of B, which the first cache keeps for the next tile, and each asks for its share of the NEAR_K rows
- * that come then: memory never waits for the multiply-adds. A single tile asks for what comes NEAR_BYTES further on.
- * Included by gemm.h. */
+ * Tiles go down a strip of B: WIDE_PANELS panels where the rows are so few that one tile's registers hold their sums,
+ * else one panel, in one tile or in several. A strip goes by in chunks that the first cache keeps. While the tiles of a
+ * chunk multiply, each for its share, they ask for the chunk that is read next; behind a strip's last chunk that is the
+ * first one of the next strip. So memory never waits for the multiply-adds, nor they for memory. Included by gemm.h. */
 INLINE void few_f32(int rows, int vectors, const struct tile *t)
 {
     const float *a = t->a, *b = t->b;
@@ -70,25 +70,41 @@ static tile_function *const wide_tiles[KINDS][WIDE_ROWS + 1] = {
 #define FEW_VECTORS(rows, vectors) [rows] = (vectors),
 static const int short_vectors[SHORT_ROWS + 1] = {SHORT(FEW_VECTORS)};
 
-/* Tiles that a panel and so many rows make. */
-static int64_t few_passes(int64_t rows, int64_t cuts)
+/* Panels side by side that tiles go down together, and how. */
+struct strip {
+    int64_t panel, panels;
+    bool wide;
+    int64_t cuts;   // that the rows of A are divided into
+    int64_t passes; // tiles that each chunk takes
+    int64_t near;   // rows of B of a chunk
+};
+
+static int64_t strip_width(const struct strip *s, int64_t height)
 {
-    int64_t passes = 0;
-    for (int64_t t = 0; t < cuts; t++)
-        passes += PANEL_VECTORS / short_vectors[rows * (t + 1) / cuts - rows * t / cuts];
-    return passes;
+    return s->wide ? WIDE_PANELS * COT_PANEL : short_vectors[height] * LANES;
+}
+
+static struct strip strip_of(const struct block *block, int64_t panel)
+{
+    const cot_gemm *g = block->g;
+    struct strip s = {.panel = panel, .panels = 1, .cuts = (block->rows + SHORT_ROWS - 1) / SHORT_ROWS};
+    s.wide = block->rows <= WIDE_ROWS && panel + WIDE_PANELS <= block->p1;
+    if (s.wide) s.panels = WIDE_PANELS;
+    for (int64_t t = 0; t < s.cuts; t++)
+        s.passes +=
+            s.panels * COT_PANEL / strip_width(&s, block->rows * (t + 1) / s.cuts - block->rows * t / s.cuts);
+    const int64_t bytes = s.passes > 1 ? TURNS_BYTES : NEAR_BYTES;
+    s.near = g->quantised ? COT_QUANT_K : bytes / (s.panels * COT_PANEL * b_bytes(g));
+    return s;
 }
 
 /* The tile of the block's rows from r on and of columns from `column` on, rows k .. k+count-1 of its range. */
 static struct tile few_tile(const struct block *block, int64_t r, int64_t column, int64_t k, int64_t count)
 {
     const cot_gemm *g = block->g;
-    const char *b = strip_at(g, column, block->k0 + k);
     struct tile tile = {.a = block->a + r * FEW_STRIDE + words_of(g, k),
-                        .b = b,
+                        .b = strip_at(g, column, block->k0 + k),
                         .b_panel_stride = panel_step(g),
-                        .next = b + NEAR_BYTES,
-                        .next_step = STEP_BYTES,
                         .k = g->quantised ? (count + 3) / 4 : count,
                         .c = g->c + (block->m0 + r) * g->c_stride + column,
                         .c_stride = g->c_stride,
@@ -98,68 +114,71 @@ static struct tile few_tile(const struct block *block, int64_t r, int64_t column
     return tile;
 }
 
-/* All rows of the block by rows k .. k+count-1 of a panel of its range. */
-static void run_near(const struct block *block, int64_t panel, int64_t k, int64_t count, int64_t cuts,
-                     int64_t passes)
+/* All rows of the block by rows k .. k+count-1 of a strip of its range; `next` is asked for meanwhile. */
+static void run_chunk(const struct block *block, const struct strip *s, int64_t k, int64_t count,
+                      const char *next)
 {
     const cot_gemm *g = block->g;
-    const int64_t near_bytes = (g->quantised ? COT_QUANT_K : NEAR_K) * COT_PANEL * b_bytes(g);
-    const char *next = strip_at(g, panel * COT_PANEL, block->k0 + k) + near_bytes;
-    for (int64_t t = 0; t < cuts; t++) {
-        const int64_t r = block->rows * t / cuts, height = block->rows * (t + 1) / cuts - r;
-        const int64_t width = short_vectors[height] * LANES;
-        for (int64_t i = 0; i < COT_PANEL; i += width, next += near_bytes / passes) {
-            const int64_t column = panel * COT_PANEL + i;
-            if (column >= g->n) break;
-            struct tile tile = few_tile(block, r, column, k, count);
-            if (passes > 1) {
-                tile.next = next;
-                tile.next_step = STEP_BYTES / passes;
-            }
-            run_tile(short_tiles[kind_of(g)][height], &tile, height, width, g->n - column);
+    const int64_t share = s->near * COT_PANEL * b_bytes(g) / s->passes, p = s->panel * COT_PANEL;
+    tile_function *const *tiles = s->wide ? wide_tiles[kind_of(g)] : short_tiles[kind_of(g)];
+    for (int64_t t = 0; t < s->cuts; t++) {
+        const int64_t r = block->rows * t / s->cuts, height = block->rows * (t + 1) / s->cuts - r;
+        const int64_t width = strip_width(s, height);
+        for (int64_t i = 0; i < s->panels * COT_PANEL && p + i < g->n; i += width, next += share) {
+            struct tile tile = few_tile(block, r, p + i, k, count);
+            tile.next = next;
+            tile.next_step = STEP_BYTES / s->passes;
+            run_tile(tiles[height], &tile, height, width, g->n - p - i);
         }
     }
 }
 
-static void run_few_panel(const struct block *block, int64_t panel)
+/* Where B is read next when rows before k of a strip are done. Perhaps that is not there: asking for it does nothing. */
+static const char *read_next(const struct block *block, const struct strip *s, int64_t k)
 {
-    const int64_t cuts = (block->rows + SHORT_ROWS - 1) / SHORT_ROWS, passes = few_passes(block->rows, cuts);
-    const int64_t step = block->g->quantised ? COT_QUANT_K : passes == 1 ? FEW_K : NEAR_K;
+    const cot_gemm *g = block->g;
+    const int64_t next = s->panel + s->panels;
+    if (k < block->k) return strip_at(g, s->panel * COT_PANEL, block->k0 + k);
+    if (next < block->p1) return strip_at(g, next * COT_PANEL, block->k0);
+    if (block->k0 + block->k < g->k) return strip_at(g, block->p0 * COT_PANEL, block->k0 + block->k);
+    return strip_at(g, next * COT_PANEL, 0); // of the caller's next call, if it goes on there
+}
+
+/* A single tile asks for what it reads itself a chunk later, so that it goes on until the last chunk begins. */
+static void run_strip(const struct block *block, const struct strip *s)
+{
+    const bool alone = s->passes == 1 && !block->g->quantised;
     int64_t k = 0;
-    do { // also where there are none: C is set
-        run_near(block, panel, k, block->k - k < step ? block->k - k : step, cuts, passes);
-        k += step;
+    do { // also where there are no rows of B: C is set
+        const int64_t left = block->k - k, before_last = (left - s->near) / 2 * 2;
+        int64_t count = alone && before_last > s->near ? before_last : s->near;
+        if (count > left) count = left;
+        run_chunk(block, s, k, count, read_next(block, s, k + s->near));
+        k += count;
     } while (k < block->k);
 }
 
-static void run_wide(const struct block *block, int64_t panel)
+/* Rows of B by which rows of A are laid out at a time. */
+static int64_t few_range(const cot_gemm *g)
 {
-    const cot_gemm *g = block->g;
-    const int64_t column = panel * COT_PANEL, step = g->quantised ? COT_QUANT_K : FEW_K;
-    int64_t k = 0;
-    do {
-        const struct tile tile = few_tile(block, 0, column, k, block->k - k < step ? block->k - k : step);
-        run_tile(wide_tiles[kind_of(g)][block->rows], &tile, block->rows, WIDE_PANELS * COT_PANEL,
-                 g->n - column);
-        k += step;
-    } while (k < block->k);
+    if (g->quantised) return SCALES * COT_QUANT_K;
+    return words_of(g, 2) == 1 ? 2 * FEW_WORDS : FEW_WORDS;
 }
 
 static void run_few(struct block *block, int64_t p0, int64_t p1)
 {
     const cot_gemm *g = block->g;
-    for (block->k0 = 0; block->k0 == 0 || block->k0 < g->k; block->k0 += FEW_K) {
-        block->k = g->k - block->k0 < FEW_K ? g->k - block->k0 : FEW_K;
+    block->p0 = p0;
+    block->p1 = p1;
+    const int64_t range = few_range(g);
+    for (block->k0 = 0; block->k0 == 0 || block->k0 < g->k; block->k0 += range) {
+        block->k = g->k - block->k0 < range ? g->k - block->k0 : range;
         block->accumulate = g->accumulate || block->k0 > 0;
         lay_out_rows(block, FEW_STRIDE);
-        for (int64_t p = p0, step; p < p1; p += step) {
-            const bool wide =
-                block->rows <= WIDE_ROWS && p + WIDE_PANELS <= p1 && (WIDE_PANELS == 2 || !g->b_pair_stride);
-            step = wide ? WIDE_PANELS : 1;
-            if (wide)
-                run_wide(block, p);
-            else
-                run_few_panel(block, p);
+        for (int64_t p = p0; p < p1;) {
+            const struct strip s = strip_of(block, p);
+            run_strip(block, &s);
+            p += s.panels;
         }
     }
 }

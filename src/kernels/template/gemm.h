@@ -1,11 +1,15 @@
 /* The product, for one instruction set: included once by its file, after the words of its vectors (x86/avx2.h
  * and the like), and a few choices:
  *
+ *   FEW_ROWS, FEW_ROWS_I8
+ *             rows of floats or bf16, and of whole numbers, that few.h multiplies: all, or up to where it takes longer
+ *             to take words of B apart for every tile than to make a strip of them once (tall.h). Words that V_DOT and
+ *             I_DOT multiply are not taken apart: all rows are few.
  *   TALL(X)   X(rows, vectors) for every height up to TALL_ROWS that many rows are cut into; the width divides a
  *             panel
  *   SHORT(X)  heights 1 .. SHORT_ROWS for few rows; the width divides a panel
  *   WIDE(X)   heights 1 .. WIDE_ROWS over WIDE_PANELS panels: as many chains of sums as the multiply-add's
- *             latency asks
+ *             latency asks, and fewer words of A for each of B
  *   V_DOT     defined where v_dot(pairs of a, pairs of b, c) exists
  *   I_DOT     defined where i_dot(fours of unsigned bytes, fours of signed bytes, c) exists
  *
@@ -25,6 +29,7 @@
 struct block {
     const cot_gemm *g;
     int64_t m0, rows, k0, k; // k: how many from k0
+    int64_t p0, p1;          // of few rows: the panels that are asked for
     bool accumulate;
     float *a;
     float *scales; // quantised: [rows][SCALES], of each COT_QUANT_K from k0 on
@@ -39,6 +44,13 @@ INLINE enum kind kind_of(const cot_gemm *g)
 INLINE int64_t b_bytes(const cot_gemm *g)
 {
     return g->quantised ? 1 : g->type == COT_F32 ? 4 : 2;
+}
+
+/* Whether so many rows, at most BLOCK_ROWS, are few (few.h) or many (tall.h). */
+INLINE bool are_few(const cot_gemm *g, int64_t rows)
+{
+    const int64_t most = g->quantised ? FEW_ROWS_I8 : FEW_ROWS;
+    return most == BLOCK_ROWS || rows <= most;
 }
 
 /* Words of the buffer that k elements of a row take. */
@@ -108,15 +120,16 @@ INLINE const float *column_scales(const cot_gemm *g, int64_t column)
 
 static void gemm(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_t p1)
 {
-    alignas(64) float a[BLOCK_ROWS * A_STRIDE];
-    _Static_assert(FEW_ROWS * FEW_STRIDE <= BLOCK_ROWS * A_STRIDE, "the buffer holds either layout");
-    _Static_assert((int)BLOCK_K == (int)COT_QUANT_K && (int)FEW_K == (int)SCALES * (int)COT_QUANT_K,
-                   "whole blocks");
+    alignas(64) float a[BLOCK_ROWS * FEW_STRIDE]; // tall.h uses less of it
+    _Static_assert((int)A_STRIDE <= (int)FEW_STRIDE, "the buffer holds either layout");
+    _Static_assert((int)BLOCK_K == (int)COT_QUANT_K &&
+                       (int)SCALES * (int)COT_QUANT_K / 4 * (int)FOUR_WORDS <= (int)FEW_WORDS,
+                   "whole blocks, and the buffer holds them");
     float scales[BLOCK_ROWS * SCALES];
     struct block block = {.g = g, .a = a, .scales = scales};
     for (block.m0 = m0; block.m0 < m1; block.m0 += BLOCK_ROWS) {
         block.rows = m1 - block.m0 < BLOCK_ROWS ? m1 - block.m0 : BLOCK_ROWS;
-        if (block.rows <= FEW_ROWS)
+        if (are_few(g, block.rows))
             run_few(&block, p0, p1);
         else
             run_tall(&block, p0, p1);

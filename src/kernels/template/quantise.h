@@ -97,25 +97,33 @@ INLINE void few_i8(int rows, int vectors, const struct tile *t)
 #endif
     for (int64_t k = t->k; k > 0; k--, a += FOUR_WORDS, b += COT_PANEL * 4, next += t->next_step) {
         fetch(vectors, next, t->b_panel_stride);
+        ivec four[MOST_SUMS];
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v++)
+            four[v] = i_load(b + v / PANEL_VECTORS * t->b_panel_stride + v % PANEL_VECTORS * LANES * 4);
+#ifdef I_DOT
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v++)
+            offsets[v] = i_dot(i_set((int32_t)0x80808080u), four[v], offsets[v]);
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++) {
+            const ivec x = i_set(a[r * FEW_STRIDE]);
+#pragma GCC unroll 16
+            for (int v = 0; v < vectors; v++)
+                sums[r * vectors + v] = i_dot(x, four[v], sums[r * vectors + v]);
+        }
+#else
 #pragma GCC unroll 16
         for (int v = 0; v < vectors; v++) {
-            const ivec four =
-                i_load(b + v / PANEL_VECTORS * t->b_panel_stride + v % PANEL_VECTORS * LANES * 4);
-#ifdef I_DOT
-            offsets[v] = i_dot(i_set((int32_t)0x80808080u), four, offsets[v]);
-#pragma GCC unroll 16
-            for (int r = 0; r < rows; r++)
-                sums[r * vectors + v] = i_dot(i_set(a[r * FEW_STRIDE]), four, sums[r * vectors + v]);
-#else
-            const ivec even = i_even(four), odd = i_odd(four);
+            const ivec even = i_even(four[v]), odd = i_odd(four[v]);
 #pragma GCC unroll 16
             for (int r = 0; r < rows; r++) {
                 ivec *sum = &sums[r * vectors + v];
                 *sum = i_pair_dot(i_set(a[r * FEW_STRIDE]), even, *sum);
                 *sum = i_pair_dot(i_set(a[r * FEW_STRIDE + 1]), odd, *sum);
             }
-#endif
         }
+#endif
     }
 #ifdef I_DOT
 #pragma GCC unroll 32
@@ -124,6 +132,7 @@ INLINE void few_i8(int rows, int vectors, const struct tile *t)
     store_products(sums, rows, vectors, t);
 }
 
+#ifndef I_DOT
 /* Many rows: `k` counts words of A. */
 INLINE void tall_i8(int rows, const struct tile *t)
 {
@@ -142,35 +151,16 @@ INLINE void tall_i8(int rows, const struct tile *t)
 #pragma GCC unroll 16
             for (int v = 0; v < TALL_VECTORS; v++) {
                 ivec *sum = &sums[r * TALL_VECTORS + v];
-#ifdef I_DOT
-                *sum = i_dot(x, waiting[v], *sum);
-#else
                 *sum = i_pair_dot(x, waiting[v], *sum);
-#endif
             }
         }
     }
-#ifdef I_DOT
-#pragma GCC unroll 32
-    for (int i = 0; i < rows * TALL_VECTORS; i++) sums[i] = i_sub(sums[i], t->offsets[i % TALL_VECTORS]);
-#endif
     store_products(sums, rows, TALL_VECTORS, t);
 }
 
-/* A strip of B for tall tiles, of k rows: its words taken apart, or itself and what I_DOT's sums are too great by. */
-static const void *make_i8_strip(float *strip, ivec *offsets, const char *b, int64_t k)
+/* A strip of B for tall tiles, of k rows: its words taken apart. */
+static const void *make_i8_strip(float *strip, const char *b, int64_t k)
 {
-#ifdef I_DOT
-    _Static_assert(TALL_PANELS, "rows of B are dense as they are");
-    (void)strip;
-    for (int v = 0; v < TALL_VECTORS; v++) offsets[v] = i_zero();
-    for (int64_t i = 0; i < (k + 3) / 4; i++)
-        for (int v = 0; v < TALL_VECTORS; v++)
-            offsets[v] =
-                i_dot(i_set((int32_t)0x80808080u), i_load(b + (i * COT_PANEL + v * LANES) * 4), offsets[v]);
-    return b;
-#else
-    (void)offsets;
     int32_t *out = (int32_t *)(void *)strip;
     for (int64_t i = 0; i < (k + 3) / 4; i++, b += COT_PANEL * 4, out += 2 * TALL_COLUMNS)
         for (int v = 0; v < TALL_VECTORS; v++) {
@@ -179,5 +169,5 @@ static const void *make_i8_strip(float *strip, ivec *offsets, const char *b, int
             i_store(out + TALL_COLUMNS + v * LANES, i_odd(four));
         }
     return strip;
-#endif
 }
+#endif

@@ -1,41 +1,31 @@
-/* Many rows: multiplying is most of the work. A strip of B, BLOCK_K rows by a tile's width, is made dense and, where
- * there is no multiply-add for bf16, fp32: it waits in the first cache while tiles go over the rows of A in the
+/* Many rows: multiplying is most of the work. A strip of B, BLOCK_K rows by a tile's width, is made dense and fp32
+ * (or pairs of int16): it waits in the first cache while tiles go over the rows of A in the
  * second. What comes next, of B and of A, is fetched meanwhile, a little by each tile. Included by gemm.h.
  *
  * The floor, AVX2 on Zen 3: a step of 6 x 2 sums is 12 multiply-adds and 8 loads, 20 operations in 6 cycles. Alone, a
  * core takes 6 of them a cycle; beside a busy sibling thread 3.2, as measured here, so that nothing else has room in
  * the loop: no conversion, no fetching, and counting once in 8 steps. */
-/* `words` rows of floats or of pairs. */
-INLINE void tall(enum form form, int rows, const struct tile *t)
+INLINE void tall(int rows, const struct tile *t)
 {
     const float *a = t->a, *b = t->b;
     vec sums[MOST_SUMS];
     load_sums(sums, rows, TALL_VECTORS, t->c, t->c_stride, t->accumulate);
 #pragma GCC unroll 8
     for (int64_t k = t->k; k > 0; k--, a++, b += TALL_COLUMNS)
-        multiply_add(sums, rows, TALL_VECTORS, a, A_STRIDE, form, b, 0);
+        multiply_add(sums, rows, TALL_VECTORS, a, A_STRIDE, F32_ROW, b, 0);
     store_sums(sums, rows, TALL_VECTORS, t->c, t->c_stride);
 }
 
 #define DEFINE_TALL(rows, vectors)                                                                           \
     static void tall_f32_##rows(const struct tile *t)                                                        \
     {                                                                                                        \
-        tall(F32_ROW, rows, t);                                                                              \
+        tall(rows, t);                                                                                       \
     }
 #define TALL_F32(rows, vectors) [rows] = tall_f32_##rows,
 TALL(DEFINE_TALL)
 static tile_function *const tall_tiles[TALL_ROWS + 1] = {TALL(TALL_F32)};
-#ifdef V_DOT
-#define DEFINE_TALL_DOT(rows, vectors)                                                                       \
-    static void tall_dot_##rows(const struct tile *t)                                                        \
-    {                                                                                                        \
-        tall(BF16_PAIR, rows, t);                                                                            \
-    }
-#define TALL_DOT(rows, vectors) [rows] = tall_dot_##rows,
-TALL(DEFINE_TALL_DOT)
-static tile_function *const tall_dot_tiles[TALL_ROWS + 1] = {TALL(TALL_DOT)};
-#endif
 
+#ifndef I_DOT
 #define DEFINE_TALL_I8(rows, vectors)                                                                        \
     static void tall_i8_##rows(const struct tile *t)                                                         \
     {                                                                                                        \
@@ -44,20 +34,15 @@ static tile_function *const tall_dot_tiles[TALL_ROWS + 1] = {TALL(TALL_DOT)};
 #define TALL_I8(rows, vectors) [rows] = tall_i8_##rows,
 TALL(DEFINE_TALL_I8)
 static tile_function *const tall_i8_tiles[TALL_ROWS + 1] = {TALL(TALL_I8)};
+#endif
 
-/* The strip that begins at `b`, dense: itself where it already is. */
-static const void *make_strip(float *strip, ivec *offsets, const cot_gemm *g, const void *b, int64_t k)
+/* The strip that begins at `b`, dense. */
+static const void *make_strip(float *strip, const cot_gemm *g, const void *b, int64_t k)
 {
-    if (g->quantised) return make_i8_strip(strip, offsets, b, k);
-#ifdef V_DOT
-    if (g->type == COT_BF16) {
-        if (TALL_PANELS) return b;
-        g = &(const cot_gemm){.type = COT_F32}; // pairs are words as floats are
-        k = (k + 1) / 2;
-    }
+#ifndef I_DOT
+    if (g->quantised) return make_i8_strip(strip, b, k);
 #endif
     if (g->type == COT_F32) {
-        if (TALL_PANELS) return b;
         const float *row = b;
         for (int64_t i = 0; i < k; i++, row += COT_PANEL)
             for (int v = 0; v < TALL_VECTORS; v++)
@@ -110,11 +95,10 @@ static void run_tall_block(const struct block *block, int64_t p0, int64_t p1)
 {
     alignas(64) float strip[BLOCK_K * TALL_COLUMNS];
     const cot_gemm *g = block->g;
-    ivec offsets[TALL_VECTORS];
     const int64_t words = words_of(g, block->k), a_lines = BLOCK_K * (int64_t)cot_dtype_bytes(g->type) / LINE;
-    tile_function *const *tiles = g->quantised ? tall_i8_tiles : tall_tiles;
-#ifdef V_DOT
-    if (!g->quantised && g->type == COT_BF16) tiles = tall_dot_tiles;
+    tile_function *const *tiles = tall_tiles;
+#ifndef I_DOT
+    if (g->quantised) tiles = tall_i8_tiles;
 #endif
     const int64_t cuts = (block->rows + TALL_ROWS - 1) / TALL_ROWS, columns = (p1 - p0) * COT_PANEL;
     const int64_t strips = columns / TALL_COLUMNS, strip_rows = block->k * b_bytes(g) / 4,
@@ -125,12 +109,11 @@ static void run_tall_block(const struct block *block, int64_t p0, int64_t p1)
     for (int64_t column = p0 * COT_PANEL, next; column < p1 * COT_PANEL && column < g->n; column = next) {
         next = column + TALL_COLUMNS;
         const char *b = strip_at(g, column, block->k0);
-        const struct tile common = {.b = make_strip(strip, offsets, g, b, block->k),
+        const struct tile common = {.b = make_strip(strip, g, b, block->k),
                                     .k = words,
                                     .c_stride = g->c_stride,
                                     .accumulate = block->accumulate,
-                                    .column_scales = column_scales(g, column),
-                                    .offsets = offsets};
+                                    .column_scales = column_scales(g, column)};
         struct ahead ahead = {.at = next < p1 * COT_PANEL ? strip_at(g, next, block->k0)
                                                           : strip_at(g, p0 * COT_PANEL, block->k0 + BLOCK_K),
                               .stride = COT_PANEL * 4,

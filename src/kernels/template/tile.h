@@ -12,21 +12,20 @@ enum { PANEL_VECTORS = COT_PANEL / LANES, TALL_COLUMNS = TALL_VECTORS * LANES, M
 
 /* Sizes for products of many rows (tall.h). */
 enum {
-    BLOCK_ROWS = 96,         // rows of A in the buffer at a time
-    BLOCK_K = 256,           // and how many of their elements
-    A_STRIDE = BLOCK_K + 16, // no power of two: rows would share a few sets of the first cache
-    TALL_PANELS =
-        (int)TALL_COLUMNS == (int)COT_PANEL // a tile as wide as a panel: rows of B are dense as they are
+    BLOCK_ROWS = 96,        // rows of A in the buffer at a time
+    BLOCK_K = 256,          // and how many of their elements
+    A_STRIDE = BLOCK_K + 16 // no power of two: rows would share a few sets of the first cache
 };
 
 /* Sizes for products of few rows (few.h). */
 enum {
-    FEW_ROWS = 24, // up to these reading B takes about as long as multiplying, or longer
-    FEW_K = 1024,  // elements of a row of A in the buffer at a time
-    FEW_STRIDE = FEW_K + 16,
-    SCALES = FEW_K / COT_QUANT_K,
-    NEAR_K = 128,              // rows of B that tiles take turns over: the first cache keeps them
-    NEAR_BYTES = 4096,         // how far ahead a single tile asks for B: memory's latency at 8 rows' pace
+    WIDE_PANELS = 2, // side by side, also where they are of two matrices
+    FEW_WORDS = 512, // of a row of A in the buffer at a time
+    FEW_STRIDE = FEW_WORDS + 16,
+    SCALES = 4,        // of a row of A: COT_QUANT_K elements each
+    NEAR_BYTES = 8192, // of B in a chunk, and how far ahead it is asked for: memory's latency at 8 rows' pace
+    TURNS_BYTES =
+        16384, // the same where several tiles take turns over a chunk, which the first cache keeps for them
     STEP_BYTES = COT_PANEL * 4 // of a panel: a row of floats, a pair of bf16
 };
 
@@ -110,7 +109,6 @@ struct tile {
     bool accumulate;
     /* quantised: */
     const float *row_scales, *column_scales; // the rows' are SCALES apart, the columns' in each panel
-    const ivec *offsets;                     // a tall tile's: what its sums are too great by
 };
 typedef void tile_function(const struct tile *t);
 
@@ -119,7 +117,7 @@ INLINE void fetch(int vectors, const char *next, int64_t panel_bytes)
 {
 #pragma GCC unroll 16
     for (int byte = 0; byte < vectors * LANES * 4; byte += LINE)
-        __builtin_prefetch(next + byte / STEP_BYTES * panel_bytes + byte % STEP_BYTES, 0, 2);
+        __builtin_prefetch(next + byte / STEP_BYTES * panel_bytes + byte % STEP_BYTES, 0, 3);
 }
 
 /* A tile of rows by `width` columns of which C has `columns`: where that is fewer it works on a copy. */

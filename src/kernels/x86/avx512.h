@@ -135,7 +135,12 @@ static inline ivec i_sub(ivec a, ivec b)
 }
 static inline ivec i_dot(ivec a, ivec b, ivec sum)
 {
+#ifdef __AVX512VNNI__ // around the intrinsic gcc 12 copies sums, and spills them
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+#else
     return _mm512_dpbusd_epi32(sum, a, b);
+#endif
 }
 #else
 static inline void i_store(void *p, ivec x)
@@ -161,10 +166,17 @@ static inline ivec i_pair_dot(ivec a, ivec b, ivec sum)
 }
 #endif
 
-/* 32 registers: 12 x 2 sums, or 3 rows of 4 panels. */
-enum { TALL_ROWS = 12, TALL_VECTORS = 2, SHORT_ROWS = 8, WIDE_ROWS = 3, WIDE_PANELS = 4 };
-#define SHORT(X) X(1, 2) X(2, 2) X(3, 2) X(4, 2) X(5, 2) X(6, 2) X(7, 2) X(8, 2)
+/* 32 registers: 12 x 2 sums, or 6 x 4 and B's vectors. */
+enum { TALL_ROWS = 12, TALL_VECTORS = 2, SHORT_ROWS = 12, WIDE_ROWS = 6 };
+enum { FEW_ROWS = 96 };
+#ifdef I_DOT
+enum { FEW_ROWS_I8 = 96 };
+#else
+enum { FEW_ROWS_I8 = 24 };
+#endif
+#define WIDE(X) X(1, 4) X(2, 4) X(3, 4) X(4, 4) X(5, 4) X(6, 4)
+#define SHORT(X)                                                                                             \
+    X(1, 2) X(2, 2) X(3, 2) X(4, 2) X(5, 2) X(6, 2) X(7, 2) X(8, 2) X(9, 2) X(10, 2) X(11, 2) X(12, 2)
 #define TALL(X) X(6, 2) X(7, 2) X(8, 2) X(9, 2) X(10, 2) X(11, 2) X(12, 2)
-#define WIDE(X) X(1, 8) X(2, 8) X(3, 8)
 
 #endif
