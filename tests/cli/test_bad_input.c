@@ -1,14 +1,19 @@
 /* Whatever is wrong with what the user gives: one line that says what, an exit status from 1 to 125, no data. And
  * odd input that is right works. Every case breaks one thing of a folder of links to the shipped model. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "base/safetensors.h"
+#include "harness/cli/broken.h"
+#include "harness/cli/capture.h"
+#include "harness/cmocka.h"
 
-#include "broken.h"
+#include <errno.h>
+#include <jansson.h>
+#include <string.h>
+#include <unistd.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 static capture c;
+static char folder[64]; // the broken model is "m" in it
 
 /* ---- judging ---- */
 
@@ -108,7 +113,7 @@ static void test_models(void **state)
         char what[512];
         snprintf(what, sizeof what, "case %zu, %s: %s -> %s", i, b->file, b->from ? b->from : "",
                  b->to ? b->to : "");
-        break_model(b->how, b->file, b->from, b->to, b->n);
+        break_model(folder, b->how, b->file, b->from, b->to, b->n);
         run_line("\"$coterie\" run m -p The -n 4 --ranks 3");
         expect_complaint(what, 1, b->word);
     }
@@ -118,7 +123,7 @@ static void test_models(void **state)
 static void test_overflow(void **state)
 {
     (void)state;
-    break_model(FILL, WEIGHTS, "model.norm.weight", NULL, LARGEST16);
+    break_model(folder, FILL, WEIGHTS, "model.norm.weight", NULL, LARGEST16);
     run_line("\"$coterie\" eval m --tokens '" TINY "/heldout.safetensors'");
     expect_complaint("eval of an overflow", 1, "not finite");
 }
@@ -166,10 +171,10 @@ static void test_too_large(void **state)
         ADD(HIDDEN, INTERMEDIATE);
     }
 #undef ADD
-    fresh_model();
+    fresh_model(folder);
     char *text = json_dumps(header, JSON_COMPACT);
     uint64_t length = strlen(text);
-    path_in(path, WEIGHTS);
+    path_in(path, folder, WEIGHTS);
     spill(path, &length, 8, text, length);
     int cannot = truncate(path, (off_t)(8 + length) + at);
     free(text);
@@ -179,7 +184,7 @@ static void test_too_large(void **state)
                       strerror(errno));
         skip();
     }
-    path_in(path, "config.json");
+    path_in(path, folder, "config.json");
     json_t *config = json_load_file(TINY "/config.json", 0, NULL);
     json_object_update_new(config,
                            json_pack("{s:i, s:i, s:i, s:i}", "hidden_size", HIDDEN, "num_hidden_layers", 1,
@@ -336,7 +341,7 @@ static void test_odd_but_right(void **state)
     run_line(RUN "-p The -n 6 --precision fp32");
     assert_int_equal(c.status, 0);
     strcpy(text, c.out);
-    fresh_model(); // links to files, a link to the folder
+    fresh_model(folder); // links to files, a link to the folder
     run_line("ln -s m link && mkdir 'o\"d d.1' && cp -P m/* 'o\"d d.1'");
     expect_output("\"$coterie\" run m -p The -n 6 --precision fp32", text);
     expect_output("\"$coterie\" run link/ -p The -n 6 --precision fp32", text);
@@ -350,10 +355,22 @@ static void test_odd_but_right(void **state)
     run_line("printf 'a\\r\\nb\\0c' | " RUN "-p - -n 2");
     assert_int_equal(c.status, 0);
     assert_string_equal(c.err, "");
-    shrink_tokenizer(300); // the model speaks tokens that its tokenizer lacks
+    shrink_tokenizer(folder, 300); // the model speaks tokens that its tokenizer lacks
     run_line("\"$coterie\" run m -p The -n 30 --ignore-eos");
     assert_int_equal(c.status, 0);
     assert_string_equal(c.err, "");
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return broken_folder(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return broken_folder_remove(folder) ? 0 : -1;
 }
 
 int main(void)

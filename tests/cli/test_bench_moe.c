@@ -3,9 +3,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 #include <cmocka.h>
 
-#include "capture.h"
+#include "harness/cli/capture.h"
 #include "coterie/engine.h"
 #include "coterie/trace.h"
 

@@ -10,10 +10,11 @@
 #include "cli/roof_trust.h"
 #include "coterie/roof.h"
 
-#include "capture.h"
+#include "harness/cli/capture.h"
 
 #include <jansson.h>
 #include <math.h>
+#include <string.h>
 
 static double flops[2], reads[2]; // of every second measurement, and of the others
 static int measured;

@@ -6,10 +6,13 @@
 #include <cmocka.h>
 
 #include "base/safetensors.h"
-#include "capture.h"
+#include "harness/cli/capture.h"
 
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define EVAL "cd %s && \"$coterie\" eval '" COT_SOURCE "/models/tiny' --tokens ids.safetensors %s"
 

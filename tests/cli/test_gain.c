@@ -7,7 +7,7 @@
 
 #include "cli/cmd_predict.h"
 
-#include "capture.h"
+#include "harness/cli/capture.h"
 
 #include <math.h>
 

@@ -7,9 +7,11 @@
 
 #include "cli/command.h"
 
-#include "capture.h"
+#include "harness/cli/capture.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 struct common {
     int64_t ranks;

@@ -7,9 +7,12 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "capture.h"
+#include "harness/cli/capture.h"
 
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define MODEL COT_SOURCE "/models/tiny"
 #define GROUP "group trace --ranks 2 --iterations 2 --split 0.5 "

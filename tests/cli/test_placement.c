@@ -6,9 +6,12 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "capture.h"
+#include "harness/cli/capture.h"
 
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define RUN "\"$coterie\" run '" COT_SOURCE "/models/tiny' -p 'Question: A farmer has 12 hens.' -n 24 "
 

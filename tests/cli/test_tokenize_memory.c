@@ -9,11 +9,14 @@
 #include "cli/commands.h"
 #include "coterie/tokenizer.h"
 
-#include "capture.h"
+#include "harness/cli/capture.h"
 
 #include <jansson.h>
 #include <stdbool.h>
 #include <sys/mman.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #define TINY COT_SOURCE "/models/tiny"
 

@@ -1,6 +1,7 @@
 /* The input is a file of torch.save, and also a pickle within an archive that is sound: random bytes hardly ever make
  * one. What is taken lies within the file. */
-#include "routing/torch_archive.h"
+#include "harness/routing/torch_archive.h"
+#include "routing/torch/file.h"
 
 #include <stdlib.h>
 

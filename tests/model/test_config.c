@@ -1,5 +1,12 @@
 /* config.json: what each family's fields mean, and what leaving them out means. */
-#include "config_text.h"
+#include "base/rng.h"
+#include "harness/cmocka.h"
+#include "harness/model/config_text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* What transformers 5.23 takes where config.json says nothing. */
 static void absent_fields(void **state)
@@ -19,7 +26,7 @@ static void absent_fields(void **state)
         {8, 128, 4, 2880, 0, 0, 1, 1, 150000, 1e-5, 1, false, true, true},
     };
     for (int b = 0; b < BASES; b++) {
-        cot_config c = accept(bases[b], b == 6 ? "{'rope_scaling': {'type': 'default'}}" : "{}");
+        cot_config c = config_accept(bases[b], b == 6 ? "{'rope_scaling': {'type': 'default'}}" : "{}");
         assert_string_equal(c.architecture, cot_architectures()[b].name);
         assert_int_equal(c.vocab, 331);
         assert_int_equal(c.kv_heads, expected[b].kv);
@@ -56,30 +63,31 @@ static void absent_fields(void **state)
 static void attention(void **state)
 {
     (void)state;
-    cot_config c = accept(mixtral, "{'head_dim': 24, 'num_key_value_heads': 2, 'attention_bias': true}");
+    cot_config c =
+        config_accept(mixtral, "{'head_dim': 24, 'num_key_value_heads': 2, 'attention_bias': true}");
     assert_int_equal(c.head_dim, 24);
     assert_int_equal(c.kv_heads, 2);
     assert_true(c.softmax_scale == (float)(1 / sqrt(24)));
     assert_false(c.qkv_bias || c.output_bias || c.rope_interleaved || c.sinks); // no field of Mixtral's
     cot_config_clear(&c);
-    c = accept(
+    c = config_accept(
         mixtral,
         "{'hidden_size': 100, 'num_attention_heads': 6, 'num_key_value_heads': null, 'head_dim': null}");
     assert_int_equal(c.head_dim, 16); // 100 / 6, rounded down
     assert_int_equal(c.kv_heads, 6);
     cot_config_clear(&c);
-    c = accept(olmoe,
-               "{'num_key_value_heads': 2, 'clip_qkv': 1, 'attention_bias': true, 'norm_topk_prob': true}");
+    c = config_accept(
+        olmoe, "{'num_key_value_heads': 2, 'clip_qkv': 1, 'attention_bias': true, 'norm_topk_prob': true}");
     assert_int_equal(c.qk_norm, COT_QK_NORM_WIDTH);
     assert_true(c.clip_qkv == 1 && c.qkv_bias && c.output_bias && c.gate.normalise);
     cot_config_clear(&c);
-    c = accept(qwen2, "{'attention_bias': true, 'qkv_bias': false}");
+    c = config_accept(qwen2, "{'attention_bias': true, 'qkv_bias': false}");
     assert_false(c.qkv_bias || c.output_bias);
     cot_config_clear(&c);
-    c = accept(qwen3, "{'attention_bias': true}");
+    c = config_accept(qwen3, "{'attention_bias': true}");
     assert_true(c.qkv_bias && c.output_bias && c.qk_norm == COT_QK_NORM_HEAD && c.clip_qkv == 0);
     cot_config_clear(&c);
-    c = accept(oss, "{'attention_bias': false, 'hidden_act': 'gelu', 'swiglu_limit': 3}");
+    c = config_accept(oss, "{'attention_bias': false, 'hidden_act': 'gelu', 'swiglu_limit': 3}");
     assert_true(c.sinks && !c.qkv_bias && !c.output_bias && c.gate_bias && c.expert_bias);
     assert_true(c.swiglu_limit == 3 && c.swiglu_alpha == 1.702f);
     assert_int_equal(c.gate.score, COT_GATE_CHOSEN_SOFTMAX);
@@ -89,9 +97,9 @@ static void attention(void **state)
 static void latent_attention(void **state)
 {
     (void)state;
-    cot_config c =
-        accept(v2, "{'q_lora_rank': null, 'kv_lora_rank': 40, 'qk_nope_head_dim': 24, 'qk_rope_head_dim': 16,"
-                   "'v_head_dim': 20, 'mlp_bias': true, 'rms_norm_eps': 0.05, 'num_key_value_heads': 3}");
+    cot_config c = config_accept(
+        v2, "{'q_lora_rank': null, 'kv_lora_rank': 40, 'qk_nope_head_dim': 24, 'qk_rope_head_dim': 16,"
+            "'v_head_dim': 20, 'mlp_bias': true, 'rms_norm_eps': 0.05, 'num_key_value_heads': 3}");
     assert_int_equal(c.attention, COT_ATTENTION_MLA);
     assert_int_equal(c.q_lora_rank, 0);
     assert_int_equal(c.head_dim, 56);
@@ -101,18 +109,19 @@ static void latent_attention(void **state)
                 c.rope_interleaved);
     assert_true(c.softmax_scale == (float)(1 / sqrt(40)));
     cot_config_clear(&c);
-    c = accept(v3, "{'rope_interleave': false, 'mlp_bias': true, 'attention_bias': true}");
+    c = config_accept(v3, "{'rope_interleave': false, 'mlp_bias': true, 'attention_bias': true}");
     assert_int_equal(c.q_lora_rank, 1536);
     assert_true(!c.rope_interleaved && !c.ffn_bias && c.qkv_bias && c.output_bias && c.gate_correction);
     cot_config_clear(&c);
     /* YaRN's temperature: of the rotated part in rope_factor, of the whole score in softmax_scale. */
-    c = accept(v3, "{'rope_scaling': {'type': 'yarn', 'factor': 4, 'original_max_position_embeddings': 32,"
-                   "'mscale': 0.5, 'mscale_all_dim': 1.2}}");
+    c = config_accept(v3,
+                      "{'rope_scaling': {'type': 'yarn', 'factor': 4, 'original_max_position_embeddings': 32,"
+                      "'mscale': 0.5, 'mscale_all_dim': 1.2}}");
     double m = 0.12 * log(4) + 1;
     assert_true(fabs(c.rope_factor - (0.05 * log(4) + 1) / m) < 1e-7);
     assert_true(fabs(c.softmax_scale - m * m / sqrt(192)) < 1e-8);
     cot_config_clear(&c);
-    c = accept(v2, "{'rope_scaling': {'type': 'linear', 'factor': 4.0, 'mscale_all_dim': 1.0}}");
+    c = config_accept(v2, "{'rope_scaling': {'type': 'linear', 'factor': 4.0, 'mscale_all_dim': 1.0}}");
     m = 0.1 * log(4) + 1;
     assert_true(fabs(c.softmax_scale - m * m / sqrt(192)) < 1e-8 && c.rope_factor == 1);
     cot_config_clear(&c);
@@ -121,9 +130,9 @@ static void latent_attention(void **state)
 static void gates(void **state)
 {
     (void)state;
-    cot_config c =
-        accept(v2, "{'n_shared_experts': null, 'n_routed_experts': 16, 'topk_method': 'group_limited_greedy',"
-                   "'n_group': 4, 'topk_group': 2, 'routed_scaling_factor': 16}");
+    cot_config c = config_accept(
+        v2, "{'n_shared_experts': null, 'n_routed_experts': 16, 'topk_method': 'group_limited_greedy',"
+            "'n_group': 4, 'topk_group': 2, 'routed_scaling_factor': 16}");
     assert_int_equal(c.shared_intermediate, 0);
     assert_int_equal(c.gate.groups, 4);
     assert_int_equal(c.gate.group_limit, 2);
@@ -131,18 +140,20 @@ static void gates(void **state)
     assert_int_equal(c.gate.score, COT_GATE_SOFTMAX);
     assert_true(c.gate.scaling == 16 && !c.gate.normalise && c.gate.epsilon == 0);
     cot_config_clear(&c);
-    c = accept(v2, "{'topk_method': 'greedy', 'n_group': 4, 'topk_group': 1}"); // greedy knows no groups
+    c = config_accept(v2,
+                      "{'topk_method': 'greedy', 'n_group': 4, 'topk_group': 1}"); // greedy knows no groups
     assert_int_equal(c.gate.groups, 1);
     cot_config_clear(&c);
-    c = accept(v2, "{'topk_method': 'group_limited_greedy', 'n_group': 1, 'topk_group': 1}");
+    c = config_accept(v2, "{'topk_method': 'group_limited_greedy', 'n_group': 1, 'topk_group': 1}");
     assert_int_equal(c.gate.groups, 1);
     cot_config_clear(&c);
-    c = accept(v2, "{'norm_topk_prob': true, 'num_experts_per_tok': 1}");
+    c = config_accept(v2, "{'norm_topk_prob': true, 'num_experts_per_tok': 1}");
     assert_false(c.gate.normalise);
     cot_config_clear(&c);
-    c = accept(v3, "{'n_shared_experts': 2, 'moe_intermediate_size': 56, 'n_group': 1, 'topk_group': 1, "
-                   "'n_routed_experts': 'remove',"
-                   "'num_local_experts': 16, 'first_k_dense_replace': 1, 'intermediate_size': 152}");
+    c = config_accept(v3,
+                      "{'n_shared_experts': 2, 'moe_intermediate_size': 56, 'n_group': 1, 'topk_group': 1, "
+                      "'n_routed_experts': 'remove',"
+                      "'num_local_experts': 16, 'first_k_dense_replace': 1, 'intermediate_size': 152}");
     assert_int_equal(c.shared_intermediate, 112);
     assert_int_equal(c.dense_intermediate, 152);
     assert_int_equal(c.gate.experts, 16);
@@ -151,16 +162,17 @@ static void gates(void **state)
     assert_true(c.gate.normalise && c.gate.epsilon == 1e-20f && c.gate.scaling == 2.5f && !c.shared_gated);
     assert_int_equal(c.moe_layers, 3);
     cot_config_clear(&c);
-    c = accept(v3, "{'norm_topk_prob': false}");
+    c = config_accept(v3, "{'norm_topk_prob': false}");
     assert_true(!c.gate.normalise && c.gate.group_score == COT_GROUP_TOP2_SUM && c.gate.epsilon == 0);
     cot_config_clear(&c);
-    c = accept(mixtral, "{'norm_topk_prob': false, 'num_experts': 4}"); // always normalised; the alias
+    c = config_accept(mixtral, "{'norm_topk_prob': false, 'num_experts': 4}"); // always normalised; the alias
     assert_true(c.gate.normalise && c.gate.epsilon == 0 && c.gate.experts == 4);
     cot_config_clear(&c);
-    c = accept(qwen3, "{'num_local_experts': 12, 'norm_topk_prob': true}"); // as transformers 5 writes it
+    c = config_accept(qwen3,
+                      "{'num_local_experts': 12, 'norm_topk_prob': true}"); // as transformers 5 writes it
     assert_true(c.gate.normalise && c.gate.experts == 12);
     cot_config_clear(&c);
-    c = accept(qwen2, "{'num_local_experts': 12}"); // no alias here
+    c = config_accept(qwen2, "{'num_local_experts': 12}"); // no alias here
     assert_true(c.gate.experts == 60 && c.shared_gated);
     cot_config_clear(&c);
 }
@@ -209,7 +221,7 @@ static void layers(void **state)
          "....", "mmmm"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        cot_config c = accept(cases[i].base, cases[i].edit);
+        cot_config c = config_accept(cases[i].base, cases[i].edit);
         char windows[5] = "", moe[5] = "";
         for (int l = 0; l < 4; l++) {
             windows[l] = c.layer[l].window ? 's' : '.';
@@ -225,22 +237,22 @@ static void layers(void **state)
 static void ends_of_sequence(void **state)
 {
     (void)state;
-    cot_config c = accept_with(qwen3, "{'eos_token_id': 7, 'bos_token_id': null}",
-                               "{\"eos_token_id\": [9, 7], \"bos_token_id\": 3}");
+    cot_config c = config_accept_with(qwen3, "{'eos_token_id': 7, 'bos_token_id': null}",
+                                      "{\"eos_token_id\": [9, 7], \"bos_token_id\": 3}");
     assert_int_equal(c.eos_count, 2);
     assert_int_equal(c.eos[0], 7);
     assert_int_equal(c.eos[1], 9);
     assert_int_equal(c.bos, 3);
     cot_config_clear(&c);
-    c = accept_with(qwen3, "{'eos_token_id': [1, 2, 1], 'bos_token_id': 5}", "{}");
+    c = config_accept_with(qwen3, "{'eos_token_id': [1, 2, 1], 'bos_token_id': 5}", "{}");
     assert_int_equal(c.eos_count, 2);
     assert_int_equal(c.bos, 5);
     cot_config_clear(&c);
-    c = accept_with(qwen3, "{'eos_token_id': null}", "{\"eos_token_id\": null, \"temperature\": 0.7}");
+    c = config_accept_with(qwen3, "{'eos_token_id': null}", "{\"eos_token_id\": null, \"temperature\": 0.7}");
     assert_int_equal(c.eos_count, 0);
     cot_config_clear(&c);
     cot_error error;
-    char *text = edited(qwen3, "{}");
+    char *text = config_edited(qwen3, "{}");
     assert_int_equal(cot_config_parse(&c, text, strlen(text), "[1]", 3, "config.json", &error),
                      COT_MALFORMED);
     assert_int_equal(
@@ -252,15 +264,15 @@ static void ends_of_sequence(void **state)
 static void quantisations(void **state)
 {
     (void)state;
-    cot_config c =
-        accept(qwen3, "{'quantization_config': {'quant_method': 'fp8', 'fmt': 'e4m3', 'scale_fmt': 'ue8m0',"
-                      "'activation_scheme': 'dynamic', 'weight_block_size': [64, 32]}}");
+    cot_config c = config_accept(
+        qwen3, "{'quantization_config': {'quant_method': 'fp8', 'fmt': 'e4m3', 'scale_fmt': 'ue8m0',"
+               "'activation_scheme': 'dynamic', 'weight_block_size': [64, 32]}}");
     assert_int_equal(c.fp8_block_rows, 64);
     assert_int_equal(c.fp8_block_columns, 32);
     cot_config_clear(&c);
-    c = accept(oss, "{'quantization_config': {'quant_method': 'mxfp4'}}");
+    c = config_accept(oss, "{'quantization_config': {'quant_method': 'mxfp4'}}");
     cot_config_clear(&c);
-    c = accept(mixtral, "{'quantization_config': null}");
+    c = config_accept(mixtral, "{'quantization_config': null}");
     assert_int_equal(c.fp8_block_rows, 0);
     cot_config_clear(&c);
 }

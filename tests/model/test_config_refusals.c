@@ -1,5 +1,12 @@
 /* What config.json may not say: each thing is refused by name. */
-#include "config_text.h"
+#include "base/rng.h"
+#include "harness/cmocka.h"
+#include "harness/model/config_text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include "harness/seed.h"
 
 #include <time.h>
@@ -130,17 +137,17 @@ static void refusals(void **state)
         {v3, "{'routed_scaling_factor': 1e300}", COT_MALFORMED, "'routed_scaling_factor'"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        refuse(cases[i].base, cases[i].edit, cases[i].status, cases[i].words);
-    refuse_text("", COT_MALFORMED, "not valid JSON");
-    refuse_text("{\"architectures\": [", COT_MALFORMED, "not valid JSON");
-    refuse_text("[]", COT_MALFORMED, "not a JSON object");
-    refuse_text("{\"hidden_size\": 1, \"hidden_size\": 2}", COT_MALFORMED, "not valid JSON");
-    refuse_text("{\"hidden_size\": 99999999999999999999}", COT_MALFORMED, "not valid JSON");
-    refuse_text("{\"architectures\": [\"a\\nb\"]}", COT_UNSUPPORTED, "'a?b'");
+        config_refuse(cases[i].base, cases[i].edit, cases[i].status, cases[i].words);
+    config_refuse_text("", COT_MALFORMED, "not valid JSON");
+    config_refuse_text("{\"architectures\": [", COT_MALFORMED, "not valid JSON");
+    config_refuse_text("[]", COT_MALFORMED, "not a JSON object");
+    config_refuse_text("{\"hidden_size\": 1, \"hidden_size\": 2}", COT_MALFORMED, "not valid JSON");
+    config_refuse_text("{\"hidden_size\": 99999999999999999999}", COT_MALFORMED, "not valid JSON");
+    config_refuse_text("{\"architectures\": [\"a\\nb\"]}", COT_UNSUPPORTED, "'a?b'");
     char deep[5000];
     memset(deep, '[', sizeof deep - 1);
     deep[sizeof deep - 1] = 0;
-    refuse_text(deep, COT_MALFORMED, "not valid JSON");
+    config_refuse_text(deep, COT_MALFORMED, "not valid JSON");
 }
 
 /* What lies just outside a number's range is refused, and the range is told. */
@@ -183,7 +190,7 @@ static void ranges(void **state)
             snprintf(words, sizeof words, "'%s' is %lld, expected a whole number from %lld to %lld",
                      cases[i].name, (long long)outside[end], (long long)cases[i].least,
                      (long long)cases[i].most);
-            refuse(cases[i].base, edit, COT_MALFORMED, words);
+            config_refuse(cases[i].base, edit, COT_MALFORMED, words);
         }
     }
 }
@@ -210,7 +217,7 @@ static void mutations(void **state)
                                          "65536",
                                          "2147483648"};
     for (int round = 0; round < 4000; round++) {
-        json_t *json = parse(bases[cot_random_bits(seed, 1, draws++) % BASES]);
+        json_t *json = config_json(bases[cot_random_bits(seed, 1, draws++) % BASES]);
         static const char *const keys[] = {"rope_scaling",
                                            "sliding_window",
                                            "n_group",

@@ -1,5 +1,12 @@
 /* RoPE's frequencies in every spelling. */
-#include "config_text.h"
+#include "base/rng.h"
+#include "harness/cmocka.h"
+#include "harness/model/config_text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* Frequencies that transformers 5.23 computes for head_dim 16, theta 10000, 128 positions. */
 static void rope(void **state)
@@ -83,7 +90,7 @@ static void rope(void **state)
             char edit[600];
             snprintf(edit, sizeof edit, "{'%s': %s}", spelling ? "rope_parameters" : "rope_scaling",
                      cases[i].scaling);
-            cot_config c = accept(qwen3, edit);
+            cot_config c = config_accept(qwen3, edit);
             assert_int_equal(c.rope_width, 16);
             for (int f = 0; f < 8; f++)
                 if (fabsf(c.inverse_frequency[f] - cases[i].inverse[f]) > 2e-7f * cases[i].inverse[f])
@@ -100,27 +107,30 @@ static void rope_spellings(void **state)
 {
     (void)state;
     /* rope_scaling wins entirely over rope_parameters, and takes theta from beside it. */
-    cot_config c = accept(qwen3, "{'rope_theta': 100, 'rope_scaling': {'type': 'linear', 'factor': 2},"
-                                 "'rope_parameters': {'rope_type': 'linear', 'factor': 8, 'rope_theta': 7}}");
+    cot_config c =
+        config_accept(qwen3, "{'rope_theta': 100, 'rope_scaling': {'type': 'linear', 'factor': 2},"
+                             "'rope_parameters': {'rope_type': 'linear', 'factor': 8, 'rope_theta': 7}}");
     assert_true(fabsf(c.inverse_frequency[4] - 0.05f) < 1e-8f);
     cot_config_clear(&c);
-    c = accept(qwen3, "{'rope_theta': 100, 'rope_scaling': {}, 'rope_parameters': {'rope_theta': 10000}}");
+    c = config_accept(qwen3,
+                      "{'rope_theta': 100, 'rope_scaling': {}, 'rope_parameters': {'rope_theta': 10000}}");
     assert_true(fabsf(c.inverse_frequency[4] - 0.01f) < 1e-8f);
     cot_config_clear(&c);
-    c = accept(qwen3,
-               "{'rope_scaling': {" YARN "}, 'original_max_position_embeddings': 64}"); // the outer one wins
+    c = config_accept(qwen3,
+                      "{'rope_scaling': {" YARN
+                      "}, 'original_max_position_embeddings': 64}"); // the outer one wins
     assert_int_equal(c.max_context, 256);
     cot_config_clear(&c);
-    c = accept(oss, "{'rope_scaling': null}"); // gpt-oss is YaRN x 32 of 4096 where nothing is said
+    c = config_accept(oss, "{'rope_scaling': null}"); // gpt-oss is YaRN x 32 of 4096 where nothing is said
     assert_int_equal(c.max_context, 131072);
     assert_true(fabs(c.rope_factor - (0.1 * log(32) + 1)) < 1e-6);
     assert_true(fabs(c.inverse_frequency[31] * pow(150000, 62.0 / 64) * 32 - 1) < 1e-6);
     cot_config_clear(&c);
-    c = accept(oss, "{'rope_parameters': {}}"); // ... and plain where it is said to be nothing
+    c = config_accept(oss, "{'rope_parameters': {}}"); // ... and plain where it is said to be nothing
     assert_true(c.rope_factor == 1 && c.max_context == 128);
     cot_config_clear(&c);
-    c = accept(qwen3, "{'partial_rotary_factor': 1.0, 'rope_scaling': {'type': 'linear', 'factor': 2, "
-                      "'partial_rotary_factor': null}}");
+    c = config_accept(qwen3, "{'partial_rotary_factor': 1.0, 'rope_scaling': {'type': 'linear', 'factor': 2, "
+                             "'partial_rotary_factor': null}}");
     cot_config_clear(&c);
 }
 

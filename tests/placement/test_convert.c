@@ -1,7 +1,11 @@
 /* `coterie place convert`, and the formats of `coterie place`, run as a user runs them. */
 #include "samples.h"
 
-#include "cli/capture.h"
+#include "harness/cli/capture.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 static capture c;
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "cli/capture.h"
+#include "harness/cli/capture.h"
 
 static capture c;
 static char folder[] = "/tmp/cot_place_XXXXXX";

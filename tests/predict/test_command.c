@@ -1,10 +1,13 @@
 /* `coterie group` and `coterie predict`, run as a user runs them. */
 #include "samples.h"
 
-#include "cli/capture.h"
+#include "harness/cli/capture.h"
 
 #include <jansson.h>
 #include <sys/stat.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static capture c;
 

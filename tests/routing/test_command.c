@@ -1,11 +1,14 @@
 /* `coterie trace info` and `coterie trace convert`, run as a user runs them. */
 #include "scratch.h"
 
-#include "cli/capture.h"
+#include "harness/cli/capture.h"
 
 #include <jansson.h>
 #include <math.h>
 #include <sys/stat.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 static capture c;
 

@@ -1,6 +1,10 @@
 /* Files of torch.save: what pickles of recordings use is read, everything else is refused by name; nothing crashes. */
 #include "scratch.h"
-#include "torch_archive.h"
+#include "harness/routing/torch_archive.h"
+#include "routing/torch/file.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 static archive a;
 

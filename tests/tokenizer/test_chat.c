@@ -3,13 +3,15 @@
 #include "harness/seed.h"
 #include "tokenizer/chat.h"
 #include "tokenizer/parts.h"
-#include "tokenizer/tokenizer_json.h"
+#include "harness/tokenizer/tokenizer_json.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <stdlib.h>
+#include <string.h>
 #include <cmocka.h>
 
 #define TURNS "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>{% endfor %}"

@@ -1,9 +1,11 @@
 /* Every part of a tokenizer.json by itself, against what Hugging Face tokenizers 0.23 makes of the same. */
-#include "tokenizer/tokenizer_json.h"
+#include "harness/tokenizer/tokenizer_json.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <cmocka.h>
 
 typedef struct row {

@@ -1,9 +1,11 @@
 /* What is no tokenizer, what is not implemented, and what is no text or token: one clear line each. */
-#include "tokenizer/tokenizer_json.h"
+#include "harness/tokenizer/tokenizer_json.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <cmocka.h>
 
 // clang-format off

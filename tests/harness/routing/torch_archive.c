@@ -1,30 +1,16 @@
-/* Builds archives as torch.save lays them out, with any pickle in them. */
-#ifndef COT_TESTS_ROUTING_TORCH_ARCHIVE_H
-#define COT_TESTS_ROUTING_TORCH_ARCHIVE_H
-#include "routing/torch/file.h"
+#include "harness/routing/torch_archive.h"
 
 #include <assert.h>
-#include <stdint.h>
 #include <string.h>
 
-typedef struct archive {
-    uint8_t bytes[1 << 16];
-    size_t used;
-    struct {
-        const char *name;
-        size_t offset, size;
-    } member[16];
-    size_t members;
-} archive;
-
-static inline void archive_put(archive *a, const void *data, size_t bytes)
+void archive_put(archive *a, const void *data, size_t bytes)
 {
     assert(a->used + bytes <= sizeof a->bytes);
     if (bytes) memcpy(a->bytes + a->used, data, bytes);
     a->used += bytes;
 }
 
-static inline void archive_number(archive *a, uint64_t n, int bytes)
+void archive_number(archive *a, uint64_t n, int bytes)
 {
     for (int i = 0; i < bytes; i++, n >>= 8) {
         uint8_t byte = (uint8_t)n;
@@ -32,8 +18,7 @@ static inline void archive_number(archive *a, uint64_t n, int bytes)
     }
 }
 
-/* A stored member; `name` must outlive the archive. */
-static inline void archive_add(archive *a, const char *name, const void *data, size_t bytes)
+void archive_add(archive *a, const char *name, const void *data, size_t bytes)
 {
     assert(a->members < 16);
     a->member[a->members].name = name;
@@ -47,8 +32,7 @@ static inline void archive_add(archive *a, const char *name, const void *data, s
     archive_put(a, data, bytes);
 }
 
-/* The directory; `wide`: every number in the 64-bit fields. */
-static inline void archive_end(archive *a, int wide)
+void archive_end(archive *a, int wide)
 {
     size_t begin = a->used;
     for (size_t i = 0; i < a->members; i++) {
@@ -95,8 +79,7 @@ static inline void archive_end(archive *a, int wide)
     archive_number(a, 0, 2);
 }
 
-/* An archive of one pickle and a storage of six int32, 0 to 5. */
-static inline void archive_pickle(archive *a, const void *pickle, size_t bytes, int wide)
+void archive_pickle(archive *a, const void *pickle, size_t bytes, int wide)
 {
     static const int32_t numbers[6] = {0, 1, 2, 3, 4, 5};
     a->used = a->members = 0;
@@ -105,5 +88,3 @@ static inline void archive_pickle(archive *a, const void *pickle, size_t bytes, 
     archive_add(a, "stem/data/0", numbers, sizeof numbers);
     archive_end(a, wide);
 }
-
-#endif

@@ -1,9 +1,5 @@
-/* A small tokenizer to vary: ten characters, and merges of all pairs of a, b, space and 1. */
-#ifndef COT_TESTS_MODEL_TOKENIZER_JSON_H
-#define COT_TESTS_MODEL_TOKENIZER_JSON_H
-#include "coterie/tokenizer.h"
+#include "harness/tokenizer/tokenizer_json.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,8 +16,7 @@ static const char tokenizer_json_base[] =
     "   [' ', 'a'], [' ', 'b'], [' ', ' '], [' ', '1'], ['1', 'a'], ['1', 'b'], ['1', ' '], ['1', '1']]}}";
 // clang-format on
 
-/* JSON with single quotes for double ones. */
-static inline json_t *tokenizer_json_quoted(const char *text)
+json_t *tokenizer_json_quoted(const char *text)
 {
     char *copy = strdup(text);
     for (char *c = copy; *c; c++)
@@ -32,8 +27,7 @@ static inline json_t *tokenizer_json_quoted(const char *text)
     return json;
 }
 
-/* The base's text with the members of `changes` put in; those of its "model" go into the base's model. */
-static inline char *tokenizer_json_text(const char *changes)
+char *tokenizer_json_text(const char *changes)
 {
     json_t *base = tokenizer_json_quoted(tokenizer_json_base), *change = tokenizer_json_quoted(changes);
     json_t *model = json_object_get(change, "model");
@@ -48,12 +42,10 @@ static inline char *tokenizer_json_text(const char *changes)
     return text;
 }
 
-static inline cot_status tokenizer_json_open(cot_tokenizer **tokenizer, const char *changes, cot_error *error)
+cot_status tokenizer_json_open(cot_tokenizer **tokenizer, const char *changes, cot_error *error)
 {
     char *text = tokenizer_json_text(changes);
     cot_status status = cot_tokenizer_parse(tokenizer, text, strlen(text), "test.json", error);
     free(text);
     return status;
 }
-
-#endif

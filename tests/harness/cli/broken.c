@@ -1,19 +1,19 @@
-/* The shipped model as a folder of links in a temporary folder, and ways to break one thing of it. */
-#ifndef COT_TESTS_CLI_BROKEN_H
-#define COT_TESTS_CLI_BROKEN_H
-#include <errno.h>
-#include <jansson.h>
-#include <sys/stat.h>
+#include "harness/cli/broken.h"
 
 #include "base/safetensors.h"
-#include "capture.h"
+#include "harness/cmocka.h"
 
-#define TINY COT_SOURCE "/models/tiny"
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 static const char *const files[] = {"config.json", "generation_config.json", "tokenizer.json",
                                     "model.safetensors"};
-static char folder[64]; // of this test; the broken model is "m" in it
 
-static void path_in(char path[256], const char *name)
+void path_in(char path[256], const char *folder, const char *name)
 {
     snprintf(path, 256, "%s/m/%s", folder, name);
 }
@@ -33,7 +33,7 @@ static char *slurp(const char *path, size_t *bytes)
     return data;
 }
 
-static void spill(const char *path, const void *head, size_t head_bytes, const void *data, size_t bytes)
+void spill(const char *path, const void *head, size_t head_bytes, const void *data, size_t bytes)
 {
     unlink(path); // the link, not the shipped file
     FILE *file = fopen(path, "wb");
@@ -43,13 +43,13 @@ static void spill(const char *path, const void *head, size_t head_bytes, const v
     assert_int_equal(fclose(file), 0);
 }
 
-static void fresh_model(void)
+void fresh_model(const char *folder)
 {
     char command[256], path[256], target[512];
     snprintf(command, sizeof command, "rm -rf '%s/m' && mkdir '%s/m'", folder, folder);
     assert_int_equal(system(command), 0);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        path_in(path, files[i]);
+        path_in(path, folder, files[i]);
         snprintf(target, sizeof target, "%s/%s", TINY, files[i]);
         assert_int_equal(symlink(target, path), 0);
     }
@@ -101,15 +101,14 @@ static void fill_tensor(const char *path, const char *name, uint16_t value)
     free(data);
 }
 
-enum how { NOTHING, REMOVE, WHOLE, REPLACE, HEADER, CUT, LENGTH, FILL, FOLDER };
-
-static void break_model(enum how how, const char *name, const char *from, const char *to, uint64_t n)
+void break_model(const char *folder, enum how how, const char *name, const char *from, const char *to,
+                 uint64_t n)
 {
     char path[256];
     size_t bytes;
-    fresh_model();
+    fresh_model(folder);
     if (how == NOTHING) return;
-    path_in(path, name);
+    path_in(path, folder, name);
     char *data = how == REMOVE || how == WHOLE || how == FOLDER ? NULL : slurp(path, &bytes), *edited = NULL;
     switch (how) {
     case NOTHING:
@@ -121,7 +120,7 @@ static void break_model(enum how how, const char *name, const char *from, const 
         break;
     case WHOLE: // an index stands in for the single file
         spill(path, to, strlen(to), "", 0);
-        path_in(path, "model.safetensors");
+        path_in(path, folder, "model.safetensors");
         if (strstr(name, ".index.json")) assert_int_equal(unlink(path), 0);
         break;
     case REPLACE:
@@ -145,13 +144,12 @@ static void break_model(enum how how, const char *name, const char *from, const 
     free(data);
 }
 
-/* The tokenizer keeps its first ids alone, and no merges. */
-static void shrink_tokenizer(int64_t ids)
+void shrink_tokenizer(const char *folder, int64_t ids)
 {
     char path[256];
     const char *token;
     json_t *id;
-    path_in(path, "tokenizer.json");
+    path_in(path, folder, "tokenizer.json");
     json_t *tokenizer = json_load_file(path, 0, NULL), *model = json_object_get(tokenizer, "model"),
            *vocab = json_object();
     assert_non_null(model);
@@ -165,21 +163,16 @@ static void shrink_tokenizer(int64_t ids)
     json_decref(tokenizer);
 }
 
-static int make_folder(void **state)
+bool broken_folder(char folder[64])
 {
-    (void)state;
     const char *temporary = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/coterie.XXXXXX",
-             temporary && strlen(temporary) < 40 ? temporary : "/tmp");
-    return mkdtemp(folder) ? 0 : -1;
+    snprintf(folder, 64, "%s/coterie.XXXXXX", temporary && strlen(temporary) < 40 ? temporary : "/tmp");
+    return mkdtemp(folder);
 }
 
-static int remove_folder(void **state)
+bool broken_folder_remove(const char *folder)
 {
-    (void)state;
     char command[128];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
+    return system(command) == 0;
 }
-
-#endif

@@ -1,16 +1,11 @@
-/* Runs something in a child process and keeps its exit status and what it wrote. */
-#ifndef COT_TESTS_CLI_CAPTURE_H
-#define COT_TESTS_CLI_CAPTURE_H
+#include "harness/cli/capture.h"
+
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-typedef struct capture {
-    int status; // exit status, or 256 + the signal that ended it
-    char out[1 << 16], err[1 << 14];
-} capture;
 
 static void capture_read(FILE *file, char *text, size_t bytes)
 {
@@ -19,8 +14,7 @@ static void capture_read(FILE *file, char *text, size_t bytes)
     fclose(file);
 }
 
-/* Calls body(context) in a child whose standard output and error are kept in `c`. */
-static void capture_call(capture *c, int (*body)(void *context), void *context)
+void capture_call(capture *c, int (*body)(void *context), void *context)
 {
     FILE *out = tmpfile(), *err = tmpfile();
     if (!out || !err) abort();
@@ -46,11 +40,8 @@ static int capture_exec(void *line)
     return 127;
 }
 
-/* Runs a shell command line, in which $coterie is the program. */
-static inline void capture_shell(capture *c, const char *line)
+void capture_shell(capture *c, const char *line)
 {
     setenv("coterie", COT_PROGRAM, 1);
     capture_call(c, capture_exec, (void *)(uintptr_t)line);
 }
-
-#endif
