@@ -61,8 +61,16 @@ typedef struct cot_engine_options {
     /* Most tokens of one step, 1 to 65536. Default 512. */
     int64_t step_tokens;
     /* Positions of KV cache, of all sequences together, wherever they end: the engine adds what their last pages leave
-     * empty. No more are made than `sequences` sequences can fill. 0, the default: the context of one sequence. */
+     * empty. Without block_tokens no more are made than `sequences` sequences can fill. 0, the default: the context of one
+     * sequence. */
     int64_t kv_tokens;
+    /* In place of kv_tokens, bytes of KV cache over all ranks: as many pages of 64 positions as fit. 0, the default:
+     * kv_tokens says. */
+    size_t kv_bytes;
+    /* Texts that begin with the same blocks of so many tokens compute them once while the KV cache has them: a power of
+     * two, 1 to 64. What a text's blocks hold stays, the text's own too, until the room is needed; then goes what was used
+     * longest ago. Requests with all_logits compute all. 0, the default: every text is computed whole. */
+    int64_t block_tokens;
     /* Most sequences that run at once, 1 to 1024. Default 16. */
     int sequences;
     /* Called while weights load, from any thread, with `progress_context`; NULL, the default: nobody is told. */
@@ -172,6 +180,9 @@ typedef struct cot_request {
     int64_t output_tokens;
     /* 0 to COT_MAX_LOGPROBS: on_sampled tells the chances of the token and of so many of the likeliest. Default -1: none. */
     int32_t logprobs;
+    /* Only requests of equal bytes here share what they begin with. Default none. */
+    const void *cache_salt;
+    size_t cache_salt_bytes;
     /* Not admitted before the request of this number has been fed its prompt or is over; 0: at once. */
     uint64_t after;
 } cot_request;
@@ -211,8 +222,9 @@ typedef enum cot_finish {
  * cot_engine_run. A callback may submit and cancel requests, its own too; it may not step, run or close. */
 typedef struct cot_events {
     void *context;
-    /* The request runs from now on. `cached_tokens` of its prompt are in the KV cache already. Told once, and not of a
-     * request of which nothing is computed. */
+    /* The request runs from now on. `cached_tokens` of its prompt, whole blocks and not all of it, are in the KV cache
+     * already: of those neither logits nor routing are told. Told once, and not of a request of which nothing is
+     * computed. */
     void (*on_admit)(void *context, uint64_t request, int64_t cached_tokens);
     /* A sampled token, also one that ends the text; it is there during the call only. on_token follows. */
     void (*on_sampled)(void *context, uint64_t request, const cot_sampled *sampled);
@@ -229,14 +241,32 @@ typedef struct cot_events {
     void (*on_finish)(void *context, uint64_t request, cot_finish finish);
 } cot_events;
 
+enum { COT_HOME_ANY = -1 };
 /* Takes a request; it and `events` are copied. Steps run it beside others, in the order in which they came as far
- * as rows and pages go. `home`, 0 to P - 1, is the rank that holds it under data-parallel attention. `*id` is its
+ * as rows and pages go; when pages run out, the one that began last starts over later, which nobody is told. `home`, 0 to
+ * P - 1, is the rank that holds it under data-parallel attention, COT_HOME_ANY what cot_engine_choose_home says. `*id` is its
  * number for good: from 1, ascending, never given twice; 0 on failure. Errors: INVALID_ARGUMENT (empty prompt, a
  * token that is not in the vocabulary, an option or the home out of range), TOO_LONG (beyond the context),
  * OUT_OF_MEMORY (longer than the KV cache, or no memory), PEER_FAILED (an earlier step failed); nothing has
  * changed then. */
 cot_status cot_engine_submit(cot_engine *engine, uint64_t *id, const cot_request *request, int home,
                              const cot_events *events, cot_error *error);
+
+/* The rank on which most of the prompt is in the KV cache; among equals the one whose requests, waiting ones too, hold the
+ * fewest tokens, then the first. The request has been found good. Computes, does not communicate. */
+int cot_engine_choose_home(const cot_engine *engine, const cot_request *request);
+
+/* What there is to do, and how the cache fares. */
+typedef struct cot_engine_load {
+    int64_t waiting, running;        /* requests */
+    int64_t kv_pages, kv_pages_free; /* of 64 positions; free: those too that only keep blocks */
+    int64_t cached_blocks;           /* of block_tokens */
+    /* Since the engine was opened: tokens of prompts when first admitted, without those of requests with all_logits, and how
+     * many of them were found; requests that started over for want of pages; blocks that went for want of room. */
+    uint64_t queried_tokens, hit_tokens, preemptions, evicted_blocks;
+} cot_engine_load;
+/* Cheap; does not communicate. */
+void cot_engine_get_load(const cot_engine *engine, cot_engine_load *load);
 
 /* Ends a request now, whether it waits or runs: its on_finish is called and its KV pages are free. Errors:
  * NOT_FOUND (no such request, or it is over), PEER_FAILED (an earlier step failed). */

@@ -442,6 +442,8 @@ class EngineOptions(Structure):
         ("expert_slots", c_int32),
         ("step_tokens", c_int64),
         ("kv_tokens", c_int64),
+        ("kv_bytes", c_size_t),
+        ("block_tokens", c_int64),
         ("sequences", c_int),
         ("progress", Loading),
         ("progress_context", c_void_p),
@@ -504,6 +506,8 @@ class Request(Structure):
         ("sampling", Sampling),
         ("output_tokens", c_int64),
         ("logprobs", c_int32),
+        ("cache_salt", c_void_p),
+        ("cache_salt_bytes", c_size_t),
         ("after", c_uint64),
     ]
 

@@ -60,6 +60,10 @@ static cot_status check_options(const cot_engine_options *o, cot_error *error)
     if (status == COT_OK)
         status = in_range("expert slots", o->expert_slots, 0, COT_MAX_EXPERTS / o->ranks, error);
     if (status == COT_OK) status = in_range("kv tokens", o->kv_tokens, 0, (int64_t)1 << 40, error);
+    if (status == COT_OK) status = in_range("tokens of a block", o->block_tokens, 0, COT_KV_PAGE, error);
+    if (status == COT_OK && o->block_tokens & (o->block_tokens - 1))
+        status = cot_fail(error, COT_INVALID_ARGUMENT, "tokens of a block %lld are no power of two",
+                          (long long)o->block_tokens);
     return status;
 }
 
@@ -96,12 +100,41 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_er
     r->sequences = o->sequences < o->step_tokens ? o->sequences : o->step_tokens;
     r->step_logits = rows < r->sequences ? r->sequences : rows < o->step_tokens ? rows : o->step_tokens;
     int64_t kv_tokens = o->kv_tokens ? o->kv_tokens : c->max_context;
-    if (kv_tokens / c->max_context >= r->sequences) // no more than all sequences at their longest
+    if (!o->block_tokens &&
+        kv_tokens / c->max_context >= r->sequences) // no more than all sequences at their longest
         kv_tokens = r->sequences * c->max_context;
     r->pages = cot_kv_pages(kv_tokens) + r->sequences; // every sequence may leave a page part empty
+    r->step_maps = cot_scheduler_step_maps(r->step_tokens, r->sequences, c->max_context, o->block_tokens);
+    e->block_tokens = o->block_tokens;
     e->info.threads = threads;
     e->info.ranks = o->ranks;
     return cot_kernels_choose(&r->kernels, o->isa, error);
+}
+
+/* As many pages as kv_bytes has room for, where that is given. */
+static cot_status fill_pages(cot_engine *e, const cot_engine_options *o, cot_error *error)
+{
+    const int counted =
+        e->runner.data_parallel ? 1 : o->ranks; // a page is on one rank, or a part of it on each
+    size_t page_bytes = 0;
+    cot_status status = COT_OK;
+    if (!o->kv_bytes) return COT_OK;
+    e->runner.pages = 1;
+    for (int rank = 0; rank < counted && status == COT_OK; rank++) {
+        cot_runner_sizes sizes;
+        status = cot_runner_measure(&sizes, &e->runner, rank, o->ranks, error);
+        page_bytes += sizes.cache;
+    }
+    if (status != COT_OK) return status;
+    if (o->kv_bytes < page_bytes)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%zu bytes of KV cache hold no page, which has %zu",
+                        o->kv_bytes, page_bytes);
+    const size_t pages = o->kv_bytes / page_bytes;
+    const int64_t filled = e->runner.sequences *
+                           cot_kv_pages(e->config->max_context), // without blocks no more are filled
+        most = o->block_tokens || filled > INT32_MAX ? INT32_MAX : filled;
+    e->runner.pages = pages < (size_t)most ? (int64_t)pages : most;
+    return COT_OK;
 }
 
 /* ---- memory ---- */
@@ -128,6 +161,17 @@ static size_t expert_bytes_on(const cot_engine *e, int rank, size_t *rounding)
     const size_t empty = ((size_t)layout->n_layers * (size_t)layout->slots_per_rank - all) * bytes;
     *rounding = empty < layers * TWO_PAGES ? empty : layers * TWO_PAGES;
     return all * bytes;
+}
+
+static cot_scheduler_limits limits_of(const cot_engine *e)
+{
+    return (cot_scheduler_limits){.sequences = e->runner.sequences,
+                                  .pages = e->runner.pages,
+                                  .step_tokens = e->runner.step_tokens,
+                                  .step_logits = e->runner.step_logits,
+                                  .step_maps = e->runner.step_maps,
+                                  .homes = e->runner.data_parallel ? e->info.ranks : 1,
+                                  .block = e->block_tokens};
 }
 
 /* What opening and then running will take, with `whole` bytes of weights that all ranks share: all that a step at the
@@ -163,7 +207,11 @@ static cot_status measure(cot_engine *e, const cot_fabric_backend *fabric, size_
     all.threads = threads_of_all(e, fabric);
     cot_arena attention = {0};
     cot_runner_lay_out_attention(&attention, &all);
-    sizes->total_bytes = sizes->weight_bytes + cache + other + attention.used;
+    const cot_scheduler_limits limits = limits_of(e);
+    const size_t plans =
+        2 * (size_t)ranks * cot_plan_bytes(e->runner.step_tokens, e->runner.step_maps); // two on each rank
+    sizes->total_bytes =
+        sizes->weight_bytes + cache + other + attention.used + cot_scheduler_bytes(&limits) + plans;
     return status;
 }
 
@@ -204,8 +252,7 @@ static cot_status allocate(cot_engine *e, cot_error *error)
     e->touched = calloc((size_t)c->gate.experts + 1, 1);
     if (!s->logits || !s->candidates || !s->counts || !e->token_experts || !e->token_weights || !e->touched)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the engine's tables");
-    cot_scheduler_limits limits = {e->runner.sequences, e->runner.pages, e->runner.step_tokens,
-                                   e->runner.step_logits, e->runner.data_parallel ? e->info.ranks : 1};
+    const cot_scheduler_limits limits = limits_of(e);
     return cot_scheduler_open(&e->scheduler, &limits, error);
 }
 
@@ -258,6 +305,7 @@ static cot_status lay_out(cot_engine *e, const cot_engine_options *options, cot_
     if (status == COT_OK && (!e->moe_layer || !e->whole.layers || !e->whole.attention))
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %lld layers", (long long)c->layers);
     if (status == COT_OK) status = lay_out_experts(e, options, error);
+    if (status == COT_OK) status = fill_pages(e, options, error);
     if (status != COT_OK) return status;
     for (int64_t l = 0; l < c->layers; l++) cot_attention_heads(&e->whole.attention[l], c, 0, 1);
     cot_whole_weights_walk(&e->whole, c, cot_runner_precision(&e->runner), e->runner.data_parallel, &whole,

@@ -17,6 +17,7 @@ struct cot_engine {
     cot_engine_info info;
     int32_t *moe_layer;       // [MoE layers]
     cot_expert_layout layout; // of those over the ranks
+    int64_t block_tokens;     // the option
     bool failed;              // a step failed: the group is gone
     bool inside;              // a call is under way: callbacks may submit and cancel, not step
     cot_scheduler scheduler;

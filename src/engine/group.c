@@ -32,7 +32,7 @@ struct cot_engine_group {
 
 static size_t plan_bytes_of(const cot_engine_group_options *options)
 {
-    return (cot_plan_bytes(options->runner.step_tokens) + 63) / 64 * 64;
+    return (cot_plan_bytes(options->runner.step_tokens, options->runner.step_maps) + 63) / 64 * 64;
 }
 
 static cot_status open_words(struct end *end, const cot_rank *rank, cot_error *error)

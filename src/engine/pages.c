@@ -20,7 +20,8 @@ cot_status cot_page_pool_open(cot_page_pool *pool, int64_t pages, int homes, cot
     pool->next = calloc((size_t)pages, sizeof *pool->next);
     pool->home = calloc((size_t)pages, sizeof *pool->home);
     pool->references = calloc((size_t)pages, sizeof *pool->references);
-    if (!pool->next || !pool->home || !pool->references)
+    pool->idle = calloc((size_t)pages, sizeof *pool->idle);
+    if (!pool->next || !pool->home || !pool->references || !pool->idle)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a table of %lld pages",
                         (long long)pages);
     for (int64_t p = pages - 1; p >= 0; p--) {
@@ -35,6 +36,7 @@ void cot_page_pool_close(cot_page_pool *pool)
     free(pool->next);
     free(pool->home);
     free(pool->references);
+    free(pool->idle);
     *pool = (cot_page_pool){0};
 }
 
@@ -53,14 +55,30 @@ int32_t cot_page_pool_take(cot_page_pool *pool, int home)
     return page;
 }
 
+/* The page's numbers change; whether all of its references are idle is counted anew. */
+static void change(cot_page_pool *pool, int32_t page, int32_t references, int32_t idle)
+{
+    pool->idle_pages -= pool->references[page] && pool->references[page] == pool->idle[page];
+    pool->references[page] += references;
+    pool->idle[page] += idle;
+    assert(pool->idle[page] >= 0 && pool->idle[page] <= pool->references[page]);
+    pool->idle_pages += pool->references[page] && pool->references[page] == pool->idle[page];
+}
+
 void cot_page_pool_share(cot_page_pool *pool, int32_t page)
 {
     assert(pool->references[page] > 0);
-    pool->references[page]++;
+    change(pool, page, 1, 0);
+}
+
+void cot_page_pool_idle(cot_page_pool *pool, int32_t page, int32_t more)
+{
+    change(pool, page, 0, more);
 }
 
 void cot_page_pool_release(cot_page_pool *pool, int32_t page)
 {
     assert(pool->references[page] > 0);
-    if (!--pool->references[page]) push(pool, page);
+    change(pool, page, -1, 0);
+    if (!pool->references[page]) push(pool, page);
 }

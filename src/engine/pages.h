@@ -1,5 +1,6 @@
-/* The pages of the KV cache as numbers: which are free, and how many sequences hold each of the others. What a
- * page holds is on the ranks (model/kv.h); a page that several hold is full, and nobody writes to it. */
+/* The pages of the KV cache as numbers: which are free, and how many references each of the others has, of sequences
+ * and of blocks that are kept for later (prefix.h). What a page holds is on the ranks (model/kv.h); a page that several
+ * sequences hold is full, and nobody writes to it. */
 #ifndef COT_ENGINE_PAGES_H
 #define COT_ENGINE_PAGES_H
 #include "fabric/fabric.h"
@@ -12,12 +13,12 @@ typedef struct cot_page_pool_list {
 } cot_page_pool_list;
 
 typedef struct cot_page_pool {
-    int64_t pages, free_pages;
+    int64_t pages, free_pages, idle_pages;  // idle: all of whose references are
     int homes;                              // ranks that have pages of their own; 1: all hold every page
     cot_page_pool_list free[COT_MAX_RANKS]; // [homes]
     int32_t *next;                          // [pages] the one behind in its list
     int16_t *home;                          // [pages] who has it, or had it last
-    int32_t *references;                    // [pages]
+    int32_t *references, *idle;             // [pages]; idle: how many of the references could be given up
 } cot_page_pool;
 
 /* All pages free. Errors: OUT_OF_MEMORY. Close either way. */
@@ -28,7 +29,9 @@ void cot_page_pool_close(cot_page_pool *pool);
 int32_t cot_page_pool_take(cot_page_pool *pool, int home);
 /* One more reference to a page that is not free. */
 void cot_page_pool_share(cot_page_pool *pool, int32_t page);
-/* One less; without any the page is free. */
+/* So many more of the page's references could be given up, or fewer. */
+void cot_page_pool_idle(cot_page_pool *pool, int32_t page, int32_t change);
+/* One less, which is not idle; without any the page is free. */
 void cot_page_pool_release(cot_page_pool *pool, int32_t page);
 
 #endif

@@ -6,10 +6,10 @@ struct header {
     int32_t kind, tokens, spans, maps, logits;
 };
 
-size_t cot_plan_bytes(int64_t tokens)
+size_t cot_plan_bytes(int64_t tokens, int64_t maps)
 {
-    return sizeof(struct header) +
-           (size_t)tokens * (sizeof(int32_t) + sizeof(cot_span) + 2 * sizeof(cot_page_map));
+    return sizeof(struct header) + (size_t)tokens * (sizeof(int32_t) + sizeof(cot_span)) +
+           (size_t)maps * sizeof(cot_page_map);
 }
 
 static uint8_t *append(uint8_t *at, const void *data, size_t bytes)

@@ -6,8 +6,8 @@
 
 typedef enum cot_plan_kind { COT_PLAN_STEP, COT_PLAN_STATS, COT_PLAN_STOP } cot_plan_kind;
 
-/* Most bytes of a plan with so many tokens (at most as many spans, and a page map a span and a page). */
-size_t cot_plan_bytes(int64_t tokens);
+/* Most bytes of a plan with so many tokens, at most as many spans, and so many page maps. */
+size_t cot_plan_bytes(int64_t tokens, int64_t maps);
 /* Writes a plan; `step` is read for COT_PLAN_STEP only. Returns its bytes. */
 size_t cot_plan_write(void *bytes, cot_plan_kind kind, const cot_step *step);
 /* Reads it; the step points into `bytes`, which are 4-aligned. */

@@ -48,6 +48,9 @@ static cot_status check_request(const cot_engine *e, const cot_request *r, cot_e
     if (r->output_tokens < 0 || r->output_tokens >= r->prompt_tokens)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%lld of the prompt's %lld tokens are said to be output",
                         (long long)r->output_tokens, (long long)r->prompt_tokens);
+    if (r->cache_salt_bytes && !r->cache_salt)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "a cache salt of %zu bytes is nowhere",
+                        r->cache_salt_bytes);
     if (forced < 0) return cot_fail(error, COT_INVALID_ARGUMENT, "%lld forced tokens", (long long)forced);
     if (r->prompt_tokens > context || forced > context - r->prompt_tokens)
         return cot_fail(error, COT_TOO_LONG, "%llu tokens, the context is %lld",
@@ -86,6 +89,7 @@ cot_status cot_engine_submit(cot_engine *e, uint64_t *id, const cot_request *req
     *id = 0;
     cot_status status = check_usable(e, error);
     if (status == COT_OK) status = check_request(e, request, error);
+    if (status == COT_OK && home == COT_HOME_ANY) home = cot_engine_choose_home(e, request);
     if (status == COT_OK && (home < 0 || home >= e->info.ranks))
         status = cot_fail(error, COT_INVALID_ARGUMENT, "home %d is not in [0, %d]", home, e->info.ranks - 1);
     if (status != COT_OK) return status;
@@ -185,6 +189,7 @@ static void tell_routing(cot_engine *e, const cot_step *step, const uint16_t *ex
         const cot_span *span = &step->span[i];
         const cot_request_state *r = e->scheduler.by_row[span->sequence];
         for (int32_t t = 0; t < span->tokens && r->events.on_routing && !r->ended; t++) {
+            if (span->position + t < r->told) continue;
             for (int64_t l = 0; l < e->config->moe_layers; l++) {
                 int64_t from = (l * e->runner.step_tokens + token + t) * k;
                 memcpy(e->token_experts + l * k, experts + from, (size_t)k * sizeof *experts);
@@ -203,6 +208,7 @@ static cot_status tell_logits(const cot_engine *e, const cot_request_state *r, c
     int64_t vocab = e->config->vocab;
     for (int32_t t = 0; t < span->logits && !r->ended; t++, logits += vocab) {
         int64_t position = span->position + span->tokens - span->logits + t;
+        if (position < r->told) continue;
         for (int64_t v = 0; v < vocab; v++)
             if (!isfinite(logits[v]))
                 return cot_fail(error, COT_INVALID_ARGUMENT,
@@ -222,9 +228,7 @@ static cot_status take_results(cot_engine *e, const cot_step *step, const float 
         cot_status status = COT_OK;
         if (!r->ended && r->all_logits && r->events.on_logits)
             status = tell_logits(e, r, span, logits, error);
-        r->fed += span->tokens;
-        if (r->fed >= r->prompt_tokens && span->position < r->prompt_tokens)
-            cot_scheduler_free_followers(&e->scheduler, r);
+        if (!r->ended) cot_scheduler_fed(&e->scheduler, r, span->tokens);
         logits += (int64_t)span->logits * e->config->vocab;
         if (status == COT_OK && !r->ended && r->fed == r->known)
             status = advance(e, r, logits - e->config->vocab, error);
@@ -243,15 +247,15 @@ static void admit(cot_engine *e)
     for (cot_request_state *r; (r = cot_scheduler_admit(&e->scheduler));)
         if (!r->forced && r->known == r->limit && !r->all_logits) // nothing may be generated
             finish(e, r, why_full(r));
-        else if (r->events.on_admit)
-            r->events.on_admit(r->events.context, r->told_as, 0);
+        else if (r->admissions == 1 && r->events.on_admit)
+            r->events.on_admit(r->events.context, r->told_as, r->fed);
 }
 
 static cot_status run_step(cot_engine *e, uint64_t *failed, cot_error *error)
 {
     const float *logits, *weights;
     const uint16_t *experts;
-    cot_step step = cot_scheduler_plan(&e->scheduler);
+    const cot_step step = cot_scheduler_plan(&e->scheduler);
     bool prefill = false;
     for (int32_t i = 0; i < step.spans; i++)
         prefill |= step.span[i].position < e->scheduler.by_row[step.span[i].sequence]->prompt_tokens;

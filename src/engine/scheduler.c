@@ -8,18 +8,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+int64_t cot_scheduler_step_maps(int64_t step_tokens, int64_t sequences, int64_t context, int64_t block)
+{
+    const int64_t rows = sequences < step_tokens ? sequences : step_tokens;
+    return 2 * step_tokens + (block ? rows * cot_kv_pages(context) : 0);
+}
+
 cot_status cot_scheduler_open(cot_scheduler *s, const cot_scheduler_limits *limits, cot_error *error)
 {
     size_t rows = (size_t)limits->sequences, tokens = (size_t)limits->step_tokens;
     *s = (cot_scheduler){.limits = *limits, .waiting_end = &s->waiting};
     cot_status status = cot_page_pool_open(&s->pool, limits->pages, limits->homes, error);
+    if (status == COT_OK) status = cot_prefix_open(&s->prefix, &s->pool, limits->block, error);
     if (status != COT_OK) return status;
     s->free_rows = calloc(rows, sizeof *s->free_rows);
     s->active = calloc(rows, sizeof *s->active);
     s->by_row = calloc(rows, sizeof *s->by_row);
     s->ids = calloc(tokens, sizeof *s->ids);
     s->spans = calloc(tokens, sizeof *s->spans);
-    s->maps = calloc(2 * tokens, sizeof *s->maps);
+    s->maps = calloc((size_t)limits->step_maps, sizeof *s->maps);
     if (!s->free_rows || !s->active || !s->by_row || !s->ids || !s->spans || !s->maps)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the scheduler's tables");
     while (s->free_row_count < limits->sequences) {
@@ -29,27 +36,109 @@ cot_status cot_scheduler_open(cot_scheduler *s, const cot_scheduler_limits *limi
     return COT_OK;
 }
 
+size_t cot_scheduler_bytes(const cot_scheduler_limits *l)
+{
+    const cot_page_pool *pool = NULL;
+    const size_t page =
+        sizeof *pool->next + sizeof *pool->home + sizeof *pool->references + sizeof *pool->idle;
+    return (size_t)l->pages * page + cot_prefix_bytes(l->pages, l->block) +
+           (size_t)l->sequences * (sizeof(int32_t) + 2 * sizeof(void *)) +
+           (size_t)l->step_tokens * (sizeof(int32_t) + sizeof(cot_span)) +
+           (size_t)l->step_maps * sizeof(cot_page_map);
+}
+
+static void free_request(cot_request_state *r)
+{
+    cot_prefix_salt_release(r->salt);
+    free(r);
+}
+
 static void free_all(cot_request_state *first)
 {
     while (first) {
         cot_request_state *next = first->next;
-        free(first);
+        free_request(first);
         first = next;
     }
 }
 
+/* ---- pages and blocks of a sequence ---- */
+
+static cot_prefix_root root_of(const cot_scheduler *s, const cot_request_state *r)
+{
+    const cot_prefix_salt *salt = r->salt;
+    return (cot_prefix_root){r->home % s->limits.homes, salt ? salt->data : NULL, salt ? salt->bytes : 0,
+                             r->salt};
+}
+
+static void let_go_of_blocks(cot_scheduler *s, cot_request_state *r)
+{
+    cot_prefix_let_go(&s->prefix, r->node);
+    r->node = -1;
+    r->blocks = 0;
+}
+
+/* It is fed what its last `blocks` blocks, up to `node`, hold: whole pages are shared, of the next there will be a copy.
+ * A page's last block names one that holds the others as well. */
+static void begin_with(cot_scheduler *s, cot_request_state *r, int32_t node, int64_t blocks)
+{
+    const int64_t block = s->limits.block, hit = blocks * block;
+    cot_prefix_hold(&s->prefix, node);
+    r->node = node;
+    r->blocks = blocks;
+    r->fed = hit;
+    r->pages_held = r->shared = hit / COT_KV_PAGE;
+    r->copied = hit % COT_KV_PAGE;
+    if (r->copied) r->copied_from = s->prefix.node[node].page;
+    for (int64_t page = r->shared; blocks > 0; blocks--, node = s->prefix.node[node].parent)
+        if (blocks * block % COT_KV_PAGE == 0) {
+            r->pages[--page] = s->prefix.node[node].page;
+            cot_page_pool_share(&s->pool, r->pages[page]);
+        }
+}
+
+/* It has nothing in the cache any more. */
+static void leave_cache(cot_scheduler *s, cot_request_state *r)
+{
+    let_go_of_blocks(s, r);
+    for (int64_t p = 0; p < r->pages_held; p++) cot_page_pool_release(&s->pool, r->pages[p]);
+    r->fed = r->pages_held = r->maps_told = r->shared = r->copied = 0;
+    r->alone = false;
+}
+
+static int64_t pages_to_take(const cot_request_state *r, int64_t tokens)
+{
+    const int64_t pages = cot_kv_pages(tokens) - r->pages_held;
+    return pages > 0 ? pages : 0;
+}
+
+static int64_t pages_to_be_had(const cot_scheduler *s)
+{
+    return s->pool.free_pages + s->pool.idle_pages;
+}
+
+static int32_t take_page(cot_scheduler *s, const cot_request_state *r)
+{
+    while (!s->pool.free_pages) cot_prefix_evict(&s->prefix);
+    return cot_page_pool_take(&s->pool, r->home % s->limits.homes);
+}
+
+/* ---- coming and going ---- */
+
 void cot_scheduler_close(cot_scheduler *s)
 {
-    for (int64_t i = 0; i < s->active_count; i++) free(s->active[i]);
+    for (int64_t i = 0; i < s->active_count; i++) {
+        leave_cache(s, s->active[i]);
+        free_request(s->active[i]);
+    }
     free_all(s->waiting);
     free_all(s->ended);
+    cot_prefix_close(&s->prefix);
     cot_page_pool_close(&s->pool);
     void *owned[] = {s->free_rows, s->active, s->by_row, s->ids, s->spans, s->maps};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     *s = (cot_scheduler){0};
 }
-
-/* ---- coming and going ---- */
 
 /* Copies n numbers of 4 bytes to *end and moves that behind them; returns where they are. */
 static void *keep(int32_t **end, const void *numbers, size_t n)
@@ -74,8 +163,7 @@ cot_request_state *cot_scheduler_submit(cot_scheduler *s, const cot_request *req
     size_t numbers = (size_t)(limit + cot_kv_pages(limit)) + 2 * biases + stops;
     cot_request_state *r = malloc(sizeof *r + numbers * sizeof(int32_t)); // one block: the lists stand behind
     if (!r) return NULL;
-    *r = (cot_request_state){.id = ++s->last_id,
-                             .sampling = request->sampling,
+    *r = (cot_request_state){.sampling = request->sampling,
                              .forced = request->forced,
                              .all_logits = request->all_logits,
                              .home = home,
@@ -85,7 +173,15 @@ cot_request_state *cot_scheduler_submit(cot_scheduler *s, const cot_request *req
                              .text_begin = request->prompt_tokens - request->output_tokens,
                              .limit = limit,
                              .known = request->prompt_tokens,
+                             .node = -1,
                              .tokens = (int32_t *)(r + 1)};
+    bool failed;
+    r->salt = cot_prefix_salt_new(request->cache_salt, request->cache_salt_bytes, &failed);
+    if (failed) {
+        free(r);
+        return NULL;
+    }
+    r->id = ++s->last_id;
     r->pages = r->tokens + limit;
     int32_t *end = r->pages + cot_kv_pages(limit);
     r->sampling.bias_tokens = keep(&end, sampling->bias_tokens, biases);
@@ -114,22 +210,39 @@ static void leave_queue(cot_scheduler *s, cot_request_state *r)
     s->waiting_count--;
 }
 
+/* Whether there are pages for all that it knows, beside what others will need for what they know. Blocks that it begins
+ * with stay, and so do all pages that they name. */
+static bool fits(cot_scheduler *s, const cot_request_state *r, int32_t node, int64_t blocks)
+{
+    int64_t room = pages_to_be_had(s) - cot_prefix_idle_pages(&s->prefix, node);
+    for (int64_t i = 0; i < s->active_count; i++) room -= pages_to_take(s->active[i], s->active[i]->known);
+    return cot_kv_pages(r->known) - blocks * s->limits.block / COT_KV_PAGE <= room;
+}
+
 cot_request_state *cot_scheduler_admit(cot_scheduler *s)
 {
     cot_request_state *r = s->waiting;
     while (r && r->after) r = r->next;
-    if (!r || !s->free_row_count || s->counted_pages + cot_kv_pages(r->limit) > s->limits.pages) return NULL;
+    if (!r || !s->free_row_count) return NULL;
+    int64_t blocks = 0;
+    int32_t node = -1;
+    const cot_prefix_root root = root_of(s, r);
+    if (!r->all_logits) // which are told of tokens that are computed
+        node = cot_prefix_match(&s->prefix, &root, r->tokens, r->known - 1, &blocks);
+    if (!fits(s, r, node, blocks)) {
+        if (s->active_count) return NULL;
+        node = -1; // nobody will make room: it does without
+        blocks = 0;
+    }
     leave_queue(s, r);
     r->row = s->free_rows[--s->free_row_count];
-    s->counted_pages += cot_kv_pages(r->limit);
     s->active[s->active_count++] = s->by_row[r->row] = r;
+    begin_with(s, r, node, blocks);
+    if (!r->admissions++ && !r->all_logits) {
+        s->queried_tokens += (uint64_t)r->known;
+        s->hit_tokens += (uint64_t)r->fed;
+    }
     return r;
-}
-
-void cot_scheduler_free_followers(cot_scheduler *s, const cot_request_state *request)
-{
-    for (cot_request_state *r = s->waiting; r; r = r->next)
-        if (r->after == request->id) r->after = 0;
 }
 
 cot_request_state *cot_scheduler_find(const cot_scheduler *s, uint64_t id)
@@ -143,13 +256,30 @@ cot_request_state *cot_scheduler_find(const cot_scheduler *s, uint64_t id)
 
 static void stop(cot_scheduler *s, cot_request_state *r)
 {
-    for (int64_t p = 0; p < r->pages_held; p++) cot_page_pool_release(&s->pool, r->pages[p]);
-    s->counted_pages -= cot_kv_pages(r->limit);
+    leave_cache(s, r);
     s->free_rows[s->free_row_count++] = r->row;
     int64_t at = 0;
     while (s->active[at] != r) at++;
     s->active_count--;
     memmove(s->active + at, s->active + at + 1, (size_t)(s->active_count - at) * sizeof *s->active);
+}
+
+static void preempt(cot_scheduler *s, cot_request_state *r)
+{
+    stop(s, r);
+    r->row = -1;
+    r->next = s->waiting;
+    if (!s->waiting) s->waiting_end = &r->next;
+    s->waiting = r;
+    s->waiting_count++;
+    s->preemptions++;
+}
+
+/* The request has been fed its prompt, or is over: those that waited for that do so no more. */
+static void free_followers(cot_scheduler *s, const cot_request_state *request)
+{
+    for (cot_request_state *r = s->waiting; r; r = r->next)
+        if (r->after == request->id) r->after = 0;
 }
 
 void cot_scheduler_release(cot_scheduler *s, cot_request_state *r)
@@ -160,7 +290,7 @@ void cot_scheduler_release(cot_scheduler *s, cot_request_state *r)
     else
         stop(s, r);
     r->ended = true;
-    cot_scheduler_free_followers(s, r);
+    free_followers(s, r);
     r->next = s->ended;
     s->ended = r;
 }
@@ -173,20 +303,51 @@ void cot_scheduler_sweep(cot_scheduler *s)
 
 /* ---- a step ---- */
 
-/* Pages for the span's positions, where the sequence has none yet. */
+/* Pages for the span's positions, where the sequence has none yet, and those that no plan has told. */
 static void take_pages(cot_scheduler *s, cot_request_state *r, const cot_span *span, int32_t *maps)
 {
-    for (; r->pages_held < cot_kv_pages(span->position + span->tokens); r->pages_held++) {
-        int32_t page = r->pages[r->pages_held] = cot_page_pool_take(&s->pool, r->home % s->limits.homes);
-        s->maps[(*maps)++] = (cot_page_map){
-            .sequence = r->row, .index = (int32_t)r->pages_held, .page = page, .home = (int16_t)r->home};
+    for (; r->maps_told < cot_kv_pages(span->position + span->tokens); r->maps_told++) {
+        const int64_t index = r->maps_told;
+        const bool is_new = index == r->pages_held, copied = index == r->shared && r->copied;
+        if (is_new) r->pages[r->pages_held++] = take_page(s, r);
+        const int32_t page = r->pages[index];
+        assert(*maps < s->limits.step_maps);
+        s->maps[(*maps)++] = (cot_page_map){.sequence = r->row,
+                                            .index = (int32_t)index,
+                                            .page = page,
+                                            .from = copied ? r->copied_from : page,
+                                            .home = (int16_t)r->home,
+                                            .keep = (int16_t)(copied   ? r->copied
+                                                              : is_new ? 0
+                                                                       : COT_KV_PAGE)};
+    }
+}
+
+/* Spans for which there are pages. */
+static int32_t compose(cot_scheduler *s)
+{
+    for (;;) {
+        const int32_t spans = cot_compose(s->spans, s->active, s->active_count, &s->limits);
+        int64_t pages = 0;
+        for (int32_t i = 0; i < spans; i++)
+            pages +=
+                pages_to_take(s->by_row[s->spans[i].sequence], s->spans[i].position + s->spans[i].tokens);
+        if (pages <= pages_to_be_had(s)) return spans;
+        cot_request_state *last = s->active[s->active_count - 1];
+        if (s->active_count > 1) {
+            preempt(s, last);
+            continue;
+        }
+        assert(!last->alone); // what one sequence may come to fits into the pages
+        let_go_of_blocks(s, last);
+        last->alone = true;
     }
 }
 
 cot_step cot_scheduler_plan(cot_scheduler *s)
 {
     cot_step step = {.ids = s->ids, .span = s->spans, .map = s->maps};
-    step.spans = cot_compose(s->spans, s->active, s->active_count, &s->limits);
+    step.spans = compose(s);
     for (int32_t i = 0; i < step.spans; i++) {
         const cot_span *span = &s->spans[i];
         cot_request_state *r = s->by_row[span->sequence];
@@ -196,4 +357,17 @@ cot_step cot_scheduler_plan(cot_scheduler *s)
         step.logits += span->logits;
     }
     return step;
+}
+
+void cot_scheduler_fed(cot_scheduler *s, cot_request_state *r, int64_t tokens)
+{
+    const int64_t block = s->limits.block;
+    const cot_prefix_root root = root_of(s, r);
+    const bool was_before_text = r->fed < r->prompt_tokens;
+    r->fed += tokens;
+    if (r->told < r->fed) r->told = r->fed;
+    for (; block && !r->alone && (r->blocks + 1) * block <= r->fed; r->blocks++)
+        r->node = cot_prefix_extend(&s->prefix, &root, r->node, r->tokens + r->blocks * block,
+                                    r->pages[r->blocks * block / COT_KV_PAGE]);
+    if (was_before_text && r->fed >= r->prompt_tokens) free_followers(s, r);
 }

@@ -1,16 +1,19 @@
-/* Which requests run and what the next step computes of them: a queue, rows of the page tables, pages. It knows
- * numbers only: no model, no fabric, no clock.
+/* Which requests run and what the next step computes of them: a queue, rows of the page tables, pages, and the blocks
+ * that stay in them for requests that begin alike (prefix.h). It knows numbers only: no model, no fabric, no clock.
  *
  *   submit -> waiting -> admit -> active -> release -> ended -> sweep
- *                                 plan, step, plan, step ...
+ *               ^                 plan, step, fed, plan, step, fed ...
+ *               '----- preempted -----'
  *
- * Requests are admitted in the order in which they came, each as soon as there is a row and its longest length
- * can be had in pages. It is counted then, and the pages themselves are taken as the sequence grows: nothing
- * that runs ever lacks one. Memory is allocated when a request is made, and nowhere else. */
+ * Requests are admitted in the order in which they came, each as soon as there is a row, and pages for the tokens that it
+ * has so far: free ones, idle ones, or such as hold the text that it begins with. Pages are taken as sequences grow. When
+ * there are not enough for a step, the request that was admitted last goes back to the head of the queue: its pages are
+ * released, its tokens kept, and computed again later. One that runs alone gives up what it holds beyond its own pages,
+ * so that the first always gets on. Memory is allocated when a request is made, and nowhere else. */
 #ifndef COT_ENGINE_SCHEDULER_H
 #define COT_ENGINE_SCHEDULER_H
 #include "coterie/engine.h"
-#include "engine/pages.h"
+#include "engine/prefix.h"
 #include "model/step.h"
 
 /* A request and how far it has come: its KV holds `fed` tokens, `known` are told so far. */
@@ -22,11 +25,19 @@ typedef struct cot_request_state {
     int32_t home, row; // row: of the page tables; -1 while it waits
     int32_t logprobs;
     uint64_t after;        // the request that it waits for; 0: none, or no longer
+    int64_t admissions;    // how often it became active
     int64_t prompt_tokens, // the first of its tokens
         text_begin,        // of them, or behind them: what was generated
         limit,             // most tokens that it may come to
-        fed, known;        // known: of the prompt, then generated or (revealed so far) forced
-    int64_t pages_held;
+        fed, known,        // known: of the prompt, then generated or (revealed so far) forced
+        told;              // so many positions' logits and routing were told, before it was preempted too
+    cot_prefix_salt *salt;
+    int32_t node;                   // of its last whole block that it holds; -1: none
+    int64_t blocks;                 // that it holds
+    bool alone;                     // it holds no blocks any more, nor lets others have its own
+    int64_t pages_held, maps_told;  // pages that it has; of them, that a plan has told
+    int64_t shared, copied;         // pages shared with others; positions copied to the page behind them
+    int32_t copied_from;            // a page
     int32_t *tokens;                // [limit]
     int32_t *pages;                 // [pages of limit]
     struct cot_request_state *next; // among those that wait, or those that ended
@@ -35,41 +46,49 @@ typedef struct cot_request_state {
 typedef struct cot_scheduler_limits {
     int64_t sequences, pages;         // active at once; of the KV cache
     int64_t step_tokens, step_logits; // of a step: tokens, rows of logits
+    int64_t step_maps;                // of a step: cot_scheduler_step_maps
     int homes;                        // ranks that a page may be on; 1: it is on all
+    int64_t block;                    // tokens of a block; 0: none are kept
 } cot_scheduler_limits;
 
 typedef struct cot_scheduler {
     cot_scheduler_limits limits;
     uint64_t last_id; // ids count from 1
     cot_page_pool pool;
-    int64_t counted_pages; // of the active at their longest
-    int32_t *free_rows;    // a stack of [sequences]
+    cot_prefix_cache prefix;
+    int32_t *free_rows; // a stack of [sequences]
     int64_t free_row_count;
     cot_request_state **active; // [sequences] in the order of admission
     cot_request_state **by_row; // [sequences]
     int64_t active_count, waiting_count;
     cot_request_state *waiting, **waiting_end, *ended;
-    int32_t *ids;       // [step_tokens] what a plan points to
-    cot_span *spans;    // [step_tokens]
-    cot_page_map *maps; // [2 step_tokens]
+    int32_t *ids;                                     // [step_tokens] what a plan points to
+    cot_span *spans;                                  // [step_tokens]
+    cot_page_map *maps;                               // [step_maps]
+    uint64_t preemptions, queried_tokens, hit_tokens; // tokens: of first admissions
 } cot_scheduler;
+
+/* Most maps of a step: pages of its tokens, a row's first each time; and what sequences of up to `context` tokens find. */
+int64_t cot_scheduler_step_maps(int64_t step_tokens, int64_t sequences, int64_t context, int64_t block);
 
 /* Errors: OUT_OF_MEMORY. Close either way; that frees all requests. */
 cot_status cot_scheduler_open(cot_scheduler *scheduler, const cot_scheduler_limits *limits, cot_error *error);
 void cot_scheduler_close(cot_scheduler *scheduler);
+size_t cot_scheduler_bytes(const cot_scheduler_limits *limits); // of the tables
 
 /* Makes a request that may come to `limit` tokens, which is at least prompt and forced tokens and no more than
  * `pages` hold, and lets it wait. Fill in who listens. Returns NULL, with nothing changed, when memory runs
  * out. */
 cot_request_state *cot_scheduler_submit(cot_scheduler *scheduler, const cot_request *request, int64_t limit,
                                         int32_t home);
-/* The first that waits, and for no other request, becomes active if it fits, else NULL. */
+/* The first that waits, and for no other request, becomes active if it fits, else NULL. What is found of its beginning
+ * counts as fed. */
 cot_request_state *cot_scheduler_admit(cot_scheduler *scheduler);
-/* What the active ones do next (compose.h); takes the pages for it. It points into the scheduler and into no
- * request. */
+/* What the active ones do next (compose.h); takes the pages for it, preempting for want of them. It points into the
+ * scheduler and into no request. */
 cot_step cot_scheduler_plan(cot_scheduler *scheduler);
-/* The request has been fed its prompt, or is over: those that waited for that do so no more. */
-void cot_scheduler_free_followers(cot_scheduler *scheduler, const cot_request_state *request);
+/* The KV of an active one holds so many more tokens. */
+void cot_scheduler_fed(cot_scheduler *scheduler, cot_request_state *request, int64_t tokens);
 /* One that waits or is active; NULL if there is none with that id. */
 cot_request_state *cot_scheduler_find(const cot_scheduler *scheduler, uint64_t id);
 /* Ends a request that waits or is active: its row and pages are free at once, itself with the next sweep. */

@@ -17,7 +17,7 @@ static cot_status begin_step(cot_runner *r, const cot_step *step, cot_error *err
     for (int32_t m = 0; m < step->maps; m++) {
         const cot_page_map *map = &step->map[m];
         if (!r->o.data_parallel || map->home == r->fabric->rank)
-            cot_kv_map(&r->kv, map->sequence, map->index, map->page, map->keep);
+            cot_kv_map(&r->kv, map->sequence, map->index, map->page, map->from, map->keep);
         else
             cot_kv_give_up(&r->kv, map->page);
     }

@@ -1,5 +1,6 @@
 #include "model/kv.h"
 
+#include "base/integers.h"
 #include "kernels/pack.h"
 
 #include <string.h>
@@ -13,15 +14,30 @@ void cot_kv_lay_out(cot_kv *kv, cot_arena *arena)
     kv->page_bytes = (size_t)(kv->layers * kv->heads) * kv->head_bytes;
     kv->table =
         cot_arena_take(arena, (size_t)kv->sequences, (size_t)kv->pages_a_sequence * sizeof *kv->table);
+    kv->zeros = cot_arena_take(arena, (size_t)cot_larger(kv->key_width, kv->value_width), sizeof *kv->zeros);
     kv->held = cot_arena_take(arena, (size_t)kv->pages, sizeof *kv->held);
     kv->memory = cot_arena_take(arena, (size_t)kv->pages, kv->page_bytes);
 }
 
-void cot_kv_map(cot_kv *kv, int64_t sequence, int64_t index, int32_t page, bool keep)
+/* One position of all layers and heads. */
+static void clear(cot_kv *kv, int64_t sequence, int64_t position)
 {
+    for (int64_t layer = 0; layer < kv->layers; layer++)
+        for (int64_t head = 0; head < kv->heads; head++)
+            cot_kv_store(kv, sequence, position, layer, head, kv->zeros, kv->zeros);
+}
+
+void cot_kv_map(cot_kv *kv, int64_t sequence, int64_t index, int32_t page, int32_t from, int64_t keep)
+{
+    uint8_t *memory = kv->memory + (size_t)page * kv->page_bytes;
     kv->table[sequence * kv->pages_a_sequence + index] = page;
     kv->held[page] = true;
-    if (!keep) memset(kv->memory + (size_t)page * kv->page_bytes, 0, kv->page_bytes);
+    if (!keep)
+        memset(memory, 0, kv->page_bytes);
+    else if (from != page)
+        memcpy(memory, kv->memory + (size_t)from * kv->page_bytes, kv->page_bytes);
+    for (int64_t place = keep; keep && place < COT_KV_PAGE; place++)
+        clear(kv, sequence, index * COT_KV_PAGE + place);
 }
 
 void cot_kv_give_up(cot_kv *kv, int32_t page)

@@ -35,12 +35,14 @@ typedef struct cot_kv {
     uint8_t *memory;                               // [pages][page_bytes]
     bool *held;                                    // [pages] whether memory was touched for it
     int32_t *table;                                // [sequences][pages_a_sequence]
+    float *zeros;                                  // [the greater width]
 } cot_kv;
 
 /* Fills the derived sizes of `kv` and takes its memory from the arena (which may measure). */
 void cot_kv_lay_out(cot_kv *kv, cot_arena *arena);
-/* Gives `page` to the sequence's positions from 64 * index on: cleared, or keeping what it holds. */
-void cot_kv_map(cot_kv *kv, int64_t sequence, int64_t index, int32_t page, bool keep);
+/* Gives `page` to the sequence's positions from 64 * index on. The first `keep` of them are as page `from` has them, which
+ * may be `page` itself; the others are cleared. */
+void cot_kv_map(cot_kv *kv, int64_t sequence, int64_t index, int32_t page, int32_t from, int64_t keep);
 /* Another rank has `page` now: what it took here goes back to the system. */
 void cot_kv_give_up(cot_kv *kv, int32_t page);
 

@@ -24,6 +24,7 @@ typedef struct cot_runner_options {
     cot_dtype payload;        // F32 or BF16: what expert rows travel back as
     int64_t step_tokens;      // most tokens of a step
     int64_t step_logits;      // most rows of logits of a step
+    int64_t step_maps;        // most page maps of a step
     int64_t sequences, pages; // rows of the page table; KV pages
     bool capture;             // routing of every step goes to rank 0
 } cot_runner_options;

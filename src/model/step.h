@@ -12,9 +12,10 @@ typedef struct cot_span {
     int32_t logits; // its last `logits` tokens want logits, 0 to tokens
 } cot_span;
 
-/* Page `page` is the sequence's page number `index` from this step on. It is cleared, or keeps what it holds. */
+/* Page `page` is the sequence's page number `index` from this step on. Of page `from`, which may be the same, it has the
+ * first `keep` positions, 0 to 64; the others are cleared. Maps take effect one after the other. */
 typedef struct cot_page_map {
-    int32_t sequence, index, page;
+    int32_t sequence, index, page, from;
     int16_t home, keep;
 } cot_page_map;
 

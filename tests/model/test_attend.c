@@ -80,7 +80,7 @@ static void make_world(struct world *w, cot_dtype type, bool narrow)
     for (size_t i = 0; i < rows * (size_t)w->value_width; i++) w->values[i] = draw(type);
     for (int64_t s = 0; s < w->sequences; s++) {
         for (int64_t p = 0; p < w->kv.pages_a_sequence; p++)
-            cot_kv_map(&w->kv, s, p, (int32_t)(w->kv.pages - 1 - s * w->kv.pages_a_sequence - p), false);
+            cot_kv_map(&w->kv, s, p, (int32_t)(w->kv.pages - 1 - s * w->kv.pages_a_sequence - p), (int32_t)0, 0);
         for (int64_t at = 0; at < w->context; at++)
             for (int64_t h = 0; h < w->kv_heads; h++) {
                 const int64_t row = (s * w->context + at) * w->kv_heads + h;
@@ -227,7 +227,7 @@ static void test_give_up(void **state)
     assert_int_equal(cot_arena_open(&arena, measure.used, NULL), COT_OK);
     cot_kv_lay_out(&w.kv, &arena);
     for (int32_t p = 0; p < 3; p++) {
-        cot_kv_map(&w.kv, 0, 0, p, false);
+        cot_kv_map(&w.kv, 0, 0, p, p, 0);
         memset(w.kv.memory + (size_t)p * w.kv.page_bytes, 1, w.kv.page_bytes);
     }
     cot_kv_give_up(&w.kv, 1);

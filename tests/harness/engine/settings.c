@@ -18,6 +18,7 @@ cot_engine_options options_of(const struct setting *s)
     if (s->combine) o.combine = s->combine;
     if (s->step_tokens) o.step_tokens = s->step_tokens;
     o.kv_tokens = s->kv_tokens;
+    o.block_tokens = s->block_tokens;
     if (s->sequences) o.sequences = s->sequences;
     o.fabric = s->processes ? "processes" : NULL;
     o.capture_routing = !s->quiet;

@@ -10,7 +10,7 @@ struct setting {
     const char *folder;
     int ranks, threads;
     const char *attention, *precision, *isa, *op, *combine;
-    int64_t step_tokens, kv_tokens;
+    int64_t step_tokens, kv_tokens, block_tokens;
     int sequences;
     bool processes, quiet; // quiet: routing is not captured
     const cot_expert_map *placement;

@@ -1,0 +1,86 @@
+/* Blocks of texts whose keys and values are in the KV cache, for requests that begin alike.
+ *
+ *   root (home, salt) <- node (block 0's ids, page) <- node (block 1's ids, page) <- ...
+ *
+ * A node is a block of `block` tokens after those of its parent, and names the page that holds its keys and values
+ * together with all that stand before it in that page. Nodes are looked up by a hash of everything up to them; found is
+ * one whose parent, home, salt and ids are equal themselves, so that two texts of one hash are two texts. A node has a
+ * reference to its page.
+ *
+ * A sequence that runs holds the node of its last whole block, and so all before it. Who lets go of them lets go of the
+ * last first; nodes that nobody holds stand in a list in that order, so that a node's children stand before it: the
+ * oldest has none, and is evicted first. Nothing allocates but the opening and what makes a salt. */
+#ifndef COT_ENGINE_PREFIX_H
+#define COT_ENGINE_PREFIX_H
+#include "engine/pages.h"
+#include <stddef.h>
+
+/* Only texts of equal salts meet. Shared by requests and nodes; freed with the last. */
+typedef struct cot_prefix_salt {
+    int64_t references;
+    size_t bytes;
+    uint8_t data[];
+} cot_prefix_salt;
+/* With one reference. NULL for no bytes; NULL and *failed where memory runs out. */
+cot_prefix_salt *cot_prefix_salt_new(const void *data, size_t bytes, bool *failed);
+void cot_prefix_salt_release(cot_prefix_salt *salt); // NULL is fine
+
+typedef struct cot_prefix_node {
+    int32_t parent, page;
+    int32_t holders;
+    int32_t older, newer; // in the list of those that nobody holds; older: also among the free
+    int32_t next;         // of the same bucket
+    int32_t home;
+    uint64_t hash;
+    cot_prefix_salt *salt;
+} cot_prefix_node;
+
+typedef uint64_t cot_prefix_hash(const void *bytes, size_t count, uint64_t seed);
+
+typedef struct cot_prefix_cache {
+    cot_page_pool *pool;
+    int64_t block; // tokens of a block, which divides a page; 0: nothing is kept
+    cot_prefix_hash *hash;
+    cot_prefix_node *node; // [pages * blocks of a page]
+    int32_t *ids;          // [nodes][block]
+    int32_t *bucket;       // [bucket_mask + 1] first nodes
+    uint64_t bucket_mask;
+    uint8_t *mark; // [pages] zero between calls
+    int32_t free, oldest, newest;
+    int64_t nodes; // that there are now
+    uint64_t evicted;
+} cot_prefix_cache;
+
+/* Errors: OUT_OF_MEMORY. Close either way, when no request holds anything. */
+cot_status cot_prefix_open(cot_prefix_cache *cache, cot_page_pool *pool, int64_t block, cot_error *error);
+void cot_prefix_close(cot_prefix_cache *cache);
+size_t cot_prefix_bytes(int64_t pages, int64_t block); // of the tables
+
+/* Where a text begins. */
+typedef struct cot_prefix_root {
+    int32_t home;
+    const void *salt;
+    size_t salt_bytes;
+    cot_prefix_salt *
+        owner; // of these bytes, to be shared by nodes that are made; may be NULL to look up, or without bytes
+} cot_prefix_root;
+
+/* The node after `parent`, -1 for none before it, with these ids; -1 if there is none. */
+int32_t cot_prefix_find(const cot_prefix_cache *cache, const cot_prefix_root *root, int32_t parent,
+                        const int32_t *ids);
+/* The last node of the longest beginning of ids[tokens] that is there, -1 for none; *blocks are how many. */
+int32_t cot_prefix_match(const cot_prefix_cache *cache, const cot_prefix_root *root, const int32_t *ids,
+                         int64_t tokens, int64_t *blocks);
+/* The idle pages among those that a node and all before it name. */
+int64_t cot_prefix_idle_pages(cot_prefix_cache *cache, int32_t node);
+/* The node after `parent`, which the caller holds, now held as well: as it is there, or made, naming `page`. */
+int32_t cot_prefix_extend(cot_prefix_cache *cache, const cot_prefix_root *root, int32_t parent,
+                          const int32_t *ids, int32_t page);
+/* Holds a node and all before it. */
+void cot_prefix_hold(cot_prefix_cache *cache, int32_t node);
+/* Lets go of a node and all before it. -1 is fine. */
+void cot_prefix_let_go(cot_prefix_cache *cache, int32_t node);
+/* Drops the oldest node that nobody holds. There must be one. */
+void cot_prefix_evict(cot_prefix_cache *cache);
+
+#endif
