@@ -80,7 +80,8 @@ static void make_world(struct world *w, cot_dtype type, bool narrow)
     for (size_t i = 0; i < rows * (size_t)w->value_width; i++) w->values[i] = draw(type);
     for (int64_t s = 0; s < w->sequences; s++) {
         for (int64_t p = 0; p < w->kv.pages_a_sequence; p++)
-            cot_kv_map(&w->kv, s, p, (int32_t)(w->kv.pages - 1 - s * w->kv.pages_a_sequence - p), (int32_t)0, 0);
+            cot_kv_map(&w->kv, s, p, (int32_t)(w->kv.pages - 1 - s * w->kv.pages_a_sequence - p), (int32_t)0,
+                       0);
         for (int64_t at = 0; at < w->context; at++)
             for (int64_t h = 0; h < w->kv_heads; h++) {
                 const int64_t row = (s * w->context + at) * w->kv_heads + h;
