@@ -19,6 +19,8 @@ extern "C" {
 
 typedef struct cot_engine cot_engine;
 
+enum { COT_TBT_AUTO = -1 };
+
 /* Fill with cot_engine_options_init, which sets the defaults, then change what differs. */
 typedef struct cot_engine_options {
     size_t size; /* sizeof this structure */
@@ -73,6 +75,13 @@ typedef struct cot_engine_options {
     int64_t block_tokens;
     /* Most sequences that run at once, 1 to 1024. Default 16. */
     int sequences;
+    /* What a step should take at most, as far as that is foreseen from the steps before: prompts are fed in as large parts as
+     * that allows beside the sequences that are past theirs (64 tokens of the oldest prompt in any case, or half of
+     * step_tokens), and no more sequences join than can be in time, unless one alone cannot. COT_TBT_AUTO: twice what a step
+     * of `sequences` tokens, one of each, is expected to take. 0, the default: no matter. */
+    int64_t tbt_ns;
+    /* A running sequence may sit out so many steps for want of room in them, 0 to 1e6; then it comes before others. Default 8. */
+    int64_t max_wait_steps;
     /* Called while weights load, from any thread, with `progress_context`; NULL, the default: nobody is told. */
     void (*progress)(void *context, size_t done_bytes, size_t total_bytes);
     void *progress_context;
@@ -264,6 +273,9 @@ typedef struct cot_engine_load {
     /* Since the engine was opened: tokens of prompts when first admitted, without those of requests with all_logits, and how
      * many of them were found; requests that started over for want of pages; blocks that went for want of room. */
     uint64_t queried_tokens, hit_tokens, preemptions, evicted_blocks;
+    int64_t tbt_ns;                   /* the target in force; 0: none, or not known yet */
+    double predicted_ns, observed_ns; /* what the last step was expected to take, and took */
+    double prediction_error; /* mean of |predicted - observed| / observed over the last hundred steps or so */
 } cot_engine_load;
 /* Cheap; does not communicate. */
 void cot_engine_get_load(const cot_engine *engine, cot_engine_load *load);

@@ -445,6 +445,8 @@ class EngineOptions(Structure):
         ("kv_bytes", c_size_t),
         ("block_tokens", c_int64),
         ("sequences", c_int),
+        ("tbt_ns", c_int64),
+        ("max_wait_steps", c_int64),
         ("progress", Loading),
         ("progress_context", c_void_p),
     ]

@@ -1,21 +1,119 @@
 #include "engine/compose.h"
 
-int32_t cot_compose(cot_span *spans, cot_request_state *const *active, int64_t count,
-                    const cot_scheduler_limits *limits)
+#include <assert.h>
+
+/* What is handed out. */
+struct step {
+    cot_request_state *const *active;
+    int64_t count, room, rows; // room: tokens
+    int32_t given[COT_COMPOSE_MOST_ACTIVE];
+};
+
+static bool decodes(const cot_request_state *r)
 {
-    int64_t room = limits->step_tokens, rows = limits->step_logits;
+    return r->known - r->fed == 1 && r->fed >= r->prompt_tokens;
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Up to `most` more tokens for sequence i; its last one has a row of logits. Returns how many. */
+static int64_t give(struct step *s, int64_t i, int64_t most)
+{
+    const cot_request_state *r = s->active[i];
+    const int64_t left = r->known - r->fed - s->given[i];
+    int64_t tokens = smaller(smaller(most, left), s->room);
+    if (r->all_logits)
+        tokens = smaller(tokens, s->rows);
+    else if (tokens == left && tokens && !s->rows)
+        tokens--;
+    if (tokens <= 0) return 0;
+    s->rows -= r->all_logits ? tokens : tokens == left;
+    s->room -= tokens;
+    s->given[i] += (int32_t)tokens;
+    return tokens;
+}
+
+/* A token for those that sat out `least` steps or more and have none yet, the longest first. */
+static void serve(struct step *s, int64_t least, bool only_decodes)
+{
+    int64_t longest = 0;
+    for (int64_t i = 0; i < s->count; i++)
+        if (s->active[i]->sat_out > longest) longest = s->active[i]->sat_out;
+    for (int64_t steps = longest; steps >= least; steps--)
+        for (int64_t i = 0; i < s->count && s->room > 0; i++)
+            if (s->active[i]->sat_out == steps && !s->given[i] && (!only_decodes || decodes(s->active[i])))
+                give(s, i, 1);
+}
+
+static void serve_first_chunk(struct step *s, const cot_scheduler_limits *limits)
+{
+    int64_t i = 0;
+    while (i < s->count && decodes(s->active[i])) i++;
+    if (i == s->count) return;
+    int64_t least = smaller(COT_COMPOSE_LEAST, limits->step_tokens / 2);
+    if (s->active[i]->all_logits) least = smaller(least, limits->step_logits / 2);
+    give(s, i, least - s->given[i]);
+}
+
+/* Tokens that may still be added to a step of so many tokens and positions before it is expected to miss the target. */
+static int64_t tokens_in_time(const struct step *s, const cot_scheduler_limits *limits, const cot_cost *cost)
+{
+    int64_t tokens = 0, positions = 0, low = 0, high = s->room;
+    for (int64_t i = 0; i < s->count; i++)
+        if (s->given[i]) {
+            tokens += s->given[i];
+            positions += s->active[i]->fed + s->given[i];
+        }
+    if (!limits->target_ns) return high;
+    while (low < high) { // the most that are in time
+        const int64_t more = low + (high - low + 1) / 2;
+        if (cot_cost_predict(cost, tokens + more, positions + more) <= (double)limits->target_ns)
+            low = more;
+        else
+            high = more - 1;
+    }
+    return low;
+}
+
+static int32_t write_spans(cot_span *spans, const struct step *s)
+{
     int32_t written = 0;
-    for (int prompts = 0; prompts < 2; prompts++)
-        for (int64_t i = 0; i < count && room > 0 && rows > 0; i++) {
-            const cot_request_state *r = active[i];
-            int64_t tokens = r->known - r->fed;
-            if (prompts != (r->fed < r->prompt_tokens)) continue;
-            if (tokens > room) tokens = room;
-            if (r->all_logits && tokens > rows) tokens = rows;
-            int64_t logits = r->all_logits ? tokens : r->fed + tokens == r->known;
-            spans[written++] = (cot_span){r->row, r->home, (int32_t)r->fed, (int32_t)tokens, (int32_t)logits};
-            room -= tokens;
-            rows -= logits;
+    for (int chunks = 0; chunks < 2; chunks++)
+        for (int64_t i = 0; i < s->count; i++) {
+            const cot_request_state *r = s->active[i];
+            const int32_t tokens = s->given[i];
+            if (!tokens || chunks == decodes(r)) continue;
+            const int32_t logits = r->all_logits ? tokens : r->fed + tokens == r->known;
+            spans[written++] = (cot_span){r->row, r->home, (int32_t)r->fed, tokens, logits};
         }
     return written;
+}
+
+int32_t cot_compose(cot_span *spans, cot_request_state *const *active, int64_t count,
+                    const cot_scheduler_limits *limits, const cot_cost *cost)
+{
+    struct step s = {
+        .active = active, .count = count, .room = limits->step_tokens, .rows = limits->step_logits};
+    assert(count <= COT_COMPOSE_MOST_ACTIVE);
+    serve(&s, limits->max_wait_steps > 1 ? limits->max_wait_steps : 1, false);
+    serve_first_chunk(&s, limits);
+    serve(&s, 0, true);
+    int64_t chunks = tokens_in_time(&s, limits, cost);
+    for (int64_t i = 0; i < count; i++)
+        if (!decodes(active[i])) chunks -= give(&s, i, chunks);
+    return write_spans(spans, &s);
+}
+
+bool cot_compose_admits(cot_request_state *const *active, int64_t count, const cot_scheduler_limits *limits,
+                        const cot_cost *cost)
+{
+    int64_t positions = 0;
+    if (!limits->target_ns || !count) return true;
+    for (int64_t i = 0; i < count; i++) positions += active[i]->known;
+    const double target = (double)limits->target_ns;
+    return cot_cost_predict(cost, 1, positions / count) > target ||
+           cot_cost_predict(cost, count + 1, positions / count * (count + 1)) <= target;
 }

@@ -16,7 +16,8 @@ void cot_engine_options_init(cot_engine_options *options)
                                     .attention = "tp",
                                     .combine = "exact",
                                     .step_tokens = 512,
-                                    .sequences = 16};
+                                    .sequences = 16,
+                                    .max_wait_steps = 8};
 }
 
 const char *const *cot_engine_operators(void)
@@ -60,6 +61,9 @@ static cot_status check_options(const cot_engine_options *o, cot_error *error)
     if (status == COT_OK)
         status = in_range("expert slots", o->expert_slots, 0, COT_MAX_EXPERTS / o->ranks, error);
     if (status == COT_OK) status = in_range("kv tokens", o->kv_tokens, 0, (int64_t)1 << 40, error);
+    if (status == COT_OK)
+        status = in_range("the time between tokens", o->tbt_ns, COT_TBT_AUTO, INT64_MAX, error);
+    if (status == COT_OK) status = in_range("most steps to wait", o->max_wait_steps, 0, 1000000, error);
     if (status == COT_OK) status = in_range("tokens of a block", o->block_tokens, 0, COT_KV_PAGE, error);
     if (status == COT_OK && o->block_tokens & (o->block_tokens - 1))
         status = cot_fail(error, COT_INVALID_ARGUMENT, "tokens of a block %lld are no power of two",
@@ -106,6 +110,8 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_er
     r->pages = cot_kv_pages(kv_tokens) + r->sequences; // every sequence may leave a page part empty
     r->step_maps = cot_scheduler_step_maps(r->step_tokens, r->sequences, c->max_context, o->block_tokens);
     e->block_tokens = o->block_tokens;
+    e->tbt_ns = o->tbt_ns;
+    e->max_wait_steps = o->max_wait_steps;
     e->info.threads = threads;
     e->info.ranks = o->ranks;
     return cot_kernels_choose(&r->kernels, o->isa, error);
@@ -171,7 +177,9 @@ static cot_scheduler_limits limits_of(const cot_engine *e)
                                   .step_logits = e->runner.step_logits,
                                   .step_maps = e->runner.step_maps,
                                   .homes = e->runner.data_parallel ? e->info.ranks : 1,
-                                  .block = e->block_tokens};
+                                  .block = e->block_tokens,
+                                  .max_wait_steps = e->max_wait_steps,
+                                  .target_ns = e->tbt_ns > 0 ? e->tbt_ns : 0};
 }
 
 /* What opening and then running will take, with `whole` bytes of weights that all ranks share: all that a step at the
@@ -253,7 +261,9 @@ static cot_status allocate(cot_engine *e, cot_error *error)
     if (!s->logits || !s->candidates || !s->counts || !e->token_experts || !e->token_weights || !e->touched)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the engine's tables");
     const cot_scheduler_limits limits = limits_of(e);
-    return cot_scheduler_open(&e->scheduler, &limits, error);
+    const cot_status status = cot_scheduler_open(&e->scheduler, &limits, error);
+    cot_cost_init(&e->scheduler.cost, c->gate.experts, c->moe_layers ? c->gate.top_k : 0);
+    return status;
 }
 
 static void describe(cot_engine *e, size_t weight_bytes)

@@ -15,11 +15,11 @@ struct cot_engine {
     cot_runner_options runner;
     cot_arena attention; // scratch of the ranks in this process
     cot_engine_info info;
-    int32_t *moe_layer;       // [MoE layers]
-    cot_expert_layout layout; // of those over the ranks
-    int64_t block_tokens;     // the option
-    bool failed;              // a step failed: the group is gone
-    bool inside;              // a call is under way: callbacks may submit and cancel, not step
+    int32_t *moe_layer;                           // [MoE layers]
+    cot_expert_layout layout;                     // of those over the ranks
+    int64_t block_tokens, tbt_ns, max_wait_steps; // the options
+    bool failed;                                  // a step failed: the group is gone
+    bool inside; // a call is under way: callbacks may submit and cancel, not step
     cot_scheduler scheduler;
     /* Rank 0's scratch for what comes out of a step, sized at open. */
     cot_sampler sampler;

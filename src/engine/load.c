@@ -12,7 +12,11 @@ void cot_engine_get_load(const cot_engine *e, cot_engine_load *load)
                               .queried_tokens = s->queried_tokens,
                               .hit_tokens = s->hit_tokens,
                               .preemptions = s->preemptions,
-                              .evicted_blocks = s->prefix.evicted};
+                              .evicted_blocks = s->prefix.evicted,
+                              .tbt_ns = s->limits.target_ns,
+                              .predicted_ns = s->cost.predicted_ns,
+                              .observed_ns = s->cost.observed_ns,
+                              .prediction_error = s->cost.error};
 }
 
 int cot_engine_choose_home(const cot_engine *e, const cot_request *request)

@@ -251,6 +251,17 @@ static void admit(cot_engine *e)
             r->events.on_admit(r->events.context, r->told_as, r->fed);
 }
 
+/* With COT_TBT_AUTO: at the length that sequences have now. */
+static void set_target(cot_engine *e)
+{
+    cot_scheduler *s = &e->scheduler;
+    int64_t positions = 0;
+    if (e->tbt_ns != COT_TBT_AUTO || !s->active_count) return;
+    for (int64_t i = 0; i < s->active_count; i++) positions += s->active[i]->known;
+    positions = positions / s->active_count * s->limits.sequences;
+    s->limits.target_ns = (int64_t)(2 * cot_cost_predict(&s->cost, s->limits.sequences, positions));
+}
+
 static cot_status run_step(cot_engine *e, uint64_t *failed, cot_error *error)
 {
     const float *logits, *weights;
@@ -265,6 +276,10 @@ static cot_status run_step(cot_engine *e, uint64_t *failed, cot_error *error)
     e->last_step_ns = cot_now_ns() - began_ns;
     e->steps++;
     *(prefill ? &e->prefill_ns : &e->decode_ns) += e->last_step_ns;
+    int64_t positions = 0;
+    for (int32_t i = 0; i < step.spans; i++) positions += step.span[i].position + step.span[i].tokens;
+    cot_cost_learn(&e->scheduler.cost, step.tokens, positions,
+                   (double)(e->last_step_ns ? e->last_step_ns : 1));
     *(prefill ? &e->prefill_tokens : &e->decode_tokens) += step.tokens;
     if (experts) {
         *(prefill ? &e->prefill_read_bytes : &e->decode_read_bytes) +=
@@ -288,6 +303,7 @@ cot_status cot_engine_step(cot_engine *e, size_t *left, uint64_t *failed, cot_er
     cot_status status = check_outside(e, error);
     if (status != COT_OK) return status;
     e->inside = true;
+    set_target(e);
     admit(e);
     if (e->scheduler.active_count) status = run_step(e, failed, error);
     e->failed = status != COT_OK;

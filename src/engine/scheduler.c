@@ -102,7 +102,7 @@ static void leave_cache(cot_scheduler *s, cot_request_state *r)
 {
     let_go_of_blocks(s, r);
     for (int64_t p = 0; p < r->pages_held; p++) cot_page_pool_release(&s->pool, r->pages[p]);
-    r->fed = r->pages_held = r->maps_told = r->shared = r->copied = 0;
+    r->sat_out = r->fed = r->pages_held = r->maps_told = r->shared = r->copied = 0;
     r->alone = false;
 }
 
@@ -223,7 +223,8 @@ cot_request_state *cot_scheduler_admit(cot_scheduler *s)
 {
     cot_request_state *r = s->waiting;
     while (r && r->after) r = r->next;
-    if (!r || !s->free_row_count) return NULL;
+    if (!r || !s->free_row_count || !cot_compose_admits(s->active, s->active_count, &s->limits, &s->cost))
+        return NULL;
     int64_t blocks = 0;
     int32_t node = -1;
     const cot_prefix_root root = root_of(s, r);
@@ -327,7 +328,7 @@ static void take_pages(cot_scheduler *s, cot_request_state *r, const cot_span *s
 static int32_t compose(cot_scheduler *s)
 {
     for (;;) {
-        const int32_t spans = cot_compose(s->spans, s->active, s->active_count, &s->limits);
+        const int32_t spans = cot_compose(s->spans, s->active, s->active_count, &s->limits, &s->cost);
         int64_t pages = 0;
         for (int32_t i = 0; i < spans; i++)
             pages +=
@@ -348,10 +349,12 @@ cot_step cot_scheduler_plan(cot_scheduler *s)
 {
     cot_step step = {.ids = s->ids, .span = s->spans, .map = s->maps};
     step.spans = compose(s);
+    for (int64_t i = 0; i < s->active_count; i++) s->active[i]->sat_out++;
     for (int32_t i = 0; i < step.spans; i++) {
         const cot_span *span = &s->spans[i];
         cot_request_state *r = s->by_row[span->sequence];
         take_pages(s, r, span, &step.maps);
+        r->sat_out = 0;
         memcpy(s->ids + step.tokens, r->tokens + span->position, (size_t)span->tokens * sizeof *s->ids);
         step.tokens += span->tokens;
         step.logits += span->logits;

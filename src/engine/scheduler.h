@@ -13,6 +13,7 @@
 #ifndef COT_ENGINE_SCHEDULER_H
 #define COT_ENGINE_SCHEDULER_H
 #include "coterie/engine.h"
+#include "engine/cost.h"
 #include "engine/prefix.h"
 #include "model/step.h"
 
@@ -26,6 +27,7 @@ typedef struct cot_request_state {
     int32_t logprobs;
     uint64_t after;        // the request that it waits for; 0: none, or no longer
     int64_t admissions;    // how often it became active
+    int64_t sat_out;       // so many steps, since it last had a part in one or became active
     int64_t prompt_tokens, // the first of its tokens
         text_begin,        // of them, or behind them: what was generated
         limit,             // most tokens that it may come to
@@ -49,6 +51,8 @@ typedef struct cot_scheduler_limits {
     int64_t step_maps;                // of a step: cot_scheduler_step_maps
     int homes;                        // ranks that a page may be on; 1: it is on all
     int64_t block;                    // tokens of a block; 0: none are kept
+    int64_t max_wait_steps;           // that an active one may sit out, see compose.h
+    int64_t target_ns;                // of a step's time; 0: none
 } cot_scheduler_limits;
 
 typedef struct cot_scheduler {
@@ -56,6 +60,7 @@ typedef struct cot_scheduler {
     uint64_t last_id; // ids count from 1
     cot_page_pool pool;
     cot_prefix_cache prefix;
+    cot_cost cost;      // of steps: what whoever runs them lets it learn
     int32_t *free_rows; // a stack of [sequences]
     int64_t free_row_count;
     cot_request_state **active; // [sequences] in the order of admission

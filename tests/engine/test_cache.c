@@ -196,6 +196,9 @@ static void ask(const struct question *q, int ranks, uint64_t *seed)
     o.kv_tokens = 320 + (int64_t)(draw(seed) % 500);
     o.capture_routing = draw(seed) % 4 == 0;
     if (draw(seed) % 3 == 0) o.fabric = "processes";
+    static const int64_t targets[] = {0, COT_TBT_AUTO, 1, 1000000};
+    o.tbt_ns = targets[draw(seed) % 4];
+    o.max_wait_steps = (int64_t)(draw(seed) % 10);
     fflush(stdout); // a forked rank may flush its copy, too
     cot_engine *engine = open_with(q, &o);
     cot_engine_load load;
@@ -219,6 +222,7 @@ static void ask(const struct question *q, int ranks, uint64_t *seed)
         cot_engine_get_load(engine, &load);
         assert_true(load.kv_pages_free >= 0 && load.kv_pages_free <= load.kv_pages);
         assert_int_equal(load.waiting + load.running, left);
+        if (o.tbt_ns >= 0) assert_int_equal(load.tbt_ns, o.tbt_ns);
         if (count < REQUESTS) left = 1;
     }
     for (int i = 0; i < REQUESTS; i++) {
@@ -228,6 +232,8 @@ static void ask(const struct question *q, int ranks, uint64_t *seed)
         assert_int_equal(t->finish, t->alone->finish);
         assert_int_equal(t->sampled, t->alone->sampled);
     }
+    assert_true(load.observed_ns > 0 && load.predicted_ns > 0 && load.prediction_error > 0);
+    assert_true(o.tbt_ns != COT_TBT_AUTO || load.tbt_ns > 0);
     assert_int_equal(load.kv_pages_free, load.kv_pages);
     for (int64_t p = 0; p < load.kv_pages; p++) // what is left are blocks
         assert_int_equal(engine->scheduler.pool.references[p], engine->scheduler.pool.idle[p]);
@@ -348,14 +354,19 @@ static void options_are_checked(void **state)
         int64_t block;
         size_t bytes;
         const char *says;
-    } bad[] = {{3, 0, "tokens of a block 3 are no power of two"},
-               {128, 0, "tokens of a block 128 is not in [0, 64]"},
-               {-1, 0, "tokens of a block -1"},
-               {0, 100, "100 bytes of KV cache hold no page"}};
+        int64_t tbt, wait;
+    } bad[] = {{3, 0, "tokens of a block 3 are no power of two", 0, 0},
+               {128, 0, "tokens of a block 128 is not in [0, 64]", 0, 0},
+               {-1, 0, "tokens of a block -1", 0, 0},
+               {0, 100, "100 bytes of KV cache hold no page", 0, 0},
+               {0, 0, "the time between tokens -2", -2, 0},
+               {0, 0, "most steps to wait -1", 0, -1}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         cot_engine_options o = options_for(&q, 1);
         o.block_tokens = bad[i].block;
         o.kv_bytes = bad[i].bytes;
+        o.tbt_ns = bad[i].tbt;
+        o.max_wait_steps = bad[i].wait;
         cot_engine *engine;
         cot_error error = {0};
         assert_int_equal(cot_engine_open_random(&engine, qwen, strlen(qwen), 1, &o, &error),

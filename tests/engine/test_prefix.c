@@ -214,7 +214,7 @@ static void model_plan(struct world *w)
     cot_request_state *active[ROWS];
     for (;;) {
         for (size_t i = 0; i < w->running; i++) active[i] = cot_scheduler_find(&w->s, w->each[w->runs[i]].id);
-        const int32_t count = cot_compose(spans, active, (int64_t)w->running, &w->s.limits);
+        const int32_t count = cot_compose(spans, active, (int64_t)w->running, &w->s.limits, &w->s.cost);
         int64_t needed = 0;
         for (int32_t i = 0; i < count; i++)
             needed +=
@@ -455,6 +455,7 @@ static void live_through(struct world *w, int history)
                                    .step_tokens = 1 + (int64_t)(draw(&w->seed) % (history % 3 ? 200 : 40)),
                                    .block = w->size};
     limits.step_logits = limits.step_tokens;
+    limits.max_wait_steps = (int64_t)(draw(&w->seed) % 4);
     limits.step_maps = cot_scheduler_step_maps(limits.step_tokens, ROWS, PAGES * COT_KV_PAGE, w->size);
     assert_int_equal(cot_scheduler_open(&w->s, &limits, NULL), COT_OK);
     if (history % 5 == 0) w->s.prefix.hash = same; // all collide

@@ -198,9 +198,10 @@ static void compose(cot_span *spans, int32_t expected, cot_request_state *states
                     int64_t step_tokens, int64_t step_logits)
 {
     cot_request_state *active[16];
-    cot_scheduler_limits limits = {.step_tokens = step_tokens, .step_logits = step_logits};
+    cot_scheduler_limits limits = {
+        .step_tokens = step_tokens, .step_logits = step_logits, .max_wait_steps = 8};
     for (int64_t i = 0; i < count; i++) active[i] = &states[i];
-    assert_int_equal(cot_compose(spans, active, count, &limits), expected);
+    assert_int_equal(cot_compose(spans, active, count, &limits, NULL), expected);
 }
 
 static void assert_span(const cot_span *s, int row, int position, int tokens, int logits)
@@ -239,18 +240,77 @@ static void steps_by_example(void **state)
     compose(spans, 1, states, 5, 1, 100);
     assert_span(&spans[0], 2, 9, 1, 1);
     compose(spans, 0, states, 0, 100, 100);
+    states[3].sat_out = 1; // the one that waited
+    compose(spans, 1, states, 5, 1, 100);
+    assert_span(&spans[0], 7, 1, 1, 1);
+    states[2].sat_out = 8; // long enough for a prompt as well
+    compose(spans, 1, states, 5, 1, 100);
+    assert_span(&spans[0], 0, 32, 1, 0);
+    compose(spans, 3, states, 5, 4, 100); // half of a step is the first prompt's
+    assert_span(&spans[0], 7, 1, 1, 1);
+    assert_span(&spans[1], 4, 0, 2, 0);
+    assert_span(&spans[2], 0, 32, 1, 0);
+}
+
+/* A step of n tokens and p positions takes 1000 + 10 n + p / 100. */
+static cot_cost some_cost(void)
+{
+    cot_cost cost;
+    cot_cost_init(&cost, 8, 2);
+    cost.steps = 1000;
+    cost.weight[0] = 1000;
+    cost.weight[2] = 640;
+    cost.weight[3] = 40.96;
+    return cost;
+}
+
+static void targets_by_example(void **state)
+{
+    (void)state;
+    const cot_cost cost = some_cost();
+    cot_request_state states[] = {
+        {.row = 0, .prompt_tokens = 5, .fed = 9, .known = 10},
+        {.row = 1, .prompt_tokens = 500, .fed = 100, .known = 500},
+        {.row = 2, .prompt_tokens = 500, .known = 500},
+        {.row = 3, .prompt_tokens = 5, .fed = 19, .known = 20},
+    };
+    cot_request_state *active[] = {&states[0], &states[1], &states[2], &states[3]};
+    cot_scheduler_limits limits = {
+        .step_tokens = 800, .step_logits = 800, .max_wait_steps = 8, .target_ns = 3000};
+    cot_span spans[4];
+    assert_int_equal(cot_compose(spans, active, 4, &limits, &cost), 3);
+    // 2 decode over 30 positions, c tokens of 100 + c: 1000 + 10 (2 + c) + (130 + c) / 100 <= 3000
+    assert_int_equal(spans[2].tokens, 197);
+    limits.target_ns = 10; // not even the least is in time
+    assert_int_equal(cot_compose(spans, active, 4, &limits, &cost), 3);
+    assert_int_equal(spans[2].tokens, 64);
+    limits.target_ns = 6000;
+    assert_int_equal(cot_compose(spans, active, 4, &limits, &cost), 4);
+    assert_int_equal(spans[2].tokens, 400);
+    assert_int_equal(spans[2].logits, 1);
+    assert_true(spans[3].tokens > 90 && spans[3].tokens < 98);
+    // 3 decode over 510: 1035.1; at most 1034 admits no fourth... unless one alone takes longer
+    for (int64_t target = 900; target < 1100; target++) {
+        limits.target_ns = target;
+        const double one = 1000 + 10 + 257 / 100.0, five = 1000 + 50 + 5 * 257 / 100.0; // of a mean of 257
+        assert_int_equal(cot_compose_admits(active, 4, &limits, &cost),
+                         one > (double)target || five <= (double)target);
+        assert_true(cot_compose_admits(active, 0, &limits, &cost));
+    }
+    limits.target_ns = 0;
+    assert_true(cot_compose_admits(active, 4, &limits, &cost));
 }
 
 /* What must hold of any step, by words: see compose.h. */
 static void check_step(const cot_span *spans, int32_t count, const cot_request_state *states, int64_t active,
-                       const cot_scheduler_limits *limits)
+                       const cot_scheduler_limits *limits, const cot_cost *cost)
 {
-    int64_t tokens = 0, logits = 0, order = -1;
-    bool cut = false;
+    int64_t tokens = 0, logits = 0, order = -1, given[16] = {0}, positions = 0, wanting = 0;
+    const int64_t patience = limits->max_wait_steps > 1 ? limits->max_wait_steps : 1;
     for (int32_t i = 0; i < count; i++) {
         const cot_span *span = &spans[i];
         const cot_request_state *r = &states[span->sequence]; // here a row is the place among the active
-        bool prompt = r->fed < r->prompt_tokens;
+        bool prompt = r->known - r->fed > 1 || r->fed < r->prompt_tokens;
         assert_true(order < (prompt ? active : 0) + span->sequence);
         order = (prompt ? active : 0) + span->sequence;
         assert_int_equal(span->home, r->home);
@@ -260,11 +320,55 @@ static void check_step(const cot_span *spans, int32_t count, const cot_request_s
         assert_int_equal(span->logits, r->all_logits ? span->tokens : all);
         tokens += span->tokens;
         logits += span->logits;
-        assert_false(cut && !all && logits < limits->step_logits); // tokens end once
-        cut |= !all;
+        positions += span->position + span->tokens;
+        given[span->sequence] = span->tokens;
     }
     assert_true(tokens <= limits->step_tokens && logits <= limits->step_logits);
-    if (count < active || cut) assert_true(tokens == limits->step_tokens || logits == limits->step_logits);
+    const bool full = tokens == limits->step_tokens || logits == limits->step_logits;
+    int64_t first = -1, beyond = 0; // tokens that nobody was promised
+    for (int64_t s = 0; s < active; s++) {
+        const cot_request_state *r = &states[s];
+        const bool decodes = r->known - r->fed == 1 && r->fed >= r->prompt_tokens;
+        wanting += r->known - r->fed - given[s];
+        if (!given[s] && (decodes || r->sat_out >= patience)) assert_true(full);
+        for (int64_t other = 0; other < active; other++) // longer first; rows may be had by some alone
+            if (!given[s] && r->sat_out >= patience && given[other] && logits < limits->step_logits)
+                assert_true(states[other].sat_out >= r->sat_out);
+        if (decodes) continue;
+        int64_t promised = r->sat_out >= patience;
+        if (first < 0) {
+            first = s;
+            promised = limits->step_tokens / 2 < 64 ? limits->step_tokens / 2 : 64;
+            if (r->all_logits && promised > limits->step_logits / 2) promised = limits->step_logits / 2;
+            if (promised > r->known - r->fed) promised = r->known - r->fed;
+            if (given[s] < promised) assert_true(full);
+            if (promised < 1) promised = r->sat_out >= patience;
+        }
+        if (given[s] > promised) beyond += given[s] - promised;
+    }
+    if (!limits->target_ns) {
+        if (wanting) assert_true(full);
+        return;
+    }
+    const double target = (double)limits->target_ns;
+    if (beyond)
+        assert_true(cot_cost_predict(cost, tokens, positions) <= target + 1e4 / 100); // others' positions
+    if (wanting && !full) assert_true(cot_cost_predict(cost, tokens + 1, positions + 1) > target - 1e4 / 100);
+}
+
+static void draw_state(cot_request_state *r, int row, uint64_t *seed)
+{
+    int64_t prompt = 1 + (int64_t)(draw(seed) % (draw(seed) % 4 ? 20 : 300)),
+            said = 1 + (int64_t)(draw(seed) % 9);
+    bool is_told = draw(seed) % 2;
+    *r = (cot_request_state){.row = row,
+                             .home = (int32_t)(draw(seed) % 4),
+                             .prompt_tokens = prompt,
+                             .known = is_told ? prompt + said : prompt,
+                             .all_logits = draw(seed) % 4 == 0,
+                             .sat_out = draw(seed) % 2 ? 0 : (int64_t)(draw(seed) % 12)};
+    // some were preempted, and are fed again what they said
+    r->fed = is_told && draw(seed) % 4 ? prompt + said - 1 : (int64_t)(draw(seed) % (uint64_t)prompt);
 }
 
 static void steps_at_random(void **state)
@@ -272,31 +376,116 @@ static void steps_at_random(void **state)
     (void)state;
     enum { MOST = 16 };
     uint64_t seed = test_seed();
+    const cot_cost cost = some_cost();
     for (int i = 0; i < 20000; i++) {
         cot_request_state states[MOST] = {0}, before[MOST];
         cot_request_state *active[MOST];
         cot_span spans[MOST], again[MOST];
         int64_t count = (int64_t)(draw(&seed) % (MOST + 1));
-        cot_scheduler_limits limits = {.step_tokens = 1 + (int64_t)(draw(&seed) % 60),
-                                       .step_logits = 1 + (int64_t)(draw(&seed) % 40)};
-        for (int64_t s = 0; s < count; s++) {
-            int64_t prompt = 1 + (int64_t)(draw(&seed) % 20), said = 1 + (int64_t)(draw(&seed) % 9);
-            bool decodes = draw(&seed) % 2;
-            states[s] = (cot_request_state){.row = (int32_t)s,
-                                            .home = (int32_t)(draw(&seed) % 4),
-                                            .prompt_tokens = prompt,
-                                            .known = decodes ? prompt + said : prompt,
-                                            .all_logits = draw(&seed) % 2};
-            states[s].fed = decodes ? prompt + said - 1 : (int64_t)(draw(&seed) % (uint64_t)prompt);
+        cot_scheduler_limits limits = {.step_tokens = 1 + (int64_t)(draw(&seed) % (i % 2 ? 60 : 400)),
+                                       .step_logits = 1 + (int64_t)(draw(&seed) % 40),
+                                       .max_wait_steps = (int64_t)(draw(&seed) % 10),
+                                       .target_ns = i % 3 ? 0 : 900 + (int64_t)(draw(&seed) % 4000)};
+        for (int s = 0; s < count; s++) {
+            draw_state(&states[s], s, &seed);
             active[s] = &states[s];
         }
         memcpy(before, states, sizeof before);
-        int32_t written = cot_compose(spans, active, count, &limits);
-        check_step(spans, written, states, count, &limits);
+        int32_t written = cot_compose(spans, active, count, &limits, &cost);
+        check_step(spans, written, states, count, &limits, &cost);
         assert_memory_equal(before, states, sizeof before);
-        assert_int_equal(cot_compose(again, active, count, &limits), written);
+        assert_int_equal(cot_compose(again, active, count, &limits, &cost), written);
         assert_memory_equal(again, spans, (size_t)written * sizeof *spans);
     }
+}
+
+/* However little there is room for, nobody sits out more than W steps and those that it takes to serve all. */
+static void nobody_starves(void **state)
+{
+    (void)state;
+    enum { MOST = 16 };
+    uint64_t seed = test_seed();
+    const cot_cost cost = some_cost();
+    for (int i = 0; i < 100; i++) {
+        cot_request_state states[MOST] = {0};
+        cot_request_state *active[MOST];
+        cot_span spans[MOST];
+        const int64_t count = 1 + (int64_t)(draw(&seed) % MOST);
+        const cot_scheduler_limits limits = {.step_tokens = 1 + (int64_t)(draw(&seed) % (i % 2 ? 6 : 150)),
+                                             .step_logits = 1 + (int64_t)(draw(&seed) % MOST),
+                                             .max_wait_steps = (int64_t)(draw(&seed) % 10),
+                                             .target_ns = i % 3 ? 0 : 900 + (int64_t)(draw(&seed) % 2000)};
+        const int64_t batch =
+                          limits.step_tokens < limits.step_logits ? limits.step_tokens : limits.step_logits,
+                      most =
+                          (limits.max_wait_steps ? limits.max_wait_steps : 1) + (count + batch - 1) / batch;
+        for (int s = 0; s < count; s++) {
+            draw_state(&states[s], s, &seed);
+            states[s].sat_out = 0;
+            active[s] = &states[s];
+        }
+        for (int step = 0; step < 500; step++) {
+            const int32_t written = cot_compose(spans, active, count, &limits, &cost);
+            for (int s = 0; s < count; s++) states[s].sat_out++;
+            for (int32_t w = 0; w < written; w++) {
+                cot_request_state *r = &states[spans[w].sequence];
+                r->sat_out = 0;
+                r->fed += spans[w].tokens;
+                if (r->fed == r->known) r->known++;
+                if (r->fed > 600) { // another takes its place
+                    draw_state(r, r->row, &seed);
+                    r->sat_out = 0;
+                }
+            }
+            for (int s = 0; s < count; s++)
+                if (states[s].sat_out > most)
+                    fail_msg("%lld steps, of %lld", (long long)states[s].sat_out, (long long)most);
+        }
+    }
+}
+
+/* ---- what a step costs ---- */
+
+static double uniform(uint64_t *seed)
+{
+    return (double)(draw(seed) >> 11) * 0x1p-53;
+}
+
+static void costs_are_learnt(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    for (int round = 0; round < 50; round++) {
+        const int64_t experts = 8 + (int64_t)(draw(&seed) % 120), chosen = 1 + (int64_t)(draw(&seed) % 8);
+        const double fixed = 2e5 * uniform(&seed), read = 5e6 * uniform(&seed), each = 1e5 * uniform(&seed),
+                     position = 200 * uniform(&seed);
+        cot_cost cost;
+        cot_cost_init(&cost, experts, chosen);
+        assert_true(cot_cost_predict(&cost, 10, 10) == 0);
+        for (int step = 0; step < 1200; step++) {
+            const int64_t tokens = 1 + (int64_t)(draw(&seed) % (draw(&seed) % 4 ? 40 : 512)),
+                          positions = tokens + (int64_t)(draw(&seed) % 20000);
+            double share = 1;
+            for (int64_t t = 0; t < tokens; t++) share *= (double)(experts - chosen) / (double)experts;
+            double ns =
+                fixed + read * (1 - share) + each * (double)tokens + position * (double)positions + 1000;
+            if (step > 1000) {
+                const double found = cot_cost_predict(&cost, tokens, positions);
+                if (fabs(found - ns) > 0.1 * ns) fail_msg("%g, expected %g", found, ns);
+                assert_true(cot_cost_predict(&cost, tokens + 1, positions) >= found &&
+                            cot_cost_predict(&cost, tokens, positions + 100) >= found);
+            }
+            ns *= 0.97 + 0.06 * uniform(&seed);
+            if (step > 100 && draw(&seed) % 200 == 0) ns *= 50; // the machine did something else
+            cot_cost_learn(&cost, tokens, positions, ns);
+            assert_true(cost.observed_ns == ns);
+        }
+        assert_true(cost.error > 0 && cost.error < 0.2);
+    }
+    cot_cost none; // nothing is known of a model without experts that is not known of others
+    cot_cost_init(&none, 1, 0);
+    for (int i = 0; i < 100; i++) cot_cost_learn(&none, 1 + i % 7, 50, 1000.0 * (1 + i % 7));
+    assert_true(fabs(cot_cost_predict(&none, 5, 50) - 5000) < 500);
 }
 
 int main(void)
@@ -305,6 +494,8 @@ int main(void)
         cmocka_unit_test(pages_are_counted),        cmocka_unit_test(pages_are_cleared_or_kept),
         cmocka_unit_test(pages_are_copied_in_part), cmocka_unit_test(a_kept_page_is_shared),
         cmocka_unit_test(steps_by_example),         cmocka_unit_test(steps_at_random),
+        cmocka_unit_test(targets_by_example),       cmocka_unit_test(nobody_starves),
+        cmocka_unit_test(costs_are_learnt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
