@@ -13,6 +13,7 @@
 #include "coterie/group_solve.h"
 #include "coterie/layout.h"
 #include "coterie/load.h"
+#include "coterie/load_test.h"
 #include "coterie/model.h"
 #include "coterie/place.h"
 #include "coterie/placement.h"

@@ -20,6 +20,7 @@
     X(bench_roof) \
     X(bench_model) \
     X(bench_moe) \
+    X(bench_serve) \
     X(info) \
     X(models) \
     X(man) \

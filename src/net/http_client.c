@@ -352,7 +352,8 @@ static void on_socket(evutil_socket_t fd, short what, void *context)
 {
     (void)what;
     cot_http_call *const call = context;
-    if (call->stage == START) return; // a kept connection: its first move comes, and sees what there is to see
+    if (call->stage == START)
+        return; // a kept connection: its first move comes, and sees what there is to see
     if (call->stage != DONE) {
         move(call);
         return;

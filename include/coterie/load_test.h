@@ -1,0 +1,87 @@
+/* Load on a server that speaks OpenAI's completions: requests sent by a clock (open loop) or by a number of clients that
+ * each wait for their answer (closed loop), streamed, and the times of every token.
+ *
+ *     TTFT  from sending a request to its first event with a choice
+ *     ITL   between two such events of one request
+ *     TPOT  from the first event to the last, over the output tokens but one
+ *     e2e   from sending a request to its last event
+ *
+ * Percentiles are interpolated linearly between the two nearest values. Requests that failed count in no time. */
+#ifndef COTERIE_LOAD_TEST_H
+#define COTERIE_LOAD_TEST_H
+#include "coterie/status.h"
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { COT_LOAD_TEST_MOST_KINDS = 16 };
+
+typedef struct cot_load_test_options {
+    size_t size;       /* of this struct */
+    const char *url;   /* "http://HOST[:PORT]", what stands before /v1 */
+    const char *model; /* NULL: the first that the server names */
+    const char *key;   /* sent as "Authorization: Bearer KEY"; NULL: none */
+    int64_t requests;  /* sent in all; of a trace or of prompts at most as many; 0: as many as those have */
+    double rate;       /* requests a second, at random (Poisson); 0: closed loop, or the trace's own times */
+    int64_t
+        concurrency; /* requests at once: in a closed loop so many, and 1 for 0; in an open one at most so many, 0: any */
+    const char
+        *trace;   /* a file of arrival times and lengths: JSON lines with timestamp (ms), input_length and
+                            output_length, or CSV with a heading TIMESTAMP,ContextTokens,GeneratedTokens; NULL: none */
+    double speed; /* the trace's clock runs so many times as fast; 0: 1 */
+    const char *
+        prompts; /* a file with a prompt a line, or JSON lines with a "prompt"; taken in turn. NULL: random ids */
+    int64_t input_tokens,
+        output_tokens;         /* of each request, where neither trace nor prompts say; 0: 128, 64 */
+    int64_t most_input_tokens; /* longer ones of a trace are cut; 0: none */
+    int64_t most_output_tokens;
+    int64_t
+        vocabulary; /* random ids lie in its upper nine tenths (ids of control tokens are mostly low); 0: 1,000 */
+    uint64_t seed;
+    double slo_ttft_ms,
+        slo_tpot_ms;    /* a request within both counts towards goodput; 0: that one is no condition */
+    int64_t timeout_ms; /* in which nothing comes, then a request has failed; 0: 600,000 */
+    void *context;
+    void (*progress)(void *context, int64_t done, int64_t total); /* NULL: none */
+} cot_load_test_options;
+
+typedef struct cot_load_test_times {
+    int64_t count;
+    double mean, p50, p90, p99; /* milliseconds; 0 where nothing was counted */
+} cot_load_test_times;
+
+typedef struct cot_load_test_report {
+    char model[256];
+    int64_t sent, completed, failed;
+    /* Tokens are those of completed requests, as the server counts them (usage), or else events. */
+    int64_t input_tokens, output_tokens;
+    int64_t cached_tokens; /* of the input, as the server says */
+    int64_t events;        /* with a choice, of completed requests */
+    int64_t unlike;        /* completed requests with another number of output tokens than was asked for */
+    double seconds;        /* from the first request to the last answer */
+    double requests_per_second, output_tokens_per_second, tokens_per_second; /* of completed requests */
+    int64_t good; /* completed requests that keep both SLOs; and so many a second */
+    double goodput;
+    cot_load_test_times ttft, tpot, itl, e2e;
+    struct {
+        char what[128];  /* "HTTP 429", or an error's line */
+        char words[256]; /* what the server said to the first of them; "" if nothing */
+        int64_t count;
+    } failures[COT_LOAD_TEST_MOST_KINDS]; /* the rest is counted in the last one */
+    size_t kinds;
+} cot_load_test_report;
+
+/* Runs the test; returns when every request has its answer or has failed. Failed requests are no error of the test,
+ * unless the server cannot be reached to name its model. Errors: INVALID_ARGUMENT (URL, options), NOT_FOUND (host,
+ * file), IO, MALFORMED (a trace or file of prompts; the server's list of models), OUT_OF_MEMORY. Uses nothing that
+ * other calls use. */
+cot_status cot_load_test_run(const cot_load_test_options *options, cot_load_test_report *report,
+                             cot_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

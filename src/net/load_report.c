@@ -1,0 +1,60 @@
+#include "net/load_test.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool cot_load_test_list_add(cot_load_test_list *list, double ms)
+{
+    if (list->count == list->room) {
+        const size_t room = list->room ? 2 * list->room : 1024;
+        double *const grown = realloc(list->ms, room * sizeof *grown);
+        if (!grown) return false;
+        list->ms = grown;
+        list->room = room;
+    }
+    list->ms[list->count++] = ms;
+    return true;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double percentile(const cot_load_test_list *sorted, double share)
+{
+    const double at = share * (double)(sorted->count - 1);
+    const size_t below = (size_t)at;
+    if (below + 1 >= sorted->count) return sorted->ms[sorted->count - 1];
+    return sorted->ms[below] + (at - (double)below) * (sorted->ms[below + 1] - sorted->ms[below]);
+}
+
+cot_load_test_times cot_load_test_list_times(cot_load_test_list *list)
+{
+    if (!list->count) return (cot_load_test_times){0};
+    qsort(list->ms, list->count, sizeof *list->ms, by_value);
+    double sum = 0;
+    for (size_t i = 0; i < list->count; i++) sum += list->ms[i];
+    return (cot_load_test_times){(int64_t)list->count, sum / (double)list->count, percentile(list, 0.5),
+                                 percentile(list, 0.9), percentile(list, 0.99)};
+}
+
+void cot_load_test_count_failure(cot_load_test_report *report, const char *what, const char *words)
+{
+    size_t k = 0;
+    while (k < report->kinds && strcmp(report->failures[k].what, what)) k++;
+    if (k == report->kinds && k == COT_LOAD_TEST_MOST_KINDS) {
+        snprintf(report->failures[--k].what, sizeof report->failures->what, "other");
+        *report->failures[k].words = '\0';
+    } else if (k == report->kinds) {
+        snprintf(report->failures[k].what, sizeof report->failures->what, "%s", what);
+        snprintf(report->failures[k].words, sizeof report->failures->words, "%s", words);
+        for (char *c = report->failures[k].words; *c; c++) {
+            if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
+        }
+        report->kinds++;
+    }
+    report->failures[k].count++;
+    report->failed++;
+}

@@ -1,0 +1,203 @@
+"""bench serve against a server of the test's own: what is asked, what is counted, what is told of failures."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import tempfile
+import unittest
+
+from openai_server import Server
+
+PROGRAM = pathlib.Path(os.environ["COT_PROGRAM"])
+
+
+def run(*arguments, key=None):
+    environment = {name: value for name, value in os.environ.items() if name != "COTERIE_API_KEY"}
+    if key:
+        environment["COTERIE_API_KEY"] = key
+    return subprocess.run([PROGRAM, "bench", "serve", *map(str, arguments)], capture_output=True, text=True,
+                          env=environment, timeout=120)
+
+
+class Loads(unittest.TestCase):
+    def measure(self, server, *arguments, **named):
+        done = run(server.url, "--json", *arguments, **named)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr, "")
+        return json.loads(done.stdout)
+
+    def refused(self, *arguments, **named):
+        done = run(*arguments, **named)
+        self.assertIn(done.returncode, (1, 2))
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertTrue(done.stderr.startswith("coterie: "), done.stderr)
+        return done.stderr
+
+    def test_closed_loop(self):
+        with Server(first=0.01, between=0.001) as server:
+            got = self.measure(server, "-n", 24, "-c", 4, "--input-tokens", 33, "--output-tokens", 7)
+        self.assertEqual(got["model"], "a model")
+        self.assertEqual((got["sent"], got["completed"], got["failed"], got["failures"]), (24, 24, 0, {}))
+        self.assertEqual((got["input_tokens"], got["cached_tokens"]), (24 * 33, 24 * 16))
+        self.assertEqual((got["output_tokens"], got["events"], got["unlike_asked"]), (24 * 7, 24 * 7, 0))
+        self.assertEqual([got[name]["count"] for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")], [24, 24, 24 * 6, 24])
+        self.assertEqual((server.most, len(server.asked)), (4, 24))
+        for body in server.asked:
+            self.assertEqual(body["model"], "a model")
+            self.assertEqual((len(body["prompt"]), body["max_tokens"], body["min_tokens"]), (33, 7, 7))
+            self.assertTrue(all(100 <= token < 1000 for token in body["prompt"]))
+            self.assertEqual(body["stream_options"], {"include_usage": True})
+        self.assertEqual(len({tuple(body["prompt"]) for body in server.asked}), 24)
+        # each token waited for at least as long as the server slept, and the parts add up
+        self.assertGreaterEqual(got["ttft_ms"]["mean"], 10)
+        self.assertGreaterEqual(got["itl_ms"]["mean"], 1)
+        whole = got["ttft_ms"]["mean"] + 6 * got["tpot_ms"]["mean"]
+        self.assertAlmostEqual(got["e2e_ms"]["mean"], whole, delta=1e-6 * whole)
+        self.assertAlmostEqual(got["itl_ms"]["mean"], got["tpot_ms"]["mean"], delta=1e-6 * whole)
+        for times in (got[name] for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")):
+            self.assertTrue(0 < times["p50"] <= times["p90"] <= times["p99"])
+        self.assertAlmostEqual(got["requests_per_second"] * got["seconds"], 24, places=6)
+        self.assertAlmostEqual(got["tokens_per_second"] * got["seconds"], 24 * 40, places=4)
+
+    def test_seeds(self):
+        asked = []
+        for seed in (1, 1, 2):
+            with Server() as server:
+                self.measure(server, "-n", 3, "--output-tokens", 1, "--seed", seed, "--vocabulary", 50)
+            asked.append([body["prompt"] for body in server.asked])
+        self.assertEqual(asked[0], asked[1])
+        self.assertNotEqual(asked[0], asked[2])
+        self.assertTrue(all(5 <= token < 50 for prompts in asked for prompt in prompts for token in prompt))
+
+    def test_open_loop(self):
+        with Server(first=0.02) as server:
+            got = self.measure(server, "-n", 40, "--request-rate", 2000, "--output-tokens", 2)
+        self.assertEqual(got["completed"], 40)
+        self.assertGreater(server.most, 1)  # they do not wait for each other
+        with Server(first=0.005) as server:
+            got = self.measure(server, "-n", 20, "--request-rate", 5000, "-c", 3, "--output-tokens", 2)
+        self.assertEqual(got["completed"], 20)
+        self.assertLessEqual(server.most, 3)
+        with Server() as server:  # 30 gaps of 10 ms in the mean: all of them below a third of that is not to be had
+            got = self.measure(server, "-n", 31, "--request-rate", 100, "--output-tokens", 1)
+        self.assertGreater(server.arrivals[-1] - server.arrivals[0], 0.1)
+
+    def test_trace(self):
+        lengths = [(5, 3), (700, 9), (1, 1), (44, 2)]
+        with tempfile.TemporaryDirectory() as folder:
+            mooncake, azure = pathlib.Path(folder) / "a.jsonl", pathlib.Path(folder) / "b.csv"
+            mooncake.write_text("".join(
+                json.dumps({"timestamp": 1000 + 50 * i, "input_length": a, "output_length": b, "hash_ids": [0]}) + "\n"
+                for i, (a, b) in enumerate(lengths)))
+            azure.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\r\n" + "".join(
+                f"2023-11-16 18:17:03.{979 + 5 * i}9600,{a},{b}\r\n" for i, (a, b) in enumerate(lengths)))
+            for path in (mooncake, azure):
+                with Server() as server:
+                    got = self.measure(server, "--trace", path)
+                self.assertEqual(got["completed"], 4)
+                self.assertEqual(sorted((len(b["prompt"]), b["max_tokens"]) for b in server.asked), sorted(lengths))
+                with Server() as server:
+                    self.measure(server, "--trace", path, "-n", 2, "--max-input-tokens", 6, "--max-output-tokens", 4,
+                                 "--trace-speed", 100)
+                self.assertEqual(sorted((len(b["prompt"]), b["max_tokens"]) for b in server.asked), [(5, 3), (6, 4)])
+            with Server() as server:  # the trace's own times: 150 ms from first to last
+                self.measure(server, "--trace", mooncake)
+            self.assertGreater(server.arrivals[-1] - server.arrivals[0], 0.1)
+            for text in ("", "{}", '{"timestamp": 1, "input_length": 0, "output_length": 1}', "[", "\0",
+                         '{"timestamp": 2, "input_length": 1, "output_length": 1}\n{"timestamp": 1, "input_length": 1, "output_length": 1}',
+                         '{"timestamp": 1e400, "input_length": 1, "output_length": 1}',
+                         '{"timestamp": 1, "input_length": 99999999999, "output_length": 1}',
+                         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16,1,1",
+                         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,1,1x"):
+                mooncake.write_text(text)
+                self.assertIn("a.jsonl", self.refused("http://127.0.0.1:1", "--trace", mooncake, "-m", "x"))
+
+    def test_prompts(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "prompts"
+            path.write_text('one\n\n{"prompt": "two\\n\\u00e9", "other": 1}\nthree é', encoding="utf-8")
+            with Server() as server:
+                got = self.measure(server, "--prompts", path, "--output-tokens", 5)
+            self.assertEqual([b["prompt"] for b in server.asked], ["one", "two\né", "three é"])
+            self.assertEqual(got["output_tokens"], 15)
+            with Server() as server:
+                self.measure(server, "--prompts", path, "-n", 5)
+            self.assertEqual([b["prompt"] for b in server.asked], ["one", "two\né", "three é", "one", "two\né"])
+            for text in (b"", b"\n\n", b'{"text": "x"}', b"{", b"\xff"):
+                path.write_bytes(text)
+                self.assertIn("prompts'", self.refused("http://127.0.0.1:1", "--prompts", path, "-m", "x"))
+            self.refused("http://127.0.0.1:1", "--prompts", path, "--trace", path)
+
+    def test_failures(self):
+        faults = {1: 429, 3: 429, 4: 503, 6: "cut", 8: "error", 9: "garbage", 11: "endless", 12: "reset"}
+        with Server(faults=faults) as server:
+            done = run(server.url, "-n", 20, "--output-tokens", 4, "--json")
+        got = json.loads(done.stdout)
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual((got["sent"], got["completed"], got["failed"]), (20, 12, 8))
+        # in other words: a kind each, none of which is in the times
+        host = f"'127.0.0.1:{server.server_port}': "
+        self.assertEqual(got["failures"], {
+            "HTTP 429": 2, "HTTP 503": 1, host + "the connection ended in the midst of the answer": 1,
+            "in the stream: out of order": 1, "an event that is no JSON": 1, "a stream that ended early": 1,
+            host + "the connection ended without an answer": 1})
+        self.assertEqual((got["output_tokens"], got["ttft_ms"]["count"], got["itl_ms"]["count"]), (48, 12, 36))
+        with Server(faults=faults) as server:
+            text = run(server.url, "-n", 5, "--output-tokens", 4).stdout
+        self.assertIn("failed     2: HTTP 429: refused with?429\n", text)
+        with Server(faults={0: "hang"}) as server:
+            done = run(server.url, "-n", 1, "--timeout", 0.2, "--json")
+        self.assertEqual(list(json.loads(done.stdout)["failures"].values()), [1])
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("the answer stopped", done.stderr)
+
+    def test_counts_as_the_server(self):
+        with Server(fewer=1) as server:
+            got = self.measure(server, "-n", 3, "--output-tokens", 4)
+        self.assertEqual((got["output_tokens"], got["unlike_asked"]), (9, 3))
+        with Server(usage=False) as server:  # by events and by what was sent
+            got = self.measure(server, "-n", 3, "--output-tokens", 4, "--input-tokens", 9)
+        self.assertEqual((got["input_tokens"], got["output_tokens"], got["unlike_asked"]), (27, 12, 0))
+
+    def test_goodput(self):
+        with Server(first=0.02) as server:
+            got = self.measure(server, "-n", 6, "--output-tokens", 2, "--slo-ttft-ms", 20)
+            self.assertEqual((got["good"], got["goodput_per_second"]), (0, 0))
+            got = self.measure(server, "-n", 6, "--output-tokens", 2, "--slo-ttft-ms", 60000, "--slo-tpot-ms", 60000)
+            self.assertEqual(got["good"], 6)
+            self.assertAlmostEqual(got["goodput_per_second"], got["requests_per_second"], places=6)
+        with Server(between=0.01) as server:
+            got = self.measure(server, "-n", 2, "--output-tokens", 3, "--slo-tpot-ms", 10)
+            self.assertEqual(got["good"], 0)
+
+    def test_keys_and_servers(self):
+        with Server(key="secret") as server, tempfile.TemporaryDirectory() as folder:
+            self.assertIn("a key is needed", self.refused(server.url))
+            self.assertIn("HTTP 401: a key is needed", run(server.url, "-m", "x", "-n", 1).stderr)
+            self.assertEqual(self.measure(server, "-n", 1, key="secret")["completed"], 1)
+            path = pathlib.Path(folder) / "key"
+            path.write_text("secret\nmore\n")
+            self.assertEqual(self.measure(server, "-n", 1, "--api-key-file", path)["completed"], 1)
+            self.assertIn("cannot read a key", self.refused(server.url, "--api-key-file", path / "none"))
+        with socket.socket() as taken:  # bound, and nobody listens
+            taken.bind(("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+            self.assertIn("Connection refused", self.refused(url))
+            self.assertIn("Connection refused", run(url, "-m", "x", "-n", 2).stderr)
+        self.assertIn("no TLS", self.refused("https://127.0.0.1"))
+        self.assertIn("no URL", self.refused("127.0.0.1:80"))
+        self.assertIn("no.such.host.invalid", self.refused("http://no.such.host.invalid"))
+
+    def test_text(self):
+        with Server() as server:
+            done = run(server.url, "-n", 2, "--output-tokens", 3, "--slo-ttft-ms", 60000)
+        self.assertEqual(done.returncode, 0)
+        for line in ("model        a model\n", "requests     2 sent, 2 completed, 0 failed", "6 out, in 6 events", "(2 of 2)",
+                     "TTFT", "TPOT", "ITL", "e2e"):
+            self.assertIn(line, done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
