@@ -38,6 +38,23 @@ bool cot_open_topology(cot_topology *topology, const char *text, const topology_
     return status == COT_OK;
 }
 
+/* A rank's links to what no rank is and that counts no hop lead to its host first. */
+const char **cot_host_names(const cot_topology *t)
+{
+    const char **name = t->n_hosts > 1 ? calloc((size_t)t->n_ranks, sizeof *name) : NULL;
+    bool known = name != NULL;
+    for (int64_t i = 0; known && i < t->n_links; i++) {
+        const cot_topology_link *link = &t->links[i];
+        if (link->from >= t->n_ranks || link->to < t->n_ranks || link->hops > 0 || name[link->from]) continue;
+        const char *label = t->labels[link->to];
+        name[link->from] = strncmp(label, "host ", 5) ? label : label + 5;
+    }
+    for (int32_t r = 0; known && r < t->n_ranks; r++) known = name[r] != NULL;
+    if (known) return name;
+    free(name);
+    return NULL;
+}
+
 static double *fill(const json_t *array, const char *path, int32_t *rows, int32_t *columns)
 {
     const bool flat =

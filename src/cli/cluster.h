@@ -17,6 +17,9 @@ typedef struct topology_settings {
 
 /* Opens the file `text`, or builds the topology that it spells. Returns false after saying why not. */
 bool cot_open_topology(cot_topology *topology, const char *text, const topology_settings *settings);
+/* What the host of each rank is called: [S] pointers into the topology's labels; the array is the caller's. NULL where one
+ * host has all ranks, where hosts have no names, or without memory. */
+const char **cot_host_names(const cot_topology *topology);
 /* Reads a matrix of `rows` x `columns` numbers (0: any number, which is stored) from JSON: the value itself or, where
  * that is an object, its member `key`. The caller frees it. NULL after saying why not. */
 double *cot_read_matrix(const char *path, const char *key, int32_t *rows, int32_t *columns);

@@ -151,6 +151,7 @@ static int change(cot_placed *placed, const cot_place_settings *s, const cot_pla
 static int place_load(const cot_place_settings *s, cot_place_inputs *in)
 {
     cot_placed placed = {0};
+    cot_place_side sides[2] = {0};
     cot_error error = {0};
     const char **paths = malloc((s->loads.count + 1) * sizeof *paths);
     if (!paths) return cot_complain("out of memory");
@@ -158,12 +159,14 @@ static int place_load(const cot_place_settings *s, cot_place_inputs *in)
     int status = cot_place_open_load(in, s, paths, s->loads.count);
     if (status == COT_EXIT_OK) status = solve(&placed, in);
     if (status == COT_EXIT_OK) status = change(&placed, s, in);
-    if (status == COT_EXIT_OK && s->report) status = cot_place_report(s, in, &placed);
+    if (status == COT_EXIT_OK) status = cot_place_compare(sides, s, in, &placed);
+    if (status == COT_EXIT_OK && s->report) status = cot_place_report(s, in, &placed, sides);
     if (status == COT_EXIT_OK && add_dense_rows(&placed.map, &in->load, &error) != COT_OK)
         status = cot_complain_of(&error);
     if (status == COT_EXIT_OK) status = write_map(s, &placed.map);
     if (status == COT_EXIT_OK && s->moves) status = cot_place_write_moves(s->moves, &placed);
-    if (status == COT_EXIT_OK) status = cot_place_print(s, in, &placed);
+    if (status == COT_EXIT_OK) status = cot_place_print(s, in, &placed, sides);
+    for (int i = 0; i < 2; i++) cot_place_close_side(&sides[i]);
     cot_expert_map_free(&placed.map);
     cot_expert_map_free(&placed.current);
     cot_place_value_free(&placed.value);

@@ -5,6 +5,7 @@
 #include "coterie/place.h"
 
 #include <jansson.h>
+#include <stdio.h>
 
 typedef struct cot_place_settings {
     cot_list loads, drift, more;
@@ -52,8 +53,6 @@ typedef struct cot_placed {
 int cot_place_write_moves(const char *path, const cot_placed *placed);
 /* Prints how many moves there are, in which layers, and which ranks have most to do. */
 int cot_place_print_moves(const cot_place_inputs *in, const cot_placed *placed);
-int cot_place_print(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *placed);
-
 /* A map beside another. */
 typedef struct cot_place_side {
     const char *name;
@@ -61,12 +60,17 @@ typedef struct cot_place_side {
     cot_balancedness balancedness;
     double worst_peak, mean_peak; // of layers
     double between_nodes; // the share of activations that leave their node; below 0 where it is not known
+    double *traffic;      // [S][S] activations from rank to rank; NULL where nobody asked for it or knows
 } cot_place_side;
 
 /* The placement in use, or where none is given contiguous experts, and the new one. Prints what is wrong. The caller
  * closes both, also after a failure. */
 int cot_place_compare(cot_place_side sides[2], const cot_place_settings *s, const cot_place_inputs *in,
                       const cot_placed *placed);
+/* What there is to say of a map; `keep_traffic`: with what goes from rank to rank. The caller closes it, also after a
+ * failure. */
+cot_status cot_place_open_side(cot_place_side *side, const char *name, const cot_expert_map *map,
+                               const cot_place_inputs *in, bool keep_traffic, cot_error *error);
 void cot_place_close_side(cot_place_side *side); // an empty one is fine
 void cot_place_print_sides(const cot_place_side sides[2], const cot_place_settings *s,
                            const cot_place_inputs *in);
@@ -76,8 +80,17 @@ void cot_place_add_sides(json_t *to, const cot_place_side sides[2], const cot_pl
 void cot_place_warn(const cot_place_side sides[2], const cot_place_inputs *in);
 /* Who sends tokens; NULL where nothing asks for it. */
 const char *cot_place_senders(const cot_place_settings *s, const cot_place_inputs *in);
-/* Writes the report of `--report`: the cluster, this placement, and other methods beside it. */
-int cot_place_report(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *placed);
+/* Balancedness as the engine of --to computes it, and what it calls that. */
+double cot_place_balancedness_of(const cot_balancedness *b, const cot_place_settings *s);
+const char *cot_place_balancedness_name(const cot_place_settings *s);
+
+int cot_place_print(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *placed,
+                    const cot_place_side sides[2]);
+/* Writes the report of `--report`: the cluster, what runs, this placement, and other methods beside it. */
+int cot_place_report(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *placed,
+                     const cot_place_side sides[2]);
+/* Its part about links: how full the cluster's are with either placement. */
+void cot_place_report_links(FILE *f, const cot_topology *topology, const cot_place_side sides[2]);
 /* `--evaluate` and `--drift`. */
 int cot_place_run_evaluate(const cot_place_settings *s, cot_place_inputs *in);
 int cot_place_run_drift(const cot_place_settings *s, cot_place_inputs *in);

@@ -125,9 +125,16 @@ static int print(const void *context)
     int status = COT_EXIT_FAILURE;
     if (!cot_check_output(s->plot, NULL) || !open_cluster(&t, s)) return status;
     double *d = distances(&t, s);
-    if (d)
-        status = s->plot ? cot_plot_matrix_file(s->plot, d, t.n_ranks, t.n_ranks, t.name)
-                         : print_distances(&t, s, d);
+    if (d && s->plot) {
+        const char **hosts = cot_host_names(&t);
+        const cot_plot_map how = {.title = t.name,
+                                  .unit = metric_of(&t, s).cost ? "microseconds" : "hops",
+                                  .x = {"to rank", hosts, NULL},
+                                  .y = {"from rank", hosts, NULL}};
+        status = cot_plot_matrix_file(s->plot, d, t.n_ranks, t.n_ranks, &how);
+        free(hosts);
+    } else if (d)
+        status = print_distances(&t, s, d);
     free(d);
     cot_topology_free(&t);
     return status;

@@ -10,11 +10,12 @@
 void cot_place_close_side(cot_place_side *side)
 {
     cot_place_value_free(&side->value);
+    free(side->traffic);
     *side = (cot_place_side){0};
 }
 
-static cot_status open_side(cot_place_side *side, const char *name, const cot_expert_map *map,
-                            const cot_place_inputs *in, cot_error *error)
+cot_status cot_place_open_side(cot_place_side *side, const char *name, const cot_expert_map *map,
+                               const cot_place_inputs *in, bool keep_traffic, cot_error *error)
 {
     const size_t S = (size_t)in->costs.n_ranks;
     *side = (cot_place_side){.name = name, .between_nodes = -1};
@@ -32,7 +33,10 @@ static cot_status open_side(cot_place_side *side, const char *name, const cot_ex
                      : COT_OUT_OF_MEMORY;
     if (status == COT_OK && v->activations > 0) // half of what goes there and back
         side->between_nodes = cot_place_between_nodes(traffic, &in->topology) / 2 / v->activations;
-    free(traffic);
+    if (keep_traffic && status == COT_OK)
+        side->traffic = traffic;
+    else
+        free(traffic);
     return status;
 }
 
@@ -49,14 +53,17 @@ int cot_place_compare(cot_place_side sides[2], const cot_place_settings *s, cons
     cot_expert_map plain = {0};
     // What runs may lack layers: then it has no figures.
     cot_status status = COT_NOT_FOUND;
-    if (s->current) status = open_side(&sides[0], base_name(s->current), &placed->current, in, NULL);
+    if (s->current)
+        status = cot_place_open_side(&sides[0], base_name(s->current), &placed->current, in, s->report, NULL);
     if (status != COT_OK) {
+        cot_place_close_side(&sides[0]);
         const int64_t slots = (int64_t)placed->map.n_ranks * placed->map.slots_per_rank;
         const bool filled = in->options.slots || placed->has_replicas;
         status = cot_place_contiguous(&plain, &in->costs, filled ? (int32_t)slots : 0, &error);
-        if (status == COT_OK) status = open_side(&sides[0], "contiguous", &plain, in, &error);
+        if (status == COT_OK)
+            status = cot_place_open_side(&sides[0], "contiguous", &plain, in, s->report, &error);
     }
-    if (status == COT_OK) status = open_side(&sides[1], "new", &placed->map, in, &error);
+    if (status == COT_OK) status = cot_place_open_side(&sides[1], "new", &placed->map, in, s->report, &error);
     cot_expert_map_free(&plain);
     return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
 }
@@ -79,10 +86,16 @@ static double a_token(const cot_place_side *side, const cot_place_inputs *in)
                : side->between_nodes * in->load.top_k * side->value.n_layers;
 }
 
-static double balancedness_as(const cot_place_side *side, const char *format)
+double cot_place_balancedness_of(const cot_balancedness *b, const cot_place_settings *s)
 {
-    const cot_balancedness *b = &side->balancedness;
-    return !strcmp(format, "vllm") ? b->vllm : !strcmp(format, "tensorrt-llm") ? b->tensorrt_llm : b->sglang;
+    return !strcmp(s->to, "vllm") ? b->vllm : !strcmp(s->to, "tensorrt-llm") ? b->tensorrt_llm : b->sglang;
+}
+
+const char *cot_place_balancedness_name(const cot_place_settings *s)
+{
+    return !strcmp(s->to, "vllm")           ? "balancedness (vllm)"
+           : !strcmp(s->to, "tensorrt-llm") ? "imbalance ratio (tensorrt-llm)"
+                                            : "balancedness (sglang)";
 }
 
 enum { NAME = 39, CELL = 16 };
@@ -103,14 +116,11 @@ void cot_place_print_sides(const cot_place_side sides[2], const cot_place_settin
                            const cot_place_inputs *in)
 {
     const cot_place_side *a = &sides[0], *b = &sides[1];
-    const bool trt = !strcmp(s->to, "tensorrt-llm");
-    char name[64];
     printf("\n%-*s%*.*s%*s\n", NAME, "", CELL, CELL - 2, a->name, CELL, b->name);
     row("peak over mean rank, worst layer", "%*.4f", a->worst_peak, b->worst_peak);
     row("peak over mean rank, mean layer", "%*.4f", a->mean_peak, b->mean_peak);
-    snprintf(name, sizeof name, "%s (%s)", trt ? "imbalance ratio" : "balancedness",
-             trt || !strcmp(s->to, "vllm") ? s->to : "sglang");
-    row(name, "%*.4f", balancedness_as(a, s->to), balancedness_as(b, s->to));
+    row(cot_place_balancedness_name(s), "%*.4f", cot_place_balancedness_of(&a->balancedness, s),
+        cot_place_balancedness_of(&b->balancedness, s));
     if (a->between_nodes < 0) return;
     row("activations that leave their node, %", "%*.2f", 100 * a->between_nodes, 100 * b->between_nodes);
     row("  a token, in all layers", "%*.2f", a_token(a, in), a_token(b, in));

@@ -119,12 +119,10 @@ static int print_text(const cot_place_settings *s, const cot_place_inputs *in, c
     return status;
 }
 
-int cot_place_print(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *p)
+int cot_place_print(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *p,
+                    const cot_place_side sides[2])
 {
-    cot_place_side sides[2] = {0};
-    int status = cot_place_compare(sides, s, in, p);
-    if (status == COT_EXIT_OK) status = (s->json ? print_json : print_text)(s, in, p, sides);
+    int status = (s->json ? print_json : print_text)(s, in, p, sides);
     if (status == COT_EXIT_OK) cot_place_warn(sides, in);
-    for (int i = 0; i < 2; i++) cot_place_close_side(&sides[i]);
     return status;
 }

@@ -2,245 +2,215 @@
 #include "cmd_place.h"
 
 #include "cluster.h"
+#include "page.h"
 #include "paths.h"
 #include "plot.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char style[] =
-    "body{font:15px/1.5 sans-serif;color:#222;max-width:1400px;margin:2em auto;padding:0 1em}"
-    "h1{font-size:24px}h2{font-size:18px;margin-top:2em}table{border-collapse:collapse}"
-    "td,th{padding:.25em .9em;text-align:right;border-bottom:1px solid #ddd}td:first-child,th:first-child"
-    "{text-align:left}.row{display:flex;gap:1em}.row svg{width:49%;height:auto}.note{color:#555}";
-
-/* One method's line of the table, and its traffic. */
-typedef struct entry {
-    const char *name;
-    const cot_place_value *value; // NULL: the method makes no placement here
-    cot_place_value own;          // empty where `value` is another's
-    double *traffic;              // [S][S]; NULL where it is not known
-} entry;
-
-enum { METHODS = 8 };
-
-/* NULL where there is no cluster to send through, or no memory. */
-static double *traffic_of(const cot_expert_map *map, const cot_place_inputs *in)
+/* Of the columns `hops an activation` and the like. */
+static const char *unit_of(const cot_place_inputs *in)
 {
-    size_t S = (size_t)in->costs.n_ranks;
-    double *traffic = in->has_topology ? malloc(S * S * sizeof *traffic) : NULL;
-    if (!traffic) return NULL;
-    if (cot_place_traffic(traffic, map, &in->load, &in->costs, &in->costs_options, NULL) == COT_OK)
-        return traffic;
-    free(traffic);
-    return NULL;
+    return !in->has_topology ? "cost" : in->costs_options.metric.cost ? "microseconds" : "hops";
 }
 
-/* The run's own method is shown with what it placed, the others with what they place within the same limits, as far as
- * they know any. */
-static void fill_entry(entry *e, const cot_place_method *method, const cot_place_inputs *in,
-                       const cot_placed *placed)
+static void cell(FILE *f, const char *format, double x)
 {
-    cot_expert_map map;
+    fputs("<td>", f);
+    if (!isnan(x)) fprintf(f, format, x);
+    fputs("</td>", f);
+}
+
+static double per_activation(const cot_place_value *v)
+{
+    return v->activations > 0 ? v->objective / v->activations : 0;
+}
+
+/* A line of the table; `dearer` is what the placement costs more than the one in use, as a share of that. */
+static void line(FILE *f, const char *name, const char *mark, const cot_place_side *side,
+                 const cot_place_side *before, const cot_place_settings *s)
+{
+    const cot_place_value *v = &side->value;
+    const double base = before->value.objective;
+    fprintf(f, "<tr%s><td>", *mark ? " class=\"chosen\"" : "");
+    cot_page_text(f, name);
+    fprintf(f, "%s</td>", mark);
+    cell(f, "%.4g", per_activation(v));
+    const double more = side == before || !(base > 0) ? NAN : 100 * (v->objective / base - 1);
+    cell(f, fabs(more) < 0.05 ? "the same" : "%+.1f %%", more);
+    cell(f, "%.2f %%", v->dual > 0 && v->objective > 0 ? 100 * (1 - v->dual / v->objective) : NAN);
+    cell(f, "%.1f %%", side->between_nodes < 0 ? NAN : 100 * side->between_nodes);
+    cell(f, "%.3f", side->worst_peak);
+    cell(f, "%.3f", side->mean_peak);
+    cell(f, "%.4f", cot_place_balancedness_of(&side->balancedness, s));
+    fputs("</tr>\n", f);
+}
+
+/* What another method places within the same limits, as far as it knows any; no line where it places nothing. */
+static void other_method(FILE *f, const cot_place_method *method, const cot_place_settings *s,
+                         const cot_place_inputs *in, const cot_place_side *before)
+{
+    cot_expert_map map = {0};
     cot_place_options options = in->options;
     cot_place_proof *proof = NULL;
-    e->name = options.method = method->name;
-    if (!strcmp(method->name, in->options.method)) {
-        e->value = &placed->value;
-        e->traffic = traffic_of(&placed->map, in);
-        return;
-    }
+    cot_place_side side = {0};
+    options.method = method->name;
     if (!method->limits) options.max_load = 0;
-    if (cot_place(&map, &proof, &in->costs, &options, NULL) != COT_OK) return;
-    if (cot_place_value_of(&e->own, &map, &in->costs, options.dispatch, NULL) == COT_OK &&
-        cot_place_prove(&e->own, proof, NULL) == COT_OK) {
-        e->value = &e->own;
-        e->traffic = traffic_of(&map, in);
-    }
+    if (cot_place(&map, &proof, &in->costs, &options, NULL) == COT_OK &&
+        cot_place_open_side(&side, method->name, &map, in, false, NULL) == COT_OK &&
+        cot_place_prove(&side.value, proof, NULL) == COT_OK)
+        line(f, method->name, "", &side, before, s);
+    cot_place_close_side(&side);
     cot_place_proof_free(proof);
     cot_expert_map_free(&map);
 }
 
-static double largest(const double *x, int32_t n)
+static void table(FILE *f, const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *placed,
+                  const cot_place_side sides[2])
 {
-    double most = 0;
-    for (int32_t i = 0; i < n; i++) most = fmax(most, x[i]);
-    return most;
-}
-
-static void table(FILE *f, const entry *all, const cot_place_inputs *in)
-{
-    double base = all[0].value ? all[0].value->objective : 0;
-    fputs("<h2>Methods</h2>\n<table><tr><th>method</th><th>cost</th><th>per activation</th><th>gain over "
-          "rr</th>"
-          "<th>proven bound</th><th>peak load (worst layer)</th><th>SGLang balancedness</th></tr>\n",
-          f);
-    for (int i = 0; i < METHODS; i++) {
-        const cot_place_value *v = all[i].value;
-        cot_balancedness b;
-        if (!v) continue;
-        cot_place_balancedness(&b, v);
-        fprintf(f, "<tr><td>%s</td><td>%.8g</td><td>%.5g</td><td>", all[i].name, v->objective,
-                v->activations > 0 ? v->objective / v->activations : 0);
-        if (base > 0 && v->objective > 0) fprintf(f, "%+.1f %%", 100 * (base / v->objective - 1));
-        fputs("</td><td>", f);
-        if (v->dual > 0) fprintf(f, "%.8g", v->dual);
-        fprintf(f, "</td><td>%.3f</td><td>%.4f</td></tr>\n", largest(v->peak_load, v->n_layers), b.sglang);
-    }
-    fputs("</table>\n<p class=\"note\">", f);
+    const char *unit = unit_of(in);
+    char total[2][COT_PEOPLE_BYTES], name[128];
+    fprintf(f,
+            "<h2>Placements</h2>\n<table><tr><th>placement</th><th>%s an<br>activation</th><th>beside the "
+            "one<br>in use</th><th>above the<br>proven bound</th><th>leave their<br>node</th><th>peak, "
+            "worst<br>layer</th><th>peak, mean<br>layer</th><th>%s</th></tr>\n",
+            unit, cot_place_balancedness_name(s));
+    snprintf(name, sizeof name, "%s: %.100s", s->current ? "in use" : "without a map", sides[0].name);
+    line(f, name, "", &sides[0], &sides[0], s);
+    for (const cot_place_method *m = cot_place_methods; m->name; m++)
+        if (strcmp(m->name, in->options.method))
+            other_method(f, m, s, in, &sides[0]);
+        else {
+            cot_place_side chosen = sides[1]; // with the bound that its own method proved
+            chosen.value.dual = placed->value.dual;
+            line(f, m->name, " &#9664; chosen", &chosen, &sides[0], s);
+        }
+    fprintf(f,
+            "</table>\n<p class=\"note\">%d layers of %d experts on %d ranks. In all, %s %s without the new "
+            "placement and %s with it. A peak is the most loaded rank's share, in mean ranks' loads. ",
+            in->costs.n_layers, in->costs.n_experts, in->costs.n_ranks,
+            cot_people_number(total[0], sides[0].value.objective), unit,
+            cot_people_number(total[1], sides[1].value.objective));
     if (in->options.max_load > 0) {
         fprintf(f, "At most %g mean ranks' loads in a layer with", in->options.max_load);
         for (const cot_place_method *m = cot_place_methods; m->name; m++)
             if (m->limits) fprintf(f, " %s", m->name);
         fputs("; the other methods know no limit. ", f);
     }
-    fprintf(f,
-            "%d layers of %d experts on %d ranks. Cost is the sum over "
-            "activations; gain is "
-            "how much more round robin costs. All figures are computed from the load, none is measured on a "
-            "cluster.</p>\n",
-            in->costs.n_layers, in->costs.n_experts, in->costs.n_ranks);
+    fputs("All figures are computed from the load, none is measured on a cluster.</p>\n", f);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x < y) - (x > y);
-}
-
-/* Loads of the links that count a hop, the fullest first. */
-static void links(FILE *f, const entry *e, const cot_place_inputs *in)
-{
-    const cot_topology *t = &in->topology;
-    double *load = malloc((size_t)t->n_links * sizeof *load + 1),
-           *sorted = malloc((size_t)t->n_links * sizeof *load + 1);
-    int64_t n = 0;
-    if (load && sorted && e->traffic && cot_topology_link_loads(load, t, e->traffic, NULL) == COT_OK) {
-        for (int64_t i = 0; i < t->n_links; i++)
-            if (t->links[i].hops > 0) sorted[n++] = load[i];
-        qsort(sorted, (size_t)n, sizeof *sorted, by_value);
-        char title[128];
-        snprintf(title, sizeof title, "%s: activations on each of %lld network links, the fullest first",
-                 e->name, (long long)n);
-        if (n) cot_plot_bars(f, sorted, (int32_t)(n > 100000 ? 100000 : n), 0, title, "link");
-        fputs("<table><tr><th>fullest links</th><th>activations</th></tr>\n", f);
-        for (int shown = 0; shown < 10 && n; shown++) {
-            int64_t best = -1;
-            for (int64_t i = 0; i < t->n_links; i++)
-                if (t->links[i].hops > 0 && load[i] >= 0 && (best < 0 || load[i] > load[best])) best = i;
-            if (best < 0) break;
-            fputs("<tr><td>", f);
-            cot_plot_text(f, t->labels[t->links[best].from]);
-            fputs(" to ", f);
-            cot_plot_text(f, t->labels[t->links[best].to]);
-            fprintf(f, "</td><td>%.6g</td></tr>\n", load[best]);
-            load[best] = -1;
-        }
-        fputs("</table>\n", f);
-    }
-    free(load);
-    free(sorted);
-}
-
-static void distance_map(FILE *f, const cot_place_inputs *in)
+static void distance_map(FILE *f, const cot_place_inputs *in, const char *const *hosts)
 {
     size_t S = (size_t)in->topology.n_ranks;
     double *d = malloc(S * S * sizeof *d);
+    const cot_plot_map how = {.title = "distance from rank to rank",
+                              .unit = unit_of(in),
+                              .x = {"to rank", hosts, NULL},
+                              .y = {"from rank", hosts, NULL}};
     fputs("<h2>Distances</h2>\n", f);
     if (d && cot_topology_distances(d, &in->topology, in->costs_options.metric, NULL) == COT_OK)
-        cot_plot_matrix(f, d, (int32_t)S, (int32_t)S, in->costs_options.metric.cost ? "microseconds" : "hops",
-                        "to rank", "from rank");
+        cot_plot_matrix(f, d, (int32_t)S, (int32_t)S, &how);
     free(d);
 }
 
-static void loads(FILE *f, const char *name, const cot_place_value *v)
+/* Both placements' traffic, dark means the same in both. */
+static void traffic_maps(FILE *f, const cot_place_inputs *in, const cot_place_side sides[2],
+                         const char *const *hosts)
 {
-    size_t S = (size_t)v->n_ranks;
-    double *sum = calloc(S, sizeof *sum), mean = 0;
-    char title[128];
-    if (sum) {
-        for (size_t l = 0; l < (size_t)v->n_layers; l++)
-            for (size_t s = 0; s < S; s++) sum[s] += v->rank_load[l * S + s];
-        for (size_t s = 0; s < S; s++) mean += sum[s] / (double)S;
-        snprintf(title, sizeof title, "%s: activations served by each rank, all layers (dashed: the mean)",
-                 name);
-        cot_plot_bars(f, sum, v->n_ranks, mean, title, "rank");
+    const int32_t S = in->costs.n_ranks;
+    if (!sides[0].traffic || !sides[1].traffic) return;
+    const size_t n = (size_t)S * (size_t)S;
+    cot_plot_map how = {
+        .unit = "activations",
+        .x = {"to rank", hosts, NULL},
+        .y = {"from rank", hosts, NULL},
+        .most = fmax(cot_plot_largest(sides[0].traffic, n), cot_plot_largest(sides[1].traffic, n))};
+    fputs("<h2>Who talks to whom</h2>\n<p class=\"note\">Activations from rank to rank, there and back, "
+          "summed over layers; both on one scale.</p>\n<div class=\"row\">\n",
+          f);
+    for (int i = 0; i < 2; i++) {
+        how.title = sides[i].name;
+        cot_plot_matrix(f, sides[i].traffic, S, S, &how);
     }
-    free(sum);
-    snprintf(title, sizeof title, "%s: most loaded rank of each layer over the mean", name);
-    cot_plot_bars(f, v->peak_load, v->n_layers, 1, title, "layer");
+    fputs("</div>\n", f);
 }
 
-/* The best by cost and, of the others, the next best. */
-static void best_two(const entry *all, int best[2])
+static double *loads_of_ranks(const cot_place_value *v)
 {
-    best[0] = best[1] = -1;
-    for (int i = 0; i < METHODS; i++) {
-        if (!all[i].traffic) continue;
-        if (best[0] < 0 || all[i].value->objective < all[best[0]].value->objective) {
-            best[1] = best[0];
-            best[0] = i;
-        } else if (best[1] < 0 || all[i].value->objective < all[best[1]].value->objective)
-            best[1] = i;
+    size_t S = (size_t)v->n_ranks;
+    double *sum = calloc(S + 1, sizeof *sum);
+    for (size_t l = 0; sum && l < (size_t)v->n_layers; l++)
+        for (size_t s = 0; s < S; s++) sum[s] += v->rank_load[l * S + s];
+    return sum;
+}
+
+static void loads(FILE *f, const cot_place_inputs *in, const cot_place_side sides[2],
+                  const char *const *hosts)
+{
+    double *before = loads_of_ranks(&sides[0].value), *after = loads_of_ranks(&sides[1].value), mean = 0;
+    cot_plot_chart how = {.title = "activations that each rank serves, all layers (dashed: the mean)",
+                          .unit = "activations",
+                          .x = {"rank", hosts, NULL},
+                          .name = sides[1].name,
+                          .behind_name = sides[0].name};
+    fputs("<h2>Loads of ranks</h2>\n", f);
+    if (before && after) {
+        for (int32_t s = 0; s < in->costs.n_ranks; s++) mean += after[s] / in->costs.n_ranks;
+        how.behind = before;
+        how.mark = mean;
+        cot_plot_bars(f, after, in->costs.n_ranks, &how);
     }
+    how.title = "most loaded rank of each layer over the mean rank (dashed: perfect balance)";
+    how.unit = "times the mean";
+    how.x = (cot_plot_axis){"layer", NULL, in->costs.layers};
+    how.behind = sides[0].value.peak_load;
+    how.mark = 1;
+    cot_plot_bars(f, sides[1].value.peak_load, in->costs.n_layers, &how);
+    free(before);
+    free(after);
 }
 
 static void page(FILE *f, const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *placed,
-                 entry *all)
+                 const cot_place_side sides[2])
 {
-    fprintf(
-        f,
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Placement</title><style>%s"
-        "</style></head>\n<body><h1>Expert placement</h1>\n<p>Cluster: ",
-        style);
-    cot_plot_text(f, s->topology ? s->topology : s->cost ? s->cost : "all ranks equally near");
+    const char *senders = cot_place_senders(s, in);
+    const char **hosts = in->has_topology ? cot_host_names(&in->topology) : NULL;
+    cot_page_begin(f, "Expert placement");
+    fputs("<p>Cluster: ", f);
+    if (s->topology || s->cost || !in->has_topology)
+        cot_page_text(f, s->topology ? s->topology : s->cost ? s->cost : "all ranks equally near");
+    else
+        fprintf(f, "%d nodes of %d ranks, a hop apart", in->topology.n_hosts,
+                in->topology.n_ranks / in->topology.n_hosts);
     fputs(". Load: ", f);
     for (size_t i = 0; i < s->loads.count; i++) {
         if (i) fputs(", ", f);
-        cot_plot_text(f, s->loads.items[i].text);
+        cot_page_text(f, s->loads.items[i].text);
+    }
+    if (senders) {
+        fputs(". Who sends: ", f);
+        cot_page_text(f, senders);
     }
     fputs(".</p>\n", f);
-    table(f, all, in);
-    if (in->has_topology) distance_map(f, in);
-    int best[2];
-    best_two(all, best);
-    if (best[0] >= 0) {
-        fputs("<h2>Who talks to whom</h2>\n<p class=\"note\">Activations from rank to rank, there and back, "
-              "summed over "
-              "layers: the two cheapest methods.</p>\n<div class=\"row\">\n",
-              f);
-        for (int i = 1; i >= 0; i--)
-            if (best[i] >= 0)
-                cot_plot_matrix(f, all[best[i]].traffic, in->costs.n_ranks, in->costs.n_ranks,
-                                all[best[i]].name, "to rank", "from rank");
-        fputs("</div>\n", f);
+    table(f, s, in, placed, sides);
+    loads(f, in, sides, hosts);
+    if (in->has_topology) {
+        distance_map(f, in, hosts);
+        traffic_maps(f, in, sides, hosts);
+        cot_place_report_links(f, &in->topology, sides);
     }
-    fputs("<h2>Loads of ranks</h2>\n", f);
-    loads(f, in->options.method, &placed->value);
-    if (best[0] >= 0) {
-        fputs("<h2>Loads of links</h2>\n<p class=\"note\">Routed along the routes of fewest hops, evenly "
-              "over equal "
-              "ones.</p>\n",
-              f);
-        links(f, &all[best[0]], in);
-    }
-    fputs("</body></html>\n", f);
+    cot_page_end(f);
+    free(hosts);
 }
 
-int cot_place_report(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *placed)
+int cot_place_report(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *placed,
+                     const cot_place_side sides[2])
 {
-    entry all[METHODS] = {0};
-    for (int i = 0; i < METHODS && cot_place_methods[i].name; i++)
-        fill_entry(&all[i], &cot_place_methods[i], in, placed);
     cot_file_writer writer;
     FILE *f = cot_open_output(&writer, s->report);
-    if (f) page(f, s, in, placed, all);
-    int status = f && cot_close_output(&writer) ? COT_EXIT_OK : COT_EXIT_FAILURE;
-    for (int i = 0; i < METHODS; i++) {
-        cot_place_value_free(&all[i].own);
-        free(all[i].traffic);
-    }
-    return status;
+    if (f) page(f, s, in, placed, sides);
+    return f && cot_close_output(&writer) ? COT_EXIT_OK : COT_EXIT_FAILURE;
 }

@@ -1,20 +1,39 @@
-/* Figures as SVG text, written by hand: one file, no script, no font of ours. */
+/* Figures as SVG text, written by hand: one file, no script, no font of ours. All scales begin at 0. */
 #ifndef COT_CLI_PLOT_H
 #define COT_CLI_PLOT_H
 #include "command.h"
 #include <stdio.h>
 
-/* A heat map of `matrix` [rows][columns], dark is large, with a scale beside it; x to the right, y down. Matrices of
- * more than 512 rows or columns are drawn as means of blocks. */
-void cot_plot_matrix(FILE *stream, const double *matrix, int32_t rows, int32_t columns, const char *title,
-                     const char *x, const char *y);
-/* Bars of `value` [n] from 0, with a line at `mark` (0: none). */
-void cot_plot_bars(FILE *stream, const double *value, int32_t n, double mark, const char *title,
-                   const char *x);
-/* Text with <, > and & spelled out. */
-void cot_plot_text(FILE *stream, const char *text);
+/* What the places along a side are called. */
+typedef struct cot_plot_axis {
+    const char *title;
+    const char *const *names; // [n]: equal neighbours are one place with one name; NULL: numbers are shown
+    const int32_t *numbers;   // [n]; NULL: 0, 1, ...
+} cot_plot_axis;
+
+/* A heat map of `matrix` [rows][columns], dark is large, with a scale of `unit` beside it, up to `most` (0: the largest
+ * number); x to the right, y down. More than 256 rows or columns are drawn as means of blocks. */
+typedef struct cot_plot_map {
+    const char *title, *unit;
+    cot_plot_axis x, y;
+    double most;
+} cot_plot_map;
+void cot_plot_matrix(FILE *stream, const double *matrix, int32_t rows, int32_t columns,
+                     const cot_plot_map *how);
+double cot_plot_largest(const double *x, size_t n); // at least 0
+
+/* Bars of `value` [n], with a line at `mark` (0: none), before paler ones of `behind` [n] (NULL: none). More than 256
+ * bars are drawn as the largest of neighbours. */
+typedef struct cot_plot_chart {
+    const char *title, *unit;
+    cot_plot_axis x;
+    const double *behind;
+    const char *name, *behind_name; // what the two colours stand for
+    double mark;
+} cot_plot_chart;
+void cot_plot_bars(FILE *stream, const double *value, int32_t n, const cot_plot_chart *how);
 /* A heat map alone in a file; returns a COT_EXIT_ value. */
 int cot_plot_matrix_file(const char *path, const double *matrix, int32_t rows, int32_t columns,
-                         const char *title);
+                         const cot_plot_map *how);
 
 #endif

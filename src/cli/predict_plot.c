@@ -1,6 +1,7 @@
 /* `coterie predict --plot`: appendix A's figures of a trace, one page of HTML with its figures inside. */
 #include "cmd_predict.h"
 
+#include "page.h"
 #include "paths.h"
 #include "plot.h"
 #include "coterie/predict_study.h"
@@ -39,16 +40,27 @@ static cot_status plot_kurtosis(FILE *f, const cot_trace *trace, const cot_affin
     free(kurtosis);
     const double fixed =
         (double)trace->top_k / all->n_experts; // share of experts that a token of one mind calls
+    char many[COT_PEOPLE_BYTES];
     fprintf(f,
-            "<h2>Kurtosis of tokens' activations (figure 8a, right)</h2>\n<p class=\"note\">(token id, "
-            "layer) pairs "
-            "seen four times and more: %.0f; a kurtosis above 8: %.1f %% (the paper, on its models: most). "
-            "One token "
-            "that always calls the same %" PRId32
-            " experts has %.3g, a normal distribution 3; bins are %.3g wide.</p>\n",
-            ids, ids > 0 ? 100 * above / ids : 0, trace->top_k,
-            (1 - 3 * fixed * (1 - fixed)) / (fixed * (1 - fixed)), (double)all->n_experts / BINS);
-    cot_plot_bars(f, bin, BINS, 0, "pairs by kurtosis", "bin of kurtosis, from 0 to the number of experts");
+            "<h2>Kurtosis of tokens' activations (figure 8a, right)</h2>\n<p class=\"note\">Pairs of a token "
+            "id and a layer, seen four times and more: %s; a kurtosis above 8: %.1f %% (the paper, on its "
+            "models: most). ",
+            cot_people_number(many, ids), ids > 0 ? 100 * above / ids : 0);
+    if (fixed < 1)
+        fprintf(
+            f, "One token that always calls the same %" PRId32 " experts has %.3g, a normal distribution 3. ",
+            trace->top_k, (1 - 3 * fixed * (1 - fixed)) / (fixed * (1 - fixed)));
+    fprintf(f, "Bins are %.3g wide.</p>\n", (double)all->n_experts / BINS);
+    char edge[BINS][16];
+    const char *edges[BINS];
+    for (int i = 0; i < BINS; i++) {
+        snprintf(edge[i], sizeof edge[i], "%.4g", (double)i * all->n_experts / BINS);
+        edges[i] = edge[i];
+    }
+    cot_plot_bars(f, bin, BINS,
+                  &(cot_plot_chart){.title = "pairs of token id and layer by their kurtosis",
+                                    .unit = "pairs",
+                                    .x = {"kurtosis, from", edges, NULL}});
     return COT_OK;
 }
 
@@ -65,12 +77,17 @@ static cot_status plot_blocks(FILE *f, const cot_affinities *all, int32_t l, int
     if (status == COT_OK) status = cot_grouper_iterate(grouper, 2, error);
     double *map = calloc((size_t)MOST_TOKENS * (size_t)E, sizeof *map);
     int32_t *column = malloc((size_t)E * sizeof *column);
-    if (status == COT_OK && map && column) {
+    static const char *const group[RANKS] = {"group 0", "group 1", "group 2", "group 3"};
+    const char *row_names[MOST_TOKENS], **column_names = malloc((size_t)E * sizeof *column_names);
+    if (status == COT_OK && map && column && column_names) {
         int32_t rows = 0, at = 0;
         cot_grouper_best(&groups, grouper);
         for (int32_t d = 0; d < options.ranks; d++)
             for (int32_t e = 0; e < E; e++)
-                if (groups.expert_rank[e] == d) column[e] = at++;
+                if (groups.expert_rank[e] == d) {
+                    column_names[at] = group[d];
+                    column[e] = at++;
+                }
         // A sample of ids, evenly spaced in each group.
         for (int32_t d = 0; d < options.ranks; d++) {
             int64_t members = 0, seen = 0;
@@ -85,7 +102,7 @@ static cot_status plot_blocks(FILE *f, const cot_affinities *all, int32_t l, int
                 for (int64_t j = a->offsets[i]; j < a->offsets[i + 1]; j++) sum += a->count[j];
                 for (int64_t j = a->offsets[i]; j < a->offsets[i + 1]; j++)
                     map[(size_t)rows * (size_t)E + (size_t)column[a->expert[j]]] = a->count[j] / sum;
-                rows++;
+                row_names[rows++] = group[d];
                 taken++;
             }
         }
@@ -95,11 +112,16 @@ static cot_status plot_blocks(FILE *f, const cot_affinities *all, int32_t l, int
               "experts, both "
               "in the order of the groups that coterie group finds for four ranks.</p>\n",
               f);
-        cot_plot_matrix(f, map, rows, E, title, "expert", "token id");
+        cot_plot_matrix(f, map, rows, E,
+                        &(cot_plot_map){.title = title,
+                                        .unit = "share of calls",
+                                        .x = {"expert, by group", column_names, NULL},
+                                        .y = {"token id, by group", row_names, NULL}});
     } else if (status == COT_OK)
         status = COT_OUT_OF_MEMORY;
     free(map);
     free(column);
+    free(column_names);
     cot_grouper_close(grouper);
     return status;
 }
@@ -117,8 +139,11 @@ static cot_status plot_transitions(FILE *f, const cot_trace *trace, int32_t l, c
               "that call the "
               "row's expert, the share that call the column's in the next layer.</p>\n",
               f);
-        cot_plot_matrix(f, share, trace->n_experts, trace->n_experts, title, "expert of the next layer",
-                        "expert");
+        cot_plot_matrix(f, share, trace->n_experts, trace->n_experts,
+                        &(cot_plot_map){.title = title,
+                                        .unit = "share of tokens",
+                                        .x = {"expert of the next layer", NULL, NULL},
+                                        .y = {"expert", NULL, NULL}});
     }
     free(share);
     return status;
@@ -187,8 +212,12 @@ static cot_status plot_prediction(FILE *f, const cot_trace *trace, uint64_t seed
                 "%%</td><td>%s</td></tr>\n",
                 i + 1, RANKS, 100 * recall[i], 100 * lar[i], i == 4 ? "about 70 %" : "");
     fputs("</table>\n", f);
-    cot_plot_bars(f, recall, COT_PREDICT_MAX_ORDER, 0, "recall of the top k by layers looked back at",
-                  "layers looked back at, less one");
+    int32_t order[COT_PREDICT_MAX_ORDER];
+    for (int32_t i = 0; i < COT_PREDICT_MAX_ORDER; i++) order[i] = i + 1;
+    cot_plot_bars(f, recall, COT_PREDICT_MAX_ORDER,
+                  &(cot_plot_chart){.title = "device sequences: recall of the top k",
+                                    .unit = "recall",
+                                    .x = {"layers looked back at", NULL, order}});
     return COT_OK;
 }
 
@@ -205,29 +234,21 @@ int cot_predict_plot(const char *path, const cot_trace *trace, uint64_t seed)
         cot_affinities_free(&all);
         return COT_EXIT_FAILURE;
     }
-    fputs("<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Affinity of tokens and "
-          "experts</title>\n<style>"
-          "body{font:15px/1.5 sans-serif;color:#222;max-width:900px;margin:2em auto;padding:0 "
-          "1em}h1{font-size:24px}"
-          "h2{font-size:18px;margin-top:2em}table{border-collapse:collapse}td,th{padding:.25em "
-          ".9em;text-align:right;"
-          "border-bottom:1px solid "
-          "#ddd}td:first-child{text-align:left}.note{color:#555}svg{max-width:100%;height:auto}"
-          "</style>\n<h1>Affinity of tokens and experts: ",
-          f);
-    cot_plot_text(f, *trace->model ? trace->model : path);
-    fprintf(
-        f,
-        "</h1>\n<p class=\"note\">Appendix A's figures of Speculative MoE, computed from this trace: %" PRId32
-        " of %" PRId32 " experts a token, %" PRId32 " layers.</p>\n",
-        trace->top_k, trace->n_experts, trace->n_layers);
+    char title[512];
+    snprintf(title, sizeof title, "Affinity of tokens and experts: %.400s",
+             *trace->model ? trace->model : path);
+    cot_page_begin(f, title);
+    fprintf(f,
+            "<p class=\"note\">Appendix A's figures of Speculative MoE, computed from this trace: %" PRId32
+            " of %" PRId32 " experts a token, %" PRId32 " layers.</p>\n",
+            trace->top_k, trace->n_experts, trace->n_layers);
     if (all.token_ids) status = plot_kurtosis(f, trace, &all);
     if (status == COT_OK && all.token_ids)
         status = plot_blocks(f, &all, middle, trace->layers[middle], &error);
     if (status == COT_OK && trace->kind == COT_TRACE_TOKENS && trace->n_layers > 1)
         status = plot_transitions(f, trace, middle + 1 < trace->n_layers ? middle : middle - 1, &error);
     if (status == COT_OK && trace->kind == COT_TRACE_TOKENS) status = plot_prediction(f, trace, seed, &error);
-    fputs("</html>\n", f);
+    cot_page_end(f);
     cot_affinities_free(&all);
     if (status == COT_OK) return cot_close_output(&writer) ? COT_EXIT_OK : COT_EXIT_FAILURE;
     cot_file_writer_abort(&writer);
