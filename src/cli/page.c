@@ -7,7 +7,8 @@ static const char style[] =
     "body{font:15px/1.5 sans-serif;color:#222;max-width:1200px;margin:2em auto;padding:0 1em}"
     "h1{font-size:24px}h2{font-size:18px;margin-top:2em}table{border-collapse:collapse;margin:1em 0}"
     "td,th{padding:.25em .9em;text-align:right;border-bottom:1px solid #ddd}th{vertical-align:bottom}"
-    "td:first-child,th:first-child{text-align:left;white-space:nowrap}.chosen td{background:#e3eef9;font-weight:bold}"
+    "td:first-child,th:first-child{text-align:left;white-space:nowrap}.chosen "
+    "td{background:#e3eef9;font-weight:bold}"
     ".row{display:flex;gap:1em}.row svg{width:49%;height:auto}.note{color:#555;max-width:900px}"
     "svg{max-width:100%;height:auto}";
 
