@@ -198,9 +198,8 @@ static void replan(double skew, double drift)
         die(&error);
     int reached = 0;
     for (int l = 0; l < L; l++) reached += value[1].peak_load[l] <= value[0].peak_load[l] * (1 + 1e-6);
-    printf("skew %.2f drift %.2f: fresh plan %5lld moves (renamed by layer %5lld), replan %5lld: %5.1f "
-           "(%4.1f) times "
-           "fewer; its balance in %d of %d layers\n",
+    printf("skew %.2f drift %.2f: fresh plan %5lld moves (renamed by layer %5lld), replan %5lld:\n"
+           "  %5.1f (%4.1f) times fewer; its balance in %d of %d layers\n",
            skew, drift, (long long)renamed, (long long)by_layer, (long long)moves,
            (double)renamed / (double)moves, (double)by_layer / (double)moves, reached, L);
     for (int k = 0; k < 2; k++) {
@@ -236,6 +235,8 @@ int main(int argc, char **argv)
             for (int k = 0; k < 5; k++) replan(skews[i], drifts[k]);
         return 0;
     }
+    puts("median ms: of all runs, by the clock; worked ms: of the processor; first ms: the run that finds nothing\n"
+         "in cache; gap: objective less its proven bound");
     printf("%-44s %10s %10s %10s %8s\n", "", "median ms", "worked ms", "first ms", "gap");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bench_times t = run(&cases[i], cases[i].measured ? 5 : 31);

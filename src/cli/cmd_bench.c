@@ -366,7 +366,7 @@ static const cot_option model_options[] = {
 
 const cot_command cot_cmd_bench_model = {
     .name = "bench model",
-    .summary = "measure prefill and decode speed of a model with random weights against this machine's roofs",
+    .summary = "measure a random model's prefill and decode beside this machine's roofs",
     .details =
         "The layers are OLMoE-1B-7B's (hidden 2048, 64 experts of 1024, top 8). Prefill is held "
         "against the multiply-add "

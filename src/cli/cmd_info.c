@@ -89,7 +89,7 @@ static int info(const void *settings)
 #define AT(field) offsetof(struct info_settings, field)
 const cot_command cot_cmd_info = {
     .name = "info",
-    .summary = "show what this machine and this build can use, or what a model is and whether it fits",
+    .summary = "show what this machine can use, or what a model is and whether it fits",
     .details =
         "Without MODEL, instruction sets are listed best first; the first is what runs unless --isa caps it. "
         "The "

@@ -337,7 +337,17 @@ const cot_command cot_cmd_place = {
         "other. ilpload minimises hops alone and proves it: the lower bound it prints comes from prices of "
         "capacity that anybody can check. The map is written in Coterie's own JSON unless --to names an "
         "engine's "
-        "format.",
+        "format.\n\n"
+        "Lines. objective: what all activations cost on their way there and back, in hops (microseconds with "
+        "--distance cost), then the mean of one, and of a token where K is known. lower bound: no placement "
+        "within the capacities costs less. peak load, peak: the most loaded rank's load in a layer over the "
+        "mean rank's, and a bound that no placement is below. balancedness: as the engine of --to computes "
+        "it, 1 where all ranks are loaded alike; imbalance ratio: 0 there. activations that leave their "
+        "node: those whose expert is on another node than their sender; their bytes go there and back. "
+        "moves: experts that a rank has to fetch, in rounds.\n\n"
+        "With --evaluate also: link load, activations on the fullest network link, the 99th of a hundred and "
+        "the mean one; LAR, the share of activations served on their token's home rank; balancedness as each "
+        "engine computes it. With --drift: the cost of a token, and how much more round robin costs.",
     .examples =
         (const char *const[]){
             "coterie place --load recording.pt --ranks 4x8 --to sglang -o map.json",

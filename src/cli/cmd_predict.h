@@ -27,6 +27,7 @@ typedef struct cot_prediction_row {
     const char *name;
     int32_t ranks;
     bool has_train, has_test;
+    bool aside; // stands beside another row for comparison: not shown by layer
     cot_predict_evaluation train, test;
     uint64_t table_bytes;
     double seconds;

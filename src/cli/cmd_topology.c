@@ -198,7 +198,9 @@ static const cot_positional positionals[] = {
 const cot_command cot_cmd_topology_show = {
     .name = "topology show",
     .summary = "show a cluster's ranks, links and how far ranks are apart",
-    .details = SPECS,
+    .details = "Vertices are ranks, hosts, adapters' ports and switches; mean is of all pairs of different "
+               "ranks, and "
+               "distances says how many ordered pairs are how far apart.\n\n" SPECS,
     .examples = (const char *const[]){"coterie topology show fattree:ranks=256",
                                       "coterie topology show fabric.txt --template hosts.csv",
                                       "coterie topology show fabric.txt --hosts hosts.csv", NULL},

@@ -189,7 +189,7 @@ static const cot_option info_options[] = {{"json", 0, COT_OPTION_FLAG, NULL, NUL
 
 const cot_command cot_cmd_trace_info = {
     .name = "trace info",
-    .summary = "show what a routing trace holds: size, load of the experts, local activation rate",
+    .summary = "show what a routing trace holds: its size, loads of experts, and locality",
     .details =
         "Per layer and overall (all layers' experts together): peak/mean is the busiest expert's load over "
         "the "
@@ -287,7 +287,7 @@ static const cot_option convert_options[] = {
 
 const cot_command cot_cmd_trace_convert = {
     .name = "trace convert",
-    .summary = "convert routing data of other programs, or a trace to counts, to a routing trace",
+    .summary = "make a routing trace of what other programs recorded, or counts of a trace",
     .details = "IN is a trace; a folder of ids.u8, probs.bf16 and index.jsonl (gpt-oss); a folder of "
                "expert_weights_<layer>.txt (deepseek); or a tab-separated table of layer, expert, token_id "
                "and count "

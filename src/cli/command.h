@@ -34,6 +34,10 @@ void cot_help_overview(const cot_command *const *commands);
 void cot_help_command(const cot_command *command);
 bool cot_help_family(const cot_command *const *commands, const char *family);
 
+/* Prints `text` word by word in lines of 90 columns, the first from `column` on; later lines begin at `indent`, those after a
+ * line break too. Ends the last line. */
+void cot_print_wrapped(const char *text, int column, int indent);
+
 /* What stands after an option's name, " FILE" or "[=FILE]"; and what help says of it: "ranks of the group (1 to 64;
  * default 1)". Both end with 0 and are cut off where `bytes` are too few. */
 void cot_help_option_value(char *text, size_t bytes, const cot_option *row);

@@ -12,7 +12,7 @@ static double of_test(const cot_grouped *g, cot_figure figure)
     return g->row.has_test ? g->row.test.all[figure] : NAN;
 }
 
-static void print_method(const cot_grouped *g)
+static void print_locality(const cot_grouped *g)
 {
     const cot_group_solution *o = &g->found;
     printf("%-10s %7.4f %7.4f", g->method, o->lar, o->lar_bound);
@@ -23,12 +23,19 @@ static void print_method(const cot_grouped *g)
         printf(" %14s", "-");
     cot_print_cell(7, 4, of_test(g, COT_FIGURE_LAR_EVEN));
     cot_print_cell(7, 4, of_test(g, COT_FIGURE_ORACLE_LAR));
-    cot_print_cell(6, 3, o->token_peak);
-    cot_print_cell(6, 3, of_test(g, COT_FIGURE_TOKEN_IMBALANCE));
+    printf(" %8" PRId64 " %7.1f\n", o->iterations, g->seconds);
+}
+
+static void print_load(const cot_grouped *g)
+{
+    const cot_group_solution *o = &g->found;
+    printf("%-10s", g->method);
+    cot_print_cell(7, 3, o->token_peak);
+    cot_print_cell(7, 3, of_test(g, COT_FIGURE_TOKEN_IMBALANCE));
     cot_print_cell(6, 3, of_test(g, COT_FIGURE_HOME_PEAK));
-    cot_print_cell(6, 3, o->expert_peak);
-    cot_print_cell(6, 3, of_test(g, COT_FIGURE_EXPERT_PEAK));
-    printf(" %5.3f %5.3f %7" PRId64 " %7.1f\n", o->stay_before, o->stay, o->iterations, g->seconds);
+    cot_print_cell(7, 3, o->expert_peak);
+    cot_print_cell(7, 3, of_test(g, COT_FIGURE_EXPERT_PEAK));
+    printf(" %7.3f %7.3f\n", o->stay_before, o->stay);
 }
 
 /* Layers where no groups were found within the limit of expert load. */
@@ -38,12 +45,15 @@ static void print_missed(const cot_grouped *g, const cot_group_settings *s, cons
     for (int32_t l = 0; l < g->found.groups.n_layers; l++) {
         const cot_grouping *layer = &g->found.layer[l];
         if (layer->expert_peak <= s->expert_load * (1 + 1e-9)) continue;
-        printf("%s, layer %" PRId32
-               ": no groups within %g of the mean load were found; the smallest peak found is "
-               "%.4f",
-               g->method, in->trace.layers[l], s->expert_load, layer->expert_peak);
-        if (layer->expert_peak_bound > 0) printf(", none is below %.4f", layer->expert_peak_bound);
-        putchar('\n');
+        char text[256];
+        const size_t used =
+            (size_t)snprintf(text, sizeof text,
+                             "%s, layer %" PRId32 ": no groups within %g of the mean load were "
+                             "found; the smallest peak found is %.4f",
+                             g->method, in->trace.layers[l], s->expert_load, layer->expert_peak);
+        if (layer->expert_peak_bound > 0)
+            snprintf(text + used, sizeof text - used, ", none is below %.4f", layer->expert_peak_bound);
+        cot_print_wrapped(text, 0, 2);
     }
 }
 
@@ -70,15 +80,14 @@ void cot_grouped_print(const cot_grouped *grouped, size_t n, const cot_group_set
     printf("%" PRId64 " ranks, %" PRId32 " experts in %" PRId32 " layers, %" PRId64 " %s\n\n", s->ranks,
            in->affinities.n_experts, in->affinities.n_layers, in->affinities.n_tokens,
            in->affinities.token_ids ? "token ids" : "positions (no token has an id)");
-    cot_heading(
-        stdout, "%s\n",
-        "               LAR    none    test  95 % interval    even  oracle token imb.    home expert peak   "
-        "stays"
-        " to next        \n"
-        "method       train   above     LAR   of test LAR      LAR     LAR  train   test   peak  train   "
-        "test before"
-        " named  rounds seconds");
-    for (size_t i = 0; i < n; i++) print_method(&grouped[i]);
+    cot_heading(stdout,
+                "locality       LAR    none    test  95 %% interval    even  oracle\n"
+                "method       train   above     LAR    of test LAR     LAR     LAR   rounds seconds\n");
+    for (size_t i = 0; i < n; i++) print_locality(&grouped[i]);
+    cot_heading(stdout, "\nload       token imbalance   home    expert peak  stays in next\n"
+                        "method       train    test   peak   train    test  before   named\n");
+    for (size_t i = 0; i < n; i++) print_load(&grouped[i]);
+    if (n > 1) putchar('\n');
     for (size_t i = 0; i < n; i++) print_missed(&grouped[i], s, in);
     for (size_t i = 0; i < n; i++) {
         const cot_grouped *g = &grouped[i];

@@ -9,8 +9,7 @@
 
 enum { WIDTH = 90, HELP_COLUMN = 30 };
 
-/* Prints `text` word by word from `column` on; later lines begin at `indent`, those after a line break too. */
-static void print_wrapped(const char *text, int column, int indent)
+void cot_print_wrapped(const char *text, int column, int indent)
 {
     bool first = true;
     while (*text) {
@@ -43,7 +42,7 @@ static void print_row(const char *left, const char *text)
         column = 0;
     }
     printf("%*s", HELP_COLUMN - column, "");
-    print_wrapped(text, HELP_COLUMN, HELP_COLUMN);
+    cot_print_wrapped(text, HELP_COLUMN, HELP_COLUMN);
 }
 
 void cot_help_option_value(char *text, size_t bytes, const cot_option *row)
@@ -106,7 +105,7 @@ void cot_help_command(const cot_command *command)
     puts(group ? " [options]" : "");
     if (command->details) {
         putchar('\n');
-        print_wrapped(command->details, 0, 0);
+        cot_print_wrapped(command->details, 0, 0);
     }
     if (positionals && positionals->name) {
         cot_heading(stdout, "\narguments:\n");

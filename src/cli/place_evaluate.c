@@ -23,11 +23,14 @@ static int print_evaluation(const cot_place_settings *s, const cot_place_figures
             printf("per token     %.6g (standard deviation %.6g over tokens)\n", f->token_mean, f->token_std);
         else
             printf("per token     %.6g (counts: no deviation is known)\n", f->token_mean);
-        if (f->n_links)
-            printf("link load     max %.6g, p99 %.6g, mean %.6g activations on %" PRId64 " network links\n",
-                   f->link_max, f->link_p99, f->link_mean, f->n_links);
-        printf("balancedness  sglang %.4f, vllm %.4f, vllm by layers %.4f, tensorrt-llm imbalance %.4f\n",
-               b->sglang, b->vllm, b->vllm_layers, b->tensorrt_llm);
+        char text[256];
+        snprintf(text, sizeof text, "max %.6g, p99 %.6g, mean %.6g activations on %" PRId64 " network links",
+                 f->link_max, f->link_p99, f->link_mean, f->n_links);
+        if (f->n_links) cot_print_wrapped(text, printf("link load     "), 14);
+        snprintf(text, sizeof text,
+                 "sglang %.4f, vllm %.4f, vllm by layers %.4f, tensorrt-llm imbalance %.4f", b->sglang,
+                 b->vllm, b->vllm_layers, b->tensorrt_llm);
+        cot_print_wrapped(text, printf("balancedness  "), 14);
         printf("LAR           %.4f\n", f->lar);
         printf("peak load     %.4g times the mean rank's at worst\n", f->peak);
         return COT_EXIT_OK;
@@ -139,17 +142,20 @@ static int print_drift(const cot_place_settings *s, const drift *d)
         free(text);
         return COT_EXIT_OK;
     }
-    printf(
-        "cost per token, placed on the row's load and loaded by the column's (gain over round robin)\n%-16s",
-        "");
-    for (size_t k = 0; k < n; k++) printf(" %20.20s", base_name(d->name[k]));
-    for (size_t i = 0; i < n; i++) {
-        printf("\n%-16.16s", base_name(d->name[i]));
-        for (size_t k = 0; k < n; k++)
-            printf(" %11.1f (%+5.1f %%)", d->cost[i * n + k],
-                   100 * (d->rr[i * n + k] / d->cost[i * n + k] - 1));
+    enum { BESIDE = 4 }; // columns in a line
+    puts("cost per token, placed on the row's load and loaded by the column's (gain over round robin)");
+    for (size_t from = 0; from < n; from += BESIDE) {
+        const size_t to = from + BESIDE < n ? from + BESIDE : n;
+        printf("%s%-16s", from ? "\n" : "", "");
+        for (size_t k = from; k < to; k++) printf(" %20.20s", base_name(d->name[k]));
+        for (size_t i = 0; i < n; i++) {
+            printf("\n%-15.15s ", base_name(d->name[i]));
+            for (size_t k = from; k < to; k++)
+                printf(" %10.1f (%+5.1f %%)", d->cost[i * n + k],
+                       100 * (d->rr[i * n + k] / d->cost[i * n + k] - 1));
+        }
+        putchar('\n');
     }
-    putchar('\n');
     return COT_EXIT_OK;
 }
 

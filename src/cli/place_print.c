@@ -79,10 +79,13 @@ static void print_limit(const cot_place_inputs *in, const cot_place_value *v)
         above += v->peak_load[l] > limit * (1 + 1e-12);
         if (v->peak_load[l] > v->peak_load[worst]) worst = l;
     }
-    if (limit > 0 && above)
-        printf("max load    %.6g is not met in %" PRId32 " of %" PRId32
-               " layers, which have the least peak found: %.6g in layer %" PRId32 " at worst\n",
-               limit, above, v->n_layers, v->peak_load[worst], in->costs.layers[worst]);
+    if (limit <= 0 || !above) return;
+    char text[256];
+    snprintf(text, sizeof text,
+             "%.6g is not met in %" PRId32 " of %" PRId32
+             " layers, which have the least peak found: %.6g in layer %" PRId32 " at worst",
+             limit, above, v->n_layers, v->peak_load[worst], in->costs.layers[worst]);
+    cot_print_wrapped(text, printf("max load    "), 12);
 }
 
 static int print_text(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *p,

@@ -37,7 +37,7 @@ static void line(FILE *f, const char *name, const char *mark, const cot_place_si
     fprintf(f, "<tr%s><td>", *mark ? " class=\"chosen\"" : "");
     cot_page_text(f, name);
     fprintf(f, "%s</td>", mark);
-    cell(f, "%.4g", per_activation(v));
+    cell(f, "%.5g", per_activation(v));
     const double more = side == before || !(base > 0) ? NAN : 100 * (v->objective / base - 1);
     cell(f, fabs(more) < 0.05 ? "the same" : "%+.1f %%", more);
     cell(f, "%.2f %%", v->dual > 0 && v->objective > 0 ? 100 * (1 - v->dual / v->objective) : NAN);

@@ -87,7 +87,7 @@ static void cell(int width, int digits, bool has, double value)
     cot_print_cell(width, digits, has ? value : NAN);
 }
 
-static void print_row(const cot_prediction_row *row)
+static void print_locality(const cot_prediction_row *row)
 {
     const double *test = row->test.all, *train = row->train.all;
     printf("%-16s %5" PRId32, row->name, row->ranks);
@@ -102,13 +102,25 @@ static void print_row(const cot_prediction_row *row)
     cell(7, 4, row->has_test, test[COT_FIGURE_LAR_EVEN]);
     cell(7, 4, row->has_test, test[COT_FIGURE_ORACLE_LAR]);
     cell(7, 4, row->has_test, test[COT_FIGURE_LAR_DEDUP]);
+    putchar('\n');
+}
+
+static void print_load(const cot_prediction_row *row)
+{
+    const double *test = row->test.all, *train = row->train.all;
+    printf("%-16s %5" PRId32, row->name, row->ranks);
     cell(7, 3, row->has_test, test[COT_FIGURE_REMOTE_RANKS]);
     cell(6, 3, row->has_train, train[COT_FIGURE_TOKEN_IMBALANCE]);
     cell(6, 3, row->has_test, test[COT_FIGURE_TOKEN_IMBALANCE]);
     cell(6, 3, row->has_test, test[COT_FIGURE_HOME_PEAK]);
     cell(6, 3, row->has_test, test[COT_FIGURE_EXPERT_PEAK]);
-    cell(7, 1, true, row->seconds);
-    putchar('\n');
+    cell(7, 4, row->has_test, test[COT_FIGURE_LAR_KNOWN]);
+    cell(7, 4, row->has_test, test[COT_FIGURE_LAR_UNKNOWN]);
+    if (row->has_test)
+        printf(" %5.1f %%", 100 * test[COT_FIGURE_UNKNOWN]);
+    else
+        printf(" %7s", "-");
+    printf(" %8.1f %7.1f\n", (double)row->table_bytes * 1e-3, row->seconds);
 }
 
 void cot_prediction_row_print_gain(const cot_prediction_row *row)
@@ -122,12 +134,46 @@ void cot_prediction_row_print_gain(const cot_prediction_row *row)
     const bool interval = !isnan(low) && high - low > independent;
     const double least = interval ? high - low : independent;
     if (isnan(gain) || gain > least + 1e-9) return;
-    printf("%s@%" PRId32
-           ": no gain is proven: test LAR is %+.4f beyond sending as many tokens to each rank blindly",
-           row->name, row->ranks, gain);
-    if (!isnan(low)) printf(", 95 %% interval %+.4f..%+.4f", low, high);
-    printf("; more than %.4f is asked for, four standard errors%s\n", least,
-           interval ? ", as wide as that interval" : " of so many independent tokens");
+    char text[512];
+    size_t used =
+        (size_t)snprintf(text, sizeof text,
+                         "%s@%" PRId32 ": no gain is proven: test LAR is %+.4f beyond sending as many "
+                         "tokens to each rank blindly",
+                         row->name, row->ranks, gain);
+    if (!isnan(low))
+        used += (size_t)snprintf(text + used, sizeof text - used, ", 95 %% interval %+.4f..%+.4f", low, high);
+    snprintf(text + used, sizeof text - used, "; more than %.4f is asked for, four standard errors%s", least,
+             interval ? ", as wide as that interval" : " of so many independent tokens");
+    cot_print_wrapped(text, 0, 2);
+}
+
+/* Of the way from `from`'s LAR to the oracle's, the share that `to` makes; NAN where there is no way to go. */
+static double gap_closed(const cot_prediction_row *from, const cot_prediction_row *to)
+{
+    const double start = from->test.all[COT_FIGURE_LAR], end = to->test.all[COT_FIGURE_ORACLE_LAR];
+    return end > start ? (to->test.all[COT_FIGURE_LAR] - start) / (end - start) : NAN;
+}
+
+/* What `context` adds to each token table of the same number of ranks, and at what peak. */
+static void print_gaps(const cot_prediction_row *rows, size_t n)
+{
+    const char *const context = cot_predict_method_names[COT_PREDICT_CONTEXT],
+                      *const table = cot_predict_method_names[COT_PREDICT_TOKEN_TABLE];
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < n; k++) {
+            const cot_prediction_row *to = &rows[i], *from = &rows[k];
+            if (strcmp(to->name, context) || from->ranks != to->ranks ||
+                (strcmp(from->name, table) && !from->aside) || isnan(gap_closed(from, to)))
+                continue;
+            char text[256];
+            snprintf(text, sizeof text,
+                     "context@%" PRId32
+                     ": closes %.0f %% of the gap in LAR from %s to the oracle; home peak %.3f "
+                     "beside %.3f",
+                     to->ranks, 100 * gap_closed(from, to), from->name, to->test.all[COT_FIGURE_HOME_PEAK],
+                     from->test.all[COT_FIGURE_HOME_PEAK]);
+            cot_print_wrapped(text, 0, 2);
+        }
 }
 
 /* A block of one figure on test: a line a layer, a column a row of the table; all rows are of one number of ranks. */
@@ -135,12 +181,13 @@ static void print_layers(const cot_prediction_row *rows, size_t n, const int32_t
                          const char *title)
 {
     cot_heading(stdout, "\n%s, test, by layer, %" PRId32 " ranks\nlayer ", title, rows[0].ranks);
-    for (size_t i = 0; i < n; i++) cot_heading(stdout, " %15s", rows[i].name);
+    for (size_t i = 0; i < n; i++)
+        if (!rows[i].aside) cot_heading(stdout, " %15s", rows[i].name);
     putchar('\n');
     for (int32_t l = 0; l < rows[0].test.n_layers; l++) {
         printf("%5" PRId32 " ", layers[l]);
         for (size_t i = 0; i < n; i++)
-            cell(15, 4, true, rows[i].test.layer[(size_t)l * COT_FIGURES + figure]);
+            if (!rows[i].aside) cell(15, 4, true, rows[i].test.layer[(size_t)l * COT_FIGURES + figure]);
         putchar('\n');
     }
 }
@@ -149,24 +196,17 @@ void cot_prediction_rows_print(const cot_prediction_row *rows, size_t n, const i
 {
     cot_heading(
         stdout,
-        "                       recall@k          LAR       95 %% interval    even  oracle   dedup  remote "
-        "token imb.   home expert\n"
-        "method           ranks  train   test   train    test        of test     LAR     LAR     LAR   ranks "
-        " train   test   peak   peak seconds\n");
-    for (size_t i = 0; i < n; i++) print_row(&rows[i]);
+        "locality                recall@k              LAR       95 %% interval    even  oracle   dedup\n"
+        "method           ranks  train   test   train    test    of test LAR     LAR     LAR     LAR\n");
+    for (size_t i = 0; i < n; i++) print_locality(&rows[i]);
+    cot_heading(stdout,
+                "\nload                    remote token imb.   home expert   LAR of tokens unknown   tables\n"
+                "method           ranks   ranks  train   test   peak   peak   known unknown   share       kB "
+                "seconds\n");
+    for (size_t i = 0; i < n; i++) print_load(&rows[i]);
     if (!n || !rows[0].has_test) return;
-    puts("\ntokens that a method has no rank for are spread in inverse proportion to load; test LAR of the "
-         "others, of "
-         "these, and their share\n"
-         "method           ranks   known unknown   share  tables");
-    for (size_t i = 0; i < n; i++) {
-        const cot_prediction_row *row = &rows[i];
-        printf("%-16s %5" PRId32, row->name, row->ranks);
-        cell(7, 4, true, row->test.all[COT_FIGURE_LAR_KNOWN]);
-        cell(7, 4, true, row->test.all[COT_FIGURE_LAR_UNKNOWN]);
-        printf(" %5.1f %% %7.1f kB\n", 100 * row->test.all[COT_FIGURE_UNKNOWN],
-               (double)row->table_bytes * 1e-3);
-    }
+    putchar('\n');
+    print_gaps(rows, n);
     for (size_t i = 0; i < n; i++) cot_prediction_row_print_gain(&rows[i]);
     for (size_t i = 0, many = 0; i < n; i += many) {
         for (many = 1; i + many < n && rows[i + many].ranks == rows[i].ranks;) many++;

@@ -36,6 +36,16 @@ Ca\t1 "H-000b"\t# "dgx-02 mlx5_0"
 """
 
 
+COLUMNS = 100  # of tables
+# What prints text of its user's, or data for programs, has lines of any length.
+ANY_WIDTH = re.compile(r"coterie (run|tokenize|man|completions)\b|--json\b|^source ")
+
+
+def too_wide(text):
+    """The first line that a terminal of that many columns would break."""
+    return next((line for line in text.splitlines() if len(line) > COLUMNS), None)
+
+
 def shell(line, folder):
     """Runs it as a reader would type it: bash, with coterie on the path."""
     env = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HOME": str(folder)}
@@ -137,6 +147,9 @@ class Examples(unittest.TestCase):
                 run = shell(line, folder)
             if run.returncode:
                 return f"it exits with {run.returncode}: {run.stderr.decode(errors='replace')}"
+            wide = None if ANY_WIDTH.search(line) else too_wide(run.stdout.decode())
+            if wide is not None:
+                return f"more than {COLUMNS} columns: {wide}"
             changed = [f for f in folder.rglob("*") if f.is_file() and before.get(f) != f.stat().st_mtime_ns]
             if not run.stdout and not changed and not line.startswith("source "):
                 return "nothing came of it"
@@ -158,6 +171,32 @@ class Examples(unittest.TestCase):
             for line, wrong in zip(lines, pool.map(self.run_example, lines)):
                 with self.subTest(line):
                     self.assertIsNone(wrong)
+
+
+    def test_help(self):
+        """Help fits as well, but for examples, which are lines to copy."""
+        for command in ([], *([name] for name in examples())):
+            page = must(" ".join(["coterie", "help", *command]), self.ready)
+            wide = too_wide(page.split("\nexamples:\n")[0])
+            self.assertIsNone(wide, command)
+
+    @unittest.skipIf(BENCH, "with the other examples")
+    def test_tables(self):
+        """Tables that no example prints, of many methods, ranks and loads."""
+        for line in (
+            "coterie predict --evaluate gpt-oss.safetensors --ranks 4,8,16,32 --split 0.5",
+            "coterie group gpt-oss.safetensors --method all --ranks 8 --iterations 1 --split 0.5 --expert-load 1",
+            "coterie group gpt-oss.safetensors --ranks 4 --nodes 2 --iterations 1 --split 1 --joint",
+            "coterie place --ranks 4x8 --top-k 8 --slots 256 --c-layer 8 --drift counts.csv counts.csv counts.csv counts.csv counts.csv",
+            "coterie place --ranks 4x8 --load counts.csv --current placement.json --method eplb --slots 256 --max-moves 20",
+            "coterie place --ranks 4x8 --load counts.csv --max-load 1.0000001",
+            "coterie place --ranks 4x8 --evaluate counts.csv --placement placement.json --top-k 8",
+            "coterie trace info gpt-oss.safetensors",
+            "coterie topology show dragonfly:ranks=2048",
+        ):  # fmt: skip
+            with self.subTest(line):
+                wide = too_wide(must(line, self.ready))
+                self.assertIsNone(wide)
 
 
 @unittest.skipIf(BENCH, "with the other examples")

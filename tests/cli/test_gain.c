@@ -39,21 +39,22 @@ static void test_gain(void **state)
     // An interval above zero is still no proof: the line says what is, and does not say that nothing is gained.
     assert_string_equal(
         said(0.0061, 0.0026, 0.0094, many),
-        "coterie@4: no gain is proven: test LAR is +0.0061 beyond sending as many tokens to each rank "
-        "blindly, 95 % interval +0.0026..+0.0094; more than 0.0068 is asked for, four standard errors, "
-        "as wide as that interval\n");
+        "coterie@4: no gain is proven: test LAR is +0.0061 beyond sending as many tokens to each\n"
+        "  rank blindly, 95 % interval +0.0026..+0.0094; more than 0.0068 is asked for, four\n"
+        "  standard errors, as wide as that interval\n");
     assert_string_equal(said(0.0069, 0.0026, 0.0094, many), "");
     // Few tokens may agree by chance.
     assert_string_equal(
         said(0.0061, 0.0060, 0.0062, 10000),
-        "coterie@4: no gain is proven: test LAR is +0.0061 beyond sending as many tokens to each rank "
-        "blindly, 95 % interval +0.0060..+0.0062; more than 0.0100 is asked for, four standard errors "
-        "of so many independent tokens\n");
+        "coterie@4: no gain is proven: test LAR is +0.0061 beyond sending as many tokens to each\n"
+        "  rank blindly, 95 % interval +0.0060..+0.0062; more than 0.0100 is asked for, four\n"
+        "  standard errors of so many independent tokens\n");
     assert_string_equal(said(0.0101, 0.0100, 0.0102, 10000), "");
     assert_string_equal(
         said(-0.02, NAN, NAN, 10000),
-        "coterie@4: no gain is proven: test LAR is -0.0200 beyond sending as many tokens to each rank "
-        "blindly; more than 0.0100 is asked for, four standard errors of so many independent tokens\n");
+        "coterie@4: no gain is proven: test LAR is -0.0200 beyond sending as many tokens to each\n"
+        "  rank blindly; more than 0.0100 is asked for, four standard errors of so many independent\n"
+        "  tokens\n");
     assert_string_equal(said(0.0101, NAN, NAN, 10000), "");
     assert_string_equal(said(NAN, NAN, NAN, 10000), "");
 }

@@ -111,6 +111,29 @@ static void test_round(void **state)
 }
 
 /* Without tables, several numbers of ranks, sequences or counts. */
+/* Beside a table of even load stands one that has the groups alone, learnt from the same sequences. */
+static void test_unbalanced(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"lar_train", "lar_test", "home_peak_test", "recall_at_k_test"};
+    json_decref(
+        run_json(GROUP "a.st --ranks 3 --seed 5 --iterations 2 --tables u_t.st --placement u_p.json"));
+    json_t *tables = run_json(PREDICT "a.st --tables u_t.st --resamples 0"),
+           *alone = run_json(PREDICT "a.st --placement u_p.json --seed 5 --resamples 0");
+    const json_t *table = method(tables, "token-table"), *unbalanced = method(tables, "unbalanced-table");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        assert_true(real(unbalanced, keys[i]) == real(method(alone, "token-table"), keys[i]));
+    assert_true(real(unbalanced, "lar_train") > real(table, "lar_train"));
+    assert_true(real(unbalanced, "token_imbalance_train") > real(table, "token_imbalance_train"));
+    json_decref(tables);
+    json_decref(alone);
+    run_line(PREDICT "a.st --tables u_t.st --resamples 0");
+    assert_non_null(strstr(c.out, "gap in LAR from token-table to the oracle"));
+    assert_non_null(strstr(c.out, "gap in LAR from unbalanced-table"));
+    run_line(PREDICT "b.st --tables u_t.st --resamples 0"); // not the sequences that they learnt from
+    assert_null(strstr(c.out, "unbalanced-table"));
+}
+
 static void test_kinds(void **state)
 {
     (void)state;
@@ -358,8 +381,8 @@ static int set_up(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round), cmocka_unit_test(test_kinds),
-                                       cmocka_unit_test(test_control), cmocka_unit_test(test_refusals),
-                                       cmocka_unit_test(test_vocabulary)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round),    cmocka_unit_test(test_unbalanced),
+                                       cmocka_unit_test(test_kinds),    cmocka_unit_test(test_control),
+                                       cmocka_unit_test(test_refusals), cmocka_unit_test(test_vocabulary)};
     return cmocka_run_group_tests(tests, set_up, scratch_close);
 }
