@@ -235,7 +235,8 @@ int main(int argc, char **argv)
             for (int k = 0; k < 5; k++) replan(skews[i], drifts[k]);
         return 0;
     }
-    puts("median ms: of all runs, by the clock; worked ms: of the processor; first ms: the run that finds nothing\n"
+    puts("median ms: of all runs, by the clock; worked ms: of the processor; first ms: the run that finds "
+         "nothing\n"
          "in cache; gap: objective less its proven bound");
     printf("%-44s %10s %10s %10s %8s\n", "", "median ms", "worked ms", "first ms", "gap");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -66,9 +66,11 @@ typedef struct change {
     double saved;
 } change;
 
-static void consider(change *best, int32_t expert, int32_t with, int32_t to, double saved, double here)
+/* What counts as saved is far above what rounding adds to `saved`, the sum and difference of at most four costs that add up to
+ * `all`: so the exact cost of the layer falls with every change, no placement comes twice, and drawing near ends. */
+static void consider(change *best, int32_t expert, int32_t with, int32_t to, double saved, double all)
 {
-    if (saved > best->saved * (1 + 1e-9) + 1e-12 * here) *best = (change){expert, with, to, saved};
+    if (saved > best->saved * (1 + 1e-9) + 1e-12 * all) *best = (change){expert, with, to, saved};
 }
 
 /* The change of an expert of rank a that saves the most within limit and capacities; expert -1 when none saves. */
@@ -78,19 +80,21 @@ static change best_saving(const cot_limited *w, const int32_t *rank, int32_t l, 
     change best = {-1, -1, -1, 0};
     for (int32_t i = 0; i < p->E; i++) {
         if (rank[i] != a) continue;
-        double wi = cot_limited_load(p, l, i), here = cot_problem_cost(p, l, i, a);
-        for (int32_t b = 0; b < p->S; b++)
-            if (b != a && w->held[b] < p->c_layer[b] && w->used[b] < p->c_exp[b] &&
-                w->sum[b] + wi <= w->most[l])
-                consider(&best, i, -1, b, here - cot_problem_cost(p, l, i, b), here);
+        const double wi = cot_limited_load(p, l, i), here = cot_problem_cost(p, l, i, a);
+        for (int32_t b = 0; b < p->S; b++) {
+            if (b == a || w->held[b] >= p->c_layer[b] || w->used[b] >= p->c_exp[b] ||
+                w->sum[b] + wi > w->most[l])
+                continue;
+            const double there = cot_problem_cost(p, l, i, b);
+            consider(&best, i, -1, b, here - there, here + there);
+        }
         for (int32_t k = 0; k < p->E; k++) {
-            int32_t b = rank[k];
-            double more = cot_limited_load(p, l, k) - wi;
+            const int32_t b = rank[k];
+            const double more = cot_limited_load(p, l, k) - wi;
             if (b == a || w->sum[a] + more > w->most[l] || w->sum[b] - more > w->most[l]) continue;
-            consider(&best, i, k, b,
-                     here - cot_problem_cost(p, l, i, b) + cot_problem_cost(p, l, k, b) -
-                         cot_problem_cost(p, l, k, a),
-                     here);
+            const double there = cot_problem_cost(p, l, i, b), before = cot_problem_cost(p, l, k, b),
+                         after = cot_problem_cost(p, l, k, a);
+            consider(&best, i, k, b, here - there + before - after, here + there + before + after);
         }
     }
     return best;

@@ -56,7 +56,7 @@ static const struct output {
     {"topology distances complete:ranks=4 --plot ", "<svg", NULL, false},
     {GROUP "--tables ", "", "the figures", false},
     {GROUP "--placement ", "{", "the figures", false},
-    {"predict --evaluate trace --ranks 2 --resamples 0 --plot ", "<!doctype html>", "the figures", false},
+    {"predict --evaluate trace --ranks 2 --resamples 0 --plot ", "<!DOCTYPE html>", "the figures", false},
     {"bench moe --shape 64,64,4,2 --tokens 4 --repeat 5 --timeline ", "{", "the results", true},
     {"bench moe --shape 64,64,4,2 --tokens 4 --repeat 5 --details ", "[", "the results", true},
 };

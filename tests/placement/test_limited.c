@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 enum { RANKS = 8, EXPERTS = 32, LAYERS = 3 };
@@ -99,10 +100,50 @@ static void test_room_to_spare(void **state)
     cot_costs_free(&costs);
 }
 
+/* Places `experts` of load 1 (or drawn ones) at these costs within the limit, and ends. */
+static void end(int32_t experts, int32_t ranks, const double *cost, double limit, bool drawn)
+{
+    cot_load_counts load;
+    cot_costs costs;
+    cot_expert_map map;
+    cot_error error;
+    assert_int_equal(cot_load_counts_new(&load, 1, 1, experts, &error), COT_OK);
+    for (int32_t e = 0; e < experts; e++) load.tokens[e] = drawn ? 1 + floor(3 * uniform()) : 1;
+    const cot_costs_options options = {.size = sizeof options, .cost = cost, .n_ranks = ranks};
+    assert_int_equal(cot_costs_open(&costs, &load, NULL, &options, &error), COT_OK);
+    const cot_place_options within = {.size = sizeof within, .method = "ilpload", .max_load = limit};
+    if (cot_place(&map, NULL, &costs, &within, &error) == COT_OK) {
+        if (cot_place_verify(&map, &costs, &within, &error) != COT_OK) fail_msg("%s", error.message);
+        cot_expert_map_free(&map);
+    } else
+        assert_non_null(strstr(error.message, "the smallest feasible found is "));
+    cot_costs_free(&costs);
+    cot_load_counts_free(&load);
+}
+
+/* Beside a cost of 1e16 what an exchange of two small costs saves is rounded: an exchange of equals seemed to save 1, for
+ * ever. */
+static void test_far_costs(void **state)
+{
+    (void)state;
+    alarm(60);
+    end(2, 2, (const double[]){3, 1e16}, 1, false);
+    end(4, 2, (const double[]){3, 1e16}, 1.5, false);
+    for (int trial = 0; trial < 300; trial++) {
+        double cost[RANKS];
+        const int32_t ranks = 2 + (int32_t)(3 * uniform());
+        for (int32_t s = 0; s < ranks; s++)
+            cost[s] = floor(1 + 9 * uniform()) * pow(10, floor(19 * uniform()));
+        end(ranks * (1 + (int32_t)(3 * uniform())), ranks, cost, 1 + uniform(), trial % 2);
+    }
+    alarm(0);
+}
+
 int main(void)
 {
     test_seed();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused_limits),
-                                       cmocka_unit_test(test_room_to_spare)};
+                                       cmocka_unit_test(test_room_to_spare),
+                                       cmocka_unit_test(test_far_costs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
