@@ -11,7 +11,7 @@ typedef struct cot_ibnet_text {
 typedef struct cot_ibnet_node {
     cot_ibnet_text id, description;
     bool adapter;
-    bool seated; // some rank sits on it
+    int32_t rank; // the last that sits on it; -1: none
     int32_t vertex;
 } cot_ibnet_node;
 

@@ -2,40 +2,109 @@
 #include "topology/ibnet.h"
 
 #include "base/error.h"
+#include "base/rng.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A GUID, with or without 0x or H-, equals the node's. */
-static bool is_guid(cot_ibnet_text id, const char *text)
+static cot_ibnet_text text_of(const char *text)
 {
-    if (id.length > 2 && (id.at[1] == '-' || id.at[1] == 'x'))
-        id = (cot_ibnet_text){id.at + 2, id.length - 2};
-    if (!strncasecmp(text, "0x", 2) || !strncasecmp(text, "H-", 2)) text += 2;
-    while (*text == '0') text++;
-    while (id.length && *id.at == '0') id = (cot_ibnet_text){id.at + 1, id.length - 1};
-    return id.length && strlen(text) == id.length && !strncasecmp(id.at, text, id.length);
+    return (cot_ibnet_text){text, strlen(text)};
+}
+
+/* The digits of a GUID: without what says that it is one, and without zeros in front. */
+static cot_ibnet_text digits(cot_ibnet_text guid, bool marked)
+{
+    if (marked) guid = (cot_ibnet_text){guid.at + 2, guid.length - 2};
+    while (guid.length && *guid.at == '0') guid = (cot_ibnet_text){guid.at + 1, guid.length - 1};
+    return guid;
+}
+
+static cot_ibnet_text digits_of_node(const cot_ibnet_node *node)
+{
+    const cot_ibnet_text id = node->id;
+    return digits(id, id.length > 2 && (id.at[1] == '-' || id.at[1] == 'x'));
+}
+
+static cot_ibnet_text digits_of_row(const cot_host_row *row)
+{
+    return digits(text_of(row->adapter),
+                  !strncasecmp(row->adapter, "0x", 2) || !strncasecmp(row->adapter, "H-", 2));
 }
 
 static bool names_adapter(const cot_ibnet_node *node, const cot_host_row *row)
 {
     cot_ibnet_text host, device;
-    return cot_ibnet_same(node->description, row->adapter) || is_guid(node->id, row->adapter) ||
+    const cot_ibnet_text a = digits_of_node(node), b = digits_of_row(row);
+    return cot_ibnet_same(node->description, row->adapter) ||
+           (a.length && a.length == b.length && !strncasecmp(a.at, b.at, a.length)) ||
            (cot_ibnet_named(node->description, &host, &device) && cot_ibnet_same(host, row->host) &&
             cot_ibnet_same(device, row->adapter));
 }
 
-static cot_status find_adapter(int32_t *found, const cot_ibnet *net, const cot_host_row *row,
-                               const char *path, cot_error *error)
+/* An adapter under one of its names: its description, its GUID, its host and device. Equal names have equal keys. */
+typedef struct named {
+    uint64_t key;
+    int32_t node;
+} named;
+enum { NAMES = 3 };
+
+static uint64_t hash(uint64_t key, cot_ibnet_text text)
 {
-    *found = -1;
+    for (size_t i = 0; i < text.length; i++)
+        key = (key ^ (uint64_t)tolower((unsigned char)text.at[i])) * 0x100000001b3;
+    return cot_mix64(key);
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const named *x = a, *y = b;
+    if (x->key != y->key) return x->key < y->key ? -1 : 1;
+    return (x->node > y->node) - (x->node < y->node);
+}
+
+/* All adapters under all their names, by key; `names` has room for NAMES a node. Returns how many there are. */
+static size_t index_adapters(named *names, const cot_ibnet *net)
+{
+    size_t n = 0;
     for (size_t i = 0; i < net->n_nodes; i++) {
-        if (!net->nodes[i].adapter || !names_adapter(&net->nodes[i], row)) continue;
-        if (*found >= 0)
-            return cot_fail(error, COT_MALFORMED,
-                            "'%s': line %d: several adapters are called '%s', give the GUID", path, row->line,
-                            row->adapter);
-        *found = (int32_t)i;
+        const cot_ibnet_node *node = &net->nodes[i];
+        cot_ibnet_text host, device;
+        if (!node->adapter) continue;
+        names[n++] = (named){hash(0, node->description), (int32_t)i};
+        names[n++] = (named){hash(1, digits_of_node(node)), (int32_t)i};
+        if (cot_ibnet_named(node->description, &host, &device))
+            names[n++] = (named){hash(hash(2, host), device), (int32_t)i};
+    }
+    qsort(names, n, sizeof *names, by_key);
+    return n;
+}
+
+static cot_status find_adapter(int32_t *found, const cot_ibnet *net, const named *names, size_t n,
+                               const cot_host_row *row, const char *path, cot_error *error)
+{
+    const uint64_t keys[NAMES] = {hash(0, text_of(row->adapter)), hash(1, digits_of_row(row)),
+                                  hash(hash(2, text_of(row->host)), text_of(row->adapter))};
+    *found = -1;
+    for (int k = 0; k < NAMES; k++) {
+        size_t from = 0;
+        for (size_t to = n; from < to;) { // the first of this key
+            const size_t middle = from + (to - from) / 2;
+            if (names[middle].key < keys[k])
+                from = middle + 1;
+            else
+                to = middle;
+        }
+        for (; from < n && names[from].key == keys[k]; from++) {
+            const int32_t i = names[from].node;
+            if (i == *found || !names_adapter(&net->nodes[i], row)) continue;
+            if (*found >= 0)
+                return cot_fail(error, COT_MALFORMED,
+                                "'%s': line %d: several adapters are called '%s', give the GUID", path,
+                                row->line, row->adapter);
+            *found = i;
+        }
     }
     if (*found < 0)
         return cot_fail(error, COT_MALFORMED, "'%s': line %d: the fabric has no adapter '%s' of host '%s'",
@@ -43,32 +112,62 @@ static cot_status find_adapter(int32_t *found, const cot_ibnet *net, const cot_h
     return COT_OK;
 }
 
-static const double domain_gbps = 450; // of a domain's links, which the file of hosts does not say
-
-/* The first rank of r's host, or of its domain. */
-static int32_t first_of(const cot_host_rows *rows, int32_t r, bool domain)
+/* Where each rank's adapter is: `seat` [S]. */
+static cot_status find_adapters(int32_t *seat, const cot_ibnet *net, const cot_host_rows *rows,
+                                const char *path, cot_error *error)
 {
-    int32_t first = 0;
-    while (domain ? strcmp(rows->rows[first].domain, rows->rows[r].domain)
-                  : strcmp(rows->rows[first].host, rows->rows[r].host))
-        first++;
-    return first;
+    named *names = malloc((NAMES * net->n_nodes + 1) * sizeof *names);
+    if (!names) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for '%s'", path);
+    const size_t n = index_adapters(names, net);
+    cot_status status = COT_OK;
+    for (int32_t r = 0; status == COT_OK && r < rows->count; r++)
+        status = find_adapter(&seat[r], net, names, n, &rows->rows[r], path, error);
+    free(names);
+    return status;
 }
 
-/* Ranks with their hosts and domains, each a vertex that they are tied to. `vertex` [S] is scratch. */
-static bool build_ranks(cot_topology *graph, const cot_host_rows *rows, int32_t *vertex)
+static const double domain_gbps = 450; // of a domain's links, which the file of hosts does not say
+
+/* A rank under the name of its host or domain. */
+typedef struct member {
+    const char *name;
+    int32_t rank;
+} member;
+
+static int by_name(const void *a, const void *b)
 {
+    const member *x = a, *y = b;
+    const int order = strcmp(x->name, y->name);
+    return order ? order : (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+/* The first rank of each rank's host, or of its domain: `first` [S]; `members` [S] is scratch. */
+static void find_first(int32_t *first, member *members, const cot_host_rows *rows, bool domain)
+{
+    for (int32_t r = 0; r < rows->count; r++)
+        members[r] = (member){domain ? rows->rows[r].domain : rows->rows[r].host, r};
+    qsort(members, (size_t)rows->count, sizeof *members, by_name);
+    for (int32_t i = 0; i < rows->count; i++)
+        first[members[i].rank] =
+            i && !strcmp(members[i].name, members[i - 1].name) ? first[members[i - 1].rank] : members[i].rank;
+}
+
+/* Ranks with their hosts and domains, each a vertex that they are tied to. `scratch` [2][S]. */
+static bool build_ranks(cot_topology *graph, const cot_host_rows *rows, member *members, int32_t *scratch)
+{
+    int32_t *vertex = scratch, *first = scratch + rows->count;
     bool built = cot_graph_ranks(graph, rows->count);
+    find_first(first, members, rows, false);
     for (int32_t r = 0; built && r < rows->count; r++) {
-        const int32_t first = first_of(rows, r, false);
-        vertex[r] = first == r ? cot_graph_vertex(graph, "host %s", rows->rows[r].host) : vertex[first];
-        cot_graph_host(graph, r, first);
+        vertex[r] = first[r] == r ? cot_graph_vertex(graph, "host %s", rows->rows[r].host) : vertex[first[r]];
+        cot_graph_host(graph, r, first[r]);
         built = cot_graph_cable(graph, cot_graph_tie(r, vertex[r]));
     }
+    find_first(first, members, rows, true);
     for (int32_t r = 0; built && r < rows->count; r++) {
         if (!*rows->rows[r].domain) continue;
-        const int32_t first = first_of(rows, r, true);
-        vertex[r] = first == r ? cot_graph_vertex(graph, "domain %s", rows->rows[r].domain) : vertex[first];
+        vertex[r] =
+            first[r] == r ? cot_graph_vertex(graph, "domain %s", rows->rows[r].domain) : vertex[first[r]];
         built = cot_graph_cable(graph, cot_graph_inside(r, vertex[r], domain_gbps));
     }
     return built;
@@ -77,10 +176,14 @@ static bool build_ranks(cot_topology *graph, const cot_host_rows *rows, int32_t 
 /* Vertices: ranks, hosts, domains, switches, and for each port of a seated adapter one, so that nothing is forwarded from one
  * port to another. */
 static bool build(cot_topology *graph, cot_ibnet *net, const cot_host_rows *rows, const int32_t *seat,
-                  int32_t *scratch)
+                  member *members, int32_t *scratch)
 {
-    bool built = build_ranks(graph, rows, scratch);
-    for (int32_t r = 0; r < rows->count; r++) net->nodes[seat[r]].seated = true;
+    bool built = build_ranks(graph, rows, members, scratch);
+    int32_t *next = scratch; // [S] of the ranks that sit on a node, in falling order; -1 after the last
+    for (int32_t r = 0; r < rows->count; r++) {
+        next[r] = net->nodes[seat[r]].rank;
+        net->nodes[seat[r]].rank = r;
+    }
     for (size_t i = 0; built && i < net->n_nodes; i++)
         if (!net->nodes[i].adapter)
             built =
@@ -93,7 +196,7 @@ static bool build(cot_topology *graph, cot_ibnet *net, const cot_host_rows *rows
         for (int k = 0; k < 2; k++) {
             const cot_ibnet_node *node = &net->nodes[c->node[k]];
             end[k] = node->vertex;
-            used = used && (!node->adapter || node->seated);
+            used = used && (!node->adapter || node->rank >= 0);
         }
         if (!used) continue;
         for (int k = 0; built && k < 2; k++) {
@@ -102,8 +205,8 @@ static bool build(cot_topology *graph, cot_ibnet *net, const cot_host_rows *rows
             end[k] = cot_graph_vertex(graph, "%.*s port %d", (int)node->description.length,
                                       node->description.at, c->port[k]);
             built = end[k] >= 0;
-            for (int32_t r = 0; built && r < rows->count; r++)
-                if (seat[r] == c->node[k]) built = cot_graph_cable(graph, cot_graph_tie(r, end[k]));
+            for (int32_t r = node->rank; built && r >= 0; r = next[r])
+                built = cot_graph_cable(graph, cot_graph_tie(r, end[k]));
         }
         built = built && cot_graph_cable(graph, (cot_topology_link){end[0], end[1], 1, 0.5, c->gbps});
     }
@@ -117,13 +220,16 @@ cot_status cot_ibnet_seat_ranks(cot_topology *graph, cot_ibnet *net, const cot_t
     cot_host_rows rows;
     cot_status status = cot_host_rows_read(&rows, file->options->hosts, error);
     if (status != COT_OK) return status;
-    int32_t *seat = malloc(2 * (size_t)rows.count * sizeof *seat);
-    if (!seat) status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for '%s'", file->options->hosts);
-    for (int32_t r = 0; status == COT_OK && r < rows.count; r++)
-        status = find_adapter(&seat[r], net, &rows.rows[r], file->options->hosts, error);
+    const size_t S = (size_t)rows.count;
+    int32_t *seat = malloc(3 * S * sizeof *seat);
+    member *members = malloc(S * sizeof *members);
+    if (!seat || !members)
+        status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for '%s'", file->options->hosts);
+    if (status == COT_OK) status = find_adapters(seat, net, &rows, file->options->hosts, error);
     if (status == COT_OK)
-        status = cot_graph_finish(graph, build(graph, net, &rows, seat, seat + rows.count), error);
+        status = cot_graph_finish(graph, build(graph, net, &rows, seat, members, seat + S), error);
     free(seat);
+    free(members);
     cot_host_rows_free(&rows);
     return status;
 }

@@ -45,7 +45,7 @@ static bool node_line(cot_ibnet_node *node, const char *line, const char *end)
 {
     bool adapter = starts(line, end, "Ca");
     if (!adapter && !starts(line, end, "Switch") && !starts(line, end, "Rt")) return false;
-    *node = (cot_ibnet_node){.adapter = adapter, .vertex = -1};
+    *node = (cot_ibnet_node){.adapter = adapter, .rank = -1, .vertex = -1};
     if (!quoted(&node->id, &line, end)) return false;
     if (!quoted(&node->description, &line, end)) node->description = node->id;
     return true;

@@ -75,8 +75,11 @@ static cot_ibnet_text id_of(const struct port *port, const char *text)
 
 static cot_ibnet_node node_of(const struct port *port, const char *text, cot_ibnet_text name)
 {
-    return (cot_ibnet_node){
-        .id = id_of(port, text), .description = name, .adapter = !strcmp(port->kind, "CA"), .vertex = -1};
+    return (cot_ibnet_node){.id = id_of(port, text),
+                            .description = name,
+                            .adapter = !strcmp(port->kind, "CA"),
+                            .rank = -1,
+                            .vertex = -1};
 }
 
 /* Calls back for every line of a port, in the order of the file. */
