@@ -151,6 +151,32 @@ static void test_ibnetdiscover(void **state)
            "listed twice");
 }
 
+/* `text` with every `old` replaced by `new`, of the same length. */
+static const char *renamed(const char *text, const char *old, const char *new)
+{
+    static char copy[sizeof fabric];
+    snprintf(copy, sizeof copy, "%s", text);
+    for (char *at = copy; (at = strstr(at, old)); at += strlen(new)) memcpy(at, new, strlen(new));
+    return copy;
+}
+
+/* An adapter goes by three names, any of which may be another's, too. */
+static void test_names_of_adapters(void **state)
+{
+    (void)state;
+    const double apart[] = {0, 3, 3, 0};
+    const char *twice = renamed(fabric, "h1 mlx5_1", "h2 mlx5_0");
+    refuse(twice, "h1,0,mlx5_0\nh2,0,mlx5_0\n",
+           "line 2: several adapters are called 'mlx5_0', give the GUID");
+    refuse(twice, "h2,0,h2 mlx5_0\n", "several adapters are called 'h2 mlx5_0'");
+    demand(twice, "h1,0,mlx5_0\nh2,0,0xC\n", (cot_metric){0}, 2, apart);
+    // Its description and its GUID are the same word: still one adapter.
+    demand(renamed(fabric, "h1 mlx5_1", "00000000c"), "h1,0,mlx5_0\nh2,0,00000000c\n", (cot_metric){0}, 2,
+           apart);
+    // One's description is another's GUID.
+    refuse(renamed(fabric, "h1 mlx5_1", "00000000b"), "h2,0,00000000b\n", "several adapters are called");
+}
+
 /* The same fabric as -p lists it, its third cable from one end only. */
 static const char ports[] =
     "SW     1  1 0x0000000000000001 4x NDR - CA     5  1 0x000000000000000a ( 'leaf one' - 'h1 mlx5_0' )\n"
@@ -353,12 +379,17 @@ int main(void)
     snprintf(path, sizeof path, "/tmp/cot_topology_%d", (int)getpid());
     snprintf(hosts_path, sizeof hosts_path, "%s.hosts", path);
     snprintf(links_path, sizeof links_path, "%s.links", path);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json),          cmocka_unit_test(test_json_refusals),
-        cmocka_unit_test(test_ibnetdiscover), cmocka_unit_test(test_ibnetdiscover_ports),
-        cmocka_unit_test(test_domains),       cmocka_unit_test(test_host_template),
-        cmocka_unit_test(test_nccl_gpus),     cmocka_unit_test(test_nccl_given_links),
-        cmocka_unit_test(test_nccl),          cmocka_unit_test(test_samples)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_json),
+                                       cmocka_unit_test(test_json_refusals),
+                                       cmocka_unit_test(test_ibnetdiscover),
+                                       cmocka_unit_test(test_names_of_adapters),
+                                       cmocka_unit_test(test_ibnetdiscover_ports),
+                                       cmocka_unit_test(test_domains),
+                                       cmocka_unit_test(test_host_template),
+                                       cmocka_unit_test(test_nccl_gpus),
+                                       cmocka_unit_test(test_nccl_given_links),
+                                       cmocka_unit_test(test_nccl),
+                                       cmocka_unit_test(test_samples)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);
     unlink(hosts_path);
