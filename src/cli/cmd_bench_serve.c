@@ -194,7 +194,7 @@ static const cot_option server_options[] = {
 
 const cot_command cot_cmd_bench_serve = {
     .name = "bench serve",
-    .summary = "put load on a server that speaks OpenAI's completions and tell what its users would feel",
+    .summary = "load a server as OpenAI's clients do, and tell what its users would feel",
     .details =
         "Closed loop: N clients that each wait for their answer (--max-concurrency). Open loop: requests "
         "come by a "
