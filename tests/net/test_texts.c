@@ -27,6 +27,7 @@ static const struct {
 } streams[] = {
     {"data: a\n\ndata: b\n\n", "<message|a><message|b>"},
     {"data:a\r\n\r\ndata:  b\r\n\r\n", "<message|a><message| b>"},
+    {"data: a\r\ndata: b\r\n\r\n", "<message|a\nb>"},
     {"data: a\rdata: b\r\rdata\r\r", "<message|a\nb><message|>"},
     {"\xef\xbb\xbf"
      "data: a\n\n",
