@@ -7,17 +7,18 @@ import time
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """On a free port of 127.0.0.1. `asked` lists the bodies in the order of arrival; `most` counts requests at once."""
+    """On a free port of 127.0.0.1. `asked` lists the bodies in the order of arrival; `most` counts requests at once, and
+    none is answered before there have been `gather` of them."""
 
     daemon_threads = True
     request_queue_size = 1000
 
-    def __init__(self, first=0.0, between=0.0, key=None, faults=None, fewer=0, usage=True):
+    def __init__(self, first=0.0, between=0.0, key=None, faults=None, fewer=0, usage=True, gather=1):
         super().__init__(("127.0.0.1", 0), Handler)
         self.first, self.between, self.key, self.fewer, self.usage = first, between, key, fewer, usage
         self.faults = faults or {}  # {which request: what goes wrong}
-        self.asked, self.arrivals, self.running, self.most = [], [], 0, 0
-        self.lock = threading.Lock()
+        self.asked, self.running, self.most, self.gather = [], 0, 0, gather
+        self.change = threading.Condition()
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
 
@@ -40,7 +41,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         """Nothing."""
 
+    runs = False
+
     def refuse(self, status, message):
+        self.leave()
         body = json.dumps({"error": {"message": message, "type": "x", "param": None, "code": None}}).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -75,17 +79,24 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if not self.allowed():
             return
-        with server.lock:
+        with server.change:
             number = len(server.asked)
             server.asked.append(body)
-            server.arrivals.append(time.monotonic())
             server.running += 1
             server.most = max(server.most, server.running)
+            server.change.notify_all()
+            server.change.wait_for(lambda: server.most >= server.gather, timeout=60)
+        self.runs = True
         try:
             self.answer(body, server.faults.get(number))
         finally:
-            with server.lock:
-                server.running -= 1
+            self.leave()
+
+    def leave(self):
+        """Before the last byte, behind which the client may begin anew."""
+        with self.server.change:
+            self.server.running -= self.runs
+        self.runs = False
 
     def answer(self, body, fault):
         server = self.server
@@ -130,4 +141,5 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 "prompt_tokens": len(prompt), "completion_tokens": tokens, "total_tokens": len(prompt) + tokens,
                 "prompt_tokens_details": {"cached_tokens": len(prompt) // 2}}})
         self.event(b"[DONE]")
+        self.leave()
         self.piece(b"")

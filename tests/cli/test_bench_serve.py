@@ -36,7 +36,7 @@ class Loads(unittest.TestCase):
         return done.stderr
 
     def test_closed_loop(self):
-        with Server(first=0.01, between=0.001) as server:
+        with Server(first=0.01, between=0.001, gather=4) as server:
             got = self.measure(server, "-n", 24, "-c", 4, "--input-tokens", 33, "--output-tokens", 7)
         self.assertEqual(got["model"], "a model")
         self.assertEqual((got["sent"], got["completed"], got["failed"], got["failures"]), (24, 24, 0, {}))
@@ -50,9 +50,9 @@ class Loads(unittest.TestCase):
             self.assertTrue(all(100 <= token < 1000 for token in body["prompt"]))
             self.assertEqual(body["stream_options"], {"include_usage": True})
         self.assertEqual(len({tuple(body["prompt"]) for body in server.asked}), 24)
-        # each token waited for at least as long as the server slept, and the parts add up
+        # no token came before the server had slept, and the parts add up
         self.assertGreaterEqual(got["ttft_ms"]["mean"], 10)
-        self.assertGreaterEqual(got["itl_ms"]["mean"], 1)
+        self.assertGreaterEqual(got["e2e_ms"]["mean"], 10 + 6)
         whole = got["ttft_ms"]["mean"] + 6 * got["tpot_ms"]["mean"]
         self.assertAlmostEqual(got["e2e_ms"]["mean"], whole, delta=1e-6 * whole)
         self.assertAlmostEqual(got["itl_ms"]["mean"], got["tpot_ms"]["mean"], delta=1e-6 * whole)
@@ -72,17 +72,16 @@ class Loads(unittest.TestCase):
         self.assertTrue(all(5 <= token < 50 for prompts in asked for prompt in prompts for token in prompt))
 
     def test_open_loop(self):
-        with Server(first=0.02) as server:
+        with Server(gather=5) as server:  # they do not wait for each other
             got = self.measure(server, "-n", 40, "--request-rate", 2000, "--output-tokens", 2)
         self.assertEqual(got["completed"], 40)
-        self.assertGreater(server.most, 1)  # they do not wait for each other
-        with Server(first=0.005) as server:
+        with Server(gather=3) as server:
             got = self.measure(server, "-n", 20, "--request-rate", 5000, "-c", 3, "--output-tokens", 2)
         self.assertEqual(got["completed"], 20)
-        self.assertLessEqual(server.most, 3)
-        with Server() as server:  # 30 gaps of 10 ms in the mean: all of them below a third of that is not to be had
+        self.assertEqual(server.most, 3)
+        with Server() as server:  # 30 gaps of 10 ms in the mean
             got = self.measure(server, "-n", 31, "--request-rate", 100, "--output-tokens", 1)
-        self.assertGreater(server.arrivals[-1] - server.arrivals[0], 0.1)
+        self.assertGreater(got["seconds"], 0.1)
 
     def test_trace(self):
         lengths = [(5, 3), (700, 9), (1, 1), (44, 2)]
@@ -103,8 +102,7 @@ class Loads(unittest.TestCase):
                                  "--trace-speed", 100)
                 self.assertEqual(sorted((len(b["prompt"]), b["max_tokens"]) for b in server.asked), [(5, 3), (6, 4)])
             with Server() as server:  # the trace's own times: 150 ms from first to last
-                self.measure(server, "--trace", mooncake)
-            self.assertGreater(server.arrivals[-1] - server.arrivals[0], 0.1)
+                self.assertGreaterEqual(self.measure(server, "--trace", mooncake)["seconds"], 0.15)
             for text in ("", "{}", '{"timestamp": 1, "input_length": 0, "output_length": 1}', "[", "\0",
                          '{"timestamp": 2, "input_length": 1, "output_length": 1}\n{"timestamp": 1, "input_length": 1, "output_length": 1}',
                          '{"timestamp": 1e400, "input_length": 1, "output_length": 1}',
@@ -151,7 +149,7 @@ class Loads(unittest.TestCase):
             done = run(server.url, "-n", 1, "--timeout", 0.2, "--json")
         self.assertEqual(list(json.loads(done.stdout)["failures"].values()), [1])
         self.assertEqual(done.returncode, 1)
-        self.assertIn("the answer stopped", done.stderr)
+        self.assertRegex(done.stderr, "the answer stopped|no answer in time")
 
     def test_counts_as_the_server(self):
         with Server(fewer=1) as server:
@@ -168,8 +166,8 @@ class Loads(unittest.TestCase):
             got = self.measure(server, "-n", 6, "--output-tokens", 2, "--slo-ttft-ms", 60000, "--slo-tpot-ms", 60000)
             self.assertEqual(got["good"], 6)
             self.assertAlmostEqual(got["goodput_per_second"], got["requests_per_second"], places=6)
-        with Server(between=0.01) as server:
-            got = self.measure(server, "-n", 2, "--output-tokens", 3, "--slo-tpot-ms", 10)
+        with Server(between=0.01) as server:  # a nanosecond
+            got = self.measure(server, "-n", 2, "--output-tokens", 3, "--slo-tpot-ms", 1e-6)
             self.assertEqual(got["good"], 0)
 
     def test_keys_and_servers(self):
