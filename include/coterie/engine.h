@@ -113,7 +113,9 @@ typedef struct cot_engine_sizes {
  * but that a model which is too large is none. Thread-safe. */
 cot_status cot_engine_measure(cot_engine_sizes *sizes, const char *folder, const cot_engine_options *options,
                               cot_error *error);
-void cot_engine_close(cot_engine *engine); /* NULL is fine */
+/* Ends the ranks and frees the engine. A process that is forked off has a copy of the engine and none of its ranks: it can
+ * do nothing with it but close it, which frees the copy. NULL is fine. */
+void cot_engine_close(cot_engine *engine);
 /* Names of the MoE operators, the default first, NULL at the end. Constant. */
 const char *const *cot_engine_operators(void);
 /* Names of the fabrics, the default first, NULL at the end. Constant. */

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { MAX_OFFERS = 64 };
 static const int64_t sleep_after_ns =
@@ -30,6 +31,7 @@ struct cot_pool {
     _Atomic int64_t busy_ns;
     pthread_mutex_t mutex;
     pthread_cond_t wake;
+    pid_t process; // whose threads they are
     int workers;
     pthread_t threads[];
 };
@@ -78,7 +80,7 @@ cot_status cot_pool_open(cot_pool **out, int workers, cot_error *error)
     size_t bytes = (sizeof(cot_pool) + (size_t)workers * sizeof(pthread_t) + 63) / 64 * 64;
     cot_pool *pool = *out = aligned_alloc(64, bytes);
     if (!pool) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a pool of %d threads", workers);
-    *pool = (cot_pool){0};
+    *pool = (cot_pool){.process = getpid()};
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->wake, NULL);
     for (; pool->workers < workers; pool->workers++) {
@@ -103,6 +105,10 @@ static void wake_all(cot_pool *pool)
 void cot_pool_close(cot_pool *pool)
 {
     if (!pool) return;
+    if (pool->process != getpid()) { // forked off: the threads are not here, and one may have held the mutex
+        free(pool);
+        return;
+    }
     atomic_store(&pool->closing, true);
     wake_all(pool);
     for (int i = 0; i < pool->workers; i++) pthread_join(pool->threads[i], NULL);

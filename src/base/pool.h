@@ -9,7 +9,8 @@ typedef struct cot_pool cot_pool;
 
 /* Starts `workers` >= 0 threads. Errors: OUT_OF_MEMORY (also: no more threads to be had). */
 cot_status cot_pool_open(cot_pool **pool, int workers, cot_error *error);
-void cot_pool_close(cot_pool *pool); // NULL is fine; no loop may be running
+/* Ends the threads; in a process that was forked off it frees the copy. NULL is fine; no loop may be running. */
+void cot_pool_close(cot_pool *pool);
 
 /* Calls body(context, i) once for each i in [0, n), on the caller and on idle workers, in any order; returns
  * when all are done. Several threads (at most 64) may call it at once on one pool; a body may not. A NULL

@@ -160,7 +160,9 @@ void cot_engine_group_close(cot_engine_group *g)
     struct end *root = &g->root;
     // A rank that waits for a plan gets one; a rank that is in the middle of something, or never got so far,
     // sees the failure.
-    if (root->runner)
+    if (g->launch && cot_launch_is_copy(g->launch))
+        ; // the ranks are another process's
+    else if (root->runner)
         broadcast(root, COT_PLAN_STOP, NULL);
     else if (root->fabric)
         root->fabric->ops->fail(root->fabric);

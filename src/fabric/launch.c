@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { THREADS, PROCESSES, BACKENDS };
 
@@ -27,6 +28,7 @@ const char *const *cot_fabric_backend_names(void)
 struct cot_launch {
     const cot_fabric_backend *backend;
     cot_launch_options options;
+    pid_t process;  // rank 0's
     cot_rank given; // to all ranks of this process; never written once they run
     void *group;
     cot_rank root;
@@ -91,6 +93,7 @@ cot_status cot_launch_open(cot_launch **out, const cot_rank **root, const cot_fa
     if (!launch) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %d ranks", options->ranks);
     launch->backend = backend;
     launch->options = *options;
+    launch->process = getpid();
     cot_status status = start(launch, error);
     if (status != COT_OK) {
         cot_launch_close(launch);
@@ -101,10 +104,15 @@ cot_status cot_launch_open(cot_launch **out, const cot_rank **root, const cot_fa
     return COT_OK;
 }
 
+bool cot_launch_is_copy(const cot_launch *launch)
+{
+    return launch->process != getpid();
+}
+
 void cot_launch_close(cot_launch *launch)
 {
     if (!launch) return;
-    if (launch->group) launch->backend->finish(launch->group);
+    if (launch->group) launch->backend->finish(launch->group, cot_launch_is_copy(launch));
     cot_pool_close(launch->backend->one_process ? launch->given.pool : launch->root.pool);
     free(launch);
 }

@@ -46,8 +46,9 @@ struct cot_fabric_backend {
     cot_status (*start)(const cot_fabric_backend *backend, void **group, cot_fabric **own,
                         const cot_launch_options *options, cot_rank_begin *begin, void *context,
                         cot_error *error);
-    /* On rank 0 waits until the others have ended. */
-    void (*finish)(void *group);
+    /* On rank 0 waits until the others have ended, unless `copy`: this process was forked off rank 0's and has no
+     * ranks. Frees the group, or that copy of it. */
+    void (*finish)(void *group, bool copy);
 };
 
 /* The backend of that name, NULL: the first; or NULL. Names: NULL-terminated, the default first. */
@@ -61,8 +62,11 @@ typedef struct cot_launch cot_launch;
  * is NULL. */
 cot_status cot_launch_open(cot_launch **launch, const cot_rank **root, const cot_fabric_backend *backend,
                            const cot_launch_options *options, cot_error *error);
-/* Waits until the other ranks have ended, which the caller has brought about, and frees the group. NULL is
- * fine. */
+/* Whether this process was forked off the one that is rank 0: what it holds is a copy, and the ranks are not its own to
+ * end. */
+bool cot_launch_is_copy(const cot_launch *launch);
+/* Waits until the other ranks have ended, which the caller has brought about, and frees the group; of a copy nothing
+ * but the memory. NULL is fine. */
 void cot_launch_close(cot_launch *launch);
 
 #endif

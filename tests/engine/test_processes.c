@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 enum { SEQUENCES = 4 };
 
@@ -95,9 +96,40 @@ static void closing_without_a_run(void **state)
     assert_true(waitpid(-1, NULL, WNOHANG) < 0);
 }
 
+/* A process that is forked off frees its copy, at once and without touching the ranks, whatever they are. */
+static void a_copy_is_closed(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    int32_t *ids = drawn_ids(30, 331, &seed);
+    cot_request requests[SEQUENCES];
+    for (int i = 0; i < SEQUENCES; i++) requests[i] = forced_request(ids + 5 * i, 12, 6);
+    for (int processes = 0; processes < 2; processes++) {
+        struct setting s = {.folder = TINY, .ranks = 3, .threads = 5, .processes = processes};
+        cot_engine *engine = must_open(&s);
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (!child) {
+            alarm(30); // threads that are not there, and ranks that do not end, would be waited for
+            cot_engine_close(engine);
+            _exit(0);
+        }
+        int status = -1;
+        assert_true(waitpid(child, &status, 0) == child);
+        assert_int_equal(status, 0);
+        struct records records = must_run(engine, requests, SEQUENCES);
+        for (size_t i = 0; i < SEQUENCES; i++) assert_told_once(&records, i, &requests[i], true);
+        records_free(&records);
+        cot_engine_close(engine);
+        assert_true(waitpid(-1, NULL, WNOHANG) < 0);
+    }
+    free(ids);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(threads_and_processes_agree),
-                                       cmocka_unit_test(closing_without_a_run)};
+                                       cmocka_unit_test(closing_without_a_run),
+                                       cmocka_unit_test(a_copy_is_closed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

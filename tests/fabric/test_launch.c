@@ -426,8 +426,9 @@ static cot_status join_outside(const cot_fabric_backend *self, void **group, cot
     return COT_OK;
 }
 
-static void leave_outside(void *group)
+static void leave_outside(void *group, bool copy)
 {
+    (void)copy;
     cot_fabric_group_close(group);
 }
 

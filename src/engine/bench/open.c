@@ -179,7 +179,9 @@ void cot_bench_moe_close(cot_bench_moe *bench)
     if (!bench) return;
     cot_bench_setup *s = &bench->setup;
     cot_bench_end *root = &bench->root;
-    if (root->moe)
+    if (bench->launch && cot_launch_is_copy(bench->launch))
+        ; // the ranks are another process's
+    else if (root->moe)
         cot_bench_command_ranks(bench, COT_BENCH_STOP, NULL);
     else if (root->rank)
         root->rank->fabric->ops->fail(root->rank->fabric);

@@ -164,10 +164,10 @@ static void finish_rank(const struct started *started, const struct seat *seat)
         reap(child, 0);
 }
 
-static void finish(void *group)
+static void finish(void *group, bool copy)
 {
     struct started *started = group;
-    for (int rank = 1; rank < started->count; rank++) finish_rank(started, &started->seats[rank]);
+    for (int rank = 1; rank < started->count && !copy; rank++) finish_rank(started, &started->seats[rank]);
     if (started->group->lives >= 0) close(started->group->lives);
     cot_fabric_group_close(started->group);
     free(started);
@@ -204,7 +204,7 @@ static cot_status start(const cot_fabric_backend *backend, void **group, cot_fab
         return COT_OK;
     }
     root->ops->fail(root);
-    finish(started);
+    finish(started, false);
     return status;
 }
 
