@@ -27,6 +27,8 @@ value cot_chat_value(cot_jinja_run *run, const json_t *json, bool own)
 {
     value out = cot_jinja_none();
     if (!json) return out;
+    if (run->depth == COT_JINJA_MOST_DEPTH)
+        cot_jinja_fail(run, COT_JINJA_PYTHON, "the conversation nests deeper than %d", COT_JINJA_MOST_DEPTH);
     cot_jinja_enter(run);
     switch (json_typeof(json)) {
     case JSON_OBJECT:

@@ -221,6 +221,23 @@ static void test_limits(void **state)
     }
 }
 
+/* Nesting of the conversation is no fault of the template. */
+static void test_deep_conversation(void **state)
+{
+    (void)state;
+    static const int depths[] = {1000, 1600, 2000};
+    for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) {
+        char brackets[2][2001] = {{0}}, conversation[4200];
+        memset(brackets[0], '[', (size_t)depths[i]);
+        memset(brackets[1], ']', (size_t)depths[i]);
+        snprintf(conversation, sizeof conversation,
+                 "[{\"role\": \"user\", \"content\": \"hi\", \"x\": %s%s}]", brackets[0], brackets[1]);
+        char *got = outcome("{{ messages[0].content }}", conversation, NULL);
+        assert_string_equal(got, depths[i] < 1500 ? "hi" : "the conversation nests deeper than 1500");
+        free(got);
+    }
+}
+
 /* A string that is appended to again and again is not copied each time. */
 static void test_growth(void **state)
 {
@@ -534,11 +551,17 @@ static void test_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),     cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_parts),    cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_growth),   cmocka_unit_test(test_provenance),
-        cmocka_unit_test(test_roles),    cmocka_unit_test(test_blank_tokens),
-        cmocka_unit_test(test_continue), cmocka_unit_test(test_marks_through_nfc),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_deep_conversation),
+        cmocka_unit_test(test_growth),
+        cmocka_unit_test(test_provenance),
+        cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_blank_tokens),
+        cmocka_unit_test(test_continue),
+        cmocka_unit_test(test_marks_through_nfc),
         cmocka_unit_test(test_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,20 +43,20 @@ static cot_status read_header(csv_text *csv, cot_scan *scan, cot_error *error)
         while (which < COLUMNS && (strlen(names[which]) != length || memcmp(names[which], word, length) != 0))
             which++;
         if (which == COLUMNS || seen[which])
-            return cot_fail(
-                error, COT_UNSUPPORTED,
-                "'%s' is no table of loads: column %d is '%.*s', expected layer, expert, tokens and "
-                "perhaps source",
-                csv->path, csv->columns + 1, length < 40 ? (int)length : 40, word);
+            return cot_fail(error, COT_UNSUPPORTED,
+                            "'%s' is no CSV of loads: in its first line column %d is '%.*s', expected layer, "
+                            "expert, tokens and "
+                            "perhaps source",
+                            csv->path, csv->columns + 1, length < 40 ? (int)length : 40, word);
         csv->order[csv->columns++] = which;
         seen[which] = true;
         more = cot_scan_char(scan, ',');
     }
     if (!cot_scan_line_end(scan) || !seen[LAYER] || !seen[EXPERT] || !seen[TOKENS])
-        return cot_fail(
-            error, COT_UNSUPPORTED,
-            "'%s' is no table of loads: expected the columns layer, expert, tokens and perhaps source",
-            csv->path);
+        return cot_fail(error, COT_UNSUPPORTED,
+                        "'%s' is no CSV of loads: expected a first line that names the columns layer, "
+                        "expert, tokens and perhaps source",
+                        csv->path);
     return COT_OK;
 }
 

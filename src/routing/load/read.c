@@ -88,6 +88,22 @@ static bool says_trace(const cot_file_map *map)
     return memmem(map->data + 8, (size_t)header, word, sizeof word - 1) != NULL;
 }
 
+/* Whether there are commas and no tab in the first line that is neither blank nor, begun by '#', a comment. The reader
+ * takes neither, and says so better than one of another format. */
+static bool looks_like_csv(const char *text, size_t bytes)
+{
+    enum { MOST_BYTES = 4096 };
+    const char *end = text + (bytes < MOST_BYTES ? bytes : MOST_BYTES);
+    for (const char *next; text < end; text = next + 1) {
+        next = memchr(text, '\n', (size_t)(end - text));
+        if (!next) next = end;
+        while (text < next && (*text == ' ' || *text == '\r')) text++;
+        if (text == next || *text == '#') continue;
+        return memchr(text, ',', (size_t)(next - text)) && !memchr(text, '\t', (size_t)(next - text));
+    }
+    return false;
+}
+
 /* What the file is, judged by its first bytes; what is nothing else may be a trace. */
 static cot_status recognise(enum format *format, const char *path, cot_error *error)
 {
@@ -98,16 +114,13 @@ static cot_status recognise(enum format *format, const char *path, cot_error *er
     cot_status status = cot_file_map_open(&map, path, error);
     if (status != COT_OK) return status;
     const char *text = (const char *)map.data;
-    size_t line = 0;
-    while (line < map.bytes && line < 4096 && text[line] != '\n' && text[line] != '\t') line++;
-    bool tab = line < map.bytes && text[line] == '\t';
     if (map.bytes > 4 && !memcmp(text, "PK\3\4", 4))
         *format = SGLANG;
     else if (cot_safetensors_is(map.data, map.bytes))
         *format = says_trace(&map) ? TRACE : TENSORRT;
     else if (map.bytes && text[0] == '{')
         *format = VLLM;
-    else if (line && !tab && memchr(text, ',', line))
+    else if (looks_like_csv(text, map.bytes))
         *format = CSV;
     cot_file_map_close(&map);
     return COT_OK;
