@@ -127,14 +127,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (end > 2) {
         cot_http_head head;
         const char *why = NULL;
-        char *const text = malloc((size_t)end);
-        if (!text) abort();
-        memcpy(text, copy, (size_t)end);
-        const int status = request ? cot_http_read_request(text, (size_t)end, &head, &why)
-                                   : cot_http_read_answer(text, (size_t)end, &head, &why);
+        char *const head_text = malloc((size_t)end);
+        if (!head_text) abort();
+        memcpy(head_text, copy, (size_t)end);
+        const int status = request ? cot_http_read_request(head_text, (size_t)end, &head, &why)
+                                   : cot_http_read_answer(head_text, (size_t)end, &head, &why);
         if (status ? !why : why != NULL) abort();
         if (!status) look(&head, request);
-        free(text);
+        free(head_text);
     }
     free(copy);
     return 0;
