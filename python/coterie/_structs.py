@@ -470,6 +470,13 @@ class EngineInfo(Structure):
         ("weight_bytes", c_size_t),
         ("ranks", c_int),
         ("threads", c_int),
+        ("precision", c_char_p),
+        ("payload", c_char_p),
+        ("op", c_char_p),
+        ("combine", c_char_p),
+        ("attention", c_char_p),
+        ("eos", Ints),
+        ("eos_count", c_size_t),
     ]
 
 

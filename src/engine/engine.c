@@ -266,9 +266,15 @@ static cot_status allocate(cot_engine *e, cot_error *error)
     return status;
 }
 
+static const char *name_of_type(cot_dtype type)
+{
+    return type == COT_F32 ? "fp32" : "bf16";
+}
+
 static void describe(cot_engine *e, size_t weight_bytes)
 {
     const cot_config *c = e->config;
+    const cot_runner_options *r = &e->runner;
     cot_engine_info *i = &e->info;
     i->architecture = c->architecture;
     i->isa = e->runner.kernels->name;
@@ -283,6 +289,13 @@ static void describe(cot_engine *e, size_t weight_bytes)
     i->moe_layers = c->moe_layers;
     i->moe_layer = e->moe_layer;
     i->weight_bytes = weight_bytes;
+    i->precision = r->quantised ? "int8" : name_of_type(r->type);
+    i->payload = name_of_type(r->payload);
+    i->op = r->op->name;
+    i->combine = r->combine == COT_COMBINE_EXACT ? "exact" : "reduced";
+    i->attention = r->data_parallel ? "dp" : "tp";
+    i->eos = c->eos;
+    i->eos_count = c->eos_count;
 }
 
 static cot_status lay_out_experts(cot_engine *e, const cot_engine_options *o, cot_error *error)
