@@ -4,6 +4,7 @@
 
 #include "coterie/bench_moe.h"
 #include "coterie/chat.h"
+#include "coterie/client.h"
 #include "coterie/engine.h"
 #include "coterie/eval.h"
 #include "coterie/file.h"
@@ -21,6 +22,7 @@
 #include "coterie/predict_evaluate.h"
 #include "coterie/predict_study.h"
 #include "coterie/roof.h"
+#include "coterie/server.h"
 #include "coterie/status.h"
 #include "coterie/text.h"
 #include "coterie/tokenizer.h"

@@ -6,6 +6,8 @@
 // clang-format off
 #define COT_COMMAND_LIST(X) \
     X(run) \
+    X(chat) \
+    X(serve) \
     X(eval) \
     X(tokenize) \
     X(profile) \

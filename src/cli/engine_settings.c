@@ -13,39 +13,44 @@ static const char *const attentions[] = {"tp", "dp", NULL};
 const char *const cot_combine_names[] = {"exact", "reduced", NULL};
 static const char *const payloads[] = {"as-precision", "bf16", "fp32", NULL};
 
-const cot_option cot_engine_option_rows[] = {
-    {"ranks", 'r', COT_OPTION_INTEGER, "P", "1", "ranks of the expert-parallel group",
-     offsetof(engine_settings, ranks), .least = 1, .most = 64},
-    {"threads", 't', COT_OPTION_INTEGER, "N", "0",
-     "threads in all (0: as many as cores); beyond P they help, below P they limit",
-     offsetof(engine_settings, threads), .least = 0, .most = 1024},
-    {"precision", 0, COT_OPTION_CHOICE, "TYPE", "bf16",
-     "arithmetic and payload; int8: of the experts' weights, the rest is bf16",
-     offsetof(engine_settings, precision), .choices = cot_precision_names},
-    {"attention", 0, COT_OPTION_CHOICE, "HOW", "tp",
-     "tp: heads split over ranks; dp: a sequence's tokens and KV stay on its home rank",
-     offsetof(engine_settings, attention), .choices = attentions},
-    {"op", 0, COT_OPTION_TEXT, "NAME", NULL, "MoE operator (see coterie info)",
-     offsetof(engine_settings, op)},
-    {"fabric", 0, COT_OPTION_TEXT, "NAME", NULL, "what ranks are (see coterie info)",
-     offsetof(engine_settings, fabric)},
-    {"combine", 0, COT_OPTION_CHOICE, "HOW", "exact",
-     "exact: each expert's row travels back, so that what experts add is the same to the bit for every P; "
-     "reduced: a rank adds its experts' rows first, fewer bytes",
-     offsetof(engine_settings, combine), .choices = cot_combine_names},
-    {"payload", 0, COT_OPTION_CHOICE, "TYPE", "as-precision", "what travels back from experts",
-     offsetof(engine_settings, payload), .choices = payloads},
-    {"placement", 0, COT_OPTION_TEXT, "FILE", NULL,
-     "where experts sit, replicas too, in any format that coterie place convert reads; default: consecutive "
-     "experts",
-     offsetof(engine_settings, placement)},
-    {"expert-slots", 0, COT_OPTION_INTEGER, "N", "0",
-     "experts that a rank has room for in each layer, at most 65535 / P (0: all slots up to the highest that "
-     "the placement uses)",
-     offsetof(engine_settings, expert_slots), .least = 0, .most = 65535},
-    {"isa", 0, COT_OPTION_TEXT, "NAME", NULL, "caps the instruction set (see coterie info)",
-     offsetof(engine_settings, isa)},
-    {0}};
+// clang-format off
+#define ENGINE_ROWS(attention_default)  \
+    {"ranks", 'r', COT_OPTION_INTEGER, "P", "1", "ranks of the expert-parallel group", \
+     offsetof(engine_settings, ranks), .least = 1, .most = 64}, \
+    {"threads", 't', COT_OPTION_INTEGER, "N", "0", \
+     "threads in all (0: as many as cores); beyond P they help, below P they limit", \
+     offsetof(engine_settings, threads), .least = 0, .most = 1024}, \
+    {"precision", 0, COT_OPTION_CHOICE, "TYPE", "bf16", \
+     "arithmetic and payload; int8: of the experts' weights, the rest is bf16", \
+     offsetof(engine_settings, precision), .choices = cot_precision_names}, \
+    {"attention", 0, COT_OPTION_CHOICE, "HOW", attention_default, \
+     "tp: heads split over ranks; dp: a sequence's tokens and KV stay on its home rank", \
+     offsetof(engine_settings, attention), .choices = attentions}, \
+    {"op", 0, COT_OPTION_TEXT, "NAME", NULL, "MoE operator (see coterie info)", \
+     offsetof(engine_settings, op)}, \
+    {"fabric", 0, COT_OPTION_TEXT, "NAME", NULL, "what ranks are (see coterie info)", \
+     offsetof(engine_settings, fabric)}, \
+    {"combine", 0, COT_OPTION_CHOICE, "HOW", "exact", \
+     "exact: each expert's row travels back, so that what experts add is the same to the bit for every P; " \
+     "reduced: a rank adds its experts' rows first, fewer bytes", \
+     offsetof(engine_settings, combine), .choices = cot_combine_names}, \
+    {"payload", 0, COT_OPTION_CHOICE, "TYPE", "as-precision", "what travels back from experts", \
+     offsetof(engine_settings, payload), .choices = payloads}, \
+    {"placement", 0, COT_OPTION_TEXT, "FILE", NULL, \
+     "where experts sit, replicas too, in any format that coterie place convert reads; default: consecutive " \
+     "experts", \
+     offsetof(engine_settings, placement)}, \
+    {"expert-slots", 0, COT_OPTION_INTEGER, "N", "0", \
+     "experts that a rank has room for in each layer, at most 65535 / P (0: all slots up to the highest that " \
+     "the placement uses)", \
+     offsetof(engine_settings, expert_slots), .least = 0, .most = 65535}, \
+    {"isa", 0, COT_OPTION_TEXT, "NAME", NULL, "caps the instruction set (see coterie info)", \
+     offsetof(engine_settings, isa)}, \
+    {0}
+// clang-format on
+
+const cot_option cot_engine_option_rows[] = {ENGINE_ROWS("tp")};
+const cot_option cot_serving_option_rows[] = {ENGINE_ROWS("dp")};
 
 const cot_option cot_routing_option_rows[] = {{"save-routing", 0, COT_OPTION_TEXT, "FILE", NULL,
                                                "write the routing of every token as a trace",
@@ -69,6 +74,7 @@ cot_engine_options cot_engine_options_of(const engine_settings *s, const engine_
     o.expert_slots = (int32_t)s->expert_slots;
     o.capture_routing = needs->capture_routing || s->save_routing;
     o.kv_tokens = needs->kv_tokens;
+    o.block_tokens = needs->block_tokens;
     o.sequences = needs->sequences < 1              ? 1
                   : needs->sequences > MOST_AT_ONCE ? MOST_AT_ONCE
                                                     : (int)needs->sequences;

@@ -14,6 +14,8 @@ typedef struct engine_settings {
 
 /* A group of rows for cot_options, over an engine_settings. */
 extern const cot_option cot_engine_option_rows[];
+/* The same where texts must not depend on their company: data-parallel attention is the default. */
+extern const cot_option cot_serving_option_rows[];
 /* The same for commands that can save what they routed beside their own work. */
 extern const cot_option cot_routing_option_rows[];
 
@@ -21,6 +23,7 @@ extern const cot_option cot_routing_option_rows[];
 typedef struct engine_needs {
     int64_t kv_tokens;
     size_t sequences;
+    int64_t block_tokens;  // of the prefix cache; 0: none
     bool capture_routing; // also on when --save-routing is given
 } engine_needs;
 cot_engine_options cot_engine_options_of(const engine_settings *settings, const engine_needs *needs);

@@ -1,0 +1,308 @@
+/* `coterie chat`: a conversation in a terminal. */
+#include "chat_server.h"
+#include "commands.h"
+#include "paths.h"
+
+#include "coterie/client.h"
+
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <editline/readline.h>
+
+struct chat_settings {
+    engine_settings engine;
+    const char *where, *model, *chat_template, *system;
+    int64_t max_tokens, seed;
+    double temperature, top_p;
+};
+
+struct conversation {
+    const struct chat_settings *settings;
+    cot_client *client;
+    json_t *messages; // what has been said
+    const char *model;
+    char *answer; // what is being said
+    size_t bytes, room;
+    bool talks; // with a person: prompts, hints
+    bool failed;
+};
+
+static cot_client *listening; // of the signal handler
+
+/* Ctrl-C ends an answer, and nothing else: what has been said would be lost with the program. */
+static void on_interrupt(int number)
+{
+    (void)number;
+    cot_client_interrupt(listening);
+}
+
+/* ---- an answer ---- */
+
+static bool add_text(struct conversation *c, const char *text)
+{
+    const size_t n = strlen(text);
+    if (c->bytes + n + 1 > c->room) {
+        const size_t room = 2 * (c->bytes + n + 1);
+        char *grown = realloc(c->answer, room);
+        if (!grown) return false;
+        c->answer = grown;
+        c->room = room;
+    }
+    memcpy(c->answer + c->bytes, text, n + 1);
+    c->bytes += n;
+    return true;
+}
+
+/* An event of the stream: some text, or an error. */
+static bool on_event(void *context, const char *data, size_t bytes)
+{
+    struct conversation *c = context;
+    if (strcmp(data, "[DONE]") == 0) return false;
+    json_t *json = json_loadb(data, bytes, 0, NULL);
+    const char *said = json_string_value(json_object_get(json_object_get(json, "error"), "message"));
+    const json_t *choice = json_array_get(json_object_get(json, "choices"), 0);
+    const char *text = json_string_value(json_object_get(json_object_get(choice, "delta"), "content"));
+    bool good = true;
+    if (said) {
+        cot_complain("%s", said);
+        c->failed = true;
+    }
+    if (text) {
+        fputs(text, stdout);
+        good = fflush(stdout) == 0 && add_text(c, text);
+    }
+    json_decref(json);
+    return good && !said;
+}
+
+static bool add_message(struct conversation *c, const char *role, const char *content)
+{
+    json_t *text = json_string(content);
+    if (!text) cot_complain("the text is not UTF-8");
+    return text && !json_array_append_new(c->messages, json_pack("{s:s,s:o}", "role", role, "content", text));
+}
+
+static char *request_of(const struct conversation *c)
+{
+    const struct chat_settings *s = c->settings;
+    json_t *body = json_pack("{s:O,s:b}", "messages", c->messages, "stream", 1);
+    if (c->model) json_object_set_new(body, "model", json_string(c->model));
+    if (s->max_tokens) json_object_set_new(body, "max_tokens", json_integer(s->max_tokens));
+    if (s->temperature >= 0) json_object_set_new(body, "temperature", json_real(s->temperature));
+    if (s->top_p > 0) json_object_set_new(body, "top_p", json_real(s->top_p));
+    if (s->seed >= 0) json_object_set_new(body, "seed", json_integer(s->seed));
+    char *text = json_dumps(body, JSON_COMPACT);
+    json_decref(body);
+    return text;
+}
+
+/* Asks for an answer to what has been said. What came of it, whole or not, is part of the conversation. */
+static bool answer(struct conversation *c)
+{
+    cot_error error;
+    bool interrupted = false;
+    char *request = request_of(c);
+    c->bytes = 0;
+    c->failed = !request;
+    const cot_status status = request ? cot_client_stream(c->client, "/v1/chat/completions", request,
+                                                          on_event, c, &interrupted, &error)
+                                      : COT_OK;
+    free(request);
+    if (c->bytes || interrupted) printf("%s\n", interrupted && c->talks ? " [stopped]" : "");
+    if (status != COT_OK) cot_complain_of(&error);
+    const bool good = status == COT_OK && !c->failed;
+    if (c->bytes) return add_message(c, "assistant", c->answer) && good;
+    json_array_remove(c->messages, json_array_size(c->messages) - 1); // nothing was said to it
+    return good && (interrupted || c->talks || status == COT_OK);
+}
+
+/* ---- what is typed ---- */
+
+static void forget(struct conversation *c)
+{
+    const char *system = c->settings->system;
+    json_array_clear(c->messages);
+    if (system) add_message(c, "system", system);
+}
+
+static const char help[] = "/new            begin anew\n"
+                           "/retry          another answer to the last message\n"
+                           "/system TEXT    begin anew with other instructions\n"
+                           "/help           this\n"
+                           "/quit           leave (also Ctrl-D)\n"
+                           "Ctrl-C stops an answer. A line that ends in \\ goes on in the next one.\n";
+
+/* A message that begins with a slash. Returns false when the conversation is over. */
+static bool obey(struct conversation *c, const char *line)
+{
+    const size_t n = json_array_size(c->messages);
+    const char *last = json_string_value(json_object_get(json_array_get(c->messages, n ? n - 1 : 0), "role"));
+    if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0) return false;
+    if (strcmp(line, "/new") == 0)
+        forget(c);
+    else if (strncmp(line, "/system ", 8) == 0) {
+        json_array_clear(c->messages);
+        add_message(c, "system", line + 8);
+    } else if (strcmp(line, "/retry") == 0) {
+        if (last && strcmp(last, "assistant") == 0) {
+            json_array_remove(c->messages, n - 1);
+            answer(c);
+        } else
+            puts("nothing has been answered yet");
+    } else
+        fputs(help, stdout);
+    return true;
+}
+
+/* The next line, malloc'd without its end; NULL at the end of what there is. */
+static char *read_line(const struct conversation *c, const char *prompt)
+{
+    char *line = NULL;
+    size_t room = 0;
+    if (c->talks) return readline(prompt);
+    ssize_t n = getline(&line, &room, stdin);
+    if (n > 0 && line[n - 1] == '\n') line[n - 1] = 0;
+    if (n >= 0) return line;
+    free(line);
+    return NULL;
+}
+
+/* A message: a line, and those that follow it while they end in a backslash. */
+static char *read_message(const struct conversation *c)
+{
+    char *message = read_line(c, "> ");
+    for (size_t n; message && (n = strlen(message)) && message[n - 1] == '\\';) {
+        char *more = read_line(c, "| "), *joined = NULL;
+        message[n - 1] = '\n';
+        if (more && asprintf(&joined, "%s%s", message, more) < 0) joined = NULL;
+        free(more);
+        if (!joined) break;
+        free(message);
+        message = joined;
+    }
+    return message;
+}
+
+static bool converse(struct conversation *c)
+{
+    bool good = true;
+    if (c->talks) fputs("/help tells what can be typed; Ctrl-D leaves.\n", stderr);
+    for (char *message; (good || c->talks) && (message = read_message(c)); free(message)) {
+        if (!*message) continue;
+        if (c->talks) add_history(message);
+        if (*message == '/' && c->talks) {
+            if (!obey(c, message)) {
+                free(message);
+                break;
+            }
+        } else
+            good = add_message(c, "user", message) && answer(c);
+        if (ferror(stdout)) {
+            free(message);
+            break;
+        }
+    }
+    if (c->talks) putchar('\n');
+    return good || c->talks;
+}
+
+/* ---- the command ---- */
+
+/* The first model that the server names, where none was chosen. The caller frees *list. */
+static bool choose_model(struct conversation *c, json_t **list)
+{
+    char *body;
+    size_t bytes;
+    cot_error error;
+    c->model = c->settings->model;
+    if (cot_client_call(c->client, "/v1/models", NULL, &body, &bytes, &error) != COT_OK) {
+        cot_complain_of(&error);
+        return false;
+    }
+    *list = json_loadb(body, bytes, 0, NULL);
+    free(body);
+    if (!c->model)
+        c->model =
+            json_string_value(json_object_get(json_array_get(json_object_get(*list, "data"), 0), "id"));
+    return true;
+}
+
+static bool talk(const struct chat_settings *s, const char *url, const char *key)
+{
+    struct conversation c = {
+        .settings = s, .messages = json_array(), .talks = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)};
+    cot_error error;
+    json_t *models = NULL;
+    bool good = cot_client_open(&c.client, url, key, &error) == COT_OK;
+    if (!good) cot_complain_of(&error);
+    listening = c.client;
+    if (good && (good = choose_model(&c, &models))) {
+        const struct sigaction stop = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
+        if (c.talks) sigaction(SIGINT, &stop, NULL);
+        forget(&c);
+        good = converse(&c);
+    }
+    cot_client_close(c.client);
+    json_decref(models);
+    json_decref(c.messages);
+    free(c.answer);
+    return good;
+}
+
+static int run_command(const void *settings)
+{
+    const struct chat_settings *s = settings;
+    signal(SIGPIPE, SIG_IGN);
+    if (strstr(s->where, "://")) {
+        const char *key = getenv("COTERIE_API_KEY");
+        return talk(s, s->where, key && *key ? key : NULL) ? COT_EXIT_OK : COT_EXIT_FAILURE;
+    }
+    chat_server server = {0};
+    bool good =
+        cot_check_model(s->where) && chat_server_open(&server, s->where, s->chat_template, &s->engine);
+    good = good && talk(s, server.url, server.key);
+    chat_server_close(&server);
+    return good ? COT_EXIT_OK : COT_EXIT_FAILURE;
+}
+
+#define AT(field) offsetof(struct chat_settings, field)
+static const cot_option chat_options[] = {
+    {"system", 0, COT_OPTION_TEXT, "TEXT", NULL, "instructions before the conversation", AT(system)},
+    {"max-tokens", 'n', COT_OPTION_INTEGER, "N", "0", "most tokens of an answer (0: what the context holds)",
+     AT(max_tokens), .least = 0, .most = 1 << 24},
+    {"temperature", 0, COT_OPTION_REAL, "X", "-1", "0 is greedy (-1: as the model's makers say)",
+     AT(temperature), .min = -1, .max = 1e6},
+    {"top-p", 0, COT_OPTION_REAL, "P", "0",
+     "sample among the likeliest tokens that together reach P (0: as above)", AT(top_p), .min = 0, .max = 1},
+    {"seed", 's', COT_OPTION_INTEGER, "N", "-1",
+     "the same seed draws the same answers (-1: a new one each time)", AT(seed), .least = -1,
+     .most = INT64_MAX},
+    {"model", 'm', COT_OPTION_TEXT, "NAME", NULL, "of a server with several: which one", AT(model)},
+    {"chat-template", 0, COT_OPTION_TEXT, "FILE", NULL, "of a model folder: a template in place of its own",
+     AT(chat_template)},
+    {0}};
+
+const cot_command cot_cmd_chat = {
+    .name = "chat",
+    .summary = "talk with a model in the terminal",
+    .details =
+        "MODEL is a model folder, which is loaded, or the URL of a server with the OpenAI API, asked with "
+        "the key in "
+        "COTERIE_API_KEY where that is set. Ctrl-C stops an answer, /help tells what else can be typed. "
+        "Where "
+        "standard input is no terminal each of its lines is a message, and the answers alone are written.",
+    .examples = (const char *const[]){"coterie chat models/tiny",
+                                      "coterie chat MODEL --ranks 4 --system \"Be brief.\"",
+                                      "coterie chat http://localhost:8000/v1", NULL},
+    .options = {.groups = (const cot_option_group[]){{"Options", chat_options, 0},
+                                                     {"Group of ranks", cot_engine_option_rows, AT(engine)},
+                                                     {0}},
+                .positionals =
+                    (const cot_positional[]){{"MODEL", 1, 1, "a model folder, or a URL", AT(where)}, {0}}},
+    .settings_bytes = sizeof(struct chat_settings),
+    .run = run_command};

@@ -1,0 +1,325 @@
+/* `coterie serve`: an engine behind the OpenAI API. */
+#include "commands.h"
+#include "engine_settings.h"
+#include "paths.h"
+#include "progress.h"
+#include "whole_file.h"
+
+#include "coterie/server.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+struct serve_settings {
+    engine_settings engine;
+    const char *model, *tokenizer, *chat_template;
+    int load_format;
+    int64_t seed;
+    /* listening */
+    const char *host, *api_key_file;
+    int64_t port, max_connections;
+    cot_list served_names, api_keys, allowed_hosts, allowed_origins;
+    bool no_auth;
+    /* scheduling */
+    int64_t max_num_seqs, max_num_batched_tokens, max_model_len, block_size, kv_cache_memory_bytes, max_queue;
+    int64_t tbt_ms, max_wait_steps;
+    bool no_prefix_caching;
+    double shutdown_timeout;
+};
+
+static cot_server *serving; // of the signal handler
+
+static void on_signal(int number)
+{
+    (void)number;
+    cot_server_stop(serving);
+}
+
+static void say(void *context, const char *line)
+{
+    (void)context;
+    cot_complain("%s", line);
+}
+
+/* ---- keys ---- */
+
+/* The lines of --api-key-file, one key each. `*text` is the caller's to free. */
+static size_t read_keys(char **text, const char **keys, size_t room, const char *path)
+{
+    size_t bytes, count = 0;
+    *text = read_whole(path, &bytes);
+    char *rest = NULL;
+    for (char *line = *text ? strtok_r(*text, "\r\n", &rest) : NULL; line && count < room;
+         line = strtok_r(NULL, "\r\n", &rest))
+        keys[count++] = line;
+    return count;
+}
+
+/* Keys of all sources. Returns false after a line on stderr. */
+static bool gather_keys(const char **keys, size_t room, char **file_text, const struct serve_settings *s)
+{
+    size_t count = 0;
+    const char *named = getenv("COTERIE_API_KEY");
+    if (s->api_keys.count)
+        cot_complain("note: --api-key can be read by every user of this machine (ps); --api-key-file and "
+                     "COTERIE_API_KEY cannot");
+    for (size_t i = 0; i < s->api_keys.count && count < room; i++) keys[count++] = s->api_keys.items[i].text;
+    if (named && *named && count < room) keys[count++] = named;
+    if (!s->api_key_file) return true;
+    const size_t read = read_keys(file_text, keys + count, room - count, s->api_key_file);
+    if (*file_text && !read) cot_complain("'%s' has no key in it", s->api_key_file);
+    return *file_text && read;
+}
+
+/* ---- what is served ---- */
+
+/* Whether the port can be had, asked before a model is loaded for it. */
+static bool check_port(const struct serve_settings *s)
+{
+    char port[8];
+    snprintf(port, sizeof port, "%d", (int)s->port);
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list;
+    const int failed = getaddrinfo(s->host, port, &hints, &list);
+    if (failed) {
+        cot_complain("--host '%s': %s", s->host, gai_strerror(failed));
+        return false;
+    }
+    const int one = 1, descriptor = socket(list->ai_family, list->ai_socktype, list->ai_protocol);
+    setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    const bool good = descriptor >= 0 && bind(descriptor, list->ai_addr, list->ai_addrlen) == 0 &&
+                      listen(descriptor, 1) == 0;
+    if (!good) cot_complain("cannot listen on %s, port %s: %s", s->host, port, strerror(errno));
+    if (descriptor >= 0) close(descriptor);
+    freeaddrinfo(list);
+    return good;
+}
+
+static cot_status open_chat(cot_chat_template **chat, const struct serve_settings *s, cot_error *error)
+{
+    const char *folder = s->tokenizer ? s->tokenizer : s->model;
+    const cot_status status = cot_chat_template_open(chat, folder, s->chat_template, error);
+    return status == COT_NOT_FOUND && !s->chat_template ? COT_OK : status; // conversations are refused then
+}
+
+static void show(void *context, size_t done, size_t total)
+{
+    cot_progress_show(context, done, total);
+}
+
+/* Half of what is free beside the weights. */
+static cot_status choose_kv(cot_engine_options *o, const struct serve_settings *s, cot_error *error)
+{
+    cot_engine_sizes sizes;
+    o->kv_bytes = (size_t)s->kv_cache_memory_bytes;
+    if (o->kv_bytes) return COT_OK;
+    const cot_status status = cot_engine_measure(&sizes, s->model, o, error);
+    if (status != COT_OK || sizes.available_bytes == SIZE_MAX) return status;
+    if (sizes.total_bytes < sizes.available_bytes)
+        o->kv_bytes = (sizes.available_bytes - sizes.total_bytes) / 2;
+    return COT_OK;
+}
+
+static cot_status open_engine(cot_engine **engine, const struct serve_settings *s, cot_error *error)
+{
+    const engine_needs needs = {.sequences = 1};
+    cot_engine_options o = cot_engine_options_of(&s->engine, &needs);
+    cot_progress progress = {"loading", 0};
+    cot_model_info info = {0};
+    cot_expert_map map = {0};
+    char *notes = NULL, *config = NULL;
+    size_t bytes;
+    o.sequences = (int)s->max_num_seqs;
+    o.step_tokens = s->max_num_batched_tokens;
+    o.block_tokens = s->no_prefix_caching ? 0 : s->block_size;
+    cot_status status = s->engine.placement ? cot_model_describe(&info, s->model, error) : COT_OK;
+    if (status == COT_OK && s->engine.placement)
+        status = cot_engine_placement(&o, &map, &s->engine, &info, error);
+    if (status == COT_OK) status = choose_kv(&o, s, error);
+    o.progress = show;
+    o.progress_context = &progress;
+    if (status == COT_OK && s->load_format) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/config.json", s->model);
+        config = read_whole(path, &bytes);
+        if (!config) *error = (cot_error){COT_IO, "there is no configuration to make weights for"};
+        status =
+            config ? cot_engine_open_random(engine, config, bytes, (uint64_t)s->seed, &o, error) : COT_IO;
+    } else if (status == COT_OK)
+        status = cot_engine_open(engine, s->model, &o, &notes, error);
+    cot_progress_end(&progress);
+    cot_expert_map_free(&map);
+    cot_model_info_clear(&info);
+    if (notes) cot_complain("note: %s", notes);
+    free(notes);
+    free(config);
+    return status;
+}
+
+/* ---- the command ---- */
+
+static const char **texts_of(const cot_list *list, const char **texts)
+{
+    for (size_t i = 0; i < list->count; i++) texts[i] = list->items[i].text;
+    texts[list->count] = NULL;
+    return list->count ? texts : NULL;
+}
+
+static void announce(const struct serve_settings *s, const cot_engine *engine, const cot_chat_template *chat)
+{
+    const cot_engine_info *info = cot_engine_describe(engine);
+    const bool six = strchr(s->host, ':') != NULL;
+    fprintf(stderr,
+            "serving %s at http://%s%s%s:%d/v1\n"
+            "  %d rank%s, %d thread%s, %s, attention %s, combine %s, context %lld tokens%s\n",
+            s->model, six ? "[" : "", s->host, six ? "]" : "", cot_server_port(serving), info->ranks,
+            info->ranks == 1 ? "" : "s", info->threads, info->threads == 1 ? "" : "s", info->precision,
+            info->attention, info->combine, (long long)cot_server_max_model_len(serving),
+            chat ? "" : "; no chat template: /v1/completions alone");
+}
+
+static cot_status serve(const struct serve_settings *s, const cot_tokenizer *tokenizer,
+                        const cot_chat_template *chat, cot_engine *engine, const char *const *keys,
+                        cot_error *error)
+{
+    const char *names[65], *hosts[65], *origins[65];
+    cot_server_options o;
+    cot_server_options_init(&o);
+    o.host = s->host;
+    o.port = (int)s->port;
+    o.served_names = texts_of(&s->served_names, names);
+    o.api_keys = *keys ? keys : NULL;
+    o.no_auth = s->no_auth;
+    o.allowed_hosts = texts_of(&s->allowed_hosts, hosts);
+    o.allowed_origins = texts_of(&s->allowed_origins, origins);
+    o.max_model_len = s->max_model_len;
+    o.max_queue = s->max_queue;
+    o.max_connections = s->max_connections;
+    o.shutdown_ms = (int64_t)(s->shutdown_timeout * 1000);
+    o.log = say;
+    cot_status status = cot_server_open(&serving, s->model, engine, tokenizer, chat, &o, error);
+    if (status != COT_OK) return status;
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    announce(s, engine, chat);
+    status = cot_server_run(serving, error);
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGINT, SIG_IGN);
+    cot_server_close(serving);
+    return status;
+}
+
+static int run_command(const void *settings)
+{
+    const struct serve_settings *s = settings;
+    const cot_list *const lists[] = {&s->served_names, &s->api_keys, &s->allowed_hosts, &s->allowed_origins};
+    const char *keys[65] = {NULL};
+    char *key_text = NULL;
+    cot_tokenizer *tokenizer = NULL;
+    cot_chat_template *chat = NULL;
+    cot_engine *engine = NULL;
+    cot_error error;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        if (lists[i]->count > 64)
+            return cot_complain("--%s is given more than 64 times", lists[i]->items->option->name);
+    if (!cot_check_model(s->model) || !check_port(s) || !gather_keys(keys, 64, &key_text, s)) {
+        free(key_text);
+        return COT_EXIT_FAILURE;
+    }
+    cot_status status = cot_tokenizer_open(&tokenizer, s->tokenizer ? s->tokenizer : s->model, &error);
+    if (status == COT_OK) status = open_chat(&chat, s, &error);
+    if (status == COT_OK) status = open_engine(&engine, s, &error);
+    if (status == COT_OK) status = serve(s, tokenizer, chat, engine, keys, &error);
+    if (status != COT_OK) cot_complain_of(&error);
+    cot_engine_close(engine);
+    cot_chat_template_close(chat);
+    cot_tokenizer_close(tokenizer);
+    free(key_text);
+    return status == COT_OK ? COT_EXIT_OK : COT_EXIT_FAILURE;
+}
+
+#define AT(field) offsetof(struct serve_settings, field)
+static const char *const load_formats[] = {"auto", "dummy", NULL};
+static const cot_option listening_options[] = {
+    {"host", 0, COT_OPTION_TEXT, "ADDRESS", "127.0.0.1",
+     "address to listen on; one that other machines reach needs a key or --no-auth", AT(host)},
+    {"port", 'p', COT_OPTION_INTEGER, "N", "8000", "port to listen on (0: any that is free)", AT(port),
+     .least = 0, .most = 65535},
+    {"served-model-name", 0, COT_OPTION_LIST, "NAME", NULL,
+     "what clients call the model; may be given several times, answers say the first (default: MODEL as "
+     "given)",
+     AT(served_names)},
+    {"api-key-file", 0, COT_OPTION_TEXT, "FILE", NULL,
+     "keys that clients may bear, one a line; COTERIE_API_KEY in the environment is one, too",
+     AT(api_key_file)},
+    {"api-key", 0, COT_OPTION_LIST, "KEY", NULL,
+     "the same on the command line, where other users can read it", AT(api_keys)},
+    {"no-auth", 0, COT_OPTION_FLAG, NULL, NULL, "listen on any address without a key", AT(no_auth)},
+    {"allowed-hosts", 0, COT_OPTION_LIST, "NAME", NULL,
+     "a name by which clients may call a server without keys, beside localhost", AT(allowed_hosts)},
+    {"allowed-origins", 0, COT_OPTION_LIST, "ORIGIN", NULL, "an origin whose web pages may call (CORS), or *",
+     AT(allowed_origins)},
+    {"max-connections", 0, COT_OPTION_INTEGER, "N", "1024", "most connections at once", AT(max_connections),
+     .least = 1, .most = 65536},
+    {"shutdown-timeout", 0, COT_OPTION_REAL, "S", "30",
+     "seconds that answers under way may take after SIGTERM or Ctrl-C (a second one ends them)",
+     AT(shutdown_timeout), .min = 0, .max = 86400},
+    {0}};
+static const cot_option model_options[] = {
+    {"tokenizer", 0, COT_OPTION_TEXT, "PATH", NULL, "another folder's tokenizer and chat template",
+     AT(tokenizer)},
+    {"chat-template", 0, COT_OPTION_TEXT, "FILE", NULL, "a chat template (Jinja) in place of the model's",
+     AT(chat_template)},
+    {"max-model-len", 0, COT_OPTION_INTEGER, "N", "0",
+     "most tokens of a prompt and its answer (0: what the model and the KV cache hold)", AT(max_model_len),
+     .least = 0, .most = 1 << 30},
+    {"load-format", 0, COT_OPTION_CHOICE, "HOW", "auto", "dummy: random weights for the shape of config.json",
+     AT(load_format), .choices = load_formats},
+    {"seed", 0, COT_OPTION_INTEGER, "N", "0", "of those random weights", AT(seed), .least = 0,
+     .most = INT64_MAX},
+    {0}};
+static const cot_option scheduling_options[] = {
+    {"max-num-seqs", 0, COT_OPTION_INTEGER, "N", "64", "sequences that are computed at once",
+     AT(max_num_seqs), .least = 1, .most = 1024},
+    {"max-num-batched-tokens", 0, COT_OPTION_INTEGER, "N", "512", "most tokens of one step",
+     AT(max_num_batched_tokens), .least = 1, .most = 65536},
+    {"block-size", 0, COT_OPTION_INTEGER, "N", "16",
+     "tokens of a block of the prefix cache, a power of two (1 to 64)", AT(block_size), .least = 1,
+     .most = 64},
+    {"no-enable-prefix-caching", 0, COT_OPTION_FLAG, NULL, NULL, "compute every prompt whole",
+     AT(no_prefix_caching)},
+    {"kv-cache-memory-bytes", 0, COT_OPTION_INTEGER, "N", "0",
+     "memory for keys and values (0: half of what is free beside the weights)", AT(kv_cache_memory_bytes),
+     .least = 0, .most = INT64_MAX},
+    {"max-queue", 0, COT_OPTION_INTEGER, "N", "256", "sequences that may wait; more are answered 429",
+     AT(max_queue), .least = 1, .most = 65536},
+    {0}};
+
+const cot_command cot_cmd_serve = {
+    .name = "serve",
+    .summary = "serve a model over HTTP, as the OpenAI API has it",
+    .details = "Clients of OpenAI, vLLM or llama.cpp find /v1/completions, /v1/chat/completions, /v1/models, "
+               "/tokenize, "
+               "/detokenize, /health, /metrics and /version. With the default attention and combine a "
+               "request's tokens "
+               "depend neither on its company nor on the number of ranks. Ends on SIGTERM or Ctrl-C, once "
+               "answers under "
+               "way are given.",
+    .examples = (const char *const[]){"coterie serve models/tiny --served-model-name tiny",
+                                      "coterie serve MODEL --ranks 4 --port 9000 --max-num-seqs 32",
+                                      "coterie serve MODEL --host 0.0.0.0 --api-key-file keys.txt", NULL},
+    .options = {.groups = (const cot_option_group[]){{"Listening", listening_options, 0},
+                                                     {"Model", model_options, 0},
+                                                     {"Scheduling and memory", scheduling_options, 0},
+                                                     {"Group of ranks", cot_serving_option_rows, AT(engine)},
+                                                     {0}},
+                .positionals = (const cot_positional[]){{"MODEL", 1, 1, "a model folder", AT(model)}, {0}}},
+    .settings_bytes = sizeof(struct serve_settings),
+    .run = run_command};

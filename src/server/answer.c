@@ -1,0 +1,457 @@
+#include "server/answer.h"
+
+#include "base/clock.h"
+#include "server/choice.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+/* Where an answer is: its body is prepared, its sequences run, or it only waits for cancelled ones to end. */
+struct cot_answer {
+    cot_server *server;
+    cot_http_exchange *exchange; // NULL: the client has left, or has its answer
+    cot_preparation preparation;
+    cot_api_request *request; // the preparation's
+    cot_wire_head head;
+    char id[64], request_id[132];
+    bool preparing, streaming;
+    cot_choice *choices;               // [choice_count]
+    size_t choice_count, choices_left; // left: whose jobs are with the backend
+    size_t choices_untold;             // of which the end has not been sent
+    size_t reserved_bytes;
+    int64_t began_ns;
+    cot_answer *before, *behind; // in the server's list
+};
+
+/* ---- coming and going ---- */
+
+static uint64_t random_bits(void)
+{
+    uint64_t bits = 0;
+    if (getrandom(&bits, sizeof bits, 0) != sizeof bits) bits = (uint64_t)cot_now_ns();
+    return bits;
+}
+
+static void release(cot_answer *a)
+{
+    cot_server *s = a->server;
+    *(a->before ? &a->before->behind : &s->answers) = a->behind;
+    if (a->behind) a->behind->before = a->before;
+    s->reserved_bytes -= a->reserved_bytes;
+    for (size_t i = 0; i < a->choice_count; i++) cot_choice_close(&a->choices[i]);
+    free(a->choices);
+    cot_api_request_clear(a->request);
+    free(a->preparation.body);
+    free(a->preparation.text);
+    free(a);
+    cot_server_check_drained(s);
+}
+
+/* Frees the answer when nobody has anything to do with it any more. */
+static void release_if_done(cot_answer *a)
+{
+    if (!a->exchange && !a->preparing && !a->choices_left) release(a);
+}
+
+/* Ends what still runs of it. */
+static void cancel_choices(cot_answer *a)
+{
+    for (size_t i = 0; i < a->choice_count; i++)
+        if (!a->choices[i].is_over) a->server->backend->table->cancel(a->server->backend, &a->choices[i].job);
+}
+
+void cot_answer_gone(cot_answer *a)
+{
+    a->exchange = NULL;
+    cancel_choices(a);
+    release_if_done(a);
+}
+
+/* An error ends the answer: as a reply where nothing has been sent yet, else as the stream's last event. */
+static void fail(cot_answer *a, const cot_api_error *error)
+{
+    cot_http_exchange *exchange = a->exchange;
+    a->exchange = NULL;
+    cancel_choices(a);
+    if (exchange && !a->streaming) cot_server_refuse(a->server, exchange, error);
+    if (exchange && a->streaming) {
+        json_t *json = cot_api_error_json(error);
+        char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+        if (text) cot_http_stream_event(exchange, text, strlen(text));
+        cot_http_close_after(exchange);
+        cot_http_stream_end(exchange);
+        free(text);
+        json_decref(json);
+    }
+}
+
+void cot_answer_abort_all(cot_server *s)
+{
+    cot_api_error error;
+    cot_api_fail(&error, 503, "shutting_down", NULL, "the server is shutting down");
+    for (cot_answer *a = s->answers, *next; a; a = next) {
+        next = a->behind;
+        if (!a->exchange) continue;
+        fail(a, &error);
+        release_if_done(a);
+    }
+}
+
+/* ---- what is sent ---- */
+
+static cot_wire_usage usage_of(const cot_answer *a)
+{
+    cot_wire_usage usage = {0};
+    for (size_t i = 0; i < a->choice_count; i++) {
+        const cot_choice *c = &a->choices[i];
+        usage.completion_tokens += c->generated;
+        if (i % (size_t)a->request->n) continue; // a prompt counts once
+        usage.prompt_tokens += c->prompt_tokens;
+        usage.cached_tokens += c->cached_tokens;
+    }
+    return usage;
+}
+
+static void out_of_memory(cot_answer *a)
+{
+    cot_api_error error;
+    cot_api_fail(&error, 503, NULL, NULL, "out of memory");
+    fail(a, &error);
+}
+
+/* One event of a stream. False when memory ran out, which has ended the answer. */
+static bool send_event(cot_answer *a, json_t *choices, json_t *usage)
+{
+    json_t *json = choices ? cot_wire_answer(&a->head, choices, usage) : NULL;
+    char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(json);
+    if (!text) {
+        out_of_memory(a);
+        return false;
+    }
+    cot_http_stream_event(a->exchange, text, strlen(text));
+    free(text);
+    return true;
+}
+
+static void begin_stream(cot_answer *a)
+{
+    cot_http_field fields[COT_SERVER_FIELDS];
+    size_t n = cot_server_fields(a->server, a->exchange, fields, a->request_id);
+    fields[n++] = (cot_http_field){"Cache-Control", "no-cache"};
+    cot_http_stream_begin(a->exchange, 200, "text/event-stream; charset=utf-8", fields, n);
+    a->streaming = true;
+}
+
+static void end_stream(cot_answer *a)
+{
+    if (a->request->include_usage) {
+        const cot_wire_usage usage = usage_of(a);
+        if (!send_event(a, json_array(), cot_wire_usage_json(&usage))) return;
+    }
+    cot_http_stream_event(a->exchange, "[DONE]", 6);
+    cot_http_stream_end(a->exchange);
+    a->exchange = NULL;
+}
+
+/* Tells a stream what is new of a choice. */
+static void stream_choice(cot_answer *a, cot_choice *c)
+{
+    json_t *usage = NULL, *list = json_array(), *choice = cot_choice_json(c, a->request, &a->head);
+    if (json_array_append_new(list, choice)) {
+        json_decref(list);
+        list = NULL;
+    }
+    if (a->request->include_usage) {
+        const cot_wire_usage counted = usage_of(a);
+        usage = a->request->continuous_usage_stats ? cot_wire_usage_json(&counted) : json_null();
+    }
+    if (!a->streaming) begin_stream(a);
+    if (!send_event(a, list, usage)) return;
+    if (c->is_over && !--a->choices_untold) end_stream(a);
+}
+
+static void reply_whole(cot_answer *a)
+{
+    json_t *list = json_array();
+    const cot_wire_usage usage = usage_of(a);
+    for (size_t i = 0; i < a->choice_count && list; i++)
+        if (json_array_append_new(list, cot_choice_json(&a->choices[i], a->request, &a->head))) {
+            json_decref(list);
+            list = NULL;
+        }
+    json_t *json = list ? cot_wire_answer(&a->head, list, cot_wire_usage_json(&usage)) : NULL;
+    char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(json);
+    if (!text) {
+        out_of_memory(a);
+        return;
+    }
+    cot_server_reply(a->server, a->exchange, 200, a->request_id, "application/json", text, strlen(text));
+    a->exchange = NULL;
+    free(text);
+}
+
+/* ---- what the backend tells ---- */
+
+static void count_choice(cot_server *s, const cot_choice *c)
+{
+    cot_metrics *m = &s->metrics;
+    const char *reason = cot_choice_finish_reason(c);
+    if (c->finish == COT_FINISH_CANCELLED)
+        m->aborted++;
+    else if (strcmp(reason, "stop") == 0)
+        m->stopped++;
+    else
+        m->ended_by_length++;
+    cot_metrics_time(m, COT_TIME_END_TO_END, cot_now_ns() - c->began_ns);
+    cot_metrics_lengths(m, c->prompt_tokens, c->generated);
+    if (c->first_ns) cot_metrics_time(m, COT_TIME_DECODE, c->last_ns - c->first_ns);
+    if (c->generated > 1 && c->first_ns)
+        cot_metrics_time(m, COT_TIME_PER_OUTPUT_TOKEN, (c->last_ns - c->first_ns) / (c->generated - 1));
+}
+
+static void count_event(cot_server *s, const cot_choice *c, const cot_job_event *event, int64_t last_ns)
+{
+    if (event->kind == COT_JOB_ADMITTED) {
+        s->waiting_jobs--;
+        s->running_jobs++;
+        s->metrics.prompt_tokens_total += (uint64_t)c->prompt_tokens;
+        cot_metrics_time(&s->metrics, COT_TIME_QUEUE, c->admitted_ns - c->began_ns);
+    }
+    if (event->kind == COT_JOB_TOKEN) {
+        s->metrics.generation_tokens_total++;
+        if (last_ns)
+            cot_metrics_time(&s->metrics, COT_TIME_BETWEEN_TOKENS, c->last_ns - last_ns);
+        else {
+            cot_metrics_time(&s->metrics, COT_TIME_TO_FIRST_TOKEN, c->first_ns - c->began_ns);
+            cot_metrics_time(&s->metrics, COT_TIME_PREFILL, c->first_ns - c->admitted_ns);
+        }
+    }
+    if (event->last) {
+        if (c->admitted_ns)
+            s->running_jobs--;
+        else
+            s->waiting_jobs--;
+    }
+}
+
+/* What a failure of the backend is to the client. */
+static void fail_of(cot_answer *a, const cot_error *reason)
+{
+    cot_api_error error;
+    cot_api_fail_of(&error, 500, NULL, reason);
+    fail(a, &error);
+    cot_server_notice_failure(a->server);
+}
+
+static void on_event(cot_job *job, const cot_job_event *event)
+{
+    cot_answer *a = job->owner;
+    cot_choice *c = (cot_choice *)job;
+    const int64_t last_ns = c->last_ns;
+    const bool good = cot_choice_take(c, a->request, &a->server->model, event);
+    count_event(a->server, c, event, last_ns);
+    if (event->last) {
+        a->choices_left--;
+        count_choice(a->server, c);
+    }
+    if (a->exchange) {
+        const bool news = event->kind == COT_JOB_TOKEN || event->last;
+        if (!good)
+            out_of_memory(a);
+        else if (event->last && c->error.status != COT_OK)
+            fail_of(a, &c->error);
+        else if (a->request->stream && news)
+            stream_choice(a, c);
+        else if (!a->request->stream && event->last && !--a->choices_untold)
+            reply_whole(a);
+    }
+    release_if_done(a);
+}
+
+/* ---- from body to jobs ---- */
+
+static void log_unknown(cot_server *s, const char *unknown)
+{
+    if (!*unknown || strstr(s->reported_unknown, unknown)) return;
+    const size_t used = strlen(s->reported_unknown);
+    if (used + strlen(unknown) + 2 < sizeof s->reported_unknown)
+        snprintf(s->reported_unknown + used, sizeof s->reported_unknown - used, "%s,", unknown);
+    cot_server_log(s, "requests have fields that are ignored: %s", unknown);
+}
+
+static bool check_load(cot_answer *a, cot_api_error *error)
+{
+    cot_server *s = a->server;
+    const size_t choices = cot_api_choices(a->request);
+    size_t bytes = 0;
+    for (size_t i = 0; i < a->request->prompt_count; i++)
+        bytes += (size_t)a->request->n * cot_choice_bytes(a->request, i);
+    if (s->stops_heard) return cot_api_fail(error, 503, "shutting_down", NULL, "the server is shutting down");
+    if (bytes > s->options.request_bytes)
+        return cot_api_fail(error, 400, "request_too_large", NULL,
+                            "the request may need %zu bytes of memory, the server has %zu for requests",
+                            bytes, s->options.request_bytes);
+    if (s->reserved_bytes + bytes > s->options.request_bytes)
+        return cot_api_fail(error, 429, "overloaded", NULL,
+                            "too much memory is taken by other requests; try again");
+    if (choices > (size_t)s->options.max_queue)
+        return cot_api_fail(error, 400, "request_too_large", NULL,
+                            "the request has %zu choices, the queue holds %" PRId64, choices,
+                            s->options.max_queue);
+    if (s->waiting_jobs + choices > (size_t)s->options.max_queue)
+        return cot_api_fail(error, 429, "queue_full", NULL, "%zu sequences wait already; try again",
+                            s->waiting_jobs);
+    a->reserved_bytes = bytes;
+    s->reserved_bytes += bytes;
+    return true;
+}
+
+/* The rank that the client wants it on. */
+static bool read_home(int *home, const cot_answer *a, cot_api_error *error)
+{
+    const char *field = cot_http_header(a->exchange, "X-data-parallel-rank");
+    char *end;
+    *home = COT_HOME_ANY;
+    if (!field) return true;
+    const long rank = strtol(field, &end, 10);
+    if (end == field || *end || rank < 0 || rank >= a->server->backend->ranks)
+        return cot_api_fail(error, 400, "invalid_value", "X-data-parallel-rank",
+                            "X-data-parallel-rank is '%s', it must be in [0, %d]", field,
+                            a->server->backend->ranks - 1);
+    *home = (int)rank;
+    return true;
+}
+
+static bool open_choices(cot_answer *a, cot_api_error *error)
+{
+    const cot_api_request *r = a->request;
+    const uint64_t seed = r->seeded ? r->sampling.seed : random_bits();
+    const size_t count = cot_api_choices(r);
+    int home;
+    if (!read_home(&home, a, error)) return false;
+    a->choices = calloc(count, sizeof *a->choices);
+    if (!a->choices) return cot_api_fail(error, 503, NULL, NULL, "out of memory");
+    for (size_t i = 0; i < count; i++) {
+        cot_choice *c = &a->choices[a->choice_count++];
+        if (!cot_choice_open(c, r, &a->server->model, i, seed, error)) return false;
+        c->job.home = home;
+        c->job.on_event = on_event;
+        c->job.owner = a;
+        if (i % (size_t)r->n && !a->choices[i - i % (size_t)r->n].is_over)
+            c->job.leader = &a->choices[i - i % (size_t)r->n].job;
+    }
+    return true;
+}
+
+static void submit(cot_answer *a)
+{
+    cot_server *s = a->server;
+    cot_job *jobs[COT_API_MAX_CHOICES];
+    a->choices_untold = a->choice_count;
+    for (size_t i = 0; i < a->choice_count; i++)
+        if (!a->choices[i].is_over) jobs[a->choices_left++] = &a->choices[i].job;
+    s->waiting_jobs += a->choices_left;
+    const size_t count = a->choices_left;
+    if (count) s->backend->table->submit(s->backend, jobs, count);
+    for (size_t i = 0; i < a->choice_count && a->exchange; i++) { // those that were complete before
+        if (!a->choices[i].is_over) continue;
+        if (a->request->stream)
+            stream_choice(a, &a->choices[i]);
+        else if (!--a->choices_untold)
+            reply_whole(a);
+    }
+    release_if_done(a);
+}
+
+static void reply_tokens(cot_answer *a)
+{
+    const cot_api_request *r = a->request;
+    const cot_api_ids *ids = &r->prompts->tokens;
+    json_t *json =
+        json_pack("{s:I,s:I,s:o}", "count", (json_int_t)ids->count, "max_model_len",
+                  (json_int_t)a->server->model.max_model_len, "tokens", cot_wire_ids(ids->ids, ids->count));
+    if (json && r->return_token_strs) {
+        json_t *texts = json_array();
+        for (size_t i = 0; i < ids->count; i++) {
+            const char *name = cot_tokenizer_token(a->server->model.tokenizer, ids->ids[i]);
+            json_array_append_new(texts, json_string(name ? name : ""));
+        }
+        json_object_set_new(json, "token_strs", texts);
+    }
+    cot_server_reply_json(a->server, a->exchange, 200, json);
+    a->exchange = NULL;
+}
+
+static void prepared(cot_preparation *preparation)
+{
+    cot_answer *a = preparation->owner;
+    cot_server *s = a->server;
+    cot_api_error *error = &preparation->error;
+    a->preparing = false;
+    s->preparing--;
+    log_unknown(s, a->request->unknown);
+    if (!a->exchange) {
+        release(a);
+        return;
+    }
+    if (error->http_status) {
+        fail(a, error);
+    } else if (preparation->kind == COT_API_TOKENIZE) {
+        reply_tokens(a);
+    } else if (preparation->kind == COT_API_DETOKENIZE) {
+        cot_server_reply_json(s, a->exchange, 200,
+                              json_pack("{s:s%}", "prompt", preparation->text, preparation->text_bytes));
+        a->exchange = NULL;
+    } else if (!check_load(a, error) || !open_choices(a, error)) {
+        for (size_t i = 0; i < a->choice_count; i++) a->choices[i].is_over = true; // none has been submitted
+        fail(a, error);
+    } else {
+        a->head.stream = a->request->stream;
+        submit(a);
+        return;
+    }
+    release_if_done(a);
+}
+
+void cot_answer_start(cot_server *s, cot_http_exchange *exchange, cot_api_kind kind)
+{
+    cot_api_error error;
+    cot_answer *a = calloc(1, sizeof *a);
+    if (!a || s->preparing >= (size_t)s->options.max_queue) {
+        if (a)
+            cot_api_fail(&error, 429, "queue_full", NULL, "%zu requests are being read already; try again",
+                         s->preparing);
+        else
+            cot_api_fail(&error, 503, NULL, NULL, "out of memory");
+        free(a);
+        cot_server_refuse(s, exchange, &error);
+        return;
+    }
+    const char *wished = cot_http_header(exchange, "X-Request-Id");
+    a->server = s;
+    a->exchange = exchange;
+    a->request = &a->preparation.request;
+    a->began_ns = cot_now_ns();
+    snprintf(a->id, sizeof a->id, "%s-%016" PRIx64 "%016" PRIx64, kind == COT_API_CHAT ? "chatcmpl" : "cmpl",
+             random_bits(), random_bits());
+    snprintf(a->request_id, sizeof a->request_id, "%s", wished && strlen(wished) <= 128 ? wished : a->id);
+    a->head = (cot_wire_head){
+        .model = &s->model, .chat = kind == COT_API_CHAT, .id = a->id, .created = (int64_t)time(NULL)};
+    a->behind = s->answers;
+    if (a->behind) a->behind->before = a;
+    s->answers = a;
+    cot_http_set_user(exchange, a);
+    a->preparation.kind = kind;
+    a->preparation.body = cot_http_take_body(exchange, &a->preparation.bytes);
+    a->preparation.done = prepared;
+    a->preparation.owner = a;
+    a->preparing = true;
+    s->preparing++;
+    cot_preparer_start(s->preparer, &a->preparation);
+}

@@ -1,0 +1,442 @@
+#include "server/api_request.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "server/api_fields.h"
+
+#include <float.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- defaults ---- */
+
+static void default_real(double *out, const json_t *object, const char *name, double least, double most)
+{
+    cot_api_error unused; // a value that makes no sense is as if it were not there
+    cot_api_get_real(out, object, name, least, most, &unused);
+}
+
+cot_status cot_api_defaults_read(cot_api_defaults *d, const char *folder, cot_error *error)
+{
+    *d = (cot_api_defaults){.temperature = 1, .top_p = 1, .repetition_penalty = 1};
+    char *path = cot_path_join(folder, "generation_config.json"), *text = NULL;
+    size_t bytes;
+    cot_status status = COT_OUT_OF_MEMORY;
+    if (path) status = cot_file_read(&text, &bytes, path, 1 << 20, error);
+    free(path);
+    if (status == COT_NOT_FOUND) return COT_OK;
+    if (status != COT_OK) return status;
+    json_error_t reason;
+    json_t *object = json_loadb(text, bytes, 0, &reason);
+    free(text);
+    if (!json_is_object(object)) {
+        json_decref(object);
+        return cot_fail(error, COT_MALFORMED, "generation_config.json of '%s' is no JSON object", folder);
+    }
+    cot_api_error unused;
+    default_real(&d->temperature, object, "temperature", 0, 1e6);
+    default_real(&d->top_p, object, "top_p", DBL_MIN, 1);
+    default_real(&d->min_p, object, "min_p", 0, 1);
+    default_real(&d->repetition_penalty, object, "repetition_penalty", 1e-6, 1e6);
+    cot_api_get_integer(&d->top_k, object, "top_k", 0, INT32_MAX, &unused);
+    cot_api_get_integer(&d->max_tokens, object, "max_new_tokens", 1, INT32_MAX, &unused);
+    json_decref(object);
+    return COT_OK;
+}
+
+/* ---- fields that are one value ---- */
+
+typedef struct number_field {
+    const char *name;
+    size_t offset;
+    bool whole;
+    double least, most;
+} number_field;
+
+#define AT(field) offsetof(cot_api_request, field)
+static const number_field numbers[] = {
+    {"n", AT(n), true, 1, COT_API_MAX_N},
+    {"min_tokens", AT(sampling.min_tokens), true, 0, INT32_MAX},
+    {"truncate_prompt_tokens", AT(truncate_prompt_tokens), true, -1, INT32_MAX},
+    {"temperature", AT(sampling.temperature), false, 0, 1e6},
+    {"top_p", AT(sampling.top_p), false, DBL_MIN, 1},
+    {"top_k", AT(sampling.top_k), true, -1, INT32_MAX},
+    {"min_p", AT(sampling.min_p), false, 0, 1},
+    {"presence_penalty", AT(sampling.presence_penalty), false, -2, 2},
+    {"frequency_penalty", AT(sampling.frequency_penalty), false, -2, 2},
+    {"repetition_penalty", AT(sampling.repetition_penalty), false, 1e-6, 1e6},
+};
+
+typedef struct switch_field {
+    const char *name;
+    size_t offset;
+} switch_field;
+
+static const switch_field switches[] = {
+    {"stream", AT(stream)},
+    {"echo", AT(echo)},
+    {"ignore_eos", AT(sampling.ignore_eos)},
+    {"return_token_ids", AT(return_token_ids)},
+    {"return_token_strs", AT(return_token_strs)},
+    {"include_stop_str_in_output", AT(include_stop_str)},
+    {"skip_special_tokens", AT(skip_special_tokens)},
+    {"add_special_tokens", AT(add_special_tokens)},
+    {"continue_final_message", AT(continue_final_message)},
+};
+
+static bool read_simple(cot_api_request *r, cot_api_error *error)
+{
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const number_field *f = &numbers[i];
+        void *at = (char *)r + f->offset;
+        if (f->whole ? !cot_api_get_integer(at, r->json, f->name, (int64_t)f->least, (int64_t)f->most, error)
+                     : !cot_api_get_real(at, r->json, f->name, f->least, f->most, error))
+            return false;
+    }
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
+        if (!cot_api_get_bool((bool *)((char *)r + switches[i].offset), r->json, switches[i].name, error))
+            return false;
+    if (r->sampling.top_k < 0) r->sampling.top_k = 0;
+    if (r->truncate_prompt_tokens < 0)
+        r->truncate_prompt_tokens = 0; // -1: as many as fit, which are checked anyway
+    int64_t seed = 0;
+    if (!cot_api_get_integer(&seed, r->json, "seed", INT64_MIN, INT64_MAX, error)) return false;
+    r->sampling.seed = (uint64_t)seed;
+    r->seeded = cot_api_get(r->json, "seed") != NULL;
+    return cot_api_get_text(&r->model, NULL, r->json, "model", error) &&
+           cot_api_get_text(&r->cache_salt, &r->cache_salt_bytes, r->json, "cache_salt", error);
+}
+
+/* ---- fields of several values ---- */
+
+static bool read_stream_options(cot_api_request *r, cot_api_error *error)
+{
+    const json_t *options = cot_api_get(r->json, "stream_options");
+    if (!options) return true;
+    if (!json_is_object(options)) return cot_api_mistyped(error, "stream_options", options, "an object");
+    if (!r->stream)
+        return cot_api_fail(error, 400, "invalid_value", "stream_options",
+                            "'stream_options' goes with 'stream': true");
+    return cot_api_get_bool(&r->include_usage, options, "include_usage", error) &&
+           cot_api_get_bool(&r->continuous_usage_stats, options, "continuous_usage_stats", error);
+}
+
+static bool add_stop(cot_api_request *r, const json_t *value, cot_api_error *error)
+{
+    if (!json_is_string(value))
+        return cot_api_mistyped(error, "stop", value, "a string or a list of strings");
+    if (!json_string_length(value))
+        return cot_api_fail(error, 400, "invalid_value", "stop", "'stop' holds an empty string");
+    if (json_string_length(value) > COT_API_MAX_STOP_BYTES)
+        return cot_api_fail(error, 400, "invalid_value", "stop",
+                            "'stop' holds a string of %zu bytes, at most %d may be",
+                            json_string_length(value), COT_API_MAX_STOP_BYTES);
+    r->stops[r->stop_count++] = json_string_value(value);
+    return true;
+}
+
+static bool read_stops(cot_api_request *r, cot_api_error *error)
+{
+    const json_t *stop = cot_api_get(r->json, "stop"), *ids = cot_api_get(r->json, "stop_token_ids");
+    if (stop) {
+        const size_t count = json_is_array(stop) ? json_array_size(stop) : 1;
+        if (count > COT_API_MAX_STOPS)
+            return cot_api_fail(error, 400, "invalid_value", "stop",
+                                "'stop' holds %zu strings, at most %d may be", count, COT_API_MAX_STOPS);
+        r->stops = calloc(count + 1, sizeof *r->stops);
+        if (!r->stops) return cot_api_fail(error, 503, NULL, "stop", "out of memory");
+        for (size_t i = 0; i < count; i++)
+            if (!add_stop(r, json_is_array(stop) ? json_array_get(stop, i) : stop, error)) return false;
+    }
+    if (!ids) return true;
+    if (json_array_size(ids) > COT_API_MAX_STOPS)
+        return cot_api_fail(error, 400, "invalid_value", "stop_token_ids",
+                            "'stop_token_ids' holds %zu ids, at most %d may be", json_array_size(ids),
+                            COT_API_MAX_STOPS);
+    // ids that the vocabulary lacks never come: they are nobody's mistake
+    if (!cot_api_read_ids(&r->stop_tokens, ids, "stop_token_ids", INT32_MAX, error)) return false;
+    r->sampling.stop_tokens = r->stop_tokens.ids;
+    r->sampling.stop_count = r->stop_tokens.count;
+    return true;
+}
+
+static bool read_id_key(int32_t *id, const char *key, int64_t vocab)
+{
+    int used = 0;
+    long long value;
+    if (strlen(key) > 10 || sscanf(key, "%lld%n", &value, &used) != 1 || key[used]) return false;
+    *id = (int32_t)value;
+    return value >= 0 && value < vocab;
+}
+
+static bool read_bias(cot_api_request *r, int64_t vocab, cot_api_error *error)
+{
+    const json_t *bias = cot_api_get(r->json, "logit_bias");
+    if (!bias) return true;
+    if (!json_is_object(bias))
+        return cot_api_mistyped(error, "logit_bias", bias, "an object of token ids and numbers");
+    const size_t count = json_object_size(bias);
+    if (count > COT_MAX_BIAS)
+        return cot_api_fail(error, 400, "invalid_value", "logit_bias",
+                            "'logit_bias' holds %zu tokens, at most %d may be", count, COT_MAX_BIAS);
+    r->bias_tokens.ids = malloc((count + 1) * sizeof *r->bias_tokens.ids);
+    r->bias = malloc((count + 1) * sizeof *r->bias);
+    if (!r->bias_tokens.ids || !r->bias) return cot_api_fail(error, 503, NULL, "logit_bias", "out of memory");
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)bias, key, value)
+    {
+        const double by = json_number_value(value);
+        if (!read_id_key(&r->bias_tokens.ids[r->bias_tokens.count], key, vocab))
+            return cot_api_fail(error, 400, "invalid_value", "logit_bias",
+                                "'logit_bias': '%s' is no token id in [0, %" PRId64 "]", key, vocab - 1);
+        if (!json_is_number(value))
+            return cot_api_mistyped(error, "logit_bias", value, "a number for every token");
+        if (!(by >= -100 && by <= 100))
+            return cot_api_fail(error, 400, "invalid_value", "logit_bias",
+                                "'logit_bias': %g is not in [-100, 100]", by);
+        r->bias[r->bias_tokens.count++] = (float)by;
+    }
+    r->sampling.bias_tokens = r->bias_tokens.ids;
+    r->sampling.bias = r->bias;
+    r->sampling.bias_count = r->bias_tokens.count;
+    return true;
+}
+
+static bool read_max_tokens(cot_api_request *r, cot_api_error *error)
+{
+    const int64_t least = r->kind == COT_API_CHAT ? 1 : 0;
+    if (!cot_api_get_integer(&r->max_tokens, r->json, "max_tokens", least, INT32_MAX, error)) return false;
+    return r->kind != COT_API_CHAT ||
+           cot_api_get_integer(&r->max_tokens, r->json, "max_completion_tokens", least, INT32_MAX, error);
+}
+
+static bool read_logprobs(cot_api_request *r, cot_api_error *error)
+{
+    if (r->kind == COT_API_COMPLETION)
+        return cot_api_get_integer(&r->logprobs, r->json, "logprobs", 0, COT_API_MAX_LOGPROBS, error);
+    bool wanted = false;
+    int64_t top = 0;
+    if (!cot_api_get_bool(&wanted, r->json, "logprobs", error) ||
+        !cot_api_get_integer(&top, r->json, "top_logprobs", 0, COT_API_MAX_LOGPROBS, error))
+        return false;
+    if (top && !wanted)
+        return cot_api_fail(error, 400, "invalid_value", "top_logprobs",
+                            "'top_logprobs' goes with 'logprobs': true");
+    if (wanted) r->logprobs = top;
+    return true;
+}
+
+/* ---- prompts ---- */
+
+static bool read_prompt(cot_api_prompt *p, const json_t *value, int64_t vocab, cot_api_error *error)
+{
+    if (json_is_array(value)) return cot_api_read_ids(&p->tokens, value, "prompt", vocab, error);
+    if (!json_is_string(value))
+        return cot_api_mistyped(error, "prompt", value, "a string, token ids, or a list of either");
+    p->text = json_string_value(value);
+    p->bytes = json_string_length(value);
+    return true;
+}
+
+static bool read_prompts(cot_api_request *r, int64_t vocab, cot_api_error *error)
+{
+    const json_t *prompt = cot_api_get(r->json, "prompt");
+    if (!prompt) return cot_api_fail(error, 400, "missing_parameter", "prompt", "'prompt' is missing");
+    const json_t *first = json_array_get(prompt, 0);
+    const bool several = json_is_array(prompt) && !json_is_integer(first);
+    const size_t count = several ? json_array_size(prompt) : 1;
+    if (!count || (json_is_array(prompt) && !first))
+        return cot_api_fail(error, 400, "invalid_value", "prompt", "'prompt' is empty");
+    if (count * (size_t)r->n > COT_API_MAX_CHOICES)
+        return cot_api_fail(error, 400, "invalid_value", "prompt",
+                            "%zu prompts of %" PRId64 " choices, at most %d choices may be", count, r->n,
+                            COT_API_MAX_CHOICES);
+    r->prompts = calloc(count, sizeof *r->prompts);
+    if (!r->prompts) return cot_api_fail(error, 503, NULL, "prompt", "out of memory");
+    for (; r->prompt_count < count; r->prompt_count++) {
+        const json_t *one = several ? json_array_get(prompt, r->prompt_count) : prompt;
+        if (!read_prompt(&r->prompts[r->prompt_count], one, vocab, error)) {
+            r->prompt_count++;
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool check_part(const json_t *part, cot_api_error *error)
+{
+    const json_t *type = json_is_object(part) ? json_object_get(part, "type") : NULL;
+    if (json_is_string(part)) return true;
+    if (!json_is_string(type))
+        return cot_api_fail(error, 400, "invalid_value", "messages", "a part of 'content' has no 'type'");
+    const char *name = json_string_value(type);
+    if (strcmp(name, "text") != 0 && strcmp(name, "refusal") != 0)
+        return cot_api_fail(error, 400, "unsupported_parameter", "messages",
+                            "content of type '%s' is not supported", name);
+    return true;
+}
+
+static bool check_message(const json_t *message, size_t index, cot_api_error *error)
+{
+    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function"};
+    const json_t *role = json_object_get(message, "role"), *content = cot_api_get(message, "content"), *part;
+    size_t i;
+    if (!json_is_object(message))
+        return cot_api_fail(error, 400, "invalid_type", "messages", "message %zu is no object", index);
+    if (!json_is_string(role))
+        return cot_api_fail(error, 400, "invalid_value", "messages", "message %zu has no 'role'", index);
+    for (i = 0; i < sizeof roles / sizeof *roles; i++)
+        if (strcmp(json_string_value(role), roles[i]) == 0) break;
+    if (i == sizeof roles / sizeof *roles)
+        return cot_api_fail(error, 400, "invalid_value", "messages", "message %zu has the unknown role '%s'",
+                            index, json_string_value(role));
+    if (!content && !cot_api_get(message, "tool_calls") && !cot_api_get(message, "function_call") &&
+        strcmp(json_string_value(role), "assistant") != 0)
+        return cot_api_fail(error, 400, "invalid_value", "messages", "message %zu has no 'content'", index);
+    if (content && !json_is_string(content) && !json_is_array(content))
+        return cot_api_mistyped(error, "content", content, "a string or a list of parts");
+    if (json_is_array(content))
+        json_array_foreach(content, i, part) if (!check_part(part, error)) return false;
+    return true;
+}
+
+/* What the template is given: messages, and what goes with them. */
+static bool read_conversation(cot_api_request *r, cot_api_error *error)
+{
+    json_t *messages = cot_api_get(r->json, "messages");
+    const json_t *kwargs = cot_api_get(r->json, "chat_template_kwargs");
+    if (!messages) return cot_api_fail(error, 400, "missing_parameter", "messages", "'messages' is missing");
+    if (!json_is_array(messages)) return cot_api_mistyped(error, "messages", messages, "a list of messages");
+    if (!json_array_size(messages))
+        return cot_api_fail(error, 400, "invalid_value", "messages", "'messages' is empty");
+    for (size_t i = 0; i < json_array_size(messages); i++)
+        if (!check_message(json_array_get(messages, i), i, error)) return false;
+    if (kwargs && !json_is_object(kwargs))
+        return cot_api_mistyped(error, "chat_template_kwargs", kwargs, "an object");
+
+    r->conversation = json_pack("{s:O}", "messages", messages);
+    json_t *variables = kwargs ? json_copy((json_t *)kwargs) : json_object();
+    const char *effort = NULL;
+    bool good = r->conversation && variables;
+    if (good && r->kind == COT_API_CHAT &&
+        !cot_api_get_text(&effort, NULL, r->json, "reasoning_effort", error)) {
+        json_decref(variables);
+        return false;
+    }
+    if (good && effort) good = !json_object_set_new(variables, "reasoning_effort", json_string(effort));
+    static const char *const beside[] = {"documents", "tools"};
+    for (size_t i = 0; i < 2; i++) {
+        json_t *value = cot_api_get(r->json, beside[i]);
+        if (value && json_array_size(value))
+            good = good && !json_object_set(r->conversation, beside[i], value);
+    }
+    if (good && json_object_size(variables))
+        good = (r->chat_template_kwargs = json_dumps(variables, 0)) != NULL;
+    json_decref(variables);
+    if (!good) return cot_api_fail(error, 503, NULL, NULL, "out of memory");
+
+    r->add_generation_prompt = !r->continue_final_message;
+    if (!cot_api_get_bool(&r->add_generation_prompt, r->json, "add_generation_prompt", error)) return false;
+    if (r->add_generation_prompt && r->continue_final_message)
+        return cot_api_fail(error, 400, "invalid_value", "continue_final_message",
+                            "'continue_final_message' and 'add_generation_prompt' exclude one another");
+    r->prompts = calloc(1, sizeof *r->prompts);
+    r->prompt_count = r->prompts != NULL;
+    return r->prompts || cot_api_fail(error, 503, NULL, NULL, "out of memory");
+}
+
+static bool read_continued(cot_api_request *r, int64_t vocab, cot_api_error *error)
+{
+    const json_t *lists = cot_api_get(r->json, "continue_token_ids");
+    const size_t choices = cot_api_choices(r);
+    if (!lists) return true;
+    if (!json_is_array(lists))
+        return cot_api_mistyped(error, "continue_token_ids", lists, "a list of token ids for each choice");
+    const bool flat = choices == 1 && !json_is_array(json_array_get(lists, 0));
+    if (!flat && json_array_size(lists) != choices)
+        return cot_api_fail(error, 400, "invalid_value", "continue_token_ids",
+                            "'continue_token_ids' holds %zu lists for %zu choices", json_array_size(lists),
+                            choices);
+    r->continued = calloc(choices, sizeof *r->continued);
+    if (!r->continued) return cot_api_fail(error, 503, NULL, NULL, "out of memory");
+    for (size_t i = 0; i < choices; i++)
+        if (!cot_api_read_ids(&r->continued[i], flat ? lists : json_array_get(lists, i), "continue_token_ids",
+                              vocab, error))
+            return false;
+    return true;
+}
+
+/* ---- whole requests ---- */
+
+static bool read_generation(cot_api_request *r, int64_t vocab, cot_api_error *error)
+{
+    if (!read_stream_options(r, error) || !read_stops(r, error) || !read_bias(r, vocab, error) ||
+        !read_max_tokens(r, error) || !read_logprobs(r, error))
+        return false;
+    if (r->echo && r->kind == COT_API_CHAT)
+        return cot_api_fail(error, 400, "unsupported_parameter", "echo",
+                            "'echo' is not supported for conversations");
+    if (!(r->kind == COT_API_CHAT ? read_conversation(r, error) : read_prompts(r, vocab, error)) ||
+        !read_continued(r, vocab, error))
+        return false;
+    if (r->continued && (r->echo || r->logprobs >= 0))
+        return cot_api_fail(error, 400, "invalid_value", "continue_token_ids",
+                            "'continue_token_ids' goes with neither 'echo' nor 'logprobs'");
+    return true;
+}
+
+bool cot_api_parse(cot_api_request *r, cot_api_kind kind, json_t *json, const cot_api_defaults *defaults,
+                   int64_t vocab, cot_api_error *error)
+{
+    *r = (cot_api_request){.kind = kind,
+                           .json = json,
+                           .skip_special_tokens = true,
+                           .add_special_tokens = true,
+                           .n = 1,
+                           .max_tokens = -1,
+                           .logprobs = -1};
+    cot_sampling_init(&r->sampling);
+    r->sampling.temperature = defaults->temperature;
+    r->sampling.top_p = defaults->top_p;
+    r->sampling.min_p = defaults->min_p;
+    r->sampling.top_k = defaults->top_k;
+    r->sampling.repetition_penalty = defaults->repetition_penalty;
+    cot_api_list_unknown(r->unknown, sizeof r->unknown, json, kind);
+    if (!cot_api_check_refused(json, kind, error) || !read_simple(r, error)) return false;
+    switch (kind) {
+    case COT_API_COMPLETION:
+    case COT_API_CHAT:
+        return read_generation(r, vocab, error);
+    case COT_API_TOKENIZE:
+        return cot_api_get(json, "messages") ? read_conversation(r, error) : read_prompts(r, vocab, error);
+    default: {
+        const json_t *tokens = cot_api_get(json, "tokens");
+        if (!tokens) return cot_api_fail(error, 400, "missing_parameter", "tokens", "'tokens' is missing");
+        return cot_api_read_ids(&r->detokenize, tokens, "tokens", INT32_MAX, error);
+    }
+    }
+}
+
+void cot_api_request_clear(cot_api_request *r)
+{
+    const size_t choices = r->prompts ? cot_api_choices(r) : 0;
+    for (size_t i = 0; i < r->prompt_count; i++) {
+        free(r->prompts[i].owned_text);
+        free(r->prompts[i].tokens.ids);
+    }
+    for (size_t i = 0; r->continued && i < choices; i++) free(r->continued[i].ids);
+    free(r->prompts);
+    free(r->continued);
+    free(r->stop_tokens.ids);
+    free(r->bias_tokens.ids);
+    free(r->bias);
+    free(r->stops);
+    free(r->detokenize.ids);
+    free(r->chat_template_kwargs);
+    json_decref(r->conversation);
+    json_decref(r->json);
+    *r = (cot_api_request){0};
+}

@@ -1,0 +1,377 @@
+#include "server/engine_backend.h"
+
+#include "base/error.h"
+#include "server/records.h"
+
+#include <event2/event.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+/* Jobs in the order in which they were ordered. */
+typedef struct order_list {
+    cot_job *first, *last;
+} order_list;
+
+typedef struct engine_backend {
+    cot_backend base;
+    cot_engine *engine;
+    pthread_t thread;
+    int wake; // an eventfd: there are records
+    struct event *on_wake;
+
+    pthread_mutex_t lock; // of what follows
+    pthread_cond_t changed;
+    order_list submitted, cancelled;
+    bool ends;
+    cot_records records; // of whole steps, for the loop
+    cot_backend_state state;
+
+    /* The engine's thread alone. */
+    cot_records step; // what is told since `records` was last taken
+    cot_job *live;    // jobs that the engine has
+    size_t live_count;
+    int64_t prompt_tokens, generated_tokens;
+
+    cot_records reading; // the loop's thread alone
+} engine_backend;
+
+/* ---- what the engine tells, on its thread ---- */
+
+/* The last record of a job, told in this step, if it was a token's: the end of the sequence goes with it. */
+static cot_record *last_token_of(engine_backend *b, const cot_job *job)
+{
+    for (size_t i = b->step.count; i > 0; i--) {
+        cot_record *record = &b->step.list[i - 1];
+        if (record->job == job) return record->event.kind == COT_JOB_TOKEN ? record : NULL;
+    }
+    return NULL;
+}
+
+/* Memory ran out for what is to be told: the job ends, and says so. */
+static void fail_for_memory(cot_job *job)
+{
+    cot_fail(&job->error, COT_OUT_OF_MEMORY, "out of memory for the answer");
+}
+
+static void on_admit(void *context, uint64_t request, int64_t cached_tokens)
+{
+    cot_job *job = context;
+    engine_backend *b = job->backend;
+    (void)request;
+    cot_record *record = cot_records_add(&b->step, job, COT_JOB_ADMITTED);
+    if (!record)
+        fail_for_memory(job);
+    else
+        record->event.cached_tokens = cached_tokens;
+    b->prompt_tokens += job->request.prompt_tokens - cached_tokens;
+}
+
+static void add_text(engine_backend *b, cot_record *record, const char *text, size_t bytes)
+{
+    if (!cot_records_add_text(&b->step, record, text, bytes)) fail_for_memory(record->job);
+}
+
+static void on_sampled(void *context, uint64_t request, const cot_sampled *sampled)
+{
+    cot_job *job = context;
+    engine_backend *b = job->backend;
+    (void)request;
+    b->generated_tokens++;
+    cot_record *record = cot_records_add(&b->step, job, COT_JOB_TOKEN);
+    if (!record || !cot_records_set_sampled(&b->step, record, sampled)) fail_for_memory(job);
+    const char *text;
+    size_t bytes;
+    bool stopped = false;
+    if (!record || job->error.status != COT_OK || (sampled->ends && !job->show_ending)) return;
+    if (cot_text_stream_push(job->text, sampled->token, &text, &bytes, &stopped, &job->error) == COT_OK)
+        add_text(b, record, text, bytes);
+}
+
+/* Goes on unless a stop string has come, or something went wrong. */
+static bool on_token(void *context, uint64_t request, int32_t token)
+{
+    const cot_job *job = context;
+    (void)request;
+    (void)token;
+    return job->error.status == COT_OK && cot_text_stream_stopped_by(job->text) < 0;
+}
+
+static void on_logits(void *context, uint64_t request, int64_t position, const float *logits)
+{
+    cot_job *job = context;
+    engine_backend *b = job->backend;
+    (void)request;
+    if (position + 1 >= job->request.prompt_tokens || job->error.status != COT_OK) return;
+    cot_logprob top[COT_MAX_LOGPROBS];
+    cot_sampled sampled = {0};
+    const int32_t next = job->request.prompt[position + 1];
+    cot_logprobs_of(logits, b->base.vocab, next, (size_t)job->request.logprobs, &sampled, top);
+    cot_record *record = cot_records_add(&b->step, job, COT_JOB_PROMPT_TOKEN);
+    if (!record || !cot_records_set_sampled(&b->step, record, &sampled)) fail_for_memory(job);
+}
+
+/* An end must be told: where memory is short it is waited for. */
+static cot_record *add_surely(engine_backend *b, cot_job *job)
+{
+    cot_record *record;
+    while (!(record = cot_records_add(&b->step, job, COT_JOB_OVER))) usleep(10000);
+    return record;
+}
+
+static void tell_end(engine_backend *b, cot_job *job, cot_finish finish)
+{
+    cot_record *record = last_token_of(b, job);
+    const char *text = "";
+    size_t bytes = 0;
+    if (!record) record = add_surely(b, job);
+    if (job->error.status == COT_OK && cot_text_stream_stopped_by(job->text) < 0 &&
+        finish != COT_FINISH_CANCELLED &&
+        cot_text_stream_finish(job->text, &text, &bytes, &job->error) == COT_OK)
+        add_text(b, record, text, bytes);
+    record->event.last = true;
+    record->event.finish = finish;
+    record->event.stopped_by = cot_text_stream_stopped_by(job->text);
+    job->is_over = true;
+    b->live_count--;
+    *(job->live_before ? &job->live_before->live_behind : &b->live) = job->live_behind;
+    if (job->live_behind) job->live_behind->live_before = job->live_before;
+}
+
+static void on_finish(void *context, uint64_t request, cot_finish finish)
+{
+    cot_job *job = context;
+    (void)request;
+    tell_end(job->backend, job, finish);
+}
+
+/* ---- the engine's thread ---- */
+
+static void start_job(engine_backend *b, cot_job *job)
+{
+    cot_events events = {.context = job,
+                         .on_admit = on_admit,
+                         .on_sampled = on_sampled,
+                         .on_token = on_token,
+                         .on_logits = job->request.all_logits ? on_logits : NULL,
+                         .on_finish = on_finish};
+    job->request.after = job->leader ? job->leader->id : 0;
+    job->live_before = NULL;
+    job->live_behind = b->live;
+    if (b->live) b->live->live_before = job;
+    b->live = job;
+    b->live_count++;
+    if (b->state.failed)
+        job->error = b->state.error;
+    else
+        cot_engine_submit(b->engine, &job->id, &job->request, job->home, &events,
+                          &job->error);
+    if (!job->id) tell_end(b, job, COT_FINISH_CANCELLED);
+}
+
+static void obey(engine_backend *b, cot_job *submitted, cot_job *cancelled)
+{
+    for (cot_job *job = submitted, *next; job; job = next) {
+        next = job->next;
+        start_job(b, job);
+    }
+    for (cot_job *job = cancelled, *next; job; job = next) {
+        next = job->next_cancelled;
+        if (!job->is_over) cot_engine_cancel(b->engine, job->id, NULL);
+        add_surely(b, job)->ends_cancelling = true;
+    }
+}
+
+/* A step failed: the engine is of no more use, and everybody is told. */
+static void fail_all(engine_backend *b, const cot_error *error)
+{
+    pthread_mutex_lock(&b->lock);
+    b->state.failed = true;
+    b->state.error = *error;
+    pthread_mutex_unlock(&b->lock);
+    while (b->live) {
+        if (b->live->error.status == COT_OK) b->live->error = *error;
+        tell_end(b, b->live, COT_FINISH_CANCELLED);
+    }
+}
+
+static void swap_records(cot_records *a, cot_records *b)
+{
+    const cot_records kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+/* Hands what was written down to the loop, unless it has not yet taken what was handed to it before. */
+static void publish(engine_backend *b)
+{
+    const uint64_t one = 1;
+    pthread_mutex_lock(&b->lock);
+    const bool news = b->step.count && !b->records.count;
+    if (news) swap_records(&b->records, &b->step);
+    cot_engine_get_load(b->engine, &b->state.load);
+    b->state.prompt_tokens = b->prompt_tokens;
+    b->state.generated_tokens = b->generated_tokens;
+    pthread_mutex_unlock(&b->lock);
+    if (news && write(b->wake, &one, sizeof one) < 0) {
+        // it can only be full, which wakes the loop as well
+    }
+}
+
+/* Takes what is ordered; waits for it where there is nothing else to do. False: it is over. */
+static bool take_orders(engine_backend *b, cot_job **submitted, cot_job **cancelled)
+{
+    pthread_mutex_lock(&b->lock);
+    while (!b->live && !b->submitted.first && !b->cancelled.first && !b->ends &&
+           (!b->step.count || b->records.count))
+        pthread_cond_wait(&b->changed, &b->lock);
+    *submitted = b->submitted.first;
+    *cancelled = b->cancelled.first;
+    b->submitted = b->cancelled = (order_list){0};
+    const bool goes_on = !b->ends;
+    pthread_mutex_unlock(&b->lock);
+    return goes_on;
+}
+
+static void *run(void *argument)
+{
+    engine_backend *b = argument;
+    cot_job *submitted, *cancelled;
+    cot_error error;
+    size_t left;
+    while (take_orders(b, &submitted, &cancelled)) {
+        obey(b, submitted, cancelled);
+        if (b->live && cot_engine_step(b->engine, &left, NULL, &error) != COT_OK) fail_all(b, &error);
+        publish(b);
+    }
+    obey(b, submitted, cancelled);
+    while (b->live) cot_engine_cancel(b->engine, b->live->id, NULL);
+    return NULL;
+}
+
+/* ---- the loop's thread ---- */
+
+/* Tells the jobs' owners. Of a job that was cancelled nothing but the answer to that is told. */
+static void tell(cot_records *records)
+{
+    for (size_t i = 0; i < records->count; i++) {
+        cot_job *job = records->list[i].job;
+        const bool answer = records->list[i].ends_cancelling;
+        if (job->is_cancelled != answer) continue;
+        cot_job_event event = cot_records_event(records, i);
+        if (answer)
+            event = (cot_job_event){.kind = COT_JOB_OVER,
+                                    .text = "",
+                                    .last = true,
+                                    .finish = COT_FINISH_CANCELLED,
+                                    .stopped_by = -1};
+        job->on_event(job, &event);
+    }
+    cot_records_clear(records);
+}
+
+static void take_records(evutil_socket_t descriptor, short what, void *context)
+{
+    engine_backend *b = context;
+    uint64_t times;
+    (void)what;
+    if (read(descriptor, &times, sizeof times) < 0) return; // woken for nothing
+    pthread_mutex_lock(&b->lock);
+    swap_records(&b->records, &b->reading);
+    pthread_cond_signal(&b->changed); // there may be more
+    pthread_mutex_unlock(&b->lock);
+    tell(&b->reading);
+}
+
+static void submit(cot_backend *backend, cot_job *const *jobs, size_t count)
+{
+    engine_backend *b = (engine_backend *)backend;
+    pthread_mutex_lock(&b->lock);
+    for (size_t i = 0; i < count; i++) {
+        jobs[i]->backend = b;
+        jobs[i]->next = NULL;
+        *(b->submitted.last ? &b->submitted.last->next : &b->submitted.first) = jobs[i];
+        b->submitted.last = jobs[i];
+    }
+    pthread_cond_signal(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+}
+
+static void cancel(cot_backend *backend, cot_job *job)
+{
+    engine_backend *b = (engine_backend *)backend;
+    if (job->is_cancelled) return;
+    job->is_cancelled = true;
+    job->next_cancelled = NULL;
+    pthread_mutex_lock(&b->lock);
+    *(b->cancelled.last ? &b->cancelled.last->next_cancelled : &b->cancelled.first) = job;
+    b->cancelled.last = job;
+    pthread_cond_signal(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+}
+
+static void state(cot_backend *backend, cot_backend_state *out)
+{
+    engine_backend *b = (engine_backend *)backend;
+    pthread_mutex_lock(&b->lock);
+    *out = b->state;
+    pthread_mutex_unlock(&b->lock);
+}
+
+static void close_backend(cot_backend *backend)
+{
+    engine_backend *b = (engine_backend *)backend;
+    if (!b) return;
+    pthread_mutex_lock(&b->lock);
+    b->ends = true;
+    pthread_cond_signal(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+    pthread_join(b->thread, NULL);
+    tell(&b->records);
+    tell(&b->step);
+    if (b->on_wake) event_free(b->on_wake);
+    close(b->wake);
+    cot_records_free(&b->records);
+    cot_records_free(&b->step);
+    cot_records_free(&b->reading);
+    pthread_mutex_destroy(&b->lock);
+    pthread_cond_destroy(&b->changed);
+    free(b);
+}
+
+/* Signals are for other threads. */
+static bool start_thread(engine_backend *b)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const bool started = pthread_create(&b->thread, NULL, run, b) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
+}
+
+cot_status cot_engine_backend_open(cot_backend **backend, cot_engine *engine, struct event_base *base,
+                                   cot_error *error)
+{
+    static const cot_backend_table table = {submit, cancel, state, close_backend};
+    const cot_engine_info *info = cot_engine_describe(engine);
+    engine_backend *b = calloc(1, sizeof *b);
+    *backend = NULL;
+    if (!b) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a server");
+    b->base = (cot_backend){&table, info->vocab, info->context_tokens, info->ranks};
+    b->engine = engine;
+    b->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    pthread_mutex_init(&b->lock, NULL);
+    pthread_cond_init(&b->changed, NULL);
+    b->on_wake = b->wake < 0 ? NULL : event_new(base, b->wake, EV_READ | EV_PERSIST, take_records, b);
+    if (b->on_wake && event_add(b->on_wake, NULL) == 0 && start_thread(b)) {
+        *backend = &b->base;
+        return COT_OK;
+    }
+    if (b->on_wake) event_free(b->on_wake);
+    if (b->wake >= 0) close(b->wake);
+    free(b);
+    return cot_fail(error, COT_IO, "cannot start the engine's thread");
+}

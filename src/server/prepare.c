@@ -1,0 +1,157 @@
+#include "server/prepare.h"
+
+#include "server/api_fields.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool check_model(const cot_api_request *r, const cot_served_model *model, cot_api_error *error)
+{
+    if (!r->model) return true;
+    for (size_t i = 0; i < model->name_count; i++)
+        if (strcmp(r->model, model->names[i]) == 0) return true;
+    return cot_api_fail(error, 404, "model_not_found", "model", "the model '%s' does not exist; here is '%s'",
+                        r->model, model->names[0]);
+}
+
+/* ---- text to ids ---- */
+
+static bool encode_prompt(cot_api_prompt *p, const cot_api_request *r, const cot_served_model *model,
+                          cot_api_error *error)
+{
+    cot_error reason;
+    if (!p->text) return true;
+    if (cot_tokenizer_encode(model->tokenizer, &p->tokens.ids, &p->tokens.count, p->text, p->bytes,
+                             r->add_special_tokens, &reason) == COT_OK)
+        return true;
+    return cot_api_fail_of(error, 400, "prompt", &reason);
+}
+
+static bool encode_conversation(cot_preparation *preparation, const cot_served_model *model)
+{
+    cot_api_request *r = &preparation->request;
+    cot_api_error *error = &preparation->error;
+    if (!model->chat)
+        return cot_api_fail(
+            error, 400, "no_chat_template", NULL,
+            "the model has no chat template: start the server with --chat-template FILE, or use "
+            "/v1/completions");
+    const cot_chat_options options = {.size = sizeof options,
+                                      .add_generation_prompt = r->add_generation_prompt,
+                                      .continue_final_message = r->continue_final_message,
+                                      .chat_template_kwargs = r->chat_template_kwargs};
+    char *conversation = json_dumps(r->conversation, JSON_COMPACT);
+    if (!conversation) return cot_api_fail(error, 503, NULL, NULL, "out of memory");
+    cot_chat_text text = {0};
+    cot_error reason;
+    cot_api_ids *ids = &r->prompts->tokens;
+    cot_status status =
+        cot_chat_render(model->chat, &text, conversation, strlen(conversation), &options, &reason);
+    free(conversation);
+    if (status == COT_OK) status = cot_chat_encode(model->tokenizer, &ids->ids, &ids->count, &text, &reason);
+    cot_chat_text_free(&text);
+    return status == COT_OK || cot_api_fail_of(error, 400, "messages", &reason);
+}
+
+static bool decode(cot_preparation *p, const cot_served_model *model)
+{
+    const cot_api_ids *ids = &p->request.detokenize;
+    cot_error reason;
+    return cot_tokenizer_decode(model->tokenizer, &p->text, &p->text_bytes, ids->ids, ids->count, false,
+                                &reason) == COT_OK ||
+           cot_api_fail_of(&p->error, 400, "tokens", &reason);
+}
+
+/* ---- lengths ---- */
+
+/* Keeps the last tokens, as many as the request wants. */
+static void truncate_prompt(cot_api_ids *ids, int64_t most)
+{
+    if (!most || (int64_t)ids->count <= most) return;
+    memmove(ids->ids, ids->ids + ids->count - (size_t)most, (size_t)most * sizeof *ids->ids);
+    ids->count = (size_t)most;
+}
+
+static bool check_vocabulary(const cot_api_ids *ids, int64_t vocab, cot_api_error *error)
+{
+    for (size_t i = 0; i < ids->count; i++)
+        if (ids->ids[i] >= vocab)
+            return cot_api_fail(error, 400, "invalid_value", "prompt",
+                                "the tokenizer's token %d is beyond the model's vocabulary of %" PRId64,
+                                ids->ids[i], vocab);
+    return true;
+}
+
+/* Prompts must leave room for what is asked for. Where nothing is, output is as long as it can get, in a conversation, and
+ * OpenAI's 16 tokens otherwise. */
+static bool check_lengths(cot_api_request *r, const cot_served_model *model, cot_api_error *error)
+{
+    const int64_t context = model->max_model_len, asked = r->max_tokens, least = asked == 0 ? 0 : 1;
+    int64_t longest = 0;
+    for (size_t i = 0; i < r->prompt_count; i++) {
+        cot_api_ids *ids = &r->prompts[i].tokens;
+        truncate_prompt(ids, r->truncate_prompt_tokens);
+        if (!ids->count)
+            return cot_api_fail(error, 400, "invalid_value", "prompt", "the prompt has no tokens");
+        if (!check_vocabulary(ids, model->vocab, error)) return false;
+        if ((int64_t)ids->count > longest) longest = (int64_t)ids->count;
+    }
+    const int64_t room = context - longest;
+    if (room < least || asked > room)
+        return cot_api_fail(error, 400, "context_length_exceeded",
+                            r->kind == COT_API_CHAT ? "messages" : "prompt",
+                            "this model's context is %" PRId64 " tokens; %" PRId64 " were asked for: %" PRId64
+                            " of the prompt and %" PRId64 " of output",
+                            context, longest + (asked < 0 ? 1 : asked), longest, asked < 0 ? 1 : asked);
+    if (asked < 0) r->max_tokens = r->kind == COT_API_CHAT || room < 16 ? room : 16;
+    if (model->defaults.max_tokens && r->max_tokens > model->defaults.max_tokens)
+        r->max_tokens = model->defaults.max_tokens;
+    r->sampling.max_tokens = r->max_tokens;
+    if (r->sampling.min_tokens > r->max_tokens)
+        return cot_api_fail(error, 400, "invalid_value", "min_tokens",
+                            "'min_tokens' is %" PRId64 ", 'max_tokens' %" PRId64, r->sampling.min_tokens,
+                            r->max_tokens);
+    const size_t choices = r->continued ? cot_api_choices(r) : 0;
+    for (size_t i = 0; i < choices; i++)
+        if ((int64_t)r->continued[i].count > r->max_tokens)
+            return cot_api_fail(error, 400, "invalid_value", "continue_token_ids",
+                                "'continue_token_ids' holds %zu tokens of a choice, 'max_tokens' is %" PRId64,
+                                r->continued[i].count, r->max_tokens);
+    return true;
+}
+
+/* ---- the whole ---- */
+
+/* A request lives as long as its answer: what it brought in, and nobody reads any more, goes at once. */
+static void drop_texts(cot_api_request *r)
+{
+    static const char *const read[] = {"messages", "continue_token_ids", "tokens", "prompt"};
+    json_decref(r->conversation);
+    r->conversation = NULL;
+    for (size_t i = 0; i < sizeof read / sizeof *read - (r->echo ? 1 : 0); i++)
+        json_object_del(r->json, read[i]);
+    for (size_t i = 0; i < r->prompt_count && !r->echo; i++) r->prompts[i].text = NULL;
+}
+
+static bool prepare(cot_preparation *p, const cot_served_model *model)
+{
+    cot_api_request *r = &p->request;
+    json_t *json = cot_api_read_json(p->body, p->bytes, &p->error);
+    free(p->body);
+    p->body = NULL;
+    if (!json || !cot_api_parse(r, p->kind, json, &model->defaults, model->vocab, &p->error) ||
+        !check_model(r, model, &p->error))
+        return false;
+    if (r->conversation && !encode_conversation(p, model)) return false;
+    for (size_t i = 0; i < r->prompt_count; i++)
+        if (!encode_prompt(&r->prompts[i], r, model, &p->error)) return false;
+    drop_texts(r);
+    if (p->kind == COT_API_DETOKENIZE) return decode(p, model);
+    return p->kind == COT_API_TOKENIZE || check_lengths(r, model, &p->error);
+}
+
+void cot_prepare(cot_preparation *p, const cot_served_model *model)
+{
+    if (prepare(p, model)) p->error.http_status = 0;
+}

@@ -1,0 +1,38 @@
+/* From a body to a request that an engine can take: parsed, checked, tokenised. It takes as long as its text is long - a
+ * template may even loop - and so it is done on threads of its own, in lanes: who sends a short prompt does not wait for
+ * who sent a giant one, nor for a conversation.
+ *
+ *   loop: cot_prepare_start --lane's thread: cot_prepare--> loop: done
+ */
+#ifndef COT_SERVER_PREPARE_H
+#define COT_SERVER_PREPARE_H
+#include "server/model.h"
+
+struct event_base;
+
+typedef struct cot_preparation {
+    cot_api_kind kind;
+    char *body; // owned, freed once it is read
+    size_t bytes;
+    cot_api_request request; // cleared by who is told
+    cot_api_error error;     // http_status != 0: the request is refused
+    char *text;              // of COT_API_DETOKENIZE: [text_bytes], owned by who is told
+    size_t text_bytes;
+    void (*done)(struct cot_preparation *preparation); // on the loop's thread
+    void *owner;
+    struct cot_preparation *next; // in a lane
+} cot_preparation;
+
+/* All of it, on the caller's thread. Fills in request or error. Thread-safe. */
+void cot_prepare(cot_preparation *preparation, const cot_served_model *model);
+
+typedef struct cot_preparer cot_preparer;
+/* Starts the lanes. Errors: OUT_OF_MEMORY, IO. */
+cot_status cot_preparer_open(cot_preparer **preparer, const cot_served_model *model, struct event_base *base,
+                             cot_error *error);
+/* Takes a preparation; `done` is called later, from the loop. */
+void cot_preparer_start(cot_preparer *preparer, cot_preparation *preparation);
+/* Waits for what is under way; what has not begun is told as refused (503). NULL is fine. */
+void cot_preparer_close(cot_preparer *preparer);
+
+#endif

@@ -1,0 +1,204 @@
+#include "server/routes.h"
+
+#include "coterie/version.h"
+#include "net/prometheus.h"
+#include "server/access.h"
+#include "server/answer.h"
+#include "server/wire.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+/* ---- what is answered at once ---- */
+
+static void show_health(cot_server *s, cot_http_exchange *exchange)
+{
+    cot_api_error error;
+    cot_api_fail(&error, 503, "shutting_down", NULL, "the server is shutting down");
+    if (s->stops_heard)
+        cot_server_refuse(s, exchange, &error);
+    else
+        cot_server_reply(s, exchange, 200, NULL, NULL, "", 0);
+}
+
+static void show_version(cot_server *s, cot_http_exchange *exchange)
+{
+    const cot_engine_info *info = cot_engine_describe(s->engine);
+    cot_server_reply_json(s, exchange, 200,
+                          json_pack("{s:s,s:s,s:{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:i}}", "version",
+                                    cot_version(), "fingerprint", s->model.fingerprint, "engine",
+                                    "architecture", info->architecture, "precision", info->precision,
+                                    "payload", info->payload, "op", info->op, "combine", info->combine,
+                                    "attention", info->attention, "isa", info->isa, "ranks", info->ranks,
+                                    "threads", info->threads));
+}
+
+static json_t *model_json(const cot_server *s, const char *name)
+{
+    return json_pack("{s:s,s:s,s:I,s:s,s:s,s:n,s:I,s:s}", "id", name, "object", "model", "created",
+                     (json_int_t)s->model.created, "owned_by", "coterie", "root", s->model.names[0], "parent",
+                     "max_model_len", (json_int_t)s->model.max_model_len, "fingerprint",
+                     s->model.fingerprint);
+}
+
+static void list_models(cot_server *s, cot_http_exchange *exchange)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < s->model.name_count; i++)
+        json_array_append_new(list, model_json(s, s->model.names[i]));
+    cot_server_reply_json(s, exchange, 200, json_pack("{s:s,s:o}", "object", "list", "data", list));
+}
+
+static const char models_prefix[] = "/v1/models/";
+
+static void show_model(cot_server *s, cot_http_exchange *exchange)
+{
+    const char *name = cot_http_path(exchange) + sizeof models_prefix - 1;
+    cot_api_error error;
+    for (size_t i = 0; i < s->model.name_count; i++)
+        if (strcmp(s->model.names[i], name) == 0) {
+            cot_server_reply_json(s, exchange, 200, model_json(s, name));
+            return;
+        }
+    cot_api_fail(&error, 404, "model_not_found", "model", "the model '%s' does not exist; here is '%s'", name,
+                 s->model.names[0]);
+    cot_server_refuse(s, exchange, &error);
+}
+
+static void show_metrics(cot_server *s, cot_http_exchange *exchange)
+{
+    cot_prometheus out = {0};
+    cot_backend_state state;
+    s->backend->table->state(s->backend, &state);
+    cot_metrics_write(&out, &s->metrics, &state, s->model.names[0], s->running_jobs, s->waiting_jobs);
+    if (out.failed)
+        cot_server_reply_json(s, exchange, 200, NULL);
+    else
+        cot_server_reply(s, exchange, 200, NULL, COT_PROMETHEUS_TYPE, out.text, out.bytes);
+    cot_prometheus_free(&out);
+}
+
+static void complete(cot_server *s, cot_http_exchange *exchange)
+{
+    cot_answer_start(s, exchange, COT_API_COMPLETION);
+}
+
+static void chat(cot_server *s, cot_http_exchange *exchange)
+{
+    cot_answer_start(s, exchange, COT_API_CHAT);
+}
+
+static void tokenize(cot_server *s, cot_http_exchange *exchange)
+{
+    cot_answer_start(s, exchange, COT_API_TOKENIZE);
+}
+
+static void detokenize(cot_server *s, cot_http_exchange *exchange)
+{
+    cot_answer_start(s, exchange, COT_API_DETOKENIZE);
+}
+
+/* ---- where requests go ---- */
+
+static const struct route {
+    const char *path, *method;
+    void (*run)(cot_server *server, cot_http_exchange *exchange);
+} routes[] = {
+    {"/v1/completions", "POST", complete}, {"/v1/chat/completions", "POST", chat},
+    {"/v1/models", "GET", list_models},    {"/tokenize", "POST", tokenize},
+    {"/detokenize", "POST", detokenize},   {"/health", "GET", show_health},
+    {"/metrics", "GET", show_metrics},     {"/version", "GET", show_version},
+    {models_prefix, "GET", show_model}, // a path that ends in a slash stands for all that begin with it
+};
+
+static const struct route *find_route(const char *path)
+{
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
+        const size_t n = strlen(routes[i].path);
+        const bool whole = routes[i].path[n - 1] != '/';
+        if (whole ? strcmp(path, routes[i].path) == 0 : strncmp(path, routes[i].path, n) == 0)
+            return &routes[i];
+    }
+    return NULL;
+}
+
+static bool has_method(const struct route *route, const char *method)
+{
+    return strcmp(method, route->method) == 0 ||
+           (strcmp(method, "HEAD") == 0 && strcmp(route->method, "GET") == 0);
+}
+
+static bool is_json(const char *type)
+{
+    static const char json[] = "application/json";
+    const size_t n = sizeof json - 1;
+    return type && strncasecmp(type, json, n) == 0 && (!type[n] || type[n] == ';' || type[n] == ' ');
+}
+
+/* A browser's question whether a page may call. */
+static bool answer_preflight(cot_server *s, cot_http_exchange *exchange)
+{
+    if (strcmp(cot_http_method(exchange), "OPTIONS") != 0 || !cot_access_origin(&s->options, exchange))
+        return false;
+    const char *asked = cot_http_header(exchange, "Access-Control-Request-Headers");
+    const cot_http_field fields[] = {
+        {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+        {"Access-Control-Allow-Headers", asked ? asked : "content-type, authorization"},
+        {"Access-Control-Max-Age", "600"},
+        {"Access-Control-Allow-Origin", cot_access_origin(&s->options, exchange)},
+        {"Vary", "Origin"}};
+    cot_http_reply(exchange, 204, NULL, fields, sizeof fields / sizeof *fields, NULL, 0);
+    return true;
+}
+
+/* Refuses what can be refused before a body is read. */
+static void check(void *context, cot_http_exchange *exchange)
+{
+    cot_server *s = context;
+    cot_api_error error = {0};
+    const char *path = cot_http_path(exchange), *method = cot_http_method(exchange);
+    const struct route *route = find_route(path);
+    cot_http_set_user(exchange, NULL);
+    if (!cot_access_check(&s->options, exchange, &error)) {
+        cot_server_refuse(s, exchange, &error);
+        return;
+    }
+    if (answer_preflight(s, exchange)) return;
+    if (!route)
+        cot_api_fail(&error, 404, "not_found", NULL, "nothing is at '%s'", path);
+    else if (!has_method(route, method))
+        cot_api_fail(&error, 405, "method_not_allowed", NULL, "'%s' takes %s", path, route->method);
+    else if (strcmp(method, "POST") == 0 && !is_json(cot_http_header(exchange, "Content-Type")))
+        cot_api_fail(&error, 415, "unsupported_media_type", "Content-Type",
+                     "the content type must be application/json");
+    else if (strcmp(method, "POST") == 0 && s->stops_heard)
+        cot_api_fail(&error, 503, "shutting_down", NULL, "the server is shutting down");
+    if (error.http_status) cot_server_refuse(s, exchange, &error);
+}
+
+static void handle(void *context, cot_http_exchange *exchange)
+{
+    find_route(cot_http_path(exchange))->run(context, exchange);
+}
+
+static void gone(void *context, cot_http_exchange *exchange)
+{
+    cot_answer *answer = cot_http_user(exchange);
+    (void)context;
+    if (answer) cot_answer_gone(answer);
+}
+
+static size_t error_body(void *context, int status, const char *message, char *out, size_t room)
+{
+    cot_api_error error;
+    (void)context;
+    cot_api_fail(&error, status, NULL, NULL, "%s", message);
+    json_t *json = cot_api_error_json(&error);
+    const size_t bytes = json ? json_dumpb(json, out, room, JSON_COMPACT) : 0;
+    json_decref(json);
+    return bytes <= room ? bytes : 0;
+}
+
+const cot_http_handler cot_routes = {check, handle, gone, error_body, "application/json"};

@@ -1,0 +1,54 @@
+/* The JSON of answers, as OpenAI's API and vLLM's have it. Functions that return JSON return NULL when memory runs out. */
+#ifndef COT_SERVER_WIRE_H
+#define COT_SERVER_WIRE_H
+#include "server/backend.h"
+#include "server/model.h"
+
+/* What all parts of one answer say. */
+typedef struct cot_wire_head {
+    const cot_served_model *model;
+    bool chat, stream;
+    const char *id;
+    int64_t created; // seconds of the epoch
+} cot_wire_head;
+
+typedef struct cot_wire_usage {
+    int64_t prompt_tokens, completion_tokens, cached_tokens;
+} cot_wire_usage;
+
+/* Chances of tokens, gathered while they come: of conversations a list of objects, otherwise four lists. */
+typedef struct cot_wire_logprobs {
+    bool chat;
+    json_t *content; // of conversations
+    json_t *tokens, *token_logprobs, *top_logprobs, *text_offset;
+    int64_t offset; // characters of the tokens so far
+} cot_wire_logprobs;
+/* Adds a token; the first of a prompt, of which nothing is known, has `known` false. False when memory runs out. */
+bool cot_wire_add_logprob(cot_wire_logprobs *logprobs, const cot_served_model *model,
+                          const cot_sampled *sampled, bool known);
+/* What was gathered, which begins anew; json_null() where nothing was. */
+json_t *cot_wire_take_logprobs(cot_wire_logprobs *logprobs);
+void cot_wire_logprobs_clear(cot_wire_logprobs *logprobs);
+
+/* One choice: of a whole answer or of one event of a stream. */
+typedef struct cot_wire_choice {
+    size_t index;
+    const char *text; // [bytes] UTF-8
+    size_t bytes;
+    bool role;                            // of a stream: the first event of the choice
+    json_t *logprobs;                     // taken over; NULL: none
+    const char *finish_reason;            // NULL: it goes on
+    json_t *stop_reason;                  // taken over; NULL: none
+    json_t *token_ids, *prompt_token_ids; // taken over; NULL: not asked for
+} cot_wire_choice;
+json_t *cot_wire_choice_json(const cot_wire_head *head, const cot_wire_choice *choice);
+
+json_t *cot_wire_usage_json(const cot_wire_usage *usage);
+/* An answer, or an event of a stream, of these choices (a list, taken over) and usage (taken over; NULL: none is said). */
+json_t *cot_wire_answer(const cot_wire_head *head, json_t *choices, json_t *usage);
+
+/* A token's own text, special ones' too: one that is a part of a character has U+FFFD. */
+json_t *cot_wire_token(const cot_served_model *model, int32_t token);
+json_t *cot_wire_ids(const int32_t *ids, size_t count);
+
+#endif

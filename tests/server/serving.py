@@ -1,0 +1,121 @@
+"""A server of the tests: `coterie serve` on a port of its own, and requests to it."""
+
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+
+SOURCE = pathlib.Path(os.environ["COT_SOURCE"])
+PROGRAM = os.environ["COT_PROGRAM"]
+MODEL = SOURCE / "models" / "tiny"
+SECONDS = 120  # a machine under sanitizers, beside other tests
+
+
+class Server:
+    """Serves until the block is left, then ends on SIGTERM with status 0."""
+
+    def __init__(self, *options, model=MODEL, status=0, env=None, name="tiny"):
+        self.command = [PROGRAM, "serve", str(model), "--port", "0", "--served-model-name", name, *map(str, options)]
+        self.status, self.env, self.model = status, env, name
+
+    def __enter__(self):
+        env = {k: v for k, v in os.environ.items() if k != "COTERIE_API_KEY"} | (self.env or {})
+        self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True, env=env)
+        self.log = []
+        for line in self.process.stderr:
+            self.log.append(line)
+            found = re.search(r"http://(\S+):(\d+)/v1", line)
+            if found:
+                self.host, self.port = found[1].strip("[]"), int(found[2])
+                break
+        else:
+            raise AssertionError(f"no server: {self.log}")
+        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr))
+        self.reader.start()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError("the server does not end") from error
+        finally:
+            self.reader.join()
+            self.process.stderr.close()
+        if not kind:
+            assert self.process.returncode == self.status, (self.process.returncode, self.log)
+
+    def connect(self):
+        return http.client.HTTPConnection(self.host, self.port, timeout=SECONDS)
+
+    def send(self, method, path, body=None, headers=None):
+        """(status, headers, bytes) of one exchange on a connection of its own."""
+        with contextlib.closing(self.connect()) as connection:
+            if body is not None and not isinstance(body, bytes):
+                body = json.dumps(body).encode()
+            given = {"Content-Type": "application/json"} if body is not None else {}
+            connection.request(method, path, body, given | (headers or {}))
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+
+    def get(self, path, **headers):
+        status, _, body = self.send("GET", path, headers=headers)
+        return status, body
+
+    def post(self, path, body, **headers):
+        """(status, JSON) of one exchange."""
+        status, _, answer = self.send("POST", path, body, headers)
+        return status, json.loads(answer)
+
+    def complete(self, prompt, **fields):
+        status, answer = self.post("/v1/completions", {"model": self.model, "prompt": prompt} | fields)
+        assert status == 200, (status, answer)
+        return answer
+
+    def events(self, path, body):
+        """The data of a stream's events, the JSON ones parsed, [DONE] as it is."""
+        status, headers, answer = self.send("POST", path, body | {"stream": True})
+        assert status == 200, (status, answer)
+        assert headers["Content-Type"].startswith("text/event-stream"), headers
+        parts = [part for part in answer.decode().split("\n\n") if part and not part.startswith(":")]
+        assert all(part.startswith("data: ") for part in parts), parts
+        return [part[6:] if part == "data: [DONE]" else json.loads(part[6:]) for part in parts]
+
+    def metric(self, name, **labels):
+        total = 0.0
+        for line in self.get("/metrics")[1].decode().splitlines():
+            if line.startswith(name + "{") and all(f'{k}="{v}"' in line for k, v in labels.items()):
+                total += float(line.rsplit(" ", 1)[1])
+        return total
+
+    def raw(self):
+        return socket.create_connection((self.host, self.port), timeout=SECONDS)
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+
+def run(*arguments, **more):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=SECONDS, **more)
+
+
+def temporary():
+    return tempfile.TemporaryDirectory(prefix="coterie-server-")
+
+
+def seed():
+    """The seed of this run's random draws: COT_SEED, or a fresh one. It is printed."""
+    chosen = int(os.environ.get("COT_SEED") or int.from_bytes(os.urandom(4), "little"))
+    print(f"seed {chosen} (COT_SEED={chosen} repeats it)", file=sys.stderr)
+    return chosen

@@ -1,0 +1,125 @@
+"""`coterie chat`: from a pipe, in a terminal, with a model and with a server."""
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+import unittest
+
+from serving import MODEL, PROGRAM, SECONDS, Server, run
+
+
+class Terminal:
+    """`coterie chat` in a terminal of its own."""
+
+    def __init__(self, *arguments):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execv(PROGRAM, [PROGRAM, "chat", *map(str, arguments)])
+        self.shown = ""
+
+    def until(self, pattern):
+        """Reads until what was shown since the last call matches; returns it."""
+        end = time.monotonic() + SECONDS
+        while not re.search(pattern, self.shown, flags=re.S):
+            if time.monotonic() > end:
+                raise AssertionError(f"{pattern!r} is not in {self.shown!r}")
+            if select.select([self.fd], [], [], 0.1)[0]:
+                try:
+                    self.shown += os.read(self.fd, 4096).decode()
+                except OSError:  # it has ended
+                    break
+        shown, self.shown = self.shown, ""
+        return shown
+
+    def type(self, text):
+        os.write(self.fd, text.encode())
+
+    def leave(self):
+        self.type("\x04")
+        status = os.waitpid(self.pid, 0)[1]
+        os.close(self.fd)
+        return os.waitstatus_to_exitcode(status)
+
+
+class Chat(unittest.TestCase):
+    def test_pipe(self):
+        """Lines in, answers out; what was said before is part of what is asked."""
+        greedy = ("--temperature", "0", "--max-tokens", "20")
+        both = run("chat", MODEL, *greedy, input="What is 2 + 3?\nAnd 4 + 4?\n")
+        self.assertEqual((both.returncode, both.stderr), (0, ""))
+        with Server("--attention", "tp") as server:
+            messages = []
+            expected = ""
+            for text in ("What is 2 + 3?", "And 4 + 4?"):
+                messages.append({"role": "user", "content": text})
+                body = {"messages": messages, "temperature": 0, "max_tokens": 20}
+                said = server.post("/v1/chat/completions", body)[1]["choices"][0]["message"]["content"]
+                messages.append({"role": "assistant", "content": said})
+                expected += said + "\n"
+            self.assertEqual(both.stdout, expected)
+            remote = run("chat", f"http://127.0.0.1:{server.port}/v1/", *greedy, input="What is 2 + 3?\nAnd 4 + 4?")
+            self.assertEqual((remote.stdout, remote.returncode), (expected, 0))
+
+    def test_terminal(self):
+        screen = Terminal(MODEL, "--temperature", "0", "--max-tokens", "12")
+        screen.until("/help tells.*> ")
+        screen.type("What is 2 + 3?\n")
+        first = screen.until(r"\?\r\n.+\r\n> ")
+        screen.type("/retry\n")
+        self.assertEqual(screen.until(r"/retry\r\n.+\r\n> ").split("\r\n")[1:], first.split("\r\n")[1:])
+        screen.type("/help\n")
+        self.assertIn("/quit", screen.until(r"Ctrl-C.*> "))
+        screen.type("/new\nWhat is 2 + 3?\n")
+        self.assertEqual(screen.until(r"\?\r\n.+\r\n> ").split("\r\n")[-2:], first.split("\r\n")[-2:])
+        self.assertEqual(screen.leave(), 0)
+
+    def test_interrupt(self):
+        """Ctrl-C ends an answer; what it said stays, and the next question is answered."""
+        with Server("--ranks", 4) as server:
+            screen = Terminal(f"http://127.0.0.1:{server.port}", "--temperature", "2", "--seed", "1")
+            screen.until("> ")
+            for _ in range(20):  # until one is caught while it speaks
+                screen.type("Tell me a story\n")
+                screen.until(r"story\r\n.")
+                screen.type("\x03")
+                if "[stopped]" in screen.until(r"\n> $"):
+                    break
+                screen.type("/new\n")
+                screen.until(r"\n> $")
+            else:
+                self.fail("no answer was stopped")
+            screen.type("x\n")
+            screen.until(r"x\r\n.+\r\n")
+            self.assertEqual(screen.leave(), 0)
+
+    def test_refusals(self):
+        for where, word in [("http://127.0.0.1:9", "127.0.0.1"), ("https://localhost", "https"), ("/none", "/none"), ("http://", "URL")]:
+            bad = run("chat", where, input="hi\n")
+            self.assertEqual(bad.returncode, 1, where)
+            self.assertIn(word, bad.stderr)
+            self.assertEqual(len(bad.stderr.splitlines()), 1, bad.stderr)
+        with Server("--api-key", "sk-1") as server:
+            bad = run("chat", f"http://127.0.0.1:{server.port}", input="hi\n")
+            self.assertEqual(bad.returncode, 1)
+            self.assertIn("401", bad.stderr)
+            env = os.environ | {"COTERIE_API_KEY": "sk-1"}
+            good = run("chat", f"http://127.0.0.1:{server.port}", "-n", "4", input="hi\n", env=env)
+            self.assertEqual((good.returncode, good.stderr), (0, ""))
+        long = run("chat", MODEL, input="word " * 2000 + "\n")
+        self.assertEqual(long.returncode, 1)
+        self.assertIn("512", long.stderr)
+
+    def test_closed_output(self):
+        talk = subprocess.Popen([PROGRAM, "chat", MODEL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        talk.stdout.close()
+        _, said = talk.communicate(b"hi\n" * 3, timeout=SECONDS)
+        self.assertEqual(talk.returncode, 1, said)
+        self.assertNotEqual(-talk.returncode, signal.SIGPIPE)
+
+
+if __name__ == "__main__":
+    unittest.main()
