@@ -128,7 +128,8 @@ typedef struct cot_engine_info {
     const int32_t *moe_layer; /* [moe_layers] the model's numbers of its MoE layers */
     size_t weight_bytes;      /* packed, over all ranks */
     int ranks, threads;
-    const char *precision, *payload, *op, *combine, *attention; /* as the options spell them, defaults filled in */
+    const char *precision, *payload, *op, *combine,
+        *attention;     /* as the options spell them, defaults filled in */
     const int32_t *eos; /* [eos_count] the model's tokens that end a text */
     size_t eos_count;
 } cot_engine_info;

@@ -33,11 +33,13 @@ struct conversation {
 };
 
 static cot_client *listening; // of the signal handler
+static volatile sig_atomic_t interrupted_reading;
 
 /* Ctrl-C ends an answer, and nothing else: what has been said would be lost with the program. */
 static void on_interrupt(int number)
 {
     (void)number;
+    interrupted_reading = 1;
     cot_client_interrupt(listening);
 }
 
@@ -113,12 +115,12 @@ static bool answer(struct conversation *c)
                                                           on_event, c, &interrupted, &error)
                                       : COT_OK;
     free(request);
-    if (c->bytes || interrupted) printf("%s\n", interrupted && c->talks ? " [stopped]" : "");
     if (status != COT_OK) cot_complain_of(&error);
     const bool good = status == COT_OK && !c->failed;
+    if (good) printf("%s\n", !c->talks ? "" : interrupted ? " [stopped]" : c->bytes ? "" : "[no answer]");
     if (c->bytes) return add_message(c, "assistant", c->answer) && good;
     json_array_remove(c->messages, json_array_size(c->messages) - 1); // nothing was said to it
-    return good && (interrupted || c->talks || status == COT_OK);
+    return good;
 }
 
 /* ---- what is typed ---- */
@@ -164,7 +166,12 @@ static char *read_line(const struct conversation *c, const char *prompt)
 {
     char *line = NULL;
     size_t room = 0;
-    if (c->talks) return readline(prompt);
+    while (c->talks) { // Ctrl-C drops the line
+        interrupted_reading = 0;
+        line = readline(prompt);
+        if (line || !interrupted_reading) return line;
+        putchar('\n');
+    }
     ssize_t n = getline(&line, &room, stdin);
     if (n > 0 && line[n - 1] == '\n') line[n - 1] = 0;
     if (n >= 0) return line;

@@ -23,7 +23,7 @@ extern const cot_option cot_routing_option_rows[];
 typedef struct engine_needs {
     int64_t kv_tokens;
     size_t sequences;
-    int64_t block_tokens;  // of the prefix cache; 0: none
+    int64_t block_tokens; // of the prefix cache; 0: none
     bool capture_routing; // also on when --save-routing is given
 } engine_needs;
 cot_engine_options cot_engine_options_of(const engine_settings *settings, const engine_needs *needs);

@@ -166,8 +166,7 @@ static void start_job(engine_backend *b, cot_job *job)
     if (b->state.failed)
         job->error = b->state.error;
     else
-        cot_engine_submit(b->engine, &job->id, &job->request, job->home, &events,
-                          &job->error);
+        cot_engine_submit(b->engine, &job->id, &job->request, job->home, &events, &job->error);
     if (!job->id) tell_end(b, job, COT_FINISH_CANCELLED);
 }
 

@@ -45,7 +45,8 @@ static void records_keep_what_they_are_given(void **state)
             assert_ptr_equal(records.list[i].job, &jobs[bits >> 8 & 3]);
             assert_int_equal(event.sampled.token, i);
             assert_int_equal(event.sampled.top_count, bits % (COT_MAX_LOGPROBS + 1));
-            for (size_t t = 0; t < event.sampled.top_count; t++) assert_int_equal(event.sampled.top[t].token, i + t);
+            for (size_t t = 0; t < event.sampled.top_count; t++)
+                assert_int_equal(event.sampled.top[t].token, i + t);
             assert_int_equal(event.bytes, strlen(text));
             assert_memory_equal(event.text, text, event.bytes);
             assert_false(event.last);
