@@ -7,19 +7,19 @@ static const double seconds[] = {0.001, 0.005, 0.01, 0.025, 0.05,  0.075, 0.1,  
 static const double tokens[] = {1,   2,   5,   10,  20,  50,  100, 200, 500, 1e3, 2e3, 5e3,
                                 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 2e7, 5e7};
 
-static cot_prometheus_histogram histogram_of(const cot_metric_histogram *h, const double *bounds)
+static cot_prometheus_histogram histogram_of(const cot_metrics_histogram *h, const double *bounds)
 {
     return (cot_prometheus_histogram){bounds, (uint64_t *)h->counts, COT_METRICS_BUCKETS, h->sum};
 }
 
-static void observe(cot_metric_histogram *h, const double *bounds, double value)
+static void observe(cot_metrics_histogram *h, const double *bounds, double value)
 {
     cot_prometheus_histogram histogram = histogram_of(h, bounds);
     cot_prometheus_observe(&histogram, value);
     h->sum = histogram.sum;
 }
 
-void cot_metrics_time(cot_metrics *m, cot_metric_time which, int64_t ns)
+void cot_metrics_time(cot_metrics *m, cot_metrics_kind which, int64_t ns)
 {
     observe(&m->times[which], seconds, (double)ns / 1e9);
 }
@@ -42,7 +42,7 @@ static void write_one(const writer *w, const char *name, const char *type, const
 }
 
 static void write_histogram(const writer *w, const char *name, const char *help,
-                            const cot_metric_histogram *h, const double *bounds)
+                            const cot_metrics_histogram *h, const double *bounds)
 {
     const cot_prometheus_histogram histogram = histogram_of(h, bounds);
     cot_prometheus_metric(w->out, name, "histogram", help);

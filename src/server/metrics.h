@@ -6,7 +6,7 @@
 
 enum { COT_METRICS_BUCKETS = 24 };
 
-typedef enum cot_metric_time {
+typedef enum cot_metrics_kind {
     COT_TIME_TO_FIRST_TOKEN,
     COT_TIME_BETWEEN_TOKENS,
     COT_TIME_PER_OUTPUT_TOKEN, // of a request: the mean between its tokens
@@ -15,22 +15,22 @@ typedef enum cot_metric_time {
     COT_TIME_PREFILL,
     COT_TIME_DECODE,
     COT_METRIC_TIMES
-} cot_metric_time;
+} cot_metrics_kind;
 
-typedef struct cot_metric_histogram {
+typedef struct cot_metrics_histogram {
     uint64_t counts[COT_METRICS_BUCKETS + 1];
     double sum;
-} cot_metric_histogram;
+} cot_metrics_histogram;
 
 typedef struct cot_metrics {
-    cot_metric_histogram times[COT_METRIC_TIMES]; // seconds
-    cot_metric_histogram prompt_tokens, output_tokens;
+    cot_metrics_histogram times[COT_METRIC_TIMES]; // seconds
+    cot_metrics_histogram prompt_tokens, output_tokens;
     uint64_t prompt_tokens_total, generation_tokens_total;
     uint64_t stopped, ended_by_length, aborted; // requests' choices, by how they ended
     uint64_t refused;                           // requests that were answered 4xx or 5xx
 } cot_metrics;
 
-void cot_metrics_time(cot_metrics *metrics, cot_metric_time which, int64_t ns);
+void cot_metrics_time(cot_metrics *metrics, cot_metrics_kind which, int64_t ns);
 void cot_metrics_lengths(cot_metrics *metrics, int64_t prompt_tokens, int64_t output_tokens);
 /* Writes everything, under vLLM's names where they mean the same. */
 void cot_metrics_write(cot_prometheus *out, const cot_metrics *metrics, const cot_backend_state *state,
