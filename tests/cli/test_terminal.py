@@ -91,6 +91,7 @@ class WithTrace(unittest.TestCase):
         cls.holder = tempfile.TemporaryDirectory()
         cls.folder = pathlib.Path(cls.holder.name)
         (cls.folder / "text").write_text("The town was quiet. " * 20)
+        (cls.folder / "long").write_text("The town was quiet. " * 6000)
         for words in (["profile", SOURCE / "models/tiny", "--text", "text", "-o", "trace"],
                       ["trace", "convert", "trace", "--counts", "-o", "counts"]):
             subprocess.run([PROGRAM, *map(str, words)], cwd=cls.folder, check=True, stderr=subprocess.DEVNULL)
@@ -117,6 +118,16 @@ class Progress(WithTrace):
                 self.assertNotIn("\033", left)
                 self.assertNotRegex(left, "measuring|%, [1-9]|\\[[#.]")
                 self.assertGreater(left.count("\n"), 4)
+
+    def test_texts(self):
+        """What reads a text through a model, too."""
+        model = SOURCE / "models/tiny"
+        for words, told in {f"profile {model} --text text -o again": r"profiling \[",
+                            f"eval {model} --text long --threads 1 --precision fp32": "evaluating, [1-9]"}.items():  # fmt: skip
+            with self.subTest(words):
+                text = on_terminal([PROGRAM, *words.split()], self.folder, NO_COLOR="1")
+                self.assertRegex(text, "\r" + told)
+                self.assertNotRegex(screen(text), "\033|profiling|evaluating|%, [1-9]")
 
     def test_nowhere_else(self):
         for environment in ({}, {"TERM": "dumb"}):
