@@ -2,9 +2,12 @@
  * after another. */
 #include "harness/cmocka.h"
 #include "harness/engine/random_model.h"
+#include "harness/engine/records.h"
 #include "harness/engine/requests.h"
 #include "harness/engine/settings.h"
 #include "harness/seed.h"
+
+#include "engine/engine_state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -301,6 +304,38 @@ static void a_request_waits_for_another(void **state)
     cot_engine_close(engine);
 }
 
+/* Two that grow to more pages than there are: one starts over, and what it is told is told once. */
+static void who_starts_over_tells_nothing_twice(void **state)
+{
+    (void)state;
+    enum { TOKENS = 150 };
+    uint64_t seed = test_seed();
+    int32_t *ids = drawn_ids(TOKENS + 1, VOCAB, &seed);
+    for (int64_t block = 0; block <= 16; block += 16)
+        for (int way = 0; way < 4; way++) {
+            const struct setting s = {.ranks = 1 + way % 2,
+                                      .attention = "dp",
+                                      .sequences = 2,
+                                      .step_tokens = way < 2 ? 20 : 100,
+                                      .kv_tokens = 129,
+                                      .block_tokens = block};
+            cot_engine *engine = open_random("null", &s);
+            cot_request requests[] = {forced_request(ids, TOKENS, 60), forced_request(ids + 1, TOKENS, 50)};
+            struct records both = must_run(engine, requests, 2);
+            assert_true(engine->scheduler.preemptions > 0);
+            for (size_t i = 0; i < 2; i++) {
+                struct records alone = must_run(engine, &requests[i], 1);
+                assert_told_once(&both, i, &requests[i], true);
+                assert_memory_equal(both.record[i].logits, alone.record[0].logits,
+                                    TOKENS * VOCAB * sizeof(float));
+                records_free(&alone);
+            }
+            records_free(&both);
+            cot_engine_close(engine);
+        }
+    free(ids);
+}
+
 static void bad_requests_are_named(void **state)
 {
     (void)state;
@@ -346,9 +381,13 @@ static void bad_requests_are_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chances_are_of_the_models_logits), cmocka_unit_test(a_text_goes_on),
-        cmocka_unit_test(tokens_that_end_a_text),           cmocka_unit_test(lists_are_copied),
-        cmocka_unit_test(a_request_waits_for_another),      cmocka_unit_test(bad_requests_are_named),
+        cmocka_unit_test(chances_are_of_the_models_logits),
+        cmocka_unit_test(a_text_goes_on),
+        cmocka_unit_test(tokens_that_end_a_text),
+        cmocka_unit_test(lists_are_copied),
+        cmocka_unit_test(a_request_waits_for_another),
+        cmocka_unit_test(who_starts_over_tells_nothing_twice),
+        cmocka_unit_test(bad_requests_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
