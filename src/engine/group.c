@@ -128,8 +128,10 @@ static void broadcast(struct end *root, cot_plan_kind kind, const cot_step *step
     cot_sym at = root->plan_at + root->plans % 2 * root->plan_bytes;
     void *own = cot_local(root->fabric, at);
     size_t bytes = cot_plan_write(own, kind, step);
-    for (int rank = 1; rank < root->fabric->ranks; rank++)
+    for (int rank = 1; rank < root->fabric->ranks; rank++) {
         cot_put_signal(root->fabric, rank, at, own, bytes, root->plan_signal, root->plans, COT_PHASE_CONTROL);
+        cot_rouse(root->fabric, rank);
+    }
 }
 
 /* Where a rank failed, what it reports says more. */

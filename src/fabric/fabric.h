@@ -85,6 +85,7 @@ struct cot_fabric {
     int turn;                // the state of this rank's turn, turns.c's
     cot_traffic (*traffic)[COT_PHASES]; // [ranks]: what this rank has sent to each; its own row stays zero
     int64_t waited_ns[COT_PHASES];      // time spent waiting, in wait or idle
+    uint64_t roused;                    // how often it was, in its sleep
     uint64_t waits;                     // how often it had to (who calls idle counts)
     int64_t queued_ns;                  // time spent until it was its turn to compute
 };
@@ -125,9 +126,14 @@ static inline void cot_count_as(cot_fabric *f, int to, cot_phase called, cot_pha
  * or has died. After an error the group is of no more use. */
 cot_status cot_wait(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
                     cot_error *error);
-/* The same for as long as it takes: no TIMED_OUT. */
+/* The same for as long as it takes: no TIMED_OUT. It sleeps longer and longer, up to a tenth of a second: whoever raised
+ * the signal rouses it. */
 cot_status cot_wait_patiently(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
                               cot_error *error);
+
+/* Wakes a rank that sleeps in cot_wait_patiently, so that it looks at its signal at once; after put_signal, which need not
+ * have arrived. Costs little where nobody sleeps. */
+void cot_rouse(cot_fabric *fabric, int rank);
 
 /* Computing may begin / is over: at most as many ranks compute at once as the group allows (wait lets go
  * meanwhile). A rank that gets no turn within the group's time-out goes on without: the limit spares the

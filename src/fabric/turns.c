@@ -20,12 +20,25 @@
 #include "base/wait.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <stdio.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { SPINS = 20 };
-static const int64_t sleep_after_ns = 300000, shortest_sleep_ns = 10000, longest_sleep_ns = 1000000;
+static const int64_t sleep_after_ns = 300000, shortest_sleep_ns = 10000, longest_sleep_ns = 1000000,
+                     longest_patient_sleep_ns = 100000000;
+
+static struct timespec sleep_of(int64_t waited_ns, int64_t longest_ns)
+{
+    const int64_t ns = waited_ns / 40;
+    return (struct timespec){.tv_nsec = (long)(ns < shortest_sleep_ns ? shortest_sleep_ns
+                                               : ns > longest_ns      ? longest_ns
+                                                                      : ns)};
+}
 
 void cot_back_off(int64_t waited_ns)
 {
@@ -33,9 +46,34 @@ void cot_back_off(int64_t waited_ns)
         sched_yield();
         return;
     }
-    int64_t ns = waited_ns / 40;
-    ns = ns < shortest_sleep_ns ? shortest_sleep_ns : ns > longest_sleep_ns ? longest_sleep_ns : ns;
-    nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+    const struct timespec sleep = sleep_of(waited_ns, longest_sleep_ns);
+    nanosleep(&sleep, NULL);
+}
+
+/* ---- sleep ---- */
+
+/* Unless the signal has come. The word is written before the signal is read, and by who rouses after the signal was
+ * written: one of the two sees the other. Whether it was roused. */
+static bool sleep_patiently(cot_fabric *fabric, cot_sym signal, uint64_t value, int64_t waited_ns)
+{
+    _Atomic uint32_t *asleep = &fabric->turns->asleep[fabric->rank];
+    const struct timespec sleep = sleep_of(waited_ns, longest_patient_sleep_ns);
+    bool roused = false;
+    atomic_store(asleep, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (cot_signal_load(fabric, signal) < value)
+        roused = syscall(SYS_futex, asleep, FUTEX_WAIT, 1, &sleep, NULL, 0) == 0 || errno == EAGAIN;
+    atomic_store(asleep, 0);
+    fabric->roused += roused;
+    return roused;
+}
+
+void cot_rouse(cot_fabric *fabric, int rank)
+{
+    if (!fabric->turns) return;
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load(&fabric->turns->asleep[rank]) && atomic_exchange(&fabric->turns->asleep[rank], 0))
+        syscall(SYS_futex, &fabric->turns->asleep[rank], FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 /* ---- permits ---- */
@@ -163,10 +201,11 @@ static cot_status peer_failed(cot_fabric *fabric, int rank, cot_phase phase, cot
                     fabric->rank, cot_phase_name(phase));
 }
 
-cot_status cot_turns_idle(cot_fabric *fabric, int64_t since_ns, int64_t silent_ns, int from, cot_phase phase,
-                          cot_error *error)
+/* What idleness is before the core is given away; *begin_ns is now. */
+static cot_status become_idle(cot_fabric *fabric, int64_t *begin, int64_t silent_ns, int from,
+                              cot_phase phase, cot_error *error)
 {
-    const int64_t begin_ns = fabric->ops->now_ns(fabric);
+    const int64_t begin_ns = *begin = fabric->ops->now_ns(fabric);
     const bool overdue = begin_ns - silent_ns >= fabric->timeout_ns;
     const int failed = fabric->ops->failed(fabric);
     step(fabric, overdue ? OVERDUE : IDLE);
@@ -175,6 +214,15 @@ cot_status cot_turns_idle(cot_fabric *fabric, int64_t since_ns, int64_t silent_n
     if (overdue && from != fabric->rank)
         return cot_fail(error, COT_TIMED_OUT, "rank %d did not answer in '%s' within %.1f s",
                         culprit(fabric, from), cot_phase_name(phase), (double)fabric->timeout_ns * 1e-9);
+    return COT_OK;
+}
+
+cot_status cot_turns_idle(cot_fabric *fabric, int64_t since_ns, int64_t silent_ns, int from, cot_phase phase,
+                          cot_error *error)
+{
+    int64_t begin_ns;
+    const cot_status status = become_idle(fabric, &begin_ns, silent_ns, from, phase, error);
+    if (status != COT_OK) return status;
     cot_back_off(begin_ns - since_ns);
     fabric->waited_ns[phase] += fabric->ops->now_ns(fabric) - begin_ns;
     return COT_OK;
@@ -187,6 +235,21 @@ bool cot_turns_resume(cot_fabric *fabric, bool wait)
     return fabric->turn != LENT;
 }
 
+/* As idle does, for a wait without end. *since_ns is moved where something may soon be there. */
+static cot_status idle_patiently(cot_fabric *fabric, int64_t *since_ns, cot_sym signal, uint64_t value,
+                                 int from, cot_phase phase, cot_error *error)
+{
+    int64_t begin_ns;
+    const cot_status status = become_idle(fabric, &begin_ns, fabric->ops->now_ns(fabric), from, phase, error);
+    if (status != COT_OK) return status;
+    if (begin_ns - *since_ns < sleep_after_ns || !fabric->turns)
+        cot_back_off(begin_ns - *since_ns);
+    else if (sleep_patiently(fabric, signal, value, begin_ns - *since_ns))
+        *since_ns = fabric->ops->now_ns(fabric);
+    fabric->waited_ns[phase] += fabric->ops->now_ns(fabric) - begin_ns;
+    return COT_OK;
+}
+
 static cot_status await(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
                         bool patient, cot_error *error)
 {
@@ -194,11 +257,12 @@ static cot_status await(cot_fabric *fabric, cot_sym signal, uint64_t value, int 
         if (cot_signal_load(fabric, signal) >= value) return COT_OK;
         cot_pause();
     }
-    const int64_t since_ns = fabric->ops->now_ns(fabric);
+    int64_t since_ns = fabric->ops->now_ns(fabric);
     fabric->waits++;
     while (cot_signal_load(fabric, signal) < value) {
-        const int64_t silent_ns = patient ? fabric->ops->now_ns(fabric) : since_ns;
-        const cot_status status = cot_turns_idle(fabric, since_ns, silent_ns, from, phase, error);
+        const cot_status status = patient
+                                      ? idle_patiently(fabric, &since_ns, signal, value, from, phase, error)
+                                      : cot_turns_idle(fabric, since_ns, since_ns, from, phase, error);
         if (status != COT_OK) return status;
     }
     cot_turns_resume(fabric, true);

@@ -14,6 +14,8 @@ typedef struct cot_turns {
     _Atomic uint64_t tickets;                // handed out so far
     atomic_int permits;                      // free now
     _Atomic uint64_t waiting[COT_MAX_RANKS]; // each rank's ticket, 0 while it does not ask
+    _Atomic uint32_t
+        asleep[COT_MAX_RANKS];        // 1 while a rank sleeps in a patient wait, until it is roused (a futex)
     atomic_int awaits[COT_MAX_RANKS]; // 1 + the rank that a long wait is for; stays when that wait fails
 } cot_turns;
 

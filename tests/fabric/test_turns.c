@@ -5,6 +5,8 @@
 #include "fabric/threads/threads.h"
 #include "fabric/turns.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -172,6 +174,42 @@ static void the_rank_that_all_wait_for_is_named(void **state)
     cot_fabric_group_close(group);
 }
 
+static cot_sym waited_for;
+
+static void *wait_patiently(void *rank)
+{
+    return cot_wait_patiently(rank, waited_for, 1, 0, COT_PHASE_CONTROL, NULL) == COT_OK ? rank : NULL;
+}
+
+/* Not by the end of its sleep: it counts. */
+static void who_sleeps_is_roused(void **state)
+{
+    (void)state;
+    open_group(RANKS, long_ns);
+    cot_rouse(rank(0), 1); // nobody sleeps
+    assert_int_equal(cot_alloc(rank(0), &waited_for, sizeof(uint64_t), NULL), COT_OK);
+    for (int roused = 0; roused < 5; roused++) {
+        cot_sym same;
+        pthread_t thread;
+        void *returned = NULL;
+        assert_int_equal(cot_alloc(rank(1), &same, sizeof(uint64_t), NULL), COT_OK);
+        waited_for = same;
+        assert_int_equal(pthread_create(&thread, NULL, wait_patiently, rank(1)), 0);
+        const uint64_t before = rank(1)->roused;
+        for (int times = 0; times < 30; times++) { // for nothing: it sleeps again
+            while (!atomic_load(&turns->asleep[1])) sched_yield();
+            cot_rouse(rank(0), 1); // some of these come as it wakes by itself
+        }
+        cot_put_signal(rank(0), 1, 0, NULL, 0, waited_for, 1, COT_PHASE_CONTROL);
+        cot_rouse(rank(0), 1);
+        assert_int_equal(pthread_join(thread, &returned), 0);
+        assert_ptr_equal(returned, rank(1));
+        assert_int_equal(atomic_load(&turns->asleep[1]), 0);
+        assert_true(rank(1)->roused > before);
+    }
+    cot_fabric_group_close(group);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -180,6 +218,7 @@ int main(void)
         cmocka_unit_test(who_gets_no_turn_in_time_goes_on_without),
         cmocka_unit_test(as_many_permits_as_ranks_are_no_limit),
         cmocka_unit_test(the_rank_that_all_wait_for_is_named),
+        cmocka_unit_test(who_sleeps_is_roused),
     };
     alarm(60); // nothing here waits for long
     return cmocka_run_group_tests(tests, NULL, NULL);
