@@ -28,9 +28,9 @@ struct serve_settings {
     bool no_auth;
     /* scheduling */
     int64_t max_num_seqs, max_num_batched_tokens, max_model_len, block_size, kv_cache_memory_bytes, max_queue;
-    int64_t tbt_ms, max_wait_steps;
+    int64_t max_wait_steps;
     bool no_prefix_caching;
-    double shutdown_timeout;
+    double tbt_ms, shutdown_timeout;
 };
 
 static cot_server *serving; // of the signal handler
@@ -137,6 +137,8 @@ static cot_status open_engine(cot_engine **engine, const struct serve_settings *
     o.sequences = (int)s->max_num_seqs;
     o.step_tokens = s->max_num_batched_tokens;
     o.block_tokens = s->no_prefix_caching ? 0 : s->block_size;
+    o.tbt_ns = s->tbt_ms < 0 ? COT_TBT_AUTO : (int64_t)(s->tbt_ms * 1e6);
+    o.max_wait_steps = s->max_wait_steps;
     cot_status status = s->engine.placement ? cot_model_describe(&info, s->model, error) : COT_OK;
     if (status == COT_OK && s->engine.placement)
         status = cot_engine_placement(&o, &map, &s->engine, &info, error);
@@ -298,6 +300,14 @@ static const cot_option scheduling_options[] = {
     {"kv-cache-memory-bytes", 0, COT_OPTION_INTEGER, "N", "0",
      "memory for keys and values (0: half of what is free beside the weights)", AT(kv_cache_memory_bytes),
      .least = 0, .most = INT64_MAX},
+    {"tbt-ms", 0, COT_OPTION_REAL, "MS", "-1",
+     "time between tokens that long prompts may stretch steps to, in milliseconds (0: no matter; -1: twice a "
+     "step of "
+     "--max-num-seqs sequences)",
+     AT(tbt_ms), .min = -1, .max = 1e6},
+    {"max-wait-steps", 0, COT_OPTION_INTEGER, "N", "8",
+     "steps that a sequence may sit out where the tokens of a step are too few for all", AT(max_wait_steps),
+     .least = 1, .most = 1000000},
     {"max-queue", 0, COT_OPTION_INTEGER, "N", "256", "sequences that may wait; more are answered 429",
      AT(max_queue), .least = 1, .most = 65536},
     {0}};

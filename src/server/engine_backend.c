@@ -359,7 +359,10 @@ cot_status cot_engine_backend_open(cot_backend **backend, cot_engine *engine, st
     engine_backend *b = calloc(1, sizeof *b);
     *backend = NULL;
     if (!b) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a server");
-    b->base = (cot_backend){&table, info->vocab, info->context_tokens, info->ranks};
+    cot_engine_get_load(engine, &b->state.load);
+    const int64_t cached = b->state.load.kv_pages * 64; // a sequence is no longer than what the cache holds
+    const int64_t context = cached < info->context_tokens ? cached : info->context_tokens;
+    b->base = (cot_backend){&table, info->vocab, context, info->ranks};
     b->engine = engine;
     b->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pthread_mutex_init(&b->lock, NULL);

@@ -109,6 +109,10 @@ void cot_metrics_write(cot_prometheus *out, const cot_metrics *m, const cot_back
                     &m->output_tokens, tokens);
     write_one(&w, "coterie:requests_refused_total", "counter", "Requests that were answered 4xx or 5xx.",
               (double)m->refused);
+    write_one(&w, "coterie:step_prediction_error", "gauge",
+              "Mean part by which steps took other than they were expected to, lately.", l->prediction_error);
+    write_one(&w, "coterie:tbt_target_seconds", "gauge",
+              "Time between tokens that prompts may stretch steps to; 0: none.", (double)l->tbt_ns / 1e9);
     write_one(&w, "coterie:kv_cached_blocks", "gauge", "Blocks of tokens that the prefix cache knows.",
               (double)l->cached_blocks);
 }
