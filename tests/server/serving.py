@@ -16,7 +16,7 @@ import threading
 SOURCE = pathlib.Path(os.environ["COT_SOURCE"])
 PROGRAM = os.environ["COT_PROGRAM"]
 MODEL = SOURCE / "models" / "tiny"
-SECONDS = 60  # a machine under sanitizers, beside other tests
+SECONDS = 30  # a machine under sanitizers, beside other tests
 
 
 class Server:

@@ -385,7 +385,7 @@ class Own(unittest.TestCase):
                 answers = list(pool.map(lambda _: server.send("POST", "/v1/completions", body), range(8)))
             statuses = [status for status, _, _ in answers]
             self.assertEqual(set(statuses), {200, 429})
-            self.assertGreaterEqual(statuses.count(200), 3)
+            self.assertGreaterEqual(statuses.count(200), 2)
             self.assertTrue(all(0 < int(headers["Retry-After"]) <= 60 for status, headers, _ in answers if status == 429))
 
     def test_keys(self):

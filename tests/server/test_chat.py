@@ -1,11 +1,13 @@
 """`coterie chat`: from a pipe, in a terminal, with a model and with a server."""
 
+import contextlib
 import os
 import pty
 import re
 import select
 import signal
 import subprocess
+import termios
 import time
 import unittest
 
@@ -21,9 +23,9 @@ class Terminal:
             os.execv(PROGRAM, [PROGRAM, "chat", *map(str, arguments)])
         self.shown = ""
 
-    def until(self, pattern):
+    def until(self, pattern, seconds=SECONDS):
         """Reads until what was shown since the last call matches; returns it."""
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + seconds
         while not re.search(pattern, self.shown, flags=re.S):
             if time.monotonic() > end:
                 raise AssertionError(f"{pattern!r} is not in {self.shown!r}")
@@ -33,6 +35,9 @@ class Terminal:
                 except OSError:
                     raise AssertionError(f"it has ended; {pattern!r} is not in {self.shown!r}") from None
         shown, self.shown = self.shown, ""
+        # a prompt is there before the terminal hands on single characters: what comes between is mangled
+        while shown.endswith("> ") and termios.tcgetattr(self.fd)[3] & termios.ICANON and time.monotonic() < end:
+            time.sleep(0.001)
         return shown
 
     def type(self, text):
@@ -40,9 +45,17 @@ class Terminal:
 
     def leave(self):
         self.type("\x04")
-        status = os.waitpid(self.pid, 0)[1]
-        os.close(self.fd)
-        return os.waitstatus_to_exitcode(status)
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                if select.select([self.fd], [], [], 0.1)[0]:
+                    os.read(self.fd, 4096)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                os.close(self.fd)
+                return os.waitstatus_to_exitcode(status)
+        os.kill(self.pid, signal.SIGKILL)
+        raise AssertionError("it does not end")
 
 
 def answer(shown):
@@ -79,7 +92,9 @@ class Chat(unittest.TestCase):
         self.assertEqual(answer(screen.until(r"/retry\r\n.+\r\n> $")), first)
         screen.type("/help\n")
         self.assertIn("/quit", screen.until(r"Ctrl-C.*> $"))
-        screen.type("/new\nWhat is 2 + 3?\n")
+        screen.type("/new\n")  # what is typed ahead of a prompt may be lost
+        screen.until(r"\n> $")
+        screen.type("What is 2 + 3?\n")
         self.assertEqual(answer(screen.until(r"\?\r\n.+\r\n> $")), first)
         self.assertEqual(screen.leave(), 0)
 
@@ -92,15 +107,17 @@ class Chat(unittest.TestCase):
                 screen.type("Tell me a story\n")
                 screen.until(r"story\r\n.")
                 screen.type("\x03")
-                screen.type("/help\n")  # at the next prompt, whether that has come or comes
-                if "[stopped]" in screen.until("Ctrl-C stops.*> "):
-                    break
+                try:
+                    if "[stopped]" in screen.until(r"\n> $", 3):
+                        break
+                except AssertionError:  # it came between an answer and its prompt, where the terminal loses it
+                    continue
             else:
                 self.fail("no answer was stopped")
             screen.type("half a line\x03")
             screen.until(r"\n> $")  # at the prompt it drops the line
             screen.type("x\n")
-            screen.until(r"\n> $|> x\r\n.+\n> $")
+            screen.until(r"x\r\n.*\n> $")
             self.assertEqual(screen.leave(), 0)
 
     def test_refusals(self):
