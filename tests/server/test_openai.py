@@ -5,35 +5,17 @@ loudly."""
 
 import asyncio
 import os
-import pathlib
-import re
-import subprocess
 import sys
 import unittest
-import venv
+
+from pypi import need
 
 CLIENT = "openai==1.109.1"
 
 
-def client_python():
-    """An environment with the client, made once. None: it cannot be had."""
-    folder = pathlib.Path(os.environ["COT_BUILD"]) / "openai-venv"
-    own, mark = folder / "bin" / "python", folder / CLIENT
-    if not mark.exists():
-        venv.create(folder, with_pip=True, clear=True)
-        run = subprocess.run([own, "-m", "pip", "install", "-q", CLIENT], capture_output=True, text=True)
-        if run.returncode and re.search("(?i)connection|resolve|No matching distribution", run.stderr):
-            return None
-        assert run.returncode == 0, run.stderr
-        mark.touch()
-    return own
-
-
 if __name__ == "__main__" and "COT_IN_VENV" not in os.environ:
-    python = client_python()
-    if not python:
-        sys.exit(print("SKIPPED: no package index to be reached for the openai client") or 77)
-    os.execve(python, [str(python), "-B", __file__, *sys.argv[1:]], os.environ | {"COT_IN_VENV": "1"})
+    python = need("openai", CLIENT)
+    os.execve(python, [python, "-B", __file__, *sys.argv[1:]], os.environ | {"COT_IN_VENV": "1"})
 
 import openai  # noqa: E402
 from serving import Server  # noqa: E402
