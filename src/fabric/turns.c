@@ -52,18 +52,18 @@ void cot_back_off(int64_t waited_ns)
 
 /* ---- sleep ---- */
 
-/* Unless the signal has come. The word is written before the signal is read, and by who rouses after the signal was
- * written: one of the two sees the other. Whether it was roused. */
+/* Unless the signal has come. The word is exchanged before the signal is read, and by who rouses after the signal was
+ * written. Exchanges of one word have one order: either who rouses finds it asleep, or who sleeps has all that came before
+ * the rousing, the signal too. Whether it was roused. */
 static bool sleep_patiently(cot_fabric *fabric, cot_sym signal, uint64_t value, int64_t waited_ns)
 {
     _Atomic uint32_t *asleep = &fabric->turns->asleep[fabric->rank];
     const struct timespec sleep = sleep_of(waited_ns, longest_patient_sleep_ns);
     bool roused = false;
-    atomic_store(asleep, 1);
-    atomic_thread_fence(memory_order_seq_cst);
+    atomic_exchange(asleep, 1);
     if (cot_signal_load(fabric, signal) < value)
         roused = syscall(SYS_futex, asleep, FUTEX_WAIT, 1, &sleep, NULL, 0) == 0 || errno == EAGAIN;
-    atomic_store(asleep, 0);
+    atomic_exchange(asleep, 0);
     fabric->roused += roused;
     return roused;
 }
@@ -71,8 +71,7 @@ static bool sleep_patiently(cot_fabric *fabric, cot_sym signal, uint64_t value, 
 void cot_rouse(cot_fabric *fabric, int rank)
 {
     if (!fabric->turns) return;
-    atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load(&fabric->turns->asleep[rank]) && atomic_exchange(&fabric->turns->asleep[rank], 0))
+    if (atomic_exchange(&fabric->turns->asleep[rank], 0))
         syscall(SYS_futex, &fabric->turns->asleep[rank], FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
