@@ -255,7 +255,7 @@ static void a_death_is_noticed_by_all(void **state)
     (void)state;
     if (backend->one_process) skip();
     static const struct ends cases[] = {
-        {2, SIGKILL, 4, false}, {2, SIGKILL, 4, true}, {3, SIGTERM, 1, false}, {1, 0, 2, false}};
+        {2, SIGKILL, 4, false}, {2, SIGKILL, 4, true}, {3, SIGABRT, 1, false}, {1, 0, 2, false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cot_launch_options options = options_of(4, wait_or_end);
         options.argument = &cases[i];

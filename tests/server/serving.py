@@ -28,7 +28,8 @@ class Server:
 
     def __enter__(self):
         env = {k: v for k, v in os.environ.items() if k != "COTERIE_API_KEY"} | (self.env or {})
-        self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True, env=env)
+        # in a group of its own, as a shell starts it: tests may signal all of its processes at once
+        self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True)
         self.log = []
         for line in self.process.stderr:
             self.log.append(line)

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import os
 import random
 import re
 import signal
@@ -434,6 +435,20 @@ class Own(unittest.TestCase):
                 self.assertFalse(waiter.is_alive())
             waiter.join()
             self.assertEqual((result[0][0], texts(result[0][1])), (200, expected * 4))
+
+    def test_signal_to_all_processes(self):
+        """Ctrl-C in a terminal reaches the ranks' processes too: they finish what is under way all the same."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with Server("--ranks", 3, "--fabric", "processes") as server:
+                result = []
+                body = {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "temperature": 0}
+                waiter = threading.Thread(target=lambda: result.append(server.post("/v1/completions", body | {"n": 4})))
+                waiter.start()
+                while not server.metric("vllm:num_requests_running"):
+                    pass
+                os.killpg(server.process.pid, number)
+                waiter.join()
+                self.assertEqual((result[0][0], result[0][1]["usage"]["completion_tokens"]), (200, 1600), result)
 
     def test_second_signal(self):
         with Server("--max-num-seqs", 1) as server:

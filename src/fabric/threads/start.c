@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -111,10 +112,19 @@ static void *run_thread(void *argument)
     return NULL;
 }
 
+/* What a terminal or a supervisor sends to all processes at once, asking them to end, is for rank 0 to answer: it may
+ * have work to finish, for which it needs the others, and they end with it. */
+static void leave_signals_to_root(void)
+{
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+}
+
 static _Noreturn void run_process(struct seat *seat)
 {
     struct endpoint *self = endpoint_of(seat->fabric);
     pthread_t thread;
+    leave_signals_to_root();
     if (!begin_life(self)) _exit(1);
     if (pthread_create(&thread, NULL, end_with_root, self->group) == 0) pthread_detach(thread);
     run_thread(seat);
