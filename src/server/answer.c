@@ -369,25 +369,6 @@ static void submit(cot_answer *a)
     release_if_done(a);
 }
 
-static void reply_tokens(cot_answer *a)
-{
-    const cot_api_request *r = a->request;
-    const cot_api_ids *ids = &r->prompts->tokens;
-    json_t *json =
-        json_pack("{s:I,s:I,s:o}", "count", (json_int_t)ids->count, "max_model_len",
-                  (json_int_t)a->server->model.max_model_len, "tokens", cot_wire_ids(ids->ids, ids->count));
-    if (json && r->return_token_strs) {
-        json_t *texts = json_array();
-        for (size_t i = 0; i < ids->count; i++) {
-            const char *name = cot_tokenizer_token(a->server->model.tokenizer, ids->ids[i]);
-            json_array_append_new(texts, json_string(name ? name : ""));
-        }
-        json_object_set_new(json, "token_strs", texts);
-    }
-    cot_server_reply_json(a->server, a->exchange, 200, json);
-    a->exchange = NULL;
-}
-
 static void prepared(cot_preparation *preparation)
 {
     cot_answer *a = preparation->owner;
@@ -402,11 +383,9 @@ static void prepared(cot_preparation *preparation)
     }
     if (error->http_status) {
         fail(a, error);
-    } else if (preparation->kind == COT_API_TOKENIZE) {
-        reply_tokens(a);
-    } else if (preparation->kind == COT_API_DETOKENIZE) {
-        cot_server_reply_json(s, a->exchange, 200,
-                              json_pack("{s:s%}", "prompt", preparation->text, preparation->text_bytes));
+    } else if (preparation->text) {
+        cot_server_reply(s, a->exchange, 200, NULL, "application/json", preparation->text,
+                         preparation->text_bytes);
         a->exchange = NULL;
     } else if (!check_load(a, error) || !open_choices(a, error)) {
         for (size_t i = 0; i < a->choice_count; i++) a->choices[i].is_over = true; // none has been submitted

@@ -1,10 +1,15 @@
 #include "server/prepare.h"
 
 #include "server/api_fields.h"
+#include "server/wire.h"
 
 #include <inttypes.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* A body from which on the memory that it took is given back to the system: JSON takes tens of times its text. */
+enum { TRIMMED_BYTES = 1 << 20 };
 
 static bool check_model(const cot_api_request *r, const cot_served_model *model, cot_api_error *error)
 {
@@ -121,18 +126,71 @@ static bool check_lengths(cot_api_request *r, const cot_served_model *model, cot
     return true;
 }
 
-/* ---- the whole ---- */
+/* ---- what is left of it ---- */
 
-/* A request lives as long as its answer: what it brought in, and nobody reads any more, goes at once. */
-static void drop_texts(cot_api_request *r)
+/* A request lives as long as its answer: what it brought in, and nobody reads any more, goes at once, and here: of a giant
+ * body that takes seconds, which the loop does not have. */
+static void drop_json(cot_api_request *r)
 {
-    static const char *const read[] = {"messages", "continue_token_ids", "tokens", "prompt"};
+    static const char *const read[] = {"model", "cache_salt", "stop", "prompt"}; // pointed into
+    json_t *rest = r->json ? json_object() : NULL;
     json_decref(r->conversation);
     r->conversation = NULL;
-    for (size_t i = 0; i < sizeof read / sizeof *read - (r->echo ? 1 : 0); i++)
-        json_object_del(r->json, read[i]);
+    if (!rest) return; // later, then
+    for (size_t i = 0; i < sizeof read / sizeof *read - (r->echo ? 0 : 1); i++) {
+        json_t *value = json_object_get(r->json, read[i]);
+        if (value && json_object_set(rest, read[i], value) != 0) {
+            json_decref(rest);
+            return;
+        }
+    }
+    json_decref(r->json);
+    r->json = rest;
     for (size_t i = 0; i < r->prompt_count && !r->echo; i++) r->prompts[i].text = NULL;
 }
+
+/* Of a refused request nothing is read any more but what the log is told. */
+static void drop_all(cot_api_request *r)
+{
+    char unknown[sizeof r->unknown];
+    memcpy(unknown, r->unknown, sizeof unknown);
+    cot_api_request_clear(r);
+    memcpy(r->unknown, unknown, sizeof unknown);
+}
+
+/* The reply to COT_API_TOKENIZE, which is as long as the text was. */
+static bool write_tokens(cot_preparation *p, const cot_served_model *model)
+{
+    const cot_api_ids *ids = &p->request.prompts->tokens;
+    json_t *json = json_pack("{s:I,s:I,s:o}", "count", (json_int_t)ids->count, "max_model_len",
+                             (json_int_t)model->max_model_len, "tokens", cot_wire_ids(ids->ids, ids->count));
+    json_t *names = json && p->request.return_token_strs ? json_array() : NULL;
+    for (size_t i = 0; names && i < ids->count; i++) {
+        const char *name = cot_tokenizer_token(model->tokenizer, ids->ids[i]);
+        json_array_append_new(names, json_string(name ? name : ""));
+    }
+    if (names) json_object_set_new(json, "token_strs", names);
+    p->text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    json_decref(json);
+    if (!p->text) return cot_api_fail(&p->error, 503, NULL, NULL, "out of memory");
+    p->text_bytes = strlen(p->text);
+    return true;
+}
+
+/* The reply to COT_API_DETOKENIZE. */
+static bool write_text(cot_preparation *p, const cot_served_model *model)
+{
+    if (!decode(p, model)) return false;
+    json_t *json = json_pack("{s:s%}", "prompt", p->text, p->text_bytes);
+    free(p->text);
+    p->text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    json_decref(json);
+    if (!p->text) return cot_api_fail(&p->error, 503, NULL, NULL, "out of memory");
+    p->text_bytes = strlen(p->text);
+    return true;
+}
+
+/* ---- the whole ---- */
 
 static bool prepare(cot_preparation *p, const cot_served_model *model)
 {
@@ -146,12 +204,19 @@ static bool prepare(cot_preparation *p, const cot_served_model *model)
     if (r->conversation && !encode_conversation(p, model)) return false;
     for (size_t i = 0; i < r->prompt_count; i++)
         if (!encode_prompt(&r->prompts[i], r, model, &p->error)) return false;
-    drop_texts(r);
-    if (p->kind == COT_API_DETOKENIZE) return decode(p, model);
-    return p->kind == COT_API_TOKENIZE || check_lengths(r, model, &p->error);
+    if (p->kind == COT_API_DETOKENIZE) return write_text(p, model);
+    if (p->kind == COT_API_TOKENIZE) return write_tokens(p, model);
+    return check_lengths(r, model, &p->error);
 }
 
 void cot_prepare(cot_preparation *p, const cot_served_model *model)
 {
-    if (prepare(p, model)) p->error.http_status = 0;
+    const size_t bytes = p->bytes;
+    const bool good = prepare(p, model);
+    if (good) p->error.http_status = 0;
+    if (good && (p->kind == COT_API_COMPLETION || p->kind == COT_API_CHAT))
+        drop_json(&p->request);
+    else
+        drop_all(&p->request); // the reply is written
+    if (bytes >= TRIMMED_BYTES) malloc_trim(0);
 }

@@ -16,7 +16,7 @@ typedef struct cot_preparation {
     size_t bytes;
     cot_api_request request; // cleared by who is told
     cot_api_error error;     // http_status != 0: the request is refused
-    char *text;              // of COT_API_DETOKENIZE: [text_bytes], owned by who is told
+    char *text; // of COT_API_TOKENIZE and COT_API_DETOKENIZE: the reply, [text_bytes], owned by who is told
     size_t text_bytes;
     void (*done)(struct cot_preparation *preparation); // on the loop's thread
     void *owner;

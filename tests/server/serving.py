@@ -16,6 +16,7 @@ import threading
 SOURCE = pathlib.Path(os.environ["COT_SOURCE"])
 PROGRAM = os.environ["COT_PROGRAM"]
 MODEL = SOURCE / "models" / "tiny"
+SANITIZED = b"__asan_init" in pathlib.Path(PROGRAM).read_bytes()
 SECONDS = 30  # a machine under sanitizers, beside other tests
 
 
@@ -102,6 +103,15 @@ class Server:
 
     def raw(self):
         return socket.create_connection((self.host, self.port), timeout=SECONDS)
+
+    def cpu_ticks(self):
+        """Processor time that the loop's thread, and the whole process, have used."""
+        pid = self.process.pid
+        stats = (pathlib.Path(f"/proc/{pid}/{of}stat").read_text().rsplit(")", 1)[1].split() for of in (f"task/{pid}/", ""))
+        return [int(stat[11]) + int(stat[12]) for stat in stats]
+
+    def resident_bytes(self):
+        return int(pathlib.Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
