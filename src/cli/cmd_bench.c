@@ -4,6 +4,7 @@
 #include "engine_settings.h"
 #include "progress.h"
 #include "roof_trust.h"
+#include "whole_file.h"
 
 #include "coterie/roof.h"
 
@@ -104,8 +105,17 @@ static const char olmoe_shape[] =
 
 struct model_settings {
     engine_settings engine;
+    const char *config; // NULL: olmoe_shape
     int64_t layers, prompt_tokens, decode_tokens, sequences, repeat, seed;
     bool json;
+};
+
+/* The model that is measured. */
+struct bench_model {
+    char *config; // its config.json
+    size_t bytes;
+    cot_model_info info;
+    bool tied; // embedding and output are one matrix
 };
 
 enum { MOST_REPEATS = 100 };
@@ -138,16 +148,16 @@ static struct spread spread_of(const struct rates *rates, int n, size_t field)
                            values[n - 1]};
 }
 
-/* Two operations for each weight that a token meets: attention's projections and scores, chosen experts,
- * router; and one row of logits a sequence. The shape is OLMoE's: as many KV heads as heads, experts half as
- * wide as the model. */
-static double prefill_flops(const struct model_settings *s, const cot_engine_info *i)
+/* Two operations for each weight that a token meets, but for the embedding, which is looked up, and the output, which only
+ * the last one meets. Of OLMoE's shape, with as many KV heads as heads, the scores of attention too; of others they are left
+ * out, so that their share of the roof is rather too low. */
+static double prefill_flops(const struct model_settings *s, const struct bench_model *m)
 {
-    double h = (double)i->hidden, t = (double)s->prompt_tokens;
-    double attention = t * 4 * h * h + t * (t + 1) / 2 * 2 * h,
-           experts = t * (double)i->top_k * 3 * h * h / 2;
-    return 2 * (double)s->sequences *
-           ((double)i->layers * (attention + experts + t * h * (double)i->experts) + h * (double)i->vocab);
+    const double t = (double)s->prompt_tokens, output = (double)m->info.hidden * (double)m->info.vocab;
+    const double weights = (double)m->info.active_parameters - (m->tied ? 1 : 2) * output;
+    const double scores =
+        s->config ? 0 : (double)m->info.layers * t * (t + 1) / 2 * 2 * (double)m->info.hidden;
+    return 2 * (double)s->sequences * (t * weights + scores + output);
 }
 
 /* Tokens that look like nothing: each step is routed to other experts. */
@@ -159,8 +169,8 @@ static void fill_tokens(int32_t *tokens, int64_t n, int64_t vocab, uint64_t *sta
     }
 }
 
-static bool repeat(struct rates *rates, const struct model_settings *s, cot_engine *engine, int32_t *tokens,
-                   cot_request *requests, uint64_t *state)
+static bool repeat(struct rates *rates, const struct model_settings *s, const struct bench_model *model,
+                   cot_engine *engine, int32_t *tokens, cot_request *requests, uint64_t *state)
 {
     const cot_engine_info *info = cot_engine_describe(engine);
     int64_t each = s->prompt_tokens + s->decode_tokens;
@@ -185,7 +195,7 @@ static bool repeat(struct rates *rates, const struct model_settings *s, cot_engi
            decode = (double)(after.decode_ns - before.decode_ns) / 1e9;
     *rates =
         (struct rates){.prefill_tokens = (double)(after.prefill_tokens - before.prefill_tokens) / prefill,
-                       .prefill_flops = prefill_flops(s, info) / prefill,
+                       .prefill_flops = prefill_flops(s, model) / prefill,
                        .decode_tokens = (double)(after.decode_tokens - before.decode_tokens) / decode,
                        .decode_bytes = (double)(after.decode_read_bytes - before.decode_read_bytes) / decode};
     cot_stats_clear(&before);
@@ -283,7 +293,7 @@ static void hold_against_roofs(struct rates *rates, int precision, const cot_roo
     rates->decode_drift = drift(before->read_bytes_per_second, after->read_bytes_per_second);
 }
 
-static bool measure(const struct model_settings *s, cot_engine *engine)
+static bool measure(const struct model_settings *s, const struct bench_model *model, cot_engine *engine)
 {
     const cot_engine_info *info = cot_engine_describe(engine);
     struct rates rates[MOST_REPEATS], warm;
@@ -296,10 +306,10 @@ static bool measure(const struct model_settings *s, cot_engine *engine)
     cot_roof before, after;
     cot_progress progress = {"measuring", 0};
     cot_progress_show(&progress, 0, (uint64_t)s->repeat + 1);
-    good = good && repeat(&warm, s, engine, ids, requests, &state) && measure_roof(&before, s, info);
+    good = good && repeat(&warm, s, model, engine, ids, requests, &state) && measure_roof(&before, s, info);
     for (int i = 0; i < s->repeat && good; i++, before = after) {
         cot_progress_show(&progress, (uint64_t)i + 1, (uint64_t)s->repeat + 1);
-        good = repeat(&rates[i], s, engine, ids, requests, &state) && measure_roof(&after, s, info);
+        good = repeat(&rates[i], s, model, engine, ids, requests, &state) && measure_roof(&after, s, info);
         if (good) hold_against_roofs(&rates[i], s->engine.precision, &before, &after);
     }
     cot_progress_end(&progress);
@@ -314,12 +324,35 @@ static void show_loading(void *progress, size_t done, size_t total)
     cot_progress_show(progress, done, total);
 }
 
-static int bench_model(const void *settings)
+static cot_status describe_bench_model(struct bench_model *m, const struct model_settings *s,
+                                       cot_error *error)
 {
-    const struct model_settings *s = settings;
-    char config[1024];
-    int length = snprintf(config, sizeof config, olmoe_shape, (int)s->layers);
-    int64_t each = s->prompt_tokens + s->decode_tokens;
+    *m = (struct bench_model){0};
+    if (s->config) {
+        m->config = read_whole(s->config, &m->bytes);
+        if (!m->config) return error->status = COT_IO;
+    } else {
+        const int n = asprintf(&m->config, olmoe_shape, (int)s->layers);
+        if (n < 0) m->config = NULL;
+        m->bytes = n < 0 ? 0 : (size_t)n;
+    }
+    const cot_status status =
+        cot_model_describe_config(&m->info, m->config ? m->config : "", m->bytes, error);
+    if (status != COT_OK) cot_complain_of(error);
+    json_t *json = status == COT_OK ? json_loadb(m->config, m->bytes, 0, NULL) : NULL;
+    m->tied = json_is_true(json_object_get(json, "tie_word_embeddings"));
+    json_decref(json);
+    if (status != COT_OK || s->prompt_tokens + s->decode_tokens <= m->info.context_tokens) return status;
+    cot_complain("%lld tokens are beyond the context of %lld",
+                 (long long)(s->prompt_tokens + s->decode_tokens), (long long)m->info.context_tokens);
+    return COT_TOO_LONG;
+}
+
+/* Opens the engine, with random weights. Returns false after a line on stderr. */
+static bool open_bench_engine(cot_engine **engine, const struct model_settings *s,
+                              const struct bench_model *m)
+{
+    const int64_t each = s->prompt_tokens + s->decode_tokens;
     cot_engine_options options =
         cot_engine_options_of(&s->engine, &(engine_needs){.kv_tokens = each * s->sequences,
                                                           .sequences = (size_t)s->sequences,
@@ -327,23 +360,29 @@ static int bench_model(const void *settings)
     cot_progress progress = {"drawing weights", 0};
     options.progress = show_loading;
     options.progress_context = &progress;
-    cot_engine *engine;
     cot_error error;
-    cot_model_info model = {0};
     cot_expert_map map = {0};
     cot_status status = COT_OK;
-    if (s->engine.placement) {
-        status = cot_model_describe_config(&model, config, (size_t)length, &error);
-        if (status == COT_OK) status = cot_engine_placement(&options, &map, &s->engine, &model, &error);
-    }
+    if (s->engine.placement) status = cot_engine_placement(&options, &map, &s->engine, &m->info, &error);
     if (status == COT_OK)
-        status = cot_engine_open_random(&engine, config, (size_t)length, (uint64_t)s->seed, &options, &error);
+        status = cot_engine_open_random(engine, m->config, m->bytes, (uint64_t)s->seed, &options, &error);
     cot_progress_end(&progress);
     cot_expert_map_free(&map);
-    cot_model_info_clear(&model);
-    if (status != COT_OK) return cot_complain_of(&error);
-    bool good = measure(s, engine);
+    if (status != COT_OK) cot_complain_of(&error);
+    return status == COT_OK;
+}
+
+static int bench_model(const void *settings)
+{
+    const struct model_settings *s = settings;
+    struct bench_model model;
+    cot_engine *engine = NULL;
+    cot_error error;
+    bool good = describe_bench_model(&model, s, &error) == COT_OK && open_bench_engine(&engine, s, &model);
+    good = good && measure(s, &model, engine);
     cot_engine_close(engine);
+    cot_model_info_clear(&model.info);
+    free(model.config);
     return good ? COT_EXIT_OK : COT_EXIT_FAILURE;
 }
 
@@ -351,10 +390,12 @@ static int bench_model(const void *settings)
 static const cot_option model_options[] = {
     {"layers", 0, COT_OPTION_INTEGER, "L", "2", "layers of OLMoE-1B-7B's shape", AT(layers), .least = 1,
      .most = 16},
+    {"config", 0, COT_OPTION_TEXT, "FILE", NULL, "a model's config.json: its shape instead of OLMoE's",
+     AT(config)},
     {"prompt-tokens", 0, COT_OPTION_INTEGER, "N", "1024", "tokens of each prompt", AT(prompt_tokens),
-     .least = 1, .most = 4000},
+     .least = 1, .most = 1000000},
     {"decode-tokens", 0, COT_OPTION_INTEGER, "N", "32", "tokens fed one at a time after it",
-     AT(decode_tokens), .least = 1, .most = 96},
+     AT(decode_tokens), .least = 1, .most = 1000000},
     {"sequences", 0, COT_OPTION_INTEGER, "N", "1", "sequences at once", AT(sequences), .least = 1,
      .most = 64},
     {"repeat", 0, COT_OPTION_INTEGER, "N", "5", "timed runs, after one that is not counted", AT(repeat),
@@ -368,7 +409,8 @@ const cot_command cot_cmd_bench_model = {
     .name = "bench model",
     .summary = "measure a random model's prefill and decode beside this machine's roofs",
     .details =
-        "The layers are OLMoE-1B-7B's (hidden 2048, 64 experts of 1024, top 8). Prefill is held "
+        "The layers are OLMoE-1B-7B's (hidden 2048, 64 experts of 1024, top 8), or those of --config. "
+        "Prefill is held "
         "against the multiply-add "
         "roof; decode against the read roof, over the weights and KV that each step must read once. "
         "Roofs are measured before and after each run, reads over a buffer as large as the weights, and "
