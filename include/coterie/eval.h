@@ -12,6 +12,7 @@ typedef struct cot_eval_sequence {
     const char *name; /* q */
     const int32_t *ids;
     int64_t tokens, prefill_tokens; /* 1 <= prefill_tokens <= tokens */
+    int64_t unscored; /* leading predictions that only lead up to those that count: 0 <= unscored < tokens */
 } cot_eval_sequence;
 
 /* Sequences read from a safetensors file: every tensor `ids.q` (int32 or int64 [T]; q is all that follows,
@@ -23,8 +24,8 @@ cot_status cot_eval_set_open(cot_eval_set **set, const char *path, cot_error *er
 void cot_eval_set_close(cot_eval_set *set); /* NULL is fine */
 const cot_eval_sequence *cot_eval_set_sequences(const cot_eval_set *set, size_t *count);
 
-/* Runs the sequences. nats [count]: each one's mean negative log-likelihood of its predictions, tokens - 1 of
- * them (0 where there are none). With `output`, writes a safetensors file of `logits.q` float32 [T][V],
+/* Runs the sequences. nats [count]: each one's mean negative log-likelihood of the predictions that count,
+ * tokens - 1 - unscored of them (0 where there are none). With `output`, writes a safetensors file of `logits.q` float32 [T][V],
  * `experts.q.L` int32 [T][K] ascending and `weights.q.L` float32 [T][K] for each MoE layer L (by the model's
  * number; needs capture_routing). `on_routing` (may be NULL) is called as cot_events says, with `context`.
  * Errors: as cot_engine_run's, with the sequence named; IO, NOT_FOUND (the output's folder). */

@@ -18,11 +18,17 @@ struct eval_settings {
     engine_settings engine;
     const char *model, *tokens, *output;
     cot_list texts;
+    int64_t prefix, window;
     bool json;
     cot_optional_text stats;
 };
 
 /* ---- results ---- */
+
+static int64_t predictions_of(const cot_eval_sequence *s)
+{
+    return s->tokens - 1 - s->unscored;
+}
 
 /* A sequence's domain is what stands before its name's last dot. */
 static size_t domain_length(const char *name)
@@ -77,8 +83,8 @@ static double overall(const cot_eval_sequence *s, const double *nats, size_t cou
     double sum = 0;
     *predictions = 0;
     for (size_t i = 0; i < count; i++) {
-        sum += nats[i] * (double)(s[i].tokens - 1);
-        *predictions += s[i].tokens - 1;
+        sum += nats[i] * (double)predictions_of(&s[i]);
+        *predictions += predictions_of(&s[i]);
     }
     return *predictions ? sum / (double)*predictions : 0;
 }
@@ -116,7 +122,7 @@ static bool print_json(const cot_eval_sequence *s, const double *nats, size_t co
     for (size_t i = 0; i < count && good; i++) {
         good = json_object_set_new(each, s[i].name,
                                    json_pack("{s:I, s:o}", "tokens", (json_int_t)s[i].tokens, "nats",
-                                             mean_json(s[i].tokens - 1, nats[i]))) == 0;
+                                             mean_json(predictions_of(&s[i]), nats[i]))) == 0;
         if (!good) cot_complain("'%s' is not UTF-8, which JSON needs", s[i].name);
     }
     json_t *o = json_pack("{s:o, s:{s:I, s:o}}", "sequences", each, "all", "predictions",
@@ -185,15 +191,28 @@ static bool eval_tokens(const struct eval_settings *s)
     return good;
 }
 
+/* As the options say; a text is cut once the engine's context is known. */
+static bool cut(const struct eval_settings *s, text_windows *windows, int64_t context)
+{
+    int64_t most = s->prefix < 0 ? context : context - 1;
+    if (s->window > most) {
+        cot_complain("--window %lld: the context of %lld tokens allows %lld%s", (long long)s->window,
+                     (long long)context, (long long)most, s->prefix < 0 ? "" : " beside the first token");
+        return false;
+    }
+    int64_t length = s->window ? s->window : most;
+    return s->prefix < 0 ? text_windows_cut(windows, length) : text_windows_roll(windows, length);
+}
+
 static bool eval_texts(const struct eval_settings *s)
 {
     text_windows windows = {0};
     cot_engine *engine = NULL;
-    bool good = text_windows_read(&windows, s->model, s->texts);
+    bool good = text_windows_read(&windows, s->model, s->texts, s->prefix);
     engine_needs needs = text_windows_need(&windows, &s->engine);
     needs.capture_routing = s->output;
     good = good && cot_engine_open_cli(&engine, s->model, &s->engine, &needs) &&
-           text_windows_cut(&windows, cot_engine_describe(engine)->context_tokens) &&
+           cut(s, &windows, cot_engine_describe(engine)->context_tokens) &&
            evaluate(s, engine, windows.sequences, windows.count);
     text_windows_free(&windows);
     cot_engine_close(engine);
@@ -205,6 +224,10 @@ static int eval(const void *settings)
     const struct eval_settings *s = settings;
     if (!s->tokens == !s->texts.count) {
         cot_complain("give either --tokens FILE.safetensors or --text FILE");
+        return COT_EXIT_USAGE;
+    }
+    if (s->tokens && (s->prefix >= 0 || s->window)) {
+        cot_complain("--prefix-token and --window are for --text");
         return COT_EXIT_USAGE;
     }
     if (!cot_check_model(s->model) || !cot_check_output(s->output, "the losses") ||
@@ -219,6 +242,13 @@ static const cot_option eval_options[] = {
     {"tokens", 0, COT_OPTION_TEXT, "FILE.safetensors", NULL,
      "token sequences: ids.NAME, optionally prefill_tokens.NAME", AT(tokens)},
     {"text", 0, COT_OPTION_LIST, "FILE", NULL, "text, cut into windows of the context", AT(texts)},
+    {"window", 0, COT_OPTION_INTEGER, "N", NULL, "cut texts into windows of N tokens instead", AT(window),
+     .least = 1, .most = INT32_MAX},
+    {"prefix-token", 0, COT_OPTION_INTEGER, "ID", "-1",
+     "put ID before each text, and predict every token of the text once, N in a window (one less than the "
+     "context), each "
+     "window beginning with the token before: as lm-eval's rolling log-likelihoods (-1: none)",
+     AT(prefix), .least = -1, .most = INT32_MAX},
     {"output", 'o', COT_OPTION_TEXT, "OUT.safetensors", NULL,
      "write logits.NAME, experts.NAME.LAYER, weights.NAME.LAYER", AT(output)},
     {"json", 0, COT_OPTION_FLAG, NULL, NULL, "print the losses as JSON", AT(json)},

@@ -72,7 +72,7 @@ static int profile(const void *settings)
         return COT_EXIT_FAILURE;
     text_windows windows = {0};
     cot_engine *engine = NULL;
-    bool good = text_windows_read(&windows, s->model, s->texts);
+    bool good = text_windows_read(&windows, s->model, s->texts, -1);
     engine_needs needs = text_windows_need(&windows, &s->engine);
     needs.capture_routing = true;
     good = good && cot_engine_open_cli(&engine, s->model, &s->engine, &needs) &&

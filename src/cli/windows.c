@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool add_window(text_windows *w, const char *file, size_t number, const int32_t *ids, int64_t tokens)
+static bool add_window(text_windows *w, const char *file, size_t number, const int32_t *ids, int64_t tokens,
+                       int64_t unscored)
 {
     if (w->count == w->room) {
         size_t room = 2 * w->room + 16;
@@ -24,8 +25,8 @@ static bool add_window(text_windows *w, const char *file, size_t number, const i
     if (!name) return false;
     snprintf(name, length, "%s.%zu", file, number);
     w->names[w->name_count++] = name;
-    w->sequences[w->count++] =
-        (cot_eval_sequence){.name = name, .ids = ids, .tokens = tokens, .prefill_tokens = tokens};
+    w->sequences[w->count++] = (cot_eval_sequence){
+        .name = name, .ids = ids, .tokens = tokens, .prefill_tokens = tokens, .unscored = unscored};
     return true;
 }
 
@@ -40,14 +41,30 @@ static bool is_new(const text_windows *w, const char *path)
     return true;
 }
 
-static bool add_file(text_windows *w, const cot_tokenizer *tokenizer, const char *path)
+/* Puts an id before a text's own. */
+static bool put_before(struct text_tokens *t, int64_t prefix)
+{
+    int32_t *joined = malloc((t->count + 1) * sizeof *joined);
+    if (!joined) {
+        cot_complain("out of memory for '%s'", t->path);
+        return false;
+    }
+    joined[0] = (int32_t)prefix;
+    memcpy(joined + 1, t->ids, t->count * sizeof *joined);
+    free(t->ids);
+    t->ids = joined;
+    t->count++;
+    return true;
+}
+
+static bool add_file(text_windows *w, const cot_tokenizer *tokenizer, const char *path, int64_t prefix)
 {
     size_t bytes;
     struct text_tokens *t = &w->texts[w->files];
     char *text = read_whole(path, &bytes);
     if (!text) return false;
     cot_error error;
-    cot_status status = cot_tokenizer_encode(tokenizer, &t->ids, &t->count, text, bytes, true, &error);
+    cot_status status = cot_tokenizer_encode(tokenizer, &t->ids, &t->count, text, bytes, prefix < 0, &error);
     free(text);
     if (status != COT_OK) {
         cot_complain("'%s': %s", path, error.message);
@@ -55,11 +72,14 @@ static bool add_file(text_windows *w, const cot_tokenizer *tokenizer, const char
     }
     w->files++;
     t->path = path;
-    if (!bytes || !t->count) cot_complain("'%s' is empty", path);
-    return bytes && t->count;
+    if (!bytes || !t->count) {
+        cot_complain("'%s' is empty", path);
+        return false;
+    }
+    return prefix < 0 || put_before(t, prefix);
 }
 
-bool text_windows_read(text_windows *w, const char *model, cot_list files)
+bool text_windows_read(text_windows *w, const char *model, cot_list files, int64_t prefix)
 {
     cot_tokenizer *tokenizer;
     cot_error error;
@@ -71,7 +91,7 @@ bool text_windows_read(text_windows *w, const char *model, cot_list files)
     bool good = (w->texts = calloc(files.count + 1, sizeof *w->texts)) != NULL;
     if (!good) cot_complain("out of memory");
     for (size_t i = 0; i < files.count && good; i++)
-        good = is_new(w, files.items[i].text) && add_file(w, tokenizer, files.items[i].text);
+        good = is_new(w, files.items[i].text) && add_file(w, tokenizer, files.items[i].text, prefix);
     cot_tokenizer_close(tokenizer);
     return good;
 }
@@ -86,15 +106,33 @@ engine_needs text_windows_need(const text_windows *w, const engine_settings *set
     return needs;
 }
 
-bool text_windows_cut(text_windows *w, int64_t context)
+bool text_windows_cut(text_windows *w, int64_t length)
 {
     for (size_t f = 0; f < w->files; f++) {
         const struct text_tokens *t = &w->texts[f];
-        for (size_t at = 0, n = 0; at < t->count; at += (size_t)context, n++) {
+        for (size_t at = 0, n = 0; at < t->count; at += (size_t)length, n++) {
             int64_t rest = (int64_t)(t->count - at);
-            if (add_window(w, t->path, n, t->ids + at, rest < context ? rest : context)) continue;
+            if (add_window(w, t->path, n, t->ids + at, rest < length ? rest : length, 0)) continue;
             cot_complain("out of memory for '%s'", t->path);
             return false;
+        }
+    }
+    return true;
+}
+
+bool text_windows_roll(text_windows *w, int64_t length)
+{
+    for (size_t f = 0; f < w->files; f++) {
+        const struct text_tokens *t = &w->texts[f];
+        int64_t last = (int64_t)t->count - 1, predicted = 0;
+        for (size_t n = 0; predicted < last; n++) {
+            int64_t now = last - predicted < length ? last - predicted : length, end = predicted + now;
+            int64_t from = end > length ? end - length : 0;
+            if (!add_window(w, t->path, n, t->ids + from, end - from + 1, end - from - now)) {
+                cot_complain("out of memory for '%s'", t->path);
+                return false;
+            }
+            predicted = end;
         }
     }
     return true;

@@ -17,12 +17,17 @@ typedef struct text_windows {
 } text_windows;
 
 /* Encodes each file of the list (- is standard input) as the tokenizer of `model` does, post-processor
- * included. Returns false after a line on stderr; free either way. */
-bool text_windows_read(text_windows *windows, const char *model, cot_list files);
+ * included. With prefix >= 0 that id stands before each text in place of what a post-processor adds, so that
+ * every token of the text is predicted. Returns false after a line on stderr; free either way. */
+bool text_windows_read(text_windows *windows, const char *model, cot_list files, int64_t prefix);
 /* What an engine needs to run them, a few windows at a time where each has a home rank. */
 engine_needs text_windows_need(const text_windows *windows, const engine_settings *settings);
-/* Cuts them into windows of `context` tokens. Returns false after a line on stderr. */
-bool text_windows_cut(text_windows *windows, int64_t context);
+/* Cuts them into windows of `length` tokens, each on its own. Returns false after a line on stderr. */
+bool text_windows_cut(text_windows *windows, int64_t length);
+/* Cuts them so that every token but a text's first id is predicted once, `length` of them in a window, which
+ * begins with the token before the first of them. The last window of a text begins as early as a whole one
+ * would: what it predicts has as much before it. Returns false after a line on stderr. */
+bool text_windows_roll(text_windows *windows, int64_t length);
 void text_windows_free(text_windows *windows);
 
 #endif

@@ -138,8 +138,9 @@ static void take_logits(void *context, uint64_t request, int64_t position, const
 {
     struct evaluation *e = context;
     const cot_eval_sequence *s = &e->sequences[request];
-    if (position + 1 < s->tokens)
-        e->nats[request] += loss(logits, e->info->vocab, s->ids[position + 1]) / (double)(s->tokens - 1);
+    if (position >= s->unscored && position + 1 < s->tokens)
+        e->nats[request] +=
+            loss(logits, e->info->vocab, s->ids[position + 1]) / (double)(s->tokens - 1 - s->unscored);
     if (e->records)
         memcpy(e->records[request].logits + position * e->info->vocab, logits,
                (size_t)e->info->vocab * sizeof *logits);

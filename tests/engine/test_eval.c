@@ -28,16 +28,16 @@ static void check_tensor(const cot_safetensors *file, const char *name, cot_dtyp
     assert_memory_equal(t->data, data, t->bytes);
 }
 
-/* Mean of -log softmax over the predictions. */
-static double loss_of(const struct record *r, const int32_t *ids)
+/* Mean of -log softmax over the predictions after the first `unscored`. */
+static double loss_of(const struct record *r, const int32_t *ids, int64_t unscored)
 {
     double sum = 0;
-    for (int64_t t = 0; t + 1 < r->capacity; t++) {
+    for (int64_t t = unscored; t + 1 < r->capacity; t++) {
         double total = 0;
         for (int64_t v = 0; v < VOCAB; v++) total += exp((double)r->logits[t * VOCAB + v]);
         sum += log(total) - (double)r->logits[t * VOCAB + ids[t + 1]];
     }
-    return r->capacity > 1 ? sum / (double)(r->capacity - 1) : 0;
+    return r->capacity > 1 ? sum / (double)(r->capacity - 1 - unscored) : 0;
 }
 
 static void what_is_written(void **state)
@@ -50,7 +50,8 @@ static void what_is_written(void **state)
     for (size_t i = 0; i < SEQUENCES; i++) {
         int64_t tokens = i == 2 ? 1 : 2 + (int64_t)(draw(&seed) % 40),
                 first = i == 1 ? tokens : 1 + tokens / 3;
-        sequences[i] = (cot_eval_sequence){names[i], drawn_ids(tokens, VOCAB, &seed), tokens, first};
+        sequences[i] = (cot_eval_sequence){names[i], drawn_ids(tokens, VOCAB, &seed), tokens, first,
+                                           tokens > 2 ? (int64_t)(draw(&seed) % (uint64_t)(tokens - 1)) : 0};
         requests[i] = forced_request(sequences[i].ids, tokens, first);
     }
     char path[] = "coterie-test-XXXXXX";
@@ -86,14 +87,14 @@ static void what_is_written(void **state)
             snprintf(name, sizeof name, "weights.%s.%d", names[i], info->moe_layer[l]);
             check_tensor(&written, name, COT_F32, n, k, weights);
         }
-        assert_true(fabs(nats[i] - loss_of(r, sequences[i].ids)) < 1e-6);
+        assert_true(fabs(nats[i] - loss_of(r, sequences[i].ids, sequences[i].unscored)) < 1e-6);
         free(experts);
         free(weights);
     }
     cot_safetensors_close(&written);
     records_free(&all);
     int32_t outside[] = {1, 2, VOCAB};
-    cot_eval_sequence bad[] = {sequences[0], {"odd.name", outside, 3, 2}};
+    cot_eval_sequence bad[] = {sequences[0], {"odd.name", outside, 3, 2, 0}};
     assert_int_equal(cot_eval_run(engine, bad, 2, NULL, nats, NULL, NULL, &error), COT_INVALID_ARGUMENT);
     assert_non_null(strstr(error.message, "sequence 'odd.name': token 0 is 4096"));
     assert_int_equal(cot_eval_run(engine, sequences, 1, "no/such/folder/x", nats, NULL, NULL, &error),
@@ -207,7 +208,7 @@ static void an_error_of_none(void **state)
 {
     (void)state;
     static const int32_t ids[] = {1, 2, 3};
-    const cot_eval_sequence sequences[] = {{"first", ids, 3, 3}, {"beyond", ids, 3, 3}};
+    const cot_eval_sequence sequences[] = {{"first", ids, 3, 3, 0}, {"beyond", ids, 3, 3, 0}};
     struct nested n = {must_open(&(struct setting){.folder = TINY, .kv_tokens = 512}), sequences, 0};
     double nats;
     assert_int_equal(cot_eval_run(n.engine, sequences, 1, NULL, &nats, evaluate_again, &n, NULL), COT_OK);
