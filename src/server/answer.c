@@ -276,13 +276,33 @@ static void on_event(cot_job *job, const cot_job_event *event)
 
 /* ---- from body to jobs ---- */
 
+/* Whether "," NAME "," has not been logged before; from now on it has. Where there is no room left, nothing is new. */
+static bool is_new(cot_server *s, const char *name, size_t bytes)
+{
+    char *known = s->reported_unknown;
+    const size_t used = strlen(known);
+    for (const char *at = known; *at; at += strcspn(at, ",") + 1)
+        if (strcspn(at, ",") == bytes && memcmp(at, name, bytes) == 0) return false;
+    if (used + bytes + 2 > sizeof s->reported_unknown) return false;
+    memcpy(known + used, name, bytes);
+    memcpy(known + used + bytes, ",", 2);
+    return true;
+}
+
+/* Every field once, whatever others it comes with. A name is the client's: a terminal must not obey it. */
 static void log_unknown(cot_server *s, const char *unknown)
 {
-    if (!*unknown || strstr(s->reported_unknown, unknown)) return;
-    const size_t used = strlen(s->reported_unknown);
-    if (used + strlen(unknown) + 2 < sizeof s->reported_unknown)
-        snprintf(s->reported_unknown + used, sizeof s->reported_unknown - used, "%s,", unknown);
-    cot_server_log(s, "requests have fields that are ignored: %s", unknown);
+    static const char between[] = ", ";
+    for (size_t n; *unknown; unknown += n + strspn(unknown + n, between)) {
+        n = strcspn(unknown, between);
+        if (!n || !is_new(s, unknown, n)) continue;
+        char name[sizeof((cot_api_request *)0)->unknown];
+        for (size_t i = 0; i < n; i++) {
+            const unsigned char c = (unsigned char)unknown[i];
+            name[i] = (char)(c < 0x20 || c >= 0x7f ? '?' : c);
+        }
+        cot_server_log(s, "requests have a field that is ignored: %.*s", (int)n, name);
+    }
 }
 
 static bool check_load(cot_answer *a, cot_api_error *error)

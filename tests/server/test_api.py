@@ -484,6 +484,21 @@ class Own(unittest.TestCase):
             if not SANITIZED:  # sanitizers keep what is freed for a while
                 self.assertLess(server.resident_bytes(), 400 << 20)
 
+    def test_ignored_fields_are_logged_once(self):
+        with Server() as server:
+            body = {"prompt": "x", "max_tokens": 1}
+            server.complete(**body, sweet=1, sour=1)
+            server.complete(**body, sour=1, salty=1)
+            server.complete(**body, salt=1)  # a part of another's name
+            server.complete(**body, **{"\x1b[31m\n": 1})  # nothing that a terminal obeys
+            for i in range(300):
+                server.complete(**body, **{f"field{i}": 1})
+        lines = "".join(server.log).split("\n")
+        for name in ("sweet", "sour", "salty", "salt", "?[31m?"):
+            found = [line for line in lines if line.endswith(f"is ignored: {name}")]
+            self.assertEqual(len(found), 1, lines[:20])
+        self.assertLess(len(lines), 200)  # and no end of names does not make an endless log
+
     def test_no_template(self):
         with temporary() as folder:
             for file in MODEL.iterdir():
