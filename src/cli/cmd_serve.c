@@ -35,10 +35,24 @@ struct serve_settings {
 
 static cot_server *serving; // of the signal handler
 
+enum { ABORT_SECONDS = 5 };               // that an end may take beside what is given to answers
+static unsigned patience = ABORT_SECONDS; // seconds after the first signal, of the signal handler
+
 static void on_signal(int number)
 {
     (void)number;
     cot_server_stop(serving);
+    alarm(patience);
+    patience = ABORT_SECONDS;
+}
+
+/* Something cannot be interrupted, such as the tokenising of a giant text: nobody waits for it any more. */
+static void on_alarm(int number)
+{
+    static const char line[] = "coterie: shut down without waiting for what cannot be interrupted\n";
+    (void)number;
+    if (write(STDERR_FILENO, line, sizeof line - 1) < 0) _exit(COT_EXIT_FAILURE);
+    _exit(COT_EXIT_FAILURE);
 }
 
 static void say(void *context, const char *line)
@@ -206,7 +220,9 @@ static cot_status serve(const struct serve_settings *s, const cot_tokenizer *tok
     o.log = say;
     cot_status status = cot_server_open(&serving, s->model, engine, tokenizer, chat, &o, error);
     if (status != COT_OK) return status;
-    struct sigaction action = {.sa_handler = on_signal};
+    struct sigaction action = {.sa_handler = on_signal}, last = {.sa_handler = on_alarm};
+    patience = (unsigned)s->shutdown_timeout + ABORT_SECONDS;
+    sigaction(SIGALRM, &last, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
@@ -215,6 +231,7 @@ static cot_status serve(const struct serve_settings *s, const cot_tokenizer *tok
     signal(SIGTERM, SIG_IGN);
     signal(SIGINT, SIG_IGN);
     cot_server_close(serving);
+    alarm(0);
     return status;
 }
 

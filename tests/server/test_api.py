@@ -499,6 +499,24 @@ class Own(unittest.TestCase):
             self.assertEqual(len(found), 1, lines[:20])
         self.assertLess(len(lines), 200)  # and no end of names does not make an endless log
 
+    def test_second_signal_waits_for_no_tokenising(self):
+        """What takes a minute and cannot be interrupted does not keep a server that is told twice to end."""
+        with Server() as server:
+            connection = server.connect()
+            body = b'{"prompt": "%s", "max_tokens": 1}' % (b" " * 60000000)
+            connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+            loop, whole = server.cpu_ticks()
+            while whole - loop < 100:  # it tokenises
+                loop, whole = server.cpu_ticks()
+            server.process.send_signal(signal.SIGTERM)
+            while not any("shutting down" in line for line in server.log):
+                time.sleep(0.001)
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(connection.getresponse().status, 503)
+            server.status = server.process.wait(20)  # 0 where it was done in time
+            self.assertIn(server.status, (0, 1))
+            connection.close()
+
     def test_no_template(self):
         with temporary() as folder:
             for file in MODEL.iterdir():
