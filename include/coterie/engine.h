@@ -291,8 +291,8 @@ void cot_engine_get_load(const cot_engine *engine, cot_engine_load *load);
 cot_status cot_engine_cancel(cot_engine *engine, uint64_t id, cot_error *error);
 
 /* One step: admits the requests that fit, runs the next tokens of those that are under way, tells what came of
- * it. `*left` counts the requests that are not over yet; with none of them a step does nothing. Allocates
- * nothing. Errors: INVALID_ARGUMENT (logits no longer finite; `*failed`, where not NULL, is the request's id, and 0
+ * it. `*left` counts the requests that are not over yet; with none of them a step looks whether the ranks are alive, and
+ * does nothing else. Allocates nothing. Errors: INVALID_ARGUMENT (logits no longer finite; `*failed`, where not NULL, is the request's id, and 0
  * when an error is of no request), TIMED_OUT, PEER_FAILED: the engine must be closed, and requests that are not
  * over are told no more. INVALID_ARGUMENT from within a callback changes nothing. */
 cot_status cot_engine_step(cot_engine *engine, size_t *left, uint64_t *failed, cot_error *error);

@@ -149,6 +149,11 @@ cot_status cot_engine_group_step(cot_engine_group *g, const cot_step *step, cons
     return reason(root, cot_runner_step(root->runner, step, logits, experts, weights, error), error);
 }
 
+cot_status cot_engine_group_check(cot_engine_group *g, cot_error *error)
+{
+    return reason(&g->root, cot_fabric_check(g->root.fabric, error), error);
+}
+
 cot_status cot_engine_group_stats(cot_engine_group *g, cot_rank_stats *stats, cot_error *error)
 {
     struct end *root = &g->root;

@@ -305,7 +305,7 @@ cot_status cot_engine_step(cot_engine *e, size_t *left, uint64_t *failed, cot_er
     e->inside = true;
     set_target(e);
     admit(e);
-    if (e->scheduler.active_count) status = run_step(e, failed, error);
+    status = e->scheduler.active_count ? run_step(e, failed, error) : cot_engine_group_check(e->group, error);
     e->failed = status != COT_OK;
     cot_scheduler_sweep(&e->scheduler);
     e->inside = false;

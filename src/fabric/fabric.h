@@ -131,6 +131,9 @@ cot_status cot_wait(cot_fabric *fabric, cot_sym signal, uint64_t value, int from
 cot_status cot_wait_patiently(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
                               cot_error *error);
 
+/* PEER_FAILED, naming the first rank that failed or is found dead; COT_OK while none is known of. Does not wait. */
+cot_status cot_fabric_check(cot_fabric *fabric, cot_error *error);
+
 /* Wakes a rank that sleeps in cot_wait_patiently, so that it looks at its signal at once; after put_signal, which need not
  * have arrived. Costs little where nobody sleeps. */
 void cot_rouse(cot_fabric *fabric, int rank);

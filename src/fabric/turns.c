@@ -188,16 +188,31 @@ static int culprit(const cot_fabric *fabric, int from)
     return from;
 }
 
-static cot_status peer_failed(cot_fabric *fabric, int rank, cot_phase phase, cot_error *error)
+/* How a rank that failed did so, in words. */
+static void describe_failure(char how[40], cot_fabric *fabric, int rank)
 {
     const int death = fabric->ops->death(fabric, rank);
-    char how[40];
     if (death > 0)
-        snprintf(how, sizeof how, "was killed by signal %d", death);
+        snprintf(how, 40, "was killed by signal %d", death);
     else
-        snprintf(how, sizeof how, "%s", death ? "ended" : "failed");
+        snprintf(how, 40, "%s", death ? "ended" : "failed");
+}
+
+static cot_status peer_failed(cot_fabric *fabric, int rank, cot_phase phase, cot_error *error)
+{
+    char how[40];
+    describe_failure(how, fabric, rank);
     return cot_fail(error, COT_PEER_FAILED, "rank %d %s while rank %d waited in '%s'", rank, how,
                     fabric->rank, cot_phase_name(phase));
+}
+
+cot_status cot_fabric_check(cot_fabric *fabric, cot_error *error)
+{
+    char how[40];
+    const int failed = fabric->ops->failed(fabric);
+    if (!failed) return COT_OK;
+    describe_failure(how, fabric, failed - 1);
+    return cot_fail(error, COT_PEER_FAILED, "rank %d %s", failed - 1, how);
 }
 
 /* What idleness is before the core is given away; *begin_ns is now. */

@@ -246,7 +246,6 @@ static void fail_of(cot_answer *a, const cot_error *reason)
     cot_api_error error;
     cot_api_fail_of(&error, 500, NULL, reason);
     fail(a, &error);
-    cot_server_notice_failure(a->server);
 }
 
 static void on_event(cot_job *job, const cot_job_event *event)

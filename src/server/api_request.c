@@ -99,8 +99,6 @@ static bool read_simple(cot_api_request *r, cot_api_error *error)
         if (!cot_api_get_bool((bool *)((char *)r + switches[i].offset), r->json, switches[i].name, error))
             return false;
     if (r->sampling.top_k < 0) r->sampling.top_k = 0;
-    if (r->truncate_prompt_tokens < 0)
-        r->truncate_prompt_tokens = 0; // -1: as many as fit, which are checked anyway
     int64_t seed = 0;
     if (!cot_api_get_integer(&seed, r->json, "seed", INT64_MIN, INT64_MAX, error)) return false;
     r->sampling.seed = (uint64_t)seed;

@@ -47,7 +47,7 @@ typedef struct cot_api_request {
     bool add_generation_prompt, continue_final_message;
     int64_t n;
     int64_t max_tokens;             // -1: not said
-    int64_t truncate_prompt_tokens; // 0: not said
+    int64_t truncate_prompt_tokens; // 0: not said; -1: as many as fit
     int64_t logprobs;               // -1: none; else so many of the likeliest beside the chosen one
     bool seeded;                    // a seed was given; else one is drawn
     cot_sampling

@@ -71,6 +71,8 @@ struct cot_backend {
     const cot_backend_table *table;
     int64_t vocab, context_tokens; // context_tokens: most tokens of a sequence
     int ranks;
+    void (*on_failure)(void *owner); // set by the owner: nothing is computed any more; called once
+    void *owner;
 };
 
 #endif

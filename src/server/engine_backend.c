@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Jobs in the order in which they were ordered. */
@@ -28,6 +29,7 @@ typedef struct engine_backend {
     bool ends;
     cot_records records; // of whole steps, for the loop
     cot_backend_state state;
+    bool failure_known; // the loop was woken for it
 
     /* The engine's thread alone. */
     cot_records step; // what is told since `records` was last taken
@@ -35,7 +37,9 @@ typedef struct engine_backend {
     size_t live_count;
     int64_t prompt_tokens, generated_tokens;
 
-    cot_records reading; // the loop's thread alone
+    /* The loop's thread alone. */
+    cot_records reading;
+    bool failure_told;
 } engine_backend;
 
 /* ---- what the engine tells, on its thread ---- */
@@ -208,8 +212,10 @@ static void publish(engine_backend *b)
 {
     const uint64_t one = 1;
     pthread_mutex_lock(&b->lock);
-    const bool news = b->step.count && !b->records.count;
-    if (news) swap_records(&b->records, &b->step);
+    const bool has_records = b->step.count && !b->records.count;
+    const bool news = has_records || (b->state.failed && !b->failure_known);
+    b->failure_known = b->state.failed;
+    if (has_records) swap_records(&b->records, &b->step);
     cot_engine_get_load(b->engine, &b->state.load);
     b->state.prompt_tokens = b->prompt_tokens;
     b->state.generated_tokens = b->generated_tokens;
@@ -219,13 +225,23 @@ static void publish(engine_backend *b)
     }
 }
 
-/* Takes what is ordered; waits for it where there is nothing else to do. False: it is over. */
+static bool has_nothing_to_do(const engine_backend *b)
+{
+    return !b->live && !b->submitted.first && !b->cancelled.first && !b->ends &&
+           (!b->step.count || b->records.count);
+}
+
+/* Takes what is ordered; waits for it where there is nothing else to do, though not for more than a second: ranks may die
+ * meanwhile. False: it is over. */
 static bool take_orders(engine_backend *b, cot_job **submitted, cot_job **cancelled)
 {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
     pthread_mutex_lock(&b->lock);
-    while (!b->live && !b->submitted.first && !b->cancelled.first && !b->ends &&
-           (!b->step.count || b->records.count))
-        pthread_cond_wait(&b->changed, &b->lock);
+    for (int late = 0; has_nothing_to_do(b) && !late;)
+        late = b->state.failed ? pthread_cond_wait(&b->changed, &b->lock)
+                               : pthread_cond_timedwait(&b->changed, &b->lock, &until);
     *submitted = b->submitted.first;
     *cancelled = b->cancelled.first;
     b->submitted = b->cancelled = (order_list){0};
@@ -242,7 +258,8 @@ static void *run(void *argument)
     size_t left;
     while (take_orders(b, &submitted, &cancelled)) {
         obey(b, submitted, cancelled);
-        if (b->live && cot_engine_step(b->engine, &left, NULL, &error) != COT_OK) fail_all(b, &error);
+        if (!b->state.failed && cot_engine_step(b->engine, &left, NULL, &error) != COT_OK)
+            fail_all(b, &error);
         publish(b);
     }
     obey(b, submitted, cancelled);
@@ -280,8 +297,12 @@ static void take_records(evutil_socket_t descriptor, short what, void *context)
     pthread_mutex_lock(&b->lock);
     swap_records(&b->records, &b->reading);
     pthread_cond_signal(&b->changed); // there may be more
+    const bool fails = b->state.failed && !b->failure_told;
     pthread_mutex_unlock(&b->lock);
     tell(&b->reading);
+    if (!fails) return;
+    b->failure_told = true;
+    if (b->base.on_failure) b->base.on_failure(b->base.owner);
 }
 
 static void submit(cot_backend *backend, cot_job *const *jobs, size_t count)
@@ -362,7 +383,8 @@ cot_status cot_engine_backend_open(cot_backend **backend, cot_engine *engine, st
     cot_engine_get_load(engine, &b->state.load);
     const int64_t cached = b->state.load.kv_pages * 64; // a sequence is no longer than what the cache holds
     const int64_t context = cached < info->context_tokens ? cached : info->context_tokens;
-    b->base = (cot_backend){&table, info->vocab, context, info->ranks};
+    b->base =
+        (cot_backend){.table = &table, .vocab = info->vocab, .context_tokens = context, .ranks = info->ranks};
     b->engine = engine;
     b->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pthread_mutex_init(&b->lock, NULL);

@@ -132,12 +132,12 @@ static void hear_deadline(evutil_socket_t descriptor, short what, void *context)
     cot_answer_abort_all(context);
 }
 
-void cot_server_notice_failure(cot_server *s)
+static void notice_failure(void *owner)
 {
+    cot_server *s = owner;
     cot_backend_state state;
     if (s->stops_heard) return;
     s->backend->table->state(s->backend, &state);
-    if (!state.failed) return;
     cot_server_log(s, "the engine failed: %s", state.error.message);
     s->stops_heard = 1;
     drain(s);
@@ -269,6 +269,10 @@ cot_status cot_server_open(cot_server **server, const char *folder, cot_engine *
     cot_status status = copy_options(s, options, error);
     if (status == COT_OK) status = start_events(s, error);
     if (status == COT_OK) status = cot_engine_backend_open(&s->backend, engine, s->base, error);
+    if (status == COT_OK) {
+        s->backend->on_failure = notice_failure;
+        s->backend->owner = s;
+    }
     if (status == COT_OK) status = check_options(&s->options, s->backend->context_tokens, error);
     if (status == COT_OK) status = describe_model(s, folder, tokenizer, chat, error);
     if (status == COT_OK) status = cot_preparer_open(&s->preparer, &s->model, s->base, error);

@@ -48,7 +48,5 @@ void cot_server_reply_json(cot_server *server, cot_http_exchange *exchange, int 
 void cot_server_refuse(cot_server *server, cot_http_exchange *exchange, const cot_api_error *error);
 /* Ends the loop when it drains and nothing is under way. */
 void cot_server_check_drained(cot_server *server);
-/* Begins to drain where the backend has failed. */
-void cot_server_notice_failure(cot_server *server);
 
 #endif

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import threading
 import time
 import unittest
@@ -328,6 +329,8 @@ class Shared(unittest.TestCase):
         self.assertIn("520", answer["error"]["message"])
         answer = self.server.complete([1] * 600, max_tokens=5, truncate_prompt_tokens=7)
         self.assertEqual(answer["usage"]["prompt_tokens"], 7)
+        answer = self.server.complete([1] * 600, max_tokens=5, truncate_prompt_tokens=-1)  # as many as fit
+        self.assertEqual(answer["usage"]["prompt_tokens"], 507)
 
     def test_off_is_accepted(self):
         off = {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "best_of": 1, "suffix": None, "functions": [],
@@ -516,6 +519,14 @@ class Own(unittest.TestCase):
             server.status = server.process.wait(20)  # 0 where it was done in time
             self.assertIn(server.status, (0, 1))
             connection.close()
+
+    def test_rank_that_dies_idle(self):
+        """Nobody asks for anything, a rank is killed: the server says so and ends, with a failure."""
+        with Server("--ranks", 3, "--fabric", "processes", status=1) as server:
+            children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(server.process.pid)], capture_output=True, text=True)
+            os.kill(int(children.stdout.split()[0]), signal.SIGKILL)
+            server.process.wait(60)
+        self.assertTrue(any("killed by signal 9" in line for line in server.log), server.log)
 
     def test_no_template(self):
         with temporary() as folder:
