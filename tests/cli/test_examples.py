@@ -4,6 +4,7 @@ test_examples.py [--bench]: those of the benchmarks, which take minutes; otherwi
 """
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -38,7 +39,7 @@ Ca\t1 "H-000b"\t# "dgx-02 mlx5_0"
 
 COLUMNS = 100  # of tables
 # What prints text of its user's, or data for programs, has lines of any length.
-ANY_WIDTH = re.compile(r"coterie (run|tokenize|man|completions)\b|--json\b|^source ")
+ANY_WIDTH = re.compile(r"coterie (run|chat|tokenize|man|completions)\b|--json\b|^source ")
 
 
 def too_wide(text):
@@ -46,11 +47,33 @@ def too_wide(text):
     return next((line for line in text.splitlines() if len(line) > COLUMNS), None)
 
 
-def shell(line, folder):
+def shell(line, folder, said=b""):
     """Runs it as a reader would type it: bash, with coterie on the path."""
     env = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HOME": str(folder)}
     return subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=folder, env=env, capture_output=True,
-                          stdin=subprocess.DEVNULL)
+                          input=said)
+
+
+@contextlib.contextmanager
+def serving(line, folder):
+    """The URL of a server that the line starts; it ends well on SIGTERM."""
+    env = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
+    process = subprocess.Popen(["bash", "-c", f"exec {line} --port 0"], cwd=folder, env=env, stderr=subprocess.PIPE, text=True)
+    said, found = "", None
+    for line in process.stderr:
+        said += line
+        if found := re.search(r"serving \S+ at (http://\S+)/v1", said):
+            break
+    try:
+        if not found:
+            raise AssertionError(f"it does not serve: {said}")
+        yield found[1].replace("0.0.0.0", "127.0.0.1")
+    finally:
+        process.terminate()
+        said += process.stderr.read()
+        process.stderr.close()
+    if process.wait():
+        raise AssertionError(f"it exits with {process.returncode}: {said}")
 
 
 def must(line, folder):
@@ -95,6 +118,7 @@ def prepare(folder):
     text = (SOURCE / "docs" / "RATIONALE.md").read_text()
     for i, name in enumerate(("prompt.txt", "book.txt", "a.txt", "b.txt")):
         (folder / name).write_text(text[4000 * i : 4000 * (i + 1)] if i else "The town was")
+    (folder / "keys.txt").write_text("sk-one\n")
     write_ids(folder / "ids.safetensors")
     write_gpt_oss(folder / "routing" / "gpt-oss-20b")
     (folder / "fabric.txt").write_text(FABRIC)
@@ -143,8 +167,14 @@ class Examples(unittest.TestCase):
             if " bench serve " in line:  # of a server that runs
                 with Server() as server:
                     run = shell(line.replace("http://127.0.0.1:8000", server.url), folder)
+            elif line.startswith("coterie serve "):
+                with serving(line, folder):
+                    return None
+            elif line.startswith("coterie chat http"):
+                with serving("coterie serve MODEL", folder) as url:
+                    run = shell(line.replace("http://localhost:8000", url), folder, b"Hello\n")
             else:
-                run = shell(line, folder)
+                run = shell(line, folder, b"Hello\n" if line.startswith("coterie chat ") else b"")
             if run.returncode:
                 return f"it exits with {run.returncode}: {run.stderr.decode(errors='replace')}"
             wide = None if ANY_WIDTH.search(line) else too_wide(run.stdout.decode())
