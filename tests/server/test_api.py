@@ -391,6 +391,18 @@ class Own(unittest.TestCase):
             self.assertEqual(set(statuses), {200, 429})
             self.assertGreaterEqual(statuses.count(200), 2)
             self.assertTrue(all(0 < int(headers["Retry-After"]) <= 60 for status, headers, _ in answers if status == 429))
+            with concurrent.futures.ThreadPoolExecutor(2) as pool:
+                for _ in range(50):  # one after the other, so that what waits is counted, not what is being read
+                    first = pool.submit(server.post, "/v1/completions", body)
+                    time.sleep(0.02)
+                    second = pool.submit(server.post, "/v1/completions", body | {"n": 2})
+                    time.sleep(0.02)
+                    third = server.post("/v1/completions", body)
+                    if [first.result()[0], second.result()[0], third[0]] == [200, 200, 429]:
+                        break
+                else:
+                    self.fail("no request was one too many")
+            self.assertIn("wait already", third[1]["error"]["message"])
 
     def test_keys(self):
         with temporary() as folder:
