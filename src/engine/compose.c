@@ -104,6 +104,8 @@ int32_t cot_compose(cot_span *spans, cot_request_state *const *active, int64_t c
     int64_t chunks = tokens_in_time(&s, limits, cost);
     for (int64_t i = 0; i < count; i++)
         if (!decodes(active[i])) chunks -= give(&s, i, chunks);
+    // a target that one token alone misses is no reason to stand still
+    for (int64_t i = 0; i < count && s.room == limits->step_tokens; i++) give(&s, i, 1);
     return write_spans(spans, &s);
 }
 

@@ -164,7 +164,7 @@ size_t cot_choice_bytes(const cot_api_request *r, size_t prompt)
 bool cot_choice_take(cot_choice *c, const cot_api_request *r, const cot_served_model *model,
                      const cot_job_event *event)
 {
-    const int64_t now_ns = cot_now_ns();
+    const int64_t now_ns = event->at_ns;
     bool good = true;
     switch (event->kind) {
     case COT_JOB_ADMITTED:

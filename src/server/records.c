@@ -1,5 +1,7 @@
 #include "server/records.h"
 
+#include "base/clock.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +22,7 @@ cot_record *cot_records_add(cot_records *r, cot_job *job, cot_job_event_kind kin
     if (!list) return NULL;
     r->list = list;
     cot_record *record = &r->list[r->count++];
-    *record = (cot_record){.job = job, .event = {.kind = kind, .stopped_by = -1}};
+    *record = (cot_record){.job = job, .event = {.kind = kind, .at_ns = cot_now_ns(), .stopped_by = -1}};
     return record;
 }
 

@@ -299,6 +299,11 @@ static void targets_by_example(void **state)
     }
     limits.target_ns = 0;
     assert_true(cot_compose_admits(active, 4, &limits, &cost));
+    limits.target_ns = 10; // one token is too late, and half a step is none: it is fed all the same
+    limits.step_tokens = 1;
+    assert_int_equal(cot_compose(spans, active + 1, 2, &limits, &cost), 1);
+    assert_int_equal(spans[0].tokens, 1);
+    assert_int_equal(spans[0].sequence, 1);
 }
 
 /* What must hold of any step, by words: see compose.h. */

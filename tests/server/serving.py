@@ -16,7 +16,7 @@ import threading
 SOURCE = pathlib.Path(os.environ["COT_SOURCE"])
 PROGRAM = os.environ["COT_PROGRAM"]
 MODEL = SOURCE / "models" / "tiny"
-SANITIZED = b"__asan_init" in pathlib.Path(PROGRAM).read_bytes()
+SANITIZED = any(mark in pathlib.Path(PROGRAM).read_bytes() for mark in (b"__asan_init", b"__tsan_init"))
 SECONDS = 30  # a machine under sanitizers, beside other tests
 
 
