@@ -20,7 +20,7 @@ typedef enum cot_job_event_kind {
 /* What it points to is valid during the callback. */
 typedef struct cot_job_event {
     cot_job_event_kind kind;
-    int64_t at_ns; // when it happened, of the monotonic clock
+    int64_t at_ns;         // when it happened, of the monotonic clock
     int64_t cached_tokens; // ADMITTED: of the prompt, found in the cache
     cot_sampled sampled;   // PROMPT_TOKEN, TOKEN
     const char *text;      // TOKEN, OVER: text [bytes] that is now sure
