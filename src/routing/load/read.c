@@ -93,8 +93,9 @@ static bool says_trace(const cot_file_map *map)
 static bool looks_like_csv(const char *text, size_t bytes)
 {
     enum { MOST_BYTES = 4096 };
+    if (!bytes) return false; // of an empty file there is no text at all
     const char *end = text + (bytes < MOST_BYTES ? bytes : MOST_BYTES);
-    for (const char *next; text < end; text = next + 1) {
+    for (const char *next; text < end; text = next < end ? next + 1 : end) {
         next = memchr(text, '\n', (size_t)(end - text));
         if (!next) next = end;
         while (text < next && (*text == ' ' || *text == '\r')) text++;
