@@ -359,6 +359,7 @@ static bool open_choices(cot_answer *a, cot_api_error *error)
     for (size_t i = 0; i < count; i++) {
         cot_choice *c = &a->choices[a->choice_count++];
         if (!cot_choice_open(c, r, &a->server->model, i, seed, error)) return false;
+        c->began_ns = a->began_ns;
         c->job.home = home;
         c->job.on_event = on_event;
         c->job.owner = a;

@@ -1,7 +1,5 @@
 #include "server/choice.h"
 
-#include "base/clock.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -137,7 +135,6 @@ bool cot_choice_open(cot_choice *c, const cot_api_request *r, const cot_served_m
     q->all_logits = r->echo && r->logprobs >= 0;
     q->cache_salt = r->cache_salt;
     q->cache_salt_bytes = r->cache_salt_bytes;
-    c->began_ns = cot_now_ns();
     return true;
 }
 

@@ -23,7 +23,7 @@ typedef struct cot_choice {
     int32_t last_token; // -1: none was sampled
     bool last_ends;     // it ended the text
     cot_error error;
-    int64_t began_ns, admitted_ns, first_ns, last_ns;
+    int64_t began_ns, admitted_ns, first_ns, last_ns; // began: the request came, which the owner says
 } cot_choice;
 
 /* Makes the choice `index` of a request: its sequence, its stream of text. What was delivered before is replayed; where
