@@ -27,7 +27,7 @@ void cot_logprobs_of(const float *logits, int64_t vocab, int32_t token, size_t k
     for (int64_t t = 0; t < vocab; t++) {
         sum += exp((double)logits[t] - (double)best);
         rank += logits[t] > own;
-        count = insert(top, count, k, (int32_t)t, logits[t]); // their logits for now
+        count = insert(top, count, k, (int32_t)t, logits[t]); // until the sum is known, of logits
     }
     const double offset = (double)best + log(sum);
     for (size_t i = 0; i < count; i++) top[i].logprob = (float)((double)top[i].logprob - offset);
