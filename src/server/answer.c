@@ -211,8 +211,8 @@ static void count_choice(cot_server *s, const cot_choice *c)
     cot_metrics_time(m, COT_TIME_END_TO_END, cot_now_ns() - c->began_ns);
     cot_metrics_lengths(m, c->prompt_tokens, c->generated);
     if (c->first_ns) cot_metrics_time(m, COT_TIME_DECODE, c->last_ns - c->first_ns);
-    if (c->generated > 1 && c->first_ns)
-        cot_metrics_time(m, COT_TIME_PER_OUTPUT_TOKEN, (c->last_ns - c->first_ns) / (c->generated - 1));
+    const int64_t tokens = c->generated - c->job.request.output_tokens; // those before were another request's
+    if (tokens > 1) cot_metrics_time(m, COT_TIME_PER_OUTPUT_TOKEN, (c->last_ns - c->first_ns) / (tokens - 1));
 }
 
 static void count_event(cot_server *s, const cot_choice *c, const cot_job_event *event, int64_t last_ns)

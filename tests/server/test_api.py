@@ -158,6 +158,10 @@ class Shared(unittest.TestCase):
             self.assertEqual(sent + texts(answer)[0], whole["text"])
             self.assertEqual(answer["choices"][0]["token_ids"], whole["token_ids"][cut:])
             self.assertEqual(answer["usage"]["completion_tokens"], 20)
+        gaps = "vllm:request_time_per_output_token_seconds_count"
+        before = self.server.metric(gaps)
+        self.server.complete(**body, continue_token_ids=[whole["token_ids"][:19]])  # one token has no time between
+        self.assertEqual(self.server.metric(gaps), before)
         done = self.server.complete(**body, continue_token_ids=[whole["token_ids"]])
         self.assertEqual((done["choices"][0]["token_ids"], done["choices"][0]["finish_reason"]), ([], "length"))
         events = self.server.events("/v1/completions", body | {"continue_token_ids": [whole["token_ids"]]})
