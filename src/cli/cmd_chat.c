@@ -60,23 +60,27 @@ static bool add_text(struct conversation *c, const char *text)
     return true;
 }
 
-/* An event of the stream: some text, or an error. */
+/* An event of the stream: some text, or an error. A NUL is shown but not kept: no request may hold one. */
 static bool on_event(void *context, const char *data, size_t bytes)
 {
     struct conversation *c = context;
     if (strcmp(data, "[DONE]") == 0) return false;
-    json_t *json = json_loadb(data, bytes, 0, NULL);
-    const char *said = json_string_value(json_object_get(json_object_get(json, "error"), "message"));
-    const json_t *choice = json_array_get(json_object_get(json, "choices"), 0);
-    const char *text = json_string_value(json_object_get(json_object_get(choice, "delta"), "content"));
+    json_t *json = json_loadb(data, bytes, JSON_ALLOW_NUL, NULL);
+    const char *said = json ? json_string_value(json_object_get(json_object_get(json, "error"), "message"))
+                            : "the server sent an event that is no JSON";
+    const json_t *choice = json_array_get(json_object_get(json, "choices"), 0),
+                 *text = json_object_get(json_object_get(choice, "delta"), "content");
     bool good = true;
     if (said) {
         cot_complain("%s", said);
         c->failed = true;
     }
-    if (text) {
-        fputs(text, stdout);
-        good = fflush(stdout) == 0 && add_text(c, text);
+    if (json_is_string(text)) {
+        const char *const begin = json_string_value(text), *const end = begin + json_string_length(text);
+        fwrite(begin, 1, (size_t)(end - begin), stdout);
+        good = fflush(stdout) == 0;
+        for (const char *part = begin; good && part <= end; part += strlen(part) + 1)
+            good = add_text(c, part);
     }
     json_decref(json);
     return good && !said;

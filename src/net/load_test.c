@@ -86,7 +86,7 @@ static bool on_event(void *context, const char *type, const char *data, size_t b
         a->done = true;
         return true;
     }
-    json_t *const event = json_loadb(data, bytes, 0, NULL);
+    json_t *const event = json_loadb(data, bytes, JSON_ALLOW_NUL, NULL); // a token may be NUL
     if (!json_is_object(event)) {
         fail_request(a, "an event that is no JSON");
         json_decref(event);

@@ -5,7 +5,7 @@ import os
 import subprocess
 import unittest
 
-from serving import PROGRAM, SECONDS, Server
+from serving import PROGRAM, SECONDS, Peer, Server
 
 
 class Bench(unittest.TestCase):
@@ -49,6 +49,14 @@ class Bench(unittest.TestCase):
             self.assertEqual(got["output_tokens"], 400 * whole)
             self.assertEqual(server.metric("vllm:generation_tokens_total"), 400 * whole)
             self.assertEqual(server.metric("vllm:request_success_total", finished_reason="length"), whole)
+
+    def test_nul(self):
+        """A token may be any byte: an event whose text is NUL counts as any other."""
+        event = json.dumps({"choices": [{"index": 0, "text": "\0", "finish_reason": "length"}],
+                            "usage": {"prompt_tokens": 8, "completion_tokens": 1}})
+        with Peer(event, "[DONE]") as peer:
+            got = self.measure(peer, "-n", 3, "--input-tokens", 8, "--output-tokens", 1)
+            self.assertEqual((got["completed"], got["events"], got["failures"]), (3, 3, {}))
 
 
 if __name__ == "__main__":

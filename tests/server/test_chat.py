@@ -1,6 +1,7 @@
 """`coterie chat`: from a pipe, in a terminal, with a model and with a server."""
 
 import contextlib
+import json
 import os
 import pty
 import re
@@ -11,7 +12,7 @@ import termios
 import time
 import unittest
 
-from serving import MODEL, PROGRAM, SECONDS, Server, run
+from serving import MODEL, PROGRAM, SECONDS, Peer, Server, run
 
 
 class Terminal:
@@ -119,6 +120,14 @@ class Chat(unittest.TestCase):
             screen.type("x\n")
             screen.until(r"x\r\n.*\n> $")
             self.assertEqual(screen.leave(), 0)
+
+    def test_strange_events(self):
+        """Text with NUL is shown whole; what is no JSON ends the answer with a word, not in silence."""
+        event = json.dumps({"choices": [{"index": 0, "delta": {"content": "a\0b"}, "finish_reason": None}]})
+        for second, said, status in (("[DONE]", "", 0), ("{no", "coterie: the server sent an event that is no JSON\n", 1)):
+            with Peer(event, event, second) as peer:
+                done = run("chat", f"http://127.0.0.1:{peer.port}", input="Hi\n")
+                self.assertEqual((done.stdout.rstrip("\n"), done.stderr, done.returncode), ("a\0ba\0b", said, status))
 
     def test_refusals(self):
         for where, word in [("http://127.0.0.1:9", "127.0.0.1"), ("https://localhost", "https"), ("/none", "/none"), ("http://", "URL")]:
