@@ -17,7 +17,10 @@ typedef struct queue {
 } queue;
 
 enum { LANE_TEXT, LANE_CHAT, LANE_LONG, LANES };
-enum { LONG_BYTES = 32 << 10 }; // a body from which on it is tokenised beside the others
+enum {
+    SHORT_BYTES = 2 << 10, // a completion's body up to which waking a lane takes longer than tokenising
+    LONG_BYTES = 32 << 10  // a body from which on it is tokenised beside the others
+};
 
 typedef struct lane {
     cot_preparer *preparer;
@@ -116,6 +119,11 @@ cot_status cot_preparer_open(cot_preparer **out, const cot_served_model *model, 
 
 void cot_preparer_start(cot_preparer *all, cot_preparation *p)
 {
+    if (p->kind == COT_API_COMPLETION && p->bytes <= SHORT_BYTES) {
+        cot_prepare(p, all->model);
+        p->done(p);
+        return;
+    }
     const int which = p->bytes > LONG_BYTES           ? LANE_LONG
                       : p->kind == COT_API_COMPLETION ? LANE_TEXT
                                                       : LANE_CHAT;
