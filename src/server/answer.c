@@ -198,9 +198,21 @@ static void reply_whole(cot_answer *a)
 
 /* ---- what the backend tells ---- */
 
-static void count_choice(cot_server *s, const cot_choice *c)
+/* The longest of a prompt's choices counts when the last of them ends. */
+static void count_longest(const cot_answer *a, const cot_choice *last)
 {
-    cot_metrics *m = &s->metrics;
+    int64_t longest = 0;
+    for (const cot_choice *c = a->choices; c < a->choices + a->choice_count; c++) {
+        if (c->prompt != last->prompt) continue;
+        if (!c->is_over) return;
+        if (c->generated > longest) longest = c->generated;
+    }
+    cot_metrics_longest(&a->server->metrics, longest);
+}
+
+static void count_choice(const cot_answer *a, const cot_choice *c)
+{
+    cot_metrics *m = &a->server->metrics;
     const char *reason = cot_choice_finish_reason(c);
     if (c->finish == COT_FINISH_CANCELLED)
         m->aborted++;
@@ -210,7 +222,11 @@ static void count_choice(cot_server *s, const cot_choice *c)
         m->ended_by_length++;
     cot_metrics_time(m, COT_TIME_END_TO_END, cot_now_ns() - c->began_ns);
     cot_metrics_lengths(m, c->prompt_tokens, c->generated);
-    if (c->first_ns) cot_metrics_time(m, COT_TIME_DECODE, c->last_ns - c->first_ns);
+    if (c->first_ns) {
+        cot_metrics_time(m, COT_TIME_DECODE, c->last_ns - c->first_ns);
+        cot_metrics_time(m, COT_TIME_INFERENCE, c->last_ns - c->admitted_ns);
+    }
+    count_longest(a, c);
     const int64_t tokens = c->generated - c->job.request.output_tokens; // those before were another request's
     if (tokens > 1) cot_metrics_time(m, COT_TIME_PER_OUTPUT_TOKEN, (c->last_ns - c->first_ns) / (tokens - 1));
 }
@@ -257,7 +273,7 @@ static void on_event(cot_job *job, const cot_job_event *event)
     count_event(a->server, c, event, last_ns);
     if (event->last) {
         a->choices_left--;
-        count_choice(a->server, c);
+        count_choice(a, c);
     }
     if (a->exchange) {
         const bool news = event->kind == COT_JOB_TOKEN || event->last;

@@ -30,6 +30,11 @@ void cot_metrics_lengths(cot_metrics *m, int64_t prompt_tokens, int64_t output_t
     observe(&m->output_tokens, tokens, (double)output_tokens);
 }
 
+void cot_metrics_longest(cot_metrics *m, int64_t output_tokens)
+{
+    observe(&m->longest_output, tokens, (double)output_tokens);
+}
+
 typedef struct writer {
     cot_prometheus *out;
     cot_prometheus_label labels[3];
@@ -79,6 +84,8 @@ void cot_metrics_write(cot_prometheus *out, const cot_metrics *m, const cot_back
                               "From a sequence's first step to its first token."},
         [COT_TIME_DECODE] = {"vllm:request_decode_time_seconds",
                              "From a sequence's first token to its last."},
+        [COT_TIME_INFERENCE] = {"vllm:request_inference_time_seconds",
+                                "From a sequence's first step to its last token."},
     };
     writer w = {out, {{"engine", "0"}, {"model_name", model}}};
     const cot_engine_load *l = &state->load;
@@ -86,6 +93,8 @@ void cot_metrics_write(cot_prometheus *out, const cot_metrics *m, const cot_back
     write_one(&w, "vllm:num_requests_running", "gauge", "Sequences that are computed.", (double)running);
     write_one(&w, "vllm:num_requests_waiting", "gauge", "Sequences that wait.", (double)waiting);
     write_one(&w, "vllm:kv_cache_usage_perc", "gauge", "Part of the KV cache that sequences hold, 0 to 1.",
+              used);
+    write_one(&w, "vllm:gpu_cache_usage_perc", "gauge", "The same (the older name; there need be no GPU).",
               used);
     write_one(&w, "vllm:prefix_cache_queries_total", "counter",
               "Prompt tokens that were looked up in the cache.", (double)l->queried_tokens);
@@ -107,6 +116,8 @@ void cot_metrics_write(cot_prometheus *out, const cot_metrics *m, const cot_back
                     tokens);
     write_histogram(&w, "vllm:request_generation_tokens", "Tokens generated of a sequence.",
                     &m->output_tokens, tokens);
+    write_histogram(&w, "vllm:request_max_num_generation_tokens",
+                    "Tokens generated of the longest of a prompt's choices.", &m->longest_output, tokens);
     write_one(&w, "coterie:requests_refused_total", "counter", "Requests that were answered 4xx or 5xx.",
               (double)m->refused);
     write_one(&w, "coterie:step_prediction_error", "gauge",

@@ -14,6 +14,7 @@ typedef enum cot_metrics_kind {
     COT_TIME_QUEUE,
     COT_TIME_PREFILL,
     COT_TIME_DECODE,
+    COT_TIME_INFERENCE, // prefill and decode
     COT_METRIC_TIMES
 } cot_metrics_kind;
 
@@ -25,6 +26,7 @@ typedef struct cot_metrics_histogram {
 typedef struct cot_metrics {
     cot_metrics_histogram times[COT_METRIC_TIMES]; // seconds
     cot_metrics_histogram prompt_tokens, output_tokens;
+    cot_metrics_histogram longest_output; // of a prompt's choices
     uint64_t prompt_tokens_total, generation_tokens_total;
     uint64_t stopped, ended_by_length, aborted; // requests' choices, by how they ended
     uint64_t refused;                           // requests that were answered 4xx or 5xx
@@ -32,6 +34,8 @@ typedef struct cot_metrics {
 
 void cot_metrics_time(cot_metrics *metrics, cot_metrics_kind which, int64_t ns);
 void cot_metrics_lengths(cot_metrics *metrics, int64_t prompt_tokens, int64_t output_tokens);
+/* Counts the longest of a prompt's choices, once all have ended. */
+void cot_metrics_longest(cot_metrics *metrics, int64_t output_tokens);
 /* Writes everything, under vLLM's names where they mean the same. */
 void cot_metrics_write(cot_prometheus *out, const cot_metrics *metrics, const cot_backend_state *state,
                        const char *model, size_t running, size_t waiting);

@@ -235,9 +235,27 @@ class Shared(unittest.TestCase):
         self.assertEqual(self.server.metric("vllm:prompt_tokens_total") - before["vllm:prompt_tokens_total"], answer["usage"]["prompt_tokens"])
         self.assertEqual(self.server.metric("vllm:request_success_total", finished_reason="length") - ended, 2)
         self.assertEqual(self.server.metric("vllm:num_requests_running"), 0)
+        # every name that vLLM's own Grafana board asks for
         text = self.server.get("/metrics")[1].decode()
+        histograms = ("e2e_request_latency_seconds", "time_per_output_token_seconds", "time_to_first_token_seconds",
+                      "request_prompt_tokens", "request_generation_tokens", "request_queue_time_seconds",
+                      "request_prefill_time_seconds", "request_decode_time_seconds", "request_max_num_generation_tokens")
+        for name in (*(f"{h}_{part}" for h in histograms for part in ("bucket", "sum", "count")), "prompt_tokens_total",
+                     "generation_tokens_total", "num_requests_running", "num_requests_waiting", "gpu_cache_usage_perc",
+                     "kv_cache_usage_perc", "request_success_total", "inter_token_latency_seconds_sum",
+                     "request_inference_time_seconds_sum"):
+            self.assertRegex(text, rf"(?m)^vllm:{name}{{[^}}]*model_name=")
         for name in re.findall(r"^# TYPE (\S+)", text, flags=re.M):
             self.assertEqual(text.count(f"# TYPE {name} "), 1)
+
+    def test_longest_choice(self):
+        """vLLM counts the longest of a prompt's choices once a prompt."""
+        longest = "vllm:request_max_num_generation_tokens_"
+        before = [self.server.metric(longest + part) for part in ("sum", "count")]
+        answer = self.server.complete(PROMPTS[:2], n=3, temperature=1.5, seed=3, max_tokens=20, stop=["e"], return_token_ids=True)
+        lengths = [len(c["token_ids"]) for c in answer["choices"]]
+        after = [self.server.metric(longest + part) for part in ("sum", "count")]
+        self.assertEqual([b - a for a, b in zip(before, after)], [max(lengths[:3]) + max(lengths[3:]), 2])
 
     # ---- what is refused ----
 
