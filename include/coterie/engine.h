@@ -230,6 +230,8 @@ typedef enum cot_finish {
     COT_FINISH_STOP,      /* a stop token, or on_token said so */
     COT_FINISH_CONTEXT,   /* the model's context is full */
     COT_FINISH_CANCELLED, /* cot_engine_cancel said so */
+    COT_FINISH_OVERFLOW, /* its logits, or values before them, are no longer finite: no token could be chosen. Of the step
+                           * in which that came about nothing else is told of it. Others are as they would be without. */
 } cot_finish;
 
 /* What happens to a request, told on the caller's thread during cot_engine_step, cot_engine_run or
@@ -292,14 +294,15 @@ cot_status cot_engine_cancel(cot_engine *engine, uint64_t id, cot_error *error);
 
 /* One step: admits the requests that fit, runs the next tokens of those that are under way, tells what came of
  * it. `*left` counts the requests that are not over yet; with none of them a step looks whether the ranks are alive, and
- * does nothing else. Allocates nothing. Errors: INVALID_ARGUMENT (logits no longer finite; `*failed`, where not NULL, is the request's id, and 0
- * when an error is of no request), TIMED_OUT, PEER_FAILED: the engine must be closed, and requests that are not
- * over are told no more. INVALID_ARGUMENT from within a callback changes nothing. */
-cot_status cot_engine_step(cot_engine *engine, size_t *left, uint64_t *failed, cot_error *error);
+ * does nothing else. Allocates nothing. Errors: IO (the model's file was cut off), TIMED_OUT, PEER_FAILED: the engine must
+ * be closed, and requests that are not over are told no more. INVALID_ARGUMENT, from within a callback, changes nothing. */
+cot_status cot_engine_step(cot_engine *engine, size_t *left, cot_error *error);
 
 /* Submits requests, request s at home on rank s mod P, and steps until the engine has none left, those that were
- * submitted otherwise included. Errors: cot_engine_submit's, checked for all before anything runs, and
- * cot_engine_step's. `*failed`, where not NULL, is the index of the request that an error is about, or `count`. */
+ * submitted otherwise included. Errors: cot_engine_submit's, checked for all before anything runs;
+ * cot_engine_step's; INVALID_ARGUMENT where one of them has ended with COT_FINISH_OVERFLOW, when the others are over too:
+ * the engine is as good as before then. `*failed`, where not NULL, is the index of the request that an error is about (of
+ * several that overflowed the first), or `count`. */
 cot_status cot_engine_run(cot_engine *engine, const cot_request *requests, size_t count,
                           const cot_events *events, size_t *failed, cot_error *error);
 

@@ -26,7 +26,7 @@ for _name in ("cot_engine_close", "cot_text_stream_close", "cot_tokenizer_close"
 # there by functions that are C: Python runs what a signal raises before the first line of a function of its own, where nobody
 # could catch it, and C would take it for the end of the text.
 ON_TOKEN, ON_FINISH = structs.OnToken(dict.setdefault), structs.OnFinish(operator.setitem)
-FINISHES = ("length", "eos", "stop", "context", "cancelled")  # cot_finish
+FINISHES = ("length", "eos", "stop", "context", "cancelled", "overflow")  # cot_finish
 
 
 class Token(NamedTuple):
@@ -40,8 +40,8 @@ class Token(NamedTuple):
 class Generation(Iterator[Token]):
     """A text while it is made: iterating steps the engine, and with it all texts that are under way.
 
-    ids: the tokens made so far; text: the text so far; finish: None while it goes on, then "length", "eos", "stop", "context" or
-    "cancelled". close() ends it early; so does forgetting it.
+    ids: the tokens made so far; text: the text so far; finish: None while it goes on, then "length", "eos", "stop", "context",
+    "cancelled", or "overflow": the model's numbers are no longer finite. close() ends it early; so does forgetting it.
     """
 
     def __init__(self, engine: Engine, stream: ctypes.c_void_p):
@@ -322,11 +322,11 @@ class Engine:
             self._told.pop(request, None)
 
     def _step(self):
-        left, failed = ctypes.c_size_t(), ctypes.c_uint64()
+        left = ctypes.c_size_t()
         if self._deliver():  # an exception came between the last step and this
             return
         with self._working():
-            call("cot_engine_step", self._handle, ctypes.byref(left), ctypes.byref(failed))
+            call("cot_engine_step", self._handle, ctypes.byref(left))
         self._deliver()
 
     def _deliver(self):

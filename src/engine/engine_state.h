@@ -19,7 +19,9 @@ struct cot_engine {
     cot_expert_layout layout;                     // of those over the ranks
     int64_t block_tokens, tbt_ns, max_wait_steps; // the options
     bool failed;                                  // a step failed: the group is gone
-    bool inside; // a call is under way: callbacks may submit and cancel, not step
+    uint64_t run_first,
+        run_overflowed; // of cot_engine_run: its first id; the first that overflowed, or beyond its last
+    bool inside;        // a call is under way: callbacks may submit and cancel, not step
     cot_scheduler scheduler;
     /* Rank 0's scratch for what comes out of a step, sized at open. */
     cot_sampler sampler;

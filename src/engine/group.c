@@ -80,12 +80,11 @@ static void serve(const cot_rank *rank)
     while (status == COT_OK) {
         cot_step step;
         cot_plan_kind kind;
-        const float *logits, *weights;
-        const uint16_t *experts;
+        cot_step_result nothing;
         status = await_plan(&end, &step, &kind, &error);
         if (status != COT_OK || kind == COT_PLAN_STOP) break;
         if (kind == COT_PLAN_STEP)
-            status = cot_runner_step(end.runner, &step, &logits, &experts, &weights, &error);
+            status = cot_runner_step(end.runner, &step, &nothing, &error);
         else
             status = cot_runner_stats(end.runner, NULL, &error);
     }
@@ -141,12 +140,12 @@ static cot_status reason(struct end *root, cot_status status, cot_error *error)
     return cot_reports_collect(&root->reports, STEP_FAILED, status, error);
 }
 
-cot_status cot_engine_group_step(cot_engine_group *g, const cot_step *step, const float **logits,
-                                 const uint16_t **experts, const float **weights, cot_error *error)
+cot_status cot_engine_group_step(cot_engine_group *g, const cot_step *step, cot_step_result *result,
+                                 cot_error *error)
 {
     struct end *root = &g->root;
     broadcast(root, COT_PLAN_STEP, step);
-    return reason(root, cot_runner_step(root->runner, step, logits, experts, weights, error), error);
+    return reason(root, cot_runner_step(root->runner, step, result, error), error);
 }
 
 cot_status cot_engine_group_check(cot_engine_group *g, cot_error *error)

@@ -23,8 +23,8 @@ cot_status cot_engine_group_open(cot_engine_group **group, const cot_engine_grou
 void cot_engine_group_close(cot_engine_group *group); // NULL is fine
 
 /* Rank 0's side of the collective calls of cot_runner. */
-cot_status cot_engine_group_step(cot_engine_group *group, const cot_step *step, const float **logits,
-                                 const uint16_t **experts, const float **weights, cot_error *error);
+cot_status cot_engine_group_step(cot_engine_group *group, const cot_step *step, cot_step_result *result,
+                                 cot_error *error);
 /* Whether the other ranks are there, as far as is known; asks nobody. */
 cot_status cot_engine_group_check(cot_engine_group *group, cot_error *error);
 cot_status cot_engine_group_stats(cot_engine_group *group, cot_rank_stats *stats, cot_error *error);

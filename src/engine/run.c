@@ -2,8 +2,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/engine_state.h"
+#include "model/stored.h"
 
-#include <math.h>
 #include <string.h>
 
 /* The most tokens that a request can come to. The last token generated is not fed. */
@@ -102,6 +102,8 @@ cot_status cot_engine_submit(cot_engine *e, uint64_t *id, const cot_request *req
 static void finish(cot_engine *e, cot_request_state *r, cot_finish reason)
 {
     cot_scheduler_release(&e->scheduler, r);
+    if (reason == COT_FINISH_OVERFLOW && r->id >= e->run_first && r->id < e->run_overflowed)
+        e->run_overflowed = r->id;
     if (r->events.on_finish) r->events.on_finish(r->events.context, r->told_as, reason);
 }
 
@@ -149,7 +151,7 @@ static void tell_sampled(cot_engine *e, const cot_request_state *r, int32_t toke
 }
 
 /* The request has been fed all it knows: what comes next, or is it over? `logits` is the last token's. */
-static cot_status advance(cot_engine *e, cot_request_state *r, const float *logits, cot_error *error)
+static void advance(cot_engine *e, cot_request_state *r, const float *logits)
 {
     bool full = r->known >= r->limit;
     if (full || r->forced) {
@@ -157,29 +159,40 @@ static cot_status advance(cot_engine *e, cot_request_state *r, const float *logi
             finish(e, r, r->forced ? COT_FINISH_LENGTH : why_full(r));
         else
             r->known++;
-        return COT_OK;
+        return;
     }
-    int32_t token;
     memcpy(e->sampler.logits, logits, (size_t)e->sampler.vocab * sizeof *logits);
     const cot_sampler_history history = {r->tokens, r->known, r->text_begin};
-    cot_status status = cot_sample(&token, &e->sampler, &history, &r->sampling, r->known, error);
-    if (status != COT_OK) return status;
+    const int32_t token = cot_sample(&e->sampler, &history, &r->sampling, r->known);
     const bool eos = !r->sampling.ignore_eos && ends_text(e->config, token),
                ends = eos || cot_sampling_stops(&r->sampling, token);
     tell_sampled(e, r, token, ends, logits);
-    if (r->ended) return COT_OK; // cancelled meanwhile
+    if (r->ended) return; // cancelled meanwhile
     if (ends) {
         finish(e, r, eos ? COT_FINISH_EOS : COT_FINISH_STOP);
-        return COT_OK;
+        return;
     }
     r->tokens[r->known++] = token;
     bool go_on = !r->events.on_token || r->events.on_token(r->events.context, r->told_as, token);
-    if (r->ended) return COT_OK; // cancelled meanwhile
+    if (r->ended) return; // cancelled meanwhile
     if (!go_on)
         finish(e, r, COT_FINISH_STOP);
     else if (r->known >= r->limit)
         finish(e, r, why_full(r));
-    return COT_OK;
+}
+
+/* Ends the sequences whose values are no longer finite, before anything of this step is told of them or kept for others:
+ * the prefix cache knows only what was fed in steps that went well. */
+static void end_overflowed(cot_engine *e, const cot_step *step, const cot_step_result *result)
+{
+    const float *logits = result->logits;
+    for (int32_t i = 0; i < step->spans; i++) {
+        const int64_t count = step->span[i].logits * e->config->vocab;
+        cot_request_state *r = e->scheduler.by_row[step->span[i].sequence];
+        if (!r->ended && (result->unsound[i] || !cot_all_finite(logits, COT_F32, count)))
+            finish(e, r, COT_FINISH_OVERFLOW);
+        logits += count;
+    }
 }
 
 static void tell_routing(cot_engine *e, const cot_step *step, const uint16_t *experts, const float *weights)
@@ -201,43 +214,27 @@ static void tell_routing(cot_engine *e, const cot_step *step, const uint16_t *ex
     }
 }
 
-/* Hands out the logits of a span. Those that a caller judges a model by must be numbers. */
-static cot_status tell_logits(const cot_engine *e, const cot_request_state *r, const cot_span *span,
-                              const float *logits, cot_error *error)
+static void tell_logits(const cot_engine *e, const cot_request_state *r, const cot_span *span,
+                        const float *logits)
 {
     int64_t vocab = e->config->vocab;
     for (int32_t t = 0; t < span->logits && !r->ended; t++, logits += vocab) {
         int64_t position = span->position + span->tokens - span->logits + t;
         if (position < r->told) continue;
-        for (int64_t v = 0; v < vocab; v++)
-            if (!isfinite(logits[v]))
-                return cot_fail(error, COT_INVALID_ARGUMENT,
-                                "the logits after token %lld are not finite: the model's values overflowed",
-                                (long long)position);
         r->events.on_logits(r->events.context, r->told_as, position, logits);
     }
-    return COT_OK;
 }
 
-static cot_status take_results(cot_engine *e, const cot_step *step, const float *logits, uint64_t *failed,
-                               cot_error *error)
+static void take_results(cot_engine *e, const cot_step *step, const float *logits)
 {
     for (int32_t i = 0; i < step->spans; i++) {
         const cot_span *span = &step->span[i];
         cot_request_state *r = e->scheduler.by_row[span->sequence];
-        cot_status status = COT_OK;
-        if (!r->ended && r->all_logits && r->events.on_logits)
-            status = tell_logits(e, r, span, logits, error);
+        if (!r->ended && r->all_logits && r->events.on_logits) tell_logits(e, r, span, logits);
         if (!r->ended) cot_scheduler_fed(&e->scheduler, r, span->tokens);
         logits += (int64_t)span->logits * e->config->vocab;
-        if (status == COT_OK && !r->ended && r->fed == r->known)
-            status = advance(e, r, logits - e->config->vocab, error);
-        if (status != COT_OK) {
-            *failed = r->id;
-            return status;
-        }
+        if (!r->ended && r->fed == r->known) advance(e, r, logits - e->config->vocab);
     }
-    return COT_OK;
 }
 
 /* ---- steps ---- */
@@ -262,16 +259,15 @@ static void set_target(cot_engine *e)
     s->limits.target_ns = (int64_t)(2 * cot_cost_predict(&s->cost, s->limits.sequences, positions));
 }
 
-static cot_status run_step(cot_engine *e, uint64_t *failed, cot_error *error)
+static cot_status run_step(cot_engine *e, cot_error *error)
 {
-    const float *logits, *weights;
-    const uint16_t *experts;
+    cot_step_result result;
     const cot_step step = cot_scheduler_plan(&e->scheduler);
     bool prefill = false;
     for (int32_t i = 0; i < step.spans; i++)
         prefill |= step.span[i].position < e->scheduler.by_row[step.span[i].sequence]->prompt_tokens;
     int64_t began_ns = cot_now_ns();
-    cot_status status = cot_engine_group_step(e->group, &step, &logits, &experts, &weights, error);
+    cot_status status = cot_engine_group_step(e->group, &step, &result, error);
     if (status != COT_OK) return status;
     e->last_step_ns = cot_now_ns() - began_ns;
     e->steps++;
@@ -281,12 +277,14 @@ static cot_status run_step(cot_engine *e, uint64_t *failed, cot_error *error)
     cot_cost_learn(&e->scheduler.cost, step.tokens, positions,
                    (double)(e->last_step_ns ? e->last_step_ns : 1));
     *(prefill ? &e->prefill_tokens : &e->decode_tokens) += step.tokens;
-    if (experts) {
+    end_overflowed(e, &step, &result);
+    if (result.experts) {
         *(prefill ? &e->prefill_read_bytes : &e->decode_read_bytes) +=
-            cot_engine_read_bytes(e, &step, experts);
-        tell_routing(e, &step, experts, weights);
+            cot_engine_read_bytes(e, &step, result.experts);
+        tell_routing(e, &step, result.experts, result.weights);
     }
-    return take_results(e, &step, logits, failed, error);
+    take_results(e, &step, result.logits);
+    return COT_OK;
 }
 
 static cot_status check_outside(const cot_engine *e, cot_error *error)
@@ -295,17 +293,14 @@ static cot_status check_outside(const cot_engine *e, cot_error *error)
     return cot_fail(error, COT_INVALID_ARGUMENT, "a callback may submit and cancel requests, not run them");
 }
 
-cot_status cot_engine_step(cot_engine *e, size_t *left, uint64_t *failed, cot_error *error)
+cot_status cot_engine_step(cot_engine *e, size_t *left, cot_error *error)
 {
-    uint64_t nobody;
-    if (!failed) failed = &nobody;
-    *failed = 0;
     cot_status status = check_outside(e, error);
     if (status != COT_OK) return status;
     e->inside = true;
     set_target(e);
     admit(e);
-    status = e->scheduler.active_count ? run_step(e, failed, error) : cot_engine_group_check(e->group, error);
+    status = e->scheduler.active_count ? run_step(e, error) : cot_engine_group_check(e->group, error);
     e->failed = status != COT_OK;
     cot_scheduler_sweep(&e->scheduler);
     e->inside = false;
@@ -347,11 +342,13 @@ cot_status cot_engine_run(cot_engine *e, const cot_request *requests, size_t cou
             return status;
         }
     }
-    uint64_t first = e->scheduler.last_id + 1, id = 0;
+    const uint64_t first = e->run_first = e->scheduler.last_id + 1, end = first + count;
+    e->run_overflowed = end;
     status = enqueue_all(e, requests, count, events, failed, error);
     if (status != COT_OK) return status;
-    do status = cot_engine_step(e, &left, &id, error);
+    do status = cot_engine_step(e, &left, error);
     while (status == COT_OK && left);
-    if (id >= first && id - first < count) *failed = (size_t)(id - first);
-    return status;
+    if (status != COT_OK || e->run_overflowed >= end) return status;
+    *failed = (size_t)(e->run_overflowed - first);
+    return cot_fail(error, COT_INVALID_ARGUMENT, "the logits are not finite: the model's values overflowed");
 }

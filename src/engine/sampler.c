@@ -188,23 +188,17 @@ static void adjust(cot_sampler *sampler, const cot_sampler_history *history, con
     if (history->tokens - history->prompt_tokens < s->min_tokens) forbid_ends(sampler, s);
 }
 
-cot_status cot_sample(int32_t *token, cot_sampler *sampler, const cot_sampler_history *history,
-                      const cot_sampling *s, int64_t position, cot_error *error)
+int32_t cot_sample(cot_sampler *sampler, const cot_sampler_history *history, const cot_sampling *s,
+                   int64_t position)
 {
     const int64_t vocab = sampler->vocab;
     float *logits = sampler->logits;
     cot_candidate *c = sampler->candidates;
-    for (int64_t t = 0; t < vocab; t++)
-        if (!isfinite(logits[t]))
-            return cot_fail(error, COT_INVALID_ARGUMENT,
-                            "the logit of token %lld is not finite: the model's values overflowed",
-                            (long long)t);
     adjust(sampler, history, s);
     int32_t best = 0;
     for (int64_t t = 1; t < vocab; t++)
         if (logits[t] > logits[best]) best = (int32_t)t;
-    *token = best;
-    if (s->temperature == 0) return COT_OK;
+    if (s->temperature == 0) return best;
 
     int64_t n = 0;
     for (int64_t t = 0; t < vocab; t++) // relative to the best, so that no temperature overflows
@@ -226,6 +220,5 @@ cot_status cot_sample(int32_t *token, cot_sampler *sampler, const cot_sampler_hi
             if (c[i].token == best || exp(c[i].logit) >= s->min_p) c[kept++] = c[i];
         n = kept;
     }
-    *token = draw(c, n, cot_random_uniform(s->seed, s->stream, (uint64_t)position));
-    return COT_OK;
+    return draw(c, n, cot_random_uniform(s->seed, s->stream, (uint64_t)position));
 }

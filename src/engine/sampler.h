@@ -31,8 +31,8 @@ typedef struct cot_sampler_history {
 bool cot_sampling_stops(const cot_sampling *sampling, int32_t token);
 
 /* Samples what comes after `history`, in the order of cot_sampling. `position`, the token's place in the sequence, numbers
- * the draw. Errors: INVALID_ARGUMENT when a logit is not finite. */
-cot_status cot_sample(int32_t *token, cot_sampler *sampler, const cot_sampler_history *history,
-                      const cot_sampling *sampling, int64_t position, cot_error *error);
+ * the draw. The logits are finite. */
+int32_t cot_sample(cot_sampler *sampler, const cot_sampler_history *history, const cot_sampling *sampling,
+                   int64_t position);
 
 #endif

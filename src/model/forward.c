@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "kernels/pack.h"
 #include "model/runner_state.h"
+#include "model/stored.h"
 
 #include <math.h>
 #include <string.h>
@@ -77,7 +78,8 @@ static cot_status feed_forward(cot_runner *r, int64_t layer, int64_t moe_layer, 
                              .slots = r->experts_at +
                                       (size_t)(moe_layer * r->o.layout->slots_per_rank) * r->slot_bytes,
                              .shared = w->shared,
-                             .shared_gate = w->shared_mix};
+                             .shared_gate = w->shared_mix,
+                             .unsound_pass = true};
         cot_status status = r->moe->op->forward(r->moe, &moe, y, s->experts + place, s->weights + place,
                                                 s->normed + s->home0 * h, rows, error);
         if (status == COT_OK) count_routing(r, &moe.placement, s->experts + place, rows);
@@ -245,6 +247,29 @@ static void send_routing(cot_runner *r, const cot_step *step)
     }
 }
 
+/* Which of the spans at home here have rows that are not finite: a row that once is stays so to the last layer. */
+static void tell_unsound(cot_runner *r, const cot_step *step)
+{
+    const uint8_t yes = 1;
+    int64_t row = 0;
+    if (r->fabric->rank && !r->o.data_parallel) return; // every rank has all rows
+    for (int32_t i = 0; i < step->spans; i++) {
+        const cot_span *span = &step->span[i];
+        if (r->o.data_parallel && span->home != r->fabric->rank) continue;
+        if (!cot_all_finite(r->s.x + row * r->c->hidden, COT_F32, span->tokens * r->c->hidden))
+            cot_put(r->fabric, 0, r->unsound_at + (size_t)i, &yes, 1, COT_PHASE_CONTROL);
+        row += span->tokens;
+    }
+}
+
+/* Takes what all ranks told, and clears it before any of them can begin the next step. */
+static void take_unsound(cot_runner *r, const cot_step *step)
+{
+    uint8_t *told = cot_local(r->fabric, r->unsound_at);
+    memcpy(r->s.unsound, told, (size_t)step->spans);
+    memset(told, 0, (size_t)step->spans);
+}
+
 /* Rank 0 waits until every other rank has sent what it owed for this call. */
 static cot_status await_all(cot_runner *r, cot_error *error)
 {
@@ -260,6 +285,7 @@ static cot_status collect(cot_runner *r, const cot_step *step, cot_error *error)
     int64_t begin, end;
     r->calls++;
     if (r->o.capture) send_routing(r, step);
+    tell_unsound(r, step);
     if (r->fabric->rank) {
         cot_runner_logit_columns(r, r->fabric->rank, &begin, &end);
         cot_put_signal(r->fabric, 0, logits_block(r, begin), r->s.columns,
@@ -268,6 +294,7 @@ static cot_status collect(cot_runner *r, const cot_step *step, cot_error *error)
         return COT_OK;
     }
     cot_status status = await_all(r, error);
+    if (status == COT_OK) take_unsound(r, step);
     for (int p = 1; p < r->fabric->ranks && status == COT_OK; p++) {
         cot_runner_logit_columns(r, p, &begin, &end);
         const float *block = cot_local(r->fabric, logits_block(r, begin));
@@ -278,8 +305,7 @@ static cot_status collect(cot_runner *r, const cot_step *step, cot_error *error)
     return status;
 }
 
-cot_status cot_runner_step(cot_runner *r, const cot_step *step, const float **logits,
-                           const uint16_t **experts, const float **weights, cot_error *error)
+cot_status cot_runner_step(cot_runner *r, const cot_step *step, cot_step_result *result, cot_error *error)
 {
     cot_turns_enter(r->fabric);
     cot_status status = begin_step(r, step, error);
@@ -297,10 +323,13 @@ cot_status cot_runner_step(cot_runner *r, const cot_step *step, const float **lo
     r->stats.logits_ns += r->fabric->ops->now_ns(r->fabric) - began_ns;
     if (status != COT_OK) r->fabric->ops->fail(r->fabric);
     cot_turns_leave(r->fabric);
-    bool root = r->fabric->rank == 0;
-    *logits = root ? r->s.logits : NULL;
-    *experts = root && r->o.capture ? cot_local(r->fabric, r->routed_experts_at) : NULL;
-    *weights = root && r->o.capture ? cot_local(r->fabric, r->routed_weights_at) : NULL;
+    *result = (cot_step_result){0};
+    if (r->fabric->rank == 0)
+        *result =
+            (cot_step_result){.logits = r->s.logits,
+                              .experts = r->o.capture ? cot_local(r->fabric, r->routed_experts_at) : NULL,
+                              .weights = r->o.capture ? cot_local(r->fabric, r->routed_weights_at) : NULL,
+                              .unsound = r->s.unsound};
     return status;
 }
 

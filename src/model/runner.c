@@ -87,6 +87,7 @@ static void lay_out_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena
     cot_runner_logit_columns(r, rank, &begin, &end);
     s->hidden = cot_arena_take(arena, wanted * h, w);
     s->hidden_row = cot_arena_take(arena, wanted, sizeof *s->hidden_row);
+    s->unsound = cot_arena_take(arena, n, sizeof *s->unsound);
     if (rank)
         s->columns = cot_arena_take(arena, wanted * (size_t)(end - begin), sizeof(float));
     else
@@ -127,7 +128,7 @@ struct block {
     cot_sym *at;
     size_t bytes;
 };
-enum { BLOCKS = 6 };
+enum { BLOCKS = 7 };
 
 static void list_blocks(cot_runner *r, int ranks, struct block block[BLOCKS])
 {
@@ -141,6 +142,7 @@ static void list_blocks(cot_runner *r, int ranks, struct block block[BLOCKS])
     block[3] = (struct block){&r->routed_weights_at, routed * sizeof(float)};
     block[4] = (struct block){&r->stats_at, (size_t)ranks * sizeof(cot_rank_stats)};
     block[5] = (struct block){&r->done_at, (size_t)ranks * sizeof(uint64_t)};
+    block[6] = (struct block){&r->unsound_at, (size_t)r->o.step_tokens};
 }
 
 static size_t slot_bytes_of(const cot_runner_options *o)

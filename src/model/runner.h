@@ -64,12 +64,20 @@ cot_status cot_runner_open(cot_runner **runner, const cot_runner_options *option
                            cot_loader_progress *progress, cot_error *error);
 void cot_runner_close(cot_runner *runner); // NULL is fine
 
-/* Collective: one forward pass. On rank 0 *logits is [step->logits][V] in the order of the spans, and with
- * `capture` *experts and *weights are [MoE layers][step_tokens][K] (rows beyond step->tokens unused), valid
- * until the next step; NULL on the other ranks. Errors: INVALID_ARGUMENT (values no longer finite),
- * TIMED_OUT, PEER_FAILED. Never allocates. */
-cot_status cot_runner_step(cot_runner *runner, const cot_step *step, const float **logits,
-                           const uint16_t **experts, const float **weights, cot_error *error);
+/* Collective: one forward pass. On rank 0 logits is [step->logits][V] in the order of the spans, and with
+ * `capture` experts and weights are [MoE layers][step_tokens][K] (rows beyond step->tokens unused), valid
+ * until the next step; NULL on the other ranks. So is unsound [step->spans], not 0 where a token of that span has come
+ * to values that are not finite: what is told of the span, and the keys and values that it left, may be no numbers; those
+ * of others are what they would be without it. Errors: IO (the embedding's file was cut off), TIMED_OUT, PEER_FAILED. Never
+ * allocates. */
+typedef struct cot_step_result {
+    const float *logits;
+    const uint16_t *experts;
+    const float *weights;
+    const uint8_t *unsound;
+} cot_step_result;
+cot_status cot_runner_step(cot_runner *runner, const cot_step *step, cot_step_result *result,
+                           cot_error *error);
 /* Collective: rank 0 gets every rank's numbers [P]; the others pass NULL. */
 cot_status cot_runner_stats(cot_runner *runner, cot_rank_stats *stats, cot_error *error);
 

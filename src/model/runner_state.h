@@ -33,6 +33,7 @@ typedef struct cot_step_scratch {
     int32_t *hidden_row;          // [step_logits] where a row of logits finds its hidden row
     float *columns;               // [step_logits][this rank's columns of V]
     float *logits;                // [step_logits][V], rank 0
+    uint8_t *unsound;             // [N] by span, rank 0: a row of it is not finite
 } cot_step_scratch;
 
 struct cot_runner {
@@ -50,6 +51,7 @@ struct cot_runner {
     cot_sym experts_at;                           // [MoE layers][slots of a rank][slot_bytes]
     cot_sym logits_at;                            // on rank 0: for each rank, [logits][its columns]
     cot_sym routed_experts_at, routed_weights_at; // on rank 0: [MoE layers][N][K]
+    cot_sym unsound_at;                           // on rank 0: [N] by span, zero between steps
     cot_sym stats_at;                             // on rank 0: [P]
     cot_sym done_at;                              // on rank 0: a signal a rank
     uint64_t calls;                               // steps and stats so far

@@ -140,6 +140,14 @@ static bool route(uint16_t *experts, float *weights, const cot_kernels *kernels,
     return finite;
 }
 
+static void mark_unsound(uint16_t *experts, float *weights, int64_t k_count)
+{
+    for (int64_t k = 0; k < k_count; k++) {
+        experts[k] = (uint16_t)k;
+        weights[k] = NAN;
+    }
+}
+
 static void route_some(void *context, int64_t task)
 {
     struct routing *r = context;
@@ -150,6 +158,10 @@ static void route_some(void *context, int64_t task)
         if (route(all->experts + t * k, all->weights + t * k, r->kernels, r->gate,
                   all->logits + t * r->gate->experts))
             continue;
+        if (all->unsound_pass) {
+            mark_unsound(all->experts + t * k, all->weights + t * k, k);
+            continue;
+        }
         int64_t failed = atomic_load(&r->failed);
         while (t < failed && !atomic_compare_exchange_weak(&r->failed, &failed, t)) {}
     }

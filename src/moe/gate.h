@@ -39,10 +39,11 @@ typedef struct cot_gate_tokens {
     uint16_t *experts;     // [T][K] out: ascending within a token
     float *weights;        // [T][K] out: beside them
     float *logits;         // [T][E] scratch
+    bool unsound_pass;     // a token that cannot be routed gets experts 0 to K - 1 and weights that are NaN
 } cot_gate_tokens;
 
 /* Routes by a gate that passes the check. Equal scores: the lower expert is chosen. Errors: INVALID_ARGUMENT when a token's logits, corrections or weights are not
- * finite, naming the first such token. Never allocates; a token's result depends on that token alone. Experts of
+ * finite, naming the first such token, unless these pass. Never allocates; a token's result depends on that token alone. Experts of
  * groups not chosen take part with score 0 after a softmax without correction (DeepSeek-V2, where K may exceed what
  * group_limit groups hold), and not at all otherwise (DeepSeek-V3). */
 cot_status cot_gate_route(const cot_gate_tokens *tokens, const cot_gate *gate, const cot_kernels *kernels,

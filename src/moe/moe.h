@@ -13,6 +13,8 @@ typedef struct cot_moe_layer {
     cot_sym slots;                 // this layer's slots on every rank, cot_ffn_layout bytes each
     const uint8_t *shared;         // shared expert's weights, whole on every rank, or NULL
     const float *shared_gate; // [H]: the shared expert's output times sigmoid(x . shared_gate); NULL: times 1
+    /* A token whose gate is not finite is no error: its row of y is NaN, all others are as they would be. */
+    bool unsound_pass;
 } cot_moe_layer;
 
 /* How the rows of a token's experts become one. X(NAME, "as --combine spells it") */

@@ -60,7 +60,8 @@ cot_status cot_moe_route(cot_moe_routing *r, const cot_moe_options *o, const cot
                                                                       .tokens = count,
                                                                       .experts = r->experts + begin,
                                                                       .weights = r->weights + begin,
-                                                                      .logits = logits},
+                                                                      .logits = logits,
+                                                                      .unsound_pass = layer->unsound_pass},
                                                    layer->gate, o->kernels, o->pool, error)
                                   : check_given(r, o, first, count, error);
     for (int64_t i = begin; i < end && status == COT_OK; i++)

@@ -214,7 +214,7 @@ static void count_choice(const cot_answer *a, const cot_choice *c)
 {
     cot_metrics *m = &a->server->metrics;
     const char *reason = cot_choice_finish_reason(c);
-    if (c->finish == COT_FINISH_CANCELLED)
+    if (c->finish == COT_FINISH_CANCELLED || c->finish == COT_FINISH_OVERFLOW)
         m->aborted++;
     else if (strcmp(reason, "stop") == 0)
         m->stopped++;

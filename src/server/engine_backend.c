@@ -148,6 +148,9 @@ static void on_finish(void *context, uint64_t request, cot_finish finish)
 {
     cot_job *job = context;
     (void)request;
+    if (finish == COT_FINISH_OVERFLOW && job->error.status == COT_OK)
+        cot_fail(&job->error, COT_INVALID_ARGUMENT,
+                 "the logits are not finite: the model's values overflowed");
     tell_end(job->backend, job, finish);
 }
 
@@ -258,8 +261,7 @@ static void *run(void *argument)
     size_t left;
     while (take_orders(b, &submitted, &cancelled)) {
         obey(b, submitted, cancelled);
-        if (!b->state.failed && cot_engine_step(b->engine, &left, NULL, &error) != COT_OK)
-            fail_all(b, &error);
+        if (!b->state.failed && cot_engine_step(b->engine, &left, &error) != COT_OK) fail_all(b, &error);
         publish(b);
     }
     obey(b, submitted, cancelled);

@@ -177,7 +177,7 @@ static void steps_allocate_nothing(void **state)
         for (int i = 0; i < REQUESTS; i++)
             assert_int_equal(cot_engine_submit(engine, &id, &requests[i], i % 3, &events, NULL), COT_OK);
         long before = allocations_so_far();
-        while (left) assert_int_equal(cot_engine_step(engine, &left, NULL, NULL), COT_OK);
+        while (left) assert_int_equal(cot_engine_step(engine, &left, NULL), COT_OK);
         assert_int_equal(allocations_so_far(), before);
         for (int i = 1; i <= REQUESTS; i++) assert_int_equal(text[i].finishes, 1);
         cot_engine_close(engine);
@@ -231,12 +231,12 @@ static void a_submission_without_memory_changes_nothing(void **state)
     uint64_t id, said;
     size_t left;
     assert_int_equal(cot_engine_submit(engine, &said, &requests[0], 0, &events, NULL), COT_OK);
-    assert_int_equal(cot_engine_step(engine, &left, NULL, NULL), COT_OK);
+    assert_int_equal(cot_engine_step(engine, &left, NULL), COT_OK);
     fail_allocation(allocations_so_far() + 1);
     assert_int_equal(cot_engine_submit(engine, &id, &requests[1], 0, &events, NULL), COT_OUT_OF_MEMORY);
     fail_allocation(0);
     assert_int_equal(id, 0);
-    do assert_int_equal(cot_engine_step(engine, &left, NULL, NULL), COT_OK);
+    do assert_int_equal(cot_engine_step(engine, &left, NULL), COT_OK);
     while (left);
     assert_int_equal(text[said].tokens, MOST_SAID);
     assert_int_equal(text[said].finishes, 1);

@@ -95,7 +95,7 @@ static size_t step(cot_engine *engine)
 {
     size_t left;
     cot_error error = {0};
-    if (cot_engine_step(engine, &left, NULL, &error) != COT_OK) fail_msg("%s", error.message);
+    if (cot_engine_step(engine, &left, &error) != COT_OK) fail_msg("%s", error.message);
     return left;
 }
 

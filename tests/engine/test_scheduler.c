@@ -159,12 +159,10 @@ static const float *run_span(cot_engine *e, const int32_t *ids, cot_span span, i
                      .ids = ids + span.position,
                      .span = &span,
                      .map = maps};
-    const float *logits, *weights;
-    const uint16_t *experts;
+    cot_step_result result;
     cot_error error = {0};
-    if (cot_engine_group_step(e->group, &step, &logits, &experts, &weights, &error) != COT_OK)
-        fail_msg("%s", error.message);
-    return logits;
+    if (cot_engine_group_step(e->group, &step, &result, &error) != COT_OK) fail_msg("%s", error.message);
+    return result.logits;
 }
 
 /* A second sequence that begins like the first needs only the rest, and leaves the first as it was. On two ranks at

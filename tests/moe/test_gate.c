@@ -65,9 +65,9 @@ static void agrees(const struct case_of *c, int64_t tokens, const cot_kernels *k
     uint16_t *experts = poisoned(choices * sizeof *experts);
     float *weights = poisoned(choices * sizeof *weights);
     float *logits = poisoned((size_t)(tokens * c->experts) * sizeof *logits);
-    assert_int_equal(
-        cot_gate_route(&(cot_gate_tokens){x, 0, tokens, experts, weights, logits}, gate, kernels, pool, NULL),
-        COT_OK);
+    assert_int_equal(cot_gate_route(&(cot_gate_tokens){x, 0, tokens, experts, weights, logits, false}, gate,
+                                    kernels, pool, NULL),
+                     COT_OK);
     int64_t compared = 0;
     for (int64_t t = 0; t < tokens; t++) {
         int64_t wanted[COT_MAX_TOP_K];
@@ -86,8 +86,8 @@ static void agrees(const struct case_of *c, int64_t tokens, const cot_kernels *k
     float alone_weights[COT_MAX_TOP_K];
     for (int64_t t = 0; t < tokens; t += 7) {
         assert_int_equal(
-            cot_gate_route(&(cot_gate_tokens){x + t * c->hidden, 0, 1, alone, alone_weights, logits}, gate,
-                           kernels, NULL, NULL),
+            cot_gate_route(&(cot_gate_tokens){x + t * c->hidden, 0, 1, alone, alone_weights, logits, false},
+                           gate, kernels, NULL, NULL),
             COT_OK);
         assert_memory_equal(alone, experts + t * c->top_k, (size_t)c->top_k * sizeof *alone);
         assert_memory_equal(alone_weights, weights + t * c->top_k, (size_t)c->top_k * sizeof *alone_weights);
@@ -129,8 +129,8 @@ static void ties_take_the_lower_expert(void **state)
         oracle_gate_set_weight(&oracle, 0);
         float *x = draw_floats(&draw, c.hidden, 1), weights[COT_MAX_TOP_K], logits[512];
         uint16_t experts[COT_MAX_TOP_K];
-        assert_int_equal(cot_gate_route(&(cot_gate_tokens){x, 0, 1, experts, weights, logits}, &oracle.gate,
-                                        best(), NULL, NULL),
+        assert_int_equal(cot_gate_route(&(cot_gate_tokens){x, 0, 1, experts, weights, logits, false},
+                                        &oracle.gate, best(), NULL, NULL),
                          COT_OK);
         for (int64_t k = 0; k < c.top_k; k++) assert_int_equal(experts[k], k);
         free(x);
@@ -143,9 +143,9 @@ static void no_tokens(void **state)
     (void)state;
     struct draw draw = {test_seed(), 3, 0};
     struct oracle_gate oracle = gate_of(&cases[0], &draw);
-    assert_int_equal(
-        cot_gate_route(&(cot_gate_tokens){NULL, 0, 0, NULL, NULL, NULL}, &oracle.gate, best(), NULL, NULL),
-        COT_OK);
+    assert_int_equal(cot_gate_route(&(cot_gate_tokens){NULL, 0, 0, NULL, NULL, NULL, false}, &oracle.gate,
+                                    best(), NULL, NULL),
+                     COT_OK);
     oracle_gate_free(&oracle);
 }
 
@@ -163,16 +163,26 @@ static void what_is_not_finite_is_refused(void **state)
             uint16_t experts[40 * COT_MAX_TOP_K];
             x[17 * h + h - 1] = x[33 * h] = bad[b];
             cot_error error = {0};
-            assert_int_equal(cot_gate_route(&(cot_gate_tokens){x, 0, tokens, experts, weights, logits},
+            assert_int_equal(cot_gate_route(&(cot_gate_tokens){x, 0, tokens, experts, weights, logits, false},
                                             &oracle.gate, best(), NULL, &error),
                              COT_INVALID_ARGUMENT);
             assert_non_null(strstr(error.message, "token 17 "));
+            cot_gate_tokens pass = {x, 0, tokens, experts, weights, logits, true};
+            assert_int_equal(cot_gate_route(&pass, &oracle.gate, best(), NULL, NULL), COT_OK);
+            for (int64_t t = 0; t < tokens; t++)
+                for (int64_t k = 0; k < cases[i].top_k; k++) {
+                    const bool unsound = t == 17 || t == 33;
+                    const int64_t at = t * cases[i].top_k + k;
+                    assert_true(isnan(weights[at]) ? unsound : !unsound && isfinite(weights[at]));
+                    if (unsound) assert_int_equal(experts[at], k);
+                }
             if (oracle.gate.correction) {
                 x[17 * h + h - 1] = x[33 * h] = 0;
                 oracle.correction[cases[i].experts - 1] = bad[b];
-                assert_int_equal(cot_gate_route(&(cot_gate_tokens){x, 0, tokens, experts, weights, logits},
-                                                &oracle.gate, best(), NULL, &error),
-                                 COT_INVALID_ARGUMENT);
+                assert_int_equal(
+                    cot_gate_route(&(cot_gate_tokens){x, 0, tokens, experts, weights, logits, false},
+                                   &oracle.gate, best(), NULL, &error),
+                    COT_INVALID_ARGUMENT);
                 assert_non_null(strstr(error.message, "token 0 "));
             }
             free(x), free(logits);
@@ -192,7 +202,7 @@ static void large_logits_are_routed(void **state)
             float *x = draw_floats(&draw, cases[i].hidden, 1), weights[COT_MAX_TOP_K], logits[512];
             for (int64_t h = 0; h < cases[i].hidden; h++) x[h] = h ? 0 : sign * 80;
             uint16_t experts[COT_MAX_TOP_K];
-            assert_int_equal(cot_gate_route(&(cot_gate_tokens){x, 0, 1, experts, weights, logits},
+            assert_int_equal(cot_gate_route(&(cot_gate_tokens){x, 0, 1, experts, weights, logits, false},
                                             &oracle.gate, best(), NULL, NULL),
                              COT_OK);
             for (int64_t k = 0; k < cases[i].top_k; k++) assert_true(weights[k] >= 0 && weights[k] <= 100);

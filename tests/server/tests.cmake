@@ -1,7 +1,7 @@
 # The server as clients see it: with Python's own library, and with the openai client.
 find_package(Python3 COMPONENTS Interpreter)
 if(Python3_EXECUTABLE)
-  foreach(name api openai chat bench vllm_requests guidellm lm_eval)
+  foreach(name api openai chat bench overflow vllm_requests guidellm lm_eval)
     add_test(NAME server/test_${name} COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/server/test_${name}.py)
     set_tests_properties(server/test_${name} PROPERTIES LABELS server TIMEOUT 600 SKIP_RETURN_CODE 77 ENVIRONMENT
       "COT_PROGRAM=$<TARGET_FILE:coterie-cli>;COT_SOURCE=${PROJECT_SOURCE_DIR};COT_SHARED=${cot_shared};COT_BUILD=${PROJECT_BINARY_DIR}")
