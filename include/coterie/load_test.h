@@ -1,12 +1,15 @@
-/* Load on a server that speaks OpenAI's completions: requests sent by a clock (open loop) or by a number of clients that
+/* Load on a server that speaks OpenAI's completions or chats: requests sent by a clock (open loop) or by a number of clients that
  * each wait for their answer (closed loop), streamed, and the times of every token.
  *
- *     TTFT  from sending a request to its first event with a choice
+ *     TTFT  from sending a request to its first event with a choice (a server that tells the role of a chat in an event of
+ *           its own is taken to do so with the first token)
  *     ITL   between two such events of one request
  *     TPOT  from the first event to the last, over the output tokens but one
  *     e2e   from sending a request to its last event
  *
- * Percentiles are interpolated linearly between the two nearest values. Requests that failed count in no time. */
+ * Percentiles are interpolated linearly between the two nearest values. Requests that failed or were rejected count in no
+ * time. In an open loop a server that answers 429 does what it should under more load than it can carry: such requests are
+ * rejected, not failed. Clients of a closed loop that are sent away have failed. */
 #ifndef COTERIE_LOAD_TEST_H
 #define COTERIE_LOAD_TEST_H
 #include "coterie/status.h"
@@ -19,13 +22,21 @@ extern "C" {
 
 enum { COT_LOAD_TEST_MOST_KINDS = 16 };
 
+/* What is asked, and at which path. */
+typedef enum cot_load_test_backend {
+    COT_LOAD_TEST_COMPLETIONS, /* /v1/completions: prompts as they are */
+    COT_LOAD_TEST_CHATS, /* /v1/chat/completions: a prompt is the message of a user, of random words where it would be of
+                            random ids; the model's template adds its own */
+} cot_load_test_backend;
+
 typedef struct cot_load_test_options {
     size_t size;       /* of this struct */
     const char *url;   /* "http://HOST[:PORT]", what stands before /v1 */
     const char *model; /* NULL: the first that the server names */
     const char *key;   /* sent as "Authorization: Bearer KEY"; NULL: none */
-    int64_t requests;  /* sent in all; of a trace or of prompts at most as many; 0: as many as those have */
-    double rate;       /* requests a second, at random (Poisson); 0: closed loop, or the trace's own times */
+    cot_load_test_backend backend;
+    int64_t requests; /* sent in all; of a trace or of prompts at most as many; 0: as many as those have */
+    double rate;      /* requests a second, at random (Poisson); 0: closed loop, or the trace's own times */
     int64_t
         concurrency; /* requests at once: in a closed loop so many, and 1 for 0; in an open one at most so many, 0: any */
     const char
@@ -39,7 +50,8 @@ typedef struct cot_load_test_options {
     int64_t most_input_tokens; /* longer ones of a trace are cut; 0: none */
     int64_t most_output_tokens;
     int64_t
-        vocabulary; /* random ids lie in its upper nine tenths (ids of control tokens are mostly low); 0: 1,000 */
+        vocabulary; /* random ids lie in its upper nine tenths (ids of control tokens are mostly low); 0: 1,000;
+                       chats have none */
     uint64_t seed;
     double slo_ttft_ms,
         slo_tpot_ms;    /* a request within both counts towards goodput; 0: that one is no condition */
@@ -55,7 +67,9 @@ typedef struct cot_load_test_times {
 
 typedef struct cot_load_test_report {
     char model[256];
-    int64_t sent, completed, failed;
+    int64_t sent, completed, failed; /* sent: all of them, the rejected too */
+    int64_t rejected;                /* of an open loop: those that were answered 429 */
+    char rejection[256];             /* what the server said to the first of them; "" if nothing */
     /* Tokens are those of completed requests, as the server counts them (usage), or else events. */
     int64_t input_tokens, output_tokens;
     int64_t cached_tokens; /* of the input, as the server says */
@@ -70,7 +84,8 @@ typedef struct cot_load_test_report {
         char what[128];  /* "HTTP 429", or an error's line */
         char words[256]; /* what the server said to the first of them; "" if nothing */
         int64_t count;
-    } failures[COT_LOAD_TEST_MOST_KINDS]; /* the rest is counted in the last one */
+    } failures
+        [COT_LOAD_TEST_MOST_KINDS]; /* in the order in which they came; the rest is counted in the last one */
     size_t kinds;
 } cot_load_test_report;
 

@@ -184,7 +184,7 @@ cot_status cot_load_test_plan_make(cot_load_test_plan *plan, const cot_load_test
     if (o->requests < 0 || o->requests > MOST_REQUESTS || o->input_tokens < 0 ||
         o->input_tokens > MOST_TOKENS || o->output_tokens < 0 || o->output_tokens > MOST_TOKENS ||
         o->concurrency < 0 || !(o->rate >= 0) || !(o->speed >= 0) || o->vocabulary < 0 ||
-        o->vocabulary > INT32_MAX || (o->trace && o->prompts)) {
+        o->vocabulary > INT32_MAX || (o->trace && o->prompts) || o->backend > COT_LOAD_TEST_CHATS) {
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "a load test's options are out of range, or name a trace and prompts");
     }
@@ -210,25 +210,57 @@ void cot_load_test_plan_free(cot_load_test_plan *plan)
     *plan = (cot_load_test_plan){0};
 }
 
+const char *cot_load_test_path(const cot_load_test_options *o)
+{
+    return o->backend == COT_LOAD_TEST_CHATS ? "/v1/chat/completions" : "/v1/completions";
+}
+
+static json_t *random_ids(int64_t count, uint64_t seed, uint64_t stream, uint64_t vocabulary)
+{
+    const uint64_t low = vocabulary / 10;
+    json_t *const ids = json_array();
+    for (int64_t t = 0; t < count; t++) {
+        const uint64_t bits = cot_random_bits(seed, stream, (uint64_t)t);
+        json_array_append_new(ids, json_integer((json_int_t)(low + bits % (vocabulary - low))));
+    }
+    return ids;
+}
+
+/* Words with a blank before each, which most vocabularies have as one token. */
+static json_t *random_words(int64_t count, uint64_t seed, uint64_t stream)
+{
+    static const char words[][6] = {" the",  " of",  " and",  " to",  " in",   " is",  " that", " for",
+                                    " it",   " was", " on",   " be",  " with", " as",  " by",   " at",
+                                    " have", " are", " this", " not", " but",  " had", " his",  " from",
+                                    " or",   " one", " all",  " we",  " can",  " her", " has",  " if"};
+    enum { WORDS = sizeof words / sizeof *words };
+    char *const text = malloc((size_t)count * sizeof *words + 1), *end = text;
+    for (int64_t t = 0; text && t < count; t++) {
+        const char *const word = words[cot_random_bits(seed, stream, (uint64_t)t) % WORDS];
+        const size_t bytes = strnlen(word, sizeof *words);
+        memcpy(end, word, bytes);
+        end += bytes;
+    }
+    json_t *const json = text ? json_stringn(text, (size_t)(end - text)) : NULL;
+    free(text);
+    return json;
+}
+
 char *cot_load_test_body(const cot_load_test_plan *plan, size_t index, const cot_load_test_options *o,
                          const char *model)
 {
     const cot_load_test_request *const r = &plan->requests[index];
-    json_t *prompt = NULL;
-    if (r->prompt) {
-        prompt = json_string(r->prompt);
-    } else {
-        const uint64_t vocabulary = o->vocabulary ? (uint64_t)o->vocabulary : 1000, low = vocabulary / 10;
-        prompt = json_array();
-        for (int64_t t = 0; t < r->input_tokens; t++) {
-            const uint64_t bits = cot_random_bits(o->seed, STREAM_IDS + index, (uint64_t)t);
-            json_array_append_new(prompt, json_integer((json_int_t)(low + bits % (vocabulary - low))));
-        }
-    }
+    const bool chats = o->backend == COT_LOAD_TEST_CHATS;
+    const uint64_t stream = STREAM_IDS + index, vocabulary = o->vocabulary ? (uint64_t)o->vocabulary : 1000;
+    json_t *prompt = r->prompt ? json_string(r->prompt)
+                     : chats   ? random_words(r->input_tokens, o->seed, stream)
+                               : random_ids(r->input_tokens, o->seed, stream, vocabulary);
+    if (chats) prompt = json_pack("[{s:s, s:o}]", "role", "user", "content", prompt);
     json_t *const body =
-        json_pack("{s:s, s:o, s:I, s:I, s:b, s:b, s:{s:b}, s:f}", "model", model, "prompt", prompt,
-                  "max_tokens", (json_int_t)r->output_tokens, "min_tokens", (json_int_t)r->output_tokens,
-                  "ignore_eos", 1, "stream", 1, "stream_options", "include_usage", 1, "temperature", 0.0);
+        json_pack("{s:s, s:o, s:I, s:I, s:b, s:b, s:{s:b}, s:f}", "model", model,
+                  chats ? "messages" : "prompt", prompt, chats ? "max_completion_tokens" : "max_tokens",
+                  (json_int_t)r->output_tokens, "min_tokens", (json_int_t)r->output_tokens, "ignore_eos", 1,
+                  "stream", 1, "stream_options", "include_usage", 1, "temperature", 0.0);
     char *const text = body ? json_dumps(body, JSON_COMPACT) : NULL;
     json_decref(body);
     return text;

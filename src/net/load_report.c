@@ -40,6 +40,14 @@ cot_load_test_times cot_load_test_list_times(cot_load_test_list *list)
                                  percentile(list, 0.9), percentile(list, 0.99)};
 }
 
+/* A server's words, without what a terminal would obey. */
+static void keep_words(char *kept, size_t room, const char *words)
+{
+    snprintf(kept, room, "%s", words);
+    for (char *c = kept; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
+}
+
 void cot_load_test_count_failure(cot_load_test_report *report, const char *what, const char *words)
 {
     size_t k = 0;
@@ -49,12 +57,14 @@ void cot_load_test_count_failure(cot_load_test_report *report, const char *what,
         *report->failures[k].words = '\0';
     } else if (k == report->kinds) {
         snprintf(report->failures[k].what, sizeof report->failures->what, "%s", what);
-        snprintf(report->failures[k].words, sizeof report->failures->words, "%s", words);
-        for (char *c = report->failures[k].words; *c; c++) {
-            if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
-        }
+        keep_words(report->failures[k].words, sizeof report->failures->words, words);
         report->kinds++;
     }
     report->failures[k].count++;
     report->failed++;
+}
+
+void cot_load_test_count_rejection(cot_load_test_report *report, const char *words)
+{
+    if (!report->rejected++) keep_words(report->rejection, sizeof report->rejection, words);
 }

@@ -171,6 +171,7 @@ static void on_done(void *context, cot_http_call *call, const cot_error *error)
     asked *const a = context;
     test *const t = a->test;
     char what[128];
+    const bool rejected = t->open && a->status == 429;
     t->ended_ns = cot_now_ns();
     if (a->status && a->status != 200) {
         snprintf(what, sizeof what, "HTTP %d", a->status);
@@ -182,7 +183,9 @@ static void on_done(void *context, cot_http_call *call, const cot_error *error)
     json_t *const refusal = json_loadb(a->refusal, a->refusal_bytes, 0, NULL);
     const char *const words =
         json_string_value(json_object_get(json_object_get(refusal, "error"), "message"));
-    if (*a->failure)
+    if (rejected)
+        cot_load_test_count_rejection(t->report, words ? words : "");
+    else if (*a->failure)
         cot_load_test_count_failure(t->report, a->failure, words ? words : "");
     else
         count_request(a);
@@ -190,7 +193,8 @@ static void on_done(void *context, cot_http_call *call, const cot_error *error)
     free_asked(a);
     t->running--;
     if (t->options->progress) {
-        t->options->progress(t->options->context, t->report->completed + t->report->failed,
+        const cot_load_test_report *const r = t->report;
+        t->options->progress(t->options->context, r->completed + r->rejected + r->failed,
                              (int64_t)t->plan.count);
     }
     go_on(t);
@@ -227,8 +231,8 @@ static void send_next(test *t)
     char bearer[1024];
     const size_t count = fields_of(fields, bearer, sizeof bearer, t->options);
     a->sent_ns = cot_now_ns();
-    if (cot_http_client_send(t->client, "POST", "/v1/completions", fields, count, body, strlen(body), &answer,
-                             a, NULL, NULL)) {
+    if (cot_http_client_send(t->client, "POST", cot_load_test_path(t->options), fields, count, body,
+                             strlen(body), &answer, a, NULL, NULL)) {
         t->out_of_memory = true;
         free_asked(a);
     } else {

@@ -21,6 +21,8 @@ typedef struct cot_load_test_plan {
 cot_status cot_load_test_plan_make(cot_load_test_plan *plan, const cot_load_test_options *options,
                                    cot_error *error);
 void cot_load_test_plan_free(cot_load_test_plan *plan);
+/* Where requests are sent. */
+const char *cot_load_test_path(const cot_load_test_options *options);
 /* The request's body, malloc'd; NULL when out of memory. */
 char *cot_load_test_body(const cot_load_test_plan *plan, size_t request, const cot_load_test_options *options,
                          const char *model);
@@ -37,5 +39,7 @@ bool cot_load_test_list_add(cot_load_test_list *list, double ms);
 cot_load_test_times cot_load_test_list_times(cot_load_test_list *list);
 /* Counts a failure under its kind; `words` are kept of the first. */
 void cot_load_test_count_failure(cot_load_test_report *report, const char *what, const char *words);
+/* Counts an answer 429 of an open loop; `words` are kept of the first. */
+void cot_load_test_count_rejection(cot_load_test_report *report, const char *words);
 
 #endif

@@ -1,4 +1,4 @@
-"""A server of OpenAI's completions that does what its prompts and settings say: for tests of those who ask."""
+"""A server of OpenAI's completions and chats that does what its prompts and settings say: for tests of those who ask."""
 
 import http.server
 import json
@@ -100,7 +100,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def answer(self, body, fault):
         server = self.server
-        if self.path != "/v1/completions" or not body["stream"] or not body["ignore_eos"]:
+        chat = self.path == "/v1/chat/completions"
+        if self.path not in ("/v1/completions", "/v1/chat/completions") or not body["stream"] or not body["ignore_eos"]:
             self.refuse(404, "no such thing")
             return
         if isinstance(fault, int):
@@ -114,7 +115,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        tokens = body["max_tokens"] - server.fewer
+        tokens = body["max_completion_tokens" if chat else "max_tokens"] - server.fewer
         time.sleep(server.first)
         for token in range(tokens):
             if token:
@@ -134,9 +135,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 time.sleep(3)
             last = token + 1 == tokens and fault != "endless"
             text = "" if token % 3 == 1 else "w "  # one event a token, whether or not its text can be shown
-            self.event({"choices": [{"index": 0, "text": text, "finish_reason": "length" if last else None}], "usage": None})
+            said = {"delta": {"content": text}} if chat else {"text": text}
+            self.event({"choices": [{"index": 0, **said, "finish_reason": "length" if last else None}], "usage": None})
         if server.usage:
-            prompt = body["prompt"]
+            prompt = body["messages"][0]["content"].split() if chat else body["prompt"]
             self.event({"choices": [], "usage": {
                 "prompt_tokens": len(prompt), "completion_tokens": tokens, "total_tokens": len(prompt) + tokens,
                 "prompt_tokens_details": {"cached_tokens": len(prompt) // 2}}})

@@ -71,6 +71,28 @@ class Loads(unittest.TestCase):
         self.assertNotEqual(asked[0], asked[2])
         self.assertTrue(all(5 <= token < 50 for prompts in asked for prompt in prompts for token in prompt))
 
+    def test_chats(self):
+        """The same questions as messages, counted the same way."""
+        def ask(*arguments):
+            with Server() as server:
+                got = self.measure(server, "--backend", "openai-chat", "-n", 5, "--output-tokens", 7, *arguments)
+            self.assertEqual((got["completed"], got["output_tokens"], got["events"], got["unlike_asked"]), (5, 35, 35, 0))
+            self.assertEqual([got[name]["count"] for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")], [5, 5, 5 * 6, 5])
+            for body in server.asked:
+                self.assertEqual((body["max_completion_tokens"], body["min_tokens"]), (7, 7))
+                self.assertFalse({"prompt", "max_tokens"} & set(body))
+                self.assertEqual([message["role"] for message in body["messages"]], ["user"])
+            return got["input_tokens"], [body["messages"][0]["content"] for body in server.asked]
+
+        tokens, texts = ask("--input-tokens", 33)
+        self.assertEqual((tokens, [len(text.split()) for text in texts], len(set(texts))), (5 * 33, [33] * 5, 5))
+        self.assertEqual(ask("--input-tokens", 33), (tokens, texts))
+        self.assertNotEqual(ask("--input-tokens", 33, "--seed", 2)[1], texts)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "prompts"
+            path.write_text("one\ntwo three")
+            self.assertEqual(ask("--prompts", path)[1], ["one", "two three", "one", "two three", "one"])
+
     def test_open_loop(self):
         with Server(gather=5) as server:  # they do not wait for each other
             got = self.measure(server, "-n", 40, "--request-rate", 2000, "--output-tokens", 2)
@@ -133,8 +155,9 @@ class Loads(unittest.TestCase):
         with Server(faults=faults) as server:
             done = run(server.url, "-n", 20, "--output-tokens", 4, "--json")
         got = json.loads(done.stdout)
-        self.assertEqual(done.returncode, 0)
-        self.assertEqual((got["sent"], got["completed"], got["failed"]), (20, 12, 8))
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr, "coterie: 8 of 20 requests failed, the first by: HTTP 429: refused with?429\n")
+        self.assertEqual((got["sent"], got["completed"], got["rejected"], got["failed"]), (20, 12, 0, 8))
         # in other words: a kind each, none of which is in the times
         host = f"'127.0.0.1:{server.server_port}': "
         self.assertEqual(got["failures"], {
@@ -145,11 +168,30 @@ class Loads(unittest.TestCase):
         with Server(faults=faults) as server:
             text = run(server.url, "-n", 5, "--output-tokens", 4).stdout
         self.assertIn("failed     2: HTTP 429: refused with?429\n", text)
+        with Server(faults={3: "cut"}) as server:  # one is enough
+            done = run(server.url, "-n", 20, "--request-rate", 1000, "--json")
+        self.assertEqual((done.returncode, json.loads(done.stdout)["completed"]), (1, 19))
+        self.assertIn("1 of 20 requests failed, the first by: ", done.stderr)
         with Server(faults={0: "hang"}) as server:
             done = run(server.url, "-n", 1, "--timeout", 0.2, "--json")
         self.assertEqual(list(json.loads(done.stdout)["failures"].values()), [1])
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, "the answer stopped|no answer in time")
+
+    def test_rejected(self):
+        """A server of an open loop may say that it is full; 503 is a failure all the same."""
+        with Server(faults={1: 429, 3: 429}) as server:
+            got = self.measure(server, "-n", 9, "--request-rate", 1000, "--output-tokens", 4)
+        self.assertEqual((got["sent"], got["completed"], got["rejected"], got["failed"], got["failures"]), (9, 7, 2, 0, {}))
+        self.assertEqual((got["output_tokens"], got["ttft_ms"]["count"]), (28, 7))
+        with Server(faults={1: 429, 3: 503}) as server:
+            done = run(server.url, "-n", 9, "--request-rate", 1000)
+        self.assertEqual((done.returncode, done.stderr), (1, "coterie: 1 of 9 requests failed, the first by: HTTP 503: refused with?503\n"))
+        self.assertIn("requests     9 sent, 7 completed, 1 rejected, 1 failed, in ", done.stdout)
+        self.assertIn("  rejected   1: HTTP 429: refused with?429\n", done.stdout)
+        with Server(faults={i: 429 for i in range(3)}) as server:
+            done = run(server.url, "-n", 3, "--request-rate", 1000)
+        self.assertEqual((done.returncode, done.stderr), (1, "coterie: all 3 requests were rejected: HTTP 429: refused with?429\n"))
 
     def test_counts_as_the_server(self):
         with Server(fewer=1) as server:
@@ -192,7 +234,7 @@ class Loads(unittest.TestCase):
         with Server() as server:
             done = run(server.url, "-n", 2, "--output-tokens", 3, "--slo-ttft-ms", 60000)
         self.assertEqual(done.returncode, 0)
-        for line in ("model        a model\n", "requests     2 sent, 2 completed, 0 failed", "6 out, in 6 events", "(2 of 2)",
+        for line in ("model        a model\n", "requests     2 sent, 2 completed, 0 rejected, 0 failed", "6 out, in 6 events", "(2 of 2)",
                      "TTFT", "TPOT", "ITL", "e2e"):
             self.assertIn(line, done.stdout)
 

@@ -72,6 +72,12 @@ static void test_kinds(void **state)
     int64_t all = 0;
     for (size_t k = 0; k < report.kinds; k++) all += report.failures[k].count;
     assert_int_equal(all, report.failed);
+    assert_int_equal(report.rejected, 0);
+    cot_load_test_count_rejection(&report, "full\x1b[31m");
+    cot_load_test_count_rejection(&report, "still full");
+    assert_int_equal(report.rejected, 2);
+    assert_int_equal(report.failed, all);
+    assert_string_equal(report.rejection, "full?[31m");
 }
 
 /* An open loop's gaps are exponential: their mean and spread are those of the rate, and a seed fixes them. */
@@ -106,6 +112,7 @@ static void test_plan(void **state)
                                                 {.concurrency = -1},
                                                 {.vocabulary = -1},
                                                 {.output_tokens = -1},
+                                                {.backend = COT_LOAD_TEST_CHATS + 1},
                                                 {.trace = "a", .prompts = "b"},
                                                 {.requests = 1LL << 40},
                                                 {.input_tokens = 1LL << 40}};
