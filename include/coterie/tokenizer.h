@@ -39,6 +39,23 @@ void cot_tokenizer_close(cot_tokenizer *tokenizer);
 cot_status cot_tokenizer_encode(const cot_tokenizer *tokenizer, int32_t **ids, size_t *count,
                                 const char *text, size_t bytes, bool add_special, cot_error *error);
 
+/* Where an encoding ends early. All zero: nowhere. */
+typedef struct cot_tokenizer_limits {
+    int64_t most_tokens; /* more are TOO_LONG; 0: any number */
+    /* Asked every few milliseconds of work; true: nobody wants the ids any more. NULL: somebody does. */
+    bool (*is_stopped)(void *context);
+    void *context;
+} cot_tokenizer_limits;
+
+/* The same within limits (NULL: none), of a text of which only some bytes may spell added tokens: those where `own`
+ * [bytes] is not 0, NULL: all. (Added tokens of nothing but white space are text, and found everywhere.) A text that has
+ * too many tokens is given up once that is certain: what it costs in time and memory beyond a few copies of it depends
+ * on most_tokens, not on its length, as long as the vocabulary covers every character. Further errors: TOO_LONG,
+ * TIMED_OUT (it was stopped). */
+cot_status cot_tokenizer_encode_within(const cot_tokenizer *tokenizer, int32_t **ids, size_t *count,
+                                       const char *text, size_t bytes, const uint8_t *own, bool add_special,
+                                       const cot_tokenizer_limits *limits, cot_error *error);
+
 /* Decodes `ids` [count] to UTF-8; bytes that are not UTF-8 become U+FFFD. With `skip_special` special tokens
  * leave no text. On success `*text` is malloc'd, `*bytes` long with a NUL after it, to be freed by the
  * caller; on failure it is NULL. Errors: INVALID_ARGUMENT (an id outside of [0, size): named), OUT_OF_MEMORY.

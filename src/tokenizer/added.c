@@ -196,9 +196,9 @@ static bool add_part(cot_parts *parts, size_t start, size_t end, int32_t id)
 }
 
 bool cot_added_split(const cot_added_set *set, const char *text, size_t bytes, const uint8_t *own,
-                     cot_parts *parts)
+                     size_t most, cot_parts *parts)
 {
-    size_t done = 0; // up to here the text is in parts
+    size_t done = 0, found = 0; // up to here the text is in parts; tokens
     bool added = true;
     parts->count = 0;
     for (size_t at = 0, length; at < bytes && set->count && added; at += length) {
@@ -212,6 +212,7 @@ bool cot_added_split(const cot_added_set *set, const char *text, size_t bytes, c
         if (token->lstrip && start < done) start = done;
         added = add_part(parts, done, start, -1) && add_part(parts, start, end, token->id);
         done = end;
+        if (++found > most) return added;
     }
     return added && add_part(parts, done, bytes, -1);
 }

@@ -41,8 +41,9 @@ void cot_added_close(cot_added_set *set);
 /* Cuts `text` [bytes], valid UTF-8, into parts, none empty: at each place the longest token, from the left.
  * As in Hugging Face tokenizers a token that lies in white space which the one before it stripped counts
  * again. `own` [bytes], where it is not NULL, says which bytes may spell a token: one that is not blank is found
- * only where all of its bytes may. False when out of memory. */
+ * only where all of its bytes may. Once more than `most` tokens are found the rest may be left out. False when out of
+ * memory. */
 bool cot_added_split(const cot_added_set *set, const char *text, size_t bytes, const uint8_t *own,
-                     cot_parts *parts);
+                     size_t most, cot_parts *parts);
 
 #endif

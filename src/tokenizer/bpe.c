@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "tokenizer/bytelevel.h"
 #include "tokenizer/utf8.h"
 
 /* A word is a list of symbols linked in order; a merge keeps the left one and marks the right one dead. */
@@ -73,8 +74,15 @@ static bool may_join(const cot_bpe *bpe, int32_t left, int32_t right)
     return last < 0 || first < 0 || (bpe->seams[seam / 64] >> seam % 64 & 1);
 }
 
-/* The symbols [from, end), which no merge joins to others. */
-static void merge_range(const cot_bpe *bpe, cot_bpe_scratch *scratch, uint32_t from, uint32_t end)
+/* Called for each range and for each merge. */
+static bool is_stopped(cot_bpe_scratch *scratch)
+{
+    enum { OFTEN = 1 << 14 };
+    return !(++scratch->rounds % OFTEN) && scratch->is_stopped && scratch->is_stopped(scratch->context);
+}
+
+/* The symbols [from, end), which no merge joins to others. False: it was stopped. */
+static bool merge_range(const cot_bpe *bpe, cot_bpe_scratch *scratch, uint32_t from, uint32_t end)
 {
     struct cot_bpe_symbol *symbols = scratch->symbols;
     scratch->queued = 0;
@@ -84,6 +92,7 @@ static void merge_range(const cot_bpe *bpe, cot_bpe_scratch *scratch, uint32_t f
         if (i + 1 < end) consider(bpe, scratch, i, i + 1);
     }
     while (scratch->queued) {
+        if (is_stopped(scratch)) return false;
         struct cot_bpe_candidate top = pop(scratch);
         struct cot_bpe_symbol *left = symbols + top.at;
         if (left->id < 0 || left->next == NOWHERE) continue;
@@ -98,6 +107,7 @@ static void merge_range(const cot_bpe *bpe, cot_bpe_scratch *scratch, uint32_t f
         if (left->previous != NOWHERE) consider(bpe, scratch, left->previous, top.at);
         if (left->next != NOWHERE) consider(bpe, scratch, top.at, left->next);
     }
+    return true;
 }
 
 /* Cuts the word where it can be, so that the queue stays short: without a pre-tokenizer a word is a whole
@@ -108,13 +118,14 @@ static cot_status merge_all(const cot_bpe *bpe, cot_bpe_scratch *scratch, cot_er
     for (uint32_t from = 0, end; from < n; from = end) {
         end = from + 1;
         while (end < n && may_join(bpe, scratch->symbols[end - 1].id, scratch->symbols[end].id)) end++;
+        if (is_stopped(scratch)) return cot_fail(error, COT_TIMED_OUT, "stopped");
         if (end - from < 2) continue;
         void *queue = scratch->queue;
         bool grown =
             cot_grow(&queue, &scratch->queue_capacity, 3 * (size_t)(end - from), sizeof *scratch->queue);
         scratch->queue = queue;
         if (!grown) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
-        merge_range(bpe, scratch, from, end);
+        if (!merge_range(bpe, scratch, from, end)) return cot_fail(error, COT_TIMED_OUT, "stopped");
     }
     return COT_OK;
 }
@@ -191,6 +202,16 @@ cot_status cot_bpe_encode(const cot_bpe *bpe, const cot_vocab *vocab, cot_bpe_sc
             status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     }
     return status;
+}
+
+bool cot_bpe_covers(const cot_bpe *bpe, bool alphabet)
+{
+    bool all_bytes = bpe->byte_fallback, all_characters = alphabet;
+    for (int byte = 0; byte < 256; byte++) {
+        if (bpe->byte_ids[byte] < 0) all_bytes = false;
+        if (bpe->short_ids[cot_byte_character((uint8_t)byte)] < 0) all_characters = false;
+    }
+    return all_bytes || all_characters || (bpe->unknown_id >= 0 && !bpe->fuse_unknown);
 }
 
 void cot_bpe_scratch_free(cot_bpe_scratch *scratch)

@@ -37,6 +37,9 @@ typedef struct cot_bpe_scratch {
     struct cot_bpe_symbol *symbols;
     struct cot_bpe_candidate *queue;
     size_t symbol_capacity, queue_capacity, symbols_used, queued;
+    size_t rounds;                     // of work done: now and then it is asked whether to go on
+    bool (*is_stopped)(void *context); // true: TIMED_OUT; NULL: never
+    void *context;
 } cot_bpe_scratch;
 
 /* Loads the file's "model" object into `bpe` and `vocab`, both closed by the caller also on failure. */
@@ -50,5 +53,8 @@ size_t cot_bpe_seam(int32_t last, int32_t first);
 cot_status cot_bpe_encode(const cot_bpe *bpe, const cot_vocab *vocab, cot_bpe_scratch *scratch,
                           cot_buffer *ids, const char *word, size_t bytes, cot_error *error);
 void cot_bpe_scratch_free(cot_bpe_scratch *scratch);
+/* Whether every character that a word may hold becomes an id of its own at first: none is left out or joined to another
+ * that the vocabulary lacks. `alphabet`: words are of the byte-level alphabet. */
+bool cot_bpe_covers(const cot_bpe *bpe, bool alphabet);
 
 #endif

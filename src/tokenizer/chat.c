@@ -252,6 +252,6 @@ void cot_chat_text_free(cot_chat_text *text)
 cot_status cot_chat_encode(const cot_tokenizer *tokenizer, int32_t **ids, size_t *count,
                            const cot_chat_text *text, cot_error *error)
 {
-    return cot_tokenizer_encode_marked(tokenizer, ids, count, text->text, text->bytes, text->own, false,
+    return cot_tokenizer_encode_within(tokenizer, ids, count, text->text, text->bytes, text->own, false, NULL,
                                        error);
 }

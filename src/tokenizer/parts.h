@@ -17,12 +17,9 @@ struct cot_tokenizer {
     cot_bpe bpe;
     cot_template template;
     cot_decoder decoder;
+    /* Most bytes of a word that one id stands for, so that a word of n bytes has at least n / longest ids; 0 where nothing
+     * is known, since characters may be left out or joined. */
+    size_t longest;
 };
-
-/* cot_tokenizer_encode of a text of which only some bytes may spell added tokens: those where `own` [bytes] is not 0.
- * NULL: all. Added tokens of nothing but white space are text, and found everywhere. */
-cot_status cot_tokenizer_encode_marked(const cot_tokenizer *tokenizer, int32_t **ids, size_t *count,
-                                       const char *text, size_t bytes, const uint8_t *own, bool add_special,
-                                       cot_error *error);
 
 #endif

@@ -89,20 +89,27 @@ static cot_status rewrite(const cot_pretokenizer_step *step, cot_regex_scratch *
     return status;
 }
 
+/* The spans of which more than `most` pieces become, whatever follows. */
+static size_t most_spans(const cot_pretokenizer_step *step, size_t most)
+{
+    if (step->behavior == COT_SPLIT_ISOLATED) return most;
+    return step->behavior == COT_SPLIT_CONTIGUOUS || most > SIZE_MAX / 2 - 1 ? SIZE_MAX : 2 * most + 1;
+}
+
 static cot_status run_step(const cot_pretokenizer_step *step, cot_regex_scratch *scratch,
-                           cot_text_pieces *pieces, cot_text_pieces *out, cot_error *error)
+                           cot_text_pieces *pieces, cot_text_pieces *out, size_t most, cot_error *error)
 {
     cot_status status = COT_OK;
     bool split = step->kind == COT_PRETOKENIZER_SPLIT;
     out->count = out->text.bytes = 0;
-    for (size_t i = 0; i < pieces->count && status == COT_OK; i++) {
+    for (size_t i = 0; i < pieces->count && out->count <= most && status == COT_OK; i++) {
         cot_text_piece piece = pieces->items[i];
         if (!split) {
             status = rewrite(step, scratch, pieces->text.data, piece, out, error);
             continue;
         }
         status = cot_regex_split(step->pattern, scratch, pieces->text.data + piece.start,
-                                 piece.end - piece.start, error);
+                                 piece.end - piece.start, most_spans(step, most), error);
         if (status == COT_OK && !add_spans(step, &scratch->spans, piece, out)) status = fail_memory(error);
     }
     cot_text_pieces swapped = *pieces;
@@ -117,13 +124,18 @@ static cot_status run_step(const cot_pretokenizer_step *step, cot_regex_scratch 
 }
 
 cot_status cot_pretokenizer_run(const cot_pretokenizer *pretokenizer, cot_regex_scratch *scratch,
-                                cot_text_pieces *pieces, cot_text_pieces *spare, bool first, cot_error *error)
+                                cot_text_pieces *pieces, cot_text_pieces *spare, bool first, size_t most,
+                                cot_error *error)
 {
     pieces->count = 0;
+    for (size_t i = 0; i < pretokenizer->count; i++) // no step joins pieces, but one may take them away again
+        if (pretokenizer->steps[i].kind == COT_PRETOKENIZER_SPLIT &&
+            pretokenizer->steps[i].behavior == COT_SPLIT_REMOVED)
+            most = SIZE_MAX;
     if (!add_piece(pieces, 0, pieces->text.bytes, first)) return fail_memory(error);
     cot_status status = COT_OK;
     for (size_t i = 0; i < pretokenizer->count && status == COT_OK; i++)
-        status = run_step(pretokenizer->steps + i, scratch, pieces, spare, error);
+        status = run_step(pretokenizer->steps + i, scratch, pieces, spare, most, error);
     return status;
 }
 

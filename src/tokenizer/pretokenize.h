@@ -56,9 +56,10 @@ cot_status cot_pretokenizer_load(cot_pretokenizer *pretokenizer, const json_t *j
 void cot_pretokenizer_close(cot_pretokenizer *pretokenizer);
 
 /* Cuts pieces->text (valid UTF-8) into words; `first` says whether it begins where the whole text does.
- * `spare` is working space. Errors: MALFORMED (a pattern backtracks beyond its limit), OUT_OF_MEMORY. */
+ * `spare` is working space. Once it is certain that there are more than `most` words the rest may be left out. Errors:
+ * MALFORMED (a pattern backtracks beyond its limit), OUT_OF_MEMORY. */
 cot_status cot_pretokenizer_run(const cot_pretokenizer *pretokenizer, cot_regex_scratch *scratch,
-                                cot_text_pieces *pieces, cot_text_pieces *spare, bool first,
+                                cot_text_pieces *pieces, cot_text_pieces *spare, bool first, size_t most,
                                 cot_error *error);
 void cot_text_pieces_free(cot_text_pieces *pieces);
 

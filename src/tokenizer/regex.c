@@ -133,7 +133,7 @@ static cot_status search(const cot_regex *regex, cot_regex_scratch *scratch, con
 }
 
 cot_status cot_regex_split(const cot_regex *regex, cot_regex_scratch *scratch, const char *text, size_t bytes,
-                           cot_error *error)
+                           size_t most, cot_error *error)
 {
     cot_text_spans *spans = &scratch->spans;
     spans->count = 0;
@@ -153,6 +153,7 @@ cot_status cot_regex_split(const cot_regex *regex, cot_regex_scratch *scratch, c
         if (status == COT_OK) status = add_span(spans, match.start, match.end, true, error);
         from = end = match.end;
         any = true;
+        if (spans->count > most) return status;
     }
     if (status == COT_OK && end != bytes) status = add_span(spans, end, bytes, false, error);
     return status;
@@ -161,7 +162,7 @@ cot_status cot_regex_split(const cot_regex *regex, cot_regex_scratch *scratch, c
 cot_status cot_regex_replace(const cot_regex *regex, cot_regex_scratch *scratch, const char *text,
                              size_t bytes, cot_text content, cot_buffer *out, cot_error *error)
 {
-    cot_status status = cot_regex_split(regex, scratch, text, bytes, error);
+    cot_status status = cot_regex_split(regex, scratch, text, bytes, SIZE_MAX, error);
     for (size_t i = 0; i < scratch->spans.count && status == COT_OK; i++) {
         cot_text_span span = scratch->spans.items[i];
         bool appended = span.matched ? cot_buffer_append(out, content.data, content.bytes)

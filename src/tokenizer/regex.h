@@ -35,10 +35,10 @@ cot_status cot_regex_load(cot_regex **regex, const json_t *pattern, const char *
 void cot_regex_close(cot_regex *regex); // NULL is fine
 
 /* Cuts `text` [bytes], valid UTF-8, into matches and what lies between, in scratch->spans. As in Hugging Face
- * tokenizers an empty match counts unless it touches the end of the match before. Errors: MALFORMED (the
- * pattern backtracks beyond its limit), OUT_OF_MEMORY. */
+ * tokenizers an empty match counts unless it touches the end of the match before. Once there are more than `most`
+ * spans the rest may be left out. Errors: MALFORMED (the pattern backtracks beyond its limit), OUT_OF_MEMORY. */
 cot_status cot_regex_split(const cot_regex *regex, cot_regex_scratch *scratch, const char *text, size_t bytes,
-                           cot_error *error);
+                           size_t most, cot_error *error);
 /* Appends `text` to `out` with each match replaced by `content`. Errors: INVALID_ARGUMENT (`out` becomes longer than a
  * text may be), and cot_regex_split's. */
 cot_status cot_regex_replace(const cot_regex *regex, cot_regex_scratch *scratch, const char *text,

@@ -9,6 +9,23 @@
 
 enum { LARGEST_FILE = 1 << 30 };
 
+/* What cot_tokenizer's `longest` says. */
+static size_t longest_of(const cot_tokenizer *tokenizer)
+{
+    size_t longest = 4; // of a character that an unknown token or a byte stands for
+    bool alphabet = false;
+    for (size_t i = 0; i < tokenizer->pretokenizer.count; i++) {
+        const cot_pretokenizer_kind kind = tokenizer->pretokenizer.steps[i].kind;
+        if (kind != COT_PRETOKENIZER_SPLIT) alphabet = kind == COT_PRETOKENIZER_BYTES;
+    }
+    if (!cot_bpe_covers(&tokenizer->bpe, alphabet)) return 0;
+    for (size_t id = 0; id < tokenizer->vocab.size; id++) {
+        const cot_vocab_entry *entry = cot_vocab_entry_of(&tokenizer->vocab, (int64_t)id);
+        if (entry && entry->bytes > longest) longest = entry->bytes;
+    }
+    return longest;
+}
+
 static cot_status load(cot_tokenizer *tokenizer, const json_t *root, cot_error *error)
 {
     cot_text version;
@@ -39,6 +56,7 @@ static cot_status load(cot_tokenizer *tokenizer, const json_t *root, cot_error *
         status = cot_decoder_load(&tokenizer->decoder, json_object_get(root, "decoder"), error);
     if (status == COT_OK && !tokenizer->vocab.size)
         status = cot_fail(error, COT_MALFORMED, "its vocabulary is empty");
+    if (status == COT_OK) tokenizer->longest = longest_of(tokenizer);
     return status;
 }
 

@@ -93,8 +93,8 @@ static void test_splits(void **state)
         size_t used = 0, pieces = 0;
         if (cot_regex_open(&regex, rows[i].pattern, strlen(rows[i].pattern), false, &error))
             fail_msg("'%s': %s", rows[i].pattern, error.message);
-        assert_int_equal(cot_regex_split(regex, &scratch, rows[i].text, strlen(rows[i].text), &error),
-                         COT_OK);
+        assert_int_equal(
+            cot_regex_split(regex, &scratch, rows[i].text, strlen(rows[i].text), SIZE_MAX, &error), COT_OK);
         for (size_t s = 0; s < scratch.spans.count; s++) {
             cot_text_span span = scratch.spans.items[s];
             if (span.start == span.end) continue;
@@ -134,11 +134,11 @@ static void test_limit(void **state)
     char text[64];
     memset(text, 'a', sizeof text);
     assert_int_equal(cot_regex_open(&regex, "(a|aa)+$", 8, false, &error), COT_OK);
-    assert_int_equal(cot_regex_split(regex, &scratch, text, sizeof text, &error), COT_OK);
+    assert_int_equal(cot_regex_split(regex, &scratch, text, sizeof text, SIZE_MAX, &error), COT_OK);
     text[63] = 'b';
-    assert_int_equal(cot_regex_split(regex, &scratch, text, sizeof text, &error), COT_MALFORMED);
+    assert_int_equal(cot_regex_split(regex, &scratch, text, sizeof text, SIZE_MAX, &error), COT_MALFORMED);
     assert_non_null(strstr(error.message, "does not end on this text"));
-    assert_int_equal(cot_regex_split(regex, &scratch, text, 10, &error), COT_OK);
+    assert_int_equal(cot_regex_split(regex, &scratch, text, 10, SIZE_MAX, &error), COT_OK);
     cot_regex_close(regex);
     cot_regex_scratch_free(&scratch);
 }
@@ -164,7 +164,7 @@ static void test_unicode_version(void **state)
     assert_int_equal(cot_regex_open(&regex, "\\p{L}", 5, false, NULL), COT_OK);
     for (size_t i = 0; i < sizeof letters / sizeof *letters; i++) {
         const char *letter = letters[i].letter;
-        assert_int_equal(cot_regex_split(regex, &scratch, letter, strlen(letter), NULL), COT_OK);
+        assert_int_equal(cot_regex_split(regex, &scratch, letter, strlen(letter), SIZE_MAX, NULL), COT_OK);
         assert_int_equal(scratch.spans.count, 1);
         assert_int_equal(scratch.spans.items[0].matched, version >= letters[i].version);
     }
