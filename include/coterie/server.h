@@ -37,7 +37,9 @@ typedef struct cot_server_options {
     /* Sequences that may wait, beyond those that run; more are refused with 429. 1 to 65536, default 256. */
     int64_t max_queue;
     int64_t max_connections; /* 1 to 65536, default 1024 */
-    /* Host memory that requests under way may need for ids, texts and chances; more are refused with 429. Default 1 GiB. */
+    /* Host memory that requests under way may need for ids, texts and chances, and bodies that wait to be read; more are
+     * refused with 429, bodies with 503. Of the body that is being read the values may take as much again; one that would
+     * take more is refused with 413. Default 1 GiB. */
     size_t request_bytes;
     int64_t shutdown_ms; /* how long streams may go on after cot_server_stop; default 30,000 */
     /* Gets a line for the operator, on the loop's thread. NULL, the default: nobody does. */

@@ -57,17 +57,22 @@ static void release_if_done(cot_answer *a)
     if (!a->exchange && !a->preparing && !a->choices_left) release(a);
 }
 
-/* Ends what still runs of it. */
-static void cancel_choices(cot_answer *a)
+/* Ends what is still done for it. */
+static void cancel_work(cot_answer *a)
 {
+    cot_server *s = a->server;
+    if (a->preparing && cot_preparer_cancel(s->preparer, &a->preparation)) {
+        a->preparing = false;
+        s->preparing--;
+    }
     for (size_t i = 0; i < a->choice_count; i++)
-        if (!a->choices[i].is_over) a->server->backend->table->cancel(a->server->backend, &a->choices[i].job);
+        if (!a->choices[i].is_over) s->backend->table->cancel(s->backend, &a->choices[i].job);
 }
 
 void cot_answer_gone(cot_answer *a)
 {
     a->exchange = NULL;
-    cancel_choices(a);
+    cancel_work(a);
     release_if_done(a);
 }
 
@@ -76,7 +81,7 @@ static void fail(cot_answer *a, const cot_api_error *error)
 {
     cot_http_exchange *exchange = a->exchange;
     a->exchange = NULL;
-    cancel_choices(a);
+    cancel_work(a);
     if (exchange && !a->streaming) cot_server_refuse(a->server, exchange, error);
     if (exchange && a->streaming) {
         json_t *json = cot_api_error_json(error);
@@ -412,6 +417,8 @@ static void prepared(cot_preparation *preparation)
     cot_api_error *error = &preparation->error;
     a->preparing = false;
     s->preparing--;
+    s->reserved_bytes -= a->reserved_bytes; // of the body, which is gone
+    a->reserved_bytes = 0;
     log_unknown(s, a->request->unknown);
     if (!a->exchange) {
         release(a);
@@ -436,14 +443,23 @@ static void prepared(cot_preparation *preparation)
 
 void cot_answer_start(cot_server *s, cot_http_exchange *exchange, cot_api_kind kind)
 {
-    cot_api_error error;
+    cot_api_error error = {0};
     cot_answer *a = calloc(1, sizeof *a);
-    if (!a || s->preparing >= (size_t)s->options.max_queue) {
-        if (a)
-            cot_api_fail(&error, 429, "queue_full", NULL, "%zu requests are being read already; try again",
-                         s->preparing);
-        else
-            cot_api_fail(&error, 503, NULL, NULL, "out of memory");
+    const size_t most = s->options.request_bytes;
+    size_t bytes;
+    cot_http_body(exchange, &bytes);
+    if (!a)
+        cot_api_fail(&error, 503, NULL, NULL, "out of memory");
+    else if (s->preparing >= (size_t)s->options.max_queue)
+        cot_api_fail(&error, 429, "queue_full", NULL, "%zu requests are being read already; try again",
+                     s->preparing);
+    else if (bytes > most)
+        cot_api_fail(&error, 413, "request_too_large", NULL,
+                     "the body has %zu bytes, the server has %zu for requests", bytes, most);
+    else if (bytes > most - s->reserved_bytes)
+        cot_api_fail(&error, 503, "overloaded", NULL,
+                     "too much memory is taken by other requests; try again");
+    if (error.http_status) {
         free(a);
         cot_server_refuse(s, exchange, &error);
         return;
@@ -466,6 +482,8 @@ void cot_answer_start(cot_server *s, cot_http_exchange *exchange, cot_api_kind k
     a->preparation.body = cot_http_take_body(exchange, &a->preparation.bytes);
     a->preparation.done = prepared;
     a->preparation.owner = a;
+    a->reserved_bytes = bytes;
+    s->reserved_bytes += bytes;
     a->preparing = true;
     s->preparing++;
     cot_preparer_start(s->preparer, &a->preparation);

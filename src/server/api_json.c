@@ -4,10 +4,18 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Deeper than allowed? Counted before anything is parsed; brackets within strings do not count. */
-static bool is_too_deep(const char *body, size_t bytes)
+/* What a body is, as far as can be told before it is parsed: how deep its brackets nest, and how many bytes its values
+ * will take. jansson takes, with the allocator's own share, 224 bytes for an object, 128 for a list, up to 96 for a value
+ * in either, 190 for a member, and text up to four times: the body, twice while a string is read, the string. */
+typedef struct weight {
+    size_t depth, bytes;
+} weight;
+
+static weight weigh(const char *body, size_t bytes)
 {
+    enum { OBJECT = 224, LIST = 128, VALUE = 96, MEMBER = 190, TEXT = 4 };
     size_t depth = 0;
+    weight w = {0, TEXT * bytes};
     bool inside = false;
     for (size_t i = 0; i < bytes; i++) {
         const char c = body[i];
@@ -19,22 +27,34 @@ static bool is_too_deep(const char *body, size_t bytes)
         } else if (c == '"')
             inside = true;
         else if (c == '{' || c == '[') {
-            if (++depth > COT_API_MAX_DEPTH) return true;
-        } else if ((c == '}' || c == ']') && depth)
-            depth--;
+            if (++depth > w.depth) w.depth = depth;
+            w.bytes += c == '{' ? VALUE + OBJECT : VALUE + LIST;
+        } else if (c == '}' || c == ']')
+            depth -= depth > 0;
+        else if (c == ',')
+            w.bytes += VALUE;
+        else if (c == ':')
+            w.bytes += MEMBER;
     }
-    return false;
+    return w;
 }
 
-json_t *cot_api_read_json(const char *body, size_t bytes, cot_api_error *error)
+json_t *cot_api_read_json(const char *body, size_t bytes, size_t most_bytes, cot_api_error *error)
 {
     json_error_t reason;
     if (!bytes) {
         cot_api_fail(error, 400, "invalid_json", NULL, "the body is empty, expected a JSON object");
         return NULL;
     }
-    if (is_too_deep(body, bytes)) {
+    const weight w = weigh(body, bytes);
+    if (w.depth > COT_API_MAX_DEPTH) {
         cot_api_fail(error, 400, "invalid_json", NULL, "the body nests deeper than %d", COT_API_MAX_DEPTH);
+        return NULL;
+    }
+    if (w.bytes > most_bytes) {
+        cot_api_fail(error, 413, "request_too_large", NULL,
+                     "the body's values may take %zu bytes of memory, the server has %zu for requests",
+                     w.bytes, most_bytes);
         return NULL;
     }
     json_t *json = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &reason);

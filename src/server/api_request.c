@@ -160,13 +160,14 @@ static bool read_stops(cot_api_request *r, cot_api_error *error)
     return true;
 }
 
+/* A key of JSON that is a token id as everybody writes it: digits, no more of them than it takes. */
 static bool read_id_key(int32_t *id, const char *key, int64_t vocab)
 {
-    int used = 0;
-    long long value;
-    if (strlen(key) > 10 || sscanf(key, "%lld%n", &value, &used) != 1 || key[used]) return false;
+    const size_t digits = strspn(key, "0123456789");
+    if (!digits || digits > 10 || key[digits] || (*key == '0' && digits > 1)) return false;
+    const long long value = atoll(key);
     *id = (int32_t)value;
-    return value >= 0 && value < vocab;
+    return value < vocab;
 }
 
 static bool read_bias(cot_api_request *r, int64_t vocab, cot_api_error *error)
@@ -392,7 +393,9 @@ bool cot_api_parse(cot_api_request *r, cot_api_kind kind, json_t *json, const co
     *r = (cot_api_request){.kind = kind,
                            .json = json,
                            .skip_special_tokens = true,
-                           .add_special_tokens = true,
+                           // a template writes what begins a conversation
+                           .add_special_tokens = kind == COT_API_COMPLETION ||
+                                                 (kind == COT_API_TOKENIZE && !cot_api_get(json, "messages")),
                            .n = 1,
                            .max_tokens = -1,
                            .logprobs = -1};

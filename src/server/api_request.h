@@ -78,8 +78,9 @@ typedef struct cot_api_defaults {
 cot_status cot_api_defaults_read(cot_api_defaults *defaults, const char *folder, cot_error *error);
 
 /* Parses a body: UTF-8 JSON, an object, no deeper than COT_API_MAX_DEPTH, no key twice, no number beyond a double or an
- * int64. NULL, with `error` filled in, if it is not; else the caller's. Thread-safe. */
-json_t *cot_api_read_json(const char *body, size_t bytes, cot_api_error *error);
+ * int64, and of no more values than fit into `most_bytes` of memory, which is told before any is taken. NULL, with
+ * `error` filled in, if it is not; else the caller's. Thread-safe. */
+json_t *cot_api_read_json(const char *body, size_t bytes, size_t most_bytes, cot_api_error *error);
 
 /* Checks and fills in `request`; takes `json` over either way. False, with `error` filled in, when something is wrong;
  * cot_api_request_clear is called either way. `vocab` bounds token ids. Thread-safe. */

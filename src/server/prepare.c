@@ -22,15 +22,34 @@ static bool check_model(const cot_api_request *r, const cot_served_model *model,
 
 /* ---- text to ids ---- */
 
-static bool encode_prompt(cot_api_prompt *p, const cot_api_request *r, const cot_served_model *model,
-                          cot_api_error *error)
+static bool is_unwanted(void *context)
 {
+    return atomic_load(&((cot_preparation *)context)->unwanted);
+}
+
+/* Bytes of memory that each byte of a text may take until all of it is ids: words of one byte, which are listed twice. */
+enum { ENCODING_BYTES = 64 };
+
+/* A text that does not fit the context is given up when that is certain, unless all of its ids are wanted. */
+static bool encode(cot_preparation *preparation, cot_api_ids *ids, const char *text, size_t bytes,
+                   const uint8_t *own, const cot_served_model *model)
+{
+    const cot_api_request *r = &preparation->request;
+    const bool whole = r->truncate_prompt_tokens || preparation->kind == COT_API_TOKENIZE;
+    const char *param = r->conversation ? "messages" : "prompt";
+    const cot_tokenizer_limits limits = {whole ? 0 : model->max_model_len, is_unwanted, preparation};
     cot_error reason;
-    if (!p->text) return true;
-    if (cot_tokenizer_encode(model->tokenizer, &p->tokens.ids, &p->tokens.count, p->text, p->bytes,
-                             r->add_special_tokens, &reason) == COT_OK)
-        return true;
-    return cot_api_fail_of(error, 400, "prompt", &reason);
+    if (whole && bytes > model->request_bytes / ENCODING_BYTES)
+        return cot_api_fail(&preparation->error, 413, "request_too_large", param,
+                            "the text has %zu bytes, at most %zu become ids as a whole", bytes,
+                            model->request_bytes / ENCODING_BYTES);
+    const cot_status status = cot_tokenizer_encode_within(
+        model->tokenizer, &ids->ids, &ids->count, text, bytes, own, r->add_special_tokens, &limits, &reason);
+    if (status == COT_TOO_LONG)
+        return cot_api_fail(&preparation->error, 400, "context_length_exceeded", param,
+                            "this model's context is %" PRId64 " tokens; the %s alone has more",
+                            model->max_model_len, r->conversation ? "conversation" : "prompt");
+    return status == COT_OK || cot_api_fail_of(&preparation->error, 400, param, &reason);
 }
 
 static bool encode_conversation(cot_preparation *preparation, const cot_served_model *model)
@@ -50,13 +69,14 @@ static bool encode_conversation(cot_preparation *preparation, const cot_served_m
     if (!conversation) return cot_api_fail(error, 503, NULL, NULL, "out of memory");
     cot_chat_text text = {0};
     cot_error reason;
-    cot_api_ids *ids = &r->prompts->tokens;
-    cot_status status =
+    const cot_status status =
         cot_chat_render(model->chat, &text, conversation, strlen(conversation), &options, &reason);
     free(conversation);
-    if (status == COT_OK) status = cot_chat_encode(model->tokenizer, &ids->ids, &ids->count, &text, &reason);
+    const bool good = status == COT_OK
+                          ? encode(preparation, &r->prompts->tokens, text.text, text.bytes, text.own, model)
+                          : cot_api_fail_of(error, 400, "messages", &reason);
     cot_chat_text_free(&text);
-    return status == COT_OK || cot_api_fail_of(error, 400, "messages", &reason);
+    return good;
 }
 
 static bool decode(cot_preparation *p, const cot_served_model *model)
@@ -197,15 +217,19 @@ static bool write_text(cot_preparation *p, const cot_served_model *model)
 static bool prepare(cot_preparation *p, const cot_served_model *model)
 {
     cot_api_request *r = &p->request;
-    json_t *json = cot_api_read_json(p->body, p->bytes, &p->error);
+    json_t *json =
+        is_unwanted(p) ? NULL : cot_api_read_json(p->body, p->bytes, model->request_bytes, &p->error);
     free(p->body);
     p->body = NULL;
     if (!json || !cot_api_parse(r, p->kind, json, &model->defaults, model->vocab, &p->error) ||
         !check_model(r, model, &p->error))
         return false;
-    if (r->conversation && !encode_conversation(p, model)) return false;
-    for (size_t i = 0; i < r->prompt_count; i++)
-        if (!encode_prompt(&r->prompts[i], r, model, &p->error)) return false;
+    if (is_unwanted(p) || (r->conversation && !encode_conversation(p, model))) return false;
+    for (size_t i = 0; i < r->prompt_count; i++) {
+        cot_api_prompt *prompt = &r->prompts[i];
+        if (prompt->text && !encode(p, &prompt->tokens, prompt->text, prompt->bytes, NULL, model))
+            return false;
+    }
     if (p->kind == COT_API_DETOKENIZE) return write_text(p, model);
     if (p->kind == COT_API_TOKENIZE) return write_tokens(p, model);
     return check_lengths(r, model, &p->error);

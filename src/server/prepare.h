@@ -2,11 +2,16 @@
  * template may even loop - and so it is done on threads of its own, in lanes: who sends a short prompt does not wait for
  * who sent a giant one, nor for a conversation.
  *
- *   loop: cot_prepare_start --lane's thread: cot_prepare--> loop: done
- */
+ *   loop: cot_preparer_start --lane's thread: cot_prepare--> loop: done
+ *
+ * Of long bodies one is prepared at a time, so that the memory that this takes is that of one. What nobody wants any more
+ * is dropped, or, where it has begun, ended at its next step: before the template and before each prompt, and every few
+ * milliseconds while a text becomes ids. */
 #ifndef COT_SERVER_PREPARE_H
 #define COT_SERVER_PREPARE_H
 #include "server/model.h"
+
+#include <stdatomic.h>
 
 struct event_base;
 
@@ -20,6 +25,7 @@ typedef struct cot_preparation {
     size_t text_bytes;
     void (*done)(struct cot_preparation *preparation); // on the loop's thread
     void *owner;
+    atomic_bool unwanted;         // set by cot_preparer_cancel
     struct cot_preparation *next; // in a lane
 } cot_preparation;
 
@@ -32,6 +38,9 @@ cot_status cot_preparer_open(cot_preparer **preparer, const cot_served_model *mo
                              cot_error *error);
 /* Takes a preparation; `done` is called later, from the loop. */
 void cot_preparer_start(cot_preparer *preparer, cot_preparation *preparation);
+/* Nobody wants it any more. True: it had not begun, and is the caller's again without `done` being called; false: `done`
+ * will be called soon, with whatever came of it. From the loop. */
+bool cot_preparer_cancel(cot_preparer *preparer, cot_preparation *preparation);
 /* Waits for what is under way; what has not begun is told as refused (503). NULL is fine. */
 void cot_preparer_close(cot_preparer *preparer);
 

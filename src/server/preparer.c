@@ -54,6 +54,16 @@ static cot_preparation *take_first(queue *q)
     return p;
 }
 
+static bool take(queue *q, const cot_preparation *p)
+{
+    cot_preparation **at = &q->first, *before = NULL;
+    for (; *at && *at != p; at = &(*at)->next) before = *at;
+    if (!*at) return false;
+    *at = p->next;
+    if (q->last == p) q->last = before;
+    return true;
+}
+
 static void *work(void *argument)
 {
     lane *own = argument;
@@ -131,6 +141,16 @@ void cot_preparer_start(cot_preparer *all, cot_preparation *p)
     append(&all->lanes[which].waiting, p);
     pthread_cond_signal(&all->lanes[which].filled);
     pthread_mutex_unlock(&all->lock);
+}
+
+bool cot_preparer_cancel(cot_preparer *all, cot_preparation *p)
+{
+    atomic_store(&p->unwanted, true);
+    pthread_mutex_lock(&all->lock);
+    bool taken = false;
+    for (int i = 0; i < LANES && !taken; i++) taken = take(&all->lanes[i].waiting, p);
+    pthread_mutex_unlock(&all->lock);
+    return taken;
 }
 
 void cot_preparer_close(cot_preparer *all)

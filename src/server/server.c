@@ -219,6 +219,7 @@ static cot_status describe_model(cot_server *s, const char *folder, const cot_to
     m->eos_count = info->eos_count;
     m->max_model_len = s->options.max_model_len ? s->options.max_model_len : s->backend->context_tokens;
     m->created = (int64_t)time(NULL);
+    m->request_bytes = s->options.request_bytes;
     if (!s->options.served_names) {
         const char *const own[] = {folder, NULL};
         s->options.served_names = own;

@@ -114,6 +114,11 @@ class Server:
     def resident_bytes(self):
         return int(pathlib.Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
+    def peak_bytes(self):
+        """The most that was resident at any time."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", status)[1])
+
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 

@@ -3,6 +3,7 @@
 import concurrent.futures
 import json
 import os
+import pathlib
 import random
 import re
 import signal
@@ -11,7 +12,7 @@ import threading
 import time
 import unittest
 
-from serving import MODEL, SANITIZED, Server, run, seed, temporary
+from serving import MODEL, SANITIZED, SECONDS, Server, run, seed, temporary
 
 GREEDY = {"temperature": 0, "max_tokens": 12}
 PROMPTS = [
@@ -307,6 +308,7 @@ class Shared(unittest.TestCase):
             (400, {"prompt": "x", "logprobs": 21}, "logprobs"),
             (400, {"prompt": "x", "logit_bias": {"x": 1}}, "token id"),
             (400, {"prompt": "x", "logit_bias": {"4096": 1}}, "token id"),
+            *((400, {"prompt": "x", "logit_bias": {key: 1}}, "token id") for key in (" 5", "+5", "05", "5 ", "-0", "", "5.0", "0x5", "9" * 10, "9" * 30)),
             (400, {"prompt": "x", "logit_bias": {"1": 101}}, "101"),
             (400, {"prompt": "x", "logit_bias": {str(i): 1 for i in range(2000)}}, "2000"),
             (400, {"prompt": "x", "min_tokens": 20, "max_tokens": 5}, "min_tokens"),
@@ -536,22 +538,58 @@ class Own(unittest.TestCase):
             self.assertEqual(len(found), 1, lines[:20])
         self.assertLess(len(lines), 200)  # and no end of names does not make an endless log
 
-    def test_second_signal_waits_for_no_tokenising(self):
-        """What takes a minute and cannot be interrupted does not keep a server that is told twice to end."""
-        with Server() as server:
-            connection = server.connect()
-            body = b'{"prompt": "%s", "max_tokens": 1}' % (b" " * 60000000)
-            connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+    def ask_for_long_work(self, server, count=1):
+        """Connections on which many seconds of tokenising were asked for, the first of which has begun."""
+        loop, whole = server.cpu_ticks()
+        began = whole - loop
+        connections = [server.connect() for _ in range(count)]
+        for connection in connections:
+            connection.request("POST", "/tokenize", b'{"prompt": "%s"}' % (b" " * (16 << 20)), {"Content-Type": "application/json"})
+        while whole - loop < began + 100:
             loop, whole = server.cpu_ticks()
-            while whole - loop < 100:  # it tokenises
-                loop, whole = server.cpu_ticks()
+        return connections
+
+    def test_nobody_prepares_for_those_who_left(self):
+        """Minutes of work are asked for, and all who did so leave: who comes behind them is served at once."""
+        with Server() as server:
+            for connection in self.ask_for_long_work(server, 12):
+                connection.close()
+            status, answer = server.post("/v1/completions", {"prompt": "x", "max_tokens": 1, "user": "u" * 40000})
+            self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 1))
+
+    def test_what_cannot_fit_is_not_tokenised(self):
+        """A text that is too long by far costs a few copies of it, as whichever kind of request it comes."""
+        texts = [b" " * 30000000, b"7" * 30000000, b"hello " * 5000000, b"<|endoftext|>" * 2000000]
+        with Server() as server:
+            for path, form in [("completions", b'{"prompt": "%s"}'), ("chat/completions", b'{"messages": [{"role": "user", "content": "%s"}]}')]:
+                for text in texts:
+                    status, _, answer = server.send("POST", f"/v1/{path}", form % text, {})
+                    self.assertEqual((status, json.loads(answer)["error"]["code"]), (400, "context_length_exceeded"))
+            if not SANITIZED:
+                self.assertLess(server.peak_bytes(), 700 << 20)
+
+    def test_memory_of_bodies(self):
+        """What would take too much memory to read is refused before it does."""
+        with Server() as server:
+            idle = server.peak_bytes()
+            for form, piece in [(b'{"x": [%s1]}', b"[],"), (b'{"x": [%s1]}', b"{},"), (b'{"x": [%s1]}', b'{"":[]},'), (b'{"x": [%s1]}', b'1,')]:
+                status, _, answer = server.send("POST", "/v1/completions", form % (piece * (30000000 // len(piece))), {})
+                self.assertEqual((status, json.loads(answer)["error"]["code"]), (413, "request_too_large"))
+            status, _, answer = server.send("POST", "/tokenize", b'{"prompt": "%s"}' % (b"7" * (17 << 20)), {})
+            self.assertEqual((status, json.loads(answer)["error"]["code"]), (413, "request_too_large"))
+            if not SANITIZED:
+                self.assertLess(server.peak_bytes() - idle, 300 << 20)
+
+    def test_second_signal_waits_for_no_tokenising(self):
+        """What takes many seconds does not keep a server that is told twice to end."""
+        with Server() as server:
+            (connection,) = self.ask_for_long_work(server)
             server.process.send_signal(signal.SIGTERM)
             while not any("shutting down" in line for line in server.log):
                 time.sleep(0.001)
             server.process.send_signal(signal.SIGTERM)
             self.assertEqual(connection.getresponse().status, 503)
-            server.status = server.process.wait(20)  # 0 where it was done in time
-            self.assertIn(server.status, (0, 1))
+            self.assertEqual(server.process.wait(SECONDS), 0)
             connection.close()
 
     def test_rank_that_dies_idle(self):
@@ -566,7 +604,7 @@ class Own(unittest.TestCase):
         with temporary() as folder:
             for file in MODEL.iterdir():
                 if file.name != "tokenizer_config.json":
-                    (__import__("pathlib").Path(folder) / file.name).symlink_to(file)
+                    (pathlib.Path(folder) / file.name).symlink_to(file)
             with Server(model=folder) as server:
                 status, answer = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
                 self.assertEqual(status, 400)
@@ -584,9 +622,31 @@ class Own(unittest.TestCase):
                 self.assertEqual(len(texts(server.complete("x", max_tokens=3))), 1)  # others feel nothing
                 self.assertEqual(looping.result()[0], 400)
 
+    def test_special_tokens(self):
+        """What the tokenizer puts before a text: before prompts, unless told not to; before conversations where told to."""
+        with temporary() as folder:
+            for file in MODEL.iterdir():
+                if file.name != "tokenizer.json":
+                    (pathlib.Path(folder) / file.name).symlink_to(file)
+            tokenizer = json.loads((MODEL / "tokenizer.json").read_text())
+            first = tokenizer["added_tokens"][0]
+            name, bos = first["content"], first["id"]
+            tokenizer["post_processor"] = {
+                "type": "TemplateProcessing", "single": [{"SpecialToken": {"id": name, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [], "special_tokens": {name: {"id": name, "ids": [bos], "tokens": [name]}}}  # fmt: skip
+            (pathlib.Path(folder) / "tokenizer.json").write_text(json.dumps(tokenizer))
+            with Server(model=folder) as server:
+                for path, what, default in [("completions", {"prompt": "hi"}, True), ("chat/completions", {"messages": [{"role": "user", "content": "hi"}]}, False)]:
+                    lists = [server.post("/tokenize", what | more)[1]["tokens"] for more in ({}, {"add_special_tokens": False}, {"add_special_tokens": True})]
+                    self.assertEqual(lists[2], [bos] + lists[1])
+                    self.assertEqual(lists[0], lists[1 + default])
+                    for ids, more in zip(lists, ({}, {"add_special_tokens": False}, {"add_special_tokens": True})):
+                        answer = server.post("/v1/" + path, what | more | {"max_tokens": 1, "return_token_ids": True})[1]
+                        self.assertEqual(answer["choices"][0]["prompt_token_ids"], ids)
+
     def test_dummy_weights(self):
         with temporary() as folder:
-            (__import__("pathlib").Path(folder) / "config.json").symlink_to(MODEL / "config.json")
+            (pathlib.Path(folder) / "config.json").symlink_to(MODEL / "config.json")
             with Server("--load-format", "dummy", "--tokenizer", MODEL, model=folder) as server:
                 self.assertEqual(server.complete([5, 6, 7], max_tokens=4, ignore_eos=True)["usage"]["completion_tokens"], 4)
 
