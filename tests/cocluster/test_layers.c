@@ -1,10 +1,18 @@
 /* Groups of neighbouring layers, on topologies, and of nodes. */
-#include "samples.h"
+#include "harness/cmocka.h"
+#include "harness/cocluster/samples.h"
+#include "harness/seed.h"
 
 #include "coterie/group_nodes.h"
+#include "coterie/trace.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
 
 /* Groups that obey the sizes and nothing else. */
-static void draw_groups(cot_layer_groups *g, const sample *s, int32_t D)
+static void draw_groups(struct draw *draw, cot_layer_groups *g, const sample *s, int32_t D)
 {
     cot_error error;
     assert_int_equal(cot_layer_groups_new(g, &s->affinities, D, &error), COT_OK);
@@ -12,11 +20,11 @@ static void draw_groups(cot_layer_groups *g, const sample *s, int32_t D)
         int32_t expert[MAX_E], token[MAX_N];
         for (int32_t e = 0; e < g->n_experts; e++) expert[e] = e % D;
         for (int32_t e = g->n_experts - 1; e > 0; e--) {
-            int32_t other = below(e + 1), held = expert[e];
+            int32_t other = below(draw, e + 1), held = expert[e];
             expert[e] = expert[other];
             expert[other] = held;
         }
-        for (int64_t i = 0; i < g->n_tokens; i++) token[i] = below(D);
+        for (int64_t i = 0; i < g->n_tokens; i++) token[i] = below(draw, D);
         cot_layer_groups_set(g, l, expert, token);
     }
 }
@@ -53,14 +61,15 @@ static bool near(double a, double b)
 static void test_align(void **state)
 {
     (void)state;
+    struct draw *draw = &(struct draw){.seed = test_seed(), .stream = 9};
     cot_error error;
     for (int n = 0; n < 40; n++) {
         static sample s;
-        int32_t D = 1 + below(4), L = 1 + below(3), names[MAX_L * MAX_D], trial[MAX_L * MAX_D];
-        make(&s, L, D + below(6), 1 + below(20), D, 3);
+        int32_t D = 1 + below(draw, 4), L = 1 + below(draw, 3), names[MAX_L * MAX_D], trial[MAX_L * MAX_D];
+        make_sample(&s, draw, L, D + below(draw, 6), 1 + below(draw, 20), D, 3);
         cot_layer_groups g;
         cot_layer_traffic t, after;
-        draw_groups(&g, &s, D);
+        draw_groups(draw, &g, &s, D);
         assert_int_equal(cot_layer_traffic_count(&t, &g, &s.affinities, &error), COT_OK);
         memset(names, 0x7f, sizeof names);
         assert_int_equal(cot_layer_traffic_align(names, &t, NULL, &error), COT_OK);
@@ -103,17 +112,18 @@ static void test_align_sizes(void **state)
 static void test_seat(void **state)
 {
     (void)state;
+    struct draw *draw = &(struct draw){.seed = test_seed(), .stream = 9};
     cot_error error;
     int optimal = 0, cases = 60;
     for (int n = 0; n < cases; n++) {
-        int32_t D = 1 + below(4), L = D == 4 ? 2 : 1 + below(3), f = factorial[D], all = 1;
+        int32_t D = 1 + below(draw, 4), L = D == 4 ? 2 : 1 + below(draw, 3), f = factorial[D], all = 1;
         double calls[MAX_L * 16], moves[MAX_L * 16], distance[16], found, least = INFINITY;
         int32_t names[MAX_L * MAX_D], trial[MAX_L * MAX_D];
         for (int i = 0; i < MAX_L * 16; i++) {
-            calls[i] = below(50);
-            moves[i] = below(50);
+            calls[i] = below(draw, 50);
+            moves[i] = below(draw, 50);
         }
-        for (int i = 0; i < 16; i++) distance[i] = below(8); // neither symmetric nor 0 within a rank
+        for (int i = 0; i < 16; i++) distance[i] = below(draw, 8); // neither symmetric nor 0 within a rank
         const cot_layer_traffic t = {L, D, calls, moves};
         cot_seat_options options = {sizeof options, distance, n % 4 / 2., 1, test_seed()};
         double before = cot_layer_traffic_distance(&t, &options, NULL), once;
@@ -189,15 +199,16 @@ static cot_group_options options_of(int32_t ranks)
 static void test_joint(void **state)
 {
     (void)state;
+    struct draw *draw = &(struct draw){.seed = test_seed(), .stream = 9};
     cot_error error;
     for (int n = 0; n < 4; n++) {
         static sample s;
         int32_t D = n == 3 ? 1 : 2 + n, L = n == 2 ? 1 : 3;
-        make(&s, L, 2 * D + n % 2, 60, D, 6);
+        make_sample(&s, draw, L, 2 * D + n % 2, 60, D, 6);
         cot_layer_groups g;
         cot_layer_traffic t;
         cot_layer_value first, value;
-        draw_groups(&g, &s, D);
+        draw_groups(draw, &g, &s, D);
         for (int32_t l = 0; l < L; l++) { // what is there obeys the balance
             cot_grouper *grouper;
             cot_grouping best;
@@ -238,12 +249,13 @@ static void test_joint(void **state)
 static void test_nodes(void **state)
 {
     (void)state;
+    struct draw *draw = &(struct draw){.seed = test_seed(), .stream = 9};
     cot_error error;
     const char *const methods[] = {NULL, "metis", "kmeans", "spectral"};
     for (int n = 0; n < 16; n++) {
         static sample s;
         int32_t D = n < 12 ? 4 : 6, nodes = n < 4 ? 1 : n < 8 ? 4 : 2, E = n % 2 ? 13 : 24;
-        make(&s, 1, E, 60, D, 6);
+        make_sample(&s, draw, 1, E, 60, D, 6);
         cot_nodes_options options = {sizeof options, options_of(D), nodes, 1, 4, 4};
         options.group.method = methods[n % 4];
         if (n % 3 == 0) options.group.expert_load = 1.3;

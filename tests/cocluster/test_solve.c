@@ -1,8 +1,16 @@
 /* Groups of all layers at once against the same steps made by hand, their figures against plain sums, and their placement. */
-#include "samples.h"
+#include "harness/cmocka.h"
+#include "harness/cocluster/samples.h"
+#include "harness/seed.h"
 
 #include "coterie/group_nodes.h"
 #include "coterie/group_solve.h"
+#include "coterie/placement.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
 
 static cot_error error;
 static sample s;
@@ -119,15 +127,16 @@ static void by_hand(const cot_group_solution *found, const cot_group_solve_optio
 static void test_flat(void **state)
 {
     (void)state;
+    struct draw *draw = &(struct draw){.seed = test_seed(), .stream = 9};
     int changed = 0;
     // That joint groups are others shows sooner or later.
     for (int round = 0; round < 6 || (!changed && round < 100); round++) {
-        const int32_t D = 2 + below(4);
+        const int32_t D = 2 + below(draw, 4);
         cot_group_solve_options o = defaults(D);
         cot_group_solution found;
         o.joint = round % 2;
         // Where no groups are clear, joint ones differ from each layer's own.
-        make(&s, o.joint ? 3 : 1 + below(MAX_L), 14, 60, D, o.joint ? 0 : 2);
+        make_sample(&s, draw, o.joint ? 3 : 1 + below(draw, MAX_L), 14, 60, D, o.joint ? 0 : 2);
         o.stay_weight = 2;
         solve(&found, &o);
         if (o.joint) {
@@ -163,8 +172,9 @@ static bool proceed(void *context, int64_t done, int64_t all)
 static void test_rounds(void **state)
 {
     (void)state;
+    struct draw *draw = &(struct draw){.seed = test_seed(), .stream = 9};
     const int32_t D = 5;
-    make(&s, 2, 24, 120, D, 1);
+    make_sample(&s, draw, 2, 24, 120, D, 1);
     cot_group_solve_options o = defaults(D);
     o.proceed = proceed;
     for (int64_t most = 0; most < 4; most++)
@@ -209,8 +219,9 @@ static void test_rounds(void **state)
 static void test_nodes_and_seats(void **state)
 {
     (void)state;
+    struct draw *draw = &(struct draw){.seed = test_seed(), .stream = 9};
     const int32_t L = 3, E = 16, N = 80, D = 8;
-    make(&s, L, E, N, D, 3);
+    make_sample(&s, draw, L, E, N, D, 3);
     cot_group_solve_options o = defaults(D);
     cot_group_solution found, again;
     double distance[8 * 8], cost = 0;
@@ -264,7 +275,8 @@ static void test_nodes_and_seats(void **state)
 static void test_refusals(void **state)
 {
     (void)state;
-    make(&s, 2, 8, 30, 4, 2);
+    struct draw *draw = &(struct draw){.seed = test_seed(), .stream = 9};
+    make_sample(&s, draw, 2, 8, 30, 4, 2);
     enum { CASES = 8 };
     cot_group_solve_options bad[CASES];
     const char *words[CASES] = {"something to end them",
@@ -296,8 +308,9 @@ static void test_refusals(void **state)
 static void test_map(void **state)
 {
     (void)state;
+    struct draw *draw = &(struct draw){.seed = test_seed(), .stream = 9};
     const int32_t L = 3, E = 14, D = 4, layers[3] = {2, 3, 7};
-    make(&s, L, E, 40, D, 3);
+    make_sample(&s, draw, L, E, 40, D, 3);
     cot_group_solution found;
     const cot_group_solve_options o = defaults(D);
     cot_expert_map map;

@@ -1,7 +1,11 @@
 /* The choice of a table: the best, a named one, one that is not here; what coterie/roof.h tells of this
  * machine. */
-#include "check.h"
+#include "harness/kernels/check.h"
+
 #include "coterie/roof.h"
+
+#include <stdio.h>
+#include <string.h>
 
 int main(void)
 {

@@ -1,6 +1,15 @@
 /* The product: against a sum in double, against the oracle's bits, and the room's law that a row depends on
  * itself. */
-#include "check.h"
+#include "harness/kernels/check.h"
+
+#include "kernels/pack.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 typedef struct problem {
     cot_gemm g;
@@ -13,20 +22,21 @@ static int64_t bytes_of(cot_dtype type)
     return (int64_t)cot_dtype_bytes(type);
 }
 
-static problem make(cot_dtype type, int64_t m, int64_t n, int64_t k, bool gather, bool dense)
+static problem make(check_draws *draws, cot_dtype type, int64_t m, int64_t n, int64_t k, bool gather,
+                    bool dense)
 {
     problem p = {.g = {.type = type, .m = m, .n = n, .k = k}};
     cot_gemm *g = &p.g;
-    g->a_stride = k + (dense ? 0 : random_between(0, 5));
-    g->c_stride = n + (dense ? 0 : random_between(0, 5));
-    g->b_panel_stride = cot_panel_elements(k) + (dense ? 0 : 64 * random_between(0, 2));
+    g->a_stride = k + (dense ? 0 : random_between(draws, 0, 5));
+    g->c_stride = n + (dense ? 0 : random_between(draws, 0, 5));
+    g->b_panel_stride = cot_panel_elements(k) + (dense ? 0 : 64 * random_between(draws, 0, 2));
     p.a_count = gather ? m + 3 : m;
-    p.a = guarded_random((p.a_count - 1) * g->a_stride + k, type, 1);
+    p.a = guarded_random(draws, (p.a_count - 1) * g->a_stride + k, type, 1);
     g->a = p.a.data;
     if (gather) {
         p.rows = guard(m * 4);
         for (int64_t i = 0; i < m; i++)
-            ((int32_t *)p.rows.data)[i] = (int32_t)random_between(0, p.a_count - 1);
+            ((int32_t *)p.rows.data)[i] = (int32_t)random_between(draws, 0, p.a_count - 1);
         g->a_rows = p.rows.data;
     }
     int64_t panels = cot_panels(n), elements = (panels - 1) * g->b_panel_stride + cot_panel_elements(k);
@@ -36,7 +46,7 @@ static problem make(cot_dtype type, int64_t m, int64_t n, int64_t k, bool gather
         memset((char *)p.b.data + i * g->b_panel_stride * bytes_of(type), 0,
                (size_t)(cot_panel_elements(k) * bytes_of(type)));
     for (int64_t i = 0; i < k; i++) {
-        for (int64_t j = 0; j < n; j++) row[j] = random_value(1);
+        for (int64_t j = 0; j < n; j++) row[j] = random_value(draws, 1);
         cot_pack_row(p.b.data, type, g->b_panel_stride, i, row, n);
     }
     free(row);
@@ -116,22 +126,22 @@ static void rows_alone(const cot_kernels *kernels, problem *p)
 }
 
 /* So must that of pieces of rows, panels and (at even places) of k. */
-static void pieces(const cot_kernels *kernels, problem *p)
+static void pieces(check_draws *draws, const cot_kernels *kernels, problem *p)
 {
     cot_gemm cut = p->g;
     guarded c = guard(((cut.m - 1) * cut.c_stride + cut.n) * 4);
     cut.c = c.data;
     if (cut.accumulate) fill_c(&cut);
-    int64_t step = 2 * random_between(1, cut.k / 2 + 1);
+    int64_t step = 2 * random_between(draws, 1, cut.k / 2 + 1);
     for (int64_t k0 = 0; k0 < p->g.k; k0 += step) {
         cut.k = p->g.k - k0 < step ? p->g.k - k0 : step;
         cut.accumulate = p->g.accumulate || k0 > 0;
         cut.a = (const char *)p->g.a + k0 * bytes_of(cut.type);
         cut.b = (const char *)p->g.b + k0 * 32 * bytes_of(cut.type);
         for (int64_t m0 = 0, m1; m0 < cut.m; m0 = m1) {
-            m1 = m0 + random_between(1, cut.m - m0);
+            m1 = m0 + random_between(draws, 1, cut.m - m0);
             for (int64_t p0 = 0, p1; p0 < cot_panels(cut.n); p0 = p1) {
-                p1 = p0 + random_between(1, cot_panels(cut.n) - p0);
+                p1 = p0 + random_between(draws, 1, cot_panels(cut.n) - p0);
                 kernels->gemm(&cut, m0, m1, p0, p1);
             }
         }
@@ -157,19 +167,20 @@ static void oracle_bits(const cot_kernels *kernels, problem *p)
     unguard(c);
 }
 
-static void all_of(const cot_kernels *kernels, cot_dtype type, int64_t m, int64_t n, int64_t k)
+static void all_of(check_draws *draws, const cot_kernels *kernels, cot_dtype type, int64_t m, int64_t n,
+                   int64_t k)
 {
-    problem p = make(type, m, n, k, random_between(0, 1), random_between(0, 1));
-    against_double(kernels, &p, random_between(0, 1));
+    problem p = make(draws, type, m, n, k, random_between(draws, 0, 1), random_between(draws, 0, 1));
+    against_double(kernels, &p, random_between(draws, 0, 1));
     oracle_bits(kernels, &p);
     rows_alone(kernels, &p);
-    pieces(kernels, &p);
+    pieces(draws, kernels, &p);
     drop(&p);
 }
 
-static void nan_and_infinity_propagate(const cot_kernels *kernels, cot_dtype type)
+static void nan_and_infinity_propagate(check_draws *draws, const cot_kernels *kernels, cot_dtype type)
 {
-    problem p = make(type, 3, 40, 9, false, true);
+    problem p = make(draws, type, 3, 40, 9, false, true);
     put_element(p.a.data, type, 1 * p.g.a_stride + 8, NAN);
     put_element(p.a.data, type, 2 * p.g.a_stride + 3, INFINITY);
     kernels->gemm(&p.g, 0, 3, 0, 2);
@@ -182,10 +193,11 @@ static void nan_and_infinity_propagate(const cot_kernels *kernels, cot_dtype typ
 }
 
 /* Two matrices in turn: the bits of either alone. */
-static void pairs(const cot_kernels *kernels, cot_dtype type)
+static void pairs(check_draws *draws, const cot_kernels *kernels, cot_dtype type)
 {
-    int64_t m = random_between(1, 20), k = random_between(1, 300), panels = random_between(1, 4);
-    problem both = make(type, m, 2 * panels * 32, k, false, true);
+    int64_t m = random_between(draws, 1, 20), k = random_between(draws, 1, 300),
+            panels = random_between(draws, 1, 4);
+    problem both = make(draws, type, m, 2 * panels * 32, k, false, true);
     cot_gemm g = both.g;
     int64_t stride = g.b_panel_stride;
     g.b_pair_stride = panels * stride; // the first half of the panels, then the second
@@ -202,9 +214,9 @@ static void pairs(const cot_kernels *kernels, cot_dtype type)
     drop(&both);
 }
 
-static void no_terms(const cot_kernels *kernels)
+static void no_terms(check_draws *draws, const cot_kernels *kernels)
 {
-    problem p = make(COT_F32, 5, 33, 1, false, true);
+    problem p = make(draws, COT_F32, 5, 33, 1, false, true);
     p.g.k = 0;
     kernels->gemm(&p.g, 0, 5, 0, 2);
     for (int i = 0; i < 5 * 33; i++) CHECK(p.g.c[i] == 0, "%s: no terms make zero", kernels->name);
@@ -217,25 +229,26 @@ static void no_terms(const cot_kernels *kernels)
 
 int main(int argc, char **argv)
 {
-    check_start(argc, argv);
+    check_draws drawn = check_start(argc, argv), *draws = &drawn;
     static const cot_dtype types[] = {COT_F32, COT_BF16};
     FOR_EACH_TABLE(kernels)
     {
         printf("%s\n", kernels->name);
-        no_terms(kernels);
+        no_terms(draws, kernels);
         for (int t = 0; t < 2; t++) {
-            nan_and_infinity_propagate(kernels, types[t]);
-            for (int i = 0; i < 20; i++) pairs(kernels, types[t]);
+            nan_and_infinity_propagate(draws, kernels, types[t]);
+            for (int i = 0; i < 20; i++) pairs(draws, kernels, types[t]);
             for (int64_t m = 1; m <= 30; m++) // every height of a tile
-                all_of(kernels, types[t], m, random_between(1, 140), random_between(1, 70));
+                all_of(draws, kernels, types[t], m, random_between(draws, 1, 140),
+                       random_between(draws, 1, 70));
             for (int i = 0; i < 40; i++)
-                all_of(kernels, types[t], random_between(1, 9), random_between(1, 200),
-                       random_between(1, 40));
-            all_of(kernels, types[t], 1, 1, 1);
-            all_of(kernels, types[t], 137, 200, 97);
-            all_of(kernels, types[t], 2, 65, 20001); // longer than any block of k
-            all_of(kernels, types[t], 7, 33, 3501);
-            all_of(kernels, types[t], 101, 40, 601);
+                all_of(draws, kernels, types[t], random_between(draws, 1, 9), random_between(draws, 1, 200),
+                       random_between(draws, 1, 40));
+            all_of(draws, kernels, types[t], 1, 1, 1);
+            all_of(draws, kernels, types[t], 137, 200, 97);
+            all_of(draws, kernels, types[t], 2, 65, 20001); // longer than any block of k
+            all_of(draws, kernels, types[t], 7, 33, 3501);
+            all_of(draws, kernels, types[t], 101, 40, 601);
         }
     }
     return 0;

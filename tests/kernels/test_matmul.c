@@ -1,25 +1,32 @@
 /* Products cut over a pool: every table, the bits of one call of its gemm. */
-#include "check.h"
+#include "harness/kernels/check.h"
+
 #include "kernels/matmul.h"
+#include "kernels/pack.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum { MOST = 9 };
 
-static void fill(void *x, cot_dtype type, int64_t n)
+static void fill(check_draws *draws, void *x, cot_dtype type, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) put_element(x, type, i, (float)random_between(-64, 64) / 32);
+    for (int64_t i = 0; i < n; i++) put_element(x, type, i, (float)random_between(draws, -64, 64) / 32);
 }
 
-static void several(const cot_kernels *kernels, cot_pool *pool, const int64_t (*shapes)[3], int64_t count)
+static void several(check_draws *draws, const cot_kernels *kernels, cot_pool *pool,
+                    const int64_t (*shapes)[3], int64_t count)
 {
     cot_gemm gemms[MOST] = {0};
     float *expected[MOST];
     for (int64_t i = 0; i < count; i++) {
         int64_t m = shapes[i][0], n = shapes[i][1], k = shapes[i][2];
-        cot_dtype type = random_between(0, 1) ? COT_BF16 : COT_F32;
+        cot_dtype type = random_between(draws, 0, 1) ? COT_BF16 : COT_F32;
         size_t c_bytes = (size_t)(m * n) * 4;
         void *a = malloc((size_t)(m * k) * 4), *b = calloc(1, (size_t)cot_packed_bytes(type, k, n));
-        fill(a, type, m * k);
-        fill(b, type, cot_panels(n) * cot_panel_elements(k));
+        fill(draws, a, type, m * k);
+        fill(draws, b, type, cot_panels(n) * cot_panel_elements(k));
         gemms[i] = (cot_gemm){.type = type,
                               .m = m,
                               .n = n,
@@ -49,7 +56,7 @@ static void several(const cot_kernels *kernels, cot_pool *pool, const int64_t (*
 
 int main(int argc, char **argv)
 {
-    check_start(argc, argv);
+    check_draws drawn = check_start(argc, argv), *draws = &drawn;
     static const int64_t one[][3] = {{1, 1, 1}}, none[][3] = {{0, 70, 5}}, decode[][3] = {{1, 2048, 512}};
     static const int64_t tall[][3] = {{1000, 33, 200}}, large[][3] = {{300, 500, 256}};
     static const int64_t mixed[][3] = {{3, 100, 40}, {0, 64, 64}, {1, 700, 300},  {200, 64, 129}, {0, 1, 1},
@@ -59,14 +66,14 @@ int main(int argc, char **argv)
     FOR_EACH_TABLE(kernels)
     {
         for (int p = 0; p < 2; p++) {
-            several(kernels, pools[p], none, 0);
-            several(kernels, pools[p], none, 1);
-            several(kernels, pools[p], one, 1);
-            several(kernels, pools[p], decode, 1);
-            several(kernels, pools[p], mixed, MOST);
+            several(draws, kernels, pools[p], none, 0);
+            several(draws, kernels, pools[p], none, 1);
+            several(draws, kernels, pools[p], one, 1);
+            several(draws, kernels, pools[p], decode, 1);
+            several(draws, kernels, pools[p], mixed, MOST);
             if (strcmp(kernels->name, "ref") == 0) continue; // slow
-            several(kernels, pools[p], tall, 1);
-            several(kernels, pools[p], large, 1);
+            several(draws, kernels, pools[p], tall, 1);
+            several(draws, kernels, pools[p], large, 1);
         }
     }
     cot_pool_close(pools[1]);

@@ -1,5 +1,13 @@
 /* The packed form, element by element, from every source type, at odd addresses, in pieces. */
-#include "check.h"
+#include "harness/kernels/check.h"
+
+#include "kernels/pack.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 static const cot_dtype sources[] = {COT_F32, COT_BF16, COT_F16}, targets[] = {COT_F32, COT_BF16};
 
@@ -27,13 +35,14 @@ static void expect(const void *b, cot_dtype type, int64_t k, int64_t n, const fl
 
 /* `lines` rows of `width` random elements, the first at an odd address and the last ending at a guard. `x`
  * gets their values, `width` apart. */
-static guarded odd_source(cot_dtype type, int64_t lines, int64_t width, int64_t stride, float *x)
+static guarded odd_source(check_draws *draws, cot_dtype type, int64_t lines, int64_t width, int64_t stride,
+                          float *x)
 {
     int64_t size = (int64_t)cot_dtype_bytes(type);
     guarded s = guard(((lines - 1) * stride + width) * size + 1);
     for (int64_t r = 0; r < lines; r++)
         for (int64_t i = 0; i < width; i++) {
-            float value = random_value(3), exact[1];
+            float value = random_value(draws, 3), exact[1];
             put_element(exact, type, 0, value);
             memcpy((char *)s.data + 1 + (r * stride + i) * size, exact, (size_t)size);
             x[r * width + i] = get_element(exact, type, 0);
@@ -42,16 +51,16 @@ static guarded odd_source(cot_dtype type, int64_t lines, int64_t width, int64_t 
     return s;
 }
 
-static void columns(int64_t k, int64_t n)
+static void columns(check_draws *draws, int64_t k, int64_t n)
 {
     for (int s = 0; s < 3; s++)
         for (int t = 0; t < 2; t++) {
-            int64_t stride = k + random_between(0, 3), size = (int64_t)cot_dtype_bytes(sources[s]);
+            int64_t stride = k + random_between(draws, 0, 3), size = (int64_t)cot_dtype_bytes(sources[s]);
             float *x = malloc((size_t)(n * k) * 4);
-            guarded source = odd_source(sources[s], n, k, stride, x);
+            guarded source = odd_source(draws, sources[s], n, k, stride, x);
             guarded b = guard(cot_packed_bytes(targets[t], k, n));
             for (int64_t n0 = 0, count; n0 < n; n0 += count) {
-                count = random_between(1, n - n0);
+                count = random_between(draws, 1, n - n0);
                 cot_pack_columns(b.data, targets[t], k, n, n0, count,
                                  (char *)source.data + n0 * stride * size, sources[s], stride);
             }
@@ -62,16 +71,16 @@ static void columns(int64_t k, int64_t n)
         }
 }
 
-static void rows(int64_t k, int64_t n)
+static void rows(check_draws *draws, int64_t k, int64_t n)
 {
     for (int s = 0; s < 3; s++)
         for (int t = 0; t < 2; t++) {
-            int64_t stride = n + random_between(0, 3), size = (int64_t)cot_dtype_bytes(sources[s]);
+            int64_t stride = n + random_between(draws, 0, 3), size = (int64_t)cot_dtype_bytes(sources[s]);
             float *x = malloc((size_t)(n * k) * 4);
-            guarded source = odd_source(sources[s], k, n, stride, x);
+            guarded source = odd_source(draws, sources[s], k, n, stride, x);
             guarded b = guard(cot_packed_bytes(targets[t], k, n));
             for (int64_t k0 = 0, count; k0 < k; k0 += count) {
-                count = 2 * random_between(1, (k - k0 + 1) / 2);
+                count = 2 * random_between(draws, 1, (k - k0 + 1) / 2);
                 if (k0 + count > k) count = k - k0;
                 cot_pack_rows(b.data, targets[t], k, n, k0, count, (char *)source.data + k0 * stride * size,
                               sources[s], stride);
@@ -84,12 +93,12 @@ static void rows(int64_t k, int64_t n)
 }
 
 /* A page filled a row or a column at a time, in any order, is what packing it whole would be. */
-static void page(int64_t k, int64_t n, bool by_column)
+static void page(check_draws *draws, int64_t k, int64_t n, bool by_column)
 {
     for (int t = 0; t < 2; t++) {
         int64_t stride = cot_panel_elements(k) + 64, bytes = (int64_t)cot_dtype_bytes(targets[t]);
         float *x = malloc((size_t)(n * k) * 4);
-        for (int64_t i = 0; i < n * k; i++) x[i] = random_value(1);
+        for (int64_t i = 0; i < n * k; i++) x[i] = random_value(draws, 1);
         guarded b = guard(((cot_panels(n) - 1) * stride + cot_panel_elements(k)) * bytes);
         for (int64_t p = 0; p < cot_panels(n); p++)
             memset((char *)b.data + p * stride * bytes, 0, (size_t)(cot_panel_elements(k) * bytes));
@@ -140,22 +149,22 @@ static void every_half(void)
 
 int main(int argc, char **argv)
 {
-    check_start(argc, argv);
+    check_draws drawn = check_start(argc, argv), *draws = &drawn;
     CHECK(cot_panel_elements(1) == 64 && cot_panel_elements(2) == 64 && cot_panel_elements(3) == 128,
           "panels");
     CHECK(cot_packed_bytes(COT_BF16, 3, 33) == 2 * 128 * 2 && cot_packed_bytes(COT_F32, 2, 32) == 256,
           "bytes");
     every_half();
     for (int i = 0; i < 60; i++) {
-        int64_t k = random_between(1, 150), n = random_between(1, 140);
-        columns(k, n);
-        rows(k, n);
-        page(k, n, true);
-        page(k, n, false);
+        int64_t k = random_between(draws, 1, 150), n = random_between(draws, 1, 140);
+        columns(draws, k, n);
+        rows(draws, k, n);
+        page(draws, k, n, true);
+        page(draws, k, n, false);
     }
-    columns(1, 1);
-    rows(1, 1);
-    columns(64, 64);
-    rows(64, 64);
+    columns(draws, 1, 1);
+    rows(draws, 1, 1);
+    columns(draws, 64, 64);
+    rows(draws, 64, 64);
     return 0;
 }

@@ -1,6 +1,10 @@
 /* The roofs: plausible, of the asked instruction set, and refused where they cannot be. */
-#include "check.h"
+#include "harness/kernels/check.h"
+
 #include "coterie/roof.h"
+
+#include <stdio.h>
+#include <string.h>
 
 int main(void)
 {

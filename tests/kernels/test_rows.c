@@ -1,6 +1,15 @@
 /* Functions of rows: against double on every length up to a few vectors, guard pages at both ends of a row.
  */
-#include "check.h"
+#include "harness/kernels/check.h"
+
+#include "base/rng.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum { LONGEST = 150 };
 
@@ -24,10 +33,10 @@ static double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-static void length(const cot_kernels *kernels, int64_t n)
+static void length(check_draws *draws, const cot_kernels *kernels, int64_t n)
 {
-    guarded gx = guarded_random(n, COT_F32, 4), gy = guarded_random(n, COT_F32, 4);
-    float *x = gx.data, *y = gy.data, factor = random_value(2);
+    guarded gx = guarded_random(draws, n, COT_F32, 4), gy = guarded_random(draws, n, COT_F32, 4);
+    float *x = gx.data, *y = gy.data, factor = random_value(draws, 2);
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
     float squares = kernels->sum_squares(x, n);
@@ -68,9 +77,9 @@ static void length(const cot_kernels *kernels, int64_t n)
                                                          ? x[i]
                                                          : cot_bf16_to_f32(cot_f32_to_bf16(x[i]))),
                   "%s relu %s", kernels->name, cot_dtype_name(type));
-        guarded z = guarded_random(n, type, 4);
+        guarded z = guarded_random(draws, n, type, 4);
         memcpy(out.data, z.data, (size_t)n * cot_dtype_bytes(type));
-        guarded sum_of = guarded_random(n, COT_F32, 2);
+        guarded sum_of = guarded_random(draws, n, COT_F32, 2);
         float *s = sum_of.data, *before = malloc((size_t)n * 4);
         memcpy(before, s, (size_t)n * 4);
         kernels->add(s, z.data, type, n);
@@ -103,12 +112,12 @@ static void length(const cot_kernels *kernels, int64_t n)
     unguard(gy);
 }
 
-static void rope(const cot_kernels *kernels, int64_t half, bool interleaved)
+static void rope(check_draws *draws, const cot_kernels *kernels, int64_t half, bool interleaved)
 {
-    guarded gx = guarded_random(2 * half, COT_F32, 1), gc = guard(half * 4), gs = guard(half * 4);
+    guarded gx = guarded_random(draws, 2 * half, COT_F32, 1), gc = guard(half * 4), gs = guard(half * 4);
     float *x = gx.data, *c = gc.data, *s = gs.data, *before = malloc((size_t)half * 8);
     for (int64_t i = 0; i < half; i++) {
-        double angle = random_value(10);
+        double angle = random_value(draws, 10);
         c[i] = (float)cos(angle);
         s[i] = (float)sin(angle);
     }
@@ -126,14 +135,14 @@ static void rope(const cot_kernels *kernels, int64_t half, bool interleaved)
     unguard(gs);
 }
 
-static void conversions(const cot_kernels *kernels)
+static void conversions(check_draws *draws, const cot_kernels *kernels)
 { // every half and every bfloat, at every place in a vector
     static const cot_dtype halves[] = {COT_BF16, COT_F16};
     uint16_t bits[65536];
     static float wide[65536], again[65536];
     for (int i = 0; i < 65536; i++) bits[i] = (uint16_t)i;
     for (int t = 0; t < 2; t++) {
-        int64_t n = 65536 - random_between(0, 40);
+        int64_t n = 65536 - random_between(draws, 0, 40);
         kernels->to_f32(wide, bits, halves[t], n);
         for (int64_t i = 0; i < n; i++) {
             float exact = get_element(bits, halves[t], i);
@@ -145,7 +154,7 @@ static void conversions(const cot_kernels *kernels)
     CHECK(memcmp(again, wide, 65500 * 4) == 0, "%s to_f32 F32", kernels->name);
     for (int64_t n = 1; n <= 70; n++)
         for (int t = 0; t < 2; t++) {
-            guarded x = guarded_random(n, halves[t], 1), out = guard(n * 4);
+            guarded x = guarded_random(draws, n, halves[t], 1), out = guard(n * 4);
             kernels->to_f32(out.data, x.data, halves[t], n);
             for (int64_t i = 0; i < n; i++)
                 CHECK(((float *)out.data)[i] == get_element(x.data, halves[t], i), "%s to_f32 %lld of %lld",
@@ -157,7 +166,7 @@ static void conversions(const cot_kernels *kernels)
     float *x = malloc(MANY * 4);
     uint16_t *rounded = malloc(MANY * 2);
     for (int i = 0; i < MANY; i++) {
-        uint32_t any = (uint32_t)cot_random_bits(check_seed, 3, check_position++);
+        uint32_t any = (uint32_t)cot_random_bits(draws->seed, 3, draws->position++);
         if (i % 3 == 0) any = (any & 0xffff0000u) | 0x8000u; // halfway
         memcpy(&x[i], &any, 4);
     }
@@ -170,12 +179,12 @@ static void conversions(const cot_kernels *kernels)
 }
 
 /* exp through silu: relative error over the whole range, and what happens at its ends. */
-static void exponential(const cot_kernels *kernels)
+static void exponential(check_draws *draws, const cot_kernels *kernels)
 {
     enum { MANY = 40000 };
     float *x = malloc(MANY * 4), *one = malloc(MANY * 4), *out = malloc(MANY * 4);
     for (int i = 0; i < MANY; i++) {
-        x[i] = -87 + 174 * (float)i / MANY + random_value(1e-3f);
+        x[i] = -87 + 174 * (float)i / MANY + random_value(draws, 1e-3f);
         one[i] = 1;
     }
     kernels->swiglu(out, COT_F32, x, one, MANY);
@@ -206,18 +215,18 @@ static void exponential(const cot_kernels *kernels)
 
 int main(int argc, char **argv)
 {
-    check_start(argc, argv);
+    check_draws drawn = check_start(argc, argv), *draws = &drawn;
     FOR_EACH_TABLE(kernels)
     {
         printf("%s\n", kernels->name);
-        for (int64_t n = 1; n <= LONGEST; n++) length(kernels, n);
-        length(kernels, 2048);
+        for (int64_t n = 1; n <= LONGEST; n++) length(draws, kernels, n);
+        length(draws, kernels, 2048);
         for (int64_t half = 1; half <= 70; half++) {
-            rope(kernels, half, false);
-            rope(kernels, half, true);
+            rope(draws, kernels, half, false);
+            rope(draws, kernels, half, true);
         }
-        conversions(kernels);
-        exponential(kernels);
+        conversions(draws, kernels);
+        exponential(draws, kernels);
     }
     return 0;
 }

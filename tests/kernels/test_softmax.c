@@ -1,12 +1,20 @@
 /* Softmax over a window of a row: against double, in place, at its extremes, shifted, and in pieces. */
-#include "check.h"
+#include "harness/kernels/check.h"
 
-static void against_double(const cot_kernels *kernels, cot_dtype type, bool in_place, const float *sink,
-                           float spread)
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void against_double(check_draws *draws, const cot_kernels *kernels, cot_dtype type, bool in_place,
+                           const float *sink, float spread)
 {
-    int64_t n = random_between(1, 300), begin = random_between(0, n - 1), end = random_between(begin + 1, n);
-    float scale = (float)random_between(1, 20) / 10;
-    guarded s = guarded_random(n, COT_F32, spread), p = guard(n * (int64_t)cot_dtype_bytes(type));
+    int64_t n = random_between(draws, 1, 300), begin = random_between(draws, 0, n - 1),
+            end = random_between(draws, begin + 1, n);
+    float scale = (float)random_between(draws, 1, 20) / 10;
+    guarded s = guarded_random(draws, n, COT_F32, spread), p = guard(n * (int64_t)cot_dtype_bytes(type));
     float *x = s.data, *copy = malloc((size_t)n * 4);
     for (int64_t i = 0; i < n; i++)
         if (i < begin || i >= end) x[i] = NAN; // not to be looked at
@@ -39,11 +47,12 @@ static void against_double(const cot_kernels *kernels, cot_dtype type, bool in_p
     unguard(s);
 }
 
-static void shifted(const cot_kernels *kernels, cot_dtype type)
+static void shifted(check_draws *draws, const cot_kernels *kernels, cot_dtype type)
 {
-    int64_t shift = 32 * random_between(1, 4), n = random_between(1, 200), begin = random_between(0, n - 1);
-    int64_t end = random_between(begin + 1, n);
-    guarded s = guarded_random(n, COT_F32, 4), t = guard((n + shift) * 4);
+    int64_t shift = 32 * random_between(draws, 1, 4), n = random_between(draws, 1, 200),
+            begin = random_between(draws, 0, n - 1);
+    int64_t end = random_between(draws, begin + 1, n);
+    guarded s = guarded_random(draws, n, COT_F32, 4), t = guard((n + shift) * 4);
     memcpy((float *)t.data + shift, s.data, (size_t)n * 4);
     guarded p = guard(n * 4), q = guard((n + shift) * 4);
     size_t bytes = cot_dtype_bytes(type);
@@ -59,15 +68,15 @@ static void shifted(const cot_kernels *kernels, cot_dtype type)
 }
 
 /* A row in two to five pieces, each shrinking what the earlier ones gave, is the row at once. */
-static void in_pieces(const cot_kernels *kernels)
+static void in_pieces(check_draws *draws, const cot_kernels *kernels)
 {
-    int64_t n = 32 * random_between(5, 12);
-    guarded s = guarded_random(n, COT_F32, 6), whole = guard(n * 4), part = guard(n * 4);
-    float *p = part.data, *q = whole.data, sink = random_value(5);
+    int64_t n = 32 * random_between(draws, 5, 12);
+    guarded s = guarded_random(draws, n, COT_F32, 6), whole = guard(n * 4), part = guard(n * 4);
+    float *p = part.data, *q = whole.data, sink = random_value(draws, 5);
     cot_softmax_sums all = {sink, 1}, before = all;
     kernels->softmax(q, COT_F32, s.data, n, 0, n, 0.9f, &all);
     for (int64_t begin = 0, end; begin < n; begin = end) {
-        end = begin + 32 * random_between(1, 3);
+        end = begin + 32 * random_between(draws, 1, 3);
         if (end > n) end = n;
         float left = kernels->softmax(p + begin, COT_F32, (float *)s.data + begin, end - begin, 0,
                                       end - begin, 0.9f, &before);
@@ -99,17 +108,17 @@ static void extremes(const cot_kernels *kernels)
 
 int main(int argc, char **argv)
 {
-    check_start(argc, argv);
+    check_draws drawn = check_start(argc, argv), *draws = &drawn;
     FOR_EACH_TABLE(kernels)
     {
         printf("%s\n", kernels->name);
         extremes(kernels);
         for (int i = 0; i < 200; i++) {
-            float sink = random_value(5);
-            against_double(kernels, COT_F32, i % 2, i % 3 ? NULL : &sink, i % 5 ? 2 : 40);
-            against_double(kernels, COT_BF16, false, i % 3 ? NULL : &sink, 2);
-            shifted(kernels, i % 2 ? COT_F32 : COT_BF16);
-            in_pieces(kernels);
+            float sink = random_value(draws, 5);
+            against_double(draws, kernels, COT_F32, i % 2, i % 3 ? NULL : &sink, i % 5 ? 2 : 40);
+            against_double(draws, kernels, COT_BF16, false, i % 3 ? NULL : &sink, 2);
+            shifted(draws, kernels, i % 2 ? COT_F32 : COT_BF16);
+            in_pieces(draws, kernels);
         }
     }
     return 0;

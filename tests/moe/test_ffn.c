@@ -1,6 +1,6 @@
 /* Networks against loops in double precision. */
 #include "harness/cmocka.h"
-#include "harness/moe/draw.h"
+#include "harness/draw.h"
 #include "harness/moe/near.h"
 #include "harness/moe/oracle_ffn.h"
 #include "harness/poisoned.h"

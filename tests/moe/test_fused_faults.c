@@ -1,7 +1,7 @@
 /* Ranks that stop, on the fabric of threads and processes: the others end with an error that names who is missing
  * and in which phase. */
 #include "harness/cmocka.h"
-#include "harness/moe/draw.h"
+#include "harness/draw.h"
 #include "harness/moe/plan.h"
 #include "harness/moe/run.h"
 #include "harness/moe/world.h"

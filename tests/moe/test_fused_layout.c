@@ -1,7 +1,7 @@
 /* The fused operator's symmetric memory: blocks and cells lie apart, metadata fits, and the whole stays below its
  * bound. Prints the table of docs/FUSED.md. */
 #include "harness/cmocka.h"
-#include "harness/moe/draw.h"
+#include "harness/draw.h"
 #include "harness/seed.h"
 
 #include "moe/fused/layout.h"

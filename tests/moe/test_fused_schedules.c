@@ -1,6 +1,6 @@
 /* The protocol under drawn schedules: thousands of orders of events, each repeatable from its seed. */
 #include "harness/cmocka.h"
-#include "harness/moe/draw.h"
+#include "harness/draw.h"
 #include "harness/moe/faulty_fabric.h"
 #include "harness/moe/fused_call.h"
 #include "harness/moe/fused_sim.h"

@@ -1,7 +1,7 @@
 /* The gate against one written in double precision, with plain loops over unpacked weights. */
 
 #include "harness/cmocka.h"
-#include "harness/moe/draw.h"
+#include "harness/draw.h"
 #include "harness/moe/fused_call.h"
 #include "harness/moe/near.h"
 #include "harness/moe/oracle_gate.h"

@@ -1,7 +1,7 @@
 /* A forward pass allocates nothing: the linker sends every call of the allocator through the counters here
  * (tests.cmake). */
 #include "harness/cmocka.h"
-#include "harness/moe/draw.h"
+#include "harness/draw.h"
 #include "harness/moe/fused_call.h"
 #include "harness/moe/plan.h"
 #include "harness/moe/run.h"

@@ -1,6 +1,6 @@
 /* What cannot be done is refused by name, and a rank that fails takes the others with it at once. */
 #include "harness/cmocka.h"
-#include "harness/moe/draw.h"
+#include "harness/draw.h"
 #include "harness/moe/oracle_gate.h"
 #include "harness/moe/plan.h"
 #include "harness/moe/run.h"

@@ -1,6 +1,6 @@
 /* Every operator: right answers, exact bytes, the same bits wherever experts and tokens live. */
 #include "harness/cmocka.h"
-#include "harness/moe/draw.h"
+#include "harness/draw.h"
 #include "harness/moe/near.h"
 #include "harness/moe/oracle_ffn.h"
 #include "harness/moe/oracle_gate.h"

@@ -1,7 +1,8 @@
 /* `coterie place convert`, and the formats of `coterie place`, run as a user runs them. */
-#include "samples.h"
-
 #include "harness/cli/capture.h"
+#include "harness/cmocka.h"
+#include "harness/placement/samples.h"
+#include "harness/scratch.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,17 +11,18 @@
 static capture c;
 
 /* Runs a command line in the scratch folder. */
-static void run_line(const char *line)
+static void run_line(scratch_pad *pad, const char *line)
 {
     char all[2048];
-    snprintf(all, sizeof all, "cd %s && samples=" SAMPLES " && %s", scratch, line);
+    snprintf(all, sizeof all, "cd %s && samples=" SAMPLES " && %s", pad->path, line);
     capture_shell(&c, all);
 }
 
 static void test_chain(void **state)
 {
-    (void)state;
-    run_line("\"$coterie\" place convert $samples/sglang-map.json --ranks 2 --first-layer 2 --to vllm -o "
+    scratch_pad *pad = *state;
+    run_line(pad,
+             "\"$coterie\" place convert $samples/sglang-map.json --ranks 2 --first-layer 2 --to vllm -o "
              "a.jsonl && "
              "\"$coterie\" place convert a.jsonl --ranks 2 --first-layer 2 --to tensorrt-llm -o b.yaml && "
              "\"$coterie\" place convert b.yaml --ranks 2 --to vllm-ascend -o c.json && "
@@ -34,8 +36,9 @@ static void test_chain(void **state)
 /* A recording becomes a map of its engine; dense layers stay in SGLang's rows and out of vLLM's. */
 static void test_place(void **state)
 {
-    (void)state;
-    run_line("\"$coterie\" place --load $samples/sglang-stat.pt --topology complete:ranks=2 --slots 8 --to "
+    scratch_pad *pad = *state;
+    run_line(pad,
+             "\"$coterie\" place --load $samples/sglang-stat.pt --topology complete:ranks=2 --slots 8 --to "
              "sglang -o a.json "
              "--json >figures && grep -c '\\[' a.json && \"$coterie\" place --load $samples/sglang-stat.pt "
              "--topology "
@@ -44,16 +47,17 @@ static void test_place(void **state)
     assert_string_equal(c.out,
                         "6\n\"0\":\n\"1\":\n\"2\":\n"); // 5 rows and the line that opens them; 3 MoE layers
     assert_non_null(strstr(c.err, "2 of 5 layers, layer 0 the first, have no load"));
-    run_line("\"$coterie\" place --load $samples/sglang-per-token --topology complete:ranks=2 --c-layer 4 "
+    run_line(pad,
+             "\"$coterie\" place --load $samples/sglang-per-token --topology complete:ranks=2 --c-layer 4 "
              "--to sglang -o no.json");
     assert_int_equal(c.status, 1);
     assert_non_null(strstr(c.err, "the format needs the same number"));
-    assert_int_equal(access(in_scratch("no.json"), F_OK), -1);
+    assert_int_equal(access(in_scratch(pad, "no.json"), F_OK), -1);
 }
 
 static void test_refusals(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     static const struct {
         const char *line;
         int status;
@@ -71,11 +75,11 @@ static void test_refusals(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char line[512];
         snprintf(line, sizeof line, "\"$coterie\" %s", bad[i].line);
-        run_line(line);
+        run_line(pad, line);
         assert_int_equal(c.status, bad[i].status);
         assert_string_equal(c.out, "");
         if (!strstr(c.err, bad[i].words)) fail_msg("%s: %s", bad[i].line, c.err);
-        assert_int_equal(access(in_scratch("x"), F_OK), -1);
+        assert_int_equal(access(in_scratch(pad, "x"), F_OK), -1);
     }
 }
 

@@ -1,7 +1,16 @@
 /* EPLB against the maps that the public reference computed. */
-#include "samples.h"
+#include "harness/cmocka.h"
+#include "harness/placement/samples.h"
+#include "harness/refused.h"
+#include "harness/cmocka.h"
+
+#include "coterie/placement.h"
 
 #include <jansson.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static double weight[1 << 16];
 static int64_t p2l[1 << 16], l2p[1 << 20], count[1 << 16];
@@ -148,5 +157,5 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden), cmocka_unit_test(test_example),
                                        cmocka_unit_test(test_edges), cmocka_unit_test(test_refusals)};
-    return cmocka_run_group_tests(tests, scratch_open, scratch_close);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,25 +1,36 @@
 /* Loads in every format: the samples that the engines' libraries wrote, notes, refusals. */
-#include "samples.h"
+#include "harness/cmocka.h"
+#include "harness/placement/samples.h"
+#include "harness/refused.h"
+#include "harness/scratch.h"
 
 #include "base/safetensors.h"
+#include "coterie/load.h"
+#include "coterie/trace.h"
 
 #include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 
-static cot_status read_with(cot_load_counts *load, const char *path, int first_layer, cot_error *error)
+static cot_status read_with(scratch_pad *pad, cot_load_counts *load, const char *path, int first_layer,
+                            cot_error *error)
 {
-    cot_load_options options = {.size = sizeof options, .first_layer = first_layer, .say = hear};
-    notes[0] = 0;
+    cot_load_options options = {
+        .size = sizeof options, .first_layer = first_layer, .say = hear, .context = pad};
+    pad->notes[0] = 0;
     memset(load, 0xa5, sizeof *load);
     return cot_load_counts_read(load, &path, 1, &options, error);
 }
 
-static void open_sample(cot_load_counts *load, const char *name, int first_layer)
+static void open_sample(scratch_pad *pad, cot_load_counts *load, const char *name, int first_layer)
 {
     char path[512];
     cot_error error = {0};
     snprintf(path, sizeof path, SAMPLES "%s", name);
-    if (read_with(load, path, first_layer, &error) != COT_OK) fail_msg("%s: %s", name, error.message);
+    if (read_with(pad, load, path, first_layer, &error) != COT_OK) fail_msg("%s: %s", name, error.message);
 }
 
 /* The samples' loads, all sources together; `dense`: with rows of the dense layers. */
@@ -41,7 +52,7 @@ static void check_sample(const cot_load_counts *load, bool dense)
 
 static void test_samples(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     static const struct {
         const char *name, *format;
         int first_layer, sources, top_k;
@@ -56,14 +67,14 @@ static void test_samples(void **state)
     };
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         cot_load_counts load;
-        open_sample(&load, samples[i].name, samples[i].first_layer);
+        open_sample(pad, &load, samples[i].name, samples[i].first_layer);
         check_sample(&load, samples[i].dense);
         assert_string_equal(load.format, samples[i].format);
         assert_int_equal(load.n_sources, samples[i].sources);
         assert_int_equal(load.sources_known, samples[i].sources > 1);
         assert_int_equal(load.from_engine, samples[i].engine);
         assert_int_equal(load.top_k, samples[i].top_k);
-        if (!strstr(notes, samples[i].note)) fail_msg("%s: notes '%s'", samples[i].name, notes);
+        if (!strstr(pad->notes, samples[i].note)) fail_msg("%s: notes '%s'", samples[i].name, pad->notes);
         cot_load_counts_free(&load);
         assert_null(load.tokens);
     }
@@ -72,9 +83,9 @@ static void test_samples(void **state)
 /* Physical ids go through the map; each file is a rank's own tokens. */
 static void test_per_token(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     cot_load_counts load;
-    open_sample(&load, "sglang-per-token", 0);
+    open_sample(pad, &load, "sglang-per-token", 0);
     static double expected[SAMPLE_LAYERS][SAMPLE_RANKS][SAMPLE_EXPERTS];
     memset(expected, 0, sizeof expected);
     for (int rank = 0; rank < SAMPLE_RANKS; rank++)
@@ -95,11 +106,12 @@ static void test_per_token(void **state)
     // the files by name, in another order, are the same; one of them alone does not tell sources
     const char *both[] = {SAMPLES "sglang-per-token/expert_distribution_recorder_1.5_1.pt",
                           SAMPLES "sglang-per-token/expert_distribution_recorder_1.5_0.pt"};
-    cot_load_options options = {.size = sizeof options, .say = hear, .top_k = 7, .first_layer = 1};
+    cot_load_options options = {
+        .size = sizeof options, .say = hear, .context = pad, .top_k = 7, .first_layer = 1};
     assert_int_equal(cot_load_counts_read(&load, both, 2, &options, NULL), COT_OK);
     assert_memory_equal(load.tokens, expected, sizeof expected);
     assert_int_equal(load.top_k, 7);
-    assert_non_null(strstr(notes, "the first layer given is not used"));
+    assert_non_null(strstr(pad->notes, "the first layer given is not used"));
     cot_load_counts_free(&load);
     assert_int_equal(cot_load_counts_read(&load, both, 1, &options, NULL), COT_OK);
     assert_int_equal(load.n_sources, 1);
@@ -112,16 +124,16 @@ static void test_per_token(void **state)
 /* Several dumps add up; modes do not mix. */
 static void test_dumps(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     const char *twice[] = {SAMPLES "sglang-stat.pt", SAMPLES "sglang-stat-strided.pt"};
-    cot_load_options options = {.size = sizeof options, .say = hear};
+    cot_load_options options = {.size = sizeof options, .say = hear, .context = pad};
     cot_load_counts load;
     cot_error error = {0};
-    notes[0] = 0;
+    pad->notes[0] = 0;
     assert_int_equal(cot_load_counts_read(&load, twice, 2, &options, NULL), COT_OK);
     for (size_t i = 0; i < SAMPLE_LAYERS * SAMPLE_EXPERTS; i++)
         assert_true(load.tokens[i] == 2 * sample_tokens((int)i / SAMPLE_EXPERTS, (int)i % SAMPLE_EXPERTS));
-    assert_non_null(strstr(notes, "2 dumps"));
+    assert_non_null(strstr(pad->notes, "2 dumps"));
     cot_load_counts_free(&load);
     twice[1] = SAMPLES "sglang-per-token";
     assert_refused(cot_load_counts_read(&load, twice, 2, NULL, &error), &error, "different modes");
@@ -131,7 +143,7 @@ static void test_dumps(void **state)
 /* One record as a line, over several, and behind another that has a brace where safetensors files do. */
 static void test_vllm_layout(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
 #define RECORD(_)                                                                                            \
     "{" _ "\"record_type\":" _ "\"eplb_load_stats\"," _ "\"expert_load\":" _ "[[5," _ "7]]," _               \
     "\"p2l_map\":" _ "[[1,0]]" _ "}"
@@ -141,8 +153,8 @@ static void test_vllm_layout(void **state)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         cot_load_counts load;
         cot_error error = {0};
-        put_text("a.jsonl", texts[i]);
-        if (read_with(&load, in_scratch("a.jsonl"), 0, &error) != COT_OK)
+        put_text(pad, "a.jsonl", texts[i]);
+        if (read_with(pad, &load, in_scratch(pad, "a.jsonl"), 0, &error) != COT_OK)
             fail_msg("%zu: %s", i, error.message);
         assert_true(load.n_layers == 1 && load.n_experts == 2);
         assert_true(load.tokens[0] == 7 && load.tokens[1] == 5);
@@ -152,18 +164,18 @@ static void test_vllm_layout(void **state)
 
 static void test_vllm_notes(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     cot_load_counts load;
-    open_sample(&load, "vllm-stats.jsonl", 0);
+    open_sample(pad, &load, "vllm-stats.jsonl", 0);
     assert_int_equal(load.layers[0], 0);
-    assert_non_null(strstr(notes, "row 0 is taken for the model's layer 0"));
+    assert_non_null(strstr(pad->notes, "row 0 is taken for the model's layer 0"));
     cot_load_counts_free(&load);
 }
 
 /* A trace of tokens and its counts give one load. */
 static void test_trace(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     enum { L = 2, E = 5, K = 2, T = 40 };
     const int32_t layers[L] = {1, 4};
     double expected[L][E] = {{0}};
@@ -174,7 +186,7 @@ static void test_trace(void **state)
         uint16_t experts[L * K];
         const float weights[L * K] = {0};
         for (int l = 0; l < L; l++) {
-            draw_experts(experts + l * K, K, E);
+            draw_experts(pad, experts + l * K, K, E);
             for (int k = 0; k < K; k++) expected[l][experts[l * K + k]]++;
         }
         assert_int_equal(cot_trace_builder_append(builder, 0, t % 7, experts, weights, NULL), COT_OK);
@@ -183,7 +195,7 @@ static void test_trace(void **state)
     cot_trace_builder_close(builder);
     assert_int_equal(cot_trace_count(&counts, &trace, NULL), COT_OK);
     for (int i = 0; i < 2; i++) {
-        const char *path = in_scratch("t.safetensors");
+        const char *path = in_scratch(pad, "t.safetensors");
         cot_load_counts load;
         assert_int_equal(cot_trace_write(i ? &counts : &trace, path, NULL), COT_OK);
         assert_int_equal(cot_load_counts_read(&load, &path, 1, NULL, NULL), COT_OK);
@@ -201,7 +213,7 @@ static void test_trace(void **state)
 /* Random tables, columns in any order, with and without sources, missing pairs. */
 static void test_csv(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     enum { L = 3, S = 4, E = 9 };
     const int32_t layers[L] = {0, 7, 60};
     for (int round = 0; round < 20; round++) {
@@ -214,16 +226,17 @@ static void test_csv(void **state)
         for (int l = L - 1; l >= 0; l--)
             for (int s = 0; s < sources; s++)
                 for (int e = 0; e < E; e++) {
-                    double n = draw(1000) / 8.0;
-                    if (!draw(3) && e < E - 1) continue; // the last expert and source tell E and S
+                    double n = pad_draw(pad, 1000) / 8.0;
+                    if (!pad_draw(pad, 3) && e < E - 1) continue; // the last expert and source tell E and S
                     expected[l][s][e] = n;
                     used += source ? sprintf(text + used, "%.3f,%d,%d,%d\r\n", n, s, e, layers[l])
                                    : sprintf(text + used, "%d,%d,%.3f\n", layers[l], e, n);
                 }
-        put_text("c.csv", text);
+        put_text(pad, "c.csv", text);
         cot_load_counts load;
         cot_error error = {0};
-        if (read_with(&load, in_scratch("c.csv"), 0, &error) != COT_OK) fail_msg("%s", error.message);
+        if (read_with(pad, &load, in_scratch(pad, "c.csv"), 0, &error) != COT_OK)
+            fail_msg("%s", error.message);
         assert_int_equal(load.n_layers, L);
         assert_int_equal(load.n_experts, E);
         assert_int_equal(load.n_sources, sources);
@@ -239,7 +252,7 @@ static void test_csv(void **state)
 
 static void test_refusals(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
 #define STATS "{\"record_type\":\"eplb_load_stats\","
     static const struct {
         const char *name, *text, *words;
@@ -284,8 +297,8 @@ static void test_refusals(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         cot_load_counts load;
         cot_error error = {0};
-        put_text(bad[i].name, bad[i].text);
-        assert_refused(read_with(&load, in_scratch(bad[i].name), 0, &error), &error, bad[i].words);
+        put_text(pad, bad[i].name, bad[i].text);
+        assert_refused(read_with(pad, &load, in_scratch(pad, bad[i].name), 0, &error), &error, bad[i].words);
         assert_null(load.tokens);
     }
     const char *two[] = {SAMPLES "counts.csv", SAMPLES "counts.csv"};
@@ -295,45 +308,47 @@ static void test_refusals(void **state)
     assert_refused(cot_load_counts_read(&load, two, 2, NULL, &error), &error, "are two recordings");
     assert_refused(cot_load_counts_read(&load, two, 0, NULL, &error), &error, "no file");
     assert_refused(cot_load_counts_read(&load, two, 1, &wrong, &error), &error, "load options of 1 bytes");
-    assert_refused(read_with(&load, "/nowhere", 0, &error), &error, "/nowhere");
-    mkdir(in_scratch("empty"), 0777);
-    assert_refused(read_with(&load, in_scratch("empty"), 0, &error), &error, "no routing data");
+    assert_refused(read_with(pad, &load, "/nowhere", 0, &error), &error, "/nowhere");
+    mkdir(in_scratch(pad, "empty"), 0777);
+    assert_refused(read_with(pad, &load, in_scratch(pad, "empty"), 0, &error), &error, "no routing data");
 }
 
 /* Files of one recording that disagree. */
 static void test_tensorrt_refusals(void **state)
 {
-    (void)state;
-    mkdir(in_scratch("trt"), 0777);
+    scratch_pad *pad = *state;
+    mkdir(in_scratch(pad, "trt"), 0777);
     const int32_t numbers[4] = {1, 2, 3, 4};
     const float bad[2] = {1, NAN};
     cot_tensor four = {"10_3", COT_I32, 1, {4}, numbers, 16}, two = {"10_3", COT_I32, 1, {2}, numbers, 8};
     cot_tensor named = {"3", COT_I32, 1, {4}, numbers, 16}, nan = {"10_3", COT_F32, 1, {2}, bad, 8};
-    const char *folder = in_scratch("trt");
+    const char *folder = in_scratch(pad, "trt");
     cot_load_counts load;
     cot_error error = {0};
-    assert_int_equal(cot_safetensors_write(in_scratch("trt/rank0.safetensors"), &four, 1, NULL, 0, NULL),
+    assert_int_equal(cot_safetensors_write(in_scratch(pad, "trt/rank0.safetensors"), &four, 1, NULL, 0, NULL),
                      COT_OK);
-    assert_int_equal(cot_safetensors_write(in_scratch("trt/rank0_raw.safetensors"), &named, 1, NULL, 0, NULL),
-                     COT_OK);
-    assert_int_equal(read_with(&load, folder, 0, NULL),
+    assert_int_equal(
+        cot_safetensors_write(in_scratch(pad, "trt/rank0_raw.safetensors"), &named, 1, NULL, 0, NULL),
+        COT_OK);
+    assert_int_equal(read_with(pad, &load, folder, 0, NULL),
                      COT_OK); // without meta_info.json; other files are passed over
     assert_int_equal(load.top_k, 0);
     assert_int_equal(load.layers[0], 3);
     cot_load_counts_free(&load);
-    put_text("trt/meta_info.json", "{\"num_experts\": 5, \"num_experts_per_token\": 1}");
-    assert_refused(read_with(&load, folder, 0, &error), &error, "does not say the statistics' 4 experts");
-    remove(in_scratch("trt/meta_info.json"));
-    assert_int_equal(cot_safetensors_write(in_scratch("trt/rank1.safetensors"), &two, 1, NULL, 0, NULL),
+    put_text(pad, "trt/meta_info.json", "{\"num_experts\": 5, \"num_experts_per_token\": 1}");
+    assert_refused(read_with(pad, &load, folder, 0, &error), &error,
+                   "does not say the statistics' 4 experts");
+    remove(in_scratch(pad, "trt/meta_info.json"));
+    assert_int_equal(cot_safetensors_write(in_scratch(pad, "trt/rank1.safetensors"), &two, 1, NULL, 0, NULL),
                      COT_OK);
-    assert_refused(read_with(&load, folder, 0, &error), &error, "counts 2 experts, others 4");
-    remove(in_scratch("trt/rank0.safetensors"));
-    assert_int_equal(cot_safetensors_write(in_scratch("trt/rank1.safetensors"), &nan, 1, NULL, 0, NULL),
+    assert_refused(read_with(pad, &load, folder, 0, &error), &error, "counts 2 experts, others 4");
+    remove(in_scratch(pad, "trt/rank0.safetensors"));
+    assert_int_equal(cot_safetensors_write(in_scratch(pad, "trt/rank1.safetensors"), &nan, 1, NULL, 0, NULL),
                      COT_OK);
-    assert_refused(read_with(&load, folder, 0, &error), &error, "no numbers of 0 or more");
-    assert_int_equal(cot_safetensors_write(in_scratch("trt/rank1.safetensors"), &named, 1, NULL, 0, NULL),
-                     COT_OK);
-    assert_refused(read_with(&load, folder, 0, &error), &error, "tensor '3' is no expert statistic");
+    assert_refused(read_with(pad, &load, folder, 0, &error), &error, "no numbers of 0 or more");
+    assert_int_equal(
+        cot_safetensors_write(in_scratch(pad, "trt/rank1.safetensors"), &named, 1, NULL, 0, NULL), COT_OK);
+    assert_refused(read_with(pad, &load, folder, 0, &error), &error, "tensor '3' is no expert statistic");
 }
 
 int main(void)

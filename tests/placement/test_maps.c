@@ -1,15 +1,30 @@
 /* Maps in every format: the samples that the engines' libraries wrote, round trips, refusals. */
-#include "samples.h"
+#include "harness/cmocka.h"
+#include "harness/placement/samples.h"
+#include "harness/refused.h"
+#include "harness/scratch.h"
 
-static cot_expert_map_options options_of(const char *format, int ranks, int first_layer, int n_layers)
+#include "coterie/placement.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static cot_expert_map_options options_of(scratch_pad *pad, const char *format, int ranks, int first_layer,
+                                         int n_layers)
 {
-    notes[0] = 0;
+    pad->notes[0] = 0;
     return (cot_expert_map_options){.size = sizeof(cot_expert_map_options),
                                     .format = format,
                                     .ranks = ranks,
                                     .first_layer = first_layer,
                                     .n_layers = n_layers,
-                                    .say = hear};
+                                    .say = hear,
+                                    .context = pad};
 }
 
 static int by_value(const void *a, const void *b)
@@ -40,7 +55,7 @@ static void assert_same(const cot_expert_map *a, const cot_expert_map *b)
 /* Every sample is the map of the formula; those that list MoE layers alone lack the first two. */
 static void test_samples(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     static const struct {
         const char *name;
         bool all_layers, sorted;
@@ -55,7 +70,7 @@ static void test_samples(void **state)
     };
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         int first = samples[i].all_layers ? 0 : SAMPLE_FIRST;
-        cot_expert_map_options options = options_of(NULL, SAMPLE_RANKS, SAMPLE_FIRST, 0);
+        cot_expert_map_options options = options_of(pad, NULL, SAMPLE_RANKS, SAMPLE_FIRST, 0);
         cot_expert_map map, expected;
         cot_error error = {0};
         char path[512];
@@ -71,7 +86,7 @@ static void test_samples(void **state)
         }
         if (samples[i].sorted) sort_slots(&expected);
         assert_same(&map, &expected);
-        assert_string_equal(notes, "");
+        assert_string_equal(pad->notes, "");
         cot_expert_map_free(&map);
         cot_expert_map_free(&expected);
         assert_null(map.expert);
@@ -79,17 +94,17 @@ static void test_samples(void **state)
 }
 
 /* A random map with every expert in every layer; `full`: no empty slots; no expert twice on a rank. */
-static void draw_map(cot_expert_map *map, bool full)
+static void draw_map(scratch_pad *pad, cot_expert_map *map, bool full)
 {
-    int ranks = 1 + (int)draw(5), slots = 1 + (int)draw(4), all = ranks * slots;
-    int experts = slots + (int)draw((uint32_t)(all - slots) + 1), layers = 1 + (int)draw(5);
+    int ranks = 1 + (int)pad_draw(pad, 5), slots = 1 + (int)pad_draw(pad, 4), all = ranks * slots;
+    int experts = slots + (int)pad_draw(pad, (uint32_t)(all - slots) + 1), layers = 1 + (int)pad_draw(pad, 5);
     assert_int_equal(cot_expert_map_new(map, layers, experts, ranks, slots, NULL), COT_OK);
     for (int l = 0, number = 0; l < layers; l++) {
-        int shift = (int)draw((uint32_t)experts);
-        map->layers[l] = number += 1 + (int)draw(3);
+        int shift = (int)pad_draw(pad, (uint32_t)experts);
+        map->layers[l] = number += 1 + (int)pad_draw(pad, 3);
         for (int i = 0; i < all; i++) { // runs of `slots` <= experts: distinct on a rank
             bool spare = i >= experts;
-            map->expert[l * all + i] = spare && !full && draw(2) ? -1 : (i + shift) % experts;
+            map->expert[l * all + i] = spare && !full && pad_draw(pad, 2) ? -1 : (i + shift) % experts;
         }
     }
 }
@@ -97,23 +112,23 @@ static void draw_map(cot_expert_map *map, bool full)
 /* Written and read again, every format gives the map back. */
 static void test_round_trips(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     for (const cot_expert_map_format *f = cot_expert_map_formats; f->name; f++)
         for (int round = 0; round < 30; round++) {
             bool own = !strcmp(f->name, "coterie"), omni = !strcmp(f->name, "omni-infer");
             bool counted =
                 strcmp(f->name, "coterie") && strcmp(f->name, "tensorrt-llm") && strcmp(f->name, "sglang");
-            const char *path = in_scratch("map");
+            const char *path = in_scratch(pad, "map");
             cot_expert_map map, again;
             cot_error error = {0};
-            draw_map(&map, !own && !omni);
+            draw_map(pad, &map, !own && !omni);
             if (counted) // consecutive layers, which row numbers can tell
                 for (int l = 1; l < map.n_layers; l++) map.layers[l] = map.layers[0] + l;
             if (own) map.dense[0] = 1;
-            cot_expert_map_options options = options_of(f->name, 0, 0, 0);
+            cot_expert_map_options options = options_of(pad, f->name, 0, 0, 0);
             if (cot_expert_map_write(&map, path, &options, &error) != COT_OK)
                 fail_msg("%s: %s", f->name, error.message);
-            options = options_of(NULL, map.n_ranks, map.layers[0], 0);
+            options = options_of(pad, NULL, map.n_ranks, map.layers[0], 0);
             if (cot_expert_map_read(&again, path, &options, &error) != COT_OK)
                 fail_msg("%s: %s", f->name, error.message);
             if (omni) { // sorted, and empty slots last
@@ -144,7 +159,7 @@ static void test_round_trips(void **state)
 /* Layers that are dense, by the map or by the first layer given, are no rows of formats that list MoE layers alone. */
 static void test_dense(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     static const char *const formats[] = {"vllm", "tensorrt-llm", "vllm-ascend", "omni-infer"};
     cot_expert_map map, again;
     assert_int_equal(cot_expert_map_new(&map, 4, 2, 1, 2, NULL), COT_OK);
@@ -152,10 +167,10 @@ static void test_dense(void **state)
     for (int way = 0; way < 2; way++) {
         map.dense[0] = map.dense[1] = !way;
         for (size_t f = 0; f < 4; f++) {
-            cot_expert_map_options options = options_of(formats[f], 1, way ? 2 : 0, 0);
-            assert_int_equal(cot_expert_map_write(&map, in_scratch("d"), &options, NULL), COT_OK);
-            options = options_of(NULL, 1, 2, 0);
-            assert_int_equal(cot_expert_map_read(&again, in_scratch("d"), &options, NULL), COT_OK);
+            cot_expert_map_options options = options_of(pad, formats[f], 1, way ? 2 : 0, 0);
+            assert_int_equal(cot_expert_map_write(&map, in_scratch(pad, "d"), &options, NULL), COT_OK);
+            options = options_of(pad, NULL, 1, 2, 0);
+            assert_int_equal(cot_expert_map_read(&again, in_scratch(pad, "d"), &options, NULL), COT_OK);
             assert_int_equal(again.n_layers, 2);
             assert_int_equal(again.layers[0], 2);
             assert_int_equal(again.layers[1], 3);
@@ -163,11 +178,11 @@ static void test_dense(void **state)
             cot_expert_map_free(&again);
         }
     }
-    cot_expert_map_options options = options_of("sglang", 0, 0, 6);
-    assert_int_equal(cot_expert_map_write(&map, in_scratch("s"), &options, NULL), COT_OK);
-    assert_non_null(strstr(notes, "2 of 6 rows"));
+    cot_expert_map_options options = options_of(pad, "sglang", 0, 0, 6);
+    assert_int_equal(cot_expert_map_write(&map, in_scratch(pad, "s"), &options, NULL), COT_OK);
+    assert_non_null(strstr(pad->notes, "2 of 6 rows"));
     char text[512] = "";
-    FILE *file = fopen(in_scratch("s"), "r");
+    FILE *file = fopen(in_scratch(pad, "s"), "r");
     assert_non_null(file);
     assert_true(fread(text, 1, sizeof text - 1, file) > 0);
     fclose(file);
@@ -178,7 +193,7 @@ static void test_dense(void **state)
 
 static void test_write_refusals(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     static const char *const full[] = {"sglang", "vllm", "tensorrt-llm", "vllm-ascend"};
     cot_expert_map map;
     cot_error error = {0};
@@ -187,43 +202,44 @@ static void test_write_refusals(void **state)
     map.layers[1] = 4;
     memcpy(map.expert, (const int32_t[]){0, 1, 1, 0, 0, 1, 1, -1}, 8 * sizeof(int32_t));
     for (size_t f = 0; f < 4; f++) {
-        cot_expert_map_options options = options_of(full[f], 0, 0, 0);
-        assert_refused(cot_expert_map_write(&map, in_scratch("no"), &options, &error), &error,
+        cot_expert_map_options options = options_of(pad, full[f], 0, 0, 0);
+        assert_refused(cot_expert_map_write(&map, in_scratch(pad, "no"), &options, &error), &error,
                        "layer 4 has 1 experts on rank 1");
-        assert_int_equal(access(in_scratch("no"), F_OK), -1);
+        assert_int_equal(access(in_scratch(pad, "no"), F_OK), -1);
     }
-    cot_expert_map_options options = options_of("sglang", 0, 0, 4);
-    assert_refused(cot_expert_map_write(&map, in_scratch("no"), &options, &error), &error,
+    cot_expert_map_options options = options_of(pad, "sglang", 0, 0, 4);
+    assert_refused(cot_expert_map_write(&map, in_scratch(pad, "no"), &options, &error), &error,
                    "layer 4 has a place");
     memcpy(map.expert, (const int32_t[]){0, 1, 1, 1, 0, 1, 1, 0}, 8 * sizeof(int32_t));
     static const char *const distinct[] = {"vllm-ascend", "omni-infer"};
     for (size_t f = 0; f < 2; f++) {
-        options = options_of(distinct[f], 0, 0, 0);
-        assert_refused(cot_expert_map_write(&map, in_scratch("no"), &options, &error), &error,
+        options = options_of(pad, distinct[f], 0, 0, 0);
+        assert_refused(cot_expert_map_write(&map, in_scratch(pad, "no"), &options, &error), &error,
                        "layer 3 has expert 1 twice on rank 1");
         map.dense[0] = 1; // a dense layer's row is not written
-        assert_int_equal(cot_expert_map_write(&map, in_scratch("yes"), &options, &error), COT_OK);
+        assert_int_equal(cot_expert_map_write(&map, in_scratch(pad, "yes"), &options, &error), COT_OK);
         map.dense[0] = 0;
     }
-    options = options_of("pytorch", 0, 0, 0);
-    assert_refused(cot_expert_map_write(&map, in_scratch("no"), &options, &error), &error,
+    options = options_of(pad, "pytorch", 0, 0, 0);
+    assert_refused(cot_expert_map_write(&map, in_scratch(pad, "no"), &options, &error), &error,
                    "unknown format 'pytorch'");
     map.expert[0] = 2;
-    assert_refused(cot_expert_map_write(&map, in_scratch("no"), NULL, &error), &error,
+    assert_refused(cot_expert_map_write(&map, in_scratch(pad, "no"), NULL, &error), &error,
                    "slot 0 holds expert 2");
     map.expert[0] = 1;
-    assert_refused(cot_expert_map_write(&map, in_scratch("no"), NULL, &error), &error,
+    assert_refused(cot_expert_map_write(&map, in_scratch(pad, "no"), NULL, &error), &error,
                    "layer 3 has no slot for expert 0");
     map.expert[0] = 0;
     map.layers[1] = 3;
-    assert_refused(cot_expert_map_write(&map, in_scratch("no"), NULL, &error), &error, "does not ascend");
+    assert_refused(cot_expert_map_write(&map, in_scratch(pad, "no"), NULL, &error), &error,
+                   "does not ascend");
     cot_expert_map_free(&map);
     assert_refused(cot_expert_map_new(&map, 0, 1, 1, 1, &error), &error, "no map can have 0 layers");
 }
 
 static void test_read_refusals(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
 #define OWN "{\"format\":\"coterie.placement\",\"version\":1,\"experts\":2,\"ranks\":1,\"slots_per_rank\":2,"
 #define VLLM "{\"record_type\":\"eplb_initial_mapping\","
 #define YAML "initial_global_assignments:\n"
@@ -280,20 +296,20 @@ static void test_read_refusals(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         cot_expert_map map;
         cot_error error = {0};
-        put_text("m", bad[i].text);
-        assert_refused(cot_expert_map_read(&map, in_scratch("m"), NULL, &error), &error, bad[i].words);
+        put_text(pad, "m", bad[i].text);
+        assert_refused(cot_expert_map_read(&map, in_scratch(pad, "m"), NULL, &error), &error, bad[i].words);
         assert_null(map.expert);
     }
     cot_expert_map map;
     cot_error error = {0};
-    cot_expert_map_options options = options_of(NULL, 3, 0, 0);
+    cot_expert_map_options options = options_of(pad, NULL, 3, 0, 0);
     assert_refused(cot_expert_map_read(&map, SAMPLES "tensorrt.yaml", &options, &error), &error,
                    "8 slots a layer, which 3 ranks do not divide");
     assert_refused(cot_expert_map_read(&map, SAMPLES "sglang-stat.pt", NULL, &error), &error,
                    "holds no matrix");
-    options = options_of("sglang", 0, 0, 0);
+    options = options_of(pad, "sglang", 0, 0, 0);
     assert_refused(cot_expert_map_read(&map, SAMPLES "tensorrt.yaml", &options, &error), &error, "no JSON");
-    options = options_of("omni-infer", 0, 0, 0);
+    options = options_of(pad, "omni-infer", 0, 0, 0);
     assert_refused(cot_expert_map_read(&map, SAMPLES "tensorrt.yaml", &options, &error), &error,
                    "no .npy file");
     options.size--;
@@ -303,7 +319,7 @@ static void test_read_refusals(void **state)
 /* Arrays that are no pattern. */
 static void test_npy_refusals(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     static const struct {
         const char *header;
         size_t data;
@@ -331,8 +347,8 @@ static void test_npy_refusals(void **state)
         file[8] = (char)header;
         memcpy(file + 10, bad[i].header, header);
         memset(file + 10 + header, 1, bad[i].data);
-        put_file("n", file, 10 + header + bad[i].data);
-        cot_status status = cot_expert_map_read(&map, in_scratch("n"), NULL, &error);
+        put_file(pad, "n", file, 10 + header + bad[i].data);
+        cot_status status = cot_expert_map_read(&map, in_scratch(pad, "n"), NULL, &error);
         if (bad[i].words)
             assert_refused(status, &error, bad[i].words);
         else

@@ -1,9 +1,16 @@
 /* What a map is worth on a trace, token by token, and on its counts, against plain sums; and ranks of a trace's experts. */
-#include "coterie/place.h"
+#include "harness/refused.h"
+#include "harness/scratch.h"
 
-#include "routing/scratch.h"
+#include "coterie/load.h"
+#include "coterie/place.h"
+#include "coterie/placement.h"
+#include "coterie/trace.h"
 
 #include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
 
 enum { S = 4, E = 6, K = 2, L = 3, SLOTS = 3, SEQUENCES = 9 };
 
@@ -22,7 +29,7 @@ typedef struct world {
     int32_t home[1000]; // of each token
 } world;
 
-static void make(world *w, bool sources)
+static void make(scratch_pad *pad, world *w, bool sources)
 {
     cot_error error;
     cot_trace_builder *builder;
@@ -33,10 +40,10 @@ static void make(world *w, bool sources)
                      COT_OK);
     assert_int_equal(cot_trace_builder_open(&builder, "random", L, layers, E, K, &error), COT_OK);
     for (int s = 0, at = 0; s < SEQUENCES; s++)
-        for (int t = 0, n = 1 + (int)draw(30); t < n; t++) {
+        for (int t = 0, n = 1 + (int)pad_draw(pad, 30); t < n; t++) {
             uint16_t experts[L * K];
             const float weights[L * K] = {0};
-            for (int l = 0; l < L; l++) draw_experts(experts + l * K, K, E);
+            for (int l = 0; l < L; l++) draw_experts(pad, experts + l * K, K, E);
             assert_int_equal(cot_trace_builder_append(builder, s, 0, experts, weights, &error), COT_OK);
             for (int r = 0; r < S; r++)
                 if (r * n / S <= t && t < (r + 1) * n / S) w->home[at] = r;
@@ -58,7 +65,8 @@ static void make(world *w, bool sources)
     for (int l = 0; l <= L; l++) {
         w->map.layers[l] = l < 1 ? 0 : layers[l - 1];
         for (int i = 0; i < S * SLOTS; i++)
-            w->map.expert[l * S * SLOTS + (i * 5 + l) % (S * SLOTS)] = i < E ? i : (int32_t)draw(E + 1) - 1;
+            w->map.expert[l * S * SLOTS + (i * 5 + l) % (S * SLOTS)] =
+                i < E ? i : (int32_t)pad_draw(pad, E + 1) - 1;
     }
 }
 
@@ -174,14 +182,14 @@ static void check_counts(const world *w, const cot_place_figures *f, bool neares
 
 static void test_measure(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     for (int round = 0; round < 24; round++) {
         const bool sources = round % 2, nearest = round / 2 % 2;
         world w;
         cot_costs costs;
         cot_place_figures f;
         cot_error error;
-        make(&w, sources);
+        make(pad, &w, sources);
         const cot_costs_options made_by = {.size = sizeof made_by,
                                            .attention = COT_ATTENTION_DP,
                                            .dispatch = nearest ? COT_DISPATCH_NEAREST : COT_DISPATCH_UNIFORM};
@@ -240,13 +248,13 @@ static void test_measure(void **state)
 
 static void test_ranks(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     for (int round = 0; round < 20; round++) {
         world w;
         cot_error error;
         int32_t rank[L][E];
         int64_t replicas = -1, several = 0;
-        make(&w, false);
+        make(pad, &w, false);
         assert_int_equal(cot_expert_map_ranks(&rank[0][0], &replicas, &w.map, &w.trace, "p", &error), COT_OK);
         for (int l = 0; l < L; l++)
             for (int e = 0; e < E; e++) {

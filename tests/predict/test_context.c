@@ -1,5 +1,13 @@
 /* What `context` learns, what it must not see, and that nothing but its input decides what it says. */
-#include "samples.h"
+#include "harness/cmocka.h"
+#include "harness/predict/samples.h"
+
+#include "coterie/trace.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 static uint8_t *half(int64_t sequences)
 {
@@ -11,13 +19,13 @@ static uint8_t *half(int64_t sequences)
 /* Experts that follow the id and the layer before are predicted; experts at random are not, by anybody. */
 static void test_learns(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     for (int follows = 0; follows < 2; follows++)
         for (int ids = 0; ids <= 30; ids += 30) {
             const sample_shape shape = {4, 16, 2, 40, 2000, ids, follows};
-            cot_trace trace = sample_trace(&shape);
+            cot_trace trace = sample_trace(pad, &shape);
             uint8_t *chosen = half(trace.n_sequences);
-            cot_predictor *p = sample_train(&trace, 4, 2, chosen);
+            cot_predictor *p = sample_train(pad, &trace, 4, 2, chosen);
             const double chance = 2.0 / 16;
             for (int m = 0; m < COT_PREDICT_METHODS; m++) {
                 const double recall = sample_recall(p, &trace, (cot_predict_method)m, chosen, false);
@@ -42,10 +50,10 @@ static void test_learns(void **state)
  * Tokens earlier in the sequence have passed the layer. */
 static void test_no_future(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     const sample_shape shape = {5, 10, 2, 3, 90, 12, true};
-    cot_trace trace = sample_trace(&shape);
-    cot_predictor *p = sample_train(&trace, 3, 3, NULL);
+    cot_trace trace = sample_trace(pad, &shape);
+    cot_predictor *p = sample_train(pad, &trace, 3, 3, NULL);
     const size_t cells = 5 * 90 * 2;
     uint8_t *experts = (uint8_t *)(uintptr_t)trace.experts_u8,
             *kept = malloc(cells); // built in memory of its own
@@ -53,7 +61,7 @@ static void test_no_future(void **state)
     memcpy(kept, experts, cells);
     memcpy(kept_ids, ids, sizeof kept_ids);
     int changed = 0;
-    for (int64_t t = 0; t < 90; t += 1 + draw(5))
+    for (int64_t t = 0; t < 90; t += 1 + pad_draw(pad, 5))
         for (int l = 0; l < 5; l++)
             for (int m = 0; m < COT_PREDICT_METHODS; m++) {
                 int16_t rank[3];
@@ -64,9 +72,10 @@ static void test_no_future(void **state)
                         for (int64_t i = 0; i < 90; i++)
                             for (int k = 0; k < 2; k++) {
                                 const bool future = i > t || (i == t && j >= l);
-                                if (future == (pass == 1)) experts[(j * 90 + i) * 2 + k] = (uint8_t)draw(10);
+                                if (future == (pass == 1))
+                                    experts[(j * 90 + i) * 2 + k] = (uint8_t)pad_draw(pad, 10);
                             }
-                    for (int64_t i = t + 1; i < 90 && pass == 1; i++) ids[i] = (int32_t)draw(40);
+                    for (int64_t i = t + 1; i < 90 && pass == 1; i++) ids[i] = (int32_t)pad_draw(pad, 40);
                     sample_batch b = sample_batch_of(p, &trace, l, &t, 1);
                     cot_predict_ranks(&rank[pass], &sure[pass], p, (cot_predict_method)m, &b.batch);
                     cot_predict_experts(score[pass], p, (cot_predict_method)m, &b.batch);
@@ -97,9 +106,9 @@ static cot_predictor *train_with(const cot_trace *trace, uint64_t of, int thread
 
 static void test_deterministic(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     const sample_shape shape = {5, 20, 3, 6, 400, 30, true};
-    cot_trace trace = sample_trace(&shape);
+    cot_trace trace = sample_trace(pad, &shape);
     cot_predictor *one = train_with(&trace, 7, 1), *three = train_with(&trace, 7, 3),
                   *other = train_with(&trace, 8, 2);
     const uint64_t digest = sample_digest(one, &trace);
@@ -115,18 +124,18 @@ static void test_deterministic(void **state)
 /* Sizes at the edge: one expert, one rank, all experts called, one token, experts that repeat, a constant trace. */
 static void test_edges(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     const sample_shape shapes[] = {{2, 1, 1, 2, 20, 3, false},
                                    {3, 6, 6, 1, 9, 2, true},
                                    {1, 5, 2, 1, 1, 1, false},
                                    {2, 33, 3, 2, 40, 4, true}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int D = 1; D <= shapes[i].E; D += 2) {
-            cot_trace trace = sample_trace(&shapes[i]);
-            if (draw(2)) // one row for all, as recorders that warm up write; K times the same expert
+            cot_trace trace = sample_trace(pad, &shapes[i]);
+            if (pad_draw(pad, 2)) // one row for all, as recorders that warm up write; K times the same expert
                 memset((uint8_t *)(uintptr_t)trace.experts_u8, 0,
                        (size_t)(shapes[i].L * shapes[i].K) * (size_t)trace.n_tokens);
-            cot_predictor *p = sample_train(&trace, D, 0, NULL);
+            cot_predictor *p = sample_train(pad, &trace, D, 0, NULL);
             for (int l = 0; l < shapes[i].L; l++)
                 for (int64_t t = 0; t < trace.n_tokens; t++) {
                     sample_batch b = sample_batch_of(p, &trace, l, &t, 1);
@@ -147,10 +156,10 @@ static void test_edges(void **state)
 /* The cells of expert rows grow with the square of E; without them the other methods are there. */
 static void test_many_experts(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     const sample_shape shape = {2, 1025, 2, 2, 30, 4, true};
-    cot_trace trace = sample_trace(&shape);
-    cot_predictor *p = sample_train(&trace, 64, 5, NULL);
+    cot_trace trace = sample_trace(pad, &shape);
+    cot_predictor *p = sample_train(pad, &trace, 64, 5, NULL);
     cot_predictor_info info;
     cot_predictor_describe(&info, p);
     assert_false(info.has[COT_PREDICT_CONTEXT]);

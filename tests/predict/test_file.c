@@ -1,9 +1,18 @@
 /* Predictors through their file: the same tables come back; what is damaged is refused or, where a value changed into
  * another that is allowed, still looks up within its tables. */
-#include "samples.h"
+#include "harness/cmocka.h"
+#include "harness/predict/samples.h"
+#include "harness/refused.h"
 
 #include "base/safetensors.h"
+#include "coterie/trace.h"
 #include "predict/predictor.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 static char *read_all(const char *path, size_t *bytes)
 {
@@ -38,25 +47,25 @@ static void assert_same(const cot_predictor *a, const cot_predictor *b)
     assert_memory_equal(p.table_bytes, q.table_bytes, sizeof p.table_bytes);
 }
 
-static void round_trip(const sample_shape *shape, int D, bool with_embedding, bool choose)
+static void round_trip(scratch_pad *pad, const sample_shape *shape, int D, bool with_embedding, bool choose)
 {
     cot_error error = {0};
-    cot_trace trace = sample_trace(shape);
+    cot_trace trace = sample_trace(pad, shape);
     uint8_t *chosen = calloc((size_t)trace.n_sequences + 1, 1);
     chosen[0] = 200; // anything but 0
     float *rows = malloc(100 * 8 * sizeof *rows);
-    for (int i = 0; i < 800; i++) rows[i] = (float)draw(1000) - 500;
+    for (int i = 0; i < 800; i++) rows[i] = (float)pad_draw(pad, 1000) - 500;
     const cot_predict_embedding embedding = {rows, 100, 8};
     const cot_predictor_options options = {.size = sizeof options,
                                            .ranks = D,
-                                           .order = 1 + (int)draw(5),
+                                           .order = 1 + (int)pad_draw(pad, 5),
                                            .chosen = choose ? chosen : NULL,
                                            .embedding = with_embedding ? &embedding : NULL,
-                                           .seed = UINT64_MAX - draw(10)};
+                                           .seed = UINT64_MAX - pad_draw(pad, 10)};
     cot_predictor *made, *opened;
     if (cot_predictor_train(&made, &trace, &options, &error) != COT_OK) fail_msg("%s", error.message);
-    assert_int_equal(cot_predictor_write(made, in_scratch("a.safetensors"), &error), COT_OK);
-    if (cot_predictor_open(&opened, in_scratch("a.safetensors"), &error) != COT_OK)
+    assert_int_equal(cot_predictor_write(made, in_scratch(pad, "a.safetensors"), &error), COT_OK);
+    if (cot_predictor_open(&opened, in_scratch(pad, "a.safetensors"), &error) != COT_OK)
         fail_msg("%s", error.message);
     assert_same(made, opened);
     assert_int_equal(sample_digest(made, &trace), sample_digest(opened, &trace));
@@ -64,11 +73,11 @@ static void round_trip(const sample_shape *shape, int D, bool with_embedding, bo
     cot_predictor_describe(&info, opened);
     assert_int_equal(info.trace_hash, cot_trace_hash(&trace));
     if (choose) assert_int_equal(info.chosen[0], 1);
-    assert_int_equal(cot_predictor_write(opened, in_scratch("b.safetensors"), &error), COT_OK);
+    assert_int_equal(cot_predictor_write(opened, in_scratch(pad, "b.safetensors"), &error), COT_OK);
     cot_predictor_close(opened);
     size_t bytes, again;
-    char *a = read_all(in_scratch("a.safetensors"), &bytes),
-         *b = read_all(in_scratch("b.safetensors"), &again);
+    char *a = read_all(in_scratch(pad, "a.safetensors"), &bytes),
+         *b = read_all(in_scratch(pad, "b.safetensors"), &again);
     assert_int_equal(bytes, again);
     assert_memory_equal(a, b, bytes);
     // at any alignment
@@ -91,15 +100,15 @@ static void round_trip(const sample_shape *shape, int D, bool with_embedding, bo
 
 static void test_round_trip(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     const sample_shape shapes[] = {{4, 8, 2, 5, 200, 20, true},
                                    {3, 300, 7, 3, 60, 5, true},
                                    {1, 1, 1, 1, 5, 1, false},
                                    {4, 9, 2, 3, 80, 0, true}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int kind = 0; kind < 4; kind++)
-            round_trip(&shapes[i], 1 + (int)draw((uint32_t)(shapes[i].E < 9 ? shapes[i].E : 9)), kind & 1,
-                       kind & 2);
+            round_trip(pad, &shapes[i], 1 + (int)pad_draw(pad, (uint32_t)(shapes[i].E < 9 ? shapes[i].E : 9)),
+                       kind & 1, kind & 2);
 }
 
 /* Whatever a predictor says must be a rank or -1, and finite scores. */
@@ -137,10 +146,10 @@ static void use(const cot_predictor *p)
 
 static void test_damage(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     cot_error error = {0};
     const sample_shape shape = {2, 4, 2, 2, 12, 3, true};
-    cot_trace trace = sample_trace(&shape);
+    cot_trace trace = sample_trace(pad, &shape);
     const uint8_t chosen[] = {1, 0};
     const float rows[8] = {1, 0, 0, 1, 1, 1, 0, 0};
     const cot_predict_embedding embedding = {rows, 4, 2};
@@ -148,11 +157,11 @@ static void test_damage(void **state)
         .size = sizeof options, .ranks = 2, .chosen = chosen, .embedding = &embedding};
     cot_predictor *p;
     if (cot_predictor_train(&p, &trace, &options, &error) != COT_OK) fail_msg("%s", error.message);
-    assert_int_equal(cot_predictor_write(p, in_scratch("small.safetensors"), &error), COT_OK);
+    assert_int_equal(cot_predictor_write(p, in_scratch(pad, "small.safetensors"), &error), COT_OK);
     cot_predictor_close(p);
     cot_trace_close(&trace);
     size_t bytes;
-    char *file = read_all(in_scratch("small.safetensors"), &bytes);
+    char *file = read_all(in_scratch(pad, "small.safetensors"), &bytes);
     for (size_t n = 0; n < bytes; n++) {
         char *cut = malloc(n + 1); // of its own, so that sanitizers see what is read beyond
         memcpy(cut, file, n);
@@ -165,7 +174,7 @@ static void test_damage(void **state)
     for (size_t i = 0; i < bytes; i++)
         for (int bit = 0; bit < 9; bit++) {
             const char kept = file[i];
-            file[i] = (char)(bit < 8 ? kept ^ 1 << bit : (int)draw(256));
+            file[i] = (char)(bit < 8 ? kept ^ 1 << bit : (int)pad_draw(pad, 256));
             if (cot_predictor_parse(&p, file, bytes, "flipped", &error) == COT_OK) {
                 use(p);
                 opened++;
@@ -189,7 +198,7 @@ typedef struct change {
 } change;
 
 /* Writes the file with one thing changed, and expects to be told of it. */
-static void refuse(const cot_safetensors *file, const change *c)
+static void refuse(scratch_pad *pad, const cot_safetensors *file, const change *c)
 {
     static const char *const keys[] = {"format", "version", "model",     "experts", "top_k",     "layers",
                                        "ranks",  "order",   "sequences", "seed",    "trace_hash"};
@@ -216,10 +225,10 @@ static void refuse(const cot_safetensors *file, const change *c)
         }
         n++;
     }
-    assert_int_equal(cot_safetensors_write(in_scratch("c.safetensors"), tensors, n, meta, n_meta, &error),
-                     COT_OK);
+    assert_int_equal(
+        cot_safetensors_write(in_scratch(pad, "c.safetensors"), tensors, n, meta, n_meta, &error), COT_OK);
     cot_predictor *p;
-    if (cot_predictor_open(&p, in_scratch("c.safetensors"), &error) == COT_OK)
+    if (cot_predictor_open(&p, in_scratch(pad, "c.safetensors"), &error) == COT_OK)
         fail_msg("'%s' at %lld changed to %lld or '%s' is accepted", c->name, (long long)c->element,
                  (long long)c->value, c->text ? c->text : "nothing");
     assert_refused(error.status, &error, c->words);
@@ -228,10 +237,10 @@ static void refuse(const cot_safetensors *file, const change *c)
 
 static void test_refusals(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     cot_error error = {0};
     const sample_shape shape = {3, 6, 2, 2, 60, 9, true};
-    cot_trace trace = sample_trace(&shape);
+    cot_trace trace = sample_trace(pad, &shape);
     const uint8_t chosen[] = {1, 0};
     const float rows[8] = {1, 0, 0, 1, 1, 1, 0, 0};
     const cot_predict_embedding embedding = {rows, 4, 2};
@@ -239,7 +248,7 @@ static void test_refusals(void **state)
         .size = sizeof options, .ranks = 3, .chosen = chosen, .embedding = &embedding};
     cot_predictor *p;
     if (cot_predictor_train(&p, &trace, &options, &error) != COT_OK) fail_msg("%s", error.message);
-    assert_int_equal(cot_predictor_write(p, in_scratch("r.safetensors"), &error), COT_OK);
+    assert_int_equal(cot_predictor_write(p, in_scratch(pad, "r.safetensors"), &error), COT_OK);
     cot_predictor_close(p);
     cot_trace_close(&trace);
     const change changes[] = {
@@ -286,10 +295,10 @@ static void test_refusals(void **state)
         {"expert_rank", -1, 0, NULL, "missing"},
     };
     cot_safetensors file;
-    assert_int_equal(cot_safetensors_open(&file, in_scratch("r.safetensors"), &error), COT_OK);
-    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) refuse(&file, &changes[i]);
+    assert_int_equal(cot_safetensors_open(&file, in_scratch(pad, "r.safetensors"), &error), COT_OK);
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) refuse(pad, &file, &changes[i]);
     cot_safetensors_close(&file);
-    assert_refused(cot_predictor_open(&p, in_scratch("none"), &error), &error, "none");
+    assert_refused(cot_predictor_open(&p, in_scratch(pad, "none"), &error), &error, "none");
     assert_int_equal(error.status, COT_NOT_FOUND);
     cot_predictor_close(NULL);
 }

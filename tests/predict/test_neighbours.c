@@ -1,7 +1,14 @@
 /* Unknown ids by the nearest known embedding, against brute force; on the shipped model's own embeddings too. */
-#include "samples.h"
+#include "harness/cmocka.h"
+#include "harness/predict/samples.h"
 
 #include "base/safetensors.h"
+#include "coterie/trace.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 static double cosine(const float *a, const float *b, int64_t width)
 {
@@ -14,11 +21,11 @@ static double cosine(const float *a, const float *b, int64_t width)
     return aa > 0 && bb > 0 ? ab / sqrt(aa * bb) : 0;
 }
 
-static void compare(const cot_predict_embedding *embedding)
+static void compare(scratch_pad *pad, const cot_predict_embedding *embedding)
 {
     cot_error error = {0};
     const sample_shape shape = {2, 6, 2, 3, 150, 40, true};
-    cot_trace trace = sample_trace(&shape);
+    cot_trace trace = sample_trace(pad, &shape);
     const cot_predictor_options options = {.size = sizeof options, .ranks = 3, .embedding = embedding};
     cot_predictor *p;
     cot_predictor_info info;
@@ -57,22 +64,22 @@ static void compare(const cot_predict_embedding *embedding)
 
 static void test_random(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     const int64_t widths[] = {1, 7, 32, 65};
     for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
-        const int64_t n = 150 + (int64_t)draw(100);
+        const int64_t n = 150 + (int64_t)pad_draw(pad, 100);
         float *row = malloc((size_t)(n * widths[w]) * sizeof *row);
-        for (int64_t i = 0; i < n * widths[w]; i++) row[i] = (float)draw(2001) - 1000;
+        for (int64_t i = 0; i < n * widths[w]; i++) row[i] = (float)pad_draw(pad, 2001) - 1000;
         for (int64_t i = 0; i < widths[w]; i++) row[(n - 1) * widths[w] + i] = 0;
         const cot_predict_embedding embedding = {row, n, widths[w]};
-        compare(&embedding);
+        compare(pad, &embedding);
         free(row);
     }
 }
 
 static void test_shipped_model(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     cot_error error = {0};
     cot_safetensors file;
     if (cot_safetensors_open(&file, COT_SOURCE "/models/tiny/model.safetensors", &error) != COT_OK) {
@@ -94,7 +101,7 @@ static void test_shipped_model(void **state)
         }
     }
     const cot_predict_embedding embedding = {row, t->shape[0], t->shape[1]};
-    compare(&embedding);
+    compare(pad, &embedding);
     free(row);
     cot_safetensors_close(&file);
 }

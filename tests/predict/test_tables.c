@@ -1,5 +1,14 @@
 /* Token tables and device sequences against counts made here, naively; batches of every size against one by one. */
-#include "samples.h"
+#include "harness/cmocka.h"
+#include "harness/predict/samples.h"
+#include "harness/refused.h"
+
+#include "coterie/trace.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
 
 typedef struct expected {
     int rank;
@@ -46,24 +55,24 @@ static void compare(expected want, int rank, int confidence, const char *what, i
                  confidence, want.rank, want.confidence);
 }
 
-static void against_counts(const sample_shape *shape, int D, int order, bool random_groups)
+static void against_counts(scratch_pad *pad, const sample_shape *shape, int D, int order, bool random_groups)
 {
     cot_error error = {0};
-    cot_trace trace = sample_trace(shape);
+    cot_trace trace = sample_trace(pad, shape);
     const int64_t T = trace.n_tokens, S = trace.n_sequences;
     const int L = shape->L, E = shape->E, K = shape->K;
     uint8_t *chosen = calloc((size_t)S + 1, 1);
     int32_t *groups = calloc((size_t)(L * E), sizeof *groups);
-    for (int64_t s = 0; s < S; s++) chosen[s] = s == 0 || draw(2);
-    for (int i = 0; i < L * E; i++) groups[i] = (int32_t)draw((uint32_t)D);
+    for (int64_t s = 0; s < S; s++) chosen[s] = s == 0 || pad_draw(pad, 2);
+    for (int i = 0; i < L * E; i++) groups[i] = (int32_t)pad_draw(pad, (uint32_t)D);
     // some ids have a rank, one of them was never seen
     int32_t given_ids[] = {3, 9, 1 << 20}, *given_ranks = calloc((size_t)L * 3, sizeof *given_ranks);
-    for (int i = 0; i < L * 3; i++) given_ranks[i] = (int32_t)draw((uint32_t)D);
+    for (int i = 0; i < L * 3; i++) given_ranks[i] = (int32_t)pad_draw(pad, (uint32_t)D);
     cot_predictor_options options = {.size = sizeof options,
                                      .ranks = D,
                                      .order = order,
                                      .chosen = chosen,
-                                     .seed = seed,
+                                     .seed = pad->seed,
                                      .expert_rank = random_groups ? groups : NULL,
                                      .token_ids = given_ids,
                                      .token_rank = given_ranks,
@@ -142,27 +151,27 @@ static void against_counts(const sample_shape *shape, int D, int order, bool ran
 
 static void test_counts(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     const sample_shape shapes[] = {
         {4, 8, 2, 5, 200, 20, true}, {3, 7, 3, 3, 60, 5, false}, {6, 4, 1, 2, 120, 9, true},
         {2, 1, 1, 2, 20, 3, false},  {3, 6, 6, 2, 30, 4, false}, {4, 9, 2, 3, 80, 0, true},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int round = 0; round < 4; round++) {
-            const int D = round == 0 ? 1 : 1 + (int)draw((uint32_t)shapes[i].E);
-            against_counts(&shapes[i], D, 1 + (int)draw(5), shapes[i].ids && round % 2);
+            const int D = round == 0 ? 1 : 1 + (int)pad_draw(pad, (uint32_t)shapes[i].E);
+            against_counts(pad, &shapes[i], D, 1 + (int)pad_draw(pad, 5), shapes[i].ids && round % 2);
         }
 }
 
 /* One call for all tokens and calls for pieces say the same, and write nothing else. */
 static void test_batches(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     const sample_shape shape = {5, 12, 3, 4, 700, 40, true};
-    cot_trace trace = sample_trace(&shape);
-    cot_predictor *p = sample_train(&trace, 4, 3, NULL);
+    cot_trace trace = sample_trace(pad, &shape);
+    cot_predictor *p = sample_train(pad, &trace, 4, 3, NULL);
     int64_t token[700];
-    for (int64_t t = 0; t < 700; t++) token[t] = (int64_t)draw(700);
+    for (int64_t t = 0; t < 700; t++) token[t] = (int64_t)pad_draw(pad, 700);
     enum { POISON = 0x5a5a };
     static int16_t all[701], some[701];
     static uint16_t all_sure[701], some_sure[701];
@@ -173,7 +182,7 @@ static void test_batches(void **state)
             cot_predict_ranks(all, all_sure, p, (cot_predict_method)m, &b.batch);
             cot_predict_experts(scores, p, (cot_predict_method)m, &b.batch);
             sample_batch_free(&b);
-            for (int64_t at = 0, n = 0; at < 700; at += n, n = 1 + draw(m & 1 ? 9 : 300)) {
+            for (int64_t at = 0, n = 0; at < 700; at += n, n = 1 + pad_draw(pad, m & 1 ? 9 : 300)) {
                 n = at + n > 700 ? 700 - at : n;
                 for (int i = 0; i <= 700; i++) some[i] = POISON, some_sure[i] = POISON;
                 for (int i = 0; i < 701 * 12; i++) few[i] = POISON;
@@ -198,12 +207,12 @@ static void test_batches(void **state)
 /* A trace of counts says of its ids what the trace of tokens that it was counted from says. */
 static void test_kind_counts(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     cot_error error = {0};
     const sample_shape shape = {4, 8, 2, 5, 300, 20, true};
-    cot_trace trace = sample_trace(&shape), counts;
+    cot_trace trace = sample_trace(pad, &shape), counts;
     assert_int_equal(cot_trace_count(&counts, &trace, &error), COT_OK);
-    cot_predictor *a = sample_train(&trace, 4, 2, NULL), *b = sample_train(&counts, 4, 2, NULL);
+    cot_predictor *a = sample_train(pad, &trace, 4, 2, NULL), *b = sample_train(pad, &counts, 4, 2, NULL);
     cot_predictor_info from_tokens, from_counts;
     cot_predictor_describe(&from_tokens, a);
     cot_predictor_describe(&from_counts, b);
@@ -243,7 +252,7 @@ static void test_kind_counts(void **state)
 /* A layer that a token was never counted in knows nothing of it; one that nobody was counted in knows nothing. */
 static void test_empty_layers(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     const int32_t layers[] = {0, 1, 2}, ids[] = {4, 7};
     const uint32_t counts[3][2][3] = {{{2, 0, 0}, {0, 1, 1}}, {{0, 0, 0}, {0, 0, 2}}, {{0, 0, 0}, {0, 0, 0}}};
     const cot_trace trace = {.kind = COT_TRACE_COUNTS,
@@ -255,7 +264,7 @@ static void test_empty_layers(void **state)
                              .n_tokens = 2,
                              .token_ids = ids,
                              .counts = counts[0][0]};
-    cot_predictor *p = sample_train(&trace, 3, 2, NULL);
+    cot_predictor *p = sample_train(pad, &trace, 3, 2, NULL);
     const int32_t row[] = {0, 1, -1, 2};
     const int16_t want[3][4] = {{0, 1, -1, -1}, {-1, 2, -1, -1}, {-1, -1, -1, -1}}, global[] = {0, 2, -1};
     for (int l = 0; l < 3; l++) {
@@ -295,9 +304,9 @@ static void refuse(cot_predictor_options options, const cot_trace *trace, const 
 
 static void test_options(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     const sample_shape shape = {2, 4, 2, 3, 30, 5, true};
-    cot_trace trace = sample_trace(&shape);
+    cot_trace trace = sample_trace(pad, &shape);
     const uint8_t none[3] = {0};
     const int32_t beyond[] = {0, 1, 2, 3, 0, 1, 2, 4}, falling[] = {3, 3}, negative[] = {-1, 3},
                   ids[] = {1, 2}, ranks[] = {0, 3, 0, 4};
@@ -323,17 +332,18 @@ static void test_options(void **state)
 
 static void test_hash(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     const sample_shape shape = {3, 5, 2, 4, 50, 6, true};
-    cot_trace trace = sample_trace(&shape);
+    cot_trace trace = sample_trace(pad, &shape);
     const uint64_t hash = cot_trace_hash(&trace);
     assert_int_equal(cot_trace_hash(&trace), hash);
     uint8_t *experts = (uint8_t *)(uintptr_t)trace.experts_u8; // built in memory of its own
-    const int at = (int)draw(3 * 50 * 2);
+    const int at = (int)pad_draw(pad, 3 * 50 * 2);
     experts[at] ^= 1;
     assert_int_not_equal(cot_trace_hash(&trace), hash);
     experts[at] ^= 1;
-    ((int32_t *)(uintptr_t)trace.token_ids)[draw(50)] += 1; // another tokenizer's ids: the same routing
+    ((int32_t *)(uintptr_t)trace.token_ids)[pad_draw(pad, 50)] +=
+        1; // another tokenizer's ids: the same routing
     assert_int_equal(cot_trace_hash(&trace), hash);
     uint16_t wide[3 * 50 * 2]; // as another program may have written them
     for (int i = 0; i < 3 * 50 * 2; i++) wide[i] = experts[i];

@@ -1,37 +1,44 @@
 /* Importing expert_weights_<layer>.txt: against generated text, against the domains' published scores, every
  * refusal. */
-#include "scratch.h"
+#include "harness/refused.h"
+#include "harness/scratch.h"
+
+#include "coterie/trace.h"
 
 #include <jansson.h>
 #include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { K = 6 };
 
-static void put_layer(int layer, const char *text)
+static void put_layer(scratch_pad *pad, int layer, const char *text)
 {
     char name[64];
     snprintf(name, sizeof name, "d/expert_weights_%d.txt", layer);
-    put_text(name, text);
+    put_text(pad, name, text);
 }
 
-static void fresh_folder(void)
+static void fresh_folder(scratch_pad *pad)
 {
-    remove_tree(in_scratch("d"));
-    assert_int_equal(mkdir(in_scratch("d"), 0777), 0);
+    remove_tree(in_scratch(pad, "d"));
+    assert_int_equal(mkdir(in_scratch(pad, "d"), 0777), 0);
 }
 
 /* Random documents in layers 2, 10 and 1 (numbers sort as numbers); text in, the same numbers out. */
 static void test_generated(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     const int layers[] = {1, 2, 10}, written[] = {10, 1, 2};
     for (int round = 0; round < 6; round++) {
-        int documents = 1 + (int)draw(5), length[5], tokens = 0;
-        for (int s = 0; s < documents; s++) tokens += length[s] = 1 + (int)draw(20);
+        int documents = 1 + (int)pad_draw(pad, 5), length[5], tokens = 0;
+        for (int s = 0; s < documents; s++) tokens += length[s] = 1 + (int)pad_draw(pad, 20);
         static uint16_t expert[3][100][K];
         static int weight[3][100][K];
-        fresh_folder();
+        fresh_folder(pad);
         for (int w = 0; w < 3; w++) {
             int l = written[w] == 1 ? 0 : written[w] == 2 ? 1 : 2;
             static char text[100 * K * 20];
@@ -39,9 +46,9 @@ static void test_generated(void **state)
             const char *end = round % 2 ? "\r\n" : "\n";
             for (int s = 0, t = 0; s < documents; t += length[s++]) {
                 for (int i = 0; i < length[s]; i++) {
-                    draw_experts(expert[l][t + i], K, round == 5 ? 400 : 64);
+                    draw_experts(pad, expert[l][t + i], K, round == 5 ? 400 : 64);
                     for (int k = 0; k < K; k++) {
-                        weight[l][t + i][k] = (int)draw(10001);
+                        weight[l][t + i][k] = (int)pad_draw(pad, 10001);
                         used += (size_t)sprintf(text + used, "%s%d", i + k ? "\t" : "", expert[l][t + i][k]);
                     }
                 }
@@ -51,11 +58,12 @@ static void test_generated(void **state)
                                             weight[l][t + i / K][i % K] / 10000.0);
                 if (s + 1 < documents || round % 3) used += (size_t)sprintf(text + used, "%s", end);
             }
-            put_layer(written[w], text);
+            put_layer(pad, written[w], text);
         }
         cot_trace trace;
         cot_error error = {0};
-        if (cot_trace_import(&trace, in_scratch("d"), NULL, &error) != COT_OK) fail_msg("%s", error.message);
+        if (cot_trace_import(&trace, in_scratch(pad, "d"), NULL, &error) != COT_OK)
+            fail_msg("%s", error.message);
         assert_int_equal(trace.n_layers, 3);
         assert_int_equal(trace.n_sequences, documents);
         assert_int_equal(trace.n_tokens, tokens);
@@ -82,17 +90,17 @@ static void test_generated(void **state)
     }
 }
 
-static void refuse(const char *words)
+static void refuse(scratch_pad *pad, const char *words)
 {
     cot_trace trace;
     cot_error error = {0};
-    assert_refused(cot_trace_import(&trace, in_scratch("d"), NULL, &error), &error, words);
+    assert_refused(cot_trace_import(&trace, in_scratch(pad, "d"), NULL, &error), &error, words);
     assert_null(trace.owner);
 }
 
 static void test_refusals(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
 #define IDS "1\t2\t3\t4\t5\t6"
 #define WEIGHTS "0.1\t0.2\t0.3\t.4\t5e-1\t6E+0"
     static const char good[] = IDS "\t\t" WEIGHTS "\n" IDS "\t" IDS "\t\t" WEIGHTS "\t" WEIGHTS "\n";
@@ -122,9 +130,9 @@ static void test_refusals(void **state)
         {IDS "\t\t1\t1\t1\t1\t1", "weights"},
     };
     for (size_t i = 0; i < sizeof first / sizeof *first; i++) {
-        fresh_folder();
-        put_layer(1, first[i].text);
-        refuse(first[i].words);
+        fresh_folder(pad);
+        put_layer(pad, 1, first[i].text);
+        refuse(pad, first[i].words);
     }
     static const struct {
         const char *text, *words;
@@ -139,56 +147,51 @@ static void test_refusals(void **state)
         {"", "has 0 documents"},
     };
     for (size_t i = 0; i < sizeof second / sizeof *second; i++) {
-        fresh_folder();
-        put_layer(3, good);
-        put_layer(20, second[i].text);
-        refuse(second[i].words);
+        fresh_folder(pad);
+        put_layer(pad, 3, good);
+        put_layer(pad, 20, second[i].text);
+        refuse(pad, second[i].words);
     }
-    fresh_folder();
-    put_layer(3, good);
-    put_text("d/expert_weights_03.txt", good);
-    refuse("two files of layer 3");
-    fresh_folder();
-    put_text("d/expert_weights_.txt", good);
-    put_text("d/expert_weights_1.txt.bak", good);
-    refuse("neither ids.u8 nor expert_weights_<layer>.txt");
-}
-
-static void collect(void *context, const char *line)
-{
-    strcat(strcat(context, line), "\n");
+    fresh_folder(pad);
+    put_layer(pad, 3, good);
+    put_text(pad, "d/expert_weights_03.txt", good);
+    refuse(pad, "two files of layer 3");
+    fresh_folder(pad);
+    put_text(pad, "d/expert_weights_.txt", good);
+    put_text(pad, "d/expert_weights_1.txt.bak", good);
+    refuse(pad, "neither ids.u8 nor expert_weights_<layer>.txt");
 }
 
 static void test_options(void **state)
 {
-    (void)state;
-    char notes[1024] = "";
+    scratch_pad *pad = *state;
     cot_trace trace;
     cot_error error = {0};
     cot_trace_import_options o = {
-        .size = sizeof o, .say = collect, .context = notes, .top_k = 2, .model = "other"};
-    fresh_folder();
-    put_layer(0, IDS "\t\t" WEIGHTS "\n");
-    assert_int_equal(cot_trace_import(&trace, in_scratch("d"), &o, &error), COT_OK);
-    assert_string_equal(notes, "2 experts a token\n64 experts a layer, as the format's model has\n");
+        .size = sizeof o, .say = hear, .context = pad, .top_k = 2, .model = "other"};
+    fresh_folder(pad);
+    put_layer(pad, 0, IDS "\t\t" WEIGHTS "\n");
+    assert_int_equal(cot_trace_import(&trace, in_scratch(pad, "d"), &o, &error), COT_OK);
+    assert_string_equal(pad->notes, "2 experts a token\n64 experts a layer, as the format's model has\n");
     assert_string_equal(trace.model, "other");
     assert_int_equal(trace.n_tokens, 3);
     assert_int_equal(trace.top_k, 2);
     cot_trace_close(&trace);
     o.n_experts = 7;
-    assert_int_equal(cot_trace_import(&trace, in_scratch("d"), &o, &error), COT_OK);
+    assert_int_equal(cot_trace_import(&trace, in_scratch(pad, "d"), &o, &error), COT_OK);
     assert_int_equal(trace.n_experts, 7);
     cot_trace_close(&trace);
     o.n_experts = 6;
-    assert_refused(cot_trace_import(&trace, in_scratch("d"), &o, &error), &error, "names expert 6");
+    assert_refused(cot_trace_import(&trace, in_scratch(pad, "d"), &o, &error), &error, "names expert 6");
     o.n_experts = -1;
-    assert_refused(cot_trace_import(&trace, in_scratch("d"), &o, &error), &error, "-1 experts");
+    assert_refused(cot_trace_import(&trace, in_scratch(pad, "d"), &o, &error), &error, "-1 experts");
     o.size = 3;
-    assert_refused(cot_trace_import(&trace, in_scratch("d"), &o, &error), &error, "3 bytes");
+    assert_refused(cot_trace_import(&trace, in_scratch(pad, "d"), &o, &error), &error, "3 bytes");
     o = (cot_trace_import_options){.size = sizeof o, .from = "gptoss"};
-    assert_refused(cot_trace_import(&trace, in_scratch("d"), &o, &error), &error, "unknown format 'gptoss'");
+    assert_refused(cot_trace_import(&trace, in_scratch(pad, "d"), &o, &error), &error,
+                   "unknown format 'gptoss'");
     o.from = "gpt-oss";
-    assert_refused(cot_trace_import(&trace, in_scratch("d"), &o, &error), &error, "ids.u8");
+    assert_refused(cot_trace_import(&trace, in_scratch(pad, "d"), &o, &error), &error, "ids.u8");
 }
 
 /* summary.json: token_scores = count / (6 tokens) to 4 decimals, gate_scores = sum of weights / tokens,

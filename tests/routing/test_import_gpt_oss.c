@@ -1,12 +1,18 @@
 /* Importing ids.u8, probs.bf16 and index.jsonl: against generated files, against the real ones read another
  * way, every refusal. */
-#include "scratch.h"
+#include "harness/refused.h"
+#include "harness/scratch.h"
 
 #include "base/dtype.h"
+#include "coterie/trace.h"
 
 #include <jansson.h>
 #include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { T = 5, L = 3, K = 4, CELLS = T * L * K };
 
@@ -17,35 +23,35 @@ static const char good_index[] =
 static uint8_t ids[CELLS + 1];
 static uint16_t probs[CELLS + 1];
 
-static void fresh_folder(void)
+static void fresh_folder(scratch_pad *pad)
 {
-    remove_tree(in_scratch("g"));
-    assert_int_equal(mkdir(in_scratch("g"), 0777), 0);
+    remove_tree(in_scratch(pad, "g"));
+    assert_int_equal(mkdir(in_scratch(pad, "g"), 0777), 0);
     for (int i = 0; i < T * L; i++) {
         uint16_t experts[K];
-        draw_experts(experts, K, 32);
+        draw_experts(pad, experts, K, 32);
         for (int k = 0; k < K; k++) {
             ids[i * K + k] = (uint8_t)experts[k];
-            probs[i * K + k] = cot_f32_to_bf16((float)(draw(1000) + 1) / 1000);
+            probs[i * K + k] = cot_f32_to_bf16((float)(pad_draw(pad, 1000) + 1) / 1000);
         }
     }
 }
 
-static void put_folder(const char *index, size_t id_bytes, size_t prob_bytes)
+static void put_folder(scratch_pad *pad, const char *index, size_t id_bytes, size_t prob_bytes)
 {
-    put_file("g/ids.u8", ids, id_bytes);
-    put_file("g/probs.bf16", probs, prob_bytes);
-    put_text("g/index.jsonl", index);
+    put_file(pad, "g/ids.u8", ids, id_bytes);
+    put_file(pad, "g/probs.bf16", probs, prob_bytes);
+    put_text(pad, "g/index.jsonl", index);
 }
 
 static void test_generated(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     cot_trace trace;
     cot_error error = {0};
-    fresh_folder();
-    put_folder(good_index, CELLS, 2 * CELLS);
-    if (cot_trace_import(&trace, in_scratch("g"), NULL, &error) != COT_OK) fail_msg("%s", error.message);
+    fresh_folder(pad);
+    put_folder(pad, good_index, CELLS, 2 * CELLS);
+    if (cot_trace_import(&trace, in_scratch(pad, "g"), NULL, &error) != COT_OK) fail_msg("%s", error.message);
     const int32_t numbers[] = {0, 1, 1, 2, 0};
     const int64_t offsets[] = {0, 2, 2, 5}, string_offsets[] = {0, 1, 3, 6};
     assert_int_equal(trace.n_tokens, T);
@@ -69,17 +75,17 @@ static void test_generated(void **state)
     cot_trace_close(&trace);
 }
 
-static void refuse(const char *words, const cot_trace_import_options *options)
+static void refuse(scratch_pad *pad, const char *words, const cot_trace_import_options *options)
 {
     cot_trace trace;
     cot_error error = {0};
-    assert_refused(cot_trace_import(&trace, in_scratch("g"), options, &error), &error, words);
+    assert_refused(cot_trace_import(&trace, in_scratch(pad, "g"), options, &error), &error, words);
     assert_null(trace.owner);
 }
 
 static void test_refusals(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     static const struct {
         const char *index, *words;
     } cases[] = {
@@ -100,40 +106,40 @@ static void test_refusals(void **state)
          "no whole layers of 4 tokens"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fresh_folder();
-        put_folder(cases[i].index, CELLS, 2 * CELLS);
-        refuse(cases[i].words, NULL);
+        fresh_folder(pad);
+        put_folder(pad, cases[i].index, CELLS, 2 * CELLS);
+        refuse(pad, cases[i].words, NULL);
     }
-    fresh_folder();
-    put_folder(good_index, CELLS, 2 * CELLS - 2);
-    refuse("probs.bf16 has 118 bytes, expected twice the 60", NULL);
-    put_folder(good_index, CELLS, 2 * CELLS + 1);
-    refuse("probs.bf16 has 121 bytes", NULL);
-    put_folder(good_index, CELLS - 1, 2 * CELLS - 2);
-    refuse("no whole layers", NULL);
-    put_folder(good_index, 0, 0);
-    refuse("no whole layers", NULL);
-    put_folder(good_index, CELLS, 2 * CELLS);
-    assert_int_equal(remove(in_scratch("g/index.jsonl")), 0);
-    refuse("index.jsonl", NULL);
+    fresh_folder(pad);
+    put_folder(pad, good_index, CELLS, 2 * CELLS - 2);
+    refuse(pad, "probs.bf16 has 118 bytes, expected twice the 60", NULL);
+    put_folder(pad, good_index, CELLS, 2 * CELLS + 1);
+    refuse(pad, "probs.bf16 has 121 bytes", NULL);
+    put_folder(pad, good_index, CELLS - 1, 2 * CELLS - 2);
+    refuse(pad, "no whole layers", NULL);
+    put_folder(pad, good_index, 0, 0);
+    refuse(pad, "no whole layers", NULL);
+    put_folder(pad, good_index, CELLS, 2 * CELLS);
+    assert_int_equal(remove(in_scratch(pad, "g/index.jsonl")), 0);
+    refuse(pad, "index.jsonl", NULL);
     const uint16_t bad[] = {0x7f80, 0xff80, 0x7fc0, 0x4780}; // inf, -inf, nan, 65536
     for (int i = 0; i < 4; i++) {
-        fresh_folder();
+        fresh_folder(pad);
         probs[L * K] = bad[i];
-        put_folder(good_index, CELLS, 2 * CELLS);
-        refuse("token 1 in layer 0 is not finite", NULL);
+        put_folder(pad, good_index, CELLS, 2 * CELLS);
+        refuse(pad, "token 1 in layer 0 is not finite", NULL);
     }
     cot_trace_import_options o = {.size = sizeof o, .n_experts = 31};
-    fresh_folder();
+    fresh_folder(pad);
     ids[7] = 31;
-    put_folder(good_index, CELLS, 2 * CELLS);
-    refuse("names expert 31, more than the 31", &o);
+    put_folder(pad, good_index, CELLS, 2 * CELLS);
+    refuse(pad, "names expert 31, more than the 31", &o);
     o = (cot_trace_import_options){.size = sizeof o, .top_k = 5};
-    refuse("no whole layers", &o);
+    refuse(pad, "no whole layers", &o);
     ids[7] = 127; // a larger model
-    put_folder(good_index, CELLS, 2 * CELLS);
+    put_folder(pad, good_index, CELLS, 2 * CELLS);
     cot_trace trace;
-    assert_int_equal(cot_trace_import(&trace, in_scratch("g"), NULL, NULL), COT_OK);
+    assert_int_equal(cot_trace_import(&trace, in_scratch(pad, "g"), NULL, NULL), COT_OK);
     assert_int_equal(trace.n_experts, 128);
     cot_trace_close(&trace);
 }
@@ -142,7 +148,7 @@ static void test_refusals(void **state)
  * has it. */
 static void test_real(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     static const char folder[] = COT_SHARED "/data/routing/gpt-oss-20b";
     cot_trace trace;
     cot_error error = {0};
@@ -183,8 +189,8 @@ static void test_real(void **state)
     assert_int_equal(t, trace.n_tokens);
     assert_int_equal(next, trace.n_strings);
     for (int i = 0; i < 20000; i++) {
-        int l = (int)draw(24), k = (int)draw(4);
-        t = draw(106097);
+        int l = (int)pad_draw(pad, 24), k = (int)pad_draw(pad, 4);
+        t = pad_draw(pad, 106097);
         long cell = (long)((t * 24 + l) * 4 + k);
         fseek(experts, cell, SEEK_SET);
         assert_int_equal(cot_trace_expert(&trace, l, t, k), getc(experts));

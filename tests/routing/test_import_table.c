@@ -1,39 +1,44 @@
 /* Importing tables of token counts: E and K from the data, every refusal, the real tables row by row. */
-#include "scratch.h"
+#include "harness/refused.h"
+#include "harness/scratch.h"
+
+#include "coterie/trace.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #define HEADER "layer\texpert\ttoken_id\tcount\n"
 
-static char notes[2048];
-static void collect(void *context, const char *line)
+static cot_status import_text(scratch_pad *pad, cot_trace *trace, const char *text, int experts, int top_k,
+                              cot_error *error)
 {
-    strcat(strcat(context, line), "\n");
-}
-
-static cot_status import_text(cot_trace *trace, const char *text, int experts, int top_k, cot_error *error)
-{
-    notes[0] = 0;
+    pad->notes[0] = 0;
     cot_trace_import_options o = {
-        .size = sizeof o, .n_experts = experts, .top_k = top_k, .say = collect, .context = notes};
-    put_text("t.tsv", text);
-    return cot_trace_import(trace, in_scratch("t.tsv"), &o, error);
+        .size = sizeof o, .n_experts = experts, .top_k = top_k, .say = hear, .context = pad};
+    put_text(pad, "t.tsv", text);
+    return cot_trace_import(trace, in_scratch(pad, "t.tsv"), &o, error);
 }
 
 /* Random counts of tokens that occur n times each, K experts at a time, at least one of them once. */
 static void test_generated(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     enum { LAYERS = 3, IDS = 40, MAX_E = 70 };
     for (int round = 0; round < 10; round++) {
         static uint32_t counts[LAYERS][IDS][MAX_E];
         static char text[LAYERS * IDS * MAX_E * 24];
-        int E = 2 + (int)draw(MAX_E - 1), K = 1 + (int)draw((uint32_t)(E < 9 ? E : 9));
+        int E = 2 + (int)pad_draw(pad, MAX_E - 1), K = 1 + (int)pad_draw(pad, (uint32_t)(E < 9 ? E : 9));
         const int32_t layer[LAYERS] = {0, 7, 150};
         memset(counts, 0, sizeof counts);
         for (int l = 0; l < LAYERS; l++)
             for (int t = 0; t < IDS; t++)
                 for (int n = t ? 1 + t % 7 : 1; n > 0; n--) {
                     uint16_t experts[9];
-                    draw_experts(experts, K, E);
+                    draw_experts(pad, experts, K, E);
                     if (!t && !l) experts[0] = (uint16_t)(E - 1); // E can be told from the data
                     for (int k = 1; k < K && !t && !l; k++) experts[k] = (uint16_t)(k - 1);
                     for (int k = 0; k < K; k++) counts[l][t][experts[k]]++;
@@ -53,7 +58,7 @@ static void test_generated(void **state)
                 }
         cot_trace trace;
         cot_error error = {0};
-        if (import_text(&trace, text, 0, 0, &error) != COT_OK) fail_msg("%s", error.message);
+        if (import_text(pad, &trace, text, 0, 0, &error) != COT_OK) fail_msg("%s", error.message);
         assert_int_equal(trace.kind, COT_TRACE_COUNTS);
         assert_int_equal(trace.n_layers, LAYERS);
         assert_memory_equal(trace.layers, layer, sizeof layer);
@@ -72,35 +77,38 @@ static void test_generated(void **state)
 
 static void test_derived(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     cot_trace trace;
     cot_error error = {0};
     // id 5 occurs four times: sums of 8 would allow K = 8, 4, 2 or 1, but one expert has 4 of the 8
-    assert_int_equal(import_text(&trace, HEADER "0\t0\t5\t4\n0\t1\t5\t3\n0\t2\t5\t1", 0, 0, &error), COT_OK);
+    assert_int_equal(import_text(pad, &trace, HEADER "0\t0\t5\t4\n0\t1\t5\t3\n0\t2\t5\t1", 0, 0, &error),
+                     COT_OK);
     assert_int_equal(trace.top_k, 2);
     assert_int_equal(trace.n_experts, 3);
-    assert_non_null(strstr(notes, "3 experts a layer, from the largest id that occurs\n"));
-    assert_non_null(strstr(notes, "2 experts a token"));
+    assert_non_null(strstr(pad->notes, "3 experts a layer, from the largest id that occurs\n"));
+    assert_non_null(strstr(pad->notes, "2 experts a token"));
     cot_trace_close(&trace);
     // sums of 16 with a count of 5: at most 3, of which only 2 divides 16
     assert_int_equal(
-        import_text(&trace, HEADER "0\t0\t5\t5\n0\t1\t5\t4\n0\t2\t5\t4\n0\t3\t5\t3", 0, 0, &error), COT_OK);
+        import_text(pad, &trace, HEADER "0\t0\t5\t5\n0\t1\t5\t4\n0\t2\t5\t4\n0\t3\t5\t3", 0, 0, &error),
+        COT_OK);
     assert_int_equal(trace.top_k, 2);
     cot_trace_close(&trace);
-    assert_int_equal(import_text(&trace, HEADER "0\t0\t5\t4\n0\t1\t5\t3\n0\t2\t5\t1", 64, 1, &error), COT_OK);
+    assert_int_equal(import_text(pad, &trace, HEADER "0\t0\t5\t4\n0\t1\t5\t3\n0\t2\t5\t1", 64, 1, &error),
+                     COT_OK);
     assert_int_equal(trace.top_k, 1);
     assert_int_equal(trace.n_experts, 64);
-    assert_null(strstr(notes, "experts"));
+    assert_null(strstr(pad->notes, "experts"));
     cot_trace_close(&trace);
-    assert_refused(import_text(&trace, HEADER "0\t0\t5\t4\n0\t1\t5\t3\n0\t2\t5\t1", 64, 4, &error), &error,
-                   "cannot have 4");
-    assert_refused(import_text(&trace, HEADER "0\t0\t5\t4\n0\t1\t5\t3\n0\t2\t5\t1", 2, 0, &error), &error,
-                   "names expert 2");
+    assert_refused(import_text(pad, &trace, HEADER "0\t0\t5\t4\n0\t1\t5\t3\n0\t2\t5\t1", 64, 4, &error),
+                   &error, "cannot have 4");
+    assert_refused(import_text(pad, &trace, HEADER "0\t0\t5\t4\n0\t1\t5\t3\n0\t2\t5\t1", 2, 0, &error),
+                   &error, "names expert 2");
 }
 
 static void test_refusals(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     static const struct {
         const char *text, *words;
     } cases[] = {
@@ -131,7 +139,7 @@ static void test_refusals(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cot_trace trace;
         cot_error error = {0};
-        assert_refused(import_text(&trace, cases[i].text, 0, 0, &error), &error, cases[i].words);
+        assert_refused(import_text(pad, &trace, cases[i].text, 0, 0, &error), &error, cases[i].words);
         assert_null(trace.owner);
     }
 }

@@ -1,10 +1,17 @@
 /* Loads, their spread, locality and warnings against figures computed another way. */
-#include "scratch.h"
+#include "harness/refused.h"
+#include "harness/scratch.h"
+
+#include "coterie/trace.h"
 
 #include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* A random trace; some sequences are shorter than the ranks are many. */
-static void make(cot_trace *trace, int L, int E, int K, int S)
+static void make(scratch_pad *pad, cot_trace *trace, int L, int E, int K, int S)
 {
     cot_error error = {0};
     cot_trace_builder *builder;
@@ -12,10 +19,11 @@ static void make(cot_trace *trace, int L, int E, int K, int S)
     uint16_t *experts = malloc((size_t)(L * K) * sizeof *experts);
     float *weights = calloc((size_t)(L * K), sizeof *weights);
     for (int s = 0; s < S; s++)
-        for (int t = (int)draw(draw(4) ? 40 : 3); t > 0; t--) {
-            for (int l = 0; l < L; l++) draw_experts(experts + l * K, K, E);
+        for (int t = (int)pad_draw(pad, pad_draw(pad, 4) ? 40 : 3); t > 0; t--) {
+            for (int l = 0; l < L; l++) draw_experts(pad, experts + l * K, K, E);
             assert_int_equal(
-                cot_trace_builder_append(builder, s, (int32_t)draw(50), experts, weights, &error), COT_OK);
+                cot_trace_builder_append(builder, s, (int32_t)pad_draw(pad, 50), experts, weights, &error),
+                COT_OK);
         }
     assert_int_equal(cot_trace_builder_finish(trace, builder, &error), COT_OK);
     cot_trace_builder_close(builder);
@@ -37,14 +45,14 @@ static int owner(int64_t i, int64_t n, int P)
 
 static void test_locality(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     for (int round = 0; round < 20; round++) {
-        int E = 1 + (int)draw(round % 2 ? 300 : 20), K = 1 + (int)draw((uint32_t)(E < 8 ? E : 8)),
-            L = 1 + (int)draw(3);
-        int P = round < 3 ? 2 << round : 1 + (int)draw(64);
+        int E = 1 + (int)pad_draw(pad, round % 2 ? 300 : 20),
+            K = 1 + (int)pad_draw(pad, (uint32_t)(E < 8 ? E : 8)), L = 1 + (int)pad_draw(pad, 3);
+        int P = round < 3 ? 2 << round : 1 + (int)pad_draw(pad, 64);
         cot_trace trace;
         cot_error error = {0};
-        make(&trace, L, E, K, (int)draw(12));
+        make(pad, &trace, L, E, K, (int)pad_draw(pad, 12));
         for (int l = 0; l < L; l++) {
             cot_locality got;
             int64_t local = 0, remote = 0;
@@ -107,12 +115,13 @@ static void test_counters(void **state)
 
 static void test_load(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     for (int round = 0; round < 10; round++) {
-        int E = 1 + (int)draw(300), K = 1 + (int)draw((uint32_t)(E < 6 ? E : 6)), L = 1 + (int)draw(3);
+        int E = 1 + (int)pad_draw(pad, 300), K = 1 + (int)pad_draw(pad, (uint32_t)(E < 6 ? E : 6)),
+            L = 1 + (int)pad_draw(pad, 3);
         cot_trace trace, counts;
         cot_error error = {0};
-        make(&trace, L, E, K, 8);
+        make(pad, &trace, L, E, K, 8);
         assert_int_equal(cot_trace_count(&counts, &trace, &error), COT_OK);
         uint64_t *expected = malloc((size_t)E * 8), *load = malloc((size_t)E * 8);
         for (int l = 0; l < L; l++) {

@@ -1,8 +1,11 @@
 /* Files of torch.save: what pickles of recordings use is read, everything else is refused by name; nothing crashes. */
-#include "scratch.h"
+#include "harness/refused.h"
 #include "harness/routing/torch_archive.h"
+#include "harness/scratch.h"
+
 #include "routing/torch/file.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -240,7 +243,7 @@ static void test_deep(void **state)
 
 static void test_archives(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     static const char pickle[] = "\x80\2}.";
     cot_torch_file file;
     cot_error error = {0};
@@ -284,13 +287,13 @@ static void test_archives(void **state)
     archive_add(&a, "stem/byteorder", "big", 3);
     archive_end(&a, 0);
     assert_refused(cot_torch_parse(&file, a.bytes, a.used, "f.pt", &error), &error, "big-endian");
-    assert_refused(cot_torch_open(&file, in_scratch("none.pt"), &error), &error, "none.pt");
+    assert_refused(cot_torch_open(&file, in_scratch(pad, "none.pt"), &error), &error, "none.pt");
 }
 
 /* Every way to cut the file short and to change one byte of it ends in values or a refusal. */
 static void test_damage(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     static const char pickle[] =
         "\x80\2}q\0(X\1\0\0\0t" TENSOR("K\0", "K\2K\3\x86", "K\3K\1\x86") "X\1\0\0\0l](K\1K\2eu.";
     static uint8_t copy[sizeof a.bytes];
@@ -307,7 +310,7 @@ static void test_damage(void **state)
         for (size_t i = 0; i < a.used; i++)
             for (int change = 0; change < 4; change++) {
                 memcpy(copy, a.bytes, a.used);
-                copy[i] = (uint8_t)(change < 2 ? (change ? 0xff : 0) : draw(256));
+                copy[i] = (uint8_t)(change < 2 ? (change ? 0xff : 0) : pad_draw(pad, 256));
                 cot_error error = {0};
                 cot_status status = cot_torch_parse(&file, copy, a.used, "f.pt", &error);
                 if (status != COT_OK) assert_true(error.message[0] && error.status == status);

@@ -1,9 +1,16 @@
 /* Traces through the builder, the writer and the reader; every refusal of the reader. */
-#include "scratch.h"
+#include "harness/refused.h"
+#include "harness/scratch.h"
 
 #include "base/safetensors.h"
+#include "coterie/trace.h"
 
 #include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 typedef struct token {
     int32_t id;
@@ -13,7 +20,7 @@ typedef struct token {
 
 /* Builds a trace of random tokens, dealt to `S` sequences in turn, and compares what comes back from the
  * file. */
-static void round_trip(int L, int E, int K, int S, int T)
+static void round_trip(scratch_pad *pad, int L, int E, int K, int S, int T)
 {
     enum { MAX = 512 };
     cot_error error = {0};
@@ -24,14 +31,15 @@ static void round_trip(int L, int E, int K, int S, int T)
     token *sequence = calloc((size_t)S * MAX, sizeof *sequence);
     int *length = calloc((size_t)S + 1, sizeof *length);
     for (int t = 0; t < T; t++) {
-        int s = (int)draw((uint32_t)S);
+        int s = (int)pad_draw(pad, (uint32_t)S);
         token *one = &sequence[s * MAX + length[s]++];
         assert_true(length[s] <= MAX);
-        one->id = (int32_t)draw(1000) - 1;
+        one->id = (int32_t)pad_draw(pad, 1000) - 1;
         one->experts = malloc((size_t)(L * K) * sizeof *one->experts);
         one->weights = malloc((size_t)(L * K) * sizeof *one->weights);
-        for (int l = 0; l < L; l++) draw_experts(one->experts + l * K, K, E);
-        for (int i = 0; i < L * K; i++) one->weights[i] = (float)draw(2000) / 1024 - 0.5f; // exact in float16
+        for (int l = 0; l < L; l++) draw_experts(pad, one->experts + l * K, K, E);
+        for (int i = 0; i < L * K; i++)
+            one->weights[i] = (float)pad_draw(pad, 2000) / 1024 - 0.5f; // exact in float16
         assert_int_equal(cot_trace_builder_append(builder, s, one->id, one->experts, one->weights, &error),
                          COT_OK);
     }
@@ -40,9 +48,9 @@ static void round_trip(int L, int E, int K, int S, int T)
     memset(&trace, 0xa5, sizeof trace);
     assert_int_equal(cot_trace_builder_finish(&built, builder, &error), COT_OK);
     cot_trace_builder_close(builder);
-    assert_int_equal(cot_trace_write(&built, in_scratch("a.safetensors"), &error), COT_OK);
+    assert_int_equal(cot_trace_write(&built, in_scratch(pad, "a.safetensors"), &error), COT_OK);
     cot_trace_close(&built);
-    assert_int_equal(cot_trace_open(&trace, in_scratch("a.safetensors"), &error), COT_OK);
+    assert_int_equal(cot_trace_open(&trace, in_scratch(pad, "a.safetensors"), &error), COT_OK);
     int last = S;
     while (last && !length[last - 1]) last--; // sequences after the last that got a token do not exist
     assert_string_equal(trace.model, "m \"q\" \xc3\xa9");
@@ -77,16 +85,16 @@ static void round_trip(int L, int E, int K, int S, int T)
 
 static void test_round_trip(void **state)
 {
-    (void)state;
-    round_trip(1, 1, 1, 1, 0);
-    round_trip(1, 1, 1, 1, 1);
-    round_trip(3, 256, 7, 5, 100);
-    round_trip(2, 257, 3, 4, 65);
-    round_trip(2, 65536, 9, 2, 20);
+    scratch_pad *pad = *state;
+    round_trip(pad, 1, 1, 1, 1, 0);
+    round_trip(pad, 1, 1, 1, 1, 1);
+    round_trip(pad, 3, 256, 7, 5, 100);
+    round_trip(pad, 2, 257, 3, 4, 65);
+    round_trip(pad, 2, 65536, 9, 2, 20);
     for (int i = 0; i < 10; i++) {
-        int E = 1 + (int)draw(300);
-        round_trip(1 + (int)draw(6), E, 1 + (int)draw((uint32_t)(E < 12 ? E : 12)), 1 + (int)draw(9),
-                   (int)draw(200));
+        int E = 1 + (int)pad_draw(pad, 300);
+        round_trip(pad, 1 + (int)pad_draw(pad, 6), E, 1 + (int)pad_draw(pad, (uint32_t)(E < 12 ? E : 12)),
+                   1 + (int)pad_draw(pad, 9), (int)pad_draw(pad, 200));
     }
 }
 
@@ -168,28 +176,28 @@ static void fill(sample *s)
     for (int i = 0; i < 12; i++) s->weights[i] = cot_f32_to_f16((float)i);
 }
 
-static cot_status read_sample(const sample *s, size_t tensors, size_t meta, cot_trace *trace,
-                              cot_error *error)
+static cot_status read_sample(scratch_pad *pad, const sample *s, size_t tensors, size_t meta,
+                              cot_trace *trace, cot_error *error)
 {
     cot_error ignored;
     assert_int_equal(
-        cot_safetensors_write(in_scratch("s.safetensors"), s->tensor, tensors, s->meta, meta, &ignored),
+        cot_safetensors_write(in_scratch(pad, "s.safetensors"), s->tensor, tensors, s->meta, meta, &ignored),
         COT_OK);
-    cot_status status = cot_trace_open(trace, in_scratch("s.safetensors"), error);
+    cot_status status = cot_trace_open(trace, in_scratch(pad, "s.safetensors"), error);
     if (status != COT_OK) assert_null(trace->owner);
     return status;
 }
 
-static void refuse(const sample *s, const char *words)
+static void refuse(scratch_pad *pad, const sample *s, const char *words)
 {
     cot_error error = {0};
     cot_trace trace;
-    assert_refused(read_sample(s, TENSORS, META / 2, &trace, &error), &error, words);
+    assert_refused(read_sample(pad, s, TENSORS, META / 2, &trace, &error), &error, words);
 }
 
 static void test_reader_accepts(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     sample s;
     cot_trace trace;
     cot_error error = {0};
@@ -197,7 +205,7 @@ static void test_reader_accepts(void **state)
     for (int i = 0; i < 4; i++) {
         fill(&s);
         s.meta[LAYERS] = spellings[i];
-        assert_int_equal(read_sample(&s, TENSORS, META / 2, &trace, &error), COT_OK);
+        assert_int_equal(read_sample(pad, &s, TENSORS, META / 2, &trace, &error), COT_OK);
         assert_int_equal(trace.n_layers, 2);
         assert_int_equal(trace.layers[1], 9);
         assert_true(cot_trace_weight(&trace, 1, 0, 1) == 7);
@@ -212,8 +220,9 @@ static void test_reader_accepts(void **state)
                              s.tensor[IDS],
                              s.tensor[OFFSETS]};
     assert_int_equal(
-        cot_safetensors_write(in_scratch("u.safetensors"), shuffled, 4, s.meta, META / 2, &error), COT_OK);
-    assert_int_equal(cot_trace_open(&trace, in_scratch("u.safetensors"), &error), COT_OK);
+        cot_safetensors_write(in_scratch(pad, "u.safetensors"), shuffled, 4, s.meta, META / 2, &error),
+        COT_OK);
+    assert_int_equal(cot_trace_open(&trace, in_scratch(pad, "u.safetensors"), &error), COT_OK);
     assert_null(trace.weights);
     assert_true(cot_trace_weight(&trace, 0, 0, 0) == 0);
     for (int i = 0; i < 12; i++)
@@ -221,16 +230,16 @@ static void test_reader_accepts(void **state)
     assert_memory_equal(trace.token_ids, s.ids, sizeof s.ids);
     assert_memory_equal(trace.sequence_offsets, s.offsets, sizeof s.offsets);
     // narrowed nowhere: written and read again it is the same
-    assert_int_equal(cot_trace_write(&trace, in_scratch("v.safetensors"), &error), COT_OK);
+    assert_int_equal(cot_trace_write(&trace, in_scratch(pad, "v.safetensors"), &error), COT_OK);
     cot_trace_close(&trace);
-    assert_int_equal(cot_trace_open(&trace, in_scratch("v.safetensors"), &error), COT_OK);
+    assert_int_equal(cot_trace_open(&trace, in_scratch(pad, "v.safetensors"), &error), COT_OK);
     assert_memory_equal(trace.experts_u16, wide, sizeof wide);
     cot_trace_close(&trace);
 }
 
 static void test_reader_refuses_metadata(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     static const struct {
         int key;
         const char *value, *words;
@@ -263,32 +272,32 @@ static void test_reader_refuses_metadata(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fill(&s);
         s.meta[cases[i].key] = cases[i].value;
-        refuse(&s, cases[i].words);
+        refuse(pad, &s, cases[i].words);
     }
     for (int gone = 0; gone < META; gone += 2) { // each key missing
         fill(&s);
         char words[64];
         snprintf(words, sizeof words, "metadata '%s' is missing", s.meta[gone]);
         s.meta[gone] = "other";
-        refuse(&s, words);
+        refuse(pad, &s, words);
     }
 }
 
 static void test_reader_refuses_tensors(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     sample s;
     for (int i = 0; i < 12; i++) {
         fill(&s);
-        s.experts[i] = (uint8_t)(4 + draw(252));
+        s.experts[i] = (uint8_t)(4 + pad_draw(pad, 252));
         char words[80];
         snprintf(words, sizeof words, "token %d in layer %d goes to expert %d of 4", i / 2 % 3, i < 6 ? 0 : 9,
                  s.experts[i]);
-        refuse(&s, words);
+        refuse(pad, &s, words);
         fill(&s);
-        s.weights[i] = (uint16_t)(0x7c00 | draw(1024) | draw(2) << 15);
+        s.weights[i] = (uint16_t)(0x7c00 | pad_draw(pad, 1024) | pad_draw(pad, 2) << 15);
         snprintf(words, sizeof words, "token %d in layer %d is not finite", i / 2 % 3, i < 6 ? 0 : 9);
-        refuse(&s, words);
+        refuse(pad, &s, words);
     }
     static const struct {
         int64_t offsets[3];
@@ -303,54 +312,54 @@ static void test_reader_refuses_tensors(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fill(&s);
         memcpy(s.offsets, cases[i].offsets, sizeof s.offsets);
-        refuse(&s, cases[i].words);
+        refuse(pad, &s, cases[i].words);
     }
     fill(&s);
     s.ids[1] = -2;
-    refuse(&s, "token 1 has id -2");
+    refuse(pad, &s, "token 1 has id -2");
     fill(&s);
     s.tensor[OFFSETS].shape[0] = 0;
     s.tensor[OFFSETS].bytes = 0;
-    refuse(&s, "sequence_offsets is empty");
+    refuse(pad, &s, "sequence_offsets is empty");
     fill(&s);
     s.tensor[IDS].dtype = COT_U32;
-    refuse(&s, "'token_ids' is U32 with 1 dimensions, expected I32 with 1");
+    refuse(pad, &s, "'token_ids' is U32 with 1 dimensions, expected I32 with 1");
     fill(&s);
     s.tensor[EXPERTS].dtype = COT_I8;
-    refuse(&s, "'experts' is I8");
+    refuse(pad, &s, "'experts' is I8");
     fill(&s);
     s.tensor[WEIGHTS].dtype = COT_BF16;
-    refuse(&s, "'weights' is BF16");
+    refuse(pad, &s, "'weights' is BF16");
     fill(&s);
     s.tensor[IDS].shape[0] = 2;
     s.tensor[IDS].bytes = 8;
-    refuse(&s, "'experts' has size 3 in dimension 1, expected 2");
+    refuse(pad, &s, "'experts' has size 3 in dimension 1, expected 2");
     fill(&s);
     s.tensor[WEIGHTS].shape[1] = 2;
     s.tensor[WEIGHTS].bytes = 16;
-    refuse(&s, "'weights' has size 2");
+    refuse(pad, &s, "'weights' has size 2");
     for (int gone = 0; gone < TENSORS; gone++) {
         if (gone == WEIGHTS) continue;
         fill(&s);
         char words[64];
         snprintf(words, sizeof words, "tensor '%s' is missing", s.tensor[gone].name);
         s.tensor[gone].name = "other";
-        refuse(&s, words);
+        refuse(pad, &s, words);
     }
 }
 
 /* No prefix of a valid file is valid, and a header that claims a gigabyte is refused at once. */
 static void test_truncated(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     sample s;
     cot_error error = {0};
     cot_trace trace;
     fill(&s);
-    assert_int_equal(read_sample(&s, TENSORS, META / 2, &trace, &error), COT_OK);
+    assert_int_equal(read_sample(pad, &s, TENSORS, META / 2, &trace, &error), COT_OK);
     cot_trace_close(&trace);
     cot_file_map map;
-    assert_int_equal(cot_file_map_open(&map, in_scratch("s.safetensors"), &error), COT_OK);
+    assert_int_equal(cot_file_map_open(&map, in_scratch(pad, "s.safetensors"), &error), COT_OK);
     for (size_t bytes = 0; bytes < map.bytes; bytes++) {
         uint8_t *copy = malloc(bytes + 1); // its own block, so that a sanitizer sees every byte too many
         memcpy(copy, map.data, bytes);
@@ -363,23 +372,23 @@ static void test_truncated(void **state)
     assert_refused(cot_trace_parse(&trace, copy, map.bytes, "huge", &error), &error, "header");
     free(copy);
     cot_file_map_close(&map);
-    assert_refused(cot_trace_open(&trace, in_scratch("absent"), &error), &error, "absent");
-    assert_refused(cot_trace_open(&trace, scratch, &error), &error, "directory");
+    assert_refused(cot_trace_open(&trace, in_scratch(pad, "absent"), &error), &error, "absent");
+    assert_refused(cot_trace_open(&trace, pad->path, &error), &error, "directory");
 }
 
 static void test_counts(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     sample s;
     cot_error error = {0};
     cot_trace trace, counts, again;
     fill(&s);
     s.ids[0] = 7;
-    assert_int_equal(read_sample(&s, TENSORS, META / 2, &trace, &error), COT_OK);
+    assert_int_equal(read_sample(pad, &s, TENSORS, META / 2, &trace, &error), COT_OK);
     assert_int_equal(cot_trace_count(&counts, &trace, &error), COT_OK);
     cot_trace_close(&trace);
-    assert_int_equal(cot_trace_write(&counts, in_scratch("c.safetensors"), &error), COT_OK);
-    assert_int_equal(cot_trace_open(&again, in_scratch("c.safetensors"), &error), COT_OK);
+    assert_int_equal(cot_trace_write(&counts, in_scratch(pad, "c.safetensors"), &error), COT_OK);
+    assert_int_equal(cot_trace_open(&again, in_scratch(pad, "c.safetensors"), &error), COT_OK);
     const int32_t ids[] = {-1, 7};
     // layer 0: token 0 (id 7) {0,1}, 1 (-1) {2,3}, 2 (7) {0,3}; layer 9: {1,0}, {3,2}, {2,0}
     const uint32_t expected[2][2][4] = {{{0, 0, 1, 1}, {2, 1, 0, 1}}, {{0, 0, 1, 1}, {2, 1, 1, 0}}};
@@ -402,21 +411,23 @@ static void test_counts(void **state)
     s.meta[KIND] = "counts";
     cot_tensor tensors[] = {{"token_ids", COT_I32, 1, {2}, twice, 8},
                             {"counts", COT_U32, 3, {2, 2, 4}, cells, 64}};
-    assert_int_equal(cot_safetensors_write(in_scratch("d.safetensors"), tensors, 2, s.meta, META / 2, &error),
-                     COT_OK);
-    assert_refused(cot_trace_open(&trace, in_scratch("d.safetensors"), &error), &error,
+    assert_int_equal(
+        cot_safetensors_write(in_scratch(pad, "d.safetensors"), tensors, 2, s.meta, META / 2, &error),
+        COT_OK);
+    assert_refused(cot_trace_open(&trace, in_scratch(pad, "d.safetensors"), &error), &error,
                    "two rows count token id 3");
     tensors[1].shape[1] = 4;
     tensors[1].shape[2] = 2;
-    assert_int_equal(cot_safetensors_write(in_scratch("d.safetensors"), tensors, 2, s.meta, META / 2, &error),
-                     COT_OK);
-    assert_refused(cot_trace_open(&trace, in_scratch("d.safetensors"), &error), &error,
+    assert_int_equal(
+        cot_safetensors_write(in_scratch(pad, "d.safetensors"), tensors, 2, s.meta, META / 2, &error),
+        COT_OK);
+    assert_refused(cot_trace_open(&trace, in_scratch(pad, "d.safetensors"), &error), &error,
                    "dimension 1, expected 2");
 }
 
 static void test_strings(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     sample s;
     cot_error error = {0};
     cot_trace trace, counts;
@@ -428,7 +439,7 @@ static void test_strings(void **state)
     memcpy(tensors, s.tensor, sizeof s.tensor);
     tensors[4] = (cot_tensor){"token_string_offsets", COT_I64, 1, {4}, offsets, 32};
     tensors[5] = (cot_tensor){"token_strings", COT_U8, 1, {5}, "ab\0de", 5};
-    const char *path = in_scratch("t.safetensors");
+    const char *path = in_scratch(pad, "t.safetensors");
     assert_int_equal(cot_safetensors_write(path, tensors, 6, s.meta, META / 2, &error), COT_OK);
     assert_int_equal(cot_trace_open(&trace, path, &error), COT_OK);
     assert_int_equal(trace.n_strings, 3);
@@ -459,17 +470,18 @@ static void test_strings(void **state)
 /* The writer checks as the reader does, and leaves nothing behind. */
 static void test_writer_refuses(void **state)
 {
-    (void)state;
+    scratch_pad *pad = *state;
     sample s;
     cot_error error = {0};
     cot_trace trace;
     fill(&s);
-    assert_int_equal(read_sample(&s, TENSORS, META / 2, &trace, &error), COT_OK);
+    assert_int_equal(read_sample(pad, &s, TENSORS, META / 2, &trace, &error), COT_OK);
     cot_trace bad = trace;
     bad.n_experts = 3;
-    assert_refused(cot_trace_write(&bad, in_scratch("w.safetensors"), &error), &error, "of 3");
-    assert_int_not_equal(access(in_scratch("w.safetensors"), F_OK), 0);
-    assert_refused(cot_trace_write(&trace, in_scratch("no/such/folder"), &error), &error, "no/such/folder");
+    assert_refused(cot_trace_write(&bad, in_scratch(pad, "w.safetensors"), &error), &error, "of 3");
+    assert_int_not_equal(access(in_scratch(pad, "w.safetensors"), F_OK), 0);
+    assert_refused(cot_trace_write(&trace, in_scratch(pad, "no/such/folder"), &error), &error,
+                   "no/such/folder");
     cot_trace_close(&trace);
 }
 

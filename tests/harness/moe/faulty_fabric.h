@@ -4,7 +4,7 @@
  * signal of that pair is raised, and until then their place holds NaN. A message may lose its signal. */
 #ifndef COT_TESTS_HARNESS_MOE_FAULTY_FABRIC_H
 #define COT_TESTS_HARNESS_MOE_FAULTY_FABRIC_H
-#include "harness/moe/draw.h"
+#include "harness/draw.h"
 
 #include "fabric/fabric.h"
 

@@ -2,7 +2,7 @@
  * conversions of scalars. Only packing for the code under test goes through pack.h. */
 #ifndef COT_TESTS_HARNESS_MOE_ORACLE_FFN_H
 #define COT_TESTS_HARNESS_MOE_ORACLE_FFN_H
-#include "harness/moe/draw.h"
+#include "harness/draw.h"
 
 #include "moe/ffn.h"
 

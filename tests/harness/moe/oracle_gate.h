@@ -2,7 +2,7 @@
  * scalars. Only packing for the code under test goes through pack.h. */
 #ifndef COT_TESTS_HARNESS_MOE_ORACLE_GATE_H
 #define COT_TESTS_HARNESS_MOE_ORACLE_GATE_H
-#include "harness/moe/draw.h"
+#include "harness/draw.h"
 
 #include "moe/gate.h"
 

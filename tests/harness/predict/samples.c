@@ -1,33 +1,26 @@
-/* Random traces, and batches assembled from them as an engine would: from what it knows before the layer's gate. */
-#ifndef COT_TESTS_PREDICT_SAMPLES_H
-#define COT_TESTS_PREDICT_SAMPLES_H
-#include "routing/scratch.h"
+#include "harness/predict/samples.h"
 
-#include "coterie/predict.h"
+#include "base/rng.h"
 
-#include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
-typedef struct sample_shape {
-    int L, E, K, S, T, ids; // ids: 0: unknown all
-    bool follows;           // experts follow the id and the expert in the layer before, else they are random
-} sample_shape;
-
-static inline void sample_experts(uint16_t *experts, const sample_shape *s, int32_t id)
+static void sample_experts(scratch_pad *pad, uint16_t *experts, const sample_shape *s, int32_t id)
 {
     for (int l = 0; l < s->L; l++) {
         uint16_t *here = experts + l * s->K;
-        draw_experts(here, s->K, s->E);
+        draw_experts(pad, here, s->K, s->E);
         if (!s->follows) continue;
         const int base = l ? here[-s->K] * 5 + 3 : (id + 1) * 7;
         for (int k = 0; k < s->K; k++) here[k] = (uint16_t)((base + k * (l + 1)) % s->E);
         for (int k = 1; k < s->K; k++)
             for (int j = 0; j < k; j++)
-                if (here[j] == here[k]) draw_experts(here, s->K, s->E);
-        if (draw(5) == 0) draw_experts(here, s->K, s->E);
+                if (here[j] == here[k]) draw_experts(pad, here, s->K, s->E);
+        if (pad_draw(pad, 5) == 0) draw_experts(pad, here, s->K, s->E);
     }
 }
 
-static inline cot_trace sample_trace(const sample_shape *s)
+cot_trace sample_trace(scratch_pad *pad, const sample_shape *s)
 {
     cot_error error;
     cot_trace_builder *builder;
@@ -41,37 +34,31 @@ static inline cot_trace sample_trace(const sample_shape *s)
     for (int t = 0; t < s->T; t++) {
         // few ids are frequent, as in a text; some are unknown
         int32_t id =
-            s->ids ? (int32_t)(draw((uint32_t)s->ids) * draw((uint32_t)s->ids) / (uint32_t)s->ids) * 3 : -1;
-        sample_experts(experts, s, id);
-        if (s->ids && draw(20) == 0) id = -1;
-        assert_int_equal(
-            cot_trace_builder_append(builder, (int32_t)draw((uint32_t)s->S), id, experts, weights, &error),
-            COT_OK);
+            s->ids
+                ? (int32_t)(pad_draw(pad, (uint32_t)s->ids) * pad_draw(pad, (uint32_t)s->ids) / (uint32_t)s->ids) * 3
+                : -1;
+        sample_experts(pad, experts, s, id);
+        if (s->ids && pad_draw(pad, 20) == 0) id = -1;
+        assert_int_equal(cot_trace_builder_append(builder, (int32_t)pad_draw(pad, (uint32_t)s->S), id, experts,
+                                                  weights, &error),
+                         COT_OK);
     }
     assert_int_equal(cot_trace_builder_finish(&trace, builder, &error), COT_OK);
     cot_trace_builder_close(builder);
     return trace;
 }
 
-static inline cot_predictor *sample_train(const cot_trace *trace, int D, int order, const uint8_t *chosen)
+cot_predictor *sample_train(scratch_pad *pad, const cot_trace *trace, int D, int order, const uint8_t *chosen)
 {
     cot_error error = {0};
     cot_predictor *predictor;
     const cot_predictor_options options = {
-        .size = sizeof options, .ranks = D, .order = order, .chosen = chosen, .seed = seed};
+        .size = sizeof options, .ranks = D, .order = order, .chosen = chosen, .seed = pad->seed};
     if (cot_predictor_train(&predictor, trace, &options, &error) != COT_OK) fail_msg("%s", error.message);
     return predictor;
 }
 
-/* What is known of `n` tokens, in order, before layer `l`. */
-typedef struct sample_batch {
-    cot_predict_batch batch;
-    int32_t *row, *row_before;
-    uint16_t *own, *earlier;
-    int16_t *ranks;
-} sample_batch;
-
-static inline void sample_batch_free(sample_batch *b)
+void sample_batch_free(sample_batch *b)
 {
     free(b->row);
     free(b->row_before);
@@ -80,15 +67,15 @@ static inline void sample_batch_free(sample_batch *b)
     free(b->ranks);
 }
 
-static inline int64_t sequence_begin(const cot_trace *trace, int64_t token)
+static int64_t sequence_begin(const cot_trace *trace, int64_t token)
 {
     int64_t s = 0;
     while (trace->sequence_offsets[s + 1] <= token) s++;
     return trace->sequence_offsets[s];
 }
 
-static inline sample_batch sample_batch_of(const cot_predictor *p, const cot_trace *trace, int l,
-                                           const int64_t *token, int64_t n)
+sample_batch sample_batch_of(const cot_predictor *p, const cot_trace *trace, int l, const int64_t *token,
+                             int64_t n)
 {
     cot_predictor_info info;
     cot_predictor_describe(&info, p);
@@ -129,8 +116,7 @@ static inline sample_batch sample_batch_of(const cot_predictor *p, const cot_tra
     return b;
 }
 
-/* Every prediction of every method about every token, as one number. */
-static inline uint64_t sample_digest(const cot_predictor *p, const cot_trace *trace)
+uint64_t sample_digest(const cot_predictor *p, const cot_trace *trace)
 {
     const int64_t T = trace->n_tokens, E = trace->n_experts;
     int64_t *token = calloc((size_t)T + 1, sizeof *token);
@@ -161,9 +147,8 @@ static inline uint64_t sample_digest(const cot_predictor *p, const cot_trace *tr
     return digest;
 }
 
-/* Share of the K experts with the greatest scores among those that were called, in `chosen` sequences (or not). */
-static inline double sample_recall(const cot_predictor *p, const cot_trace *trace, cot_predict_method method,
-                                   const uint8_t *chosen, bool want)
+double sample_recall(const cot_predictor *p, const cot_trace *trace, cot_predict_method method,
+                     const uint8_t *chosen, bool want)
 {
     const int E = trace->n_experts, K = trace->top_k;
     int64_t hits = 0, all = 0;
@@ -187,5 +172,3 @@ static inline double sample_recall(const cot_predictor *p, const cot_trace *trac
     free(score);
     return all ? (double)hits / (double)all : 0;
 }
-
-#endif

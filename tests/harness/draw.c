@@ -1,4 +1,4 @@
-#include "harness/moe/draw.h"
+#include "harness/draw.h"
 
 #include "harness/poisoned.h"
 

@@ -1,6 +1,6 @@
 /* Numbers drawn one after the other, as inputs. */
-#ifndef COT_TESTS_HARNESS_MOE_DRAW_H
-#define COT_TESTS_HARNESS_MOE_DRAW_H
+#ifndef COT_TESTS_HARNESS_DRAW_H
+#define COT_TESTS_HARNESS_DRAW_H
 #include "base/dtype.h"
 
 #include <stdint.h>
