@@ -102,7 +102,21 @@ class WithTrace(unittest.TestCase):
 
 
 class Progress(WithTrace):
+    """Work that takes seconds everywhere, or tells how much of it is done: that is shown at once."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        lines = (f"{layer},{expert},{pow(3, 256 * layer + expert, 65537) ** 2 // 65537}\n" for layer in range(300)
+                 for expert in range(256))
+        (cls.folder / "load.csv").write_text("layer,expert,tokens\n" + "".join(lines))
+        subprocess.run([PROGRAM, "profile", SOURCE / "models/tiny", "--text", "long", "-o", "many"], cwd=cls.folder,
+                       check=True, stderr=subprocess.DEVNULL)
+
     COMMANDS = {
+        f"run {SOURCE / 'models/tiny'} -p a -n 8 --stats": r"loading \[\.*\]   0 %",
+        "predict --evaluate many --ranks 2": r"evaluating \[\.*\]   0 %",
+        "place --load load.csv --topology fattree:ranks=64 --slots 2560": "placing, [1-9]",
         "bench roof --threads 1": "measuring roofs, [1-9]",
         "bench moe --shape 256,128,8,2 --tokens 16 --repeat 5": r"measuring roofs \[\.*\]   0 %, [1-9]",
         "group trace --split 1 --seconds 1.5": r"coterie \[#+\.*\] +[0-9]+ %, 1 s",
@@ -116,7 +130,7 @@ class Progress(WithTrace):
                 self.assertRegex(text, "\r" + told)
                 left = screen(text)
                 self.assertNotIn("\033", left)
-                self.assertNotRegex(left, "measuring|%, [1-9]|\\[[#.]")
+                self.assertNotRegex(left, "measuring|loading|evaluating|placing|%, [1-9]|\\[[#.]")
                 self.assertGreater(left.count("\n"), 4)
 
     def test_texts(self):
@@ -136,7 +150,8 @@ class Progress(WithTrace):
                     command = [PROGRAM, *words.split()]
                     text = on_terminal(command, self.folder, **environment) if environment else "".join(
                         piped(command, self.folder))
-                    self.assertNotRegex(text.replace("\r\n", "\n"), "[\r\033]|measuring roofs")
+                    self.assertNotRegex(text.replace("\r\n", "\n"),
+                                        r"[\r\033]|measuring roofs|loading|evaluating|placing")
 
     def test_model(self):
         text = on_terminal([PROGRAM, *"bench model --layers 1 --repeat 1 --prompt-tokens 8 --decode-tokens 1".split()],
