@@ -1,6 +1,7 @@
 #include "routing/import.h"
 
 #include "base/error.h"
+#include "routing/scan.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -114,11 +115,12 @@ static cot_status recognise(enum format *format, const char *path, cot_error *er
     cot_file_map map;
     cot_status status = cot_file_map_open(&map, path, error);
     if (status != COT_OK) return status;
-    const char *text = (const char *)map.data, *line_end = map.bytes ? memchr(text, '\n', map.bytes) : NULL;
+    const cot_scan row = cot_scan_first_row((const char *)map.data, map.bytes);
     if (cot_safetensors_is(map.data, map.bytes))
         *format = TRACE;
-    else if (line_end && isalpha((unsigned char)*text) && memchr(text, '\t', (size_t)(line_end - text)))
-        *format = TABLE; // its first line has the columns' names
+    else if (row.at < row.end && isalpha((unsigned char)*row.at) &&
+             memchr(row.at, '\t', (size_t)(row.end - row.at)))
+        *format = TABLE; // it begins with the columns' names
     cot_file_map_close(&map);
     if (*format != FORMATS) return COT_OK;
     return cot_fail(error, COT_UNSUPPORTED,

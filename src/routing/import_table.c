@@ -33,6 +33,13 @@ static cot_status read_header(table_text *table, cot_scan *scan, cot_error *erro
 {
     static const char *const names[COLUMNS] = {"layer", "expert", "token_id", "count"};
     bool seen[COLUMNS] = {0};
+    const char *no_row = cot_scan_no_row(scan);
+    if (no_row)
+        return cot_fail(
+            error, COT_UNSUPPORTED,
+            "'%s' is no table of token counts: its first line %s, expected the columns' names layer, "
+            "expert, token_id and count",
+            table->path, no_row);
     for (int column = 0; column < COLUMNS; column++) {
         int which = 0;
         size_t left = (size_t)(scan->end - scan->at);
@@ -64,7 +71,11 @@ static cot_status read_rows(table_text *table, cot_import *import, cot_error *er
     for (const char *c = scan.at; c < scan.end && (c = memchr(c, '\n', (size_t)(scan.end - c))); c++) lines++;
     if (!(table->row = calloc((size_t)lines, sizeof *table->row))) return cot_import_no_memory(import, error);
     while (scan.at < scan.end) {
-        const char *line = scan.at;
+        const char *line = scan.at, *no_row = cot_scan_no_row(&scan);
+        if (no_row)
+            return cot_fail(error, COT_MALFORMED,
+                            "'%s' line %" PRId64 " %s: in a table of token counts a row is expected",
+                            table->path, table->rows + 2, no_row);
         table_row *next = &table->row[table->rows++];
         for (int column = 0; column < COLUMNS; column++) {
             int which = table->order[column];

@@ -1,6 +1,7 @@
 #include "routing/scan.h"
 
 #include <math.h>
+#include <string.h>
 
 static bool is_digit(const cot_scan *scan)
 {
@@ -38,4 +39,27 @@ bool cot_scan_decimal(cot_scan *scan, double *value)
     double size = scale < 0 ? mantissa / pow(10, -scale) : mantissa * pow(10, scale);
     *value = negative ? -size : size;
     return isfinite(size);
+}
+
+const char *cot_scan_no_row(const cot_scan *scan)
+{
+    const char *at = scan->at;
+    while (at < scan->end && (*at == ' ' || *at == '\t' || *at == '\r')) at++;
+    if (at == scan->end || *at == '\n') return "is blank";
+    return *at == '#' ? "is a comment" : NULL;
+}
+
+cot_scan cot_scan_first_row(const char *text, size_t bytes)
+{
+    enum { MOST_BYTES = 4096 };
+    if (!bytes) return (cot_scan){"", ""}; // of an empty file there is no text at all
+    cot_scan scan = {text, text + (bytes < MOST_BYTES ? bytes : MOST_BYTES)};
+    while (scan.at < scan.end) {
+        const char *line_end = memchr(scan.at, '\n', (size_t)(scan.end - scan.at));
+        if (!line_end) line_end = scan.end;
+        const cot_scan line = {scan.at, line_end};
+        if (!cot_scan_no_row(&line)) return line;
+        scan.at = line_end < scan.end ? line_end + 1 : scan.end;
+    }
+    return scan;
 }

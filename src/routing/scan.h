@@ -3,6 +3,7 @@
 #define COT_ROUTING_SCAN_H
 #include "base/file.h"
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct cot_scan {
@@ -43,6 +44,14 @@ static inline bool cot_scan_number(cot_scan *scan, uint32_t limit, uint32_t *val
     scan->at = at;
     return true;
 }
+
+/* What the next line is, where it cannot be a row of a table: "is blank", or "is a comment" (it begins with '#'). NULL: it
+ * may be one. Readers of tables take neither, and say so in these words. */
+const char *cot_scan_no_row(const cot_scan *scan);
+
+/* The first line of `text` that may be a row, without its end; looked for in the first 4096 bytes. An empty one: there
+ * is none. */
+cot_scan cot_scan_first_row(const char *text, size_t bytes);
 
 /* Reads a decimal number like -0.0125 or 3e-05, within a few units in the last place of a double. */
 bool cot_scan_decimal(cot_scan *scan, double *value);

@@ -35,6 +35,13 @@ typedef struct csv_text {
 static cot_status read_header(csv_text *csv, cot_scan *scan, cot_error *error)
 {
     bool seen[COLUMNS] = {0}, more = true;
+    const char *no_row = cot_scan_no_row(scan);
+    if (no_row)
+        return cot_fail(
+            error, COT_UNSUPPORTED,
+            "'%s' is no CSV of loads: its first line %s, expected the columns' names layer, expert, "
+            "tokens and perhaps source",
+            csv->path, no_row);
     while (more) {
         const char *word = scan->at;
         int which = 0;
@@ -63,6 +70,10 @@ static cot_status read_header(csv_text *csv, cot_scan *scan, cot_error *error)
 static cot_status read_row(csv_text *csv, csv_row *row, cot_scan *scan, cot_error *error)
 {
     static const uint32_t limits[TOKENS] = {INT32_MAX, COT_TRACE_MAX_EXPERTS - 1, COT_LOAD_MAX_SOURCES - 1};
+    const char *no_row = cot_scan_no_row(scan);
+    if (no_row)
+        return cot_fail(error, COT_MALFORMED, "'%s' line %" PRId64 " %s: in a CSV of loads a row is expected",
+                        csv->path, csv->rows + 1, no_row);
     for (int column = 0; column < csv->columns; column++) {
         int which = csv->order[column];
         bool good = !column || cot_scan_char(scan, ',');

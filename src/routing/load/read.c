@@ -1,6 +1,7 @@
 #include "routing/load/reader.h"
 
 #include "base/error.h"
+#include "routing/scan.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -88,21 +89,13 @@ static bool says_trace(const cot_file_map *map)
     return memmem(map->data + 8, (size_t)header, word, sizeof word - 1) != NULL;
 }
 
-/* Whether there are commas and no tab in the first line that is neither blank nor, begun by '#', a comment. The reader
- * takes neither, and says so better than one of another format. */
+/* Whether there are commas and no tab in the first line that may be a row: a comment or a blank line before it is refused
+ * best by the reader of such files. */
 static bool looks_like_csv(const char *text, size_t bytes)
 {
-    enum { MOST_BYTES = 4096 };
-    if (!bytes) return false; // of an empty file there is no text at all
-    const char *end = text + (bytes < MOST_BYTES ? bytes : MOST_BYTES);
-    for (const char *next; text < end; text = next < end ? next + 1 : end) {
-        next = memchr(text, '\n', (size_t)(end - text));
-        if (!next) next = end;
-        while (text < next && (*text == ' ' || *text == '\r')) text++;
-        if (text == next || *text == '#') continue;
-        return memchr(text, ',', (size_t)(next - text)) && !memchr(text, '\t', (size_t)(next - text));
-    }
-    return false;
+    const cot_scan row = cot_scan_first_row(text, bytes);
+    const size_t length = (size_t)(row.end - row.at);
+    return memchr(row.at, ',', length) && !memchr(row.at, '\t', length);
 }
 
 /* What the file is, judged by its first bytes; what is nothing else may be a trace. */
