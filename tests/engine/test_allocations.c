@@ -5,6 +5,7 @@
 #include "harness/engine/golden.h"
 #include "harness/engine/requests.h"
 #include "harness/engine/settings.h"
+#include "harness/engine/steps.h"
 #include "harness/seed.h"
 
 #include "engine/engine_state.h"
@@ -46,7 +47,7 @@ static void watch_finish(void *context, uint64_t request, cot_finish finish)
 }
 
 /* Weights out of random numbers, which a step draws the embedding's rows of. */
-static cot_engine *must_open_random(const struct setting *s)
+static cot_engine *open_small(const struct setting *s)
 {
     static const char config[] =
         "{\"architectures\": [\"OlmoeForCausalLM\"], \"vocab_size\": 300, \"hidden_size\": 64, "
@@ -54,11 +55,7 @@ static cot_engine *must_open_random(const struct setting *s)
         "\"num_key_value_heads\": 2, \"num_experts\": 8, \"num_experts_per_tok\": 2, "
         "\"max_position_embeddings\": 256}";
     cot_engine_options options = options_of(s);
-    cot_engine *engine;
-    cot_error error = {0};
-    if (cot_engine_open_random(&engine, config, sizeof config - 1, 7, &options, &error) != COT_OK)
-        fail_msg("%s", error.message);
-    return engine;
+    return must_open_random(config, 7, &options);
 }
 
 static void watch_decoding(const char *folder, const char *attention, int ranks, int threads,
@@ -73,7 +70,7 @@ static void watch_decoding(const char *folder, const char *attention, int ranks,
                         .attention = attention,
                         .block_tokens = ranks % 2 ? 16 : 0, // evicted as pages run out
                         .kv_tokens = ranks % 2 ? SEQUENCES * 64 : SEQUENCES * 128};
-    cot_engine *engine = folder ? must_open(&s) : must_open_random(&s);
+    cot_engine *engine = folder ? must_open(&s) : open_small(&s);
     assert_true(allocations_so_far() > before); // the counters count
     uint64_t seed = test_seed();
     int32_t *ids = drawn_ids(20, cot_engine_describe(engine)->vocab, &seed);

@@ -2,7 +2,8 @@
  * preempted, on its company, nor on the number of ranks: chances bit by bit. */
 #include "harness/cmocka.h"
 #include "harness/engine/requests.h"
-#include "harness/engine/settings.h"
+#include "harness/engine/small_models.h"
+#include "harness/engine/steps.h"
 #include "harness/memory.h"
 #include "harness/seed.h"
 
@@ -12,44 +13,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KINDS = 14, LONGEST = 320, MOST_SAID = 40, TOP = 3, VOCABULARY = 67, ROUNDS = 3, REQUESTS = 40 };
-
-static const char qwen[] =
-    "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"model_type\": \"qwen3_moe\", \"vocab_size\": 67,"
-    " \"hidden_size\": 48, \"intermediate_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
-    " \"num_key_value_heads\": 2, \"head_dim\": 16, \"num_experts\": 7, \"num_experts_per_tok\": 2,"
-    " \"moe_intermediate_size\": 24, \"norm_topk_prob\": true, \"decoder_sparse_step\": 1, "
-    "\"mlp_only_layers\": [],"
-    " \"attention_bias\": false, \"hidden_act\": \"silu\", \"max_position_embeddings\": 320, "
-    "\"rms_norm_eps\": 1e-6,"
-    " \"rope_theta\": 10000.0, \"tie_word_embeddings\": false, \"eos_token_id\": 2}";
-static const char sliding[] = "{\"architectures\": [\"MixtralForCausalLM\"], \"model_type\": \"mixtral\", "
-                              "\"vocab_size\": 67, \"hidden_size\": 48,"
-                              " \"intermediate_size\": 40, \"num_hidden_layers\": 2, "
-                              "\"num_attention_heads\": 4, \"num_key_value_heads\": 2,"
-                              " \"num_local_experts\": 6, \"num_experts_per_tok\": 2, "
-                              "\"max_position_embeddings\": 320, \"rms_norm_eps\": 1e-5,"
-                              " \"rope_theta\": 10000.0, \"sliding_window\": 50, \"hidden_act\": \"silu\", "
-                              "\"tie_word_embeddings\": false,"
-                              " \"eos_token_id\": 2}";
-static const char latent[] =
-    "{\"architectures\": [\"DeepseekV2ForCausalLM\"], \"model_type\": \"deepseek_v2\", \"vocab_size\": 67,"
-    " \"hidden_size\": 48, \"intermediate_size\": 56, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
-    " \"num_key_value_heads\": 4, \"kv_lora_rank\": 24, \"q_lora_rank\": null, \"qk_nope_head_dim\": 12,"
-    " \"qk_rope_head_dim\": 8, \"v_head_dim\": 12, \"moe_intermediate_size\": 24, \"first_k_dense_replace\": "
-    "1,"
-    " \"moe_layer_freq\": 1, \"max_position_embeddings\": 320, \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000,"
-    " \"attention_bias\": false, \"tie_word_embeddings\": false, \"n_routed_experts\": 8, "
-    "\"num_experts_per_tok\": 2,"
-    " \"n_shared_experts\": 1, \"topk_method\": \"greedy\", \"scoring_func\": \"softmax\", "
-    "\"norm_topk_prob\": false,"
-    " \"routed_scaling_factor\": 1.0, \"n_group\": 1, \"topk_group\": 1, \"hidden_act\": \"silu\", "
-    "\"eos_token_id\": 2}";
+enum {
+    KINDS = 14,
+    LONGEST = 320,
+    MOST_SAID = 40,
+    TOP = 3,
+    VOCABULARY = 67,
+    ROUNDS = 3,
+    REQUESTS = 40,
+    WEIGHTS_SEED = 11
+};
 
 /* All that is told of a request. */
 struct told {
     const struct told *alone;
-    cot_engine *engine;
     uint64_t id;
     int64_t sampled, cached;
     int32_t token[MOST_SAID];
@@ -119,27 +96,7 @@ static void submit(cot_engine *engine, struct told *t, const cot_request *reques
                                .on_sampled = take_sampled,
                                .on_routing = take_routing,
                                .on_finish = take_finish};
-    cot_error error = {0};
-    t->engine = engine;
-    if (cot_engine_submit(engine, &t->id, request, home, &events, &error) != COT_OK)
-        fail_msg("%s", error.message);
-}
-
-static size_t step(cot_engine *engine)
-{
-    size_t left;
-    cot_error error = {0};
-    if (cot_engine_step(engine, &left, &error) != COT_OK) fail_msg("%s", error.message);
-    return left;
-}
-
-static cot_engine *open_with(const struct question *q, const cot_engine_options *options)
-{
-    cot_engine *engine;
-    cot_error error = {0};
-    if (cot_engine_open_random(&engine, q->config, strlen(q->config), 11, options, &error) != COT_OK)
-        fail_msg("%s", error.message);
-    return engine;
+    t->id = must_submit(engine, request, home, &events);
 }
 
 static cot_engine_options options_for(const struct question *q, int ranks)
@@ -175,11 +132,11 @@ static void draw_question(struct question *q, uint64_t *seed, int ranks)
         }
     }
     const cot_engine_options o = options_for(q, ranks);
-    cot_engine *engine = open_with(q, &o);
+    cot_engine *engine = must_open_random(q->config, WEIGHTS_SEED, &o);
     for (int k = 0; k < KINDS; k++) {
         q->alone[k] = (struct told){0};
         submit(engine, &q->alone[k], &q->request[k], 0);
-        while (step(engine)) continue;
+        must_finish(engine);
         assert_int_equal(q->alone[k].finishes, 1);
         assert_int_equal(q->alone[k].cached, 0);
     }
@@ -199,8 +156,7 @@ static void ask(const struct question *q, int ranks, uint64_t *seed)
     static const int64_t targets[] = {0, COT_TBT_AUTO, 1, 1000000};
     o.tbt_ns = targets[draw(seed) % 4];
     o.max_wait_steps = (int64_t)(draw(seed) % 10);
-    fflush(stdout); // a forked rank may flush its copy, too
-    cot_engine *engine = open_with(q, &o);
+    cot_engine *engine = must_open_random(q->config, WEIGHTS_SEED, &o);
     cot_engine_load load;
     printf("%s %s, %d ranks (%s), %lld tokens a step, blocks of %lld\n", q->precision, q->attention, ranks,
            o.fabric ? o.fabric : "threads", (long long)o.step_tokens, (long long)o.block_tokens);
@@ -218,7 +174,7 @@ static void ask(const struct question *q, int ranks, uint64_t *seed)
             const bool over = t->finishes;
             assert_int_equal(cot_engine_cancel(engine, t->id, NULL), over ? COT_NOT_FOUND : COT_OK);
         }
-        left = step(engine);
+        left = must_step(engine);
         cot_engine_get_load(engine, &load);
         assert_true(load.kv_pages_free >= 0 && load.kv_pages_free <= load.kv_pages);
         assert_int_equal(load.waiting + load.running, left);
@@ -248,7 +204,7 @@ static void texts_do_not_depend_on_the_cache(void **state)
     (void)state;
     uint64_t seed = test_seed();
     static struct question q;
-    static const char *const configs[] = {qwen, sliding, latent};
+    static const char *const configs[] = {small_qwen, small_sliding, small_latent};
     static const char *const precisions[] = {"bf16", "fp32", "int8"};
     for (int round = 0; round < ROUNDS; round++)
         for (int c = 0; c < 3; c++) {
@@ -267,18 +223,25 @@ static void texts_do_not_depend_on_the_cache(void **state)
     assert_true(seen.hits > 1000 && seen.preemptions > 5 && seen.evictions > 100 && seen.routed > 100);
 }
 
+/* An engine with blocks of 16 tokens and room for all, and requests drawn for it, which the caller frees. */
+static cot_engine *open_drawn(struct question **drawn, int ranks, uint64_t *seed)
+{
+    struct question *q = *drawn = must_allocate(1, sizeof *q);
+    *q = (struct question){.config = small_qwen, .precision = "bf16", .attention = "dp"};
+    draw_question(q, seed, 1);
+    cot_engine_options o = options_for(q, ranks);
+    o.block_tokens = 16;
+    o.kv_tokens = 2000;
+    return must_open_random(q->config, WEIGHTS_SEED, &o);
+}
+
 /* The second time all whole blocks are there, but never the last token. */
 static void a_prompt_comes_again(void **state)
 {
     (void)state;
     uint64_t seed = test_seed();
-    struct question *q = must_allocate(1, sizeof *q);
-    *q = (struct question){.config = qwen, .precision = "bf16", .attention = "dp"};
-    draw_question(q, &seed, 1);
-    cot_engine_options o = options_for(q, 1);
-    o.block_tokens = 16;
-    o.kv_tokens = 2000;
-    cot_engine *engine = open_with(q, &o);
+    struct question *q;
+    cot_engine *engine = open_drawn(&q, 1, &seed);
     cot_engine_load load;
     uint64_t asked = 0, found = 0;
     for (int64_t tokens = 1; tokens < 200; tokens += 1 + (int64_t)(draw(&seed) % 9)) {
@@ -290,7 +253,7 @@ static void a_prompt_comes_again(void **state)
             r.cache_salt = way == 3 ? "other" : NULL;
             r.cache_salt_bytes = way == 3 ? 5 : 0;
             submit(engine, &t, &r, COT_HOME_ANY);
-            while (step(engine)) continue;
+            must_finish(engine);
             if (way == 1) assert_int_equal(t.cached, (tokens - 1) / 16 * 16);
             if (way == 2) assert_int_equal(t.cached, 0);
             if (way == 3) assert_true(t.cached <= tokens - 1 && t.cached % 16 == 0);
@@ -312,13 +275,8 @@ static void homes_are_chosen(void **state)
 {
     (void)state;
     uint64_t seed = test_seed();
-    struct question *q = must_allocate(1, sizeof *q);
-    *q = (struct question){.config = qwen, .precision = "bf16", .attention = "dp"};
-    draw_question(q, &seed, 1);
-    cot_engine_options o = options_for(q, 3);
-    o.block_tokens = 16;
-    o.kv_tokens = 2000;
-    cot_engine *engine = open_with(q, &o);
+    struct question *q;
+    cot_engine *engine = open_drawn(&q, 3, &seed);
     cot_request r = generating_from(q->ids[0], 100, 2), other = generating_from(q->ids[0] + 1, 50, 2);
     r.logprobs = other.logprobs = TOP;
     assert_int_equal(cot_engine_choose_home(engine, &r), 0);
@@ -328,7 +286,7 @@ static void homes_are_chosen(void **state)
     assert_int_equal(cot_engine_choose_home(engine, &r), 0); // nothing is there yet
     submit(engine, &t[1], &other, COT_HOME_ANY);
     assert_int_equal(cot_engine_choose_home(engine, &r), 1); // 0 has something to do
-    while (step(engine)) continue;
+    must_finish(engine);
     assert_int_equal(cot_engine_choose_home(engine, &r), 2);
     assert_int_equal(cot_engine_choose_home(engine, &other), 0);
     r.cache_salt = "x";
@@ -340,7 +298,7 @@ static void homes_are_chosen(void **state)
     r.prompt_tokens = 17;
     assert_int_equal(cot_engine_choose_home(engine, &r), 2);
     submit(engine, &t[2], &r, COT_HOME_ANY);
-    while (step(engine)) continue;
+    must_finish(engine);
     assert_int_equal(t[2].cached, 16);
     cot_engine_close(engine);
     free(q);
@@ -349,7 +307,7 @@ static void homes_are_chosen(void **state)
 static void options_are_checked(void **state)
 {
     (void)state;
-    struct question q = {.config = qwen, .precision = "bf16", .attention = "dp"};
+    struct question q = {.config = small_qwen, .precision = "bf16", .attention = "dp"};
     static const struct {
         int64_t block;
         size_t bytes;
@@ -369,7 +327,7 @@ static void options_are_checked(void **state)
         o.max_wait_steps = bad[i].wait;
         cot_engine *engine;
         cot_error error = {0};
-        assert_int_equal(cot_engine_open_random(&engine, qwen, strlen(qwen), 1, &o, &error),
+        assert_int_equal(cot_engine_open_random(&engine, small_qwen, strlen(small_qwen), 1, &o, &error),
                          COT_INVALID_ARGUMENT);
         if (!strstr(error.message, bad[i].says)) fail_msg("'%s' lacks '%s'", error.message, bad[i].says);
     }
@@ -381,7 +339,7 @@ static void options_are_checked(void **state)
             cot_engine_options o = options_for(&q, ranks);
             o.block_tokens = 16;
             o.kv_bytes = 33 * PAGE + PAGE / 2;
-            cot_engine *engine = open_with(&q, &o);
+            cot_engine *engine = must_open_random(q.config, WEIGHTS_SEED, &o);
             cot_engine_load load;
             cot_engine_get_load(engine, &load);
             assert_int_equal(load.kv_pages, 33);

@@ -5,6 +5,7 @@
 #include "harness/engine/records.h"
 #include "harness/engine/requests.h"
 #include "harness/engine/settings.h"
+#include "harness/engine/steps.h"
 #include "harness/seed.h"
 
 #include "engine/engine_state.h"
@@ -88,15 +89,7 @@ static void submit(cot_engine *engine, struct told *t, const cot_request *reques
                                .on_logits = take_logits,
                                .on_finish = take_finish};
     t->engine = engine;
-    assert_int_equal(cot_engine_submit(engine, &t->id, request, 0, &events, NULL), COT_OK);
-}
-
-static size_t step(cot_engine *engine)
-{
-    size_t left;
-    cot_error error = {0};
-    if (cot_engine_step(engine, &left, &error) != COT_OK) fail_msg("%s", error.message);
-    return left;
+    t->id = must_submit(engine, request, 0, &events);
 }
 
 static struct told run(cot_engine *engine, const cot_request *request)
@@ -104,7 +97,7 @@ static struct told run(cot_engine *engine, const cot_request *request)
     static struct told t; // large
     t = (struct told){0};
     submit(engine, &t, request);
-    while (step(engine)) continue;
+    must_finish(engine);
     assert_int_equal(t.finishes, 1);
     return t;
 }
@@ -224,7 +217,7 @@ static void tokens_that_end_a_text(void **state)
     static struct told t;
     t = (struct told){.cancel_when_sampled = true};
     submit(engine, &t, &r);
-    while (step(engine)) continue;
+    must_finish(engine);
     assert_int_equal(t.finish, COT_FINISH_CANCELLED);
     assert_true(t.sampled == 1 && t.tokens == 0 && t.finishes == 1);
     free(ids);
@@ -252,7 +245,7 @@ static void lists_are_copied(void **state)
     memset(biased, 0, sizeof biased);
     memset(bias, 0xff, sizeof bias);
     stops[0] = 7;
-    while (step(engine)) continue;
+    must_finish(engine);
     assert_int_equal(t.finish, COT_FINISH_LENGTH);
     for (int i = 0; i < 5; i++) assert_int_equal(t.token[i], 7);
     free(ids);
@@ -276,23 +269,23 @@ static void a_request_waits_for_another(void **state)
     submit(engine, &t[2], &r);
     r.after = 0;
     submit(engine, &t[3], &r);
-    step(engine);
+    must_step(engine);
     assert_true(t[0].began == 1 && t[3].began == 2 && !t[1].began); // who waits for nobody is not held up
     while (!t[0].tokens) {
         assert_int_equal(t[1].began, 0);
-        step(engine);
+        must_step(engine);
     }
-    step(engine);
+    must_step(engine);
     assert_int_equal(t[1].began, 3);
     assert_int_equal(t[2].began, 0);
     assert_int_equal(cot_engine_cancel(engine, t[1].id, NULL), COT_OK); // over before it was fed
-    step(engine);
+    must_step(engine);
     assert_int_equal(t[2].began, 4);
     r.after = t[0].id; // fed long ago, or over
     submit(engine, &t[4], &r);
-    step(engine);
+    must_step(engine);
     assert_int_equal(t[4].began, 5);
-    while (step(engine)) continue;
+    must_finish(engine);
     for (int i = 0; i < 5; i++) {
         assert_int_equal(t[i].finish, i == 1 ? COT_FINISH_CANCELLED : COT_FINISH_LENGTH);
         if (i != 1) assert_memory_equal(t[i].token, t[0].token, 3 * sizeof(int32_t));
@@ -373,7 +366,7 @@ static void bad_requests_are_named(void **state)
         assert_int_equal(id, 0);
         if (!strstr(error.message, bad[i].says)) fail_msg("'%s' lacks '%s'", error.message, bad[i].says);
     }
-    assert_int_equal(step(engine), 0);
+    assert_int_equal(must_step(engine), 0);
     free(ids);
     cot_engine_close(engine);
 }

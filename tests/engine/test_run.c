@@ -5,6 +5,7 @@
 #include "harness/engine/records.h"
 #include "harness/engine/requests.h"
 #include "harness/engine/settings.h"
+#include "harness/engine/steps.h"
 #include "harness/seed.h"
 
 #include <stdio.h>
@@ -210,22 +211,10 @@ static void count_finish(void *context, uint64_t request, cot_finish finish)
     l->finish = finish;
 }
 
-static uint64_t must_submit(cot_engine *engine, struct listener *l, const cot_request *request, int home)
+static uint64_t listen_to(cot_engine *engine, struct listener *l, const cot_request *request, int home)
 {
-    cot_events events = {.context = l, .on_token = count_token, .on_finish = count_finish};
-    cot_error error = {0};
-    uint64_t id;
-    if (cot_engine_submit(engine, &id, request, home, &events, &error) != COT_OK)
-        fail_msg("%s", error.message);
-    return id;
-}
-
-static size_t must_step(cot_engine *engine)
-{
-    size_t left;
-    cot_error error = {0};
-    if (cot_engine_step(engine, &left, &error) != COT_OK) fail_msg("%s", error.message);
-    return left;
+    const cot_events events = {.context = l, .on_token = count_token, .on_finish = count_finish};
+    return must_submit(engine, request, home, &events);
 }
 
 static void assert_ended(const struct listener *l, uint64_t id, int64_t tokens, cot_finish finish)
@@ -245,7 +234,7 @@ static void requests_are_cancelled(void **state)
     uint64_t id[4];
     for (int i = 0; i < 4; i++) {
         l[i].engine = engine;
-        id[i] = must_submit(engine, &l[i], &ten, i % 2);
+        id[i] = listen_to(engine, &l[i], &ten, i % 2);
         assert_int_equal(id[i], i + 1);
     }
     assert_int_equal(must_step(engine), 4); // two run, two wait, and each has said a token
@@ -269,8 +258,8 @@ static void requests_are_cancelled(void **state)
     assert_int_equal(l[2].told, id[2]);
     for (int i = 0; i < 2; i++) assert_int_equal(must_step(engine), 0);
     assert_ended(&l[2], id[2], 10, COT_FINISH_LENGTH);
-    assert_true(must_submit(engine, &l[0], &ten, 0) > id[3] + 1); // no number twice, those of a run included
-    cot_engine_close(engine);                                     // while one waits
+    assert_true(listen_to(engine, &l[0], &ten, 0) > id[3] + 1); // no number twice, those of a run included
+    cot_engine_close(engine);                                   // while one waits
 }
 
 static void homes_out_of_range(void **state)
@@ -287,8 +276,8 @@ static void homes_out_of_range(void **state)
         assert_int_equal(id, 0);
     }
     struct listener l = {0};
-    uint64_t id = must_submit(engine, &l, &request, 2);
-    while (must_step(engine)) {}
+    uint64_t id = listen_to(engine, &l, &request, 2);
+    must_finish(engine);
     assert_ended(&l, id, 4, COT_FINISH_LENGTH);
     cot_engine_close(engine);
 }

@@ -1,9 +1,8 @@
 #include "harness/engine/random_model.h"
 
-#include "harness/cmocka.h"
+#include "harness/engine/steps.h"
 
 #include <stdio.h>
-#include <string.h>
 
 cot_engine *open_random_of(int vocab, const char *eos, const struct setting *s)
 {
@@ -19,11 +18,7 @@ cot_engine *open_random_of(int vocab, const char *eos, const struct setting *s)
         " \"rope_theta\": 10000.0, \"tie_word_embeddings\": false, \"eos_token_id\": %s}",
         vocab, CONTEXT, eos);
     cot_engine_options options = options_of(s);
-    cot_engine *engine;
-    cot_error error;
-    if (cot_engine_open_random(&engine, config, strlen(config), WEIGHTS_SEED, &options, &error) != COT_OK)
-        fail_msg("%s", error.message);
-    return engine;
+    return must_open_random(config, WEIGHTS_SEED, &options);
 }
 
 cot_engine *open_random(const char *eos, const struct setting *s)
