@@ -137,6 +137,7 @@ static void take_finish(void *context, uint64_t request, cot_finish finish)
     struct continuation *c = &run->each[request];
     const char *piece;
     size_t bytes;
+    if (finish == COT_FINISH_OVERFLOW && run->count == 1 && !run->begun) return; // nothing is said but why
     if (finish != COT_FINISH_STOP && cot_text_stream_finish(c->stream, &piece, &bytes, &run->error) == COT_OK)
         append(run, c, piece, bytes);
     c->over = true;
