@@ -30,9 +30,7 @@ cot_status cot_anneal_open(cot_anneal *s, const cot_cocluster *p, cot_error *err
     s->gain = malloc(D * N * sizeof *s->gain);
     s->priced = calloc(D * stride, sizeof *s->priced);
     s->token_rank = malloc(N * sizeof *s->token_rank);
-    s->scratch = malloc(N * 8);
-    if (!s->called || !s->rank || !s->load || !s->excess || !s->gain || !s->priced || !s->token_rank ||
-        !s->scratch)
+    if (!s->called || !s->rank || !s->load || !s->excess || !s->gain || !s->priced || !s->token_rank)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for swaps of %d experts", p->E);
     s->seat = s->rank + E;
     s->place = s->seat + E;
@@ -55,7 +53,6 @@ void cot_anneal_close(cot_anneal *s)
     free(s->gain);
     free(s->priced);
     free(s->token_rank);
-    free(s->scratch);
     *s = (cot_anneal){0};
 }
 
@@ -91,10 +88,9 @@ void cot_anneal_set(cot_anneal *s, const int32_t *expert_rank, const double *pri
     put_prices(s);
 }
 
-void cot_anneal_settle(cot_anneal *s)
+void cot_anneal_settle(cot_anneal *s, int tries, uint64_t stream)
 {
-    cot_cocluster_token_choose(s->token_rank, s->price, s->problem, s->gain);
-    s->value = cot_cocluster_token_repair(s->token_rank, s->problem, s->gain, s->scratch);
+    s->value = cot_cocluster_token_settle(s->token_rank, s->price, tries, stream, s->problem, s->gain);
 }
 
 /* Whether the expert limit allows to swap a and b. */

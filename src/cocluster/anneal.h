@@ -22,7 +22,6 @@ typedef struct cot_anneal {
     double most;    // by the prices an upper bound of what tokens gain with these groups
     int32_t *token_rank; // [N] within the limit once settled
     double value;        // what the tokens gain there
-    void *scratch;       // [N * 8 bytes] of the token step
 } cot_anneal;
 
 /* Errors: OUT_OF_MEMORY; close it then, too. */
@@ -34,7 +33,7 @@ void cot_anneal_set(cot_anneal *anneal, const int32_t *expert_rank, const double
  * loses as much is e times less likely than none; at 0 only what gains is done. Returns what the swaps looked at
  * lose in the mean. */
 double cot_anneal_sweep(cot_anneal *anneal, double temperature, int64_t iteration);
-/* The token step at these prices: token_rank and value. */
-void cot_anneal_settle(cot_anneal *anneal);
+/* The tokens at these prices, settled as cot_cocluster_token_settle does: token_rank and value. */
+void cot_anneal_settle(cot_anneal *anneal, int tries, uint64_t stream);
 
 #endif

@@ -111,12 +111,16 @@ static cot_status allocate(cot_cocluster *p, cot_error *error)
     p->token_rank = malloc(N * sizeof *p->token_rank);
     p->gain = malloc(N * D * sizeof *p->gain);
     p->scratch = malloc(N * 8);
+    p->sorted_gain = malloc(N * D * sizeof *p->sorted_gain);
+    p->sorted_weight = malloc(N * sizeof *p->sorted_weight);
+    p->sorted_load = malloc(N * sizeof *p->sorted_load);
+    p->settled = malloc(N * sizeof *p->settled);
     p->worth = malloc(E * D * sizeof *p->worth);
     p->price = calloc(D, sizeof *p->price);
     p->trial = malloc((2 * E + N) * sizeof *p->trial);
     return p->size && p->token_load && p->expert_load && p->packed && p->token_weight && p->heavy_first &&
-                   p->expert_rank && p->token_rank && p->gain && p->scratch && p->worth && p->price &&
-                   p->trial
+                   p->expert_rank && p->token_rank && p->gain && p->scratch && p->sorted_gain &&
+                   p->sorted_weight && p->sorted_load && p->settled && p->worth && p->price && p->trial
                ? COT_OK
                : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for grouping %" PRId64 " tokens", p->N);
 }
@@ -214,6 +218,7 @@ cot_status cot_grouper_open(cot_grouper **grouper, const cot_affinity *affinity,
     }
     if (status == COT_OK) {
         set_limits(p);
+        cot_cocluster_sort_loads(p);
         if (p->method->begin) status = p->method->begin(p, error);
     }
     if (status != COT_OK) {
@@ -268,6 +273,10 @@ void cot_grouper_close(cot_grouper *grouper)
     free(p->token_rank);
     free(p->gain);
     free(p->scratch);
+    free(p->sorted_gain);
+    free(p->sorted_weight);
+    free(p->sorted_load);
+    free(p->settled);
     free(p->worth);
     free(p->price);
     free(p->trial);

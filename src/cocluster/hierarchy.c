@@ -201,12 +201,12 @@ static cot_status descend(cot_nodes_grouping *found, cot_cocluster *p, int32_t *
         cot_nodes_value value;
         token_gains(p->gain, p, expert, of_node, in_node);
         memset(p->price, 0, (size_t)p->D * sizeof *p->price);
-        cot_cocluster_token_step(token, p->price, NULL, p, p->gain, p->scratch);
+        cot_cocluster_token_step(token, p->price, p, p->gain);
         expert_gains(p->worth, p, token, of_node, in_node);
         if (!cot_cocluster_is_within(p, expert)) {
             cot_cocluster_mend(expert, p, p->worth);
             token_gains(p->gain, p, expert, of_node, in_node);
-            cot_cocluster_token_step(token, p->price, NULL, p, p->gain, p->scratch);
+            cot_cocluster_token_step(token, p->price, p, p->gain);
             expert_gains(p->worth, p, token, of_node, in_node);
         }
         status = cot_nodes_value_of(&value, &p->affinity, expert, token, options, error);

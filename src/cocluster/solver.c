@@ -20,11 +20,15 @@ static double excess(const cot_grouping *g, const cot_cocluster *p)
     return fmax(0, g->token_peak - p->token_asked) + fmax(0, g->expert_peak - p->expert_asked);
 }
 
+static double worth_of(const cot_grouping *g)
+{
+    return (double)g->local + g->bonus;
+}
+
 /* Activations are whole; sums with bonuses are as good as doubles are. */
 static bool reaches(const cot_grouping *g, bool bonus)
 {
-    return bonus ? (double)g->local + g->bonus >= g->bound * (1 - 1e-9)
-                 : (double)g->local >= floor(g->bound + 1e-6);
+    return bonus ? worth_of(g) >= g->bound * (1 - 1e-9) : (double)g->local >= floor(g->bound + 1e-6);
 }
 
 void cot_cocluster_measure(cot_grouping *g, const cot_cocluster *p)
@@ -55,25 +59,27 @@ void cot_cocluster_offer(cot_cocluster *p, const int32_t *expert_rank, const int
     memset(p->price, 0, (size_t)p->D * sizeof *p->price);
     cot_cocluster_gains(p->gain, p, expert);
     if (!cot_cocluster_is_within(p, expert)) {
-        cot_cocluster_token_step(token, p->price, NULL, p, p->gain, p->scratch);
+        cot_cocluster_token_step(token, p->price, p, p->gain);
         cot_cocluster_worth(p->worth, p, token_rank ? token_rank : token);
         cot_cocluster_mend(expert, p, p->worth);
         cot_cocluster_gains(p->gain, p, expert);
     }
     if (token_rank) {
         memcpy(token, token_rank, (size_t)p->N * sizeof *token);
-        cot_cocluster_token_repair(token, p, p->gain, p->scratch);
+        cot_cocluster_token_repair(token, p, p->gain);
     } else {
-        cot_cocluster_token_step(token, p->price, NULL, p, p->gain, p->scratch);
+        const double most = cot_cocluster_token_prices(token, p->price, 0, p, p->gain);
+        if (p->best.expert_rank && excess(&p->best, p) <= 0 && most * (1 + 0x1p-8) <= worth_of(&p->best))
+            return;
+        cot_cocluster_token_settle(token, p->price, 1, 0, p, p->gain);
     }
     cot_grouping offered = p->best;
     offered.expert_rank = expert;
     offered.token_rank = token;
     cot_cocluster_measure(&offered, p);
-    p->offered = (double)offered.local + offered.bonus;
     if (p->best.expert_rank) {
         const double less = excess(&p->best, p) - excess(&offered, p);
-        if (less < 0 || (less <= 0 && p->offered <= (double)p->best.local + p->best.bonus)) return;
+        if (less < 0 || (less <= 0 && worth_of(&offered) <= worth_of(&p->best))) return;
     }
     memcpy(p->expert_rank, expert, (size_t)p->E * sizeof *expert);
     memcpy(p->token_rank, token, (size_t)p->N * sizeof *token);
@@ -86,6 +92,6 @@ void cot_cocluster_offer(cot_cocluster *p, const int32_t *expert_rank, const int
 void cot_cocluster_bound_is(cot_cocluster *p, double bound)
 {
     cot_grouping *g = &p->best;
-    g->bound = fmax(fmin(g->bound, bound), (double)g->local + g->bonus);
+    g->bound = fmax(fmin(g->bound, bound), worth_of(g));
     g->proven = g->feasible && reaches(g, p->options.bonus != NULL);
 }

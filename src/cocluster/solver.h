@@ -42,13 +42,18 @@ struct cot_cocluster {
     /* The best so far. */
     int32_t *expert_rank, *token_rank;
     cot_grouping best; // its pointers are the two above
-    double offered;    // local + bonus of the latest offer
     /* Room in which offers are completed. */
-    float *gain;    // [D][N]
-    void *scratch;  // [N * 8 bytes]
-    double *worth;  // [E][D]
-    double *price;  // [D]
-    int32_t *trial; // [E], then [N]
+    float *gain;   // [D][N]
+    void *scratch; // [N * 8 bytes]
+    /* Tokens that are a good part of what a rank takes come first of heavy_first; the loads, and room for the gains, in that
+     * order. */
+    int64_t n_heavy;
+    float *sorted_gain, *sorted_weight; // [D][N], [N]
+    uint64_t *sorted_load;              // [N]
+    int32_t *settled;                   // [N] a try's
+    double *worth;                      // [E][D]
+    double *price;                      // [D]
+    int32_t *trial;                     // [E], then [N]
 };
 
 /* The gain matrix of tokens for given groups of experts: gain[d][i] = activations of token i on rank d, plus bonus.
@@ -56,21 +61,29 @@ struct cot_cocluster {
 void cot_cocluster_gains(float *gain, const cot_cocluster *problem, const int32_t *expert_rank);
 
 /* Tokens to ranks so that the sum of gains is as large as it gets with every rank's load within token_limit: prices
- * on load [D] (Lagrangian, kept in `price` from call to call: a warm start; zeros at first), then repair. Returns the
- * gain; `*bound`, unless NULL, is what no assignment exceeds. Deterministic. Never allocates: `scratch` [N * 8 bytes].
- */
-double cot_cocluster_token_step(int32_t *token_rank, double *price, double *bound,
-                                const cot_cocluster *problem, const float *gain, void *scratch);
-/* The same without repair, so that token_rank may break the balance. Returns what it gains less the prices, which is an
- * upper bound of what any assignment within the balance gains. Ends early when that falls below `least`. */
+ * on load [D] (Lagrangian, kept in `price` from call to call: a warm start; zeros at first), then settled. Returns the
+ * gain. Deterministic, as are the steps below, none of which allocates; all but the bound use the problem's room. */
+double cot_cocluster_token_step(int32_t *token_rank, double *price, const cot_cocluster *problem,
+                                const float *gain);
+/* Prices, and every token on its best rank at these, so that token_rank may break the balance. Returns what it gains less
+ * the prices: an upper bound of what any assignment within the balance gains, but for what token_weight is off (2^-9).
+ * Ends early when that falls below `least`; what it would have ended with is below then, too. */
 double cot_cocluster_token_prices(int32_t *token_rank, double *price, double least,
                                   const cot_cocluster *problem, const float *gain);
+/* The least such bound, closer: what no assignment exceeds. Prices begin at `price`, which stays. */
+double cot_cocluster_token_bound(const double *price, const cot_cocluster *problem, const float *gain);
 /* Sends every token to its best rank at these prices; returns the same bound. */
 double cot_cocluster_token_choose(int32_t *token_rank, const double *price, const cot_cocluster *problem,
                                   const float *gain);
+/* Tokens within the balance, from good prices: repaired, and, where single tokens are a good part of a rank's load, `tries`
+ * times with these placed first; the best counts. The first try is plain, the others draw from the problem's seed and
+ * `stream`, `stream` + 1, ... Returns the gain. */
+double cot_cocluster_token_settle(int32_t *token_rank, const double *price, int tries, uint64_t stream,
+                                  const cot_cocluster *problem, const float *gain);
 /* Moves tokens until every rank's load is within token_limit, those first that lose least. Returns the gain. */
-double cot_cocluster_token_repair(int32_t *token_rank, const cot_cocluster *problem, const float *gain,
-                                  void *scratch);
+double cot_cocluster_token_repair(int32_t *token_rank, const cot_cocluster *problem, const float *gain);
+/* Fills n_heavy, sorted_weight and sorted_load, once loads and limits are known. */
+void cot_cocluster_sort_loads(cot_cocluster *problem);
 
 /* What each expert is worth on each rank for given tokens: worth[e][d] = activations of e by the tokens of d. */
 void cot_cocluster_worth(double *worth, const cot_cocluster *problem, const int32_t *token_rank);
@@ -85,7 +98,7 @@ cot_status cot_cocluster_expert_step(int32_t *expert_rank, const cot_cocluster *
 /* Offers groups of experts whose sizes are right. The token step finds the tokens' ranks where `token_rank` is NULL;
  * given ones are repaired where they break the balance. Groups that break the expert limit are mended by swaps as far as
  * those go, and replaced by `packed` where that is not enough. The result becomes the best when it breaks what is asked
- * by less than the best so far, or by as much and has more local + bonus, which `offered` tells either way. */
+ * by less than the best so far, or by as much and has more local + bonus. */
 void cot_cocluster_offer(cot_cocluster *problem, const int32_t *expert_rank, const int32_t *token_rank);
 
 /* Measures groups anew: local, bonus, total, both peaks, whether they are feasible, and, beside the bound that `groups`
@@ -117,6 +130,7 @@ cot_cocluster *cot_grouper_problem(cot_grouper *grouper);
 extern const cot_cocluster_method cot_cocluster_own;      // coterie
 extern const cot_cocluster_method cot_cocluster_ce_joint; // cross-entropy, token and expert labels sampled
 extern const cot_cocluster_method cot_cocluster_ce; // cross-entropy, expert labels sampled, tokens solved
+extern const cot_cocluster_method cot_cocluster_ce_whole; // the same, every draw valued to its end: for tests
 extern const cot_cocluster_method cot_cocluster_metis;
 extern const cot_cocluster_method cot_cocluster_kmeans;
 extern const cot_cocluster_method cot_cocluster_spectral;

@@ -1,172 +1,9 @@
+/* Tokens to ranks, within the balance: repair of what prices leave. */
 #include "cocluster/solver.h"
 
-#include "placement/vectors.h"
-
-#include <math.h>
 #include <string.h>
 
-/* A generalised assignment problem. Prices on load, a rate per unit, make each token choose by itself:
- *
- *     q(price) = sum_i max_d (gain[i][d] - price[d] load[i]) + limit sum_d price[d]
- *
- * is convex and never below what any assignment within the limit gains (Lagrange); the prices that make it least leave
- * few tokens to move. Each price climbs while its rank is too full and falls while it is not, in steps that grow until
- * the sign turns and shrink then (as in Rprop), so that all ranks search at the same time. */
-enum { SWEEPS = 28, BOUND_SWEEPS = 60, BLOCK = 64, MAX_RANKS = COT_TRACE_MAX_RANKS };
-
-typedef struct prices {
-    double *price;
-    double step[MAX_RANKS];
-    bool warm;
-    int8_t sign[MAX_RANKS];
-    uint64_t load[MAX_RANKS];
-} prices;
-
-/* Some tokens to their best ranks; returns the sum of gains less prices. Inlined for whole blocks, whose loops the
- * compiler then turns into vectors. */
-static inline __attribute__((always_inline)) double
-choose(int32_t *restrict rank, const float *restrict price, const float *restrict gain,
-       const float *restrict weight, int64_t N, int32_t D, int n)
-{
-    float best[BLOCK];
-    int32_t at[BLOCK];
-    double sum = 0;
-    for (int j = 0; j < n; j++) {
-        best[j] = gain[j] - price[0] * weight[j];
-        at[j] = 0;
-    }
-    for (int32_t d = 1; d < D; d++) {
-        gain += N;
-        const float rate = price[d];
-        for (int j = 0; j < n; j++) {
-            const float here = gain[j] - rate * weight[j];
-            const int32_t larger = -(int32_t)(here > best[j]); // a mask: two selections would become a branch
-            at[j] = (at[j] & ~larger) | (d & larger);
-            best[j] = here > best[j] ? here : best[j];
-        }
-    }
-    for (int j = 0; j < n; j++) {
-        rank[j] = at[j];
-        sum += (double)best[j];
-    }
-    return sum;
-}
-
-COT_VECTORS static double sweep(int32_t *rank, prices *s, const cot_cocluster *p, const float *gain)
-{
-    float price[MAX_RANKS];
-    double q = 0;
-    int64_t i = 0;
-    for (int32_t d = 0; d < p->D; d++) {
-        price[d] = (float)s->price[d];
-        q += (double)price[d] * p->token_limit;
-    }
-    for (; i + BLOCK <= p->N; i += BLOCK)
-        q += choose(rank + i, price, gain + i, p->token_weight + i, p->N, p->D, BLOCK);
-    q += choose(rank + i, price, gain + i, p->token_weight + i, p->N, p->D, (int)(p->N - i));
-    uint64_t load[4][MAX_RANKS]; // one sum would wait for itself
-    for (int k = 0; k < 4; k++)
-        for (int32_t d = 0; d < p->D; d++) load[k][d] = 0;
-    for (i = 0; i + 4 <= p->N; i += 4)
-        for (int k = 0; k < 4; k++) load[k][rank[i + k]] += p->token_load[i + k];
-    for (; i < p->N; i++) load[0][rank[i]] += p->token_load[i];
-    for (int32_t d = 0; d < p->D; d++) s->load[d] = load[0][d] + load[1][d] + load[2][d] + load[3][d];
-    return q;
-}
-
-/* The same for the bound: true loads, double precision. */
-static double sweep_exactly(prices *s, const cot_cocluster *p, const float *gain)
-{
-    double q = 0;
-    for (int32_t d = 0; d < p->D; d++) {
-        q += s->price[d] * p->token_limit;
-        s->load[d] = 0;
-    }
-    for (int64_t i = 0; i < p->N; i++) {
-        double best = -INFINITY;
-        int32_t at = 0;
-        for (int32_t d = 0; d < p->D; d++) {
-            const double here = (double)gain[d * p->N + i] - s->price[d] * (double)p->token_load[i];
-            if (here > best) {
-                best = here;
-                at = d;
-            }
-        }
-        s->load[at] += p->token_load[i];
-        q += best;
-    }
-    return q;
-}
-
-/* One step of all prices against the excess; false: every rank is as full as its price says, within `slack`. */
-static bool move_prices(prices *s, const cot_cocluster *p, double slack)
-{
-    bool moved = false;
-    for (int32_t d = 0; d < p->D; d++) {
-        const double excess = (double)s->load[d] - p->token_limit;
-        if ((s->price[d] <= 0 && excess <= 0) || fabs(excess) <= slack) {
-            s->sign[d] = 0;
-            continue;
-        }
-        const int8_t sign = excess > 0 ? 1 : -1;
-        if (s->sign[d] == sign) {
-            s->step[d] *= 1.5;
-        } else if (s->sign[d] == -sign) {
-            s->step[d] *= 0.4;
-        }
-        s->sign[d] = sign;
-        s->price[d] = fmax(0, s->price[d] + sign * s->step[d]);
-        moved = true;
-    }
-    return moved;
-}
-
-static void begin_prices(prices *s, double *price, int32_t D)
-{
-    *s = (prices){.price = price};
-    for (int32_t d = 0; d < D; d++) s->warm = s->warm || price[d] > 0;
-    for (int32_t d = 0; d < D; d++) s->step[d] = s->warm ? 0.004 : 0.05;
-}
-
-double cot_cocluster_token_prices(int32_t *token_rank, double *price, double least, const cot_cocluster *p,
-                                  const float *gain)
-{
-    prices s;
-    double best = INFINITY, kept[MAX_RANKS];
-    begin_prices(&s, price, p->D);
-    const int sweeps = s.warm ? SWEEPS / 2 : SWEEPS;
-    for (int i = 0; i < sweeps; i++) {
-        const double q = sweep(token_rank, &s, p, gain);
-        if (q < best) {
-            best = q;
-            memcpy(kept, price, (size_t)p->D * sizeof *kept);
-        }
-        if (best < least || !move_prices(&s, p, p->token_limit / 256)) return q; // it is as good as met
-    }
-    memcpy(price, kept, (size_t)p->D * sizeof *kept);
-    return sweep(token_rank, &s, p, gain);
-}
-
-double cot_cocluster_token_choose(int32_t *token_rank, const double *price, const cot_cocluster *p,
-                                  const float *gain)
-{
-    double same[MAX_RANKS];
-    memcpy(same, price, (size_t)p->D * sizeof *same);
-    return sweep(token_rank, &(prices){.price = same}, p, gain);
-}
-
-static double find_bound(const double *begin, const cot_cocluster *p, const float *gain)
-{
-    prices s;
-    double price[MAX_RANKS], best = INFINITY;
-    memcpy(price, begin, (size_t)p->D * sizeof *price);
-    begin_prices(&s, price, p->D);
-    for (int i = 0; i < BOUND_SWEEPS; i++) {
-        best = fmin(best, sweep_exactly(&s, p, gain));
-        if (!move_prices(&s, p, 0)) break;
-    }
-    return best;
-}
+enum { MAX_RANKS = COT_TRACE_MAX_RANKS };
 
 /* Tokens of a rank that is too full, by what a unit of load loses by going elsewhere. */
 typedef struct leaver {
@@ -248,7 +85,7 @@ static bool pack_tokens(int32_t *token_rank, double *load, const cot_cocluster *
 }
 
 /* Tokens that gain where there is room go there, first those that gain most a unit of load. */
-static void settle(int32_t *token_rank, double *load, const cot_cocluster *p, const float *gain)
+static void fill(int32_t *token_rank, double *load, const cot_cocluster *p, const float *gain)
 {
     static const float least[] = {0.7f, 0.5f, 0.35f, 0.25f, 0.15f, 0.08f, 0, 0};
     bool moved = true;
@@ -271,24 +108,21 @@ static void settle(int32_t *token_rank, double *load, const cot_cocluster *p, co
     }
 }
 
-double cot_cocluster_token_repair(int32_t *token_rank, const cot_cocluster *p, const float *gain,
-                                  void *scratch)
+double cot_cocluster_token_repair(int32_t *token_rank, const cot_cocluster *p, const float *gain)
 {
     double load[MAX_RANKS] = {0}, sum = 0;
     bool good = true;
     for (int64_t i = 0; i < p->N; i++) load[token_rank[i]] += (double)p->token_load[i];
     for (int32_t d = 0; good && d < p->D; d++)
-        if (load[d] > p->token_limit) good = empty_rank(token_rank, load, p, gain, d, scratch);
+        if (load[d] > p->token_limit) good = empty_rank(token_rank, load, p, gain, d, p->scratch);
     if (!good && !pack_tokens(token_rank, load, p, gain, false)) pack_tokens(token_rank, load, p, gain, true);
-    settle(token_rank, load, p, gain);
+    fill(token_rank, load, p, gain);
     for (int64_t i = 0; i < p->N; i++) sum += (double)gain[token_rank[i] * p->N + i];
     return sum;
 }
 
-double cot_cocluster_token_step(int32_t *token_rank, double *price, double *bound, const cot_cocluster *p,
-                                const float *gain, void *scratch)
+double cot_cocluster_token_step(int32_t *token_rank, double *price, const cot_cocluster *p, const float *gain)
 {
     cot_cocluster_token_prices(token_rank, price, 0, p, gain);
-    if (bound) *bound = find_bound(price, p, gain);
-    return cot_cocluster_token_repair(token_rank, p, gain, scratch);
+    return cot_cocluster_token_settle(token_rank, price, 1, 0, p, gain);
 }
