@@ -45,6 +45,14 @@ cot_status cot_affinities_count(cot_affinities *affinities, const cot_trace *tra
                                 cot_error *error);
 void cot_affinities_free(cot_affinities *affinities); // empty ones are fine
 
+/* What a layer's tokens would call if they were seen more often, as far as one can tell (shrinkage): a row of n activations
+ * becomes n / (n + prior) parts itself and prior / (n + prior) parts the layer's shares of experts, in finer units than
+ * activations (16 for one, fewer where a row is very heavy), rounded. Groups made for these rows follow accidents of rare
+ * tokens less. Errors: INVALID_ARGUMENT (a prior not above 0), OUT_OF_MEMORY. cot_affinity_free frees it. */
+cot_status cot_affinity_shrink(cot_affinity *shrunk, const cot_affinity *affinity, double prior,
+                               cot_error *error);
+void cot_affinity_free(cot_affinity *affinity); // of cot_affinity_shrink; an empty one is fine
+
 /* A way to group. */
 typedef struct cot_group_method {
     const char *name;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { MOST_METHODS = 16 };
 
@@ -51,6 +52,8 @@ static int parse_costs(cot_group_inputs *in, const cot_group_settings *s)
             return COT_EXIT_USAGE;
         }
     }
+    if (s->shrink > 0 && (s->nodes > 1 || s->joint))
+        return cot_complain("--shrink goes neither with --nodes nor with --joint");
     if (s->nodes > 1 && s->ranks % s->nodes)
         return cot_complain("%" PRId64 " nodes do not divide %" PRId64 " ranks", s->nodes, s->ranks);
     return COT_EXIT_OK;
@@ -119,13 +122,23 @@ static void close_inputs(cot_group_inputs *in)
 typedef struct pace {
     cot_progress progress;
     const char *then; // what goes on after the rounds
+    int64_t threads;  // above 0: processor time of so many is what counts
     double start, now, seconds;
 } pace;
+
+/* Of the clock; or of the processor, so much for each thread: other programs, and threads that wait, do not count. */
+static double pace_now(const pace *p)
+{
+    struct timespec t;
+    if (!p->threads) return cot_seconds_now();
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return ((double)t.tv_sec + (double)t.tv_nsec * 1e-9) / (double)p->threads;
+}
 
 static bool proceed(void *context, int64_t done, int64_t all)
 {
     pace *p = context;
-    const double now = cot_seconds_now(), last = now - p->now;
+    const double now = pace_now(p), last = now - p->now;
     p->now = now;
     if (all)
         cot_progress_show(&p->progress, (uint64_t)done, (uint64_t)all);
@@ -144,8 +157,9 @@ static int solve(cot_grouped *g, const char *method, const cot_group_settings *s
     cot_error error = {0};
     pace p = {.progress = {.what = method},
               .then = s->joint ? "joining layers" : "naming ranks",
-              .start = cot_seconds_now(),
+              .threads = s->processor ? s->threads : 0,
               .seconds = s->seconds};
+    p.start = pace_now(&p);
     const cot_group_solve_options options = {.size = sizeof options,
                                              .group = {.size = sizeof options.group,
                                                        .method = method,
@@ -158,6 +172,7 @@ static int solve(cot_grouped *g, const char *method, const cot_group_settings *s
                                              .nodes = (int32_t)s->nodes,
                                              .cost_in = in->cost_in,
                                              .cost_out = in->cost_out,
+                                             .shrink = s->shrink * in->trace.top_k,
                                              .joint = s->joint,
                                              .stay_weight = s->stay_weight,
                                              .distance = in->distance,
@@ -167,7 +182,7 @@ static int solve(cot_grouped *g, const char *method, const cot_group_settings *s
     *g = (cot_grouped){.method = method};
     const cot_status status = cot_group_solve(&g->found, &in->affinities, &options, &error);
     cot_progress_end(&p.progress);
-    g->seconds = cot_seconds_now() - p.start;
+    g->seconds = pace_now(&p) - p.start;
     return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
 }
 
@@ -295,6 +310,9 @@ static const cot_option group_options[] = {
      "coterie, ce or ce-joint (cross-entropy), metis, kmeans, spectral; a list of them, or all", AT(method)},
     {"seconds", 0, COT_OPTION_REAL, "S", "10", "time for each method, all layers together", AT(seconds),
      .min = 0, .max = 1e6},
+    {"processor-time", 0, COT_OPTION_FLAG, NULL, NULL,
+     "--seconds are of the processor, for each thread: solvers get the same whatever else runs",
+     AT(processor)},
     {"iterations", 0, COT_OPTION_INTEGER, "N", NULL,
      "instead of a time: so many rounds, which repeat a result exactly", AT(iterations), .least = 1,
      .most = INT32_MAX},
@@ -304,6 +322,11 @@ static const cot_option group_options[] = {
     {"expert-load", 0, COT_OPTION_REAL, "X", NULL,
      "limit of the load of a rank's experts, in mean ranks' loads (1.2)", AT(expert_load), .min = 1,
      .max = 1e6},
+    {"shrink", 0, COT_OPTION_REAL, "N", "0",
+     "group experts for tokens that are mixed with all tokens' mean, half and half where one is seen N "
+     "times: for texts of "
+     "other kinds than the trace's (64); 0: not",
+     AT(shrink), .min = 0, .max = 1e6},
     {"split", 0, COT_OPTION_REAL, "X", "0.2", "share of the sequences that is learnt from; 1: all, no test",
      AT(split), .min = 0, .max = 1},
     {"tokenizer", 0, COT_OPTION_TEXT, "FILE", NULL,

@@ -9,8 +9,8 @@ typedef struct cot_group_settings {
     const char *trace, *method, *topology, *hosts, *nvlink, *link_cost, *tables, *placement, *tokenizer,
         *embeddings;
     int64_t ranks, nodes, iterations, seed, order, threads;
-    double seconds, token_balance, expert_load, split, stay_weight;
-    bool joint, json;
+    double seconds, token_balance, expert_load, split, stay_weight, shrink;
+    bool joint, json, processor;
 } cot_group_settings;
 
 /* What all methods group. */

@@ -26,16 +26,48 @@ static void take_layer(cot_group_solution *s, int32_t l, const cot_grouping *fou
     s->layer[l].token_rank = g->token_rank + (size_t)l * (size_t)g->n_tokens;
 }
 
+/* A layer's tokens as they were counted to ranks, for groups that were found for shrunk rows. */
+static cot_status take_regrouped(cot_group_solution *s, int32_t l, const cot_grouping *found,
+                                 const cot_affinities *affinities, const cot_group_solve_options *o,
+                                 cot_error *error)
+{
+    cot_grouper *grouper;
+    cot_group_options group = o->group;
+    group.method = NULL; // the problem alone is needed
+    const cot_status status = cot_grouper_open(&grouper, &affinities->layer[l], &group, error);
+    if (status == COT_OK) {
+        cot_grouping counted;
+        cot_cocluster_offer(cot_grouper_problem(grouper), found->expert_rank, NULL);
+        cot_grouper_best(&counted, grouper);
+        counted.iterations = found->iterations;
+        take_layer(s, l, &counted);
+    }
+    cot_grouper_close(grouper);
+    return status;
+}
+
+/* The layers that are solved: shrunk ones, of which the caller frees each, or as they are. */
+static cot_status shrink_layers(cot_affinity *shrunk, const cot_affinities *affinities,
+                                const cot_group_solve_options *o, cot_error *error)
+{
+    cot_status status = COT_OK;
+    for (int32_t l = 0; status == COT_OK && o->shrink > 0 && l < affinities->n_layers; l++)
+        status = cot_affinity_shrink(&shrunk[l], &affinities->layer[l], o->shrink, error);
+    return status;
+}
+
 /* Rounds of one iteration for all layers, so that the number of rounds alone repeats the result. */
 static cot_status solve_flat(cot_group_solution *s, const cot_affinities *affinities,
                              const cot_group_solve_options *o, cot_error *error)
 {
     const int32_t L = affinities->n_layers;
     cot_grouper **groupers = calloc((size_t)L, sizeof *groupers);
-    if (!groupers) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for grouping");
-    cot_status status = COT_OK;
+    cot_affinity *shrunk = calloc((size_t)L, sizeof *shrunk);
+    cot_status status = groupers && shrunk ? shrink_layers(shrunk, affinities, o, error)
+                                           : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for grouping");
     for (int32_t l = 0; status == COT_OK && l < L; l++)
-        status = cot_grouper_open(&groupers[l], &affinities->layer[l], &o->group, error);
+        status = cot_grouper_open(&groupers[l], o->shrink > 0 ? &shrunk[l] : &affinities->layer[l], &o->group,
+                                  error);
     for (bool done = false; status == COT_OK && !done && (!o->iterations || s->iterations < o->iterations) &&
                             proceed(o, s->iterations, o->iterations);
          s->iterations++) {
@@ -43,15 +75,20 @@ static cot_status solve_flat(cot_group_solution *s, const cot_affinities *affini
         done = true;
         for (int32_t l = 0; l < L; l++) done &= cot_grouper_is_done(groupers[l]);
     }
-    for (int32_t l = 0; l < L; l++) {
+    for (int32_t l = 0; groupers && shrunk && l < L; l++) {
         cot_grouping best;
         if (status == COT_OK) {
             cot_grouper_best(&best, groupers[l]);
-            take_layer(s, l, &best);
+            if (o->shrink > 0)
+                status = take_regrouped(s, l, &best, affinities, o, error);
+            else
+                take_layer(s, l, &best);
         }
         cot_grouper_close(groupers[l]);
+        cot_affinity_free(&shrunk[l]);
     }
     free(groupers);
+    free(shrunk);
     return status;
 }
 
@@ -231,6 +268,9 @@ cot_status cot_group_solve(cot_group_solution *solution, const cot_affinities *a
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "groups need iterations or something to end them, threads, options of %zu bytes",
                         sizeof *o);
+    if (!(o->shrink >= 0 && o->shrink <= 1e12) || (o->shrink > 0 && (o->nodes > 1 || o->joint)))
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "rows are shrunk by a prior of 0 or more, and neither over nodes nor jointly");
     cot_status status = cot_layer_groups_new(&solution->groups, affinities, o->group.ranks, error);
     if (status == COT_OK &&
         !(solution->layer = calloc((size_t)affinities->n_layers, sizeof *solution->layer)))

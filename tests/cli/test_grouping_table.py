@@ -46,8 +46,9 @@ class Tables(unittest.TestCase):
         self.assertEqual([row[1] for row in rows if row[0] == "tiny, 2"][:6], list(METHODS))
         predictors = {row[1] for row in rows if row[0].startswith("tiny, grouped")}
         self.assertEqual(predictors, {"global", "token-table", "unbalanced-table", "device-sequence", "algorithm-2", "context"})
+        self.assertEqual(len([row for row in rows if row[:2] == ["tiny, 2", "shrunk"]]), 1)
         for row in rows:
-            if row[0] == "tiny, 2" and row[1] in METHODS:
+            if row[0] == "tiny, 2" and row[1] in (*METHODS, "shrunk"):
                 self.assertTrue(0 < float(row[3]) < 1)
 
     def test_folder(self):

@@ -277,7 +277,7 @@ static void test_refusals(void **state)
     (void)state;
     struct draw *draw = &(struct draw){.seed = test_seed(), .stream = 9};
     make_sample(&s, draw, 2, 8, 30, 4, 2);
-    enum { CASES = 8 };
+    enum { CASES = 11 };
     cot_group_solve_options bad[CASES];
     const char *words[CASES] = {"something to end them",
                                 "something to end them",
@@ -286,7 +286,10 @@ static void test_refusals(void **state)
                                 "9 ranks for 8 experts",
                                 "nope",
                                 "4 ranks cannot be on 3 nodes",
-                                "iterations"};
+                                "iterations",
+                                "shrunk",
+                                "shrunk",
+                                "shrunk"};
     for (int i = 0; i < CASES; i++) bad[i] = defaults(4);
     bad[0].iterations = 0;
     bad[1].iterations = -1;
@@ -296,6 +299,11 @@ static void test_refusals(void **state)
     bad[5].group.method = "nope";
     bad[6].nodes = 3;
     bad[7].nodes = -1;
+    bad[8].shrink = -1;
+    bad[9].shrink = 1;
+    bad[9].joint = true;
+    bad[10].shrink = 1;
+    bad[10].nodes = 2;
     for (int i = 0; i < CASES; i++) {
         cot_group_solution found;
         assert_int_equal(cot_group_solve(&found, &s.affinities, &bad[i], &error), COT_INVALID_ARGUMENT);
@@ -303,6 +311,100 @@ static void test_refusals(void **state)
         assert_null(found.layer);
         assert_null(found.groups.expert_rank);
     }
+}
+
+/* Rows against the same sums made expert by expert. */
+static void test_shrunk_rows(void **state)
+{
+    (void)state;
+    struct draw *draw = &(struct draw){.seed = test_seed(), .stream = 9};
+    for (int round = 0; round < 20; round++) {
+        const int32_t E = 1 + below(draw, 20), N = 2 + below(draw, 60);
+        const double prior = 0.5 * (1 + below(draw, 80));
+        cot_affinity shrunk;
+        make_sample(&s, draw, 1, E, N, 1 + below(draw, 3), 1 + (uint32_t)below(draw, 6));
+        const cot_affinity *a = s.layer;
+        double column[MAX_E] = {0}, all = 0;
+        for (int64_t k = 0; k < a->offsets[N]; k++) {
+            column[a->expert[k]] += a->count[k];
+            all += a->count[k];
+        }
+        assert_int_equal(cot_affinity_shrink(&shrunk, a, prior, &error), COT_OK);
+        assert_true(shrunk.n_experts == E && shrunk.n_tokens == N && shrunk.offsets[0] == 0);
+        for (int64_t i = 0; i < N; i++) {
+            double load = 0;
+            uint32_t found[MAX_E] = {0};
+            for (int64_t k = a->offsets[i]; k < a->offsets[i + 1]; k++) load += a->count[k];
+            for (int64_t k = shrunk.offsets[i]; k < shrunk.offsets[i + 1]; k++) {
+                assert_true(k == shrunk.offsets[i] || shrunk.expert[k] > shrunk.expert[k - 1]);
+                assert_true(shrunk.count[k] > 0);
+                found[shrunk.expert[k]] = shrunk.count[k];
+            }
+            for (int32_t e = 0; e < E; e++) {
+                double own = 0;
+                for (int64_t k = a->offsets[i]; k < a->offsets[i + 1]; k++)
+                    own += a->expert[k] == e ? a->count[k] : 0;
+                const double weight = load > 0 ? load / (load + prior) : 0;
+                const double expected = 16 * (weight * own + (1 - weight) * load * column[e] / all);
+                assert_true(fabs(found[e] - expected) <= 0.5 + 1e-9);
+            }
+        }
+        cot_affinity_free(&shrunk);
+        assert_null(shrunk.offsets);
+    }
+    const double bad[] = {0, -1, NAN, INFINITY};
+    for (int i = 0; i < 4; i++) {
+        cot_affinity shrunk;
+        assert_int_equal(cot_affinity_shrink(&shrunk, s.layer, bad[i], &error), COT_INVALID_ARGUMENT);
+        assert_null(shrunk.offsets);
+    }
+    /* A row as heavy as there are: units get coarser, sums stay within 32 bits. */
+    const int64_t offsets[] = {0, 2, 3};
+    const uint16_t expert[] = {0, 1, 1};
+    const uint32_t count[] = {4000000000u, 4000000000u, 3};
+    const cot_affinity heavy = {2, 2, offsets, expert, count};
+    cot_affinity shrunk;
+    assert_int_equal(cot_affinity_shrink(&shrunk, &heavy, 4, &error), COT_OK);
+    assert_true(fabs((double)shrunk.count[0] - 0x1p30) < 2 && fabs((double)shrunk.count[1] - 0x1p30) < 2);
+    cot_affinity_free(&shrunk);
+}
+
+/* The groups are those of the shrunk rows, what is said of them is of the counts. */
+static void test_shrink(void **state)
+{
+    (void)state;
+    struct draw *draw = &(struct draw){.seed = test_seed(), .stream = 9};
+    enum { L = 2, E = 14 };
+    int changed = 0;
+    for (int round = 0; round < 8 || (!changed && round < 100); round++) {
+        const int32_t D = 2 + below(draw, 3);
+        cot_group_solve_options o = defaults(D);
+        cot_group_solution plain, found;
+        make_sample(&s, draw, L, E, 60, D, 0);
+        solve(&plain, &o);
+        o.shrink = 50;
+        solve(&found, &o);
+        assert_true(found.lar <= found.lar_bound && found.lar_bound == plain.lar_bound);
+        changed += memcmp(found.groups.expert_rank, plain.groups.expert_rank, L * E * sizeof(int32_t)) != 0;
+        for (int32_t l = 0; l < L; l++) { // ranks may have got other names
+            const int32_t *rank = found.groups.expert_rank + l * E;
+            cot_affinity shrunk;
+            cot_grouper *grouper;
+            cot_grouping best;
+            assert_int_equal(cot_affinity_shrink(&shrunk, &s.layer[l], o.shrink, &error), COT_OK);
+            assert_int_equal(cot_grouper_open(&grouper, &shrunk, &o.group, &error), COT_OK);
+            assert_int_equal(cot_grouper_iterate(grouper, o.iterations, &error), COT_OK);
+            cot_grouper_best(&best, grouper);
+            for (int32_t e = 0; e < E; e++)
+                for (int32_t f = 0; f < E; f++)
+                    assert_int_equal(rank[e] == rank[f], best.expert_rank[e] == best.expert_rank[f]);
+            cot_grouper_close(grouper);
+            cot_affinity_free(&shrunk);
+        }
+        cot_group_solution_free(&plain);
+        cot_group_solution_free(&found);
+    }
+    assert_true(changed > 0);
 }
 
 static void test_map(void **state)
@@ -339,8 +441,12 @@ static void test_map(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flat), cmocka_unit_test(test_rounds),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flat),
+                                       cmocka_unit_test(test_rounds),
                                        cmocka_unit_test(test_nodes_and_seats),
-                                       cmocka_unit_test(test_refusals), cmocka_unit_test(test_map)};
+                                       cmocka_unit_test(test_shrunk_rows),
+                                       cmocka_unit_test(test_shrink),
+                                       cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_map)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

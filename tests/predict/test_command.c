@@ -264,6 +264,9 @@ static void test_refusals(void **state)
     refuse(pad, GROUP "a.st --method metix", "--method 'metix'");
     refuse(pad, GROUP "a.st --method ce,metis --tables x.st", "several");
     refuse(pad, GROUP "a.st --ranks 4 --nodes 3", "3 nodes do not divide 4 ranks");
+    refuse(pad, GROUP "a.st --ranks 4 --nodes 2 --shrink 4", "--shrink goes neither");
+    refuse(pad, GROUP "a.st --ranks 4 --joint --shrink 4", "--shrink goes neither");
+    refuse(pad, GROUP "a.st --shrink -1", "--shrink");
     refuse(pad, GROUP "a.st --ranks 4 --nodes 2 --link-cost 2,1", "--link-cost '2,1'");
     refuse(pad, GROUP "a.st --ranks 4 --topology complete:ranks=5", "5 ranks");
     refuse(pad, GROUP "a.st --iterations 1 --tables no/such.st", "no/such.st");
