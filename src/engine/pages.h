@@ -13,7 +13,7 @@ typedef struct cot_page_pool_list {
 } cot_page_pool_list;
 
 typedef struct cot_page_pool {
-    int64_t pages, free_pages, idle_pages;  // idle: all of whose references are
+    int64_t pages, free_pages, idle_pages;  // a page is idle when all of its references are
     int homes;                              // ranks that have pages of their own; 1: all hold every page
     cot_page_pool_list free[COT_MAX_RANKS]; // [homes]
     int32_t *next;                          // [pages] the one behind in its list
@@ -21,7 +21,7 @@ typedef struct cot_page_pool {
     int32_t *references, *idle;             // [pages]; idle: how many of the references could be given up
 } cot_page_pool;
 
-/* All pages free. Errors: OUT_OF_MEMORY. Close either way. */
+/* A pool whose pages are all free. Errors: OUT_OF_MEMORY. Close either way. */
 cot_status cot_page_pool_open(cot_page_pool *pool, int64_t pages, int homes, cot_error *error);
 void cot_page_pool_close(cot_page_pool *pool);
 
@@ -29,9 +29,9 @@ void cot_page_pool_close(cot_page_pool *pool);
 int32_t cot_page_pool_take(cot_page_pool *pool, int home);
 /* One more reference to a page that is not free. */
 void cot_page_pool_share(cot_page_pool *pool, int32_t page);
-/* So many more of the page's references could be given up, or fewer. */
+/* Changes by `change` how many of the page's references are idle: could be given up. */
 void cot_page_pool_idle(cot_page_pool *pool, int32_t page, int32_t change);
-/* One less, which is not idle; without any the page is free. */
+/* One reference less, not an idle one. With the last one gone the page is free. */
 void cot_page_pool_release(cot_page_pool *pool, int32_t page);
 
 #endif

@@ -21,15 +21,16 @@ typedef struct cot_prefix_salt {
     size_t bytes;
     uint8_t data[];
 } cot_prefix_salt;
-/* With one reference. NULL for no bytes; NULL and *failed where memory runs out. */
+/* A new salt, which the caller holds. NULL for no bytes; NULL and *failed where memory runs out. */
 cot_prefix_salt *cot_prefix_salt_new(const void *data, size_t bytes, bool *failed);
 void cot_prefix_salt_release(cot_prefix_salt *salt); // NULL is fine
 
 typedef struct cot_prefix_node {
     int32_t parent, page;
     int32_t holders;
-    int32_t older, newer; // in the list of those that nobody holds; older: also among the free
-    int32_t next;         // of the same bucket
+    int32_t older,
+        newer;    // neighbours in the list of nodes that nobody holds; `older` links the free ones, too
+    int32_t next; // the next node of its bucket
     int32_t home;
     uint64_t hash;
     cot_prefix_salt *salt;
@@ -43,11 +44,11 @@ typedef struct cot_prefix_cache {
     cot_prefix_hash *hash;
     cot_prefix_node *node; // [pages * blocks of a page]
     int32_t *ids;          // [nodes][block]
-    int32_t *bucket;       // [bucket_mask + 1] first nodes
+    int32_t *bucket;       // [bucket_mask + 1] the first node of each
     uint64_t bucket_mask;
-    uint8_t *mark; // [pages] zero between calls
+    uint8_t *mark; // [pages] scratch, zero between calls
     int32_t free, oldest, newest;
-    int64_t nodes; // that there are now
+    int64_t nodes; // how many there are now
     uint64_t evicted;
 } cot_prefix_cache;
 

@@ -23,36 +23,37 @@ typedef struct cot_request_state {
     cot_events events;
     cot_sampling sampling;
     bool forced, all_logits, ended;
-    int32_t home, row; // row: of the page tables; -1 while it waits
+    int32_t home, row; // row: which of the page tables is its own; -1 while it waits
     int32_t logprobs;
     uint64_t after;        // the request that it waits for; 0: none, or no longer
     int64_t admissions;    // how often it became active
-    int64_t sat_out;       // so many steps, since it last had a part in one or became active
-    int64_t prompt_tokens, // the first of its tokens
-        text_begin,        // of them, or behind them: what was generated
-        limit,             // most tokens that it may come to
-        fed, known,        // known: of the prompt, then generated or (revealed so far) forced
-        told;              // so many positions' logits and routing were told, before it was preempted too
+    int64_t sat_out;       // steps since it last had a part in one, or became active
+    int64_t prompt_tokens; // so many of `tokens`, the first ones, are the prompt
+    int64_t text_begin;    // where generated text begins: behind the prompt, or in one that ends with some
+    int64_t limit;         // most tokens that it may come to
+    int64_t fed;           // tokens that its KV holds
+    int64_t known;         // tokens of the prompt, and those generated or, of forced ones, revealed so far
+    int64_t told;          // positions whose logits and routing were told, also before a preemption
     cot_prefix_salt *salt;
-    int32_t node;                   // of its last whole block that it holds; -1: none
-    int64_t blocks;                 // that it holds
+    int32_t node;                   // of the prefix cache: the last whole block that it holds; -1: none
+    int64_t blocks;                 // how many whole blocks it holds
     bool alone;                     // it holds no blocks any more, nor lets others have its own
-    int64_t pages_held, maps_told;  // pages that it has; of them, that a plan has told
+    int64_t pages_held, maps_told;  // pages that it has; how many of them a plan has told the ranks
     int64_t shared, copied;         // pages shared with others; positions copied to the page behind them
-    int32_t copied_from;            // a page
+    int32_t copied_from;            // the page that those positions are copied from
     int32_t *tokens;                // [limit]
     int32_t *pages;                 // [pages of limit]
-    struct cot_request_state *next; // among those that wait, or those that ended
+    struct cot_request_state *next; // in the list of those that wait, or of those that ended
 } cot_request_state;
 
 typedef struct cot_scheduler_limits {
-    int64_t sequences, pages;         // active at once; of the KV cache
-    int64_t step_tokens, step_logits; // of a step: tokens, rows of logits
-    int64_t step_maps;                // of a step: cot_scheduler_step_maps
+    int64_t sequences, pages;         // most sequences that are active at once; pages of the KV cache
+    int64_t step_tokens, step_logits; // most tokens of a step, and most rows of logits
+    int64_t step_maps;                // most page maps of a step: cot_scheduler_step_maps
     int homes;                        // ranks that a page may be on; 1: it is on all
-    int64_t block;                    // tokens of a block; 0: none are kept
-    int64_t max_wait_steps;           // that an active one may sit out, see compose.h
-    int64_t target_ns;                // of a step's time; 0: none
+    int64_t block;                    // tokens of a block of the prefix cache; 0: nothing is kept in it
+    int64_t max_wait_steps;           // steps that an active sequence may sit out (compose.h)
+    int64_t target_ns;                // how long a step should take at most; 0: as long as it takes
 } cot_scheduler_limits;
 
 typedef struct cot_scheduler {
@@ -60,7 +61,7 @@ typedef struct cot_scheduler {
     uint64_t last_id; // ids count from 1
     cot_page_pool pool;
     cot_prefix_cache prefix;
-    cot_cost cost;      // of steps: what whoever runs them lets it learn
+    cot_cost cost;      // of steps; whoever runs them tells it how long they took
     int32_t *free_rows; // a stack of [sequences]
     int64_t free_row_count;
     cot_request_state **active; // [sequences] in the order of admission
@@ -70,7 +71,7 @@ typedef struct cot_scheduler {
     int32_t *ids;                                     // [step_tokens] what a plan points to
     cot_span *spans;                                  // [step_tokens]
     cot_page_map *maps;                               // [step_maps]
-    uint64_t preemptions, queried_tokens, hit_tokens; // tokens: of first admissions
+    uint64_t preemptions, queried_tokens, hit_tokens; // tokens are counted when a request is first admitted
 } cot_scheduler;
 
 /* Most maps of a step: pages of its tokens, a row's first each time; and what sequences of up to `context` tokens find. */

@@ -82,15 +82,15 @@ struct cot_fabric {
     int rank, ranks;
     int64_t timeout_ns;      // of every wait
     struct cot_turns *turns; // words that the ranks of this host share (turns.h), or NULL: no turns
-    int turn;                // the state of this rank's turn, turns.c's
+    int turn;                // the state of this rank's turn, which turns.c alone reads and writes
     cot_traffic (*traffic)[COT_PHASES]; // [ranks]: what this rank has sent to each; its own row stays zero
     int64_t waited_ns[COT_PHASES];      // time spent waiting, in wait or idle
-    uint64_t roused;                    // how often it was, in its sleep
-    uint64_t waits;                     // how often it had to (who calls idle counts)
-    int64_t queued_ns;                  // time spent until it was its turn to compute
+    uint64_t roused;                    // how often cot_rouse woke it from its sleep
+    uint64_t waits;    // how often it had to wait (callers of cot_turns_idle count theirs themselves)
+    int64_t queued_ns; // time spent until it was its turn to compute
 };
 
-/* The same calls without the table in sight. */
+/* The calls of the table, written as functions. */
 static inline cot_status cot_alloc(cot_fabric *f, cot_sym *where, size_t bytes, cot_error *error)
 {
     return f->ops->alloc(f, where, bytes, error);
@@ -113,7 +113,7 @@ static inline uint64_t cot_signal_load(cot_fabric *f, cot_sym signal)
 {
     return f->ops->load(f, signal);
 }
-/* Of what was put to `to` last, so many bytes were of another phase than it was called. */
+/* Counts `bytes` of what was put to `to` as traffic of `phase`, not of the phase that the put named. */
 static inline void cot_count_as(cot_fabric *f, int to, cot_phase called, cot_phase phase, size_t bytes)
 {
     if (to == f->rank) return;
@@ -126,7 +126,7 @@ static inline void cot_count_as(cot_fabric *f, int to, cot_phase called, cot_pha
  * or has died. After an error the group is of no more use. */
 cot_status cot_wait(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
                     cot_error *error);
-/* The same for as long as it takes: no TIMED_OUT. It sleeps longer and longer, up to a tenth of a second: whoever raised
+/* cot_wait for as long as it takes, without TIMED_OUT. It sleeps longer and longer, up to a tenth of a second: whoever raised
  * the signal rouses it. */
 cot_status cot_wait_patiently(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
                               cot_error *error);
@@ -145,14 +145,14 @@ void cot_turns_enter(cot_fabric *fabric);
 void cot_turns_leave(cot_fabric *fabric);
 /* Lets ranks that wait for a turn to compute have theirs first. Returns at once where none does. */
 void cot_turns_pass(cot_fabric *fabric);
-/* For who polls with load: there was nothing to do since `since_ns`, nothing was heard since `silent_ns`,
+/* For a rank that polls with load: there was nothing to do since `since_ns`, nothing was heard since `silent_ns`,
  * first of all rank `from` is waited for. Gives the turn to compute and the core away for a moment, a longer
  * one the longer there was nothing to do. Errors: as wait, by how long it was silent. With the own rank as
  * `from` only a turn is waited for: not having got one in time is no error, resume goes on without. */
 cot_status cot_turns_idle(cot_fabric *fabric, int64_t since_ns, int64_t silent_ns, int from, cot_phase phase,
                           cot_error *error);
 /* There may be something to compute after idle: takes a turn again if one is free. Or, with `wait`, what was
- * waited for is there: takes a turn when it comes, as in enter. Whether this rank may compute. */
+ * waited for is there: takes a turn when it comes, as in enter. Returns whether this rank may compute. */
 bool cot_turns_resume(cot_fabric *fabric, bool wait);
 
 /* At most what alloc takes from the heap for `bytes`, alignment included: heaps are sized by adding these up.

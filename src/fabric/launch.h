@@ -15,19 +15,20 @@
 typedef struct cot_rank {
     cot_fabric *fabric;
     cot_pool *pool; // helps all ranks of this process; NULL: nobody does
-    bool first;     // of the ranks of this process
-    const void
-        *argument; // the caller's of this process: the same memory, a copy as of the launch, or its own
-    void *shared;  // the caller's where this rank is in rank 0's process, else NULL
+    bool first;     // it is the first of the ranks of this process
+    /* What the launch was told: the same memory in rank 0's process, a copy as of the launch in a forked one, and in a
+     * process started from outside what that told its own launch. */
+    const void *argument;
+    void *shared; // what the launch was told, where this rank is in rank 0's process; else NULL
 } cot_rank;
 
 /* What ranks other than 0 do, from their begin to their end. */
 typedef void cot_rank_main(const cot_rank *rank);
 
 typedef struct cot_launch_options {
-    int ranks;          // 1 to COT_MAX_RANKS
-    int threads;        // in all, >= 1: beyond the ranks they help, below they limit how many compute at once
-    size_t heap_bytes;  // a rank
+    int ranks;   // 1 to COT_MAX_RANKS
+    int threads; // in all, >= 1: those beyond the ranks help; fewer limit how many ranks compute at once
+    size_t heap_bytes;  // of one rank
     int64_t timeout_ns; // of every wait, > 0
     cot_rank_main *main;
     const void *argument; // what main may read

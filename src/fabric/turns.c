@@ -131,7 +131,12 @@ static bool is_asked_for(const cot_fabric *fabric)
 
 enum { OUT, HELD, LENT, LATE, STATES };
 enum event { ENTER, LEAVE, IDLE, OVERDUE, TRY, ASK, PASS, EVENTS };
-enum { TRIES = STATES, ASKS, NEVER, GIVES = 8 }; // in place of the next state; beside it
+enum {
+    TRIES = STATES,
+    ASKS,
+    NEVER,
+    GIVES = 8
+}; // the first three stand in place of a next state, GIVES beside one
 
 /* The table above. */
 static const uint8_t next[EVENTS][STATES] = {
@@ -215,7 +220,8 @@ cot_status cot_fabric_check(cot_fabric *fabric, cot_error *error)
     return cot_fail(error, COT_PEER_FAILED, "rank %d %s", failed - 1, how);
 }
 
-/* What idleness is before the core is given away; *begin_ns is now. */
+/* The first part of being idle: whether the group failed or was silent for too long, and the turn given away. Sets *begin
+ * to the time of now. */
 static cot_status become_idle(cot_fabric *fabric, int64_t *begin, int64_t silent_ns, int from,
                               cot_phase phase, cot_error *error)
 {

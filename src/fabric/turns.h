@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 
 typedef struct cot_turns {
-    bool limited;                            // fewer permits than ranks; else nobody needs one
+    bool limited;                            // there are fewer permits than ranks; else nobody needs one
     _Atomic uint64_t tickets;                // handed out so far
     atomic_int permits;                      // free now
     _Atomic uint64_t waiting[COT_MAX_RANKS]; // each rank's ticket, 0 while it does not ask
@@ -19,7 +19,7 @@ typedef struct cot_turns {
     atomic_int awaits[COT_MAX_RANKS]; // 1 + the rank that a long wait is for; stays when that wait fails
 } cot_turns;
 
-/* `turns` is zero; permits >= 1. */
+/* Sets up `turns`, all bytes of which are zero. permits >= 1. */
 void cot_turns_open(cot_turns *turns, int ranks, int permits);
 
 /* Between two looks at what has not come for `waited_ns`: gives the core away, soon sleeps, so that ranks that

@@ -27,10 +27,10 @@ struct run {
     const cot_kernels *kernels;
     const cot_ffn_shape *shape;
     const cot_ffn_job *jobs;
-    int64_t count, tasks; // tasks: wanted of each job
+    int64_t count, tasks; // jobs, and tiles that each of them should make in a product
     uint8_t *act;         // [rows][I]
     struct place *places; // [count]
-    bool down;            // the product in hand
+    bool down;            // which product is in hand: the second one
 };
 
 static int64_t first_tile(const struct run *run, int64_t job)

@@ -24,7 +24,7 @@ typedef struct cot_moe_event {
     int64_t begin_ns, end_ns;
     int32_t thread; // counted from 0 in the order in which threads first recorded something
     int32_t rank, work;
-    int32_t slot, rows; // of an expert's tile; -1, 0 otherwise
+    int32_t slot, rows; // where an expert's tile was computed: its slot and its rows; else -1 and 0
 } cot_moe_event;
 
 /* Several ranks of a process may share one. Events beyond `capacity` are counted and dropped. */

@@ -9,13 +9,13 @@
 
 /* What every rank is given when it begins; never written after that. */
 typedef struct cot_bench_setup {
-    cot_bench_moe_options options; // tokens is a copy
+    cot_bench_moe_options options; // its array `tokens` is a copy
     const cot_fabric_backend *fabric;
-    cot_moe_options moe; // of every operator, all but the fabric, the pool, the timeline and the tokens
+    cot_moe_options moe; // of every operator; fabric, pool, timeline and tokens are set where it is opened
     const cot_moe_operator *op[COT_BENCH_MOST_OPS];
     int ops;
-    int64_t most_tokens;      // of the options'
-    cot_expert_layout layout; // of the one layer
+    int64_t most_tokens;      // the greatest of options.tokens
+    cot_expert_layout layout; // of the one layer that is measured
     cot_gate gate;
     float *gate_weight;
 } cot_bench_setup;
@@ -31,11 +31,11 @@ typedef enum cot_bench_verb {
 typedef struct cot_bench_command {
     cot_bench_verb verb;
     int op;
-    size_t set;     // which of options.tokens
+    size_t set;     // an index into options.tokens
     int64_t tokens; // rank r has tokens cot_share_begin(tokens, r, P) to the next rank's, in its x
     double link_bytes_per_s;
     int64_t link_latency_ns;
-    bool tells_answer, tells_events; // to rank 0
+    bool tells_answer, tells_events; // whether a rank puts its answer, and its events, to rank 0
 } cot_bench_command;
 
 /* What a rank has done: in one run, or so far. */
@@ -49,7 +49,7 @@ typedef struct cot_bench_tally {
 typedef struct cot_bench_told {
     int64_t begin_ns, end_ns;
     int64_t worked_ns; // when what comes before combining ended
-    int64_t events;    // that it told
+    int64_t events;    // how many events it put to rank 0
     cot_bench_tally tally;
 } cot_bench_told;
 
@@ -58,7 +58,7 @@ typedef struct cot_bench_end {
     const cot_bench_setup *setup;
     const cot_rank *rank;
     cot_reports reports;
-    cot_sym command_at, command_signal; // two commands, by turns
+    cot_sym command_at, command_signal; // room for two commands, which are used by turns
     cot_sym arrived_signals, go_signal; // [P] lines
     cot_sym slots;
     cot_sym x, y, experts, weights; // of the own tokens: [H], [H], [K], [K]
@@ -75,9 +75,9 @@ struct cot_bench_moe {
     cot_launch *launch;
     cot_bench_end root;
     cot_bench_command now; // the case in hand and what is done with it
-    uint16_t *drawn;       // [T][K] wanted
+    uint16_t *drawn;       // [T][K] the routing that the gate shall choose
     float *x, *y_first;    // [T][H]; y_first: the first operator's answer
-    uint8_t *flush;        // more than the last-level cache
+    uint8_t *flush;        // more bytes than the last-level cache holds, read between runs
     size_t flush_bytes;
 };
 

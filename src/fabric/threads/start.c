@@ -148,7 +148,7 @@ static cot_status start_rank(const struct started *started, struct seat *seat, c
     const pid_t process = fork();
     if (process == 0) run_process(seat);
     if (process < 0) return cannot_start(seat, strerrordesc_np(errno), error);
-    child->process = process; // memory that the child shares
+    child->process = process; // the child sees this, too: the endpoints are in memory that it shares
     for (; atomic_load(&child->part) == BEGINS && child->process; sched_yield()) reap(child, WNOHANG);
     if (atomic_load(&child->part) != BEGINS) return COT_OK;
     if (!child->killed_by) return cannot_start(seat, "its process ended at once", error);

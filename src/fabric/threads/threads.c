@@ -140,7 +140,7 @@ static int64_t now_ns(cot_fabric *fabric)
     return cot_now_ns();
 }
 
-/* Also while the target is about to raise some. */
+/* Raises at once what is still under way, also where the target is just raising some of it itself. */
 static void arrive_now(struct endpoint *self, cot_flights *flights)
 {
     const int64_t since_ns = cot_now_ns();
@@ -220,7 +220,8 @@ cot_status cot_fabric_group_open(cot_fabric_group **out, const cot_fabric_group_
     group->lives = -1;
     group->flights = (void *)((unsigned char *)mapping + flights_at);
     cot_turns_open(&group->turns, options->ranks, options->running);
-    if (stride) madvise(group->heaps, ranks * stride, MADV_HUGEPAGE); // a wish: small pages do as well
+    if (stride)
+        madvise(group->heaps, ranks * stride, MADV_HUGEPAGE); // only a wish: with small pages all works, too
     for (size_t r = 0; r < ranks; r++) {
         struct endpoint *self = &group->endpoints[r];
         self->fabric.ops = &ops;

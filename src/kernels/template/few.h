@@ -74,9 +74,9 @@ static const int short_vectors[SHORT_ROWS + 1] = {SHORT(FEW_VECTORS)};
 struct strip {
     int64_t panel, panels;
     bool wide;
-    int64_t cuts;   // that the rows of A are divided into
-    int64_t passes; // tiles that each chunk takes
-    int64_t near;   // rows of B of a chunk
+    int64_t cuts;   // into how many tiles, one below the other, the rows of A are divided
+    int64_t passes; // tiles in all that a chunk of the strip takes
+    int64_t near;   // rows of B in a chunk
 };
 
 static int64_t strip_width(const struct strip *s, int64_t height)

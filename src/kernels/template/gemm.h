@@ -28,14 +28,14 @@
 /* Rows of A in the buffer, a range of k. */
 struct block {
     const cot_gemm *g;
-    int64_t m0, rows, k0, k; // k: how many from k0
-    int64_t p0, p1;          // of few rows: the panels that are asked for
+    int64_t m0, rows, k0, k; // rows of A from m0 on, and of each k elements from k0 on
+    int64_t p0, p1;          // the panels that the caller asked for; of few rows alone
     bool accumulate;
     float *a;
-    float *scales; // quantised: [rows][SCALES], of each COT_QUANT_K from k0 on
+    float *scales; // where quantised: [rows][SCALES], one for each COT_QUANT_K elements from k0 on
 };
 
-/* What the products differ by. */
+/* The kinds of products: by the type of A, or with whole numbers. */
 enum kind { F32, BF16, I8, KINDS };
 INLINE enum kind kind_of(const cot_gemm *g)
 {
@@ -109,7 +109,7 @@ INLINE const char *strip_at(const cot_gemm *g, int64_t column, int64_t k)
            (g->quantised ? COT_SCALE_BYTES : 0) + column % COT_PANEL * 4;
 }
 
-/* Of a quantised B; of others it is never read. */
+/* The scales of a quantised B's columns from `column` on. For another B the pointer means nothing and is never read. */
 INLINE const float *column_scales(const cot_gemm *g, int64_t column)
 {
     return (const float *)(const void *)(strip_at(g, column, 0) - COT_SCALE_BYTES);

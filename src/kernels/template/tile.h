@@ -20,9 +20,9 @@ enum {
 /* Sizes for products of few rows (few.h). */
 enum {
     WIDE_PANELS = 2, // side by side, also where they are of two matrices
-    FEW_WORDS = 512, // of a row of A in the buffer at a time
+    FEW_WORDS = 512, // words of a row of A in the buffer at a time
     FEW_STRIDE = FEW_WORDS + 16,
-    SCALES = 4,        // of a row of A: COT_QUANT_K elements each
+    SCALES = 4,        // of a row of A in the buffer, one for each COT_QUANT_K elements
     NEAR_BYTES = 8192, // of B in a chunk, and how far ahead it is asked for: memory's latency at 8 rows' pace
     TURNS_BYTES =
         16384, // the same where several tiles take turns over a chunk, which the first cache keeps for them
@@ -112,7 +112,8 @@ struct tile {
 };
 typedef void tile_function(const struct tile *t);
 
-/* One step's fetching: of a panel's lines both for a tile over whole panels, else one. */
+/* Asks memory for a tile's share, in one step, of what is read next: both cache lines of a panel where the tile is as wide
+ * as a panel or wider, else one. */
 INLINE void fetch(int vectors, const char *next, int64_t panel_bytes)
 {
 #pragma GCC unroll 16

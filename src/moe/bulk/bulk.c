@@ -262,7 +262,8 @@ static cot_status bulk_forward(cot_moe *open, const cot_moe_layer *layer, float 
     cot_status routed = cot_moe_route(&moe->routing, o, layer, x, 0, tokens, moe->logits, error);
     lap(moe, COT_MOE_GATE, &moe->times.gate_ns);
     cot_status status = exchange_counts(moe, tokens, routed, error);
-    if (status == COT_INVALID_ARGUMENT) return status; // on every rank, and nothing is lost
+    if (status == COT_INVALID_ARGUMENT)
+        return status; // all ranks return it, and the group is as good as before
     if (status == COT_OK) status = mix(moe, layer, y, x, tokens, error);
     if (status != COT_OK) {
         o->fabric->ops->fail(o->fabric);

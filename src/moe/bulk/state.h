@@ -15,22 +15,22 @@ typedef struct cot_bulk {
     cot_moe_times times;
     int64_t lap_ns; // when the phase in hand began
     cot_collectives *collectives;
-    size_t row_bytes, reply_bytes; // of a row there and back: H elements
+    size_t row_bytes, reply_bytes; // of a row of H elements on its way there, and of its reply
     int64_t batch_rows;            // B
-    int64_t replicas;              // of the layer in hand
+    int64_t replicas;              // of all experts of the layer in hand
     cot_bulk_layout layout;
-    cot_arena arena; // all of the following
+    cot_arena arena; // holds all arrays below
     cot_moe_routing routing;
     int32_t *counts;    // [P][M]
     int32_t *totals;    // [M]
     int32_t *positions; // [R]
     int32_t *rows;      // [R]
     float *sent;        // [R] weights in the order of own rows as sent
-    float *row_weights; // [R] of rows received
+    float *row_weights; // [R] the weights of rows received
     float *logits;      // [N][E]
-    uint8_t *send;      // [R] payload rows: own rows, later replies
-    uint8_t *scratch;   // of the networks, B rows
-    float *batch;       // [B][H] their output
+    uint8_t *send;      // [R] rows to be sent: own rows, later replies
+    uint8_t *scratch;   // what the networks need for B rows
+    float *batch;       // [B][H] what the networks make of a batch
     cot_ffn_job *jobs;  // [min(B, M)]
 } cot_bulk;
 

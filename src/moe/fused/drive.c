@@ -46,7 +46,7 @@ static bool is_over(cot_fused *moe, struct watch *watch)
 static bool has_changed(cot_fused *moe, const struct watch *watch)
 {
     if (moe->progress != watch->progress) return true;
-    cot_fused_lock(moe); // one thread at a time loads
+    cot_fused_lock(moe); // signal words are loaded by one thread at a time
     const bool changed = awaited_word(moe, watch) != watch->word;
     cot_fused_unlock(moe);
     return changed;

@@ -36,7 +36,7 @@ _Static_assert(COT_MAX_RANKS <= 64, "a task's homes are a bit for each rank");
 /* A task: metadata, operands, operator, activation (FlashMoE, section 3.1; D, the bias, lies behind B). */
 typedef struct cot_fused_task {
     cot_fused_op op;
-    int32_t lane;               // UP, DOWN, REPLY of `exact`: whose
+    int32_t lane;               // UP, DOWN, REPLY of `exact`: the lane that it works for
     int64_t begin, end;         // tokens of a chunk, columns, complete rows
     cot_rank_set homes;         // SIGNAL: which ranks
     const cot_ffn_shape *shape; // its activation
@@ -45,7 +45,7 @@ typedef struct cot_fused_task {
     int64_t rows;               // bM or fewer
     const uint8_t *b;           // the expert's weights
     void *c;                    // the lane's activations (UP)
-    int32_t worker;             // whose scratch
+    int32_t worker;             // whose scratch it uses
     bool last;                  // SEND: no packet comes after
     cot_status status;          // GATE: whether the routing is sound, else worker_error says why
     int64_t begin_ns, end_ns;
@@ -53,7 +53,7 @@ typedef struct cot_fused_task {
 
 /* Rows that one pass over an expert's weights serves. */
 typedef struct cot_fused_tile {
-    int32_t slot; // -1: the shared expert, on own tokens from `first` on
+    int32_t slot; // -1: the shared expert, on this rank's own tokens from `first` on
     int32_t rows;
     int64_t first;
 } cot_fused_tile;
@@ -82,7 +82,7 @@ typedef struct cot_fused_source {
 
 /* A packet in the making. */
 typedef struct cot_fused_cell_out {
-    int64_t rows, sent; // in the cell; before it
+    int64_t rows, sent; // rows in the cell, and rows sent before it
     int64_t entries;
 } cot_fused_cell_out;
 
@@ -91,7 +91,7 @@ typedef struct cot_fused {
     cot_moe_options options;
     cot_fused_layout layout;
     cot_sym dispatch_at, replies_at, dispatch_signals, reply_signals;
-    uint8_t *received, *replies; // own memory there
+    uint8_t *received, *replies; // this rank's memory at dispatch_at and replies_at
     cot_moe_times times;
     size_t slot_bytes;
     int64_t tiles_most, entries_most, scratch_floats;
@@ -103,20 +103,20 @@ typedef struct cot_fused {
     const float *x; // [T of the call][H]
     float *y;
     cot_moe_routing routing;            // of all its tokens
-    int64_t call_tokens, first, tokens; // of the call; of the pass: from `first`, so many
+    int64_t call_tokens, first, tokens; // tokens of the call; of them the pass has `tokens`, from `first` on
 
     atomic_flag lock;
     // The pass in hand.
     uint64_t epoch;
     int running;
-    bool wire;                              // a task puts
+    bool wire;                              // a task that puts is running: there is one at a time
     int64_t gate_end, gate_next, gate_done; // tokens of the call to gate or copy in this pass
     int64_t send_next;                      // tokens of the pass sent so far
     bool sent;                              // all packets are out
-    bool bad, gave_up;                      // own routing; this pass is void
+    bool bad, gave_up;                      // this rank's routing is not sound; this pass is void
     int64_t bad_token;
     cot_error bad_error;
-    _Atomic uint64_t progress; // grows with all that happens
+    _Atomic uint64_t progress; // grows whenever anything happened, for those who wait for that
     int finals, signalled, replied;
     bool closed; // all ranks' packets are in tiles
     cot_fused_source *source;
@@ -144,10 +144,11 @@ typedef struct cot_fused {
     float *shared; // [S][H] the shared expert's rows
     int64_t shared_done;
     // reduced
-    float *partial;                              // [entries][H]
-    int32_t entries;                             // used of them
-    int32_t *row_left, *row_entry, *row_entries; // [P][S] entries to come, the first, how many
-    int32_t *complete;                           // [P][S] received rows whose entries are all there
+    float *partial;  // [entries][H]
+    int32_t entries; // how many of them are in use
+    int32_t *row_left, *row_entry,
+        *row_entries;  // [P][S] of a received row: entries to come, the first one, how many
+    int32_t *complete; // [P][S] received rows whose entries are all there
     int64_t complete_begin, complete_end;
     int32_t *sent_row; // [T of pass][P]: how many-th row of that rank a token was, or -1
 } cot_fused;

@@ -92,9 +92,9 @@ static void poll_dispatch(cot_fused *moe, int s)
     const uint64_t signal =
         cot_signal_load(moe->options.fabric, moe->dispatch_signals + (cot_sym)s * COT_FUSED_LINE);
     if (cot_fused_signal_epoch(signal) < moe->epoch) return;
-    assert(cot_fused_signal_epoch(signal) == moe->epoch); // nobody is a whole pass ahead
+    assert(cot_fused_signal_epoch(signal) == moe->epoch); // no rank can be a whole pass ahead of another
     const int64_t rows = cot_fused_signal_rows(signal);
-    while (source->rows < rows && !moe->gave_up) { // whole cells, but for the last
+    while (source->rows < rows && !moe->gave_up) { // all cells but the last one are full
         const int64_t left = rows - source->rows, count = left < l->cell_tokens ? left : l->cell_tokens;
         decode_cell(moe, s, cot_fused_cell(l, s, source->rows / l->cell_tokens), source->rows, count);
         source->rows += count;
