@@ -1,8 +1,10 @@
 #include "coterie/client.h"
 
+#include "base/buffer.h"
 #include "base/error.h"
 #include "net/http_client.h"
 #include "net/sse.h"
+#include "net/wake.h"
 
 #include <event2/event.h>
 #include <jansson.h>
@@ -10,20 +12,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 struct cot_client {
     struct event_base *base;
     cot_http_client *http;
-    char *authorization; // NULL: none
-    int wake;            // an eventfd: cot_client_interrupt was called
-    struct event *on_wake;
+    char *authorization;  // NULL: none
+    cot_wake interrupted; // cot_client_interrupt was called
     /* The call in progress. */
     cot_http_call *call;
     int http_status;
-    char *body; // what is no event
-    size_t bytes, room;
+    cot_buffer body; // what is no event
     bool streams, is_interrupted, ended;
     cot_sse sse;
     cot_status status;
@@ -47,18 +45,8 @@ static void on_head(void *context, cot_http_call *call, int status)
 
 static bool keep(cot_client *c, const char *bytes, size_t count)
 {
-    enum { MOST = 64 << 20 };
-    if (c->bytes + count + 1 > c->room) {
-        const size_t room = 2 * (c->bytes + count + 1);
-        char *grown = room > MOST ? NULL : realloc(c->body, room);
-        if (!grown) return false;
-        c->body = grown;
-        c->room = room;
-    }
-    memcpy(c->body + c->bytes, bytes, count);
-    c->bytes += count;
-    c->body[c->bytes] = 0;
-    return true;
+    enum { MOST = 32 << 20 };
+    return count <= MOST && c->body.bytes <= MOST - count && cot_buffer_append(&c->body, bytes, count);
 }
 
 static void on_data(void *context, cot_http_call *call, const char *bytes, size_t count)
@@ -81,12 +69,10 @@ static void on_done(void *context, cot_http_call *call, const cot_error *error)
     end(c, error ? cot_fail(c->error, error->status, "%s", error->message) : COT_OK);
 }
 
-static void on_wake(evutil_socket_t descriptor, short what, void *context)
+static void on_interrupt(void *context, uint64_t times)
 {
     cot_client *c = context;
-    uint64_t times;
-    (void)what;
-    if (read(descriptor, &times, sizeof times) < 0) return; // woken for nothing
+    (void)times;
     if (c->call) cot_http_call_cancel(c->call);
     c->call = NULL;
     c->is_interrupted = true;
@@ -98,13 +84,13 @@ static void on_wake(evutil_socket_t descriptor, short what, void *context)
 /* What the server says of a request that it refuses: its error object's message, or the beginning of its body. */
 static cot_status refusal(const cot_client *c, cot_error *error)
 {
-    json_t *json = c->bytes ? json_loadb(c->body, c->bytes, 0, NULL) : NULL;
+    json_t *json = c->body.bytes ? json_loadb(c->body.data, c->body.bytes, 0, NULL) : NULL;
     const char *said = json_string_value(json_object_get(json_object_get(json, "error"), "message"));
     const cot_status status = cot_fail(error, c->http_status == 404 ? COT_NOT_FOUND : COT_INVALID_ARGUMENT,
                                        "the server answers %d: %.160s", c->http_status,
-                                       said       ? said
-                                       : c->bytes ? c->body
-                                                  : "nothing more");
+                                       said            ? said
+                                       : c->body.bytes ? c->body.data
+                                                       : "nothing more");
     json_decref(json);
     return status;
 }
@@ -116,10 +102,9 @@ static cot_status run(cot_client *c, const char *path, const char *json, cot_err
     size_t n = 0;
     if (json) fields[n++] = (cot_http_field){"Content-Type", "application/json"};
     if (c->authorization) fields[n++] = (cot_http_field){"Authorization", c->authorization};
-    uint64_t late; // an interruption that came when its stream was over
-    if (read(c->wake, &late, sizeof late) < 0) late = 0;
+    cot_wake_drop(&c->interrupted); // it came when its stream was over
     c->http_status = 0;
-    c->bytes = 0;
+    c->body.bytes = 0;
     c->ended = c->is_interrupted = false;
     c->error = error;
     cot_status status = cot_http_client_send(c->http, json ? "POST" : "GET", path, fields, n, json,
@@ -141,10 +126,9 @@ cot_status cot_client_call(cot_client *c, const char *path, const char *json, ch
     if (status == COT_OK && c->is_interrupted) status = cot_fail(error, COT_IO, "interrupted");
     if (status != COT_OK) return status;
     if (!keep(c, "", 0)) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for an answer");
-    *body = c->body;
-    *bytes = c->bytes;
-    c->body = NULL;
-    c->bytes = c->room = 0;
+    *body = c->body.data;
+    *bytes = c->body.bytes;
+    c->body = (cot_buffer){0};
     return COT_OK;
 }
 
@@ -175,8 +159,7 @@ cot_status cot_client_stream(cot_client *c, const char *path, const char *json,
 
 void cot_client_interrupt(cot_client *c)
 {
-    const uint64_t one = 1;
-    if (c->call && write(c->wake, &one, sizeof one) < 0) return; // it is woken already
+    if (c->call) cot_wake_up(&c->interrupted);
 }
 
 /* ---- opening ---- */
@@ -187,7 +170,7 @@ cot_status cot_client_open(cot_client **client, const char *url, const char *api
     char *own = strdup(url);
     cot_status status = COT_OK;
     if (!c || !own) status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a client");
-    if (c) c->wake = -1;
+    if (c) c->interrupted.fd = -1;
     size_t n = own ? strlen(own) : 0;
     while (n && own[n - 1] == '/') own[--n] = 0;
     if (n > 3 && strcmp(own + n - 3, "/v1") == 0) own[n - 3] = 0;
@@ -199,10 +182,7 @@ cot_status cot_client_open(cot_client **client, const char *url, const char *api
     }
     if (status == COT_OK) {
         c->base = event_base_new();
-        c->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-        c->on_wake =
-            c->base && c->wake >= 0 ? event_new(c->base, c->wake, EV_READ | EV_PERSIST, on_wake, c) : NULL;
-        if (!c->on_wake || event_add(c->on_wake, NULL) != 0)
+        if (!c->base || !cot_wake_open(&c->interrupted, c->base, on_interrupt, c))
             status = cot_fail(error, COT_IO, "cannot start a client's loop");
     }
     const cot_http_client_options defaults = {0};
@@ -218,10 +198,9 @@ void cot_client_close(cot_client *c)
 {
     if (!c) return;
     cot_http_client_close(c->http);
-    if (c->on_wake) event_free(c->on_wake);
+    cot_wake_close(&c->interrupted);
     if (c->base) event_base_free(c->base);
-    if (c->wake >= 0) close(c->wake);
     free(c->authorization);
-    free(c->body);
+    cot_buffer_free(&c->body);
     free(c);
 }

@@ -6,21 +6,7 @@
 
 static void put(cot_prometheus *out, const char *text, size_t count)
 {
-    if (out->failed) return;
-    if (out->room - out->bytes <= count) {
-        size_t room = out->room ? out->room : 4096;
-        while (room - out->bytes <= count) room *= 2;
-        char *const grown = realloc(out->text, room);
-        if (!grown) {
-            out->failed = true;
-            return;
-        }
-        out->text = grown;
-        out->room = room;
-    }
-    memcpy(out->text + out->bytes, text, count);
-    out->bytes += count;
-    out->text[out->bytes] = '\0';
+    if (!out->failed && !cot_buffer_append(&out->text, text, count)) out->failed = true;
 }
 
 static void put_text(cot_prometheus *out, const char *text)
@@ -121,6 +107,6 @@ void cot_prometheus_histogram_lines(cot_prometheus *out, const char *name, const
 
 void cot_prometheus_free(cot_prometheus *out)
 {
-    free(out->text);
+    cot_buffer_free(&out->text);
     *out = (cot_prometheus){0};
 }

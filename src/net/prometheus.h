@@ -1,16 +1,13 @@
 /* Text of the Prometheus exposition format 0.0.4, built line by line. */
 #ifndef COT_NET_PROMETHEUS_H
 #define COT_NET_PROMETHEUS_H
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "base/buffer.h"
 
 #define COT_PROMETHEUS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
 /* All zero is an empty text. After an allocation failed the text says nothing more and `failed` stays true. */
 typedef struct cot_prometheus {
-    char *text; // NUL-terminated; NULL while empty
-    size_t bytes, room;
+    cot_buffer text;
     bool failed;
 } cot_prometheus;
 

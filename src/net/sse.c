@@ -2,23 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Appends and keeps a NUL behind; false when the event grows too long or memory runs out. */
-static bool add(const cot_sse *sse, char **text, size_t *bytes, size_t *room, const char *more, size_t count)
+/* False when the event grows too long or memory runs out. */
+static bool add(const cot_sse *sse, cot_buffer *text, const char *more, size_t count)
 {
     const size_t most = sse->max_bytes ? sse->max_bytes : 16 << 20;
-    if (count > most || *bytes > most - count) return false;
-    if (*bytes + count >= *room) {
-        size_t wanted = *room ? *room : 256;
-        while (wanted <= *bytes + count) wanted *= 2;
-        char *const grown = realloc(*text, wanted);
-        if (!grown) return false;
-        *text = grown;
-        *room = wanted;
-    }
-    memcpy(*text + *bytes, more, count);
-    *bytes += count;
-    (*text)[*bytes] = '\0';
-    return true;
+    return count <= most && text->bytes <= most - count && cot_buffer_append(text, more, count);
 }
 
 /* An empty line ends an event; one without data is none. */
@@ -26,13 +14,13 @@ static bool dispatch(cot_sse *sse)
 {
     bool on = true;
     if (sse->has_data) {
-        sse->data[--sse->data_bytes] = '\0'; // the LF behind the last line
-        on = sse->on_event(sse->context, sse->type && *sse->type ? sse->type : "message", sse->data,
-                           sse->data_bytes);
+        sse->data.data[--sse->data.bytes] = '\0'; // the LF behind the last line
+        on = sse->on_event(sse->context, sse->type && *sse->type ? sse->type : "message", sse->data.data,
+                           sse->data.bytes);
     }
     free(sse->type);
     sse->type = NULL;
-    sse->data_bytes = 0;
+    sse->data.bytes = 0;
     sse->has_data = false;
     return on;
 }
@@ -45,14 +33,14 @@ static bool is(const char *name, size_t count, const char *wanted)
 /* One line, without its end: "name: value", ": a comment", or "name". */
 static bool read_line(cot_sse *sse)
 {
-    const char *line = sse->line ? sse->line : "";
-    size_t count = sse->line_bytes;
+    const char *line = sse->line.bytes ? sse->line.data : "";
+    size_t count = sse->line.bytes;
     if (!sse->begun && count >= 3 && !memcmp(line, "\xef\xbb\xbf", 3)) { // a byte order mark begins no name
         line += 3;
         count -= 3;
     }
     sse->begun = true;
-    sse->line_bytes = 0;
+    sse->line.bytes = 0;
     if (!count) return dispatch(sse);
     const char *const colon = memchr(line, ':', count);
     const size_t name = colon ? (size_t)(colon - line) : count;
@@ -61,8 +49,7 @@ static bool read_line(cot_sse *sse)
     const size_t bytes = (size_t)(line + count - value);
     if (is(line, name, "data")) {
         sse->has_data = true;
-        return add(sse, &sse->data, &sse->data_bytes, &sse->data_room, value, bytes) &&
-               add(sse, &sse->data, &sse->data_bytes, &sse->data_room, "\n", 1);
+        return add(sse, &sse->data, value, bytes) && add(sse, &sse->data, "\n", 1);
     }
     if (is(line, name, "event")) {
         free(sse->type);
@@ -84,8 +71,7 @@ bool cot_sse_feed(cot_sse *sse, const char *bytes, size_t count)
         sse->after_cr = false;
         size_t stop = begin;
         while (stop < count && bytes[stop] != '\n' && bytes[stop] != '\r') stop++;
-        if (!add(sse, &sse->line, &sse->line_bytes, &sse->line_room, bytes + begin, stop - begin))
-            sse->ended = true;
+        if (!add(sse, &sse->line, bytes + begin, stop - begin)) sse->ended = true;
         if (stop < count && !sse->ended) {
             sse->after_cr = bytes[stop] == '\r';
             sse->ended = !read_line(sse);
@@ -97,9 +83,8 @@ bool cot_sse_feed(cot_sse *sse, const char *bytes, size_t count)
 
 void cot_sse_free(cot_sse *sse)
 {
-    free(sse->line);
-    free(sse->data);
+    cot_buffer_free(&sse->line);
+    cot_buffer_free(&sse->data);
     free(sse->type);
-    sse->line = sse->data = sse->type = NULL;
-    sse->line_bytes = sse->line_room = sse->data_bytes = sse->data_room = 0;
+    sse->type = NULL;
 }

@@ -1,8 +1,7 @@
 /* Server-Sent Events as a client reads them: bytes in, in any pieces; events out. */
 #ifndef COT_NET_SSE_H
 #define COT_NET_SSE_H
-#include <stdbool.h>
-#include <stddef.h>
+#include "base/buffer.h"
 
 /* Zero it, set `on_event`, `context` and `max_bytes`, feed it. */
 typedef struct cot_sse {
@@ -12,8 +11,8 @@ typedef struct cot_sse {
     void *context;
     size_t max_bytes; // of one event, its lines and names; 0: 16 MiB
 
-    char *line, *data, *type; // what has come of the current line and event
-    size_t line_bytes, line_room, data_bytes, data_room;
+    cot_buffer line, data; // what has come of the current line and event
+    char *type;
     bool has_data, after_cr, begun, ended;
 } cot_sse;
 

@@ -128,16 +128,23 @@ static void out_of_memory(cot_answer *a)
     fail(a, &error);
 }
 
-/* One event of a stream. False when memory ran out, which has ended the answer. */
-static bool send_event(cot_answer *a, json_t *choices, json_t *usage)
+/* An answer, or an event of one, of a list of choices and usage, which are taken over. NULL when memory ran out, which has
+ * ended the answer. */
+static char *write_answer(cot_answer *a, json_t *choices, json_t *usage)
 {
     json_t *json = choices ? cot_wire_answer(&a->head, choices, usage) : NULL;
+    if (!choices) json_decref(usage);
     char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(json);
-    if (!text) {
-        out_of_memory(a);
-        return false;
-    }
+    if (!text) out_of_memory(a);
+    return text;
+}
+
+/* One event of a stream. False when memory ran out. */
+static bool send_event(cot_answer *a, json_t *choices, json_t *usage)
+{
+    char *text = write_answer(a, choices, usage);
+    if (!text) return false;
     cot_http_stream_event(a->exchange, text, strlen(text));
     free(text);
     return true;
@@ -189,13 +196,8 @@ static void reply_whole(cot_answer *a)
             json_decref(list);
             list = NULL;
         }
-    json_t *json = list ? cot_wire_answer(&a->head, list, cot_wire_usage_json(&usage)) : NULL;
-    char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
-    json_decref(json);
-    if (!text) {
-        out_of_memory(a);
-        return;
-    }
+    char *text = write_answer(a, list, cot_wire_usage_json(&usage));
+    if (!text) return;
     cot_server_reply(a->server, a->exchange, 200, a->request_id, "application/json", text, strlen(text));
     a->exchange = NULL;
     free(text);

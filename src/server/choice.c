@@ -38,21 +38,6 @@ static void end(cot_choice *c, cot_finish finish)
     c->stopped_by = cot_text_stream_stopped_by(c->job.text);
 }
 
-static bool append(cot_choice *c, const char *text, size_t bytes)
-{
-    if (!bytes) return true;
-    if (c->bytes + bytes > c->room) {
-        const size_t room = 2 * (c->bytes + bytes);
-        char *grown = realloc(c->text, room);
-        if (!grown) return false;
-        c->text = grown;
-        c->room = room;
-    }
-    memcpy(c->text + c->bytes, text, bytes);
-    c->bytes += bytes;
-    return true;
-}
-
 /* Feeds what was delivered before to the text, silently; `c->generated` counts on. */
 static bool replay(cot_choice *c, const cot_api_request *r, const cot_served_model *model,
                    const cot_api_ids *before, cot_api_error *error)
@@ -78,7 +63,7 @@ static bool replay(cot_choice *c, const cot_api_request *r, const cot_served_mod
     const bool computes = r->echo && r->logprobs >= 0; // chances of the prompt, if nothing else
     if (!c->is_over && c->generated >= r->max_tokens && !computes) end(c, COT_FINISH_LENGTH);
     if (c->is_over && !stopped && cot_text_stream_finish(c->job.text, &text, &bytes, &reason) == COT_OK &&
-        !append(c, text, bytes))
+        !cot_buffer_append(&c->text, text, bytes))
         return cot_api_fail(error, 503, NULL, NULL, "out of memory");
     return true;
 }
@@ -95,7 +80,7 @@ static bool echo_prompt(cot_choice *c, const cot_api_request *r, const cot_serve
         cot_tokenizer_decode(model->tokenizer, &decoded, &bytes, p->tokens.ids, p->tokens.count,
                              r->skip_special_tokens, &reason) != COT_OK)
         return cot_api_fail_of(error, 400, "echo", &reason);
-    bool good = append(c, decoded ? decoded : p->text, bytes);
+    bool good = cot_buffer_append(&c->text, decoded ? decoded : p->text, bytes);
     free(decoded);
     if (good && r->logprobs >= 0)
         good = cot_wire_add_logprob(&c->logprobs, model, &(cot_sampled){.token = *p->tokens.ids}, false);
@@ -144,7 +129,7 @@ void cot_choice_close(cot_choice *c)
     cot_wire_logprobs_clear(&c->logprobs);
     json_decref(c->new_ids);
     free(c->tokens);
-    free(c->text);
+    cot_buffer_free(&c->text);
 }
 
 size_t cot_choice_bytes(const cot_api_request *r, size_t prompt)
@@ -183,7 +168,7 @@ bool cot_choice_take(cot_choice *c, const cot_api_request *r, const cot_served_m
     case COT_JOB_OVER:
         break;
     }
-    good = append(c, event->text, event->bytes) && good;
+    good = cot_buffer_append(&c->text, event->text, event->bytes) && good;
     if (event->last) {
         c->is_over = true;
         c->finish = event->finish;
@@ -213,8 +198,8 @@ static json_t *stop_reason(const cot_choice *c, const cot_api_request *r)
 json_t *cot_choice_json(cot_choice *c, const cot_api_request *r, const cot_wire_head *head)
 {
     cot_wire_choice wire = {.index = c->index,
-                            .text = c->bytes ? c->text : "",
-                            .bytes = c->bytes,
+                            .text = c->text.bytes ? c->text.data : "",
+                            .bytes = c->text.bytes,
                             .role = !c->told,
                             .logprobs = r->logprobs >= 0 ? cot_wire_take_logprobs(&c->logprobs) : NULL,
                             .finish_reason = cot_choice_finish_reason(c),
@@ -225,7 +210,7 @@ json_t *cot_choice_json(cot_choice *c, const cot_api_request *r, const cot_wire_
                                                     : NULL};
     json_t *json = cot_wire_choice_json(head, &wire); // it takes the ids and chances over
     c->new_ids = r->return_token_ids ? json_array() : NULL;
-    c->bytes = 0;
+    c->text.bytes = 0;
     c->told = true;
     return json;
 }

@@ -1,6 +1,7 @@
 /* One choice of an answer: a sequence, what it has said, and what of that the client still has to be told. */
 #ifndef COT_SERVER_CHOICE_H
 #define COT_SERVER_CHOICE_H
+#include "base/buffer.h"
 #include "server/prepare.h"
 #include "server/wire.h"
 
@@ -12,8 +13,7 @@ typedef struct cot_choice {
     bool shown_prompt;                               // echo: the prompt's text is on its way
     bool told;                                       // something has been sent of it
     /* What has not been sent yet; all of it where nothing is streamed. */
-    char *text;
-    size_t bytes, room;
+    cot_buffer text;
     json_t *new_ids; // NULL: not asked for
     cot_wire_logprobs logprobs;
     /* How it ended. */

@@ -1,13 +1,11 @@
 #include "server/engine_backend.h"
 
 #include "base/error.h"
+#include "base/thread.h"
+#include "net/wake.h"
 #include "server/records.h"
 
-#include <event2/event.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,8 +18,7 @@ typedef struct engine_backend {
     cot_backend base;
     cot_engine *engine;
     pthread_t thread;
-    int wake; // an eventfd: there are records
-    struct event *on_wake;
+    cot_wake news; // there are records
 
     pthread_mutex_t lock; // of what follows
     pthread_cond_t changed;
@@ -213,7 +210,6 @@ static void swap_records(cot_records *a, cot_records *b)
 /* Hands what was written down to the loop, unless it has not yet taken what was handed to it before. */
 static void publish(engine_backend *b)
 {
-    const uint64_t one = 1;
     pthread_mutex_lock(&b->lock);
     const bool has_records = b->step.count && !b->records.count;
     const bool news = has_records || (b->state.failed && !b->failure_known);
@@ -223,9 +219,7 @@ static void publish(engine_backend *b)
     b->state.prompt_tokens = b->prompt_tokens;
     b->state.generated_tokens = b->generated_tokens;
     pthread_mutex_unlock(&b->lock);
-    if (news && write(b->wake, &one, sizeof one) < 0) {
-        // it can only be full, which wakes the loop as well
-    }
+    if (news) cot_wake_up(&b->news);
 }
 
 static bool has_nothing_to_do(const engine_backend *b)
@@ -290,12 +284,10 @@ static void tell(cot_records *records)
     cot_records_clear(records);
 }
 
-static void take_records(evutil_socket_t descriptor, short what, void *context)
+static void take_records(void *context, uint64_t times)
 {
     engine_backend *b = context;
-    uint64_t times;
-    (void)what;
-    if (read(descriptor, &times, sizeof times) < 0) return; // woken for nothing
+    (void)times;
     pthread_mutex_lock(&b->lock);
     swap_records(&b->records, &b->reading);
     pthread_cond_signal(&b->changed); // there may be more
@@ -353,25 +345,13 @@ static void close_backend(cot_backend *backend)
     pthread_join(b->thread, NULL);
     tell(&b->records);
     tell(&b->step);
-    if (b->on_wake) event_free(b->on_wake);
-    close(b->wake);
+    cot_wake_close(&b->news);
     cot_records_free(&b->records);
     cot_records_free(&b->step);
     cot_records_free(&b->reading);
     pthread_mutex_destroy(&b->lock);
     pthread_cond_destroy(&b->changed);
     free(b);
-}
-
-/* Signals are for other threads. */
-static bool start_thread(engine_backend *b)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool started = pthread_create(&b->thread, NULL, run, b) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
 }
 
 cot_status cot_engine_backend_open(cot_backend **backend, cot_engine *engine, struct event_base *base,
@@ -388,16 +368,13 @@ cot_status cot_engine_backend_open(cot_backend **backend, cot_engine *engine, st
     b->base =
         (cot_backend){.table = &table, .vocab = info->vocab, .context_tokens = context, .ranks = info->ranks};
     b->engine = engine;
-    b->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->changed, NULL);
-    b->on_wake = b->wake < 0 ? NULL : event_new(base, b->wake, EV_READ | EV_PERSIST, take_records, b);
-    if (b->on_wake && event_add(b->on_wake, NULL) == 0 && start_thread(b)) {
+    if (cot_wake_open(&b->news, base, take_records, b) && cot_thread_start(&b->thread, run, b)) {
         *backend = &b->base;
         return COT_OK;
     }
-    if (b->on_wake) event_free(b->on_wake);
-    if (b->wake >= 0) close(b->wake);
+    cot_wake_close(&b->news);
     free(b);
     return cot_fail(error, COT_IO, "cannot start the engine's thread");
 }

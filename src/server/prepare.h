@@ -36,7 +36,7 @@ typedef struct cot_preparer cot_preparer;
 /* Starts the lanes. Errors: OUT_OF_MEMORY, IO. */
 cot_status cot_preparer_open(cot_preparer **preparer, const cot_served_model *model, struct event_base *base,
                              cot_error *error);
-/* Takes a preparation; `done` is called later, from the loop. */
+/* Takes a preparation; `done` is called later, from the loop, or for a short text at once. */
 void cot_preparer_start(cot_preparer *preparer, cot_preparation *preparation);
 /* Nobody wants it any more. True: it had not begun, and is the caller's again without `done` being called; false: `done`
  * will be called soon, with whatever came of it. From the loop. */

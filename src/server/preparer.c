@@ -1,12 +1,10 @@
 /* The lanes in which requests are prepared. */
 #include "base/error.h"
+#include "base/thread.h"
+#include "net/wake.h"
 #include "server/prepare.h"
 
-#include <event2/event.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -36,8 +34,7 @@ struct cot_preparer {
     int started;
     queue done;
     bool ends;
-    int wake; // an eventfd: something is done
-    struct event *on_wake;
+    cot_wake news; // something is done
 };
 
 static void append(queue *q, cot_preparation *p)
@@ -79,21 +76,16 @@ static void *work(void *argument)
         cot_prepare(p, all->model);
         pthread_mutex_lock(&all->lock);
         append(&all->done, p);
-        const uint64_t one = 1;
-        if (write(all->wake, &one, sizeof one) < 0) {
-            // it can only be full, which wakes the loop as well
-        }
+        cot_wake_up(&all->news);
     }
     pthread_mutex_unlock(&all->lock);
     return NULL;
 }
 
-static void tell_done(evutil_socket_t descriptor, short what, void *context)
+static void tell_done(void *context, uint64_t times)
 {
     cot_preparer *all = context;
-    uint64_t times;
-    (void)what;
-    if (read(descriptor, &times, sizeof times) < 0) return; // woken for nothing
+    (void)times;
     pthread_mutex_lock(&all->lock);
     queue done = all->done;
     all->done = (queue){0};
@@ -108,19 +100,13 @@ cot_status cot_preparer_open(cot_preparer **out, const cot_served_model *model, 
     if (!all) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a server");
     all->model = model;
     pthread_mutex_init(&all->lock, NULL);
-    all->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    all->on_wake = all->wake < 0 ? NULL : event_new(base, all->wake, EV_READ | EV_PERSIST, tell_done, all);
-    bool good = all->on_wake && event_add(all->on_wake, NULL) == 0;
-    sigset_t signals, before; // signals are for other threads
-    sigfillset(&signals);
-    pthread_sigmask(SIG_SETMASK, &signals, &before);
+    bool good = cot_wake_open(&all->news, base, tell_done, all);
     for (; good && all->started < LANES; all->started += good) {
         lane *own = &all->lanes[all->started];
         own->preparer = all;
         pthread_cond_init(&own->filled, NULL);
-        good = pthread_create(&own->thread, NULL, work, own) == 0;
+        good = cot_thread_start(&own->thread, work, own);
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (good) return COT_OK;
     cot_preparer_close(all);
     *out = NULL;
@@ -167,8 +153,7 @@ void cot_preparer_close(cot_preparer *all)
             cot_api_fail(&p->error, 503, "shutting_down", NULL, "the server is shutting down");
             p->done(p);
         }
-    if (all->on_wake) event_free(all->on_wake);
-    if (all->wake >= 0) close(all->wake);
+    cot_wake_close(&all->news);
     pthread_mutex_destroy(&all->lock);
     free(all);
 }

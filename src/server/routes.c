@@ -76,7 +76,7 @@ static void show_metrics(cot_server *s, cot_http_exchange *exchange)
     if (out.failed)
         cot_server_reply_json(s, exchange, 200, NULL);
     else
-        cot_server_reply(s, exchange, 200, NULL, COT_PROMETHEUS_TYPE, out.text, out.bytes);
+        cot_server_reply(s, exchange, 200, NULL, COT_PROMETHEUS_TYPE, out.text.data, out.text.bytes);
     cot_prometheus_free(&out);
 }
 

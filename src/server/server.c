@@ -11,9 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <time.h>
-#include <unistd.h>
 
 void cot_server_options_init(cot_server_options *options)
 {
@@ -109,12 +107,9 @@ static void drain(cot_server *s)
     cot_server_check_drained(s);
 }
 
-static void hear_stop(evutil_socket_t descriptor, short what, void *context)
+static void hear_stop(void *context, uint64_t calls)
 {
     cot_server *s = context;
-    uint64_t calls = 0;
-    (void)what;
-    if (read(descriptor, &calls, sizeof calls) < 0) return; // woken for nothing
     const bool first = !s->stops_heard;
     s->stops_heard = first && calls == 1 ? 1 : 2;
     if (first) {
@@ -145,8 +140,7 @@ static void notice_failure(void *owner)
 
 void cot_server_stop(cot_server *s)
 {
-    const uint64_t one = 1;
-    if (write(s->stop, &one, sizeof one) < 0) return; // it has been called 2^64 times
+    cot_wake_up(&s->stop);
 }
 
 /* ---- opening ---- */
@@ -236,13 +230,12 @@ static cot_status describe_model(cot_server *s, const char *folder, const cot_to
 static cot_status start_events(cot_server *s, cot_error *error)
 {
     s->base = event_base_new();
-    s->stop = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (s->base && s->stop >= 0) {
-        s->on_stop = event_new(s->base, s->stop, EV_READ | EV_PERSIST, hear_stop, s);
+    const bool hears = s->base && cot_wake_open(&s->stop, s->base, hear_stop, s);
+    if (hears) {
         s->on_deadline = event_new(s->base, -1, 0, hear_deadline, s);
         s->on_drained = event_new(s->base, -1, EV_PERSIST, wait_for_clients, s);
     }
-    if (!s->on_stop || !s->on_deadline || !s->on_drained || event_add(s->on_stop, NULL) != 0)
+    if (!hears || !s->on_deadline || !s->on_drained)
         return cot_fail(error, COT_IO, "cannot start the server's loop");
     return COT_OK;
 }
@@ -266,7 +259,7 @@ cot_status cot_server_open(cot_server **server, const char *folder, cot_engine *
     cot_server *s = calloc(1, sizeof *s);
     if (!s) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a server");
     s->engine = engine;
-    s->stop = -1;
+    s->stop.fd = -1;
     cot_status status = copy_options(s, options, error);
     if (status == COT_OK) status = start_events(s, error);
     if (status == COT_OK) status = cot_engine_backend_open(&s->backend, engine, s->base, error);
@@ -311,11 +304,10 @@ void cot_server_close(cot_server *s)
     cot_http_server_close(s->http);                       // cancels what runs
     cot_preparer_close(s->preparer);                      // tells what is prepared
     if (s->backend) s->backend->table->close(s->backend); // tells what has run: every answer ends
-    struct event *events[] = {s->on_stop, s->on_deadline, s->on_drained};
-    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
-        if (events[i]) event_free(events[i]);
+    if (s->on_deadline) event_free(s->on_deadline);
+    if (s->on_drained) event_free(s->on_drained);
+    cot_wake_close(&s->stop);
     if (s->base) event_base_free(s->base);
-    if (s->stop >= 0) close(s->stop);
     const char *const *lists[] = {s->options.served_names, s->options.api_keys, s->options.allowed_hosts,
                                   s->options.allowed_origins};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free_list(lists[i]);

@@ -3,6 +3,7 @@
 #define COT_SERVER_STATE_H
 #include "coterie/server.h"
 #include "net/http_server.h"
+#include "net/wake.h"
 #include "server/backend.h"
 #include "server/metrics.h"
 #include "server/model.h"
@@ -20,8 +21,8 @@ struct cot_server {
     cot_preparer *preparer;
     cot_served_model model;
     cot_server_options options; // its texts are owned copies
-    struct event *on_stop, *on_deadline, *on_drained;
-    int stop;        // an eventfd: its value counts cot_server_stop's calls
+    struct event *on_deadline, *on_drained;
+    cot_wake stop;   // cot_server_stop was called
     int stops_heard; // 1: it drains; 2: it aborts
     bool is_drained; // nothing is under way; the last bytes leave
     int last_checks;

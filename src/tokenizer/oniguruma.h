@@ -2,7 +2,7 @@
 #ifndef COT_TOKENIZER_ONIGURUMA_H
 #define COT_TOKENIZER_ONIGURUMA_H
 #include "coterie/status.h"
-#include "tokenizer/buffer.h"
+#include "base/buffer.h"
 
 /* Appends to `out` the PCRE2 pattern (for UTF, UCP and MULTILINE with LF) that matches what Oniguruma's own
  * syntax makes of `pattern` [bytes], valid UTF-8. Where the two differ:

@@ -2,7 +2,7 @@
 #ifndef COT_TOKENIZER_REGEX_H
 #define COT_TOKENIZER_REGEX_H
 #include "tokenizer/fields.h"
-#include "tokenizer/buffer.h"
+#include "base/buffer.h"
 
 typedef struct cot_regex cot_regex; // immutable, shared by threads
 

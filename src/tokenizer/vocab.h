@@ -2,7 +2,7 @@
 #ifndef COT_TOKENIZER_VOCAB_H
 #define COT_TOKENIZER_VOCAB_H
 #include "coterie/status.h"
-#include "tokenizer/buffer.h"
+#include "base/buffer.h"
 #include <stdint.h>
 
 enum { COT_VOCAB_MOST_IDS = 1 << 22 }; // ids are indices; the largest vocabularies have 2^18

@@ -101,8 +101,8 @@ static void test_metrics(void **state)
     cot_prometheus_histogram_lines(&out, "h", NULL, 0,
                                    &(cot_prometheus_histogram){bounds, (uint64_t[]){7}, 0, 1.5});
     assert_false(out.failed);
-    assert_int_equal(strlen(out.text), out.bytes);
-    assert_string_equal(out.text,
+    assert_int_equal(strlen(out.text.data), out.text.bytes);
+    assert_string_equal(out.text.data,
                         "# HELP vllm:requests All\\nof \"them\" \\\\.\n# TYPE vllm:requests counter\n"
                         "vllm:requests{model_name=\"a\\\\b\\\"c\\nd\",engine=\"0\"} 12345678901\n"
                         "# HELP g \n# TYPE g gauge\ng 0.1\ng 0.33333333333333331\ng -Inf\ng NaN\n"
@@ -113,7 +113,7 @@ static void test_metrics(void **state)
                         "h_bucket{le=\"+Inf\"} 7\nh_sum 1.5\nh_count 7\n");
     cot_prometheus_free(&out);
     for (int i = 0; i < 2000; i++) cot_prometheus_value(&out, "a_metric_with_a_name", NULL, 0, i); // it grows
-    assert_int_equal(out.bytes, 2000 * 22 + 10 + 90 * 2 + 900 * 3 + 1000 * 4);
+    assert_int_equal(out.text.bytes, 2000 * 22 + 10 + 90 * 2 + 900 * 3 + 1000 * 4);
     cot_prometheus_free(&out);
 }
 

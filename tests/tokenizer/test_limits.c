@@ -5,7 +5,7 @@
 #include "base/rng.h"
 #include "harness/cmocka.h"
 #include "harness/seed.h"
-#include "tokenizer/buffer.h"
+#include "base/buffer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "coterie/tokenizer.h"
 
 #include "base/rng.h"
-#include "tokenizer/buffer.h"
+#include "base/buffer.h"
 #include "tokenizer/normalize.h"
 #include "tokenizer/utf8.h"
 #include "harness/seed.h"

@@ -1,6 +1,6 @@
 /* Bytes and arrays that grow. */
-#ifndef COT_TOKENIZER_BUFFER_H
-#define COT_TOKENIZER_BUFFER_H
+#ifndef COT_BASE_BUFFER_H
+#define COT_BASE_BUFFER_H
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
