@@ -1,6 +1,7 @@
 /* `coterie chat`: a conversation in a terminal. */
 #include "chat_server.h"
 #include "commands.h"
+#include "growing_text.h"
 #include "paths.h"
 
 #include "coterie/client.h"
@@ -26,9 +27,8 @@ struct conversation {
     cot_client *client;
     json_t *messages; // what has been said
     const char *model;
-    char *answer; // what is being said
-    size_t bytes, room;
-    bool talks; // with a person: prompts, hints
+    growing_text answer; // what is being said
+    bool talks;          // with a person: prompts, hints
     bool failed;
 };
 
@@ -44,21 +44,6 @@ static void on_interrupt(int number)
 }
 
 /* ---- an answer ---- */
-
-static bool add_text(struct conversation *c, const char *text)
-{
-    const size_t n = strlen(text);
-    if (c->bytes + n + 1 > c->room) {
-        const size_t room = 2 * (c->bytes + n + 1);
-        char *grown = realloc(c->answer, room);
-        if (!grown) return false;
-        c->answer = grown;
-        c->room = room;
-    }
-    memcpy(c->answer + c->bytes, text, n + 1);
-    c->bytes += n;
-    return true;
-}
 
 /* An event of the stream: some text, or an error. A NUL is shown but not kept: no request may hold one. */
 static bool on_event(void *context, const char *data, size_t bytes)
@@ -80,7 +65,7 @@ static bool on_event(void *context, const char *data, size_t bytes)
         fwrite(begin, 1, (size_t)(end - begin), stdout);
         good = fflush(stdout) == 0;
         for (const char *part = begin; good && part <= end; part += strlen(part) + 1)
-            good = add_text(c, part);
+            good = growing_text_add(&c->answer, part, strlen(part));
     }
     json_decref(json);
     return good && !said;
@@ -113,7 +98,7 @@ static bool answer(struct conversation *c)
     cot_error error;
     bool interrupted = false;
     char *request = request_of(c);
-    c->bytes = 0;
+    c->answer.bytes = 0;
     c->failed = !request;
     const cot_status status = request ? cot_client_stream(c->client, "/v1/chat/completions", request,
                                                           on_event, c, &interrupted, &error)
@@ -121,8 +106,9 @@ static bool answer(struct conversation *c)
     free(request);
     if (status != COT_OK) cot_complain_of(&error);
     const bool good = status == COT_OK && !c->failed;
-    if (good) printf("%s\n", !c->talks ? "" : interrupted ? " [stopped]" : c->bytes ? "" : "[no answer]");
-    if (c->bytes) return add_message(c, "assistant", c->answer) && good;
+    if (good)
+        printf("%s\n", !c->talks ? "" : interrupted ? " [stopped]" : c->answer.bytes ? "" : "[no answer]");
+    if (c->answer.bytes) return add_message(c, "assistant", c->answer.text) && good;
     json_array_remove(c->messages, json_array_size(c->messages) - 1); // nothing was said to it
     return good;
 }
@@ -261,7 +247,7 @@ static bool talk(const struct chat_settings *s, const char *url, const char *key
     cot_client_close(c.client);
     json_decref(models);
     json_decref(c.messages);
-    free(c.answer);
+    free(c.answer.text);
     return good;
 }
 

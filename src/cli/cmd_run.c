@@ -1,6 +1,7 @@
 /* `coterie run`: a model continues prompts. */
 #include "commands.h"
 #include "engine_settings.h"
+#include "growing_text.h"
 #include "paths.h"
 #include "stats.h"
 #include "whole_file.h"
@@ -28,8 +29,7 @@ struct continuation {
     int32_t *prompt;
     size_t prompt_tokens;
     cot_text_stream *stream;
-    char *text; // not yet written
-    size_t bytes, room;
+    growing_text text; // not yet written
     bool over;
 };
 
@@ -89,10 +89,8 @@ static void write_ready(struct run *run)
     run->begun = true;
     while (run->head < run->count) {
         struct continuation *c = &run->each[run->head];
-        if (c->bytes) {
-            fwrite(c->text, 1, c->bytes, stdout);
-            c->bytes = 0;
-        }
+        if (c->text.bytes) fwrite(c->text.text, 1, c->text.bytes, stdout);
+        c->text.bytes = 0;
         if (!c->over) break;
         putchar('\n');
         if (++run->head < run->count) printf("== %zu ==\n", run->head + 1);
@@ -106,16 +104,8 @@ static void write_ready(struct run *run)
 
 static void append(struct run *run, struct continuation *c, const char *piece, size_t bytes)
 {
-    if (c->bytes + bytes > c->room) {
-        char *text = realloc(c->text, c->room = 2 * (c->bytes + bytes));
-        if (!text) {
-            run->error = (cot_error){COT_OUT_OF_MEMORY, "out of memory for the text"};
-            return;
-        }
-        c->text = text;
-    }
-    if (bytes) memcpy(c->text + c->bytes, piece, bytes);
-    c->bytes += bytes;
+    if (!growing_text_add(&c->text, piece, bytes))
+        run->error = (cot_error){COT_OUT_OF_MEMORY, "out of memory for the text"};
 }
 
 static bool take_token(void *context, uint64_t request, int32_t token)
@@ -242,7 +232,7 @@ static int run_command(const void *settings)
     good = good && run_prompts(&run, s, tokenizer, requests, stops);
     for (size_t i = 0; run.each && i < run.count; i++) {
         free(run.each[i].prompt);
-        free(run.each[i].text);
+        free(run.each[i].text.text);
         cot_text_stream_close(run.each[i].stream);
     }
     free(run.each);

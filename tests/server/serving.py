@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 SOURCE = pathlib.Path(os.environ["COT_SOURCE"])
 PROGRAM = os.environ["COT_PROGRAM"]
@@ -119,6 +120,28 @@ class Server:
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", status)[1])
 
+    def in_background(self, body):
+        """A completion under way: its thread, and a list that will hold (status, JSON)."""
+        result = []
+        thread = threading.Thread(target=lambda: result.append(self.post("/v1/completions", body)))
+        thread.start()
+        while not self.metric("vllm:num_requests_running"):
+            pass
+        return thread, result
+
+    def tell_to_end(self):
+        """SIGTERM, and it is heard."""
+        self.process.send_signal(signal.SIGTERM)
+        while not any("shutting down" in line for line in self.log):
+            time.sleep(0.001)
+
+    def wait_idle(self):
+        """Until no sequence runs or waits."""
+        end = time.monotonic() + 2 * SECONDS
+        while self.metric("vllm:num_requests_running") + self.metric("vllm:num_requests_waiting"):
+            assert time.monotonic() < end, "requests do not end"
+            time.sleep(0.01)
+
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
@@ -167,6 +190,16 @@ def run(*arguments, **more):
 
 def temporary():
     return tempfile.TemporaryDirectory(prefix="coterie-server-")
+
+
+@contextlib.contextmanager
+def model_without(*names):
+    """A folder like the model's, in which some files are missing."""
+    with temporary() as folder:
+        for file in MODEL.iterdir():
+            if file.name not in names:
+                (pathlib.Path(folder) / file.name).symlink_to(file)
+        yield folder
 
 
 def seed():

@@ -8,11 +8,10 @@ import random
 import re
 import signal
 import subprocess
-import threading
 import time
 import unittest
 
-from serving import MODEL, SANITIZED, SECONDS, Server, run, seed, temporary
+from serving import MODEL, SANITIZED, SECONDS, Server, model_without, run, seed, temporary
 
 GREEDY = {"temperature": 0, "max_tokens": 12}
 PROMPTS = [
@@ -392,15 +391,9 @@ class Shared(unittest.TestCase):
             if draw.random() < 0.3:
                 connection.shutdown(1)  # half a close
             connection.close()
-        self.wait_idle()
+        self.server.wait_idle()
         self.assertLessEqual(self.server.descriptors(), descriptors + 2)
         self.assertEqual(texts(self.server.complete(PROMPTS[0], **GREEDY)), texts(self.server.complete(PROMPTS[0], **GREEDY)))
-
-    def wait_idle(self):
-        end = time.monotonic() + 60
-        while self.server.metric("vllm:num_requests_running") + self.server.metric("vllm:num_requests_waiting"):
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.01)
 
 
 class Own(unittest.TestCase):
@@ -459,14 +452,8 @@ class Own(unittest.TestCase):
         with Server() as server:
             body = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "temperature": 0}
             expected = texts(server.complete(**body))
-            result = []
-            waiter = threading.Thread(target=lambda: result.append(server.post("/v1/completions", body | {"n": 4})))
-            waiter.start()
-            while not server.metric("vllm:num_requests_running"):
-                pass
-            server.process.send_signal(signal.SIGTERM)
-            while not any("shutting down" in line for line in server.log):
-                time.sleep(0.001)
+            waiter, result = server.in_background(body | {"n": 4})
+            server.tell_to_end()
             try:
                 self.assertEqual(server.get("/health")[0], 503)
                 self.assertEqual(server.post("/v1/completions", body)[0], 503)
@@ -479,31 +466,19 @@ class Own(unittest.TestCase):
         """Ctrl-C in a terminal reaches the ranks' processes too: they finish what is under way all the same."""
         for number in (signal.SIGINT, signal.SIGTERM):
             with Server("--ranks", 3, "--fabric", "processes") as server:
-                result = []
-                body = {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "temperature": 0}
-                waiter = threading.Thread(target=lambda: result.append(server.post("/v1/completions", body | {"n": 4})))
-                waiter.start()
-                while not server.metric("vllm:num_requests_running"):
-                    pass
+                waiter, result = server.in_background({"prompt": "x", "max_tokens": 400, "ignore_eos": True, "temperature": 0, "n": 4})
                 os.killpg(server.process.pid, number)
                 waiter.join()
                 self.assertEqual((result[0][0], result[0][1]["usage"]["completion_tokens"]), (200, 1600), result)
 
     def test_second_signal(self):
         with Server("--max-num-seqs", 1) as server:
-            results = []
-            body = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "n": 64}
-            waiter = threading.Thread(target=lambda: results.append(server.send("POST", "/v1/completions", body)[0]))
-            waiter.start()
-            while not server.metric("vllm:num_requests_running"):
-                pass
-            server.process.send_signal(signal.SIGTERM)
-            while not any("shutting down" in line for line in server.log):
-                time.sleep(0.001)
+            waiter, result = server.in_background({"prompt": "x", "max_tokens": 500, "ignore_eos": True, "n": 64})
+            server.tell_to_end()
             server.process.send_signal(signal.SIGTERM)
             server.process.wait(60)
             waiter.join()
-            self.assertEqual(results, [503])
+            self.assertEqual([status for status, _ in result], [503])
 
     def test_giant_bodies_are_others_work(self):
         """The loop neither writes what is as long as a giant body nor frees it, and its memory does not stay taken."""
@@ -584,9 +559,7 @@ class Own(unittest.TestCase):
         """What takes many seconds does not keep a server that is told twice to end."""
         with Server() as server:
             (connection,) = self.ask_for_long_work(server)
-            server.process.send_signal(signal.SIGTERM)
-            while not any("shutting down" in line for line in server.log):
-                time.sleep(0.001)
+            server.tell_to_end()
             server.process.send_signal(signal.SIGTERM)
             self.assertEqual(connection.getresponse().status, 503)
             self.assertEqual(server.process.wait(SECONDS), 0)
@@ -601,10 +574,7 @@ class Own(unittest.TestCase):
         self.assertTrue(any("killed by signal 9" in line for line in server.log), server.log)
 
     def test_no_template(self):
-        with temporary() as folder:
-            for file in MODEL.iterdir():
-                if file.name != "tokenizer_config.json":
-                    (pathlib.Path(folder) / file.name).symlink_to(file)
+        with model_without("tokenizer_config.json") as folder:
             with Server(model=folder) as server:
                 status, answer = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
                 self.assertEqual(status, 400)
@@ -624,10 +594,7 @@ class Own(unittest.TestCase):
 
     def test_special_tokens(self):
         """What the tokenizer puts before a text: before prompts, unless told not to; before conversations where told to."""
-        with temporary() as folder:
-            for file in MODEL.iterdir():
-                if file.name != "tokenizer.json":
-                    (pathlib.Path(folder) / file.name).symlink_to(file)
+        with model_without("tokenizer.json") as folder:
             tokenizer = json.loads((MODEL / "tokenizer.json").read_text())
             first = tokenizer["added_tokens"][0]
             name, bos = first["content"], first["id"]
