@@ -1,12 +1,15 @@
 """The OpenAI API of `coterie serve`, over real sockets, with nothing but Python's own library."""
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
 import random
 import re
 import signal
+import socket
+import ssl
 import subprocess
 import time
 import unittest
@@ -345,6 +348,62 @@ class Shared(unittest.TestCase):
                 self.assertEqual(got, status, answer)
                 self.assertIn(word, answer["error"]["message"])
 
+    def test_short_prompts(self):
+        """One token is a prompt, none is not."""
+        for prompt in ([5], [[5]], "x"):
+            self.assertEqual(self.server.complete(prompt, **GREEDY)["usage"]["prompt_tokens"], 1)
+
+    def exchange(self, *pieces, half=False):
+        """All that is answered to these bytes until the server ends the connection."""
+        with contextlib.closing(self.server.raw()) as connection:
+            answered = b""
+            with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+                for piece in pieces:
+                    connection.sendall(piece)
+                if half:
+                    connection.shutdown(socket.SHUT_WR)
+                while piece := connection.recv(65536):
+                    answered += piece
+            return answered
+
+    def test_odd_connections(self):
+        """Bodies that are shorter or longer than they say, requests in a row, half a close, TLS: as each has earned."""
+        def request(body, length=None, more=""):
+            return (f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{more}"
+                    f"Content-Length: {len(body) if length is None else length}\r\n\r\n").encode() + body  # fmt: skip
+
+        def statuses(answered):
+            return [int(status) for status in re.findall(rb"(?:^|\n|})HTTP/1.1 (\d+) ", answered)]
+
+        body = json.dumps({"prompt": "x", "max_tokens": 2}).encode()
+        last = request(body, more="Connection: close\r\n")
+        self.assertEqual(statuses(self.exchange(last)), [200])
+        self.assertEqual(statuses(self.exchange(request(body) + request(body), last)), [200, 200, 200])
+        ended = self.server.metric("vllm:request_success_total")
+        self.assertEqual(self.exchange(request(body, len(body) + 5), half=True), b"")  # the rest never comes
+        self.assertEqual(self.server.metric("vllm:request_success_total"), ended)
+        self.assertEqual(statuses(self.exchange(request(body + b"more\r\n\r\n", len(body)))), [200, 400])  # no request begins so
+        self.assertEqual(self.exchange(request(json.dumps({"prompt": "x", "max_tokens": 400, "ignore_eos": True}).encode()), half=True), b"")
+        self.server.wait_idle()
+        with contextlib.closing(self.server.raw()) as connection, self.assertRaises(ssl.SSLError):
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            context.wrap_socket(connection)
+        self.assertEqual(len(texts(self.server.complete("x", max_tokens=2))), 1)
+
+    def test_client_that_never_reads(self):
+        """It is cut when too much waits for it, and its sequences end; others are served meanwhile."""
+        aborted = self.server.metric("vllm:request_success_total", finished_reason="abort")
+        body = json.dumps({"prompt": "x", "max_tokens": 500, "ignore_eos": True, "n": 16, "stream": True, "logprobs": 20}).encode()
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # the system keeps less for it
+        connection.connect((self.server.host, self.server.port))
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        self.assertEqual(len(texts(self.server.complete("x", max_tokens=2))), 1)
+        self.server.wait_idle()
+        self.assertGreater(self.server.metric("vllm:request_success_total", finished_reason="abort"), aborted)
+        connection.close()
+
     def test_too_long_says_both(self):
         _, answer = self.server.post("/v1/completions", {"prompt": [1] * 500, "max_tokens": 20})
         self.assertEqual(answer["error"]["code"], "context_length_exceeded")
@@ -585,12 +644,18 @@ class Own(unittest.TestCase):
             with Server("--chat-template", template, model=folder) as server:
                 ids = server.post("/tokenize", {"messages": [{"role": "user", "content": "hi"}]})[1]["tokens"]
                 self.assertEqual(server.post("/detokenize", {"tokens": ids})[1]["prompt"], "[user] hi\n")
-            with open(template, "w") as file:
-                file.write("{% for i in range(1000000) %}{% for j in range(1000000) %}{% endfor %}{% endfor %}")
-            with Server("--chat-template", template, model=folder) as server, concurrent.futures.ThreadPoolExecutor(1) as pool:
-                looping = pool.submit(server.post, "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
-                self.assertEqual(len(texts(server.complete("x", max_tokens=3))), 1)  # others feel nothing
-                self.assertEqual(looping.result()[0], 400)
+            greedy = ["{% for i in range(1000000) %}{% for j in range(1000000) %}{% endfor %}{% endfor %}",
+                      "{% set ns = namespace(s='x') %}{% for i in range(30) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}"]  # fmt: skip
+            for source in greedy:
+                with open(template, "w") as file:
+                    file.write(source)
+                with Server("--chat-template", template, model=folder) as server, concurrent.futures.ThreadPoolExecutor(1) as pool:
+                    asked = pool.submit(server.post, "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
+                    self.assertEqual(len(texts(server.complete("x", max_tokens=3))), 1)  # others feel nothing
+                    status, answer = asked.result()
+                    self.assertEqual((status, answer["error"]["param"]), (400, "messages"))
+                    if not SANITIZED:
+                        self.assertLess(server.peak_bytes(), 900 << 20)
 
     def test_special_tokens(self):
         """What the tokenizer puts before a text: before prompts, unless told not to; before conversations where told to."""
