@@ -58,19 +58,31 @@ static void serve_first_chunk(struct step *s, const cot_scheduler_limits *limits
     give(s, i, least - s->given[i]);
 }
 
-/* Tokens that may still be added to a step of so many tokens and positions before it is expected to miss the target. */
+/* The step as it would be with so many more tokens of chunks, in order. */
+static cot_cost_step step_with(const struct step *s, int64_t more)
+{
+    cot_cost_step step = {0};
+    for (int64_t i = 0; i < s->count; i++) {
+        const cot_request_state *r = s->active[i];
+        const int64_t left = decodes(r) ? 0 : smaller(r->known - r->fed - s->given[i], more);
+        cot_cost_add_span(&step, r->fed, s->given[i] + left);
+        more -= left;
+    }
+    return step;
+}
+
+/* Tokens of chunks that may still be added before the step is expected to miss the target. Where nobody decodes, nobody
+ * waits for the next token of a text: there is nothing to miss. */
 static int64_t tokens_in_time(const struct step *s, const cot_scheduler_limits *limits, const cot_cost *cost)
 {
-    int64_t tokens = 0, positions = 0, low = 0, high = s->room;
-    for (int64_t i = 0; i < s->count; i++)
-        if (s->given[i]) {
-            tokens += s->given[i];
-            positions += s->active[i]->fed + s->given[i];
-        }
-    if (!limits->target_ns) return high;
+    int64_t low = 0, high = s->room;
+    bool awaited = false;
+    for (int64_t i = 0; i < s->count && !awaited; i++) awaited = decodes(s->active[i]);
+    if (!limits->target_ns || !awaited) return high;
     while (low < high) { // the most that are in time
         const int64_t more = low + (high - low + 1) / 2;
-        if (cot_cost_predict(cost, tokens + more, positions + more) <= (double)limits->target_ns)
+        const cot_cost_step step = step_with(s, more);
+        if (cot_cost_predict(cost, &step) <= (double)limits->target_ns)
             low = more;
         else
             high = more - 1;
@@ -116,6 +128,7 @@ bool cot_compose_admits(cot_request_state *const *active, int64_t count, const c
     if (!limits->target_ns || !count) return true;
     for (int64_t i = 0; i < count; i++) positions += active[i]->known;
     const double target = (double)limits->target_ns;
-    return cot_cost_predict(cost, 1, positions / count) > target ||
-           cot_cost_predict(cost, count + 1, positions / count * (count + 1)) <= target;
+    const int64_t mean = positions / count, all = mean * (count + 1);
+    return cot_cost_predict(cost, &(cot_cost_step){1, mean, mean}) > target ||
+           cot_cost_predict(cost, &(cot_cost_step){count + 1, all, all}) <= target;
 }

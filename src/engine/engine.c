@@ -262,7 +262,9 @@ static cot_status allocate(cot_engine *e, cot_error *error)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the engine's tables");
     const cot_scheduler_limits limits = limits_of(e);
     const cot_status status = cot_scheduler_open(&e->scheduler, &limits, error);
-    cot_cost_init(&e->scheduler.cost, c->gate.experts, c->moe_layers ? c->gate.top_k : 0);
+    double prior[COT_COST_TERMS];
+    cot_engine_cost_prior(e, prior);
+    cot_cost_init(&e->scheduler.cost, prior, c->gate.experts, c->moe_layers ? c->gate.top_k : 0);
     return status;
 }
 

@@ -39,4 +39,7 @@ struct cot_engine {
  * positions that the step's tokens see. Norms, biases of attention and rows of the embedding are left out. */
 uint64_t cot_engine_read_bytes(cot_engine *engine, const cot_step *step, const uint16_t *experts);
 
+/* What a step's parts cost, but for a common factor: bytes that are read. */
+void cot_engine_cost_prior(const cot_engine *engine, double prior[COT_COST_TERMS]);
+
 #endif

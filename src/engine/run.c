@@ -256,13 +256,34 @@ static void set_target(cot_engine *e)
     if (e->tbt_ns != COT_TBT_AUTO || !s->active_count) return;
     for (int64_t i = 0; i < s->active_count; i++) positions += s->active[i]->known;
     positions = positions / s->active_count * s->limits.sequences;
-    s->limits.target_ns = (int64_t)(2 * cot_cost_predict(&s->cost, s->limits.sequences, positions));
+    const cot_cost_step decodes = {s->limits.sequences, positions, positions};
+    s->limits.target_ns = (int64_t)(2 * cot_cost_predict(&s->cost, &decodes));
+}
+
+static cot_cost_step cost_step_of(const cot_step *step)
+{
+    cot_cost_step held = {0};
+    for (int32_t i = 0; i < step->spans; i++)
+        cot_cost_add_span(&held, step->span[i].position, step->span[i].tokens);
+    return held;
+}
+
+static void learn_cost(cot_engine *e, const cot_step *step, const cot_cost_step *held,
+                       const cot_step_result *result)
+{
+    cot_cost *cost = &e->scheduler.cost;
+    const double distinct = cot_cost_learn_routing(cost, result->own_experts, e->config->moe_layers,
+                                                   e->runner.step_tokens, result->own_rows, e->touched);
+    cot_cost_learn(cost, held, result->own_rows == step->tokens ? distinct : -1,
+                   (double)(e->last_step_ns ? e->last_step_ns : 1));
 }
 
 static cot_status run_step(cot_engine *e, cot_error *error)
 {
     cot_step_result result;
     const cot_step step = cot_scheduler_plan(&e->scheduler);
+    const cot_cost_step held = cost_step_of(&step);
+    cot_cost_expect(&e->scheduler.cost, &held);
     bool prefill = false;
     for (int32_t i = 0; i < step.spans; i++)
         prefill |= step.span[i].position < e->scheduler.by_row[step.span[i].sequence]->prompt_tokens;
@@ -272,10 +293,7 @@ static cot_status run_step(cot_engine *e, cot_error *error)
     e->last_step_ns = cot_now_ns() - began_ns;
     e->steps++;
     *(prefill ? &e->prefill_ns : &e->decode_ns) += e->last_step_ns;
-    int64_t positions = 0;
-    for (int32_t i = 0; i < step.spans; i++) positions += step.span[i].position + step.span[i].tokens;
-    cot_cost_learn(&e->scheduler.cost, step.tokens, positions,
-                   (double)(e->last_step_ns ? e->last_step_ns : 1));
+    learn_cost(e, &step, &held, &result);
     *(prefill ? &e->prefill_tokens : &e->decode_tokens) += step.tokens;
     end_overflowed(e, &step, &result);
     if (result.experts) {

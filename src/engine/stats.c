@@ -43,16 +43,22 @@ static uint64_t attention_bytes(const cot_engine *e)
            (uint64_t)c->heads * (absorb + expand) + packed_bytes(e, c->heads * c->v_dim, c->hidden);
 }
 
-/* Keys and values of the positions that the span's tokens see. */
-static uint64_t kv_bytes(const cot_engine *e, const cot_span *span, int64_t layer)
+/* Keys and values of one position. */
+static uint64_t position_bytes(const cot_engine *e)
 {
     const cot_config *c = e->config;
-    int64_t positions = span->position + span->tokens, window = c->layer[layer].window;
-    if (window && positions > window + span->tokens - 1) positions = window + span->tokens - 1;
     int64_t width = c->attention == COT_ATTENTION_MLA
                         ? c->head_dim + c->kv_lora_rank // the latent is stored twice
                         : 2 * c->kv_heads * c->head_dim;
-    return (uint64_t)(positions * width) * cot_dtype_bytes(e->runner.type);
+    return (uint64_t)width * cot_dtype_bytes(e->runner.type);
+}
+
+/* Keys and values of the positions that the span's tokens see. */
+static uint64_t kv_bytes(const cot_engine *e, const cot_span *span, int64_t layer)
+{
+    int64_t positions = span->position + span->tokens, window = e->config->layer[layer].window;
+    if (window && positions > window + span->tokens - 1) positions = window + span->tokens - 1;
+    return (uint64_t)positions * position_bytes(e);
 }
 
 uint64_t cot_engine_read_bytes(cot_engine *e, const cot_step *step, const uint16_t *experts)
@@ -82,6 +88,30 @@ uint64_t cot_engine_read_bytes(cot_engine *e, const cot_step *step, const uint16
         bytes += gate_bytes + (uint64_t)distinct * expert_bytes + shared_bytes;
     }
     return bytes;
+}
+
+void cot_engine_cost_prior(const cot_engine *e, double prior[COT_COST_TERMS])
+{
+    enum {
+        STEP = 1 << 20, // bytes that could be read while a step is sent around
+        ROWS = 8 // of which the arithmetic takes as long as reading the matrix that they are multiplied with
+    };
+    const cot_config *c = e->config;
+    const cot_precision precision = cot_runner_precision(&e->runner);
+    const double moe = (double)c->moe_layers, dense = (double)(c->layers - c->moe_layers),
+                 expert = (double)network_bytes(cot_model_expert_shape(c, precision)),
+                 shared = (double)network_bytes(cot_model_shared_shape(c, precision)),
+                 gate = (double)cot_packed_bytes(COT_F32, c->hidden, c->gate.experts),
+                 network = dense > 0 ? (double)network_bytes(cot_model_dense_shape(c, precision.type)) : 0,
+                 all =
+                     (double)c->layers * (double)attention_bytes(e) + dense * network + moe * (gate + shared),
+                 position = (double)c->layers * (double)position_bytes(e),
+                 group = (double)c->heads / (double)(c->attention == COT_ATTENTION_MLA ? 1 : c->kv_heads);
+    prior[COT_COST_FIXED] = STEP + all + (double)packed_bytes(e, c->hidden, c->vocab);
+    prior[COT_COST_EXPERTS] = moe * expert;
+    prior[COT_COST_TOKENS] = (all + moe * (double)c->gate.top_k * expert) / ROWS;
+    prior[COT_COST_POSITIONS] = position;
+    prior[COT_COST_PAIRS] = position * group / ROWS;
 }
 
 /* ---- gathering ---- */

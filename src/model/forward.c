@@ -329,7 +329,9 @@ cot_status cot_runner_step(cot_runner *r, const cot_step *step, cot_step_result 
             (cot_step_result){.logits = r->s.logits,
                               .experts = r->o.capture ? cot_local(r->fabric, r->routed_experts_at) : NULL,
                               .weights = r->o.capture ? cot_local(r->fabric, r->routed_weights_at) : NULL,
-                              .unsound = r->s.unsound};
+                              .unsound = r->s.unsound,
+                              .own_experts = r->s.experts,
+                              .own_rows = r->s.home1 - r->s.home0};
     return status;
 }
 

@@ -75,6 +75,9 @@ typedef struct cot_step_result {
     const uint16_t *experts;
     const float *weights;
     const uint8_t *unsound;
+    const uint16_t
+        *own_experts; // [MoE layers][step_tokens][K] as rank 0 has routed own_rows of the step's tokens
+    int64_t own_rows;
 } cot_step_result;
 cot_status cot_runner_step(cot_runner *runner, const cot_step *step, cot_step_result *result,
                            cot_error *error);

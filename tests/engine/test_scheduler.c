@@ -253,12 +253,13 @@ static void steps_by_example(void **state)
 /* A step of n tokens and p positions takes 1000 + 10 n + p / 100. */
 static cot_cost some_cost(void)
 {
+    static const double prior[COT_COST_TERMS] = {1, 1, 1, 1, 1};
     cot_cost cost;
-    cot_cost_init(&cost, 8, 2);
+    cot_cost_init(&cost, prior, 8, 2);
     cost.steps = 1000;
-    cost.weight[0] = 1000;
-    cost.weight[2] = 640;
-    cost.weight[3] = 40.96;
+    cost.weight[COT_COST_FIXED] = 1000;
+    cost.weight[COT_COST_TOKENS] = 10;
+    cost.weight[COT_COST_POSITIONS] = 0.01;
     return cost;
 }
 
@@ -309,6 +310,7 @@ static void check_step(const cot_span *spans, int32_t count, const cot_request_s
                        const cot_scheduler_limits *limits, const cot_cost *cost)
 {
     int64_t tokens = 0, logits = 0, order = -1, given[16] = {0}, positions = 0, wanting = 0;
+    bool awaited = false;
     const int64_t patience = limits->max_wait_steps > 1 ? limits->max_wait_steps : 1;
     for (int32_t i = 0; i < count; i++) {
         const cot_span *span = &spans[i];
@@ -332,6 +334,7 @@ static void check_step(const cot_span *spans, int32_t count, const cot_request_s
     for (int64_t s = 0; s < active; s++) {
         const cot_request_state *r = &states[s];
         const bool decodes = r->known - r->fed == 1 && r->fed >= r->prompt_tokens;
+        awaited |= decodes;
         wanting += r->known - r->fed - given[s];
         if (!given[s] && (decodes || r->sat_out >= patience)) assert_true(full);
         for (int64_t other = 0; other < active; other++) // longer first; rows may be had by some alone
@@ -349,14 +352,14 @@ static void check_step(const cot_span *spans, int32_t count, const cot_request_s
         }
         if (given[s] > promised) beyond += given[s] - promised;
     }
-    if (!limits->target_ns) {
+    if (!limits->target_ns || !awaited) {
         if (wanting) assert_true(full);
         return;
     }
     const double target = (double)limits->target_ns;
-    if (beyond)
-        assert_true(cot_cost_predict(cost, tokens, positions) <= target + 1e4 / 100); // others' positions
-    if (wanting && !full) assert_true(cot_cost_predict(cost, tokens + 1, positions + 1) > target - 1e4 / 100);
+    const cot_cost_step step = {tokens, positions, 0}, longer = {tokens + 1, positions + 301, 0};
+    if (beyond) assert_true(cot_cost_predict(cost, &step) <= target + 1e4 / 100); // others' positions
+    if (wanting && !full) assert_true(cot_cost_predict(cost, &longer) > target);
 }
 
 static void draw_state(cot_request_state *r, int row, uint64_t *seed)
@@ -447,48 +450,43 @@ static void nobody_starves(void **state)
     }
 }
 
-/* ---- what a step costs ---- */
-
-static double uniform(uint64_t *seed)
-{
-    return (double)(draw(seed) >> 11) * 0x1p-53;
-}
-
-static void costs_are_learnt(void **state)
+/* An engine learns from what its steps took and how their tokens, rank 0's at least, were routed. */
+static void an_engine_learns(void **state)
 {
     (void)state;
     uint64_t seed = test_seed();
-    for (int round = 0; round < 50; round++) {
-        const int64_t experts = 8 + (int64_t)(draw(&seed) % 120), chosen = 1 + (int64_t)(draw(&seed) % 8);
-        const double fixed = 2e5 * uniform(&seed), read = 5e6 * uniform(&seed), each = 1e5 * uniform(&seed),
-                     position = 200 * uniform(&seed);
-        cot_cost cost;
-        cot_cost_init(&cost, experts, chosen);
-        assert_true(cot_cost_predict(&cost, 10, 10) == 0);
-        for (int step = 0; step < 1200; step++) {
-            const int64_t tokens = 1 + (int64_t)(draw(&seed) % (draw(&seed) % 4 ? 40 : 512)),
-                          positions = tokens + (int64_t)(draw(&seed) % 20000);
-            double share = 1;
-            for (int64_t t = 0; t < tokens; t++) share *= (double)(experts - chosen) / (double)experts;
-            double ns =
-                fixed + read * (1 - share) + each * (double)tokens + position * (double)positions + 1000;
-            if (step > 1000) {
-                const double found = cot_cost_predict(&cost, tokens, positions);
-                if (fabs(found - ns) > 0.1 * ns) fail_msg("%g, expected %g", found, ns);
-                assert_true(cot_cost_predict(&cost, tokens + 1, positions) >= found &&
-                            cot_cost_predict(&cost, tokens, positions + 100) >= found);
+    enum { TOKENS = 8, TOP_K = 2, MOE_LAYERS = 2, MODEL_EXPERTS = 7 };
+    for (int way = 0; way < 4; way++) {
+        struct setting s = {.ranks = way % 2 ? 3 : 1, .attention = way / 2 ? "dp" : "tp"};
+        cot_engine *engine = open_random("null", &s);
+        int32_t *ids = drawn_ids(TOKENS + 20, VOCAB, &seed);
+        const cot_request request = forced_request(ids, TOKENS + 20, TOKENS);
+        struct records told = must_run(engine, &request, 1);
+        const cot_cost *cost = &engine->scheduler.cost;
+        int64_t distinct = 0;
+        for (int l = 0; l < MOE_LAYERS; l++)
+            for (int e = 0; e < MODEL_EXPERTS; e++) {
+                bool is_there = false;
+                for (int t = 0; t < TOKENS; t++)
+                    for (int k = 0; k < TOP_K; k++)
+                        is_there |= told.record[0].experts[(t * MOE_LAYERS + l) * TOP_K + k] == e;
+                distinct += is_there;
             }
-            ns *= 0.97 + 0.06 * uniform(&seed);
-            if (step > 100 && draw(&seed) % 200 == 0) ns *= 50; // the machine did something else
-            cot_cost_learn(&cost, tokens, positions, ns);
-            assert_true(cost.observed_ns == ns);
+        assert_int_equal(cost->steps, engine->steps);
+        assert_int_equal(cost->steps, 21);
+        if (cost->routed[0]) assert_true(fabs(cost->distinct[0] - TOP_K) < 1e-9);
+        if (s.ranks == 1 || way / 2) { // all of them are rank 0's
+            assert_int_equal(cost->routed[3], 1);
+            assert_true(fabs(cost->distinct[3] - (double)distinct / MOE_LAYERS) < 1e-9);
         }
-        assert_true(cost.error > 0 && cost.error < 0.2);
+        for (int t = 0; t < COT_COST_TERMS; t++) assert_true(cost->prior[t] > 0 && cost->weight[t] >= 0);
+        cot_engine_load load;
+        cot_engine_get_load(engine, &load);
+        assert_true(load.observed_ns == (double)engine->last_step_ns && load.predicted_ns > 0);
+        records_free(&told);
+        free(ids);
+        cot_engine_close(engine);
     }
-    cot_cost none; // nothing is known of a model without experts that is not known of others
-    cot_cost_init(&none, 1, 0);
-    for (int i = 0; i < 100; i++) cot_cost_learn(&none, 1 + i % 7, 50, 1000.0 * (1 + i % 7));
-    assert_true(fabs(cot_cost_predict(&none, 5, 50) - 5000) < 500);
 }
 
 int main(void)
@@ -498,7 +496,7 @@ int main(void)
         cmocka_unit_test(pages_are_copied_in_part), cmocka_unit_test(a_kept_page_is_shared),
         cmocka_unit_test(steps_by_example),         cmocka_unit_test(steps_at_random),
         cmocka_unit_test(targets_by_example),       cmocka_unit_test(nobody_starves),
-        cmocka_unit_test(costs_are_learnt),
+        cmocka_unit_test(an_engine_learns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,278 @@
+/* What a step costs, learnt from synthetic steps whose cost is known. */
+#include "harness/cmocka.h"
+#include "harness/engine/requests.h"
+#include "harness/seed.h"
+
+#include "engine/cost.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { EXPERTS = 32, CHOSEN = 4, LAYERS = 3, STRIDE = 512 };
+
+static double uniform(uint64_t *seed)
+{
+    return (double)(draw(seed) >> 11) * 0x1p-53;
+}
+
+/* Between 1 / most and most, evenly in its logarithm. */
+static double factor(uint64_t *seed, double most)
+{
+    return pow(most, 2 * uniform(seed) - 1);
+}
+
+/* Reading 20 GB/s: 100 MB in any step, 38 MB an expert; a token's arithmetic as reading an eighth of what it meets. */
+static const double prior[COT_COST_TERMS] = {1e8, 38e6, 30e6, 8e3, 4e3};
+
+/* ---- experts ---- */
+
+/* How popular experts are: expert e as (e + 1)^-skew. */
+struct popularity {
+    double up_to[EXPERTS];
+};
+
+static struct popularity popularity_of(double skew)
+{
+    struct popularity p;
+    double all = 0;
+    for (int e = 0; e < EXPERTS; e++) p.up_to[e] = all += pow(e + 1, -skew);
+    return p;
+}
+
+static int drawn_expert(const struct popularity *p, uint64_t *seed)
+{
+    const double at = p->up_to[EXPERTS - 1] * uniform(seed);
+    int e = 0;
+    while (e < EXPERTS - 1 && p->up_to[e] <= at) e++;
+    return e;
+}
+
+/* Distinct ones of each token; which experts are popular depends on the layer. */
+static void draw_routing(uint16_t *experts, int64_t tokens, double skew, uint64_t *seed)
+{
+    const struct popularity popularity = popularity_of(skew);
+    for (int64_t layer = 0; layer < LAYERS; layer++)
+        for (int64_t t = 0; t < tokens; t++) {
+            uint16_t *chosen = experts + (layer * STRIDE + t) * CHOSEN;
+            for (int i = 0; i < CHOSEN; i++) {
+                bool again = true;
+                while (again) {
+                    chosen[i] = (uint16_t)((drawn_expert(&popularity, seed) + 7 * layer) % EXPERTS);
+                    again = false;
+                    for (int before = 0; before < i; before++) again |= chosen[before] == chosen[i];
+                }
+            }
+        }
+}
+
+static double count_distinct(const uint16_t *experts, int64_t tokens)
+{
+    int64_t all = 0;
+    for (int64_t layer = 0; layer < LAYERS; layer++) {
+        uint64_t seen = 0;
+        for (int64_t i = 0; i < tokens * CHOSEN; i++)
+            seen |= (uint64_t)1 << experts[layer * STRIDE * CHOSEN + i];
+        all += __builtin_popcountll(seen);
+    }
+    return (double)all / LAYERS;
+}
+
+static uint16_t routed[LAYERS * STRIDE * CHOSEN];
+static uint8_t scratch[EXPERTS];
+
+/* Of `most` tokens or less, steps of a few of these sizes. */
+static void teach_routing(cot_cost *cost, int64_t most, double skew, int steps, uint64_t *seed)
+{
+    for (int step = 0; step < steps; step++) {
+        const int64_t tokens = step % 4 ? most : 1 + (int64_t)(draw(seed) % (uint64_t)most);
+        draw_routing(routed, tokens, skew, seed);
+        memset(scratch, 0xff, sizeof scratch);
+        const double told = cot_cost_learn_routing(cost, routed, LAYERS, STRIDE, tokens, scratch);
+        assert_true(fabs(told - count_distinct(routed, tokens)) < 1e-9);
+    }
+}
+
+static double expected_distinct(int64_t tokens, double skew, uint64_t *seed)
+{
+    double sum = 0;
+    enum { DRAWS = 40 };
+    for (int i = 0; i < DRAWS; i++) {
+        draw_routing(routed, tokens, skew, seed);
+        sum += count_distinct(routed, tokens) / DRAWS;
+    }
+    return sum;
+}
+
+static double by_chance(int64_t tokens)
+{
+    return EXPERTS * (1 - pow(1 - (double)CHOSEN / EXPERTS, (double)tokens));
+}
+
+/* Within what was seen to a few hundredths, beyond it to a fifth, however unequal experts are. */
+static void distinct_experts_are_learnt(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    static const double skews[] = {0, 0.7, 1.5, 2.5};
+    for (int i = 0; i < 4; i++) {
+        cot_cost cost;
+        cot_cost_init(&cost, prior, EXPERTS, CHOSEN);
+        for (int64_t n = 1; n < 100; n *= 3)
+            assert_true(fabs(cot_cost_distinct(&cost, n) - by_chance(n)) < 1e-9);
+        teach_routing(&cost, 60, skews[i], 80, &seed);
+        static const int64_t sizes[] = {1, 2, 3, 8, 13, 32, 47, 64, 128, 256};
+        for (int s = 0; s < 10; s++) {
+            const double found = cot_cost_distinct(&cost, sizes[s]),
+                         right = expected_distinct(sizes[s], skews[i], &seed);
+            if (fabs(found - right) > (sizes[s] < 48 ? 0.08 : 0.2) * right)
+                fail_msg("%d tokens, skew %g: %g experts, expected %g", (int)sizes[s], skews[i], found,
+                         right);
+        }
+        double last = 0;
+        for (int64_t n = 0; n < 600; n++) {
+            const double found = cot_cost_distinct(&cost, n);
+            assert_true(found >= last && found <= EXPERTS);
+            last = found;
+        }
+        assert_true(cot_cost_distinct(&cost, 1) == CHOSEN && cot_cost_distinct(&cost, 0) == 0);
+    }
+    cot_cost none;
+    cot_cost_init(&none, prior, 1, 0);
+    assert_true(cot_cost_distinct(&none, 7) == 0 &&
+                cot_cost_learn_routing(&none, routed, 0, STRIDE, 7, scratch) == 0);
+}
+
+/* ---- time ---- */
+
+/* A machine, and what the engine knows of it. */
+struct machine {
+    double weight[COT_COST_TERMS], skew;
+    cot_cost cost;
+};
+
+/* Of the prior's proportions but for `most` in either direction, term by term. */
+static struct machine draw_machine(double most, uint64_t *seed)
+{
+    struct machine m = {.skew = 1.5 * uniform(seed)};
+    const double scale = factor(seed, 100) / 20;
+    for (int i = 0; i < COT_COST_TERMS; i++) m.weight[i] = scale * prior[i] * factor(seed, most);
+    cot_cost_init(&m.cost, prior, EXPERTS, CHOSEN);
+    return m;
+}
+
+/* What the step takes on this machine, by routing that is drawn for it (left in `routed`). */
+static double time_of(const struct machine *m, const cot_cost_step *step, double distinct)
+{
+    return m->weight[0] + m->weight[1] * distinct + m->weight[2] * (double)step->tokens +
+           m->weight[3] * (double)step->positions + m->weight[4] * (double)step->pairs;
+}
+
+static cot_cost_step decodes_of(int64_t sequences, int64_t length)
+{
+    cot_cost_step step = {0};
+    for (int64_t s = 0; s < sequences; s++) cot_cost_add_span(&step, length - 1, 1);
+    assert_true(step.tokens == sequences && step.positions == sequences * length &&
+                step.pairs == step.positions);
+    return step;
+}
+
+static cot_cost_step chunk_of(int64_t position, int64_t tokens)
+{
+    cot_cost_step step = {0};
+    int64_t pairs = 0;
+    cot_cost_add_span(&step, position, tokens);
+    for (int64_t t = 0; t < tokens; t++) pairs += position + t + 1;
+    assert_true(step.tokens == tokens && step.positions == position + tokens && step.pairs == pairs);
+    return step;
+}
+
+static void run(struct machine *m, const cot_cost_step *step, bool routing_is_told, uint64_t *seed)
+{
+    const double expected = cot_cost_predict(&m->cost, step), before = m->cost.error;
+    cot_cost_expect(&m->cost, step);
+    draw_routing(routed, step->tokens, m->skew, seed);
+    const double distinct = cot_cost_learn_routing(&m->cost, routed, LAYERS, STRIDE, step->tokens, scratch);
+    double ns = time_of(m, step, distinct) * (0.95 + 0.1 * uniform(seed));
+    if (m->cost.steps < 3 || draw(seed) % 100 == 0) ns *= 20; // cold, or the machine did something else
+    const int64_t steps = m->cost.steps;
+    cot_cost_learn(&m->cost, step, routing_is_told ? distinct : -1, ns);
+    assert_true(m->cost.observed_ns == ns && m->cost.steps == steps + 1);
+    if (!expected) return;
+    assert_true(m->cost.predicted_ns == expected);
+    const double off = fabs(expected - ns) / ns;
+    if (before > 0) assert_true(fabs(m->cost.error - (0.99 * before + 0.01 * off)) < 1e-9);
+}
+
+static double ratio(struct machine *m, const cot_cost_step *step, uint64_t *seed)
+{
+    const double distinct = expected_distinct(step->tokens, m->skew, seed);
+    return cot_cost_predict(&m->cost, step) / time_of(m, step, distinct);
+}
+
+static void assert_near(double ratio, double most, const char *what)
+{
+    if (ratio > most || ratio < 1 / most) fail_msg("%s: foreseen %g times as long as it takes", what, ratio);
+}
+
+/* Steps of one kind have been seen, all alike. A machine is no more than `PARTS` times better at one thing than at another,
+ * compared with the prior, so steps of the other kind are foreseen to that factor twice, and of the same to a little. */
+static void what_was_not_seen_is_foreseen(void **state)
+{
+    (void)state;
+    enum { PARTS = 2 };
+    uint64_t seed = test_seed();
+    const cot_cost_step decodes = decodes_of(64, 1000), chunk = chunk_of(512, 512);
+    for (int round = 0; round < 40; round++) {
+        struct machine m = draw_machine(PARTS, &seed);
+        const bool prefills = round % 2;
+        assert_true(cot_cost_predict(&m.cost, &decodes) == 0);
+        for (int i = 0; i < 60; i++) {
+            const cot_cost_step step = round % 4 < 2 ? (prefills ? chunk : decodes)
+                                       : prefills    ? chunk_of(512 * (i % 4), 512)
+                                                     : decodes_of(60 + i % 5, 100 + 30 * i);
+            run(&m, &step, round % 3, &seed);
+        }
+        const cot_cost_step *same = prefills ? &chunk : &decodes, *other = prefills ? &decodes : &chunk;
+        assert_near(ratio(&m, same, &seed), 1.25, "the same");
+        assert_near(ratio(&m, other, &seed), 1.1 * PARTS * PARTS, prefills ? "decodes" : "a chunk");
+        // with some of the other kind, both are known
+        for (int i = 0; i < 40; i++) run(&m, i % 2 ? &chunk : &decodes, round % 3, &seed);
+        assert_near(ratio(&m, &chunk, &seed), 1.25, "a chunk among decodes");
+        assert_near(ratio(&m, &decodes, &seed), 1.25, "decodes among chunks");
+    }
+}
+
+/* Steps of all kinds: each is foreseen to a third, and a slower machine is noticed. */
+static void all_kinds_are_learnt(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    for (int round = 0; round < 20; round++) {
+        struct machine m = draw_machine(4, &seed);
+        for (int i = 0; i < 400; i++) {
+            cot_cost_step step = decodes_of((int64_t)(draw(&seed) % 64), 1 + (int64_t)(draw(&seed) % 3000));
+            if (draw(&seed) % 3 || !step.tokens)
+                cot_cost_add_span(&step, (int64_t)(draw(&seed) % 4000), 1 + (int64_t)(draw(&seed) % 400));
+            if (i == 200)
+                for (int t = 0; t < COT_COST_TERMS; t++) m.weight[t] *= 1.5;
+            if (i == 199 || i == 399) {
+                const double off = ratio(&m, &step, &seed);
+                if (off > 1.3 || off < 1 / 1.3) fail_msg("round %d: %g", round, off);
+                cot_cost_step longer = step;
+                longer.tokens++, longer.positions += 5, longer.pairs += 5;
+                assert_true(cot_cost_predict(&m.cost, &longer) >= cot_cost_predict(&m.cost, &step));
+                assert_true(m.cost.error > 0 && m.cost.error < 0.5);
+            }
+            run(&m, &step, true, &seed);
+        }
+        for (int t = 0; t < COT_COST_TERMS; t++) assert_true(m.cost.weight[t] >= 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(distinct_experts_are_learnt),
+                                       cmocka_unit_test(what_was_not_seen_is_foreseen),
+                                       cmocka_unit_test(all_kinds_are_learnt)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
