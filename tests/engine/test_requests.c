@@ -371,9 +371,122 @@ static void bad_requests_are_named(void **state)
     cot_engine_close(engine);
 }
 
+/* ---- ends ---- */
+
+struct stage {
+    cot_engine *engine;
+    uint64_t id;
+    int64_t tokens, cancel_at; // cancel_at: it cancels itself at so many tokens; 0: it does not
+    int admits, finishes;
+    cot_finish finish;
+};
+
+static void stage_admits(void *context, uint64_t request, int64_t cached)
+{
+    (void)request, (void)cached;
+    ((struct stage *)context)->admits++;
+}
+
+static bool stage_takes(void *context, uint64_t request, int32_t token)
+{
+    struct stage *s = context;
+    (void)token;
+    if (++s->tokens == s->cancel_at) assert_int_equal(cot_engine_cancel(s->engine, request, NULL), COT_OK);
+    return true;
+}
+
+static void stage_finishes(void *context, uint64_t request, cot_finish finish)
+{
+    struct stage *s = context;
+    assert_int_equal(request, s->id);
+    s->finishes++;
+    s->finish = finish;
+}
+
+/* Pages that requests which are under way hold at most: of one that began with blocks, the one that was copied, too. */
+static int64_t pages_of(const cot_engine *engine)
+{
+    int64_t pages = 0;
+    for (int64_t i = 0; i < engine->scheduler.active_count; i++)
+        pages += cot_kv_pages(engine->scheduler.active[i]->known) + (engine->scheduler.active[i]->copied > 0);
+    return pages;
+}
+
+/* Requests are cancelled at any stage: in the queue, in a prompt, in a text, preempted, from a callback. One step later,
+ * and at once, rows and pages are what the others need; without others, all are free. */
+static void what_is_cancelled_holds_nothing(void **state)
+{
+    (void)state;
+    enum { MOST = 6 };
+    uint64_t seed = test_seed();
+    int64_t queued = 0, in_prompt = 0, in_text = 0, preempted = 0, from_callbacks = 0;
+    for (int round = 0; round < 80; round++) {
+        struct setting set = {.ranks = round % 3 ? 1 : 2,
+                              .attention = round % 2 ? "dp" : "tp",
+                              .sequences = round % 4 ? MOST : 2,
+                              .step_tokens = 8 + (int64_t)(draw(&seed) % 60),
+                              .kv_tokens = 200,
+                              .block_tokens = draw(&seed) % 2 ? 16 : 0,
+                              .quiet = true};
+        cot_engine *engine = open_random("null", &set);
+        struct stage stages[MOST] = {0};
+        cot_engine_load load;
+        const int count = round % 5 ? MOST : 1;
+        for (int i = 0; i < count; i++) {
+            int32_t *ids = drawn_ids(CONTEXT, VOCAB, &seed);
+            cot_request r = generating_from(ids, 1 + (int64_t)(draw(&seed) % 120), 80);
+            const cot_events events = {.context = &stages[i],
+                                       .on_admit = stage_admits,
+                                       .on_token = stage_takes,
+                                       .on_finish = stage_finishes};
+            stages[i].engine = engine;
+            if (draw(&seed) % 4 == 0) stages[i].cancel_at = 1 + (int64_t)(draw(&seed) % 30);
+            assert_int_equal(cot_engine_submit(engine, &stages[i].id, &r, COT_HOME_ANY, &events, NULL),
+                             COT_OK);
+            free(ids);
+        }
+        size_t left = (size_t)count;
+        for (int64_t steps = (int64_t)(draw(&seed) % 90); steps > 0; steps--)
+            assert_int_equal(cot_engine_step(engine, &left, NULL), COT_OK);
+        for (int i = 0; i < count; i++) { // with a step between them, in either order
+            struct stage *s = &stages[round / 2 % 2 ? i : count - 1 - i];
+            if (s->finishes) {
+                from_callbacks += s->finish == COT_FINISH_CANCELLED;
+                assert_int_equal(cot_engine_cancel(engine, s->id, NULL), COT_NOT_FOUND);
+                continue;
+            }
+            const cot_request_state *r = cot_scheduler_find(&engine->scheduler, s->id);
+            queued += !s->admits;
+            preempted += s->admits && r->row < 0;
+            in_prompt += r->row >= 0 && r->fed < r->prompt_tokens;
+            in_text += r->row >= 0 && r->fed >= r->prompt_tokens;
+            assert_int_equal(cot_engine_cancel(engine, s->id, NULL), COT_OK);
+            cot_engine_get_load(engine, &load);
+            assert_int_equal(s->finishes, 1);
+            assert_int_equal(s->finish, COT_FINISH_CANCELLED);
+            assert_true(load.kv_pages - load.kv_pages_free <= pages_of(engine));
+            assert_int_equal(cot_engine_step(engine, &left, NULL), COT_OK);
+            cot_engine_get_load(engine, &load);
+            assert_int_equal(load.running + load.waiting, left);
+            assert_true(load.kv_pages - load.kv_pages_free <= pages_of(engine));
+            assert_int_equal(s->finishes, 1); // and nothing more is told
+        }
+        assert_int_equal(left, 0);
+        cot_engine_get_load(engine, &load);
+        assert_int_equal(load.running + load.waiting, 0);
+        assert_int_equal(load.kv_pages_free, load.kv_pages);
+        assert_int_equal(engine->scheduler.free_row_count, engine->scheduler.limits.sequences);
+        cot_engine_close(engine);
+    }
+    if (!queued || !in_prompt || !in_text || !preempted || !from_callbacks)
+        fail_msg("%lld %lld %lld %lld %lld", (long long)queued, (long long)in_prompt, (long long)in_text,
+                 (long long)preempted, (long long)from_callbacks);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_cancelled_holds_nothing),
         cmocka_unit_test(chances_are_of_the_models_logits),
         cmocka_unit_test(a_text_goes_on),
         cmocka_unit_test(tokens_that_end_a_text),
