@@ -166,16 +166,15 @@ bool test_peer_answer(test_peer *peer, test_answer *answer, bool only_head)
     }
 }
 
-const char *test_answer_field(const test_answer *answer, const char *name)
+const char *test_answer_field(test_answer *answer, const char *name)
 {
-    static char value[512];
     const size_t n = strlen(name);
     for (const char *line = strstr(answer->head, "\r\n") + 2; *line != '\r';
          line = strstr(line, "\r\n") + 2) {
         if (strncasecmp(line, name, n) || line[n] != ':') continue;
         const char *const begin = line + n + 2;
-        snprintf(value, sizeof value, "%.*s", (int)(strstr(begin, "\r\n") - begin), begin);
-        return value;
+        snprintf(answer->field, sizeof answer->field, "%.*s", (int)(strstr(begin, "\r\n") - begin), begin);
+        return answer->field;
     }
     return NULL;
 }

@@ -22,7 +22,8 @@ typedef struct test_answer {
     char head[4096]; // all lines with their ends
     char *body;      // NUL-terminated, decoded from chunks
     size_t bytes, chunks;
-    bool close; // says so
+    bool close;      // says so
+    char field[512]; // what test_answer_field found last
 } test_answer;
 
 /* Connects to 127.0.0.1; its failure fails the test. */
@@ -37,8 +38,8 @@ void test_peer_await(test_peer *peer, size_t count);
 void test_peer_await_over(test_peer *peer);
 /* The next answer, complete; false when the connection ended before it. `only_head`: of a request by HEAD. */
 bool test_peer_answer(test_peer *peer, test_answer *answer, bool only_head);
-/* The value of a field in the answer's head, copied; NULL without one. The last call's is overwritten. */
-const char *test_answer_field(const test_answer *answer, const char *name);
+/* The value of a field in the answer's head, in answer->field until the next call; NULL without one. */
+const char *test_answer_field(test_answer *answer, const char *name);
 void test_peer_finish(test_peer *peer); // half a close
 void test_peer_reset(test_peer *peer);  // closes with a RST
 void test_peer_close(test_peer *peer);
