@@ -31,7 +31,7 @@ typedef enum cot_load_test_backend {
 
 typedef struct cot_load_test_options {
     size_t size;       /* of this struct */
-    const char *url;   /* "http://HOST[:PORT]", what stands before /v1 */
+    const char *url;   /* "http://HOST[:PORT]", with or without /v1 behind it */
     const char *model; /* NULL: the first that the server names */
     const char *key;   /* sent as "Authorization: Bearer KEY"; NULL: none */
     cot_load_test_backend backend;

@@ -239,7 +239,7 @@ const cot_command cot_cmd_bench_serve = {
                                                      {"Server", server_options, 0},
                                                      {0}},
                 .positionals =
-                    (const cot_positional[]){
-                        {"URL", 1, 1, "the server, http://HOST[:PORT], without /v1", AT(url)}, {0}}},
+                    (const cot_positional[]){{"URL", 1, 1, "the server, http://HOST[:PORT][/v1]", AT(url)},
+                                             {0}}},
     .settings_bytes = sizeof(struct settings),
     .run = bench_serve};

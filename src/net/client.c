@@ -167,13 +167,10 @@ void cot_client_interrupt(cot_client *c)
 cot_status cot_client_open(cot_client **client, const char *url, const char *api_key, cot_error *error)
 {
     cot_client *c = *client = calloc(1, sizeof *c);
-    char *own = strdup(url);
+    char *own = cot_http_api_root(url);
     cot_status status = COT_OK;
     if (!c || !own) status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a client");
     if (c) c->interrupted.fd = -1;
-    size_t n = own ? strlen(own) : 0;
-    while (n && own[n - 1] == '/') own[--n] = 0;
-    if (n > 3 && strcmp(own + n - 3, "/v1") == 0) own[n - 3] = 0;
     if (status == COT_OK && api_key) {
         const size_t room = strlen(api_key) + sizeof "Bearer ";
         c->authorization = malloc(room);

@@ -52,4 +52,8 @@ const char *cot_http_call_header(const cot_http_call *call, const char *name);
 /* Ends a call and its connection; no callback of it follows. May be called from its callbacks but `done`. */
 void cot_http_call_cancel(cot_http_call *call);
 
+/* The root of a server whose API is at `url`: without slashes at its end, and without the "/v1" that a user may have
+ * copied with it, which the API's paths begin with. malloc'd; NULL when out of memory. */
+char *cot_http_api_root(const char *url);
+
 #endif

@@ -342,7 +342,10 @@ static cot_status run(test *t, cot_error *error)
     const cot_http_client_options client = {.answer_ms = o->timeout_ms ? o->timeout_ms : 600000,
                                             .silence_ms = o->timeout_ms ? o->timeout_ms : 600000,
                                             .max_idle = 4096};
-    cot_status status = cot_http_client_open(&t->client, t->base, o->url, &client, error);
+    char *root = cot_http_api_root(o->url);
+    if (!root) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a load test");
+    cot_status status = cot_http_client_open(&t->client, t->base, root, &client, error);
+    free(root);
     if (!status) status = find_model(t, error);
     if (status) return status;
     t->clock = evtimer_new(t->base, on_clock, t);

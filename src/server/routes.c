@@ -167,12 +167,13 @@ static void check(void *context, cot_http_exchange *exchange)
     }
     if (answer_preflight(s, exchange)) return;
     if (!route)
-        cot_api_fail(&error, 404, "not_found", NULL, "nothing is at '%s'", path);
+        cot_api_fail(&error, 404, "not_found", NULL,
+                     "nothing is at '%s'; there are /v1/completions, /v1/chat/completions, /v1/models", path);
     else if (!has_method(route, method))
         cot_api_fail(&error, 405, "method_not_allowed", NULL, "'%s' takes %s", path, route->method);
     else if (strcmp(method, "POST") == 0 && !is_json(cot_http_header(exchange, "Content-Type")))
         cot_api_fail(&error, 415, "unsupported_media_type", "Content-Type",
-                     "the content type must be application/json");
+                     "the content type must be application/json (curl -H 'Content-Type: application/json')");
     else if (strcmp(method, "POST") == 0 && s->stops_heard)
         cot_api_fail(&error, 503, "shutting_down", NULL, "the server is shutting down");
     if (error.http_status) cot_server_refuse(s, exchange, &error);

@@ -226,6 +226,9 @@ class Loads(unittest.TestCase):
             url = f"http://127.0.0.1:{taken.getsockname()[1]}"
             self.assertIn("Connection refused", self.refused(url))
             self.assertIn("Connection refused", run(url, "-m", "x", "-n", 2).stderr)
+        with Server() as server:  # the URL as a server shows it
+            done = run(server.url + "/v1/", "-n", 1, "--json")
+            self.assertEqual((done.returncode, json.loads(done.stdout)["completed"]), (0, 1))
         self.assertIn("no TLS", self.refused("https://127.0.0.1"))
         self.assertIn("no URL", self.refused("127.0.0.1:80"))
         self.assertIn("no.such.host.invalid", self.refused("http://no.such.host.invalid"))

@@ -425,6 +425,7 @@ class Shared(unittest.TestCase):
         for method, path, status in [("GET", "/v1/completions", 405), ("POST", "/health", 405), ("GET", "/", 404), ("GET", "/v1", 404),
                                      ("DELETE", "/v1/models", 405), ("GET", "/v1/models/../../etc/passwd", 404)]:  # fmt: skip
             self.assertEqual(self.server.send(method, path)[0], status, (method, path))
+        self.assertIn(b"/v1/chat/completions", self.server.get("/chat/completions")[1])  # what was meant
         status, _, body = self.server.send("POST", "/v1/completions", b'{"prompt":"x"}', {"Content-Type": "text/plain"})
         self.assertEqual((status, json.loads(body)["error"]["param"]), (415, "Content-Type"))
 
@@ -613,6 +614,10 @@ class Own(unittest.TestCase):
             self.assertEqual((status, json.loads(answer)["error"]["code"]), (413, "request_too_large"))
             if not SANITIZED:
                 self.assertLess(server.peak_bytes() - idle, 300 << 20)
+            body = b'{"x": [%s1]}' % (b"[]," * 20000000)
+            for _ in range(19):  # more than a GiB in all, and each is given back
+                status, _, answer = server.send("POST", "/v1/completions", body, {})
+                self.assertEqual((status, json.loads(answer)["error"]["code"]), (413, "request_too_large"))
 
     def test_second_signal_waits_for_no_tokenising(self):
         """What takes many seconds does not keep a server that is told twice to end."""
