@@ -77,7 +77,7 @@ typedef struct cot_engine_options {
     int sequences;
     /* What a step should take at most, as far as that is foreseen from the steps before: prompts are fed in as large parts as
      * that allows beside the sequences that are past theirs (64 tokens of the oldest prompt in any case, or half of
-     * step_tokens), and no more sequences join than can be in time, unless one alone cannot. COT_TBT_AUTO: twice what a step
+     * step_tokens; all of step_tokens where no sequence is past its prompt), and no more sequences join than can be in time, unless one alone cannot. COT_TBT_AUTO: twice what a step
      * of `sequences` tokens, one of each, is expected to take. 0, the default: no matter. */
     int64_t tbt_ns;
     /* A running sequence may sit out so many steps for want of room in them, 0 to 1e6; then it comes before others. Default 8. */

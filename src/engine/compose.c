@@ -1,6 +1,9 @@
 #include "engine/compose.h"
 
 #include <assert.h>
+#include <math.h>
+
+static const double most_late = 0.5; // part of the foreseen time that is left for what is foreseen wrongly
 
 /* What is handed out. */
 struct step {
@@ -75,6 +78,7 @@ static cot_cost_step step_with(const struct step *s, int64_t more)
  * waits for the next token of a text: there is nothing to miss. */
 static int64_t tokens_in_time(const struct step *s, const cot_scheduler_limits *limits, const cot_cost *cost)
 {
+    const double target = (double)limits->target_ns / (1 + fmin(2 * cost->error, most_late));
     int64_t low = 0, high = s->room;
     bool awaited = false;
     for (int64_t i = 0; i < s->count && !awaited; i++) awaited = decodes(s->active[i]);
@@ -82,7 +86,7 @@ static int64_t tokens_in_time(const struct step *s, const cot_scheduler_limits *
     while (low < high) { // the most that are in time
         const int64_t more = low + (high - low + 1) / 2;
         const cot_cost_step step = step_with(s, more);
-        if (cot_cost_predict(cost, &step) <= (double)limits->target_ns)
+        if (cot_cost_predict(cost, &step) <= target)
             low = more;
         else
             high = more - 1;

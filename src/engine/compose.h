@@ -14,7 +14,8 @@ enum { COT_COMPOSE_LEAST = 64, COT_COMPOSE_MOST_ACTIVE = 1024 };
  *   - COT_COMPOSE_LEAST tokens, but no more than half the step: the first that has a chunk;
  *   - a token: those that decode, who sat out longest first;
  *   - what is left of their chunks: the others in order, as long as the step is expected to take no more than
- *     limits->target_ns (0, or nobody decodes: as long as it takes).
+ *     limits->target_ns, and twice as much longer as steps have lately been foreseen wrongly (0, or nobody decodes: as long
+ *     as it takes).
  *
  * So that a sequence sits out max_wait_steps steps and then as many as it takes to serve a token each to those that waited
  * longer. Spans come out with those that decode first. Returns how many, at most one a sequence and one a token. */

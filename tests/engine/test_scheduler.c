@@ -280,6 +280,14 @@ static void targets_by_example(void **state)
     assert_int_equal(cot_compose(spans, active, 4, &limits, &cost), 3);
     // 2 decode over 30 positions, c tokens of 100 + c: 1000 + 10 (2 + c) + (130 + c) / 100 <= 3000
     assert_int_equal(spans[2].tokens, 197);
+    // of which steps usually differ by 5 %: 3000 / 1.1; never more than a third of it is left
+    cot_cost uncertain = cost;
+    uncertain.error = 0.05;
+    assert_int_equal(cot_compose(spans, active, 4, &limits, &uncertain), 3);
+    assert_int_equal(spans[2].tokens, 170);
+    uncertain.error = 0.9;
+    assert_int_equal(cot_compose(spans, active, 4, &limits, &uncertain), 3);
+    assert_int_equal(spans[2].tokens, 97);
     limits.target_ns = 10; // not even the least is in time
     assert_int_equal(cot_compose(spans, active, 4, &limits, &cost), 3);
     assert_int_equal(spans[2].tokens, 64);
