@@ -70,8 +70,9 @@ void cot_exhaustive_step(cot_exhaustive *all, cot_cocluster *p)
         cot_cocluster_gains(p->gain, p, all->rank);
         for (int32_t d = 0; d < p->D; d++) p->price[d] = 0;
         cot_cocluster_token_prices(p->trial + p->E, p->price, 0, p, p->gain);
-        const double bound = cot_cocluster_token_bound(p->price, p, p->gain);
+        const double had = (double)p->best.local + p->best.bonus;
+        const double bound = cot_cocluster_token_bound(p->price, fmax(had, all->bound), p, p->gain);
         all->bound = fmax(all->bound, bound);
-        if (bound >= (double)p->best.local + p->best.bonus) cot_cocluster_offer(p, all->rank, NULL);
+        if (bound >= had) cot_cocluster_offer(p, all->rank, NULL);
     }
 }

@@ -167,14 +167,14 @@ static void try_all(own *o, cot_cocluster *p, int64_t iteration)
 static cot_status iterate(cot_cocluster *p, int64_t iteration, cot_error *error)
 {
     own *o = p->state;
-    if (iteration && o->all.few) {
-        try_all(o, p, iteration);
-        return COT_OK;
-    }
     if (!iteration && p->options.start) return begin_at(o, p, true, iteration, error);
     if (o->starts) {
         o->starts--;
         return begin_at(o, p, false, iteration, error);
+    }
+    if (o->all.few) {
+        try_all(o, p, iteration);
+        return COT_OK;
     }
     if (!o->step) {
         cot_anneal_set(&o->now, o->best, o->best_price);

@@ -70,8 +70,10 @@ double cot_cocluster_token_step(int32_t *token_rank, double *price, const cot_co
  * Ends early when that falls below `least`; what it would have ended with is below then, too. */
 double cot_cocluster_token_prices(int32_t *token_rank, double *price, double least,
                                   const cot_cocluster *problem, const float *gain);
-/* The least such bound, closer: what no assignment exceeds. Prices begin at `price`, which stays. */
-double cot_cocluster_token_bound(const double *price, const cot_cocluster *problem, const float *gain);
+/* The least such bound, closer: what no assignment exceeds. Prices begin at `price`, which stays; the search ends once the
+ * bound is not above `enough`. */
+double cot_cocluster_token_bound(const double *price, double enough, const cot_cocluster *problem,
+                                 const float *gain);
 /* Sends every token to its best rank at these prices; returns the same bound. */
 double cot_cocluster_token_choose(int32_t *token_rank, const double *price, const cot_cocluster *problem,
                                   const float *gain);

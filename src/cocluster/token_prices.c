@@ -182,7 +182,8 @@ double cot_cocluster_token_choose(int32_t *token_rank, const double *price, cons
     return cot_cocluster_at_prices(token_rank, price, &all);
 }
 
-double cot_cocluster_token_bound(const double *begin, const cot_cocluster *p, const float *gain)
+double cot_cocluster_token_bound(const double *begin, double enough, const cot_cocluster *p,
+                                 const float *gain)
 {
     const cot_cocluster_tokens all = cot_cocluster_all_tokens(p, gain);
     prices s;
@@ -191,7 +192,7 @@ double cot_cocluster_token_bound(const double *begin, const cot_cocluster *p, co
     begin_prices(&s, price, p->D);
     for (int i = 0; i < BOUND_SWEEPS; i++) {
         best = fmin(best, sweep_exactly(&s, &all));
-        if (!move_prices(&s, &all, 0)) break;
+        if (best <= enough || !move_prices(&s, &all, 0)) break;
     }
     return best;
 }

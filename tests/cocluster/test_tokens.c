@@ -95,8 +95,11 @@ static void test_all_assignments(void **state)
         deal_experts(draw, expert_rank, p);
         cot_cocluster_gains(p->gain, p, expert_rank);
         const double upper = cot_cocluster_token_prices(rank, price, 0, p, p->gain);
-        const double bound = cot_cocluster_token_bound(price, p, p->gain), best = best_of_all(p, load, 0);
+        const double bound = cot_cocluster_token_bound(price, 0, p, p->gain), best = best_of_all(p, load, 0);
         assert_true(upper >= best * (1 - 0x1p-8) && bound >= best - 1e-6 && best >= 0);
+        const double enough = bound * (1 + 0.01 * below(draw, 9));
+        const double early = cot_cocluster_token_bound(price, enough, p, p->gain);
+        assert_true(early >= bound && early <= fmax(enough, bound));
         memset(rank, 0x55, sizeof rank);
         const double plain = cot_cocluster_token_settle(rank, price, 0, 7, p, p->gain);
         check(rank, plain, p);
