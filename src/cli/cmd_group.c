@@ -323,9 +323,9 @@ static const cot_option group_options[] = {
      "limit of the load of a rank's experts, in mean ranks' loads (1.2)", AT(expert_load), .min = 1,
      .max = 1e6},
     {"shrink", 0, COT_OPTION_REAL, "N", "0",
-     "group experts for tokens that are mixed with all tokens' mean, half and half where one is seen N "
-     "times: for texts of "
-     "other kinds than the trace's (64); 0: not",
+     "group experts for tokens that are mixed with the mean of all, half and half where one is seen N times "
+     "(64); it may help "
+     "on other kinds of text; 0: not",
      AT(shrink), .min = 0, .max = 1e6},
     {"split", 0, COT_OPTION_REAL, "X", "0.2", "share of the sequences that is learnt from; 1: all, no test",
      AT(split), .min = 0, .max = 1},
