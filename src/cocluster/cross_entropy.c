@@ -11,8 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tuned on training parts of other seeds than those of docs/GROUPING.md, for short and for long runs: of eight settings none
- * is better on the whole (20 drawn, 4 kept, 0.7 is within 1 % after a short run and 2 % worse after a long one). */
+/* Tuned on training parts of other seeds than those of docs/GROUPING.md, for short and for long runs: of a dozen settings
+ * none is better on the whole (on single traces some are; 20 drawn, 4 kept, 0.7 is within 1 % after a short run and 2 % worse
+ * after a long one). */
 enum { MAX_RANKS = COT_TRACE_MAX_RANKS, POPULATION = 40, ELITES = 8 };
 static const double smoothing = 0.9, settled = 0.02;
 
