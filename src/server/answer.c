@@ -263,11 +263,12 @@ static void count_event(cot_server *s, const cot_choice *c, const cot_job_event 
     }
 }
 
-/* What a failure of the backend is to the client. */
-static void fail_of(cot_answer *a, const cot_error *reason)
+/* What a failure of the backend is to the client. Values overflow again whenever the same is computed again. */
+static void fail_of(cot_answer *a, const cot_choice *c)
 {
     cot_api_error error;
-    cot_api_fail_of(&error, 500, NULL, reason);
+    cot_api_fail_of(&error, 500, NULL, &c->error);
+    error.is_final = c->finish == COT_FINISH_OVERFLOW;
     fail(a, &error);
 }
 
@@ -287,7 +288,7 @@ static void on_event(cot_job *job, const cot_job_event *event)
         if (!good)
             out_of_memory(a);
         else if (event->last && c->error.status != COT_OK)
-            fail_of(a, &c->error);
+            fail_of(a, c);
         else if (a->request->stream && news)
             stream_choice(a, c);
         else if (!a->request->stream && event->last && !--a->choices_untold)

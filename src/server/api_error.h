@@ -7,6 +7,7 @@
 
 typedef struct cot_api_error {
     int http_status;   // 0: nothing is wrong
+    bool is_final;     // the same request would fail again: clients are told not to try
     const char *code;  // a constant such as "context_length_exceeded"; NULL: the status says enough
     char param[64];    // the field that is wrong; empty: none
     char message[512]; // UTF-8, one line

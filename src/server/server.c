@@ -51,8 +51,8 @@ size_t cot_server_fields(const cot_server *s, const cot_http_exchange *exchange,
     return n;
 }
 
-void cot_server_reply(cot_server *s, cot_http_exchange *exchange, int status, const char *request_id,
-                      const char *type, const char *body, size_t bytes)
+static void reply(cot_server *s, cot_http_exchange *exchange, int status, bool is_final,
+                  const char *request_id, const char *type, const char *body, size_t bytes)
 {
     cot_http_field fields[COT_SERVER_FIELDS];
     size_t n = cot_server_fields(s, exchange, fields, request_id);
@@ -60,24 +60,37 @@ void cot_server_reply(cot_server *s, cot_http_exchange *exchange, int status, co
     if (status == 429 || status == 503)
         fields[n++] = (cot_http_field){"Retry-After", s->stops_heard ? "30" : "1"};
     if (status == 401) fields[n++] = (cot_http_field){"WWW-Authenticate", "Bearer"};
+    // the openai client takes every 5xx for an accident and comes again, unless it is told this
+    if (is_final) fields[n++] = (cot_http_field){"X-Should-Retry", "false"};
     if (status >= 400) s->metrics.refused++;
     cot_http_reply(exchange, status, type, fields, n, body, bytes);
 }
 
-void cot_server_reply_json(cot_server *s, cot_http_exchange *exchange, int status, json_t *json)
+void cot_server_reply(cot_server *s, cot_http_exchange *exchange, int status, const char *request_id,
+                      const char *type, const char *body, size_t bytes)
+{
+    reply(s, exchange, status, false, request_id, type, body, bytes);
+}
+
+static void reply_json(cot_server *s, cot_http_exchange *exchange, int status, bool is_final, json_t *json)
 {
     char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(json);
     if (text)
-        cot_server_reply(s, exchange, status, NULL, "application/json", text, strlen(text));
+        reply(s, exchange, status, is_final, NULL, "application/json", text, strlen(text));
     else
-        cot_server_reply(s, exchange, 503, NULL, NULL, "", 0);
+        reply(s, exchange, 503, false, NULL, NULL, "", 0);
     free(text);
+}
+
+void cot_server_reply_json(cot_server *s, cot_http_exchange *exchange, int status, json_t *json)
+{
+    reply_json(s, exchange, status, false, json);
 }
 
 void cot_server_refuse(cot_server *s, cot_http_exchange *exchange, const cot_api_error *error)
 {
-    cot_server_reply_json(s, exchange, error->http_status, cot_api_error_json(error));
+    reply_json(s, exchange, error->http_status, error->is_final, cot_api_error_json(error));
 }
 
 /* ---- the end ---- */

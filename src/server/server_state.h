@@ -45,7 +45,7 @@ void cot_server_reply(cot_server *server, cot_http_exchange *exchange, int statu
                       const char *type, const char *body, size_t bytes);
 /* The same with JSON, which is taken over; NULL (out of memory) is answered 503. */
 void cot_server_reply_json(cot_server *server, cot_http_exchange *exchange, int status, json_t *json);
-/* The same with an error object. */
+/* The same with an error object, and X-Should-Retry: false where the error is final. */
 void cot_server_refuse(cot_server *server, cot_http_exchange *exchange, const cot_api_error *error);
 /* Ends the loop when it drains and nothing is under way. */
 void cot_server_check_drained(cot_server *server);
