@@ -57,7 +57,7 @@ static const char *type_of(int http_status)
 json_t *cot_api_error_json(const cot_api_error *error)
 {
     json_t *param = *error->param ? json_string(error->param) : json_null();
-    json_t *code = error->code ? json_string(error->code) : json_integer(error->http_status);
+    json_t *code = error->code ? json_string(error->code) : json_null();
     const char *message = error->message;
     json_t *text = json_string(message);
     if (!text) text = json_string("the message is not UTF-8");

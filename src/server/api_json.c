@@ -62,7 +62,8 @@ json_t *cot_api_read_json(const char *body, size_t bytes, size_t most_bytes, cot
         const enum json_error_code code = json_error_code(&reason);
         cot_api_fail(error, 400, "invalid_json", NULL, "the body is no JSON: line %d, column %d: %s",
                      reason.line, reason.column,
-                     code == json_error_null_character ? "the character U+0000 is not supported"
+                     code == json_error_null_character || code == json_error_null_byte_in_key
+                         ? "the character U+0000 is not supported"
                      : code == json_error_invalid_utf8 ? "a byte that is not UTF-8"
                                                        : reason.text);
         return NULL;

@@ -154,7 +154,7 @@ static bool read_stops(cot_api_request *r, cot_api_error *error)
                             "'stop_token_ids' holds %zu ids, at most %d may be", json_array_size(ids),
                             COT_API_MAX_STOPS);
     // ids that the vocabulary lacks never come: they are nobody's mistake
-    if (!cot_api_read_ids(&r->stop_tokens, ids, "stop_token_ids", INT32_MAX, error)) return false;
+    if (!cot_api_read_ids(&r->stop_tokens, ids, "stop_token_ids", COT_API_ANY_ID, error)) return false;
     r->sampling.stop_tokens = r->stop_tokens.ids;
     r->sampling.stop_count = r->stop_tokens.count;
     return true;
@@ -265,16 +265,17 @@ static bool read_prompts(cot_api_request *r, int64_t vocab, cot_api_error *error
     return true;
 }
 
-static bool check_part(const json_t *part, cot_api_error *error)
+static bool check_part(const json_t *part, size_t index, cot_api_error *error)
 {
     const json_t *type = json_is_object(part) ? json_object_get(part, "type") : NULL;
     if (json_is_string(part)) return true;
     if (!json_is_string(type))
-        return cot_api_fail(error, 400, "invalid_value", "messages", "a part of 'content' has no 'type'");
+        return cot_api_fail(error, 400, "invalid_value", "messages",
+                            "messages[%zu] has a part of 'content' without 'type'", index);
     const char *name = json_string_value(type);
     if (strcmp(name, "text") != 0 && strcmp(name, "refusal") != 0)
         return cot_api_fail(error, 400, "unsupported_parameter", "messages",
-                            "content of type '%s' is not supported", name);
+                            "messages[%zu] has content of type '%s', which is not supported", index, name);
     return true;
 }
 
@@ -284,21 +285,23 @@ static bool check_message(const json_t *message, size_t index, cot_api_error *er
     const json_t *role = json_object_get(message, "role"), *content = cot_api_get(message, "content"), *part;
     size_t i;
     if (!json_is_object(message))
-        return cot_api_fail(error, 400, "invalid_type", "messages", "message %zu is no object", index);
+        return cot_api_fail(error, 400, "invalid_type", "messages", "messages[%zu] is no object", index);
     if (!json_is_string(role))
-        return cot_api_fail(error, 400, "invalid_value", "messages", "message %zu has no 'role'", index);
+        return cot_api_fail(error, 400, "invalid_value", "messages", "messages[%zu] has no 'role'", index);
     for (i = 0; i < sizeof roles / sizeof *roles; i++)
         if (strcmp(json_string_value(role), roles[i]) == 0) break;
     if (i == sizeof roles / sizeof *roles)
-        return cot_api_fail(error, 400, "invalid_value", "messages", "message %zu has the unknown role '%s'",
-                            index, json_string_value(role));
+        return cot_api_fail(error, 400, "invalid_value", "messages",
+                            "messages[%zu] has the unknown role '%s'", index, json_string_value(role));
     if (!content && !cot_api_get(message, "tool_calls") && !cot_api_get(message, "function_call") &&
         strcmp(json_string_value(role), "assistant") != 0)
-        return cot_api_fail(error, 400, "invalid_value", "messages", "message %zu has no 'content'", index);
+        return cot_api_fail(error, 400, "invalid_value", "messages", "messages[%zu] has no 'content'", index);
     if (content && !json_is_string(content) && !json_is_array(content))
-        return cot_api_mistyped(error, "content", content, "a string or a list of parts");
+        return cot_api_fail(error, 400, "invalid_type", "messages",
+                            "'content' of messages[%zu] is %s, expected a string or a list of parts", index,
+                            cot_api_type_name(content));
     if (json_is_array(content))
-        json_array_foreach(content, i, part) if (!check_part(part, error)) return false;
+        json_array_foreach(content, i, part) if (!check_part(part, index, error)) return false;
     return true;
 }
 
@@ -416,7 +419,7 @@ bool cot_api_parse(cot_api_request *r, cot_api_kind kind, json_t *json, const co
     default: {
         const json_t *tokens = cot_api_get(json, "tokens");
         if (!tokens) return cot_api_fail(error, 400, "missing_parameter", "tokens", "'tokens' is missing");
-        return cot_api_read_ids(&r->detokenize, tokens, "tokens", INT32_MAX, error);
+        return cot_api_read_ids(&r->detokenize, tokens, "tokens", vocab, error);
     }
     }
 }

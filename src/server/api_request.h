@@ -83,7 +83,8 @@ cot_status cot_api_defaults_read(cot_api_defaults *defaults, const char *folder,
 json_t *cot_api_read_json(const char *body, size_t bytes, size_t most_bytes, cot_api_error *error);
 
 /* Checks and fills in `request`; takes `json` over either way. False, with `error` filled in, when something is wrong;
- * cot_api_request_clear is called either way. `vocab` bounds token ids. Thread-safe. */
+ * cot_api_request_clear is called either way. `vocab` bounds token ids: the
+ * model's, and of COT_API_DETOKENIZE the tokenizer's. Thread-safe. */
 bool cot_api_parse(cot_api_request *request, cot_api_kind kind, json_t *json,
                    const cot_api_defaults *defaults, int64_t vocab, cot_api_error *error);
 void cot_api_request_clear(cot_api_request *request);

@@ -217,11 +217,13 @@ static bool write_text(cot_preparation *p, const cot_served_model *model)
 static bool prepare(cot_preparation *p, const cot_served_model *model)
 {
     cot_api_request *r = &p->request;
+    const int64_t vocab =
+        p->kind == COT_API_DETOKENIZE ? (int64_t)cot_tokenizer_size(model->tokenizer) : model->vocab;
     json_t *json =
         is_unwanted(p) ? NULL : cot_api_read_json(p->body, p->bytes, model->request_bytes, &p->error);
     free(p->body);
     p->body = NULL;
-    if (!json || !cot_api_parse(r, p->kind, json, &model->defaults, model->vocab, &p->error) ||
+    if (!json || !cot_api_parse(r, p->kind, json, &model->defaults, vocab, &p->error) ||
         !check_model(r, model, &p->error))
         return false;
     if (is_unwanted(p) || (r->conversation && !encode_conversation(p, model))) return false;

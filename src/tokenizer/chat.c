@@ -128,31 +128,31 @@ cot_status cot_chat_render_request(const cot_chat_template *chat, cot_chat_text 
     return status;
 }
 
-static cot_status check_part(const json_t *part, size_t message, cot_error *error)
+static cot_status check_part(const json_t *part, size_t index, cot_error *error)
 {
     const char *type = json_string_value(json_object_get(part, "type"));
     if (json_is_string(part)) return COT_OK;
     if (type && strcmp(type, "text") != 0)
         return cot_fail(error, COT_INVALID_ARGUMENT,
-                        "message %zu has a part of type '%s', text alone is supported", message, type);
+                        "messages[%zu] has a part of type '%s', text alone is supported", index, type);
     if (!type || !json_is_string(json_object_get(part, "text")))
         return cot_fail(error, COT_INVALID_ARGUMENT,
-                        "message %zu has a part that is not {\"type\": \"text\", \"text\": a string}",
-                        message);
+                        "messages[%zu] has a part that is not {\"type\": \"text\", \"text\": a string}",
+                        index);
     return COT_OK;
 }
 
-static cot_status check_message(const json_t *message, size_t number, cot_error *error)
+static cot_status check_message(const json_t *message, size_t index, cot_error *error)
 {
     const json_t *content = json_object_get(message, "content");
     cot_status status = COT_OK;
     if (!json_is_string(json_object_get(message, "role")))
-        return cot_fail(error, COT_INVALID_ARGUMENT, "message %zu is not an object with a 'role'", number);
+        return cot_fail(error, COT_INVALID_ARGUMENT, "messages[%zu] is not an object with a 'role'", index);
     if (content && !json_is_null(content) && !json_is_string(content) && !json_is_array(content))
         return cot_fail(error, COT_INVALID_ARGUMENT,
-                        "the content of message %zu is neither text nor a list of parts", number);
+                        "the content of messages[%zu] is neither text nor a list of parts", index);
     for (size_t i = 0; i < json_array_size(content) && status == COT_OK; i++)
-        status = check_part(json_array_get(content, i), number, error);
+        status = check_part(json_array_get(content, i), index, error);
     return status;
 }
 
@@ -200,7 +200,7 @@ static cot_status read_conversation(cot_chat_request *request, const json_t *roo
     cot_status status = check_list(request->tools, "tools", error);
     if (status == COT_OK) status = check_list(request->documents, "documents", error);
     for (size_t i = 0; i < json_array_size(request->messages) && status == COT_OK; i++)
-        status = check_message(json_array_get(request->messages, i), i + 1, error);
+        status = check_message(json_array_get(request->messages, i), i, error);
     for (int i = 0; i < 2 && status == COT_OK; i++) status = check_variables(request->variables[i], error);
     return status;
 }

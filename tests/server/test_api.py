@@ -208,6 +208,12 @@ class Shared(unittest.TestCase):
             answer = self.server.post("/tokenize", {"prompt": text})[1]
             self.assertEqual(answer["count"], len(answer["tokens"]))
             self.assertEqual(self.server.post("/detokenize", {"tokens": answer["tokens"]})[1], {"prompt": text})
+        size = len(json.loads((MODEL / "tokenizer.json").read_text())["model"]["vocab"])
+        self.assertEqual(self.server.post("/detokenize", {"tokens": [size - 1]})[0], 200)
+        for token in (-1, size, 2**31 - 1, 2**40):
+            status, answer = self.server.post("/detokenize", {"tokens": [5, token]})
+            self.assertEqual((status, answer["error"]["param"]), (400, "tokens"))
+            self.assertIn(f"token 1 is {token}, the vocabulary has {size}", answer["error"]["message"])
         status, answer = self.server.post("/tokenize", {"messages": [{"role": "user", "content": "hi"}]})
         self.assertEqual(status, 200)
         chat = self.server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1})[1]
@@ -273,6 +279,8 @@ class Shared(unittest.TestCase):
             (400, b'{"prompt":"\xff"}', "UTF-8"),
             (400, b'{"prompt":"\\ud800"}', "ud800"),
             (400, b'{"prompt":"a\\u0000b"}', "U+0000"),
+            (400, b'{"prompt":"a","x\\u0000y":1}', "U+0000"),
+            (400, {"prompt": "x", "stop_token_ids": [-1]}, "ids are in [0, 2147483646]"),
             (400, b'{"prompt":"a","prompt":"b"}', "duplicate"),
             (400, b'{"prompt":"a","temperature":1e400}', "JSON"),
             (400, b'{"prompt":"a","seed":99999999999999999999}', "JSON"),
@@ -328,12 +336,15 @@ class Shared(unittest.TestCase):
                 self.assertEqual(got, status, answer)
                 self.assertIn(word, answer["error"]["message"])
                 self.assertEqual(set(answer["error"]), {"message", "type", "param", "code"})
+                self.assertIsInstance(answer["error"]["code"], str)
         for status, body, word in [
             (400, {}, "messages"),
             (400, {"messages": []}, "empty"),
             (400, {"messages": "hi"}, "list"),
             (400, {"messages": [5]}, "object"),
-            (400, {"messages": [{"content": "x"}]}, "role"),
+            (400, {"messages": [{"content": "x"}]}, "messages[0] has no 'role'"),
+            (400, {"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": 5}]}, "'content' of messages[1]"),
+            (400, {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages[0] has a part"),
             (400, {"messages": [{"role": "wizard", "content": "x"}]}, "wizard"),
             (400, {"messages": [{"role": "user"}]}, "content"),
             (400, {"messages": [{"role": "user", "content": 5}]}, "content"),
