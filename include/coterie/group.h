@@ -98,10 +98,12 @@ typedef struct cot_grouper cot_grouper;
  * activations), OUT_OF_MEMORY. The caller closes it. One thread at a time may use one grouper. */
 cot_status cot_grouper_open(cot_grouper **grouper, const cot_affinity *affinity,
                             const cot_group_options *options, cot_error *error);
-/* Makes `iterations` more, fewer once the method has nothing left to try. Errors: OUT_OF_MEMORY (the best so far
- * stays). */
+/* Makes `iterations` more, fewer once the method has nothing left to try. Errors: OUT_OF_MEMORY, UNSUPPORTED (METIS; the
+ * best so far stays). While METIS runs, SIGTERM and SIGABRT are METIS's: this thread makes them wait, and others of the
+ * program should. */
 cot_status cot_grouper_iterate(cot_grouper *grouper, int64_t iterations, cot_error *error);
-/* The same for `n` groupers, of the layers of a model, on `threads` threads. Errors: OUT_OF_MEMORY. */
+/* The same for `n` groupers, of the layers of a model, on `threads` threads. Errors: as above, those of the first grouper that
+ * fails. */
 cot_status cot_groupers_iterate(cot_grouper **groupers, int32_t n, int64_t iterations, int32_t threads,
                                 cot_error *error);
 /* Whether the method has nothing left to try. */

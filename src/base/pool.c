@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "base/wait.h"
 
 #include <pthread.h>
@@ -84,7 +85,7 @@ cot_status cot_pool_open(cot_pool **out, int workers, cot_error *error)
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->wake, NULL);
     for (; pool->workers < workers; pool->workers++) {
-        if (pthread_create(&pool->threads[pool->workers], NULL, serve, pool)) {
+        if (!cot_thread_start(&pool->threads[pool->workers], serve, pool)) {
             cot_status status = cot_fail(error, COT_OUT_OF_MEMORY, "cannot start worker thread %d of %d",
                                          pool->workers + 1, workers);
             cot_pool_close(pool);

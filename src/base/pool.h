@@ -7,7 +7,7 @@
 
 typedef struct cot_pool cot_pool;
 
-/* Starts `workers` >= 0 threads. Errors: OUT_OF_MEMORY (also: no more threads to be had). */
+/* Starts `workers` >= 0 threads, which handle no signals. Errors: OUT_OF_MEMORY (also: no more threads to be had). */
 cot_status cot_pool_open(cot_pool **pool, int workers, cot_error *error);
 /* Ends the threads; in a process that was forked off it frees the copy. NULL is fine; no loop may be running. */
 void cot_pool_close(cot_pool *pool);

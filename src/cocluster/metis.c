@@ -12,6 +12,7 @@
 #include <math.h>
 #include <metis.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,18 @@ _Static_assert(sizeof(idx_t) == sizeof(int32_t), "METIS's parts are read as rank
 
 /* METIS draws from the C library's one stream of random numbers and sets handlers of signals while it runs. */
 static pthread_mutex_t metis_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Its handlers of SIGTERM and SIGABRT, those of the whole process, jump back to where METIS was entered, which its own thread
+ * alone can. So both wait, in this thread and in those that work with it, until METIS has returned and what handled them
+ * before does so again. METIS itself raises SIGABRT where memory is short: that one is let through to its thread. */
+void cot_cocluster_hold_signals(sigset_t *before)
+{
+    sigset_t held;
+    sigemptyset(&held);
+    sigaddset(&held, SIGTERM);
+    sigaddset(&held, SIGABRT);
+    pthread_sigmask(SIG_BLOCK, &held, before);
+}
 
 /* METIS adds up weights of edges, both ways, and of vertices as int32. */
 static const double most_weight = 1 << 29;
@@ -173,10 +186,22 @@ static cot_status partition(idx_t *part, const graph *g, partitioner *way, const
     }
     METIS_SetDefaultOptions(options);
     options[METIS_OPTION_SEED] = (idx_t)(seed % INT32_MAX);
+    sigset_t before, of_memory;
+    struct sigaction on_end, on_abort;
+    sigemptyset(&of_memory);
+    sigaddset(&of_memory, SIGABRT);
+    cot_cocluster_hold_signals(&before);
     pthread_mutex_lock(&metis_lock);
+    sigaction(SIGTERM, NULL, &on_end);
+    sigaction(SIGABRT, NULL, &on_abort);
+    pthread_sigmask(SIG_UNBLOCK, &of_memory, NULL);
     int found = way(&n, &constraints, g->first, g->next, g->size, NULL, g->weight, &parts, share, excess,
                     options, &cut, part);
+    pthread_sigmask(SIG_BLOCK, &of_memory, NULL);
+    sigaction(SIGTERM, &on_end, NULL);
+    sigaction(SIGABRT, &on_abort, NULL);
     pthread_mutex_unlock(&metis_lock);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (found == METIS_OK) return COT_OK;
     if (found == METIS_ERROR_MEMORY)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory in METIS for a graph of %d vertices",

@@ -4,6 +4,8 @@
 #define COT_COCLUSTER_SOLVER_H
 #include "coterie/group.h"
 
+#include <signal.h>
+
 typedef struct cot_cocluster cot_cocluster;
 
 /* A method: plain functions over a state of its own. */
@@ -125,6 +127,10 @@ double cot_cocluster_peak_bound(const cot_cocluster *problem);
 double cot_cocluster_bound(const cot_cocluster *problem);
 /* Lowers the bound of the best to `bound`, which a method found. */
 void cot_cocluster_bound_is(cot_cocluster *problem, double bound);
+
+/* Makes SIGTERM and SIGABRT wait as far as this thread goes, where it, or one that works with it, may run METIS; `before` is
+ * the mask to put back. */
+void cot_cocluster_hold_signals(sigset_t *before);
 
 /* The problem that a grouper solves, for what builds on its steps. */
 cot_cocluster *cot_grouper_problem(cot_grouper *grouper);
