@@ -2,12 +2,17 @@
 #include "cocluster/eigen.h"
 #include "cocluster/solver.h"
 
+#include "base/error.h"
 #include "base/rng.h"
 #include "harness/seed.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
@@ -268,10 +273,96 @@ static void test_eigen(void **state)
     }
 }
 
+static cot_status fail_slowly(cot_cocluster *p, int64_t iteration, cot_error *error)
+{
+    for (int32_t wait = 0; wait < p->E * 100; wait++) sched_yield(); // those of fewer experts are sooner
+    return cot_fail(error, COT_UNSUPPORTED, "nothing for %d experts in iteration %d", (int)p->E,
+                    (int)iteration);
+}
+
+/* Of many layers that fail the first one's reason is told, whichever thread meets it, and the others go on. */
+static void test_reason(void **state)
+{
+    (void)state;
+    static layer a[8];
+    for (int32_t threads = 1; threads <= 4; threads++) {
+        cot_grouper *grouper[8];
+        cot_cocluster_method failing[8];
+        cot_error error = {0};
+        const int32_t first = below(8);
+        for (int32_t l = 0; l < 8; l++) {
+            int32_t block[MAX_E];
+            a[l] = (layer){0};
+            plant(&a[l], block, 24 - 2 * l, 2, 60);
+            const cot_group_options options = options_of("kmeans", 2, 0.1);
+            assert_int_equal(cot_grouper_open(&grouper[l], &a[l].affinity, &options, &error), COT_OK);
+            cot_cocluster *p = cot_grouper_problem(grouper[l]);
+            failing[l] = *p->method;
+            failing[l].iterate = fail_slowly;
+            if (l >= first) p->method = &failing[l];
+        }
+        char want[64];
+        snprintf(want, sizeof want, "nothing for %d experts in iteration 0", (int)(24 - 2 * first));
+        assert_int_equal(cot_groupers_iterate(grouper, 8, 1, threads, &error), COT_UNSUPPORTED);
+        assert_int_equal(error.status, COT_UNSUPPORTED);
+        assert_string_equal(error.message, want);
+        assert_int_equal(cot_groupers_iterate(grouper, 8, 1, threads, NULL), COT_UNSUPPORTED);
+        assert_int_equal(cot_groupers_iterate(grouper, first, 1, threads, NULL), COT_OK);
+        for (int32_t l = 0; l < 8; l++) {
+            cot_grouping best;
+            cot_grouper_best(&best, grouper[l]);
+            assert_int_equal(best.iterations > 0, l < first);
+            cot_grouper_close(grouper[l]);
+        }
+    }
+}
+
+static void on_signal(int number, siginfo_t *info, void *context)
+{
+    (void)number;
+    (void)info;
+    (void)context;
+}
+
+/* What handles signals, and which wait, is as before once METIS has run. */
+static void test_handlers(void **state)
+{
+    (void)state;
+    static layer a;
+    int32_t block[MAX_E];
+    static const int numbers[] = {SIGTERM, SIGABRT};
+    struct sigaction before[2], mine = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART};
+    sigemptyset(&mine.sa_mask);
+    sigaddset(&mine.sa_mask, SIGUSR1);
+    for (int i = 0; i < 2; i++) assert_int_equal(sigaction(numbers[i], &mine, &before[i]), 0);
+    plant(&a, block, 20, 4, 60);
+    for (int waits = 0; waits < 2; waits++) {
+        cot_grouper *grouper;
+        sigset_t asked, held, old;
+        sigemptyset(&asked);
+        if (waits) sigaddset(&asked, SIGABRT);
+        pthread_sigmask(SIG_SETMASK, &asked, &old);
+        solve(&grouper, &a, options_of("metis", 5, 0.1), 3);
+        assert_int_equal(cot_groupers_iterate(&grouper, 1, 3, 2, NULL), COT_OK);
+        pthread_sigmask(SIG_SETMASK, &old, &held);
+        assert_int_equal(sigismember(&held, SIGABRT), waits);
+        assert_false(sigismember(&held, SIGTERM));
+        cot_grouper_close(grouper);
+    }
+    for (int i = 0; i < 2; i++) {
+        struct sigaction now;
+        assert_int_equal(sigaction(numbers[i], &before[i], &now), 0);
+        assert_true(now.sa_sigaction == on_signal);
+        assert_int_equal(now.sa_flags & (SA_SIGINFO | SA_RESTART), SA_SIGINFO | SA_RESTART);
+        assert_true(sigismember(&now.sa_mask, SIGUSR1));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_planted), cmocka_unit_test(test_tiny),
-                                       cmocka_unit_test(test_tails), cmocka_unit_test(test_same_again),
-                                       cmocka_unit_test(test_eigen)};
+                                       cmocka_unit_test(test_tails),   cmocka_unit_test(test_same_again),
+                                       cmocka_unit_test(test_eigen),   cmocka_unit_test(test_reason),
+                                       cmocka_unit_test(test_handlers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
