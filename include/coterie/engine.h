@@ -278,8 +278,9 @@ typedef struct cot_engine_load {
     int64_t waiting, running;        /* requests */
     int64_t kv_pages, kv_pages_free; /* of 64 positions; free: those too that only keep blocks */
     int64_t cached_blocks;           /* of block_tokens */
-    /* Since the engine was opened: tokens of prompts when first admitted, without those of requests with all_logits, and how
-     * many of them were found; requests that started over for want of pages; blocks that went for want of room. */
+    /* Since the engine was opened: tokens of prompts when first admitted, without output_tokens and without those of requests
+     * with all_logits, and how many of them were found; requests that started over for want of pages; blocks that went for
+     * want of room. */
     uint64_t queried_tokens, hit_tokens, preemptions, evicted_blocks;
     int64_t tbt_ns;                   /* the target in force; 0: none, or not known yet */
     double predicted_ns, observed_ns; /* what the last step was expected to take, and took */

@@ -240,8 +240,9 @@ cot_request_state *cot_scheduler_admit(cot_scheduler *s)
     s->active[s->active_count++] = s->by_row[r->row] = r;
     begin_with(s, r, node, blocks);
     if (!r->admissions++ && !r->all_logits) {
-        s->queried_tokens += (uint64_t)r->known;
-        s->hit_tokens += (uint64_t)r->fed;
+        // of the prompt alone: output that was delivered before, behind it, is looked up too and counted nowhere
+        s->queried_tokens += (uint64_t)r->text_begin;
+        s->hit_tokens += (uint64_t)(r->fed < r->text_begin ? r->fed : r->text_begin);
     }
     return r;
 }

@@ -211,13 +211,14 @@ static void count_longest(const cot_answer *a, const cot_choice *last)
     int64_t longest = 0;
     for (const cot_choice *c = a->choices; c < a->choices + a->choice_count; c++) {
         if (c->prompt != last->prompt) continue;
-        if (!c->is_over) return;
+        if (!c->is_counted) return;
         if (c->generated > longest) longest = c->generated;
     }
     cot_metrics_longest(&a->server->metrics, longest);
 }
 
-static void count_choice(const cot_answer *a, const cot_choice *c)
+/* A choice has ended. */
+static void count_choice(const cot_answer *a, cot_choice *c)
 {
     cot_metrics *m = &a->server->metrics;
     const char *reason = cot_choice_finish_reason(c);
@@ -233,6 +234,7 @@ static void count_choice(const cot_answer *a, const cot_choice *c)
         cot_metrics_time(m, COT_TIME_DECODE, c->last_ns - c->first_ns);
         cot_metrics_time(m, COT_TIME_INFERENCE, c->last_ns - c->admitted_ns);
     }
+    c->is_counted = true;
     count_longest(a, c);
     const int64_t tokens = c->generated - c->job.request.output_tokens; // those before were another request's
     if (tokens > 1) cot_metrics_time(m, COT_TIME_PER_OUTPUT_TOKEN, (c->last_ns - c->first_ns) / (tokens - 1));
@@ -243,7 +245,6 @@ static void count_event(cot_server *s, const cot_choice *c, const cot_job_event 
     if (event->kind == COT_JOB_ADMITTED) {
         s->waiting_jobs--;
         s->running_jobs++;
-        s->metrics.prompt_tokens_total += (uint64_t)c->prompt_tokens;
         cot_metrics_time(&s->metrics, COT_TIME_QUEUE, c->admitted_ns - c->began_ns);
     }
     if (event->kind == COT_JOB_TOKEN) {
@@ -403,6 +404,11 @@ static void submit(cot_answer *a)
     s->waiting_jobs += a->choices_left;
     const size_t count = a->choices_left;
     if (count) s->backend->table->submit(s->backend, jobs, count);
+    for (size_t i = 0; i < a->choice_count; i++) {
+        if (!a->choices[i].is_over) continue;
+        s->metrics.unsubmitted_prompt_tokens += (uint64_t)a->choices[i].prompt_tokens;
+        count_choice(a, &a->choices[i]);
+    }
     for (size_t i = 0; i < a->choice_count && a->exchange; i++) { // those that were complete before
         if (!a->choices[i].is_over) continue;
         if (a->request->stream)

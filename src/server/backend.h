@@ -52,8 +52,8 @@ struct cot_job {
 /* How a backend stands. */
 typedef struct cot_backend_state {
     cot_engine_load load;
-    int64_t prompt_tokens, generated_tokens; // computed since the start
-    bool failed;                             // nothing is computed any more; `error` says why
+    int64_t prompt_tokens; // since the start: of admitted jobs, cancelled or not, without output_tokens
+    bool failed;           // nothing is computed any more; `error` says why
     cot_error error;
 } cot_backend_state;
 

@@ -18,6 +18,7 @@ typedef struct cot_choice {
     cot_wire_logprobs logprobs;
     /* How it ended. */
     bool is_over;
+    bool is_counted; // in the metrics, as one that has ended
     cot_finish finish;
     int stopped_by;
     int32_t last_token; // -1: none was sampled

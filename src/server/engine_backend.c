@@ -32,7 +32,7 @@ typedef struct engine_backend {
     cot_records step; // what is told since `records` was last taken
     cot_job *live;    // jobs that the engine has
     size_t live_count;
-    int64_t prompt_tokens, generated_tokens;
+    int64_t prompt_tokens; // of admitted jobs, without output_tokens
 
     /* The loop's thread alone. */
     cot_records reading;
@@ -67,7 +67,7 @@ static void on_admit(void *context, uint64_t request, int64_t cached_tokens)
         fail_for_memory(job);
     else
         record->event.cached_tokens = cached_tokens;
-    b->prompt_tokens += job->request.prompt_tokens - cached_tokens;
+    b->prompt_tokens += job->request.prompt_tokens - job->request.output_tokens;
 }
 
 static void add_text(engine_backend *b, cot_record *record, const char *text, size_t bytes)
@@ -80,7 +80,6 @@ static void on_sampled(void *context, uint64_t request, const cot_sampled *sampl
     cot_job *job = context;
     engine_backend *b = job->backend;
     (void)request;
-    b->generated_tokens++;
     cot_record *record = cot_records_add(&b->step, job, COT_JOB_TOKEN);
     if (!record || !cot_records_set_sampled(&b->step, record, sampled)) fail_for_memory(job);
     const char *text;
@@ -217,7 +216,6 @@ static void publish(engine_backend *b)
     if (has_records) swap_records(&b->records, &b->step);
     cot_engine_get_load(b->engine, &b->state.load);
     b->state.prompt_tokens = b->prompt_tokens;
-    b->state.generated_tokens = b->generated_tokens;
     pthread_mutex_unlock(&b->lock);
     if (news) cot_wake_up(&b->news);
 }

@@ -96,14 +96,17 @@ void cot_metrics_write(cot_prometheus *out, const cot_metrics *m, const cot_back
               used);
     write_one(&w, "vllm:gpu_cache_usage_perc", "gauge", "The same (the older name; there need be no GPU).",
               used);
+    // Hits are among the queries, and these among the prompt tokens below: all three are counted where sequences are
+    // admitted, of those too whose client has left by then, and of prompts alone.
     write_one(&w, "vllm:prefix_cache_queries_total", "counter",
               "Prompt tokens that were looked up in the cache.", (double)l->queried_tokens);
     write_one(&w, "vllm:prefix_cache_hits_total", "counter", "Prompt tokens that were found in the cache.",
               (double)l->hit_tokens);
     write_one(&w, "vllm:num_preemptions_total", "counter", "Sequences that gave their pages up for others.",
               (double)l->preemptions);
-    write_one(&w, "vllm:prompt_tokens_total", "counter", "Prompt tokens of admitted sequences.",
-              (double)m->prompt_tokens_total);
+    write_one(&w, "vllm:prompt_tokens_total", "counter",
+              "Prompt tokens of sequences that began or were complete.",
+              (double)state->prompt_tokens + (double)m->unsubmitted_prompt_tokens);
     write_one(&w, "vllm:generation_tokens_total", "counter", "Tokens generated.",
               (double)m->generation_tokens_total);
     write_ends(&w, m);

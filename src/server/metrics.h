@@ -27,7 +27,8 @@ typedef struct cot_metrics {
     cot_metrics_histogram times[COT_METRIC_TIMES]; // seconds
     cot_metrics_histogram prompt_tokens, output_tokens;
     cot_metrics_histogram longest_output; // of a prompt's choices
-    uint64_t prompt_tokens_total, generation_tokens_total;
+    uint64_t unsubmitted_prompt_tokens;   // of choices complete without the backend; it counts the others'
+    uint64_t generation_tokens_total;
     uint64_t stopped, ended_by_length, aborted; // requests' choices, by how they ended
     uint64_t refused;                           // requests that were answered 4xx or 5xx
 } cot_metrics;

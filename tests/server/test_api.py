@@ -257,6 +257,43 @@ class Shared(unittest.TestCase):
         for name in re.findall(r"^# TYPE (\S+)", text, flags=re.M):
             self.assertEqual(text.count(f"# TYPE {name} "), 1)
 
+    def test_metrics_of_complete_choices(self):
+        """Choices that need no computing are sequences as the others."""
+        names = ("request_success_total", "prompt_tokens_total", "generation_tokens_total", "e2e_request_latency_seconds_count",
+                 "request_prompt_tokens_sum", "request_generation_tokens_sum", "request_max_num_generation_tokens_count",
+                 "request_max_num_generation_tokens_sum", "prefix_cache_queries_total")  # fmt: skip
+
+        def counts():
+            return [self.server.metric("vllm:" + name) for name in names]
+
+        for stream in (False, True):
+            before = counts()
+            body = {"prompt": [[5, 6, 7], [8, 9]], "n": 2, "max_tokens": 0, "echo": True, "stream": stream}
+            self.assertEqual(self.server.send("POST", "/v1/completions", body)[0], 200)
+            self.assertEqual([b - a for a, b in zip(before, counts())], [4, 10, 0, 4, 10, 0, 2, 0, 0])
+            before = counts()
+            body = {"prompt": [5, 6, 7], "n": 2, "max_tokens": 2, "ignore_eos": True, "continue_token_ids": [[11, 12], [13]], "stream": stream}
+            self.assertEqual(self.server.send("POST", "/v1/completions", body)[0], 200)
+            self.assertEqual([b - a for a, b in zip(before, counts())], [2, 6, 1, 2, 6, 4, 1, 2, 3])
+
+    def test_metrics_of_the_cache(self):
+        """Every prompt token is a query where the cache is asked, whoever leaves and whenever."""
+        names = ("prompt_tokens_total", "prefix_cache_queries_total", "prefix_cache_hits_total")
+        before = [self.server.metric("vllm:" + name) for name in names]
+        body = json.dumps({"prompt": [7] * 300, "max_tokens": 100, "ignore_eos": True, "n": 8}).encode()
+        for i in range(60):  # some leave before they are admitted, some between that and its being known
+            connection = self.server.connect()
+            connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+            time.sleep(i % 12 / 2000)
+            connection.close()
+        self.server.complete([7] * 100, max_tokens=60, continue_token_ids=[[9] * 50], ignore_eos=True)
+        self.server.complete([7] * 100, max_tokens=60, continue_token_ids=[[9] * 50], ignore_eos=True)
+        self.server.wait_idle()
+        prompts, queries, hits = (self.server.metric("vllm:" + name) - b for name, b in zip(names, before))
+        self.assertEqual(prompts, queries)
+        self.assertLessEqual(hits, queries)
+        self.assertGreaterEqual(queries, 200)
+
     def test_longest_choice(self):
         """vLLM counts the longest of a prompt's choices once a prompt."""
         longest = "vllm:request_max_num_generation_tokens_"
