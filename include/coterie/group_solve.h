@@ -19,7 +19,7 @@ typedef struct cot_group_solve_options {
     int32_t threads; // over layers, >= 1
     int32_t nodes;   // above 1: experts over nodes first, then over each node's ranks; divides the ranks
     double cost_in,
-        cost_out;       // with nodes: of an activation within a node and between two, see cot_nodes_options
+        cost_out; // with nodes: of an activation within a node and between two, see cot_nodes_options
     /* Above 0: experts are grouped for rows shrunk with this prior (cot_affinity_shrink), then tokens as they were counted go
      * to ranks for these groups; what is said of the groups is of the counts. Neither with nodes nor jointly. */
     double shrink;

@@ -33,14 +33,14 @@ cot_trace sample_trace(scratch_pad *pad, const sample_shape *s)
     assert_int_equal(cot_trace_builder_open(&builder, "sample", s->L, layers, s->E, s->K, &error), COT_OK);
     for (int t = 0; t < s->T; t++) {
         // few ids are frequent, as in a text; some are unknown
-        int32_t id =
-            s->ids
-                ? (int32_t)(pad_draw(pad, (uint32_t)s->ids) * pad_draw(pad, (uint32_t)s->ids) / (uint32_t)s->ids) * 3
-                : -1;
+        int32_t id = s->ids ? (int32_t)(pad_draw(pad, (uint32_t)s->ids) * pad_draw(pad, (uint32_t)s->ids) /
+                                        (uint32_t)s->ids) *
+                                  3
+                            : -1;
         sample_experts(pad, experts, s, id);
         if (s->ids && pad_draw(pad, 20) == 0) id = -1;
-        assert_int_equal(cot_trace_builder_append(builder, (int32_t)pad_draw(pad, (uint32_t)s->S), id, experts,
-                                                  weights, &error),
+        assert_int_equal(cot_trace_builder_append(builder, (int32_t)pad_draw(pad, (uint32_t)s->S), id,
+                                                  experts, weights, &error),
                          COT_OK);
     }
     assert_int_equal(cot_trace_builder_finish(&trace, builder, &error), COT_OK);
