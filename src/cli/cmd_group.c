@@ -152,12 +152,19 @@ static bool proceed(void *context, int64_t done, int64_t all)
     return go_on;
 }
 
+/* Each works at a layer of its own; over nodes one does at all. */
+static int64_t working_threads(const cot_group_settings *s, const cot_group_inputs *in)
+{
+    if (s->nodes > 1) return 1;
+    return s->threads < in->affinities.n_layers ? s->threads : in->affinities.n_layers;
+}
+
 static int solve(cot_grouped *g, const char *method, const cot_group_settings *s, const cot_group_inputs *in)
 {
     cot_error error = {0};
     pace p = {.progress = {.what = method},
               .then = s->joint ? "joining layers" : "naming ranks",
-              .threads = s->processor ? s->threads : 0,
+              .threads = s->processor ? working_threads(s, in) : 0,
               .seconds = s->seconds};
     p.start = pace_now(&p);
     const cot_group_solve_options options = {.size = sizeof options,
@@ -311,7 +318,8 @@ static const cot_option group_options[] = {
     {"seconds", 0, COT_OPTION_REAL, "S", "10", "time for each method, all layers together", AT(seconds),
      .min = 0, .max = 1e6},
     {"processor-time", 0, COT_OPTION_FLAG, NULL, NULL,
-     "--seconds are of the processor, for each thread: solvers get the same whatever else runs",
+     "--seconds are of the processor, for each thread that has a layer (one with --nodes): solvers get the "
+     "same whatever else runs",
      AT(processor)},
     {"iterations", 0, COT_OPTION_INTEGER, "N", NULL,
      "instead of a time: so many rounds, which repeat a result exactly", AT(iterations), .least = 1,
