@@ -65,8 +65,8 @@ typedef struct cot_group_options {
     size_t size;        // sizeof(cot_group_options)
     const char *method; // one of cot_group_methods; NULL: "coterie"
     int32_t ranks;      // D, 1 .. min(E, COT_TRACE_MAX_RANKS): every rank has E / D experts, up or down
-    /* f >= 0: the load of no rank's tokens is above (1 + f) times the mean, as far as tokens can be divided so. The
-     * heaviest single token always fits. */
+    /* f >= 0: the load of no rank's tokens is above (1 + f) times the mean, as far as tokens can be divided so: see
+     * token_limit of cot_grouping. The heaviest single token always fits. */
     double token_balance;
     double expert_load; // limit of the load of a rank's experts over the mean, >= 1; 0: none
     uint64_t seed;
@@ -87,9 +87,14 @@ typedef struct cot_grouping {
     double token_peak;          // load of the busiest rank's tokens over the mean
     double expert_peak;         // load of the busiest rank's experts over the mean
     double expert_peak_bound;   // no groups of these sizes have a smaller expert_peak
-    bool feasible;              // both limits are met; else these are the smallest peaks found
-    bool proven;                // optimal: nothing is left to look for
-    int64_t iterations;         // that the grouper has made
+    /* What token_peak was held to: 1 + token_balance, or what the heaviest token has, or what dealing tokens heaviest first
+     * to the emptiest rank comes to, where that is more. */
+    double token_limit;
+    /* Both limits are met, that of tokens as it was asked or with what the heaviest token has; else these are the smallest
+     * peaks found. */
+    bool feasible;
+    bool proven;        // optimal: nothing is left to look for
+    int64_t iterations; // that the grouper has made
 } cot_grouping;
 
 typedef struct cot_grouper cot_grouper;

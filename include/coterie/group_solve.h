@@ -36,8 +36,8 @@ typedef struct cot_group_solve_options {
 } cot_group_solve_options;
 
 /* The groups of all layers, and what they are worth: of each layer as cot_grouper_best says it (no `bonus`, with nodes no
- * `expert_peak_bound`; `bound` and `proven` are of local activations alone, also where the aim is another), and together.
- * The arrays belong to it; all zero is empty. */
+ * `expert_peak_bound` and `token_limit`; `bound` and `proven` are of local activations alone, also where the aim is
+ * another), and together. The arrays belong to it; all zero is empty. */
 typedef struct cot_group_solution {
     cot_layer_groups groups;
     cot_grouping *layer;            // [L]

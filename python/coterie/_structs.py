@@ -312,6 +312,7 @@ class Grouping(Structure):
         ("token_peak", c_double),
         ("expert_peak", c_double),
         ("expert_peak_bound", c_double),
+        ("token_limit", c_double),
         ("feasible", c_bool),
         ("proven", c_bool),
         ("iterations", c_int64),

@@ -57,6 +57,25 @@ static void print_missed(const cot_grouped *g, const cot_group_settings *s, cons
     }
 }
 
+/* How many layers' tokens are not as evenly divided as was asked. */
+static void print_uneven(const cot_grouped *g, const cot_group_settings *s, const cot_group_inputs *in)
+{
+    const int32_t L = g->found.groups.n_layers;
+    int32_t n = 0, worst = 0;
+    for (int32_t l = 0; l < L; l++) {
+        if (g->found.layer[l].token_peak <= (1 + s->token_balance) * (1 + 1e-9)) continue;
+        if (!n++ || g->found.layer[l].token_peak > g->found.layer[worst].token_peak) worst = l;
+    }
+    if (!n) return;
+    char text[320];
+    snprintf(text, sizeof text,
+             "%s: in %" PRId32 " of %" PRId32 " layers tokens were not found to divide within %g of the mean "
+             "load, as where one token is more than that; the busiest rank's have %.4f, in layer %" PRId32,
+             g->method, n, L, 1 + s->token_balance, g->found.layer[worst].token_peak,
+             in->trace.layers[worst]);
+    cot_print_wrapped(text, 0, 2);
+}
+
 static void print_layers(const cot_grouped *g, const cot_group_inputs *in)
 {
     cot_heading(stdout, "\n%s by layer\nlayer   LAR train   bound    test   token peak  expert peak\n",
@@ -88,6 +107,7 @@ void cot_grouped_print(const cot_grouped *grouped, size_t n, const cot_group_set
                         "method       train    test   peak   train    test  before   named\n");
     for (size_t i = 0; i < n; i++) print_load(&grouped[i]);
     if (n > 1) putchar('\n');
+    for (size_t i = 0; i < n; i++) print_uneven(&grouped[i], s, in);
     for (size_t i = 0; i < n; i++) print_missed(&grouped[i], s, in);
     for (size_t i = 0; i < n; i++) {
         const cot_grouped *g = &grouped[i];
@@ -106,12 +126,14 @@ json_t *cot_grouped_json(const cot_grouped *g, const cot_group_settings *s, cons
     json_t *row = cot_prediction_row_json(&g->row, in->trace.layers, o->groups.n_layers, 0);
     for (int32_t l = 0; l < o->groups.n_layers; l++) {
         const cot_grouping *layer = &o->layer[l];
-        json_t *found = json_pack(
-            "{s:f, s:f, s:f, s:f, s:o, s:b, s:b}", "lar_train", (double)layer->local / (double)layer->total,
-            "lar_bound", layer->bound / (double)layer->total, "token_imbalance_train", layer->token_peak,
-            "expert_peak_train", layer->expert_peak, "expert_peak_bound",
-            layer->expert_peak_bound > 0 ? json_real(layer->expert_peak_bound) : json_null(), "feasible",
-            layer->feasible, "proven", layer->proven);
+        json_t *found =
+            json_pack("{s:f, s:f, s:f, s:o, s:f, s:o, s:b, s:b}", "lar_train",
+                      (double)layer->local / (double)layer->total, "lar_bound",
+                      layer->bound / (double)layer->total, "token_imbalance_train", layer->token_peak,
+                      "token_limit", layer->token_limit > 0 ? json_real(layer->token_limit) : json_null(),
+                      "expert_peak_train", layer->expert_peak, "expert_peak_bound",
+                      layer->expert_peak_bound > 0 ? json_real(layer->expert_peak_bound) : json_null(),
+                      "feasible", layer->feasible, "proven", layer->proven);
         json_object_update(json_array_get(json_object_get(row, "layers"), (size_t)l), found);
         json_decref(found);
     }

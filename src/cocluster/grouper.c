@@ -177,6 +177,7 @@ static void set_limits(cot_cocluster *p)
     const double promised = fmax(asked, heaviest);
     p->token_limit = fmax(promised, packed_peak(p));
     p->token_asked = promised / mean * (1 + 1e-12);
+    p->best.token_limit = p->token_limit > asked ? p->token_limit / mean : 1 + p->options.token_balance;
     p->best.expert_peak_bound = cot_cocluster_peak_bound(p) / mean;
     p->expert_limit = p->expert_asked = INFINITY;
     if (p->options.expert_load > 0) {

@@ -1,4 +1,4 @@
-"""`coterie group` as a process: how long it takes, and how it ends."""
+"""`coterie group` as a process: how long it takes, how it ends, and what it says of limits."""
 
 import json
 import os
@@ -65,6 +65,28 @@ class Group(unittest.TestCase):
         self.begin(2, "--processor-time", "--seconds", "0.5")
         used, _ = self.processor_time("--threads", "16")
         self.assertGreater(used, 0.8)  # of both layers' threads
+
+    def test_heavy_token(self):
+        """Where one token is heavier than a rank's share may be, that is said, and how much is held to instead."""
+        for heavy in 30, 1:
+            lines = ["layer\texpert\ttoken_id\tcount"]
+            for layer in range(2):
+                for token in range(12):
+                    lines += (f"{layer}\t{(token + k) % 8}\t{token}\t{1 if token else heavy}" for k in range(4))
+            self.trace.write_text("\n".join(lines) + "\n")
+            command = [PROGRAM, "group", self.trace, "--ranks", "4", "--split", "1", "--iterations", "2", "--token-balance", "0.05"]
+            mean = (4 * heavy + 44) / 4
+            limit = 4 * heavy / mean if heavy > 1 else 1.05
+            run = subprocess.run(command, capture_output=True, text=True)
+            self.assertEqual(run.returncode, 0, run.stderr)
+            said = " ".join(run.stdout.split())
+            self.assertEqual("coterie: in 2 of 2 layers tokens were not found to divide within 1.05 of the mean load" in said, heavy > 1, said)
+            self.assertEqual(f"the busiest rank's have {limit:.4f}, in layer 0" in said, heavy > 1, said)
+            for layer in json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True).stdout)[0]["layers"]:
+                self.assertAlmostEqual(layer["token_limit"], limit, 6)
+                self.assertLessEqual(layer["token_imbalance_train"], limit + 1e-6)
+            over = subprocess.run([*command, "--nodes", "2", "--json"], capture_output=True, text=True)
+            self.assertIsNone(json.loads(over.stdout)[0]["layers"][0]["token_limit"])
 
 
 if __name__ == "__main__":

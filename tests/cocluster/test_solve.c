@@ -15,13 +15,32 @@
 static cot_error error;
 static sample s;
 
+/* The peak over the mean of tokens dealt heaviest first to whichever rank is emptiest. */
+static double dealt_peak(const double *load, int64_t N, int32_t D, double mean)
+{
+    bool gone[MAX_N] = {false};
+    double held[MAX_D] = {0}, peak = 0;
+    for (int64_t n = 0; n < N; n++) {
+        int64_t next = -1;
+        int32_t to = 0;
+        for (int64_t i = 0; i < N; i++)
+            if (!gone[i] && (next < 0 || load[i] > load[next])) next = i;
+        for (int32_t d = 1; d < D; d++) to = held[d] < held[to] ? d : to;
+        gone[next] = true;
+        held[to] += load[next];
+        peak = fmax(peak, held[to]);
+    }
+    return peak / mean;
+}
+
 /* Figures that anybody can count. */
 static void check_figures(const cot_group_solution *found)
 {
     const cot_layer_groups *g = &found->groups;
     const int32_t L = g->n_layers, E = g->n_experts, D = g->n_ranks;
     const int64_t N = g->n_tokens;
-    double local = 0, total = 0, bound = 0, token_peaks = 0, expert_peaks = 0, stays = 0, moves = 0;
+    double load_of[MAX_N], local = 0, total = 0, bound = 0, token_peaks = 0, expert_peaks = 0, stays = 0,
+                           moves = 0;
     for (int32_t l = 0; l < L; l++) {
         const cot_affinity *a = &s.layer[l];
         double here = 0, all = 0, tokens[MAX_D] = {0}, experts[MAX_D] = {0}, token_peak = 0, expert_peak = 0,
@@ -38,6 +57,7 @@ static void check_figures(const cot_group_solution *found)
                 load += a->count[k];
             }
             heaviest = fmax(heaviest, load);
+            load_of[i] = load;
             if (l + 1 == L) continue;
             for (int64_t k = a[1].offsets[i]; k < a[1].offsets[i + 1]; k++) next += a[1].count[k];
             moves += (load + next) / 2;
@@ -54,6 +74,12 @@ static void check_figures(const cot_group_solution *found)
         assert_true(fabs(layer->token_peak - token_peak) < 1e-12);
         assert_true(fabs(layer->expert_peak - expert_peak) < 1e-12);
         const double most = fmax(floor(1.2 * all / D * (1 + 1e-12)), heaviest) * D / all;
+        if (layer->token_limit > 0) { // it is not known over nodes
+            const double held = fmax(most, dealt_peak(load_of, N, D, all / D));
+            const bool more = held > floor(1.2 * all / D * (1 + 1e-12)) * D / all * (1 + 1e-12);
+            assert_true(fabs(layer->token_limit - (more ? held : 1.2)) < 1e-9);
+            assert_true(token_peak <= layer->token_limit * (1 + 1e-12));
+        }
         assert_int_equal(layer->feasible, token_peak <= most * (1 + 1e-12));
         assert_int_equal(layer->proven, layer->feasible && here >= floor(layer->bound + 1e-6));
         local += here;
