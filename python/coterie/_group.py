@@ -118,6 +118,7 @@ def group(trace: Trace, ranks: int, *, method: str = "coterie", iterations: int 
             whole(threads, "threads", 256, 1),
             whole(nodes, "nodes", least=1),
             *(_limit(cost, "link_cost", 0) for cost in link_cost),
+            0,  # rows are not shrunk
             joint,
             _limit(stay_weight, "stay_weight", 0),
             array_at(distance, structs.Doubles),

@@ -279,6 +279,7 @@ class GroupSolveOptions(Structure):
         ("nodes", c_int32),
         ("cost_in", c_double),
         ("cost_out", c_double),
+        ("shrink", c_double),
         ("joint", c_bool),
         ("stay_weight", c_double),
         ("distance", Doubles),

@@ -318,16 +318,15 @@ static const cot_option group_options[] = {
     {"seconds", 0, COT_OPTION_REAL, "S", "10", "time for each method, all layers together", AT(seconds),
      .min = 0, .max = 1e6},
     {"processor-time", 0, COT_OPTION_FLAG, NULL, NULL,
-     "--seconds are of the processor, for each thread that has a layer (one with --nodes): solvers get the "
-     "same whatever else runs",
+     "count --seconds of the processor, for each thread that has a layer (one with --nodes): solvers get "
+     "the same whatever else runs",
      AT(processor)},
     {"iterations", 0, COT_OPTION_INTEGER, "N", NULL,
      "instead of a time: so many rounds, which repeat a result exactly", AT(iterations), .least = 1,
      .most = INT32_MAX},
     {"token-balance", 0, COT_OPTION_REAL, "F", "0.1",
      "a rank's tokens have at most 1 + F of the mean rank's load, in training; more, and that is said, where "
-     "they "
-     "cannot be divided so, as one token may be heavier",
+     "they cannot be divided so, as one token may be heavier",
      AT(token_balance), .min = 0, .max = 1e6},
     {"expert-load", 0, COT_OPTION_REAL, "X", NULL,
      "limit of the load of a rank's experts, in mean ranks' loads (1.2)", AT(expert_load), .min = 1,
