@@ -78,11 +78,11 @@ static cot_cost_step step_with(const struct step *s, int64_t more)
  * waits for the next token of a text: there is nothing to miss. */
 static int64_t tokens_in_time(const struct step *s, const cot_scheduler_limits *limits, const cot_cost *cost)
 {
-    const double target = (double)limits->target_ns / (1 + fmin(2 * cost->error, most_late));
     int64_t low = 0, high = s->room;
     bool awaited = false;
     for (int64_t i = 0; i < s->count && !awaited; i++) awaited = decodes(s->active[i]);
     if (!limits->target_ns || !awaited) return high;
+    const double target = (double)limits->target_ns / (1 + fmin(2 * cost->error, most_late));
     while (low < high) { // the most that are in time
         const int64_t more = low + (high - low + 1) / 2;
         const cot_cost_step step = step_with(s, more);

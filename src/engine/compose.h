@@ -20,7 +20,8 @@ enum { COT_COMPOSE_LEAST = 64, COT_COMPOSE_MOST_ACTIVE = 1024 };
  * So that a sequence sits out max_wait_steps steps and then as many as it takes to serve a token each to those that waited
  * longer. Spans come out with those that decode first. Returns how many, at most one a sequence and one a token. */
 int32_t cot_compose(cot_span *spans, cot_request_state *const *active, int64_t count,
-                    const cot_scheduler_limits *limits, const cot_cost *cost);
+                    const cot_scheduler_limits *limits,
+                    const cot_cost *cost); // cost: NULL where target_ns is 0
 
 /* Whether one more sequence may join `count` active ones: not where all of them decoding are expected to take longer than the
  * target, unless one alone does. */
