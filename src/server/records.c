@@ -57,7 +57,8 @@ cot_job_event cot_records_event(const cot_records *r, size_t index)
     cot_job_event event = record->event;
     event.text = event.bytes ? r->text + record->text_at : "";
     event.sampled.top = event.sampled.top_count ? r->top + record->top_at : NULL;
-    event.error = record->job->error.status != COT_OK && event.last ? &record->job->error : NULL;
+    // until its last record the error is the engine thread's
+    event.error = event.last && record->job->error.status != COT_OK ? &record->job->error : NULL;
     return event;
 }
 

@@ -6,6 +6,7 @@
 #include "engine/cost.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { EXPERTS = 32, CHOSEN = 4, LAYERS = 3, STRIDE = 512 };
@@ -242,7 +243,37 @@ static void what_was_not_seen_is_foreseen(void **state)
     }
 }
 
-/* Steps of all kinds: each is foreseen to a third, and a slower machine is noticed. */
+static cot_cost_step any_step(uint64_t *seed)
+{
+    cot_cost_step step = decodes_of((int64_t)(draw(seed) % 64), 1 + (int64_t)(draw(seed) % 3000));
+    if (draw(seed) % 3 || !step.tokens)
+        cot_cost_add_span(&step, (int64_t)(draw(seed) % 4000), 1 + (int64_t)(draw(seed) % 400));
+    return step;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of steps of all kinds half are foreseen to a fifth, all within four times: one that counted four times what it should, since
+ * the machine did something else, may be the last that was learnt from. */
+static void assert_foreseen(struct machine *m, int round, uint64_t *seed)
+{
+    enum { STEPS = 41 };
+    double off[STEPS];
+    for (int i = 0; i < STEPS; i++) {
+        const cot_cost_step step = any_step(seed);
+        const double r = ratio(m, &step, seed);
+        off[i] = r > 1 ? r : 1 / r;
+    }
+    qsort(off, STEPS, sizeof *off, by_size);
+    if (off[STEPS / 2] > 1.2 || off[STEPS - 1] > 4)
+        fail_msg("round %d: foreseen %g times off, %g at worst", round, off[STEPS / 2], off[STEPS - 1]);
+}
+
+/* Steps of all kinds are foreseen, and a slower machine is noticed. */
 static void all_kinds_are_learnt(void **state)
 {
     (void)state;
@@ -250,14 +281,11 @@ static void all_kinds_are_learnt(void **state)
     for (int round = 0; round < 20; round++) {
         struct machine m = draw_machine(4, &seed);
         for (int i = 0; i < 400; i++) {
-            cot_cost_step step = decodes_of((int64_t)(draw(&seed) % 64), 1 + (int64_t)(draw(&seed) % 3000));
-            if (draw(&seed) % 3 || !step.tokens)
-                cot_cost_add_span(&step, (int64_t)(draw(&seed) % 4000), 1 + (int64_t)(draw(&seed) % 400));
+            const cot_cost_step step = any_step(&seed);
             if (i == 200)
                 for (int t = 0; t < COT_COST_TERMS; t++) m.weight[t] *= 1.5;
             if (i == 199 || i == 399) {
-                const double off = ratio(&m, &step, &seed);
-                if (off > 1.3 || off < 1 / 1.3) fail_msg("round %d: %g", round, off);
+                assert_foreseen(&m, round, &seed);
                 cot_cost_step longer = step;
                 longer.tokens++, longer.positions += 5, longer.pairs += 5;
                 assert_true(cot_cost_predict(&m.cost, &longer) >= cot_cost_predict(&m.cost, &step));
