@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     cot_api_request request = {0};
     cot_api_error error = {0};
     if (!size) return 0;
-    json_t *json = cot_api_read_json((const char *)data + 1, size - 1, &error);
+    json_t *json = cot_api_read_json((const char *)data + 1, size - 1, 64 << 20, &error);
     if (json) {
         cot_api_parse(&request, (cot_api_kind)(data[0] % 4), json, &defaults, 4096, &error);
         cot_api_request_clear(&request);
