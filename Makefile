@@ -5,7 +5,7 @@ MAKEFLAGS += --no-print-directory
 MODEL = models/tiny
 PROMPT = Question: A farmer has 12 hens. Each hen lays 3 eggs a day. How many eggs does he get in a week?
 
-.PHONY: build demo tests test test-long bench install wheel format clean
+.PHONY: build demo tests test test-long soak cuda bench install wheel format clean
 
 build:
 	@tools/setup
@@ -20,11 +20,23 @@ tests:
 	@cmake --preset release -DCOT_TESTS=ON >/dev/null
 	@cmake --build build/release -j $(JOBS)
 
+# Many tests wait for others most of their time: one more at once than there are cores.
 test: tests
-	ctest --test-dir build/release -j $(JOBS) --output-on-failure --no-tests=error -LE long
+	ctest --test-dir build/release -j $$(($(JOBS) + 1)) --output-on-failure --no-tests=error -LE long
 
 test-long: tests
 	ctest --test-dir build/release -j $(JOBS) --output-on-failure --no-tests=error
+
+# Mixed load and abuse on a server, and what is left of it afterwards (docs/OPERATE.md).
+SOAK_MINUTES ?= 30
+SOAK_SECONDS ?= $(shell echo $$(($(SOAK_MINUTES) * 60)))
+soak: tests
+	cd tests/server && COT_SOAK_SECONDS=$(SOAK_SECONDS) COT_PROGRAM=$(CURDIR)/build/release/coterie \
+	    COT_SOURCE=$(CURDIR) python3 -B soak.py
+
+# The device kernels, compiled for every architecture; no GPU is needed (tools/get-cuda fetches a compiler where none is).
+cuda:
+	tools/compile_cuda build/cuda/cubins
 
 bench: build
 	@cmake --build build/release --target bench_kernels -j $(JOBS)
@@ -47,7 +59,7 @@ wheel:
 	PATH=$$PWD/build/wheel-tools/bin:$$PATH build/wheel-tools/bin/auditwheel repair -w out/wheel build/wheel/*.whl
 
 format:
-	clang-format-14 -i $$(git ls-files '*.c' '*.h' '*.cpp')
+	clang-format-14 -i $$(git ls-files '*.c' '*.h' '*.cpp' '*.cu')
 
 clean:
 	rm -rf build

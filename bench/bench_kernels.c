@@ -91,21 +91,22 @@ static void product(const struct bench *bench, cot_dtype type, int64_t m, int64_
 {
     struct product p = {bench,
                         {.type = type,
+                         .format = cot_format_of(type),
                          .m = m,
                          .n = n,
                          .k = k,
                          .a = bench_values(type, m * k),
                          .a_stride = k,
                          .b = b,
-                         .b_panel_stride = cot_panel_elements(k),
+                         .b_panel_bytes = cot_panel_bytes(cot_format_of(type), k),
                          .c = bench_allocate((size_t)(m * n) * 4),
                          .c_stride = n}};
     char name[64];
     snprintf(name, sizeof name, "%s %s m %lld n %lld k %lld", decode ? "decode" : "prefill",
              cot_dtype_name(type), (long long)m, (long long)n, (long long)k);
     if (decode)
-        report(name, (double)cot_packed_bytes(type, k, n), "GB/s    ", bench->roof.read_bytes_per_second,
-               multiply, &p);
+        report(name, (double)cot_packed_bytes(cot_format_of(type), k, n), "GB/s    ",
+               bench->roof.read_bytes_per_second, multiply, &p);
     else
         report(name, 2.0 * (double)(m * n * k), "GFLOP/s ",
                type == COT_F32 ? bench->roof.f32_flops : bench->roof.bf16_flops, multiply, &p);
@@ -115,8 +116,9 @@ static void product(const struct bench *bench, cot_dtype type, int64_t m, int64_
 
 static void *weights(cot_dtype type, int64_t k, int64_t n)
 {
-    void *source = bench_values(type, n * k), *b = bench_allocate((size_t)cot_packed_bytes(type, k, n));
-    cot_pack_columns(b, type, k, n, 0, n, source, type, k);
+    void *source = bench_values(type, n * k),
+         *b = bench_allocate((size_t)cot_packed_bytes(cot_format_of(type), k, n));
+    cot_pack_columns(b, cot_format_of(type), k, n, 0, n, source, type, k);
     free(source);
     return b;
 }
@@ -141,14 +143,15 @@ static void products(const struct bench *bench)
 
 struct packing {
     void *b, *source;
-    cot_dtype type, source_type;
+    cot_format format;
+    cot_dtype source_type;
     int64_t k, n;
 };
 
 static void pack(void *context)
 {
     const struct packing *p = context;
-    cot_pack_columns(p->b, p->type, p->k, p->n, 0, p->n, p->source, p->source_type, p->k);
+    cot_pack_columns(p->b, p->format, p->k, p->n, 0, p->n, p->source, p->source_type, p->k);
 }
 
 static void packings(void)
@@ -159,11 +162,12 @@ static void packings(void)
                                          {COT_F32, COT_BF16},
                                          {COT_F32, COT_F32}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        struct packing p = {.type = pairs[i][0], .source_type = pairs[i][1], .k = 2048, .n = 16384};
-        p.b = bench_allocate((size_t)cot_packed_bytes(p.type, p.k, p.n));
+        struct packing p = {
+            .format = cot_format_of(pairs[i][0]), .source_type = pairs[i][1], .k = 2048, .n = 16384};
+        p.b = bench_allocate((size_t)cot_packed_bytes(p.format, p.k, p.n));
         p.source = bench_values(p.source_type, p.k * p.n);
         char name[64];
-        snprintf(name, sizeof name, "pack %s from %s, one thread", cot_dtype_name(p.type),
+        snprintf(name, sizeof name, "pack %s from %s, one thread", cot_dtype_name(pairs[i][0]),
                  cot_dtype_name(p.source_type));
         report(name, (double)(p.k * p.n) * (double)cot_dtype_bytes(p.source_type), "GB/s    ", 0, pack, &p);
         free(p.b);

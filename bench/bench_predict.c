@@ -3,10 +3,12 @@
  *     bench_predict [TRACE]
  *
  * TRACE gives the ids (spread over the rows); without it they follow Zipf's law. One core; a figure is the median of
- * its runs, in pairs of token and layer. */
+ * its runs, in pairs of token and layer. Then homes, which an engine chooses by them step by step, in nanoseconds a token and
+ * layer: where every rank that is foretold has room, and as tables and tokens are. */
 #include "coterie/predict.h"
 #include "base/clock.h"
 #include "base/rng.h"
+#include "predict/homes.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -48,8 +50,8 @@ static void ids_of(int32_t *ids, const char *path)
     cot_trace_close(&trace);
 }
 
-/* A predictor of random tables with a row for every id. */
-static cot_predictor *make(void)
+/* A predictor of random tables with a row for every id. `even`: row i has rank i mod D in every layer. */
+static cot_predictor *make(bool even)
 {
     cot_error error;
     cot_trace_builder *builder;
@@ -65,7 +67,8 @@ static cot_predictor *make(void)
     }
     if (status == COT_OK) status = cot_trace_builder_finish(&trace, builder, &error);
     for (int32_t i = 0; i < ROWS; i++) ids[i] = i;
-    for (int64_t i = 0; i < (int64_t)ROWS * L; i++) ranks[i] = (int32_t)draw(D);
+    for (int64_t i = 0; i < (int64_t)ROWS * L; i++)
+        ranks[i] = even ? (int32_t)(i % ROWS % D) : (int32_t)draw(D);
     const cot_predictor_options options = {.size = sizeof options,
                                            .ranks = D,
                                            .order = ORDER,
@@ -117,9 +120,47 @@ static double run(const cot_predictor *p, cot_predict_method method, const struc
     return (double)(cot_now_ns() - begin_ns) * 1e-9;
 }
 
+/* Homes of all tokens over all layers, in steps of T tokens; nanoseconds a token and layer. */
+static double run_homes(const cot_predictor *p, cot_predict_method method, const struct asked *asked,
+                        int64_t T, cot_homes_scratch *scratch)
+{
+    static int16_t home[ASKED];
+    const int64_t begin_ns = cot_now_ns();
+    for (int64_t first = 0; first < ASKED; first += T)
+        for (int32_t l = 0; l < L; l++) {
+            const cot_predict_batch batch = {.layer = l,
+                                             .n_tokens = T,
+                                             .row = asked->row + first,
+                                             .ranks_before =
+                                                 asked->ranks + (l * (int64_t)ASKED + first) * ORDER};
+            cot_predict_homes(home, scratch, p, method, &batch);
+        }
+    return (double)(cot_now_ns() - begin_ns) / ((double)ASKED * L);
+}
+
+static void report_homes(const cot_predictor *p, cot_predict_method method, const struct asked *asked,
+                         const char *what)
+{
+    enum { MOST = 4096 };
+    cot_arena measure = {0}, arena;
+    cot_homes_scratch scratch;
+    cot_homes_scratch_lay_out(&scratch, &measure, MOST, E);
+    if (cot_arena_open(&arena, measure.used, NULL) != COT_OK) return;
+    cot_homes_scratch_lay_out(&scratch, &arena, MOST, E);
+    for (int64_t T = 1; T <= MOST; T *= 8) {
+        double ns[RUNS];
+        run_homes(p, method, asked, T, &scratch);
+        for (int i = 0; i < RUNS; i++) ns[i] = run_homes(p, method, asked, T, &scratch);
+        qsort(ns, RUNS, sizeof *ns, by_value);
+        printf("homes, %-22s step %5lld  %8.1f ns a token and layer  (%.1f to %.1f)\n", what, (long long)T,
+               ns[RUNS / 2], ns[0], ns[RUNS - 1]);
+    }
+    cot_arena_close(&arena);
+}
+
 int main(int argc, char **argv)
 {
-    cot_predictor *p = make();
+    cot_predictor *p = make(false), *even = make(true);
     struct asked asked = {allocate(ASKED, sizeof(int32_t)), allocate((size_t)ASKED * L * 2 * K, 2),
                           allocate((size_t)ASKED * L * 2 * K, 2), allocate((size_t)ASKED * L * ORDER, 2)};
     int32_t *ids = allocate(ASKED, sizeof *ids);
@@ -145,7 +186,11 @@ int main(int argc, char **argv)
                    cot_predict_method_names[methods[m]], (long long)T, pairs / seconds[RUNS / 2],
                    pairs / seconds[RUNS - 1], pairs / seconds[0]);
         }
+    report_homes(p, COT_PREDICT_ALGORITHM_2, &asked, "as foretold");
+    for (int64_t i = 0; i < ASKED; i++) asked.row[i] = (int32_t)(i % ROWS);
+    report_homes(even, COT_PREDICT_TOKEN_TABLE, &asked, "where there is room");
     cot_predictor_close(p);
+    cot_predictor_close(even);
     free(asked.row);
     free(asked.own);
     free(asked.earlier);

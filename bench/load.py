@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes a checkpoint of random bf16 weights in shards (OLMoE-1B-7B's layer shape) and measures what loading it takes.
+"""Writes a checkpoint of random weights in shards and measures what loading it takes: bf16 in OLMoE-1B-7B's layer shape, or
+gpt-oss-20b's with experts in MXFP4 (its 24 layers are 13.8 GB).
 
-Usage: bench/load.py FOLDER [--gigabytes 10] [--ranks 4] [--keep]      (Python's standard library alone)
+Usage: bench/load.py FOLDER [--shape olmoe|gpt-oss] [--gigabytes 10] [--ranks 4] [--keep]      (Python's standard library alone)
 
 Prints the size of the weights, the program's peak resident memory (VmHWM) and how long it ran: it opens the checkpoint
 and evaluates eight tokens. FOLDER is made, and removed afterwards unless --keep is given.
@@ -20,8 +21,8 @@ HIDDEN, INTERMEDIATE, EXPERTS, HEADS = 2048, 1024, 64, 16
 SHARD_BYTES = 2_000_000_000
 
 
-def plan(total_bytes):
-    """Layers and vocabulary that come to total_bytes, and every tensor's name and shape."""
+def plan_olmoe(total_bytes):
+    """Every tensor's name and shape, of layers and a vocabulary that come to total_bytes, and config.json."""
     layer = 2 * (4 * HIDDEN * HIDDEN + 3 * EXPERTS * HIDDEN * INTERMEDIATE + EXPERTS * HIDDEN + 4 * HIDDEN)
     layers = max(1, (total_bytes - 4 * HIDDEN * 32000) // layer)
     vocab = max(1024, (total_bytes - layers * layer) // (4 * HIDDEN))
@@ -37,7 +38,39 @@ def plan(total_bytes):
             tensors += [(q + "gate_proj.weight", (INTERMEDIATE, HIDDEN)), (q + "up_proj.weight", (INTERMEDIATE, HIDDEN)),
                         (q + "down_proj.weight", (HIDDEN, INTERMEDIATE))]
     tensors += [("model.norm.weight", (HIDDEN,)), ("lm_head.weight", (vocab, HIDDEN))]
-    return layers, vocab, tensors
+    config = {"architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "vocab_size": vocab, "hidden_size": HIDDEN,
+              "intermediate_size": INTERMEDIATE, "num_hidden_layers": layers, "num_attention_heads": HEADS,
+              "num_key_value_heads": HEADS, "num_experts": EXPERTS, "num_experts_per_tok": 8, "norm_topk_prob": False,
+              "hidden_act": "silu", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+              "tie_word_embeddings": False}
+    return tensors, config
+
+
+def plan_gpt_oss(total_bytes):
+    """The same for gpt-oss-20b: its vocabulary, at most its 24 layers. Shapes with the type where that is not BF16."""
+    hidden, width, experts, vocab, q, kv = 2880, 2880, 32, 201088, 64 * 64, 8 * 64
+    layer = experts * 3 * hidden * width * 17 // 32 + 2 * (2 * q * hidden + 2 * kv * hidden)
+    layers = min(24, max(1, (total_bytes - 4 * hidden * vocab) // layer))
+    tensors = [("model.embed_tokens.weight", (vocab, hidden))]
+    for i in range(layers):
+        p = f"model.layers.{i}."
+        for name, rows, columns in (("q", q, hidden), ("k", kv, hidden), ("v", kv, hidden), ("o", hidden, q)):
+            tensors += [(p + f"self_attn.{name}_proj.weight", (rows, columns)),
+                        (p + f"self_attn.{name}_proj.bias", (rows,))]
+        tensors += [(p + "self_attn.sinks", (64,)), (p + "mlp.router.weight", (experts, hidden)),
+                    (p + "mlp.router.bias", (experts,))]
+        tensors += [(p + f"{x}_layernorm.weight", (hidden,)) for x in ("input", "post_attention")]
+        for name, rows in (("gate_up", 2 * width), ("down", hidden)):
+            tensors += [(p + f"mlp.experts.{name}_proj_blocks", (experts, rows, hidden // 32, 16), "U8"),
+                        (p + f"mlp.experts.{name}_proj_scales", (experts, rows, hidden // 32), "U8"),
+                        (p + f"mlp.experts.{name}_proj_bias", (experts, rows))]
+    tensors += [("model.norm.weight", (hidden,)), ("lm_head.weight", (vocab, hidden))]
+    config = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "vocab_size": vocab, "hidden_size": hidden,
+              "intermediate_size": width, "num_hidden_layers": layers, "num_attention_heads": 64,
+              "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": experts, "num_experts_per_tok": 4,
+              "sliding_window": 128, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 150000.0,
+              "attention_bias": True, "tie_word_embeddings": False, "quantization_config": {"quant_method": "mxfp4"}}
+    return tensors, config
 
 
 def random_block(bytes_):
@@ -47,8 +80,8 @@ def random_block(bytes_):
     return (bits & mask | base).to_bytes(bytes_, "little")
 
 
-def size(shape):
-    n = 2
+def size(shape, dtype="BF16"):
+    n = 2 if dtype == "BF16" else 1
     for d in shape:
         n *= d
     return n
@@ -68,14 +101,16 @@ def write_safetensors(path, tensors, write_data):
     return offset
 
 
-def write_checkpoint(folder, total_bytes):
-    layers, vocab, tensors = plan(total_bytes)
+def write_checkpoint(folder, tensors, config):
     block = random_block(16 << 20)
-    ones = struct.pack("<H", 0x3F80) * HIDDEN
+    ones = struct.pack("<H", 0x3F80)
 
     def write_data(f, name, bytes_):
         if name.endswith("norm.weight"):
-            f.write(ones)
+            f.write(ones * (bytes_ // 2))
+            return
+        if name.endswith("_scales"):
+            f.write(bytes([120]) * bytes_)               # 2^-7: E2M1 becomes about 1 / sqrt(2880)
             return
         for at in range(0, bytes_, len(block)):
             start = hash((name, at)) % 4096 * 2          # not the same numbers in every tensor
@@ -84,12 +119,13 @@ def write_checkpoint(folder, total_bytes):
             f.write(block[:rest])
 
     shards, current, filled = [], [], 0
-    for name, shape in tensors:
-        if filled + size(shape) > SHARD_BYTES:
+    for name, shape, *other in tensors:
+        bytes_ = size(shape, *other)
+        if filled + bytes_ > SHARD_BYTES:
             shards.append(current)
             current, filled = [], 0
-        current.append((name, "BF16", shape, size(shape)))
-        filled += size(shape)
+        current.append((name, *(other or ["BF16"]), shape, bytes_))
+        filled += bytes_
     shards.append(current)
     index, written = {}, 0
     for i, shard in enumerate(shards):
@@ -98,11 +134,6 @@ def write_checkpoint(folder, total_bytes):
         index.update({t[0]: name for t in shard})
     with open(os.path.join(folder, "model.safetensors.index.json"), "w") as f:
         json.dump({"metadata": {"total_size": written}, "weight_map": index}, f)
-    config = {"architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "vocab_size": vocab, "hidden_size": HIDDEN,
-              "intermediate_size": INTERMEDIATE, "num_hidden_layers": layers, "num_attention_heads": HEADS,
-              "num_key_value_heads": HEADS, "num_experts": EXPERTS, "num_experts_per_tok": 8, "norm_topk_prob": False,
-              "hidden_act": "silu", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-              "tie_word_embeddings": False}
     with open(os.path.join(folder, "config.json"), "w") as f:
         json.dump(config, f)
     return written, len(shards)
@@ -111,13 +142,15 @@ def write_checkpoint(folder, total_bytes):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder")
+    parser.add_argument("--shape", choices=["olmoe", "gpt-oss"], default="olmoe")
     parser.add_argument("--gigabytes", type=float, default=10)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--keep", action="store_true", help="leave the checkpoint there")
     args = parser.parse_args()
     program = os.path.join(os.path.dirname(__file__), "..", "build", "release", "coterie")
     os.makedirs(args.folder, exist_ok=True)
-    written, shards = write_checkpoint(args.folder, int(args.gigabytes * 1e9))
+    plan = plan_olmoe if args.shape == "olmoe" else plan_gpt_oss
+    written, shards = write_checkpoint(args.folder, *plan(int(args.gigabytes * 1e9)))
     tokens = os.path.join(args.folder, "tokens.st")
     write_safetensors(tokens, [("ids.0", "I32", (8,), 32)], lambda f, *_: f.write(struct.pack("<8i", *range(1, 9))))
     began = time.monotonic()

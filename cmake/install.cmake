@@ -1,11 +1,13 @@
 # What `cmake --install` lays down: the program, the library, the public headers, and how others find them.
-include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(cot_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/coterie)
 
 install(TARGETS coterie-cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS coterie EXPORT coterieTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS coterie-shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET coterie-shmem)
+  install(TARGETS coterie-shmem LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 if(SKBUILD) # `pip install .`: the library beside the package
   install(TARGETS coterie-shared LIBRARY DESTINATION coterie COMPONENT python)
 endif()

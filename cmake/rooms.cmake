@@ -1,10 +1,11 @@
 # A room is one object library that sees exactly the rooms it names: its include path is a folder of links, one for each
 # of those rooms, so that "fabric/fabric.h" does not even resolve in a room that may not include it.
 
-# cot_room(NAME [SOURCES file...] [ROOMS room...] [LINK target...]): all .c files of src/NAME, or those given
+# cot_room(NAME [SOURCES file...] [ROOMS room...] [LINK target...]): all .c files of src/NAME but modules', or those given
 function(cot_room name)
   cmake_parse_arguments(R "" "" "SOURCES;ROOMS;LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.c)
+  list(FILTER sources EXCLUDE REGEX "/module/[^/]+$")   # shared objects of their own
   if(R_SOURCES)
     list(TRANSFORM R_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/src/${name}/ OUTPUT_VARIABLE sources)
   endif()

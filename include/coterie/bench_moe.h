@@ -52,9 +52,14 @@ typedef struct cot_bench_moe_options {
     int ranks;             /* 1 to 64 */
     int threads;           /* in all, 1 to 256; beyond `ranks` they help, below they limit how many compute */
     const char *precision; /* "fp32", "bf16" or "int8" (experts; rows are bf16) */
-    const char *combine;   /* "exact" or "reduced"; an operator that cannot reduce is exact */
-    const char *fabric;    /* what ranks are, see cot_engine_fabrics; NULL: the first */
-    const char *isa;       /* caps the instruction set, see cot_isa_names; NULL: the best */
+    /* What weights are kept as: a format of docs/FORMATS.md; NULL or "as-stored": as the precision has it. */
+    const char *weights;
+    const char *combine; /* "exact" or "reduced"; an operator that cannot reduce is exact */
+    /* As cot_engine_options has them, of the operators that do so; the others send as they always do. NULL: so do all. */
+    const char *a2a, *dedup;
+    const char *fabric;     /* what ranks are, see cot_engine_fabrics; NULL: the first */
+    int64_t timeout_ns;     /* how long a rank waits for another, 1e8 to 1e15; 0: 300 s */
+    const char *isa;        /* caps the instruction set, see cot_isa_names; NULL: the best */
     const char *const *ops; /* 1 to COT_BENCH_MOST_OPS names, see cot_engine_operators; NULL at the end */
     const int64_t *tokens;  /* [n_tokens] how many tokens cases will have, over all ranks, each 1 or more */
     size_t n_tokens;
@@ -82,10 +87,15 @@ typedef struct cot_bench_case {
     int repeats;       /* runs of each operator, COT_BENCH_LEAST_REPEATS to COT_BENCH_MOST_REPEATS */
     int64_t budget_ns; /* fewer runs where all would take longer, but COT_BENCH_LEAST_REPEATS; 0: no limit */
     cot_roof roof;     /* of all threads; what the result is held against */
-    /* Each run is repeated over links that let so many bytes a second leave a rank (0: any number) and deliver them so
-     * much later; both 0: there are no such runs. */
+    /* Each run is repeated over links that let so many bytes a second leave a rank, and as many come in (0: any number), and
+     * deliver them so much later; with link_groups of 2 or more, at most as many as ranks, what goes from one of so many
+     * groups of consecutive ranks to another takes the uplinks of both as well, which all ranks of a group share. All 0: there
+     * are no such runs. */
     double link_bytes_per_s;
     int64_t link_latency_ns;
+    int link_groups;
+    double uplink_bytes_per_s;
+    int64_t uplink_latency_ns;
     void *context;                                        /* passed to both */
     void (*progress)(void *context, int done, int total); /* after each run; NULL */
     /* What was done in the last run of each operator, without and with the link; NULL */
@@ -110,7 +120,7 @@ typedef struct cot_bench_load {
 
 /* What one operator made of it. Times are of runs from the first rank's start to the last one's end. */
 typedef struct cot_bench_result {
-    const char *combine;                    /* what it used; constant */
+    const char *combine, *a2a, *dedup;      /* what it used; constant */
     double median_ns, p95_ns;               /* without a link */
     double linked_median_ns, linked_p95_ns; /* with it; 0 without such runs */
     uint64_t bytes;                         /* the busiest rank's egress in one run */

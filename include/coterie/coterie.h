@@ -2,6 +2,7 @@
 #ifndef COTERIE_COTERIE_H
 #define COTERIE_COTERIE_H
 
+#include "coterie/bench_fabric.h"
 #include "coterie/bench_moe.h"
 #include "coterie/chat.h"
 #include "coterie/client.h"
@@ -23,6 +24,7 @@
 #include "coterie/predict_study.h"
 #include "coterie/roof.h"
 #include "coterie/server.h"
+#include "coterie/started.h"
 #include "coterie/status.h"
 #include "coterie/text.h"
 #include "coterie/tokenizer.h"

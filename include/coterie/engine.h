@@ -7,7 +7,7 @@
  */
 #ifndef COTERIE_ENGINE_H
 #define COTERIE_ENGINE_H
-#include "coterie/placement.h"
+#include "coterie/layout.h"
 #include "coterie/status.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,18 +29,32 @@ typedef struct cot_engine_options {
     /* Threads of all ranks together, 0 to 1024; 0: as many as the machine has cores. More than `ranks` help the ranks
      * to compute; fewer limit how many ranks compute at once. Default 0. */
     int threads;
-    /* Type of the arithmetic and of what ranks send each other: "bf16", "fp32", or "int8": the weights of routed and
-     * shared experts are int8 with a scale for each column, and rows are rounded for them in blocks of 256; all else is
-     * bf16. Default "bf16". */
+    /* Type of the arithmetic and of what ranks send each other: "bf16", "fp32", or "int8": all but routed and shared experts
+     * is bf16; for them rows are rounded to whole numbers in blocks of 256, and weights that are not stored otherwise
+     * (`weights`) are int8 with a scale for each column. Default "bf16". */
     const char *precision;
+    /* What the weights of routed and shared experts are kept as. "as-stored": what the files have in 8 or 4 bits stays so where
+     * the precision multiplies it; all else becomes what the precision says. Or "bf16", "fp32" (each in its own precision),
+     * "int8", "int4", "mxfp4" (in every precision) or "fp8" (not in "int8"): what the files have otherwise is rounded to that
+     * while it is loaded. NULL, the default: "as-stored". */
+    const char *weights;
     /* "tp": the heads of attention are split over the ranks; "dp": a sequence stays on its home rank. Default "tp". */
     const char *attention;
     /* The MoE operator, one of cot_engine_operators; NULL, the default: the first of them. */
     const char *op;
     /* How the rows that a token's experts make become one. "exact": each row travels back and is added on the token's
      * home rank, which gives the same bits for every number of ranks; "reduced": each rank adds the rows of its own
-     * experts and sends the sum, fewer bytes (operator "fused" alone). Default "exact". */
+     * experts and sends the sum, fewer bytes (operator "bulk" only with dedup on). Default "exact". */
     const char *combine;
+    /* How operator "bulk" sends rows to experts. "padded": a block for each expert on each rank, all as long as the longest of
+     * any, as DeepSpeed does where it drops nothing; "two-phase": counts first, then rows; "one-shot": rows in one message from
+     * rank to rank, with all there is to know of them. "fused" streams rows as they are ready, after nothing else, and
+     * refuses the first two. NULL, the default: one-shot with s-moe where there are tables, else two-phase. */
+    const char *a2a;
+    /* "on": a token goes once to a rank that has several of its experts; "off": once for each of them, which "fused" refuses
+     * to do, as padded blocks refuse "on". NULL, the default: on with s-moe where there are tables, else off; always on with
+     * "fused". */
+    const char *dedup;
     /* Type of the rows that travel back from experts, "bf16" or "fp32" (to experts they travel as those read them).
      * NULL, the default: as `precision`. */
     const char *payload;
@@ -52,14 +66,40 @@ typedef struct cot_engine_options {
     /* What ranks beyond 0 are, see cot_engine_fabrics: "threads", or "processes" (forked ones, with threads of their own
      * beyond `ranks`). NULL, the default: the first of them. */
     const char *fabric;
+    /* How long a rank waits for another, in ns: one that has not answered by then, or whose process has been stopped for so
+     * long, is given up, and with it the engine; 1e8 to 1e15. A rank may compute a whole step of a large model meanwhile.
+     * Default 300 s. */
+    int64_t timeout_ns;
     /* Where experts sit, replicas included; read while opening. NULL, the default: consecutive experts, equally many on
      * each rank as far as that goes. */
     const cot_expert_map *placement;
     /* What messages call that placement; NULL: "the placement". */
     const char *placement_name;
+    /* A file of cot_predictor_write (`coterie group --tables`) for this model and this number of ranks: its groups of experts
+     * are where experts sit. A placement that is given too must have every expert there, and once. NULL, the default. */
+    const char *tables;
+    /* How tokens come to their experts and back where heads are split (attention "tp"). "ds-moe", as DeepSpeed-MoE does:
+     * allreduce, a slice of the tokens at home on each rank, allgather; "s-moe" (Speculative MoE): a reduce-scatter takes
+     * each token to the rank where its experts probably are, an allgather brings what they add to all. No placement of
+     * s-moe has replicas. NULL, the default: s-moe where there are tables, else ds-moe. */
+    const char *pipeline;
+    /* What s-moe goes by: "none" (a token's home is that of its index), or what the tables foretell: "token-table",
+     * "device-sequence" or "algorithm-2" (see cot_predict_method). NULL, the default: algorithm-2, or what of it the tables
+     * have; without tables none. */
+    const char *predict;
+    /* "ring": allreduce, reduce-scatter and allgather on rings; "direct": in one hop, where sums are added in the order of
+     * ranks. With it and exact combine both pipelines give the same bits at the same number of ranks. NULL, the
+     * default: direct with s-moe, else ring. */
+    const char *collective;
+    /* Routing that takes the place of what the model's gates choose, which compute all the same; copied, the trace must outlive
+     * the engine. NULL, the default: gates choose. */
+    const struct cot_engine_routing *routing;
     /* Experts that a rank has room for in each MoE layer, 1 to 65535 / ranks; 0, the default: as many as the placement
      * needs, one more than its highest used slot's index, counted from 0. */
     int32_t expert_slots;
+    /* Of a random model: so many MoE layers have experts of their own, and later ones use these again, slot for slot, in turn:
+     * what a shape takes to compute and to send can be measured where its weights have no room. 0, the default: all have. */
+    int32_t expert_layers;
     /* Most tokens of one step, 1 to 65536. Default 512. */
     int64_t step_tokens;
     /* Positions of KV cache, of all sequences together, wherever they end: the engine adds what their last pages leave
@@ -86,11 +126,28 @@ typedef struct cot_engine_options {
     void (*progress)(void *context, size_t done_bytes, size_t total_bytes);
     void *progress_context;
 } cot_engine_options;
+
+/* Replayed routing. Each request names the trace's sequence whose tokens it feeds (`recorded`): the token at position p takes
+ * the experts and weights that were recorded there, 1 / K each where weights were not. Ids may then be -1: such a token is
+ * embedded as zeros. */
+typedef struct cot_engine_routing {
+    /* Of kind tokens, with the model's E and K. NULL: routing is drawn. */
+    const struct cot_trace *trace;
+    const char *name; /* what messages call the trace */
+    /* The trace's first layer that counts, from 0: from there on it has a layer for each of the model's MoE layers. All of its
+     * layers must have the model's numbers; with `cut` some of them, whatever their numbers, and tables are then of the whole
+     * trace's layers. */
+    int32_t first_layer;
+    bool cut;
+    /* Drawn routing: of the (token, expert) activations of the tokens at home on a rank this share is there, 0 to 1; all experts
+     * there are alike, and all that are elsewhere. No expert may have replicas. */
+    double lar;
+} cot_engine_routing;
 void cot_engine_options_init(cot_engine_options *options);
 
 /* Loads a model folder and starts the group. `*notes`, where not NULL, receives a malloc'd line about tensors
  * that were skipped, or NULL; the caller frees it. Errors: what reading the model gives; INVALID_ARGUMENT (an
- * option, named, or a placement of another number of experts or ranks or of other layers); UNSUPPORTED (this CPU
+ * option, named, or a placement or tables of another number of experts or ranks or of other layers); UNSUPPORTED (this CPU
  * or build does not have `isa`); OUT_OF_MEMORY with the bytes needed and available, before anything is loaded; SERVED
  * where the group was started from outside and this process was another rank than 0: it has served until the engine
  * was closed, and exits. On failure `*engine` is NULL. */
@@ -107,10 +164,12 @@ typedef struct cot_engine_sizes {
     size_t shared_bytes;    /* of those: what every rank reads whole, of which a host keeps one copy */
     size_t rank_bytes;      /* the others, experts and attention's heads, on the rank that has most of them */
     size_t total_bytes;     /* weights, KV cache and buffers: opening is refused beyond available_bytes */
+    const char *weights;    /* what routed experts are kept as, as cot_engine_info has it */
     size_t available_bytes; /* memory that this process may still take now; SIZE_MAX where that is not told */
 } cot_engine_sizes;
-/* Measures a model folder for these options; of the model its config.json alone is read. Errors: as cot_engine_open's,
- * but that a model which is too large is none. Thread-safe. */
+/* Measures a model folder for these options. Of its weights only is read how they are stored; where they are not there, or
+ * not whole, config.json alone tells what they would take, those of FP8 or in groups as if they were bf16. Errors: as
+ * cot_engine_open's, but that a model which is too large is none. Thread-safe. */
 cot_status cot_engine_measure(cot_engine_sizes *sizes, const char *folder, const cot_engine_options *options,
                               cot_error *error);
 /* Ends the ranks and frees the engine. A process that is forked off has a copy of the engine and none of its ranks: it can
@@ -129,9 +188,14 @@ typedef struct cot_engine_info {
     size_t weight_bytes;      /* packed, over all ranks */
     int ranks, threads;
     const char *precision, *payload, *op, *combine,
-        *attention;     /* as the options spell them, defaults filled in */
-    const int32_t *eos; /* [eos_count] the model's tokens that end a text */
+        *attention;                              /* as the options spell them, defaults filled in */
+    const char *a2a, *dedup;                     /* the same; "fused" is one-shot as far as a word says it */
+    const char *pipeline, *predict, *collective; /* the same; NULL where attention is "dp" */
+    const char *weights; /* what routed experts are kept as: a format's name, "bf16", "int4" ... */
+    const int32_t *eos;  /* [eos_count] the model's tokens that end a text */
     size_t eos_count;
+    int kv_homes; /* ranks that hold a KV cache of their own; 1 where every rank holds its part of all pages */
+    int64_t block_tokens; /* of the prefix cache, as the options say */
 } cot_engine_info;
 /* Constant while the engine lives; owned by it. */
 const cot_engine_info *cot_engine_describe(const cot_engine *engine);
@@ -198,6 +262,8 @@ typedef struct cot_request {
     /* Only requests of equal bytes here share what they begin with. Default none. */
     const void *cache_salt;
     size_t cache_salt_bytes;
+    /* With routing from a trace: the sequence of it whose tokens these are. Default 0. */
+    int32_t recorded;
     /* Not admitted before the request of this number has been fed its prompt or is over; 0: at once. */
     uint64_t after;
 } cot_request;
@@ -269,7 +335,7 @@ enum { COT_HOME_ANY = -1 };
 cot_status cot_engine_submit(cot_engine *engine, uint64_t *id, const cot_request *request, int home,
                              const cot_events *events, cot_error *error);
 
-/* The rank on which most of the prompt is in the KV cache; among equals the one whose requests, waiting ones too, hold the
+/* The rank on which most of the prompt is in the KV cache, or will be when it is admitted `after` another; among equals the one whose requests, waiting ones too, hold the
  * fewest tokens, then the first. The request has been found good. Computes, does not communicate. */
 int cot_engine_choose_home(const cot_engine *engine, const cot_request *request);
 
@@ -282,12 +348,55 @@ typedef struct cot_engine_load {
      * with all_logits, and how many of them were found; requests that started over for want of pages; blocks that went for
      * want of room. */
     uint64_t queried_tokens, hit_tokens, preemptions, evicted_blocks;
+    int64_t steps;                    /* since then */
+    uint64_t waited_steps;            /* steps that running requests sat out, since the engine was opened */
     int64_t tbt_ns;                   /* the target in force; 0: none, or not known yet */
     double predicted_ns, observed_ns; /* what the last step was expected to take, and took */
     double prediction_error; /* mean of |predicted - observed| / observed over the last hundred steps or so */
 } cot_engine_load;
 /* Cheap; does not communicate. */
 void cot_engine_get_load(const cot_engine *engine, cot_engine_load *load);
+
+/* A request that is not over, as it stands. */
+typedef struct cot_engine_sequence {
+    uint64_t id;
+    int home;              /* the rank that holds it under data-parallel attention */
+    bool waiting;          /* it has no part in steps yet, or no longer */
+    int64_t prompt_tokens; /* of its prompt */
+    int64_t tokens, fed;   /* prompt and text so far; of those the ones that the KV cache holds */
+    int64_t pages;         /* of the KV cache that it holds */
+    int64_t shared_pages;  /* of those, what it has most in common with another: their first ones */
+    uint64_t shared_with;  /* the first such request; 0: none */
+} cot_engine_sequence;
+/* Fills in the first `room` of them: those that run, in the order in which they began, then those that wait, in turn.
+ * Returns how many there are. Does not communicate; its cost grows with the square of those that run. */
+size_t cot_engine_sequences(const cot_engine *engine, cot_engine_sequence *sequences, size_t room);
+/* Where the experts are. Constant while the engine lives; owned by it. */
+const cot_expert_layout *cot_engine_layout(const cot_engine *engine);
+
+/* A block of the prefix cache: so many tokens of a text, behind those of the block before. */
+typedef struct cot_cache_block {
+    int home;              /* the rank that holds it; 0 where all ranks hold every page */
+    bool is_first;         /* a text begins with it */
+    uint64_t hash, parent; /* of the text up to its end, and up to its beginning (0 for a first one) */
+    const int32_t *ids;    /* [tokens] */
+    size_t tokens;
+    const void *salt; /* of a first one: the request's cache_salt; else NULL and 0 */
+    size_t salt_bytes;
+} cot_cache_block;
+
+/* Blocks that come and go, told on the caller's thread as they do: during cot_engine_step, cot_engine_run,
+ * cot_engine_cancel and cot_engine_close. Any function may be NULL; none may call the engine. What is pointed to is there
+ * during the call only. A block is told after the one before it, and goes before that. */
+typedef struct cot_cache_events {
+    void *context;
+    void (*on_stored)(void *context, const cot_cache_block *block);
+    void (*on_removed)(void *context, int home, uint64_t hash);
+} cot_cache_events;
+/* From now on `events` are told, in place of others; copied. NULL: nobody is. */
+void cot_engine_watch_cache(cot_engine *engine, const cot_cache_events *events);
+/* Tells on_stored of all blocks that are there, each after the one before it. Errors: OUT_OF_MEMORY, before any is told. */
+cot_status cot_engine_list_cache(const cot_engine *engine, const cot_cache_events *events, cot_error *error);
 
 /* Ends a request now, whether it waits or runs: its on_finish is called and its KV pages are free. Errors:
  * NOT_FOUND (no such request, or it is over), PEER_FAILED (an earlier step failed). */
@@ -307,17 +416,69 @@ cot_status cot_engine_step(cot_engine *engine, size_t *left, cot_error *error);
 cot_status cot_engine_run(cot_engine *engine, const cot_request *requests, size_t count,
                           const cot_events *events, size_t *failed, cot_error *error);
 
+/* The shape of links between ranks of one host, from now on: a rank's way out, and its way in, let so many bytes a second
+ * pass and deliver them so much later; with `groups` of 2 or more what goes from one of so many groups of consecutive ranks to
+ * another takes the uplinks of both as well. All 0, as at first: no shape. Errors: INVALID_ARGUMENT; UNSUPPORTED where
+ * messages take a real wire; those of cot_engine_stats. */
+typedef struct cot_engine_link {
+    double bytes_per_s; /* 0: any number */
+    int64_t latency_ns;
+    int groups;
+    double uplink_bytes_per_s;
+    int64_t uplink_latency_ns;
+} cot_engine_link;
+cot_status cot_engine_set_link(cot_engine *engine, const cot_engine_link *link, cot_error *error);
+
 /* The phases that traffic is counted for, NULL at the end. Constant. */
 const char *const *cot_engine_phases(void);
 enum { COT_STATS_PHASES = 5, COT_STATS_TIMES = 10 };
+
+/* What became of the tokens at home on one rank, over MoE layers: each token counts once a layer. */
+typedef struct cot_rank_routing {
+    uint64_t tokens;
+    uint64_t activations, local; /* (token, expert); of those served on this rank */
+    uint64_t sends;              /* (token, other rank that serves it) */
+    uint64_t distinct_experts;   /* experts that were called, each once a layer and step */
+} cot_rank_routing;
+
+/* What a step was. Counters are those since the step before that was told, or since the engine was opened: what ranks send
+ * each other behind a step's results counts for the next. */
+typedef struct cot_step_report {
+    int64_t step;                  /* its number, from 1 */
+    int64_t sequences;             /* that had a part in it */
+    int64_t tokens, prompt_tokens; /* that were fed; those of prompts among them */
+    double predicted_ns,
+        observed_ns; /* what it was expected to take, and took; predicted 0: nothing was known yet */
+    int ranks;
+    const cot_rank_routing *routing;  /* [ranks] */
+    uint64_t bytes[COT_STATS_PHASES]; /* sent from rank to rank, by phase (cot_engine_phases) */
+} cot_step_report;
+typedef struct cot_step_events {
+    void *context;
+    /* On the caller's thread, during cot_engine_step or cot_engine_run, before anything that comes of the step is told; it may
+     * not call the engine. What is pointed to is there during the call only. */
+    void (*on_step)(void *context, const cot_step_report *report);
+} cot_step_events;
+/* From now on steps are told, in place of what was watched before; copied. NULL: no longer. Ranks then send rank 0 some bytes
+ * more with each step. */
+void cot_engine_watch_steps(cot_engine *engine, const cot_step_events *events);
 
 /* Counted since the engine was opened. */
 typedef struct cot_stats {
     int ranks;
     uint64_t *bytes[COT_STATS_PHASES], *messages[COT_STATS_PHASES]; /* [source][destination] */
+    /* Steps of the network that followed one another, as rank 0 took part in them; of control, a step's plan and results. */
+    uint64_t rounds[COT_STATS_PHASES];
     double lar;          /* (token, expert) activations served on the token's home rank / all */
     double remote_ranks; /* distinct other ranks a token needs, mean over tokens and MoE layers */
     uint64_t activations, local_activations;
+    cot_rank_routing *routing; /* [ranks] */
+    uint64_t *calls;           /* [moe_layers][experts] (token, expert) activations of each expert */
+    /* Of the last step alone: what ranks sent one another in each of its exchanges, which follow one another: those of a layer
+     * (allreduce or reduce-scatter; the allreduce's other half, where it is direct; dispatch; combine; allgather), layer after layer, then
+     * results. Bytes [exchanges][source][destination]. */
+    size_t exchanges;
+    uint64_t *exchanged;
     int64_t prefill_tokens, decode_tokens, steps;
     int64_t prefill_ns, decode_ns; /* of steps that hold prompt tokens, and of the others */
     int64_t last_step_ns;

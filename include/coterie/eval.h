@@ -13,6 +13,7 @@ typedef struct cot_eval_sequence {
     const int32_t *ids;
     int64_t tokens, prefill_tokens; /* 1 <= prefill_tokens <= tokens */
     int64_t unscored; /* leading predictions that only lead up to those that count: 0 <= unscored < tokens */
+    int32_t recorded; /* the sequence of replayed routing that it is (cot_engine_routing) */
 } cot_eval_sequence;
 
 /* Sequences read from a safetensors file: every tensor `ids.q` (int32 or int64 [T]; q is all that follows,
@@ -34,6 +35,19 @@ cot_status cot_eval_run(cot_engine *engine, const cot_eval_sequence *sequences, 
                         void (*on_routing)(void *context, uint64_t request, int64_t position, int32_t token,
                                            const uint16_t *experts, const float *weights),
                         void *context, cot_error *error);
+
+/* What sets a model apart from another on a sequence. */
+typedef struct cot_eval_difference {
+    double nats, other_nats; /* losses, as cot_eval_run's */
+    double kl; /* of the next token, from the other's distribution to the model's: a mean over tokens, nats */
+    double same_tokens;  /* share of tokens after which both think the same token most likely */
+    double same_experts; /* share of the chosen experts that both chose */
+} cot_eval_difference;
+
+/* Runs each sequence on both engines, one after the other, both with capture_routing; differences [count]. Keeps the logits of
+ * one sequence in memory. Errors: as cot_eval_run's; INVALID_ARGUMENT (vocabularies, MoE layers or experts differ). */
+cot_status cot_eval_compare(cot_engine *engine, cot_engine *other, const cot_eval_sequence *sequences,
+                            size_t count, cot_eval_difference *differences, cot_error *error);
 
 #ifdef __cplusplus
 }

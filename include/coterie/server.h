@@ -15,6 +15,8 @@ extern "C" {
 
 typedef struct cot_server cot_server;
 
+typedef enum cot_log_level { COT_LOG_ERROR, COT_LOG_WARNING, COT_LOG_INFO } cot_log_level;
+
 /* Fill with cot_server_options_init, which sets the defaults, then change what differs. */
 typedef struct cot_server_options {
     size_t size; /* sizeof this structure */
@@ -36,18 +38,39 @@ typedef struct cot_server_options {
     int64_t max_model_len;
     /* Sequences that may wait, beyond those that run; more are refused with 429. 1 to 65536, default 256. */
     int64_t max_queue;
-    int64_t max_connections; /* 1 to 65536, default 1024 */
+    /* 1 to 65536, default 4096. Beyond them, the connection that has waited longest for its client goes. */
+    int64_t max_connections;
     /* Host memory that requests under way may need for ids, texts and chances, and bodies that wait to be read; more are
      * refused with 429, bodies with 503. Of the body that is being read the values may take as much again; one that would
      * take more is refused with 413. Default 1 GiB. */
     size_t request_bytes;
     int64_t shutdown_ms; /* how long streams may go on after cot_server_stop; default 30,000 */
+    /* How events of the KV cache are published over ZeroMQ, as vLLM's --kv-events-config says it: a JSON object. NULL, the
+     * default: not at all. Addresses that other machines reach need `kv_events_no_auth`: events have the ids of prompts in
+     * them, and nobody is asked for a key. */
+    const char *kv_events_config;
+    bool kv_events_no_auth;
+    /* Where reports of steps are published over ZeroMQ, "tcp://ADDRESS:PORT". Addresses that other machines reach need
+     * `kv_events_no_auth`, too. NULL, the default: nowhere. */
+    const char *step_reports_endpoint;
+    /* Certificate and key, PEM files: where there is a certificate, the server speaks TLS 1.2 and 1.3, and nothing else.
+     * ssl_keyfile NULL: the key is in ssl_certfile. ssl_cert_reqs 1: clients that show a certificate have one from
+     * ssl_ca_certs (NULL: the system's); 2: all show one. Default NULL, NULL, NULL, 0. */
+    const char *ssl_certfile, *ssl_keyfile, *ssl_ca_certs;
+    int ssl_cert_reqs;
+    /* A file to which a line of JSON is appended for each request, "-" for standard output. Default NULL: none. */
+    const char *access_log;
+    /* The least urgent lines that are written, for the operator and of requests (answers from 500 on are errors, from 400 on
+     * and those that were cut warnings). Default COT_LOG_INFO. */
+    cot_log_level log_level;
     /* Gets a line for the operator, on the loop's thread. NULL, the default: nobody does. */
     void (*log)(void *context, const char *line);
     void *log_context;
 } cot_server_options;
 void cot_server_options_init(cot_server_options *options);
 
+/* Whether certificate, key and authorities can be read. Errors: as they are told by cot_server_open. Thread-safe. */
+cot_status cot_server_check_tls(const cot_server_options *options, cot_error *error);
 /* Listens, and computes on a thread of its own. `folder` is the model's, whose generation_config.json says how to sample
  * where a request does not; `engine` is opened on it and used by the server alone until that is closed; `chat` may be NULL:
  * conversations are refused then. All three outlive the server; options are copied. `*server` is NULL on failure. Errors:
@@ -55,6 +78,10 @@ void cot_server_options_init(cot_server_options *options);
 cot_status cot_server_open(cot_server **server, const char *folder, cot_engine *engine,
                            const cot_tokenizer *tokenizer, const cot_chat_template *chat,
                            const cot_server_options *options, cot_error *error);
+/* Whether `kv_events_config` and `step_reports_endpoint` can be had with so many ranks that hold a cache of their own
+ * (cot_engine_info.kv_homes): asked before an engine is opened for it. Errors: INVALID_ARGUMENT, naming what is wrong.
+ * Thread-safe. */
+cot_status cot_server_check_endpoints(const cot_server_options *options, int kv_homes, cot_error *error);
 /* The port that it listens on. */
 int cot_server_port(const cot_server *server);
 /* Most tokens of a sequence. */
@@ -65,6 +92,9 @@ cot_status cot_server_run(cot_server *server, cot_error *error);
 /* The first call lets no more requests in and lets those under way end; a second one cuts them. May be called from any
  * thread and from signal handlers. */
 void cot_server_stop(cot_server *server);
+/* Reads the certificate's files again, for connections from now on, and goes on in a new access log, where the old one was
+ * renamed. What fails is told in the log, and stays as it was. May be called from any thread and from signal handlers. */
+void cot_server_reload(cot_server *server);
 void cot_server_close(cot_server *server); /* NULL is fine */
 
 #ifdef __cplusplus

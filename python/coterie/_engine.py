@@ -119,8 +119,9 @@ class Engine:
                 print(token.text, end="", flush=True)
 
     folder: a model's folder with config.json, tokenizer.json and safetensors. placement: where experts sit, a Placement, a file
-    in any format of `coterie place convert`, or an array [MoE layers, slots]. The other options are those of
-    `coterie run --help`, 0 and None its defaults. A process that is forked off has no engine: it is closed there.
+    in any format of `coterie place convert`, or an array [MoE layers, slots]. tables: a file of `coterie group --tables`. The
+    other options are those of `coterie run --help`, 0 and None its defaults. A process that is forked off has no engine: it is
+    closed there.
     architecture, isa, vocab, hidden, layers, experts, top_k, context_tokens, weight_bytes, ranks, threads: what was opened;
     moe_layers: int32 [L], the model's numbers of its MoE layers.
     """
@@ -139,9 +140,12 @@ class Engine:
     moe_layers: numpy.ndarray
 
     def __init__(self, folder: str | os.PathLike, ranks: int = 1, *, threads: int = 0, precision: str = "bf16",
-                 attention: str = "tp", op: str | None = None, combine: str = "exact", payload: str | None = None,
-                 isa: str | None = None, fabric: str | None = None,
-                 placement: Placement | str | os.PathLike | Any = None, expert_slots: int = 0, step_tokens: int = 512,
+                 weights: str | None = None,
+                 attention: str = "tp", op: str | None = None, combine: str = "exact", a2a: str | None = None,
+                 dedup: str | None = None, payload: str | None = None, isa: str | None = None, fabric: str | None = None, timeout: float = 300,
+                 placement: Placement | str | os.PathLike | Any = None, tables: str | os.PathLike | None = None,
+                 pipeline: str | None = None, predict: str | None = None, collective: str | None = None,
+                 expert_slots: int = 0, step_tokens: int = 512,
                  kv_tokens: int = 0, sequences: int = 16, progress: bool = True):  # fmt: skip
         self._handle = self._tokenizer = None
         self._process = os.getpid()
@@ -154,7 +158,12 @@ class Engine:
         library.cot_engine_options_init(ctypes.byref(options))
         options.ranks, options.threads = whole(ranks, "ranks"), whole(threads, "threads")
         options.precision, options.attention, options.combine = text(precision), text(attention), text(combine)
+        options.weights = text(weights)
         options.op, options.payload, options.isa, options.fabric = text(op), text(payload), text(isa), text(fabric)
+        options.timeout_ns = whole(round(timeout * 1e9), "timeout", 2**62)
+        options.tables, options.pipeline = text(tables), text(pipeline)
+        options.predict, options.collective = text(predict), text(collective)
+        options.a2a, options.dedup = text(a2a), text(dedup)
         options.expert_slots = whole(expert_slots, "expert_slots")
         options.step_tokens, options.kv_tokens = whole(step_tokens, "step_tokens"), whole(kv_tokens, "kv_tokens", 2**62)
         options.sequences = whole(sequences, "sequences")

@@ -56,6 +56,20 @@ static inline float cot_f16_to_f32(uint16_t bits)
 }
 /* Round to nearest, ties to even; too large becomes infinity. */
 uint16_t cot_f32_to_f16(float value);
+/* OCP E8M0, a power of two: 2^(bits - 127); 255 is NaN. */
+static inline float cot_f8_e8m0_to_f32(uint8_t bits)
+{
+    const uint32_t wide = bits == 255 ? 0x7fc00000u : bits ? (uint32_t)bits << 23 : 0x00400000u;
+    float value;
+    memcpy(&value, &wide, 4);
+    return value;
+}
+/* OCP FP4 E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and from 8 on their negatives. Of `bits` the four lowest count. */
+static inline float cot_f4_e2m1_to_f32(uint8_t bits)
+{
+    static const float magnitude[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    return bits & 8 ? -magnitude[bits & 7] : magnitude[bits & 7];
+}
 /* OCP FP8 E4M3 (finite only: 0x7f and 0xff are NaN). */
 float cot_f8_e4m3_to_f32(uint8_t bits);
 

@@ -322,3 +322,10 @@ char *cot_path_join(const char *folder, const char *name)
     char *path;
     return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
 }
+
+cot_status cot_file_append_open(int *descriptor, const char *path, cot_error *error)
+{
+    *descriptor = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (*descriptor >= 0) return COT_OK;
+    return cot_fail(error, COT_IO, "cannot append to '%s': %s", path, strerror(errno));
+}

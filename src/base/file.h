@@ -31,4 +31,8 @@ cot_status cot_file_read(char **text, size_t *bytes, const char *path, size_t li
 /* "FOLDER/NAME" in malloc'd memory, NULL when out of memory. */
 char *cot_path_join(const char *folder, const char *name);
 
+/* Opens a file at whose end lines are added, made where it is missing; one that others write to or have renamed is no
+ * trouble. *descriptor is the caller's, -1 on failure. Errors: IO. */
+cot_status cot_file_append_open(int *descriptor, const char *path, cot_error *error);
+
 #endif

@@ -167,22 +167,54 @@ static bool quantity(double *value, const char *text, const char *const *units, 
     return false;
 }
 
-static bool link_of(bench_lists *lists, struct items items)
+/* A rate of at least 1 B/s and a latency of at most a second. */
+static bool wire_of(double *bytes_per_s, int64_t *latency_ns, const char *rate, const char *time)
 {
     static const char *const rates[] = {"B/s", "kB/s", "MB/s", "GB/s", NULL};
     static const char *const times[] = {"ns", "us", "ms", "s", NULL};
     const double latency_most_ns = 1e9;
+    double ns;
+    if (!time || !quantity(bytes_per_s, rate, rates, 1000) || !quantity(&ns, time, times, 1000) ||
+        *bytes_per_s < 1 || ns > latency_most_ns)
+        return false;
+    *latency_ns = (int64_t)ns;
+    return true;
+}
+
+/* Of "groups=2:B" the rate, which remains. NULL: it is no such thing. */
+static const char *groups_of(int *groups, const char *text)
+{
+    static const char word[] = "groups=";
+    if (strncmp(text, word, sizeof word - 1) != 0 || !isdigit((unsigned char)text[sizeof word - 1]))
+        return NULL;
+    char *end;
+    const long n = strtol(text + sizeof word - 1, &end, 10);
+    *groups = n >= 2 && n <= 64 ? (int)n : 0;
+    return *groups && *end == ':' ? end + 1 : NULL;
+}
+
+static bool link_of(bench_lists *lists, struct items items)
+{
     if (!items.next) return true;
-    const char *rate = next_item(&items), *time = next_item(&items);
-    double latency_ns;
-    if (!time || items.next || !quantity(&lists->link_bytes_per_s, rate, rates, 1000) ||
-        !quantity(&latency_ns, time, times, 1000) || lists->link_bytes_per_s < 1 ||
-        latency_ns > latency_most_ns) {
-        cot_complain("--link takes a rate of at least 1 B/s and a latency of at most 1 s, as in "
-                     "'0.1GB/s,20us'");
+    const char *rate = next_item(&items), *time = next_item(&items), *rest = next_item(&items);
+    bool good = wire_of(&lists->link_bytes_per_s, &lists->link_latency_ns, rate, time);
+    if (good && rest) {
+        const char *uplink = groups_of(&lists->link_groups, rest);
+        good = uplink &&
+               wire_of(&lists->uplink_bytes_per_s, &lists->uplink_latency_ns, uplink, next_item(&items));
+    }
+    if (!good || items.next) {
+        cot_complain(
+            "--link takes a rate of at least 1 B/s and a latency of at most 1 s, as in "
+            "'0.1GB/s,20us', and the same of 2 to 64 groups, as in '0.1GB/s,20us,groups=2:0.1GB/s,0us'");
         return false;
     }
-    lists->link_latency_ns = (int64_t)latency_ns;
+    for (size_t i = 0; i < lists->n_ranks; i++)
+        if (lists->ranks[i] < lists->link_groups) {
+            cot_complain("--link has %d groups, more than --ranks %lld", lists->link_groups,
+                         (long long)lists->ranks[i]);
+            return false;
+        }
     return true;
 }
 
@@ -198,6 +230,25 @@ static struct items items_of(const char *option, const char *text, char **at)
     char *copy = memcpy(*at, text, strlen(text) + 1);
     *at += strlen(text) + 1;
     return (struct items){option, copy};
+}
+
+bool bench_link_parse(bench_lists *lists, const char *text)
+{
+    char *copy = strdup(text);
+    if (!copy) cot_complain("out of memory");
+    const bool good = copy && link_of(lists, (struct items){"link", copy});
+    free(copy);
+    return good;
+}
+
+bool bench_integers_parse(int64_t *list, size_t *count, const char *option, const char *text, int64_t most)
+{
+    char *copy = strdup(text);
+    *count = 0;
+    if (!copy) cot_complain("out of memory");
+    const bool good = copy && integers(list, count, (struct items){option, copy}, most);
+    free(copy);
+    return good;
 }
 
 bool bench_lists_parse(bench_lists *lists, const bench_list_texts *t)

@@ -19,6 +19,9 @@ typedef struct bench_lists {
     size_t n_shapes, n_tokens, n_ranks, n_ops, n_routings;
     double link_bytes_per_s; // 0, and the latency too: no link
     int64_t link_latency_ns;
+    int link_groups; // 0: ranks are in no groups
+    double uplink_bytes_per_s;
+    int64_t uplink_latency_ns;
     char *text; // what names point into
 } bench_lists;
 
@@ -29,5 +32,10 @@ typedef struct bench_list_texts {
 } bench_list_texts;
 bool bench_lists_parse(bench_lists *lists, const bench_list_texts *texts);
 void bench_lists_free(bench_lists *lists);
+
+/* "B,L[,groups=G:B,L]" into the link of `lists`; false after a line on stderr. */
+bool bench_link_parse(bench_lists *lists, const char *text);
+/* Cuts a comma list of 1 to `most` integers. */
+bool bench_integers_parse(int64_t *list, size_t *count, const char *option, const char *text, int64_t most);
 
 #endif

@@ -1,6 +1,7 @@
 #include "bench_report.h"
 
 #include "command.h"
+#include "median.h"
 #include "paths.h"
 #include "roof_trust.h"
 #include "terminal.h"
@@ -59,12 +60,6 @@ static int index_of(const bench_lists *lists, const char *op)
     return -1;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* The median and the least of bulk's time over fused's; false where there is nothing to compare. */
 static bool compare(double *median, double *worst, const bench_found *found, size_t n,
                     const bench_lists *lists)
@@ -74,9 +69,8 @@ static bool compare(double *median, double *worst, const bench_found *found, siz
     if (!ratios) return false;
     for (size_t i = 0; i < n; i++)
         ratios[i] = median_ns(&found[i].results[bulk], lists) / median_ns(&found[i].results[fused], lists);
-    qsort(ratios, n, sizeof *ratios, by_value);
+    *median = cot_sort_median(ratios, n);
     *worst = ratios[0];
-    *median = (ratios[(n - 1) / 2] + ratios[n / 2]) / 2;
     free(ratios);
     return true;
 }
@@ -106,13 +100,14 @@ static const char *bytes_text(double bytes, char text[16])
 }
 #define BYTES(bytes) bytes_text((double)(bytes), (char[16]){0})
 
-static void print_head(const bench_found *f, const char *precision)
+static void print_head(const bench_found *f, const char *precision, const char *weights)
 {
     const cot_bench_shape *s = f->shape;
     const cot_bench_load *l = &f->load;
-    printf("%s (H %lld, I %lld, top %lld of %lld), %lld tokens, %d ranks, %s, %s\n", s->name,
+    printf("%s (H %lld, I %lld, top %lld of %lld), %lld tokens, %d ranks, %s, %s%s%s\n", s->name,
            (long long)s->hidden, (long long)s->intermediate, (long long)s->top_k, (long long)s->experts,
-           (long long)f->tokens, f->ranks, f->routing->text, precision);
+           (long long)f->tokens, f->ranks, f->routing->text, precision, weights ? ", weights " : "",
+           weights ? weights : "");
     printf("  %lld rows to %lld experts: %.3g GFLOP, %s of weights; roofs %.1f GFLOP/s, read %.1f GB/s: "
            "at least %s to %s; %d runs each\n",
            (long long)l->rows, (long long)l->touched, l->flops / 1e9, BYTES(l->weight_bytes),
@@ -122,9 +117,9 @@ static void print_head(const bench_found *f, const char *precision)
 
 static void print_operators(const bench_found *f, const bench_lists *lists)
 {
-    cot_heading(stdout, "  %-8s %-8s %9s %9s %8s %7s %5s %7s %7s %8s %9s %9s %9s\n", "op", "combine",
-                "median", "p95", "GFLOP/s", "of roof", "idle", "overlap", "waits", "launches", "straggler",
-                "its p95", "sent");
+    cot_heading(stdout, "  %-8s %-8s %-9s %-5s %9s %9s %8s %7s %5s %7s %7s %8s %9s %9s %9s\n", "op",
+                "combine", "a2a", "dedup", "median", "p95", "GFLOP/s", "of roof", "idle", "overlap", "waits",
+                "launches", "straggler", "its p95", "sent");
     for (int i = 0; lists->ops[i]; i++) {
         const cot_bench_result *r = &f->results[i];
         char overlap[16] = "-", share[16] = "busy";
@@ -132,10 +127,10 @@ static void print_operators(const bench_found *f, const bench_lists *lists)
         if (f->fewest)
             snprintf(overlap, sizeof overlap, "%.0f %%",
                      100 * f->fewest->results[i].median_ns / r->median_ns);
-        printf("  %-8s %-8s %9s %9s %8.1f %7s %3.0f %% %7s %7.1f %8.1f %9s %9s %9s\n", lists->ops[i],
-               r->combine, TIME(r->median_ns), TIME(r->p95_ns), f->load.flops / r->median_ns, share,
-               100 * r->idle_share, overlap, r->waits, r->launches, TIME(r->straggler_median_ns),
-               TIME(r->straggler_p95_ns), BYTES(r->bytes));
+        printf("  %-8s %-8s %-9s %-5s %9s %9s %8.1f %7s %3.0f %% %7s %7.1f %8.1f %9s %9s %9s\n",
+               lists->ops[i], r->combine, r->a2a, r->dedup, TIME(r->median_ns), TIME(r->p95_ns),
+               f->load.flops / r->median_ns, share, 100 * r->idle_share, overlap, r->waits, r->launches,
+               TIME(r->straggler_median_ns), TIME(r->straggler_p95_ns), BYTES(r->bytes));
     }
     for (int i = 0; lists->ops[i]; i++) {
         const cot_bench_result *r = &f->results[i];
@@ -161,11 +156,12 @@ static void print_link(const bench_found *f, const bench_lists *lists)
     }
 }
 
-void bench_report_print(const bench_found *f, const bench_lists *lists, const char *precision)
+void bench_report_print(const bench_found *f, const bench_lists *lists, const char *precision,
+                        const char *weights)
 {
     const cot_bench_load *l = &f->load;
     double median, worst;
-    print_head(f, precision);
+    print_head(f, precision, weights);
     print_operators(f, lists);
     if (has_link(lists)) print_link(f, lists);
     printf("  padding to the longest block: %s more; to capacity factor 1 (%lld rows): %s more, %lld rows "
@@ -192,11 +188,11 @@ static json_t *point(const bench_found *f, int op, const bench_lists *lists)
 {
     const cot_bench_result *r = &f->results[op];
     double p95_ns = has_link(lists) ? r->linked_p95_ns : r->p95_ns, share = roof_share(f, r);
-    return json_pack("{s:s, s:I, s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:I}", "shape", f->shape->name,
-                     "tokens", (json_int_t)f->tokens, "ranks", f->ranks, "routing", f->routing->text, "op",
-                     lists->ops[op], "combine", r->combine, "median_ns",
-                     (json_int_t)llround(median_ns(r, lists)), "p95_ns", (json_int_t)llround(p95_ns),
-                     "tile_ns", (json_int_t)llround(r->median_ns), "wire_ns",
+    return json_pack("{s:s, s:I, s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:I}", "shape",
+                     f->shape->name, "tokens", (json_int_t)f->tokens, "ranks", f->ranks, "routing",
+                     f->routing->text, "op", lists->ops[op], "combine", r->combine, "a2a", r->a2a, "dedup",
+                     r->dedup, "median_ns", (json_int_t)llround(median_ns(r, lists)), "p95_ns",
+                     (json_int_t)llround(p95_ns), "tile_ns", (json_int_t)llround(r->median_ns), "wire_ns",
                      (json_int_t)llround(wire_ns(r, lists)), "roof_share", share < 1 ? share : 1, "bytes",
                      (json_int_t)r->bytes);
 }

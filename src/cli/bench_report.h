@@ -19,7 +19,9 @@ typedef struct bench_found {
 
 /* A note on stderr where an operator outran the roofs, which a busy machine had slowed. */
 void bench_report_doubt(const bench_found *found, const bench_lists *lists);
-void bench_report_print(const bench_found *found, const bench_lists *lists, const char *precision);
+/* weights: as --weights says, or NULL. */
+void bench_report_print(const bench_found *found, const bench_lists *lists, const char *precision,
+                        const char *weights);
 /* The median and the worst of bulk's time over fused's, where both were asked for and there are two cases. */
 void bench_report_print_summary(const bench_found *found, size_t n, const bench_lists *lists);
 /* Both return false after a line on stderr. */

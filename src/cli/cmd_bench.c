@@ -2,6 +2,7 @@
  * reaches. */
 #include "commands.h"
 #include "engine_settings.h"
+#include "median.h"
 #include "progress.h"
 #include "roof_trust.h"
 #include "whole_file.h"
@@ -93,19 +94,9 @@ const cot_command cot_cmd_bench_roof = {
 
 /* ---- bench model ---- */
 
-/* OLMoE-1B-7B's layers, as many as --layers says. */
-static const char olmoe_shape[] =
-    "{\"architectures\": [\"OlmoeForCausalLM\"], \"model_type\": \"olmoe\", \"vocab_size\": 50304, "
-    "\"hidden_size\": 2048,"
-    " \"intermediate_size\": 1024, \"num_hidden_layers\": %d, \"num_attention_heads\": 16, "
-    "\"num_key_value_heads\": 16,"
-    " \"num_experts\": 64, \"num_experts_per_tok\": 8, \"norm_topk_prob\": false, \"hidden_act\": \"silu\","
-    " \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-05, \"rope_theta\": 10000.0,"
-    " \"tie_word_embeddings\": false}";
-
 struct model_settings {
     engine_settings engine;
-    const char *config; // NULL: olmoe_shape
+    const char *config; // NULL: OLMoE's, with as many layers as `layers` says
     int64_t layers, prompt_tokens, decode_tokens, sequences, repeat, seed;
     bool json;
 };
@@ -129,12 +120,6 @@ struct rates {
     double prefill_drift, decode_drift; // the higher of the two roofs over the lower
 };
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 struct spread {
     double median, least, most;
 };
@@ -143,9 +128,8 @@ static struct spread spread_of(const struct rates *rates, int n, size_t field)
 {
     double values[MOST_REPEATS];
     for (int i = 0; i < n; i++) memcpy(&values[i], (const char *)&rates[i] + field, sizeof *values);
-    qsort(values, (size_t)n, sizeof *values, by_value);
-    return (struct spread){n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2, values[0],
-                           values[n - 1]};
+    const double median = cot_sort_median(values, (size_t)n);
+    return (struct spread){median, values[0], values[n - 1]};
 }
 
 /* Two operations for each weight that a token meets, but for the embedding, which is looked up, and the output, which only
@@ -247,7 +231,7 @@ static void print_result(const struct model_settings *s, const cot_engine_info *
            (double)cot_last_level_cache_bytes() / (1 << 20));
     printf("shape        %s, %lld layers, hidden %lld, %lld experts, top %lld; %.2f GB of %s weights\n",
            i->architecture, (long long)i->layers, (long long)i->hidden, (long long)i->experts,
-           (long long)i->top_k, (double)i->weight_bytes / 1e9, precision);
+           (long long)i->top_k, (double)i->weight_bytes / 1e9, i->weights);
     printf("group        %d ranks, %d threads, isa %s; %lld sequences of %lld + %lld tokens\n", i->ranks,
            i->threads, i->isa, (long long)s->sequences, (long long)s->prompt_tokens,
            (long long)s->decode_tokens);
@@ -332,9 +316,11 @@ static cot_status describe_bench_model(struct bench_model *m, const struct model
         m->config = read_whole(s->config, &m->bytes);
         if (!m->config) return error->status = COT_IO;
     } else {
-        const int n = asprintf(&m->config, olmoe_shape, (int)s->layers);
-        if (n < 0) m->config = NULL;
-        m->bytes = n < 0 ? 0 : (size_t)n;
+        model_shape olmoe;
+        if (!model_shape_make(&olmoe, "olmoe", &(model_shape_wanted){.layers = s->layers}))
+            return error->status = COT_OUT_OF_MEMORY;
+        m->config = olmoe.config;
+        m->bytes = strlen(m->config);
     }
     const cot_status status =
         cot_model_describe_config(&m->info, m->config ? m->config : "", m->bytes, error);

@@ -5,15 +5,19 @@
 #include "paths.h"
 #include "progress.h"
 
+#include "coterie/started.h"
+
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
 struct settings {
     bench_list_texts lists;
-    int precision, combine;
+    int precision, combine, a2a, dedup;
+    const char *weights;
     int64_t threads, repeat, seed;
-    const char *fabric, *isa, *timeline, *details;
+    double timeout;
+    const char *fabric, *isa, *timeline, *details, *hostfile;
     bool json;
 };
 
@@ -123,6 +127,9 @@ static cot_status measure(struct work *w, cot_bench_moe *bench, bench_found *f, 
                         .roof = w->roof,
                         .link_bytes_per_s = w->lists.link_bytes_per_s,
                         .link_latency_ns = w->lists.link_latency_ns,
+                        .link_groups = w->lists.link_groups,
+                        .uplink_bytes_per_s = w->lists.uplink_bytes_per_s,
+                        .uplink_latency_ns = w->lists.uplink_latency_ns,
                         .context = w,
                         .progress = on_progress};
     w->told_op = NULL;
@@ -143,8 +150,12 @@ static cot_status open_group(cot_bench_moe **bench, const struct work *w, const 
                                      .ranks = ranks,
                                      .threads = w->threads,
                                      .precision = cot_precision_names[w->s->precision],
+                                     .weights = w->s->weights,
                                      .combine = cot_combine_names[w->s->combine],
+                                     .a2a = w->s->a2a ? cot_a2a_names[w->s->a2a] : NULL,
+                                     .dedup = w->s->dedup ? cot_dedup_names[w->s->dedup] : NULL,
                                      .fabric = w->s->fabric,
+                                     .timeout_ns = (int64_t)(w->s->timeout * 1e9),
                                      .isa = w->s->isa,
                                      .ops = l->ops,
                                      .tokens = tokens,
@@ -177,12 +188,12 @@ static cot_status measure_group(struct work *w, const cot_bench_shape *shape, in
                         shape->name, (long long)f->tokens, ranks, f->routing->text, f->repeats);
             if (status == COT_OK) bench_report_doubt(f, &w->lists);
             if (status == COT_OK && !w->s->json) {
-                bench_report_print(f, &w->lists, cot_precision_names[w->s->precision]);
+                bench_report_print(f, &w->lists, cot_precision_names[w->s->precision], w->s->weights);
                 fflush(stdout);
             }
         }
     cot_bench_moe_close(bench);
-    return status;
+    return status == COT_SERVED ? COT_OK : status; // the first rank measures, this one was in its group
 }
 
 /* What cannot be drawn is found before anything is measured. */
@@ -219,12 +230,14 @@ static bool run_work(struct work *w)
         cot_complain("out of memory");
         return false;
     }
-    if (w->s->timeline && !bench_timeline_open(&w->timeline, w->s->timeline)) return false;
+    if (w->s->timeline && !cot_is_other_rank() && !bench_timeline_open(&w->timeline, w->s->timeline))
+        return false;
     cot_error error;
     bool good = measure_all(w, &error) == COT_OK;
     cot_progress_end(&w->progress);
     if (!good) cot_complain_of(&error);
     good = bench_timeline_close(&w->timeline) && good;
+    if (cot_is_other_rank()) return good;
     if (good && w->s->details) good = bench_report_details(w->s->details, w->found, w->n, l);
     if (good && w->s->json) return bench_report_json(w->found, w->n, l);
     if (good) bench_report_print_summary(w->found, w->n, l);
@@ -239,7 +252,11 @@ static int bench_moe(const void *settings)
         long cores = sysconf(_SC_NPROCESSORS_ONLN);
         work.threads = cores < 1 ? 1 : cores < 256 ? (int)cores : 256;
     }
-    bool parsed = bench_lists_parse(&work.lists, &s->lists);
+    bench_list_texts texts = s->lists;
+    char ranks[16];
+    snprintf(ranks, sizeof ranks, "%d", cot_is_rank() ? cot_launch_started().ranks : 1);
+    if (!texts.ranks) texts.ranks = ranks;
+    bool parsed = bench_lists_parse(&work.lists, &texts);
     bool good = parsed && cot_check_output(s->timeline, "the results") &&
                 cot_check_output(s->details, "the results") && run_work(&work);
     bench_lists_free(&work.lists);
@@ -253,17 +270,32 @@ static const cot_option options[] = {
      "names (flashmoe, olmoe, qwen3-30b, mixtral, deepseek-v2-lite, deepseek-v3, gpt-oss), or H,I,E,K",
      AT(lists.shape)},
     {"tokens", 0, COT_OPTION_TEXT, "LIST", "512", "tokens of a pass, over all ranks", AT(lists.tokens)},
-    {"ranks", 'r', COT_OPTION_TEXT, "LIST", "1", "ranks of the expert-parallel group", AT(lists.ranks)},
+    {"ranks", 'r', COT_OPTION_TEXT, "LIST", NULL,
+     "ranks of the expert-parallel group; default: 1, or as many as oshrun has started", AT(lists.ranks)},
     {"routing", 0, COT_OPTION_TEXT, "LIST", "uniform", "uniform, zipf, hot, trace:FILE", AT(lists.routing)},
     {"op", 0, COT_OPTION_TEXT, "LIST", NULL, "MoE operators (see coterie info); all", AT(lists.op)},
-    {"link", 0, COT_OPTION_TEXT, "B,L", NULL,
-     "each run also with links that give a rank's egress B and take L, as in 0.1GB/s,20us", AT(lists.link)},
+    {"link", 0, COT_OPTION_TEXT, "B,L[,groups=G:B,L]", NULL,
+     "each run also with links that give a rank B, out and in, and take L, as in 0.1GB/s,20us; ranks in G "
+     "groups share "
+     "an uplink of each, out and in, for what goes to another",
+     AT(lists.link)},
     {"precision", 0, COT_OPTION_CHOICE, "TYPE", "bf16", "arithmetic and payload", AT(precision),
      .choices = cot_precision_names},
+    {"weights", 0, COT_OPTION_TEXT, "TYPE", NULL,
+     "what experts' weights are kept as: int8, fp8, int4 or mxfp4 (default: as the precision says)",
+     AT(weights)},
     {"combine", 0, COT_OPTION_CHOICE, "HOW", "exact",
-     "exact: each expert's row travels; reduced: each rank adds up its experts' rows first (bulk: exact "
-     "always)",
+     "exact: each expert's row travels; reduced: each rank adds up its experts' rows first (bulk: with dedup "
+     "on, else exact)",
      AT(combine), .choices = cot_combine_names},
+    {"a2a", 0, COT_OPTION_CHOICE, "HOW", "auto",
+     "how bulk sends rows: padded: all blocks as long as the longest; two-phase (auto): after counts; "
+     "one-shot: "
+     "in one message with all there is to know of them",
+     AT(a2a), .choices = cot_a2a_names},
+    {"dedup", 0, COT_OPTION_CHOICE, "HOW", "auto",
+     "on: a token goes once to a rank, as always with fused; off (auto of bulk): once for each expert there",
+     AT(dedup), .choices = cot_dedup_names},
     {"threads", 't', COT_OPTION_INTEGER, "N", "0",
      "threads in all (0: as many as cores); beyond the ranks they help, below they limit", AT(threads),
      .least = 0, .most = 256},
@@ -271,6 +303,11 @@ static const cot_option options[] = {
      "timed runs of each operator, after one that is not counted; fewer, but 5, where they take long",
      AT(repeat), .least = COT_BENCH_LEAST_REPEATS, .most = COT_BENCH_MOST_REPEATS},
     {"fabric", 0, COT_OPTION_TEXT, "NAME", NULL, "what ranks are (see coterie info)", AT(fabric)},
+    {"hostfile", 0, COT_OPTION_TEXT, "FILE", NULL,
+     "with --fabric shmem: where oshrun starts the ranks, one address a line, slots=N for several ranks "
+     "there",
+     AT(hostfile)},
+    COT_TIMEOUT_ROW(AT(timeout)),
     {"isa", 0, COT_OPTION_TEXT, "NAME", NULL, "caps the instruction set (see coterie info)", AT(isa)},
     {"seed", 0, COT_OPTION_INTEGER, "N", "1", "of weights and routings", AT(seed), .least = 0,
      .most = INT64_MAX},
@@ -296,9 +333,11 @@ const cot_command cot_cmd_bench_moe = {
         "Idle: of the threads' time. Overlap: the time with the fewest ranks over this one. "
         "Straggler: "
         "from the first rank's having done its experts' work to the last one's. Sent: by the busiest rank.",
-    .examples = (const char *const[]){"coterie bench moe", "coterie bench moe --tokens 1,512 --ranks 1,4",
-                                      "coterie bench moe --shape 1024,512,16,2 --routing hot --json",
-                                      "coterie bench moe --ranks 4 --link 0.1GB/s,20us", NULL},
+    .examples =
+        (const char *const[]){"coterie bench moe", "coterie bench moe --tokens 1,512 --ranks 1,4",
+                              "coterie bench moe --shape 1024,512,16,2 --routing hot --json",
+                              "coterie bench moe --ranks 4 --link 0.1GB/s,20us",
+                              "coterie bench moe --ranks 4 --link 1GB/s,5us,groups=2:0.2GB/s,50us", NULL},
     .options = {.groups = (const cot_option_group[]){{"Options", options, 0}, {0}}},
     .settings_bytes = sizeof(struct settings),
     .run = bench_moe};

@@ -3,6 +3,7 @@
 #include "engine_settings.h"
 #include "paths.h"
 #include "progress.h"
+#include "replay.h"
 #include "stats.h"
 #include "terminal.h"
 #include "windows.h"
@@ -16,7 +17,8 @@
 
 struct eval_settings {
     engine_settings engine;
-    const char *model, *tokens, *output;
+    replay_settings replay;
+    const char *model, *tokens, *output, *compare;
     cot_list texts;
     int64_t prefix, window;
     bool json;
@@ -58,7 +60,7 @@ static void print_domain(const cot_eval_sequence *s, const double *nats, size_t 
     for (size_t i = first; i < count && in_domain_or_nested(name, length, s[i].name); i++) {
         if (!same_domain(name, s[i].name)) continue;
         members++;
-        if (s[i].tokens < 2) continue; // nothing to predict
+        if (predictions_of(&s[i]) < 1) continue; // nothing to predict
         sum += nats[i];
         with++;
     }
@@ -96,7 +98,7 @@ static void print_table(const cot_eval_sequence *s, const double *nats, size_t c
     for (size_t i = 0; i < count; i++) tokens += s[i].tokens;
     cot_heading(stdout, "%-24s %8s %20s\n", "sequence", "tokens", "nats a token");
     for (size_t i = 0; i < count; i++)
-        if (s[i].tokens > 1)
+        if (predictions_of(&s[i]) > 0)
             printf("%-24s %8lld %20.4f\n", s[i].name, (long long)s[i].tokens, nats[i]);
         else
             printf("%-24s %8lld %20s\n", s[i].name, (long long)s[i].tokens, "-");
@@ -135,6 +137,61 @@ static bool print_json(const cot_eval_sequence *s, const double *nats, size_t co
     return good;
 }
 
+/* ---- two models ---- */
+
+static void add_difference(cot_eval_difference *sum, const cot_eval_difference *d, double weight)
+{
+    sum->nats += weight * d->nats;
+    sum->other_nats += weight * d->other_nats;
+    sum->kl += weight * d->kl;
+    sum->same_tokens += weight * d->same_tokens;
+    sum->same_experts += weight * d->same_experts;
+}
+
+static void print_difference(const char *name, int length, const cot_eval_difference *d)
+{
+    printf("%-24.*s %10.4f %10.4f %+10.4f %10.5f %9.2f %% %9.2f %%\n", length, name, d->nats, d->other_nats,
+           d->nats - d->other_nats, d->kl, 100 * d->same_tokens, 100 * d->same_experts);
+}
+
+/* A line for each domain, the mean of its sequences, which lie together; one for a sequence without a domain. */
+static void print_differences(const cot_eval_sequence *s, const cot_eval_difference *d, size_t count)
+{
+    cot_eval_difference all = {0};
+    cot_heading(stdout, "%-24s %10s %10s %10s %10s %11s %11s\n", "domain", "nats", "other", "more", "KL",
+                "same token", "same expert");
+    for (size_t i = 0, next; i < count; i = next) {
+        const size_t length = domain_length(s[i].name);
+        cot_eval_difference sum = {0};
+        for (next = i + 1; length && next < count && same_domain(s[i].name, s[next].name);) next++;
+        for (size_t j = i; j < next; j++) add_difference(&sum, &d[j], 1 / (double)(next - i));
+        for (size_t j = i; j < next; j++) add_difference(&all, &d[j], 1 / (double)count);
+        print_difference(s[i].name, length ? (int)length : (int)strlen(s[i].name), &sum);
+    }
+    print_difference("all", 3, &all);
+}
+
+/* Beside the model of `compare`, whose weights stay as stored. */
+static bool compare(const struct eval_settings *s, cot_engine *engine, const engine_needs *needs,
+                    const cot_eval_sequence *sequences, size_t count)
+{
+    engine_settings settings = s->engine;
+    settings.weights = 0;
+    cot_engine *other = NULL;
+    cot_error error;
+    cot_eval_difference *differences = calloc(count + 1, sizeof *differences);
+    if (!differences) cot_complain("out of memory");
+    bool good = differences && cot_engine_open_cli(&other, s->compare, &settings, needs);
+    if (good && cot_eval_compare(engine, other, sequences, count, differences, &error) != COT_OK) {
+        cot_complain_of(&error);
+        good = false;
+    }
+    if (good) print_differences(sequences, differences, count);
+    cot_engine_close(other);
+    free(differences);
+    return good && cot_show_stats(engine, s->stats);
+}
+
 /* ---- the command ---- */
 
 static bool evaluate(const struct eval_settings *s, cot_engine *engine, const cot_eval_sequence *sequences,
@@ -144,7 +201,8 @@ static bool evaluate(const struct eval_settings *s, cot_engine *engine, const co
     cot_error error;
     double *nats = calloc(count + 1, sizeof *nats);
     if (!nats) cot_complain("out of memory");
-    bool good = nats && routing_recorder_open(&recorder, s->engine.save_routing, s->model, engine);
+    bool good = nats && routing_recorder_open(&recorder, s->engine.save_routing,
+                                              s->model ? s->model : s->replay.shape, engine);
     if (good) {
         cot_progress progress = {"evaluating", 0};
         cot_progress_show(&progress, 0, 0);
@@ -162,16 +220,22 @@ static bool evaluate(const struct eval_settings *s, cot_engine *engine, const co
     return good && cot_show_stats(engine, s->stats);
 }
 
-static int64_t tokens_in_all(const cot_eval_sequence *sequences, size_t count)
+static bool eval_sequences(const struct eval_settings *s, const replay *r, const cot_eval_sequence *sequences,
+                           size_t count)
 {
-    enum { AT_ONCE = 64 }; // enough KV for the longest sequences that can run at once
-    int64_t longest = 0;
-    for (size_t i = 0; i < count; i++)
-        if (sequences[i].tokens > longest) longest = sequences[i].tokens;
-    return longest * (int64_t)(count < AT_ONCE ? count : AT_ONCE);
+    engine_needs needs = {.kv_tokens = kv_tokens_of(sequences, count),
+                          .sequences = count,
+                          .capture_routing = s->output || s->compare};
+    cot_engine *engine = NULL;
+    replay_need(&needs, r);
+    const bool good =
+        cot_engine_open_cli(&engine, s->model, &s->engine, &needs) &&
+        (s->compare ? compare(s, engine, &needs, sequences, count) : evaluate(s, engine, sequences, count));
+    cot_engine_close(engine);
+    return good;
 }
 
-static bool eval_tokens(const struct eval_settings *s)
+static bool eval_tokens(const struct eval_settings *s, const replay *r)
 {
     cot_eval_set *set;
     cot_error error;
@@ -181,12 +245,7 @@ static bool eval_tokens(const struct eval_settings *s)
         return false;
     }
     const cot_eval_sequence *sequences = cot_eval_set_sequences(set, &count);
-    engine_needs needs = {
-        .kv_tokens = tokens_in_all(sequences, count), .sequences = count, .capture_routing = s->output};
-    cot_engine *engine = NULL;
-    bool good =
-        cot_engine_open_cli(&engine, s->model, &s->engine, &needs) && evaluate(s, engine, sequences, count);
-    cot_engine_close(engine);
+    const bool good = eval_sequences(s, r, sequences, count);
     cot_eval_set_close(set);
     return good;
 }
@@ -204,16 +263,18 @@ static bool cut(const struct eval_settings *s, text_windows *windows, int64_t co
     return s->prefix < 0 ? text_windows_cut(windows, length) : text_windows_roll(windows, length);
 }
 
-static bool eval_texts(const struct eval_settings *s)
+static bool eval_texts(const struct eval_settings *s, const replay *r)
 {
     text_windows windows = {0};
     cot_engine *engine = NULL;
     bool good = text_windows_read(&windows, s->model, s->texts, s->prefix);
     engine_needs needs = text_windows_need(&windows, &s->engine);
-    needs.capture_routing = s->output;
+    needs.capture_routing = s->output || s->compare;
+    replay_need(&needs, r);
     good = good && cot_engine_open_cli(&engine, s->model, &s->engine, &needs) &&
            cut(s, &windows, cot_engine_describe(engine)->context_tokens) &&
-           evaluate(s, engine, windows.sequences, windows.count);
+           (s->compare ? compare(s, engine, &needs, windows.sequences, windows.count)
+                       : evaluate(s, engine, windows.sequences, windows.count));
     text_windows_free(&windows);
     cot_engine_close(engine);
     return good;
@@ -222,19 +283,32 @@ static bool eval_texts(const struct eval_settings *s)
 static int eval(const void *settings)
 {
     const struct eval_settings *s = settings;
-    if (!s->tokens == !s->texts.count) {
-        cot_complain("give either --tokens FILE.safetensors or --text FILE");
+    const bool traced = replay_is_of_trace(&s->replay);
+    if ((s->tokens != NULL) + (s->texts.count > 0) + traced != 1) {
+        cot_complain("give one of --tokens FILE.safetensors, --text FILE and --routing trace:FILE");
         return COT_EXIT_USAGE;
     }
-    if (s->tokens && (s->prefix >= 0 || s->window)) {
+    if (!replay_has_model(&s->replay, s->model, traced)) return COT_EXIT_USAGE;
+    if (s->compare && (traced || s->json || s->output || s->engine.save_routing)) {
+        cot_complain("--compare is for --tokens and --text, without --json, --output and --save-routing");
+        return COT_EXIT_USAGE;
+    }
+    if (!s->texts.count && (s->prefix >= 0 || s->window)) {
         cot_complain("--prefix-token and --window are for --text");
         return COT_EXIT_USAGE;
     }
-    if (!cot_check_model(s->model) || !cot_check_output(s->output, "the losses") ||
+    if ((s->model && !cot_check_model(s->model)) || (s->compare && !cot_check_model(s->compare)) ||
+        !cot_check_output(s->output, "the losses") ||
         !cot_check_output(s->engine.save_routing, "the losses") ||
         !cot_check_output(s->stats.text, "the losses"))
         return COT_EXIT_FAILURE;
-    return (s->tokens ? eval_tokens(s) : eval_texts(s)) ? COT_EXIT_OK : COT_EXIT_FAILURE;
+    replay r;
+    const bool good =
+        replay_open(&r, &s->replay, &s->engine) && (traced      ? eval_sequences(s, &r, r.sequences, r.count)
+                                                    : s->tokens ? eval_tokens(s, &r)
+                                                                : eval_texts(s, &r));
+    replay_close(&r);
+    return good ? COT_EXIT_OK : COT_EXIT_FAILURE;
 }
 
 #define AT(field) offsetof(struct eval_settings, field)
@@ -251,6 +325,11 @@ static const cot_option eval_options[] = {
      AT(prefix), .least = -1, .most = INT32_MAX},
     {"output", 'o', COT_OPTION_TEXT, "OUT.safetensors", NULL,
      "write logits.NAME, experts.NAME.LAYER, weights.NAME.LAYER", AT(output)},
+    {"compare", 0, COT_OPTION_TEXT, "MODEL2", NULL,
+     "say by domain how the model differs from MODEL2, whose weights stay as stored: losses, KL divergence "
+     "of the next token, "
+     "shares of equal most likely tokens and of equal experts; both are in memory",
+     AT(compare)},
     {"json", 0, COT_OPTION_FLAG, NULL, NULL, "print the losses as JSON", AT(json)},
     {"stats", 0, COT_OPTION_OPTIONAL_TEXT, "FILE.json", NULL,
      "show bytes, messages, locality and speed on standard error, or write them to a file", AT(stats)},
@@ -267,11 +346,15 @@ const cot_command cot_cmd_eval = {
         (const char *const[]){
             "coterie eval models/tiny --tokens models/tiny/heldout.safetensors",
             "coterie eval MODEL --tokens ids.safetensors -o logits.safetensors --precision fp32",
-            "coterie eval MODEL --text book.txt --ranks 4", NULL},
+            "coterie eval MODEL --text book.txt --ranks 4",
+            "coterie eval models/tiny --tokens models/tiny/heldout.safetensors --weights int4 --compare "
+            "models/tiny",
+            NULL},
     .options = {.groups = (const cot_option_group[]){{"Options", eval_options, 0},
+                                                     {"Replayed routing", cot_replay_option_rows, AT(replay)},
                                                      {"Group of ranks", cot_engine_option_rows, AT(engine)},
                                                      {"Routing", cot_routing_option_rows, AT(engine)},
                                                      {0}},
-                .positionals = (const cot_positional[]){{"MODEL", 1, 1, "a model folder", AT(model)}, {0}}},
+                .positionals = (const cot_positional[]){{"MODEL", 0, 1, "a model folder", AT(model)}, {0}}},
     .settings_bytes = sizeof(struct eval_settings),
     .run = eval};

@@ -2,6 +2,7 @@
 #include "commands.h"
 #include "engine_settings.h"
 #include "paths.h"
+#include "replay.h"
 #include "stats.h"
 #include "windows.h"
 
@@ -11,6 +12,7 @@
 
 struct profile_settings {
     engine_settings engine;
+    replay_settings replay;
     const char *model, *output;
     cot_list texts;
     cot_optional_text stats;
@@ -30,28 +32,33 @@ static void on_routing(void *context, uint64_t request, int64_t position, int32_
     cot_progress_show(&l->progress, ++l->done, l->total);
 }
 
-static bool profile_windows(const struct profile_settings *s, cot_engine *engine, const text_windows *w)
+static bool profile_sequences(const struct profile_settings *s, cot_engine *engine,
+                              const cot_eval_sequence *sequences, size_t count)
 {
+    const char *model = s->model ? s->model : s->replay.shape;
     routing_recorder recorder;
     cot_error error;
-    cot_request *requests = calloc(w->count + 1, sizeof *requests);
+    cot_request *requests = calloc(count + 1, sizeof *requests);
     if (!requests) cot_complain("out of memory");
-    bool good = requests && routing_recorder_open(&recorder, cot_output_path(s->output), s->model, engine);
+    bool good = requests && routing_recorder_open(&recorder, cot_output_path(s->output), model, engine);
     if (good) {
         struct listener listener = {&recorder, {"profiling", 0}, 0, 0};
-        for (size_t i = 0; i < w->count; i++) {
-            const cot_eval_sequence *q = &w->sequences[i];
-            requests[i] = (cot_request){
-                .prompt = q->ids, .prompt_tokens = q->tokens, .forced = q->ids}; // nothing is generated
+        for (size_t i = 0; i < count; i++) {
+            const cot_eval_sequence *q = &sequences[i];
+            requests[i] = (cot_request){.prompt = q->ids, // nothing is generated
+                                        .prompt_tokens = q->prefill_tokens,
+                                        .forced = q->ids + q->prefill_tokens,
+                                        .forced_tokens = q->tokens - q->prefill_tokens,
+                                        .recorded = q->recorded};
             listener.total += (size_t)q->tokens;
         }
         cot_events events = {.context = &listener, .on_routing = on_routing};
         size_t failed;
         cot_progress_show(&listener.progress, 0, listener.total);
-        good = cot_engine_run(engine, requests, w->count, &events, &failed, &error) == COT_OK;
+        good = cot_engine_run(engine, requests, count, &events, &failed, &error) == COT_OK;
         cot_progress_end(&listener.progress);
-        if (failed < w->count)
-            cot_complain("window '%s': %s", w->sequences[failed].name, error.message);
+        if (failed < count)
+            cot_complain("window '%s': %s", sequences[failed].name, error.message);
         else if (!good)
             cot_complain_of(&error);
         good = routing_recorder_finish(&recorder, good) && good;
@@ -60,26 +67,50 @@ static bool profile_windows(const struct profile_settings *s, cot_engine *engine
     return good && cot_show_stats(engine, s->stats);
 }
 
-static int profile(const void *settings)
+static bool profile_texts(const struct profile_settings *s, const replay *r)
 {
-    const struct profile_settings *s = settings;
-    if (!s->texts.count || !s->output) {
-        cot_complain("give --text FILE and -o OUT.safetensors");
-        return COT_EXIT_USAGE;
-    }
-    if (!cot_check_model(s->model) || !cot_check_output(s->output, NULL) ||
-        !cot_check_output(s->stats.text, cot_is_standard_output(s->output) ? "the trace" : NULL))
-        return COT_EXIT_FAILURE;
     text_windows windows = {0};
     cot_engine *engine = NULL;
     bool good = text_windows_read(&windows, s->model, s->texts, -1);
     engine_needs needs = text_windows_need(&windows, &s->engine);
     needs.capture_routing = true;
+    replay_need(&needs, r);
     good = good && cot_engine_open_cli(&engine, s->model, &s->engine, &needs) &&
            text_windows_cut(&windows, cot_engine_describe(engine)->context_tokens) &&
-           profile_windows(s, engine, &windows);
+           profile_sequences(s, engine, windows.sequences, windows.count);
     text_windows_free(&windows);
     cot_engine_close(engine);
+    return good;
+}
+
+static bool profile_recorded(const struct profile_settings *s, const replay *r)
+{
+    cot_engine *engine = NULL;
+    engine_needs needs = {
+        .kv_tokens = kv_tokens_of(r->sequences, r->count), .sequences = r->count, .capture_routing = true};
+    replay_need(&needs, r);
+    const bool good = cot_engine_open_cli(&engine, s->model, &s->engine, &needs) &&
+                      profile_sequences(s, engine, r->sequences, r->count);
+    cot_engine_close(engine);
+    return good;
+}
+
+static int profile(const void *settings)
+{
+    const struct profile_settings *s = settings;
+    const bool traced = replay_is_of_trace(&s->replay);
+    if (!s->texts.count == !traced || !s->output) {
+        cot_complain("give --text FILE, or --routing trace:FILE, and -o OUT.safetensors");
+        return COT_EXIT_USAGE;
+    }
+    if (!replay_has_model(&s->replay, s->model, traced)) return COT_EXIT_USAGE;
+    if ((s->model && !cot_check_model(s->model)) || !cot_check_output(s->output, NULL) ||
+        !cot_check_output(s->stats.text, cot_is_standard_output(s->output) ? "the trace" : NULL))
+        return COT_EXIT_FAILURE;
+    replay r;
+    const bool good =
+        replay_open(&r, &s->replay, &s->engine) && (traced ? profile_recorded(s, &r) : profile_texts(s, &r));
+    replay_close(&r);
     return good ? COT_EXIT_OK : COT_EXIT_FAILURE;
 }
 
@@ -102,8 +133,9 @@ const cot_command cot_cmd_profile = {
             "coterie profile models/tiny --text book.txt -o trace.safetensors",
             "coterie profile MODEL --text a.txt --text b.txt --ranks 4 -o trace.safetensors", NULL},
     .options = {.groups = (const cot_option_group[]){{"Options", profile_options, 0},
+                                                     {"Replayed routing", cot_replay_option_rows, AT(replay)},
                                                      {"Group of ranks", cot_engine_option_rows, AT(engine)},
                                                      {0}},
-                .positionals = (const cot_positional[]){{"MODEL", 1, 1, "a model folder", AT(model)}, {0}}},
+                .positionals = (const cot_positional[]){{"MODEL", 0, 1, "a model folder", AT(model)}, {0}}},
     .settings_bytes = sizeof(struct profile_settings),
     .run = profile};

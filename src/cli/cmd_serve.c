@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -25,7 +26,11 @@ struct serve_settings {
     const char *host, *api_key_file;
     int64_t port, max_connections;
     cot_list served_names, api_keys, allowed_hosts, allowed_origins;
-    bool no_auth;
+    bool no_auth, kv_events_no_auth;
+    const char *kv_events_config, *step_reports_endpoint, *ssl_certfile, *ssl_keyfile, *ssl_ca_certs,
+        *access_log;
+    int64_t ssl_cert_reqs;
+    int log_level;
     /* scheduling */
     int64_t max_num_seqs, max_num_batched_tokens, max_model_len, block_size, kv_cache_memory_bytes, max_queue;
     int64_t max_wait_steps;
@@ -53,6 +58,12 @@ static void on_alarm(int number)
     (void)number;
     if (write(STDERR_FILENO, line, sizeof line - 1) < 0) _exit(COT_EXIT_FAILURE);
     _exit(COT_EXIT_FAILURE);
+}
+
+static void on_hang_up(int number)
+{
+    (void)number;
+    cot_server_reload(serving);
 }
 
 static void say(void *context, const char *line)
@@ -112,6 +123,52 @@ static bool check_port(const struct serve_settings *s)
     if (descriptor >= 0) close(descriptor);
     freeaddrinfo(list);
     return good;
+}
+
+/* A connection takes a descriptor, and shells give 1,024 where as many as are allowed cost nothing. */
+static void allow_descriptors(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit)) return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static void add_tls(cot_server_options *o, const struct serve_settings *s)
+{
+    o->ssl_certfile = s->ssl_certfile;
+    o->ssl_keyfile = s->ssl_keyfile;
+    o->ssl_ca_certs = s->ssl_ca_certs;
+    o->ssl_cert_reqs = (int)s->ssl_cert_reqs;
+}
+
+/* The same of certificates. */
+static bool check_tls(const struct serve_settings *s)
+{
+    cot_server_options o;
+    cot_error error;
+    cot_server_options_init(&o);
+    add_tls(&o, s);
+    if (cot_server_check_tls(&o, &error) == COT_OK) return true;
+    cot_complain_of(&error);
+    return false;
+}
+
+/* The same of the ports of what is published, and what is said of it. */
+static bool check_endpoints(const struct serve_settings *s)
+{
+    cot_server_options o;
+    cot_error error;
+    cot_server_options_init(&o);
+    o.port = (int)s->port;
+    o.kv_events_config = s->kv_events_config;
+    o.step_reports_endpoint = s->step_reports_endpoint;
+    o.kv_events_no_auth = s->kv_events_no_auth;
+    if (cot_server_check_endpoints(
+            &o, cot_attention_is_split(&s->engine) ? 1 : (int)cot_engine_ranks(&s->engine), &error) == COT_OK)
+        return true;
+    cot_complain_of(&error);
+    return false;
 }
 
 static cot_status open_chat(cot_chat_template **chat, const struct serve_settings *s, cot_error *error)
@@ -191,11 +248,12 @@ static void announce(const struct serve_settings *s, const cot_engine *engine, c
     const cot_engine_info *info = cot_engine_describe(engine);
     const bool six = strchr(s->host, ':') != NULL;
     fprintf(stderr,
-            "serving %s at http://%s%s%s:%d/v1\n"
+            "serving %s at http%s://%s%s%s:%d/v1\n"
             "  %d rank%s, %d thread%s, %s, attention %s, combine %s, context %lld tokens%s\n",
-            s->model, six ? "[" : "", s->host, six ? "]" : "", cot_server_port(serving), info->ranks,
-            info->ranks == 1 ? "" : "s", info->threads, info->threads == 1 ? "" : "s", info->precision,
-            info->attention, info->combine, (long long)cot_server_max_model_len(serving),
+            s->model, s->ssl_certfile ? "s" : "", six ? "[" : "", s->host, six ? "]" : "",
+            cot_server_port(serving), info->ranks, info->ranks == 1 ? "" : "s", info->threads,
+            info->threads == 1 ? "" : "s", info->precision, info->attention, info->combine,
+            (long long)cot_server_max_model_len(serving),
             chat ? "" : "; no chat template: /v1/completions alone");
 }
 
@@ -217,6 +275,12 @@ static cot_status serve(const struct serve_settings *s, const cot_tokenizer *tok
     o.max_queue = s->max_queue;
     o.max_connections = s->max_connections;
     o.shutdown_ms = (int64_t)(s->shutdown_timeout * 1000);
+    o.kv_events_config = s->kv_events_config;
+    o.step_reports_endpoint = s->step_reports_endpoint;
+    o.kv_events_no_auth = s->kv_events_no_auth;
+    add_tls(&o, s);
+    o.access_log = s->access_log;
+    o.log_level = (cot_log_level)s->log_level;
     o.log = say;
     cot_status status = cot_server_open(&serving, s->model, engine, tokenizer, chat, &o, error);
     if (status != COT_OK) return status;
@@ -225,11 +289,16 @@ static cot_status serve(const struct serve_settings *s, const cot_tokenizer *tok
     sigaction(SIGALRM, &last, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
+    action.sa_handler = on_hang_up;
+    action.sa_flags = SA_RESTART;
+    if (s->ssl_certfile || s->access_log) sigaction(SIGHUP, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
+    allow_descriptors();
     announce(s, engine, chat);
     status = cot_server_run(serving, error);
     signal(SIGTERM, SIG_IGN);
     signal(SIGINT, SIG_IGN);
+    if (s->ssl_certfile || s->access_log) signal(SIGHUP, SIG_IGN);
     cot_server_close(serving);
     alarm(0);
     return status;
@@ -248,7 +317,8 @@ static int run_command(const void *settings)
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         if (lists[i]->count > 64)
             return cot_complain("--%s is given more than 64 times", lists[i]->items->option->name);
-    if (!cot_check_model(s->model) || !check_port(s) || !gather_keys(keys, 64, &key_text, s)) {
+    if (!cot_check_model(s->model) || !check_port(s) || !check_endpoints(s) || !check_tls(s) ||
+        !gather_keys(keys, 64, &key_text, s)) {
         free(key_text);
         return COT_EXIT_FAILURE;
     }
@@ -265,6 +335,7 @@ static int run_command(const void *settings)
 }
 
 #define AT(field) offsetof(struct serve_settings, field)
+static const char *const log_levels[] = {"error", "warning", "info", NULL};
 static const char *const load_formats[] = {"auto", "dummy", NULL};
 static const cot_option listening_options[] = {
     {"host", 0, COT_OPTION_TEXT, "ADDRESS", "127.0.0.1",
@@ -285,8 +356,42 @@ static const cot_option listening_options[] = {
      "a name by which clients may call a server without keys, beside localhost", AT(allowed_hosts)},
     {"allowed-origins", 0, COT_OPTION_LIST, "ORIGIN", NULL, "an origin whose web pages may call (CORS), or *",
      AT(allowed_origins)},
-    {"max-connections", 0, COT_OPTION_INTEGER, "N", "1024", "most connections at once", AT(max_connections),
-     .least = 1, .most = 65536},
+    {"ssl-certfile", 0, COT_OPTION_TEXT, "FILE", NULL,
+     "speak TLS 1.2 and 1.3 alone, with this certificate and those that lead to its root (PEM); SIGHUP reads "
+     "it again",
+     AT(ssl_certfile)},
+    {"ssl-keyfile", 0, COT_OPTION_TEXT, "FILE", NULL, "its key (PEM; default: in the same file)",
+     AT(ssl_keyfile)},
+    {"ssl-ca-certs", 0, COT_OPTION_TEXT, "FILE", NULL,
+     "certificates that clients' must come from (PEM; default: the system's)", AT(ssl_ca_certs)},
+    {"ssl-cert-reqs", 0, COT_OPTION_INTEGER, "N", "0",
+     "certificates of clients: 0 none, 1 checked where one is shown, 2 all must show one", AT(ssl_cert_reqs),
+     .least = 0, .most = 2},
+    {"access-log", 0, COT_OPTION_TEXT, "FILE", NULL,
+     "append a line of JSON for each request (-: to standard output); SIGHUP goes on in a new file of that "
+     "name",
+     AT(access_log)},
+    {"log-level", 0, COT_OPTION_CHOICE, "LEVEL", "info",
+     "the least urgent lines that are written, for the operator and of requests (from 400 on warnings, from "
+     "500 on "
+     "errors)",
+     AT(log_level), .choices = log_levels},
+    {"kv-events-config", 0, COT_OPTION_TEXT, "JSON", NULL,
+     "publish what comes into the prefix cache and goes, as vLLM does: '{\"enable_kv_cache_events\": true}', "
+     "with "
+     "endpoint, replay_endpoint, topic, buffer_steps",
+     AT(kv_events_config)},
+    {"kv-events-no-auth", 0, COT_OPTION_FLAG, NULL, NULL,
+     "publish those events, and reports of steps, at addresses that other machines reach, though events tell "
+     "what is in prompts",
+     AT(kv_events_no_auth)},
+    {"step-reports-endpoint", 0, COT_OPTION_TEXT, "ENDPOINT", NULL,
+     "publish what each step was at tcp://ADDRESS:PORT (ZeroMQ PUB): tokens, experts, bytes, the time "
+     "foretold and taken",
+     AT(step_reports_endpoint)},
+    {"max-connections", 0, COT_OPTION_INTEGER, "N", "4096",
+     "most connections at once; for one more the one that has waited longest for its client goes",
+     AT(max_connections), .least = 1, .most = 65536},
     {"shutdown-timeout", 0, COT_OPTION_REAL, "S", "30",
      "seconds that answers under way may take after SIGTERM or Ctrl-C (a second one ends them)",
      AT(shutdown_timeout), .min = 0, .max = 86400},

@@ -1,6 +1,8 @@
 #include "command.h"
 #include "progress.h"
+#include "start_ranks.h"
 #include "terminal.h"
+#include "coterie/started.h"
 #include "coterie/version.h"
 
 #include <errno.h>
@@ -12,6 +14,22 @@
 #include <string.h>
 #include <unistd.h>
 
+/* What this process is among others. */
+static struct {
+    bool is_rank, served;
+    cot_error complaint; // the last
+} group;
+
+bool cot_is_rank(void)
+{
+    return group.is_rank;
+}
+
+bool cot_is_other_rank(void)
+{
+    return group.is_rank && cot_launch_started().rank > 0;
+}
+
 int cot_complain(const char *format, ...)
 {
     char line[1024];
@@ -21,6 +39,9 @@ int cot_complain(const char *format, ...)
     va_end(args);
     for (unsigned char *c = (unsigned char *)line; *c; c++)
         if (*c < 0x20 || *c == 0x7f) *c = '?';
+    snprintf(group.complaint.message, sizeof group.complaint.message, "%.*s",
+             (int)sizeof group.complaint.message - 1, line);
+    if (cot_is_other_rank() && !cot_launch_met()) return COT_EXIT_FAILURE;
     const bool warning = !strncmp(line, "warning: ", 9);
     cot_progress_make_way();
     fprintf(stderr, "coterie: %s%s%s\n", warning ? cot_colour_on(stderr, COT_COLOUR_YELLOW) : "", line,
@@ -30,6 +51,10 @@ int cot_complain(const char *format, ...)
 
 int cot_complain_of(const cot_error *error)
 {
+    if (error->status == COT_SERVED) {
+        group.served = true;
+        return COT_EXIT_OK;
+    }
     return cot_complain("%s", error->message[0] ? error->message : cot_status_text(error->status));
 }
 
@@ -82,19 +107,87 @@ static int unknown(const cot_command *const *commands, int argc, char **argv)
     return COT_EXIT_USAGE;
 }
 
-static int run(const cot_command *command, int argc, char **argv)
+/* The field of that option, or NULL. */
+static const void *field_of(const cot_command *command, const void *settings, const char *name)
+{
+    for (const cot_option_group *g = command->options.groups; g && g->title; g++)
+        for (const cot_option *row = g->options; row->name; row++)
+            if (!strcmp(row->name, name)) return (const char *)settings + g->offset + row->offset;
+    return NULL;
+}
+
+static const char *text_of(const cot_command *command, const void *settings, const char *name)
+{
+    const char *const *field = field_of(command, settings, name);
+    return field ? *field : NULL;
+}
+
+/* How many ranks are asked for: a number, or one in words where a benchmark takes a list. */
+static int64_t ranks_of(const cot_command *command, const void *settings)
+{
+    static const char ranks[] = "ranks";
+    for (const cot_option_group *g = command->options.groups; g && g->title; g++)
+        for (const cot_option *row = g->options; row->name; row++)
+            if (!strcmp(row->name, ranks) && row->kind == COT_OPTION_INTEGER)
+                return *(const int64_t *)field_of(command, settings, ranks);
+    const char *text = text_of(command, settings, ranks);
+    return text ? atoll(text) : 0;
+}
+
+/* Where the group is of processes that nobody has started yet, this one starts them and is none of them. */
+static bool starts_ranks(const cot_command *command, const void *settings, char **argv, int *status)
+{
+    const char *fabric = text_of(command, settings, "fabric");
+    const char *hostfile = text_of(command, settings, "hostfile");
+    const bool of_hosts = fabric && !strcmp(fabric, "shmem") && field_of(command, settings, "hostfile");
+    if (hostfile && !of_hosts) {
+        cot_complain("--hostfile is for --fabric shmem");
+        *status = COT_EXIT_USAGE;
+        return true;
+    }
+    if (!of_hosts || cot_launch_started().ranks) return false;
+    const int64_t ranks = ranks_of(command, settings);
+    *status = cot_start_ranks(ranks < 1 ? 1 : ranks, hostfile, argv);
+    return true;
+}
+
+/* By what was given as --fabric, before anything else is looked at. */
+static bool will_be_rank(const cot_command *command, int argc, char **argv)
+{
+    const char *fabric = "";
+    if (cot_launch_started().ranks < 1 || !field_of(command, "", "fabric")) return false;
+    bool named = cot_launch_started().ranks > 1;
+    for (int i = 0; i < argc; i++) {
+        if (!strncmp(argv[i], "--fabric=", 9)) fabric = argv[i] + 9, named = true;
+        if (!strcmp(argv[i], "--fabric") && i + 1 < argc) fabric = argv[i + 1], named = true;
+    }
+    return named && strcmp(fabric, "threads") != 0 && strcmp(fabric, "processes") != 0;
+}
+
+/* Where this rank fails before there is a group, the others hear why. */
+static int end_as_rank(int status)
+{
+    if (group.served) status = COT_EXIT_OK;
+    if (status != COT_EXIT_OK) cot_launch_refuse(&group.complaint);
+    cot_tell_starter(status);
+    return status;
+}
+
+static int run(const cot_command *command, int argc, char **argv, char **whole_argv)
 {
     void *settings = calloc(1, command->settings_bytes + 1);
     if (!settings) return cot_complain("out of memory");
     bool help;
     int status = COT_EXIT_USAGE;
+    group.is_rank = will_be_rank(command, argc, argv);
     if (cot_options_parse(&command->options, settings, argc, argv, &help)) {
         if (help) cot_help_command(command);
-        status = help ? COT_EXIT_OK : command->run(settings);
+        if (help || !starts_ranks(command, settings, whole_argv, &status))
+            status = help ? COT_EXIT_OK : command->run(settings);
     }
     cot_options_free(&command->options, settings);
     free(settings);
-    return status;
+    return group.is_rank ? end_as_rank(status) : status;
 }
 
 static bool asks_for_help(const char *argument)
@@ -104,6 +197,7 @@ static bool asks_for_help(const char *argument)
 
 static int dispatch(const cot_command *const *commands, int argc, char **argv)
 {
+    char **whole = argv - 1; // with the program's name
     bool help = argc > 0 && !strcmp(argv[0], "help");
     if (!argc) {
         cot_complain("no command given (see coterie --help)");
@@ -122,7 +216,7 @@ static int dispatch(const cot_command *const *commands, int argc, char **argv)
     for (const cot_command *const *command = commands; *command; command++) {
         int words = spells(*command, argc, argv);
         if (!words) continue;
-        if (!help) return run(*command, argc - words, argv + words);
+        if (!help) return run(*command, argc - words, argv + words, whole);
         cot_help_command(*command);
         return COT_EXIT_OK;
     }

@@ -26,6 +26,11 @@ int cot_complain(const char *format, ...) __attribute__((format(printf, 1, 2), c
 /* The same for an error of the library. */
 int cot_complain_of(const cot_error *error);
 
+/* Whether this process is a rank of a group that the command will open with others, which oshrun has started beside it; and
+ * one that is not its first, which alone reads standard input and writes: what others have to complain of it tells. */
+bool cot_is_rank(void);
+bool cot_is_other_rank(void);
+
 /* Whether the command's name is two words, of which `family` is the first. */
 bool cot_command_is_of(const cot_command *command, const char *family);
 

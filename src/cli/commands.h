@@ -22,6 +22,8 @@
     X(bench_roof) \
     X(bench_model) \
     X(bench_moe) \
+    X(bench_fabric) \
+    X(bench_pipeline) \
     X(bench_serve) \
     X(info) \
     X(models) \

@@ -2,14 +2,17 @@
 #ifndef COT_CLI_ENGINE_SETTINGS_H
 #define COT_CLI_ENGINE_SETTINGS_H
 #include "options.h"
+#include "model_shapes.h"
 #include "coterie/engine.h"
 #include "coterie/model.h"
 #include "coterie/trace.h"
 
 typedef struct engine_settings {
     int64_t ranks, threads, expert_slots;
-    int precision, attention, combine, payload; // precision: of cot_precision_names
-    const char *op, *fabric, *isa, *placement, *save_routing;
+    int precision, weights, attention, combine, payload; // precision: of cot_precision_names
+    double timeout;                                      // seconds
+    int pipeline, predict, collective, a2a, dedup;
+    const char *op, *fabric, *isa, *placement, *tables, *save_routing, *hostfile;
 } engine_settings;
 
 /* A group of rows for cot_options, over an engine_settings. */
@@ -23,17 +26,26 @@ extern const cot_option cot_routing_option_rows[];
 typedef struct engine_needs {
     int64_t kv_tokens;
     size_t sequences;
-    int64_t block_tokens; // of the prefix cache; 0: none
-    bool capture_routing; // also on when --save-routing is given
+    int64_t block_tokens;              // of the prefix cache; 0: none
+    bool capture_routing;              // also on when --save-routing is given
+    int64_t step_tokens;               // 0: as many as the engine likes
+    const cot_engine_routing *routing; // NULL: gates choose
+    const model_shape *shape;          // NULL: a model's folder
 } engine_needs;
 cot_engine_options cot_engine_options_of(const engine_settings *settings, const engine_needs *needs);
+
+/* Whether attention's heads are split over ranks, so that all of them hold a part of every KV page. */
+bool cot_attention_is_split(const engine_settings *settings);
+
+/* As many as --ranks says, or what stands for it. */
+int64_t cot_engine_ranks(const engine_settings *settings);
 
 /* Reads --placement, which is given, into a map that the caller frees after opening an engine with the options. */
 cot_status cot_engine_placement(cot_engine_options *options, cot_expert_map *map,
                                 const engine_settings *settings, const cot_model_info *model,
                                 cot_error *error);
 
-/* Opens the model with a progress bar and a note about skipped tensors. Returns false after a line on stderr.
+/* Opens the model, or a random one of the needs' shape, with a progress bar and a note about skipped tensors. Returns false after a line on stderr.
  */
 bool cot_engine_open_cli(cot_engine **engine, const char *model, const engine_settings *settings,
                          const engine_needs *needs);
@@ -51,7 +63,18 @@ void routing_recorder_take(void *recorder, uint64_t request, int64_t position, i
 /* Writes the file and closes. Returns false after a line on stderr. */
 bool routing_recorder_finish(routing_recorder *recorder, bool write);
 
+/* The row of --timeout over a double at that offset, for commands with ranks of their own. */
+#define COT_TIMEOUT_ROW(offset)                                                                              \
+    {                                                                                                        \
+        "timeout", 0, COT_OPTION_REAL, "S", "300",                                                           \
+            "seconds after which a rank that does not answer is given up, and the group with it", offset,    \
+            .min = 0.1, .max = 1e6                                                                           \
+    }
+
+extern const char *const cot_weights_names[];   // "as-stored", "bf16", "fp32", "int8", NULL
 extern const char *const cot_precision_names[]; // "bf16", "fp32", "int8", NULL
 extern const char *const cot_combine_names[];   // "exact", "reduced", NULL
+extern const char *const cot_a2a_names[];       // "auto", "padded", "two-phase", "one-shot", NULL
+extern const char *const cot_dedup_names[];     // "auto", "off", "on", NULL
 
 #endif

@@ -30,17 +30,21 @@ static int64_t total_ns(const cot_stats *s)
 static void print_table(const cot_stats *s)
 {
     int64_t tokens = s->prefill_tokens + s->decode_tokens, ns = total_ns(s);
-    cot_heading(stderr, "\n%-16s %14s %10s %12s\n", "phase", "bytes", "messages", "bytes/token");
-    uint64_t bytes = 0, messages = 0;
+    cot_heading(stderr, "\n%-16s %14s %10s %8s %12s\n", "phase", "bytes", "messages", "rounds",
+                "bytes/token");
+    uint64_t bytes = 0, messages = 0, rounds = 0;
     for (int p = 0; p < COT_STATS_PHASES; p++) {
         uint64_t b = sum(s->bytes[p], s->ranks), m = sum(s->messages[p], s->ranks);
-        fprintf(stderr, "%-16s %14llu %10llu %12.0f\n", cot_engine_phases()[p], (unsigned long long)b,
-                (unsigned long long)m, tokens ? (double)b / (double)tokens : 0);
+        fprintf(stderr, "%-16s %14llu %10llu %8llu %12.0f\n", cot_engine_phases()[p], (unsigned long long)b,
+                (unsigned long long)m, (unsigned long long)s->rounds[p],
+                tokens ? (double)b / (double)tokens : 0);
         bytes += b;
         messages += m;
+        rounds += s->rounds[p];
     }
-    fprintf(stderr, "%-16s %14llu %10llu %12.0f\n", "all", (unsigned long long)bytes,
-            (unsigned long long)messages, tokens ? (double)bytes / (double)tokens : 0);
+    fprintf(stderr, "%-16s %14llu %10llu %8llu %12.0f\n", "all", (unsigned long long)bytes,
+            (unsigned long long)messages, (unsigned long long)rounds,
+            tokens ? (double)bytes / (double)tokens : 0);
     fprintf(stderr, "\nlocal activation rate %.3f, distinct remote ranks a token %.2f (%d ranks)\n", s->lar,
             s->remote_ranks, s->ranks);
     fprintf(stderr, "prefill %lld tokens at %.1f tokens/s, decode %lld tokens at %.1f tokens/s\n",
@@ -72,8 +76,9 @@ static json_t *stats_json(const cot_stats *s)
     json_t *phases = json_object(), *times = json_object();
     for (int p = 0; p < COT_STATS_PHASES; p++)
         json_object_set_new(phases, cot_engine_phases()[p],
-                            json_pack("{s:o, s:o}", "bytes", matrix_json(s->bytes[p], s->ranks), "messages",
-                                      matrix_json(s->messages[p], s->ranks)));
+                            json_pack("{s:o, s:o, s:I}", "bytes", matrix_json(s->bytes[p], s->ranks),
+                                      "messages", matrix_json(s->messages[p], s->ranks), "rounds",
+                                      (json_int_t)s->rounds[p]));
     for (int i = 0; i < COT_STATS_TIMES; i++)
         json_object_set_new(times, s->times[i].name, json_integer(s->times[i].ns));
     return json_pack(

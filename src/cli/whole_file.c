@@ -1,8 +1,10 @@
 #include "whole_file.h"
 
 #include "command.h"
+#include "coterie/started.h"
 
 #include <errno.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +34,25 @@ static char *read_stream(FILE *file, size_t *bytes)
     return NULL;
 }
 
-char *read_whole(const char *path, size_t *bytes)
+/* The first rank's standard input is everybody's; text NULL: it could not be read. */
+static char *share_text(char *text, size_t *bytes)
+{
+    cot_error error;
+    uint64_t size = text ? *bytes : UINT64_MAX;
+    cot_status status = cot_launch_share(&size, sizeof size, &error);
+    if (status == COT_OK && size == UINT64_MAX) return NULL;
+    if (status == COT_OK && cot_is_other_rank()) text = malloc(*bytes = (size_t)size + 1);
+    if (status == COT_OK && text) {
+        *bytes = (size_t)size;
+        status = cot_launch_share(text, *bytes, &error);
+    }
+    if (status == COT_OK && text) return text;
+    if (status != COT_OK) cot_complain_of(&error);
+    free(text);
+    return NULL;
+}
+
+static char *read_file(const char *path, size_t *bytes)
 {
     bool standard = strcmp(path, "-") == 0;
     FILE *file = standard ? stdin : fopen(path, "rb");
@@ -40,4 +60,10 @@ char *read_whole(const char *path, size_t *bytes)
     if (!text) cot_complain("cannot read '%s': %s", standard ? "standard input" : path, strerror(errno));
     if (file && !standard) fclose(file);
     return text;
+}
+
+char *read_whole(const char *path, size_t *bytes)
+{
+    if (!cot_is_rank() || strcmp(path, "-") != 0) return read_file(path, bytes);
+    return share_text(cot_is_other_rank() ? NULL : read_file(path, bytes), bytes);
 }

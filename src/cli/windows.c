@@ -8,6 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+int64_t kv_tokens_of(const cot_eval_sequence *sequences, size_t count)
+{
+    enum { AT_ONCE = 64 };
+    int64_t longest = 0;
+    for (size_t i = 0; i < count; i++)
+        if (sequences[i].tokens > longest) longest = sequences[i].tokens;
+    return longest * (int64_t)(count < AT_ONCE ? count : AT_ONCE);
+}
+
 static bool add_window(text_windows *w, const char *file, size_t number, const int32_t *ids, int64_t tokens,
                        int64_t unscored)
 {

@@ -4,6 +4,9 @@
 #include "engine_settings.h"
 #include "coterie/eval.h"
 
+/* Positions of KV for the longest of these sequences, as many as can run at once. */
+int64_t kv_tokens_of(const cot_eval_sequence *sequences, size_t count);
+
 typedef struct text_windows {
     cot_eval_sequence *sequences; // named FILE or FILE.N, all prefill
     size_t count, room;

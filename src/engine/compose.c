@@ -103,7 +103,7 @@ static int32_t write_spans(cot_span *spans, const struct step *s)
             const int32_t tokens = s->given[i];
             if (!tokens || chunks == decodes(r)) continue;
             const int32_t logits = r->all_logits ? tokens : r->fed + tokens == r->known;
-            spans[written++] = (cot_span){r->row, r->home, (int32_t)r->fed, tokens, logits};
+            spans[written++] = (cot_span){r->row, r->home, (int32_t)r->fed, tokens, logits, r->recorded};
         }
     return written;
 }

@@ -28,7 +28,7 @@ void cot_cost_add_span(cot_cost_step *step, int64_t position, int64_t tokens)
 /* ---- experts ---- */
 
 double cot_cost_learn_routing(cot_cost *cost, const uint16_t *experts, int64_t layers, int64_t stride,
-                              int64_t tokens, uint8_t *scratch)
+                              int64_t tokens, bool *scratch)
 {
     const int64_t k = (int64_t)cost->chosen;
     int64_t at_doubling[COT_COST_DOUBLINGS] = {0}, all = 0;
@@ -37,11 +37,7 @@ double cot_cost_learn_routing(cot_cost *cost, const uint16_t *experts, int64_t l
         int64_t distinct = 0, doubling = 0;
         memset(scratch, 0, (size_t)cost->experts);
         for (int64_t t = 0; t < tokens; t++) {
-            const uint16_t *chosen = experts + (layer * stride + t) * k;
-            for (int64_t i = 0; i < k; i++) {
-                distinct += !scratch[chosen[i]];
-                scratch[chosen[i]] = 1;
-            }
+            distinct += cot_cost_touch(scratch, experts + (layer * stride + t) * k, k);
             if (doubling < COT_COST_DOUBLINGS && t + 1 == (int64_t)1 << doubling)
                 at_doubling[doubling++] += distinct;
         }

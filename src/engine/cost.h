@@ -15,6 +15,7 @@
  * have these in them. Pure numbers: times and routing are handed in. */
 #ifndef COT_ENGINE_COST_H
 #define COT_ENGINE_COST_H
+#include <stdbool.h>
 #include <stdint.h>
 
 enum {
@@ -55,10 +56,20 @@ void cot_cost_add_span(cot_cost_step *step, int64_t position, int64_t tokens);
 double cot_cost_predict(const cot_cost *cost, const cot_cost_step *step);
 /* Experts that so many tokens are expected to touch, the mean over layers. Rises. */
 double cot_cost_distinct(const cot_cost *cost, int64_t tokens);
+/* How many of the n experts `chosen` were not touched before; they are from now on. touched [E]. */
+static inline int64_t cot_cost_touch(bool *touched, const uint16_t *chosen, int64_t n)
+{
+    int64_t distinct = 0;
+    for (int64_t i = 0; i < n; i++) {
+        distinct += !touched[chosen[i]];
+        touched[chosen[i]] = true;
+    }
+    return distinct;
+}
 /* A step's tokens, or some of them, were routed so: experts [layers][stride][K], `tokens` of each layer; scratch [E]. Returns
  * how many distinct ones they touch, the mean over layers. */
 double cot_cost_learn_routing(cot_cost *cost, const uint16_t *experts, int64_t layers, int64_t stride,
-                              int64_t tokens, uint8_t *scratch);
+                              int64_t tokens, bool *scratch);
 /* Such a step begins. */
 void cot_cost_expect(cot_cost *cost, const cot_cost_step *step);
 /* The step that began took so long, more than 0, and touched so many distinct experts; less than 0: as many as were to be expected. */

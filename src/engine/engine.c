@@ -1,7 +1,12 @@
 #include "base/error.h"
 #include "engine/engine_state.h"
+#include "engine/exchange.h"
+#include "engine/likeness.h"
 #include "engine/memory.h"
 #include "engine/numbers.h"
+#include "engine/pipeline.h"
+#include "engine/replay.h"
+#include "engine/tables.h"
 #include "kernels/pack.h"
 
 #include <stdlib.h>
@@ -15,6 +20,7 @@ void cot_engine_options_init(cot_engine_options *options)
                                     .precision = "bf16",
                                     .attention = "tp",
                                     .combine = "exact",
+                                    .timeout_ns = 300LL * 1000000000,
                                     .step_tokens = 512,
                                     .sequences = 16,
                                     .max_wait_steps = 8};
@@ -49,17 +55,21 @@ static cot_status check_options(const cot_engine_options *o, cot_error *error)
     if (o->op && !cot_moe_operator_find(o->op))
         return cot_fail(error, COT_INVALID_ARGUMENT, "unknown operator '%s' (%s or %s)", o->op,
                         cot_moe_operator_names()[0], cot_moe_operator_names()[1]);
-    if (!cot_fabric_backend_find(o->fabric))
-        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown fabric '%s' (%s or %s)", o->fabric,
-                        cot_fabric_backend_names()[0], cot_fabric_backend_names()[1]);
     cot_engine_numbers numbers;
-    cot_status status = cot_engine_numbers_of(&numbers, o->precision, o->combine, o->payload, error);
+    cot_engine_exchange exchange;
+    cot_status status = cot_fabric_backend_check(o->fabric, error);
+    if (status == COT_OK) status = cot_engine_exchange_of(&exchange, o->a2a, o->dedup, error);
+    if (status == COT_OK)
+        status = cot_engine_numbers_of(&numbers, o->precision, o->combine, o->payload, error);
     if (status == COT_OK) status = in_range("ranks", o->ranks, 1, COT_MAX_RANKS, error);
     if (status == COT_OK) status = in_range("threads", o->threads, 0, 1024, error);
+    if (status == COT_OK)
+        status = in_range("the time-out", o->timeout_ns, 100000000, 1000000000000000, error);
     if (status == COT_OK) status = in_range("step tokens", o->step_tokens, 1, 65536, error);
     if (status == COT_OK) status = in_range("sequences", o->sequences, 1, 1024, error);
     if (status == COT_OK)
         status = in_range("expert slots", o->expert_slots, 0, COT_MAX_EXPERTS / o->ranks, error);
+    if (status == COT_OK) status = in_range("layers with experts", o->expert_layers, 0, INT32_MAX, error);
     if (status == COT_OK) status = in_range("kv tokens", o->kv_tokens, 0, (int64_t)1 << 40, error);
     if (status == COT_OK)
         status = in_range("the time between tokens", o->tbt_ns, COT_TBT_AUTO, INT64_MAX, error);
@@ -74,7 +84,11 @@ static cot_status check_options(const cot_engine_options *o, cot_error *error)
 static int thread_count(const cot_engine_options *o)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return o->threads ? o->threads : cores > 0 && cores < 1024 ? (int)cores : 1;
+    const cot_launch_place place = cot_launch_started();
+    if (o->threads) return o->threads;
+    if (cot_fabric_backend_find(o->fabric)->from_outside && place.here) // as many on each host
+        cores = (cores * place.ranks + place.here - 1) / place.here;
+    return cores < 1 ? 1 : cores < 1024 ? (int)cores : 1024;
 }
 
 static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_error *error)
@@ -84,16 +98,21 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_er
     int threads = thread_count(o);
     cot_engine_numbers numbers;
     cot_status status = cot_engine_numbers_of(&numbers, o->precision, o->combine, o->payload, error);
+    if (status == COT_OK)
+        status = cot_precision_set_weights(&numbers.precision, o->weights,
+                                           (cot_stored_formats){cot_checkpoint_expert_format(e->checkpoint),
+                                                                cot_checkpoint_shared_format(e->checkpoint)},
+                                           error);
     if (status != COT_OK) return status;
     *r = (cot_runner_options){.checkpoint = e->checkpoint,
                               .whole = &e->whole,
-                              .type = numbers.precision.type,
-                              .quantised = numbers.precision.quantised,
+                              .precision = numbers.precision,
                               .data_parallel = strcmp(o->attention, "dp") == 0,
                               .threads = threads,
                               .combine = numbers.combine,
                               .payload = numbers.payload,
                               .layout = &e->layout,
+                              .expert_layers = o->expert_layers,
                               .op = cot_moe_operator_find(o->op ? o->op : cot_moe_operator_names()[0]),
                               .step_tokens = o->step_tokens,
                               .capture = o->capture_routing};
@@ -155,16 +174,17 @@ static int threads_of_all(const cot_engine *e, const cot_fabric_backend *fabric)
 static size_t expert_bytes_on(const cot_engine *e, int rank, size_t *rounding)
 {
     enum { TWO_PAGES = 4 << 20 };
-    const cot_ffn_shape shape = cot_model_expert_shape(e->config, cot_runner_precision(&e->runner));
+    const cot_ffn_shape shape = cot_model_expert_shape(e->config, e->runner.precision);
     const size_t bytes = cot_ffn_layout_of(&shape).bytes;
     const cot_expert_layout *layout = &e->layout;
     size_t all = 0, layers = 0;
-    for (int32_t l = 0; l < layout->n_layers; l++) {
+    const int64_t own = cot_runner_expert_layers(&e->runner);
+    for (int32_t l = 0; l < own; l++) {
         const size_t before = all;
         for (int64_t i = layout->first[l]; i < layout->first[l + 1]; i++) all += layout->rank[i] == rank;
         layers += all > before;
     }
-    const size_t empty = ((size_t)layout->n_layers * (size_t)layout->slots_per_rank - all) * bytes;
+    const size_t empty = ((size_t)own * (size_t)layout->slots_per_rank - all) * bytes;
     *rounding = empty < layers * TWO_PAGES ? empty : layers * TWO_PAGES;
     return all * bytes;
 }
@@ -218,6 +238,7 @@ static cot_status measure(cot_engine *e, const cot_fabric_backend *fabric, size_
     const cot_scheduler_limits limits = limits_of(e);
     const size_t plans =
         2 * (size_t)ranks * cot_plan_bytes(e->runner.step_tokens, e->runner.step_maps); // two on each rank
+    sizes->weights = cot_format_row_of(e->runner.precision.experts)->name;
     sizes->total_bytes =
         sizes->weight_bytes + cache + other + attention.used + cot_scheduler_bytes(&limits) + plans;
     return status;
@@ -237,9 +258,9 @@ static cot_status load_whole(cot_engine *e, cot_loader *load, cot_error *error)
     cot_pool *pool = NULL;
     cot_status status = cot_pool_open(&pool, e->info.threads - 1, error);
     if (status != COT_OK) return status;
-    cot_whole_weights_walk(&e->whole, e->config, cot_runner_precision(&e->runner), e->runner.data_parallel,
+    cot_whole_weights_walk(&e->whole, e->config, e->runner.precision, e->runner.data_parallel,
                            &e->whole.arena, load);
-    status = cot_loader_run(load, pool, &e->progress, error);
+    status = cot_loader_run(load, pool, &e->progress, NULL, error);
     cot_pool_close(pool);
     return status;
 }
@@ -257,7 +278,7 @@ static cot_status allocate(cot_engine *e, cot_error *error)
                        c->eos_count};
     e->token_experts = calloc(routed, sizeof *e->token_experts);
     e->token_weights = calloc(routed, sizeof *e->token_weights);
-    e->touched = calloc((size_t)c->gate.experts + 1, 1);
+    e->touched = calloc((size_t)c->gate.experts + 1, sizeof *e->touched);
     if (!s->logits || !s->candidates || !s->counts || !e->token_experts || !e->token_weights || !e->touched)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the engine's tables");
     const cot_scheduler_limits limits = limits_of(e);
@@ -291,30 +312,67 @@ static void describe(cot_engine *e, size_t weight_bytes)
     i->moe_layers = c->moe_layers;
     i->moe_layer = e->moe_layer;
     i->weight_bytes = weight_bytes;
-    i->precision = r->quantised ? "int8" : name_of_type(r->type);
+    i->precision = r->precision.rounded ? "int8" : name_of_type(r->precision.type);
+    i->weights = cot_format_row_of(r->precision.experts)->name;
     i->payload = name_of_type(r->payload);
     i->op = r->op->name;
     i->combine = r->combine == COT_COMBINE_EXACT ? "exact" : "reduced";
+    i->a2a = cot_moe_a2a_name(r->a2a);
+    i->dedup = r->dedup == COT_DEDUP_ON ? "on" : "off";
     i->attention = r->data_parallel ? "dp" : "tp";
+    if (!r->data_parallel) {
+        i->pipeline = cot_engine_pipeline_name(&r->pipeline);
+        i->predict = cot_engine_predict_name(&r->pipeline);
+        i->collective = cot_engine_collective_name(&r->pipeline);
+    }
     i->eos = c->eos;
     i->eos_count = c->eos_count;
+    i->kv_homes = r->data_parallel ? i->ranks : 1;
+    i->block_tokens = e->block_tokens;
 }
 
 static cot_status lay_out_experts(cot_engine *e, const cot_engine_options *o, cot_error *error)
 {
-    cot_expert_layout_shape shape = {.n_layers = (int32_t)e->config->moe_layers,
-                                     .n_experts = (int32_t)e->config->gate.experts,
-                                     .n_ranks = o->ranks,
-                                     .layers = e->moe_layer,
-                                     .slots_per_rank = o->expert_slots};
-    cot_config_list_moe_layers(e->moe_layer, e->config);
-    if (!o->placement) return cot_expert_layout_of_ranks(&e->layout, &shape, NULL, error);
+    const cot_expert_layout_shape shape = {.n_layers = (int32_t)e->config->moe_layers,
+                                           .n_experts = (int32_t)e->config->gate.experts,
+                                           .n_ranks = o->ranks,
+                                           .layers = e->moe_layer,
+                                           .slots_per_rank = o->expert_slots};
     const char *name = o->placement_name ? o->placement_name : "the placement";
-    const cot_status status = cot_expert_layout_of_map(&e->layout, &shape, o->placement, name, error);
+    cot_status status = COT_OK;
+    cot_config_list_moe_layers(e->moe_layer, e->config);
+    if (o->routing) status = cot_engine_replay_of(&e->replay, o->routing, e->config, e->moe_layer, error);
+    if (o->routing) e->runner.replay = &e->replay;
+    if (status == COT_OK && o->tables)
+        status = cot_engine_tables_open(&e->tables, o->tables, e->config, &shape, o->routing, error);
+    if (status == COT_OK) status = cot_engine_replay_rows(&e->row_of_id, o->routing, e->tables, error);
+    if (status != COT_OK) return status;
+    const int32_t *groups = cot_engine_tables_groups(e->tables, cot_engine_replay_first_layer(o->routing));
+    if (o->placement)
+        status = cot_expert_layout_of_map(&e->layout, &shape, o->placement, name, error);
+    else
+        status = cot_expert_layout_of_ranks(&e->layout, &shape, groups, error);
+    if (status == COT_OK && o->placement && o->tables)
+        status = cot_engine_tables_agree(groups, o->tables, &e->layout, name, error);
+    if (status == COT_OK && o->routing)
+        status =
+            cot_engine_replay_check_layout(&e->replay, &e->layout, (int32_t)e->config->gate.top_k, error);
     if (status != COT_OK || e->layout.slots_per_rank <= COT_MAX_EXPERTS / o->ranks) return status;
-    return cot_fail(error, COT_INVALID_ARGUMENT,
-                    "'%s' uses %d slots of a rank, at most %d can be on %d ranks", name,
-                    (int)e->layout.slots_per_rank, COT_MAX_EXPERTS / o->ranks, o->ranks);
+    return cot_fail(
+        error, COT_INVALID_ARGUMENT, "'%s' uses %d slots of a rank, at most %d can be on %d ranks",
+        o->placement ? name : o->tables, (int)e->layout.slots_per_rank, COT_MAX_EXPERTS / o->ranks, o->ranks);
+}
+
+static cot_status choose_exchange(cot_engine *e, const cot_engine_options *o, cot_error *error)
+{
+    cot_engine_exchange exchange;
+    cot_runner_options *r = &e->runner;
+    const bool foretold = !r->data_parallel && r->pipeline.s_moe && e->tables;
+    cot_status status = cot_engine_exchange_of(&exchange, o->a2a, o->dedup, error);
+    if (status == COT_OK) status = cot_engine_exchange_settle(&exchange, r->op, r->combine, foretold, error);
+    r->a2a = exchange.a2a;
+    r->dedup = exchange.dedup;
+    return status;
 }
 
 /* Lays the weights out and measures them; nothing is loaded. */
@@ -330,12 +388,31 @@ static cot_status lay_out(cot_engine *e, const cot_engine_options *options, cot_
     if (status == COT_OK && (!e->moe_layer || !e->whole.layers || !e->whole.attention))
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %lld layers", (long long)c->layers);
     if (status == COT_OK) status = lay_out_experts(e, options, error);
+    if (status == COT_OK)
+        status = cot_engine_pipeline_of(&e->runner.pipeline, options, e->tables, &e->layout, error);
+    if (status == COT_OK) e->runner.pipeline.row_of_id = e->row_of_id;
+    if (status == COT_OK) status = choose_exchange(e, options, error);
     if (status == COT_OK) status = fill_pages(e, options, error);
     if (status != COT_OK) return status;
     for (int64_t l = 0; l < c->layers; l++) cot_attention_heads(&e->whole.attention[l], c, 0, 1);
-    cot_whole_weights_walk(&e->whole, c, cot_runner_precision(&e->runner), e->runner.data_parallel, &whole,
-                           load);
+    cot_whole_weights_walk(&e->whole, c, e->runner.precision, e->runner.data_parallel, &whole, load);
     return measure(e, cot_fabric_backend_find(options->fabric), whole.used, sizes, error);
+}
+
+/* Ranks that were started from outside each have weights of their own, and find out together. */
+static cot_status agree(cot_engine *e, const cot_engine_options *options, const cot_engine_sizes *sizes,
+                        cot_error *error)
+{
+    const cot_fabric_backend *fabric = cot_fabric_backend_find(options->fabric);
+    if (!fabric->from_outside) return check_memory(sizes, error);
+    const cot_launch_account account = {.model = e->likeness,
+                                        .options = cot_likeness_of_options(options),
+                                        .placement = cot_likeness_of_layout(&e->layout),
+                                        .needed_bytes = sizes->shared_bytes + sizes->rank_bytes +
+                                                        (sizes->total_bytes - sizes->weight_bytes) /
+                                                            (size_t)options->ranks,
+                                        .available_bytes = sizes->available_bytes};
+    return cot_launch_agree(fabric, &account, COT_OK, error);
 }
 
 /* Ranks that are processes inherit it, each its own copy of what it touches. */
@@ -355,7 +432,7 @@ static cot_status start(cot_engine *e, const cot_engine_options *options, cot_er
     cot_engine_sizes sizes = {0};
     cot_status status = cot_loader_open(&load, e->checkpoint, error);
     if (status == COT_OK) status = lay_out(e, options, load, &sizes, error);
-    if (status == COT_OK) status = check_memory(&sizes, error);
+    if (status == COT_OK) status = agree(e, options, &sizes, error);
     if (status == COT_OK) status = cot_arena_open(&e->whole.arena, sizes.shared_bytes, error);
     const size_t weights = sizes.weight_bytes;
     e->progress = (cot_loader_progress){
@@ -370,6 +447,7 @@ static cot_status start(cot_engine *e, const cot_engine_options *options, cot_er
                                       .ranks = options->ranks,
                                       .threads = e->info.threads,
                                       .fabric = cot_fabric_backend_find(options->fabric),
+                                      .timeout_ns = options->timeout_ns,
                                       .progress = &e->progress};
     status = cot_engine_group_open(&e->group, &group, error);
     if (status == COT_OK && options->progress) options->progress(options->progress_context, weights, weights);
@@ -391,10 +469,11 @@ static cot_status new_engine(cot_engine **out, cot_checkpoint *checkpoint, cot_e
 }
 
 static cot_status open_engine(cot_engine **out, cot_checkpoint *checkpoint, const cot_engine_options *options,
-                              cot_error *error)
+                              uint64_t likeness, cot_error *error)
 {
     cot_engine *e;
     cot_status status = new_engine(&e, checkpoint, error);
+    if (status == COT_OK) e->likeness = likeness;
     if (status == COT_OK) status = start(e, options, error);
     if (status == COT_OK)
         *out = e;
@@ -409,9 +488,12 @@ cot_status cot_engine_measure(cot_engine_sizes *sizes, const char *folder, const
     cot_checkpoint *checkpoint;
     cot_engine *e = NULL;
     cot_loader *load = NULL;
+    char *notes = NULL;
     *sizes = (cot_engine_sizes){0};
     cot_status status = check_options(options, error);
-    if (status == COT_OK) status = cot_checkpoint_of_config(&checkpoint, folder, error);
+    if (status == COT_OK && cot_checkpoint_open(&checkpoint, folder, &notes, NULL) != COT_OK)
+        status = cot_checkpoint_of_config(&checkpoint, folder, error);
+    free(notes);
     if (status == COT_OK) status = new_engine(&e, checkpoint, error);
     if (status == COT_OK) status = cot_loader_open(&load, e->checkpoint, error);
     if (status == COT_OK) status = lay_out(e, options, load, sizes, error);
@@ -428,8 +510,11 @@ cot_status cot_engine_open(cot_engine **engine, const char *folder, const cot_en
     *engine = NULL;
     if (notes) *notes = NULL;
     cot_status status = check_options(options, error);
+    if (status == COT_OK && options->expert_layers)
+        status = cot_fail(error, COT_INVALID_ARGUMENT, "layers share experts in random models alone");
     if (status == COT_OK) status = cot_checkpoint_open(&checkpoint, folder, &own_notes, error);
-    if (status == COT_OK) status = open_engine(engine, checkpoint, options, error);
+    if (status == COT_OK)
+        status = open_engine(engine, checkpoint, options, cot_likeness_of_folder(folder), error);
     if (status == COT_OK && notes)
         *notes = own_notes;
     else
@@ -444,7 +529,9 @@ cot_status cot_engine_open_random(cot_engine **engine, const char *config_json, 
     *engine = NULL;
     cot_status status = check_options(options, error);
     if (status == COT_OK) status = cot_checkpoint_random(&checkpoint, config_json, bytes, seed, error);
-    return status == COT_OK ? open_engine(engine, checkpoint, options, error) : status;
+    return status == COT_OK ? open_engine(engine, checkpoint, options,
+                                          cot_likeness_of_text(config_json, bytes, seed), error)
+                            : status;
 }
 
 void cot_engine_close(cot_engine *e)
@@ -456,10 +543,11 @@ void cot_engine_close(cot_engine *e)
     cot_embedding_close(&e->whole.embedding);
     cot_checkpoint_close(e->checkpoint);
     cot_expert_layout_free(&e->layout);
+    cot_predictor_close(e->tables);
     cot_scheduler_close(&e->scheduler);
-    void *owned[] = {e->whole.layers,   e->whole.attention,    e->moe_layer,
-                     e->sampler.logits, e->sampler.candidates, e->sampler.counts,
-                     e->token_experts,  e->token_weights,      e->touched};
+    void *owned[] = {
+        e->whole.layers,   e->whole.attention, e->moe_layer,     e->sampler.logits, e->sampler.candidates,
+        e->sampler.counts, e->token_experts,   e->token_weights, e->touched,        e->row_of_id};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(e);
 }

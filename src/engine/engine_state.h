@@ -1,6 +1,7 @@
 /* Inside an engine: shared by engine.c (opening), run.c (requests) and stats.c. */
 #ifndef COT_ENGINE_STATE_H
 #define COT_ENGINE_STATE_H
+#include "coterie/predict.h"
 #include "engine/group.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
@@ -15,9 +16,13 @@ struct cot_engine {
     cot_runner_options runner;
     cot_arena attention; // scratch of the ranks in this process
     cot_engine_info info;
-    int32_t *moe_layer;                           // [MoE layers]
-    cot_expert_layout layout;                     // of those over the ranks
+    int32_t *moe_layer;       // [MoE layers]
+    cot_expert_layout layout; // of those over the ranks
+    cot_predictor *tables;    // by whose groups experts sit; NULL: there are none
+    cot_replay replay;        // where the options give routing
+    int32_t *row_of_id;       // of the tables, where the trace replayed has ids of its own
     int64_t block_tokens, tbt_ns, max_wait_steps; // the options
+    uint64_t likeness;                            // of the model, to tell it from another
     bool failed;                                  // a step failed: the group is gone
     uint64_t run_first,
         run_overflowed; // of cot_engine_run: its first id; the first that overflowed, or beyond its last
@@ -28,10 +33,13 @@ struct cot_engine {
     cot_logprob top[COT_MAX_LOGPROBS];
     uint16_t *token_experts; // [MoE layers][K] of one token
     float *token_weights;
-    uint8_t *touched; // [E]
+    bool *touched; // [E]
     /* Counted at rank 0. */
     int64_t prefill_tokens, decode_tokens, prefill_ns, decode_ns, last_step_ns, steps;
     uint64_t prefill_read_bytes, decode_read_bytes;
+    /* Who is told of steps, and what was counted when they last were. */
+    cot_step_events watch;
+    cot_step_counts told[COT_MAX_RANKS];
 };
 
 /* Bytes of weights and KV that a step with this routing ([MoE layers][step_tokens][K]) had to read, each once: matrices

@@ -256,7 +256,8 @@ cot_status cot_eval_run(cot_engine *engine, const cot_eval_sequence *sequences, 
                                     .prompt_tokens = s->prefill_tokens,
                                     .forced = s->ids + s->prefill_tokens,
                                     .forced_tokens = s->tokens - s->prefill_tokens,
-                                    .all_logits = true};
+                                    .all_logits = true,
+                                    .recorded = s->recorded};
         nats[i] = 0;
     }
     if (status == COT_OK && output) status = allocate(&e, count, error);

@@ -5,9 +5,6 @@
 
 #include <stdlib.h>
 
-static const int64_t timeout_ns =
-    300LL * 1000000000; // one rank may compute a whole step of a large model meanwhile
-
 enum { OPENED = 1, STEP_FAILED = 2 }; // the numbers of a rank's reports
 
 /* One rank's end of the group: the endpoint, the symmetric words of the plan protocol, the runner.
@@ -47,6 +44,7 @@ static cot_status open_words(struct end *end, const cot_rank *rank, cot_error *e
 static cot_status open_runner(struct end *end, const cot_rank *rank, cot_error *error)
 {
     const cot_engine_group_options *options = rank->argument;
+    cot_stage_enter(rank->fabric, COT_STAGE_LOADING, 0);
     cot_runner_options runner = options->runner;
     runner.pool = rank->pool;
     return cot_runner_open(&end->runner, &runner, rank->fabric, rank->shared, error);
@@ -56,12 +54,25 @@ static cot_status open_runner(struct end *end, const cot_rank *rank, cot_error *
 static cot_status await_plan(struct end *end, cot_step *step, cot_plan_kind *kind, cot_error *error)
 {
     end->plans++;
+    cot_stage_enter(end->fabric, COT_STAGE_IDLE, 0);
     cot_status status =
         cot_wait_patiently(end->fabric, end->plan_signal, end->plans, 0, COT_PHASE_CONTROL, error);
     if (status != COT_OK) return status;
     *kind = cot_plan_read(step,
                           (uint8_t *)cot_local(end->fabric, end->plan_at) + end->plans % 2 * end->plan_bytes);
     return COT_OK;
+}
+
+static void *plan_in_hand(struct end *end)
+{
+    return (uint8_t *)cot_local(end->fabric, end->plan_at) + end->plans % 2 * end->plan_bytes;
+}
+
+static void take_link(struct end *end)
+{
+    cot_link link;
+    cot_plan_read_link(&link, plan_in_hand(end));
+    end->fabric->ops->set_link(end->fabric, &link);
 }
 
 /* Ranks other than 0. */
@@ -83,7 +94,9 @@ static void serve(const cot_rank *rank)
         cot_step_result nothing;
         status = await_plan(&end, &step, &kind, &error);
         if (status != COT_OK || kind == COT_PLAN_STOP) break;
-        if (kind == COT_PLAN_STEP)
+        if (kind == COT_PLAN_LINK)
+            take_link(&end);
+        else if (kind == COT_PLAN_STEP)
             status = cot_runner_step(end.runner, &step, &nothing, &error);
         else
             status = cot_runner_stats(end.runner, NULL, &error);
@@ -105,7 +118,7 @@ cot_status cot_engine_group_open(cot_engine_group **out, const cot_engine_group_
                                        .heap_bytes = cot_runner_heap_bytes(&options->runner, ranks) +
                                                      cot_reports_heap_bytes(ranks) +
                                                      2 * plan_bytes_of(options) + (16 << 20),
-                                       .timeout_ns = timeout_ns,
+                                       .timeout_ns = options->timeout_ns,
                                        .main = serve,
                                        .argument = &g->options,
                                        .shared = options->progress};
@@ -114,6 +127,7 @@ cot_status cot_engine_group_open(cot_engine_group **out, const cot_engine_group_
     if (status == COT_OK) status = open_words(&g->root, root, error);
     if (status == COT_OK) status = open_runner(&g->root, root, error);
     if (status == COT_OK) status = cot_reports_collect(&g->root.reports, OPENED, COT_OK, error);
+    if (status == COT_OK) cot_stage_enter(root->fabric, COT_STAGE_IDLE, 0);
     if (status == COT_OK)
         *out = g;
     else
@@ -121,16 +135,20 @@ cot_status cot_engine_group_open(cot_engine_group **out, const cot_engine_group_
     return status;
 }
 
-static void broadcast(struct end *root, cot_plan_kind kind, const cot_step *step)
+static void send_plan(struct end *root, size_t bytes)
 {
-    root->plans++;
     cot_sym at = root->plan_at + root->plans % 2 * root->plan_bytes;
     void *own = cot_local(root->fabric, at);
-    size_t bytes = cot_plan_write(own, kind, step);
     for (int rank = 1; rank < root->fabric->ranks; rank++) {
         cot_put_signal(root->fabric, rank, at, own, bytes, root->plan_signal, root->plans, COT_PHASE_CONTROL);
         cot_rouse(root->fabric, rank);
     }
+}
+
+static void broadcast(struct end *root, cot_plan_kind kind, const cot_step *step)
+{
+    root->plans++;
+    send_plan(root, cot_plan_write(plan_in_hand(root), kind, step));
 }
 
 /* Where a rank failed, what it reports says more. */
@@ -153,11 +171,28 @@ cot_status cot_engine_group_check(cot_engine_group *g, cot_error *error)
     return reason(&g->root, cot_fabric_check(g->root.fabric, error), error);
 }
 
-cot_status cot_engine_group_stats(cot_engine_group *g, cot_rank_stats *stats, cot_error *error)
+cot_status cot_engine_group_link(cot_engine_group *g, const cot_link *link, cot_error *error)
+{
+    struct end *root = &g->root;
+    if (!root->fabric->ops->set_link)
+        return cot_fail(error, COT_UNSUPPORTED,
+                        "links have a shape of their own where messages take a real wire");
+    root->plans++;
+    send_plan(root, cot_plan_write_link(plan_in_hand(root), link));
+    root->fabric->ops->set_link(root->fabric, link);
+    return COT_OK;
+}
+
+cot_status cot_engine_group_stats(cot_engine_group *g, cot_rank_stats *stats, uint64_t *calls,
+                                  uint64_t *exchanged, cot_error *error)
 {
     struct end *root = &g->root;
     broadcast(root, COT_PLAN_STATS, NULL);
-    return reason(root, cot_runner_stats(root->runner, stats, error), error);
+    const cot_status status = reason(root, cot_runner_stats(root->runner, stats, error), error);
+    if (status != COT_OK) return status;
+    cot_runner_add_calls(root->runner, calls);
+    cot_runner_get_exchanged(root->runner, exchanged);
+    return COT_OK;
 }
 
 void cot_engine_group_close(cot_engine_group *g)

@@ -13,6 +13,7 @@ typedef struct cot_engine_group_options {
         runner; // pool is filled in; checkpoint and whole weights are this process's, read only
     const cot_fabric_backend *fabric;
     int ranks, threads;
+    int64_t timeout_ns;            // of every wait
     cot_loader_progress *progress; // ranks of rank 0's process share it, the others report none
 } cot_engine_group_options;
 
@@ -27,6 +28,10 @@ cot_status cot_engine_group_step(cot_engine_group *group, const cot_step *step, 
                                  cot_error *error);
 /* Whether the other ranks are there, as far as is known; asks nobody. */
 cot_status cot_engine_group_check(cot_engine_group *group, cot_error *error);
-cot_status cot_engine_group_stats(cot_engine_group *group, cot_rank_stats *stats, cot_error *error);
+/* The shape of all ranks' links from the next call on (cot_fabric_ops). Errors: UNSUPPORTED where messages take a real wire. */
+cot_status cot_engine_group_link(cot_engine_group *group, const cot_link *link, cot_error *error);
+/* Every rank's numbers [P], and what they sent one another in each exchange of the last step, [exchanges][P][P]; adds to calls [MoE layers][E] how many tokens have called each expert. */
+cot_status cot_engine_group_stats(cot_engine_group *group, cot_rank_stats *stats, uint64_t *calls,
+                                  uint64_t *exchanged, cot_error *error);
 
 #endif

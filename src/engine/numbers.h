@@ -10,7 +10,8 @@ typedef struct cot_engine_numbers {
     cot_dtype payload; // F32 or BF16: what expert rows travel back as
 } cot_engine_numbers;
 
-/* precision: "bf16", "fp32" or "int8"; combine: "exact" or "reduced"; payload: "bf16", "fp32" or NULL, as the precision
+/* precision.experts and precision.shared are those of weights that are not stored otherwise (cot_precision_set_weights).
+ * precision: "bf16", "fp32" or "int8"; combine: "exact" or "reduced"; payload: "bf16", "fp32" or NULL, as the precision
  * has it. Errors: INVALID_ARGUMENT, naming what is unknown. */
 cot_status cot_engine_numbers_of(cot_engine_numbers *numbers, const char *precision, const char *combine,
                                  const char *payload, cot_error *error);

@@ -102,14 +102,18 @@ static int32_t *ids_of(const cot_prefix_cache *cache, int32_t node)
     return cache->ids + (int64_t)node * cache->block;
 }
 
+/* XXH3 adds its seed to what it reads: seeds that differ in a bit or two and ids that differ in the same make one hash,
+ * so a home is no seed, its hash is. */
 static uint64_t hash_of(const cot_prefix_cache *cache, const cot_prefix_root *root, int32_t parent,
                         const int32_t *ids)
 {
-    uint64_t seed = (uint64_t)root->home;
-    if (parent >= 0)
+    uint64_t seed;
+    if (parent >= 0) {
         seed = cache->node[parent].hash;
-    else if (root->salt_bytes)
-        seed = cache->hash(root->salt, root->salt_bytes, seed);
+    } else {
+        seed = cache->hash(&root->home, sizeof root->home, 0);
+        if (root->salt_bytes) seed = cache->hash(root->salt, root->salt_bytes, seed);
+    }
     return cache->hash(ids, (size_t)cache->block * sizeof *ids, seed);
 }
 
@@ -202,6 +206,51 @@ void cot_prefix_let_go(cot_prefix_cache *cache, int32_t node)
     }
 }
 
+/* ---- telling ---- */
+
+static void tell_stored(const cot_prefix_cache *cache, const cot_cache_events *events, int32_t at)
+{
+    const cot_prefix_node *node = &cache->node[at];
+    const cot_cache_block block = {.home = node->home,
+                                   .is_first = node->parent < 0,
+                                   .hash = node->hash,
+                                   .parent = node->parent < 0 ? 0 : cache->node[node->parent].hash,
+                                   .ids = ids_of(cache, at),
+                                   .tokens = (size_t)cache->block,
+                                   .salt = node->salt ? node->salt->data : NULL,
+                                   .salt_bytes = node->salt ? node->salt->bytes : 0};
+    if (events->on_stored) events->on_stored(events->context, &block);
+}
+
+/* Tells those of a node's line that were not told yet, from the first on. */
+static void list_line(const cot_prefix_cache *cache, const cot_cache_events *events, int32_t at, bool *told,
+                      int32_t *line)
+{
+    int64_t count = 0;
+    for (; at >= 0 && !told[at]; at = cache->node[at].parent) {
+        told[at] = true;
+        line[count++] = at;
+    }
+    while (count) tell_stored(cache, events, line[--count]);
+}
+
+cot_status cot_prefix_list(const cot_prefix_cache *cache, const cot_cache_events *events, cot_error *error)
+{
+    const int64_t nodes = node_count(cache->pool->pages, cache->block);
+    bool *told = calloc((size_t)nodes + 1, sizeof *told);
+    int32_t *line = calloc((size_t)nodes + 1, sizeof *line);
+    if (told && line)
+        for (uint64_t b = 0; b <= cache->bucket_mask; b++)
+            for (int32_t at = cache->bucket[b]; at >= 0; at = cache->node[at].next)
+                list_line(cache, events, at, told, line);
+    const bool failed = !told || !line;
+    free(told);
+    free(line);
+    return failed ? cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a list of %lld blocks",
+                             (long long)nodes)
+                  : COT_OK;
+}
+
 /* ---- coming and going ---- */
 
 int32_t cot_prefix_extend(cot_prefix_cache *cache, const cot_prefix_root *root, int32_t parent,
@@ -229,6 +278,7 @@ int32_t cot_prefix_extend(cot_prefix_cache *cache, const cot_prefix_root *root, 
     if (cache->node[at].salt) cache->node[at].salt->references++;
     memcpy(ids_of(cache, at), ids, (size_t)cache->block * sizeof *ids);
     cot_page_pool_share(cache->pool, page);
+    tell_stored(cache, &cache->watch, at);
     return at;
 }
 
@@ -238,6 +288,7 @@ void cot_prefix_evict(cot_prefix_cache *cache)
     assert(at >= 0);
     cot_prefix_node *node = &cache->node[at];
     leave_list(cache, at);
+    if (cache->watch.on_removed) cache->watch.on_removed(cache->watch.context, node->home, node->hash);
     int32_t *from = &cache->bucket[node->hash & cache->bucket_mask];
     while (*from != at) from = &cache->node[*from].next;
     *from = node->next;

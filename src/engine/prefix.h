@@ -12,6 +12,7 @@
  * oldest has none, and is evicted first. Nothing allocates but the opening and what makes a salt. */
 #ifndef COT_ENGINE_PREFIX_H
 #define COT_ENGINE_PREFIX_H
+#include "coterie/engine.h"
 #include "engine/pages.h"
 #include <stddef.h>
 
@@ -50,6 +51,7 @@ typedef struct cot_prefix_cache {
     int32_t free, oldest, newest;
     int64_t nodes; // how many there are now
     uint64_t evicted;
+    cot_cache_events watch; // told of nodes that come and go; all zero: nobody is
 } cot_prefix_cache;
 
 /* Errors: OUT_OF_MEMORY. Close either way, when no request holds anything. */
@@ -83,5 +85,7 @@ void cot_prefix_hold(cot_prefix_cache *cache, int32_t node);
 void cot_prefix_let_go(cot_prefix_cache *cache, int32_t node);
 /* Drops the oldest node that nobody holds. There must be one. */
 void cot_prefix_evict(cot_prefix_cache *cache);
+/* Tells on_stored of every node, parents before their children. Errors: OUT_OF_MEMORY, before anything is told. */
+cot_status cot_prefix_list(const cot_prefix_cache *cache, const cot_cache_events *events, cot_error *error);
 
 #endif

@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/engine_state.h"
+#include "engine/replay.h"
 #include "model/stored.h"
 
 #include <string.h>
@@ -20,8 +21,9 @@ static int64_t limit_of(const cot_engine *e, const cot_request *r)
 static cot_status check_tokens(const cot_engine *e, const char *name, const int32_t *tokens, int64_t n,
                                cot_error *error)
 {
+    const int32_t least = e->runner.replay ? -1 : 0; // a trace has ids that nobody knows
     for (int64_t i = 0; i < n; i++)
-        if (tokens[i] < 0 || tokens[i] >= e->config->vocab)
+        if (tokens[i] < least || tokens[i] >= e->config->vocab)
             return cot_fail(error, COT_INVALID_ARGUMENT, "%s %lld is %d, the vocabulary has %lld", name,
                             (long long)i, tokens[i], (long long)e->config->vocab);
     return COT_OK;
@@ -60,6 +62,8 @@ static cot_status check_request(const cot_engine *e, const cot_request *r, cot_e
         return cot_fail(error, COT_OUT_OF_MEMORY, "up to %lld tokens, the KV cache holds %lld",
                         (long long)limit_of(e, r), (long long)cot_kv_positions(e->runner.pages));
     cot_status status = r->forced ? COT_OK : check_sampling(e, r, error);
+    if (status == COT_OK && e->runner.replay)
+        status = cot_engine_replay_check_request(e->runner.replay, r, limit_of(e, r), error);
     if (status == COT_OK) status = check_tokens(e, "token", r->prompt, r->prompt_tokens, error);
     if (status == COT_OK && r->forced) status = check_tokens(e, "token", r->forced, r->forced_tokens, error);
     return status;
@@ -278,10 +282,48 @@ static void learn_cost(cot_engine *e, const cot_step *step, const cot_cost_step 
                    (double)(e->last_step_ns ? e->last_step_ns : 1));
 }
 
+/* Tells the step that has just been run. */
+static void tell_step(cot_engine *e, const cot_step *step, const cot_step_counts *counts)
+{
+    const cot_cost *cost = &e->scheduler.cost;
+    cot_rank_routing routing[COT_MAX_RANKS];
+    cot_step_report report = {.step = e->steps,
+                              .sequences = step->spans,
+                              .tokens = step->tokens,
+                              .predicted_ns = cost->predicted_ns,
+                              .observed_ns = (double)e->last_step_ns,
+                              .ranks = e->info.ranks,
+                              .routing = routing};
+    for (int32_t i = 0; i < step->spans; i++) {
+        const cot_span *span = &step->span[i];
+        const int64_t left = e->scheduler.by_row[span->sequence]->prompt_tokens - span->position;
+        report.prompt_tokens += left < 0 ? 0 : left < span->tokens ? left : span->tokens;
+    }
+    for (int rank = 0; rank < e->info.ranks; rank++) {
+        const cot_step_counts *now = &counts[rank], *before = &e->told[rank];
+        const cot_locality *a = &now->locality, *b = &before->locality;
+        routing[rank] = (cot_rank_routing){.tokens = (uint64_t)(a->tokens - b->tokens),
+                                           .activations = (uint64_t)(a->activations - b->activations),
+                                           .local = (uint64_t)(a->local - b->local),
+                                           .sends = (uint64_t)(a->remote_ranks - b->remote_ranks),
+                                           .distinct_experts = now->distinct - before->distinct};
+        for (int phase = 0; phase < COT_PHASES; phase++)
+            report.bytes[phase] += now->bytes[phase] - before->bytes[phase];
+    }
+    memcpy(e->told, counts, (size_t)e->info.ranks * sizeof *counts);
+    e->watch.on_step(e->watch.context, &report);
+}
+
+void cot_engine_watch_steps(cot_engine *e, const cot_step_events *events)
+{
+    e->watch = events ? *events : (cot_step_events){0};
+}
+
 static cot_status run_step(cot_engine *e, cot_error *error)
 {
     cot_step_result result;
-    const cot_step step = cot_scheduler_plan(&e->scheduler);
+    cot_step step = cot_scheduler_plan(&e->scheduler);
+    step.reports = e->watch.on_step;
     const cot_cost_step held = cost_step_of(&step);
     cot_cost_expect(&e->scheduler.cost, &held);
     bool prefill = false;
@@ -294,6 +336,7 @@ static cot_status run_step(cot_engine *e, cot_error *error)
     e->steps++;
     *(prefill ? &e->prefill_ns : &e->decode_ns) += e->last_step_ns;
     learn_cost(e, &step, &held, &result);
+    if (result.counts) tell_step(e, &step, result.counts);
     *(prefill ? &e->prefill_tokens : &e->decode_tokens) += step.tokens;
     end_overflowed(e, &step, &result);
     if (result.experts) {

@@ -169,6 +169,7 @@ cot_request_state *cot_scheduler_submit(cot_scheduler *s, const cot_request *req
                              .home = home,
                              .row = -1,
                              .logprobs = request->logprobs,
+                             .recorded = request->recorded,
                              .prompt_tokens = request->prompt_tokens,
                              .text_begin = request->prompt_tokens - request->output_tokens,
                              .limit = limit,
@@ -239,6 +240,7 @@ cot_request_state *cot_scheduler_admit(cot_scheduler *s)
     r->row = s->free_rows[--s->free_row_count];
     s->active[s->active_count++] = s->by_row[r->row] = r;
     begin_with(s, r, node, blocks);
+    if (r->told < r->fed) r->told = r->fed; // also of one that is preempted before it is fed
     if (!r->admissions++ && !r->all_logits) {
         // of the prompt alone: output that was delivered before, behind it, is looked up too and counted nowhere
         s->queried_tokens += (uint64_t)r->text_begin;
@@ -351,11 +353,13 @@ cot_step cot_scheduler_plan(cot_scheduler *s)
     cot_step step = {.ids = s->ids, .span = s->spans, .map = s->maps};
     step.spans = compose(s);
     for (int64_t i = 0; i < s->active_count; i++) s->active[i]->sat_out++;
+    s->waited_steps += (uint64_t)s->active_count; // those with a part are taken off below
     for (int32_t i = 0; i < step.spans; i++) {
         const cot_span *span = &s->spans[i];
         cot_request_state *r = s->by_row[span->sequence];
         take_pages(s, r, span, &step.maps);
         r->sat_out = 0;
+        s->waited_steps--;
         memcpy(s->ids + step.tokens, r->tokens + span->position, (size_t)span->tokens * sizeof *s->ids);
         step.tokens += span->tokens;
         step.logits += span->logits;

@@ -25,6 +25,7 @@ typedef struct cot_request_state {
     bool forced, all_logits, ended;
     int32_t home, row; // row: which of the page tables is its own; -1 while it waits
     int32_t logprobs;
+    int32_t recorded;      // the sequence of recorded routing that it replays
     uint64_t after;        // the request that it waits for; 0: none, or no longer
     int64_t admissions;    // how often it became active
     int64_t sat_out;       // steps since it last had a part in one, or became active
@@ -71,6 +72,7 @@ typedef struct cot_scheduler {
     int32_t *ids;                                     // [step_tokens] what a plan points to
     cot_span *spans;                                  // [step_tokens]
     cot_page_map *maps;                               // [step_maps]
+    uint64_t waited_steps;                            // that active ones sat out
     uint64_t preemptions, queried_tokens, hit_tokens; // tokens are counted when a request is first admitted
 } cot_scheduler;
 

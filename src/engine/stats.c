@@ -1,6 +1,5 @@
 #include "base/error.h"
 #include "engine/engine_state.h"
-#include "kernels/pack.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +19,7 @@ _Static_assert((int)COT_STATS_PHASES == (int)COT_PHASES, "the public count of ph
 
 static uint64_t packed_bytes(const cot_engine *e, int64_t in, int64_t out)
 {
-    return (uint64_t)cot_packed_bytes(e->runner.type, in, out);
+    return (uint64_t)cot_packed_bytes(cot_format_of(e->runner.precision.type), in, out);
 }
 
 static uint64_t network_bytes(cot_ffn_shape shape)
@@ -50,7 +49,7 @@ static uint64_t position_bytes(const cot_engine *e)
     int64_t width = c->attention == COT_ATTENTION_MLA
                         ? c->head_dim + c->kv_lora_rank // the latent is stored twice
                         : 2 * c->kv_heads * c->head_dim;
-    return (uint64_t)width * cot_dtype_bytes(e->runner.type);
+    return (uint64_t)width * cot_dtype_bytes(e->runner.precision.type);
 }
 
 /* Keys and values of the positions that the span's tokens see. */
@@ -65,11 +64,11 @@ uint64_t cot_engine_read_bytes(cot_engine *e, const cot_step *step, const uint16
 {
     const cot_config *c = e->config;
     int64_t k = c->gate.top_k, moe_layer = 0;
-    const cot_precision precision = cot_runner_precision(&e->runner);
+    const cot_precision precision = e->runner.precision;
     const uint64_t expert_bytes = network_bytes(cot_model_expert_shape(c, precision)),
                    shared_bytes = network_bytes(cot_model_shared_shape(c, precision)),
                    dense_bytes = network_bytes(cot_model_dense_shape(c, precision.type)),
-                   gate_bytes = (uint64_t)cot_packed_bytes(COT_F32, c->hidden, c->gate.experts);
+                   gate_bytes = (uint64_t)cot_packed_bytes(COT_FORMAT_FP32, c->hidden, c->gate.experts);
     uint64_t bytes = step->logits ? packed_bytes(e, c->hidden, c->vocab) : 0;
     for (int64_t l = 0; l < c->layers; l++) {
         bytes += attention_bytes(e);
@@ -79,12 +78,8 @@ uint64_t cot_engine_read_bytes(cot_engine *e, const cot_step *step, const uint16
             continue;
         }
         const uint16_t *chosen = experts + moe_layer++ * e->runner.step_tokens * k;
-        int64_t distinct = 0;
-        memset(e->touched, 0, (size_t)c->gate.experts);
-        for (int64_t i = 0; i < step->tokens * k; i++) {
-            distinct += !e->touched[chosen[i]];
-            e->touched[chosen[i]] = 1;
-        }
+        memset(e->touched, 0, (size_t)c->gate.experts * sizeof *e->touched);
+        const int64_t distinct = cot_cost_touch(e->touched, chosen, step->tokens * k);
         bytes += gate_bytes + (uint64_t)distinct * expert_bytes + shared_bytes;
     }
     return bytes;
@@ -97,11 +92,11 @@ void cot_engine_cost_prior(const cot_engine *e, double prior[COT_COST_TERMS])
         ROWS = 8 // of which the arithmetic takes as long as reading the matrix that they are multiplied with
     };
     const cot_config *c = e->config;
-    const cot_precision precision = cot_runner_precision(&e->runner);
+    const cot_precision precision = e->runner.precision;
     const double moe = (double)c->moe_layers, dense = (double)(c->layers - c->moe_layers),
                  expert = (double)network_bytes(cot_model_expert_shape(c, precision)),
                  shared = (double)network_bytes(cot_model_shared_shape(c, precision)),
-                 gate = (double)cot_packed_bytes(COT_F32, c->hidden, c->gate.experts),
+                 gate = (double)cot_packed_bytes(COT_FORMAT_FP32, c->hidden, c->gate.experts),
                  network = dense > 0 ? (double)network_bytes(cot_model_dense_shape(c, precision.type)) : 0,
                  all =
                      (double)c->layers * (double)attention_bytes(e) + dense * network + moe * (gate + shared),
@@ -116,10 +111,15 @@ void cot_engine_cost_prior(const cot_engine *e, double prior[COT_COST_TERMS])
 
 /* ---- gathering ---- */
 
-static cot_status allocate(cot_stats *s, int ranks, cot_error *error)
+static cot_status allocate(cot_stats *s, const cot_engine_info *info, cot_error *error)
 {
+    const int ranks = info->ranks;
     *s = (cot_stats){.ranks = ranks};
-    bool failed = false;
+    s->calls = calloc((size_t)(info->moe_layers * info->experts) + 1, sizeof *s->calls);
+    s->routing = calloc((size_t)ranks, sizeof *s->routing);
+    s->exchanges = cot_runner_exchanges(info->layers);
+    s->exchanged = calloc(s->exchanges * (size_t)(ranks * ranks), sizeof *s->exchanged);
+    bool failed = !s->calls || !s->routing || !s->exchanged;
     for (int p = 0; p < COT_STATS_PHASES; p++) {
         s->bytes[p] = calloc((size_t)(ranks * ranks), sizeof **s->bytes);
         s->messages[p] = calloc((size_t)(ranks * ranks), sizeof **s->messages);
@@ -148,6 +148,11 @@ static void add_rank(cot_stats *s, int rank, const cot_rank_stats *r, cot_locali
             s->bytes[p][rank * s->ranks + to] = r->traffic[to][p].bytes;
             s->messages[p][rank * s->ranks + to] = r->traffic[to][p].messages;
         }
+    s->routing[rank] = (cot_rank_routing){.tokens = (uint64_t)r->locality.tokens,
+                                          .activations = (uint64_t)r->locality.activations,
+                                          .local = (uint64_t)r->locality.local,
+                                          .sends = (uint64_t)r->locality.remote_ranks,
+                                          .distinct_experts = r->distinct};
     all->tokens += r->locality.tokens;
     all->activations += r->locality.activations;
     all->local += r->locality.local;
@@ -161,12 +166,13 @@ cot_status cot_engine_stats(cot_engine *e, cot_stats *s, cot_error *error)
     if (e->failed)
         return cot_fail(error, COT_PEER_FAILED, "an earlier step failed: the engine must be closed");
     cot_rank_stats *gathered = calloc((size_t)ranks, sizeof *gathered);
-    cot_status status = allocate(s, ranks, error);
+    cot_status status = allocate(s, &e->info, error);
     if (status == COT_OK && !gathered)
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the counters");
-    if (status == COT_OK) status = cot_engine_group_stats(e->group, gathered, error);
+    if (status == COT_OK) status = cot_engine_group_stats(e->group, gathered, s->calls, s->exchanged, error);
     for (int rank = 0; rank < ranks && status == COT_OK; rank++)
         add_rank(s, rank, &gathered[rank], &locality);
+    for (int p = 0; p < COT_STATS_PHASES && status == COT_OK; p++) s->rounds[p] = gathered[0].rounds[p];
     free(gathered);
     if (status != COT_OK) {
         cot_stats_clear(s);
@@ -193,5 +199,34 @@ void cot_stats_clear(cot_stats *s)
         free(s->bytes[p]);
         free(s->messages[p]);
     }
+    free(s->calls);
+    free(s->exchanged);
+    free(s->routing);
     *s = (cot_stats){0};
+}
+
+cot_status cot_engine_set_link(cot_engine *e, const cot_engine_link *l, cot_error *error)
+{
+    if (!(l->bytes_per_s >= 0) || l->latency_ns < 0 || !(l->uplink_bytes_per_s >= 0) ||
+        l->uplink_latency_ns < 0 || l->groups < 0 || l->groups > e->info.ranks)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "no link is of such a shape");
+    const cot_link link = {l->bytes_per_s, l->latency_ns, l->groups, l->uplink_bytes_per_s,
+                           l->uplink_latency_ns};
+    cot_status status = cot_engine_group_link(e->group, &link, error);
+    cot_stats answered; // all ranks have it then
+    if (status == COT_OK) status = cot_engine_stats(e, &answered, error);
+    if (status == COT_OK) cot_stats_clear(&answered);
+    return status;
+}
+
+/* ---- the cache ---- */
+
+void cot_engine_watch_cache(cot_engine *e, const cot_cache_events *events)
+{
+    e->scheduler.prefix.watch = events ? *events : (cot_cache_events){0};
+}
+
+cot_status cot_engine_list_cache(const cot_engine *e, const cot_cache_events *events, cot_error *error)
+{
+    return cot_prefix_list(&e->scheduler.prefix, events, error);
 }

@@ -32,9 +32,9 @@ static size_t lay_out(cot_collectives *c, const cot_collectives_options *limit, 
         return SIZE_MAX;
     cot_sym end = 0;
     c->ring_signal = reserve(&end, LINE);
-    c->exchange_signals = reserve(&end, (size_t)ranks * LINE);
     c->barrier_signals = reserve(&end, (size_t)barrier_rounds(ranks) * LINE);
     for (int half = 0; half < 2; half++) {
+        c->exchange_signals[half] = reserve(&end, (size_t)ranks * LINE);
         c->reduce[half] = reserve(&end, limit->reduce_elements * sizeof(float));
         c->gather[half] = reserve(&end, limit->gather_bytes);
         c->exchange[half] = reserve(&end, limit->exchange_bytes);
@@ -63,9 +63,10 @@ cot_status cot_collectives_open(cot_collectives **out, cot_fabric *fabric,
         free(c);
         return status;
     }
-    cot_sym *const offsets[] = {&c->ring_signal, &c->exchange_signals, &c->barrier_signals,
-                                &c->reduce[0],   &c->reduce[1],        &c->gather[0],
-                                &c->gather[1],   &c->exchange[0],      &c->exchange[1]};
+    cot_sym *const offsets[] = {&c->ring_signal,     &c->exchange_signals[0], &c->exchange_signals[1],
+                                &c->barrier_signals, &c->reduce[0],           &c->reduce[1],
+                                &c->gather[0],       &c->gather[1],           &c->exchange[0],
+                                &c->exchange[1]};
     for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) *offsets[i] += base;
     *out = c;
     return COT_OK;
@@ -76,27 +77,49 @@ void cot_collectives_close(cot_collectives *c)
     free(c);
 }
 
-cot_status cot_alltoallv(cot_collectives *c, const void **received, const void *send,
-                         const size_t *send_begin, const size_t *place, cot_phase phase, cot_error *error)
+cot_status cot_exchange(cot_collectives *c, const void **received, uint8_t *words, const cot_message *block,
+                        cot_phase phase, cot_error *error)
 {
+    enum { WORD_BITS = 8 };
     cot_fabric *fabric = c->fabric;
     const int rank = fabric->rank, ranks = fabric->ranks;
-    const cot_sym half = c->exchange[c->exchanges++ & 1];
+    const cot_sym half = c->exchange[c->exchanges & 1], signals = c->exchange_signals[c->exchanges & 1];
+    const uint64_t number = ++c->exchanges << WORD_BITS;
+    cot_count_rounds(fabric, phase, 1);
     *received = cot_local(fabric, half);
     for (int i = 1; i <= ranks; i++) { // the own block last: it alone keeps nobody waiting
         const int to = (rank + i) % ranks;
-        const size_t bytes = send_begin[to + 1] - send_begin[to];
-        assert(place[to] <= c->limit.exchange_bytes && bytes <= c->limit.exchange_bytes - place[to]);
-        cot_put_signal(fabric, to, half + place[to], bytes ? (const char *)send + send_begin[to] : NULL,
-                       bytes, c->exchange_signals + (cot_sym)rank * LINE, c->exchanges, phase);
+        const cot_message *b = &block[to];
+        assert(b->place <= c->limit.exchange_bytes && b->bytes <= c->limit.exchange_bytes - b->place);
+        cot_put_signal(fabric, to, half + b->place, b->bytes ? b->data : NULL, b->bytes,
+                       signals + (cot_sym)rank * LINE, number | b->word, phase);
     }
     cot_status status = COT_OK;
     for (int i = 1; i < ranks && !status; i++) {
         const int from = (rank + ranks - i) % ranks;
-        status =
-            cot_wait(fabric, c->exchange_signals + (cot_sym)from * LINE, c->exchanges, from, phase, error);
+        status = cot_wait(fabric, signals + (cot_sym)from * LINE, number, from, phase, error);
     }
+    for (int from = 0; words && from < ranks; from++)
+        words[from] = (uint8_t)cot_signal_load(fabric, signals + (cot_sym)from * LINE);
     return status;
+}
+
+cot_status cot_alltoallv(cot_collectives *c, const void **received, const void *send,
+                         const size_t *send_begin, const size_t *place, cot_phase phase, cot_error *error)
+{
+    cot_message block[COT_MAX_RANKS];
+    for (int to = 0; to < c->fabric->ranks; to++)
+        block[to] = (cot_message){send ? (const char *)send + send_begin[to] : NULL,
+                                  send_begin[to + 1] - send_begin[to], place[to], 0};
+    return cot_exchange(c, received, NULL, block, phase, error);
+}
+
+cot_status cot_allgather_direct(cot_collectives *c, const void **received, const void *data, size_t bytes,
+                                size_t place, cot_phase phase, cot_error *error)
+{
+    cot_message block[COT_MAX_RANKS];
+    for (int to = 0; to < c->fabric->ranks; to++) block[to] = (cot_message){data, bytes, place, 0};
+    return cot_exchange(c, received, NULL, block, phase, error);
 }
 
 /* Dissemination (Hensgen, Finkel, Manber 1988): in round k, to the rank 2^k ahead and from the one 2^k
@@ -106,6 +129,7 @@ cot_status cot_barrier(cot_collectives *c, cot_phase phase, cot_error *error)
     cot_fabric *fabric = c->fabric;
     const int rank = fabric->rank, ranks = fabric->ranks;
     c->barriers++;
+    cot_count_rounds(fabric, phase, barrier_rounds(ranks));
     cot_status status = COT_OK;
     for (int k = 0; 1 << k < ranks && !status; k++) {
         const int step = 1 << k, from = (rank + ranks - step) % ranks;

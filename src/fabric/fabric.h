@@ -3,7 +3,7 @@
  * A group of P ranks; each holds a heap of the same size in which the same sequence of allocations gives the
  * same offsets, so that an offset (cot_sym) names the same thing on every rank. A rank writes to another
  * rank's heap with put and put_signal and reads only its own. Signals are 64-bit words of symmetric memory
- * that one source at a time raises and never lowers. A backend (threads/, later shmem/) fills in the table of
+ * that one source at a time raises and never lowers. A backend (threads/, shmem/) fills in the table of
  * functions; how a rank waits is the same code on all of them (turns.c), how a group begins is launch.h.
  *
  * An endpoint (cot_fabric) belongs to one thread; but other threads may put for it, one at a time, and load,
@@ -42,7 +42,43 @@ typedef struct cot_traffic {
 
 typedef uint64_t cot_sym; // offset into every rank's heap
 
+/* What part of a program a rank is at, for messages. X(NAME, "name") */
+#define COT_STAGE_LIST(X)                                                                                    \
+    X(NONE, "") X(LOADING, "loading") X(IDLE, "between steps") X(LAYER, "layer") X(LOGITS, "logits")
+
+typedef enum cot_stage {
+#define COT_STAGE_ENUM(name, text) COT_STAGE_##name,
+    COT_STAGE_LIST(COT_STAGE_ENUM)
+#undef COT_STAGE_ENUM
+        COT_STAGES
+} cot_stage;
+
+/* What a rank tells of itself. */
+enum { COT_TURN_NONE, COT_TURN_ASKED_FOR, COT_TURN_HELD };
+typedef struct cot_post {
+    uint8_t awaits; // 1 + the rank that it waits for, 0: none; stays when that wait fails
+    uint8_t phase;  // of that wait
+    uint8_t turn;   // COT_TURN_...
+    uint8_t stage;
+    uint32_t layer; // of COT_STAGE_LAYER
+} cot_post;
+_Static_assert(sizeof(cot_post) == sizeof(uint64_t), "a post is one word");
+
+/* How a rank failed where no signal ended its process. */
+enum { COT_DEATH_NONE = 0, COT_DEATH_OTHER = -1, COT_DEATH_MUTE = -2 };
+
 typedef struct cot_fabric cot_fabric;
+
+/* The shape of links where messages take no real wire: a rank's way out, and its way in, let pass so many bytes a second, one
+ * message after the other, and its messages arrive so much later. Ranks may be in groups, each of which has one uplink, out and
+ * in, that messages between groups take as well. All 0: no shape. threads/link.h has the arithmetic. */
+typedef struct cot_link {
+    double bytes_per_s; // 0: bytes take no time
+    int64_t latency_ns;
+    int groups; // so many groups of consecutive ranks, group g of ranks cot_share_begin(P, g, groups) on; below 2: none
+    double uplink_bytes_per_s;
+    int64_t uplink_latency_ns;
+} cot_link;
 
 typedef struct cot_fabric_ops {
     /* Reserves `bytes` (at least 1) of symmetric memory, zeroed, at a multiple of 64 (2 MiB for 2 MiB or
@@ -62,17 +98,28 @@ typedef struct cot_fabric_ops {
     uint64_t (*load)(cot_fabric *fabric, cot_sym signal);
     /* Tells every rank that this one gives up: their waits return PEER_FAILED. */
     void (*fail)(cot_fabric *fabric);
-    /* 1 + the first rank that called fail or was found dead: its process ended before its main did. 0: none,
-     * as far as is known here. A backend with processes looks, at most once a second. */
+    /* Tells every rank that `rank` does not answer: all waits return TIMED_OUT, its own too. Who has failed first stays so. */
+    void (*accuse)(cot_fabric *fabric, int rank);
+    /* 1 + the first rank that called fail, was accused, or was found dead: its process ended before its main did. 0:
+     * none, as far as is known here. Any thread may call it. */
     int (*failed)(cot_fabric *fabric);
-    /* How the process of a rank that failed ended: the signal that killed it; -1: in another way, or none that
-     * is known here; 0: it did not. */
+    /* How a rank that failed did so: the signal that killed its process; COT_DEATH_OTHER: its process ended in another way,
+     * or one that is not known here; COT_DEATH_MUTE: it was accused; COT_DEATH_NONE: it called fail, or has not failed. */
     int (*death)(cot_fabric *fabric, int rank);
+    /* Tells the others what this rank is at (a cot_post, packed), and that it lives; called all through a wait. Those that
+     * share memory with it know at once; others after a quarter of the time-out at the latest, while it waits. */
+    void (*post)(cot_fabric *fabric, uint64_t post);
+    /* What a rank last posted, as far as is known here. */
+    uint64_t (*posted)(cot_fabric *fabric, int rank);
+    /* Whether nothing at all has been heard of a rank for a quarter of the time-out or longer, though it would have told that
+     * it lives if it did. NULL: that cannot be known. */
+    bool (*is_mute)(cot_fabric *fabric, int rank);
+    /* The name of a rank's host; NULL, the function too: all are on one. */
+    const char *(*host)(cot_fabric *fabric, int rank);
     int64_t (*now_ns)(cot_fabric *fabric);
-    /* What this rank sends from now on leaves at so many bytes a second (0: at once), one message after the
-     * other, and is seen so many ns after its last byte left; what is under way arrives at once. Neither may
-     * be less than 0. NULL where messages take a real wire. */
-    void (*set_link)(cot_fabric *fabric, double bytes_per_s, int64_t latency_ns);
+    /* The shape of this rank's links from now on, which all ranks should have alike; what it has under way arrives at once. No
+     * member may be less than 0, nor `groups` more than the ranks. NULL where messages take a real wire. */
+    void (*set_link)(cot_fabric *fabric, const cot_link *link);
 } cot_fabric_ops;
 
 struct cot_turns;
@@ -82,11 +129,17 @@ struct cot_fabric {
     int rank, ranks;
     int64_t timeout_ns;      // of every wait
     struct cot_turns *turns; // words that the ranks of this host share (turns.h), or NULL: no turns
-    int turn;                // the state of this rank's turn, which turns.c alone reads and writes
+    int64_t
+        sleep_ns; // it looks at least so often while it waits patiently; 0: it is roused for all there is to see
+    int turn;     // the state of this rank's turn, which turns.c alone reads and writes
+    int64_t silent_ns, looked_ns, missed_ns; // of the wait in hand, for turns.c alone
+    cot_post post;                           // what this rank last told of itself
     cot_traffic (*traffic)[COT_PHASES]; // [ranks]: what this rank has sent to each; its own row stays zero
     int64_t waited_ns[COT_PHASES];      // time spent waiting, in wait or idle
-    uint64_t roused;                    // how often cot_rouse woke it from its sleep
-    uint64_t waits;    // how often it had to wait (callers of cot_turns_idle count theirs themselves)
+    uint64_t slept, roused;             // how often it slept in a patient wait, and was woken by cot_rouse
+    uint64_t waits; // how often it had to wait (callers of cot_turns_idle count theirs themselves)
+    uint64_t rounds
+        [COT_PHASES];  // dependent steps of the network that it took part in, as whoever took them counts
     int64_t queued_ns; // time spent until it was its turn to compute
 };
 
@@ -121,22 +174,33 @@ static inline void cot_count_as(cot_fabric *f, int to, cot_phase called, cot_pha
     f->traffic[to][phase].bytes += bytes;
 }
 
-/* Waits until the own signal word is `value`. Errors: TIMED_OUT, after the group's time-out, naming the phase
- * and rank `from`, or the rank that this one in turn waits for; PEER_FAILED soon after any rank has called fail
- * or has died. After an error the group is of no more use. */
+/* So many steps of the network, each of which begins with what the one before has brought; none among less than two ranks. */
+static inline void cot_count_rounds(cot_fabric *f, cot_phase phase, int rounds)
+{
+    if (f->ranks > 1) f->rounds[phase] += (uint64_t)rounds;
+}
+
+/* Waits until the own signal word is `value`. Errors: TIMED_OUT where that takes longer than the group's time-out and a quarter
+ * of it, naming phase, stage and the rank to blame, `from` or one that it waits for in turn, which all others are told;
+ * TIMED_OUT as well once another has blamed somebody; PEER_FAILED soon after any rank has called fail or has died. Time in
+ * which the own process was stopped does not count. After an error the group is of no more use. */
 cot_status cot_wait(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
                     cot_error *error);
-/* cot_wait for as long as it takes, without TIMED_OUT. It sleeps longer and longer, up to a tenth of a second: whoever raised
- * the signal rouses it. */
+/* cot_wait for as long as it takes: it blames nobody. It sleeps longer and longer, up to ten seconds: whoever raises the
+ * signal rouses it. */
 cot_status cot_wait_patiently(cot_fabric *fabric, cot_sym signal, uint64_t value, int from, cot_phase phase,
                               cot_error *error);
 
-/* PEER_FAILED, naming the first rank that failed or is found dead; COT_OK while none is known of. Does not wait. */
+/* PEER_FAILED, naming the first rank that failed or is found dead, or TIMED_OUT for one that does not answer; COT_OK while
+ * none is known of. Does not wait; any thread may call it. */
 cot_status cot_fabric_check(cot_fabric *fabric, cot_error *error);
 
 /* Wakes a rank that sleeps in cot_wait_patiently, so that it looks at its signal at once; after put_signal, which need not
  * have arrived. Costs little where nobody sleeps. */
 void cot_rouse(cot_fabric *fabric, int rank);
+
+/* From now on this rank is at that part of the program; `layer` counts for COT_STAGE_LAYER. */
+void cot_stage_enter(cot_fabric *fabric, cot_stage stage, int64_t layer);
 
 /* Computing may begin / is over: at most as many ranks compute at once as the group allows (wait lets go
  * meanwhile). A rank that gets no turn within the group's time-out goes on without: the limit spares the
@@ -155,13 +219,20 @@ cot_status cot_turns_idle(cot_fabric *fabric, int64_t since_ns, int64_t silent_n
  * waited for is there: takes a turn when it comes, as in enter. Returns whether this rank may compute. */
 bool cot_turns_resume(cot_fabric *fabric, bool wait);
 
+/* A multiple of which `bytes` begin at. */
+static inline size_t cot_alloc_align(size_t bytes)
+{
+    return bytes >= (size_t)2 << 20 ? (size_t)2 << 20 : 64;
+}
 /* At most what alloc takes from the heap for `bytes`, alignment included: heaps are sized by adding these up.
  */
 static inline size_t cot_alloc_bytes(size_t bytes)
 {
-    const size_t align = bytes >= (size_t)2 << 20 ? (size_t)2 << 20 : 64;
-    return bytes + (align - 1);
+    return bytes + (cot_alloc_align(bytes) - 1);
 }
+/* For backends: the ops' alloc on a heap of so many bytes, of which `*used` are taken. */
+cot_status cot_alloc_from(cot_fabric *fabric, size_t heap_bytes, size_t *used, cot_sym *where, size_t bytes,
+                          cot_error *error);
 
 /* The part of n things that rank r of P holds: floor(r n / P) <= i < floor((r + 1) n / P). */
 static inline int64_t cot_share_begin(int64_t n, int rank, int ranks)

@@ -1,28 +1,75 @@
 #include "fabric/launch.h"
 
 #include "base/error.h"
+#include "fabric/posts.h"
+#include "fabric/shmem/shmem.h"
 #include "fabric/threads/threads.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { THREADS, PROCESSES, BACKENDS };
+enum { THREADS, PROCESSES, SHMEM, BACKENDS };
 
 static const cot_fabric_backend *const backends[BACKENDS] = {
-    [THREADS] = &cot_fabric_threads, [PROCESSES] = &cot_fabric_processes};
+    [THREADS] = &cot_fabric_threads, [PROCESSES] = &cot_fabric_processes, [SHMEM] = &cot_fabric_shmem};
+
+/* A number that who starts processes tells them, or `otherwise`. */
+static int told(const char *const *names, int otherwise)
+{
+    for (; *names; names++) {
+        const char *text = getenv(*names);
+        if (text && *text >= '0' && *text <= '9') return atoi(text);
+    }
+    return otherwise;
+}
+
+cot_launch_place cot_launch_started(void)
+{
+    static const char *const ranks[] = {"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
+    static const char *const rank[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", NULL};
+    static const char *const here[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", NULL};
+    cot_launch_place place = {told(rank, -1), told(ranks, 0), told(here, 1)};
+    if (place.rank < 0 || place.rank >= place.ranks) return (cot_launch_place){0};
+    if (place.here < 1 || place.here > place.ranks) place.here = 1;
+    return place;
+}
 
 const cot_fabric_backend *cot_fabric_backend_find(const char *name)
 {
+    if (!name) return backends[cot_launch_started().ranks > 1 ? SHMEM : THREADS];
     for (int i = 0; i < BACKENDS; i++)
-        if (!name || !strcmp(backends[i]->name, name)) return backends[i];
+        if (!strcmp(backends[i]->name, name)) return backends[i];
     return NULL;
 }
 
 const char *const *cot_fabric_backend_names(void)
 {
-    static const char *const names[BACKENDS + 1] = {[THREADS] = "threads", [PROCESSES] = "processes"};
+    static const char *const names[BACKENDS + 1] = {
+        [THREADS] = "threads", [PROCESSES] = "processes", [SHMEM] = "shmem"};
     return names;
+}
+
+cot_status cot_fabric_backend_check(const char *name, cot_error *error)
+{
+    char names[128] = "";
+    if (cot_fabric_backend_find(name)) return COT_OK;
+    for (int i = 0; i < BACKENDS; i++) {
+        const size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s",
+                 !i                 ? ""
+                 : i < BACKENDS - 1 ? ", "
+                                    : " or ",
+                 backends[i]->name);
+    }
+    return cot_fail(error, COT_INVALID_ARGUMENT, "unknown fabric '%s' (%s)", name, names);
+}
+
+cot_status cot_launch_agree(const cot_fabric_backend *backend, const cot_launch_account *account,
+                            cot_status status, cot_error *error)
+{
+    return backend->from_outside ? cot_shmem_compare(account, status, error) : status;
 }
 
 struct cot_launch {
@@ -71,6 +118,9 @@ static cot_status start(cot_launch *launch, cot_error *error)
     if (status != COT_OK) return status;
     if (own->rank) {
         run_rank(launch, own);
+        const int death = own->ops->failed(own) == 1 ? own->ops->death(own, 0) : COT_DEATH_NONE;
+        if (death && launch->backend->from_outside) // who would tell it, were it not for this one
+            return cot_blame_as_posted(own, 0, death, error);
         return cot_fail(error, COT_SERVED, "rank %d of %d has served to its end", own->rank, o->ranks);
     }
     launch->root = launch->given;

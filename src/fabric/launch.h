@@ -10,6 +10,7 @@
 #ifndef COT_FABRIC_LAUNCH_H
 #define COT_FABRIC_LAUNCH_H
 #include "base/pool.h"
+#include "coterie/started.h"
 #include "fabric/fabric.h"
 
 typedef struct cot_rank {
@@ -50,11 +51,27 @@ struct cot_fabric_backend {
     /* On rank 0 waits until the others have ended, unless `copy`: this process was forked off rank 0's and has no
      * ranks. Frees the group, or that copy of it. */
     void (*finish)(void *group, bool copy);
+    bool from_outside; // every rank is a process that was started beside the others and makes the same calls
 };
 
-/* The backend of that name, NULL: the first; or NULL. Names: NULL-terminated, the default first. */
+/* The backend of that name, or NULL. NULL names the one for ranks that were started from outside, where there are several,
+ * else the first. Names: NULL-terminated, the default first. */
 const cot_fabric_backend *cot_fabric_backend_find(const char *name);
 const char *const *cot_fabric_backend_names(void);
+/* INVALID_ARGUMENT, with the names that there are, where that finds none. */
+cot_status cot_fabric_backend_check(const char *name, cot_error *error);
+
+/* What has to be alike on all ranks (hashes), and what a rank takes of its host's memory. */
+typedef struct cot_launch_account {
+    uint64_t model, options, placement;
+    size_t needed_bytes, available_bytes;
+} cot_launch_account;
+
+/* Before anything is loaded, where this rank has come to `status` so far: with ranks that were started from outside all get
+ * the first error of any of them, or INVALID_ARGUMENT where they differ, or OUT_OF_MEMORY where those of a host need more than
+ * it has. With others `status` as it is. */
+cot_status cot_launch_agree(const cot_fabric_backend *backend, const cot_launch_account *account,
+                            cot_status status, cot_error *error);
 
 typedef struct cot_launch cot_launch;
 

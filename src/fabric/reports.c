@@ -36,6 +36,7 @@ void cot_reports_send(cot_reports *r, uint64_t number, cot_status status, const 
     const int rank = r->fabric->rank;
     cot_put_signal(r->fabric, 0, r->at + (cot_sym)rank * sizeof report, &report, sizeof report,
                    signal_of(r, rank), number, COT_PHASE_CONTROL);
+    cot_rouse(r->fabric, 0);
 }
 
 /* Whether all reports are there, or one that tells the reason: that one becomes the status. */
@@ -45,7 +46,7 @@ static bool look(const cot_reports *r, uint64_t number, cot_status *status, cot_
     int missing = 0;
     for (int rank = 1; rank < r->fabric->ranks; rank++) {
         if (cot_signal_load(r->fabric, signal_of(r, rank)) < number) {
-            missing++;
+            missing += !r->fabric->ops->death(r->fabric, rank); // the dead report no more
             continue;
         }
         const cot_status theirs = (cot_status)reports[rank].status;
@@ -56,9 +57,12 @@ static bool look(const cot_reports *r, uint64_t number, cot_status *status, cot_
     return !missing;
 }
 
+static const int64_t most_patience_ns = 1000000000;
+
 cot_status cot_reports_collect(cot_reports *r, uint64_t number, cot_status status, cot_error *error)
 {
-    const int64_t patience_ns = 1000000000;
+    const int64_t timeout_ns = r->fabric->timeout_ns,
+                  patience_ns = timeout_ns / 4 < most_patience_ns ? timeout_ns / 4 : most_patience_ns;
     for (int rank = 1; rank < r->fabric->ranks && status == COT_OK; rank++)
         status = cot_wait_patiently(r->fabric, signal_of(r, rank), number, rank, COT_PHASE_CONTROL, error);
     if (status != COT_OK && status != COT_PEER_FAILED) return status;

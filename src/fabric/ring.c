@@ -1,7 +1,7 @@
 /* Reduce-scatter and allgather on a ring: each rank takes from its left neighbour (r - 1) and sends to its
  * right one.
  *
- * x [n] is cut into P segments by cot_share_begin. Segment g sets out from rank g + 1, gathers each rank's
+ * x [n] is cut into P segments, one a rank; allreduce cuts by cot_share_begin. Segment g sets out from rank g + 1, gathers each rank's
  * values on its way and is whole on rank g; allreduce then sends it round once more, from rank g to rank g -
  * 1:
  *
@@ -105,15 +105,14 @@ static bool next_piece(struct piece *p)
 struct reduction {
     struct ring ring;
     float *x;
-    size_t n, width;
+    const size_t *begin; // [P + 1] the segments, in elements
+    size_t width;
     cot_sym scratch;
 };
 
 static struct piece segment(const struct reduction *r, int owner)
 {
-    const int64_t n = (int64_t)r->n;
-    return first_piece((size_t)cot_share_begin(n, owner, r->ring.ranks),
-                       (size_t)cot_share_begin(n, owner + 1, r->ring.ranks), COT_RING_PIECE_BYTES / r->width);
+    return first_piece(r->begin[owner], r->begin[owner + 1], COT_RING_PIECE_BYTES / r->width);
 }
 
 static cot_status take_piece(const struct reduction *r, const void **data, const struct piece *p)
@@ -192,17 +191,18 @@ static cot_status keep_copy(const struct reduction *r, int owner, bool onward)
     return COT_OK;
 }
 
-static cot_status reduce(cot_collectives *c, float *x, int64_t n, cot_dtype type, bool all, cot_phase phase,
-                         cot_error *error)
+static cot_status reduce(cot_collectives *c, float *x, const size_t *begin, cot_dtype type, bool all,
+                         cot_phase phase, cot_error *error)
 {
-    assert(n >= 0 && (size_t)n <= c->limit.reduce_elements && (type == COT_F32 || type == COT_BF16));
+    assert(begin[c->fabric->ranks] <= c->limit.reduce_elements && (type == COT_F32 || type == COT_BF16));
     const struct reduction r = {.ring = ring_of(c, phase, error),
                                 .x = x,
-                                .n = (size_t)n,
+                                .begin = begin,
                                 .width = cot_dtype_bytes(type),
                                 .scratch = c->reduce[c->reduces++ & 1]};
     const int ranks = r.ring.ranks;
     if (ranks == 1) return COT_OK;
+    cot_count_rounds(c->fabric, phase, all ? 2 * (ranks - 1) : ranks - 1);
     send_own(&r, behind(&r.ring, 1));
     cot_status status = COT_OK;
     for (int s = 2; s < ranks && !status; s++) status = pass_sum(&r, behind(&r.ring, s));
@@ -215,30 +215,39 @@ static cot_status reduce(cot_collectives *c, float *x, int64_t n, cot_dtype type
 cot_status cot_allreduce(cot_collectives *c, float *x, int64_t n, cot_dtype type, cot_phase phase,
                          cot_error *error)
 {
-    return reduce(c, x, n, type, true, phase, error);
+    size_t begin[COT_MAX_RANKS + 1];
+    assert(n >= 0);
+    for (int r = 0; r <= c->fabric->ranks; r++) begin[r] = (size_t)cot_share_begin(n, r, c->fabric->ranks);
+    return reduce(c, x, begin, type, true, phase, error);
 }
 
-cot_status cot_reduce_scatter(cot_collectives *c, float *x, int64_t n, cot_dtype type, cot_phase phase,
-                              cot_error *error)
+cot_status cot_reduce_scatter(cot_collectives *c, float *x, const size_t *begin, cot_dtype type,
+                              cot_phase phase, cot_error *error)
 {
-    return reduce(c, x, n, type, false, phase, error);
+    return reduce(c, x, begin, type, false, phase, error);
 }
 
 cot_status cot_allgather(cot_collectives *c, void *all, const size_t *begin, cot_phase phase,
                          cot_error *error)
 {
+    return cot_allgather_parts(c, all, begin, begin + 1, phase, error);
+}
+
+cot_status cot_allgather_parts(cot_collectives *c, void *all, const size_t *begin, const size_t *end,
+                               cot_phase phase, cot_error *error)
+{
     const struct ring ring = ring_of(c, phase, error);
     const cot_sym scratch = c->gather[c->gathers++ & 1];
-    assert(begin[ring.ranks] <= c->limit.gather_bytes);
+    for (int r = 0; r < ring.ranks; r++) assert(begin[r] <= end[r] && end[r] <= c->limit.gather_bytes);
     if (ring.ranks == 1) return COT_OK;
+    cot_count_rounds(c->fabric, phase, ring.ranks - 1);
     unsigned char *bytes = all;
     const int own = ring.rank;
-    for (struct piece p = first_piece(begin[own], begin[own + 1], COT_RING_PIECE_BYTES); next_piece(&p);)
+    for (struct piece p = first_piece(begin[own], end[own], COT_RING_PIECE_BYTES); next_piece(&p);)
         ring_send(&ring, scratch + p.at, p.count ? bytes + p.at : NULL, p.count);
     for (int s = 1; s < ring.ranks; s++) {
         const int owner = behind(&ring, s);
-        for (struct piece p = first_piece(begin[owner], begin[owner + 1], COT_RING_PIECE_BYTES);
-             next_piece(&p);) {
+        for (struct piece p = first_piece(begin[owner], end[owner], COT_RING_PIECE_BYTES); next_piece(&p);) {
             const void *data;
             const cot_status status = ring_take(&ring, &data, scratch + p.at);
             if (status) return status;

@@ -12,6 +12,9 @@
  * last message of a call stands at the end of a chain through all other ranks. Exchange: a signal comes from
  * every rank directly. Barrier: after round k a rank depends on the 2^(k+1) - 1 ranks before it.
  *
+ * An exchange's signals are double-buffered too: a word that rides with one would else be gone where its rank has entered
+ * the next exchange before it was read.
+ *
  * A link's messages are counted at both ends (every rank makes the same calls, so both know which message is
  * the k-th), and the signal's value is the count: it only grows and has one source. */
 #ifndef COT_FABRIC_SCRATCH_H
@@ -23,9 +26,9 @@ enum { COT_RING_PIECE_ELEMENTS_BF16 = COT_RING_PIECE_BYTES / 2 };
 struct cot_collectives {
     cot_fabric *fabric;
     cot_collectives_options limit;
-    cot_sym ring_signal;      // raised by the left neighbour
-    cot_sym exchange_signals; // [P] lines, raised by each rank
-    cot_sym barrier_signals;  // [rounds] lines, raised by the rank 2^round to the left
+    cot_sym ring_signal;         // raised by the left neighbour
+    cot_sym exchange_signals[2]; // [P] lines each, raised by each rank: exchange << 8 | its word
+    cot_sym barrier_signals;     // [rounds] lines, raised by the rank 2^round to the left
     cot_sym reduce[2], gather[2], exchange[2];
     uint64_t ring_sent, ring_received, reduces, gathers, exchanges, barriers;
     uint16_t rounded[COT_RING_PIECE_ELEMENTS_BF16]; // a piece on its way out

@@ -16,28 +16,25 @@
  * Asking waits, in order, until a permit comes: HELD; or, where the time-out passes or the group fails, LATE. */
 #include "fabric/turns.h"
 
-#include "base/error.h"
 #include "base/wait.h"
+#include "fabric/posts.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
-#include <stdio.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { SPINS = 20 };
 static const int64_t sleep_after_ns = 300000, shortest_sleep_ns = 10000, longest_sleep_ns = 1000000,
-                     longest_patient_sleep_ns = 100000000;
+                     longest_patient_sleep_ns = 10000000000;
 
-static struct timespec sleep_of(int64_t waited_ns, int64_t longest_ns)
+static struct timespec sleep_of(int64_t ns, int64_t longest_ns)
 {
-    const int64_t ns = waited_ns / 40;
-    return (struct timespec){.tv_nsec = (long)(ns < shortest_sleep_ns ? shortest_sleep_ns
-                                               : ns > longest_ns      ? longest_ns
-                                                                      : ns)};
+    ns = ns < shortest_sleep_ns ? shortest_sleep_ns : ns > longest_ns ? longest_ns : ns;
+    return (struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
 }
 
 void cot_back_off(int64_t waited_ns)
@@ -46,23 +43,26 @@ void cot_back_off(int64_t waited_ns)
         sched_yield();
         return;
     }
-    const struct timespec sleep = sleep_of(waited_ns, longest_sleep_ns);
+    const struct timespec sleep = sleep_of(waited_ns / 40, longest_sleep_ns);
     nanosleep(&sleep, NULL);
 }
 
 /* ---- sleep ---- */
 
-/* Unless the signal has come. The word is exchanged before the signal is read, and by who rouses after the signal was
+/* For half as long as was waited already, unless the signal has come. The word is exchanged before the signal is read, and by who rouses after the signal was
  * written. Exchanges of one word have one order: either who rouses finds it asleep, or who sleeps has all that came before
  * the rousing, the signal too. Whether it was roused. */
 static bool sleep_patiently(cot_fabric *fabric, cot_sym signal, uint64_t value, int64_t waited_ns)
 {
     _Atomic uint32_t *asleep = &fabric->turns->asleep[fabric->rank];
-    const struct timespec sleep = sleep_of(waited_ns, longest_patient_sleep_ns);
+    const struct timespec sleep =
+        sleep_of(waited_ns / 2, fabric->sleep_ns ? fabric->sleep_ns : longest_patient_sleep_ns);
     bool roused = false;
     atomic_exchange(asleep, 1);
-    if (cot_signal_load(fabric, signal) < value)
+    if (cot_signal_load(fabric, signal) < value && !fabric->ops->failed(fabric)) {
+        fabric->slept++;
         roused = syscall(SYS_futex, asleep, FUTEX_WAIT, 1, &sleep, NULL, 0) == 0 || errno == EAGAIN;
+    }
     atomic_exchange(asleep, 0);
     fabric->roused += roused;
     return roused;
@@ -97,11 +97,19 @@ static bool try_permit(cot_fabric *fabric, uint64_t ticket)
     return earlier < permits && atomic_compare_exchange_strong(&turns->permits, &permits, permits - 1);
 }
 
+static void post_turn(cot_fabric *fabric, int turn)
+{
+    if (fabric->post.turn == turn) return;
+    fabric->post.turn = (uint8_t)turn;
+    cot_post_tell(fabric);
+}
+
 /* Until a permit comes, the group fails or the time-out is over. */
 static bool ask_permit(cot_fabric *fabric)
 {
     cot_turns *turns = fabric->turns;
     const int64_t since_ns = fabric->ops->now_ns(fabric);
+    post_turn(fabric, COT_TURN_ASKED_FOR);
     const uint64_t ticket = atomic_fetch_add(&turns->tickets, 1) + 1;
     atomic_store(&turns->waiting[fabric->rank], ticket);
     bool got = try_permit(fabric, ticket);
@@ -161,80 +169,87 @@ static void step(cot_fabric *fabric, enum event event)
         fabric->turn = state != ASKS ? state : ask_permit(fabric) ? HELD : LATE;
 }
 
+static int turn_to_post(const cot_fabric *fabric)
+{
+    return fabric->turn == HELD ? COT_TURN_HELD : COT_TURN_NONE;
+}
+
+static void step_and_tell(cot_fabric *fabric, enum event event)
+{
+    step(fabric, event);
+    post_turn(fabric, turn_to_post(fabric));
+}
+
 void cot_turns_enter(cot_fabric *fabric)
 {
-    step(fabric, ENTER);
+    step_and_tell(fabric, ENTER);
 }
 
 void cot_turns_leave(cot_fabric *fabric)
 {
-    step(fabric, LEAVE);
+    step_and_tell(fabric, LEAVE);
 }
 
 void cot_turns_pass(cot_fabric *fabric)
 {
-    if (fabric->turn == HELD && is_asked_for(fabric)) step(fabric, PASS);
+    if (fabric->turn == HELD && is_asked_for(fabric)) step_and_tell(fabric, PASS);
 }
 
 /* ---- waiting ---- */
 
-static void note_wait(cot_fabric *fabric, int awaits)
+void cot_stage_enter(cot_fabric *fabric, cot_stage stage, int64_t layer)
 {
-    if (fabric->turns) atomic_store(&fabric->turns->awaits[fabric->rank], awaits);
+    fabric->post.stage = (uint8_t)stage;
+    fabric->post.layer = (uint32_t)layer;
+    cot_post_tell(fabric);
 }
 
-/* The rank at the end of the chain of waits: it waits for nobody, so it is the one that all wait for. */
-static int culprit(const cot_fabric *fabric, int from)
+/* It waits for that rank, or, where that is itself, for a turn. */
+static void post_wait(cot_fabric *fabric, int from, cot_phase phase)
 {
-    for (int hops = 0, awaits; fabric->turns && hops < fabric->ranks; hops++) {
-        if (!(awaits = atomic_load(&fabric->turns->awaits[from]))) break;
-        from = awaits - 1;
-    }
-    return from;
-}
-
-/* How a rank that failed did so, in words. */
-static void describe_failure(char how[40], cot_fabric *fabric, int rank)
-{
-    const int death = fabric->ops->death(fabric, rank);
-    if (death > 0)
-        snprintf(how, 40, "was killed by signal %d", death);
-    else
-        snprintf(how, 40, "%s", death ? "ended" : "failed");
-}
-
-static cot_status peer_failed(cot_fabric *fabric, int rank, cot_phase phase, cot_error *error)
-{
-    char how[40];
-    describe_failure(how, fabric, rank);
-    return cot_fail(error, COT_PEER_FAILED, "rank %d %s while rank %d waited in '%s'", rank, how,
-                    fabric->rank, cot_phase_name(phase));
+    const bool turn_alone = from == fabric->rank;
+    fabric->post.awaits = turn_alone ? 0 : (uint8_t)(from + 1);
+    fabric->post.phase = (uint8_t)phase;
+    fabric->post.turn =
+        turn_alone && fabric->turn == LENT ? COT_TURN_ASKED_FOR : (uint8_t)turn_to_post(fabric);
+    cot_post_tell(fabric);
 }
 
 cot_status cot_fabric_check(cot_fabric *fabric, cot_error *error)
 {
-    char how[40];
     const int failed = fabric->ops->failed(fabric);
-    if (!failed) return COT_OK;
-    describe_failure(how, fabric, failed - 1);
-    return cot_fail(error, COT_PEER_FAILED, "rank %d %s", failed - 1, how);
+    return failed ? cot_blame_at_work(fabric, failed - 1, error) : COT_OK;
+}
+
+/* For how long nothing was heard since silent_ns. A look that comes much later than the one before counts for no more than
+ * an eighth of the time-out: it was this process that did not run. */
+static int64_t missed(cot_fabric *fabric, int64_t now_ns, int64_t silent_ns)
+{
+    const int64_t most_ns = fabric->timeout_ns / 8, since_ns = now_ns - fabric->looked_ns;
+    if (fabric->silent_ns != silent_ns)
+        fabric->missed_ns = 0;
+    else
+        fabric->missed_ns += since_ns < most_ns ? since_ns : most_ns;
+    fabric->silent_ns = silent_ns;
+    fabric->looked_ns = now_ns;
+    return fabric->missed_ns;
 }
 
 /* The first part of being idle: whether the group failed or was silent for too long, and the turn given away. Sets *begin
- * to the time of now. */
+ * to the time of now. When the time-out is over the others have a quarter of it to tell whom they miss. */
 static cot_status become_idle(cot_fabric *fabric, int64_t *begin, int64_t silent_ns, int from,
                               cot_phase phase, cot_error *error)
 {
     const int64_t begin_ns = *begin = fabric->ops->now_ns(fabric);
-    const bool overdue = begin_ns - silent_ns >= fabric->timeout_ns;
-    const int failed = fabric->ops->failed(fabric);
+    const bool turn_alone = from == fabric->rank;
+    const int64_t patience_ns = fabric->timeout_ns + (turn_alone ? 0 : fabric->timeout_ns / 4);
+    const bool overdue = missed(fabric, begin_ns, silent_ns) >= patience_ns;
     step(fabric, overdue ? OVERDUE : IDLE);
-    note_wait(fabric, from + 1);
-    if (failed) return peer_failed(fabric, failed - 1, phase, error);
-    if (overdue && from != fabric->rank)
-        return cot_fail(error, COT_TIMED_OUT, "rank %d did not answer in '%s' within %.1f s",
-                        culprit(fabric, from), cot_phase_name(phase), (double)fabric->timeout_ns * 1e-9);
-    return COT_OK;
+    post_wait(fabric, from, phase);
+    if (overdue && !turn_alone && !fabric->ops->failed(fabric))
+        fabric->ops->accuse(fabric, cot_blame_culprit(fabric, from));
+    const int failed = fabric->ops->failed(fabric);
+    return failed ? cot_blame_in_wait(fabric, failed - 1, phase, error) : COT_OK;
 }
 
 cot_status cot_turns_idle(cot_fabric *fabric, int64_t since_ns, int64_t silent_ns, int from, cot_phase phase,
@@ -250,8 +265,11 @@ cot_status cot_turns_idle(cot_fabric *fabric, int64_t since_ns, int64_t silent_n
 
 bool cot_turns_resume(cot_fabric *fabric, bool wait)
 {
-    if (wait) note_wait(fabric, 0);
-    step(fabric, wait ? ASK : TRY);
+    if (wait && fabric->post.awaits) {
+        fabric->post.awaits = 0;
+        cot_post_tell(fabric);
+    }
+    step_and_tell(fabric, wait ? ASK : TRY);
     return fabric->turn != LENT;
 }
 

@@ -1,4 +1,4 @@
-/* Turns to compute: so many permits, handed out in the order in which ranks asked; and who waits for whom.
+/* Turns to compute: so many permits, handed out in the order in which ranks asked.
  *
  * Words that the ranks of one host share, uncounted. They are a courtesy to the machine, not a lock: nothing
  * is protected by them, so a rank may give up asking at any time and go on without. They are plain memory and
@@ -15,8 +15,7 @@ typedef struct cot_turns {
     atomic_int permits;                      // free now
     _Atomic uint64_t waiting[COT_MAX_RANKS]; // each rank's ticket, 0 while it does not ask
     _Atomic uint32_t
-        asleep[COT_MAX_RANKS];        // 1 while a rank sleeps in a patient wait, until it is roused (a futex)
-    atomic_int awaits[COT_MAX_RANKS]; // 1 + the rank that a long wait is for; stays when that wait fails
+        asleep[COT_MAX_RANKS]; // 1 while a rank sleeps in a patient wait, until it is roused (a futex)
 } cot_turns;
 
 /* Sets up `turns`, all bytes of which are zero. permits >= 1. */

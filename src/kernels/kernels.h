@@ -6,36 +6,46 @@
  */
 #ifndef COT_KERNELS_KERNELS_H
 #define COT_KERNELS_KERNELS_H
-#include "base/dtype.h"
 #include "coterie/status.h"
+#include "kernels/format.h"
 #include <stdbool.h>
 #include <stdint.h>
 
 /* C[m][n] = (accumulate ? C[m][n] : 0) + sum_k A[row(m)][k] * B[k][n], k ascending, accumulated in fp32.
  *
- * `type` (F32 or BF16) is the type of A and, unless quantised, of B. A: rows of `k` elements, `a_stride` elements apart; row(m) = m, or
- * a_rows[m]. B: packed (pack.h); `b_panel_stride` elements from one panel of 32 columns to the next. C: fp32,
- * `c_stride` elements a row; columns >= n are not written. Nothing outside these extents is read or written.
- * With accumulate, k may be cut into consecutive calls without changing a bit where every cut is even.
+ * A: rows of `k` elements of `type` (F32 or BF16), `a_stride` elements apart; row(m) = m, or a_rows[m]. B: packed in
+ * `format` (format.h), `b_panel_bytes` from one panel of 32 columns to the next. C: fp32, `c_stride` elements a row; columns
+ * >= n are not written. Nothing outside these extents is read or written. The format is the type's own, or `rounded` is set
+ * and it is one that is multiplied by whole numbers (cot_format_multiplies).
  *
- * b_pair_stride not 0: B is two matrices, whose panels come in turn: even panels are those of the first, an odd panel
+ * Without scales and with accumulate, k may be cut into consecutive calls without changing a bit where every cut is even.
+ *
+ * With scales, k is not cut. The products of COT_SUM_K rows of a column at a time, all of one group, are added by themselves,
+ * from 0 on and k ascending, of elements without scale and offset; with zero points that sum t becomes, by one fused
+ * multiply-add, t + the column's offset times the sum of A's elements there; then C[m][n] gets, in fp32, one fused multiply-add
+ * of it and the group's scale.
+ *
+ * b_pair_bytes not 0: B is two matrices, whose panels come in turn: even panels are those of the first, an odd panel
  * is that far beyond the even one before it. Then p0 and p1 below are even.
  *
- * quantised: B is I8 (pack.h), k is not cut. COT_QUANT_K elements of a row of A at a time are rounded to whole numbers
+ * rounded: COT_QUANT_K elements of a row of A at a time are rounded to whole numbers
  * of units s, s = their greatest magnitude / 127. The sum of their products with B's whole numbers is exact, and C[m][n]
  * gets, in fp32, one fused multiply-add of that sum and (s times the column's scale). A NaN or an infinity makes that
- * row NaN. */
-enum { COT_QUANT_K = 256 };
+ * row NaN. Of INT4 and MXFP4, whose whole numbers are twice the elements, a sum t gets within the COT_QUANT_K elements, from 0
+ * on, one fused multiply-add of each COT_SUM_K rows' sum, which is made as above, and its scale, and then C[m][n] one of t and
+ * s (MXFP4: s / 2). */
+enum { COT_QUANT_K = 256, COT_SUM_K = 32 };
 
 typedef struct cot_gemm {
     cot_dtype type;
-    bool accumulate, quantised;
+    cot_format format;
+    bool accumulate, rounded;
     int64_t m, n, k;
     const void *a;
     int64_t a_stride;
     const int32_t *a_rows;
     const void *b;
-    int64_t b_panel_stride, b_pair_stride;
+    int64_t b_panel_bytes, b_pair_bytes;
     float *c;
     int64_t c_stride;
 } cot_gemm;

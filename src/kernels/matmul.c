@@ -1,7 +1,6 @@
 #include "kernels/matmul.h"
 
 #include "base/integers.h"
-#include "kernels/pack.h"
 
 #include <math.h>
 
@@ -31,7 +30,7 @@ struct work {
 static double panel_ns(const cot_gemm *g, int64_t rows)
 {
     double multiply = 2.0 * COT_PANEL * (double)rows * (double)g->k / flops_per_ns;
-    double read = (double)(COT_PANEL * g->k) * (double)cot_dtype_bytes(g->type) / bytes_per_ns;
+    double read = (double)(COT_PANEL * g->k) * cot_format_row_of(g->format)->bits / 8 / bytes_per_ns;
     return 1 + fmax(multiply, read);
 }
 

@@ -1,28 +1,14 @@
 #include "kernels/pack.h"
 
+#include "kernels/quantise.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdbool.h>
 
-/* A panel is a matrix of 32-bit words, 32 to a line: a word is an fp32 element, or a pair of bf16 rows.
- * Columns go in by tiles of TILE rows: a cache line of a bf16 source, and a few kilobytes of panel, which the
+/* Columns go in by tiles of TILE rows: a cache line of a bf16 source, and a few kilobytes of panel, which the
  * first cache holds. */
 enum { TILE = 32 };
-
-int64_t cot_panel_elements(int64_t k)
-{
-    return COT_PANEL * (k + k % 2);
-}
-
-int64_t cot_panel_stride(cot_dtype type, int64_t k)
-{
-    return type == COT_I8 ? COT_SCALE_BYTES + (k + 3) / 4 * 4 * COT_PANEL : cot_panel_elements(k);
-}
-
-int64_t cot_packed_bytes(cot_dtype type, int64_t k, int64_t n)
-{
-    return cot_panels(n) * cot_panel_stride(type, k) * (int64_t)cot_dtype_bytes(type);
-}
 
 static inline void load_f32(float *restrict out, const unsigned char *source, cot_dtype type, int count)
 {
@@ -50,10 +36,10 @@ static inline void load_bf16(uint16_t *restrict out, const unsigned char *source
 }
 
 /* The words of `rows` <= TILE elements of one column; returns how many words that is. */
-static inline int load_words(uint32_t *words, cot_dtype type, const unsigned char *source,
+static inline int load_words(uint32_t *words, cot_format format, const unsigned char *source,
                              cot_dtype source_type, int rows)
 {
-    if (type == COT_F32) {
+    if (format == COT_FORMAT_FP32) {
         float wide[TILE] = {0};
         load_f32(wide, source, source_type, rows);
         memcpy(words, wide, sizeof wide);
@@ -65,82 +51,193 @@ static inline int load_words(uint32_t *words, cot_dtype type, const unsigned cha
     return (rows + 1) / 2;
 }
 
-static inline uint32_t *panel_words(void *b, cot_dtype type, int64_t panel, int64_t k)
+static inline uint32_t *panel_words(void *b, cot_format format, int64_t panel, int64_t k)
 {
-    return (uint32_t *)b + panel * cot_panel_stride(type, k) * (int64_t)cot_dtype_bytes(type) / 4;
+    return (uint32_t *)b + panel * (cot_panel_bytes(format, k) / 4);
 }
 
-static void zero_columns(void *b, cot_dtype type, int64_t k, int64_t n)
+/* Of the last panel: scales, offsets and words, 32 columns a line. */
+static void zero_columns(void *b, cot_format format, int64_t k, int64_t n)
 {
     if (n % COT_PANEL == 0) return;
-    uint32_t *panel = panel_words(b, type, n / COT_PANEL, k);
-    int64_t lines = cot_panel_stride(type, k) / COT_PANEL * (int64_t)cot_dtype_bytes(type) / 4,
-            used = n % COT_PANEL;
-    for (int64_t line = 0; line < lines; line++)
-        memset(panel + line * COT_PANEL + used, 0, (size_t)(COT_PANEL - used) * 4);
+    const size_t used = (size_t)(n % COT_PANEL), beyond = COT_PANEL - used;
+    const int64_t groups = cot_format_groups(format, k), offsets = cot_scales_offsets_at(format, k);
+    const size_t scale = groups ? (size_t)(offsets / groups / COT_PANEL) : 0;
+    uint8_t *panel = (uint8_t *)panel_words(b, format, n / COT_PANEL, k),
+            *words = panel + cot_scales_bytes(format, k);
+    for (int64_t g = 0; g < groups; g++) {
+        memset(panel + ((size_t)g * COT_PANEL + used) * scale, 0, beyond * scale);
+        if (cot_format_zeros(format))
+            memset(panel + offsets + ((size_t)g * COT_PANEL + used) * 2, 0, beyond * 2);
+    }
+    for (; words < panel + cot_panel_bytes(format, k); words += COT_WORDS_BYTES)
+        memset(words + used * 4, 0, beyond * 4);
 }
 
-/* One column of an I8 panel from k elements; `out`: its first word of whole numbers. */
-static void quantise_column(float *scale, uint32_t *out, const unsigned char *in, cot_dtype type, int64_t k)
+/* TILE codes of a column, those beyond `count` zero, to its words from `out` on. */
+static inline void put_codes(uint32_t *out, cot_format format, const int8_t *codes, int64_t count)
 {
-    const int64_t bytes = (int64_t)cot_dtype_bytes(type);
-    float most = 0;
-    for (int64_t k0 = 0; k0 < k; k0 += TILE) {
-        float wide[TILE];
-        int rows = k - k0 < TILE ? (int)(k - k0) : TILE;
+    uint8_t all[TILE] = {0};
+    memcpy(all, codes, (size_t)count);
+    if (cot_format_row_of(format)->bits == 8) {
+        for (int i = 0; i < TILE; i += 4, out += COT_PANEL) memcpy(out, all + i, 4);
+        return;
+    }
+    for (int i = 0; i < TILE; i += 8, out += COT_PANEL) {
+        uint32_t word = 0;
+        for (int r = 0; r < 8; r++) word |= (uint32_t)(all[i + r] & 15) << (r % 2 * 16 + r / 2 * 4);
+        *out = word;
+    }
+}
+
+static inline void put_scale(uint8_t *panel, cot_dtype type, int64_t group, int64_t column, float scale)
+{
+    const int64_t at = group * COT_PANEL + column;
+    uint16_t half = type == COT_F16 ? cot_f32_to_f16(scale) : cot_f32_to_bf16(scale);
+    int exponent;
+    if (type == COT_F32) {
+        memcpy(panel + at * 4, &scale, 4);
+    } else if (type == COT_F8_E8M0) {
+        (void)frexpf(scale, &exponent); // 2^(exponent - 1)
+        panel[at] = (uint8_t)(exponent + 126);
+    } else {
+        memcpy(panel + at * 2, &half, 2);
+    }
+}
+
+/* Where a column begins. */
+struct place {
+    uint8_t *panel;
+    int64_t column;
+    uint32_t *words;
+};
+
+static struct place place_of(void *b, cot_format format, int64_t k, int64_t column)
+{
+    struct place at = {(uint8_t *)panel_words(b, format, column / COT_PANEL, k), column % COT_PANEL, NULL};
+    at.words = (uint32_t *)(void *)(at.panel + cot_scales_bytes(format, k)) + at.column;
+    return at;
+}
+
+/* Tiles of TILE rows take the same bytes in every column, so that a panel's tiles follow each other. */
+static int64_t tile_words(cot_format format)
+{
+    return TILE / cot_format_step(format) * COT_PANEL;
+}
+
+void cot_pack_codes(void *b, cot_format format, int64_t k, int64_t n, int64_t n0, int64_t count,
+                    const cot_codes *rows)
+{
+    const int64_t groups = cot_format_groups(format, k), offsets_at = cot_scales_offsets_at(format, k);
+    const cot_dtype type = cot_format_scale(format);
+    for (int64_t i = 0; i < count; i++) {
+        const struct place at = place_of(b, format, k, n0 + i);
+        for (int64_t g = 0; g < groups; g++)
+            put_scale(at.panel, type, g, at.column, rows->scales[i * groups + g]);
+        for (int64_t g = 0; g < groups && cot_format_zeros(format); g++)
+            put_scale(at.panel + offsets_at, COT_BF16, g, at.column, rows->offsets[i * groups + g]);
+    }
+    for (int64_t i0 = 0; i0 < count; i0 += COT_PANEL)
+        for (int64_t k0 = 0, w = 0; k0 < k; k0 += TILE, w += tile_words(format))
+            for (int64_t i = i0; i < count && i < i0 + COT_PANEL; i++)
+                put_codes(place_of(b, format, k, n0 + i).words + w, format, rows->codes + i * k + k0,
+                          k - k0 < TILE ? k - k0 : TILE);
+    if (n0 + count == n) zero_columns(b, format, k, n);
+}
+
+/* One column that is quantised as it is packed. */
+static void quantise_column(const struct place *at, cot_format format, const unsigned char *in,
+                            cot_dtype type, int64_t k)
+{
+    const int64_t bytes = (int64_t)cot_dtype_bytes(type), group = cot_format_group(format);
+    const cot_dtype scales = cot_format_scale(format);
+    float wide[TILE], most = 0;
+    int8_t codes[TILE];
+    for (int64_t k0 = 0; !group && k0 < k; k0 += TILE) {
+        const int rows = k - k0 < TILE ? (int)(k - k0) : TILE;
         load_f32(wide, in + k0 * bytes, type, rows);
         for (int i = 0; i < rows; i++) most = fabsf(wide[i]) > most ? fabsf(wide[i]) : most;
     }
-    const float factor = most > 0 ? 127 / most : 0;
-    const bool tiny = factor > 0x1p127f; // its reciprocal is none: such a column is zero
-    *scale = tiny ? 0 : most / 127;
-    for (int64_t k0 = 0; k0 < k; k0 += TILE) {
-        float wide[TILE] = {0};
-        int8_t whole[TILE];
-        load_f32(wide, in + k0 * bytes, type, k - k0 < TILE ? (int)(k - k0) : TILE);
-        for (int i = 0; i < TILE; i++) whole[i] = tiny ? 0 : (int8_t)rintf(wide[i] * factor);
-        for (int64_t i = 0; i < TILE && k0 + i < k; i += 4, out += COT_PANEL) memcpy(out, whole + i, 4);
+    if (!group) put_scale(at->panel, scales, 0, at->column, cot_quantise_scale(format, most));
+    for (int64_t k0 = 0, w = 0; k0 < k; k0 += TILE, w += tile_words(format)) {
+        const int rows = k - k0 < TILE ? (int)(k - k0) : TILE;
+        load_f32(wide, in + k0 * bytes, type, rows);
+        if (group)
+            put_scale(at->panel, scales, k0 / TILE, at->column,
+                      cot_quantise_group(codes, format, wide, rows));
+        else
+            cot_quantise_by_most(codes, format, wide, rows, most);
+        put_codes(at->words + w, format, codes, rows);
     }
 }
 
-static void quantise_columns(void *b, int64_t k, int64_t n0, int64_t count, const unsigned char *source,
-                             cot_dtype source_type, int64_t stride)
-{
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t *panel = panel_words(b, COT_I8, (n0 + i) / COT_PANEL, k) + (n0 + i) % COT_PANEL;
-        quantise_column((float *)(void *)panel, panel + COT_PANEL,
-                        source + i * stride * (int64_t)cot_dtype_bytes(source_type), source_type, k);
-    }
-}
-
-void cot_pack_columns(void *b, cot_dtype type, int64_t k, int64_t n, int64_t n0, int64_t count,
+void cot_pack_columns(void *b, cot_format format, int64_t k, int64_t n, int64_t n0, int64_t count,
                       const void *source, cot_dtype source_type, int64_t stride)
 {
     const int64_t source_bytes = (int64_t)cot_dtype_bytes(source_type), end = n0 + count;
-    const int64_t tile_words = type == COT_F32 ? TILE : TILE / 2;
-    if (type == COT_I8) quantise_columns(b, k, n0, count, source, source_type, stride);
-    for (int64_t column = n0; column < end && type != COT_I8;) {
+    const bool quantised = cot_format_groups(format, k) > 0;
+    for (int64_t i = 0; quantised && i < count; i++) {
+        const struct place at = place_of(b, format, k, n0 + i);
+        quantise_column(&at, format, (const unsigned char *)source + i * stride * source_bytes, source_type,
+                        k);
+    }
+    for (int64_t column = n0; column < end && !quantised;) {
         int64_t panel = column / COT_PANEL, first = column % COT_PANEL;
         int64_t columns = COT_PANEL - first < end - column ? COT_PANEL - first : end - column;
-        uint32_t *out = panel_words(b, type, panel, k) + first;
+        uint32_t *out = panel_words(b, format, panel, k) + first;
         const unsigned char *in = (const unsigned char *)source + (column - n0) * stride * source_bytes;
-        for (int64_t k0 = 0; k0 < k; k0 += TILE, in += TILE * source_bytes, out += tile_words * COT_PANEL) {
+        for (int64_t k0 = 0; k0 < k; k0 += TILE, in += TILE * source_bytes, out += tile_words(format)) {
             int rows = k - k0 < TILE ? (int)(k - k0) : TILE;
             for (int64_t c = 0; c < columns; c++) {
                 uint32_t words[TILE];
-                int used = load_words(words, type, in + c * stride * source_bytes, source_type, rows);
+                int used = load_words(words, format, in + c * stride * source_bytes, source_type, rows);
                 for (int w = 0; w < used; w++) out[w * COT_PANEL + c] = words[w];
             }
         }
         column += columns;
     }
-    if (end == n) zero_columns(b, type, k, n);
+    if (end == n) zero_columns(b, format, k, n);
 }
 
-void cot_pack_rows(void *b, cot_dtype type, int64_t k, int64_t n, int64_t k0, int64_t count,
+/* A file's four bytes, of eight elements in order, as a word of MXFP4. */
+static inline uint32_t mxfp4_word(const uint8_t *in)
+{
+    uint32_t all;
+    memcpy(&all, in, 4);
+    uint32_t even = all & 0x0f0f0f0fu, odd = all >> 4 & 0x0f0f0f0fu;
+    even = (even | even >> 4) & 0x00ff00ffu;
+    odd = (odd | odd >> 4) & 0x00ff00ffu;
+    return ((even | even >> 8) & 0xffffu) | (odd | odd >> 8) << 16;
+}
+
+void cot_pack_stored(void *b, cot_format format, int64_t k, int64_t n, int64_t n0, int64_t count,
+                     const cot_pack_source *source)
+{
+    assert(format == COT_FORMAT_MXFP4 && k % 32 == 0);
+    const int64_t group_words = 32 / 8, tile = 16 * group_words; // the first cache keeps a tile's lines
+    for (int64_t column = n0, end = n0 + count; column < end;) {
+        const int64_t first = column % COT_PANEL,
+                      columns = COT_PANEL - first < end - column ? COT_PANEL - first : end - column;
+        uint8_t *scales = (uint8_t *)panel_words(b, format, column / COT_PANEL, k) + first;
+        uint32_t *words = (uint32_t *)(void *)(scales - first + cot_scales_bytes(format, k)) + first;
+        const uint8_t *data = source->data + (column - n0) * source->stride,
+                      *scale = source->scales + (column - n0) * source->scale_stride;
+        for (int64_t c = 0; c < columns; c++)
+            for (int64_t g = 0; g < k / 32; g++)
+                scales[g * COT_PANEL + c] = scale[c * source->scale_stride + g];
+        for (int64_t w0 = 0; w0 < k / 8; w0 += tile)
+            for (int64_t c = 0; c < columns; c++)
+                for (int64_t w = w0; w < k / 8 && w < w0 + tile; w++)
+                    words[w * COT_PANEL + c] = mxfp4_word(data + c * source->stride + 4 * w);
+        column += columns;
+    }
+    if (n0 + count == n) zero_columns(b, format, k, n);
+}
+
+void cot_pack_rows(void *b, cot_format format, int64_t k, int64_t n, int64_t k0, int64_t count,
                    const void *source, cot_dtype source_type, int64_t stride)
 {
-    assert(type != COT_I8 && k0 % 2 == 0 && (count % 2 == 0 || k0 + count == k));
+    assert(format <= COT_FORMAT_BF16 && k0 % 2 == 0 && (count % 2 == 0 || k0 + count == k));
     const int64_t source_bytes = (int64_t)cot_dtype_bytes(source_type);
     for (int64_t row = 0; row < count; row += 2) {
         const unsigned char *in = (const unsigned char *)source + row * stride * source_bytes;
@@ -148,43 +245,44 @@ void cot_pack_rows(void *b, cot_dtype type, int64_t k, int64_t n, int64_t k0, in
         for (int64_t panel = 0; panel < cot_panels(n); panel++) {
             int columns = n - panel * COT_PANEL < COT_PANEL ? (int)(n - panel * COT_PANEL) : COT_PANEL;
             int64_t at = panel * COT_PANEL * source_bytes;
-            if (type == COT_F32) {
+            if (format == COT_FORMAT_FP32) {
                 float pair[2][COT_PANEL] = {{0}};
                 load_f32(pair[0], in + at, source_type, columns);
                 if (in1) load_f32(pair[1], in1 + at, source_type, columns);
-                memcpy(panel_words(b, type, panel, k) + (k0 + row) * COT_PANEL, pair, sizeof pair);
+                memcpy(panel_words(b, format, panel, k) + (k0 + row) * COT_PANEL, pair, sizeof pair);
             } else {
                 uint16_t pair[2][COT_PANEL] = {{0}};
                 load_bf16(pair[0], in + at, source_type, columns);
                 if (in1) load_bf16(pair[1], in1 + at, source_type, columns);
-                uint32_t *out = panel_words(b, type, panel, k) + (k0 + row) / 2 * COT_PANEL;
+                uint32_t *out = panel_words(b, format, panel, k) + (k0 + row) / 2 * COT_PANEL;
                 for (int c = 0; c < COT_PANEL; c++) out[c] = pair[0][c] | (uint32_t)pair[1][c] << 16;
             }
         }
     }
 }
 
-void cot_pack_column(void *b, cot_dtype type, int64_t panel_stride, int64_t column, const float *x, int64_t k)
+void cot_pack_column(void *b, cot_format format, int64_t panel_bytes, int64_t column, const float *x,
+                     int64_t k)
 {
-    int64_t panel = column / COT_PANEL * panel_stride, at = column % COT_PANEL;
-    if (type == COT_F32) {
-        float *out = (float *)b + panel + at;
+    uint8_t *word = (uint8_t *)b + column / COT_PANEL * panel_bytes + column % COT_PANEL * 4;
+    if (format == COT_FORMAT_FP32) {
+        float *out = (float *)(void *)word;
         for (int64_t i = 0; i < k; i++) out[i * COT_PANEL] = x[i];
     } else {
-        uint16_t *out = (uint16_t *)b + panel + 2 * at;
+        uint16_t *out = (uint16_t *)(void *)word;
         for (int64_t i = 0; i < k; i++) out[i / 2 * 2 * COT_PANEL + i % 2] = cot_f32_to_bf16(x[i]);
     }
 }
 
-void cot_pack_row(void *b, cot_dtype type, int64_t panel_stride, int64_t row, const float *x, int64_t n)
+void cot_pack_row(void *b, cot_format format, int64_t panel_bytes, int64_t row, const float *x, int64_t n)
 {
     for (int64_t column = 0; column < n; column += COT_PANEL) {
-        int64_t panel = column / COT_PANEL * panel_stride;
+        uint8_t *panel = (uint8_t *)b + column / COT_PANEL * panel_bytes;
         int columns = n - column < COT_PANEL ? (int)(n - column) : COT_PANEL;
-        if (type == COT_F32) {
-            memcpy((float *)b + panel + row * COT_PANEL, x + column, (size_t)columns * 4);
+        if (format == COT_FORMAT_FP32) {
+            memcpy(panel + row * COT_WORDS_BYTES, x + column, (size_t)columns * 4);
         } else {
-            uint16_t *out = (uint16_t *)b + panel + row / 2 * 2 * COT_PANEL + row % 2;
+            uint16_t *out = (uint16_t *)(void *)(panel + row / 2 * COT_WORDS_BYTES) + row % 2;
             for (int c = 0; c < columns; c++) out[2 * c] = cot_f32_to_bf16(x[column + c]);
         }
     }

@@ -150,7 +150,7 @@ static cot_status measure(struct measurement *all, cot_error *error)
 cot_status cot_roof_measure(cot_roof *roof, int threads, const char *isa, size_t buffer_bytes,
                             cot_error *error)
 {
-    const size_t least = (size_t)1 << 30, eight_caches = 8 * cot_last_level_cache_bytes();
+    const size_t least = (size_t)1 << 29, eight_caches = 8 * cot_last_level_cache_bytes();
     const cot_isa_code *code = NULL;
     if (threads < 1 || threads > MOST_THREADS)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%d threads, expected 1 to %d", threads, MOST_THREADS);

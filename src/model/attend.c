@@ -123,13 +123,14 @@ static void score(const struct work *work, int64_t page0, int64_t page1)
     const cot_attend_args *a = work->a;
     const cot_kv *kv = a->kv;
     cot_gemm gemm = {.type = kv->type,
+                     .format = cot_format_of(kv->type),
                      .m = work->pairs,
                      .n = COT_KV_PAGE,
                      .k = kv->key_width,
                      .a = a->q,
                      .a_stride = kv->key_width,
                      .a_rows = work->rows,
-                     .b_panel_stride = cot_panel_elements(kv->key_width),
+                     .b_panel_bytes = cot_panel_bytes(cot_format_of(kv->type), kv->key_width),
                      .c_stride = BLOCK};
     for (int64_t page = page0; page < page1; page++) {
         gemm.b = cot_kv_keys(kv, work->run->sequence, page, a->layer, work->kv_head);
@@ -168,11 +169,12 @@ static void add_values(const struct work *work, int64_t page0, int64_t page1)
     const cot_attend_args *a = work->a;
     const cot_kv *kv = a->kv;
     cot_gemm gemm = {.type = kv->type,
+                     .format = cot_format_of(kv->type),
                      .m = work->pairs,
                      .n = kv->value_width,
                      .k = COT_KV_PAGE,
                      .a_stride = BLOCK,
-                     .b_panel_stride = cot_panel_elements(COT_KV_PAGE),
+                     .b_panel_bytes = cot_panel_bytes(cot_format_of(kv->type), COT_KV_PAGE),
                      .c = work->w->out,
                      .c_stride = kv->value_width};
     for (int64_t page = page0; page < page1; page++) {

@@ -72,7 +72,8 @@ static void finish_gqa_row(cot_runner *r, int64_t row, const void *context)
                   h < w->heads ? w->q_norm : w->k_norm);
     if (c->clip_qkv > 0) clip(q, w->input_columns, c->clip_qkv);
     for (int64_t h = 0; h < w->heads + w->kv_heads; h++) rotate(r, q + h * d, row);
-    r->o.kernels->scale(cot_runner_row(r, r->s.queries, row, w->heads * d), r->o.type, q, 1.0f, w->heads * d);
+    r->o.kernels->scale(cot_runner_row(r, r->s.queries, row, w->heads * d), r->o.precision.type, q, 1.0f,
+                        w->heads * d);
     for (int64_t h = 0; h < w->kv_heads; h++)
         cot_kv_store(&r->kv, r->s.sequence[row], r->s.position[row], g->layer, h, k + h * d, v + h * d);
 }
@@ -84,8 +85,9 @@ static cot_status gqa_queries(cot_runner *r, const cot_attention_weights *w, int
     if (r->c->qk_norm == COT_QK_NORM_WIDTH) {
         cot_runner_rows(r, r->s.rows, square_widths, &g);
         if (cot_runner_splits_heads(r))
-            status = cot_allreduce(r->collectives, r->s.width_sums, 2 * r->s.rows, COT_F32,
-                                   COT_PHASE_METADATA, error);
+            status = r->o.pipeline.direct ? cot_runner_add_up(r, r->s.width_sums, 2 * r->s.rows, error)
+                                          : cot_allreduce(r->collectives, r->s.width_sums, 2 * r->s.rows,
+                                                          COT_F32, COT_PHASE_METADATA, error);
     }
     if (status == COT_OK && w->heads) cot_runner_rows(r, r->s.rows, finish_gqa_row, &g);
     return status;
@@ -99,7 +101,7 @@ static void normalise_q_latent(cot_runner *r, int64_t row, const void *context)
     float *q = r->s.input + row * w->input_columns;
     int64_t n = r->c->q_lora_rank;
     normalise(r, q, n, r->o.kernels->sum_squares(q, n), n, r->c->mla_norm_eps, w->q_a_norm);
-    r->o.kernels->scale(cot_runner_row(r, r->s.q_latent, row, n), r->o.type, q, 1.0f, n);
+    r->o.kernels->scale(cot_runner_row(r, r->s.q_latent, row, n), r->o.precision.type, q, 1.0f, n);
 }
 
 /* Where row's queries [heads][nope + rope] are. */
@@ -121,8 +123,8 @@ static void store_latent(cot_runner *r, int64_t row, const void *context)
     float *q = mla_queries(r, g->w, row);
     for (int64_t h = 0; h < g->w->heads; h++) {
         rotate(r, q + h * qk + c->nope_dim, row);
-        r->o.kernels->scale(cot_runner_row(r, r->s.q_nope, row * g->w->heads + h, c->nope_dim), r->o.type,
-                            q + h * qk, 1.0f, c->nope_dim);
+        r->o.kernels->scale(cot_runner_row(r, r->s.q_nope, row * g->w->heads + h, c->nope_dim),
+                            r->o.precision.type, q + h * qk, 1.0f, c->nope_dim);
     }
 }
 
@@ -134,8 +136,8 @@ static void assemble_query(cot_runner *r, int64_t row, const void *context)
     for (int64_t h = 0; h < w->heads; h++) {
         int64_t head = row * w->heads + h;
         uint8_t *to = cot_runner_row(r, r->s.queries, head, width);
-        r->o.kernels->scale(to, r->o.type, r->s.absorbed + head * n, 1.0f, n);
-        r->o.kernels->scale(cot_runner_row(r, to, n, 1), r->o.type,
+        r->o.kernels->scale(to, r->o.precision.type, r->s.absorbed + head * n, 1.0f, n);
+        r->o.kernels->scale(cot_runner_row(r, to, n, 1), r->o.precision.type,
                             mla_queries(r, w, row) + h * qk + c->nope_dim, 1.0f, c->rope_dim);
     }
 }
@@ -145,16 +147,18 @@ static void products_by_head(cot_runner *r, const cot_attention_weights *w, cons
                              const uint8_t *b, size_t head_bytes, int64_t n, float *c)
 {
     for (int64_t h = 0; h < w->heads; h++)
-        r->s.gemms[h] = (cot_gemm){.type = r->o.type,
-                                   .m = r->s.rows,
-                                   .n = n,
-                                   .k = k,
-                                   .a = (const uint8_t *)a + (size_t)(h * k) * cot_dtype_bytes(r->o.type),
-                                   .a_stride = w->heads * k,
-                                   .b = b + (size_t)h * head_bytes,
-                                   .b_panel_stride = cot_panel_elements(k),
-                                   .c = c + h * n,
-                                   .c_stride = w->heads * n};
+        r->s.gemms[h] =
+            (cot_gemm){.type = r->o.precision.type,
+                       .format = cot_format_of(r->o.precision.type),
+                       .m = r->s.rows,
+                       .n = n,
+                       .k = k,
+                       .a = (const uint8_t *)a + (size_t)(h * k) * cot_dtype_bytes(r->o.precision.type),
+                       .a_stride = w->heads * k,
+                       .b = b + (size_t)h * head_bytes,
+                       .b_panel_bytes = cot_panel_bytes(cot_format_of(r->o.precision.type), k),
+                       .c = c + h * n,
+                       .c_stride = w->heads * n};
     cot_matmul(r->o.kernels, r->o.pool, r->s.gemms, w->heads);
 }
 
@@ -177,7 +181,8 @@ static void narrow_expanded(cot_runner *r, int64_t row, const void *context)
 {
     const cot_attention_weights *w = context;
     int64_t n = w->heads * r->c->v_dim;
-    r->o.kernels->scale(cot_runner_row(r, r->s.output, row, n), r->o.type, r->s.expanded + row * n, 1.0f, n);
+    r->o.kernels->scale(cot_runner_row(r, r->s.output, row, n), r->o.precision.type, r->s.expanded + row * n,
+                        1.0f, n);
 }
 
 /* ---- both ---- */
@@ -189,7 +194,7 @@ cot_status cot_runner_attention(cot_runner *r, int64_t layer, cot_error *error)
     bool mla = c->attention == COT_ATTENTION_MLA;
     cot_status status = COT_OK;
     if (w->heads && r->s.rows) {
-        cot_runner_norm(r, r->o.whole->layers[layer].attention_norm, 0, r->s.rows);
+        cot_runner_norm(r, r->o.whole->layers[layer].attention_norm, r->s.x, r->s.rows);
         cot_runner_product(r, r->s.typed, r->s.rows, c->hidden, w->input, w->input_columns, r->s.input);
         if (w->input_bias) cot_runner_rows(r, r->s.rows, add_bias, w);
     }

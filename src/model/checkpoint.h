@@ -3,6 +3,7 @@
 #ifndef COT_MODEL_CHECKPOINT_H
 #define COT_MODEL_CHECKPOINT_H
 #include "base/safetensors.h"
+#include "kernels/format.h"
 #include "model/config.h"
 
 /* Every weight the forward pass uses. Matrices are [out][in] as nn.Linear holds them. X(NAME) */
@@ -34,7 +35,7 @@ typedef struct cot_checkpoint cot_checkpoint;
 cot_status cot_checkpoint_open(cot_checkpoint **checkpoint, const char *folder, char **notes,
                                cot_error *error);
 /* A checkpoint without files: the same architecture with random weights, a pure function of (seed, tensor,
- * element), BF16. */
+ * element), BF16, but MXFP4 where experts are that (cot_checkpoint_expert_format) and are packed as that. */
 cot_status cot_checkpoint_random(cot_checkpoint **checkpoint, const char *config_json, size_t bytes,
                                  uint64_t seed, cot_error *error);
 /* The same of a folder's config.json, with seed 0: for those who ask for sizes alone. Errors: as cot_config_read's. */
@@ -49,16 +50,21 @@ size_t cot_checkpoint_bytes(const cot_checkpoint *checkpoint);
 cot_status cot_checkpoint_shape(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
                                 int64_t expert, int64_t *rows, int64_t *columns, cot_error *error);
 
+/* The format that the matrices of all routed experts are stored in, where they can be packed as they are; else COT_FORMATS.
+ * Without files what the configuration says (MXFP4). The other: that of all shared experts. */
+cot_format cot_checkpoint_expert_format(const cot_checkpoint *checkpoint);
+cot_format cot_checkpoint_shared_format(const cot_checkpoint *checkpoint);
+
 /* A piece of a weight: rows [row0, row0 + rows) by columns [column0, column0 + columns). */
 typedef struct cot_weight_piece {
     cot_weight weight;
     int64_t layer, expert, row0, rows, column0, columns;
 } cot_weight_piece;
 
-/* A packed matrix (kernels/pack.h) of `type` with n columns, into which a piece goes from column n0 on. */
+/* A packed matrix (kernels/format.h) with n columns, into which a piece goes from column n0 on. */
 typedef struct cot_packed_part {
     void *b;
-    cot_dtype type;
+    cot_format format;
     int64_t n, n0;
 } cot_packed_part;
 
@@ -67,12 +73,12 @@ typedef struct cot_packed_part {
 cot_status cot_checkpoint_read(const cot_checkpoint *checkpoint, const cot_weight_piece *piece, float *out,
                                cot_error *error);
 /* Packs a piece as columns n0 .. n0 + rows - 1 of a packed [columns][n] matrix; bf16 and fp32 sources go without
- * detours. Lets go of the file's pages afterwards. Errors as read's. Thread-safe on disjoint panels. */
+ * detours, and so do those that are stored in the packed format (then the piece has whole groups of columns). Lets go of the file's pages afterwards. Errors as read's. Thread-safe on disjoint panels. */
 cot_status cot_checkpoint_pack(const cot_checkpoint *checkpoint, const cot_weight_piece *piece,
                                const cot_packed_part *to, cot_error *error);
 /* Packs a piece transposed: row r of the weight becomes row (r - row0) of a packed [rows][columns] matrix at `b`. For
  * MLA's absorbed form. */
 cot_status cot_checkpoint_pack_transposed(const cot_checkpoint *checkpoint, const cot_weight_piece *piece,
-                                          void *b, cot_dtype type, cot_error *error);
+                                          void *b, cot_format format, cot_error *error);
 
 #endif

@@ -5,6 +5,7 @@
 #include "model/stored.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 
 enum {
@@ -18,12 +19,14 @@ typedef struct piece {
     const cot_checkpoint *checkpoint;
     cot_stored stored;
     int64_t row0, rows, column0, columns;
+    bool as_stored;
     void *scratch;
     int64_t block_rows;
 } piece;
 
+/* Blocks of `as` are taken as they are stored; COT_FORMATS: as rows of numbers. */
 static cot_status piece_open(piece *p, const cot_checkpoint *checkpoint, const cot_weight_piece *wanted,
-                             cot_error *error)
+                             cot_format as, cot_error *error)
 {
     const int64_t row0 = wanted->row0, rows = wanted->rows, column0 = wanted->column0,
                   columns = wanted->columns;
@@ -41,8 +44,19 @@ static cot_status piece_open(piece *p, const cot_checkpoint *checkpoint, const c
     int64_t block = columns ? BLOCK_BYTES / (columns * 4) / COT_PANEL * COT_PANEL : rows;
     p->block_rows = block < COT_PANEL ? COT_PANEL : block;
     if (p->block_rows > rows) p->block_rows = rows;
-    if (cot_stored_is_direct(s) || !rows || !columns) return COT_OK;
-    if (!(p->scratch = malloc((size_t)p->block_rows * (size_t)columns * 4)))
+    p->as_stored = cot_stored_is(s, as);
+    if (s->storage == COT_STORAGE_RANDOM)
+        p->as_stored = as == COT_FORMAT_MXFP4 && s->columns % 32 == 0; // drawn so where groups are whole
+    const int64_t group = p->as_stored ? cot_format_group(as) : 0, whole = group ? group : s->columns;
+    if (p->as_stored && (column0 % whole || (columns % whole && column0 + columns != s->columns)))
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "'%s' cannot be cut inside its groups of %" PRId64 " columns", s->name, whole);
+    const bool mapped = s->storage == COT_STORAGE_MXFP4 && p->as_stored;
+    if (cot_stored_is_direct(s) || mapped || !rows || !columns) return COT_OK;
+    size_t bytes = cot_stored_scratch_bytes(s, p->block_rows, columns);
+    if (p->as_stored && s->storage != COT_STORAGE_RANDOM)
+        bytes = cot_stored_codes_bytes(s, p->block_rows, columns);
+    if (!(p->scratch = malloc(bytes)))
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to read '%s'", s->name);
     return COT_OK;
 }
@@ -61,6 +75,7 @@ static void drop(const cot_shards *shards, const cot_shard_tensor *tensor, size_
 static size_t bytes_before(const cot_stored *stored, int64_t at)
 {
     if (stored->storage == COT_STORAGE_MXFP4) return (size_t)at / 2;
+    if (stored->storage == COT_STORAGE_WHOLE && !stored->whole.bytes) return (size_t)at * 4;
     return (size_t)at * cot_dtype_bytes(stored->tensor->tensor->dtype);
 }
 
@@ -71,7 +86,10 @@ static void drop_rows(const piece *p, int64_t row, int64_t rows, bool last)
     const cot_stored *s = &p->stored;
     const cot_shards *shards = &p->checkpoint->shards;
     if (s->storage == COT_STORAGE_RANDOM) return;
-    if (s->column_step == 1) {
+    const bool in_words = s->storage == COT_STORAGE_WHOLE && !s->whole.bytes;
+    if (in_words && s->column_step != 1) { // transposed
+        if (last) drop(shards, s->tensor, 0, s->tensor->tensor->bytes);
+    } else if (s->column_step == 1) {
         int64_t begin = s->origin + row * s->row_step, end = begin + rows * s->row_step;
         drop(shards, s->tensor, bytes_before(s, begin), bytes_before(s, end));
         if (s->storage == COT_STORAGE_MXFP4) drop(shards, s->scales, (size_t)begin / 32, (size_t)end / 32);
@@ -79,7 +97,8 @@ static void drop_rows(const piece *p, int64_t row, int64_t rows, bool last)
         int64_t end = s->origin + s->columns * s->column_step;
         drop(shards, s->tensor, bytes_before(s, s->origin), bytes_before(s, end));
     }
-    if (last && s->storage == COT_STORAGE_FP8) drop(shards, s->scales, 0, s->scales->tensor->bytes);
+    if (last && (s->storage == COT_STORAGE_FP8 || s->storage == COT_STORAGE_WHOLE))
+        drop(shards, s->scales, 0, s->scales->tensor->bytes);
 }
 
 static cot_status fail_not_finite(const piece *p, const cot_block *block, int64_t row, int64_t rows,
@@ -103,8 +122,112 @@ static bool block_is_finite(const cot_block *block, int64_t rows, int64_t column
     return true;
 }
 
-/* Hands on the piece's rows [row, row + rows), counted from its first. */
-typedef void (*consumer)(void *context, const cot_block *block, int64_t row, int64_t rows);
+/* Whether MXFP4 stands for a number that is none, or too large: a scale that is NaN, or one of the greatest. */
+static bool stored_is_finite(const cot_pack_source *stored, int64_t rows, int64_t columns)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t g = 0; g < columns / 32; g++) {
+            const uint8_t scale = stored->scales[r * stored->scale_stride + g],
+                          *group = stored->data + r * stored->stride + 16 * g;
+            if (scale < 253) continue; // 6 times 2^125 is a number
+            for (int i = 0; i < 32; i++)
+                if (!isfinite(cot_f4_e2m1_to_f32(group[i / 2] >> i % 2 * 4 & 15) * cot_f8_e8m0_to_f32(scale)))
+                    return false;
+        }
+    return true;
+}
+
+/* Rows in one of three forms. */
+typedef struct handed {
+    const cot_block *block;        // numbers
+    const cot_pack_source *stored; // MXFP4 as the file has it
+    const cot_codes *codes;        // codes
+} handed;
+
+/* Hands on the piece's rows [row, row + rows), counted from its first: as they are stored, or as numbers. */
+typedef void (*consumer)(void *context, const handed *in, int64_t row, int64_t rows);
+
+/* Of FP8 and whole numbers: scales and zero points of the piece's rows. */
+static cot_status check_scales(const piece *p, int64_t r, int64_t rows, cot_error *error)
+{
+    const cot_stored *s = &p->stored;
+    int64_t row;
+    if (s->storage != COT_STORAGE_FP8 && s->storage != COT_STORAGE_WHOLE) return COT_OK;
+    const char *fault = cot_stored_scales_fault(&row, p->checkpoint, s, p->row0 + r, rows);
+    if (!fault) return COT_OK;
+    return cot_fail(error, COT_INVALID_ARGUMENT, "tensor '%s' has %s in row %" PRId64, s->name, fault, row);
+}
+
+static cot_status hand_on(const piece *p, int64_t r, int64_t rows, consumer consume, void *context,
+                          cot_error *error)
+{
+    const cot_status status = check_scales(p, r, rows, error);
+    if (status != COT_OK) return status;
+    const cot_block block =
+        cot_stored_block(p->checkpoint, &p->stored, p->row0 + r, rows, p->column0, p->columns, p->scratch);
+    if (!block_is_finite(&block, rows, p->columns))
+        return fail_not_finite(p, &block, p->row0 + r, rows, error);
+    consume(context, &(handed){.block = &block}, r, rows);
+    return COT_OK;
+}
+
+/* FP8's NaNs, and numbers that its scales make too large. */
+static bool fp8_is_finite(const cot_checkpoint *checkpoint, const cot_codes *codes, int64_t row,
+                          int64_t columns, int64_t groups, int64_t group)
+{
+    for (int64_t c = 0; c < columns; c++) {
+        const uint8_t code = (uint8_t)codes->codes[row * columns + c];
+        if (!isfinite(checkpoint->e4m3[code] * codes->scales[row * groups + c / group])) return false;
+    }
+    return true;
+}
+
+static cot_status hand_on_codes(const piece *p, int64_t r, int64_t rows, consumer consume, void *context,
+                                cot_error *error)
+{
+    const cot_stored *s = &p->stored;
+    const cot_status status = check_scales(p, r, rows, error);
+    if (status != COT_OK) return status;
+    const cot_codes codes =
+        cot_stored_codes(p->checkpoint, s, p->row0 + r, rows, p->column0, p->columns, p->scratch);
+    const int64_t groups = (p->columns + s->block_columns - 1) / (s->block_columns ? s->block_columns : 1);
+    for (int64_t i = 0; i < rows && s->storage == COT_STORAGE_FP8; i++)
+        if (!fp8_is_finite(p->checkpoint, &codes, i, p->columns, groups, s->block_columns))
+            return cot_fail(error, COT_INVALID_ARGUMENT,
+                            "tensor '%s' holds a NaN or an infinity in row %" PRId64, s->name,
+                            p->row0 + r + i);
+    consume(context, &(handed){.codes = &codes}, r, rows);
+    return COT_OK;
+}
+
+static cot_status hand_on_stored(const piece *p, int64_t r, int64_t rows, consumer consume, void *context,
+                                 cot_error *error)
+{
+    const cot_stored *s = &p->stored;
+    if (s->storage == COT_STORAGE_RANDOM) {
+        const cot_pack_source drawn =
+            cot_stored_draw(s, p->row0 + r, rows, p->column0, p->columns, p->scratch);
+        consume(context, &(handed){.stored = &drawn}, r, rows);
+        return COT_OK;
+    }
+    if (s->storage != COT_STORAGE_MXFP4) return hand_on_codes(p, r, rows, consume, context, error);
+    const int64_t at = s->origin + (p->row0 + r) * s->row_step + p->column0;
+    cot_pack_source stored = {.data = (const uint8_t *)s->tensor->tensor->data + at / 2,
+                              .scales = (const uint8_t *)s->scales->tensor->data + at / 32,
+                              .stride = s->row_step / 2,
+                              .scale_stride = s->row_step / 32};
+    if (stored_is_finite(&stored, rows, p->columns)) {
+        consume(context, &(handed){.stored = &stored}, r, rows);
+        return COT_OK;
+    }
+    int64_t first = 0;
+    for (cot_pack_source row = stored; stored_is_finite(&row, 1, p->columns); first++) {
+        row.data += row.stride;
+        row.scales += row.scale_stride;
+    }
+    return cot_fail(error, COT_INVALID_ARGUMENT, "tensor '%s' holds a NaN or an infinity in row %" PRId64,
+                    s->name, p->row0 + r + first);
+}
 
 static cot_status piece_run(piece *p, consumer consume, void *context, cot_error *error)
 {
@@ -114,12 +237,10 @@ static cot_status piece_run(piece *p, consumer consume, void *context, cot_error
     int64_t row_bytes = s->storage == COT_STORAGE_RANDOM ? 0 : (int64_t)bytes_before(s, s->row_step);
     for (int64_t r = 0; r < p->rows && p->columns && status == COT_OK; r += p->block_rows) {
         int64_t rows = p->rows - r < p->block_rows ? p->rows - r : p->block_rows;
-        cot_block block =
-            cot_stored_block(p->checkpoint, s, p->row0 + r, rows, p->column0, p->columns, p->scratch);
-        if (!block_is_finite(&block, rows, p->columns))
-            status = fail_not_finite(p, &block, p->row0 + r, rows, error);
+        if (p->as_stored)
+            status = hand_on_stored(p, r, rows, consume, context, error);
         else
-            consume(context, &block, r, rows);
+            status = hand_on(p, r, rows, consume, context, error);
         bool last = r + rows == p->rows || status != COT_OK;
         if (last || (r + rows - kept) * row_bytes >= DROP_BYTES) {
             drop_rows(p, p->row0 + kept, r + rows - kept, last);
@@ -135,8 +256,9 @@ typedef struct reader {
     int64_t columns;
 } reader;
 
-static void read_block(void *context, const cot_block *block, int64_t row, int64_t rows)
+static void read_block(void *context, const handed *in_rows, int64_t row, int64_t rows)
 {
+    const cot_block *block = in_rows->block;
     const reader *to = context;
     const uint8_t *in = block->data;
     for (int64_t r = 0; r < rows; r++, in += block->stride * (int64_t)cot_dtype_bytes(block->type)) {
@@ -157,7 +279,7 @@ cot_status cot_checkpoint_read(const cot_checkpoint *checkpoint, const cot_weigh
                                cot_error *error)
 {
     piece p;
-    cot_status status = piece_open(&p, checkpoint, wanted, error);
+    cot_status status = piece_open(&p, checkpoint, wanted, COT_FORMATS, error);
     return status == COT_OK ? piece_run(&p, read_block, &(reader){out, p.columns}, error) : status;
 }
 
@@ -166,33 +288,40 @@ typedef struct packer {
     int64_t k;
 } packer;
 
-static void pack_block(void *context, const cot_block *block, int64_t row, int64_t rows)
+static void pack_block(void *context, const handed *in, int64_t row, int64_t rows)
 {
     const packer *p = context;
-    cot_pack_columns(p->to.b, p->to.type, p->k, p->to.n, p->to.n0 + row, rows, block->data, block->type,
-                     block->stride);
+    const int64_t n0 = p->to.n0 + row;
+    if (in->stored)
+        cot_pack_stored(p->to.b, p->to.format, p->k, p->to.n, n0, rows, in->stored);
+    else if (in->codes)
+        cot_pack_codes(p->to.b, p->to.format, p->k, p->to.n, n0, rows, in->codes);
+    else
+        cot_pack_columns(p->to.b, p->to.format, p->k, p->to.n, n0, rows, in->block->data, in->block->type,
+                         in->block->stride);
 }
 
 cot_status cot_checkpoint_pack(const cot_checkpoint *checkpoint, const cot_weight_piece *wanted,
                                const cot_packed_part *to, cot_error *error)
 {
     piece p;
-    cot_status status = piece_open(&p, checkpoint, wanted, error);
+    cot_status status = piece_open(&p, checkpoint, wanted, to->format, error);
     return status == COT_OK ? piece_run(&p, pack_block, &(packer){*to, p.columns}, error) : status;
 }
 
-static void pack_block_transposed(void *context, const cot_block *block, int64_t row, int64_t rows)
+static void pack_block_transposed(void *context, const handed *in, int64_t row, int64_t rows)
 {
+    const cot_block *block = in->block;
     const packer *p = context;
-    cot_pack_rows(p->to.b, p->to.type, p->k, p->to.n, row, rows, block->data, block->type, block->stride);
+    cot_pack_rows(p->to.b, p->to.format, p->k, p->to.n, row, rows, block->data, block->type, block->stride);
 }
 
 cot_status cot_checkpoint_pack_transposed(const cot_checkpoint *checkpoint, const cot_weight_piece *wanted,
-                                          void *b, cot_dtype type, cot_error *error)
+                                          void *b, cot_format format, cot_error *error)
 {
     piece p;
-    cot_status status = piece_open(&p, checkpoint, wanted, error);
+    cot_status status = piece_open(&p, checkpoint, wanted, COT_FORMATS, error);
     if (status != COT_OK) return status;
-    packer rows = {.to = {.b = b, .type = type, .n = p.columns}, .k = p.rows};
+    packer rows = {.to = {.b = b, .format = format, .n = p.columns}, .k = p.rows};
     return piece_run(&p, pack_block_transposed, &rows, error);
 }

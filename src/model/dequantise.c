@@ -3,6 +3,8 @@
 
 #include "base/rng.h"
 
+#include <math.h>
+
 bool cot_stored_is_direct(const cot_stored *stored)
 {
     return stored->storage == COT_STORAGE_PLAIN && stored->column_step == 1;
@@ -50,6 +52,144 @@ static void decode_fp8(float *out, const cot_checkpoint *checkpoint, const cot_s
             for (; c < end; c++) out[c] = checkpoint->e4m3[in[c]] * scale;
         }
     }
+}
+
+/* ---- codes as they are stored ---- */
+
+/* Columns that share a scale. */
+static int64_t group_of(const cot_stored *stored)
+{
+    return stored->storage == COT_STORAGE_FP8 ? stored->block_columns : stored->whole.group;
+}
+
+/* Groups that columns [column, column + columns) touch. */
+static int64_t groups_in(const cot_stored *stored, int64_t column, int64_t columns)
+{
+    const int64_t group = group_of(stored);
+    return columns ? (column + columns - 1) / group - column / group + 1 : 0;
+}
+
+static float scale_at(const cot_checkpoint *checkpoint, const cot_stored *stored, int64_t row, int64_t group)
+{
+    const cot_tensor *scales = stored->scales->tensor;
+    int64_t at = row * stored->whole.scale_row + group * stored->whole.scale_group;
+    if (stored->storage == COT_STORAGE_FP8)
+        at = row / stored->block_rows *
+                 ((stored->columns + stored->block_columns - 1) / stored->block_columns) +
+             group;
+    return scales->dtype == COT_F8_E8M0 ? checkpoint->e8m0[((const uint8_t *)scales->data)[at]]
+                                        : load(scales->data, scales->dtype, at);
+}
+
+static uint32_t word_at(const cot_tensor *tensor, int64_t i)
+{
+    uint32_t word;
+    memcpy(&word, (const uint8_t *)tensor->data + 4 * i, 4);
+    return word;
+}
+
+/* The place in a word of the code of row r, of the rows that share it. */
+static int place_of(const cot_whole_layout *w, int64_t r)
+{
+    static const int interleaved[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+    const int place = (int)(r % (32 / w->bits));
+    return w->bits * (w->interleaved ? interleaved[place] : place);
+}
+
+/* What is added to the whole numbers of a group: the middle less its zero point. */
+static float offset_at(const cot_stored *stored, int64_t row, int64_t group)
+{
+    const cot_whole_layout *w = &stored->whole;
+    const cot_tensor *zeros = w->zeros->tensor;
+    if (zeros->dtype == COT_I8)
+        return -(float)((const int8_t *)zeros->data)[row * w->zero_row + group * w->zero_group];
+    const uint32_t word = word_at(zeros, row / (32 / w->bits) * w->zero_row + group * w->zero_group);
+    const int zero = (int)(word >> place_of(w, row) & ((1u << w->bits) - 1)) + w->zero_added;
+    return (float)((1 << (w->bits - 1)) - zero);
+}
+
+static void read_codes(int8_t *out, const cot_stored *stored, int64_t row, int64_t column, int64_t columns)
+{
+    const cot_whole_layout *w = &stored->whole;
+    const cot_tensor *tensor = stored->tensor->tensor;
+    if (stored->storage == COT_STORAGE_FP8 || w->bytes) {
+        memcpy(out, (const uint8_t *)tensor->data + row * stored->columns + column, (size_t)columns);
+        return;
+    }
+    const int per = 32 / w->bits, middle = 1 << (w->bits - 1);
+    const uint32_t mask = (1u << w->bits) - 1;
+    const int place = w->rows_share ? place_of(w, row) : 0;
+    const int64_t first = (w->rows_share ? row / per : row) * stored->row_step;
+    uint32_t word = 0;
+    for (int64_t c = column; c < column + columns; c++) {
+        if (w->rows_share) {
+            word = word_at(tensor, first + c * stored->column_step) >> place;
+        } else if (c == column || c % per == 0) {
+            word = word_at(tensor, first + c / per * stored->column_step) >> c % per * w->bits;
+        }
+        *out++ = (int8_t)((int)(word & mask) - middle);
+        if (!w->rows_share) word >>= w->bits;
+    }
+}
+
+static size_t codes_room(int64_t rows, int64_t columns)
+{
+    return ((size_t)rows * (size_t)columns + 63) / 64 * 64;
+}
+
+size_t cot_stored_codes_bytes(const cot_stored *stored, int64_t rows, int64_t columns)
+{
+    return codes_room(rows, columns) + (size_t)(rows * (columns / group_of(stored) + 2)) * 2 * sizeof(float);
+}
+
+cot_codes cot_stored_codes(const cot_checkpoint *checkpoint, const cot_stored *stored, int64_t row,
+                           int64_t rows, int64_t column, int64_t columns, void *scratch)
+{
+    const int64_t groups = groups_in(stored, column, columns),
+                  first = columns ? column / group_of(stored) : 0;
+    cot_codes out = {.codes = scratch,
+                     .scales = (float *)(void *)((uint8_t *)scratch + codes_room(rows, columns))};
+    out.offsets = out.scales + rows * groups;
+    for (int64_t r = 0; r < rows; r++) {
+        read_codes(out.codes + r * columns, stored, row + r, column, columns);
+        for (int64_t g = 0; g < groups; g++) {
+            out.scales[r * groups + g] = scale_at(checkpoint, stored, row + r, first + g);
+            out.offsets[r * groups + g] = stored->whole.zeros ? offset_at(stored, row + r, first + g) : 0;
+        }
+    }
+    return out;
+}
+
+const char *cot_stored_scales_fault(int64_t *at, const cot_checkpoint *checkpoint, const cot_stored *stored,
+                                    int64_t row, int64_t rows)
+{
+    const float most = stored->storage == COT_STORAGE_FP8 ? 448 : stored->whole.bits == 4 ? 16 : 256;
+    const int64_t groups = groups_in(stored, 0, stored->columns);
+    for (int64_t r = row; r < row + rows; r++)
+        for (int64_t g = 0; g < groups; g++) {
+            const float scale = scale_at(checkpoint, stored, r, g);
+            *at = r;
+            if (scale == 0) return "a scale of zero";
+            if (isnan(scale)) return "a scale that is NaN";
+            if (!isfinite(scale * most) && stored->storage == COT_STORAGE_WHOLE)
+                return "a scale that is too large";
+            if (stored->whole.zeros && stored->whole.symmetric && offset_at(stored, r, g) != 0)
+                return "a zero point that is not the middle, though quantization_config says sym";
+        }
+    return NULL;
+}
+
+static void decode_whole(float *out, const cot_checkpoint *checkpoint, const cot_stored *stored, int64_t row,
+                         int64_t rows, int64_t column, int64_t columns)
+{
+    const int64_t groups = groups_in(stored, column, columns), group = group_of(stored);
+    const cot_codes in =
+        cot_stored_codes(checkpoint, stored, row, rows, column, columns, out + rows * columns);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++) {
+            const int64_t g = r * groups + (column + c) / group - column / group;
+            out[r * columns + c] = ((float)in.codes[r * columns + c] + in.offsets[g]) * in.scales[g];
+        }
 }
 
 static void decode_mxfp4(float *out, const cot_checkpoint *checkpoint, const cot_stored *stored, int64_t row,
@@ -102,6 +242,29 @@ static void draw(uint16_t *out, const cot_stored *stored, int64_t row, int64_t r
     }
 }
 
+cot_pack_source cot_stored_draw(const cot_stored *stored, int64_t row, int64_t rows, int64_t column,
+                                int64_t columns, void *scratch)
+{
+    const float root_mean_square = 2.93f; // of E2M1's numbers
+    uint8_t *data = scratch, *scales = data + rows * columns / 2;
+    const uint8_t scale = (uint8_t)(127 + lrintf(log2f(stored->spread / sqrtf(3) / root_mean_square)));
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c += 16) { // 64 random bits
+            const uint64_t at = (uint64_t)((row + r) * stored->columns + column + c) / 16,
+                           bits = cot_mix64(stored->stream ^ at);
+            memcpy(data + (r * columns + c) / 2, &bits, sizeof bits);
+        }
+    memset(scales, scale, (size_t)(rows * columns / 32));
+    return (cot_pack_source){data, scales, columns / 2, columns / 32};
+}
+
+size_t cot_stored_scratch_bytes(const cot_stored *stored, int64_t rows, int64_t columns)
+{
+    const size_t numbers = (size_t)rows * (size_t)columns * sizeof(float);
+    return stored->storage == COT_STORAGE_WHOLE ? numbers + cot_stored_codes_bytes(stored, rows, columns)
+                                                : numbers;
+}
+
 cot_block cot_stored_block(const cot_checkpoint *checkpoint, const cot_stored *stored, int64_t row,
                            int64_t rows, int64_t column, int64_t columns, void *scratch)
 {
@@ -120,6 +283,9 @@ cot_block cot_stored_block(const cot_checkpoint *checkpoint, const cot_stored *s
         break;
     case COT_STORAGE_MXFP4:
         decode_mxfp4(scratch, checkpoint, stored, row, rows, column, columns);
+        break;
+    case COT_STORAGE_WHOLE:
+        decode_whole(scratch, checkpoint, stored, row, rows, column, columns);
         break;
     case COT_STORAGE_RANDOM:
         draw(scratch, stored, row, rows, column, columns);

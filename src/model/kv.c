@@ -9,8 +9,9 @@
 
 void cot_kv_lay_out(cot_kv *kv, cot_arena *arena)
 {
-    kv->key_bytes = (size_t)cot_packed_bytes(kv->type, kv->key_width, COT_KV_PAGE);
-    kv->head_bytes = kv->key_bytes + (size_t)cot_packed_bytes(kv->type, COT_KV_PAGE, kv->value_width);
+    const cot_format format = cot_format_of(kv->type);
+    kv->key_bytes = (size_t)cot_packed_bytes(format, kv->key_width, COT_KV_PAGE);
+    kv->head_bytes = kv->key_bytes + (size_t)cot_packed_bytes(format, COT_KV_PAGE, kv->value_width);
     kv->page_bytes = (size_t)(kv->layers * kv->heads) * kv->head_bytes;
     kv->table =
         cot_arena_take(arena, (size_t)kv->sequences, (size_t)kv->pages_a_sequence * sizeof *kv->table);
@@ -55,8 +56,9 @@ void cot_kv_store(cot_kv *kv, int64_t sequence, int64_t position, int64_t layer,
                   const float *key, const float *value)
 {
     int64_t index = position / COT_KV_PAGE, place = position % COT_KV_PAGE;
-    cot_pack_column(cot_kv_keys(kv, sequence, index, layer, head), kv->type,
-                    cot_panel_elements(kv->key_width), place, key, kv->key_width);
-    cot_pack_row(cot_kv_values(kv, sequence, index, layer, head), kv->type, cot_panel_elements(COT_KV_PAGE),
-                 place, value, kv->value_width);
+    const cot_format format = cot_format_of(kv->type);
+    cot_pack_column(cot_kv_keys(kv, sequence, index, layer, head), format,
+                    cot_panel_bytes(format, kv->key_width), place, key, kv->key_width);
+    cot_pack_row(cot_kv_values(kv, sequence, index, layer, head), format,
+                 cot_panel_bytes(format, COT_KV_PAGE), place, value, kv->value_width);
 }

@@ -1,7 +1,6 @@
 #include "model/loader.h"
 
 #include "base/error.h"
-#include "kernels/pack.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -23,6 +22,7 @@ struct cot_loader {
     /* While running: */
     size_t *group; // [groups + 1] first job of each
     cot_loader_progress *progress;
+    cot_fabric *fabric;
     pthread_mutex_t mutex;
     atomic_bool failed;
     cot_error error;
@@ -70,30 +70,32 @@ static void record(cot_loader *load, struct job job)
 
 void cot_loader_read(cot_loader *load, cot_weight_piece piece, float *to)
 {
-    record(load, (struct job){.piece = piece, .kind = READ, .to = {.b = to, .type = COT_F32}});
+    record(load, (struct job){.piece = piece, .kind = READ, .to = {.b = to, .format = COT_FORMAT_FP32}});
 }
 
-void cot_loader_pack(cot_loader *load, cot_weight_piece piece, void *to, cot_dtype type, int64_t n,
+void cot_loader_pack(cot_loader *load, cot_weight_piece piece, void *to, cot_format format, int64_t n,
                      int64_t n0)
 {
-    record(load, (struct job){.piece = piece, .kind = PACK, .to = {to, type, n, n0}});
+    record(load, (struct job){.piece = piece, .kind = PACK, .to = {to, format, n, n0}});
 }
 
-void cot_loader_pack_transposed(cot_loader *load, cot_weight_piece piece, void *to, cot_dtype type)
+void cot_loader_pack_transposed(cot_loader *load, cot_weight_piece piece, void *to, cot_format format)
 {
-    record(load, (struct job){.piece = piece, .kind = PACK_TRANSPOSED, .to = {.b = to, .type = type}});
+    record(load, (struct job){.piece = piece, .kind = PACK_TRANSPOSED, .to = {.b = to, .format = format}});
 }
 
 void cot_loader_check(cot_loader *load, cot_weight_piece piece)
 {
-    record(load, (struct job){.piece = piece, .kind = CHECK, .to = {.type = COT_BF16}});
+    record(load, (struct job){.piece = piece, .kind = CHECK, .to = {.format = COT_FORMAT_BF16}});
 }
 
 /* Packing is what lets go of the file's pages as it reads them. */
 static cot_status check(const cot_loader *load, const cot_weight_piece *p, cot_error *error)
 {
     const cot_packed_part nowhere = {
-        .b = malloc((size_t)cot_packed_bytes(COT_BF16, p->columns, p->rows)), .type = COT_BF16, .n = p->rows};
+        .b = malloc((size_t)cot_packed_bytes(COT_FORMAT_BF16, p->columns, p->rows)),
+        .format = COT_FORMAT_BF16,
+        .n = p->rows};
     if (!nowhere.b) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a look at the embedding");
     cot_status status = cot_checkpoint_pack(load->checkpoint, p, &nowhere, error);
     free(nowhere.b);
@@ -108,7 +110,8 @@ static cot_status run_job(const cot_loader *load, const struct job *job, cot_err
     case PACK:
         return cot_checkpoint_pack(load->checkpoint, &job->piece, &job->to, error);
     case PACK_TRANSPOSED:
-        return cot_checkpoint_pack_transposed(load->checkpoint, &job->piece, job->to.b, job->to.type, error);
+        return cot_checkpoint_pack_transposed(load->checkpoint, &job->piece, job->to.b, job->to.format,
+                                              error);
     case CHECK:
         return check(load, &job->piece, error);
     }
@@ -131,10 +134,11 @@ static void run_group(void *context, int64_t g)
     for (size_t j = load->group[g]; j < load->group[g + 1] && !atomic_load(&load->failed); j++) {
         const struct job *job = &load->jobs[j];
         cot_error error = {0};
-        cot_status status = run_job(load, job, &error);
+        cot_status status = load->fabric ? cot_fabric_check(load->fabric, &error) : COT_OK;
+        if (status == COT_OK) status = run_job(load, job, &error);
         if (job->kind != CHECK)
-            report(load->progress,
-                   (size_t)(job->piece.rows * job->piece.columns) * cot_dtype_bytes(job->to.type));
+            report(load->progress, (size_t)(job->piece.rows * job->piece.columns *
+                                            cot_format_row_of(job->to.format)->bits / 8));
         if (status == COT_OK) continue;
         pthread_mutex_lock(&load->mutex);
         if (!atomic_exchange(&load->failed, true)) load->error = error;
@@ -142,7 +146,8 @@ static void run_group(void *context, int64_t g)
     }
 }
 
-cot_status cot_loader_run(cot_loader *load, cot_pool *pool, cot_loader_progress *progress, cot_error *error)
+cot_status cot_loader_run(cot_loader *load, cot_pool *pool, cot_loader_progress *progress, cot_fabric *fabric,
+                          cot_error *error)
 {
     int64_t groups = 0;
     load->group = malloc((load->count + 1) * sizeof *load->group);
@@ -154,6 +159,7 @@ cot_status cot_loader_run(cot_loader *load, cot_pool *pool, cot_loader_progress 
         if (load->jobs[j].starts_group) load->group[groups++] = j;
     load->group[groups] = load->count;
     load->progress = progress;
+    load->fabric = fabric;
     atomic_store(&load->failed, false);
     cot_pool_run(pool, groups, run_group, load);
     free(load->group);

@@ -4,6 +4,7 @@
 #define COT_MODEL_LOADER_H
 #include "base/arena.h"
 #include "base/pool.h"
+#include "fabric/fabric.h"
 #include "model/checkpoint.h"
 
 #include <stdatomic.h>
@@ -27,15 +28,17 @@ void cot_loader_close(cot_loader *load); // NULL is fine
  * Recording with `to` NULL (an arena that measures) does nothing. Out of memory is reported by run. */
 void cot_loader_chain(cot_loader *load);
 void cot_loader_read(cot_loader *load, cot_weight_piece piece, float *to); // fp32 [rows][columns]
-void cot_loader_pack(cot_loader *load, cot_weight_piece piece, void *to, cot_dtype type, int64_t n,
+void cot_loader_pack(cot_loader *load, cot_weight_piece piece, void *to, cot_format format, int64_t n,
                      int64_t n0); // packed [columns][n]
 void cot_loader_pack_transposed(cot_loader *load, cot_weight_piece piece, void *to,
-                                cot_dtype type); // packed [rows][columns]
+                                cot_format format); // packed [rows][columns]
 
 /* Reads the piece for its errors alone: what stays in the file must be finite too. */
 void cot_loader_check(cot_loader *load, cot_weight_piece piece);
 
-/* Does all that was recorded, the pool helping (NULL: alone), and empties the list. The first error wins. */
-cot_status cot_loader_run(cot_loader *load, cot_pool *pool, cot_loader_progress *progress, cot_error *error);
+/* Does all that was recorded, the pool helping (NULL: alone), and empties the list. The first error wins; that a rank of
+ * `fabric` (NULL: there is none yet) has failed is one. */
+cot_status cot_loader_run(cot_loader *load, cot_pool *pool, cot_loader_progress *progress, cot_fabric *fabric,
+                          cot_error *error);
 
 #endif

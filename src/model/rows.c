@@ -1,5 +1,4 @@
 /* The arithmetic that a runner's steps are made of: loops over rows, products, norms. */
-#include "kernels/pack.h"
 #include "model/runner_state.h"
 
 #include <math.h>
@@ -30,37 +29,37 @@ void cot_runner_rows(cot_runner *r, int64_t rows, void (*body)(cot_runner *, int
 void cot_runner_product(cot_runner *r, const void *a, int64_t rows, int64_t k, const void *b, int64_t n,
                         float *c)
 {
-    cot_gemm gemm = {.type = r->o.type,
+    cot_gemm gemm = {.type = r->o.precision.type,
+                     .format = cot_format_of(r->o.precision.type),
                      .m = rows,
                      .n = n,
                      .k = k,
                      .a = a,
                      .a_stride = k,
                      .b = b,
-                     .b_panel_stride = cot_panel_elements(k),
+                     .b_panel_bytes = cot_panel_bytes(cot_format_of(r->o.precision.type), k),
                      .c = c,
                      .c_stride = n};
     cot_matmul(r->o.kernels, r->o.pool, &gemm, 1);
 }
 
 struct norm {
-    const float *weight;
-    int64_t row0;
+    const float *weight, *x;
 };
 
-static void norm_row(cot_runner *r, int64_t i, const void *context)
+static void norm_row(cot_runner *r, int64_t row, const void *context)
 {
     const struct norm *norm = context;
-    int64_t h = r->c->hidden, row = norm->row0 + i;
-    const float *x = r->s.x + row * h;
+    int64_t h = r->c->hidden;
+    const float *x = norm->x + row * h;
     float *out = r->s.normed + row * h;
     float mean = r->o.kernels->sum_squares(x, h) / (float)h;
     r->o.kernels->scale_by(out, x, 1.0f / sqrtf(mean + r->c->norm_eps), norm->weight, h);
-    r->o.kernels->scale(cot_runner_row(r, r->s.typed, row, h), r->o.type, out, 1.0f, h);
+    r->o.kernels->scale(cot_runner_row(r, r->s.typed, row, h), r->o.precision.type, out, 1.0f, h);
 }
 
-void cot_runner_norm(cot_runner *r, const float *weight, int64_t row0, int64_t rows)
+void cot_runner_norm(cot_runner *r, const float *weight, const float *x, int64_t rows)
 {
-    struct norm norm = {weight, row0};
+    struct norm norm = {weight, x};
     cot_runner_rows(r, rows, norm_row, &norm);
 }

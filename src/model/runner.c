@@ -15,7 +15,7 @@ static void lay_out_weights(cot_runner *r, int rank, int ranks, cot_arena *arena
         return;
     }
     for (int64_t l = 0; l < c->layers; l++) cot_attention_heads(&r->own_attention[l], c, rank, ranks);
-    cot_attention_weights_walk(r->own_attention, c, r->o.type, arena, load);
+    cot_attention_weights_walk(r->own_attention, c, r->o.precision.type, arena, load);
     r->attention = r->own_attention;
 }
 
@@ -26,8 +26,32 @@ static int64_t value_width(const cot_config *c)
 
 cot_attend_scratch *cot_runner_lay_out_attention(cot_arena *arena, const cot_runner_options *o)
 {
-    return cot_attend_scratch_lay_out(arena, o->type, value_width(cot_checkpoint_config(o->checkpoint)),
-                                      o->threads);
+    return cot_attend_scratch_lay_out(arena, o->precision.type,
+                                      value_width(cot_checkpoint_config(o->checkpoint)), o->threads);
+}
+
+static void lay_out_homes(cot_runner *r, int ranks, cot_arena *arena)
+{
+    cot_step_scratch *s = &r->s;
+    const size_t n = (size_t)r->o.step_tokens, h = (size_t)r->c->hidden, layers = (size_t)r->c->moe_layers,
+                 home = (size_t)cot_divide_up(r->o.step_tokens, ranks);
+    s->home_x = cot_arena_take(arena, home * h, sizeof *s->home_x);
+    s->update = cot_arena_take(arena, home * h, sizeof *s->update);
+    s->token_row = cot_arena_take(arena, n, sizeof *s->token_row);
+    s->home = cot_arena_take(arena, (layers + 1) * n, sizeof *s->home);
+    s->held = cot_arena_take(arena, layers * n, sizeof *s->held);
+    if (r->o.pipeline.foresight == COT_FORESIGHT_GATE) {
+        const size_t k = (size_t)r->c->gate.top_k;
+        s->guess = cot_arena_take(arena, n, sizeof *s->guess);
+        s->sure = cot_arena_take(arena, n, sizeof *s->sure);
+        s->asked_experts = cot_arena_take(arena, home * k, sizeof *s->asked_experts);
+        s->asked_weights = cot_arena_take(arena, home * k, sizeof *s->asked_weights);
+        s->asked_logits = cot_arena_take(arena, home * (size_t)r->c->gate.experts, sizeof *s->asked_logits);
+    }
+    s->ranks_before = cot_arena_take(arena, COT_PREDICT_MAX_ORDER * n, sizeof *s->ranks_before);
+    s->order = cot_arena_take(arena, n, sizeof *s->order);
+    if (r->o.capture) s->routed = cot_arena_take(arena, n * (size_t)r->c->gate.top_k, sizeof *s->routed);
+    cot_homes_scratch_lay_out(&s->homes, arena, r->o.step_tokens, r->c->gate.experts);
 }
 
 static void lay_out_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena)
@@ -35,13 +59,13 @@ static void lay_out_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena
     const cot_config *c = r->c;
     cot_step_scratch *s = &r->s;
     bool mla = c->attention == COT_ATTENTION_MLA;
-    size_t n = (size_t)r->o.step_tokens, w = cot_dtype_bytes(r->o.type), h = (size_t)c->hidden;
+    size_t n = (size_t)r->o.step_tokens, w = cot_dtype_bytes(r->o.precision.type), h = (size_t)c->hidden;
     cot_attention_weights heads; // of this rank
     cot_attention_heads(&heads, c, r->o.data_parallel ? 0 : rank, r->o.data_parallel ? 1 : ranks);
     size_t q = (size_t)heads.heads, qk = (size_t)(c->nope_dim + c->rope_dim), lora = (size_t)c->kv_lora_rank;
     size_t columns = mla ? (size_t)c->q_lora_rank + (c->q_lora_rank ? 0 : q * qk) + lora + (size_t)c->rope_dim
                          : (q + 2 * (size_t)heads.kv_heads) * (size_t)c->head_dim;
-    r->kv = (cot_kv){.type = r->o.type,
+    r->kv = (cot_kv){.type = r->o.precision.type,
                      .layers = c->layers,
                      .heads = heads.kv_heads,
                      .key_width = mla ? c->kv_lora_rank + c->rope_dim : c->head_dim,
@@ -57,7 +81,7 @@ static void lay_out_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena
     s->normed = cot_arena_take(arena, n * h, sizeof(float));
     s->typed = cot_arena_take(arena, n * h, w);
     s->branch = cot_arena_take(arena, n * h, sizeof(float));
-    s->payload = cot_arena_take(arena, n * h, w);
+    s->payload = cot_arena_take(arena, 1, cot_runner_gathered_bytes(&r->o, c->hidden, ranks));
     s->input = cot_arena_take(arena, n * columns, sizeof(float));
     s->queries = cot_arena_take(arena, n * q * key, w);
     s->values = s->output = cot_arena_take(arena, n * q * value, w);
@@ -72,13 +96,20 @@ static void lay_out_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena
     s->width_sums = cot_arena_take(arena, 2 * n, sizeof(float));
     s->cosines = cot_arena_take(arena, n * (size_t)c->rope_width / 2, sizeof(float));
     s->sines = cot_arena_take(arena, n * (size_t)c->rope_width / 2, sizeof(float));
-    cot_ffn_shape dense = cot_model_dense_shape(c, r->o.type);
+    cot_ffn_shape dense = cot_model_dense_shape(c, r->o.precision.type);
     if (c->moe_layers < c->layers)
         s->dense_scratch = cot_arena_take(arena, 1, cot_ffn_scratch_bytes(&dense, r->o.step_tokens, 1));
     s->gemms = cot_arena_take(arena, (size_t)cot_larger(heads.heads, 1), sizeof(cot_gemm));
     size_t routed = (size_t)(c->moe_layers * r->o.step_tokens * c->gate.top_k);
     s->experts = cot_arena_take(arena, routed, sizeof *s->experts);
     s->weights = cot_arena_take(arena, routed, sizeof *s->weights);
+    if (!r->o.data_parallel && ranks > 1 && cot_pipeline_goes_home(&r->o.pipeline))
+        lay_out_homes(r, ranks, arena);
+    if (r->o.replay) {
+        s->recorded = cot_arena_take(arena, n, sizeof *s->recorded);
+        s->replayed_experts = cot_arena_take(arena, n * (size_t)c->gate.top_k, sizeof *s->replayed_experts);
+        s->replayed_weights = cot_arena_take(arena, n * (size_t)c->gate.top_k, sizeof *s->replayed_weights);
+    }
     s->position = cot_arena_take(arena, n, sizeof *s->position);
     s->sequence = cot_arena_take(arena, n, sizeof *s->sequence);
     s->runs = cot_arena_take(arena, n, sizeof *s->runs);
@@ -98,15 +129,24 @@ static void lay_out_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena
 
 static cot_collectives_options collectives_of(const cot_runner_options *o, int ranks)
 {
-    size_t n = (size_t)o->step_tokens, w = cot_dtype_bytes(o->type);
+    size_t n = (size_t)o->step_tokens, w = cot_dtype_bytes(o->precision.type);
     size_t h = (size_t)cot_checkpoint_config(o->checkpoint)->hidden;
     if (ranks == 1) return (cot_collectives_options){0};
+    if (!o->data_parallel && o->pipeline.direct)
+        return (cot_collectives_options){.exchange_bytes = cot_runner_exchange_bytes(o, (int64_t)h, ranks)};
     if (!o->data_parallel)
-        return (cot_collectives_options){.reduce_elements = n * h, .gather_bytes = n * h * w};
+        return (cot_collectives_options){.reduce_elements = n * h,
+                                         .gather_bytes = cot_runner_gathered_bytes(o, (int64_t)h, ranks)};
     return (cot_collectives_options){.gather_bytes = (size_t)o->step_logits * h * w};
 }
 
-static cot_moe_options moe_of(const cot_runner_options *o, cot_fabric *fabric)
+/* Most tokens of a step that are at home on one rank. */
+static int64_t home_tokens(const cot_runner_options *o, int ranks)
+{
+    return o->data_parallel ? o->step_tokens : cot_divide_up(o->step_tokens, ranks);
+}
+
+static cot_moe_options moe_of(const cot_runner_options *o, cot_fabric *fabric, int ranks)
 {
     const cot_config *c = cot_checkpoint_config(o->checkpoint);
     return (cot_moe_options){.fabric = fabric,
@@ -114,13 +154,16 @@ static cot_moe_options moe_of(const cot_runner_options *o, cot_fabric *fabric)
                              .pool = o->pool,
                              .threads = o->threads,
                              .combine = o->combine,
+                             .a2a = o->a2a,
+                             .dedup = o->dedup,
                              .combine_type = o->payload,
-                             .expert = cot_model_expert_shape(c, cot_runner_precision(o)),
-                             .shared = cot_model_shared_shape(c, cot_runner_precision(o)),
+                             .expert = cot_model_expert_shape(c, o->precision),
+                             .shared = cot_model_shared_shape(c, o->precision),
                              .experts = c->gate.experts,
                              .top_k = c->gate.top_k,
                              .slots = o->layout->slots_per_rank,
-                             .tokens = o->step_tokens};
+                             .tokens = o->step_tokens,
+                             .home_tokens = home_tokens(o, ranks)};
 }
 
 /* The runner's own symmetric blocks, in order; the sizes that heap_bytes adds up and open allocates. */
@@ -128,27 +171,37 @@ struct block {
     cot_sym *at;
     size_t bytes;
 };
-enum { BLOCKS = 7 };
+enum { BLOCKS = 9 };
+
+int64_t cot_runner_expert_layers(const cot_runner_options *o)
+{
+    const int64_t layers = o->layout->n_layers;
+    return o->expert_layers && o->expert_layers < layers ? o->expert_layers : layers;
+}
 
 static void list_blocks(cot_runner *r, int ranks, struct block block[BLOCKS])
 {
     const cot_config *c = r->c;
     size_t routed = r->o.capture ? (size_t)(c->moe_layers * r->o.step_tokens * c->gate.top_k) : 0;
     size_t logits = ranks > 1 ? (size_t)r->o.step_logits * (size_t)c->vocab * sizeof(float) : 0;
-    block[0] =
-        (struct block){&r->experts_at, (size_t)(c->moe_layers * r->o.layout->slots_per_rank) * r->slot_bytes};
+    block[0] = (struct block){&r->experts_at,
+                              (size_t)(cot_runner_expert_layers(&r->o) * r->o.layout->slots_per_rank) *
+                                  r->slot_bytes};
     block[1] = (struct block){&r->logits_at, logits};
     block[2] = (struct block){&r->routed_experts_at, routed * sizeof(uint16_t)};
     block[3] = (struct block){&r->routed_weights_at, routed * sizeof(float)};
     block[4] = (struct block){&r->stats_at, (size_t)ranks * sizeof(cot_rank_stats)};
     block[5] = (struct block){&r->done_at, (size_t)ranks * sizeof(uint64_t)};
     block[6] = (struct block){&r->unsound_at, (size_t)r->o.step_tokens};
+    block[8] = (struct block){&r->counts_at, (size_t)ranks * sizeof(cot_step_counts)};
+    block[7] = (struct block){&r->calls_at, (size_t)ranks * cot_runner_calls(r) * sizeof(uint64_t)};
+    block[8] =
+        (struct block){&r->sent_at, (size_t)ranks * cot_runner_sent_words(r, ranks) * sizeof(uint64_t)};
 }
 
 static size_t slot_bytes_of(const cot_runner_options *o)
 {
-    cot_ffn_shape expert =
-        cot_model_expert_shape(cot_checkpoint_config(o->checkpoint), cot_runner_precision(o));
+    cot_ffn_shape expert = cot_model_expert_shape(cot_checkpoint_config(o->checkpoint), o->precision);
     return cot_ffn_layout_of(&expert).bytes;
 }
 
@@ -160,25 +213,25 @@ size_t cot_runner_heap_bytes(const cot_runner_options *options, int ranks)
     struct block block[BLOCKS];
     list_blocks(&r, ranks, block);
     cot_collectives_options collectives = collectives_of(options, ranks);
-    cot_moe_options moe = moe_of(options, NULL);
+    cot_moe_options moe = moe_of(options, NULL, ranks);
     size_t bytes = cot_collectives_heap_bytes(&collectives, ranks) + options->op->heap_bytes(&moe, ranks);
     for (int b = 0; b < BLOCKS; b++) bytes += block[b].bytes + ALIGNMENT;
     return bytes + ALIGNMENT;
 }
 
-/* What steps touch of symmetric memory but experts, and of the operator's own. Results come to rank 0 alone. */
+/* What steps touch of symmetric memory but experts, and of the operator's own. Results come to rank 0 alone; a rank counts
+ * calls of experts in its own part. */
 static size_t buffer_bytes(const cot_runner *r, int rank, int ranks)
 {
-    const int64_t tokens = r->o.step_tokens,
-                  home = r->o.data_parallel ? tokens : cot_divide_up(tokens, ranks);
     const cot_collectives_options collectives = collectives_of(&r->o, ranks);
-    const cot_moe_options moe = moe_of(&r->o, NULL);
-    size_t bytes =
-        cot_collectives_heap_bytes(&collectives, ranks) + r->o.op->touched_bytes(&moe, ranks, home);
+    const cot_moe_options moe = moe_of(&r->o, NULL, ranks);
+    size_t bytes = cot_collectives_heap_bytes(&collectives, ranks) +
+                   r->o.op->touched_bytes(&moe, ranks, moe.home_tokens);
     struct block block[BLOCKS];
     cot_runner scratch = *r; // whose offsets nobody reads
     list_blocks(&scratch, ranks, block);
     for (int b = 1; b < BLOCKS && rank == 0; b++) bytes += block[b].bytes;
+    if (rank) bytes += (cot_runner_calls(r) + cot_runner_sent_words(r, ranks)) * sizeof(uint64_t);
     return bytes;
 }
 
@@ -219,7 +272,7 @@ static cot_status allocate(cot_runner *r, cot_loader *load, cot_error *error)
     for (int b = 0; b < BLOCKS && status == COT_OK; b++)
         status = cot_alloc(r->fabric, block[b].at, block[b].bytes ? block[b].bytes : 1, error);
     cot_collectives_options collectives = collectives_of(&r->o, ranks);
-    cot_moe_options moe = moe_of(&r->o, r->fabric);
+    cot_moe_options moe = moe_of(&r->o, r->fabric, ranks);
     if (status == COT_OK) status = cot_collectives_open(&r->collectives, r->fabric, &collectives, error);
     if (status == COT_OK) status = r->o.op->open(&r->moe, &moe, error);
     cot_runner_sizes sizes;
@@ -236,12 +289,12 @@ static void record_experts(cot_runner *r, cot_loader *load)
 {
     const cot_expert_layout *layout = r->o.layout;
     uint8_t *slots = cot_local(r->fabric, r->experts_at);
-    for (int32_t m = 0; m < layout->n_layers; m++) {
+    for (int32_t m = 0; m < cot_runner_expert_layers(&r->o); m++) {
         const cot_expert_replicas replicas = cot_expert_layout_layer(layout, m);
         for (int32_t e = 0; e < layout->n_experts; e++)
             for (int32_t i = replicas.begin[e]; i < replicas.begin[e + 1]; i++)
                 if (replicas.rank[i] == r->fabric->rank)
-                    cot_expert_walk(r->c, cot_runner_precision(&r->o), layout->layers[m], e,
+                    cot_expert_walk(r->c, r->o.precision, layout->layers[m], e,
                                     slots + (size_t)(m * layout->slots_per_rank + replicas.slot[i]) *
                                                 r->slot_bytes,
                                     load);
@@ -267,7 +320,7 @@ cot_status cot_runner_open(cot_runner **out, const cot_runner_options *options, 
     if (status == COT_OK) {
         record_experts(r, load);
         cot_turns_enter(fabric);
-        status = cot_loader_run(load, options->pool, progress, error);
+        status = cot_loader_run(load, options->pool, progress, fabric, error);
         cot_turns_leave(fabric);
     }
     cot_loader_close(load);

@@ -3,6 +3,8 @@
 #define COT_MODEL_RUNNER_H
 #include "coterie/trace.h"
 #include "fabric/collectives.h"
+#include "model/pipeline.h"
+#include "model/replay.h"
 #include "model/step.h"
 #include "model/weights.h"
 #include "model/attend.h"
@@ -12,36 +14,63 @@ typedef struct cot_runner_options {
     const cot_checkpoint *checkpoint;
     const cot_whole_weights *whole;
     cot_attend_scratch *attention_scratch; // the process's, as cot_runner_lay_out_attention makes it
-    cot_dtype type;                        // F32 or BF16: arithmetic and payload
-    bool quantised;                        // routed and shared experts are int8 instead
-    bool data_parallel;                    // attention on the sequences' home ranks, else heads split
+    cot_precision precision;
+    bool data_parallel;    // attention on the sequences' home ranks, else heads split
+    cot_pipeline pipeline; // where heads are split
     const cot_kernels *kernels;
     cot_pool *pool;                  // may be NULL
     int threads;                     // that may work for this rank at once, itself included
     const cot_expert_layout *layout; // of the model's MoE layers over the group's ranks
+    /* Of a random model: so many MoE layers have experts of their own, and later ones use these again, slot for slot, in turn.
+     * 0: all have. */
+    int64_t expert_layers;
     const cot_moe_operator *op;
     cot_moe_combine combine;
+    cot_moe_a2a a2a;
+    cot_moe_dedup dedup;
     cot_dtype payload;        // F32 or BF16: what expert rows travel back as
     int64_t step_tokens;      // most tokens of a step
     int64_t step_logits;      // most rows of logits of a step
     int64_t step_maps;        // most page maps of a step
     int64_t sequences, pages; // rows of the page table; KV pages
     bool capture;             // routing of every step goes to rank 0
+    const cot_replay *replay; // what takes the place of gates' choices; NULL: nothing
 } cot_runner_options;
 
-static inline cot_precision cot_runner_precision(const cot_runner_options *options)
+/* When ranks send to one another in a step, one after the other: in each layer these, and results at its end. */
+enum {
+    COT_EXCHANGE_REDUCE,   // allreduce, or reduce-scatter
+    COT_EXCHANGE_SPREAD,   // an allreduce's other half, where it is direct
+    COT_EXCHANGE_DISPATCH, // and metadata
+    COT_EXCHANGE_COMBINE,
+    COT_EXCHANGE_GATHER,
+    COT_EXCHANGES
+};
+static inline size_t cot_runner_exchanges(int64_t layers)
 {
-    return (cot_precision){options->type, options->quantised};
+    return (size_t)layers * COT_EXCHANGES + 1;
 }
 
 /* What a rank counted since it was opened. */
 typedef struct cot_rank_stats {
     cot_locality locality; // of the rows at home here, over MoE layers
+    uint64_t distinct;     // experts that they call, each once a layer and step
     int64_t attention_ns, reduce_ns, gather_ns, dense_ns,
         logits_ns; // reduce, gather: allreduce, allgather with waiting
     cot_moe_times moe;
     cot_traffic traffic[COT_MAX_RANKS][COT_PHASES];
+    uint64_t rounds[COT_PHASES];
 } cot_rank_stats;
+
+/* How many MoE layers have experts of their own. */
+int64_t cot_runner_expert_layers(const cot_runner_options *options);
+
+/* What a step's report takes from a rank, counted since it was opened. */
+typedef struct cot_step_counts {
+    cot_locality locality;      // of the rows at home here, over MoE layers
+    uint64_t distinct;          // experts that they call, each once a layer and step
+    uint64_t bytes[COT_PHASES]; // sent to other ranks
+} cot_step_counts;
 
 typedef struct cot_runner cot_runner;
 
@@ -75,13 +104,19 @@ typedef struct cot_step_result {
     const uint16_t *experts;
     const float *weights;
     const uint8_t *unsound;
-    const uint16_t
-        *own_experts; // [MoE layers][step_tokens][K] as rank 0 has routed own_rows of the step's tokens
+    const uint16_t *
+        own_experts; // [MoE layers][step_tokens][K] as rank 0 has routed own_rows of the step's tokens, perhaps others in each layer
     int64_t own_rows;
+    const cot_step_counts *counts; // [P] where the step reports
 } cot_step_result;
 cot_status cot_runner_step(cot_runner *runner, const cot_step *step, cot_step_result *result,
                            cot_error *error);
 /* Collective: rank 0 gets every rank's numbers [P]; the others pass NULL. */
 cot_status cot_runner_stats(cot_runner *runner, cot_rank_stats *stats, cot_error *error);
+/* On rank 0, as of the last cot_runner_stats: adds to calls [MoE layers][E] how many tokens have called each expert, over all
+ * ranks since they were opened. */
+void cot_runner_add_calls(const cot_runner *runner, uint64_t *calls);
+/* The same: bytes that ranks sent in the last step, [cot_runner_exchanges][source][destination]. */
+void cot_runner_get_exchanged(const cot_runner *runner, uint64_t *bytes);
 
 #endif

@@ -1,6 +1,7 @@
 /* What one step of the whole group computes; the same on every rank. */
 #ifndef COT_MODEL_STEP_H
 #define COT_MODEL_STEP_H
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Consecutive tokens of one sequence. */
@@ -9,7 +10,8 @@ typedef struct cot_span {
     int32_t home;     // the rank that holds it under data-parallel attention
     int32_t position; // of its first token
     int32_t tokens;
-    int32_t logits; // its last `logits` tokens want logits, 0 to tokens
+    int32_t logits;   // its last `logits` tokens want logits, 0 to tokens
+    int32_t recorded; // the sequence of recorded routing that it replays, where there is any (replay.h)
 } cot_span;
 
 /* Page `page` is the sequence's page number `index` from this step on. Of page `from`, which may be the same, it has the
@@ -21,6 +23,7 @@ typedef struct cot_page_map {
 
 typedef struct cot_step {
     int32_t tokens, spans, maps, logits; // totals
+    bool reports;                        // every rank tells rank 0 what it counted
     const int32_t *ids;                  // [tokens], span after span
     const cot_span *span;
     const cot_page_map *map;

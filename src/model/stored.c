@@ -40,7 +40,7 @@ static void print_shape(char *out, size_t room, const int64_t *shape, int dims)
         at += (size_t)snprintf(out + at, room - at, "[%" PRId64 "]", shape[d]);
 }
 
-static cot_status expect_shape(const cot_tensor *tensor, const int64_t *shape, int dims, cot_error *error)
+cot_status cot_stored_expect_shape(const cot_tensor *tensor, const int64_t *shape, int dims, cot_error *error)
 {
     if (tensor->dims == dims && !memcmp(tensor->shape, shape, (size_t)dims * sizeof *shape)) return COT_OK;
     char found[64], expected[64];
@@ -50,15 +50,10 @@ static cot_status expect_shape(const cot_tensor *tensor, const int64_t *shape, i
                     expected);
 }
 
-static cot_status refuse_dtype(const cot_tensor *tensor, const char *expected, cot_error *error)
+cot_status cot_stored_refuse_dtype(const cot_tensor *tensor, const char *expected, cot_error *error)
 {
     return cot_fail(error, COT_UNSUPPORTED, "tensor '%s' is stored as %s, expected %s", tensor->name,
                     cot_dtype_name(tensor->dtype), expected);
-}
-
-static bool is_plain(cot_dtype type)
-{
-    return type == COT_F32 || type == COT_BF16 || type == COT_F16;
 }
 
 /* The one block size that cuts n into `blocks`, or 0 where several would: any that is at least n makes one
@@ -81,10 +76,17 @@ static cot_status find_fp8(cot_stored *stored, const cot_checkpoint *checkpoint,
     stored->storage = COT_STORAGE_FP8;
     stored->block_rows = config->fp8_block_rows;
     stored->block_columns = config->fp8_block_columns;
-    if (!is_plain(scales->dtype) && scales->dtype != COT_F8_E8M0)
-        return refuse_dtype(scales, "F32, BF16, F16 or F8_E8M0", error);
+    if (!cot_stored_is_plain(scales->dtype) && scales->dtype != COT_F8_E8M0)
+        return cot_stored_refuse_dtype(scales, "F32, BF16, F16 or F8_E8M0", error);
     if (!stored->block_rows) {
         bool one = cot_tensor_elements(scales) == 1;
+        const bool channels = !one && scales->shape[0] == stored->rows &&
+                              (scales->dims == 1 || (scales->dims == 2 && scales->shape[1] == 1));
+        if (channels) {
+            stored->block_rows = 1;
+            stored->block_columns = stored->columns;
+            return COT_OK;
+        }
         bool published = scales->dims == 2 && scales->shape[0] == (stored->rows + 127) / 128 &&
                          scales->shape[1] == (stored->columns + 127) / 128;
         if (published) { // the blocks that DeepSeek-V3 ships
@@ -106,26 +108,32 @@ static cot_status find_fp8(cot_stored *stored, const cot_checkpoint *checkpoint,
     }
     int64_t shape[2] = {(stored->rows + stored->block_rows - 1) / stored->block_rows,
                         (stored->columns + stored->block_columns - 1) / stored->block_columns};
-    return expect_shape(scales, shape, 2, error);
+    return cot_stored_expect_shape(scales, shape, 2, error);
 }
 
 /* A tensor of its own, [rows][columns] or, a vector, [columns]. */
 static cot_status find_single(cot_stored *stored, const cot_checkpoint *checkpoint, const char *name,
                               const char *scale_name, cot_error *error)
 {
-    if (!(stored->tensor = cot_shards_find(&checkpoint->shards, name))) return fail_missing(name, error);
+    if (!(stored->tensor = cot_shards_find(&checkpoint->shards, name))) {
+        bool found = false;
+        const cot_status status = cot_stored_find_whole(&found, stored, checkpoint, name, error);
+        return found || status != COT_OK ? status : fail_missing(name, error);
+    }
     const cot_tensor *tensor = stored->tensor->tensor;
     stored->name = tensor->name;
     int64_t shape[2] = {stored->rows, stored->columns};
     bool vector = stored->rows == 1 && tensor->dims != 2;
-    cot_status status = expect_shape(tensor, shape + vector, vector ? 1 : 2, error);
+    cot_status status = cot_stored_expect_shape(tensor, shape + vector, vector ? 1 : 2, error);
     if (status != COT_OK) return status;
     stored->row_step = stored->columns;
     stored->column_step = 1;
-    if (is_plain(tensor->dtype)) return COT_OK;
+    if (cot_stored_is_plain(tensor->dtype)) return COT_OK;
     if (tensor->dtype == COT_F8_E4M3 && tensor->dims == 2)
         return find_fp8(stored, checkpoint, scale_name, error);
-    return refuse_dtype(tensor, "F32, BF16, F16 or F8_E4M3", error);
+    if (tensor->dtype == COT_I8 && checkpoint->config.quantisation.method == COT_QUANTISED_COMPRESSED)
+        return cot_stored_find_bytes(stored, checkpoint, name, error);
+    return cot_stored_refuse_dtype(tensor, "F32, BF16, F16 or F8_E4M3", error);
 }
 
 /* Experts in MXFP4: blocks [E][out][in / 32][16] of nibbles, scales [E][out][in / 32]. */
@@ -141,11 +149,11 @@ static cot_status find_mxfp4(cot_stored *stored, const cot_checkpoint *checkpoin
     if (!(stored->scales = cot_shards_find(&checkpoint->shards, scale_name)))
         return fail_missing(scale_name, error);
     const cot_tensor *scales = stored->scales->tensor;
-    cot_status status = expect_shape(blocks, shape, 4, error);
-    if (status == COT_OK) status = expect_shape(scales, shape, 3, error);
-    if (status == COT_OK && blocks->dtype != COT_U8) status = refuse_dtype(blocks, "U8", error);
+    cot_status status = cot_stored_expect_shape(blocks, shape, 4, error);
+    if (status == COT_OK) status = cot_stored_expect_shape(scales, shape, 3, error);
+    if (status == COT_OK && blocks->dtype != COT_U8) status = cot_stored_refuse_dtype(blocks, "U8", error);
     if (status == COT_OK && scales->dtype != COT_U8 && scales->dtype != COT_F8_E8M0)
-        status = refuse_dtype(scales, "U8 or F8_E8M0", error);
+        status = cot_stored_refuse_dtype(scales, "U8 or F8_E8M0", error);
     stored->storage = COT_STORAGE_MXFP4;
     stored->origin += expert * out * in;
     return status;
@@ -182,11 +190,88 @@ static cot_status find_stacked(cot_stored *stored, const cot_checkpoint *checkpo
     stored->origin = expert * in * out + up;
     stored->row_step = bias ? 0 : step;
     stored->column_step = bias ? step : out;
-    cot_status status =
-        bias ? expect_shape(tensor, vector, 2, error) : expect_shape(tensor, matrix, 3, error);
-    if (status == COT_OK && !is_plain(tensor->dtype))
-        status = refuse_dtype(tensor, "F32, BF16 or F16", error);
+    cot_status status = bias ? cot_stored_expect_shape(tensor, vector, 2, error)
+                             : cot_stored_expect_shape(tensor, matrix, 3, error);
+    if (status == COT_OK && !cot_stored_is_plain(tensor->dtype))
+        status = cot_stored_refuse_dtype(tensor, "F32, BF16 or F16", error);
     return status;
+}
+
+cot_format cot_stored_format(const cot_stored *stored)
+{
+    const cot_whole_layout *w = &stored->whole;
+    const bool whole = stored->storage == COT_STORAGE_WHOLE;
+    if (stored->storage == COT_STORAGE_MXFP4) return COT_FORMAT_MXFP4;
+    if (stored->storage != COT_STORAGE_FP8 && !whole) return COT_FORMATS;
+    int64_t group = whole ? w->group : stored->block_columns;
+    if (group >= stored->columns) group = 0;
+    if (group % 32 || group >= 1 << 20) return COT_FORMATS;
+    if (!whole) return cot_format_with(COT_FORMAT_FP8, group, COT_F32, false);
+    const bool zeros = w->zeros && !w->symmetric;
+    if (w->bits == 8) return cot_format_with(COT_FORMAT_INT8, group, COT_F32, zeros);
+    return cot_format_with(COT_FORMAT_INT4, group, stored->scales->tensor->dtype, zeros);
+}
+
+/* A format with groups of another length. */
+static cot_format with_group(cot_format format, int64_t group)
+{
+    return cot_format_with(cot_format_kind(format), group, cot_format_scale(format),
+                           cot_format_zeros(format));
+}
+
+bool cot_stored_is(const cot_stored *stored, cot_format format)
+{
+    const cot_format own = cot_stored_format(stored);
+    if (own == COT_FORMATS || format == COT_FORMATS) return false;
+    return own == format || (!cot_format_group(own) && cot_format_groups(format, stored->columns) == 1 &&
+                             own == with_group(format, 0));
+}
+
+/* The format in which all of some matrices can be packed as they are. */
+static bool join_formats(cot_format *all, bool *first, const cot_stored *stored)
+{
+    const cot_format own = cot_stored_format(stored);
+    if (own == COT_FORMATS) return false;
+    if (!*first && cot_stored_is(stored, *all)) return true;
+    const bool good = *first || (!cot_format_group(*all) && *all == with_group(own, 0));
+    *all = own;
+    *first = false;
+    return good;
+}
+
+/* That of three matrices (gate, up and down) in all MoE layers. Whether a matrix of one group fits the others' is known only when
+ * all have been seen, so they are seen twice. */
+static cot_format format_of_networks(const cot_checkpoint *checkpoint, cot_weight gate)
+{
+    const cot_config *config = &checkpoint->config;
+    const int64_t experts = cot_weight_is_expert(gate) && !config->family->stacked ? config->gate.experts : 1;
+    cot_format all = COT_FORMATS;
+    bool first = true;
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t l = 0; l < config->layers; l++)
+            for (int w = 0; config->layer[l].moe && w < 3; w++)
+                for (int64_t e = 0; e < experts; e++) {
+                    cot_stored stored;
+                    if (cot_stored_find(&stored, checkpoint, gate + (cot_weight)w, l, e, NULL) != COT_OK)
+                        return COT_FORMATS;
+                    if (pass ? !cot_stored_is(&stored, all) : !join_formats(&all, &first, &stored))
+                        return COT_FORMATS;
+                }
+    return all;
+}
+
+cot_format cot_checkpoint_expert_format(const cot_checkpoint *checkpoint)
+{
+    const cot_config *config = &checkpoint->config;
+    const bool whole = config->hidden % 32 == 0 && config->moe_intermediate % 32 == 0; // groups
+    if (checkpoint->random) return config->mxfp4 && whole ? COT_FORMAT_MXFP4 : COT_FORMATS;
+    return format_of_networks(checkpoint, COT_WEIGHT_EXPERT_GATE);
+}
+
+cot_format cot_checkpoint_shared_format(const cot_checkpoint *checkpoint)
+{
+    if (checkpoint->random || !checkpoint->config.shared_intermediate) return COT_FORMATS;
+    return format_of_networks(checkpoint, COT_WEIGHT_SHARED_GATE);
 }
 
 static bool is_norm(cot_weight weight)
@@ -234,6 +319,7 @@ cot_status cot_stored_find(cot_stored *stored, const cot_checkpoint *checkpoint,
         return find_stacked(stored, checkpoint, weight, layer, expert, error);
     char name[MAX_NAME], scale_name[MAX_NAME];
     expand(name, cot_weight_template(config->family, weight), layer, expert, "");
-    expand(scale_name, cot_weight_template(config->family, weight), layer, expert, "_scale_inv");
+    expand(scale_name, cot_weight_template(config->family, weight), layer, expert,
+           config->quantisation.method == COT_QUANTISED_COMPRESSED ? "_scale" : "_scale_inv");
     return find_single(stored, checkpoint, name, scale_name, error);
 }

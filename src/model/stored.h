@@ -1,6 +1,7 @@
 /* Where a weight lies in the files, in whichever form it is stored. */
 #ifndef COT_MODEL_STORED_H
 #define COT_MODEL_STORED_H
+#include "kernels/pack.h"
 #include "model/family.h"
 #include "model/shards.h"
 
@@ -17,8 +18,27 @@ typedef enum cot_storage {
     COT_STORAGE_PLAIN,  // F32, BF16 or F16
     COT_STORAGE_FP8,    // E4M3, a scale for each block of the matrix
     COT_STORAGE_MXFP4,  // E2M1, two a byte, a scale for each 32 of a row
+    COT_STORAGE_WHOLE,  // whole numbers of 4 or 8 bits, a scale for each group of a row, perhaps zero points
     COT_STORAGE_RANDOM, // BF16 out of the random numbers of `stream`
 } cot_storage;
+
+/* Where the codes of whole numbers lie. Element (r, c) is code r * row_step + c * column_step, if codes are signed bytes; else
+ * one of 32 / bits unsigned codes of a word: of word r * row_step + c / (32 / bits) * column_step if consecutive columns share
+ * it, or of word r / (32 / bits) * row_step + c * column_step if consecutive rows do. Scales, and zero points likewise, of group
+ * c / group of row r. */
+typedef struct cot_whole_layout {
+    int bits;
+    bool bytes;       // codes are signed bytes
+    bool rows_share;  // a word has the codes of consecutive rows
+    bool interleaved; // and these in AWQ's order
+    int64_t group;    // columns that share a scale
+    int64_t scale_row, scale_group;
+    const cot_shard_tensor *zeros;     // NULL: there are none
+    int64_t zero_row, zero_group;      // steps of words, each of consecutive rows; or of signed bytes
+    int zero_added;                    // to a stored zero point
+    bool symmetric;                    // all zero points are the middle, or the file is wrong
+    const cot_shard_tensor *others[2]; // that come with these and tell nothing more; NULL: not there
+} cot_whole_layout;
 
 /* Element (r, c) of the weight [rows][columns] is element origin + r * row_step + c * column_step of the
  * tensor (MXFP4: counted in nibbles; the scale of 32 of them is scales[element / 32]). */
@@ -29,6 +49,7 @@ typedef struct cot_stored {
     int64_t rows, columns;
     int64_t origin, row_step, column_step;
     int64_t block_rows, block_columns; // FP8
+    cot_whole_layout whole;            // WHOLE: all of the place but origin, row_step and column_step
     uint64_t stream;
     float centre, spread; // RANDOM: uniform in centre +- spread
 } cot_stored;
@@ -47,6 +68,25 @@ const char *cot_weight_name(cot_weight weight);
 cot_status cot_stored_find(cot_stored *stored, const cot_checkpoint *checkpoint, cot_weight weight,
                            int64_t layer, int64_t expert, cot_error *error);
 
+/* The format whose elements and scales the files hold, or COT_FORMATS: it has to be widened. */
+cot_format cot_stored_format(const cot_stored *stored);
+/* Whether it can be packed in `format` as it is: that format, or one of longer groups where all columns are one. */
+bool cot_stored_is(const cot_stored *stored, cot_format format);
+/* Fills in where a weight that quantization_config says is quantised lies, if tensors of its names are there and not one called
+ * `name` (which ends in ".weight"): `*found`. Errors as cot_stored_find's. */
+cot_status cot_stored_find_whole(bool *found, cot_stored *stored, const cot_checkpoint *checkpoint,
+                                 const char *name, cot_error *error);
+/* Signed bytes in the tensor itself. */
+cot_status cot_stored_find_bytes(cot_stored *stored, const cot_checkpoint *checkpoint, const char *name,
+                                 cot_error *error);
+cot_status cot_stored_expect_shape(const cot_tensor *tensor, const int64_t *shape, int dims,
+                                   cot_error *error);
+cot_status cot_stored_refuse_dtype(const cot_tensor *tensor, const char *expected, cot_error *error);
+static inline bool cot_stored_is_plain(cot_dtype type)
+{
+    return type == COT_F32 || type == COT_BF16 || type == COT_F16;
+}
+
 /* A piece of a weight, as rows `stride` elements apart. */
 typedef struct cot_block {
     const void *data;
@@ -56,10 +96,23 @@ typedef struct cot_block {
 
 /* Whether blocks point into the file itself and need no scratch. */
 bool cot_stored_is_direct(const cot_stored *stored);
-/* Rows [row, row + rows), columns [column, column + columns); dequantised into `scratch` (rows * columns
- * floats) unless direct. */
+/* Rows [row, row + rows), columns [column, column + columns); dequantised into `scratch`
+ * (cot_stored_scratch_bytes) unless direct. */
+size_t cot_stored_scratch_bytes(const cot_stored *stored, int64_t rows, int64_t columns);
 cot_block cot_stored_block(const cot_checkpoint *checkpoint, const cot_stored *stored, int64_t row,
                            int64_t rows, int64_t column, int64_t columns, void *scratch);
+/* Of RANDOM storage: the piece in MXFP4 instead, all codes alike, of whole groups of columns; into `scratch` (rows * columns
+ * bytes). */
+cot_pack_source cot_stored_draw(const cot_stored *stored, int64_t row, int64_t rows, int64_t column,
+                                int64_t columns, void *scratch);
+/* Codes, scales and offsets of a piece that is FP8 or WHOLE, of whole groups or with the last column; into `scratch`, of
+ * cot_stored_codes_bytes. */
+size_t cot_stored_codes_bytes(const cot_stored *stored, int64_t rows, int64_t columns);
+cot_codes cot_stored_codes(const cot_checkpoint *checkpoint, const cot_stored *stored, int64_t row,
+                           int64_t rows, int64_t column, int64_t columns, void *scratch);
+/* What is wrong with the scales and zero points of rows [row, row + rows) of FP8 or WHOLE: which row, and a word; or NULL. */
+const char *cot_stored_scales_fault(int64_t *at, const cot_checkpoint *checkpoint, const cot_stored *stored,
+                                    int64_t row, int64_t rows);
 /* Whether n elements of type F32, BF16 or F16 are neither NaN nor infinite. */
 bool cot_all_finite(const void *data, cot_dtype type, int64_t n);
 

@@ -1,11 +1,11 @@
 #include "model/weights.h"
 
-#include "kernels/pack.h"
-
 cot_ffn_shape cot_model_expert_shape(const cot_config *config, cot_precision precision)
 {
     return (cot_ffn_shape){.type = precision.type,
-                           .quantised = precision.quantised,
+                           .rounded = precision.rounded,
+                           .up = precision.experts,
+                           .down = precision.experts,
                            .hidden = config->hidden,
                            .intermediate = config->moe_intermediate,
                            .biased = config->expert_bias,
@@ -16,7 +16,9 @@ cot_ffn_shape cot_model_expert_shape(const cot_config *config, cot_precision pre
 cot_ffn_shape cot_model_shared_shape(const cot_config *config, cot_precision precision)
 {
     return (cot_ffn_shape){.type = precision.type,
-                           .quantised = precision.quantised,
+                           .rounded = precision.rounded,
+                           .up = precision.shared,
+                           .down = precision.shared,
                            .hidden = config->hidden,
                            .intermediate = config->shared_intermediate,
                            .biased = config->ffn_bias};
@@ -25,6 +27,8 @@ cot_ffn_shape cot_model_shared_shape(const cot_config *config, cot_precision pre
 cot_ffn_shape cot_model_dense_shape(const cot_config *config, cot_dtype type)
 {
     return (cot_ffn_shape){.type = type,
+                           .up = cot_format_of(type),
+                           .down = cot_format_of(type),
                            .hidden = config->hidden,
                            .intermediate = config->dense_intermediate,
                            .biased = config->ffn_bias};
@@ -54,13 +58,13 @@ static float *vector(cot_arena *arena, cot_loader *load, cot_weight weight, int6
 
 /* A matrix [rows][columns] packed whole, in several groups where it is large. */
 static void *matrix(cot_arena *arena, cot_loader *load, cot_weight weight, int64_t layer, int64_t row0,
-                    int64_t rows, int64_t column0, int64_t columns, cot_dtype type)
+                    int64_t rows, int64_t column0, int64_t columns, cot_format format)
 {
-    void *to = cot_arena_take(arena, 1, (size_t)cot_packed_bytes(type, columns, rows));
+    void *to = cot_arena_take(arena, 1, (size_t)cot_packed_bytes(format, columns, rows));
     for (int64_t r = 0; r < rows; r += ROWS_A_GROUP) {
         int64_t n = rows - r < ROWS_A_GROUP ? rows - r : ROWS_A_GROUP;
         cot_loader_chain(load);
-        cot_loader_pack(load, (cot_weight_piece){weight, layer, 0, row0 + r, n, column0, columns}, to, type,
+        cot_loader_pack(load, (cot_weight_piece){weight, layer, 0, row0 + r, n, column0, columns}, to, format,
                         rows, r);
     }
     cot_loader_chain(load);
@@ -74,15 +78,15 @@ static void network(const cot_ffn_shape *shape, cot_weight first, int64_t layer,
 {
     if (!to) return;
     cot_ffn_layout at = cot_ffn_layout_of(shape);
-    const cot_dtype type = cot_ffn_weight_type(shape);
     int64_t h = shape->hidden, i = shape->intermediate;
     cot_weight gate = first, up = first + 1, down = first + 2;
     cot_loader_chain(load);
-    cot_loader_pack(load, (cot_weight_piece){gate, layer, expert, 0, i, 0, h}, to + at.gate, type, i, 0);
+    cot_loader_pack(load, (cot_weight_piece){gate, layer, expert, 0, i, 0, h}, to + at.gate, shape->up, i, 0);
     cot_loader_chain(load);
-    cot_loader_pack(load, (cot_weight_piece){up, layer, expert, 0, i, 0, h}, to + at.up, type, i, 0);
+    cot_loader_pack(load, (cot_weight_piece){up, layer, expert, 0, i, 0, h}, to + at.up, shape->up, i, 0);
     cot_loader_chain(load);
-    cot_loader_pack(load, (cot_weight_piece){down, layer, expert, 0, h, 0, i}, to + at.down, type, h, 0);
+    cot_loader_pack(load, (cot_weight_piece){down, layer, expert, 0, h, 0, i}, to + at.down, shape->down, h,
+                    0);
     if (!shape->biased) return;
     cot_loader_read(load, (cot_weight_piece){first + 3, layer, expert, 0, 1, 0, i},
                     (float *)(void *)(to + at.gate_bias));
@@ -108,17 +112,17 @@ static uint8_t *whole_network(const cot_ffn_shape *shape, cot_weight first, int6
 }
 
 /* q, k, v of the heads side by side: one product. */
-static void walk_gqa(cot_attention_weights *w, const cot_config *c, int64_t l, cot_dtype type,
+static void walk_gqa(cot_attention_weights *w, const cot_config *c, int64_t l, cot_format format,
                      cot_arena *arena, cot_loader *load)
 {
     int64_t d = c->head_dim, q = w->heads * d, kv = w->kv_heads * d, n = q + 2 * kv, q0 = w->head0 * d,
             kv0 = w->kv_head0 * d;
     w->input_columns = n;
-    void *input = cot_arena_take(arena, 1, (size_t)cot_packed_bytes(type, c->hidden, n));
+    void *input = cot_arena_take(arena, 1, (size_t)cot_packed_bytes(format, c->hidden, n));
     cot_loader_chain(load);
-    cot_loader_pack(load, (cot_weight_piece){COT_WEIGHT_Q, l, 0, q0, q, 0, c->hidden}, input, type, n, 0);
-    cot_loader_pack(load, (cot_weight_piece){COT_WEIGHT_K, l, 0, kv0, kv, 0, c->hidden}, input, type, n, q);
-    cot_loader_pack(load, (cot_weight_piece){COT_WEIGHT_V, l, 0, kv0, kv, 0, c->hidden}, input, type, n,
+    cot_loader_pack(load, (cot_weight_piece){COT_WEIGHT_Q, l, 0, q0, q, 0, c->hidden}, input, format, n, 0);
+    cot_loader_pack(load, (cot_weight_piece){COT_WEIGHT_K, l, 0, kv0, kv, 0, c->hidden}, input, format, n, q);
+    cot_loader_pack(load, (cot_weight_piece){COT_WEIGHT_V, l, 0, kv0, kv, 0, c->hidden}, input, format, n,
                     q + kv);
     w->input = input;
     if (c->qkv_bias) {
@@ -138,25 +142,25 @@ static void walk_gqa(cot_attention_weights *w, const cot_config *c, int64_t l, c
         w->k_norm = vector(arena, load, COT_WEIGHT_K_NORM, l, kv0, kv);
     }
     if (c->sinks) w->sinks = vector(arena, load, COT_WEIGHT_SINKS, l, w->head0, w->heads);
-    w->output = matrix(arena, load, COT_WEIGHT_O, l, 0, c->hidden, q0, q, type);
+    w->output = matrix(arena, load, COT_WEIGHT_O, l, 0, c->hidden, q0, q, format);
 }
 
-static void walk_mla(cot_attention_weights *w, const cot_config *c, int64_t l, cot_dtype type,
+static void walk_mla(cot_attention_weights *w, const cot_config *c, int64_t l, cot_format format,
                      cot_arena *arena, cot_loader *load)
 {
     int64_t qk = c->nope_dim + c->rope_dim, latent = c->kv_lora_rank + c->rope_dim;
     int64_t q = c->q_lora_rank ? c->q_lora_rank : w->heads * qk, n = q + latent;
     w->input_columns = n;
-    void *input = cot_arena_take(arena, 1, (size_t)cot_packed_bytes(type, c->hidden, n));
+    void *input = cot_arena_take(arena, 1, (size_t)cot_packed_bytes(format, c->hidden, n));
     cot_loader_chain(load);
     if (c->q_lora_rank)
-        cot_loader_pack(load, (cot_weight_piece){COT_WEIGHT_Q_A, l, 0, 0, q, 0, c->hidden}, input, type, n,
+        cot_loader_pack(load, (cot_weight_piece){COT_WEIGHT_Q_A, l, 0, 0, q, 0, c->hidden}, input, format, n,
                         0);
     else
         cot_loader_pack(load, (cot_weight_piece){COT_WEIGHT_Q, l, 0, w->head0 * qk, q, 0, c->hidden}, input,
-                        type, n, 0);
-    cot_loader_pack(load, (cot_weight_piece){COT_WEIGHT_KV_A, l, 0, 0, latent, 0, c->hidden}, input, type, n,
-                    q);
+                        format, n, 0);
+    cot_loader_pack(load, (cot_weight_piece){COT_WEIGHT_KV_A, l, 0, 0, latent, 0, c->hidden}, input, format,
+                    n, q);
     w->input = input;
     if (c->qkv_bias) { // q_proj alone has no bias
         float *bias = cot_arena_take(arena, (size_t)n, sizeof *bias);
@@ -171,10 +175,10 @@ static void walk_mla(cot_attention_weights *w, const cot_config *c, int64_t l, c
     if (c->q_lora_rank) {
         w->q_a_norm = vector(arena, load, COT_WEIGHT_Q_A_NORM, l, 0, c->q_lora_rank);
         w->q_b =
-            matrix(arena, load, COT_WEIGHT_Q_B, l, w->head0 * qk, w->heads * qk, 0, c->q_lora_rank, type);
+            matrix(arena, load, COT_WEIGHT_Q_B, l, w->head0 * qk, w->heads * qk, 0, c->q_lora_rank, format);
     }
-    w->absorb_bytes = (size_t)cot_packed_bytes(type, c->nope_dim, c->kv_lora_rank);
-    w->expand_bytes = (size_t)cot_packed_bytes(type, c->kv_lora_rank, c->v_dim);
+    w->absorb_bytes = (size_t)cot_packed_bytes(format, c->nope_dim, c->kv_lora_rank);
+    w->expand_bytes = (size_t)cot_packed_bytes(format, c->kv_lora_rank, c->v_dim);
     uint8_t *absorb = cot_arena_take(arena, (size_t)w->heads, w->absorb_bytes);
     uint8_t *expand = cot_arena_take(arena, (size_t)w->heads, w->expand_bytes);
     for (int64_t h = 0; h < w->heads && absorb;
@@ -183,27 +187,28 @@ static void walk_mla(cot_attention_weights *w, const cot_config *c, int64_t l, c
         cot_loader_chain(load);
         cot_loader_pack_transposed(
             load, (cot_weight_piece){COT_WEIGHT_KV_B, l, 0, row0, c->nope_dim, 0, c->kv_lora_rank},
-            absorb + (size_t)h * w->absorb_bytes, type);
+            absorb + (size_t)h * w->absorb_bytes, format);
         cot_loader_pack(
             load, (cot_weight_piece){COT_WEIGHT_KV_B, l, 0, row0 + c->nope_dim, c->v_dim, 0, c->kv_lora_rank},
-            expand + (size_t)h * w->expand_bytes, type, c->v_dim, 0);
+            expand + (size_t)h * w->expand_bytes, format, c->v_dim, 0);
     }
     w->absorb = absorb;
     w->expand = expand;
     w->output =
-        matrix(arena, load, COT_WEIGHT_O, l, 0, c->hidden, w->head0 * c->v_dim, w->heads * c->v_dim, type);
+        matrix(arena, load, COT_WEIGHT_O, l, 0, c->hidden, w->head0 * c->v_dim, w->heads * c->v_dim, format);
 }
 
 void cot_attention_weights_walk(cot_attention_weights *attention, const cot_config *config, cot_dtype type,
                                 cot_arena *arena, cot_loader *load)
 {
+    const cot_format format = cot_format_of(type);
     for (int64_t l = 0; l < config->layers; l++) {
         cot_attention_weights *w = &attention[l];
         if (!w->heads) continue;
         if (config->attention == COT_ATTENTION_MLA)
-            walk_mla(w, config, l, type, arena, load);
+            walk_mla(w, config, l, format, arena, load);
         else
-            walk_gqa(w, config, l, type, arena, load);
+            walk_gqa(w, config, l, format, arena, load);
     }
 }
 
@@ -211,7 +216,8 @@ static void walk_moe(cot_layer_weights *w, const cot_config *c, int64_t l, cot_p
                      cot_arena *arena, cot_loader *load)
 {
     w->gate = c->gate;
-    w->gate.weight = matrix(arena, load, COT_WEIGHT_GATE, l, 0, c->gate.experts, 0, c->hidden, COT_F32);
+    w->gate.weight =
+        matrix(arena, load, COT_WEIGHT_GATE, l, 0, c->gate.experts, 0, c->hidden, COT_FORMAT_FP32);
     if (c->gate_bias) w->gate.bias = vector(arena, load, COT_WEIGHT_GATE_BIAS, l, 0, c->gate.experts);
     if (c->gate_correction)
         w->gate.correction = vector(arena, load, COT_WEIGHT_GATE_CORRECTION, l, 0, c->gate.experts);
@@ -247,6 +253,7 @@ void cot_whole_weights_walk(cot_whole_weights *weights, const cot_config *config
         }
     cot_loader_chain(load);
     weights->final_norm = vector(arena, load, COT_WEIGHT_FINAL_NORM, 0, 0, config->hidden);
-    weights->output = matrix(arena, load, COT_WEIGHT_OUTPUT, 0, 0, config->vocab, 0, config->hidden, type);
+    weights->output =
+        matrix(arena, load, COT_WEIGHT_OUTPUT, 0, 0, config->vocab, 0, config->hidden, cot_format_of(type));
     if (attention) cot_attention_weights_walk(weights->attention, config, type, arena, load);
 }

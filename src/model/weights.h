@@ -9,8 +9,22 @@
 /* What the arithmetic is done in. The gate alone is fp32 always. */
 typedef struct cot_precision {
     cot_dtype type; // F32 or BF16, of all but the gate; what ranks send each other is of this type, too
-    bool quantised; // the weights of routed and shared experts are int8 instead
+    bool
+        rounded; // rows of routed and shared experts are rounded to whole numbers within their products (kernels.h)
+    cot_format experts, shared; // their weights; all others have the type's own format
 } cot_precision;
+
+/* What a checkpoint stores routed and shared experts as; COT_FORMATS where these have to be widened or rounded. */
+typedef struct cot_stored_formats {
+    cot_format experts, shared;
+} cot_stored_formats;
+
+/* Sets what the weights of experts are, of a precision whose other fields are set. `weights` NULL or "as-stored": what they are
+ * stored as if such weights can be multiplied in this precision, else the precision's own kind. A format's name: that kind, as
+ * it is stored where it is stored so, and where not rounded to it. Errors: INVALID_ARGUMENT (no such format, or one that is not
+ * multiplied so). */
+cot_status cot_precision_set_weights(cot_precision *precision, const char *weights, cot_stored_formats stored,
+                                     cot_error *error);
 
 /* One layer's attention: the weights of a range of query heads and of the KV heads that they read. H is the hidden
  * size, d a head's width; q_lora, kv_lora, nope, rope and v are MLA's widths (config.h).

@@ -4,11 +4,18 @@
 
 static const int64_t dimension_most = 1 << 24; // of H and I: no product of sizes overflows
 
+static bool multiplied(const cot_ffn_shape *shape, cot_format format)
+{
+    return cot_format_kind(format) < COT_FORMATS &&
+           cot_format_multiplies(format, shape->type, shape->rounded);
+}
+
 static bool right_shape(const cot_ffn_shape *shape, int64_t intermediate_least)
 {
     return (shape->type == COT_F32 || shape->type == COT_BF16) && shape->hidden >= 1 &&
            shape->hidden <= dimension_most && shape->activation <= COT_FFN_RELU &&
-           shape->intermediate >= intermediate_least && shape->intermediate <= dimension_most;
+           shape->intermediate >= intermediate_least && shape->intermediate <= dimension_most &&
+           multiplied(shape, shape->up) && multiplied(shape, shape->down);
 }
 
 cot_status cot_moe_check(const cot_moe_options *o, cot_error *error)

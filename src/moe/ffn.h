@@ -13,8 +13,9 @@ typedef enum cot_ffn_activation {
 
 /* y = W_down act(W_gate x + b_gate, W_up x + b_up) + b_down */
 typedef struct cot_ffn_shape {
-    cot_dtype type; // F32 or BF16: rows, activations and, unless quantised, weights
-    bool quantised; // weights are int8, a scale a column; rows are rounded within the products (kernels.h)
+    cot_dtype type;      // F32 or BF16: rows and activations
+    bool rounded;        // these are rounded to whole numbers within the products (kernels.h)
+    cot_format up, down; // of the weights: of gate and up, which are multiplied together, and of down
     cot_ffn_activation activation;
     int64_t hidden, intermediate; // H, I
     bool biased;
@@ -26,13 +27,7 @@ static inline bool cot_ffn_is_gated(const cot_ffn_shape *shape)
     return shape->activation == COT_FFN_SWIGLU;
 }
 
-/* What weights are packed as. */
-static inline cot_dtype cot_ffn_weight_type(const cot_ffn_shape *shape)
-{
-    return shape->quantised ? COT_I8 : shape->type;
-}
-
-/* One network's weights in one block of memory: packed (kernels/pack.h) gate [H][I] and up [H][I], each of whole
+/* One network's weights in one block of memory: packed (kernels/format.h) gate [H][I] and up [H][I], each of whole
  * panels, packed down [I][H], and, if biased, float [I], [I] and [H]. Without a gate its two parts take no
  * bytes. All offsets are multiples of 64. */
 typedef struct cot_ffn_layout {

@@ -9,7 +9,6 @@
  * 96 rows laid out (BLOCK_ROWS of kernels/template/gemm.h) take a fraction of a second cache of 512 KiB or more.
  * Costs are those of a core with AVX-512; only their order of magnitude matters, and a slower core's tiles take longer. */
 #include "base/integers.h"
-#include "kernels/pack.h"
 #include "moe/ffn.h"
 
 static const double task_ns = 60e3, flops_per_ns = 240, bytes_per_ns = 20;
@@ -20,13 +19,13 @@ enum {
 };
 
 /* Columns of a tile of [k][n], `matrices` of them side by side; never 0. */
-static int64_t columns_of(const cot_ffn_shape *shape, int64_t rows, int64_t row_tiles, int64_t k, int64_t n,
-                          int64_t matrices, int64_t tasks)
+static int64_t columns_of(const cot_ffn_shape *shape, cot_format format, int64_t rows, int64_t row_tiles,
+                          int64_t k, int64_t n, int64_t matrices, int64_t tasks)
 {
     const int64_t whole =
-        shape->quantised ? 2 : 1; // multiplied faster, and their rows of A take longer to lay out
+        shape->rounded ? 2 : 1; // multiplied faster, and their rows of A take longer to lay out
     double multiply = 2.0 * (double)(rows * k * matrices) / ((double)whole * flops_per_ns),
-           read = (double)(k * matrices) * (double)cot_dtype_bytes(cot_ffn_weight_type(shape)) / bytes_per_ns;
+           read = (double)(k * matrices) * cot_format_row_of(format)->bits / 8 / bytes_per_ns;
     double worth = task_ns / (multiply > read ? multiply : read);
     int64_t panels = cot_panels(n), wanted = worth < (double)n ? (int64_t)worth / COT_PANEL : panels;
     if (rows > FEW_ROWS) wanted = cot_larger(wanted, whole * WIDE / COT_PANEL / matrices);
@@ -41,11 +40,11 @@ cot_ffn_blocks cot_ffn_blocks_of(const cot_ffn_shape *shape, int64_t rows, int64
     int64_t row_tiles = cot_divide_up(rows, COT_FFN_TILE_ROWS), matrices = cot_ffn_is_gated(shape) ? 2 : 1;
     cot_ffn_blocks blocks = {.rows = rows};
     if (row_tiles > 1) blocks.rows = cot_divide_up(cot_divide_up(rows, row_tiles), ROW_UNIT) * ROW_UNIT;
-    blocks.up_columns =
-        columns_of(shape, blocks.rows, row_tiles, shape->hidden, shape->intermediate, matrices, tasks);
+    blocks.up_columns = columns_of(shape, shape->up, blocks.rows, row_tiles, shape->hidden,
+                                   shape->intermediate, matrices, tasks);
     blocks.up_columns = cot_smaller(blocks.up_columns,
                                     COT_FFN_TILE_FLOATS / (blocks.rows * matrices) / COT_PANEL * COT_PANEL);
     blocks.down_columns =
-        columns_of(shape, blocks.rows, row_tiles, shape->intermediate, shape->hidden, 1, tasks);
+        columns_of(shape, shape->down, blocks.rows, row_tiles, shape->intermediate, shape->hidden, 1, tasks);
     return blocks;
 }

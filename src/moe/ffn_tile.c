@@ -1,7 +1,6 @@
 #include "moe/ffn.h"
 
 #include "base/integers.h"
-#include "kernels/pack.h"
 
 static size_t round_up_64(size_t bytes)
 {
@@ -19,12 +18,11 @@ cot_ffn_layout cot_ffn_layout_of(const cot_ffn_shape *shape)
 {
     const int64_t hidden = shape->hidden, width = shape->intermediate;
     const bool gated = cot_ffn_is_gated(shape), biased = shape->biased;
-    const cot_dtype type = cot_ffn_weight_type(shape);
-    const size_t up = (size_t)cot_packed_bytes(type, hidden, width);
+    const size_t up = (size_t)cot_packed_bytes(shape->up, hidden, width);
     cot_ffn_layout l = {0};
     l.gate = take(&l.bytes, gated ? up : 0);
     l.up = take(&l.bytes, up);
-    l.down = take(&l.bytes, (size_t)cot_packed_bytes(type, width, hidden));
+    l.down = take(&l.bytes, (size_t)cot_packed_bytes(shape->down, width, hidden));
     l.gate_bias = take(&l.bytes, gated && biased ? (size_t)width * sizeof(float) : 0);
     l.up_bias = take(&l.bytes, biased ? (size_t)width * sizeof(float) : 0);
     l.down_bias = take(&l.bytes, biased ? (size_t)hidden * sizeof(float) : 0);
@@ -37,16 +35,17 @@ int64_t cot_ffn_tile_floats(const cot_ffn_shape *shape, int64_t rows, int64_t co
 }
 
 /* Columns of a product from c0 on; C is a block of its own, its first column that of c0. */
-static cot_gemm product(const cot_ffn_shape *shape, const uint8_t *b, int64_t k, int64_t m, int64_t c0)
+static cot_gemm product(const cot_ffn_shape *shape, cot_format format, const uint8_t *b, int64_t k, int64_t m,
+                        int64_t c0)
 {
-    const cot_dtype type = cot_ffn_weight_type(shape);
-    const int64_t stride = cot_panel_stride(type, k);
+    const int64_t panel = cot_panel_bytes(format, k);
     return (cot_gemm){.type = shape->type,
-                      .quantised = shape->quantised,
+                      .format = format,
+                      .rounded = shape->rounded,
                       .m = m,
                       .k = k,
-                      .b = b + c0 / COT_PANEL * stride * (int64_t)cot_dtype_bytes(type),
-                      .b_panel_stride = stride};
+                      .b = b + c0 / COT_PANEL * panel,
+                      .b_panel_bytes = panel};
 }
 
 static const float *floats_at(const uint8_t *weights, size_t at, int64_t column)
@@ -74,15 +73,15 @@ void cot_ffn_up_tile(const cot_kernels *kernels, const cot_ffn_tile *t, float *s
     const bool gated = cot_ffn_is_gated(shape);
     const int64_t panels = cot_panels(t->c1 - t->c0), of_each = gated ? 2 : 1,
                   stride = of_each * panels * COT_PANEL;
-    cot_gemm g = product(shape, t->weights + (gated ? at.gate : at.up), shape->hidden, t->m, t->c0);
+    cot_gemm g =
+        product(shape, shape->up, t->weights + (gated ? at.gate : at.up), shape->hidden, t->m, t->c0);
     g.n = stride; // whole panels, of gate and up in turn: the scratch has room
     g.a = t->in;
     g.a_stride = t->in_stride;
     g.a_rows = t->rows;
     g.c = scratch;
     g.c_stride = stride;
-    if (gated)
-        g.b_pair_stride = (int64_t)(at.up - at.gate) / (int64_t)cot_dtype_bytes(cot_ffn_weight_type(shape));
+    if (gated) g.b_pair_bytes = (int64_t)(at.up - at.gate);
     kernels->gemm(&g, 0, t->m, 0, of_each * panels);
     for (int64_t i = 0; i < t->m; i++)
         for (int64_t p = 0; p < panels; p++) {
@@ -103,7 +102,7 @@ void cot_ffn_down_tile(const cot_kernels *kernels, const cot_ffn_tile *t)
 {
     const cot_ffn_shape *shape = t->shape;
     const cot_ffn_layout at = cot_ffn_layout_of(shape);
-    cot_gemm g = product(shape, t->weights + at.down, shape->intermediate, t->m, t->c0);
+    cot_gemm g = product(shape, shape->down, t->weights + at.down, shape->intermediate, t->m, t->c0);
     g.n = t->c1 - t->c0;
     g.a = t->in;
     g.a_stride = t->in_stride;

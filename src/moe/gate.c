@@ -2,7 +2,6 @@
 
 #include "base/error.h"
 #include "base/integers.h"
-#include "kernels/pack.h"
 
 #include <assert.h>
 #include <math.h>
@@ -180,7 +179,7 @@ cot_status cot_gate_route(const cot_gate_tokens *tokens, const cot_gate *gate, c
                      .a = tokens->x,
                      .a_stride = gate->hidden,
                      .b = gate->weight,
-                     .b_panel_stride = cot_panel_elements(gate->hidden),
+                     .b_panel_bytes = cot_panel_bytes(COT_FORMAT_FP32, gate->hidden),
                      .c = tokens->logits,
                      .c_stride = gate->experts};
     cot_matmul(kernels, pool, &gemm, 1);

@@ -8,7 +8,11 @@
 #include "moe/timeline.h"
 
 typedef struct cot_moe_layer {
-    const cot_gate *gate;          // NULL: the routing is given
+    const cot_gate *gate; // NULL: the routing is given
+    /* With a gate: it computes, and then these take the place of what it chose, [T][K] of the call's tokens, experts
+     * ascending. NULL: its own choice stands. */
+    const uint16_t *replayed_experts;
+    const float *replayed_weights;
     cot_expert_replicas placement; // the same on all ranks
     cot_sym slots;                 // this layer's slots on every rank, cot_ffn_layout bytes each
     const uint8_t *shared;         // shared expert's weights, whole on every rank, or NULL
@@ -28,6 +32,22 @@ typedef enum cot_moe_combine {
 #undef COT_COMBINE_ENUM
 } cot_moe_combine;
 
+/* How the rows of all pairs of ranks travel there. X(NAME, "as --a2a spells it") */
+#define COT_A2A_LIST(X)                                                                                      \
+    X(PADDED, "padded")       /* every block of rows is as long as the longest of any expert on any rank */  \
+    X(TWO_PHASE, "two-phase") /* first how many rows come, then the rows */                                  \
+    X(ONE_SHOT, "one-shot")   /* rows, and behind them all there is to know of them */
+
+typedef enum cot_moe_a2a {
+    COT_A2A_AUTO, // as the operator does it where nobody asks
+#define COT_A2A_ENUM(name, text) COT_A2A_##name,
+    COT_A2A_LIST(COT_A2A_ENUM)
+#undef COT_A2A_ENUM
+} cot_moe_a2a;
+
+/* Whether a token goes once to a rank that has several of its experts, or once for each of them. */
+typedef enum cot_moe_dedup { COT_DEDUP_AUTO, COT_DEDUP_OFF, COT_DEDUP_ON } cot_moe_dedup;
+
 /* Sizes that one operator serves; the same on every rank. */
 typedef struct cot_moe_options {
     cot_fabric *fabric;
@@ -36,11 +56,14 @@ typedef struct cot_moe_options {
     int threads;                // that may work for this rank at once, itself included; >= 1
     cot_moe_timeline *timeline; // where work is recorded; NULL: nowhere
     cot_moe_combine combine;
+    cot_moe_a2a a2a;
+    cot_moe_dedup dedup;
     cot_dtype combine_type;       // F32 or BF16: what travels back; what travels there is expert.type
     cot_ffn_shape expert, shared; // shared.intermediate 0: no layer has a shared expert
     int64_t experts, top_k;       // E, K
     int64_t slots;                // experts that one rank holds at most; 0: E
     int64_t tokens;               // most tokens of one call over all ranks together
+    int64_t home_tokens;          // most tokens of one call on one rank; 0: as many
 } cot_moe_options;
 
 /* What this rank's part took, summed over calls. bulk: the rank's own time, where dispatch and combine include
@@ -60,6 +83,9 @@ typedef struct cot_moe {
 
 struct cot_moe_operator {
     const char *name; // as --op spells it
+    /* Puts the operator's own in place of AUTO in a2a and dedup. Pure. Errors: UNSUPPORTED, by name, for what it does not
+     * do of a2a, dedup and combine; open says the same. */
+    cot_status (*settle)(cot_moe_options *options, cot_error *error);
     /* Bytes of symmetric heap that open takes for these options with P = ranks. */
     size_t (*heap_bytes)(const cot_moe_options *options, int ranks);
     /* Bytes of all memory of one rank, symmetric and private, that calls come to touch at the worst routing, where
@@ -81,6 +107,10 @@ struct cot_moe_operator {
     void (*close)(cot_moe *moe); // NULL is fine
     const cot_moe_times *(*times)(const cot_moe *moe);
 };
+
+/* As --a2a spells it; NULL for AUTO. The kind of that name; false: there is none. */
+const char *cot_moe_a2a_name(cot_moe_a2a a2a);
+bool cot_moe_a2a_find(cot_moe_a2a *a2a, const char *name);
 
 /* The operator of that name, or NULL. Names: NULL-terminated, the default first. */
 const cot_moe_operator *cot_moe_operator_find(const char *name);

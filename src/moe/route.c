@@ -54,16 +54,21 @@ cot_status cot_moe_route(cot_moe_routing *r, const cot_moe_options *o, const cot
                          const float *x, int64_t first, int64_t count, float *logits, cot_error *error)
 {
     const int64_t begin = first * o->top_k, end = begin + count * o->top_k;
-    const cot_status status = layer->gate
-                                  ? cot_gate_route(&(cot_gate_tokens){.x = x + first * o->expert.hidden,
-                                                                      .first = first,
-                                                                      .tokens = count,
-                                                                      .experts = r->experts + begin,
-                                                                      .weights = r->weights + begin,
-                                                                      .logits = logits,
-                                                                      .unsound_pass = layer->unsound_pass},
-                                                   layer->gate, o->kernels, o->pool, error)
-                                  : check_given(r, o, first, count, error);
+    cot_status status = layer->gate ? cot_gate_route(&(cot_gate_tokens){.x = x + first * o->expert.hidden,
+                                                                        .first = first,
+                                                                        .tokens = count,
+                                                                        .experts = r->experts + begin,
+                                                                        .weights = r->weights + begin,
+                                                                        .logits = logits,
+                                                                        .unsound_pass = layer->unsound_pass},
+                                                     layer->gate, o->kernels, o->pool, error)
+                                    : check_given(r, o, first, count, error);
+    if (status == COT_OK && layer->gate && layer->replayed_experts) {
+        const size_t choices = (size_t)(end - begin);
+        memcpy(r->experts + begin, layer->replayed_experts + begin, choices * sizeof *r->experts);
+        memcpy(r->weights + begin, layer->replayed_weights + begin, choices * sizeof *r->weights);
+        status = check_given(r, o, first, count, error);
+    }
     for (int64_t i = begin; i < end && status == COT_OK; i++)
         r->chosen[i] =
             (int32_t)cot_expert_replica(&layer->placement, r->experts[i], o->fabric->rank, i / o->top_k);

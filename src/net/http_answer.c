@@ -110,6 +110,10 @@ static const char *date(cot_http_server *server)
 static void put_head(cot_http_exchange *exchange, int status, const char *type, const cot_http_field *fields,
                      size_t count)
 {
+    exchange->status = status;
+    for (size_t i = 0; i < count; i++)
+        if (!strcasecmp(fields[i].name, "X-Request-Id"))
+            snprintf(exchange->request_id, sizeof exchange->request_id, "%s", fields[i].value);
     put_line(exchange, "HTTP/1.1 %d %s\r\n", status, reason(status));
     put_field(exchange, "Date", date(exchange->server));
     if (type) put_field(exchange, "Content-Type", type);
@@ -123,9 +127,9 @@ static void put_head(cot_http_exchange *exchange, int status, const char *type, 
 /* The answer is complete: on to the next request, or to the end. */
 static void finish(cot_http_exchange *exchange)
 {
+    cot_http_tell_over(exchange, true);
     cot_http_forget(exchange);
-    exchange->state = exchange->keep ? COT_HTTP_HEAD : COT_HTTP_LINGER;
-    exchange->since_ns = cot_now_ns();
+    cot_http_enter(exchange, exchange->keep ? COT_HTTP_HEAD : COT_HTTP_LINGER);
     exchange->answered = true;
     cot_http_wake(exchange);
 }
@@ -142,7 +146,10 @@ void cot_http_reply(cot_http_exchange *exchange, int status, const char *type, c
     const bool empty = status == 204 || status == 304;
     if (!empty) put_line(exchange, "Content-Length: %zu\r\n", bytes);
     put_text(exchange, "\r\n");
-    if (!empty && !exchange->only_head) put(exchange, body, bytes);
+    if (!empty && !exchange->only_head) {
+        put(exchange, body, bytes);
+        exchange->answer_bytes = bytes;
+    }
     finish(exchange);
 }
 
@@ -156,7 +163,7 @@ void cot_http_stream_begin(cot_http_exchange *exchange, int status, const char *
     if (exchange->chunked) put_text(exchange, "Transfer-Encoding: chunked\r\n");
     put_text(exchange, "\r\n");
     exchange->pings = type && !strncasecmp(type, "text/event-stream", 17) && !exchange->only_head;
-    exchange->state = COT_HTTP_STREAM;
+    cot_http_enter(exchange, COT_HTTP_STREAM);
     exchange->sent_ns = cot_now_ns();
     cot_http_wake(exchange);
 }
@@ -176,6 +183,7 @@ static char *begin_piece(cot_http_exchange *exchange, size_t count)
     if (exchange->broken) return NULL;
     char *const at = exchange->out.bytes + exchange->out.end;
     exchange->out.end += count;
+    exchange->answer_bytes += count;
     return at;
 }
 
@@ -230,6 +238,7 @@ void cot_http_close_after(cot_http_exchange *exchange)
 
 void cot_http_abort(cot_http_exchange *exchange)
 {
+    cot_http_tell_over(exchange, false);
     cot_http_forget(exchange);
     exchange->broken = true;
     cot_http_wake(exchange);

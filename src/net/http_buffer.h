@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COT_HTTP_BUFFER_KEEP = 64 << 10 }; // an empty buffer that is larger than this is freed
+enum { COT_HTTP_BUFFER_KEEP = 16 << 10 }; // an empty buffer that is larger than this is freed
 
 typedef struct cot_http_buffer {
     char *bytes;

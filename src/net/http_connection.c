@@ -34,6 +34,37 @@ void cot_http_wake(cot_http_exchange *exchange)
     server->woken_end = &exchange->next_woken;
 }
 
+static void leave_queue(cot_http_exchange *exchange)
+{
+    cot_http_server *const server = exchange->server;
+    if (!exchange->queued) return;
+    *(exchange->before ? &exchange->before->behind : &server->longest) = exchange->behind;
+    *(exchange->behind ? &exchange->behind->before : &server->latest) = exchange->before;
+    exchange->queued = false;
+}
+
+void cot_http_enter(cot_http_exchange *exchange, cot_http_state state)
+{
+    cot_http_server *const server = exchange->server;
+    exchange->state = state;
+    exchange->since_ns = cot_now_ns();
+    leave_queue(exchange);
+    if (state == COT_HTTP_OWED || state == COT_HTTP_STREAM || exchange->turned_away) return;
+    exchange->before = server->latest;
+    exchange->behind = NULL;
+    *(server->latest ? &server->latest->behind : &server->longest) = exchange;
+    server->latest = exchange;
+    exchange->queued = true;
+}
+
+bool cot_http_make_room(cot_http_server *server)
+{
+    if (!server->longest) return false;
+    server->dropped++;
+    cot_http_destroy(server->longest);
+    return true;
+}
+
 void cot_http_forget(cot_http_exchange *exchange)
 {
     cot_http_server *const server = exchange->server;
@@ -47,14 +78,33 @@ void cot_http_forget(cot_http_exchange *exchange)
     free(exchange->head_bytes);
     exchange->head_bytes = NULL;
     exchange->head.count = 0;
+    exchange->has_head = false;
+}
+
+void cot_http_tell_over(cot_http_exchange *exchange, bool whole)
+{
+    const cot_http_server *const server = exchange->server;
+    const cot_http_outcome outcome = {.method = exchange->has_head ? exchange->head.method : NULL,
+                                      .path = exchange->has_head ? exchange->head.path : NULL,
+                                      .request_id = exchange->request_id,
+                                      .status = exchange->status,
+                                      .whole = whole,
+                                      .body_bytes = exchange->answer_bytes,
+                                      .ns = exchange->has_head ? cot_now_ns() - exchange->began_ns : 0};
+    if (server->handler.over) server->handler.over(server->context, exchange, &outcome);
+    exchange->status = 0;
+    exchange->answer_bytes = 0;
+    *exchange->request_id = 0;
 }
 
 /* The handler's debt is taken away. */
 static void lose(cot_http_exchange *exchange)
 {
-    const cot_http_server *const server = exchange->server;
+    cot_http_server *const server = exchange->server;
     if (exchange->shown && server->handler.gone) server->handler.gone(server->context, exchange);
-    cot_http_forget(exchange);
+    if (exchange->shown) server->n_exchanges--;
+    exchange->shown = false;
+    exchange->user = NULL;
 }
 
 static void unlink_from(cot_http_exchange **list, cot_http_exchange ***end, cot_http_exchange *exchange)
@@ -71,20 +121,47 @@ void cot_http_destroy(cot_http_exchange *exchange)
 {
     cot_http_server *const server = exchange->server;
     exchange->moving = true; // whatever `gone` does, nobody wakes it again
+    leave_queue(exchange);
+    if (exchange->shown) cot_http_tell_over(exchange, false);
     lose(exchange);
+    cot_http_forget(exchange);
     if (exchange->woken) {
         unlink_from(&server->woken, &server->woken_end, exchange);
         unlink_from(&server->later, NULL, exchange);
     }
     event_del(&exchange->socket);
     event_del(&exchange->timer);
+    cot_tls_free(exchange->link);
     close(exchange->fd);
     if (exchange->next) exchange->next->previous = exchange->previous;
     *(exchange->previous ? &exchange->previous->next : &server->connections) = exchange->next;
     server->n_connections--;
+    server->n_turned_away -= exchange->turned_away;
     cot_http_buffer_free(&exchange->in);
     cot_http_buffer_free(&exchange->out);
     free(exchange);
+}
+
+/* As `send` and `recv` on the socket: bytes, 0 at the end, or -1 with errno EAGAIN, EINTR or another. A link that has to
+ * wait for the other direction goes on when that is told. */
+static ssize_t send_bytes(cot_http_exchange *exchange, const void *bytes, size_t count)
+{
+    if (!exchange->link) return send(exchange->fd, bytes, count, MSG_NOSIGNAL);
+    const ssize_t n = cot_tls_write(exchange->link, bytes, count);
+    exchange->reads_to_write = n == COT_TLS_WAIT_TO_READ;
+    if (n > 0) return n;
+    errno = n == COT_TLS_END ? EPIPE : EAGAIN;
+    return -1;
+}
+
+static ssize_t receive_bytes(cot_http_exchange *exchange, void *at, size_t room)
+{
+    if (!exchange->link) return recv(exchange->fd, at, room, 0);
+    const ssize_t n = cot_tls_read(exchange->link, at, room);
+    exchange->writes_to_read = n == COT_TLS_WAIT_TO_WRITE;
+    if (n >= 0) return n;
+    errno = EAGAIN;
+    return -1;
 }
 
 /* Sends what waits, as far as the socket takes it. */
@@ -92,8 +169,7 @@ static void flush(cot_http_exchange *exchange)
 {
     cot_http_buffer *const out = &exchange->out;
     while (exchange->writable && cot_http_buffer_count(out)) {
-        const ssize_t n =
-            send(exchange->fd, out->bytes + out->begin, cot_http_buffer_count(out), MSG_NOSIGNAL);
+        const ssize_t n = send_bytes(exchange, out->bytes + out->begin, cot_http_buffer_count(out));
         if (n >= 0) {
             cot_http_buffer_take(out, (size_t)n);
             exchange->progress_ns = cot_now_ns();
@@ -112,7 +188,7 @@ static move receive(cot_http_exchange *exchange, char *at, size_t room, size_t *
     if (!exchange->readable) return WAIT;
     if (!*budget) return YIELD;
     for (;;) {
-        const ssize_t n = recv(exchange->fd, at, room, 0);
+        const ssize_t n = receive_bytes(exchange, at, room);
         if (n > 0) {
             *count = (size_t)n;
             *budget -= *count < *budget ? *count : *budget;
@@ -160,14 +236,15 @@ static move begin_exchange(cot_http_exchange *exchange, size_t count, size_t *bu
     const char *why;
     cot_http_head *const head = &exchange->head;
     const int status = cot_http_read_request(exchange->head_bytes, count, head, &why);
+    exchange->began_ns = cot_now_ns();
+    exchange->has_head = !status;
     if (status) return refuse(exchange, status, why);
     exchange->only_head = !strcmp(head->method, "HEAD");
     exchange->keep = head->keep_alive;
     if (head->length > (int64_t)server->options.max_body_bytes)
         return refuse(exchange, 413, "the body is too large");
     exchange->chunks = (cot_http_chunks){0};
-    exchange->state = COT_HTTP_BODY;
-    exchange->since_ns = cot_now_ns();
+    cot_http_enter(exchange, COT_HTTP_BODY);
     exchange->shown = true;
     server->n_exchanges++;
     if (server->handler.check) server->handler.check(server->context, exchange);
@@ -180,8 +257,26 @@ static move begin_exchange(cot_http_exchange *exchange, size_t count, size_t *bu
     return ON;
 }
 
+/* The first byte of a connection that should be a link: who speaks plain HTTP is told. */
+static move greet(cot_http_exchange *exchange)
+{
+    char first;
+    const ssize_t n = recv(exchange->fd, &first, 1, MSG_PEEK);
+    if (n < 0 && errno == EAGAIN) exchange->readable = false;
+    if (n <= 0) return n < 0 && (errno == EAGAIN || errno == EINTR) ? WAIT : CUT;
+    exchange->greeted = true;
+    if (first == 0x16) return ON;
+    cot_tls_free(exchange->link);
+    exchange->link = NULL;
+    return refuse(exchange, 400, "this port speaks TLS: https://");
+}
+
 static move read_head(cot_http_exchange *exchange, size_t *budget)
 {
+    if (exchange->link && !exchange->greeted) {
+        const move moved = greet(exchange);
+        return moved == WAIT && exchange->server->stopping ? CUT : moved;
+    }
     const cot_http_server *const server = exchange->server;
     const cot_http_buffer *const in = &exchange->in;
     exchange->only_head = false;
@@ -208,7 +303,7 @@ static move read_head(cot_http_exchange *exchange, size_t *budget)
         const move moved = receive_more(exchange, budget);
         if (moved == WAIT && exchange->server->stopping && !count) return CUT;
         if (moved != ON) return moved;
-        if (!count && exchange->answered) exchange->since_ns = cot_now_ns(); // no longer idle
+        if (!count && exchange->answered) cot_http_enter(exchange, COT_HTTP_HEAD); // no longer idle
     }
 }
 
@@ -241,8 +336,7 @@ static move end_body(cot_http_exchange *exchange)
 {
     const cot_http_server *const server = exchange->server;
     if (exchange->body) exchange->body[exchange->body_bytes] = '\0';
-    exchange->state = COT_HTTP_OWED;
-    exchange->since_ns = cot_now_ns();
+    cot_http_enter(exchange, COT_HTTP_OWED);
     server->handler.handle(server->context, exchange);
     return ON;
 }
@@ -300,12 +394,16 @@ static move read_body(cot_http_exchange *exchange, size_t *budget)
 static move linger(cot_http_exchange *exchange, size_t *budget)
 {
     if (!exchange->shut) {
+        if (exchange->link) cot_tls_end(exchange->link);
         shutdown(exchange->fd, SHUT_WR);
         exchange->shut = true;
         exchange->since_ns = cot_now_ns();
         cot_http_buffer_free(&exchange->in);
     }
     char nowhere[PIECE];
+    // what a link would make of it is nobody's matter any more
+    cot_tls_free(exchange->link);
+    exchange->link = NULL;
     for (;;) {
         size_t count;
         const move moved = receive(exchange, nowhere, sizeof nowhere, &count, budget);
@@ -411,6 +509,8 @@ static void on_socket(evutil_socket_t fd, short what, void *context)
     (void)fd;
     if (what & EV_READ) exchange->readable = exchange->suspect = true;
     if (what & EV_WRITE) exchange->writable = true;
+    if (what & EV_READ && exchange->reads_to_write) exchange->writable = true;
+    if (what & EV_WRITE && exchange->writes_to_read) exchange->readable = true;
     if (what & EV_CLOSED) exchange->left = true;
     cot_http_advance(exchange);
 }
@@ -439,7 +539,7 @@ static void on_timer(evutil_socket_t fd, short what, void *context)
     cot_http_advance(exchange);
 }
 
-void cot_http_connect(cot_http_server *server, int fd, const char *peer, bool loopback, bool full)
+void cot_http_connect(cot_http_server *server, int fd, const char *peer, bool loopback, bool turned_away)
 {
     cot_http_exchange *const exchange = calloc(1, sizeof *exchange);
     if (!exchange) {
@@ -449,9 +549,14 @@ void cot_http_connect(cot_http_server *server, int fd, const char *peer, bool lo
     exchange->server = server;
     exchange->fd = fd;
     exchange->loopback = loopback;
+    exchange->turned_away = turned_away;
     snprintf(exchange->peer, sizeof exchange->peer, "%s", peer);
     exchange->readable = exchange->writable = exchange->suspect = true;
-    exchange->since_ns = cot_now_ns();
+    if (server->options.tls && !(exchange->link = cot_tls_accept(server->options.tls, fd))) {
+        close(fd);
+        free(exchange);
+        return;
+    }
     const int on = 1, idle = 60, between = 10;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     // A client whose machine died sends no FIN: it is asked from time to time.
@@ -462,6 +567,7 @@ void cot_http_connect(cot_http_server *server, int fd, const char *peer, bool lo
                  on_socket, exchange);
     evtimer_assign(&exchange->timer, server->base, on_timer, exchange);
     if (event_add(&exchange->socket, NULL)) {
+        cot_tls_free(exchange->link);
         close(fd);
         free(exchange);
         return;
@@ -470,7 +576,14 @@ void cot_http_connect(cot_http_server *server, int fd, const char *peer, bool lo
     if (exchange->next) exchange->next->previous = exchange;
     server->connections = exchange;
     server->n_connections++;
+    server->n_turned_away += turned_away;
+    cot_http_enter(exchange, COT_HTTP_HEAD);
     exchange->moving = true;
-    if (full) cot_http_refuse(exchange, 503, "too many connections");
+    if (turned_away && exchange->link) {
+        cot_tls_free(exchange->link); // no handshake for who is turned away: the connection just ends
+        exchange->link = NULL;
+        exchange->broken = true;
+    } else if (turned_away)
+        cot_http_refuse(exchange, 503, "too many connections");
     cot_http_advance(exchange);
 }

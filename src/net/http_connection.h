@@ -15,6 +15,7 @@
 #include "net/http_buffer.h"
 #include "net/http_head.h"
 #include "net/http_server.h"
+#include "net/tls.h"
 #include <event2/event.h>
 #include <event2/event_struct.h>
 
@@ -30,7 +31,9 @@ struct cot_http_exchange {
     cot_http_server *server;
     cot_http_exchange *next, *previous; // all connections
     cot_http_exchange *next_woken;      // those to advance
+    cot_http_exchange *before, *behind; // in the server's queue of those that owe it bytes
     int fd;
+    cot_tls_link *link; // NULL: the bytes go as they are
     struct event socket, timer;
     int64_t timer_ns; // when the timer goes off; 0 while it is not set
     cot_http_state state;
@@ -48,7 +51,12 @@ struct cot_http_exchange {
     bool pings;              // the stream is one of events
     bool shut;               // LINGER: our FIN is sent
     bool loopback;
-    bool answered; // some request was answered before
+    bool answered;                       // some request was answered before
+    bool greeted;                        // of a link: its first byte is one of TLS
+    bool reads_to_write, writes_to_read; // of a link: what it waits for to go on in the other direction
+    bool has_head;                       // `head` is of a request that was understood
+    bool queued;                         // `before` and `behind` are in force
+    bool turned_away;                    // it has no place, and is only told so
     char peer[64];
 
     cot_http_buffer in, out;
@@ -59,6 +67,11 @@ struct cot_http_exchange {
     char *body;
     size_t body_bytes, body_room;
     void *user;
+
+    int status; // of the answer, 0 before it; its X-Request-Id and the bytes of its body
+    char request_id[129];
+    uint64_t answer_bytes;
+    int64_t began_ns; // when the head was complete
 
     int64_t since_ns;    // when this state began
     int64_t progress_ns; // when the client last took bytes of `out`, or `out` began to fill
@@ -84,8 +97,12 @@ struct cot_http_server {
     uint16_t port;
     bool stopping, loopback_only;
     cot_http_exchange *connections;
+    cot_http_exchange *longest,
+        *latest; // those without a complete request, in the order in which they entered their state
     size_t n_connections, n_exchanges;
-    size_t bodies_bytes; // held by all connections
+    size_t n_turned_away; // of the connections
+    uint64_t dropped;     // connections that went to make room
+    size_t bodies_bytes;  // held by all connections
     cot_http_exchange *woken, **woken_end;
     struct event wake; // this round of the loop
     cot_http_exchange *later;
@@ -94,8 +111,13 @@ struct cot_http_server {
     char date[40];
 };
 
-/* Takes a socket over. `full`: it is only told that there are too many. */
-void cot_http_connect(cot_http_server *server, int fd, const char *peer, bool loopback, bool full);
+/* The exchange is in this state from now on. Where it waits for its client, it is the last of those who do. */
+void cot_http_enter(cot_http_exchange *exchange, cot_http_state state);
+/* Cuts the connection that has waited for its client the longest. False: every connection has a request that is being
+ * answered. */
+bool cot_http_make_room(cot_http_server *server);
+/* Takes a socket over. `turned_away`: it is only told that there are too many. */
+void cot_http_connect(cot_http_server *server, int fd, const char *peer, bool loopback, bool turned_away);
 void cot_http_advance(cot_http_exchange *exchange);
 /* Has it advanced before the loop sleeps. */
 void cot_http_wake(cot_http_exchange *exchange);
@@ -103,6 +125,8 @@ void cot_http_wake(cot_http_exchange *exchange);
 void cot_http_destroy(cot_http_exchange *exchange);
 /* Answers in the server's own name and ends the connection. */
 void cot_http_refuse(cot_http_exchange *exchange, int status, const char *message);
+/* Tells the handler what became of the exchange; before it is forgotten. */
+void cot_http_tell_over(cot_http_exchange *exchange, bool whole);
 /* The exchange has its answer, or will never have it: its request is forgotten. */
 void cot_http_forget(cot_http_exchange *exchange);
 

@@ -29,8 +29,8 @@ static bool describe(const struct sockaddr_storage *address, char *text, size_t 
            (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr) && v6->sin6_addr.s6_addr[12] == 127);
 }
 
-/* There is no descriptor left for the client that waits first. Left waiting, it would wake us without end: it gets
- * the spare one, and is shown out. Where not even that works, nobody is accepted for a while. */
+/* There is no descriptor left for the client that waits first, and nobody to make room. Left waiting, it would wake us without
+ * end: it gets the spare one, and is shown out. Where not even that works, nobody is accepted for a while. */
 static void turn_away(cot_http_server *server, int listener)
 {
     if (server->reserve >= 0) close(server->reserve);
@@ -62,17 +62,19 @@ static void on_accept(evutil_socket_t listener, short what, void *context)
             if (errno == EAGAIN) return;
             if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
                 continue; // that client's trouble
+            if (cot_http_make_room(server)) continue;
             turn_away(server, listener);
             return;
         }
-        if (server->n_connections >= server->options.max_connections + TURNED_AWAY) {
+        const bool full = server->n_connections - server->n_turned_away >= server->options.max_connections &&
+                          !cot_http_make_room(server);
+        if (full && server->n_turned_away >= TURNED_AWAY) {
             close(fd);
             continue;
         }
         char peer[64];
         const bool loopback = describe(&address, peer, sizeof peer);
-        cot_http_connect(server, fd, peer, loopback,
-                         server->n_connections >= server->options.max_connections);
+        cot_http_connect(server, fd, peer, loopback, full);
     }
 }
 
@@ -108,7 +110,7 @@ static void on_again(evutil_socket_t fd, short what, void *context)
 static void set_defaults(cot_http_server_options *options)
 {
     if (!options->host) options->host = "127.0.0.1";
-    if (!options->max_connections) options->max_connections = 1024;
+    if (!options->max_connections) options->max_connections = 4096;
     if (!options->max_head_bytes) options->max_head_bytes = 64 << 10;
     if (!options->max_body_bytes) options->max_body_bytes = 64 << 20;
     if (!options->max_bodies_bytes) options->max_bodies_bytes = 512 << 20;
@@ -247,6 +249,11 @@ size_t cot_http_server_connections(const cot_http_server *server)
 size_t cot_http_server_exchanges(const cot_http_server *server)
 {
     return server->n_exchanges;
+}
+
+uint64_t cot_http_server_dropped(const cot_http_server *server)
+{
+    return server->dropped;
 }
 
 void cot_http_server_close(cot_http_server *server)

@@ -19,15 +19,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct cot_tls;
 struct event_base;
 typedef struct cot_http_server cot_http_server;
 typedef struct cot_http_exchange cot_http_exchange;
 
 /* 0 stands for the default of each. */
 typedef struct cot_http_server_options {
-    const char *host;         // a name or an address to listen on; NULL: 127.0.0.1
-    uint16_t port;            // 0: any that is free, see cot_http_server_port
-    size_t max_connections;   // 1,024: one more is answered 503 and closed
+    struct cot_tls *tls; // every connection is a link of it (tls.h); outlives the server. NULL: plain
+    const char *host;    // a name or an address to listen on; NULL: 127.0.0.1
+    uint16_t port;       // 0: any that is free, see cot_http_server_port
+    size_t
+        max_connections; // 4,096: for one more the one that has waited longest for its client is cut; where all have
+                         // requests that are being answered, the new one is answered 503 and closed
     size_t max_head_bytes;    // 64 KiB, of a request line with its fields: more is 431
     size_t max_body_bytes;    // 64 MiB, of one body: more is 413
     size_t max_bodies_bytes;  // 512 MiB, of all bodies together that are held: more is 503
@@ -39,6 +43,16 @@ typedef struct cot_http_server_options {
     int64_t ping_ms;  // 10 s of silence on an event stream, then a comment `: ping`; negative: never
 } cot_http_server_options;
 
+/* What became of an exchange. */
+typedef struct cot_http_outcome {
+    const char *method, *path; // NULL: no head was understood
+    const char *request_id;    // X-Request-Id of the answer; "" where it had none
+    int status;                // 0: nothing was answered
+    bool whole;                // all of the answer was made; else it was cut
+    uint64_t body_bytes;       // of the answer
+    int64_t ns;                // since the head was complete
+} cot_http_outcome;
+
 typedef struct cot_http_handler {
     /* The head is there, the body is not, and is not read if this function replies (or aborts): the place to refuse.
      * It decides at once, and begins no stream. NULL: none. */
@@ -49,6 +63,9 @@ typedef struct cot_http_handler {
      * (half a close counts as leaving), a reset, an error, a time-out, a body that the server refuses, or the
      * server's close. Not for exchanges that ended. Here an exchange may be asked, not answered. */
     void (*gone)(void *context, cot_http_exchange *exchange);
+    /* An exchange is over, answered or not, or a request was refused before anybody was shown it; the exchange may be asked
+     * who it is, and nothing else. NULL: none. */
+    void (*over)(void *context, const cot_http_exchange *exchange, const cot_http_outcome *outcome);
     /* Writes the body of an answer that the server itself makes (to a request that breaks HTTP or a limit): at most
      * `room` bytes at `out`. `message` is one lowercase line without control characters. Returns the bytes. NULL: the
      * message as text/plain. */
@@ -73,6 +90,8 @@ void cot_http_server_stop_accepting(cot_http_server *server);
 size_t cot_http_server_connections(const cot_http_server *server);
 /* Exchanges that were shown to the handler and have not ended. */
 size_t cot_http_server_exchanges(const cot_http_server *server);
+/* Connections that were cut to make room for others. */
+uint64_t cot_http_server_dropped(const cot_http_server *server);
 /* Cuts every connection, calls `gone` for what was not answered, frees everything. NULL is fine. */
 void cot_http_server_close(cot_http_server *server);
 

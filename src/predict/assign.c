@@ -2,7 +2,7 @@
 
 #include "coterie/trace.h"
 
-#include <stdlib.h>
+#include <stdbool.h>
 
 void cot_spread_unknown(int16_t *rank, int64_t n, double *load, double *credit, int32_t ranks)
 {
@@ -23,35 +23,102 @@ void cot_spread_unknown(int16_t *rank, int64_t n, double *load, double *credit, 
     }
 }
 
-static int ascending(const void *a, const void *b)
+enum { FEW = 24, BYTE = 256 };
+
+/* Stable; for few tokens. */
+static void sort_by_insertion(int32_t *order, const uint16_t *confidence, int64_t n)
 {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
+    for (int64_t at = 1; at < n; at++) {
+        const int32_t i = order[at];
+        int64_t to = at;
+        for (; to > 0 && confidence[order[to - 1]] < confidence[i]; to--) order[to] = order[to - 1];
+        order[to] = i;
+    }
 }
 
-void cot_assign_evenly(int16_t *out, uint64_t *order, const int16_t *rank, const uint16_t *confidence,
-                       const float *score, int64_t n, int32_t ranks)
+/* Turns counts of values into where the values begin, the largest first. */
+static void sum_down(int32_t *count)
 {
-    const int64_t share = n / ranks;
-    int64_t extra = n % ranks, load[COT_TRACE_MAX_RANKS] = {0};
-    for (int64_t i = 0; i < n; i++)
-        order[i] =
-            (rank[i] < 0 ? (uint64_t)1 << 63 : (uint64_t)(UINT16_MAX - confidence[i]) << 32) | (uint64_t)i;
-    qsort(order, (size_t)n, sizeof *order, ascending);
-    for (int64_t at = 0; at < n; at++) {
-        const int64_t i = (int64_t)(order[at] & UINT32_MAX);
-        int32_t best = -1;
-        for (int32_t d = 0; d < ranks; d++) {
-            if (load[d] >= share + (extra > 0)) continue; // no room
-            if (d == rank[i]) {
-                best = d;
-                break;
-            }
-            if (best < 0 ||
-                (rank[i] < 0 ? load[d] < load[best] : score[i * ranks + d] > score[i * ranks + best]))
-                best = d;
+    int32_t begin = 0;
+    for (int value = BYTE - 1; value >= 0; value--) {
+        const int32_t many = count[value];
+        count[value] = begin;
+        begin += many;
+    }
+}
+
+/* The `known` tokens of `order` by confidence, the highest first, of equal ones the first: a counting sort by the lower
+ * byte, then one by the upper. */
+static void sort_by_confidence(int32_t *order, int32_t *scratch, const uint16_t *confidence, int64_t known)
+{
+    int32_t low[BYTE] = {0}, high[BYTE] = {0};
+    if (known < FEW) {
+        sort_by_insertion(order, confidence, known);
+        return;
+    }
+    for (int64_t at = 0; at < known; at++) {
+        low[confidence[order[at]] % BYTE]++;
+        high[confidence[order[at]] / BYTE]++;
+    }
+    sum_down(low);
+    sum_down(high);
+    for (int64_t at = 0; at < known; at++) scratch[low[confidence[order[at]] % BYTE]++] = order[at];
+    for (int64_t at = 0; at < known; at++) order[high[confidence[scratch[at]] / BYTE]++] = scratch[at];
+}
+
+/* Even shares as they fill: `extra` ranks may yet take one more than `share`. */
+typedef struct shares {
+    int64_t share, extra, load[COT_TRACE_MAX_RANKS];
+    int32_t ranks;
+} shares;
+
+static bool has_room(const shares *s, int32_t rank)
+{
+    return s->load[rank] < s->share + (s->extra > 0);
+}
+
+static void take(shares *s, int32_t rank)
+{
+    s->extra -= s->load[rank]++ == s->share;
+}
+
+static int32_t best_with_room(const shares *s, const float *score)
+{
+    int32_t best = -1;
+    for (int32_t d = 0; d < s->ranks; d++)
+        if (has_room(s, d) && (best < 0 || score[d] > score[best])) best = d;
+    return best;
+}
+
+static int32_t emptiest(const shares *s)
+{
+    int32_t best = -1;
+    for (int32_t d = 0; d < s->ranks; d++)
+        if (has_room(s, d) && (best < 0 || s->load[d] < s->load[best])) best = d;
+    return best;
+}
+
+void cot_assign_evenly(int16_t *out, int32_t *order, const int16_t *rank, const uint16_t *confidence,
+                       int64_t n, int32_t ranks, cot_score_ranks *score_ranks, void *context)
+{
+    shares s = {.share = n / ranks, .extra = n % ranks, .ranks = ranks};
+    int64_t known = 0, last = n; // those without a rank gather at the end, backwards
+    for (int64_t i = 0; i < n; i++) order[rank[i] < 0 ? --last : known++] = (int32_t)i;
+    sort_by_confidence(order, order + n, confidence, known);
+    for (int64_t at = 0; at < known; at++) {
+        const int32_t i = order[at];
+        int32_t home = rank[i];
+        if (!has_room(&s, home)) {
+            float score[COT_TRACE_MAX_RANKS];
+            score_ranks(context, score, i);
+            home = best_with_room(&s, score);
         }
-        extra -= load[best]++ == share;
-        out[i] = (int16_t)best;
+        take(&s, home);
+        out[i] = (int16_t)home;
+    }
+    for (int64_t at = n - 1; at >= known; at--) {
+        const int32_t home = emptiest(&s);
+        take(&s, home);
+        out[order[at]] = (int16_t)home;
     }
 }

@@ -33,7 +33,7 @@ typedef struct scratch {
     float *rank_score; // [n][D]
     int16_t *rank, *even;
     uint16_t *confidence;
-    uint64_t *order;
+    int32_t *order;
     bool *unknown;
     double load[COT_TRACE_MAX_RANKS], credit[COT_TRACE_MAX_RANKS]; // cot_spread_unknown's, over all batches
 } scratch;
@@ -47,7 +47,7 @@ static void lay_out(scratch *s, const evaluation *e)
     s->rank = cot_arena_take(&s->arena, n, sizeof *s->rank);
     s->even = cot_arena_take(&s->arena, n, sizeof *s->even);
     s->confidence = cot_arena_take(&s->arena, n, sizeof *s->confidence);
-    s->order = cot_arena_take(&s->arena, n, sizeof *s->order);
+    s->order = cot_arena_take(&s->arena, 2 * n, sizeof *s->order);
     s->unknown = cot_arena_take(&s->arena, n, sizeof *s->unknown);
 }
 
@@ -120,6 +120,18 @@ static void sum_by_rank(float *rank_score, const float *score, const int32_t *ex
         for (int32_t x = 0; x < E; x++) rank_score[i * D + expert_rank[x]] += score[i * E + x];
 }
 
+/* One step's scores [n][D], as cot_assign_evenly asks for them. */
+struct rank_scores {
+    const float *score;
+    int32_t ranks;
+};
+
+static void score_ranks(void *context, float *score, int64_t i)
+{
+    const struct rank_scores *s = context;
+    memcpy(score, s->score + i * s->ranks, (size_t)s->ranks * sizeof *score);
+}
+
 /* Predicts a batch, and assigns its ranks without and with the run-time rule. */
 static void assign(const evaluation *e, scratch *s, int32_t l, int64_t n)
 {
@@ -129,8 +141,9 @@ static void assign(const evaluation *e, scratch *s, int32_t l, int64_t n)
     sum_by_rank(s->rank_score, s->score, e->info.expert_rank + (int64_t)l * E, n, E, D);
     for (int64_t at = 0, many; at < n; at += many) {
         many = n - at < e->step_tokens ? n - at : e->step_tokens;
-        cot_assign_evenly(s->even + at, s->order, s->rank + at, s->confidence + at, s->rank_score + at * D,
-                          many, D);
+        struct rank_scores scores = {s->rank_score + at * D, D};
+        cot_assign_evenly(s->even + at, s->order, s->rank + at, s->confidence + at, many, D, score_ranks,
+                          &scores);
     }
 }
 

@@ -49,14 +49,14 @@ static bool cosines_open(cosines *c, const cot_predict_embedding *embedding, con
 {
     const int64_t H = embedding->width, N = p->n_tokens;
     c->strangers = calloc((size_t)(BLOCK * H), sizeof(float));
-    c->packed = aligned_alloc(64, (size_t)cot_packed_bytes(COT_F32, H, N));
+    c->packed = aligned_alloc(64, (size_t)cot_packed_bytes(COT_FORMAT_FP32, H, N));
     c->product = calloc((size_t)(BLOCK * N), sizeof(float));
     c->known = calloc((size_t)N, sizeof *c->known);
     if (!c->strangers || !c->packed || !c->product || !c->known) return false;
     for (int64_t r = 0; r < N; r++) {
         const int32_t id = p->token_ids[r];
         c->known[r] = id < embedding->n_ids && normalise(c->strangers, embedding->row + id * H, H);
-        cot_pack_columns(c->packed, COT_F32, H, N, r, 1, c->strangers, COT_F32, H);
+        cot_pack_columns(c->packed, COT_FORMAT_FP32, H, N, r, 1, c->strangers, COT_F32, H);
     }
     return true;
 }
@@ -75,7 +75,7 @@ static void nearest(int32_t *id_row, const int32_t *ids, int64_t n, const cosine
                            .a = c->strangers,
                            .a_stride = H,
                            .b = c->packed,
-                           .b_panel_stride = cot_panel_stride(COT_F32, H),
+                           .b_panel_bytes = cot_panel_bytes(COT_FORMAT_FP32, H),
                            .c = c->product,
                            .c_stride = N};
     cot_matmul(t->predictor->kernels, t->pool, &gemm, 1);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
-static bool is_loopback(const char *host)
+bool cot_access_is_loopback(const char *host)
 {
     struct in_addr four;
     struct in6_addr six;
@@ -19,7 +19,7 @@ cot_status cot_access_check_options(const cot_server_options *o, cot_error *erro
 {
     for (const char *const *key = o->api_keys; key && *key; key++)
         if (!**key) return cot_fail(error, COT_INVALID_ARGUMENT, "an API key is empty");
-    if (is_loopback(o->host) || (o->api_keys && *o->api_keys) || o->no_auth) return COT_OK;
+    if (cot_access_is_loopback(o->host) || (o->api_keys && *o->api_keys) || o->no_auth) return COT_OK;
     return cot_fail(
         error, COT_INVALID_ARGUMENT,
         "'%s' can be reached from other machines: give an API key, or say --no-auth if everybody may call",
@@ -85,12 +85,13 @@ const char *cot_access_origin(const cot_server_options *o, const cot_http_exchan
 
 bool cot_access_check(const cot_server_options *o, const cot_http_exchange *exchange, cot_api_error *error)
 {
-    const bool keys = o->api_keys && *o->api_keys, health = strcmp(cot_http_path(exchange), "/health") == 0;
-    if (!keys && is_loopback(o->host) && !is_allowed_host(o, exchange))
+    const char *const path = cot_http_path(exchange);
+    const bool keys = o->api_keys && *o->api_keys, for_all = !strcmp(path, "/health") || !strcmp(path, "/");
+    if (!keys && cot_access_is_loopback(o->host) && !is_allowed_host(o, exchange))
         return cot_api_fail(error, 403, "host_not_allowed", "Host",
                             "the host '%s' is not served here: --allowed-hosts names further ones",
                             cot_http_host(exchange));
-    if (keys && !health &&
+    if (keys && !for_all &&
         !(strcmp(cot_http_method(exchange), "OPTIONS") == 0 && cot_access_origin(o, exchange)) &&
         !has_key(o, exchange))
         return cot_api_fail(error, 401, "invalid_api_key", NULL,

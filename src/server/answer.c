@@ -48,7 +48,7 @@ static void release(cot_answer *a)
     free(a->preparation.body);
     free(a->preparation.text);
     free(a);
-    cot_server_check_drained(s);
+    cot_server_check_rest(s);
 }
 
 /* Frees the answer when nobody has anything to do with it any more. */
@@ -325,7 +325,7 @@ static void log_unknown(cot_server *s, const char *unknown)
             const unsigned char c = (unsigned char)unknown[i];
             name[i] = (char)(c < 0x20 || c >= 0x7f ? '?' : c);
         }
-        cot_server_log(s, "requests have a field that is ignored: %.*s", (int)n, name);
+        cot_server_log(s, COT_LOG_INFO, "requests have a field that is ignored: %.*s", (int)n, name);
     }
 }
 

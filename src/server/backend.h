@@ -57,6 +57,14 @@ typedef struct cot_backend_state {
     cot_error error;
 } cot_backend_state;
 
+enum { COT_VIEW_SEQUENCES = 256 };
+
+/* What the backend is at, between two steps; what was counted by then take_stats has. */
+typedef struct cot_backend_view {
+    size_t sequences; // in all; the first ones:
+    cot_engine_sequence sequence[COT_VIEW_SEQUENCES];
+} cot_backend_view;
+
 typedef struct cot_backend cot_backend;
 typedef struct cot_backend_table {
     /* Takes `count` jobs, which run in this order as far as there is room. */
@@ -64,6 +72,14 @@ typedef struct cot_backend_table {
     /* Ends a job early, once: one more event follows soon, OVER. */
     void (*cancel)(cot_backend *backend, cot_job *job);
     void (*state)(cot_backend *backend, cot_backend_state *state);
+    /* What was counted up to a second ago, or since the backend last had something to do; moved to `*stats`, which was
+     * cleared or is empty. False where there is nothing newer than what was taken last. */
+    bool (*take_stats)(cot_backend *backend, cot_stats *stats);
+    /* Has the backend's thread come round soon, though nothing is ordered: it looks after events of the KV cache. */
+    void (*attend)(cot_backend *backend);
+    /* Has a view taken between two steps, soon: on_view is called with it, once for all who asked before. Not where the
+     * backend has failed, or does before. */
+    void (*look)(cot_backend *backend);
     /* Ends what runs and frees; jobs that are not over are told OVER, cancelled. NULL is fine. */
     void (*close)(cot_backend *backend);
 } cot_backend_table;
@@ -73,6 +89,7 @@ struct cot_backend {
     int64_t vocab, context_tokens; // context_tokens: most tokens of a sequence
     int ranks;
     void (*on_failure)(void *owner); // set by the owner: nothing is computed any more; called once
+    void (*on_view)(void *owner, const cot_backend_view *view); // set by the owner; NULL: there is none
     void *owner;
 };
 

@@ -1,8 +1,10 @@
 #include "server/engine_backend.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/thread.h"
 #include "net/wake.h"
+#include "server/kv_events.h"
 #include "server/records.h"
 
 #include <stdlib.h>
@@ -17,22 +19,27 @@ typedef struct order_list {
 typedef struct engine_backend {
     cot_backend base;
     cot_engine *engine;
+    cot_kv_events *kv; // NULL: nobody follows the cache
     pthread_t thread;
     cot_wake news; // there are records
 
     pthread_mutex_t lock; // of what follows
     pthread_cond_t changed;
     order_list submitted, cancelled;
-    bool ends;
-    cot_records records; // of whole steps, for the loop
+    bool ends, attend;
+    bool looks, view_ready, view_failed; // a view is asked for; the loop has not had it yet; there is none
+    cot_backend_view view;               // the engine's thread's until it is ready, then the loop's
+    cot_records records;                 // of whole steps, for the loop
     cot_backend_state state;
     bool failure_known; // the loop was woken for it
+    cot_stats stats;    // the newest, which the loop has not taken; all zero: none
 
     /* The engine's thread alone. */
     cot_records step; // what is told since `records` was last taken
     cot_job *live;    // jobs that the engine has
     size_t live_count;
-    int64_t prompt_tokens; // of admitted jobs, without output_tokens
+    int64_t prompt_tokens;               // of admitted jobs, without output_tokens
+    int64_t gathered_ns, gathered_steps; // when the ranks' counters were last gathered, and of how many steps
 
     /* The loop's thread alone. */
     cot_records reading;
@@ -220,10 +227,39 @@ static void publish(engine_backend *b)
     if (news) cot_wake_up(&b->news);
 }
 
+/* The counters of all ranks, where there were steps since they were last gathered, and never before. */
+static cot_status gather(engine_backend *b, cot_error *error)
+{
+    cot_stats stats, old;
+    cot_engine_load load;
+    cot_engine_get_load(b->engine, &load);
+    if (b->gathered_ns && load.steps == b->gathered_steps) return COT_OK;
+    const cot_status status = cot_engine_stats(b->engine, &stats, error);
+    if (status != COT_OK) return status;
+    b->gathered_ns = cot_now_ns();
+    b->gathered_steps = stats.steps;
+    pthread_mutex_lock(&b->lock);
+    old = b->stats;
+    b->stats = stats;
+    pthread_mutex_unlock(&b->lock);
+    cot_stats_clear(&old);
+    return COT_OK;
+}
+
+/* The same, once a second at most while there are steps, and once more after the last one; before the first one there is nothing
+ * to tell. */
+static cot_status gather_now_and_then(engine_backend *b, cot_error *error)
+{
+    const int64_t second = 1000000000;
+    if (!b->state.load.steps || cot_now_ns() - b->gathered_ns < second) return COT_OK;
+    const cot_status status = gather(b, error);
+    return status == COT_OUT_OF_MEMORY ? COT_OK : status; // another time
+}
+
 static bool has_nothing_to_do(const engine_backend *b)
 {
-    return !b->live && !b->submitted.first && !b->cancelled.first && !b->ends &&
-           (!b->step.count || b->records.count);
+    return !b->live && !b->submitted.first && !b->cancelled.first && !b->ends && !b->attend &&
+           (!b->looks || b->view_ready || b->state.failed) && (!b->step.count || b->records.count);
 }
 
 /* Takes what is ordered; waits for it where there is nothing else to do, though not for more than a second: ranks may die
@@ -240,9 +276,27 @@ static bool take_orders(engine_backend *b, cot_job **submitted, cot_job **cancel
     *submitted = b->submitted.first;
     *cancelled = b->cancelled.first;
     b->submitted = b->cancelled = (order_list){0};
+    b->attend = false;
     const bool goes_on = !b->ends;
     pthread_mutex_unlock(&b->lock);
     return goes_on;
+}
+
+/* Where a view is asked for. */
+static void take_view(engine_backend *b)
+{
+    pthread_mutex_lock(&b->lock);
+    const bool asked = b->looks && !b->view_ready;
+    if (asked) b->looks = false;
+    pthread_mutex_unlock(&b->lock);
+    if (!asked) return;
+    const bool failed = gather(b, NULL) != COT_OK;
+    b->view.sequences = cot_engine_sequences(b->engine, b->view.sequence, COT_VIEW_SEQUENCES);
+    pthread_mutex_lock(&b->lock);
+    b->view_ready = true;
+    b->view_failed = failed; // had a rank died, the next step will find out
+    pthread_mutex_unlock(&b->lock);
+    cot_wake_up(&b->news);
 }
 
 static void *run(void *argument)
@@ -254,10 +308,14 @@ static void *run(void *argument)
     while (take_orders(b, &submitted, &cancelled)) {
         obey(b, submitted, cancelled);
         if (!b->state.failed && cot_engine_step(b->engine, &left, &error) != COT_OK) fail_all(b, &error);
+        if (!b->state.failed && gather_now_and_then(b, &error) != COT_OK) fail_all(b, &error);
+        if (!b->state.failed) take_view(b);
         publish(b);
+        if (b->kv && !b->state.failed) cot_kv_events_look(b->kv);
     }
     obey(b, submitted, cancelled);
     while (b->live) cot_engine_cancel(b->engine, b->live->id, NULL);
+    cot_kv_events_unwatch(b->kv);
     return NULL;
 }
 
@@ -282,10 +340,25 @@ static void tell(cot_records *records)
     cot_records_clear(records);
 }
 
+/* Tells the view, if there is one, and lets the next be taken. */
+static void tell_view(engine_backend *b)
+{
+    pthread_mutex_lock(&b->lock);
+    const bool ready = b->view_ready;
+    pthread_mutex_unlock(&b->lock);
+    if (!ready) return;
+    if (b->base.on_view) b->base.on_view(b->base.owner, b->view_failed ? NULL : &b->view);
+    pthread_mutex_lock(&b->lock);
+    b->view_ready = false;
+    pthread_cond_signal(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+}
+
 static void take_records(void *context, uint64_t times)
 {
     engine_backend *b = context;
     (void)times;
+    tell_view(b);
     pthread_mutex_lock(&b->lock);
     swap_records(&b->records, &b->reading);
     pthread_cond_signal(&b->changed); // there may be more
@@ -332,6 +405,41 @@ static void state(cot_backend *backend, cot_backend_state *out)
     pthread_mutex_unlock(&b->lock);
 }
 
+static bool take_stats(cot_backend *backend, cot_stats *stats)
+{
+    engine_backend *b = (engine_backend *)backend;
+    pthread_mutex_lock(&b->lock);
+    const bool is_new = b->stats.ranks;
+    if (is_new) {
+        cot_stats_clear(stats);
+        *stats = b->stats;
+        b->stats = (cot_stats){0};
+    }
+    pthread_mutex_unlock(&b->lock);
+    return is_new;
+}
+
+/* Has the engine's thread come round for it. */
+static void ask(engine_backend *b, bool *what)
+{
+    pthread_mutex_lock(&b->lock);
+    *what = true;
+    pthread_cond_signal(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+}
+
+static void attend(cot_backend *backend)
+{
+    engine_backend *b = (engine_backend *)backend;
+    ask(b, &b->attend);
+}
+
+static void look(cot_backend *backend)
+{
+    engine_backend *b = (engine_backend *)backend;
+    ask(b, &b->looks);
+}
+
 static void close_backend(cot_backend *backend)
 {
     engine_backend *b = (engine_backend *)backend;
@@ -347,15 +455,16 @@ static void close_backend(cot_backend *backend)
     cot_records_free(&b->records);
     cot_records_free(&b->step);
     cot_records_free(&b->reading);
+    cot_stats_clear(&b->stats);
     pthread_mutex_destroy(&b->lock);
     pthread_cond_destroy(&b->changed);
     free(b);
 }
 
-cot_status cot_engine_backend_open(cot_backend **backend, cot_engine *engine, struct event_base *base,
-                                   cot_error *error)
+cot_status cot_engine_backend_open(cot_backend **backend, cot_engine *engine, cot_kv_events *kv,
+                                   struct event_base *base, cot_error *error)
 {
-    static const cot_backend_table table = {submit, cancel, state, close_backend};
+    static const cot_backend_table table = {submit, cancel, state, take_stats, attend, look, close_backend};
     const cot_engine_info *info = cot_engine_describe(engine);
     engine_backend *b = calloc(1, sizeof *b);
     *backend = NULL;
@@ -366,6 +475,7 @@ cot_status cot_engine_backend_open(cot_backend **backend, cot_engine *engine, st
     b->base =
         (cot_backend){.table = &table, .vocab = info->vocab, .context_tokens = context, .ranks = info->ranks};
     b->engine = engine;
+    b->kv = kv;
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->changed, NULL);
     if (cot_wake_open(&b->news, base, take_records, b) && cot_thread_start(&b->thread, run, b)) {

@@ -10,10 +10,12 @@
 #include "server/backend.h"
 
 struct event_base;
+struct cot_kv_events;
 
-/* The engine is used by the backend alone until it is closed, and outlives it. Errors: OUT_OF_MEMORY, IO (no thread, no
+/* The engine is used by the backend alone until it is closed, and outlives it, as does `kv`, which watches the engine (NULL:
+ * nobody does). Errors: OUT_OF_MEMORY, IO (no thread, no
  * descriptor). `*backend` is NULL then. */
-cot_status cot_engine_backend_open(cot_backend **backend, cot_engine *engine, struct event_base *base,
-                                   cot_error *error);
+cot_status cot_engine_backend_open(cot_backend **backend, cot_engine *engine, struct cot_kv_events *kv,
+                                   struct event_base *base, cot_error *error);
 
 #endif

@@ -61,8 +61,19 @@ static cot_status add_model(XXH3_state_t *state, const char *folder, cot_error *
 cot_status cot_fingerprint(char text[24], const char *folder, const cot_engine *engine, cot_error *error)
 {
     const cot_engine_info *info = cot_engine_describe(engine);
-    const char *const parts[] = {info->architecture, info->isa,     info->precision, info->payload,
-                                 info->op,           info->combine, info->attention, cot_version()};
+    const bool split = info->pipeline != NULL;
+    const char *const parts[] = {info->architecture,
+                                 info->isa,
+                                 info->precision,
+                                 info->payload,
+                                 info->op,
+                                 info->combine,
+                                 info->attention,
+                                 info->weights,
+                                 split ? info->pipeline : "",
+                                 split ? info->predict : "",
+                                 split ? info->collective : "",
+                                 cot_version()};
     const int ranks = strcmp(info->attention, "tp") == 0 ? info->ranks : 0;
     XXH3_state_t *state = XXH3_createState();
     if (!state || XXH3_64bits_reset(state) != XXH_OK) {

@@ -1,5 +1,11 @@
 #include "server/metrics.h"
 
+#include "coterie/layout.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
 /* Upper bounds: vLLM's for times and lengths, so that its dashboards read them alike. */
 static const double seconds[] = {0.001, 0.005, 0.01, 0.025, 0.05,  0.075, 0.1,    0.15,
                                  0.2,   0.3,   0.4,  0.5,   0.75,  1.0,   2.5,    5.0,
@@ -123,10 +129,123 @@ void cot_metrics_write(cot_prometheus *out, const cot_metrics *m, const cot_back
                     "Tokens generated of the longest of a prompt's choices.", &m->longest_output, tokens);
     write_one(&w, "coterie:requests_refused_total", "counter", "Requests that were answered 4xx or 5xx.",
               (double)m->refused);
+    write_one(&w, "coterie:connections", "gauge", "Connections that are open.", (double)m->connections);
+    write_one(&w, "coterie:dropped_connections_total", "counter",
+              "Connections that waited for their clients and were cut to make room for others.",
+              (double)m->dropped_connections);
     write_one(&w, "coterie:step_prediction_error", "gauge",
               "Mean part by which steps took other than they were expected to, lately.", l->prediction_error);
+    write_one(&w, "coterie:step_predicted_seconds", "gauge", "What the last step was expected to take.",
+              l->predicted_ns / 1e9);
+    write_one(&w, "coterie:step_observed_seconds", "gauge", "What the last step took.", l->observed_ns / 1e9);
+    write_one(&w, "coterie:steps_waited_total", "counter",
+              "Steps that sequences sat out for want of room in them, summed over sequences.",
+              (double)l->waited_steps);
     write_one(&w, "coterie:tbt_target_seconds", "gauge",
               "Time between tokens that prompts may stretch steps to; 0: none.", (double)l->tbt_ns / 1e9);
     write_one(&w, "coterie:kv_cached_blocks", "gauge", "Blocks of tokens that the prefix cache knows.",
               (double)l->cached_blocks);
+    if (!m->follows_kv) return;
+    write_one(&w, "coterie:kv_event_batches_total", "counter", "Batches of events of the KV cache published.",
+              (double)m->kv_batches);
+    write_one(&w, "coterie:kv_event_losses_total", "counter",
+              "How often events were lost and the whole cache was published anew.", (double)m->kv_losses);
+}
+
+/* ---- the engine ---- */
+
+/* A line a rank. */
+static void write_ranks(writer *w, const char *name, const char *help, const cot_stats *stats, size_t offset)
+{
+    cot_prometheus_metric(w->out, name, "counter", help);
+    for (int rank = 0; rank < stats->ranks; rank++) {
+        char text[16];
+        uint64_t value;
+        memcpy(&value, (const char *)&stats->routing[rank] + offset, sizeof value);
+        snprintf(text, sizeof text, "%d", rank);
+        w->labels[2] = (cot_prometheus_label){"rank", text};
+        cot_prometheus_value(w->out, name, w->labels, 3, (double)value);
+    }
+}
+
+/* A line a phase, of what all ranks sent each other. */
+static void write_phases(writer *w, const char *name, const char *help, const cot_stats *stats,
+                         uint64_t *const matrices[COT_STATS_PHASES])
+{
+    cot_prometheus_metric(w->out, name, "counter", help);
+    for (int p = 0; p < COT_STATS_PHASES; p++) {
+        uint64_t sum = 0;
+        for (int pair = 0; pair < stats->ranks * stats->ranks; pair++) sum += matrices[p][pair];
+        w->labels[2] = (cot_prometheus_label){"phase", cot_engine_phases()[p]};
+        cot_prometheus_value(w->out, name, w->labels, 3, (double)sum);
+    }
+}
+
+/* Steps with prompt tokens, and the others. */
+static void write_steps(writer *w, const char *name, const char *help, double prefill, double decode)
+{
+    cot_prometheus_metric(w->out, name, "counter", help);
+    w->labels[2] = (cot_prometheus_label){"kind", "prefill"};
+    cot_prometheus_value(w->out, name, w->labels, 3, prefill);
+    w->labels[2] = (cot_prometheus_label){"kind", "decode"};
+    cot_prometheus_value(w->out, name, w->labels, 3, decode);
+}
+
+/* The mean over ranks of the activations that they serve in a layer, over the most: an expert's are split evenly over its
+ * replicas. 1 before the first. */
+static double balancedness(const cot_expert_replicas *replicas, const uint64_t *calls, int64_t experts,
+                           int ranks)
+{
+    double load[COT_METRICS_RANKS] = {0}, sum = 0, most = 0;
+    for (int64_t e = 0; e < experts; e++)
+        for (int32_t i = replicas->begin[e]; i < replicas->begin[e + 1]; i++)
+            load[replicas->rank[i]] +=
+                (double)calls[e] / (double)(replicas->begin[e + 1] - replicas->begin[e]);
+    for (int rank = 0; rank < ranks; rank++) {
+        sum += load[rank];
+        most = load[rank] > most ? load[rank] : most;
+    }
+    return most > 0 ? sum / ranks / most : 1;
+}
+
+void cot_metrics_write_engine(cot_prometheus *out, const cot_stats *s, const cot_engine_info *info,
+                              const cot_expert_layout *layout, const char *model)
+{
+    writer w = {out, {{"engine", "0"}, {"model_name", model}}};
+    write_one(&w, "coterie:steps_total", "counter", "Steps of the engine.", (double)s->steps);
+    write_steps(&w, "coterie:step_tokens_total",
+                "Tokens that went through steps, by whether prompts were fed.", (double)s->prefill_tokens,
+                (double)s->decode_tokens);
+    write_steps(&w, "coterie:step_seconds_total", "Time that steps took, by whether prompts were fed.",
+                (double)s->prefill_ns / 1e9, (double)s->decode_ns / 1e9);
+    write_phases(&w, "coterie:sent_bytes_total", "Bytes that ranks sent each other, by what for.", s,
+                 s->bytes);
+    write_phases(&w, "coterie:sent_messages_total", "Messages that ranks sent each other, by what for.", s,
+                 s->messages);
+    if (!info->moe_layers) return;
+    write_ranks(&w, "coterie:routed_tokens_total", "Tokens at home on a rank, counted once a MoE layer.", s,
+                offsetof(cot_rank_routing, tokens));
+    write_ranks(&w, "coterie:activations_total", "Calls of experts by tokens at home on a rank.", s,
+                offsetof(cot_rank_routing, activations));
+    write_ranks(&w, "coterie:local_activations_total", "Those of them that were served on that rank.", s,
+                offsetof(cot_rank_routing, local));
+    write_ranks(
+        &w, "coterie:remote_sends_total",
+        "Other ranks that tokens at home on a rank were served on, counted once a token and MoE layer.", s,
+        offsetof(cot_rank_routing, sends));
+    write_ranks(&w, "coterie:distinct_experts_total",
+                "Experts that tokens at home on a rank called, each counted once a step and MoE layer.", s,
+                offsetof(cot_rank_routing, distinct_experts));
+    write_one(&w, "coterie:moe_layers", "gauge", "MoE layers of the model.", (double)info->moe_layers);
+    cot_prometheus_metric(
+        out, "coterie:balancedness", "gauge",
+        "Mean over ranks of the calls that they served in a layer since the start, over the most.");
+    for (int64_t l = 0; l < info->moe_layers; l++) {
+        const cot_expert_replicas replicas = cot_expert_layout_layer(layout, (int32_t)l);
+        char text[16];
+        snprintf(text, sizeof text, "%d", (int)info->moe_layer[l]);
+        w.labels[2] = (cot_prometheus_label){"layer", text};
+        cot_prometheus_value(out, "coterie:balancedness", w.labels, 3,
+                             balancedness(&replicas, s->calls + l * info->experts, info->experts, s->ranks));
+    }
 }

@@ -4,7 +4,7 @@
 #include "net/prometheus.h"
 #include "server/backend.h"
 
-enum { COT_METRICS_BUCKETS = 24 };
+enum { COT_METRICS_BUCKETS = 24, COT_METRICS_RANKS = 64 }; // the most ranks of an engine
 
 typedef enum cot_metrics_kind {
     COT_TIME_TO_FIRST_TOKEN,
@@ -31,6 +31,9 @@ typedef struct cot_metrics {
     uint64_t generation_tokens_total;
     uint64_t stopped, ended_by_length, aborted; // requests' choices, by how they ended
     uint64_t refused;                           // requests that were answered 4xx or 5xx
+    uint64_t connections, dropped_connections;  // open now; those that went to make room
+    bool follows_kv;                            // events of the KV cache are published; of these:
+    uint64_t kv_batches, kv_losses;
 } cot_metrics;
 
 void cot_metrics_time(cot_metrics *metrics, cot_metrics_kind which, int64_t ns);
@@ -40,5 +43,9 @@ void cot_metrics_longest(cot_metrics *metrics, int64_t output_tokens);
 /* Writes everything, under vLLM's names where they mean the same. */
 void cot_metrics_write(cot_prometheus *out, const cot_metrics *metrics, const cot_backend_state *state,
                        const char *model, size_t running, size_t waiting);
+/* What an engine has counted: of ranks and phases, and a line a layer. Bounded by ranks, phases and layers, whatever the number
+ * of experts. */
+void cot_metrics_write_engine(cot_prometheus *out, const cot_stats *stats, const cot_engine_info *info,
+                              const cot_expert_layout *layout, const char *model);
 
 #endif

@@ -4,6 +4,8 @@
 #include "net/prometheus.h"
 #include "server/access.h"
 #include "server/answer.h"
+#include "server/view.h"
+#include "server/page/page.h"
 #include "server/wire.h"
 
 #include <stdio.h>
@@ -72,12 +74,40 @@ static void show_metrics(cot_server *s, cot_http_exchange *exchange)
     cot_prometheus out = {0};
     cot_backend_state state;
     s->backend->table->state(s->backend, &state);
+    s->metrics.connections = cot_http_server_connections(s->http);
+    s->metrics.dropped_connections = cot_http_server_dropped(s->http);
+    s->metrics.follows_kv = s->kv;
+    if (s->kv) cot_kv_events_count(s->kv, &s->metrics.kv_batches, &s->metrics.kv_losses);
+    s->backend->table->take_stats(s->backend, &s->stats);
     cot_metrics_write(&out, &s->metrics, &state, s->model.names[0], s->running_jobs, s->waiting_jobs);
+    if (s->stats.ranks)
+        cot_metrics_write_engine(&out, &s->stats, cot_engine_describe(s->engine),
+                                 cot_engine_layout(s->engine), s->model.names[0]);
     if (out.failed)
         cot_server_reply_json(s, exchange, 200, NULL);
     else
         cot_server_reply(s, exchange, 200, NULL, COT_PROMETHEUS_TYPE, out.text.data, out.text.bytes);
     cot_prometheus_free(&out);
+}
+
+/* The page brings all that it needs, and asks this server alone. */
+static void show_page(cot_server *s, cot_http_exchange *exchange)
+{
+    (void)s;
+    const cot_http_field fields[] = {
+        {"Content-Security-Policy",
+         "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"},
+        {"X-Content-Type-Options", "nosniff"},
+        {"Referrer-Policy", "no-referrer"},
+        {"Cache-Control", "no-cache"}};
+    cot_http_reply(exchange, 200, "text/html; charset=utf-8", fields, sizeof fields / sizeof *fields,
+                   cot_served_page, cot_served_page_bytes);
+}
+
+static void show_snapshot(cot_server *s, cot_http_exchange *exchange)
+{
+    cot_server_send_snapshot(s, exchange);
 }
 
 static void complete(cot_server *s, cot_http_exchange *exchange)
@@ -106,18 +136,27 @@ static const struct route {
     const char *path, *method;
     void (*run)(cot_server *server, cot_http_exchange *exchange);
 } routes[] = {
-    {"/v1/completions", "POST", complete}, {"/v1/chat/completions", "POST", chat},
-    {"/v1/models", "GET", list_models},    {"/tokenize", "POST", tokenize},
-    {"/detokenize", "POST", detokenize},   {"/health", "GET", show_health},
-    {"/metrics", "GET", show_metrics},     {"/version", "GET", show_version},
-    {models_prefix, "GET", show_model}, // a path that ends in a slash stands for all that begin with it
+    {"/v1/completions", "POST", complete},
+    {"/v1/chat/completions", "POST", chat},
+    {"/v1/models", "GET", list_models},
+    {"/tokenize", "POST", tokenize},
+    {"/detokenize", "POST", detokenize},
+    {"/health", "GET", show_health},
+    {"/metrics", "GET", show_metrics},
+    {"/version", "GET", show_version},
+    {"/kv_events/snapshot", "GET", show_snapshot},
+    {"/experts", "GET", cot_server_show_experts},
+    {"/live", "GET", cot_server_show_live},
+    {"/", "GET", show_page},
+    {models_prefix, "GET",
+     show_model}, // a path that ends in a slash, / apart, stands for all that begin with it
 };
 
 static const struct route *find_route(const char *path)
 {
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         const size_t n = strlen(routes[i].path);
-        const bool whole = routes[i].path[n - 1] != '/';
+        const bool whole = n == 1 || routes[i].path[n - 1] != '/';
         if (whole ? strcmp(path, routes[i].path) == 0 : strncmp(path, routes[i].path, n) == 0)
             return &routes[i];
     }
@@ -187,8 +226,14 @@ static void handle(void *context, cot_http_exchange *exchange)
 static void gone(void *context, cot_http_exchange *exchange)
 {
     cot_answer *answer = cot_http_user(exchange);
-    (void)context;
+    cot_server_forget_waiting(context, exchange);
     if (answer) cot_answer_gone(answer);
+}
+
+static void over(void *context, const cot_http_exchange *exchange, const cot_http_outcome *outcome)
+{
+    const cot_server *s = context;
+    if (s->access_log) cot_access_log_write(s->access_log, s->options.log_level, exchange, outcome);
 }
 
 static size_t error_body(void *context, int status, const char *message, char *out, size_t room)
@@ -202,4 +247,4 @@ static size_t error_body(void *context, int status, const char *message, char *o
     return bytes <= room ? bytes : 0;
 }
 
-const cot_http_handler cot_routes = {check, handle, gone, error_body, "application/json"};
+const cot_http_handler cot_routes = {check, handle, gone, over, error_body, "application/json"};

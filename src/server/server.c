@@ -4,8 +4,10 @@
 #include "server/engine_backend.h"
 #include "server/fingerprint.h"
 #include "server/routes.h"
+#include "server/view.h"
 
 #include <event2/event.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,18 +21,19 @@ void cot_server_options_init(cot_server_options *options)
                                     .host = "127.0.0.1",
                                     .port = 8000,
                                     .max_queue = 256,
-                                    .max_connections = 1024,
+                                    .max_connections = 4096,
                                     .request_bytes = (size_t)1 << 30,
-                                    .shutdown_ms = 30000};
+                                    .shutdown_ms = 30000,
+                                    .log_level = COT_LOG_INFO};
 }
 
 /* ---- answers that every part makes ---- */
 
-void cot_server_log(const cot_server *s, const char *format, ...)
+void cot_server_log(const cot_server *s, cot_log_level level, const char *format, ...)
 {
     char line[1024];
     va_list values;
-    if (!s->options.log) return;
+    if (!s->options.log || level > s->options.log_level) return;
     va_start(values, format);
     vsnprintf(line, sizeof line, format, values);
     va_end(values);
@@ -105,9 +108,21 @@ static void wait_for_clients(evutil_socket_t descriptor, short what, void *conte
     event_base_loopbreak(s->base);
 }
 
-void cot_server_check_drained(cot_server *s)
+/* Nothing has been under way for a second. What answers took is free by then, but allocators keep it, in pieces between
+ * others': a server at rest would hold now more, now less of what it once needed. */
+static void hear_rest(evutil_socket_t descriptor, short what, void *context)
 {
-    if (!s->stops_heard || s->answers || s->is_drained) return;
+    const cot_server *s = context;
+    (void)descriptor;
+    (void)what;
+    if (!s->answers) malloc_trim(0);
+}
+
+void cot_server_check_rest(cot_server *s)
+{
+    if (s->answers || s->is_drained) return;
+    event_add(s->on_rest, &(struct timeval){.tv_sec = 1});
+    if (!s->stops_heard) return;
     s->is_drained = true;
     cot_http_server_stop_accepting(s->http);
     event_add(s->on_drained, &(struct timeval){.tv_usec = 10000});
@@ -117,7 +132,7 @@ static void drain(cot_server *s)
 {
     const int64_t ms = s->options.shutdown_ms;
     event_add(s->on_deadline, &(struct timeval){.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000});
-    cot_server_check_drained(s);
+    cot_server_check_rest(s);
 }
 
 static void hear_stop(void *context, uint64_t calls)
@@ -126,7 +141,7 @@ static void hear_stop(void *context, uint64_t calls)
     const bool first = !s->stops_heard;
     s->stops_heard = first && calls == 1 ? 1 : 2;
     if (first) {
-        cot_server_log(s, "shutting down: no new requests; those under way have %lld s",
+        cot_server_log(s, COT_LOG_INFO, "shutting down: no new requests; those under way have %lld s",
                        (long long)s->options.shutdown_ms / 1000);
         drain(s);
     }
@@ -146,7 +161,9 @@ static void notice_failure(void *owner)
     cot_backend_state state;
     if (s->stops_heard) return;
     s->backend->table->state(s->backend, &state);
-    cot_server_log(s, "the engine failed: %s", state.error.message);
+    cot_server_log(s, COT_LOG_ERROR, "the engine failed: %s", state.error.message);
+    cot_server_fail_snapshots(s);
+    cot_server_on_view(s, NULL);
     s->stops_heard = 1;
     drain(s);
 }
@@ -154,6 +171,44 @@ static void notice_failure(void *owner)
 void cot_server_stop(cot_server *s)
 {
     cot_wake_up(&s->stop);
+}
+
+/* ---- files that are read again ---- */
+
+static void hear_reload(void *context, uint64_t calls)
+{
+    cot_server *s = context;
+    cot_error error;
+    (void)calls;
+    if (s->tls && cot_tls_reload(s->tls, &error) != COT_OK)
+        cot_server_log(s, COT_LOG_ERROR, "the certificate stays as it was: %s", error.message);
+    else if (s->tls)
+        cot_server_log(s, COT_LOG_INFO, "the certificate was read again");
+    if (s->access_log && cot_access_log_reopen(s->access_log, &error) != COT_OK)
+        cot_server_log(s, COT_LOG_ERROR, "the access log stays as it was: %s", error.message);
+}
+
+void cot_server_reload(cot_server *s)
+{
+    cot_wake_up(&s->reload);
+}
+
+static cot_status open_tls(cot_tls **tls, const cot_server_options *o, cot_error *error)
+{
+    const cot_tls_options options = {o->ssl_certfile, o->ssl_keyfile, o->ssl_ca_certs,
+                                     (cot_tls_clients)o->ssl_cert_reqs};
+    *tls = NULL;
+    if (o->ssl_certfile) return cot_tls_open(tls, &options, error);
+    if (!o->ssl_keyfile && !o->ssl_ca_certs && !o->ssl_cert_reqs) return COT_OK;
+    return cot_fail(error, COT_INVALID_ARGUMENT, "there is no TLS without a certificate: --ssl-certfile");
+}
+
+cot_status cot_server_check_tls(const cot_server_options *options, cot_error *error)
+{
+    cot_tls *tls;
+    const cot_status status = open_tls(&tls, options, error);
+    cot_tls_close(tls);
+    return status;
 }
 
 /* ---- opening ---- */
@@ -210,6 +265,7 @@ static cot_status check_options(const cot_server_options *o, int64_t longest, co
     if (status == COT_OK) status = check_range("max queue", o->max_queue, 1, 65536, error);
     if (status == COT_OK) status = check_range("max connections", o->max_connections, 1, 65536, error);
     if (status == COT_OK) status = check_range("shutdown time-out", o->shutdown_ms, 0, INT32_MAX, error);
+    if (status == COT_OK) status = check_range("requirement of certificates", o->ssl_cert_reqs, 0, 2, error);
     if (status == COT_OK) status = check_range("max model length", o->max_model_len, 0, longest, error);
     return status == COT_OK ? cot_access_check_options(o, error) : status;
 }
@@ -243,19 +299,57 @@ static cot_status describe_model(cot_server *s, const char *folder, const cot_to
 static cot_status start_events(cot_server *s, cot_error *error)
 {
     s->base = event_base_new();
-    const bool hears = s->base && cot_wake_open(&s->stop, s->base, hear_stop, s);
+    const bool hears = s->base && cot_wake_open(&s->stop, s->base, hear_stop, s) &&
+                       cot_wake_open(&s->reload, s->base, hear_reload, s);
     if (hears) {
         s->on_deadline = event_new(s->base, -1, 0, hear_deadline, s);
         s->on_drained = event_new(s->base, -1, EV_PERSIST, wait_for_clients, s);
+        s->on_rest = event_new(s->base, -1, 0, hear_rest, s);
     }
-    if (!hears || !s->on_deadline || !s->on_drained)
+    if (!hears || !s->on_deadline || !s->on_drained || !s->on_rest)
         return cot_fail(error, COT_IO, "cannot start the server's loop");
     return COT_OK;
 }
 
+/* What is published, and where. */
+static cot_status read_endpoints(cot_kv_config *config, cot_endpoint *reports, const cot_server_options *o,
+                                 int kv_homes, cot_error *error)
+{
+    cot_status status = cot_kv_config_read(config, o->kv_events_config, error);
+    if (status == COT_OK)
+        status = cot_kv_config_check(config, kv_homes, o->port, o->kv_events_no_auth, error);
+    if (status != COT_OK) return status;
+    return cot_step_reports_read(reports, o->step_reports_endpoint, config, kv_homes, o->port,
+                                 o->kv_events_no_auth, error);
+}
+
+cot_status cot_server_check_endpoints(const cot_server_options *options, int kv_homes, cot_error *error)
+{
+    cot_kv_config config;
+    cot_endpoint reports;
+    return read_endpoints(&config, &reports, options, kv_homes, error);
+}
+
+static cot_status open_publishers(cot_server *s, cot_error *error)
+{
+    cot_kv_config config;
+    cot_endpoint reports;
+    const cot_engine_info *info = cot_engine_describe(s->engine);
+    cot_status status = read_endpoints(&config, &reports, &s->options, info->kv_homes, error);
+    if (status == COT_OK && *reports.address)
+        status = cot_step_reports_open(&s->reports, &reports, s->engine, s->base, error);
+    if (status != COT_OK || !config.enabled) return status;
+    if (!info->block_tokens)
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "there are no events of the KV cache without a prefix cache");
+    const cot_kv_events_owner owner = cot_server_kv_events_owner(s);
+    return cot_kv_events_open(&s->kv, &config, s->engine, &owner, s->base, error);
+}
+
 static cot_status listen_on(cot_server *s, cot_error *error)
 {
-    const cot_http_server_options options = {.host = s->options.host,
+    const cot_http_server_options options = {.tls = s->tls,
+                                             .host = s->options.host,
                                              .port = (uint16_t)s->options.port,
                                              .max_connections = (size_t)s->options.max_connections};
     return cot_http_server_open(&s->http, s->base, &options, &cot_routes, s, error);
@@ -272,18 +366,26 @@ cot_status cot_server_open(cot_server **server, const char *folder, cot_engine *
     cot_server *s = calloc(1, sizeof *s);
     if (!s) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a server");
     s->engine = engine;
-    s->stop.fd = -1;
+    s->stop.fd = s->reload.fd = -1;
     cot_status status = copy_options(s, options, error);
     if (status == COT_OK) status = start_events(s, error);
-    if (status == COT_OK) status = cot_engine_backend_open(&s->backend, engine, s->base, error);
+    if (status == COT_OK) status = open_publishers(s, error);
+    if (status == COT_OK) status = cot_engine_backend_open(&s->backend, engine, s->kv, s->base, error);
     if (status == COT_OK) {
         s->backend->on_failure = notice_failure;
+        s->backend->on_view = cot_server_on_view;
         s->backend->owner = s;
     }
     if (status == COT_OK) status = check_options(&s->options, s->backend->context_tokens, error);
     if (status == COT_OK) status = describe_model(s, folder, tokenizer, chat, error);
     if (status == COT_OK) status = cot_preparer_open(&s->preparer, &s->model, s->base, error);
+    if (status == COT_OK) status = open_tls(&s->tls, &s->options, error);
+    if (status == COT_OK && s->options.access_log)
+        status = cot_access_log_open(&s->access_log, s->options.access_log, error);
     if (status == COT_OK) status = listen_on(s, error);
+    s->options.kv_events_config = s->options.step_reports_endpoint = NULL; // the caller's, as is what follows
+    s->options.access_log = NULL;
+    s->options.ssl_certfile = s->options.ssl_keyfile = s->options.ssl_ca_certs = NULL;
     if (status == COT_OK)
         *server = s;
     else
@@ -317,9 +419,18 @@ void cot_server_close(cot_server *s)
     cot_http_server_close(s->http);                       // cancels what runs
     cot_preparer_close(s->preparer);                      // tells what is prepared
     if (s->backend) s->backend->table->close(s->backend); // tells what has run: every answer ends
+    if (s->kv && !s->backend) cot_kv_events_unwatch(s->kv);
+    cot_kv_events_close(s->kv);
+    cot_step_reports_close(s->reports);
+    cot_server_free_waiting(s);
+    cot_stats_clear(&s->stats);
     if (s->on_deadline) event_free(s->on_deadline);
     if (s->on_drained) event_free(s->on_drained);
+    if (s->on_rest) event_free(s->on_rest);
     cot_wake_close(&s->stop);
+    cot_wake_close(&s->reload);
+    cot_access_log_close(s->access_log);
+    cot_tls_close(s->tls);
     if (s->base) event_base_free(s->base);
     const char *const *lists[] = {s->options.served_names, s->options.api_keys, s->options.allowed_hosts,
                                   s->options.allowed_origins};

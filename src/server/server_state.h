@@ -3,15 +3,31 @@
 #define COT_SERVER_STATE_H
 #include "coterie/server.h"
 #include "net/http_server.h"
+#include "net/tls.h"
 #include "net/wake.h"
+#include "server/access_log.h"
 #include "server/backend.h"
+#include "server/kv_events.h"
 #include "server/metrics.h"
 #include "server/model.h"
 #include "server/prepare.h"
+#include "server/step_reports.h"
 
 struct event_base;
 struct event;
 typedef struct cot_answer cot_answer;
+
+/* Exchanges that are answered once the engine's thread has come round, by what they wait for. */
+typedef enum cot_server_waiting_kind {
+    COT_WAITING_SNAPSHOT, // of the KV cache (snapshots.c)
+    COT_WAITING_EXPERTS,  // view.h
+    COT_WAITING_LIVE,
+    COT_WAITING_KINDS
+} cot_server_waiting_kind;
+typedef struct cot_server_waiting {
+    cot_http_exchange **exchange; // [count]
+    size_t count, room;
+} cot_server_waiting;
 
 struct cot_server {
     struct event_base *base;
@@ -19,14 +35,21 @@ struct cot_server {
     cot_http_server *http;
     cot_backend *backend;
     cot_preparer *preparer;
+    cot_kv_events *kv;         // NULL: events are not published
+    cot_step_reports *reports; // NULL: neither are steps
+    cot_server_waiting waiting[COT_WAITING_KINDS];
     cot_served_model model;
     cot_server_options options; // its texts are owned copies
-    struct event *on_deadline, *on_drained;
-    cot_wake stop;   // cot_server_stop was called
-    int stops_heard; // 1: it drains; 2: it aborts
-    bool is_drained; // nothing is under way; the last bytes leave
+    struct event *on_deadline, *on_drained, *on_rest;
+    cot_tls *tls;               // NULL: plain
+    cot_access_log *access_log; // NULL: none
+    cot_wake reload;            // cot_server_reload was called
+    cot_wake stop;              // cot_server_stop was called
+    int stops_heard;            // 1: it drains; 2: it aborts
+    bool is_drained;            // nothing is under way; the last bytes leave
     int last_checks;
     cot_metrics metrics;
+    cot_stats stats;     // the newest of the backend; all zero before the first
     cot_answer *answers; // under way, a list
     size_t waiting_jobs, running_jobs;
     size_t preparing;            // requests
@@ -35,7 +58,8 @@ struct cot_server {
 };
 
 /* One line for the operator. */
-void cot_server_log(const cot_server *server, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void cot_server_log(const cot_server *server, cot_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 enum { COT_SERVER_FIELDS = 8 };
 /* Fields that every answer has; returns how many. `request_id` NULL: what the client sent, if anything. */
 size_t cot_server_fields(const cot_server *server, const cot_http_exchange *exchange,
@@ -47,7 +71,21 @@ void cot_server_reply(cot_server *server, cot_http_exchange *exchange, int statu
 void cot_server_reply_json(cot_server *server, cot_http_exchange *exchange, int status, json_t *json);
 /* The same with an error object, and X-Should-Retry: false where the error is final. */
 void cot_server_refuse(cot_server *server, cot_http_exchange *exchange, const cot_api_error *error);
-/* Ends the loop when it drains and nothing is under way. */
-void cot_server_check_drained(cot_server *server);
+/* Who is told of snapshots, for cot_kv_events_open. */
+cot_kv_events_owner cot_server_kv_events_owner(cot_server *server);
+/* Answers with a snapshot of the KV cache, as soon as there is one. */
+void cot_server_send_snapshot(cot_server *server, cot_http_exchange *exchange);
+/* No snapshot comes any more. */
+void cot_server_fail_snapshots(cot_server *server);
+/* The exchange waits; false: memory ran out. */
+bool cot_server_wait(cot_server *server, cot_server_waiting_kind kind, cot_http_exchange *exchange);
+/* The next that waits for this, who does no longer and is to be answered; NULL: nobody does. */
+cot_http_exchange *cot_server_take_waiting(cot_server *server, cot_server_waiting_kind kind);
+/* A client has left, who may be waiting. */
+void cot_server_forget_waiting(cot_server *server, const cot_http_exchange *exchange);
+void cot_server_free_waiting(cot_server *server);
+/* An answer is over. Ends the loop when it drains and nothing is under way; gives memory back a second after the last answer
+ * of many. */
+void cot_server_check_rest(cot_server *server);
 
 #endif

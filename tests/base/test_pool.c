@@ -7,6 +7,7 @@
 #include "base/pool.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -127,6 +128,45 @@ static void test_workers_help(void **state)
     cot_pool_close(pool);
 }
 
+struct caller {
+    pthread_t thread;
+    atomic_int others, wrong;
+};
+
+static void look_at_mask(void *context, int64_t i)
+{
+    struct caller *c = context;
+    sigset_t blocked;
+    wait_for_company(NULL, i); // so that each of three threads has one
+    if (pthread_equal(pthread_self(), c->thread)) return;
+    pthread_sigmask(SIG_SETMASK, NULL, &blocked);
+    atomic_fetch_add(&c->others, 1);
+    if (!sigismember(&blocked, SIGTERM) || !sigismember(&blocked, SIGCHLD) ||
+        !sigismember(&blocked, SIGALRM) || sigismember(&blocked, SIGSEGV) || sigismember(&blocked, SIGBUS) ||
+        sigismember(&blocked, SIGFPE))
+        atomic_fetch_add(&c->wrong, 1);
+}
+
+/* Signals to the process are handled on the program's own threads; a worker's faults are its own. */
+static void test_workers_leave_signals_alone(void **state)
+{
+    (void)state;
+    struct caller c = {.thread = pthread_self()};
+    sigset_t before, after;
+    cot_pool *pool;
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
+    assert_int_equal(cot_pool_open(&pool, 2, NULL), COT_OK);
+    pthread_sigmask(SIG_SETMASK, NULL, &after);
+    for (int signal = 1; signal < NSIG; signal++)
+        assert_int_equal(sigismember(&before, signal), sigismember(&after, signal));
+    atomic_store(&seen, 0);
+    cot_pool_run(pool, 3, look_at_mask, &c);
+    assert_false(atomic_load(&alone));
+    assert_int_equal(atomic_load(&c.others), 2);
+    assert_int_equal(atomic_load(&c.wrong), 0);
+    cot_pool_close(pool);
+}
+
 /* Offered work: pieces are handed out under nobody's eyes but each is done once; after withdrawal nobody
  * comes. */
 struct pieces {
@@ -190,9 +230,13 @@ static void test_close_null(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),      cmocka_unit_test(test_many_posters),
-        cmocka_unit_test(test_sleepers),   cmocka_unit_test(test_workers_help),
-        cmocka_unit_test(test_close_null), cmocka_unit_test(test_offers),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_many_posters),
+        cmocka_unit_test(test_sleepers),
+        cmocka_unit_test(test_workers_help),
+        cmocka_unit_test(test_workers_leave_signals_alone),
+        cmocka_unit_test(test_close_null),
+        cmocka_unit_test(test_offers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,7 +69,7 @@ static const struct model_case {
     {REPLACE, "config.json", "\"rope_scaling\": null", "\"rope_scaling\": {\"type\": \"dynamic\"}", 0,
      "'dynamic'"},
     {REPLACE, "config.json", "\"use_cache\"",
-     "\"quantization_config\": {\"quant_method\": \"awq\"}, \"use_cache\"", 0, "'awq'"},
+     "\"quantization_config\": {\"quant_method\": \"bitsandbytes\"}, \"use_cache\"", 0, "'bitsandbytes'"},
     {REMOVE, WEIGHTS, 0, 0, 0, "holds neither"},
     {FOLDER, WEIGHTS, 0, 0, 0, "directory"},
     {WHOLE, WEIGHTS, 0, "", 0, "0 bytes"},

@@ -53,7 +53,7 @@ static const char *string(const json_t *object, const char *key)
 /* What stands in every point; the link's wire time for its bytes. */
 static void check_point(const json_t *p, double bytes_per_s, int64_t latency_ns)
 {
-    assert_int_equal(json_object_size(p), 12);
+    assert_int_equal(json_object_size(p), 14);
     const json_t *share = json_object_get(p, "roof_share");
     assert_true(json_is_real(share) && json_real_value(share) > 0 && json_real_value(share) <= 1);
     assert_true(integer(p, "tile_ns") > 0);
@@ -186,7 +186,7 @@ static void test_bytes(void **state)
             options, sizeof options,
             "--op bulk --shape 70,40,%d,%d --tokens 7,120 --ranks 2,5 --precision %s --routing trace:%s %s",
             EXPERTS, TOP_K, i ? "fp32" : "bf16", trace_path,
-            i ? "--link 50MB/s,300us --fabric processes" : "--fabric threads");
+            i ? "--link 50MB/s,300us,groups=2:20MB/s,100us --fabric processes" : "--fabric threads");
         json_t *json = run_json(options);
         const json_t *points = json_object_get(json, "points");
         assert_int_equal(json_array_size(points), 4);
@@ -314,8 +314,25 @@ static const struct refusal {
     {2, "--link 1GB/s,20us,5us", "0.1GB/s,20us"},
     {2, "--link 1GB/s,-20us", "0.1GB/s,20us"},
     {2, "--link 1GB/s,2s", "0.1GB/s,20us"},
+    {2, "--link 1GB/s,2us,groups=2", "groups=2:0.1GB/s,0us"},
+    {2, "--link 1GB/s,2us,groups=1:1GB/s,2us --ranks 4", "groups=2:0.1GB/s,0us"},
+    {2, "--link 1GB/s,2us,groups=65:1GB/s,2us --ranks 4", "groups=2:0.1GB/s,0us"},
+    {2, "--link 1GB/s,2us,groups=-2:1GB/s,2us --ranks 4", "groups=2:0.1GB/s,0us"},
+    {2, "--link 1GB/s,2us,groups=2:1GB/s", "groups=2:0.1GB/s,0us"},
+    {2, "--link 1GB/s,2us,groups=2:0B/s,1us", "groups=2:0.1GB/s,0us"},
+    {2, "--link 1GB/s,2us,group=2:1GB/s,1us", "groups=2:0.1GB/s,0us"},
+    {2, "--link 1GB/s,2us,groups=2:1GB/s,1us,1us --ranks 4", "groups=2:0.1GB/s,0us"},
+    {2, "--link 1GB/s,2us,groups=3:1GB/s,1us --ranks 4,2", "more than --ranks 2"},
     {2, "--precision fp64", "'fp64'"},
+    {1, "--weights int5", "'int5' (as-stored, fp32, bf16, int8, fp8, int4 or mxfp4)"},
+    {1, "--weights fp8 --precision int8", "fp8 are not multiplied in precision int8"},
+    {1, "--shape 64,48,12,2 --weights mxfp4", "64 by 48 are not whole groups of 32"},
     {2, "--combine no", "'no'"},
+    {2, "--a2a no", "'no'"},
+    {2, "--dedup no", "'no'"},
+    {1, "--op fused --a2a padded", "a2a 'padded' is of 'bulk'"},
+    {1, "--op fused --dedup off", "dedup off is of 'bulk'"},
+    {1, "--a2a padded --dedup on", "no dedup"},
     {2, "--repeat 4", "'4'"},
     {2, "--threads 257", "'257'"},
     {1, "--isa nosuch", "'nosuch'"},
@@ -323,6 +340,26 @@ static const struct refusal {
     {1, "--timeline /nosuch/file", "'/nosuch"},
     {1, "--details /nosuch/file", "'/nosuch"},
 };
+
+/* What experts are kept as tells what is read of them: 4.25 bits an element. */
+static void test_weights(void **state)
+{
+    (void)state;
+    for (int rounded = 0; rounded < 2; rounded++) {
+        char options[256];
+        snprintf(options, sizeof options,
+                 "--shape 64,128,8,2 --tokens 5 --ranks 2 --weights mxfp4 --details "
+                 "bench_moe_weights.json %s",
+                 rounded ? "--precision int8" : "");
+        json_decref(run_json(options));
+        json_t *details = json_load_file("bench_moe_weights.json", 0, NULL);
+        const json_t *point = json_array_get(details, 0);
+        assert_int_equal(integer(point, "weight_bytes"),
+                         integer(point, "experts_touched") * 3 * 64 * 128 * 17 / 32);
+        json_decref(details);
+        remove("bench_moe_weights.json");
+    }
+}
 
 static void test_refusals(void **state)
 {
@@ -344,8 +381,8 @@ int main(void)
 {
     write_trace();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_points), cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_timeline), cmocka_unit_test(test_text),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_weights),  cmocka_unit_test(test_points),
+        cmocka_unit_test(test_bytes),    cmocka_unit_test(test_timeline), cmocka_unit_test(test_text),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     remove(trace_path);

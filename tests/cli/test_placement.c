@@ -52,7 +52,8 @@ static void make_maps(int P)
     shell("\"$coterie\" place --load t.st --ranks %d --method eplb --slots-per-rank %d -o placed%d.json", P,
           (32 + P - 1) / P + 2, P);
     if (c.status) fail_msg("%s", c.err);
-    shell("\"$coterie\" group t.st --ranks %d --iterations 1 --placement grouped%d.json", P, P);
+    shell("\"$coterie\" group t.st --ranks %d --iterations 1 --placement grouped%d.json --tables tables%d.st",
+          P, P, P);
     if (c.status) fail_msg("%s", c.err);
 }
 
@@ -70,15 +71,38 @@ static void the_same_text(void **state)
         strcpy(plain, c.out);
         assert_true(strlen(plain) > 20);
         for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
-            for (int map = 0; map < 2; map++) {
-                shell(RUN "--attention %s --precision %s --ranks %d --placement %s%d.json",
-                      ways[way].attention, ways[way].precision, ranks[i], map ? "placed" : "grouped",
-                      ranks[i]);
+            for (int map = 0; map < 3; map++) {
+                static const char *const maps[] = {"--placement placed%d.json", "--placement grouped%d.json",
+                                                   "--tables tables%d.st"};
+                char where[64];
+                snprintf(where, sizeof where, maps[map], ranks[i]);
+                shell(RUN "--attention %s --precision %s --ranks %d %s", ways[way].attention,
+                      ways[way].precision, ranks[i], where);
                 if (c.status || strcmp(c.out, plain) != 0)
                     fail_msg("%s, %s, %d ranks, %s: '%s' %s", ways[way].attention, ways[way].precision,
-                             ranks[i], map ? "placed" : "grouped", c.out, c.err);
+                             ranks[i], where, c.out, c.err);
             }
     }
+}
+
+#define COUNTED "--stats=s.json %s && sed '/times_ns/,/}/d; /_ns/d; /_second/d' s.json >%s"
+
+/* The groups of tables are where experts sit: every byte is that of a run with the map of the same groups. */
+static void groups_of_tables(void **state)
+{
+    (void)state;
+    shell(RUN "--attention dp --ranks 4 " COUNTED, "", "plain.stats");
+    assert_int_equal(c.status, 0);
+    shell(RUN "--attention dp --ranks 4 " COUNTED, "--placement grouped4.json", "map.stats");
+    assert_int_equal(c.status, 0);
+    shell(RUN "--attention dp --ranks 4 " COUNTED " && cmp map.stats tables.stats >&2", "--tables tables4.st",
+          "tables.stats");
+    if (c.status || *c.err) fail_msg("%s", c.err);
+    shell(RUN "--attention dp --ranks 4 " COUNTED " && cmp map.stats tables.stats >&2",
+          "--tables tables4.st --placement grouped4.json", "tables.stats");
+    if (c.status || *c.err) fail_msg("%s", c.err);
+    shell("cmp -s map.stats plain.stats");
+    assert_int_equal(c.status, 1);
 }
 
 /* The golden model of MoE layers 0, 2 and 3, layer 1 being dense, with a tokenizer of its first 26 ids. */
@@ -130,19 +154,17 @@ static void every_format(void **state)
     fputs("]}", file);
     assert_int_equal(fclose(file), 0);
 #define RUN_M "\"$coterie\" run m -p abcdefgh -n 20 --precision fp32 "
-#define COUNTED                                                                                              \
-    "--ranks 3 --stats=s.json --placement %s && sed '/times_ns/,/}/d; /_ns/d; /_second/d' s.json >%s"
     shell(RUN_M);
     assert_int_equal(c.status, 0);
     char plain[sizeof c.out];
     strcpy(plain, c.out);
     assert_true(strlen(plain) > 20);
-    shell(RUN_M COUNTED, "own.json", "own.stats");
+    shell(RUN_M "--ranks 3 " COUNTED, "--placement own.json", "own.stats");
     if (c.status || strcmp(c.out, plain) != 0) fail_msg("'%s' %s", c.out, c.err);
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         shell("\"$coterie\" place convert own.json --to %s --layers 4 -o map", formats[i]);
         if (c.status) fail_msg("%s", c.err);
-        shell(RUN_M COUNTED " && cmp own.stats map.stats >&2", "map", "map.stats");
+        shell(RUN_M "--ranks 3 " COUNTED " && cmp own.stats map.stats >&2", "--placement map", "map.stats");
         if (c.status || *c.err || strcmp(c.out, plain) != 0)
             fail_msg("%s: '%s' %s", formats[i], c.out, c.err);
     }
@@ -179,9 +201,55 @@ static void other_maps(void **state)
     if (c.status != 1 || !strstr(c.err, "the model has 64 experts")) fail_msg("%d: %s", c.status, c.err);
 }
 
+/* Tables that are not this model's, this group's, or those of the placement beside them. */
+static void other_tables(void **state)
+{
+    (void)state;
+    shell("printf '{' >broken.st");
+    refuse("--ranks 3 --tables tables4.st", "'tables4.st' has tables for 4 ranks, not for 3");
+    refuse("--ranks 4 --tables none.st", "none.st");
+    refuse("--ranks 4 --tables broken.st", "broken.st");
+    refuse("--ranks 4 --tables t.st", "t.st");
+    refuse("--ranks 4 --tables tables4.st --expert-slots 2", "2 are asked for");
+    refuse("--ranks 4 --tables tables4.st --placement placed4.json", "'placed4.json' has expert ");
+    shell("python3 -c 'import json; m = json.load(open(\"grouped4.json\")); row = "
+          "m[\"physical_to_logical_map\"][2]; s = m[\"slots_per_rank\"]; "
+          "row[0], row[s] = row[s], row[0]; json.dump(m, open(\"swapped.json\", \"w\"))\n"
+          "m = json.load(open(\"grouped4.json\")); m[\"slots_per_rank\"] = s + 1\n"
+          "m[\"physical_to_logical_map\"] = [sum((row[r * s:r * s + s] + [row[(r + 1) %% 4 * s]] "
+          "for r in range(4)), []) for row in m[\"physical_to_logical_map\"]]\n"
+          "json.dump(m, open(\"twice.json\", \"w\"))'");
+    if (c.status) fail_msg("%s", c.err);
+    refuse("--ranks 4 --tables tables4.st --placement swapped.json", "of layer 2 on rank ");
+    refuse("--ranks 4 --tables tables4.st --placement twice.json",
+           " of layer 0 more than once, the tables 'tables4.st' once");
+    refuse("--ranks 4 --tables tables4.st --op fused --a2a padded", "a2a 'padded' is of 'bulk'");
+    refuse("--ranks 4 --tables tables4.st --pipeline s-moe --attention dp", "of attention tp");
+    refuse("--ranks 4 --placement placed4.json --pipeline s-moe", "takes no replicas: 'placed4.json'");
+    // A trace of other layers, of more experts, of another K.
+    static const struct {
+        int layers, experts, top_k;
+        const char *word;
+    } others[] = {{5, 32, 4, "5 layers from 0 to 4, the model's MoE layers are 6 from 0 to 5"},
+                  {6, 33, 4, "tables of 4 of 33 experts a token, the model has 4 of 32"},
+                  {6, 32, 3, "tables of 3 of 32 experts a token, the model has 4 of 32"}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        shell("python3 -c 'L, E, K = %d, %d, %d\n"
+              "print(\"layer\", \"expert\", \"token_id\", \"count\", sep=\"\\t\")\n"
+              "for l in range(L):\n"
+              "  for t in range(40):\n"
+              "    for k in range(K): print(l, (t * 3 + k * 7) %% E, t, 1, sep=\"\\t\")\n' >o.tsv && "
+              "\"$coterie\" group o.tsv --ranks 4 --split 1 --iterations 1 --tables other.st",
+              others[i].layers, others[i].experts, others[i].top_k);
+        if (c.status) fail_msg("%s", c.err);
+        refuse("--ranks 4 --tables other.st", others[i].word);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_text), cmocka_unit_test(every_format),
-                                       cmocka_unit_test(other_maps)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_text), cmocka_unit_test(groups_of_tables),
+                                       cmocka_unit_test(every_format), cmocka_unit_test(other_maps),
+                                       cmocka_unit_test(other_tables)};
     return cmocka_run_group_tests(tests, profile, tidy);
 }

@@ -40,7 +40,7 @@ static void test_info_of_models(void **state)
     static const char *const lines[] = {
         "architecture  Qwen3MoeForCausalLM\n", "parameters    8.49 M, of which a token uses 2.3 M\n",
         "layers        6, of which 6 have experts: 32 each, 4 a token\n",
-        "vocabulary    4096, tokenizer of 4096 tokens\n", "\nint8           8 "};
+        "vocabulary    4096, tokenizer of 4096 tokens\n", "\nint8       int8         8 "};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         if (!strstr(c.out, lines[i])) fail_msg("'%s' is not in: %s", lines[i], c.out);
 
@@ -96,8 +96,9 @@ static void test_help_of_each(void **state)
 static void test_help_of_families(void **state)
 {
     (void)state;
-    static const char *const families[][2] = {
-        {"topology", "show,distances"}, {"trace", "info,convert"}, {"bench", "roof,model,moe,serve"}};
+    static const char *const families[][2] = {{"topology", "show,distances"},
+                                              {"trace", "info,convert"},
+                                              {"bench", "roof,model,moe,fabric,pipeline,serve"}};
     for (size_t i = 0; i < 3; i++) {
         char line[256];
         snprintf(line, sizeof line,
@@ -133,7 +134,7 @@ static void test_unwritable_output(void **state)
 static void test_fabrics(void **state)
 {
     (void)state;
-    capture_shell(&c, "\"$coterie\" info | grep '^fabrics  *threads, processes$'");
+    capture_shell(&c, "\"$coterie\" info | grep '^fabrics  *threads, processes, shmem$'");
     assert_int_equal(c.status, 0);
     static const char told[] =
         "d=$(mktemp -d) && cd $d && trap 'rm -r $d' EXIT; m=" COT_SOURCE "/models/tiny;"
@@ -157,7 +158,7 @@ static void test_fabrics(void **state)
     capture_shell(&c, "\"$coterie\" run " COT_SOURCE "/models/tiny -p A --fabric nosuch");
     assert_int_equal(c.status, 1);
     assert_string_equal(c.out, "");
-    assert_string_equal(c.err, "coterie: unknown fabric 'nosuch' (threads or processes)\n");
+    assert_string_equal(c.err, "coterie: unknown fabric 'nosuch' (threads, processes or shmem)\n");
 }
 
 int main(void)

@@ -6,6 +6,7 @@
 #include "harness/engine/requests.h"
 #include "harness/engine/settings.h"
 #include "harness/engine/steps.h"
+#include "harness/engine/tables.h"
 #include "harness/seed.h"
 
 #include "engine/engine_state.h"
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Allocations between the first token and the end of the first sequence: all were admitted before. */
 struct watch {
@@ -58,8 +60,8 @@ static cot_engine *open_small(const struct setting *s)
     return must_open_random(config, 7, &options);
 }
 
-static void watch_decoding(const char *folder, const char *attention, int ranks, int threads,
-                           const char *precision)
+/* way: "dp", "tp", or a pipeline of tp. */
+static void watch_decoding(const char *folder, const char *way, int ranks, int threads, const char *precision)
 {
     enum { SEQUENCES = 3, TOKENS = 90 };
     const long before = allocations_so_far();
@@ -67,12 +69,18 @@ static void watch_decoding(const char *folder, const char *attention, int ranks,
                         .ranks = ranks,
                         .threads = threads,
                         .precision = precision,
-                        .attention = attention,
+                        .attention = strcmp(way, "dp") ? "tp" : "dp",
                         .block_tokens = ranks % 2 ? 16 : 0, // evicted as pages run out
                         .kv_tokens = ranks % 2 ? SEQUENCES * 64 : SEQUENCES * 128};
-    cot_engine *engine = folder ? must_open(&s) : open_small(&s);
-    assert_true(allocations_so_far() > before); // the counters count
     uint64_t seed = test_seed();
+    char tables[TABLES_PATH] = "";
+    if (!strcmp(way, "s-moe")) {
+        s.pipeline = way;
+        if (folder && drawn_tables(tables, folder, ranks, false, &seed)) s.tables = tables;
+    }
+    cot_engine *engine = folder ? must_open(&s) : open_small(&s);
+    if (*tables) unlink(tables);
+    assert_true(allocations_so_far() > before); // the counters count
     int32_t *ids = drawn_ids(20, cot_engine_describe(engine)->vocab, &seed);
     cot_request requests[SEQUENCES] = {0};
     for (int i = 0; i < SEQUENCES; i++) {
@@ -94,7 +102,7 @@ static void watch_decoding(const char *folder, const char *attention, int ranks,
     assert_true(w.over && w.tokens >= SEQUENCES * (TOKENS - 1) && w.routings > w.tokens);
     if (w.last != w.first)
         fail_msg("%ld allocations while %lld tokens were decoded, %s at %d ranks", w.last - w.first,
-                 (long long)w.tokens, attention, ranks);
+                 (long long)w.tokens, way, ranks);
     free(ids);
     cot_engine_close(engine);
 }
@@ -106,6 +114,8 @@ static void decoding_allocates_nothing(void **state)
     watch_decoding(TINY, "tp", 3, 2, "bf16");
     watch_decoding(TINY, "dp", 4, 2, "fp32");
     watch_decoding(TINY, "dp", 2, 4, "bf16");
+    watch_decoding(TINY, "s-moe", 3, 2, "bf16");
+    watch_decoding(NULL, "s-moe", 4, 2, "fp32");
     watch_decoding(NULL, "tp", 2, 2, "bf16");
     watch_decoding(NULL, "dp", 2, 2, "int8");
     static const char *const names[] = {"gpt-oss", "deepseek-v3"};

@@ -232,7 +232,9 @@ static void test_runs(void **state)
                                                    .ranks = ranks[i],
                                                    .threads = threads[i],
                                                    .precision = s % 2 ? "fp32" : "bf16",
-                                                   .combine = i == 1 ? "reduced" : "exact",
+                                                   .combine = i ? "reduced" : "exact",
+                                                   .a2a = i == 2 ? "one-shot" : NULL,
+                                                   .dedup = i == 2 ? "on" : NULL,
                                                    .fabric = s % 2 ? "processes" : NULL,
                                                    .ops = ops,
                                                    .tokens = tokens,
@@ -269,11 +271,12 @@ static void test_runs(void **state)
                     assert_true(told.events[0][op] > 0 && linked == (told.events[1][op] > 0));
                     assert_true(r->idle_share >= 0 && r->idle_share < 1);
                     if (ranks[i] == 1) assert_int_equal(r->bytes, 0);
-                    if (ranks[i] > 1 && !strcmp(ops[op], "bulk"))
-                        assert_true(r->bytes > 0); // counts at least
                     assert_true(r->straggler_p95_ns >= r->straggler_median_ns);
-                    assert_string_equal(r->combine,
-                                        i == 1 && strcmp(ops[op], "bulk") != 0 ? "reduced" : "exact");
+                    const bool bulk = !strcmp(ops[op], "bulk"), own = bulk && i < 2;
+                    if (ranks[i] > 1 && own) assert_true(r->bytes > 0); // counts at least
+                    assert_string_equal(r->combine, i == 2 || (i && !bulk) ? "reduced" : "exact");
+                    assert_string_equal(r->a2a, own ? "two-phase" : "one-shot");
+                    assert_string_equal(r->dedup, own ? "off" : "on");
                 }
             }
             cot_bench_case bad = {.size = sizeof bad, .tokens = 31, .repeats = 5, .roof = {1, 1, 1, 1}};

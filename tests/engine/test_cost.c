@@ -79,7 +79,7 @@ static double count_distinct(const uint16_t *experts, int64_t tokens)
 }
 
 static uint16_t routed[LAYERS * STRIDE * CHOSEN];
-static uint8_t scratch[EXPERTS];
+static bool scratch[EXPERTS];
 
 /* Of `most` tokens or less, steps of a few of these sizes. */
 static void teach_routing(cot_cost *cost, int64_t most, double skew, int steps, uint64_t *seed)

@@ -50,8 +50,12 @@ static void what_is_written(void **state)
     for (size_t i = 0; i < SEQUENCES; i++) {
         int64_t tokens = i == 2 ? 1 : 2 + (int64_t)(draw(&seed) % 40),
                 first = i == 1 ? tokens : 1 + tokens / 3;
-        sequences[i] = (cot_eval_sequence){names[i], drawn_ids(tokens, VOCAB, &seed), tokens, first,
-                                           tokens > 2 ? (int64_t)(draw(&seed) % (uint64_t)(tokens - 1)) : 0};
+        sequences[i] = (cot_eval_sequence){names[i],
+                                           drawn_ids(tokens, VOCAB, &seed),
+                                           tokens,
+                                           first,
+                                           tokens > 2 ? (int64_t)(draw(&seed) % (uint64_t)(tokens - 1)) : 0,
+                                           0};
         requests[i] = forced_request(sequences[i].ids, tokens, first);
     }
     char path[] = "coterie-test-XXXXXX";
@@ -94,7 +98,7 @@ static void what_is_written(void **state)
     cot_safetensors_close(&written);
     records_free(&all);
     int32_t outside[] = {1, 2, VOCAB};
-    cot_eval_sequence bad[] = {sequences[0], {"odd.name", outside, 3, 2, 0}};
+    cot_eval_sequence bad[] = {sequences[0], {"odd.name", outside, 3, 2, 0, 0}};
     assert_int_equal(cot_eval_run(engine, bad, 2, NULL, nats, NULL, NULL, &error), COT_INVALID_ARGUMENT);
     assert_non_null(strstr(error.message, "sequence 'odd.name': token 0 is 4096"));
     assert_int_equal(cot_eval_run(engine, sequences, 1, "no/such/folder/x", nats, NULL, NULL, &error),
@@ -208,7 +212,7 @@ static void an_error_of_none(void **state)
 {
     (void)state;
     static const int32_t ids[] = {1, 2, 3};
-    const cot_eval_sequence sequences[] = {{"first", ids, 3, 3, 0}, {"beyond", ids, 3, 3, 0}};
+    const cot_eval_sequence sequences[] = {{"first", ids, 3, 3, 0, 0}, {"beyond", ids, 3, 3, 0, 0}};
     struct nested n = {must_open(&(struct setting){.folder = TINY, .kv_tokens = 512}), sequences, 0};
     double nats;
     assert_int_equal(cot_eval_run(n.engine, sequences, 1, NULL, &nats, evaluate_again, &n, NULL), COT_OK);

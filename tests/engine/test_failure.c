@@ -2,6 +2,7 @@
 #include "harness/cmocka.h"
 #include "harness/engine/golden.h"
 #include "harness/engine/settings.h"
+#include "harness/engine/tiny_copy.h"
 #include "harness/memory.h"
 
 #include "base/error.h"
@@ -14,31 +15,6 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-/* A copy of the shipped model in `folder`. */
-static void make_model(char *folder)
-{
-    cot_safetensors file;
-    char path[64];
-    assert_non_null(mkdtemp(folder));
-    assert_int_equal(cot_safetensors_open(&file, TINY "/model.safetensors", NULL), COT_OK);
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    assert_int_equal(cot_safetensors_write(path, file.tensors, file.count, NULL, 0, NULL), COT_OK);
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    assert_int_equal(symlink(TINY "/config.json", path), 0);
-    cot_safetensors_close(&file);
-}
-
-static void remove_model(const char *folder)
-{
-    static const char *const names[] = {"model.safetensors", "config.json"};
-    for (int i = 0; i < 2; i++) {
-        char path[64];
-        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        unlink(path);
-    }
-    rmdir(folder);
-}
 
 /* Nothing works any more but closing. */
 static void assert_failed(cot_engine *engine, const cot_request *request)
@@ -59,10 +35,10 @@ static void assert_failed(cot_engine *engine, const cot_request *request)
 static void the_file_is_cut_off(void **state)
 {
     (void)state;
-    char folder[] = "coterie-test-XXXXXX", path[64];
+    char folder[] = TINY_COPY, path[64];
     for (int way = 0; way < 8; way++) {
-        memcpy(folder, "coterie-test-XXXXXX", sizeof folder);
-        make_model(folder);
+        memcpy(folder, TINY_COPY, sizeof folder);
+        tiny_copy_make(folder, NULL, NULL);
         snprintf(path, sizeof path, "%s/model.safetensors", folder);
         const int32_t prompt[] = {40, 50};
         struct setting s = {.folder = folder,
@@ -81,7 +57,7 @@ static void the_file_is_cut_off(void **state)
         assert_failed(engine, &request);
         cot_engine_close(engine);
         assert_true(waitpid(-1, NULL, WNOHANG) < 0); // no child is left
-        remove_model(folder);
+        tiny_copy_remove(folder);
     }
 }
 

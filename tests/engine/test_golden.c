@@ -1,10 +1,13 @@
 /* Other people's code computed these checkpoints' logits and routing: every family, every rope, every
- * storage, at several numbers of ranks, prefill and token by token, with both kinds of attention. */
+ * storage, at several numbers of ranks, prefill and token by token, with both kinds of attention and, of tensor-parallel
+ * attention, both pipelines. */
 #include "harness/cmocka.h"
 #include "harness/engine/golden.h"
 #include "harness/engine/records.h"
 #include "harness/engine/requests.h"
 #include "harness/engine/settings.h"
+#include "harness/engine/tables.h"
+#include "harness/seed.h"
 
 #include "coterie/eval.h"
 #include "base/safetensors.h"
@@ -15,6 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static const double most_logit = 5e-4, most_weight = 1e-5;
 
@@ -111,9 +115,13 @@ static void count_layers(const cot_safetensors *file, const char *q, int64_t moe
     assert_int_equal(found, moe_layers);
 }
 
-static void compare(const char *name, int ranks, const char *attention, const cot_eval_set *set,
+/* way: "dp", "tp", or a pipeline of tp. */
+static void compare(const char *name, int ranks, const char *way, const cot_eval_set *set,
                     const cot_safetensors *file, struct worst *worst)
 {
+    const bool s_moe = !strcmp(way, "s-moe");
+    uint64_t seed = test_seed();
+    char tables[TABLES_PATH] = "";
     char folder[1024], where[512];
     size_t count;
     const cot_eval_sequence *sequences = cot_eval_set_sequences(set, &count);
@@ -124,9 +132,12 @@ static void compare(const char *name, int ranks, const char *attention, const co
         assert_true(requests[i].forced_tokens > 0); // both ways are tried
     }
     golden_path(folder, name, NULL);
-    snprintf(where, sizeof where, "%s at %d ranks, %s", name, ranks, attention);
-    cot_engine *engine = must_open(
-        &(struct setting){.folder = folder, .ranks = ranks, .attention = attention, .kv_tokens = 256});
+    snprintf(where, sizeof where, "%s at %d ranks, %s", name, ranks, way);
+    struct setting s = {.folder = folder, .ranks = ranks, .attention = s_moe ? "tp" : way, .kv_tokens = 256};
+    if (s_moe) s.pipeline = way;
+    if (s_moe && drawn_tables(tables, folder, ranks, false, &seed)) s.tables = tables;
+    cot_engine *engine = must_open(&s);
+    if (*tables) unlink(tables);
     struct records all = must_run(engine, requests, count);
     for (size_t i = 0; i < count; i++) {
         assert_told_once(&all, i, &requests[i], true);
@@ -164,8 +175,9 @@ static void golden_answers(void **state)
         assert_int_equal(cot_safetensors_open(&file, path, NULL), COT_OK);
         struct worst worst = {0};
         for (size_t r = 0; r < 5; r++)
-            for (int dp = 0; dp < 2; dp++)
-                compare(entry->d_name, (const int[]){1, 2, 3, 4, 8}[r], dp ? "dp" : "tp", set, &file, &worst);
+            for (int way = 0; way < 3; way++)
+                compare(entry->d_name, (const int[]){1, 2, 3, 4, 8}[r],
+                        (const char *const[]){"dp", "tp", "s-moe"}[way], set, &file, &worst);
         printf("%-18s worst logit %.1e, worst weight %.1e\n", entry->d_name, worst.logit, worst.weight);
         if (worst.logit > all.logit) all.logit = worst.logit;
         if (worst.weight > all.weight) all.weight = worst.weight;

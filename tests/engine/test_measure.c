@@ -1,4 +1,4 @@
-/* What a model would take, told by its config.json, is what it takes: every golden model and the tiny one, in every
+/* What a model would take, told before it is loaded, is what it takes: every golden model and the tiny one, in every
  * precision, on several numbers of ranks, with both kinds of attention. */
 #include "harness/cmocka.h"
 #include "harness/engine/golden.h"

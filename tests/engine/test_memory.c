@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 enum { HUGE_PAGES = 32 << 20 }; // what a rank's might add, and do not where the system has none
-enum { LAYERS = 8, EXPERTS = 8, TOP_K = 4, VOCAB = 4096, CONTEXT = 2048, SHORT_RUN = 8 };
+enum { LAYERS = 8, EXPERTS = 8, TOP_K = 4, VOCAB = 4096, CONTEXT = 2048, SHORT_RUN = 5 };
 
 static const char config[] =
     "{\"model_type\": \"qwen3_moe\", \"architectures\": [\"Qwen3MoeForCausalLM\"], \"hidden_size\": 512,"
@@ -118,11 +118,13 @@ static bool check(const char *folder, struct setting s, bool huge_pages)
     s.placement = &map;
     const size_t said = said_bytes(folder, &s), touched = touched_bytes(&s, huge_pages);
     const size_t most = touched + touched / 2 + (size_t)s.ranks * HUGE_PAGES;
-    const char *breach = said < touched ? ", TOO LOW" : said > most ? ", TOO HIGH" : "";
-    printf("P %d %s %s %s %s, %lld tokens a step, %d threads, %s pages: %.1f MB said, %.1f touched, %.2f%s\n",
-           s.ranks, s.attention, s.op, s.combine, s.precision, (long long)s.step_tokens, s.threads,
-           huge_pages ? "huge" : "small", (double)said / 1e6, (double)touched / 1e6,
-           (double)said / (double)touched, breach);
+    // What has room for each rank's largest packet is never full of them: this routing is not its worst.
+    const char *breach = said < touched ? ", TOO LOW" : said > most && !s.a2a ? ", TOO HIGH" : "";
+    printf(
+        "P %d %s %s %s %s %s, %lld tokens a step, %d threads, %s pages: %.1f MB said, %.1f touched, %.2f%s\n",
+        s.ranks, s.pipeline ? s.pipeline : s.attention, s.op, s.combine, s.a2a ? s.a2a : "-", s.precision,
+        (long long)s.step_tokens, s.threads, huge_pages ? "huge" : "small", (double)said / 1e6,
+        (double)touched / 1e6, (double)said / (double)touched, breach);
     cot_expert_map_free(&map);
     return !*breach;
 }
@@ -135,11 +137,21 @@ static void test_memory(void **state)
     snprintf(path, sizeof path, "%s/config.json", folder);
     FILE *file = fopen(path, "w");
     assert_true(file && fwrite(config, sizeof config - 1, 1, file) == 1 && fclose(file) == 0);
-    static const char *const precisions[] = {"fp32", "bf16", "int8"}, *const attentions[] = {"tp", "dp"};
+    static const char *const precisions[] = {"fp32", "bf16", "int8"};
     static const struct {
-        const char *op, *combine;
-    } how[] = {{"fused", "exact"}, {"fused", "reduced"}, {"bulk", "exact"}};
-    enum { RANKS = 4, STEPS = 3, THREADS = 2, CELLS = RANKS * STEPS * THREADS * 3 * 3 * 2 * 2 };
+        const char *op, *combine, *a2a, *dedup;
+    } how[] = {{"fused", "exact", NULL, NULL},
+               {"fused", "reduced", NULL, NULL},
+               {"bulk", "exact", NULL, NULL},
+               {"bulk", "exact", "padded", "off"},
+               {"bulk", "reduced", "one-shot", "on"}};
+    enum {
+        RANKS = 4,
+        STEPS = 3,
+        THREADS = 2,
+        HOW = sizeof how / sizeof *how,
+        CELLS = RANKS * STEPS * THREADS * 3 * 3 * HOW * 2
+    };
     static const int64_t steps[STEPS] = {64, 512, 1536};
     uint64_t seed = test_seed();
     const bool all = getenv("COT_LONG");
@@ -150,8 +162,9 @@ static void test_memory(void **state)
         const bool huge_pages = cell % 2;
         cell /= 2;
         s.precision = precisions[cell % 3], cell /= 3;
-        s.op = how[cell % 3].op, s.combine = how[cell % 3].combine, cell /= 3;
-        s.attention = attentions[cell % 2], cell /= 2;
+        s.op = how[cell % HOW].op, s.combine = how[cell % HOW].combine;
+        s.a2a = how[cell % HOW].a2a, s.dedup = how[cell % HOW].dedup, cell /= HOW;
+        s.attention = cell % 3 == 1 ? "dp" : "tp", s.pipeline = cell % 3 == 2 ? "s-moe" : NULL, cell /= 3;
         s.threads = 1 + cell % THREADS, cell /= THREADS;
         s.step_tokens = steps[cell % STEPS], cell /= STEPS;
         s.ranks = 1 << cell;

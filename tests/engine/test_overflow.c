@@ -3,15 +3,13 @@
 #include "harness/engine/golden.h"
 #include "harness/engine/requests.h"
 #include "harness/engine/settings.h"
+#include "harness/engine/tiny_copy.h"
 #include "harness/memory.h"
 #include "harness/seed.h"
-
-#include "base/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
     HIDDEN = 192,
@@ -44,8 +42,9 @@ static void set_column(uint16_t *matrix, int64_t rows, uint16_t value)
     for (int64_t r = 0; r < rows; r++) matrix[r * HIDDEN + PLACE] = value;
 }
 
-static void edit(uint16_t *data, const cot_tensor *t, what w)
+static void edit(uint16_t *data, const cot_tensor *t, const void *which)
 {
+    const what w = *(const what *)which;
     const int64_t columns = t->dims == 2 ? t->shape[1] : t->shape[0];
     const bool first = strncmp(t->name, "model.layers.0.", 15) == 0,
                output = ends_with(t->name, "o_proj.weight") || ends_with(t->name, "down_proj.weight");
@@ -64,42 +63,6 @@ static void edit(uint16_t *data, const cot_tensor *t, what w)
     // nothing is added to that place, so that other tokens keep a zero there
     if (output && (w == LOGITS || (w == GATE && first)))
         for (int64_t i = 0; i < columns; i++) data[PLACE * columns + i] = 0;
-}
-
-/* A copy of the shipped model in `folder`, with such weights. */
-static void make_model(char *folder, what w)
-{
-    cot_safetensors file;
-    char path[64];
-    assert_non_null(mkdtemp(folder));
-    assert_int_equal(cot_safetensors_open(&file, TINY "/model.safetensors", NULL), COT_OK);
-    cot_tensor *tensors = must_allocate(file.count, sizeof *tensors);
-    for (size_t i = 0; i < file.count; i++) {
-        tensors[i] = file.tensors[i];
-        assert_int_equal(tensors[i].dtype, COT_BF16);
-        uint16_t *data = must_allocate(tensors[i].bytes, 1);
-        memcpy(data, tensors[i].data, tensors[i].bytes);
-        edit(data, &tensors[i], w);
-        tensors[i].data = data;
-    }
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    assert_int_equal(cot_safetensors_write(path, tensors, file.count, NULL, 0, NULL), COT_OK);
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    assert_int_equal(symlink(TINY "/config.json", path), 0);
-    for (size_t i = 0; i < file.count; i++) free((void *)(uintptr_t)tensors[i].data);
-    cot_safetensors_close(&file);
-    free(tensors);
-}
-
-static void remove_model(const char *folder)
-{
-    static const char *const names[] = {"model.safetensors", "config.json"};
-    for (int i = 0; i < 2; i++) {
-        char path[64];
-        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        unlink(path);
-    }
-    rmdir(folder);
 }
 
 /* ---- runs ---- */
@@ -288,8 +251,8 @@ static void one_sequence_ends(void **state)
     (void)state;
     uint64_t seed = test_seed();
     for (what w = VALUES; w <= LOGITS; w++) {
-        char folder[] = "coterie-test-XXXXXX";
-        make_model(folder, w);
+        char folder[] = TINY_COPY;
+        tiny_copy_make(folder, edit, &w);
         for (int way = 0; way < 9; way++) {
             struct setting s = {.folder = folder,
                                 .ranks = way % 3 ? 4 : 1,
@@ -309,7 +272,7 @@ static void one_sequence_ends(void **state)
             if (w == LOGITS) overflow_of_logits_that_nobody_needs(engine, &seed);
             cot_engine_close(engine);
         }
-        remove_model(folder);
+        tiny_copy_remove(folder);
     }
 }
 
@@ -319,8 +282,8 @@ static void all_end(void **state)
     (void)state;
     static const int32_t prompt[] = {40, 50, 60, 70, 80};
     for (what w = ALL_LOGITS; w <= ALL_GATES; w++) {
-        char folder[] = "coterie-test-XXXXXX";
-        make_model(folder, w);
+        char folder[] = TINY_COPY;
+        tiny_copy_make(folder, edit, &w);
         for (int way = 0; way < 8; way++) {
             struct setting s = {.folder = folder,
                                 .ranks = way & 1 ? 3 : 1,
@@ -343,7 +306,7 @@ static void all_end(void **state)
             cot_stats_clear(&stats);
             cot_engine_close(engine);
         }
-        remove_model(folder);
+        tiny_copy_remove(folder);
     }
 }
 

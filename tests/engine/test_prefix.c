@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum {
-    HISTORIES = 1000,
+    HISTORIES = 500,
     PAGES = 9,
     ROWS = 4,
     REQUESTS = 24,
@@ -43,8 +43,18 @@ struct entry {
     int admissions;
 };
 
+/* What those who watch the cache know of a block. */
+struct told {
+    uint64_t hash;
+    int32_t home, salt, tokens;
+    int32_t ids[LONGEST];
+};
+
 struct world {
     cot_scheduler s;
+    struct told told[BLOCKS], listed[BLOCKS];
+    int64_t told_count, listed_count;
+    bool watched; // no two blocks have one hash
     struct entry each[REQUESTS];
     size_t count;
     size_t queue[REQUESTS], waiting, runs[REQUESTS], running; // places in `each`
@@ -396,6 +406,84 @@ static void check_world(struct world *w)
     assert_null(r);
 }
 
+/* ---- those who watch ---- */
+
+static struct told *find_told(struct told *list, int64_t count, uint64_t hash)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (list[i].hash == hash) return &list[i];
+    return NULL;
+}
+
+/* A block stands behind one that was told before, or begins a text. */
+static void learn(struct told *list, int64_t *count, const cot_cache_block *block)
+{
+    struct told *t = &list[*count];
+    assert_null(find_told(list, *count, block->hash));
+    *t = (struct told){.hash = block->hash, .home = block->home};
+    if (!block->is_first) {
+        const struct told *parent = find_told(list, *count, block->parent);
+        assert_non_null(parent);
+        assert_int_equal(block->salt_bytes, 0);
+        *t = *parent;
+        t->hash = block->hash;
+        assert_int_equal(t->home, block->home);
+    } else
+        while (salts[t->salt] ? strlen(salts[t->salt]) != block->salt_bytes ||
+                                    memcmp(salts[t->salt], block->salt, block->salt_bytes) != 0
+                              : block->salt_bytes > 0)
+            assert_in_range(++t->salt, 0, SALTS - 1);
+    memcpy(t->ids + t->tokens, block->ids, block->tokens * sizeof *t->ids);
+    t->tokens += (int32_t)block->tokens;
+    ++*count;
+}
+
+static void on_stored(void *context, const cot_cache_block *block)
+{
+    struct world *w = context;
+    if (w->watched) learn(w->told, &w->told_count, block);
+}
+
+static void on_removed(void *context, int home, uint64_t hash)
+{
+    struct world *w = context;
+    struct told *t = find_told(w->told, w->told_count, hash);
+    if (!w->watched) return;
+    assert_non_null(t);
+    assert_int_equal(t->home, home);
+    *t = w->told[--w->told_count];
+}
+
+static void on_listed(void *context, const cot_cache_block *block)
+{
+    struct world *w = context;
+    learn(w->listed, &w->listed_count, block);
+}
+
+/* Both know the blocks that there are, and no others. */
+static void check_told(struct world *w)
+{
+    const cot_cache_events events = {.context = w, .on_stored = on_listed};
+    if (!w->watched) return;
+    w->listed_count = 0;
+    assert_int_equal(cot_prefix_list(&w->s.prefix, &events, NULL), COT_OK);
+    assert_int_equal(w->told_count, w->blocks);
+    assert_int_equal(w->listed_count, w->blocks);
+    for (int64_t i = 0; i < w->blocks; i++) {
+        const struct told *t = &w->told[i], *l = find_told(w->listed, w->listed_count, t->hash);
+        const struct block *b = NULL;
+        for (int64_t j = 0; j < w->blocks && !b; j++)
+            if (w->block[j]->home == t->home && w->block[j]->salt == t->salt &&
+                w->block[j]->tokens == t->tokens &&
+                memcmp(w->block[j]->ids, t->ids, (size_t)t->tokens * sizeof *t->ids) == 0)
+                b = w->block[j];
+        assert_non_null(b);
+        assert_non_null(l);
+        assert_true(l->home == t->home && l->salt == t->salt && l->tokens == t->tokens);
+        assert_memory_equal(l->ids, t->ids, (size_t)t->tokens * sizeof *t->ids);
+    }
+}
+
 static void step_once(struct world *w)
 {
     for (;;) {
@@ -459,6 +547,8 @@ static void live_through(struct world *w, int history)
     limits.step_maps = cot_scheduler_step_maps(limits.step_tokens, ROWS, PAGES * COT_KV_PAGE, w->size);
     assert_int_equal(cot_scheduler_open(&w->s, &limits, NULL), COT_OK);
     if (history % 5 == 0) w->s.prefix.hash = same; // all collide
+    w->watched = history % 5 != 0;
+    w->s.prefix.watch = (cot_cache_events){w, on_stored, on_removed};
     memset(w->held, 0xff, sizeof w->held);
     for (int t = 0; t < TEXTS; t++) // they begin alike
         for (int i = 0; i < LONGEST; i++)
@@ -471,11 +561,14 @@ static void live_through(struct world *w, int history)
         if (choice > 5) step_once(w);
         if (draw(&w->seed) % 2) cot_scheduler_sweep(&w->s);
         check_world(w);
+        if (draw(&w->seed) % 4 == 0) check_told(w);
     } while (w->count < REQUESTS || w->running || w->waiting);
     assert_int_equal(w->s.pool.free_pages + w->s.pool.idle_pages, w->all_pages);
     seen.preempted += (int64_t)w->preempted;
     seen.evicted += (int64_t)w->evicted;
+    check_told(w);
     while (w->s.prefix.nodes) cot_prefix_evict(&w->s.prefix);
+    assert_int_equal(w->told_count, 0);
     assert_int_equal(w->s.pool.free_pages, w->all_pages);
     for (int64_t p = 0; p < w->all_pages; p++)
         assert_int_equal(w->s.pool.references[p] | w->s.pool.idle[p], 0);
@@ -501,8 +594,53 @@ static void histories(void **state)
                 seen.evicted > HISTORIES && seen.alone > 10 && seen.cancelled > 100);
 }
 
+static int in_order(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Blocks of few different ids are told apart by their hashes, whatever home and salt they begin at. */
+static void few_ids_have_hashes_of_their_own(void **state)
+{
+    (void)state;
+    enum { IDS = 3, BLOCK = 4, TEXTS_OF_A_ROOT = IDS * IDS * IDS * IDS, HOMES = 64 };
+    static const char *const of_users[] = {NULL, "0", "1", "a", "ab", "user-1", "user-2"};
+    enum { USERS = sizeof of_users / sizeof *of_users, ALL = HOMES * USERS * TEXTS_OF_A_ROOT };
+    cot_page_pool pool;
+    cot_prefix_cache cache;
+    assert_int_equal(cot_page_pool_open(&pool, 1, HOMES, NULL), COT_OK);
+    assert_int_equal(cot_prefix_open(&cache, &pool, BLOCK, NULL), COT_OK);
+    uint64_t *hash = malloc(ALL * sizeof *hash), *at = hash;
+    assert_non_null(hash);
+    for (int32_t home = 0; home < HOMES; home++)
+        for (int u = 0; u < USERS; u++) {
+            bool failed = false;
+            const size_t bytes = of_users[u] ? strlen(of_users[u]) : 0;
+            cot_prefix_salt *salt = cot_prefix_salt_new(of_users[u], bytes, &failed);
+            assert_false(failed);
+            const cot_prefix_root root = {home, of_users[u], bytes, salt};
+            for (int text = 0; text < TEXTS_OF_A_ROOT; text++) {
+                const int32_t ids[BLOCK] = {text % 3, text / 3 % 3, text / 9 % 3, text / 27};
+                const int32_t page = cot_page_pool_take(&pool, home),
+                              node = cot_prefix_extend(&cache, &root, -1, ids, page);
+                cot_page_pool_release(&pool, page);
+                *at++ = cache.node[node].hash;
+                cot_prefix_let_go(&cache, node);
+                cot_prefix_evict(&cache);
+            }
+            cot_prefix_salt_release(salt);
+        }
+    qsort(hash, ALL, sizeof *hash, in_order);
+    for (int i = 1; i < ALL; i++) assert_true(hash[i - 1] != hash[i]);
+    free(hash);
+    cot_prefix_close(&cache);
+    cot_page_pool_close(&pool);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(histories)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(histories),
+                                       cmocka_unit_test(few_ids_have_hashes_of_their_own)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

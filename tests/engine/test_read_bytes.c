@@ -133,7 +133,7 @@ static int64_t up(int64_t n, int64_t multiple)
 /* A matrix in panels of 32 columns, rows in pairs; int8 in fours of rows, behind a float for each column. */
 static int64_t matrix(precision p, int64_t rows, int64_t columns)
 {
-    if (p == INT8) return up(columns, 32) * (up(rows, 4) + 4);
+    if (p == INT8) return up(columns, 32) * (up(rows, 32) + 4);
     return up(columns, 32) * up(rows, 2) * (p == FP32 ? 4 : 2);
 }
 

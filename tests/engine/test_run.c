@@ -5,6 +5,7 @@
 #include "harness/engine/records.h"
 #include "harness/engine/requests.h"
 #include "harness/engine/settings.h"
+#include "harness/engine/tiny_copy.h"
 #include "harness/engine/steps.h"
 #include "harness/seed.h"
 
@@ -132,15 +133,8 @@ static void ends_of_generation_config(void **state)
     assert_int_equal(text.record[0].sampled_tokens, 12);
     int64_t first = 0;
     while (text.record[0].sampled[first] != text.record[0].sampled[4]) first++;
-    char folder[] = "coterie-test-XXXXXX", path[64];
-    assert_non_null(mkdtemp(folder));
-    static const char *const links[] = {"config.json", "model.safetensors"};
-    for (int i = 0; i < 2; i++) {
-        char target[1024];
-        snprintf(target, sizeof target, TINY "/%s", links[i]);
-        snprintf(path, sizeof path, "%s/%s", folder, links[i]);
-        assert_int_equal(symlink(target, path), 0);
-    }
+    char folder[] = TINY_COPY, path[64];
+    tiny_copy_make(folder, NULL, NULL);
     snprintf(path, sizeof path, "%s/generation_config.json", folder);
     FILE *file = fopen(path, "w");
     assert_non_null(file);
@@ -150,12 +144,7 @@ static void ends_of_generation_config(void **state)
     struct records cut = run_once(&s, &r, 1, &info);
     assert_int_equal(cut.record[0].finish, COT_FINISH_EOS);
     assert_int_equal(cut.record[0].sampled_tokens, first);
-    unlink(path);
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, links[i]);
-        unlink(path);
-    }
-    rmdir(folder);
+    tiny_copy_remove(folder);
     records_free(&cut);
     records_free(&text);
 }

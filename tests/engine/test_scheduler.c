@@ -179,10 +179,10 @@ static void a_kept_page_is_shared(void **state)
         struct records alone = must_run(engine, &request, 1);
         const float *plain = alone.record[0].logits;
         size_t row = VOCAB * sizeof *plain;
-        run_span(engine, ids, (cot_span){0, home, 0, 100, 1}, 1, false);
-        const float *logits = run_span(engine, ids, (cot_span){1, home, COT_KV_PAGE, 46, 46}, 2, true);
+        run_span(engine, ids, (cot_span){0, home, 0, 100, 1, 0}, 1, false);
+        const float *logits = run_span(engine, ids, (cot_span){1, home, COT_KV_PAGE, 46, 46, 0}, 2, true);
         assert_memory_equal(logits, plain + COT_KV_PAGE * VOCAB, 46 * row);
-        logits = run_span(engine, ids, (cot_span){0, home, 100, 10, 10}, -1, false);
+        logits = run_span(engine, ids, (cot_span){0, home, 100, 10, 10, 0}, -1, false);
         assert_memory_equal(logits, plain + 100 * VOCAB, 10 * row);
         records_free(&alone);
         free(ids);

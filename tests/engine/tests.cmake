@@ -1,6 +1,8 @@
 # Every held-out loss of the shipped model at every number of ranks: minutes.
 add_test(NAME engine/test_tiny_everywhere COMMAND engine_test_tiny)
 set_tests_properties(engine/test_tiny_everywhere PROPERTIES LABELS long TIMEOUT 3000 ENVIRONMENT COT_LONG=1)
+add_test(NAME engine/test_formats_everywhere COMMAND engine_test_formats)
+set_tests_properties(engine/test_formats_everywhere PROPERTIES LABELS long TIMEOUT 3000 ENVIRONMENT COT_LONG=1)
 cot_count_allocations(engine_test_allocations)
 # What is said of memory against what is touched, over the whole grid of settings: minutes.
 add_test(NAME engine/test_memory_everywhere COMMAND engine_test_memory)
@@ -9,7 +11,11 @@ if(COT_SANITIZE) # sanitizers take memory of their own
   set_tests_properties(engine/test_memory engine/test_memory_everywhere PROPERTIES DISABLED TRUE)
 endif()
 target_link_options(engine_test_failure PRIVATE -Wl,--wrap=cot_runner_stats)
+target_link_options(engine_test_pipeline PRIVATE -Wl,--wrap=cot_runner_stats)
+# Pipelines in many more of their ways: minutes.
+add_test(NAME engine/test_pipeline_everywhere COMMAND engine_test_pipeline)
+set_tests_properties(engine/test_pipeline_everywhere PROPERTIES LABELS long TIMEOUT 3000 ENVIRONMENT COT_LONG=1)
 # The thread sanitizer slows arithmetic some ten times: the others there run the same code on less of it.
 if(COT_SANITIZE MATCHES thread)
-  set_tests_properties(engine/test_bits engine/test_bytes engine/test_tiny PROPERTIES LABELS long)
+  set_tests_properties(engine/test_bits engine/test_bytes engine/test_pipeline engine/test_tiny PROPERTIES LABELS long)
 endif()

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "fabric/reports.h"
+#include "fabric/threads/state.h"
 #include "fabric/threads/threads.h"
 
 #include <errno.h>
@@ -44,6 +45,22 @@ static void the_names_find_their_backends(void **state)
     for (; *names; names++) assert_string_equal(cot_fabric_backend_find(*names)->name, *names);
     assert_null(cot_fabric_backend_find("thread"));
     assert_null(cot_fabric_backend_find(""));
+}
+
+/* A process that nobody has started beside others is no rank of theirs. */
+static void what_comes_from_outside_is_not_made_here(void **state)
+{
+    (void)state;
+    if (cot_launch_started().ranks) return;
+    cot_launch_options options = options_of(1, NULL);
+    cot_launch *launch;
+    const cot_rank *root;
+    cot_error error;
+    assert_int_equal(cot_launch_open(&launch, &root, cot_fabric_backend_find("shmem"), &options, &error),
+                     COT_INVALID_ARGUMENT);
+    assert_string_equal(error.message,
+                        "ranks over OpenSHMEM are started from outside: oshrun -np 4 coterie ...");
+    assert_null(launch);
 }
 
 static void bad_numbers_are_refused(void **state)
@@ -243,7 +260,7 @@ static void wait_or_end(const cot_rank *rank)
 static void assert_death_is_told(const cot_error *error, const struct ends *ends, int rank)
 {
     char how[40] = "ended", want[100];
-    if (rank == 0 && ends->signal) snprintf(how, sizeof how, "was killed by signal %d", ends->signal);
+    if (ends->signal) snprintf(how, sizeof how, "was killed by signal %d", ends->signal);
     snprintf(want, sizeof want, "rank %d %s while rank %d waited in 'control'", ends->victim, how, rank);
     assert_int_equal(error->status, COT_PEER_FAILED);
     assert_string_equal(error->message, want);
@@ -409,6 +426,164 @@ static void orphans_end(void **state)
     }
 }
 
+/* ---- stopped, or idle ---- */
+
+static void stop_or_wait(const cot_rank *rank)
+{
+    if (rank->fabric->rank == *(const int *)rank->argument) raise(SIGSTOP);
+    wait_for_root(rank);
+}
+
+/* While all are idle, rank 0 outside of any call; it is killed in the end. */
+static void a_stopped_rank_is_noticed(void **state)
+{
+    (void)state;
+    if (backend->one_process) skip();
+    for (int victim = 1; victim < 4; victim++) {
+        cot_launch_options options = options_of(4, stop_or_wait);
+        options.argument = &victim;
+        options.timeout_ns = 800000000;
+        cot_launch *launch;
+        cot_fabric *fabric = must_launch(&launch, &options)->fabric;
+        char want[100];
+        cot_error error = {0};
+        while (cot_fabric_check(fabric, &error) == COT_OK) sleep_us(1000);
+        snprintf(want, sizeof want, "rank %d did not answer within 0.8 s", victim);
+        assert_string_equal(error.message, want);
+        assert_int_equal(error.status, COT_TIMED_OUT);
+        assert_int_equal(fabric->ops->death(fabric, victim), COT_DEATH_MUTE);
+        cot_launch_close(launch);
+        assert_true(waitpid(-1, NULL, WNOHANG) < 0);
+    }
+}
+
+/* Rank 0's process, in a child of the test: launches three others and is stopped or killed. */
+static _Noreturn void be_root(int pipe_end, int way)
+{
+    dup2(pipe_end, STDERR_FILENO);
+    close(pipe_end);
+    cot_launch_options options = options_of(4, wait_for_root);
+    options.timeout_ns = 800000000;
+    cot_launch *launch;
+    cot_fabric *fabric = must_launch(&launch, &options)->fabric;
+    if (way == 2) { // all are asked to end, as by Ctrl-C, which rank 0 does
+        signal(SIGINT, SIG_IGN);
+        kill(0, SIGINT);
+    }
+    raise(way ? SIGKILL : SIGSTOP);
+    cot_error error;
+    while (cot_fabric_check(fabric, &error) == COT_OK) sleep_us(1000);
+    cot_launch_close(launch);
+    _exit(strcmp(error.message, "rank 0 was given up by the others: it did not answer within 0.8 s") ? 1
+                                                                                                     : 42);
+}
+
+/* One of the others says it, once. */
+static void a_root_that_is_gone_is_told_of(void **state)
+{
+    (void)state;
+    if (backend->one_process) skip();
+    static const char *const want[] = {"coterie: rank 0 did not answer in 'control' within 0.8 s\n",
+                                       "coterie: rank 0 ended while rank R waited in 'control'\n", ""};
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    for (int way = 0; way < 3; way++) {
+        int ends[2], status;
+        char said[500] = "", *at = said;
+        assert_int_equal(pipe(ends), 0);
+        fflush(NULL);
+        const pid_t root = fork();
+        assert_true(root >= 0);
+        if (!root) {
+            setpgid(0, 0);
+            close(ends[0]);
+            be_root(ends[1], way);
+        }
+        close(ends[1]);
+        assert_int_equal(waitpid(root, &status, WUNTRACED), root);
+        if (!way) { // it is told of before it goes on
+            assert_true(WIFSTOPPED(status));
+            at += read(ends[0], at, sizeof said - 1);
+            assert_true(at > said);
+            kill(root, SIGCONT);
+            assert_int_equal(waitpid(root, &status, 0), root);
+            assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 42);
+        }
+        for (ssize_t more; (more = read(ends[0], at, (size_t)(said + sizeof said - 1 - at))) > 0;) at += more;
+        close(ends[0]);
+        *at = 0;
+        char *number = strstr(said, "while rank ");
+        if (number) number[11] = 'R';
+        assert_string_equal(said, want[way]);
+        while (wait(NULL) > 0) continue; // orphans, which have ended
+    }
+}
+
+enum { IDLE_RANKS = 16 };
+struct idle_words {
+    cot_sym asleep, go, slept, told;
+};
+
+static void open_idle(struct idle_words *w, cot_fabric *fabric)
+{
+    cot_sym *const words[] = {&w->asleep, &w->go, &w->slept, &w->told};
+    for (int i = 0; i < 4; i++)
+        if (cot_alloc(fabric, words[i], IDLE_RANKS * 8, NULL) != COT_OK) abort();
+}
+
+static void idle_and_tell(const cot_rank *rank)
+{
+    cot_fabric *fabric = rank->fabric;
+    const cot_sym own = (cot_sym)fabric->rank * 8;
+    struct idle_words w;
+    open_idle(&w, fabric);
+    cot_put_signal(fabric, 0, 0, NULL, 0, w.asleep + own, 1, COT_PHASE_CONTROL);
+    if (cot_wait_patiently(fabric, w.go, 1, 0, COT_PHASE_CONTROL, NULL) != COT_OK) return;
+    const uint64_t slept[2] = {fabric->slept, fabric->roused};
+    cot_put(fabric, 0, w.slept + own, &slept[0], 8, COT_PHASE_CONTROL);
+    cot_put_signal(fabric, 0, 0, NULL, 0, w.told + own, 1 + slept[1], COT_PHASE_CONTROL);
+}
+
+/* A rank that is idle wakes ever more seldom, and by being roused in the end. Its process' watcher wakes twice a second. */
+static void an_idle_group_sleeps(void **state)
+{
+    (void)state;
+    const cot_launch_options options = options_of(IDLE_RANKS, idle_and_tell);
+    cot_launch *launch;
+    cot_fabric *fabric = must_launch(&launch, &options)->fabric;
+    const struct endpoint *endpoints = (const struct endpoint *)fabric;
+    const cot_fabric_group *group = endpoints->group;
+    struct idle_words w;
+    open_idle(&w, fabric);
+    for (int r = 1; r < IDLE_RANKS; r++)
+        while (!cot_signal_load(fabric, w.asleep + (cot_sym)r * 8)) sleep_us(100);
+    const int64_t since_ns = fabric->ops->now_ns(fabric);
+    uint64_t before[IDLE_RANKS];
+    for (int r = 0; r < IDLE_RANKS; r++) before[r] = atomic_load(&group->endpoints[r].beats);
+    sleep_us(1500000);
+    uint64_t beats[IDLE_RANKS];
+    for (int r = 0; r < IDLE_RANKS; r++) beats[r] = atomic_load(&group->endpoints[r].beats) - before[r];
+    const double seconds = (double)(fabric->ops->now_ns(fabric) - since_ns) * 1e-9;
+    for (int r = 0; r < IDLE_RANKS; r++) {
+        assert_true((double)beats[r] <= 2 * seconds + 1);
+        assert_int_equal(beats[r] > 0, !backend->one_process);
+    }
+    for (int r = 1; r < IDLE_RANKS; r++) {
+        cot_put_signal(fabric, r, 0, NULL, 0, w.go, 1, COT_PHASE_CONTROL);
+        cot_rouse(fabric, r);
+    }
+    int roused = 0;
+    for (int r = 1; r < IDLE_RANKS; r++) {
+        while (!cot_signal_load(fabric, w.told + (cot_sym)r * 8)) sleep_us(100);
+        const uint64_t slept = *((const uint64_t *)cot_local(fabric, w.slept) + r);
+        roused += cot_signal_load(fabric, w.told + (cot_sym)r * 8) > 1;
+        assert_true(
+            slept >= 1 &&
+            slept <= 40); // half as long again each time, from 0.3 ms: 22 in 2 s, 37 in a quarter of an hour
+    }
+    assert_true(roused >= IDLE_RANKS / 2); // the others woke by themselves just then
+    cot_launch_close(launch);
+}
+
 /* ---- a group that was started from outside ---- */
 
 enum { OUTSIDE_RANKS = 3 };
@@ -432,7 +607,7 @@ static void leave_outside(void *group, bool copy)
     cot_fabric_group_close(group);
 }
 
-static const cot_fabric_backend outside = {"outside", false, join_outside, leave_outside};
+static const cot_fabric_backend outside = {"outside", false, join_outside, leave_outside, false};
 
 static bool gather_body(cot_fabric *fabric, const group_job *job)
 {
@@ -485,6 +660,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_names_find_their_backends),
+        cmocka_unit_test(what_comes_from_outside_is_not_made_here),
         cmocka_unit_test(bad_numbers_are_refused),
         cmocka_unit_test(each_rank_gets_what_it_may_share),
         cmocka_unit_test(the_reason_comes_before_its_echo),
@@ -493,12 +669,15 @@ int main(void)
         cmocka_unit_test(a_rank_that_cannot_start_fails_the_launch),
         cmocka_unit_test(a_launch_without_threads_fails),
         cmocka_unit_test(orphans_end),
+        cmocka_unit_test(a_stopped_rank_is_noticed),
+        cmocka_unit_test(a_root_that_is_gone_is_told_of),
+        cmocka_unit_test(an_idle_group_sleeps),
         cmocka_unit_test(processes_started_from_outside_make_one_call),
     };
     int failed = 0;
     for (const char *const *name = cot_fabric_backend_names(); *name; name++) {
         backend = cot_fabric_backend_find(*name);
-        failed += cmocka_run_group_tests_name(*name, tests, NULL, NULL);
+        if (!backend->from_outside) failed += cmocka_run_group_tests_name(*name, tests, NULL, NULL);
     }
     return failed;
 }

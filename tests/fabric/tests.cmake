@@ -1,2 +1,7 @@
 cot_count_allocations(fabric_test_allocations)
 target_link_options(fabric_test_launch PRIVATE -Wl,--wrap=fork,--wrap=cot_pool_open)
+if(TARGET coterie-shmem)
+  add_dependencies(fabric_test_shmem coterie-shmem)
+endif()
+add_test(NAME fabric/test_hosts COMMAND fabric_test_shmem hosts)
+set_tests_properties(fabric/test_hosts PROPERTIES LABELS fabric TIMEOUT 600 SKIP_RETURN_CODE 77)

@@ -25,11 +25,12 @@ static int64_t bytes_of(cot_dtype type)
 static problem make(check_draws *draws, cot_dtype type, int64_t m, int64_t n, int64_t k, bool gather,
                     bool dense)
 {
-    problem p = {.g = {.type = type, .m = m, .n = n, .k = k}};
+    problem p = {.g = {.type = type, .format = cot_format_of(type), .m = m, .n = n, .k = k}};
     cot_gemm *g = &p.g;
     g->a_stride = k + (dense ? 0 : random_between(draws, 0, 5));
     g->c_stride = n + (dense ? 0 : random_between(draws, 0, 5));
-    g->b_panel_stride = cot_panel_elements(k) + (dense ? 0 : 64 * random_between(draws, 0, 2));
+    const int64_t panel = cot_panel_bytes(g->format, k);
+    g->b_panel_bytes = panel + (dense ? 0 : 128 * random_between(draws, 0, 2));
     p.a_count = gather ? m + 3 : m;
     p.a = guarded_random(draws, (p.a_count - 1) * g->a_stride + k, type, 1);
     g->a = p.a.data;
@@ -39,15 +40,14 @@ static problem make(check_draws *draws, cot_dtype type, int64_t m, int64_t n, in
             ((int32_t *)p.rows.data)[i] = (int32_t)random_between(draws, 0, p.a_count - 1);
         g->a_rows = p.rows.data;
     }
-    int64_t panels = cot_panels(n), elements = (panels - 1) * g->b_panel_stride + cot_panel_elements(k);
-    p.b = guard(elements * bytes_of(type));
+    int64_t panels = cot_panels(n);
+    p.b = guard((panels - 1) * g->b_panel_bytes + panel);
     float *row = malloc((size_t)n * 4);
     for (int64_t i = 0; i < panels; i++) // as a page that was zeroed when it was handed out
-        memset((char *)p.b.data + i * g->b_panel_stride * bytes_of(type), 0,
-               (size_t)(cot_panel_elements(k) * bytes_of(type)));
+        memset((char *)p.b.data + i * g->b_panel_bytes, 0, (size_t)panel);
     for (int64_t i = 0; i < k; i++) {
         for (int64_t j = 0; j < n; j++) row[j] = random_value(draws, 1);
-        cot_pack_row(p.b.data, type, g->b_panel_stride, i, row, n);
+        cot_pack_row(p.b.data, g->format, g->b_panel_bytes, i, row, n);
     }
     free(row);
     g->b = p.b.data;
@@ -66,9 +66,9 @@ static void drop(problem *p)
 
 static float b_at(const cot_gemm *g, int64_t k, int64_t n)
 {
-    int64_t at = n / 32 * g->b_panel_stride;
-    return g->type == COT_F32 ? get_element(g->b, COT_F32, at + k * 32 + n % 32)
-                              : get_element(g->b, COT_BF16, at + (k / 2) * 64 + n % 32 * 2 + k % 2);
+    const char *panel = (const char *)g->b + n / 32 * g->b_panel_bytes;
+    return g->type == COT_F32 ? get_element(panel, COT_F32, k * 32 + n % 32)
+                              : get_element(panel, COT_BF16, (k / 2) * 64 + n % 32 * 2 + k % 2);
 }
 
 static void fill_c(cot_gemm *g)
@@ -199,8 +199,7 @@ static void pairs(check_draws *draws, const cot_kernels *kernels, cot_dtype type
             panels = random_between(draws, 1, 4);
     problem both = make(draws, type, m, 2 * panels * 32, k, false, true);
     cot_gemm g = both.g;
-    int64_t stride = g.b_panel_stride;
-    g.b_pair_stride = panels * stride; // the first half of the panels, then the second
+    g.b_pair_bytes = panels * g.b_panel_bytes; // the first half of the panels, then the second
     kernels->gemm(&g, 0, m, 0, 2 * panels);
     float *in_turn = malloc((size_t)(m * g.c_stride) * 4);
     memcpy(in_turn, g.c, (size_t)(m * g.c_stride) * 4);

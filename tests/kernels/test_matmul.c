@@ -24,10 +24,12 @@ static void several(check_draws *draws, const cot_kernels *kernels, cot_pool *po
         int64_t m = shapes[i][0], n = shapes[i][1], k = shapes[i][2];
         cot_dtype type = random_between(draws, 0, 1) ? COT_BF16 : COT_F32;
         size_t c_bytes = (size_t)(m * n) * 4;
-        void *a = malloc((size_t)(m * k) * 4), *b = calloc(1, (size_t)cot_packed_bytes(type, k, n));
+        void *a = malloc((size_t)(m * k) * 4),
+             *b = calloc(1, (size_t)cot_packed_bytes(cot_format_of(type), k, n));
         fill(draws, a, type, m * k);
-        fill(draws, b, type, cot_panels(n) * cot_panel_elements(k));
+        fill(draws, b, type, cot_packed_bytes(cot_format_of(type), k, n) / (int64_t)cot_dtype_bytes(type));
         gemms[i] = (cot_gemm){.type = type,
+                              .format = cot_format_of(type),
                               .m = m,
                               .n = n,
                               .k = k,
@@ -35,7 +37,7 @@ static void several(check_draws *draws, const cot_kernels *kernels, cot_pool *po
                               .a_stride = k,
                               .b = b,
                               .c_stride = n,
-                              .b_panel_stride = cot_panel_elements(k),
+                              .b_panel_bytes = cot_panel_bytes(cot_format_of(type), k),
                               .c = malloc(c_bytes)};
         expected[i] = malloc(c_bytes);
         cot_gemm whole = gemms[i];

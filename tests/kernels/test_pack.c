@@ -9,27 +9,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const cot_dtype sources[] = {COT_F32, COT_BF16, COT_F16}, targets[] = {COT_F32, COT_BF16};
+static const cot_dtype sources[] = {COT_F32, COT_BF16, COT_F16};
+static const cot_format targets[] = {COT_FORMAT_FP32, COT_FORMAT_BF16};
 
-static float packed(const void *b, cot_dtype type, int64_t stride, int64_t k, int64_t n)
+static float packed(const void *b, cot_format format, int64_t panel_bytes, int64_t k, int64_t n)
 {
-    int64_t at = n / 32 * stride;
-    return type == COT_F32 ? get_element(b, type, at + k * 32 + n % 32)
-                           : get_element(b, type, at + (k / 2) * 64 + n % 32 * 2 + k % 2);
+    const char *panel = (const char *)b + n / 32 * panel_bytes;
+    return format == COT_FORMAT_FP32 ? get_element(panel, COT_F32, k * 32 + n % 32)
+                                     : get_element(panel, COT_BF16, (k / 2) * 64 + n % 32 * 2 + k % 2);
 }
 
 /* b[k][n] is x[n][k] (columns) or x[k][n] (rows), rounded to the type; all the rest of the panels is zero. */
-static void expect(const void *b, cot_dtype type, int64_t k, int64_t n, const float *x, int64_t k_step,
+static void expect(const void *b, cot_format format, int64_t k, int64_t n, const float *x, int64_t k_step,
                    int64_t n_step)
 {
     for (int64_t j = 0; j < cot_panels(n) * 32; j++)
         for (int64_t i = 0; i < k + k % 2; i++) {
             float value = i < k && j < n ? x[i * k_step + j * n_step] : 0, found;
-            if (type == COT_BF16) value = cot_bf16_to_f32(cot_f32_to_bf16(value));
-            found = packed(b, type, cot_panel_elements(k), i, j);
+            if (format == COT_FORMAT_BF16) value = cot_bf16_to_f32(cot_f32_to_bf16(value));
+            found = packed(b, format, cot_panel_bytes(format, k), i, j);
             CHECK(memcmp(&found, &value, 4) == 0, "%s k %lld of %lld, n %lld of %lld: %g, expected %g",
-                  cot_dtype_name(type), (long long)i, (long long)k, (long long)j, (long long)n, (double)found,
-                  (double)value);
+                  cot_formats[format].name, (long long)i, (long long)k, (long long)j, (long long)n,
+                  (double)found, (double)value);
         }
 }
 
@@ -96,12 +97,11 @@ static void rows(check_draws *draws, int64_t k, int64_t n)
 static void page(check_draws *draws, int64_t k, int64_t n, bool by_column)
 {
     for (int t = 0; t < 2; t++) {
-        int64_t stride = cot_panel_elements(k) + 64, bytes = (int64_t)cot_dtype_bytes(targets[t]);
+        const int64_t panel = cot_panel_bytes(targets[t], k), stride = panel + 128;
         float *x = malloc((size_t)(n * k) * 4);
         for (int64_t i = 0; i < n * k; i++) x[i] = random_value(draws, 1);
-        guarded b = guard(((cot_panels(n) - 1) * stride + cot_panel_elements(k)) * bytes);
-        for (int64_t p = 0; p < cot_panels(n); p++)
-            memset((char *)b.data + p * stride * bytes, 0, (size_t)(cot_panel_elements(k) * bytes));
+        guarded b = guard((cot_panels(n) - 1) * stride + panel);
+        for (int64_t p = 0; p < cot_panels(n); p++) memset((char *)b.data + p * stride, 0, (size_t)panel);
         int64_t lines = by_column ? n : k, width = by_column ? k : n;
         for (int64_t i = lines; i-- > 0;) {
             if (by_column)
@@ -115,13 +115,10 @@ static void page(check_draws *draws, int64_t k, int64_t n, bool by_column)
         else
             cot_pack_rows(whole.data, targets[t], k, n, 0, k, x, COT_F32, n);
         for (int64_t p = 0; p < cot_panels(n); p++) {
-            CHECK(memcmp((char *)b.data + p * stride * bytes,
-                         (char *)whole.data + p * cot_panel_elements(k) * bytes,
-                         (size_t)(cot_panel_elements(k) * bytes)) == 0,
+            CHECK(memcmp((char *)b.data + p * stride, (char *)whole.data + p * panel, (size_t)panel) == 0,
                   "k %lld n %lld", (long long)k, (long long)n);
             if (p + 1 < cot_panels(n))
-                CHECK(*((unsigned char *)b.data + (p * stride + cot_panel_elements(k)) * bytes) == 0xff,
-                      "wrote between panels");
+                CHECK(*((unsigned char *)b.data + p * stride + panel) == 0xff, "wrote between panels");
         }
         unguard(whole);
         unguard(b);
@@ -140,7 +137,7 @@ static void every_half(void)
                                        : ldexp(mantissa + 1024, exponent - 25);
         if (half & 0x8000) exact = -exact;
         float b[64];
-        cot_pack_columns(b, COT_F32, 1, 1, 0, 1, &half, COT_F16, 1);
+        cot_pack_columns(b, COT_FORMAT_FP32, 1, 1, 0, 1, &half, COT_F16, 1);
         wide = b[0];
         CHECK(isnan(exact) ? isnan(wide) : (double)wide == exact && !signbit(wide) == !signbit(exact),
               "half %04x", bits);
@@ -150,9 +147,11 @@ static void every_half(void)
 int main(int argc, char **argv)
 {
     check_draws drawn = check_start(argc, argv), *draws = &drawn;
-    CHECK(cot_panel_elements(1) == 64 && cot_panel_elements(2) == 64 && cot_panel_elements(3) == 128,
+    CHECK(cot_panel_bytes(COT_FORMAT_FP32, 1) == 256 && cot_panel_bytes(COT_FORMAT_BF16, 2) == 128 &&
+              cot_panel_bytes(COT_FORMAT_BF16, 3) == 256 && cot_panel_bytes(COT_FORMAT_INT8, 5) == 128 + 1024,
           "panels");
-    CHECK(cot_packed_bytes(COT_BF16, 3, 33) == 2 * 128 * 2 && cot_packed_bytes(COT_F32, 2, 32) == 256,
+    CHECK(cot_packed_bytes(COT_FORMAT_BF16, 3, 33) == 2 * 256 &&
+              cot_packed_bytes(COT_FORMAT_FP32, 2, 32) == 256,
           "bytes");
     every_half();
     for (int i = 0; i < 60; i++) {

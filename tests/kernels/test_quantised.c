@@ -18,16 +18,16 @@ typedef struct problem {
 
 static problem make(check_draws *draws, cot_dtype type, int64_t m, int64_t n, int64_t k)
 {
-    problem p = {.g = {.type = type, .quantised = true, .m = m, .n = n, .k = k}};
+    problem p = {.g = {.type = type, .format = COT_FORMAT_INT8, .rounded = true, .m = m, .n = n, .k = k}};
     cot_gemm *g = &p.g;
     g->a_stride = k + random_between(draws, 0, 5);
     g->c_stride = n + random_between(draws, 0, 5);
-    g->b_panel_stride = cot_panel_stride(COT_I8, k);
+    g->b_panel_bytes = cot_panel_bytes(COT_FORMAT_INT8, k);
     p.a = guarded_random(draws, (m - 1) * g->a_stride + k, type, 1);
     p.plain = malloc((size_t)(n * k) * 4);
     for (int64_t i = 0; i < n * k; i++) p.plain[i] = random_value(draws, 1);
-    p.b = guard(cot_packed_bytes(COT_I8, k, n));
-    cot_pack_columns(p.b.data, COT_I8, k, n, 0, n, p.plain, COT_F32, k);
+    p.b = guard(cot_packed_bytes(COT_FORMAT_INT8, k, n));
+    cot_pack_columns(p.b.data, COT_FORMAT_INT8, k, n, 0, n, p.plain, COT_F32, k);
     p.c = guard(((m - 1) * g->c_stride + n) * 4);
     g->a = p.a.data, g->b = p.b.data, g->c = p.c.data;
     return p;
@@ -110,7 +110,7 @@ static void greatest(check_draws *draws, const cot_kernels *kernels)
 {
     problem p = make(draws, COT_F32, 13, 64, 1024);
     for (int64_t i = 0; i < 64 * 1024; i++) p.plain[i] = i / 1024 % 2 ? 2.0f : -2.0f;
-    cot_pack_columns(p.b.data, COT_I8, 1024, 64, 0, 64, p.plain, COT_F32, 1024);
+    cot_pack_columns(p.b.data, COT_FORMAT_INT8, 1024, 64, 0, 64, p.plain, COT_F32, 1024);
     for (int64_t i = 0; i < 13; i++)
         for (int64_t j = 0; j < 1024; j++) ((float *)p.a.data)[i * p.g.a_stride + j] = i % 2 ? 3.0f : -3.0f;
     kernels->gemm(&p.g, 0, 13, 0, 2);

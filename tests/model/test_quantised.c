@@ -278,6 +278,52 @@ static void stacked(void **state)
     }
 }
 
+/* Packed as it is stored, in pieces: the very codes and scales of the file, in the places that format.h tells. */
+static void as_stored(void **state)
+{
+    (void)state;
+    folder *f = tiny_oss(true, COT_BF16);
+    write_all(f);
+    cot_checkpoint *checkpoint = opened(f->path);
+    assert_int_equal(cot_checkpoint_expert_format(checkpoint), COT_FORMAT_MXFP4);
+    for (int w = 0; w < 3; w++) {
+        const int64_t n = w == 2 ? OSS_H : OSS_I, k = w == 2 ? OSS_I : OSS_H, e = OSS_E - 1, first = 13;
+        uint8_t *b = dirty(cot_packed_bytes(COT_FORMAT_MXFP4, k, n));
+        const cot_weight_piece low = {COT_WEIGHT_EXPERT_GATE + w, 0, e, 0, first, 0, k},
+                               high = {COT_WEIGHT_EXPERT_GATE + w, 0, e, first, n - first, 0, k};
+        const cot_packed_part to = {b, COT_FORMAT_MXFP4, n, 0}, rest = {b, COT_FORMAT_MXFP4, n, first};
+        assert_int_equal(cot_checkpoint_pack(checkpoint, &low, &to, NULL), COT_OK);
+        assert_int_equal(cot_checkpoint_pack(checkpoint, &high, &rest, NULL), COT_OK);
+        int64_t rows, columns;
+        float *x = whole(checkpoint, COT_WEIGHT_EXPERT_GATE + w, 0, e, &rows, &columns);
+        for (int64_t c = 0; c < n; c++)
+            for (int64_t r = 0; r < k; r++) {
+                const uint8_t *panel = b + c / 32 * cot_panel_bytes(COT_FORMAT_MXFP4, k), *word;
+                word = panel + (k / 32 * 32 + 63) / 64 * 64 + (r / 8 * 32 + c % 32) * 4;
+                static const double table[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+                const int nibble = word[r % 2 * 2 + r % 8 / 4] >> r % 4 / 2 * 4 & 15;
+                const double value = table[nibble & 7] * ldexp(1, panel[r / 32 * 32 + c % 32] - 127);
+                assert_true(x[c * k + r] == (float)(nibble & 8 ? -value : value));
+            }
+        cot_error error = {0};
+        cot_weight_piece inside = low;
+        inside.column0 = 16;
+        inside.columns = k - 16;
+        assert_int_equal(cot_checkpoint_pack(checkpoint, &inside, &to, &error), COT_INVALID_ARGUMENT);
+        assert_non_null(strstr(error.message, "groups of 32"));
+        free(x);
+        free(b);
+    }
+    cot_checkpoint_close(checkpoint);
+    folder_delete(f);
+    f = tiny_oss(false, COT_BF16);
+    write_all(f);
+    checkpoint = opened(f->path);
+    assert_int_equal(cot_checkpoint_expert_format(checkpoint), COT_FORMATS);
+    cot_checkpoint_close(checkpoint);
+    folder_delete(f);
+}
+
 /* Puts `bytes` at element `at` of a tensor and expects reading and packing `weight` to fail by the tensor's
  * name. */
 static void spoil(folder *f, const char *name, int64_t at, const void *value, size_t size, cot_weight weight,
@@ -296,8 +342,15 @@ static void spoil(folder *f, const char *name, int64_t at, const void *value, si
     const cot_weight_piece all = {weight, 0, expert, 0, rows, 0, columns};
     assert_int_equal(cot_checkpoint_read(checkpoint, &all, out, &error), COT_INVALID_ARGUMENT);
     if (!strstr(error.message, named) || !strstr(error.message, "NaN")) fail_msg("%s", error.message);
-    const cot_packed_part to = {out, COT_BF16, rows, 0};
+    const cot_packed_part to = {out, COT_FORMAT_BF16, rows, 0};
     assert_int_equal(cot_checkpoint_pack(checkpoint, &all, &to, NULL), COT_INVALID_ARGUMENT);
+    if (cot_checkpoint_expert_format(checkpoint) == COT_FORMAT_MXFP4) {
+        const cot_packed_part stored = {out, COT_FORMAT_MXFP4, rows, 0};
+        const char *where = strstr(error.message, "in row");
+        cot_error again = {0};
+        assert_int_equal(cot_checkpoint_pack(checkpoint, &all, &stored, &again), COT_INVALID_ARGUMENT);
+        if (strcmp(again.message, error.message) != 0) fail_msg("'%s', not %s", again.message, where);
+    }
     free(out);
     cot_checkpoint_close(checkpoint);
     memcpy(place, kept, size);
@@ -330,6 +383,10 @@ static void not_finite(void **state)
     f = tiny_oss(true, COT_BF16);
     spoil(f, "model.layers.0.mlp.experts.down_proj_scales", OSS_H, "\xff", 1, COT_WEIGHT_EXPERT_DOWN, 1,
           "down_proj_blocks");
+    spoil(f, "model.layers.0.mlp.experts.down_proj_scales", OSS_H + 5, "\xfe", 1, COT_WEIGHT_EXPERT_DOWN, 1,
+          "down_proj_blocks"); // 2^127: 2 of it are too much
+    spoil(f, "model.layers.0.mlp.experts.gate_up_proj_scales", (2 * OSS_I + 7) * 2 + 1, "\xff", 1,
+          COT_WEIGHT_EXPERT_UP, 1, "gate_up_proj_blocks");
     folder_delete(f);
 }
 
@@ -337,7 +394,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fp8),     cmocka_unit_test(fp8_refusals), cmocka_unit_test(mxfp4_refusals),
-        cmocka_unit_test(stacked), cmocka_unit_test(not_finite),
+        cmocka_unit_test(stacked), cmocka_unit_test(as_stored),    cmocka_unit_test(not_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

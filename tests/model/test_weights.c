@@ -3,6 +3,7 @@
 #include "harness/model/weights.h"
 #include "harness/seed.h"
 
+#include "fabric/threads/threads.h"
 #include "model/weights.h"
 
 enum { RANKS = 2 };
@@ -26,22 +27,56 @@ static cot_checkpoint *latent_attention(int q_lora)
     return checkpoint;
 }
 
-/* Walks twice, as the engine does: to measure, then to fill. The caller closes the arena. */
-static cot_arena loaded(cot_attention_weights *attention, const cot_checkpoint *checkpoint)
+/* Walks twice, as the engine does: to measure, then to note what fills it. The caller closes both. */
+static cot_arena recorded(cot_attention_weights *attention, const cot_checkpoint *checkpoint,
+                          cot_loader **load)
 {
     const cot_config *config = cot_checkpoint_config(checkpoint);
     cot_arena measure = {0}, arena;
+    assert_int_equal(cot_loader_open(load, checkpoint, NULL), COT_OK);
+    for (int64_t l = 0; l < config->layers; l++) cot_attention_heads(&attention[l], config, 1, RANKS);
+    cot_attention_weights_walk(attention, config, COT_F32, &measure, *load);
+    assert_int_equal(cot_arena_open(&arena, measure.used, NULL), COT_OK);
+    cot_attention_weights_walk(attention, config, COT_F32, &arena, *load);
+    return arena;
+}
+
+static cot_arena loaded(cot_attention_weights *attention, const cot_checkpoint *checkpoint)
+{
     cot_loader *load;
     cot_error error = {0};
-    assert_int_equal(cot_loader_open(&load, checkpoint, NULL), COT_OK);
-    for (int64_t l = 0; l < config->layers; l++) cot_attention_heads(&attention[l], config, 1, RANKS);
-    cot_attention_weights_walk(attention, config, COT_F32, &measure, load);
-    assert_int_equal(cot_arena_open(&arena, measure.used, NULL), COT_OK);
-    cot_attention_weights_walk(attention, config, COT_F32, &arena, load);
+    cot_arena arena = recorded(attention, checkpoint, &load);
     cot_loader_progress progress = {.report = NULL};
-    if (cot_loader_run(load, NULL, &progress, &error) != COT_OK) fail_msg("%s", error.message);
+    if (cot_loader_run(load, NULL, &progress, NULL, &error) != COT_OK) fail_msg("%s", error.message);
     cot_loader_close(load);
     return arena;
+}
+
+/* Who loads learns of it. */
+static void a_lost_rank_ends_loading(void **state)
+{
+    (void)state;
+    const cot_fabric_group_options options = {
+        .ranks = RANKS, .heap_bytes = 64, .running = RANKS, .timeout_ns = 1000000000};
+    cot_fabric_group *group;
+    assert_int_equal(cot_fabric_group_open(&group, &options, NULL), COT_OK);
+    cot_fabric *own = cot_fabric_group_rank(group, 0), *other = cot_fabric_group_rank(group, 1);
+    cot_stage_enter(own, COT_STAGE_LOADING, 0);
+    for (int lost = 0; lost < 2; lost++) {
+        cot_checkpoint *checkpoint = latent_attention(1);
+        cot_attention_weights attention[2];
+        cot_loader *load;
+        cot_error error = {0};
+        cot_arena arena = recorded(attention, checkpoint, &load);
+        cot_loader_progress progress = {.report = NULL};
+        if (lost) (other->ops->fail)(other); // in parentheses: cmocka has a macro of that name
+        assert_int_equal(cot_loader_run(load, NULL, &progress, own, &error), lost ? COT_PEER_FAILED : COT_OK);
+        assert_string_equal(error.message, lost ? "rank 1 failed (loading)" : "");
+        cot_loader_close(load);
+        cot_arena_close(&arena);
+        cot_checkpoint_close(checkpoint);
+    }
+    cot_fabric_group_close(group);
 }
 
 /* `bias` begins with these vectors of the layer, one after the other. */
@@ -91,6 +126,7 @@ static void biases_of_latent_attention(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(biases_of_latent_attention)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(biases_of_latent_attention),
+                                       cmocka_unit_test(a_lost_rank_ends_loading)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,7 +43,7 @@ static void agrees(const cot_kernels *kernels, cot_pool *pool, const cot_ffn_sha
     cot_ffn_run(kernels, pool, shape, job, jobs, scratch);
     for (size_t i = 0; i < 64; i++) assert_int_equal(scratch[scratch_bytes + i], 0xff);
 
-    double *wanted = calloc((size_t)hidden, sizeof *wanted), tolerance = shape->quantised          ? 0.6
+    double *wanted = calloc((size_t)hidden, sizeof *wanted), tolerance = shape->rounded            ? 0.6
                                                                          : shape->type == COT_BF16 ? 0.05
                                                                                                    : 1e-4;
     float *alone = poisoned((size_t)hidden * sizeof *alone);
@@ -74,12 +74,15 @@ static void every_shape(void **state)
     for (cot_isa isa = 0; isa < COT_ISA_COUNT; isa++) {
         const cot_kernels *kernels = cot_kernels_of(isa);
         for (int i = 0; kernels && i < 64; i++) {
+            const cot_format format = i >= 40 ? COT_FORMAT_INT8 : i & 1 ? COT_FORMAT_BF16 : COT_FORMAT_FP32;
             cot_ffn_shape shape = {.type = i & 1 ? COT_BF16 : COT_F32,
                                    .activation = i < 16    ? COT_FFN_SWIGLU
                                                  : i < 32  ? COT_FFN_GELU
                                                  : i >= 48 ? COT_FFN_SWIGLU
                                                            : COT_FFN_RELU,
-                                   .quantised = i >= 40,
+                                   .rounded = i >= 40,
+                                   .up = format,
+                                   .down = format,
                                    .hidden = 1 + draw_below(&draw, 80),
                                    .intermediate = 1 + draw_below(&draw, 70),
                                    .biased = i & 2,
@@ -108,9 +111,12 @@ static void tiles_of_any_size(void **state)
     for (cot_isa isa = 0; isa < COT_ISA_COUNT; isa++) {
         const cot_kernels *kernels = cot_kernels_of(isa);
         for (int i = 0; kernels && i < 24; i++) {
+            const cot_format format = i >= 12 ? COT_FORMAT_INT8 : i & 1 ? COT_FORMAT_BF16 : COT_FORMAT_FP32;
             const cot_ffn_shape shape = {.type = i & 1 ? COT_BF16 : COT_F32,
                                          .activation = (cot_ffn_activation)(i / 2 % 3),
-                                         .quantised = i >= 12,
+                                         .rounded = i >= 12,
+                                         .up = format,
+                                         .down = format,
                                          .hidden = 1 + draw_below(&draw, i % 4 ? 150 : 700),
                                          .intermediate = 1 + draw_below(&draw, 150),
                                          .biased = i & 1};
@@ -180,6 +186,8 @@ static void blocks_fit(void **state)
     struct draw draw = {test_seed(), 3, 0};
     for (int i = 0; i < 3000; i++) {
         const cot_ffn_shape shape = {.type = i & 1 ? COT_BF16 : COT_F32,
+                                     .up = i & 1 ? COT_FORMAT_BF16 : COT_FORMAT_FP32,
+                                     .down = i & 1 ? COT_FORMAT_BF16 : COT_FORMAT_FP32,
                                      .activation = (cot_ffn_activation)(i / 2 % 3),
                                      .hidden = 1 + draw_below(&draw, 8000),
                                      .intermediate = 1 + draw_below(&draw, 8000)};

@@ -33,15 +33,20 @@ static void open_setting(struct setting *s, int ranks, struct draw *draw)
     const bool large = draw_below(draw, 24) == 0;
     const cot_dtype type = draw_below(draw, 2) ? COT_BF16 : COT_F32;
     const int64_t hidden = 4 + draw_below(draw, large ? 3 : 17), experts = 1 + draw_below(draw, 9);
-    cot_moe_options options = {
-        .expert = {.type = type,
-                   .activation = (cot_ffn_activation)draw_below(draw, 3),
-                   .hidden = hidden,
-                   .intermediate = 1 + draw_below(draw, 12),
-                   .biased = draw_below(draw, 2)},
-        .shared = {.type = type, .hidden = hidden, .intermediate = draw_below(draw, 8)},
-        .experts = experts,
-        .top_k = 1 + draw_below(draw, experts < 4 ? experts : 4)};
+    cot_moe_options options = {.expert = {.type = type,
+                                          .up = cot_format_of(type),
+                                          .down = cot_format_of(type),
+                                          .activation = (cot_ffn_activation)draw_below(draw, 3),
+                                          .hidden = hidden,
+                                          .intermediate = 1 + draw_below(draw, 12),
+                                          .biased = draw_below(draw, 2)},
+                               .shared = {.type = type,
+                                          .up = cot_format_of(type),
+                                          .down = cot_format_of(type),
+                                          .hidden = hidden,
+                                          .intermediate = draw_below(draw, 8)},
+                               .experts = experts,
+                               .top_k = 1 + draw_below(draw, experts < 4 ? experts : 4)};
     const cot_gate rules = {.hidden = hidden,
                             .experts = experts,
                             .top_k = options.top_k,

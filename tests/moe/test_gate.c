@@ -2,6 +2,7 @@
 
 #include "harness/cmocka.h"
 #include "harness/draw.h"
+#include "harness/moe/gate_cases.h"
 #include "harness/moe/fused_call.h"
 #include "harness/moe/near.h"
 #include "harness/moe/oracle_gate.h"
@@ -13,51 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct case_of {
-    const char *name;
-    int64_t hidden, experts, top_k, groups, group_limit;
-    cot_gate_score score;
-    cot_gate_group_score group_score;
-    bool normalise, bias, correction;
-    float epsilon, scaling;
-};
-
-static const struct case_of cases[] = {
-    {"mixtral", 64, 8, 2, 1, 1, COT_GATE_SOFTMAX, COT_GROUP_MAX, true, false, false, 0, 1},
-    {"olmoe", 48, 64, 8, 1, 1, COT_GATE_SOFTMAX, COT_GROUP_MAX, false, false, false, 0, 1},
-    {"deepseek-v2", 33, 40, 6, 8, 3, COT_GATE_SOFTMAX, COT_GROUP_MAX, false, false, false, 0, 16},
-    {"deepseek-v2, few left", 33, 16, 6, 8, 2, COT_GATE_SOFTMAX, COT_GROUP_MAX, false, false, false, 0, 1},
-    {"deepseek-v3", 56, 64, 8, 8, 4, COT_GATE_SIGMOID, COT_GROUP_TOP2_SUM, true, false, true, 1e-20f, 2.5f},
-    {"deepseek-v3, no groups", 56, 24, 3, 1, 1, COT_GATE_SIGMOID, COT_GROUP_TOP2_SUM, true, false, true,
-     1e-20f, 2.5f},
-    {"deepseek-v3, as many as left", 20, 32, 8, 8, 2, COT_GATE_SIGMOID, COT_GROUP_TOP2_SUM, false, false,
-     true, 0, 1},
-    {"gpt-oss", 47, 32, 4, 1, 1, COT_GATE_CHOSEN_SOFTMAX, COT_GROUP_MAX, false, true, false, 0, 1},
-    {"one of one", 5, 1, 1, 1, 1, COT_GATE_SOFTMAX, COT_GROUP_MAX, true, false, false, 0, 1},
-    {"all", 31, 37, 37, 1, 1, COT_GATE_SOFTMAX, COT_GROUP_MAX, true, true, false, 0, 1},
-    {"sixty-four of many", 16, 300, 64, 3, 2, COT_GATE_SIGMOID, COT_GROUP_MAX, true, true, true, 1e-20f, 1},
-};
-enum { CASES = sizeof cases / sizeof *cases };
-
-static struct oracle_gate gate_of(const struct case_of *c, struct draw *draw)
-{
-    return oracle_gate_new(&(cot_gate){.hidden = c->hidden,
-                                       .experts = c->experts,
-                                       .top_k = c->top_k,
-                                       .score = c->score,
-                                       .groups = c->groups,
-                                       .group_limit = c->group_limit,
-                                       .group_score = c->group_score,
-                                       .normalise = c->normalise,
-                                       .epsilon = c->epsilon,
-                                       .scaling = c->scaling},
-                           c->bias, c->correction, draw);
-}
-
-static void agrees(const struct case_of *c, int64_t tokens, const cot_kernels *kernels, cot_pool *pool,
+static void agrees(const struct gate_case *c, int64_t tokens, const cot_kernels *kernels, cot_pool *pool,
                    struct draw *draw)
 {
-    struct oracle_gate oracle = gate_of(c, draw);
+    struct oracle_gate oracle = gate_of_case(c, draw);
     const cot_gate *gate = &oracle.gate;
     assert_int_equal(cot_gate_check(gate, NULL), COT_OK);
     float *x = draw_floats(draw, tokens * c->hidden, 1);
@@ -104,9 +64,9 @@ static void every_variant(void **state)
     assert_int_equal(cot_pool_open(&pool, 1, NULL), COT_OK);
     for (cot_isa isa = 0; isa < COT_ISA_COUNT; isa++) {
         const cot_kernels *kernels = cot_kernels_of(isa);
-        for (int i = 0; kernels && i < CASES; i++)
+        for (int i = 0; kernels && i < GATE_CASES; i++)
             for (int64_t tokens = 1; tokens < 100; tokens = tokens * 5 + 1)
-                agrees(&cases[i], tokens, kernels, tokens > 6 ? pool : NULL, &draw);
+                agrees(&gate_cases[i], tokens, kernels, tokens > 6 ? pool : NULL, &draw);
     }
     cot_pool_close(pool);
 }
@@ -122,10 +82,10 @@ static void ties_take_the_lower_expert(void **state)
 {
     (void)state;
     struct draw draw = {test_seed(), 2, 0};
-    for (int i = 0; i < CASES; i++) {
-        struct case_of c = cases[i];
+    for (int i = 0; i < GATE_CASES; i++) {
+        struct gate_case c = gate_cases[i];
         c.correction = c.bias = false;
-        struct oracle_gate oracle = gate_of(&c, &draw);
+        struct oracle_gate oracle = gate_of_case(&c, &draw);
         oracle_gate_set_weight(&oracle, 0);
         float *x = draw_floats(&draw, c.hidden, 1), weights[COT_MAX_TOP_K], logits[512];
         uint16_t experts[COT_MAX_TOP_K];
@@ -142,7 +102,7 @@ static void no_tokens(void **state)
 {
     (void)state;
     struct draw draw = {test_seed(), 3, 0};
-    struct oracle_gate oracle = gate_of(&cases[0], &draw);
+    struct oracle_gate oracle = gate_of_case(&gate_cases[0], &draw);
     assert_int_equal(cot_gate_route(&(cot_gate_tokens){NULL, 0, 0, NULL, NULL, NULL, false}, &oracle.gate,
                                     best(), NULL, NULL),
                      COT_OK);
@@ -154,12 +114,12 @@ static void what_is_not_finite_is_refused(void **state)
     (void)state;
     struct draw draw = {test_seed(), 4, 0};
     const float bad[] = {NAN, INFINITY, -INFINITY};
-    for (int i = 0; i < CASES; i++)
+    for (int i = 0; i < GATE_CASES; i++)
         for (int b = 0; b < 3; b++) {
-            struct oracle_gate oracle = gate_of(&cases[i], &draw);
-            const int64_t tokens = 40, h = cases[i].hidden;
+            struct oracle_gate oracle = gate_of_case(&gate_cases[i], &draw);
+            const int64_t tokens = 40, h = gate_cases[i].hidden;
             float *x = draw_floats(&draw, tokens * h, 1), weights[40 * COT_MAX_TOP_K];
-            float *logits = poisoned((size_t)(tokens * cases[i].experts) * sizeof *logits);
+            float *logits = poisoned((size_t)(tokens * gate_cases[i].experts) * sizeof *logits);
             uint16_t experts[40 * COT_MAX_TOP_K];
             x[17 * h + h - 1] = x[33 * h] = bad[b];
             cot_error error = {0};
@@ -170,15 +130,15 @@ static void what_is_not_finite_is_refused(void **state)
             cot_gate_tokens pass = {x, 0, tokens, experts, weights, logits, true};
             assert_int_equal(cot_gate_route(&pass, &oracle.gate, best(), NULL, NULL), COT_OK);
             for (int64_t t = 0; t < tokens; t++)
-                for (int64_t k = 0; k < cases[i].top_k; k++) {
+                for (int64_t k = 0; k < gate_cases[i].top_k; k++) {
                     const bool unsound = t == 17 || t == 33;
-                    const int64_t at = t * cases[i].top_k + k;
+                    const int64_t at = t * gate_cases[i].top_k + k;
                     assert_true(isnan(weights[at]) ? unsound : !unsound && isfinite(weights[at]));
                     if (unsound) assert_int_equal(experts[at], k);
                 }
             if (oracle.gate.correction) {
                 x[17 * h + h - 1] = x[33 * h] = 0;
-                oracle.correction[cases[i].experts - 1] = bad[b];
+                oracle.correction[gate_cases[i].experts - 1] = bad[b];
                 assert_int_equal(
                     cot_gate_route(&(cot_gate_tokens){x, 0, tokens, experts, weights, logits, false},
                                    &oracle.gate, best(), NULL, &error),
@@ -195,17 +155,18 @@ static void large_logits_are_routed(void **state)
 {
     (void)state;
     struct draw draw = {test_seed(), 5, 0};
-    for (int i = 0; i < CASES; i++) {
-        struct oracle_gate oracle = gate_of(&cases[i], &draw);
+    for (int i = 0; i < GATE_CASES; i++) {
+        struct oracle_gate oracle = gate_of_case(&gate_cases[i], &draw);
         for (float sign = -1; sign <= 1; sign += 2) {
             oracle_gate_set_weight(&oracle, 1);
-            float *x = draw_floats(&draw, cases[i].hidden, 1), weights[COT_MAX_TOP_K], logits[512];
-            for (int64_t h = 0; h < cases[i].hidden; h++) x[h] = h ? 0 : sign * 80;
+            float *x = draw_floats(&draw, gate_cases[i].hidden, 1), weights[COT_MAX_TOP_K], logits[512];
+            for (int64_t h = 0; h < gate_cases[i].hidden; h++) x[h] = h ? 0 : sign * 80;
             uint16_t experts[COT_MAX_TOP_K];
             assert_int_equal(cot_gate_route(&(cot_gate_tokens){x, 0, 1, experts, weights, logits, false},
                                             &oracle.gate, best(), NULL, NULL),
                              COT_OK);
-            for (int64_t k = 0; k < cases[i].top_k; k++) assert_true(weights[k] >= 0 && weights[k] <= 100);
+            for (int64_t k = 0; k < gate_cases[i].top_k; k++)
+                assert_true(weights[k] >= 0 && weights[k] <= 100);
             free(x);
         }
         oracle_gate_free(&oracle);

@@ -67,20 +67,41 @@ static void forward_allocates_nothing(void **state)
                       .group_limit = 1,
                       .scaling = 1,
                       .score = COT_GATE_SIGMOID};
-    cot_moe_options options = {
-        .expert =
-            {.type = COT_BF16, .hidden = 24, .intermediate = 20, .biased = true, .limit = 2, .alpha = 1.702f},
-        .shared = {.type = COT_BF16, .hidden = 24, .intermediate = 20},
-        .experts = 10,
-        .top_k = 3};
+    cot_moe_options options = {.expert = {.type = COT_BF16,
+                                          .up = COT_FORMAT_BF16,
+                                          .down = COT_FORMAT_BF16,
+                                          .hidden = 24,
+                                          .intermediate = 20,
+                                          .biased = true,
+                                          .limit = 2,
+                                          .alpha = 1.702f},
+                               .shared = {.type = COT_BF16,
+                                          .up = COT_FORMAT_BF16,
+                                          .down = COT_FORMAT_BF16,
+                                          .hidden = 24,
+                                          .intermediate = 20},
+                               .experts = 10,
+                               .top_k = 3};
     int64_t before = allocations_so_far();
     struct world w = world_new(NULL, &options, &rules, true, true, true, 40, &draw);
     assert_true(allocations_so_far() > before); // the counters count
     cot_pool *pool;
     assert_int_equal(cot_pool_open(&pool, 1, NULL), COT_OK);
-    for (int i = 0; i < 6; i++) {
-        const int ranks = 1 + 2 * (i / 2);
-        w.op = cot_moe_operator_find(cot_moe_operator_names()[i % 2]);
+    static const struct {
+        const char *op;
+        cot_moe_a2a a2a;
+        cot_moe_dedup dedup;
+        cot_moe_combine combine;
+    } ways[] = {{"fused", COT_A2A_AUTO, COT_DEDUP_AUTO, COT_COMBINE_EXACT},
+                {"bulk", COT_A2A_TWO_PHASE, COT_DEDUP_OFF, COT_COMBINE_EXACT},
+                {"bulk", COT_A2A_PADDED, COT_DEDUP_OFF, COT_COMBINE_EXACT},
+                {"bulk", COT_A2A_ONE_SHOT, COT_DEDUP_ON, COT_COMBINE_REDUCED}};
+    enum { WAYS = sizeof ways / sizeof *ways };
+    for (int i = 0; i < 3 * WAYS; i++) {
+        const int ranks = 1 + 2 * (i / WAYS);
+        w.op = cot_moe_operator_find(ways[i % WAYS].op);
+        w.options.a2a = ways[i % WAYS].a2a, w.options.dedup = ways[i % WAYS].dedup;
+        w.options.combine = ways[i % WAYS].combine;
         struct plan p = plan_drawn(&w, ranks, &draw);
         p.pool = pool;
         p.passes = 3;

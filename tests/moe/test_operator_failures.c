@@ -16,12 +16,14 @@
 
 static const cot_gate rules = {
     .hidden = 16, .experts = 6, .top_k = 2, .groups = 1, .group_limit = 1, .scaling = 1, .normalise = true};
-static const cot_moe_options sizes = {.expert = {.type = COT_BF16, .hidden = 16, .intermediate = 24},
-                                      .experts = 6,
-                                      .top_k = 2,
-                                      .tokens = 1,
-                                      .combine_type = COT_BF16,
-                                      .threads = 1};
+static cot_moe_options sizes = { // all but how rows travel, which differs from run to run
+    .expert =
+        {.type = COT_BF16, .up = COT_FORMAT_BF16, .down = COT_FORMAT_BF16, .hidden = 16, .intermediate = 24},
+    .experts = 6,
+    .top_k = 2,
+    .tokens = 1,
+    .combine_type = COT_BF16,
+    .threads = 1};
 
 /* One token that is not finite, on each rank in turn. */
 static void a_gate_that_is_not_finite_ends_all_ranks(void **state)
@@ -92,8 +94,10 @@ static void impossible_sizes_are_named(void **state)
     bad[8].options.expert.hidden = 0;
     bad[9].options.expert.intermediate = 0;
     bad[10].options.expert.hidden = 1 << 25;
-    bad[11].options.shared = (cot_ffn_shape){.type = COT_BF16, .hidden = 8, .intermediate = 24};
-    bad[12].options.shared = (cot_ffn_shape){.type = COT_BF16, .hidden = 16, .intermediate = -1};
+    bad[11].options.shared = (cot_ffn_shape){
+        .type = COT_BF16, .up = COT_FORMAT_BF16, .down = COT_FORMAT_BF16, .hidden = 8, .intermediate = 24};
+    bad[12].options.shared = (cot_ffn_shape){
+        .type = COT_BF16, .up = COT_FORMAT_BF16, .down = COT_FORMAT_BF16, .hidden = 16, .intermediate = -1};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         cot_moe *moe;
         cot_error error = {0};
@@ -131,8 +135,56 @@ static void operators_are_found_by_name(void **state)
     assert_null(cot_moe_operator_find(""));
 }
 
-static int run(const char *name)
+/* Each operator by name refuses what only another does, and nothing else: settle says what open says. */
+static void what_an_operator_does_not_do_is_named(void **state)
 {
+    (void)state;
+    static const struct {
+        const char *op;
+        cot_moe_a2a a2a;
+        cot_moe_dedup dedup;
+        cot_moe_combine combine;
+        const char *text; // NULL: fine
+    } cases[] = {
+        {"fused", COT_A2A_PADDED, COT_DEDUP_AUTO, COT_COMBINE_EXACT, "'padded' is of 'bulk'"},
+        {"fused", COT_A2A_TWO_PHASE, COT_DEDUP_AUTO, COT_COMBINE_EXACT, "'two-phase' is of 'bulk'"},
+        {"fused", COT_A2A_AUTO, COT_DEDUP_OFF, COT_COMBINE_EXACT, "dedup off is of 'bulk'"},
+        {"fused", COT_A2A_ONE_SHOT, COT_DEDUP_ON, COT_COMBINE_REDUCED, NULL},
+        {"bulk", COT_A2A_PADDED, COT_DEDUP_ON, COT_COMBINE_EXACT, "no dedup"},
+        {"bulk", COT_A2A_ONE_SHOT, COT_DEDUP_AUTO, COT_COMBINE_REDUCED, "combine must be exact"},
+        {"bulk", COT_A2A_PADDED, COT_DEDUP_OFF, COT_COMBINE_REDUCED, "combine must be exact"},
+        {"bulk", COT_A2A_AUTO, COT_DEDUP_ON, COT_COMBINE_REDUCED, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const cot_moe_operator *op = cot_moe_operator_find(cases[i].op);
+        cot_fabric fabric = {.ranks = 4};
+        cot_moe_options options = sizes;
+        options.fabric = &fabric;
+        options.a2a = cases[i].a2a, options.dedup = cases[i].dedup, options.combine = cases[i].combine;
+        cot_error error = {0}, opened = {0};
+        cot_moe *moe;
+        const cot_moe_options asked = options;
+        const cot_status status = op->settle(&options, &error);
+        assert_int_equal(status, cases[i].text ? COT_UNSUPPORTED : COT_OK);
+        if (!cases[i].text) {
+            assert_true(options.a2a != COT_A2A_AUTO && options.dedup != COT_DEDUP_AUTO);
+            continue;
+        }
+        assert_non_null(strstr(error.message, cases[i].text));
+        assert_int_equal(op->open(&moe, &asked, &opened), COT_UNSUPPORTED);
+        assert_null(moe);
+        assert_string_equal(opened.message, error.message);
+    }
+    cot_moe_a2a found;
+    assert_true(cot_moe_a2a_find(&found, "one-shot") && found == COT_A2A_ONE_SHOT);
+    assert_true(cot_moe_a2a_find(&found, "padded") && found == COT_A2A_PADDED);
+    assert_false(cot_moe_a2a_find(&found, "two"));
+    assert_null(cot_moe_a2a_name(COT_A2A_AUTO));
+}
+
+static int run(const char *name, cot_moe_a2a a2a)
+{
+    sizes.a2a = a2a;
     void *op = (void *)(uintptr_t)cot_moe_operator_find(name); // what a test is given is no constant
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(a_gate_that_is_not_finite_ends_all_ranks, op),
@@ -140,6 +192,7 @@ static int run(const char *name)
         cmocka_unit_test_prestate(impossible_sizes_are_named, op),
         cmocka_unit_test_prestate(a_full_heap_is_an_error, op),
         cmocka_unit_test(operators_are_found_by_name),
+        cmocka_unit_test(what_an_operator_does_not_do_is_named),
     };
     return cmocka_run_group_tests_name(name, tests, NULL, NULL);
 }
@@ -147,6 +200,6 @@ static int run(const char *name)
 int main(void)
 {
     int failed = 0;
-    for (const char *const *op = cot_moe_operator_names(); *op; op++) failed += run(*op);
-    return failed;
+    for (const char *const *op = cot_moe_operator_names(); *op; op++) failed += run(*op, COT_A2A_AUTO);
+    return failed + run("bulk", COT_A2A_PADDED) + run("bulk", COT_A2A_ONE_SHOT);
 }

@@ -50,8 +50,11 @@ enum { VARIANTS = sizeof variants / sizeof *variants };
 
 /* How the layers of a test run. */
 struct way {
+    const char *name;
     const cot_moe_operator *op;
     cot_moe_combine combine;
+    cot_moe_a2a a2a;
+    cot_moe_dedup dedup;
 };
 
 static struct world world_of(const struct way *way, const struct variant *v, int64_t tokens,
@@ -61,15 +64,23 @@ static struct world world_of(const struct way *way, const struct variant *v, int
     rules.hidden = v->hidden, rules.experts = v->experts, rules.top_k = v->top_k;
     float alpha = v->limit > 0 ? 1.702f : 0;
     cot_moe_options options = {.expert = {.type = v->type,
+                                          .up = cot_format_of(v->type),
+                                          .down = cot_format_of(v->type),
                                           .hidden = v->hidden,
                                           .intermediate = v->intermediate,
                                           .biased = v->biased,
                                           .limit = v->limit,
                                           .alpha = alpha},
-                               .shared = {.type = v->type, .hidden = v->hidden, .intermediate = v->shared},
+                               .shared = {.type = v->type,
+                                          .up = cot_format_of(v->type),
+                                          .down = cot_format_of(v->type),
+                                          .hidden = v->hidden,
+                                          .intermediate = v->shared},
                                .experts = v->experts,
                                .top_k = v->top_k,
-                               .combine = way->combine};
+                               .combine = way->combine,
+                               .a2a = way->a2a,
+                               .dedup = way->dedup};
     struct world w =
         world_new(way->op, &options, &rules, v->gate_bias, v->correction, v->shared_gated, tokens, draw);
     world_solve(&w);
@@ -368,6 +379,37 @@ static void the_same_bits_for_any_thread_count(void **state)
     cot_pool_close(pool);
 }
 
+/* The other operator's, which shares no code with this one's packets; and the bytes that they should take. */
+static void the_same_bits_as_elsewhere(void **state)
+{
+    const struct way *way = *state;
+    const cot_moe_operator *fused = cot_moe_operator_find("fused");
+    struct draw draw = {test_seed(), 14, 0};
+    for (int i = 0; i < VARIANTS; i++) {
+        struct world w = world_of(way, &variants[i], 37, &draw);
+        const size_t bytes = (size_t)(w.tokens * w.options.expert.hidden) * sizeof(float);
+        for (int ranks = 1; ranks <= 8; ranks++) {
+            const int kind = (ranks + i) % 3;
+            struct plan p = kind == 0   ? plan_even(&w, ranks)
+                            : kind == 1 ? plan_drawn(&w, ranks, &draw)
+                                        : plan_replicated(&w, ranks, &draw);
+            p.passes = 1 + kind; // the third reuses every buffer
+            p.warmed = true;
+            struct world other = w;
+            other.op = fused;
+            other.options.a2a = COT_A2A_AUTO, other.options.dedup = COT_DEDUP_AUTO;
+            if (kind == 0) w.options.home_tokens = (w.tokens + ranks - 1) / ranks;
+            struct outcome *outcome = world_run(&w, &p), *expected = world_run(&other, &p);
+            w.options.home_tokens = 0;
+            outcome_counts(outcome, &w, &p);
+            assert_memory_equal(outcome->y, expected->y, bytes);
+            outcome_free(expected, &w);
+            outcome_free(outcome, &w);
+        }
+        world_free(&w);
+    }
+}
+
 static int run_exact(struct way *way)
 {
     const struct CMUnitTest tests[] = {
@@ -385,7 +427,21 @@ static int run_exact(struct way *way)
         cmocka_unit_test_prestate(many_tokens, way),
         cmocka_unit_test_prestate(the_same_bits_for_any_thread_count, way),
     };
-    return cmocka_run_group_tests_name(way->op->name, tests, NULL, NULL);
+    return cmocka_run_group_tests_name(way->name, tests, NULL, NULL);
+}
+
+/* Bulk's ways of sending rows differ in what travels, not in what is computed. */
+static int run_way(struct way *way)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(many_ranks, way),
+        cmocka_unit_test_prestate(forked_ranks, way),
+        cmocka_unit_test_prestate(few_tokens, way),
+        cmocka_unit_test_prestate(hot_experts, way),
+        cmocka_unit_test_prestate(the_same_bits_as_elsewhere, way),
+        cmocka_unit_test_prestate(the_same_bits_for_any_thread_count, way),
+    };
+    return cmocka_run_group_tests_name(way->name, tests, NULL, NULL);
 }
 
 static int run_reduced(struct way *way)
@@ -402,16 +458,27 @@ static int run_reduced(struct way *way)
         cmocka_unit_test_prestate(many_tokens, way),
         cmocka_unit_test_prestate(the_same_bits_for_any_thread_count, way),
     };
-    return cmocka_run_group_tests_name("fused, reduced", tests, NULL, NULL);
+    return cmocka_run_group_tests_name(way->name, tests, NULL, NULL);
 }
 
 int main(void)
 {
+    const cot_moe_operator *bulk = cot_moe_operator_find("bulk");
     int failed = 0;
     for (const char *const *op = cot_moe_operator_names(); *op; op++) {
-        struct way exact = {cot_moe_operator_find(*op), COT_COMBINE_EXACT};
+        struct way exact = {*op, cot_moe_operator_find(*op), COT_COMBINE_EXACT, 0, 0};
         failed += run_exact(&exact);
     }
-    struct way reduced = {cot_moe_operator_find("fused"), COT_COMBINE_REDUCED};
-    return failed + run_reduced(&reduced);
+    struct way reduced = {"fused, reduced", cot_moe_operator_find("fused"), COT_COMBINE_REDUCED, 0, 0};
+    failed += run_reduced(&reduced);
+    struct way ways[] = {
+        {"bulk, padded", bulk, COT_COMBINE_EXACT, COT_A2A_PADDED, COT_DEDUP_OFF},
+        {"bulk, one-shot", bulk, COT_COMBINE_EXACT, COT_A2A_ONE_SHOT, COT_DEDUP_OFF},
+        {"bulk, one-shot, dedup", bulk, COT_COMBINE_EXACT, COT_A2A_ONE_SHOT, COT_DEDUP_ON},
+        {"bulk, two-phase, dedup", bulk, COT_COMBINE_EXACT, COT_A2A_TWO_PHASE, COT_DEDUP_ON},
+        {"bulk, one-shot, reduced", bulk, COT_COMBINE_REDUCED, COT_A2A_ONE_SHOT, COT_DEDUP_ON},
+        {"bulk, two-phase, reduced", bulk, COT_COMBINE_REDUCED, COT_A2A_TWO_PHASE, COT_DEDUP_ON},
+    };
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) failed += run_way(&ways[i]);
+    return failed;
 }

@@ -1,7 +1,6 @@
 /* Figures of an evaluation against a slow count that shares nothing with it but the predictions. */
 #include "base/rng.h"
 #include "coterie/predict_evaluate.h"
-#include "predict/assign.h"
 #include "harness/seed.h"
 
 #include <math.h>
@@ -395,37 +394,11 @@ static void splits_have_their_share(void **state)
     }
 }
 
-/* Without preferences, and with all tokens wanting one rank, shares are even to one token. */
-static void shares_are_even(void **state)
-{
-    (void)state;
-    enum { N = 137 };
-    int16_t rank[N], out[N];
-    uint16_t confidence[N];
-    uint64_t order[N];
-    static float score[N * 16];
-    for (int round = 0; round < 40; round++) {
-        const int D = 1 + (int)draw(16), n = (int)draw(N + 1);
-        int load[16] = {0};
-        for (int i = 0; i < n; i++) {
-            rank[i] = (int16_t)(round % 2 ? 0 : (int)draw((uint64_t)D + 1) - 1);
-            confidence[i] = (uint16_t)draw(5);
-            for (int d = 0; d < D; d++) score[i * D + d] = (float)draw(3);
-        }
-        memset(out, 0xff, sizeof out);
-        cot_assign_evenly(out, order, rank, confidence, score, n, D);
-        for (int i = 0; i < n; i++) load[out[i]]++;
-        for (int d = 0; d < D; d++) assert_in_range(load[d], n / D, (n + D - 1) / D);
-    }
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(figures_are_right),
-                                       cmocka_unit_test(counts_agree),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(figures_are_right), cmocka_unit_test(counts_agree),
                                        cmocka_unit_test(intervals_know_how_little_they_know),
                                        cmocka_unit_test(what_does_not_fit_is_refused),
-                                       cmocka_unit_test(splits_have_their_share),
-                                       cmocka_unit_test(shares_are_even)};
+                                       cmocka_unit_test(splits_have_their_share)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -121,6 +121,14 @@ class Generating(unittest.TestCase):
         finally:
             path.unlink()
 
+    def test_pipelines(self):
+        """Tokens that go home before the gate: the same text."""
+        text = run(PROMPTS[2], "-n", "12", "--precision", "fp32")
+        with coterie.Engine(MODEL, 3, precision="fp32", pipeline="s-moe", predict="none", progress=False) as engine:
+            made = engine.generate(PROMPTS[2], max_tokens=12)
+            list(made)
+            self.assertEqual(made.text, text)
+
     def test_signals(self):
         """What a signal raises comes out of the loop, and no text ends by it."""
         alarm = signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -227,9 +235,14 @@ class Generating(unittest.TestCase):
                 with self.assertRaisesRegex(kind, words, msg=(prompt[:9], options)):
                     engine.generate(prompt, **options)
         for options, words in (({"ranks": 65}, "ranks"), ({"precision": "fp8"}, "fp8"), ({"fabric": "x"}, "'x'"),
+                               ({"pipeline": "x"}, "unknown pipeline 'x'"),
+                               ({"collective": "tree"}, "unknown collective 'tree'"),
+                               ({"a2a": "x"}, "unknown a2a 'x'"), ({"op": "fused", "dedup": "off"}, "dedup off"),
+                               ({"predict": "token-table", "attention": "dp"}, "of attention tp"),
                                ({"placement": numpy.zeros((2, 32), int)}, "placement")):  # fmt: skip
             self.assertRaisesRegex(ValueError, words, coterie.Engine, MODEL, **options)
         self.assertRaises(coterie.Error, coterie.Engine, "/nowhere")
+        self.assertRaisesRegex(coterie.Error, "/nowhere", coterie.Engine, MODEL, tables="/nowhere")
 
 
 class Shown(unittest.TestCase):

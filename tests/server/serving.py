@@ -36,7 +36,7 @@ class Server:
         self.log = []
         for line in self.process.stderr:
             self.log.append(line)
-            found = re.search(r"http://(\S+):(\d+)/v1", line)
+            found = re.search(r"https?://(\S+):(\d+)/v1", line)
             if found:
                 self.host, self.port = found[1].strip("[]"), int(found[2])
                 break

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import http.client
 import json
 import os
 import pathlib
@@ -286,6 +287,8 @@ class Shared(unittest.TestCase):
             connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
             time.sleep(i % 12 / 2000)
             connection.close()
+            if i % 20 == 19:
+                self.server.wait_idle()  # the queue takes 256 sequences, and a slow machine forgets them slowly
         self.server.complete([7] * 100, max_tokens=60, continue_token_ids=[[9] * 50], ignore_eos=True)
         self.server.complete([7] * 100, max_tokens=60, continue_token_ids=[[9] * 50], ignore_eos=True)
         self.server.wait_idle()
@@ -470,7 +473,7 @@ class Shared(unittest.TestCase):
         self.assertEqual(sum("nobody" in line for line in self.server.log), 1)
 
     def test_methods_and_types(self):
-        for method, path, status in [("GET", "/v1/completions", 405), ("POST", "/health", 405), ("GET", "/", 404), ("GET", "/v1", 404),
+        for method, path, status in [("GET", "/v1/completions", 405), ("POST", "/health", 405), ("GET", "/v1", 404),
                                      ("DELETE", "/v1/models", 405), ("GET", "/v1/models/../../etc/passwd", 404)]:  # fmt: skip
             self.assertEqual(self.server.send(method, path)[0], status, (method, path))
         self.assertIn(b"/v1/chat/completions", self.server.get("/chat/completions")[1])  # what was meant
@@ -642,7 +645,7 @@ class Own(unittest.TestCase):
 
     def test_what_cannot_fit_is_not_tokenised(self):
         """A text that is too long by far costs a few copies of it, as whichever kind of request it comes."""
-        many = 100000 if SANITIZED else 1000000  # sanitizers take ten times as long
+        many = 100000 if SANITIZED else 400000  # sanitizers take ten times as long
         texts = [b" " * 30 * many, b"7" * 30 * many, b"hello " * 5 * many, b"<|endoftext|>" * 2 * many]
         with Server() as server:
             for path, form in [("completions", b'{"prompt": "%s"}'), ("chat/completions", b'{"messages": [{"role": "user", "content": "%s"}]}')]:
@@ -650,7 +653,7 @@ class Own(unittest.TestCase):
                     status, _, answer = server.send("POST", f"/v1/{path}", form % text, {})
                     self.assertEqual((status, json.loads(answer)["error"]["code"]), (400, "context_length_exceeded"))
             if not SANITIZED:
-                self.assertLess(server.peak_bytes(), 700 << 20)
+                self.assertLess(server.peak_bytes(), 320 << 20)
 
     def test_memory_of_bodies(self):
         """What would take too much memory to read is refused before it does."""
@@ -685,6 +688,30 @@ class Own(unittest.TestCase):
             os.kill(int(children.stdout.split()[0]), signal.SIGKILL)
             server.process.wait(60)
         self.assertTrue(any("killed by signal 9" in line for line in server.log), server.log)
+
+    def test_rank_that_dies_under_requests(self):
+        """An error ends streams and answers, none is short without one; the server ends, with a failure."""
+        body = {"prompt": "x", "max_tokens": 400, "ignore_eos": True}
+        with Server("--ranks", 3, "--fabric", "processes", status=1) as server, contextlib.ExitStack() as stack:
+            streamed, whole, health = (stack.enter_context(contextlib.closing(server.connect())) for _ in range(3))
+            head = {"Content-Type": "application/json"}
+            streamed.request("POST", "/v1/completions", json.dumps(body | {"stream": True}), head)
+            stream = streamed.getresponse()
+            self.assertTrue(stream.readline().startswith(b"data: "))
+            whole.request("POST", "/v1/completions", json.dumps(body), head)
+            children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(server.process.pid)], capture_output=True, text=True)
+            os.kill(int(children.stdout.split()[0]), signal.SIGKILL)
+            events = [line[6:] for line in stream.read().decode().splitlines() if line.startswith("data: ")]
+            self.assertIn("error", json.loads(events[-1]))
+            self.assertNotIn("[DONE]", events)
+            self.assertGreaterEqual(whole.getresponse().status, 500)
+            try:
+                health.request("GET", "/health")
+                self.assertEqual(health.getresponse().status, 503)
+            except (ConnectionError, http.client.HTTPException):
+                pass  # it has ended already
+            server.process.wait(60)
+        self.assertTrue(any("engine failed" in line for line in server.log), server.log)
 
     def test_no_template(self):
         with model_without("tokenizer_config.json") as folder:

@@ -5,14 +5,16 @@
 #include "coterie/trace.h"
 #include "fabric/launch.h"
 #include "fabric/reports.h"
+#include "model/weights.h"
 #include "moe/moe.h"
 
 /* What every rank is given when it begins; never written after that. */
 typedef struct cot_bench_setup {
     cot_bench_moe_options options; // its array `tokens` is a copy
     const cot_fabric_backend *fabric;
-    cot_moe_options moe; // of every operator; fabric, pool, timeline and tokens are set where it is opened
+    cot_moe_options moe; // asked of every operator; fabric, pool, timeline, tokens are set where it is opened
     const cot_moe_operator *op[COT_BENCH_MOST_OPS];
+    cot_moe_options settled[COT_BENCH_MOST_OPS]; // what each operator does of that
     int ops;
     int64_t most_tokens;      // the greatest of options.tokens
     cot_expert_layout layout; // of the one layer that is measured
@@ -33,8 +35,7 @@ typedef struct cot_bench_command {
     int op;
     size_t set;     // an index into options.tokens
     int64_t tokens; // rank r has tokens cot_share_begin(tokens, r, P) to the next rank's, in its x
-    double link_bytes_per_s;
-    int64_t link_latency_ns;
+    cot_link link;
     bool tells_answer, tells_events; // whether a rank puts its answer, and its events, to rank 0
 } cot_bench_command;
 
@@ -65,8 +66,7 @@ typedef struct cot_bench_end {
     cot_sym all_y, all_experts;     // [T][H], [T][K]: the operator's answer
     cot_sym told, events;           // [P], [P][cot_bench_events]
     cot_moe **moe;                  // [n_tokens][ops], NULL until opened
-    cot_moe_combine combine[COT_BENCH_MOST_OPS];
-    cot_moe_timeline timeline; // of this rank's tasks
+    cot_moe_timeline timeline;      // of this rank's tasks
     uint64_t commands, runs;
 } cot_bench_end;
 
@@ -81,7 +81,7 @@ struct cot_bench_moe {
     size_t flush_bytes;
 };
 
-cot_ffn_shape cot_bench_ffn_of(const cot_bench_shape *shape, cot_dtype type, bool quantised);
+cot_ffn_shape cot_bench_ffn_of(const cot_bench_shape *shape, const cot_precision *precision);
 
 /* Random weights of expert `e` into its slot, a function of (seed, e). Errors: OUT_OF_MEMORY. */
 cot_status cot_bench_draw_expert(uint8_t *slot, const cot_ffn_shape *shape, uint64_t seed, int64_t e,

@@ -1,4 +1,5 @@
 #include "base/error.h"
+#include "base/integers.h"
 #include "base/wait.h"
 #include "engine/bench/bench.h"
 
@@ -51,10 +52,11 @@ size_t cot_bench_heap_bytes(const cot_bench_setup *s)
     size_t bytes = cot_reports_heap_bytes(ranks);
     list_blocks(&end, s, block);
     for (int b = 0; b < BLOCKS; b++) bytes += cot_alloc_bytes(block[b].bytes);
-    cot_moe_options options = s->moe;
     for (size_t i = 0; i < s->options.n_tokens; i++)
         for (int op = 0; op < s->ops; op++) {
+            cot_moe_options options = s->settled[op];
             options.tokens = s->options.tokens[i];
+            options.home_tokens = cot_divide_up(options.tokens, ranks);
             if (__builtin_add_overflow(bytes, s->op[op]->heap_bytes(&options, ranks), &bytes))
                 return SIZE_MAX;
         }
@@ -115,24 +117,19 @@ static cot_status draw_slots(cot_bench_end *end, cot_error *error)
     return status == COT_OK ? status : cot_fail(error, status, "out of memory for random weights");
 }
 
-/* Every rank finds alike which operators cannot reduce. */
 static cot_status open_operators(cot_bench_end *end, const cot_bench_command *c, cot_error *error)
 {
     const cot_bench_setup *s = end->setup;
     cot_status status = COT_OK;
     for (int i = 0; i < s->ops && status == COT_OK; i++) {
         cot_moe **moe = &end->moe[c->set * (size_t)s->ops + (size_t)i];
-        cot_moe_options options = s->moe;
+        cot_moe_options options = s->settled[i];
         options.fabric = end->rank->fabric;
         options.pool = end->rank->pool;
         options.timeline = &end->timeline;
         options.tokens = s->options.tokens[c->set];
+        options.home_tokens = cot_divide_up(options.tokens, s->options.ranks);
         status = s->op[i]->open(moe, &options, error);
-        if (status == COT_UNSUPPORTED && options.combine != COT_COMBINE_EXACT) {
-            options.combine = COT_COMBINE_EXACT;
-            status = s->op[i]->open(moe, &options, error);
-        }
-        end->combine[i] = options.combine;
     }
     return status;
 }
@@ -179,9 +176,9 @@ static cot_status line_up(cot_bench_end *end, cot_error *error)
     return status;
 }
 
-static void set_link(cot_fabric *fabric, double bytes_per_s, int64_t latency_ns)
+static void set_link(cot_fabric *fabric, const cot_link *link)
 {
-    if (fabric->ops->set_link) fabric->ops->set_link(fabric, bytes_per_s, latency_ns);
+    if (fabric->ops->set_link) fabric->ops->set_link(fabric, link);
 }
 
 /* Puts to rank 0 what is asked for; it is there with the report. */
@@ -215,10 +212,10 @@ static cot_status run(cot_bench_end *end, const cot_bench_command *c, cot_error 
     float *y = cot_local(fabric, end->y);
     if (c->tells_answer) memset(y, 0xff, (size_t)(tokens * s->moe.expert.hidden) * sizeof *y); // NaN
     end->timeline.count = 0;
-    set_link(fabric, 0, 0); // what is under way belongs to the run before
+    set_link(fabric, &(cot_link){0}); // what is under way belongs to the run before
     cot_status status = line_up(end, error);
     if (status != COT_OK) return status;
-    set_link(fabric, c->link_bytes_per_s, c->link_latency_ns);
+    set_link(fabric, &c->link);
     const cot_bench_tally before = cot_bench_take_tally(end, c);
     cot_bench_told told = {.begin_ns = fabric->ops->now_ns(fabric)};
     cot_turns_enter(fabric);
@@ -271,6 +268,7 @@ cot_status cot_bench_command_ranks(struct cot_bench_moe *bench, cot_bench_verb v
     for (int r = 1; r < fabric->ranks; r++)
         cot_put_signal(fabric, r, root->command_at + number % 2 * sizeof bench->now, &bench->now,
                        sizeof bench->now, root->command_signal, number, COT_PHASE_CONTROL);
+    for (int r = 1; r < fabric->ranks; r++) cot_rouse(fabric, r);
     if (verb == COT_BENCH_STOP) return COT_OK;
     cot_status status = obey(root, &bench->now, error);
     return cot_reports_collect(&root->reports, number, status, error);

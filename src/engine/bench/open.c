@@ -2,13 +2,15 @@
 #include "engine/bench/bench.h"
 #include "engine/memory.h"
 #include "coterie/roof.h"
+#include "engine/exchange.h"
 #include "engine/numbers.h"
 #include "kernels/pack.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const int64_t timeout_ns = 120LL * 1000000000;
+static const int64_t default_timeout_ns = 300LL * 1000000000, least_timeout_ns = 100000000,
+                     most_timeout_ns = 1000000000000000;
 
 static cot_status check(const cot_bench_moe_options *o, cot_error *error)
 {
@@ -21,10 +23,10 @@ static cot_status check(const cot_bench_moe_options *o, cot_error *error)
     if (o->threads < 1 || o->threads > MOST_THREADS)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%d threads, expected 1 to %d", o->threads,
                         MOST_THREADS);
-    if (!cot_fabric_backend_find(o->fabric))
-        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown fabric '%s' (%s or %s)", o->fabric,
-                        cot_fabric_backend_names()[0], cot_fabric_backend_names()[1]);
-    cot_status status = COT_OK;
+    if (o->timeout_ns && (o->timeout_ns < least_timeout_ns || o->timeout_ns > most_timeout_ns))
+        return cot_fail(error, COT_INVALID_ARGUMENT, "a time-out of %lld ns, expected %lld to %lld",
+                        (long long)o->timeout_ns, (long long)least_timeout_ns, (long long)most_timeout_ns);
+    cot_status status = cot_fabric_backend_check(o->fabric, error);
     for (size_t i = 0; i < o->n_tokens && status == COT_OK; i++)
         status = cot_bench_check(&o->shape, o->tokens[i], COT_BENCH_UNIFORM, NULL, error);
     if (status == COT_OK && (!o->n_tokens || !o->ops[0]))
@@ -42,6 +44,31 @@ static cot_status find_operators(cot_bench_setup *s, cot_error *error)
         if (!s->op[s->ops++]) return cot_fail(error, COT_INVALID_ARGUMENT, "unknown operator '%s'", *name);
     }
     return COT_OK;
+}
+
+/* Asks every operator for all that was asked, or else for its own way of sending rows, or else for exact ones. What was named
+ * must be done by one of them. */
+static cot_status settle_operators(cot_bench_setup *s, cot_error *error)
+{
+    const bool named = s->moe.a2a != COT_A2A_AUTO || s->moe.dedup != COT_DEDUP_AUTO;
+    bool done = !named;
+    cot_error first = {0};
+    for (int i = 0; i < s->ops; i++) {
+        cot_moe_options *o = &s->settled[i];
+        *o = s->moe;
+        cot_status status = s->op[i]->settle(o, &first);
+        done |= status == COT_OK;
+        if (status == COT_OK) continue;
+        *o = s->moe;
+        o->a2a = COT_A2A_AUTO;
+        o->dedup = COT_DEDUP_AUTO;
+        status = s->op[i]->settle(o, NULL);
+        if (status == COT_OK) continue;
+        o->combine = COT_COMBINE_EXACT;
+        status = s->op[i]->settle(o, error);
+        if (status != COT_OK) return status;
+    }
+    return done ? COT_OK : cot_fail(error, COT_INVALID_ARGUMENT, "%s", first.message);
 }
 
 static int64_t most_tokens(const cot_bench_moe_options *o)
@@ -69,7 +96,7 @@ static cot_status check_memory(const cot_bench_setup *s, cot_error *error)
 static cot_status make_gate(cot_bench_setup *setup, cot_error *error)
 {
     const cot_bench_shape *s = &setup->options.shape;
-    size_t bytes = (size_t)cot_packed_bytes(COT_F32, s->hidden, s->experts);
+    size_t bytes = (size_t)cot_packed_bytes(COT_FORMAT_FP32, s->hidden, s->experts);
     float *column = calloc((size_t)s->hidden, sizeof *column);
     setup->gate_weight = aligned_alloc(64, bytes);
     if (!column || !setup->gate_weight) {
@@ -78,7 +105,7 @@ static cot_status make_gate(cot_bench_setup *setup, cot_error *error)
     }
     for (int64_t e = 0; e < s->experts; e++) {
         column[e] = 1;
-        cot_pack_columns(setup->gate_weight, COT_F32, s->hidden, s->experts, e, 1, column, COT_F32,
+        cot_pack_columns(setup->gate_weight, COT_FORMAT_FP32, s->hidden, s->experts, e, 1, column, COT_F32,
                          s->hidden);
         column[e] = 0;
     }
@@ -117,7 +144,8 @@ static cot_status start(struct cot_bench_moe *bench, cot_error *error)
     const cot_launch_options launch = {.ranks = s->options.ranks,
                                        .threads = s->options.threads,
                                        .heap_bytes = cot_bench_heap_bytes(s),
-                                       .timeout_ns = timeout_ns,
+                                       .timeout_ns =
+                                           s->options.timeout_ns ? s->options.timeout_ns : default_timeout_ns,
                                        .main = cot_bench_serve,
                                        .argument = s};
     const cot_rank *root;
@@ -130,7 +158,19 @@ static cot_status start(struct cot_bench_moe *bench, cot_error *error)
 static cot_status make_setup(cot_bench_setup *s, const cot_bench_moe_options *options, cot_error *error)
 {
     cot_engine_numbers numbers;
+    cot_engine_exchange exchange = {0};
     cot_status status = cot_engine_numbers_of(&numbers, options->precision, options->combine, NULL, error);
+    if (status == COT_OK) status = cot_engine_exchange_of(&exchange, options->a2a, options->dedup, error);
+    const char *weights = options->weights ? options->weights : "as-stored"; // drawn, so that all can be made
+    if (status == COT_OK)
+        status = cot_precision_set_weights(&numbers.precision, weights,
+                                           (cot_stored_formats){COT_FORMATS, COT_FORMATS}, error);
+    const int group = numbers.precision.experts == COT_FORMAT_MXFP4 ? 32 : 0; // it is drawn in whole groups
+    if (status == COT_OK && group && (options->shape.hidden % group || options->shape.intermediate % group))
+        status = cot_fail(error, COT_INVALID_ARGUMENT,
+                          "experts of %lld by %lld are not whole groups of %d, as weights in %s must be",
+                          (long long)options->shape.hidden, (long long)options->shape.intermediate, group,
+                          weights);
     if (status != COT_OK) return status;
     int64_t *tokens = malloc(options->n_tokens * sizeof *tokens);
     s->options = *options;
@@ -139,15 +179,17 @@ static cot_status make_setup(cot_bench_setup *s, const cot_bench_moe_options *op
     memcpy(tokens, options->tokens, options->n_tokens * sizeof *tokens);
     s->most_tokens = most_tokens(options);
     s->fabric = cot_fabric_backend_find(options->fabric);
-    s->moe = (cot_moe_options){
-        .threads = options->threads,
-        .combine = numbers.combine,
-        .combine_type = numbers.payload,
-        .expert = cot_bench_ffn_of(&options->shape, numbers.precision.type, numbers.precision.quantised),
-        .experts = options->shape.experts,
-        .top_k = options->shape.top_k};
+    s->moe = (cot_moe_options){.threads = options->threads,
+                               .combine = numbers.combine,
+                               .a2a = exchange.a2a,
+                               .dedup = exchange.dedup,
+                               .combine_type = numbers.payload,
+                               .expert = cot_bench_ffn_of(&options->shape, &numbers.precision),
+                               .experts = options->shape.experts,
+                               .top_k = options->shape.top_k};
     status = find_operators(s, error);
     if (status == COT_OK) status = cot_kernels_choose(&s->moe.kernels, options->isa, error);
+    if (status == COT_OK) status = settle_operators(s, error);
     if (status == COT_OK) status = check_memory(s, error);
     if (status == COT_OK) status = make_gate(s, error);
     const cot_expert_layout_shape shape = {.n_layers = 1,

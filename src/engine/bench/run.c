@@ -44,6 +44,14 @@ static cot_status check_case(const struct cot_bench_moe *bench, size_t *set, con
     if (!(c->link_bytes_per_s >= 0) || c->link_latency_ns < 0)
         return cot_fail(error, COT_INVALID_ARGUMENT, "a link of %g bytes/s and %lld ns, expected 0 or more",
                         c->link_bytes_per_s, (long long)c->link_latency_ns);
+    if (!(c->uplink_bytes_per_s >= 0) || c->uplink_latency_ns < 0 || c->link_groups < 0 ||
+        c->link_groups > bench->setup.options.ranks)
+        return cot_fail(
+            error, COT_INVALID_ARGUMENT,
+            "links in %d groups of %d ranks, with uplinks of %g bytes/s and %lld ns: no more groups than "
+            "ranks expected, and 0 or more",
+            c->link_groups, bench->setup.options.ranks, c->uplink_bytes_per_s,
+            (long long)c->uplink_latency_ns);
     if (c->repeats < COT_BENCH_LEAST_REPEATS || c->repeats > COT_BENCH_MOST_REPEATS)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%d runs, expected %d to %d", c->repeats,
                         COT_BENCH_LEAST_REPEATS, COT_BENCH_MOST_REPEATS);
@@ -58,9 +66,7 @@ static void hold_against_roofs(cot_bench_load *load, const cot_ffn_shape *s, con
     load->flops =
         (cot_ffn_is_gated(s) ? 6.0 : 4.0) * (double)load->rows * (double)s->hidden * (double)s->intermediate;
     load->weight_bytes = (uint64_t)load->touched * cot_ffn_layout_of(s).bytes;
-    load->roof_flops = s->quantised         ? roof->int8_ops
-                       : s->type == COT_F32 ? roof->f32_flops
-                                            : roof->bf16_flops;
+    load->roof_flops = s->rounded ? roof->int8_ops : s->type == COT_F32 ? roof->f32_flops : roof->bf16_flops;
     double multiply_s = load->flops / load->roof_flops,
            read_s = (double)load->weight_bytes / roof->read_bytes_per_second;
     load->reads_bound = read_s > multiply_s;
@@ -83,13 +89,20 @@ struct one_run {
     const cot_bench_told *told; // [P], until the next run
 };
 
+static bool has_link(const cot_bench_case *c)
+{
+    return c->link_bytes_per_s > 0 || c->link_latency_ns > 0 || c->link_groups > 1;
+}
+
 static cot_status run_once(struct cot_bench_moe *bench, struct one_run *run, const cot_bench_case *c,
                            cot_error *error)
 {
     const cot_rank *root = bench->root.rank;
     bench->now.op = run->op;
-    bench->now.link_bytes_per_s = run->linked ? c->link_bytes_per_s : 0;
-    bench->now.link_latency_ns = run->linked ? c->link_latency_ns : 0;
+    bench->now.link = (cot_link){0};
+    if (run->linked)
+        bench->now.link = (cot_link){c->link_bytes_per_s, c->link_latency_ns, c->link_groups,
+                                     c->uplink_bytes_per_s, c->uplink_latency_ns};
     bench->now.tells_answer = run->tells_answer;
     bench->now.tells_events = run->tells_events;
     fill_cache(bench);
@@ -227,8 +240,8 @@ struct record {
 static cot_status measure(struct cot_bench_moe *bench, struct record *records, cot_bench_result *results,
                           int repeats, const cot_bench_case *c, cot_error *error)
 {
-    const int modes = c->link_bytes_per_s > 0 || c->link_latency_ns > 0 ? 2 : 1, ops = bench->setup.ops,
-              each = ops * modes, ranks = bench->setup.options.ranks;
+    const int modes = has_link(c) ? 2 : 1, ops = bench->setup.ops, each = ops * modes,
+              ranks = bench->setup.options.ranks;
     cot_status status = COT_OK;
     for (int i = 0; i < repeats * each && status == COT_OK; i++) {
         struct one_run run = {.op = i % each / modes,
@@ -254,7 +267,7 @@ static cot_status measure(struct cot_bench_moe *bench, struct record *records, c
 static cot_status warm_all(struct cot_bench_moe *bench, cot_bench_result *results, int64_t *round_ns,
                            const cot_bench_case *c, cot_error *error)
 {
-    const int modes = c->link_bytes_per_s > 0 || c->link_latency_ns > 0 ? 2 : 1;
+    const int modes = has_link(c) ? 2 : 1;
     cot_status status = COT_OK;
     *round_ns = 0;
     for (int i = 0; i < bench->setup.ops * modes && status == COT_OK; i++) {
@@ -288,7 +301,10 @@ cot_status cot_bench_moe_run(cot_bench_moe *bench, cot_bench_load *load, cot_ben
         summarise(&result->linked_median_ns, &result->linked_p95_ns, &records[op].linked);
         summarise(&result->straggler_median_ns, &result->straggler_p95_ns, &records[op].straggling);
         result->idle_share = fmax(result->idle_share, 0); // ranks that look for work beyond the threads
-        result->combine = bench->root.combine[op] == COT_COMBINE_EXACT ? "exact" : "reduced";
+        const cot_moe_options *settled = &bench->setup.settled[op];
+        result->combine = settled->combine == COT_COMBINE_EXACT ? "exact" : "reduced";
+        result->a2a = cot_moe_a2a_name(settled->a2a);
+        result->dedup = settled->dedup == COT_DEDUP_ON ? "on" : "off";
     }
     free(records);
     return status;

@@ -54,10 +54,14 @@ int64_t cot_bench_capacity_tokens(const cot_bench_shape *s, int64_t tokens, int 
     return ranks * ((capacity * s->experts + s->top_k - 1) / s->top_k);
 }
 
-cot_ffn_shape cot_bench_ffn_of(const cot_bench_shape *s, cot_dtype type, bool quantised)
+cot_ffn_shape cot_bench_ffn_of(const cot_bench_shape *s, const cot_precision *precision)
 {
-    cot_ffn_shape shape = {
-        .type = type, .quantised = quantised, .hidden = s->hidden, .intermediate = s->intermediate};
+    cot_ffn_shape shape = {.type = precision->type,
+                           .rounded = precision->rounded,
+                           .up = precision->experts,
+                           .down = precision->experts,
+                           .hidden = s->hidden,
+                           .intermediate = s->intermediate};
     if (s->expert == COT_BENCH_SWIGLU_CLAMPED) {
         shape.biased = true;
         shape.limit = 7;

@@ -1,26 +1,17 @@
-/* Who runs the ranks of a group on one host, and who of them has died.
- *
- * Each process holds a lock on one byte of a file without a name. The system gives it up as the process ends, in
- * whatever way and before anybody reaps it; no fork inherits it, and every rank can ask for it. Signals at the
- * parent's death would not do: they come with the end of the thread that forked. */
+/* Who runs the ranks of a group on one host: from their begin to their end. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "fabric/threads/state.h"
+#include "fabric/threads/watch.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static const int64_t look_after_ns = 1000000000;
-
-enum { BEGINS, RUNS, ENDS }; // endpoint.part
 
 struct seat {
     cot_rank_begin *begin;
@@ -33,75 +24,9 @@ struct started {
     cot_fabric_group *group;
     bool processes;
     int count; // ranks that run, rank 0 included
+    cot_watch watch;
     struct seat seats[];
 };
-
-/* ---- who lives ---- */
-
-static struct flock life_of(int rank, short type)
-{
-    return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
-}
-
-/* This process runs that rank from now on. */
-static bool begin_life(struct endpoint *self)
-{
-    struct flock lock = life_of(self->fabric.rank, F_WRLCK);
-    if (fcntl(self->group->lives, F_SETLK, &lock) != 0) return false;
-    atomic_store(&self->part, RUNS);
-    return true;
-}
-
-static bool has_died(const cot_fabric_group *group, int rank)
-{
-    const atomic_int *part = &group->endpoints[rank].part;
-    struct flock lock = life_of(rank, F_RDLCK);
-    return atomic_load(part) == RUNS && fcntl(group->lives, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK &&
-           atomic_load(part) == RUNS;
-}
-
-void cot_fabric_group_look(cot_fabric *fabric)
-{
-    struct endpoint *self = endpoint_of(fabric);
-    const int64_t now_ns = cot_now_ns();
-    if (now_ns - atomic_load(&self->looked_ns) < look_after_ns) return;
-    atomic_store(&self->looked_ns, now_ns);
-    for (int rank = 0; rank < fabric->ranks; rank++) {
-        int nobody = 0;
-        if (rank != fabric->rank && has_died(self->group, rank))
-            atomic_compare_exchange_strong(&self->group->failed, &nobody, rank + 1);
-    }
-}
-
-/* In the process of rank 0, once a child has ended; with WNOHANG, if it has. */
-static void reap(struct endpoint *child, int flags)
-{
-    int status = 0;
-    pid_t ended;
-    while ((ended = waitpid(child->process, &status, flags)) < 0 && errno == EINTR) continue;
-    if (!ended) return;
-    child->process = 0;
-    child->killed_by = ended > 0 && WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-}
-
-int cot_fabric_group_death(cot_fabric *fabric, int rank)
-{
-    cot_fabric_group *group = endpoint_of(fabric)->group;
-    struct endpoint *other = &group->endpoints[rank];
-    if (group->lives < 0 || rank == fabric->rank || !has_died(group, rank)) return 0;
-    if (fabric->rank) return -1;
-    if (other->process) reap(other, 0);
-    return other->killed_by ? other->killed_by : -1;
-}
-
-/* A thread of every child: no rank outlives rank 0, whatever it is at. */
-static void *end_with_root(void *group)
-{
-    struct flock lock = life_of(0, F_RDLCK);
-    while (fcntl(((cot_fabric_group *)group)->lives, F_SETLKW, &lock) != 0)
-        if (errno != EINTR) return NULL;
-    _exit(1);
-}
 
 /* ---- who runs ---- */
 
@@ -116,20 +41,25 @@ static void *run_thread(void *argument)
  * have work to finish, for which it needs the others, and they end with it. */
 static void leave_signals_to_root(void)
 {
-    signal(SIGINT, SIG_IGN);
-    signal(SIGTERM, SIG_IGN);
+    sigset_t asking;
+    sigemptyset(&asking);
+    sigaddset(&asking, SIGINT);
+    sigaddset(&asking, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &asking, NULL);
 }
 
 static _Noreturn void run_process(struct seat *seat)
 {
     struct endpoint *self = endpoint_of(seat->fabric);
-    pthread_t thread;
+    cot_watch watch;
     leave_signals_to_root();
-    if (!begin_life(self)) _exit(1);
-    if (pthread_create(&thread, NULL, end_with_root, self->group) == 0) pthread_detach(thread);
+    if (!cot_watch_begin(&watch, self->group, self->fabric.rank)) _exit(1);
+    atomic_store(&self->part, COT_LIFE_RUNS);
     run_thread(seat);
-    atomic_store(&self->part, ENDS);
-    _exit(0);
+    if (self->fabric.ops->death(&self->fabric, 0) == COT_DEATH_MUTE) // this rank may have found it out itself
+        cot_watch_tell_of_root(self->group, self->fabric.rank, COT_DEATH_MUTE);
+    atomic_store(&self->part, COT_LIFE_ENDS);
+    cot_watch_end_process(0);
 }
 
 static cot_status cannot_start(const struct seat *seat, const char *why, cot_error *error)
@@ -138,49 +68,126 @@ static cot_status cannot_start(const struct seat *seat, const char *why, cot_err
                     seat->fabric->ranks, why);
 }
 
+/* In rank 0's process: reaps a child, if it has ended. Its end counts as one before its time unless it had done its part. */
+static void reap(struct endpoint *child)
+{
+    int status = 0;
+    pid_t ended;
+    while ((ended = waitpid(child->process, &status, WNOHANG)) < 0 && errno == EINTR) continue;
+    if (!ended) return;
+    const int part = atomic_load(&child->part);
+    if (part != COT_LIFE_ENDS && !atomic_load(&child->ended)) {
+        atomic_store(&child->ended, ended > 0 && WIFSIGNALED(status) ? WTERMSIG(status) : COT_DEATH_OTHER);
+        if (part == COT_LIFE_RUNS) // the watch has no process to look at any more
+            cot_fabric_group_failed(child->group, child->fabric.rank, false);
+    }
+    atomic_store(&child->process, 0);
+}
+
+static void kill_child(struct endpoint *child)
+{
+    if (child->process) kill(child->process, SIGKILL);
+}
+
+/* How long something has been waited for, as in turns.c: looks that come late count for an eighth of the time-out. */
+struct patience {
+    int64_t looked_ns, passed_ns;
+};
+
+static int64_t have_patience(struct patience *p, const cot_fabric *fabric)
+{
+    const int64_t now_ns = cot_now_ns(), since_ns = now_ns - p->looked_ns, most_ns = fabric->timeout_ns / 8;
+    if (p->looked_ns) p->passed_ns += since_ns < most_ns ? since_ns : most_ns;
+    p->looked_ns = now_ns;
+    return p->passed_ns;
+}
+
+/* Until a child has begun. */
+static cot_status await_begin(const struct seat *seat, cot_error *error)
+{
+    struct endpoint *child = endpoint_of(seat->fabric);
+    const int64_t timeout_ns = seat->fabric->timeout_ns;
+    struct patience patience = {0};
+    while (atomic_load(&child->part) == COT_LIFE_BEGINS && child->process) {
+        if (have_patience(&patience, seat->fabric) >= timeout_ns) {
+            kill_child(child);
+            return cot_fail(error, COT_TIMED_OUT, "rank %d did not begin within %.1f s", seat->fabric->rank,
+                            (double)timeout_ns * 1e-9);
+        }
+        cot_watch_beat(child->group, 0);
+        sched_yield();
+        reap(child);
+    }
+    if (atomic_load(&child->part) != COT_LIFE_BEGINS) return COT_OK;
+    if (child->ended < 0) return cannot_start(seat, "its process ended at once", error);
+    return cot_fail(error, COT_PEER_FAILED, "rank %d was killed by signal %d as it began", seat->fabric->rank,
+                    child->ended);
+}
+
 static cot_status start_rank(const struct started *started, struct seat *seat, cot_error *error)
 {
     if (!started->processes) {
         const int refused = pthread_create(&seat->thread, NULL, run_thread, seat);
         return refused ? cannot_start(seat, strerrordesc_np(refused), error) : COT_OK;
     }
-    struct endpoint *child = endpoint_of(seat->fabric);
+    cot_watch_beat(started->group, 0);
     const pid_t process = fork();
     if (process == 0) run_process(seat);
     if (process < 0) return cannot_start(seat, strerrordesc_np(errno), error);
-    child->process = process; // the child sees this, too: the endpoints are in memory that it shares
-    for (; atomic_load(&child->part) == BEGINS && child->process; sched_yield()) reap(child, WNOHANG);
-    if (atomic_load(&child->part) != BEGINS) return COT_OK;
-    if (!child->killed_by) return cannot_start(seat, "its process ended at once", error);
-    return cot_fail(error, COT_PEER_FAILED, "rank %d was killed by signal %d as it began", seat->fabric->rank,
-                    child->killed_by);
+    atomic_store(&endpoint_of(seat->fabric)->process, process);
+    return await_begin(seat, error);
 }
 
-/* The file of the locks, and rank 0's own. */
-static cot_status begin_lives(cot_fabric_group *group, cot_error *error)
+static bool all_have_ended(const struct started *started)
 {
-    group->lives = memfd_create("coterie", MFD_CLOEXEC);
-    if (group->lives >= 0 && begin_life(&group->endpoints[0])) return COT_OK;
-    return cot_fail(error, COT_OUT_OF_MEMORY, "cannot watch over %d processes: %s", group->ranks,
-                    strerrordesc_np(errno));
+    int left = 0;
+    for (int rank = 1; rank < started->group->ranks; rank++) {
+        struct endpoint *child = &started->group->endpoints[rank];
+        if (child->process) reap(child);
+        left += child->process != 0;
+    }
+    return !left;
 }
 
-static void finish_rank(const struct started *started, const struct seat *seat)
+/* After a failure the processes have a while to end by themselves; but for one that was given up, which may be stopped. Where
+ * nothing failed, that they do not end becomes a failure once those that wait for a rank have had the time to name it
+ * (turns.c). */
+static void await_ends(const struct started *started)
 {
-    struct endpoint *child = endpoint_of(seat->fabric);
-    if (!started->processes)
-        pthread_join(seat->thread, NULL);
-    else if (child->process)
-        reap(child, 0);
+    cot_fabric_group *group = started->group;
+    cot_fabric *root = &group->endpoints[0].fabric;
+    struct patience whole = {0}, ending = {0};
+    while (!all_have_ended(started)) {
+        const int64_t waited_ns = have_patience(&whole, root);
+        if (waited_ns >= root->timeout_ns + root->timeout_ns / 2) root->ops->fail(root);
+        const bool late =
+            root->ops->failed(root) && have_patience(&ending, root) >= cot_watch_ending_ns(root->timeout_ns);
+        for (int rank = 1; rank < group->ranks; rank++)
+            if (late || root->ops->death(root, rank) == COT_DEATH_MUTE) kill_child(&group->endpoints[rank]);
+        cot_back_off(waited_ns);
+    }
 }
 
+/* copy: of a group whose ranks are another process's. */
 static void finish(void *group, bool copy)
 {
     struct started *started = group;
-    for (int rank = 1; rank < started->count && !copy; rank++) finish_rank(started, &started->seats[rank]);
-    if (started->group->lives >= 0) close(started->group->lives);
+    for (int rank = 1; rank < started->count && !copy && !started->processes; rank++)
+        pthread_join(started->seats[rank].thread, NULL);
+    if (!copy && started->processes) {
+        await_ends(started);
+        cot_watch_end(&started->watch);
+    }
     cot_fabric_group_close(started->group);
     free(started);
+}
+
+static bool begin_watch(struct started *started, cot_error *error)
+{
+    if (!started->processes || cot_watch_begin(&started->watch, started->group, 0)) return true;
+    cot_fail(error, COT_OUT_OF_MEMORY, "no thread can be had to watch over %d processes",
+             started->group->ranks);
+    return false;
 }
 
 static cot_status start(const cot_fabric_backend *backend, void **group, cot_fabric **own,
@@ -200,7 +207,10 @@ static cot_status start(const cot_fabric_backend *backend, void **group, cot_fab
         return status;
     }
     cot_fabric *root = *own = cot_fabric_group_rank(started->group, 0);
-    if (processes) status = begin_lives(started->group, error);
+    if (processes) {
+        started->group->root = getpid();
+        atomic_store(&started->group->endpoints[0].part, COT_LIFE_RUNS);
+    }
     for (started->count = 1; status == COT_OK && started->count < o->ranks;
          started->count += status == COT_OK) {
         struct seat *seat = &started->seats[started->count];
@@ -209,6 +219,7 @@ static cot_status start(const cot_fabric_backend *backend, void **group, cot_fab
                               .fabric = cot_fabric_group_rank(started->group, started->count)};
         status = start_rank(started, seat, error);
     }
+    if (status == COT_OK && !begin_watch(started, error)) status = COT_OUT_OF_MEMORY;
     if (status == COT_OK) {
         *group = started;
         return COT_OK;
@@ -218,5 +229,5 @@ static cot_status start(const cot_fabric_backend *backend, void **group, cot_fab
     return status;
 }
 
-const cot_fabric_backend cot_fabric_threads = {"threads", true, start, finish};
-const cot_fabric_backend cot_fabric_processes = {"processes", false, start, finish};
+const cot_fabric_backend cot_fabric_threads = {"threads", true, start, finish, false};
+const cot_fabric_backend cot_fabric_processes = {"processes", false, start, finish, false};

@@ -1,6 +1,6 @@
 /* The whole group is one mapping, so that processes forked later share all of it:
  *
- *     group: failed | turns | endpoints [P] | traffic [P][P][phases] | flights [P][P]      heap 0      heap 1  ...
+ *     group: failed | posts | turns | endpoints [P] | traffic [P][P][phases] | flights [P][P]      heap 0      heap 1  ...
  *     ^ page                                                                              ^ 2 MiB     ^ 2 MiB
  */
 #include "base/clock.h"
@@ -22,16 +22,7 @@ static size_t round_up(size_t bytes, size_t multiple)
 static cot_status alloc(cot_fabric *fabric, cot_sym *where, size_t bytes, cot_error *error)
 {
     struct endpoint *self = endpoint_of(fabric);
-    const size_t heap_bytes = self->group->heap_bytes;
-    const size_t at = round_up(self->used, bytes >= HUGE_PAGE ? HUGE_PAGE : LINE);
-    assert(bytes > 0);
-    if (at > heap_bytes || bytes > heap_bytes - at)
-        return cot_fail(error, COT_OUT_OF_MEMORY,
-                        "rank %d's symmetric heap of %zu bytes is full: %zu more bytes asked for, %zu in use",
-                        fabric->rank, heap_bytes, bytes, self->used);
-    self->used = at + bytes;
-    *where = at;
-    return COT_OK;
+    return cot_alloc_from(fabric, self->group->heap_bytes, &self->used, where, bytes, error);
 }
 
 static void *local(cot_fabric *fabric, cot_sym where)
@@ -51,86 +42,101 @@ static void copy(cot_fabric *fabric, int to, cot_sym where, const void *data, si
     row->messages++;
 }
 
-static bool is_shaped(const struct endpoint *self, int to)
-{
-    return cot_link_shapes(&self->link) && to != self->fabric.rank;
-}
-
-static void put(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes, cot_phase phase)
-{
-    struct endpoint *self = endpoint_of(fabric);
-    if (is_shaped(self, to)) cot_link_send(&self->link, &self->line_free_ns, cot_now_ns(), bytes);
-    copy(fabric, to, where, data, bytes, phase);
-}
-
 static _Atomic uint64_t *word(const cot_fabric_group *group, int rank, cot_sym signal)
 {
     assert(signal % sizeof(uint64_t) == 0 && signal + sizeof(uint64_t) <= group->heap_bytes);
     return (_Atomic uint64_t *)(void *)(group->heaps + (size_t)rank * group->stride + signal);
 }
 
-static cot_flights *flights_to(const cot_fabric_group *group, int to, int from)
+void cot_fabric_group_failed(cot_fabric_group *group, int rank, bool mute)
 {
-    return &group->flights[to * group->ranks + from];
+    int nobody = 0;
+    atomic_compare_exchange_strong(&group->failed, &nobody, (rank + 1) | (mute ? COT_FAILED_MUTE : 0));
+    for (int r = 0; r < group->ranks; r++) cot_rouse(&group->endpoints[rank].fabric, r);
 }
 
 static void fail(cot_fabric *fabric)
 {
-    int nobody = 0;
-    atomic_compare_exchange_strong(&endpoint_of(fabric)->group->failed, &nobody, fabric->rank + 1);
+    cot_fabric_group_failed(endpoint_of(fabric)->group, fabric->rank, false);
+}
+
+static void accuse(cot_fabric *fabric, int rank)
+{
+    cot_fabric_group_failed(endpoint_of(fabric)->group, rank, true);
 }
 
 static int failed(cot_fabric *fabric)
 {
-    cot_fabric_group *group = endpoint_of(fabric)->group;
-    if (group->lives >= 0) cot_fabric_group_look(fabric);
-    return atomic_load(&group->failed);
+    return atomic_load(&endpoint_of(fabric)->group->failed) & COT_FAILED_RANK;
 }
 
-/* Where too many signals are under way the source waits until the first of them has arrived, which is for the
- * link alone to say, and raises it itself. In a group that has failed, or where the target holds on to the
- * queue for ever, the signal is lost. */
-static void send_signal(struct endpoint *self, int to, const cot_flight *flight)
+static int death(cot_fabric *fabric, int rank)
 {
-    cot_flights *flights = flights_to(self->group, to, self->fabric.rank);
-    const int64_t since_ns = cot_now_ns();
-    while (!cot_flights_add(flights, flight)) {
-        const int64_t now_ns = cot_now_ns();
+    const cot_fabric_group *group = endpoint_of(fabric)->group;
+    const int ended = atomic_load(&group->endpoints[rank].ended);
+    const bool mute = atomic_load(&group->failed) == ((rank + 1) | COT_FAILED_MUTE);
+    return ended ? ended : mute ? COT_DEATH_MUTE : COT_DEATH_NONE;
+}
+
+static void post(cot_fabric *fabric, uint64_t post)
+{
+    atomic_store_explicit(&endpoint_of(fabric)->group->posts[fabric->rank], post, memory_order_release);
+}
+
+static uint64_t posted(cot_fabric *fabric, int rank)
+{
+    return atomic_load_explicit(&endpoint_of(fabric)->group->posts[rank], memory_order_acquire);
+}
+
+static bool is_mute(cot_fabric *fabric, int rank)
+{
+    return atomic_load(&endpoint_of(fabric)->group->endpoints[rank].quiet_ns) >= fabric->timeout_ns / 4;
+}
+
+/* Where too many messages are under way the source waits until the first of them has arrived, which is for the link alone
+ * to say, and raises its signal itself. In a group that has failed, or where the target's signals cannot be raised for long,
+ * it is lost. */
+static void send(struct endpoint *self, int to, int64_t now_ns, size_t bytes, _Atomic uint64_t *word,
+                 uint64_t value)
+{
+    cot_links *links = &self->group->links;
+    const int64_t since_ns = now_ns;
+    while (!cot_links_send(links, self->fabric.rank, to, now_ns, bytes, word, value)) {
+        now_ns = cot_now_ns();
         if (failed(&self->fabric) || now_ns - since_ns >= self->fabric.timeout_ns) return;
-        cot_flights_raise(flights, now_ns);
+        cot_links_look(links, to, now_ns);
         cot_back_off(now_ns - since_ns);
     }
+}
+
+static void put(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes, cot_phase phase)
+{
+    struct endpoint *self = endpoint_of(fabric);
+    const bool shaped = cot_links_shape(&self->group->links, fabric->rank, to);
+    const int64_t sent_ns = shaped ? cot_now_ns() : 0;
+    copy(fabric, to, where, data, bytes, phase);
+    if (shaped) send(self, to, sent_ns, bytes, NULL, 0);
 }
 
 static void put_signal(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes,
                        cot_sym signal, uint64_t value, cot_phase phase)
 {
     struct endpoint *self = endpoint_of(fabric);
-    cot_flight flight = {.value = value, .word = word(self->group, to, signal)};
-    const bool shaped = is_shaped(self, to);
-    if (shaped) flight.arrival_ns = cot_link_send(&self->link, &self->line_free_ns, cot_now_ns(), bytes);
+    const bool shaped = cot_links_shape(&self->group->links, fabric->rank, to);
+    const int64_t sent_ns = shaped ? cot_now_ns() : 0;
     copy(fabric, to, where, data, bytes, phase);
     if (shaped)
-        send_signal(self, to, &flight);
+        send(self, to, sent_ns, bytes, word(self->group, to, signal), value);
     else
-        atomic_store_explicit(flight.word, value, memory_order_release);
-}
-
-static void raise_arrived(struct endpoint *self)
-{
-    int64_t now_ns = 0;
-    for (int from = 0; from < self->fabric.ranks; from++) {
-        cot_flights *flights = flights_to(self->group, self->fabric.rank, from);
-        if (cot_flights_empty(flights)) continue;
-        if (!now_ns) now_ns = cot_now_ns();
-        cot_flights_raise(flights, now_ns);
-    }
+        atomic_store_explicit(word(self->group, to, signal), value, memory_order_release);
 }
 
 static uint64_t load(cot_fabric *fabric, cot_sym signal)
 {
     struct endpoint *self = endpoint_of(fabric);
-    if (atomic_load_explicit(&self->group->shaped, memory_order_relaxed)) raise_arrived(self);
+    cot_links *links = &self->group->links;
+    if (atomic_load_explicit(&links->shaped, memory_order_relaxed))
+        cot_links_look(links, fabric->rank, cot_now_ns());
     return atomic_load_explicit(word(self->group, fabric->rank, signal), memory_order_acquire);
 }
 
@@ -140,25 +146,16 @@ static int64_t now_ns(cot_fabric *fabric)
     return cot_now_ns();
 }
 
-/* Raises at once what is still under way, also where the target is just raising some of it itself. */
-static void arrive_now(struct endpoint *self, cot_flights *flights)
-{
-    const int64_t since_ns = cot_now_ns();
-    while (!cot_flights_empty(flights) && cot_now_ns() - since_ns < self->fabric.timeout_ns) {
-        cot_flights_raise(flights, INT64_MAX);
-        cot_pause();
-    }
-}
-
-static void set_link(cot_fabric *fabric, double bytes_per_s, int64_t latency_ns)
+/* Also while the target is just looking; but not for ever, as somebody may have died at it. */
+static void set_link(cot_fabric *fabric, const cot_link *link)
 {
     struct endpoint *self = endpoint_of(fabric);
-    const cot_link link = {bytes_per_s, latency_ns};
-    assert(bytes_per_s >= 0 && latency_ns >= 0);
-    for (int to = 0; to < fabric->ranks; to++) arrive_now(self, flights_to(self->group, to, fabric->rank));
-    atomic_fetch_add(&self->group->shaped, cot_link_shapes(&link) - cot_link_shapes(&self->link));
-    self->link = link;
-    self->line_free_ns = 0;
+    const int64_t since_ns = cot_now_ns();
+    assert(link->bytes_per_s >= 0 && link->latency_ns >= 0 && link->groups >= 0 &&
+           link->groups <= fabric->ranks && link->uplink_bytes_per_s >= 0 && link->uplink_latency_ns >= 0);
+    while (!cot_links_set(&self->group->links, fabric->rank, link) &&
+           cot_now_ns() - since_ns < fabric->timeout_ns)
+        cot_pause();
 }
 
 static const cot_fabric_ops ops = {
@@ -168,8 +165,12 @@ static const cot_fabric_ops ops = {
     .put_signal = put_signal,
     .load = load,
     .fail = fail,
+    .accuse = accuse,
     .failed = failed,
-    .death = cot_fabric_group_death,
+    .death = death,
+    .post = post,
+    .posted = posted,
+    .is_mute = is_mute,
     .now_ns = now_ns,
     .set_link = set_link,
 };
@@ -217,8 +218,7 @@ cot_status cot_fabric_group_open(cot_fabric_group **out, const cot_fabric_group_
     group->stride = stride;
     group->heaps = (unsigned char *)round_up((uintptr_t)mapping + head_bytes, HUGE_PAGE);
     group->ranks = options->ranks;
-    group->lives = -1;
-    group->flights = (void *)((unsigned char *)mapping + flights_at);
+    cot_links_open(&group->links, options->ranks, (void *)((unsigned char *)mapping + flights_at));
     cot_turns_open(&group->turns, options->ranks, options->running);
     if (stride)
         madvise(group->heaps, ranks * stride, MADV_HUGEPAGE); // only a wish: with small pages all works, too

@@ -1,5 +1,5 @@
 /* 32 registers: 6 x 4 sums leave room for B's vectors and one of A. */
-#include "kernels/arm/neon.h"
+#include "kernels/arm/neon_widen.h"
 
 enum { TALL_ROWS = 6, TALL_VECTORS = 4, SHORT_ROWS = 3, WIDE_ROWS = 1 };
 enum { FEW_ROWS = 24, FEW_ROWS_I8 = 24 };

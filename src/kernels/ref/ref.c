@@ -1,7 +1,6 @@
 /* The oracle: what every table computes, in the plainest words. Products are fused multiply-adds with k
  * ascending, which is what the vector tables do in each lane; sums of rows are in double. */
 #include "kernels/isa.h"
-#include "kernels/pack.h"
 
 #include <math.h>
 #include <string.h>
@@ -21,18 +20,19 @@ static void put(void *out, cot_dtype type, int64_t i, float value)
         ((uint16_t *)out)[i] = cot_f32_to_bf16(value);
 }
 
+/* Bytes of B before a panel. */
 static int64_t panel_at(const cot_gemm *g, int64_t panel)
 {
-    return g->b_pair_stride ? panel / 2 * g->b_panel_stride + panel % 2 * g->b_pair_stride
-                            : panel * g->b_panel_stride;
+    return g->b_pair_bytes ? panel / 2 * g->b_panel_bytes + panel % 2 * g->b_pair_bytes
+                           : panel * g->b_panel_bytes;
 }
 
 static float packed(const cot_gemm *g, int64_t k, int64_t n)
 {
-    int64_t panel = panel_at(g, n / COT_PANEL), column = n % COT_PANEL;
-    return element(
-        g->b, g->type,
-        panel + (g->type == COT_F32 ? k * COT_PANEL + column : k / 2 * 2 * COT_PANEL + column * 2 + k % 2));
+    const char *panel = (const char *)g->b + panel_at(g, n / COT_PANEL);
+    const int64_t column = n % COT_PANEL;
+    return element(panel, g->type,
+                   g->type == COT_F32 ? k * COT_PANEL + column : k / 2 * 2 * COT_PANEL + column * 2 + k % 2);
 }
 
 /* The factor that makes the greatest of `count` values 127, or 0 where there is none (all are too small), and what
@@ -51,7 +51,7 @@ static float factor_of(float *scale, const void *x, cot_dtype type, int64_t at, 
     return factor;
 }
 
-static void quantised_gemm(const cot_gemm *g, int64_t m, int64_t n)
+static void int8_gemm(const cot_gemm *g, int64_t m, int64_t n)
 {
     const int8_t *panel = (const int8_t *)g->b + panel_at(g, n / COT_PANEL);
     float *c = g->c + m * g->c_stride + n, column_scale, scale;
@@ -64,8 +64,66 @@ static void quantised_gemm(const cot_gemm *g, int64_t m, int64_t n)
         int32_t sum = 0;
         for (int64_t k = k0; k < k1 && !isnan(factor); k++)
             sum += (int32_t)rintf(element(g->a, g->type, row + k) * factor) *
-                   panel[COT_SCALE_BYTES + k / 4 * 4 * COT_PANEL + n % COT_PANEL * 4 + k % 4];
+                   panel[COT_WORDS_BYTES + k / 4 * 4 * COT_PANEL + n % COT_PANEL * 4 + k % 4];
         *c = fmaf((float)sum, scale * column_scale, *c);
+    }
+}
+
+/* Element (k, column) of a panel's words, without scale or offset. */
+static float code_value(cot_format kind, const uint8_t *words, int64_t k, int64_t column)
+{
+    uint32_t word;
+    const int64_t step = cot_format_step(kind);
+    memcpy(&word, words + (k / step * COT_PANEL + column) * 4, 4);
+    if (kind == COT_FORMAT_INT8) return (int8_t)(word >> k % 4 * 8);
+    if (kind == COT_FORMAT_FP8) return cot_f8_e4m3_to_f32((uint8_t)(word >> k % 4 * 8));
+    const int bits = word >> (k % 2 * 16 + k % 8 / 2 * 4) & 15;
+    if (kind == COT_FORMAT_MXFP4) return cot_f4_e2m1_to_f32((uint8_t)bits);
+    return (float)(bits < 8 ? bits : bits - 16);
+}
+
+static float scale_value(cot_format format, const uint8_t *scales, int64_t at)
+{
+    const cot_dtype type = cot_format_scale(format);
+    return type == COT_F8_E8M0 ? cot_f8_e8m0_to_f32(scales[at]) : element(scales, type, at);
+}
+
+/* Formats with scales, but for INT8 by rounded rows. */
+static void grouped_gemm(const cot_gemm *g, int64_t m, int64_t n)
+{
+    const cot_format kind = cot_format_kind(g->format);
+    const int64_t group = cot_format_group(g->format), column = n % COT_PANEL,
+                  row = (g->a_rows ? g->a_rows[m] : m) * g->a_stride;
+    const uint8_t *scales = (const uint8_t *)g->b + panel_at(g, n / COT_PANEL),
+                  *offsets = scales + cot_scales_offsets_at(g->format, g->k),
+                  *words = scales + cot_scales_bytes(g->format, g->k);
+    float *c = g->c + m * g->c_stride + n, total = 0, scale = 0, factor = 0;
+    if (!g->accumulate) *c = 0;
+    for (int64_t k0 = 0; k0 < g->k; k0 += COT_SUM_K) {
+        const int64_t k1 = g->k - k0 < COT_SUM_K ? g->k : k0 + COT_SUM_K,
+                      block = g->k - k0 < COT_QUANT_K ? g->k - k0 : COT_QUANT_K,
+                      at = (group ? k0 / group : 0) * COT_PANEL + column;
+        if (g->rounded && k0 % COT_QUANT_K == 0) {
+            factor = factor_of(&scale, g->a, g->type, row + k0, block);
+            total = 0;
+        }
+        const float two = kind == COT_FORMAT_MXFP4 ? 2 : 1; // makes E2M1 whole
+        float sum = 0, of_row = 0; // of whole numbers they are exact: each is below 127 x 12 x 32
+        for (int64_t k = k0; k < k1; k++) {
+            float a = element(g->a, g->type, row + k), b = code_value(kind, words, k, column);
+            if (g->rounded) {
+                a = isnan(factor) ? 0 : rintf(a * factor);
+                b *= two;
+            }
+            sum = fmaf(a, b, sum);
+            of_row += a;
+        }
+        if (cot_format_zeros(g->format)) sum = fmaf(element(offsets, COT_BF16, at), of_row, sum);
+        if (!g->rounded)
+            *c = fmaf(sum, scale_value(g->format, scales, at), *c);
+        else
+            total = fmaf(sum, scale_value(g->format, scales, at), total);
+        if (g->rounded && (k1 == g->k || k1 % COT_QUANT_K == 0)) *c = fmaf(total, scale / two, *c);
     }
 }
 
@@ -75,8 +133,12 @@ static void gemm(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_t 
     for (int64_t m = m0; m < m1; m++) {
         int64_t row = (g->a_rows ? g->a_rows[m] : m) * g->a_stride;
         for (int64_t n = p0 * COT_PANEL; n < n1; n++) {
-            if (g->quantised) {
-                quantised_gemm(g, m, n);
+            if (g->format == COT_FORMAT_INT8 && g->rounded) {
+                int8_gemm(g, m, n);
+                continue;
+            }
+            if (cot_format_groups(g->format, g->k)) {
+                grouped_gemm(g, m, n);
                 continue;
             }
             float *c = g->c + m * g->c_stride + n, sum = g->accumulate ? *c : 0;

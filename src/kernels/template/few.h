@@ -10,8 +10,8 @@ INLINE void few_f32(int rows, int vectors, const struct tile *t)
     vec sums[MOST_SUMS];
     load_sums(sums, rows, vectors, t->c, t->c_stride, t->accumulate);
     for (int64_t k = t->k; k > 0; k--, a++, b += COT_PANEL, next += t->next_step) {
-        fetch(vectors, next, t->b_panel_stride * 4);
-        multiply_add(sums, rows, vectors, a, FEW_STRIDE, F32_ROW, b, t->b_panel_stride);
+        fetch(vectors, next, t->b_panel_bytes);
+        multiply_add(sums, rows, vectors, a, FEW_STRIDE, F32_ROW, b, t->b_panel_bytes);
     }
     store_sums(sums, rows, vectors, t->c, t->c_stride);
 }
@@ -26,16 +26,16 @@ INLINE void few_bf16(int rows, int vectors, const struct tile *t)
     load_sums(sums, rows, vectors, t->c, t->c_stride, t->accumulate);
 #ifdef V_DOT
     for (; k > 0; k -= 2, a++, b += 2 * COT_PANEL, next += t->next_step) {
-        fetch(vectors, next, t->b_panel_stride * 2);
-        multiply_add(sums, rows, vectors, a, FEW_STRIDE, BF16_PAIR, b, t->b_panel_stride);
+        fetch(vectors, next, t->b_panel_bytes);
+        multiply_add(sums, rows, vectors, a, FEW_STRIDE, BF16_PAIR, b, t->b_panel_bytes);
     }
 #else
     for (; k > 1; k -= 2, a += 2, b += 2 * COT_PANEL, next += t->next_step) {
-        fetch(vectors, next, t->b_panel_stride * 2);
-        multiply_add(sums, rows, vectors, a, FEW_STRIDE, BF16_FIRST, b, t->b_panel_stride);
-        multiply_add(sums, rows, vectors, a + 1, FEW_STRIDE, BF16_SECOND, b, t->b_panel_stride);
+        fetch(vectors, next, t->b_panel_bytes);
+        multiply_add(sums, rows, vectors, a, FEW_STRIDE, BF16_FIRST, b, t->b_panel_bytes);
+        multiply_add(sums, rows, vectors, a + 1, FEW_STRIDE, BF16_SECOND, b, t->b_panel_bytes);
     }
-    if (k) multiply_add(sums, rows, vectors, a, FEW_STRIDE, BF16_FIRST, b, t->b_panel_stride);
+    if (k) multiply_add(sums, rows, vectors, a, FEW_STRIDE, BF16_FIRST, b, t->b_panel_bytes);
 #endif
     store_sums(sums, rows, vectors, t->c, t->c_stride);
 }
@@ -62,10 +62,12 @@ SHORT(DEFINE_FEW_I8)
 WIDE(DEFINE_FEW)
 WIDE(DEFINE_FEW_I8)
 
-static tile_function *const short_tiles[KINDS][SHORT_ROWS + 1] = {
-    {SHORT(FEW_F32)}, {SHORT(FEW_BF16)}, {SHORT(FEW_I8)}};
-static tile_function *const wide_tiles[KINDS][WIDE_ROWS + 1] = {
-    {WIDE(FEW_F32)}, {WIDE(FEW_BF16)}, {WIDE(FEW_I8)}};
+static tile_function *const short_tiles[][SHORT_ROWS + 1] = {[COT_FORMAT_FP32] = {SHORT(FEW_F32)},
+                                                             [COT_FORMAT_BF16] = {SHORT(FEW_BF16)},
+                                                             [COT_FORMAT_INT8] = {SHORT(FEW_I8)}};
+static tile_function *const wide_tiles[][WIDE_ROWS + 1] = {[COT_FORMAT_FP32] = {WIDE(FEW_F32)},
+                                                           [COT_FORMAT_BF16] = {WIDE(FEW_BF16)},
+                                                           [COT_FORMAT_INT8] = {WIDE(FEW_I8)}};
 
 #define FEW_VECTORS(rows, vectors) [rows] = (vectors),
 static const int short_vectors[SHORT_ROWS + 1] = {SHORT(FEW_VECTORS)};
@@ -94,7 +96,7 @@ static struct strip strip_of(const struct block *block, int64_t panel)
         s.passes +=
             s.panels * COT_PANEL / strip_width(&s, block->rows * (t + 1) / s.cuts - block->rows * t / s.cuts);
     const int64_t bytes = s.passes > 1 ? TURNS_BYTES : NEAR_BYTES;
-    s.near = g->quantised ? COT_QUANT_K : bytes / (s.panels * COT_PANEL * b_bytes(g));
+    s.near = g->format == COT_FORMAT_INT8 ? COT_QUANT_K : bytes / (s.panels * COT_PANEL * word_bytes(g, 1));
     return s;
 }
 
@@ -104,8 +106,8 @@ static struct tile few_tile(const struct block *block, int64_t r, int64_t column
     const cot_gemm *g = block->g;
     struct tile tile = {.a = block->a + r * FEW_STRIDE + words_of(g, k),
                         .b = strip_at(g, column, block->k0 + k),
-                        .b_panel_stride = panel_step(g),
-                        .k = g->quantised ? (count + 3) / 4 : count,
+                        .b_panel_bytes = panel_step(g),
+                        .k = g->format == COT_FORMAT_INT8 ? (count + 3) / 4 : count,
                         .c = g->c + (block->m0 + r) * g->c_stride + column,
                         .c_stride = g->c_stride,
                         .accumulate = block->accumulate || k};
@@ -119,8 +121,8 @@ static void run_chunk(const struct block *block, const struct strip *s, int64_t 
                       const char *next)
 {
     const cot_gemm *g = block->g;
-    const int64_t share = s->near * COT_PANEL * b_bytes(g) / s->passes, p = s->panel * COT_PANEL;
-    tile_function *const *tiles = s->wide ? wide_tiles[kind_of(g)] : short_tiles[kind_of(g)];
+    const int64_t share = word_bytes(g, s->near) * COT_PANEL / s->passes, p = s->panel * COT_PANEL;
+    tile_function *const *tiles = s->wide ? wide_tiles[g->format] : short_tiles[g->format];
     for (int64_t t = 0; t < s->cuts; t++) {
         const int64_t r = block->rows * t / s->cuts, height = block->rows * (t + 1) / s->cuts - r;
         const int64_t width = strip_width(s, height);
@@ -147,7 +149,7 @@ static const char *read_next(const struct block *block, const struct strip *s, i
 /* A single tile asks for what it reads itself a chunk later, so that it goes on until the last chunk begins. */
 static void run_strip(const struct block *block, const struct strip *s)
 {
-    const bool alone = s->passes == 1 && !block->g->quantised;
+    const bool alone = s->passes == 1 && block->g->format != COT_FORMAT_INT8;
     int64_t k = 0;
     do { // also where there are no rows of B: C is set
         const int64_t left = block->k - k, before_last = (left - s->near) / 2 * 2;
@@ -161,7 +163,7 @@ static void run_strip(const struct block *block, const struct strip *s)
 /* Rows of B by which rows of A are laid out at a time. */
 static int64_t few_range(const cot_gemm *g)
 {
-    if (g->quantised) return SCALES * COT_QUANT_K;
+    if (g->rounded) return SCALES * COT_QUANT_K;
     return words_of(g, 2) == 1 ? 2 * FEW_WORDS : FEW_WORDS;
 }
 

@@ -32,31 +32,26 @@ struct block {
     int64_t p0, p1;          // the panels that the caller asked for; of few rows alone
     bool accumulate;
     float *a;
-    float *scales; // where quantised: [rows][SCALES], one for each COT_QUANT_K elements from k0 on
+    float *scales; // of whole numbers: [rows][SCALES], one for each COT_QUANT_K elements from k0 on
 };
 
-/* The kinds of products: by the type of A, or with whole numbers. */
-enum kind { F32, BF16, I8, KINDS };
-INLINE enum kind kind_of(const cot_gemm *g)
+/* Bytes of k rows of a column in a panel. */
+INLINE int64_t word_bytes(const cot_gemm *g, int64_t k)
 {
-    return g->quantised ? I8 : g->type == COT_F32 ? F32 : BF16;
-}
-INLINE int64_t b_bytes(const cot_gemm *g)
-{
-    return g->quantised ? 1 : g->type == COT_F32 ? 4 : 2;
+    return k * cot_format_row_of(g->format)->bits / 8;
 }
 
 /* Whether so many rows, at most BLOCK_ROWS, are few (few.h) or many (tall.h). */
 INLINE bool are_few(const cot_gemm *g, int64_t rows)
 {
-    const int64_t most = g->quantised ? FEW_ROWS_I8 : FEW_ROWS;
+    const int64_t most = g->format == COT_FORMAT_INT8 ? FEW_ROWS_I8 : FEW_ROWS;
     return most == BLOCK_ROWS || rows <= most;
 }
 
 /* Words of the buffer that k elements of a row take. */
 INLINE int64_t words_of(const cot_gemm *g, int64_t k)
 {
-    if (g->quantised) return (k + 3) / 4 * FOUR_WORDS;
+    if (g->rounded) return (k + 3) / 4 * FOUR_WORDS;
 #ifdef V_DOT
     if (g->type == COT_BF16) return (k + 1) / 2;
 #endif
@@ -82,7 +77,7 @@ static void lay_out_rows(const struct block *block, int64_t stride)
     for (int64_t r = 0; r < block->rows; r++) {
         int64_t row = g->a_rows ? g->a_rows[block->m0 + r] : block->m0 + r,
                 at = row * g->a_stride + block->k0;
-        if (g->quantised)
+        if (g->rounded)
             quantise_row(block->a + r * stride, block->scales + r * SCALES, g->a, g->type, at, block->k);
         else if (g->type == COT_F32)
             memcpy(block->a + r * stride, (const float *)g->a + at, (size_t)block->k * 4);
@@ -91,32 +86,40 @@ static void lay_out_rows(const struct block *block, int64_t stride)
     }
 }
 
-/* Elements of B before a panel, and from one to the next (pairs of panels begin at an even one). */
+/* Bytes of B before a panel, and from one to the next (pairs of panels begin at an even one). */
 INLINE int64_t panel_at(const cot_gemm *g, int64_t panel)
 {
-    return g->b_pair_stride ? panel / 2 * g->b_panel_stride + panel % 2 * g->b_pair_stride
-                            : panel * g->b_panel_stride;
+    return g->b_pair_bytes ? panel / 2 * g->b_panel_bytes + panel % 2 * g->b_pair_bytes
+                           : panel * g->b_panel_bytes;
 }
 INLINE int64_t panel_step(const cot_gemm *g)
 {
-    return g->b_pair_stride ? g->b_pair_stride : g->b_panel_stride;
+    return g->b_pair_bytes ? g->b_pair_bytes : g->b_panel_bytes;
+}
+
+/* Of a panel, before its words. */
+INLINE int64_t scales_bytes(const cot_gemm *g)
+{
+    return g->format == COT_FORMAT_INT8 ? COT_WORDS_BYTES : 0;
 }
 
 /* B from a column on, and from a row of which a step of the tiles begins. */
 INLINE const char *strip_at(const cot_gemm *g, int64_t column, int64_t k)
 {
-    return (const char *)g->b + (panel_at(g, column / COT_PANEL) + k * COT_PANEL) * b_bytes(g) +
-           (g->quantised ? COT_SCALE_BYTES : 0) + column % COT_PANEL * 4;
+    return (const char *)g->b + panel_at(g, column / COT_PANEL) + scales_bytes(g) +
+           word_bytes(g, k) * COT_PANEL + column % COT_PANEL * 4;
 }
 
-/* The scales of a quantised B's columns from `column` on. For another B the pointer means nothing and is never read. */
+/* The scales of B's columns from `column` on. Where it has none the pointer means nothing and is never read. */
 INLINE const float *column_scales(const cot_gemm *g, int64_t column)
 {
-    return (const float *)(const void *)(strip_at(g, column, 0) - COT_SCALE_BYTES);
+    return (const float *)(const void *)(strip_at(g, column, 0) - scales_bytes(g));
 }
 
 #include "kernels/template/few.h"
 #include "kernels/template/tall.h"
+
+#include "kernels/template/grouped.h"
 
 static void gemm(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_t p1)
 {
@@ -129,7 +132,9 @@ static void gemm(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_t 
     struct block block = {.g = g, .a = a, .scales = scales};
     for (block.m0 = m0; block.m0 < m1; block.m0 += BLOCK_ROWS) {
         block.rows = m1 - block.m0 < BLOCK_ROWS ? m1 - block.m0 : BLOCK_ROWS;
-        if (are_few(g, block.rows))
+        if (cot_format_groups(g->format, g->k) && !(g->rounded && g->format == COT_FORMAT_INT8))
+            run_grouped(&block, p0, p1);
+        else if (are_few(g, block.rows))
             run_few(&block, p0, p1);
         else
             run_tall(&block, p0, p1);

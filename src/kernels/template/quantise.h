@@ -74,7 +74,7 @@ INLINE void store_products(const ivec *sums, int rows, int vectors, const struct
         const vec scale = v_set(t->row_scales[r * SCALES]);
 #pragma GCC unroll 16
         for (int v = 0; v < vectors; v++) {
-            const char *panel = (const char *)t->column_scales + v / PANEL_VECTORS * t->b_panel_stride;
+            const char *panel = (const char *)t->column_scales + v / PANEL_VECTORS * t->b_panel_bytes;
             float *c = t->c + r * t->c_stride + v * LANES;
             vec factor = v_mul(scale, v_load((const float *)(const void *)panel + v % PANEL_VECTORS * LANES));
             v_store(c, v_fma(i_to_f32(sums[r * vectors + v]), factor, t->accumulate ? v_load(c) : v_zero()));
@@ -96,11 +96,11 @@ INLINE void few_i8(int rows, int vectors, const struct tile *t)
     for (int v = 0; v < vectors; v++) offsets[v] = i_zero();
 #endif
     for (int64_t k = t->k; k > 0; k--, a += FOUR_WORDS, b += COT_PANEL * 4, next += t->next_step) {
-        fetch(vectors, next, t->b_panel_stride);
+        fetch(vectors, next, t->b_panel_bytes);
         ivec four[MOST_SUMS];
 #pragma GCC unroll 16
         for (int v = 0; v < vectors; v++)
-            four[v] = i_load(b + v / PANEL_VECTORS * t->b_panel_stride + v % PANEL_VECTORS * LANES * 4);
+            four[v] = i_load(b + v / PANEL_VECTORS * t->b_panel_bytes + v % PANEL_VECTORS * LANES * 4);
 #ifdef I_DOT
 #pragma GCC unroll 16
         for (int v = 0; v < vectors; v++)

@@ -40,7 +40,7 @@ static tile_function *const tall_i8_tiles[TALL_ROWS + 1] = {TALL(TALL_I8)};
 static const void *make_strip(float *strip, const cot_gemm *g, const void *b, int64_t k)
 {
 #ifndef I_DOT
-    if (g->quantised) return make_i8_strip(strip, b, k);
+    if (g->format == COT_FORMAT_INT8) return make_i8_strip(strip, b, k);
 #endif
     if (g->type == COT_F32) {
         const float *row = b;
@@ -98,10 +98,10 @@ static void run_tall_block(const struct block *block, int64_t p0, int64_t p1)
     const int64_t words = words_of(g, block->k), a_lines = BLOCK_K * (int64_t)cot_dtype_bytes(g->type) / LINE;
     tile_function *const *tiles = tall_tiles;
 #ifndef I_DOT
-    if (g->quantised) tiles = tall_i8_tiles;
+    if (g->format == COT_FORMAT_INT8) tiles = tall_i8_tiles;
 #endif
     const int64_t cuts = (block->rows + TALL_ROWS - 1) / TALL_ROWS, columns = (p1 - p0) * COT_PANEL;
-    const int64_t strips = columns / TALL_COLUMNS, strip_rows = block->k * b_bytes(g) / 4,
+    const int64_t strips = columns / TALL_COLUMNS, strip_rows = word_bytes(g, block->k) / 4,
                   strip_lines = TALL_COLUMNS * 4 / LINE > 0 ? TALL_COLUMNS * 4 / LINE : 1;
     const int64_t b_share = strip_rows * strip_lines / cuts + 1,
                   a_share = block->rows * a_lines / (strips * cuts) + 1;

@@ -1,6 +1,5 @@
 /* Tiles: sums in registers that go down k. Included by gemm.h. */
 #include "kernels/kernels.h"
-#include "kernels/pack.h"
 
 #include <math.h>
 #include <stdalign.h>
@@ -22,7 +21,8 @@ enum {
     WIDE_PANELS = 2, // side by side, also where they are of two matrices
     FEW_WORDS = 512, // words of a row of A in the buffer at a time
     FEW_STRIDE = FEW_WORDS + 16,
-    SCALES = 4,        // of a row of A in the buffer, one for each COT_QUANT_K elements
+    SCALES = 4,                         // of a row of A in the buffer, one for each COT_QUANT_K elements
+    GROUPS = SCALES * COT_QUANT_K / 32, // of such a row, of grouped.h's
     NEAR_BYTES = 8192, // of B in a chunk, and how far ahead it is asked for: memory's latency at 8 rows' pace
     TURNS_BYTES =
         16384, // the same where several tiles take turns over a chunk, which the first cache keeps for them
@@ -50,11 +50,12 @@ INLINE void store_sums(const vec *sums, int rows, int vectors, float *c, int64_t
 enum form { F32_ROW, BF16_FIRST, BF16_SECOND, BF16_PAIR };
 
 /* Vector v of a row of B: beyond a panel's last vector the next panel goes on. */
-INLINE vec load_b(enum form form, const void *b, int v, int64_t b_panel_stride)
+INLINE vec load_b(enum form form, const void *b, int v, int64_t b_panel_bytes)
 {
-    int64_t at = v / PANEL_VECTORS * b_panel_stride, column = v % PANEL_VECTORS * LANES;
-    if (form == F32_ROW) return v_load((const float *)b + at + column);
-    const uint16_t *pairs = (const uint16_t *)b + at + 2 * column;
+    const char *panel = (const char *)b + v / PANEL_VECTORS * b_panel_bytes;
+    const int column = v % PANEL_VECTORS * LANES;
+    if (form == F32_ROW) return v_load((const float *)(const void *)panel + column);
+    const uint16_t *pairs = (const uint16_t *)(const void *)panel + 2 * column;
     return form == BF16_FIRST    ? v_first(pairs)
            : form == BF16_SECOND ? v_second(pairs)
                                  : v_load((const void *)pairs);
@@ -71,7 +72,7 @@ INLINE vec multiply(enum form form, vec a, vec b, vec sum)
 
 /* sums += a's column times b's row. The fewer of the two operands wait in registers. */
 INLINE void multiply_add(vec *sums, int rows, int vectors, const float *a, int64_t a_stride, enum form form,
-                         const void *b, int64_t b_panel_stride)
+                         const void *b, int64_t b_panel_bytes)
 {
     vec waiting[MOST_SUMS];
     if (rows < vectors) {
@@ -79,14 +80,14 @@ INLINE void multiply_add(vec *sums, int rows, int vectors, const float *a, int64
         for (int r = 0; r < rows; r++) waiting[r] = v_set(a[r * a_stride]);
 #pragma GCC unroll 16
         for (int v = 0; v < vectors; v++) {
-            vec y = load_b(form, b, v, b_panel_stride);
+            vec y = load_b(form, b, v, b_panel_bytes);
 #pragma GCC unroll 16
             for (int r = 0; r < rows; r++)
                 sums[r * vectors + v] = multiply(form, waiting[r], y, sums[r * vectors + v]);
         }
     } else {
 #pragma GCC unroll 16
-        for (int v = 0; v < vectors; v++) waiting[v] = load_b(form, b, v, b_panel_stride);
+        for (int v = 0; v < vectors; v++) waiting[v] = load_b(form, b, v, b_panel_bytes);
 #pragma GCC unroll 16
         for (int r = 0; r < rows; r++) {
             vec x = v_set(a[r * a_stride]);
@@ -101,13 +102,13 @@ INLINE void multiply_add(vec *sums, int rows, int vectors, const float *a, int64
 struct tile {
     const float *a;
     const void *b;
-    int64_t b_panel_stride, k;
+    int64_t b_panel_bytes, k;
     const char *next; // to be fetched meanwhile, `next_step` bytes further on at each step
     int64_t next_step;
     float *c;
     int64_t c_stride;
     bool accumulate;
-    /* quantised: */
+    /* of whole numbers: */
     const float *row_scales, *column_scales; // the rows' are SCALES apart, the columns' in each panel
 };
 typedef void tile_function(const struct tile *t);

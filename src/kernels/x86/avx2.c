@@ -1,5 +1,5 @@
 /* 16 registers: 6 x 2 sums leave room for B's vectors and one of A. */
-#include "kernels/x86/avx2.h"
+#include "kernels/x86/avx2_widen.h"
 
 enum { TALL_ROWS = 6, TALL_VECTORS = 2, SHORT_ROWS = 6, WIDE_ROWS = 1 };
 enum { FEW_ROWS = 24, FEW_ROWS_I8 = 24 };

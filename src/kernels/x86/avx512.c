@@ -1,4 +1,4 @@
-#include "kernels/x86/avx512.h"
+#include "kernels/x86/avx512_widen.h"
 
 #include "kernels/template/isa.h"
 

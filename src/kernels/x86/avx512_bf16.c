@@ -1,7 +1,7 @@
 /* AVX-512 with VPDPBUSD and VDPBF16PS: two products of a pair of rows added at once, subnormal numbers taken as zero.
  */
 #define I_DOT
-#include "kernels/x86/avx512.h"
+#include "kernels/x86/avx512_widen.h"
 
 #define V_DOT
 static inline vec v_dot(vec a, vec b, vec sum)

@@ -1,6 +1,6 @@
 /* AVX-512 with VPDPBUSD: four products of bytes added at once. */
 #define I_DOT
-#include "kernels/x86/avx512.h"
+#include "kernels/x86/avx512_widen.h"
 
 #include "kernels/template/isa.h"
 

@@ -6,10 +6,11 @@
 /* Rows of one batch, as the bodies of its loops see them. */
 struct work {
     cot_bulk *moe;
-    const int32_t *rows; // of the batch, among the rows received
+    const cot_moe_layer *layer;
+    const int32_t *order; // the batch's entries
+    int64_t count;
     const float *x, *gate;
     float *y;
-    bool has_shared;
     const uint8_t *replies;
     int64_t tokens, tasks;
 };
@@ -18,17 +19,55 @@ static void weigh_row(void *context, int64_t i)
 {
     const struct work *work = context;
     cot_bulk *moe = work->moe;
-    int64_t hidden = moe->options.expert.hidden, row = work->rows[i];
-    moe->options.kernels->scale(moe->send + (size_t)row * moe->reply_bytes, moe->options.combine_type,
-                                moe->batch + i * hidden, moe->row_weights[row], hidden);
+    const int64_t hidden = moe->options.expert.hidden, entry = work->order[i];
+    float *row = moe->batch + i * hidden;
+    void *reply = moe->send + moe->entry_reply[entry] * moe->form.reply_bytes;
+    const bool reduced = moe->form.reduced;
+    moe->options.kernels->scale(reduced ? row : reply, reduced ? COT_F32 : moe->options.combine_type, row,
+                                moe->entry_weight[entry], hidden);
 }
 
-static void run_batch(cot_bulk *moe, int64_t jobs, const int32_t *rows, int64_t count)
+/* A task adds up replies [begin, end) of those made: each sees its entries in the order of experts. */
+static void add_weighed(void *context, int64_t task)
 {
+    const struct work *work = context;
+    cot_bulk *moe = work->moe;
+    const int64_t hidden = moe->options.expert.hidden, begin = task * work->tokens / work->tasks,
+                  end = (task + 1) * work->tokens / work->tasks;
+    for (int64_t i = 0; i < work->count; i++) {
+        const int64_t reply = moe->entry_reply[work->order[i]];
+        if (reply >= begin && reply < end)
+            moe->options.kernels->add(moe->sums + reply * hidden, moe->batch + i * hidden, COT_F32, hidden);
+    }
+}
+
+static void round_sum(void *context, int64_t reply)
+{
+    cot_bulk *moe = context;
+    const int64_t hidden = moe->options.expert.hidden;
+    moe->options.kernels->scale(moe->send + reply * moe->form.reply_bytes, moe->options.combine_type,
+                                moe->sums + reply * hidden, 1, hidden);
+}
+
+static int64_t replies_made(const cot_bulk *moe)
+{
+    const int last = (int)moe->form.ranks - 1;
+    return moe->layout.reply_send_at[last] + cot_bulk_reply_rows(&moe->form, moe->layout.from[last]);
+}
+
+static void run_batch(cot_bulk *moe, int64_t jobs, const int32_t *order, int64_t count)
+{
+    enum { TASKS = 32 };
     const cot_moe_options *o = &moe->options;
+    const int64_t replies = replies_made(moe);
+    struct work work = {.moe = moe, .order = order, .count = count, .tokens = replies};
+    work.tasks = replies < TASKS ? replies : TASKS;
     cot_ffn_run(o->kernels, o->pool, &o->expert, moe->jobs, jobs, moe->scratch);
-    cot_pool_run(o->pool, count, weigh_row, &(struct work){.moe = moe, .rows = rows});
+    cot_pool_run(o->pool, count, weigh_row, &work);
     moe->times.launches += COT_FFN_LAUNCHES + 1u;
+    if (!moe->form.reduced) return;
+    cot_pool_run(o->pool, work.tasks, add_weighed, &work);
+    moe->times.launches++;
 }
 
 /* Experts share batches, so that few rows still make one loop over many experts' weights; one is cut only
@@ -38,14 +77,17 @@ void cot_bulk_experts(cot_bulk *moe, const cot_moe_layer *layer, const uint8_t *
     const cot_moe_options *o = &moe->options;
     const uint8_t *slots = cot_local(o->fabric, layer->slots);
     size_t slot_bytes = cot_ffn_layout_of(&o->expert).bytes;
-    const int32_t *rows = moe->rows;
+    const int32_t *rows = moe->rows, *order = moe->order;
     int64_t jobs = 0, filled = 0; // of the batch in hand, whose rows begin at `rows`
+    if (moe->form.reduced)
+        memset(moe->sums, 0, (size_t)(replies_made(moe) * o->expert.hidden) * sizeof *moe->sums);
     for (int64_t e = 0; e < moe->replicas; e++)
         for (int64_t left = moe->totals[e], count; left > 0; left -= count) {
             count = left < moe->batch_rows ? left : moe->batch_rows;
             if (filled + count > moe->batch_rows) {
-                run_batch(moe, jobs, rows, filled);
+                run_batch(moe, jobs, order, filled);
                 rows += filled;
+                order += filled;
                 jobs = filled = 0;
             }
             moe->jobs[jobs++] =
@@ -57,7 +99,8 @@ void cot_bulk_experts(cot_bulk *moe, const cot_moe_layer *layer, const uint8_t *
             filled += count;
             moe->times.tile_passes++;
         }
-    if (filled) run_batch(moe, jobs, rows, filled);
+    if (filled) run_batch(moe, jobs, order, filled);
+    if (moe->form.reduced) cot_pool_run(o->pool, replies_made(moe), round_sum, moe);
 }
 
 static void convert_row(void *context, int64_t i)
@@ -94,28 +137,48 @@ void cot_bulk_shared(cot_bulk *moe, const cot_moe_layer *layer, float *y, const 
     }
 }
 
+/* Where the reply to a choice lies among those got. */
+static const uint8_t *reply_to(const struct work *work, int64_t choice, int32_t rank)
+{
+    const cot_bulk *moe = work->moe;
+    const int64_t own = moe->form.reduced ? moe->row_of[choice] : moe->entry_of[choice];
+    return work->replies + (moe->layout.reply_receive_at[rank] + own) * moe->form.reply_bytes;
+}
+
+static void sum_token(const struct work *work, float *sum, int64_t t)
+{
+    const cot_moe_options *o = &work->moe->options;
+    const uint8_t *of_rank[COT_MAX_RANKS];
+    cot_rank_set there = 0;
+    memset(sum, 0, (size_t)o->expert.hidden * sizeof *sum);
+    for (int64_t i = t * o->top_k; i < (t + 1) * o->top_k; i++) {
+        const int32_t rank = work->layer->placement.rank[work->moe->routing.chosen[i]];
+        of_rank[rank] = reply_to(work, i, rank);
+        there |= (cot_rank_set)1 << rank;
+        if (!work->moe->form.reduced) o->kernels->add(sum, of_rank[rank], o->combine_type, o->expert.hidden);
+    }
+    for (int rank = 0; rank < work->moe->form.ranks && work->moe->form.reduced; rank++)
+        if (there >> rank & 1) o->kernels->add(sum, of_rank[rank], o->combine_type, o->expert.hidden);
+}
+
 /* Where y holds the shared expert's rows, a task sums in a row of `batch`, which is free by now. */
 static void sum_some(void *context, int64_t task)
 {
     const struct work *work = context;
     cot_bulk *moe = work->moe;
-    const cot_moe_options *o = &moe->options;
-    int64_t hidden = o->expert.hidden;
+    int64_t hidden = moe->options.expert.hidden;
     for (int64_t t = task * work->tokens / work->tasks; t < (task + 1) * work->tokens / work->tasks; t++) {
-        float *y = work->y + t * hidden, *sum = work->has_shared ? moe->batch + task * hidden : y;
-        memset(sum, 0, (size_t)hidden * sizeof *sum);
-        for (int64_t i = t * o->top_k; i < (t + 1) * o->top_k; i++)
-            o->kernels->add(sum, work->replies + (size_t)moe->positions[i] * moe->reply_bytes,
-                            o->combine_type, hidden);
-        if (sum != y) o->kernels->add(y, sum, COT_F32, hidden);
+        float *y = work->y + t * hidden, *sum = work->layer->shared ? moe->batch + task * hidden : y;
+        sum_token(work, sum, t);
+        if (sum != y) moe->options.kernels->add(y, sum, COT_F32, hidden);
     }
 }
 
-void cot_bulk_sum(cot_bulk *moe, float *y, const uint8_t *replies, int64_t tokens, bool has_shared)
+void cot_bulk_sum(cot_bulk *moe, const cot_moe_layer *layer, float *y, const uint8_t *replies, int64_t tokens)
 {
     struct work work = {.moe = moe,
+                        .layer = layer,
                         .y = y,
-                        .has_shared = has_shared,
                         .replies = replies,
                         .tokens = tokens,
                         .tasks = tokens < moe->batch_rows ? tokens : moe->batch_rows};

@@ -1,37 +1,80 @@
-/* Where every row of one bulk exchange lies: integer arithmetic on all ranks' counts, which every rank does
- * alike.
+/* What one rank sends one other in a bulk exchange, and where it lies: integer arithmetic that every rank does alike.
  *
- *   own rows, in the order in which they are sent          | to rank 0   | to rank 1   | ... | to rank P-1   |
- *   others' rows, in the order in which they are received  | from rank 0 | from rank 1 | ... | from rank P-1 |
+ * A packet is all that goes from one rank to one other, in one message. It begins at a whole number of rows, so that a row's
+ * number says where it is in any packet, and what is to be known of the rows follows them without a gap:
  *
- * A row is one (token, expert). A block, all rows from one rank to one other, is ordered by expert, then by token. A
- * reply lies where its row lay, on the expert's rank as on the home rank. */
+ *     a2a        dedup   header     rows                                behind them
+ *     two-phase  off     -          one a (token, expert), by expert    weights
+ *     two-phase  on      -          one a (token, rank)                 heads: how many experts of each row; entries
+ *     one-shot   off     rows       one a (token, expert), by expert    entries
+ *     one-shot   on      rows       one a (token, rank)                 heads, entries
+ *     padded     off     -          C for each expert there             rows in use of each expert; weights of all rows
+ *
+ * C: most rows of any expert from any rank. An entry is a (token, expert); weights, heads, header and counts have four bytes
+ * each, entries eight. What is expected of two-phase is told before, in a round of its own (counts by expert, or of rows and
+ * entries where dedup is on), and of padded C is; a one-shot packet without rows has no bytes at all.
+ *
+ *     own packets, in the order in which they are sent  | to rank 0   | to rank 1   | ... | to rank P-1   |
+ *     packets received                                  | from rank 0 | from rank 1 | ... | from rank P-1 |
+ *
+ * Packets received lie close together where all ranks know all sizes, else each has room for the largest. A reply has a row
+ * for each entry of its packet, in their order; for each row, where rows are reduced; for each row, in use or not, where
+ * packets are padded. */
 #ifndef COT_MOE_BULK_LAYOUT_H
 #define COT_MOE_BULK_LAYOUT_H
 #include "moe/moe.h"
 
-/* All in rows. */
+/* What packets of an operator look like. */
+typedef struct cot_bulk_form {
+    cot_moe_a2a a2a;
+    bool dedup, reduced;
+    int64_t ranks, home_tokens, top_k; // P; most tokens of one rank; K
+    int64_t row_bytes, reply_bytes;
+} cot_bulk_form;
+
+typedef struct cot_bulk_entry {
+    float weight;
+    int32_t replica;
+} cot_bulk_entry;
+
+enum { COT_BULK_WORD_BYTES = 4 }; // of a header, a head, a count, a weight
+
+/* From one rank to one other. Of padded packets `rows` counts all, in use or not. */
+typedef struct cot_bulk_pair {
+    int32_t rows, entries;
+} cot_bulk_pair;
+
+/* Of one call on one rank. */
 typedef struct cot_bulk_layout {
-    int64_t send_begin[COT_MAX_RANKS + 1];    // the block to rank d among own rows
-    int64_t receive_begin[COT_MAX_RANKS + 1]; // the block from rank s among the rows received
-    int64_t place[COT_MAX_RANKS];       // where the own block begins among the rows that rank d receives
-    int64_t reply_place[COT_MAX_RANKS]; // where the own reply begins among the rows that rank s sent
+    int64_t longest;                 // C
+    int64_t replicas[COT_MAX_RANKS]; // that a rank has in the layer in hand
+    cot_bulk_pair to[COT_MAX_RANKS], from[COT_MAX_RANKS];
+    /* In rows: where a packet begins, among those sent and those received, and where rank d receives it. */
+    int64_t send_at[COT_MAX_RANKS], receive_at[COT_MAX_RANKS], place[COT_MAX_RANKS];
+    /* In rows of replies, likewise: the reply to rank s, that of rank d, and where rank s receives it. */
+    int64_t reply_send_at[COT_MAX_RANKS], reply_receive_at[COT_MAX_RANKS], reply_place[COT_MAX_RANKS];
 } cot_bulk_layout;
 
-/* counts [P][E]: how many rows of rank s go to expert e. */
-void cot_bulk_layout_of(cot_bulk_layout *layout, const int32_t *counts, const int32_t *expert_rank,
-                        int64_t experts, int rank, int ranks);
+/* Rows from a packet's beginning to its first row: a header's, rounded up. */
+int64_t cot_bulk_lead(const cot_bulk_form *form);
+/* Bytes before the first row, and behind the last one. */
+int64_t cot_bulk_header_bytes(const cot_bulk_form *form, cot_bulk_pair pair);
+int64_t cot_bulk_trailer_bytes(const cot_bulk_form *form, cot_bulk_pair pair, int64_t replicas);
+/* Rows of the reply. */
+int64_t cot_bulk_reply_rows(const cot_bulk_form *form, cot_bulk_pair pair);
 
-/* positions [T][K]: where the row of each choice lies among the own rows. counts [E] of this rank; cursor is
- * scratch [E]. */
-void cot_bulk_positions(int32_t *positions, const cot_bulk_layout *layout, const int32_t *counts,
-                        const int32_t *expert_rank, int64_t n_experts, const int32_t *experts, int64_t tokens,
-                        int64_t top_k, int32_t *cursor);
+/* Where what goes out lies, and where it arrives; layout->replicas, longest and `to` are known. pairs [P][P], by source and
+ * target, are all ranks'; NULL for one-shot, which knows its own alone. */
+void cot_bulk_lay_out_sent(cot_bulk_layout *layout, const cot_bulk_form *form, const cot_bulk_pair *pairs,
+                           int rank);
+/* Where replies go out from; layout->from is known by now. */
+void cot_bulk_lay_out_replies(cot_bulk_layout *layout, const cot_bulk_form *form);
 
-/* Where the rows of each expert of this rank lie among the rows received: rows holds them expert after
- * expert, ascending, and by source; totals [E] how many each has (0 for experts that live elsewhere). */
-void cot_bulk_expert_rows(int32_t *rows, int32_t *totals, const cot_bulk_layout *layout,
-                          const int32_t *counts, const int32_t *expert_rank, int64_t experts, int rank,
-                          int ranks);
+/* Most rows, over all packets of a rank that sends, and of one that receives those of `tokens` in all, with so many
+ * replicas on a rank; and most rows of the replies that a rank makes, and gets. */
+int64_t cot_bulk_send_rows_most(const cot_bulk_form *form, int64_t replicas);
+int64_t cot_bulk_receive_rows_most(const cot_bulk_form *form, int64_t tokens, int64_t replicas);
+int64_t cot_bulk_replies_made_most(const cot_bulk_form *form, int64_t tokens, int64_t replicas);
+int64_t cot_bulk_replies_got_most(const cot_bulk_form *form, int64_t replicas);
 
 #endif

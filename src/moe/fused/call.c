@@ -7,6 +7,7 @@ static void begin_pass(cot_fused *moe)
     const int64_t left = moe->call_tokens - moe->first;
     moe->tokens = left < moe->layout.tokens ? left : moe->layout.tokens;
     moe->times.passes++;
+    cot_count_rounds(moe->options.fabric, COT_PHASE_DISPATCH, 1);
     cot_fused_begin_pass(moe);
 }
 
@@ -49,6 +50,7 @@ bool cot_fused_end_pass(cot_fused *moe, cot_status *status, uint16_t *experts, f
 {
     *status = moe->gave_up ? explain(moe, error) : COT_OK;
     if (*status != COT_OK) return false;
+    cot_count_rounds(moe->options.fabric, COT_PHASE_COMBINE, 1);
     moe->first += moe->tokens;
     if (anyone_has_more(moe)) {
         begin_pass(moe);

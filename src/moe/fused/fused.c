@@ -191,10 +191,27 @@ static cot_status check_rows(const cot_moe_options *o, int ranks, cot_error *err
                     (long long)o->tokens, ranks, (long long)l.row_bytes);
 }
 
+/* Rows stream in cells, one a (token, rank), and tell all there is to know themselves: one-shot, as far as a word says it. */
+static cot_status settle(cot_moe_options *o, cot_error *error)
+{
+    if (o->a2a != COT_A2A_AUTO && o->a2a != COT_A2A_ONE_SHOT)
+        return cot_fail(error, COT_UNSUPPORTED,
+                        "'fused' streams rows as they are ready: a2a '%s' is of 'bulk'",
+                        cot_moe_a2a_name(o->a2a));
+    if (o->dedup == COT_DEDUP_OFF)
+        return cot_fail(error, COT_UNSUPPORTED,
+                        "'fused' sends a token once to a rank: dedup off is of 'bulk'");
+    o->a2a = COT_A2A_ONE_SHOT;
+    o->dedup = COT_DEDUP_ON;
+    return COT_OK;
+}
+
 static cot_status fused_open(cot_moe **out, const cot_moe_options *options, cot_error *error)
 {
     *out = NULL;
+    cot_moe_options settled = *options;
     cot_status status = cot_moe_check(options, error);
+    if (status == COT_OK) status = settle(&settled, error);
     if (status == COT_OK) status = check_rows(options, options->fabric->ranks, error);
     if (status != COT_OK) return status;
     const int ranks = options->fabric->ranks;
@@ -202,7 +219,7 @@ static cot_status fused_open(cot_moe **out, const cot_moe_options *options, cot_
     if (!moe) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for an operator");
     moe->moe.op = &cot_moe_fused;
     const int64_t tokens = pass_tokens(options, ranks);
-    size_up(moe, options, ranks, tokens, ranks * tokens);
+    size_up(moe, &settled, ranks, tokens, ranks * tokens);
     status = allocate(moe, error);
     if (status == COT_OK)
         *out = &moe->moe;
@@ -217,6 +234,7 @@ static const cot_moe_times *fused_times(const cot_moe *open)
 }
 
 const cot_moe_operator cot_moe_fused = {.name = COT_MOE_FUSED,
+                                        .settle = settle,
                                         .heap_bytes = heap_bytes,
                                         .touched_bytes = touched_bytes,
                                         .open = fused_open,

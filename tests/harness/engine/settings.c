@@ -13,6 +13,7 @@ cot_engine_options options_of(const struct setting *s)
     o.threads = s->threads;
     if (s->attention) o.attention = s->attention;
     o.precision = s->precision ? s->precision : "fp32";
+    o.weights = s->weights;
     o.isa = s->isa;
     o.op = s->op;
     if (s->combine) o.combine = s->combine;
@@ -23,7 +24,14 @@ cot_engine_options options_of(const struct setting *s)
     o.fabric = s->processes ? "processes" : NULL;
     o.capture_routing = !s->quiet;
     o.placement = s->placement;
+    o.tables = s->tables;
+    o.pipeline = s->pipeline;
+    o.predict = s->predict;
+    o.collective = s->collective;
+    o.a2a = s->a2a;
+    o.dedup = s->dedup;
     o.expert_slots = s->expert_slots;
+    o.routing = s->routing;
     return o;
 }
 

@@ -9,12 +9,14 @@
 struct setting {
     const char *folder;
     int ranks, threads;
-    const char *attention, *precision, *isa, *op, *combine;
+    const char *attention, *precision, *weights, *isa, *op, *combine;
     int64_t step_tokens, kv_tokens, block_tokens;
     int sequences;
     bool processes, quiet; // quiet: routing is not captured
     const cot_expert_map *placement;
+    const char *tables, *pipeline, *predict, *collective, *a2a, *dedup;
     int32_t expert_slots;
+    const cot_engine_routing *routing;
 };
 
 cot_engine_options options_of(const struct setting *s);

@@ -46,6 +46,14 @@ call draw_call(const group_job *job, int number)
             c.begin[r] +
             (draw_of_job(job, number, what, 3) ? draw_of_job(job, number, what + 100, part + 1) : 0);
     }
+    /* A vector that is scattered is cut anywhere, and where it falls some ranks have nothing. */
+    for (int r = 0; r <= job->ranks; r++)
+        c.cut[r] =
+            c.kind == ALLREDUCE || draw_of_job(job, number, 7, 2)
+                ? (size_t)cot_share_begin(c.n, r, job->ranks)
+            : r == job->ranks ? (size_t)c.n
+            : r ? c.cut[r - 1] + draw_of_job(job, number, 300 + (uint64_t)r, (uint64_t)c.n - c.cut[r - 1] + 1)
+                : 0;
     return c;
 }
 
@@ -67,7 +75,7 @@ static float rounded(float x, cot_dtype type)
 static float oracle(const group_job *job, const call *c, int64_t i, double *exact, double *magnitude)
 {
     int rank = 0;
-    while (cot_share_begin(c->n, rank + 1, job->ranks) <= i) rank++;
+    while (c->cut[rank + 1] <= (size_t)i) rank++;
     float sum = 0;
     *exact = *magnitude = 0;
     for (int hop = 0; hop < job->ranks; hop++) {
@@ -92,7 +100,12 @@ static uint8_t byte_of(const group_job *job, const call *c, int from, int to, si
 }
 
 /* alltoallv: bytes from one rank to another, and where they arrive: in an order of sources that differs by
- * target. */
+ * target. The direct allgather sends what rank 0 gets to all. */
+static int told(const call *c, int to)
+{
+    return c->kind == DIRECT ? 0 : to;
+}
+
 static size_t block(const group_job *job, const call *c, int from, int to)
 {
     const uint64_t what = 1000 + (uint64_t)(from * 64 + to);
@@ -121,15 +134,14 @@ static cot_traffic expected(const group_job *job, const call *c, int rank, int t
     const size_t width = cot_dtype_bytes(c->type);
     cot_traffic sent = {0, 0};
     if (to == rank) return sent;
-    if (c->kind == ALLTOALLV) return (cot_traffic){block(job, c, rank, to), 1};
+    if (c->kind == ALLTOALLV || c->kind == DIRECT) return (cot_traffic){block(job, c, rank, told(c, to)), 1};
     if (c->kind == BARRIER) {
         for (int step = 1; step < ranks; step *= 2) sent.messages += to == (rank + step) % ranks;
         return sent;
     }
     if (to != (rank + 1) % ranks) return sent;
     for (int owner = 0; owner < ranks; owner++) {
-        const size_t segment =
-            width * (size_t)(cot_share_begin(c->n, owner + 1, ranks) - cot_share_begin(c->n, owner, ranks));
+        const size_t segment = width * (c->cut[owner + 1] - c->cut[owner]);
         const size_t part = c->begin[owner + 1] - c->begin[owner];
         const size_t bytes = c->kind == ALLGATHER ? part : segment;
         const int times =
@@ -152,8 +164,9 @@ uint64_t closed_form(const group_job *job, const call *c)
     case ALLGATHER:
         return hops * c->begin[job->ranks];
     case ALLTOALLV:
+    case DIRECT:
         for (int s = 0; s < job->ranks; s++)
-            for (int d = 0; d < job->ranks; d++) sent += s != d ? block(job, c, s, d) : 0;
+            for (int d = 0; d < job->ranks; d++) sent += s != d ? block(job, c, s, told(c, d)) : 0;
         return sent;
     default:
         return 0;
@@ -171,12 +184,14 @@ static bool do_reduce(cot_fabric *fabric, const group_job *job, cot_collectives 
     for (int64_t i = 0; i < c->n; i++) x[i] = input(job, c, fabric->rank, i);
     memset(x + c->n, 0xa5, GUARD * sizeof *x);
     cot_error error = {0};
-    cot_status (*const reduce)(cot_collectives *, float *, int64_t, cot_dtype, cot_phase, cot_error *) =
-        c->kind == ALLREDUCE ? cot_allreduce : cot_reduce_scatter;
-    CHECK(!TIMED(own, reduce(collectives, x, c->n, c->type, c->phase, &error)), "%s", error.message);
     const bool all = c->kind == ALLREDUCE;
-    const int64_t begin = all ? 0 : cot_share_begin(c->n, fabric->rank, fabric->ranks);
-    const int64_t end = all ? c->n : cot_share_begin(c->n, fabric->rank + 1, fabric->ranks);
+    if (all)
+        (void)TIMED(own, cot_allreduce(collectives, x, c->n, c->type, c->phase, &error));
+    else
+        (void)TIMED(own, cot_reduce_scatter(collectives, x, c->cut, c->type, c->phase, &error));
+    CHECK(!own->status, "%s", error.message);
+    const int64_t begin = all ? 0 : (int64_t)c->cut[fabric->rank];
+    const int64_t end = all ? c->n : (int64_t)c->cut[fabric->rank + 1];
     for (int64_t i = begin; i < end; i++) {
         double exact, magnitude;
         const float want = oracle(job, c, i, &exact, &magnitude);
@@ -210,11 +225,12 @@ static bool do_allgather(cot_fabric *fabric, const group_job *job, cot_collectiv
 
 static bool check_received(cot_fabric *fabric, const group_job *job, const call *c, const uint8_t *received)
 {
+    const int as = told(c, fabric->rank);
     for (int from = 0; from < fabric->ranks; from++) {
-        const size_t bytes = block(job, c, from, fabric->rank), place = place_of(job, c, from, fabric->rank);
+        const size_t bytes = block(job, c, from, as), place = place_of(job, c, from, as);
         for (size_t i = 0; i < bytes; i++)
-            CHECK(received[place + i] == byte_of(job, c, from, fabric->rank, i),
-                  "call %d, byte %zu from rank %d", c->number, i, from);
+            CHECK(received[place + i] == byte_of(job, c, from, as, i), "call %d, byte %zu from rank %d",
+                  c->number, i, from);
     }
     return true;
 }
@@ -231,8 +247,13 @@ static bool do_alltoallv(cot_fabric *fabric, const group_job *job, cot_collectiv
     }
     cot_error error = {0};
     const void *where;
-    CHECK(!TIMED(own, cot_alltoallv(collectives, &where, send, begin, place, c->phase, &error)), "%s",
-          error.message);
+    if (c->kind == DIRECT)
+        CHECK(!TIMED(own,
+                     cot_allgather_direct(collectives, &where, send, begin[1], place[0], c->phase, &error)),
+              "%s", error.message);
+    else
+        CHECK(!TIMED(own, cot_alltoallv(collectives, &where, send, begin, place, c->phase, &error)), "%s",
+              error.message);
     memset(send, 0x5a, begin[fabric->ranks]); // it may be reused at once
     *received = where;
     return check_received(fabric, job, c, *received);
@@ -261,7 +282,7 @@ bool calls_sequence(cot_fabric *fabric, const group_job *job, cot_collectives *c
         const call c = draw_call(job, k);
         const uint64_t delay = draw_of_job(job, k, 50 + (uint64_t)rank, 12);
         if (delay < 2) sleep_us((int64_t)draw_of_job(job, k, 300 + (uint64_t)rank, 400));
-        if (c.kind == ALLTOALLV && received) { // still what it was
+        if ((c.kind == ALLTOALLV || c.kind == DIRECT) && received) { // still what it was
             CHECK(check_received(fabric, job, &last, received), "call %d's result is gone at call %d",
                   last.number, k);
         }
@@ -274,6 +295,7 @@ bool calls_sequence(cot_fabric *fabric, const group_job *job, cot_collectives *c
             ok = do_allgather(fabric, job, collectives, &c, (uint8_t *)x, &own[k]);
             break;
         case ALLTOALLV:
+        case DIRECT:
             ok = do_alltoallv(fabric, job, collectives, &c, (uint8_t *)x, &received, &own[k]);
             last = c;
             break;

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALLV, BARRIER, KINDS };
+enum { ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALLV, DIRECT, BARRIER, KINDS };
 
 enum { MAX_ELEMENTS = 100000, MAX_BYTES = 200000, BLOCK_BYTES = 3000, GUARD = 16 };
 
@@ -25,6 +25,7 @@ typedef struct call {
     int64_t n;
     bool whole_numbers;              // every sum is exact
     size_t begin[COT_MAX_RANKS + 1]; // of allgather
+    size_t cut[COT_MAX_RANKS + 1];   // of allreduce and reduce_scatter
 } call;
 
 /* The call of this number, the same on every rank. */

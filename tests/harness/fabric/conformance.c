@@ -138,8 +138,17 @@ const group_job *small_job(group_job *job, const struct subject *subject, int ra
     return job;
 }
 
-/* Rank 2 begins and is never heard of again. Where it takes the only permit to run along, the others, who
- * then wait for each other's turns, may blame each other. */
+/* Whether the error is such a sentence about a rank, which it calls by number and, where there are several, host. */
+static bool tells(const cot_error *error, cot_fabric *fabric, int rank, const char *rest)
+{
+    char name[100];
+    const char *host = fabric->ops->host ? fabric->ops->host(fabric, rank) : NULL;
+    const int length = snprintf(name, sizeof name, "rank %d%s%s", rank, host ? " on " : "", host ? host : "");
+    return !strncmp(error->message, name, (size_t)length) && !strcmp(error->message + length, rest);
+}
+
+/* Rank 2 begins and is never heard of again. It may take the only permit to run along: the others, who then wait for a turn
+ * and for each other, know who has it. */
 enum { LETS_GO, HOLDS_ON };
 
 static bool silent_body(cot_fabric *fabric, const group_job *job)
@@ -147,17 +156,15 @@ static bool silent_body(cot_fabric *fabric, const group_job *job)
     cot_collectives *collectives;
     CHECK(open_small(&collectives, fabric), "memory");
     float x[1000] = {0};
+    const int64_t since_ns = fabric->ops->now_ns(fabric);
     cot_turns_enter(fabric);
     if (fabric->rank != 2) {
         cot_error error = {0};
-        const int64_t since_ns = fabric->ops->now_ns(fabric);
         const cot_status status = cot_allreduce(collectives, x, 1000, COT_F32, COT_PHASE_ATTENTION, &error);
         const int64_t waited_ns = fabric->ops->now_ns(fabric) - since_ns;
-        CHECK(status == COT_TIMED_OUT && error.status == status && waited_ns >= job->timeout_ns,
-              "status %d: '%s'", (int)status, error.message);
-        if (job->calls == HOLDS_ON) error.message[5] = '2';
-        CHECK(!strcmp(error.message, "rank 2 did not answer in 'attention' within 1.0 s"), "'%s'",
-              error.message);
+        CHECK(status == COT_TIMED_OUT && error.status == status && waited_ns >= job->timeout_ns / 2,
+              "status %d after %lld ns: '%s'", (int)status, (long long)waited_ns, error.message);
+        CHECK(tells(&error, fabric, 2, " did not answer in 'attention' within 1.0 s"), "'%s'", error.message);
     }
     if (fabric->rank != 2 || job->calls == LETS_GO) cot_turns_leave(fabric);
     cot_collectives_close(collectives);
@@ -183,7 +190,7 @@ static bool giving_up_body(cot_fabric *fabric, const group_job *job)
     CHECK(open_small(&collectives, fabric), "memory");
     cot_turns_enter(fabric);
     char want[100];
-    snprintf(want, sizeof want, "rank 1 failed while rank %d waited in 'control'", fabric->rank);
+    snprintf(want, sizeof want, " failed while rank %d waited in 'control'", fabric->rank);
     if (fabric->rank == 1) {
         sleep_us(30000);
         (fabric->ops->fail)(fabric); // in parentheses: cmocka has a macro of that name
@@ -193,7 +200,7 @@ static bool giving_up_body(cot_fabric *fabric, const group_job *job)
     cot_status status =
         COT_OK; // the others' signals may still let rank 1 through a barrier, but not for ever
     for (int i = 0; i < 3 && !status; i++) status = cot_barrier(collectives, COT_PHASE_CONTROL, &error);
-    CHECK(status == COT_PEER_FAILED && error.status == status && !strcmp(error.message, want),
+    CHECK(status == COT_PEER_FAILED && error.status == status && tells(&error, fabric, 1, want),
           "status %d: '%s'", (int)status, error.message);
     CHECK(fabric->ops->now_ns(fabric) - since_ns < job->timeout_ns / 4, "not prompt");
     cot_turns_leave(fabric);
@@ -335,7 +342,7 @@ static bool idle_body(cot_fabric *fabric, const group_job *job)
     int64_t least_used_us = INT64_MAX, most_waited_ns = 0;
     for (int round = 0; round < 4; round++) {
         CHECK(!cot_barrier(collectives, COT_PHASE_CONTROL, NULL), "barrier");
-        if (fabric->rank == 0) sleep_us(100000);
+        if (fabric->rank == 0) sleep_us(200000);
         const int64_t waited_before_ns = fabric->waited_ns[COT_PHASE_METADATA];
         const int64_t used_before_us = thread_used_us();
         CHECK(!cot_barrier(collectives, COT_PHASE_METADATA, NULL), "barrier");
@@ -345,7 +352,8 @@ static bool idle_body(cot_fabric *fabric, const group_job *job)
         if (waited_ns > most_waited_ns) most_waited_ns = waited_ns;
     }
     cot_turns_leave(fabric);
-    CHECK(least_used_us < 25000, "%lld us of a core", (long long)least_used_us);
+    const int64_t most_us = job->backend->from_outside ? 80000 : 25000; // there a look asks the network
+    CHECK(least_used_us < most_us, "%lld us of a core", (long long)least_used_us);
     CHECK(fabric->rank == 0 || most_waited_ns > 50000000, "%lld ns on record", (long long)most_waited_ns);
     CHECK(fabric->waited_ns[COT_PHASE_DISPATCH] == 0, "another phase waited");
     cot_collectives_close(collectives);
@@ -377,8 +385,7 @@ static bool poll_body(cot_fabric *fabric, const group_job *job)
     since_ns = fabric->ops->now_ns(fabric);
     while (status == COT_OK && cot_signal_load(fabric, signal) < 8)
         status = cot_turns_idle(fabric, since_ns, since_ns, 1, COT_PHASE_COMBINE, &error);
-    CHECK(status == COT_TIMED_OUT &&
-              !strcmp(error.message, "rank 1 did not answer in 'combine' within 1.0 s"),
+    CHECK(status == COT_TIMED_OUT && tells(&error, fabric, 1, " did not answer in 'combine' within 1.0 s"),
           "'%s'", error.message);
     cot_turns_leave(fabric);
     return true;
@@ -436,8 +443,8 @@ static void check_idle(const struct subject *subject)
 /* Who waits patiently hears in the end from a rank that was silent for longer than the time-out. */
 static bool patient_body(cot_fabric *fabric, const group_job *job)
 {
-    cot_sym signal;
-    CHECK(!cot_alloc(fabric, &signal, 8, NULL), "memory");
+    cot_sym signal, heard;
+    CHECK(!cot_alloc(fabric, &signal, 8, NULL) && !cot_alloc(fabric, &heard, 8, NULL), "memory");
     if (fabric->rank == 1) {
         sleep_us(3 * job->timeout_ns / 1000);
         for (int to = 0; to < fabric->ranks; to++)
@@ -446,9 +453,15 @@ static bool patient_body(cot_fabric *fabric, const group_job *job)
     }
     cot_error error = {0};
     CHECK(!cot_wait_patiently(fabric, signal, 1, 1, COT_PHASE_CONTROL, &error), "%s", error.message);
-    if (fabric->rank == 0) (fabric->ops->fail)(fabric);
+    if (fabric->rank == 2) cot_put_signal(fabric, 0, 0, NULL, 0, heard, 1, COT_PHASE_CONTROL);
+    if (fabric->rank == 0) { // no sooner than that
+        CHECK(!cot_wait_patiently(fabric, heard, 1, 2, COT_PHASE_CONTROL, &error), "%s", error.message);
+        (fabric->ops->fail)(fabric);
+    }
     const cot_status status = cot_wait_patiently(fabric, signal, 2, 1, COT_PHASE_CONTROL, &error);
-    CHECK(status == COT_PEER_FAILED && !strncmp(error.message, "rank 0 failed", 13), "'%s'", error.message);
+    CHECK(status == COT_PEER_FAILED && !strncmp(error.message, "rank 0", 6) &&
+              strstr(error.message, " failed"),
+          "'%s'", error.message);
     return true;
 }
 

@@ -52,11 +52,11 @@ enum { HARNESS_BYTES = COT_MAX_RANKS * (64 + 8 + sizeof(struct told)) + 6 * 64 }
 void set_link(cot_fabric *fabric, double bytes_per_s, int64_t latency_ns);
 
 /* Runs the job on a group of its backend, where all must go well on all ranks. Whether this process is rank 0,
- * which has what all ranks sent. */
+ * which has what all ranks sent. A job of other than the ranks that were started from outside is passed over. */
 bool run_job(const group_job *job, cot_traffic totals[COT_PHASES]);
 
 /* Runs so many jobs at the same time, at most COT_MAX_RANKS, each in a process of its own whose rank 0 it has: for jobs that
- * wait rather than compute. All must go well. */
+ * wait rather than compute. All must go well. Ranks that were started from outside run one job after the other. */
 void run_jobs_together(const group_job *jobs, int count);
 
 #endif

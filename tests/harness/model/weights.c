@@ -64,28 +64,29 @@ static void check_piece(const cot_checkpoint *checkpoint, cot_weight weight, int
     for (int64_t r = 0; r < count; r++)
         assert_memory_equal(piece + r * width, all + (row0 + r) * columns + column0, (size_t)width * 4);
     for (int t = 0; t < 2; t++) {
-        cot_dtype type = t ? COT_BF16 : COT_F32;
-        int64_t bytes = cot_packed_bytes(type, width, count), first = count / 64 * 32;
+        const cot_format format = t ? COT_FORMAT_BF16 : COT_FORMAT_FP32;
+        int64_t bytes = cot_packed_bytes(format, width, count), first = count / 64 * 32;
         void *expected = dirty(bytes), *found = dirty(bytes);
-        cot_pack_columns(expected, type, width, count, 0, count, piece, COT_F32, width);
+        cot_pack_columns(expected, format, width, count, 0, count, piece, COT_F32, width);
         cot_weight_piece part = wanted;
         part.rows = first;
         assert_int_equal(
-            cot_checkpoint_pack(checkpoint, &part, &(cot_packed_part){found, type, count, 0}, NULL), COT_OK);
+            cot_checkpoint_pack(checkpoint, &part, &(cot_packed_part){found, format, count, 0}, NULL),
+            COT_OK);
         part.row0 = row0 + first;
         part.rows = count - first;
         assert_int_equal(
-            cot_checkpoint_pack(checkpoint, &part, &(cot_packed_part){found, type, count, first}, NULL),
+            cot_checkpoint_pack(checkpoint, &part, &(cot_packed_part){found, format, count, first}, NULL),
             COT_OK);
         assert_memory_equal(found, expected, (size_t)bytes);
         free(expected);
         free(found);
         if (expert) continue; // the transposed form is for attention alone
-        bytes = cot_packed_bytes(type, count, width);
+        bytes = cot_packed_bytes(format, count, width);
         expected = dirty(bytes);
         found = dirty(bytes);
-        cot_pack_rows(expected, type, count, width, 0, count, piece, COT_F32, width);
-        assert_int_equal(cot_checkpoint_pack_transposed(checkpoint, &wanted, found, type, NULL), COT_OK);
+        cot_pack_rows(expected, format, count, width, 0, count, piece, COT_F32, width);
+        assert_int_equal(cot_checkpoint_pack_transposed(checkpoint, &wanted, found, format, NULL), COT_OK);
         assert_memory_equal(found, expected, (size_t)bytes);
         free(expected);
         free(found);

@@ -11,10 +11,11 @@
 #include <string.h>
 
 /* A matrix of n rows of k, drawn, packed to `to`. */
-static float *oracle_matrix(uint8_t *to, const cot_ffn_shape *shape, int64_t k, int64_t n, struct draw *draw)
+static float *oracle_matrix(uint8_t *to, const cot_ffn_shape *shape, cot_format format, int64_t k, int64_t n,
+                            struct draw *draw)
 {
     float *plain = draw_typed(draw, n * k, 3 / sqrt((double)k), shape->type);
-    cot_pack_columns(to, cot_ffn_weight_type(shape), k, n, 0, n, plain, COT_F32, k);
+    cot_pack_columns(to, format, k, n, 0, n, plain, COT_F32, k);
     return plain;
 }
 
@@ -34,9 +35,9 @@ struct oracle_ffn oracle_ffn_new(const cot_ffn_shape *shape, struct draw *draw)
     assert_int_equal((at.gate | at.up | at.down | at.gate_bias | at.up_bias | at.down_bias | at.bytes) % 64,
                      0);
     o.packed = poisoned(at.bytes);
-    if (gated) o.gate = oracle_matrix(o.packed + at.gate, shape, hidden, width, draw);
-    o.up = oracle_matrix(o.packed + at.up, shape, hidden, width, draw);
-    o.down = oracle_matrix(o.packed + at.down, shape, width, hidden, draw);
+    if (gated) o.gate = oracle_matrix(o.packed + at.gate, shape, shape->up, hidden, width, draw);
+    o.up = oracle_matrix(o.packed + at.up, shape, shape->up, hidden, width, draw);
+    o.down = oracle_matrix(o.packed + at.down, shape, shape->down, width, hidden, draw);
     if (!shape->biased) return o;
     if (gated) o.gate_bias = oracle_bias(o.packed + at.gate_bias, width, draw);
     o.up_bias = oracle_bias(o.packed + at.up_bias, width, draw);

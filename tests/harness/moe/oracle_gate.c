@@ -9,8 +9,8 @@
 
 void oracle_gate_pack(struct oracle_gate *o)
 {
-    cot_pack_columns(o->weight, COT_F32, o->gate.hidden, o->gate.experts, 0, o->gate.experts, o->plain,
-                     COT_F32, o->gate.hidden);
+    cot_pack_columns(o->weight, COT_FORMAT_FP32, o->gate.hidden, o->gate.experts, 0, o->gate.experts,
+                     o->plain, COT_F32, o->gate.hidden);
 }
 
 struct oracle_gate oracle_gate_new(const cot_gate *rules, bool with_bias, bool with_correction,
@@ -19,7 +19,7 @@ struct oracle_gate oracle_gate_new(const cot_gate *rules, bool with_bias, bool w
     struct oracle_gate o = {.gate = *rules};
     int64_t hidden = rules->hidden, experts = rules->experts;
     o.plain = draw_floats(draw, hidden * experts, 3 / sqrt((double)hidden));
-    o.weight = poisoned((size_t)cot_packed_bytes(COT_F32, hidden, experts));
+    o.weight = poisoned((size_t)cot_packed_bytes(COT_FORMAT_FP32, hidden, experts));
     if (with_bias) o.bias = draw_floats(draw, experts, 1);
     if (with_correction) o.correction = draw_floats(draw, experts, 0.3);
     o.gate.weight = o.weight, o.gate.bias = o.bias, o.gate.correction = o.correction;

@@ -19,6 +19,7 @@ struct plan {
     bool (*begins)(cot_fabric *fabric); // called before the first pass: whether the rank takes part; or NULL
     int64_t (*count_allocations)(void); // that the calling thread made so far; or NULL
     bool given;                         // the routing is an input: what the oracle routes
+    bool warmed; // one more pass before, with all tokens on experts 0 to K - 1, which nothing counts
     int32_t rank[2 * WORLD_EXPERTS], slot[2 * WORLD_EXPERTS]; // [replicas]
     int32_t replica_begin[WORLD_EXPERTS + 1];
     int32_t slots; // a rank

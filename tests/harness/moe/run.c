@@ -36,8 +36,31 @@ static void world_route(const struct world *w, const struct plan *p, int64_t beg
     }
 }
 
-static cot_status rank_passes(const struct task *m, int rank, cot_moe *moe, cot_sym slots, cot_error *error)
+/* What is left of this pass in an operator's buffers is not what the next one writes there. */
+static cot_status warm_up(const struct task *m, cot_fabric *fabric, cot_moe *moe, cot_moe_layer layer,
+                          const float *x, int64_t tokens, cot_error *error)
 {
+    const struct world *w = m->world;
+    const int64_t top_k = w->options.top_k;
+    float *y = poisoned((size_t)(tokens * w->options.expert.hidden) * sizeof *y),
+          *weights = poisoned((size_t)(tokens * top_k) * sizeof *weights);
+    uint16_t *experts = poisoned((size_t)(tokens * top_k) * sizeof *experts);
+    for (int64_t i = 0; i < tokens * top_k; i++) {
+        experts[i] = (uint16_t)(i % top_k);
+        weights[i] = 1;
+    }
+    layer.gate = NULL;
+    const cot_status status = w->op->forward(moe, &layer, y, experts, weights, x, tokens, error);
+    free(y), free(weights), free(experts);
+    memset(fabric->traffic, 0, (size_t)fabric->ranks * sizeof *fabric->traffic);
+    memset(fabric->rounds, 0, sizeof fabric->rounds);
+    return status;
+}
+
+static cot_status rank_passes(const struct task *m, cot_fabric *fabric, cot_moe *moe, cot_sym slots,
+                              cot_error *error)
+{
+    const int rank = fabric->rank;
     const struct world *w = m->world;
     const struct plan *p = m->plan;
     int64_t hidden = w->options.expert.hidden, begin = p->begin[rank], tokens = p->begin[rank + 1] - begin;
@@ -55,7 +78,7 @@ static cot_status rank_passes(const struct task *m, int rank, cot_moe *moe, cot_
         layer.gate = NULL;
         world_route(w, p, begin, tokens, experts, weights);
     }
-    cot_status status = COT_OK;
+    cot_status status = p->warmed ? warm_up(m, fabric, moe, layer, x, tokens, error) : COT_OK;
     for (int pass = 0; pass < p->passes && status == COT_OK; pass++) {
         float *y = m->outcome->y + begin * hidden;
         memset(y, 0xff, (size_t)(tokens * hidden) * sizeof *y);
@@ -92,12 +115,13 @@ static void rank_main(const cot_rank *rank)
         status = m->world->op->open(&moe, &options, &error);
     }
     if (status == COT_OK && (!p->begins || p->begins(fabric)))
-        status = rank_passes(m, fabric->rank, moe, slots, &error);
+        status = rank_passes(m, fabric, moe, slots, &error);
     cot_turns_leave(fabric);
     m->outcome->status[fabric->rank] = status;
     memcpy(m->outcome->message[fabric->rank], error.message, sizeof error.message);
     memcpy(m->outcome->traffic[fabric->rank], fabric->traffic,
            (size_t)fabric->ranks * sizeof *fabric->traffic);
+    memcpy(m->outcome->rounds[fabric->rank], fabric->rounds, sizeof fabric->rounds);
     m->world->op->close(moe);
 }
 

@@ -10,6 +10,7 @@ struct outcome {
     cot_status status[COT_MAX_RANKS];
     char message[COT_MAX_RANKS][256];
     cot_traffic traffic[COT_MAX_RANKS][COT_MAX_RANKS][COT_PHASES];
+    uint64_t rounds[COT_MAX_RANKS][COT_PHASES];
     int64_t allocations[COT_MAX_RANKS]; // made within forward
     uint16_t experts[WORLD_TOKENS * COT_MAX_TOP_K];
     float weights[WORLD_TOKENS * COT_MAX_TOP_K];

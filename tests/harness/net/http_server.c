@@ -82,7 +82,7 @@ static size_t error_body(void *context, int status, const char *message, char *o
     return (size_t)snprintf(out, room, "{\"code\":%d,\"message\":\"%s\"}", status, message);
 }
 
-const cot_http_handler http_fixture_handler = {check, handle, gone, error_body, "application/json"};
+const cot_http_handler http_fixture_handler = {check, handle, gone, NULL, error_body, "application/json"};
 
 void http_open_server(http_fixture *f, const cot_http_server_options *options)
 {

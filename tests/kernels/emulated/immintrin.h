@@ -23,6 +23,26 @@ static inline __m512i emulated_cvtepu16_epi32(__m256i x)
     return result;
 }
 
+static inline __m512i emulated_srai_epi32(__m512i x, unsigned count)
+{
+    int32_t all[16];
+    memcpy(all, &x, sizeof all);
+    for (int i = 0; i < 16; i++) all[i] >>= count;
+    memcpy(&x, all, sizeof all);
+    return x;
+}
+
+static inline __m512i emulated_cvtepu8_epi32(__m128i x)
+{
+    uint8_t in[16];
+    uint32_t out[16];
+    __m512i result;
+    memcpy(in, &x, sizeof in);
+    for (int i = 0; i < 16; i++) out[i] = in[i];
+    memcpy(&result, out, sizeof out);
+    return result;
+}
+
 static inline __m256i emulated_cvtepi32_epi16(__m512i x)
 {
     uint32_t in[16];
@@ -140,6 +160,10 @@ static inline __m512i emulated_shift_epi16(__m512i x, int left, int right)
 #define _mm512_srai_epi16(x, n) emulated_shift_epi16(x, 0, n)
 #undef _mm512_scalef_ps
 #undef _mm512_dpbf16_ps
+#undef _mm512_srai_epi32
+#define _mm512_srai_epi32 emulated_srai_epi32
+#undef _mm512_cvtepu8_epi32
+#define _mm512_cvtepu8_epi32 emulated_cvtepu8_epi32
 #define _mm512_cvtepu16_epi32 emulated_cvtepu16_epi32
 #define _mm512_cvtepi32_epi16 emulated_cvtepi32_epi16
 #define _mm512_cvtph_ps emulated_cvtph_ps

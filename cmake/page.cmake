@@ -1,0 +1,7 @@
+# cmake -D FROM=index.html -D TO=page.c -P page.cmake: the bytes of a file as those of cot_served_page (src/server/page/page.h)
+file(READ ${FROM} bytes HEX)
+string(LENGTH "${bytes}" digits)
+math(EXPR count "${digits} / 2")
+string(REGEX REPLACE "(................................................)" "\\1\n" bytes "${bytes}")
+string(REGEX REPLACE "([0-9a-f][0-9a-f])" "'\\\\x\\1'," bytes "${bytes}")
+file(WRITE ${TO} "#include \"server/page/page.h\"\n\nconst char cot_served_page[] = {\n${bytes}};\nconst size_t cot_served_page_bytes = ${count};\n")

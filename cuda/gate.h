@@ -1,0 +1,217 @@
+/* The router on the device: which experts a token visits, and with what weight, by the rules of src/moe/gate.h. A warp
+ * routes a few tokens at once. A token's result depends on that token alone, whatever warp and neighbours it meets. */
+#ifndef COT_CUDA_GATE_H
+#define COT_CUDA_GATE_H
+#include "cuda/ptx.h"
+
+#include <math.h>
+
+namespace cot {
+
+enum class gate_score { softmax, sigmoid, chosen_softmax };
+enum class gate_group_score { max, top2_sum };
+
+constexpr int GATE_EXPERTS_MOST = 2048, GATE_TOP_K_MOST = 64, GATE_GROUPS_MOST = 64;
+constexpr int GATE_TOKENS_A_WARP = 4;
+
+/* As cot_gate of src/moe/gate.h, but that weights are [E][H], not packed. */
+struct gate_rules {
+    int32_t hidden, experts, top_k;
+    gate_score score;
+    int32_t groups, group_limit;
+    gate_group_score group_score;
+    int32_t normalise; // 0 or 1
+    float epsilon, scaling;
+    const float *weight;     // [E][H]
+    const float *bias;       // [E] or null
+    const float *correction; // [E] or null
+};
+
+struct gate_tokens {
+    const float *x;    // [T][H]
+    uint16_t *experts; // [T][K] out: ascending within a token
+    float *weights;    // [T][K] out
+    int32_t tokens;
+    /* The lowest token that cannot be routed; it gets experts 0 to K - 1 and weights that are NaN. */
+    uint32_t *unsound;
+};
+
+/* Shared memory of one warp: scores of its tokens, a group's score each, weights of the chosen. */
+__host__ __device__ constexpr int gate_scratch_floats(int experts)
+{
+    return GATE_TOKENS_A_WARP * experts + GATE_GROUPS_MOST + GATE_TOP_K_MOST;
+}
+
+COT_DEVICE float warp_sum(float v)
+{
+    for (int by = 16; by; by /= 2) v += __shfl_xor_sync(ALL_LANES, v, by);
+    return v;
+}
+
+COT_DEVICE float warp_max(float v)
+{
+    for (int by = 16; by; by /= 2) v = fmaxf(v, __shfl_xor_sync(ALL_LANES, v, by));
+    return v;
+}
+
+/* scores[t][e] = x[t] . weight[e]. Each lane adds up every 32nd product, then the lanes' sums are added in pairs: an order
+ * that H alone gives. Lane e % 32 writes, and owns, scores[.][e]. */
+COT_DEVICE void gate_logits(const gate_rules &g, const float *x, int count, float *scores)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    for (int e = 0; e < g.experts; e++) {
+        const float *const w = g.weight + static_cast<int64_t>(e) * g.hidden;
+        float sums[GATE_TOKENS_A_WARP] = {};
+        for (int h = lane; h < g.hidden; h += 32)
+            for (int t = 0; t < GATE_TOKENS_A_WARP; t++)
+                if (t < count) sums[t] = fmaf(w[h], x[static_cast<int64_t>(t) * g.hidden + h], sums[t]);
+        for (int t = 0; t < GATE_TOKENS_A_WARP; t++) {
+            const float sum = warp_sum(sums[t]);
+            if (t < count && lane == e % 32) scores[t * g.experts + e] = g.bias ? sum + g.bias[e] : sum;
+        }
+    }
+}
+
+/* Whether experts outside the chosen groups keep a score of 0 or are out. */
+COT_DEVICE bool gate_masks_at_zero(const gate_rules &g)
+{
+    return g.score == gate_score::softmax && !g.correction;
+}
+
+COT_DEVICE float gate_choice(const gate_rules &g, const float *scores, int e)
+{
+    return g.correction ? scores[e] + g.correction[e] : scores[e];
+}
+
+/* Overwrites the scores of experts outside the best group_limit groups; of equal groups the lower wins. */
+COT_DEVICE void gate_mask_groups(const gate_rules &g, float *scores, float *by_group)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32), size = g.experts / g.groups;
+    COT_UNLESS(gate_scores_before_groups) __syncwarp();
+    for (int group = lane; group < g.groups; group += 32) {
+        float first = -INFINITY, second = -INFINITY;
+        for (int e = group * size; e < (group + 1) * size; e++) {
+            const float score = gate_choice(g, scores, e);
+            second = fmaxf(second, fminf(first, score));
+            first = fmaxf(first, score);
+        }
+        by_group[group] = g.group_score == gate_group_score::top2_sum ? first + second : first;
+    }
+    COT_UNLESS(gate_groups_before_masks) __syncwarp();
+    for (int e = lane; e < g.experts; e += 32) {
+        const int group = e / size;
+        int better = 0;
+        for (int other = 0; other < g.groups; other++)
+            better +=
+                by_group[other] > by_group[group] || (by_group[other] == by_group[group] && other < group);
+        if (better >= g.group_limit) scores[e] = gate_masks_at_zero(g) ? 0 : -INFINITY;
+    }
+}
+
+/* The K experts of the highest choice, of equal ones the lower: bit i of a lane's word is expert 32 i + lane. */
+COT_DEVICE uint64_t gate_choose(const gate_rules &g, const float *scores)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    uint64_t chosen = 0;
+    for (int k = 0; k < g.top_k; k++) {
+        float best = -INFINITY;
+        int best_expert = 0x7fffffff;
+        for (int i = 0, e = lane; e < g.experts; i++, e += 32) {
+            if (chosen >> i & 1) continue;
+            const float score = gate_choice(g, scores, e);
+            if (best_expert == 0x7fffffff || score > best) best = score, best_expert = e;
+        }
+        for (int by = 16; by; by /= 2) {
+            const float other = __shfl_xor_sync(ALL_LANES, best, by);
+            const int other_expert = __shfl_xor_sync(ALL_LANES, best_expert, by);
+            if (other > best || (other == best && other_expert < best_expert))
+                best = other, best_expert = other_expert;
+        }
+        if (best_expert % 32 == lane) chosen |= uint64_t{1} << (best_expert / 32);
+    }
+    return chosen;
+}
+
+/* Routes one token, whose logits become scores. False, for all lanes, where something is not finite. */
+COT_DEVICE bool gate_route_one(const gate_rules &g, float *scores, float *by_group, float *chosen_weights,
+                               uint16_t *experts, float *weights)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32), k_count = g.top_k;
+    bool finite = true;
+    float highest = -INFINITY;
+    for (int e = lane; e < g.experts; e += 32) {
+        finite = finite && isfinite(scores[e]) && (!g.correction || isfinite(g.correction[e]));
+        highest = fmaxf(highest, scores[e]);
+    }
+    if (!__all_sync(ALL_LANES, finite)) return false;
+    if (g.score == gate_score::softmax) {
+        highest = warp_max(highest);
+        float sum = 0;
+        for (int e = lane; e < g.experts; e += 32) sum += scores[e] = expf(scores[e] - highest);
+        sum = warp_sum(sum);
+        for (int e = lane; e < g.experts; e += 32) scores[e] /= sum;
+    }
+    if (g.score == gate_score::sigmoid)
+        for (int e = lane; e < g.experts; e += 32) scores[e] = 1 / (1 + expf(-scores[e]));
+    if (g.group_limit < g.groups) gate_mask_groups(g, scores, by_group);
+
+    const uint64_t chosen = gate_choose(g, scores);
+    for (int i = 0, before = 0; 32 * i < g.experts; i++) {
+        const bool mine = chosen >> i & 1;
+        const uint32_t lanes = __ballot_sync(ALL_LANES, mine);
+        if (mine) {
+            const int k = before + static_cast<int>(__popc(lanes & ((1u << lane) - 1)));
+            experts[k] = static_cast<uint16_t>(32 * i + lane);
+            chosen_weights[k] = scores[32 * i + lane];
+        }
+        before += static_cast<int>(__popc(lanes));
+    }
+    COT_UNLESS(gate_chosen_before_weights) __syncwarp();
+    if (g.score == gate_score::chosen_softmax) highest = chosen_weights[0];
+    for (int k = 1; g.score == gate_score::chosen_softmax && k < k_count; k++)
+        highest = fmaxf(highest, chosen_weights[k]);
+    float sum = 0; // in the order of experts, by every lane
+    for (int k = 0; k < k_count; k++)
+        sum += g.score == gate_score::chosen_softmax ? expf(chosen_weights[k] - highest) : chosen_weights[k];
+    for (int k = lane; k < k_count; k += 32) {
+        float w = chosen_weights[k];
+        if (g.score == gate_score::chosen_softmax) {
+            w = expf(w - highest) / sum;
+            if (g.normalise) w /= 1 + g.epsilon;
+        } else if (g.normalise) {
+            w /= sum + g.epsilon;
+        }
+        w *= g.scaling;
+        weights[k] = w;
+        finite = finite && isfinite(w);
+    }
+    const bool all = __all_sync(ALL_LANES, finite);
+    COT_UNLESS(gate_weights_before_next_token) __syncwarp();
+    return all;
+}
+
+/* Routes tokens first to first + count - 1, at most GATE_TOKENS_A_WARP. `scratch` is the warp's own. */
+COT_DEVICE void gate_route(const gate_rules &g, const gate_tokens &all, int first, int count, float *scratch)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    float *const by_group = scratch + GATE_TOKENS_A_WARP * g.experts, *const chosen =
+                                                                          by_group + GATE_GROUPS_MOST;
+    gate_logits(g, all.x + static_cast<int64_t>(first) * g.hidden, count, scratch);
+    for (int t = 0; t < count; t++) {
+        const int64_t at = static_cast<int64_t>(first + t) * g.top_k;
+        if (gate_route_one(g, scratch + t * g.experts, by_group, chosen, all.experts + at, all.weights + at))
+            continue;
+        for (int k = lane; k < g.top_k; k += 32) {
+            all.experts[at + k] = static_cast<uint16_t>(k);
+            all.weights[at + k] = NAN;
+        }
+        if (lane == 0) min_relaxed<scope::gpu>(all.unsound, static_cast<uint32_t>(first + t));
+    }
+}
+
+} // namespace cot
+
+/* The router as a kernel of its own. Dynamic shared memory: gate_scratch_floats(E) floats a warp. */
+COT_KERNEL cot_cuda_gate_kernel(cot::gate_rules rules, cot::gate_tokens tokens);
+
+#endif

@@ -1,0 +1,84 @@
+/* The words of device code: one text that nvcc compiles for the device and the host's compiler for an emulator that checks
+ * what a device forgives (tests/cuda/emulate). What CUDA has a word for is written in CUDA's word; this header names the
+ * PTX instructions that it has none for, and the places that a test may weaken. */
+#ifndef COT_CUDA_PTX_H
+#define COT_CUDA_PTX_H
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+/* In a test of the emulator, the statement that follows is left out where that mutant is on. */
+#define COT_UNLESS(mutant)
+/* In a test of the emulator, the second where that mutant is on; else the first. */
+#define COT_EITHER(mutant, strong, weak) (strong)
+#else
+#include <emulate/cuda.h>
+#define COT_UNLESS(mutant) if (!emulate::weakened(#mutant))
+#define COT_EITHER(mutant, strong, weak) (emulate::weakened(#mutant) ? (weak) : (strong))
+#endif
+
+#define COT_KERNEL extern "C" __global__ void
+#define COT_DEVICE static __device__ __forceinline__
+
+namespace cot {
+
+/* How far an atomic access or a fence reaches: the block, the device, or other devices and the host too. */
+enum class scope { cta, gpu, sys };
+
+constexpr uint32_t ALL_LANES = 0xffffffffu;
+
+/* The dynamic shared memory of the block, aligned to 16 bytes. */
+COT_DEVICE void *shared_memory();
+
+/* Loads and stores of whole words that threads share: relaxed ones order nothing, an acquire sees what was done before
+ * the release that wrote what it reads. T has 4 or 8 bytes. */
+template <scope S, typename T> COT_DEVICE T load_relaxed(const T *p);
+template <scope S, typename T> COT_DEVICE T load_acquire(const T *p);
+template <scope S, typename T> COT_DEVICE void store_relaxed(T *p, T value);
+template <scope S, typename T> COT_DEVICE void store_release(T *p, T value);
+
+/* Updates of unsigned words that give what was there before; relaxed, or acquire and release at once. */
+template <scope S, typename T> COT_DEVICE T add_relaxed(T *p, T value);
+template <scope S, typename T> COT_DEVICE T add_acq_rel(T *p, T value);
+/* The lower of the two stays. */
+template <scope S> COT_DEVICE void min_relaxed(uint32_t *p, uint32_t value);
+/* `value` where `expected` was. */
+template <scope S>
+COT_DEVICE uint64_t compare_exchange_relaxed(uint64_t *p, uint64_t expected, uint64_t value);
+
+/* Orders what this thread did before it before what it does after, for relaxed accesses of that scope. */
+template <scope S> COT_DEVICE void fence();
+
+/* Barrier 0..15 of `threads` threads of the block: sync waits for all of them, arrive does not wait. All lanes of a warp
+ * call it in one place. */
+COT_DEVICE void barrier_sync(int number, int threads);
+COT_DEVICE void barrier_arrive(int number, int threads);
+
+/* Copies 16 bytes from global to shared memory, of which only the first `live` are read and the rest is zeros. The bytes
+ * are there for this thread after the wait for their group, for others after a barrier that follows it. */
+COT_DEVICE void copy_async_16(void *shared, const void *global, int live);
+COT_DEVICE void copy_async_commit();
+template <int LEFT> COT_DEVICE void copy_async_wait(); // until at most LEFT groups are on their way
+
+/* ldmatrix.m8n8.x4.b16: lane l names row l % 8 of matrix l / 8 (16 bytes in shared memory, aligned); lane l receives
+ * elements 2 (l % 4) and + 1 of row l / 4 of each matrix, or, transposed, of column l / 4. */
+COT_DEVICE void load_matrix_x4(uint32_t (&registers)[4], const void *row);
+COT_DEVICE void load_matrix_x4_transposed(uint32_t (&registers)[4], const void *row);
+
+/* mma.sync.m16n8k16, bf16 into fp32: d += a b. */
+COT_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+
+/* Nanoseconds, the same clock for all threads. */
+COT_DEVICE uint64_t global_timer();
+/* Lets others run for a moment. */
+COT_DEVICE void back_off();
+
+} // namespace cot
+
+#ifdef __CUDACC__
+#include "cuda/ptx_device.h"
+#else
+#include <emulate/ptx.h>
+#endif
+
+#endif

@@ -1,0 +1,143 @@
+/* Tiles of matrix products in bf16 with fp32 sums: C[m][n] = sum over k of A[m][k] B[n][k], by mma.sync m16n8k16 with
+ * ldmatrix and a pipeline of cp.async, on sm_80 and later.
+ *
+ * An engine loads parts of a tile's operands into a stage of shared memory, multiplies a stage into its sums, and stores
+ * the sums by a function that the caller gives; tile_run drives any engine that has these three. Another architecture's
+ * engine takes its place behind the same names.
+ *
+ *   shared memory of a stage:  A, M rows of 128 bytes (64 values of k), then B, N rows likewise
+ *     row r:  | c0 | c1 | ... | c7 |   16 bytes each; chunk c of row r lies at place c ^ (r % 8), so that eight rows'
+ *                                      chunks of one k meet no bank twice, where ldmatrix reads and where copies write
+ *
+ * Rows and columns beyond the operands are zeros, and so is k beyond K: no tile has a slow path. The order of each sum is
+ * that of k, by sixteens, which K alone gives. */
+#ifndef COT_CUDA_TILE_H
+#define COT_CUDA_TILE_H
+#include "cuda/ptx.h"
+
+namespace cot {
+
+/* Rows of K values one after another, each K a multiple of 8 and 16-byte aligned. */
+struct tile_rows {
+    const uint16_t *values; // bf16
+    int32_t rows, k;
+};
+
+/* Threads that compute a tile together: whole warps of one block, and the barrier that is theirs. */
+struct tile_team {
+    int thread, barrier; // number in the team; 0..15
+};
+
+constexpr int TILE_K = 64;
+
+/* 128 threads, 64 x 64: four warps, two by two, each 32 x 32 of it. */
+struct mma_tile {
+    static constexpr int M = 64, N = 64, THREADS = 128, STAGES = 4;
+    static constexpr int STAGE_BYTES = (M + N) * TILE_K * 2, SHARED_BYTES = STAGES * STAGE_BYTES;
+
+    float sums[2][4][4]; // of 16 x 8 each: rows, columns, registers of mma
+
+    __device__ __forceinline__ void clear()
+    {
+        for (int i = 0; i < 2; i++)
+            for (int j = 0; j < 4; j++)
+                for (int r = 0; r < 4; r++) sums[i][j][r] = 0;
+    }
+
+    static __device__ __forceinline__ int place_of(int row, int chunk)
+    {
+        return row * (TILE_K * 2) + ((chunk ^ (row & 7)) << 4);
+    }
+
+    /* Asks for k0 to k0 + 63 of rows first, first + 1, ... `count` of them, into a stage's part. */
+    static __device__ __forceinline__ void load_rows(unsigned char *to, const tile_rows &from, int first,
+                                                     int count, int k0, int thread)
+    {
+        for (int i = thread; i < count * 8; i += THREADS) {
+            const int r = i / 8, chunk = i % 8, k = k0 + 8 * chunk;
+            const bool live = first + r < from.rows && k < from.k;
+            const uint16_t *const values =
+                live ? from.values + static_cast<int64_t>(first + r) * from.k + k : from.values;
+            copy_async_16(to + place_of(r, chunk), values, live ? 16 : 0);
+        }
+    }
+
+    static __device__ __forceinline__ void load(unsigned char *stage, const tile_rows &a, const tile_rows &b,
+                                                int m, int n, int k, int thread)
+    {
+        load_rows(stage, a, m, M, k, thread);
+        load_rows(stage + M * TILE_K * 2, b, n, N, k, thread);
+    }
+
+    __device__ __forceinline__ void multiply(const unsigned char *stage, int thread)
+    {
+        const int lane = thread % 32, warp = thread / 32, rows = warp / 2 * 32, columns = warp % 2 * 32;
+        for (int k = 0; k < TILE_K / 8; k += 2) { // chunks: 16 values of k at a time
+            uint32_t a[2][4], b[2][4];
+            /* Lanes name rows of four 8 x 8 parts. A: upper left, lower left, upper right, lower right. */
+            for (int i = 0; i < 2; i++)
+                load_matrix_x4(a[i], stage + place_of(rows + 16 * i + lane % 16, k + lane / 16));
+            /* B: columns 0..7 with the first half of k, then its second half; columns 8..15 likewise. */
+            for (int j = 0; j < 2; j++)
+                load_matrix_x4(b[j],
+                               stage + M * TILE_K * 2 +
+                                   place_of(columns + 16 * j + lane % 8 + lane / 16 * 8, k + lane / 8 % 2));
+            for (int i = 0; i < 2; i++)
+                for (int j = 0; j < 4; j++) {
+                    const uint32_t pair[2] = {b[j / 2][2 * (j % 2)], b[j / 2][2 * (j % 2) + 1]};
+                    mma_bf16(sums[i][j], a[i], pair);
+                }
+        }
+    }
+
+    /* Calls put(row, column, sum, sum of the next column) for rows and even columns within the tile. */
+    template <typename Put> __device__ __forceinline__ void store(int thread, Put put) const
+    {
+        const int lane = thread % 32, warp = thread / 32, rows = warp / 2 * 32, columns = warp % 2 * 32;
+        for (int i = 0; i < 2; i++)
+            for (int j = 0; j < 4; j++)
+                for (int half = 0; half < 2; half++)
+                    put(rows + 16 * i + 8 * half + lane / 4, columns + 8 * j + lane % 4 * 2,
+                        sums[i][j][2 * half], sums[i][j][2 * half + 1]);
+    }
+};
+
+/* Computes the tile that begins at (m, n) and leaves it in the engine's sums. `shared` is the team's, SHARED_BYTES, aligned
+ * to 128. When it returns all copies have come and nobody reads `shared` any more. */
+template <typename Engine>
+COT_DEVICE void tile_run(Engine &engine, unsigned char *shared, const tile_rows &a, const tile_rows &b, int m,
+                         int n, const tile_team &team)
+{
+    const int parts = (a.k + TILE_K - 1) / TILE_K;
+    engine.clear();
+    for (int part = 0; part < Engine::STAGES - 1; part++) {
+        if (part < parts)
+            Engine::load(shared + part * Engine::STAGE_BYTES, a, b, m, n, part * TILE_K, team.thread);
+        copy_async_commit();
+    }
+    for (int part = 0; part < parts; part++) {
+        COT_UNLESS(tile_wait_group) copy_async_wait<Engine::STAGES - 2>();
+        /* Everyone's copies of this part are there, and nobody reads the stage that is filled next. */
+        COT_UNLESS(tile_barrier) barrier_sync(team.barrier, Engine::THREADS);
+        const int next = part + Engine::STAGES - 1;
+        if (next < parts)
+            Engine::load(shared + next % Engine::STAGES * Engine::STAGE_BYTES, a, b, m, n, next * TILE_K,
+                         team.thread);
+        copy_async_commit();
+        engine.multiply(shared + part % Engine::STAGES * Engine::STAGE_BYTES, team.thread);
+    }
+    copy_async_wait<0>();
+    COT_UNLESS(tile_last_barrier) barrier_sync(team.barrier, Engine::THREADS);
+}
+
+} // namespace cot
+
+struct cot_cuda_product {
+    cot::tile_rows a, b;
+    float *c; // [M][N]
+};
+
+/* C = A B^T, one tile after the other; blocks of 128 threads with mma_tile::SHARED_BYTES. */
+COT_KERNEL cot_cuda_product_kernel(cot_cuda_product p);
+
+#endif

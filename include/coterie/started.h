@@ -1,0 +1,34 @@
+/* Processes that were started beside each other to be one group of ranks: oshrun -np 4 coterie run ...
+ *
+ * Each of them makes the same calls. Those of the ranks other than 0 that open a group return COT_SERVED when it has ended.
+ * Nothing here is thread-safe. */
+#ifndef COTERIE_STARTED_H
+#define COTERIE_STARTED_H
+#include "coterie/status.h"
+#include <stdbool.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The ranks that oshrun, mpirun or srun has started, of which this process is one; all 0 where none of them did. */
+typedef struct cot_launch_place {
+    int rank, ranks;
+    int here; /* how many of them are on this host, as far as is told: at least 1 */
+} cot_launch_place;
+cot_launch_place cot_launch_started(void);
+
+/* Gives all ranks what rank 0 has there, before a group is opened. Errors: where one of them has come to an error before it
+ * got here, that one, on all ranks. NOT_FOUND, UNSUPPORTED: there is no OpenSHMEM. */
+cot_status cot_launch_share(void *data, size_t bytes, cot_error *error);
+/* This process opens no group, for that reason: all ranks' next share, or opening of a group, fails with it. Nothing
+ * where one has been opened. */
+void cot_launch_refuse(const cot_error *why);
+/* Whether a group of such ranks has been opened by this process. */
+bool cot_launch_met(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

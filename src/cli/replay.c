@@ -1,0 +1,247 @@
+#include "replay.h"
+
+#include "cmd_predict.h"
+#include "command.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AT(field) offsetof(replay_settings, field)
+const cot_option cot_replay_option_rows[] = {
+    {"routing", 0, COT_OPTION_TEXT, "trace:FILE|lar:X", NULL,
+     "in place of what gates choose, which compute all the same; trace: the experts and weights that a trace "
+     "has for each "
+     "token, whose sequences are the requests (what --tables learnt from the same trace is passed over); "
+     "lar: drawn, so that "
+     "a share X of a rank's activations stays there",
+     AT(routing)},
+    {"prompt-tokens", 0, COT_OPTION_TEXT, "N|all", "all",
+     "tokens of a trace's sequence that are fed at once, also where they were recorded in decode; the rest "
+     "one by one",
+     AT(prompt_tokens)},
+    {"trace-layers", 0, COT_OPTION_TEXT, "A:B", NULL,
+     "with --shape: the trace's layers from A to before B, counted from 0", AT(trace_layers)},
+    {"shape", 0, COT_OPTION_TEXT, "NAME", NULL,
+     "in place of a model a random one of this shape (" MODEL_SHAPE_NAMES
+     "), with the trace's layers, experts and ids; layers share experts, slot for slot, where theirs exceed "
+     "four "
+     "times the last-level cache",
+     AT(shape)},
+    {0}};
+
+static const char *after(const char *text, const char *prefix)
+{
+    const size_t length = strlen(prefix);
+    return !strncmp(text, prefix, length) && text[length] ? text + length : NULL;
+}
+
+static bool open_trace(replay *r, const char *path)
+{
+    int32_t *ids = NULL;
+    if (cot_open_trace(&r->trace, &ids, path, NULL) != COT_EXIT_OK) return false;
+    if (r->trace.kind == COT_TRACE_TOKENS) return true;
+    cot_complain("'%s' has counts, no token's routing", path);
+    return false;
+}
+
+/* The whole number that begins `text`, and what follows it. */
+static const char *whole(int64_t *n, const char *text, int64_t most)
+{
+    char *end;
+    errno = 0;
+    *n = strtoll(text, &end, 10);
+    return end == text || errno || *n < 0 || *n > most ? NULL : end;
+}
+
+static bool cut_layers(replay *r, const replay_settings *s)
+{
+    int64_t from = 0, to = r->trace.n_layers;
+    if (s->trace_layers) {
+        const char *rest = whole(&from, s->trace_layers, INT32_MAX);
+        rest = rest && *rest == ':' ? whole(&to, rest + 1, INT32_MAX) : NULL;
+        if (!rest || *rest || from >= to || to > r->trace.n_layers) {
+            cot_complain("--trace-layers takes A:B with 0 <= A < B <= %d, not '%s'", (int)r->trace.n_layers,
+                         s->trace_layers);
+            return false;
+        }
+    }
+    r->first_layer = (int32_t)from;
+    r->layers = (int32_t)(to - from);
+    return true;
+}
+
+/* Which sequences the tables learnt from; `*known` is empty where they learnt from another trace. */
+static bool find_known(uint8_t **known, const replay *r, const char *tables, const char *trace)
+{
+    cot_predictor *predictor;
+    cot_error error;
+    *known = NULL;
+    if (cot_predictor_open(&predictor, tables, &error) != COT_OK) {
+        cot_complain_of(&error);
+        return false;
+    }
+    cot_predictor_info info;
+    cot_predictor_describe(&info, predictor);
+    bool good = true;
+    if (info.trace_hash != cot_trace_hash(&r->trace))
+        cot_complain("note: '%s' learnt from another trace than '%s'", tables, trace);
+    else if (!info.chosen) {
+        cot_complain("'%s' learnt from all of '%s': nothing is left to replay (coterie group --split)",
+                     tables, trace);
+        good = false;
+    } else if ((*known = malloc((size_t)info.n_sequences + 1)))
+        memcpy(*known, info.chosen, (size_t)info.n_sequences);
+    else
+        cot_complain("out of memory");
+    cot_predictor_close(predictor);
+    return good && (info.trace_hash != cot_trace_hash(&r->trace) || *known);
+}
+
+/* Nothing is told of how well ids are foretold that nobody knows. */
+static bool has_unknown(const cot_eval_sequence *s)
+{
+    for (int64_t t = 1; t < s->tokens; t++)
+        if (s->ids[t] < 0) return true;
+    return false;
+}
+
+enum { NAME_BYTES = 24 };
+
+static bool list_sequences(replay *r, int64_t prompt, const uint8_t *known)
+{
+    const cot_trace *t = &r->trace;
+    const size_t n = (size_t)t->n_sequences;
+    r->sequences = calloc(n + 1, sizeof *r->sequences);
+    r->names = malloc((n + 1) * NAME_BYTES);
+    if (!r->sequences || !r->names) {
+        cot_complain("out of memory for %zu sequences", n);
+        return false;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const int64_t begin = t->sequence_offsets[i], tokens = t->sequence_offsets[i + 1] - begin;
+        if (!tokens || (known && known[i])) continue;
+        char *name = r->names + r->count * NAME_BYTES;
+        snprintf(name, NAME_BYTES, "%zu", i);
+        cot_eval_sequence *s = &r->sequences[r->count++];
+        *s = (cot_eval_sequence){.name = name,
+                                 .ids = t->token_ids + begin,
+                                 .tokens = tokens,
+                                 .prefill_tokens = prompt && prompt < tokens ? prompt : tokens,
+                                 .recorded = (int32_t)i};
+        if (has_unknown(s)) s->unscored = tokens - 1;
+    }
+    if (!r->count) cot_complain("no sequence is left to replay");
+    return r->count > 0;
+}
+
+static int64_t highest_id(const cot_trace *t)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < t->n_tokens; i++)
+        if (t->token_ids[i] > most) most = t->token_ids[i];
+    return most;
+}
+
+static bool make_shape(replay *r, const replay_settings *s)
+{
+    model_shape_wanted wanted = {0};
+    if (r->recorded)
+        wanted =
+            (model_shape_wanted){r->layers, r->trace.n_experts, r->trace.top_k, highest_id(&r->trace) + 1};
+    return model_shape_make(&r->shape, s->shape, &wanted);
+}
+
+static bool open_recorded(replay *r, const replay_settings *s, const engine_settings *engine,
+                          const char *path)
+{
+    int64_t prompt = 0;
+    const char *rest =
+        strcmp(s->prompt_tokens, "all") != 0 ? whole(&prompt, s->prompt_tokens, INT32_MAX) : "";
+    if (!rest || *rest || (strcmp(s->prompt_tokens, "all") != 0 && prompt < 1)) {
+        cot_complain("--prompt-tokens takes a number from 1 on, or all, not '%s'", s->prompt_tokens);
+        return false;
+    }
+    if (s->trace_layers && !s->shape) {
+        cot_complain("--trace-layers needs --shape: a model has layers of its own");
+        return false;
+    }
+    r->recorded = true;
+    if (!open_trace(r, path) || !cut_layers(r, s)) return false;
+    r->routing = (cot_engine_routing){
+        .trace = &r->trace, .name = path, .first_layer = r->first_layer, .cut = s->trace_layers || s->shape};
+    uint8_t *known = NULL;
+    const bool good =
+        (!engine->tables || find_known(&known, r, engine->tables, path)) && list_sequences(r, prompt, known);
+    free(known);
+    if (good && r->count < (size_t)r->trace.n_sequences)
+        cot_complain("note: %zu of %" PRId64 " sequences are replayed", r->count, r->trace.n_sequences);
+    return good;
+}
+
+bool replay_open(replay *r, const replay_settings *s, const engine_settings *engine)
+{
+    *r = (replay){0};
+    const char *path = s->routing ? after(s->routing, "trace:") : NULL,
+               *rate = s->routing ? after(s->routing, "lar:") : NULL;
+    bool good = true;
+    if (path)
+        good = open_recorded(r, s, engine, path);
+    else if (rate) {
+        char *end;
+        r->drawn = true;
+        r->routing.lar = strtod(rate, &end);
+        good = !*end && r->routing.lar >= 0 && r->routing.lar <= 1;
+        if (!good) cot_complain("--routing lar:X takes X from 0 to 1, not '%s'", rate);
+    } else if (s->routing) {
+        cot_complain("--routing takes trace:FILE or lar:X, not '%s'", s->routing);
+        good = false;
+    }
+    if (good && s->trace_layers && !path) {
+        cot_complain("--trace-layers needs --routing trace:FILE");
+        good = false;
+    }
+    if (!good || !s->shape) return good;
+    if (!make_shape(r, s)) return false;
+    engine_needs needs = {.shape = &r->shape};
+    const int32_t layers = cot_engine_options_of(engine, &needs).expert_layers;
+    if (layers < r->shape.layers)
+        cot_complain("note: %" PRId64 " layers share the experts of %d", r->shape.layers, (int)layers);
+    return true;
+}
+
+void replay_close(replay *r)
+{
+    cot_trace_close(&r->trace);
+    model_shape_free(&r->shape);
+    free(r->sequences);
+    free(r->names);
+    *r = (replay){0};
+}
+
+void replay_need(engine_needs *needs, const replay *r)
+{
+    if (r->drawn || r->recorded) needs->routing = &r->routing;
+    if (r->shape.config) needs->shape = &r->shape;
+}
+
+bool replay_is_of_trace(const replay_settings *s)
+{
+    return s->routing && after(s->routing, "trace:");
+}
+
+bool replay_has_model(const replay_settings *s, const char *model, bool traced)
+{
+    if (s->shape && !traced) {
+        cot_complain("--shape needs --routing trace:FILE: there are no texts for random models");
+        return false;
+    }
+    if (!model == !s->shape) {
+        cot_complain(model ? "give a MODEL or --shape, not both" : "give a MODEL or --shape");
+        return false;
+    }
+    return true;
+}

@@ -1,0 +1,38 @@
+/* Replayed routing on the command line: a trace's sequences as requests. */
+#ifndef COT_CLI_REPLAY_H
+#define COT_CLI_REPLAY_H
+#include "engine_settings.h"
+#include "coterie/eval.h"
+
+typedef struct replay_settings {
+    const char *routing, *prompt_tokens, *trace_layers, *shape;
+} replay_settings;
+
+/* A group of rows for cot_options, over a replay_settings. */
+extern const cot_option cot_replay_option_rows[];
+
+typedef struct replay {
+    bool drawn;    // `lar:X`: the requests are others'
+    bool recorded; // `trace:FILE`: they are these
+    cot_trace trace;
+    int32_t first_layer, layers; // of the trace
+    cot_engine_routing routing;
+    cot_eval_sequence
+        *sequences; // those of the trace that `tables` did not learn from, the rest is passed over
+    size_t count;
+    char *names;
+    model_shape shape;
+} replay;
+
+/* Reads what the settings name; `tables` (may be NULL) are the file of --tables. Says what is replayed on stderr. Returns false
+ * after a line on stderr; close either way. */
+bool replay_open(replay *replay, const replay_settings *settings, const engine_settings *engine);
+void replay_close(replay *replay);
+/* Adds to what an engine needs. */
+void replay_need(engine_needs *needs, const replay *replay);
+/* Whether there is a model to run: a folder, or where requests are a trace's a shape, and not both; says what is missing on stderr. */
+bool replay_has_model(const replay_settings *settings, const char *model, bool traced);
+/* Whether requests are a trace's sequences. */
+bool replay_is_of_trace(const replay_settings *settings);
+
+#endif

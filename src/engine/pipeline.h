@@ -1,0 +1,18 @@
+/* The pipeline of an engine, from the names in its options. */
+#ifndef COT_ENGINE_PIPELINE_H
+#define COT_ENGINE_PIPELINE_H
+#include "coterie/engine.h"
+#include "coterie/layout.h"
+#include "model/pipeline.h"
+
+/* Fills in defaults (coterie/engine.h). Errors: INVALID_ARGUMENT: an unknown name, names that do not go together, tables
+ * that lack what the prediction reads, replicas where there may be none. */
+cot_status cot_engine_pipeline_of(cot_pipeline *pipeline, const cot_engine_options *options,
+                                  const cot_predictor *tables, const cot_expert_layout *layout,
+                                  cot_error *error);
+/* As the options spell it. */
+const char *cot_engine_pipeline_name(const cot_pipeline *pipeline);
+const char *cot_engine_predict_name(const cot_pipeline *pipeline);
+const char *cot_engine_collective_name(const cot_pipeline *pipeline);
+
+#endif

@@ -1,0 +1,85 @@
+#include "kernels/format.h"
+
+const cot_format_row cot_formats[COT_FORMATS] = {
+#define COT_FORMAT_ROW(name, text, bits, unit, group, scale, products)                                       \
+    {text, bits, unit, group, scale, products},
+    COT_FORMAT_LIST(COT_FORMAT_ROW)
+#undef COT_FORMAT_ROW
+};
+
+/* A format's number: the kind in its lowest byte, then what is not as the kind's row says. */
+enum { GROUP_SHIFT = 8, GROUP_WHOLE = 0xffff, SCALE_SHIFT = 24, ZEROS_SHIFT = 26 };
+static const cot_dtype scale_types[] = {COT_DTYPE_COUNT, COT_F32, COT_F16, COT_BF16}; // the first: the row's
+
+cot_format cot_format_parse(const char *name)
+{
+    int format = 0;
+    while (format < COT_FORMATS && strcmp(cot_formats[format].name, name) != 0) format++;
+    return (cot_format)format;
+}
+
+cot_format cot_format_with(cot_format kind, int64_t group, cot_dtype scale, bool zeros)
+{
+    const cot_format_row *row = &cot_formats[kind];
+    uint32_t format = (uint32_t)kind | (uint32_t)zeros << ZEROS_SHIFT;
+    if (group != row->group)
+        format |= (group ? (uint32_t)(group / 32) : (uint32_t)GROUP_WHOLE) << GROUP_SHIFT;
+    for (uint32_t t = 1; t < sizeof scale_types / sizeof *scale_types; t++)
+        if (scale != row->scale && scale == scale_types[t]) format |= t << SCALE_SHIFT;
+    return (cot_format)format;
+}
+
+int64_t cot_format_group(cot_format format)
+{
+    const uint32_t group = (uint32_t)format >> GROUP_SHIFT & 0xffff;
+    return !group ? cot_format_row_of(format)->group : group == GROUP_WHOLE ? 0 : (int64_t)group * 32;
+}
+
+cot_dtype cot_format_scale(cot_format format)
+{
+    const uint32_t scale = (uint32_t)format >> SCALE_SHIFT & 3;
+    return scale ? scale_types[scale] : cot_format_row_of(format)->scale;
+}
+
+bool cot_format_zeros(cot_format format)
+{
+    return (uint32_t)format >> ZEROS_SHIFT & 1;
+}
+
+bool cot_format_multiplies(cot_format format, cot_dtype type, bool rounded)
+{
+    const unsigned rows = rounded ? COT_BY_INT8 : type == COT_F32 ? COT_BY_FP32 : COT_BY_BF16;
+    if (rounded && cot_format_kind(format) == COT_FORMAT_INT8 && format != COT_FORMAT_INT8) return false;
+    return cot_format_row_of(format)->products & rows;
+}
+
+int64_t cot_format_groups(cot_format format, int64_t k)
+{
+    const int64_t group = cot_format_group(format);
+    if (cot_format_scale(format) == COT_DTYPE_COUNT) return 0;
+    return group ? (k + group - 1) / group : 1;
+}
+
+int64_t cot_scales_offsets_at(cot_format format, int64_t k)
+{
+    const int64_t groups = cot_format_groups(format, k);
+    return groups ? groups * COT_PANEL * (int64_t)cot_dtype_bytes(cot_format_scale(format)) : 0;
+}
+
+int64_t cot_scales_bytes(cot_format format, int64_t k)
+{
+    int64_t bytes = cot_scales_offsets_at(format, k);
+    if (cot_format_zeros(format)) bytes += cot_format_groups(format, k) * COT_PANEL * 2;
+    return (bytes + 63) / 64 * 64;
+}
+
+int64_t cot_panel_bytes(cot_format format, int64_t k)
+{
+    const int64_t unit = cot_format_row_of(format)->unit, rows = (k + unit - 1) / unit * unit;
+    return cot_scales_bytes(format, k) + rows / cot_format_step(format) * COT_WORDS_BYTES;
+}
+
+int64_t cot_packed_bytes(cot_format format, int64_t k, int64_t n)
+{
+    return cot_panels(n) * cot_panel_bytes(format, k);
+}

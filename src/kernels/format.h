@@ -1,0 +1,117 @@
+/* The forms that a weight has in memory. One row of a table says what each is; whoever reads, packs, weighs or multiplies
+ * weights reads that row.
+ *
+ * Every packed matrix B [K][N] is made of panels, each of 32 columns:
+ *
+ *   panel p = columns 32p .. 32p+31; columns and rows beyond N and K are zero
+ *
+ *       scales [groups][32]          one for each group of rows of a column; none where the format has no scales
+ *       offsets [groups][32]         of bf16, only where the format has zero points; scales and offsets together are
+ *                                    rounded up to 64 bytes
+ *       words  [K / step][32]        of 32 bits: `step` rows of a column, K rounded up to `unit`
+ *
+ *   fp32    a word is one row
+ *   bf16    a word is two rows, the first one low
+ *   int8    a word is four rows, byte k % 4; the element is the whole number times its group's scale
+ *   fp8     the same with bytes of E4M3
+ *   int4    a word is eight rows of four signed bits, the even ones in its low half, the odd ones in its high half, the first
+ *           of each lowest; the element is the whole number times its group's scale
+ *   mxfp4   the same with four bits of E2M1; scales are E8M0
+ *
+ * With zero points the element is (whole number + offset) times scale. A file's unsigned code q with zero point z is the whole
+ * number q - 8 (of eight bits: q - 128), and its offset is 8 - z (128 - z), which bf16 holds exactly.
+ *
+ * One layout for every instruction set: a 512-bit load holds a word of 16 columns, as VDPBF16PS and VPDPBUSD want them; a
+ * 256-bit load holds 8. */
+#ifndef COT_KERNELS_FORMAT_H
+#define COT_KERNELS_FORMAT_H
+#include "base/dtype.h"
+#include <stdbool.h>
+
+/* X(NAME, "name", bits, unit, group, type of scales, products) */
+// clang-format off
+#define COT_FORMAT_LIST(X) \
+    X(FP32, "fp32", 32, 2, 0, COT_DTYPE_COUNT, COT_BY_FP32) \
+    X(BF16, "bf16", 16, 2, 0, COT_DTYPE_COUNT, COT_BY_BF16) \
+    X(INT8, "int8", 8, 32, 0, COT_F32, COT_BY_FP32 | COT_BY_BF16 | COT_BY_INT8) \
+    X(FP8, "fp8", 8, 32, 0, COT_F32, COT_BY_FP32 | COT_BY_BF16) \
+    X(INT4, "int4", 4, 32, 32, COT_BF16, COT_BY_FP32 | COT_BY_BF16 | COT_BY_INT8) \
+    X(MXFP4, "mxfp4", 4, 32, 32, COT_F8_E8M0, COT_BY_FP32 | COT_BY_BF16 | COT_BY_INT8)
+// clang-format on
+
+/* A kind of elements: a row of the table. cot_format_with makes further formats of a kind, whose groups, scales or zero points
+ * are not those that the row has; they are numbers beyond COT_FORMATS. */
+typedef enum cot_format {
+#define COT_FORMAT_ENUM(name, text, bits, unit, group, scale, products) COT_FORMAT_##name,
+    COT_FORMAT_LIST(COT_FORMAT_ENUM)
+#undef COT_FORMAT_ENUM
+        COT_FORMATS
+} cot_format;
+
+/* What the rows of the other operand are when they are multiplied. */
+typedef enum cot_format_products {
+    COT_BY_FP32 = 1, // rows of fp32
+    COT_BY_BF16 = 2, // rows of bf16
+    COT_BY_INT8 = 4  // rows of either, rounded to whole numbers (kernels.h)
+} cot_format_products;
+
+typedef struct cot_format_row {
+    const char *name;  // as --weights spells it
+    int bits;          // of an element; 32 / bits rows make a word
+    int unit;          // panels have whole multiples of so many rows
+    int group;         // rows of a column that share a scale; 0: all of them
+    cot_dtype scale;   // type of scales; COT_DTYPE_COUNT: there are none
+    unsigned products; // of COT_BY_*
+} cot_format_row;
+
+extern const cot_format_row cot_formats[COT_FORMATS];
+
+/* The kind of a format, and that kind's row. */
+static inline cot_format cot_format_kind(cot_format format)
+{
+    return (cot_format)((uint32_t)format & 0xff);
+}
+static inline const cot_format_row *cot_format_row_of(cot_format format)
+{
+    return &cot_formats[cot_format_kind(format)];
+}
+/* A kind with other groups (of a multiple of 32 rows below 2^20, or 0: the whole column), scales of F32, F16 or BF16 (INT4; INT8 and
+ * FP8 have F32) and perhaps zero points (INT4, INT8). The plain number of the kind where all is as its row says. */
+cot_format cot_format_with(cot_format kind, int64_t group, cot_dtype scale, bool zeros);
+int64_t cot_format_group(cot_format format); // 0: the whole column
+cot_dtype cot_format_scale(cot_format format);
+bool cot_format_zeros(cot_format format);
+
+enum { COT_PANEL = 32, COT_WORDS_BYTES = COT_PANEL * 4 }; // columns of a panel, and a line of their words
+
+/* The format of that name, or COT_FORMATS. */
+cot_format cot_format_parse(const char *name);
+/* That of plain numbers of a type: F32 or BF16. */
+static inline cot_format cot_format_of(cot_dtype type)
+{
+    return type == COT_F32 ? COT_FORMAT_FP32 : COT_FORMAT_BF16;
+}
+/* Whether rows of that type, rounded or not, can be multiplied with it. */
+bool cot_format_multiplies(cot_format format, cot_dtype type, bool rounded);
+
+/* Rows of a word. */
+static inline int cot_format_step(cot_format format)
+{
+    return 32 / cot_format_row_of(format)->bits;
+}
+/* Groups of a column of k rows; 0 without scales. */
+int64_t cot_format_groups(cot_format format, int64_t k);
+/* Bytes of a panel of k rows before its offsets (zero points), and before its words; the latter a multiple of 64. */
+int64_t cot_scales_offsets_at(cot_format format, int64_t k);
+int64_t cot_scales_bytes(cot_format format, int64_t k);
+
+/* Bytes from one panel to the next of a packed B with k rows; a multiple of 64. */
+int64_t cot_panel_bytes(cot_format format, int64_t k);
+static inline int64_t cot_panels(int64_t n)
+{
+    return (n + COT_PANEL - 1) / COT_PANEL;
+}
+/* Bytes of a packed [k][n]; a multiple of 64. */
+int64_t cot_packed_bytes(cot_format format, int64_t k, int64_t n);
+
+#endif

@@ -1,0 +1,182 @@
+#include "server/step_reports.h"
+
+#include "base/error.h"
+#include "net/publisher.h"
+#include "net/wake.h"
+#include "server/payload.h"
+#include "server/ring.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+enum {
+    MOST_RANKS = 64,
+    KEPT = 4096,        // reports that the loop may be behind
+    MOST_UNREAD = 10000 // messages that a subscriber may be behind
+};
+
+/* What goes through the ring; the ranks' counters stand behind it. */
+typedef struct entry {
+    double seconds; // when the step was over
+    cot_step_report report;
+} entry;
+
+struct cot_step_reports {
+    cot_engine *engine;
+    void *context; // of the publisher
+    cot_publisher *publisher;
+    cot_ring ring;
+    cot_wake news; // there is something in the ring
+    /* The loop's thread alone. */
+    cot_buffer payload;
+    entry entry; // the one that is read
+    cot_rank_routing routing[MOST_RANKS];
+};
+
+/* ---- the engine's thread ---- */
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static void on_step(void *context, const cot_step_report *report)
+{
+    cot_step_reports *r = context;
+    const entry head = {seconds_now(), *report};
+    const cot_ring_part parts[] = {{&head, sizeof head},
+                                   {report->routing, (size_t)report->ranks * sizeof *report->routing}};
+    if (cot_ring_put(&r->ring, parts, 2, 0)) cot_wake_up(&r->news);
+}
+
+/* ---- the loop's thread ---- */
+
+static int pack_whole(msgpack_packer *to, const char *name, uint64_t number)
+{
+    return cot_payload_text(to, name) | msgpack_pack_uint64(to, number);
+}
+
+static int pack_real(msgpack_packer *to, const char *name, double number)
+{
+    return cot_payload_text(to, name) | msgpack_pack_double(to, number);
+}
+
+static int pack_rank(msgpack_packer *to, const cot_rank_routing *rank)
+{
+    return msgpack_pack_map(to, 5) | pack_whole(to, "tokens", rank->tokens) |
+           pack_whole(to, "activations", rank->activations) | pack_whole(to, "local", rank->local) |
+           pack_whole(to, "sends", rank->sends) | pack_whole(to, "distinct_experts", rank->distinct_experts);
+}
+
+static int pack(msgpack_packer *to, const entry *e)
+{
+    const cot_step_report *s = &e->report;
+    int failed = msgpack_pack_map(to, 9) | pack_whole(to, "step", (uint64_t)s->step) |
+                 pack_real(to, "seconds", e->seconds) | pack_whole(to, "sequences", (uint64_t)s->sequences) |
+                 pack_whole(to, "tokens", (uint64_t)s->tokens) |
+                 pack_whole(to, "prompt_tokens", (uint64_t)s->prompt_tokens) |
+                 pack_real(to, "predicted_ns", s->predicted_ns) |
+                 pack_real(to, "observed_ns", s->observed_ns);
+    failed |= cot_payload_text(to, "bytes") | msgpack_pack_map(to, COT_STATS_PHASES);
+    for (int p = 0; p < COT_STATS_PHASES; p++) failed |= pack_whole(to, cot_engine_phases()[p], s->bytes[p]);
+    failed |= cot_payload_text(to, "ranks") | msgpack_pack_array(to, (size_t)s->ranks);
+    for (int rank = 0; rank < s->ranks; rank++) failed |= pack_rank(to, &s->routing[rank]);
+    return failed;
+}
+
+/* The next report, its counters beside it. */
+static bool take(cot_step_reports *r)
+{
+    uint8_t bytes[sizeof r->entry + sizeof r->routing];
+    if (!cot_ring_take(&r->ring, bytes, sizeof bytes)) return false;
+    memcpy(&r->entry, bytes, sizeof r->entry);
+    memcpy(r->routing, bytes + sizeof r->entry, (size_t)r->entry.report.ranks * sizeof *r->routing);
+    r->entry.report.routing = r->routing;
+    return true;
+}
+
+/* Publishes what has come; what memory is missing for is lost. */
+static void take_news(void *context, uint64_t times)
+{
+    cot_step_reports *r = context;
+    (void)times;
+    while (take(r)) {
+        r->payload.bytes = 0;
+        msgpack_packer to = cot_payload_packer(&r->payload);
+        if (!pack(&to, &r->entry)) cot_publisher_send(r->publisher, r->payload.data, r->payload.bytes);
+    }
+}
+
+/* ---- opening ---- */
+
+cot_status cot_step_reports_read(cot_endpoint *e, const char *text, const cot_kv_config *kv, int homes,
+                                 int http_port, bool no_auth, cot_error *error)
+{
+    *e = (cot_endpoint){0};
+    if (!text) return COT_OK;
+    if (!cot_endpoint_read(e, text))
+        return cot_fail(
+            error, COT_INVALID_ARGUMENT,
+            "--step-reports-endpoint is not tcp://ADDRESS:PORT (an address in numbers, localhost, or * "
+            "for all of them)");
+    if (!cot_endpoint_is_own(e) && !no_auth)
+        return cot_fail(
+            error, COT_INVALID_ARGUMENT,
+            "--step-reports-endpoint: %s can be reached from other machines, and nobody is asked for a "
+            "key there: say --kv-events-no-auth if everybody may read what is published",
+            e->address);
+    const bool collides =
+        e->port == http_port ||
+        (kv->enabled &&
+         (cot_ports_overlap(kv->endpoint.port, homes, e->port, 1) ||
+          (*kv->replay_endpoint.address && cot_ports_overlap(kv->replay_endpoint.port, homes, e->port, 1))));
+    if (!collides) return COT_OK;
+    return cot_fail(error, COT_INVALID_ARGUMENT,
+                    "--step-reports-endpoint: port %d is the server's own, or one of --kv-events-config",
+                    e->port);
+}
+
+cot_status cot_step_reports_open(cot_step_reports **out, const cot_endpoint *endpoint, cot_engine *engine,
+                                 struct event_base *base, cot_error *error)
+{
+    const int ranks = cot_engine_describe(engine)->ranks;
+    const size_t entry_bytes = sizeof(entry) + (size_t)ranks * sizeof(cot_rank_routing) + 4;
+    cot_step_reports *r = *out = calloc(1, sizeof *r);
+    if (!r) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for reports of steps");
+    r->engine = engine;
+    r->news.fd = -1;
+    r->context = cot_publisher_context_open();
+    cot_status status = COT_OK;
+    if (!r->context || !cot_ring_open(&r->ring, KEPT * entry_bytes) ||
+        !cot_wake_open(&r->news, base, take_news, r))
+        status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for reports of steps");
+    if (status == COT_OK) {
+        char address[96];
+        cot_endpoint_write(address, endpoint, 0);
+        const cot_publisher_options options = {
+            .endpoint = address, .topic = "steps", .keep = 1, .most_unread = MOST_UNREAD};
+        status = cot_publisher_open(&r->publisher, r->context, base, &options, error);
+    }
+    if (status == COT_OK) {
+        const cot_step_events events = {r, on_step};
+        cot_engine_watch_steps(engine, &events);
+        return COT_OK;
+    }
+    cot_step_reports_close(r);
+    *out = NULL;
+    return status;
+}
+
+void cot_step_reports_close(cot_step_reports *r)
+{
+    if (!r) return;
+    cot_engine_watch_steps(r->engine, NULL);
+    cot_wake_close(&r->news);
+    cot_publisher_close(r->publisher);
+    cot_publisher_context_close(r->context);
+    cot_ring_close(&r->ring);
+    cot_buffer_free(&r->payload);
+    free(r);
+}

@@ -1,0 +1,211 @@
+/* `oshrun -np P coterie ...`: what comes out is what threads give, and what goes wrong is one line. */
+#include "harness/cli/broken.h"
+#include "harness/cli/capture.h"
+#include "harness/cmocka.h"
+#include "harness/fabric/oshrun.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static capture c, of_threads;
+
+/* Lines of the program itself: oshrun has its own to say of a process that failed. */
+static int own_lines(const char *text)
+{
+    int lines = 0;
+    for (const char *at = text; (at = strstr(at, "coterie: ")); at++) lines += at == text || at[-1] == '\n';
+    return lines;
+}
+
+static void start(const char *ranks, const char *how, const char *line)
+{
+    char whole[2048];
+    snprintf(whole, sizeof whole, "exec </dev/null; m=" TINY "; oshrun -np %s %s \"$coterie\" %s", ranks, how,
+             line);
+    capture_shell(&c, whole);
+}
+
+/* Texts and losses, in fp32 with heads split, and the logits of dp in bf16, bit for bit. */
+static void what_threads_print_is_printed(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "run $m -p 'Question: A farmer has 12 hens.' -p 'The town' -n 24 --precision fp32";
+    char line[512];
+    for (int ranks = 1; ranks <= 8; ranks *= 2) {
+        char number[8];
+        snprintf(number, sizeof number, "%d", ranks);
+        snprintf(line, sizeof line, "m=" TINY "; \"$coterie\" %s --ranks %d", text, ranks);
+        capture_shell(&of_threads, line);
+        assert_int_equal(of_threads.status, 0);
+        start(number, "", text);
+        if (c.status) fail_msg("%d ranks: %s", ranks, c.err);
+        assert_string_equal(c.out, of_threads.out);
+        assert_string_equal(c.err, "");
+    }
+}
+
+static void logits_are_those_of_threads(void **state)
+{
+    (void)state;
+    capture_shell(&c, "m=" TINY
+                      "; d=$(mktemp -d) && cd $d && trap 'rm -r $d' EXIT; echo 'The town was quiet.' >words;"
+                      "o=\"--text words --attention dp --stats=s\";"
+                      "\"$coterie\" eval $m $o -o threads.safetensors --ranks 4 && mv s t &&"
+                      "oshrun -np 4 \"$coterie\" eval $m $o -o shmem.safetensors </dev/null &&"
+                      "cmp threads.safetensors shmem.safetensors &&"
+                      "for f in s t; do sed -i '/\"prefill_ns\"/,$d' $f; done; cmp s t && wc -l <s");
+    if (c.status) fail_msg("%s", c.err);
+    char *half = strchr(c.out, '\n'); // the table comes twice
+    assert_non_null(half);
+    assert_non_null(strstr(c.out, "words"));
+}
+
+static void one_prompt_comes_from_standard_input(void **state)
+{
+    (void)state;
+    capture_shell(&of_threads, "m=" TINY "; \"$coterie\" run $m -p 'The town' -n 8");
+    capture_shell(&c, "m=" TINY "; printf 'The town' | oshrun -np 2 \"$coterie\" run $m -p - -n 8");
+    if (c.status) fail_msg("%s", c.err);
+    assert_string_equal(c.out, of_threads.out);
+}
+
+static void what_goes_wrong_is_one_line(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *message;
+    } bad[] = {
+        {"run $m -p A --ranks 3",
+         "coterie: --ranks 3, but 2 processes were started, each of which is a rank\n"},
+        {"run $m", "coterie: no prompt given: -p TEXT, -p - or -f FILE\n"},
+        {"run /nonexistent -p A", "coterie: cannot open '/nonexistent': No such file or directory\n"},
+        {"run $m -p A --fabric nosuch", "coterie: unknown fabric 'nosuch' (threads, processes or shmem)\n"},
+        {"run $m -p A --stats=/nonexistent/s",
+         "coterie: cannot write '/nonexistent/s': No such file or directory\n"},
+        {"run $m -p A : -np 1 \"$coterie\" run $m -p A --op bulk", // of three
+         "coterie: rank 2 (HOST) has other options than rank 0 (HOST)\n"},
+        {"run $m -p A : -np 1 \"$coterie\" run /nonexistent -p A",
+         "coterie: rank 2 (HOST): cannot open '/nonexistent': No such file or directory\n"},
+        {"eval $m --text $m/config.json : -np 1 \"$coterie\" run $m",
+         "coterie: rank 2 (HOST): no prompt given: -p TEXT, -p - or -f FILE\n"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        start("2", "", bad[i].line);
+        char *host;
+        char name[80] = "(";
+        assert_int_equal(gethostname(name + 1, 64), 0);
+        strcat(name, ")");
+        while ((host = strstr(c.err, name))) { // in place of the host's own name
+            memmove(host + 6, host + strlen(name), strlen(host + strlen(name)) + 1);
+            memcpy(host, "(HOST)", 6);
+        }
+        assert_int_not_equal(c.status, 0);
+        assert_string_equal(c.out, "");
+        if (!strstr(c.err, bad[i].message) || own_lines(c.err) != 1)
+            fail_msg("%s: expected %s, found %s", bad[i].line, bad[i].message, c.err);
+    }
+}
+
+/* Two builds differ by what the linker has put into them. */
+static void another_build_is_found_out(void **state)
+{
+    (void)state;
+    capture_shell(&c, "m=" TINY "; d=$(mktemp -d) && trap 'rm -r $d' EXIT; head -c 36 /dev/urandom >$d/id;"
+                      "objcopy -O binary --only-section=.note.gnu.build-id \"$coterie\" $d/id &&"
+                      "printf '\\001\\002\\003\\004' | dd of=$d/id bs=1 seek=16 conv=notrunc 2>/dev/null;"
+                      "objcopy --update-section .note.gnu.build-id=$d/id \"$coterie\" $d/coterie;"
+                      "ln -s $(dirname \"$coterie\")/libcoterie-shmem.so $d/;"
+                      "oshrun -np 1 \"$coterie\" run $m -p A : -np 1 $d/coterie run $m -p A </dev/null");
+    assert_int_not_equal(c.status, 0);
+    if (!strstr(c.err, "has another build of coterie than rank 0") || own_lines(c.err) != 1)
+        fail_msg("%s", c.err);
+}
+
+static void a_benchmark_is_printed_once(void **state)
+{
+    (void)state;
+    start("2", "", "bench fabric --bytes 8 --seconds 0.001 --json");
+    if (c.status) fail_msg("%s", c.err);
+    const char *first = strstr(c.out, "\"reduce-scatter\"");
+    assert_non_null(first);
+    assert_null(strstr(first + 1, "\"reduce-scatter\""));
+    assert_string_equal(c.err, "");
+}
+
+static void the_program_starts_its_ranks_itself(void **state)
+{
+    (void)state;
+    capture_shell(&of_threads, "m=" TINY "; \"$coterie\" run $m -p 'The town' -n 12 --ranks 3");
+    capture_shell(&c, "m=" TINY
+                      "; echo localhost slots=3 >hosts.$$; \"$coterie\" run $m -p 'The town' -n 12 --ranks 3 "
+                      "--fabric shmem --hostfile hosts.$$ </dev/null; s=$?; rm hosts.$$; exit $s");
+    if (c.status) fail_msg("%s", c.err);
+    assert_string_equal(c.out, of_threads.out);
+    assert_string_equal(c.err, "");
+    capture_shell(&c, "\"$coterie\" run " TINY " -p A --fabric shmem --hostfile /nonexistent");
+    assert_int_equal(c.status, 1);
+    assert_string_equal(c.err, "coterie: cannot read '/nonexistent': No such file or directory\n");
+    capture_shell(&c, "\"$coterie\" run " TINY " -p A --hostfile /nonexistent");
+    assert_int_equal(c.status, 2);
+    assert_string_equal(c.err, "coterie: --hostfile is for --fabric shmem\n");
+}
+
+/* While it generates, rank 2, and rank 0 of another group, is killed, and rank 0 of a third is stopped: the others say so and
+ * end, and what started them ends when they have. So do all ranks where that is asked to end. */
+static void a_rank_that_is_killed_or_stopped_is_named(void **state)
+{
+    (void)state;
+    static const char files[] = "ls /dev/shm | grep -c vader";
+    static const struct {
+        const char *victim, *signal, *timeout;
+        int status;
+        const char *words;
+    } faults[] = {{"$(of '2 ')", "KILL", "1000", 1, "coterie: rank 2 ended while rank "},
+                  {"$(of '0 ')", "KILL", "1000", 1, "coterie: rank 0 ended while rank "},
+                  {"$(of '0 ')", "STOP", "1", 1, "coterie: rank 0 did not answer"},
+                  {"$p", "TERM", "1000", 128 + SIGTERM, ""}};
+    static capture before;
+    capture_shell(&before, files);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        char line[2048];
+        snprintf(
+            line, sizeof line,
+            "d=$(mktemp -d); trap 'rm -r $d' EXIT; mkfifo $d/text; exec </dev/null; export COT_VICTIMS=$$;"
+            "of() { for q in /proc/[0-9]*; do e=$(tr '\\0' ' ' 2>/dev/null <$q/environ) && case \" $e\" in "
+            "*\" COT_VICTIMS=$$ \"*) case \" $e\" in *\" OMPI_COMM_WORLD_RANK=$1\"*) echo ${q#/proc/};; "
+            "esac;; esac; done 2>/dev/null; };"
+            "timeout 120 \"$coterie\" run " TINY
+            " $(printf ' -p town%%.0s' 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 "
+            "19 20) -n 400 --ignore-eos --fabric shmem --ranks 4 "
+            "--timeout %s >$d/text & p=$!; exec 9<$d/text; head -c 20 <&9 >/dev/null;" // it is at work
+            "kill -%s %s; cat <&9 >/dev/null; wait $p; s=$?; of ''; exit $s",
+            faults[i].timeout, faults[i].signal, faults[i].victim);
+        capture_shell(&c, line);
+        assert_int_equal(c.status, faults[i].status);
+        if (strncmp(c.err, faults[i].words, strlen(faults[i].words)) != 0) fail_msg("%s", c.err);
+        assert_string_equal(c.out, ""); // no rank is left
+    }
+    capture_shell(&c, files); // no shared memory stays behind
+    assert_string_equal(c.out, before.out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_threads_print_is_printed),
+        cmocka_unit_test(logits_are_those_of_threads),
+        cmocka_unit_test(one_prompt_comes_from_standard_input),
+        cmocka_unit_test(what_goes_wrong_is_one_line),
+        cmocka_unit_test(another_build_is_found_out),
+        cmocka_unit_test(a_benchmark_is_printed_once),
+        cmocka_unit_test(the_program_starts_its_ranks_itself),
+        cmocka_unit_test(a_rank_that_is_killed_or_stopped_is_named),
+    };
+    if (!oshrun_is_here()) return 77;
+    oshrun_allow();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,124 @@
+"""Recorded routing on the command line: what a run saved replays to the same trace; a trace that tables learnt from is replayed
+but for those sequences, at the local activation rate that predict finds for them; random models of a real shape run a trace
+of any experts, layers and ids; and what cannot be replayed is told in one line."""
+
+import json
+import os
+import random
+import struct
+import subprocess
+import tempfile
+
+PROGRAM = os.environ["COT_PROGRAM"]
+MODEL = os.path.join(os.environ["COT_SOURCE"], "models", "tiny")
+TEXT = os.path.join(os.environ["COT_SOURCE"], "README.md")
+
+
+def run(*arguments, status=0):
+    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True)
+    assert done.returncode == status, (arguments, done.returncode, done.stderr)
+    return done
+
+
+def refuse(word, *arguments, status=1):
+    lines = run(*arguments, status=status).stderr.splitlines()
+    told = [line for line in lines if "coterie: warning: " not in line and "coterie: note: " not in line]
+    assert len(told) == 1 and word in told[0], (arguments, lines)
+
+
+def contents(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def write_trace(path, layers, experts, top_k, lengths, ids):
+    """A trace of drawn routing; ids are drawn below `ids`, and -1 is among them."""
+    drawn = random.Random(7)
+    tokens = sum(lengths)
+    offsets = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+    chosen = b"".join(bytes(drawn.sample(range(experts), top_k)) for _ in range(layers * tokens))
+    tensors = {
+        "token_ids": ("I32", [tokens], struct.pack(f"<{tokens}i", *(drawn.randrange(-1, ids) for _ in range(tokens)))),
+        "sequence_offsets": ("I64", [len(offsets)], struct.pack(f"<{len(offsets)}q", *offsets)),
+        "experts": ("U8", [layers, tokens, top_k], chosen),
+    }
+    header = {"__metadata__": {"format": "coterie.trace", "version": "1", "kind": "tokens", "model": "drawn",
+                               "experts": str(experts), "top_k": str(top_k),
+                               "layers": ",".join(str(layer) for layer in range(layers))}}
+    data = b""
+    for name, (dtype, shape, packed) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(packed)]}
+        data += packed
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def what_is_saved_replays():
+    run("profile", MODEL, "--text", TEXT, "-o", "t.st")
+    run("profile", MODEL, "--routing", "trace:t.st", "--ranks", "3", "-o", "again.st")
+    assert contents("t.st") == contents("again.st")
+    losses = [json.loads(run("eval", MODEL, *way, "--json").stdout)["all"]
+              for way in (["--text", TEXT], ["--routing", "trace:t.st", "--ranks", "2", "--save-routing", "saved.st"])]
+    assert losses[0]["predictions"] == losses[1]["predictions"]
+    assert abs(losses[0]["nats"] - losses[1]["nats"]) < 0.01, losses
+    assert contents("t.st") == contents("saved.st")
+
+
+def tables_leave_their_own_sequences_out():
+    run("group", "t.st", "--ranks", "4", "--iterations", "1", "--split", "0.4", "--tables", "g.st")
+    ways = {"algorithm-2": ["--predict", "algorithm-2"], "none": ["--predict", "none"], "worst": ["--predict", "worst"],
+            "oracle": ["--predict", "oracle"]}
+    lar = {}
+    for name, way in ways.items():
+        done = run("profile", MODEL, "--routing", "trace:t.st", "--ranks", "4", "--tables", "g.st", *way, "-o", "test.st",
+                   "--stats=stats.json")
+        assert "sequences are replayed" in done.stderr
+        with open("stats.json") as file:
+            lar[name] = json.load(file)["lar"]
+    assert len(contents("test.st")) < len(contents("t.st"))
+    foretold = json.loads(run("predict", "--tables", "g.st", "--evaluate", "t.st", "--json").stdout)
+    even = [row["lar_even_test"] for row in foretold if row["method"] == "algorithm-2"]
+    assert even and abs(even[0] - lar["algorithm-2"]) < 1e-6, (even, lar)
+    assert lar["worst"] < lar["none"] < lar["algorithm-2"] < lar["oracle"], lar
+    run("group", "t.st", "--ranks", "4", "--iterations", "1", "--split", "1", "--tables", "all.st")
+    refuse("nothing is left to replay", "profile", MODEL, "--routing", "trace:t.st", "--ranks", "4", "--tables", "all.st",
+           "-o", "x.st")
+
+
+def shapes_run_traces():
+    write_trace("few.st", 3, 2, 1, [5, 9, 1], 50)
+    common = ["--shape", "gpt-oss-20b", "--routing", "trace:few.st", "--ranks", "2", "--threads", "2"]
+    done = run("profile", *common, "--trace-layers", "1:3", "--prompt-tokens", "3", "-o", "cut.st", "--stats=stats.json")
+    with open("stats.json") as file:
+        stats = json.load(file)
+    assert stats["prefill_tokens"] == 7 and stats["decode_tokens"] == 8, stats
+    info = run("trace", "info", "cut.st").stdout
+    assert "gpt-oss-20b" in info, info
+    whole = run("profile", *common, "-o", "whole.st", "--op", "bulk", "--pipeline", "s-moe", "--predict", "oracle")
+    assert "sequences are replayed" not in whole.stderr
+    refuse("--trace-layers takes A:B", "profile", *common, "--trace-layers", "2:4", "-o", "x.st")
+    refuse("unknown shape", "profile", "--shape", "gpt", "--routing", "trace:few.st", "-o", "x.st")
+
+
+def what_is_refused():
+    refuse("routing to 1 of 2 experts", "profile", MODEL, "--routing", "trace:few.st", "-o", "x.st")
+    refuse("takes X from 0 to 1", "profile", MODEL, "--text", TEXT, "--routing", "lar:2", "-o", "x.st")
+    refuse("takes trace:FILE or lar:X", "profile", MODEL, "--text", TEXT, "--routing", "few.st", "-o", "x.st")
+    refuse("not both", "eval", MODEL, "--shape", "olmoe", "--routing", "trace:few.st", status=2)
+    refuse("give a MODEL or --shape", "eval", "--routing", "trace:few.st", status=2)
+    refuse("needs --routing trace", "profile", "--shape", "olmoe", "--text", TEXT, "-o", "x.st", status=2)
+    refuse("give one of", "eval", MODEL, "--text", TEXT, "--routing", "trace:t.st", status=2)
+    refuse("--trace-layers needs --shape", "profile", MODEL, "--routing", "trace:t.st", "--trace-layers", "0:2", "-o", "x.st")
+    refuse("--prompt-tokens takes", "profile", MODEL, "--routing", "trace:t.st", "--prompt-tokens", "some", "-o", "x.st")
+    refuse("which replayed routing does not", "profile", MODEL, "--routing", "trace:t.st", "--ranks", "2", "--pipeline", "s-moe",
+           "--predict", "gate", "-o", "x.st")
+
+
+with tempfile.TemporaryDirectory() as folder:
+    os.chdir(folder)
+    what_is_saved_replays()
+    tables_leave_their_own_sequences_out()
+    shapes_run_traces()
+    what_is_refused()

@@ -1,0 +1,204 @@
+/* What the parts of the emulator share: threads, warps, blocks, and what they wait for. Device code sees cuda.h, tests see
+ * launch.h; this header is the emulator's own.
+ *
+ * Every CUDA thread is a fiber on one host thread, so that the emulator's own data need no locks. A fiber runs until it
+ * calls one of CUDA's words that another thread could notice; there the scheduler may draw another one. Plain loads and
+ * stores come in through sanitizer.cpp and are judged by vector clocks, whatever order the fibers ran in. */
+#ifndef COT_TESTS_CUDA_EMULATE_MACHINE_H
+#define COT_TESTS_CUDA_EMULATE_MACHINE_H
+#include "cuda.h"
+#include "launch.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace emulate {
+
+using Clock = uint32_t;            // how many releases a thread has made
+using Clocks = std::vector<Clock>; // of every thread, by number
+using Frozen = std::shared_ptr<const Clocks>;
+
+struct Block;
+struct Warp;
+
+/* What a release handed over: everything that its thread knew. */
+struct Head {
+    Frozen known;
+    uint32_t writer;
+    Scope scope;
+};
+
+/* A relaxed load saw what a release published; an acquire fence may still make that count. */
+struct Seen {
+    Head head;
+    Scope scope; // of the load
+};
+
+/* One cp.async on its way. */
+struct Copy {
+    char *to;
+    const char *from;
+    uint32_t bytes, live; // the last bytes - live are zeros
+    uint64_t lands;       // at this step of the scheduler
+    bool landed;
+    std::vector<uint64_t> source; // who wrote each word of the source, when it was issued
+};
+
+struct Poll {
+    uintptr_t address;
+    uint64_t version;
+};
+
+enum class State { READY, PARKED, WAITING, DONE };
+
+struct Thread {
+    void *stack_pointer;
+    char *stack, *stack_end;
+    uint32_t number; // in the launch
+    int device, lane;
+    Block *block;
+    Warp *warp;
+    State state;
+    Clock *clocks;         // [threads of the launch]; its own moves at each release
+    const char *waits_for; // at what word,
+    int waits_number;      // of which number, or -1,
+    const void *waits_at;  // and where
+    std::vector<Poll> polls;
+    bool reads_clock;
+    Head fence; // the last release fence; known is null before the first
+    std::vector<Seen> unacquired;
+    std::vector<Copy> issued;             // cp.async of the group that is open
+    std::deque<std::vector<Copy>> groups; // committed, the oldest first
+    uint64_t in[8], out[8];               // what it brings to a meeting of its warp, and takes from it
+};
+
+/* Lanes that meet at one word. */
+struct Meeting {
+    const char *word;
+    uint32_t mask, arrived;
+    const void *site;
+};
+
+struct Warp {
+    Block *block;
+    int number; // in its block
+    Thread *lanes[32];
+    std::vector<Meeting> meetings;
+};
+
+struct Barrier {
+    int expected;
+    std::vector<Thread *> arrived, waiting;
+    std::vector<const void *> sites; // beside `arrived`
+    Clocks known;
+};
+
+struct Block {
+    int number, device;
+    char *shared;
+    std::vector<Thread *> threads;
+    Barrier barriers[16];
+};
+
+struct Machine {
+    Shape shape;
+    Options options;
+    uint32_t threads;
+    std::vector<Thread> all;
+    std::vector<Warp> warps;
+    std::vector<Block> blocks;
+    std::vector<Clock> clocks;
+    std::vector<Thread *> ready, parked;
+    void *host_stack;
+    void (*run)(void *);
+    void *parameters;
+    size_t parameter_bytes;
+    uint64_t random, steps, now, quiet_rounds;
+    int done;
+    unsigned switch_one_in;
+    Result result;
+};
+
+extern Machine *machine; // the launch that runs, or NULL
+extern Thread *current;  // the fiber that runs; NULL while the emulator itself does
+
+/* Around the emulator's own work on behalf of a fiber: what it reads and writes is no device's. */
+class Inside {
+    Thread *thread;
+
+  public:
+    Inside() : thread(current) { current = nullptr; }
+    ~Inside() { current = thread; }
+    Thread *operator->() const { return thread; }
+    Thread *get() const { return thread; }
+};
+
+// schedule.cpp
+[[noreturn]] void fail(Fault fault, const char *format, ...) __attribute__((format(printf, 2, 3)));
+std::string name_of(const Thread *thread);
+std::string name_of_site(const void *site);
+uint64_t draw(uint64_t below);
+void pause(Thread *thread);                                                    // another fiber may run first
+void wait(Thread *thread, const char *for_what, int number, const void *site); // until wake
+void park(Thread *thread); // until one of its polls changes
+void wake(Thread *thread);
+void progress(Thread *thread); // it did what a mere loop over words to come does not
+void wake_pollers(uintptr_t address);
+
+// memory.cpp
+enum class Kind { READ, WRITE };
+void access(Thread *thread, uintptr_t address, size_t bytes, Kind kind, const void *site);
+std::string name_of_address(uintptr_t address);
+char *take_shared(size_t bytes);
+void begin_launch_memory();
+void end_launch_memory();
+Clock first_clock();
+void keep_clock(Clock last);
+/* cp.async: the destination is nobody's until the copy is waited for. */
+void begin_copy(Thread *thread, Copy &copy, const void *site);
+void end_copy(Thread *thread, Copy &copy, const void *site);
+/* The checks of an access that is atomic at [address, address + bytes) against plain ones. */
+void access_atomic(Thread *thread, uintptr_t address, size_t bytes, Kind kind, const void *site);
+/* The checks of a plain access against the atomic ones at that word. */
+void access_plain_at_atomic(Thread *thread, uintptr_t address, Kind kind, const void *site);
+
+// atomics.cpp
+void access_volatile(Thread *thread, uintptr_t address, size_t bytes, Kind kind, const void *site);
+/* Forgets what was stored at that word, or, at 0, everywhere. */
+void drop_atomic(uintptr_t address);
+
+// copies.cpp
+void land_copies(Thread *thread);
+void end_thread_copies(Thread *thread);
+
+// warp.cpp, barrier.cpp
+void end_thread_warp(Thread *thread);
+void end_thread_barriers(Thread *thread);
+
+inline bool knows(const Thread *thread, uint32_t other, Clock clock)
+{
+    return thread->clocks[other] >= clock;
+}
+inline Clock now_of(const Thread *thread)
+{
+    return thread->clocks[thread->number];
+}
+inline void release(Thread *thread)
+{
+    thread->clocks[thread->number]++;
+}
+void learn(Thread *thread, const Clocks &known);
+void tell(Clocks &known, const Thread *thread);
+Frozen freeze(const Thread *thread);
+inline bool within(Scope scope, const Thread *a, const Thread *b)
+{
+    return scope == Scope::SYS || (scope == Scope::GPU ? a->device == b->device : a->block == b->block);
+}
+
+} // namespace emulate
+
+#endif

@@ -1,0 +1,106 @@
+/* The bodies of cuda/ptx.h for the emulator. */
+#ifndef COT_TESTS_CUDA_EMULATE_PTX_H
+#define COT_TESTS_CUDA_EMULATE_PTX_H
+
+namespace cot {
+
+constexpr emulate::Scope reach(scope s)
+{
+    return s == scope::cta   ? emulate::Scope::CTA
+           : s == scope::gpu ? emulate::Scope::GPU
+                             : emulate::Scope::SYS;
+}
+
+COT_DEVICE void *shared_memory()
+{
+    return emulate::shared_memory();
+}
+
+template <scope S, typename T> COT_DEVICE T load_relaxed(const T *p)
+{
+    return static_cast<T>(emulate::atomic_load(p, sizeof(T), emulate::Order::RELAXED, reach(S)));
+}
+template <scope S, typename T> COT_DEVICE T load_acquire(const T *p)
+{
+    return static_cast<T>(emulate::atomic_load(p, sizeof(T), emulate::Order::ACQUIRE, reach(S)));
+}
+template <scope S, typename T> COT_DEVICE void store_relaxed(T *p, T value)
+{
+    emulate::atomic_store(p, static_cast<uint64_t>(value), sizeof(T), emulate::Order::RELAXED, reach(S));
+}
+template <scope S, typename T> COT_DEVICE void store_release(T *p, T value)
+{
+    emulate::atomic_store(p, static_cast<uint64_t>(value), sizeof(T), emulate::Order::RELEASE, reach(S));
+}
+template <scope S, typename T> COT_DEVICE T add_relaxed(T *p, T value)
+{
+    return static_cast<T>(emulate::atomic_update(p, emulate::Update::ADD, static_cast<uint64_t>(value), 0,
+                                                 sizeof(T), emulate::Order::RELAXED, reach(S)));
+}
+template <scope S, typename T> COT_DEVICE T add_acq_rel(T *p, T value)
+{
+    return static_cast<T>(emulate::atomic_update(p, emulate::Update::ADD, static_cast<uint64_t>(value), 0,
+                                                 sizeof(T), emulate::Order::ACQ_REL, reach(S)));
+}
+template <scope S> COT_DEVICE void min_relaxed(uint32_t *p, uint32_t value)
+{
+    emulate::atomic_update(p, emulate::Update::MIN, value, 0, sizeof *p, emulate::Order::RELAXED, reach(S));
+}
+template <scope S>
+COT_DEVICE uint64_t compare_exchange_relaxed(uint64_t *p, uint64_t expected, uint64_t value)
+{
+    return emulate::atomic_update(p, emulate::Update::COMPARE_EXCHANGE, value, expected, sizeof *p,
+                                  emulate::Order::RELAXED, reach(S));
+}
+template <scope S> COT_DEVICE void fence()
+{
+    emulate::fence(reach(S));
+}
+
+COT_DEVICE void barrier_sync(int number, int threads)
+{
+    emulate::barrier_sync(number, threads);
+}
+COT_DEVICE void barrier_arrive(int number, int threads)
+{
+    emulate::barrier_arrive(number, threads);
+}
+
+COT_DEVICE void copy_async_16(void *shared, const void *global, int live)
+{
+    emulate::copy_async(shared, global, 16, static_cast<uint32_t>(live));
+}
+COT_DEVICE void copy_async_commit()
+{
+    emulate::commit_copies();
+}
+template <int LEFT> COT_DEVICE void copy_async_wait()
+{
+    emulate::wait_copies(LEFT);
+}
+
+COT_DEVICE void load_matrix_x4(uint32_t (&registers)[4], const void *row)
+{
+    emulate::load_matrix(registers, row, 4, false);
+}
+COT_DEVICE void load_matrix_x4_transposed(uint32_t (&registers)[4], const void *row)
+{
+    emulate::load_matrix(registers, row, 4, true);
+}
+COT_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+    emulate::mma_m16n8k16(d, a, b, d);
+}
+
+COT_DEVICE uint64_t global_timer()
+{
+    return emulate::globaltimer();
+}
+COT_DEVICE void back_off()
+{
+    emulate::nanosleep();
+}
+
+} // namespace cot
+
+#endif

@@ -1,0 +1,23 @@
+/* What a launch is expected to end with. */
+#ifndef COT_TESTS_CUDA_EXPECT_H
+#define COT_TESTS_CUDA_EXPECT_H
+#include "emulate/launch.h"
+
+extern "C" {
+#include "harness/cmocka.h"
+}
+
+/* Fails the test unless the launch found that fault, with that text in its message. */
+static inline void expect(const emulate::Result &result, emulate::Fault fault, const char *text = "")
+{
+    if (result.fault != fault || result.message.find(text) == std::string::npos)
+        fail_msg("expected %s '%s', found %s '%s'", emulate::name_of(fault), text,
+                 emulate::name_of(result.fault), result.message.c_str());
+}
+
+static inline void expect_none(const emulate::Result &result)
+{
+    expect(result, emulate::Fault::NONE);
+}
+
+#endif

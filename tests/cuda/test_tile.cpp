@@ -1,0 +1,150 @@
+/* Tiles of matrix products on the emulator: every tail against double precision, counts of what a tile costs, and each word
+ * of the pipeline weakened in turn. */
+#include "expect.h"
+
+#include "cuda/tile.h"
+
+extern "C" {
+#include "harness/draw.h"
+#include "harness/moe/near.h"
+#include "harness/seed.h"
+}
+
+#include <cmath>
+#include <cstdlib>
+#include <vector>
+
+using cot::mma_tile;
+using emulate::Fault;
+
+namespace {
+struct Product {
+    emulate::Result result;
+    std::vector<float> c;
+};
+struct Operands {
+    int m, n, k;
+    std::vector<uint16_t> a, b; // [M][K], [N][K]
+};
+} // namespace
+
+static Operands draw_operands(int m, int n, int k, struct draw *draw)
+{
+    Operands o = {m, n, k, {}, {}};
+    for (int i = 0; i < m * k; i++) o.a.push_back(cot_f32_to_bf16(draw_float(draw, 1, COT_BF16)));
+    for (int i = 0; i < n * k; i++) o.b.push_back(cot_f32_to_bf16(draw_float(draw, 1, COT_BF16)));
+    return o;
+}
+
+static Product multiply(const Operands &o, unsigned blocks, const emulate::Options &options)
+{
+    emulate::Session session;
+    const size_t outputs = static_cast<size_t>(o.m) * static_cast<size_t>(o.n);
+    cot_cuda_product p = {{session.copy(o.a.data(), o.a.size(), "a"), o.m, o.k},
+                          {session.copy(o.b.data(), o.b.size(), "b"), o.n, o.k},
+                          session.allocate<float>(outputs, "c")};
+    Product r;
+    r.result = emulate::launch({blocks, mma_tile::THREADS, mma_tile::SHARED_BYTES}, options,
+                               cot_cuda_product_kernel, p);
+    if (r.result.fault != Fault::NONE) return r;
+    assert_int_equal(session.unwritten(p.c, outputs * sizeof(float)), 0);
+    r.c.assign(p.c, p.c + outputs);
+    return r;
+}
+
+static void agrees(int m, int n, int k, unsigned blocks, uint64_t seed)
+{
+    struct draw draw = {test_seed(), seed, 0};
+    const Operands o = draw_operands(m, n, k, &draw);
+    emulate::Options options;
+    options.seed = seed;
+    options.rounding = static_cast<emulate::Rounding>(seed % 3);
+    const Product r = multiply(o, blocks, options);
+    expect_none(r.result);
+    assert_int_equal(r.result.counters.ldmatrix_conflicts, 0);
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j < n; j++) {
+            double wanted = 0, size = 0;
+            for (int h = 0; h < k; h++) {
+                const double term =
+                    static_cast<double>(cot_bf16_to_f32(o.a[static_cast<size_t>(i * k + h)])) *
+                    static_cast<double>(cot_bf16_to_f32(o.b[static_cast<size_t>(j * k + h)]));
+                wanted += term, size += fabs(term);
+            }
+            near(static_cast<double>(r.c[static_cast<size_t>(i * n + j)]), wanted, 1e-6 * size + 1e-9);
+        }
+}
+
+static void every_tail(void **)
+{
+    static const int shapes[][3] = {{1, 1, 8},    {64, 64, 64}, {65, 63, 72}, {17, 40, 24},
+                                    {40, 24, 40}, {3, 130, 8},  {70, 5, 328}, {33, 31, 136}};
+    uint64_t seed = 0;
+    for (const auto &s : shapes)
+        agrees(s[0], s[1], s[2], 1 + static_cast<unsigned>(seed % 2), seed + 1), seed++;
+}
+
+/* A row's products have the same bits whatever rows are beside it and wherever in a tile it lies. */
+static void a_row_has_the_same_bits_anywhere(void **)
+{
+    struct draw draw = {test_seed(), 50, 0};
+    const int n = 24, k = 200;
+    const Operands one = draw_operands(1, n, k, &draw);
+    for (int rounding = 0; rounding < static_cast<int>(emulate::Rounding::COUNT); rounding++) {
+        emulate::Options options;
+        options.rounding = static_cast<emulate::Rounding>(rounding);
+        const Product alone = multiply(one, 1, options);
+        expect_none(alone.result);
+        for (int at : {0, 9, 37, 66}) {
+            Operands many = draw_operands(70, n, k, &draw);
+            many.b = one.b;
+            std::copy(one.a.begin(), one.a.end(), many.a.begin() + at * k);
+            const Product r = multiply(many, 2, options);
+            expect_none(r.result);
+            for (int j = 0; j < n; j++)
+                assert_true(r.c[static_cast<size_t>(at * n + j)] == alone.c[static_cast<size_t>(j)]);
+        }
+    }
+}
+
+static void what_a_tile_costs(void **)
+{
+    struct draw draw = {test_seed(), 60, 0};
+    const Product r = multiply(draw_operands(64, 64, 256, &draw), 1, {});
+    expect_none(r.result);
+    const emulate::Counters &c = r.result.counters;
+    assert_int_equal(c.copied_bytes, 2 * 64 * 256 * 2); // each operand once
+    assert_int_equal(c.mma, 64 * 64 * 256 / (16 * 8 * 16));
+    assert_int_equal(c.ldmatrix, 4 * (256 / 16) * 4);
+    assert_int_equal(c.ldmatrix_conflicts, 0);
+    assert_int_equal(c.barriers, 4 + 1); // one for each 64 of k, one at the end
+}
+
+static void each_weakening_is_found(void **)
+{
+    struct draw draw = {test_seed(), 70, 0};
+    const Operands o = draw_operands(65, 16, 392, &draw); // two tiles, seven parts of k
+    for (const char *mutant : {"tile_wait_group", "tile_barrier", "tile_last_barrier"}) {
+        int found = 0;
+        for (uint64_t seed = 1; seed <= 4; seed++) {
+            emulate::Options options;
+            options.seed = seed;
+            options.mutant = mutant;
+            const Product r = multiply(o, 1, options);
+            assert_true(r.result.counters.mutant_reached > 0);
+            found += r.result.fault == Fault::RACE || r.result.fault == Fault::UNWRITTEN;
+        }
+        if (found != 4) fail_msg("%s was found in %d of 4 schedules", mutant, found);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_tail),
+        cmocka_unit_test(a_row_has_the_same_bits_anywhere),
+        cmocka_unit_test(what_a_tile_costs),
+        cmocka_unit_test(each_weakening_is_found),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,64 @@
+/* The conformance suite over processes that oshrun starts: once for each number of ranks, of which each passes over the
+ * jobs of another number. So too on hosts that a network joins. */
+#include "harness/fabric/conformance.h"
+#include "harness/fabric/oshrun.h"
+#include "harness/seed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool nothing_body(cot_fabric *fabric, const group_job *job)
+{
+    (void)job;
+    return fabric->ranks > 0;
+}
+
+static int be_a_rank(void)
+{
+    struct subject subject = {.backend = cot_fabric_backend_find("shmem")};
+    setenv("SHMEM_SYMMETRIC_HEAP_SIZE", "16M", 1); // of the greatest job
+    if (cot_launch_started().rank && !freopen("/dev/null", "w", stdout)) return 1;
+    const int failed = run_conformance(&subject);
+    group_job job; // a process leaves in peace if its last group did, and the suite's last one fails
+    cot_traffic unread[COT_PHASES];
+    run_job(small_job(&job, &subject, cot_launch_started().ranks, 1, nothing_body), unread);
+    return failed;
+}
+
+/* What was started for a number of ranks. */
+struct start {
+    int ranks;
+    pid_t process;
+};
+
+static int end_one(struct start *starts, int count)
+{
+    pid_t ended;
+    const int status = oshrun_end_any(&ended);
+    for (int i = 0; i < count; i++)
+        if (starts[i].process == ended && status)
+            fprintf(stderr, "%d ranks: oshrun ended with %d\n", starts[i].ranks, status);
+    return status != 0;
+}
+
+/* test_shmem          on this host, with 1 to 8 ranks
+ * test_shmem hosts    each rank on a host of its own (tools/hosts), 2 to 4 of them */
+int main(int argc, char **argv)
+{
+    if (argc > 1 && !strcmp(argv[1], "rank")) return be_a_rank();
+    const bool hosts = argc > 1;
+    if (!oshrun_is_here() || (hosts && !hosts_are_here())) return 77;
+    test_seed();          // one for all that are started
+    enum { AT_ONCE = 3 }; // they mostly wait; the longest first
+    struct start starts[] = {{4, 0}, {3, 0}, {2, 0}, {6, 0}, {5, 0}, {8, 0}, {7, 0}, {1, 0}};
+    const int count = hosts ? AT_ONCE : (int)(sizeof starts / sizeof *starts);
+    int failed = 0;
+    for (int i = 0; i < count; i++) {
+        if (i >= AT_ONCE) failed += end_one(starts, i);
+        starts[i].process =
+            oshrun_start(hosts, starts[i].ranks, (const char *const[]){argv[0], "rank", NULL});
+    }
+    for (int i = 0; i < AT_ONCE; i++) failed += end_one(starts, count);
+    return failed != 0;
+}

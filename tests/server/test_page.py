@@ -1,0 +1,241 @@
+"""The page at /, in a headless Chromium. Its pictures lie in page-*.png of the build folder, for people to look at."""
+
+import json
+import os
+import pathlib
+import re
+import sys
+import unittest
+
+import browser
+import serving
+
+PICTURES = pathlib.Path(os.environ["COT_BUILD"])
+PAGE = serving.SOURCE / "src" / "server" / "page" / "index.html"
+SAID = "return [...document.querySelectorAll('.said.%s')].map(e => e.children[1].textContent)"
+IDLE = "return document.getElementById('stop').hidden"
+FIGURES = "return [...document.querySelectorAll('.figures')].map(e => e.textContent)"
+
+
+def say(window, text):
+    """Says it and waits for the whole answer."""
+    count = len(window.run(FIGURES))
+    window.type("#say", text + browser.ENTER)
+    window.until(FIGURES + f".length > {count}")
+    window.until(IDLE)
+    return window.run(SAID % "assistant")[-1]
+
+
+def turn_knobs(window, **knobs):
+    window.run("document.querySelector('details').open = true;"
+               "for (const [id, value] of Object.entries(arguments[0])) document.getElementById(id).value = value", knobs)
+
+
+class Page(unittest.TestCase):
+    def setUp(self):
+        self.server = self.enterContext(serving.Server())
+        self.url = f"http://{self.server.host}:{self.server.port}/"
+
+    def window(self, **options):
+        window = self.enterContext(browser.Browser(**options))
+        window.open(self.url)
+        window.until("return document.getElementById('model').textContent === 'tiny'")
+        return window
+
+    def test_answers_are_those_of_the_api(self):
+        window = self.window()
+        turn_knobs(window, temperature="0", max_tokens="40")
+        messages = [{"role": "user", "content": "What is 2 + 3?"}]
+        first = say(window, messages[0]["content"])
+        body = {"messages": messages, "temperature": 0, "max_tokens": 40}
+        self.assertEqual(first, self.server.post("/v1/chat/completions", body)[1]["choices"][0]["message"]["content"].lstrip())
+        second = say(window, "Who is there?")
+        whole = window.run("return conversations[0].messages.slice(0, 3).map(({role, content}) => ({role, content}))")
+        self.assertEqual(whole[2], {"role": "user", "content": "Who is there?"})
+        answer = self.server.post("/v1/chat/completions", body | {"messages": whole})[1]
+        self.assertEqual(second, answer["choices"][0]["message"]["content"].lstrip())
+        self.assertRegex(window.run(FIGURES)[1], rf"^{answer['usage']['completion_tokens']} tokens, the first after \d+ ms")
+        turn_knobs(window, system="Speak of a garden.", seed="7", temperature="0.8", top_p="0.9")
+        drawn = say(window, "And then?")
+        whole = window.run("return conversations[0].messages.slice(0, 5).map(({role, content}) => ({role, content}))")
+        body |= {"messages": [{"role": "system", "content": "Speak of a garden."}] + whole, "seed": 7, "temperature": 0.8, "top_p": 0.9}
+        self.assertEqual(drawn, self.server.post("/v1/chat/completions", body)[1]["choices"][0]["message"]["content"].lstrip())
+        self.assertEqual(window.complaints(), [])
+
+    def test_what_is_said_is_text(self):
+        window = self.window()
+        turn_knobs(window, max_tokens="3")
+        said = "<img src=x onerror='document.title=1'> & <b>bold</b>"
+        say(window, said)
+        self.assertEqual(window.run(SAID % "user"), [said])
+        self.assertEqual(window.run("return document.querySelectorAll('.log img, .log b').length"), 0)
+
+    def test_escape_stops(self):
+        window = self.window()
+        window.run("window.real = call; call = (path, options) => real(path, options && options.body ?"
+                   " {...options, body: JSON.stringify({...JSON.parse(options.body), ignore_eos: true})} : options)")
+        for stop in ("dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))", "document.getElementById('stop').click()"):
+            window.press("#new")
+            turn_knobs(window, max_tokens="450")
+            window.run("new MutationObserver((_, watch) => { if (document.querySelector('.said.assistant')?.textContent.length > 12) {"
+                       f" watch.disconnect(); {stop}; }} }}).observe(document.getElementById('log'), {{childList: true, subtree: true,"
+                       " characterData: true})")
+            window.type("#say", "Go on" + browser.ENTER)
+            self.assertRegex(window.until(FIGURES + "[0]"), "; stopped$")
+            self.assertTrue(window.run(IDLE))
+            self.server.wait_idle()
+        self.assertGreaterEqual(self.server.metric("vllm:request_success_total", finished_reason="abort"), 1)
+
+    def test_errors_are_shown(self):
+        window = self.window()
+        window.type("#say", "word " * 600 + browser.ENTER)
+        self.assertIn("512", window.until(SAID % "wrong" + ".concat([]).join()"))
+        self.assertEqual(window.run(SAID % "assistant"), [])
+        self.assertTrue(window.run("return document.getElementById('say').value.startsWith('word word')"))  # it can be changed
+        window.run("document.getElementById('say').value = ''")
+        turn_knobs(window, max_tokens="2")
+        say(window, "Hello")  # the page is as good as before
+
+    def test_conversations_are_kept(self):
+        window = self.window()
+        turn_knobs(window, max_tokens="4")
+        first = say(window, "The first")
+        window.press("#new")
+        say(window, "The second")
+        window.open(self.url)
+        window.until("return model")
+        names = "return [...document.querySelectorAll('#conversations option')].map(o => o.textContent)"
+        self.assertEqual(window.run(names), ["New conversation", "The second", "The first"])
+        window.run("const s = document.getElementById('conversations'); s.value = 2; s.dispatchEvent(new Event('change'))")
+        self.assertEqual((window.run(SAID % "user"), window.run(SAID % "assistant")), (["The first"], [first]))
+        window.press("#forget")
+        self.assertNotIn("The first", window.run(names))
+        window.open(self.url)
+        self.assertEqual(window.until("return model && " + names[7:]), ["New conversation", "The second"])
+
+    def test_a_key_is_asked_for(self):
+        with serving.Server(env={"COTERIE_API_KEY": "secret"}) as server, browser.Browser() as window:
+            window.open(f"http://{server.host}:{server.port}/")
+            window.until("return document.getElementById('model').textContent === 'an API key is needed'")
+            for key in ("wrong", "secret"):
+                window.press("#key")
+                window.answer_prompt(key)
+                if key == "wrong":
+                    window.until("return !key")  # refused and forgotten
+            window.until("return document.getElementById('dot').classList.contains('up')")
+            turn_knobs(window, max_tokens="2")
+            say(window, "Hello")
+            self.assertEqual(server.get("/metrics")[0], 401)
+            self.assertEqual(server.get("/")[0], 200)
+            self.assertEqual(server.send("HEAD", "/")[0], 200)
+
+    def test_live_figures(self):
+        window = self.window()
+        turn_knobs(window, max_tokens="30")
+        say(window, "Hello")
+        window.until("return /ms$/.test(document.getElementById('tbt').textContent)")
+        window.until("return /ms$/.test(document.getElementById('ttft').textContent)")
+        window.until("return lines.rate.some(v => v > 0)")
+        blocks = int(self.server.metric("coterie:kv_cached_blocks"))
+        window.until(f"return document.getElementById('kv-more').textContent.startsWith('{blocks} blocks')")
+        # against figures worked out by hand: 10 observations, half of them below 0.1, the rest below 0.2
+        rows = "[{labels: {le: '0.1'}, value: %d}, {labels: {le: '0.2'}, value: %d}, {labels: {le: '+Inf'}, value: %d}]"
+        script = f"return [.5, .75, 1].map(q => quantile({{x_bucket: {rows % (8, 13, 13)}}}, {{x_bucket: {rows % (3, 3, 3)}}}, 'x', q))"
+        self.assertEqual([round(v, 9) for v in window.run(script)], [0.1, 0.15, 0.2])
+        self.assertIsNone(window.run(script.replace("13", "3").replace("8", "3"))[0])
+
+    def test_the_inside(self):
+        """Experts, sequences and bytes are those that the server tells; cells are named under the pointer and the arrow keys."""
+        with serving.Server("--ranks", 3) as server, browser.Browser() as window:
+            window.open(f"http://{server.host}:{server.port}/")
+            window.until("return heat && /^No expert was called/.test(document.getElementById('map-more').textContent)")
+            prompt = list(range(40, 180))
+            self.assertEqual(len(server.complete([prompt] * 2, max_tokens=9, ignore_eos=True, temperature=0)["choices"]), 2)
+            experts = json.loads(server.get("/experts")[1])
+            window.until("return expert_looks.length > 1 && heat.rows[0].sum === arguments[0]", sum(experts["calls"][0]))
+            window.run("document.getElementById('map').focus()")
+            window.press_keys(browser.RIGHT, browser.RIGHT, browser.DOWN)  # the first comes to the first cell
+            calls = experts["calls"][1][1]
+            share, times = 100 * calls / sum(experts["calls"][1]), 32 * calls / sum(experts["calls"][1])
+            told = window.run("return document.getElementById('map-more').textContent")
+            self.assertEqual(told, f"Layer 1, expert 1, rank 0: {share:.1f} % of the layer's calls, {times:.1f} times the mean")
+            window.run("document.activeElement.blur()")
+            window.until("return /^(In 10 s|Since the start): most called/.test(document.getElementById('map-more').textContent)")
+            colours = window.run("const c = document.getElementById('map'), d = c.getContext('2d').getImageData(0, 0, c.width, c.height);"
+                                 "const at = (l, i) => 4 * (Math.floor((l + .5) * c.height / 6) * c.width + Math.floor((i + .5) * c.width / 32));"
+                                 "return heat.rows.map((r, l) => r.cells.map((_, i) => [...d.data.slice(at(l, i), at(l, i) + 3)].join()))")
+            flat = [(n, colour) for row, line in zip(experts["calls"], colours) for n, colour in zip(row, line)]
+            self.assertEqual(max(flat)[1], "11,107,87")
+            for n, colour in flat:
+                self.assertEqual(colour == "243,240,232", n == 0, (n, colour))
+            sent = json.loads(server.get("/live")[1])["bytes"]["dispatch"]
+            self.assertIn(f"dispatch {sent / 1e6:.1f} MB", window.run("return document.getElementById('sent-more').textContent"))
+            thread, _ = server.in_background({"model": "tiny", "prompt": prompt[::-1], "n": 3, "max_tokens": 320, "ignore_eos": True})
+            window.until("look_inside(); return document.querySelectorAll('#lanes li').length === 3")  # now, not each second
+            window.until(r"look_inside(); return /\(3 of 3\)$/.test(document.getElementById('lanes-more').textContent)")
+            self.assertEqual(window.run("return document.querySelectorAll('#lanes .shared').length"), 3)
+            thread.join()
+            window.until("return /^Nobody/.test(document.getElementById('lanes-more').textContent)")
+            self.assertEqual(window.complaints(), [])
+
+    def test_people_can_use_it(self):
+        """Names for a screen reader, the keyboard's way, no sideways scrolling, enough contrast; and pictures."""
+        for name, options in (("wide", {}), ("projector", {"width": 2560, "height": 1300}),
+                              ("phone", {"width": 500, "height": 900, "dark": True})):
+            with self.subTest(name), browser.Browser(**options) as window:
+                window.open(self.url)
+                window.until("return model")
+                turn_knobs(window, max_tokens="60", seed="1")
+                say(window, "What is 2 + 3?")
+                say(window, "Who is there?")
+                window.until("return lines.tbt.some(v => v > 0)")
+                window.picture(PICTURES / f"page-{name}.png")
+                self.assertLessEqual(window.run("return document.documentElement.scrollWidth - innerWidth"), 0)
+                names = window.run("return [...document.querySelectorAll('button, input, select, textarea')].map(e =>"
+                                   " e.ariaLabel || e.labels?.[0]?.textContent.trim() || e.textContent.trim())")
+                self.assertTrue(all(names), names)
+                reached = set()
+                window.run("document.activeElement.blur()")
+                for _ in range(30):
+                    window.press_keys(browser.TAB)
+                    reached.add(window.run("return document.activeElement.id"))
+                self.assertLessEqual({"conversations", "new", "forget", "key", "theme", "log", "say", "send", "temperature", "system", "map"}, reached)
+                window.press("#theme")
+                for _ in range(2):
+                    self.assertGreaterEqual(min(self.contrasts(window)), 4.5)
+                    window.press("#theme")
+                self.assertEqual(window.complaints(), [])
+
+    def contrasts(self, window):
+        colours = window.run("const s = getComputedStyle(document.documentElement);"
+                             "return Object.fromEntries(['paper', 'card', 'ink', 'soft', 'mine', 'accent', 'accent-ink', 'warn'].map("
+                             "n => [n, s.getPropertyValue('--' + n).trim()]))")
+
+        def luminance(name):
+            parts = [int(colours[name][i : i + 2], 16) / 255 for i in (1, 3, 5)]
+            linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+            return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+        pairs = (("ink", "paper"), ("ink", "card"), ("ink", "mine"), ("soft", "paper"), ("soft", "card"), ("warn", "card"),
+                 ("accent-ink", "accent"))
+        for text, ground in pairs:
+            light, dark = sorted((luminance(text), luminance(ground)), reverse=True)
+            yield (light + 0.05) / (dark + 0.05)
+
+
+class File(unittest.TestCase):
+    def test_it_brings_all_that_it_needs(self):
+        self.assertEqual(re.findall(r"https?://|<script[^>]+src|<link[^>]+href=\"(?!data:)|@import|url\(", PAGE.read_text()), [])
+        with serving.Server() as server:
+            status, headers, body = server.send("GET", "/")
+            self.assertEqual((status, body, headers["Content-Type"]), (200, PAGE.read_bytes(), "text/html; charset=utf-8"))
+            self.assertIn("default-src 'none'", headers["Content-Security-Policy"])
+            self.assertEqual(server.get("//")[0], 404)
+            self.assertEqual(server.send("POST", "/", {})[0], 405)
+
+
+if __name__ == "__main__":
+    if why := browser.absent():
+        print(f"SKIPPED: {why}", file=sys.stderr)
+        sys.exit(77)
+    unittest.main()
