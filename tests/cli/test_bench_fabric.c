@@ -19,7 +19,7 @@ static void each_size_of_each_transfer_is_a_row(void **state)
 {
     (void)state;
     static const char *const transfers[] = {"put + signal", "allgather", "reduce-scatter"};
-    static const char *const groups[] = {"", "--ranks 3 --fabric processes"};
+    static const char *const groups[] = {"", "--ranks 7 --fabric processes"};
     enum { SIZES = 5 }; // 8 to 2048
     for (int g = 0; g < 2; g++) {
         char line[256];

@@ -90,8 +90,14 @@ static cot_status transfer_once(struct end *end, cot_bench_transfer transfer, si
     return cot_allgather(end->collectives, end->data, begin, COT_PHASE_ATTENTION, error);
 }
 
-/* Rank 0 says how often all are to repeat what took it `once_ns`. */
-static cot_status agree(struct end *end, int64_t once_ns, int64_t *repeats, cot_error *error)
+static bool takes_part(const cot_fabric *fabric, cot_bench_transfer transfer, int rank)
+{
+    return transfer != COT_BENCH_PUT_SIGNAL || rank == 0 || rank == fabric->ranks - 1;
+}
+
+/* Rank 0 says how often all that take part are to repeat what took it `once_ns`. */
+static cot_status agree(struct end *end, cot_bench_transfer transfer, int64_t once_ns, int64_t *repeats,
+                        cot_error *error)
 {
     enum { BITS = 20 }; // the number is part of a word that rises
     const int64_t wanted = end->options->budget_ns / (once_ns < 1 ? 1 : once_ns);
@@ -99,8 +105,9 @@ static cot_status agree(struct end *end, int64_t once_ns, int64_t *repeats, cot_
     *repeats = wanted < LEAST_REPEATS ? LEAST_REPEATS : wanted > MOST_REPEATS ? MOST_REPEATS : wanted;
     if (end->fabric->rank == 0) {
         for (int to = 1; to < end->fabric->ranks; to++)
-            cot_put_signal(end->fabric, to, 0, NULL, 0, end->repeats_at, round + (uint64_t)*repeats,
-                           COT_PHASE_CONTROL);
+            if (takes_part(end->fabric, transfer, to))
+                cot_put_signal(end->fabric, to, 0, NULL, 0, end->repeats_at, round + (uint64_t)*repeats,
+                               COT_PHASE_CONTROL);
         return COT_OK;
     }
     const cot_status status = cot_wait(end->fabric, end->repeats_at, round, 0, COT_PHASE_CONTROL, error);
@@ -126,19 +133,24 @@ static void summarise(cot_bench_fabric_row *row, int64_t *ns, int64_t n)
     row->average_ns = half * sum / (double)n;
 }
 
-/* One size of one transfer; the row is rank 0's alone. */
+/* One size of one transfer; the row is rank 0's alone. Ranks that take no part read no number of repeats: nothing would
+ * keep rank 0 from writing the next while they do. */
 static cot_status measure(struct end *end, cot_bench_fabric_row *row, cot_error *error)
 {
     int64_t ns[MOST_REPEATS], repeats;
     const size_t bytes = (size_t)row->bytes;
     cot_fabric *fabric = end->fabric;
     cot_status status = COT_OK;
+    if (!takes_part(fabric, row->transfer, fabric->rank)) {
+        end->rounds++;
+        return COT_OK;
+    }
     for (int i = 0; i < WARM_UP && status == COT_OK; i++) {
         ns[0] = fabric->ops->now_ns(fabric);
         status = transfer_once(end, row->transfer, bytes, error);
         ns[0] = fabric->ops->now_ns(fabric) - ns[0];
     }
-    if (status == COT_OK) status = agree(end, ns[0], &repeats, error);
+    if (status == COT_OK) status = agree(end, row->transfer, ns[0], &repeats, error);
     const int64_t begin_ns = fabric->ops->now_ns(fabric);
     for (int64_t i = 0, since_ns = begin_ns; i < repeats && status == COT_OK; i++) {
         status = transfer_once(end, row->transfer, bytes, error);
