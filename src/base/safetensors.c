@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -258,25 +259,35 @@ static char *header_text(const cot_tensor *tensors, size_t count, const char *co
     return padded;
 }
 
-cot_status cot_safetensors_write(const char *path, const cot_tensor *tensors, size_t count,
+cot_status cot_safetensors_begin(FILE *stream, const char *path, const cot_tensor *tensors, size_t count,
                                  const char *const *meta, size_t n_meta, cot_error *error)
 {
     char *header = header_text(tensors, count, meta, n_meta);
     if (!header)
         return cot_fail(error, COT_OUT_OF_MEMORY, "cannot write '%s': out of memory or a name is not UTF-8",
                         path);
+    const uint64_t length = strlen(header);
+    uint8_t prefix[8];
+    for (int i = 0; i < 8; i++) prefix[i] = (uint8_t)(length >> 8 * i);
+    const bool good =
+        fwrite(prefix, 1, 8, stream) == 8 && fwrite(header, 1, (size_t)length, stream) == length;
+    const int code = errno;
+    free(header);
+    return good ? COT_OK : cot_fail(error, COT_IO, "cannot write '%s': %s", path, strerror(code));
+}
+
+cot_status cot_safetensors_write(const char *path, const cot_tensor *tensors, size_t count,
+                                 const char *const *meta, size_t n_meta, cot_error *error)
+{
     cot_file_writer writer;
     cot_status status = cot_file_writer_open(&writer, path, error);
-    if (status == COT_OK) {
-        uint64_t length = strlen(header);
-        uint8_t prefix[8];
-        for (int i = 0; i < 8; i++) prefix[i] = (uint8_t)(length >> 8 * i);
-        fwrite(prefix, 1, 8, writer.stream);
-        fwrite(header, 1, (size_t)length, writer.stream);
-        for (size_t i = 0; i < count; i++)
-            if (tensors[i].bytes) fwrite(tensors[i].data, 1, tensors[i].bytes, writer.stream);
-        status = cot_file_writer_commit(&writer, error); // sees any earlier write error
+    if (status != COT_OK) return status;
+    status = cot_safetensors_begin(writer.stream, path, tensors, count, meta, n_meta, error);
+    if (status != COT_OK) {
+        cot_file_writer_abort(&writer);
+        return status;
     }
-    free(header);
-    return status;
+    for (size_t i = 0; i < count; i++)
+        if (tensors[i].bytes) fwrite(tensors[i].data, 1, tensors[i].bytes, writer.stream);
+    return cot_file_writer_commit(&writer, error); // sees any earlier write error
 }

@@ -42,6 +42,10 @@ const cot_tensor *cot_safetensors_find(const cot_safetensors *file, const char *
 /* Metadata value of that key, or NULL. Owned by `file`. */
 const char *cot_safetensors_meta(const cot_safetensors *file, const char *key);
 
+/* Writes what stands before the tensors' bytes, which the caller writes after it in the same order, without gaps; `data` is
+ * not looked at. `path` is used in messages only. Errors: IO, OUT_OF_MEMORY. */
+cot_status cot_safetensors_begin(FILE *stream, const char *path, const cot_tensor *tensors, size_t count,
+                                 const char *const *meta, size_t n_meta, cot_error *error);
 /* Writes tensors (their data, in the order given) and string metadata (pairs key, value; n_meta pairs) to
  * `path`; the file appears whole or not at all. Errors: IO, OUT_OF_MEMORY. */
 cot_status cot_safetensors_write(const char *path, const cot_tensor *tensors, size_t count,

@@ -10,6 +10,7 @@
     X(serve) \
     X(eval) \
     X(tokenize) \
+    X(convert) \
     X(profile) \
     X(trace_info) \
     X(trace_convert) \

@@ -33,27 +33,6 @@ const cot_config *cot_checkpoint_config(const cot_checkpoint *checkpoint)
     return &checkpoint->config;
 }
 
-/* Calls visit for every weight of the model until it fails. */
-static cot_status for_each_weight(const cot_checkpoint *checkpoint, void *context,
-                                  cot_status (*visit)(void *context, cot_weight weight, int64_t layer,
-                                                      int64_t expert))
-{
-    const cot_config *config = &checkpoint->config;
-    cot_status status = COT_OK;
-    for (int w = 0; w < COT_WEIGHTS; w++) {
-        cot_weight weight = (cot_weight)w;
-        int64_t layers = cot_weight_is_layered(weight) ? config->layers : 1;
-        for (int64_t l = 0; l < layers; l++) {
-            int64_t rows, columns, experts = cot_weight_is_expert(weight) ? config->gate.experts : 1;
-            cot_weight_shape(config, weight, l, &rows, &columns);
-            for (int64_t e = 0; rows && e < experts && status == COT_OK; e++)
-                status = visit(context, weight, l, e);
-            if (status != COT_OK) return status;
-        }
-    }
-    return status;
-}
-
 typedef struct survey {
     const cot_checkpoint *checkpoint;
     bool *used; // [tensor_count]
@@ -144,7 +123,7 @@ static cot_status check_weights(const cot_checkpoint *checkpoint, const char *fo
     survey s = {
         .checkpoint = checkpoint, .error = &detail, .used = calloc(checkpoint->shards.tensor_count + 1, 1)};
     if (!s.used) return cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
-    cot_status status = for_each_weight(checkpoint, &s, check_weight);
+    cot_status status = cot_weight_each(&checkpoint->config, &s, check_weight);
     if (s.missing > 1)
         status = cot_fail(error, COT_MALFORMED, "'%s': %s, and %s%" PRId64 " more", folder, s.first.message,
                           s.missing == MAX_MISSING ? "at least " : "", s.missing - 1);

@@ -57,6 +57,10 @@ typedef struct cot_stored {
 /* Rows and columns of a weight; rows is 0 where the architecture has no such weight there. */
 void cot_weight_shape(const cot_config *config, cot_weight weight, int64_t layer, int64_t *rows,
                       int64_t *columns);
+/* Calls `visit` for every weight of the model until it fails, and returns what it did. */
+cot_status cot_weight_each(const cot_config *config, void *context,
+                           cot_status (*visit)(void *context, cot_weight weight, int64_t layer,
+                                               int64_t expert));
 /* Numbers in all weights; and in those that a token uses: K of a layer's routed experts, all of the rest. */
 void cot_weight_count(const cot_config *config, int64_t *all, int64_t *active);
 bool cot_weight_is_layered(cot_weight weight);

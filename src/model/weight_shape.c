@@ -151,6 +151,25 @@ void cot_weight_shape(const cot_config *config, cot_weight weight, int64_t layer
     *columns = s.columns;
 }
 
+cot_status cot_weight_each(const cot_config *config, void *context,
+                           cot_status (*visit)(void *context, cot_weight weight, int64_t layer,
+                                               int64_t expert))
+{
+    cot_status status = COT_OK;
+    for (int w = 0; w < COT_WEIGHTS; w++) {
+        const cot_weight weight = (cot_weight)w;
+        const int64_t layers = cot_weight_is_layered(weight) ? config->layers : 1;
+        for (int64_t l = 0; l < layers; l++) {
+            int64_t rows, columns, experts = cot_weight_is_expert(weight) ? config->gate.experts : 1;
+            cot_weight_shape(config, weight, l, &rows, &columns);
+            for (int64_t e = 0; rows && e < experts && status == COT_OK; e++)
+                status = visit(context, weight, l, e);
+            if (status != COT_OK) return status;
+        }
+    }
+    return status;
+}
+
 void cot_weight_count(const cot_config *config, int64_t *all, int64_t *active)
 {
     *all = *active = 0;

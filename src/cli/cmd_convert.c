@@ -1,0 +1,109 @@
+/* `coterie convert`: a model's folder again, its experts in few bits. */
+#include "commands.h"
+#include "paths.h"
+#include "progress.h"
+
+#include "coterie/model.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct convert_settings {
+    const char *model, *output;
+    int weights;
+    int64_t threads;
+};
+
+static const char *const kinds[] = {"int4", "int8", "mxfp4", NULL};
+
+static volatile sig_atomic_t asked; // the signal that asks to end, or 0
+
+static void ask_to_end(int number)
+{
+    asked = number;
+}
+
+static bool show(void *context, size_t done, size_t total)
+{
+    cot_progress_show(context, done, total);
+    return !asked;
+}
+
+/* The half of a folder goes before the program does. */
+static void listen(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        struct sigaction action;
+        sigaction(signals[i], NULL, &action);
+        if (action.sa_handler == SIG_IGN) continue; // nohup
+        action = (struct sigaction){.sa_handler = ask_to_end, .sa_flags = SA_RESTART};
+        sigaction(signals[i], &action, NULL);
+    }
+}
+
+static int convert(const void *settings)
+{
+    const struct convert_settings *s = settings;
+    if (!s->output) {
+        cot_complain("give -o FOLDER");
+        return COT_EXIT_USAGE;
+    }
+    if (!cot_check_model(s->model)) return COT_EXIT_FAILURE;
+    cot_model_convert_options options;
+    cot_progress progress = {"converting", 0};
+    char *notes = NULL;
+    cot_error error;
+    cot_model_convert_options_init(&options);
+    options.weights = kinds[s->weights];
+    options.threads = (int)s->threads;
+    options.progress = show;
+    options.progress_context = &progress;
+    listen();
+    const cot_status status = cot_model_convert(s->model, s->output, &options, &notes, &error);
+    cot_progress_end(&progress);
+    if (status != COT_OK && asked) {
+        signal(asked, SIG_DFL);
+        raise(asked);
+    }
+    if (status != COT_OK) return cot_complain_of(&error);
+    if (notes) cot_complain("note: left out: %s", notes);
+    free(notes);
+    return COT_EXIT_OK;
+}
+
+#define AT(field) offsetof(struct convert_settings, field)
+const cot_command cot_cmd_convert = {
+    .name = "convert",
+    .summary = "write a model again with its experts in few bits",
+    .details = "Matrices of routed and shared experts are rounded, as --weights of other commands rounds "
+               "them while they "
+               "are loaded: running the new folder gives the same to the bit. It is in the hub's layouts, "
+               "which other programs read: "
+               "compressed-tensors' pack-quantized and mxfp4-pack-quantized, or gpt-oss's own, which has "
+               "mxfp4 alone. Files of the tokenizer, "
+               "templates, code and licences come along. Other matrices that the files have in few bits "
+               "become bf16; tensors that no layer of "
+               "the model uses are left out.\n\n"
+               "FOLDER appears whole or not at all: until then it is called FOLDER and a dot and six "
+               "letters, which only a "
+               "program that is killed without a word leaves behind.",
+    .examples = (const char *const[]){"coterie convert models/tiny -o tiny-int4",
+                                      "coterie convert models/tiny -o tiny-int8 --weights int8", NULL},
+    .options = {.positionals = (const cot_positional[]){{"MODEL", 1, 1, "a model folder", AT(model)}, {0}},
+                .groups =
+                    (const cot_option_group[]){
+                        {"Options",
+                         (const cot_option[]){{"output", 'o', COT_OPTION_TEXT, "FOLDER", NULL,
+                                               "the folder to make", AT(output)},
+                                              {"weights", 0, COT_OPTION_CHOICE, "TYPE", "int4",
+                                               "what experts' weights become: 4.5, 8 or 4.25 bits each",
+                                               AT(weights), .choices = kinds},
+                                              {"threads", 't', COT_OPTION_INTEGER, "N",
+                                               "0", "threads (0: as many as cores)", AT(threads),
+                                               .least = 0, .most = 1024},
+                                              {0}}},
+                        {0}}},
+    .settings_bytes = sizeof(struct convert_settings),
+    .run = convert};

@@ -1,0 +1,334 @@
+/* A checkpoint written again in few bits: its experts pack as rounding at load packs them, to the bit, all else is what it was,
+ * and nothing is left of a folder that could not be written. */
+#include "harness/cmocka.h"
+#include "harness/model/folder.h"
+#include "harness/model/weights.h"
+#include "harness/scratch.h"
+#include "harness/seed.h"
+
+#include "coterie/model.h"
+#include "model/stored.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+enum { E = 3 };
+
+static const char qwen[] =
+    "{\"architectures\": [\"Qwen2MoeForCausalLM\"], \"vocab_size\": 19, \"hidden_size\": %d, "
+    "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_experts\": 3, "
+    "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": %d, \"shared_expert_intermediate_size\": 64, "
+    "\"intermediate_size\": 40, \"mlp_only_layers\": [0], \"qkv_bias\": false, \"max_position_embeddings\": "
+    "64, "
+    "\"rms_norm_eps\": 1e-06%s}";
+
+static const char oss[] =
+    "{\"architectures\": [\"GptOssForCausalLM\"], \"vocab_size\": 19, \"hidden_size\": 64, "
+    "\"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 16, "
+    "\"num_local_experts\": 3, \"num_experts_per_tok\": 2, \"intermediate_size\": 96, \"sliding_window\": "
+    "16, "
+    "\"attention_bias\": false, \"max_position_embeddings\": 64}";
+
+static void add_network(folder *f, const char *path, cot_dtype type, int64_t h, int64_t i)
+{
+    static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
+    for (int w = 0; w < 3; w++) {
+        char name[128];
+        snprintf(name, sizeof name, "%s.%s.weight", path, names[w]);
+        add(f, name, type, w == 2 ? h : i, w == 2 ? i : h, 0, 0);
+    }
+}
+
+/* A dense layer and one of experts, with a shared expert; also a tensor that nothing uses. */
+static folder *make_qwen(uint64_t seed, cot_dtype type, int64_t h, int64_t i)
+{
+    folder *f = folder_new(seed);
+    char text[1024], path[64];
+    add_ends(f, type, 19, h);
+    for (int l = 0; l < 2; l++) add_attention(f, l, type, h, h, h / 2);
+    add_network(f, "model.layers.0.mlp", type, h, 40);
+    add(f, "model.layers.1.mlp.gate.weight", type, E, h, 0, 0);
+    add(f, "model.layers.1.mlp.shared_expert_gate.weight", type, 1, h, 0, 0);
+    add_network(f, "model.layers.1.mlp.shared_expert", type, h, 64);
+    for (int e = 0; e < E; e++) {
+        snprintf(path, sizeof path, "model.layers.1.mlp.experts.%d", e);
+        add_network(f, path, type, h, i);
+    }
+    add(f, "model.layers.1.self_attn.rotary_emb.inv_freq", COT_F32, 8, 0, 0, 0);
+    write_all(f);
+    snprintf(text, sizeof text, qwen, (int)h, (int)i, "");
+    write_text(f, "config.json", text);
+    write_text(f, "tokenizer.json", "{\"version\": \"1.0\"}");
+    write_text(f, "notes.bin", "not for the copy");
+    return f;
+}
+
+static folder *make_oss(uint64_t seed, cot_dtype type)
+{
+    enum { H = 64, I = 96 };
+    folder *f = folder_new(seed);
+    add_ends(f, type, 19, H);
+    add_attention(f, 0, type, H, 64, 32);
+    add(f, "model.layers.0.self_attn.sinks", type, 4, 0, 0, 0);
+    add(f, "model.layers.0.mlp.router.weight", type, E, H, 0, 0);
+    add(f, "model.layers.0.mlp.router.bias", type, E, 0, 0, 0);
+    add(f, "model.layers.0.mlp.experts.gate_up_proj", type, E, H, 2 * I, 0);
+    add(f, "model.layers.0.mlp.experts.gate_up_proj_bias", type, E, 2 * I, 0, 0);
+    add(f, "model.layers.0.mlp.experts.down_proj", type, E, I, H, 0);
+    add(f, "model.layers.0.mlp.experts.down_proj_bias", type, E, H, 0, 0);
+    write_all(f);
+    write_text(f, "config.json", oss);
+    return f;
+}
+
+/* An output's name beside the model, which the model's removal takes with it. */
+static void output_of(char out[96], const folder *f, const char *name)
+{
+    snprintf(out, 96, "%s/%s", f->path, name);
+}
+
+static bool is_rounded(cot_weight w)
+{
+    return (w >= COT_WEIGHT_EXPERT_GATE && w <= COT_WEIGHT_EXPERT_DOWN) ||
+           (w >= COT_WEIGHT_SHARED_GATE && w <= COT_WEIGHT_SHARED_DOWN);
+}
+
+static void expect_same_packed(const cot_checkpoint *a, const cot_checkpoint *b, const cot_weight_piece *p,
+                               cot_format format)
+{
+    const int64_t bytes = cot_packed_bytes(format, p->columns, p->rows);
+    uint8_t *packed[2] = {dirty(bytes), dirty(bytes)};
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(
+            cot_checkpoint_pack(i ? b : a, p, &(cot_packed_part){packed[i], format, p->rows, 0}, NULL),
+            COT_OK);
+    if (memcmp(packed[0], packed[1], (size_t)bytes) != 0)
+        fail_msg("%s of layer %d, expert %d: other bits", cot_weight_name(p->weight), (int)p->layer,
+                 (int)p->expert);
+    free(packed[0]), free(packed[1]);
+}
+
+/* Every weight of both, packed or read. bf16: what is not rounded is compared after that. */
+static void expect_alike(const char *from, const char *to, cot_format format, bool bf16)
+{
+    cot_checkpoint *a = opened(from), *b = opened(to);
+    const cot_config *config = cot_checkpoint_config(a);
+    assert_int_equal(cot_checkpoint_expert_format(b), format);
+    if (config->shared_intermediate) assert_int_equal(cot_checkpoint_shared_format(b), format);
+    for (int w = 0; w < COT_WEIGHTS; w++)
+        for (int64_t l = 0; l < config->layers; l++)
+            for (int64_t e = 0; e < E; e++) {
+                const cot_weight weight = (cot_weight)w;
+                int64_t rows, columns;
+                float *x = whole(a, weight, l, e, &rows, &columns);
+                if (!x) continue;
+                float *y = whole(b, weight, l, e, &rows, &columns);
+                const cot_weight_piece all = {weight, l, e, 0, rows, 0, columns};
+                if (is_rounded(weight)) expect_same_packed(a, b, &all, format);
+                for (int64_t i = 0; i < rows * columns && bf16; i++)
+                    x[i] = cot_bf16_to_f32(cot_f32_to_bf16(x[i]));
+                if (!is_rounded(weight)) assert_memory_equal(x, y, (size_t)(rows * columns) * sizeof *x);
+                free(x), free(y);
+            }
+    cot_checkpoint_close(a);
+    cot_checkpoint_close(b);
+}
+
+struct seen {
+    size_t done, total, calls, most;
+};
+
+static bool see(void *context, size_t done, size_t total)
+{
+    struct seen *s = context;
+    assert_true(done >= s->done && done <= total);
+    s->done = done;
+    s->total = total;
+    return ++s->calls <= s->most;
+}
+
+static cot_status convert(const char *from, const char *to, const char *weights, int64_t file_bytes,
+                          struct seen *seen, cot_error *error)
+{
+    cot_model_convert_options options;
+    cot_model_convert_options_init(&options);
+    options.weights = weights;
+    options.threads = 3;
+    options.file_bytes = file_bytes;
+    options.progress = see;
+    options.progress_context = seen;
+    return cot_model_convert(from, to, &options, NULL, error);
+}
+
+static void must_convert(const char *from, const char *to, const char *weights, int64_t file_bytes)
+{
+    struct seen seen = {.most = SIZE_MAX};
+    cot_error error = {0};
+    if (convert(from, to, weights, file_bytes, &seen, &error) != COT_OK) fail_msg("%s", error.message);
+    assert_true(seen.done == seen.total && seen.total > 0);
+}
+
+static int files_in(const char *path, const char *part)
+{
+    DIR *list = opendir(path);
+    int n = 0;
+    assert_non_null(list);
+    for (const struct dirent *e; (e = readdir(list));) n += !!strstr(e->d_name, part);
+    closedir(list);
+    return n;
+}
+
+static const struct {
+    const char *name;
+    cot_format format;
+} ways[] = {{"int4", COT_FORMAT_INT4}, {"int8", COT_FORMAT_INT8}, {"mxfp4", COT_FORMAT_MXFP4}};
+
+static void every_kind(void **state)
+{
+    (void)state;
+    static const cot_dtype types[] = {COT_BF16, COT_F16, COT_F32};
+    uint64_t seed = test_seed();
+    for (size_t i = 0; i < 3; i++) {
+        char out[96], again[96];
+        folder *f = make_qwen(seed + i, types[(seed + i) % 3], 64, 96);
+        output_of(out, f, "out");
+        must_convert(f->path, out, ways[i].name, i ? (int64_t)5e9 : 7000);
+        expect_alike(f->path, out, ways[i].format, false);
+        assert_int_equal(files_in(out, ".safetensors.index.json"), !i);
+        assert_true(i ? files_in(out, "model.safetensors") == 1 : files_in(out, "-of-") > 5);
+        assert_int_equal(files_in(out, "tokenizer.json"), 1);
+        assert_int_equal(files_in(out, "notes.bin"), 0);
+        // what is in few bits already is rounded anew from what its bits stand for
+        output_of(again, f, "again");
+        const size_t other = (i + 1) % 3;
+        must_convert(out, again, ways[other].name, (int64_t)5e9);
+        expect_alike(out, again, ways[other].format, false);
+        folder_delete(f);
+    }
+}
+
+/* Widths that words of codes do not divide. */
+static void odd_widths(void **state)
+{
+    (void)state;
+    char out[96];
+    cot_error error = {0};
+    struct seen seen = {.most = SIZE_MAX};
+    folder *f = make_qwen(test_seed(), COT_BF16, 72, 50);
+    output_of(out, f, "out");
+    must_convert(f->path, out, "int8", (int64_t)5e9);
+    expect_alike(f->path, out, COT_FORMAT_INT8, false);
+    output_of(out, f, "none");
+    assert_int_equal(convert(f->path, out, "int4", 1, &seen, &error), COT_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "no whole groups of 32"));
+    assert_int_equal(files_in(f->path, "none"), 0);
+    folder_delete(f);
+}
+
+static void experts_in_one_tensor(void **state)
+{
+    (void)state;
+    static const cot_dtype types[] = {COT_BF16, COT_F32};
+    char out[96];
+    cot_error error = {0};
+    struct seen seen = {.most = SIZE_MAX};
+    folder *f = make_oss(test_seed(), types[test_seed() % 2]);
+    output_of(out, f, "out");
+    must_convert(f->path, out, "mxfp4", (int64_t)5e9);
+    expect_alike(f->path, out, COT_FORMAT_MXFP4, false);
+    assert_int_equal(convert(f->path, "never", "int4", 1, &seen, &error), COT_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "mxfp4 is one"));
+    assert_int_equal(convert(out, "never", "mxfp4", 1, &seen, &error), COT_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "is in mxfp4 already"));
+    folder_delete(f);
+}
+
+/* FP8 in blocks everywhere: what is no expert becomes bf16. */
+static void other_matrices_in_few_bits(void **state)
+{
+    (void)state;
+    enum { H = 64 };
+    char out[96], text[1024];
+    folder *f = make_qwen(test_seed(), COT_BF16, H, 96);
+    for (size_t t = 0, count = f->count; t < count; t++) {
+        const cot_tensor old = f->tensors[t];
+        if (old.dims != 2 || !strstr(old.name, "_proj")) continue;
+        char name[128];
+        snprintf(name, sizeof name, "%s_scale_inv", old.name);
+        f->tensors[t] = *add(f, old.name, COT_F8_E4M3, old.shape[0], old.shape[1], 0, 0);
+        f->count--;
+        free((void *)(uintptr_t)old.name), free((void *)(uintptr_t)old.data);
+        add(f, name, COT_F32, (old.shape[0] + 31) / 32, (old.shape[1] + 31) / 32, 0, 0);
+    }
+    write_all(f);
+    snprintf(text, sizeof text, qwen, H, 96,
+             ", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [32, 32]}");
+    write_text(f, "config.json", text);
+    output_of(out, f, "out");
+    must_convert(f->path, out, "int4", (int64_t)5e9);
+    expect_alike(f->path, out, COT_FORMAT_INT4, true);
+    folder_delete(f);
+}
+
+/* Whatever fails, and wherever: nothing is left, and nothing that was there is touched. */
+static void nothing_is_left(void **state)
+{
+    (void)state;
+    char out[96];
+    cot_error error = {0};
+    folder *f = make_qwen(test_seed(), COT_BF16, 64, 96);
+    output_of(out, f, "out");
+    const int files = files_in(f->path, "");
+    struct seen all = {.most = SIZE_MAX};
+    assert_int_equal(convert(f->path, out, "int8", 9000, &all, &error), COT_OK);
+    assert_int_equal(convert(f->path, out, "int8", 9000, &(struct seen){.most = SIZE_MAX}, &error),
+                     COT_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.message, "exists"));
+    remove_tree(out);
+    const size_t at[] = {0, 1, 1 + test_seed() % all.calls, all.calls - 1};
+    for (size_t i = 0; i < 4;
+         i++) { // asked to end before each of these tensors; the last time all are written
+        assert_int_equal(
+            convert(f->path, out, "int8", 9000, &(struct seen){.most = at[i] % all.calls}, &error), COT_IO);
+        assert_int_equal(files_in(f->path, ""), files);
+    }
+    struct rlimit before, little;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    little = before;
+    little.rlim_cur = 8192;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
+    const cot_status status =
+        convert(f->path, out, "int8", (int64_t)5e9, &(struct seen){.most = SIZE_MAX}, &error);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(status, COT_IO);
+    assert_non_null(strstr(error.message, "File too large"));
+    assert_int_equal(files_in(f->path, ""), files);
+    // a NaN among the last weights
+    cot_tensor *t = tensor_of(f, "model.layers.1.mlp.shared_expert.up_proj.weight");
+    memset((uint8_t *)(uintptr_t)t->data + t->bytes - 2, 0xff, 2);
+    write_all(f);
+    assert_int_equal(convert(f->path, out, "int8", 9000, &(struct seen){.most = SIZE_MAX}, &error),
+                     COT_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.message, "holds a NaN"));
+    assert_int_equal(files_in(f->path, ""), files);
+    static const char *const others[] = {"bf16", "fp8", "int3"};
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(convert(f->path, out, others[i], 9000, &(struct seen){.most = SIZE_MAX}, &error),
+                         COT_INVALID_ARGUMENT);
+        assert_non_null(strstr(error.message, "(int4, int8 or mxfp4)"));
+    }
+    folder_delete(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_kind), cmocka_unit_test(odd_widths), cmocka_unit_test(experts_in_one_tensor),
+        cmocka_unit_test(other_matrices_in_few_bits), cmocka_unit_test(nothing_is_left)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
