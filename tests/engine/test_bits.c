@@ -104,7 +104,7 @@ static void ask(struct question *q, const struct setting *given, size_t count, u
     cot_expert_map_free(&map);
 }
 
-/* These numbers of ranks with a drawn number of threads and size of step; every size of step with a drawn
+/* These numbers of ranks with a drawn number of threads and size of step; half of the sizes of step with a drawn
  * number of ranks. */
 static void ask_everything(const char *folder, const char *precision, const char *isa, int64_t longest,
                            const int *ranks, size_t rank_counts, uint64_t *seed)
@@ -124,7 +124,7 @@ static void ask_everything(const char *folder, const char *precision, const char
         s.sequences = draw(seed) % 2 ? MOST_SEQUENCES : 2;
         ask(&q, &s, MOST_SEQUENCES, seed);
     }
-    for (size_t i = 0; i < 5; i++) {
+    for (size_t i = draw(seed) % 2; i < 5; i += 2) {
         s.ranks = 1 + (int)(draw(seed) % 4);
         s.threads = threads[i];
         s.step_tokens = steps[i];

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 enum { HUGE_PAGES = 32 << 20 }; // what a rank's might add, and do not where the system has none
-enum { LAYERS = 8, EXPERTS = 8, TOP_K = 4, VOCAB = 4096, CONTEXT = 2048, SHORT_RUN = 5 };
+enum { LAYERS = 8, EXPERTS = 8, TOP_K = 4, VOCAB = 4096, CONTEXT = 2048, SHORT_RUN = 3 };
 
 static const char config[] =
     "{\"model_type\": \"qwen3_moe\", \"architectures\": [\"Qwen3MoeForCausalLM\"], \"hidden_size\": 512,"

@@ -8,7 +8,7 @@ find_package(Python3 COMPONENTS Interpreter)
 if(Python3_EXECUTABLE)
   foreach(name api openai chat bench overflow page view kv_events step_reports tls metrics abuse endurance vllm_requests guidellm lm_eval)
     add_test(NAME server/test_${name} COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/server/test_${name}.py)
-    set_tests_properties(server/test_${name} PROPERTIES LABELS server TIMEOUT 600 SKIP_RETURN_CODE 77 ENVIRONMENT
+    set_tests_properties(server/test_${name} PROPERTIES LABELS server TIMEOUT 1200 SKIP_RETURN_CODE 77 ENVIRONMENT
       "COT_PROGRAM=$<TARGET_FILE:coterie-cli>;COT_SOURCE=${PROJECT_SOURCE_DIR};COT_SHARED=${cot_shared};COT_BUILD=${PROJECT_BINARY_DIR}")
   endforeach()
   set(kv_program "COT_KV_PROGRAM=$<TARGET_FILE:server_kv_histories>")
