@@ -38,15 +38,21 @@ COT_DEVICE int lane_of_warp()
     return static_cast<int>(threadIdx.x % 32);
 }
 
-COT_DEVICE void count_traffic(const fabric &f, int to, size_t bytes, int phase)
+/* By one lane alone: so many messages to a rank, of so many bytes together. */
+COT_DEVICE void count_messages(const fabric &f, int to, size_t bytes, uint64_t messages, int phase)
 {
-    if (lane_of_warp() || to == f.rank) return;
+    if (to == f.rank) return;
     traffic *t = &f.counters[(static_cast<size_t>(phase) * static_cast<size_t>(f.ranks) +
                               static_cast<size_t>(f.rank)) *
                                  static_cast<size_t>(f.ranks) +
                              static_cast<size_t>(to)];
     add_relaxed<scope::gpu>(&t->bytes, static_cast<uint64_t>(bytes));
-    add_relaxed<scope::gpu>(&t->messages, uint64_t{1});
+    if (messages) add_relaxed<scope::gpu>(&t->messages, messages);
+}
+
+COT_DEVICE void count_traffic(const fabric &f, int to, size_t bytes, int phase)
+{
+    if (lane_of_warp() == 0) count_messages(f, to, bytes, 1, phase);
 }
 
 /* A multiple of 4 bytes; 16 at a time where the size and both places allow it. */
@@ -66,6 +72,18 @@ COT_DEVICE void put(const fabric &f, int to, size_t offset, const void *from, si
 {
     copy_words(f.regions[to] + offset, static_cast<const unsigned char *>(from), bytes);
     count_traffic(f, to, bytes, phase);
+}
+
+/* A message that several warps write in parts: where it goes, and, by one lane when all parts are written and a barrier has
+ * brought them together, the word that tells of it. It is counted by count_messages. */
+COT_DEVICE unsigned char *place_at(const fabric &f, int to, size_t offset)
+{
+    return f.regions[to] + offset;
+}
+template <scope S> COT_DEVICE void raise(const fabric &f, int to, size_t signal, uint64_t value)
+{
+    uint64_t *const word = reinterpret_cast<uint64_t *>(f.regions[to] + signal);
+    COT_EITHER(fabric_raise, store_release<S>(word, value), store_relaxed<S>(word, value));
 }
 
 /* put, of 0 bytes too, then raises the word at `signal` of rank `to`'s region to `value`. */

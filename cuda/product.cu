@@ -1,14 +1,13 @@
 #include "cuda/tile.h"
 
-COT_KERNEL __launch_bounds__(cot::mma_tile::THREADS) cot_cuda_product_kernel(cot_cuda_product p)
+template <typename Engine> COT_DEVICE void multiply_all(const cot_cuda_product_of<typename Engine::Value> &p)
 {
-    using cot::mma_tile;
-    const int across = (p.b.rows + mma_tile::N - 1) / mma_tile::N,
-              tiles = (p.a.rows + mma_tile::M - 1) / mma_tile::M * across;
+    const int across = (p.b.rows + Engine::N - 1) / Engine::N,
+              tiles = (p.a.rows + Engine::M - 1) / Engine::M * across;
     const cot::tile_team team = {static_cast<int>(threadIdx.x), 1};
     for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
-        const int m = tile / across * mma_tile::M, n = tile % across * mma_tile::N;
-        mma_tile engine;
+        const int m = tile / across * Engine::M, n = tile % across * Engine::N;
+        Engine engine;
         cot::tile_run(engine, static_cast<unsigned char *>(cot::shared_memory()), p.a, p.b, m, n, team);
         engine.store(team.thread, [&](int row, int column, float v, float next) {
             if (m + row >= p.a.rows) return;
@@ -17,4 +16,14 @@ COT_KERNEL __launch_bounds__(cot::mma_tile::THREADS) cot_cuda_product_kernel(cot
             if (n + column + 1 < p.b.rows) c[1] = next;
         });
     }
+}
+
+COT_KERNEL __launch_bounds__(cot::mma_tile::THREADS) cot_cuda_product_kernel(cot_cuda_product p)
+{
+    multiply_all<cot::mma_tile>(p);
+}
+
+COT_KERNEL __launch_bounds__(cot::fma_tile::THREADS) cot_cuda_product_f32_kernel(cot_cuda_product_f32 p)
+{
+    multiply_all<cot::fma_tile>(p);
 }

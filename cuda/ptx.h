@@ -57,6 +57,7 @@ COT_DEVICE void barrier_arrive(int number, int threads);
 /* Copies 16 bytes from global to shared memory, of which only the first `live` are read and the rest is zeros. The bytes
  * are there for this thread after the wait for their group, for others after a barrier that follows it. */
 COT_DEVICE void copy_async_16(void *shared, const void *global, int live);
+COT_DEVICE void copy_async_4(void *shared, const void *global, int live); // 4 bytes, likewise
 COT_DEVICE void copy_async_commit();
 template <int LEFT> COT_DEVICE void copy_async_wait(); // until at most LEFT groups are on their way
 

@@ -166,6 +166,12 @@ COT_DEVICE void copy_async_16(void *shared, const void *global, int live)
                  "r"(live)
                  : "memory");
 }
+COT_DEVICE void copy_async_4(void *shared, const void *global, int live)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)), "l"(global),
+                 "r"(live)
+                 : "memory");
+}
 COT_DEVICE void copy_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");

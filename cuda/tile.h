@@ -1,39 +1,48 @@
-/* Tiles of matrix products in bf16 with fp32 sums: C[m][n] = sum over k of A[m][k] B[n][k], by mma.sync m16n8k16 with
- * ldmatrix and a pipeline of cp.async, on sm_80 and later.
+/* Tiles of matrix products with fp32 sums, C[m][n] = sum over k of A[m][k] B[n][k], through a pipeline of cp.async, on sm_80
+ * and later: bf16 by mma.sync m16n8k16 with ldmatrix (mma_tile), fp32 by fused multiply-adds (fma_tile).
  *
  * An engine loads parts of a tile's operands into a stage of shared memory, multiplies a stage into its sums, and stores
  * the sums by a function that the caller gives; tile_run drives any engine that has these three. Another architecture's
  * engine takes its place behind the same names.
  *
- *   shared memory of a stage:  A, M rows of 128 bytes (64 values of k), then B, N rows likewise
+ *   shared memory of a stage of mma_tile:  A, M rows of 128 bytes (64 values of k), then B, N rows likewise
  *     row r:  | c0 | c1 | ... | c7 |   16 bytes each; chunk c of row r lies at place c ^ (r % 8), so that eight rows'
  *                                      chunks of one k meet no bank twice, where ldmatrix reads and where copies write
  *
  * Rows and columns beyond the operands are zeros, and so is k beyond K: no tile has a slow path. The order of each sum is
- * that of k, by sixteens, which K alone gives. */
+ * that of k, by sixteens (mma_tile) or one by one (fma_tile), which K alone gives. */
 #ifndef COT_CUDA_TILE_H
 #define COT_CUDA_TILE_H
 #include "cuda/ptx.h"
 
+#include <math.h>
+
 namespace cot {
 
-/* Rows of K values one after another, each K a multiple of 8 and 16-byte aligned. */
-struct tile_rows {
-    const uint16_t *values; // bf16
+/* Rows of K values one after another: in bf16 each K a multiple of 8 and 16-byte aligned, in fp32 any K, and aligned to 16
+ * bytes where K is a multiple of 4. Row r is the index[r]-th of them; without an index, the r-th. */
+template <typename Value> struct rows_of {
+    const Value *values;
     int32_t rows, k;
+    const int32_t *index = nullptr;
 };
+using tile_rows = rows_of<uint16_t>; // bf16
+
+template <typename Value> COT_DEVICE const Value *row_of(const rows_of<Value> &from, int row)
+{
+    return from.values + static_cast<int64_t>(from.index ? from.index[row] : row) * from.k;
+}
 
 /* Threads that compute a tile together: whole warps of one block, and the barrier that is theirs. */
 struct tile_team {
     int thread, barrier; // number in the team; 0..15
 };
 
-constexpr int TILE_K = 64;
-
 /* 128 threads, 64 x 64: four warps, two by two, each 32 x 32 of it. */
 struct mma_tile {
-    static constexpr int M = 64, N = 64, THREADS = 128, STAGES = 4;
-    static constexpr int STAGE_BYTES = (M + N) * TILE_K * 2, SHARED_BYTES = STAGES * STAGE_BYTES;
+    using Value = uint16_t;
+    static constexpr int M = 64, N = 64, K = 64, THREADS = 128, STAGES = 4;
+    static constexpr int STAGE_BYTES = (M + N) * K * 2, SHARED_BYTES = STAGES * STAGE_BYTES;
 
     float sums[2][4][4]; // of 16 x 8 each: rows, columns, registers of mma
 
@@ -46,7 +55,7 @@ struct mma_tile {
 
     static __device__ __forceinline__ int place_of(int row, int chunk)
     {
-        return row * (TILE_K * 2) + ((chunk ^ (row & 7)) << 4);
+        return row * (K * 2) + ((chunk ^ (row & 7)) << 4);
     }
 
     /* Asks for k0 to k0 + 63 of rows first, first + 1, ... `count` of them, into a stage's part. */
@@ -56,8 +65,7 @@ struct mma_tile {
         for (int i = thread; i < count * 8; i += THREADS) {
             const int r = i / 8, chunk = i % 8, k = k0 + 8 * chunk;
             const bool live = first + r < from.rows && k < from.k;
-            const uint16_t *const values =
-                live ? from.values + static_cast<int64_t>(first + r) * from.k + k : from.values;
+            const uint16_t *const values = live ? row_of(from, first + r) + k : from.values;
             copy_async_16(to + place_of(r, chunk), values, live ? 16 : 0);
         }
     }
@@ -66,13 +74,13 @@ struct mma_tile {
                                                 int m, int n, int k, int thread)
     {
         load_rows(stage, a, m, M, k, thread);
-        load_rows(stage + M * TILE_K * 2, b, n, N, k, thread);
+        load_rows(stage + M * K * 2, b, n, N, k, thread);
     }
 
     __device__ __forceinline__ void multiply(const unsigned char *stage, int thread)
     {
         const int lane = thread % 32, warp = thread / 32, rows = warp / 2 * 32, columns = warp % 2 * 32;
-        for (int k = 0; k < TILE_K / 8; k += 2) { // chunks: 16 values of k at a time
+        for (int k = 0; k < K / 8; k += 2) { // chunks: 16 values of k at a time
             uint32_t a[2][4], b[2][4];
             /* Lanes name rows of four 8 x 8 parts. A: upper left, lower left, upper right, lower right. */
             for (int i = 0; i < 2; i++)
@@ -80,7 +88,7 @@ struct mma_tile {
             /* B: columns 0..7 with the first half of k, then its second half; columns 8..15 likewise. */
             for (int j = 0; j < 2; j++)
                 load_matrix_x4(b[j],
-                               stage + M * TILE_K * 2 +
+                               stage + M * K * 2 +
                                    place_of(columns + 16 * j + lane % 8 + lane / 16 * 8, k + lane / 8 % 2));
             for (int i = 0; i < 2; i++)
                 for (int j = 0; j < 4; j++) {
@@ -102,17 +110,93 @@ struct mma_tile {
     }
 };
 
+/* 128 threads, 64 x 64 in fp32: each thread eight rows (every eighth) by four columns (two pairs). A stage holds 16 values of k:
+ * rows of 64 bytes, in chunks of 16 that are exchanged by the row's number. */
+struct fma_tile {
+    using Value = float;
+    static constexpr int M = 64, N = 64, K = 16, THREADS = 128, STAGES = 4;
+    static constexpr int STAGE_BYTES = (M + N) * K * 4, SHARED_BYTES = STAGES * STAGE_BYTES;
+    struct alignas(16) four {
+        float v[4];
+    };
+
+    float sums[8][4];
+
+    __device__ __forceinline__ void clear()
+    {
+        for (int i = 0; i < 8; i++)
+            for (int j = 0; j < 4; j++) sums[i][j] = 0;
+    }
+
+    static __device__ __forceinline__ int place_of(int row, int chunk)
+    {
+        return row * (K * 4) + ((chunk ^ (row >> 1 & 3)) << 4);
+    }
+    static __device__ __forceinline__ int column_of(int thread, int j)
+    {
+        return thread % 16 * 2 + j / 2 * 32 + j % 2;
+    }
+
+    static __device__ __forceinline__ void load_rows(unsigned char *to, const rows_of<float> &from, int first,
+                                                     int count, int k0, int thread)
+    {
+        for (int i = thread; i < count * (K / 4); i += THREADS) {
+            const int r = i / (K / 4), chunk = i % (K / 4), k = k0 + 4 * chunk;
+            const bool live = first + r < from.rows && k < from.k;
+            const float *const values = live ? row_of(from, first + r) + k : from.values;
+            unsigned char *const place = to + place_of(r, chunk);
+            if (from.k % 4 == 0)
+                copy_async_16(place, values, live ? 16 : 0);
+            else
+                for (int j = 0; j < 4; j++) {
+                    const bool one = live && k + j < from.k;
+                    copy_async_4(place + 4 * j, one ? values + j : from.values, one ? 4 : 0);
+                }
+        }
+    }
+
+    static __device__ __forceinline__ void load(unsigned char *stage, const rows_of<float> &a,
+                                                const rows_of<float> &b, int m, int n, int k, int thread)
+    {
+        load_rows(stage, a, m, M, k, thread);
+        load_rows(stage + M * K * 4, b, n, N, k, thread);
+    }
+
+    __device__ __forceinline__ void multiply(const unsigned char *stage, int thread)
+    {
+        for (int chunk = 0; chunk < K / 4; chunk++) {
+            four b[4];
+            for (int j = 0; j < 4; j++)
+                b[j] = *reinterpret_cast<const four *>(stage + M * K * 4 +
+                                                       place_of(column_of(thread, j), chunk));
+            for (int i = 0; i < 8; i++) {
+                const four a = *reinterpret_cast<const four *>(stage + place_of(thread / 16 + 8 * i, chunk));
+                for (int j = 0; j < 4; j++)
+                    for (int k = 0; k < 4; k++) sums[i][j] = fmaf(a.v[k], b[j].v[k], sums[i][j]);
+            }
+        }
+    }
+
+    /* As mma_tile's. */
+    template <typename Put> __device__ __forceinline__ void store(int thread, Put put) const
+    {
+        for (int i = 0; i < 8; i++)
+            for (int j = 0; j < 4; j += 2)
+                put(thread / 16 + 8 * i, column_of(thread, j), sums[i][j], sums[i][j + 1]);
+    }
+};
+
 /* Computes the tile that begins at (m, n) and leaves it in the engine's sums. `shared` is the team's, SHARED_BYTES, aligned
  * to 128. When it returns all copies have come and nobody reads `shared` any more. */
 template <typename Engine>
-COT_DEVICE void tile_run(Engine &engine, unsigned char *shared, const tile_rows &a, const tile_rows &b, int m,
-                         int n, const tile_team &team)
+COT_DEVICE void tile_run(Engine &engine, unsigned char *shared, const rows_of<typename Engine::Value> &a,
+                         const rows_of<typename Engine::Value> &b, int m, int n, const tile_team &team)
 {
-    const int parts = (a.k + TILE_K - 1) / TILE_K;
+    const int parts = (a.k + Engine::K - 1) / Engine::K;
     engine.clear();
     for (int part = 0; part < Engine::STAGES - 1; part++) {
         if (part < parts)
-            Engine::load(shared + part * Engine::STAGE_BYTES, a, b, m, n, part * TILE_K, team.thread);
+            Engine::load(shared + part * Engine::STAGE_BYTES, a, b, m, n, part * Engine::K, team.thread);
         copy_async_commit();
     }
     for (int part = 0; part < parts; part++) {
@@ -121,7 +205,7 @@ COT_DEVICE void tile_run(Engine &engine, unsigned char *shared, const tile_rows 
         COT_UNLESS(tile_barrier) barrier_sync(team.barrier, Engine::THREADS);
         const int next = part + Engine::STAGES - 1;
         if (next < parts)
-            Engine::load(shared + next % Engine::STAGES * Engine::STAGE_BYTES, a, b, m, n, next * TILE_K,
+            Engine::load(shared + next % Engine::STAGES * Engine::STAGE_BYTES, a, b, m, n, next * Engine::K,
                          team.thread);
         copy_async_commit();
         engine.multiply(shared + part % Engine::STAGES * Engine::STAGE_BYTES, team.thread);
@@ -132,12 +216,15 @@ COT_DEVICE void tile_run(Engine &engine, unsigned char *shared, const tile_rows 
 
 } // namespace cot
 
-struct cot_cuda_product {
-    cot::tile_rows a, b;
+template <typename Value> struct cot_cuda_product_of {
+    cot::rows_of<Value> a, b;
     float *c; // [M][N]
 };
+using cot_cuda_product = cot_cuda_product_of<uint16_t>;
+using cot_cuda_product_f32 = cot_cuda_product_of<float>;
 
-/* C = A B^T, one tile after the other; blocks of 128 threads with mma_tile::SHARED_BYTES. */
+/* C = A B^T, one tile after the other; blocks of 128 threads with the engine's SHARED_BYTES. */
 COT_KERNEL cot_cuda_product_kernel(cot_cuda_product p);
+COT_KERNEL cot_cuda_product_f32_kernel(cot_cuda_product_f32 p);
 
 #endif

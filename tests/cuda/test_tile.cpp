@@ -84,6 +84,45 @@ static void every_tail(void **)
         agrees(s[0], s[1], s[2], 1 + static_cast<unsigned>(seed % 2), seed + 1), seed++;
 }
 
+/* fp32, rows of A gathered by index: K whole chunks of 16 bytes or not. */
+static void fp32_of_gathered_rows(void **)
+{
+    static const int shapes[][3] = {{1, 1, 1}, {64, 64, 16}, {65, 63, 33}, {5, 70, 36}, {3, 40, 131}};
+    uint64_t seed = 100;
+    for (const auto &s : shapes) {
+        const size_t m = static_cast<size_t>(s[0]), n = static_cast<size_t>(s[1]),
+                     k = static_cast<size_t>(s[2]);
+        struct draw draw = {test_seed(), ++seed, 0};
+        std::vector<float> a, b;
+        std::vector<int32_t> index;
+        for (size_t i = 0; i < (m + 3) * k; i++) a.push_back(draw_float(&draw, 1, COT_F32));
+        for (size_t i = 0; i < n * k; i++) b.push_back(draw_float(&draw, 1, COT_F32));
+        for (size_t i = 0; i < m; i++)
+            index.push_back(static_cast<int32_t>(draw_below(&draw, static_cast<int64_t>(m + 3))));
+        emulate::Session session;
+        cot_cuda_product_f32 p = {
+            {session.copy(a.data(), a.size(), "a"), s[0], s[2], session.copy(index.data(), m, "index")},
+            {session.copy(b.data(), b.size(), "b"), s[1], s[2]},
+            session.allocate<float>(m * n, "c")};
+        emulate::Options options;
+        options.seed = seed;
+        expect_none(emulate::launch(
+            {1 + static_cast<unsigned>(seed % 2), cot::fma_tile::THREADS, cot::fma_tile::SHARED_BYTES},
+            options, cot_cuda_product_f32_kernel, p));
+        assert_int_equal(session.unwritten(p.c, m * n * sizeof(float)), 0);
+        for (size_t i = 0; i < m; i++)
+            for (size_t j = 0; j < n; j++) {
+                double wanted = 0, size = 0;
+                for (size_t h = 0; h < k; h++) {
+                    const double term = static_cast<double>(a[static_cast<size_t>(index[i]) * k + h]) *
+                                        static_cast<double>(b[j * k + h]);
+                    wanted += term, size += fabs(term);
+                }
+                near(static_cast<double>(p.c[i * n + j]), wanted, 1e-6 * size + 1e-9);
+            }
+    }
+}
+
 /* A row's products have the same bits whatever rows are beside it and wherever in a tile it lies. */
 static void a_row_has_the_same_bits_anywhere(void **)
 {
@@ -142,6 +181,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tail),
+        cmocka_unit_test(fp32_of_gathered_rows),
         cmocka_unit_test(a_row_has_the_same_bits_anywhere),
         cmocka_unit_test(what_a_tile_costs),
         cmocka_unit_test(each_weakening_is_found),

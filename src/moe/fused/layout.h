@@ -1,5 +1,5 @@
 /* Where everything of a pass lies in symmetric memory, and what its words say: integer arithmetic that every rank
- * (and a device) does alike. docs/FUSED.md proves that no two writes meet.
+ * and every device does alike: C17, C++ and nvcc compile this text. docs/FUSED.md proves that no two writes meet.
  *
  *   rank d's heap
  *
@@ -24,6 +24,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __CUDACC__
+#define COT_FUSED_INLINE static __host__ __device__ inline
+#else
+#define COT_FUSED_INLINE static inline
+#endif
+
 enum {
     COT_FUSED_CELL_TOKENS = 64, // C at most
     COT_FUSED_LINE = 64,
@@ -45,11 +51,11 @@ typedef struct cot_fused_layout {
     int64_t reply_rows;
 } cot_fused_layout;
 
-static inline cot_fused_layout cot_fused_layout_of(int64_t ranks, int64_t tokens, int64_t top_k,
-                                                   int64_t row_bytes, int64_t reply_bytes, int reduced)
+COT_FUSED_INLINE cot_fused_layout cot_fused_layout_of(int64_t ranks, int64_t tokens, int64_t top_k,
+                                                      int64_t row_bytes, int64_t reply_bytes, int reduced)
 {
     cot_fused_layout l = {ranks, tokens, top_k, row_bytes, reply_bytes, 0, 0, 0, 0};
-    l.cell_tokens = tokens < COT_FUSED_CELL_TOKENS ? tokens : COT_FUSED_CELL_TOKENS;
+    l.cell_tokens = tokens < COT_FUSED_CELL_TOKENS ? tokens : (int64_t)COT_FUSED_CELL_TOKENS;
     const int64_t metadata =
         l.cell_tokens * (COT_FUSED_HEAD_BYTES + top_k * (int64_t)sizeof(cot_fused_entry));
     l.cell_rows = l.cell_tokens + (metadata + row_bytes - 1) / row_bytes;
@@ -58,16 +64,16 @@ static inline cot_fused_layout cot_fused_layout_of(int64_t ranks, int64_t tokens
     return l;
 }
 
-static inline int64_t cot_fused_dispatch_bytes(const cot_fused_layout *l)
+COT_FUSED_INLINE int64_t cot_fused_dispatch_bytes(const cot_fused_layout *l)
 {
     return l->ranks * l->block_rows * l->row_bytes;
 }
-static inline int64_t cot_fused_reply_bytes(const cot_fused_layout *l)
+COT_FUSED_INLINE int64_t cot_fused_reply_bytes(const cot_fused_layout *l)
 {
     return l->reply_rows * l->reply_bytes;
 }
 /* The row where a cell of rank s's block begins. */
-static inline int64_t cot_fused_cell(const cot_fused_layout *l, int64_t source, int64_t cell)
+COT_FUSED_INLINE int64_t cot_fused_cell(const cot_fused_layout *l, int64_t source, int64_t cell)
 {
     return source * l->block_rows + cell * l->cell_rows;
 }
@@ -80,19 +86,19 @@ enum {
     COT_FUSED_TOKENS = 4, // the rank has tokens in this call
     COT_FUSED_BAD = 8     // its routing is not sound: the call ends on all ranks
 };
-static inline uint64_t cot_fused_signal(uint64_t epoch, int64_t rows, unsigned flags)
+COT_FUSED_INLINE uint64_t cot_fused_signal(uint64_t epoch, int64_t rows, unsigned flags)
 {
     return epoch << 28 | (uint64_t)rows << 4 | flags;
 }
-static inline uint64_t cot_fused_signal_epoch(uint64_t signal)
+COT_FUSED_INLINE uint64_t cot_fused_signal_epoch(uint64_t signal)
 {
     return signal >> 28;
 }
-static inline int64_t cot_fused_signal_rows(uint64_t signal)
+COT_FUSED_INLINE int64_t cot_fused_signal_rows(uint64_t signal)
 {
     return (int64_t)(signal >> 4 & 0xffffff);
 }
-static inline unsigned cot_fused_signal_flags(uint64_t signal)
+COT_FUSED_INLINE unsigned cot_fused_signal_flags(uint64_t signal)
 {
     return (unsigned)(signal & 15);
 }

@@ -70,6 +70,10 @@ COT_DEVICE void copy_async_16(void *shared, const void *global, int live)
 {
     emulate::copy_async(shared, global, 16, static_cast<uint32_t>(live));
 }
+COT_DEVICE void copy_async_4(void *shared, const void *global, int live)
+{
+    emulate::copy_async(shared, global, 4, static_cast<uint32_t>(live));
+}
 COT_DEVICE void copy_async_commit()
 {
     emulate::commit_copies();

@@ -1,0 +1,378 @@
+/* A processor: four warps that take one task after the other from their rank's queue. */
+#ifndef COT_CUDA_PROCESS_H
+#define COT_CUDA_PROCESS_H
+#include "cuda/fused.h"
+#include "cuda/number.h"
+
+namespace cot {
+
+constexpr int TEAM_BARRIER = 1;
+
+COT_DEVICE void team_barrier()
+{
+    barrier_sync(TEAM_BARRIER, FUSED_TEAM);
+}
+
+COT_DEVICE int team_thread()
+{
+    return static_cast<int>(threadIdx.x);
+}
+
+/* A given routing: experts below E and ascending, weights finite. By all lanes. */
+COT_DEVICE bool routing_is_sound(const cot_cuda_fused &c, const uint16_t *experts, const float *weights)
+{
+    bool sound = true;
+    for (int k = lane_of_warp(); k < c.gate.top_k; k += 32)
+        sound = sound && experts[k] < c.gate.experts && (k == 0 || experts[k] > experts[k - 1]) &&
+                isfinite(weights[k]);
+    return __all_sync(ALL_LANES, sound);
+}
+
+template <scope S> COT_DEVICE void take_given(const fused_warp<S> &w, int t)
+{
+    const int top_k = w.call.gate.top_k;
+    const uint16_t *const experts = w.rank.experts + static_cast<int64_t>(t) * top_k;
+    const float *const weights = w.rank.weights + static_cast<int64_t>(t) * top_k;
+    const bool sound = routing_is_sound(w.call, experts, weights);
+    for (int k = lane_of_warp(); k < top_k; k += 32) {
+        w.rank.routed[static_cast<int64_t>(t) * top_k + k] = sound ? experts[k] : static_cast<uint16_t>(k);
+        w.rank.routed_weights[static_cast<int64_t>(t) * top_k + k] = weights[k];
+    }
+    if (!sound && lane_of_warp() == 0)
+        min_relaxed<scope::gpu>(&w.rank.state->unsound, static_cast<uint32_t>(t));
+}
+
+/* Routes 16 tokens, and rounds their rows to what experts read. */
+template <typename Engine, scope S> COT_DEVICE void run_gate(const fused_warp<S> &w, int chunk)
+{
+    using Value = typename Engine::Value;
+    const int warp = team_thread() / 32, lane = lane_of_warp(), hidden = w.call.gate.hidden,
+              top_k = w.call.gate.top_k, first = chunk * FUSED_CHUNK + warp * GATE_TOKENS_A_WARP,
+              left = w.tokens - first, count = left < GATE_TOKENS_A_WARP ? left : GATE_TOKENS_A_WARP;
+    if (count <= 0) return;
+    if (w.call.given) {
+        for (int t = first; t < first + count; t++) take_given(w, t);
+    } else {
+        const gate_tokens all = {w.rank.x, w.rank.routed, w.rank.routed_weights, w.tokens,
+                                 &w.rank.state->unsound};
+        gate_route(w.call.gate, all, first, count,
+                   reinterpret_cast<float *>(w.stages) + warp * gate_scratch_floats(w.call.gate.experts));
+    }
+    for (int t = first; t < first + count; t++) {
+        Value *const row =
+            reinterpret_cast<Value *>(w.region() + w.row_at(w.net.rank * w.call.layout.block_rows + t));
+        for (int h = lane; h < hidden; h += 32)
+            store_as(row + h, w.rank.x[static_cast<int64_t>(t) * hidden + h]);
+        for (int k = lane; k < top_k; k += 32) {
+            const int64_t at = static_cast<int64_t>(t) * top_k + k;
+            w.rank.replica[at] = replica_of(w.call, w.rank.routed[at], w.net.rank, t);
+        }
+    }
+}
+
+/* How many of a token's experts are on rank `to`. */
+template <scope S> COT_DEVICE int entries_for(const fused_warp<S> &w, int t, int to)
+{
+    const int top_k = w.call.gate.top_k;
+    int count = 0;
+    for (int k = 0; k < top_k; k++)
+        count += w.call.replica_rank[w.rank.replica[static_cast<int64_t>(t) * top_k + k]] == to;
+    return count;
+}
+
+/* The next packet for rank `to`: as many of the tokens from t on as a cell holds. By one warp; returns the token behind. */
+template <scope S> COT_DEVICE int gather_packet(const fused_warp<S> &w, int t, int to)
+{
+    const int lane = lane_of_warp(), most = static_cast<int>(w.call.layout.cell_tokens);
+    fused_shared *const s = w.shared;
+    int rows = 0, total = 0;
+    while (rows < most && t < w.tokens) {
+        const int entries = t + lane < w.tokens ? entries_for(w, t + lane, to) : 0;
+        const uint32_t some = __ballot_sync(ALL_LANES, entries > 0);
+        const int at = rows + static_cast<int>(__popc(some & ((1u << lane) - 1)));
+        const bool mine = entries > 0 && at < most;
+        int before = mine ? entries : 0;
+        for (int by = 1; by < 32; by *= 2) {
+            const int other = __shfl_up_sync(ALL_LANES, before, static_cast<unsigned>(by));
+            if (lane >= by) before += other;
+        }
+        if (mine) s->token[at] = t + lane, s->entries[at] = entries, s->before[at] = total + before - entries;
+        total += __shfl_sync(ALL_LANES, before, 31);
+        const uint32_t taken = __ballot_sync(ALL_LANES, mine),
+                       last = __ballot_sync(ALL_LANES, mine && at == most - 1);
+        rows += static_cast<int>(__popc(taken));
+        t += last ? static_cast<int>(__popc(last - 1)) + 1 : 32;
+    }
+    if (lane == 0) s->packet_rows = rows, s->packet_entries = total;
+    return t;
+}
+
+/* All packets for one rank, in order, and its FINAL. Rows go from where they lie straight to where they are read. */
+template <scope S> COT_DEVICE void run_send(const fused_warp<S> &w, int to, bool unsound)
+{
+    const cot_fused_layout &l = w.call.layout;
+    const fused_shared *const s = w.shared;
+    const int thread = team_thread(), warp = thread / 32, top_k = w.call.gate.top_k;
+    const uint32_t flags = last_flags(unsound, w.tokens > 0);
+    int64_t sent = 0;
+    for (int t = 0;;) {
+        if (warp == 0) t = gather_packet(w, unsound ? w.tokens : t, to);
+        COT_UNLESS(process_packet_before_rows) team_barrier();
+        const int rows = s->packet_rows, entries = s->packet_entries;
+        const size_t row_bytes = static_cast<size_t>(l.row_bytes),
+                     data = static_cast<size_t>(rows) * row_bytes;
+        unsigned char *const cell =
+            place_at(w.net, to, w.row_at(cot_fused_cell(&l, w.net.rank, rows ? sent / l.cell_tokens : 0)));
+        for (int i = warp; i < rows; i += 4)
+            copy_words(cell + static_cast<size_t>(i) * row_bytes,
+                       w.region() + w.row_at(w.net.rank * l.block_rows + s->token[i]), row_bytes);
+        uint32_t *const heads = reinterpret_cast<uint32_t *>(cell + data);
+        for (int i = thread; i < rows; i += FUSED_TEAM) {
+            const int64_t at = static_cast<int64_t>(s->token[i]) * top_k;
+            cot_fused_entry *entry = reinterpret_cast<cot_fused_entry *>(heads + rows) + s->before[i];
+            heads[i] = static_cast<uint32_t>(s->token[i]) << 8 | static_cast<uint32_t>(s->entries[i]);
+            for (int k = 0; k < top_k; k++) {
+                const int replica = w.rank.replica[at + k];
+                if (w.call.replica_rank[replica] != to) continue;
+                entry->weight = w.rank.routed_weights[at + k];
+                entry->slot = static_cast<uint16_t>(w.call.replica_slot[replica]);
+                entry->place = static_cast<uint16_t>(k);
+                entry++;
+            }
+        }
+        const bool last = rows < l.cell_tokens;
+        sent += rows;
+        COT_UNLESS(process_rows_before_signal) team_barrier();
+        if (thread == 0) {
+            count_messages(w.net, to, data, 1, PHASE_DISPATCH);
+            count_messages(w.net, to,
+                           static_cast<size_t>(rows) * COT_FUSED_HEAD_BYTES +
+                               static_cast<size_t>(entries) * sizeof(cot_fused_entry),
+                           0, PHASE_METADATA);
+            const bool lost = COT_EITHER(fused_final_is_lost, false, last && w.net.rank == 0 && to == 1);
+            if (!lost)
+                raise<S>(w.net, to, w.dispatch_signal(w.net.rank),
+                         cot_fused_signal(w.epoch, sent, last ? flags : 0));
+        }
+        if (last) return;
+    }
+}
+
+COT_DEVICE float activate(const network &n, float gate, float up)
+{
+    if (n.act == activation::gelu) return up * (1 + erff(up * 0.70710678118654752f)) / 2;
+    if (n.act == activation::relu) return fmaxf(up, 0);
+    if (n.limit <= 0) return gate / (1 + expf(-gate)) * up;
+    gate = fminf(gate, n.limit), up = fmaxf(fminf(up, n.limit), -n.limit);
+    return (up + 1) * gate / (1 + expf(-n.alpha * gate));
+}
+
+/* A tile at work. */
+template <typename Value> struct tile_work {
+    const network &shape;
+    const unsigned char *weights;
+    Value *activations; // [rows][I]
+    int tile, rows;     // tile < 0: -1 - i, the i-th of the shared expert
+};
+
+template <typename Value, scope S> COT_DEVICE tile_work<Value> work_of(const fused_warp<S> &w, int lane)
+{
+    const cot_cuda_fused &c = w.call;
+    const int tile = w.rank.lane_tile[lane];
+    const int64_t widest = c.networks[0].intermediate > c.networks[1].intermediate
+                               ? c.networks[0].intermediate
+                               : c.networks[1].intermediate;
+    Value *const act = reinterpret_cast<Value *>(w.rank.activations) + lane * (FUSED_TILE_ROWS * widest);
+    const bool shared = tile < 0;
+    const int left = w.tokens - (-1 - tile) * FUSED_TILE_ROWS;
+    return {c.networks[shared],
+            shared ? c.shared_weights
+                   : w.rank.slots + static_cast<size_t>(w.rank.tile_slot[tile]) * c.networks[0].bytes,
+            act, tile,
+            !shared                  ? w.rank.tile_rows[tile]
+            : left < FUSED_TILE_ROWS ? left
+                                     : FUSED_TILE_ROWS};
+}
+
+/* 64 columns of a tile's first product (32 activations, where there is a gate). */
+template <typename Engine, scope S> COT_DEVICE void run_up(const fused_warp<S> &w, int lane, int part)
+{
+    using Value = typename Engine::Value;
+    const tile_work<Value> work = work_of<Value>(w, lane);
+    const network &n = work.shape;
+    const int first = part * Engine::N, columns = up_columns(n);
+    const bool gated = n.act == activation::swiglu;
+    const rows_of<Value> b = {reinterpret_cast<const Value *>(work.weights + n.up), columns, n.hidden,
+                              nullptr};
+    rows_of<Value> a = {reinterpret_cast<const Value *>(w.region() + w.row_at(0)), work.rows, n.hidden,
+                        nullptr};
+    if (work.tile >= 0)
+        a.index = w.rank.tile_row + static_cast<int64_t>(work.tile) * FUSED_TILE_ROWS;
+    else
+        a.values += (w.net.rank * w.call.layout.block_rows + (-1 - work.tile) * FUSED_TILE_ROWS) * n.hidden;
+    const float *const bias = n.biased ? reinterpret_cast<const float *>(work.weights + n.up_bias) : nullptr;
+    Engine engine;
+    tile_run(engine, w.stages, a, b, 0, first, {team_thread(), TEAM_BARRIER});
+    engine.store(team_thread(), [&](int row, int column, float v, float next) {
+        const int i = first + column;
+        if (row >= work.rows || i >= columns) return;
+        Value *const out = work.activations + static_cast<int64_t>(row) * n.intermediate;
+        if (bias) v += bias[i], next += i + 1 < columns ? bias[i + 1] : 0;
+        if (gated) {
+            store_as(out + i / 2, activate(n, v, next));
+            return;
+        }
+        store_as(out + i, activate(n, 0, v));
+        if (i + 1 < columns) store_as(out + i + 1, activate(n, 0, next));
+    });
+}
+
+/* Two neighbours of a row in the type that it travels in; the second where it is in the row. */
+COT_DEVICE void store_pair(unsigned char *row, bool bf16, int column, float v, float next, bool both)
+{
+    if (bf16) {
+        uint32_t *const to = reinterpret_cast<uint32_t *>(row + 2 * column); // H is even where rows are bf16
+        *to = bf16_of(v) | static_cast<uint32_t>(bf16_of(next)) << 16;
+        return;
+    }
+    float *const to = reinterpret_cast<float *>(row) + column;
+    to[0] = v;
+    if (both) to[1] = next;
+}
+
+/* 64 columns of a tile's second product, times the rows' weights, into the home ranks' regions. */
+template <typename Engine, scope S> COT_DEVICE void run_down(const fused_warp<S> &w, int lane, int part)
+{
+    using Value = typename Engine::Value;
+    const tile_work<Value> work = work_of<Value>(w, lane);
+    const network &n = work.shape;
+    const int first = part * Engine::N;
+    const int64_t at = static_cast<int64_t>(work.tile) * FUSED_TILE_ROWS;
+    const float *const bias =
+        n.biased ? reinterpret_cast<const float *>(work.weights + n.down_bias) : nullptr;
+    Engine engine;
+    tile_run(engine, w.stages, rows_of<Value>{work.activations, work.rows, n.intermediate, nullptr},
+             rows_of<Value>{reinterpret_cast<const Value *>(work.weights + n.down), n.hidden, n.intermediate,
+                            nullptr},
+             0, first, {team_thread(), TEAM_BARRIER});
+    engine.store(team_thread(), [&](int row, int column, float v, float next) {
+        const int h = first + column;
+        if (row >= work.rows || h >= n.hidden) return;
+        const bool both = h + 1 < n.hidden;
+        if (bias) v += bias[h], next += both ? bias[h + 1] : 0;
+        if (work.tile < 0) {
+            const int64_t token = (-1 - work.tile) * FUSED_TILE_ROWS + row;
+            store_pair(reinterpret_cast<unsigned char *>(w.rank.shared_rows + token * n.hidden), false, h, v,
+                       next, both);
+            return;
+        }
+        const float weight = w.rank.tile_weight[at + row];
+        const size_t reply = w.call.replies_at + static_cast<size_t>(w.rank.tile_at[at + row]) *
+                                                     static_cast<size_t>(w.call.layout.reply_bytes);
+        store_pair(place_at(w.net, w.rank.tile_home[at + row], reply), w.call.reply_bf16, h, v * weight,
+                   next * weight, both);
+    });
+}
+
+/* sigmoid(x . gate), by all lanes, in an order that H alone gives. */
+COT_DEVICE float shared_factor(const float *x, const float *gate, int hidden)
+{
+    float sum = 0;
+    for (int h = lane_of_warp(); h < hidden; h += 32) sum = fmaf(x[h], gate[h], sum);
+    return 1 / (1 + expf(-warp_sum(sum)));
+}
+
+/* Adds up the rows of 16 tokens' experts, in the order of experts, and the shared expert's; tells the routing. */
+template <scope S> COT_DEVICE void run_combine(const fused_warp<S> &w, int chunk)
+{
+    const cot_cuda_fused &c = w.call;
+    const int hidden = c.gate.hidden, top_k = c.gate.top_k, lane = lane_of_warp(),
+              begin = chunk * FUSED_CHUNK,
+              end = begin + FUSED_CHUNK < w.tokens ? begin + FUSED_CHUNK : w.tokens;
+    for (int t = begin + team_thread() / 32; t < end; t += 4) {
+        const int64_t choices = static_cast<int64_t>(t) * top_k, at = static_cast<int64_t>(t) * hidden;
+        const unsigned char *const rows =
+            w.region() + c.replies_at + static_cast<size_t>(choices * c.layout.reply_bytes);
+        const float factor = c.networks[1].intermediate && c.shared_gate
+                                 ? shared_factor(w.rank.x + at, c.shared_gate, hidden)
+                                 : 1;
+        for (int h = lane; h < hidden; h += 32) {
+            float sum = 0;
+            for (int k = 0; k < top_k; k++) {
+                const unsigned char *const row = rows + static_cast<size_t>(k * c.layout.reply_bytes);
+                sum += c.reply_bf16 ? float_of(reinterpret_cast<const uint16_t *>(row)[h])
+                                    : reinterpret_cast<const float *>(row)[h];
+            }
+            if (c.networks[1].intermediate) sum += w.rank.shared_rows[at + h] * factor;
+            w.rank.y[at + h] = sum;
+        }
+        for (int k = lane; k < top_k && !c.given; k += 32) {
+            w.rank.experts[choices + k] = w.rank.routed[choices + k];
+            w.rank.weights[choices + k] = w.rank.routed_weights[choices + k];
+        }
+    }
+}
+
+/* The next task, for all threads of the team: `end` where the call is over or has failed. */
+template <scope S> COT_DEVICE uint64_t take_task(const fused_warp<S> &w)
+{
+    if (team_thread() == 0) {
+        const uint32_t ticket = add_relaxed<scope::gpu>(&w.rank.state->next, 1u);
+        uint64_t word;
+        for (;;) {
+            word = COT_EITHER(process_acquire, load_acquire<scope::gpu>(w.rank.ready + ticket),
+                              load_relaxed<scope::gpu>(w.rank.ready + ticket));
+            if (word >> 28 == w.epoch) break;
+            if (COT_EITHER(process_watch, w.failed(), false)) {
+                word = task_word(w.epoch, task::end, 0);
+                break;
+            }
+            back_off();
+        }
+        w.shared->task = word;
+    }
+    COT_UNLESS(process_task_for_all) team_barrier();
+    return w.shared->task;
+}
+
+template <typename Engine, scope S> COT_DEVICE void process(const fused_warp<S> &w)
+{
+    const int down_parts = (w.call.gate.hidden + Engine::N - 1) / Engine::N;
+    const int expert_parts = (up_columns(w.call.networks[0]) + Engine::N - 1) / Engine::N,
+              shared_parts = (up_columns(w.call.networks[1]) + Engine::N - 1) / Engine::N;
+    const int up_parts = expert_parts > shared_parts ? expert_parts : shared_parts;
+    for (;;) {
+        const uint64_t word = take_task(w);
+        const int number = number_of(word);
+        switch (kind_of(word)) {
+        case task::gate:
+            run_gate<Engine>(w, number);
+            break;
+        case task::send:
+            run_send(w, number >> 1, number & 1);
+            break;
+        case task::up:
+            run_up<Engine>(w, number / up_parts, number % up_parts);
+            break;
+        case task::down:
+            run_down<Engine>(w, number / down_parts, number % down_parts);
+            break;
+        case task::combine:
+            run_combine(w, number);
+            break;
+        case task::end:
+            return;
+        }
+        /* Everybody's part is done, and everybody has read the task. */
+        COT_UNLESS(process_done_by_all) team_barrier();
+        if (team_thread() == 0) {
+            uint64_t *const done = w.rank.finished + add_relaxed<scope::gpu>(&w.rank.state->finished, 1u);
+            COT_EITHER(process_release, store_release<scope::gpu>(done, word),
+                       store_relaxed<scope::gpu>(done, word));
+        }
+    }
+}
+
+} // namespace cot
+
+#endif

@@ -1,0 +1,216 @@
+/* The subscriber: one warp of a rank that looks at the signals, decodes packets as they come, and gathers the rows of each
+ * expert in tiles. A tile that is full may run at once, the others when all ranks' last packets are in. */
+#ifndef COT_CUDA_SUBSCRIBE_H
+#define COT_CUDA_SUBSCRIBE_H
+#include "cuda/fused.h"
+
+namespace cot {
+
+/* What it knows beside shared memory; the same in all lanes. */
+struct subscription {
+    int tiles, released; // in use; told to the scheduler
+    int finals, replied; // ranks whose packets are all in; ranks that have answered, in the order of ranks
+    uint32_t flags;      // of all FINALs
+};
+
+/* Tells the scheduler what has changed. */
+template <scope S> COT_DEVICE void tell(const fused_warp<S> &w, const subscription &all)
+{
+    COT_UNLESS(subscribe_tiles_before_news) __syncwarp();
+    const uint64_t news = news_of(all.released, all.finals, all.replied, all.flags);
+    if (lane_of_warp() == 0)
+        COT_EITHER(subscribe_release, store_release<scope::cta>(&w.shared->news, news),
+                   store_relaxed<scope::cta>(&w.shared->news, news));
+    __syncwarp();
+}
+
+/* Adds a row to the tiles of up to 32 slots, one a lane where `mine`; no two lanes have the same slot. */
+template <scope S>
+COT_DEVICE void add_entries(const fused_warp<S> &w, subscription &all, bool mine, int row, int home,
+                            const cot_fused_entry &entry, int at)
+{
+    const uint32_t below = (1u << lane_of_warp()) - 1;
+    int32_t open = mine ? w.shared->open[entry.slot] : 0;
+    const uint32_t fresh = __ballot_sync(ALL_LANES, mine && open < 0);
+    if (mine && open < 0) {
+        open = (all.tiles + static_cast<int>(__popc(fresh & below))) << 7;
+        w.rank.tile_slot[open >> 7] = entry.slot;
+    }
+    all.tiles += static_cast<int>(__popc(fresh));
+    const int rows = (open & 127) + 1;
+    const bool full = mine && rows == FUSED_TILE_ROWS;
+    if (mine) {
+        const int64_t i = static_cast<int64_t>(open >> 7) * FUSED_TILE_ROWS + rows - 1;
+        w.rank.tile_row[i] = row;
+        w.rank.tile_weight[i] = entry.weight;
+        w.rank.tile_home[i] = home;
+        w.rank.tile_at[i] = at;
+        w.shared->open[entry.slot] = full ? -1 : open + 1;
+    }
+    const uint32_t done = __ballot_sync(ALL_LANES, full);
+    if (full) {
+        w.rank.tile_rows[open >> 7] = FUSED_TILE_ROWS;
+        w.rank.released[all.released + static_cast<int>(__popc(done & below))] = open >> 7;
+    }
+    all.released += static_cast<int>(__popc(done));
+    COT_UNLESS(subscribe_rows_in_turn) __syncwarp(); // another lane may have that slot next
+}
+
+/* A cell of `rows` rows that begins at row `cell` of the region. */
+template <scope S>
+COT_DEVICE void decode_cell(const fused_warp<S> &w, subscription &all, int source, int64_t cell, int rows)
+{
+    const cot_fused_layout &l = w.call.layout;
+    const int lane = lane_of_warp();
+    const uint32_t *const heads = reinterpret_cast<const uint32_t *>(w.region() + w.row_at(cell + rows));
+    const cot_fused_entry *const entries = reinterpret_cast<const cot_fused_entry *>(heads + rows);
+    int before = 0;
+    for (int r = 0; r < rows; r++) {
+        const int token = static_cast<int>(heads[r] >> 8), count = static_cast<int>(heads[r] & 0xff);
+        for (int i = 0; i < count; i += 32) {
+            const bool mine = i + lane < count;
+            const cot_fused_entry entry = mine ? entries[before + i + lane] : cot_fused_entry{0, 0, 0};
+            add_entries(w, all, mine, static_cast<int>(cell) + r, source, entry,
+                        token * static_cast<int>(l.top_k) + entry.place);
+        }
+        before += count;
+    }
+    if (lane == 0) w.shared->entered[source] += static_cast<uint32_t>(before);
+}
+
+/* Own tokens' rows for own experts. */
+template <scope S> COT_DEVICE void enter_own(const fused_warp<S> &w, subscription &all)
+{
+    const int lane = lane_of_warp(), top_k = w.call.gate.top_k;
+    const int64_t block = w.net.rank * w.call.layout.block_rows;
+    uint32_t entered = 0;
+    for (int t = 0; t < w.tokens; t++)
+        for (int first = 0; first < top_k; first += 32) {
+            const int k = first + lane;
+            const int64_t at = static_cast<int64_t>(t) * top_k + k;
+            const int replica = k < top_k ? w.rank.replica[at] : -1;
+            const bool mine = replica >= 0 && w.call.replica_rank[replica] == w.net.rank;
+            cot_fused_entry entry = {0, 0, 0};
+            if (mine) {
+                entry.weight = w.rank.routed_weights[at];
+                entry.slot = static_cast<uint16_t>(w.call.replica_slot[replica]);
+            }
+            add_entries(w, all, mine, static_cast<int>(block) + t, w.net.rank, entry, static_cast<int>(at));
+            entered += static_cast<uint32_t>(__popc(__ballot_sync(ALL_LANES, mine)));
+        }
+    if (lane == 0) w.shared->entered[w.net.rank] = entered;
+}
+
+/* All packets are in: tiles that are not full may run, too. */
+template <scope S> COT_DEVICE void release_open(const fused_warp<S> &w, subscription &all)
+{
+    const int lane = lane_of_warp();
+    for (int first = 0; first < w.call.slots; first += 32) {
+        const int slot = first + lane;
+        const int32_t open = slot < w.call.slots ? w.shared->open[slot] : -1;
+        const uint32_t some = __ballot_sync(ALL_LANES, open >= 0);
+        if (open >= 0) {
+            w.rank.tile_rows[open >> 7] = open & 127;
+            w.rank.released[all.released + static_cast<int>(__popc(some & ((1u << lane) - 1)))] = open >> 7;
+        }
+        all.released += static_cast<int>(__popc(some));
+    }
+}
+
+/* A rank's last packet is decoded. */
+template <scope S>
+COT_DEVICE void note_final(const fused_warp<S> &w, subscription &all, int source, uint32_t flags)
+{
+    all.flags |= flags;
+    if (++all.finals == w.net.ranks) release_open(w, all);
+    if (lane_of_warp() == 0)
+        store_release<scope::cta>(&w.shared->owed[source], 1 + w.shared->entered[source]);
+}
+
+/* Looks at all signals until one says something new: the rank whose it is and, of a reply, P more; -1: the call has failed. By
+ * lane 0. */
+template <scope S> COT_DEVICE int look(const fused_warp<S> &w, const subscription &all, uint64_t &signal)
+{
+    const int ranks = w.net.ranks, own = w.net.rank;
+    const uint64_t began = global_timer();
+    for (;;) {
+        int missing = ranks + all.replied;
+        for (int s = ranks - 1; s >= 0; s--) {
+            const uint32_t seen = w.shared->seen[s];
+            if (seen == ~0u) continue;
+            missing = s == own && missing < ranks ? missing : s;
+            if (s == own) {
+                const uint32_t gated = COT_EITHER(subscribe_gated, load_acquire<scope::cta>(&w.shared->gated),
+                                                  load_relaxed<scope::cta>(&w.shared->gated));
+                signal = gated;
+                if (gated) return s;
+                continue;
+            }
+            const uint64_t *const word =
+                reinterpret_cast<const uint64_t *>(w.region() + w.dispatch_signal(s));
+            signal = COT_EITHER(subscribe_dispatch_acquire, load_acquire<S>(word), load_relaxed<S>(word));
+            if (cot_fused_signal_epoch(signal) == w.epoch &&
+                (cot_fused_signal_rows(signal) > seen || signal & COT_FUSED_FINAL))
+                return s;
+        }
+        if (all.replied < ranks) {
+            const uint64_t *const word =
+                reinterpret_cast<const uint64_t *>(w.region() + w.reply_signal(all.replied));
+            signal = COT_EITHER(subscribe_reply_acquire, load_acquire<S>(word), load_relaxed<S>(word));
+            if (signal >= w.epoch) return ranks + all.replied;
+        }
+        if (w.failed()) return -1;
+        if (COT_EITHER(subscribe_timeout, global_timer() - began > w.net.timeout_ns, false)) {
+            const int phase = missing < ranks ? PHASE_DISPATCH : PHASE_COMBINE;
+            compare_exchange_relaxed<S>(w.net.failure, 0, failure_of(own, missing % ranks, phase, w.epoch));
+            return -1;
+        }
+        back_off();
+    }
+}
+
+template <scope S> COT_DEVICE void subscribe(const fused_warp<S> &w)
+{
+    const cot_fused_layout &l = w.call.layout;
+    fused_shared *const s = w.shared;
+    const int ranks = w.net.ranks;
+    subscription all = {};
+    for (int i = lane_of_warp(); i < w.call.slots; i += 32) s->open[i] = -1;
+    for (int i = lane_of_warp(); i < ranks; i += 32) s->seen[i] = s->entered[i] = 0;
+    __syncwarp();
+    while (all.finals < ranks || all.replied < ranks) {
+        int who = 0;
+        uint64_t signal = 0;
+        if (lane_of_warp() == 0) who = look(w, all, signal);
+        COT_UNLESS(subscribe_lanes_after_signal) __syncwarp();
+        who = __shfl_sync(ALL_LANES, who, 0);
+        signal = __shfl_sync(ALL_LANES, signal, 0);
+        if (who < 0) return;
+        if (who >= ranks) {
+            all.replied++;
+        } else if (who == w.net.rank) {
+            if (!(signal & COT_FUSED_BAD)) enter_own(w, all);
+            __syncwarp();
+            if (lane_of_warp() == 0) s->seen[who] = ~0u;
+            note_final(w, all, who, static_cast<uint32_t>(signal));
+        } else {
+            const int rows = static_cast<int>(cot_fused_signal_rows(signal));
+            int seen = static_cast<int>(s->seen[who]);
+            for (; seen < rows;
+                 seen += static_cast<int>(l.cell_tokens)) { // all cells but the last one are full
+                const int left = rows - seen,
+                          count = left < l.cell_tokens ? left : static_cast<int>(l.cell_tokens);
+                decode_cell(w, all, who, cot_fused_cell(&l, who, seen / l.cell_tokens), count);
+            }
+            const bool last = signal & COT_FUSED_FINAL;
+            __syncwarp();
+            if (lane_of_warp() == 0) s->seen[who] = last ? ~0u : static_cast<uint32_t>(rows);
+            if (last) note_final(w, all, who, static_cast<uint32_t>(cot_fused_signal_flags(signal)));
+        }
+        tell(w, all);
+    }
+}
+
+} // namespace cot
+
+#endif

@@ -1,0 +1,322 @@
+/* A layer of the conformance suite (harness/moe/world.h) on the emulated device: its memory, launches, and what they left in
+ * the form of the CPU operators' runs. */
+#ifndef COT_TESTS_CUDA_FUSED_LAYER_H
+#define COT_TESTS_CUDA_FUSED_LAYER_H
+#include "expect.h"
+
+#include "cuda/run.h"
+
+/* C's words that C++ has not; nothing here touches what is atomic in C. */
+#define _Static_assert static_assert
+#define _Atomic
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpedantic"
+extern "C" {
+#include "harness/moe/outcome.h"
+#include "harness/moe/plan.h"
+#include "harness/moe/run.h"
+#include "harness/moe/world.h"
+#include "moe/fused/fused.h"
+}
+#pragma GCC diagnostic pop
+#undef _Static_assert
+#undef _Atomic
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+static_assert(cot::PHASE_DISPATCH == COT_PHASE_DISPATCH && cot::PHASE_COMBINE == COT_PHASE_COMBINE &&
+                  cot::PHASE_METADATA == COT_PHASE_METADATA && cot::PHASES == COT_PHASES,
+              "the same phases");
+static_assert(static_cast<int>(cot::activation::gelu) == COT_FFN_GELU &&
+                  static_cast<int>(cot::activation::relu) == COT_FFN_RELU,
+              "the same order");
+
+/* The operator over ranks of several devices. */
+template <typename Engine> void fused_sys(cot_cuda_fused call)
+{
+    cot::run_fused<Engine, cot::scope::sys>(call);
+}
+
+/* How a group of ranks is laid over blocks. */
+struct Grid {
+    std::vector<int> blocks; // of each rank
+    bool devices = false;    // ranks on two devices in turn, by the kernel for that
+};
+
+inline cot::network network_of(const cot_ffn_shape &s)
+{
+    cot::network n = {static_cast<int32_t>(s.hidden),
+                      static_cast<int32_t>(s.intermediate),
+                      static_cast<cot::activation>(s.activation),
+                      s.biased,
+                      s.limit,
+                      s.alpha,
+                      0,
+                      0,
+                      0,
+                      0,
+                      0};
+    const size_t value = s.type == COT_BF16 ? 2 : 4, h = static_cast<size_t>(s.hidden),
+                 i = static_cast<size_t>(s.intermediate), up = static_cast<size_t>(cot::up_columns(n));
+    const auto take = [&](size_t bytes) {
+        const size_t at = n.bytes;
+        n.bytes += (bytes + 15) / 16 * 16;
+        return at;
+    };
+    n.up = take(up * h * value);
+    n.down = take(h * i * value);
+    n.up_bias = take(s.biased ? up * 4 : 0);
+    n.down_bias = take(s.biased ? h * 4 : 0);
+    return n;
+}
+
+inline void put_values(unsigned char *to, const float *from, size_t count, cot_dtype type)
+{
+    for (size_t i = 0; i < count; i++)
+        if (type == COT_BF16) {
+            const uint16_t value = cot_f32_to_bf16(from[i]);
+            memcpy(to + 2 * i, &value, 2);
+        } else {
+            memcpy(to + 4 * i, from + i, 4);
+        }
+}
+
+/* An expert as the device reads it: rows of gate and up in turn. */
+inline std::vector<unsigned char> pack_network(const struct oracle_ffn &o)
+{
+    const cot::network n = network_of(o.shape);
+    const size_t h = static_cast<size_t>(o.shape.hidden), width = static_cast<size_t>(o.shape.intermediate),
+                 value = o.shape.type == COT_BF16 ? 2 : 4, of_each = o.gate ? 2 : 1;
+    std::vector<unsigned char> to(n.bytes, 0xff);
+    for (size_t i = 0; i < width; i++) {
+        unsigned char *const row = to.data() + n.up + of_each * i * h * value;
+        if (o.gate) put_values(row, o.gate + i * h, h, o.shape.type);
+        put_values(row + (of_each - 1) * h * value, o.up + i * h, h, o.shape.type);
+        if (!o.shape.biased) continue;
+        unsigned char *const bias = to.data() + n.up_bias + of_each * i * 4;
+        if (o.gate) put_values(bias, o.gate_bias + i, 1, COT_F32);
+        put_values(bias + (of_each - 1) * 4, o.up_bias + i, 1, COT_F32);
+    }
+    put_values(to.data() + n.down, o.down, h * width, o.shape.type);
+    if (o.shape.biased) put_values(to.data() + n.down_bias, o.down_bias, h, COT_F32);
+    return to;
+}
+
+struct Outcome_free {
+    void operator()(struct outcome *o) const { free(o); }
+};
+using Outcome = std::unique_ptr<struct outcome, Outcome_free>;
+
+/* Device memory of all ranks; one at a time. Tokens and routing may be changed between launches. */
+class Layer {
+    const struct world &world;
+    const struct plan &plan;
+    const Grid grid;
+    std::vector<std::string> names;
+    size_t region_bytes;
+
+    template <typename T> T *take(size_t n, const char *what, int rank)
+    {
+        names.push_back(std::string(what) + " of rank " + std::to_string(rank));
+        return session.allocate<T>(std::max<size_t>(n, 1), names.back().c_str());
+    }
+
+    void lay_out_rank(int r)
+    {
+        const cot_moe_options &o = world.options;
+        const size_t s = static_cast<size_t>(call.layout.tokens), h = static_cast<size_t>(o.expert.hidden),
+                     k = static_cast<size_t>(o.top_k), slots = static_cast<size_t>(plan.slots),
+                     entries = s * static_cast<size_t>(plan.ranks) * std::min(k, slots),
+                     tiles = entries / cot::FUSED_TILE_ROWS + slots, rows = tiles * cot::FUSED_TILE_ROWS;
+        const size_t widest = static_cast<size_t>(std::max(o.expert.intermediate, o.shared.intermediate)),
+                     parts = (2 * widest + 63) / 64 + (h + 63) / 64;
+        const size_t tasks = 2 * (s / cot::FUSED_CHUNK + 1) + static_cast<size_t>(plan.ranks) +
+                             (tiles + s / cot::FUSED_TILE_ROWS + 1) * parts +
+                             static_cast<size_t>(grid.blocks[static_cast<size_t>(r)]);
+        cot::fused_rank &d = ranks[static_cast<size_t>(r)];
+        unsigned char *const weights = take<unsigned char>(slots * call.networks[0].bytes, "weights", r);
+        for (size_t e = 0; e < static_cast<size_t>(o.experts); e++)
+            for (int32_t i = plan.replica_begin[e]; i < plan.replica_begin[e + 1]; i++)
+                if (plan.rank[i] == r) {
+                    const std::vector<unsigned char> packed = pack_network(world.experts[e]);
+                    session.write(weights + static_cast<size_t>(plan.slot[i]) * call.networks[0].bytes,
+                                  packed.data(), packed.size());
+                }
+        d.slots = weights;
+        d.tokens = tokens[static_cast<size_t>(r)] = take<int32_t>(1, "tokens", r);
+        d.x = x[static_cast<size_t>(r)] = take<float>(s * h, "x", r);
+        d.y = take<float>(s * h, "y", r);
+        d.experts = take<uint16_t>(s * k, "experts", r);
+        d.weights = take<float>(s * k, "weights of experts", r);
+        d.state = take<cot::fused_state>(1, "state", r);
+        const cot::fused_state fresh = {0, 0, 0, 0, ~0u, 0, 0};
+        session.write(d.state, &fresh, sizeof fresh);
+        d.routed = take<uint16_t>(s * k, "routed", r);
+        d.routed_weights = take<float>(s * k, "routed weights", r);
+        d.replica = take<int32_t>(s * k, "replicas", r);
+        d.ready = take<uint64_t>(tasks, "ready tasks", r);
+        d.finished = take<uint64_t>(tasks, "finished tasks", r);
+        session.fill(d.ready, 0, tasks * 8);
+        session.fill(d.finished, 0, tasks * 8);
+        d.released = take<int32_t>(tiles, "released tiles", r);
+        d.tile_slot = take<int32_t>(tiles, "tiles' slots", r);
+        d.tile_rows = take<int32_t>(tiles, "tiles' sizes", r);
+        d.tile_row = take<int32_t>(rows, "tiles' rows", r);
+        d.tile_weight = take<float>(rows, "tiles' weights", r);
+        d.tile_home = take<int32_t>(rows, "tiles' homes", r);
+        d.tile_at = take<int32_t>(rows, "tiles' replies", r);
+        d.lane_tile = take<int32_t>(cot::FUSED_LANES, "lanes", r);
+        const size_t value = o.expert.type == COT_BF16 ? 2 : 4;
+        d.activations =
+            take<unsigned char>(cot::FUSED_LANES * cot::FUSED_TILE_ROWS * widest * value, "activations", r);
+        d.shared_rows = take<float>(s * h, "shared rows", r);
+    }
+
+  public:
+    emulate::Session session;
+    cot_cuda_fused call = {};
+    std::vector<cot::fused_rank> ranks;
+    std::vector<int32_t *> tokens;
+    std::vector<float *> x;
+
+    Layer(const struct world &w, const struct plan &p, const Grid &g, bool given = false)
+        : world(w), plan(p), grid(g), ranks(static_cast<size_t>(p.ranks)), tokens(ranks.size()),
+          x(ranks.size())
+    {
+        const cot_moe_options &o = w.options;
+        const size_t n = static_cast<size_t>(p.ranks);
+        const int64_t value = o.expert.type == COT_BF16 ? 2 : 4, h = o.expert.hidden,
+                      s = std::max<int64_t>((w.tokens + 31) / 32 * 32, 32); // as the CPU's, up to 512 tokens
+        names.reserve(64 * n);
+        call.layout = cot_fused_layout_of(p.ranks, s, o.top_k, h * value, h * value, 0);
+        const auto take_bytes = [&](int64_t bytes) {
+            const size_t at = region_bytes;
+            region_bytes += (static_cast<size_t>(bytes) + 63) / 64 * 64;
+            return at;
+        };
+        region_bytes = 0;
+        call.dispatch_at = take_bytes(cot_fused_dispatch_bytes(&call.layout));
+        call.replies_at = take_bytes(cot_fused_reply_bytes(&call.layout));
+        call.dispatch_signals = take_bytes(p.ranks * COT_FUSED_LINE);
+        call.reply_signals = take_bytes(p.ranks * COT_FUSED_LINE);
+        std::vector<unsigned char *> regions;
+        for (int r = 0; r < p.ranks; r++) {
+            regions.push_back(take<unsigned char>(region_bytes, "region", r));
+            session.fill(regions.back() + call.dispatch_signals, 0, region_bytes - call.dispatch_signals);
+        }
+        call.fabric.regions = session.copy(regions.data(), n, "table of regions");
+        call.fabric.counters = session.allocate<cot::traffic>(COT_PHASES * n * n, "counters");
+        session.fill(call.fabric.counters, 0, COT_PHASES * n * n * sizeof(cot::traffic));
+        call.fabric.failure = session.allocate<uint64_t>(1, "failure");
+        session.fill(call.fabric.failure, 0, 8);
+        call.fabric.timeout_ns = 1000000000;
+        call.fabric.ranks = p.ranks;
+        const cot_gate &gate = w.gate.gate;
+        const size_t experts = static_cast<size_t>(gate.experts);
+        call.gate = {static_cast<int32_t>(gate.hidden),
+                     static_cast<int32_t>(gate.experts),
+                     static_cast<int32_t>(gate.top_k),
+                     static_cast<cot::gate_score>(gate.score),
+                     static_cast<int32_t>(gate.groups),
+                     static_cast<int32_t>(gate.group_limit),
+                     static_cast<cot::gate_group_score>(gate.group_score),
+                     gate.normalise,
+                     gate.epsilon,
+                     gate.scaling,
+                     session.copy(w.gate.plain, experts * static_cast<size_t>(h), "gate"),
+                     w.gate.bias ? session.copy(w.gate.bias, experts, "gate's bias") : nullptr,
+                     w.gate.correction ? session.copy(w.gate.correction, experts, "correction") : nullptr};
+        call.given = given;
+        call.networks[0] = network_of(o.expert);
+        call.networks[1] = network_of(o.shared);
+        if (o.shared.intermediate) {
+            const std::vector<unsigned char> packed = pack_network(w.shared);
+            call.shared_weights = session.copy(packed.data(), packed.size(), "shared expert");
+        }
+        if (w.shared_gate)
+            call.shared_gate = session.copy(w.shared_gate, static_cast<size_t>(h), "shared gate");
+        const size_t replicas = static_cast<size_t>(p.replica_begin[experts]);
+        call.replica_rank = session.copy(p.rank, replicas, "replicas' ranks");
+        call.replica_slot = session.copy(p.slot, replicas, "replicas' slots");
+        call.replica_begin = session.copy(p.replica_begin, experts + 1, "experts' replicas");
+        call.slots = p.slots;
+        call.reply_bf16 = value == 2;
+        std::vector<int32_t> first = {0};
+        for (int b : g.blocks) first.push_back(first.back() + b);
+        call.first_block = session.copy(first.data(), first.size(), "ranks' blocks");
+        for (int r = 0; r < p.ranks; r++) lay_out_rank(r);
+        call.ranks = session.copy(ranks.data(), n, "table of ranks");
+        give_tokens();
+    }
+
+    /* What the world has as tokens now. */
+    void give_tokens()
+    {
+        const size_t h = static_cast<size_t>(world.options.expert.hidden);
+        for (int r = 0; r < plan.ranks; r++) {
+            const int64_t begin = plan.begin[r];
+            const int32_t count = static_cast<int32_t>(plan.begin[r + 1] - begin);
+            session.write(tokens[static_cast<size_t>(r)], &count, 4);
+            for (int32_t t = 0; t < count; t++)
+                session.write(x[static_cast<size_t>(r)] + static_cast<size_t>(t) * h,
+                              world.x + static_cast<size_t>(plan.order[begin + t]) * h, h * sizeof(float));
+        }
+    }
+
+    emulate::Result launch(emulate::Options options)
+    {
+        const bool bf16 = world.options.expert.type == COT_BF16;
+        const int experts = call.gate.experts;
+        unsigned blocks = 0;
+        for (size_t r = 0; r < grid.blocks.size(); r++)
+            for (int b = 0; b < grid.blocks[r]; b++, blocks++)
+                if (grid.devices) options.devices.push_back(static_cast<int>(r % 2));
+        const size_t shared = bf16 ? cot::fused_shared_bytes<cot::mma_tile>(experts)
+                                   : cot::fused_shared_bytes<cot::fma_tile>(experts);
+        return emulate::launch({blocks, cot::FUSED_THREADS, shared}, options,
+                               grid.devices ? bf16 ? fused_sys<cot::mma_tile> : fused_sys<cot::fma_tile>
+                               : bf16 ? cot_cuda_fused_bf16
+                                            : cot_cuda_fused_f32,
+                               call);
+    }
+
+    /* As the CPU operators' runs leave it. */
+    Outcome outcome() const
+    {
+        const size_t h = static_cast<size_t>(world.options.expert.hidden),
+                     k = static_cast<size_t>(world.options.top_k),
+                     bytes = sizeof(struct outcome) + static_cast<size_t>(world.tokens) * h * sizeof(float);
+        Outcome o(static_cast<struct outcome *>(calloc(1, bytes)));
+        for (int r = 0; r < plan.ranks; r++) {
+            const cot::fused_rank &d = ranks[static_cast<size_t>(r)];
+            const size_t begin = static_cast<size_t>(plan.begin[r]),
+                         count = static_cast<size_t>(plan.begin[r + 1]) - begin;
+            o->status[r] =
+                d.state->outcome == static_cast<int32_t>(cot::outcome::fine) && !*call.fabric.failure
+                    ? COT_OK
+                    : COT_INVALID_ARGUMENT;
+            memcpy(o->y + begin * h, d.y, count * h * sizeof(float));
+            memcpy(o->experts + begin * k, d.experts, count * k * sizeof(uint16_t));
+            memcpy(o->weights + begin * k, d.weights, count * k * sizeof(float));
+            for (int phase = 0; phase < COT_PHASES; phase++)
+                for (int to = 0; to < plan.ranks; to++) {
+                    const cot::traffic &t = call.fabric.counters[(phase * plan.ranks + r) * plan.ranks + to];
+                    o->traffic[r][to][phase] = {t.bytes, t.messages};
+                }
+        }
+        return o;
+    }
+};
+
+/* So many blocks for each rank. */
+inline Grid even_grid(int ranks, int blocks)
+{
+    return {std::vector<int>(static_cast<size_t>(ranks), blocks), false};
+}
+
+#endif

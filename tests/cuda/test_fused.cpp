@@ -1,0 +1,203 @@
+/* The fused operator of one launch on the emulator: right answers, the CPU's bytes and messages, the same bits everywhere. */
+#include "fused_variants.h"
+
+extern "C" {
+#include "harness/seed.h"
+}
+
+#include <cmath>
+
+using emulate::Fault;
+
+static void all_is_written(const Layer &layer, const struct world &w, const struct plan &p)
+{
+    for (int r = 0; r < p.ranks; r++) {
+        const size_t count =
+            static_cast<size_t>(p.begin[r + 1] - p.begin[r]) * static_cast<size_t>(w.options.expert.hidden);
+        assert_int_equal(layer.session.unwritten(layer.ranks[static_cast<size_t>(r)].y, count * 4), 0);
+    }
+}
+
+/* The right answer, and byte for byte and message for message what the CPU's operator sends. */
+static Outcome check(const struct world &w, const struct plan &p, const Grid &grid,
+                     const emulate::Options &options)
+{
+    Layer layer(w, p, grid);
+    expect_none(layer.launch(options));
+    all_is_written(layer, w, p);
+    Outcome found = layer.outcome();
+    outcome_agrees(found.get(), &w, &p);
+    outcome_counts(found.get(), &w, &p);
+    struct outcome *const cpu = world_run(&w, &p);
+    bool alike = true; // a token that may rightly be routed otherwise
+    for (int64_t i = 0; i < w.tokens * w.options.top_k; i++)
+        alike = alike && cpu->experts[i] == found->experts[i];
+    for (int from = 0; alike && from < p.ranks; from++)
+        for (int to = 0; to < p.ranks; to++)
+            for (int phase = 0; phase < COT_PHASES; phase++) {
+                assert_int_equal(found->traffic[from][to][phase].bytes, cpu->traffic[from][to][phase].bytes);
+                assert_int_equal(found->traffic[from][to][phase].messages,
+                                 cpu->traffic[from][to][phase].messages);
+            }
+    outcome_free(cpu, &w);
+    return found;
+}
+
+/* y [T][H] in the order of the world's tokens. */
+static std::vector<float> in_order(const Outcome &o, const struct world &w, const struct plan &p)
+{
+    const size_t h = static_cast<size_t>(w.options.expert.hidden);
+    std::vector<float> y(static_cast<size_t>(w.tokens) * h);
+    for (size_t t = 0; t < static_cast<size_t>(w.tokens); t++)
+        memcpy(y.data() + static_cast<size_t>(p.order[t]) * h, o->y + t * h, h * sizeof(float));
+    return y;
+}
+
+static void every_variant(void **)
+{
+    struct draw draw = {test_seed(), 1, 0};
+    uint64_t seed = test_seed();
+    int ranks = 1;
+    for (const Variant &v : variants) {
+        struct world w = world_of(v, 23, &draw);
+        std::vector<float> before;
+        for (int i = 0; i < 3; i++, ranks = ranks % 8 + 1) {
+            const struct plan p = i == 0   ? plan_even(&w, ranks)
+                                  : i == 1 ? plan_drawn(&w, ranks, &draw)
+                                           : plan_replicated(&w, ranks, &draw);
+            Grid grid = even_grid(ranks, 1);
+            grid.blocks[seed % grid.blocks.size()]++;
+            grid.devices = ranks > 1 && i == 1;
+            const Outcome o = check(w, p, grid, seeded(++seed));
+            const std::vector<float> y = in_order(o, w, p);
+            if (i) assert_memory_equal(y.data(), before.data(), y.size() * sizeof(float));
+            before = y;
+        }
+        world_free(&w);
+    }
+}
+
+/* From none to more than fill a cell and tiles; at home on one rank, or where only some have any. */
+static void few_and_many_tokens(void **)
+{
+    struct draw draw = {test_seed(), 2, 0};
+    const int64_t counts[] = {1, 2, 70, 150};
+    for (size_t i = 0; i < 4; i++)
+        for (const Variant *v : {&variants[2], &variants[6]}) {
+            struct world w = world_of(*v, counts[i], &draw);
+            struct plan p = plan_drawn(&w, 3, &draw);
+            for (int r = 0; r <= 3; r++) p.begin[r] = r > static_cast<int>(i % 3) ? w.tokens : 0;
+            check(w, p, {{1, 2, 1}, false}, seeded(test_seed() + i));
+            world_free(&w);
+        }
+}
+
+/* All tokens to experts 0 to K - 1, which one rank has, and it has no others: the rest of the experts are empty. */
+static void hot_experts(void **)
+{
+    struct draw draw = {test_seed(), 3, 0};
+    for (const Variant *v : {&variants[1], &variants[0]}) {
+        struct world w = world_of(*v, 100, &draw);
+        oracle_gate_set_weight(&w.gate, 0); // equal scores take the lower expert
+        world_solve(&w);
+        struct plan p = plan_even(&w, 4);
+        for (int64_t e = 0; e < w.options.experts; e++) p.rank[e] = e < w.options.top_k ? 2 : 0;
+        for (int64_t e = 0; e < w.options.experts; e++) p.slot[e] = static_cast<int32_t>(e);
+        p.slots = static_cast<int32_t>(w.options.experts);
+        Layer layer(w, p, even_grid(4, 1));
+        expect_none(layer.launch(seeded(test_seed())));
+        const Outcome o = layer.outcome();
+        for (int64_t i = 0; i < w.tokens * w.options.top_k; i++)
+            assert_int_equal(o->experts[i], i % w.options.top_k);
+        outcome_counts(o.get(), &w, &p);
+        /* Experts of equal scores have no certain answer in double precision; what these two say has. */
+        for (int64_t t = 0; t < w.tokens; t += 9) {
+            double row[2][64];
+            for (int k = 0; k < 2; k++)
+                oracle_ffn_apply(row[k], &w.experts[k], w.x + p.order[t] * w.options.expert.hidden);
+            for (int64_t h = 0; h < w.options.expert.hidden; h++)
+                if (std::fabs(static_cast<double>(o->y[t * w.options.expert.hidden + h]) -
+                              (row[0][h] + row[1][h]) / 2) > w.tolerance)
+                    fail_msg("token %d, column %d", static_cast<int>(t), static_cast<int>(h));
+        }
+        world_free(&w);
+    }
+}
+
+/* A launch is replayed with the very same arguments: other tokens, and fewer of them, in device memory. */
+static void a_replay_reads_device_memory(void **)
+{
+    struct draw draw = {test_seed(), 4, 0};
+    struct world w = world_of(variants[4], 40, &draw);
+    struct plan p = plan_even(&w, 3);
+    Layer layer(w, p, even_grid(3, 1));
+    for (int call = 1; call <= 3; call++) {
+        for (int64_t i = 0; i < w.tokens * w.options.expert.hidden; i++)
+            w.x[i] = draw_float(&draw, 1, COT_F32);
+        if (call == 3)
+            for (int r = 0; r <= 3; r++) p.begin[r] = 5 * r; // of a plan that the layer refers to
+        world_solve(&w);
+        layer.give_tokens();
+        expect_none(layer.launch(seeded(test_seed() + static_cast<uint64_t>(call))));
+        for (const cot::fused_rank &r : layer.ranks) assert_int_equal(r.state->epoch, call);
+        const Outcome o = layer.outcome();
+        outcome_agrees(o.get(), &w, &p);
+    }
+    world_free(&w);
+}
+
+/* A token whose gate is not finite ends the call on all ranks with nothing written, and so does a routing that is none; no
+ * token at all is told, too. The next call is right. */
+static void what_cannot_be_routed_is_told(void **)
+{
+    struct draw draw = {test_seed(), 5, 0};
+    struct world w = world_of(variants[0], 21, &draw);
+    struct plan p = plan_even(&w, 3);
+    const float kept = w.x[9 * w.options.expert.hidden + 1];
+    Layer layer(w, p, even_grid(3, 1));
+    const auto ends = [&](cot::outcome wanted) {
+        expect_none(layer.launch(seeded(test_seed())));
+        for (const cot::fused_rank &r : layer.ranks) {
+            assert_int_equal(r.state->outcome, static_cast<int32_t>(wanted));
+            if (wanted != cot::outcome::fine)
+                assert_int_equal(layer.session.unwritten(r.y, 7 * 32 * 4), 7 * 32 * 4);
+        }
+    };
+    w.x[9 * w.options.expert.hidden + 1] = NAN;
+    layer.give_tokens();
+    ends(cot::outcome::unsound);
+    assert_int_equal(layer.ranks[1].state->unsound_token, 2);
+    const int32_t none = 0;
+    for (int32_t *tokens : layer.tokens) layer.session.write(tokens, &none, 4);
+    ends(cot::outcome::empty);
+    w.x[9 * w.options.expert.hidden + 1] = kept;
+    layer.give_tokens();
+    layer.call.given = 1;
+    for (int r = 0; r < 3; r++)
+        for (int t = 0; t < 7; t++) {
+            const uint16_t experts[2] = {static_cast<uint16_t>(t),
+                                         static_cast<uint16_t>(r == 2 && t == 6 ? 8 : 7)};
+            const float weights[2] = {0.5f, 0.5f};
+            layer.session.write(layer.ranks[static_cast<size_t>(r)].experts + 2 * t, experts, sizeof experts);
+            layer.session.write(layer.ranks[static_cast<size_t>(r)].weights + 2 * t, weights, sizeof weights);
+        }
+    ends(cot::outcome::unsound);
+    assert_int_equal(layer.ranks[2].state->unsound_token, 6);
+    layer.call.given = 0;
+    ends(cot::outcome::fine);
+    const Outcome o = layer.outcome();
+    outcome_agrees(o.get(), &w, &p);
+    world_free(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_variant),
+        cmocka_unit_test(few_and_many_tokens),
+        cmocka_unit_test(hot_experts),
+        cmocka_unit_test(a_replay_reads_device_memory),
+        cmocka_unit_test(what_cannot_be_routed_is_told),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,152 @@
+/* One layer under many drawn schedules, and each word that orders something weakened in turn.
+ *   cuda_test_fused_schedules [SCHEDULES]     300 unless told */
+#include "fused_variants.h"
+
+extern "C" {
+#include "harness/seed.h"
+}
+
+#include <cstdio>
+
+using emulate::Fault;
+
+static int schedules = 300;
+
+/* Ranks, blocks, devices and rounding drawn; in each rounding the same bits every time. */
+static void many_schedules(void **)
+{
+    struct draw draw = {test_seed(), 10, 0};
+    for (const Variant *v : {&variants[4], &variants[6]}) {
+        struct world w = world_of(*v, 11, &draw);
+        std::vector<float> bits[static_cast<int>(emulate::Rounding::COUNT)];
+        for (int i = 0; i < schedules / 2; i++) {
+            const int ranks = 1 + static_cast<int>(draw_below(&draw, 3));
+            const struct plan p = i % 2 ? plan_drawn(&w, ranks, &draw) : plan_replicated(&w, ranks, &draw);
+            Grid grid = even_grid(ranks, 1);
+            grid.blocks[static_cast<size_t>(draw_below(&draw, ranks))] +=
+                static_cast<int>(draw_below(&draw, 2));
+            grid.devices = draw_below(&draw, 2);
+            emulate::Options options = seeded(test_seed() + static_cast<uint64_t>(i));
+            options.rounding = static_cast<emulate::Rounding>(i % 3);
+            Layer layer(w, p, grid);
+            expect_none(layer.launch(options));
+            const Outcome o = layer.outcome();
+            outcome_agrees(o.get(), &w, &p);
+            const size_t h = static_cast<size_t>(w.options.expert.hidden);
+            std::vector<float> y(static_cast<size_t>(w.tokens) * h);
+            for (size_t t = 0; t < static_cast<size_t>(w.tokens); t++)
+                memcpy(y.data() + static_cast<size_t>(p.order[t]) * h, o->y + t * h, h * sizeof(float));
+            std::vector<float> &before = bits[i % 3];
+            if (before.empty()) before = y;
+            assert_memory_equal(y.data(), before.data(), y.size() * sizeof(float));
+        }
+        world_free(&w);
+    }
+    printf("%d schedules\n", schedules / 2 * 2);
+}
+
+namespace {
+struct Mutant {
+    const char *name;
+    bool silent; // looked for in a call with a silent rank
+};
+} // namespace
+
+/* A silent rank is named by all that wait for it, within twice the time-out, and nobody stays. */
+static uint64_t failure_of_call(const struct world &w, const struct plan &p, const char *mutant,
+                                uint64_t seed, emulate::Result &result)
+{
+    Layer layer(w, p, even_grid(p.ranks, 1));
+    result = layer.launch(seeded(seed, mutant));
+    const uint64_t failure = *layer.call.fabric.failure;
+    if (result.fault == Fault::NONE && failure) {
+        const uint64_t none = 0;
+        layer.session.write(layer.call.fabric.failure, &none, 8);
+        for (cot::fused_rank &r : layer.ranks) { // the host makes whole what a silent rank left behind
+            cot::fused_state state = {1, 0, 0, 0, ~0u, 0, 0};
+            layer.session.write(r.state, &state, sizeof state);
+        }
+        expect_none(layer.launch(seeded(seed)));
+        const Outcome o = layer.outcome();
+        outcome_agrees(o.get(), &w, &p);
+    }
+    return failure;
+}
+
+static void a_silent_rank_and_a_lost_signal_are_named(void **)
+{
+    struct draw draw = {test_seed(), 11, 0};
+    struct world w = world_of(variants[1], 9, &draw);
+    const struct plan p = plan_even(&w, 3);
+    for (uint64_t seed = 1; seed <= 5; seed++) {
+        emulate::Result result;
+        uint64_t failure = failure_of_call(w, p, "fused_rank_1_is_silent", seed, result);
+        expect_none(result);
+        assert_int_equal(failure >> 48 & 0xff, 1);
+        assert_int_equal(failure >> 40 & 0xff, cot::PHASE_DISPATCH);
+        assert_int_equal(failure & 0xffffffffff, 1);
+        failure = failure_of_call(w, p, "fused_final_is_lost", seed, result);
+        expect_none(result);
+        /* Rank 1 waits for a packet of rank 0, which waits for the answer to it: either may say so first. */
+        assert_true((failure >> 48 & 0xff) <= 1);
+        assert_int_equal(failure & 0xffffffffff, 1);
+    }
+    world_free(&w);
+}
+
+static void each_weakening_is_found(void **)
+{
+    static const char *const mutants[] = {"process_packet_before_rows",
+                                          "process_rows_before_signal",
+                                          "process_acquire",
+                                          "process_task_for_all",
+                                          "process_done_by_all",
+                                          "process_release",
+                                          "subscribe_tiles_before_news",
+                                          "subscribe_release",
+                                          "subscribe_rows_in_turn",
+                                          "subscribe_gated",
+                                          "subscribe_dispatch_acquire",
+                                          "subscribe_reply_acquire",
+                                          "subscribe_lanes_after_signal",
+                                          "schedule_lanes_before_tasks",
+                                          "schedule_release",
+                                          "schedule_gated",
+                                          "schedule_acquire",
+                                          "schedule_news",
+                                          "schedule_lanes_after_event",
+                                          "fabric_raise",
+                                          "fused_first_barrier",
+                                          "tile_wait_group",
+                                          "tile_barrier"};
+    struct draw draw = {test_seed(), 12, 0};
+    struct world w = world_of(variants[4], 11, &draw);
+    const struct plan p = plan_even(&w, 2);
+    int missed = 0;
+    printf("%-32s %-10s %s\n", "weakened", "schedules", "found as");
+    for (const char *mutant : mutants) {
+        emulate::Result r;
+        uint64_t seed = 0, reached = 0;
+        do {
+            Layer layer(w, p, {{1, 2}, false});
+            r = layer.launch(seeded(++seed, mutant));
+            reached += r.counters.mutant_reached;
+        } while (r.fault == Fault::NONE && seed < 50);
+        missed += r.fault == Fault::NONE;
+        printf("%-32s %-10d %s\n", mutant, static_cast<int>(seed), emulate::name_of(r.fault));
+        assert_true(reached > 0);
+    }
+    world_free(&w);
+    assert_int_equal(missed, 0);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) schedules = atoi(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_weakening_is_found),
+        cmocka_unit_test(a_silent_rank_and_a_lost_signal_are_named),
+        cmocka_unit_test(many_schedules),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
