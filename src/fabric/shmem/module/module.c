@@ -1,5 +1,6 @@
 #include "fabric/shmem/calls.h"
 
+#include <dlfcn.h>
 #include <limits.h>
 #include <mpi.h>
 #include <shmem.h>
@@ -9,6 +10,8 @@
 enum { ALIGN = 2 << 20 };
 
 static bool opened;
+static bool (*set_yield)(
+    bool yields); // Open MPI's own, which returns what was set before; NULL: it is another library
 
 extern char _end[]; // so that this object shows its own (cmake/shmem.cmake)
 static const char *const volatile nothing_is_static = _end;
@@ -17,10 +20,12 @@ static bool join(int *rank, int *ranks)
 {
     int provided;
     (void)nothing_is_static;
-    setenv("OMPI_MCA_opal_common_ucx_opal_mem_hooks", "0", 1); // with them Open MPI 4.1 falls as it ends
+    setenv("OMPI_MCA_opal_common_ucx_opal_mem_hooks", "0", 1);      // with them Open MPI 4.1 falls as it ends
+    setenv("OMPI_MCA_opal_common_ucx_progress_iterations", "1", 0); // see progress
     /* Nothing goes through these: of a rank that dies vader leaves a file in /dev/shm, and ofi sleeps a second at the end. */
     setenv("OMPI_MCA_btl", "^vader,ofi", 0);
     MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
+    *(void **)&set_yield = dlsym(RTLD_DEFAULT, "opal_progress_set_yield_when_idle");
     MPI_Comm_rank(MPI_COMM_WORLD, rank);
     MPI_Comm_size(MPI_COMM_WORLD, ranks);
     return provided >= MPI_THREAD_SERIALIZED;
@@ -66,19 +71,22 @@ static void put(int to, void *own, const void *data, size_t bytes)
     shmem_putmem(own, data, bytes, to);
 }
 
-/* Returns when the target has answered, as Open MPI makes a swap of it. shmem_ulong_p would not wait, and 8 KB with a signal go three
- * times as fast with it; but what it leaves behind a fence is sent only when this rank looks for signals again. */
+/* A put, which need not be answered: an atomic one would wait for that, since Open MPI makes a swap of it. */
 static void raise_word(int to, uint64_t *own, uint64_t value)
 {
     shmem_fence();
-    shmem_ulong_atomic_set((unsigned long *)own, value, to);
+    shmem_ulong_p((unsigned long *)own, value, to);
 }
 
-/* OpenSHMEM has no call for it that returns at once, but in one process the two move each other's messages. */
+/* OpenSHMEM has no call for it that returns at once, but in one process the two move each other's messages: in Open MPI at one of
+ * so many looks as `join` has set, 100 if it were not. Where there are more ranks than cores Open MPI gives the core away whenever it
+ * finds nothing; here who looks decides that. */
 static void progress(void)
 {
     int there;
+    const bool yields = set_yield && set_yield(false);
     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &there, MPI_STATUS_IGNORE);
+    if (yields) set_yield(true);
 }
 
 static void leave(void)
