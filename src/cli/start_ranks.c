@@ -62,7 +62,9 @@ static void take_line(struct watch *w)
     if (last && rank == 0) w->first = status;
     if (last && rank != 0 && status > w->other) w->other = status;
     if (last && status && !w->failed_ns) w->failed_ns = now_ns();
-    const bool noise = w->line[0] == '[' && strstr(w->line, "PMIX ERROR"); // of every death
+    const bool noise =
+        w->line[0] == '[' && (strstr(w->line, "PMIX ERROR") || // Open MPI's own, of every death
+                              strstr(w->line, "Internal error is appeared"));
     if (!last && !noise) fputs(w->line, stderr);
     w->length = 0;
 }

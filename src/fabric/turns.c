@@ -115,6 +115,7 @@ static bool ask_permit(cot_fabric *fabric)
     bool got = try_permit(fabric, ticket);
     for (int64_t waited_ns = 0; !got && waited_ns < fabric->timeout_ns && !fabric->ops->failed(fabric);) {
         cot_back_off(waited_ns);
+        cot_post_tell(fabric);
         got = try_permit(fabric, ticket);
         waited_ns = fabric->ops->now_ns(fabric) - since_ns;
     }

@@ -33,7 +33,7 @@ static void what_threads_print_is_printed(void **state)
 {
     (void)state;
     static const char text[] =
-        "run $m -p 'Question: A farmer has 12 hens.' -p 'The town' -n 24 --precision fp32";
+        "run $m -p 'Question: A farmer has 12 hens.' -p 'The town' -n 8 --precision fp32";
     char line[512];
     for (int ranks = 1; ranks <= 8; ranks *= 2) {
         char number[8];
@@ -133,6 +133,13 @@ static void a_benchmark_is_printed_once(void **state)
     const char *first = strstr(c.out, "\"reduce-scatter\"");
     assert_non_null(first);
     assert_null(strstr(first + 1, "\"reduce-scatter\""));
+    assert_string_equal(c.err, "");
+    start("2", "", "bench moe --shape 64,32,4,2 --tokens 16 --repeat 5 --json");
+    if (c.status) fail_msg("%s", c.err);
+    const char *bulk = strstr(c.out, "\"bulk\"");
+    assert_non_null(bulk);
+    assert_null(strstr(bulk + 1, "\"bulk\""));
+    assert_non_null(strstr(c.out, "\"fused\""));
     assert_string_equal(c.err, "");
 }
 

@@ -4,6 +4,8 @@
 #include "harness/fabric/oshrun.h"
 #include "harness/seed.h"
 
+#include "coterie/started.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +16,45 @@ static bool nothing_body(cot_fabric *fabric, const group_job *job)
     return fabric->ranks > 0;
 }
 
+static bool no_memory;
+
+void *__real_aligned_alloc(size_t align, size_t bytes);
+void *__wrap_aligned_alloc(size_t align, size_t bytes);
+void *__wrap_aligned_alloc(size_t align, size_t bytes)
+{
+    return no_memory ? NULL : __real_aligned_alloc(align, bytes);
+}
+
+static void no_main(const cot_rank *rank)
+{
+    (void)rank;
+}
+
+/* The last rank has no memory to open a group with: all say so, and who. */
+static bool all_hear_of_no_memory(const cot_fabric_backend *backend)
+{
+    const cot_launch_place place = cot_launch_started();
+    const cot_launch_options options = {
+        .ranks = place.ranks, .threads = 1, .heap_bytes = 1 << 16, .timeout_ns = PATIENT_NS, .main = no_main};
+    cot_launch *launch;
+    const cot_rank *root;
+    cot_error error = {0};
+    char who[32] = "";
+    if (place.ranks > 1) snprintf(who, sizeof who, "rank %d (", place.ranks - 1);
+    no_memory = place.rank == place.ranks - 1;
+    const cot_status status = cot_launch_open(&launch, &root, backend, &options, &error);
+    no_memory = false;
+    if (status == COT_OUT_OF_MEMORY && strstr(error.message, who) &&
+        strstr(error.message, "out of memory for"))
+        return true;
+    fprintf(stderr, "rank %d without memory: status %d, '%s'\n", place.ranks - 1, (int)status, error.message);
+    return false;
+}
+
 static int be_a_rank(void)
 {
     struct subject subject = {.backend = cot_fabric_backend_find("shmem")};
+    if (!all_hear_of_no_memory(subject.backend)) return 1;
     setenv("SHMEM_SYMMETRIC_HEAP_SIZE", "16M", 1); // of the greatest job
     if (cot_launch_started().rank && !freopen("/dev/null", "w", stdout)) return 1;
     const int failed = run_conformance(&subject);

@@ -1,5 +1,6 @@
 cot_count_allocations(fabric_test_allocations)
 target_link_options(fabric_test_launch PRIVATE -Wl,--wrap=fork,--wrap=cot_pool_open)
+target_link_options(fabric_test_shmem PRIVATE -Wl,--wrap=aligned_alloc)
 if(TARGET coterie-shmem)
   add_dependencies(fabric_test_shmem coterie-shmem)
 endif()

@@ -4,9 +4,10 @@
  * threads do; elsewhere OpenSHMEM carries it, and what others send from there lands while this rank looks at its
  * signals. Each heap begins with the words of the group itself:
  *
- *     heap:  failed | arrived, left, posts [P] | turns of a host's ranks, in the heap of its first      allocations ...
+ *     heap:  failed | arrived, left, posts, beats [P] | turns of a host's ranks, in the heap of its first      allocations ...
  *
- * A rank writes what it posts into its own heap, where those that see it look, and puts it to the others now and then. */
+ * A rank writes what it posts into its own heap, where those that see it look, and puts it to the others now and then, with a
+ * beat: of a rank out of sight a post alone may be long past, as when it was stopped while it waited. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "fabric/shmem/shmem.h"
@@ -31,8 +32,8 @@ static const int64_t longest_period_ns = 1000000000, farewell_ns = 500000000, bl
 /* Symmetric: on every rank at the same place. */
 struct words {
     alignas(LINE) _Atomic uint64_t failed; // FAILED_MUTE | 1 + a rank that gave up or was found dead
-    alignas(LINE) _Atomic uint64_t arrived[COT_MAX_RANKS], left[COT_MAX_RANKS],
-        posts[COT_MAX_RANKS]; // [r] by rank r
+    alignas(LINE) _Atomic uint64_t arrived[COT_MAX_RANKS], left[COT_MAX_RANKS], posts[COT_MAX_RANKS],
+        beats[COT_MAX_RANKS]; // [r] by rank r
     alignas(LINE) cot_turns turns;
 };
 
@@ -48,11 +49,13 @@ struct endpoint {
     int processes[COT_MAX_RANKS];
     char hosts[COT_MAX_RANKS][sizeof((cot_shmem_host *)0)->name];
     bool one_host;
-    int64_t period_ns;                 // it looks so often whether others live
-    _Atomic int64_t looked_ns;         // when it last did
-    int64_t stopped_ns[COT_MAX_RANKS]; // for how long others of this host were seen to be stopped
-    _Atomic int64_t sent_ns;           // when it last told those out of sight what it is at
-    _Atomic uint64_t sent;             // and what that was
+    int64_t period_ns;                       // it looks so often whether others live
+    _Atomic int64_t looked_ns;               // when it last did
+    int64_t stopped_ns[COT_MAX_RANKS];       // for how long others of this host were seen to be stopped
+    _Atomic int64_t sent_ns;                 // when it last told those out of sight what it is at
+    _Atomic uint64_t sent;                   // and what that was
+    _Atomic uint64_t heard[COT_MAX_RANKS];   // the last beats of those out of sight
+    _Atomic int64_t heard_ns[COT_MAX_RANKS]; // and when they came
 };
 
 /* The heap, which is made once. */
@@ -195,9 +198,8 @@ static bool has_died(const struct endpoint *self, int rank)
 }
 
 /* Of a rank on this host the system tells whether it was stopped. */
-static bool is_mute(cot_fabric *fabric, int rank)
+static bool is_stopped(const struct endpoint *self, int rank)
 {
-    const struct endpoint *self = endpoint_of(fabric);
     if (self->lives[rank] < 0) return false;
     char path[40], line[512];
     snprintf(path, sizeof path, "/proc/%d/stat", self->processes[rank]);
@@ -206,6 +208,22 @@ static bool is_mute(cot_fabric *fabric, int rank)
     if (file) fclose(file);
     const char *state = told ? strrchr(line, ')') : NULL; // "number (name) state ..."
     return !state || strchr("TtZX", state[2]);
+}
+
+/* Of one that is out of sight only its beats tell, which come while it waits. */
+static int64_t silence_ns(struct endpoint *self, int rank)
+{
+    const uint64_t beat = atomic_load(&words_of(self)->beats[rank]);
+    const int64_t now = cot_now_ns();
+    if (atomic_exchange(&self->heard[rank], beat) != beat) atomic_store(&self->heard_ns[rank], now);
+    return now - atomic_load(&self->heard_ns[rank]);
+}
+
+static bool is_mute(cot_fabric *fabric, int rank)
+{
+    struct endpoint *self = endpoint_of(fabric);
+    if (rank == fabric->rank || self->seen[rank]) return is_stopped(self, rank);
+    return silence_ns(self, rank) >= fabric->timeout_ns / 2;
 }
 
 /* Who has left may end or stop. One that was stopped is given up though nobody waits for it but patiently. Time in which this
@@ -220,7 +238,8 @@ static void look(struct endpoint *self)
         int64_t *stopped_ns = &self->stopped_ns[rank];
         if (atomic_load(&words_of(self)->left[rank])) continue;
         if (has_died(self, rank)) tell_failed(self, rank, false);
-        *stopped_ns = is_mute(&self->fabric, rank) ? *stopped_ns + (passed < most ? passed : most) : 0;
+        if (!self->seen[rank]) silence_ns(self, rank);
+        *stopped_ns = is_stopped(self, rank) ? *stopped_ns + (passed < most ? passed : most) : 0;
         if (*stopped_ns >= self->fabric.timeout_ns) tell_failed(self, rank, true);
     }
 }
@@ -247,11 +266,13 @@ static void post(cot_fabric *fabric, uint64_t post)
     const int64_t now = self->far ? cot_now_ns() : 0;
     if (!self->far || now - atomic_load(&self->sent_ns) < fabric->timeout_ns / 8) return;
     atomic_store(&self->sent_ns, now);
-    if (atomic_exchange(&self->sent, post) == post) return;
-    for (int to = 0; to < fabric->ranks; to++)
-        if (!self->seen[to])
-            raise_word(self, to, offsetof(struct words, posts) + (size_t)fabric->rank * sizeof(uint64_t),
-                       post);
+    const bool changed = atomic_exchange(&self->sent, post) != post;
+    const size_t own = (size_t)fabric->rank * sizeof(uint64_t);
+    for (int to = 0; to < fabric->ranks; to++) {
+        if (self->seen[to]) continue;
+        if (changed) raise_word(self, to, offsetof(struct words, posts) + own, post);
+        raise_word(self, to, offsetof(struct words, beats) + own, (uint64_t)now);
+    }
 }
 
 static uint64_t posted(cot_fabric *fabric, int rank)
@@ -439,6 +460,7 @@ static cot_status clear_heap(cot_shmem_world *world, size_t bytes, cot_error *er
 
 static void close_endpoint(struct endpoint *self)
 {
+    if (!self) return;
     for (int r = 0; r < self->fabric.ranks; r++)
         if (self->lives[r] >= 0) close(self->lives[r]);
     pthread_mutex_destroy(&self->calling);
@@ -446,26 +468,38 @@ static void close_endpoint(struct endpoint *self)
     free(self);
 }
 
-static cot_status open_endpoint(struct endpoint **out, cot_shmem_world *world, const struct facts *facts,
-                                const cot_launch_options *o, size_t bytes, cot_error *error)
+/* NULL where there is no memory. */
+static struct endpoint *new_endpoint(cot_shmem_world *world, const cot_launch_options *o, size_t bytes)
 {
-    const size_t ranks = (size_t)o->ranks;
-    struct endpoint *self = *out = aligned_alloc(alignof(struct endpoint), sizeof *self);
-    cot_traffic(*traffic)[COT_PHASES] = calloc(ranks, sizeof *traffic);
-    if (!self || !traffic) abort(); // the others are about to wait for this one
+    struct endpoint *self = aligned_alloc(alignof(struct endpoint), sizeof *self);
+    cot_traffic(*traffic)[COT_PHASES] = calloc((size_t)o->ranks, sizeof *traffic);
+    if (!self || !traffic) {
+        free(self);
+        free(traffic);
+        return NULL;
+    }
     *self = (struct endpoint){.fabric = {.ops = &ops,
                                          .rank = world->rank,
                                          .ranks = o->ranks,
                                          .timeout_ns = o->timeout_ns,
                                          .traffic = traffic},
                               .world = world,
-                              .heap = heap.at,
                               .bytes = bytes,
                               .used = sizeof(struct words)};
+    for (int r = 0; r < o->ranks; r++) self->lives[r] = -1;
     pthread_mutex_init(&self->calling, NULL);
+    return self;
+}
+
+static cot_status connect_endpoint(struct endpoint *self, const struct facts *facts,
+                                   const cot_launch_options *o, cot_error *error)
+{
+    const cot_shmem_world *world = self->world;
+    self->heap = heap.at;
     for (int r = 0; r < o->ranks; r++) {
         self->seen[r] = r == world->rank ? heap.at : world->calls->reach(heap.at, r);
         self->far |= !self->seen[r];
+        atomic_store(&self->heard_ns[r], cot_now_ns());
     }
     self->period_ns = o->timeout_ns / 8 < longest_period_ns ? o->timeout_ns / 8 : longest_period_ns;
     self->fabric.sleep_ns = self->far ? blink_ns : self->period_ns;
@@ -473,6 +507,26 @@ static cot_status open_endpoint(struct endpoint **out, cot_shmem_world *world, c
     open_turns(self, facts, o);
     world->calls->settle();
     return greet(self, error);
+}
+
+/* All ranks have an endpoint: they become a group. */
+static cot_status meet(struct endpoint *self, const cot_launch_options *o, cot_error *error)
+{
+    cot_shmem_world *world = self->world;
+    struct facts facts[COT_MAX_RANKS], here = {.heap_bytes = self->bytes,
+                                               .shared_bytes = shared_memory(),
+                                               .timeout_ns = o->timeout_ns,
+                                               .threads = o->threads,
+                                               .process = getpid(),
+                                               .host = world->host};
+    world->calls->exchange(facts, &here, sizeof here);
+    cot_status status = judge(facts, world->ranks, error);
+    if (status == COT_OK) status = clear_heap(world, self->bytes, error);
+    if (status != COT_OK) return status;
+    world->met = true;
+    status = connect_endpoint(self, facts, o, error);
+    world->torn |= status != COT_OK;
+    return status;
 }
 
 static cot_status start(const cot_fabric_backend *backend, void **group, cot_fabric **own,
@@ -484,23 +538,13 @@ static cot_status start(const cot_fabric_backend *backend, void **group, cot_fab
     cot_status status = cot_shmem_join(&world, error);
     if (status != COT_OK) return status;
     const size_t bytes = round_up(sizeof(struct words), LINE) + o->heap_bytes;
-    status = cot_shmem_agree(world, COT_SHMEM_OPENS, check(world, o, bytes, error), error);
-    if (status != COT_OK) return status;
-    struct facts facts[COT_MAX_RANKS], here = {.heap_bytes = bytes,
-                                               .shared_bytes = shared_memory(),
-                                               .timeout_ns = o->timeout_ns,
-                                               .threads = o->threads,
-                                               .process = getpid(),
-                                               .host = world->host};
-    world->calls->exchange(facts, &here, sizeof here);
-    status = judge(facts, world->ranks, error);
-    if (status == COT_OK) status = clear_heap(world, bytes, error);
-    if (status != COT_OK) return status;
-    world->met = true;
-    struct endpoint *self;
-    status = open_endpoint(&self, world, facts, o, bytes, error);
+    struct endpoint *self = NULL;
+    status = check(world, o, bytes, error);
+    if (status == COT_OK && !(self = new_endpoint(world, o, bytes)))
+        status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %d ranks", o->ranks);
+    status = cot_shmem_agree(world, COT_SHMEM_OPENS, status, error);
+    if (status == COT_OK) status = meet(self, o, error);
     if (status != COT_OK) {
-        world->torn = true;
         close_endpoint(self);
         return status;
     }

@@ -27,7 +27,8 @@ typedef struct cot_shmem_world {
  * and handlers run last come, first served. */
 void cot_shmem_leave_first(void);
 
-/* The world, which the first call joins. Errors: cot_shmem_find's. */
+/* The world, which the first call joins. Errors: cot_shmem_find's; INVALID_ARGUMENT (not started from outside, or with more than
+ * COT_MAX_RANKS). */
 cot_status cot_shmem_join(cot_shmem_world **world, cot_error *error);
 
 /* What a rank is about to do; all do the same, or one is told of another's error. */

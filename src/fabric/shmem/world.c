@@ -60,6 +60,9 @@ cot_status cot_shmem_join(cot_shmem_world **world, cot_error *error)
     if (!cot_launch_started().ranks)
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "ranks over OpenSHMEM are started from outside: oshrun -np 4 coterie ...");
+    if (cot_launch_started().ranks > COT_MAX_RANKS)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%d processes were started, more than %d ranks",
+                        cot_launch_started().ranks, COT_MAX_RANKS);
     const cot_shmem_calls *calls;
     const cot_status status = cot_shmem_find(&calls, error);
     if (status != COT_OK) return status;
@@ -78,11 +81,21 @@ struct finding {
     char message[sizeof((cot_error *)0)->message];
 };
 
+struct comparison {
+    uint64_t build;
+    cot_launch_account account;
+    cot_shmem_host host;
+};
+
+/* What all ranks give each other, of the one kind or the other: room that there is before anybody waits for it. */
+static union {
+    struct finding findings[COT_MAX_RANKS];
+    struct comparison comparisons[COT_MAX_RANKS];
+} room;
+
 cot_status cot_shmem_agree(cot_shmem_world *world, int step, cot_status status, cot_error *error)
 {
-    struct finding own = {.status = (int32_t)status, .step = step};
-    struct finding *all = calloc((size_t)world->ranks, sizeof *all);
-    if (!all) abort(); // the others wait, and cannot be told
+    struct finding own = {.status = (int32_t)status, .step = step}, *all = room.findings;
     memcpy(own.host, world->host.name, sizeof own.host);
     if (status != COT_OK && error) memcpy(own.message, error->message, sizeof own.message);
     world->calls->exchange(all, &own, sizeof own);
@@ -97,7 +110,6 @@ cot_status cot_shmem_agree(cot_shmem_world *world, int step, cot_status status, 
         else
             cot_fail(error, status, "%s", message);
     }
-    free(all);
     world->over |= first < world->ranks;
     return first < world->ranks ? status : COT_OK;
 }
@@ -122,12 +134,6 @@ static int find_build(struct dl_phdr_info *object, size_t size, void *hash)
                     object->dlpi_phdr[i].p_memsz);
     return mine;
 }
-
-struct comparison {
-    uint64_t build;
-    cot_launch_account account;
-    cot_shmem_host host;
-};
 
 static cot_status judge(const struct comparison *all, int ranks, cot_error *error)
 {
@@ -161,14 +167,10 @@ cot_status cot_shmem_compare(const cot_launch_account *account, cot_status statu
     if (joins != COT_OK) return joins;
     status = cot_shmem_agree(world, COT_SHMEM_COMPARES, status, error);
     if (status != COT_OK) return status;
-    struct comparison own = {.account = *account, .host = world->host};
-    struct comparison *all = calloc((size_t)world->ranks, sizeof *all);
-    if (!all) abort();
+    struct comparison own = {.account = *account, .host = world->host}, *all = room.comparisons;
     dl_iterate_phdr(find_build, &own.build);
     world->calls->exchange(all, &own, sizeof own);
-    status = judge(all, world->ranks, error);
-    free(all);
-    return status;
+    return judge(all, world->ranks, error);
 }
 
 /* ---- for the program ---- */
