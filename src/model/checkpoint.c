@@ -53,8 +53,8 @@ static cot_status check_weight(void *context, cot_weight weight, int64_t layer, 
     }
     if (status != COT_OK) return cot_fail(s->error, status, "%s", error.message);
     s->used[stored.tensor - s->checkpoint->shards.tensors] = true;
-    const cot_shard_tensor *const with[] = {stored.scales, stored.whole.zeros, stored.whole.others[0],
-                                            stored.whole.others[1]};
+    const cot_shard_tensor *const with[] = {stored.scales, stored.whole.zeros, stored.whole.order,
+                                            stored.whole.shape};
     for (size_t i = 0; i < sizeof with / sizeof *with; i++)
         if (with[i]) s->used[with[i] - s->checkpoint->shards.tensors] = true;
     return COT_OK;

@@ -41,6 +41,11 @@ static cot_status piece_open(piece *p, const cot_checkpoint *checkpoint, const c
                         "'%s' of [%" PRId64 "][%" PRId64 "] has no piece [%" PRId64 "][%" PRId64
                         "] at [%" PRId64 "][%" PRId64 "]",
                         s->name, s->rows, s->columns, rows, columns, row0, column0);
+    if (!cot_stored_in_order(s))
+        return cot_fail(
+            error, COT_INVALID_ARGUMENT,
+            "tensor '%s': the groups of its columns do not lie in order (g_idx), which is not supported",
+            s->name);
     int64_t block = columns ? BLOCK_BYTES / (columns * 4) / COT_PANEL * COT_PANEL : rows;
     p->block_rows = block < COT_PANEL ? COT_PANEL : block;
     if (p->block_rows > rows) p->block_rows = rows;

@@ -33,11 +33,12 @@ typedef struct cot_whole_layout {
     bool interleaved; // and these in AWQ's order
     int64_t group;    // columns that share a scale
     int64_t scale_row, scale_group;
-    const cot_shard_tensor *zeros;     // NULL: there are none
-    int64_t zero_row, zero_group;      // steps of words, each of consecutive rows; or of signed bytes
-    int zero_added;                    // to a stored zero point
-    bool symmetric;                    // all zero points are the middle, or the file is wrong
-    const cot_shard_tensor *others[2]; // that come with these and tell nothing more; NULL: not there
+    const cot_shard_tensor *zeros; // NULL: there are none
+    int64_t zero_row, zero_group;  // steps of words, each of consecutive rows; or of signed bytes
+    int zero_added;                // to a stored zero point
+    bool symmetric;                // all zero points are the middle, or the file is wrong
+    const cot_shard_tensor *order; // the group of each column, which must be c / group; NULL: it is
+    const cot_shard_tensor *shape; // comes with these and tells nothing more; NULL: not there
 } cot_whole_layout;
 
 /* Element (r, c) of the weight [rows][columns] is element origin + r * row_step + c * column_step of the
@@ -76,6 +77,8 @@ cot_status cot_stored_find(cot_stored *stored, const cot_checkpoint *checkpoint,
 cot_format cot_stored_format(const cot_stored *stored);
 /* Whether it can be packed in `format` as it is: that format, or one of longer groups where all columns are one. */
 bool cot_stored_is(const cot_stored *stored, cot_format format);
+/* Whether column c is in group c / group, as all reading takes it to be; of whole numbers a tensor may say otherwise. */
+bool cot_stored_in_order(const cot_stored *stored);
 /* Fills in where a weight that quantization_config says is quantised lies, if tensors of its names are there and not one called
  * `name` (which ends in ".weight"): `*found`. Errors as cot_stored_find's. */
 cot_status cot_stored_find_whole(bool *found, cot_stored *stored, const cot_checkpoint *checkpoint,

@@ -44,6 +44,25 @@ static cot_status expect_words(const cot_shard_tensor *tensor, int64_t rows, int
     return expect(tensor, rows, columns, error);
 }
 
+static cot_status expect_order(const cot_stored *stored, cot_error *error)
+{
+    if (!stored->whole.order) return COT_OK;
+    const cot_tensor *order = stored->whole.order->tensor;
+    if (order->dtype != COT_I32) return cot_stored_refuse_dtype(order, "I32", error);
+    return cot_stored_expect_shape(order, &stored->columns, 1, error);
+}
+
+bool cot_stored_in_order(const cot_stored *stored)
+{
+    const cot_whole_layout *w = &stored->whole;
+    for (int64_t c = 0; w->order && c < stored->columns; c++) {
+        int32_t group;
+        memcpy(&group, (const uint8_t *)w->order->tensor->data + 4 * c, 4);
+        if (group != c / w->group) return false;
+    }
+    return true;
+}
+
 static cot_status fail_divide(const cot_stored *stored, int64_t n, const char *what, int64_t by,
                               cot_error *error)
 {
@@ -82,7 +101,7 @@ static cot_status find_transposed(cot_stored *stored, const cot_checkpoint *chec
                             .zero_group = out / per,
                             .zero_added = q->zero_added,
                             .symmetric = q->symmetric,
-                            .others = {beside(checkpoint, name, "g_idx")}};
+                            .order = beside(checkpoint, name, "g_idx")};
     if (in % group) return fail_divide(stored, in, "columns", group, error);
     if (out % per) return fail_divide(stored, out, "rows", per, error);
     if (!awq && in % per) return fail_divide(stored, in, "columns", per, error);
@@ -91,6 +110,7 @@ static cot_status find_transposed(cot_stored *stored, const cot_checkpoint *chec
     if (status == COT_OK) status = expect_words(codes, awq ? in : in / per, awq ? out / per : out, error);
     if (status == COT_OK) status = expect_words(w->zeros, groups, out / per, error);
     if (status == COT_OK) status = expect(stored->scales, groups, out, error);
+    if (status == COT_OK) status = expect_order(stored, error);
     if (status == COT_OK && !cot_stored_is_plain(stored->scales->tensor->dtype))
         status = cot_stored_refuse_dtype(stored->scales->tensor, "F32, BF16 or F16", error);
     return status;
@@ -118,10 +138,11 @@ static cot_status find_compressed_scales(cot_stored *stored, const cot_checkpoin
     if (!(w->zeros = beside(checkpoint, name, "weight_zero_point"))) return COT_OK;
     w->zero_group = 1;
     w->zero_row = one ? 0 : groups;
-    if (!w->bytes && w->zeros->tensor->dtype != COT_I8)
+    if (!one && !w->bytes && w->zeros->tensor->dtype != COT_I8)
         return expect_words(w->zeros, (out * w->bits + 31) / 32, groups, error);
     if (w->zeros->tensor->dtype != COT_I8) return cot_stored_refuse_dtype(w->zeros->tensor, "I8", error);
-    return one ? COT_OK : expect(w->zeros, out, groups, error);
+    if (one && cot_tensor_elements(w->zeros->tensor) == 1) return COT_OK;
+    return expect(w->zeros, one ? 1 : out, groups, error);
 }
 
 cot_status cot_stored_find_bytes(cot_stored *stored, const cot_checkpoint *checkpoint, const char *name,
@@ -158,12 +179,13 @@ static cot_status find_compressed(cot_stored *stored, const cot_checkpoint *chec
     int bits = 4;
     if (packed->dims == 2 && packed->shape[1] == (in * 8 + 31) / 32) bits = 8;
     begin(stored, codes, bits);
-    stored->whole.others[0] = beside(checkpoint, name, "weight_shape");
-    stored->whole.others[1] = beside(checkpoint, name, "weight_g_idx");
+    stored->whole.shape = beside(checkpoint, name, "weight_shape");
+    stored->whole.order = beside(checkpoint, name, "weight_g_idx");
     if (packed->dtype == COT_U8) return find_compressed_mxfp4(stored, checkpoint, name, error);
     stored->row_step = (in * bits + 31) / 32;
     stored->column_step = 1;
-    const cot_status status = expect_words(codes, stored->rows, stored->row_step, error);
+    cot_status status = expect_words(codes, stored->rows, stored->row_step, error);
+    if (status == COT_OK) status = expect_order(stored, error);
     return status == COT_OK ? find_compressed_scales(stored, checkpoint, name, error) : status;
 }
 

@@ -401,6 +401,16 @@ static void wrong_files(void **state)
             refused_at_reading(&m, "a zero point that is not the middle");
             ((uint32_t *)(uintptr_t)zeros->data)[0] ^= 1;
         }
+        if (l->way == GPTQ) {
+            snprintf(name, sizeof name, "%sg_idx", down);
+            cot_tensor *order = tensor_of(m.f, name);
+            ((int32_t *)(uintptr_t)order->data)[I - 1]++;
+            refused_at_reading(&m, "do not lie in order");
+            ((int32_t *)(uintptr_t)order->data)[I - 1]--;
+            order->dtype = COT_U32;
+            refused_at_open(&m, "g_idx' is stored as U32");
+            order->dtype = COT_I32;
+        }
         scales->shape[0]--; // a row less
         scales->bytes -= cot_dtype_bytes(scales->dtype) * (size_t)(scales->dims == 2 ? scales->shape[1] : 1);
         refused_at_open(&m, l->way == E4M3 ? "nor its scales tell the blocks" : "has shape");
@@ -410,6 +420,17 @@ static void wrong_files(void **state)
     l.config = "\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 48";
     model m = make(&l, &seed);
     refused_at_open(&m, "128 columns are not divided by 48");
+    discard(&m);
+    l = (layout){CT("naive-quantized"),
+                 BYTES,
+                 8,
+                 0,
+                 true,
+                 0,
+                 COT_F32,
+                 true}; // a zero point for one scale, and too many
+    m = make(&l, &seed);
+    refused_at_open(&m, "weight_zero_point' has shape [32][1], expected [1][1]");
     discard(&m);
 }
 
