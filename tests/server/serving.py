@@ -14,12 +14,22 @@ import sys
 import tempfile
 import threading
 import time
+import unittest
 
 SOURCE = pathlib.Path(os.environ["COT_SOURCE"])
 PROGRAM = os.environ["COT_PROGRAM"]
 MODEL = SOURCE / "models" / "tiny"
 SANITIZED = any(mark in pathlib.Path(PROGRAM).read_bytes() for mark in (b"__asan_init", b"__tsan_init"))
 SECONDS = 120 if SANITIZED else 30  # beside other tests
+GREEDY = {"temperature": 0, "max_tokens": 12}
+PROMPTS = [
+    "Question: What is 2 + 3?",
+    "Once upon a time",
+    "def main():",
+    "The capital of France is",
+    "A farmer has 12 hens.",
+    "x",
+]
 
 
 class Server:
@@ -126,7 +136,7 @@ class Server:
         thread = threading.Thread(target=lambda: result.append(self.post("/v1/completions", body)))
         thread.start()
         while not self.metric("vllm:num_requests_running"):
-            pass
+            time.sleep(0.001)
         return thread, result
 
     def tell_to_end(self):
@@ -184,6 +194,18 @@ class Peer:
         self.server.server_close()
 
 
+class Shared(unittest.TestCase):
+    """Tests of one server, which each leaves as it was."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--ranks", 2, "--max-num-seqs", 8, "--max-num-batched-tokens", 64).__enter__()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.__exit__(None, None, None)
+
+
 def run(*arguments, **more):
     return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=SECONDS, **more)
 
@@ -200,6 +222,10 @@ def model_without(*names):
             if file.name not in names:
                 (pathlib.Path(folder) / file.name).symlink_to(file)
         yield folder
+
+
+def texts(answer):
+    return [c["text"] for c in sorted(answer["choices"], key=lambda c: c["index"])]
 
 
 def seed():

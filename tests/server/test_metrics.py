@@ -16,7 +16,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from serving import MODEL, SECONDS, SOURCE, Server, temporary
+from serving import GREEDY, MODEL, PROMPTS, SECONDS, SOURCE, Server, Shared, temporary
 
 BOARD = json.loads((SOURCE / "examples" / "grafana" / "coterie.json").read_text())
 QUERIES = [(panel["title"], target["expr"]) for panel in BOARD["panels"] for target in panel.get("targets", [])]
@@ -158,6 +158,79 @@ class Metrics(unittest.TestCase):
                 process.wait(SECONDS)
                 reader.join()
                 process.stderr.close()
+
+
+class Sums(Shared):
+    """What requests add to the figures of vLLM's names."""
+
+    def test_metrics(self):
+        before = {m: self.server.metric(m) for m in ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")}
+        ended = self.server.metric("vllm:request_success_total", finished_reason="length")
+        answer = self.server.complete(PROMPTS[:2], **GREEDY)
+        self.assertEqual(self.server.metric("vllm:generation_tokens_total") - before["vllm:generation_tokens_total"], 24)
+        self.assertEqual(self.server.metric("vllm:prompt_tokens_total") - before["vllm:prompt_tokens_total"], answer["usage"]["prompt_tokens"])
+        self.assertEqual(self.server.metric("vllm:request_success_total", finished_reason="length") - ended, 2)
+        self.assertEqual(self.server.metric("vllm:num_requests_running"), 0)
+        # every name that vLLM's own Grafana board asks for
+        text = self.server.get("/metrics")[1].decode()
+        histograms = ("e2e_request_latency_seconds", "time_per_output_token_seconds", "time_to_first_token_seconds",
+                      "request_prompt_tokens", "request_generation_tokens", "request_queue_time_seconds",
+                      "request_prefill_time_seconds", "request_decode_time_seconds", "request_max_num_generation_tokens")
+        for name in (*(f"{h}_{part}" for h in histograms for part in ("bucket", "sum", "count")), "prompt_tokens_total",
+                     "generation_tokens_total", "num_requests_running", "num_requests_waiting", "gpu_cache_usage_perc",
+                     "kv_cache_usage_perc", "request_success_total", "inter_token_latency_seconds_sum",
+                     "request_inference_time_seconds_sum"):
+            self.assertRegex(text, rf"(?m)^vllm:{name}{{[^}}]*model_name=")
+        for name in re.findall(r"^# TYPE (\S+)", text, flags=re.M):
+            self.assertEqual(text.count(f"# TYPE {name} "), 1)
+
+    def test_metrics_of_complete_choices(self):
+        """Choices that need no computing are sequences as the others."""
+        names = ("request_success_total", "prompt_tokens_total", "generation_tokens_total", "e2e_request_latency_seconds_count",
+                 "request_prompt_tokens_sum", "request_generation_tokens_sum", "request_max_num_generation_tokens_count",
+                 "request_max_num_generation_tokens_sum", "prefix_cache_queries_total")  # fmt: skip
+
+        def counts():
+            return [self.server.metric("vllm:" + name) for name in names]
+
+        for stream in (False, True):
+            before = counts()
+            body = {"prompt": [[5, 6, 7], [8, 9]], "n": 2, "max_tokens": 0, "echo": True, "stream": stream}
+            self.assertEqual(self.server.send("POST", "/v1/completions", body)[0], 200)
+            self.assertEqual([b - a for a, b in zip(before, counts())], [4, 10, 0, 4, 10, 0, 2, 0, 0])
+            before = counts()
+            body = {"prompt": [5, 6, 7], "n": 2, "max_tokens": 2, "ignore_eos": True, "continue_token_ids": [[11, 12], [13]], "stream": stream}
+            self.assertEqual(self.server.send("POST", "/v1/completions", body)[0], 200)
+            self.assertEqual([b - a for a, b in zip(before, counts())], [2, 6, 1, 2, 6, 4, 1, 2, 3])
+
+    def test_metrics_of_the_cache(self):
+        """Every prompt token is a query where the cache is asked, whoever leaves and whenever."""
+        names = ("prompt_tokens_total", "prefix_cache_queries_total", "prefix_cache_hits_total")
+        before = [self.server.metric("vllm:" + name) for name in names]
+        body = json.dumps({"prompt": [7] * 300, "max_tokens": 100, "ignore_eos": True, "n": 8}).encode()
+        for i in range(60):  # some leave before they are admitted, some between that and its being known
+            connection = self.server.connect()
+            connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+            time.sleep(i % 12 / 2000)
+            connection.close()
+            if i % 20 == 19:
+                self.server.wait_idle()  # the queue takes 256 sequences, and a slow machine forgets them slowly
+        self.server.complete([7] * 100, max_tokens=60, continue_token_ids=[[9] * 50], ignore_eos=True)
+        self.server.complete([7] * 100, max_tokens=60, continue_token_ids=[[9] * 50], ignore_eos=True)
+        self.server.wait_idle()
+        prompts, queries, hits = (self.server.metric("vllm:" + name) - b for name, b in zip(names, before))
+        self.assertEqual(prompts, queries)
+        self.assertLessEqual(hits, queries)
+        self.assertGreaterEqual(queries, 200)
+
+    def test_longest_choice(self):
+        """vLLM counts the longest of a prompt's choices once a prompt."""
+        longest = "vllm:request_max_num_generation_tokens_"
+        before = [self.server.metric(longest + part) for part in ("sum", "count")]
+        answer = self.server.complete(PROMPTS[:2], n=3, temperature=1.5, seed=3, max_tokens=20, stop=["e"], return_token_ids=True)
+        lengths = [len(c["token_ids"]) for c in answer["choices"]]
+        after = [self.server.metric(longest + part) for part in ("sum", "count")]
+        self.assertEqual([b - a for a, b in zip(before, after)], [max(lengths[:3]) + max(lengths[3:]), 2])
 
 
 if __name__ == "__main__":

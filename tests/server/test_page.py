@@ -32,18 +32,24 @@ def turn_knobs(window, **knobs):
 
 
 class Page(unittest.TestCase):
-    def setUp(self):
-        self.server = self.enterContext(serving.Server())
-        self.url = f"http://{self.server.host}:{self.server.port}/"
+    @classmethod
+    def setUpClass(cls):
+        cls.server = cls.enterClassContext(serving.Server())
+        cls.shared = cls.enterClassContext(browser.Browser())
+        cls.url = f"http://{cls.server.host}:{cls.server.port}/"
 
-    def window(self, **options):
-        window = self.enterContext(browser.Browser(**options))
-        window.open(self.url)
-        window.until("return document.getElementById('model').textContent === 'tiny'")
+    def window(self, server=None):
+        """The page of this server in the browser that most tests use; it remembers nothing of the test before."""
+        server, window = server or self.server, self.shared
+        for _ in range(2):
+            window.open(f"http://{server.host}:{server.port}/")
+            window.run("localStorage.clear()")
+        window.complaints()
         return window
 
     def test_answers_are_those_of_the_api(self):
         window = self.window()
+        window.until("return model")
         turn_knobs(window, temperature="0", max_tokens="40")
         messages = [{"role": "user", "content": "What is 2 + 3?"}]
         first = say(window, messages[0]["content"])
@@ -64,6 +70,7 @@ class Page(unittest.TestCase):
 
     def test_what_is_said_is_text(self):
         window = self.window()
+        window.until("return model")
         turn_knobs(window, max_tokens="3")
         said = "<img src=x onerror='document.title=1'> & <b>bold</b>"
         say(window, said)
@@ -72,6 +79,7 @@ class Page(unittest.TestCase):
 
     def test_escape_stops(self):
         window = self.window()
+        window.until("return model")
         window.run("window.real = call; call = (path, options) => real(path, options && options.body ?"
                    " {...options, body: JSON.stringify({...JSON.parse(options.body), ignore_eos: true})} : options)")
         for stop in ("dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))", "document.getElementById('stop').click()"):
@@ -88,7 +96,9 @@ class Page(unittest.TestCase):
 
     def test_errors_are_shown(self):
         window = self.window()
-        window.type("#say", "word " * 600 + browser.ENTER)
+        window.until("return model")
+        window.run("document.getElementById('say').value = 'word '.repeat(600)")
+        window.type("#say", browser.ENTER)
         self.assertIn("512", window.until(SAID % "wrong" + ".concat([]).join()"))
         self.assertEqual(window.run(SAID % "assistant"), [])
         self.assertTrue(window.run("return document.getElementById('say').value.startsWith('word word')"))  # it can be changed
@@ -98,6 +108,7 @@ class Page(unittest.TestCase):
 
     def test_conversations_are_kept(self):
         window = self.window()
+        window.until("return model")
         turn_knobs(window, max_tokens="4")
         first = say(window, "The first")
         window.press("#new")
@@ -114,8 +125,8 @@ class Page(unittest.TestCase):
         self.assertEqual(window.until("return model && " + names[7:]), ["New conversation", "The second"])
 
     def test_a_key_is_asked_for(self):
-        with serving.Server(env={"COTERIE_API_KEY": "secret"}) as server, browser.Browser() as window:
-            window.open(f"http://{server.host}:{server.port}/")
+        with serving.Server(env={"COTERIE_API_KEY": "secret"}) as server:
+            window = self.window(server)
             window.until("return document.getElementById('model').textContent === 'an API key is needed'")
             for key in ("wrong", "secret"):
                 window.press("#key")
@@ -131,6 +142,7 @@ class Page(unittest.TestCase):
 
     def test_live_figures(self):
         window = self.window()
+        window.until("return model")
         turn_knobs(window, max_tokens="30")
         say(window, "Hello")
         window.until("return /ms$/.test(document.getElementById('tbt').textContent)")
@@ -146,8 +158,8 @@ class Page(unittest.TestCase):
 
     def test_the_inside(self):
         """Experts, sequences and bytes are those that the server tells; cells are named under the pointer and the arrow keys."""
-        with serving.Server("--ranks", 3) as server, browser.Browser() as window:
-            window.open(f"http://{server.host}:{server.port}/")
+        with serving.Server("--ranks", 3) as server:
+            window = self.window(server)
             window.until("return heat && /^No expert was called/.test(document.getElementById('map-more').textContent)")
             prompt = list(range(40, 180))
             self.assertEqual(len(server.complete([prompt] * 2, max_tokens=9, ignore_eos=True, temperature=0)["choices"]), 2)

@@ -1,0 +1,209 @@
+"""How `coterie serve` begins, whom it lets in, how it fails and ends."""
+
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+import unittest
+
+from serving import MODEL, PROMPTS, SANITIZED, Server, model_without, run, seed, temporary, texts
+
+
+class Life(unittest.TestCase):
+    """Tests with a server each."""
+
+    def test_queue(self):
+        body = {"prompt": "x", "max_tokens": 450, "ignore_eos": True}
+        with Server("--max-num-seqs", 1, "--max-queue", 2) as server:
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                answers = list(pool.map(lambda _: server.send("POST", "/v1/completions", body), range(8)))
+            statuses = [status for status, _, _ in answers]
+            self.assertEqual(set(statuses), {200, 429})
+            self.assertGreaterEqual(statuses.count(200), 2)
+            self.assertTrue(all(0 < int(headers["Retry-After"]) <= 60 for status, headers, _ in answers if status == 429))
+            with concurrent.futures.ThreadPoolExecutor(2) as pool:
+                for _ in range(50):  # one after the other, so that what waits is counted, not what is being read
+                    first = pool.submit(server.post, "/v1/completions", body)
+                    time.sleep(0.02)
+                    second = pool.submit(server.post, "/v1/completions", body | {"n": 2})
+                    time.sleep(0.02)
+                    third = server.post("/v1/completions", body)
+                    if [first.result()[0], second.result()[0], third[0]] == [200, 200, 429]:
+                        break
+                else:
+                    self.fail("no request was one too many")
+            self.assertIn("wait already", third[1]["error"]["message"])
+
+    def test_keys(self):
+        with temporary() as folder:
+            path = folder + "/keys"
+            with open(path, "w") as file:
+                file.write("sk-one\nsk-two\n")
+            with Server("--api-key-file", path, "--host", "0.0.0.0", env={"COTERIE_API_KEY": "sk-env"}) as server:
+                server.host = "127.0.0.1"
+                self.assertEqual(server.get("/health")[0], 200)
+                for key, status in [("sk-one", 200), ("sk-two", 200), ("sk-env", 200), ("sk-on", 401), ("sk-onee", 401), ("", 401)]:
+                    self.assertEqual(server.get("/v1/models", Authorization="Bearer " + key)[0], status, key)
+                    self.assertEqual(server.get("/metrics", Authorization="Bearer " + key)[0], status, key)
+                self.assertEqual(server.get("/v1/models", Authorization="Basic sk-one")[0], 401)
+                status, body = server.get("/version")
+                self.assertEqual((status, json.loads(body)["error"]["type"]), (401, "authentication_error"))
+        refused = run("serve", MODEL, "--host", "0.0.0.0", "--port", "0")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("--no-auth", refused.stderr)
+
+    def test_origins(self):
+        with Server("--allowed-origins", "http://ok.example", "--allowed-hosts", "box") as server:
+            asked = {"Origin": "http://ok.example", "Access-Control-Request-Method": "POST"}
+            status, headers, _ = server.send("OPTIONS", "/v1/chat/completions", headers=asked)
+            self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (204, "http://ok.example"))
+            self.assertEqual(server.send("OPTIONS", "/v1/models", headers={"Origin": "http://no.example"})[0], 405)
+            self.assertEqual(server.send("GET", "/v1/models", headers={"Host": "box:9"})[0], 200)
+
+    def test_drain(self):
+        """SIGTERM: who is served is served to the end, who comes is told."""
+        with Server() as server:
+            body = {"prompt": "x", "max_tokens": 500, "ignore_eos": True, "temperature": 0}
+            expected = texts(server.complete(**body))
+            waiter, result = server.in_background(body | {"n": 4})
+            server.tell_to_end()
+            try:
+                self.assertEqual(server.get("/health")[0], 503)
+                self.assertEqual(server.post("/v1/completions", body)[0], 503)
+            except ConnectionError:  # it was that fast
+                self.assertFalse(waiter.is_alive())
+            waiter.join()
+            self.assertEqual((result[0][0], texts(result[0][1])), (200, expected * 4))
+
+    def test_signal_to_all_processes(self):
+        """Ctrl-C in a terminal reaches the ranks' processes too: they finish what is under way all the same."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with Server("--ranks", 3, "--fabric", "processes") as server:
+                waiter, result = server.in_background({"prompt": "x", "max_tokens": 150, "ignore_eos": True, "temperature": 0, "n": 4})
+                os.killpg(server.process.pid, number)
+                waiter.join()
+                self.assertEqual((result[0][0], result[0][1]["usage"]["completion_tokens"]), (200, 600), result)
+
+    def test_second_signal(self):
+        with Server("--max-num-seqs", 1) as server:
+            waiter, result = server.in_background({"prompt": "x", "max_tokens": 500, "ignore_eos": True, "n": 64})
+            server.tell_to_end()
+            server.process.send_signal(signal.SIGTERM)
+            server.process.wait(60)
+            waiter.join()
+            self.assertEqual([status for status, _ in result], [503])
+
+    def test_rank_that_dies_idle(self):
+        """Nobody asks for anything, a rank is killed: the server says so and ends, with a failure."""
+        with Server("--ranks", 3, "--fabric", "processes", status=1) as server:
+            children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(server.process.pid)], capture_output=True, text=True)
+            os.kill(int(children.stdout.split()[0]), signal.SIGKILL)
+            server.process.wait(60)
+        self.assertTrue(any("killed by signal 9" in line for line in server.log), server.log)
+
+    def test_rank_that_dies_under_requests(self):
+        """An error ends streams and answers, none is short without one; the server ends, with a failure."""
+        body = {"prompt": "x", "max_tokens": 400, "ignore_eos": True}
+        with Server("--ranks", 3, "--fabric", "processes", status=1) as server, contextlib.ExitStack() as stack:
+            streamed, whole, health = (stack.enter_context(contextlib.closing(server.connect())) for _ in range(3))
+            head = {"Content-Type": "application/json"}
+            streamed.request("POST", "/v1/completions", json.dumps(body | {"stream": True}), head)
+            stream = streamed.getresponse()
+            self.assertTrue(stream.readline().startswith(b"data: "))
+            whole.request("POST", "/v1/completions", json.dumps(body), head)
+            children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(server.process.pid)], capture_output=True, text=True)
+            os.kill(int(children.stdout.split()[0]), signal.SIGKILL)
+            events = [line[6:] for line in stream.read().decode().splitlines() if line.startswith("data: ")]
+            self.assertIn("error", json.loads(events[-1]))
+            self.assertNotIn("[DONE]", events)
+            self.assertGreaterEqual(whole.getresponse().status, 500)
+            try:
+                health.request("GET", "/health")
+                self.assertEqual(health.getresponse().status, 503)
+            except (ConnectionError, http.client.HTTPException):
+                pass  # it has ended already
+            server.process.wait(60)
+        self.assertTrue(any("engine failed" in line for line in server.log), server.log)
+
+    def test_no_template(self):
+        with model_without("tokenizer_config.json") as folder:
+            with Server(model=folder) as server:
+                status, answer = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
+                self.assertEqual(status, 400)
+                self.assertIn("--chat-template", answer["error"]["message"])
+            template = folder + "/t.jinja"
+            with open(template, "w") as file:
+                file.write("{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}")
+            with Server("--chat-template", template, model=folder) as server:
+                ids = server.post("/tokenize", {"messages": [{"role": "user", "content": "hi"}]})[1]["tokens"]
+                self.assertEqual(server.post("/detokenize", {"tokens": ids})[1]["prompt"], "[user] hi\n")
+            greedy = ["{% for i in range(1000000) %}{% for j in range(1000000) %}{% endfor %}{% endfor %}",
+                      "{% set ns = namespace(s='x') %}{% for i in range(30) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}"]  # fmt: skip
+            for source in greedy:
+                with open(template, "w") as file:
+                    file.write(source)
+                with Server("--chat-template", template, model=folder) as server, concurrent.futures.ThreadPoolExecutor(1) as pool:
+                    asked = pool.submit(server.post, "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
+                    self.assertEqual(len(texts(server.complete("x", max_tokens=3))), 1)  # others feel nothing
+                    status, answer = asked.result()
+                    self.assertEqual((status, answer["error"]["param"]), (400, "messages"))
+                    if not SANITIZED:
+                        self.assertLess(server.peak_bytes(), 900 << 20)
+
+    def test_special_tokens(self):
+        """What the tokenizer puts before a text: before prompts, unless told not to; before conversations where told to."""
+        with model_without("tokenizer.json") as folder:
+            tokenizer = json.loads((MODEL / "tokenizer.json").read_text())
+            first = tokenizer["added_tokens"][0]
+            name, bos = first["content"], first["id"]
+            tokenizer["post_processor"] = {
+                "type": "TemplateProcessing", "single": [{"SpecialToken": {"id": name, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [], "special_tokens": {name: {"id": name, "ids": [bos], "tokens": [name]}}}  # fmt: skip
+            (pathlib.Path(folder) / "tokenizer.json").write_text(json.dumps(tokenizer))
+            with Server(model=folder) as server:
+                for path, what, default in [("completions", {"prompt": "hi"}, True), ("chat/completions", {"messages": [{"role": "user", "content": "hi"}]}, False)]:
+                    lists = [server.post("/tokenize", what | more)[1]["tokens"] for more in ({}, {"add_special_tokens": False}, {"add_special_tokens": True})]
+                    self.assertEqual(lists[2], [bos] + lists[1])
+                    self.assertEqual(lists[0], lists[1 + default])
+                    for ids, more in zip(lists, ({}, {"add_special_tokens": False}, {"add_special_tokens": True})):
+                        answer = server.post("/v1/" + path, what | more | {"max_tokens": 1, "return_token_ids": True})[1]
+                        self.assertEqual(answer["choices"][0]["prompt_token_ids"], ids)
+
+    def test_dummy_weights(self):
+        with temporary() as folder:
+            (pathlib.Path(folder) / "config.json").symlink_to(MODEL / "config.json")
+            with Server("--load-format", "dummy", "--tokenizer", MODEL, model=folder) as server:
+                self.assertEqual(server.complete([5, 6, 7], max_tokens=4, ignore_eos=True)["usage"]["completion_tokens"], 4)
+
+    def test_rank_counts_agree(self):
+        """The same bits on every number of ranks, and a fingerprint that says so."""
+        body = {"prompt": PROMPTS, "max_tokens": 24, "temperature": 1.2, "seed": 5, "ignore_eos": True}
+        seen, prints = [], set()
+        for ranks in (1, 3, 4):
+            with Server("--ranks", ranks) as server:
+                seen.append(texts(server.complete(**body)))
+                prints.add(json.loads(server.get("/version")[1])["fingerprint"])
+        self.assertEqual(seen[0], seen[1])
+        self.assertEqual(seen[0], seen[2])
+        self.assertEqual(len(prints), 1)
+
+    def test_bad_starts(self):
+        with Server() as server:
+            taken = run("serve", MODEL, "--port", server.port)
+            self.assertEqual(taken.returncode, 1)
+            self.assertIn("cannot listen", taken.stderr)
+        for options, word in [(["--max-model-len", "9999"], "max model length"), (["--chat-template", "/none"], "/none"),
+                              (["--api-key-file", "/none"], "/none"), (["--block-size", "5"], "block"), (["--host", "no such host"], "host")]:  # fmt: skip
+            bad = run("serve", MODEL, "--port", "0", *options)
+            self.assertEqual(bad.returncode, 1, options)
+            self.assertIn(word, bad.stderr)
+            self.assertEqual(len(bad.stderr.splitlines()), 1, bad.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
