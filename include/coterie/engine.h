@@ -63,6 +63,8 @@ typedef struct cot_engine_options {
     /* Whether the routing of every token is sent to rank 0, which on_routing and the read bytes of cot_stats need.
      * Default false. */
     bool capture_routing;
+    /* Whether ranks count what they send in each exchange of a step, which cot_stats then tells of the last one. Default false. */
+    bool count_exchanges;
     /* What ranks beyond 0 are, see cot_engine_fabrics: "threads", or "processes" (forked ones, with threads of their own
      * beyond `ranks`). NULL, the default: the first of them. */
     const char *fabric;
@@ -474,8 +476,10 @@ typedef struct cot_stats {
     uint64_t activations, local_activations;
     cot_rank_routing *routing; /* [ranks] */
     uint64_t *calls;           /* [moe_layers][experts] (token, expert) activations of each expert */
-    /* Of the last step alone: what ranks sent one another in each of its exchanges, which follow one another: those of a layer
-     * (allreduce or reduce-scatter; the allreduce's other half, where it is direct; dispatch; combine; allgather), layer after layer, then
+    /* With a2a "padded": rows of the blocks from one rank to all, itself included, over layers and steps. */
+    uint64_t padded_rows;
+    /* With count_exchanges (else 0 and NULL), of the last step alone: what ranks sent one another in each of its exchanges,
+     * which follow one another: those of a layer (allreduce or reduce-scatter; the allreduce's other half, where it is direct; dispatch; combine; allgather), layer after layer, then
      * results. Bytes [exchanges][source][destination]. */
     size_t exchanges;
     uint64_t *exchanged;

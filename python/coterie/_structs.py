@@ -441,6 +441,7 @@ class EngineOptions(Structure):
         ("payload", c_char_p),
         ("isa", c_char_p),
         ("capture_routing", c_bool),
+        ("count_exchanges", c_bool),
         ("fabric", c_char_p),
         ("timeout_ns", c_int64),
         ("placement", POINTER(ExpertMap)),

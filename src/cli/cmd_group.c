@@ -314,7 +314,9 @@ static const cot_option group_options[] = {
     {"ranks", 0, COT_OPTION_INTEGER, "D", "4", "ranks, each of which gets E/D experts of a layer, up or down",
      AT(ranks), .least = 1, .most = COT_TRACE_MAX_RANKS},
     {"method", 0, COT_OPTION_TEXT, "M", "coterie",
-     "coterie, ce or ce-joint (cross-entropy), metis, kmeans, spectral; a list of them, or all", AT(method)},
+     "coterie, ce or ce-joint (cross-entropy), metis, kmeans, spectral, consecutive (experts in blocks as "
+     "they are numbered, where --expert-load allows it); a list of them, or all",
+     AT(method)},
     {"seconds", 0, COT_OPTION_REAL, "S", "10", "time for each method, all layers together", AT(seconds),
      .min = 0, .max = 1e6},
     {"processor-time", 0, COT_OPTION_FLAG, NULL, NULL,

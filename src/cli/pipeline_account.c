@@ -21,8 +21,13 @@ static uint64_t riding(const char *predict)
     return !strcmp(predict, "device-sequence") || !strcmp(predict, "algorithm-2");
 }
 
-/* The closed form of a step of `tokens`, whose experts `sends` tell of. */
-static uint64_t formula(const cot_engine_info *info, uint64_t tokens, uint64_t remote, uint64_t sends)
+/* What of a step's routing its closed form takes. */
+struct routed {
+    uint64_t tokens, remote, sends, padded_rows;
+};
+
+/* The closed form of a step of so many tokens. */
+static uint64_t formula(const cot_engine_info *info, const struct routed *r)
 {
     const uint64_t others = (uint64_t)info->ranks - 1, h = (uint64_t)info->hidden,
                    row = h * (strcmp(info->precision, "fp32") == 0 ? 4 : 2),
@@ -31,10 +36,11 @@ static uint64_t formula(const cot_engine_info *info, uint64_t tokens, uint64_t r
                reduced = !strcmp(info->combine, "reduced");
     uint64_t attention = 0;
     if (info->pipeline)
-        attention = others * tokens *
+        attention = others * r->tokens *
                     ((uint64_t)info->layers * (s_moe ? 2 : 3) * row +
                      (s_moe ? (uint64_t)info->moe_layers * riding(info->predict) : 0));
-    return attention + (once ? sends : remote) * row + (reduced ? sends : remote) * back;
+    if (!strcmp(info->a2a, "padded")) return attention + others * r->padded_rows * (row + back);
+    return attention + (once ? r->sends : r->remote) * row + (reduced ? r->sends : r->remote) * back;
 }
 
 static uint64_t larger(uint64_t a, uint64_t b)
@@ -88,7 +94,9 @@ void pipeline_account_add(pipeline_account *a, const cot_engine_info *info, cons
     a->sends += sends;
     a->bytes += moved(before, after, "attention") + moved(before, after, "dispatch") +
                 moved(before, after, "combine");
-    a->formula_bytes += formula(info, (uint64_t)tokens, activations - local, sends);
+    const struct routed routed = {(uint64_t)tokens, activations - local, sends,
+                                  after->padded_rows - before->padded_rows};
+    a->formula_bytes += formula(info, &routed);
     for (size_t x = 0; x < after->exchanges; x++) {
         const uint64_t *pairs = after->exchanged + x * (size_t)(info->ranks * info->ranks);
         a->busiest_bytes += busiest(pairs, info->ranks, info->ranks);

@@ -14,11 +14,16 @@ struct cot_grouper {
     cot_cocluster problem;
 };
 
-enum { OWN, CE, CE_JOINT, METIS, KMEANS, SPECTRAL, METHODS };
+enum { OWN, CE, CE_JOINT, METIS, KMEANS, SPECTRAL, CONSECUTIVE, METHODS };
 
 static const cot_cocluster_method *const methods[METHODS] = {
-    [OWN] = &cot_cocluster_own,     [CE] = &cot_cocluster_ce,         [CE_JOINT] = &cot_cocluster_ce_joint,
-    [METIS] = &cot_cocluster_metis, [KMEANS] = &cot_cocluster_kmeans, [SPECTRAL] = &cot_cocluster_spectral,
+    [OWN] = &cot_cocluster_own,
+    [CE] = &cot_cocluster_ce,
+    [CE_JOINT] = &cot_cocluster_ce_joint,
+    [METIS] = &cot_cocluster_metis,
+    [KMEANS] = &cot_cocluster_kmeans,
+    [SPECTRAL] = &cot_cocluster_spectral,
+    [CONSECUTIVE] = &cot_cocluster_consecutive,
 };
 
 const cot_group_method cot_group_methods[METHODS + 1] = {
@@ -29,6 +34,7 @@ const cot_group_method cot_group_methods[METHODS + 1] = {
     [METIS] = {"metis", "METIS on tokens and experts, and on experts alone; sizes repaired"},
     [KMEANS] = {"kmeans", "balanced k-means of experts by their tokens, then the tokens"},
     [SPECTRAL] = {"spectral", "spectral co-clustering: k-means on singular vectors, sizes repaired"},
+    [CONSECUTIVE] = {"consecutive", "no groups: experts in consecutive blocks; tokens alone are grouped"},
 };
 
 static cot_status bad(cot_error *error, const char *what, int64_t found, int64_t least, int64_t most)

@@ -142,5 +142,6 @@ extern const cot_cocluster_method cot_cocluster_ce_whole; // the same, every dra
 extern const cot_cocluster_method cot_cocluster_metis;
 extern const cot_cocluster_method cot_cocluster_kmeans;
 extern const cot_cocluster_method cot_cocluster_spectral;
+extern const cot_cocluster_method cot_cocluster_consecutive; // no groups
 
 #endif

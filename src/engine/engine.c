@@ -115,7 +115,8 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_er
                               .expert_layers = o->expert_layers,
                               .op = cot_moe_operator_find(o->op ? o->op : cot_moe_operator_names()[0]),
                               .step_tokens = o->step_tokens,
-                              .capture = o->capture_routing};
+                              .capture = o->capture_routing,
+                              .count_exchanges = o->count_exchanges};
     enum {
         LOGITS_BYTES = 64 << 20
     }; // rank 0 holds this much of a step's logits at most, though at least a row a sequence

@@ -191,7 +191,7 @@ cot_status cot_engine_group_stats(cot_engine_group *g, cot_rank_stats *stats, ui
     const cot_status status = reason(root, cot_runner_stats(root->runner, stats, error), error);
     if (status != COT_OK) return status;
     cot_runner_add_calls(root->runner, calls);
-    cot_runner_get_exchanged(root->runner, exchanged);
+    if (exchanged) cot_runner_get_exchanged(root->runner, exchanged);
     return COT_OK;
 }
 

@@ -52,9 +52,9 @@ uint64_t cot_likeness_of_options(const cot_engine_options *o)
                                  o->combine,   o->payload,    o->isa,       o->pipeline,
                                  o->predict,   o->collective, o->a2a,       o->dedup};
     const int64_t numbers[] = {
-        o->ranks,     o->threads,           o->expert_slots, o->capture_routing, o->step_tokens,
-        o->kv_tokens, (int64_t)o->kv_bytes, o->block_tokens, o->sequences,       o->timeout_ns,
-        o->tbt_ns,    o->max_wait_steps,    o->expert_layers};
+        o->ranks,     o->threads,           o->expert_slots,  o->capture_routing, o->step_tokens,
+        o->kv_tokens, (int64_t)o->kv_bytes, o->block_tokens,  o->sequences,       o->timeout_ns,
+        o->tbt_ns,    o->max_wait_steps,    o->expert_layers, o->count_exchanges};
     uint64_t hash = XXH3_64bits(numbers, sizeof numbers);
     if (o->routing) {
         const cot_engine_routing *r = o->routing;

@@ -111,15 +111,16 @@ void cot_engine_cost_prior(const cot_engine *e, double prior[COT_COST_TERMS])
 
 /* ---- gathering ---- */
 
-static cot_status allocate(cot_stats *s, const cot_engine_info *info, cot_error *error)
+static cot_status allocate(cot_stats *s, const cot_engine *e, cot_error *error)
 {
+    const cot_engine_info *info = &e->info;
     const int ranks = info->ranks;
     *s = (cot_stats){.ranks = ranks};
     s->calls = calloc((size_t)(info->moe_layers * info->experts) + 1, sizeof *s->calls);
     s->routing = calloc((size_t)ranks, sizeof *s->routing);
-    s->exchanges = cot_runner_exchanges(info->layers);
-    s->exchanged = calloc(s->exchanges * (size_t)(ranks * ranks), sizeof *s->exchanged);
-    bool failed = !s->calls || !s->routing || !s->exchanged;
+    s->exchanges = e->runner.count_exchanges ? cot_runner_exchanges(info->layers) : 0;
+    if (s->exchanges) s->exchanged = calloc(s->exchanges * (size_t)(ranks * ranks), sizeof *s->exchanged);
+    bool failed = !s->calls || !s->routing || (s->exchanges && !s->exchanged);
     for (int p = 0; p < COT_STATS_PHASES; p++) {
         s->bytes[p] = calloc((size_t)(ranks * ranks), sizeof **s->bytes);
         s->messages[p] = calloc((size_t)(ranks * ranks), sizeof **s->messages);
@@ -166,13 +167,14 @@ cot_status cot_engine_stats(cot_engine *e, cot_stats *s, cot_error *error)
     if (e->failed)
         return cot_fail(error, COT_PEER_FAILED, "an earlier step failed: the engine must be closed");
     cot_rank_stats *gathered = calloc((size_t)ranks, sizeof *gathered);
-    cot_status status = allocate(s, &e->info, error);
+    cot_status status = allocate(s, e, error);
     if (status == COT_OK && !gathered)
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the counters");
     if (status == COT_OK) status = cot_engine_group_stats(e->group, gathered, s->calls, s->exchanged, error);
     for (int rank = 0; rank < ranks && status == COT_OK; rank++)
         add_rank(s, rank, &gathered[rank], &locality);
     for (int p = 0; p < COT_STATS_PHASES && status == COT_OK; p++) s->rounds[p] = gathered[0].rounds[p];
+    if (status == COT_OK) s->padded_rows = gathered[0].moe.padded_rows;
     free(gathered);
     if (status != COT_OK) {
         cot_stats_clear(s);

@@ -11,6 +11,7 @@ static uint64_t *sent_by(const cot_runner *r, int rank)
 
 void cot_runner_begin_exchanges(cot_runner *r)
 {
+    if (!r->o.count_exchanges) return;
     memset(sent_by(r, r->fabric->rank), 0, cot_runner_sent_words(r, r->fabric->ranks) * sizeof(uint64_t));
     for (int to = 0; to < r->fabric->ranks; to++)
         for (int p = 0; p < COT_PHASES; p++) r->seen[to][p] = r->fabric->traffic[to][p].bytes;
@@ -18,6 +19,7 @@ void cot_runner_begin_exchanges(cot_runner *r)
 
 void cot_runner_exchanged(cot_runner *r, int64_t layer, int exchange, unsigned phases)
 {
+    if (!r->o.count_exchanges) return;
     uint64_t *sent = sent_by(r, r->fabric->rank) + (layer * COT_EXCHANGES + exchange) * r->fabric->ranks;
     for (int to = 0; to < r->fabric->ranks; to++)
         for (int p = 0; p < COT_PHASES; p++) {

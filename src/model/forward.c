@@ -500,9 +500,9 @@ cot_status cot_runner_stats(cot_runner *r, cot_rank_stats *stats, cot_error *err
     if (r->fabric->rank && calls)
         cot_put(r->fabric, 0, r->calls_at + (size_t)r->fabric->rank * calls,
                 cot_runner_calls_of(r, r->fabric->rank), calls, COT_PHASE_CONTROL);
-    if (r->fabric->rank) {
-        const size_t words = cot_runner_sent_words(r, r->fabric->ranks),
-                     own = (size_t)r->fabric->rank * words;
+    const size_t words = cot_runner_sent_words(r, r->fabric->ranks);
+    if (r->fabric->rank && words) {
+        const size_t own = (size_t)r->fabric->rank * words;
         const cot_sym at = r->sent_at + own * sizeof(uint64_t);
         cot_put(r->fabric, 0, at, cot_local(r->fabric, at), words * sizeof(uint64_t), COT_PHASE_CONTROL);
     }

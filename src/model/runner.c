@@ -4,6 +4,7 @@
 #include "kernels/pack.h"
 #include "model/runner_state.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* Everything private, in the order it is laid out; the arena may measure and `load` may then be NULL-like. */
@@ -171,7 +172,7 @@ struct block {
     cot_sym *at;
     size_t bytes;
 };
-enum { BLOCKS = 9 };
+enum { BLOCKS = 10 };
 
 int64_t cot_runner_expert_layers(const cot_runner_options *o)
 {
@@ -184,19 +185,20 @@ static void list_blocks(cot_runner *r, int ranks, struct block block[BLOCKS])
     const cot_config *c = r->c;
     size_t routed = r->o.capture ? (size_t)(c->moe_layers * r->o.step_tokens * c->gate.top_k) : 0;
     size_t logits = ranks > 1 ? (size_t)r->o.step_logits * (size_t)c->vocab * sizeof(float) : 0;
-    block[0] = (struct block){&r->experts_at,
-                              (size_t)(cot_runner_expert_layers(&r->o) * r->o.layout->slots_per_rank) *
-                                  r->slot_bytes};
-    block[1] = (struct block){&r->logits_at, logits};
-    block[2] = (struct block){&r->routed_experts_at, routed * sizeof(uint16_t)};
-    block[3] = (struct block){&r->routed_weights_at, routed * sizeof(float)};
-    block[4] = (struct block){&r->stats_at, (size_t)ranks * sizeof(cot_rank_stats)};
-    block[5] = (struct block){&r->done_at, (size_t)ranks * sizeof(uint64_t)};
-    block[6] = (struct block){&r->unsound_at, (size_t)r->o.step_tokens};
-    block[8] = (struct block){&r->counts_at, (size_t)ranks * sizeof(cot_step_counts)};
-    block[7] = (struct block){&r->calls_at, (size_t)ranks * cot_runner_calls(r) * sizeof(uint64_t)};
-    block[8] =
-        (struct block){&r->sent_at, (size_t)ranks * cot_runner_sent_words(r, ranks) * sizeof(uint64_t)};
+    const struct block all[] = {
+        {&r->experts_at,
+         (size_t)(cot_runner_expert_layers(&r->o) * r->o.layout->slots_per_rank) * r->slot_bytes},
+        {&r->logits_at, logits},
+        {&r->routed_experts_at, routed * sizeof(uint16_t)},
+        {&r->routed_weights_at, routed * sizeof(float)},
+        {&r->stats_at, (size_t)ranks * sizeof(cot_rank_stats)},
+        {&r->done_at, (size_t)ranks * sizeof(uint64_t)},
+        {&r->unsound_at, (size_t)r->o.step_tokens},
+        {&r->counts_at, (size_t)ranks * sizeof(cot_step_counts)},
+        {&r->calls_at, (size_t)ranks * cot_runner_calls(r) * sizeof(uint64_t)},
+        {&r->sent_at, (size_t)ranks * cot_runner_sent_words(r, ranks) * sizeof(uint64_t)}};
+    static_assert(sizeof all == BLOCKS * sizeof *all, "all blocks are listed");
+    memcpy(block, all, sizeof all);
 }
 
 static size_t slot_bytes_of(const cot_runner_options *o)

@@ -34,6 +34,7 @@ typedef struct cot_runner_options {
     int64_t step_maps;        // most page maps of a step
     int64_t sequences, pages; // rows of the page table; KV pages
     bool capture;             // routing of every step goes to rank 0
+    bool count_exchanges;     // what is sent in each exchange is counted apart
     const cot_replay *replay; // what takes the place of gates' choices; NULL: nothing
 } cot_runner_options;
 
@@ -116,7 +117,7 @@ cot_status cot_runner_stats(cot_runner *runner, cot_rank_stats *stats, cot_error
 /* On rank 0, as of the last cot_runner_stats: adds to calls [MoE layers][E] how many tokens have called each expert, over all
  * ranks since they were opened. */
 void cot_runner_add_calls(const cot_runner *runner, uint64_t *calls);
-/* The same: bytes that ranks sent in the last step, [cot_runner_exchanges][source][destination]. */
+/* The same: bytes that ranks sent in the last step, [cot_runner_exchanges][source][destination]; with count_exchanges alone. */
 void cot_runner_get_exchanged(const cot_runner *runner, uint64_t *bytes);
 
 #endif

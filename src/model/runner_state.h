@@ -83,10 +83,10 @@ struct cot_runner {
     cot_step_scratch s;
 };
 
-/* Words of one rank's part of sent_at. */
+/* Words of one rank's part of sent_at; 0 where exchanges are not counted. */
 static inline size_t cot_runner_sent_words(const cot_runner *r, int ranks)
 {
-    return cot_runner_exchanges(r->c->layers) * (size_t)ranks;
+    return !r->o.count_exchanges ? 0 : cot_runner_exchanges(r->c->layers) * (size_t)ranks;
 }
 /* A step begins: no exchange has been; and one of a layer, of these phases (bits), is over. */
 void cot_runner_begin_exchanges(cot_runner *r);

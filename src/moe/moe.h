@@ -73,6 +73,7 @@ typedef struct cot_moe_times {
     uint64_t passes;      // a call is one, or several where it has more tokens than fit
     uint64_t launches;    // loops over threads begun, each with its wait for the last thread
     uint64_t tile_passes; // times that an expert's weights were read
+    uint64_t padded_rows; // of padded blocks: their rows from one rank to all, itself included, over calls
 } cot_moe_times;
 
 /* An open operator; each keeps a structure of its own that begins with this. */

@@ -31,10 +31,7 @@ def refuse(word, *arguments, status=1):
 def check(cells):
     for cell in cells:
         assert cell["bytes"] > 0 and cell["median_ns"] > 0 and cell["p95_ns"] >= cell["median_ns"], cell
-        if cell["a2a"] == "padded":
-            assert cell["bytes_formula"] is None, cell
-        else:
-            assert cell["bytes"] == cell["bytes_formula"], cell
+        assert cell["bytes"] == cell["bytes_formula"], cell
         assert cell["bytes"] / cell["ranks"] <= cell["bytes_busiest"], cell
         assert cell["bytes_busiest"] < 1.2 * cell["bytes"], cell  # weights and logits, too
         assert cell["home_peak"] >= 1 and cell["expert_peak"] >= 1, cell

@@ -230,6 +230,33 @@ static void test_tiny(void **state)
     assert_true(missed * 10 <= cases);
 }
 
+/* Without a limit of load experts stay in blocks, of which the first have one more, and one round is all. */
+static void test_consecutive(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 30; k++) {
+        tiny t;
+        const cot_affinity affinity = draw(&t);
+        cot_group_options options = options_of(&t, "consecutive");
+        options.expert_load = 0;
+        cot_grouper *grouper;
+        cot_grouping g;
+        assert_int_equal(cot_grouper_open(&grouper, &affinity, &options, NULL), COT_OK);
+        assert_int_equal(cot_grouper_iterate(grouper, 5, NULL), COT_OK);
+        assert_true(cot_grouper_is_done(grouper));
+        cot_grouper_best(&g, grouper);
+        assert_int_equal(g.iterations, 1);
+        for (int32_t e = 0, d = 0, held = 0; e < t.E; e++, held++) {
+            if (held == t.E / options.ranks + (d < t.E % options.ranks)) {
+                d++;
+                held = 0;
+            }
+            assert_int_equal(g.expert_rank[e], d);
+        }
+        cot_grouper_close(grouper);
+    }
+}
+
 static void test_planted(void **state)
 {
     (void)state;
@@ -431,8 +458,9 @@ static void test_real(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tiny),        cmocka_unit_test(test_planted),  cmocka_unit_test(test_start),
-        cmocka_unit_test(test_bad_options), cmocka_unit_test(test_counting), cmocka_unit_test(test_real),
+        cmocka_unit_test(test_tiny),  cmocka_unit_test(test_consecutive), cmocka_unit_test(test_planted),
+        cmocka_unit_test(test_start), cmocka_unit_test(test_bad_options), cmocka_unit_test(test_counting),
+        cmocka_unit_test(test_real),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

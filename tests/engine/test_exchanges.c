@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOKENS = 48, EXCHANGES = 5, DISPATCH = 0, COMBINE = 1, ATTENTION = 2, METADATA = 3 };
+enum { TOKENS = 48, EXCHANGES = 5, DISPATCH = 0, COMBINE = 1, ATTENTION = 2, METADATA = 3, CONTROL = 4 };
 
 static uint64_t sum_of(const cot_stats *s, size_t exchange)
 {
@@ -37,6 +37,7 @@ static void exchanges_are_their_phases(void **state)
                                           : direct ? "direct"
                                                    : "ring",
                             .quiet = true,
+                            .counts_exchanges = true,
                             .kv_tokens = 256};
         cot_engine *engine = must_open(&s);
         const cot_engine_info *info = cot_engine_describe(engine);
@@ -72,6 +73,37 @@ static void exchanges_are_their_phases(void **state)
     }
 }
 
+/* Bytes of control that a reading of the counters moves. */
+static uint64_t bytes_of_reading(bool counts_exchanges, int ranks, int64_t *layers)
+{
+    struct setting s = {
+        .folder = TINY, .ranks = ranks, .quiet = true, .counts_exchanges = counts_exchanges, .kv_tokens = 64};
+    cot_engine *engine = must_open(&s);
+    *layers = cot_engine_describe(engine)->layers;
+    uint64_t moved[2] = {0};
+    for (int time = 0; time < 2; time++) {
+        cot_stats stats;
+        assert_int_equal(cot_engine_stats(engine, &stats, NULL), COT_OK);
+        assert_int_equal(stats.exchanges, counts_exchanges ? *layers * EXCHANGES + 1 : 0);
+        assert_int_equal(stats.exchanged != NULL, counts_exchanges);
+        for (int i = 0; i < ranks * ranks; i++) moved[time] += stats.bytes[CONTROL][i];
+        cot_stats_clear(&stats);
+    }
+    cot_engine_close(engine);
+    return moved[1] - moved[0];
+}
+
+static void they_are_counted_where_asked_for(void **state)
+{
+    (void)state;
+    enum { RANKS = 3 };
+    int64_t layers;
+    const uint64_t without = bytes_of_reading(false, RANKS, &layers),
+                   with = bytes_of_reading(true, RANKS, &layers);
+    assert_int_equal(with - without,
+                     (uint64_t)((RANKS - 1) * (layers * EXCHANGES + 1) * RANKS) * sizeof(uint64_t));
+}
+
 static void links_take_a_shape(void **state)
 {
     (void)state;
@@ -101,6 +133,7 @@ static void links_take_a_shape(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(exchanges_are_their_phases),
+                                       cmocka_unit_test(they_are_counted_where_asked_for),
                                        cmocka_unit_test(links_take_a_shape)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

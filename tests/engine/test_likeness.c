@@ -45,8 +45,12 @@ static void every_option_counts(void **state)
     NUMBER(tbt_ns)
     NUMBER(max_wait_steps)
 #undef NUMBER
-    o.capture_routing = !o.capture_routing;
-    assert_true(cot_likeness_of_options(&o) != plain);
+    bool *const switches[] = {&o.capture_routing, &o.count_exchanges};
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) {
+        *switches[i] = !*switches[i];
+        assert_true(cot_likeness_of_options(&o) != plain);
+        *switches[i] = !*switches[i];
+    }
 }
 
 int main(void)

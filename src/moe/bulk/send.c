@@ -142,6 +142,8 @@ static cot_status tell_longest(cot_bulk *moe, int64_t tokens, cot_status routed,
     if (status != COT_OK) return status;
     for (int r = 0; r < moe->form.ranks; r++)
         layout->longest = cot_larger(layout->longest, ((const int32_t *)received)[r]);
+    for (int64_t d = 0; d < moe->form.ranks; d++)
+        moe->times.padded_rows += (uint64_t)(layout->replicas[d] * layout->longest);
     for (int64_t s = 0; s < moe->form.ranks; s++)
         for (int64_t d = 0; d < moe->form.ranks; d++)
             moe->pairs[s * moe->form.ranks + d] =

@@ -23,6 +23,7 @@ cot_engine_options options_of(const struct setting *s)
     if (s->sequences) o.sequences = s->sequences;
     o.fabric = s->processes ? "processes" : NULL;
     o.capture_routing = !s->quiet;
+    o.count_exchanges = s->counts_exchanges;
     o.placement = s->placement;
     o.tables = s->tables;
     o.pipeline = s->pipeline;

@@ -12,7 +12,7 @@ struct setting {
     const char *attention, *precision, *weights, *isa, *op, *combine;
     int64_t step_tokens, kv_tokens, block_tokens;
     int sequences;
-    bool processes, quiet; // quiet: routing is not captured
+    bool processes, quiet, counts_exchanges; // quiet: routing is not captured
     const cot_expert_map *placement;
     const char *tables, *pipeline, *predict, *collective, *a2a, *dedup;
     int32_t expert_slots;

@@ -1,0 +1,173 @@
+/* Ways to run: what comma lists of names make, and an engine for each. */
+#include "bench_pipeline.h"
+
+#include "progress.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_WAYS = 256 };
+
+/* ---- lists ---- */
+
+static bool split(struct pipeline_names *names, const char *option, const char *text)
+{
+    *names = (struct pipeline_names){.text = strdup(text)};
+    if (!names->text) {
+        cot_complain("out of memory");
+        return false;
+    }
+    for (char *rest = names->text, *item; (item = strsep(&rest, ","));) {
+        if (names->count == PIPELINE_MOST_NAMES || !*item) {
+            cot_complain("--%s takes up to %d names, not '%s'", option, PIPELINE_MOST_NAMES, text);
+            return false;
+        }
+        names->name[names->count++] = strcmp(item, "auto") != 0 ? item : NULL;
+    }
+    return true;
+}
+
+static bool parse_phases(struct pipeline_work *w)
+{
+    if (!split(&w->phases, "phase", w->s->phase)) return false;
+    for (size_t i = 0; i < w->phases.count; i++) {
+        const char *name = w->phases.name[i];
+        if (name && (!strcmp(name, "prefill") || !strcmp(name, "decode"))) continue;
+        cot_complain("--phase takes prefill and decode, not '%s'", w->s->phase);
+        return false;
+    }
+    return true;
+}
+
+static bool parse_links(struct pipeline_work *w)
+{
+    for (size_t i = 0; i < w->s->links.count; i++) {
+        bench_lists lists = {0};
+        if (w->n_links == PIPELINE_MOST_LINKS) {
+            cot_complain("--link takes at most %d links", PIPELINE_MOST_LINKS);
+            return false;
+        }
+        if (!bench_link_parse(&lists, w->s->links.items[i].text)) return false;
+        w->links[w->n_links++] =
+            (cot_engine_link){lists.link_bytes_per_s, lists.link_latency_ns, lists.link_groups,
+                              lists.uplink_bytes_per_s, lists.uplink_latency_ns};
+    }
+    return true;
+}
+
+bool pipeline_parse(struct pipeline_work *w)
+{
+    const struct pipeline_settings *s = w->s;
+    return split(&w->pipelines, "pipeline", s->pipeline) && split(&w->ops, "op", s->op) &&
+           split(&w->predictions, "predict", s->predict) &&
+           split(&w->collectives, "collective", s->collective) && split(&w->exchanges, "a2a", s->a2a) &&
+           split(&w->dedups, "dedup", s->dedup) && parse_phases(w) && parse_links(w) &&
+           bench_integers_parse(w->tokens, &w->n_tokens, "tokens", s->tokens, PIPELINE_MOST_STEP) &&
+           bench_integers_parse(w->ranks, &w->n_ranks, "ranks", s->ranks, 64);
+}
+
+/* ---- ways ---- */
+
+static bool is(const char *name, const char *text)
+{
+    return name && !strcmp(name, text);
+}
+
+static bool same(const char *a, const char *b)
+{
+    return a == b || is(a, b ? b : "");
+}
+
+static bool is_listed(const struct pipeline_work *w, const struct pipeline_way *a)
+{
+    for (const struct pipeline_way *b = w->ways; b < w->ways + w->n_ways; b++)
+        if (a->ranks == b->ranks && same(a->pipeline, b->pipeline) && same(a->op, b->op) &&
+            same(a->predict, b->predict) && same(a->collective, b->collective) && same(a->a2a, b->a2a) &&
+            same(a->dedup, b->dedup))
+            return true;
+    return false;
+}
+
+static bool list_ways(struct pipeline_work *w)
+{
+    const struct pipeline_names *lists[] = {&w->pipelines,   &w->ops,       &w->predictions,
+                                            &w->collectives, &w->exchanges, &w->dedups};
+    enum { LISTS = sizeof lists / sizeof *lists };
+    w->ways = calloc(MOST_WAYS, sizeof *w->ways);
+    if (!w->ways) {
+        cot_complain("out of memory");
+        return false;
+    }
+    size_t all = w->n_ranks;
+    for (int i = 0; i < LISTS; i++) all *= lists[i]->count;
+    for (size_t n = 0; n < all; n++) {
+        const char *name[LISTS];
+        size_t rest = n;
+        for (int i = LISTS - 1; i >= 0; rest /= lists[i]->count, i--)
+            name[i] = lists[i]->name[rest % lists[i]->count];
+        struct pipeline_way way = {
+            (int)w->ranks[rest], name[0], name[1], name[2], name[3], name[4], name[5], NULL};
+        if (is(way.pipeline, "ds-moe")) way.predict = NULL;
+        if (is(way.op, "fused")) way.a2a = way.dedup = NULL;
+        const bool padded_once = is(way.a2a, "padded") && is(way.dedup, "on"); // which no engine opens
+        if (padded_once || is_listed(w, &way)) continue;
+        if (w->n_ways == MOST_WAYS) {
+            cot_complain("there are more than %d ways to run: give fewer at once", MOST_WAYS);
+            return false;
+        }
+        w->ways[w->n_ways++] = way;
+    }
+    if (!w->n_ways) cot_complain("none of these go together");
+    return w->n_ways > 0;
+}
+
+int64_t pipeline_most_tokens(const struct pipeline_work *w)
+{
+    int64_t most = 1;
+    for (size_t i = 0; i < w->n_tokens; i++)
+        if (w->tokens[i] > most) most = w->tokens[i];
+    return most;
+}
+
+static bool open_way(struct pipeline_work *w, struct pipeline_way *way)
+{
+    const struct pipeline_settings *s = w->s;
+    engine_settings common = s->engine;
+    common.ranks = way->ranks;
+    engine_needs needs = {.kv_tokens = pipeline_most_tokens(w) +
+                                       PIPELINE_MOST_SEQUENCES * (PIPELINE_PROMPT + s->decode_steps),
+                          .sequences = PIPELINE_MOST_SEQUENCES,
+                          .step_tokens = s->step};
+    replay_need(&needs, &w->replay);
+    common.pipeline = common.predict = common.collective = common.a2a = common.dedup =
+        0; // each way's own, below
+    cot_engine_options o = cot_engine_options_of(&common, &needs);
+    o.pipeline = way->pipeline;
+    o.op = way->op;
+    o.predict = way->predict;
+    o.collective = way->collective;
+    o.a2a = way->a2a;
+    o.dedup = way->dedup;
+    o.count_exchanges = true;
+    cot_error error;
+    char *notes = NULL;
+    const char *config = w->replay.shape.config;
+    const cot_status status =
+        config ? cot_engine_open_random(&way->engine, config, strlen(config), (uint64_t)s->seed, &o, &error)
+               : cot_engine_open(&way->engine, s->model, &o, &notes, &error);
+    free(notes);
+    if (status != COT_OK) cot_complain_of(&error);
+    return status == COT_OK;
+}
+
+bool pipeline_open_ways(struct pipeline_work *w)
+{
+    cot_progress progress = {"opening", 0};
+    bool good = list_ways(w);
+    for (size_t i = 0; good && i < w->n_ways; i++) {
+        cot_progress_show(&progress, i, w->n_ways);
+        good = open_way(w, &w->ways[i]);
+    }
+    cot_progress_end(&progress);
+    return good;
+}
