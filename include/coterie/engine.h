@@ -169,11 +169,11 @@ typedef struct cot_engine_sizes {
     const char *weights;    /* what routed experts are kept as, as cot_engine_info has it */
     size_t available_bytes; /* memory that this process may still take now; SIZE_MAX where that is not told */
 } cot_engine_sizes;
-/* Measures a model folder for these options. Of its weights only is read how they are stored; where they are not there, or
+/* Measures a model folder, which is opened once, for each of `count` options: sizes [count]. Of its weights only is read how they are stored; where they are not there, or
  * not whole, config.json alone tells what they would take, those of FP8 or in groups as if they were bf16. Errors: as
  * cot_engine_open's, but that a model which is too large is none. Thread-safe. */
 cot_status cot_engine_measure(cot_engine_sizes *sizes, const char *folder, const cot_engine_options *options,
-                              cot_error *error);
+                              size_t count, cot_error *error);
 /* Ends the ranks and frees the engine. A process that is forked off has a copy of the engine and none of its ranks: it can
  * do nothing with it but close it, which frees the copy. NULL is fine. */
 void cot_engine_close(cot_engine *engine);

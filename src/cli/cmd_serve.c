@@ -189,7 +189,7 @@ static cot_status choose_kv(cot_engine_options *o, const struct serve_settings *
     cot_engine_sizes sizes;
     o->kv_bytes = (size_t)s->kv_cache_memory_bytes;
     if (o->kv_bytes) return COT_OK;
-    const cot_status status = cot_engine_measure(&sizes, s->model, o, error);
+    const cot_status status = cot_engine_measure(&sizes, s->model, o, 1, error);
     if (status != COT_OK || sizes.available_bytes == SIZE_MAX) return status;
     if (sizes.total_bytes < sizes.available_bytes)
         o->kv_bytes = (sizes.available_bytes - sizes.total_bytes) / 2;

@@ -17,23 +17,21 @@ enum { PRECISIONS = 3, USUAL_RANKS = 4 };
 /* A model's sizes for every precision and number of ranks that are asked for. */
 struct sizes {
     int counts, ranks[USUAL_RANKS];
-    cot_engine_sizes of[PRECISIONS][USUAL_RANKS];
+    cot_engine_sizes of[PRECISIONS * USUAL_RANKS]; // [PRECISIONS][counts]
 };
 
 static cot_status measure(struct sizes *sizes, const char *model, int ranks, cot_error *error)
 {
-    cot_engine_options options;
-    cot_engine_options_init(&options);
-    options.sequences = 1;
-    sizes->counts = ranks ? 1 : USUAL_RANKS;
-    cot_status status = COT_OK;
-    for (int p = 0; p < PRECISIONS; p++)
-        for (int r = 0; r < sizes->counts && status == COT_OK; r++) {
-            options.precision = cot_precision_names[p];
-            options.ranks = sizes->ranks[r] = ranks ? ranks : usual_ranks[r];
-            status = cot_engine_measure(&sizes->of[p][r], model, &options, error);
-        }
-    return status;
+    cot_engine_options options[PRECISIONS * USUAL_RANKS];
+    const int counts = sizes->counts = ranks ? 1 : USUAL_RANKS;
+    for (int r = 0; r < counts; r++) sizes->ranks[r] = ranks ? ranks : usual_ranks[r];
+    for (int i = 0; i < PRECISIONS * counts; i++) {
+        cot_engine_options_init(&options[i]);
+        options[i].sequences = 1;
+        options[i].precision = cot_precision_names[i / counts];
+        options[i].ranks = sizes->ranks[i % counts];
+    }
+    return cot_engine_measure(sizes->of, model, options, (size_t)(PRECISIONS * counts), error);
 }
 
 static bool fits(const cot_engine_sizes *sizes)
@@ -51,7 +49,7 @@ static int print_json(const cot_model_info *m, const cot_tokenizer *tokenizer, c
     json_t *rows = json_array();
     for (int p = 0; p < PRECISIONS; p++)
         for (int r = 0; r < sizes->counts; r++) {
-            const cot_engine_sizes *s = &sizes->of[p][r];
+            const cot_engine_sizes *s = &sizes->of[p * sizes->counts + r];
             json_array_append_new(
                 rows, json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:b}", "precision",
                                 cot_precision_names[p], "weights", s->weights, "ranks", sizes->ranks[r],
@@ -67,7 +65,7 @@ static int print_json(const cot_model_info *m, const cot_tokenizer *tokenizer, c
         (json_int_t)m->hidden, "heads", (json_int_t)m->heads, "kv_heads", (json_int_t)m->kv_heads, "vocab",
         (json_int_t)m->vocab, "context_tokens", (json_int_t)m->context_tokens, "tokenizer_tokens",
         tokenizer ? json_integer((json_int_t)cot_tokenizer_size(tokenizer)) : json_null(), "available_bytes",
-        bytes_or_null(sizes->of[0][0].available_bytes), "sizes", rows);
+        bytes_or_null(sizes->of[0].available_bytes), "sizes", rows);
     if (!o) return cot_complain("out of memory");
     json_dumpf(o, stdout, JSON_INDENT(1));
     putchar('\n');
@@ -102,12 +100,12 @@ static void print_text(const cot_model_info *m, const cot_tokenizer *tokenizer, 
         printf("tokenizer of %zu tokens\n", cot_tokenizer_size(tokenizer));
     else
         printf("no tokenizer.json\n");
-    const size_t available = sizes->of[0][0].available_bytes;
+    const size_t available = sizes->of[0].available_bytes;
     if (available != SIZE_MAX) printf("memory        %.2f GB are available now\n", (double)available / 1e9);
     cot_heading(stdout, "\nprecision  experts  ranks  weights GB  shared GB  a rank GB  in all GB  fits\n");
     for (int p = 0; p < PRECISIONS; p++)
         for (int r = 0; r < sizes->counts; r++) {
-            const cot_engine_sizes *s = &sizes->of[p][r];
+            const cot_engine_sizes *s = &sizes->of[p * sizes->counts + r];
             printf("%-9s  %-7s  %5d  %10.3f  %9.3f  %9.3f  %9.3f  %s\n", cot_precision_names[p], s->weights,
                    sizes->ranks[r], (double)s->weight_bytes / 1e9, (double)s->shared_bytes / 1e9,
                    (double)s->rank_bytes / 1e9, (double)s->total_bytes / 1e9, fits(s) ? "yes" : "no");

@@ -483,23 +483,36 @@ static cot_status open_engine(cot_engine **out, cot_checkpoint *checkpoint, cons
     return status;
 }
 
-cot_status cot_engine_measure(cot_engine_sizes *sizes, const char *folder, const cot_engine_options *options,
-                              cot_error *error)
+static cot_status measure_with(cot_engine_sizes *sizes, cot_checkpoint *checkpoint,
+                               const cot_engine_options *options, cot_error *error)
 {
-    cot_checkpoint *checkpoint;
-    cot_engine *e = NULL;
+    cot_engine *e = calloc(1, sizeof *e);
     cot_loader *load = NULL;
+    if (!e) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for an engine");
+    e->checkpoint = checkpoint;
+    e->config = cot_checkpoint_config(checkpoint);
+    cot_status status = cot_loader_open(&load, checkpoint, error);
+    if (status == COT_OK) status = lay_out(e, options, load, sizes, error);
+    cot_loader_close(load);
+    e->checkpoint = NULL; // the caller's
+    cot_engine_close(e);
+    return status;
+}
+
+cot_status cot_engine_measure(cot_engine_sizes *sizes, const char *folder, const cot_engine_options *options,
+                              size_t count, cot_error *error)
+{
+    cot_checkpoint *checkpoint = NULL;
     char *notes = NULL;
-    *sizes = (cot_engine_sizes){0};
-    cot_status status = check_options(options, error);
+    cot_status status = COT_OK;
+    if (count) memset(sizes, 0, count * sizeof *sizes);
+    for (size_t i = 0; i < count && status == COT_OK; i++) status = check_options(&options[i], error);
     if (status == COT_OK && cot_checkpoint_open(&checkpoint, folder, &notes, NULL) != COT_OK)
         status = cot_checkpoint_of_config(&checkpoint, folder, error);
     free(notes);
-    if (status == COT_OK) status = new_engine(&e, checkpoint, error);
-    if (status == COT_OK) status = cot_loader_open(&load, e->checkpoint, error);
-    if (status == COT_OK) status = lay_out(e, options, load, sizes, error);
-    cot_loader_close(load);
-    cot_engine_close(e);
+    for (size_t i = 0; i < count && status == COT_OK; i++)
+        status = measure_with(&sizes[i], checkpoint, &options[i], error);
+    cot_checkpoint_close(checkpoint);
     return status;
 }
 

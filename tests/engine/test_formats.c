@@ -1,6 +1,7 @@
-/* Every format of weights in an engine: what rounding costs on text, errors of the weights themselves, and the same bits for
- * every number of ranks and in any company. */
+/* Every format that weights are rounded to, in an engine: what rounding costs on text, errors of the weights themselves, and the
+ * same bits for every number of ranks and in any company. */
 #include "harness/cmocka.h"
+#include "harness/engine/every_group.h"
 #include "harness/engine/golden.h"
 #include "harness/engine/records.h"
 #include "harness/engine/requests.h"
@@ -22,49 +23,30 @@ static const char small[] =
     "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 56, \"shared_expert_intermediate_size\": 40, "
     "\"intermediate_size\": 40, \"max_position_embeddings\": 64, \"tie_word_embeddings\": false}";
 
-/* Sequences at home on ranks, experts and shared experts of widths that groups do not divide. */
+static cot_engine *open_small(const void *what, const struct setting *s)
+{
+    const cot_engine_options options = options_of(s);
+    cot_engine *engine;
+    cot_error error = {0};
+    fflush(stdout);
+    if (cot_engine_open_random(&engine, what, strlen(what), 5, &options, &error) != COT_OK)
+        fail_msg("%s", error.message);
+    return engine;
+}
+
+/* Experts and shared experts of widths that groups do not divide. */
 static void same_bits_for_every_group(void **state)
 {
     (void)state;
-    enum { TOKENS = 19, PREFILL = 12, VOCAB = 67 };
     static const struct {
         const char *weights, *precision;
     } ways[] = {{"int4", "fp32"}, {"int4", "bf16"},  {"int4", "int8"}, {"fp8", "bf16"},
                 {"int8", "bf16"}, {"mxfp4", "bf16"}, {"fp8", "fp32"},  {"mxfp4", "int8"}};
     uint64_t seed = test_seed();
-    int32_t *ids = drawn_ids(3 * TOKENS, VOCAB, &seed);
-    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-        struct records alone = {0};
-        for (int ranks = 1; ranks <= 4; ranks += ranks) {
-            const struct setting s = {.precision = ways[w].precision,
-                                      .weights = ways[w].weights,
-                                      .ranks = ranks,
-                                      .attention = "dp",
-                                      .kv_tokens = 256,
-                                      .processes = ranks == 4};
-            const cot_engine_options options = options_of(&s);
-            cot_engine *engine;
-            cot_error error = {0};
-            fflush(stdout);
-            if (cot_engine_open_random(&engine, small, strlen(small), 5, &options, &error) != COT_OK)
-                fail_msg("%s", error.message);
-            assert_string_equal(cot_engine_describe(engine)->weights, ways[w].weights);
-            cot_request q[3];
-            for (int i = 0; i < 3; i++) q[i] = forced_request(ids + i * TOKENS, TOKENS, PREFILL + i);
-            struct records all = must_run(engine, q, ranks == 1 ? 1 : 3);
-            for (int t = 0; t < TOKENS * VOCAB; t++) assert_true(isfinite(all.record[0].logits[t]));
-            if (ranks > 1)
-                assert_memory_equal(all.record[0].logits, alone.record[0].logits,
-                                    TOKENS * VOCAB * sizeof(float));
-            if (ranks == 1)
-                alone = all;
-            else
-                records_free(&all);
-            cot_engine_close(engine);
-        }
-        records_free(&alone);
-    }
-    free(ids);
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++)
+        check_every_group(open_small, small,
+                          &(struct setting){.precision = ways[w].precision, .weights = ways[w].weights},
+                          ways[w].weights, &seed);
 }
 
 /* Loss over that with experts in bf16, of the domain where it is most. */

@@ -6,11 +6,26 @@
 
 #include "coterie/model.h"
 #include "base/safetensors.h"
+#include "model/checkpoint.h"
 
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+
+cot_status __real_cot_checkpoint_open(cot_checkpoint **checkpoint, const char *folder, char **notes,
+                                      cot_error *error);
+cot_status __wrap_cot_checkpoint_open(cot_checkpoint **checkpoint, const char *folder, char **notes,
+                                      cot_error *error);
+
+static int opened_times;
+
+cot_status __wrap_cot_checkpoint_open(cot_checkpoint **checkpoint, const char *folder, char **notes,
+                                      cot_error *error)
+{
+    opened_times++;
+    return __real_cot_checkpoint_open(checkpoint, folder, notes, error);
+}
 
 static void compare_sizes(const char *folder)
 {
@@ -23,7 +38,7 @@ static void compare_sizes(const char *folder)
                 const cot_engine_options options = options_of(&s);
                 cot_engine_sizes sizes;
                 cot_error error;
-                if (cot_engine_measure(&sizes, folder, &options, &error) != COT_OK)
+                if (cot_engine_measure(&sizes, folder, &options, 1, &error) != COT_OK)
                     fail_msg("%s", error.message);
                 cot_engine *engine = must_open(&s);
                 if (sizes.weight_bytes != cot_engine_describe(engine)->weight_bytes)
@@ -115,17 +130,36 @@ static void test_limits(void **state)
     cot_error error = {0};
     cot_engine_options_init(&options);
     options.size--;
-    assert_int_equal(cot_engine_measure(&sizes, TINY, &options, &error), COT_INVALID_ARGUMENT);
+    assert_int_equal(cot_engine_measure(&sizes, TINY, &options, 1, &error), COT_INVALID_ARGUMENT);
     cot_engine_options_init(&options);
-    assert_int_equal(cot_engine_measure(&sizes, COT_SOURCE "/docs", &options, &error), COT_NOT_FOUND);
+    assert_int_equal(cot_engine_measure(&sizes, COT_SOURCE "/docs", &options, 1, &error), COT_NOT_FOUND);
     assert_int_equal(sizes.weight_bytes, 0);
     options.ranks = 4;
     options.kv_tokens = 512;
-    assert_int_equal(cot_engine_measure(&sizes, TINY, &options, &error), COT_OK);
+    assert_int_equal(cot_engine_measure(&sizes, TINY, &options, 1, &error), COT_OK);
     const size_t few = sizes.total_bytes;
     options.kv_tokens = 4096;
-    assert_int_equal(cot_engine_measure(&sizes, TINY, &options, &error), COT_OK);
+    assert_int_equal(cot_engine_measure(&sizes, TINY, &options, 1, &error), COT_OK);
     assert_true(sizes.total_bytes > few);
+    // several at once, for which the folder is opened once
+    cot_engine_options three[3];
+    cot_engine_sizes of[3];
+    for (int i = 0; i < 3; i++) {
+        three[i] = options;
+        three[i].ranks = 1 << i;
+        three[i].precision = i == 1 ? "int8" : "bf16";
+    }
+    const int before = opened_times;
+    assert_int_equal(cot_engine_measure(of, TINY, three, 3, &error), COT_OK);
+    assert_int_equal(opened_times, before + 1);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(cot_engine_measure(&sizes, TINY, &three[i], 1, &error), COT_OK);
+        sizes.available_bytes = of[i].available_bytes; // which changes by itself
+        assert_memory_equal(&sizes, &of[i], sizeof sizes);
+    }
+    three[2].ranks = 0;
+    assert_int_equal(cot_engine_measure(of, TINY, three, 3, &error), COT_INVALID_ARGUMENT);
+    assert_int_equal(of[0].weight_bytes, 0);
 }
 
 int main(void)

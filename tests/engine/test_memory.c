@@ -107,7 +107,7 @@ static size_t said_bytes(const char *folder, const struct setting *s)
     const cot_engine_options options = options_of(s);
     cot_engine_sizes sizes;
     cot_error error;
-    if (cot_engine_measure(&sizes, folder, &options, &error) != COT_OK) fail_msg("%s", error.message);
+    if (cot_engine_measure(&sizes, folder, &options, 1, &error) != COT_OK) fail_msg("%s", error.message);
     return sizes.total_bytes;
 }
 

@@ -1,6 +1,7 @@
 /* Weights kept as they are stored: what an engine says of them, the bytes it takes and reads, the same bits for every number
  * of ranks, and what is refused. */
 #include "harness/cmocka.h"
+#include "harness/engine/every_group.h"
 #include "harness/engine/golden.h"
 #include "harness/engine/records.h"
 #include "harness/engine/requests.h"
@@ -82,42 +83,22 @@ static void bytes_are_those_stored(void **state)
     assert_int_equal(read[0] - read[1], experts * (plain - stored) / (LAYERS * E));
 }
 
-/* Sequences at home on ranks: the same bits whatever the number of ranks, threads or processes. */
+static cot_engine *open_drawn(const void *what, const struct setting *s)
+{
+    cot_engine *engine = drawn(what, s);
+    assert_string_equal(cot_engine_describe(engine)->precision, s->precision);
+    return engine;
+}
+
 static void same_bits_for_every_group(void **state)
 {
     (void)state;
     static const char *const precisions[] = {"fp32", "bf16", "int8"}, *const ops[] = {"fused", "bulk"};
     uint64_t seed = test_seed();
-    for (int p = 0; p < 3; p++) {
-        int32_t *ids = drawn_ids(3 * TOKENS, VOCAB, &seed);
-        cot_request q[3];
-        for (int i = 0; i < 3; i++) q[i] = forced_request(ids + i * TOKENS, TOKENS, PREFILL + i);
-        struct records alone = {0};
-        for (int ranks = 1; ranks <= 4; ranks += ranks) {
-            cot_engine *engine = drawn(mxfp4, &(struct setting){.precision = precisions[p],
-                                                                .ranks = ranks,
-                                                                .attention = "dp",
-                                                                .op = ops[draw(&seed) % 2],
-                                                                .kv_tokens = 256,
-                                                                .processes = ranks == 4});
-            assert_string_equal(cot_engine_describe(engine)->weights, "mxfp4");
-            assert_string_equal(cot_engine_describe(engine)->precision, precisions[p]);
-            struct records all = must_run(engine, q, 3);
-            for (int i = 0; i < 3; i++) {
-                for (int t = 0; t < TOKENS * VOCAB; t++) assert_true(isfinite(all.record[i].logits[t]));
-                if (ranks > 1)
-                    assert_memory_equal(all.record[i].logits, alone.record[i].logits,
-                                        TOKENS * VOCAB * sizeof(float));
-            }
-            if (ranks == 1)
-                alone = all;
-            else
-                records_free(&all);
-            cot_engine_close(engine);
-        }
-        records_free(&alone);
-        free(ids);
-    }
+    for (int p = 0; p < 3; p++)
+        check_every_group(open_drawn, mxfp4,
+                          &(struct setting){.precision = precisions[p], .op = ops[draw(&seed) % 2]}, "mxfp4",
+                          &seed);
 }
 
 /* Kept or widened, a checkpoint computes the same but for rounding. */

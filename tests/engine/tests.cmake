@@ -10,6 +10,7 @@ set_tests_properties(engine/test_memory_everywhere PROPERTIES LABELS long TIMEOU
 if(COT_SANITIZE) # sanitizers take memory of their own
   set_tests_properties(engine/test_memory engine/test_memory_everywhere PROPERTIES DISABLED TRUE)
 endif()
+target_link_options(engine_test_measure PRIVATE -Wl,--wrap=cot_checkpoint_open)
 target_link_options(engine_test_failure PRIVATE -Wl,--wrap=cot_runner_stats)
 target_link_options(engine_test_pipeline PRIVATE -Wl,--wrap=cot_runner_stats)
 # Pipelines in many more of their ways: minutes.

@@ -1,0 +1,49 @@
+/* Models whose experts are stored in the hub's layouts: each is written from known codes, zero points and scales by words of
+ * their own. An element is (code - zero point) times scale. */
+#ifndef COT_TESTS_HARNESS_MODEL_LAYOUTS_H
+#define COT_TESTS_HARNESS_MODEL_LAYOUTS_H
+#include "harness/model/folder.h"
+
+#include <stdbool.h>
+
+enum { LAYOUT_H = 128, LAYOUT_I = 64, LAYOUT_E = 2, LAYOUT_VOCAB = 7, LAYOUTS = 15 };
+
+typedef struct layout {
+    const char *config; // quantization_config
+    enum { GPTQ, AWQ, PACKED, BYTES, E4M3, E2M1 } way;
+    int bits;
+    int64_t group; // 0: the whole width
+    bool asymmetric;
+    int zero_less; // by how much a stored zero point is less than the zero point
+    cot_dtype scale;
+    bool one_scale; // of the tensor
+} layout;
+
+/* A matrix [out][in] before any layout. */
+typedef struct matrix {
+    int64_t out, in, groups;
+    int *codes, *zeros; // [out][in], [out][groups]: unsigned
+    float *scales;      // [out][groups]
+} matrix;
+
+/* A Qwen3 model of one layer, whose experts and k_proj are stored so and all else in bf16. */
+typedef struct model {
+    folder *f;
+    size_t plain; // its first tensors, which have no layout
+    matrix k, experts[LAYOUT_E][3];
+} model;
+
+extern const layout layouts[LAYOUTS];
+
+/* Element (row, column) of a matrix. */
+float layout_element(const layout *l, const matrix *m, int64_t row, int64_t column);
+
+/* A number as one of a tensor's scales. */
+void layout_put_scale(cot_tensor *t, int64_t at, float value);
+
+model layout_make(const layout *l, uint64_t *seed);
+void layout_discard(model *m);
+/* The same weights without a layout: elements in F32. */
+folder *layout_widened(const layout *l, const model *m);
+
+#endif
