@@ -138,6 +138,19 @@ static void each_weakening_is_found(void **)
     }
     world_free(&w);
     assert_int_equal(missed, 0);
+    /* Processors that find nothing to do but leave have told nobody else that they have read the epoch. */
+    struct world one = world_of(variants[4], 1, &draw);
+    const struct plan alone = plan_even(&one, 2);
+    for (uint64_t seed = 1;; seed++) {
+        Layer layer(one, alone, {{8, 8}, false});
+        const emulate::Result r = layer.launch(seeded(seed, "fused_leave"));
+        if (r.fault != Fault::NONE || seed == 50) {
+            printf("%-32s %-10d %s\n", "fused_leave", static_cast<int>(seed), emulate::name_of(r.fault));
+            assert_true(r.fault == Fault::RACE);
+            break;
+        }
+    }
+    world_free(&one);
 }
 
 int main(int argc, char **argv)
