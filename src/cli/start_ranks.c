@@ -53,6 +53,13 @@ static int64_t now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* What Open MPI says of every death, in pieces that others' lines may come between. */
+static bool is_noise(const char *line)
+{
+    return strstr(line, "PMIX ERROR") || strstr(line, "Internal error is appeared") ||
+           strstr(line, "[pshmem_");
+}
+
 static void take_line(struct watch *w)
 {
     int rank, status;
@@ -62,10 +69,11 @@ static void take_line(struct watch *w)
     if (last && rank == 0) w->first = status;
     if (last && rank != 0 && status > w->other) w->other = status;
     if (last && status && !w->failed_ns) w->failed_ns = now_ns();
-    const bool noise =
-        w->line[0] == '[' && (strstr(w->line, "PMIX ERROR") || // Open MPI's own, of every death
-                              strstr(w->line, "Internal error is appeared"));
-    if (!last && !noise) fputs(w->line, stderr);
+    if (!last && is_noise(w->line)) {
+        const char *own = strstr(w->line, "coterie: ");
+        fputs(own ? own : "", stderr);
+    } else if (!last)
+        fputs(w->line, stderr);
     w->length = 0;
 }
 
