@@ -18,7 +18,7 @@ enum {
     GROUP_LOADS = GROUP / 8, // lines of words of it, of four bits
     BYTE_LOADS = GROUP / 4,  // and of bytes
     WHOLE_WORDS = GROUP / 4, // of a rounded row of A
-    AHEAD_BYTES = 8192       // of each panel, how far on words are asked for: memory's latency
+    AHEAD_BYTES = 4096       // of each panel, how far on words are asked for: memory's latency
 };
 
 /* What rows of A are laid out for, besides the rows themselves: [rows][GROUPS] of each. */
@@ -178,7 +178,7 @@ INLINE vec add_offset(const struct panels *all, vec sum, vec offset, int64_t row
 INLINE const char *words_of_group(const struct group *g, int l, int column)
 {
     const int at = l * COT_WORDS_BYTES + column * 4;
-    if (at % LINE == 0) __builtin_prefetch(g->ahead + at, 0, 3);
+    if (at % LINE == 0) __builtin_prefetch(g->ahead + at, 0, 2);
     return g->words + at;
 }
 

@@ -23,7 +23,7 @@ enum {
     FEW_STRIDE = FEW_WORDS + 16,
     SCALES = 4,                         // of a row of A in the buffer, one for each COT_QUANT_K elements
     GROUPS = SCALES * COT_QUANT_K / 32, // of such a row, of grouped.h's
-    NEAR_BYTES = 8192, // of B in a chunk, and how far ahead it is asked for: memory's latency at 8 rows' pace
+    NEAR_BYTES = 4096, // of B in a chunk, and how far ahead it is asked for: memory's latency at 8 rows' pace
     TURNS_BYTES =
         16384, // the same where several tiles take turns over a chunk, which the first cache keeps for them
     STEP_BYTES = COT_PANEL * 4 // of a panel: a row of floats, a pair of bf16
@@ -119,7 +119,7 @@ INLINE void fetch(int vectors, const char *next, int64_t panel_bytes)
 {
 #pragma GCC unroll 16
     for (int byte = 0; byte < vectors * LANES * 4; byte += LINE)
-        __builtin_prefetch(next + byte / STEP_BYTES * panel_bytes + byte % STEP_BYTES, 0, 3);
+        __builtin_prefetch(next + byte / STEP_BYTES * panel_bytes + byte % STEP_BYTES, 0, 2);
 }
 
 /* A tile of rows by `width` columns of which C has `columns`: where that is fewer it works on a copy. */
