@@ -143,6 +143,18 @@ static _Noreturn void become_oshrun(int64_t ranks, const char *hostfile, char **
     _exit(127);
 }
 
+/* Those of this host are this process's children once oshrun has ended: what it kills takes a while to be gone. */
+static void wait_for_orphans(void)
+{
+    const int64_t patience_ns = 3000000000, since_ns = now_ns();
+    const struct timespec pause = {.tv_nsec = 1000000};
+    for (;;) {
+        const pid_t ended = waitpid(-1, NULL, WNOHANG);
+        if ((ended < 0 && errno != EINTR) || now_ns() - since_ns > patience_ns) return;
+        if (ended == 0) nanosleep(&pause, NULL);
+    }
+}
+
 int cot_start_ranks(int64_t ranks, const char *hostfile, char **argv)
 {
     int ends[2];
@@ -151,6 +163,7 @@ int cot_start_ranks(int64_t ranks, const char *hostfile, char **argv)
         return cot_complain("cannot read '%s': %s", hostfile, strerror(errno));
     if (pipe2(ends, O_CLOEXEC) != 0) return cot_complain("cannot start ranks: %s", strerror(errno));
     fflush(NULL);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
     w.oshrun = fork();
     if (w.oshrun == 0) become_oshrun(ranks, hostfile, argv, ends);
     if (w.oshrun < 0) return cot_complain("cannot start ranks: %s", strerror(errno));
@@ -160,8 +173,8 @@ int cot_start_ranks(int64_t ranks, const char *hostfile, char **argv)
     signal(SIGTERM, ask_to_end);
     watch_ranks(&w);
     close(ends[0]);
-    int status;
-    while (waitpid(w.oshrun, &status, 0) < 0 && errno == EINTR) continue;
+    while (waitpid(w.oshrun, NULL, 0) < 0 && errno == EINTR) continue;
+    wait_for_orphans();
     if (asked) return 128 + asked;
     if (w.first >= 0) return w.first;
     return w.other > 0 ? w.other : COT_EXIT_FAILURE;
