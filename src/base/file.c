@@ -317,6 +317,12 @@ void cot_file_writer_abort(cot_file_writer *writer)
     *writer = (cot_file_writer){0};
 }
 
+bool cot_path_ends(const char *name, const char *end)
+{
+    const size_t length = strlen(name), tail = strlen(end);
+    return length >= tail && !strcmp(name + length - tail, end);
+}
+
 char *cot_path_join(const char *folder, const char *name)
 {
     char *path;

@@ -30,6 +30,7 @@ cot_status cot_file_read(char **text, size_t *bytes, const char *path, size_t li
 
 /* "FOLDER/NAME" in malloc'd memory, NULL when out of memory. */
 char *cot_path_join(const char *folder, const char *name);
+bool cot_path_ends(const char *name, const char *end);
 
 /* Opens a file at whose end lines are added, made where it is missing; one that others write to or have renamed is no
  * trouble. *descriptor is the caller's, -1 on failure. Errors: IO. */

@@ -1,5 +1,6 @@
 #include "engine/likeness.h"
 
+#include "base/file.h"
 #include "coterie/predict.h"
 
 #include <dirent.h>
@@ -24,12 +25,6 @@ static uint64_t of_file(const char *path)
     return hash;
 }
 
-static bool ends_with(const char *name, const char *end)
-{
-    const size_t length = strlen(name), tail = strlen(end);
-    return length >= tail && !strcmp(name + length - tail, end);
-}
-
 uint64_t cot_likeness_of_folder(const char *folder)
 {
     char path[4096];
@@ -39,7 +34,8 @@ uint64_t cot_likeness_of_folder(const char *folder)
     for (const struct dirent *file; files && (file = readdir(files));) {
         struct stat about;
         snprintf(path, sizeof path, "%s/%s", folder, file->d_name);
-        if (ends_with(file->d_name, ".safetensors") && stat(path, &about) == 0) // in whatever order they come
+        if (cot_path_ends(file->d_name, ".safetensors") &&
+            stat(path, &about) == 0) // in whatever order they come
             hash += XXH3_64bits_withSeed(file->d_name, strlen(file->d_name), (uint64_t)about.st_size);
     }
     if (files) closedir(files);

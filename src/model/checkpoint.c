@@ -1,6 +1,7 @@
 #include "model/checkpoint.h"
 
 #include "base/error.h"
+#include "base/file.h"
 #include "model/stored.h"
 
 #include <inttypes.h>
@@ -60,12 +61,6 @@ static cot_status check_weight(void *context, cot_weight weight, int64_t layer, 
     return COT_OK;
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t length = strlen(text), tail = strlen(end);
-    return length >= tail && !strcmp(text + length - tail, end);
-}
-
 /* Says in a line which tensors nobody uses, and why; NULL where all are used. */
 static cot_status describe_unused(char **notes, const survey *s, cot_error *error)
 {
@@ -80,7 +75,7 @@ static cot_status describe_unused(char **notes, const survey *s, cot_error *erro
         unused++;
         if (sscanf(name, "model.layers.%lld.", &layer) == 1 && layer >= layers)
             predicting++;
-        else if (ends_with(name, "rotary_emb.inv_freq"))
+        else if (cot_path_ends(name, "rotary_emb.inv_freq"))
             frequencies++;
         else if (s->checkpoint->config.tied_embeddings && !strcmp(name, "lm_head.weight"))
             tied++;

@@ -206,19 +206,13 @@ static cot_status write_config(const target *t, const char *folder, cot_error *e
     return status;
 }
 
-static bool ends_with(const char *name, const char *end)
-{
-    const size_t length = strlen(name), tail = strlen(end);
-    return length > tail && !strcmp(name + length - tail, end);
-}
-
 /* Tokenizers, templates, settings of generation, code and licences: what is neither weights nor about them. */
 static bool comes_along(const char *name)
 {
     static const char *const ends[] = {".json", ".txt", ".model", ".jinja", ".py"};
-    if (!strcmp(name, "config.json") || ends_with(name, ".index.json")) return false;
+    if (!strcmp(name, "config.json") || cot_path_ends(name, ".index.json")) return false;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        if (*name != '.' && ends_with(name, ends[i])) return true;
+        if (*name != '.' && cot_path_ends(name, ends[i])) return true;
     return !strncmp(name, "LICENSE", strlen("LICENSE"));
 }
 

@@ -359,6 +359,16 @@ static void test_join(void **state)
     free(path);
 }
 
+static void test_ends(void **state)
+{
+    (void)state;
+    assert_true(cot_path_ends("a.json", ".json"));
+    assert_true(cot_path_ends(".json", ".json"));
+    assert_true(cot_path_ends("a", ""));
+    assert_false(cot_path_ends("json", ".json"));
+    assert_false(cot_path_ends("a.json5", ".json"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -374,6 +384,7 @@ int main(void)
         cmocka_unit_test(test_write_closed_folder),
         cmocka_unit_test(test_full),
         cmocka_unit_test(test_join),
+        cmocka_unit_test(test_ends),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }

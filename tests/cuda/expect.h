@@ -1,10 +1,18 @@
-/* What a launch is expected to end with. */
+/* How a launch is asked for, and what it is expected to end with. */
 #ifndef COT_TESTS_CUDA_EXPECT_H
 #define COT_TESTS_CUDA_EXPECT_H
 #include "emulate/launch.h"
 
 extern "C" {
 #include "harness/cmocka.h"
+}
+
+static inline emulate::Options seeded(uint64_t seed, const char *mutant = nullptr)
+{
+    emulate::Options options;
+    options.seed = seed;
+    options.mutant = mutant;
+    return options;
 }
 
 /* Fails the test unless the launch found that fault, with that text in its message. */

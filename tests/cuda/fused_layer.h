@@ -22,6 +22,8 @@ extern "C" {
 #undef _Static_assert
 #undef _Atomic
 
+#include "oracle_rules.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -216,21 +218,8 @@ class Layer {
         session.fill(call.fabric.failure, 0, 8);
         call.fabric.timeout_ns = 1000000000;
         call.fabric.ranks = p.ranks;
-        const cot_gate &gate = w.gate.gate;
-        const size_t experts = static_cast<size_t>(gate.experts);
-        call.gate = {static_cast<int32_t>(gate.hidden),
-                     static_cast<int32_t>(gate.experts),
-                     static_cast<int32_t>(gate.top_k),
-                     static_cast<cot::gate_score>(gate.score),
-                     static_cast<int32_t>(gate.groups),
-                     static_cast<int32_t>(gate.group_limit),
-                     static_cast<cot::gate_group_score>(gate.group_score),
-                     gate.normalise,
-                     gate.epsilon,
-                     gate.scaling,
-                     session.copy(w.gate.plain, experts * static_cast<size_t>(h), "gate"),
-                     w.gate.bias ? session.copy(w.gate.bias, experts, "gate's bias") : nullptr,
-                     w.gate.correction ? session.copy(w.gate.correction, experts, "correction") : nullptr};
+        const size_t experts = static_cast<size_t>(w.gate.gate.experts);
+        call.gate = rules_of(session, w.gate);
         call.given = given;
         call.networks[0] = network_of(o.expert);
         call.networks[1] = network_of(o.shared);

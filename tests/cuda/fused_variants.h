@@ -65,12 +65,4 @@ inline struct world world_of(const Variant &v, int64_t tokens, struct draw *draw
     return w;
 }
 
-inline emulate::Options seeded(uint64_t seed, const char *mutant = nullptr)
-{
-    emulate::Options options;
-    options.seed = seed;
-    options.mutant = mutant;
-    return options;
-}
-
 #endif

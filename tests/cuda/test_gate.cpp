@@ -9,6 +9,8 @@ extern "C" {
 #include "harness/seed.h"
 }
 
+#include "oracle_rules.h"
+
 #include <cmath>
 #include <cstdlib>
 #include <vector>
@@ -34,20 +36,7 @@ static Routed route(const struct oracle_gate &oracle, const float *x, int tokens
     const size_t hidden = static_cast<size_t>(gate.hidden), experts = static_cast<size_t>(gate.experts),
                  choices = static_cast<size_t>(tokens * gate.top_k);
     emulate::Session session;
-    cot::gate_rules rules = {static_cast<int32_t>(hidden),
-                             static_cast<int32_t>(experts),
-                             static_cast<int32_t>(gate.top_k),
-                             static_cast<cot::gate_score>(gate.score),
-                             static_cast<int32_t>(gate.groups),
-                             static_cast<int32_t>(gate.group_limit),
-                             static_cast<cot::gate_group_score>(gate.group_score),
-                             gate.normalise,
-                             gate.epsilon,
-                             gate.scaling,
-                             session.copy(oracle.plain, hidden * experts, "weight"),
-                             oracle.bias ? session.copy(oracle.bias, experts, "bias") : nullptr,
-                             oracle.correction ? session.copy(oracle.correction, experts, "correction")
-                                               : nullptr};
+    cot::gate_rules rules = rules_of(session, oracle);
     uint32_t *unsound = session.allocate<uint32_t>(1, "unsound");
     session.fill(unsound, 0xff, 4);
     cot::gate_tokens all = {session.copy(x, static_cast<size_t>(tokens) * hidden, "x"),
@@ -64,14 +53,6 @@ static Routed route(const struct oracle_gate &oracle, const float *x, int tokens
     r.weights.assign(all.weights, all.weights + choices);
     r.unsound = *unsound;
     return r;
-}
-
-static emulate::Options seeded(uint64_t seed, const char *mutant = nullptr)
-{
-    emulate::Options options;
-    options.seed = seed;
-    options.mutant = mutant;
-    return options;
 }
 
 static void every_variant(void **)
