@@ -176,7 +176,7 @@ static size_t expert_bytes_on(const cot_engine *e, int rank, size_t *rounding)
 {
     enum { TWO_PAGES = 4 << 20 };
     const cot_ffn_shape shape = cot_model_expert_shape(e->config, e->runner.precision);
-    const size_t bytes = cot_ffn_layout_of(&shape).bytes;
+    const size_t bytes = e->runner.op->weights->slot_bytes(&shape);
     const cot_expert_layout *layout = &e->layout;
     size_t all = 0, layers = 0;
     const int64_t own = cot_runner_expert_layers(&e->runner);
@@ -259,8 +259,8 @@ static cot_status load_whole(cot_engine *e, cot_loader *load, cot_error *error)
     cot_pool *pool = NULL;
     cot_status status = cot_pool_open(&pool, e->info.threads - 1, error);
     if (status != COT_OK) return status;
-    cot_whole_weights_walk(&e->whole, e->config, e->runner.precision, e->runner.data_parallel,
-                           &e->whole.arena, load);
+    cot_whole_weights_walk(&e->whole, e->config, e->runner.precision, e->runner.op->weights,
+                           e->runner.data_parallel, &e->whole.arena, load);
     status = cot_loader_run(load, pool, &e->progress, NULL, error);
     cot_pool_close(pool);
     return status;
@@ -396,7 +396,8 @@ static cot_status lay_out(cot_engine *e, const cot_engine_options *options, cot_
     if (status == COT_OK) status = fill_pages(e, options, error);
     if (status != COT_OK) return status;
     for (int64_t l = 0; l < c->layers; l++) cot_attention_heads(&e->whole.attention[l], c, 0, 1);
-    cot_whole_weights_walk(&e->whole, c, e->runner.precision, e->runner.data_parallel, &whole, load);
+    cot_whole_weights_walk(&e->whole, c, e->runner.precision, e->runner.op->weights, e->runner.data_parallel,
+                           &whole, load);
     return measure(e, cot_fabric_backend_find(options->fabric), whole.used, sizes, error);
 }
 

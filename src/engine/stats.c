@@ -22,9 +22,9 @@ static uint64_t packed_bytes(const cot_engine *e, int64_t in, int64_t out)
     return (uint64_t)cot_packed_bytes(cot_format_of(e->runner.precision.type), in, out);
 }
 
-static uint64_t network_bytes(cot_ffn_shape shape)
+static uint64_t network_bytes(const cot_moe_weights *weights, cot_ffn_shape shape)
 {
-    return shape.intermediate ? cot_ffn_layout_of(&shape).bytes : 0;
+    return shape.intermediate ? weights->slot_bytes(&shape) : 0;
 }
 
 /* The matrices of all heads, whole: what ranks hold twice is read once. */
@@ -65,10 +65,11 @@ uint64_t cot_engine_read_bytes(cot_engine *e, const cot_step *step, const uint16
     const cot_config *c = e->config;
     int64_t k = c->gate.top_k, moe_layer = 0;
     const cot_precision precision = e->runner.precision;
-    const uint64_t expert_bytes = network_bytes(cot_model_expert_shape(c, precision)),
-                   shared_bytes = network_bytes(cot_model_shared_shape(c, precision)),
-                   dense_bytes = network_bytes(cot_model_dense_shape(c, precision.type)),
-                   gate_bytes = (uint64_t)cot_packed_bytes(COT_FORMAT_FP32, c->hidden, c->gate.experts);
+    const cot_moe_weights *weights = e->runner.op->weights;
+    const uint64_t expert_bytes = network_bytes(weights, cot_model_expert_shape(c, precision)),
+                   shared_bytes = network_bytes(weights, cot_model_shared_shape(c, precision)),
+                   dense_bytes = network_bytes(&cot_moe_packed, cot_model_dense_shape(c, precision.type)),
+                   gate_bytes = weights->gate_bytes(c->hidden, c->gate.experts);
     uint64_t bytes = step->logits ? packed_bytes(e, c->hidden, c->vocab) : 0;
     for (int64_t l = 0; l < c->layers; l++) {
         bytes += attention_bytes(e);
@@ -93,11 +94,13 @@ void cot_engine_cost_prior(const cot_engine *e, double prior[COT_COST_TERMS])
     };
     const cot_config *c = e->config;
     const cot_precision precision = e->runner.precision;
+    const cot_moe_weights *weights = e->runner.op->weights;
+    const cot_ffn_shape dense_shape = cot_model_dense_shape(c, precision.type);
     const double moe = (double)c->moe_layers, dense = (double)(c->layers - c->moe_layers),
-                 expert = (double)network_bytes(cot_model_expert_shape(c, precision)),
-                 shared = (double)network_bytes(cot_model_shared_shape(c, precision)),
-                 gate = (double)cot_packed_bytes(COT_FORMAT_FP32, c->hidden, c->gate.experts),
-                 network = dense > 0 ? (double)network_bytes(cot_model_dense_shape(c, precision.type)) : 0,
+                 expert = (double)network_bytes(weights, cot_model_expert_shape(c, precision)),
+                 shared = (double)network_bytes(weights, cot_model_shared_shape(c, precision)),
+                 gate = (double)weights->gate_bytes(c->hidden, c->gate.experts),
+                 network = dense > 0 ? (double)network_bytes(&cot_moe_packed, dense_shape) : 0,
                  all =
                      (double)c->layers * (double)attention_bytes(e) + dense * network + moe * (gate + shared),
                  position = (double)c->layers * (double)position_bytes(e),

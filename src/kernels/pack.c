@@ -234,6 +234,25 @@ void cot_pack_stored(void *b, cot_format format, int64_t k, int64_t n, int64_t n
     if (n0 + count == n) zero_columns(b, format, k, n);
 }
 
+void cot_pack_any(void *b, cot_format format, int64_t k, int64_t n, int64_t n0, int64_t count,
+                  const cot_pack_input *rows)
+{
+    if (rows->stored)
+        cot_pack_stored(b, format, k, n, n0, count, rows->stored);
+    else if (rows->codes)
+        cot_pack_codes(b, format, k, n, n0, count, rows->codes);
+    else
+        cot_pack_columns(b, format, k, n, n0, count, rows->numbers, rows->type, rows->stride);
+}
+
+void cot_pack_floats(float *out, const void *source, cot_dtype source_type, int64_t n)
+{
+    const unsigned char *in = source;
+    for (int64_t i = 0; i < n; i += TILE)
+        load_f32(out + i, in + (size_t)i * cot_dtype_bytes(source_type), source_type,
+                 n - i < TILE ? (int)(n - i) : TILE);
+}
+
 void cot_pack_rows(void *b, cot_format format, int64_t k, int64_t n, int64_t k0, int64_t count,
                    const void *source, cot_dtype source_type, int64_t stride)
 {

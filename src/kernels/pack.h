@@ -29,6 +29,22 @@ typedef struct cot_pack_source {
 /* The same of rows that are stored in the packed format (MXFP4, k a multiple of 32): nothing is rounded. */
 void cot_pack_stored(void *b, cot_format format, int64_t k, int64_t n, int64_t n0, int64_t count,
                      const cot_pack_source *source);
+
+/* Rows of a matrix [out][in] as a checkpoint has them, in one of three forms: as they are stored, as codes, or as numbers. */
+typedef struct cot_pack_input {
+    const cot_pack_source *stored; // or NULL
+    const cot_codes *codes;        // or NULL
+    const void *numbers;           // F32, BF16 or F16, rows `stride` elements apart
+    cot_dtype type;
+    int64_t stride;
+} cot_pack_input;
+
+/* cot_pack_stored, cot_pack_codes or cot_pack_columns. */
+void cot_pack_any(void *b, cot_format format, int64_t k, int64_t n, int64_t n0, int64_t count,
+                  const cot_pack_input *rows);
+/* `n` numbers of type F32, BF16 or F16, at any alignment, as floats. */
+void cot_pack_floats(float *out, const void *source, cot_dtype source_type, int64_t n);
+
 /* Packs rows k0 .. k0+count-1 of B, FP32 or BF16, given as `count` rows of n elements, `stride` apart. The same zeroing:
  * columns beyond n always, the padding row with the last row. Rows come in ascending order, whole pairs at a time but for the
  * last. */

@@ -3,7 +3,7 @@
 #ifndef COT_MODEL_CHECKPOINT_H
 #define COT_MODEL_CHECKPOINT_H
 #include "base/safetensors.h"
-#include "kernels/format.h"
+#include "kernels/pack.h"
 #include "model/config.h"
 
 /* Every weight the forward pass uses. Matrices are [out][in] as nn.Linear holds them. X(NAME) */
@@ -76,6 +76,11 @@ cot_status cot_checkpoint_read(const cot_checkpoint *checkpoint, const cot_weigh
  * detours, and so do those that are stored in the packed format (then the piece has whole groups of columns). Lets go of the file's pages afterwards. Errors as read's. Thread-safe on disjoint panels. */
 cot_status cot_checkpoint_pack(const cot_checkpoint *checkpoint, const cot_weight_piece *piece,
                                const cot_packed_part *to, cot_error *error);
+/* Hands on a piece block by block, from its first row to its last: rows [row, row + rows), counted from the piece's first, as
+ * they are stored where that is what `as` says, else as numbers (COT_FORMATS: always). Errors and threads as pack. */
+typedef void (*cot_checkpoint_taker)(void *context, int64_t row, int64_t rows, const cot_pack_input *in);
+cot_status cot_checkpoint_hand_on(const cot_checkpoint *checkpoint, const cot_weight_piece *piece,
+                                  cot_format as, cot_checkpoint_taker take, void *context, cot_error *error);
 /* Packs a piece transposed: row r of the weight becomes row (r - row0) of a packed [rows][columns] matrix at `b`. For
  * MLA's absorbed form. */
 cot_status cot_checkpoint_pack_transposed(const cot_checkpoint *checkpoint, const cot_weight_piece *piece,

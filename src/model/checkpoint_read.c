@@ -142,16 +142,6 @@ static bool stored_is_finite(const cot_pack_source *stored, int64_t rows, int64_
     return true;
 }
 
-/* Rows in one of three forms. */
-typedef struct handed {
-    const cot_block *block;        // numbers
-    const cot_pack_source *stored; // MXFP4 as the file has it
-    const cot_codes *codes;        // codes
-} handed;
-
-/* Hands on the piece's rows [row, row + rows), counted from its first: as they are stored, or as numbers. */
-typedef void (*consumer)(void *context, const handed *in, int64_t row, int64_t rows);
-
 /* Of FP8 and whole numbers: scales and zero points of the piece's rows. */
 static cot_status check_scales(const piece *p, int64_t r, int64_t rows, cot_error *error)
 {
@@ -163,7 +153,7 @@ static cot_status check_scales(const piece *p, int64_t r, int64_t rows, cot_erro
     return cot_fail(error, COT_INVALID_ARGUMENT, "tensor '%s' has %s in row %" PRId64, s->name, fault, row);
 }
 
-static cot_status hand_on(const piece *p, int64_t r, int64_t rows, consumer consume, void *context,
+static cot_status hand_on(const piece *p, int64_t r, int64_t rows, cot_checkpoint_taker take, void *context,
                           cot_error *error)
 {
     const cot_status status = check_scales(p, r, rows, error);
@@ -172,7 +162,8 @@ static cot_status hand_on(const piece *p, int64_t r, int64_t rows, consumer cons
         cot_stored_block(p->checkpoint, &p->stored, p->row0 + r, rows, p->column0, p->columns, p->scratch);
     if (!block_is_finite(&block, rows, p->columns))
         return fail_not_finite(p, &block, p->row0 + r, rows, error);
-    consume(context, &(handed){.block = &block}, r, rows);
+    take(context, r, rows,
+         &(cot_pack_input){.numbers = block.data, .type = block.type, .stride = block.stride});
     return COT_OK;
 }
 
@@ -187,8 +178,8 @@ static bool fp8_is_finite(const cot_checkpoint *checkpoint, const cot_codes *cod
     return true;
 }
 
-static cot_status hand_on_codes(const piece *p, int64_t r, int64_t rows, consumer consume, void *context,
-                                cot_error *error)
+static cot_status hand_on_codes(const piece *p, int64_t r, int64_t rows, cot_checkpoint_taker take,
+                                void *context, cot_error *error)
 {
     const cot_stored *s = &p->stored;
     const cot_status status = check_scales(p, r, rows, error);
@@ -201,28 +192,28 @@ static cot_status hand_on_codes(const piece *p, int64_t r, int64_t rows, consume
             return cot_fail(error, COT_INVALID_ARGUMENT,
                             "tensor '%s' holds a NaN or an infinity in row %" PRId64, s->name,
                             p->row0 + r + i);
-    consume(context, &(handed){.codes = &codes}, r, rows);
+    take(context, r, rows, &(cot_pack_input){.codes = &codes});
     return COT_OK;
 }
 
-static cot_status hand_on_stored(const piece *p, int64_t r, int64_t rows, consumer consume, void *context,
-                                 cot_error *error)
+static cot_status hand_on_stored(const piece *p, int64_t r, int64_t rows, cot_checkpoint_taker take,
+                                 void *context, cot_error *error)
 {
     const cot_stored *s = &p->stored;
     if (s->storage == COT_STORAGE_RANDOM) {
         const cot_pack_source drawn =
             cot_stored_draw(s, p->row0 + r, rows, p->column0, p->columns, p->scratch);
-        consume(context, &(handed){.stored = &drawn}, r, rows);
+        take(context, r, rows, &(cot_pack_input){.stored = &drawn});
         return COT_OK;
     }
-    if (s->storage != COT_STORAGE_MXFP4) return hand_on_codes(p, r, rows, consume, context, error);
+    if (s->storage != COT_STORAGE_MXFP4) return hand_on_codes(p, r, rows, take, context, error);
     const int64_t at = s->origin + (p->row0 + r) * s->row_step + p->column0;
     cot_pack_source stored = {.data = (const uint8_t *)s->tensor->tensor->data + at / 2,
                               .scales = (const uint8_t *)s->scales->tensor->data + at / 32,
                               .stride = s->row_step / 2,
                               .scale_stride = s->row_step / 32};
     if (stored_is_finite(&stored, rows, p->columns)) {
-        consume(context, &(handed){.stored = &stored}, r, rows);
+        take(context, r, rows, &(cot_pack_input){.stored = &stored});
         return COT_OK;
     }
     int64_t first = 0;
@@ -234,7 +225,7 @@ static cot_status hand_on_stored(const piece *p, int64_t r, int64_t rows, consum
                     s->name, p->row0 + r + first);
 }
 
-static cot_status piece_run(piece *p, consumer consume, void *context, cot_error *error)
+static cot_status piece_run(piece *p, cot_checkpoint_taker take, void *context, cot_error *error)
 {
     const cot_stored *s = &p->stored;
     cot_status status = COT_OK;
@@ -243,9 +234,9 @@ static cot_status piece_run(piece *p, consumer consume, void *context, cot_error
     for (int64_t r = 0; r < p->rows && p->columns && status == COT_OK; r += p->block_rows) {
         int64_t rows = p->rows - r < p->block_rows ? p->rows - r : p->block_rows;
         if (p->as_stored)
-            status = hand_on_stored(p, r, rows, consume, context, error);
+            status = hand_on_stored(p, r, rows, take, context, error);
         else
-            status = hand_on(p, r, rows, consume, context, error);
+            status = hand_on(p, r, rows, take, context, error);
         bool last = r + rows == p->rows || status != COT_OK;
         if (last || (r + rows - kept) * row_bytes >= DROP_BYTES) {
             drop_rows(p, p->row0 + kept, r + rows - kept, last);
@@ -261,23 +252,12 @@ typedef struct reader {
     int64_t columns;
 } reader;
 
-static void read_block(void *context, const handed *in_rows, int64_t row, int64_t rows)
+static void read_block(void *context, int64_t row, int64_t rows, const cot_pack_input *block)
 {
-    const cot_block *block = in_rows->block;
     const reader *to = context;
-    const uint8_t *in = block->data;
-    for (int64_t r = 0; r < rows; r++, in += block->stride * (int64_t)cot_dtype_bytes(block->type)) {
-        float *out = to->out + (row + r) * to->columns;
-        if (block->type == COT_F32) {
-            memcpy(out, in, (size_t)to->columns * 4);
-            continue;
-        }
-        for (int64_t c = 0; c < to->columns; c++) {
-            uint16_t half;
-            memcpy(&half, in + 2 * c, 2);
-            out[c] = block->type == COT_BF16 ? cot_bf16_to_f32(half) : cot_f16_to_f32(half);
-        }
-    }
+    const uint8_t *in = block->numbers;
+    for (int64_t r = 0; r < rows; r++, in += block->stride * (int64_t)cot_dtype_bytes(block->type))
+        cot_pack_floats(to->out + (row + r) * to->columns, in, block->type, to->columns);
 }
 
 cot_status cot_checkpoint_read(const cot_checkpoint *checkpoint, const cot_weight_piece *wanted, float *out,
@@ -293,17 +273,10 @@ typedef struct packer {
     int64_t k;
 } packer;
 
-static void pack_block(void *context, const handed *in, int64_t row, int64_t rows)
+static void pack_block(void *context, int64_t row, int64_t rows, const cot_pack_input *in)
 {
     const packer *p = context;
-    const int64_t n0 = p->to.n0 + row;
-    if (in->stored)
-        cot_pack_stored(p->to.b, p->to.format, p->k, p->to.n, n0, rows, in->stored);
-    else if (in->codes)
-        cot_pack_codes(p->to.b, p->to.format, p->k, p->to.n, n0, rows, in->codes);
-    else
-        cot_pack_columns(p->to.b, p->to.format, p->k, p->to.n, n0, rows, in->block->data, in->block->type,
-                         in->block->stride);
+    cot_pack_any(p->to.b, p->to.format, p->k, p->to.n, p->to.n0 + row, rows, in);
 }
 
 cot_status cot_checkpoint_pack(const cot_checkpoint *checkpoint, const cot_weight_piece *wanted,
@@ -314,11 +287,18 @@ cot_status cot_checkpoint_pack(const cot_checkpoint *checkpoint, const cot_weigh
     return status == COT_OK ? piece_run(&p, pack_block, &(packer){*to, p.columns}, error) : status;
 }
 
-static void pack_block_transposed(void *context, const handed *in, int64_t row, int64_t rows)
+cot_status cot_checkpoint_hand_on(const cot_checkpoint *checkpoint, const cot_weight_piece *wanted,
+                                  cot_format as, cot_checkpoint_taker take, void *context, cot_error *error)
 {
-    const cot_block *block = in->block;
+    piece p;
+    cot_status status = piece_open(&p, checkpoint, wanted, as, error);
+    return status == COT_OK ? piece_run(&p, take, context, error) : status;
+}
+
+static void pack_block_transposed(void *context, int64_t row, int64_t rows, const cot_pack_input *in)
+{
     const packer *p = context;
-    cot_pack_rows(p->to.b, p->to.format, p->k, p->to.n, row, rows, block->data, block->type, block->stride);
+    cot_pack_rows(p->to.b, p->to.format, p->k, p->to.n, row, rows, in->numbers, in->type, in->stride);
 }
 
 cot_status cot_checkpoint_pack_transposed(const cot_checkpoint *checkpoint, const cot_weight_piece *wanted,

@@ -5,12 +5,15 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum kind { READ, PACK, PACK_TRANSPOSED, CHECK };
+enum kind { READ, PACK, PACK_TRANSPOSED, STORE_EXPERT, STORE_GATE, CHECK };
 
 struct job {
     cot_weight_piece piece;
     enum kind kind;
     cot_packed_part to;
+    const cot_moe_weights *weights; // of STORE_...
+    cot_ffn_shape shape;            // of STORE_EXPERT
+    cot_ffn_part part;
     bool starts_group;
 };
 
@@ -84,6 +87,29 @@ void cot_loader_pack_transposed(cot_loader *load, cot_weight_piece piece, void *
     record(load, (struct job){.piece = piece, .kind = PACK_TRANSPOSED, .to = {.b = to, .format = format}});
 }
 
+void cot_loader_store_expert(cot_loader *load, cot_weight_piece piece, const cot_moe_weights *weights,
+                             uint8_t *slot, const cot_ffn_shape *shape, cot_ffn_part part)
+{
+    const cot_format format = part == COT_FFN_GATE || part == COT_FFN_UP ? shape->up
+                              : part == COT_FFN_DOWN                     ? shape->down
+                                                                         : COT_FORMAT_FP32;
+    record(load, (struct job){.piece = piece,
+                              .kind = STORE_EXPERT,
+                              .to = {.b = slot, .format = format},
+                              .weights = weights,
+                              .shape = *shape,
+                              .part = part});
+}
+
+void cot_loader_store_gate(cot_loader *load, cot_weight_piece piece, const cot_moe_weights *weights,
+                           float *gate)
+{
+    record(load, (struct job){.piece = piece,
+                              .kind = STORE_GATE,
+                              .to = {.b = gate, .format = COT_FORMAT_FP32},
+                              .weights = weights});
+}
+
 void cot_loader_check(cot_loader *load, cot_weight_piece piece)
 {
     record(load, (struct job){.piece = piece, .kind = CHECK, .to = {.format = COT_FORMAT_BF16}});
@@ -102,7 +128,17 @@ static cot_status check(const cot_loader *load, const cot_weight_piece *p, cot_e
     return status;
 }
 
-static cot_status run_job(const cot_loader *load, const struct job *job, cot_error *error)
+static void store(void *context, int64_t row, int64_t count, const cot_pack_input *in)
+{
+    const struct job *job = context;
+    const cot_moe_rows rows = {job->piece.row0 + row, count, *in};
+    if (job->kind == STORE_GATE)
+        job->weights->store_gate(job->to.b, job->piece.columns, job->piece.rows, &rows);
+    else
+        job->weights->store_expert(job->to.b, &job->shape, job->part, &rows);
+}
+
+static cot_status run_job(const cot_loader *load, struct job *job, cot_error *error)
 {
     switch (job->kind) {
     case READ:
@@ -112,6 +148,9 @@ static cot_status run_job(const cot_loader *load, const struct job *job, cot_err
     case PACK_TRANSPOSED:
         return cot_checkpoint_pack_transposed(load->checkpoint, &job->piece, job->to.b, job->to.format,
                                               error);
+    case STORE_EXPERT:
+    case STORE_GATE:
+        return cot_checkpoint_hand_on(load->checkpoint, &job->piece, job->to.format, store, job, error);
     case CHECK:
         return check(load, &job->piece, error);
     }
@@ -132,7 +171,7 @@ static void run_group(void *context, int64_t g)
 {
     cot_loader *load = context;
     for (size_t j = load->group[g]; j < load->group[g + 1] && !atomic_load(&load->failed); j++) {
-        const struct job *job = &load->jobs[j];
+        struct job *job = &load->jobs[j];
         cot_error error = {0};
         cot_status status = load->fabric ? cot_fabric_check(load->fabric, &error) : COT_OK;
         if (status == COT_OK) status = run_job(load, job, &error);

@@ -6,6 +6,7 @@
 #include "base/pool.h"
 #include "fabric/fabric.h"
 #include "model/checkpoint.h"
+#include "moe/weights.h"
 
 #include <stdatomic.h>
 
@@ -32,6 +33,12 @@ void cot_loader_pack(cot_loader *load, cot_weight_piece piece, void *to, cot_for
                      int64_t n0); // packed [columns][n]
 void cot_loader_pack_transposed(cot_loader *load, cot_weight_piece piece, void *to,
                                 cot_format format); // packed [rows][columns]
+
+/* Hands the piece, from its first row to its last, to the operator whose weights these are. */
+void cot_loader_store_expert(cot_loader *load, cot_weight_piece piece, const cot_moe_weights *weights,
+                             uint8_t *slot, const cot_ffn_shape *shape, cot_ffn_part part);
+void cot_loader_store_gate(cot_loader *load, cot_weight_piece piece, const cot_moe_weights *weights,
+                           float *gate);
 
 /* Reads the piece for its errors alone: what stays in the file must be finite too. */
 void cot_loader_check(cot_loader *load, cot_weight_piece piece);

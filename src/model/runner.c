@@ -204,7 +204,7 @@ static void list_blocks(cot_runner *r, int ranks, struct block block[BLOCKS])
 static size_t slot_bytes_of(const cot_runner_options *o)
 {
     cot_ffn_shape expert = cot_model_expert_shape(cot_checkpoint_config(o->checkpoint), o->precision);
-    return cot_ffn_layout_of(&expert).bytes;
+    return o->op->weights->slot_bytes(&expert);
 }
 
 size_t cot_runner_heap_bytes(const cot_runner_options *options, int ranks)
@@ -296,7 +296,7 @@ static void record_experts(cot_runner *r, cot_loader *load)
         for (int32_t e = 0; e < layout->n_experts; e++)
             for (int32_t i = replicas.begin[e]; i < replicas.begin[e + 1]; i++)
                 if (replicas.rank[i] == r->fabric->rank)
-                    cot_expert_walk(r->c, r->o.precision, layout->layers[m], e,
+                    cot_expert_walk(r->c, r->o.precision, r->o.op->weights, layout->layers[m], e,
                                     slots + (size_t)(m * layout->slots_per_rank + replicas.slot[i]) *
                                                 r->slot_bytes,
                                     load);

@@ -71,43 +71,36 @@ static void *matrix(cot_arena *arena, cot_loader *load, cot_weight weight, int64
     return to;
 }
 
-/* A feed-forward network: three matrices and perhaps three biases from `first` on (gate, up, down, then their
- * biases). */
-static void network(const cot_ffn_shape *shape, cot_weight first, int64_t layer, int64_t expert, uint8_t *to,
-                    cot_loader *load)
+/* A feed-forward network: three matrices and perhaps three biases from `first` on, in the order of cot_ffn_part. */
+static void network(const cot_ffn_shape *shape, const cot_moe_weights *weights, cot_weight first,
+                    int64_t layer, int64_t expert, uint8_t *to, cot_loader *load)
 {
-    if (!to) return;
-    cot_ffn_layout at = cot_ffn_layout_of(shape);
-    int64_t h = shape->hidden, i = shape->intermediate;
-    cot_weight gate = first, up = first + 1, down = first + 2;
-    cot_loader_chain(load);
-    cot_loader_pack(load, (cot_weight_piece){gate, layer, expert, 0, i, 0, h}, to + at.gate, shape->up, i, 0);
-    cot_loader_chain(load);
-    cot_loader_pack(load, (cot_weight_piece){up, layer, expert, 0, i, 0, h}, to + at.up, shape->up, i, 0);
-    cot_loader_chain(load);
-    cot_loader_pack(load, (cot_weight_piece){down, layer, expert, 0, h, 0, i}, to + at.down, shape->down, h,
-                    0);
-    if (!shape->biased) return;
-    cot_loader_read(load, (cot_weight_piece){first + 3, layer, expert, 0, 1, 0, i},
-                    (float *)(void *)(to + at.gate_bias));
-    cot_loader_read(load, (cot_weight_piece){first + 4, layer, expert, 0, 1, 0, i},
-                    (float *)(void *)(to + at.up_bias));
-    cot_loader_read(load, (cot_weight_piece){first + 5, layer, expert, 0, 1, 0, h},
-                    (float *)(void *)(to + at.down_bias));
+    const int64_t h = shape->hidden, i = shape->intermediate;
+    const struct {
+        int64_t rows, columns;
+    } part[] = {[COT_FFN_GATE] = {i, h},      [COT_FFN_UP] = {i, h},      [COT_FFN_DOWN] = {h, i},
+                [COT_FFN_GATE_BIAS] = {1, i}, [COT_FFN_UP_BIAS] = {1, i}, [COT_FFN_DOWN_BIAS] = {1, h}};
+    const cot_ffn_part parts = shape->biased ? COT_FFN_DOWN_BIAS : COT_FFN_DOWN;
+    for (cot_ffn_part p = COT_FFN_GATE; p <= parts; p++) {
+        if (p <= COT_FFN_DOWN) cot_loader_chain(load);
+        const cot_weight_piece piece = {first + (cot_weight)p, layer, expert,         0,
+                                        part[p].rows,          0,     part[p].columns};
+        cot_loader_store_expert(load, piece, weights, to, shape, p);
+    }
 }
 
-void cot_expert_walk(const cot_config *config, cot_precision precision, int64_t layer, int64_t expert,
-                     uint8_t *slot, cot_loader *load)
+void cot_expert_walk(const cot_config *config, cot_precision precision, const cot_moe_weights *weights,
+                     int64_t layer, int64_t expert, uint8_t *slot, cot_loader *load)
 {
     cot_ffn_shape shape = cot_model_expert_shape(config, precision);
-    network(&shape, COT_WEIGHT_EXPERT_GATE, layer, expert, slot, load);
+    network(&shape, weights, COT_WEIGHT_EXPERT_GATE, layer, expert, slot, load);
 }
 
-static uint8_t *whole_network(const cot_ffn_shape *shape, cot_weight first, int64_t layer, cot_arena *arena,
-                              cot_loader *load)
+static uint8_t *whole_network(const cot_ffn_shape *shape, const cot_moe_weights *weights, cot_weight first,
+                              int64_t layer, cot_arena *arena, cot_loader *load)
 {
-    uint8_t *to = cot_arena_take(arena, 1, cot_ffn_layout_of(shape).bytes);
-    network(shape, first, layer, 0, to, load);
+    uint8_t *to = cot_arena_take(arena, 1, weights->slot_bytes(shape));
+    network(shape, weights, first, layer, 0, to, load);
     return to;
 }
 
@@ -213,22 +206,27 @@ void cot_attention_weights_walk(cot_attention_weights *attention, const cot_conf
 }
 
 static void walk_moe(cot_layer_weights *w, const cot_config *c, int64_t l, cot_precision precision,
-                     cot_arena *arena, cot_loader *load)
+                     const cot_moe_weights *weights, cot_arena *arena, cot_loader *load)
 {
+    const int64_t experts = c->gate.experts;
+    float *gate = cot_arena_take(arena, 1, weights->gate_bytes(c->hidden, experts));
+    cot_loader_chain(load);
+    cot_loader_store_gate(load, (cot_weight_piece){COT_WEIGHT_GATE, l, 0, 0, experts, 0, c->hidden}, weights,
+                          gate);
+    cot_loader_chain(load);
     w->gate = c->gate;
-    w->gate.weight =
-        matrix(arena, load, COT_WEIGHT_GATE, l, 0, c->gate.experts, 0, c->hidden, COT_FORMAT_FP32);
+    w->gate.weight = gate;
     if (c->gate_bias) w->gate.bias = vector(arena, load, COT_WEIGHT_GATE_BIAS, l, 0, c->gate.experts);
     if (c->gate_correction)
         w->gate.correction = vector(arena, load, COT_WEIGHT_GATE_CORRECTION, l, 0, c->gate.experts);
     cot_ffn_shape shared = cot_model_shared_shape(c, precision);
     if (!shared.intermediate) return;
-    w->shared = whole_network(&shared, COT_WEIGHT_SHARED_GATE, l, arena, load);
+    w->shared = whole_network(&shared, weights, COT_WEIGHT_SHARED_GATE, l, arena, load);
     if (c->shared_gated) w->shared_mix = vector(arena, load, COT_WEIGHT_SHARED_MIX, l, 0, c->hidden);
 }
 
 void cot_whole_weights_walk(cot_whole_weights *weights, const cot_config *config, cot_precision precision,
-                            bool attention, cot_arena *arena, cot_loader *load)
+                            const cot_moe_weights *moe, bool attention, cot_arena *arena, cot_loader *load)
 {
     const cot_dtype type = precision.type;
     cot_ffn_shape dense = cot_model_dense_shape(config, type);
@@ -240,9 +238,9 @@ void cot_whole_weights_walk(cot_whole_weights *weights, const cot_config *config
         if (config->output_bias)
             w->output_bias = vector(arena, load, COT_WEIGHT_O_BIAS, l, 0, config->hidden);
         if (config->layer[l].moe)
-            walk_moe(w, config, l, precision, arena, load);
+            walk_moe(w, config, l, precision, moe, arena, load);
         else
-            w->dense = whole_network(&dense, COT_WEIGHT_DENSE_GATE, l, arena, load);
+            w->dense = whole_network(&dense, &cot_moe_packed, COT_WEIGHT_DENSE_GATE, l, arena, load);
     }
     if (!config->tied_embeddings && !cot_arena_measures(arena)) // it stays in the file
         for (int64_t row = 0; row < config->vocab; row += ROWS_A_GROUP) {

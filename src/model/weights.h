@@ -79,14 +79,15 @@ void cot_attention_heads(cot_attention_weights *weights, const cot_config *confi
 /* Each walk goes over its weights: it takes memory for them from the arena and records what to load there. With an
  * arena that measures, the walk only adds up how much memory that will be. */
 
-/* What every rank holds whole; with `attention` also weights->attention, whose head ranges are set. */
+/* What every rank holds whole, an MoE layer's gate and shared expert as `moe` keeps them; with `attention` also
+ * weights->attention, whose head ranges are set. */
 void cot_whole_weights_walk(cot_whole_weights *weights, const cot_config *config, cot_precision precision,
-                            bool attention, cot_arena *arena, cot_loader *load);
+                            const cot_moe_weights *moe, bool attention, cot_arena *arena, cot_loader *load);
 /* The attention of all layers, `attention` [L], whose head ranges (cot_attention_heads) are set. */
 void cot_attention_weights_walk(cot_attention_weights *attention, const cot_config *config, cot_dtype type,
                                 cot_arena *arena, cot_loader *load);
 /* One routed expert, into its slot; it takes nothing from an arena. */
-void cot_expert_walk(const cot_config *config, cot_precision precision, int64_t layer, int64_t expert,
-                     uint8_t *slot, cot_loader *load);
+void cot_expert_walk(const cot_config *config, cot_precision precision, const cot_moe_weights *weights,
+                     int64_t layer, int64_t expert, uint8_t *slot, cot_loader *load);
 
 #endif

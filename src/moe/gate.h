@@ -22,7 +22,7 @@ typedef struct cot_gate {
     bool normalise; // divide the chosen weights by their sum (+ epsilon)
     float epsilon;
     float scaling;           // routed_scaling_factor, applied last
-    const float *weight;     // packed F32 [H][E]
+    const float *weight;     // [E][H] as the operator keeps it; cot_gate_route: packed F32 [H][E]
     const float *bias;       // [E] added to the logits, or NULL
     const float *correction; // [E] added to the scores for choosing only, or NULL
 } cot_gate;

@@ -6,6 +6,7 @@
 #include "moe/ffn.h"
 #include "moe/gate.h"
 #include "moe/timeline.h"
+#include "moe/weights.h"
 
 typedef struct cot_moe_layer {
     const cot_gate *gate; // NULL: the routing is given
@@ -14,8 +15,8 @@ typedef struct cot_moe_layer {
     const uint16_t *replayed_experts;
     const float *replayed_weights;
     cot_expert_replicas placement; // the same on all ranks
-    cot_sym slots;                 // this layer's slots on every rank, cot_ffn_layout bytes each
-    const uint8_t *shared;         // shared expert's weights, whole on every rank, or NULL
+    cot_sym slots;            // this layer's slots on every rank, slot_bytes of the operator's weights each
+    const uint8_t *shared;    // shared expert's weights, whole on every rank, or NULL
     const float *shared_gate; // [H]: the shared expert's output times sigmoid(x . shared_gate); NULL: times 1
     /* A token whose gate is not finite is no error: its row of y is NaN, all others are as they would be. */
     bool unsound_pass;
@@ -83,7 +84,8 @@ typedef struct cot_moe {
 } cot_moe;
 
 struct cot_moe_operator {
-    const char *name; // as --op spells it
+    const char *name;               // as --op spells it
+    const cot_moe_weights *weights; // how they lie in slots, shared experts and gates
     /* Puts the operator's own in place of AUTO in a2a and dedup. Pure. Errors: UNSUPPORTED, by name, for what it does not
      * do of a2a, dedup and combine; open says the same. */
     cot_status (*settle)(cot_moe_options *options, cot_error *error);

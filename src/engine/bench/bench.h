@@ -18,8 +18,11 @@ typedef struct cot_bench_setup {
     int ops;
     int64_t most_tokens;      // the greatest of options.tokens
     cot_expert_layout layout; // of the one layer that is measured
-    cot_gate gate;
-    float *gate_weight;
+    /* What operators keep alike they share. */
+    const cot_moe_weights *weights[COT_BENCH_MOST_OPS];
+    int kinds, kind[COT_BENCH_MOST_OPS]; // how many ways there are; that of each operator
+    cot_gate gate[COT_BENCH_MOST_OPS];   // of each kind
+    float *gate_weight[COT_BENCH_MOST_OPS];
 } cot_bench_setup;
 
 typedef enum cot_bench_verb {
@@ -61,12 +64,12 @@ typedef struct cot_bench_end {
     cot_reports reports;
     cot_sym command_at, command_signal; // room for two commands, which are used by turns
     cot_sym arrived_signals, go_signal; // [P] lines
-    cot_sym slots;
-    cot_sym x, y, experts, weights; // of the own tokens: [H], [H], [K], [K]
-    cot_sym all_y, all_experts;     // [T][H], [T][K]: the operator's answer
-    cot_sym told, events;           // [P], [P][cot_bench_events]
-    cot_moe **moe;                  // [n_tokens][ops], NULL until opened
-    cot_moe_timeline timeline;      // of this rank's tasks
+    cot_sym slots[COT_BENCH_MOST_OPS];  // of each kind of weights
+    cot_sym x, y, experts, weights;     // of the own tokens: [H], [H], [K], [K]
+    cot_sym all_y, all_experts;         // [T][H], [T][K]: the operator's answer
+    cot_sym told, events;               // [P], [P][cot_bench_events]
+    cot_moe **moe;                      // [n_tokens][ops], NULL until opened
+    cot_moe_timeline timeline;          // of this rank's tasks
     uint64_t commands, runs;
 } cot_bench_end;
 
@@ -84,8 +87,8 @@ struct cot_bench_moe {
 cot_ffn_shape cot_bench_ffn_of(const cot_bench_shape *shape, const cot_precision *precision);
 
 /* Random weights of expert `e` into its slot, a function of (seed, e). Errors: OUT_OF_MEMORY. */
-cot_status cot_bench_draw_expert(uint8_t *slot, const cot_ffn_shape *shape, uint64_t seed, int64_t e,
-                                 cot_error *error);
+cot_status cot_bench_draw_expert(uint8_t *slot, const cot_moe_weights *weights, const cot_ffn_shape *shape,
+                                 uint64_t seed, int64_t e, cot_error *error);
 
 /* Writes to experts [T][K], ascending within a token, what a routing chooses for tokens that P ranks share;
  * a function of the seed. `trace` is read for COT_BENCH_TRACE alone, which nothing else needs. Errors: those

@@ -20,19 +20,19 @@ struct block {
     cot_sym *at;
     size_t bytes;
 };
-enum { BLOCKS = 13 };
+enum { BLOCKS = 12 + COT_BENCH_MOST_OPS };
 
-static void list_blocks(cot_bench_end *end, const cot_bench_setup *s, struct block block[BLOCKS])
+static int list_blocks(cot_bench_end *end, const cot_bench_setup *s, struct block block[BLOCKS])
 {
+    enum { OTHERS = 12 };
     const size_t ranks = (size_t)s->options.ranks, tokens = (size_t)s->most_tokens,
                  share = (tokens + ranks - 1) / ranks, top_k = (size_t)s->moe.top_k,
                  row = (size_t)s->moe.expert.hidden * sizeof(float), slots = (size_t)s->layout.slots_per_rank;
-    const struct block all[BLOCKS] = {
+    const struct block all[OTHERS] = {
         {&end->command_at, 2 * sizeof(cot_bench_command)},
         {&end->command_signal, LINE},
         {&end->arrived_signals, ranks * LINE},
         {&end->go_signal, LINE},
-        {&end->slots, slots * cot_ffn_layout_of(&s->moe.expert).bytes},
         {&end->x, share * row},
         {&end->y, share * row},
         {&end->experts, share * top_k * sizeof(uint16_t)},
@@ -42,6 +42,9 @@ static void list_blocks(cot_bench_end *end, const cot_bench_setup *s, struct blo
         {&end->told, ranks * sizeof(cot_bench_told)},
         {&end->events, ranks * (size_t)cot_bench_events((int)ranks) * sizeof(cot_moe_event)}};
     memcpy(block, all, sizeof all);
+    for (int w = 0; w < s->kinds; w++)
+        block[OTHERS + w] = (struct block){&end->slots[w], slots * s->weights[w]->slot_bytes(&s->moe.expert)};
+    return OTHERS + s->kinds;
 }
 
 size_t cot_bench_heap_bytes(const cot_bench_setup *s)
@@ -50,8 +53,8 @@ size_t cot_bench_heap_bytes(const cot_bench_setup *s)
     struct block block[BLOCKS];
     const int ranks = s->options.ranks;
     size_t bytes = cot_reports_heap_bytes(ranks);
-    list_blocks(&end, s, block);
-    for (int b = 0; b < BLOCKS; b++) bytes += cot_alloc_bytes(block[b].bytes);
+    const int blocks = list_blocks(&end, s, block);
+    for (int b = 0; b < blocks; b++) bytes += cot_alloc_bytes(block[b].bytes);
     for (size_t i = 0; i < s->options.n_tokens; i++)
         for (int op = 0; op < s->ops; op++) {
             cot_moe_options options = s->settled[op];
@@ -68,9 +71,9 @@ cot_status cot_bench_open_end(cot_bench_end *end, const cot_rank *rank, cot_erro
     const cot_bench_setup *s = rank->argument;
     struct block block[BLOCKS];
     *end = (cot_bench_end){.setup = s, .rank = rank};
-    list_blocks(end, s, block);
+    const int blocks = list_blocks(end, s, block);
     cot_status status = cot_reports_open(&end->reports, rank->fabric, error);
-    for (int b = 0; b < BLOCKS && status == COT_OK; b++)
+    for (int b = 0; b < blocks && status == COT_OK; b++)
         status = cot_alloc(rank->fabric, block[b].at, block[b].bytes, error);
     if (status != COT_OK) return status;
     end->moe = calloc(s->options.n_tokens * (size_t)s->ops, sizeof(cot_moe *));
@@ -92,8 +95,6 @@ void cot_bench_close_end(cot_bench_end *end)
 
 struct drawing {
     const cot_bench_end *end;
-    uint8_t *slots;
-    size_t slot_bytes;
     cot_status *status; // of the first that failed; a pool's threads may write it at once
 };
 
@@ -101,19 +102,22 @@ static void draw_one(void *context, int64_t e)
 {
     const struct drawing *d = context;
     const cot_bench_setup *s = d->end->setup;
-    if (s->layout.rank[e] != d->end->rank->fabric->rank) return;
-    cot_status status = cot_bench_draw_expert(d->slots + (size_t)s->layout.slot[e] * d->slot_bytes,
-                                              &s->moe.expert, s->options.seed, e, NULL);
-    if (status != COT_OK) __atomic_store_n(d->status, status, __ATOMIC_RELAXED);
+    cot_fabric *fabric = d->end->rank->fabric;
+    if (s->layout.rank[e] != fabric->rank) return;
+    for (int w = 0; w < s->kinds; w++) {
+        uint8_t *slot = (uint8_t *)cot_local(fabric, d->end->slots[w]) +
+                        (size_t)s->layout.slot[e] * s->weights[w]->slot_bytes(&s->moe.expert);
+        cot_status status =
+            cot_bench_draw_expert(slot, s->weights[w], &s->moe.expert, s->options.seed, e, NULL);
+        if (status != COT_OK) __atomic_store_n(d->status, status, __ATOMIC_RELAXED);
+    }
 }
 
 static cot_status draw_slots(cot_bench_end *end, cot_error *error)
 {
-    const cot_bench_setup *s = end->setup;
     cot_status status = COT_OK;
-    struct drawing drawing = {end, cot_local(end->rank->fabric, end->slots),
-                              cot_ffn_layout_of(&s->moe.expert).bytes, &status};
-    cot_pool_run(end->rank->pool, s->moe.experts, draw_one, &drawing);
+    struct drawing drawing = {end, &status};
+    cot_pool_run(end->rank->pool, end->setup->moe.experts, draw_one, &drawing);
     return status == COT_OK ? status : cot_fail(error, status, "out of memory for random weights");
 }
 
@@ -201,14 +205,22 @@ static void tell(cot_bench_end *end, const cot_bench_command *c, cot_bench_told 
     cot_put(fabric, 0, end->told + rank * sizeof *told, told, sizeof *told, COT_PHASE_CONTROL);
 }
 
+static cot_moe_layer layer_of(const cot_bench_end *end, int op)
+{
+    const cot_bench_setup *s = end->setup;
+    const int kind = s->kind[op];
+    return (cot_moe_layer){.gate = &s->gate[kind],
+                           .placement = cot_expert_layout_layer(&s->layout, 0),
+                           .slots = end->slots[kind]};
+}
+
 static cot_status run(cot_bench_end *end, const cot_bench_command *c, cot_error *error)
 {
     const cot_bench_setup *s = end->setup;
     cot_fabric *fabric = end->rank->fabric;
     const int64_t begin = cot_share_begin(c->tokens, fabric->rank, fabric->ranks);
     const int64_t tokens = cot_share_begin(c->tokens, fabric->rank + 1, fabric->ranks) - begin;
-    const cot_moe_layer layer = {
-        .gate = &s->gate, .placement = cot_expert_layout_layer(&s->layout, 0), .slots = end->slots};
+    const cot_moe_layer layer = layer_of(end, c->op);
     float *y = cot_local(fabric, end->y);
     if (c->tells_answer) memset(y, 0xff, (size_t)(tokens * s->moe.expert.hidden) * sizeof *y); // NaN
     end->timeline.count = 0;

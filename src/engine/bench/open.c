@@ -4,7 +4,6 @@
 #include "coterie/roof.h"
 #include "engine/exchange.h"
 #include "engine/numbers.h"
-#include "kernels/pack.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,8 +39,13 @@ static cot_status find_operators(cot_bench_setup *s, cot_error *error)
     for (const char *const *name = s->options.ops; *name; name++) {
         if (s->ops == COT_BENCH_MOST_OPS)
             return cot_fail(error, COT_INVALID_ARGUMENT, "more than %d operators", COT_BENCH_MOST_OPS);
-        s->op[s->ops] = cot_moe_operator_find(*name);
-        if (!s->op[s->ops++]) return cot_fail(error, COT_INVALID_ARGUMENT, "unknown operator '%s'", *name);
+        const cot_moe_operator *op = cot_moe_operator_find(*name);
+        if (!op) return cot_fail(error, COT_INVALID_ARGUMENT, "unknown operator '%s'", *name);
+        int kind = 0;
+        while (kind < s->kinds && s->weights[kind] != op->weights) kind++;
+        if (kind == s->kinds) s->weights[s->kinds++] = op->weights;
+        s->kind[s->ops] = kind;
+        s->op[s->ops++] = op;
     }
     return COT_OK;
 }
@@ -84,8 +88,9 @@ static cot_status check_memory(const cot_bench_setup *s, cot_error *error)
 {
     double tokens = (double)s->most_tokens, hidden = (double)s->moe.expert.hidden;
     double rows = tokens * (double)s->moe.top_k * hidden * (double)cot_dtype_bytes(s->moe.expert.type);
-    double bytes = (double)s->moe.experts * (double)cot_ffn_layout_of(&s->moe.expert).bytes +
-                   5 * tokens * hidden * sizeof(float) + 4 * rows;
+    double bytes = 5 * tokens * hidden * sizeof(float) + 4 * rows;
+    for (int w = 0; w < s->kinds; w++)
+        bytes += (double)s->moe.experts * (double)s->weights[w]->slot_bytes(&s->moe.expert);
     double available = (double)cot_memory_available();
     if (bytes <= available) return COT_OK;
     return cot_fail(error, COT_OUT_OF_MEMORY,
@@ -93,32 +98,34 @@ static cot_status check_memory(const cot_bench_setup *s, cot_error *error)
                     available / 1e9);
 }
 
-static cot_status make_gate(cot_bench_setup *setup, cot_error *error)
+/* The gate that chooses expert e for what has its greatest value in column e, as one kind of operators keeps it. */
+static cot_status make_gate(cot_bench_setup *setup, int kind, cot_error *error)
 {
     const cot_bench_shape *s = &setup->options.shape;
-    size_t bytes = (size_t)cot_packed_bytes(COT_FORMAT_FP32, s->hidden, s->experts);
-    float *column = calloc((size_t)s->hidden, sizeof *column);
-    setup->gate_weight = aligned_alloc(64, bytes);
-    if (!column || !setup->gate_weight) {
-        free(column);
+    const cot_moe_weights *weights = setup->weights[kind];
+    const size_t bytes = (weights->gate_bytes(s->hidden, s->experts) + 63) / 64 * 64;
+    float *row = calloc((size_t)s->hidden, sizeof *row), *gate = aligned_alloc(64, bytes);
+    setup->gate_weight[kind] = gate;
+    if (!row || !gate) {
+        free(row);
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a gate of %zu bytes", bytes);
     }
     for (int64_t e = 0; e < s->experts; e++) {
-        column[e] = 1;
-        cot_pack_columns(setup->gate_weight, COT_FORMAT_FP32, s->hidden, s->experts, e, 1, column, COT_F32,
-                         s->hidden);
-        column[e] = 0;
+        const cot_moe_rows rows = {e, 1, {.numbers = row, .type = COT_F32, .stride = s->hidden}};
+        row[e] = 1;
+        weights->store_gate(gate, s->hidden, s->experts, &rows);
+        row[e] = 0;
     }
-    free(column);
-    setup->gate = (cot_gate){.hidden = s->hidden,
-                             .experts = s->experts,
-                             .top_k = s->top_k,
-                             .groups = 1,
-                             .group_limit = 1,
-                             .normalise = true,
-                             .scaling = 1,
-                             .weight = setup->gate_weight};
-    return cot_gate_check(&setup->gate, error);
+    free(row);
+    setup->gate[kind] = (cot_gate){.hidden = s->hidden,
+                                   .experts = s->experts,
+                                   .top_k = s->top_k,
+                                   .groups = 1,
+                                   .group_limit = 1,
+                                   .normalise = true,
+                                   .scaling = 1,
+                                   .weight = gate};
+    return cot_gate_check(&setup->gate[kind], error);
 }
 
 /* Rank 0's arrays of the largest case. */
@@ -191,7 +198,7 @@ static cot_status make_setup(cot_bench_setup *s, const cot_bench_moe_options *op
     if (status == COT_OK) status = cot_kernels_choose(&s->moe.kernels, options->isa, error);
     if (status == COT_OK) status = settle_operators(s, error);
     if (status == COT_OK) status = check_memory(s, error);
-    if (status == COT_OK) status = make_gate(s, error);
+    for (int w = 0; w < s->kinds && status == COT_OK; w++) status = make_gate(s, w, error);
     const cot_expert_layout_shape shape = {.n_layers = 1,
                                            .n_experts = (int32_t)s->moe.experts,
                                            .n_ranks = options->ranks,
@@ -229,7 +236,7 @@ void cot_bench_moe_close(cot_bench_moe *bench)
         root->rank->fabric->ops->fail(root->rank->fabric);
     cot_bench_close_end(root);
     cot_launch_close(bench->launch);
-    free(s->gate_weight);
+    for (int w = 0; w < s->kinds; w++) free(s->gate_weight[w]);
     cot_expert_layout_free(&s->layout);
     free((int64_t *)s->options.tokens);
     free(bench->drawn);

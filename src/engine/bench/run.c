@@ -61,11 +61,12 @@ static cot_status check_case(const struct cot_bench_moe *bench, size_t *set, con
                     (long long)c->tokens);
 }
 
-static void hold_against_roofs(cot_bench_load *load, const cot_ffn_shape *s, const cot_roof *roof)
+static void hold_against_roofs(cot_bench_load *load, const cot_moe_weights *weights, const cot_ffn_shape *s,
+                               const cot_roof *roof)
 {
     load->flops =
         (cot_ffn_is_gated(s) ? 6.0 : 4.0) * (double)load->rows * (double)s->hidden * (double)s->intermediate;
-    load->weight_bytes = (uint64_t)load->touched * cot_ffn_layout_of(s).bytes;
+    load->weight_bytes = (uint64_t)load->touched * weights->slot_bytes(s);
     load->roof_flops = s->rounded ? roof->int8_ops : s->type == COT_F32 ? roof->f32_flops : roof->bf16_flops;
     double multiply_s = load->flops / load->roof_flops,
            read_s = (double)load->weight_bytes / roof->read_bytes_per_second;
@@ -228,7 +229,7 @@ static cot_status prepare(struct cot_bench_moe *bench, cot_bench_load *load, con
     deal_out(bench);
     if (!bench->root.moe[bench->now.set * (size_t)s->ops])
         status = cot_bench_command_ranks(bench, COT_BENCH_OPEN, error);
-    hold_against_roofs(load, &s->moe.expert, &c->roof);
+    hold_against_roofs(load, s->weights[s->kind[0]], &s->moe.expert, &c->roof);
     return status;
 }
 

@@ -1,7 +1,6 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "engine/bench/bench.h"
-#include "kernels/pack.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,53 +16,66 @@ static void draw(float *x, int64_t n, float limit, uint64_t seed, uint64_t strea
     }
 }
 
-/* Bits of MXFP4 in `rows` for `count` columns, all codes alike: their root mean square is 2.93. */
-static void draw_mxfp4(uint8_t *b, int64_t k, int64_t n, int64_t n0, int64_t count, uint8_t *rows,
-                       uint64_t seed)
+/* Bits of MXFP4 for `count` rows of k: all codes alike, their root mean square is 2.93. */
+static cot_pack_source draw_mxfp4(int64_t k, int64_t n0, int64_t count, uint8_t *rows, uint64_t seed)
 {
     const uint8_t scale = (uint8_t)(127 + lrintf(log2f(1 / (2.93f * sqrtf((float)k)))));
     for (int64_t i = 0; i < count * k / 2; i++)
         rows[i] = (uint8_t)(cot_mix64(seed ^ (uint64_t)(n0 + 1) << 32 ^ (uint64_t)i / 8) >> i % 8 * 8);
     memset(rows + count * k / 2, scale, (size_t)(count * k / 32));
-    const cot_pack_source stored = {rows, rows + count * k / 2, k / 2, k / 32};
-    cot_pack_stored(b, COT_FORMAT_MXFP4, k, n, n0, count, &stored);
+    return (cot_pack_source){rows, rows + count * k / 2, k / 2, k / 32};
 }
 
-/* A [k][n] whose products keep the size of what they multiply, panel after panel. */
-static void draw_matrix(uint8_t *b, cot_format format, int64_t k, int64_t n, float *columns, uint64_t seed)
+/* A network in the making. */
+struct network {
+    const cot_moe_weights *weights;
+    uint8_t *slot;
+    const cot_ffn_shape *shape;
+    float *rows; // scratch
+};
+
+/* A matrix of n rows of k whose products keep the size of what they multiply, panel after panel. */
+static void draw_matrix(const struct network *to, cot_ffn_part part, int64_t n, int64_t k, uint64_t seed)
 {
+    const cot_format format = part == COT_FFN_DOWN ? to->shape->down : to->shape->up;
     for (int64_t n0 = 0; n0 < n; n0 += COT_PANEL) {
-        int64_t count = n - n0 < COT_PANEL ? n - n0 : COT_PANEL;
+        cot_moe_rows rows = {
+            n0, n - n0 < COT_PANEL ? n - n0 : COT_PANEL, {.numbers = to->rows, .type = COT_F32, .stride = k}};
+        cot_pack_source stored;
         if (format == COT_FORMAT_MXFP4) {
-            draw_mxfp4(b, k, n, n0, count, (uint8_t *)columns, seed);
-            continue;
+            stored = draw_mxfp4(k, n0, rows.count, (uint8_t *)to->rows, seed);
+            rows.in = (cot_pack_input){.stored = &stored};
+        } else {
+            draw(to->rows, rows.count * k, sqrtf(3 / (float)k), seed, (uint64_t)n0 + 1);
         }
-        draw(columns, count * k, sqrtf(3 / (float)k), seed, (uint64_t)n0 + 1);
-        cot_pack_columns(b, format, k, n, n0, count, columns, COT_F32, k);
+        to->weights->store_expert(to->slot, to->shape, part, &rows);
     }
 }
 
-static void draw_vector(uint8_t *b, int64_t n, uint64_t seed)
+static void draw_vector(const struct network *to, cot_ffn_part part, int64_t n, uint64_t seed)
 {
-    draw((float *)(void *)b, n, 0.1f, seed, 0);
+    const cot_moe_rows row = {0, 1, {.numbers = to->rows, .type = COT_F32, .stride = n}};
+    if (!to->shape->biased) return;
+    draw(to->rows, n, 0.1f, seed, 0);
+    to->weights->store_expert(to->slot, to->shape, part, &row);
 }
 
-cot_status cot_bench_draw_expert(uint8_t *slot, const cot_ffn_shape *shape, uint64_t seed, int64_t e,
-                                 cot_error *error)
+cot_status cot_bench_draw_expert(uint8_t *slot, const cot_moe_weights *weights, const cot_ffn_shape *shape,
+                                 uint64_t seed, int64_t e, cot_error *error)
 {
     int64_t hidden = shape->hidden, width = shape->intermediate, longest = hidden > width ? hidden : width;
-    float *columns = malloc((size_t)(longest * COT_PANEL) * sizeof *columns);
-    if (!columns) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %d columns", COT_PANEL);
-    cot_ffn_layout layout = cot_ffn_layout_of(shape);
+    float *rows = malloc((size_t)(longest * COT_PANEL) * sizeof *rows);
+    if (!rows) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for %d rows of a matrix", COT_PANEL);
+    const struct network to = {weights, slot, shape, rows};
     uint64_t key = cot_random_bits(seed, 0, (uint64_t)e);
     if (cot_ffn_is_gated(shape)) {
-        draw_matrix(slot + layout.gate, shape->up, hidden, width, columns, key);
-        draw_vector(slot + layout.gate_bias, shape->biased ? width : 0, key);
+        draw_matrix(&to, COT_FFN_GATE, width, hidden, key);
+        draw_vector(&to, COT_FFN_GATE_BIAS, width, key);
     }
-    draw_matrix(slot + layout.up, shape->up, hidden, width, columns, key + 1);
-    draw_vector(slot + layout.up_bias, shape->biased ? width : 0, key + 1);
-    draw_matrix(slot + layout.down, shape->down, width, hidden, columns, key + 2);
-    draw_vector(slot + layout.down_bias, shape->biased ? hidden : 0, key + 2);
-    free(columns);
+    draw_matrix(&to, COT_FFN_UP, width, hidden, key + 1);
+    draw_vector(&to, COT_FFN_UP_BIAS, width, key + 1);
+    draw_matrix(&to, COT_FFN_DOWN, hidden, width, key + 2);
+    draw_vector(&to, COT_FFN_DOWN_BIAS, hidden, key + 2);
+    free(rows);
     return COT_OK;
 }

@@ -282,6 +282,7 @@ static const cot_moe_times *bulk_times(const cot_moe *open)
 }
 
 const cot_moe_operator cot_moe_bulk = {.name = COT_MOE_BULK,
+                                       .weights = &cot_moe_packed,
                                        .settle = settle,
                                        .heap_bytes = heap_bytes,
                                        .touched_bytes = touched_bytes,

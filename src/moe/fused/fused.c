@@ -234,6 +234,7 @@ static const cot_moe_times *fused_times(const cot_moe *open)
 }
 
 const cot_moe_operator cot_moe_fused = {.name = COT_MOE_FUSED,
+                                        .weights = &cot_moe_packed,
                                         .settle = settle,
                                         .heap_bytes = heap_bytes,
                                         .touched_bytes = touched_bytes,

@@ -4,26 +4,30 @@
 #include "harness/moe/near.h"
 #include "harness/poisoned.h"
 
-#include "kernels/pack.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A matrix of n rows of k, drawn, packed to `to`. */
-static float *oracle_matrix(uint8_t *to, const cot_ffn_shape *shape, cot_format format, int64_t k, int64_t n,
-                            struct draw *draw)
+static void oracle_store(const struct oracle_ffn *o, const cot_moe_weights *weights, uint8_t *slot,
+                         cot_ffn_part part, const float *from, int64_t rows, int64_t columns)
 {
-    float *plain = draw_typed(draw, n * k, 3 / sqrt((double)k), shape->type);
-    cot_pack_columns(to, format, k, n, 0, n, plain, COT_F32, k);
-    return plain;
+    for (int64_t row = 0, count; from && row < rows; row += count) {
+        count = rows - row < COT_PANEL ? rows - row : COT_PANEL; // in several pieces, as files come
+        const cot_moe_rows some = {
+            row, count, {.numbers = from + row * columns, .type = COT_F32, .stride = columns}};
+        weights->store_expert(slot, &o->shape, part, &some);
+    }
 }
 
-static float *oracle_bias(uint8_t *to, int64_t n, struct draw *draw)
+void oracle_ffn_store(const struct oracle_ffn *o, const cot_moe_weights *weights, uint8_t *slot)
 {
-    float *bias = draw_floats(draw, n, 1);
-    memcpy(to, bias, (size_t)n * sizeof *bias);
-    return bias;
+    const int64_t hidden = o->shape.hidden, width = o->shape.intermediate;
+    oracle_store(o, weights, slot, COT_FFN_GATE, o->gate, width, hidden);
+    oracle_store(o, weights, slot, COT_FFN_UP, o->up, width, hidden);
+    oracle_store(o, weights, slot, COT_FFN_DOWN, o->down, hidden, width);
+    oracle_store(o, weights, slot, COT_FFN_GATE_BIAS, o->gate_bias, 1, width);
+    oracle_store(o, weights, slot, COT_FFN_UP_BIAS, o->up_bias, 1, width);
+    oracle_store(o, weights, slot, COT_FFN_DOWN_BIAS, o->down_bias, 1, hidden);
 }
 
 struct oracle_ffn oracle_ffn_new(const cot_ffn_shape *shape, struct draw *draw)
@@ -31,17 +35,20 @@ struct oracle_ffn oracle_ffn_new(const cot_ffn_shape *shape, struct draw *draw)
     struct oracle_ffn o = {.shape = *shape};
     const int64_t hidden = shape->hidden, width = shape->intermediate;
     const bool gated = shape->activation == COT_FFN_SWIGLU;
-    cot_ffn_layout at = cot_ffn_layout_of(shape);
+    const double up = 3 / sqrt((double)hidden), down = 3 / sqrt((double)width);
+    const cot_ffn_layout at = cot_ffn_layout_of(shape);
     assert_int_equal((at.gate | at.up | at.down | at.gate_bias | at.up_bias | at.down_bias | at.bytes) % 64,
                      0);
+    if (gated) o.gate = draw_typed(draw, hidden * width, up, shape->type);
+    o.up = draw_typed(draw, hidden * width, up, shape->type);
+    o.down = draw_typed(draw, hidden * width, down, shape->type);
+    if (shape->biased) {
+        if (gated) o.gate_bias = draw_floats(draw, width, 1);
+        o.up_bias = draw_floats(draw, width, 1);
+        o.down_bias = draw_floats(draw, hidden, 1);
+    }
     o.packed = poisoned(at.bytes);
-    if (gated) o.gate = oracle_matrix(o.packed + at.gate, shape, shape->up, hidden, width, draw);
-    o.up = oracle_matrix(o.packed + at.up, shape, shape->up, hidden, width, draw);
-    o.down = oracle_matrix(o.packed + at.down, shape, shape->down, width, hidden, draw);
-    if (!shape->biased) return o;
-    if (gated) o.gate_bias = oracle_bias(o.packed + at.gate_bias, width, draw);
-    o.up_bias = oracle_bias(o.packed + at.up_bias, width, draw);
-    o.down_bias = oracle_bias(o.packed + at.down_bias, hidden, draw);
+    oracle_ffn_store(&o, &cot_moe_packed, o.packed);
     return o;
 }
 

@@ -57,6 +57,20 @@ static cot_status warm_up(const struct task *m, cot_fabric *fabric, cot_moe *moe
     return status;
 }
 
+/* The gate, and the shared expert where there is one, as the operator keeps them. */
+static float *store_whole(const struct world *w, uint8_t **shared)
+{
+    const cot_moe_weights *weights = w->op->weights;
+    const int64_t hidden = w->gate.gate.hidden, experts = w->gate.gate.experts;
+    float *gate = poisoned(weights->gate_bytes(hidden, experts));
+    const cot_moe_rows rows = {0, experts, {.numbers = w->gate.plain, .type = COT_F32, .stride = hidden}};
+    weights->store_gate(gate, hidden, experts, &rows);
+    if (!w->options.shared.intermediate) return gate;
+    *shared = poisoned(weights->slot_bytes(&w->options.shared));
+    oracle_ffn_store(&w->shared, weights, *shared);
+    return gate;
+}
+
 static cot_status rank_passes(const struct task *m, cot_fabric *fabric, cot_moe *moe, cot_sym slots,
                               cot_error *error)
 {
@@ -64,10 +78,14 @@ static cot_status rank_passes(const struct task *m, cot_fabric *fabric, cot_moe 
     const struct world *w = m->world;
     const struct plan *p = m->plan;
     int64_t hidden = w->options.expert.hidden, begin = p->begin[rank], tokens = p->begin[rank + 1] - begin;
-    cot_moe_layer layer = {.gate = &w->gate.gate,
+    cot_gate gate = w->gate.gate;
+    uint8_t *shared = NULL;
+    float *gate_weight = store_whole(w, &shared);
+    gate.weight = gate_weight;
+    cot_moe_layer layer = {.gate = &gate,
                            .placement = {p->rank, p->slot, p->replica_begin},
                            .slots = slots,
-                           .shared = w->options.shared.intermediate ? w->shared.packed : NULL,
+                           .shared = shared,
                            .shared_gate = w->shared_gate};
     float *x = poisoned((size_t)(tokens * hidden) * sizeof *x);
     for (int64_t i = 0; i < tokens; i++)
@@ -86,7 +104,7 @@ static cot_status rank_passes(const struct task *m, cot_fabric *fabric, cot_moe 
         status = w->op->forward(moe, &layer, y, experts, weights, x, tokens, error);
         if (p->count_allocations) m->outcome->allocations[rank] += p->count_allocations() - before;
     }
-    free(x);
+    free(x), free(shared), free(gate_weight);
     return status;
 }
 
@@ -96,7 +114,8 @@ static void rank_main(const cot_rank *rank)
     const struct plan *p = m->plan;
     cot_fabric *fabric = rank->fabric;
     cot_moe_options options = m->world->options;
-    size_t slot_bytes = cot_ffn_layout_of(&options.expert).bytes;
+    const cot_moe_weights *weights = m->world->op->weights;
+    const size_t slot_bytes = weights->slot_bytes(&options.expert);
     cot_error error = {0};
     cot_moe *moe = NULL;
     cot_sym slots;
@@ -111,7 +130,8 @@ static void rank_main(const cot_rank *rank)
         for (int64_t e = 0; e < options.experts; e++)
             for (int32_t i = p->replica_begin[e]; i < p->replica_begin[e + 1]; i++)
                 if (p->rank[i] == fabric->rank)
-                    memcpy(memory + (size_t)p->slot[i] * slot_bytes, m->world->experts[e].packed, slot_bytes);
+                    oracle_ffn_store(&m->world->experts[e], weights,
+                                     memory + (size_t)p->slot[i] * slot_bytes);
         status = m->world->op->open(&moe, &options, &error);
     }
     if (status == COT_OK && (!p->begins || p->begins(fabric)))
@@ -144,7 +164,7 @@ static void world_launch(const struct task *task)
     const cot_launch_options options = {
         .ranks = p->ranks,
         .threads = p->running < p->ranks ? p->running : p->ranks,
-        .heap_bytes = cot_alloc_bytes((size_t)p->slots * cot_ffn_layout_of(&w->options.expert).bytes) +
+        .heap_bytes = cot_alloc_bytes((size_t)p->slots * w->op->weights->slot_bytes(&w->options.expert)) +
                       w->op->heap_bytes(&moe, p->ranks),
         .timeout_ns = p->timeout_ns ? p->timeout_ns : 60000000000,
         .main = rank_main,
