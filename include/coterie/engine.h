@@ -26,7 +26,7 @@ typedef struct cot_engine_options {
     size_t size; /* sizeof this structure */
     /* Members of the expert-parallel group, 1 to 64. Default 1. */
     int ranks;
-    /* Threads of all ranks together, 0 to 1024; 0: as many as the machine has cores. More than `ranks` help the ranks
+    /* Threads of all ranks together, 0 to 1024; 0: as many as there are cores (cot_cores). More than `ranks` help the ranks
      * to compute; fewer limit how many ranks compute at once. Default 0. */
     int threads;
     /* Type of the arithmetic and of what ranks send each other: "bf16", "fp32", or "int8": all but routed and shared experts

@@ -48,7 +48,7 @@ typedef struct cot_model_convert_options {
     size_t size; /* sizeof this structure */
     const char *
         weights; /* what matrices of routed and shared experts become: "int4" (the default), "int8" or "mxfp4" */
-    int threads; /* 1 to 1024; 0, the default: as many as cores */
+    int threads; /* 1 to 1024; 0, the default: as many as cores (cot_cores) */
     int64_t
         file_bytes; /* of weights in a file at most, but one tensor always has room; at least 1, default 5e9 */
     /* Called by the calling thread before each tensor and at the end, with `progress_context`; it returns whether to go on. NULL, the

@@ -14,6 +14,9 @@ extern "C" {
 const char *const *cot_isa_names(void);
 /* The CPU's model name, constant after the first call; "unknown" where the system does not tell. */
 const char *cot_cpu_name(void);
+/* Cores that the calling thread may use, 1 to 1024: those that it is bound to (taskset, cpusets of containers), and no more
+ * than its control group's share of time (cpu.max, version 2), rounded up. Thread-safe. */
+int cot_cores(void);
 /* Bytes of the last-level cache, summed over its instances in this machine; 0 where the system does not tell.
  */
 size_t cot_last_level_cache_bytes(void);

@@ -14,13 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-static int cores(void)
-{
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n > 0 ? (int)n : 1;
-}
 
 /* ---- bench roof ---- */
 
@@ -52,7 +45,7 @@ static void print_roof(const cot_roof *r, const char *isa, int threads)
 static int bench_roof(const void *settings)
 {
     const struct roof_settings *s = settings;
-    int threads = s->threads ? (int)s->threads : cores();
+    int threads = s->threads ? (int)s->threads : cot_cores() < 256 ? cot_cores() : 256;
     cot_roof roof;
     cot_error error;
     cot_progress progress = {"measuring roofs", 0};

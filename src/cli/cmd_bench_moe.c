@@ -1,15 +1,15 @@
 /* `coterie bench moe`: the MoE operators side by side, over shapes, tokens, ranks and routings. */
 #include "bench_report.h"
+#include "clock.h"
 #include "commands.h"
 #include "engine_settings.h"
 #include "paths.h"
 #include "progress.h"
 
+#include "coterie/roof.h"
 #include "coterie/started.h"
 
 #include <stdlib.h>
-#include <time.h>
-#include <unistd.h>
 
 struct settings {
     bench_list_texts lists;
@@ -36,13 +36,6 @@ struct work {
     const char *told_op; // whose events came last
     bool told_linked;
 };
-
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 /* What goes on in the case in hand, of which `done` of `total` runs are behind. */
 static void tell(struct work *w, const char *what, int done, int total)
@@ -71,7 +64,7 @@ static void on_event(void *context, size_t op, bool linked, const cot_bench_even
 /* Cases share what time is left; what warms up and what pads takes a part. */
 static int64_t budget_ns(const struct work *w)
 {
-    const int64_t left_ns = w->end_ns - now_ns();
+    const int64_t left_ns = w->end_ns - cot_now_ns();
     return left_ns > 0 ? left_ns / (int64_t)(w->total - w->n) * 2 / 3 : 1;
 }
 
@@ -79,10 +72,10 @@ static int64_t budget_ns(const struct work *w)
 static cot_status measure_roof(struct work *w, cot_error *error)
 {
     const int64_t fresh_ns = 20000000000;
-    if (w->roof_ns && now_ns() - w->roof_ns < fresh_ns) return COT_OK;
+    if (w->roof_ns && cot_now_ns() - w->roof_ns < fresh_ns) return COT_OK;
     tell(w, "measuring roofs", 0, 1);
     cot_status status = cot_roof_measure(&w->roof, w->threads, w->s->isa, 0, error);
-    w->roof_ns = now_ns();
+    w->roof_ns = cot_now_ns();
     return status;
 }
 
@@ -224,7 +217,7 @@ static bool run_work(struct work *w)
     const int64_t ten_points_ns = 200LL * 1000000000;
     w->total = l->n_shapes * l->n_tokens * l->n_ranks * l->n_routings;
     const int64_t tens = (int64_t)(w->total * l->n_ops + 9) / 10;
-    w->end_ns = now_ns() + tens * ten_points_ns;
+    w->end_ns = cot_now_ns() + tens * ten_points_ns;
     w->found = calloc(w->total, sizeof *w->found);
     if (!w->found) {
         cot_complain("out of memory");
@@ -248,10 +241,7 @@ static int bench_moe(const void *settings)
 {
     const struct settings *s = settings;
     struct work work = {.s = s, .threads = (int)s->threads, .progress = {0}};
-    if (!work.threads) {
-        long cores = sysconf(_SC_NPROCESSORS_ONLN);
-        work.threads = cores < 1 ? 1 : cores < 256 ? (int)cores : 256;
-    }
+    if (!work.threads) work.threads = cot_cores() < 256 ? cot_cores() : 256;
     bench_list_texts texts = s->lists;
     char ranks[16];
     snprintf(ranks, sizeof ranks, "%d", cot_is_rank() ? cot_launch_started().ranks : 1);

@@ -1,6 +1,7 @@
 /* `coterie group`. */
 #include "cmd_group.h"
 
+#include "clock.h"
 #include "cluster.h"
 #include "commands.h"
 #include "paths.h"

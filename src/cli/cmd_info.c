@@ -10,7 +10,6 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 struct info_settings {
     const char *model;
@@ -58,8 +57,8 @@ static int machine(bool as_json)
     char text[256];
     put(json, "version", cot_version());
     put(json, "cpu", cot_cpu_name());
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    snprintf(text, sizeof text, "%ld", cores);
+    const int cores = cot_cores();
+    snprintf(text, sizeof text, "%d", cores);
     put_number(json, "cores", "cores", cores, text);
     const double cache = (double)cot_last_level_cache_bytes();
     snprintf(text, sizeof text, "%.1f MiB", cache / (1 << 20));

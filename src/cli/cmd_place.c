@@ -1,6 +1,7 @@
 /* `coterie place`. */
 #include "cmd_place.h"
 
+#include "clock.h"
 #include "cluster.h"
 #include "commands.h"
 #include "paths.h"
@@ -12,14 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 
 static void note(void *context, const char *line)
 {
@@ -63,12 +56,12 @@ static int write_map(const cot_place_settings *s, const cot_expert_map *map)
 static int solve(cot_placed *placed, cot_place_inputs *in)
 {
     cot_error error = {0};
-    double start = now_ms();
+    double start = cot_seconds_now();
     cot_place_proof *proof;
     cot_progress progress = {"placing", 0};
     cot_progress_show(&progress, 0, 0);
     cot_status status = cot_place(&placed->map, &proof, &in->costs, &in->options, &error);
-    placed->milliseconds = now_ms() - start;
+    placed->milliseconds = 1e3 * (cot_seconds_now() - start);
     placed->moves = -1;
     if (status == COT_OK)
         status = cot_place_value_of(&placed->value, &placed->map, &in->costs, in->options.dispatch, &error);
@@ -98,9 +91,9 @@ static cot_status replan(cot_placed *placed, const cot_place_settings *s, const 
                                                    .max_moves = s->max_moves,
                                                    .move_cost = s->move_cost,
                                                    .fresh = &placed->map};
-        double start = now_ms();
+        double start = cot_seconds_now();
         status = cot_place_replan(&better, &placed->moves, current, &in->costs, &replan_options, error);
-        placed->milliseconds += now_ms() - start;
+        placed->milliseconds += 1e3 * (cot_seconds_now() - start);
         if (status == COT_OK) {
             cot_expert_map_free(&placed->map);
             double *bound = placed->value.peak_bound; // of any placement with so many slots

@@ -1,6 +1,7 @@
 /* `coterie predict`. */
 #include "cmd_predict.h"
 
+#include "clock.h"
 #include "commands.h"
 #include "paths.h"
 #include "progress.h"

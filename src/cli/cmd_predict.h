@@ -56,6 +56,4 @@ void cot_print_cell(int width, int digits, double value);
 /* Writes the array on standard output and frees it; returns a COT_EXIT_ value. */
 int cot_print_json(json_t *list);
 
-double cot_seconds_now(void);
-
 #endif

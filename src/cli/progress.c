@@ -1,5 +1,6 @@
 #include "progress.h"
 
+#include "clock.h"
 #include "terminal.h"
 
 #include <pthread.h>
@@ -18,13 +19,6 @@ static struct {
     uint64_t done, total;
     int64_t began_ns, drawn_ns;
 } line = {.mutex = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
-
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 static void wipe(void)
 {
@@ -60,7 +54,7 @@ static void *draw_every_second(void *unused)
         clock_gettime(CLOCK_REALTIME, &next);
         next.tv_sec++;
         pthread_cond_timedwait(&line.ended, &line.mutex, &next);
-        if (line.shown) draw(now_ns());
+        if (line.shown) draw(cot_now_ns());
     }
     pthread_mutex_unlock(&line.mutex);
     return NULL;
@@ -69,7 +63,7 @@ static void *draw_every_second(void *unused)
 void cot_progress_show(cot_progress *progress, uint64_t done, uint64_t total)
 {
     if (!cot_terminal(stderr)) return;
-    const int64_t now = now_ns();
+    const int64_t now = cot_now_ns();
     pthread_mutex_lock(&line.mutex);
     if (!progress->began_ns) progress->began_ns = now;
     const bool same = line.shown && line.what == progress->what;

@@ -1,5 +1,6 @@
 #include "start_ranks.h"
 
+#include "clock.h"
 #include "command.h"
 #include "coterie/started.h"
 
@@ -12,7 +13,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 /* oshrun, told to let the others live when a rank dies, tells nothing of how they ended. So each says it as its last line on
@@ -46,13 +46,6 @@ static void ask_to_end(int number)
     asked = number;
 }
 
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* What Open MPI says of every death, in pieces that others' lines may come between. */
 static bool is_noise(const char *line)
 {
@@ -68,7 +61,7 @@ static void take_line(struct watch *w)
     w->silent -= last;
     if (last && rank == 0) w->first = status;
     if (last && rank != 0 && status > w->other) w->other = status;
-    if (last && status && !w->failed_ns) w->failed_ns = now_ns();
+    if (last && status && !w->failed_ns) w->failed_ns = cot_now_ns();
     if (!last && is_noise(w->line)) {
         const char *own = strstr(w->line, "coterie: ");
         fputs(own ? own : "", stderr);
@@ -98,8 +91,8 @@ static void watch_ranks(struct watch *w)
     bool told = false;
     for (struct pollfd end = {.fd = w->from, .events = POLLIN};;) {
         if (poll(&end, 1, LOOK_MS) == 1 && !take_bytes(w)) break;
-        const int64_t late_ns = w->failed_ns ? now_ns() - w->failed_ns : 0;
-        if (asked && !w->failed_ns) w->failed_ns = now_ns();
+        const int64_t late_ns = w->failed_ns ? cot_now_ns() - w->failed_ns : 0;
+        if (asked && !w->failed_ns) w->failed_ns = cot_now_ns();
         if (!told && (asked || late_ns > patience_ns || (late_ns && w->silent <= 1))) {
             kill(w->oshrun, SIGTERM);
             told = true;
@@ -146,11 +139,11 @@ static _Noreturn void become_oshrun(int64_t ranks, const char *hostfile, char **
 /* Those of this host are this process's children once oshrun has ended: what it kills takes a while to be gone. */
 static void wait_for_orphans(void)
 {
-    const int64_t patience_ns = 3000000000, since_ns = now_ns();
+    const int64_t patience_ns = 3000000000, since_ns = cot_now_ns();
     const struct timespec pause = {.tv_nsec = 1000000};
     for (;;) {
         const pid_t ended = waitpid(-1, NULL, WNOHANG);
-        if ((ended < 0 && errno != EINTR) || now_ns() - since_ns > patience_ns) return;
+        if ((ended < 0 && errno != EINTR) || cot_now_ns() - since_ns > patience_ns) return;
         if (ended == 0) nanosleep(&pause, NULL);
     }
 }

@@ -1,4 +1,6 @@
 #include "base/error.h"
+#include "base/integers.h"
+#include "coterie/roof.h"
 #include "engine/engine_state.h"
 #include "engine/exchange.h"
 #include "engine/likeness.h"
@@ -7,6 +9,7 @@
 #include "engine/pipeline.h"
 #include "engine/replay.h"
 #include "engine/tables.h"
+#include "kernels/cores.h"
 #include "kernels/pack.h"
 
 #include <stdlib.h>
@@ -83,12 +86,12 @@ static cot_status check_options(const cot_engine_options *o, cot_error *error)
 
 static int thread_count(const cot_engine_options *o)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
     const cot_launch_place place = cot_launch_started();
     if (o->threads) return o->threads;
-    if (cot_fabric_backend_find(o->fabric)->from_outside && place.here) // as many on each host
-        cores = (cores * place.ranks + place.here - 1) / place.here;
-    return cores < 1 ? 1 : cores < 1024 ? (int)cores : 1024;
+    if (!cot_fabric_backend_find(o->fabric)->from_outside || !place.here) return cot_cores();
+    // What starts ranks may bind each to its part of the host: all of that is theirs together, and as much on each host.
+    const long cores = cot_larger(sysconf(_SC_NPROCESSORS_ONLN), 1);
+    return (int)cot_smaller((cores * place.ranks + place.here - 1) / place.here, COT_CORES_MOST);
 }
 
 static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_error *error)

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/integers.h"
 #include "coterie/model.h"
+#include "coterie/roof.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -318,9 +319,7 @@ static cot_status check_options(cot_format *format, const cot_model_convert_opti
 
 static int workers(const cot_model_convert_options *o)
 {
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (o->threads) return o->threads - 1;
-    return cores < 1 ? 0 : (int)cot_smaller(cores, 1024) - 1;
+    return (o->threads ? o->threads : cot_cores()) - 1;
 }
 
 cot_status cot_model_convert(const char *folder, const char *output, const cot_model_convert_options *options,

@@ -1,12 +1,12 @@
 #include "predict/predictor.h"
 
 #include "base/error.h"
+#include "coterie/roof.h"
 #include "routing/ids.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static cot_status check(const cot_trace *trace, const cot_predictor_options *o, cot_error *error)
 {
@@ -164,10 +164,10 @@ cot_status cot_predictor_train(cot_predictor **predictor, const cot_trace *trace
     cot_status status = check(trace, options, error);
     if (status != COT_OK) return status;
     cot_training t = {.trace = trace, .options = options};
-    const long cores = options->threads > 0 ? options->threads : sysconf(_SC_NPROCESSORS_ONLN);
+    const int threads = options->threads > 0 ? options->threads : cot_cores();
     if (!(t.predictor = calloc(1, sizeof *t.predictor)))
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a predictor");
-    if (cores > 1) status = cot_pool_open(&t.pool, (int)cores - 1, error);
+    if (threads > 1) status = cot_pool_open(&t.pool, threads - 1, error);
     if (status == COT_OK) status = train(&t, error);
     cot_pool_close(t.pool);
     free(t.token);

@@ -14,7 +14,7 @@ add_library(kernels_emulated OBJECT ${PROJECT_SOURCE_DIR}/src/kernels/x86/avx512
                                     ${PROJECT_SOURCE_DIR}/src/kernels/x86/avx512_bf16.c)
 target_include_directories(kernels_emulated PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
 target_include_directories(kernels_emulated SYSTEM BEFORE PRIVATE ${CMAKE_CURRENT_LIST_DIR}/emulated)
-target_compile_options(kernels_emulated PRIVATE -mavx2 -mfma -mf16c -O3 -Wno-psabi)
+target_compile_options(kernels_emulated PRIVATE -mavx2 -mfma -mf16c -O1 -Wno-psabi)
 add_library(kernels_check_emulated STATIC ${CMAKE_CURRENT_LIST_DIR}/../harness/kernels/check.c)
 target_include_directories(kernels_check_emulated PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
 target_compile_definitions(kernels_check_emulated PUBLIC COT_TEST_EMULATED)
