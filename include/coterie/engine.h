@@ -29,15 +29,19 @@ typedef struct cot_engine_options {
     /* Threads of all ranks together, 0 to 1024; 0: as many as there are cores (cot_cores). More than `ranks` help the ranks
      * to compute; fewer limit how many ranks compute at once. Default 0. */
     int threads;
-    /* Type of the arithmetic and of what ranks send each other: "bf16", "fp32", or "int8": all but routed and shared experts
-     * is bf16; for them rows are rounded to whole numbers in blocks of 256, and weights that are not stored otherwise
-     * (`weights`) are int8 with a scale for each column. Default "bf16". */
+    /* Type of the arithmetic and of what ranks send each other: "bf16", "fp32", or "int8": as bf16, but rows that are multiplied
+     * with weights in int8, int4 or mxfp4 are rounded to whole numbers in blocks of 256, and networks' weights that are not stored
+     * so (`weights`) are int8 with a scale for each column. Default "bf16". */
     const char *precision;
-    /* What the weights of routed and shared experts are kept as. "as-stored": what the files have in 8 or 4 bits stays so where
-     * the precision multiplies it; all else becomes what the precision says. Or "bf16", "fp32" (each in its own precision),
-     * "int8", "int4", "mxfp4" (in every precision) or "fp8" (not in "int8"): what the files have otherwise is rounded to that
-     * while it is loaded. NULL, the default: "as-stored". */
+    /* What the weights of networks - routed and shared experts, dense layers - are kept as. "as-stored": what the files have in 8
+     * or 4 bits stays so where the precision multiplies it; all else becomes what the precision says. Or "bf16", "fp32" (each in
+     * its own precision), "int8", "int4", "mxfp4" (in every precision) or "fp8" (not in "int8"): what the files have otherwise is
+     * rounded to that while it is loaded. NULL, the default: "as-stored". */
     const char *weights;
+    /* The same of attention's projections (but what MLA absorbs, which is widened) and of the head; in precision "int8" "bf16" and
+     * "fp8" too, by rows that are not rounded. NULL, the default: as `weights`, but for int4 and mxfp4 what is stored in 8 or 4
+     * bits, else int8. */
+    const char *weights_attention, *weights_head;
     /* "tp": the heads of attention are split over the ranks; "dp": a sequence stays on its home rank. Default "tp". */
     const char *attention;
     /* The MoE operator, one of cot_engine_operators; NULL, the default: the first of them. */
@@ -162,11 +166,11 @@ cot_status cot_engine_open_random(cot_engine **engine, const char *config_json, 
 
 /* What opening a model would take. */
 typedef struct cot_engine_sizes {
-    size_t weight_bytes;    /* packed, over all ranks: what cot_engine_describe tells of the opened engine */
-    size_t shared_bytes;    /* of those: what every rank reads whole, of which a host keeps one copy */
-    size_t rank_bytes;      /* the others, experts and attention's heads, on the rank that has most of them */
-    size_t total_bytes;     /* weights, KV cache and buffers: opening is refused beyond available_bytes */
-    const char *weights;    /* what routed experts are kept as, as cot_engine_info has it */
+    size_t weight_bytes; /* packed, over all ranks: what cot_engine_describe tells of the opened engine */
+    size_t shared_bytes; /* of those: what every rank reads whole, of which a host keeps one copy */
+    size_t rank_bytes;   /* the others, experts and attention's heads, on the rank that has most of them */
+    size_t total_bytes;  /* weights, KV cache and buffers: opening is refused beyond available_bytes */
+    const char *weights, *weights_attention, *weights_head; /* as cot_engine_info has them */
     size_t available_bytes; /* memory that this process may still take now; SIZE_MAX where that is not told */
 } cot_engine_sizes;
 /* Measures a model folder, which is opened once, for each of `count` options: sizes [count]. Of its weights only is read how they are stored; where they are not there, or
@@ -194,7 +198,9 @@ typedef struct cot_engine_info {
     const char *a2a, *dedup;                     /* the same; "fused" is one-shot as far as a word says it */
     const char *pipeline, *predict, *collective; /* the same; NULL where attention is "dp" */
     const char *weights; /* what routed experts are kept as: a format's name, "bf16", "int4" ... */
-    const int32_t *eos;  /* [eos_count] the model's tokens that end a text */
+    const char *weights_attention,
+        *weights_head;  /* the same of attention's output in the first layer, and of the head */
+    const int32_t *eos; /* [eos_count] the model's tokens that end a text */
     size_t eos_count;
     int kv_homes; /* ranks that hold a KV cache of their own; 1 where every rank holds its part of all pages */
     int64_t block_tokens; /* of the prefix cache, as the options say */

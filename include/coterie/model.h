@@ -45,10 +45,9 @@ cot_status cot_model_embedding(float **row, int64_t *n_ids, int64_t *width, cons
 
 /* How a checkpoint is written again. */
 typedef struct cot_model_convert_options {
-    size_t size; /* sizeof this structure */
-    const char *
-        weights; /* what matrices of routed and shared experts become: "int4" (the default), "int8" or "mxfp4" */
-    int threads; /* 1 to 1024; 0, the default: as many as cores (cot_cores) */
+    size_t size;         /* sizeof this structure */
+    const char *weights; /* what matrices of networks become: "int4" (the default), "int8" or "mxfp4" */
+    int threads;         /* 1 to 1024; 0, the default: as many as cores (cot_cores) */
     int64_t
         file_bytes; /* of weights in a file at most, but one tensor always has room; at least 1, default 5e9 */
     /* Called by the calling thread before each tensor and at the end, with `progress_context`; it returns whether to go on. NULL, the
@@ -58,7 +57,7 @@ typedef struct cot_model_convert_options {
 } cot_model_convert_options;
 void cot_model_convert_options_init(cot_model_convert_options *options);
 
-/* Writes the model of a folder to a new folder `output`: matrices of routed and shared experts rounded as cot_engine_open rounds
+/* Writes the model of a folder to a new folder `output`: matrices of networks - experts and dense layers - rounded as cot_engine_open rounds
  * them (`weights`), in compressed-tensors' layout or, where the model keeps a layer's experts in one tensor, gpt-oss's; other
  * matrices that the files have in few bits become bf16; all else that the model needs is copied as it is, with the files of the
  * tokenizer. `output` appears whole or not at all: it is written beside under a name of its own ("OUTPUT.XXXXXX"), which is gone

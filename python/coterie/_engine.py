@@ -140,7 +140,7 @@ class Engine:
     moe_layers: numpy.ndarray
 
     def __init__(self, folder: str | os.PathLike, ranks: int = 1, *, threads: int = 0, precision: str = "bf16",
-                 weights: str | None = None,
+                 weights: str | None = None, weights_attention: str | None = None, weights_head: str | None = None,
                  attention: str = "tp", op: str | None = None, combine: str = "exact", a2a: str | None = None,
                  dedup: str | None = None, payload: str | None = None, isa: str | None = None, fabric: str | None = None, timeout: float = 300,
                  placement: Placement | str | os.PathLike | Any = None, tables: str | os.PathLike | None = None,
@@ -158,7 +158,8 @@ class Engine:
         library.cot_engine_options_init(ctypes.byref(options))
         options.ranks, options.threads = whole(ranks, "ranks"), whole(threads, "threads")
         options.precision, options.attention, options.combine = text(precision), text(attention), text(combine)
-        options.weights = text(weights)
+        options.weights, options.weights_attention = text(weights), text(weights_attention)
+        options.weights_head = text(weights_head)
         options.op, options.payload, options.isa, options.fabric = text(op), text(payload), text(isa), text(fabric)
         options.timeout_ns = whole(round(timeout * 1e9), "timeout", 2**62)
         options.tables, options.pipeline = text(tables), text(pipeline)

@@ -77,9 +77,10 @@ static int convert(const void *settings)
 const cot_command cot_cmd_convert = {
     .name = "convert",
     .summary = "write a model again with its experts in few bits",
-    .details = "Matrices of routed and shared experts are rounded, as --weights of other commands rounds "
+    .details = "Matrices of experts and dense networks are rounded, as --weights of other commands rounds "
                "them while they "
-               "are loaded: running the new folder gives the same to the bit. It is in the hub's layouts, "
+               "are loaded: running the new folder gives the same to the bit as that with attention and head "
+               "as stored. It is in the hub's layouts, "
                "which other programs read: "
                "compressed-tensors' pack-quantized and mxfp4-pack-quantized, or gpt-oss's own, which has "
                "mxfp4 alone. Files of the tokenizer, "
@@ -91,19 +92,19 @@ const cot_command cot_cmd_convert = {
                "program that is killed without a word leaves behind.",
     .examples = (const char *const[]){"coterie convert models/tiny -o tiny-int4",
                                       "coterie convert models/tiny -o tiny-int8 --weights int8", NULL},
-    .options = {.positionals = (const cot_positional[]){{"MODEL", 1, 1, "a model folder", AT(model)}, {0}},
-                .groups =
-                    (const cot_option_group[]){
-                        {"Options",
-                         (const cot_option[]){{"output", 'o', COT_OPTION_TEXT, "FOLDER", NULL,
-                                               "the folder to make", AT(output)},
-                                              {"weights", 0, COT_OPTION_CHOICE, "TYPE", "int4",
-                                               "what experts' weights become: 4.5, 8 or 4.25 bits each",
-                                               AT(weights), .choices = kinds},
-                                              {"threads", 't', COT_OPTION_INTEGER, "N",
-                                               "0", "threads (0: as many as cores)", AT(threads),
-                                               .least = 0, .most = 1024},
-                                              {0}}},
-                        {0}}},
+    .options =
+        {.positionals = (const cot_positional[]){{"MODEL", 1, 1, "a model folder", AT(model)}, {0}},
+         .groups =
+             (const cot_option_group[]){
+                 {"Options",
+                  (const cot_option[]){
+                      {"output", 'o', COT_OPTION_TEXT, "FOLDER", NULL, "the folder to make", AT(output)},
+                      {"weights", 0, COT_OPTION_CHOICE, "TYPE", "int4",
+                       "what experts' weights, and dense networks', become: 4.5, 8 or 4.25 bits each",
+                       AT(weights), .choices = kinds},
+                      {"threads", 't', COT_OPTION_INTEGER, "N", "0", "threads (0: as many as cores)",
+                       AT(threads), .least = 0, .most = 1024},
+                      {0}}},
+                 {0}}},
     .settings_bytes = sizeof(struct convert_settings),
     .run = convert};

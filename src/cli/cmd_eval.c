@@ -176,7 +176,7 @@ static bool compare(const struct eval_settings *s, cot_engine *engine, const eng
                     const cot_eval_sequence *sequences, size_t count)
 {
     engine_settings settings = s->engine;
-    settings.weights = 0;
+    settings.weights = settings.weights_attention = settings.weights_head = 0;
     cot_engine *other = NULL;
     cot_error error;
     cot_eval_difference *differences = calloc(count + 1, sizeof *differences);

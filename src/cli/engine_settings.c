@@ -12,6 +12,8 @@
 
 const char *const cot_precision_names[] = {"bf16", "fp32", "int8", NULL};
 const char *const cot_weights_names[] = {"as-stored", "bf16", "fp32", "int8", "fp8", "int4", "mxfp4", NULL};
+static const char *const dense_weights[] = {"auto", "as-stored", "bf16",  "fp32", "int8",
+                                            "fp8",  "int4",      "mxfp4", NULL};
 static const char *const attentions[] = {"tp", "dp", NULL};
 const char *const cot_combine_names[] = {"exact", "reduced", NULL};
 static const char *const payloads[] = {"as-precision", "bf16", "fp32", NULL};
@@ -32,12 +34,17 @@ static const char *const collectives[] = {"auto", "ring", "direct", NULL};
      "threads in all (0: as many as cores); beyond P they help, below P they limit", \
      offsetof(engine_settings, threads), .least = 0, .most = 1024}, \
     {"precision", 0, COT_OPTION_CHOICE, "TYPE", "bf16", \
-     "arithmetic and payload; int8: of the experts' rows and weights, the rest is bf16", \
+     "arithmetic and payload; int8: bf16, but rows are rounded where weights are int8, int4 or mxfp4, as experts' are", \
      offsetof(engine_settings, precision), .choices = cot_precision_names}, \
     {"weights", 0, COT_OPTION_CHOICE, "TYPE", "as-stored", \
-     "what experts' weights are kept as, rounded where the files have more; as-stored: what the files have in 8 or 4 bits " \
-     "stays, all else is as the precision says", \
+     "what weights of experts and dense networks are kept as, rounded where the files have more; as-stored: what the files " \
+     "have in 8 or 4 bits stays, all else is as the precision says", \
      offsetof(engine_settings, weights), .choices = cot_weights_names}, \
+    {"weights-attention", 0, COT_OPTION_CHOICE, "TYPE", "auto", \
+     "the same of attention's projections; auto: as --weights, but not rounded to less than int8", \
+     offsetof(engine_settings, weights_attention), .choices = dense_weights}, \
+    {"weights-head", 0, COT_OPTION_CHOICE, "TYPE", "auto", "the same of the head", \
+     offsetof(engine_settings, weights_head), .choices = dense_weights}, \
     {"attention", 0, COT_OPTION_CHOICE, "HOW", attention_default, \
      "tp: heads split over ranks; dp: a sequence's tokens and KV stay on its home rank", \
      offsetof(engine_settings, attention), .choices = attentions}, \
@@ -115,6 +122,8 @@ cot_engine_options cot_engine_options_of(const engine_settings *s, const engine_
     o.threads = (int)s->threads;
     o.precision = cot_precision_names[s->precision];
     o.weights = cot_weights_names[s->weights];
+    o.weights_attention = s->weights_attention ? dense_weights[s->weights_attention] : NULL;
+    o.weights_head = s->weights_head ? dense_weights[s->weights_head] : NULL;
     o.attention = attentions[s->attention];
     o.op = s->op;
     o.fabric = s->fabric;

@@ -9,8 +9,9 @@
 
 typedef struct engine_settings {
     int64_t ranks, threads, expert_slots;
-    int precision, weights, attention, combine, payload; // precision: of cot_precision_names
-    double timeout;                                      // seconds
+    int precision, weights, weights_attention, weights_head, attention, combine,
+        payload;    // precision: of cot_precision_names
+    double timeout; // seconds
     int pipeline, predict, collective, a2a, dedup;
     const char *op, *fabric, *isa, *placement, *tables, *save_routing, *hostfile;
 } engine_settings;

@@ -51,9 +51,10 @@ static int print_json(const cot_model_info *m, const cot_tokenizer *tokenizer, c
         for (int r = 0; r < sizes->counts; r++) {
             const cot_engine_sizes *s = &sizes->of[p * sizes->counts + r];
             json_array_append_new(
-                rows, json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:b}", "precision",
-                                cot_precision_names[p], "weights", s->weights, "ranks", sizes->ranks[r],
-                                "weight_bytes", (json_int_t)s->weight_bytes, "shared_bytes",
+                rows, json_pack("{s:s, s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:b}", "precision",
+                                cot_precision_names[p], "weights", s->weights, "weights_attention",
+                                s->weights_attention, "weights_head", s->weights_head, "ranks",
+                                sizes->ranks[r], "weight_bytes", (json_int_t)s->weight_bytes, "shared_bytes",
                                 (json_int_t)s->shared_bytes, "rank_bytes", (json_int_t)s->rank_bytes,
                                 "total_bytes", (json_int_t)s->total_bytes, "fits", fits(s)));
         }
@@ -102,13 +103,16 @@ static void print_text(const cot_model_info *m, const cot_tokenizer *tokenizer, 
         printf("no tokenizer.json\n");
     const size_t available = sizes->of[0].available_bytes;
     if (available != SIZE_MAX) printf("memory        %.2f GB are available now\n", (double)available / 1e9);
-    cot_heading(stdout, "\nprecision  experts  ranks  weights GB  shared GB  a rank GB  in all GB  fits\n");
+    cot_heading(
+        stdout,
+        "\nprecision  experts  attention  head   ranks  weights GB  shared GB  a rank GB  in all GB  fits\n");
     for (int p = 0; p < PRECISIONS; p++)
         for (int r = 0; r < sizes->counts; r++) {
             const cot_engine_sizes *s = &sizes->of[p * sizes->counts + r];
-            printf("%-9s  %-7s  %5d  %10.3f  %9.3f  %9.3f  %9.3f  %s\n", cot_precision_names[p], s->weights,
-                   sizes->ranks[r], (double)s->weight_bytes / 1e9, (double)s->shared_bytes / 1e9,
-                   (double)s->rank_bytes / 1e9, (double)s->total_bytes / 1e9, fits(s) ? "yes" : "no");
+            printf("%-9s  %-7s  %-9s  %-5s  %5d  %10.3f  %9.3f  %9.3f  %9.3f  %s\n", cot_precision_names[p],
+                   s->weights, s->weights_attention, s->weights_head, sizes->ranks[r],
+                   (double)s->weight_bytes / 1e9, (double)s->shared_bytes / 1e9, (double)s->rank_bytes / 1e9,
+                   (double)s->total_bytes / 1e9, fits(s) ? "yes" : "no");
         }
 }
 

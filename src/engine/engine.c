@@ -102,10 +102,9 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_er
     cot_engine_numbers numbers;
     cot_status status = cot_engine_numbers_of(&numbers, o->precision, o->combine, o->payload, error);
     if (status == COT_OK)
-        status = cot_precision_set_weights(&numbers.precision, o->weights,
-                                           (cot_stored_formats){cot_checkpoint_expert_format(e->checkpoint),
-                                                                cot_checkpoint_shared_format(e->checkpoint)},
-                                           error);
+        status = cot_precision_set_weights(
+            &numbers.precision, (cot_weight_words){o->weights, o->weights_attention, o->weights_head},
+            cot_checkpoint_formats(e->checkpoint), error);
     if (status != COT_OK) return status;
     *r = (cot_runner_options){.checkpoint = e->checkpoint,
                               .whole = &e->whole,
@@ -243,6 +242,8 @@ static cot_status measure(cot_engine *e, const cot_fabric_backend *fabric, size_
     const size_t plans =
         2 * (size_t)ranks * cot_plan_bytes(e->runner.step_tokens, e->runner.step_maps); // two on each rank
     sizes->weights = cot_format_row_of(e->runner.precision.experts)->name;
+    sizes->weights_attention = cot_format_row_of(e->whole.attention[0].output.format)->name;
+    sizes->weights_head = cot_format_row_of(e->whole.output.format)->name;
     sizes->total_bytes =
         sizes->weight_bytes + cache + other + attention.used + cot_scheduler_bytes(&limits) + plans;
     return status;
@@ -262,7 +263,7 @@ static cot_status load_whole(cot_engine *e, cot_loader *load, cot_error *error)
     cot_pool *pool = NULL;
     cot_status status = cot_pool_open(&pool, e->info.threads - 1, error);
     if (status != COT_OK) return status;
-    cot_whole_weights_walk(&e->whole, e->config, e->runner.precision, e->runner.op->weights,
+    cot_whole_weights_walk(&e->whole, e->checkpoint, e->runner.precision, e->runner.op->weights,
                            e->runner.data_parallel, &e->whole.arena, load);
     status = cot_loader_run(load, pool, &e->progress, NULL, error);
     cot_pool_close(pool);
@@ -318,6 +319,8 @@ static void describe(cot_engine *e, size_t weight_bytes)
     i->weight_bytes = weight_bytes;
     i->precision = r->precision.rounded ? "int8" : name_of_type(r->precision.type);
     i->weights = cot_format_row_of(r->precision.experts)->name;
+    i->weights_attention = cot_format_row_of(e->whole.attention[0].output.format)->name;
+    i->weights_head = cot_format_row_of(e->whole.output.format)->name;
     i->payload = name_of_type(r->payload);
     i->op = r->op->name;
     i->combine = r->combine == COT_COMBINE_EXACT ? "exact" : "reduced";
@@ -399,8 +402,11 @@ static cot_status lay_out(cot_engine *e, const cot_engine_options *options, cot_
     if (status == COT_OK) status = fill_pages(e, options, error);
     if (status != COT_OK) return status;
     for (int64_t l = 0; l < c->layers; l++) cot_attention_heads(&e->whole.attention[l], c, 0, 1);
-    cot_whole_weights_walk(&e->whole, c, e->runner.precision, e->runner.op->weights, e->runner.data_parallel,
-                           &whole, load);
+    cot_arena all_heads = {0}; // what steps read is told by them, even where each rank has its own
+    if (!e->runner.data_parallel)
+        cot_attention_weights_walk(e->whole.attention, e->checkpoint, e->runner.precision, &all_heads, load);
+    cot_whole_weights_walk(&e->whole, e->checkpoint, e->runner.precision, e->runner.op->weights,
+                           e->runner.data_parallel, &whole, load);
     return measure(e, cot_fabric_backend_find(options->fabric), whole.used, sizes, error);
 }
 

@@ -44,9 +44,9 @@ uint64_t cot_likeness_of_folder(const char *folder)
 
 uint64_t cot_likeness_of_options(const cot_engine_options *o)
 {
-    const char *const words[] = {o->precision, o->weights,    o->attention, o->op,
-                                 o->combine,   o->payload,    o->isa,       o->pipeline,
-                                 o->predict,   o->collective, o->a2a,       o->dedup};
+    const char *const words[] = {
+        o->precision, o->weights, o->weights_attention, o->weights_head, o->attention,  o->op,  o->combine,
+        o->payload,   o->isa,     o->pipeline,          o->predict,      o->collective, o->a2a, o->dedup};
     const int64_t numbers[] = {
         o->ranks,     o->threads,           o->expert_slots,  o->capture_routing, o->step_tokens,
         o->kv_tokens, (int64_t)o->kv_bytes, o->block_tokens,  o->sequences,       o->timeout_ns,

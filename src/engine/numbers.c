@@ -17,8 +17,7 @@ cot_status cot_engine_numbers_of(cot_engine_numbers *numbers, const char *precis
     if (payload && strcmp(payload, "bf16") != 0 && strcmp(payload, "fp32") != 0)
         return cot_fail(error, COT_INVALID_ARGUMENT, "unknown payload '%s' (bf16 or fp32)", payload);
     const cot_dtype type = fp32 ? COT_F32 : COT_BF16;
-    const cot_format format = int8 ? COT_FORMAT_INT8 : cot_format_of(type);
-    *numbers = (cot_engine_numbers){{type, int8, format, format},
+    *numbers = (cot_engine_numbers){{.type = type, .rounded = int8},
                                     reduced ? COT_COMBINE_REDUCED : COT_COMBINE_EXACT,
                                     !payload                   ? type
                                     : !strcmp(payload, "fp32") ? COT_F32

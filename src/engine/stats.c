@@ -17,29 +17,14 @@ _Static_assert((int)COT_STATS_PHASES == (int)COT_PHASES, "the public count of ph
 
 /* ---- what a step had to read ---- */
 
-static uint64_t packed_bytes(const cot_engine *e, int64_t in, int64_t out)
-{
-    return (uint64_t)cot_packed_bytes(cot_format_of(e->runner.precision.type), in, out);
-}
-
 static uint64_t network_bytes(const cot_moe_weights *weights, cot_ffn_shape shape)
 {
     return shape.intermediate ? weights->slot_bytes(&shape) : 0;
 }
 
-/* The matrices of all heads, whole: what ranks hold twice is read once. */
-static uint64_t attention_bytes(const cot_engine *e)
+static uint64_t head_bytes(const cot_engine *e)
 {
-    const cot_config *c = e->config;
-    if (c->attention == COT_ATTENTION_GQA)
-        return packed_bytes(e, c->hidden, (c->heads + 2 * c->kv_heads) * c->head_dim) +
-               packed_bytes(e, c->heads * c->head_dim, c->hidden);
-    int64_t q = c->heads * (c->nope_dim + c->rope_dim), latent = c->kv_lora_rank + c->rope_dim;
-    uint64_t absorb = packed_bytes(e, c->nope_dim, c->kv_lora_rank),
-             expand = packed_bytes(e, c->kv_lora_rank, c->v_dim);
-    return packed_bytes(e, c->hidden, (c->q_lora_rank ? c->q_lora_rank : q) + latent) +
-           (c->q_lora_rank ? packed_bytes(e, c->q_lora_rank, q) : 0) +
-           (uint64_t)c->heads * (absorb + expand) + packed_bytes(e, c->heads * c->v_dim, c->hidden);
+    return (uint64_t)cot_packed_bytes(e->whole.output.format, e->config->hidden, e->config->vocab);
 }
 
 /* Keys and values of one position. */
@@ -68,11 +53,11 @@ uint64_t cot_engine_read_bytes(cot_engine *e, const cot_step *step, const uint16
     const cot_moe_weights *weights = e->runner.op->weights;
     const uint64_t expert_bytes = network_bytes(weights, cot_model_expert_shape(c, precision)),
                    shared_bytes = network_bytes(weights, cot_model_shared_shape(c, precision)),
-                   dense_bytes = network_bytes(&cot_moe_packed, cot_model_dense_shape(c, precision.type)),
+                   dense_bytes = network_bytes(&cot_moe_packed, cot_model_dense_shape(c, precision)),
                    gate_bytes = weights->gate_bytes(c->hidden, c->gate.experts);
-    uint64_t bytes = step->logits ? packed_bytes(e, c->hidden, c->vocab) : 0;
+    uint64_t bytes = step->logits ? head_bytes(e) : 0;
     for (int64_t l = 0; l < c->layers; l++) {
-        bytes += attention_bytes(e);
+        bytes += cot_attention_weights_bytes(&e->whole.attention[l]); // what ranks hold twice is read once
         for (int32_t i = 0; i < step->spans; i++) bytes += kv_bytes(e, &step->span[i], l);
         if (!c->layer[l].moe) {
             bytes += dense_bytes;
@@ -95,17 +80,17 @@ void cot_engine_cost_prior(const cot_engine *e, double prior[COT_COST_TERMS])
     const cot_config *c = e->config;
     const cot_precision precision = e->runner.precision;
     const cot_moe_weights *weights = e->runner.op->weights;
-    const cot_ffn_shape dense_shape = cot_model_dense_shape(c, precision.type);
+    const cot_ffn_shape dense_shape = cot_model_dense_shape(c, precision);
     const double moe = (double)c->moe_layers, dense = (double)(c->layers - c->moe_layers),
                  expert = (double)network_bytes(weights, cot_model_expert_shape(c, precision)),
                  shared = (double)network_bytes(weights, cot_model_shared_shape(c, precision)),
                  gate = (double)weights->gate_bytes(c->hidden, c->gate.experts),
                  network = dense > 0 ? (double)network_bytes(&cot_moe_packed, dense_shape) : 0,
-                 all =
-                     (double)c->layers * (double)attention_bytes(e) + dense * network + moe * (gate + shared),
+                 all = (double)c->layers * (double)cot_attention_weights_bytes(&e->whole.attention[0]) +
+                       dense * network + moe * (gate + shared),
                  position = (double)c->layers * (double)position_bytes(e),
                  group = (double)c->heads / (double)(c->attention == COT_ATTENTION_MLA ? 1 : c->kv_heads);
-    prior[COT_COST_FIXED] = STEP + all + (double)packed_bytes(e, c->hidden, c->vocab);
+    prior[COT_COST_FIXED] = STEP + all + (double)head_bytes(e);
     prior[COT_COST_EXPERTS] = moe * expert;
     prior[COT_COST_TOKENS] = (all + moe * (double)c->gate.top_k * expert) / ROWS;
     prior[COT_COST_POSITIONS] = position;

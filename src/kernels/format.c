@@ -46,6 +46,36 @@ bool cot_format_zeros(cot_format format)
     return (uint32_t)format >> ZEROS_SHIFT & 1;
 }
 
+/* 0, the whole column, is a multiple of all. */
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    while (b) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+static cot_format with_group(cot_format format, int64_t group)
+{
+    return cot_format_with(cot_format_kind(format), group, cot_format_scale(format),
+                           cot_format_zeros(format));
+}
+
+cot_format cot_format_join(cot_format a, cot_format b)
+{
+    if (a == COT_FORMATS || b == COT_FORMATS || with_group(a, 0) != with_group(b, 0)) return COT_FORMATS;
+    return with_group(a, common_divisor(cot_format_group(a), cot_format_group(b)));
+}
+
+cot_format cot_format_cut(cot_format format, int64_t rows)
+{
+    if (format == COT_FORMATS || !cot_format_group(format)) return format;
+    const int64_t group = common_divisor(cot_format_group(format), rows);
+    return group % 32 ? COT_FORMATS : with_group(format, group);
+}
+
 bool cot_format_multiplies(cot_format format, cot_dtype type, bool rounded)
 {
     const unsigned rows = rounded ? COT_BY_INT8 : type == COT_F32 ? COT_BY_FP32 : COT_BY_BF16;

@@ -79,6 +79,10 @@ static inline const cot_format_row *cot_format_row_of(cot_format format)
  * FP8 have F32) and perhaps zero points (INT4, INT8). The plain number of the kind where all is as its row says. */
 cot_format cot_format_with(cot_format kind, int64_t group, cot_dtype scale, bool zeros);
 int64_t cot_format_group(cot_format format); // 0: the whole column
+/* The format with the longest groups in which matrices of either can be as they are (a group in several parts, all of its scale),
+ * or COT_FORMATS. The other: that of a matrix cut at multiples of so many rows. COT_FORMATS: in no groups of 32 rows and more. */
+cot_format cot_format_join(cot_format a, cot_format b);
+cot_format cot_format_cut(cot_format format, int64_t rows);
 cot_dtype cot_format_scale(cot_format format);
 bool cot_format_zeros(cot_format format);
 

@@ -50,6 +50,29 @@ typedef struct cot_gemm {
     int64_t c_stride;
 } cot_gemm;
 
+/* A weight as products read it: packed [k][n] in whichever format, and whether rows are rounded within them. */
+typedef struct cot_packed {
+    const uint8_t *b;
+    cot_format format;
+    bool rounded;
+    int64_t k, n;
+} cot_packed;
+
+/* The product of m rows of `type` with columns [column0, column0 + n), of which column0 begins a panel. The caller adds A and C. */
+static inline cot_gemm cot_packed_gemm(const cot_packed *b, cot_dtype type, int64_t m, int64_t column0,
+                                       int64_t n)
+{
+    const int64_t panel = cot_panel_bytes(b->format, b->k);
+    return (cot_gemm){.type = type,
+                      .format = b->format,
+                      .rounded = b->rounded,
+                      .m = m,
+                      .n = n,
+                      .k = b->k,
+                      .b = b->b + column0 / COT_PANEL * panel,
+                      .b_panel_bytes = panel};
+}
+
 /* What a softmax knows of the logits so far; of none: -infinity, 0; of one logit x: x, 1. */
 typedef struct cot_softmax_sums {
     float max, sum; // sum of exp(logit - max)

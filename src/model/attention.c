@@ -28,7 +28,7 @@ static void clip(float *x, int64_t n, float limit)
 static void add_bias(cot_runner *r, int64_t row, const void *context)
 {
     const cot_attention_weights *w = context;
-    r->o.kernels->add(r->s.input + row * w->input_columns, w->input_bias, COT_F32, w->input_columns);
+    r->o.kernels->add(r->s.input + row * w->input.n, w->input_bias, COT_F32, w->input.n);
 }
 
 /* ---- GQA ---- */
@@ -49,7 +49,7 @@ static void square_widths(cot_runner *r, int64_t row, const void *context)
 {
     const cot_attention_weights *w = ((const struct gqa *)context)->w;
     int64_t d = r->c->head_dim, skip = owned_kv_begin(r, w);
-    const float *q = r->s.input + row * w->input_columns, *k = q + w->heads * d;
+    const float *q = r->s.input + row * w->input.n, *k = q + w->heads * d;
     r->s.width_sums[2 * row] = w->heads ? r->o.kernels->sum_squares(q, w->heads * d) : 0;
     r->s.width_sums[2 * row + 1] =
         w->kv_heads > skip ? r->o.kernels->sum_squares(k + skip * d, (w->kv_heads - skip) * d) : 0;
@@ -61,7 +61,7 @@ static void finish_gqa_row(cot_runner *r, int64_t row, const void *context)
     const cot_attention_weights *w = g->w;
     const cot_config *c = r->c;
     int64_t d = c->head_dim;
-    float *q = r->s.input + row * w->input_columns, *k = q + w->heads * d, *v = k + w->kv_heads * d;
+    float *q = r->s.input + row * w->input.n, *k = q + w->heads * d, *v = k + w->kv_heads * d;
     if (c->qk_norm == COT_QK_NORM_WIDTH) {
         normalise(r, q, w->heads * d, r->s.width_sums[2 * row], c->heads * d, c->norm_eps, w->q_norm);
         normalise(r, k, w->kv_heads * d, r->s.width_sums[2 * row + 1], c->kv_heads * d, c->norm_eps,
@@ -70,7 +70,7 @@ static void finish_gqa_row(cot_runner *r, int64_t row, const void *context)
     for (int64_t h = 0; h < w->heads + w->kv_heads && c->qk_norm == COT_QK_NORM_HEAD; h++)
         normalise(r, q + h * d, d, r->o.kernels->sum_squares(q + h * d, d), d, c->norm_eps,
                   h < w->heads ? w->q_norm : w->k_norm);
-    if (c->clip_qkv > 0) clip(q, w->input_columns, c->clip_qkv);
+    if (c->clip_qkv > 0) clip(q, w->input.n, c->clip_qkv);
     for (int64_t h = 0; h < w->heads + w->kv_heads; h++) rotate(r, q + h * d, row);
     r->o.kernels->scale(cot_runner_row(r, r->s.queries, row, w->heads * d), r->o.precision.type, q, 1.0f,
                         w->heads * d);
@@ -98,7 +98,7 @@ static cot_status gqa_queries(cot_runner *r, const cot_attention_weights *w, int
 static void normalise_q_latent(cot_runner *r, int64_t row, const void *context)
 {
     const cot_attention_weights *w = context;
-    float *q = r->s.input + row * w->input_columns;
+    float *q = r->s.input + row * w->input.n;
     int64_t n = r->c->q_lora_rank;
     normalise(r, q, n, r->o.kernels->sum_squares(q, n), n, r->c->mla_norm_eps, w->q_a_norm);
     r->o.kernels->scale(cot_runner_row(r, r->s.q_latent, row, n), r->o.precision.type, q, 1.0f, n);
@@ -108,7 +108,7 @@ static void normalise_q_latent(cot_runner *r, int64_t row, const void *context)
 static float *mla_queries(const cot_runner *r, const cot_attention_weights *w, int64_t row)
 {
     int64_t qk = r->c->nope_dim + r->c->rope_dim;
-    return r->c->q_lora_rank ? r->s.q + row * w->heads * qk : r->s.input + row * w->input_columns;
+    return r->c->q_lora_rank ? r->s.q + row * w->heads * qk : r->s.input + row * w->input.n;
 }
 
 static void store_latent(cot_runner *r, int64_t row, const void *context)
@@ -116,7 +116,7 @@ static void store_latent(cot_runner *r, int64_t row, const void *context)
     const struct gqa *g = context;
     const cot_config *c = r->c;
     int64_t n = c->kv_lora_rank, qk = c->nope_dim + c->rope_dim;
-    float *latent = r->s.input + (row + 1) * g->w->input_columns - (n + c->rope_dim);
+    float *latent = r->s.input + (row + 1) * g->w->input.n - (n + c->rope_dim);
     normalise(r, latent, n, r->o.kernels->sum_squares(latent, n), n, c->mla_norm_eps, g->w->kv_a_norm);
     rotate(r, latent + n, row);
     cot_kv_store(&r->kv, r->s.sequence[row], r->s.position[row], g->layer, 0, latent, latent);
@@ -142,23 +142,21 @@ static void assemble_query(cot_runner *r, int64_t row, const void *context)
     }
 }
 
-/* One product a head over all rows: A [rows][heads][k] typed, C [rows][heads][n]. */
-static void products_by_head(cot_runner *r, const cot_attention_weights *w, const void *a, int64_t k,
-                             const uint8_t *b, size_t head_bytes, int64_t n, float *c)
+/* One product a head over all rows: A [rows][heads][k] typed, C [rows][heads][n]; `b` of the first head. */
+static void products_by_head(cot_runner *r, const cot_attention_weights *w, const void *a,
+                             const cot_packed *b, size_t head_bytes, float *c)
 {
-    for (int64_t h = 0; h < w->heads; h++)
-        r->s.gemms[h] =
-            (cot_gemm){.type = r->o.precision.type,
-                       .format = cot_format_of(r->o.precision.type),
-                       .m = r->s.rows,
-                       .n = n,
-                       .k = k,
-                       .a = (const uint8_t *)a + (size_t)(h * k) * cot_dtype_bytes(r->o.precision.type),
-                       .a_stride = w->heads * k,
-                       .b = b + (size_t)h * head_bytes,
-                       .b_panel_bytes = cot_panel_bytes(cot_format_of(r->o.precision.type), k),
-                       .c = c + h * n,
-                       .c_stride = w->heads * n};
+    const size_t element = cot_dtype_bytes(r->o.precision.type);
+    for (int64_t h = 0; h < w->heads; h++) {
+        cot_packed head = *b;
+        head.b += (size_t)h * head_bytes;
+        cot_gemm *g = &r->s.gemms[h];
+        *g = cot_packed_gemm(&head, r->o.precision.type, r->s.rows, 0, b->n);
+        g->a = (const uint8_t *)a + (size_t)(h * b->k) * element;
+        g->a_stride = w->heads * b->k;
+        g->c = c + h * b->n;
+        g->c_stride = w->heads * b->n;
+    }
     cot_matmul(r->o.kernels, r->o.pool, r->s.gemms, w->heads);
 }
 
@@ -168,12 +166,10 @@ static void mla_make_queries(cot_runner *r, const cot_attention_weights *w, int6
     struct gqa g = {w, layer};
     if (c->q_lora_rank) {
         cot_runner_rows(r, r->s.rows, normalise_q_latent, w);
-        cot_runner_product(r, r->s.q_latent, r->s.rows, c->q_lora_rank, w->q_b,
-                           w->heads * (c->nope_dim + c->rope_dim), r->s.q);
+        cot_runner_product(r, r->s.q_latent, r->s.rows, &w->q_b, r->s.q);
     }
     cot_runner_rows(r, r->s.rows, store_latent, &g);
-    products_by_head(r, w, r->s.q_nope, c->nope_dim, w->absorb, w->absorb_bytes, c->kv_lora_rank,
-                     r->s.absorbed);
+    products_by_head(r, w, r->s.q_nope, &w->absorb, w->absorb_bytes, r->s.absorbed);
     cot_runner_rows(r, r->s.rows, assemble_query, w);
 }
 
@@ -195,7 +191,7 @@ cot_status cot_runner_attention(cot_runner *r, int64_t layer, cot_error *error)
     cot_status status = COT_OK;
     if (w->heads && r->s.rows) {
         cot_runner_norm(r, r->o.whole->layers[layer].attention_norm, r->s.x, r->s.rows);
-        cot_runner_product(r, r->s.typed, r->s.rows, c->hidden, w->input, w->input_columns, r->s.input);
+        cot_runner_product(r, r->s.typed, r->s.rows, &w->input, r->s.input);
         if (w->input_bias) cot_runner_rows(r, r->s.rows, add_bias, w);
     }
     if (!mla)
@@ -219,11 +215,10 @@ cot_status cot_runner_attention(cot_runner *r, int64_t layer, cot_error *error)
                                                  .run_count = r->s.run_count,
                                                  .q = r->s.queries,
                                                  .out = r->s.values});
-    int64_t v = mla ? c->v_dim : c->head_dim;
     if (mla) {
-        products_by_head(r, w, r->s.values, c->kv_lora_rank, w->expand, w->expand_bytes, v, r->s.expanded);
+        products_by_head(r, w, r->s.values, &w->expand, w->expand_bytes, r->s.expanded);
         cot_runner_rows(r, r->s.rows, narrow_expanded, w);
     }
-    cot_runner_product(r, r->s.output, r->s.rows, w->heads * v, w->output, c->hidden, r->s.branch);
+    cot_runner_product(r, r->s.output, r->s.rows, &w->output, r->s.branch);
     return COT_OK;
 }

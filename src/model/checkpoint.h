@@ -35,7 +35,7 @@ typedef struct cot_checkpoint cot_checkpoint;
 cot_status cot_checkpoint_open(cot_checkpoint **checkpoint, const char *folder, char **notes,
                                cot_error *error);
 /* A checkpoint without files: the same architecture with random weights, a pure function of (seed, tensor,
- * element), BF16, but MXFP4 where experts are that (cot_checkpoint_expert_format) and are packed as that. */
+ * element), BF16, but MXFP4 where experts are that (cot_checkpoint_format) and are packed as that. */
 cot_status cot_checkpoint_random(cot_checkpoint **checkpoint, const char *config_json, size_t bytes,
                                  uint64_t seed, cot_error *error);
 /* The same of a folder's config.json, with seed 0: for those who ask for sizes alone. Errors: as cot_config_read's. */
@@ -50,10 +50,11 @@ size_t cot_checkpoint_bytes(const cot_checkpoint *checkpoint);
 cot_status cot_checkpoint_shape(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
                                 int64_t expert, int64_t *rows, int64_t *columns, cot_error *error);
 
-/* The format that the matrices of all routed experts are stored in, where they can be packed as they are; else COT_FORMATS.
- * Without files what the configuration says (MXFP4). The other: that of all shared experts. */
-cot_format cot_checkpoint_expert_format(const cot_checkpoint *checkpoint);
-cot_format cot_checkpoint_shared_format(const cot_checkpoint *checkpoint);
+/* The format in which `count` weights, in all layers that have them (or in `layer`, if that is not -1) and of all experts, can be
+ * packed as they are stored; COT_FORMATS: there is none, or there are no such weights. Without files what the configuration says
+ * (of routed experts MXFP4). */
+cot_format cot_checkpoint_format(const cot_checkpoint *checkpoint, const cot_weight *weights, int count,
+                                 int64_t layer);
 
 /* A piece of a weight: rows [row0, row0 + rows) by columns [column0, column0 + columns). */
 typedef struct cot_weight_piece {

@@ -20,6 +20,7 @@ typedef struct piece {
     cot_stored stored;
     int64_t row0, rows, column0, columns;
     bool as_stored;
+    int64_t group; // columns of those that are, 0: all are one
     void *scratch;
     int64_t block_rows;
 } piece;
@@ -52,15 +53,16 @@ static cot_status piece_open(piece *p, const cot_checkpoint *checkpoint, const c
     p->as_stored = cot_stored_is(s, as);
     if (s->storage == COT_STORAGE_RANDOM)
         p->as_stored = as == COT_FORMAT_MXFP4 && s->columns % 32 == 0; // drawn so where groups are whole
-    const int64_t group = p->as_stored ? cot_format_group(as) : 0, whole = group ? group : s->columns;
-    if (p->as_stored && (column0 % whole || (columns % whole && column0 + columns != s->columns)))
+    const int64_t group = as == COT_FORMATS ? 0 : cot_format_group(as);
+    if (group && (column0 % group || (columns % group && column0 + columns != s->columns)))
         return cot_fail(error, COT_INVALID_ARGUMENT,
-                        "'%s' cannot be cut inside its groups of %" PRId64 " columns", s->name, whole);
+                        "'%s' cannot be cut inside its groups of %" PRId64 " columns", s->name, group);
+    p->group = group;
     const bool mapped = s->storage == COT_STORAGE_MXFP4 && p->as_stored;
     if (cot_stored_is_direct(s) || mapped || !rows || !columns) return COT_OK;
     size_t bytes = cot_stored_scratch_bytes(s, p->block_rows, columns);
     if (p->as_stored && s->storage != COT_STORAGE_RANDOM)
-        bytes = cot_stored_codes_bytes(s, p->block_rows, columns);
+        bytes = cot_stored_codes_bytes(p->block_rows, columns, group);
     if (!(p->scratch = malloc(bytes)))
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to read '%s'", s->name);
     return COT_OK;
@@ -169,8 +171,10 @@ static cot_status hand_on(const piece *p, int64_t r, int64_t rows, cot_checkpoin
 
 /* FP8's NaNs, and numbers that its scales make too large. */
 static bool fp8_is_finite(const cot_checkpoint *checkpoint, const cot_codes *codes, int64_t row,
-                          int64_t columns, int64_t groups, int64_t group)
+                          int64_t columns, int64_t group)
 {
+    if (!group) group = columns;
+    const int64_t groups = (columns + group - 1) / group;
     for (int64_t c = 0; c < columns; c++) {
         const uint8_t code = (uint8_t)codes->codes[row * columns + c];
         if (!isfinite(checkpoint->e4m3[code] * codes->scales[row * groups + c / group])) return false;
@@ -185,10 +189,9 @@ static cot_status hand_on_codes(const piece *p, int64_t r, int64_t rows, cot_che
     const cot_status status = check_scales(p, r, rows, error);
     if (status != COT_OK) return status;
     const cot_codes codes =
-        cot_stored_codes(p->checkpoint, s, p->row0 + r, rows, p->column0, p->columns, p->scratch);
-    const int64_t groups = (p->columns + s->block_columns - 1) / (s->block_columns ? s->block_columns : 1);
+        cot_stored_codes(p->checkpoint, s, p->row0 + r, rows, p->column0, p->columns, p->group, p->scratch);
     for (int64_t i = 0; i < rows && s->storage == COT_STORAGE_FP8; i++)
-        if (!fp8_is_finite(p->checkpoint, &codes, i, p->columns, groups, s->block_columns))
+        if (!fp8_is_finite(p->checkpoint, &codes, i, p->columns, p->group))
             return cot_fail(error, COT_INVALID_ARGUMENT,
                             "tensor '%s' holds a NaN or an infinity in row %" PRId64, s->name,
                             p->row0 + r + i);
@@ -279,12 +282,59 @@ static void pack_block(void *context, int64_t row, int64_t rows, const cot_pack_
     cot_pack_any(p->to.b, p->to.format, p->k, p->to.n, p->to.n0 + row, rows, in);
 }
 
+/* Columns of whole rows, which are rounded by one scale before they are cut. */
+typedef struct cutter {
+    cot_packed_part to;
+    int64_t width, column0, columns; // of the row; of those that are packed
+    float *row;
+    int8_t *codes; // [width]
+} cutter;
+
+static void pack_cut_block(void *context, int64_t row, int64_t rows, const cot_pack_input *in)
+{
+    const cutter *p = context;
+    const uint8_t *numbers = in->numbers;
+    for (int64_t r = 0; r < rows; r++, numbers += in->stride * (int64_t)cot_dtype_bytes(in->type)) {
+        float scale;
+        cot_pack_floats(p->row, numbers, in->type, p->width);
+        cot_quantise_row(p->codes, &scale, cot_format_kind(p->to.format), p->row, p->width);
+        cot_pack_codes(p->to.b, p->to.format, p->columns, p->to.n, p->to.n0 + row + r, 1,
+                       &(cot_codes){.codes = p->codes + p->column0, .scales = &scale});
+    }
+}
+
+static cot_status pack_cut(const cot_checkpoint *checkpoint, const cot_weight_piece *wanted,
+                           const cot_packed_part *to, int64_t width, cot_error *error)
+{
+    piece p;
+    cot_weight_piece rows = *wanted;
+    rows.column0 = 0;
+    rows.columns = width;
+    cot_status status = piece_open(&p, checkpoint, &rows, COT_FORMATS, error);
+    if (status != COT_OK) return status;
+    cutter cut = {.to = *to, .width = width, .column0 = wanted->column0, .columns = wanted->columns};
+    cut.row = malloc((size_t)width * (sizeof *cut.row + sizeof *cut.codes));
+    if (!cut.row) {
+        free(p.scratch);
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to read '%s'", p.stored.name);
+    }
+    cut.codes = (int8_t *)(cut.row + width);
+    status = piece_run(&p, pack_cut_block, &cut, error);
+    free(cut.row);
+    return status;
+}
+
 cot_status cot_checkpoint_pack(const cot_checkpoint *checkpoint, const cot_weight_piece *wanted,
                                const cot_packed_part *to, cot_error *error)
 {
     piece p;
     cot_status status = piece_open(&p, checkpoint, wanted, to->format, error);
-    return status == COT_OK ? piece_run(&p, pack_block, &(packer){*to, p.columns}, error) : status;
+    if (status != COT_OK) return status;
+    const bool by_row = !p.as_stored && !p.group && cot_format_groups(to->format, p.columns);
+    if (!by_row || p.columns == p.stored.columns || !p.columns)
+        return piece_run(&p, pack_block, &(packer){*to, p.columns}, error);
+    free(p.scratch);
+    return pack_cut(checkpoint, wanted, to, p.stored.columns, error);
 }
 
 cot_status cot_checkpoint_hand_on(const cot_checkpoint *checkpoint, const cot_weight_piece *wanted,

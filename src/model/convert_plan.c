@@ -104,10 +104,12 @@ static cot_status check_rounded(const planner *p, const cot_stored *stored)
     return COT_OK;
 }
 
+/* Networks: of experts, routed and shared, and of dense layers. */
 static bool is_rounded(cot_weight weight)
 {
     return (weight >= COT_WEIGHT_EXPERT_GATE && weight <= COT_WEIGHT_EXPERT_DOWN) ||
-           (weight >= COT_WEIGHT_SHARED_GATE && weight <= COT_WEIGHT_SHARED_DOWN);
+           (weight >= COT_WEIGHT_SHARED_GATE && weight <= COT_WEIGHT_SHARED_DOWN) ||
+           (weight >= COT_WEIGHT_DENSE_GATE && weight <= COT_WEIGHT_DENSE_DOWN);
 }
 
 static cot_status visit(void *context, cot_weight weight, int64_t layer, int64_t expert)

@@ -62,13 +62,6 @@ static int64_t group_of(const cot_stored *stored)
     return stored->storage == COT_STORAGE_FP8 ? stored->block_columns : stored->whole.group;
 }
 
-/* Groups that columns [column, column + columns) touch. */
-static int64_t groups_in(const cot_stored *stored, int64_t column, int64_t columns)
-{
-    const int64_t group = group_of(stored);
-    return columns ? (column + columns - 1) / group - column / group + 1 : 0;
-}
-
 static float scale_at(const cot_checkpoint *checkpoint, const cot_stored *stored, int64_t row, int64_t group)
 {
     const cot_tensor *scales = stored->scales->tensor;
@@ -137,24 +130,30 @@ static size_t codes_room(int64_t rows, int64_t columns)
     return ((size_t)rows * (size_t)columns + 63) / 64 * 64;
 }
 
-size_t cot_stored_codes_bytes(const cot_stored *stored, int64_t rows, int64_t columns)
+/* Groups of a piece. */
+static int64_t groups_of(int64_t columns, int64_t group)
 {
-    return codes_room(rows, columns) + (size_t)(rows * (columns / group_of(stored) + 2)) * 2 * sizeof(float);
+    return group ? (columns + group - 1) / group : 1;
+}
+
+size_t cot_stored_codes_bytes(int64_t rows, int64_t columns, int64_t group)
+{
+    return codes_room(rows, columns) + (size_t)(rows * groups_of(columns, group)) * 2 * sizeof(float);
 }
 
 cot_codes cot_stored_codes(const cot_checkpoint *checkpoint, const cot_stored *stored, int64_t row,
-                           int64_t rows, int64_t column, int64_t columns, void *scratch)
+                           int64_t rows, int64_t column, int64_t columns, int64_t group, void *scratch)
 {
-    const int64_t groups = groups_in(stored, column, columns),
-                  first = columns ? column / group_of(stored) : 0;
+    const int64_t groups = groups_of(columns, group);
     cot_codes out = {.codes = scratch,
                      .scales = (float *)(void *)((uint8_t *)scratch + codes_room(rows, columns))};
     out.offsets = out.scales + rows * groups;
     for (int64_t r = 0; r < rows; r++) {
         read_codes(out.codes + r * columns, stored, row + r, column, columns);
         for (int64_t g = 0; g < groups; g++) {
-            out.scales[r * groups + g] = scale_at(checkpoint, stored, row + r, first + g);
-            out.offsets[r * groups + g] = stored->whole.zeros ? offset_at(stored, row + r, first + g) : 0;
+            const int64_t in_file = (column + g * group) / group_of(stored);
+            out.scales[r * groups + g] = scale_at(checkpoint, stored, row + r, in_file);
+            out.offsets[r * groups + g] = stored->whole.zeros ? offset_at(stored, row + r, in_file) : 0;
         }
     }
     return out;
@@ -164,9 +163,9 @@ const char *cot_stored_scales_fault(int64_t *at, const cot_checkpoint *checkpoin
                                     int64_t row, int64_t rows)
 {
     const float most = stored->storage == COT_STORAGE_FP8 ? 448 : stored->whole.bits == 4 ? 16 : 256;
-    const int64_t groups = groups_in(stored, 0, stored->columns);
+    const int64_t group = group_of(stored);
     for (int64_t r = row; r < row + rows; r++)
-        for (int64_t g = 0; g < groups; g++) {
+        for (int64_t g = 0; g * group < stored->columns; g++) {
             const float scale = scale_at(checkpoint, stored, r, g);
             *at = r;
             if (scale == 0) return "a scale of zero";
@@ -182,14 +181,17 @@ const char *cot_stored_scales_fault(int64_t *at, const cot_checkpoint *checkpoin
 static void decode_whole(float *out, const cot_checkpoint *checkpoint, const cot_stored *stored, int64_t row,
                          int64_t rows, int64_t column, int64_t columns)
 {
-    const int64_t groups = groups_in(stored, column, columns), group = group_of(stored);
-    const cot_codes in =
-        cot_stored_codes(checkpoint, stored, row, rows, column, columns, out + rows * columns);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < columns; c++) {
-            const int64_t g = r * groups + (column + c) / group - column / group;
-            out[r * columns + c] = ((float)in.codes[r * columns + c] + in.offsets[g]) * in.scales[g];
+    const int64_t group = group_of(stored);
+    int8_t *codes = (int8_t *)(out + rows * columns);
+    for (int64_t r = 0; r < rows; r++, out += columns) {
+        read_codes(codes, stored, row + r, column, columns);
+        for (int64_t c = 0; c < columns;) {
+            const int64_t g = (column + c) / group, end = (g + 1) * group - column;
+            const float scale = scale_at(checkpoint, stored, row + r, g),
+                        offset = stored->whole.zeros ? offset_at(stored, row + r, g) : 0;
+            for (; c < columns && c < end; c++) out[c] = ((float)codes[c] + offset) * scale;
         }
+    }
 }
 
 static void decode_mxfp4(float *out, const cot_checkpoint *checkpoint, const cot_stored *stored, int64_t row,
@@ -261,8 +263,7 @@ cot_pack_source cot_stored_draw(const cot_stored *stored, int64_t row, int64_t r
 size_t cot_stored_scratch_bytes(const cot_stored *stored, int64_t rows, int64_t columns)
 {
     const size_t numbers = (size_t)rows * (size_t)columns * sizeof(float);
-    return stored->storage == COT_STORAGE_WHOLE ? numbers + cot_stored_codes_bytes(stored, rows, columns)
-                                                : numbers;
+    return stored->storage == COT_STORAGE_WHOLE ? numbers + (size_t)columns : numbers; // and a row's codes
 }
 
 cot_block cot_stored_block(const cot_checkpoint *checkpoint, const cot_stored *stored, int64_t row,

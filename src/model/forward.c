@@ -135,7 +135,7 @@ static cot_status feed_forward(cot_runner *r, int64_t layer, int64_t moe_layer, 
         return status;
     }
     int64_t began_ns = r->fabric->ops->now_ns(r->fabric);
-    cot_ffn_shape shape = cot_model_dense_shape(r->c, r->o.precision.type);
+    cot_ffn_shape shape = cot_model_dense_shape(r->c, r->o.precision);
     cot_ffn_job job = {.weights = w->dense, .count = rows, .x = s->typed, .y = y};
     if (rows) cot_ffn_run(r->o.kernels, r->o.pool, &shape, &job, 1, s->dense_scratch);
     r->stats.dense_ns += r->fabric->ops->now_ns(r->fabric) - began_ns;
@@ -281,21 +281,14 @@ static void compute_logits(cot_runner *r, const cot_step *step)
     int64_t begin, end;
     cot_runner_logit_columns(r, r->fabric->rank, &begin, &end);
     if (!step->logits || begin == end) return;
-    const cot_format format = cot_format_of(r->o.precision.type);
-    const int64_t panel = cot_panel_bytes(format, r->c->hidden);
     bool root = r->fabric->rank == 0;
-    cot_gemm gemm = {.type = r->o.precision.type,
-                     .format = format,
-                     .m = step->logits,
-                     .n = end - begin,
-                     .k = r->c->hidden,
-                     .a = s->hidden,
-                     .a_stride = r->c->hidden,
-                     .a_rows = s->hidden_row,
-                     .b_panel_bytes = panel,
-                     .b = (const uint8_t *)r->o.whole->output + begin / COT_PANEL * panel,
-                     .c = root ? s->logits + begin : s->columns,
-                     .c_stride = root ? r->c->vocab : end - begin};
+    cot_gemm gemm =
+        cot_packed_gemm(&r->o.whole->output, r->o.precision.type, step->logits, begin, end - begin);
+    gemm.a = s->hidden;
+    gemm.a_stride = r->c->hidden;
+    gemm.a_rows = s->hidden_row;
+    gemm.c = root ? s->logits + begin : s->columns;
+    gemm.c_stride = root ? r->c->vocab : end - begin;
     cot_matmul(r->o.kernels, r->o.pool, &gemm, 1);
 }
 

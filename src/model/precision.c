@@ -6,33 +6,77 @@ static const char *name_of(const cot_precision *p)
     return p->rounded ? "int8" : p->type == COT_F32 ? "fp32" : "bf16";
 }
 
-/* What is stored, if it is of that kind (COT_FORMATS: of any) and is multiplied in this precision; else `other`. */
-static cot_format choose(const cot_precision *p, cot_format kind, cot_format stored, cot_format other)
+cot_stored_formats cot_checkpoint_formats(const cot_checkpoint *checkpoint)
 {
-    const bool good = stored != COT_FORMATS && cot_format_multiplies(stored, p->type, p->rounded) &&
-                      (kind == COT_FORMATS || cot_format_kind(stored) == kind);
-    return good ? stored : other;
+    static const cot_weight experts[] = {COT_WEIGHT_EXPERT_GATE, COT_WEIGHT_EXPERT_UP,
+                                         COT_WEIGHT_EXPERT_DOWN},
+                            shared[] = {COT_WEIGHT_SHARED_GATE, COT_WEIGHT_SHARED_UP, COT_WEIGHT_SHARED_DOWN},
+                            dense[] = {COT_WEIGHT_DENSE_GATE, COT_WEIGHT_DENSE_UP, COT_WEIGHT_DENSE_DOWN};
+    return (cot_stored_formats){cot_checkpoint_format(checkpoint, experts, 3, -1),
+                                cot_checkpoint_format(checkpoint, shared, 3, -1),
+                                cot_checkpoint_format(checkpoint, dense, 3, -1)};
 }
 
-cot_status cot_precision_set_weights(cot_precision *p, const char *weights, cot_stored_formats stored,
-                                     cot_error *error)
+static cot_format choose(const cot_precision *p, cot_weight_rule rule, cot_format stored, bool rounded)
 {
-    const bool as_stored = !weights || !strcmp(weights, "as-stored");
-    const cot_format own = p->rounded ? COT_FORMAT_INT8 : cot_format_of(p->type),
-                     kind = as_stored ? COT_FORMATS : cot_format_parse(weights),
-                     other = as_stored ? own : kind;
-    if (!as_stored && kind == COT_FORMATS) {
+    const bool good = stored != COT_FORMATS && cot_format_multiplies(stored, p->type, rounded) &&
+                      (rule.kind == COT_FORMATS || cot_format_kind(stored) == rule.kind);
+    return good ? stored : rule.other;
+}
+
+cot_format cot_weight_format(const cot_precision *p, cot_weight_rule rule, cot_format stored)
+{
+    return choose(p, rule, stored, false);
+}
+
+static bool is_as_stored(const char *word)
+{
+    return !word || !strcmp(word, "as-stored");
+}
+
+/* Of weights that become `own` where the word does not say what, and whose rows are rounded or not. */
+static cot_status rule_of(cot_weight_rule *rule, const cot_precision *p, const char *word, cot_format own,
+                          bool rounded, cot_error *error)
+{
+    const cot_format kind = is_as_stored(word) ? COT_FORMATS : cot_format_parse(word);
+    *rule = (cot_weight_rule){kind, is_as_stored(word) ? own : kind};
+    if (rule->other == COT_FORMATS) {
         char names[128] = "as-stored";
         for (int f = 0; f < COT_FORMATS; f++) {
             strncat(names, f + 1 < COT_FORMATS ? ", " : " or ", sizeof names - strlen(names) - 1);
             strncat(names, cot_formats[f].name, sizeof names - strlen(names) - 1);
         }
-        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown weights '%s' (%s)", weights, names);
+        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown weights '%s' (%s)", word, names);
     }
-    if (!cot_format_multiplies(other, p->type, p->rounded))
-        return cot_fail(error, COT_INVALID_ARGUMENT, "weights in %s are not multiplied in precision %s",
-                        weights, name_of(p));
-    p->experts = choose(p, kind, stored.experts, other);
-    p->shared = choose(p, kind, stored.shared, other);
+    if (!cot_format_multiplies(rule->other, p->type, rounded))
+        return cot_fail(error, COT_INVALID_ARGUMENT, "weights in %s are not multiplied in precision %s", word,
+                        name_of(p));
+    return COT_OK;
+}
+
+/* Of matrices that are multiplied by rows as they are, too. */
+static cot_status dense_rule(cot_weight_rule *rule, const cot_precision *p, const char *word,
+                             cot_weight_rule networks, cot_error *error)
+{
+    const cot_format own = cot_format_of(p->type);
+    if (word) return rule_of(rule, p, word, own, false, error);
+    *rule = networks;
+    if (cot_formats[networks.other].bits < 8) *rule = (cot_weight_rule){COT_FORMATS, COT_FORMAT_INT8};
+    if (networks.kind == COT_FORMATS) rule->other = own;
+    return COT_OK;
+}
+
+cot_status cot_precision_set_weights(cot_precision *p, cot_weight_words words, cot_stored_formats stored,
+                                     cot_error *error)
+{
+    cot_weight_rule networks;
+    cot_status status = rule_of(&networks, p, words.networks,
+                                p->rounded ? COT_FORMAT_INT8 : cot_format_of(p->type), p->rounded, error);
+    if (status == COT_OK) status = dense_rule(&p->attention, p, words.attention, networks, error);
+    if (status == COT_OK) status = dense_rule(&p->head, p, words.head, networks, error);
+    if (status != COT_OK) return status;
+    p->experts = choose(p, networks, stored.experts, p->rounded);
+    p->shared = choose(p, networks, stored.shared, p->rounded);
+    p->dense = choose(p, networks, stored.dense, p->rounded);
     return COT_OK;
 }

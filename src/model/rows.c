@@ -26,20 +26,13 @@ void cot_runner_rows(cot_runner *r, int64_t rows, void (*body)(cot_runner *, int
     cot_pool_run(r->o.pool, (rows + ROWS_A_TASK - 1) / ROWS_A_TASK, run_rows, &loop);
 }
 
-void cot_runner_product(cot_runner *r, const void *a, int64_t rows, int64_t k, const void *b, int64_t n,
-                        float *c)
+void cot_runner_product(cot_runner *r, const void *a, int64_t rows, const cot_packed *b, float *c)
 {
-    cot_gemm gemm = {.type = r->o.precision.type,
-                     .format = cot_format_of(r->o.precision.type),
-                     .m = rows,
-                     .n = n,
-                     .k = k,
-                     .a = a,
-                     .a_stride = k,
-                     .b = b,
-                     .b_panel_bytes = cot_panel_bytes(cot_format_of(r->o.precision.type), k),
-                     .c = c,
-                     .c_stride = n};
+    cot_gemm gemm = cot_packed_gemm(b, r->o.precision.type, rows, 0, b->n);
+    gemm.a = a;
+    gemm.a_stride = b->k;
+    gemm.c = c;
+    gemm.c_stride = b->n;
     cot_matmul(r->o.kernels, r->o.pool, &gemm, 1);
 }
 

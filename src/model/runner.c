@@ -16,7 +16,7 @@ static void lay_out_weights(cot_runner *r, int rank, int ranks, cot_arena *arena
         return;
     }
     for (int64_t l = 0; l < c->layers; l++) cot_attention_heads(&r->own_attention[l], c, rank, ranks);
-    cot_attention_weights_walk(r->own_attention, c, r->o.precision.type, arena, load);
+    cot_attention_weights_walk(r->own_attention, r->o.checkpoint, r->o.precision, arena, load);
     r->attention = r->own_attention;
 }
 
@@ -97,7 +97,7 @@ static void lay_out_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena
     s->width_sums = cot_arena_take(arena, 2 * n, sizeof(float));
     s->cosines = cot_arena_take(arena, n * (size_t)c->rope_width / 2, sizeof(float));
     s->sines = cot_arena_take(arena, n * (size_t)c->rope_width / 2, sizeof(float));
-    cot_ffn_shape dense = cot_model_dense_shape(c, r->o.precision.type);
+    cot_ffn_shape dense = cot_model_dense_shape(c, r->o.precision);
     if (c->moe_layers < c->layers)
         s->dense_scratch = cot_arena_take(arena, 1, cot_ffn_scratch_bytes(&dense, r->o.step_tokens, 1));
     s->gemms = cot_arena_take(arena, (size_t)cot_larger(heads.heads, 1), sizeof(cot_gemm));

@@ -10,7 +10,7 @@ typedef struct cot_step_scratch {
     void *typed;            // [N][H]
     float *branch;          // [N][H] what a branch adds to the residual stream
     void *payload;          // [N][H] typed, and bytes that ride with rows: what is sent
-    float *input;           // [N][input_columns]
+    float *input;           // [N][attention's input columns]
     float *q;               // [N][heads][nope + rope]: MLA with q_lora
     void *q_latent;         // [N][q_lora] typed
     void *q_nope;           // [N][heads][nope] typed
@@ -143,8 +143,7 @@ size_t cot_runner_gathered_bytes(const cot_runner_options *options, int64_t hidd
 /* body(r, row) for each row, the pool helping. */
 void cot_runner_rows(cot_runner *r, int64_t rows,
                      void (*body)(cot_runner *r, int64_t row, const void *context), const void *context);
-/* C = A B for typed A [rows][k] and a packed B. */
-void cot_runner_product(cot_runner *r, const void *a, int64_t rows, int64_t k, const void *b, int64_t n,
-                        float *c);
+/* C [rows][n] = A B for typed A [rows][k]. */
+void cot_runner_product(cot_runner *r, const void *a, int64_t rows, const cot_packed *b, float *c);
 
 #endif

@@ -212,66 +212,39 @@ cot_format cot_stored_format(const cot_stored *stored)
     return cot_format_with(COT_FORMAT_INT4, group, stored->scales->tensor->dtype, zeros);
 }
 
-/* A format with groups of another length. */
-static cot_format with_group(cot_format format, int64_t group)
-{
-    return cot_format_with(cot_format_kind(format), group, cot_format_scale(format),
-                           cot_format_zeros(format));
-}
-
 bool cot_stored_is(const cot_stored *stored, cot_format format)
 {
-    const cot_format own = cot_stored_format(stored);
-    if (own == COT_FORMATS || format == COT_FORMATS) return false;
-    return own == format || (!cot_format_group(own) && cot_format_groups(format, stored->columns) == 1 &&
-                             own == with_group(format, 0));
+    return format != COT_FORMATS && cot_format_join(cot_stored_format(stored), format) == format;
 }
 
-/* The format in which all of some matrices can be packed as they are. */
-static bool join_formats(cot_format *all, bool *first, const cot_stored *stored)
-{
-    const cot_format own = cot_stored_format(stored);
-    if (own == COT_FORMATS) return false;
-    if (!*first && cot_stored_is(stored, *all)) return true;
-    const bool good = *first || (!cot_format_group(*all) && *all == with_group(own, 0));
-    *all = own;
-    *first = false;
-    return good;
-}
-
-/* That of three matrices (gate, up and down) in all MoE layers. Whether a matrix of one group fits the others' is known only when
- * all have been seen, so they are seen twice. */
-static cot_format format_of_networks(const cot_checkpoint *checkpoint, cot_weight gate)
+cot_format cot_checkpoint_format(const cot_checkpoint *checkpoint, const cot_weight *weights, int count,
+                                 int64_t layer)
 {
     const cot_config *config = &checkpoint->config;
-    const int64_t experts = cot_weight_is_expert(gate) && !config->family->stacked ? config->gate.experts : 1;
     cot_format all = COT_FORMATS;
     bool first = true;
-    for (int pass = 0; pass < 2; pass++)
-        for (int64_t l = 0; l < config->layers; l++)
-            for (int w = 0; config->layer[l].moe && w < 3; w++)
-                for (int64_t e = 0; e < experts; e++) {
-                    cot_stored stored;
-                    if (cot_stored_find(&stored, checkpoint, gate + (cot_weight)w, l, e, NULL) != COT_OK)
-                        return COT_FORMATS;
-                    if (pass ? !cot_stored_is(&stored, all) : !join_formats(&all, &first, &stored))
-                        return COT_FORMATS;
-                }
+    if (checkpoint->random) {
+        const bool whole = config->hidden % 32 == 0 && config->moe_intermediate % 32 == 0; // groups
+        return config->mxfp4 && whole && cot_weight_is_expert(weights[0]) ? COT_FORMAT_MXFP4 : COT_FORMATS;
+    }
+    const int64_t begin = layer < 0 ? 0 : layer, end = layer < 0 ? config->layers : layer + 1;
+    for (int w = 0; w < count; w++) {
+        const bool each = cot_weight_is_expert(weights[w]) && !config->family->stacked;
+        for (int64_t l = begin; l < end; l++) {
+            int64_t rows, columns;
+            cot_weight_shape(config, weights[w], l, &rows, &columns);
+            for (int64_t e = 0; rows && e < (each ? config->gate.experts : 1); e++) {
+                cot_stored stored;
+                if (cot_stored_find(&stored, checkpoint, weights[w], l, e, NULL) != COT_OK)
+                    return COT_FORMATS;
+                const cot_format own = cot_stored_format(&stored);
+                all = first ? own : cot_format_join(all, own);
+                if (all == COT_FORMATS) return all;
+                first = false;
+            }
+        }
+    }
     return all;
-}
-
-cot_format cot_checkpoint_expert_format(const cot_checkpoint *checkpoint)
-{
-    const cot_config *config = &checkpoint->config;
-    const bool whole = config->hidden % 32 == 0 && config->moe_intermediate % 32 == 0; // groups
-    if (checkpoint->random) return config->mxfp4 && whole ? COT_FORMAT_MXFP4 : COT_FORMATS;
-    return format_of_networks(checkpoint, COT_WEIGHT_EXPERT_GATE);
-}
-
-cot_format cot_checkpoint_shared_format(const cot_checkpoint *checkpoint)
-{
-    if (checkpoint->random || !checkpoint->config.shared_intermediate) return COT_FORMATS;
-    return format_of_networks(checkpoint, COT_WEIGHT_SHARED_GATE);
 }
 
 static bool is_norm(cot_weight weight)

@@ -75,7 +75,7 @@ cot_status cot_stored_find(cot_stored *stored, const cot_checkpoint *checkpoint,
 
 /* The format whose elements and scales the files hold, or COT_FORMATS: it has to be widened. */
 cot_format cot_stored_format(const cot_stored *stored);
-/* Whether it can be packed in `format` as it is: that format, or one of longer groups where all columns are one. */
+/* Whether it can be packed in `format` as it is: that format, or one whose groups are parts of its own. */
 bool cot_stored_is(const cot_stored *stored, cot_format format);
 /* Whether column c is in group c / group, as all reading takes it to be; of whole numbers a tensor may say otherwise. */
 bool cot_stored_in_order(const cot_stored *stored);
@@ -112,11 +112,11 @@ cot_block cot_stored_block(const cot_checkpoint *checkpoint, const cot_stored *s
  * bytes). */
 cot_pack_source cot_stored_draw(const cot_stored *stored, int64_t row, int64_t rows, int64_t column,
                                 int64_t columns, void *scratch);
-/* Codes, scales and offsets of a piece that is FP8 or WHOLE, of whole groups or with the last column; into `scratch`, of
- * cot_stored_codes_bytes. */
-size_t cot_stored_codes_bytes(const cot_stored *stored, int64_t rows, int64_t columns);
+/* Codes, scales and offsets of a piece that is FP8 or WHOLE, in groups of `group` columns from its first on (0: all are one), none
+ * of which is in two groups of the file; into `scratch`, of cot_stored_codes_bytes. */
+size_t cot_stored_codes_bytes(int64_t rows, int64_t columns, int64_t group);
 cot_codes cot_stored_codes(const cot_checkpoint *checkpoint, const cot_stored *stored, int64_t row,
-                           int64_t rows, int64_t column, int64_t columns, void *scratch);
+                           int64_t rows, int64_t column, int64_t columns, int64_t group, void *scratch);
 /* What is wrong with the scales and zero points of rows [row, row + rows) of FP8 or WHOLE: which row, and a word; or NULL. */
 const char *cot_stored_scales_fault(int64_t *at, const cot_checkpoint *checkpoint, const cot_stored *stored,
                                     int64_t row, int64_t rows);

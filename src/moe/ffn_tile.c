@@ -34,18 +34,12 @@ int64_t cot_ffn_tile_floats(const cot_ffn_shape *shape, int64_t rows, int64_t co
     return rows * cot_panels(columns) * COT_PANEL * (cot_ffn_is_gated(shape) ? 2 : 1);
 }
 
-/* Columns of a product from c0 on; C is a block of its own, its first column that of c0. */
+/* Columns [c0, c0 + n) of a product; C is a block of its own, its first column that of c0. */
 static cot_gemm product(const cot_ffn_shape *shape, cot_format format, const uint8_t *b, int64_t k, int64_t m,
-                        int64_t c0)
+                        int64_t c0, int64_t n)
 {
-    const int64_t panel = cot_panel_bytes(format, k);
-    return (cot_gemm){.type = shape->type,
-                      .format = format,
-                      .rounded = shape->rounded,
-                      .m = m,
-                      .k = k,
-                      .b = b + c0 / COT_PANEL * panel,
-                      .b_panel_bytes = panel};
+    const cot_packed weights = {b, format, shape->rounded, k, c0 + n};
+    return cot_packed_gemm(&weights, shape->type, m, c0, n);
 }
 
 static const float *floats_at(const uint8_t *weights, size_t at, int64_t column)
@@ -73,9 +67,8 @@ void cot_ffn_up_tile(const cot_kernels *kernels, const cot_ffn_tile *t, float *s
     const bool gated = cot_ffn_is_gated(shape);
     const int64_t panels = cot_panels(t->c1 - t->c0), of_each = gated ? 2 : 1,
                   stride = of_each * panels * COT_PANEL;
-    cot_gemm g =
-        product(shape, shape->up, t->weights + (gated ? at.gate : at.up), shape->hidden, t->m, t->c0);
-    g.n = stride; // whole panels, of gate and up in turn: the scratch has room
+    cot_gemm g = product(shape, shape->up, t->weights + (gated ? at.gate : at.up), shape->hidden, t->m, t->c0,
+                         stride); // whole panels, of gate and up in turn: the scratch has room
     g.a = t->in;
     g.a_stride = t->in_stride;
     g.a_rows = t->rows;
@@ -102,8 +95,8 @@ void cot_ffn_down_tile(const cot_kernels *kernels, const cot_ffn_tile *t)
 {
     const cot_ffn_shape *shape = t->shape;
     const cot_ffn_layout at = cot_ffn_layout_of(shape);
-    cot_gemm g = product(shape, shape->down, t->weights + at.down, shape->intermediate, t->m, t->c0);
-    g.n = t->c1 - t->c0;
+    cot_gemm g =
+        product(shape, shape->down, t->weights + at.down, shape->intermediate, t->m, t->c0, t->c1 - t->c0);
     g.a = t->in;
     g.a_stride = t->in_stride;
     g.c = t->out;

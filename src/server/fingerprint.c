@@ -70,6 +70,8 @@ cot_status cot_fingerprint(char text[24], const char *folder, const cot_engine *
                                  info->combine,
                                  info->attention,
                                  info->weights,
+                                 info->weights_attention,
+                                 info->weights_head,
                                  split ? info->pipeline : "",
                                  split ? info->predict : "",
                                  split ? info->collective : "",

@@ -15,6 +15,7 @@ import unittest
 
 PROGRAM = os.environ["COT_PROGRAM"]
 TINY = pathlib.Path(os.environ["COT_SOURCE"]) / "models" / "tiny"
+STORED = "--weights-attention", "as-stored", "--weights-head", "as-stored"
 KINDS = "int4", "int8", "mxfp4"
 E2M1 = 0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6
 SEED = int(os.environ.get("COT_SEED") or random.SystemRandom().getrandbits(32))
@@ -145,7 +146,7 @@ class Convert(unittest.TestCase):
         for kind, ranks in zip(KINDS, self.random.sample((1, 2, 4), 3)):
             group = "--ranks", ranks, "--attention", "dp", "--precision", self.random.choice(("fp32", "bf16", "int8"))
             results = [self.evaluated("x", model, ids, *weights, *group).read_bytes()
-                       for model, weights in ((TINY, ("--weights", kind)), (self.folder / kind, ()))]
+                       for model, weights in ((TINY, ("--weights", kind, *STORED)), (self.folder / kind, ()))]
             self.assertTrue(results[0] == results[1], f"{kind}, {group}")
 
     def test_compare(self):

@@ -39,14 +39,20 @@ static void same_bits_for_every_group(void **state)
 {
     (void)state;
     static const struct {
-        const char *weights, *precision;
-    } ways[] = {{"int4", "fp32"}, {"int4", "bf16"},  {"int4", "int8"}, {"fp8", "bf16"},
-                {"int8", "bf16"}, {"mxfp4", "bf16"}, {"fp8", "fp32"},  {"mxfp4", "int8"}};
+        const char *weights, *precision, *attention, *head;
+    } ways[] = {{"int4", "fp32", "fp8", "int4"},   {"int4", "bf16", NULL, "mxfp4"},
+                {"int4", "int8", "int4", NULL},    {"fp8", "bf16", "mxfp4", "fp8"},
+                {"int8", "bf16", NULL, "bf16"},    {"mxfp4", "bf16", "int4", "int8"},
+                {"fp8", "fp32", "int8", "mxfp4"},  {"mxfp4", "int8", "bf16", "int4"},
+                {"as-stored", "int8", "fp8", NULL}};
     uint64_t seed = test_seed();
     for (size_t w = 0; w < sizeof ways / sizeof *ways; w++)
         check_every_group(open_small, small,
-                          &(struct setting){.precision = ways[w].precision, .weights = ways[w].weights},
-                          ways[w].weights, &seed);
+                          &(struct setting){.precision = ways[w].precision,
+                                            .weights = ways[w].weights,
+                                            .weights_attention = ways[w].attention,
+                                            .weights_head = ways[w].head},
+                          !strcmp(ways[w].weights, "as-stored") ? NULL : ways[w].weights, &seed);
 }
 
 /* Loss over that with experts in bf16, of the domain where it is most. */
@@ -68,7 +74,8 @@ static void losses(void **state)
     static const struct {
         const char *weights;
         double most; // nats a token
-    } ways[] = {{"bf16", 0}, {"int8", 0.0015}, {"fp8", 0.003}, {"int4", 0.018}, {"mxfp4", 0.020}};
+    } ways[] = {
+        {"bf16", 0}, {"int8", 0.0015}, {"fp8", 0.003}, {"int4", 0.018}, {"mxfp4", 0.020}}; // of experts
     if (!folder_exists(TINY)) skip();
     cot_eval_set *set;
     size_t count;
@@ -79,8 +86,12 @@ static void losses(void **state)
     const size_t one = getenv("COT_LONG") ? 0 : 1 + draw(&seed) % (sizeof ways / sizeof *ways - 1);
     for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
         if (one && w && w != one) continue; // COT_LONG looks at all
-        cot_engine *engine = must_open(&(struct setting){
-            .folder = TINY, .precision = "bf16", .weights = ways[w].weights, .kv_tokens = 64 * 512});
+        cot_engine *engine = must_open(&(struct setting){.folder = TINY,
+                                                         .precision = "bf16",
+                                                         .weights = ways[w].weights,
+                                                         .weights_attention = "as-stored",
+                                                         .weights_head = "as-stored",
+                                                         .kv_tokens = 64 * 512});
         assert_int_equal(cot_eval_run(engine, sequences, count, NULL, w ? nats : plain, NULL, NULL, NULL),
                          COT_OK);
         cot_engine_close(engine);

@@ -1,5 +1,5 @@
-/* Every layout of the hub in an engine: experts that stay as they are stored give what the same numbers in F32 give, but for the
- * order of sums, and the same bits for every number of ranks and in any company. */
+/* Every layout of the hub in an engine: experts, attention and head that stay as they are stored give what the same numbers in F32
+ * give, but for the order of sums, on any number of ranks, and the same bits where sequences have homes. */
 #include "harness/cmocka.h"
 #include "harness/engine/every_group.h"
 #include "harness/engine/records.h"
@@ -18,26 +18,37 @@ static cot_engine *open_folder(const void *what, const struct setting *s)
     return must_open(&all);
 }
 
-/* Logits of a sequence in fp32, as a mean of squares of what they differ by, over that of their own. */
-static double error_of(const char *stored, const char *wide, const int32_t *ids)
+enum { TOKENS = 21, PREFILL = 15 };
+
+/* Logits of a sequence in fp32. */
+static struct records logits_of(const char *path, int ranks, const layout *l, const int32_t *ids)
 {
-    enum { TOKENS = 21, PREFILL = 15 };
     const cot_request q = forced_request(ids, TOKENS, PREFILL);
-    const char *const folders[] = {stored, wide};
-    struct records all[2];
+    cot_engine *engine =
+        must_open(&(struct setting){.folder = path, .precision = "fp32", .kv_tokens = 64, .ranks = ranks});
+    const cot_engine_info *info = cot_engine_describe(engine);
+    const char *const kept = !l || l->group == 16 ? "fp32"
+                             : l->way == E4M3     ? "fp8"
+                             : l->way == E2M1     ? "mxfp4"
+                             : l->bits == 4       ? "int4"
+                                                  : "int8";
+    assert_string_equal(info->weights, kept);
+    assert_string_equal(info->weights_attention, kept);
+    assert_string_equal(info->weights_head, kept);
+    const struct records all = must_run(engine, &q, 1);
+    cot_engine_close(engine);
+    return all;
+}
+
+/* The root of the mean of squares of what logits differ by, over that of their own. */
+static double error_of(const struct records *x, const struct records *y)
+{
     double errors = 0, squares = 0;
-    for (int i = 0; i < 2; i++) {
-        cot_engine *engine =
-            must_open(&(struct setting){.folder = folders[i], .precision = "fp32", .kv_tokens = 64});
-        all[i] = must_run(engine, &q, 1);
-        cot_engine_close(engine);
-    }
     for (int t = 0; t < TOKENS * LAYOUT_VOCAB; t++) {
-        const double x = (double)all[0].record[0].logits[t], y = (double)all[1].record[0].logits[t];
-        errors += (x - y) * (x - y);
-        squares += y * y;
+        const double a = (double)x->record[0].logits[t], b = (double)y->record[0].logits[t];
+        errors += (a - b) * (a - b);
+        squares += b * b;
     }
-    records_free(&all[0]), records_free(&all[1]);
     return sqrt(errors / squares);
 }
 
@@ -50,9 +61,16 @@ static void every_layout(void **state)
         const layout *l = &layouts[i];
         model m = layout_make(l, &seed);
         folder *wide = layout_widened(l, &m);
-        int32_t *ids = drawn_ids(21, LAYOUT_VOCAB, &seed);
-        const double error = error_of(m.f->path, wide->path, ids);
-        if (!(error < 1e-4)) fail_msg("%s: off by %g", l->config, error);
+        int32_t *ids = drawn_ids(TOKENS, LAYOUT_VOCAB, &seed);
+        struct records plain = logits_of(wide->path, 1, NULL, ids);
+        const int more = 2 << draw(&seed) % 2;
+        for (int ranks = 1; ranks <= more; ranks += more - 1) {
+            struct records stored = logits_of(m.f->path, ranks, l, ids);
+            const double error = error_of(&stored, &plain);
+            if (!(error < 1e-4)) fail_msg("%s, %d ranks: off by %g", l->config, ranks, error);
+            records_free(&stored);
+        }
+        records_free(&plain);
         check_every_group(open_folder, m.f->path, &(struct setting){.precision = precisions[draw(&seed) % 3]},
                           NULL, &seed);
         free(ids);

@@ -144,7 +144,8 @@ static int64_t network(precision p, int64_t hidden, int64_t width, bool biased)
            (biased ? 2 * up(4 * width, 64) + up(4 * hidden, 64) : 0);
 }
 
-static int64_t attention(const shape *s, precision p)
+/* What MLA absorbs is not rounded. */
+static int64_t attention(const shape *s, precision p, precision cold)
 {
     if (!s->kv_lora) {
         int64_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
@@ -153,7 +154,7 @@ static int64_t attention(const shape *s, precision p)
     int64_t q = s->heads * (s->nope + s->rope), latent = s->kv_lora + s->rope;
     int64_t queries = s->q_lora ? matrix(p, s->hidden, s->q_lora + latent) + matrix(p, s->q_lora, q)
                                 : matrix(p, s->hidden, q + latent);
-    return queries + s->heads * (matrix(p, s->nope, s->kv_lora) + matrix(p, s->kv_lora, s->v)) +
+    return queries + s->heads * (matrix(cold, s->nope, s->kv_lora) + matrix(cold, s->kv_lora, s->v)) +
            matrix(p, s->heads * s->v, s->hidden);
 }
 
@@ -177,7 +178,7 @@ enum { SEQUENCES = 4, LONGEST = 40, STEP_TOKENS = 11 };
 
 struct account {
     const shape *shape;
-    precision precision;
+    precision precision, attention, head; // of networks, and of those
     bool all_logits;
     int64_t prompt_tokens[SEQUENCES];
     bool any[SEQUENCES]; // the step under way
@@ -189,19 +190,19 @@ struct account {
 static void settle(struct account *a)
 {
     const shape *s = a->shape;
-    const precision p = a->precision, cold = p == INT8 ? BF16 : p; // of all but experts
+    const precision p = a->precision, cold = p == INT8 ? BF16 : p;
     bool any = false, prefill = false;
-    int64_t bytes = a->logits ? matrix(cold, s->hidden, s->vocab) : 0;
+    int64_t bytes = a->logits ? matrix(a->head, s->hidden, s->vocab) : 0;
     for (int i = 0; i < SEQUENCES; i++) {
         any |= a->any[i];
         prefill |= a->any[i] && a->first[i] < a->prompt_tokens[i];
     }
     for (int64_t l = 0, moe = 0; any && l < s->layers; l++) {
-        bytes += attention(s, cold);
+        bytes += attention(s, a->attention, cold);
         for (int i = 0; i < SEQUENCES; i++)
             if (a->any[i]) bytes += keys_and_values(s, cold, l, a->first[i], a->tokens[i]);
         if (s->dense_layers >> l & 1) {
-            bytes += network(cold, s->hidden, s->dense_width, false);
+            bytes += network(p, s->hidden, s->dense_width, false);
             continue;
         }
         bytes += matrix(FP32, s->hidden, s->experts) + network(p, s->hidden, s->shared_width, false);
@@ -253,6 +254,8 @@ static void account_for(const shape *s, precision p, bool all_logits, uint64_t *
                                     .threads = 2,
                                     .attention = draw(seed) % 2 ? "tp" : "dp",
                                     .precision = precisions[p],
+                                    .weights_attention = draw(seed) % 2 ? "int8" : NULL,
+                                    .weights_head = draw(seed) % 2 ? "int8" : NULL,
                                     .step_tokens = STEP_TOKENS,
                                     .kv_tokens = SEQUENCES * 64};
     cot_engine_options options = options_of(&setting);
@@ -260,7 +263,12 @@ static void account_for(const shape *s, precision p, bool all_logits, uint64_t *
     cot_error error;
     if (cot_engine_open_random(&engine, s->config, strlen(s->config), 1, &options, &error) != COT_OK)
         fail_msg("%s: %s", s->name, error.message);
-    a = (struct account){.shape = s, .precision = p, .all_logits = all_logits};
+    const precision cold = p == INT8 ? BF16 : p;
+    a = (struct account){.shape = s,
+                         .precision = p,
+                         .attention = setting.weights_attention ? INT8 : cold,
+                         .head = setting.weights_head ? INT8 : cold,
+                         .all_logits = all_logits};
     cot_request requests[SEQUENCES];
     int32_t *ids[SEQUENCES];
     const size_t count = all_logits ? SEQUENCES : 1;

@@ -8,6 +8,7 @@
 
 #include "coterie/model.h"
 #include "model/stored.h"
+#include "model/weights.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -22,7 +23,7 @@ static const char qwen[] =
     "{\"architectures\": [\"Qwen2MoeForCausalLM\"], \"vocab_size\": 19, \"hidden_size\": %d, "
     "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_experts\": 3, "
     "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": %d, \"shared_expert_intermediate_size\": 64, "
-    "\"intermediate_size\": 40, \"mlp_only_layers\": [0], \"qkv_bias\": false, \"max_position_embeddings\": "
+    "\"intermediate_size\": 96, \"mlp_only_layers\": [0], \"qkv_bias\": false, \"max_position_embeddings\": "
     "64, "
     "\"rms_norm_eps\": 1e-06%s}";
 
@@ -50,7 +51,7 @@ static folder *make_qwen(uint64_t seed, cot_dtype type, int64_t h, int64_t i)
     char text[1024], path[64];
     add_ends(f, type, 19, h);
     for (int l = 0; l < 2; l++) add_attention(f, l, type, h, h, h / 2);
-    add_network(f, "model.layers.0.mlp", type, h, 40);
+    add_network(f, "model.layers.0.mlp", type, h, 96);
     add(f, "model.layers.1.mlp.gate.weight", type, E, h, 0, 0);
     add(f, "model.layers.1.mlp.shared_expert_gate.weight", type, 1, h, 0, 0);
     add_network(f, "model.layers.1.mlp.shared_expert", type, h, 64);
@@ -94,7 +95,8 @@ static void output_of(char out[96], const folder *f, const char *name)
 static bool is_rounded(cot_weight w)
 {
     return (w >= COT_WEIGHT_EXPERT_GATE && w <= COT_WEIGHT_EXPERT_DOWN) ||
-           (w >= COT_WEIGHT_SHARED_GATE && w <= COT_WEIGHT_SHARED_DOWN);
+           (w >= COT_WEIGHT_SHARED_GATE && w <= COT_WEIGHT_SHARED_DOWN) ||
+           (w >= COT_WEIGHT_DENSE_GATE && w <= COT_WEIGHT_DENSE_DOWN);
 }
 
 static void expect_same_packed(const cot_checkpoint *a, const cot_checkpoint *b, const cot_weight_piece *p,
@@ -117,8 +119,9 @@ static void expect_alike(const char *from, const char *to, cot_format format, bo
 {
     cot_checkpoint *a = opened(from), *b = opened(to);
     const cot_config *config = cot_checkpoint_config(a);
-    assert_int_equal(cot_checkpoint_expert_format(b), format);
-    if (config->shared_intermediate) assert_int_equal(cot_checkpoint_shared_format(b), format);
+    assert_int_equal(cot_checkpoint_formats(b).experts, format);
+    if (config->shared_intermediate) assert_int_equal(cot_checkpoint_formats(b).shared, format);
+    if (config->moe_layers < config->layers) assert_int_equal(cot_checkpoint_formats(b).dense, format);
     for (int w = 0; w < COT_WEIGHTS; w++)
         for (int64_t l = 0; l < config->layers; l++)
             for (int64_t e = 0; e < E; e++) {

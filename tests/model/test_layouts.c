@@ -11,6 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+static cot_format experts_format(const cot_checkpoint *checkpoint)
+{
+    return cot_checkpoint_format(
+        checkpoint,
+        (const cot_weight[]){COT_WEIGHT_EXPERT_GATE, COT_WEIGHT_EXPERT_UP, COT_WEIGHT_EXPERT_DOWN}, 3, -1);
+}
+
 static void expect_read(const cot_checkpoint *checkpoint, const layout *l, const matrix *m, cot_weight weight,
                         int64_t expert)
 {
@@ -26,36 +33,51 @@ static void expect_read(const cot_checkpoint *checkpoint, const layout *l, const
     free(all);
 }
 
-/* Packed as it is stored, a product with one 1 among zeros is an element. */
+/* Packed as it is stored, a product with one 1 among zeros is an element; of columns [column0, column0 + k). */
 static void expect_packed(const cot_checkpoint *checkpoint, const layout *l, const matrix *m,
-                          cot_weight weight, int64_t expert, cot_format format)
+                          cot_weight weight, int64_t expert, cot_format format, int64_t column0, int64_t k)
 {
-    uint8_t *b = dirty(cot_packed_bytes(format, m->in, m->out));
+    uint8_t *b = dirty(cot_packed_bytes(format, k, m->out));
     float a[LAYOUT_H] = {0}, c[LAYOUT_H];
-    const cot_weight_piece all = {weight, 0, expert, 0, m->out, 0, m->in};
-    assert_int_equal(cot_checkpoint_pack(checkpoint, &all, &(cot_packed_part){b, format, m->out, 0}, NULL),
+    const cot_weight_piece piece = {weight, 0, expert, 0, m->out, column0, k};
+    const cot_packed packed = {b, format, false, k, m->out};
+    assert_int_equal(cot_checkpoint_pack(checkpoint, &piece, &(cot_packed_part){b, format, m->out, 0}, NULL),
                      COT_OK);
-    for (int64_t k = 0; k < m->in; k++) {
-        const cot_gemm g = {.type = COT_F32,
-                            .format = format,
-                            .m = 1,
-                            .n = m->out,
-                            .k = m->in,
-                            .a = a,
-                            .a_stride = m->in,
-                            .b = b,
-                            .b_panel_bytes = cot_panel_bytes(format, m->in),
-                            .c = c,
-                            .c_stride = m->out};
-        a[k] = 1;
+    for (int64_t i = 0; i < k; i++) {
+        cot_gemm g = cot_packed_gemm(&packed, COT_F32, 1, 0, m->out);
+        g.a = a;
+        g.c = c;
+        a[i] = 1;
         cot_isa_ref.kernels.gemm(&g, 0, 1, 0, cot_panels(m->out));
-        a[k] = 0;
+        a[i] = 0;
         for (int64_t n = 0; n < m->out; n++)
-            if (c[n] != layout_element(l, m, n, k))
-                fail_msg("%s packed row %d column %d: %g, expected %g", l->config, (int)n, (int)k,
-                         (double)c[n], (double)layout_element(l, m, n, k));
+            if (c[n] != layout_element(l, m, n, column0 + i))
+                fail_msg("%s packed row %d column %d: %g, expected %g", l->config, (int)n, (int)(column0 + i),
+                         (double)c[n], (double)layout_element(l, m, n, column0 + i));
     }
     free(b);
+}
+
+/* Attention and head: whole, and of some heads with the scales that the whole has. */
+static void expect_parts(const cot_checkpoint *checkpoint, const layout *l, const model *m)
+{
+    for (int p = 0; p < LAYOUT_PARTS; p++) {
+        const cot_weight weight = layout_parts[p].weight;
+        const cot_format format = cot_checkpoint_format(checkpoint, &weight, 1, 0),
+                         cut = cot_format_cut(format, LAYOUT_HEAD_DIM);
+        expect_read(checkpoint, l, &m->parts[p], weight, 0);
+        assert_int_equal(format == COT_FORMATS, l->group == 16);
+        if (format == COT_FORMATS) continue;
+        assert_int_equal(cot_format_row_of(format)->bits, l->bits);
+        assert_int_equal(cot_format_group(format), l->group);
+        assert_int_equal(cot_format_group(cut), l->group ? LAYOUT_HEAD_DIM : 0);
+        const int64_t in = layout_parts[p].in;
+        expect_packed(checkpoint, l, &m->parts[p], weight, 0, format, 0, in);
+        expect_packed(checkpoint, l, &m->parts[p], weight, 0, cut, LAYOUT_HEAD_DIM, 2 * LAYOUT_HEAD_DIM);
+        expect_packed(checkpoint, l, &m->parts[p], weight, 0, cut, in - LAYOUT_HEAD_DIM, LAYOUT_HEAD_DIM);
+        if (!l->group) // a column's own scale is that of any of its rows
+            expect_packed(checkpoint, l, &m->parts[p], weight, 0, cut, 5, 45);
+    }
 }
 
 static void every_layout(void **state)
@@ -66,8 +88,8 @@ static void every_layout(void **state)
         const layout *l = &layouts[i];
         model m = layout_make(l, &seed);
         cot_checkpoint *checkpoint = opened(m.f->path);
-        const cot_format format = cot_checkpoint_expert_format(checkpoint);
-        expect_read(checkpoint, l, &m.k, COT_WEIGHT_K, 0);
+        const cot_format format = experts_format(checkpoint);
+        expect_parts(checkpoint, l, &m);
         // groups that COT_SUM_K does not divide are widened
         assert_int_equal(format == COT_FORMATS, l->group == 16);
         for (int e = 0; e < LAYOUT_E; e++)
@@ -77,7 +99,7 @@ static void every_layout(void **state)
                 if (format == COT_FORMATS) continue;
                 assert_int_equal(cot_format_zeros(format), l->asymmetric);
                 assert_int_equal(cot_format_row_of(format)->bits, l->bits);
-                expect_packed(checkpoint, l, &m.experts[e][w], weight, e, format);
+                expect_packed(checkpoint, l, &m.experts[e][w], weight, e, format, 0, m.experts[e][w].in);
             }
         cot_checkpoint_close(checkpoint);
         layout_discard(&m);
@@ -107,7 +129,7 @@ static void refused_at_reading(const model *m, const char *words)
     assert_int_equal(cot_checkpoint_read(checkpoint, &all, out, &error), COT_INVALID_ARGUMENT);
     if (!strstr(error.message, words) || !strstr(error.message, "experts.1.down_proj"))
         fail_msg("'%s'", error.message);
-    const cot_format format = cot_checkpoint_expert_format(checkpoint);
+    const cot_format format = experts_format(checkpoint);
     uint8_t *b = dirty(cot_packed_bytes(format, LAYOUT_I, LAYOUT_H));
     assert_int_equal(
         cot_checkpoint_pack(checkpoint, &all, &(cot_packed_part){b, format, LAYOUT_H, 0}, &error),
@@ -170,7 +192,7 @@ static void wrong_files(void **state)
                  .scale = COT_F32,
                  .one_scale = true};
     m = layout_make(&l, &seed);
-    refused_at_open(&m, "weight_zero_point' has shape [32][1], expected [1][1]");
+    refused_at_open(&m, "weight_zero_point' has shape [40][1], expected [1][1]");
     layout_discard(&m);
 }
 

@@ -4,6 +4,7 @@
 #include "harness/seed.h"
 
 #include "fabric/threads/threads.h"
+#include "kernels/isa.h"
 #include "model/weights.h"
 
 enum { RANKS = 2 };
@@ -31,13 +32,14 @@ static cot_checkpoint *latent_attention(int q_lora)
 static cot_arena recorded(cot_attention_weights *attention, const cot_checkpoint *checkpoint,
                           cot_loader **load)
 {
+    const cot_precision precision = {.type = COT_F32, .attention = {COT_FORMATS, COT_FORMAT_FP32}};
     const cot_config *config = cot_checkpoint_config(checkpoint);
     cot_arena measure = {0}, arena;
     assert_int_equal(cot_loader_open(load, checkpoint, NULL), COT_OK);
     for (int64_t l = 0; l < config->layers; l++) cot_attention_heads(&attention[l], config, 1, RANKS);
-    cot_attention_weights_walk(attention, config, COT_F32, &measure, *load);
+    cot_attention_weights_walk(attention, checkpoint, precision, &measure, *load);
     assert_int_equal(cot_arena_open(&arena, measure.used, NULL), COT_OK);
-    cot_attention_weights_walk(attention, config, COT_F32, &arena, *load);
+    cot_attention_weights_walk(attention, checkpoint, precision, &arena, *load);
     return arena;
 }
 
@@ -110,12 +112,12 @@ static void biases_of_latent_attention(void **state)
             const float *bias = attention[l].input_bias;
             assert_non_null(bias);
             if (q_lora) {
-                assert_int_equal(attention[l].input_columns, 18 + 20 + 8);
+                assert_int_equal(attention[l].input.n, 18 + 20 + 8);
                 assert_biases(bias, checkpoint, l,
                               (const cot_weight[]){COT_WEIGHT_Q_A_BIAS, COT_WEIGHT_KV_A_BIAS}, 2);
                 continue;
             }
-            assert_int_equal(attention[l].input_columns, own + 20 + 8);
+            assert_int_equal(attention[l].input.n, own + 20 + 8);
             for (int64_t c = 0; c < own; c++) assert_true(bias[c] == 0); // q_proj alone has none
             assert_biases(bias + own, checkpoint, l, (const cot_weight[]){COT_WEIGHT_KV_A_BIAS}, 1);
         }
@@ -124,9 +126,117 @@ static void biases_of_latent_attention(void **state)
     }
 }
 
+/* Element (k, n) of a packed matrix, by a product with one 1 among zeros. */
+static float element(const cot_packed *b, int64_t k, int64_t n)
+{
+    float a[256] = {0}, c[256];
+    assert_true(b->k <= 256 && b->n <= 256);
+    cot_gemm g = cot_packed_gemm(b, COT_F32, 1, 0, b->n);
+    g.rounded = false;
+    g.a = a;
+    g.c = c;
+    a[k] = 1;
+    cot_isa_ref.kernels.gemm(&g, 0, 1, 0, cot_panels(b->n));
+    return c[n];
+}
+
+/* Heads of 20 rows of the output's weight. Of rank 1 of 2 an output that is rounded by columns is a part of what it is on a rank that
+ * has all heads; groups are not cut. */
+static void outputs_are_cut_after_rounding(void **state)
+{
+    (void)state;
+    static const char config[] =
+        "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"vocab_size\": 31, \"hidden_size\": 34, "
+        "\"num_hidden_layers\": 1, \"num_attention_heads\": 6, \"num_key_value_heads\": 2, \"head_dim\": 20, "
+        "\"num_experts\": 3, \"num_experts_per_tok\": 1, \"moe_intermediate_size\": 16}";
+    static const cot_format formats[] = {COT_FORMAT_INT8, COT_FORMAT_FP8, COT_FORMAT_INT4};
+    for (int f = 0; f < 3; f++) {
+        cot_checkpoint *checkpoint;
+        assert_int_equal(cot_checkpoint_random(&checkpoint, config, strlen(config), test_seed(), NULL),
+                         COT_OK);
+        const cot_precision precision = {.type = COT_F32, .attention = {formats[f], formats[f]}};
+        cot_attention_weights of[2]; // all heads, and rank 1's
+        cot_arena arenas[2];
+        for (int part = 0; part < 2; part++) {
+            cot_loader *load;
+            cot_error error = {0};
+            cot_arena measure = {0};
+            assert_int_equal(cot_loader_open(&load, checkpoint, NULL), COT_OK);
+            cot_attention_heads(&of[part], cot_checkpoint_config(checkpoint), part, 1 + part);
+            cot_attention_weights_walk(&of[part], checkpoint, precision, &measure, load);
+            assert_int_equal(cot_arena_open(&arenas[part], measure.used, NULL), COT_OK);
+            cot_attention_weights_walk(&of[part], checkpoint, precision, &arenas[part], load);
+            const cot_status status = cot_loader_run(load, NULL, NULL, NULL, &error);
+            cot_loader_close(load);
+            if (part && formats[f] == COT_FORMAT_INT4) {
+                assert_int_equal(status, COT_INVALID_ARGUMENT);
+                assert_non_null(strstr(error.message, "cannot be cut inside its groups of 32"));
+                continue;
+            }
+            assert_int_equal(status, COT_OK);
+            assert_int_equal(of[part].output.format, formats[f]);
+            assert_int_equal(of[part].output.k, part ? 60 : 120);
+            for (int64_t k = 0; part && k < 60; k++)
+                for (int64_t n = 0; n < 34; n++) {
+                    const float x = element(&of[1].output, k, n), all = element(&of[0].output, 60 + k, n);
+                    if (x != all)
+                        fail_msg("row %d of %d: %g, not %g", (int)k, (int)n, (double)x, (double)all);
+                }
+        }
+        cot_arena_close(&arenas[0]), cot_arena_close(&arenas[1]);
+        cot_checkpoint_close(checkpoint);
+    }
+}
+
+/* What words make of weights that are stored otherwise. */
+static void words(void **state)
+{
+    (void)state;
+    enum {
+        NO = COT_FORMATS,
+        FP32 = COT_FORMAT_FP32,
+        BF16 = COT_FORMAT_BF16,
+        I8 = COT_FORMAT_INT8,
+        FP8 = COT_FORMAT_FP8,
+        I4 = COT_FORMAT_INT4,
+        MX = COT_FORMAT_MXFP4
+    };
+    static const struct {
+        bool fp32, rounded;
+        const char *networks, *attention;
+        int stored, network, other; // what networks and attention are stored as, and become
+    } cases[] = {
+        {false, false, NULL, NULL, NO, BF16, BF16},      {true, false, NULL, NULL, NO, FP32, FP32},
+        {false, false, NULL, NULL, I4, I4, I4},          {false, true, NULL, NULL, NO, I8, BF16},
+        {false, true, NULL, NULL, FP8, I8, FP8},         {false, true, NULL, NULL, MX, MX, MX},
+        {false, false, "int4", NULL, NO, I4, I8},        {false, false, "int4", NULL, MX, I4, MX},
+        {false, false, "mxfp4", NULL, NO, MX, I8},       {false, false, "int8", NULL, NO, I8, I8},
+        {false, false, "int8", NULL, I4, I8, I8},        {false, false, "fp8", NULL, NO, FP8, FP8},
+        {false, false, "bf16", NULL, I4, BF16, BF16},    {false, false, "int4", "as-stored", NO, I4, BF16},
+        {false, true, "int4", "bf16", I4, I4, BF16},     {false, false, NULL, "int4", NO, BF16, I4},
+        {true, false, "as-stored", "fp8", NO, FP32, FP8}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const cot_format stored = (cot_format)cases[i].stored;
+        for (int head = 0; head < 2; head++) {
+            cot_precision p = {.type = cases[i].fp32 ? COT_F32 : COT_BF16, .rounded = cases[i].rounded};
+            const cot_weight_words said = {cases[i].networks, head ? "fp8" : cases[i].attention,
+                                           head ? cases[i].attention : "fp8"};
+            assert_int_equal(
+                cot_precision_set_weights(&p, said, (cot_stored_formats){stored, stored, stored}, NULL),
+                COT_OK);
+            assert_int_equal(p.experts, cases[i].network);
+            assert_int_equal(p.shared, cases[i].network);
+            assert_int_equal(p.dense, cases[i].network);
+            assert_int_equal(cot_weight_format(&p, head ? p.head : p.attention, stored), cases[i].other);
+            assert_int_equal(cot_weight_format(&p, head ? p.attention : p.head, COT_FORMATS), FP8);
+        }
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(biases_of_latent_attention),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(outputs_are_cut_after_rounding),
+                                       cmocka_unit_test(words), cmocka_unit_test(biases_of_latent_attention),
                                        cmocka_unit_test(a_lost_rank_ends_loading)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

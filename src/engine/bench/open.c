@@ -170,8 +170,9 @@ static cot_status make_setup(cot_bench_setup *s, const cot_bench_moe_options *op
     if (status == COT_OK) status = cot_engine_exchange_of(&exchange, options->a2a, options->dedup, error);
     const char *weights = options->weights ? options->weights : "as-stored"; // drawn, so that all can be made
     if (status == COT_OK)
-        status = cot_precision_set_weights(&numbers.precision, weights,
-                                           (cot_stored_formats){COT_FORMATS, COT_FORMATS}, error);
+        status =
+            cot_precision_set_weights(&numbers.precision, (cot_weight_words){.networks = weights},
+                                      (cot_stored_formats){COT_FORMATS, COT_FORMATS, COT_FORMATS}, error);
     const int group = numbers.precision.experts == COT_FORMAT_MXFP4 ? 32 : 0; // it is drawn in whole groups
     if (status == COT_OK && group && (options->shape.hidden % group || options->shape.intermediate % group))
         status = cot_fail(error, COT_INVALID_ARGUMENT,

@@ -14,6 +14,8 @@ cot_engine_options options_of(const struct setting *s)
     if (s->attention) o.attention = s->attention;
     o.precision = s->precision ? s->precision : "fp32";
     o.weights = s->weights;
+    o.weights_attention = s->weights_attention;
+    o.weights_head = s->weights_head;
     o.isa = s->isa;
     o.op = s->op;
     if (s->combine) o.combine = s->combine;

@@ -9,7 +9,7 @@
 struct setting {
     const char *folder;
     int ranks, threads;
-    const char *attention, *precision, *weights, *isa, *op, *combine;
+    const char *attention, *precision, *weights, *weights_attention, *weights_head, *isa, *op, *combine;
     int64_t step_tokens, kv_tokens, block_tokens;
     int sequences;
     bool processes, quiet, counts_exchanges; // quiet: routing is not captured

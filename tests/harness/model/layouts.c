@@ -176,20 +176,25 @@ static void write_config(const folder *f, const char *more)
     snprintf(
         config, sizeof config,
         "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"vocab_size\": %d, \"hidden_size\": %d, "
-        "\"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 16, "
+        "\"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": %d, "
         "\"num_experts\": %d, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": %d%s}",
-        LAYOUT_VOCAB, LAYOUT_H, LAYOUT_E, LAYOUT_I, more);
+        LAYOUT_VOCAB, LAYOUT_H, LAYOUT_HEAD_DIM, LAYOUT_E, LAYOUT_I, more);
     write_text(f, "config.json", config);
 }
 
-/* The matrix's stem of a name: k_proj without an expert. */
+enum { QUERIES = 4 * LAYOUT_HEAD_DIM, KEYS = 2 * LAYOUT_HEAD_DIM };
+const layout_part layout_parts[LAYOUT_PARTS] = {
+    {"model.layers.0.self_attn.q_proj", COT_WEIGHT_Q, QUERIES, LAYOUT_H},
+    {"model.layers.0.self_attn.k_proj", COT_WEIGHT_K, KEYS, LAYOUT_H},
+    {"model.layers.0.self_attn.v_proj", COT_WEIGHT_V, KEYS, LAYOUT_H},
+    {"model.layers.0.self_attn.o_proj", COT_WEIGHT_O, LAYOUT_H, QUERIES},
+    {"lm_head", COT_WEIGHT_OUTPUT, LAYOUT_VOCAB, LAYOUT_H}};
+
+/* The stem of an expert's matrix. */
 static void name_matrix(char name[96], int expert, int which)
 {
     static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
-    if (expert < 0)
-        snprintf(name, 96, "model.layers.0.self_attn.k_proj");
-    else
-        snprintf(name, 96, "model.layers.0.mlp.experts.%d.%s", expert, names[which]);
+    snprintf(name, 96, "model.layers.0.mlp.experts.%d.%s", expert, names[which]);
 }
 
 model layout_make(const layout *l, uint64_t *seed)
@@ -199,19 +204,18 @@ model layout_make(const layout *l, uint64_t *seed)
     char more[400], name[96];
     snprintf(more, sizeof more, ", \"quantization_config\": {%s}", l->config);
     write_config(m.f, more);
-    add_ends(m.f, COT_BF16, LAYOUT_VOCAB, H);
+    add(m.f, "model.embed_tokens.weight", COT_BF16, LAYOUT_VOCAB, H, 0, 0);
+    add(m.f, "model.norm.weight", COT_BF16, H, 0, 0, 0);
     add(m.f, "model.layers.0.input_layernorm.weight", COT_BF16, H, 0, 0, 0);
     add(m.f, "model.layers.0.post_attention_layernorm.weight", COT_BF16, H, 0, 0, 0);
-    add(m.f, "model.layers.0.self_attn.q_proj.weight", COT_BF16, 64, H, 0, 0);
-    add(m.f, "model.layers.0.self_attn.v_proj.weight", COT_BF16, 32, H, 0, 0);
-    add(m.f, "model.layers.0.self_attn.o_proj.weight", COT_BF16, H, 64, 0, 0);
-    add(m.f, "model.layers.0.self_attn.q_norm.weight", COT_BF16, 16, 0, 0, 0);
-    add(m.f, "model.layers.0.self_attn.k_norm.weight", COT_BF16, 16, 0, 0, 0);
+    add(m.f, "model.layers.0.self_attn.q_norm.weight", COT_BF16, LAYOUT_HEAD_DIM, 0, 0, 0);
+    add(m.f, "model.layers.0.self_attn.k_norm.weight", COT_BF16, LAYOUT_HEAD_DIM, 0, 0, 0);
     add(m.f, "model.layers.0.mlp.gate.weight", COT_BF16, LAYOUT_E, H, 0, 0);
     m.plain = m.f->count;
-    m.k = draw_matrix(seed, l, 32, H);
-    name_matrix(name, -1, 0);
-    add_one(&m, name, l, &m.k);
+    for (int p = 0; p < LAYOUT_PARTS; p++) {
+        m.parts[p] = draw_matrix(seed, l, layout_parts[p].out, layout_parts[p].in);
+        add_one(&m, layout_parts[p].name, l, &m.parts[p]);
+    }
     for (int e = 0; e < LAYOUT_E; e++)
         for (int w = 0; w < 3; w++) {
             name_matrix(name, e, w);
@@ -239,8 +243,7 @@ folder *layout_widened(const layout *l, const model *m)
         cot_tensor *copy = add(f, t->name, t->dtype, t->shape[0], t->shape[1], 0, 0);
         memcpy((void *)(uintptr_t)copy->data, t->data, t->bytes);
     }
-    name_matrix(name, -1, 0);
-    add_wide(f, name, l, &m->k);
+    for (int p = 0; p < LAYOUT_PARTS; p++) add_wide(f, layout_parts[p].name, l, &m->parts[p]);
     for (int e = 0; e < LAYOUT_E; e++)
         for (int w = 0; w < 3; w++) {
             name_matrix(name, e, w);
@@ -252,7 +255,7 @@ folder *layout_widened(const layout *l, const model *m)
 
 void layout_discard(model *m)
 {
-    drop(&m->k);
+    for (int p = 0; p < LAYOUT_PARTS; p++) drop(&m->parts[p]);
     for (int e = 0; e < LAYOUT_E; e++)
         for (int w = 0; w < 3; w++) drop(&m->experts[e][w]);
     folder_delete(m->f);

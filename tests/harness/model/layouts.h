@@ -1,12 +1,14 @@
-/* Models whose experts are stored in the hub's layouts: each is written from known codes, zero points and scales by words of
+/* Models whose experts, attention and head are stored in the hub's layouts: each is written from known codes, zero points and scales by words of
  * their own. An element is (code - zero point) times scale. */
 #ifndef COT_TESTS_HARNESS_MODEL_LAYOUTS_H
 #define COT_TESTS_HARNESS_MODEL_LAYOUTS_H
 #include "harness/model/folder.h"
+#include "model/checkpoint.h"
 
 #include <stdbool.h>
 
-enum { LAYOUT_H = 128, LAYOUT_I = 64, LAYOUT_E = 2, LAYOUT_VOCAB = 7, LAYOUTS = 15 };
+/* Heads are 32 wide: where they are cut, groups of 64 are too. */
+enum { LAYOUT_H = 128, LAYOUT_I = 64, LAYOUT_E = 2, LAYOUT_VOCAB = 40, LAYOUT_HEAD_DIM = 32, LAYOUTS = 15 };
 
 typedef struct layout {
     const char *config; // quantization_config
@@ -26,11 +28,20 @@ typedef struct matrix {
     float *scales;      // [out][groups]
 } matrix;
 
-/* A Qwen3 model of one layer, whose experts and k_proj are stored so and all else in bf16. */
+/* Matrices that a layer has once, and the head. */
+enum { LAYOUT_PARTS = 5 };
+typedef struct layout_part {
+    const char *name;
+    cot_weight weight;
+    int64_t out, in;
+} layout_part;
+extern const layout_part layout_parts[LAYOUT_PARTS];
+
+/* A Qwen3 model of one layer, whose matrices are stored so, but for gate and embedding: these and vectors are in bf16. */
 typedef struct model {
     folder *f;
     size_t plain; // its first tensors, which have no layout
-    matrix k, experts[LAYOUT_E][3];
+    matrix parts[LAYOUT_PARTS], experts[LAYOUT_E][3];
 } model;
 
 extern const layout layouts[LAYOUTS];
