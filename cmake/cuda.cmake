@@ -1,4 +1,5 @@
-# The device kernels, and the tests that run them on an emulator. The default build knows neither.
+# The device's operator: a module that the program opens when it is asked for, and the tests that run its kernels and its host's
+# side on an emulator. The default build knows neither.
 if(COT_SANITIZE OR COT_FUZZ)
   message(FATAL_ERROR "COT_CUDA does not go with sanitizers: the emulator takes their place")
 endif()
@@ -6,6 +7,28 @@ enable_language(CXX)
 set(CMAKE_CXX_STANDARD 17)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
+
+# What runs on the host: no exceptions, no library of C++, so that the module needs none.
+file(GLOB cot_cuda_host CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/module/*.cpp)
+list(FILTER cot_cuda_host EXCLUDE REGEX "/module.cpp$")
+add_library(cuda_host OBJECT ${cot_cuda_host})
+target_include_directories(cuda_host PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+target_compile_options(cuda_host PRIVATE -Werror -fno-exceptions -fno-rtti)
+set_target_properties(cuda_host PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden)
+
+# The module, with the kernels of every architecture in it.
+set(image ${PROJECT_BINARY_DIR}/cuda/fused.fatbin)
+file(GLOB kernel_texts CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.h ${PROJECT_SOURCE_DIR}/cuda/fused.cu)
+add_custom_command(OUTPUT ${image} ${image}.h VERBATIM
+                   COMMAND ${PROJECT_SOURCE_DIR}/tools/compile_cuda --image ${image}
+                   DEPENDS ${kernel_texts} ${PROJECT_SOURCE_DIR}/src/moe/fused/layout.h
+                           ${PROJECT_SOURCE_DIR}/tools/compile_cuda ${PROJECT_SOURCE_DIR}/tools/get-cuda)
+add_library(coterie-cuda MODULE ${PROJECT_SOURCE_DIR}/cuda/module/module.cpp $<TARGET_OBJECTS:cuda_host>)
+target_link_libraries(coterie-cuda PRIVATE coterie)
+target_include_directories(coterie-cuda PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
+target_link_options(coterie-cuda PRIVATE -Wl,--exclude-libs,ALL)
+target_compile_options(coterie-cuda PRIVATE -Werror -fno-exceptions -fno-rtti -fvisibility=hidden -include ${image}.h)
+set_source_files_properties(${PROJECT_SOURCE_DIR}/cuda/module/module.cpp PROPERTIES OBJECT_DEPENDS "${image};${image}.h")
 
 add_custom_target(cuda-tests)
 if(COT_TESTS)

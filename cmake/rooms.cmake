@@ -12,7 +12,11 @@ function(cot_room name)
   set(view ${PROJECT_BINARY_DIR}/rooms/${name})
   file(MAKE_DIRECTORY ${view})
   foreach(room IN LISTS R_ROOMS ITEMS ${name})
-    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/src/${room} ${view}/${room} SYMBOLIC)
+    set(folder ${PROJECT_SOURCE_DIR}/src/${room})
+    if(room STREQUAL cuda)   # not in src/
+      set(folder ${PROJECT_SOURCE_DIR}/cuda)
+    endif()
+    file(CREATE_LINK ${folder} ${view}/${room} SYMBOLIC)
   endforeach()
   if(NOT sources)
     return()   # contracts only, so far

@@ -7,24 +7,10 @@
  * signal sees what its rank put before it, by the same warp or by others that it had waited for. */
 #ifndef COT_CUDA_FABRIC_H
 #define COT_CUDA_FABRIC_H
+#include "cuda/call.h"
 #include "cuda/ptx.h"
 
 namespace cot {
-
-/* Bytes and messages from one rank to another: a put or put_signal is one message, whatever its size; signal words
- * count no bytes, and what a rank puts to itself counts nothing. */
-struct traffic {
-    uint64_t bytes, messages;
-};
-
-struct fabric {
-    unsigned char *const *regions; // [ranks], 16-byte aligned
-    traffic *counters;             // [phases][ranks from][ranks to]
-    /* 0, or how the first rank failed (failure_of): every wait watches it, and returns false once it is set. */
-    uint64_t *failure;
-    uint64_t timeout_ns; // that a wait takes at most
-    int32_t ranks, rank; // P, and which of them this warp works for
-};
 
 /* Who waited for whom, in what phase and epoch, as one word that is not 0. */
 COT_DEVICE uint64_t failure_of(int rank, int peer, int phase, uint64_t epoch)

@@ -17,83 +17,6 @@
 
 namespace cot {
 
-constexpr int FUSED_TILE_ROWS = 64, FUSED_TEAM = 128, FUSED_THREADS = 192, FUSED_LANES = 32;
-constexpr int FUSED_CHUNK = 16; // tokens that are gated, or combined, together
-constexpr int FUSED_RANKS_MOST = 64, FUSED_EXPERTS_MOST = 960;
-constexpr int PHASE_DISPATCH = 0, PHASE_COMBINE = 1, PHASE_METADATA = 3, PHASES = 5; // cot_phase
-
-enum class activation { swiglu, gelu, relu };
-
-/* As cot_ffn_shape; and where the parts of one network lie, in bytes, multiples of 16:
- * up [2I][H], rows of gate and up in turn, or without a gate [I][H]; down [H][I]; biases in fp32, in the same order. */
-struct network {
-    int32_t hidden, intermediate;
-    activation act;
-    int32_t biased; // 0 or 1
-    float limit, alpha;
-    size_t up, down, up_bias, down_bias, bytes;
-};
-
-__host__ __device__ constexpr int32_t up_columns(const network &n)
-{
-    return n.act == activation::swiglu ? 2 * n.intermediate : n.intermediate;
-}
-
-/* How a call ended on a rank; where the fabric's failure is set, that counts and not this. */
-enum class outcome : int32_t { fine = 1, unsound, empty };
-
-/* Words of a rank that its blocks share. */
-struct fused_state {
-    uint64_t epoch;          // of the last call
-    uint32_t next, finished; // tasks taken, and told to be done
-    uint32_t left;           // warps and processors that are done
-    uint32_t unsound;        // the lowest token that cannot be routed, or all ones
-    int32_t outcome, unsound_token;
-};
-
-/* What one rank has. S: the layout's tokens. */
-struct fused_rank {
-    const int32_t *tokens; // T <= S
-    const float *x;        // [T][H]
-    float *y;              // [T][H] out
-    uint16_t *experts;     // [T][K] out, or the routing that is given
-    float *weights;        // [T][K]
-    const unsigned char *slots;
-    fused_state *state;
-    uint16_t *routed;               // [S][K]
-    float *routed_weights;          // [S][K]
-    int32_t *replica;               // [S][K] which replica serves it
-    uint64_t *ready, *finished;     // [tasks]
-    int32_t *released;              // [tiles] in the order in which they may run
-    int32_t *tile_slot, *tile_rows; // [tiles]
-    int32_t *tile_row;              // [tiles][64] row of the dispatch region
-    float *tile_weight;             // [tiles][64]
-    int32_t *tile_home, *tile_at;   // [tiles][64] reply row `at` of that rank
-    int32_t *lane_tile;             // [FUSED_LANES]; -1 - i: the i-th tile of the shared expert
-    unsigned char *activations;     // [FUSED_LANES][64][widest I]
-    float *shared_rows;             // [S][H]
-};
-
-} // namespace cot
-
-/* What a launch is given, the same for every rank. */
-struct cot_cuda_fused {
-    cot_fused_layout layout;
-    size_t dispatch_at, replies_at, dispatch_signals, reply_signals; // in every region
-    cot::fabric fabric;                                              // `rank` is each block's own
-    cot::gate_rules gate;
-    int32_t given, unsound_pass; // 0 or 1: the routing is an input; a token that cannot be routed is no error
-    cot::network networks[2];    // of experts, and of the shared expert, whose I is 0 where there is none
-    const unsigned char *shared_weights;
-    const float *shared_gate;                                   // [H] or null
-    const int32_t *replica_rank, *replica_slot, *replica_begin; // as cot_expert_replicas
-    int32_t slots, reply_bf16;                                  // experts a rank holds at most; 0 or 1
-    const cot::fused_rank *ranks;                               // [P]
-    const int32_t *first_block;                                 // [P + 1]
-};
-
-namespace cot {
-
 /* Tasks: the word is epoch << 28 | kind << 25 | number. */
 enum class task : uint32_t { gate, send, up, down, combine, end };
 constexpr int TASK_NUMBERS = 25;
@@ -138,26 +61,11 @@ COT_DEVICE int replied_of(uint64_t news)
     return static_cast<int>(news >> 4 & 0xff);
 }
 
-/* Shared memory of a block: the processor's stages (or its gate's scratch), then what follows. */
-struct fused_shared {
-    uint64_t task;                          // of the processor
-    int32_t token[COT_FUSED_CELL_TOKENS];   // a packet in the making: its rows,
-    int32_t entries[COT_FUSED_CELL_TOKENS]; // how many entries each has,
-    int32_t before[COT_FUSED_CELL_TOKENS];  // and how many come before them
-    int32_t packet_rows, packet_entries;
-    uint64_t news;                   // from the subscriber to the scheduler: news_of
-    uint32_t owed[FUSED_RANKS_MOST]; // likewise: 1 + entries of a rank whose packets are decoded; 0: not yet
-    uint32_t gated; // from the scheduler to the subscriber: own flags, once all tokens are routed
-    /* The subscriber's own. */
-    uint32_t seen[FUSED_RANKS_MOST], entered[FUSED_RANKS_MOST];
-    int32_t open[FUSED_EXPERTS_MOST]; // tile << 7 | rows of a slot's tile that fills, or -1
-};
-
+static_assert(FUSED_BF16_STAGES == mma_tile::SHARED_BYTES && FUSED_F32_STAGES == fma_tile::SHARED_BYTES,
+              "what the host asks for");
 template <typename Engine> __host__ __device__ constexpr size_t fused_shared_bytes(int experts)
 {
-    const size_t scratch = 4 * sizeof(float) * static_cast<size_t>(gate_scratch_floats(experts)),
-                 stages = static_cast<size_t>(Engine::SHARED_BYTES);
-    return (scratch > stages ? (scratch + 15) / 16 * 16 : stages) + sizeof(fused_shared);
+    return fused_shared_bytes(Engine::SHARED_BYTES, experts);
 }
 
 /* A warp's view of the call. */
@@ -168,7 +76,7 @@ template <scope S> struct fused_warp {
     uint64_t epoch;
     fused_shared *shared;
     unsigned char *stages;
-    int tokens; // T of this rank
+    int tokens, before; // T of this rank, and how many of its tokens came in passes before
 
     /* A reply's or packet's place in a region. */
     __device__ __forceinline__ size_t row_at(int64_t row) const

@@ -2,30 +2,12 @@
  * routes a few tokens at once. A token's result depends on that token alone, whatever warp and neighbours it meets. */
 #ifndef COT_CUDA_GATE_H
 #define COT_CUDA_GATE_H
+#include "cuda/call.h"
 #include "cuda/ptx.h"
 
 #include <math.h>
 
 namespace cot {
-
-enum class gate_score { softmax, sigmoid, chosen_softmax };
-enum class gate_group_score { max, top2_sum };
-
-constexpr int GATE_EXPERTS_MOST = 2048, GATE_TOP_K_MOST = 64, GATE_GROUPS_MOST = 64;
-constexpr int GATE_TOKENS_A_WARP = 4;
-
-/* As cot_gate of src/moe/gate.h, but that weights are [E][H], not packed. */
-struct gate_rules {
-    int32_t hidden, experts, top_k;
-    gate_score score;
-    int32_t groups, group_limit;
-    gate_group_score group_score;
-    int32_t normalise; // 0 or 1
-    float epsilon, scaling;
-    const float *weight;     // [E][H]
-    const float *bias;       // [E] or null
-    const float *correction; // [E] or null
-};
 
 struct gate_tokens {
     const float *x;    // [T][H]
@@ -35,12 +17,6 @@ struct gate_tokens {
     /* The lowest token that cannot be routed; it gets experts 0 to K - 1 and weights that are NaN. */
     uint32_t *unsound;
 };
-
-/* Shared memory of one warp: scores of its tokens, a group's score each, weights of the chosen. */
-__host__ __device__ constexpr int gate_scratch_floats(int experts)
-{
-    return GATE_TOKENS_A_WARP * experts + GATE_GROUPS_MOST + GATE_TOP_K_MOST;
-}
 
 COT_DEVICE float warp_sum(float v)
 {

@@ -50,13 +50,15 @@ template <typename Engine, scope S> COT_DEVICE void run_gate(const fused_warp<S>
               top_k = w.call.gate.top_k, first = chunk * FUSED_CHUNK + warp * GATE_TOKENS_A_WARP,
               left = w.tokens - first, count = left < GATE_TOKENS_A_WARP ? left : GATE_TOKENS_A_WARP;
     if (count <= 0) return;
-    if (w.call.given) {
-        for (int t = first; t < first + count; t++) take_given(w, t);
-    } else {
+    if (w.call.routing != routing::given) {
         const gate_tokens all = {w.rank.x, w.rank.routed, w.rank.routed_weights, w.tokens,
                                  &w.rank.state->unsound};
         gate_route(w.call.gate, all, first, count,
                    reinterpret_cast<float *>(w.stages) + warp * gate_scratch_floats(w.call.gate.experts));
+    }
+    if (w.call.routing != routing::gated) {
+        COT_UNLESS(process_gate_before_replay) __syncwarp();
+        for (int t = first; t < first + count; t++) take_given(w, t);
     }
     for (int t = first; t < first + count; t++) {
         Value *const row =
@@ -65,7 +67,7 @@ template <typename Engine, scope S> COT_DEVICE void run_gate(const fused_warp<S>
             store_as(row + h, w.rank.x[static_cast<int64_t>(t) * hidden + h]);
         for (int k = lane; k < top_k; k += 32) {
             const int64_t at = static_cast<int64_t>(t) * top_k + k;
-            w.rank.replica[at] = replica_of(w.call, w.rank.routed[at], w.net.rank, t);
+            w.rank.replica[at] = replica_of(w.call, w.rank.routed[at], w.net.rank, w.before + t);
         }
     }
 }
@@ -306,7 +308,7 @@ template <scope S> COT_DEVICE void run_combine(const fused_warp<S> &w, int chunk
             if (c.networks[1].intermediate) sum += w.rank.shared_rows[at + h] * factor;
             w.rank.y[at + h] = sum;
         }
-        for (int k = lane; k < top_k && !c.given; k += 32) {
+        for (int k = lane; k < top_k && c.routing == routing::gated; k += 32) {
             w.rank.experts[choices + k] = w.rank.routed[choices + k];
             w.rank.weights[choices + k] = w.rank.routed_weights[choices + k];
         }

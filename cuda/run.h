@@ -34,7 +34,7 @@ template <typename Engine, scope S> COT_DEVICE void run_fused(const cot_cuda_fus
     fused_shared *const shared = reinterpret_cast<fused_shared *>(
         memory + fused_shared_bytes<Engine>(c.gate.experts) - sizeof(fused_shared));
     const uint64_t epoch = rank.state->epoch + 1;
-    fused_warp<S> w = {c, rank, c.fabric, epoch, shared, memory, *rank.tokens};
+    fused_warp<S> w = {c, rank, c.fabric, epoch, shared, memory, rank.tokens[0], rank.tokens[1]};
     w.net.rank = r;
     if (first) {
         if (threadIdx.x == 0) {

@@ -181,8 +181,14 @@ cot_status cot_engine_measure(cot_engine_sizes *sizes, const char *folder, const
 /* Ends the ranks and frees the engine. A process that is forked off has a copy of the engine and none of its ranks: it can
  * do nothing with it but close it, which frees the copy. NULL is fine. */
 void cot_engine_close(cot_engine *engine);
-/* Names of the MoE operators, the default first, NULL at the end. Constant. */
+/* Names of the MoE operators that are there, the default first, NULL at the end. */
 const char *const *cot_engine_operators(void);
+/* Sees to it that an operator is there: one of the library's, or "cuda", whose module is opened and then is among the names above.
+ * Opening an engine or a benchmark does the same. Errors: INVALID_ARGUMENT (no such operator); NOT_FOUND (no module, no driver, no
+ * device), UNSUPPORTED (an old driver, another device), each with what is missing. Thread-safe; no name may be looked up meanwhile. */
+cot_status cot_engine_find_operator(const char *name, cot_error *error);
+/* One line about "cuda": what its module was built for and what this machine has, or that it was not built. */
+void cot_engine_describe_cuda(char *text, size_t bytes);
 /* Names of the fabrics, the default first, NULL at the end. Constant. */
 const char *const *cot_engine_fabrics(void);
 

@@ -118,6 +118,12 @@ static bool operators(bench_lists *lists, struct items items)
             lists->ops[lists->n_ops] = names[lists->n_ops];
     for (char *item; (item = next_item(&items));) {
         size_t n = 0;
+        cot_error error;
+        const cot_status status = cot_engine_find_operator(item, &error);
+        if (status != COT_OK && status != COT_INVALID_ARGUMENT) { // it is known, and cannot be had here
+            cot_complain("%s", error.message);
+            return false;
+        }
         while (names[n] && strcmp(names[n], item) != 0) n++;
         if (!names[n]) return unknown("operator", item, names);
         for (size_t i = 0; i < lists->n_ops; i++)

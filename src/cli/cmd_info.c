@@ -54,7 +54,7 @@ static void put_names(json_t *json, const char *name, const char *const *names)
 static int machine(bool as_json)
 {
     json_t *json = as_json ? json_object() : NULL;
-    char text[256];
+    char text[512];
     put(json, "version", cot_version());
     put(json, "cpu", cot_cpu_name());
     const int cores = cot_cores();
@@ -65,6 +65,8 @@ static int machine(bool as_json)
     put_number(json, "last cache", "last_cache_bytes", (json_int_t)cache, text);
     put_names(json, "isa", cot_isa_names());
     put_names(json, "operators", cot_engine_operators());
+    cot_engine_describe_cuda(text, sizeof text);
+    put(json, "cuda", text);
     put_names(json, "phases", cot_engine_phases());
     cot_tokenizer_libraries(text, sizeof text);
     put(json, "tokenizer", text);

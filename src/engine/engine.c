@@ -29,11 +29,6 @@ void cot_engine_options_init(cot_engine_options *options)
                                     .max_wait_steps = 8};
 }
 
-const char *const *cot_engine_operators(void)
-{
-    return cot_moe_operator_names();
-}
-
 const char *const *cot_engine_fabrics(void)
 {
     return cot_fabric_backend_names();
@@ -55,12 +50,10 @@ static cot_status check_options(const cot_engine_options *o, cot_error *error)
                         sizeof *o);
     if (strcmp(o->attention, "tp") != 0 && strcmp(o->attention, "dp") != 0)
         return cot_fail(error, COT_INVALID_ARGUMENT, "unknown attention '%s' (tp or dp)", o->attention);
-    if (o->op && !cot_moe_operator_find(o->op))
-        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown operator '%s' (%s or %s)", o->op,
-                        cot_moe_operator_names()[0], cot_moe_operator_names()[1]);
     cot_engine_numbers numbers;
     cot_engine_exchange exchange;
-    cot_status status = cot_fabric_backend_check(o->fabric, error);
+    cot_status status = o->op ? cot_engine_find_operator(o->op, error) : COT_OK;
+    if (status == COT_OK) status = cot_fabric_backend_check(o->fabric, error);
     if (status == COT_OK) status = cot_engine_exchange_of(&exchange, o->a2a, o->dedup, error);
     if (status == COT_OK)
         status = cot_engine_numbers_of(&numbers, o->precision, o->combine, o->payload, error);

@@ -108,6 +108,18 @@ static void replay(cot_runner *r, int64_t moe_layer, cot_moe_layer *moe, int64_t
     moe->replayed_weights = s->replayed_weights;
 }
 
+cot_moe_layer cot_runner_moe_layer(const cot_runner *r, int64_t layer, int64_t moe_layer)
+{
+    const cot_layer_weights *w = &r->o.whole->layers[layer];
+    const int64_t slot = moe_layer % cot_runner_expert_layers(&r->o) * r->o.layout->slots_per_rank;
+    return (cot_moe_layer){.gate = &w->gate,
+                           .placement = cot_expert_layout_layer(r->o.layout, (int32_t)moe_layer),
+                           .slots = r->experts_at + (size_t)slot * r->slot_bytes,
+                           .shared = w->shared,
+                           .shared_gate = w->shared_mix,
+                           .unsound_pass = true};
+}
+
 /* y [rows][H] = the layer's network over the rows of x at home. */
 static cot_status feed_forward(cot_runner *r, int64_t layer, int64_t moe_layer, float *y, const float *x,
                                int64_t rows, cot_error *error)
@@ -117,14 +129,7 @@ static cot_status feed_forward(cot_runner *r, int64_t layer, int64_t moe_layer, 
     cot_runner_norm(r, w->ffn_norm, x, rows);
     if (!w->dense) {
         int64_t place = moe_layer * r->o.step_tokens * r->c->gate.top_k;
-        cot_moe_layer moe = {.gate = &w->gate,
-                             .placement = cot_expert_layout_layer(r->o.layout, (int32_t)moe_layer),
-                             .slots = r->experts_at + (size_t)(moe_layer % cot_runner_expert_layers(&r->o) *
-                                                               r->o.layout->slots_per_rank) *
-                                                          r->slot_bytes,
-                             .shared = w->shared,
-                             .shared_gate = w->shared_mix,
-                             .unsound_pass = true};
+        cot_moe_layer moe = cot_runner_moe_layer(r, layer, moe_layer);
         if (r->o.replay) replay(r, moe_layer, &moe, rows);
         cot_status status = r->moe->op->forward(r->moe, &moe, y, s->experts + place, s->weights + place,
                                                 s->normed, rows, error);

@@ -303,6 +303,18 @@ static void record_experts(cot_runner *r, cot_loader *load)
     }
 }
 
+/* Gives the operator all layers, where it keeps weights elsewhere than in the slots. */
+static cot_status keep_layers(cot_runner *r, cot_error *error)
+{
+    cot_status status = COT_OK;
+    for (int64_t l = 0, m = 0; l < r->c->layers && r->o.op->keep && status == COT_OK; l++) {
+        if (!r->c->layer[l].moe) continue;
+        const cot_moe_layer layer = cot_runner_moe_layer(r, l, m++);
+        status = r->o.op->keep(r->moe, &layer, error);
+    }
+    return status;
+}
+
 cot_status cot_runner_open(cot_runner **out, const cot_runner_options *options, cot_fabric *fabric,
                            cot_loader_progress *progress, cot_error *error)
 {
@@ -325,6 +337,7 @@ cot_status cot_runner_open(cot_runner **out, const cot_runner_options *options, 
         status = cot_loader_run(load, options->pool, progress, fabric, error);
         cot_turns_leave(fabric);
     }
+    if (status == COT_OK) status = keep_layers(r, error);
     cot_loader_close(load);
     if (status != COT_OK) {
         cot_runner_close(r);

@@ -143,6 +143,8 @@ size_t cot_runner_gathered_bytes(const cot_runner_options *options, int64_t hidd
 /* body(r, row) for each row, the pool helping. */
 void cot_runner_rows(cot_runner *r, int64_t rows,
                      void (*body)(cot_runner *r, int64_t row, const void *context), const void *context);
+/* What the operator is given of an MoE layer: layer of all, moe_layer of those. */
+cot_moe_layer cot_runner_moe_layer(const cot_runner *r, int64_t layer, int64_t moe_layer);
 /* C [rows][n] = A B for typed A [rows][k]. */
 void cot_runner_product(cot_runner *r, const void *a, int64_t rows, const cot_packed *b, float *c);
 

@@ -97,6 +97,9 @@ struct cot_moe_operator {
     /* Collective. `*options` is copied, what it points to must live on. Errors: INVALID_ARGUMENT (E, K as
      * cot_gate_check has them, T K beyond int32, sizes or types that no network has), OUT_OF_MEMORY. */
     cot_status (*open)(cot_moe **moe, const cot_moe_options *options, cot_error *error);
+    /* Every rank: all weights that the layer names are stored, or stored anew. What forward is given has been given here since.
+     * NULL: the operator reads them where they are. Errors: OUT_OF_MEMORY, IO. */
+    cot_status (*keep)(cot_moe *moe, const cot_moe_layer *layer, cot_error *error);
     /* Collective: every rank calls with its own tokens; some may have none. x [T][H] is fp32. experts, weights
      * [T][K]: the routing as cot_gate_route gives it; with layer->gate NULL they are given, ascending within a
      * token. y [T][H] = sum of the weighted rows of a token's experts, each rounded to combine_type (also when
@@ -115,6 +118,8 @@ struct cot_moe_operator {
 const char *cot_moe_a2a_name(cot_moe_a2a a2a);
 bool cot_moe_a2a_find(cot_moe_a2a *a2a, const char *name);
 
+/* An operator of a module joins the others, for good. One thread at a time, while no name is looked up; its name is new. */
+void cot_moe_operator_add(const cot_moe_operator *op);
 /* The operator of that name, or NULL. Names: NULL-terminated, the default first. */
 const cot_moe_operator *cot_moe_operator_find(const char *name);
 const char *const *cot_moe_operator_names(void);

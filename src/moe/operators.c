@@ -1,19 +1,21 @@
 #include "moe/bulk/bulk.h"
 #include "moe/fused/fused.h"
 
+#include <assert.h>
 #include <string.h>
 
-enum { FUSED, BULK, OPERATORS };
+enum { MOST = 8 };
 
-static const cot_moe_operator *const operators[OPERATORS] = {
-    [FUSED] = &cot_moe_fused, [BULK] = &cot_moe_bulk};
+static int count = 2;
+static const cot_moe_operator *operators[MOST] = {&cot_moe_fused, &cot_moe_bulk};
+static const char *names[MOST + 1] = {COT_MOE_FUSED, COT_MOE_BULK};
 
 const char *cot_moe_a2a_name(cot_moe_a2a a2a)
 {
 #define COT_A2A_TEXT(name, text) [COT_A2A_##name] = text,
-    static const char *const names[] = {COT_A2A_LIST(COT_A2A_TEXT)};
+    static const char *const a2a_names[] = {COT_A2A_LIST(COT_A2A_TEXT)};
 #undef COT_A2A_TEXT
-    return names[a2a];
+    return a2a_names[a2a];
 }
 
 bool cot_moe_a2a_find(cot_moe_a2a *a2a, const char *name)
@@ -23,15 +25,21 @@ bool cot_moe_a2a_find(cot_moe_a2a *a2a, const char *name)
     return false;
 }
 
+void cot_moe_operator_add(const cot_moe_operator *op)
+{
+    assert(count < MOST && !cot_moe_operator_find(op->name));
+    names[count] = op->name;
+    operators[count++] = op;
+}
+
 const cot_moe_operator *cot_moe_operator_find(const char *name)
 {
-    for (int i = 0; i < OPERATORS; i++)
-        if (!strcmp(operators[i]->name, name)) return operators[i];
+    for (int i = 0; i < count; i++)
+        if (!strcmp(names[i], name)) return operators[i];
     return NULL;
 }
 
 const char *const *cot_moe_operator_names(void)
 {
-    static const char *const names[OPERATORS + 1] = {[FUSED] = COT_MOE_FUSED, [BULK] = COT_MOE_BULK};
     return names;
 }

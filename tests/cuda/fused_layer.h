@@ -4,6 +4,7 @@
 #define COT_TESTS_CUDA_FUSED_LAYER_H
 #include "expect.h"
 
+#include "cuda/module/weights.h"
 #include "cuda/run.h"
 
 /* C's words that C++ has not; nothing here touches what is atomic in C. */
@@ -50,62 +51,11 @@ struct Grid {
     bool devices = false;    // ranks on two devices in turn, by the kernel for that
 };
 
-inline cot::network network_of(const cot_ffn_shape &s)
-{
-    cot::network n = {static_cast<int32_t>(s.hidden),
-                      static_cast<int32_t>(s.intermediate),
-                      static_cast<cot::activation>(s.activation),
-                      s.biased,
-                      s.limit,
-                      s.alpha,
-                      0,
-                      0,
-                      0,
-                      0,
-                      0};
-    const size_t value = s.type == COT_BF16 ? 2 : 4, h = static_cast<size_t>(s.hidden),
-                 i = static_cast<size_t>(s.intermediate), up = static_cast<size_t>(cot::up_columns(n));
-    const auto take = [&](size_t bytes) {
-        const size_t at = n.bytes;
-        n.bytes += (bytes + 15) / 16 * 16;
-        return at;
-    };
-    n.up = take(up * h * value);
-    n.down = take(h * i * value);
-    n.up_bias = take(s.biased ? up * 4 : 0);
-    n.down_bias = take(s.biased ? h * 4 : 0);
-    return n;
-}
-
-inline void put_values(unsigned char *to, const float *from, size_t count, cot_dtype type)
-{
-    for (size_t i = 0; i < count; i++)
-        if (type == COT_BF16) {
-            const uint16_t value = cot_f32_to_bf16(from[i]);
-            memcpy(to + 2 * i, &value, 2);
-        } else {
-            memcpy(to + 4 * i, from + i, 4);
-        }
-}
-
-/* An expert as the device reads it: rows of gate and up in turn. */
+/* An expert as the device reads it. */
 inline std::vector<unsigned char> pack_network(const struct oracle_ffn &o)
 {
-    const cot::network n = network_of(o.shape);
-    const size_t h = static_cast<size_t>(o.shape.hidden), width = static_cast<size_t>(o.shape.intermediate),
-                 value = o.shape.type == COT_BF16 ? 2 : 4, of_each = o.gate ? 2 : 1;
-    std::vector<unsigned char> to(n.bytes, 0xff);
-    for (size_t i = 0; i < width; i++) {
-        unsigned char *const row = to.data() + n.up + of_each * i * h * value;
-        if (o.gate) put_values(row, o.gate + i * h, h, o.shape.type);
-        put_values(row + (of_each - 1) * h * value, o.up + i * h, h, o.shape.type);
-        if (!o.shape.biased) continue;
-        unsigned char *const bias = to.data() + n.up_bias + of_each * i * 4;
-        if (o.gate) put_values(bias, o.gate_bias + i, 1, COT_F32);
-        put_values(bias + (of_each - 1) * 4, o.up_bias + i, 1, COT_F32);
-    }
-    put_values(to.data() + n.down, o.down, h * width, o.shape.type);
-    if (o.shape.biased) put_values(to.data() + n.down_bias, o.down_bias, h, COT_F32);
+    std::vector<unsigned char> to(cot_cuda_weights.slot_bytes(&o.shape), 0xff);
+    oracle_ffn_store(&o, &cot_cuda_weights, to.data());
     return to;
 }
 
@@ -150,7 +100,7 @@ class Layer {
                                   packed.data(), packed.size());
                 }
         d.slots = weights;
-        d.tokens = tokens[static_cast<size_t>(r)] = take<int32_t>(1, "tokens", r);
+        d.tokens = tokens[static_cast<size_t>(r)] = take<int32_t>(2, "tokens", r);
         d.x = x[static_cast<size_t>(r)] = take<float>(s * h, "x", r);
         d.y = take<float>(s * h, "y", r);
         d.experts = take<uint16_t>(s * k, "experts", r);
@@ -220,9 +170,9 @@ class Layer {
         call.fabric.ranks = p.ranks;
         const size_t experts = static_cast<size_t>(w.gate.gate.experts);
         call.gate = rules_of(session, w.gate);
-        call.given = given;
-        call.networks[0] = network_of(o.expert);
-        call.networks[1] = network_of(o.shared);
+        call.routing = given ? cot::routing::given : cot::routing::gated;
+        call.networks[0] = cot_cuda_network_of(&o.expert);
+        call.networks[1] = cot_cuda_network_of(&o.shared);
         if (o.shared.intermediate) {
             const std::vector<unsigned char> packed = pack_network(w.shared);
             call.shared_weights = session.copy(packed.data(), packed.size(), "shared expert");
@@ -249,8 +199,8 @@ class Layer {
         const size_t h = static_cast<size_t>(world.options.expert.hidden);
         for (int r = 0; r < plan.ranks; r++) {
             const int64_t begin = plan.begin[r];
-            const int32_t count = static_cast<int32_t>(plan.begin[r + 1] - begin);
-            session.write(tokens[static_cast<size_t>(r)], &count, 4);
+            const int32_t count = static_cast<int32_t>(plan.begin[r + 1] - begin), words[2] = {count, 0};
+            session.write(tokens[static_cast<size_t>(r)], words, sizeof words);
             for (int32_t t = 0; t < count; t++)
                 session.write(x[static_cast<size_t>(r)] + static_cast<size_t>(t) * h,
                               world.x + static_cast<size_t>(plan.order[begin + t]) * h, h * sizeof(float));

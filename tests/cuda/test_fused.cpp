@@ -167,12 +167,12 @@ static void what_cannot_be_routed_is_told(void **)
     layer.give_tokens();
     ends(cot::outcome::unsound);
     assert_int_equal(layer.ranks[1].state->unsound_token, 2);
-    const int32_t none = 0;
-    for (int32_t *tokens : layer.tokens) layer.session.write(tokens, &none, 4);
+    const int32_t none[2] = {0, 0};
+    for (int32_t *tokens : layer.tokens) layer.session.write(tokens, none, sizeof none);
     ends(cot::outcome::empty);
     w.x[9 * w.options.expert.hidden + 1] = kept;
     layer.give_tokens();
-    layer.call.given = 1;
+    layer.call.routing = cot::routing::given;
     for (int r = 0; r < 3; r++)
         for (int t = 0; t < 7; t++) {
             const uint16_t experts[2] = {static_cast<uint16_t>(t),
@@ -183,7 +183,7 @@ static void what_cannot_be_routed_is_told(void **)
         }
     ends(cot::outcome::unsound);
     assert_int_equal(layer.ranks[2].state->unsound_token, 6);
-    layer.call.given = 0;
+    layer.call.routing = cot::routing::gated;
     ends(cot::outcome::fine);
     const Outcome o = layer.outcome();
     outcome_agrees(o.get(), &w, &p);

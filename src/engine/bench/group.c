@@ -121,6 +121,15 @@ static cot_status draw_slots(cot_bench_end *end, cot_error *error)
     return status == COT_OK ? status : cot_fail(error, status, "out of memory for random weights");
 }
 
+static cot_moe_layer layer_of(const cot_bench_end *end, int op)
+{
+    const cot_bench_setup *s = end->setup;
+    const int kind = s->kind[op];
+    return (cot_moe_layer){.gate = &s->gate[kind],
+                           .placement = cot_expert_layout_layer(&s->layout, 0),
+                           .slots = end->slots[kind]};
+}
+
 static cot_status open_operators(cot_bench_end *end, const cot_bench_command *c, cot_error *error)
 {
     const cot_bench_setup *s = end->setup;
@@ -134,6 +143,8 @@ static cot_status open_operators(cot_bench_end *end, const cot_bench_command *c,
         options.tokens = s->options.tokens[c->set];
         options.home_tokens = cot_divide_up(options.tokens, s->options.ranks);
         status = s->op[i]->open(moe, &options, error);
+        const cot_moe_layer layer = layer_of(end, i);
+        if (status == COT_OK && s->op[i]->keep) status = s->op[i]->keep(*moe, &layer, error);
     }
     return status;
 }
@@ -203,15 +214,6 @@ static void tell(cot_bench_end *end, const cot_bench_command *c, cot_bench_told 
     cot_put(fabric, 0, end->events + rank * (size_t)most * sizeof(cot_moe_event), end->timeline.events,
             (size_t)told->events * sizeof(cot_moe_event), COT_PHASE_CONTROL);
     cot_put(fabric, 0, end->told + rank * sizeof *told, told, sizeof *told, COT_PHASE_CONTROL);
-}
-
-static cot_moe_layer layer_of(const cot_bench_end *end, int op)
-{
-    const cot_bench_setup *s = end->setup;
-    const int kind = s->kind[op];
-    return (cot_moe_layer){.gate = &s->gate[kind],
-                           .placement = cot_expert_layout_layer(&s->layout, 0),
-                           .slots = end->slots[kind]};
 }
 
 static cot_status run(cot_bench_end *end, const cot_bench_command *c, cot_error *error)

@@ -1,4 +1,5 @@
 #include "base/error.h"
+#include "coterie/engine.h"
 #include "engine/bench/bench.h"
 #include "engine/memory.h"
 #include "coterie/roof.h"
@@ -39,8 +40,9 @@ static cot_status find_operators(cot_bench_setup *s, cot_error *error)
     for (const char *const *name = s->options.ops; *name; name++) {
         if (s->ops == COT_BENCH_MOST_OPS)
             return cot_fail(error, COT_INVALID_ARGUMENT, "more than %d operators", COT_BENCH_MOST_OPS);
+        const cot_status status = cot_engine_find_operator(*name, error);
+        if (status != COT_OK) return status;
         const cot_moe_operator *op = cot_moe_operator_find(*name);
-        if (!op) return cot_fail(error, COT_INVALID_ARGUMENT, "unknown operator '%s'", *name);
         int kind = 0;
         while (kind < s->kinds && s->weights[kind] != op->weights) kind++;
         if (kind == s->kinds) s->weights[s->kinds++] = op->weights;

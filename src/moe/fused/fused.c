@@ -12,8 +12,8 @@
 static const int64_t pass_tokens_least = 512;
 enum { SPARE_LANES = 2 };
 
-/* S: a rank's even share of a call, or a little more where that is little. */
-static int64_t pass_tokens(const cot_moe_options *o, int ranks)
+/* A rank's even share of a call, or a little more where that is little. */
+int64_t cot_fused_pass_tokens(const cot_moe_options *o, int ranks)
 {
     int64_t tokens = cot_smaller(cot_larger(cot_divide_up(o->tokens, ranks), pass_tokens_least), o->tokens);
     tokens = cot_smaller(tokens, COT_FUSED_TOKENS_MOST);
@@ -37,7 +37,7 @@ static size_t layout_bytes(const cot_fused_layout *l)
 
 static size_t heap_bytes(const cot_moe_options *options, int ranks)
 {
-    const cot_fused_layout l = layout_of(options, ranks, pass_tokens(options, ranks));
+    const cot_fused_layout l = layout_of(options, ranks, cot_fused_pass_tokens(options, ranks));
     return layout_bytes(&l);
 }
 
@@ -135,7 +135,7 @@ static size_t touched_bytes(const cot_moe_options *options, int ranks, int64_t h
     // Each block of a rank may begin and end within a huge page, and so may each of the larger arrays behind what is used
     // of them.
     enum { HUGE_PAGE = 2 << 20, ARRAYS = 4, ARRAYS_REDUCED = 6 };
-    const int64_t pass = pass_tokens(options, ranks),
+    const int64_t pass = cot_fused_pass_tokens(options, ranks),
                   tokens = cot_smaller(cot_divide_up(home, COT_FUSED_CHUNK) * COT_FUSED_CHUNK, pass);
     cot_fabric fabric = {.ranks = ranks};
     cot_fused moe;
@@ -184,7 +184,7 @@ static void fused_close(cot_moe *open)
 /* Rows and entries are numbered by 32 bits. */
 static cot_status check_rows(const cot_moe_options *o, int ranks, cot_error *error)
 {
-    const cot_fused_layout l = layout_of(o, ranks, pass_tokens(o, ranks));
+    const cot_fused_layout l = layout_of(o, ranks, cot_fused_pass_tokens(o, ranks));
     if (l.block_rows <= INT32_MAX / ranks && l.tokens * l.top_k <= INT32_MAX / ranks) return COT_OK;
     return cot_fail(error, COT_INVALID_ARGUMENT,
                     "%lld tokens a call over %d ranks are more rows of %lld bytes than can be numbered",
@@ -218,7 +218,7 @@ static cot_status fused_open(cot_moe **out, const cot_moe_options *options, cot_
     cot_fused *moe = calloc(1, sizeof *moe);
     if (!moe) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for an operator");
     moe->moe.op = &cot_moe_fused;
-    const int64_t tokens = pass_tokens(options, ranks);
+    const int64_t tokens = cot_fused_pass_tokens(options, ranks);
     size_up(moe, &settled, ranks, tokens, ranks * tokens);
     status = allocate(moe, error);
     if (status == COT_OK)

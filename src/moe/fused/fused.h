@@ -8,4 +8,7 @@
 #define COT_MOE_FUSED "fused"
 extern const cot_moe_operator cot_moe_fused;
 
+/* S of layout.h: most tokens of a rank in one pass. Pure. */
+int64_t cot_fused_pass_tokens(const cot_moe_options *options, int ranks);
+
 #endif

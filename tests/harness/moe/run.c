@@ -96,7 +96,8 @@ static cot_status rank_passes(const struct task *m, cot_fabric *fabric, cot_moe 
         layer.gate = NULL;
         world_route(w, p, begin, tokens, experts, weights);
     }
-    cot_status status = p->warmed ? warm_up(m, fabric, moe, layer, x, tokens, error) : COT_OK;
+    cot_status status = w->op->keep ? w->op->keep(moe, &layer, error) : COT_OK;
+    if (status == COT_OK && p->warmed) status = warm_up(m, fabric, moe, layer, x, tokens, error);
     for (int pass = 0; pass < p->passes && status == COT_OK; pass++) {
         float *y = m->outcome->y + begin * hidden;
         memset(y, 0xff, (size_t)(tokens * hidden) * sizeof *y);

@@ -1,0 +1,164 @@
+/* What a launch of the fused operator is given, and what lies in device memory: plain structures that the host, nvcc and the
+ * emulator compile alike. Pointers are of device memory. */
+#ifndef COT_CUDA_CALL_H
+#define COT_CUDA_CALL_H
+#include "moe/fused/layout.h"
+
+#ifdef __CUDACC__
+#define COT_BOTH __host__ __device__
+#else
+#define COT_BOTH
+#endif
+
+namespace cot {
+
+enum class gate_score { softmax, sigmoid, chosen_softmax };
+enum class gate_group_score { max, top2_sum };
+
+constexpr int GATE_EXPERTS_MOST = 2048, GATE_TOP_K_MOST = 64, GATE_GROUPS_MOST = 64;
+constexpr int GATE_TOKENS_A_WARP = 4;
+
+/* As cot_gate of src/moe/gate.h, but that weights are [E][H], not packed. */
+struct gate_rules {
+    int32_t hidden, experts, top_k;
+    gate_score score;
+    int32_t groups, group_limit;
+    gate_group_score group_score;
+    int32_t normalise; // 0 or 1
+    float epsilon, scaling;
+    const float *weight;     // [E][H]
+    const float *bias;       // [E] or null
+    const float *correction; // [E] or null
+};
+
+/* Shared memory of one warp: scores of its tokens, a group's score each, weights of the chosen. */
+COT_BOTH constexpr int gate_scratch_floats(int experts)
+{
+    return GATE_TOKENS_A_WARP * experts + GATE_GROUPS_MOST + GATE_TOP_K_MOST;
+}
+
+/* Bytes and messages from one rank to another: a put or put_signal is one message, whatever its size; signal words
+ * count no bytes, and what a rank puts to itself counts nothing. */
+struct traffic {
+    uint64_t bytes, messages;
+};
+
+struct fabric {
+    unsigned char *const *regions; // [ranks], 16-byte aligned
+    traffic *counters;             // [phases][ranks from][ranks to]
+    /* 0, or how the first rank failed (failure_of): every wait watches it, and returns false once it is set. */
+    uint64_t *failure;
+    uint64_t timeout_ns; // that a wait takes at most
+    int32_t ranks, rank; // P, and which of them this warp works for
+};
+
+constexpr int FUSED_TILE_ROWS = 64, FUSED_TEAM = 128, FUSED_THREADS = 192, FUSED_LANES = 32;
+constexpr int FUSED_CHUNK = 16; // tokens that are gated, or combined, together
+constexpr int FUSED_RANKS_MOST = 64, FUSED_EXPERTS_MOST = 960;
+constexpr int PHASE_DISPATCH = 0, PHASE_COMBINE = 1, PHASE_METADATA = 3, PHASES = 5; // cot_phase
+
+/* Whose routing counts: the gate's; the one that is given, without a gate; that one, though the gate computes its own. */
+enum class routing : int32_t { gated, given, replayed };
+
+enum class activation { swiglu, gelu, relu };
+
+/* As cot_ffn_shape; and where the parts of one network lie, in bytes, multiples of 16:
+ * up [2I][H], rows of gate and up in turn, or without a gate [I][H]; down [H][I]; biases in fp32, in the same order. */
+struct network {
+    int32_t hidden, intermediate;
+    activation act;
+    int32_t biased; // 0 or 1
+    float limit, alpha;
+    size_t up, down, up_bias, down_bias, bytes;
+};
+
+COT_BOTH constexpr int32_t up_columns(const network &n)
+{
+    return n.act == activation::swiglu ? 2 * n.intermediate : n.intermediate;
+}
+
+/* How a call ended on a rank; where the fabric's failure is set, that counts and not this. */
+enum class outcome : int32_t { fine = 1, unsound, empty };
+
+/* Words of a rank that its blocks share. */
+struct fused_state {
+    uint64_t epoch;          // of the last call
+    uint32_t next, finished; // tasks taken, and told to be done
+    uint32_t left;           // warps and processors that are done
+    uint32_t unsound;        // the lowest token that cannot be routed, or all ones
+    int32_t outcome, unsound_token;
+};
+
+/* What one rank has. S: the layout's tokens. */
+struct fused_rank {
+    const int32_t *tokens; // [2]: T <= S, and how many of the call's came in passes before
+    const float *x;        // [T][H]
+    float *y;              // [T][H] out
+    uint16_t *experts;     // [T][K] out, or the routing that is given
+    float *weights;        // [T][K]
+    const unsigned char *slots;
+    fused_state *state;
+    uint16_t *routed;               // [S][K]
+    float *routed_weights;          // [S][K]
+    int32_t *replica;               // [S][K] which replica serves it
+    uint64_t *ready, *finished;     // [tasks]
+    int32_t *released;              // [tiles] in the order in which they may run
+    int32_t *tile_slot, *tile_rows; // [tiles]
+    int32_t *tile_row;              // [tiles][64] row of the dispatch region
+    float *tile_weight;             // [tiles][64]
+    int32_t *tile_home, *tile_at;   // [tiles][64] reply row `at` of that rank
+    int32_t *lane_tile;             // [FUSED_LANES]; -1 - i: the i-th tile of the shared expert
+    unsigned char *activations;     // [FUSED_LANES][64][widest I]
+    float *shared_rows;             // [S][H]
+};
+
+} // namespace cot
+
+/* What a launch is given, the same for every rank. */
+struct cot_cuda_fused {
+    cot_fused_layout layout;
+    size_t dispatch_at, replies_at, dispatch_signals, reply_signals; // in every region
+    cot::fabric fabric;                                              // `rank` is each block's own
+    cot::gate_rules gate;
+    cot::routing routing;
+    int32_t unsound_pass;     // 0 or 1: a token that cannot be routed is no error
+    cot::network networks[2]; // of experts, and of the shared expert, whose I is 0 where there is none
+    const unsigned char *shared_weights;
+    const float *shared_gate;                                   // [H] or null
+    const int32_t *replica_rank, *replica_slot, *replica_begin; // as cot_expert_replicas
+    int32_t slots, reply_bf16;                                  // experts a rank holds at most; 0 or 1
+    const cot::fused_rank *ranks;                               // [P]
+    const int32_t *first_block;                                 // [P + 1]
+};
+
+namespace cot {
+
+/* Shared memory of a block: the processor's stages (or its gate's scratch), then what follows. */
+struct fused_shared {
+    uint64_t task;                          // of the processor
+    int32_t token[COT_FUSED_CELL_TOKENS];   // a packet in the making: its rows,
+    int32_t entries[COT_FUSED_CELL_TOKENS]; // how many entries each has,
+    int32_t before[COT_FUSED_CELL_TOKENS];  // and how many come before them
+    int32_t packet_rows, packet_entries;
+    uint64_t news;                   // from the subscriber to the scheduler: news_of
+    uint32_t owed[FUSED_RANKS_MOST]; // likewise: 1 + entries of a rank whose packets are decoded; 0: not yet
+    uint32_t gated; // from the scheduler to the subscriber: own flags, once all tokens are routed
+    /* The subscriber's own. */
+    uint32_t seen[FUSED_RANKS_MOST], entered[FUSED_RANKS_MOST];
+    int32_t open[FUSED_EXPERTS_MOST]; // tile << 7 | rows of a slot's tile that fills, or -1
+};
+
+/* Bytes of an engine's stages (tile.h). */
+constexpr int FUSED_BF16_STAGES = 65536, FUSED_F32_STAGES = 32768;
+
+/* Dynamic shared memory of a block. */
+COT_BOTH constexpr size_t fused_shared_bytes(int stages, int experts)
+{
+    const size_t scratch = 4 * sizeof(float) * static_cast<size_t>(gate_scratch_floats(experts)),
+                 wanted = static_cast<size_t>(stages);
+    return (scratch > wanted ? (scratch + 15) / 16 * 16 : wanted) + sizeof(fused_shared);
+}
+
+} // namespace cot
+
+#endif

@@ -1,0 +1,32 @@
+/* The device that the operator runs on: found once, with its kernels loaded. */
+#ifndef COT_CUDA_MODULE_DEVICE_H
+#define COT_CUDA_MODULE_DEVICE_H
+#include "cuda/module/driver.h"
+
+/* Kernels as nvcc made them. */
+struct cot_cuda_image {
+    const void *data;  // a fat binary
+    int cuda_version;  // of the compiler: 1000 major + 10 minor
+    const int *majors; // compute capabilities that it has kernels for, by their first numbers; 0 at the end
+    const char *made_for; // the same for people
+};
+
+struct cot_cuda_device {
+    const cot_cuda_driver *driver;
+    int ordinal, multiprocessors;
+    size_t shared_bytes_most; // a block
+    void *context;
+    void *kernels[2]; // of the fused operator: in bf16, in fp32
+    char name[96];
+};
+
+/* The first device that the driver shows, whose primary context is held until close. Errors: NOT_FOUND (no device), UNSUPPORTED
+ * (an old driver, another compute capability, no cooperative launch), IO (the driver fails), each with what is wrong. */
+cot_status cot_cuda_device_open(cot_cuda_device *device, const cot_cuda_driver *driver,
+                                const cot_cuda_image *image, cot_error *error);
+void cot_cuda_device_close(cot_cuda_device *device);
+
+/* An error of the driver in words: IO. COT_OK where `result` is 0. */
+cot_status cot_cuda_check(const cot_cuda_driver *driver, int result, const char *what, cot_error *error);
+
+#endif

@@ -1,0 +1,26 @@
+#include "cuda/module/driver.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+cot_status cot_cuda_driver_open(cot_cuda_driver *driver, const char *library, cot_error *error)
+{
+    void *const opened = dlopen(library, RTLD_NOW);
+    if (!opened)
+        return cot_fail(error, COT_NOT_FOUND,
+                        "operator 'cuda' needs an NVIDIA driver, and this machine has none (%s)", library);
+    const char *missing = nullptr;
+#define COT_CUDA_DRIVER_FIND(member, symbol, parameters)                                                     \
+    {                                                                                                        \
+        void *const found = dlsym(opened, #symbol);                                                          \
+        if (!found) missing = #symbol;                                                                       \
+        memcpy(&driver->member, &found, sizeof found);                                                       \
+    }
+    COT_CUDA_DRIVER_LIST(COT_CUDA_DRIVER_FIND)
+#undef COT_CUDA_DRIVER_FIND
+    if (!missing) return COT_OK;
+    dlclose(opened);
+    return cot_fail(error, COT_UNSUPPORTED,
+                    "operator 'cuda' needs a newer NVIDIA driver: this machine's (%s) has no %s", library,
+                    missing);
+}

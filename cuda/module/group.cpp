@@ -1,0 +1,549 @@
+#include "cuda/module/group.h"
+
+#include "cuda/module/weights.h"
+
+extern "C" {
+#include "moe/fused/fused.h"
+}
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory ---- */
+
+/* Takes device memory, or only adds up what it would take. */
+struct taking {
+    cot_cuda_group *group;
+    bool measures;
+    size_t bytes;
+    cot_status status;
+    cot_error *error;
+};
+
+static uint64_t take_bytes(taking *t, size_t bytes)
+{
+    const size_t granule = 256; // of the driver's memory
+    uint64_t at = 0;
+    if (!bytes) bytes = 1;
+    t->bytes += (bytes + granule - 1) / granule * granule;
+    if (t->measures || t->status != COT_OK) return 0;
+    cot_cuda_group *const g = t->group;
+    if (g->taken_count == g->taken_room) {
+        const size_t room = g->taken_room ? 2 * g->taken_room : 64;
+        void *const more = realloc(g->taken, room * sizeof *g->taken);
+        if (!more) {
+            t->status = cot_fail(t->error, COT_OUT_OF_MEMORY, "out of memory for an operator");
+            return 0;
+        }
+        g->taken = static_cast<uint64_t *>(more);
+        g->taken_room = room;
+    }
+    t->status =
+        cot_cuda_check(g->device->driver, g->device->driver->take(&at, bytes), "give memory", t->error);
+    if (t->status == COT_OK) g->taken[g->taken_count++] = at;
+    return at;
+}
+
+template <typename T> static T *take(taking *t, int64_t count)
+{
+    return reinterpret_cast<T *>(take_bytes(t, static_cast<size_t>(count) * sizeof(T)));
+}
+
+/* The same, all zeros. */
+template <typename T> static T *take_zeros(taking *t, int64_t count)
+{
+    T *const at = take<T>(t, count);
+    if (at && t->status == COT_OK)
+        t->status = cot_cuda_check(t->group->device->driver,
+                                   t->group->device->driver->fill(reinterpret_cast<uint64_t>(at), 0,
+                                                                  static_cast<size_t>(count) * sizeof(T)),
+                                   "clear memory", t->error);
+    return at;
+}
+
+template <typename T> static void upload(taking *t, const T *to, const T *from, int64_t count)
+{
+    const cot_cuda_driver *const driver = t->group->device->driver;
+    if (t->measures || t->status != COT_OK || !count) return;
+    t->status = cot_cuda_check(
+        driver,
+        driver->to_device(reinterpret_cast<uint64_t>(to), from, static_cast<size_t>(count) * sizeof(T)),
+        "take data", t->error);
+}
+
+static int64_t slots_of(const cot_moe_options *o)
+{
+    return o->slots ? o->slots : o->experts;
+}
+
+static int64_t parts(int64_t columns)
+{
+    const int64_t tile_columns = 64;
+    return cot_divide_up(columns, tile_columns);
+}
+
+static void lay_out_rank(cot_cuda_group *g, taking *t, int r)
+{
+    const cot_moe_options *const o = &g->options;
+    const int64_t s = g->call.layout.tokens, h = o->expert.hidden, k = o->top_k, slots = slots_of(o),
+                  entries = s * g->ranks * cot_smaller(k, slots),
+                  tiles = entries / cot::FUSED_TILE_ROWS + slots, rows = tiles * cot::FUSED_TILE_ROWS,
+                  widest = cot_larger(o->expert.intermediate, o->shared.intermediate),
+                  tasks = 2 * (s / cot::FUSED_CHUNK + 1) + g->ranks +
+                          (tiles + s / cot::FUSED_TILE_ROWS + 1) * (parts(2 * widest) + parts(h)) + g->blocks;
+    cot::fused_rank *const d = &g->rank[r];
+    g->x[r] = take_bytes(t, static_cast<size_t>(g->home_tokens * h) * sizeof(float));
+    g->y[r] = take_bytes(t, static_cast<size_t>(g->home_tokens * h) * sizeof(float));
+    g->experts[r] = take_bytes(t, static_cast<size_t>(g->home_tokens * k) * sizeof(uint16_t));
+    g->weights[r] = take_bytes(t, static_cast<size_t>(g->home_tokens * k) * sizeof(float));
+    d->state = take_zeros<cot::fused_state>(t, 1);
+    d->routed = take<uint16_t>(t, s * k);
+    d->routed_weights = take<float>(t, s * k);
+    d->replica = take<int32_t>(t, s * k);
+    d->ready = take_zeros<uint64_t>(t, tasks);
+    d->finished = take_zeros<uint64_t>(t, tasks);
+    d->released = take<int32_t>(t, tiles);
+    d->tile_slot = take<int32_t>(t, tiles);
+    d->tile_rows = take<int32_t>(t, tiles);
+    d->tile_row = take<int32_t>(t, rows);
+    d->tile_weight = take<float>(t, rows);
+    d->tile_home = take<int32_t>(t, rows);
+    d->tile_at = take<int32_t>(t, rows);
+    d->lane_tile = take<int32_t>(t, cot::FUSED_LANES);
+    d->activations = take<unsigned char>(t, cot::FUSED_LANES * cot::FUSED_TILE_ROWS * widest *
+                                                static_cast<int64_t>(cot_dtype_bytes(o->expert.type)));
+    d->shared_rows = take<float>(t, s * h);
+    cot::fused_state fresh = {};
+    fresh.unsound = ~0u;
+    upload<cot::fused_state>(t, d->state, &fresh, 1);
+}
+
+static size_t round_up_64(int64_t bytes)
+{
+    return (static_cast<size_t>(bytes) + 63) / 64 * 64;
+}
+
+static void lay_out(cot_cuda_group *g, taking *t)
+{
+    const cot_moe_options *const o = &g->options;
+    cot_cuda_fused *const c = &g->call;
+    const int64_t value = static_cast<int64_t>(cot_dtype_bytes(o->expert.type)), h = o->expert.hidden,
+                  replicas = g->ranks * slots_of(o);
+    unsigned char *regions[COT_MAX_RANKS];
+    int32_t first[COT_MAX_RANKS + 1];
+    c->layout = cot_fused_layout_of(g->ranks, cot_fused_pass_tokens(o, g->ranks), o->top_k, h * value,
+                                    h * static_cast<int64_t>(cot_dtype_bytes(o->combine_type)), 0);
+    const size_t dispatch = round_up_64(cot_fused_dispatch_bytes(&c->layout)),
+                 replies = round_up_64(cot_fused_reply_bytes(&c->layout)),
+                 signals = static_cast<size_t>(g->ranks) * COT_FUSED_LINE;
+    c->dispatch_at = 0;
+    c->replies_at = dispatch;
+    c->dispatch_signals = dispatch + replies;
+    c->reply_signals = dispatch + replies + signals;
+    for (int r = 0; r < g->ranks; r++) {
+        regions[r] = take<unsigned char>(t, static_cast<int64_t>(c->reply_signals + signals));
+        if (regions[r] && t->status == COT_OK)
+            t->status = cot_cuda_check(
+                g->device->driver,
+                g->device->driver->fill(reinterpret_cast<uint64_t>(regions[r] + c->dispatch_signals), 0,
+                                        2 * signals),
+                "clear memory", t->error);
+        first[r] = static_cast<int32_t>(cot_share_begin(g->blocks, r, g->ranks));
+        lay_out_rank(g, t, r);
+    }
+    first[g->ranks] = g->blocks;
+    unsigned char **const table = take<unsigned char *>(t, g->ranks);
+    upload(t, table, regions, g->ranks);
+    int32_t *const first_block = take<int32_t>(t, g->ranks + 1);
+    upload<int32_t>(t, first_block, first, g->ranks + 1);
+    g->tokens = take_bytes(t, static_cast<size_t>(g->ranks) * 2 * sizeof(int32_t));
+    g->ranks_at = take_bytes(t, static_cast<size_t>(g->ranks) * sizeof(cot::fused_rank));
+    g->placement[0] = take_bytes(t, static_cast<size_t>(replicas) * sizeof(int32_t));
+    g->placement[1] = take_bytes(t, static_cast<size_t>(replicas) * sizeof(int32_t));
+    g->placement[2] = take_bytes(t, static_cast<size_t>(o->experts + 1) * sizeof(int32_t));
+    c->fabric.regions = table;
+    c->fabric.counters = take_zeros<cot::traffic>(t, COT_PHASES * g->ranks * g->ranks);
+    c->fabric.failure = take_zeros<uint64_t>(t, 1);
+    c->fabric.ranks = g->ranks;
+    c->networks[0] = cot_cuda_network_of(&o->expert);
+    c->slots = static_cast<int32_t>(slots_of(o));
+    c->reply_bf16 = o->combine_type == COT_BF16;
+    c->replica_rank = reinterpret_cast<const int32_t *>(g->placement[0]);
+    c->replica_slot = reinterpret_cast<const int32_t *>(g->placement[1]);
+    c->replica_begin = reinterpret_cast<const int32_t *>(g->placement[2]);
+    c->ranks = reinterpret_cast<const cot::fused_rank *>(g->ranks_at);
+    c->first_block = first_block;
+}
+
+static void size_up(cot_cuda_group *g, const cot_moe_options *options, int ranks, int blocks)
+{
+    g->options = *options;
+    g->ranks = ranks;
+    g->blocks = blocks;
+    g->home_tokens = options->home_tokens ? options->home_tokens : options->tokens;
+}
+
+size_t cot_cuda_group_bytes(const cot_moe_options *options, int ranks, int blocks)
+{
+    cot_cuda_group *const g = static_cast<cot_cuda_group *>(calloc(1, sizeof *g));
+    if (!g) return SIZE_MAX;
+    taking t = {g, true, 0, COT_OK, nullptr};
+    size_up(g, options, ranks, blocks);
+    lay_out(g, &t);
+    free(g);
+    return t.bytes;
+}
+
+/* ---- open and close ---- */
+
+static cot_status check_free(const cot_cuda_device *device, size_t bytes, const char *what, cot_error *error)
+{
+    size_t free_bytes = 0, all_bytes = 0;
+    const cot_status status =
+        cot_cuda_check(device->driver, device->driver->memory_info(&free_bytes, &all_bytes),
+                       "say how much memory it has", error);
+    if (status != COT_OK || bytes <= free_bytes) return status;
+    return cot_fail(error, COT_OUT_OF_MEMORY,
+                    "%s need %.2f GB of device memory, %.2f GB of %.2f GB are free on '%s'", what,
+                    static_cast<double>(bytes) / 1e9, static_cast<double>(free_bytes) / 1e9,
+                    static_cast<double>(all_bytes) / 1e9, device->name);
+}
+
+static cot_status find_blocks(cot_cuda_group *g, cot_error *error)
+{
+    const cot_cuda_device *const d = g->device;
+    const bool bf16 = g->options.expert.type == COT_BF16;
+    void *const kernel = d->kernels[bf16 ? 0 : 1];
+    int resident = 0;
+    g->shared_bytes = cot::fused_shared_bytes(bf16 ? cot::FUSED_BF16_STAGES : cot::FUSED_F32_STAGES,
+                                              static_cast<int>(g->options.experts));
+    if (g->shared_bytes > d->shared_bytes_most)
+        return cot_fail(
+            error, COT_INVALID_ARGUMENT, "%lld experts need %zu bytes of shared memory a block, '%s' has %zu",
+            static_cast<long long>(g->options.experts), g->shared_bytes, d->name, d->shared_bytes_most);
+    cot_status status = cot_cuda_check(d->driver,
+                                       d->driver->function_attribute(kernel, COT_CUDA_FUNCTION_SHARED_BYTES,
+                                                                     static_cast<int>(g->shared_bytes)),
+                                       "give shared memory", error);
+    if (status == COT_OK)
+        status = cot_cuda_check(d->driver,
+                                d->driver->occupancy(&resident, kernel, cot::FUSED_THREADS, g->shared_bytes),
+                                "say how many blocks fit", error);
+    g->blocks = resident * d->multiprocessors;
+    if (status == COT_OK && g->ranks > g->blocks)
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "%d ranks are more than the %d blocks that '%s' runs at once", g->ranks, g->blocks,
+                        d->name);
+    return status;
+}
+
+cot_status cot_cuda_group_open(cot_cuda_group **group, const cot_cuda_device *device,
+                               const cot_moe_options *options, int ranks, cot_error *error)
+{
+    *group = nullptr;
+    cot_cuda_group *const g = static_cast<cot_cuda_group *>(calloc(1, sizeof *g));
+    if (!g) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for an operator");
+    g->device = device;
+    size_up(g, options, ranks, 0);
+    cot_status status =
+        cot_cuda_check(device->driver, device->driver->context_set(device->context), "take a context", error);
+    if (status == COT_OK) status = find_blocks(g, error);
+    if (status == COT_OK)
+        status = check_free(device, cot_cuda_group_bytes(options, ranks, g->blocks),
+                            "what ranks exchange and rows in hand", error);
+    if (status == COT_OK) {
+        taking t = {g, false, 0, COT_OK, error};
+        lay_out(g, &t);
+        status = t.status;
+    }
+    if (status == COT_OK)
+        *group = g;
+    else
+        cot_cuda_group_close(g);
+    return status;
+}
+
+void cot_cuda_group_close(cot_cuda_group *g)
+{
+    if (!g) return;
+    const cot_cuda_driver *const driver = g->device->driver;
+    driver->context_set(g->device->context);
+    for (size_t i = 0; i < g->taken_count; i++) driver->give_back(g->taken[i]);
+    for (size_t i = 0; i < g->kept_count; i++) driver->give_back(g->kept[i].at);
+    free(g->taken);
+    free(g->kept);
+    free(g);
+}
+
+/* ---- weights ---- */
+
+static const cot_cuda_kept *find_kept(const cot_cuda_group *g, const void *host, cot_sym slots, int rank)
+{
+    for (size_t i = 0; i < g->kept_count; i++) {
+        const cot_cuda_kept *const k = &g->kept[i];
+        if (k->host == host && (host || (k->slots == slots && k->rank == rank))) return k;
+    }
+    return nullptr;
+}
+
+static cot_status keep(cot_cuda_group *g, const void *host, cot_sym slots, int rank, const void *from,
+                       size_t bytes, cot_error *error)
+{
+    const cot_cuda_driver *const driver = g->device->driver;
+    const cot_cuda_kept *found = find_kept(g, host, slots, rank);
+    if (!found) {
+        if (g->kept_count == g->kept_room) {
+            const size_t room = g->kept_room ? 2 * g->kept_room : 64;
+            void *const more = realloc(g->kept, room * sizeof *g->kept);
+            if (!more) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a list of weights");
+            g->kept = static_cast<cot_cuda_kept *>(more);
+            g->kept_room = room;
+        }
+        cot_cuda_kept fresh = {host, slots, rank, 0, bytes};
+        cot_status status = check_free(g->device, bytes, "weights of a layer", error);
+        if (status == COT_OK)
+            status = cot_cuda_check(driver, driver->take(&fresh.at, bytes), "give memory", error);
+        if (status != COT_OK) return status;
+        g->kept[g->kept_count] = fresh;
+        found = &g->kept[g->kept_count++];
+    }
+    assert(found->bytes == bytes);
+    return cot_cuda_check(driver, driver->to_device(found->at, from, bytes), "take weights", error);
+}
+
+cot_status cot_cuda_group_keep(cot_cuda_group *g, const cot_moe_layer *layer, int rank, const void *local,
+                               cot_error *error)
+{
+    const cot_moe_options *const o = &g->options;
+    const size_t experts = static_cast<size_t>(o->experts), h = static_cast<size_t>(o->expert.hidden),
+                 slots = static_cast<size_t>(slots_of(o)) * g->call.networks[0].bytes;
+    cot_status status = cot_cuda_check(g->device->driver, g->device->driver->context_set(g->device->context),
+                                       "take a context", error);
+    if (status == COT_OK) status = keep(g, nullptr, layer->slots, rank, local, slots, error);
+    const auto keep_whole = [&](const void *host, size_t bytes) {
+        if (host && status == COT_OK) status = keep(g, host, 0, 0, host, bytes, error);
+    };
+    if (rank) return status;
+    if (layer->gate) {
+        keep_whole(layer->gate->weight, experts * h * sizeof(float));
+        keep_whole(layer->gate->bias, experts * sizeof(float));
+        keep_whole(layer->gate->correction, experts * sizeof(float));
+    }
+    if (layer->shared) keep_whole(layer->shared, cot_cuda_network_of(&o->shared).bytes);
+    keep_whole(layer->shared_gate, h * sizeof(float));
+    return status;
+}
+
+/* ---- a call ---- */
+
+/* What is copied, and the first thing that goes wrong. */
+struct calling {
+    cot_cuda_group *g;
+    cot_status status;
+};
+
+static void check(calling *c, int result, const char *what)
+{
+    if (c->status == COT_OK) c->status = cot_cuda_check(c->g->device->driver, result, what, &c->g->error);
+}
+static void to_device(calling *c, uint64_t to, const void *from, size_t bytes)
+{
+    if (c->status == COT_OK && bytes) check(c, c->g->device->driver->to_device(to, from, bytes), "take data");
+}
+static void to_host(calling *c, void *to, uint64_t from, size_t bytes)
+{
+    if (c->status == COT_OK && bytes) check(c, c->g->device->driver->to_host(to, from, bytes), "give data");
+}
+
+template <typename T> static const T *kept_at(calling *c, const T *host)
+{
+    if (!host || c->status != COT_OK) return nullptr;
+    const cot_cuda_kept *const found = find_kept(c->g, host, 0, 0);
+    if (!found)
+        c->status =
+            cot_fail(&c->g->error, COT_INVALID_ARGUMENT, "the device was not given a layer's weights");
+    return found ? reinterpret_cast<const T *>(found->at) : nullptr;
+}
+
+/* Replicas on ranks and in slots that are there, and one at least of each expert. */
+static void take_placement(calling *c, const cot_expert_replicas *p)
+{
+    cot_cuda_group *const g = c->g;
+    const int64_t experts = g->options.experts, most = g->ranks * slots_of(&g->options);
+    bool sound = p->begin[0] == 0 && p->begin[experts] <= most;
+    for (int64_t e = 0; e < experts && sound; e++) sound = p->begin[e] < p->begin[e + 1];
+    for (int64_t i = 0; sound && i < p->begin[experts]; i++)
+        sound =
+            p->rank[i] >= 0 && p->rank[i] < g->ranks && p->slot[i] >= 0 && p->slot[i] < slots_of(&g->options);
+    if (!sound && c->status == COT_OK)
+        c->status =
+            cot_fail(&g->error, COT_INVALID_ARGUMENT, "a placement has experts in slots that are not there");
+    if (c->status != COT_OK) return;
+    const size_t replicas = static_cast<size_t>(p->begin[experts]);
+    to_device(c, g->placement[0], p->rank, replicas * sizeof(int32_t));
+    to_device(c, g->placement[1], p->slot, replicas * sizeof(int32_t));
+    to_device(c, g->placement[2], p->begin, static_cast<size_t>(experts + 1) * sizeof(int32_t));
+}
+
+static void take_layer(calling *c, const cot_moe_layer *layer)
+{
+    cot_cuda_group *const g = c->g;
+    const cot_gate *const gate = layer->gate;
+    cot_cuda_fused *const call = &g->call;
+    call->routing = !gate                     ? cot::routing::given
+                    : layer->replayed_experts ? cot::routing::replayed
+                                              : cot::routing::gated;
+    call->unsound_pass = layer->unsound_pass;
+    call->gate = {};
+    if (gate) {
+        call->gate.score = static_cast<cot::gate_score>(gate->score);
+        call->gate.groups = static_cast<int32_t>(gate->groups);
+        call->gate.group_limit = static_cast<int32_t>(gate->group_limit);
+        call->gate.group_score = static_cast<cot::gate_group_score>(gate->group_score);
+        call->gate.normalise = gate->normalise;
+        call->gate.epsilon = gate->epsilon;
+        call->gate.scaling = gate->scaling;
+        call->gate.weight = kept_at(c, gate->weight);
+        call->gate.bias = kept_at(c, gate->bias);
+        call->gate.correction = kept_at(c, gate->correction);
+    }
+    call->gate.hidden = static_cast<int32_t>(g->options.expert.hidden);
+    call->gate.experts = static_cast<int32_t>(g->options.experts);
+    call->gate.top_k = static_cast<int32_t>(g->options.top_k);
+    call->networks[1] = {};
+    if (layer->shared) call->networks[1] = cot_cuda_network_of(&g->options.shared);
+    call->shared_weights = kept_at(c, layer->shared);
+    call->shared_gate = layer->shared ? kept_at(c, layer->shared_gate) : nullptr;
+    take_placement(c, &layer->placement);
+    for (int r = 0; r < g->ranks && c->status == COT_OK; r++) {
+        const cot_cuda_kept *const slots = find_kept(g, nullptr, g->arrived[r].layer->slots, r);
+        if (slots)
+            g->rank[r].slots = reinterpret_cast<const unsigned char *>(slots->at);
+        else
+            c->status =
+                cot_fail(&g->error, COT_INVALID_ARGUMENT, "the device was not given rank %d's experts", r);
+    }
+}
+
+/* Rows and routings that are inputs, where they come from the host. */
+static void take_rows(calling *c, int r)
+{
+    cot_cuda_group *const g = c->g;
+    const cot_cuda_arrival *const a = &g->arrived[r];
+    const cot_moe_layer *const layer = a->layer;
+    const size_t rows = static_cast<size_t>(a->tokens), h = static_cast<size_t>(g->options.expert.hidden),
+                 choices = rows * static_cast<size_t>(g->options.top_k);
+    if (!a->on_device) to_device(c, g->x[r], a->x, rows * h * sizeof(float));
+    if (layer->gate && layer->replayed_experts) {
+        to_device(c, g->experts[r], layer->replayed_experts, choices * sizeof(uint16_t));
+        to_device(c, g->weights[r], layer->replayed_weights, choices * sizeof(float));
+    } else if (!layer->gate && !a->on_device) {
+        to_device(c, g->experts[r], a->experts, choices * sizeof(uint16_t));
+        to_device(c, g->weights[r], a->weights, choices * sizeof(float));
+    }
+}
+
+/* Where a pass that begins with token `first` of each rank finds and leaves its rows. */
+static void point_ranks(calling *c, int64_t first)
+{
+    cot_cuda_group *const g = c->g;
+    int32_t words[COT_MAX_RANKS][2];
+    for (int r = 0; r < g->ranks; r++) {
+        const cot_cuda_arrival *const a = &g->arrived[r];
+        const int64_t left = a->tokens - first, h = g->options.expert.hidden, k = g->options.top_k;
+        const bool own_routing = a->on_device && g->call.routing != cot::routing::replayed;
+        cot::fused_rank *const d = &g->rank[r];
+        words[r][0] = static_cast<int32_t>(left < 0 ? 0 : cot_smaller(left, g->call.layout.tokens));
+        words[r][1] = static_cast<int32_t>(first);
+        d->tokens = reinterpret_cast<const int32_t *>(g->tokens) + 2 * r;
+        d->x = (a->on_device ? a->x : reinterpret_cast<const float *>(g->x[r])) + first * h;
+        d->y = (a->on_device ? a->y : reinterpret_cast<float *>(g->y[r])) + first * h;
+        d->experts = (own_routing ? a->experts : reinterpret_cast<uint16_t *>(g->experts[r])) + first * k;
+        d->weights = (own_routing ? a->weights : reinterpret_cast<float *>(g->weights[r])) + first * k;
+    }
+    to_device(c, g->tokens, words, static_cast<size_t>(g->ranks) * sizeof words[0]);
+    to_device(c, g->ranks_at, g->rank, static_cast<size_t>(g->ranks) * sizeof g->rank[0]);
+}
+
+static cot_status explain_failure(cot_cuda_group *g, uint64_t failure)
+{
+    const int rank = static_cast<int>(failure >> 56 & 0x7f), peer = static_cast<int>(failure >> 48 & 0xff),
+              phase = static_cast<int>(failure >> 40 & 0xff);
+    return cot_fail(&g->error, COT_TIMED_OUT,
+                    "on the device rank %d did not answer rank %d in '%s' (call %llu) within %.1f s", peer,
+                    rank, phase < COT_PHASES ? cot_phase_name(static_cast<cot_phase>(phase)) : "?",
+                    static_cast<unsigned long long>(failure & 0xffffffffff),
+                    static_cast<double>(g->call.fabric.timeout_ns) / 1e9);
+}
+
+/* What the launch has left. All ranks say the same, but which of their own tokens it was. */
+static void judge(calling *c)
+{
+    cot_cuda_group *const g = c->g;
+    uint64_t failure = 0;
+    to_host(c, &failure, reinterpret_cast<uint64_t>(g->call.fabric.failure), sizeof failure);
+    if (c->status == COT_OK && failure) c->status = explain_failure(g, failure);
+    for (int r = g->ranks - 1; r >= 0 && (c->status == COT_OK || c->status == COT_INVALID_ARGUMENT); r--) {
+        cot::fused_state state;
+        calling one = {g, COT_OK};
+        to_host(&one, &state, reinterpret_cast<uint64_t>(g->rank[r].state), sizeof state);
+        if (one.status != COT_OK)
+            c->status = one.status;
+        else if (state.outcome == static_cast<int32_t>(cot::outcome::empty))
+            c->status = cot_moe_fail_empty(&g->error);
+        else if (state.outcome == static_cast<int32_t>(cot::outcome::unsound) && state.unsound_token != -1)
+            c->status = cot_moe_fail_with(r, &g->error); // the lowest such rank
+        else if (state.outcome == static_cast<int32_t>(cot::outcome::unsound) && c->status == COT_OK)
+            c->status = COT_INVALID_ARGUMENT;
+    }
+}
+
+static void launch(calling *c)
+{
+    cot_cuda_group *const g = c->g;
+    const cot_cuda_driver *const driver = g->device->driver;
+    if (c->status != COT_OK) return;
+    void *parameters[] = {&g->call};
+    check(c,
+          driver->launch_cooperative(g->device->kernels[g->options.expert.type == COT_BF16 ? 0 : 1],
+                                     static_cast<unsigned>(g->blocks), 1, 1, cot::FUSED_THREADS, 1, 1,
+                                     static_cast<unsigned>(g->shared_bytes), nullptr, parameters),
+          "launch");
+    if (c->status == COT_OK) check(c, driver->synchronise(), "run");
+    judge(c);
+}
+
+static void give_rows(calling *c, int r)
+{
+    cot_cuda_group *const g = c->g;
+    const cot_cuda_arrival *const a = &g->arrived[r];
+    const size_t rows = static_cast<size_t>(a->tokens), h = static_cast<size_t>(g->options.expert.hidden),
+                 choices = rows * static_cast<size_t>(g->options.top_k);
+    if (a->on_device) return;
+    to_host(c, a->y, g->y[r], rows * h * sizeof(float));
+    if (!a->layer->gate) return;
+    to_host(c, a->experts, g->experts[r], choices * sizeof(uint16_t));
+    to_host(c, a->weights, g->weights[r], choices * sizeof(float));
+}
+
+void cot_cuda_group_run(cot_cuda_group *g)
+{
+    calling c = {g, COT_OK};
+    const cot_cuda_driver *const driver = g->device->driver;
+    const size_t counters = static_cast<size_t>(COT_PHASES * g->ranks * g->ranks) * sizeof(cot::traffic);
+    const uint64_t counters_at = reinterpret_cast<uint64_t>(g->call.fabric.counters);
+    int64_t most = 0;
+    for (int r = 0; r < g->ranks; r++) most = cot_larger(most, g->arrived[r].tokens);
+    g->passes = cot_larger(cot_divide_up(most, g->call.layout.tokens), 1);
+    check(&c, driver->context_set(g->device->context), "take a context");
+    if (c.status == COT_OK) check(&c, driver->fill(counters_at, 0, counters), "clear memory");
+    take_layer(&c, g->arrived[0].layer);
+    for (int r = 0; r < g->ranks; r++) take_rows(&c, r);
+    for (int64_t pass = 0; pass < g->passes && c.status == COT_OK; pass++) {
+        point_ranks(&c, pass * g->call.layout.tokens);
+        launch(&c);
+    }
+    to_host(&c, g->traffic, counters_at, counters);
+    for (int r = 0; r < g->ranks; r++) give_rows(&c, r);
+    g->status = c.status;
+}

@@ -1,0 +1,68 @@
+/* What the ranks of a group share: device memory, and the call in hand. Ranks are threads of one process; the one that arrives
+ * last does what is to be done for all. */
+#ifndef COT_CUDA_MODULE_GROUP_H
+#define COT_CUDA_MODULE_GROUP_H
+#include "cuda/module/device.h"
+
+/* A rank's part of a call. Rows and routing are in host memory, or all four in the device's. */
+struct cot_cuda_arrival {
+    const cot_moe_layer *layer;
+    float *y;          // [T][H]
+    uint16_t *experts; // [T][K]
+    float *weights;    // [T][K]
+    const float *x;    // [T][H]
+    int64_t tokens;    // T
+    bool on_device;
+};
+
+/* Host memory that a layer names, and its copy. */
+struct cot_cuda_kept {
+    const void *host; // where slots are kept: NULL
+    cot_sym slots;
+    int rank;
+    uint64_t at;
+    size_t bytes;
+};
+
+struct cot_cuda_group {
+    const cot_cuda_device *device;
+    cot_moe_options options;
+    int ranks, blocks;
+    size_t shared_bytes; // dynamic, of a block
+    int64_t home_tokens; // most tokens of a rank in a call; a pass takes call.layout.tokens of them
+    cot_cuda_fused call;
+    cot::fused_rank rank[COT_MAX_RANKS]; // as in device memory
+    uint64_t tokens, ranks_at,
+        placement[3]; // device: [P][2] words; the table of ranks; replicas' ranks, slots, begins
+    uint64_t x[COT_MAX_RANKS], y[COT_MAX_RANKS], experts[COT_MAX_RANKS], weights[COT_MAX_RANKS];
+    uint64_t *taken; // all device memory but what is kept
+    size_t taken_count, taken_room;
+    cot_cuda_kept *kept;
+    size_t kept_count, kept_room;
+
+    /* The call in hand. */
+    cot_cuda_arrival arrived[COT_MAX_RANKS];
+    cot::traffic traffic[COT_PHASES * COT_MAX_RANKS * COT_MAX_RANKS]; // [phases][P][P]
+    int64_t passes;
+    cot_status status;
+    cot_error error;
+};
+
+/* Bytes of device memory that a group takes besides weights. Pure. */
+size_t cot_cuda_group_bytes(const cot_moe_options *options, int ranks, int blocks);
+
+/* For settled options and so many ranks, on the device. Errors: INVALID_ARGUMENT (more ranks than blocks; too many experts for a
+ * block's shared memory), OUT_OF_MEMORY (with both sizes), IO. */
+cot_status cot_cuda_group_open(cot_cuda_group **group, const cot_cuda_device *device,
+                               const cot_moe_options *options, int ranks, cot_error *error);
+void cot_cuda_group_close(cot_cuda_group *group); // NULL is fine
+
+/* Takes a rank's slots of a layer, `slots` at `local`, to the device, and of rank 0 what all share; again what was there before.
+ * One thread at a time. Errors: OUT_OF_MEMORY (with both sizes), IO. */
+cot_status cot_cuda_group_keep(cot_cuda_group *group, const cot_moe_layer *layer, int rank, const void *local,
+                               cot_error *error);
+
+/* Runs the call that all have arrived for: its passes one after the other, each one launch. Sets status, error, traffic. */
+void cot_cuda_group_run(cot_cuda_group *group);
+
+#endif

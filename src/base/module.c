@@ -1,0 +1,48 @@
+#include "base/module.h"
+
+#include <dlfcn.h>
+#include <libgen.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#ifndef COT_LIBRARY_FOLDER
+#define COT_LIBRARY_FOLDER "lib"
+#endif
+
+/* The folder of the file that this code is in. */
+static bool own_folder(char *folder, size_t bytes)
+{
+    Dl_info info;
+    char file[4096];
+    const void *here = (const void *)(uintptr_t)&cot_module_find;
+    if (!dladdr(here, &info) || !info.dli_fname) return false;
+    ssize_t length = strchr(info.dli_fname, '/') && access(info.dli_fname, R_OK) == 0
+                         ? snprintf(file, sizeof file, "%s", info.dli_fname)
+                         : readlink("/proc/self/exe", file, sizeof file - 1);
+    if (length <= 0 || length >= (ssize_t)sizeof file) return false;
+    file[length] = 0;
+    return (size_t)snprintf(folder, bytes, "%s", dirname(file)) < bytes;
+}
+
+static bool find_file(char *path, size_t bytes, const char *name)
+{
+    static const char *const places[] = {"", "../", "../" COT_LIBRARY_FOLDER "/"};
+    char folder[4096];
+    for (size_t i = 0; own_folder(folder, sizeof folder) && i < sizeof places / sizeof *places; i++)
+        if ((size_t)snprintf(path, bytes, "%s/%s%s", folder, places[i], name) < bytes &&
+            access(path, R_OK) == 0)
+            return true;
+    snprintf(path, bytes, "%s", name);
+    return false;
+}
+
+void cot_module_find(cot_module *m, const char *file, const char *symbol, bool global)
+{
+    const bool found = find_file(m->path, sizeof m->path, file);
+    void *loaded = dlopen(m->path, RTLD_NOW | (global ? RTLD_GLOBAL : RTLD_LOCAL));
+    m->why = loaded || !found ? NULL : dlerror();
+    m->symbol = loaded ? dlsym(loaded, symbol) : NULL;
+}

@@ -1,0 +1,70 @@
+/* Operators by name: those of the library, and those of modules, which are opened when they are asked for. */
+#include "base/error.h"
+#include "base/module.h"
+#include "coterie/engine.h"
+#include "cuda/module/module.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CUDA "cuda"
+#define CUDA_MODULE "libcoterie-cuda.so"
+
+const char *const *cot_engine_operators(void)
+{
+    return cot_moe_operator_names();
+}
+
+/* The module, whether or not there is a device. */
+static cot_status open_cuda(const cot_cuda_module_calls **calls, cot_error *error)
+{
+    cot_module module;
+    cot_module_find(&module, CUDA_MODULE, "cot_cuda_module", false);
+    *calls = module.symbol;
+    if (module.why) return cot_fail(error, COT_NOT_FOUND, "cannot load operator 'cuda': %s", module.why);
+    if (!*calls)
+        return cot_fail(error, COT_NOT_FOUND,
+                        "operator 'cuda' is in " CUDA_MODULE ", which is not here: build with -DCOT_CUDA=ON");
+    if (strcmp((*calls)->version, COT_VERSION) != 0)
+        return cot_fail(error, COT_UNSUPPORTED, "'%s' is of another version of coterie than " COT_VERSION,
+                        module.path);
+    return COT_OK;
+}
+
+static cot_status add_cuda(cot_error *error)
+{
+    const cot_cuda_module_calls *calls;
+    cot_status status = open_cuda(&calls, error);
+    if (status == COT_OK) status = calls->find_device(error);
+    if (status == COT_OK) cot_moe_operator_add(calls->op);
+    return status;
+}
+
+cot_status cot_engine_find_operator(const char *name, cot_error *error)
+{
+    static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+    cot_status status = COT_OK;
+    pthread_mutex_lock(&one_at_a_time);
+    if (cot_moe_operator_find(name))
+        ;
+    else if (!strcmp(name, CUDA))
+        status = add_cuda(error);
+    else
+        status = cot_fail(error, COT_INVALID_ARGUMENT, "unknown operator '%s' (%s, %s or " CUDA ")", name,
+                          cot_moe_operator_names()[0], cot_moe_operator_names()[1]);
+    pthread_mutex_unlock(&one_at_a_time);
+    return status;
+}
+
+void cot_engine_describe_cuda(char *text, size_t bytes)
+{
+    const cot_cuda_module_calls *calls;
+    cot_error error;
+    if (open_cuda(&calls, &error) != COT_OK)
+        snprintf(text, bytes, "%s", error.message);
+    else if (calls->find_device(&error) == COT_OK)
+        snprintf(text, bytes, "kernels for %s; a device is there", calls->made_for);
+    else
+        snprintf(text, bytes, "kernels for %s; %s", calls->made_for, error.message);
+}

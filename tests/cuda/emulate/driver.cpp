@@ -1,0 +1,191 @@
+#include "driver.h"
+
+#include <cstring>
+#include <deque>
+#include <mutex>
+
+/* cuda/fused.h */
+extern "C" {
+void cot_cuda_fused_bf16(const cot_cuda_fused call);
+void cot_cuda_fused_f32(const cot_cuda_fused call);
+}
+
+namespace emulate {
+
+static Device *here;
+static std::mutex mutex;
+static std::deque<std::string> names;
+
+using Lock = std::lock_guard<std::mutex>;
+
+enum { FINE, INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 100, LAUNCH_FAILED = 719 };
+
+static int init(unsigned)
+{
+    return here->devices ? FINE : NO_DEVICE;
+}
+static int driver_version(int *version)
+{
+    *version = here->version;
+    return FINE;
+}
+static int error_name(int error, const char **name)
+{
+    *name = error == LAUNCH_FAILED ? here->last.message.c_str()
+            : error == NO_MEMORY   ? "no memory"
+                                   : "an error";
+    return FINE;
+}
+static int device_count(int *count)
+{
+    *count = here->devices;
+    return FINE;
+}
+static int device_get(int *device, int ordinal)
+{
+    *device = ordinal;
+    return ordinal < here->devices ? FINE : INVALID;
+}
+static int device_name(char *name, int bytes, int)
+{
+    return snprintf(name, static_cast<size_t>(bytes), "Emulated") < bytes ? FINE : INVALID;
+}
+static int device_attribute(int *value, int attribute, int)
+{
+    *value = attribute == COT_CUDA_MULTIPROCESSORS      ? here->multiprocessors
+             : attribute == COT_CUDA_CAPABILITY_MAJOR   ? here->major
+             : attribute == COT_CUDA_CAPABILITY_MINOR   ? here->minor
+             : attribute == COT_CUDA_COOPERATIVE_LAUNCH ? here->cooperative
+             : attribute == COT_CUDA_SHARED_BYTES_MOST  ? here->shared_bytes_most
+                                                        : -1;
+    return *value < 0 ? INVALID : FINE;
+}
+static int context_retain(void **context, int)
+{
+    here->contexts++;
+    *context = here;
+    return FINE;
+}
+static int context_release(int)
+{
+    here->contexts--;
+    return FINE;
+}
+/* Each thread has its own. */
+static thread_local void *context_of_thread;
+static int context_set(void *context)
+{
+    context_of_thread = context;
+    return context == here ? FINE : INVALID;
+}
+static int synchronise()
+{
+    return context_of_thread == here ? FINE : INVALID;
+}
+static int module_load(void **module, const void *image)
+{
+    *module = const_cast<void *>(image);
+    return image ? FINE : INVALID;
+}
+static char bf16, f32; // whose addresses are kernels'
+static int module_function(void **function, void *, const char *name)
+{
+    *function = !strcmp(name, "cot_cuda_fused_bf16")  ? &bf16
+                : !strcmp(name, "cot_cuda_fused_f32") ? &f32
+                                                      : nullptr;
+    return *function ? FINE : INVALID;
+}
+static int function_attribute(void *, int attribute, int value)
+{
+    return attribute == COT_CUDA_FUNCTION_SHARED_BYTES && value <= here->shared_bytes_most ? FINE : INVALID;
+}
+static int occupancy(int *blocks, void *, int threads, size_t)
+{
+    *blocks = here->resident;
+    return threads == cot::FUSED_THREADS ? FINE : INVALID;
+}
+static int memory_info(size_t *free_bytes, size_t *all_bytes)
+{
+    *free_bytes = here->free_bytes;
+    *all_bytes = size_t{1} << 33;
+    return FINE;
+}
+static int take(uint64_t *at, size_t bytes)
+{
+    const Lock lock(mutex);
+    if (context_of_thread != here || !bytes) return INVALID;
+    if (++here->taken == here->fails_at) return --here->taken, here->fails_at = 0, NO_MEMORY;
+    names.push_back("memory " + std::to_string(here->taken) + " of " + std::to_string(bytes) + " bytes");
+    *at = reinterpret_cast<uint64_t>(here->session.allocate<unsigned char>(bytes, names.back().c_str()));
+    here->taken_bytes += bytes;
+    return FINE;
+}
+static int give_back(uint64_t)
+{
+    const Lock lock(mutex);
+    here->given_back++;
+    return FINE;
+}
+static int fill(uint64_t at, unsigned char byte, size_t bytes)
+{
+    const Lock lock(mutex);
+    if (context_of_thread != here) return INVALID;
+    here->session.fill(reinterpret_cast<void *>(at), byte, bytes);
+    return FINE;
+}
+static int to_device(uint64_t to, const void *from, size_t bytes)
+{
+    const Lock lock(mutex);
+    if (context_of_thread != here) return INVALID;
+    here->session.write(reinterpret_cast<void *>(to), from, bytes);
+    return FINE;
+}
+static int to_host(void *to, uint64_t from, size_t bytes)
+{
+    const Lock lock(mutex);
+    if (context_of_thread != here) return INVALID;
+    here->unwritten += here->session.unwritten(reinterpret_cast<const void *>(from), bytes);
+    memcpy(to, reinterpret_cast<const void *>(from), bytes);
+    return FINE;
+}
+static int launch_cooperative(void *function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
+                              unsigned, unsigned shared_bytes, void *, void **parameters)
+{
+    const Lock lock(mutex);
+    if (context_of_thread != here || blocks > static_cast<unsigned>(here->resident * here->multiprocessors))
+        return INVALID;
+    here->launches++;
+    here->options.seed++;
+    here->last = launch({blocks, threads, shared_bytes}, here->options,
+                        function == &bf16 ? cot_cuda_fused_bf16 : cot_cuda_fused_f32,
+                        *static_cast<const cot_cuda_fused *>(parameters[0]));
+    return here->last.fault == Fault::NONE ? FINE : LAUNCH_FAILED;
+}
+
+Device::Device()
+{
+    here = this;
+}
+
+Device::~Device()
+{
+    here = nullptr;
+    names.clear();
+}
+
+Device *Device::in_use()
+{
+    return here;
+}
+
+const cot_cuda_driver *Device::driver() const
+{
+    static const cot_cuda_driver table = {
+#define COT_CUDA_DRIVER_GIVE(member, symbol, parameters) member,
+        COT_CUDA_DRIVER_LIST(COT_CUDA_DRIVER_GIVE)
+#undef COT_CUDA_DRIVER_GIVE
+    };
+    return &table;
+}
+
+} // namespace emulate

@@ -1,0 +1,148 @@
+/* A whole model, and the benchmark, with operator `cuda` over an emulated device: weights come out of a checkpoint by way of the
+ * operator's own layout, and give the same text as the CPU's operator. */
+#include "expect.h"
+
+#include "emulate/driver.h"
+
+#include "cuda/module/operator.h"
+
+extern "C" {
+#include "harness/seed.h"
+
+#include "coterie/bench_moe.h"
+#include "coterie/engine.h"
+}
+
+#include <cstring>
+#include <vector>
+
+static const int all_majors[] = {8, 9, 10, 12, 0};
+static const cot_cuda_image image = {"kernels", 13000, all_majors, "compute capability 9.x"};
+
+static emulate::Device *device;
+static cot_cuda_device found;
+
+static int begin(void **)
+{
+    device = new emulate::Device;
+    device->options.seed = test_seed();
+    device->multiprocessors = 2;
+    if (cot_cuda_device_open(&found, device->driver(), &image, nullptr) != COT_OK) return -1;
+    cot_cuda_operator_use(&found);
+    cot_moe_operator_add(&cot_cuda_operator);
+    return 0;
+}
+
+static int end(void **)
+{
+    cot_cuda_device_close(&found);
+    delete device;
+    return 0;
+}
+
+static bool take_token(void *context, uint64_t, int32_t token)
+{
+    static_cast<std::vector<int32_t> *>(context)->push_back(token);
+    return true;
+}
+
+static std::vector<int32_t> generate(const char *op)
+{
+    const int32_t prompt[] = {5, 17, 301};
+    std::vector<int32_t> tokens;
+    cot_error error;
+    cot_engine *engine = nullptr;
+    cot_engine_options options;
+    cot_request request;
+    cot_events events = {};
+    cot_engine_options_init(&options);
+    options.ranks = 2, options.threads = 2;
+    options.op = op, options.precision = "bf16";
+    options.step_tokens = 16, options.sequences = 1, options.kv_tokens = 64;
+    cot_status status = cot_engine_open(&engine, COT_SOURCE "/models/tiny", &options, nullptr, &error);
+    cot_request_init(&request);
+    request.prompt = prompt;
+    request.prompt_tokens = 3;
+    request.sampling.max_tokens = 2;
+    events.context = &tokens;
+    events.on_token = take_token;
+    if (status == COT_OK) status = cot_engine_run(engine, &request, 1, &events, nullptr, &error);
+    if (status != COT_OK) fail_msg("%s", error.message);
+    cot_engine_close(engine);
+    return tokens;
+}
+
+static void the_same_text(void **)
+{
+    const std::vector<int32_t> device_text = generate("cuda"), text = generate("fused");
+    assert_int_equal(device->launches, 2 * 6); // a step a token, a launch a layer
+    assert_int_equal(device_text.size(), 2);
+    assert_memory_equal(device_text.data(), text.data(), 2 * sizeof(int32_t));
+    assert_int_equal(device->taken, device->given_back);
+}
+
+static void what_an_engine_refuses(void **)
+{
+    cot_error error;
+    cot_engine *engine = nullptr;
+    cot_engine_options options;
+    cot_engine_options_init(&options);
+    options.op = "cuda", options.ranks = 2, options.kv_tokens = 64;
+    const auto refuses = [&](const char *text) {
+        assert_int_not_equal(cot_engine_open(&engine, COT_SOURCE "/models/tiny", &options, nullptr, &error),
+                             COT_OK);
+        if (!strstr(error.message, text)) fail_msg("'%s', expected '%s'", error.message, text);
+    };
+    options.precision = "int8";
+    refuses("few bits");
+    options.precision = "bf16", options.fabric = "processes";
+    refuses("--fabric threads");
+    options.fabric = nullptr, options.combine = "reduced";
+    refuses("'reduced'");
+}
+
+/* Side by side with the CPU's operators, on the same weights in each one's own layout: the benchmark compares answers. */
+static void the_benchmark(void **)
+{
+    const char *const ops[] = {"fused", "cuda", "bulk", nullptr};
+    const int64_t tokens[] = {20};
+    cot_error error;
+    cot_bench_moe *bench = nullptr;
+    cot_bench_moe_options options = {};
+    options.size = sizeof options;
+    options.shape = {"small", 64, 48, 8, 2, COT_BENCH_SWIGLU_CLAMPED};
+    options.ranks = 2, options.threads = 2;
+    options.precision = "bf16", options.combine = "exact";
+    options.ops = ops;
+    options.tokens = tokens, options.n_tokens = 1;
+    options.seed = test_seed();
+    cot_status status = cot_bench_moe_open(&bench, &options, &error);
+    if (status != COT_OK) fail_msg("%s", error.message);
+    cot_bench_load load;
+    cot_bench_result results[3];
+    int repeats;
+    cot_bench_case what = {};
+    what.size = sizeof what;
+    what.tokens = 20;
+    what.routing = COT_BENCH_ZIPF;
+    what.repeats = COT_BENCH_LEAST_REPEATS;
+    what.roof = {};
+    what.roof.bf16_flops = what.roof.f32_flops = what.roof.int8_ops = what.roof.read_bytes_per_second = 1e9;
+    const int before = device->launches;
+    status = cot_bench_moe_run(bench, &load, results, &repeats, &what, &error);
+    if (status != COT_OK) fail_msg("%s", error.message);
+    assert_true(device->launches - before >= COT_BENCH_LEAST_REPEATS);
+    assert_int_equal(results[0].bytes, results[1].bytes); // the busiest rank's egress
+    cot_bench_moe_close(bench);
+    assert_int_equal(device->taken, device->given_back);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_same_text),
+        cmocka_unit_test(what_an_engine_refuses),
+        cmocka_unit_test(the_benchmark),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}

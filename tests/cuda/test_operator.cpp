@@ -1,0 +1,400 @@
+/* The operator `cuda` behind moe's seam, over an emulated device: the module's host side with everything that it uploads, launches
+ * and brings back; and what it refuses. */
+#include "fused_variants.h"
+
+#include "emulate/driver.h"
+
+#include "cuda/module/group.h"
+#include "cuda/module/operator.h"
+
+extern "C" {
+#include "harness/seed.h"
+}
+
+#include <cmath>
+
+static const int all_majors[] = {8, 9, 10, 12, 0};
+static const cot_cuda_image image = {"kernels", 13000, all_majors, "compute capability 8.x, 9.x, 10.x, 12.x"};
+
+/* An emulated device that operators are opened on. */
+struct Ready {
+    emulate::Device device;
+    cot_cuda_device found;
+
+    explicit Ready(uint64_t seed, int blocks = 6)
+    {
+        cot_error error;
+        device.options.seed = seed;
+        device.multiprocessors = blocks;
+        if (cot_cuda_device_open(&found, device.driver(), &image, &error) != COT_OK)
+            fail_msg("%s", error.message);
+        cot_cuda_operator_use(&found);
+    }
+    ~Ready()
+    {
+        cot_cuda_operator_use(nullptr);
+        cot_cuda_device_close(&found);
+        assert_int_equal(device.contexts, 0);
+        assert_int_equal(device.taken, device.given_back);
+        assert_int_equal(device.unwritten, 0);
+    }
+};
+
+static struct world cuda_world(const Variant &v, int64_t tokens, struct draw *draw)
+{
+    struct world w = world_of(v, tokens, draw);
+    w.op = &cot_cuda_operator;
+    w.options.combine_type = v.type;
+    return w;
+}
+
+/* Every variant on 1 to 6 ranks, anyhow placed and replicated: right answers, the CPU operator's bytes and messages, the same
+ * bits. Operators are called again and again. */
+static void every_variant(void **)
+{
+    struct draw draw = {test_seed(), 1, 0};
+    uint64_t seed = test_seed();
+    int ranks = 1;
+    for (const Variant &v : variants) {
+        struct world w = cuda_world(v, 23, &draw);
+        std::vector<float> before;
+        for (int i = 0; i < 3; i++, ranks = ranks % 6 + 1) {
+            struct plan p = i == 0   ? plan_even(&w, ranks)
+                            : i == 1 ? plan_drawn(&w, ranks, &draw)
+                                     : plan_replicated(&w, ranks, &draw);
+            p.passes = i + 1;
+            p.warmed = i == 1;
+            const Ready ready(++seed);
+            struct outcome *const found = world_run(&w, &p);
+            outcome_agrees(found, &w, &p);
+            outcome_counts(found, &w, &p);
+            assert_int_equal(ready.device.launches, p.passes + p.warmed);
+            w.op = &cot_moe_fused;
+            struct outcome *const cpu = world_run(&w, &p);
+            w.op = &cot_cuda_operator;
+            bool alike = true; // a token that may rightly be routed otherwise
+            for (int64_t j = 0; j < w.tokens * w.options.top_k; j++)
+                alike = alike && cpu->experts[j] == found->experts[j];
+            for (int from = 0; alike && from < p.ranks; from++)
+                for (int to = 0; to < p.ranks; to++)
+                    for (int phase = 0; phase < COT_PHASES; phase++)
+                        if (phase != COT_PHASE_CONTROL)
+                            assert_memory_equal(&found->traffic[from][to][phase],
+                                                &cpu->traffic[from][to][phase], sizeof(cot_traffic));
+            outcome_free(cpu, &w);
+            std::vector<float> y(static_cast<size_t>(w.tokens * v.hidden));
+            for (int64_t t = 0; t < w.tokens; t++)
+                memcpy(y.data() + p.order[t] * v.hidden, found->y + t * v.hidden,
+                       static_cast<size_t>(v.hidden) * sizeof(float));
+            if (i) assert_memory_equal(y.data(), before.data(), y.size() * sizeof(float));
+            before = y;
+            outcome_free(found, &w);
+        }
+        world_free(&w);
+    }
+}
+
+/* More tokens at home on one rank than a pass takes: some passes, each a launch, with replicas that are chosen as if it were one. */
+static void calls_of_several_passes(void **)
+{
+    struct draw draw = {test_seed(), 2, 0};
+    struct world w = cuda_world(variants[7], 1100, &draw);
+    struct plan p = plan_replicated(&w, 3, &draw);
+    p.begin[1] = 1040, p.begin[2] = 1040;
+    const Ready ready(test_seed());
+    struct outcome *const found = world_run(&w, &p);
+    outcome_agrees(found, &w, &p);
+    outcome_counts(found, &w, &p);
+    assert_int_equal(ready.device.launches, 3); // of 512 tokens
+    outcome_free(found, &w);
+    world_free(&w);
+}
+
+/* ---- other ways to call ---- */
+
+static const cot_moe_operator *called; // whose forward the wrappers below call
+
+/* Recorded routing takes the gate's place. */
+static cot_status replaying(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
+                            float *weights, const float *x, int64_t tokens, cot_error *error)
+{
+    const int64_t k = layer->gate->top_k, e = layer->gate->experts;
+    std::vector<uint16_t> recorded(static_cast<size_t>(tokens * k + 1));
+    std::vector<float> recorded_weights(recorded.size());
+    for (int64_t i = 0; i < tokens * k; i++) {
+        recorded[static_cast<size_t>(i)] = static_cast<uint16_t>(i / k % (e - k + 1) + i % k);
+        recorded_weights[static_cast<size_t>(i)] = 1 / static_cast<float>(1 + i % 7);
+    }
+    cot_moe_layer replayed = *layer;
+    replayed.replayed_experts = recorded.data();
+    replayed.replayed_weights = recorded_weights.data();
+    return called->forward(moe, &replayed, y, experts, weights, x, tokens, error);
+}
+
+static void a_recorded_routing(void **)
+{
+    struct draw draw = {test_seed(), 3, 0};
+    struct world w = cuda_world(variants[2], 37, &draw);
+    struct plan p = plan_drawn(&w, 3, &draw);
+    struct outcome *found[2];
+    for (int i = 0; i < 2; i++) {
+        const Ready ready(test_seed());
+        called = i ? &cot_cuda_operator : &cot_moe_fused;
+        cot_moe_operator op = *called;
+        op.forward = replaying;
+        w.op = &op;
+        found[i] = world_run(&w, &p);
+        for (int r = 0; r < 3; r++)
+            if (found[i]->status[r] != COT_OK) fail_msg("%s", found[i]->message[r]);
+    }
+    const size_t choices = static_cast<size_t>(w.tokens * w.options.top_k);
+    assert_memory_equal(found[0]->experts, found[1]->experts, choices * sizeof(uint16_t));
+    assert_memory_equal(found[0]->weights, found[1]->weights, choices * sizeof(float));
+    for (int64_t i = 0; i < w.tokens * w.options.expert.hidden; i++)
+        if (!(std::fabs(found[0]->y[i] - found[1]->y[i]) < 8 * static_cast<float>(w.tolerance)))
+            fail_msg("element %d", static_cast<int>(i));
+    for (int phase = 0; phase < COT_PHASE_CONTROL; phase++)
+        for (int i = 0; i < 9; i++)
+            assert_memory_equal(&found[0]->traffic[i / 3][i % 3][phase],
+                                &found[1]->traffic[i / 3][i % 3][phase], sizeof(cot_traffic));
+    for (struct outcome *o : found) outcome_free(o, &w);
+    world_free(&w);
+}
+
+/* Rows and routing are the device's own memory. */
+static cot_status in_device_memory(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
+                                   float *weights, const float *x, int64_t tokens, cot_error *error)
+{
+    if (tokens % 2) return cot_cuda_operator.forward(moe, layer, y, experts, weights, x, tokens, error);
+    const cot_cuda_driver *const driver = emulate::Device::in_use()->driver();
+    const int64_t h = layer->gate->hidden, k = layer->gate->top_k;
+    const size_t row = static_cast<size_t>(tokens * h) * 4, chosen = static_cast<size_t>(tokens * k) * 2;
+    uint64_t at[4];
+    driver->context_set(emulate::Device::in_use());
+    for (int i = 0; i < 4; i++) driver->take(&at[i], (i < 2 ? row : chosen * 2) + 1);
+    driver->to_device(at[1], x, row);
+    const cot_status status = cot_cuda_forward_device(
+        moe, layer, reinterpret_cast<float *>(at[0]), reinterpret_cast<uint16_t *>(at[2]),
+        reinterpret_cast<float *>(at[3]), reinterpret_cast<const float *>(at[1]), tokens, error);
+    if (status == COT_OK) {
+        driver->to_host(y, at[0], row);
+        driver->to_host(experts, at[2], chosen);
+        driver->to_host(weights, at[3], 2 * chosen);
+    }
+    for (uint64_t a : at) driver->give_back(a);
+    return status;
+}
+
+static void rows_in_device_memory(void **)
+{
+    struct draw draw = {test_seed(), 4, 0};
+    struct world w = cuda_world(variants[1], 25, &draw);
+    cot_moe_operator op = cot_cuda_operator;
+    op.forward = in_device_memory;
+    w.op = &op;
+    struct plan p = plan_even(&w, 3); // 8, 8 and 9 tokens: the last rank's in the host's memory
+    p.passes = 2;
+    const Ready ready(test_seed());
+    struct outcome *const found = world_run(&w, &p);
+    outcome_agrees(found, &w, &p);
+    outcome_counts(found, &w, &p);
+    outcome_free(found, &w);
+    world_free(&w);
+}
+
+/* ---- what is refused ---- */
+
+static void all_say(const struct world *w, const struct plan *p, cot_status status, const char *text)
+{
+    struct outcome *const found = world_run(w, p);
+    for (int r = 0; r < p->ranks; r++)
+        if (found->status[r] != status || !strstr(found->message[r], text))
+            fail_msg("rank %d: %d '%s', expected '%s'", r, found->status[r], found->message[r], text);
+    outcome_free(found, w);
+}
+
+/* A placement has an expert behind the last slot. */
+static cot_status misplaced(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
+                            float *weights, const float *x, int64_t tokens, cot_error *error)
+{
+    std::vector<int32_t> slots(layer->placement.slot, layer->placement.slot + layer->gate->experts);
+    slots[3] = 3; // of slots 0 to 2
+    cot_moe_layer wrong = *layer;
+    wrong.placement.slot = slots.data();
+    return cot_cuda_operator.forward(moe, &wrong, y, experts, weights, x, tokens, error);
+}
+
+static void what_cannot_be_routed(void **)
+{
+    struct draw draw = {test_seed(), 5, 0};
+    struct world w = cuda_world(variants[0], 12, &draw);
+    struct plan p = plan_even(&w, 3);
+    const Ready ready(test_seed());
+    w.x[6 * w.options.expert.hidden] = NAN;
+    all_say(&w, &p, COT_INVALID_ARGUMENT, "the routing of rank 1's tokens is not sound");
+    w.x[2 * w.options.expert.hidden] = NAN;
+    all_say(&w, &p, COT_INVALID_ARGUMENT, "the routing of rank 0's tokens is not sound");
+    for (int r = 0; r <= 3; r++) p.begin[r] = 0;
+    all_say(&w, &p, COT_INVALID_ARGUMENT, "no rank has a token");
+    p = plan_even(&w, 3);
+    cot_moe_operator op = cot_cuda_operator;
+    op.forward = misplaced;
+    w.op = &op;
+    all_say(&w, &p, COT_INVALID_ARGUMENT, "slots that are not there");
+    world_free(&w);
+}
+
+static void a_rank_of_the_device_is_silent(void **)
+{
+    struct draw draw = {test_seed(), 6, 0};
+    struct world w = cuda_world(variants[0], 12, &draw);
+    struct plan p = plan_even(&w, 3);
+    p.timeout_ns = 1000000000;
+    Ready ready(test_seed());
+    ready.device.options.mutant = "fused_rank_1_is_silent";
+    struct outcome *const found = world_run(&w, &p);
+    int named = 0;
+    for (int r = 0; r < 3; r++) {
+        assert_int_not_equal(found->status[r], COT_OK);
+        named += strstr(found->message[r], "on the device rank 1 did not answer rank") != nullptr;
+    }
+    assert_true(named >= 1);
+    outcome_free(found, &w);
+    world_free(&w);
+}
+
+static void ranks_that_are_processes(void **)
+{
+    struct draw draw = {test_seed(), 7, 0};
+    struct world w = cuda_world(variants[0], 12, &draw);
+    struct plan p = plan_even(&w, 3);
+    p.forked = true;
+    const Ready ready(test_seed());
+    all_say(&w, &p, COT_UNSUPPORTED, "--fabric threads");
+    world_free(&w);
+}
+
+static void memory_and_blocks(void **)
+{
+    struct draw draw = {test_seed(), 8, 0};
+    struct world w = cuda_world(variants[0], 12, &draw);
+    struct plan p = plan_even(&w, 3);
+    {
+        const Ready ready(test_seed(), 2);
+        all_say(&w, &p, COT_INVALID_ARGUMENT,
+                "3 ranks are more than the 2 blocks that 'Emulated' runs at once");
+    }
+    {
+        Ready ready(test_seed());
+        cot_moe_options options = w.options;
+        options.slots = p.slots;
+        const size_t wanted = cot_cuda_group_bytes(&options, 3, 6);
+        ready.device.free_bytes = wanted - 1;
+        all_say(&w, &p, COT_OUT_OF_MEMORY, "of device memory, ");
+        ready.device.free_bytes = wanted;
+        all_say(&w, &p, COT_OK, "");
+        assert_true(ready.device.taken_bytes >= wanted / 2); // what is asked for beforehand is what is taken
+        const int all = ready.device.taken;
+        for (int i = 1; i <= all; i += 7) { // memory that fails in the midst of opening is given back
+            ready.device.fails_at = ready.device.taken + i;
+            struct outcome *const found = world_run(&w, &p);
+            int failed = 0;
+            for (int r = 0; r < 3; r++) failed += found->status[r] != COT_OK;
+            assert_true(failed);
+            outcome_free(found, &w);
+        }
+        ready.device.fails_at = 0;
+    }
+    {
+        Ready ready(test_seed());
+        ready.device.shared_bytes_most = 30000;
+        cot_cuda_device_close(&ready.found);
+        assert_int_equal(cot_cuda_device_open(&ready.found, ready.device.driver(), &image, nullptr), COT_OK);
+        all_say(&w, &p, COT_INVALID_ARGUMENT, "bytes of shared memory a block, 'Emulated' has 30000");
+    }
+    cot_cuda_operator_use(nullptr);
+    all_say(&w, &p, COT_NOT_FOUND, "no device");
+    world_free(&w);
+}
+
+static void devices(void **)
+{
+    const struct {
+        cot_status status;
+        const char *text;
+        int devices, version, major, cooperative;
+    } cases[] = {{COT_OK, "", 1, 13000, 8, 1},
+                 {COT_OK, "", 2, 13020, 12, 1},
+                 {COT_NOT_FOUND, "needs a GPU, and the NVIDIA driver shows none", 0, 13000, 9, 1},
+                 {COT_UNSUPPORTED, "needs a driver for CUDA 13, this machine's is for 12.4", 1, 12040, 9, 1},
+                 {COT_UNSUPPORTED, "'Emulated' has compute capability 7.0", 1, 13000, 7, 1},
+                 {COT_UNSUPPORTED, "kernels for compute capability 8.x", 1, 13000, 11, 1},
+                 {COT_UNSUPPORTED, "cannot launch cooperative kernels", 1, 13000, 9, 0}};
+    for (const auto &c : cases) {
+        emulate::Device device;
+        cot_cuda_device found;
+        cot_error error = {};
+        device.devices = c.devices, device.version = c.version, device.major = c.major;
+        device.cooperative = c.cooperative;
+        const cot_status status = cot_cuda_device_open(&found, device.driver(), &image, &error);
+        if (status != c.status || !strstr(error.message, c.text))
+            fail_msg("%d '%s', expected '%s'", status, error.message, c.text);
+        assert_null(strchr(error.message, '\n'));
+        cot_cuda_device_close(&found);
+        assert_int_equal(device.contexts, 0);
+    }
+    cot_cuda_driver driver;
+    cot_error error;
+    assert_int_equal(cot_cuda_driver_open(&driver, "libcuda-is-not-here.so.1", &error), COT_NOT_FOUND);
+    assert_non_null(strstr(error.message, "this machine has none (libcuda-is-not-here.so.1)"));
+    assert_int_equal(cot_cuda_driver_open(&driver, "libc.so.6", &error), COT_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "needs a newer NVIDIA driver"));
+}
+
+static void shapes(void **)
+{
+    struct draw draw = {test_seed(), 9, 0};
+    struct world w = cuda_world(variants[1], 4, &draw);
+    const auto refuses = [&](const char *text, void (*change)(cot_moe_options *)) {
+        cot_moe_options o = w.options;
+        cot_error error = {};
+        change(&o);
+        assert_int_equal(cot_cuda_operator.settle(&o, &error), COT_UNSUPPORTED);
+        if (!strstr(error.message, text)) fail_msg("'%s', expected '%s'", error.message, text);
+    };
+    refuses("H and I that 8 divides in bf16: experts are 36 by 48",
+            [](cot_moe_options *o) { o->expert.hidden = 36; });
+    refuses("experts are 32 by 44", [](cot_moe_options *o) { o->expert.intermediate = 44; });
+    refuses("few bits", [](cot_moe_options *o) { o->expert.up = COT_FORMAT_MXFP4; });
+    refuses("few bits", [](cot_moe_options *o) { o->expert.rounded = true; });
+    refuses("at most 960 experts", [](cot_moe_options *o) { o->experts = 961; });
+    refuses("'reduced' is of", [](cot_moe_options *o) { o->combine = COT_COMBINE_REDUCED; });
+    refuses("'padded' is of 'bulk'", [](cot_moe_options *o) { o->a2a = COT_A2A_PADDED; });
+    refuses("dedup off", [](cot_moe_options *o) { o->dedup = COT_DEDUP_OFF; });
+    const Ready ready(test_seed());
+    struct plan p = plan_even(&w, 2);
+    w.options.top_k = w.options.experts + 1;
+    struct outcome *const found = world_run(&w, &p);
+    assert_int_equal(found->status[1], COT_INVALID_ARGUMENT);
+    assert_non_null(strstr(found->message[1], "9 experts a token, expected 1 to 8"));
+    outcome_free(found, &w);
+    w.options.top_k = 2;
+    world_free(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_variant),
+        cmocka_unit_test(calls_of_several_passes),
+        cmocka_unit_test(a_recorded_routing),
+        cmocka_unit_test(rows_in_device_memory),
+        cmocka_unit_test(what_cannot_be_routed),
+        cmocka_unit_test(a_rank_of_the_device_is_silent),
+        cmocka_unit_test(ranks_that_are_processes),
+        cmocka_unit_test(memory_and_blocks),
+        cmocka_unit_test(devices),
+        cmocka_unit_test(shapes),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
