@@ -50,22 +50,27 @@ static double ratio(uint64_t a, uint64_t b)
     return b ? (double)a / (double)b : 0;
 }
 
+static const char *pipeline_of(const cot_engine_info *info)
+{
+    return info->pipeline ? info->pipeline : "dp"; // sequences stay at home: there is none
+}
+
 static json_t *cell_json(const struct pipeline_work *w, const struct cell *c)
 {
     const cot_engine_info *i = cot_engine_describe(c->way->engine);
     const pipeline_account *a = c->account;
-    return json_pack(
-        "{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:s, s:f, s:f, s:o, s:f, s:f, s:f, s:f, "
-        "s:f, s:f, s:f, s:f}",
-        "ranks", c->way->ranks, "pipeline", i->pipeline ? i->pipeline : "", "op", i->op, "predict",
-        i->predict ? i->predict : "", "collective", i->collective ? i->collective : "", "a2a", i->a2a,
-        "dedup", i->dedup, "phase", c->phase, "tokens", (json_int_t)c->tokens, "link",
-        c->link ? w->s->links.items[c->link - 1].text : "none", "median_ns", c->median_ns, "p95_ns",
-        c->p95_ns, "model_ns", c->link ? json_real(model_ns(w, c)) : json_null(), "bytes",
-        per_sample(c, (double)a->bytes), "bytes_formula", per_sample(c, (double)a->formula_bytes),
-        "bytes_busiest", per_sample(c, (double)a->busiest_bytes), "rounds", per_sample(c, (double)a->rounds),
-        "lar", ratio(a->local, a->activations), "remote_ranks", ratio(a->sends, a->tokens), "home_peak",
-        home_peak(c), "expert_peak", a->expert_peak);
+    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:s, s:f, s:f, s:o, s:f, s:f, s:f, s:f, "
+                     "s:f, s:f, s:f, s:f}",
+                     "ranks", c->way->ranks, "pipeline", pipeline_of(i), "op", i->op, "predict",
+                     i->predict ? i->predict : "", "collective", i->collective ? i->collective : "", "a2a",
+                     i->a2a, "dedup", i->dedup, "phase", c->phase, "tokens", (json_int_t)c->tokens, "link",
+                     c->link ? w->s->links.items[c->link - 1].text : "none", "median_ns", c->median_ns,
+                     "p95_ns", c->p95_ns, "model_ns", c->link ? json_real(model_ns(w, c)) : json_null(),
+                     "bytes", per_sample(c, (double)a->bytes), "bytes_formula",
+                     per_sample(c, (double)a->formula_bytes), "bytes_busiest",
+                     per_sample(c, (double)a->busiest_bytes), "rounds", per_sample(c, (double)a->rounds),
+                     "lar", ratio(a->local, a->activations), "remote_ranks", ratio(a->sends, a->tokens),
+                     "home_peak", home_peak(c), "expert_peak", a->expert_peak);
 }
 
 void pipeline_heading(void)
@@ -83,7 +88,7 @@ static void print_cell(const struct pipeline_work *w, const struct cell *c)
     if (c->link) snprintf(model, sizeof model, "%.3f", model_ns(w, c) / 1e6);
     printf(
         "%5d %-7s %-15s %-6s %-9s %-10s %-5s %-8s %6lld %-16s %10.3f %10.3f %10s %12.0f %7.1f %6.3f %6.3f\n",
-        c->way->ranks, i->pipeline ? i->pipeline : "-", i->predict ? i->predict : "-", i->op,
+        c->way->ranks, pipeline_of(i), i->predict ? i->predict : "-", i->op,
         i->collective ? i->collective : "-", i->a2a, i->dedup, c->phase, (long long)c->tokens,
         c->link ? w->s->links.items[c->link - 1].text : "none", c->median_ns / 1e6, c->p95_ns / 1e6, model,
         per_sample(c, (double)c->account->bytes), per_sample(c, (double)c->account->rounds),

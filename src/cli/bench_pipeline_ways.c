@@ -108,6 +108,7 @@ static bool list_ways(struct pipeline_work *w)
         struct pipeline_way way = {
             (int)w->ranks[rest], name[0], name[1], name[2], name[3], name[4], name[5], NULL};
         if (is(way.pipeline, "ds-moe")) way.predict = NULL;
+        if (is(way.pipeline, "dp")) way.predict = way.collective = NULL;
         if (is(way.op, "fused")) way.a2a = way.dedup = NULL;
         const bool padded_once = is(way.a2a, "padded") && is(way.dedup, "on"); // which no engine opens
         if (padded_once || is_listed(w, &way)) continue;
@@ -142,7 +143,10 @@ static bool open_way(struct pipeline_work *w, struct pipeline_way *way)
     common.pipeline = common.predict = common.collective = common.a2a = common.dedup =
         0; // each way's own, below
     cot_engine_options o = cot_engine_options_of(&common, &needs);
-    o.pipeline = way->pipeline;
+    if (is(way->pipeline, "dp"))
+        o.attention = "dp";
+    else
+        o.pipeline = way->pipeline;
     o.op = way->op;
     o.predict = way->predict;
     o.collective = way->collective;

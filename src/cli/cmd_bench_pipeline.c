@@ -52,7 +52,7 @@ static bool measure_all(struct pipeline_work *w)
 static int bench_pipeline(const void *settings)
 {
     struct pipeline_work w = {.s = settings};
-    const bool parsed = replay_has_model(&w.s->replay, w.s->model, true) && pipeline_parse(&w);
+    const bool parsed = replay_check(&w.s->replay, w.s->model, true) && pipeline_parse(&w);
     const bool good = parsed && replay_open(&w.replay, &w.s->replay, &w.s->engine) &&
                       pipeline_open_ways(&w) && measure_all(&w);
     for (size_t i = 0; i < w.n_ways; i++) cot_engine_close(w.ways[i].engine);
@@ -70,7 +70,8 @@ static int bench_pipeline(const void *settings)
 #define AT(field) offsetof(struct pipeline_settings, field)
 static const cot_option options[] = {
     {"ranks", 'r', COT_OPTION_TEXT, "LIST", "4", "ranks of the expert-parallel group", AT(ranks)},
-    {"pipeline", 0, COT_OPTION_TEXT, "LIST", "ds-moe,s-moe", "ds-moe, s-moe, auto", AT(pipeline)},
+    {"pipeline", 0, COT_OPTION_TEXT, "LIST", "ds-moe,s-moe",
+     "ds-moe, s-moe, dp (attention dp: no sums travel), auto", AT(pipeline)},
     {"op", 0, COT_OPTION_TEXT, "LIST", "bulk", "MoE operators (see coterie info)", AT(op)},
     {"predict", 0, COT_OPTION_TEXT, "LIST", "auto",
      "what s-moe goes by: none, token-table, device-sequence, algorithm-2, gate, oracle, worst, auto",

@@ -288,7 +288,7 @@ static int eval(const void *settings)
         cot_complain("give one of --tokens FILE.safetensors, --text FILE and --routing trace:FILE");
         return COT_EXIT_USAGE;
     }
-    if (!replay_has_model(&s->replay, s->model, traced)) return COT_EXIT_USAGE;
+    if (!replay_check(&s->replay, s->model, traced)) return COT_EXIT_USAGE;
     if (s->compare && (traced || s->json || s->output || s->engine.save_routing)) {
         cot_complain("--compare is for --tokens and --text, without --json, --output and --save-routing");
         return COT_EXIT_USAGE;

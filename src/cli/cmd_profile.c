@@ -103,7 +103,7 @@ static int profile(const void *settings)
         cot_complain("give --text FILE, or --routing trace:FILE, and -o OUT.safetensors");
         return COT_EXIT_USAGE;
     }
-    if (!replay_has_model(&s->replay, s->model, traced)) return COT_EXIT_USAGE;
+    if (!replay_check(&s->replay, s->model, traced)) return COT_EXIT_USAGE;
     if ((s->model && !cot_check_model(s->model)) || !cot_check_output(s->output, NULL) ||
         !cot_check_output(s->stats.text, cot_is_standard_output(s->output) ? "the trace" : NULL))
         return COT_EXIT_FAILURE;

@@ -57,17 +57,38 @@ static const char *whole(int64_t *n, const char *text, int64_t most)
     return end == text || errno || *n < 0 || *n > most ? NULL : end;
 }
 
+/* A and B of --trace-layers A:B. */
+static bool parse_layers(int64_t *from, int64_t *to, const char *text)
+{
+    const char *rest = whole(from, text, INT32_MAX);
+    rest = rest && *rest == ':' ? whole(to, rest + 1, INT32_MAX) : NULL;
+    return rest && !*rest && *from < *to;
+}
+
+/* 0: all. */
+static bool parse_prompt(int64_t *tokens, const char *text)
+{
+    *tokens = 0;
+    if (!strcmp(text, "all")) return true;
+    const char *rest = whole(tokens, text, INT32_MAX);
+    return rest && !*rest && *tokens > 0;
+}
+
+static bool parse_rate(double *rate, const char *text)
+{
+    char *end;
+    *rate = strtod(text, &end);
+    return end != text && !*end && *rate >= 0 && *rate <= 1; // not a number is neither
+}
+
 static bool cut_layers(replay *r, const replay_settings *s)
 {
     int64_t from = 0, to = r->trace.n_layers;
-    if (s->trace_layers) {
-        const char *rest = whole(&from, s->trace_layers, INT32_MAX);
-        rest = rest && *rest == ':' ? whole(&to, rest + 1, INT32_MAX) : NULL;
-        if (!rest || *rest || from >= to || to > r->trace.n_layers) {
-            cot_complain("--trace-layers takes A:B with 0 <= A < B <= %d, not '%s'", (int)r->trace.n_layers,
-                         s->trace_layers);
-            return false;
-        }
+    if (s->trace_layers) parse_layers(&from, &to, s->trace_layers);
+    if (to > r->trace.n_layers) {
+        cot_complain("--trace-layers takes A:B with 0 <= A < B <= %d, not '%s'", (int)r->trace.n_layers,
+                     s->trace_layers);
+        return false;
     }
     r->first_layer = (int32_t)from;
     r->layers = (int32_t)(to - from);
@@ -158,17 +179,8 @@ static bool make_shape(replay *r, const replay_settings *s)
 static bool open_recorded(replay *r, const replay_settings *s, const engine_settings *engine,
                           const char *path)
 {
-    int64_t prompt = 0;
-    const char *rest =
-        strcmp(s->prompt_tokens, "all") != 0 ? whole(&prompt, s->prompt_tokens, INT32_MAX) : "";
-    if (!rest || *rest || (strcmp(s->prompt_tokens, "all") != 0 && prompt < 1)) {
-        cot_complain("--prompt-tokens takes a number from 1 on, or all, not '%s'", s->prompt_tokens);
-        return false;
-    }
-    if (s->trace_layers && !s->shape) {
-        cot_complain("--trace-layers needs --shape: a model has layers of its own");
-        return false;
-    }
+    int64_t prompt;
+    parse_prompt(&prompt, s->prompt_tokens);
     r->recorded = true;
     if (!open_trace(r, path) || !cut_layers(r, s)) return false;
     r->routing = (cot_engine_routing){
@@ -187,23 +199,8 @@ bool replay_open(replay *r, const replay_settings *s, const engine_settings *eng
     *r = (replay){0};
     const char *path = s->routing ? after(s->routing, "trace:") : NULL,
                *rate = s->routing ? after(s->routing, "lar:") : NULL;
-    bool good = true;
-    if (path)
-        good = open_recorded(r, s, engine, path);
-    else if (rate) {
-        char *end;
-        r->drawn = true;
-        r->routing.lar = strtod(rate, &end);
-        good = !*end && r->routing.lar >= 0 && r->routing.lar <= 1;
-        if (!good) cot_complain("--routing lar:X takes X from 0 to 1, not '%s'", rate);
-    } else if (s->routing) {
-        cot_complain("--routing takes trace:FILE or lar:X, not '%s'", s->routing);
-        good = false;
-    }
-    if (good && s->trace_layers && !path) {
-        cot_complain("--trace-layers needs --routing trace:FILE");
-        good = false;
-    }
+    const bool good = !path || open_recorded(r, s, engine, path);
+    r->drawn = rate && parse_rate(&r->routing.lar, rate);
     if (!good || !s->shape) return good;
     if (!make_shape(r, s)) return false;
     engine_needs needs = {.shape = &r->shape};
@@ -233,7 +230,31 @@ bool replay_is_of_trace(const replay_settings *s)
     return s->routing && after(s->routing, "trace:");
 }
 
-bool replay_has_model(const replay_settings *s, const char *model, bool traced)
+/* Whether all that is written is something to replay. */
+static bool check_routing(const replay_settings *s)
+{
+    const char *rate = s->routing ? after(s->routing, "lar:") : NULL;
+    const bool traced = replay_is_of_trace(s);
+    int64_t a, b;
+    double x;
+    if (s->routing && !rate && !traced)
+        cot_complain("--routing takes trace:FILE or lar:X, not '%s'", s->routing);
+    else if (rate && !parse_rate(&x, rate))
+        cot_complain("--routing lar:X takes X from 0 to 1, not '%s'", rate);
+    else if (s->trace_layers && !traced)
+        cot_complain("--trace-layers needs --routing trace:FILE");
+    else if (s->trace_layers && !s->shape)
+        cot_complain("--trace-layers needs --shape: a model has layers of its own");
+    else if (s->trace_layers && !parse_layers(&a, &b, s->trace_layers))
+        cot_complain("--trace-layers takes A:B with 0 <= A < B, not '%s'", s->trace_layers);
+    else if (!parse_prompt(&a, s->prompt_tokens))
+        cot_complain("--prompt-tokens takes a number from 1 on, or all, not '%s'", s->prompt_tokens);
+    else
+        return true;
+    return false;
+}
+
+bool replay_check(const replay_settings *s, const char *model, bool traced)
 {
     if (s->shape && !traced) {
         cot_complain("--shape needs --routing trace:FILE: there are no texts for random models");
@@ -243,5 +264,5 @@ bool replay_has_model(const replay_settings *s, const char *model, bool traced)
         cot_complain(model ? "give a MODEL or --shape, not both" : "give a MODEL or --shape");
         return false;
     }
-    return true;
+    return (!s->shape || model_shape_exists(s->shape)) && check_routing(s);
 }

@@ -24,14 +24,15 @@ typedef struct replay {
     model_shape shape;
 } replay;
 
-/* Reads what the settings name; `tables` (may be NULL) are the file of --tables. Says what is replayed on stderr. Returns false
+/* Reads what the settings, which replay_check has passed, name; `tables` (may be NULL) are the file of --tables. Says what is replayed on stderr. Returns false
  * after a line on stderr; close either way. */
 bool replay_open(replay *replay, const replay_settings *settings, const engine_settings *engine);
 void replay_close(replay *replay);
 /* Adds to what an engine needs. */
 void replay_need(engine_needs *needs, const replay *replay);
-/* Whether there is a model to run: a folder, or where requests are a trace's a shape, and not both; says what is missing on stderr. */
-bool replay_has_model(const replay_settings *settings, const char *model, bool traced);
+/* Whether the settings are written as they must be, and there is a model to run: a folder, or where requests are a trace's a
+ * shape, and not both. False after a line on stderr that says how they are to be used. Nothing is opened for it. */
+bool replay_check(const replay_settings *settings, const char *model, bool traced);
 /* Whether requests are a trace's sequences. */
 bool replay_is_of_trace(const replay_settings *settings);
 

@@ -76,6 +76,18 @@ def decodes_and_links():
                 assert abs(wire - cell["bytes_busiest"]) < 1e-3 * cell["bytes_busiest"] + 1, (cell, plain)
 
 
+def sequences_at_home():
+    """Attention dp: no sums travel, and one sequence has all its tokens on one rank, which sends and takes all there is."""
+    cells = bench(MODEL, "--pipeline", "dp", "--predict", "none,gate", "--collective", "ring,direct", "--a2a", "one-shot",
+                  "--dedup", "on", "--combine", "reduced", "--tokens", "40")
+    assert len(cells) == 1, cells
+    cell = cells[0]
+    assert cell["pipeline"] == "dp" and cell["bytes"] == cell["bytes_formula"] > 0 and cell["home_peak"] == 4, cell
+    width = 192 * 2
+    assert cell["bytes"] == 2 * width * round(cell["remote_ranks"] * 40 * LAYERS), cell
+    assert cell["bytes_busiest"] >= cell["bytes"], cell
+
+
 def replays():
     run("profile", MODEL, "--text", TEXT, "-o", "t.st")
     run("group", "t.st", "--ranks", "4", "--iterations", "1", "--split", "0.4", "--tables", "g.st")
@@ -97,6 +109,8 @@ def replays():
 
 def what_is_refused():
     refuse("give a MODEL or --shape", status=2)
+    refuse("unknown shape", "--shape", "gpt", status=2)
+    refuse("takes X from 0 to 1", MODEL, "--routing", "lar:nan", status=2)
     refuse("--phase takes", MODEL, "--phase", "both", status=2)
     refuse("--link takes", MODEL, "--link", "fast", status=2)
     refuse("--tokens takes integers", MODEL, "--tokens", "0", status=2)
@@ -111,5 +125,6 @@ with tempfile.TemporaryDirectory() as folder:
     os.chdir(folder)
     every_way()
     decodes_and_links()
+    sequences_at_home()
     replays()
     what_is_refused()

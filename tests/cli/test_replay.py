@@ -96,22 +96,38 @@ def shapes_run_traces():
     assert stats["prefill_tokens"] == 7 and stats["decode_tokens"] == 8, stats
     info = run("trace", "info", "cut.st").stdout
     assert "gpt-oss-20b" in info, info
-    whole = run("profile", *common, "-o", "whole.st", "--op", "bulk", "--pipeline", "s-moe", "--predict", "oracle")
+    whole = run("profile", *common, "-o", "whole.st", "--op", "bulk", "--pipeline", "s-moe", "--predict", "oracle",
+                "--stats=stats.json")
     assert "sequences are replayed" not in whole.stderr
+    # where tokens go does not depend on widths
+    run("profile", "--shape", "narrow", *common[2:], "-o", "narrow.st", "--op", "bulk", "--pipeline", "s-moe", "--predict", "oracle",
+        "--stats=narrow.json")
+    with open("stats.json") as file, open("narrow.json") as other:
+        whole, narrow = json.load(file), json.load(other)
+    assert whole["lar"] == narrow["lar"] and whole["remote_ranks"] == narrow["remote_ranks"], (whole["lar"], narrow["lar"])
     refuse("--trace-layers takes A:B", "profile", *common, "--trace-layers", "2:4", "-o", "x.st")
-    refuse("unknown shape", "profile", "--shape", "gpt", "--routing", "trace:few.st", "-o", "x.st")
+    refuse("unknown shape", "profile", "--shape", "gpt", "--routing", "trace:few.st", "-o", "x.st", status=2)
 
 
 def what_is_refused():
     refuse("routing to 1 of 2 experts", "profile", MODEL, "--routing", "trace:few.st", "-o", "x.st")
-    refuse("takes X from 0 to 1", "profile", MODEL, "--text", TEXT, "--routing", "lar:2", "-o", "x.st")
-    refuse("takes trace:FILE or lar:X", "profile", MODEL, "--text", TEXT, "--routing", "few.st", "-o", "x.st")
+    for rate in ("2", "-0.1", "nan", "0.5x", "inf"):
+        refuse("takes X from 0 to 1", "profile", MODEL, "--text", TEXT, "--routing", f"lar:{rate}", "-o", "x.st", status=2)
+    for routing in ("few.st", "lar:", "trace:"):
+        refuse("takes trace:FILE or lar:X", "profile", MODEL, "--text", TEXT, "--routing", routing, "-o", "x.st", status=2)
     refuse("not both", "eval", MODEL, "--shape", "olmoe", "--routing", "trace:few.st", status=2)
     refuse("give a MODEL or --shape", "eval", "--routing", "trace:few.st", status=2)
     refuse("needs --routing trace", "profile", "--shape", "olmoe", "--text", TEXT, "-o", "x.st", status=2)
     refuse("give one of", "eval", MODEL, "--text", TEXT, "--routing", "trace:t.st", status=2)
-    refuse("--trace-layers needs --shape", "profile", MODEL, "--routing", "trace:t.st", "--trace-layers", "0:2", "-o", "x.st")
-    refuse("--prompt-tokens takes", "profile", MODEL, "--routing", "trace:t.st", "--prompt-tokens", "some", "-o", "x.st")
+    refuse("--trace-layers needs --shape", "profile", MODEL, "--routing", "trace:t.st", "--trace-layers", "0:2", "-o", "x.st",
+           status=2)
+    refuse("--trace-layers needs --routing", "eval", MODEL, "--text", TEXT, "--trace-layers", "0:2", status=2)
+    for layers in ("2:1", "1", "0:", "a:b", "-1:2", "1:1", "0:2x"):
+        refuse("--trace-layers takes A:B", "profile", "--shape", "olmoe", "--routing", "trace:t.st", "--trace-layers", layers, "-o",
+               "x.st", status=2)
+    for tokens in ("some", "0", "-1", "3x"):
+        refuse("--prompt-tokens takes", "profile", MODEL, "--routing", "trace:t.st", f"--prompt-tokens={tokens}", "-o", "x.st",
+               status=2)
     refuse("which replayed routing does not", "profile", MODEL, "--routing", "trace:t.st", "--ranks", "2", "--pipeline", "s-moe",
            "--predict", "gate", "-o", "x.st")
 
