@@ -52,6 +52,25 @@ cot_status cot_bench_fabric(const cot_bench_fabric_options *options,
                             void (*found)(void *context, const cot_bench_fabric_row *row), void *context,
                             cot_error *error);
 
+/* Links of a shape, as cot_engine_set_link gives them to ranks that are threads. */
+typedef struct cot_bench_link_options {
+    size_t size;        /* sizeof this structure */
+    int ranks;          /* 2 to 64 */
+    int threads;        /* in all, >= 1: where there are fewer than ranks, so many compute at once */
+    int64_t timeout_ns; /* as above */
+    double bytes_per_s; /* above 0 */
+    int64_t latency_ns;
+    int64_t bytes;     /* from a rank to each other one in a step, 9 to COT_BENCH_LINK_MOST_BYTES */
+    int64_t budget_ns; /* about how long to measure, >= 1; a few steps are taken in any case */
+} cot_bench_link_options;
+
+enum { COT_BENCH_LINK_MOST_BYTES = 1 << 24 };
+
+/* The rate that such links let pass in truth, in bytes of a rank a second while it takes as many in; at most what was given. In a
+ * step every rank puts to every other and waits for all of theirs; steps over links and steps without take turns, the least
+ * times count. Opens a group of its own. Errors: INVALID_ARGUMENT, OUT_OF_MEMORY, TIMED_OUT, PEER_FAILED. Thread-safe. */
+cot_status cot_bench_link(double *bytes_per_s, const cot_bench_link_options *options, cot_error *error);
+
 #ifdef __cplusplus
 }
 #endif

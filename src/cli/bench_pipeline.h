@@ -5,6 +5,7 @@
 #include "command.h"
 #include "pipeline_account.h"
 #include "replay.h"
+#include "coterie/bench_fabric.h"
 
 #include <jansson.h>
 
@@ -79,9 +80,14 @@ bool pipeline_run(const struct pipeline_work *work, const struct pipeline_way *w
 bool pipeline_run_over(const struct pipeline_work *work, const struct pipeline_way *way, size_t link,
                        bool decode, struct pipeline_samples *samples);
 
+/* rates [links + 1]: bytes a second that each link, counted from 1, lets pass in messages as large as the way's mean one. */
+bool pipeline_measure_links(const struct pipeline_work *work, const struct pipeline_way *way,
+                            const pipeline_account *account, double *rates);
+
 void pipeline_heading(void);
-/* Tells the cells of all ways and links: a line each, or an object in work->json. samples [ways][links + 1], accounts [ways]. */
+/* Tells the cells of all ways and links: a line each, or an object in work->json. samples and rates
+ * [ways][links + 1], accounts [ways]. */
 void pipeline_tell(struct pipeline_work *work, struct pipeline_samples *samples,
-                   const pipeline_account *accounts, const char *phase, int64_t tokens);
+                   const pipeline_account *accounts, const double *rates, const char *phase, int64_t tokens);
 
 #endif

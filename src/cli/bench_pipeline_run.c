@@ -137,3 +137,31 @@ bool pipeline_run_over(const struct pipeline_work *w, const struct pipeline_way 
     }
     return pipeline_run(w, way, decode, samples, NULL);
 }
+
+/* ---- links ---- */
+
+bool pipeline_measure_links(const struct pipeline_work *w, const struct pipeline_way *way,
+                            const pipeline_account *a, double *rates)
+{
+    static const int64_t budget_ns = 150000000, least_bytes = 64, most_bytes = 1 << 20;
+    const double messages = (double)a->rounds * (way->ranks - 1);
+    int64_t mean_bytes = messages > 0 ? (int64_t)((double)a->busiest_bytes / messages) : 0;
+    mean_bytes = mean_bytes < least_bytes ? least_bytes : mean_bytes > most_bytes ? most_bytes : mean_bytes;
+    for (size_t i = 0; i < w->n_links; i++) {
+        const cot_bench_link_options o = {.size = sizeof o,
+                                          .ranks = way->ranks,
+                                          .threads = cot_engine_describe(way->engine)->threads,
+                                          .timeout_ns = (int64_t)(w->s->engine.timeout * 1e9),
+                                          .bytes_per_s = w->links[i].bytes_per_s,
+                                          .latency_ns = w->links[i].latency_ns,
+                                          .bytes = mean_bytes,
+                                          .budget_ns = budget_ns};
+        cot_error error;
+        rates[i + 1] = o.bytes_per_s;
+        if (way->ranks == 1 || !(o.bytes_per_s > 0) || cot_bench_link(&rates[i + 1], &o, &error) == COT_OK)
+            continue;
+        cot_complain_of(&error);
+        return false;
+    }
+    return true;
+}

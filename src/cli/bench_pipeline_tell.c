@@ -11,8 +11,8 @@ struct cell {
     const struct pipeline_way *way;
     const char *phase;
     int64_t tokens;
-    size_t link; // 0: none
-    double median_ns, p95_ns, unlinked_ns;
+    size_t link;                                 // 0: none
+    double median_ns, p95_ns, unlinked_ns, rate; // of the link, as measured
     const pipeline_account *account;
 };
 
@@ -28,13 +28,14 @@ static double per_sample(const struct cell *c, double sum)
     return !strcmp(c->phase, "decode") ? sum / (double)c->account->steps : sum;
 }
 
-/* The wire and the rounds on top of the time without a link. */
+/* The wire and the rounds on top of the time without a link. An uplink is taken to fall behind its rate as links do. */
 static double model_ns(const struct pipeline_work *w, const struct cell *c)
 {
     const cot_engine_link *l = &w->links[c->link - 1];
-    const double hop_ns = (double)(l->latency_ns + (l->groups > 1 ? l->uplink_latency_ns : 0));
+    const double slower = c->rate > 0 ? l->bytes_per_s / c->rate : 1,
+                 hop_ns = (double)(l->latency_ns + (l->groups > 1 ? l->uplink_latency_ns : 0));
     return c->unlinked_ns +
-           per_sample(c, c->account->wire_ns[c->link - 1] + (double)c->account->rounds * hop_ns);
+           per_sample(c, c->account->wire_ns[c->link - 1] * slower + (double)c->account->rounds * hop_ns);
 }
 
 static double home_peak(const struct cell *c)
@@ -60,7 +61,7 @@ static json_t *cell_json(const struct pipeline_work *w, const struct cell *c)
     const cot_engine_info *i = cot_engine_describe(c->way->engine);
     const pipeline_account *a = c->account;
     return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:s, s:f, s:f, s:o, s:f, s:f, s:f, s:f, "
-                     "s:f, s:f, s:f, s:f}",
+                     "s:f, s:f, s:f, s:f, s:o}",
                      "ranks", c->way->ranks, "pipeline", pipeline_of(i), "op", i->op, "predict",
                      i->predict ? i->predict : "", "collective", i->collective ? i->collective : "", "a2a",
                      i->a2a, "dedup", i->dedup, "phase", c->phase, "tokens", (json_int_t)c->tokens, "link",
@@ -70,7 +71,8 @@ static json_t *cell_json(const struct pipeline_work *w, const struct cell *c)
                      per_sample(c, (double)a->formula_bytes), "bytes_busiest",
                      per_sample(c, (double)a->busiest_bytes), "rounds", per_sample(c, (double)a->rounds),
                      "lar", ratio(a->local, a->activations), "remote_ranks", ratio(a->sends, a->tokens),
-                     "home_peak", home_peak(c), "expert_peak", a->expert_peak);
+                     "home_peak", home_peak(c), "expert_peak", a->expert_peak, "link_bytes_per_s",
+                     c->rate > 0 ? json_real(c->rate) : json_null());
 }
 
 void pipeline_heading(void)
@@ -96,13 +98,17 @@ static void print_cell(const struct pipeline_work *w, const struct cell *c)
 }
 
 void pipeline_tell(struct pipeline_work *w, struct pipeline_samples *samples,
-                   const pipeline_account *accounts, const char *phase, int64_t tokens)
+                   const pipeline_account *accounts, const double *rates, const char *phase, int64_t tokens)
 {
     for (size_t i = 0; i < w->n_ways; i++) {
         double unlinked_ns = 0;
         for (size_t link = 0; link <= w->n_links; link++) {
-            struct cell c = {
-                .way = &w->ways[i], .phase = phase, .tokens = tokens, .link = link, .account = &accounts[i]};
+            struct cell c = {.way = &w->ways[i],
+                             .phase = phase,
+                             .tokens = tokens,
+                             .link = link,
+                             .account = &accounts[i],
+                             .rate = rates[i * (w->n_links + 1) + link]};
             settle(&samples[i * (w->n_links + 1) + link], &c.median_ns, &c.p95_ns);
             if (!link) unlinked_ns = c.median_ns;
             c.unlinked_ns = unlinked_ns;

@@ -14,12 +14,14 @@ static bool measure(struct pipeline_work *w, const char *phase, int64_t tokens)
     const size_t links = w->n_links + 1;
     struct pipeline_samples *samples = calloc(w->n_ways * links, sizeof *samples);
     pipeline_account *accounts = calloc(w->n_ways, sizeof *accounts);
-    bool good = samples && accounts;
+    double *rates = calloc(w->n_ways * links, sizeof *rates);
+    bool good = samples && accounts && rates;
     if (!good) cot_complain("out of memory");
     good = good && pipeline_make_requests(w, decode, tokens);
     cot_progress progress = {"measuring", 0};
     for (size_t i = 0; i < w->n_ways && good; i++)
-        good = pipeline_run(w, &w->ways[i], decode, NULL, &accounts[i]);
+        good = pipeline_run(w, &w->ways[i], decode, NULL, &accounts[i]) &&
+               pipeline_measure_links(w, &w->ways[i], &accounts[i], rates + i * links);
     for (int64_t time = 0; time < w->s->repeat && good; time++)
         for (size_t n = 0; n < w->n_ways * links && good; n++) {
             cot_progress_show(&progress, (uint64_t)time * w->n_ways * links + n,
@@ -27,9 +29,10 @@ static bool measure(struct pipeline_work *w, const char *phase, int64_t tokens)
             good = pipeline_run_over(w, &w->ways[n / links], n % links, decode, &samples[n]);
         }
     cot_progress_end(&progress);
-    if (good) pipeline_tell(w, samples, accounts, phase, tokens);
+    if (good) pipeline_tell(w, samples, accounts, rates, phase, tokens);
     free(samples);
     free(accounts);
+    free(rates);
     return good;
 }
 
@@ -126,7 +129,9 @@ const cot_command cot_cmd_bench_pipeline = {
         "follow one another. model "
         "is the median without a link, plus these bytes over the link's rate (the uplink's, where "
         "that takes longer), plus "
-        "rounds times its latency. lar, remote_ranks: of the MoE layers; home_peak and expert_peak: "
+        "rounds times its latency; the rate is the one that messages as large found in the same run "
+        "(link_bytes_per_s). lar, remote_ranks: of the MoE layers; home_peak and "
+        "expert_peak: "
         "the busiest rank's tokens, "
         "and its experts' calls in the layer where that is highest, over the mean. Replayed sequences "
         "that tables "

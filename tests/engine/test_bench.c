@@ -2,6 +2,8 @@
  * layers. */
 #include "harness/seed.h"
 
+#include "coterie/bench_fabric.h"
+#include "base/clock.h"
 #include "engine/bench/bench.h"
 
 #include <math.h>
@@ -295,12 +297,62 @@ static void test_runs(void **state)
         }
 }
 
+/* ---- links ---- */
+
+/* Steps take no less than their bytes do, and a rate is never above the link's. */
+static void test_link(void **state)
+{
+    (void)state;
+    enum { TURNS = 5, STEPS = 3 }; // at least
+    for (int ranks = 2; ranks <= 5; ranks += 3) {
+        cot_bench_link_options o = {.size = sizeof o,
+                                    .ranks = ranks,
+                                    .threads = 2,
+                                    .bytes_per_s = 1e7,
+                                    .latency_ns = 100000,
+                                    .bytes = 30000,
+                                    .budget_ns = 1};
+        double rate = -1;
+        const int64_t begin_ns = cot_now_ns();
+        assert_int_equal(cot_bench_link(&rate, &o, NULL), COT_OK);
+        const double took_ns = (double)(cot_now_ns() - begin_ns),
+                     wire_ns = (double)(ranks - 1) * (double)o.bytes * 1e9 / o.bytes_per_s;
+        assert_true(took_ns >= TURNS * STEPS * (wire_ns + 2 * (double)o.latency_ns));
+        assert_true(rate > 0 && rate <= o.bytes_per_s);
+    }
+}
+
+static void test_link_refusals(void **state)
+{
+    (void)state;
+    static const cot_bench_link_options good = {
+        .size = sizeof good, .ranks = 2, .threads = 1, .bytes_per_s = 1e9, .bytes = 9, .budget_ns = 1};
+    enum { CASES = 11 };
+    cot_bench_link_options o[CASES];
+    for (int i = 0; i < CASES; i++) o[i] = good;
+    o[1].size--;
+    o[2].ranks = 1;
+    o[3].ranks = 65;
+    o[4].threads = 0;
+    o[5].bytes_per_s = 0;
+    o[6].bytes_per_s = NAN;
+    o[7].latency_ns = -1;
+    o[8].bytes = 8;
+    o[9].bytes = COT_BENCH_LINK_MOST_BYTES + 1;
+    o[10].budget_ns = 0;
+    for (int i = 0; i < CASES; i++) {
+        double rate = -1;
+        assert_int_equal(cot_bench_link(&rate, &o[i], NULL), i ? COT_INVALID_ARGUMENT : COT_OK);
+        assert_true(i ? rate == -1 : rate > 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names), cmocka_unit_test(test_limits), cmocka_unit_test(test_routings),
         cmocka_unit_test(test_zipf),  cmocka_unit_test(test_counts), cmocka_unit_test(test_capacity),
-        cmocka_unit_test(test_runs),
+        cmocka_unit_test(test_runs),  cmocka_unit_test(test_link),   cmocka_unit_test(test_link_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
