@@ -67,7 +67,7 @@ static double run(cot_runner *r, cot_collectives *barrier, bool shuffled, int nu
     must(cot_barrier(barrier, COT_PHASE_CONTROL, &error), &error);
     const int64_t began_ns = cot_now_ns();
     cot_runner_choose_homes(r, 0, true);
-    must(cot_runner_go_home(r, NULL, &rows, &error), &error);
+    must(cot_runner_go_home(r, 0, &rows, &error), &error);
     must(cot_runner_return(r, 0, 0, &error), &error);
     must(cot_barrier(barrier, COT_PHASE_CONTROL, &error), &error);
     return (double)(cot_now_ns() - began_ns);
@@ -78,10 +78,13 @@ static void rank_main(const cot_rank *rank)
     struct shape *shape = (struct shape *)(uintptr_t)rank->argument; // threads: rank 0 writes its times
     cot_error error = {0};
     cot_fabric *fabric = rank->fabric;
-    cot_runner r = {
-        .c = &shape->config,
-        .fabric = fabric,
-        .o = {.step_tokens = shape->tokens, .pipeline = {.s_moe = true, .direct = shape->direct}}};
+    cot_layer_weights unbiased = {0};
+    const cot_whole_weights whole = {.layers = &unbiased};
+    cot_runner r = {.c = &shape->config,
+                    .fabric = fabric,
+                    .o = {.step_tokens = shape->tokens,
+                          .whole = &whole,
+                          .pipeline = {.s_moe = true, .direct = shape->direct}}};
     r.o.precision.type = COT_BF16;
     must(cot_kernels_choose(&r.o.kernels, NULL, &error), &error);
     cot_arena measure = {0};

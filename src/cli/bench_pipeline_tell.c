@@ -32,7 +32,7 @@ static double per_sample(const struct cell *c, double sum)
 static double model_ns(const struct pipeline_work *w, const struct cell *c)
 {
     const cot_engine_link *l = &w->links[c->link - 1];
-    const double slower = c->rate > 0 ? l->bytes_per_s / c->rate : 1,
+    const double slower = l->bytes_per_s / c->rate,
                  hop_ns = (double)(l->latency_ns + (l->groups > 1 ? l->uplink_latency_ns : 0));
     return c->unlinked_ns +
            per_sample(c, c->account->wire_ns[c->link - 1] * slower + (double)c->account->rounds * hop_ns);
@@ -72,7 +72,7 @@ static json_t *cell_json(const struct pipeline_work *w, const struct cell *c)
                      per_sample(c, (double)a->busiest_bytes), "rounds", per_sample(c, (double)a->rounds),
                      "lar", ratio(a->local, a->activations), "remote_ranks", ratio(a->sends, a->tokens),
                      "home_peak", home_peak(c), "expert_peak", a->expert_peak, "link_bytes_per_s",
-                     c->rate > 0 ? json_real(c->rate) : json_null());
+                     c->link ? json_real(c->rate) : json_null());
 }
 
 void pipeline_heading(void)

@@ -18,16 +18,22 @@ words = sys.argv[1:]
 value = lambda name, default=None: words[words.index(name) + 1] if name in words else default
 if words[0] == "group":
     open(value("--tables"), "w")
+    print(json.dumps([dict(layers=[dict(expert_peak_train=1.1, expert_peak_test=peak) for peak in (1.3, 1.5)])]))
+if words[0] == "trace":
+    header = b'{{"__metadata__": {{"layers": "0,3"}}}}'
+    open(value("-o"), "wb").write(len(header).to_bytes(8, "little") + header)
 if words[0] == "bench":
-    s_moe = value("--pipeline") == "s-moe"
     links = ["none"] + [words[i + 1] for i, w in enumerate(words) if w == "--link"]
     cells = []
-    for tokens in value("--tokens").split(","):
+    kinds = [(p, o) for p in value("--pipeline", "-").split(",") for o in value("--op", "bulk").split(",")]
+    for tokens, (pipeline, op) in [(t, k) for t in value("--tokens").split(",") for k in kinds]:
         for link in links:
+            s_moe = pipeline == "s-moe"
             ns = (1e6 if s_moe else 2e6) * int(tokens)
-            cells.append(dict(ranks=4, op=value("--op", "bulk"), tokens=int(tokens), link=link, median_ns=ns,
+            cells.append(dict(ranks=int(value("--ranks", 4)), op=op, pipeline=pipeline, predict=value("--predict") if s_moe else "",
+                              tokens=int(tokens), link=link, median_ns=ns,
                               model_ns=None if link == "none" else ns * 1.25, bytes=5.0, bytes_formula=float(os.environ["FORM"]),
-                              bytes_busiest=1e6 if s_moe else 3e6, rounds=26, lar=0.5, remote_ranks=1.5, expert_peak=1.2))
+                              bytes_busiest=1e6 if s_moe else 3e6, rounds=26, lar=0.5, remote_ranks=1.5, expert_peak=1.2, home_peak=1.0))
     print(json.dumps(cells))
 """
 PARTS = {"ablation": "## Ablation", "batch": "## Batch", "tokens": "## Sequence", "link": "## Link", "lar": "## Local activation rate",
@@ -66,5 +72,13 @@ with tempfile.TemporaryDirectory() as name:
     assert re.search(r"\| 8 Gbit/s, 0.5 ms \| 64 \| 128 \|", page), page
     kept = json.loads((folder / "kept.json").read_text())
     assert list(kept["parts"]) == list(PARTS)
+    done = run(folder, "--trace", folder)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    page = (folder / "PAPER_SMOE_RECORDED.md").read_text()
+    assert f"--trace {folder.name}`" in page and "all 2 layers" in page and "1.50 by layer, in the mean 1.40" in page, page
+    rows = [[c.strip() for c in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| ")]
+    assert [row[2] for row in rows if row[0] == "s-MoE: both"] == ["2.23"], rows
+    assert [row[6] for row in rows if row[1] == "s-MoE: both, fused"] == ["2.00", "2.00"], rows
+    refuse("are not docs/BYTES.md's", folder, "--trace", folder, form="6")
     done = run(folder, "--redraw", "--note", "Taken by a stub.")
     assert done.returncode == 0 and "\nTaken by a stub.\n" in (folder / "PAPER_SMOE.md").read_text()
