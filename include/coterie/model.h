@@ -47,7 +47,10 @@ cot_status cot_model_embedding(float **row, int64_t *n_ids, int64_t *width, cons
 typedef struct cot_model_convert_options {
     size_t size;         /* sizeof this structure */
     const char *weights; /* what matrices of networks become: "int4" (the default), "int8" or "mxfp4" */
-    int threads;         /* 1 to 1024; 0, the default: as many as cores (cot_cores) */
+    /* The same of attention's projections (but kv_b) and of the head; "as-stored": nothing, they stay as they lie. NULL, the
+     * default: "int8"; "as-stored" of a head that is the embedding, and where gpt-oss's layout is written, which has no other. */
+    const char *weights_attention, *weights_head;
+    int threads; /* 1 to 1024; 0, the default: as many as cores (cot_cores) */
     int64_t
         file_bytes; /* of weights in a file at most, but one tensor always has room; at least 1, default 5e9 */
     /* Called by the calling thread before each tensor and at the end, with `progress_context`; it returns whether to go on. NULL, the
@@ -57,11 +60,11 @@ typedef struct cot_model_convert_options {
 } cot_model_convert_options;
 void cot_model_convert_options_init(cot_model_convert_options *options);
 
-/* Writes the model of a folder to a new folder `output`: matrices of networks - experts and dense layers - rounded as cot_engine_open rounds
- * them (`weights`), in compressed-tensors' layout or, where the model keeps a layer's experts in one tensor, gpt-oss's; other
+/* Writes the model of a folder to a new folder `output`: matrices of networks - experts and dense layers -, attention and head rounded as
+ * cot_engine_open rounds them (`weights`), in compressed-tensors' layout or, where the model keeps a layer's experts in one tensor, gpt-oss's; other
  * matrices that the files have in few bits become bf16; all else that the model needs is copied as it is, with the files of the
  * tokenizer. `output` appears whole or not at all: it is written beside under a name of its own ("OUTPUT.XXXXXX"), which is gone
- * after every failure. What is in memory is a matrix of an expert for each thread, and a layer's scales. `*notes`, where not
+ * after every failure. What is in memory is a matrix, and a layer's scales. `*notes`, where not
  * NULL, receives a malloc'd line about tensors that were left out, or NULL; the caller frees it. Errors: what reading the model
  * gives; INVALID_ARGUMENT (an option, named; `output` exists); UNSUPPORTED (experts that are of that kind already, or that the
  * layout cannot hold); IO (also: `progress` returned false); NOT_FOUND (output's parent). */

@@ -1,4 +1,4 @@
-/* `coterie convert`: a model's folder again, its experts in few bits. */
+/* `coterie convert`: a model's folder again, in few bits. */
 #include "commands.h"
 #include "paths.h"
 #include "progress.h"
@@ -11,11 +11,12 @@
 
 struct convert_settings {
     const char *model, *output;
-    int weights;
+    int weights, weights_attention, weights_head;
     int64_t threads;
 };
 
 static const char *const kinds[] = {"int4", "int8", "mxfp4", NULL};
+static const char *const dense_kinds[] = {"auto", "as-stored", "int8", "int4", "mxfp4", NULL};
 
 static volatile sig_atomic_t asked; // the signal that asks to end, or 0
 
@@ -57,6 +58,8 @@ static int convert(const void *settings)
     cot_error error;
     cot_model_convert_options_init(&options);
     options.weights = kinds[s->weights];
+    options.weights_attention = s->weights_attention ? dense_kinds[s->weights_attention] : NULL;
+    options.weights_head = s->weights_head ? dense_kinds[s->weights_head] : NULL;
     options.threads = (int)s->threads;
     options.progress = show;
     options.progress_context = &progress;
@@ -76,17 +79,18 @@ static int convert(const void *settings)
 #define AT(field) offsetof(struct convert_settings, field)
 const cot_command cot_cmd_convert = {
     .name = "convert",
-    .summary = "write a model again with its experts in few bits",
-    .details = "Matrices of experts and dense networks are rounded, as --weights of other commands rounds "
-               "them while they "
-               "are loaded: running the new folder gives the same to the bit as that with attention and head "
-               "as stored. It is in the hub's layouts, "
-               "which other programs read: "
+    .summary = "write a model again in few bits",
+    .details = "Matrices of experts and dense networks, of attention and the head are rounded, as --weights, "
+               "--weights-attention and --weights-head of other commands round them while they are loaded: "
+               "running the new "
+               "folder gives the same to the bit. It is in the hub's layouts, which other programs read: "
                "compressed-tensors' pack-quantized and mxfp4-pack-quantized, or gpt-oss's own, which has "
-               "mxfp4 alone. Files of the tokenizer, "
-               "templates, code and licences come along. Other matrices that the files have in few bits "
-               "become bf16; tensors that no layer of "
-               "the model uses are left out.\n\n"
+               "experts in mxfp4 "
+               "alone: there attention and head stay as stored, and so does everywhere a head that is the "
+               "embedding. "
+               "Files of the tokenizer, templates, code and licences come along. Other matrices that the "
+               "files have in "
+               "few bits become bf16; tensors that no layer of the model uses are left out.\n\n"
                "FOLDER appears whole or not at all: until then it is called FOLDER and a dot and six "
                "letters, which only a "
                "program that is killed without a word leaves behind.",
@@ -102,6 +106,11 @@ const cot_command cot_cmd_convert = {
                       {"weights", 0, COT_OPTION_CHOICE, "TYPE", "int4",
                        "what experts' weights, and dense networks', become: 4.5, 8 or 4.25 bits each",
                        AT(weights), .choices = kinds},
+                      {"weights-attention", 0, COT_OPTION_CHOICE, "TYPE", "auto",
+                       "what attention's matrices become; auto: int8 if the layout has that",
+                       AT(weights_attention), .choices = dense_kinds},
+                      {"weights-head", 0, COT_OPTION_CHOICE, "TYPE", "auto", "the same of the head",
+                       AT(weights_head), .choices = dense_kinds},
                       {"threads", 't', COT_OPTION_INTEGER, "N", "0", "threads (0: as many as cores)",
                        AT(threads), .least = 0, .most = 1024},
                       {0}}},

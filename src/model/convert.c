@@ -300,7 +300,34 @@ void cot_model_convert_options_init(cot_model_convert_options *options)
         (cot_model_convert_options){.size = sizeof *options, .weights = "int4", .file_bytes = 5000000000};
 }
 
-static cot_status check_options(cot_format *format, const cot_model_convert_options *o, cot_error *error)
+/* "as-stored" (COT_FORMATS), or a format that is written. */
+static cot_status format_of(cot_format *format, const char *word, cot_error *error)
+{
+    *format = COT_FORMATS;
+    if (!strcmp(word, "as-stored")) return COT_OK;
+    *format = cot_format_parse(word);
+    if (*format == COT_FORMAT_INT4 || *format == COT_FORMAT_INT8 || *format == COT_FORMAT_MXFP4)
+        return COT_OK;
+    return cot_fail(error, COT_INVALID_ARGUMENT, "no checkpoint is written in '%s' (int4, int8 or mxfp4)",
+                    word);
+}
+
+static cot_status formats_of(cot_convert_formats *formats, const cot_model_convert_options *o,
+                             const cot_config *config, cot_error *error)
+{
+    const bool stacked = config->family->stacked;
+    const char *const attention = stacked ? "as-stored" : "int8", *const head = config->tied_embeddings
+                                                                                    ? "as-stored"
+                                                                                    : attention;
+    cot_status status = format_of(&formats->networks, o->weights, error);
+    if (status == COT_OK)
+        status =
+            format_of(&formats->attention, o->weights_attention ? o->weights_attention : attention, error);
+    if (status == COT_OK) status = format_of(&formats->head, o->weights_head ? o->weights_head : head, error);
+    return status;
+}
+
+static cot_status check_options(const cot_model_convert_options *o, cot_error *error)
 {
     if (o->size != sizeof *o)
         return cot_fail(error, COT_INVALID_ARGUMENT, "options of %zu bytes, expected %zu", o->size,
@@ -310,11 +337,9 @@ static cot_status check_options(cot_format *format, const cot_model_convert_opti
     if (o->file_bytes < 1)
         return cot_fail(error, COT_INVALID_ARGUMENT, "bytes of a file %" PRId64 " are below 1",
                         o->file_bytes);
-    *format = cot_format_parse(o->weights);
-    if (*format == COT_FORMAT_INT4 || *format == COT_FORMAT_INT8 || *format == COT_FORMAT_MXFP4)
-        return COT_OK;
-    return cot_fail(error, COT_INVALID_ARGUMENT, "no checkpoint is written in '%s' (int4, int8 or mxfp4)",
-                    o->weights);
+    cot_format networks;
+    if (strcmp(o->weights, "as-stored") != 0) return format_of(&networks, o->weights, error);
+    return cot_fail(error, COT_INVALID_ARGUMENT, "networks that stay as stored are nothing to convert");
 }
 
 static int workers(const cot_model_convert_options *o)
@@ -327,17 +352,18 @@ cot_status cot_model_convert(const char *folder, const char *output, const cot_m
 {
     cot_checkpoint *checkpoint = NULL;
     cot_convert_plan plan = {0};
-    cot_format format = COT_FORMATS;
+    cot_convert_formats formats;
     char *own_notes = NULL;
     target t = {.options = options, .plan = &plan, .path = strdup(output)};
     if (notes) *notes = NULL;
-    cot_status status = check_options(&format, options, error);
+    cot_status status = check_options(options, error);
     size_t length = t.path ? strlen(t.path) : 0;
     while (length > 1 && t.path[length - 1] == '/') t.path[--length] = 0;
     if (status == COT_OK && !length)
         status = cot_fail(error, t.path ? COT_INVALID_ARGUMENT : COT_OUT_OF_MEMORY, "no folder is named");
     if (status == COT_OK) status = cot_checkpoint_open(&checkpoint, folder, &own_notes, error);
-    if (status == COT_OK) status = cot_convert_plan_make(&plan, checkpoint, format, error);
+    if (status == COT_OK) status = formats_of(&formats, options, &checkpoint->config, error);
+    if (status == COT_OK) status = cot_convert_plan_make(&plan, checkpoint, formats, error);
     if (status == COT_OK) status = cot_pool_open(&t.pool, workers(options), error);
     t.checkpoint = checkpoint;
     if (status == COT_OK) status = write_folder(&t, folder, error);

@@ -1,4 +1,4 @@
-/* Writing a checkpoint again with its experts in few bits: what will be written (convert_plan.c), how rows are rounded
+/* Writing a checkpoint again in few bits: what will be written (convert_plan.c), how rows are rounded
  * (convert_round.c), and the folder that it goes to (convert.c).
  *
  *   int4, int8     X.weight_packed [out][in / per] of I32, `per` = 32 / bits codes a word, the first one lowest, each the whole
@@ -27,18 +27,24 @@ typedef struct cot_convert_unit {
     bool paired;           // rows are by turns those of `weight` and of the weight after it
 } cot_convert_unit;
 
+/* What matrices become: those of networks (INT4, INT8 or MXFP4); attention's, but kv_b, and the head (COT_FORMATS: as they lie, or
+ * bf16). */
+typedef struct cot_convert_formats {
+    cot_format networks, attention, head;
+} cot_convert_formats;
+
 typedef struct cot_convert_plan {
-    cot_format format;
+    cot_convert_formats formats;
     cot_convert_unit *units; // ascending by the first tensor's name
     size_t count, capacity;
     size_t bytes;
 } cot_convert_plan;
 
-/* What a checkpoint becomes, with routed and shared experts in `format` (INT4, INT8 or MXFP4). Errors: UNSUPPORTED (a matrix that is
- * of that kind already, or whose columns are no whole groups; another format than MXFP4 where experts are one tensor),
- * OUT_OF_MEMORY, and cot_stored_find's. On failure the plan is empty. */
-cot_status cot_convert_plan_make(cot_convert_plan *plan, const cot_checkpoint *checkpoint, cot_format format,
-                                 cot_error *error);
+/* What a checkpoint becomes. Where experts are one tensor networks are MXFP4, and attention and head as they lie; so is a head that is
+ * the embedding. Errors: UNSUPPORTED (a network's matrix that is of that kind already; one whose columns are no whole groups; what
+ * the layout has not), OUT_OF_MEMORY, and cot_stored_find's. On failure the plan is empty. */
+cot_status cot_convert_plan_make(cot_convert_plan *plan, const cot_checkpoint *checkpoint,
+                                 cot_convert_formats formats, cot_error *error);
 void cot_convert_plan_clear(cot_convert_plan *plan);
 /* The quantization_config that tells it; NULL when out of memory. */
 json_t *cot_convert_tell(const cot_convert_plan *plan, const cot_config *config);

@@ -89,11 +89,34 @@ static bool add_stacked(planner *p, cot_convert_unit *u, const char *name)
            add_tensor(p->plan, u, name, length, "_scales", COT_U8, 3, (int64_t[]){experts, rows, groups});
 }
 
-static cot_status check_rounded(const planner *p, const cot_stored *stored)
+static bool is_network(cot_weight weight)
 {
-    const cot_format format = p->plan->format, own = cot_stored_format(stored);
+    return (weight >= COT_WEIGHT_EXPERT_GATE && weight <= COT_WEIGHT_EXPERT_DOWN) ||
+           (weight >= COT_WEIGHT_SHARED_GATE && weight <= COT_WEIGHT_SHARED_DOWN) ||
+           (weight >= COT_WEIGHT_DENSE_GATE && weight <= COT_WEIGHT_DENSE_DOWN);
+}
+
+/* Those that stay packed as they are: kv_b is not among them. */
+static bool is_attention(cot_weight weight)
+{
+    return (weight >= COT_WEIGHT_Q && weight <= COT_WEIGHT_O) || weight == COT_WEIGHT_Q_A ||
+           weight == COT_WEIGHT_Q_B || weight == COT_WEIGHT_KV_A;
+}
+
+/* COT_FORMATS: not rounded. */
+static cot_format format_of(const cot_convert_formats *formats, cot_weight weight)
+{
+    return is_network(weight)            ? formats->networks
+           : is_attention(weight)        ? formats->attention
+           : weight == COT_WEIGHT_OUTPUT ? formats->head
+                                         : COT_FORMATS;
+}
+
+static cot_status check_rounded(const planner *p, const cot_stored *stored, cot_weight weight)
+{
+    const cot_format format = format_of(&p->plan->formats, weight), own = cot_stored_format(stored);
     const int64_t group = cot_format_group(format);
-    if (own != COT_FORMATS && cot_format_kind(own) == format)
+    if (is_network(weight) && own != COT_FORMATS && cot_format_kind(own) == format)
         return cot_fail(p->error, COT_UNSUPPORTED, "tensor '%s' is in %s already", stored->name,
                         cot_formats[format].name);
     if (group && stored->columns % group)
@@ -104,30 +127,23 @@ static cot_status check_rounded(const planner *p, const cot_stored *stored)
     return COT_OK;
 }
 
-/* Networks: of experts, routed and shared, and of dense layers. */
-static bool is_rounded(cot_weight weight)
-{
-    return (weight >= COT_WEIGHT_EXPERT_GATE && weight <= COT_WEIGHT_EXPERT_DOWN) ||
-           (weight >= COT_WEIGHT_SHARED_GATE && weight <= COT_WEIGHT_SHARED_DOWN) ||
-           (weight >= COT_WEIGHT_DENSE_GATE && weight <= COT_WEIGHT_DENSE_DOWN);
-}
-
 static cot_status visit(void *context, cot_weight weight, int64_t layer, int64_t expert)
 {
     planner *p = context;
     const cot_config *config = &p->checkpoint->config;
     const bool stacked = config->family->stacked && cot_weight_is_expert(weight);
     cot_stored stored;
+    const cot_format format = format_of(&p->plan->formats, weight);
     if (weight == COT_WEIGHT_OUTPUT && config->tied_embeddings) return COT_OK;
     cot_status status = cot_stored_find(&stored, p->checkpoint, weight, layer, expert, p->error);
-    if (status == COT_OK && is_rounded(weight)) status = check_rounded(p, &stored);
+    if (status == COT_OK && format != COT_FORMATS) status = check_rounded(p, &stored, weight);
     if (status != COT_OK) return status;
-    if (!is_rounded(weight) && stored.storage == COT_STORAGE_PLAIN) return copy(p, &stored);
+    if (format == COT_FORMATS && stored.storage == COT_STORAGE_PLAIN) return copy(p, &stored);
     if (stacked && (expert || weight == COT_WEIGHT_EXPERT_UP))
         return COT_OK; // are with the first, and with gate
     cot_convert_unit *u = new_unit(p->plan);
     if (!u) return fail_memory(p->error);
-    u->format = is_rounded(weight) ? p->plan->format : COT_FORMAT_BF16;
+    u->format = format == COT_FORMATS ? COT_FORMAT_BF16 : format;
     u->weight = weight;
     u->layer = layer;
     u->expert = expert;
@@ -145,14 +161,20 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->tensors[0].name, y->tensors[0].name);
 }
 
-cot_status cot_convert_plan_make(cot_convert_plan *plan, const cot_checkpoint *checkpoint, cot_format format,
-                                 cot_error *error)
+cot_status cot_convert_plan_make(cot_convert_plan *plan, const cot_checkpoint *checkpoint,
+                                 cot_convert_formats formats, cot_error *error)
 {
-    const cot_family *family = checkpoint->config.family;
-    *plan = (cot_convert_plan){.format = format};
-    if (family->stacked && format != COT_FORMAT_MXFP4)
+    const cot_config *config = &checkpoint->config;
+    const bool stacked = config->family->stacked;
+    *plan = (cot_convert_plan){.formats = formats};
+    if (stacked && formats.networks != COT_FORMAT_MXFP4)
         return cot_fail(error, COT_UNSUPPORTED, "%s has no layout of experts in %s (mxfp4 is one)",
-                        family->model_type, cot_formats[format].name);
+                        config->family->model_type, cot_formats[formats.networks].name);
+    if (stacked && (formats.attention != COT_FORMATS || formats.head != COT_FORMATS))
+        return cot_fail(error, COT_UNSUPPORTED, "%s has no layout of attention or head in few bits",
+                        config->family->model_type);
+    if (config->tied_embeddings && formats.head != COT_FORMATS)
+        return cot_fail(error, COT_UNSUPPORTED, "the head is the embedding, which is not rounded");
     planner p = {plan, checkpoint, calloc(checkpoint->shards.tensor_count + 1, 1), error};
     cot_status status = p.copied ? cot_weight_each(&checkpoint->config, &p, visit) : fail_memory(error);
     free(p.copied);
@@ -191,23 +213,49 @@ static json_t *ignored(const cot_convert_plan *plan, const cot_config *config)
     return NULL;
 }
 
+static const char *layout_of(cot_format format)
+{
+    return format == COT_FORMAT_MXFP4 ? "mxfp4-pack-quantized" : "pack-quantized";
+}
+
+/* How matrices of modules that `target` names are quantised; not 0: out of memory. */
+static int add_group(json_t *groups, const char *name, const char *target, cot_format format)
+{
+    const bool mxfp4 = format == COT_FORMAT_MXFP4;
+    const int64_t group = cot_format_group(format);
+    json_t *weights =
+        json_pack("{s:i, s:s, s:b, s:s, s:o, s:b}", "num_bits", cot_formats[format].bits, "type",
+                  mxfp4 ? "float" : "int", "symmetric", true, "strategy", group ? "group" : "channel",
+                  "group_size", group ? json_integer(group) : json_null(), "dynamic", false);
+    if (mxfp4) json_object_set_new(weights, "scale_dtype", json_string("torch.uint8"));
+    return json_object_set_new(groups, name,
+                               json_pack("{s:[s], s:o, s:n, s:n, s:s}", "targets", target, "weights", weights,
+                                         "input_activations", "output_activations", "format",
+                                         layout_of(format)));
+}
+
 json_t *cot_convert_tell(const cot_convert_plan *plan, const cot_config *config)
 {
     if (config->family->stacked)
         return json_pack("{s:s, s:[s,s,s,s]}", "quant_method", "mxfp4", "modules_to_not_convert",
                          "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
                          "lm_head");
-    const bool mxfp4 = plan->format == COT_FORMAT_MXFP4;
-    const char *layout = mxfp4 ? "mxfp4-pack-quantized" : "pack-quantized";
-    const int64_t group = cot_format_group(plan->format);
-    json_t *weights =
-        json_pack("{s:i, s:s, s:b, s:s, s:o, s:b}", "num_bits", cot_formats[plan->format].bits, "type",
-                  mxfp4 ? "float" : "int", "symmetric", true, "strategy", group ? "group" : "channel",
-                  "group_size", group ? json_integer(group) : json_null(), "dynamic", false);
-    if (mxfp4) json_object_set_new(weights, "scale_dtype", json_string("torch.uint8"));
-    return json_pack("{s:s, s:s, s:s, s:{s:{s:[s], s:o, s:n, s:n, s:s}}, s:o, s:n}", "quant_method",
-                     "compressed-tensors", "format", layout, "quantization_status", "compressed",
-                     "config_groups", "group_0", "targets", "Linear", "weights", weights, "input_activations",
-                     "output_activations", "format", layout, "ignore", ignored(plan, config),
-                     "kv_cache_scheme");
+    const cot_convert_formats *f = &plan->formats;
+    const char *layout = layout_of(f->networks);
+    const bool mixed = (f->attention != COT_FORMATS && strcmp(layout_of(f->attention), layout) != 0) ||
+                       (f->head != COT_FORMATS && strcmp(layout_of(f->head), layout) != 0);
+    json_t *groups = json_object();
+    int failed = add_group(groups, "group_0", "Linear", f->networks);
+    /* What is called by its name belongs to the group that does so, all else to the first. */
+    if (f->attention != COT_FORMATS && f->attention != f->networks)
+        failed |= add_group(groups, "group_1", "re:.*self_attn.*", f->attention);
+    if (f->head != COT_FORMATS && f->head != f->networks)
+        failed |= add_group(groups, "group_2", "lm_head", f->head);
+    if (failed) {
+        json_decref(groups);
+        return NULL;
+    }
+    return json_pack("{s:s, s:s, s:s, s:o, s:o, s:n}", "quant_method", "compressed-tensors", "format",
+                     mixed ? "mixed-precision" : layout, "quantization_status", "compressed", "config_groups",
+                     groups, "ignore", ignored(plan, config), "kv_cache_scheme");
 }

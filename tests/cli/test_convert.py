@@ -15,7 +15,7 @@ import unittest
 
 PROGRAM = os.environ["COT_PROGRAM"]
 TINY = pathlib.Path(os.environ["COT_SOURCE"]) / "models" / "tiny"
-STORED = "--weights-attention", "as-stored", "--weights-head", "as-stored"
+TIED = "--weights-head", "as-stored"  # the head is the embedding
 KINDS = "int4", "int8", "mxfp4"
 E2M1 = 0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6
 SEED = int(os.environ.get("COT_SEED") or random.SystemRandom().getrandbits(32))
@@ -87,10 +87,18 @@ class Convert(unittest.TestCase):
             file, metadata = tensors(self.folder / kind / "model.safetensors")
             self.assertEqual(metadata["format"], "pt")
             experts = {n[:-len(".weight")] for n in source if ".experts." in n}
-            for name in source.keys() - {f"{n}.weight" for n in experts}:
+            attention = {n[:-len(".weight")] for n in source if "_proj.weight" in n and ".self_attn." in n}
+            for name in source.keys() - {f"{n}.weight" for n in experts | attention}:
                 self.assertEqual(file[name], source[name])
-            self.assertEqual({n.rsplit(".", 1)[0] for n in file if ".experts." in n}, experts)
+            for part, names in (".experts.", experts), ("_proj.", attention):
+                self.assertLessEqual(names, {n.rsplit(".", 1)[0] for n in file if part in n})
+            self.assertEqual({n for n in file if n.endswith("_proj.weight")}, set())
             error = square = 0.0
+            for name in self.random.sample(sorted(attention), 3):
+                elements, shape = unpacked(file, name, "int8")
+                self.assertEqual(shape, source[f"{name}.weight"][1])
+                for x, (code, scale) in zip(widen(source[f"{name}.weight"][2]), elements):
+                    self.assertLessEqual(abs(x - code * scale), 0.501 * scale)
             for name in self.random.sample(sorted(experts), 12):
                 elements, shape = unpacked(file, name, kind)
                 _, was, data = source[f"{name}.weight"]
@@ -110,16 +118,20 @@ class Convert(unittest.TestCase):
             told = config.pop("quantization_config")
             self.assertEqual(config, source)
             layout = "mxfp4-pack-quantized" if kind == "mxfp4" else "pack-quantized"
-            self.assertEqual((told["quant_method"], told["format"]), ("compressed-tensors", layout))
-            group, = told["config_groups"].values()
+            self.assertEqual((told["quant_method"], told["format"]),
+                             ("compressed-tensors", "mixed-precision" if kind == "mxfp4" else layout))
+            group, *others = told["config_groups"].values()
             weights = group["weights"]
-            self.assertEqual(group["targets"], ["Linear"])
+            self.assertEqual((group["targets"], group["format"]), (["Linear"], layout))
+            self.assertEqual([(other["targets"], other["format"], other["weights"]["num_bits"],
+                               other["weights"]["strategy"]) for other in others],
+                             [] if kind == "int8" else [(["re:.*self_attn.*"], "pack-quantized", 8, "channel")])
             self.assertEqual((weights["num_bits"], weights["type"], weights["strategy"], weights["group_size"]),
                              {"int4": (4, "int", "group", 32), "int8": (8, "int", "channel", None),
                               "mxfp4": (4, "float", "group", 32)}[kind])
             linear = {n[:-len(".weight")] for n, (_, shape, _) in names.items() if len(shape) == 2} | {"lm_head"}
             self.assertEqual(set(told["ignore"]),
-                             {n for n in linear if ".experts." not in n and n != "model.embed_tokens"})
+                             {n for n in linear if "_proj" not in n and n != "model.embed_tokens"})
             for name in "tokenizer.json", "tokenizer_config.json", "generation_config.json":
                 self.assertEqual((self.folder / kind / name).read_bytes(), (TINY / name).read_bytes())
             self.assertFalse((self.folder / kind / "heldout.safetensors").exists())
@@ -146,7 +158,7 @@ class Convert(unittest.TestCase):
         for kind, ranks in zip(KINDS, self.random.sample((1, 2, 4), 3)):
             group = "--ranks", ranks, "--attention", "dp", "--precision", self.random.choice(("fp32", "bf16", "int8"))
             results = [self.evaluated("x", model, ids, *weights, *group).read_bytes()
-                       for model, weights in ((TINY, ("--weights", kind, *STORED)), (self.folder / kind, ()))]
+                       for model, weights in ((TINY, ("--weights", kind, *TIED)), (self.folder / kind, ()))]
             self.assertTrue(results[0] == results[1], f"{kind}, {group}")
 
     def test_compare(self):

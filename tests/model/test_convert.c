@@ -92,11 +92,34 @@ static void output_of(char out[96], const folder *f, const char *name)
     snprintf(out, 96, "%s/%s", f->path, name);
 }
 
-static bool is_rounded(cot_weight w)
+/* What a folder's matrices are in. */
+struct formats {
+    cot_format networks, attention, head; // COT_FORMATS: not rounded
+};
+
+static cot_format format_of(struct formats f, cot_weight w)
 {
-    return (w >= COT_WEIGHT_EXPERT_GATE && w <= COT_WEIGHT_EXPERT_DOWN) ||
-           (w >= COT_WEIGHT_SHARED_GATE && w <= COT_WEIGHT_SHARED_DOWN) ||
-           (w >= COT_WEIGHT_DENSE_GATE && w <= COT_WEIGHT_DENSE_DOWN);
+    switch (w) {
+    case COT_WEIGHT_EXPERT_GATE:
+    case COT_WEIGHT_EXPERT_UP:
+    case COT_WEIGHT_EXPERT_DOWN:
+    case COT_WEIGHT_SHARED_GATE:
+    case COT_WEIGHT_SHARED_UP:
+    case COT_WEIGHT_SHARED_DOWN:
+    case COT_WEIGHT_DENSE_GATE:
+    case COT_WEIGHT_DENSE_UP:
+    case COT_WEIGHT_DENSE_DOWN:
+        return f.networks;
+    case COT_WEIGHT_Q:
+    case COT_WEIGHT_K:
+    case COT_WEIGHT_V:
+    case COT_WEIGHT_O:
+        return f.attention;
+    case COT_WEIGHT_OUTPUT:
+        return f.head;
+    default:
+        return COT_FORMATS;
+    }
 }
 
 static void expect_same_packed(const cot_checkpoint *a, const cot_checkpoint *b, const cot_weight_piece *p,
@@ -115,13 +138,14 @@ static void expect_same_packed(const cot_checkpoint *a, const cot_checkpoint *b,
 }
 
 /* Every weight of both, packed or read. bf16: what is not rounded is compared after that. */
-static void expect_alike(const char *from, const char *to, cot_format format, bool bf16)
+static void expect_alike(const char *from, const char *to, struct formats formats, bool bf16)
 {
     cot_checkpoint *a = opened(from), *b = opened(to);
     const cot_config *config = cot_checkpoint_config(a);
-    assert_int_equal(cot_checkpoint_formats(b).experts, format);
-    if (config->shared_intermediate) assert_int_equal(cot_checkpoint_formats(b).shared, format);
-    if (config->moe_layers < config->layers) assert_int_equal(cot_checkpoint_formats(b).dense, format);
+    assert_int_equal(cot_checkpoint_formats(b).experts, formats.networks);
+    if (config->shared_intermediate) assert_int_equal(cot_checkpoint_formats(b).shared, formats.networks);
+    if (config->moe_layers < config->layers)
+        assert_int_equal(cot_checkpoint_formats(b).dense, formats.networks);
     for (int w = 0; w < COT_WEIGHTS; w++)
         for (int64_t l = 0; l < config->layers; l++)
             for (int64_t e = 0; e < E; e++) {
@@ -131,10 +155,16 @@ static void expect_alike(const char *from, const char *to, cot_format format, bo
                 if (!x) continue;
                 float *y = whole(b, weight, l, e, &rows, &columns);
                 const cot_weight_piece all = {weight, l, e, 0, rows, 0, columns};
-                if (is_rounded(weight)) expect_same_packed(a, b, &all, format);
+                const cot_format format = format_of(formats, weight);
+                if (format != COT_FORMATS) {
+                    expect_same_packed(a, b, &all, format);
+                    if (cot_checkpoint_format(b, &weight, 1, l) != format)
+                        fail_msg("%s of layer %d: %d", cot_weight_name(weight), (int)l,
+                                 (int)cot_checkpoint_format(b, &weight, 1, l));
+                }
                 for (int64_t i = 0; i < rows * columns && bf16; i++)
                     x[i] = cot_bf16_to_f32(cot_f32_to_bf16(x[i]));
-                if (!is_rounded(weight)) assert_memory_equal(x, y, (size_t)(rows * columns) * sizeof *x);
+                if (format == COT_FORMATS) assert_memory_equal(x, y, (size_t)(rows * columns) * sizeof *x);
                 free(x), free(y);
             }
     cot_checkpoint_close(a);
@@ -154,12 +184,16 @@ static bool see(void *context, size_t done, size_t total)
     return ++s->calls <= s->most;
 }
 
+static const char *attention, *head; // what becomes of them
+
 static cot_status convert(const char *from, const char *to, const char *weights, int64_t file_bytes,
                           struct seen *seen, cot_error *error)
 {
     cot_model_convert_options options;
     cot_model_convert_options_init(&options);
     options.weights = weights;
+    options.weights_attention = attention;
+    options.weights_head = head;
     options.threads = 3;
     options.file_bytes = file_bytes;
     options.progress = see;
@@ -195,12 +229,21 @@ static void every_kind(void **state)
     (void)state;
     static const cot_dtype types[] = {COT_BF16, COT_F16, COT_F32};
     uint64_t seed = test_seed();
+    static const struct {
+        const char *attention_name, *head_name;
+        cot_format attention, head;
+    } dense[] = {{NULL, "mxfp4", COT_FORMAT_INT8, COT_FORMAT_MXFP4},
+                 {"int4", "as-stored", COT_FORMAT_INT4, COT_FORMATS},
+                 {"mxfp4", NULL, COT_FORMAT_MXFP4, COT_FORMAT_INT8}};
     for (size_t i = 0; i < 3; i++) {
         char out[96], again[96];
+        attention = dense[i].attention_name;
+        head = dense[i].head_name;
         folder *f = make_qwen(seed + i, types[(seed + i) % 3], 64, 96);
         output_of(out, f, "out");
         must_convert(f->path, out, ways[i].name, i ? (int64_t)5e9 : 7000);
-        expect_alike(f->path, out, ways[i].format, false);
+        expect_alike(f->path, out, (struct formats){ways[i].format, dense[i].attention, dense[i].head},
+                     false);
         assert_int_equal(files_in(out, ".safetensors.index.json"), !i);
         assert_true(i ? files_in(out, "model.safetensors") == 1 : files_in(out, "-of-") > 5);
         assert_int_equal(files_in(out, "tokenizer.json"), 1);
@@ -208,10 +251,14 @@ static void every_kind(void **state)
         // what is in few bits already is rounded anew from what its bits stand for
         output_of(again, f, "again");
         const size_t other = (i + 1) % 3;
+        attention = dense[other].attention_name;
+        head = dense[other].head_name;
         must_convert(out, again, ways[other].name, (int64_t)5e9);
-        expect_alike(out, again, ways[other].format, false);
+        expect_alike(out, again,
+                     (struct formats){ways[other].format, dense[other].attention, dense[other].head}, false);
         folder_delete(f);
     }
+    attention = head = NULL;
 }
 
 /* Widths that words of codes do not divide. */
@@ -224,7 +271,7 @@ static void odd_widths(void **state)
     folder *f = make_qwen(test_seed(), COT_BF16, 72, 50);
     output_of(out, f, "out");
     must_convert(f->path, out, "int8", (int64_t)5e9);
-    expect_alike(f->path, out, COT_FORMAT_INT8, false);
+    expect_alike(f->path, out, (struct formats){COT_FORMAT_INT8, COT_FORMAT_INT8, COT_FORMAT_INT8}, false);
     output_of(out, f, "none");
     assert_int_equal(convert(f->path, out, "int4", 1, &seen, &error), COT_UNSUPPORTED);
     assert_non_null(strstr(error.message, "no whole groups of 32"));
@@ -242,11 +289,15 @@ static void experts_in_one_tensor(void **state)
     folder *f = make_oss(test_seed(), types[test_seed() % 2]);
     output_of(out, f, "out");
     must_convert(f->path, out, "mxfp4", (int64_t)5e9);
-    expect_alike(f->path, out, COT_FORMAT_MXFP4, false);
+    expect_alike(f->path, out, (struct formats){COT_FORMAT_MXFP4, COT_FORMATS, COT_FORMATS}, false);
     assert_int_equal(convert(f->path, "never", "int4", 1, &seen, &error), COT_UNSUPPORTED);
     assert_non_null(strstr(error.message, "mxfp4 is one"));
     assert_int_equal(convert(out, "never", "mxfp4", 1, &seen, &error), COT_UNSUPPORTED);
     assert_non_null(strstr(error.message, "is in mxfp4 already"));
+    attention = "int8";
+    assert_int_equal(convert(f->path, "never", "mxfp4", 1, &seen, &error), COT_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "no layout of attention or head"));
+    attention = NULL;
     folder_delete(f);
 }
 
@@ -273,7 +324,7 @@ static void other_matrices_in_few_bits(void **state)
     write_text(f, "config.json", text);
     output_of(out, f, "out");
     must_convert(f->path, out, "int4", (int64_t)5e9);
-    expect_alike(f->path, out, COT_FORMAT_INT4, true);
+    expect_alike(f->path, out, (struct formats){COT_FORMAT_INT4, COT_FORMAT_INT8, COT_FORMAT_INT8}, true);
     folder_delete(f);
 }
 
@@ -324,7 +375,13 @@ static void nothing_is_left(void **state)
         assert_int_equal(convert(f->path, out, others[i], 9000, &(struct seen){.most = SIZE_MAX}, &error),
                          COT_INVALID_ARGUMENT);
         assert_non_null(strstr(error.message, "(int4, int8 or mxfp4)"));
+        *(i % 2 ? &attention : &head) = others[i];
+        assert_int_equal(convert(f->path, out, "int4", 9000, &(struct seen){.most = SIZE_MAX}, &error),
+                         COT_INVALID_ARGUMENT);
+        assert_non_null(strstr(error.message, "(int4, int8 or mxfp4)"));
+        attention = head = NULL;
     }
+    assert_int_equal(files_in(f->path, ""), files);
     folder_delete(f);
 }
 
