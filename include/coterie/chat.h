@@ -51,6 +51,9 @@ typedef struct cot_chat_options {
     bool continue_final_message; /* leave the last message open, so that it is gone on with; default false */
     const char
         *chat_template_kwargs; /* a JSON object: further variables of the template; default NULL, none */
+    /* Asked every few milliseconds of the template's work; true: nobody wants the text any more. NULL: somebody does. */
+    bool (*is_stopped)(void *context);
+    void *context;
 } cot_chat_options;
 
 /* Renders a conversation: JSON [bytes], a list of messages or an object of 'messages' and, optional, 'tools',
@@ -58,7 +61,8 @@ typedef struct cot_chat_options {
  * 'content' is text, or a list of parts {"type": "text", "text": ...}, which are joined by LF where the template looks
  * into none of them. On success `*out` is the caller's, to be freed by cot_chat_text_free; on failure it is empty.
  * Errors: INVALID_ARGUMENT (options that exclude one another; JSON that is no conversation; the template refuses it or
- * fails on it: in the template's words), MALFORMED (too many steps or too much memory), OUT_OF_MEMORY. Thread-safe. */
+ * fails on it: in the template's words), MALFORMED (too many steps or too much memory), TIMED_OUT (it was stopped),
+ * OUT_OF_MEMORY. Thread-safe. */
 cot_status cot_chat_render(const cot_chat_template *chat, cot_chat_text *out, const char *conversation,
                            size_t bytes, const cot_chat_options *options, cot_error *error);
 

@@ -64,7 +64,9 @@ static bool encode_conversation(cot_preparation *preparation, const cot_served_m
     const cot_chat_options options = {.size = sizeof options,
                                       .add_generation_prompt = r->add_generation_prompt,
                                       .continue_final_message = r->continue_final_message,
-                                      .chat_template_kwargs = r->chat_template_kwargs};
+                                      .chat_template_kwargs = r->chat_template_kwargs,
+                                      .is_stopped = is_unwanted,
+                                      .context = preparation};
     char *conversation = json_dumps(r->conversation, JSON_COMPACT);
     if (!conversation) return cot_api_fail(error, 503, NULL, NULL, "out of memory");
     cot_chat_text text = {0};

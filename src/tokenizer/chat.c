@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const cot_jinja_limits cot_chat_limits = {(uint64_t)1 << 26, (size_t)512 << 20};
+const cot_jinja_limits cot_chat_limits = {.steps = (uint64_t)1 << 26, .bytes = (size_t)512 << 20};
 
 /* One rendering; in the caller's memory, so that a failure's jump leaves it as it is. */
 typedef struct rendering {
@@ -82,6 +82,8 @@ static cot_status fail(const cot_jinja_failure *failure, cot_error *error)
     switch (failure->reason) {
     case COT_JINJA_NO_MEMORY:
         return cot_fail(error, COT_OUT_OF_MEMORY, "%s", message);
+    case COT_JINJA_STOPPED:
+        return cot_fail(error, COT_TIMED_OUT, "%s", message);
     case COT_JINJA_RAISED:
         return cot_fail(error, COT_INVALID_ARGUMENT, "the chat template refuses: %s", message);
     case COT_JINJA_LIMIT:
@@ -235,6 +237,8 @@ cot_status cot_chat_render(const cot_chat_template *chat, cot_chat_text *out, co
                                 .continue_final_message = options->continue_final_message,
                                 .variables = {NULL, variables},
                                 .limits = cot_chat_limits};
+    request.limits.is_stopped = options->is_stopped;
+    request.limits.context = options->context;
     if (status == COT_OK) status = read_conversation(&request, root, error);
     if (status == COT_OK) status = cot_chat_render_request(chat, out, &request, NULL, error);
     json_decref(root);

@@ -142,7 +142,7 @@ class Life(unittest.TestCase):
             with Server("--chat-template", template, model=folder) as server:
                 ids = server.post("/tokenize", {"messages": [{"role": "user", "content": "hi"}]})[1]["tokens"]
                 self.assertEqual(server.post("/detokenize", {"tokens": ids})[1]["prompt"], "[user] hi\n")
-            greedy = ["{% for i in range(1000000) %}{% for j in range(1000000) %}{% endfor %}{% endfor %}",
+            greedy = ["{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}",
                       "{% set ns = namespace(s='x') %}{% for i in range(30) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}"]  # fmt: skip
             for source in greedy:
                 with open(template, "w") as file:
@@ -154,6 +154,30 @@ class Life(unittest.TestCase):
                     self.assertEqual((status, answer["error"]["param"]), (400, "messages"))
                     if not SANITIZED:
                         self.assertLess(server.peak_bytes(), 900 << 20)
+
+    def test_template_that_nobody_waits_for(self):
+        """A template's run ends when the client leaves: those behind do not wait for it, and no processor works on it."""
+        chat = {"messages": [{"role": "user", "content": "slow"}]}
+        with temporary() as folder:
+            template = pathlib.Path(folder) / "t.jinja"
+            template.write_text("{% if messages[0].content == 'slow' %}{% for i in range(90000) %}{% for j in range(90000) %}"
+                                "{% endfor %}{% endfor %}{% endif %}{{ messages[0].content }}")
+            body = json.dumps(chat).encode()
+            with Server("--chat-template", template) as server:
+                def ticks():
+                    return server.cpu_ticks()[1]
+
+                began = ticks()
+                self.assertEqual(server.post("/v1/chat/completions", chat)[0], 400)
+                whole, began = ticks() - began, ticks()  # of a run to the limit of steps
+                with server.raw() as connection:
+                    connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                                       b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                    while ticks() < began + whole / 8:  # it runs
+                        time.sleep(0.001)
+                began = ticks()
+                self.assertEqual(server.post("/tokenize", {"messages": [{"role": "user", "content": "fast"}]})[0], 200)
+                self.assertLess(ticks() - began, whole / 2)
 
     def test_special_tokens(self):
         """What the tokenizer puts before a text: before prompts, unless told not to; before conversations where told to."""

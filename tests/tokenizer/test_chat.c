@@ -1,10 +1,12 @@
 /* Chat templates without golden files: what no message can do, what a template cannot take, content in parts, and where
  * Jinja is easily got wrong. Expected texts are Jinja 3.1's and transformers'. */
+#include "base/rng.h"
 #include "harness/seed.h"
 #include "tokenizer/chat.h"
 #include "tokenizer/parts.h"
 #include "harness/tokenizer/tokenizer_json.h"
 
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -218,6 +220,52 @@ static void test_limits(void **state)
         assert_true(strlen(got) > 10 && strlen(got) < 256);
         free(got);
         free(template);
+    }
+}
+
+typedef struct asked {
+    uint64_t times, patience; // of questions; it stops when they are as many as the patience
+} asked;
+
+static bool is_stopped(void *context)
+{
+    asked *a = context;
+    return ++a->times >= a->patience;
+}
+
+/* A template that works is asked every few thousand steps whether it may go on, whatever it does, and ends at whichever
+ * question is answered so. */
+static void test_stops(void **state)
+{
+    (void)state;
+    static const char *const busy[] = {
+        "{% for i in range(90000) %}{% endfor %}done",
+        "{% for i in range(400) %}{% for j in range(400) %}{{ i * j }}{% endfor %}{% endfor %}done",
+        "{% set ns = namespace(s='x') %}{% for i in range(22) %}{% set ns.s = ns.s + ns.s %}{% endfor %}done",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(14) }}done",
+    };
+    for (size_t i = 0; i < sizeof busy / sizeof *busy; i++) {
+        cot_chat_template *chat;
+        cot_chat_text text = {0};
+        cot_error error = {0};
+        asked a = {.patience = UINT64_MAX};
+        const cot_chat_options options = {.size = sizeof options, .is_stopped = is_stopped, .context = &a};
+        assert_int_equal(cot_chat_template_parse(&chat, busy[i], strlen(busy[i]), "t", &error), COT_OK);
+        assert_int_equal(cot_chat_render(chat, &text, HI, strlen(HI), &options, &error), COT_OK);
+        assert_string_equal(text.text + text.bytes - 4, "done");
+        cot_chat_text_free(&text);
+        const uint64_t questions = a.times;
+        if (questions < 4) fail_msg("template %zu: asked %" PRIu64 " times", i, questions);
+        const uint64_t stops[] = {1, 2, questions, 1 + cot_random_bits(test_seed(), i, 0) % questions};
+        for (size_t k = 0; k < sizeof stops / sizeof *stops; k++) {
+            a = (asked){.patience = stops[k]};
+            text = (cot_chat_text){(char *)16, 16, (uint8_t *)16};
+            assert_int_equal(cot_chat_render(chat, &text, HI, strlen(HI), &options, &error), COT_TIMED_OUT);
+            assert_string_equal(error.message, "stopped");
+            assert_null(text.text);
+            assert_true(a.times == stops[k]); // nothing went on after it
+        }
+        cot_chat_template_close(chat);
     }
 }
 
@@ -551,17 +599,12 @@ static void test_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_deep_conversation),
-        cmocka_unit_test(test_growth),
-        cmocka_unit_test(test_provenance),
-        cmocka_unit_test(test_roles),
-        cmocka_unit_test(test_blank_tokens),
-        cmocka_unit_test(test_continue),
-        cmocka_unit_test(test_marks_through_nfc),
+        cmocka_unit_test(test_rows),     cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_parts),    cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_stops),    cmocka_unit_test(test_deep_conversation),
+        cmocka_unit_test(test_growth),   cmocka_unit_test(test_provenance),
+        cmocka_unit_test(test_roles),    cmocka_unit_test(test_blank_tokens),
+        cmocka_unit_test(test_continue), cmocka_unit_test(test_marks_through_nfc),
         cmocka_unit_test(test_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

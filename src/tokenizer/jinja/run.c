@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGNMENT = 16, SMALL_CHUNK = 1 << 12, LARGE_CHUNK = 1 << 20 };
+enum { ALIGNMENT = 16, SMALL_CHUNK = 1 << 12, LARGE_CHUNK = 1 << 20, OFTEN = 1 << 12 };
 
 typedef struct cot_jinja_chunk {
     struct cot_jinja_chunk *next;
@@ -68,9 +68,14 @@ void cot_jinja_fail(cot_jinja_run *run, cot_jinja_reason reason, const char *for
     longjmp(run->out, 1);
 }
 
-void cot_jinja_fail_steps(cot_jinja_run *run)
+void cot_jinja_look(cot_jinja_run *run)
 {
-    cot_jinja_fail(run, COT_JINJA_LIMIT, "the template takes more than %" PRIu64 " steps", run->limits.steps);
+    const cot_jinja_limits *limits = &run->limits;
+    if (run->steps > limits->steps)
+        cot_jinja_fail(run, COT_JINJA_LIMIT, "the template takes more than %" PRIu64 " steps", limits->steps);
+    if (limits->is_stopped && limits->is_stopped(limits->context))
+        cot_jinja_fail(run, COT_JINJA_STOPPED, "stopped");
+    run->look = limits->steps - run->steps > OFTEN ? run->steps + OFTEN : limits->steps;
 }
 
 void cot_jinja_fail_depth(cot_jinja_run *run)

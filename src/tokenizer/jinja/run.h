@@ -21,6 +21,7 @@ typedef enum cot_jinja_reason {
     COT_JINJA_SECURITY,  // what Jinja's sandbox refuses
     COT_JINJA_LIMIT,     // too many steps, too much memory, too deep
     COT_JINJA_NO_MEMORY,
+    COT_JINJA_STOPPED, // nobody wants the text any more
 } cot_jinja_reason;
 
 typedef struct cot_jinja_failure {
@@ -32,6 +33,8 @@ typedef struct cot_jinja_failure {
 typedef struct cot_jinja_limits {
     uint64_t steps; // nodes evaluated, items walked, 64 bytes of text moved
     size_t bytes;
+    bool (*is_stopped)(void *context); // asked every few thousand steps; NULL: never
+    void *context;
 } cot_jinja_limits;
 
 struct cot_jinja_template;
@@ -40,7 +43,7 @@ struct cot_jinja_builder;
 typedef struct cot_jinja_run {
     jmp_buf out; // where cot_jinja_fail goes; set by whoever begins the run
     cot_jinja_limits limits;
-    uint64_t steps;
+    uint64_t steps, look; // beyond `look` it is looked whether the run may go on
     size_t bytes;
     struct cot_jinja_chunk *chunks;
     int depth, line;
@@ -58,13 +61,14 @@ void cot_jinja_end(cot_jinja_run *run);
 /* Fills run->failure, at run->line, and jumps to run->out. */
 _Noreturn void cot_jinja_fail(cot_jinja_run *run, cot_jinja_reason reason, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));
-_Noreturn void cot_jinja_fail_steps(cot_jinja_run *run) __attribute__((cold));
+/* Fails where the run has used its steps up, or is stopped; else it says until when it need not be asked. */
+void cot_jinja_look(cot_jinja_run *run) __attribute__((cold));
 _Noreturn void cot_jinja_fail_depth(cot_jinja_run *run) __attribute__((cold));
 
 static inline void cot_jinja_step(cot_jinja_run *run, uint64_t steps)
 {
     run->steps += steps;
-    if (run->steps > run->limits.steps) cot_jinja_fail_steps(run);
+    if (run->steps > run->look) cot_jinja_look(run);
 }
 
 /* Around what calls itself; the depth after a failure does not matter. */
