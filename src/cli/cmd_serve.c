@@ -8,6 +8,7 @@
 #include "coterie/server.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
@@ -322,6 +323,9 @@ static int run_command(const void *settings)
         free(key_text);
         return COT_EXIT_FAILURE;
     }
+    // Left alone, the allocator learns from giant bodies that each thread may keep as much as those took, and no malloc_trim
+    // gives that back: what a server holds at rest would depend on what it was asked before.
+    mallopt(M_TRIM_THRESHOLD, 128 << 10);
     cot_status status = cot_tokenizer_open(&tokenizer, s->tokenizer ? s->tokenizer : s->model, &error);
     if (status == COT_OK) status = open_chat(&chat, s, &error);
     if (status == COT_OK) status = open_engine(&engine, s, &error);

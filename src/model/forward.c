@@ -60,8 +60,10 @@ static cot_status begin_step(cot_runner *r, const cot_step *step, cot_error *err
 
 /* ---- feed-forward ---- */
 
-static void count_routing(cot_runner *r, int64_t moe_layer, const cot_expert_replicas *replicas,
-                          const uint16_t *experts, int64_t rows)
+/* Out of line, so that a profiler tells what counting takes (docs/OPERATE.md). */
+static __attribute__((noinline)) void count_routing(cot_runner *r, int64_t moe_layer,
+                                                    const cot_expert_replicas *replicas,
+                                                    const uint16_t *experts, int64_t rows)
 {
     const int64_t k = r->c->gate.top_k;
     const int home = r->fabric->rank;
