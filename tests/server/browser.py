@@ -22,10 +22,8 @@ def absent():
 class Browser:
     """One window, until the block is left."""
 
-    def __init__(self, width=1400, height=900, dark=False):
-        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--window-size={width},{height}"]
-        if dark:
-            arguments.append("--blink-settings=preferredColorScheme=0")
+    def __init__(self):
+        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1400,900"]
         self.wanted = {"capabilities": {"alwaysMatch": {"browserName": "chrome", "goog:loggingPrefs": {"browser": "ALL"},
                                                         "goog:chromeOptions": {"args": arguments}}}}
 
@@ -62,6 +60,10 @@ class Browser:
         """Opens the page, which looks at its server ten times as often as it does for people."""
         self.call("POST", "/url", {"url": url})
         self.run("look_ms = 100")
+
+    def command(self, name, **parameters):
+        """One of Chromium's own (https://chromedevtools.github.io/devtools-protocol/)."""
+        return self.call("POST", "/goog/cdp/execute", {"cmd": name, "params": parameters})
 
     def run(self, script, *arguments):
         """What the script returns."""

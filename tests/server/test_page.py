@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import sys
 import unittest
 
@@ -41,9 +42,10 @@ class Page(unittest.TestCase):
     def window(self, server=None):
         """The page of this server in the browser that most tests use; it remembers nothing of the test before."""
         server, window = server or self.server, self.shared
-        for _ in range(2):
-            window.open(f"http://{server.host}:{server.port}/")
-            window.run("localStorage.clear()")
+        url = f"http://{server.host}:{server.port}/"
+        window.open("about:blank")  # what the test before left keeps nothing any more
+        window.command("Storage.clearDataForOrigin", origin=url[:-1], storageTypes="local_storage")
+        window.open(url)
         window.complaints()
         return window
 
@@ -140,6 +142,140 @@ class Page(unittest.TestCase):
             self.assertEqual(server.get("/")[0], 200)
             self.assertEqual(server.send("HEAD", "/")[0], 200)
 
+    # what a page meets when nobody means it well
+
+    def stream_long(self, window):
+        """An answer that goes on, some of which is shown."""
+        window.run("window.real = call; call = (path, options) => real(path, options && options.body ?"
+                   " {...options, body: JSON.stringify({...JSON.parse(options.body), ignore_eos: true})} : options)")
+        turn_knobs(window, max_tokens="450")
+        window.type("#say", "Go on" + browser.ENTER)
+
+    def test_reload_keeps_what_was_said(self):
+        window = self.window()
+        window.until("return model")
+        window.run("new MutationObserver((_, watch) => { if (document.querySelector('.said.assistant')?.textContent.length > 12) {"
+                   " watch.disconnect(); location.reload(); } }).observe(document.getElementById('log'), {childList: true, subtree: true})")
+        self.stream_long(window)
+        window.until("return performance.getEntriesByType('navigation')[0].type === 'reload' && model")
+        kept = window.run("return conversations[1].messages")
+        self.assertEqual([m["role"] for m in kept], ["user", "assistant"])
+        self.assertGreater(len(kept[1]["content"]), 5)
+        self.assertRegex(kept[1]["figures"], "cut off$")
+        self.server.wait_idle()
+
+    def test_a_server_that_dies_or_hangs(self):
+        with serving.Server(status=-signal.SIGKILL) as server:
+            window = self.window(server)
+            window.run("patience_ms = 500")
+            window.until("return document.getElementById('dot').classList.contains('up')")
+            server.process.send_signal(signal.SIGSTOP)
+            window.until("return document.getElementById('model').textContent === 'the server cannot be reached'"
+                         " && !document.getElementById('dot').classList.contains('up')")
+            server.process.send_signal(signal.SIGCONT)
+            window.until("return document.getElementById('dot').classList.contains('up') && model")
+            self.stream_long(window)
+            window.until(SAID % "assistant" + ".join().length > 5")
+            server.process.kill()
+            self.assertIn("cannot be reached", window.until(SAID % "wrong" + ".join()"))
+            self.assertTrue(window.run(IDLE))
+            self.assertGreater(len(window.run(SAID % "assistant")[0]), 5)
+        window.complaints()
+
+    def answer_with(self, window, text, end="data: [DONE]\n\n"):
+        """Has the page believe that the server said this."""
+        window.run("window.real ??= call; const [text, end] = arguments; call = (path, options) => options?.body"
+                   " ? Promise.resolve(new Response(text.match(/[^]{1,999}/g).map(part => 'data: ' + JSON.stringify({choices: [{delta: {content: part}}]})"
+                   " + '\\n\\n').join('') + end)) : real(path, options)", text, end)
+
+    def test_hostile_answers(self):
+        """Whatever a model says is text, and stays within its bubble, on the smallest of phones too."""
+        window = self.window()
+        window.until("return model")
+        window.command("Emulation.setDeviceMetricsOverride", width=320, height=568, deviceScaleFactor=1, mobile=True)
+        try:
+            texts = ["<script>document.title = 1</script><img src=x onerror='document.title = 1'>[a](javascript:alert(1)) <!-- </span></div>",
+                     "\u202egnihtyna \u2066\u05e9\u05dc\u05d5\u05dd", "Z\u0353\u0303" + "\u0336\u0310\u0489" * 400 + "algo", "x" * 30000,
+                     "\n" * 3000 + "end", "\U0001f469\u200d\U0001f469\u200d\U0001f467" * 300, "\x00\x07\ufeff\ufffe" * 9 + "."]  # fmt: skip
+            for i, text in enumerate(texts):
+                self.answer_with(window, text)
+                self.assertEqual(say(window, f"Say {i}"), text.strip(" \n"))
+                window.picture(PICTURES / f"page-hostile-{i}.png")
+                sizes = window.run("const b = [...document.querySelectorAll('.said')].at(-1).getBoundingClientRect();"
+                                   "return [document.documentElement.scrollWidth, innerWidth, b.left, b.right]")
+                self.assertTrue(sizes[0] <= sizes[1] == 320 and 0 <= sizes[2] < sizes[3] <= 320, (i, sizes))
+            self.assertEqual(window.run("return [document.querySelectorAll('.log img, .log script, .log a').length, document.title === '1']"), [0, False])
+            self.answer_with(window, "half of an ans", end="")
+            say(window, "And then?")
+            self.assertEqual(window.run(SAID % "wrong"), ["the answer was cut off"])
+            self.assertEqual(window.complaints(), [])
+        finally:
+            window.command("Emulation.clearDeviceMetricsOverride")
+
+    def test_what_was_kept_is_broken(self):
+        window = self.window()
+        for kept in ("5", "{}", "[1, null, {}]", '[{"messages": 7}]', '[{"messages": [null]}]', '[{"messages": [{"role": "user"}]}]', "{"):
+            window.run("localStorage.setItem('coterie.conversations', arguments[0])", kept)
+            window.open(self.url)
+            window.until("return model")
+            self.assertEqual(window.run("return conversations.length"), 1, kept)
+        broken = window.command("Page.addScriptToEvaluateOnNewDocument", source="for (const name of ['localStorage', 'sessionStorage'])"
+                                " Object.defineProperty(window, name, {get() { throw new DOMException('denied', 'SecurityError'); }})")  # fmt: skip
+        window.open(self.url)
+        window.until("return model")
+        turn_knobs(window, max_tokens="2")
+        say(window, "Hello")
+        window.command("Page.removeScriptToEvaluateOnNewDocument", **broken)
+        window.open(self.url)
+        self.assertEqual(window.complaints(), [])
+
+    def test_more_than_a_browser_keeps(self):
+        """Of many conversations the newest are kept, of long ones as many as there is room for."""
+        window = self.window()
+        window.until("return model")
+        for count, size, most, least in ((100, 10, 50, 50), (40, 400000, 20, 5)):
+            window.run("conversations = Array.from({length: arguments[0]}, (_, i) => ({id: i + 1, messages: [{role: 'user', content: i + ' '.padEnd(arguments[1], 'x')}]}));"
+                       "begin()", count, size)
+            window.open(self.url)
+            window.until("return model")
+            kept = window.run("return conversations.slice(1).map(c => c.id)")
+            self.assertEqual(kept, list(range(1, len(kept) + 1)))
+            self.assertTrue(least <= len(kept) + 1 <= most, len(kept))
+            window.run("localStorage.clear()")
+
+    def test_two_tabs(self):
+        """What is said in one is kept when another says something."""
+        window = self.window()
+        window.until("return model")
+        self.answer_with(window, "Yes")
+        first = window.call("GET", "/window")
+        second = window.call("POST", "/window/new", {"type": "tab"})["handle"]
+        window.call("POST", "/window", {"handle": second})
+        window.open(self.url)
+        self.answer_with(window, "No")
+        say(window, "In the second")
+        window.call("POST", "/window", {"handle": first})
+        window.until("return conversations.length > 1")
+        say(window, "In the first")
+        window.call("POST", "/window", {"handle": second})
+        window.until("return conversations.length > 1")
+        say(window, "In the second again")
+        window.call("DELETE", "/window")
+        window.call("POST", "/window", {"handle": first})
+        window.open(self.url)
+        self.assertEqual(window.run("return conversations.slice(1).map(c => c.messages.map(m => m.content)).sort()"),
+                         [["In the first", "Yes"], ["In the second", "No", "In the second again", "No"]])
+
+    def test_a_key_of_any_characters(self):
+        with serving.Server(env={"COTERIE_API_KEY": "schl\u00fcssel-\u20ac"}) as server:
+            window = self.window(server)
+            for key in ("\u20ac", "schl\u00fcssel-\u20ac"):
+                window.until("return document.getElementById('model').textContent === 'an API key is needed'")
+                window.press("#key")
+                window.answer_prompt(key)
+                window.until("return !key || model")
+            window.until("return document.getElementById('dot').classList.contains('up')")
+
     def test_live_figures(self):
         window = self.window()
         window.until("return model")
@@ -192,10 +328,12 @@ class Page(unittest.TestCase):
 
     def test_people_can_use_it(self):
         """Names for a screen reader, the keyboard's way, no sideways scrolling, enough contrast; and pictures."""
-        for name, options in (("wide", {}), ("projector", {"width": 2560, "height": 1300}),
-                              ("phone", {"width": 500, "height": 900, "dark": True})):
-            with self.subTest(name), browser.Browser(**options) as window:
-                window.open(self.url)
+        window = self.window()
+        for name, width, height, colours in (("wide", 1400, 900, "light"), ("projector", 2560, 1300, "light"), ("phone", 360, 740, "dark")):
+            with self.subTest(name):
+                window.command("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+                window.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": colours}])
+                window = self.window()
                 window.until("return model")
                 turn_knobs(window, max_tokens="60", seed="1")
                 say(window, "What is 2 + 3?")
@@ -206,17 +344,17 @@ class Page(unittest.TestCase):
                 names = window.run("return [...document.querySelectorAll('button, input, select, textarea')].map(e =>"
                                    " e.ariaLabel || e.labels?.[0]?.textContent.trim() || e.textContent.trim())")
                 self.assertTrue(all(names), names)
-                reached = set()
-                window.run("document.activeElement.blur()")
-                for _ in range(30):
-                    window.press_keys(browser.TAB)
-                    reached.add(window.run("return document.activeElement.id"))
+                window.run("reached = []; document.activeElement.blur(); addEventListener('focusin', e => reached.push(e.target.id))")
+                window.press_keys(*[browser.TAB] * 30)
+                reached = set(window.run("return reached"))
                 self.assertLessEqual({"conversations", "new", "forget", "key", "theme", "log", "say", "send", "temperature", "system", "map"}, reached)
                 window.press("#theme")
                 for _ in range(2):
                     self.assertGreaterEqual(min(self.contrasts(window)), 4.5)
                     window.press("#theme")
                 self.assertEqual(window.complaints(), [])
+        window.command("Emulation.clearDeviceMetricsOverride")
+        window.command("Emulation.setEmulatedMedia", features=[])
 
     def contrasts(self, window):
         colours = window.run("const s = getComputedStyle(document.documentElement);"
