@@ -22,7 +22,7 @@ import zmq  # noqa: E402
 from kv_model import Cache, read_batch, read_snapshot  # noqa: E402
 from serving import MODEL, SECONDS, Server, run, seed  # noqa: E402
 
-HISTORIES = int(os.environ.get("COT_KV_HISTORIES", 400))
+HISTORIES = int(os.environ.get("COT_KV_HISTORIES", 150))
 END = (-1).to_bytes(8, "big", signed=True)
 PAGES = 4 * 8 * 98304  # bytes: four sequences as long as the context
 
@@ -217,7 +217,7 @@ class Live(unittest.TestCase):
         replay = first + ranks
         with Server("--ranks", server_ranks, "--kv-cache-memory-bytes", PAGES, "--kv-events-config", config(first, replay, **more), *options) as server:
             with Follower(first, replay, ranks) as early, Follower(first, replay, ranks, lossy=draw) as lossy:
-                for history in range(5):
+                for history in range(3):
                     self.ask(server, draw)
                     with Follower(first, replay, ranks) as late:
                         late.begin_with(server)
