@@ -6,6 +6,7 @@
 #include "whole_file.h"
 
 #include "coterie/server.h"
+#include "coterie/started.h"
 
 #include <errno.h>
 #include <malloc.h>
@@ -184,17 +185,20 @@ static void show(void *context, size_t done, size_t total)
     cot_progress_show(context, done, total);
 }
 
-/* Half of what is free beside the weights. */
+/* Half of what is free beside the weights; of ranks on several hosts, of what the first rank's has free for each of its own. */
 static cot_status choose_kv(cot_engine_options *o, const struct serve_settings *s, cot_error *error)
 {
     cot_engine_sizes sizes;
+    const cot_launch_place place = cot_launch_started();
     o->kv_bytes = (size_t)s->kv_cache_memory_bytes;
     if (o->kv_bytes) return COT_OK;
-    const cot_status status = cot_engine_measure(&sizes, s->model, o, 1, error);
-    if (status != COT_OK || sizes.available_bytes == SIZE_MAX) return status;
-    if (sizes.total_bytes < sizes.available_bytes)
-        o->kv_bytes = (sizes.available_bytes - sizes.total_bytes) / 2;
-    return COT_OK;
+    cot_status status = cot_engine_measure(&sizes, s->model, o, 1, error);
+    if (status != COT_OK) return status;
+    if (sizes.available_bytes != SIZE_MAX && sizes.here_bytes < sizes.available_bytes)
+        o->kv_bytes = (sizes.available_bytes - sizes.here_bytes) / 2;
+    if (!cot_is_rank()) return COT_OK;
+    o->kv_bytes = o->kv_bytes / (size_t)place.here * (size_t)place.ranks;
+    return cot_launch_share(&o->kv_bytes, sizeof o->kv_bytes, error); // free memory is never twice the same
 }
 
 static cot_status open_engine(cot_engine **engine, const struct serve_settings *s, cot_error *error)

@@ -198,6 +198,15 @@ static cot_scheduler_limits limits_of(const cot_engine *e)
                                   .target_ns = e->tbt_ns > 0 ? e->tbt_ns : 0};
 }
 
+/* Processes that were started from outside each have weights of their own. */
+static size_t bytes_here(const cot_engine_sizes *s, const cot_fabric_backend *fabric, int ranks)
+{
+    const int here = cot_launch_started().here;
+    if (!fabric->from_outside || !here) return s->total_bytes;
+    return (size_t)here *
+           (s->shared_bytes + s->rank_bytes + (s->total_bytes - s->weight_bytes) / (size_t)ranks);
+}
+
 /* What opening and then running will take, with `whole` bytes of weights that all ranks share: all that a step at the
  * worst routing may touch. */
 static cot_status measure(cot_engine *e, const cot_fabric_backend *fabric, size_t whole,
@@ -239,6 +248,7 @@ static cot_status measure(cot_engine *e, const cot_fabric_backend *fabric, size_
     sizes->weights_head = cot_format_row_of(e->whole.output.format)->name;
     sizes->total_bytes =
         sizes->weight_bytes + cache + other + attention.used + cot_scheduler_bytes(&limits) + plans;
+    sizes->here_bytes = bytes_here(sizes, fabric, ranks);
     return status;
 }
 
@@ -412,9 +422,8 @@ static cot_status agree(cot_engine *e, const cot_engine_options *options, const 
     const cot_launch_account account = {.model = e->likeness,
                                         .options = cot_likeness_of_options(options),
                                         .placement = cot_likeness_of_layout(&e->layout),
-                                        .needed_bytes = sizes->shared_bytes + sizes->rank_bytes +
-                                                        (sizes->total_bytes - sizes->weight_bytes) /
-                                                            (size_t)options->ranks,
+                                        .needed_bytes = sizes->here_bytes /
+                                                        (size_t)cot_larger(cot_launch_started().here, 1),
                                         .available_bytes = sizes->available_bytes};
     return cot_launch_agree(fabric, &account, COT_OK, error);
 }

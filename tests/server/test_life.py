@@ -6,12 +6,16 @@ import http.client
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
+import sys
 import time
 import unittest
 
-from serving import MODEL, PROMPTS, SANITIZED, Server, model_without, run, seed, temporary, texts
+from serving import MODEL, PROGRAM, PROMPTS, SANITIZED, Server, model_without, run, seed, temporary, texts
+
+MODULE = pathlib.Path(PROGRAM).parent / "libcoterie-shmem.so"
 
 
 class Life(unittest.TestCase):
@@ -215,6 +219,21 @@ class Life(unittest.TestCase):
         self.assertEqual(seen[0], seen[1])
         self.assertEqual(seen[0], seen[2])
         self.assertEqual(len(prints), 1)
+
+    @unittest.skipUnless(shutil.which("oshrun") and MODULE.exists() and not SANITIZED, "SKIPPED: no OpenSHMEM to serve over")
+    def test_over_openshmem(self):
+        """Ranks that oshrun starts agree on the room for keys and values, though each sees other memory free, and answer as threads do."""
+        body = {"prompt": PROMPTS, "max_tokens": 12, "temperature": 0}
+        with Server("--ranks", 2) as server:
+            expected = texts(server.complete(**body))
+        restless = "import random\nwhile True: b\"x\" * random.randrange(1 << 26)"
+        with subprocess.Popen([sys.executable, "-c", restless]) as other:
+            try:
+                for _ in range(3):
+                    with Server("--ranks", 2, "--fabric", "shmem", status=128 + signal.SIGTERM) as server:
+                        self.assertEqual(texts(server.complete(**body)), expected)
+            finally:
+                other.kill()
 
     def test_bad_starts(self):
         with Server() as server:
