@@ -1,0 +1,135 @@
+/* A group of a panel, and what goes over panels side by side (grouped.h). */
+/* A panel's words and sums for a range of k; its scales and offsets for all k. */
+struct panel {
+    const char *words, *end, *next; // next: of what is read after these; perhaps that is not there
+    const uint8_t *scales, *offsets;
+    float *sums; // [rows][COT_PANEL]
+};
+
+/* Panels side by side, whose groups are read in turn: memory gives two streams more than one. */
+struct panels {
+    const struct block *block;
+    const struct grouped_rows *rows;
+    int count;
+    int64_t group_bytes, scale_bytes; // of a group's words, of one scale
+    cot_dtype scale_type;
+    bool zeros;
+    struct panel of[WIDE_PANELS];
+};
+
+/* A panel's group from row k of the block on. */
+struct group {
+    const char *words, *ahead; // ahead: a group that is read later
+    const uint8_t *scales, *offsets;
+};
+
+/* Behind the panel's end what is read next is asked for. `line`: which of the panel's scales the group has. */
+INLINE struct group group_of(const struct panels *all, const struct panel *p, int64_t k, int64_t line)
+{
+    struct group g = {.words = p->words + k / GROUP * all->group_bytes,
+                      .scales = p->scales + line * COT_PANEL * all->scale_bytes,
+                      .offsets = p->offsets + line * COT_PANEL * 2};
+    g.ahead = g.words + AHEAD_BYTES;
+    if (g.ahead >= p->end) g.ahead = p->next + (g.ahead - p->end);
+    __builtin_prefetch(g.scales + AHEAD_LINES * COT_PANEL * all->scale_bytes, 0, 3);
+    return g;
+}
+
+/* The line of scales that the group from row k of the block on has. */
+INLINE int64_t scale_line(const struct block *block, int64_t k)
+{
+    const int64_t rows = cot_format_group(block->g->format);
+    return rows == GROUP ? (block->k0 + k) / GROUP
+           : rows        ? (int64_t)((uint32_t)(block->k0 + k) / (uint32_t)rows)
+                         : 0;
+}
+
+INLINE vec scales_from(const struct panels *all, const struct group *g, int column)
+{
+    const void *at = g->scales + column * all->scale_bytes;
+    switch (all->scale_type) {
+    case COT_F32:
+        return v_load(at);
+    case COT_BF16:
+        return v_load_bf16(at);
+    case COT_F16:
+        return v_load_f16(at);
+    default:
+        return w_scales(at);
+    }
+}
+
+/* What zero points add to a row's sums; `offset` means nothing without them. */
+INLINE vec offsets_from(const struct panels *all, const struct group *g, int column)
+{
+    return all->zeros ? v_load_bf16((const uint16_t *)(const void *)g->offsets + column) : v_zero();
+}
+INLINE vec add_offset(const struct panels *all, vec sum, vec offset, int64_t row, int64_t k)
+{
+    if (!all->zeros) return sum;
+    return v_fma(offset, v_set(all->rows->sums[row * all->rows->reach * GROUPS + k / GROUP]), sum);
+}
+
+/* Line l of a group's words, of which the columns from `column` on; memory is asked for as much of the group ahead, so that it
+ * is a little each time. */
+INLINE const char *words_of_group(const struct group *g, int l, int column)
+{
+    const int at = l * COT_WORDS_BYTES + column * 4;
+    if (at % LINE == 0) __builtin_prefetch(g->ahead + at, 0, 2);
+    return g->words + at;
+}
+
+/* What a line of words holds, known where it is compiled: eight rows of four bits, or four rows of bytes. */
+enum elements { FOUR_BITS, WHOLE_BYTES, E4M3_BYTES };
+INLINE enum elements elements_of(const cot_gemm *g)
+{
+    return !is_of_bytes(g)                                ? FOUR_BITS
+           : cot_format_kind(g->format) == COT_FORMAT_FP8 ? E4M3_BYTES
+                                                          : WHOLE_BYTES;
+}
+INLINE vec widen_byte(enum elements of, ivec words, int place)
+{
+    return of == E4M3_BYTES ? w_e4m3(words, place) : w_byte(words, place);
+}
+
+/* Sums of a group, of the rows from `row` on and some vectors of columns, scaled and added to those of all groups. */
+INLINE void add_group(int rows, int vectors, const struct panels *all, const struct group *g, int64_t row,
+                      int column, int64_t k, const vec *sum, float *sums)
+{
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; v++, column += LANES) {
+        const vec scale = scales_from(all, g, column), offset = offsets_from(all, g, column);
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++) {
+            float *c = sums + (row + r) * COT_PANEL + column;
+            const vec whole = add_offset(all, sum[r * vectors + v], offset, row + r, k);
+            v_store(c, v_fma(whole, scale, v_load(c)));
+        }
+    }
+}
+
+enum { MOST_WIDE = 8 };
+INLINE int rows_of_line(enum elements of)
+{
+    return of == FOUR_BITS ? 8 : 4;
+}
+INLINE int lines_of(enum elements of)
+{
+    return of == FOUR_BITS ? GROUP_LOADS : BYTE_LOADS;
+}
+
+/* Panels side by side by all rows of the block. */
+typedef void panels_function(const struct panels *all);
+#define EACH_ELEMENTS(X, rows) X(rows, FOUR_BITS) X(rows, WHOLE_BYTES) X(rows, E4M3_BYTES)
+#define DEFINE_PANELS(name, call)                                                                            \
+    static void name(const struct panels *all)                                                               \
+    {                                                                                                        \
+        for (int64_t k = 0; k < all->block->k; k += GROUP) {                                                 \
+            const int64_t line = scale_line(all->block, k);                                                  \
+            for (int i = 0; i < all->count; i++) call;                                                       \
+        }                                                                                                    \
+    }
+/* Rows cut into tiles of about one height, at most SHORT_ROWS of them. */
+#define CUT_ROWS(rows, tiles, ...)                                                                           \
+    for (int64_t cuts = ((rows) + SHORT_ROWS - 1) / SHORT_ROWS, t = 0; t < cuts; t++)                        \
+    tiles[(rows) * (t + 1) / cuts - (rows)*t / cuts](__VA_ARGS__, (rows)*t / cuts)
