@@ -56,10 +56,8 @@ template <typename Engine, scope S> COT_DEVICE void run_gate(const fused_warp<S>
         gate_route(w.call.gate, all, first, count,
                    reinterpret_cast<float *>(w.stages) + warp * gate_scratch_floats(w.call.gate.experts));
     }
-    if (w.call.routing != routing::gated) {
-        COT_UNLESS(process_gate_before_replay) __syncwarp();
+    if (w.call.routing != routing::gated)
         for (int t = first; t < first + count; t++) take_given(w, t);
-    }
     for (int t = first; t < first + count; t++) {
         Value *const row =
             reinterpret_cast<Value *>(w.region() + w.row_at(w.net.rank * w.call.layout.block_rows + t));

@@ -7,12 +7,15 @@
 #include <stdint.h>
 
 #ifdef __CUDACC__
+/* A loop over 0 to n - 1 that is written out, so that what `i` numbers can lie in registers. */
+#define COT_EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 /* In a test of the emulator, the statement that follows is left out where that mutant is on. */
 #define COT_UNLESS(mutant)
 /* In a test of the emulator, the second where that mutant is on; else the first. */
 #define COT_EITHER(mutant, strong, weak) (strong)
 #else
 #include <emulate/cuda.h>
+#define COT_EACH(i, n) for (int i = 0; i < (n); i++)
 #define COT_UNLESS(mutant) if (!emulate::weakened(#mutant))
 #define COT_EITHER(mutant, strong, weak) (emulate::weakened(#mutant) ? (weak) : (strong))
 #endif

@@ -48,9 +48,9 @@ struct mma_tile {
 
     __device__ __forceinline__ void clear()
     {
-        for (int i = 0; i < 2; i++)
-            for (int j = 0; j < 4; j++)
-                for (int r = 0; r < 4; r++) sums[i][j][r] = 0;
+        COT_EACH (i, 2)
+            COT_EACH (j, 4)
+                COT_EACH (r, 4) sums[i][j][r] = 0;
     }
 
     static __device__ __forceinline__ int place_of(int row, int chunk)
@@ -83,15 +83,14 @@ struct mma_tile {
         for (int k = 0; k < K / 8; k += 2) { // chunks: 16 values of k at a time
             uint32_t a[2][4], b[2][4];
             /* Lanes name rows of four 8 x 8 parts. A: upper left, lower left, upper right, lower right. */
-            for (int i = 0; i < 2; i++)
-                load_matrix_x4(a[i], stage + place_of(rows + 16 * i + lane % 16, k + lane / 16));
+            COT_EACH (i, 2) load_matrix_x4(a[i], stage + place_of(rows + 16 * i + lane % 16, k + lane / 16));
             /* B: columns 0..7 with the first half of k, then its second half; columns 8..15 likewise. */
-            for (int j = 0; j < 2; j++)
+            COT_EACH (j, 2)
                 load_matrix_x4(b[j],
                                stage + M * K * 2 +
                                    place_of(columns + 16 * j + lane % 8 + lane / 16 * 8, k + lane / 8 % 2));
-            for (int i = 0; i < 2; i++)
-                for (int j = 0; j < 4; j++) {
+            COT_EACH (i, 2)
+                COT_EACH (j, 4) {
                     const uint32_t pair[2] = {b[j / 2][2 * (j % 2)], b[j / 2][2 * (j % 2) + 1]};
                     mma_bf16(sums[i][j], a[i], pair);
                 }
@@ -102,9 +101,9 @@ struct mma_tile {
     template <typename Put> __device__ __forceinline__ void store(int thread, Put put) const
     {
         const int lane = thread % 32, warp = thread / 32, rows = warp / 2 * 32, columns = warp % 2 * 32;
-        for (int i = 0; i < 2; i++)
-            for (int j = 0; j < 4; j++)
-                for (int half = 0; half < 2; half++)
+        COT_EACH (i, 2)
+            COT_EACH (j, 4)
+                COT_EACH (half, 2)
                     put(rows + 16 * i + 8 * half + lane / 4, columns + 8 * j + lane % 4 * 2,
                         sums[i][j][2 * half], sums[i][j][2 * half + 1]);
     }
@@ -124,8 +123,8 @@ struct fma_tile {
 
     __device__ __forceinline__ void clear()
     {
-        for (int i = 0; i < 8; i++)
-            for (int j = 0; j < 4; j++) sums[i][j] = 0;
+        COT_EACH (i, 8)
+            COT_EACH (j, 4) sums[i][j] = 0;
     }
 
     static __device__ __forceinline__ int place_of(int row, int chunk)
@@ -148,7 +147,7 @@ struct fma_tile {
             if (from.k % 4 == 0)
                 copy_async_16(place, values, live ? 16 : 0);
             else
-                for (int j = 0; j < 4; j++) {
+                COT_EACH (j, 4) {
                     const bool one = live && k + j < from.k;
                     copy_async_4(place + 4 * j, one ? values + j : from.values, one ? 4 : 0);
                 }
@@ -166,13 +165,13 @@ struct fma_tile {
     {
         for (int chunk = 0; chunk < K / 4; chunk++) {
             four b[4];
-            for (int j = 0; j < 4; j++)
+            COT_EACH (j, 4)
                 b[j] = *reinterpret_cast<const four *>(stage + M * K * 4 +
                                                        place_of(column_of(thread, j), chunk));
-            for (int i = 0; i < 8; i++) {
+            COT_EACH (i, 8) {
                 const four a = *reinterpret_cast<const four *>(stage + place_of(thread / 16 + 8 * i, chunk));
-                for (int j = 0; j < 4; j++)
-                    for (int k = 0; k < 4; k++) sums[i][j] = fmaf(a.v[k], b[j].v[k], sums[i][j]);
+                COT_EACH (j, 4)
+                    COT_EACH (k, 4) sums[i][j] = fmaf(a.v[k], b[j].v[k], sums[i][j]);
             }
         }
     }
@@ -180,9 +179,10 @@ struct fma_tile {
     /* As mma_tile's. */
     template <typename Put> __device__ __forceinline__ void store(int thread, Put put) const
     {
-        for (int i = 0; i < 8; i++)
-            for (int j = 0; j < 4; j += 2)
-                put(thread / 16 + 8 * i, column_of(thread, j), sums[i][j], sums[i][j + 1]);
+        COT_EACH (i, 8)
+            COT_EACH (pair, 2)
+                put(thread / 16 + 8 * i, column_of(thread, 2 * pair), sums[i][2 * pair],
+                    sums[i][2 * pair + 1]);
     }
 };
 

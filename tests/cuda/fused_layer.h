@@ -12,6 +12,8 @@
 #define _Atomic
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpedantic"
+#pragma GCC diagnostic ignored "-Wc++20-extensions"
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 extern "C" {
 #include "harness/moe/outcome.h"
 #include "harness/moe/plan.h"

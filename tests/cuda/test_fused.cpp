@@ -3,6 +3,8 @@
 
 extern "C" {
 #include "harness/seed.h"
+
+#include "base/rng.h"
 }
 
 #include <cmath>
@@ -190,6 +192,97 @@ static void what_cannot_be_routed_is_told(void **)
     world_free(&w);
 }
 
+/* A recorded routing takes the place of the gate's, also of a token whose gate is not finite: lanes write what others wrote, in
+ * turn. */
+static void a_replayed_routing_of_what_cannot_be_routed(void **)
+{
+    struct draw draw = {test_seed(), 6, 0};
+    struct world w = world_of(variants[0], 5, &draw);
+    const struct plan p = plan_even(&w, 1);
+    w.x[2 * w.options.expert.hidden] = NAN;
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        Layer layer(w, p, even_grid(1, 1));
+        const cot::fused_rank &r = layer.ranks[0];
+        layer.call.routing = cot::routing::replayed;
+        layer.call.unsound_pass = 1;
+        for (uint16_t t = 0; t < 5; t++) {
+            const uint16_t experts[2] = {t, static_cast<uint16_t>(t + 2)};
+            const float weights[2] = {0.5f, 0.25f};
+            layer.session.write(r.experts + 2 * t, experts, sizeof experts);
+            layer.session.write(r.weights + 2 * t, weights, sizeof weights);
+        }
+        expect_none(layer.launch(seeded(test_seed() + seed)));
+        assert_int_equal(r.state->outcome, static_cast<int32_t>(cot::outcome::fine));
+        for (int t = 0; t < 5; t++) {
+            assert_int_equal(r.routed[2 * t], t);
+            assert_int_equal(r.routed[2 * t + 1], t + 2);
+            assert_true(std::isfinite(r.y[t * w.options.expert.hidden]) == (t != 2));
+        }
+    }
+    world_free(&w);
+}
+
+/* What a call reads: each touched expert's weights once, and a tile's rows once for each 64 columns, without a conflict between
+ * banks; as a form in H, I and the tiles, from which docs/DEVICE.md has its table. */
+static double copied_bytes(const cot_ffn_shape &s, const std::vector<int> &tile_rows)
+{
+    const double value = s.type == COT_BF16 ? 2 : 4, h = static_cast<double>(s.hidden),
+                 i = static_cast<double>(s.intermediate), up = s.activation == COT_FFN_SWIGLU ? 2 * i : i;
+    double bytes = 0;
+    for (const int rows : tile_rows)
+        bytes += value * (up * h + h * i + rows * (h * std::ceil(up / 64) + i * std::ceil(h / 64)));
+    return bytes;
+}
+
+static std::vector<int> tiles_of(const uint16_t *experts, size_t choices, size_t n)
+{
+    std::vector<int> rows(n), tiles;
+    for (size_t i = 0; i < choices; i++) rows[experts[i]]++;
+    for (int left : rows)
+        for (; left > 0; left -= cot::FUSED_TILE_ROWS) tiles.push_back(std::min(left, cot::FUSED_TILE_ROWS));
+    return tiles;
+}
+
+static void what_a_call_reads(void **)
+{
+    struct draw draw = {test_seed(), 7, 0};
+    for (const int64_t tokens : {1, 8, 32}) {
+        Variant v = variants[1]; // mixtral, bf16
+        v.hidden = 192, v.intermediate = 96, v.experts = 16, v.top_k = 4;
+        struct world w = world_of(v, tokens, &draw);
+        const struct plan p = plan_even(&w, 1);
+        Layer layer(w, p, even_grid(1, 2));
+        const emulate::Result r = layer.launch(seeded(test_seed()));
+        expect_none(r);
+        const Outcome o = layer.outcome();
+        const std::vector<int> tiles = tiles_of(o->experts, static_cast<size_t>(tokens * v.top_k), 16);
+        assert_true(tiles.size() <= 16); // padding: no expert has two tiles
+        assert_int_equal(r.counters.ldmatrix_conflicts, 0);
+        assert_int_equal(r.counters.copied_bytes, copied_bytes(w.options.expert, tiles));
+        world_free(&w);
+    }
+    /* OLMoE: the same form, for routings drawn evenly. */
+    const size_t most = 32 * 8;
+    cot_ffn_shape olmoe = {};
+    olmoe.type = COT_BF16, olmoe.hidden = 2048, olmoe.intermediate = 1024;
+    printf("OLMoE, bf16: tokens, experts, padding rows, MB read, floor, ratio\n");
+    for (const size_t tokens : {size_t{1}, size_t{8}, size_t{32}}) {
+        uint16_t experts[most];
+        for (size_t t = 0; t < tokens; t++) { // eight that differ: an odd step goes through all 64
+            const uint64_t bits = cot_random_bits(1, 0, t), first = bits % 64, step = bits / 64 % 32 * 2 + 1;
+            for (size_t k = 0; k < 8; k++)
+                experts[8 * t + k] = static_cast<uint16_t>((first + k * step) % 64);
+        }
+        const std::vector<int> tiles = tiles_of(experts, 8 * tokens, 64);
+        const double read = copied_bytes(olmoe, tiles) + static_cast<double>(tokens) * 2048 * 8,
+                     floor = static_cast<double>(tiles.size()) * 3 * 2048 * 1024 * 2 +
+                             static_cast<double>(tokens) * 2048 * 8;
+        printf("%zu, %zu, %zu, %.1f, %.1f, %.3f\n", tokens, tiles.size(), 64 * tiles.size() - 8 * tokens,
+               read / 1e6, floor / 1e6, read / floor);
+        assert_true(read <= 1.1 * floor);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -198,6 +291,8 @@ int main(void)
         cmocka_unit_test(hot_experts),
         cmocka_unit_test(a_replay_reads_device_memory),
         cmocka_unit_test(what_cannot_be_routed_is_told),
+        cmocka_unit_test(a_replayed_routing_of_what_cannot_be_routed),
+        cmocka_unit_test(what_a_call_reads),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
