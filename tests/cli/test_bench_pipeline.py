@@ -60,8 +60,8 @@ def every_way():
 
 
 def decodes_and_links():
-    cells = bench(MODEL, "--phase", "decode,prefill", "--tokens", "1,8", "--decode-steps", "3", "--link", "1GB/s,10us",
-                  "--link", "1GB/s,10us,groups=2:0.5GB/s,20us")
+    cells = bench(MODEL, "--phase", "decode,prefill", "--tokens", "1,8", "--decode-steps", "3", "--link", "50MB/s,10us",
+                  "--link", "50MB/s,10us,groups=2:25MB/s,20us")
     check([cell for cell in cells if cell["tokens"] == 8])
     assert len(cells) == 2 * 2 * 2 * 3
     for cell in cells:
@@ -72,7 +72,7 @@ def decodes_and_links():
             hop = 30e3 if "groups" in cell["link"] else 10e3
             wire = cell["model_ns"] - plain["median_ns"] - cell["rounds"] * hop
             rate = cell["link_bytes_per_s"]
-            assert 0 < rate <= 1e9, cell
+            assert 0 < rate <= 5e7, cell
             at_rate = cell["bytes_busiest"] * 1e9 / rate  # on the ranks' own links
             assert wire >= at_rate * (1 - 1e-6) - 1, (cell, plain)
             if "groups" not in cell["link"]:
