@@ -190,6 +190,8 @@ static move receive(cot_http_exchange *exchange, char *at, size_t room, size_t *
     for (;;) {
         const ssize_t n = receive_bytes(exchange, at, room);
         if (n > 0) {
+            // less than there is room for is all there was: what comes later is told anew, and the client's leaving is known
+            if ((size_t)n < room && !exchange->link && !exchange->left) exchange->readable = false;
             *count = (size_t)n;
             *budget -= *count < *budget ? *count : *budget;
             return ON;
