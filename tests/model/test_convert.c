@@ -1,6 +1,7 @@
 /* A checkpoint written again in few bits: its experts pack as rounding at load packs them, to the bit, all else is what it was,
  * and nothing is left of a folder that could not be written. */
 #include "harness/cmocka.h"
+#include "harness/engine/golden.h"
 #include "harness/model/folder.h"
 #include "harness/model/weights.h"
 #include "harness/scratch.h"
@@ -114,6 +115,9 @@ static cot_format format_of(struct formats f, cot_weight w)
     case COT_WEIGHT_K:
     case COT_WEIGHT_V:
     case COT_WEIGHT_O:
+    case COT_WEIGHT_Q_A:
+    case COT_WEIGHT_Q_B:
+    case COT_WEIGHT_KV_A:
         return f.attention;
     case COT_WEIGHT_OUTPUT:
         return f.head;
@@ -301,6 +305,20 @@ static void experts_in_one_tensor(void **state)
     folder_delete(f);
 }
 
+/* kv_b stays as it is, so that it is absorbed as it was. */
+static void latent_attention(void **state)
+{
+    (void)state;
+    static const char golden[] = COT_SHARED "/golden/deepseek-v3";
+    char out[96];
+    if (!folder_exists(golden)) skip();
+    folder *f = folder_new(test_seed());
+    output_of(out, f, "out");
+    must_convert(golden, out, "int8", (int64_t)5e9);
+    expect_alike(golden, out, (struct formats){COT_FORMAT_INT8, COT_FORMAT_INT8, COT_FORMAT_INT8}, false);
+    folder_delete(f);
+}
+
 /* FP8 in blocks everywhere: what is no expert becomes bf16. */
 static void other_matrices_in_few_bits(void **state)
 {
@@ -387,8 +405,11 @@ static void nothing_is_left(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind), cmocka_unit_test(odd_widths), cmocka_unit_test(experts_in_one_tensor),
-        cmocka_unit_test(other_matrices_in_few_bits), cmocka_unit_test(nothing_is_left)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_kind),
+                                       cmocka_unit_test(odd_widths),
+                                       cmocka_unit_test(experts_in_one_tensor),
+                                       cmocka_unit_test(latent_attention),
+                                       cmocka_unit_test(other_matrices_in_few_bits),
+                                       cmocka_unit_test(nothing_is_left)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
