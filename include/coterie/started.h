@@ -25,6 +25,13 @@ cot_status cot_launch_share(void *data, size_t bytes, cot_error *error);
 /* This process opens no group, for that reason: all ranks' next share, or opening of a group, fails with it. Nothing
  * where one has been opened. */
 void cot_launch_refuse(const cot_error *why);
+
+/* Tells who started this rank what it is at, where that asked for it by setting COTERIE_STARTED: a line on standard error, as
+ * COT_STARTED_LINE has it. The library itself tells that this rank `meets` the others, which it may wait for, and that they
+ * have `met`: a group then, which finds out itself when it loses one. */
+#define COT_STARTED_VARIABLE "COTERIE_STARTED"
+#define COT_STARTED_LINE "\001coterie rank %d %s %d process %d of %s\n"
+void cot_launch_tell(const char *state, int number);
 /* Whether a group of such ranks has been opened by this process. */
 bool cot_launch_met(void);
 

@@ -25,13 +25,15 @@ static void print_row(void *context, const cot_bench_fabric_row *row)
 {
     struct report *report = context;
     if (report->rows) {
-        json_array_append_new(
-            report->rows, json_pack("{s:s, s:I, s:I, s:f, s:f, s:f, s:f}", "transfer", names[row->transfer],
-                                    "bytes", (json_int_t)row->bytes, "repeats", (json_int_t)row->repeats,
-                                    "least_ns", row->least_ns, "median_ns", row->median_ns, "average_ns",
-                                    row->average_ns, "bytes_per_second", row->bytes_per_s));
+        json_array_append_new(report->rows,
+                              json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f}", "transfer",
+                                        names[row->transfer], "carriers", row->carriers, "bytes",
+                                        (json_int_t)row->bytes, "repeats", (json_int_t)row->repeats,
+                                        "least_ns", row->least_ns, "median_ns", row->median_ns, "average_ns",
+                                        row->average_ns, "bytes_per_second", row->bytes_per_s));
         return;
     }
+    if (report->last < 0) printf("carried by %s\n\n", row->carriers);
     if (report->last != (int)row->transfer)
         printf("%s%-16s %12s %11s %11s %11s %12s\n", report->last < 0 ? "" : "\n", names[row->transfer],
                "# iterations", "least us", "50.0%ile us", "average us", "MB/s");

@@ -116,6 +116,8 @@ typedef struct cot_fabric_ops {
     bool (*is_mute)(cot_fabric *fabric, int rank);
     /* The name of a rank's host; NULL, the function too: all are on one. */
     const char *(*host)(cot_fabric *fabric, int rank);
+    /* Names what carries this rank's messages to others, as in "memory, tcp/eth0". NULL: memory alone. */
+    void (*carriers)(cot_fabric *fabric, char *words, size_t bytes);
     int64_t (*now_ns)(cot_fabric *fabric);
     /* The shape of this rank's links from now on, which all ranks should have alike; what it has under way arrives at once. No
      * member may be less than 0, nor `groups` more than the ranks. NULL where messages take a real wire. */

@@ -34,6 +34,7 @@ static void each_size_of_each_transfer_is_a_row(void **state)
             const json_t *row = json_array_get(rows, i);
             assert_string_equal(json_string_value(json_object_get(row, "transfer")), transfers[i / SIZES]);
             assert_true(number(row, "bytes") == 8 << 2 * (i % SIZES));
+            assert_string_equal(json_string_value(json_object_get(row, "carriers")), "memory");
             const double repeats = number(row, "repeats"), least = number(row, "least_ns"),
                          median = number(row, "median_ns"), average = number(row, "average_ns");
             assert_true(repeats >= 5 && repeats <= 1000);
@@ -51,7 +52,8 @@ static void a_table_has_them_too(void **state)
     if (c.status) fail_msg("%s", c.err);
     int lines = 0;
     for (const char *at = c.out; (at = strchr(at, '\n')); at++) lines++;
-    assert_int_equal(lines, 3 * 2 + 2); // a heading and a row each, and what parts them
+    assert_int_equal(lines, 2 + 3 * 2 + 2); // what carries it, a heading and a row each, and what parts them
+    assert_memory_equal(c.out, "carried by memory\n\n", 19);
 }
 
 static void what_goes_wrong_is_one_line(void **state)

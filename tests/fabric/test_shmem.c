@@ -80,23 +80,24 @@ static int end_one(struct start *starts, int count)
     return status != 0;
 }
 
-/* test_shmem          on this host, with 1 to 8 ranks
- * test_shmem hosts    each rank on a host of its own (tools/hosts), 2 to 4 of them */
+/* test_shmem             on this host, with 1 to 8 ranks
+ * test_shmem hosts       each rank on a host of its own (tools/hosts), 2 to 4 of them
+ * test_shmem hosts all   5 to 8 of them */
 int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "rank")) return be_a_rank();
     const bool hosts = argc > 1;
     if (!oshrun_is_here() || (hosts && !hosts_are_here())) return 77;
-    test_seed();          // one for all that are started
-    enum { AT_ONCE = 3 }; // they mostly wait; the longest first
+    test_seed(); // one for all that are started
     struct start starts[] = {{4, 0}, {3, 0}, {2, 0}, {6, 0}, {5, 0}, {8, 0}, {7, 0}, {1, 0}};
-    const int count = hosts ? AT_ONCE : (int)(sizeof starts / sizeof *starts);
+    const int first = argc > 2 ? 3 : 0, count = !hosts ? 8 : first ? 7 : 3;
+    const int at_once = first ? 2 : 3; // they mostly wait; the longest first
     int failed = 0;
-    for (int i = 0; i < count; i++) {
-        if (i >= AT_ONCE) failed += end_one(starts, i);
+    for (int i = first; i < count; i++) {
+        if (i >= first + at_once) failed += end_one(starts, i);
         starts[i].process =
             oshrun_start(hosts, starts[i].ranks, (const char *const[]){argv[0], "rank", NULL});
     }
-    for (int i = 0; i < AT_ONCE; i++) failed += end_one(starts, count);
+    for (int i = 0; i < at_once; i++) failed += end_one(starts, count);
     return failed != 0;
 }

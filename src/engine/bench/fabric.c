@@ -183,11 +183,13 @@ static cot_status measure_all(cot_fabric *fabric, const cot_bench_fabric_options
 {
     struct end end;
     cot_status status = open_end(&end, fabric, o, error);
+    char carriers[256] = "memory";
+    if (fabric->ops->carriers) fabric->ops->carriers(fabric, carriers, sizeof carriers);
     cot_turns_enter(fabric);
     for (cot_bench_transfer t = 0; t < COT_BENCH_TRANSFERS; t++)
         for (int64_t bytes = COT_BENCH_FABRIC_LEAST_BYTES; bytes <= o->most_bytes && status == COT_OK;
              bytes *= 4) {
-            cot_bench_fabric_row row = {.transfer = t, .bytes = bytes};
+            cot_bench_fabric_row row = {.transfer = t, .bytes = bytes, .carriers = carriers};
             status = measure(&end, &row, error);
             if (status == COT_OK && found) found(context, &row);
         }

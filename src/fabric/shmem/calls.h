@@ -29,6 +29,11 @@ typedef struct cot_shmem_calls {
     void (*put)(int to, void *own, const void *data, size_t bytes);
     /* Sets the word, which the target sees after the puts to it that came before. */
     void (*raise)(int to, uint64_t *own, uint64_t value);
+    /* From now on, while put or raise waits for room, calls `waits(context)` again and again, which may raise at other ranks, or
+     * end the process. NULL: no more. A library other than Open MPI's may have no such place. */
+    void (*attend)(void (*waits)(void *context), void *context);
+    /* Names what carries messages to ranks whose memory is elsewhere, as in "tcp/eth0"; "": that is not known. */
+    void (*carriers)(char *words, size_t bytes);
     /* Lets what others have sent land here. */
     void (*progress)(void);
     void (*leave)(void);

@@ -31,6 +31,9 @@ void cot_shmem_leave_first(void);
  * COT_MAX_RANKS). */
 cot_status cot_shmem_join(cot_shmem_world **world, cot_error *error);
 
+/* all [ranks][bytes] becomes what each rank gave as `own`. */
+void cot_shmem_exchange(cot_shmem_world *world, void *all, const void *own, size_t bytes);
+
 /* What a rank is about to do; all do the same, or one is told of another's error. */
 enum { COT_SHMEM_GIVES_UP, COT_SHMEM_SHARES, COT_SHMEM_COMPARES, COT_SHMEM_OPENS };
 

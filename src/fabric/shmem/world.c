@@ -93,12 +93,18 @@ static union {
     struct comparison comparisons[COT_MAX_RANKS];
 } room;
 
+void cot_shmem_exchange(cot_shmem_world *world, void *all, const void *own, size_t bytes)
+{
+    cot_launch_tell("meets", 0);
+    world->calls->exchange(all, own, bytes);
+}
+
 cot_status cot_shmem_agree(cot_shmem_world *world, int step, cot_status status, cot_error *error)
 {
     struct finding own = {.status = (int32_t)status, .step = step}, *all = room.findings;
     memcpy(own.host, world->host.name, sizeof own.host);
     if (status != COT_OK && error) memcpy(own.message, error->message, sizeof own.message);
-    world->calls->exchange(all, &own, sizeof own);
+    cot_shmem_exchange(world, all, &own, sizeof own);
     int first = 0;
     while (first < world->ranks && all[first].status == COT_OK && all[first].step == all[0].step) first++;
     if (first < world->ranks) {
@@ -169,11 +175,21 @@ cot_status cot_shmem_compare(const cot_launch_account *account, cot_status statu
     if (status != COT_OK) return status;
     struct comparison own = {.account = *account, .host = world->host}, *all = room.comparisons;
     dl_iterate_phdr(find_build, &own.build);
-    world->calls->exchange(all, &own, sizeof own);
+    cot_shmem_exchange(world, all, &own, sizeof own);
     return judge(all, world->ranks, error);
 }
 
 /* ---- for the program ---- */
+
+void cot_launch_tell(const char *state, int number)
+{
+    char line[256], host[64] = "";
+    if (!getenv(COT_STARTED_VARIABLE)) return;
+    gethostname(host, sizeof host - 1);
+    const int bytes = snprintf(line, sizeof line, COT_STARTED_LINE, cot_launch_started().rank, state, number,
+                               (int)getpid(), host);
+    if (write(STDERR_FILENO, line, (size_t)bytes) < 0) return; // nobody listens any more
+}
 
 cot_status cot_launch_share(void *data, size_t bytes, cot_error *error)
 {

@@ -5,6 +5,7 @@
 #include "harness/seed.h"
 
 #include "base/wait.h"
+#include "fabric/turns.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -287,12 +288,13 @@ static bool take_turns(cot_fabric *fabric, const group_job *job, cot_collectives
             cot_put_signal(fabric, to, 0, NULL, 0, counts + (cot_sym)fabric->rank * 64, (uint64_t)own->taken,
                            COT_PHASE_CONTROL);
     }
-    CHECK(fabric->queued_ns > 0, "six ranks never waited for one of %d turns", job->running);
+    if (fabric->turns && fabric->turns->limited) // one alone on its host never waits
+        CHECK(fabric->queued_ns > 0, "six ranks never waited for one of %d turns", job->running);
     size_t begin[COT_MAX_RANKS + 1];
     for (int r = 0; r <= fabric->ranks; r++) begin[r] = (size_t)r * sizeof *logs;
     CHECK(!cot_allgather(collectives, logs, begin, COT_PHASE_CONTROL, &error), "%s", error.message);
     const int most = fabric->rank ? 0 : most_at_once(logs, fabric->ranks);
-    CHECK(most <= job->running, "%d at once", most);
+    CHECK(most <= job->running || !fabric->turns || !fabric->turns->limited, "%d at once", most);
     return true;
 }
 

@@ -6,6 +6,7 @@
 #include <shmem.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { ALIGN = 2 << 20 };
 
@@ -15,6 +16,70 @@ static bool (*set_yield)(
 
 extern char _end[]; // so that this object shows its own (cmake/shmem.cmake)
 static const char *const volatile nothing_is_static = _end;
+
+static void (*attendant)(void *context);
+static void *attended;
+
+static int call_attendant(void)
+{
+    if (attendant) attendant(attended);
+    return 0; // so many messages have moved
+}
+
+/* ---- what UCX has chosen ---- */
+
+/* Open MPI does not tell, and UCX tells of an endpoint, which Open MPI keeps to itself. So this object, in which the linker finds
+ * the function first, notes each endpoint as it is made. */
+enum { MOST_ENDPOINTS = 256 };
+static void *endpoints[MOST_ENDPOINTS];
+static int n_endpoints;
+
+static void *of_ucx(const char *name)
+{
+    void *ucx = dlopen("libucp.so.0", RTLD_NOW | RTLD_NOLOAD);
+    return ucx ? dlsym(ucx, name) : NULL;
+}
+
+signed char ucp_ep_create(void *worker, const void *parameters, void **endpoint);
+signed char ucp_ep_create(void *worker, const void *parameters, void **endpoint)
+{
+    static signed char (*create)(void *, const void *, void **);
+    static const signed char not_implemented = -2; // UCS_ERR_UNSUPPORTED is no better where there is no UCX
+    if (!create) *(void **)&create = of_ucx("ucp_ep_create");
+    const signed char status = create ? create(worker, parameters, endpoint) : not_implemented;
+    if (status == 0 && n_endpoints < MOST_ENDPOINTS) endpoints[n_endpoints++] = *endpoint;
+    return status;
+}
+
+/* "lane[0]:  2:tcp/eth0.0 md[1] ...": adds tcp/eth0, unless it is memory, or there. */
+static void add_carrier(char *words, size_t bytes, const char *line)
+{
+    char name[64], between[3] = ", ";
+    const char *lane = strstr(line, "lane[");
+    if (!lane || sscanf(lane, "lane[%*d]: %*d:%63[^. ]", name) != 1 || strstr(name, "/memory") ||
+        strstr(words, name))
+        return;
+    const size_t used = strlen(words);
+    snprintf(words + used, bytes - used, "%s%s", used ? between : "", name);
+}
+
+static void carriers(char *words, size_t bytes)
+{
+    void (*print)(void *endpoint, FILE *stream);
+    *(void **)&print = of_ucx("ucp_ep_print_info");
+    *words = 0;
+    for (int i = 0; print && i < n_endpoints; i++) {
+        char *text = NULL;
+        size_t length;
+        FILE *stream = open_memstream(&text, &length);
+        if (!stream) return;
+        print(endpoints[i], stream);
+        fclose(stream);
+        for (char *rest, *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+            add_carrier(words, bytes, line);
+        free(text);
+    }
+}
 
 static bool join(int *rank, int *ranks)
 {
@@ -26,6 +91,9 @@ static bool join(int *rank, int *ranks)
     setenv("OMPI_MCA_btl", "^vader,ofi", 0);
     MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
     *(void **)&set_yield = dlsym(RTLD_DEFAULT, "opal_progress_set_yield_when_idle");
+    int (*call_in_loops)(int (*callback)(void)); // in those in which Open MPI waits for whatever it may be
+    *(void **)&call_in_loops = dlsym(RTLD_DEFAULT, "opal_progress_register");
+    if (call_in_loops) call_in_loops(call_attendant);
     MPI_Comm_rank(MPI_COMM_WORLD, rank);
     MPI_Comm_size(MPI_COMM_WORLD, ranks);
     return provided >= MPI_THREAD_SERIALIZED;
@@ -78,6 +146,12 @@ static void raise_word(int to, uint64_t *own, uint64_t value)
     shmem_ulong_p((unsigned long *)own, value, to);
 }
 
+static void attend(void (*waits)(void *context), void *context)
+{
+    attended = context;
+    attendant = waits;
+}
+
 /* OpenSHMEM has no call for it that returns at once, but in one process the two move each other's messages: in Open MPI at one of
  * so many looks as `join` has set, 100 if it were not. Where there are more ranks than cores Open MPI gives the core away whenever it
  * finds nothing; here who looks decides that. */
@@ -98,5 +172,6 @@ static void leave(void)
 }
 
 const cot_shmem_calls cot_shmem_module = {
-    COT_VERSION, join, exchange, share, open_heap, settle, reach, put, raise_word, progress, leave,
+    COT_VERSION, join,       exchange, share,    open_heap, settle, reach,
+    put,         raise_word, attend,   carriers, progress,  leave,
 };
