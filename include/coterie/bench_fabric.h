@@ -43,7 +43,8 @@ typedef struct cot_bench_fabric_row {
     int64_t repeats; /* of what the latency is taken from, by rank 0's clock */
     double least_ns, median_ns, average_ns;
     double bytes_per_s;
-    const char *carriers; /* what carries rank 0's messages, as in "memory, tcp/eth0"; valid during the call */
+    const char
+        *carriers; /* what carries rank 0's messages, as in "memory, tcp/eth0"; valid during the call */
 } cot_bench_fabric_row;
 
 /* Opens a group, measures, and calls `found` with each row in turn, on the calling thread. Errors: INVALID_ARGUMENT,

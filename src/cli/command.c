@@ -147,7 +147,8 @@ static bool starts_ranks(const cot_command *command, const void *settings, char 
     }
     if (!of_hosts || cot_launch_started().ranks) return false;
     const int64_t ranks = ranks_of(command, settings);
-    *status = cot_start_ranks(ranks < 1 ? 1 : ranks, hostfile, argv);
+    const double *timeout_s = field_of(command, settings, "timeout");
+    *status = cot_start_ranks(ranks < 1 ? 1 : (int)ranks, hostfile, timeout_s ? *timeout_s : 300, argv);
     return true;
 }
 
@@ -169,7 +170,8 @@ static int end_as_rank(int status)
 {
     if (group.served) status = COT_EXIT_OK;
     if (status != COT_EXIT_OK) cot_launch_refuse(&group.complaint);
-    cot_tell_starter(status);
+    fflush(NULL);
+    cot_launch_tell("ends", status);
     return status;
 }
 
@@ -180,6 +182,7 @@ static int run(const cot_command *command, int argc, char **argv, char **whole_a
     bool help;
     int status = COT_EXIT_USAGE;
     group.is_rank = will_be_rank(command, argc, argv);
+    if (group.is_rank) cot_tell_starter();
     if (cot_options_parse(&command->options, settings, argc, argv, &help)) {
         if (help) cot_help_command(command);
         if (help || !starts_ranks(command, settings, whole_argv, &status))

@@ -7,37 +7,75 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-/* oshrun, told to let the others live when a rank dies, tells nothing of how they ended. So each says it as its last line on
- * standard error, which comes here from whatever host. */
-#define STARTED "COTERIE_STARTED"
-#define LAST_LINE "\001coterie rank %d ends with %d\n"
+#define CHILDREN "/proc/thread-self/children"
 
-void cot_tell_starter(int status)
-{
-    char line[64];
-    if (!getenv(STARTED)) return;
-    fflush(NULL);
-    const int bytes = snprintf(line, sizeof line, LAST_LINE, cot_launch_started().rank, status);
-    if (write(STDERR_FILENO, line, (size_t)bytes) < 0) return; // nobody listens any more
-}
+enum { LOOK_MS = 200, MOST_RANKS = 64 };
+
+/* oshrun, told to let the others live when a rank dies, tells nothing of how they ended. So each says on standard error, which
+ * comes here from whatever host, what it is at (coterie/started.h). While ranks meet, before there is a group and when it is
+ * over, nobody but this process can know of one that is lost. */
+struct rank {
+    enum { NOT_BEGUN, BEGINS, MEETS, MET, ENDS } state;
+    int process;
+    char host[64];
+    int64_t gone_ns, quiet_ns; // for how long it was seen to be gone, or stopped, or was not heard of
+};
 
 struct watch {
     pid_t oshrun;
-    int from;         // where its standard error, and that of all ranks, comes out
-    int first, other; // with what the first rank, and another, has ended; -1: it has not told
-    int64_t silent;   // ranks that have not told
+    int from; // where its standard error, and that of all ranks, comes out
+    int count;
+    struct rank ranks[MOST_RANKS];
+    char host[64]; // this one
+    int64_t timeout_ns, looked_ns;
+    int64_t silent_ns; // for how long no rank has told anything
+    int first, other;  // with what the first rank, and another, has ended; -1: it has not told
     char line[4096];
     size_t length;
+    int64_t ended_ns;  // for how long the first rank has ended well
     int64_t failed_ns; // since when a rank is known to have failed; 0: none
+    bool told;         // oshrun was asked to end
 };
+
+/* ---- in a rank ---- */
+
+static void *tell_of_life(void *argument)
+{
+    const double *period_s = argument;
+    const struct timespec period = {.tv_sec = (time_t)*period_s,
+                                    .tv_nsec = (long)((*period_s - (double)(time_t)*period_s) * 1e9)};
+    for (;;) {
+        nanosleep(&period, NULL);
+        cot_launch_tell("lives", 0);
+    }
+    return NULL;
+}
+
+void cot_tell_starter(void)
+{
+    static double period_s;
+    const char *period = getenv(COT_STARTED_VARIABLE);
+    pthread_t thread;
+    sigset_t all, before;
+    cot_launch_tell("begins", 0);
+    if (!period || (period_s = atof(period)) < 1e-3) return;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (pthread_create(&thread, NULL, tell_of_life, &period_s) == 0) pthread_detach(thread);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* ---- in who starts them ---- */
 
 static volatile sig_atomic_t asked;
 
@@ -53,21 +91,46 @@ static bool is_noise(const char *line)
            strstr(line, "[pshmem_");
 }
 
+/* A rank that cannot leave what it is at says what is wrong and no last line. */
+static bool is_complaint(const char *line)
+{
+    static const char own[] = "coterie: ", warning[] = "coterie: warning: ";
+    return !strncmp(line, own, sizeof own - 1) && strncmp(line, warning, sizeof warning - 1) != 0;
+}
+
+/* Whether the line is a rank's about itself. */
+static bool take_state(struct watch *w)
+{
+    static const char *const names[] = {
+        [BEGINS] = "begins", [MEETS] = "meets", [MET] = "met", [ENDS] = "ends"};
+    struct rank of = {0};
+    char name[16];
+    int rank, number;
+    if (sscanf(w->line, "\001coterie rank %d %15s %d process %d of %63s", &rank, name, &number, &of.process,
+               of.host) != 5)
+        return false;
+    if (rank < 0 || rank >= w->count) return true;
+    of.state = w->ranks[rank].state; // as it was, of one that only lives
+    for (int state = BEGINS; state <= ENDS; state++)
+        if (!strcmp(name, names[state])) of.state = state;
+    w->ranks[rank] = of;
+    if (strcmp(name, names[ENDS]) != 0) return true;
+    if (rank == 0) w->first = number;
+    if (rank != 0 && number > w->other) w->other = number;
+    if (number && !w->failed_ns) w->failed_ns = cot_now_ns();
+    return true;
+}
+
+/* What Open MPI has to say of the end is left out. */
 static void take_line(struct watch *w)
 {
-    int rank, status;
     w->line[w->length] = 0;
-    const bool last = sscanf(w->line, LAST_LINE, &rank, &status) == 2;
-    w->silent -= last;
-    if (last && rank == 0) w->first = status;
-    if (last && rank != 0 && status > w->other) w->other = status;
-    if (last && status && !w->failed_ns) w->failed_ns = cot_now_ns();
-    if (!last && is_noise(w->line)) {
-        const char *own = strstr(w->line, "coterie: ");
-        fputs(own ? own : "", stderr);
-    } else if (!last)
-        fputs(w->line, stderr);
     w->length = 0;
+    if (take_state(w)) return;
+    if (is_complaint(w->line) && !w->failed_ns) w->failed_ns = cot_now_ns();
+    const char *own = strstr(w->line, "coterie: ");
+    if (!is_noise(w->line) && !w->told && w->first != 0) own = w->line;
+    fputs(own ? own : "", stderr);
 }
 
 /* False at the end. */
@@ -82,30 +145,102 @@ static bool take_bytes(struct watch *w)
     return count > 0 || (count < 0 && errno == EINTR);
 }
 
+/* ---- ranks that are lost while others wait for them where there is no group ---- */
+
+/* Its state, as the system has it; 0: there is no such process any more. */
+static char state_of(int process)
+{
+    char path[40], line[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    FILE *file = fopen(path, "r");
+    const bool read = file && fgets(line, sizeof line, file);
+    if (file) fclose(file);
+    const char *state = read ? strrchr(line, ')') : NULL; // "number (name) state ..."
+    return state && !strchr("ZX", state[2]) ? state[2] : 0;
+}
+
+static void complain_of(struct watch *w, int rank, bool gone)
+{
+    char host[80] = "";
+    for (int r = 0; r < w->count; r++)
+        if (w->ranks[r].process && strcmp(w->ranks[r].host, w->ranks[rank].host) != 0 &&
+            w->ranks[rank].process)
+            snprintf(host, sizeof host, " on %s", w->ranks[rank].host);
+    const char *when = w->ranks[rank].state == MET ? "at the end" : "at the start";
+    if (gone)
+        cot_complain("rank %d%s ended %s", rank, host, when);
+    else
+        cot_complain("rank %d%s did not answer %s within %.1f s", rank, host, when,
+                     (double)w->timeout_ns * 1e-9);
+    w->failed_ns = cot_now_ns();
+}
+
+/* Of a rank of this host the system tells, others tell themselves that they live. */
+static void look_at(struct watch *w, int rank, int64_t passed_ns)
+{
+    struct rank *r = &w->ranks[rank];
+    const bool is_here = r->process && !strcmp(r->host, w->host);
+    const char state = is_here ? state_of(r->process) : 0;
+    r->gone_ns = is_here && !state ? r->gone_ns + passed_ns : 0;
+    r->quiet_ns = is_here && state != 'T' && state != 't' ? 0 : r->quiet_ns + passed_ns;
+    if (r->gone_ns > LOOK_MS * 1000000)
+        complain_of(w, rank, true);
+    else if (r->quiet_ns >= w->timeout_ns)
+        complain_of(w, rank, false);
+}
+
+/* When the first rank has ended well, all is written and told: the others have a while to leave Open MPI, which they do together
+ * or, where one of them is lost, not at all. */
+static void look_for_lost(struct watch *w, int64_t passed_ns)
+{
+    bool wait = false;
+    const int64_t half_ns = w->timeout_ns / 2, while_ns = half_ns < 1000000000    ? 1000000000
+                                                          : half_ns > 10000000000 ? 10000000000
+                                                                                  : half_ns;
+    w->ended_ns = w->first == 0 ? w->ended_ns + passed_ns : 0;
+    if (w->ended_ns >= while_ns && !w->failed_ns) w->failed_ns = cot_now_ns();
+    for (int r = 0; r < w->count; r++)
+        wait |= w->ranks[r].state == BEGINS || w->ranks[r].state == MEETS || w->ranks[r].state == ENDS;
+    for (int r = 0; r < w->count && wait && w->first != 0 && !w->failed_ns; r++)
+        if (w->ranks[r].state != ENDS) look_at(w, r, passed_ns);
+}
+
+static int silent_ranks(const struct watch *w)
+{
+    int silent = 0;
+    for (int r = 0; r < w->count; r++) silent += w->ranks[r].state != ENDS;
+    return silent;
+}
+
 /* Until nobody holds the other end. Ranks that do not end by themselves after one has failed are ended: at once where that is
- * one, which the others have named by then. */
+ * one, which the others have named by then; so are those that all others have left. */
 static void watch_ranks(struct watch *w)
 {
-    enum { LOOK_MS = 200 };
-    const int64_t patience_ns = 1000000000;
-    bool told = false;
+    const int64_t patience_ns = 1000000000, most_ns = 2 * LOOK_MS * 1000000;
+    w->looked_ns = cot_now_ns();
     for (struct pollfd end = {.fd = w->from, .events = POLLIN};;) {
         if (poll(&end, 1, LOOK_MS) == 1 && !take_bytes(w)) break;
-        const int64_t late_ns = w->failed_ns ? cot_now_ns() - w->failed_ns : 0;
-        if (asked && !w->failed_ns) w->failed_ns = cot_now_ns();
-        if (!told && (asked || late_ns > patience_ns || (late_ns && w->silent <= 1))) {
+        const int64_t now = cot_now_ns(), passed_ns = now - w->looked_ns;
+        if (passed_ns >= LOOK_MS * 1000000) {
+            look_for_lost(w, passed_ns < most_ns ? passed_ns : most_ns);
+            w->looked_ns = now;
+        }
+        if (asked && !w->failed_ns) w->failed_ns = now;
+        const int64_t late_ns = w->failed_ns ? now - w->failed_ns : 0;
+        if (!w->told && (asked || late_ns > patience_ns || (late_ns && silent_ranks(w) <= 1))) {
             kill(w->oshrun, SIGTERM);
-            told = true;
+            w->told = true;
         }
         if (late_ns > 3 * patience_ns) kill(w->oshrun, SIGKILL);
     }
     if (w->length) take_line(w);
 }
 
-static _Noreturn void become_oshrun(int64_t ranks, const char *hostfile, char **argv, const int pipe_ends[2])
+static _Noreturn void become_oshrun(int ranks, const char *hostfile, double timeout_s, char **argv,
+                                    const int pipe_ends[2])
 {
     static char program[4096];
-    char number[16];
+    char number[16], period[32];
     const char *words[512] = {"oshrun",
                               "--enable-recovery",
                               "--oversubscribe",
@@ -118,13 +253,14 @@ static _Noreturn void become_oshrun(int64_t ranks, const char *hostfile, char **
                               "-np",
                               number};
     size_t count = 11;
-    snprintf(number, sizeof number, "%lld", (long long)ranks);
+    snprintf(number, sizeof number, "%d", ranks);
+    snprintf(period, sizeof period, "%g", timeout_s / 8);
     if (readlink("/proc/self/exe", program, sizeof program - 1) < 0) _exit(127);
     if (hostfile) words[count++] = "--hostfile", words[count++] = hostfile;
-    words[count++] = "-x", words[count++] = STARTED;
+    words[count++] = "-x", words[count++] = COT_STARTED_VARIABLE;
     words[count++] = program;
     for (size_t i = 1; argv[i] && count < sizeof words / sizeof *words - 1; i++) words[count++] = argv[i];
-    setenv(STARTED, "1", 1);
+    setenv(COT_STARTED_VARIABLE, period, 1);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     signal(SIGPIPE, SIG_DFL);
     dup2(pipe_ends[1], STDERR_FILENO);
@@ -136,29 +272,37 @@ static _Noreturn void become_oshrun(int64_t ranks, const char *hostfile, char **
     _exit(127);
 }
 
-/* Those of this host are this process's children once oshrun has ended: what it kills takes a while to be gone. */
-static void wait_for_orphans(void)
+/* Those of this host are this process's children once oshrun has ended: what it kills takes a while to be gone, and what it left
+ * is killed here. */
+static void end_orphans(void)
 {
-    const int64_t patience_ns = 3000000000, since_ns = cot_now_ns();
+    const int64_t patience_ns = 1000000000, since_ns = cot_now_ns();
     const struct timespec pause = {.tv_nsec = 1000000};
     for (;;) {
         const pid_t ended = waitpid(-1, NULL, WNOHANG);
-        if ((ended < 0 && errno != EINTR) || cot_now_ns() - since_ns > patience_ns) return;
-        if (ended == 0) nanosleep(&pause, NULL);
+        if (ended < 0 && errno != EINTR) return;
+        if (ended) continue;
+        int child;
+        FILE *children = cot_now_ns() - since_ns > patience_ns ? fopen(CHILDREN, "r") : NULL;
+        while (children && fscanf(children, "%d", &child) == 1) kill(child, SIGKILL);
+        if (children) fclose(children);
+        nanosleep(&pause, NULL);
     }
 }
 
-int cot_start_ranks(int64_t ranks, const char *hostfile, char **argv)
+int cot_start_ranks(int ranks, const char *hostfile, double timeout_s, char **argv)
 {
     int ends[2];
-    struct watch w = {.first = -1, .other = -1, .silent = ranks};
+    struct watch w = {.first = -1, .other = -1, .count = ranks, .timeout_ns = (int64_t)(timeout_s * 1e9)};
+    gethostname(w.host, sizeof w.host - 1);
+    if (ranks > MOST_RANKS) return cot_complain("%d ranks, more than %d", ranks, MOST_RANKS);
     if (hostfile && access(hostfile, R_OK) != 0)
         return cot_complain("cannot read '%s': %s", hostfile, strerror(errno));
     if (pipe2(ends, O_CLOEXEC) != 0) return cot_complain("cannot start ranks: %s", strerror(errno));
     fflush(NULL);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     w.oshrun = fork();
-    if (w.oshrun == 0) become_oshrun(ranks, hostfile, argv, ends);
+    if (w.oshrun == 0) become_oshrun(ranks, hostfile, timeout_s, argv, ends);
     if (w.oshrun < 0) return cot_complain("cannot start ranks: %s", strerror(errno));
     close(ends[1]);
     w.from = ends[0];
@@ -167,7 +311,7 @@ int cot_start_ranks(int64_t ranks, const char *hostfile, char **argv)
     watch_ranks(&w);
     close(ends[0]);
     while (waitpid(w.oshrun, NULL, 0) < 0 && errno == EINTR) continue;
-    wait_for_orphans();
+    end_orphans();
     if (asked) return 128 + asked;
     if (w.first >= 0) return w.first;
     return w.other > 0 ? w.other : COT_EXIT_FAILURE;

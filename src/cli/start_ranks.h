@@ -4,10 +4,11 @@
 #include <stdint.h>
 
 /* Runs this program with these arguments on so many ranks, on the hosts of a file (NULL: on this one), until none is left:
- * the exit status of its first rank, or of another where that has none any more. Says on stderr what keeps it from that. */
-int cot_start_ranks(int64_t ranks, const char *hostfile, char **argv);
+ * the exit status of its first rank, or of another where that has none any more. One that is lost where no group knows of it,
+ * or does not answer there for timeout_s, is named. Says on stderr what keeps it from that. */
+int cot_start_ranks(int ranks, const char *hostfile, double timeout_s, char **argv);
 
-/* Tells who started this rank that it ends with that status; does nothing for others. */
-void cot_tell_starter(int status);
+/* In a rank that was started so: tells that it begins, and from now on that it lives. Does nothing in others. */
+void cot_tell_starter(void);
 
 #endif

@@ -1,19 +1,17 @@
 """Ranks on hosts of their own (tools/hosts): texts and logits are those of threads, and what the interfaces of the hosts count
 is what the ranks have counted, and a little more.
 
-  test_hosts.py [all]     two and four hosts; all: one to eight, more texts, precisions, and ranks that are killed or stopped"""
+  test_hosts.py [all]     two and four hosts; all: one to eight, more texts and precisions, and golden checkpoints over oshrun"""
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 PROGRAM, SOURCE = os.environ["COT_PROGRAM"], os.environ["COT_SOURCE"]
 HOSTS, TINY = f"{SOURCE}/tools/hosts", f"{SOURCE}/models/tiny"
+SHARED = os.environ.get("COT_SHARED", f"{SOURCE}/../shared")
 SKIPPED = 77
 TEXT = "The town was quiet. A farmer has 12 hens and sells 3 of them. "
 PROMPTS = [f"Question {number}: what is {number} + {number * 7}?" for number in range(20)]
@@ -51,39 +49,23 @@ def check_logits(folder, ranks, precision, characters, most):
     assert 1 <= crossed / counted <= most, crossed / counted
 
 
-def ranks_of(mark):
-    """The processes of those that were started with this in their environment, by rank."""
-    found = {}
-    for process in (int(name) for name in os.listdir("/proc") if name.isdigit()):
-        try:
-            words = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-            program = os.readlink(f"/proc/{process}/exe")
-        except OSError:
-            continue
-        rank = [word for word in words if word.startswith(b"OMPI_COMM_WORLD_RANK=")]
-        if f"COT_VICTIMS={mark}".encode() in words and rank and os.path.samefile(program, PROGRAM):
-            found[int(rank[0].partition(b"=")[2])] = process
-    return found
+def check_carriers(ranks, slots, expected):
+    """What UCX has chosen is told."""
+    words = ["bench", "fabric", "--bytes", "8", "--seconds", "0.001", "--json", "--fabric", "shmem", "--ranks", str(ranks)]
+    rows = json.loads(run(HOSTS, str(ranks // slots), "--slots", str(slots), PROGRAM, *words))
+    assert {row["carriers"] for row in rows} == {expected}, rows
 
 
-def check_fault(folder, draw, number, ranks=4, timeout=3):
-    """While it generates, a rank on a host of its own is stopped or killed: the others say which, and all end."""
-    mark, victim, what = f"{os.getpid()}.{number}", draw.randrange(ranks), (signal.SIGSTOP, signal.SIGKILL)[number % 3 == 2]
-    out, err = folder / "out", folder / "err"
-    with open(out, "wb") as to, open(err, "wb") as complaints:
-        program = subprocess.Popen(
-            [HOSTS, str(ranks), "--link", "125MB/s,0.1ms", PROGRAM, "run", TINY, *["-p", "town"] * 20, "-n", "400", "--ignore-eos",
-             "--fabric", "shmem", "--ranks", str(ranks), "--timeout", str(timeout)],
-            stdin=subprocess.DEVNULL, stdout=to, stderr=complaints, env={**os.environ, "COT_VICTIMS": mark})  # fmt: skip
-    while out.stat().st_size < 20 and program.poll() is None:
-        time.sleep(0.01)
-    time.sleep(draw.uniform(0, 0.3))
-    os.kill(ranks_of(mark)[victim], what)
-    status = program.wait(20 * timeout)
-    said = [line for line in err.read_text().splitlines() if "plm:rsh: Warning: setpgid" not in line]
-    told = f"coterie: rank {victim} on host{victim} did not answer in"
-    assert status == 1 and said and all(line.startswith(told) for line in said), f"{what} to rank {victim}: {status}, {said}"
-    assert not ranks_of(mark), "a rank is left"
+def check_golden(folder, ranks):
+    """The logits and routing of other people's checkpoints, which threads' are held against (engine/test_golden)."""
+    models = sorted(path.parent for path in Path(SHARED, "golden").glob("*/expected.safetensors"))
+    print(f"{len(models)} golden checkpoints" if models else "SKIPPED: there are no golden checkpoints")
+    for model in models:
+        for attention in ("dp", "tp"):
+            words = ["eval", model, "--tokens", model / "expected.safetensors", "--precision", "fp32", "--attention", attention, "-o"]
+            run(PROGRAM, *words, folder / "threads", "--ranks", str(ranks))
+            run("oshrun", "-np", str(ranks), PROGRAM, *words, folder / "oshrun")
+            assert (folder / "threads").read_bytes() == (folder / "oshrun").read_bytes(), f"{model}, {attention}: other logits"
 
 
 def main():
@@ -101,12 +83,9 @@ def main():
                     # With four ranks rows of fp32 are 64 KB or more from one to another in each layer of a step.
                     check_logits(Path(name), ranks, "fp32", 12000, 1.1 if ranks <= 4 else 1.3)
                     check_logits(Path(name), ranks, "bf16", 12000, 1.3)
-            seed = int(os.environ.get("COT_SEED", time.time_ns()))
-            print(f"COT_SEED={seed}", flush=True)
-            draw = random.Random(seed)
-            for number in range(12):
-                check_fault(Path(name), draw, number)
+            check_golden(Path(name), 4)
         else:
+            check_carriers(2, 1, "tcp/eth0")
             check_texts(2, PROMPTS[:2], "12.5MB/s,0.5ms", 6)
             check_logits(Path(name), 4, "fp32", 4000, 1.15)
     return 0

@@ -1,6 +1,6 @@
 /* Other people's code computed these checkpoints' logits and routing: every family, every rope, every
  * storage, at several numbers of ranks, prefill and token by token, with both kinds of attention and, of tensor-parallel
- * attention, both pipelines. */
+ * attention, both pipelines; with four ranks as threads and as processes. */
 #include "harness/cmocka.h"
 #include "harness/engine/golden.h"
 #include "harness/engine/records.h"
@@ -116,7 +116,7 @@ static void count_layers(const cot_safetensors *file, const char *q, int64_t moe
 }
 
 /* way: "dp", "tp", or a pipeline of tp. */
-static void compare(const char *name, int ranks, const char *way, const cot_eval_set *set,
+static void compare(const char *name, int ranks, bool processes, const char *way, const cot_eval_set *set,
                     const cot_safetensors *file, struct worst *worst)
 {
     const bool s_moe = !strcmp(way, "s-moe");
@@ -132,8 +132,12 @@ static void compare(const char *name, int ranks, const char *way, const cot_eval
         assert_true(requests[i].forced_tokens > 0); // both ways are tried
     }
     golden_path(folder, name, NULL);
-    snprintf(where, sizeof where, "%s at %d ranks, %s", name, ranks, way);
-    struct setting s = {.folder = folder, .ranks = ranks, .attention = s_moe ? "tp" : way, .kv_tokens = 256};
+    snprintf(where, sizeof where, "%s at %d ranks%s, %s", name, ranks, processes ? " in processes" : "", way);
+    struct setting s = {.folder = folder,
+                        .ranks = ranks,
+                        .processes = processes,
+                        .attention = s_moe ? "tp" : way,
+                        .kv_tokens = 256};
     if (s_moe) s.pipeline = way;
     if (s_moe && drawn_tables(tables, folder, ranks, false, &seed)) s.tables = tables;
     cot_engine *engine = must_open(&s);
@@ -174,9 +178,9 @@ static void golden_answers(void **state)
         assert_int_equal(cot_eval_set_open(&set, path, NULL), COT_OK);
         assert_int_equal(cot_safetensors_open(&file, path, NULL), COT_OK);
         struct worst worst = {0};
-        for (size_t r = 0; r < 5; r++)
+        for (size_t r = 0; r < 6; r++)
             for (int way = 0; way < 3; way++)
-                compare(entry->d_name, (const int[]){1, 2, 3, 4, 8}[r],
+                compare(entry->d_name, (const int[]){1, 2, 3, 4, 8, 4}[r], r == 5,
                         (const char *const[]){"dp", "tp", "s-moe"}[way], set, &file, &worst);
         printf("%-18s worst logit %.1e, worst weight %.1e\n", entry->d_name, worst.logit, worst.weight);
         if (worst.logit > all.logit) all.logit = worst.logit;
