@@ -80,7 +80,8 @@ bool pipeline_run(const struct pipeline_work *work, const struct pipeline_way *w
 bool pipeline_run_over(const struct pipeline_work *work, const struct pipeline_way *way, size_t link,
                        bool decode, struct pipeline_samples *samples);
 
-/* rates [links + 1]: bytes a second that each link, counted from 1, lets pass in messages as large as the way's mean one. */
+/* rates [links + 1]: bytes a second that each link, counted from 1, lets pass in messages as large as the way's mean one, of 64 KiB to
+ * 1 MiB. */
 bool pipeline_measure_links(const struct pipeline_work *work, const struct pipeline_way *way,
                             const pipeline_account *account, double *rates);
 

@@ -143,7 +143,8 @@ bool pipeline_run_over(const struct pipeline_work *w, const struct pipeline_way 
 bool pipeline_measure_links(const struct pipeline_work *w, const struct pipeline_way *way,
                             const pipeline_account *a, double *rates)
 {
-    static const int64_t budget_ns = 150000000, least_bytes = 64, most_bytes = 1 << 20;
+    static const int64_t budget_ns = 150000000, least_bytes = 1 << 16,
+                         most_bytes = 1 << 20; // of less it is unrest
     const double messages = (double)a->rounds * (way->ranks - 1);
     int64_t mean_bytes = messages > 0 ? (int64_t)((double)a->busiest_bytes / messages) : 0;
     mean_bytes = mean_bytes < least_bytes ? least_bytes : mean_bytes > most_bytes ? most_bytes : mean_bytes;
