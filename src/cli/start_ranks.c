@@ -2,6 +2,7 @@
 
 #include "clock.h"
 #include "command.h"
+#include "oshrun_words.h"
 #include "coterie/started.h"
 
 #include <errno.h>
@@ -38,10 +39,12 @@ struct watch {
     struct rank ranks[MOST_RANKS];
     char host[64]; // this one
     int64_t timeout_ns, looked_ns;
-    int64_t silent_ns; // for how long no rank has told anything
-    int first, other;  // with what the first rank, and another, has ended; -1: it has not told
+    int first, other; // with what the first rank, and another, has ended; -1: it has not told
     char line[4096];
     size_t length;
+    oshrun_words words;
+    bool complained;
+    int64_t began_ns;  // for how long no rank has begun, while none has
     int64_t ended_ns;  // for how long the first rank has ended well
     int64_t failed_ns; // since when a rank is known to have failed; 0: none
     bool told;         // oshrun was asked to end
@@ -84,13 +87,6 @@ static void ask_to_end(int number)
     asked = number;
 }
 
-/* What Open MPI says of every death, in pieces that others' lines may come between. */
-static bool is_noise(const char *line)
-{
-    return strstr(line, "PMIX ERROR") || strstr(line, "Internal error is appeared") ||
-           strstr(line, "[pshmem_");
-}
-
 /* A rank that cannot leave what it is at says what is wrong and no last line. */
 static bool is_complaint(const char *line)
 {
@@ -127,9 +123,11 @@ static void take_line(struct watch *w)
     w->line[w->length] = 0;
     w->length = 0;
     if (take_state(w)) return;
-    if (is_complaint(w->line) && !w->failed_ns) w->failed_ns = cot_now_ns();
+    const bool complaint = is_complaint(w->line);
+    w->complained |= complaint;
+    if (complaint && !w->failed_ns) w->failed_ns = cot_now_ns();
     const char *own = strstr(w->line, "coterie: ");
-    if (!is_noise(w->line) && !w->told && w->first != 0) own = w->line;
+    if (!complaint && !cot_oshrun_says(&w->words, w->line) && !w->told && w->first != 0) own = w->line;
     fputs(own ? own : "", stderr);
 }
 
@@ -172,6 +170,7 @@ static void complain_of(struct watch *w, int rank, bool gone)
     else
         cot_complain("rank %d%s did not answer %s within %.1f s", rank, host, when,
                      (double)w->timeout_ns * 1e-9);
+    w->complained = true;
     w->failed_ns = cot_now_ns();
 }
 
@@ -187,6 +186,19 @@ static void look_at(struct watch *w, int rank, int64_t passed_ns)
         complain_of(w, rank, true);
     else if (r->quiet_ns >= w->timeout_ns)
         complain_of(w, rank, false);
+}
+
+/* oshrun takes a while itself, however short the time-out. */
+static void look_for_begin(struct watch *w, int64_t passed_ns)
+{
+    const int64_t least_ns = 10000000000, most_ns = w->timeout_ns > least_ns ? w->timeout_ns : least_ns;
+    bool begun = false;
+    for (int r = 0; r < w->count; r++) begun |= w->ranks[r].state != NOT_BEGUN;
+    w->began_ns = begun ? 0 : w->began_ns + passed_ns;
+    if (w->began_ns < most_ns || w->failed_ns) return;
+    cot_complain("oshrun has started no rank within %.1f s", (double)most_ns * 1e-9);
+    w->complained = true;
+    w->failed_ns = cot_now_ns();
 }
 
 /* When the first rank has ended well, all is written and told: the others have a while to leave Open MPI, which they do together
@@ -212,8 +224,9 @@ static int silent_ranks(const struct watch *w)
     return silent;
 }
 
-/* Until nobody holds the other end. Ranks that do not end by themselves after one has failed are ended: at once where that is
- * one, which the others have named by then; so are those that all others have left. */
+/* Until nobody holds the other end; or oshrun is killed, and what it started (an ssh that gets no answer) holds it. Ranks that do
+ * not end by themselves after one has failed are ended: at once where that is one, which the others have named by then; so
+ * are those that all others have left. */
 static void watch_ranks(struct watch *w)
 {
     const int64_t patience_ns = 1000000000, most_ns = 2 * LOOK_MS * 1000000;
@@ -222,6 +235,7 @@ static void watch_ranks(struct watch *w)
         if (poll(&end, 1, LOOK_MS) == 1 && !take_bytes(w)) break;
         const int64_t now = cot_now_ns(), passed_ns = now - w->looked_ns;
         if (passed_ns >= LOOK_MS * 1000000) {
+            look_for_begin(w, passed_ns < most_ns ? passed_ns : most_ns);
             look_for_lost(w, passed_ns < most_ns ? passed_ns : most_ns);
             w->looked_ns = now;
         }
@@ -232,6 +246,7 @@ static void watch_ranks(struct watch *w)
             w->told = true;
         }
         if (late_ns > 3 * patience_ns) kill(w->oshrun, SIGKILL);
+        if (late_ns > 4 * patience_ns) break;
     }
     if (w->length) take_line(w);
 }
@@ -312,6 +327,7 @@ int cot_start_ranks(int ranks, const char *hostfile, double timeout_s, char **ar
     close(ends[0]);
     while (waitpid(w.oshrun, NULL, 0) < 0 && errno == EINTR) continue;
     end_orphans();
+    if (!w.complained && !asked) cot_oshrun_complain(&w.words, hostfile);
     if (asked) return 128 + asked;
     if (w.first >= 0) return w.first;
     return w.other > 0 ? w.other : COT_EXIT_FAILURE;

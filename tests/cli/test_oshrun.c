@@ -198,6 +198,38 @@ static void the_program_starts_its_ranks_itself(void **state)
     assert_string_equal(c.err, "coterie: --hostfile is for --fabric shmem\n");
 }
 
+/* Hosts that refuse, that are never heard of, and a file that names none: one line each, and nothing is left. What stands for ssh
+ * there is a script. */
+static void hosts_that_cannot_be_started_on_are_one_line(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *ssh, *hosts, *words;
+    } faults[] = {
+        {"exit 255", "10.9.8.7", "coterie: not every host of '"},
+        {"exec sleep 1000", "10.9.8.7", "coterie: oshrun has started no rank within 10.0 s\n"},
+        {"exit 255", "localhost slots=x", "coterie: oshrun: "},
+        {"exit 255", "", "coterie: oshrun: "},
+    };
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        char line[1024];
+        snprintf(
+            line, sizeof line,
+            "d=$(mktemp -d); trap 'rm -r $d' EXIT; printf '#!/bin/sh\necho $$ >>%%s/started; %s\n' $d "
+            ">$d/ssh;"
+            "chmod +x $d/ssh; echo '%s' >$d/hosts; PATH=$d:$PATH timeout 100 \"$coterie\" run " TINY
+            " -p A --fabric shmem --ranks 2 --timeout 1 --hostfile $d/hosts </dev/null; s=$?;"
+            "for p in $(cat $d/started 2>/dev/null); do kill -0 $p 2>/dev/null && echo left; done; exit $s",
+            faults[i].ssh, faults[i].hosts);
+        capture_shell(&c, line);
+        assert_int_equal(c.status, 1);
+        assert_string_equal(c.out, "");
+        const char *end = strchr(c.err, '\n');
+        if (strncmp(c.err, faults[i].words, strlen(faults[i].words)) != 0 || !end || end[1])
+            fail_msg("'%s' by '%s': %s", faults[i].hosts, faults[i].ssh, c.err);
+    }
+}
+
 /* While it generates, rank 2, and rank 0 of another group, is killed, and rank 0 of a third is stopped: the others say so and
  * end, and what started them ends when they have. So do all ranks where that is asked to end. */
 static void a_rank_that_is_killed_or_stopped_is_named(void **state)
@@ -251,6 +283,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_that_is_killed_or_stopped_is_named),
+        cmocka_unit_test(hosts_that_cannot_be_started_on_are_one_line),
         cmocka_unit_test(what_goes_wrong_is_one_line),
         cmocka_unit_test(what_threads_print_is_printed),
         cmocka_unit_test(logits_are_those_of_threads),

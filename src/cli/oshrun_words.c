@@ -1,0 +1,44 @@
+#include "oshrun_words.h"
+
+#include "command.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool is_ruler(const char *line)
+{
+    enum { LEAST = 60 };
+    const size_t dashes = strspn(line, "-");
+    return dashes >= LEAST && line[dashes] == '\n';
+}
+
+bool cot_oshrun_says(oshrun_words *words, const char *line)
+{
+    if (is_ruler(line)) {
+        words->whole |= words->first[0] != 0;
+        words->inside = !words->inside;
+        return true;
+    }
+    if (!words->inside) // of every death, in pieces that others' lines may come between
+        return strstr(line, "PMIX ERROR") || strstr(line, "Internal error is appeared") ||
+               strstr(line, "[pshmem_");
+    line += strspn(line, " \t");
+    const size_t length = strcspn(line, "\n"), used = strlen(words->first);
+    words->whole |= !length && used;
+    if (!words->whole && length)
+        snprintf(words->first + used, sizeof words->first - used, "%s%.*s", used ? " " : "", (int)length,
+                 line);
+    return true;
+}
+
+void cot_oshrun_complain(const oshrun_words *words, const char *hostfile)
+{
+    static const char unreached[] = "ORTE was unable to reliably start one or more daemons";
+    if (!words->first[0]) return;
+    if (hostfile && strncmp(words->first, unreached, sizeof unreached - 1) == 0)
+        cot_complain("not every host of '%s' can be started on: `ssh HOST orted --version` has to work "
+                     "without a question",
+                     hostfile);
+    else
+        cot_complain("oshrun: %s", words->first);
+}
