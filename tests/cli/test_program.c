@@ -40,7 +40,7 @@ static void test_info_of_models(void **state)
     static const char *const lines[] = {
         "architecture  Qwen3MoeForCausalLM\n", "parameters    8.49 M, of which a token uses 2.3 M\n",
         "layers        6, of which 6 have experts: 32 each, 4 a token\n",
-        "vocabulary    4096, tokenizer of 4096 tokens\n", "\nint8       int8         8 "};
+        "vocabulary    4096, tokenizer of 4096 tokens\n", "\nint8       int8     bf16       bf16       8 "};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         if (!strstr(c.out, lines[i])) fail_msg("'%s' is not in: %s", lines[i], c.out);
 

@@ -152,8 +152,11 @@ static void assert_same(const text *a, const text *b)
     assert_memory_equal(a->tokens, b->tokens, sizeof a->tokens);
 }
 
+/* Draws anything but the token whose values overflow. */
 static cot_request request_of(const int32_t *ids, int64_t tokens, uint64_t seed)
 {
+    static const int32_t bad = BAD;
+    static const float never = -100;
     cot_request r;
     cot_request_init(&r);
     r.prompt = ids;
@@ -162,6 +165,9 @@ static cot_request request_of(const int32_t *ids, int64_t tokens, uint64_t seed)
     r.sampling.seed = seed;
     r.sampling.ignore_eos = true;
     r.sampling.max_tokens = MOST_TOKENS;
+    r.sampling.bias_tokens = &bad;
+    r.sampling.bias = &never;
+    r.sampling.bias_count = 1;
     return r;
 }
 
@@ -206,15 +212,12 @@ static void overflow_in_company(cot_engine *engine, what w, uint64_t *seed)
 /* What is drawn may overflow, too, which is seen when it is fed. */
 static void overflow_of_what_was_drawn(cot_engine *engine, uint64_t *seed)
 {
-    static const int32_t bad = BAD;
-    static const float bias = 100;
+    static const float always = 100;
     int32_t *ids = drawn_ids(PROMPT, BAD, seed);
     cot_request requests[3];
     text alone, together[3];
     for (int i = 0; i < 3; i++) requests[i] = request_of(ids + i, 9, draw(seed));
-    requests[1].sampling.bias_tokens = &bad;
-    requests[1].sampling.bias = &bias;
-    requests[1].sampling.bias_count = 1;
+    requests[1].sampling.bias = &always;
     requests[1].sampling.temperature = 0;
     run_all(engine, requests, together, 3);
     assert_overflowed(&together[1], 1);
