@@ -99,8 +99,13 @@ static void calls_of_several_passes(void **)
 {
     struct draw draw = {test_seed(), 2, 0};
     struct world w = cuda_world(variants[7], 1100, &draw);
-    struct plan p = plan_replicated(&w, 3, &draw);
-    p.begin[1] = 1040, p.begin[2] = 1040;
+    struct plan p = plan_even(&w, 4);
+    // three replicas each, none at rank 0, and 3 does not divide a pass's tokens
+    for (int32_t e = 0; e < 5; e++)
+        for (int32_t i = 0; i < 3; i++) p.rank[3 * e + i] = i + 1, p.slot[3 * e + i] = e;
+    for (int32_t e = 0; e <= 5; e++) p.replica_begin[e] = 3 * e;
+    p.slots = 5;
+    p.begin[1] = 1040, p.begin[2] = 1040, p.begin[3] = 1040;
     const Ready ready(test_seed());
     struct outcome *const found = world_run(&w, &p);
     outcome_agrees(found, &w, &p);
