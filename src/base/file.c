@@ -331,7 +331,9 @@ char *cot_path_join(const char *folder, const char *name)
 
 cot_status cot_file_append_open(int *descriptor, const char *path, cot_error *error)
 {
-    *descriptor = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    if (*descriptor >= 0) return COT_OK;
+    *descriptor = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (*descriptor >= 0 && fcntl(*descriptor, F_SETFL, O_APPEND) == 0) return COT_OK;
+    if (*descriptor >= 0) close(*descriptor);
+    *descriptor = -1;
     return cot_fail(error, COT_IO, "cannot append to '%s': %s", path, strerror(errno));
 }

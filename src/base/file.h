@@ -33,7 +33,7 @@ char *cot_path_join(const char *folder, const char *name);
 bool cot_path_ends(const char *name, const char *end);
 
 /* Opens a file at whose end lines are added, made where it is missing; one that others write to or have renamed is no
- * trouble. *descriptor is the caller's, -1 on failure. Errors: IO. */
+ * trouble; a named pipe that nobody reads is refused, not waited for. *descriptor is the caller's, -1 on failure. Errors: IO. */
 cot_status cot_file_append_open(int *descriptor, const char *path, cot_error *error);
 
 #endif

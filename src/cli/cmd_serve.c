@@ -294,16 +294,20 @@ static cot_status serve(const struct serve_settings *s, const cot_tokenizer *tok
     sigaction(SIGALRM, &last, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
-    action.sa_handler = on_hang_up;
-    action.sa_flags = SA_RESTART;
-    if (s->ssl_certfile || s->access_log) sigaction(SIGHUP, &action, NULL);
+    struct sigaction hang_up;
+    sigaction(SIGHUP, NULL, &hang_up);
+    if (s->ssl_certfile || s->access_log) {
+        action.sa_handler = on_hang_up;
+        action.sa_flags = SA_RESTART;
+    } // else there is nothing to read again, and a terminal that goes ends the server as it should be ended
+    if (action.sa_handler == on_hang_up || hang_up.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
     allow_descriptors();
     announce(s, engine, chat);
     status = cot_server_run(serving, error);
     signal(SIGTERM, SIG_IGN);
     signal(SIGINT, SIG_IGN);
-    if (s->ssl_certfile || s->access_log) signal(SIGHUP, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
     cot_server_close(serving);
     alarm(0);
     return status;

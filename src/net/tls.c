@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 struct cot_tls {
     SSL_CTX *context; // links hold it, too
@@ -125,6 +126,15 @@ static cot_status set_authorities(SSL_CTX *c, const cot_tls *tls, cot_error *err
     return COT_OK;
 }
 
+/* What is no file is not waited for, as a named pipe would be. */
+static cot_status check_file(const char *what, const char *path, cot_error *error)
+{
+    struct stat about;
+    if (!path || stat(path, &about) != 0 || S_ISREG(about.st_mode))
+        return COT_OK; // OpenSSL tells what is not there
+    return cot_fail(error, COT_IO, "cannot read the %s '%s': not a regular file", what, path);
+}
+
 static cot_status make_context(SSL_CTX **out, const cot_tls *tls, cot_error *error)
 {
     const char *key = tls->key ? tls->key : tls->certificate;
@@ -132,6 +142,9 @@ static cot_status make_context(SSL_CTX **out, const cot_tls *tls, cot_error *err
     ERR_clear_error();
     cot_status status =
         c && set_protocols(c) ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for TLS");
+    if (status == COT_OK) status = check_file("certificate", tls->certificate, error);
+    if (status == COT_OK) status = check_file("key", tls->key, error);
+    if (status == COT_OK) status = check_file("certificates of authorities", tls->authorities, error);
     if (status == COT_OK && SSL_CTX_use_certificate_chain_file(c, tls->certificate) != 1)
         status = fail_of_file("certificate", tls->certificate, error);
     if (status == COT_OK && SSL_CTX_use_PrivateKey_file(c, key, SSL_FILETYPE_PEM) != 1) {

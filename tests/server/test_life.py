@@ -13,7 +13,7 @@ import sys
 import time
 import unittest
 
-from serving import MODEL, PROGRAM, PROMPTS, SANITIZED, Server, model_without, run, seed, temporary, texts
+from serving import MODEL, PROGRAM, PROMPTS, SANITIZED, SECONDS, Server, model_without, run, seed, temporary, texts
 
 MODULE = pathlib.Path(PROGRAM).parent / "libcoterie-shmem.so"
 
@@ -83,6 +83,23 @@ class Life(unittest.TestCase):
                 self.assertFalse(waiter.is_alive())
             waiter.join()
             self.assertEqual((result[0][0], texts(result[0][1])), (200, expected * 4))
+
+    def test_hang_up(self):
+        """With nothing to read again, SIGHUP ends a server as SIGTERM does; where it is ignored, as under nohup, it stays so."""
+        body = {"prompt": "x", "max_tokens": 150, "ignore_eos": True, "temperature": 0}
+        with Server() as server:
+            waiter, result = server.in_background(body)
+            server.process.send_signal(signal.SIGHUP)
+            waiter.join()
+            self.assertEqual((result[0][0], result[0][1]["usage"]["completion_tokens"]), (200, 150), result)
+            server.process.wait(SECONDS)
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            with Server() as server:
+                server.process.send_signal(signal.SIGHUP)
+                self.assertEqual(len(texts(server.complete("x", max_tokens=3))), 1)
+        finally:
+            signal.signal(signal.SIGHUP, before)
 
     def test_signal_to_all_processes(self):
         """Ctrl-C in a terminal reaches the ranks' processes too: they finish what is under way all the same."""

@@ -311,6 +311,22 @@ class AccessLog(unittest.TestCase):
             self.assertEqual([line["path"] for line in self.lines(1)], ["/version"])
             self.assertEqual([line["path"] for line in self.lines(1, old)], ["/health"])
 
+    def test_a_pipe_that_nobody_reads(self):
+        """Whether in the place of a log or of a certificate: it is told, and nobody waits."""
+        with Server("--access-log", self.path) as server:
+            server.get("/health")
+            self.path.unlink()
+            os.mkfifo(self.path)
+            server.process.send_signal(signal.SIGHUP)
+            end = time.monotonic() + SECONDS
+            while not any("cannot append to" in line for line in server.log):
+                self.assertLess(time.monotonic(), end)
+                self.assertEqual(server.get("/health")[0], 200)
+        for option, word in ("--access-log", "cannot append to"), ("--ssl-certfile", "not a regular file"):
+            result = run("serve", MODEL, "--port", 0, option, self.path)
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (1, 1), result.stderr)
+            self.assertIn(word, result.stderr)
+
     def test_a_log_that_cannot_be(self):
         result = run("serve", MODEL, "--port", 0, "--access-log", self.path / "in" / "nothing")
         self.assertEqual((result.returncode, result.stderr.count("\n")), (1, 1), result.stderr)
