@@ -3,21 +3,12 @@
 #define COT_CUDA_MODULE_HOUSE_H
 #include <assert.h>
 
-#define _Static_assert static_assert
-#define _Atomic
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wpedantic"
-#pragma GCC diagnostic ignored "-Wc++20-extensions"
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
-extern "C" {
+#include "cuda/c_begin.h"
 #include "base/error.h"
 #include "base/integers.h"
 #include "moe/check.h"
 #include "moe/moe.h"
-}
-#pragma GCC diagnostic pop
-#undef _Static_assert
-#undef _Atomic
+#include "cuda/c_end.h"
 
 #include "cuda/call.h"
 

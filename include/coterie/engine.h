@@ -170,9 +170,9 @@ typedef struct cot_engine_sizes {
     size_t shared_bytes; /* of those: what every rank reads whole, of which a host keeps one copy */
     size_t rank_bytes;   /* the others, experts and attention's heads, on the rank that has most of them */
     size_t total_bytes;  /* weights, KV cache and buffers: opening is refused beyond available_bytes */
-    size_t
-        here_bytes; /* what of that this host gives: all, or its part where ranks were started on several; weights
-                          * that ranks share are there once for each process */
+    /* What of that this host gives: all, or its part where ranks were started on several; weights that ranks share are
+     * there once for each process. */
+    size_t here_bytes;
     const char *weights, *weights_attention, *weights_head; /* as cot_engine_info has them */
     size_t available_bytes; /* memory that this process may still take now; SIZE_MAX where that is not told */
 } cot_engine_sizes;

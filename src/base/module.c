@@ -1,5 +1,7 @@
 #include "base/module.h"
 
+#include "base/error.h"
+
 #include <dlfcn.h>
 #include <libgen.h>
 #include <stdint.h>
@@ -17,7 +19,7 @@ static bool own_folder(char *folder, size_t bytes)
 {
     Dl_info info;
     char file[4096];
-    const void *here = (const void *)(uintptr_t)&cot_module_find;
+    const void *here = (const void *)(uintptr_t)&cot_module_open;
     if (!dladdr(here, &info) || !info.dli_fname) return false;
     ssize_t length = strchr(info.dli_fname, '/') && access(info.dli_fname, R_OK) == 0
                          ? snprintf(file, sizeof file, "%s", info.dli_fname)
@@ -39,10 +41,17 @@ static bool find_file(char *path, size_t bytes, const char *name)
     return false;
 }
 
-void cot_module_find(cot_module *m, const char *file, const char *symbol, bool global)
+cot_status cot_module_open(const void **symbol, const cot_module *m, cot_error *error)
 {
-    const bool found = find_file(m->path, sizeof m->path, file);
-    void *loaded = dlopen(m->path, RTLD_NOW | (global ? RTLD_GLOBAL : RTLD_LOCAL));
-    m->why = loaded || !found ? NULL : dlerror();
-    m->symbol = loaded ? dlsym(loaded, symbol) : NULL;
+    char path[4200];
+    const bool found = find_file(path, sizeof path, m->file);
+    void *loaded = dlopen(path, RTLD_NOW | (m->global ? RTLD_GLOBAL : RTLD_LOCAL));
+    const char *why = loaded || !found ? NULL : dlerror();
+    *symbol = loaded ? dlsym(loaded, m->symbol) : NULL;
+    if (why) return cot_fail(error, COT_NOT_FOUND, "%s: %s", m->unloadable, why);
+    if (!*symbol) return cot_fail(error, COT_NOT_FOUND, "%s", m->absent);
+    if (strcmp(*(const char *const *)*symbol, COT_VERSION) != 0)
+        return cot_fail(error, COT_UNSUPPORTED, "'%s' is of another version of coterie than " COT_VERSION,
+                        path);
+    return COT_OK;
 }

@@ -2,19 +2,20 @@
  */
 #ifndef COT_BASE_MODULE_H
 #define COT_BASE_MODULE_H
+#include "coterie/status.h"
 #include <stdbool.h>
-#include <stddef.h>
 
 typedef struct cot_module {
-    char path[4200]; // where it was found, or its name alone
-    const char *
-        why; // where it was found and could not be loaded: the system's words, valid until the next look; else NULL
-    const void *symbol; // NULL: there is no such object, it could not be loaded, or it lacks the symbol
+    const char *file,
+        *symbol; // the symbol is a structure whose first member is the version of the library that it was built with
+    bool global;            // the symbols of its libraries are there for what they load in turn
+    const char *unloadable; // what to say before the system's words where it is there and cannot be loaded
+    const char *absent;     // what to say where it is not there
 } cot_module;
 
-/* Looks for `file` beside the code that this is in (the program, or libcoterie.so), a folder above it (tests), in the
- * installed tree's folder of libraries, and where the system looks; loads it, for good, and finds `symbol` in it. `global`: its
- * libraries' symbols are there for what they load in turn. */
-void cot_module_find(cot_module *module, const char *file, const char *symbol, bool global);
+/* Looks for the file beside the code that this is in (the program, or libcoterie.so), a folder above it (tests), in the
+ * installed tree's folder of libraries, and where the system looks; loads it, for good. Errors: NOT_FOUND, in the module's words;
+ * UNSUPPORTED (it is another version's). */
+cot_status cot_module_open(const void **symbol, const cot_module *module, cot_error *error);
 
 #endif

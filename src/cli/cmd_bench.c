@@ -45,7 +45,7 @@ static void print_roof(const cot_roof *r, const char *isa, int threads)
 static int bench_roof(const void *settings)
 {
     const struct roof_settings *s = settings;
-    int threads = s->threads ? (int)s->threads : cot_cores() < 256 ? cot_cores() : 256;
+    const int threads = cot_roof_threads(s->threads);
     cot_roof roof;
     cot_error error;
     cot_progress progress = {"measuring roofs", 0};

@@ -5,6 +5,7 @@
 #include "engine_settings.h"
 #include "paths.h"
 #include "progress.h"
+#include "roof_trust.h"
 
 #include "coterie/roof.h"
 #include "coterie/started.h"
@@ -240,8 +241,7 @@ static bool run_work(struct work *w)
 static int bench_moe(const void *settings)
 {
     const struct settings *s = settings;
-    struct work work = {.s = s, .threads = (int)s->threads, .progress = {0}};
-    if (!work.threads) work.threads = cot_cores() < 256 ? cot_cores() : 256;
+    struct work work = {.s = s, .threads = cot_roof_threads(s->threads), .progress = {0}};
     bench_list_texts texts = s->lists;
     char ranks[16];
     snprintf(ranks, sizeof ranks, "%d", cot_is_rank() ? cot_launch_started().ranks : 1);

@@ -294,13 +294,11 @@ static cot_status serve(const struct serve_settings *s, const cot_tokenizer *tok
     sigaction(SIGALRM, &last, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
-    struct sigaction hang_up;
-    sigaction(SIGHUP, NULL, &hang_up);
-    if (s->ssl_certfile || s->access_log) {
-        action.sa_handler = on_hang_up;
-        action.sa_flags = SA_RESTART;
-    } // else there is nothing to read again, and a terminal that goes ends the server as it should be ended
-    if (action.sa_handler == on_hang_up || hang_up.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
+    const struct sigaction reload = {.sa_handler = on_hang_up, .sa_flags = SA_RESTART};
+    const bool reloads = s->ssl_certfile || s->access_log; // else a terminal that goes ends the server
+    struct sigaction before;
+    sigaction(SIGHUP, NULL, &before); // ignored, under nohup
+    if (reloads || before.sa_handler != SIG_IGN) sigaction(SIGHUP, reloads ? &reload : &action, NULL);
     signal(SIGPIPE, SIG_IGN);
     allow_descriptors();
     announce(s, engine, chat);

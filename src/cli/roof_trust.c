@@ -1,5 +1,7 @@
 #include "roof_trust.h"
 
+#include "coterie/roof.h"
+
 #include <stdio.h>
 
 static const double most_share = 1.05, most_drift = 1.5;
@@ -12,4 +14,11 @@ const char *cot_roof_doubt(char text[96], double share, double drift)
     else if (!(share <= most_share))
         snprintf(text, 96, "a run came to %.2f times its roof", share);
     return text;
+}
+
+int cot_roof_threads(int64_t asked)
+{
+    enum { MOST = 256 };
+    const int64_t threads = asked ? asked : cot_cores();
+    return (int)(threads < MOST ? threads : MOST);
 }

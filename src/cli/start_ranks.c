@@ -143,6 +143,13 @@ static bool take_bytes(struct watch *w)
     return count > 0 || (count < 0 && errno == EINTR);
 }
 
+/* After a complaint of this process's own. */
+static void give_up(struct watch *w)
+{
+    w->complained = true;
+    w->failed_ns = cot_now_ns();
+}
+
 /* ---- ranks that are lost while others wait for them where there is no group ---- */
 
 /* Its state, as the system has it; 0: there is no such process any more. */
@@ -170,8 +177,7 @@ static void complain_of(struct watch *w, int rank, bool gone)
     else
         cot_complain("rank %d%s did not answer %s within %.1f s", rank, host, when,
                      (double)w->timeout_ns * 1e-9);
-    w->complained = true;
-    w->failed_ns = cot_now_ns();
+    give_up(w);
 }
 
 /* Of a rank of this host the system tells, others tell themselves that they live. */
@@ -197,8 +203,7 @@ static void look_for_begin(struct watch *w, int64_t passed_ns)
     w->began_ns = begun ? 0 : w->began_ns + passed_ns;
     if (w->began_ns < most_ns || w->failed_ns) return;
     cot_complain("oshrun has started no rank within %.1f s", (double)most_ns * 1e-9);
-    w->complained = true;
-    w->failed_ns = cot_now_ns();
+    give_up(w);
 }
 
 /* When the first rank has ended well, all is written and told: the others have a while to leave Open MPI, which they do together
@@ -233,10 +238,11 @@ static void watch_ranks(struct watch *w)
     w->looked_ns = cot_now_ns();
     for (struct pollfd end = {.fd = w->from, .events = POLLIN};;) {
         if (poll(&end, 1, LOOK_MS) == 1 && !take_bytes(w)) break;
-        const int64_t now = cot_now_ns(), passed_ns = now - w->looked_ns;
-        if (passed_ns >= LOOK_MS * 1000000) {
-            look_for_begin(w, passed_ns < most_ns ? passed_ns : most_ns);
-            look_for_lost(w, passed_ns < most_ns ? passed_ns : most_ns);
+        const int64_t now = cot_now_ns(), since_ns = now - w->looked_ns,
+                      passed_ns = since_ns < most_ns ? since_ns : most_ns; // as it was watched
+        if (since_ns >= LOOK_MS * 1000000) {
+            look_for_begin(w, passed_ns);
+            look_for_lost(w, passed_ns);
             w->looked_ns = now;
         }
         if (asked && !w->failed_ns) w->failed_ns = now;

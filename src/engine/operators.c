@@ -19,17 +19,15 @@ const char *const *cot_engine_operators(void)
 /* The module, whether or not there is a device. */
 static cot_status open_cuda(const cot_cuda_module_calls **calls, cot_error *error)
 {
-    cot_module module;
-    cot_module_find(&module, CUDA_MODULE, "cot_cuda_module", false);
-    *calls = module.symbol;
-    if (module.why) return cot_fail(error, COT_NOT_FOUND, "cannot load operator 'cuda': %s", module.why);
-    if (!*calls)
-        return cot_fail(error, COT_NOT_FOUND,
-                        "operator 'cuda' is in " CUDA_MODULE ", which is not here: build with -DCOT_CUDA=ON");
-    if (strcmp((*calls)->version, COT_VERSION) != 0)
-        return cot_fail(error, COT_UNSUPPORTED, "'%s' is of another version of coterie than " COT_VERSION,
-                        module.path);
-    return COT_OK;
+    static const cot_module module = {.file = CUDA_MODULE,
+                                      .symbol = "cot_cuda_module",
+                                      .unloadable = "cannot load operator 'cuda'",
+                                      .absent = "operator 'cuda' is in " CUDA_MODULE
+                                                ", which is not here: build with -DCOT_CUDA=ON"};
+    const void *symbol;
+    const cot_status status = cot_module_open(&symbol, &module, error);
+    *calls = symbol;
+    return status;
 }
 
 static cot_status add_cuda(cot_error *error)

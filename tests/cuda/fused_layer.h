@@ -7,23 +7,13 @@
 #include "cuda/module/weights.h"
 #include "cuda/run.h"
 
-/* C's words that C++ has not; nothing here touches what is atomic in C. */
-#define _Static_assert static_assert
-#define _Atomic
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wpedantic"
-#pragma GCC diagnostic ignored "-Wc++20-extensions"
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
-extern "C" {
+#include "cuda/c_begin.h"
 #include "harness/moe/outcome.h"
 #include "harness/moe/plan.h"
 #include "harness/moe/run.h"
 #include "harness/moe/world.h"
 #include "moe/fused/fused.h"
-}
-#pragma GCC diagnostic pop
-#undef _Static_assert
-#undef _Atomic
+#include "cuda/c_end.h"
 
 #include "oracle_rules.h"
 

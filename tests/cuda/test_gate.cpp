@@ -3,16 +3,11 @@
 
 #include "cuda/gate.h"
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wpedantic"
-#pragma GCC diagnostic ignored "-Wc++20-extensions"
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
-extern "C" {
+#include "cuda/c_begin.h"
 #include "harness/moe/gate_cases.h"
 #include "harness/moe/near.h"
 #include "harness/seed.h"
-}
-#pragma GCC diagnostic pop
+#include "cuda/c_end.h"
 
 #include "oracle_rules.h"
 

@@ -2,6 +2,7 @@
  * Jinja is easily got wrong. Expected texts are Jinja 3.1's and transformers'. */
 #include "base/rng.h"
 #include "harness/seed.h"
+#include "harness/tokenizer/asked.h"
 #include "tokenizer/chat.h"
 #include "tokenizer/parts.h"
 #include "harness/tokenizer/tokenizer_json.h"
@@ -221,16 +222,6 @@ static void test_limits(void **state)
         free(got);
         free(template);
     }
-}
-
-typedef struct asked {
-    uint64_t times, patience; // of questions; it stops when they are as many as the patience
-} asked;
-
-static bool is_stopped(void *context)
-{
-    asked *a = context;
-    return ++a->times >= a->patience;
 }
 
 /* A template that works is asked every few thousand steps whether it may go on, whatever it does, and ends at whichever

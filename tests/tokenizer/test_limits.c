@@ -3,6 +3,7 @@
 #include "coterie/tokenizer.h"
 
 #include "base/rng.h"
+#include "harness/tokenizer/asked.h"
 #include "harness/cmocka.h"
 #include "harness/seed.h"
 #include "base/buffer.h"
@@ -127,16 +128,6 @@ static void test_limits(void **state)
 }
 
 /* ---- when it is told to ---- */
-
-typedef struct asked {
-    uint64_t times, patience; // of questions; it stops when they are as many as the patience
-} asked;
-
-static bool is_stopped(void *context)
-{
-    asked *a = context;
-    return ++a->times >= a->patience;
-}
 
 static cot_status encode(const cot_tokenizer *tokenizer, const cot_buffer *text, int64_t most, asked *a)
 {
