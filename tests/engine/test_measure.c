@@ -10,6 +10,7 @@
 
 #include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -162,9 +163,34 @@ static void test_limits(void **state)
     assert_int_equal(of[0].weight_bytes, 0);
 }
 
+/* Of four processes that were started on two hosts, two are here, each with all weights that ranks share; ranks of one process
+ * are here with all they have, wherever that process was started. */
+static void test_started_ranks(void **state)
+{
+    (void)state;
+    const struct {
+        const char *name, *value;
+    } told[] = {
+        {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+    enum { TOLD = sizeof told / sizeof *told };
+    const struct setting s = {.folder = TINY, .ranks = 4};
+    cot_engine_options options = options_of(&s);
+    cot_engine_sizes sizes;
+    cot_error error;
+    for (int i = 0; i < TOLD; i++) assert_int_equal(setenv(told[i].name, told[i].value, 1), 0);
+    options.fabric = "shmem";
+    assert_int_equal(cot_engine_measure(&sizes, TINY, &options, 1, &error), COT_OK);
+    const size_t rank = sizes.shared_bytes + sizes.rank_bytes + (sizes.total_bytes - sizes.weight_bytes) / 4;
+    assert_int_equal(sizes.here_bytes, 2 * rank);
+    options.fabric = "threads";
+    assert_int_equal(cot_engine_measure(&sizes, TINY, &options, 1, &error), COT_OK);
+    assert_int_equal(sizes.here_bytes, sizes.total_bytes);
+    for (int i = 0; i < TOLD; i++) unsetenv(told[i].name);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_tiny), cmocka_unit_test(test_golden),
-                                       cmocka_unit_test(test_limits)};
+                                       cmocka_unit_test(test_limits), cmocka_unit_test(test_started_ranks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
