@@ -69,8 +69,10 @@ typedef struct cot_server_options {
 } cot_server_options;
 void cot_server_options_init(cot_server_options *options);
 
-/* Whether certificate, key and authorities can be read. Errors: as they are told by cot_server_open. Thread-safe. */
-cot_status cot_server_check_tls(const cot_server_options *options, cot_error *error);
+/* What can be told of options before an engine is opened for them: who may call, what is published and where, certificates.
+ * `kv_homes`: ranks that will hold a cache of their own (cot_engine_info.kv_homes). Errors: INVALID_ARGUMENT, naming the
+ * option; of certificates also what reading them gives. Thread-safe. */
+cot_status cot_server_check(const cot_server_options *options, int kv_homes, cot_error *error);
 /* Listens, and computes on a thread of its own. `folder` is the model's, whose generation_config.json says how to sample
  * where a request does not; `engine` is opened on it and used by the server alone until that is closed; `chat` may be NULL:
  * conversations are refused then. All three outlive the server; options are copied. `*server` is NULL on failure. Errors:
@@ -78,10 +80,6 @@ cot_status cot_server_check_tls(const cot_server_options *options, cot_error *er
 cot_status cot_server_open(cot_server **server, const char *folder, cot_engine *engine,
                            const cot_tokenizer *tokenizer, const cot_chat_template *chat,
                            const cot_server_options *options, cot_error *error);
-/* Whether `kv_events_config` and `step_reports_endpoint` can be had with so many ranks that hold a cache of their own
- * (cot_engine_info.kv_homes): asked before an engine is opened for it. Errors: INVALID_ARGUMENT, naming what is wrong.
- * Thread-safe. */
-cot_status cot_server_check_endpoints(const cot_server_options *options, int kv_homes, cot_error *error);
 /* The port that it listens on. */
 int cot_server_port(const cot_server *server);
 /* Most tokens of a sequence. */

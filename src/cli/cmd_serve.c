@@ -136,43 +136,6 @@ static void allow_descriptors(void)
     setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-static void add_tls(cot_server_options *o, const struct serve_settings *s)
-{
-    o->ssl_certfile = s->ssl_certfile;
-    o->ssl_keyfile = s->ssl_keyfile;
-    o->ssl_ca_certs = s->ssl_ca_certs;
-    o->ssl_cert_reqs = (int)s->ssl_cert_reqs;
-}
-
-/* The same of certificates. */
-static bool check_tls(const struct serve_settings *s)
-{
-    cot_server_options o;
-    cot_error error;
-    cot_server_options_init(&o);
-    add_tls(&o, s);
-    if (cot_server_check_tls(&o, &error) == COT_OK) return true;
-    cot_complain_of(&error);
-    return false;
-}
-
-/* The same of the ports of what is published, and what is said of it. */
-static bool check_endpoints(const struct serve_settings *s)
-{
-    cot_server_options o;
-    cot_error error;
-    cot_server_options_init(&o);
-    o.port = (int)s->port;
-    o.kv_events_config = s->kv_events_config;
-    o.step_reports_endpoint = s->step_reports_endpoint;
-    o.kv_events_no_auth = s->kv_events_no_auth;
-    if (cot_server_check_endpoints(
-            &o, cot_attention_is_split(&s->engine) ? 1 : (int)cot_engine_ranks(&s->engine), &error) == COT_OK)
-        return true;
-    cot_complain_of(&error);
-    return false;
-}
-
 static cot_status open_chat(cot_chat_template **chat, const struct serve_settings *s, cot_error *error)
 {
     const char *folder = s->tokenizer ? s->tokenizer : s->model;
@@ -262,32 +225,44 @@ static void announce(const struct serve_settings *s, const cot_engine *engine, c
             chat ? "" : "; no chat template: /v1/completions alone");
 }
 
+/* What a server is told, and the lists that this points to. */
+struct server_setup {
+    cot_server_options o;
+    const char *names[65], *hosts[65], *origins[65];
+};
+
+static void set_up(struct server_setup *setup, const struct serve_settings *s, const char *const *keys)
+{
+    cot_server_options *o = &setup->o;
+    cot_server_options_init(o);
+    o->host = s->host;
+    o->port = (int)s->port;
+    o->served_names = texts_of(&s->served_names, setup->names);
+    o->api_keys = *keys ? keys : NULL;
+    o->no_auth = s->no_auth;
+    o->allowed_hosts = texts_of(&s->allowed_hosts, setup->hosts);
+    o->allowed_origins = texts_of(&s->allowed_origins, setup->origins);
+    o->max_model_len = s->max_model_len;
+    o->max_queue = s->max_queue;
+    o->max_connections = s->max_connections;
+    o->shutdown_ms = (int64_t)(s->shutdown_timeout * 1000);
+    o->kv_events_config = s->kv_events_config;
+    o->step_reports_endpoint = s->step_reports_endpoint;
+    o->kv_events_no_auth = s->kv_events_no_auth;
+    o->ssl_certfile = s->ssl_certfile;
+    o->ssl_keyfile = s->ssl_keyfile;
+    o->ssl_ca_certs = s->ssl_ca_certs;
+    o->ssl_cert_reqs = (int)s->ssl_cert_reqs;
+    o->access_log = s->access_log;
+    o->log_level = (cot_log_level)s->log_level;
+    o->log = say;
+}
+
 static cot_status serve(const struct serve_settings *s, const cot_tokenizer *tokenizer,
-                        const cot_chat_template *chat, cot_engine *engine, const char *const *keys,
+                        const cot_chat_template *chat, cot_engine *engine, const cot_server_options *o,
                         cot_error *error)
 {
-    const char *names[65], *hosts[65], *origins[65];
-    cot_server_options o;
-    cot_server_options_init(&o);
-    o.host = s->host;
-    o.port = (int)s->port;
-    o.served_names = texts_of(&s->served_names, names);
-    o.api_keys = *keys ? keys : NULL;
-    o.no_auth = s->no_auth;
-    o.allowed_hosts = texts_of(&s->allowed_hosts, hosts);
-    o.allowed_origins = texts_of(&s->allowed_origins, origins);
-    o.max_model_len = s->max_model_len;
-    o.max_queue = s->max_queue;
-    o.max_connections = s->max_connections;
-    o.shutdown_ms = (int64_t)(s->shutdown_timeout * 1000);
-    o.kv_events_config = s->kv_events_config;
-    o.step_reports_endpoint = s->step_reports_endpoint;
-    o.kv_events_no_auth = s->kv_events_no_auth;
-    add_tls(&o, s);
-    o.access_log = s->access_log;
-    o.log_level = (cot_log_level)s->log_level;
-    o.log = say;
-    cot_status status = cot_server_open(&serving, s->model, engine, tokenizer, chat, &o, error);
+    cot_status status = cot_server_open(&serving, s->model, engine, tokenizer, chat, o, error);
     if (status != COT_OK) return status;
     struct sigaction action = {.sa_handler = on_signal}, last = {.sa_handler = on_alarm};
     patience = (unsigned)s->shutdown_timeout + ABORT_SECONDS;
@@ -317,6 +292,7 @@ static int run_command(const void *settings)
     const cot_list *const lists[] = {&s->served_names, &s->api_keys, &s->allowed_hosts, &s->allowed_origins};
     const char *keys[65] = {NULL};
     char *key_text = NULL;
+    struct server_setup setup;
     cot_tokenizer *tokenizer = NULL;
     cot_chat_template *chat = NULL;
     cot_engine *engine = NULL;
@@ -324,24 +300,29 @@ static int run_command(const void *settings)
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         if (lists[i]->count > 64)
             return cot_complain("--%s is given more than 64 times", lists[i]->items->option->name);
-    if (!cot_check_model(s->model) || !check_port(s) || !check_endpoints(s) || !check_tls(s) ||
-        !gather_keys(keys, 64, &key_text, s)) {
+    if (!cot_check_model(s->model) || !check_port(s) || !gather_keys(keys, 64, &key_text, s)) {
         free(key_text);
         return COT_EXIT_FAILURE;
     }
+    set_up(&setup, s, keys);
+    const int kv_homes = cot_attention_is_split(&s->engine) ? 1 : (int)cot_engine_ranks(&s->engine);
+    cot_status status = cot_server_check(&setup.o, kv_homes, &error);
     // Left alone, the allocator learns from giant bodies that each thread may keep as much as those took, and no malloc_trim
     // gives that back: what a server holds at rest would depend on what it was asked before.
     mallopt(M_TRIM_THRESHOLD, 128 << 10);
-    cot_status status = cot_tokenizer_open(&tokenizer, s->tokenizer ? s->tokenizer : s->model, &error);
+    if (status == COT_OK)
+        status = cot_tokenizer_open(&tokenizer, s->tokenizer ? s->tokenizer : s->model, &error);
     if (status == COT_OK) status = open_chat(&chat, s, &error);
     if (status == COT_OK) status = open_engine(&engine, s, &error);
-    if (status == COT_OK) status = serve(s, tokenizer, chat, engine, keys, &error);
+    if (status == COT_OK) status = serve(s, tokenizer, chat, engine, &setup.o, &error);
     if (status != COT_OK) cot_complain_of(&error);
     cot_engine_close(engine);
     cot_chat_template_close(chat);
     cot_tokenizer_close(tokenizer);
     free(key_text);
-    return status == COT_OK ? COT_EXIT_OK : COT_EXIT_FAILURE;
+    return status == COT_OK                 ? COT_EXIT_OK
+           : status == COT_INVALID_ARGUMENT ? COT_EXIT_USAGE
+                                            : COT_EXIT_FAILURE;
 }
 
 #define AT(field) offsetof(struct serve_settings, field)
@@ -388,8 +369,7 @@ static const cot_option listening_options[] = {
      AT(log_level), .choices = log_levels},
     {"kv-events-config", 0, COT_OPTION_TEXT, "JSON", NULL,
      "publish what comes into the prefix cache and goes, as vLLM does: '{\"enable_kv_cache_events\": true}', "
-     "with "
-     "endpoint, replay_endpoint, topic, buffer_steps",
+     "with endpoint, replay_endpoint, topic, buffer_steps, hwm, max_queue_size",
      AT(kv_events_config)},
     {"kv-events-no-auth", 0, COT_OPTION_FLAG, NULL, NULL,
      "publish those events, and reports of steps, at addresses that other machines reach, though events tell "

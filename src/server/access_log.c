@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/file.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 struct cot_access_log {
     char *path;
     int file;
+    bool fails; // the last line could not be written
 };
 
 static cot_status open_file(int *file, const char *path, cot_error *error)
@@ -70,7 +72,7 @@ static json_t *text_or_null(const char *text)
     return value ? value : json_null(); // also what is no UTF-8
 }
 
-void cot_access_log_write(cot_access_log *log, cot_log_level most, const cot_http_exchange *exchange,
+bool cot_access_log_write(cot_access_log *log, cot_log_level most, const cot_http_exchange *exchange,
                           const cot_http_outcome *o)
 {
     static const char *const names[] = {"error", "warning", "info"};
@@ -78,7 +80,7 @@ void cot_access_log_write(cot_access_log *log, cot_log_level most, const cot_htt
                                 : o->status >= 400 || !o->whole ? COT_LOG_WARNING
                                                                 : COT_LOG_INFO;
     char now[32];
-    if (level > most) return;
+    if (level > most) return true;
     write_time(now);
     json_t *line =
         json_pack("{s:s,s:s,s:o,s:o,s:o,s:o,s:b,s:I,s:f,s:o}", "time", now, "level", names[level], "client",
@@ -87,13 +89,20 @@ void cot_access_log_write(cot_access_log *log, cot_log_level most, const cot_htt
                   o->whole, "bytes", (json_int_t)o->body_bytes, "seconds", (double)o->ns / 1e9, "request_id",
                   text_or_null(o->request_id));
     char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
+    const bool failed_before = log->fails;
+    int reason = ENOMEM;
+    log->fails = true;
     if (text) {
         const size_t n = strlen(text);
-        text[n] = '\n';                           // in one piece: others may append to the file, too
-        if (write(log->file, text, n + 1) < 0) {} // is no request's trouble
+        text[n] = '\n'; // in one piece: others may append to the file, too
+        const ssize_t written = write(log->file, text, n + 1);
+        log->fails = written != (ssize_t)n + 1;
+        reason = written < 0 ? errno : ENOSPC;
     }
     free(text);
     json_decref(line);
+    errno = reason;
+    return !log->fails || failed_before;
 }
 
 void cot_access_log_close(cot_access_log *log)

@@ -8,6 +8,7 @@
 #include "server/page/page.h"
 #include "server/wire.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -233,7 +234,8 @@ static void gone(void *context, cot_http_exchange *exchange)
 static void over(void *context, const cot_http_exchange *exchange, const cot_http_outcome *outcome)
 {
     const cot_server *s = context;
-    if (s->access_log) cot_access_log_write(s->access_log, s->options.log_level, exchange, outcome);
+    if (s->access_log && !cot_access_log_write(s->access_log, s->options.log_level, exchange, outcome))
+        cot_server_log(s, COT_LOG_ERROR, "the access log cannot be written: %s", strerror(errno));
 }
 
 static size_t error_body(void *context, int status, const char *message, char *out, size_t room)

@@ -203,14 +203,6 @@ static cot_status open_tls(cot_tls **tls, const cot_server_options *o, cot_error
     return cot_fail(error, COT_INVALID_ARGUMENT, "there is no TLS without a certificate: --ssl-certfile");
 }
 
-cot_status cot_server_check_tls(const cot_server_options *options, cot_error *error)
-{
-    cot_tls *tls;
-    const cot_status status = open_tls(&tls, options, error);
-    cot_tls_close(tls);
-    return status;
-}
-
 /* ---- opening ---- */
 
 static cot_status copy_list(const char *const **list, cot_error *error)
@@ -323,11 +315,16 @@ static cot_status read_endpoints(cot_kv_config *config, cot_endpoint *reports, c
                                  o->kv_events_no_auth, error);
 }
 
-cot_status cot_server_check_endpoints(const cot_server_options *options, int kv_homes, cot_error *error)
+cot_status cot_server_check(const cot_server_options *options, int kv_homes, cot_error *error)
 {
     cot_kv_config config;
     cot_endpoint reports;
-    return read_endpoints(&config, &reports, options, kv_homes, error);
+    cot_tls *tls = NULL;
+    cot_status status = cot_access_check_options(options, error);
+    if (status == COT_OK) status = read_endpoints(&config, &reports, options, kv_homes, error);
+    if (status == COT_OK) status = open_tls(&tls, options, error);
+    cot_tls_close(tls);
+    return status;
 }
 
 static cot_status open_publishers(cot_server *s, cot_error *error)

@@ -35,14 +35,14 @@ PROMPTS = [
 class Server:
     """Serves until the block is left, then ends on SIGTERM with status 0."""
 
-    def __init__(self, *options, model=MODEL, status=0, env=None, name="tiny"):
+    def __init__(self, *options, model=MODEL, status=0, env=None, name="tiny", stdout=None):
         self.command = [PROGRAM, "serve", str(model), "--port", "0", "--served-model-name", name, *map(str, options)]
-        self.status, self.env, self.model = status, env, name
+        self.status, self.env, self.model, self.stdout = status, env, name, stdout
 
     def __enter__(self):
         env = {k: v for k, v in os.environ.items() if k != "COTERIE_API_KEY"} | (self.env or {})
         # in a group of its own, as a shell starts it: tests may signal all of its processes at once
-        self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True)
+        self.process = subprocess.Popen(self.command, stdout=self.stdout, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True)
         self.log = []
         for line in self.process.stderr:
             self.log.append(line)

@@ -306,7 +306,7 @@ class Live(unittest.TestCase):
             (config(port), "without a prefix cache", "--no-enable-prefix-caching"),
         ]:
             result = run("serve", MODEL, "--port", 0, "--kv-events-config", given, *options)
-            self.assertEqual((result.returncode, result.stderr.count("\n")), (1, 1), (given, result))
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), (given, result))
             self.assertIn(says, result.stderr)
         taken = socket.create_server(("127.0.0.1", port))
         with taken:

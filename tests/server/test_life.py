@@ -58,7 +58,7 @@ class Life(unittest.TestCase):
                 status, body = server.get("/version")
                 self.assertEqual((status, json.loads(body)["error"]["type"]), (401, "authentication_error"))
         refused = run("serve", MODEL, "--host", "0.0.0.0", "--port", "0")
-        self.assertEqual(refused.returncode, 1)
+        self.assertEqual(refused.returncode, 2)
         self.assertIn("--no-auth", refused.stderr)
 
     def test_origins(self):
@@ -257,10 +257,11 @@ class Life(unittest.TestCase):
             taken = run("serve", MODEL, "--port", server.port)
             self.assertEqual(taken.returncode, 1)
             self.assertIn("cannot listen", taken.stderr)
-        for options, word in [(["--max-model-len", "9999"], "max model length"), (["--chat-template", "/none"], "/none"),
-                              (["--api-key-file", "/none"], "/none"), (["--block-size", "5"], "block"), (["--host", "no such host"], "host")]:  # fmt: skip
+        for status, options, word in [(2, ["--max-model-len", "9999"], "max model length"), (1, ["--chat-template", "/none"], "/none"),
+                                      (1, ["--api-key-file", "/none"], "/none"), (2, ["--block-size", "5"], "block"), (1, ["--host", "no such host"], "host"),
+                                      (2, ["--ssl-cert-reqs", "2"], "--ssl-certfile"), (2, ["--host", "0.0.0.0"], "--no-auth"), (1, ["--ssl-certfile", "/none"], "/none")]:  # fmt: skip
             bad = run("serve", MODEL, "--port", "0", *options)
-            self.assertEqual(bad.returncode, 1, options)
+            self.assertEqual(bad.returncode, status, options)
             self.assertIn(word, bad.stderr)
             self.assertEqual(len(bad.stderr.splitlines()), 1, bad.stderr)
 

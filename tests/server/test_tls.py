@@ -332,6 +332,14 @@ class AccessLog(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr.count("\n")), (1, 1), result.stderr)
         self.assertIn("cannot append to", result.stderr)
 
+    def test_a_full_disk(self):
+        """Is said once, and no request's trouble."""
+        with open("/dev/full", "wb") as full, Server("--access-log", "-", stdout=full) as server:
+            for _ in range(3):
+                self.assertEqual(server.get("/health")[0], 200)
+            server.tell_to_end()
+        self.assertEqual([line for line in server.log if "access log" in line], ["coterie: the access log cannot be written: No space left on device\n"])
+
     def test_many_at_once(self):
         """Lines stay whole, one a request."""
         with Server("--access-log", self.path) as server:
