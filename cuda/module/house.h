@@ -6,6 +6,7 @@
 #include "cuda/c_begin.h"
 #include "base/error.h"
 #include "base/integers.h"
+#include "base/dtype.h"
 #include "moe/check.h"
 #include "moe/moe.h"
 #include "cuda/c_end.h"

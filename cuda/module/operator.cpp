@@ -1,6 +1,6 @@
 #include "cuda/module/operator.h"
 
-#include "cuda/module/group.h"
+#include "cuda/module/probe.h"
 #include "cuda/module/weights.h"
 
 #include <pthread.h>
@@ -103,11 +103,14 @@ static meeting *open_meeting(const cot_moe_options *options)
     if (!place) return nullptr;
     place->holders = options->fabric->ranks;
     pthread_mutex_init(&place->mutex, nullptr);
-    if (device_in_use)
-        place->status =
-            cot_cuda_group_open(&place->group, device_in_use, options, options->fabric->ranks, &place->error);
-    else
+    if (!device_in_use) {
         place->status = cot_fail(&place->error, COT_NOT_FOUND, "operator 'cuda' has no device");
+        return place;
+    }
+    const int ranks = options->fabric->ranks;
+    place->status = cot_cuda_group_open(&place->group, device_in_use, options, ranks, &place->error);
+    if (place->status == COT_OK)
+        place->status = cot_cuda_self_test(device_in_use, options, ranks, &place->error);
     return place;
 }
 

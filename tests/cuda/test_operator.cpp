@@ -16,6 +16,8 @@ extern "C" {
 static const int all_majors[] = {8, 9, 10, 12, 0};
 static const cot_cuda_image image = {"kernels", 13000, all_majors, "compute capability 8.x, 9.x, 10.x, 12.x"};
 
+enum { SELF_TEST = 1 }; // launches of an open
+
 /* An emulated device that operators are opened on. */
 struct Ready {
     emulate::Device device;
@@ -68,7 +70,7 @@ static void every_variant(void **)
             struct outcome *const found = world_run(&w, &p);
             outcome_agrees(found, &w, &p);
             outcome_counts(found, &w, &p);
-            assert_int_equal(ready.device.launches, p.passes + p.warmed);
+            assert_int_equal(ready.device.launches, SELF_TEST + p.passes + p.warmed);
             w.op = &cot_moe_fused;
             struct outcome *const cpu = world_run(&w, &p);
             w.op = &cot_cuda_operator;
@@ -110,7 +112,7 @@ static void calls_of_several_passes(void **)
     struct outcome *const found = world_run(&w, &p);
     outcome_agrees(found, &w, &p);
     outcome_counts(found, &w, &p);
-    assert_int_equal(ready.device.launches, 3); // of 512 tokens
+    assert_int_equal(ready.device.launches, SELF_TEST + 3); // of 512 tokens
     outcome_free(found, &w);
     world_free(&w);
 }
@@ -207,6 +209,60 @@ static void rows_in_device_memory(void **)
     world_free(&w);
 }
 
+static thread_local cot_fabric *own_fabric;
+
+static bool note_fabric(cot_fabric *fabric)
+{
+    own_fabric = fabric;
+    return true;
+}
+
+/* Weights are stored, and then stored anew: experts, the shared one and the gate. */
+static cot_status keep_twice(cot_moe *moe, const cot_moe_layer *layer, cot_error *error)
+{
+    const cot_moe_weights &w = cot_cuda_weights;
+    const Variant &v = variants[2];
+    cot_ffn_shape shape = {}, shared = {};
+    shape.type = shared.type = v.type, shape.hidden = shared.hidden = v.hidden;
+    shape.intermediate = v.intermediate, shared.intermediate = v.shared;
+    const struct {
+        void *at;
+        size_t bytes;
+    } all[] = {{cot_local(own_fabric, layer->slots), w.slot_bytes(&shape)}, // the first slot
+               {const_cast<uint8_t *>(layer->shared), w.slot_bytes(&shared)},
+               {const_cast<float *>(layer->gate->weight), w.gate_bytes(v.hidden, v.experts)}};
+    std::vector<unsigned char> kept[3];
+    for (int i = 0; i < 3; i++) {
+        unsigned char *const at = static_cast<unsigned char *>(all[i].at);
+        kept[i].assign(at, at + all[i].bytes);
+        memset(at, 0, all[i].bytes);
+    }
+    const cot_status status = cot_cuda_operator.keep(moe, layer, error);
+    for (int i = 0; i < 3; i++) memcpy(all[i].at, kept[i].data(), all[i].bytes);
+    return status == COT_OK ? cot_cuda_operator.keep(moe, layer, error) : status;
+}
+
+static void weights_that_are_stored_anew(void **)
+{
+    struct draw draw = {test_seed(), 11, 0};
+    struct world w = cuda_world(variants[2], 20, &draw);
+    struct plan p = plan_even(&w, 3);
+    p.begins = note_fabric;
+    cot_moe_operator op = cot_cuda_operator;
+    w.op = &op;
+    int taken[2];
+    for (int i = 0; i < 2; i++) {
+        const Ready ready(test_seed());
+        op.keep = i ? keep_twice : cot_cuda_operator.keep;
+        struct outcome *const found = world_run(&w, &p);
+        outcome_agrees(found, &w, &p);
+        taken[i] = ready.device.taken;
+        outcome_free(found, &w);
+    }
+    assert_int_equal(taken[0], taken[1]); // in the place where they were
+    world_free(&w);
+}
+
 /* ---- what is refused ---- */
 
 static void all_say(const struct world *w, const struct plan *p, cot_status status, const char *text)
@@ -249,14 +305,24 @@ static void what_cannot_be_routed(void **)
     world_free(&w);
 }
 
+/* From the call on; the self-test had all ranks. */
+static cot_status with_a_silent_rank(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
+                                     float *weights, const float *x, int64_t tokens, cot_error *error)
+{
+    emulate::Device::in_use()->options.mutant = "fused_rank_1_is_silent";
+    return cot_cuda_operator.forward(moe, layer, y, experts, weights, x, tokens, error);
+}
+
 static void a_rank_of_the_device_is_silent(void **)
 {
     struct draw draw = {test_seed(), 6, 0};
     struct world w = cuda_world(variants[0], 12, &draw);
     struct plan p = plan_even(&w, 3);
     p.timeout_ns = 1000000000;
-    Ready ready(test_seed());
-    ready.device.options.mutant = "fused_rank_1_is_silent";
+    const Ready ready(test_seed());
+    cot_moe_operator op = cot_cuda_operator;
+    op.forward = with_a_silent_rank;
+    w.op = &op;
     struct outcome *const found = world_run(&w, &p);
     int named = 0;
     for (int r = 0; r < 3; r++) {
@@ -266,6 +332,26 @@ static void a_rank_of_the_device_is_silent(void **)
     assert_true(named >= 1);
     outcome_free(found, &w);
     world_free(&w);
+}
+
+/* A device that computes wrongly, or whose memory does not keep what it is given, serves nobody. */
+static void a_device_that_is_wrong(void **)
+{
+    struct draw draw = {test_seed(), 10, 0};
+    using emulate::Wrong;
+    for (const Variant *v : {&variants[0], &variants[1]}) // in fp32 and in bf16
+        for (Wrong wrong : {Wrong::TAKES, Wrong::GIVES, Wrong::LAUNCHES}) {
+            struct world w = cuda_world(*v, 12, &draw);
+            struct plan p = plan_even(&w, 1 + static_cast<int>(wrong) % 3);
+            Ready ready(test_seed());
+            ready.device.wrong = wrong;
+            all_say(&w, &p, COT_IO, "the device's self-test: 'Emulated' computes what the CPU does not: ");
+            assert_int_equal(ready.device.launches, SELF_TEST);
+            ready.device.unwritten = 0; // a launch that does nothing leaves nothing
+            ready.device.wrong = Wrong::NOTHING;
+            all_say(&w, &p, COT_OK, "");
+            world_free(&w);
+        }
 }
 
 static void ranks_that_are_processes(void **)
@@ -394,8 +480,10 @@ int main(void)
         cmocka_unit_test(calls_of_several_passes),
         cmocka_unit_test(a_recorded_routing),
         cmocka_unit_test(rows_in_device_memory),
+        cmocka_unit_test(weights_that_are_stored_anew),
         cmocka_unit_test(what_cannot_be_routed),
         cmocka_unit_test(a_rank_of_the_device_is_silent),
+        cmocka_unit_test(a_device_that_is_wrong),
         cmocka_unit_test(ranks_that_are_processes),
         cmocka_unit_test(memory_and_blocks),
         cmocka_unit_test(devices),

@@ -126,6 +126,12 @@ static int give_back(uint64_t)
     here->given_back++;
     return FINE;
 }
+/* Turns the sign of every 16th number of four bytes, where there is more than tables have. */
+static void spoil(void *numbers, size_t bytes)
+{
+    for (size_t i = 3; bytes >= 512 && i < bytes; i += 64) static_cast<unsigned char *>(numbers)[i] ^= 0x80;
+}
+
 static int fill(uint64_t at, unsigned char byte, size_t bytes)
 {
     const Lock lock(mutex);
@@ -138,6 +144,7 @@ static int to_device(uint64_t to, const void *from, size_t bytes)
     const Lock lock(mutex);
     if (context_of_thread != here) return INVALID;
     here->session.write(reinterpret_cast<void *>(to), from, bytes);
+    if (here->wrong == Wrong::TAKES) spoil(reinterpret_cast<void *>(to), bytes);
     return FINE;
 }
 static int to_host(void *to, uint64_t from, size_t bytes)
@@ -146,6 +153,7 @@ static int to_host(void *to, uint64_t from, size_t bytes)
     if (context_of_thread != here) return INVALID;
     here->unwritten += here->session.unwritten(reinterpret_cast<const void *>(from), bytes);
     memcpy(to, reinterpret_cast<const void *>(from), bytes);
+    if (here->wrong == Wrong::GIVES) spoil(to, bytes);
     return FINE;
 }
 static int launch_cooperative(void *function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
@@ -156,6 +164,7 @@ static int launch_cooperative(void *function, unsigned blocks, unsigned, unsigne
         return INVALID;
     here->launches++;
     here->options.seed++;
+    if (here->wrong == Wrong::LAUNCHES) return FINE;
     here->last = launch({blocks, threads, shared_bytes}, here->options,
                         function == &bf16 ? cot_cuda_fused_bf16 : cot_cuda_fused_f32,
                         *static_cast<const cot_cuda_fused *>(parameters[0]));

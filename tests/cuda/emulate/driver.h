@@ -8,6 +8,10 @@
 
 namespace emulate {
 
+/* What a device does wrongly without a word: it keeps other numbers than it was given, gives others than it has, or does not run
+ * what it launches. */
+enum class Wrong { NOTHING, TAKES, GIVES, LAUNCHES };
+
 /* What the device is, and what was done with it; one at a time. */
 struct Device {
     int version = 13000, devices = 1, major = 9, minor = 0, cooperative = 1, multiprocessors = 6,
@@ -19,7 +23,8 @@ struct Device {
     int launches = 0, taken = 0, given_back = 0, contexts = 0;
     size_t taken_bytes = 0; // in all
     size_t unwritten = 0;   // bytes that were copied to the host and that nobody had written
-    int fails_at = 0;       // this many-th call of take fails; 0: none
+    Wrong wrong = Wrong::NOTHING;
+    int fails_at = 0; // this many-th call of take fails; 0: none
     Session session;
 
     Device();

@@ -1,0 +1,26 @@
+/* A small layer, with weights and rows of its own, that the device computes and the CPU's own functions do, and whether both find
+ * the same. */
+#ifndef COT_CUDA_MODULE_PROBE_H
+#define COT_CUDA_MODULE_PROBE_H
+#include "cuda/module/group.h"
+
+/* Weights are drawn, and so are biases and corrections; experts are placed evenly, and tokens over ranks likewise. */
+struct cot_cuda_probe {
+    cot_ffn_shape expert, shared; // shared.intermediate 0: there is none
+    cot_gate gate;                // its rules; without weights
+    bool gate_bias, correction, shared_gated;
+    int64_t tokens;
+    uint64_t seed;
+};
+
+/* Runs it on a group of the device, opened for `ranks` with `options`, of which sizes are the probe's. Errors: IO (the answers
+ * differ, and where; the device fails), and those of cot_cuda_group_open. */
+cot_status cot_cuda_probe_run(const cot_cuda_device *device, const cot_cuda_probe *probe,
+                              const cot_moe_options *options, int ranks, cot_error *error);
+
+/* What an operator is opened with: one small layer in its arithmetic, on two ranks where it has more than one. Errors: the same, each
+ * of which says that it is the self-test's. */
+cot_status cot_cuda_self_test(const cot_cuda_device *device, const cot_moe_options *options, int ranks,
+                              cot_error *error);
+
+#endif
