@@ -53,7 +53,8 @@ struct fabric {
 };
 
 constexpr int FUSED_TILE_ROWS = 64, FUSED_TEAM = 128, FUSED_THREADS = 192, FUSED_LANES = 32;
-constexpr int FUSED_CHUNK = 16; // tokens that are gated, or combined, together
+constexpr int FUSED_CHUNK =
+    16; // tokens that are gated, or combined, together, and rows that are added up (reduced)
 constexpr int FUSED_RANKS_MOST = 64, FUSED_EXPERTS_MOST = 960;
 constexpr int PHASE_DISPATCH = 0, PHASE_COMBINE = 1, PHASE_METADATA = 3, PHASES = 5; // cot_phase
 
@@ -106,11 +107,25 @@ struct fused_rank {
     int32_t *tile_slot, *tile_rows; // [tiles]
     int32_t *tile_row;              // [tiles][64] row of the dispatch region
     float *tile_weight;             // [tiles][64]
-    int32_t *tile_home, *tile_at;   // [tiles][64] reply row `at` of that rank
-    int32_t *lane_tile;             // [FUSED_LANES]; -1 - i: the i-th tile of the shared expert
-    unsigned char *activations;     // [FUSED_LANES][64][widest I]
-    float *shared_rows;             // [S][H]
+    int32_t *tile_home,
+        *tile_at;       // [tiles][64] reply row `at` of that rank; reduced: entry `at` of that received row
+    int32_t *lane_tile; // [FUSED_LANES]; -1 - i: the i-th tile of the shared expert
+    unsigned char *activations; // [FUSED_LANES][64][widest I]
+    float *shared_rows;         // [S][H]
+    /* reduced, else null; a received row is s S + n: the n-th that rank s sent, or its own n-th token. */
+    float *partial;                              // [P S min(K, slots)][H] weighted rows of entries
+    int32_t *row_left, *row_entry, *row_entries; // [P S] entries to come; the first one; how many
+    int32_t *complete; // [P S] rows whose entries are all there; the last of a task: -1 - row
+    int32_t *sent_row; // [S][P] how many-th row of that rank an own token was, where it was one
 };
+
+/* Tasks of a rank in one call, at most: of so many tiles, each cut in at most that many parts, its last blocks included. */
+COT_BOTH constexpr int64_t fused_tasks_most(const cot_fused_layout &l, int64_t tiles, int64_t parts,
+                                            int reduced, int64_t blocks)
+{
+    return 2 * (l.tokens / FUSED_CHUNK + 1) + l.ranks + (tiles + l.tokens / FUSED_TILE_ROWS + 1) * parts +
+           (reduced ? tiles + l.ranks * l.tokens / FUSED_CHUNK : 0) + blocks;
+}
 
 } // namespace cot
 
@@ -127,6 +142,7 @@ struct cot_cuda_fused {
     const float *shared_gate;                                   // [H] or null
     const int32_t *replica_rank, *replica_slot, *replica_begin; // as cot_expert_replicas
     int32_t slots, reply_bf16;                                  // experts a rank holds at most; 0 or 1
+    int32_t reduced;                                            // 0 or 1
     const cot::fused_rank *ranks;                               // [P]
     const int32_t *first_block;                                 // [P + 1]
 };
@@ -141,7 +157,7 @@ struct fused_shared {
     int32_t before[COT_FUSED_CELL_TOKENS];  // and how many come before them
     int32_t packet_rows, packet_entries;
     uint64_t news;                   // from the subscriber to the scheduler: news_of
-    uint32_t owed[FUSED_RANKS_MOST]; // likewise: 1 + entries of a rank whose packets are decoded; 0: not yet
+    uint32_t owed[FUSED_RANKS_MOST]; // likewise: 1 + replies to a rank whose packets are decoded; 0: not yet
     uint32_t gated; // from the scheduler to the subscriber: own flags, once all tokens are routed
     /* The subscriber's own. */
     uint32_t seen[FUSED_RANKS_MOST], entered[FUSED_RANKS_MOST];

@@ -18,7 +18,7 @@
 namespace cot {
 
 /* Tasks: the word is epoch << 28 | kind << 25 | number. */
-enum class task : uint32_t { gate, send, up, down, combine, end };
+enum class task : uint32_t { gate, send, up, down, reply, combine, end };
 constexpr int TASK_NUMBERS = 25;
 
 COT_DEVICE uint64_t task_word(uint64_t epoch, task kind, int number)

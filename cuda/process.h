@@ -131,6 +131,7 @@ template <scope S> COT_DEVICE void run_send(const fused_warp<S> &w, int to, bool
             const int64_t at = static_cast<int64_t>(s->token[i]) * top_k;
             cot_fused_entry *entry = reinterpret_cast<cot_fused_entry *>(heads + rows) + s->before[i];
             heads[i] = static_cast<uint32_t>(s->token[i]) << 8 | static_cast<uint32_t>(s->entries[i]);
+            if (w.call.reduced) w.rank.sent_row[s->token[i] * l.ranks + to] = static_cast<int32_t>(sent) + i;
             for (int k = 0; k < top_k; k++) {
                 const int replica = w.rank.replica[at + k];
                 if (w.call.replica_rank[replica] != to) continue;
@@ -240,7 +241,7 @@ COT_DEVICE void store_pair(unsigned char *row, bool bf16, int column, float v, f
     if (both) to[1] = next;
 }
 
-/* 64 columns of a tile's second product, times the rows' weights, into the home ranks' regions. */
+/* 64 columns of a tile's second product, times the rows' weights, into the home ranks' regions; reduced: to be added up. */
 template <typename Engine, scope S> COT_DEVICE void run_down(const fused_warp<S> &w, int lane, int part)
 {
     using Value = typename Engine::Value;
@@ -267,11 +268,67 @@ template <typename Engine, scope S> COT_DEVICE void run_down(const fused_warp<S>
             return;
         }
         const float weight = w.rank.tile_weight[at + row];
+        if (w.call.reduced) {
+            float *const entry = w.rank.partial + static_cast<int64_t>(w.rank.tile_at[at + row]) * n.hidden;
+            store_pair(reinterpret_cast<unsigned char *>(entry), false, h, v * weight, next * weight, both);
+            return;
+        }
         const size_t reply = w.call.replies_at + static_cast<size_t>(w.rank.tile_at[at + row]) *
                                                      static_cast<size_t>(w.call.layout.reply_bytes);
         store_pair(place_at(w.net, w.rank.tile_home[at + row], reply), w.call.reply_bf16, h, v * weight,
                    next * weight, both);
     });
+}
+
+/* reduced: adds up the entries of received rows, in the order of experts, into the home ranks' regions: the complete rows from
+ * `first` on that are one task, a warp each. */
+template <scope S> COT_DEVICE void run_reply(const fused_warp<S> &w, int first)
+{
+    const cot_fused_layout &l = w.call.layout;
+    const int hidden = w.call.gate.hidden;
+    bool last = false;
+    for (int i = 0; !last; i++) {
+        int row = w.rank.complete[first + i];
+        last = row < 0;
+        if (i % 4 != team_thread() / 32) continue;
+        if (last) row = -1 - row;
+        const int64_t at = w.net.rank * l.tokens + row % l.tokens;
+        const int entries = w.rank.row_entries[row];
+        const float *const partial = w.rank.partial + static_cast<int64_t>(w.rank.row_entry[row]) * hidden;
+        unsigned char *const reply = place_at(w.net, static_cast<int>(row / l.tokens),
+                                              w.call.replies_at + static_cast<size_t>(at * l.reply_bytes));
+        for (int h = 2 * lane_of_warp(); h < hidden; h += 64) {
+            const bool both = h + 1 < hidden;
+            float v = 0, next = 0;
+            for (int64_t e = 0; e < entries; e++) {
+                v += partial[e * hidden + h];
+                if (both) next += partial[e * hidden + h + 1];
+            }
+            store_pair(reply, w.call.reply_bf16, h, v, next, both);
+        }
+    }
+}
+
+/* reduced: lists token t's reply rows, of the ranks that have any of its experts, in the order of ranks; returns how many. */
+template <scope S> COT_DEVICE int find_replies(const fused_warp<S> &w, int t, int32_t *rows)
+{
+    const cot_cuda_fused &c = w.call;
+    const int lane = lane_of_warp(), ranks = w.net.ranks;
+    int count = 0;
+    for (int first = 0; first < ranks; first += 32) {
+        const int rank = first + lane;
+        const bool any = rank < ranks && entries_for(w, t, rank) > 0;
+        const uint32_t some = __ballot_sync(ALL_LANES, any);
+        if (any) {
+            const int number =
+                rank == w.net.rank ? t : w.rank.sent_row[static_cast<int64_t>(t) * ranks + rank];
+            rows[count + static_cast<int>(__popc(some & ((1u << lane) - 1)))] =
+                rank * static_cast<int>(c.layout.tokens) + number;
+        }
+        count += static_cast<int>(__popc(some));
+    }
+    COT_UNLESS(process_replies_for_lanes) __syncwarp();
+    return count;
 }
 
 /* sigmoid(x . gate), by all lanes, in an order that H alone gives. */
@@ -282,24 +339,27 @@ COT_DEVICE float shared_factor(const float *x, const float *gate, int hidden)
     return 1 / (1 + expf(-warp_sum(sum)));
 }
 
-/* Adds up the rows of 16 tokens' experts, in the order of experts, and the shared expert's; tells the routing. */
+/* Adds up the rows of 16 tokens' experts, in the order of experts, or of ranks (reduced), and the shared expert's; tells the
+ * routing. */
 template <scope S> COT_DEVICE void run_combine(const fused_warp<S> &w, int chunk)
 {
     const cot_cuda_fused &c = w.call;
     const int hidden = c.gate.hidden, top_k = c.gate.top_k, lane = lane_of_warp(),
               begin = chunk * FUSED_CHUNK,
               end = begin + FUSED_CHUNK < w.tokens ? begin + FUSED_CHUNK : w.tokens;
+    int32_t *const listed = reinterpret_cast<int32_t *>(w.stages) + team_thread() / 32 * FUSED_RANKS_MOST;
     for (int t = begin + team_thread() / 32; t < end; t += 4) {
         const int64_t choices = static_cast<int64_t>(t) * top_k, at = static_cast<int64_t>(t) * hidden;
-        const unsigned char *const rows =
-            w.region() + c.replies_at + static_cast<size_t>(choices * c.layout.reply_bytes);
+        const unsigned char *const rows = w.region() + c.replies_at;
+        const int replies = c.reduced ? find_replies(w, t, listed) : top_k;
         const float factor = c.networks[1].intermediate && c.shared_gate
                                  ? shared_factor(w.rank.x + at, c.shared_gate, hidden)
                                  : 1;
         for (int h = lane; h < hidden; h += 32) {
             float sum = 0;
-            for (int k = 0; k < top_k; k++) {
-                const unsigned char *const row = rows + static_cast<size_t>(k * c.layout.reply_bytes);
+            for (int k = 0; k < replies; k++) {
+                const int64_t reply = c.reduced ? listed[k] : choices + k;
+                const unsigned char *const row = rows + static_cast<size_t>(reply * c.layout.reply_bytes);
                 sum += c.reply_bf16 ? float_of(reinterpret_cast<const uint16_t *>(row)[h])
                                     : reinterpret_cast<const float *>(row)[h];
             }
@@ -310,6 +370,7 @@ template <scope S> COT_DEVICE void run_combine(const fused_warp<S> &w, int chunk
             w.rank.experts[choices + k] = w.rank.routed[choices + k];
             w.rank.weights[choices + k] = w.rank.routed_weights[choices + k];
         }
+        COT_UNLESS(process_replies_read) __syncwarp(); // the next token's are listed in the same place
     }
 }
 
@@ -356,6 +417,9 @@ template <typename Engine, scope S> COT_DEVICE void process(const fused_warp<S> 
             break;
         case task::down:
             run_down<Engine>(w, number / down_parts, number % down_parts);
+            break;
+        case task::reply:
+            run_reply(w, number);
             break;
         case task::combine:
             run_combine(w, number);

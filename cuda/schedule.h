@@ -2,6 +2,7 @@
  *
  *   GATE (16 tokens) ... all -> SEND (packets for one rank)
  *   tile (rows of one expert) -> UP (64 columns) ... all -> DOWN (64 columns) ... all of one home -> its reply signal
+ *     reduced: ... all of received rows -> REPLY (up to 16 of them) ... all of one home -> its reply signal
  *   reply signals of all ranks -> COMBINE (16 tokens)
  *
  * A tile at work has one of 32 lanes, with room for its activations; lane l of the warp keeps account of it, and of what is
@@ -20,6 +21,7 @@ struct schedule {
     bool told[2];
 
     int published, taken;         // tasks; of them known to be done
+    int complete;                 // reduced: received rows whose entries are all there
     int gates_left, combine_left; // tasks
     int tiles_begun, tiles_open;  // of released ones; of all at work
     int shared_begun, shared_tiles;
@@ -73,15 +75,11 @@ template <typename Engine, scope S> COT_DEVICE void begin_tiles(const fused_warp
     }
 }
 
-/* A tile's replies are all put: what it owed to each home is answered. */
-template <scope S> COT_DEVICE void answer(const fused_warp<S> &w, schedule &s, int tile)
+/* So many replies to ranks `lane` and `lane` + 32 are put. */
+template <scope S>
+COT_DEVICE void count_answers(const fused_warp<S> &w, schedule &s, const uint32_t (&mine)[2])
 {
-    if (tile < 0) return;
-    const int lane = lane_of_warp(), rows = w.rank.tile_rows[tile];
-    const int32_t *const home = w.rank.tile_home + static_cast<int64_t>(tile) * FUSED_TILE_ROWS;
-    uint32_t mine[2] = {0, 0};
-    for (int i = 0; i < rows; i++)
-        for (int half = 0; half < 2; half++) mine[half] += home[i] == lane + 32 * half;
+    const int lane = lane_of_warp();
     for (int half = 0; half < 2; half++) {
         s.answered[half] += mine[half];
         if (mine[half])
@@ -89,6 +87,53 @@ template <scope S> COT_DEVICE void answer(const fused_warp<S> &w, schedule &s, i
                            mine[half] * static_cast<size_t>(w.call.layout.reply_bytes), mine[half],
                            PHASE_COMBINE);
     }
+}
+
+/* exact: a tile's replies are all put, and what it owed to each home is answered. */
+template <scope S> COT_DEVICE void answer_tile(const fused_warp<S> &w, schedule &s, int tile)
+{
+    const int lane = lane_of_warp(), rows = w.rank.tile_rows[tile];
+    const int32_t *const home = w.rank.tile_home + static_cast<int64_t>(tile) * FUSED_TILE_ROWS;
+    uint32_t mine[2] = {0, 0};
+    for (int i = 0; i < rows; i++)
+        for (int half = 0; half < 2; half++) mine[half] += home[i] == lane + 32 * half;
+    count_answers(w, s, mine);
+}
+
+/* reduced: a tile's entries are there; received rows that lacked no other may be added up. A tile has a row once at most. */
+template <scope S> COT_DEVICE void complete_rows(const fused_warp<S> &w, schedule &s, int tile)
+{
+    const int lane = lane_of_warp(), rows = w.rank.tile_rows[tile], begin = s.complete;
+    const int32_t *const received = w.rank.tile_home + static_cast<int64_t>(tile) * FUSED_TILE_ROWS;
+    uint32_t done[2] = {0, 0};
+    for (int half = 0; half < 2; half++) {
+        const int i = lane + 32 * half;
+        done[half] = __ballot_sync(ALL_LANES, i < rows && --w.rank.row_left[received[i]] == 0);
+    }
+    const int first = static_cast<int>(__popc(done[0])), count = first + static_cast<int>(__popc(done[1]));
+    for (int half = 0; half < 2; half++) {
+        if (!(done[half] >> lane & 1)) continue;
+        const int at = half * first + static_cast<int>(__popc(done[half] & ((1u << lane) - 1))),
+                  row = received[lane + 32 * half];
+        const bool last = at == count - 1 || at % FUSED_CHUNK == FUSED_CHUNK - 1;
+        w.rank.complete[begin + at] = last ? -1 - row : row;
+    }
+    s.complete += count;
+    publish(w, s, task::reply, begin, (count + FUSED_CHUNK - 1) / FUSED_CHUNK, FUSED_CHUNK);
+}
+
+/* The complete rows from `first` on, those of one task, are added up and put. */
+template <scope S> COT_DEVICE void answer_rows(const fused_warp<S> &w, schedule &s, int first)
+{
+    const int lane = lane_of_warp();
+    uint32_t mine[2] = {0, 0};
+    for (bool last = false; !last; first++) {
+        const int row = w.rank.complete[first];
+        last = row < 0;
+        const int home = (last ? -1 - row : row) / static_cast<int>(w.call.layout.tokens);
+        for (int half = 0; half < 2; half++) mine[half] += home == lane + 32 * half;
+    }
+    count_answers(w, s, mine);
 }
 
 /* A part of a lane's tile is done. */
@@ -99,7 +144,11 @@ template <typename Engine, scope S> COT_DEVICE void end_part(const fused_warp<S>
     if (!__any_sync(ALL_LANES, whole)) return;
     if (__any_sync(ALL_LANES, whole && s.down)) {
         if (whole) s.busy = false;
-        answer(w, s, __shfl_sync(ALL_LANES, s.tile, lane));
+        const int tile = __shfl_sync(ALL_LANES, s.tile, lane);
+        if (tile >= 0 && w.call.reduced)
+            complete_rows(w, s, tile);
+        else if (tile >= 0)
+            answer_tile(w, s, tile);
         s.tiles_open--;
         return;
     }
@@ -202,6 +251,7 @@ template <typename Engine, scope S> COT_DEVICE void run_schedule(const fused_war
             end_part<Engine>(w, s, number_of(done) / (up ? up_parts : parts_of<Engine>(w.call.gate.hidden)));
         }
         if (done && kind == task::gate && --s.gates_left == 0) end_gate(w, s);
+        if (done && kind == task::reply) answer_rows(w, s, number_of(done));
         if (done && kind == task::combine) s.combine_left--;
         begin_tiles<Engine>(w, s);
         tell_homes(w, s);

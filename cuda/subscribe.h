@@ -11,6 +11,7 @@ struct subscription {
     int tiles, released; // in use; told to the scheduler
     int finals, replied; // ranks whose packets are all in; ranks that have answered, in the order of ranks
     uint32_t flags;      // of all FINALs
+    int entries;         // reduced: so far
 };
 
 /* Tells the scheduler what has changed. */
@@ -24,12 +25,18 @@ template <scope S> COT_DEVICE void tell(const fused_warp<S> &w, const subscripti
     __syncwarp();
 }
 
-/* Adds a row to the tiles of up to 32 slots, one a lane where `mine`; no two lanes have the same slot. */
+/* Adds a row to the tiles of up to 32 slots, one a lane where `mine`; no two lanes have the same slot. reduced: `home` is the
+ * received row, and its entries are numbered as they come. */
 template <scope S>
 COT_DEVICE void add_entries(const fused_warp<S> &w, subscription &all, bool mine, int row, int home,
                             const cot_fused_entry &entry, int at)
 {
     const uint32_t below = (1u << lane_of_warp()) - 1;
+    if (w.call.reduced) {
+        const uint32_t some = __ballot_sync(ALL_LANES, mine);
+        at = all.entries + static_cast<int>(__popc(some & below));
+        all.entries += static_cast<int>(__popc(some));
+    }
     int32_t open = mine ? w.shared->open[entry.slot] : 0;
     const uint32_t fresh = __ballot_sync(ALL_LANES, mine && open < 0);
     if (mine && open < 0) {
@@ -56,9 +63,19 @@ COT_DEVICE void add_entries(const fused_warp<S> &w, subscription &all, bool mine
     COT_UNLESS(subscribe_rows_in_turn) __syncwarp(); // another lane may have that slot next
 }
 
-/* A cell of `rows` rows that begins at row `cell` of the region. */
+/* reduced: the entries from `first` on are those of a received row. */
 template <scope S>
-COT_DEVICE void decode_cell(const fused_warp<S> &w, subscription &all, int source, int64_t cell, int rows)
+COT_DEVICE void note_row(const fused_warp<S> &w, const subscription &all, int received, int first)
+{
+    if (!w.call.reduced || lane_of_warp() || first == all.entries) return;
+    w.rank.row_entry[received] = first;
+    w.rank.row_entries[received] = w.rank.row_left[received] = all.entries - first;
+}
+
+/* A cell of `rows` rows that begins at row `cell` of the region; its first is the source's `number`-th. */
+template <scope S>
+COT_DEVICE void decode_cell(const fused_warp<S> &w, subscription &all, int source, int64_t cell, int number,
+                            int rows)
 {
     const cot_fused_layout &l = w.call.layout;
     const int lane = lane_of_warp();
@@ -66,16 +83,18 @@ COT_DEVICE void decode_cell(const fused_warp<S> &w, subscription &all, int sourc
     const cot_fused_entry *const entries = reinterpret_cast<const cot_fused_entry *>(heads + rows);
     int before = 0;
     for (int r = 0; r < rows; r++) {
-        const int token = static_cast<int>(heads[r] >> 8), count = static_cast<int>(heads[r] & 0xff);
+        const int token = static_cast<int>(heads[r] >> 8), count = static_cast<int>(heads[r] & 0xff),
+                  received = source * static_cast<int>(l.tokens) + number + r, entry_first = all.entries;
         for (int i = 0; i < count; i += 32) {
             const bool mine = i + lane < count;
             const cot_fused_entry entry = mine ? entries[before + i + lane] : cot_fused_entry{0, 0, 0};
-            add_entries(w, all, mine, static_cast<int>(cell) + r, source, entry,
+            add_entries(w, all, mine, static_cast<int>(cell) + r, w.call.reduced ? received : source, entry,
                         token * static_cast<int>(l.top_k) + entry.place);
         }
+        note_row(w, all, received, entry_first);
         before += count;
     }
-    if (lane == 0) w.shared->entered[source] += static_cast<uint32_t>(before);
+    if (lane == 0) w.shared->entered[source] += static_cast<uint32_t>(w.call.reduced ? rows : before);
 }
 
 /* Own tokens' rows for own experts. */
@@ -83,8 +102,10 @@ template <scope S> COT_DEVICE void enter_own(const fused_warp<S> &w, subscriptio
 {
     const int lane = lane_of_warp(), top_k = w.call.gate.top_k;
     const int64_t block = w.net.rank * w.call.layout.block_rows;
-    uint32_t entered = 0;
-    for (int t = 0; t < w.tokens; t++)
+    uint32_t entered = 0, rows = 0;
+    for (int t = 0; t < w.tokens; t++) {
+        const int received = w.net.rank * static_cast<int>(w.call.layout.tokens) + t,
+                  entry_first = all.entries;
         for (int first = 0; first < top_k; first += 32) {
             const int k = first + lane;
             const int64_t at = static_cast<int64_t>(t) * top_k + k;
@@ -95,10 +116,14 @@ template <scope S> COT_DEVICE void enter_own(const fused_warp<S> &w, subscriptio
                 entry.weight = w.rank.routed_weights[at];
                 entry.slot = static_cast<uint16_t>(w.call.replica_slot[replica]);
             }
-            add_entries(w, all, mine, static_cast<int>(block) + t, w.net.rank, entry, static_cast<int>(at));
+            add_entries(w, all, mine, static_cast<int>(block) + t, w.call.reduced ? received : w.net.rank,
+                        entry, static_cast<int>(at));
             entered += static_cast<uint32_t>(__popc(__ballot_sync(ALL_LANES, mine)));
         }
-    if (lane == 0) w.shared->entered[w.net.rank] = entered;
+        note_row(w, all, received, entry_first);
+        rows += all.entries > entry_first;
+    }
+    if (lane == 0) w.shared->entered[w.net.rank] = w.call.reduced ? rows : entered;
 }
 
 /* All packets are in: tiles that are not full may run, too. */
@@ -200,7 +225,7 @@ template <scope S> COT_DEVICE void subscribe(const fused_warp<S> &w)
                  seen += static_cast<int>(l.cell_tokens)) { // all cells but the last one are full
                 const int left = rows - seen,
                           count = left < l.cell_tokens ? left : static_cast<int>(l.cell_tokens);
-                decode_cell(w, all, who, cot_fused_cell(&l, who, seen / l.cell_tokens), count);
+                decode_cell(w, all, who, cot_fused_cell(&l, who, seen / l.cell_tokens), seen, count);
             }
             const bool last = signal & COT_FUSED_FINAL;
             __syncwarp();

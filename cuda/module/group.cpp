@@ -89,8 +89,8 @@ static void lay_out_rank(cot_cuda_group *g, taking *t, int r)
                   entries = s * g->ranks * cot_smaller(k, slots),
                   tiles = entries / cot::FUSED_TILE_ROWS + slots, rows = tiles * cot::FUSED_TILE_ROWS,
                   widest = cot_larger(o->expert.intermediate, o->shared.intermediate),
-                  tasks = 2 * (s / cot::FUSED_CHUNK + 1) + g->ranks +
-                          (tiles + s / cot::FUSED_TILE_ROWS + 1) * (parts(2 * widest) + parts(h)) + g->blocks;
+                  tasks = cot::fused_tasks_most(g->call.layout, tiles, parts(2 * widest) + parts(h),
+                                                g->call.reduced, g->blocks);
     cot::fused_rank *const d = &g->rank[r];
     g->x[r] = take_bytes(t, static_cast<size_t>(g->home_tokens * h) * sizeof(float));
     g->y[r] = take_bytes(t, static_cast<size_t>(g->home_tokens * h) * sizeof(float));
@@ -113,6 +113,14 @@ static void lay_out_rank(cot_cuda_group *g, taking *t, int r)
     d->activations = take<unsigned char>(t, cot::FUSED_LANES * cot::FUSED_TILE_ROWS * widest *
                                                 static_cast<int64_t>(cot_dtype_bytes(o->expert.type)));
     d->shared_rows = take<float>(t, s * h);
+    if (g->call.reduced) {
+        d->partial = take<float>(t, entries * h);
+        d->row_left = take<int32_t>(t, s * g->ranks);
+        d->row_entry = take<int32_t>(t, s * g->ranks);
+        d->row_entries = take<int32_t>(t, s * g->ranks);
+        d->complete = take<int32_t>(t, s * g->ranks);
+        d->sent_row = take<int32_t>(t, s * g->ranks);
+    }
     cot::fused_state fresh = {};
     fresh.unsound = ~0u;
     upload<cot::fused_state>(t, d->state, &fresh, 1);
@@ -131,8 +139,9 @@ static void lay_out(cot_cuda_group *g, taking *t)
                   replicas = g->ranks * slots_of(o);
     unsigned char *regions[COT_MAX_RANKS];
     int32_t first[COT_MAX_RANKS + 1];
+    c->reduced = o->combine == COT_COMBINE_REDUCED;
     c->layout = cot_fused_layout_of(g->ranks, cot_fused_pass_tokens(o, g->ranks), o->top_k, h * value,
-                                    h * static_cast<int64_t>(cot_dtype_bytes(o->combine_type)), 0);
+                                    h * static_cast<int64_t>(cot_dtype_bytes(o->combine_type)), c->reduced);
     const size_t dispatch = round_up_64(cot_fused_dispatch_bytes(&c->layout)),
                  replies = round_up_64(cot_fused_reply_bytes(&c->layout)),
                  signals = static_cast<size_t>(g->ranks) * COT_FUSED_LINE;

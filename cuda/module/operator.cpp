@@ -72,9 +72,6 @@ static cot_status settle(cot_moe_options *o, cot_error *error)
     if (o->experts > cot::FUSED_EXPERTS_MOST)
         return cot_fail(error, COT_UNSUPPORTED, "'cuda' has at most %d experts a layer, not %lld",
                         cot::FUSED_EXPERTS_MOST, static_cast<long long>(o->experts));
-    if (o->combine != COT_COMBINE_EXACT)
-        return cot_fail(error, COT_UNSUPPORTED,
-                        "'cuda' combines exactly: 'reduced' is of 'fused' and 'bulk'");
     if (o->a2a != COT_A2A_AUTO && o->a2a != COT_A2A_ONE_SHOT)
         return cot_fail(error, COT_UNSUPPORTED,
                         "'cuda' streams rows as they are ready: a2a '%s' is of 'bulk'",

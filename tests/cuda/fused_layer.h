@@ -79,9 +79,9 @@ class Layer {
                      tiles = entries / cot::FUSED_TILE_ROWS + slots, rows = tiles * cot::FUSED_TILE_ROWS;
         const size_t widest = static_cast<size_t>(std::max(o.expert.intermediate, o.shared.intermediate)),
                      parts = (2 * widest + 63) / 64 + (h + 63) / 64;
-        const size_t tasks = 2 * (s / cot::FUSED_CHUNK + 1) + static_cast<size_t>(plan.ranks) +
-                             (tiles + s / cot::FUSED_TILE_ROWS + 1) * parts +
-                             static_cast<size_t>(grid.blocks[static_cast<size_t>(r)]);
+        const size_t tasks = static_cast<size_t>(
+            cot::fused_tasks_most(call.layout, static_cast<int64_t>(tiles), static_cast<int64_t>(parts),
+                                  call.reduced, grid.blocks[static_cast<size_t>(r)]));
         cot::fused_rank &d = ranks[static_cast<size_t>(r)];
         unsigned char *const weights = take<unsigned char>(slots * call.networks[0].bytes, "weights", r);
         for (size_t e = 0; e < static_cast<size_t>(o.experts); e++)
@@ -119,6 +119,14 @@ class Layer {
         d.activations =
             take<unsigned char>(cot::FUSED_LANES * cot::FUSED_TILE_ROWS * widest * value, "activations", r);
         d.shared_rows = take<float>(s * h, "shared rows", r);
+        if (!call.reduced) return;
+        const size_t received = s * static_cast<size_t>(plan.ranks);
+        d.partial = take<float>(entries * h, "entries' rows", r);
+        d.row_left = take<int32_t>(received, "entries left", r);
+        d.row_entry = take<int32_t>(received, "rows' first entries", r);
+        d.row_entries = take<int32_t>(received, "rows' entries", r);
+        d.complete = take<int32_t>(received, "complete rows", r);
+        d.sent_row = take<int32_t>(received, "sent rows", r);
     }
 
   public:
@@ -137,7 +145,10 @@ class Layer {
         const int64_t value = o.expert.type == COT_BF16 ? 2 : 4, h = o.expert.hidden,
                       s = std::max<int64_t>((w.tokens + 31) / 32 * 32, 32); // as the CPU's, up to 512 tokens
         names.reserve(64 * n);
-        call.layout = cot_fused_layout_of(p.ranks, s, o.top_k, h * value, h * value, 0);
+        call.reduced = o.combine == COT_COMBINE_REDUCED;
+        call.reply_bf16 = o.combine_type == COT_BF16;
+        call.layout =
+            cot_fused_layout_of(p.ranks, s, o.top_k, h * value, h * (call.reply_bf16 ? 2 : 4), call.reduced);
         const auto take_bytes = [&](int64_t bytes) {
             const size_t at = region_bytes;
             region_bytes += (static_cast<size_t>(bytes) + 63) / 64 * 64;
@@ -176,7 +187,6 @@ class Layer {
         call.replica_slot = session.copy(p.slot, replicas, "replicas' slots");
         call.replica_begin = session.copy(p.replica_begin, experts + 1, "experts' replicas");
         call.slots = p.slots;
-        call.reply_bf16 = value == 2;
         std::vector<int32_t> first = {0};
         for (int b : g.blocks) first.push_back(first.back() + b);
         call.first_block = session.copy(first.data(), first.size(), "ranks' blocks");

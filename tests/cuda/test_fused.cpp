@@ -79,6 +79,32 @@ static void every_variant(void **)
     }
 }
 
+/* reduced: one row for each rank that has any of a token's experts, in fp32 or in bf16; the same bits for every schedule, number of
+ * blocks and device at one placement. */
+static void every_variant_reduced(void **)
+{
+    struct draw draw = {test_seed(), 8, 0};
+    uint64_t seed = test_seed();
+    int i = 0;
+    for (const Variant &v : variants) {
+        struct world w = world_of(v, 23, &draw);
+        w.options.combine = COT_COMBINE_REDUCED;
+        w.options.combine_type = v.hidden == 136 ? COT_BF16 : COT_F32;
+        const int ranks = 1 + (i + 1) % 8;
+        const struct plan p = i % 3 == 0   ? plan_drawn(&w, ranks, &draw)
+                              : i % 3 == 1 ? plan_replicated(&w, ranks, &draw)
+                                           : plan_even(&w, ranks);
+        const Outcome one = check(w, p, even_grid(ranks, 1), seeded(++seed));
+        Grid grid = even_grid(ranks, 1);
+        grid.blocks[seed % grid.blocks.size()] += 2;
+        grid.devices = ranks > 1;
+        const Outcome other = check(w, p, grid, seeded(++seed));
+        assert_memory_equal(one->y, other->y, static_cast<size_t>(w.tokens * v.hidden) * sizeof(float));
+        world_free(&w);
+        i++;
+    }
+}
+
 /* From none to more than fill a cell and tiles; at home on one rank, or where only some have any. */
 static void few_and_many_tokens(void **)
 {
@@ -90,6 +116,9 @@ static void few_and_many_tokens(void **)
             struct plan p = plan_drawn(&w, 3, &draw);
             for (int r = 0; r <= 3; r++) p.begin[r] = r > static_cast<int>(i % 3) ? w.tokens : 0;
             check(w, p, {{1, 2, 1}, false}, seeded(test_seed() + i));
+            w.options.combine = COT_COMBINE_REDUCED;
+            w.options.combine_type = COT_F32;
+            check(w, p, {{2, 1, 1}, false}, seeded(test_seed() + i));
             world_free(&w);
         }
 }
@@ -100,6 +129,7 @@ static void hot_experts(void **)
     struct draw draw = {test_seed(), 3, 0};
     for (const Variant *v : {&variants[1], &variants[0]}) {
         struct world w = world_of(*v, 100, &draw);
+        if (v == &variants[0]) w.options.combine = COT_COMBINE_REDUCED;
         oracle_gate_set_weight(&w.gate, 0); // equal scores take the lower expert
         world_solve(&w);
         struct plan p = plan_even(&w, 4);
@@ -287,6 +317,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant),
+        cmocka_unit_test(every_variant_reduced),
         cmocka_unit_test(few_and_many_tokens),
         cmocka_unit_test(hot_experts),
         cmocka_unit_test(a_replay_reads_device_memory),
