@@ -238,11 +238,16 @@ static cot_status find_blocks(cot_cuda_group *g, cot_error *error)
         status = cot_cuda_check(d->driver,
                                 d->driver->occupancy(&resident, kernel, cot::FUSED_THREADS, g->shared_bytes),
                                 "say how many blocks fit", error);
-    g->blocks = resident * d->multiprocessors;
+    const int reserve = g->options.sms_reserve;
+    if (status == COT_OK && reserve >= d->multiprocessors)
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "%d multiprocessors in reserve leave none of the %d that '%s' has", reserve,
+                        d->multiprocessors, d->name);
+    g->blocks = resident * (d->multiprocessors - reserve);
     if (status == COT_OK && g->ranks > g->blocks)
         return cot_fail(error, COT_INVALID_ARGUMENT,
-                        "%d ranks are more than the %d blocks that '%s' runs at once", g->ranks, g->blocks,
-                        d->name);
+                        "%d ranks are more than the %d blocks that '%s' runs at once%s", g->ranks, g->blocks,
+                        d->name, reserve ? " but for its reserve" : "");
     return status;
 }
 

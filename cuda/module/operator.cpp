@@ -262,6 +262,6 @@ static const cot_moe_times *cuda_times(const cot_moe *moe)
     return &reinterpret_cast<const cuda_moe *>(moe)->times;
 }
 
-const cot_moe_operator cot_cuda_operator = {COT_CUDA_OPERATOR, &cot_cuda_weights, settle,    heap_bytes,
-                                            touched_bytes,     cuda_open,         cuda_keep, cuda_forward,
-                                            cuda_close,        cuda_times};
+const cot_moe_operator cot_cuda_operator = {COT_CUDA_OPERATOR, true,          &cot_cuda_weights, settle,
+                                            heap_bytes,        touched_bytes, cuda_open,         cuda_keep,
+                                            cuda_forward,      cuda_close,    cuda_times};

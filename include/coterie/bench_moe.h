@@ -57,6 +57,7 @@ typedef struct cot_bench_moe_options {
     const char *combine; /* "exact" or "reduced"; an operator that cannot reduce is exact */
     /* As cot_engine_options has them, of the operators that do so; the others send as they always do. NULL: so do all. */
     const char *a2a, *dedup;
+    int sms_reserve; /* multiprocessors that operators on a GPU leave to others, 0 to 4096; one of the operators is such */
     const char *fabric;     /* what ranks are, see cot_engine_fabrics; NULL: the first */
     int64_t timeout_ns;     /* how long a rank waits for another, 1e8 to 1e15; 0: 300 s */
     const char *isa;        /* caps the instruction set, see cot_isa_names; NULL: the best */

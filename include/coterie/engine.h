@@ -59,6 +59,9 @@ typedef struct cot_engine_options {
      * to do, as padded blocks refuse "on". NULL, the default: on with s-moe where there are tables, else off; always on with
      * "fused". */
     const char *dedup;
+    /* Multiprocessors of the GPU that an operator on one leaves to others, 0 to 4096 and fewer than the GPU has; other operators
+     * refuse any but 0. Default 0. */
+    int sms_reserve;
     /* Type of the rows that travel back from experts, "bf16" or "fp32" (to experts they travel as those read them).
      * NULL, the default: as `precision`. */
     const char *payload;

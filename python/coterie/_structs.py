@@ -440,6 +440,7 @@ class EngineOptions(Structure):
         ("combine", c_char_p),
         ("a2a", c_char_p),
         ("dedup", c_char_p),
+        ("sms_reserve", c_int),
         ("payload", c_char_p),
         ("isa", c_char_p),
         ("capture_routing", c_bool),

@@ -16,7 +16,7 @@ struct settings {
     bench_list_texts lists;
     int precision, combine, a2a, dedup;
     const char *weights;
-    int64_t threads, repeat, seed;
+    int64_t threads, repeat, seed, sms_reserve;
     double timeout;
     const char *fabric, *isa, *timeline, *details, *hostfile;
     bool json;
@@ -148,6 +148,7 @@ static cot_status open_group(cot_bench_moe **bench, const struct work *w, const 
                                      .combine = cot_combine_names[w->s->combine],
                                      .a2a = w->s->a2a ? cot_a2a_names[w->s->a2a] : NULL,
                                      .dedup = w->s->dedup ? cot_dedup_names[w->s->dedup] : NULL,
+                                     .sms_reserve = (int)w->s->sms_reserve,
                                      .fabric = w->s->fabric,
                                      .timeout_ns = (int64_t)(w->s->timeout * 1e9),
                                      .isa = w->s->isa,
@@ -264,6 +265,9 @@ static const cot_option options[] = {
      "ranks of the expert-parallel group; default: 1, or as many as oshrun has started", AT(lists.ranks)},
     {"routing", 0, COT_OPTION_TEXT, "LIST", "uniform", "uniform, zipf, hot, trace:FILE", AT(lists.routing)},
     {"op", 0, COT_OPTION_TEXT, "LIST", NULL, "MoE operators (see coterie info); all", AT(lists.op)},
+    {"sms-reserve", 0, COT_OPTION_INTEGER, "N", "0",
+     "multiprocessors of the GPU that operator cuda leaves to others", AT(sms_reserve), .least = 0,
+     .most = 4096},
     {"link", 0, COT_OPTION_TEXT, "B,L[,groups=G:B,L]", NULL,
      "each run also with links that give a rank B, out and in, and take L, as in 0.1GB/s,20us; ranks in G "
      "groups share "

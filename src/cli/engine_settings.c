@@ -50,6 +50,9 @@ static const char *const collectives[] = {"auto", "ring", "direct", NULL};
      offsetof(engine_settings, attention), .choices = attentions}, \
     {"op", 0, COT_OPTION_TEXT, "NAME", NULL, "MoE operator (see coterie info)", \
      offsetof(engine_settings, op)}, \
+    {"sms-reserve", 0, COT_OPTION_INTEGER, "N", "0", \
+     "multiprocessors of the GPU that --op cuda leaves to others; refused by operators that run on none", \
+     offsetof(engine_settings, sms_reserve), .least = 0, .most = 4096}, \
     {"fabric", 0, COT_OPTION_TEXT, "NAME", NULL, "what ranks are (see coterie info)", \
      offsetof(engine_settings, fabric)}, \
     COT_TIMEOUT_ROW(offsetof(engine_settings, timeout)), \
@@ -126,6 +129,7 @@ cot_engine_options cot_engine_options_of(const engine_settings *s, const engine_
     o.weights_head = s->weights_head ? dense_weights[s->weights_head] : NULL;
     o.attention = attentions[s->attention];
     o.op = s->op;
+    o.sms_reserve = (int)s->sms_reserve;
     o.fabric = s->fabric;
     o.timeout_ns = (int64_t)(s->timeout * 1e9);
     o.combine = cot_combine_names[s->combine];

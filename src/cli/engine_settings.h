@@ -8,7 +8,7 @@
 #include "coterie/trace.h"
 
 typedef struct engine_settings {
-    int64_t ranks, threads, expert_slots;
+    int64_t ranks, threads, expert_slots, sms_reserve;
     int precision, weights, weights_attention, weights_head, attention, combine,
         payload;    // precision: of cot_precision_names
     double timeout; // seconds

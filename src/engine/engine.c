@@ -61,6 +61,7 @@ static cot_status check_options(const cot_engine_options *o, cot_error *error)
     if (status == COT_OK) status = in_range("threads", o->threads, 0, 1024, error);
     if (status == COT_OK)
         status = in_range("the time-out", o->timeout_ns, 100000000, 1000000000000000, error);
+    if (status == COT_OK) status = in_range("multiprocessors in reserve", o->sms_reserve, 0, 4096, error);
     if (status == COT_OK) status = in_range("step tokens", o->step_tokens, 1, 65536, error);
     if (status == COT_OK) status = in_range("sequences", o->sequences, 1, 1024, error);
     if (status == COT_OK)
@@ -109,6 +110,7 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_er
                               .layout = &e->layout,
                               .expert_layers = o->expert_layers,
                               .op = cot_moe_operator_find(o->op ? o->op : cot_moe_operator_names()[0]),
+                              .sms_reserve = o->sms_reserve,
                               .step_tokens = o->step_tokens,
                               .capture = o->capture_routing,
                               .count_exchanges = o->count_exchanges};
@@ -379,6 +381,7 @@ static cot_status choose_exchange(cot_engine *e, const cot_engine_options *o, co
     cot_runner_options *r = &e->runner;
     const bool foretold = !r->data_parallel && r->pipeline.s_moe && e->tables;
     cot_status status = cot_engine_exchange_of(&exchange, o->a2a, o->dedup, error);
+    if (status == COT_OK) status = cot_engine_check_reserve(r->op, o->sms_reserve, error);
     if (status == COT_OK) status = cot_engine_exchange_settle(&exchange, r->op, r->combine, foretold, error);
     r->a2a = exchange.a2a;
     r->dedup = exchange.dedup;

@@ -18,6 +18,14 @@ cot_status cot_engine_exchange_of(cot_engine_exchange *exchange, const char *a2a
     return COT_OK;
 }
 
+cot_status cot_engine_check_reserve(const cot_moe_operator *op, int sms_reserve, cot_error *error)
+{
+    if (!sms_reserve || op->on_device) return COT_OK;
+    return cot_fail(error, COT_INVALID_ARGUMENT,
+                    "'%s' runs on no device that could leave %d multiprocessors to others", op->name,
+                    sms_reserve);
+}
+
 cot_status cot_engine_exchange_settle(cot_engine_exchange *exchange, const cot_moe_operator *op,
                                       cot_moe_combine combine, bool foretold, cot_error *error)
 {

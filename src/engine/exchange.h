@@ -8,6 +8,9 @@ typedef struct cot_engine_exchange {
     cot_moe_dedup dedup;
 } cot_engine_exchange;
 
+/* Errors: INVALID_ARGUMENT, where multiprocessors are to be left by an operator that runs on none. */
+cot_status cot_engine_check_reserve(const cot_moe_operator *op, int sms_reserve, cot_error *error);
+
 /* a2a: "padded", "two-phase", "one-shot"; dedup: "on", "off"; NULL is AUTO. Errors: INVALID_ARGUMENT, naming what is unknown. */
 cot_status cot_engine_exchange_of(cot_engine_exchange *exchange, const char *a2a, const char *dedup,
                                   cot_error *error);

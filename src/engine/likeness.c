@@ -50,7 +50,7 @@ uint64_t cot_likeness_of_options(const cot_engine_options *o)
     const int64_t numbers[] = {
         o->ranks,     o->threads,           o->expert_slots,  o->capture_routing, o->step_tokens,
         o->kv_tokens, (int64_t)o->kv_bytes, o->block_tokens,  o->sequences,       o->timeout_ns,
-        o->tbt_ns,    o->max_wait_steps,    o->expert_layers, o->count_exchanges};
+        o->tbt_ns,    o->max_wait_steps,    o->expert_layers, o->count_exchanges, o->sms_reserve};
     uint64_t hash = XXH3_64bits(numbers, sizeof numbers);
     if (o->routing) {
         const cot_engine_routing *r = o->routing;

@@ -164,7 +164,8 @@ static cot_moe_options moe_of(const cot_runner_options *o, cot_fabric *fabric, i
                              .top_k = c->gate.top_k,
                              .slots = o->layout->slots_per_rank,
                              .tokens = o->step_tokens,
-                             .home_tokens = home_tokens(o, ranks)};
+                             .home_tokens = home_tokens(o, ranks),
+                             .sms_reserve = o->sms_reserve};
 }
 
 /* The runner's own symmetric blocks, in order; the sizes that heap_bytes adds up and open allocates. */

@@ -65,6 +65,7 @@ typedef struct cot_moe_options {
     int64_t slots;                // experts that one rank holds at most; 0: E
     int64_t tokens;               // most tokens of one call over all ranks together
     int64_t home_tokens;          // most tokens of one call on one rank; 0: as many
+    int sms_reserve;              // multiprocessors of a device that the operator leaves to others
 } cot_moe_options;
 
 /* What this rank's part took, summed over calls. bulk: the rank's own time, where dispatch and combine include
@@ -85,6 +86,7 @@ typedef struct cot_moe {
 
 struct cot_moe_operator {
     const char *name;               // as --op spells it
+    bool on_device;                 // it runs on a GPU, and reads sms_reserve; others do not
     const cot_moe_weights *weights; // how they lie in slots, shared experts and gates
     /* Puts the operator's own in place of AUTO in a2a and dedup. Pure. Errors: UNSUPPORTED, by name, for what it does not
      * do of a2a, dedup and combine; open says the same. */

@@ -330,6 +330,8 @@ static const struct refusal {
     {2, "--combine no", "'no'"},
     {2, "--a2a no", "'no'"},
     {2, "--dedup no", "'no'"},
+    {1, "--op fused,bulk --sms-reserve 3", "'bulk' runs on no device that could leave 3 multiprocessors"},
+    {2, "--sms-reserve 4097", "--sms-reserve takes an integer from 0 to 4096"},
     {1, "--op fused --a2a padded", "a2a 'padded' is of 'bulk'"},
     {1, "--op fused --dedup off", "dedup off is of 'bulk'"},
     {1, "--a2a padded --dedup on", "no dedup"},

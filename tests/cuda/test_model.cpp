@@ -26,7 +26,7 @@ static int begin(void **)
 {
     device = new emulate::Device;
     device->options.seed = test_seed();
-    device->multiprocessors = 2;
+    device->multiprocessors = 3;
     if (cot_cuda_device_open(&found, device->driver(), &image, nullptr) != COT_OK) return -1;
     cot_cuda_operator_use(&found);
     cot_moe_operator_add(&cot_cuda_operator);
@@ -94,6 +94,13 @@ static void what_an_engine_refuses(void **)
                              COT_OK);
         if (!strstr(error.message, text)) fail_msg("'%s', expected '%s'", error.message, text);
     };
+    options.sms_reserve = 3;
+    refuses("3 multiprocessors in reserve leave none of the 3 that 'Emulated' has");
+    options.sms_reserve = -1;
+    refuses("multiprocessors in reserve -1 is not in [0, 4096]");
+    options.sms_reserve = 1, options.op = "fused";
+    refuses("'fused' runs on no device that could leave 1 multiprocessors to others");
+    options.sms_reserve = 0, options.op = "cuda";
     options.precision = "int8";
     refuses("few bits");
     options.precision = "bf16", options.fabric = "processes";
@@ -112,7 +119,7 @@ static void the_benchmark(void **)
     options.shape = {"small", 64, 48, 8, 2, COT_BENCH_SWIGLU_CLAMPED};
     options.ranks = 2, options.threads = 2;
     options.precision = "bf16", options.combine = "exact";
-    options.ops = ops;
+    options.ops = ops, options.sms_reserve = 1;
     options.tokens = tokens, options.n_tokens = 1;
     options.seed = test_seed();
     cot_status status = cot_bench_moe_open(&bench, &options, &error);
@@ -131,6 +138,7 @@ static void the_benchmark(void **)
     status = cot_bench_moe_run(bench, &load, results, &repeats, &what, &error);
     if (status != COT_OK) fail_msg("%s", error.message);
     assert_true(device->launches - before >= COT_BENCH_LEAST_REPEATS);
+    assert_int_equal(device->blocks, 2);                  // of 3 multiprocessors one is in reserve
     assert_int_equal(results[0].bytes, results[1].bytes); // the busiest rank's egress
     cot_bench_moe_close(bench);
     assert_int_equal(device->taken, device->given_back);

@@ -378,6 +378,20 @@ static void memory_and_blocks(void **)
                 "3 ranks are more than the 2 blocks that 'Emulated' runs at once");
     }
     {
+        const Ready ready(test_seed());
+        w.options.sms_reserve = 2;
+        all_say(&w, &p, COT_OK, "");
+        assert_int_equal(ready.device.blocks, 4);
+        w.options.sms_reserve = 4;
+        all_say(&w, &p, COT_INVALID_ARGUMENT,
+                "3 ranks are more than the 2 blocks that 'Emulated' runs at once "
+                "but for its reserve");
+        w.options.sms_reserve = 6;
+        all_say(&w, &p, COT_INVALID_ARGUMENT,
+                "6 multiprocessors in reserve leave none of the 6 that 'Emulated' has");
+        w.options.sms_reserve = 0;
+    }
+    {
         Ready ready(test_seed());
         cot_moe_options options = w.options;
         options.slots = p.slots;

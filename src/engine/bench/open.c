@@ -14,7 +14,7 @@ static const int64_t default_timeout_ns = 300LL * 1000000000, least_timeout_ns =
 
 static cot_status check(const cot_bench_moe_options *o, cot_error *error)
 {
-    enum { MOST_THREADS = 256 };
+    enum { MOST_THREADS = 256, MOST_RESERVE = 4096 };
     if (o->size != sizeof *o)
         return cot_fail(error, COT_INVALID_ARGUMENT, "benchmark options of %zu bytes, expected %zu", o->size,
                         sizeof *o);
@@ -23,6 +23,9 @@ static cot_status check(const cot_bench_moe_options *o, cot_error *error)
     if (o->threads < 1 || o->threads > MOST_THREADS)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%d threads, expected 1 to %d", o->threads,
                         MOST_THREADS);
+    if (o->sms_reserve < 0 || o->sms_reserve > MOST_RESERVE)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%d multiprocessors in reserve, expected 0 to %d",
+                        o->sms_reserve, MOST_RESERVE);
     if (o->timeout_ns && (o->timeout_ns < least_timeout_ns || o->timeout_ns > most_timeout_ns))
         return cot_fail(error, COT_INVALID_ARGUMENT, "a time-out of %lld ns, expected %lld to %lld",
                         (long long)o->timeout_ns, (long long)least_timeout_ns, (long long)most_timeout_ns);
@@ -37,6 +40,7 @@ static cot_status check(const cot_bench_moe_options *o, cot_error *error)
 
 static cot_status find_operators(cot_bench_setup *s, cot_error *error)
 {
+    cot_status reserve = COT_INVALID_ARGUMENT; // until one operator can leave that
     for (const char *const *name = s->options.ops; *name; name++) {
         if (s->ops == COT_BENCH_MOST_OPS)
             return cot_fail(error, COT_INVALID_ARGUMENT, "more than %d operators", COT_BENCH_MOST_OPS);
@@ -48,8 +52,9 @@ static cot_status find_operators(cot_bench_setup *s, cot_error *error)
         if (kind == s->kinds) s->weights[s->kinds++] = op->weights;
         s->kind[s->ops] = kind;
         s->op[s->ops++] = op;
+        if (reserve != COT_OK) reserve = cot_engine_check_reserve(op, s->options.sms_reserve, error);
     }
-    return COT_OK;
+    return reserve;
 }
 
 /* Asks every operator for all that was asked, or else for its own way of sending rows, or else for exact ones. What was named
@@ -196,7 +201,8 @@ static cot_status make_setup(cot_bench_setup *s, const cot_bench_moe_options *op
                                .combine_type = numbers.payload,
                                .expert = cot_bench_ffn_of(&options->shape, &numbers.precision),
                                .experts = options->shape.experts,
-                               .top_k = options->shape.top_k};
+                               .top_k = options->shape.top_k,
+                               .sms_reserve = options->sms_reserve};
     status = find_operators(s, error);
     if (status == COT_OK) status = cot_kernels_choose(&s->moe.kernels, options->isa, error);
     if (status == COT_OK) status = settle_operators(s, error);

@@ -163,6 +163,7 @@ static int launch_cooperative(void *function, unsigned blocks, unsigned, unsigne
     if (context_of_thread != here || blocks > static_cast<unsigned>(here->resident * here->multiprocessors))
         return INVALID;
     here->launches++;
+    here->blocks = blocks;
     here->options.seed++;
     if (here->wrong == Wrong::LAUNCHES) return FINE;
     here->last = launch({blocks, threads, shared_bytes}, here->options,

@@ -20,6 +20,7 @@ struct Device {
     size_t free_bytes = size_t{1} << 32;
     Options options; // of launches, each with the next seed
     Result last;
+    unsigned blocks = 0; // of the last launch
     int launches = 0, taken = 0, given_back = 0, contexts = 0;
     size_t taken_bytes = 0; // in all
     size_t unwritten = 0;   // bytes that were copied to the host and that nobody had written
