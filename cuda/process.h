@@ -212,9 +212,7 @@ template <typename Engine, scope S> COT_DEVICE void run_up(const fused_warp<S> &
     else
         a.values += (w.net.rank * w.call.layout.block_rows + (-1 - work.tile) * FUSED_TILE_ROWS) * n.hidden;
     const float *const bias = n.biased ? reinterpret_cast<const float *>(work.weights + n.up_bias) : nullptr;
-    Engine engine;
-    tile_run(engine, w.stages, a, b, 0, first, {team_thread(), TEAM_BARRIER});
-    engine.store(team_thread(), [&](int row, int column, float v, float next) {
+    const auto put = [&](int row, int column, float v, float next) {
         const int i = first + column;
         if (row >= work.rows || i >= columns) return;
         Value *const out = work.activations + static_cast<int64_t>(row) * n.intermediate;
@@ -225,7 +223,8 @@ template <typename Engine, scope S> COT_DEVICE void run_up(const fused_warp<S> &
         }
         store_as(out + i, activate(n, 0, v));
         if (i + 1 < columns) store_as(out + i + 1, activate(n, 0, next));
-    });
+    };
+    tile_compute<Engine>(w.stages, a, b, 0, first, {team_thread(), TEAM_BARRIER}, put);
 }
 
 /* Two neighbours of a row in the type that it travels in; the second where it is in the row. */
@@ -251,12 +250,10 @@ template <typename Engine, scope S> COT_DEVICE void run_down(const fused_warp<S>
     const int64_t at = static_cast<int64_t>(work.tile) * FUSED_TILE_ROWS;
     const float *const bias =
         n.biased ? reinterpret_cast<const float *>(work.weights + n.down_bias) : nullptr;
-    Engine engine;
-    tile_run(engine, w.stages, rows_of<Value>{work.activations, work.rows, n.intermediate, nullptr},
-             rows_of<Value>{reinterpret_cast<const Value *>(work.weights + n.down), n.hidden, n.intermediate,
-                            nullptr},
-             0, first, {team_thread(), TEAM_BARRIER});
-    engine.store(team_thread(), [&](int row, int column, float v, float next) {
+    const rows_of<Value> a = {work.activations, work.rows, n.intermediate, nullptr},
+                         b = {reinterpret_cast<const Value *>(work.weights + n.down), n.hidden,
+                              n.intermediate, nullptr};
+    const auto put = [&](int row, int column, float v, float next) {
         const int h = first + column;
         if (row >= work.rows || h >= n.hidden) return;
         const bool both = h + 1 < n.hidden;
@@ -277,7 +274,8 @@ template <typename Engine, scope S> COT_DEVICE void run_down(const fused_warp<S>
                                                      static_cast<size_t>(w.call.layout.reply_bytes);
         store_pair(place_at(w.net, w.rank.tile_home[at + row], reply), w.call.reply_bf16, h, v * weight,
                    next * weight, both);
-    });
+    };
+    tile_compute<Engine>(w.stages, a, b, 0, first, {team_thread(), TEAM_BARRIER}, put);
 }
 
 /* reduced: adds up the entries of received rows, in the order of experts, into the home ranks' regions: the complete rows from

@@ -7,14 +7,14 @@ template <typename Engine> COT_DEVICE void multiply_all(const cot_cuda_product_o
     const cot::tile_team team = {static_cast<int>(threadIdx.x), 1};
     for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
         const int m = tile / across * Engine::M, n = tile % across * Engine::N;
-        Engine engine;
-        cot::tile_run(engine, static_cast<unsigned char *>(cot::shared_memory()), p.a, p.b, m, n, team);
-        engine.store(team.thread, [&](int row, int column, float v, float next) {
-            if (m + row >= p.a.rows) return;
-            float *const c = p.c + static_cast<int64_t>(m + row) * p.b.rows + n + column;
-            if (n + column < p.b.rows) c[0] = v;
-            if (n + column + 1 < p.b.rows) c[1] = next;
-        });
+        cot::tile_compute<Engine>(static_cast<unsigned char *>(cot::shared_memory()), p.a, p.b, m, n, team,
+                                  [&](int row, int column, float v, float next) {
+                                      if (m + row >= p.a.rows) return;
+                                      float *const c =
+                                          p.c + static_cast<int64_t>(m + row) * p.b.rows + n + column;
+                                      if (n + column < p.b.rows) c[0] = v;
+                                      if (n + column + 1 < p.b.rows) c[1] = next;
+                                  });
     }
 }
 

@@ -3,14 +3,16 @@
  *
  * An engine loads parts of a tile's operands into a stage of shared memory, multiplies a stage into its sums, and stores
  * the sums by a function that the caller gives; tile_run drives any engine that has these three. Another architecture's
- * engine takes its place behind the same names.
+ * engine takes its place behind the same names. In bf16 blocks of 16 rows that a
+ * tile does not have are neither loaded nor multiplied.
  *
- *   shared memory of a stage of mma_tile:  A, M rows of 128 bytes (64 values of k), then B, N rows likewise
+ *   shared memory of a stage of mma_shape:  A, M rows of 128 bytes (64 values of k), then B, N rows likewise
  *     row r:  | c0 | c1 | ... | c7 |   16 bytes each; chunk c of row r lies at place c ^ (r % 8), so that eight rows'
  *                                      chunks of one k meet no bank twice, where ldmatrix reads and where copies write
  *
  * Rows and columns beyond the operands are zeros, and so is k beyond K: no tile has a slow path. The order of each sum is
- * that of k, by sixteens (mma_tile) or one by one (fma_tile), which K alone gives. */
+ * that of k, by sixteens (mma_shape) or one by one (fma_tile), which K alone gives; A is on the same side of mma in every shape.
+ * So a row's products have the same bits in tiles of any shape. */
 #ifndef COT_CUDA_TILE_H
 #define COT_CUDA_TILE_H
 #include "cuda/ptx.h"
@@ -38,19 +40,35 @@ struct tile_team {
     int thread, barrier; // number in the team; 0..15
 };
 
-/* 128 threads, 64 x 64: four warps, two by two, each 32 x 32 of it. */
-struct mma_tile {
+/* 128 threads, four warps, DOWN of them below each other: each takes BLOCKS blocks of 16 rows by 16 DOWN columns. */
+template <int DOWN, int BLOCKS> struct mma_shape {
     using Value = uint16_t;
-    static constexpr int M = 64, N = 64, K = 64, THREADS = 128, STAGES = 4;
+    static constexpr int M = 16 * DOWN * BLOCKS, N = 64, K = 64, THREADS = 128, STAGES = 4, BLOCK = 16;
     static constexpr int STAGE_BYTES = (M + N) * K * 2, SHARED_BYTES = STAGES * STAGE_BYTES;
 
-    float sums[2][4][4]; // of 16 x 8 each: rows, columns, registers of mma
+    int blocks;                      // that the tile has
+    float sums[BLOCKS][2 * DOWN][4]; // of 16 x 8 each: rows, columns, registers of mma
 
-    __device__ __forceinline__ void clear()
+    __device__ __forceinline__ void begin(int rows)
     {
-        COT_EACH (i, 2)
-            COT_EACH (j, 4)
+        blocks = rows < M ? (rows + BLOCK - 1) / BLOCK : M / BLOCK;
+        COT_EACH (i, BLOCKS)
+            COT_EACH (j, 2 * DOWN)
                 COT_EACH (r, 4) sums[i][j][r] = 0;
+    }
+
+    static __device__ __forceinline__ int first_row(int thread)
+    {
+        return thread / 32 / (4 / DOWN) * (BLOCK * BLOCKS);
+    }
+    static __device__ __forceinline__ int first_column(int thread)
+    {
+        return thread / 32 % (4 / DOWN) * (16 * DOWN);
+    }
+    /* Whether a warp multiplies its i-th block; all lanes say the same. */
+    __device__ __forceinline__ bool has(int thread, int i) const
+    {
+        return first_row(thread) / BLOCK + i < blocks;
     }
 
     static __device__ __forceinline__ int place_of(int row, int chunk)
@@ -70,44 +88,50 @@ struct mma_tile {
         }
     }
 
-    static __device__ __forceinline__ void load(unsigned char *stage, const tile_rows &a, const tile_rows &b,
-                                                int m, int n, int k, int thread)
+    __device__ __forceinline__ void load(unsigned char *stage, const tile_rows &a, const tile_rows &b, int m,
+                                         int n, int k, int thread) const
     {
-        load_rows(stage, a, m, M, k, thread);
+        load_rows(stage, a, m, BLOCK * blocks, k, thread);
         load_rows(stage + M * K * 2, b, n, N, k, thread);
     }
 
     __device__ __forceinline__ void multiply(const unsigned char *stage, int thread)
     {
-        const int lane = thread % 32, warp = thread / 32, rows = warp / 2 * 32, columns = warp % 2 * 32;
+        const int lane = thread % 32, rows = first_row(thread), columns = first_column(thread);
+        if (!has(thread, 0)) return;
         for (int k = 0; k < K / 8; k += 2) { // chunks: 16 values of k at a time
-            uint32_t a[2][4], b[2][4];
+            uint32_t a[BLOCKS][4], b[DOWN][4];
             /* Lanes name rows of four 8 x 8 parts. A: upper left, lower left, upper right, lower right. */
-            COT_EACH (i, 2) load_matrix_x4(a[i], stage + place_of(rows + 16 * i + lane % 16, k + lane / 16));
+            COT_EACH (i, BLOCKS)
+                if (has(thread, i))
+                    load_matrix_x4(a[i], stage + place_of(rows + 16 * i + lane % 16, k + lane / 16));
             /* B: columns 0..7 with the first half of k, then its second half; columns 8..15 likewise. */
-            COT_EACH (j, 2)
+            COT_EACH (j, DOWN)
                 load_matrix_x4(b[j],
                                stage + M * K * 2 +
                                    place_of(columns + 16 * j + lane % 8 + lane / 16 * 8, k + lane / 8 % 2));
-            COT_EACH (i, 2)
-                COT_EACH (j, 4) {
-                    const uint32_t pair[2] = {b[j / 2][2 * (j % 2)], b[j / 2][2 * (j % 2) + 1]};
-                    mma_bf16(sums[i][j], a[i], pair);
-                }
+            COT_EACH (i, BLOCKS)
+                if (has(thread, i))
+                    COT_EACH (j, 2 * DOWN) {
+                        const uint32_t pair[2] = {b[j / 2][2 * (j % 2)], b[j / 2][2 * (j % 2) + 1]};
+                        mma_bf16(sums[i][j], a[i], pair);
+                    }
         }
     }
 
     /* Calls put(row, column, sum, sum of the next column) for rows and even columns within the tile. */
     template <typename Put> __device__ __forceinline__ void store(int thread, Put put) const
     {
-        const int lane = thread % 32, warp = thread / 32, rows = warp / 2 * 32, columns = warp % 2 * 32;
-        COT_EACH (i, 2)
-            COT_EACH (j, 4)
+        const int lane = thread % 32, rows = first_row(thread), columns = first_column(thread);
+        COT_EACH (i, BLOCKS)
+            COT_EACH (j, 2 * DOWN)
                 COT_EACH (half, 2)
                     put(rows + 16 * i + 8 * half + lane / 4, columns + 8 * j + lane % 4 * 2,
                         sums[i][j][2 * half], sums[i][j][2 * half + 1]);
     }
 };
+using mma_tile = mma_shape<2, 2>; // 64 x 64; the most products a byte that is read from shared memory
+using mma_few = mma_shape<1, 2>;  // up to 32 x 64: each warp takes what blocks there are
 
 /* 128 threads, 64 x 64 in fp32: each thread eight rows (every eighth) by four columns (two pairs). A stage holds 16 values of k:
  * rows of 64 bytes, in chunks of 16 that are exchanged by the row's number. */
@@ -121,7 +145,7 @@ struct fma_tile {
 
     float sums[8][4];
 
-    __device__ __forceinline__ void clear()
+    __device__ __forceinline__ void begin(int)
     {
         COT_EACH (i, 8)
             COT_EACH (j, 4) sums[i][j] = 0;
@@ -154,8 +178,8 @@ struct fma_tile {
         }
     }
 
-    static __device__ __forceinline__ void load(unsigned char *stage, const rows_of<float> &a,
-                                                const rows_of<float> &b, int m, int n, int k, int thread)
+    __device__ __forceinline__ void load(unsigned char *stage, const rows_of<float> &a,
+                                         const rows_of<float> &b, int m, int n, int k, int thread) const
     {
         load_rows(stage, a, m, M, k, thread);
         load_rows(stage + M * K * 4, b, n, N, k, thread);
@@ -176,7 +200,7 @@ struct fma_tile {
         }
     }
 
-    /* As mma_tile's. */
+    /* As mma_shape's. */
     template <typename Put> __device__ __forceinline__ void store(int thread, Put put) const
     {
         COT_EACH (i, 8)
@@ -193,10 +217,10 @@ COT_DEVICE void tile_run(Engine &engine, unsigned char *shared, const rows_of<ty
                          const rows_of<typename Engine::Value> &b, int m, int n, const tile_team &team)
 {
     const int parts = (a.k + Engine::K - 1) / Engine::K;
-    engine.clear();
+    engine.begin(a.rows - m);
     for (int part = 0; part < Engine::STAGES - 1; part++) {
         if (part < parts)
-            Engine::load(shared + part * Engine::STAGE_BYTES, a, b, m, n, part * Engine::K, team.thread);
+            engine.load(shared + part * Engine::STAGE_BYTES, a, b, m, n, part * Engine::K, team.thread);
         copy_async_commit();
     }
     for (int part = 0; part < parts; part++) {
@@ -205,13 +229,40 @@ COT_DEVICE void tile_run(Engine &engine, unsigned char *shared, const rows_of<ty
         COT_UNLESS(tile_barrier) barrier_sync(team.barrier, Engine::THREADS);
         const int next = part + Engine::STAGES - 1;
         if (next < parts)
-            Engine::load(shared + next % Engine::STAGES * Engine::STAGE_BYTES, a, b, m, n, next * Engine::K,
-                         team.thread);
+            engine.load(shared + next % Engine::STAGES * Engine::STAGE_BYTES, a, b, m, n, next * Engine::K,
+                        team.thread);
         copy_async_commit();
         engine.multiply(shared + part % Engine::STAGES * Engine::STAGE_BYTES, team.thread);
     }
     copy_async_wait<0>();
     COT_UNLESS(tile_last_barrier) barrier_sync(team.barrier, Engine::THREADS);
+}
+
+/* The engine for tiles with few rows. */
+template <typename Engine> struct few_of {
+    using engine = Engine;
+};
+template <> struct few_of<mma_tile> {
+    using engine = mma_few;
+};
+static_assert(mma_few::SHARED_BYTES <= mma_tile::SHARED_BYTES, "one size of shared memory for both");
+
+/* The same, in the shape that suits how many rows the tile has; then calls put as an engine's store does. */
+template <typename Engine, typename Put>
+COT_DEVICE void tile_compute(unsigned char *shared, const rows_of<typename Engine::Value> &a,
+                             const rows_of<typename Engine::Value> &b, int m, int n, const tile_team &team,
+                             Put put)
+{
+    using Few = typename few_of<Engine>::engine;
+    if (Few::M < Engine::M && a.rows - m <= Few::M) {
+        Few few;
+        tile_run(few, shared, a, b, m, n, team);
+        few.store(team.thread, put);
+        return;
+    }
+    Engine engine;
+    tile_run(engine, shared, a, b, m, n, team);
+    engine.store(team.thread, put);
 }
 
 } // namespace cot

@@ -146,17 +146,44 @@ static void a_row_has_the_same_bits_anywhere(void **)
     }
 }
 
+/* Tiles with any number of rows have the bits of the full one, in every shape and rounding. */
+static void every_shape_has_the_same_bits(void **)
+{
+    struct draw draw = {test_seed(), 55, 0};
+    const int n = 40, k = 136;
+    const Operands all = draw_operands(64, n, k, &draw);
+    for (int rounding = 0; rounding < static_cast<int>(emulate::Rounding::COUNT); rounding++) {
+        emulate::Options options;
+        options.rounding = static_cast<emulate::Rounding>(rounding);
+        const Product whole = multiply(all, 1, options);
+        expect_none(whole.result);
+        for (int rows : {1, 15, 16, 17, 32, 33, 48, 49, 63}) {
+            Operands some = all;
+            some.m = rows;
+            some.a.resize(static_cast<size_t>(rows * k));
+            const Product r = multiply(some, 1, options);
+            expect_none(r.result);
+            assert_memory_equal(r.c.data(), whole.c.data(), r.c.size() * sizeof(float));
+        }
+    }
+}
+
+/* Blocks of 16 rows that a tile does not have cost nothing. */
 static void what_a_tile_costs(void **)
 {
     struct draw draw = {test_seed(), 60, 0};
-    const Product r = multiply(draw_operands(64, 64, 256, &draw), 1, {});
-    expect_none(r.result);
-    const emulate::Counters &c = r.result.counters;
-    assert_int_equal(c.copied_bytes, 2 * 64 * 256 * 2); // each operand once
-    assert_int_equal(c.mma, 64 * 64 * 256 / (16 * 8 * 16));
-    assert_int_equal(c.ldmatrix, 4 * (256 / 16) * 4);
-    assert_int_equal(c.ldmatrix_conflicts, 0);
-    assert_int_equal(c.barriers, 4 + 1); // one for each 64 of k, one at the end
+    for (int rows : {1, 16, 17, 32, 33, 48, 49, 64}) {
+        const Product r = multiply(draw_operands(rows, 64, 256, &draw), 1, {});
+        expect_none(r.result);
+        const emulate::Counters &c = r.result.counters;
+        const uint64_t blocks = static_cast<uint64_t>(rows + 15) / 16, steps = 256 / 16; // of k
+        assert_int_equal(c.copied_bytes, (rows + 64) * 256 * 2);                         // each operand once
+        assert_int_equal(c.mma, blocks * (64 / 8) * steps);
+        /* Four warps beside each other read each block and a quarter of B; or two by two, each two blocks and half of B. */
+        assert_int_equal(c.ldmatrix, steps * (blocks <= 2 ? 4 * (blocks + 1) : 2 * blocks + 4 * 2));
+        assert_int_equal(c.ldmatrix_conflicts, 0);
+        assert_int_equal(c.barriers, 4 + 1); // one for each 64 of k, one at the end
+    }
 }
 
 static void each_weakening_is_found(void **)
@@ -183,6 +210,7 @@ int main(void)
         cmocka_unit_test(every_tail),
         cmocka_unit_test(fp32_of_gathered_rows),
         cmocka_unit_test(a_row_has_the_same_bits_anywhere),
+        cmocka_unit_test(every_shape_has_the_same_bits),
         cmocka_unit_test(what_a_tile_costs),
         cmocka_unit_test(each_weakening_is_found),
     };
