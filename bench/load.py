@@ -2,15 +2,17 @@
 """Writes a checkpoint of random weights in shards and measures what loading it takes: bf16 in OLMoE-1B-7B's layer shape, or
 gpt-oss-20b's with experts in MXFP4 (its 24 layers are 13.8 GB).
 
-Usage: bench/load.py FOLDER [--shape olmoe|gpt-oss] [--gigabytes 10] [--ranks 4] [--keep]      (Python's standard library alone)
+Usage: bench/load.py FOLDER [--shape olmoe|gpt-oss] [--gigabytes 10] [--ranks 4] [--tokens 8] [--precision bf16] [--keep]
+(Python's standard library alone)
 
 Prints the size of the weights, the program's peak resident memory (VmHWM) and how long it ran: it opens the checkpoint
-and evaluates eight tokens. FOLDER is made, and removed afterwards unless --keep is given.
+and evaluates some tokens, four at once and the others one at a time. Of these it prints the speed and the bytes that they
+read, beside the read roof, measured before and after. FOLDER is made, and removed afterwards unless --keep is given; a
+checkpoint that is there already is measured as it is.
 """
 import argparse
 import json
 import os
-import resource
 import shutil
 import struct
 import subprocess
@@ -139,30 +141,60 @@ def write_checkpoint(folder, tensors, config):
     return written, len(shards)
 
 
+def there(folder):
+    """Bytes and shards of a checkpoint that is there already."""
+    index = os.path.join(folder, "model.safetensors.index.json")
+    if not os.path.exists(index):
+        return None
+    with open(index) as f:
+        found = json.load(f)
+    return found["metadata"]["total_size"], len(set(found["weight_map"].values()))
+
+
+def read_roof(program):
+    """GB/s"""
+    out = subprocess.run([program, "bench", "roof", "--json"], stdout=subprocess.PIPE, check=True).stdout
+    return json.loads(out)["read_bytes_per_second"] / 1e9
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder")
     parser.add_argument("--shape", choices=["olmoe", "gpt-oss"], default="olmoe")
     parser.add_argument("--gigabytes", type=float, default=10)
     parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=8)
+    parser.add_argument("--precision", choices=["fp32", "bf16", "int8"], default="bf16")
     parser.add_argument("--keep", action="store_true", help="leave the checkpoint there")
     args = parser.parse_args()
     program = os.path.join(os.path.dirname(__file__), "..", "build", "release", "coterie")
     os.makedirs(args.folder, exist_ok=True)
     plan = plan_olmoe if args.shape == "olmoe" else plan_gpt_oss
-    written, shards = write_checkpoint(args.folder, *plan(int(args.gigabytes * 1e9)))
-    tokens = os.path.join(args.folder, "tokens.st")
-    write_safetensors(tokens, [("ids.0", "I32", (8,), 32)], lambda f, *_: f.write(struct.pack("<8i", *range(1, 9))))
+    written, shards = there(args.folder) or write_checkpoint(args.folder, *plan(int(args.gigabytes * 1e9)))
+    tokens, stats, output = (os.path.join(args.folder, name) for name in ("tokens.st", "stats.json", "output.st"))
+    ids = [1 + 37 * i % 997 for i in range(args.tokens)]
+    write_safetensors(tokens, [("ids.0", "I32", (len(ids),), 4 * len(ids)), ("prefill_tokens.0", "I32", (1,), 4)],
+                      lambda f, name, _: f.write(struct.pack(f"<{len(ids)}i", *ids) if name[0] == "i" else struct.pack("<i", 4)))
+    roofs = [read_roof(program)]
     began = time.monotonic()
-    done = subprocess.run([program, "eval", args.folder, "--tokens", tokens, "--precision", "bf16", "--ranks",
-                           str(args.ranks)])
+    process = subprocess.Popen([program, "eval", args.folder, "--tokens", tokens, "--precision", args.precision, "--ranks",
+                                str(args.ranks), f"--stats={stats}", "--output", output])
+    usage = os.wait4(process.pid, 0)
     seconds = time.monotonic() - began
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    status = os.waitstatus_to_exitcode(usage[1])
     print(f"{written / 1e9:.2f} GB of weights in {shards} shards, {args.ranks} ranks: "
-          f"VmHWM {peak / 1e9:.2f} GB, {seconds:.1f} s, exit status {done.returncode}")
+          f"VmHWM {usage[2].ru_maxrss * 1024 / 1e9:.2f} GB, {seconds:.1f} s, exit status {status}")
+    if status == 0 and len(ids) > 4:
+        roofs.append(read_roof(program))
+        with open(stats) as f:
+            told = json.load(f)
+        rate = told["decode_read_bytes"] / told["decode_ns"]
+        print(f"decode: {told['decode_tokens_per_second']:.2f} tokens/s, {told['decode_read_bytes'] / (len(ids) - 4) / 1e9:.2f} GB "
+              f"a token, {rate:.1f} GB/s: {100 * rate / max(roofs):.0f} % of the read roof "
+              f"({roofs[0]:.1f} GB/s before, {roofs[1]:.1f} after)")
     if not args.keep:
         shutil.rmtree(args.folder)
-    return done.returncode
+    return status
 
 
 if __name__ == "__main__":

@@ -237,11 +237,12 @@ static void print_result(const struct model_settings *s, const cot_engine_info *
     print_share(&of[5], &of[10], "read");
 }
 
+/* Reads as many bytes as the weights are, but no more than far exceed any cache: what is left of memory may be little. */
 static bool measure_roof(cot_roof *roof, const struct model_settings *s, const cot_engine_info *info)
 {
     cot_error error;
-    if (cot_roof_measure(roof, info->threads, s->engine.isa, info->weight_bytes, &error) == COT_OK)
-        return true;
+    const size_t most = (size_t)2 << 30, bytes = info->weight_bytes < most ? info->weight_bytes : most;
+    if (cot_roof_measure(roof, info->threads, s->engine.isa, bytes, &error) == COT_OK) return true;
     cot_complain_of(&error);
     return false;
 }
@@ -392,8 +393,9 @@ const cot_command cot_cmd_bench_model = {
         "Prefill is held "
         "against the multiply-add "
         "roof; decode against the read roof, over the weights and KV that each step must read once. "
-        "Roofs are measured before and after each run, reads over a buffer as large as the weights, and "
-        "the higher ones count. Where they differ 1.5 times, or a run comes to more than 105 % of them, "
+        "Roofs are measured before and after each run, reads over a buffer as large as the weights, but "
+        "2 GiB at most, and the higher ones count. Where they differ 1.5 times, or a run comes to more than "
+        "105 % of them, "
         "other programs kept the machine busy: no share is told then (null in JSON).",
     .examples = (const char *const[]){"coterie bench model",
                                       "coterie bench model --ranks 4 --attention dp --sequences 8", NULL},

@@ -81,14 +81,16 @@ static json_t *stats_json(const cot_stats *s)
                                       (json_int_t)s->rounds[p]));
     for (int i = 0; i < COT_STATS_TIMES; i++)
         json_object_set_new(times, s->times[i].name, json_integer(s->times[i].ns));
-    return json_pack(
-        "{s:i, s:o, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:f, s:f}", "ranks", s->ranks, "phases",
-        phases, "lar", s->lar, "remote_ranks", s->remote_ranks, "activations", (json_int_t)s->activations,
-        "local_activations", (json_int_t)s->local_activations, "steps", (json_int_t)s->steps,
-        "prefill_tokens", (json_int_t)s->prefill_tokens, "decode_tokens", (json_int_t)s->decode_tokens,
-        "prefill_ns", (json_int_t)s->prefill_ns, "decode_ns", (json_int_t)s->decode_ns, "times_ns", times,
-        "prefill_tokens_per_second", per_second(s->prefill_tokens, s->prefill_ns), "decode_tokens_per_second",
-        per_second(s->decode_tokens, s->decode_ns));
+    return json_pack("{s:i, s:o, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:f, s:f}",
+                     "ranks", s->ranks, "phases", phases, "lar", s->lar, "remote_ranks", s->remote_ranks,
+                     "activations", (json_int_t)s->activations, "local_activations",
+                     (json_int_t)s->local_activations, "steps", (json_int_t)s->steps, "prefill_tokens",
+                     (json_int_t)s->prefill_tokens, "decode_tokens", (json_int_t)s->decode_tokens,
+                     "prefill_ns", (json_int_t)s->prefill_ns, "decode_ns", (json_int_t)s->decode_ns,
+                     "prefill_read_bytes", (json_int_t)s->prefill_read_bytes, "decode_read_bytes",
+                     (json_int_t)s->decode_read_bytes, "times_ns", times, "prefill_tokens_per_second",
+                     per_second(s->prefill_tokens, s->prefill_ns), "decode_tokens_per_second",
+                     per_second(s->decode_tokens, s->decode_ns));
 }
 
 bool cot_show_stats(cot_engine *engine, cot_optional_text wanted)
