@@ -16,19 +16,21 @@ target_include_directories(cuda_host PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOUR
 target_compile_options(cuda_host PRIVATE -Werror -fno-exceptions -fno-rtti)
 set_target_properties(cuda_host PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden)
 
-# The module, with the kernels of every architecture in it.
-set(image ${PROJECT_BINARY_DIR}/cuda/fused.fatbin)
-file(GLOB kernel_texts CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.h ${PROJECT_SOURCE_DIR}/cuda/fused.cu)
-add_custom_command(OUTPUT ${image} ${image}.h VERBATIM
-                   COMMAND ${PROJECT_SOURCE_DIR}/tools/compile_cuda --image ${image}
-                   DEPENDS ${kernel_texts} ${PROJECT_SOURCE_DIR}/src/moe/fused/layout.h
+# The module, with the kernels of every architecture in it; compiled to where `make cuda` compiles them.
+set(images ${PROJECT_BINARY_DIR}/cuda)
+set(image_files ${images}/fused.fatbin ${images}/bulk.fatbin ${images}/image.h)
+file(GLOB kernel_texts CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.h)
+add_custom_command(OUTPUT ${image_files} VERBATIM
+                   COMMAND ${PROJECT_SOURCE_DIR}/tools/compile_cuda --image ${images} ${PROJECT_BINARY_DIR}/cubins
+                   DEPENDS ${kernel_texts} ${PROJECT_SOURCE_DIR}/cuda/fused.cu ${PROJECT_SOURCE_DIR}/cuda/bulk.cu
+                           ${PROJECT_SOURCE_DIR}/src/moe/fused/layout.h ${PROJECT_SOURCE_DIR}/cuda/registers.txt
                            ${PROJECT_SOURCE_DIR}/tools/compile_cuda ${PROJECT_SOURCE_DIR}/tools/get-cuda)
 add_library(coterie-cuda MODULE ${PROJECT_SOURCE_DIR}/cuda/module/module.cpp $<TARGET_OBJECTS:cuda_host>)
 target_link_libraries(coterie-cuda PRIVATE coterie)
 target_include_directories(coterie-cuda PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
 target_link_options(coterie-cuda PRIVATE -Wl,--exclude-libs,ALL)
-target_compile_options(coterie-cuda PRIVATE -Werror -fno-exceptions -fno-rtti -fvisibility=hidden -include ${image}.h)
-set_source_files_properties(${PROJECT_SOURCE_DIR}/cuda/module/module.cpp PROPERTIES OBJECT_DEPENDS "${image};${image}.h")
+target_compile_options(coterie-cuda PRIVATE -Werror -fno-exceptions -fno-rtti -fvisibility=hidden -include ${images}/image.h)
+set_source_files_properties(${PROJECT_SOURCE_DIR}/cuda/module/module.cpp PROPERTIES OBJECT_DEPENDS "${image_files}")
 
 add_custom_target(cuda-tests)
 if(COT_TESTS)

@@ -59,15 +59,28 @@ static cot_status check_device(cot_cuda_device *d, const cot_cuda_image *image, 
 
 static cot_status load(cot_cuda_device *d, const cot_cuda_image *image, cot_error *error)
 {
-    static const char *const names[2] = {"cot_cuda_fused_bf16", "cot_cuda_fused_f32"};
+    static const char *const fused[2] = {"cot_cuda_fused_bf16", "cot_cuda_fused_f32"};
+    static const char *const bulk[2][COT_CUDA_PHASES] = {
+        {"cot_cuda_bulk_gate_bf16", "cot_cuda_bulk_dispatch", "cot_cuda_bulk_receive",
+         "cot_cuda_bulk_up_bf16", "cot_cuda_bulk_down_bf16", "cot_cuda_bulk_combine"},
+        {"cot_cuda_bulk_gate_f32", "cot_cuda_bulk_dispatch", "cot_cuda_bulk_receive", "cot_cuda_bulk_up_f32",
+         "cot_cuda_bulk_down_f32", "cot_cuda_bulk_combine"}};
     const cot_cuda_driver *const driver = d->driver;
-    void *module = nullptr;
+    void *modules[2] = {};
+    const void *const images[2] = {image->fused, image->bulk};
     cot_status status = cot_cuda_check(driver, driver->context_set(d->context), "take a context", error);
-    if (status == COT_OK)
-        status = cot_cuda_check(driver, driver->module_load(&module, image->data), "load kernels", error);
     for (int i = 0; i < 2 && status == COT_OK; i++)
-        status = cot_cuda_check(driver, driver->module_function(&d->kernels[i], module, names[i]),
-                                "find a kernel", error);
+        status = cot_cuda_check(driver, driver->module_load(&modules[i], images[i]), "load kernels", error);
+    const auto find = [&](void **kernel, void *module, const char *name) {
+        if (status == COT_OK)
+            status =
+                cot_cuda_check(driver, driver->module_function(kernel, module, name), "find a kernel", error);
+    };
+    for (int i = 0; i < 2; i++) {
+        find(&d->fused[i], modules[0], fused[i]);
+        for (int phase = 0; phase < COT_CUDA_PHASES; phase++)
+            find(&d->bulk[i][phase], modules[1], bulk[i][phase]);
+    }
     return status;
 }
 
@@ -90,6 +103,6 @@ cot_status cot_cuda_device_open(cot_cuda_device *d, const cot_cuda_driver *drive
 
 void cot_cuda_device_close(cot_cuda_device *d)
 {
-    if (d->context) d->driver->context_release(d->ordinal); // the module goes with its context
+    if (d->context) d->driver->context_release(d->ordinal); // modules go with their context
     *d = {};
 }

@@ -5,10 +5,24 @@
 
 /* Kernels as nvcc made them. */
 struct cot_cuda_image {
-    const void *data;  // a fat binary
-    int cuda_version;  // of the compiler: 1000 major + 10 minor
+    const void *fused, *bulk; // fat binaries
+    int cuda_version;         // of the compiler: 1000 major + 10 minor
     const int *majors; // compute capabilities that it has kernels for, by their first numbers; 0 at the end
     const char *made_for; // the same for people
+};
+
+/* What runs a layer: one cooperative launch, or a plain kernel a phase. */
+enum class cot_cuda_kind { fused, bulk };
+
+/* The kernels of bulk (cuda/bulk.h), in the order in which they are launched. */
+enum cot_cuda_phase {
+    COT_CUDA_GATE,
+    COT_CUDA_DISPATCH,
+    COT_CUDA_RECEIVE,
+    COT_CUDA_UP,
+    COT_CUDA_DOWN,
+    COT_CUDA_COMBINE,
+    COT_CUDA_PHASES
 };
 
 struct cot_cuda_device {
@@ -16,7 +30,7 @@ struct cot_cuda_device {
     int ordinal, multiprocessors;
     size_t shared_bytes_most; // a block
     void *context;
-    void *kernels[2]; // of the fused operator: in bf16, in fp32
+    void *fused[2], *bulk[2][COT_CUDA_PHASES]; // kernels: in bf16, in fp32
     char name[96];
 };
 

@@ -28,6 +28,10 @@
     X(fill, cuMemsetD8_v2, (uint64_t at, unsigned char byte, size_t bytes))                                  \
     X(to_device, cuMemcpyHtoD_v2, (uint64_t to, const void *from, size_t bytes))                             \
     X(to_host, cuMemcpyDtoH_v2, (void *to, uint64_t from, size_t bytes))                                     \
+    X(launch, cuLaunchKernel,                                                                                \
+      (void *function, unsigned blocks, unsigned blocks_y, unsigned blocks_z, unsigned threads,              \
+       unsigned threads_y, unsigned threads_z, unsigned shared_bytes, void *stream, void **parameters,       \
+       void **extra))                                                                                        \
     X(launch_cooperative, cuLaunchCooperativeKernel,                                                         \
       (void *function, unsigned blocks, unsigned blocks_y, unsigned blocks_z, unsigned threads,              \
        unsigned threads_y, unsigned threads_z, unsigned shared_bytes, void *stream, void **parameters))

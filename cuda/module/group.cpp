@@ -109,8 +109,10 @@ static void lay_out_rank(cot_cuda_group *g, taking *t, int r)
     d->tile_weight = take<float>(t, rows);
     d->tile_home = take<int32_t>(t, rows);
     d->tile_at = take<int32_t>(t, rows);
-    d->lane_tile = take<int32_t>(t, cot::FUSED_LANES);
-    d->activations = take<unsigned char>(t, cot::FUSED_LANES * cot::FUSED_TILE_ROWS * widest *
+    const int64_t lanes = g->kind == cot_cuda_kind::bulk ? tiles + cot_divide_up(s, cot::FUSED_TILE_ROWS)
+                                                         : static_cast<int64_t>(cot::FUSED_LANES);
+    d->lane_tile = take<int32_t>(t, lanes);
+    d->activations = take<unsigned char>(t, lanes * cot::FUSED_TILE_ROWS * widest *
                                                 static_cast<int64_t>(cot_dtype_bytes(o->expert.type)));
     d->shared_rows = take<float>(t, s * h);
     if (g->call.reduced) {
@@ -184,20 +186,22 @@ static void lay_out(cot_cuda_group *g, taking *t)
     c->first_block = first_block;
 }
 
-static void size_up(cot_cuda_group *g, const cot_moe_options *options, int ranks, int blocks)
+static void size_up(cot_cuda_group *g, cot_cuda_kind kind, const cot_moe_options *options, int ranks,
+                    int blocks)
 {
+    g->kind = kind;
     g->options = *options;
     g->ranks = ranks;
     g->blocks = blocks;
     g->home_tokens = options->home_tokens ? options->home_tokens : options->tokens;
 }
 
-size_t cot_cuda_group_bytes(const cot_moe_options *options, int ranks, int blocks)
+size_t cot_cuda_group_bytes(cot_cuda_kind kind, const cot_moe_options *options, int ranks, int blocks)
 {
     cot_cuda_group *const g = static_cast<cot_cuda_group *>(calloc(1, sizeof *g));
     if (!g) return SIZE_MAX;
     taking t = {g, true, 0, COT_OK, nullptr};
-    size_up(g, options, ranks, blocks);
+    size_up(g, kind, options, ranks, blocks);
     lay_out(g, &t);
     free(g);
     return t.bytes;
@@ -218,25 +222,48 @@ static cot_status check_free(const cot_cuda_device *device, size_t bytes, const 
                     static_cast<double>(all_bytes) / 1e9, device->name);
 }
 
+/* Dynamic shared memory of a block of each phase. */
+static void size_shared(cot_cuda_group *g)
+{
+    const int experts = static_cast<int>(g->options.experts),
+              stages = g->options.expert.type == COT_BF16 ? cot::FUSED_BF16_STAGES : cot::FUSED_F32_STAGES;
+    size_t *const bytes = g->shared_bytes;
+    if (g->kind == cot_cuda_kind::fused) {
+        bytes[0] = cot::fused_shared_bytes(stages, experts);
+        return;
+    }
+    bytes[COT_CUDA_GATE] = 4 * sizeof(float) * static_cast<size_t>(cot::gate_scratch_floats(experts));
+    bytes[COT_CUDA_DISPATCH] = bytes[COT_CUDA_RECEIVE] = sizeof(cot::fused_shared);
+    bytes[COT_CUDA_UP] = bytes[COT_CUDA_DOWN] = static_cast<size_t>(stages);
+    bytes[COT_CUDA_COMBINE] = sizeof(float);
+}
+
 static cot_status find_blocks(cot_cuda_group *g, cot_error *error)
 {
     const cot_cuda_device *const d = g->device;
-    const bool bf16 = g->options.expert.type == COT_BF16;
-    void *const kernel = d->kernels[bf16 ? 0 : 1];
+    const int type = g->options.expert.type == COT_BF16 ? 0 : 1;
+    const bool bulk = g->kind == cot_cuda_kind::bulk;
+    void *const *const kernels = bulk ? d->bulk[type] : &d->fused[type];
+    const int main = bulk ? COT_CUDA_UP : 0; // the one that most of the work is in
     int resident = 0;
-    g->shared_bytes = cot::fused_shared_bytes(bf16 ? cot::FUSED_BF16_STAGES : cot::FUSED_F32_STAGES,
-                                              static_cast<int>(g->options.experts));
-    if (g->shared_bytes > d->shared_bytes_most)
-        return cot_fail(
-            error, COT_INVALID_ARGUMENT, "%lld experts need %zu bytes of shared memory a block, '%s' has %zu",
-            static_cast<long long>(g->options.experts), g->shared_bytes, d->name, d->shared_bytes_most);
-    cot_status status = cot_cuda_check(d->driver,
-                                       d->driver->function_attribute(kernel, COT_CUDA_FUNCTION_SHARED_BYTES,
-                                                                     static_cast<int>(g->shared_bytes)),
-                                       "give shared memory", error);
+    cot_status status = COT_OK;
+    size_shared(g);
+    for (int i = 0; i < (bulk ? COT_CUDA_PHASES : 1) && status == COT_OK; i++) {
+        if (g->shared_bytes[i] > d->shared_bytes_most)
+            return cot_fail(error, COT_INVALID_ARGUMENT,
+                            "%lld experts need %zu bytes of shared memory a block, '%s' has %zu",
+                            static_cast<long long>(g->options.experts), g->shared_bytes[i], d->name,
+                            d->shared_bytes_most);
+        status = cot_cuda_check(d->driver,
+                                d->driver->function_attribute(kernels[i], COT_CUDA_FUNCTION_SHARED_BYTES,
+                                                              static_cast<int>(g->shared_bytes[i])),
+                                "give shared memory", error);
+    }
     if (status == COT_OK)
         status = cot_cuda_check(d->driver,
-                                d->driver->occupancy(&resident, kernel, cot::FUSED_THREADS, g->shared_bytes),
+                                d->driver->occupancy(&resident, kernels[main],
+                                                     bulk ? cot::FUSED_TEAM : cot::FUSED_THREADS,
+                                                     g->shared_bytes[main]),
                                 "say how many blocks fit", error);
     const int reserve = g->options.sms_reserve;
     if (status == COT_OK && reserve >= d->multiprocessors)
@@ -251,19 +278,19 @@ static cot_status find_blocks(cot_cuda_group *g, cot_error *error)
     return status;
 }
 
-cot_status cot_cuda_group_open(cot_cuda_group **group, const cot_cuda_device *device,
+cot_status cot_cuda_group_open(cot_cuda_group **group, const cot_cuda_device *device, cot_cuda_kind kind,
                                const cot_moe_options *options, int ranks, cot_error *error)
 {
     *group = nullptr;
     cot_cuda_group *const g = static_cast<cot_cuda_group *>(calloc(1, sizeof *g));
     if (!g) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for an operator");
     g->device = device;
-    size_up(g, options, ranks, 0);
+    size_up(g, kind, options, ranks, 0);
     cot_status status =
         cot_cuda_check(device->driver, device->driver->context_set(device->context), "take a context", error);
     if (status == COT_OK) status = find_blocks(g, error);
     if (status == COT_OK)
-        status = check_free(device, cot_cuda_group_bytes(options, ranks, g->blocks),
+        status = check_free(device, cot_cuda_group_bytes(kind, options, ranks, g->blocks),
                             "what ranks exchange and rows in hand", error);
     if (status == COT_OK) {
         taking t = {g, false, 0, COT_OK, error};
@@ -512,17 +539,30 @@ static void judge(calling *c)
     }
 }
 
+/* One pass: a launch, or one of each phase. */
 static void launch(calling *c)
 {
     cot_cuda_group *const g = c->g;
     const cot_cuda_driver *const driver = g->device->driver;
-    if (c->status != COT_OK) return;
+    const int type = g->options.expert.type == COT_BF16 ? 0 : 1;
+    const unsigned blocks = static_cast<unsigned>(g->blocks);
     void *parameters[] = {&g->call};
-    check(c,
-          driver->launch_cooperative(g->device->kernels[g->options.expert.type == COT_BF16 ? 0 : 1],
-                                     static_cast<unsigned>(g->blocks), 1, 1, cot::FUSED_THREADS, 1, 1,
-                                     static_cast<unsigned>(g->shared_bytes), nullptr, parameters),
-          "launch");
+    if (c->status == COT_OK && g->kind == cot_cuda_kind::fused) {
+        check(c,
+              driver->launch_cooperative(g->device->fused[type], blocks, 1, 1, cot::FUSED_THREADS, 1, 1,
+                                         static_cast<unsigned>(g->shared_bytes[0]), nullptr, parameters),
+              "launch");
+        g->launches++;
+    }
+    for (int i = 0; i < COT_CUDA_PHASES && c->status == COT_OK && g->kind == cot_cuda_kind::bulk; i++) {
+        const bool receive = i == COT_CUDA_RECEIVE; // a warp for each rank
+        check(c,
+              driver->launch(g->device->bulk[type][i], receive ? static_cast<unsigned>(g->ranks) : blocks, 1,
+                             1, receive ? 32 : cot::FUSED_TEAM, 1, 1,
+                             static_cast<unsigned>(g->shared_bytes[i]), nullptr, parameters, nullptr),
+              "launch");
+        g->launches++;
+    }
     if (c->status == COT_OK) check(c, driver->synchronise(), "run");
     judge(c);
 }
@@ -548,6 +588,7 @@ void cot_cuda_group_run(cot_cuda_group *g)
     const uint64_t counters_at = reinterpret_cast<uint64_t>(g->call.fabric.counters);
     int64_t most = 0;
     for (int r = 0; r < g->ranks; r++) most = cot_larger(most, g->arrived[r].tokens);
+    g->launches = 0;
     g->passes = cot_larger(cot_divide_up(most, g->call.layout.tokens), 1);
     check(&c, driver->context_set(g->device->context), "take a context");
     if (c.status == COT_OK) check(&c, driver->fill(counters_at, 0, counters), "clear memory");

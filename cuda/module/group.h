@@ -26,9 +26,10 @@ struct cot_cuda_kept {
 
 struct cot_cuda_group {
     const cot_cuda_device *device;
+    cot_cuda_kind kind;
     cot_moe_options options;
     int ranks, blocks;
-    size_t shared_bytes; // dynamic, of a block
+    size_t shared_bytes[COT_CUDA_PHASES]; // dynamic, of a block of each phase; of fused the first
     int64_t home_tokens; // most tokens of a rank in a call; a pass takes call.layout.tokens of them
     cot_cuda_fused call;
     cot::fused_rank rank[COT_MAX_RANKS]; // as in device memory
@@ -43,17 +44,17 @@ struct cot_cuda_group {
     /* The call in hand. */
     cot_cuda_arrival arrived[COT_MAX_RANKS];
     cot::traffic traffic[COT_PHASES * COT_MAX_RANKS * COT_MAX_RANKS]; // [phases][P][P]
-    int64_t passes;
+    int64_t passes, launches;
     cot_status status;
     cot_error error;
 };
 
 /* Bytes of device memory that a group takes besides weights. Pure. */
-size_t cot_cuda_group_bytes(const cot_moe_options *options, int ranks, int blocks);
+size_t cot_cuda_group_bytes(cot_cuda_kind kind, const cot_moe_options *options, int ranks, int blocks);
 
 /* For settled options and so many ranks, on the device. Errors: INVALID_ARGUMENT (more ranks than blocks; too many experts for a
  * block's shared memory), OUT_OF_MEMORY (with both sizes), IO. */
-cot_status cot_cuda_group_open(cot_cuda_group **group, const cot_cuda_device *device,
+cot_status cot_cuda_group_open(cot_cuda_group **group, const cot_cuda_device *device, cot_cuda_kind kind,
                                const cot_moe_options *options, int ranks, cot_error *error);
 void cot_cuda_group_close(cot_cuda_group *group); // NULL is fine
 
@@ -62,7 +63,7 @@ void cot_cuda_group_close(cot_cuda_group *group); // NULL is fine
 cot_status cot_cuda_group_keep(cot_cuda_group *group, const cot_moe_layer *layer, int rank, const void *local,
                                cot_error *error);
 
-/* Runs the call that all have arrived for: its passes one after the other, each one launch. Sets status, error, traffic. */
+/* Runs the call that all have arrived for: its passes one after the other, each one launch, or six of bulk. Sets status, error, traffic. */
 void cot_cuda_group_run(cot_cuda_group *group);
 
 #endif

@@ -5,15 +5,19 @@ extern "C" {
 #include "cuda/module/module.h"
 }
 
-/* COT_CUDA_IMAGE is the fat binary's file, COT_CUDA_MADE_FOR and COT_CUDA_MAJORS what it has kernels for. */
+/* COT_CUDA_FUSED and COT_CUDA_BULK are the fat binaries' files, COT_CUDA_MADE_FOR and COT_CUDA_MAJORS what they have kernels for. */
 __asm__(".section .rodata\n"
         ".balign 64\n"
-        "cot_cuda_fatbin:\n"
-        ".incbin \"" COT_CUDA_IMAGE "\"\n"
+        "cot_cuda_fused_image:\n"
+        ".incbin \"" COT_CUDA_FUSED "\"\n"
+        ".balign 64\n"
+        "cot_cuda_bulk_image:\n"
+        ".incbin \"" COT_CUDA_BULK "\"\n"
         ".balign 64\n"
         ".previous\n");
 extern "C" {
-extern const unsigned char cot_cuda_fatbin[] __attribute__((visibility("hidden")));
+extern const unsigned char cot_cuda_fused_image[] __attribute__((visibility("hidden")));
+extern const unsigned char cot_cuda_bulk_image[] __attribute__((visibility("hidden")));
 }
 
 static cot_status find_device(cot_error *error)
@@ -22,7 +26,8 @@ static cot_status find_device(cot_error *error)
     static cot_cuda_driver driver;
     static cot_cuda_device device;
     static bool found;
-    const cot_cuda_image image = {cot_cuda_fatbin, COT_CUDA_VERSION, majors, COT_CUDA_MADE_FOR};
+    const cot_cuda_image image = {cot_cuda_fused_image, cot_cuda_bulk_image, COT_CUDA_VERSION, majors,
+                                  COT_CUDA_MADE_FOR};
     if (found) return COT_OK;
     cot_status status = cot_cuda_driver_open(&driver, "libcuda.so.1", error);
     if (status == COT_OK) status = cot_cuda_device_open(&device, &driver, &image, error);
@@ -31,5 +36,7 @@ static cot_status find_device(cot_error *error)
     return status;
 }
 
+static const cot_moe_operator *const operators[] = {&cot_cuda_operator, &cot_cuda_bulk_operator, nullptr};
+
 extern "C" __attribute__((visibility("default"))) const cot_cuda_module_calls cot_cuda_module = {
-    COT_VERSION, COT_CUDA_MADE_FOR, &cot_cuda_operator, find_device, cot_cuda_forward_device};
+    COT_VERSION, COT_CUDA_MADE_FOR, operators, find_device, cot_cuda_forward_device};

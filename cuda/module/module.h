@@ -1,13 +1,13 @@
-/* What the program finds in libcoterie-cuda.so, which it opens when operator 'cuda' is asked for. */
+/* What the program finds in libcoterie-cuda.so, which it opens when operator 'cuda' or 'cuda-bulk' is asked for. */
 #ifndef COT_CUDA_MODULE_MODULE_H
 #define COT_CUDA_MODULE_MODULE_H
 #include "moe/moe.h"
 
 typedef struct cot_cuda_module_calls {
-    const char *version;  // of the library that it was built with
-    const char *made_for; // compute capabilities
-    const cot_moe_operator *op;
-    /* Looks for a driver and a device, once; the operator can be opened where that is OK. One thread at a time. Errors: as
+    const char *version;                // of the library that it was built with
+    const char *made_for;               // compute capabilities
+    const cot_moe_operator *const *ops; // NULL at the end
+    /* Looks for a driver and a device, once; the operators can be opened where that is OK. One thread at a time. Errors: as
      * cot_cuda_device_open and cot_cuda_driver_open have them. */
     cot_status (*find_device)(cot_error *error);
     /* The operator's second entry: cot_cuda_forward_device. */

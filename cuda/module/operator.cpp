@@ -84,6 +84,13 @@ static cot_status settle(cot_moe_options *o, cot_error *error)
     return COT_OK;
 }
 
+static cot_status settle_bulk(cot_moe_options *o, cot_error *error)
+{
+    if (o->combine != COT_COMBINE_EXACT)
+        return cot_fail(error, COT_UNSUPPORTED, "'cuda-bulk' combines exactly: 'reduced' is of 'cuda'");
+    return settle(o, error);
+}
+
 /* The last to leave frees what all had. */
 static void leave(meeting *place)
 {
@@ -94,7 +101,7 @@ static void leave(meeting *place)
 }
 
 /* Rank 0's; its error is told to all. */
-static meeting *open_meeting(const cot_moe_options *options)
+static meeting *open_meeting(cot_cuda_kind kind, const cot_moe_options *options)
 {
     meeting *const place = static_cast<meeting *>(calloc(1, sizeof *place));
     if (!place) return nullptr;
@@ -105,9 +112,9 @@ static meeting *open_meeting(const cot_moe_options *options)
         return place;
     }
     const int ranks = options->fabric->ranks;
-    place->status = cot_cuda_group_open(&place->group, device_in_use, options, ranks, &place->error);
+    place->status = cot_cuda_group_open(&place->group, device_in_use, kind, options, ranks, &place->error);
     if (place->status == COT_OK)
-        place->status = cot_cuda_self_test(device_in_use, options, ranks, &place->error);
+        place->status = cot_cuda_self_test(device_in_use, kind, options, ranks, &place->error);
     return place;
 }
 
@@ -136,19 +143,22 @@ static cot_status meet(meeting **place, cot_fabric *f, cot_sym processes, cot_sy
     return *place ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for an operator");
 }
 
-static cot_status cuda_open(cot_moe **out, const cot_moe_options *options, cot_error *error)
+static cot_status open_kind(cot_moe **out, cot_cuda_kind kind, const cot_moe_options *options,
+                            cot_error *error)
 {
     *out = nullptr;
     cot_moe_options settled = *options;
     cot_fabric *const f = options->fabric;
     cot_sym processes = 0, place_at = 0, done = 0;
     cot_status status = cot_moe_check(options, error);
-    if (status == COT_OK) status = settle(&settled, error);
+    const cot_moe_operator *const op =
+        kind == cot_cuda_kind::bulk ? &cot_cuda_bulk_operator : &cot_cuda_operator;
+    if (status == COT_OK) status = op->settle(&settled, error);
     if (status == COT_OK) status = cot_alloc(f, &processes, lines(f->ranks), error);
     if (status == COT_OK) status = cot_alloc(f, &place_at, COT_FUSED_LINE, error);
     if (status == COT_OK) status = cot_alloc(f, &done, COT_FUSED_LINE, error);
     if (status != COT_OK) return status; // the same on all ranks
-    meeting *const own = f->rank ? nullptr : open_meeting(&settled), *place = own;
+    meeting *const own = f->rank ? nullptr : open_meeting(kind, &settled), *place = own;
     status = meet(&place, f, processes, place_at, error);
     if (status != COT_OK) {
         if (own) own->holders = 1, leave(own);
@@ -165,12 +175,22 @@ static cot_status cuda_open(cot_moe **out, const cot_moe_options *options, cot_e
         leave(place);
         return status;
     }
-    m->moe.op = &cot_cuda_operator;
+    m->moe.op = op;
     m->fabric = f;
     m->place = place;
     m->done = done;
     *out = &m->moe;
     return COT_OK;
+}
+
+static cot_status open_fused(cot_moe **moe, const cot_moe_options *options, cot_error *error)
+{
+    return open_kind(moe, cot_cuda_kind::fused, options, error);
+}
+
+static cot_status open_bulk(cot_moe **moe, const cot_moe_options *options, cot_error *error)
+{
+    return open_kind(moe, cot_cuda_kind::bulk, options, error);
 }
 
 static void cuda_close(cot_moe *moe)
@@ -212,7 +232,7 @@ static void count(cuda_moe *m)
     cot_count_rounds(f, COT_PHASE_DISPATCH, static_cast<int>(g->passes));
     cot_count_rounds(f, COT_PHASE_COMBINE, static_cast<int>(g->passes));
     m->times.passes += static_cast<uint64_t>(g->passes);
-    m->times.launches += static_cast<uint64_t>(g->passes);
+    m->times.launches += static_cast<uint64_t>(g->launches);
 }
 
 static cot_status arrive(cuda_moe *m, const cot_cuda_arrival *arrival, cot_error *error)
@@ -263,5 +283,16 @@ static const cot_moe_times *cuda_times(const cot_moe *moe)
 }
 
 const cot_moe_operator cot_cuda_operator = {COT_CUDA_OPERATOR, true,          &cot_cuda_weights, settle,
-                                            heap_bytes,        touched_bytes, cuda_open,         cuda_keep,
+                                            heap_bytes,        touched_bytes, open_fused,        cuda_keep,
                                             cuda_forward,      cuda_close,    cuda_times};
+const cot_moe_operator cot_cuda_bulk_operator = {COT_CUDA_BULK_OPERATOR,
+                                                 true,
+                                                 &cot_cuda_weights,
+                                                 settle_bulk,
+                                                 heap_bytes,
+                                                 touched_bytes,
+                                                 open_bulk,
+                                                 cuda_keep,
+                                                 cuda_forward,
+                                                 cuda_close,
+                                                 cuda_times};

@@ -1,11 +1,12 @@
-/* The operator `cuda`: the fused operator as one launch for all ranks, behind moe's seam. Ranks are threads of one process; they
+/* The operator `cuda`: the fused operator as one launch for all ranks, behind moe's seam; and `cuda-bulk`, its baseline. Ranks are threads of one process; they
  * arrive, and the last one launches for all (docs/DEVICE.md). */
 #ifndef COT_CUDA_MODULE_OPERATOR_H
 #define COT_CUDA_MODULE_OPERATOR_H
 #include "cuda/module/device.h"
 
 #define COT_CUDA_OPERATOR "cuda"
-extern const cot_moe_operator cot_cuda_operator;
+#define COT_CUDA_BULK_OPERATOR "cuda-bulk"
+extern const cot_moe_operator cot_cuda_operator, cot_cuda_bulk_operator;
 
 /* The device that operators are opened on from now on; those that are open keep theirs. NULL: none, and open refuses. */
 void cot_cuda_operator_use(const cot_cuda_device *device);

@@ -282,7 +282,7 @@ static cot_status compare(const probing *p, const cot_cuda_device *device, cot_e
     return COT_OK;
 }
 
-cot_status cot_cuda_probe_run(const cot_cuda_device *device, const cot_cuda_probe *probe,
+cot_status cot_cuda_probe_run(const cot_cuda_device *device, cot_cuda_kind kind, const cot_cuda_probe *probe,
                               const cot_moe_options *options, int ranks, cot_error *error)
 {
     probing p = {};
@@ -304,7 +304,7 @@ cot_status cot_cuda_probe_run(const cot_cuda_device *device, const cot_cuda_prob
     cot_status status = cot_arena_open(&p.arena, p.arena.used, error);
     if (status == COT_OK) {
         lay_out(&p);
-        status = cot_cuda_group_open(&group, device, &sized, ranks, error);
+        status = cot_cuda_group_open(&group, device, kind, &sized, ranks, error);
     }
     if (status == COT_OK) status = run_group(&p, group, error);
     if (status == COT_OK) status = compute(&p, sized.combine_type, error);
@@ -314,8 +314,8 @@ cot_status cot_cuda_probe_run(const cot_cuda_device *device, const cot_cuda_prob
     return status;
 }
 
-cot_status cot_cuda_self_test(const cot_cuda_device *device, const cot_moe_options *options, int ranks,
-                              cot_error *error)
+cot_status cot_cuda_self_test(const cot_cuda_device *device, cot_cuda_kind kind,
+                              const cot_moe_options *options, int ranks, cot_error *error)
 {
     cot_cuda_probe probe = {};
     cot_ffn_shape *const s = &probe.expert;
@@ -329,6 +329,6 @@ cot_status cot_cuda_self_test(const cot_cuda_device *device, const cot_moe_optio
     probe.tokens = 9;
     probe.seed = 1;
     cot_error why = {};
-    const cot_status status = cot_cuda_probe_run(device, &probe, options, ranks > 1 ? 2 : 1, &why);
+    const cot_status status = cot_cuda_probe_run(device, kind, &probe, options, ranks > 1 ? 2 : 1, &why);
     return status == COT_OK ? status : cot_fail(error, status, "the device's self-test: %s", why.message);
 }

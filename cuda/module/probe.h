@@ -15,12 +15,12 @@ struct cot_cuda_probe {
 
 /* Runs it on a group of the device, opened for `ranks` with `options`, of which sizes are the probe's. Errors: IO (the answers
  * differ, and where; the device fails), and those of cot_cuda_group_open. */
-cot_status cot_cuda_probe_run(const cot_cuda_device *device, const cot_cuda_probe *probe,
+cot_status cot_cuda_probe_run(const cot_cuda_device *device, cot_cuda_kind kind, const cot_cuda_probe *probe,
                               const cot_moe_options *options, int ranks, cot_error *error);
 
 /* What an operator is opened with: one small layer in its arithmetic, on two ranks where it has more than one. Errors: the same, each
  * of which says that it is the self-test's. */
-cot_status cot_cuda_self_test(const cot_cuda_device *device, const cot_moe_options *options, int ranks,
-                              cot_error *error);
+cot_status cot_cuda_self_test(const cot_cuda_device *device, cot_cuda_kind kind,
+                              const cot_moe_options *options, int ranks, cot_error *error);
 
 #endif

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CUDA "cuda"
+#define CUDA "cuda" // and, from the same module, CUDA "-bulk"
 #define CUDA_MODULE "libcoterie-cuda.so"
 
 const char *const *cot_engine_operators(void)
@@ -35,7 +35,7 @@ static cot_status add_cuda(cot_error *error)
     const cot_cuda_module_calls *calls;
     cot_status status = open_cuda(&calls, error);
     if (status == COT_OK) status = calls->find_device(error);
-    if (status == COT_OK) cot_moe_operator_add(calls->op);
+    for (int i = 0; status == COT_OK && calls->ops[i]; i++) cot_moe_operator_add(calls->ops[i]);
     return status;
 }
 
@@ -46,11 +46,12 @@ cot_status cot_engine_find_operator(const char *name, cot_error *error)
     pthread_mutex_lock(&one_at_a_time);
     if (cot_moe_operator_find(name))
         ;
-    else if (!strcmp(name, CUDA))
+    else if (!strcmp(name, CUDA) || !strcmp(name, CUDA "-bulk"))
         status = add_cuda(error);
     else
-        status = cot_fail(error, COT_INVALID_ARGUMENT, "unknown operator '%s' (%s, %s or " CUDA ")", name,
-                          cot_moe_operator_names()[0], cot_moe_operator_names()[1]);
+        status =
+            cot_fail(error, COT_INVALID_ARGUMENT, "unknown operator '%s' (%s, %s, " CUDA " or " CUDA "-bulk)",
+                     name, cot_moe_operator_names()[0], cot_moe_operator_names()[1]);
     pthread_mutex_unlock(&one_at_a_time);
     return status;
 }

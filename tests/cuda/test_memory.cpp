@@ -132,6 +132,17 @@ static void another_launch(float *out)
     out[threadIdx.x] = out[31 - threadIdx.x] + 1;
 }
 
+static void write_all(float *out)
+{
+    out[threadIdx.x] = 1;
+}
+
+static void read_behind(float *out)
+{
+    out[threadIdx.x] = out[threadIdx.x + 96];
+    out[threadIdx.x + 96] = 2;
+}
+
 static void launches_follow_each_other(void **)
 {
     emulate::Session session;
@@ -141,6 +152,10 @@ static void launches_follow_each_other(void **)
     session.fill(out, 0, 128);
     expect_none(emulate::launch({1, 32, 0}, {}, write_half, out));
     expect_none(emulate::launch({1, 32, 0}, {}, write_half, out)); // over what the other launch wrote
+    float *wide = session.allocate<float>(128, "wide");
+    session.fill(wide, 0, 512);
+    expect_none(emulate::launch({1, 128, 0}, {}, write_all, wide));
+    expect_none(emulate::launch({1, 32, 0}, {}, read_behind, wide)); // by threads that this launch has not
 }
 
 static void meet(uint32_t *words, int what)

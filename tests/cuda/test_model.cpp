@@ -17,7 +17,7 @@ extern "C" {
 #include <vector>
 
 static const int all_majors[] = {8, 9, 10, 12, 0};
-static const cot_cuda_image image = {"kernels", 13000, all_majors, "compute capability 9.x"};
+static const cot_cuda_image image = {"kernels", "more kernels", 13000, all_majors, "compute capability 9.x"};
 
 static emulate::Device *device;
 static cot_cuda_device found;

@@ -1,11 +1,8 @@
 /* The operator `cuda` behind moe's seam, over an emulated device: the module's host side with everything that it uploads, launches
  * and brings back; and what it refuses. */
-#include "fused_variants.h"
-
-#include "emulate/driver.h"
+#include "ready.h"
 
 #include "cuda/module/group.h"
-#include "cuda/module/operator.h"
 
 extern "C" {
 #include "harness/seed.h"
@@ -13,41 +10,11 @@ extern "C" {
 
 #include <cmath>
 
-static const int all_majors[] = {8, 9, 10, 12, 0};
-static const cot_cuda_image image = {"kernels", 13000, all_majors, "compute capability 8.x, 9.x, 10.x, 12.x"};
-
 enum { SELF_TEST = 1 }; // launches of an open
-
-/* An emulated device that operators are opened on. */
-struct Ready {
-    emulate::Device device;
-    cot_cuda_device found;
-
-    explicit Ready(uint64_t seed, int blocks = 6)
-    {
-        cot_error error;
-        device.options.seed = seed;
-        device.multiprocessors = blocks;
-        if (cot_cuda_device_open(&found, device.driver(), &image, &error) != COT_OK)
-            fail_msg("%s", error.message);
-        cot_cuda_operator_use(&found);
-    }
-    ~Ready()
-    {
-        cot_cuda_operator_use(nullptr);
-        cot_cuda_device_close(&found);
-        assert_int_equal(device.contexts, 0);
-        assert_int_equal(device.taken, device.given_back);
-        assert_int_equal(device.unwritten, 0);
-    }
-};
 
 static struct world cuda_world(const Variant &v, int64_t tokens, struct draw *draw)
 {
-    struct world w = world_of(v, tokens, draw);
-    w.op = &cot_cuda_operator;
-    w.options.combine_type = v.type;
-    return w;
+    return world_on(&cot_cuda_operator, v, tokens, draw);
 }
 
 /* Every variant on 1 to 6 ranks, anyhow placed and replicated: right answers, the CPU operator's bytes and messages, the same
@@ -395,7 +362,7 @@ static void memory_and_blocks(void **)
         Ready ready(test_seed());
         cot_moe_options options = w.options;
         options.slots = p.slots;
-        const size_t wanted = cot_cuda_group_bytes(&options, 3, 6);
+        const size_t wanted = cot_cuda_group_bytes(cot_cuda_kind::fused, &options, 3, 6);
         ready.device.free_bytes = wanted - 1;
         all_say(&w, &p, COT_OUT_OF_MEMORY, "of device memory, ");
         ready.device.free_bytes = wanted;

@@ -4,10 +4,23 @@
 #include <deque>
 #include <mutex>
 
-/* cuda/fused.h */
+/* cuda/fused.cu, cuda/bulk.cu */
+#define COT_KERNELS(X)                                                                                       \
+    X(cot_cuda_fused_bf16)                                                                                   \
+    X(cot_cuda_fused_f32)                                                                                    \
+    X(cot_cuda_bulk_gate_bf16)                                                                               \
+    X(cot_cuda_bulk_gate_f32)                                                                                \
+    X(cot_cuda_bulk_dispatch)                                                                                \
+    X(cot_cuda_bulk_receive)                                                                                 \
+    X(cot_cuda_bulk_up_bf16)                                                                                 \
+    X(cot_cuda_bulk_up_f32)                                                                                  \
+    X(cot_cuda_bulk_down_bf16)                                                                               \
+    X(cot_cuda_bulk_down_f32)                                                                                \
+    X(cot_cuda_bulk_combine)
 extern "C" {
-void cot_cuda_fused_bf16(const cot_cuda_fused call);
-void cot_cuda_fused_f32(const cot_cuda_fused call);
+#define COT_DECLARE(name) void name(const cot_cuda_fused call);
+COT_KERNELS(COT_DECLARE)
+#undef COT_DECLARE
 }
 
 namespace emulate {
@@ -87,13 +100,19 @@ static int module_load(void **module, const void *image)
     *module = const_cast<void *>(image);
     return image ? FINE : INVALID;
 }
-static char bf16, f32; // whose addresses are kernels'
+static const struct Kernel {
+    const char *name;
+    void (*run)(const cot_cuda_fused call);
+} kernels[] = {
+#define COT_LIST(name) {#name, name},
+    COT_KERNELS(COT_LIST)
+#undef COT_LIST
+};
 static int module_function(void **function, void *, const char *name)
 {
-    *function = !strcmp(name, "cot_cuda_fused_bf16")  ? &bf16
-                : !strcmp(name, "cot_cuda_fused_f32") ? &f32
-                                                      : nullptr;
-    return *function ? FINE : INVALID;
+    for (const Kernel &kernel : kernels)
+        if (!strcmp(name, kernel.name)) return *function = const_cast<Kernel *>(&kernel), FINE;
+    return INVALID;
 }
 static int function_attribute(void *, int attribute, int value)
 {
@@ -102,7 +121,7 @@ static int function_attribute(void *, int attribute, int value)
 static int occupancy(int *blocks, void *, int threads, size_t)
 {
     *blocks = here->resident;
-    return threads == cot::FUSED_THREADS ? FINE : INVALID;
+    return threads == cot::FUSED_THREADS || threads == cot::FUSED_TEAM ? FINE : INVALID;
 }
 static int memory_info(size_t *free_bytes, size_t *all_bytes)
 {
@@ -156,20 +175,28 @@ static int to_host(void *to, uint64_t from, size_t bytes)
     if (here->wrong == Wrong::GIVES) spoil(to, bytes);
     return FINE;
 }
-static int launch_cooperative(void *function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
-                              unsigned, unsigned shared_bytes, void *, void **parameters)
+static int run(void *function, unsigned blocks, unsigned threads, unsigned shared_bytes, void **parameters)
 {
     const Lock lock(mutex);
-    if (context_of_thread != here || blocks > static_cast<unsigned>(here->resident * here->multiprocessors))
-        return INVALID;
+    if (context_of_thread != here) return INVALID;
     here->launches++;
     here->blocks = blocks;
     here->options.seed++;
     if (here->wrong == Wrong::LAUNCHES) return FINE;
-    here->last = launch({blocks, threads, shared_bytes}, here->options,
-                        function == &bf16 ? cot_cuda_fused_bf16 : cot_cuda_fused_f32,
+    here->last = launch({blocks, threads, shared_bytes}, here->options, static_cast<Kernel *>(function)->run,
                         *static_cast<const cot_cuda_fused *>(parameters[0]));
     return here->last.fault == Fault::NONE ? FINE : LAUNCH_FAILED;
+}
+static int launch(void *function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned,
+                  unsigned shared_bytes, void *, void **parameters, void **)
+{
+    return run(function, blocks, threads, shared_bytes, parameters);
+}
+static int launch_cooperative(void *function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
+                              unsigned, unsigned shared_bytes, void *, void **parameters)
+{
+    if (blocks > static_cast<unsigned>(here->resident * here->multiprocessors)) return INVALID;
+    return run(function, blocks, threads, shared_bytes, parameters);
 }
 
 Device::Device()

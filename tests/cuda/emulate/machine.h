@@ -179,9 +179,10 @@ void end_thread_copies(Thread *thread);
 void end_thread_warp(Thread *thread);
 void end_thread_barriers(Thread *thread);
 
+/* A launch knows all that came before it, by more threads than its own, too. */
 inline bool knows(const Thread *thread, uint32_t other, Clock clock)
 {
-    return thread->clocks[other] >= clock;
+    return other >= machine->threads || thread->clocks[other] >= clock;
 }
 inline Clock now_of(const Thread *thread)
 {

@@ -1,0 +1,41 @@
+#include "cuda/bulk.h"
+
+#define COT_BULK_KERNEL COT_KERNEL __launch_bounds__(cot::FUSED_TEAM, 3)
+
+/* 128 threads a block; receive: 32, and a block a rank. Dynamic shared memory: what cuda/module/group.cpp says of each. */
+COT_BULK_KERNEL cot_cuda_bulk_gate_bf16(const __grid_constant__ cot_cuda_fused call)
+{
+    cot::bulk_gate<cot::mma_tile>(call);
+}
+COT_BULK_KERNEL cot_cuda_bulk_gate_f32(const __grid_constant__ cot_cuda_fused call)
+{
+    cot::bulk_gate<cot::fma_tile>(call);
+}
+COT_BULK_KERNEL cot_cuda_bulk_dispatch(const __grid_constant__ cot_cuda_fused call)
+{
+    cot::bulk_dispatch(call);
+}
+COT_BULK_KERNEL cot_cuda_bulk_receive(const __grid_constant__ cot_cuda_fused call)
+{
+    cot::bulk_receive(call);
+}
+COT_BULK_KERNEL cot_cuda_bulk_up_bf16(const __grid_constant__ cot_cuda_fused call)
+{
+    cot::bulk_up<cot::mma_tile>(call);
+}
+COT_BULK_KERNEL cot_cuda_bulk_up_f32(const __grid_constant__ cot_cuda_fused call)
+{
+    cot::bulk_up<cot::fma_tile>(call);
+}
+COT_BULK_KERNEL cot_cuda_bulk_down_bf16(const __grid_constant__ cot_cuda_fused call)
+{
+    cot::bulk_down<cot::mma_tile>(call);
+}
+COT_BULK_KERNEL cot_cuda_bulk_down_f32(const __grid_constant__ cot_cuda_fused call)
+{
+    cot::bulk_down<cot::fma_tile>(call);
+}
+COT_BULK_KERNEL cot_cuda_bulk_combine(const __grid_constant__ cot_cuda_fused call)
+{
+    cot::bulk_combine(call);
+}

@@ -1,0 +1,185 @@
+/* The baseline on the device: the same layer as the fused operator's, from the same pieces (process.h, subscribe.h) in the same memory,
+ * but a plain kernel a phase, launched one after the other. A phase begins when the one before has ended on every rank, so that
+ * nothing waits within a kernel.
+ *
+ *   gate       tokens are routed, and their rows rounded                        16 of them a block at a time
+ *   dispatch   packets and their signals                                        a receiver a block
+ *   receive    packets -> tiles of 64 rows; how the call ends                   a rank a block, of one warp
+ *   up         first products of all tiles, shared experts' too                 a tile and 64 columns a block
+ *   down       second products, times weights, to the home ranks                the same
+ *   combine    rows of a token's experts are added                              16 tokens a block
+ *
+ * Activations are there for all tiles at once (fused: for 32), and lane_tile has all of them: state->next of experts', in the order in
+ * which they were released, then the shared expert's. `exact` alone. */
+#ifndef COT_CUDA_BULK_H
+#define COT_CUDA_BULK_H
+#include "cuda/process.h"
+#include "cuda/subscribe.h"
+
+namespace cot {
+
+constexpr scope BULK_SCOPE = scope::gpu;
+using bulk_warp = fused_warp<BULK_SCOPE>;
+
+/* Of a rank's blocks, this one's number, and how many there are. */
+struct bulk_share {
+    int block, blocks;
+};
+
+COT_DEVICE bulk_warp bulk_rank(const cot_cuda_fused &c, int r)
+{
+    unsigned char *const memory = static_cast<unsigned char *>(shared_memory());
+    const fused_rank &rank = c.ranks[r];
+    /* A kernel has either an engine's stages or what packets are made with. */
+    bulk_warp w = {c,
+                   rank,
+                   c.fabric,
+                   rank.state->epoch + 1,
+                   reinterpret_cast<fused_shared *>(memory),
+                   memory,
+                   rank.tokens[0],
+                   rank.tokens[1]};
+    w.net.rank = r;
+    return w;
+}
+
+COT_DEVICE int bulk_rank_of_block(const cot_cuda_fused &c, bulk_share &share)
+{
+    const int block = static_cast<int>(blockIdx.x);
+    int r = 0;
+    while (c.first_block[r + 1] <= block) r++;
+    share = {block - c.first_block[r], c.first_block[r + 1] - c.first_block[r]};
+    return r;
+}
+
+/* Calls work(w, i) for this block's share of 0 to count(w) - 1. */
+template <typename Count, typename Work>
+COT_DEVICE void bulk_each(const cot_cuda_fused &c, Count count, Work work)
+{
+    bulk_share share;
+    const bulk_warp w = bulk_rank(c, bulk_rank_of_block(c, share));
+    const int most = count(w);
+    for (int i = share.block; i < most; i += share.blocks) work(w, i);
+}
+
+COT_DEVICE int bulk_chunks(const bulk_warp &w)
+{
+    return (w.tokens + FUSED_CHUNK - 1) / FUSED_CHUNK;
+}
+COT_DEVICE bool bulk_is_fine(const bulk_warp &w)
+{
+    return w.rank.state->outcome == static_cast<int32_t>(outcome::fine);
+}
+COT_DEVICE bool bulk_is_unsound(const bulk_warp &w)
+{
+    return w.rank.state->unsound != ~0u && !w.call.unsound_pass;
+}
+COT_DEVICE int bulk_shared_tiles(const bulk_warp &w)
+{
+    return w.call.networks[1].intermediate ? (w.tokens + FUSED_TILE_ROWS - 1) / FUSED_TILE_ROWS : 0;
+}
+
+template <typename Engine> COT_DEVICE void bulk_gate(const cot_cuda_fused &c)
+{
+    bulk_each(c, bulk_chunks, [](const bulk_warp &w, int chunk) { run_gate<Engine>(w, chunk); });
+}
+
+COT_DEVICE void bulk_dispatch(const cot_cuda_fused &c)
+{
+    bulk_each(
+        c, [](const bulk_warp &w) { return w.net.ranks - 1; },
+        [](const bulk_warp &w, int i) {
+            run_send(w, (w.net.rank + 1 + i) % w.net.ranks, bulk_is_unsound(w));
+        });
+}
+
+/* By one warp for each rank. */
+COT_DEVICE void bulk_receive(const cot_cuda_fused &c)
+{
+    const bulk_warp w = bulk_rank(c, static_cast<int>(blockIdx.x));
+    fused_shared *const s = w.shared;
+    const int lane = lane_of_warp(), ranks = w.net.ranks;
+    const bool unsound = bulk_is_unsound(w);
+    const uint64_t epoch = w.epoch;
+    subscription all = {};
+    for (int i = lane; i < c.slots; i += 32) s->open[i] = -1;
+    for (int i = lane; i < ranks; i += 32) s->entered[i] = 0;
+    __syncwarp();
+    all.flags = last_flags(unsound, w.tokens > 0);
+    if (!unsound) enter_own(w, all);
+    for (int source = 0; source < ranks; source++) {
+        if (source == w.net.rank) continue;
+        const uint64_t signal = *reinterpret_cast<const uint64_t *>(w.region() + w.dispatch_signal(source));
+        const int rows = static_cast<int>(cot_fused_signal_rows(signal)),
+                  cell_rows = static_cast<int>(c.layout.cell_tokens);
+        for (int first = 0; first < rows; first += cell_rows)
+            decode_cell(w, all, source, cot_fused_cell(&c.layout, source, first / cell_rows), first,
+                        rows - first < cell_rows ? rows - first : cell_rows);
+        all.flags |= static_cast<uint32_t>(cot_fused_signal_flags(signal));
+    }
+    release_open(w, all);
+    __syncwarp();
+    const int shared_tiles = bulk_shared_tiles(w);
+    for (int i = lane; i < all.released + shared_tiles; i += 32)
+        w.rank.lane_tile[i] = i < all.released ? w.rank.released[i] : -1 - (i - all.released);
+    for (int to = lane; to < ranks; to += 32)
+        count_messages(w.net, to, s->entered[to] * static_cast<size_t>(c.layout.reply_bytes),
+                       s->entered[to] + 1, PHASE_COMBINE); // the replies, and a word that tells of them
+    if (lane) return;
+    fused_state *const state = w.rank.state;
+    state->outcome = static_cast<int32_t>(all.flags & COT_FUSED_BAD         ? outcome::unsound
+                                          : !(all.flags & COT_FUSED_TOKENS) ? outcome::empty
+                                                                            : outcome::fine);
+    state->unsound_token = static_cast<int32_t>(state->unsound);
+    state->next = static_cast<uint32_t>(all.released);
+    state->unsound = ~0u;
+    state->epoch = epoch;
+}
+
+template <typename Engine> COT_DEVICE int bulk_parts(int columns)
+{
+    return (columns + Engine::N - 1) / Engine::N;
+}
+
+template <typename Engine> COT_DEVICE void bulk_up(const cot_cuda_fused &c)
+{
+    const int parts = bulk_parts<Engine>(up_columns(c.networks[0])),
+              shared_parts = bulk_parts<Engine>(up_columns(c.networks[1]));
+    bulk_each(
+        c,
+        [=](const bulk_warp &w) {
+            return bulk_is_fine(w)
+                       ? static_cast<int>(w.rank.state->next) * parts + bulk_shared_tiles(w) * shared_parts
+                       : 0;
+        },
+        [=](const bulk_warp &w, int i) {
+            const int tiles = static_cast<int>(w.rank.state->next), left = i - tiles * parts;
+            if (left < 0)
+                run_up<Engine>(w, i / parts, i % parts);
+            else
+                run_up<Engine>(w, tiles + left / shared_parts, left % shared_parts);
+        });
+}
+
+template <typename Engine> COT_DEVICE void bulk_down(const cot_cuda_fused &c)
+{
+    const int parts = bulk_parts<Engine>(c.gate.hidden);
+    bulk_each(
+        c,
+        [=](const bulk_warp &w) {
+            return bulk_is_fine(w) ? (static_cast<int>(w.rank.state->next) + bulk_shared_tiles(w)) * parts
+                                   : 0;
+        },
+        [=](const bulk_warp &w, int i) { run_down<Engine>(w, i / parts, i % parts); });
+}
+
+COT_DEVICE void bulk_combine(const cot_cuda_fused &c)
+{
+    bulk_each(
+        c, [](const bulk_warp &w) { return bulk_is_fine(w) ? bulk_chunks(w) : 0; },
+        [](const bulk_warp &w, int chunk) { run_combine(w, chunk); });
+}
+
+} // namespace cot
+
+#endif

@@ -1,0 +1,46 @@
+/* An emulated device for operators to be opened on, and layers for them. */
+#ifndef COT_TESTS_CUDA_READY_H
+#define COT_TESTS_CUDA_READY_H
+#include "fused_variants.h"
+
+#include "emulate/driver.h"
+
+#include "cuda/module/operator.h"
+
+static const int all_majors[] = {8, 9, 10, 12, 0};
+static const cot_cuda_image image = {"kernels", "more kernels", 13000, all_majors,
+                                     "compute capability 8.x, 9.x, 10.x, 12.x"};
+
+/* An emulated device that operators are opened on. */
+struct Ready {
+    emulate::Device device;
+    cot_cuda_device found;
+
+    explicit Ready(uint64_t seed, int blocks = 6)
+    {
+        cot_error error;
+        device.options.seed = seed;
+        device.multiprocessors = blocks;
+        if (cot_cuda_device_open(&found, device.driver(), &image, &error) != COT_OK)
+            fail_msg("%s", error.message);
+        cot_cuda_operator_use(&found);
+    }
+    ~Ready()
+    {
+        cot_cuda_operator_use(nullptr);
+        cot_cuda_device_close(&found);
+        assert_int_equal(device.contexts, 0);
+        assert_int_equal(device.taken, device.given_back);
+        assert_int_equal(device.unwritten, 0);
+    }
+};
+
+inline struct world world_on(const cot_moe_operator *op, const Variant &v, int64_t tokens, struct draw *draw)
+{
+    struct world w = world_of(v, tokens, draw);
+    w.op = op;
+    w.options.combine_type = v.type;
+    return w;
+}
+
+#endif
