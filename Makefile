@@ -41,6 +41,7 @@ cuda:
 bench: build
 	@cmake --build build/release --target bench_kernels -j $(JOBS)
 	build/release/bench/bench_kernels
+	build/release/coterie bench kernels
 	build/release/coterie bench roof
 	build/release/coterie bench model
 

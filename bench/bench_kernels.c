@@ -1,13 +1,12 @@
-/* The kernels against the roofs of the same run: expert networks; products, packing and rows by themselves.
+/* Products, packing and rows by themselves, against the roofs of the same run (`coterie bench kernels` measures networks).
  *
- *     bench_kernels [--isa NAME] [--threads N] [--mib N] [--part experts|others] [--shape NAME] [--type NAME] [--rows N]
+ *     bench_kernels [--isa NAME] [--threads N] [--mib N]
  *
- * --mib: the weights that few rows read, by default four times the last-level cache. --shape, --type, --rows: of the
- * experts, those alone. A figure is the median of its runs and their spread; what else runs on the machine is in it. */
-#include "bench.h"
-
+ * --mib: the weights that few rows read, by default four times the last-level cache. A figure is the median of its runs and their spread; what else runs on the machine is in it. */
 #include "base/clock.h"
 #include "base/rng.h"
+#include "coterie/roof.h"
+#include "kernels/matmul.h"
 #include "kernels/pack.h"
 
 #include <stdio.h>
@@ -17,7 +16,14 @@
 
 enum { RUNS = 9 };
 
-void *bench_allocate(size_t bytes)
+struct bench {
+    const cot_kernels *kernels;
+    cot_pool *pool;
+    cot_roof roof;
+    int64_t cold_bytes; // weights that no cache holds
+};
+
+static void *allocate(size_t bytes) // or exits
 {
     const size_t huge = 2 << 20, unit = bytes < huge ? 64 : huge; // the roof reads huge pages, too
     void *p = aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
@@ -29,9 +35,10 @@ void *bench_allocate(size_t bytes)
     return p;
 }
 
-void *bench_values(cot_dtype type, int64_t n)
+/* Small whole numbers and halves, in any of the three types. */
+static void *values(cot_dtype type, int64_t n)
 {
-    char *x = bench_allocate((size_t)n * cot_dtype_bytes(type));
+    char *x = allocate((size_t)n * cot_dtype_bytes(type));
     for (int64_t i = 0; i < n; i++) {
         float value = (float)(cot_mix64((uint64_t)i) % 17) / 2 - 4;
         uint16_t half = type == COT_F16 ? cot_f32_to_f16(value) : cot_f32_to_bf16(value);
@@ -49,7 +56,8 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double bench_seconds(void (*body)(void *), void *context, double *least, double *most)
+/* Median seconds of `body`, its least and most; one run before to warm up. */
+static double seconds(void (*body)(void *), void *context, double *least, double *most)
 {
     double times[RUNS];
     body(context);
@@ -67,7 +75,7 @@ double bench_seconds(void (*body)(void *), void *context, double *least, double 
 static void report(const char *name, double amount, const char *unit, double roof, void (*body)(void *),
                    void *context)
 {
-    double least, most, median = bench_seconds(body, context, &least, &most);
+    double least, most, median = seconds(body, context, &least, &most);
     printf("%-36s %9.2f %s  (%.2f to %.2f)", name, amount / median * 1e-9, unit, amount / most * 1e-9,
            amount / least * 1e-9);
     if (roof > 0) printf("  %5.1f %% of the roof", 100 * amount / median / roof);
@@ -95,11 +103,11 @@ static void product(const struct bench *bench, cot_dtype type, int64_t m, int64_
                          .m = m,
                          .n = n,
                          .k = k,
-                         .a = bench_values(type, m * k),
+                         .a = values(type, m * k),
                          .a_stride = k,
                          .b = b,
                          .b_panel_bytes = cot_panel_bytes(cot_format_of(type), k),
-                         .c = bench_allocate((size_t)(m * n) * 4),
+                         .c = allocate((size_t)(m * n) * 4),
                          .c_stride = n}};
     char name[64];
     snprintf(name, sizeof name, "%s %s m %lld n %lld k %lld", decode ? "decode" : "prefill",
@@ -116,8 +124,7 @@ static void product(const struct bench *bench, cot_dtype type, int64_t m, int64_
 
 static void *weights(cot_dtype type, int64_t k, int64_t n)
 {
-    void *source = bench_values(type, n * k),
-         *b = bench_allocate((size_t)cot_packed_bytes(cot_format_of(type), k, n));
+    void *source = values(type, n * k), *b = allocate((size_t)cot_packed_bytes(cot_format_of(type), k, n));
     cot_pack_columns(b, cot_format_of(type), k, n, 0, n, source, type, k);
     free(source);
     return b;
@@ -164,8 +171,8 @@ static void packings(void)
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         struct packing p = {
             .format = cot_format_of(pairs[i][0]), .source_type = pairs[i][1], .k = 2048, .n = 16384};
-        p.b = bench_allocate((size_t)cot_packed_bytes(p.format, p.k, p.n));
-        p.source = bench_values(p.source_type, p.k * p.n);
+        p.b = allocate((size_t)cot_packed_bytes(p.format, p.k, p.n));
+        p.source = values(p.source_type, p.k * p.n);
         char name[64];
         snprintf(name, sizeof name, "pack %s from %s, one thread", cot_dtype_name(pairs[i][0]),
                  cot_dtype_name(p.source_type));
@@ -210,8 +217,7 @@ static void run_to_f32(void *context)
 
 static void row_functions(const struct bench *bench)
 {
-    struct rows r = {bench->kernels, bench_values(COT_F32, ROW), bench_allocate(ROW * 4),
-                     bench_allocate(ROW * 4)};
+    struct rows r = {bench->kernels, values(COT_F32, ROW), allocate(ROW * 4), allocate(ROW * 4)};
     for (int i = 0; i < ROW; i++) r.y[i] = 0.5f;
     const double elements = (double)ROW * REPEAT;
     report("swiglu to BF16, one thread", elements, "G/s     ", 0, run_swiglu, &r);
@@ -226,12 +232,10 @@ static void row_functions(const struct bench *bench)
 
 int main(int argc, char **argv)
 {
-    const char *isa = NULL, *part = NULL, *shape = NULL, *type = NULL, *threads = "1", *mib = "0",
-               *rows = "0";
+    const char *isa = NULL, *threads = "1", *mib = "0";
     const struct {
         const char *name, **value;
-    } options[] = {{"--isa", &isa},         {"--part", &part}, {"--shape", &shape}, {"--type", &type},
-                   {"--threads", &threads}, {"--mib", &mib},   {"--rows", &rows}};
+    } options[] = {{"--isa", &isa}, {"--threads", &threads}, {"--mib", &mib}};
     for (int i = 1; i < argc; i += 2) {
         size_t o = 0, n = sizeof options / sizeof *options;
         while (o < n && strcmp(argv[i], options[o].name) != 0) o++;
@@ -255,12 +259,9 @@ int main(int argc, char **argv)
     printf("roofs: f32 %.1f GFLOP/s, bf16 %.1f GFLOP/s, int8 %.1f GOP/s, read %.1f GB/s\n",
            bench.roof.f32_flops * 1e-9, bench.roof.bf16_flops * 1e-9, bench.roof.int8_ops * 1e-9,
            bench.roof.read_bytes_per_second * 1e-9);
-    if (!part || strcmp(part, "experts") == 0) bench_experts(&bench, shape, type, atoll(rows));
-    if (!part || strcmp(part, "others") == 0) {
-        products(&bench);
-        packings();
-        row_functions(&bench);
-    }
+    products(&bench);
+    packings();
+    row_functions(&bench);
     cot_pool_close(bench.pool);
     return 0;
 }

@@ -22,6 +22,7 @@
     X(topology_distances) \
     X(bench_roof) \
     X(bench_model) \
+    X(bench_kernels) \
     X(bench_moe) \
     X(bench_fabric) \
     X(bench_pipeline) \

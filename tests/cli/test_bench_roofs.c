@@ -35,7 +35,8 @@ static capture c;
 
 static int run_program(void *context)
 {
-    static const cot_command *const commands[] = {&cot_cmd_bench_model, &cot_cmd_bench_moe, NULL};
+    static const cot_command *const commands[] = {&cot_cmd_bench_model, &cot_cmd_bench_moe,
+                                                  &cot_cmd_bench_kernels, NULL};
     char **argv = context;
     int argc = 0;
     while (argv[argc]) argc++;
@@ -133,12 +134,95 @@ static void test_moe(void **state)
     assert_non_null(strstr(c.err, "are not to be trusted\n"));
 }
 
+static double number(const json_t *row, const char *name)
+{
+    const json_t *value = json_object_get(row, name);
+    if (!json_is_number(value)) fail_msg("no number '%s'", name);
+    return json_number_value(value);
+}
+
+/* Every form by every arithmetic that multiplies it; bytes and operations as they are counted, shares of the higher roof. */
+static void test_kernels(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *weights, *precision;
+        int bytes; // of a network of 64 by 96: gate and up [64][96], down [96][64]
+    } forms[] = {{"fp32", "fp32", 73728}, {"bf16", "bf16", 36864}, {"int8", "fp32", 19456},
+                 {"int8", "bf16", 19456}, {"int8", "int8", 19456}, {"fp8", "fp32", 19456},
+                 {"fp8", "bf16", 19456},  {"int4", "fp32", 10368}, {"int4", "bf16", 10368},
+                 {"int4", "int8", 10368}, {"mxfp4", "fp32", 9856}, {"mxfp4", "bf16", 9856},
+                 {"mxfp4", "int8", 9856}};
+    enum { FORMS = sizeof forms / sizeof *forms };
+    set_roofs(1e12, 1.2e12, 4e12, 3e12);
+    RUN("bench", "kernels", "--shape", "64,96,2,1", "--rows", "3,65", "--mib", "1", "--threads", "2",
+        "--json");
+    json_t *rows = json_loads(c.out, 0, NULL);
+    assert_int_equal(json_array_size(rows), 2 * FORMS);
+    for (size_t i = 0; i < 2 * FORMS; i++) {
+        const json_t *row = json_array_get(rows, i);
+        const double bytes = forms[i / 2].bytes, n = i % 2 ? 65 : 3,
+                     experts = i % 2 ? 1 : ceil((1 << 20) / bytes),
+                     roof = forms[i / 2].precision[0] == 'f'   ? 1.2e12
+                            : forms[i / 2].precision[0] == 'b' ? 2.4e12
+                                                               : 4.8e12,
+                     ns = number(row, "median_ns");
+        assert_string_equal(json_string_value(json_object_get(row, "weights")), forms[i / 2].weights);
+        assert_string_equal(json_string_value(json_object_get(row, "precision")), forms[i / 2].precision);
+        assert_true(number(row, "rows") == n && number(row, "experts") == experts);
+        assert_true(number(row, "weight_bytes") == bytes * experts);
+        assert_true(number(row, "operations") == 6.0 * 64 * 96 * n * experts);
+        assert_true(0 < number(row, "least_ns") && number(row, "least_ns") <= ns &&
+                    ns <= number(row, "most_ns"));
+        assert_true(number(row, "read_roof") == 4e12 && number(row, "multiply_roof") == roof);
+        assert_true(fabs(number(row, "read_share") / (bytes * experts / ns * 1e9 / 4e12) - 1) < 1e-9);
+        assert_true(fabs(number(row, "multiply_share") / (number(row, "operations") / ns * 1e9 / roof) - 1) <
+                    1e-9);
+        assert_true(json_is_false(json_object_get(row, "busy")));
+    }
+    json_decref(rows);
+    set_roofs(1e12, 1e12, 4e12, 2e12);
+    RUN("bench", "kernels", "--shape", "64,96,2,1", "--rows", "2", "--mib", "1", "--weights", "mxfp4",
+        "--precision", "int8");
+    const char *line = strstr(c.out, "\nmxfp4   int8       2 ");
+    if (!line || !strstr(line, "  busy\n")) fail_msg("%s", c.out);
+}
+
+static void test_kernels_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        int status;
+        const char *option, *value, *message;
+    } bad[] = {
+        {2, "--rows", "4097", "coterie: --rows takes integers from 1 to 4096, not '4097'\n"},
+        {2, "--shape", "nosuch", "coterie: unknown shape 'nosuch'"},
+        {1, "--weights", "q4", "coterie: unknown weights 'q4' (fp32, bf16, int8, fp8, int4 or mxfp4)\n"},
+        {1, "--precision", "fp16", "coterie: unknown precision 'fp16' (fp32, bf16 or int8)\n"},
+        {1, "--isa", "x", "coterie: no instruction set 'x' here"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        capture_call(&c, run_program,
+                     (char *[]){(char[]){"coterie"}, "bench", "kernels", (char *)(uintptr_t)bad[i].option,
+                                (char *)(uintptr_t)bad[i].value, NULL});
+        assert_int_equal(c.status, bad[i].status);
+        assert_string_equal(c.out, "");
+        if (strncmp(c.err, bad[i].message, strlen(bad[i].message)) != 0) fail_msg("%s", c.err);
+    }
+    capture_call(
+        &c, run_program,
+        (char *[]){(char[]){"coterie"}, "bench", "kernels", "--weights", "fp8", "--precision", "int8", NULL});
+    assert_int_equal(c.status, 1);
+    assert_string_equal(c.err, "coterie: weights in fp8 are not multiplied in precision int8\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_doubts),
         cmocka_unit_test(test_model),
         cmocka_unit_test(test_moe),
+        cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_kernels_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
