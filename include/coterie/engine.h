@@ -79,13 +79,13 @@ typedef struct cot_engine_options {
      * long, is given up, and with it the engine; 1e8 to 1e15. A rank may compute a whole step of a large model meanwhile.
      * Default 300 s. */
     int64_t timeout_ns;
-    /* Where experts sit, replicas included; read while opening. NULL, the default: consecutive experts, equally many on
-     * each rank as far as that goes. */
+    /* Where experts sit, replicas included; read while opening. One whose model_hash is another model's is refused. NULL, the
+     * default: consecutive experts, equally many on each rank as far as that goes. */
     const cot_expert_map *placement;
     /* What messages call that placement; NULL: "the placement". */
     const char *placement_name;
-    /* A file of cot_predictor_write (`coterie group --tables`) for this model and this number of ranks: its groups of experts
-     * are where experts sit. A placement that is given too must have every expert there, and once. NULL, the default. */
+    /* A file of cot_predictor_write (`coterie group --tables`) for this model (or the trace that is replayed; another's
+     * model_hash is refused) and this number of ranks: its groups of experts are where experts sit. A placement that is given too must have every expert there, and once. NULL, the default. */
     const char *tables;
     /* How tokens come to their experts and back where heads are split (attention "tp"). "ds-moe", as DeepSpeed-MoE does:
      * allreduce, a slice of the tokens at home on each rank, allgather; "s-moe" (Speculative MoE): a reduce-scatter takes
@@ -203,7 +203,11 @@ typedef struct cot_engine_info {
     int64_t vocab, hidden, layers, heads, kv_heads, experts, top_k, context_tokens;
     int64_t moe_layers;
     const int32_t *moe_layer; /* [moe_layers] the model's numbers of its MoE layers */
-    size_t weight_bytes;      /* packed, over all ranks */
+    /* A hash of what chooses experts: the number of them, and the gates of the first and the last MoE layer, rounded to bf16. It
+     * tells traces, tables and placements of one model from another's; coterie convert and --weights leave it as it is. With
+     * a replayed trace that of the trace. 0: not known, as of random models and of drawn routing. */
+    uint64_t model_hash;
+    size_t weight_bytes; /* packed, over all ranks */
     int ranks, threads;
     const char *precision, *payload, *op, *combine,
         *attention;                              /* as the options spell them, defaults filled in */
@@ -508,8 +512,8 @@ typedef struct cot_stats {
      * norms, attention's biases and the embedding are left out. 0 without capture_routing. */
     uint64_t prefill_read_bytes, decode_read_bytes;
     struct {
-        const char *name;
-        int64_t ns; /* summed over ranks, waiting included; of the fused operator, over threads */
+        const char *name; /* heads' sums go by "allreduce", or, with s-moe, "reduce-scatter" */
+        int64_t ns;       /* summed over ranks, waiting included; of the fused operator, over threads */
     } times[COT_STATS_TIMES];
 } cot_stats;
 /* Gathers the counters of all ranks (itself not counted in what it returns). Free with cot_stats_clear.

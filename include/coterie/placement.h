@@ -23,6 +23,8 @@ typedef struct cot_expert_map {
     int32_t *layers;        // [L] the model's layer numbers, ascending
     int32_t *expert;        // [L][S][slots_per_rank] logical expert, -1: an empty slot
     uint8_t *dense;         // [L] 1: a layer without experts, of which recorders keep a row all the same
+    uint64_t
+        model_hash; // of the model's gates (see cot_engine_info), which format "coterie" keeps; 0: not known
 } cot_expert_map;
 
 /* A format that maps are read from and written in. */

@@ -10,7 +10,8 @@
  * l; nothing else. Pure: no clock, no global state, the same result for the same input.
  *
  * A predictor's file has the metadata format "coterie.predictor", version "1", model, experts (E), top_k (K), layers,
- * ranks (D), order, sequences, seed and trace_hash (hexadecimal), and the tensors below. A share is expected
+ * ranks (D), order, sequences, seed and trace_hash (hexadecimal), model_hash (the same) where the trace had it, and the
+ * tensors below. A share is expected
  * activations of a token, 65535 (255 in bytes) for 1; a pair is a rank and its confidence, 65535 and 0 for none.
  *
  *     expert_rank      uint8  [L][E]             sequence_ranks   uint16 [R][2]       pairs, layer after layer
@@ -107,6 +108,7 @@ cot_status cot_predictor_set_isa(cot_predictor *predictor, const char *isa, cot_
 /* What the tables were made of. Pointers are the predictor's. */
 typedef struct cot_predictor_info {
     const char *model;
+    uint64_t model_hash; // of its gates, as the trace had it; 0: nobody said
     int32_t n_layers, n_experts, top_k, n_ranks, order;
     const int32_t *layers;      // [L] the model's numbers
     const int32_t *expert_rank; // [L][E]

@@ -1,8 +1,8 @@
 /* Routing traces: what a model's router did, token by token, and the statistics and file formats around it.
  *
  * A trace is one safetensors file. Its metadata are strings: format "coterie.trace", version "1", kind
- * "tokens" or "counts", model, experts (E), top_k (K), layers (the model's layer numbers, as "0,1,2"). Its
- * tensors:
+ * "tokens" or "counts", model, experts (E), top_k (K), layers (the model's layer numbers, as "0,1,2"), and, where
+ * an engine recorded it, model_hash (hexadecimal). Its tensors:
  *
  *     kind tokens                                    kind counts
  *     token_ids         int32   [T]                  token_ids  int32   [N]
@@ -36,6 +36,7 @@ typedef enum cot_trace_kind {
 typedef struct cot_trace {
     cot_trace_kind kind;
     const char *model;               // its name, UTF-8; "" when nobody said
+    uint64_t model_hash;             // of its gates, see cot_engine_info; 0: nobody said
     int32_t n_layers;                // L, 1 .. COT_TRACE_MAX_LAYERS
     int32_t n_experts;               // E, 1 .. COT_TRACE_MAX_EXPERTS
     int32_t top_k;                   // K, 1 .. E

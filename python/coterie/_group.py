@@ -46,6 +46,7 @@ class Groups(Shown):
     distance_before: float | None
     cost: float
     rounds: int
+    _model_hash = 0  # whose gates chose, 0 if not known
 
     def _summary(self):
         return {"ranks": self.ranks, "layers": len(self.layers), "experts": self.expert_rank.shape[1], "lar": self.lar,
@@ -56,6 +57,7 @@ class Groups(Shown):
         made = structs.LayerGroups(*self.expert_rank.shape, self.ranks, 0, array_at(self.expert_rank, structs.Ints), None)
         with opened(structs.ExpertMap, "cot_layer_groups_map", "cot_expert_map_free", ctypes.byref(made),
                     array_at(self.layers, structs.Ints)) as placed:  # fmt: skip
+            placed.model_hash = self._model_hash
             return placement_of(placed)
 
 
@@ -134,7 +136,7 @@ def group(trace: Trace, ranks: int, *, method: str = "coterie", iterations: int 
 
 def _groups(trace, counted, found):
     made, result = found.groups, Groups()
-    result.ranks, result.layers = made.n_ranks, trace.layers
+    result.ranks, result.layers, result._model_hash = made.n_ranks, trace.layers, trace._struct.model_hash
     result.token_ids = copy_of(counted.token_ids, counted.n_tokens) if counted.token_ids else None
     result.expert_rank = copy_of(made.expert_rank, made.n_layers, made.n_experts)
     result.token_rank = copy_of(made.token_rank, made.n_layers, made.n_tokens)

@@ -202,6 +202,7 @@ class Placement(Shown):
     peak_load: numpy.ndarray | None = None
     moves: int | None = None
     transfers: numpy.ndarray | None = None
+    _model_hash = 0  # whose gates the experts were placed for, 0 if not known
 
     def _summary(self):
         layers, ranks, slots = self.physical_to_logical.shape
@@ -222,7 +223,7 @@ class Placement(Shown):
         arrays = self.layers, expert, self.dense.astype(numpy.uint8)
         made = structs.ExpertMap(expert.shape[0], self.experts, expert.shape[1], expert.shape[2],
                                  *(_at(array, kind) for array, kind in zip(arrays, (structs.Ints, structs.Ints, structs.Bytes))))  # fmt: skip
-        made.held = arrays  # for as long as the struct
+        made.held, made.model_hash = arrays, self._model_hash  # held for as long as the struct
         return made
 
 
@@ -232,6 +233,7 @@ def placement_of(made):
     result.experts, result.layers = made.n_experts, _copy(made.layers, made.n_layers)
     result.dense = _copy(made.dense, made.n_layers).astype(bool)
     result.physical_to_logical = _copy(made.expert, made.n_layers, made.n_ranks, made.slots_per_rank)
+    result._model_hash = made.model_hash
     return result
 
 

@@ -42,6 +42,7 @@ class ExpertMap(Structure):
         ("layers", Ints),
         ("expert", Ints),
         ("dense", Bytes),
+        ("model_hash", c_uint64),
     ]
 
 
@@ -173,6 +174,7 @@ class Trace(Structure):
     _fields_ = [
         ("kind", c_int),
         ("model", c_char_p),
+        ("model_hash", c_uint64),
         ("n_layers", c_int32),
         ("n_experts", c_int32),
         ("top_k", c_int32),
@@ -361,6 +363,7 @@ class PredictorInfo(Structure):
     c_name = "cot_predictor_info"
     _fields_ = [
         ("model", c_char_p),
+        ("model_hash", c_uint64),
         ("n_layers", c_int32),
         ("n_experts", c_int32),
         ("top_k", c_int32),
@@ -483,6 +486,7 @@ class EngineInfo(Structure):
         ("context_tokens", c_int64),
         ("moe_layers", c_int64),
         ("moe_layer", Ints),
+        ("model_hash", c_uint64),
         ("weight_bytes", c_size_t),
         ("ranks", c_int),
         ("threads", c_int),

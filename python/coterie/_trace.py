@@ -64,14 +64,14 @@ class Trace(Shown):
         self._set("tokens", model, E, K, numbers, ids, experts=chosen, weights=weights, sequence_offsets=offsets)
 
     def _set(self, kind, model, n_experts, top_k, layers, token_ids, experts=None, weights=None, sequence_offsets=None,
-             counts=None, string_offsets=None, string_bytes=None):  # fmt: skip
+             counts=None, string_offsets=None, string_bytes=None, model_hash=0):  # fmt: skip
         self.kind, self.model, self.n_experts, self.top_k = kind, model, n_experts, top_k
         self.layers, self.token_ids, self.sequence_offsets = layers, token_ids, sequence_offsets
         self.experts, self.weights, self.counts, self.strings = experts, weights, counts, None
         if string_offsets is not None:
             self.strings = [string_bytes[a:b].tobytes() for a, b in zip(string_offsets[:-1], string_offsets[1:])]
         made = structs.Trace(kind=TOKENS if kind == "tokens" else COUNTS, model=text(model), n_layers=len(layers),
-                             n_experts=n_experts, top_k=top_k, n_tokens=len(token_ids))  # fmt: skip
+                             model_hash=model_hash, n_experts=n_experts, top_k=top_k, n_tokens=len(token_ids))  # fmt: skip
         fields = {"layers": (layers, structs.Ints), "token_ids": (token_ids, structs.Ints), "counts": (counts, structs.Counts),
                   "sequence_offsets": (sequence_offsets, structs.Longs), "weights": (weights, structs.Shorts),
                   "string_offsets": (string_offsets, structs.Longs), "strings": (string_bytes, structs.Chars)}  # fmt: skip
@@ -148,7 +148,7 @@ def read_trace(path: str | os.PathLike, *, format: str | None = None, model: str
     with _opened(structs.Trace, *read) as t:
         L, T, K, E, S, V = t.n_layers, t.n_tokens, t.top_k, t.n_experts, t.n_sequences, t.n_strings
         tokens = t.kind == TOKENS
-        held = {}
+        held = {"model_hash": t.model_hash}
         if tokens:
             held["experts"] = _copy(t.experts_u8 or t.experts_u16, L, T, K)
             held["sequence_offsets"] = _copy(t.sequence_offsets, S + 1)

@@ -351,12 +351,16 @@ static cot_status lay_out_experts(cot_engine *e, const cot_engine_options *o, co
                                            .layers = e->moe_layer,
                                            .slots_per_rank = o->expert_slots};
     const char *name = o->placement_name ? o->placement_name : "the placement";
+    const cot_engine_known known = {o->routing && o->routing->trace ? o->routing->name : e->name,
+                                    e->info.model_hash};
     cot_status status = COT_OK;
     cot_config_list_moe_layers(e->moe_layer, e->config);
     if (o->routing) status = cot_engine_replay_of(&e->replay, o->routing, e->config, e->moe_layer, error);
     if (o->routing) e->runner.replay = &e->replay;
     if (status == COT_OK && o->tables)
-        status = cot_engine_tables_open(&e->tables, o->tables, e->config, &shape, o->routing, error);
+        status = cot_engine_tables_open(&e->tables, o->tables, e->config, &shape, o->routing, &known, error);
+    if (status == COT_OK && o->placement)
+        status = cot_engine_placement_check(o->placement, name, &known, error);
     if (status == COT_OK) status = cot_engine_replay_rows(&e->row_of_id, o->routing, e->tables, error);
     if (status != COT_OK) return status;
     const int32_t *groups = cot_engine_tables_groups(e->tables, cot_engine_replay_first_layer(o->routing));
@@ -484,13 +488,25 @@ static cot_status new_engine(cot_engine **out, cot_checkpoint *checkpoint, cot_e
     return COT_OK;
 }
 
-static cot_status open_engine(cot_engine **out, cot_checkpoint *checkpoint, const cot_engine_options *options,
-                              uint64_t likeness, cot_error *error)
+/* What routes: the model's gates, a trace, or dice. */
+static cot_status find_model_hash(cot_engine *e, const cot_engine_routing *routing, cot_error *error)
+{
+    if (!routing) return cot_checkpoint_hash(&e->info.model_hash, e->checkpoint, error);
+    e->info.model_hash = routing->trace ? routing->trace->model_hash : 0;
+    return COT_OK;
+}
+
+static cot_status open_engine(cot_engine **out, cot_checkpoint *checkpoint, const char *name,
+                              const cot_engine_options *options, uint64_t likeness, cot_error *error)
 {
     cot_engine *e;
     cot_status status = new_engine(&e, checkpoint, error);
-    if (status == COT_OK) e->likeness = likeness;
+    if (status != COT_OK) return status;
+    e->likeness = likeness;
+    e->name = name;
+    status = find_model_hash(e, options->routing, error);
     if (status == COT_OK) status = start(e, options, error);
+    e->name = NULL;
     if (status == COT_OK)
         *out = e;
     else
@@ -543,7 +559,7 @@ cot_status cot_engine_open(cot_engine **engine, const char *folder, const cot_en
         status = cot_fail(error, COT_INVALID_ARGUMENT, "layers share experts in random models alone");
     if (status == COT_OK) status = cot_checkpoint_open(&checkpoint, folder, &own_notes, error);
     if (status == COT_OK)
-        status = open_engine(engine, checkpoint, options, cot_likeness_of_folder(folder), error);
+        status = open_engine(engine, checkpoint, folder, options, cot_likeness_of_folder(folder), error);
     if (status == COT_OK && notes)
         *notes = own_notes;
     else
@@ -558,7 +574,7 @@ cot_status cot_engine_open_random(cot_engine **engine, const char *config_json, 
     *engine = NULL;
     cot_status status = check_options(options, error);
     if (status == COT_OK) status = cot_checkpoint_random(&checkpoint, config_json, bytes, seed, error);
-    return status == COT_OK ? open_engine(engine, checkpoint, options,
+    return status == COT_OK ? open_engine(engine, checkpoint, "the random model", options,
                                           cot_likeness_of_text(config_json, bytes, seed), error)
                             : status;
 }

@@ -70,7 +70,8 @@ static cot_status choose_method(cot_pipeline *p, const cot_engine_options *o, co
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "prediction 'gate' asks gates, which replayed routing does not");
     if ((p->foresight == COT_FORESIGHT_ORACLE || p->foresight == COT_FORESIGHT_WORST) && !recorded)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "prediction '%s' needs recorded routing (a trace)",
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "prediction '%s' needs recorded routing: a trace to replay (--routing trace:FILE)",
                         o->predict);
     if (o->predict ? p->foresight != COT_FORESIGHT_TABLES : !tables) return COT_OK;
     if (!tables)

@@ -18,6 +18,11 @@ static cot_status check_trace(const cot_engine_routing *routing, const cot_confi
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "'%s' has routing to %d of %d experts a token, the model has %" PRId64 " of %" PRId64,
                         routing->name, (int)t->top_k, (int)t->n_experts, c->gate.top_k, c->gate.experts);
+    for (int64_t i = 0; i < t->n_tokens; i++)
+        if (t->token_ids[i] >= c->vocab)
+            return cot_fail(error, COT_INVALID_ARGUMENT,
+                            "'%s' has token id %d at token %" PRId64 ", the model knows %" PRId64 " ids",
+                            routing->name, (int)t->token_ids[i], i, c->vocab);
     if (routing->first_layer < 0 || last > t->n_layers)
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "'%s' has %d layers, not %" PRId64 " from its layer number %d on", routing->name,

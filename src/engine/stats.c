@@ -118,12 +118,14 @@ static cot_status allocate(cot_stats *s, const cot_engine *e, cot_error *error)
                   : COT_OK;
 }
 
-static void add_rank(cot_stats *s, int rank, const cot_rank_stats *r, cot_locality *all)
+/* `reduction`: what heads' sums go by. */
+static void add_rank(cot_stats *s, int rank, const cot_rank_stats *r, const char *reduction,
+                     cot_locality *all)
 {
     const struct {
         const char *name;
         int64_t ns;
-    } times[COT_STATS_TIMES] = {{"attention", r->attention_ns}, {"allreduce", r->reduce_ns},
+    } times[COT_STATS_TIMES] = {{"attention", r->attention_ns}, {reduction, r->reduce_ns},
                                 {"gate", r->moe.gate_ns},       {"dispatch", r->moe.dispatch_ns},
                                 {"experts", r->moe.expert_ns},  {"shared experts", r->moe.shared_ns},
                                 {"combine", r->moe.combine_ns}, {"dense layers", r->dense_ns},
@@ -152,6 +154,8 @@ cot_status cot_engine_stats(cot_engine *e, cot_stats *s, cot_error *error)
 {
     int ranks = e->info.ranks;
     cot_locality locality = {0};
+    const char *const reduction =
+        e->runner.pipeline.s_moe && !e->runner.data_parallel ? "reduce-scatter" : "allreduce";
     if (e->failed)
         return cot_fail(error, COT_PEER_FAILED, "an earlier step failed: the engine must be closed");
     cot_rank_stats *gathered = calloc((size_t)ranks, sizeof *gathered);
@@ -160,7 +164,7 @@ cot_status cot_engine_stats(cot_engine *e, cot_stats *s, cot_error *error)
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the counters");
     if (status == COT_OK) status = cot_engine_group_stats(e->group, gathered, s->calls, s->exchanged, error);
     for (int rank = 0; rank < ranks && status == COT_OK; rank++)
-        add_rank(s, rank, &gathered[rank], &locality);
+        add_rank(s, rank, &gathered[rank], reduction, &locality);
     for (int p = 0; p < COT_STATS_PHASES && status == COT_OK; p++) s->rounds[p] = gathered[0].rounds[p];
     if (status == COT_OK) s->padded_rows = gathered[0].moe.padded_rows;
     free(gathered);

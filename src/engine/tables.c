@@ -2,11 +2,17 @@
 
 #include "base/error.h"
 
+#include <inttypes.h>
 #include <string.h>
+
+static bool is_another(uint64_t hash, const cot_engine_known *known)
+{
+    return hash && known->hash && hash != known->hash;
+}
 
 static cot_status check(const cot_predictor_info *t, const char *path, const cot_config *c,
                         const cot_expert_layout_shape *shape, const cot_engine_routing *routing,
-                        cot_error *error)
+                        const cot_engine_known *known, cot_error *error)
 {
     const bool cut = routing && routing->cut && routing->trace;
     const int32_t n_layers = cut ? routing->trace->n_layers : shape->n_layers,
@@ -24,17 +30,23 @@ static cot_status check(const cot_predictor_info *t, const char *path, const cot
     if (t->n_ranks != shape->n_ranks)
         return cot_fail(error, COT_INVALID_ARGUMENT, "'%s' has tables for %d ranks, not for %d", path,
                         (int)t->n_ranks, (int)shape->n_ranks);
-    const int32_t last = t->n_tokens && !t->token_strings ? t->token_ids[t->n_tokens - 1] : -1;
+    const bool of_trace = routing && routing->trace; // whose ids need not be the model's
+    const int32_t last = t->n_tokens && !t->token_strings && !of_trace ? t->token_ids[t->n_tokens - 1] : -1;
     if (last >= c->vocab)
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "'%s' has tables of token id %d, the model knows %lld ids", path, (int)last,
                         (long long)c->vocab);
+    if (is_another(t->model_hash, known))
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "'%s' has tables of model '%.40s' (gates %016" PRIx64 "), not of '%s' (%016" PRIx64
+                        ")",
+                        path, t->model, t->model_hash, known->name, known->hash);
     return COT_OK;
 }
 
 cot_status cot_engine_tables_open(cot_predictor **tables, const char *path, const cot_config *config,
                                   const cot_expert_layout_shape *shape, const cot_engine_routing *routing,
-                                  cot_error *error)
+                                  const cot_engine_known *known, cot_error *error)
 {
     cot_predictor_info info;
     if (!shape->n_layers)
@@ -43,11 +55,21 @@ cot_status cot_engine_tables_open(cot_predictor **tables, const char *path, cons
     cot_status status = cot_predictor_open(tables, path, error);
     if (status != COT_OK) return status;
     cot_predictor_describe(&info, *tables);
-    status = check(&info, path, config, shape, routing, error);
+    status = check(&info, path, config, shape, routing, known, error);
     if (status == COT_OK) return COT_OK;
     cot_predictor_close(*tables);
     *tables = NULL;
     return status;
+}
+
+cot_status cot_engine_placement_check(const cot_expert_map *map, const char *name,
+                                      const cot_engine_known *known, cot_error *error)
+{
+    if (!is_another(map->model_hash, known)) return COT_OK;
+    return cot_fail(error, COT_INVALID_ARGUMENT,
+                    "'%s' places experts of another model (gates %016" PRIx64 "), not of '%s' (%016" PRIx64
+                    ")",
+                    name, map->model_hash, known->name, known->hash);
 }
 
 const int32_t *cot_engine_tables_groups(const cot_predictor *tables, int32_t first)

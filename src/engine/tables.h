@@ -5,11 +5,21 @@
 #include "coterie/predict.h"
 #include "model/config.h"
 
+/* The model, or the trace whose routing takes the place of its gates'. */
+typedef struct cot_engine_known {
+    const char *name; // for messages
+    uint64_t hash;    // of cot_engine_info
+} cot_engine_known;
+
 /* Opens a file of tables. Errors: cot_predictor_open's; INVALID_ARGUMENT where they are of other layers, experts, ids or
- * ranks than the model and its group (`shape`), or, where a trace is cut, of other layers than the trace. A model of the same shape is not told apart. The caller closes. */
+ * ranks than the model and its group (`shape`), or, where a trace is cut, of other layers than the trace, and where they learnt from
+ * another model than `known`, as far as both are known. The caller closes. */
 cot_status cot_engine_tables_open(cot_predictor **tables, const char *path, const cot_config *config,
                                   const cot_expert_layout_shape *shape, const cot_engine_routing *routing,
-                                  cot_error *error);
+                                  const cot_engine_known *known, cot_error *error);
+/* Whether placement `name`, where it says so, was made for that model. Errors: INVALID_ARGUMENT. */
+cot_status cot_engine_placement_check(const cot_expert_map *map, const char *name,
+                                      const cot_engine_known *known, cot_error *error);
 /* [MoE layers][E] the rank of each expert, from the tables' layer `first` on; NULL without tables. */
 const int32_t *cot_engine_tables_groups(const cot_predictor *tables, int32_t first);
 /* Whether the layout of placement `name` has every expert once, on the rank of the tables' groups. Errors:

@@ -69,6 +69,11 @@ typedef struct cot_packed_part {
     int64_t n, n0;
 } cot_packed_part;
 
+/* A hash of what chooses experts: K, E, H, the numbers of the MoE layers, and the gates' weights of the first and the last of them, rounded to
+ * bf16, which neither conversion nor another name changes. *hash is 0 without such layers or without files, else never. Errors:
+ * cot_checkpoint_read's. */
+cot_status cot_checkpoint_hash(uint64_t *hash, const cot_checkpoint *checkpoint, cot_error *error);
+
 /* Reads a piece into out [rows][columns], dequantised to fp32. Errors: INVALID_ARGUMENT naming the tensor when a value
  * is NaN or infinite, OUT_OF_MEMORY. Thread-safe. */
 cot_status cot_checkpoint_read(const cot_checkpoint *checkpoint, const cot_weight_piece *piece, float *out,

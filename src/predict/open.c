@@ -82,7 +82,9 @@ static cot_status read_meta(cot_predictor *p, const char *subject, cot_error *er
         !meta_number(p, "order", 10, 1, COT_PREDICT_MAX_ORDER, &order, subject, error) ||
         !meta_number(p, "sequences", 10, 0, INT64_MAX, &sequences, subject, error) ||
         !meta_number(p, "seed", 10, 0, UINT64_MAX, &p->seed, subject, error) ||
-        !meta_number(p, "trace_hash", 16, 0, UINT64_MAX, &p->trace_hash, subject, error))
+        !meta_number(p, "trace_hash", 16, 0, UINT64_MAX, &p->trace_hash, subject, error) ||
+        (cot_safetensors_meta(&p->file, "model_hash") &&
+         !meta_number(p, "model_hash", 16, 0, UINT64_MAX, &p->model_hash, subject, error)))
         return COT_MALFORMED;
     p->n_experts = (int32_t)experts;
     p->top_k = (int32_t)top_k;

@@ -129,6 +129,7 @@ void cot_predictor_describe(cot_predictor_info *info, const cot_predictor *p)
     cot_predictor_table tables[COT_PREDICTOR_TABLES];
     const int n = cot_predictor_tables(tables, (cot_predictor *)(uintptr_t)p); // which it only reads
     *info = (cot_predictor_info){.model = p->model,
+                                 .model_hash = p->model_hash,
                                  .n_layers = p->n_layers,
                                  .n_experts = p->n_experts,
                                  .top_k = p->top_k,

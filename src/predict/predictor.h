@@ -18,7 +18,7 @@ struct cot_predictor {
     int32_t n_layers, n_experts, top_k, n_ranks, order; // L E K D
     const int32_t *layers;                              // [L]
     int32_t *expert_rank;                               // [L][E]
-    uint64_t trace_hash, seed;
+    uint64_t trace_hash, model_hash, seed;
     int64_t n_sequences;
     int64_t n_tokens;       // N, rows of the token tables
     int64_t n_ids;          // V, ids that id_row knows; 0: no embedding was given

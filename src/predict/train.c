@@ -70,6 +70,7 @@ static bool set_up(cot_predictor *p, const cot_trace *trace, const cot_predictor
         rank[i] = (uint8_t)(o->expert_rank ? o->expert_rank[i] : cot_trace_home(i % E, E, o->ranks));
     for (int64_t s = 0; s < S && o->chosen; s++) chosen[s] = o->chosen[s] != 0;
     p->model = model;
+    p->model_hash = trace->model_hash;
     p->layers = layers;
     p->expert_rank_u8 = rank;
     if (o->chosen && trace->kind == COT_TRACE_TOKENS && S) p->chosen = chosen;

@@ -1,6 +1,7 @@
 #include "routing/import.h"
 
 #include "base/error.h"
+#include "base/hash.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -70,6 +71,15 @@ static cot_status meta_layers(cot_trace *trace, const char *subject, cot_error *
     trace->layers = layers;
     trace->n_layers = n;
     return COT_OK;
+}
+
+/* That of a trace of an engine. */
+static cot_status meta_hash(cot_trace *trace, const char *subject, cot_error *error)
+{
+    const char *text = cot_safetensors_meta(&trace->owner->file, "model_hash");
+    if (!text || cot_hash_parse(&trace->model_hash, text)) return COT_OK;
+    return cot_fail(error, COT_MALFORMED,
+                    "'%s': metadata 'model_hash' is '%.40s', expected hexadecimal digits", subject, text);
 }
 
 /* The tensor's data, aligned (a copy where the file is not); NULL after a message when it is absent or unlike
@@ -183,6 +193,7 @@ static cot_status read_trace(cot_trace *trace, const char *subject, cot_error *e
     if (status == COT_OK)
         status = meta_number(trace, "top_k", COT_TRACE_MAX_EXPERTS, &trace->top_k, subject, error);
     if (status == COT_OK) status = meta_layers(trace, subject, error);
+    if (status == COT_OK) status = meta_hash(trace, subject, error);
     if (status == COT_OK)
         status = counts ? read_counts(trace, subject, error) : read_tokens(trace, subject, error);
     if (status == COT_OK && (cot_safetensors_find(&trace->owner->file, "token_strings") ||

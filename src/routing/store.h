@@ -17,7 +17,7 @@ cot_status cot_trace_own(cot_trace *trace, cot_error *error);
 void *cot_trace_alloc(cot_trace *trace, int64_t count, size_t bytes);
 /* Hands malloc'd `block` to the trace; false, and the block is freed, when out of memory. NULL is fine. */
 bool cot_trace_adopt(cot_trace *trace, void *block);
-/* Copies of `model`, `layers` [L] and, where there are any, `like`'s token strings (`like` may be NULL). */
+/* Copies of `model`, `layers` [L] and, of `like` (which may be NULL), the model's hash and token strings, where there are any. */
 cot_status cot_trace_set_names(cot_trace *trace, const char *model, int32_t n_layers, const int32_t *layers,
                                const cot_trace *like, cot_error *error);
 /* a * b * c, or -1 when it overflows or a factor is negative. */

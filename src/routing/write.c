@@ -1,6 +1,7 @@
 #include "routing/store.h"
 
 #include "base/error.h"
+#include "base/hash.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -28,15 +29,17 @@ cot_status cot_trace_write(const cot_trace *trace, const char *path, cot_error *
 {
     cot_status status = cot_trace_validate(trace, path, error);
     if (status != COT_OK) return status;
-    char experts[12], top_k[12], *layers = layer_list(trace);
+    char experts[12], top_k[12], hash[COT_HASH_TEXT_BYTES], *layers = layer_list(trace);
     if (!layers) return cot_fail(error, COT_OUT_OF_MEMORY, "cannot write '%s': out of memory", path);
     snprintf(experts, sizeof experts, "%" PRId32, trace->n_experts);
     snprintf(top_k, sizeof top_k, "%" PRId32, trace->top_k);
+    cot_hash_print(hash, trace->model_hash);
     bool counts = trace->kind == COT_TRACE_COUNTS;
     const char *meta[] = {
-        "format", "coterie.trace", "version", "1",     "kind",  counts ? "counts" : "tokens",
-        "model",  trace->model,    "experts", experts, "top_k", top_k,
-        "layers", layers};
+        "format", "coterie.trace", "version",    "1",     "kind",  counts ? "counts" : "tokens",
+        "model",  trace->model,    "experts",    experts, "top_k", top_k,
+        "layers", layers,          "model_hash", hash}; // the last only where there is one
+    const size_t pairs = sizeof meta / sizeof *meta / 2 - !trace->model_hash;
 
     cot_tensor tensors[6];
     size_t n = 0;
@@ -58,7 +61,7 @@ cot_status cot_trace_write(const cot_trace *trace, const char *path, cot_error *
         if (trace->experts_u8) tensors[n++] = narrow;
     }
     if (V) tensors[n++] = tensor("token_strings", COT_U8, trace->strings, 1, trace->string_offsets[V], 0, 0);
-    status = cot_safetensors_write(path, tensors, n, meta, sizeof meta / sizeof *meta / 2, error);
+    status = cot_safetensors_write(path, tensors, n, meta, pairs, error);
     free(layers);
     return status;
 }

@@ -528,6 +528,7 @@ static void a_layer_takes_so_many_rounds(void **state)
         assert_int_equal(cot_engine_stats(engine, &stats, NULL), COT_OK);
         uint64_t rounds = 0;
         for (int p = 0; p < COT_STATS_PHASES; p++) rounds += stats.rounds[p];
+        assert_string_equal(stats.times[1].name, s_moe ? "reduce-scatter" : "allreduce");
         assert_int_equal(info->layers, info->moe_layers);
         const uint64_t steps = (uint64_t)stats.steps;
         if (rounds != steps * (ways[i].rounds * (uint64_t)info->layers + 2))

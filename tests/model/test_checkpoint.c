@@ -7,6 +7,7 @@
 #include "base/file.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -98,6 +99,65 @@ static void no_such_piece(void **state)
     folder_delete(f);
 }
 
+static uint64_t hash_of(const char *path)
+{
+    uint64_t hash;
+    cot_checkpoint *checkpoint = opened(path);
+    assert_int_equal(cot_checkpoint_hash(&hash, checkpoint, NULL), COT_OK);
+    cot_checkpoint_close(checkpoint);
+    return hash;
+}
+
+/* A model is known by how many experts a token calls, and by the gates of its first and last MoE layer in bf16. */
+static void known_again(void **state)
+{
+    (void)state;
+    folder *f = tiny_mixtral(test_seed(), COT_F32);
+    write_all(f);
+    const uint64_t hash = hash_of(f->path);
+    assert_true(hash != 0);
+    static const struct {
+        const char *tensor;
+        uint32_t flipped; // bits of an element
+        bool same;
+    } changes[] = {{"model.layers.0.block_sparse_moe.gate.weight", 1u << 20, false},
+                   {"model.layers.1.block_sparse_moe.gate.weight", 1u << 20, false},
+                   {"model.layers.1.block_sparse_moe.gate.weight", 1u << 31, false},
+                   {"model.layers.1.block_sparse_moe.experts.2.w2.weight", 1u << 20, true},
+                   {"model.layers.0.input_layernorm.weight", 1u << 20, true}};
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        uint32_t *element = (uint32_t *)(uintptr_t)tensor_of(f, changes[i].tensor)->data + 5;
+        *element ^= changes[i].flipped;
+        write_all(f);
+        if ((hash_of(f->path) == hash) != changes[i].same) fail_msg("change %zu", i);
+        *element ^= changes[i].flipped;
+    }
+    char config[sizeof TINY_MIXTRAL] = TINY_MIXTRAL;
+    *(strstr(config, "\"num_experts_per_tok\": ") + strlen("\"num_experts_per_tok\": ")) = '1';
+    write_all(f);
+    assert_true(hash_of(f->path) == hash);
+    write_text(f, "config.json", config);
+    assert_true(hash_of(f->path) != hash);
+    write_text(f, "config.json", TINY_MIXTRAL);
+    for (int l = 0; l < 2; l++) { // as a checkpoint in bf16 has it
+        char name[64];
+        snprintf(name, sizeof name, "model.layers.%d.block_sparse_moe.gate.weight", l);
+        const cot_tensor *gate = tensor_of(f, name);
+        float *at = (float *)(uintptr_t)gate->data;
+        for (int64_t e = 0; e < cot_tensor_elements(gate); e++)
+            at[e] = cot_bf16_to_f32(cot_f32_to_bf16(at[e]));
+    }
+    write_all(f);
+    assert_true(hash_of(f->path) == hash);
+    folder_delete(f);
+    cot_checkpoint *drawn;
+    uint64_t none = 1;
+    assert_int_equal(cot_checkpoint_random(&drawn, TINY_MIXTRAL, strlen(TINY_MIXTRAL), 1, NULL), COT_OK);
+    assert_int_equal(cot_checkpoint_hash(&none, drawn, NULL), COT_OK);
+    assert_true(none == 0);
+    cot_checkpoint_close(drawn);
+}
+
 static void random_weights(void **state)
 {
     (void)state;
@@ -146,8 +206,8 @@ static void random_weights(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden),        cmocka_unit_test(shipped),        cmocka_unit_test(plain),
-        cmocka_unit_test(no_such_piece), cmocka_unit_test(random_weights),
+        cmocka_unit_test(golden),        cmocka_unit_test(shipped),     cmocka_unit_test(plain),
+        cmocka_unit_test(no_such_piece), cmocka_unit_test(known_again), cmocka_unit_test(random_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,6 +50,7 @@ static void assert_same(const cot_expert_map *a, const cot_expert_map *b)
                         (size_t)a->n_layers * (size_t)a->n_ranks * (size_t)a->slots_per_rank *
                             sizeof(int32_t));
     assert_memory_equal(a->dense, b->dense, (size_t)a->n_layers);
+    assert_true(a->model_hash == b->model_hash);
 }
 
 /* Every sample is the map of the formula; those that list MoE layers alone lack the first two. */
@@ -125,6 +126,7 @@ static void test_round_trips(void **state)
             if (counted) // consecutive layers, which row numbers can tell
                 for (int l = 1; l < map.n_layers; l++) map.layers[l] = map.layers[0] + l;
             if (own) map.dense[0] = 1;
+            if (own && round % 2) map.model_hash = (uint64_t)pad_draw(pad, UINT32_MAX) << 32 | 1;
             cot_expert_map_options options = options_of(pad, f->name, 0, 0, 0);
             if (cot_expert_map_write(&map, path, &options, &error) != COT_OK)
                 fail_msg("%s: %s", f->name, error.message);
@@ -256,6 +258,10 @@ static void test_read_refusals(void **state)
         {OWN "\"layers\":[0],\"physical_to_logical_map\":[[0,-1]]}", "layer 0 has no slot for expert 1"},
         {OWN "\"layers\":[0,1],\"physical_to_logical_map\":[[0,1]]}", "'layers' is no array of 1 numbers"},
         {OWN "\"layers\":[0],\"dense_layers\":[1],\"physical_to_logical_map\":[[0,1]]}", "'dense_layers'"},
+        {OWN "\"layers\":[0],\"model_hash\":\"0x1\",\"physical_to_logical_map\":[[0,1]]}", "'model_hash'"},
+        {OWN "\"layers\":[0],\"model_hash\":\"00000000000000001\",\"physical_to_logical_map\":[[0,1]]}",
+         "'model_hash'"},
+        {OWN "\"layers\":[0],\"model_hash\":1,\"physical_to_logical_map\":[[0,1]]}", "'model_hash'"},
         {OWN "\"layers\":[0],\"physical_to_logical_map\":[]}", "no array of 1 to 1024 layers"},
         {"{\"physical_to_logical_map\":[[0,1],[0]]}", "row 1 of 'physical_to_logical_map' is no array of 2"},
         {"{\"physical_to_logical_map\":[[0,1.5]]}", "no whole number"},

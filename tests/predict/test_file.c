@@ -38,6 +38,7 @@ static void assert_same(const cot_predictor *a, const cot_predictor *b)
     cot_predictor_describe(&p, a);
     cot_predictor_describe(&q, b);
     assert_string_equal(p.model, q.model);
+    assert_true(p.model_hash == q.model_hash);
     assert_true(p.n_layers == q.n_layers && p.n_experts == q.n_experts && p.top_k == q.top_k &&
                 p.n_ranks == q.n_ranks && p.order == q.order && p.trace_hash == q.trace_hash &&
                 p.seed == q.seed && p.n_sequences == q.n_sequences && !p.chosen == !q.chosen &&
@@ -51,6 +52,7 @@ static void round_trip(scratch_pad *pad, const sample_shape *shape, int D, bool 
 {
     cot_error error = {0};
     cot_trace trace = sample_trace(pad, shape);
+    trace.model_hash = choose ? 0 : (uint64_t)pad_draw(pad, UINT32_MAX) << 32 | 7;
     uint8_t *chosen = calloc((size_t)trace.n_sequences + 1, 1);
     chosen[0] = 200; // anything but 0
     float *rows = malloc(100 * 8 * sizeof *rows);
@@ -72,6 +74,7 @@ static void round_trip(scratch_pad *pad, const sample_shape *shape, int D, bool 
     cot_predictor_info info;
     cot_predictor_describe(&info, opened);
     assert_int_equal(info.trace_hash, cot_trace_hash(&trace));
+    assert_true(info.model_hash == trace.model_hash);
     if (choose) assert_int_equal(info.chosen[0], 1);
     assert_int_equal(cot_predictor_write(opened, in_scratch(pad, "b.safetensors"), &error), COT_OK);
     cot_predictor_close(opened);
@@ -200,9 +203,10 @@ typedef struct change {
 /* Writes the file with one thing changed, and expects to be told of it. */
 static void refuse(scratch_pad *pad, const cot_safetensors *file, const change *c)
 {
-    static const char *const keys[] = {"format", "version", "model",     "experts", "top_k",     "layers",
-                                       "ranks",  "order",   "sequences", "seed",    "trace_hash"};
-    const char *meta[22];
+    static const char *const keys[] = {"format",    "version", "model",      "experts",
+                                       "top_k",     "layers",  "ranks",      "order",
+                                       "sequences", "seed",    "trace_hash", "model_hash"};
+    const char *meta[24];
     size_t n_meta = 0, n = 0;
     cot_error error = {0};
     cot_tensor tensors[COT_PREDICTOR_TABLES];
@@ -270,6 +274,7 @@ static void test_refusals(void **state)
         {"sequences", -1, 0, "3", "expected 3"},
         {"seed", -1, 0, "99999999999999999999", "seed"},
         {"trace_hash", -1, 0, "x", "'x'"},
+        {"model_hash", -1, 0, "-1", "'-1'"},
         {"token_ids", 0, -1, NULL, "ascending from 0"},
         {"token_ids", 1, 0, NULL, "ascending"},
         {"id_row", 2, 1000, NULL, "row 1000"},

@@ -48,12 +48,16 @@ static void round_trip(scratch_pad *pad, int L, int E, int K, int S, int T)
     memset(&trace, 0xa5, sizeof trace);
     assert_int_equal(cot_trace_builder_finish(&built, builder, &error), COT_OK);
     cot_trace_builder_close(builder);
+    assert_true(built.model_hash == 0);
+    const uint64_t hash = pad_draw(pad, 3) ? (uint64_t)pad_draw(pad, UINT32_MAX) << 29 : 0;
+    built.model_hash = hash;
     assert_int_equal(cot_trace_write(&built, in_scratch(pad, "a.safetensors"), &error), COT_OK);
     cot_trace_close(&built);
     assert_int_equal(cot_trace_open(&trace, in_scratch(pad, "a.safetensors"), &error), COT_OK);
     int last = S;
     while (last && !length[last - 1]) last--; // sequences after the last that got a token do not exist
     assert_string_equal(trace.model, "m \"q\" \xc3\xa9");
+    assert_true(trace.model_hash == hash);
     assert_int_equal(trace.kind, COT_TRACE_TOKENS);
     assert_int_equal(trace.n_layers, L);
     assert_int_equal(trace.n_experts, E);
@@ -151,7 +155,8 @@ enum {
     N_EXPERTS = 9,
     TOP_K = 11,
     LAYERS = 13,
-    META = 14
+    HASH = 15,
+    META = 16
 };
 typedef struct sample {
     int64_t offsets[3];
@@ -172,7 +177,7 @@ static void fill(sample *s)
                              {"weights", COT_F16, 3, {2, 3, 2}, s->weights, 24},
                              {"experts", COT_U8, 3, {2, 3, 2}, s->experts, 12}},
                   .meta = {"format", "coterie.trace", "version", "1", "kind", "tokens", "model", "m",
-                           "experts", "4", "top_k", "2", "layers", "0,9"}};
+                           "experts", "4", "top_k", "2", "layers", "0,9", "model_hash", "fedcba9876543210"}};
     for (int i = 0; i < 12; i++) s->weights[i] = cot_f32_to_f16((float)i);
 }
 
@@ -209,8 +214,12 @@ static void test_reader_accepts(void **state)
         assert_int_equal(trace.n_layers, 2);
         assert_int_equal(trace.layers[1], 9);
         assert_true(cot_trace_weight(&trace, 1, 0, 1) == 7);
+        assert_true(trace.model_hash == 0xfedcba9876543210);
         cot_trace_close(&trace);
     }
+    assert_int_equal(read_sample(pad, &s, TENSORS, META / 2 - 1, &trace, &error), COT_OK);
+    assert_true(trace.model_hash == 0);
+    cot_trace_close(&trace);
     // tensors in an order that leaves some unaligned, wide experts although 4 fit a byte, no weights
     uint16_t wide[12];
     for (int i = 0; i < 12; i++) wide[i] = s.experts[i];
@@ -267,6 +276,9 @@ static void test_reader_refuses_metadata(void **state)
         {LAYERS, "3,3", "ascending"},
         {LAYERS, "0,99999999999", "'layers'"},
         {LAYERS, "-1,2", "'layers'"},
+        {HASH, "", "'model_hash'"},
+        {HASH, "0x1", "'model_hash'"},
+        {HASH, "00000000000000001", "'model_hash'"},
     };
     sample s;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -274,7 +286,7 @@ static void test_reader_refuses_metadata(void **state)
         s.meta[cases[i].key] = cases[i].value;
         refuse(pad, &s, cases[i].words);
     }
-    for (int gone = 0; gone < META; gone += 2) { // each key missing
+    for (int gone = 0; gone < HASH - 1; gone += 2) { // each key missing
         fill(&s);
         char words[64];
         snprintf(words, sizeof words, "metadata '%s' is missing", s.meta[gone]);
@@ -394,6 +406,7 @@ static void test_counts(void **state)
     const uint32_t expected[2][2][4] = {{{0, 0, 1, 1}, {2, 1, 0, 1}}, {{0, 0, 1, 1}, {2, 1, 1, 0}}};
     for (int i = 0; i < 2; i++) {
         const cot_trace *c = i ? &again : &counts;
+        assert_true(c->model_hash == 0xfedcba9876543210);
         assert_int_equal(c->kind, COT_TRACE_COUNTS);
         assert_int_equal(c->n_tokens, 2);
         assert_int_equal(c->top_k, 2);

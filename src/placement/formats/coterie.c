@@ -1,8 +1,10 @@
 /* Coterie's own map: one JSON object with "format", "version", the sizes, the layers' numbers and
- * "physical_to_logical_map" [L][ranks * slots_per_rank], -1 in empty slots; "dense_layers" where there are any. */
+ * "physical_to_logical_map" [L][ranks * slots_per_rank], -1 in empty slots; "dense_layers" where there are any, "model_hash"
+ * where it is known. */
 #include "placement/formats/formats.h"
 
 #include "base/error.h"
+#include "base/hash.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -18,6 +20,13 @@ static cot_status read_dense(cot_expert_map *map, const json_t *dense, const cha
     if (found == n && (!dense || json_is_array(dense))) return COT_OK;
     return cot_fail(error, COT_MALFORMED, "'%s': 'dense_layers' are no ascending numbers out of 'layers'",
                     path);
+}
+
+static cot_status read_hash(cot_expert_map *map, const json_t *hash, const char *path, cot_error *error)
+{
+    if (!hash || (json_is_string(hash) && cot_hash_parse(&map->model_hash, json_string_value(hash))))
+        return COT_OK;
+    return cot_fail(error, COT_MALFORMED, "'%s': 'model_hash' is no text of hexadecimal digits", path);
 }
 
 cot_status cot_map_read_coterie(cot_expert_map *map, const cot_map_source *source, cot_error *error)
@@ -54,6 +63,7 @@ cot_status cot_map_read_coterie(cot_expert_map *map, const cot_map_source *sourc
         status = cot_map_json_row(map->expert + l * width, width, json_array_get(rows, l), -1, E - 1, name,
                                   path, error);
     }
+    if (status == COT_OK) status = read_hash(map, json_object_get(o, "model_hash"), path, error);
     return status == COT_OK ? read_dense(map, json_object_get(o, "dense_layers"), path, error) : status;
 }
 
@@ -72,6 +82,9 @@ cot_status cot_map_write_coterie(FILE *stream, const cot_expert_map *map, const 
         if (map->dense[l])
             fprintf(stream, "%s%" PRId32, dense++ ? ", " : ",\n \"dense_layers\": [", map->layers[l]);
     if (dense) putc(']', stream);
+    char hash[COT_HASH_TEXT_BYTES];
+    cot_hash_print(hash, map->model_hash);
+    if (map->model_hash) fprintf(stream, ",\n \"model_hash\": \"%s\"", hash);
     fputs(",\n \"physical_to_logical_map\": [", stream);
     for (int32_t l = 0; l < map->n_layers; l++) {
         fputs(l ? ",\n  " : "\n  ", stream);
