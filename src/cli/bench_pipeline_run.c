@@ -46,8 +46,20 @@ bool pipeline_make_requests(struct pipeline_work *w, bool decode, int64_t tokens
         left -= decode ? 1 : fed;
     }
     if (!left) return true;
-    cot_complain("there are no %lld tokens to %s: the %s ends before", (long long)tokens,
-                 decode ? "decode" : "feed", w->replay.recorded ? "trace" : "context");
+    const char *const many = w->replay.count == 1 ? "" : "s", *const whose =
+                                                                  w->replay.learnt
+                                                                      ? "that the tables did not learn from"
+                                                                      : "of the trace";
+    if (!w->replay.recorded)
+        cot_complain("there are no %lld tokens to %s: the context ends before", (long long)tokens,
+                     decode ? "decode" : "feed");
+    else if (decode)
+        cot_complain(
+            "there are no %lld tokens to decode at once: of the %zu sequence%s %s %lld have %lld tokens",
+            (long long)tokens, w->replay.count, many, whose, (long long)(tokens - left), (long long)length);
+    else
+        cot_complain("there are no %lld tokens to feed: %lld are in the %zu sequence%s %s", (long long)tokens,
+                     (long long)(tokens - left), w->replay.count, many, whose);
     return false;
 }
 

@@ -38,7 +38,9 @@ static bool measure(struct pipeline_work *w, const char *phase, int64_t tokens)
 
 static bool measure_all(struct pipeline_work *w)
 {
+    const engine_needs needs = {.remarks = w->replay.remarks.text};
     bool good = pipeline_plan(w);
+    if (good) cot_engine_tell_remarks(&needs);
     if (w->s->json)
         w->json = json_array();
     else if (good)

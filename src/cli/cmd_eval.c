@@ -350,11 +350,12 @@ const cot_command cot_cmd_eval = {
             "coterie eval models/tiny --tokens models/tiny/heldout.safetensors --weights int4 --compare "
             "models/tiny",
             NULL},
-    .options = {.groups = (const cot_option_group[]){{"Options", eval_options, 0},
-                                                     {"Replayed routing", cot_replay_option_rows, AT(replay)},
-                                                     {"Group of ranks", cot_engine_option_rows, AT(engine)},
-                                                     {"Routing", cot_routing_option_rows, AT(engine)},
-                                                     {0}},
+    .options = {.groups =
+                    (const cot_option_group[]){{"Options", eval_options, 0},
+                                               {"Replayed routing", cot_replay_option_rows, AT(replay)},
+                                               {"Group of ranks", cot_replaying_option_rows, AT(engine)},
+                                               {"Routing", cot_routing_option_rows, AT(engine)},
+                                               {0}},
                 .positionals = (const cot_positional[]){{"MODEL", 0, 1, "a model folder", AT(model)}, {0}}},
     .settings_bytes = sizeof(struct eval_settings),
     .run = eval};

@@ -265,6 +265,7 @@ static int write_placement(const cot_grouped *g, const cot_group_settings *s, co
     cot_expert_map map = {0};
     if (!s->placement) return COT_EXIT_OK;
     cot_status status = cot_layer_groups_map(&map, &g->found.groups, in->trace.layers, &error);
+    map.model_hash = in->trace.model_hash;
     if (status == COT_OK) status = cot_expert_map_write(&map, s->placement, NULL, &error);
     cot_expert_map_free(&map);
     return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);

@@ -10,6 +10,8 @@
 /* Imports the trace and says on stderr what is odd about it; with a tokenizer (may be NULL), token strings become its ids,
  * which `*ids` holds: free it after closing the trace. Returns a COT_EXIT_ value. */
 int cot_open_trace(cot_trace *trace, int32_t **ids, const char *path, const char *tokenizer);
+/* The same without a tokenizer; what is odd is said to `say`, line by line. */
+int cot_open_trace_saying(cot_trace *trace, const char *path, cot_trace_say *say, void *context);
 /* Reads the embeddings of the model at `path`, into memory that the caller frees; the trace's ids must be within them.
  * Returns a COT_EXIT_ value after saying what is wrong. */
 int cot_open_embeddings(cot_predict_embedding *embedding, float **memory, const cot_trace *trace,

@@ -132,10 +132,11 @@ const cot_command cot_cmd_profile = {
         (const char *const[]){
             "coterie profile models/tiny --text book.txt -o trace.safetensors",
             "coterie profile MODEL --text a.txt --text b.txt --ranks 4 -o trace.safetensors", NULL},
-    .options = {.groups = (const cot_option_group[]){{"Options", profile_options, 0},
-                                                     {"Replayed routing", cot_replay_option_rows, AT(replay)},
-                                                     {"Group of ranks", cot_engine_option_rows, AT(engine)},
-                                                     {0}},
+    .options = {.groups =
+                    (const cot_option_group[]){{"Options", profile_options, 0},
+                                               {"Replayed routing", cot_replay_option_rows, AT(replay)},
+                                               {"Group of ranks", cot_replaying_option_rows, AT(engine)},
+                                               {0}},
                 .positionals = (const cot_positional[]){{"MODEL", 0, 1, "a model folder", AT(model)}, {0}}},
     .settings_bytes = sizeof(struct profile_settings),
     .run = profile};

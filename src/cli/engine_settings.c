@@ -19,14 +19,21 @@ const char *const cot_combine_names[] = {"exact", "reduced", NULL};
 static const char *const payloads[] = {"as-precision", "bf16", "fp32", NULL};
 
 static const char *const pipelines[] = {"auto", "ds-moe", "s-moe", NULL};
-static const char *const predictions[] = {
-    "auto", "none", "token-table", "device-sequence", "algorithm-2", "gate", "oracle", "worst", NULL};
+#define PREDICTIONS "auto", "none", "token-table", "device-sequence", "algorithm-2", "gate"
+static const char *const predictions[] = {PREDICTIONS, "oracle", "worst", NULL};
+static const char *const predictions_of_gates[] = {PREDICTIONS, NULL}; // where nothing is replayed
+#define PREDICT_HELP                                                                                         \
+    "what s-moe goes by; none: tokens' indices; token-table, device-sequence, algorithm-2: --tables; gate: " \
+    "the next layer's gate, asked a layer early; auto: algorithm-2, or what of it the tables have"
+#define PREDICT_OTHERWISE                                                                                    \
+    "oracle and worst look at recorded routing, which eval, profile and bench pipeline replay (--routing "   \
+    "trace:FILE)"
 const char *const cot_a2a_names[] = {"auto", "padded", "two-phase", "one-shot", NULL};
 const char *const cot_dedup_names[] = {"auto", "off", "on", NULL};
 static const char *const collectives[] = {"auto", "ring", "direct", NULL};
 
 // clang-format off
-#define ENGINE_ROWS(attention_default)  \
+#define ENGINE_ROWS(attention_default, predict_help, predict_choices, predict_otherwise)  \
     {"ranks", 'r', COT_OPTION_INTEGER, "P", NULL, \
      "ranks of the expert-parallel group; default: 1, or as many as oshrun has started", \
      offsetof(engine_settings, ranks), .least = 1, .most = 64}, \
@@ -86,10 +93,8 @@ static const char *const collectives[] = {"auto", "ring", "direct", NULL};
      "where tables foretell it; auto: s-moe with --tables", \
      offsetof(engine_settings, pipeline), .choices = pipelines}, \
     {"predict", 0, COT_OPTION_CHOICE, "METHOD", "auto", \
-     "what s-moe goes by; none: tokens' indices; token-table, device-sequence, algorithm-2: --tables; gate: the " \
-     "next layer's gate, asked a layer early; oracle, worst: with, against recorded --routing; auto: algorithm-2, or what " \
-     "of it the tables have", \
-     offsetof(engine_settings, predict), .choices = predictions}, \
+     predict_help, offsetof(engine_settings, predict), .choices = predict_choices, \
+     .otherwise = predict_otherwise}, \
     {"collective", 0, COT_OPTION_CHOICE, "HOW", "auto", \
      "ring, or direct: in one hop; auto: direct with s-moe", \
      offsetof(engine_settings, collective), .choices = collectives}, \
@@ -102,8 +107,13 @@ static const char *const collectives[] = {"auto", "ring", "direct", NULL};
     {0}
 // clang-format on
 
-const cot_option cot_engine_option_rows[] = {ENGINE_ROWS("tp")};
-const cot_option cot_serving_option_rows[] = {ENGINE_ROWS("dp")};
+const cot_option cot_engine_option_rows[] = {
+    ENGINE_ROWS("tp", PREDICT_HELP, predictions_of_gates, PREDICT_OTHERWISE)};
+const cot_option cot_serving_option_rows[] = {
+    ENGINE_ROWS("dp", PREDICT_HELP, predictions_of_gates, PREDICT_OTHERWISE)};
+const cot_option cot_replaying_option_rows[] = {
+    ENGINE_ROWS("tp", PREDICT_HELP "; oracle, worst: with, against the experts of --routing trace:FILE",
+                predictions, NULL)};
 
 const cot_option cot_routing_option_rows[] = {{"save-routing", 0, COT_OPTION_TEXT, "FILE", NULL,
                                                "write the routing of every token as a trace",
@@ -191,6 +201,15 @@ cot_status cot_engine_placement(cot_engine_options *options, cot_expert_map *map
     return status;
 }
 
+void cot_engine_tell_remarks(const engine_needs *needs)
+{
+    for (const char *line = needs->remarks; line && *line;) {
+        const size_t length = strcspn(line, "\n");
+        cot_complain("%.*s", (int)length, line);
+        line += length + (line[length] == '\n');
+    }
+}
+
 bool cot_engine_open_cli(cot_engine **engine, const char *model, const engine_settings *settings,
                          const engine_needs *needs)
 {
@@ -220,6 +239,7 @@ bool cot_engine_open_cli(cot_engine **engine, const char *model, const engine_se
         cot_complain_of(&error);
     else if (notes)
         fprintf(stderr, "note: %s\n", notes);
+    if (status == COT_OK) cot_engine_tell_remarks(needs);
     free(notes);
     return status == COT_OK;
 }
@@ -229,6 +249,7 @@ bool routing_recorder_open(routing_recorder *r, const char *path, const char *mo
     *r = (routing_recorder){.path = path};
     if (!path) return true;
     const cot_engine_info *info = cot_engine_describe(engine);
+    r->model_hash = info->model_hash;
     size_t length = strlen(model);
     while (length > 1 && model[length - 1] == '/') length--;
     char *name = strndup(model, length), *base = name ? strrchr(name, '/') : NULL;
@@ -259,6 +280,7 @@ bool routing_recorder_finish(routing_recorder *r, bool write)
         cot_trace trace = {0};
         cot_status status = r->error.status;
         if (status == COT_OK) status = cot_trace_builder_finish(&trace, r->builder, &r->error);
+        trace.model_hash = r->model_hash;
         if (status == COT_OK) status = cot_trace_write(&trace, r->path, &r->error);
         cot_trace_close(&trace);
         good = status == COT_OK;

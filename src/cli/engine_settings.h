@@ -20,6 +20,8 @@ typedef struct engine_settings {
 extern const cot_option cot_engine_option_rows[];
 /* The same where texts must not depend on their company: data-parallel attention is the default. */
 extern const cot_option cot_serving_option_rows[];
+/* Those of cot_engine_option_rows where routing can be replayed, which predictions may look at. */
+extern const cot_option cot_replaying_option_rows[];
 /* The same for commands that can save what they routed beside their own work. */
 extern const cot_option cot_routing_option_rows[];
 
@@ -32,6 +34,7 @@ typedef struct engine_needs {
     int64_t step_tokens;               // 0: as many as the engine likes
     const cot_engine_routing *routing; // NULL: gates choose
     const model_shape *shape;          // NULL: a model's folder
+    const char *remarks; // lines about what is fed, for when nothing is found wrong with it; NULL: none
 } engine_needs;
 cot_engine_options cot_engine_options_of(const engine_settings *settings, const engine_needs *needs);
 
@@ -46,14 +49,18 @@ cot_status cot_engine_placement(cot_engine_options *options, cot_expert_map *map
                                 const engine_settings *settings, const cot_model_info *model,
                                 cot_error *error);
 
-/* Opens the model, or a random one of the needs' shape, with a progress bar and a note about skipped tensors. Returns false after a line on stderr.
- */
+/* Says them on stderr. */
+void cot_engine_tell_remarks(const engine_needs *needs);
+
+/* Opens the model, or a random one of the needs' shape, with a progress bar, a note about skipped tensors and the remarks.
+ * Returns false after a line on stderr. */
 bool cot_engine_open_cli(cot_engine **engine, const char *model, const engine_settings *settings,
                          const engine_needs *needs);
 
 /* Collects routing into a trace file. All calls do nothing where `path` is NULL. */
 typedef struct routing_recorder {
     const char *path;
+    uint64_t model_hash;
     cot_trace_builder *builder;
     cot_error error; // the first
 } routing_recorder;

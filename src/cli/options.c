@@ -89,9 +89,9 @@ static bool bad_real(const cot_option *row, const char *value)
     return false;
 }
 
-/* Whether `value` is one of `choices` (NULL ends), and which; otherwise says what `name` takes. */
-static bool choose(const char *dashes, const char *name, const char *const *choices, const char *value,
-                   int *which)
+/* Whether `value` is one of `choices` (NULL ends), and which; otherwise says what `name` takes, and what else there is. */
+static bool choose(const char *dashes, const char *name, const char *const *choices, const char *otherwise,
+                   const char *value, int *which)
 {
     char all[256] = "";
     for (int i = 0; choices[i]; i++) {
@@ -100,7 +100,8 @@ static bool choose(const char *dashes, const char *name, const char *const *choi
         if (i) strncat(all, choices[i + 1] ? ", " : " or ", sizeof all - strlen(all) - 1);
         strncat(all, choices[i], sizeof all - strlen(all) - 1);
     }
-    cot_complain("%s%s takes %s, not '%s'", dashes, name, all, value);
+    cot_complain("%s%s takes %s, not '%s'%s%s", dashes, name, all, value, otherwise ? ": " : "",
+                 otherwise ? otherwise : "");
     return false;
 }
 
@@ -147,7 +148,7 @@ static bool store(const struct parse *p, const cot_option *row, void *field, con
         *(const char **)field = value;
         return true;
     case COT_OPTION_CHOICE:
-        return choose("--", row->name, row->choices, value, field);
+        return choose("--", row->name, row->choices, row->otherwise, value, field);
     case COT_OPTION_LIST:
         return append(field, value, row, p->argc);
     case COT_OPTION_OPTIONAL_TEXT:
@@ -229,7 +230,8 @@ static bool place(const struct parse *p, const char **arguments, int count)
         for (take = take < row->most ? take : row->most; take > 0; take--, at++) {
             void *field = p->settings + row->offset;
             int which;
-            if (row->choices && !choose("", row->name, row->choices, arguments[at], &which)) return false;
+            if (row->choices && !choose("", row->name, row->choices, NULL, arguments[at], &which))
+                return false;
             if (row->most == 1)
                 *(const char **)field = arguments[at];
             else if (!append(field, arguments[at], NULL, p->argc))

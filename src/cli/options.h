@@ -37,6 +37,7 @@ typedef struct cot_option {
         };
         const char *const *choices; // NULL ends
     };
+    const char *otherwise; // of a CHOICE: what to do for what it does not take; NULL: nothing to say
 } cot_option;
 
 typedef struct cot_list {

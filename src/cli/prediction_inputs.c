@@ -10,26 +10,47 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void note(void *context, const char *line)
+/* Who is told lines, and what they begin with. */
+struct listener {
+    cot_trace_say *say;
+    void *context;
+    const char *prefix;
+};
+
+static void pass_on(void *context, const char *line)
 {
-    cot_complain("%s%s", (const char *)context, line);
+    const struct listener *l = context;
+    char whole[1024];
+    snprintf(whole, sizeof whole, "%s%s", l->prefix, line);
+    l->say(l->context, whole);
 }
 
-int cot_open_trace(cot_trace *trace, int32_t **ids, const char *path, const char *tokenizer)
+int cot_open_trace_saying(cot_trace *trace, const char *path, cot_trace_say *say, void *context)
 {
-    const cot_trace_import_options options = {
-        .size = sizeof options, .say = note, .context = (void *)"note: "};
+    struct listener notes = {say, context, "note: "}, warnings = {say, context, "warning: "};
+    const cot_trace_import_options options = {.size = sizeof options, .say = pass_on, .context = &notes};
     cot_error error = {0};
     cot_progress progress = {"reading", 0};
     cot_progress_show(&progress, 0, 0);
     cot_status status = cot_trace_import(trace, path, &options, &error);
     if (status == COT_OK) {
-        status = cot_trace_warn(trace, note, (void *)"warning: ", &error);
+        status = cot_trace_warn(trace, pass_on, &warnings, &error);
         if (status != COT_OK) cot_trace_close(trace);
     }
     cot_progress_end(&progress);
-    if (status != COT_OK) return cot_complain_of(&error);
-    return tokenizer ? cot_map_token_ids(trace, ids, tokenizer) : COT_EXIT_OK;
+    return status == COT_OK ? COT_EXIT_OK : cot_complain_of(&error);
+}
+
+static void complain(void *context, const char *line)
+{
+    (void)context;
+    cot_complain("%s", line);
+}
+
+int cot_open_trace(cot_trace *trace, int32_t **ids, const char *path, const char *tokenizer)
+{
+    const int status = cot_open_trace_saying(trace, path, complain, NULL);
+    return status == COT_EXIT_OK && tokenizer ? cot_map_token_ids(trace, ids, tokenizer) : status;
 }
 
 int cot_open_embeddings(cot_predict_embedding *embedding, float **memory, const cot_trace *trace,

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,10 +40,28 @@ static const char *after(const char *text, const char *prefix)
     return !strncmp(text, prefix, length) && text[length] ? text + length : NULL;
 }
 
+/* For when all is well: of what is not, one line is said and no other. */
+static void add_remark(void *context, const char *line)
+{
+    replay *r = context;
+    growing_text_add(&r->remarks, line, strlen(line));
+    growing_text_add(&r->remarks, "\n", 1);
+}
+
+static void remark(replay *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void remark(replay *r, const char *format, ...)
+{
+    char line[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    add_remark(r, line);
+}
+
 static bool open_trace(replay *r, const char *path)
 {
-    int32_t *ids = NULL;
-    if (cot_open_trace(&r->trace, &ids, path, NULL) != COT_EXIT_OK) return false;
+    if (cot_open_trace_saying(&r->trace, path, add_remark, r) != COT_EXIT_OK) return false;
     if (r->trace.kind == COT_TRACE_TOKENS) return true;
     cot_complain("'%s' has counts, no token's routing", path);
     return false;
@@ -96,7 +115,7 @@ static bool cut_layers(replay *r, const replay_settings *s)
 }
 
 /* Which sequences the tables learnt from; `*known` is empty where they learnt from another trace. */
-static bool find_known(uint8_t **known, const replay *r, const char *tables, const char *trace)
+static bool find_known(uint8_t **known, replay *r, const char *tables, const char *trace)
 {
     cot_predictor *predictor;
     cot_error error;
@@ -109,7 +128,7 @@ static bool find_known(uint8_t **known, const replay *r, const char *tables, con
     cot_predictor_describe(&info, predictor);
     bool good = true;
     if (info.trace_hash != cot_trace_hash(&r->trace))
-        cot_complain("note: '%s' learnt from another trace than '%s'", tables, trace);
+        remark(r, "note: '%s' learnt from another trace than '%s'", tables, trace);
     else if (!info.chosen) {
         cot_complain("'%s' learnt from all of '%s': nothing is left to replay (coterie group --split)",
                      tables, trace);
@@ -144,6 +163,7 @@ static bool list_sequences(replay *r, int64_t prompt, const uint8_t *known)
     }
     for (size_t i = 0; i < n; i++) {
         const int64_t begin = t->sequence_offsets[i], tokens = t->sequence_offsets[i + 1] - begin;
+        if (tokens && known && known[i]) r->learnt++;
         if (!tokens || (known && known[i])) continue;
         char *name = r->names + r->count * NAME_BYTES;
         snprintf(name, NAME_BYTES, "%zu", i);
@@ -155,7 +175,11 @@ static bool list_sequences(replay *r, int64_t prompt, const uint8_t *known)
                                  .recorded = (int32_t)i};
         if (has_unknown(s)) s->unscored = tokens - 1;
     }
-    if (!r->count) cot_complain("no sequence is left to replay");
+    if (!r->count && r->learnt)
+        cot_complain("no sequence is left to replay: the tables learnt from all %zu that hold tokens",
+                     r->learnt);
+    else if (!r->count)
+        cot_complain("'%s' holds no tokens to replay", r->routing.name);
     return r->count > 0;
 }
 
@@ -169,10 +193,17 @@ static int64_t highest_id(const cot_trace *t)
 
 static bool make_shape(replay *r, const replay_settings *s)
 {
+    enum { MOST_IDS = 1 << 24 };
     model_shape_wanted wanted = {0};
-    if (r->recorded)
-        wanted =
-            (model_shape_wanted){r->layers, r->trace.n_experts, r->trace.top_k, highest_id(&r->trace) + 1};
+    if (r->recorded) {
+        const int64_t highest = highest_id(&r->trace);
+        if (highest >= MOST_IDS) {
+            cot_complain("'%s' has token id %" PRId64 ", a --shape has ids below %d", r->routing.name,
+                         highest, MOST_IDS);
+            return false;
+        }
+        wanted = (model_shape_wanted){r->layers, r->trace.n_experts, r->trace.top_k, highest + 1};
+    }
     return model_shape_make(&r->shape, s->shape, &wanted);
 }
 
@@ -190,7 +221,8 @@ static bool open_recorded(replay *r, const replay_settings *s, const engine_sett
         (!engine->tables || find_known(&known, r, engine->tables, path)) && list_sequences(r, prompt, known);
     free(known);
     if (good && r->count < (size_t)r->trace.n_sequences)
-        cot_complain("note: %zu of %" PRId64 " sequences are replayed", r->count, r->trace.n_sequences);
+        remark(r, "note: %zu of %" PRId64 " sequences are replayed%s", r->count, r->trace.n_sequences,
+               r->learnt ? ": the tables learnt from the others" : ": the others are empty");
     return good;
 }
 
@@ -206,7 +238,7 @@ bool replay_open(replay *r, const replay_settings *s, const engine_settings *eng
     engine_needs needs = {.shape = &r->shape};
     const int32_t layers = cot_engine_options_of(engine, &needs).expert_layers;
     if (layers < r->shape.layers)
-        cot_complain("note: %" PRId64 " layers share the experts of %d", r->shape.layers, (int)layers);
+        remark(r, "note: %" PRId64 " layers share the experts of %d", r->shape.layers, (int)layers);
     return true;
 }
 
@@ -216,6 +248,7 @@ void replay_close(replay *r)
     model_shape_free(&r->shape);
     free(r->sequences);
     free(r->names);
+    free(r->remarks.text);
     *r = (replay){0};
 }
 
@@ -223,6 +256,7 @@ void replay_need(engine_needs *needs, const replay *r)
 {
     if (r->drawn || r->recorded) needs->routing = &r->routing;
     if (r->shape.config) needs->shape = &r->shape;
+    needs->remarks = r->remarks.text;
 }
 
 bool replay_is_of_trace(const replay_settings *s)

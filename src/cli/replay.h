@@ -2,6 +2,7 @@
 #ifndef COT_CLI_REPLAY_H
 #define COT_CLI_REPLAY_H
 #include "engine_settings.h"
+#include "growing_text.h"
 #include "coterie/eval.h"
 
 typedef struct replay_settings {
@@ -18,14 +19,15 @@ typedef struct replay {
     int32_t first_layer, layers; // of the trace
     cot_engine_routing routing;
     cot_eval_sequence
-        *sequences; // those of the trace that `tables` did not learn from, the rest is passed over
-    size_t count;
+        *sequences;       // those of the trace that `tables` did not learn from, the rest is passed over
+    size_t count, learnt; // of them; of those that are passed over
+    growing_text remarks; // lines
     char *names;
     model_shape shape;
 } replay;
 
-/* Reads what the settings, which replay_check has passed, name; `tables` (may be NULL) are the file of --tables. Says what is replayed on stderr. Returns false
- * after a line on stderr; close either way. */
+/* Reads what the settings, which replay_check has passed, name; `tables` (may be NULL) are the file of --tables. What is odd, and what
+ * is replayed, are remarks of the needs. Returns false after a line on stderr; close either way. */
 bool replay_open(replay *replay, const replay_settings *settings, const engine_settings *engine);
 void replay_close(replay *replay);
 /* Adds to what an engine needs. */

@@ -106,6 +106,12 @@ def replays():
         assert abs(only(cells, predict=method)["lar"] - even[method]) < 1e-6, (method, even, cells)
     moved = {cell["predict"] if cell["pipeline"] == "s-moe" else "ds-moe": cell["bytes"] for cell in cells}
     assert moved["oracle"] < moved["algorithm-2"] < moved["none"] < moved["worst"] < moved["ds-moe"], moved
+    learnt = "sequences that the tables did not learn from"
+    refuse("are in the ", MODEL, "--tables", "g.st", "--routing", "trace:t.st", "--tokens", "65536")
+    refuse(learnt, MODEL, "--tables", "g.st", "--routing", "trace:t.st", "--tokens", "65536")
+    refuse(learnt, MODEL, "--tables", "g.st", "--routing", "trace:t.st", "--phase", "decode", "--tokens", "64")
+    refuse("sequences of the trace", MODEL, "--routing", "trace:t.st", "--tokens", "65536")
+    refuse("a trace to replay", MODEL, "--tables", "g.st", "--predict", "oracle")
     refuse("tokens to decode", MODEL, "--routing", "trace:t.st", "--phase", "prefill,decode", "--tokens", "64")
     for rate in ("0.25", "0.5", "1"):
         for cell in bench(MODEL, "--routing", f"lar:{rate}", "--tokens", "64", "--dedup", "off"):

@@ -32,7 +32,8 @@ static const char *const precisions[] = {"fp32", "bf16", NULL};
 static const cot_option common_options[] = {{"ranks", 0, COT_OPTION_INTEGER, "P", "1", "members of the group",
                                              offsetof(struct common, ranks), .least = 1, .most = 64},
                                             {"precision", 0, COT_OPTION_CHOICE, "TYPE", "bf16", "arithmetic",
-                                             offsetof(struct common, precision), .choices = precisions},
+                                             offsetof(struct common, precision), .choices = precisions,
+                                             .otherwise = "others are slow"},
                                             {0}};
 static const cot_option own_options[] = {
     {"prompt", 'p', COT_OPTION_LIST, "TEXT", NULL, "a prompt", offsetof(struct settings, prompts)},
@@ -161,7 +162,7 @@ static void test_refusals(void **state)
         {"--temperature=-1", "--temperature takes a number of at least 0, not '-1'"},
         {"--temperature=nan", "--temperature takes a number of at least 0, not 'nan'"},
         {"--temperature=inf", "--temperature takes a number of at least 0, not 'inf'"},
-        {"--precision=fp16", "--precision takes fp32 or bf16, not 'fp16'"},
+        {"--precision=fp16", "--precision takes fp32 or bf16, not 'fp16': others are slow"},
         {"--quiet=yes", "--quiet takes no value, not 'yes'"},
         {"--ranks", "--ranks lacks its value P"},
         {"-p", "-p lacks its value TEXT"},

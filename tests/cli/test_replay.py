@@ -1,10 +1,11 @@
 """Recorded routing on the command line: what a run saved replays to the same trace; a trace that tables learnt from is replayed
 but for those sequences, at the local activation rate that predict finds for them; random models of a real shape run a trace
-of any experts, layers and ids; and what cannot be replayed is told in one line."""
+of any experts, layers and ids; what cannot be replayed is told in one line; and tables and placements of another model are told from the model's own."""
 
 import json
 import os
 import random
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -21,9 +22,8 @@ def run(*arguments, status=0):
 
 
 def refuse(word, *arguments, status=1):
-    lines = run(*arguments, status=status).stderr.splitlines()
-    told = [line for line in lines if "coterie: warning: " not in line and "coterie: note: " not in line]
-    assert len(told) == 1 and word in told[0], (arguments, lines)
+    told = run(*arguments, status=status).stderr.splitlines()
+    assert len(told) == 1 and word in told[0], (arguments, told)
 
 
 def contents(path):
@@ -31,14 +31,17 @@ def contents(path):
         return file.read()
 
 
-def write_trace(path, layers, experts, top_k, lengths, ids):
-    """A trace of drawn routing; ids are drawn below `ids`, and -1 is among them."""
+def write_trace(path, layers, experts, top_k, lengths, ids, first=None):
+    """A trace of drawn routing; ids are drawn below `ids`, and -1 is among them. first: the first one, unless it is None."""
     drawn = random.Random(7)
     tokens = sum(lengths)
     offsets = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
     chosen = b"".join(bytes(drawn.sample(range(experts), top_k)) for _ in range(layers * tokens))
+    numbers = [drawn.randrange(-1, ids) for _ in range(tokens)]
+    if first is not None:
+        numbers[0] = first
     tensors = {
-        "token_ids": ("I32", [tokens], struct.pack(f"<{tokens}i", *(drawn.randrange(-1, ids) for _ in range(tokens)))),
+        "token_ids": ("I32", [tokens], struct.pack(f"<{tokens}i", *numbers)),
         "sequence_offsets": ("I64", [len(offsets)], struct.pack(f"<{len(offsets)}q", *offsets)),
         "experts": ("U8", [layers, tokens, top_k], chosen),
     }
@@ -132,9 +135,80 @@ def what_is_refused():
            "--predict", "gate", "-o", "x.st")
 
 
+def ids_that_are_none():
+    for first in (4096, 2147483647):
+        write_trace("ids.st", 6, 32, 4, [5, 9], 50, first)
+        refuse(f"'ids.st' has token id {first} at token 0, the model knows 4096 ids", "profile", MODEL, "--routing", "trace:ids.st",
+               "-o", "x.st")
+    refuse("'ids.st' has token id 2147483647", "profile", "--shape", "narrow", "--routing", "trace:ids.st", "-o", "x.st")
+    write_trace("ids.st", 6, 32, 4, [5, 9], 50)  # fewer ids than the tables know
+    told = run("profile", "--shape", "narrow", "--routing", "trace:ids.st", "--ranks", "4", "--tables", "g.st", "-o", "x.st").stderr
+    assert "learnt from another trace" in told, told
+    write_trace("none.st", 6, 32, 4, [0], 50)
+    refuse("'none.st' holds no tokens", "profile", MODEL, "--routing", "trace:none.st", "-o", "x.st")
+
+
+def hash_of(path):
+    data = contents(path)
+    return json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])["__metadata__"].get("model_hash")
+
+
+def copy_model(to, layer):
+    """The model with another gate in one layer."""
+    shutil.copytree(MODEL, to)
+    path = os.path.join(to, "model.safetensors")
+    os.chmod(path, 0o644)
+    with open(path, "r+b") as file:
+        size = struct.unpack("<Q", file.read(8))[0]
+        begin, end = json.loads(file.read(size))[f"model.layers.{layer}.mlp.gate.weight"]["data_offsets"]
+        file.seek(8 + size + begin)
+        gate = file.read(end - begin)
+        file.seek(8 + size + begin)
+        file.write(gate[len(gate) // 2:] + gate[:len(gate) // 2])
+
+
+def models_are_told_apart():
+    """By the hash of their gates, which traces, tables and placements carry, and which neither conversion nor rounding changes."""
+    known = hash_of("t.st")
+    assert known and hash_of("g.st") == known == hash_of("saved.st")
+    run("group", "t.st", "--ranks", "4", "--iterations", "1", "--tables", "g.st", "--placement", "p.json")
+    run("convert", MODEL, "-o", "few", "--weights", "int4")
+    copy_model("first", 0)
+    copy_model("last", 5)
+    ask = "-p", "The town was", "-n", "2", "--ranks", "4"
+    by = [["--tables", "g.st"], ["--placement", "p.json"]]
+    text = run("run", MODEL, *ask).stdout
+    for way in by:
+        assert run("run", MODEL, *ask, *way, "--fabric", "processes").stdout == text
+        for other in ("first", "last"):
+            refuse(f"(gates {known}), not of '{other}'", "run", other, *ask, *way)
+    refuse("of model 'tiny'", "run", "first", *ask, *by[0], "--attention", "dp", "--fabric", "processes")
+    run("run", MODEL, "--weights", "int8", *ask, *by[0])
+    run("run", "few", *ask, *by[0], *by[1], "--save-routing", "few.st")
+    assert hash_of("few.st") == known
+    # a trace's tables are the trace's, whatever runs it
+    run("profile", "first", "--routing", "trace:few.st", "--ranks", "4", "--tables", "g.st", "-o", "again.st")
+    assert hash_of("again.st") == known
+    run("profile", "--shape", "narrow", "--routing", "trace:few.st", "--ranks", "4", "--tables", "g.st", "-o", "again.st")
+    run("run", "first", *ask, "--save-routing", "other.st")
+    assert hash_of("other.st") not in (None, known)
+    refuse("not of 'other.st'", "profile", MODEL, "--routing", "trace:other.st", "--ranks", "4", "--tables", "g.st", "-o", "x.st")
+    run("profile", "few", "--text", "p.json", "--ranks", "4", "--routing", "lar:0.5", "--tables", "g.st", "-o", "drawn.st")
+    assert hash_of("drawn.st") is None
+    # who does not say which model it is of is believed
+    write_trace("drawn.st", 6, 32, 4, [200, 200], 900)
+    run("group", "drawn.st", "--ranks", "4", "--iterations", "1", "--split", "0.5", "--tables", "d.st", "--placement", "d.json")
+    assert hash_of("d.st") is None
+    with open("d.json") as file:
+        assert "model_hash" not in file.read()
+    run("run", "first", *ask, "--tables", "d.st", "--placement", "d.json")
+
+
 with tempfile.TemporaryDirectory() as folder:
     os.chdir(folder)
     what_is_saved_replays()
     tables_leave_their_own_sequences_out()
     shapes_run_traces()
     what_is_refused()
+    ids_that_are_none()
+    models_are_told_apart()
