@@ -134,7 +134,8 @@ using mma_tile = mma_shape<2, 2>; // 64 x 64; the most products a byte that is r
 using mma_few = mma_shape<1, 2>;  // up to 32 x 64: each warp takes what blocks there are
 
 /* 128 threads, 64 x 64 in fp32: each thread eight rows (every eighth) by four columns (two pairs). A stage holds 16 values of k:
- * rows of 64 bytes, in chunks of 16 that are exchanged by the row's number. */
+ * rows of 64 bytes, of which two are a line of eight chunks that are exchanged by the line's number, so that chunks of one k in
+ * eight lines meet no bank twice. */
 struct fma_tile {
     using Value = float;
     static constexpr int M = 64, N = 64, K = 16, THREADS = 128, STAGES = 4;
@@ -153,7 +154,8 @@ struct fma_tile {
 
     static __device__ __forceinline__ int place_of(int row, int chunk)
     {
-        return row * (K * 4) + ((chunk ^ (row >> 1 & 3)) << 4);
+        const int line = row >> 1;
+        return line * (2 * K * 4) + ((((row & 1) << 2 | chunk) ^ (line & 7)) << 4);
     }
     static __device__ __forceinline__ int column_of(int thread, int j)
     {

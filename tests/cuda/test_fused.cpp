@@ -279,6 +279,22 @@ static double multiplications(const cot_ffn_shape &s, const std::vector<int> &ti
     return count;
 }
 
+/* What the tasks of a call on one rank take of what orders threads: of atomic words two updates each (who takes it, where its end is
+ * told) and two stores (that it may run, that it is done), and barriers of a processor. Looks at words that waits poll are not
+ * counted, since their number is the schedule's. */
+struct Words {
+    uint64_t tasks, barriers;
+};
+
+static Words words_of(const cot_ffn_shape &s, uint64_t tokens, uint64_t tiles)
+{
+    const auto parts = [](int64_t n) { return static_cast<uint64_t>(n + 63) / 64; };
+    const uint64_t chunks = (tokens + cot::FUSED_CHUNK - 1) / cot::FUSED_CHUNK,
+                   up = tiles * parts(2 * s.intermediate), down = tiles * parts(s.hidden),
+                   tasks = 2 * chunks + up + down;
+    return {tasks, 2 * tasks + up * (parts(s.hidden) + 1) + down * (parts(s.intermediate) + 1)};
+}
+
 static std::vector<int> tiles_of(const uint16_t *experts, size_t choices, size_t n)
 {
     std::vector<int> rows(n), tiles;
@@ -302,7 +318,14 @@ static void what_a_call_reads(void **)
         const Outcome o = layer.outcome();
         const std::vector<int> tiles = tiles_of(o->experts, static_cast<size_t>(tokens * v.top_k), 16);
         assert_int_equal(r.counters.mma, multiplications(w.options.expert, tiles));
-        assert_int_equal(r.counters.ldmatrix_conflicts, 0);
+        assert_int_equal(r.counters.ldmatrix_conflicts + r.counters.copy_conflicts, 0);
+        assert_true(r.counters.shared_accesses > 0);
+        assert_int_equal(r.counters.shared_conflicts, 0);
+        const Words words = words_of(w.options.expert, static_cast<uint64_t>(tokens), tiles.size());
+        /* Beside the tasks: an end for each of two processors; four parties leave; news, what is owed and gated, a signal. */
+        assert_int_equal(r.counters.atomic_updates, 2 * words.tasks + 2 + 4);
+        assert_int_equal(r.counters.atomic_stores, 2 * words.tasks + 2 + 4 + 2 + 1 + 1 + 1);
+        assert_int_equal(r.counters.barriers, words.barriers + 2 + 1);
         assert_int_equal(r.counters.copied_bytes, copied_bytes(w.options.expert, tiles));
         world_free(&w);
     }
@@ -310,7 +333,7 @@ static void what_a_call_reads(void **)
     const size_t most = 32 * 8;
     cot_ffn_shape olmoe = {};
     olmoe.type = COT_BF16, olmoe.hidden = 2048, olmoe.intermediate = 1024;
-    printf("OLMoE, bf16: tokens, experts, padding rows, MB read, floor, ratio\n");
+    printf("OLMoE, bf16: tokens, experts, padding rows, MB read, floor, ratio, tasks, barriers a task\n");
     for (const size_t tokens : {size_t{1}, size_t{8}, size_t{32}}) {
         uint16_t experts[most];
         for (size_t t = 0; t < tokens; t++) { // eight that differ: an odd step goes through all 64
@@ -327,8 +350,10 @@ static void what_a_call_reads(void **)
             assert_true(block_rows(rows) - rows <= 15);
             padding += block_rows(rows) - rows;
         }
-        printf("%zu, %zu, %d, %.1f, %.1f, %.3f\n", tokens, tiles.size(), padding, read / 1e6, floor / 1e6,
-               read / floor);
+        const Words words = words_of(olmoe, tokens, tiles.size());
+        printf("%zu, %zu, %d, %.1f, %.1f, %.3f, %d, %.1f\n", tokens, tiles.size(), padding, read / 1e6,
+               floor / 1e6, read / floor, static_cast<int>(words.tasks),
+               static_cast<double>(words.barriers) / static_cast<double>(words.tasks));
         assert_true(read <= 1.1 * floor);
     }
 }

@@ -106,9 +106,13 @@ static void fp32_of_gathered_rows(void **)
             session.allocate<float>(m * n, "c")};
         emulate::Options options;
         options.seed = seed;
-        expect_none(emulate::launch(
+        const emulate::Result r = emulate::launch(
             {1 + static_cast<unsigned>(seed % 2), cot::fma_tile::THREADS, cot::fma_tile::SHARED_BYTES},
-            options, cot_cuda_product_f32_kernel, p));
+            options, cot_cuda_product_f32_kernel, p);
+        expect_none(r);
+        assert_true(r.counters.shared_accesses > 0);
+        assert_int_equal(r.counters.shared_conflicts, 0);
+        if (k % 4 == 0) assert_int_equal(r.counters.copy_conflicts, 0);
         assert_int_equal(session.unwritten(p.c, m * n * sizeof(float)), 0);
         for (size_t i = 0; i < m; i++)
             for (size_t j = 0; j < n; j++) {
@@ -182,7 +186,9 @@ static void what_a_tile_costs(void **)
         /* Four warps beside each other read each block and a quarter of B; or two by two, each two blocks and half of B. */
         assert_int_equal(c.ldmatrix, steps * (blocks <= 2 ? 4 * (blocks + 1) : 2 * blocks + 4 * 2));
         assert_int_equal(c.ldmatrix_conflicts, 0);
-        assert_int_equal(c.barriers, 4 + 1); // one for each 64 of k, one at the end
+        assert_int_equal(c.copy_conflicts, 0);
+        assert_int_equal(c.shared_accesses, 0); // sums go from registers to where they belong
+        assert_int_equal(c.barriers, 4 + 1);    // one for each 64 of k, one at the end
     }
 }
 

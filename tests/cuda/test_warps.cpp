@@ -198,6 +198,48 @@ static void matrices(uint32_t *out, int stride)
     for (unsigned i = 0; i < 4; i++) out[128 + 4 * t + i] = r[i];
 }
 
+/* Each lane writes and reads again one value, `stride` bytes behind its neighbour's; lanes come from their loops one by one. */
+template <typename T> static void strided(T *out, int stride)
+{
+    const unsigned lane = threadIdx.x;
+    T *const own = reinterpret_cast<T *>(static_cast<char *>(cot::shared_memory()) +
+                                         lane * static_cast<unsigned>(stride));
+    for (unsigned i = 0; i < 2; i++) {
+        *own = T();
+        __syncwarp();
+        out[lane] = *own;
+    }
+}
+
+static void passes_over_banks_are_counted(void **)
+{
+    emulate::Session session;
+    uint32_t *const words = session.allocate<uint32_t>(32, "words");
+    uint16_t *const halves = session.allocate<uint16_t>(32, "halves");
+    uint64_t *const doubles = session.allocate<uint64_t>(32, "doubles");
+    const auto counts = [](const emulate::Result &r, uint64_t beyond) {
+        expect_none(r);
+        assert_int_equal(r.counters.shared_accesses, 4); // twice a write and a read
+        assert_int_equal(r.counters.shared_conflicts, 4 * beyond);
+    };
+    for (uint64_t seed = 1; seed < 4; seed++) {
+        const auto run = [&](auto *out, int stride) {
+            return emulate::launch({1, 32, 8192}, seeded(seed), strided<std::remove_pointer_t<decltype(out)>>,
+                                   out, stride);
+        };
+        counts(run(words, 4), 0);
+        counts(run(words, 8), 1); // word 0 and word 32, ...
+        counts(run(words, 12), 0);
+        counts(run(words, 64), 15);
+        counts(run(words, 128), 31);
+        counts(run(halves, 2), 0); // two lanes a word
+        counts(run(halves, 128), 31);
+        counts(run(doubles, 8), 0); // a half of the warp at a time
+        counts(run(doubles, 16), 2 * 1);
+        counts(run(doubles, 128), 2 * 15);
+    }
+}
+
 static void ldmatrix_spreads_rows_over_lanes(void **)
 {
     emulate::Session session;
@@ -313,6 +355,7 @@ int main(void)
         cmocka_unit_test(parts_of_a_warp_meet_on_their_own),
         cmocka_unit_test(fragments_lie_as_the_manual_has_them),
         cmocka_unit_test(roundings_differ_where_they_may),
+        cmocka_unit_test(passes_over_banks_are_counted),
         cmocka_unit_test(ldmatrix_spreads_rows_over_lanes),
         cmocka_unit_test(lanes_that_disagree_are_told),
         cmocka_unit_test(aligned_words_have_one_place),

@@ -60,6 +60,8 @@ static void arrive(Thread *me, int number, int threads, bool waits, const void *
         return;
     }
     machine->result.counters.barriers++;
+    for (const Thread *t : b.arrived)
+        if (t->lane == 0) close_uses(t->warp);
     std::vector<Thread *> waiting;
     waiting.swap(b.waiting);
     for (Thread *t : waiting) learn(t, b.known);

@@ -44,6 +44,7 @@ void copy_async(void *to, const void *from, uint32_t bytes, uint32_t live)
                  false,
                  {}};
     begin_copy(me, copy, site);
+    note_use(me, at, bytes, site, true);
     me->issued.push_back(std::move(copy));
     machine->result.counters.copies++;
     machine->result.counters.copied_bytes += live;

@@ -9,6 +9,7 @@
 #include "cuda.h"
 #include "launch.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -83,11 +84,21 @@ struct Meeting {
     const void *site;
 };
 
+/* An access to shared memory in one place of the code, since the lanes last met: where each lane's n-th went. */
+struct Use {
+    const void *site;
+    size_t bytes;
+    bool copy; // a cp.async
+    std::array<size_t, 32> times;
+    std::vector<std::array<uint32_t, 32>> at;
+};
+
 struct Warp {
     Block *block;
     int number; // in its block
     Thread *lanes[32];
     std::vector<Meeting> meetings;
+    std::vector<Use> uses;
 };
 
 struct Barrier {
@@ -165,6 +176,10 @@ void end_copy(Thread *thread, Copy &copy, const void *site);
 void access_atomic(Thread *thread, uintptr_t address, size_t bytes, Kind kind, const void *site);
 /* The checks of a plain access against the atomic ones at that word. */
 void access_plain_at_atomic(Thread *thread, uintptr_t address, Kind kind, const void *site);
+
+// banks.cpp
+void note_use(Thread *thread, uintptr_t address, size_t bytes, const void *site, bool copy);
+void close_uses(Warp *warp); // all lanes meet, or have ended
 
 // atomics.cpp
 void access_volatile(Thread *thread, uintptr_t address, size_t bytes, Kind kind, const void *site);

@@ -8,6 +8,7 @@ static inline void seen(void *p, size_t bytes, Kind kind, const void *site)
     if (!current) return;
     Inside thread;
     access(thread.get(), reinterpret_cast<uintptr_t>(p), bytes, kind, site);
+    note_use(thread.get(), reinterpret_cast<uintptr_t>(p), bytes, site, false);
 }
 
 /* A volatile access is a relaxed one that every thread may take part in; it orders nothing. */

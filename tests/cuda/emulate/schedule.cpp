@@ -345,6 +345,7 @@ Result launch_erased(const Shape &shape, const Options &options, void (*run)(voi
     current = first;
     emulate_switch(&m.host_stack, first->stack_pointer);
     current = nullptr;
+    for (Warp &warp : m.warps) close_uses(&warp);
     Clock last = first_clock();
     for (const Thread &thread : m.all) last = std::max(last, now_of(&thread));
     keep_clock(last);

@@ -51,6 +51,7 @@ static bool meet(Thread *me, const char *word, uint32_t mask, const void *site, 
 static void leave(Thread *me, uint32_t mask)
 {
     Warp *warp = me->warp;
+    if (mask == 0xffffffffu) close_uses(warp);
     for (size_t i = 0; i < warp->meetings.size(); i++)
         if (warp->meetings[i].mask >> me->lane & 1) {
             warp->meetings.erase(warp->meetings.begin() + static_cast<std::ptrdiff_t>(i));
