@@ -1,6 +1,6 @@
 # The commands' frame is no part of the library: tests of it compile it in, with what commands they need.
 foreach(file command start_ranks oshrun_words help nearest options progress terminal)
-  foreach(test options tokenize_memory bench_roofs gain)
+  foreach(test options tokenize_memory bench_roofs gain pipeline_links)
     target_sources(cli_test_${test} PRIVATE ${PROJECT_SOURCE_DIR}/src/cli/${file}.c)
   endforeach()
 endforeach()
@@ -13,6 +13,10 @@ foreach(file cmd_bench cmd_bench_kernels cmd_bench_moe bench_lists bench_report 
 endforeach()
 target_sources(cli_test_gain PRIVATE ${PROJECT_SOURCE_DIR}/src/cli/prediction_rows.c)
 target_link_options(cli_test_bench_roofs PRIVATE -Wl,--wrap=cot_roof_measure)
+foreach(file bench_pipeline_run bench_pipeline_tell pipeline_account median)
+  target_sources(cli_test_pipeline_links PRIVATE ${PROJECT_SOURCE_DIR}/src/cli/${file}.c)
+endforeach()
+target_link_options(cli_test_pipeline_links PRIVATE -Wl,--wrap=cot_bench_link -Wl,--wrap=cot_engine_describe)
 
 add_test(NAME cli/test_manual COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_manual $<TARGET_FILE:coterie-cli>)
 set_tests_properties(cli/test_manual PROPERTIES LABELS cli TIMEOUT 600)
