@@ -100,13 +100,8 @@ def agreement(kept):
            "pass in the same run, plus rounds times its "
            "latency, over the median with the link; `bulk`, all cells of this page. Where a link is fast, nearly all is the time "
            "without one, which varies by "
-           "more than the wire takes where four ranks share two cores. On these cores with nothing else to do, by medians of 7 (0.1 "
-           "Gbit/s) and 20, `coterie bench pipeline models/tiny --tokens 512 --ranks 2,4 --collective direct --link ...` has all 8 cells "
-           "of 0.1 Gbit/s within 2 % and 14 of 16 of 1 and 10 Gbit/s within 10 %, two within 13 %, with 0 and with 0.5 ms. What is left "
-           "is the time without a link, whose 95th percentile is 30 to 60 % above its median, and that ranks compute while others' "
-           "messages travel, which the sum does not know. A decode "
-           "step of 1 to 8 tokens comes to 0.74 to 1.15 of what is measured with 0.5 ms: waking four threads on two cores takes a tenth "
-           "of a millisecond a round.\n\n| link | cells | least | median | most | within 10 % |\n"
+           "more than the wire takes where four ranks share two cores. That ranks compute while others' messages travel, and what it takes to "
+           "wake them in every round of a decode, the sum does not know.\n\n| link | cells | least | median | most | within 10 % |\n"
            "|---|---:|---:|---:|---:|---:|")  # fmt: skip
     for link, ratios in sorted(off.items()):
         within = sum(abs(r - 1) <= 0.1 for r in ratios) / len(ratios)
@@ -115,11 +110,15 @@ def agreement(kept):
     yield ""
 
 
+def saved(rate, ranks, k):
+    return f"{100 * (1 - 1 / formula(rate, ranks, k)):.0f} %"
+
+
 def volumes():
     yield ("| P, K | saved without any speculation (LAR 1/P) | LAR 0.5 | LAR 1 | K at which LAR 1 saves 75 % |\n|---|---:|---:|---:|---:|")
     for ranks, k, name in ((4, 4, ""), (8, 2, ", Mixtral"), (8, 6, ", DeepSeek-V2"), (8, 8, "")):
-        saved = [f"{100 * (1 - 1 / formula(rate, ranks, k)):.0f} %" for rate in (1 / ranks, 0.5, 1)]
-        yield f"| {ranks}, {k}{name} | {' | '.join(saved)} | {2.5 * ranks:.0f} |"
+        rates = " | ".join(saved(rate, ranks, k) for rate in (1 / ranks, 0.5, 1))
+        yield f"| {ranks}, {k}{name} | {rates} | {2.5 * ranks:.0f} |"
     yield ""
 
 
@@ -129,11 +128,11 @@ def verdict(parts):
     yield from volumes()
     yield ("- **\"32 to 75 % less\" (section 3.2) does not follow.** With its own models and 8 ranks no local activation rate saves "
            "more than "
-           "56 % without de-duplication. 75 % takes K = 2.5 P, which neither has.")  # fmt: skip
+           f"{saved(1, 8, 6)} without de-duplication. 75 % takes K = 2.5 P, which neither has.")  # fmt: skip
     a = parts.get("ablation")
     if a:
         up = lambda way, base="DS-MoE", key="bytes_busiest": speed_up(a, way, SLOW, key, base=base)
-        lar = {w: of_link(a, w, SLOW)["lar"] for w in a}
+        lar = {w: round(of_link(a, w, SLOW)["lar"], 3) for w in a}  # as the table has them
         plain = "DS-MoE, direct, one-shot, dedup"
         all_bytes = lambda way: of_link(a, "DS-MoE", SLOW)["bytes"] / of_link(a, way, SLOW)["bytes"]
         peak = lambda way: of_link(a, way, SLOW)["expert_peak"]
@@ -156,21 +155,24 @@ def verdict(parts):
                f"the busiest rank's {up('s-MoE: both'):.2f}, where neither has {up('s-MoE: neither'):.2f} and shuffle alone "
                f"{up('s-MoE: shuffle'):.2f}. The paper's "
                "volumes are means over ranks and do not show it.")  # fmt: skip
-        yield (f"- **6.5 times (p90 TBT) is not in the volumes.** A padded baseline sends {1 / up('DS-MoE, padded'):.1f} times what "
-               f"DS-MoE does "
-               f"here, and s-MoE is {up('s-MoE: both', 'DS-MoE, padded'):.1f} times better than that; a ring of 3 P rounds a layer "
-               f"against 4 of one hop "
-               "gives 2.8 where latency is all. Either is a choice of baseline, not of speculation: DS-MoE in one hop, one-shot and "
+        yield (f"- **6.5 times (p90 TBT) is not in the volumes.** A padded baseline sends {1 / all_bytes('DS-MoE, padded'):.1f} times what "
+               f"DS-MoE does here, {1 / up('DS-MoE, padded'):.1f} times by the busiest rank's bytes, of which it has "
+               f"{up('s-MoE: both', 'DS-MoE, padded'):.1f} times as many as s-MoE; a ring of 3 P rounds a layer against 4 of one hop "
+               f"gives {(3 * RANKS * LAYERS + 2) / (4 * LAYERS + 2):.1f} where latency is all. Either is a choice of baseline, not of speculation: DS-MoE in one hop, one-shot and "
                "de-duplicated, is in each table for that reason.")  # fmt: skip
         yield (f"- **One-shot exchanges save a round a layer**, nothing in bytes ({units(of_link(a, 's-MoE: both', SLOW)):.2f} units "
                f"either way); "
                f"de-duplication with groups saves {100 * (1 - all_bytes('s-MoE: both, no dedup') / all_bytes('s-MoE: both')):.0f} % "
                "of bytes with exact combine, more with reduced. The paper's 7 % for all its engineering is of that order.")  # fmt: skip
-    yield ("- **Decode is rounds.** With nothing else on the machine, links of 0.5 ms and 4 ranks, a step of one token takes s-MoE 15.9 ms "
-           "(4 rounds a layer), DS-MoE in one hop 22.0 (6 rounds: 1.39 times as long, by rounds 1.46), one-shot 19.2 (5 rounds: 1.20, by "
-           "rounds 1.23), on its ring 46.9 (12 rounds: 2.95, by rounds 2.85); of eight tokens 17.9, 26.0, 22.1 and 53.9.")  # fmt: skip
-    yield ("- **Shuffling costs next to nothing**, as the paper says: collectives with tokens anywhere take 0.98 to 1.03 times as long "
-           "as plain ones (`bench_shuffle`, docs/BYTES.md).")  # fmt: skip
+    if b := parts.get("batch"):
+        one = {way: of_link(b, way, HOP) for way in b}  # of the fewest sequences
+        s_moe = one["s-MoE: both"]
+        beside = lambda way: (f"{ms(one[way]['median_ns'])} ({one[way]['median_ns'] / s_moe['median_ns']:.2f} times as long, by rounds "
+                              f"{one[way]['rounds'] / s_moe['rounds']:.2f})")  # fmt: skip
+        yield (f"- **Decode is rounds.** With {link_name(HOP)}, a step of one token takes s-MoE {ms(s_moe['median_ns'])} ms, DS-MoE on its "
+               f"ring {beside('DS-MoE')}, in one hop {beside('DS-MoE, direct')}, one-shot with de-duplication "
+               f"{beside('DS-MoE, direct, one-shot, dedup')}.")  # fmt: skip
+    yield "- **Shuffling costs next to nothing**, as the paper says: docs/BYTES.md has what `bench_shuffle` finds."
     yield ("- **89 % accuracy is not what sends tokens.** It is a metric of the paper's own. What matters is the LAR under even "
            "shares, and how far the "
            "true homes' is above it; recall by method is in docs/GROUPING.md.")  # fmt: skip

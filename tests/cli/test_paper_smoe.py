@@ -70,6 +70,10 @@ with tempfile.TemporaryDirectory() as name:
     assert rows["s-MoE: shuffle"][7] == "3.00" and rows["s-MoE: shuffle"][8:10] == ["1280", "1024"], rows["s-MoE: shuffle"]
     assert rows["1.00"][1] == "2.50" and rows["8, 6, DeepSeek-V2"][3] == "56 %", rows
     assert re.search(r"\| 8 Gbit/s, 0.5 ms \| 64 \| 128 \|", page), page
+    # what sentences say is of these cells
+    assert "sends 1.0 times what DS-MoE does here, 1.0 times by the busiest rank's bytes, of which it has 3.0 times as many as" in page, page
+    assert "both together are 0 % higher" in page, page
+    assert "takes s-MoE 1 ms, DS-MoE on its ring 2 (2.00 times as long, by rounds 1.00), in one hop 2" in page, page
     kept = json.loads((folder / "kept.json").read_text())
     assert list(kept["parts"]) == list(PARTS)
     done = run(folder, "--trace", folder)
