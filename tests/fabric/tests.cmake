@@ -3,11 +3,13 @@ target_link_options(fabric_test_launch PRIVATE -Wl,--wrap=fork,--wrap=cot_pool_o
 target_link_options(fabric_test_shmem PRIVATE -Wl,--wrap=aligned_alloc)
 if(TARGET coterie-shmem)
   add_dependencies(fabric_test_shmem coterie-shmem)
+  add_dependencies(fabric_test_cut_off coterie-shmem)
 endif()
 add_test(NAME fabric/test_hosts COMMAND fabric_test_shmem hosts)
 set_tests_properties(fabric/test_hosts PROPERTIES LABELS fabric TIMEOUT 600 SKIP_RETURN_CODE 77)
 add_test(NAME fabric/test_hosts_all COMMAND fabric_test_shmem hosts all)
 set_tests_properties(fabric/test_hosts_all PROPERTIES LABELS "fabric;long" TIMEOUT 3600 SKIP_RETURN_CODE 77)
+set_tests_properties(fabric/test_cut_off PROPERTIES LABELS "fabric;long")
 # Every call over a shaped link, for each kind of ranks.
 add_test(NAME fabric/test_link_everywhere COMMAND fabric_test_link)
 set_tests_properties(fabric/test_link_everywhere PROPERTIES LABELS long TIMEOUT 3000 ENVIRONMENT COT_LONG=1)

@@ -7,6 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
+
+#define UCP "libucp.so.0"
+#define UCS "libucs.so.0"
 
 enum { ALIGN = 2 << 20 };
 
@@ -34,10 +38,11 @@ enum { MOST_ENDPOINTS = 256 };
 static void *endpoints[MOST_ENDPOINTS];
 static int n_endpoints;
 
-static void *of_ucx(const char *name)
+/* That library's own function of the name; NULL: it is not loaded. */
+static void *of_library(const char *library, const char *name)
 {
-    void *ucx = dlopen("libucp.so.0", RTLD_NOW | RTLD_NOLOAD);
-    return ucx ? dlsym(ucx, name) : NULL;
+    void *loaded = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
+    return loaded ? dlsym(loaded, name) : NULL;
 }
 
 signed char ucp_ep_create(void *worker, const void *parameters, void **endpoint);
@@ -45,7 +50,7 @@ signed char ucp_ep_create(void *worker, const void *parameters, void **endpoint)
 {
     static signed char (*create)(void *, const void *, void **);
     static const signed char not_implemented = -2; // UCS_ERR_UNSUPPORTED is no better where there is no UCX
-    if (!create) *(void **)&create = of_ucx("ucp_ep_create");
+    if (!create) *(void **)&create = of_library(UCP, "ucp_ep_create");
     const signed char status = create ? create(worker, parameters, endpoint) : not_implemented;
     if (status == 0 && n_endpoints < MOST_ENDPOINTS) endpoints[n_endpoints++] = *endpoint;
     return status;
@@ -66,7 +71,7 @@ static void add_carrier(char *words, size_t bytes, const char *line)
 static void carriers(char *words, size_t bytes)
 {
     void (*print)(void *endpoint, FILE *stream);
-    *(void **)&print = of_ucx("ucp_ep_print_info");
+    *(void **)&print = of_library(UCP, "ucp_ep_print_info");
     *words = 0;
     for (int i = 0; print && i < n_endpoints; i++) {
         char *text = NULL;
@@ -79,6 +84,45 @@ static void carriers(char *words, size_t bytes)
             add_carrier(words, bytes, line);
         free(text);
     }
+}
+
+/* ---- a rank that is gone ---- */
+
+/* Where UCX hears that a connection is lost, it gives up what is at the other end, and no more. Where a send of its own finds that,
+ * as of its answer to a put of one that was killed since, it ends this process. So the functions by which it sends, of which the
+ * linker finds these first as well, take what has nobody to go to for sent, once the group meets. */
+typedef signed char send_part(int fd, const void *data, size_t *bytes);
+typedef signed char send_parts(int fd, struct iovec *parts, size_t count, size_t *bytes);
+
+enum { IO_ERROR = -3, TIMED_OUT = -20, NOT_CONNECTED = -24, CONNECTION_RESET = -25 }; // UCS_ERR_...
+
+static bool is_lost(signed char status)
+{
+    return attendant && (status == TIMED_OUT || status == NOT_CONNECTED || status == CONNECTION_RESET);
+}
+
+send_part ucs_socket_send_nb;
+signed char ucs_socket_send_nb(int fd, const void *data, size_t *bytes)
+{
+    static send_part *send;
+    const size_t all = *bytes;
+    if (!send) *(void **)&send = of_library(UCS, "ucs_socket_send_nb");
+    const signed char status = send ? send(fd, data, bytes) : IO_ERROR;
+    if (!is_lost(status)) return status;
+    *bytes = all;
+    return 0;
+}
+
+send_parts ucs_socket_sendv_nb;
+signed char ucs_socket_sendv_nb(int fd, struct iovec *parts, size_t count, size_t *bytes)
+{
+    static send_parts *send;
+    if (!send) *(void **)&send = of_library(UCS, "ucs_socket_sendv_nb");
+    const signed char status = send ? send(fd, parts, count, bytes) : IO_ERROR;
+    if (!is_lost(status)) return status;
+    *bytes = 0;
+    for (size_t i = 0; i < count; i++) *bytes += parts[i].iov_len;
+    return 0;
 }
 
 static bool join(int *rank, int *ranks)
