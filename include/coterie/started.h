@@ -26,6 +26,10 @@ cot_status cot_launch_share(void *data, size_t bytes, cot_error *error);
  * where one has been opened. */
 void cot_launch_refuse(const cot_error *why);
 
+/* What carries messages between the hosts of the group that this process has last opened, as in "tcp/eth0"; NULL: there is
+ * no such group, or all of it is on one host. Valid until the process ends. */
+const char *cot_launch_carriers(void);
+
 /* Tells who started this rank what it is at, where that asked for it by setting COTERIE_STARTED: a line on standard error, as
  * COT_STARTED_LINE has it. The library itself tells that this rank `meets` the others, which it may wait for, and that they
  * have `met`: a group then, which finds out itself when it loses one. */

@@ -168,6 +168,7 @@ static cot_status measure_group(struct work *w, const cot_bench_shape *shape, in
     cot_bench_moe *bench;
     tell(w, "drawing weights", 0, 1);
     cot_status status = open_group(&bench, w, shape, ranks, error);
+    if (status == COT_OK && !w->n) cot_note_carriers();
     for (size_t t = 0; t < w->lists.n_tokens && status == COT_OK; t++)
         for (size_t r = 0; r < w->lists.n_routings && status == COT_OK; r++) {
             bench_found *f = &w->found[w->n];

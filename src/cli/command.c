@@ -58,6 +58,13 @@ int cot_complain_of(const cot_error *error)
     return cot_complain("%s", error->message[0] ? error->message : cot_status_text(error->status));
 }
 
+void cot_note_carriers(void)
+{
+    if (!cot_launch_carriers()) return;
+    cot_progress_make_way();
+    fprintf(stderr, "note: messages between hosts are carried by %s\n", cot_launch_carriers());
+}
+
 /* How many of argv's first words spell the command's name; 0 when they do not. */
 static int spells(const cot_command *command, int argc, char **argv)
 {
@@ -183,6 +190,7 @@ static int run(const cot_command *command, int argc, char **argv, char **whole_a
     int status = COT_EXIT_USAGE;
     group.is_rank = will_be_rank(command, argc, argv);
     if (group.is_rank) cot_tell_starter();
+    if (cot_is_other_rank()) dup2(STDERR_FILENO, STDOUT_FILENO); // where UCX writes what goes wrong
     if (cot_options_parse(&command->options, settings, argc, argv, &help)) {
         if (help) cot_help_command(command);
         if (help || !starts_ranks(command, settings, whole_argv, &status))

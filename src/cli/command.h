@@ -30,6 +30,8 @@ int cot_complain_of(const cot_error *error);
  * one that is not its first, which alone reads standard input and writes: what others have to complain of it tells. */
 bool cot_is_rank(void);
 bool cot_is_other_rank(void);
+/* Where a group of several hosts was opened, a note of what carries its messages. */
+void cot_note_carriers(void);
 
 /* Whether the command's name is two words, of which `family` is the first. */
 bool cot_command_is_of(const cot_command *command, const char *family);

@@ -237,8 +237,9 @@ bool cot_engine_open_cli(cot_engine **engine, const char *model, const engine_se
     cot_model_info_clear(&info);
     if (status != COT_OK)
         cot_complain_of(&error);
-    else if (notes)
-        fprintf(stderr, "note: %s\n", notes);
+    else
+        cot_note_carriers();
+    if (status == COT_OK && notes) fprintf(stderr, "note: %s\n", notes);
     if (status == COT_OK) cot_engine_tell_remarks(needs);
     free(notes);
     return status == COT_OK;

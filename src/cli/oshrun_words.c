@@ -19,9 +19,14 @@ bool cot_oshrun_says(oshrun_words *words, const char *line)
         words->inside = !words->inside;
         return true;
     }
-    if (!words->inside) // of every death, in pieces that others' lines may come between
-        return strstr(line, "PMIX ERROR") || strstr(line, "Internal error is appeared") ||
-               strstr(line, "[pshmem_");
+    if (!words
+             ->inside) { // of every death, in pieces that others' lines may come between; and of ssh, now and then
+        static const char *const pieces[] = {"PMIX ERROR", "Internal error is appeared", "[pshmem_",
+                                             "error during flush", "plm:rsh: Warning: setpgid"};
+        bool known = false;
+        for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) known |= strstr(line, pieces[i]) != NULL;
+        return known;
+    }
     line += strspn(line, " \t");
     const size_t length = strcspn(line, "\n"), used = strlen(words->first);
     words->whole |= !length && used;

@@ -333,7 +333,7 @@ int cot_start_ranks(int ranks, const char *hostfile, double timeout_s, char **ar
     close(ends[0]);
     while (waitpid(w.oshrun, NULL, 0) < 0 && errno == EINTR) continue;
     end_orphans();
-    if (!w.complained && !asked) cot_oshrun_complain(&w.words, hostfile);
+    if (!w.complained && !asked && w.first != 0) cot_oshrun_complain(&w.words, hostfile);
     if (asked) return 128 + asked;
     if (w.first >= 0) return w.first;
     return w.other > 0 ? w.other : COT_EXIT_FAILURE;

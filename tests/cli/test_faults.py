@@ -100,8 +100,9 @@ class Run:
         return started_ranks(self.mark)
 
     def says(self):
-        """But for what Open MPI warns of where a process sets its group before its parent does."""
-        return "".join(line for line in self.err.read_text().splitlines(True) if "plm:rsh: Warning: setpgid" not in line)
+        """But for what Open MPI warns of where a process sets its group before its parent does, and what carries messages."""
+        known = "plm:rsh: Warning: setpgid", "note: messages between hosts are carried by tcp/eth0"
+        return "".join(line for line in self.err.read_text().splitlines(True) if not any(words in line for words in known))
 
     def wrote(self):
         return self.out.read_bytes()

@@ -147,6 +147,33 @@ static void more_ranks_than_there_may_be_are_refused(void **state)
     assert_string_equal(c.err, "coterie: ranks 65 is not in [1, 64]\n");
 }
 
+/* What a rank other than the first, or a library in it, writes to standard output does not come between texts. */
+static void the_first_rank_alone_writes(void **state)
+{
+    (void)state;
+    capture_shell(&c, "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 \"$coterie\" run --help");
+    assert_int_equal(c.status, 0);
+    assert_string_equal(c.out, "");
+    assert_non_null(strstr(c.err, "usage: coterie run"));
+}
+
+/* A rank that is lost when the first has ended well takes nothing from it. What stands for oshrun here is a script. */
+static void what_open_mpi_says_of_an_end_that_was_good_is_not_told(void **state)
+{
+    (void)state;
+    capture_shell(&c, "d=$(mktemp -d); trap 'rm -r $d' EXIT; { echo '#!/bin/sh'; echo 'cat >&2 <<E';"
+                      "printf '\\001coterie rank 0 begins 0 process 1 of nowhere\\n"
+                      "\\001coterie rank 1 begins 0 process 1 of nowhere\\n"
+                      "[host1:7:0] flush.c:26 UCX ERROR req 0x5: error during flush: Endpoint timeout\\n"
+                      "\\001coterie rank 0 ends 0 process 1 of nowhere\\n';"
+                      "r=$(printf %070d 0 | tr 0 -); echo $r; echo 'WARNING: a peer is gone.'; echo $r;"
+                      "echo E; echo exit 1; } >$d/oshrun; chmod +x $d/oshrun;"
+                      "PATH=$d:$PATH; \"$coterie\" run " TINY " -p A --fabric shmem --ranks 2 </dev/null");
+    assert_int_equal(c.status, 0);
+    assert_string_equal(c.out, "");
+    assert_string_equal(c.err, "");
+}
+
 /* Two builds differ by what the linker has put into them. */
 static void another_build_is_found_out(void **state)
 {
@@ -291,6 +318,8 @@ int main(void)
         cmocka_unit_test(one_prompt_comes_from_standard_input),
         cmocka_unit_test(a_heap_beyond_the_shared_memory_is_one_line),
         cmocka_unit_test(more_ranks_than_there_may_be_are_refused),
+        cmocka_unit_test(the_first_rank_alone_writes),
+        cmocka_unit_test(what_open_mpi_says_of_an_end_that_was_good_is_not_told),
         cmocka_unit_test(another_build_is_found_out),
         cmocka_unit_test(the_program_starts_its_ranks_itself),
     };

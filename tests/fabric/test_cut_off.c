@@ -46,7 +46,8 @@ static int be_a_rank(void)
     cot_launch *launch;
     const cot_rank *root;
     cot_error error;
-    if (cot_launch_open(&launch, &root, cot_fabric_backend_find("shmem"), &options, &error) != COT_OK) return 1;
+    if (cot_launch_open(&launch, &root, cot_fabric_backend_find("shmem"), &options, &error) != COT_OK)
+        return 1;
     run(root);
     cot_launch_close(launch);
     return 0;

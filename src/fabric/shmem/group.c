@@ -142,16 +142,10 @@ static const char *host(cot_fabric *fabric, int rank)
 static void carriers(cot_fabric *fabric, char *words, size_t bytes)
 {
     struct endpoint *self = cot_shmem_endpoint(fabric);
-    char network[128] = "";
     int seen = 0;
     for (int r = 0; r < fabric->ranks; r++) seen += r != fabric->rank && self->seen[r];
-    if (self->far) {
-        pthread_mutex_lock(&self->calling);
-        self->world->calls->carriers(network, sizeof network);
-        pthread_mutex_unlock(&self->calling);
-    }
     snprintf(words, bytes, "%s%s%s", seen ? "memory" : "", seen && self->far ? ", " : "",
-             self->far && !*network ? "unknown" : network);
+             self->world->carriers);
 }
 
 static const cot_fabric_ops ops = {
@@ -388,6 +382,18 @@ static cot_status connect_endpoint(struct endpoint *self, const struct facts *fa
     return greet(self, error);
 }
 
+/* Once all are connected. */
+static void ask_carriers(struct endpoint *self)
+{
+    cot_shmem_world *world = self->world;
+    *world->carriers = 0;
+    if (!self->far) return;
+    pthread_mutex_lock(&self->calling);
+    world->calls->carriers(world->carriers, sizeof world->carriers);
+    pthread_mutex_unlock(&self->calling);
+    if (!*world->carriers) snprintf(world->carriers, sizeof world->carriers, "unknown");
+}
+
 /* All ranks have an endpoint: they become a group. */
 static cot_status meet(struct endpoint *self, const cot_launch_options *o, cot_error *error)
 {
@@ -406,7 +412,9 @@ static cot_status meet(struct endpoint *self, const cot_launch_options *o, cot_e
     world->met = true;
     status = connect_endpoint(self, facts, o, error);
     world->torn |= status != COT_OK;
-    if (status == COT_OK) cot_launch_tell("met", 0);
+    if (status != COT_OK) return status;
+    ask_carriers(self);
+    cot_launch_tell("met", 0);
     return status;
 }
 

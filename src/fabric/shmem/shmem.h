@@ -18,9 +18,10 @@ typedef struct cot_shmem_world {
     const cot_shmem_calls *calls;
     int rank, ranks;
     cot_shmem_host host;
-    bool met;  // a group was opened
-    bool over; // all have been told of an error: no group will be
-    bool torn; // one ended without some of its ranks: what all do together would wait for ever
+    bool met;           // a group was opened
+    bool over;          // all have been told of an error: no group will be
+    char carriers[128]; // what carries messages to ranks out of sight; "": there are none
+    bool torn;          // one ended without some of its ranks: what all do together would wait for ever
 } cot_shmem_world;
 
 /* To be called when the heap has been made: OpenSHMEM then has a handler for the end of the process which waits for all ranks,

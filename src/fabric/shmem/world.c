@@ -208,6 +208,11 @@ void cot_launch_refuse(const cot_error *why)
     cot_shmem_agree(world, COT_SHMEM_GIVES_UP, error.status ? error.status : COT_INVALID_ARGUMENT, &error);
 }
 
+const char *cot_launch_carriers(void)
+{
+    return *joined.carriers ? joined.carriers : NULL;
+}
+
 bool cot_launch_met(void)
 {
     return joined.met;
