@@ -32,10 +32,13 @@ const char *cot_launch_carriers(void);
 
 /* Tells who started this rank what it is at, where that asked for it by setting COTERIE_STARTED: a line on standard error, as
  * COT_STARTED_LINE has it. The library itself tells that this rank `meets` the others, which it may wait for, and that they
- * have `met`: a group then, which finds out itself when it loses one. */
+ * have `met`: a group then, which finds out itself when it loses one. Rank 0 that `serves` takes SIGTERM, SIGINT and SIGHUP itself,
+ * and ends by the first two within as many seconds as the number says. */
 #define COT_STARTED_VARIABLE "COTERIE_STARTED"
 #define COT_STARTED_LINE "\001coterie rank %d %s %d process %d of %s\n"
 void cot_launch_tell(const char *state, int number);
+/* A process of this host as proc(5) has it: 'R', 'S', 'T' (stopped) and so on; 0: it has ended. Thread-safe. */
+char cot_launch_process_state(int process);
 /* Whether a group of such ranks has been opened by this process. */
 bool cot_launch_met(void);
 

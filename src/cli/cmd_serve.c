@@ -274,6 +274,7 @@ static cot_status serve(const struct serve_settings *s, const cot_tokenizer *tok
     struct sigaction before;
     sigaction(SIGHUP, NULL, &before); // ignored, under nohup
     if (reloads || before.sa_handler != SIG_IGN) sigaction(SIGHUP, reloads ? &reload : &action, NULL);
+    cot_launch_tell("serves", (int)patience);
     signal(SIGPIPE, SIG_IGN);
     allow_descriptors();
     announce(s, engine, chat);

@@ -12,6 +12,16 @@ static bool is_ruler(const char *line)
     return dashes >= LEAST && line[dashes] == '\n';
 }
 
+/* Of what it says of every death, in pieces that others' lines may come between, and now and then of starting on another host. */
+static bool is_piece(const char *line)
+{
+    static const char *const pieces[] = {"PMIX ERROR", "Internal error is appeared", "[pshmem_",
+                                         "error during flush", "plm:rsh: Warning: setpgid"};
+    bool known = false;
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) known |= strstr(line, pieces[i]) != NULL;
+    return known;
+}
+
 bool cot_oshrun_says(oshrun_words *words, const char *line)
 {
     if (is_ruler(line)) {
@@ -19,14 +29,7 @@ bool cot_oshrun_says(oshrun_words *words, const char *line)
         words->inside = !words->inside;
         return true;
     }
-    if (!words
-             ->inside) { // of every death, in pieces that others' lines may come between; and of ssh, now and then
-        static const char *const pieces[] = {"PMIX ERROR", "Internal error is appeared", "[pshmem_",
-                                             "error during flush", "plm:rsh: Warning: setpgid"};
-        bool known = false;
-        for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) known |= strstr(line, pieces[i]) != NULL;
-        return known;
-    }
+    if (!words->inside) return is_piece(line);
     line += strspn(line, " \t");
     const size_t length = strcspn(line, "\n"), used = strlen(words->first);
     words->whole |= !length && used;

@@ -39,6 +39,9 @@ struct watch {
     struct rank ranks[MOST_RANKS];
     char host[64]; // this one
     int64_t timeout_ns, looked_ns;
+    int serves; // for how many seconds the first rank, which is asked to end itself, may take to do so; 0: it is not
+    int times_handed; // it was asked
+    int64_t ends_ns;  // when it should have ended; 0: it was not asked
     int first, other; // with what the first rank, and another, has ended; -1: it has not told
     char line[4096];
     size_t length;
@@ -80,11 +83,18 @@ void cot_tell_starter(void)
 
 /* ---- in who starts them ---- */
 
-static volatile sig_atomic_t asked;
+static volatile sig_atomic_t asked, times_asked, hung_up;
 
 static void ask_to_end(int number)
 {
     asked = number;
+    times_asked++;
+}
+
+static void hang_up(int number)
+{
+    (void)number;
+    hung_up = true;
 }
 
 /* A rank that cannot leave what it is at says what is wrong and no last line. */
@@ -110,6 +120,7 @@ static bool take_state(struct watch *w)
     for (int state = BEGINS; state <= ENDS; state++)
         if (!strcmp(name, names[state])) of.state = state;
     w->ranks[rank] = of;
+    if (rank == 0 && !strcmp(name, "serves")) w->serves = number;
     if (strcmp(name, names[ENDS]) != 0) return true;
     if (rank == 0) w->first = number;
     if (rank != 0 && number > w->other) w->other = number;
@@ -125,7 +136,8 @@ static void take_line(struct watch *w)
     if (take_state(w)) return;
     const bool complaint = is_complaint(w->line);
     w->complained |= complaint;
-    if (complaint && !w->failed_ns) w->failed_ns = cot_now_ns();
+    const bool log = w->serves && strncmp(w->line, "coterie: rank ", 14) != 0; // who serves has more to say
+    if (complaint && !log && !w->failed_ns) w->failed_ns = cot_now_ns();
     const char *own = strstr(w->line, "coterie: ");
     if (!complaint && !cot_oshrun_says(&w->words, w->line) && !w->told && w->first != 0) own = w->line;
     fputs(own ? own : "", stderr);
@@ -152,18 +164,6 @@ static void give_up(struct watch *w)
 
 /* ---- ranks that are lost while others wait for them where there is no group ---- */
 
-/* Its state, as the system has it; 0: there is no such process any more. */
-static char state_of(int process)
-{
-    char path[40], line[512];
-    snprintf(path, sizeof path, "/proc/%d/stat", process);
-    FILE *file = fopen(path, "r");
-    const bool read = file && fgets(line, sizeof line, file);
-    if (file) fclose(file);
-    const char *state = read ? strrchr(line, ')') : NULL; // "number (name) state ..."
-    return state && !strchr("ZX", state[2]) ? state[2] : 0;
-}
-
 static void complain_of(struct watch *w, int rank, bool gone)
 {
     char host[80] = "";
@@ -185,7 +185,7 @@ static void look_at(struct watch *w, int rank, int64_t passed_ns)
 {
     struct rank *r = &w->ranks[rank];
     const bool is_here = r->process && !strcmp(r->host, w->host);
-    const char state = is_here ? state_of(r->process) : 0;
+    const char state = is_here ? cot_launch_process_state(r->process) : 0;
     r->gone_ns = is_here && !state ? r->gone_ns + passed_ns : 0;
     r->quiet_ns = is_here && state != 'T' && state != 't' ? 0 : r->quiet_ns + passed_ns;
     if (r->gone_ns > LOOK_MS * 1000000)
@@ -222,6 +222,27 @@ static void look_for_lost(struct watch *w, int64_t passed_ns)
         if (w->ranks[r].state != ENDS) look_at(w, r, passed_ns);
 }
 
+/* Whether the first rank was handed the signal, which it takes itself. */
+static bool hand_on(const struct watch *w, int number)
+{
+    const struct rank *first = &w->ranks[0];
+    return w->serves && first->state != ENDS && !strcmp(first->host, w->host) &&
+           kill(first->process, number) == 0;
+}
+
+/* Who serves is asked to end, and again to hurry, and has its time for it. After that, or where nobody serves, all are ended. */
+static void look_for_signals(struct watch *w, int64_t now_ns)
+{
+    if (hung_up && !hand_on(w, SIGHUP)) ask_to_end(SIGHUP);
+    hung_up = false;
+    if (times_asked > w->times_handed) {
+        w->times_handed = times_asked;
+        const bool handed = hand_on(w, asked);
+        if (!w->ends_ns || !handed) w->ends_ns = now_ns + (handed ? w->serves * INT64_C(1000000000) : 0);
+    }
+    if (w->ends_ns && now_ns >= w->ends_ns && !w->failed_ns) w->failed_ns = now_ns;
+}
+
 static int silent_ranks(const struct watch *w)
 {
     int silent = 0;
@@ -245,9 +266,9 @@ static void watch_ranks(struct watch *w)
             look_for_lost(w, passed_ns);
             w->looked_ns = now;
         }
-        if (asked && !w->failed_ns) w->failed_ns = now;
+        look_for_signals(w, now);
         const int64_t late_ns = w->failed_ns ? now - w->failed_ns : 0;
-        if (!w->told && (asked || late_ns > patience_ns || (late_ns && silent_ranks(w) <= 1))) {
+        if (!w->told && w->failed_ns && (asked || late_ns > patience_ns || silent_ranks(w) <= 1)) {
             kill(w->oshrun, SIGTERM);
             w->told = true;
         }
@@ -329,12 +350,15 @@ int cot_start_ranks(int ranks, const char *hostfile, double timeout_s, char **ar
     w.from = ends[0];
     signal(SIGINT, ask_to_end);
     signal(SIGTERM, ask_to_end);
+    struct sigaction before;
+    sigaction(SIGHUP, NULL, &before); // ignored, under nohup
+    if (before.sa_handler != SIG_IGN) signal(SIGHUP, hang_up);
     watch_ranks(&w);
     close(ends[0]);
     while (waitpid(w.oshrun, NULL, 0) < 0 && errno == EINTR) continue;
     end_orphans();
     if (!w.complained && !asked && w.first != 0) cot_oshrun_complain(&w.words, hostfile);
-    if (asked) return 128 + asked;
+    if (asked && !(w.serves && w.first >= 0)) return 128 + asked;
     if (w.first >= 0) return w.first;
     return w.other > 0 ? w.other : COT_EXIT_FAILURE;
 }

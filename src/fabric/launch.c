@@ -36,6 +36,17 @@ cot_launch_place cot_launch_started(void)
     return place;
 }
 
+char cot_launch_process_state(int process)
+{
+    char path[40], line[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    FILE *file = fopen(path, "r");
+    const bool read = file && fgets(line, sizeof line, file);
+    if (file) fclose(file);
+    const char *state = read ? strrchr(line, ')') : NULL; // "number (name) state ..."
+    return state && !strchr("ZX", state[2]) ? state[2] : 0;
+}
+
 const cot_fabric_backend *cot_fabric_backend_find(const char *name)
 {
     if (!name) return backends[cot_launch_started().ranks > 1 ? SHMEM : THREADS];

@@ -174,6 +174,21 @@ static void what_open_mpi_says_of_an_end_that_was_good_is_not_told(void **state)
     assert_string_equal(c.err, "");
 }
 
+/* Nor is what a server logs a failure of its group, which would be ended a second later. */
+static void what_a_server_logs_does_not_end_it(void **state)
+{
+    (void)state;
+    capture_shell(
+        &c,
+        "d=$(mktemp -d); trap 'rm -r $d' EXIT; { echo '#!/bin/sh'; echo 'cat >&2 <<E';"
+        "printf '\\001coterie rank 0 serves 9 process 1 of nowhere\\ncoterie: it is logged\\nE\\n';"
+        "echo 'sleep 2; cat >&2 <<E';"
+        "printf '\\001coterie rank 0 ends 0 process 1 of nowhere\\nE\\n'; } >$d/oshrun; chmod +x $d/oshrun;"
+        "PATH=$d:$PATH; \"$coterie\" run " TINY " -p A --fabric shmem --ranks 2 </dev/null");
+    assert_int_equal(c.status, 0);
+    assert_string_equal(c.err, "coterie: it is logged\n");
+}
+
 /* Two builds differ by what the linker has put into them. */
 static void another_build_is_found_out(void **state)
 {
@@ -320,6 +335,7 @@ int main(void)
         cmocka_unit_test(more_ranks_than_there_may_be_are_refused),
         cmocka_unit_test(the_first_rank_alone_writes),
         cmocka_unit_test(what_open_mpi_says_of_an_end_that_was_good_is_not_told),
+        cmocka_unit_test(what_a_server_logs_does_not_end_it),
         cmocka_unit_test(another_build_is_found_out),
         cmocka_unit_test(the_program_starts_its_ranks_itself),
     };

@@ -139,9 +139,9 @@ class Server:
             time.sleep(0.001)
         return thread, result
 
-    def tell_to_end(self):
-        """SIGTERM, and it is heard."""
-        self.process.send_signal(signal.SIGTERM)
+    def tell_to_end(self, number=signal.SIGTERM):
+        """The signal, and it is heard."""
+        self.process.send_signal(number)
         while not any("shutting down" in line for line in self.log):
             time.sleep(0.001)
 

@@ -239,16 +239,23 @@ class Life(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("oshrun") and MODULE.exists() and not SANITIZED, "SKIPPED: no OpenSHMEM to serve over")
     def test_over_openshmem(self):
-        """Ranks that oshrun starts agree on the room for keys and values, though each sees other memory free, and answer as threads do."""
+        """Ranks that oshrun starts agree on the room for keys and values, though each sees other memory free, and answer as threads do.
+        Who started them hands on what signals it gets: SIGTERM lets answers end, a second one cuts them off."""
+        long = {"prompt": "x", "max_tokens": 150, "ignore_eos": True, "temperature": 0}
         body = {"prompt": PROMPTS, "max_tokens": 12, "temperature": 0}
         with Server("--ranks", 2) as server:
             expected = texts(server.complete(**body))
         restless = "import random\nwhile True: b\"x\" * random.randrange(1 << 26)"
         with subprocess.Popen([sys.executable, "-c", restless]) as other:
             try:
-                for _ in range(3):
-                    with Server("--ranks", 2, "--fabric", "shmem", status=128 + signal.SIGTERM) as server:
+                for signals, status in ((signal.SIGTERM,), 200), ((signal.SIGHUP,), 200), ((signal.SIGTERM, signal.SIGTERM), 503):
+                    with Server("--ranks", 2, "--fabric", "shmem") as server:
                         self.assertEqual(texts(server.complete(**body)), expected)
+                        waiter, result = server.in_background(long | {"n": 32 if status == 503 else 1})
+                        for number in signals:
+                            server.tell_to_end(number)
+                        waiter.join()
+                        self.assertEqual([answer for answer, _ in result], [status], result)
             finally:
                 other.kill()
 

@@ -106,14 +106,8 @@ static void beat(struct endpoint *self, int64_t now_ns)
 /* Of a rank on this host the system tells whether it was stopped. */
 static bool is_stopped(const struct endpoint *self, int rank)
 {
-    if (self->lives[rank] < 0) return false;
-    char path[40], line[512];
-    snprintf(path, sizeof path, "/proc/%d/stat", self->processes[rank]);
-    FILE *file = fopen(path, "r");
-    const bool told = file && fgets(line, sizeof line, file);
-    if (file) fclose(file);
-    const char *state = told ? strrchr(line, ')') : NULL; // "number (name) state ..."
-    return !state || strchr("TtZX", state[2]);
+    const char state = self->lives[rank] < 0 ? 'R' : cot_launch_process_state(self->processes[rank]);
+    return !state || state == 'T' || state == 't';
 }
 
 bool cot_shmem_is_mute(cot_fabric *fabric, int rank)
