@@ -283,18 +283,22 @@ static _Noreturn void become_oshrun(int ranks, const char *hostfile, double time
 {
     static char program[4096];
     char number[16], period[32];
-    const char *words[512] = {"oshrun",
-                              "--enable-recovery",
-                              "--oversubscribe",
-                              "--allow-run-as-root",
-                              "--bind-to",
-                              "none",
-                              "--mca",
-                              "odls_base_sigkill_timeout",
-                              "0", // what it ends has told all that it knows
-                              "-np",
-                              number};
-    size_t count = 11;
+    const char *words[512] = {
+        "oshrun",
+        "--enable-recovery",
+        "--oversubscribe",
+        "--allow-run-as-root",
+        "--bind-to",
+        "none",
+        "--mca",
+        "odls_base_sigkill_timeout",
+        "0", // what it ends has told all that it knows
+        "--mca",
+        "shmem",
+        "^posix", // it tries a name in /dev/shm, which stays if the process is killed then
+        "-np",
+        number};
+    size_t count = 14;
     snprintf(number, sizeof number, "%d", ranks);
     snprintf(period, sizeof period, "%g", timeout_s / 8);
     if (readlink("/proc/self/exe", program, sizeof program - 1) < 0) _exit(127);
