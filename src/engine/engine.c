@@ -200,13 +200,14 @@ static cot_scheduler_limits limits_of(const cot_engine *e)
                                   .target_ns = e->tbt_ns > 0 ? e->tbt_ns : 0};
 }
 
-/* Processes that were started from outside each have weights of their own. */
-static size_t bytes_here(const cot_engine_sizes *s, const cot_fabric_backend *fabric, int ranks)
+/* Processes that were started from outside each have weights of their own, and an embedding. */
+static size_t bytes_here(const cot_engine_sizes *s, size_t embedding, const cot_fabric_backend *fabric,
+                         int ranks)
 {
     const int here = cot_launch_started().here;
     if (!fabric->from_outside || !here) return s->total_bytes;
-    return (size_t)here *
-           (s->shared_bytes + s->rank_bytes + (s->total_bytes - s->weight_bytes) / (size_t)ranks);
+    return (size_t)here * (s->shared_bytes + s->rank_bytes + embedding +
+                           (s->total_bytes - s->weight_bytes - embedding) / (size_t)ranks);
 }
 
 /* What opening and then running will take, with `whole` bytes of weights that all ranks share: all that a step at the
@@ -243,14 +244,15 @@ static cot_status measure(cot_engine *e, const cot_fabric_backend *fabric, size_
     cot_arena attention = {0};
     cot_runner_lay_out_attention(&attention, &all);
     const cot_scheduler_limits limits = limits_of(e);
+    const size_t embedding = cot_embedding_bytes(e->checkpoint);
     const size_t plans =
         2 * (size_t)ranks * cot_plan_bytes(e->runner.step_tokens, e->runner.step_maps); // two on each rank
     sizes->weights = cot_format_row_of(e->runner.precision.experts)->name;
     sizes->weights_attention = cot_format_row_of(e->whole.attention[0].output.format)->name;
     sizes->weights_head = cot_format_row_of(e->whole.output.format)->name;
-    sizes->total_bytes =
-        sizes->weight_bytes + cache + other + attention.used + cot_scheduler_bytes(&limits) + plans;
-    sizes->here_bytes = bytes_here(sizes, fabric, ranks);
+    sizes->total_bytes = sizes->weight_bytes + embedding + cache + other + attention.used +
+                         cot_scheduler_bytes(&limits) + plans;
+    sizes->here_bytes = bytes_here(sizes, embedding, fabric, ranks);
     return status;
 }
 

@@ -31,6 +31,20 @@ cot_status cot_model_embedding(float **row, int64_t *n_ids, int64_t *width, cons
     return status;
 }
 
+/* Rows cannot be read from the file one by one. */
+static bool is_widened(const cot_stored *s)
+{
+    return s->storage != COT_STORAGE_PLAIN && s->storage != COT_STORAGE_RANDOM;
+}
+
+size_t cot_embedding_bytes(const cot_checkpoint *checkpoint)
+{
+    cot_stored s;
+    if (cot_stored_find(&s, checkpoint, COT_WEIGHT_EMBEDDING, 0, 0, NULL) != COT_OK || !is_widened(&s))
+        return 0;
+    return (size_t)s.rows * (size_t)s.columns * sizeof(float);
+}
+
 cot_status cot_embedding_open(cot_embedding *e, const cot_checkpoint *checkpoint, cot_error *error)
 {
     *e = (cot_embedding){.checkpoint = checkpoint};
@@ -42,7 +56,7 @@ cot_status cot_embedding_open(cot_embedding *e, const cot_checkpoint *checkpoint
         const cot_file_map *map = &checkpoint->shards.files[s->tensor->file].map;
         e->at = (size_t)((const uint8_t *)tensor->data - map->data);
         e->row_bytes = (size_t)s->columns * cot_dtype_bytes(tensor->dtype);
-    } else if (status == COT_OK && s->storage != COT_STORAGE_RANDOM) {
+    } else if (status == COT_OK && is_widened(s)) {
         e->whole = malloc(elements * sizeof *e->whole);
         status = e->whole ? cot_checkpoint_read(checkpoint,
                                                 &(cot_weight_piece){COT_WEIGHT_EMBEDDING, .rows = s->rows,

@@ -11,6 +11,8 @@ typedef struct cot_embedding {
     float *whole;         // [V][H] where the file's form cannot be read row by row (FP8), else NULL
 } cot_embedding;
 
+/* Bytes that opening a checkpoint's embedding takes: 0 where rows are read from its file. */
+size_t cot_embedding_bytes(const cot_checkpoint *checkpoint);
 /* Finds the embedding of a checkpoint, which must live on. Errors: as cot_checkpoint_read. On failure it is empty. */
 cot_status cot_embedding_open(cot_embedding *embedding, const cot_checkpoint *checkpoint, cot_error *error);
 void cot_embedding_close(cot_embedding *embedding); // an empty one is fine

@@ -123,6 +123,21 @@ static void widened_to_the_bit(void **state)
     }
 }
 
+/* What is weighed besides weights, of models of one shape: the embedding is more where it has to be widened. */
+static void widened_embedding_is_weighed(void **state)
+{
+    (void)state;
+    static const char *const folders[] = {FORMATS "packed-int8", FORMATS "int-quantized"};
+    size_t beside[2];
+    for (int i = 0; i < 2; i++) {
+        cot_engine_sizes sizes;
+        const cot_engine_options options = options_of(&(struct setting){.ranks = 2, .kv_tokens = 256});
+        assert_int_equal(cot_engine_measure(&sizes, folders[i], &options, 1, NULL), COT_OK);
+        beside[i] = sizes.total_bytes - sizes.weight_bytes;
+    }
+    assert_int_equal(beside[0] - beside[1], 128 * 256 * sizeof(float));
+}
+
 /* `coterie run` prints it. */
 static void likeliest_text(void **state)
 {
@@ -147,8 +162,8 @@ static void likeliest_text(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(widened_to_the_bit),
-                                       cmocka_unit_test(logits_and_routing),
-                                       cmocka_unit_test(likeliest_text)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(widened_to_the_bit), cmocka_unit_test(logits_and_routing),
+        cmocka_unit_test(widened_embedding_is_weighed), cmocka_unit_test(likeliest_text)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
