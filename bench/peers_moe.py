@@ -1,21 +1,26 @@
 #!/usr/bin/env python3
-"""Measures one MoE layer side by side: Coterie, torch, and ggml as llama-cpp-python ships it; same shapes, threads, bf16.
+"""Measures one MoE layer side by side: Coterie, torch, and ggml as a wheel ships it; same shapes and threads.
 
-    python3 -m venv out/peers && out/peers/bin/pip install torch numpy llama-cpp-python
+    python3 -m venv out/peers && out/peers/bin/pip install torch numpy xllamacpp
     out/peers/bin/python bench/peers_moe.py --coterie build/release/coterie --shape olmoe,qwen3-30b --tokens 1,64,512
 
 Each runs in a process of its own, in rounds, one after the other; every run finds cold caches; times are medians over all
-rounds' runs. The layer is the whole of gate, experts and weighted sum, on random weights, tokens routed uniformly.
+rounds' runs, and the best of the rounds' medians. The layer is the whole of gate, experts and weighted sum, on random weights,
+tokens routed uniformly.
 
-    coterie   bench moe, the operator named by --op, one rank
+    coterie   bench moe, the operator named by --op, one rank, by its best instruction set or those of --isa
     torch     the fastest of: a loop over experts with index_add_; rows sorted by expert, a product for each, unsorted and
               summed; grouped_mm, where this torch has it on a CPU. In bf16, and in fp32 for comparison
     ggml      llama.cpp's graph of a MoE layer (argsort, mul_mat_id, swiglu), called through the libraries in the wheel;
-              weights in bf16, and in f16 for comparison
+              weights in bf16, and in f16 for comparison; in Q8_0, Q4_0 and MXFP4, as they are and, where ggml has a layout
+              for this CPU, repacked. Coterie beside these: int8, int4 and mxfp4, rows rounded to whole numbers as ggml does
 
-The wheel of llama-cpp-python is built where it is installed, which takes long; GGML_FOLDER names a folder with the libggml*.so
-of another build of it. A peer that is not installed is left out, with the reason. --json writes to standard output {"points": [{shape, tokens,
-coterie_ns, peers: [{name, variant, type, median_ns, ratio}]}], "left_out": {name: reason}}; ratio = its time / Coterie's.
+Wheels of ggml: xllamacpp (a build for AVX2: the instruction sets that ggml says it was built for are printed), or
+llama-cpp-python, which is built where it is installed; GGML_FOLDER names a folder with the libggml*.so of another build of it. A
+peer that is not installed, or lacks a type, is left out, with the reason. --json writes to standard output {"points": [{shape,
+tokens, threads, coterie: [{weights, precision, isa, median_ns, best_ns}], peers: [{name, variant, type, built_for, median_ns,
+best_ns, ratio: {isa: x}, best_ratio: {isa: x}}]}], "left_out": {name: reason}}; ratio = its time / Coterie's, of medians and of the
+best rounds; the latter are in brackets in the table.
 """
 import argparse
 import ctypes
@@ -33,6 +38,10 @@ SHAPES = {"olmoe": (2048, 1024, 64, 8), "qwen3-30b": (2048, 768, 128, 8), "mixtr
 FAR_SLOWER = 1.5  # variants that take so much longer than the fastest are not measured further
 ROUND_SECONDS = 8
 RUNS = 5          # a round
+# What Coterie keeps weights as, and its arithmetic, beside a peer's type.
+BESIDE = {"bf16": ("bf16", "bf16"), "fp32": ("bf16", "bf16"), "f16": ("bf16", "bf16"), "q8_0": ("int8", "int8"),
+          "q4_0": ("int4", "int8"), "mxfp4": ("mxfp4", "int8")}
+REPACKED = "-repacked"
 
 
 class Flush:
@@ -147,8 +156,10 @@ class Torch:
 # ---- ggml ----
 
 class Ggml:
-    name, types = "ggml", ("bf16", "f16")
-    F32, F16, BF16 = 0, 1, 30  # enum ggml_type
+    QUANTISED = "q8_0", "q4_0", "mxfp4"
+    name, types = "ggml", ("bf16", "f16") + tuple(q + end for q in QUANTISED for end in ("", REPACKED))
+    F32 = 0
+    TYPES = {"f16": 1, "q4_0": 2, "q8_0": 8, "bf16": 30, "mxfp4": 39}  # enum ggml_type
 
     class Params(ctypes.Structure):
         _fields_ = [("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool)]
@@ -157,25 +168,27 @@ class Ggml:
         import numpy
         h, i, e, k = shape
         self.load()
-        self.tokens, self.hidden, kind = tokens, h, self.BF16 if kind == "bf16" else self.F16
+        self.tokens, self.hidden, kind, repacked = tokens, h, kind.removesuffix(REPACKED), kind.endswith(REPACKED)
         row = 4 * (h * k + 3 * i * k + 3 * e + 4 * k) * 2 + 4 * h * (k + 4)
-        weights = 2 * 3 * e * h * i + 4 * e * h
-        self.context = self.call("ggml_init", self.Params(weights + tokens * row + (64 << 20), None, False))
+        self.context = self.call("ggml_init", self.Params(4 * e * h + tokens * row + (64 << 20), None, False))
         gate = self.gate = self.tensor(self.F32, h, e)
-        self.gate_exps, self.up, self.down = (self.tensor(kind, h, i, e), self.tensor(kind, h, i, e),
-                                              self.tensor(kind, i, h, e))
         self.x = self.tensor(self.F32, h, tokens)
+        work, self.context = self.context, self.call("ggml_init", self.Params(1 << 20, None, True))
+        self.gate_exps, self.up, self.down = (self.tensor(self.TYPES[kind], *sizes)
+                                              for sizes in ((h, i, e), (h, i, e), (i, h, e)))
+        self.backend = self.call("ggml_backend_cpu_init")
+        place = self.repacking() if repacked else self.call("ggml_backend_cpu_buffer_type")
+        if not self.call("ggml_backend_alloc_ctx_tensors_from_buft", self.context, place):
+            raise MemoryError("ggml has no memory for the weights")
+        self.context = work
         random = numpy.random.default_rng(1)
         self.fill(gate, random.uniform(-1, 1, e * h).astype(numpy.float32) * (3 / h) ** 0.5)
         self.fill(self.x, random.uniform(-1, 1, tokens * h).astype(numpy.float32))
         for weight, width in ((self.gate_exps, h), (self.up, h), (self.down, i)):
-            for expert in range(e):
-                values = random.uniform(-1, 1, h * i).astype(numpy.float32) * numpy.float32((3 / width) ** 0.5)
-                packed = (values.view(numpy.uint32) >> 16).astype(numpy.uint16) if kind == self.BF16 else values.astype(
-                    numpy.float16).view(numpy.uint16)
-                self.fill(weight, packed, expert * h * i * 2)
+            packed = numpy.tile(self.pack(random, kind, h * i, width), e)  # all experts alike
+            self.call("ggml_backend_tensor_set", weight, packed.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(0),
+                      ctypes.c_size_t(packed.nbytes), result=None)
         self.graph = self.build(gate, k, e)
-        self.backend = self.call("ggml_backend_cpu_init")
         self.call("ggml_backend_cpu_set_n_threads", self.backend, ctypes.c_int(threads), result=None)
         room = ctypes.create_string_buffer(8192)  # struct ggml_threadpool_params, larger than any so far
         self.call("ggml_threadpool_params_init", room, ctypes.c_int(threads), result=None)
@@ -186,12 +199,14 @@ class Ggml:
     def load(self):
         import importlib.util
         folder = os.environ.get("GGML_FOLDER")
-        if not folder:
-            package = importlib.util.find_spec("llama_cpp")
-            if not package:
-                raise ImportError("llama-cpp-python is not installed")
+        names = ["libggml-base.so", "libggml-cpu.so", "libggml.so"]
+        if not folder and (package := importlib.util.find_spec("xllamacpp")):
+            folder, names = os.path.dirname(package.origin), ["xllamacpp*.so"]  # all in one
+        elif not folder and (package := importlib.util.find_spec("llama_cpp")):
             folder = os.path.join(os.path.dirname(package.origin), "lib")
-        paths = [p for name in ("libggml-base.so", "libggml-cpu.so", "libggml.so") for p in glob.glob(os.path.join(folder, name))]
+        if not folder:
+            raise ImportError("neither xllamacpp nor llama-cpp-python is installed")
+        paths = [p for name in names for p in glob.glob(os.path.join(folder, name))]
         if not paths:
             raise ImportError(f"no libggml in {folder}")
         self.libraries = [ctypes.CDLL(p, mode=ctypes.RTLD_GLOBAL) for p in paths]
@@ -212,6 +227,40 @@ class Ggml:
 
     def fill(self, tensor, values, offset=0):
         ctypes.memmove(self.call("ggml_get_data", tensor) + offset, values.ctypes.data, values.nbytes)
+
+    def pack(self, random, kind, n, width):
+        """One expert's matrix in ggml's form."""
+        import numpy
+        values = random.uniform(-1, 1, n).astype(numpy.float32) * numpy.float32((3 / width) ** 0.5)
+        if kind == "bf16":
+            return (values.view(numpy.uint32) >> 16).astype(numpy.uint16)
+        if kind == "f16":
+            return values.astype(numpy.float16).view(numpy.uint16)
+        type_, i64 = ctypes.c_int(self.TYPES[kind]), ctypes.c_int64
+        packed = numpy.empty(n // width * self.call("ggml_row_size", type_, i64(width), result=ctypes.c_size_t), numpy.uint8)
+        self.call("ggml_quantize_chunk", type_, values.ctypes.data_as(ctypes.c_void_p),
+                  packed.ctypes.data_as(ctypes.c_void_p), i64(0), i64(n // width), i64(width), None, result=ctypes.c_size_t)
+        return packed
+
+    def repacking(self):
+        """The buffers that change a weight's layout to what this CPU multiplies best. A type without such a layout ends
+        ggml, and so this process."""
+        registry = self.call("ggml_backend_cpu_reg")
+        extra = self.call("ggml_backend_reg_get_proc_address", registry, ctypes.c_char_p(b"ggml_backend_dev_get_extra_bufts"))
+        if not extra:
+            raise ImportError("this ggml has no further layouts")
+        device = self.call("ggml_backend_reg_dev_get", registry, ctypes.c_size_t(0))
+        types = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)(extra)(device)
+        at = 0
+        while types[at]:
+            if "REPACK" in self.call("ggml_backend_buft_name", types[at], result=ctypes.c_char_p).decode():
+                return types[at]
+            at += 1
+        raise ImportError("this ggml repacks nothing")
+
+    def about(self):
+        sets = "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx_int8", "neon", "dotprod"
+        return [s for s in sets if self.call(f"ggml_cpu_has_{s}", result=ctypes.c_int)]
 
     def build(self, gate, k, e):
         i64, tokens, hidden = ctypes.c_int64, self.tokens, self.hidden
@@ -267,7 +316,7 @@ def serve(name, shape, tokens, threads, kind):
         return
     first = {variant: peer.run(variant) for variant in peer.variants}
     peer.variants = {variant: peer.variants[variant] for variant in first if first[variant] <= FAR_SLOWER * min(first.values())}
-    print(json.dumps({"variants": list(peer.variants)}), flush=True)
+    print(json.dumps({"variants": list(peer.variants), "about": peer.about() if hasattr(peer, "about") else None}), flush=True)
     for _ in sys.stdin:
         times = {}
         for variant in peer.variants:
@@ -283,11 +332,12 @@ def serve(name, shape, tokens, threads, kind):
 
 class Server:
     def __init__(self, name, kind, shape, tokens, threads):
-        self.name, self.kind, self.times = name, kind, {}
+        self.name, self.kind, self.times, self.best = name, kind, {}, {}
         self.process = subprocess.Popen(
             [sys.executable, os.path.abspath(__file__), "--serve", name, kind, ",".join(map(str, shape)), str(tokens), str(threads)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.error = self.answer().get("error")
+        told = self.answer()
+        self.error, self.about = told.get("error"), told.get("about")
 
     def answer(self):
         line = self.process.stdout.readline()
@@ -298,16 +348,20 @@ class Server:
         self.process.stdin.flush()
         for variant, times in self.answer().items():
             self.times.setdefault(variant, []).extend(times)
+            self.best[variant] = min(self.best.get(variant, 1e30), statistics.median(times))
 
     def close(self):
         self.process.stdin.close()
         self.process.wait()
 
 
-def coterie_round(o, shape, tokens):
+def coterie_round(o, shape, tokens, weights, precision, isa):
     """The median of a round's runs."""
-    out = subprocess.run([o.coterie, "bench", "moe", "--json", "--shape", shape, "--tokens", str(tokens), "--op", o.op,
-                          "--threads", str(o.threads), "--repeat", str(RUNS)], stdout=subprocess.PIPE, check=True).stdout
+    words = [o.coterie, "bench", "moe", "--json", "--shape", shape, "--tokens", str(tokens), "--op", o.op, "--threads",
+             str(o.threads), "--repeat", str(RUNS), "--precision", precision]
+    words += ["--weights", weights] if weights != precision else []
+    words += ["--isa", isa] if isa != "best" else []
+    out = subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout
     return json.loads(out)["points"][0]["median_ns"]
 
 
@@ -315,28 +369,46 @@ def measure(o, shape, tokens, left_out):
     servers = []
     for peer in PEERS.values():
         for kind in peer.types:
-            if peer.name in left_out:
+            if (o.types and kind not in o.types) or peer.name in left_out or f"{peer.name} {kind}" in left_out:
                 continue
             server = Server(peer.name, kind, SHAPES[shape], tokens, o.threads)
             if server.error:
-                left_out[peer.name] = server.error
+                none = "installed" in server.error or kind == peer.types[0]
+                left_out[peer.name if none else f"{peer.name} {kind}"] = server.error
                 server.close()
             else:
                 servers.append(server)
-    coterie = []
+    beside = lambda server: BESIDE[server.kind.removesuffix(REPACKED)]
+    coterie = {(*way, isa): [] for way in sorted({beside(server) for server in servers} or {BESIDE["bf16"]}) for isa in o.isa}
     for _ in range(o.rounds):
-        coterie.append(coterie_round(o, shape, tokens))
+        for way in coterie:
+            coterie[way].append(coterie_round(o, shape, tokens, *way))
         for server in servers:
             server.round()
-    coterie_ns = statistics.median(coterie)
     found = []
     for server in servers:
         server.close()
         medians = {variant: statistics.median(times) for variant, times in server.times.items()}
         variant = min(medians, key=medians.get)
-        found.append({"name": server.name, "variant": variant, "type": server.kind, "median_ns": medians[variant],
-                      "ratio": medians[variant] / coterie_ns})
-    return {"shape": shape, "tokens": tokens, "coterie_ns": coterie_ns, "peers": found}
+        ours, best = {isa: coterie[(*beside(server), isa)] for isa in o.isa}, server.best[variant]
+        found.append({"name": server.name, "variant": variant, "type": server.kind, "built_for": server.about,
+                      "median_ns": medians[variant], "best_ns": best,
+                      "ratio": {isa: medians[variant] / statistics.median(times) for isa, times in ours.items()},
+                      "best_ratio": {isa: best / min(times) for isa, times in ours.items()}})
+    return {"shape": shape, "tokens": tokens, "threads": o.threads, "peers": found,
+            "coterie": [{"weights": way[0], "precision": way[1], "isa": way[2], "median_ns": statistics.median(times),
+                         "best_ns": min(times)} for way, times in coterie.items()]}
+
+
+def show(o, point):
+    for c in point["coterie"]:
+        print(f"{point['shape']}, {point['tokens']} tokens, {o.threads} threads: coterie {o.op} {c['weights']:5} {c['isa']:5} "
+              f"{c['median_ns'] / 1e6:9.2f} ms, best round {c['best_ns'] / 1e6:9.2f} ms")
+    for p in point["peers"]:
+        ratios = ", ".join(f"{p['ratio'][isa]:.2f} x ({p['best_ratio'][isa]:.2f}) {isa}" for isa in o.isa)
+        built = f"; built for {', '.join(p['built_for'])}" if p["built_for"] else ""
+        print(f"  {p['name']:6} {p['type']:14} {p['variant']:11} {p['median_ns'] / 1e6:9.2f} ms, best {p['best_ns'] / 1e6:9.2f} ms: "
+              f"{ratios}{built}", flush=True)
 
 
 def main():
@@ -347,6 +419,10 @@ def main():
     parser.add_argument("--op", default="fused", help="Coterie's operator")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3, help=f"rounds of {RUNS} runs each")
+    parser.add_argument("--types", type=lambda text: text.split(","),
+                        help="comma list, of torch " + ", ".join(Torch.types) + ", of ggml " + ", ".join(Ggml.types))
+    parser.add_argument("--isa", default=["best"], type=lambda text: text.split(","),
+                        help="Coterie's instruction sets, as best,avx2 beside a peer that was built for AVX2")
     parser.add_argument("--json", action="store_true")
     o = parser.parse_args()
     unknown = [s for s in o.shape.split(",") if s not in SHAPES]
@@ -358,10 +434,7 @@ def main():
             point = measure(o, shape, int(tokens), left_out)
             points.append(point)
             if not o.json:
-                print(f"{shape}, {tokens} tokens: coterie {o.op} bf16 {point['coterie_ns'] / 1e6:.2f} ms")
-                for p in point["peers"]:
-                    print(f"  {p['name']:6} {p['type']:5} {p['variant']:11} {p['median_ns'] / 1e6:9.2f} ms  {p['ratio']:6.2f} x",
-                          flush=True)
+                show(o, point)
     if o.json:
         json.dump({"points": points, "left_out": left_out}, sys.stdout, indent=1)
         print()
