@@ -138,6 +138,25 @@ class Files(unittest.TestCase):
             p.layers = numpy.array([1, 2, 6], numpy.int32)
             coterie.evaluate(p, self.trace, CLUSTER)
 
+    def test_model_hash(self):
+        """Which model it is of goes from a trace to what is written and grouped of it."""
+        for known in (None, "fedcba9876543210"):
+            data = self.path.read_bytes()
+            begin = 8 + int.from_bytes(data[:8], "little")
+            header = json.loads(data[8:begin])
+            if known:
+                header["__metadata__"]["model_hash"] = known
+            text = json.dumps(header).encode()
+            text += b" " * (-len(text) % 8)
+            self.path.write_bytes(len(text).to_bytes(8, "little") + text + data[begin:])
+            trace, to = coterie.read_trace(self.path), self.path.with_name("again")
+            trace.write(to)
+            data = to.read_bytes()
+            header = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
+            self.assertEqual(header["__metadata__"].get("model_hash"), known)
+            coterie.group(trace, RANKS, iterations=1).placement().write(to)
+            self.assertEqual(json.loads(to.read_text()).get("model_hash"), known)
+
     def test_group(self):
         """Figures by NumPy, and the groups that the command line finds."""
         learnt = self.trace.split(0.6, 3)
