@@ -10,7 +10,7 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 
 # What runs on the host: no exceptions, no library of C++, so that the module needs none.
 file(GLOB cot_cuda_host CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/module/*.cpp)
-list(FILTER cot_cuda_host EXCLUDE REGEX "/module.cpp$")
+list(FILTER cot_cuda_host EXCLUDE REGEX "/(module|image).cpp$")
 add_library(cuda_host OBJECT ${cot_cuda_host})
 target_include_directories(cuda_host PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(cuda_host PRIVATE -Werror -fno-exceptions -fno-rtti)

@@ -11,6 +11,8 @@ struct cot_cuda_image {
     const char *made_for; // the same for people
 };
 
+extern const cot_cuda_image cot_cuda_kernels; // image.cpp
+
 /* What runs a layer: one cooperative launch, or a plain kernel a phase. */
 enum class cot_cuda_kind { fused, bulk };
 

@@ -28,6 +28,10 @@
     X(fill, cuMemsetD8_v2, (uint64_t at, unsigned char byte, size_t bytes))                                  \
     X(to_device, cuMemcpyHtoD_v2, (uint64_t to, const void *from, size_t bytes))                             \
     X(to_host, cuMemcpyDtoH_v2, (void *to, uint64_t from, size_t bytes))                                     \
+    X(event_create, cuEventCreate, (void **event, unsigned flags))                                           \
+    X(event_record, cuEventRecord, (void *event, void *stream))                                              \
+    X(event_elapsed, cuEventElapsedTime, (float *ms, void *begin, void *end))                                \
+    X(event_destroy, cuEventDestroy_v2, (void *event))                                                       \
     X(launch, cuLaunchKernel,                                                                                \
       (void *function, unsigned blocks, unsigned blocks_y, unsigned blocks_z, unsigned threads,              \
        unsigned threads_y, unsigned threads_z, unsigned shared_bytes, void *stream, void **parameters,       \

@@ -563,7 +563,11 @@ static void launch(calling *c)
               "launch");
         g->launches++;
     }
-    if (c->status == COT_OK) check(c, driver->synchronise(), "run");
+}
+
+static void end_launches(calling *c)
+{
+    if (c->status == COT_OK) check(c, c->g->device->driver->synchronise(), "run");
     judge(c);
 }
 
@@ -597,8 +601,30 @@ void cot_cuda_group_run(cot_cuda_group *g)
     for (int64_t pass = 0; pass < g->passes && c.status == COT_OK; pass++) {
         point_ranks(&c, pass * g->call.layout.tokens);
         launch(&c);
+        end_launches(&c);
     }
     to_host(&c, g->traffic, counters_at, counters);
     for (int r = 0; r < g->ranks; r++) give_rows(&c, r);
     g->status = c.status;
+}
+
+cot_status cot_cuda_group_replay(cot_cuda_group *g, int count, double *ns, cot_error *error)
+{
+    calling c = {g, COT_OK};
+    const cot_cuda_driver *const driver = g->device->driver;
+    void *events[2] = {};
+    float ms = 0;
+    check(&c, driver->context_set(g->device->context), "take a context");
+    for (void *&event : events)
+        if (c.status == COT_OK) check(&c, driver->event_create(&event, 0), "make an event");
+    if (c.status == COT_OK) check(&c, driver->event_record(events[0], nullptr), "record an event");
+    for (int i = 0; i < count && c.status == COT_OK; i++) launch(&c);
+    if (c.status == COT_OK) check(&c, driver->event_record(events[1], nullptr), "record an event");
+    end_launches(&c);
+    if (c.status == COT_OK) check(&c, driver->event_elapsed(&ms, events[0], events[1]), "tell a time");
+    for (void *event : events)
+        if (event) driver->event_destroy(event);
+    *ns = static_cast<double>(ms) * 1e6;
+    if (c.status != COT_OK) cot_fail(error, c.status, "%s", g->error.message);
+    return c.status;
 }

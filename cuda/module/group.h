@@ -66,4 +66,8 @@ cot_status cot_cuda_group_keep(cot_cuda_group *group, const cot_moe_layer *layer
 /* Runs the call that all have arrived for: its passes one after the other, each one launch, or six of bulk. Sets status, error, traffic. */
 void cot_cuda_group_run(cot_cuda_group *group);
 
+/* After a call that went well: its last pass `count` times more, one behind the other without the host, and the device's time for
+ * all of them. Errors: IO; and as cot_cuda_group_run has them. */
+cot_status cot_cuda_group_replay(cot_cuda_group *group, int count, double *ns, cot_error *error);
+
 #endif

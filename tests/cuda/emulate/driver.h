@@ -21,7 +21,7 @@ struct Device {
     Options options; // of launches, each with the next seed
     Result last;
     unsigned blocks = 0; // of the last launch
-    int launches = 0, taken = 0, given_back = 0, contexts = 0;
+    int launches = 0, taken = 0, given_back = 0, contexts = 0, events = 0;
     size_t taken_bytes = 0; // in all
     size_t unwritten = 0;   // bytes that were copied to the host and that nobody had written
     Wrong wrong = Wrong::NOTHING;

@@ -1,0 +1,363 @@
+#include "bench/device_points.h"
+
+#include "cuda/module/probe.h"
+#include "cuda/module/weights.h"
+
+#include "cuda/c_begin.h"
+#include "base/rng.h"
+#include "cuda/c_end.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+int64_t now_ns()
+{
+    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+struct Points {
+    const cot_cuda_device *device;
+    FILE *out;
+    cot_error error;
+
+    int fail(cot_status status)
+    {
+        fprintf(stderr, "device_points: %s\n", status == COT_OK ? "wrong" : error.message);
+        return 1;
+    }
+};
+
+cot_ffn_shape shape_of(cot_dtype type, int64_t hidden, int64_t intermediate)
+{
+    cot_ffn_shape s = {};
+    s.type = type;
+    s.up = s.down = cot_format_of(type);
+    s.hidden = hidden, s.intermediate = intermediate;
+    return s;
+}
+
+cot_moe_options options_of(cot_dtype type)
+{
+    cot_moe_options o = {};
+    o.expert.type = type;
+    o.combine_type = type;
+    return o;
+}
+
+int about(Points &p)
+{
+    size_t free_bytes = 0, all_bytes = 0;
+    int major = 0, minor = 0;
+    const cot_cuda_driver *const driver = p.device->driver;
+    driver->context_set(p.device->context);
+    if (driver->memory_info(&free_bytes, &all_bytes) ||
+        driver->device_attribute(&major, COT_CUDA_CAPABILITY_MAJOR, p.device->ordinal) ||
+        driver->device_attribute(&minor, COT_CUDA_CAPABILITY_MINOR, p.device->ordinal)) {
+        snprintf(p.error.message, sizeof p.error.message, "the device does not say what it has");
+        return p.fail(COT_IO);
+    }
+    fprintf(p.out,
+            "{\"name\": \"%s\", \"capability\": \"%d.%d\", \"multiprocessors\": %d, \"memory_bytes\": %zu}\n",
+            p.device->name, major, minor, p.device->multiprocessors, all_bytes);
+    return 0;
+}
+
+/* ---- against the CPU ---- */
+
+/* Every kind of gate and network that models have, tails in every dimension, few and many tokens, an expert for all. */
+std::vector<std::pair<const char *, cot_cuda_probe>> probes_of(cot_dtype type)
+{
+    std::vector<std::pair<const char *, cot_cuda_probe>> all;
+    const auto add = [&](const char *name, int64_t h, int64_t i, int64_t e, int64_t k,
+                         int64_t tokens) -> cot_cuda_probe & {
+        cot_cuda_probe probe = {};
+        probe.expert = shape_of(type, h, i);
+        probe.gate.hidden = h, probe.gate.experts = e, probe.gate.top_k = k;
+        probe.gate.groups = probe.gate.group_limit = 1;
+        probe.gate.normalise = true, probe.gate.scaling = 1;
+        probe.tokens = tokens;
+        probe.seed = all.size() + 1;
+        all.emplace_back(name, probe);
+        return all.back().second;
+    };
+    for (int64_t tokens : {1, 7, 65, 700}) add("mixtral", 64, 48, 8, 2, tokens);
+    {
+        cot_cuda_probe &p = add("qwen2", 72, 40, 16, 4, 100);
+        p.shared = shape_of(type, 72, 88);
+        p.shared_gated = true;
+    }
+    {
+        cot_cuda_probe &p = add("deepseek-v3", 136, 72, 32, 6, 90);
+        p.shared = shape_of(type, 136, 72);
+        p.gate.score = COT_GATE_SIGMOID, p.gate.groups = 4, p.gate.group_limit = 2;
+        p.gate.group_score = COT_GROUP_TOP2_SUM, p.gate.epsilon = 1e-20f, p.gate.scaling = 2.5f;
+        p.correction = true;
+    }
+    {
+        cot_cuda_probe &p = add("gpt-oss", 96, 56, 12, 4, 80);
+        p.expert.biased = true, p.expert.limit = 1.5f, p.expert.alpha = 1.702f;
+        p.gate.score = COT_GATE_CHOSEN_SOFTMAX, p.gate.normalise = false;
+        p.gate_bias = true;
+    }
+    add("two matrices", 80, 24, 5, 1, 33).expert.activation = COT_FFN_GELU;
+    add("all of eight", 40, 64, 8, 8, 60).expert.activation = COT_FFN_RELU;
+    add("wide", 1032, 520, 8, 2, 70);
+    return all;
+}
+
+int probe(Points &p, cot_cuda_kind kind, cot_dtype type, int ranks)
+{
+    const cot_moe_options options = options_of(type);
+    for (const auto &one : probes_of(type)) {
+        const cot_status status = cot_cuda_probe_run(p.device, kind, &one.second, &options, ranks, &p.error);
+        if (status != COT_OK) fprintf(stderr, "device_points: %s, %d ranks: ", one.first, ranks);
+        if (status != COT_OK) return p.fail(status);
+        fprintf(p.out, "{\"case\": \"%s\", \"tokens\": %lld, \"right\": true}\n", one.first,
+                static_cast<long long>(one.second.tokens));
+        fflush(p.out);
+    }
+    return 0;
+}
+
+/* ---- a layer of any size ---- */
+
+/* Weights and rows without meaning: one expert's, for all. */
+struct Layer {
+    cot_moe_options options = {};
+    cot_gate gate = {};
+    cot_moe_layer layer = {};
+    int ranks;
+    std::vector<float> gate_weight, x, y, weights;
+    std::vector<uint16_t> experts;
+    std::vector<int32_t> rank, slot, begin;
+    std::vector<uint8_t> slots; // of one rank; all have the same
+    cot_cuda_group *group = nullptr;
+
+    Layer(cot_dtype type, int64_t h, int64_t i, int64_t e, int64_t k, int ranks_, int64_t most)
+        : ranks(ranks_)
+    {
+        options = options_of(type);
+        options.expert = shape_of(type, h, i);
+        options.experts = e, options.top_k = k;
+        options.slots = cot_divide_up(e, ranks);
+        options.tokens = most;
+        gate.hidden = h, gate.experts = e, gate.top_k = k;
+        gate.groups = gate.group_limit = 1;
+        gate.normalise = true, gate.scaling = 1;
+        gate_weight = drawn(e * h, 1);
+        gate.weight = gate_weight.data();
+        x = drawn(most * h, 2);
+        y.resize(static_cast<size_t>(most * h));
+        weights.resize(static_cast<size_t>(most * k));
+        experts.resize(static_cast<size_t>(most * k));
+        for (int32_t n = 0; n < e; n++) {
+            rank.push_back(n % ranks), slot.push_back(n / ranks), begin.push_back(n);
+        }
+        begin.push_back(static_cast<int32_t>(e));
+        layer.gate = &gate;
+        layer.placement = {rank.data(), slot.data(), begin.data()};
+        layer.slots = 64;
+        fill_slots();
+    }
+    ~Layer() { cot_cuda_group_close(group); }
+    Layer(const Layer &) = delete;
+
+    static std::vector<float> drawn(int64_t count, uint64_t stream)
+    {
+        std::vector<float> to(static_cast<size_t>(count));
+        for (size_t i = 0; i < to.size(); i++)
+            to[i] = static_cast<float>(cot_random_uniform(1, stream, i) * 2 - 1);
+        return to;
+    }
+
+    void fill_slots()
+    {
+        const cot_ffn_shape &s = options.expert;
+        const size_t bytes = cot_cuda_weights.slot_bytes(&s);
+        const std::vector<float> numbers = drawn(s.hidden * s.intermediate, 3);
+        std::vector<float> small = numbers;
+        for (float &n : small) n *= 2 / std::sqrt(static_cast<float>(s.hidden));
+        slots.resize(bytes * static_cast<size_t>(options.slots));
+        for (cot_ffn_part part : {COT_FFN_GATE, COT_FFN_UP, COT_FFN_DOWN}) {
+            cot_moe_rows rows = {};
+            rows.count = part == COT_FFN_DOWN ? s.hidden : s.intermediate;
+            rows.in.numbers = small.data();
+            rows.in.type = COT_F32;
+            rows.in.stride = part == COT_FFN_DOWN ? s.intermediate : s.hidden;
+            cot_cuda_weights.store_expert(slots.data(), &s, part, &rows);
+        }
+        for (int64_t n = 1; n < options.slots; n++)
+            memcpy(slots.data() + static_cast<size_t>(n) * bytes, slots.data(), bytes);
+    }
+
+    cot_status open(const cot_cuda_device *device, cot_cuda_kind kind, cot_error *error)
+    {
+        cot_status status = cot_cuda_group_open(&group, device, kind, &options, ranks, error);
+        for (int r = 0; r < ranks && status == COT_OK; r++)
+            status = cot_cuda_group_keep(group, &layer, r, slots.data(), error);
+        if (status == COT_OK) group->call.fabric.timeout_ns = 10000000000;
+        return status;
+    }
+
+    /* A call of so many tokens over all ranks. */
+    cot_status run(int64_t tokens, cot_error *error)
+    {
+        const int64_t h = options.expert.hidden, k = options.top_k;
+        for (int r = 0; r < ranks; r++) {
+            const int64_t first = cot_share_begin(tokens, r, ranks),
+                          end = cot_share_begin(tokens, r + 1, ranks);
+            group->arrived[r] = {&layer,
+                                 y.data() + first * h,
+                                 experts.data() + first * k,
+                                 weights.data() + first * k,
+                                 x.data() + first * h,
+                                 end - first,
+                                 false};
+        }
+        cot_cuda_group_run(group);
+        if (group->status != COT_OK) cot_fail(error, group->status, "%s", group->error.message);
+        return group->status;
+    }
+
+    int64_t touched(int64_t tokens) const
+    {
+        std::vector<bool> called(static_cast<size_t>(options.experts));
+        for (int64_t i = 0; i < tokens * options.top_k; i++) called[experts[static_cast<size_t>(i)]] = true;
+        int64_t count = 0;
+        for (bool c : called) count += c;
+        return count;
+    }
+};
+
+/* ---- faults ---- */
+
+int faults(Points &p, cot_cuda_kind kind)
+{
+    Layer all(COT_BF16, 64, 32, 8, 2, 2, 64);
+    cot_status status = all.open(p.device, kind, &p.error);
+    if (status != COT_OK) return p.fail(status);
+    const float sound = all.x[5];
+    all.x[5] = NAN;
+    const bool refused = all.run(64, &p.error) == COT_INVALID_ARGUMENT;
+    all.x[5] = sound;
+    status = all.run(64, &p.error);
+    fprintf(p.out, "{\"fault\": \"a token that is not a number\", \"refused\": %s, \"next_call\": \"%s\"}\n",
+            refused ? "true" : "false", status == COT_OK ? "right" : "failed");
+    fflush(p.out);
+    if (!refused || status != COT_OK) return p.fail(status);
+    if (kind == cot_cuda_kind::bulk) return 0; // nobody waits
+    /* The last rank's blocks are not launched. */
+    all.group->blocks /= 2;
+    all.group->call.fabric.timeout_ns = 1000000000;
+    const int64_t began = now_ns();
+    status = all.run(64, &p.error);
+    const double seconds = static_cast<double>(now_ns() - began) / 1e9;
+    const bool named = status == COT_TIMED_OUT && strstr(p.error.message, "rank 1 did not answer rank 0");
+    fprintf(p.out, "{\"fault\": \"a silent rank\", \"named\": %s, \"seconds\": %.3f, \"time_out\": 1.0}\n",
+            named ? "true" : "false", seconds);
+    fflush(p.out);
+    if (!named || seconds > 2) return p.fail(named ? COT_OK : status);
+    Layer next(COT_BF16, 64, 32, 8, 2, 2, 64);
+    status = next.open(p.device, kind, &p.error);
+    if (status == COT_OK) status = next.run(64, &p.error);
+    if (status != COT_OK) return p.fail(status);
+    fprintf(p.out, "{\"fault\": \"after a silent rank\", \"next_group\": \"right\"}\n");
+    return 0;
+}
+
+/* ---- times ---- */
+
+/* Runs in a batch, so that it takes about 20 ms; the median of seven batches. */
+cot_status measure(Points &p, const Layer &all, double *ns, int *runs)
+{
+    double once = 0;
+    cot_status status = cot_cuda_group_replay(all.group, 2, &once, &p.error); // warm
+    if (status == COT_OK) status = cot_cuda_group_replay(all.group, 1, &once, &p.error);
+    const double wanted = 2e7 / (once > 1 ? once : 1);
+    const int count = wanted < 1 ? 1 : wanted > 1000 ? 1000 : static_cast<int>(wanted);
+    std::vector<double> batches;
+    for (int i = 0; i < 7 && status == COT_OK; i++) {
+        double batch = 0;
+        status = cot_cuda_group_replay(all.group, count, &batch, &p.error);
+        size_t at = batches.size();
+        while (at && batches[at - 1] > batch / count) at--;
+        batches.insert(batches.begin() + static_cast<long>(at), batch / count);
+    }
+    if (status == COT_OK) *ns = batches[3], *runs = 7 * count;
+    return status;
+}
+
+int time_layer(Points &p, cot_cuda_kind kind, cot_dtype type, const int64_t *sizes, int ranks,
+               const char *list)
+{
+    std::vector<int64_t> tokens;
+    int64_t most = 0;
+    for (const char *at = list; *at;) {
+        char *end;
+        const int64_t n = strtoll(at, &end, 10);
+        if (n < 1 || n > 1 << 20 || (*end && *end != ',')) return 2;
+        tokens.push_back(n);
+        most = n > most ? n : most;
+        at = *end ? end + 1 : end;
+    }
+    const int64_t h = sizes[0], i = sizes[1], e = sizes[2], k = sizes[3];
+    Layer all(type, h, i, e, k, ranks, most);
+    cot_status status = all.open(p.device, kind, &p.error);
+    for (size_t n = 0; n < tokens.size() && status == COT_OK; n++) {
+        double ns = 0;
+        int runs = 0;
+        status = all.run(tokens[n], &p.error);
+        if (status == COT_OK) status = measure(p, all, &ns, &runs);
+        if (status != COT_OK) break;
+        const double t = static_cast<double>(tokens[n]),
+                     touched = static_cast<double>(all.touched(tokens[n])),
+                     matrices = 3.0 * static_cast<double>(h * i),
+                     value = static_cast<double>(cot_dtype_bytes(type));
+        fprintf(p.out,
+                "{\"tokens\": %lld, \"passes\": %lld, \"launches\": %lld, \"ns\": %.0f, \"runs\": %d, "
+                "\"experts_called\": %.0f, "
+                "\"bytes_least\": %.0f, \"flops\": %.0f, \"blocks\": %d}\n",
+                static_cast<long long>(tokens[n]), static_cast<long long>(all.group->passes),
+                static_cast<long long>(all.group->launches), ns * static_cast<double>(all.group->passes),
+                runs, touched, touched * matrices * value + 8 * t * static_cast<double>(h),
+                2 * t * static_cast<double>(k) * matrices, all.group->blocks);
+        fflush(p.out);
+    }
+    return status == COT_OK ? 0 : p.fail(status);
+}
+
+bool number(const char *word, int64_t least, int64_t most, int64_t *to)
+{
+    char *end;
+    *to = strtoll(word, &end, 10);
+    return *word && !*end && *to >= least && *to <= most;
+}
+
+} // namespace
+
+int cot_cuda_points(const cot_cuda_device *device, FILE *out, int words, char **word)
+{
+    Points p = {device, out, {}};
+    if (words == 1 && !strcmp(word[0], "about")) return about(p);
+    if (words < 2) return 2;
+    const bool bulk = !strcmp(word[1], "cuda-bulk");
+    if (!bulk && strcmp(word[1], "cuda") != 0) return 2;
+    const cot_cuda_kind kind = bulk ? cot_cuda_kind::bulk : cot_cuda_kind::fused;
+    if (words == 2 && !strcmp(word[0], "faults")) return faults(p, kind);
+    if (words < 4) return 2;
+    const bool bf16 = !strcmp(word[2], "bf16");
+    const cot_dtype type = bf16 ? COT_BF16 : COT_F32;
+    if (!bf16 && strcmp(word[2], "fp32") != 0) return 2;
+    int64_t sizes[4], ranks;
+    if (words == 4 && !strcmp(word[0], "probe"))
+        return number(word[3], 1, COT_MAX_RANKS, &ranks) ? probe(p, kind, type, static_cast<int>(ranks)) : 2;
+    if (words != 9 || strcmp(word[0], "time") != 0 || !number(word[7], 1, COT_MAX_RANKS, &ranks)) return 2;
+    for (int i = 0; i < 4; i++)
+        if (!number(word[3 + i], 1, 1 << 20, &sizes[i])) return 2;
+    return time_layer(p, kind, type, sizes, static_cast<int>(ranks), word[8]);
+}
