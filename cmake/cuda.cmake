@@ -25,12 +25,14 @@ add_custom_command(OUTPUT ${image_files} VERBATIM
                    DEPENDS ${kernel_texts} ${PROJECT_SOURCE_DIR}/cuda/fused.cu ${PROJECT_SOURCE_DIR}/cuda/bulk.cu
                            ${PROJECT_SOURCE_DIR}/src/moe/fused/layout.h ${PROJECT_SOURCE_DIR}/cuda/registers.txt
                            ${PROJECT_SOURCE_DIR}/tools/compile_cuda ${PROJECT_SOURCE_DIR}/tools/get-cuda)
-add_library(coterie-cuda MODULE ${PROJECT_SOURCE_DIR}/cuda/module/module.cpp $<TARGET_OBJECTS:cuda_host>)
+add_library(coterie-cuda MODULE ${PROJECT_SOURCE_DIR}/cuda/module/module.cpp ${PROJECT_SOURCE_DIR}/cuda/module/image.cpp
+            $<TARGET_OBJECTS:cuda_host>)
 target_link_libraries(coterie-cuda PRIVATE coterie)
 target_include_directories(coterie-cuda PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
 target_link_options(coterie-cuda PRIVATE -Wl,--exclude-libs,ALL)
 target_compile_options(coterie-cuda PRIVATE -Werror -fno-exceptions -fno-rtti -fvisibility=hidden -include ${images}/image.h)
-set_source_files_properties(${PROJECT_SOURCE_DIR}/cuda/module/module.cpp PROPERTIES OBJECT_DEPENDS "${image_files}")
+set_source_files_properties(${PROJECT_SOURCE_DIR}/cuda/module/module.cpp ${PROJECT_SOURCE_DIR}/cuda/module/image.cpp
+                            PROPERTIES OBJECT_DEPENDS "${image_files}")
 
 add_custom_target(cuda-tests)
 if(COT_TESTS)
