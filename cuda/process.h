@@ -231,8 +231,13 @@ template <typename Engine, scope S> COT_DEVICE void run_up(const fused_warp<S> &
 COT_DEVICE void store_pair(unsigned char *row, bool bf16, int column, float v, float next, bool both)
 {
     if (bf16) {
-        uint32_t *const to = reinterpret_cast<uint32_t *>(row + 2 * column); // H is even where rows are bf16
-        *to = bf16_of(v) | static_cast<uint32_t>(bf16_of(next)) << 16;
+        uint16_t *const to = reinterpret_cast<uint16_t *>(row) + column;
+        if (reinterpret_cast<uintptr_t>(to) % 4 == 0 && both) {
+            *reinterpret_cast<uint32_t *>(to) = bf16_of(v) | static_cast<uint32_t>(bf16_of(next)) << 16;
+            return;
+        }
+        to[0] = bf16_of(v); // H is odd: such a row ends in half a word, and every other one begins there
+        if (both) to[1] = bf16_of(next);
         return;
     }
     float *const to = reinterpret_cast<float *>(row) + column;

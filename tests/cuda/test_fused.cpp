@@ -105,6 +105,23 @@ static void every_variant_reduced(void **)
     }
 }
 
+/* Rows of odd widths that are computed in fp32 and travel in bf16: every other one begins in the midst of a word. */
+static void odd_rows_in_bf16(void **)
+{
+    struct draw draw = {test_seed(), 9, 0};
+    for (const Variant &v : variants) {
+        if (v.hidden % 2 == 0) continue;
+        struct world w = world_of(v, 23, &draw);
+        w.options.combine_type = COT_BF16;
+        w.tolerance *= 0.02 / 3e-5;
+        for (const cot_moe_combine combine : {COT_COMBINE_EXACT, COT_COMBINE_REDUCED}) {
+            w.options.combine = combine;
+            check(w, plan_drawn(&w, 3, &draw), even_grid(3, 1), seeded(test_seed() + combine));
+        }
+        world_free(&w);
+    }
+}
+
 /* From none to more than fill a cell and tiles; at home on one rank, or where only some have any. */
 static void few_and_many_tokens(void **)
 {
@@ -363,6 +380,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant),
         cmocka_unit_test(every_variant_reduced),
+        cmocka_unit_test(odd_rows_in_bf16),
         cmocka_unit_test(few_and_many_tokens),
         cmocka_unit_test(hot_experts),
         cmocka_unit_test(a_replay_reads_device_memory),
