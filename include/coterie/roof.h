@@ -30,7 +30,7 @@ typedef struct cot_roof {
 } cot_roof;
 
 /* Measures the roofs with `threads` threads (1 to 256), each the best of several short runs; reads stream
- * over `buffer_bytes` in all (0: eight times the last-level cache, at least 512 MiB), touched before timing.
+ * over `buffer_bytes` in all (0: four times the last-level cache, at least 512 MiB), touched before timing.
  * `isa` caps the instruction set (NULL: the best). Takes about two seconds. Errors: OUT_OF_MEMORY,
  * UNSUPPORTED (isa). */
 cot_status cot_roof_measure(cot_roof *roof, int threads, const char *isa, size_t buffer_bytes,
