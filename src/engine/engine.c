@@ -448,11 +448,21 @@ static cot_status open_attention_scratch(cot_engine *e, cot_error *error)
     return status;
 }
 
-static cot_status start(cot_engine *e, const cot_engine_options *options, cot_error *error)
+/* Of ranks that were started from outside each would count its own host's cores and ranks: the first tells all. */
+static cot_status share_threads(cot_engine_options *o, cot_error *error)
+{
+    if (o->threads || !cot_fabric_backend_find(o->fabric)->from_outside) return COT_OK;
+    o->threads = thread_count(o);
+    return cot_launch_share(&o->threads, sizeof o->threads, error);
+}
+
+static cot_status start(cot_engine *e, const cot_engine_options *given, cot_error *error)
 {
     cot_loader *load = NULL;
     cot_engine_sizes sizes = {0};
+    cot_engine_options own = *given, *const options = &own;
     cot_status status = cot_loader_open(&load, e->checkpoint, error);
+    if (status == COT_OK) status = share_threads(&own, error);
     if (status == COT_OK) status = lay_out(e, options, load, &sizes, error);
     if (status == COT_OK) status = agree(e, options, &sizes, error);
     if (status == COT_OK) status = cot_arena_open(&e->whole.arena, sizes.shared_bytes, error);

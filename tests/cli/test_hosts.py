@@ -40,6 +40,13 @@ def check_texts(ranks, prompts, link, tokens):
     assert found == threads, f"{ranks} hosts: {found} for {threads}"
 
 
+def check_uneven_hosts():
+    """Hosts that have unlike numbers of ranks agree about threads, which nobody gave."""
+    words = ["run", TINY, "-n", "4", "--precision", "fp32", "-p", PROMPTS[0], "--ranks", "3"]
+    found = run(HOSTS, "2", PROGRAM, *words, "--fabric", "shmem", expected=CARRIED)
+    assert found == run(PROGRAM, *words), found
+
+
 def check_logits(folder, ranks, precision, characters, most):
     """Those of data-parallel attention, and that so many times the counted bytes crossed the network at most."""
     (folder / "text").write_text((TEXT * 200)[:characters])
@@ -93,6 +100,7 @@ def main():
         else:
             check_carriers(2, 1, "tcp/eth0")
             check_texts(2, PROMPTS[:2], "12.5MB/s,0.5ms", 6)
+            check_uneven_hosts()
             check_logits(Path(name), 4, "fp32", 4000, 1.15)
     return 0
 
