@@ -75,6 +75,12 @@ static cot_status load(cot_cuda_device *d, const cot_cuda_image *image, cot_erro
         if (status == COT_OK)
             status =
                 cot_cuda_check(driver, driver->module_function(kernel, module, name), "find a kernel", error);
+        // the most, since a kernel is every group's: one with few experts must not take it from others
+        if (status == COT_OK)
+            status = cot_cuda_check(driver,
+                                    driver->function_attribute(*kernel, COT_CUDA_FUNCTION_SHARED_BYTES,
+                                                               static_cast<int>(d->shared_bytes_most)),
+                                    "give shared memory", error);
     };
     for (int i = 0; i < 2; i++) {
         find(&d->fused[i], modules[0], fused[i]);

@@ -246,25 +246,18 @@ static cot_status find_blocks(cot_cuda_group *g, cot_error *error)
     void *const *const kernels = bulk ? d->bulk[type] : &d->fused[type];
     const int main = bulk ? COT_CUDA_UP : 0; // the one that most of the work is in
     int resident = 0;
-    cot_status status = COT_OK;
     size_shared(g);
-    for (int i = 0; i < (bulk ? COT_CUDA_PHASES : 1) && status == COT_OK; i++) {
+    for (int i = 0; i < (bulk ? COT_CUDA_PHASES : 1); i++)
         if (g->shared_bytes[i] > d->shared_bytes_most)
             return cot_fail(error, COT_INVALID_ARGUMENT,
                             "%lld experts need %zu bytes of shared memory a block, '%s' has %zu",
                             static_cast<long long>(g->options.experts), g->shared_bytes[i], d->name,
                             d->shared_bytes_most);
-        status = cot_cuda_check(d->driver,
-                                d->driver->function_attribute(kernels[i], COT_CUDA_FUNCTION_SHARED_BYTES,
-                                                              static_cast<int>(g->shared_bytes[i])),
-                                "give shared memory", error);
-    }
-    if (status == COT_OK)
-        status = cot_cuda_check(d->driver,
-                                d->driver->occupancy(&resident, kernels[main],
-                                                     bulk ? cot::FUSED_TEAM : cot::FUSED_THREADS,
-                                                     g->shared_bytes[main]),
-                                "say how many blocks fit", error);
+    const cot_status status = cot_cuda_check(d->driver,
+                                             d->driver->occupancy(&resident, kernels[main],
+                                                                  bulk ? cot::FUSED_TEAM : cot::FUSED_THREADS,
+                                                                  g->shared_bytes[main]),
+                                             "say how many blocks fit", error);
     const int reserve = g->options.sms_reserve;
     if (status == COT_OK && reserve >= d->multiprocessors)
         return cot_fail(error, COT_INVALID_ARGUMENT,

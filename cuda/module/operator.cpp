@@ -20,7 +20,8 @@ struct meeting {
     cot_cuda_group *group;
     cot_status status; // of opening it
     cot_error error;
-    pthread_mutex_t mutex;           // for weights
+    pthread_mutex_t mutex;           // for weights, and for launches
+    bool given_up;                   // a rank waits no more: its rows may be gone
     uint64_t arrivals;               // of all ranks
     uint64_t arrived[COT_MAX_RANKS]; // calls that a rank has arrived for
     int holders;                     // ranks that have not closed it
@@ -161,7 +162,9 @@ static cot_status open_kind(cot_moe **out, cot_cuda_kind kind, const cot_moe_opt
     meeting *const own = f->rank ? nullptr : open_meeting(kind, &settled), *place = own;
     status = meet(&place, f, processes, place_at, error);
     if (status != COT_OK) {
-        if (own) own->holders = 1, leave(own);
+        if (own && status == COT_UNSUPPORTED)
+            own->holders = 1; // others are other processes; else they may be there
+        if (own) leave(own);
         return status;
     }
     cuda_moe *const m = static_cast<cuda_moe *>(calloc(1, sizeof *m));
@@ -244,15 +247,25 @@ static cot_status arrive(cuda_moe *m, const cot_cuda_arrival *arrival, cot_error
     assert(arrival->tokens >= 0 && arrival->tokens <= g->home_tokens);
     g->arrived[f->rank] = *arrival;
     __atomic_store_n(&place->arrived[f->rank], call, __ATOMIC_RELEASE);
+    bool runs = false;
     if (__atomic_add_fetch(&place->arrivals, 1, __ATOMIC_ACQ_REL) == static_cast<uint64_t>(f->ranks) * call) {
+        pthread_mutex_lock(&place->mutex);
+        runs = !place->given_up;
         g->call.fabric.timeout_ns = static_cast<uint64_t>(f->timeout_ns);
-        cot_cuda_group_run(g);
-        for (int r = 0; r < f->ranks; r++)
-            if (r != f->rank) cot_put_signal(f, r, 0, nullptr, 0, m->done, call, COT_PHASE_CONTROL);
-    } else {
+        if (runs) cot_cuda_group_run(g);
+        pthread_mutex_unlock(&place->mutex);
+    }
+    for (int r = 0; runs && r < f->ranks; r++)
+        if (r != f->rank) cot_put_signal(f, r, 0, nullptr, 0, m->done, call, COT_PHASE_CONTROL);
+    if (!runs) {
         const cot_status status =
             cot_wait(f, m->done, call, missing_rank(place, f->ranks, call), COT_PHASE_DISPATCH, error);
-        if (status != COT_OK) return status;
+        if (status != COT_OK) {
+            pthread_mutex_lock(&place->mutex); // what is launched ends first
+            place->given_up = true;
+            pthread_mutex_unlock(&place->mutex);
+            return status;
+        }
     }
     const cot_status status = g->status;
     if (status == COT_OK)

@@ -258,10 +258,12 @@ static cot_status run_group(probing *p, cot_cuda_group *g, cot_error *error)
 }
 
 /* By a part of the largest number, since what is near zero is what large ones have left. */
-static cot_status compare(const probing *p, const cot_cuda_device *device, cot_error *error)
+static cot_status compare(const probing *p, const cot_cuda_device *device, cot_dtype combine_type,
+                          cot_error *error)
 {
     const int64_t h = p->hidden, k = p->probe->gate.top_k;
-    const float part = p->probe->expert.type == COT_BF16 ? 0x1p-6f : 0x1p-15f;
+    const bool coarse = p->probe->expert.type == COT_BF16 || combine_type == COT_BF16;
+    const float part = coarse ? 0x1p-6f : 0x1p-15f;
     float largest = 0;
     for (int64_t i = 0; i < p->tokens * h; i++) largest = fmaxf(largest, fabsf(p->right[i]));
     for (int64_t i = 0; i < p->tokens * k; i++)
@@ -308,7 +310,7 @@ cot_status cot_cuda_probe_run(const cot_cuda_device *device, cot_cuda_kind kind,
     }
     if (status == COT_OK) status = run_group(&p, group, error);
     if (status == COT_OK) status = compute(&p, sized.combine_type, error);
-    if (status == COT_OK) status = compare(&p, device, error);
+    if (status == COT_OK) status = compare(&p, device, options->combine_type, error);
     cot_cuda_group_close(group);
     cot_arena_close(&p.arena);
     return status;

@@ -9,6 +9,8 @@ extern "C" {
 }
 
 #include <cmath>
+#include <ctime>
+#include <mutex>
 
 enum { SELF_TEST = 1 }; // launches of an open
 
@@ -303,6 +305,65 @@ static void a_rank_of_the_device_is_silent(void **)
     world_free(&w);
 }
 
+static int begun;
+static std::mutex counting;
+
+/* Once operators are open, which takes its time here. */
+static bool in_haste(cot_fabric *fabric)
+{
+    fabric->timeout_ns = 100000000;
+    return true;
+}
+
+/* The first to come comes again when the others have given up. */
+static cot_status with_a_late_rank(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
+                                   float *weights, const float *x, int64_t tokens, cot_error *error)
+{
+    const struct timespec half_a_second = {0, 500000000};
+    counting.lock();
+    const bool first = !begun++;
+    counting.unlock();
+    if (first) nanosleep(&half_a_second, nullptr);
+    return cot_cuda_operator.forward(moe, layer, y, experts, weights, x, tokens, error);
+}
+
+/* Nothing is launched over rows whose owners have left. */
+static void a_rank_that_comes_too_late(void **)
+{
+    struct draw draw = {test_seed(), 11, 0};
+    struct world w = cuda_world(variants[0], 12, &draw);
+    struct plan p = plan_even(&w, 3);
+    p.begins = in_haste;
+    const Ready ready(test_seed());
+    cot_moe_operator op = cot_cuda_operator;
+    op.forward = with_a_late_rank;
+    w.op = &op;
+    begun = 0;
+    struct outcome *const found = world_run(&w, &p);
+    for (int r = 0; r < 3; r++) assert_int_not_equal(found->status[r], COT_OK);
+    assert_int_equal(ready.device.launches, SELF_TEST);
+    outcome_free(found, &w);
+    world_free(&w);
+}
+
+/* A sum that is rounded once where the CPU's parts are rounded each is no fault of the device. */
+static void a_self_test_of_coarse_rows(void **)
+{
+    struct draw draw = {test_seed(), 12, 0};
+    for (const cot_moe_combine combine : {COT_COMBINE_EXACT, COT_COMBINE_REDUCED}) {
+        struct world w = cuda_world(variants[0], 12, &draw);
+        struct plan p = plan_even(&w, 3);
+        w.options.combine = combine;
+        w.options.combine_type = COT_BF16;
+        w.tolerance *= 0.02 / 3e-5;
+        const Ready ready(test_seed());
+        struct outcome *const found = world_run(&w, &p);
+        outcome_agrees(found, &w, &p);
+        outcome_free(found, &w);
+        world_free(&w);
+    }
+}
+
 /* A device that computes wrongly, or whose memory does not keep what it is given, serves nobody. */
 static void a_device_that_is_wrong(void **)
 {
@@ -465,6 +526,8 @@ int main(void)
         cmocka_unit_test(weights_that_are_stored_anew),
         cmocka_unit_test(what_cannot_be_routed),
         cmocka_unit_test(a_rank_of_the_device_is_silent),
+        cmocka_unit_test(a_rank_that_comes_too_late),
+        cmocka_unit_test(a_self_test_of_coarse_rows),
         cmocka_unit_test(a_device_that_is_wrong),
         cmocka_unit_test(ranks_that_are_processes),
         cmocka_unit_test(memory_and_blocks),

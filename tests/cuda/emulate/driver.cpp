@@ -114,9 +114,11 @@ static int module_function(void **function, void *, const char *name)
         if (!strcmp(name, kernel.name)) return *function = const_cast<Kernel *>(&kernel), FINE;
     return INVALID;
 }
-static int function_attribute(void *, int attribute, int value)
+static int function_attribute(void *function, int attribute, int value)
 {
-    return attribute == COT_CUDA_FUNCTION_SHARED_BYTES && value <= here->shared_bytes_most ? FINE : INVALID;
+    if (attribute != COT_CUDA_FUNCTION_SHARED_BYTES || value > here->shared_bytes_most) return INVALID;
+    here->shared_bytes_of[function] = static_cast<unsigned>(value);
+    return FINE;
 }
 static int occupancy(int *blocks, void *, int threads, size_t)
 {
@@ -178,7 +180,9 @@ static int to_host(void *to, uint64_t from, size_t bytes)
 static int run(void *function, unsigned blocks, unsigned threads, unsigned shared_bytes, void **parameters)
 {
     const Lock lock(mutex);
+    const auto most = here->shared_bytes_of.find(function);
     if (context_of_thread != here) return INVALID;
+    if (shared_bytes > (most == here->shared_bytes_of.end() ? 48u << 10 : most->second)) return INVALID;
     here->launches++;
     here->blocks = blocks;
     here->options.seed++;

@@ -6,6 +6,8 @@
 
 #include "cuda/module/driver.h"
 
+#include <map>
+
 namespace emulate {
 
 /* What a device does wrongly without a word: it keeps other numbers than it was given, gives others than it has, or does not run
@@ -16,7 +18,8 @@ enum class Wrong { NOTHING, TAKES, GIVES, LAUNCHES };
 struct Device {
     int version = 13000, devices = 1, major = 9, minor = 0, cooperative = 1, multiprocessors = 6,
         resident = 1;
-    int shared_bytes_most = 101376; // as on sm_120
+    int shared_bytes_most = 101376;             // as on sm_120
+    std::map<void *, unsigned> shared_bytes_of; // that a block of this kernel may have; others have 48 KiB
     size_t free_bytes = size_t{1} << 32;
     Options options; // of launches, each with the next seed
     Result last;
