@@ -44,4 +44,14 @@ inline struct world world_on(const cot_moe_operator *op, const Variant &v, int64
     return w;
 }
 
+/* A call ends so, with these words, on all ranks. */
+inline void all_say(const struct world *w, const struct plan *p, cot_status status, const char *text)
+{
+    struct outcome *const found = world_run(w, p);
+    for (int r = 0; r < p->ranks; r++)
+        if (found->status[r] != status || !strstr(found->message[r], text))
+            fail_msg("rank %d: %d '%s', expected '%s'", r, found->status[r], found->message[r], text);
+    outcome_free(found, w);
+}
+
 #endif

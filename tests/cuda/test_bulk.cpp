@@ -70,15 +70,6 @@ static void many_tokens(void **)
     world_free(&w);
 }
 
-static void all_say(const struct world *w, const struct plan *p, cot_status status, const char *text)
-{
-    struct outcome *const found = world_run(w, p);
-    for (int r = 0; r < p->ranks; r++)
-        if (found->status[r] != status || !strstr(found->message[r], text))
-            fail_msg("rank %d: %d '%s', expected '%s'", r, found->status[r], found->message[r], text);
-    outcome_free(found, w);
-}
-
 /* The next call is as good as the first. */
 static cot_status after_one_that_cannot(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
                                         float *weights, const float *x, int64_t tokens, cot_error *error)

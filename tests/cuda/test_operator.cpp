@@ -236,15 +236,6 @@ static void weights_that_are_stored_anew(void **)
 
 /* ---- what is refused ---- */
 
-static void all_say(const struct world *w, const struct plan *p, cot_status status, const char *text)
-{
-    struct outcome *const found = world_run(w, p);
-    for (int r = 0; r < p->ranks; r++)
-        if (found->status[r] != status || !strstr(found->message[r], text))
-            fail_msg("rank %d: %d '%s', expected '%s'", r, found->status[r], found->message[r], text);
-    outcome_free(found, w);
-}
-
 /* A placement has an expert behind the last slot. */
 static cot_status misplaced(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
                             float *weights, const float *x, int64_t tokens, cot_error *error)
