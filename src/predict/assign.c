@@ -3,6 +3,7 @@
 #include "coterie/trace.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 void cot_spread_unknown(int16_t *rank, int64_t n, double *load, double *credit, int32_t ranks)
 {
@@ -47,23 +48,27 @@ static void sum_down(int32_t *count)
     }
 }
 
-/* The `known` tokens of `order` by confidence, the highest first, of equal ones the first: a counting sort by the lower
- * byte, then one by the upper. */
-static void sort_by_confidence(int32_t *order, int32_t *scratch, const uint16_t *confidence, int64_t known)
+/* Stable; by the lower byte, then by the upper. */
+static void sort_by_counting(int32_t *order, int32_t *scratch, const uint16_t *confidence, int64_t n)
 {
     int32_t low[BYTE] = {0}, high[BYTE] = {0};
-    if (known < FEW) {
-        sort_by_insertion(order, confidence, known);
-        return;
-    }
-    for (int64_t at = 0; at < known; at++) {
+    for (int64_t at = 0; at < n; at++) {
         low[confidence[order[at]] % BYTE]++;
         high[confidence[order[at]] / BYTE]++;
     }
     sum_down(low);
     sum_down(high);
-    for (int64_t at = 0; at < known; at++) scratch[low[confidence[order[at]] % BYTE]++] = order[at];
-    for (int64_t at = 0; at < known; at++) order[high[confidence[scratch[at]] / BYTE]++] = scratch[at];
+    for (int64_t at = 0; at < n; at++) scratch[low[confidence[order[at]] % BYTE]++] = order[at];
+    for (int64_t at = 0; at < n; at++) order[high[confidence[scratch[at]] / BYTE]++] = scratch[at];
+}
+
+/* The `known` tokens of `order` by confidence, the highest first, of equal ones the first. */
+static void sort_by_confidence(int32_t *order, int32_t *scratch, const uint16_t *confidence, int64_t known)
+{
+    if (known < FEW)
+        sort_by_insertion(order, confidence, known);
+    else
+        sort_by_counting(order, scratch, confidence, known);
 }
 
 /* Even shares as they fill: `extra` ranks may yet take one more than `share`. */
@@ -101,7 +106,9 @@ static int32_t emptiest(const shares *s)
 void cot_assign_evenly(int16_t *out, int32_t *order, const int16_t *rank, const uint16_t *confidence,
                        int64_t n, int32_t ranks, cot_score_ranks *score_ranks, void *context)
 {
-    shares s = {.share = n / ranks, .extra = n % ranks, .ranks = ranks};
+    shares s; // of which only what ranks there are is set: a step of one token comes here in each layer
+    s.share = n / ranks, s.extra = n % ranks, s.ranks = ranks;
+    memset(s.load, 0, (size_t)ranks * sizeof *s.load);
     int64_t known = 0, last = n; // those without a rank gather at the end, backwards
     for (int64_t i = 0; i < n; i++) order[rank[i] < 0 ? --last : known++] = (int32_t)i;
     sort_by_confidence(order, order + n, confidence, known);
