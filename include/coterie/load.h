@@ -27,6 +27,7 @@ typedef struct cot_load_counts {
     const char *format; // which of cot_load_formats it was read from, a constant; NULL when made otherwise
     int32_t *layers;    // [L] ascending
     double *tokens;     // [L][S][E] (token, expert) activations, finite, >= 0
+    uint64_t model_hash; // of the model's gates (see cot_engine_info), as a trace has it; 0: not known
 } cot_load_counts;
 
 /* A format that cot_load_counts_read reads. */

@@ -57,9 +57,10 @@ typedef struct cot_costs {
     double *load;  // [L][E] summed over sources
     double *cost;  // [L][S] of one activation; NULL when pair is given
     double *pair;  // [L][E][S] of all of an expert's activations, or NULL
-    double *round_trip; // [S][S] d(r,s) + d(s,r), of data-parallel attention, where asked for; or NULL
-    double *sent;       // [L][S][E] by source rank, beside round_trip where sources are known; or NULL
-    bool indifferent;   // every rank costs the same in every layer: all placements tie
+    double *round_trip;  // [S][S] d(r,s) + d(s,r), of data-parallel attention, where asked for; or NULL
+    double *sent;        // [L][S][E] by source rank, beside round_trip where sources are known; or NULL
+    bool indifferent;    // every rank costs the same in every layer: all placements tie
+    uint64_t model_hash; // the load's, which placements made for it carry
 } cot_costs;
 
 typedef struct cot_costs_options {

@@ -65,9 +65,9 @@ def _load(load, first_layer):
         with read as counts:
             yield counts
         return
-    top_k, layers = 0, None
+    top_k, layers, model_hash = 0, None, 0
     if isinstance(load, Trace):
-        top_k, layers, load = load.top_k, load.layers, load.load()
+        top_k, layers, model_hash, load = load.top_k, load.layers, load._struct.model_hash, load.load()
     tokens = numpy.ascontiguousarray(host(load, "load"), dtype=numpy.float64)
     if tokens.ndim not in (2, 3) or not tokens.size:
         raise ValueError(f"load has shape {tokens.shape}, expected [layers, experts] or [layers, sources, experts]")
@@ -78,7 +78,7 @@ def _load(load, first_layer):
         layers = numpy.arange(first_layer, first_layer + tokens.shape[0], dtype=numpy.int32)
     sources = tokens.shape[1] if tokens.ndim == 3 else 1
     yield structs.LoadCounts(tokens.shape[0], tokens.shape[-1], sources, tokens.ndim == 3, tokens.ndim == 3, top_k, None,
-                             _at(layers, structs.Ints), _at(tokens, structs.Doubles))  # fmt: skip
+                             _at(layers, structs.Ints), _at(tokens, structs.Doubles), model_hash)  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -242,7 +242,7 @@ def _placement(load, made, value):
     shape = made.n_ranks, made.slots_per_rank
     placed = dict(zip(_copy(made.layers, made.n_layers).tolist(), _copy(made.expert, made.n_layers, *shape)))
     result = Placement()
-    result.experts = made.n_experts
+    result.experts, result._model_hash = made.n_experts, made.model_hash
     result.layers = _copy(load.layers, load.n_layers)
     result.dense = numpy.array([layer not in placed for layer in result.layers.tolist()])
     plain = (numpy.arange(shape[0] * shape[1], dtype=numpy.int32) % made.n_experts).reshape(shape)

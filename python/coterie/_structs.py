@@ -24,6 +24,7 @@ class LoadCounts(Structure):
         ("format", c_char_p),
         ("layers", Ints),
         ("tokens", Doubles),
+        ("model_hash", c_uint64),
     ]
 
 
@@ -105,6 +106,7 @@ class Costs(Structure):
         ("round_trip", Doubles),
         ("sent", Doubles),
         ("indifferent", c_bool),
+        ("model_hash", c_uint64),
     ]
 
 

@@ -225,8 +225,9 @@ static cot_status check_range(const cot_costs *c, cot_error *error)
 cot_status cot_costs_open(cot_costs *costs, const cot_load_counts *load, const cot_topology *topology,
                           const cot_costs_options *options, cot_error *error)
 {
-    *costs =
-        (cot_costs){.n_experts = load->n_experts, .n_ranks = topology ? topology->n_ranks : options->n_ranks};
+    *costs = (cot_costs){.n_experts = load->n_experts,
+                         .n_ranks = topology ? topology->n_ranks : options->n_ranks,
+                         .model_hash = load->model_hash};
     if (options->size != sizeof *options || costs->n_ranks < 1)
         return cot_fail(error, COT_INVALID_ARGUMENT, "costs need ranks, and options of %zu bytes",
                         sizeof *options);

@@ -172,11 +172,13 @@ def models_are_told_apart():
     known = hash_of("t.st")
     assert known and hash_of("g.st") == known == hash_of("saved.st")
     run("group", "t.st", "--ranks", "4", "--iterations", "1", "--tables", "g.st", "--placement", "p.json")
+    run("place", "--load", "t.st", "--ranks", "4", "--slots", "36", "-o", "even.json")
+    run("place", "--load", "t.st", "--ranks", "4", "--slots", "40", "--current", "even.json", "-o", "again.json")
     run("convert", MODEL, "-o", "few", "--weights", "int4")
     copy_model("first", 0)
     copy_model("last", 5)
     ask = "-p", "The town was", "-n", "2", "--ranks", "4"
-    by = [["--tables", "g.st"], ["--placement", "p.json"]]
+    by = [["--tables", "g.st"], *(["--placement", map] for map in ("p.json", "even.json", "again.json"))]
     text = run("run", MODEL, *ask).stdout
     for way in by:
         assert run("run", MODEL, *ask, *way, "--fabric", "processes").stdout == text
@@ -202,6 +204,8 @@ def models_are_told_apart():
     with open("d.json") as file:
         assert "model_hash" not in file.read()
     run("run", "first", *ask, "--tables", "d.st", "--placement", "d.json")
+    run("place", "--load", "drawn.st", "--ranks", "4", "-o", "even.json")
+    run("run", "first", *ask, "--placement", "even.json")
 
 
 with tempfile.TemporaryDirectory() as folder:

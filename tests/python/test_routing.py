@@ -154,8 +154,10 @@ class Files(unittest.TestCase):
             data = to.read_bytes()
             header = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
             self.assertEqual(header["__metadata__"].get("model_hash"), known)
-            coterie.group(trace, RANKS, iterations=1).placement().write(to)
-            self.assertEqual(json.loads(to.read_text()).get("model_hash"), known)
+            for made in (coterie.group(trace, RANKS, iterations=1).placement(), coterie.place(trace, ranks=RANKS),
+                         coterie.place(self.path, ranks=RANKS, slots=4 * RANKS, current=coterie.place(trace, ranks=RANKS))):  # fmt: skip
+                made.write(to)
+                self.assertEqual(json.loads(to.read_text()).get("model_hash"), known)
 
     def test_group(self):
         """Figures by NumPy, and the groups that the command line finds."""

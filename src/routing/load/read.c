@@ -73,7 +73,10 @@ static cot_status read_trace(cot_load_counts *load, const cot_load_files *files,
         load->layers[l] = trace.layers[l];
         for (size_t e = 0; e < E; e++) load->tokens[(size_t)l * E + e] = (double)row[e];
     }
-    if (status == COT_OK) load->top_k = trace.top_k;
+    if (status == COT_OK) {
+        load->top_k = trace.top_k;
+        load->model_hash = trace.model_hash;
+    }
     free(row);
     cot_trace_close(&trace);
     return status;
