@@ -249,7 +249,7 @@ int main(int argc, char **argv)
     cot_error error;
     bench.cold_bytes = atoll(mib) ? atoll(mib) << 20 : 4 * (int64_t)cot_last_level_cache_bytes();
     if (cot_kernels_choose(&bench.kernels, isa, &error) ||
-        cot_roof_measure(&bench.roof, atoi(threads), isa, 0, &error) ||
+        cot_roof_measure(&bench.roof, atoi(threads), isa, 0, NULL, NULL, &error) ||
         cot_pool_open(&bench.pool, atoi(threads) - 1, &error)) {
         fprintf(stderr, "bench_kernels: %s\n", error.message);
         return 1;

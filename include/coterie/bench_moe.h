@@ -72,6 +72,10 @@ typedef struct cot_bench_moe_options {
 cot_status cot_bench_moe_open(cot_bench_moe **bench, const cot_bench_moe_options *options, cot_error *error);
 void cot_bench_moe_close(cot_bench_moe *bench); /* NULL is fine */
 
+/* Whether all ranks live, for who works long between two runs. Does not wait; any thread may call it. Errors: PEER_FAILED,
+ * TIMED_OUT, as runs have them. */
+cot_status cot_bench_moe_check(cot_bench_moe *bench, cot_error *error);
+
 /* What one thread did in one run. */
 typedef struct cot_bench_event {
     int64_t begin_ns, end_ns; /* from the run's start */

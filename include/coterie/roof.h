@@ -31,10 +31,12 @@ typedef struct cot_roof {
 
 /* Measures the roofs with `threads` threads (1 to 256), each the best of several short runs; reads stream
  * over `buffer_bytes` in all (0: four times the last-level cache, at least 512 MiB), touched before timing.
- * `isa` caps the instruction set (NULL: the best). Takes about two seconds. Errors: OUT_OF_MEMORY,
- * UNSUPPORTED (isa). */
+ * `isa` caps the instruction set (NULL: the best). Takes about two seconds. `look` is called with `context` after each run, by
+ * a thread of its own; what it returns other than OK ends the measurement (NULL: nobody looks). Errors: OUT_OF_MEMORY,
+ * UNSUPPORTED (isa), and look's. */
+typedef cot_status cot_roof_look(void *context, cot_error *error);
 cot_status cot_roof_measure(cot_roof *roof, int threads, const char *isa, size_t buffer_bytes,
-                            cot_error *error);
+                            cot_roof_look *look, void *context, cot_error *error);
 
 #ifdef __cplusplus
 }

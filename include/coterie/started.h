@@ -15,16 +15,21 @@ extern "C" {
 /* The ranks that oshrun, mpirun or srun has started, of which this process is one; all 0 where none of them did. */
 typedef struct cot_launch_place {
     int rank, ranks;
-    int here; /* how many of them are on this host, as far as is told: at least 1 */
+    int here;      /* how many of them are on this host, as far as is told: at least 1 */
+    int here_rank; /* the how manieth of these this one is; 0 where that is not told */
 } cot_launch_place;
 cot_launch_place cot_launch_started(void);
 
 /* Gives all ranks what rank 0 has there, before a group is opened. Errors: where one of them has come to an error before it
  * got here, that one, on all ranks. NOT_FOUND, UNSUPPORTED: there is no OpenSHMEM. */
 cot_status cot_launch_share(void *data, size_t bytes, cot_error *error);
-/* This process opens no group, for that reason: all ranks' next share, or opening of a group, fails with it. Nothing
- * where one has been opened. */
-void cot_launch_refuse(const cot_error *why);
+/* This process opens no group and will end with that exit status, for that reason: all ranks' next share, or opening of a group,
+ * fails with it. Nothing where one has been opened. False: the others cannot be told. */
+bool cot_launch_refuse(const cot_error *why, int exit_status);
+/* The exit status of the rank whose refusal this one was told of; 0: there was none. */
+int cot_launch_refused(void);
+/* Whether the group that this process was in has ended without some of its ranks. */
+bool cot_launch_torn(void);
 
 /* What carries messages between the hosts of the group that this process has last opened, as in "tcp/eth0"; NULL: there is
  * no such group, or all of it is on one host. Valid until the process ends. */

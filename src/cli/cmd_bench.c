@@ -50,7 +50,7 @@ static int bench_roof(const void *settings)
     cot_error error;
     cot_progress progress = {"measuring roofs", 0};
     cot_progress_show(&progress, 0, 0);
-    const cot_status status = cot_roof_measure(&roof, threads, s->isa, 0, &error);
+    const cot_status status = cot_roof_measure(&roof, threads, s->isa, 0, NULL, NULL, &error);
     cot_progress_end(&progress);
     if (status != COT_OK) return cot_complain_of(&error);
     if (!s->json) {
@@ -242,7 +242,8 @@ static bool measure_roof(cot_roof *roof, const struct model_settings *s, const c
 {
     cot_error error;
     const size_t most = (size_t)2 << 30, bytes = info->weight_bytes < most ? info->weight_bytes : most;
-    if (cot_roof_measure(roof, info->threads, s->engine.isa, bytes, &error) == COT_OK) return true;
+    if (cot_roof_measure(roof, info->threads, s->engine.isa, bytes, NULL, NULL, &error) == COT_OK)
+        return true;
     cot_complain_of(&error);
     return false;
 }

@@ -69,13 +69,18 @@ static int64_t budget_ns(const struct work *w)
     return left_ns > 0 ? left_ns / (int64_t)(w->total - w->n) * 2 / 3 : 1;
 }
 
+static cot_status look(void *bench, cot_error *error)
+{
+    return cot_bench_moe_check(bench, error);
+}
+
 /* The machine's speed drifts. */
-static cot_status measure_roof(struct work *w, cot_error *error)
+static cot_status measure_roof(struct work *w, cot_bench_moe *bench, cot_error *error)
 {
     const int64_t fresh_ns = 20000000000;
     if (w->roof_ns && cot_now_ns() - w->roof_ns < fresh_ns) return COT_OK;
     tell(w, "measuring roofs", 0, 1);
-    cot_status status = cot_roof_measure(&w->roof, w->threads, w->s->isa, 0, error);
+    cot_status status = cot_roof_measure(&w->roof, w->threads, w->s->isa, 0, look, bench, error);
     w->roof_ns = cot_now_ns();
     return status;
 }
@@ -174,7 +179,7 @@ static cot_status measure_group(struct work *w, const cot_bench_shape *shape, in
             bench_found *f = &w->found[w->n];
             *f = (bench_found){shape, &w->lists.routings[r], w->lists.tokens[t], ranks};
             f->fewest = fewest_ranks(w, f);
-            status = measure_roof(w, error);
+            status = measure_roof(w, bench, error);
             f->roof = w->roof;
             if (status == COT_OK) status = measure(w, bench, f, error);
             w->n += status == COT_OK;

@@ -68,9 +68,13 @@ static void on_hang_up(int number)
     cot_server_reload(serving);
 }
 
+static bool said_why; // the engine failed
+
 static void say(void *context, const char *line)
 {
+    static const char failure[] = "the engine failed: "; // as the server's log has it
     (void)context;
+    said_why |= !strncmp(line, failure, sizeof failure - 1);
     cot_complain("%s", line);
 }
 
@@ -316,7 +320,7 @@ static int run_command(const void *settings)
     if (status == COT_OK) status = open_chat(&chat, s, &error);
     if (status == COT_OK) status = open_engine(&engine, s, &error);
     if (status == COT_OK) status = serve(s, tokenizer, chat, engine, &setup.o, &error);
-    if (status != COT_OK) cot_complain_of(&error);
+    if (status != COT_OK && !said_why) cot_complain_of(&error);
     cot_engine_close(engine);
     cot_chat_template_close(chat);
     cot_tokenizer_close(tokenizer);

@@ -30,6 +30,14 @@ bool cot_is_other_rank(void)
     return group.is_rank && cot_launch_started().rank > 0;
 }
 
+static void tell_complaint(const char *line)
+{
+    const bool warning = !strncmp(line, "warning: ", 9);
+    cot_progress_make_way();
+    fprintf(stderr, "coterie: %s%s%s\n", warning ? cot_colour_on(stderr, COT_COLOUR_YELLOW) : "", line,
+            warning ? cot_colour_on(stderr, COT_COLOUR_NONE) : "");
+}
+
 int cot_complain(const char *format, ...)
 {
     char line[1024];
@@ -42,10 +50,7 @@ int cot_complain(const char *format, ...)
     snprintf(group.complaint.message, sizeof group.complaint.message, "%.*s",
              (int)sizeof group.complaint.message - 1, line);
     if (cot_is_other_rank() && !cot_launch_met()) return COT_EXIT_FAILURE;
-    const bool warning = !strncmp(line, "warning: ", 9);
-    cot_progress_make_way();
-    fprintf(stderr, "coterie: %s%s%s\n", warning ? cot_colour_on(stderr, COT_COLOUR_YELLOW) : "", line,
-            warning ? cot_colour_on(stderr, COT_COLOUR_NONE) : "");
+    tell_complaint(line);
     return COT_EXIT_FAILURE;
 }
 
@@ -159,36 +164,68 @@ static bool starts_ranks(const cot_command *command, const void *settings, char 
     return true;
 }
 
-/* By what was given as --fabric, before anything else is looked at. */
-static bool will_be_rank(const cot_command *command, int argc, char **argv)
+/* What was given as --fabric, before anything else is looked at; NULL: nothing was. */
+static const char *fabric_of(int argc, char **argv)
 {
-    const char *fabric = "";
-    if (cot_launch_started().ranks < 1 || !field_of(command, "", "fabric")) return false;
-    bool named = cot_launch_started().ranks > 1;
+    const char *fabric = NULL;
     for (int i = 0; i < argc; i++) {
-        if (!strncmp(argv[i], "--fabric=", 9)) fabric = argv[i] + 9, named = true;
-        if (!strcmp(argv[i], "--fabric") && i + 1 < argc) fabric = argv[i + 1], named = true;
+        if (!strncmp(argv[i], "--fabric=", 9)) fabric = argv[i] + 9;
+        if (!strcmp(argv[i], "--fabric") && i + 1 < argc) fabric = argv[i + 1];
     }
-    return named && strcmp(fabric, "threads") != 0 && strcmp(fabric, "processes") != 0;
+    return fabric;
 }
 
-/* Where this rank fails before there is a group, the others hear why. */
+static bool makes_own_ranks(const char *fabric)
+{
+    return fabric && (!strcmp(fabric, "threads") || !strcmp(fabric, "processes"));
+}
+
+static bool will_be_rank(const cot_command *command, const char *fabric)
+{
+    const int ranks = cot_launch_started().ranks;
+    if (ranks < 1 || !field_of(command, "", "fabric") || makes_own_ranks(fabric)) return false;
+    return fabric || ranks > 1;
+}
+
+/* Each of several processes would run the whole model by itself. One of them says so. */
+static int refuse_own_ranks(const char *fabric)
+{
+    const cot_launch_place place = cot_launch_started();
+    if (place.rank == 0)
+        cot_complain("--fabric %s, but %d processes were started, each of which is a rank (--fabric shmem)",
+                     fabric, place.ranks);
+    return COT_EXIT_USAGE;
+}
+
+/* Where this rank fails before there is a group, the others hear why, and all end alike. Where they cannot, as there is no
+ * OpenSHMEM, the first rank of each host says so. */
 static int end_as_rank(int status)
 {
+    const cot_launch_place place = cot_launch_started();
     if (group.served) status = COT_EXIT_OK;
-    if (status != COT_EXIT_OK) cot_launch_refuse(&group.complaint);
+    if (status != COT_EXIT_OK && !cot_launch_refuse(&group.complaint, status) && place.rank > 0 &&
+        place.here_rank == 0) {
+        char host[64] = "", line[sizeof group.complaint.message + sizeof host + 32];
+        gethostname(host, sizeof host - 1);
+        snprintf(line, sizeof line, "rank %d (%s): %s", place.rank, host, group.complaint.message);
+        tell_complaint(line);
+    }
+    if (status != COT_EXIT_OK && cot_launch_refused()) status = cot_launch_refused();
     fflush(NULL);
-    cot_launch_tell("ends", status);
+    const bool lost = place.rank > 0 && cot_launch_torn();
+    cot_launch_tell("ends", lost && status == COT_EXIT_OK ? COT_EXIT_FAILURE : status);
     return status;
 }
 
 static int run(const cot_command *command, int argc, char **argv, char **whole_argv)
 {
+    const char *fabric = field_of(command, "", "fabric") ? fabric_of(argc, argv) : NULL;
+    if (makes_own_ranks(fabric) && cot_launch_started().ranks > 1) return refuse_own_ranks(fabric);
     void *settings = calloc(1, command->settings_bytes + 1);
     if (!settings) return cot_complain("out of memory");
     bool help;
     int status = COT_EXIT_USAGE;
-    group.is_rank = will_be_rank(command, argc, argv);
+    group.is_rank = will_be_rank(command, fabric);
     if (group.is_rank) cot_tell_starter();
     if (cot_is_other_rank()) dup2(STDERR_FILENO, STDOUT_FILENO); // where UCX writes what goes wrong
     if (cot_options_parse(&command->options, settings, argc, argv, &help)) {

@@ -1,6 +1,7 @@
 #include "oshrun_words.h"
 
 #include "command.h"
+#include "unreached_hosts.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -42,11 +43,13 @@ bool cot_oshrun_says(oshrun_words *words, const char *line)
 void cot_oshrun_complain(const oshrun_words *words, const char *hostfile)
 {
     static const char unreached[] = "ORTE was unable to reliably start one or more daemons";
+    char names[512];
     if (!words->first[0]) return;
-    if (hostfile && strncmp(words->first, unreached, sizeof unreached - 1) == 0)
-        cot_complain("not every host of '%s' can be started on: `ssh HOST orted --version` has to work "
-                     "without a question",
-                     hostfile);
-    else
+    if (hostfile && strncmp(words->first, unreached, sizeof unreached - 1) == 0) {
+        cot_unreached_hosts(names, sizeof names, hostfile);
+        cot_complain(
+            "%s%s of '%s' cannot be started on: `ssh HOST orted --version` has to work without a question",
+            *names ? "" : "a host", names, hostfile);
+    } else
         cot_complain("oshrun: %s", words->first);
 }

@@ -3,6 +3,7 @@
 #include "clock.h"
 #include "command.h"
 #include "oshrun_words.h"
+#include "unreached_hosts.h"
 #include "coterie/started.h"
 
 #include <errno.h>
@@ -37,7 +38,8 @@ struct watch {
     int from; // where its standard error, and that of all ranks, comes out
     int count;
     struct rank ranks[MOST_RANKS];
-    char host[64]; // this one
+    char host[64];        // this one
+    const char *hostfile; // NULL: none
     int64_t timeout_ns, looked_ns;
     int serves; // for how many seconds the first rank, which is asked to end itself, may take to do so; 0: it is not
     int times_handed; // it was asked
@@ -50,7 +52,7 @@ struct watch {
     int64_t began_ns;  // for how long no rank has begun, while none has
     int64_t ended_ns;  // for how long the first rank has ended well
     int64_t failed_ns; // since when a rank is known to have failed; 0: none
-    bool told;         // oshrun was asked to end
+    int64_t told_ns;   // when oshrun was asked to end; 0: it was not
 };
 
 /* ---- in a rank ---- */
@@ -139,7 +141,7 @@ static void take_line(struct watch *w)
     const bool log = w->serves && strncmp(w->line, "coterie: rank ", 14) != 0; // who serves has more to say
     if (complaint && !log && !w->failed_ns) w->failed_ns = cot_now_ns();
     const char *own = strstr(w->line, "coterie: ");
-    if (!complaint && !cot_oshrun_says(&w->words, w->line) && !w->told && w->first != 0) own = w->line;
+    if (!complaint && !cot_oshrun_says(&w->words, w->line) && !w->told_ns && w->first != 0) own = w->line;
     fputs(own ? own : "", stderr);
 }
 
@@ -167,11 +169,13 @@ static void give_up(struct watch *w)
 static void complain_of(struct watch *w, int rank, bool gone)
 {
     char host[80] = "";
+    bool over = false;
     for (int r = 0; r < w->count; r++)
         if (w->ranks[r].process && strcmp(w->ranks[r].host, w->ranks[rank].host) != 0 &&
             w->ranks[rank].process)
             snprintf(host, sizeof host, " on %s", w->ranks[rank].host);
-    const char *when = w->ranks[rank].state == MET ? "at the end" : "at the start";
+    for (int r = 0; r < w->count; r++) over |= w->ranks[r].state == ENDS;
+    const char *when = over && w->ranks[rank].state == MET ? "at the end" : "at the start";
     if (gone)
         cot_complain("rank %d%s ended %s", rank, host, when);
     else
@@ -202,8 +206,30 @@ static void look_for_begin(struct watch *w, int64_t passed_ns)
     for (int r = 0; r < w->count; r++) begun |= w->ranks[r].state != NOT_BEGUN;
     w->began_ns = begun ? 0 : w->began_ns + passed_ns;
     if (w->began_ns < most_ns || w->failed_ns) return;
-    cot_complain("oshrun has started no rank within %.1f s", (double)most_ns * 1e-9);
+    char names[512] = "";
+    if (w->hostfile) cot_unreached_hosts(names, sizeof names, w->hostfile);
+    cot_complain("oshrun has started no rank within %.1f s%s%s", (double)most_ns * 1e-9,
+                 *names ? ": no answer from " : "", names);
     give_up(w);
+}
+
+static const int64_t second_ns = 1000000000;
+
+static int64_t a_while_ns(const struct watch *w)
+{
+    const int64_t half_ns = w->timeout_ns / 2;
+    return half_ns < second_ns ? second_ns : half_ns > 10 * second_ns ? 10 * second_ns : half_ns;
+}
+
+/* A rank has failed that nobody has named: the first, who would, has not come to that. */
+static void name_lost(const struct watch *w)
+{
+    for (int r = 0; r < w->count && !w->complained && w->first != 0; r++) {
+        const struct rank *rank = &w->ranks[r];
+        if (rank->process && rank->state != ENDS && !strcmp(rank->host, w->host) &&
+            !cot_launch_process_state(rank->process))
+            cot_complain("rank %d ended", r);
+    }
 }
 
 /* When the first rank has ended well, all is written and told: the others have a while to leave Open MPI, which they do together
@@ -211,11 +237,8 @@ static void look_for_begin(struct watch *w, int64_t passed_ns)
 static void look_for_lost(struct watch *w, int64_t passed_ns)
 {
     bool wait = false;
-    const int64_t half_ns = w->timeout_ns / 2, while_ns = half_ns < 1000000000    ? 1000000000
-                                                          : half_ns > 10000000000 ? 10000000000
-                                                                                  : half_ns;
     w->ended_ns = w->first == 0 ? w->ended_ns + passed_ns : 0;
-    if (w->ended_ns >= while_ns && !w->failed_ns) w->failed_ns = cot_now_ns();
+    if (w->ended_ns >= a_while_ns(w) && !w->failed_ns) w->failed_ns = cot_now_ns();
     for (int r = 0; r < w->count; r++)
         wait |= w->ranks[r].state == BEGINS || w->ranks[r].state == MEETS || w->ranks[r].state == ENDS;
     for (int r = 0; r < w->count && wait && w->first != 0 && !w->failed_ns; r++)
@@ -251,11 +274,11 @@ static int silent_ranks(const struct watch *w)
 }
 
 /* Until nobody holds the other end; or oshrun is killed, and what it started (an ssh that gets no answer) holds it. Ranks that do
- * not end by themselves after one has failed are ended: at once where that is one, which the others have named by then; so
- * are those that all others have left. */
+ * not end by themselves after one has failed are ended, a second after somebody has said why: at once where that is one, which the
+ * others have named by then; so are those that all others have left. */
 static void watch_ranks(struct watch *w)
 {
-    const int64_t patience_ns = 1000000000, most_ns = 2 * LOOK_MS * 1000000;
+    const int64_t most_ns = 2 * LOOK_MS * 1000000;
     w->looked_ns = cot_now_ns();
     for (struct pollfd end = {.fd = w->from, .events = POLLIN};;) {
         if (poll(&end, 1, LOOK_MS) == 1 && !take_bytes(w)) break;
@@ -267,13 +290,15 @@ static void watch_ranks(struct watch *w)
             w->looked_ns = now;
         }
         look_for_signals(w, now);
-        const int64_t late_ns = w->failed_ns ? now - w->failed_ns : 0;
-        if (!w->told && w->failed_ns && (asked || late_ns > patience_ns || silent_ranks(w) <= 1)) {
+        const int64_t late_ns = w->failed_ns ? now - w->failed_ns : 0,
+                      patience_ns = w->complained ? second_ns : a_while_ns(w);
+        if (!w->told_ns && w->failed_ns && (asked || late_ns > patience_ns || silent_ranks(w) <= 1)) {
+            if (!asked) name_lost(w);
             kill(w->oshrun, SIGTERM);
-            w->told = true;
+            w->told_ns = now;
         }
-        if (late_ns > 3 * patience_ns) kill(w->oshrun, SIGKILL);
-        if (late_ns > 4 * patience_ns) break;
+        if (w->told_ns && now - w->told_ns > 2 * second_ns) kill(w->oshrun, SIGKILL);
+        if (w->told_ns && now - w->told_ns > 3 * second_ns) break;
     }
     if (w->length) take_line(w);
 }
@@ -339,7 +364,11 @@ static void end_orphans(void)
 int cot_start_ranks(int ranks, const char *hostfile, double timeout_s, char **argv)
 {
     int ends[2];
-    struct watch w = {.first = -1, .other = -1, .count = ranks, .timeout_ns = (int64_t)(timeout_s * 1e9)};
+    struct watch w = {.first = -1,
+                      .other = -1,
+                      .count = ranks,
+                      .hostfile = hostfile,
+                      .timeout_ns = (int64_t)(timeout_s * 1e9)};
     gethostname(w.host, sizeof w.host - 1);
     if (ranks > MOST_RANKS) return cot_complain("%d ranks, more than %d", ranks, MOST_RANKS);
     if (hostfile && access(hostfile, R_OK) != 0)

@@ -30,7 +30,8 @@ cot_launch_place cot_launch_started(void)
     static const char *const ranks[] = {"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
     static const char *const rank[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", NULL};
     static const char *const here[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", NULL};
-    cot_launch_place place = {told(rank, -1), told(ranks, 0), told(here, 1)};
+    static const char *const here_rank[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", NULL};
+    cot_launch_place place = {told(rank, -1), told(ranks, 0), told(here, 1), told(here_rank, 0)};
     if (place.rank < 0 || place.rank >= place.ranks) return (cot_launch_place){0};
     if (place.here < 1 || place.here > place.ranks) place.here = 1;
     return place;

@@ -33,6 +33,10 @@ struct measurement {
     int threads;
     struct worker workers[MOST_THREADS];
     cot_roof roof;
+    cot_roof_look *look;
+    void *context;
+    cot_error *error;
+    cot_status status; // of the last look; all threads read it between two barriers
 };
 
 /* Rate of the run that all workers have just ended: all work over the time from the first start to the last
@@ -50,14 +54,20 @@ static double rate(const struct measurement *all)
     return work / fmax((double)(end - begin) * 1e-9, 1e-9);
 }
 
-static void note_best(struct worker *w, double *best)
+/* Whether there may be another run. */
+static bool note_best(struct worker *w, double *best)
 {
-    pthread_barrier_wait(&w->all->barrier);
-    if (w == w->all->workers) *best = fmax(*best, rate(w->all));
-    pthread_barrier_wait(&w->all->barrier);
+    struct measurement *all = w->all;
+    pthread_barrier_wait(&all->barrier);
+    if (w == all->workers) {
+        *best = fmax(*best, rate(all));
+        if (all->look) all->status = all->look(all->context, all->error);
+    }
+    pthread_barrier_wait(&all->barrier);
+    return all->status == COT_OK;
 }
 
-static void run_flops(struct worker *w, cot_roof_loop *loop, double *best)
+static bool run_flops(struct worker *w, cot_roof_loop *loop, double *best)
 {
     int64_t rounds = 1000, ns = 0;
     while (rounds < INT64_MAX / 8) { // long enough to time, and it wakes the core's clock
@@ -73,8 +83,9 @@ static void run_flops(struct worker *w, cot_roof_loop *loop, double *best)
         w->begin_ns = cot_now_ns();
         w->work = loop(rounds);
         w->end_ns = cot_now_ns();
-        note_best(w, best);
+        if (!note_best(w, best)) return false;
     }
+    return true;
 }
 
 static void run_reads(struct worker *w)
@@ -87,7 +98,7 @@ static void run_reads(struct worker *w)
         sink = w->all->code->read_loop(w->part, w->bytes);
         w->end_ns = cot_now_ns();
         w->work = (double)w->bytes;
-        note_best(w, &w->all->roof.read_bytes_per_second);
+        if (!note_best(w, &w->all->roof.read_bytes_per_second)) break;
     }
     (void)sink;
 }
@@ -98,10 +109,10 @@ static void *work(void *argument)
     pthread_mutex_lock(&w->all->gate);
     pthread_mutex_unlock(&w->all->gate);
     if (w->all->cancelled) return NULL;
-    run_flops(w, w->all->code->f32_loop, &w->all->roof.f32_flops);
-    run_flops(w, w->all->code->bf16_loop, &w->all->roof.bf16_flops);
-    run_flops(w, w->all->code->int8_loop, &w->all->roof.int8_ops);
-    run_reads(w);
+    if (run_flops(w, w->all->code->f32_loop, &w->all->roof.f32_flops) &&
+        run_flops(w, w->all->code->bf16_loop, &w->all->roof.bf16_flops) &&
+        run_flops(w, w->all->code->int8_loop, &w->all->roof.int8_ops))
+        run_reads(w);
     return NULL;
 }
 
@@ -148,7 +159,7 @@ static cot_status measure(struct measurement *all, cot_error *error)
 }
 
 cot_status cot_roof_measure(cot_roof *roof, int threads, const char *isa, size_t buffer_bytes,
-                            cot_error *error)
+                            cot_roof_look *look, void *context, cot_error *error)
 {
     const size_t least = (size_t)1 << 29, four_caches = 4 * cot_last_level_cache_bytes();
     const cot_isa_code *code = NULL;
@@ -165,7 +176,11 @@ cot_status cot_roof_measure(cot_roof *roof, int threads, const char *isa, size_t
     all->code = code;
     all->threads = threads;
     all->roof.buffer_bytes = buffer_bytes;
+    all->look = look;
+    all->context = context;
+    all->error = error;
     status = measure(all, error);
+    if (status == COT_OK) status = all->status;
     if (status == COT_OK) *roof = all->roof;
     free(all);
     return status;

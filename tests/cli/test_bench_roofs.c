@@ -14,17 +14,36 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <signal.h>
+#include <stdio.h>
 #include <string.h>
 
 static double flops[2], reads[2]; // of every second measurement, and of the others
 static int measured;
+static bool kills; // a rank that is this process's child, instead of measuring
+
+/* By the look alone it is found out. */
+static cot_status kill_child(cot_roof_look *look, void *context, cot_error *error)
+{
+    int child;
+    FILE *children = fopen("/proc/thread-self/children", "r");
+    assert_non_null(children);
+    assert_non_null(look);
+    assert_int_equal(fscanf(children, "%d", &child), 1);
+    fclose(children);
+    assert_int_equal(look(context, error), COT_OK);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    for (cot_status status;;)
+        if ((status = look(context, error)) != COT_OK) return status;
+}
 
 cot_status __wrap_cot_roof_measure(cot_roof *roof, int threads, const char *isa, size_t buffer_bytes,
-                                   cot_error *error);
+                                   cot_roof_look *look, void *context, cot_error *error);
 cot_status __wrap_cot_roof_measure(cot_roof *roof, int threads, const char *isa, size_t buffer_bytes,
-                                   cot_error *error)
+                                   cot_roof_look *look, void *context, cot_error *error)
 {
-    (void)threads, (void)isa, (void)error;
+    (void)threads, (void)isa;
+    if (kills) return kill_child(look, context, error);
     const double f = flops[measured % 2], r = reads[measured % 2];
     measured++;
     *roof = (cot_roof){f, 2 * f, 4 * f, r, buffer_bytes};
@@ -215,14 +234,25 @@ static void test_kernels_refusals(void **state)
     assert_string_equal(c.err, "coterie: weights in fp8 are not multiplied in precision int8\n");
 }
 
+/* A rank that dies while the first one measures roofs by itself is told then, not when it is waited for. */
+static void test_lost_rank(void **state)
+{
+    (void)state;
+    kills = true;
+    capture_call(&c, run_program,
+                 (char *[]){(char[]){"coterie"}, "bench", "moe", "--shape", "16,8,2,1", "--tokens", "4",
+                            "--ranks", "2", "--threads", "2", "--fabric", "processes", NULL});
+    kills = false;
+    assert_int_equal(c.status, 1);
+    assert_string_equal(c.err, "coterie: rank 1 was killed by signal 9\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_doubts),
-        cmocka_unit_test(test_model),
-        cmocka_unit_test(test_moe),
-        cmocka_unit_test(test_kernels),
-        cmocka_unit_test(test_kernels_refusals),
+        cmocka_unit_test(test_doubts),  cmocka_unit_test(test_model),
+        cmocka_unit_test(test_moe),     cmocka_unit_test(test_lost_rank),
+        cmocka_unit_test(test_kernels), cmocka_unit_test(test_kernels_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

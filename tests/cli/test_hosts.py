@@ -4,6 +4,8 @@ is what the ranks have counted, and a little more.
   test_hosts.py [all]     two and four hosts; all: one to eight, more texts and precisions, and golden checkpoints over oshrun"""
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -45,6 +47,39 @@ def check_uneven_hosts():
     words = ["run", TINY, "-n", "4", "--precision", "fp32", "-p", PROMPTS[0], "--ranks", "3"]
     found = run(HOSTS, "2", PROGRAM, *words, "--fabric", "shmem", expected=CARRIED)
     assert found == run(PROGRAM, *words), found
+
+
+def check_absent_module(folder):
+    """A host without the module says so itself, as no other can."""
+    shutil.copy(PROGRAM, folder / "coterie")
+    words = ["run", TINY, "-p", "A"]
+    done = subprocess.run([HOSTS, "2", "oshrun", "-np", "1", PROGRAM, *words, ":", "-np", "1", folder / "coterie", *words],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, env={**os.environ, **ALLOWED})  # fmt: skip
+    said = [line for line in done.stderr.splitlines() if line.startswith("coterie: ")]
+    needs = "coterie: rank 1 (host1): ranks over OpenSHMEM need libcoterie-shmem.so"
+    assert done.returncode and len(said) == 1 and said[0].startswith(needs), done.stderr
+
+
+def check_maker(folder):
+    """tools/hosts itself: what is wrong is a line, and signals leave nothing behind."""
+    ask = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    done = subprocess.run([HOSTS, "1", "--slots", "0", "true"], **ask)
+    assert done.returncode == 2 and done.stderr.startswith("Hosts of their own"), done
+    done = subprocess.run([HOSTS, "--enter", "10.77.0.3", "true"], env={**os.environ, "COT_HOSTS": "1 2"}, **ask)
+    line = "hosts: no host has the address '10.77.0.3': there are 10.77.0.1, 10.77.0.2\n"
+    assert (done.returncode, done.stderr) == (255, line), done
+    # Ctrl-C while hosts are made
+    (folder / "ip").write_text(f'#!/bin/sh\nkill -INT $PPID\nexec {shutil.which("ip")} "$@"\n')
+    (folder / "ip").chmod(0o755)
+    done = subprocess.run([HOSTS, "2", "true"], env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}, **ask)
+    assert (done.returncode, done.stderr) == (130, ""), done
+    # a terminal that is closed
+    maker = subprocess.Popen([HOSTS, "1", "sh", "-c", "echo $$; exec sleep 1000"], stdout=subprocess.PIPE, text=True)
+    command = int(maker.stdout.readline())
+    maker.send_signal(signal.SIGHUP)
+    assert maker.wait() == 128 + signal.SIGHUP, maker.returncode
+    assert not Path(f"/proc/{command}").exists()
+    maker.stdout.close()
 
 
 def check_logits(folder, ranks, precision, characters, most):
@@ -101,6 +136,8 @@ def main():
             check_carriers(2, 1, "tcp/eth0")
             check_texts(2, PROMPTS[:2], "12.5MB/s,0.5ms", 6)
             check_uneven_hosts()
+            check_absent_module(Path(name))
+            check_maker(Path(name))
             check_logits(Path(name), 4, "fp32", 4000, 1.15)
     return 0
 

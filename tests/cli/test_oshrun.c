@@ -78,23 +78,34 @@ static void what_goes_wrong_is_one_line(void **state)
 {
     (void)state;
     static const struct {
+        int status; // 0: any but that
         const char *line, *message;
     } bad[] = {
-        {"run $m -p A --ranks 3",
+        {0, "run $m -p A --ranks 3",
          "coterie: --ranks 3, but 2 processes were started, each of which is a rank\n"},
-        {"run $m -p A : -np 1 \"$coterie\" run $m -p A --op bulk", // of three
+        {0, "run $m -p A : -np 1 \"$coterie\" run $m -p A --op bulk", // of three
          "coterie: rank 2 (HOST) has other options than rank 0 (HOST)\n"},
-        {"run $m -p A : -np 1 \"$coterie\" run /nonexistent -p A",
+        {0, "run $m -p A : -np 1 \"$coterie\" run /nonexistent -p A",
          "coterie: rank 2 (HOST): cannot open '/nonexistent': No such file or directory\n"},
-        {"eval $m --text $m/config.json : -np 1 \"$coterie\" run $m",
+        {2, "run $m -p A : -np 1 \"$coterie\" run --nosuch",
+         "coterie: rank 2 (HOST): unknown option '--nosuch'"},
+        {2, "run $m -p A --fabric=processes",
+         "coterie: --fabric processes, but 2 processes were started, each of which is a rank (--fabric "
+         "shmem)\n"},
+        {0, "eval $m --text $m/config.json : -np 1 \"$coterie\" run $m",
          "coterie: rank 2 (HOST): no prompt given: -p TEXT, -p - or -f FILE\n"},
-        {"run $m", "coterie: no prompt given: -p TEXT, -p - or -f FILE\n"}, // these take no other way
-        {"run /nonexistent -p A", "coterie: cannot open '/nonexistent': No such file or directory\n"},
-        {"run $m -p A --fabric nosuch", "coterie: unknown fabric 'nosuch' (threads, processes or shmem)\n"},
-        {"run $m -p A --stats=/nonexistent/s",
+        {0,
+         "bench moe --shape 64,32,4,2 --tokens 9 : -np 1 \"$coterie\" bench moe --shape 64,32,4,2 --tokens 9 "
+         "--seed 2",
+         "coterie: rank 2 (HOST) has other options than rank 0 (HOST)\n"},
+        {0, "run $m", "coterie: no prompt given: -p TEXT, -p - or -f FILE\n"}, // these take no other way
+        {0, "run /nonexistent -p A", "coterie: cannot open '/nonexistent': No such file or directory\n"},
+        {0, "run $m -p A --fabric nosuch",
+         "coterie: unknown fabric 'nosuch' (threads, processes or shmem)\n"},
+        {0, "run $m -p A --stats=/nonexistent/s",
          "coterie: cannot write '/nonexistent/s': No such file or directory\n"},
     };
-    const size_t cases = getenv("COT_LONG") ? sizeof bad / sizeof *bad : 4;
+    const size_t cases = getenv("COT_LONG") ? sizeof bad / sizeof *bad : 5;
     for (size_t i = 0; i < cases; i++) {
         start("2", "", bad[i].line);
         char *host;
@@ -106,6 +117,7 @@ static void what_goes_wrong_is_one_line(void **state)
             memcpy(host, "(HOST)", 6);
         }
         assert_int_not_equal(c.status, 0);
+        if (bad[i].status) assert_int_equal(c.status, bad[i].status);
         assert_string_equal(c.out, "");
         if (!strstr(c.err, bad[i].message) || own_lines(c.err) != 1)
             fail_msg("%s: expected %s, found %s", bad[i].line, bad[i].message, c.err);
@@ -249,11 +261,11 @@ static void hosts_that_cannot_be_started_on_are_one_line(void **state)
     static const struct {
         const char *ssh, *hosts, *words;
     } faults[] = {
-        {"exit 255", "10.9.8.7", "coterie: not every host of '"},
+        {"exit 255", "10.9.8.7", "coterie: 10.9.8.7 of '"},
         {"exit 255", "localhost slots=x", "coterie: oshrun: "},
         {"exit 255", "", "coterie: oshrun: "},
         {"exec sleep 1000", "10.9.8.7",
-         "coterie: oshrun has started no rank within 10.0 s\n"}, // which takes them
+         "coterie: oshrun has started no rank within 10.0 s: no answer from 10.9.8.7\n"}, // which takes them
     };
     const size_t cases = sizeof faults / sizeof *faults - (getenv("COT_LONG") ? 0 : 1);
     for (size_t i = 0; i < cases; i++) {
@@ -291,6 +303,8 @@ static void a_rank_that_is_killed_or_stopped_is_named(void **state)
         {"$coterie run --fabric shmem --ranks 4", "$(of 0)", "STOP", "2", 1,
          "coterie: rank 0 did not answer"},
         {"$coterie run --fabric shmem --ranks 4", "$p", "TERM", "1000", 128 + SIGTERM, ""},
+        {"$coterie run --fabric shmem --ranks 4", "$(of 3)", "TERM", "1000", 1,
+         "coterie: rank 3 ended while rank "},
         /* Nobody ends what is left here: it leaves Open MPI without the others. */
         {"oshrun --enable-recovery -np 2 $coterie run", "$(of 1)", "KILL", "1000", 0,
          "coterie: rank 1 ended while rank 0 "},

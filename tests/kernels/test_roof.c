@@ -6,6 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The context counts the looks, of which the third finds a reason to end. */
+static cot_status end_at_third_look(void *context, cot_error *error)
+{
+    int *looks = context;
+    if (++*looks < 3) return COT_OK;
+    snprintf(error->message, sizeof error->message, "enough");
+    return error->status = COT_PEER_FAILED;
+}
+
 int main(void)
 {
     cot_roof roof = {0};
@@ -13,7 +22,7 @@ int main(void)
     enum { BYTES = 8 << 20 };
     printf("cpu %s, last-level cache %zu bytes\n", cot_cpu_name(), cot_last_level_cache_bytes());
     CHECK(*cot_cpu_name() && cot_cpu_name() == cot_cpu_name(), "a constant name");
-    CHECK(cot_roof_measure(&roof, 2, NULL, BYTES, &error) == COT_OK, "%s", error.message);
+    CHECK(cot_roof_measure(&roof, 2, NULL, BYTES, NULL, NULL, &error) == COT_OK, "%s", error.message);
     printf("2 threads: f32 %.3g flop/s, bf16 %.3g flop/s, read %.3g byte/s\n", roof.f32_flops,
            roof.bf16_flops, roof.read_bytes_per_second);
     CHECK(roof.buffer_bytes == BYTES, "%zu bytes", roof.buffer_bytes);
@@ -23,12 +32,18 @@ int main(void)
     CHECK(roof.read_bytes_per_second > 1e7 && roof.read_bytes_per_second < 1e14, "%g",
           roof.read_bytes_per_second);
     const cot_roof before = roof;
-    CHECK(cot_roof_measure(&roof, 1, "mmx", BYTES, &error) == COT_UNSUPPORTED &&
+    CHECK(cot_roof_measure(&roof, 1, "mmx", BYTES, NULL, NULL, &error) == COT_UNSUPPORTED &&
               strstr(error.message, "'mmx'"),
           "%s", error.message);
-    CHECK(cot_roof_measure(&roof, 0, NULL, BYTES, NULL) == COT_INVALID_ARGUMENT, "no threads");
-    CHECK(cot_roof_measure(&roof, 257, NULL, BYTES, NULL) == COT_INVALID_ARGUMENT, "too many threads");
-    CHECK(cot_roof_measure(&roof, 1, NULL, SIZE_MAX / 2, &error) == COT_OUT_OF_MEMORY, "%s", error.message);
+    CHECK(cot_roof_measure(&roof, 0, NULL, BYTES, NULL, NULL, NULL) == COT_INVALID_ARGUMENT, "no threads");
+    CHECK(cot_roof_measure(&roof, 257, NULL, BYTES, NULL, NULL, NULL) == COT_INVALID_ARGUMENT,
+          "too many threads");
+    CHECK(cot_roof_measure(&roof, 1, NULL, SIZE_MAX / 2, NULL, NULL, &error) == COT_OUT_OF_MEMORY, "%s",
+          error.message);
+    int looks = 0;
+    CHECK(cot_roof_measure(&roof, 2, NULL, BYTES, end_at_third_look, &looks, &error) == COT_PEER_FAILED &&
+              looks == 3 && !strcmp(error.message, "enough"),
+          "%d looks, %s", looks, error.message);
     CHECK(memcmp(&roof, &before, sizeof roof) == 0, "untouched on failure");
     return 0;
 }

@@ -149,7 +149,9 @@ class Life(unittest.TestCase):
             except (ConnectionError, http.client.HTTPException):
                 pass  # it has ended already
             server.process.wait(60)
-        self.assertTrue(any("engine failed" in line for line in server.log), server.log)
+        failures = [line for line in server.log if "was killed by signal 9" in line]
+        self.assertEqual(len(failures), 1, server.log)
+        self.assertIn("engine failed", failures[0])
 
     def test_no_template(self):
         with model_without("tokenizer_config.json") as folder:

@@ -103,7 +103,7 @@ static void draw_one(void *context, int64_t e)
     const struct drawing *d = context;
     const cot_bench_setup *s = d->end->setup;
     cot_fabric *fabric = d->end->rank->fabric;
-    if (s->layout.rank[e] != fabric->rank) return;
+    if (s->layout.rank[e] != fabric->rank || fabric->ops->failed(fabric)) return;
     for (int w = 0; w < s->kinds; w++) {
         uint8_t *slot = (uint8_t *)cot_local(fabric, d->end->slots[w]) +
                         (size_t)s->layout.slot[e] * s->weights[w]->slot_bytes(&s->moe.expert);
@@ -118,7 +118,8 @@ static cot_status draw_slots(cot_bench_end *end, cot_error *error)
     cot_status status = COT_OK;
     struct drawing drawing = {end, &status};
     cot_pool_run(end->rank->pool, end->setup->moe.experts, draw_one, &drawing);
-    return status == COT_OK ? status : cot_fail(error, status, "out of memory for random weights");
+    if (status != COT_OK) return cot_fail(error, status, "out of memory for random weights");
+    return cot_fabric_check(end->rank->fabric, error);
 }
 
 static cot_moe_layer layer_of(const cot_bench_end *end, int op)
@@ -135,6 +136,7 @@ static cot_status open_operators(cot_bench_end *end, const cot_bench_command *c,
     const cot_bench_setup *s = end->setup;
     cot_status status = COT_OK;
     for (int i = 0; i < s->ops && status == COT_OK; i++) {
+        if ((status = cot_fabric_check(end->rank->fabric, error)) != COT_OK) break;
         cot_moe **moe = &end->moe[c->set * (size_t)s->ops + (size_t)i];
         cot_moe_options options = s->settled[i];
         options.fabric = end->rank->fabric;

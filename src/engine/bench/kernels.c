@@ -162,7 +162,7 @@ static void hold_against_roofs(cot_bench_kernels_row *row, int arithmetic)
 
 static cot_status roof_now(cot_roof *roof, const struct bench *b, cot_error *error)
 {
-    return cot_roof_measure(roof, b->options->threads, b->options->isa, (size_t)b->bytes, error);
+    return cot_roof_measure(roof, b->options->threads, b->options->isa, (size_t)b->bytes, NULL, NULL, error);
 }
 
 static void close_form(struct bench *b)

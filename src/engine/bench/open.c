@@ -4,6 +4,7 @@
 #include "engine/memory.h"
 #include "coterie/roof.h"
 #include "engine/exchange.h"
+#include "engine/likeness.h"
 #include "engine/numbers.h"
 
 #include <stdlib.h>
@@ -152,6 +153,21 @@ static cot_status make_arrays(struct cot_bench_moe *bench, cot_error *error)
     return COT_OK;
 }
 
+/* What all ranks have to be told alike, but for threads and time-outs, which the launch compares. */
+static uint64_t likeness(const cot_bench_moe_options *o)
+{
+    const cot_bench_shape *s = &o->shape;
+    const int64_t numbers[] = {s->hidden, s->intermediate, s->experts,     s->top_k,
+                               s->expert, o->ranks,        o->sms_reserve, (int64_t)o->seed};
+    const char *const words[] = {o->precision, o->weights, o->combine, o->a2a, o->dedup, o->isa};
+    uint64_t hash = cot_likeness_of_text((const char *)numbers, sizeof numbers, o->n_tokens);
+    hash = cot_likeness_of_text((const char *)o->tokens, o->n_tokens * sizeof *o->tokens, hash);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        hash = cot_likeness_of_text(words[i] ? words[i] : "", words[i] ? strlen(words[i]) + 1 : 0, hash + 1);
+    for (const char *const *op = o->ops; *op; op++) hash = cot_likeness_of_text(*op, strlen(*op) + 1, hash);
+    return hash;
+}
+
 static cot_status start(struct cot_bench_moe *bench, cot_error *error)
 {
     const cot_bench_setup *s = &bench->setup;
@@ -162,8 +178,10 @@ static cot_status start(struct cot_bench_moe *bench, cot_error *error)
                                            s->options.timeout_ns ? s->options.timeout_ns : default_timeout_ns,
                                        .main = cot_bench_serve,
                                        .argument = s};
+    const cot_launch_account account = {.options = likeness(&s->options)};
     const cot_rank *root;
-    cot_status status = cot_launch_open(&bench->launch, &root, s->fabric, &launch, error);
+    cot_status status = cot_launch_agree(s->fabric, &account, COT_OK, error);
+    if (status == COT_OK) status = cot_launch_open(&bench->launch, &root, s->fabric, &launch, error);
     if (status == COT_OK) status = cot_bench_open_end(&bench->root, root, error);
     return status == COT_OK ? cot_bench_command_ranks(bench, COT_BENCH_DRAW, error) : status;
 }
@@ -230,6 +248,11 @@ cot_status cot_bench_moe_open(cot_bench_moe **out, const cot_bench_moe_options *
     else
         cot_bench_moe_close(bench);
     return status;
+}
+
+cot_status cot_bench_moe_check(cot_bench_moe *bench, cot_error *error)
+{
+    return cot_fabric_check(bench->root.rank->fabric, error);
 }
 
 void cot_bench_moe_close(cot_bench_moe *bench)

@@ -198,16 +198,19 @@ static void tell_events(const struct cot_bench_moe *bench, const struct one_run 
 }
 
 /* To each rank its rows. */
-static void deal_out(const struct cot_bench_moe *bench)
+static cot_status deal_out(struct cot_bench_moe *bench, cot_error *error)
 {
     cot_fabric *fabric = bench->root.rank->fabric;
     const int64_t hidden = bench->setup.moe.expert.hidden, tokens = bench->now.tokens;
-    for (int r = 0; r < fabric->ranks; r++) {
+    cot_status status = COT_OK;
+    for (int r = 0; r < fabric->ranks && status == COT_OK; r++) {
         const int64_t begin = cot_share_begin(tokens, r, fabric->ranks),
                       end = cot_share_begin(tokens, r + 1, fabric->ranks);
         cot_put(fabric, r, bench->root.x, bench->x + begin * hidden,
                 (size_t)((end - begin) * hidden) * sizeof *bench->x, COT_PHASE_CONTROL);
+        status = cot_bench_moe_check(bench, error);
     }
+    return status;
 }
 
 static cot_status prepare(struct cot_bench_moe *bench, cot_bench_load *load, const cot_bench_case *c,
@@ -225,10 +228,11 @@ static cot_status prepare(struct cot_bench_moe *bench, cot_bench_load *load, con
     if (status == COT_OK)
         status = cot_bench_count(load, bench->drawn, &o->shape, c->tokens, o->ranks, s->layout.rank,
                                  row_bytes, error);
+    if (status == COT_OK) status = cot_bench_moe_check(bench, error);
     if (status != COT_OK) return status;
     cot_bench_draw_hidden(bench->x, bench->drawn, &o->shape, c->tokens, o->seed);
-    deal_out(bench);
-    if (!bench->root.moe[bench->now.set * (size_t)s->ops])
+    status = deal_out(bench, error);
+    if (status == COT_OK && !bench->root.moe[bench->now.set * (size_t)s->ops])
         status = cot_bench_command_ranks(bench, COT_BENCH_OPEN, error);
     hold_against_roofs(load, s->weights[s->kind[0]], &s->moe.expert, &c->roof);
     return status;

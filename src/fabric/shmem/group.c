@@ -169,6 +169,7 @@ static const cot_fabric_ops ops = {
 /* ---- what ranks tell each other before they are a group ---- */
 
 struct facts {
+    uint64_t build;
     uint64_t heap_bytes,
         made_bytes; // made: what the first heap is to have, SHMEM_SYMMETRIC_HEAP_SIZE's if that is more
     uint64_t shared_bytes; // what the host has for its ranks' heaps
@@ -204,6 +205,10 @@ static uint64_t shared_memory(void)
 /* All ranks judge the same facts, so they say the same. */
 static cot_status judge(const struct facts *facts, int ranks, cot_error *error)
 {
+    for (int r = 1; r < ranks; r++)
+        if (facts[r].build != facts[0].build)
+            return cot_fail(error, COT_INVALID_ARGUMENT, COT_SHMEM_UNLIKE, r, facts[r].host.name,
+                            "another build of coterie", facts[0].host.name);
     for (int r = 1; r < ranks; r++)
         if (facts[r].heap_bytes != facts[0].heap_bytes || facts[r].timeout_ns != facts[0].timeout_ns ||
             facts[r].threads != facts[0].threads)
@@ -398,7 +403,8 @@ static void ask_carriers(struct endpoint *self)
 static cot_status meet(struct endpoint *self, const cot_launch_options *o, cot_error *error)
 {
     cot_shmem_world *world = self->world;
-    struct facts facts[COT_MAX_RANKS], here = {.heap_bytes = self->bytes,
+    struct facts facts[COT_MAX_RANKS], here = {.build = cot_shmem_build(),
+                                               .heap_bytes = self->bytes,
                                                .made_bytes = larger(self->bytes, bytes_asked_for()),
                                                .shared_bytes = shared_memory(),
                                                .timeout_ns = o->timeout_ns,

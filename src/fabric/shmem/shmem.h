@@ -20,6 +20,7 @@ typedef struct cot_shmem_world {
     cot_shmem_host host;
     bool met;           // a group was opened
     bool over;          // all have been told of an error: no group will be
+    int refused;        // the exit status of the rank whose error that is, where it has told one
     char carriers[128]; // what carries messages to ranks out of sight; "": there are none
     bool torn;          // one ended without some of its ranks: what all do together would wait for ever
 } cot_shmem_world;
@@ -41,6 +42,11 @@ enum { COT_SHMEM_GIVES_UP, COT_SHMEM_SHARES, COT_SHMEM_COMPARES, COT_SHMEM_OPENS
 /* What a rank has found so far. All ranks give theirs, and all get the same answer: OK, or the first rank's that is
  * not, of which the message names rank and host where it is not rank 0's. */
 cot_status cot_shmem_agree(cot_shmem_world *world, int step, cot_status status, cot_error *error);
+/* Says which rank has what, other than rank 0: (rank, its host, what, rank 0's host). */
+#define COT_SHMEM_UNLIKE "rank %d (%s) has %s than rank 0 (%s)"
+
+/* A number of the build that this code is of. */
+uint64_t cot_shmem_build(void);
 /* cot_launch_agree for these ranks. */
 cot_status cot_shmem_compare(const cot_launch_account *account, cot_status status, cot_error *error);
 

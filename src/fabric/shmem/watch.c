@@ -6,8 +6,10 @@
  * by Ctrl-Z, does not hold it against the others.
  *
  * A put to a rank that does not take what was sent to it waits for room, for ever if that rank is stopped. Meanwhile its thread
- * looks in the watch's place (the module calls back), and what it posts is that it awaits that rank. Once the group has failed
- * such a process is ended here, since the put cannot be. */
+ * looks in the watch's place (the module calls back), and what it posts is that it awaits that rank.
+ *
+ * Once the group has failed a process that waits so is ended here, since the put cannot be; and so is any but rank 0's that does
+ * not end by itself soon, as it is computing. Rank 0 belongs to who called, and looks itself where it works long alone. */
 #include "fabric/shmem/state.h"
 
 #include "base/clock.h"
@@ -145,19 +147,20 @@ static void look(struct endpoint *self)
 
 /* ---- while a call waits for room ---- */
 
-/* A process that could not be told from one that computes. Others say what there is to say, if that is not up to this rank. */
+/* A process that does not end by itself. Others say what there is to say, if that is not up to this rank. */
 static void end_if_failed(struct endpoint *self, int64_t now_ns)
 {
     cot_fabric *own = &self->fabric;
-    const int failed = cot_shmem_failed(own);
+    const int failed = cot_shmem_failed(own), death = failed ? cot_shmem_death(own, failed - 1) : 0;
     if (!failed) return;
     if (!self->failed_ns) self->failed_ns = now_ns;
     if (now_ns - self->failed_ns < cot_watch_ending_ns(own->timeout_ns)) return;
-    if (own->rank == 0 || failed == 1) {
+    if (own->rank == 0 || (failed == 1 && death)) {
         cot_error error;
-        cot_blame_as_posted(own, failed - 1, cot_shmem_death(own, failed - 1), &error);
+        cot_blame_as_posted(own, failed - 1, death, &error);
         dprintf(STDERR_FILENO, "coterie: %s\n", error.message);
     }
+    cot_launch_tell("ends", 1);
     _exit(1);
 }
 
@@ -223,6 +226,7 @@ static void *run(void *argument)
         pthread_mutex_lock(&self->calling);
         for (int i = 0; self->looked_ns && i < TAKES; i++) cot_shmem_progress(self);
         if (self->looked_ns) look(self);
+        if (self->looked_ns && self->fabric.rank) end_if_failed(self, cot_now_ns());
         pthread_mutex_unlock(&self->calling);
     }
     return NULL;

@@ -76,7 +76,7 @@ cot_status cot_shmem_join(cot_shmem_world **world, cot_error *error)
 }
 
 struct finding {
-    int32_t status, step;
+    int32_t status, step, refused;
     char host[sizeof joined.host.name];
     char message[sizeof((cot_error *)0)->message];
 };
@@ -101,7 +101,8 @@ void cot_shmem_exchange(cot_shmem_world *world, void *all, const void *own, size
 
 cot_status cot_shmem_agree(cot_shmem_world *world, int step, cot_status status, cot_error *error)
 {
-    struct finding own = {.status = (int32_t)status, .step = step}, *all = room.findings;
+    struct finding own = {.status = (int32_t)status, .step = step, .refused = world->refused},
+                   *all = room.findings;
     memcpy(own.host, world->host.name, sizeof own.host);
     if (status != COT_OK && error) memcpy(own.message, error->message, sizeof own.message);
     cot_shmem_exchange(world, all, &own, sizeof own);
@@ -110,6 +111,7 @@ cot_status cot_shmem_agree(cot_shmem_world *world, int step, cot_status status, 
     if (first < world->ranks) {
         const struct finding *f = &all[first];
         status = f->status == COT_OK ? COT_INVALID_ARGUMENT : (cot_status)f->status;
+        world->refused = f->refused;
         const char *message = f->status == COT_OK ? "is at another command than rank 0" : f->message;
         if (first)
             cot_fail(error, status, "rank %d (%s): %s", first, f->host, message);
@@ -141,6 +143,13 @@ static int find_build(struct dl_phdr_info *object, size_t size, void *hash)
     return mine;
 }
 
+uint64_t cot_shmem_build(void)
+{
+    uint64_t build = 0;
+    dl_iterate_phdr(find_build, &build);
+    return build;
+}
+
 static cot_status judge(const struct comparison *all, int ranks, cot_error *error)
 {
     for (int r = 1; r < ranks; r++) {
@@ -151,8 +160,8 @@ static cot_status judge(const struct comparison *all, int ranks, cot_error *erro
                            : a->placement != b->placement ? "another placement"
                                                           : NULL;
         if (what)
-            return cot_fail(error, COT_INVALID_ARGUMENT, "rank %d (%s) has %s than rank 0 (%s)", r,
-                            all[r].host.name, what, all[0].host.name);
+            return cot_fail(error, COT_INVALID_ARGUMENT, COT_SHMEM_UNLIKE, r, all[r].host.name, what,
+                            all[0].host.name);
     }
     for (int r = 0; r < ranks; r++) {
         double needed = 0, available = (double)all[r].account.available_bytes;
@@ -173,8 +182,8 @@ cot_status cot_shmem_compare(const cot_launch_account *account, cot_status statu
     if (joins != COT_OK) return joins;
     status = cot_shmem_agree(world, COT_SHMEM_COMPARES, status, error);
     if (status != COT_OK) return status;
-    struct comparison own = {.account = *account, .host = world->host}, *all = room.comparisons;
-    dl_iterate_phdr(find_build, &own.build);
+    struct comparison own = {.build = cot_shmem_build(), .account = *account, .host = world->host},
+                      *all = room.comparisons;
     cot_shmem_exchange(world, all, &own, sizeof own);
     return judge(all, world->ranks, error);
 }
@@ -200,12 +209,25 @@ cot_status cot_launch_share(void *data, size_t bytes, cot_error *error)
     return status;
 }
 
-void cot_launch_refuse(const cot_error *why)
+bool cot_launch_refuse(const cot_error *why, int exit_status)
 {
     cot_shmem_world *world;
     cot_error error = *why;
-    if (joined.met || joined.over || cot_shmem_join(&world, NULL) != COT_OK) return;
+    if (joined.met || joined.over) return true;
+    if (cot_shmem_join(&world, NULL) != COT_OK) return false;
+    joined.refused = exit_status;
     cot_shmem_agree(world, COT_SHMEM_GIVES_UP, error.status ? error.status : COT_INVALID_ARGUMENT, &error);
+    return true;
+}
+
+int cot_launch_refused(void)
+{
+    return joined.refused;
+}
+
+bool cot_launch_torn(void)
+{
+    return joined.torn;
 }
 
 const char *cot_launch_carriers(void)

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <mpi.h>
 #include <shmem.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,15 +157,46 @@ static void share(void *data, size_t bytes)
                   MPI_COMM_WORLD);
 }
 
+/* ---- signals ---- */
+
+/* What who started this process asks of all ranks it follows up itself: until it kills them they may tell what they know. */
+static void end_at_term(int number, siginfo_t *info, void *unused)
+{
+    (void)unused;
+    if (info->si_pid == getppid()) return;
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static const int taken[] = {SIGHUP, SIGUSR1, SIGTERM}; // by Open MPI, for handlers that do nothing
+enum { TAKEN = sizeof taken / sizeof *taken };
+
+static void note_signals(struct sigaction before[TAKEN])
+{
+    for (int i = 0; i < TAKEN; i++) sigaction(taken[i], NULL, &before[i]);
+}
+
+static void give_back_signals(struct sigaction before[TAKEN])
+{
+    const struct sigaction ends = {.sa_sigaction = end_at_term, .sa_flags = SA_SIGINFO | SA_RESTART};
+    for (int i = 0; i < TAKEN; i++) {
+        const bool plain = taken[i] == SIGTERM && before[i].sa_handler == SIG_DFL;
+        sigaction(taken[i], plain ? &ends : &before[i], NULL);
+    }
+}
+
 /* Open MPI's heap takes some of its size for itself. */
 static void *open_heap(size_t bytes)
 {
     char size[32];
     int provided;
+    struct sigaction before[TAKEN];
+    note_signals(before);
     snprintf(size, sizeof size, "%zu", bytes + bytes / 64 + 4 * (size_t)ALIGN);
     setenv("SHMEM_SYMMETRIC_HEAP_SIZE", size, 1);
-    if (shmem_init_thread(SHMEM_THREAD_SERIALIZED, &provided) || provided < SHMEM_THREAD_SERIALIZED)
-        return NULL;
+    const int failed = shmem_init_thread(SHMEM_THREAD_SERIALIZED, &provided);
+    give_back_signals(before);
+    if (failed || provided < SHMEM_THREAD_SERIALIZED) return NULL;
     opened = true;
     return shmem_align(ALIGN, bytes);
 }

@@ -1,0 +1,112 @@
+#include "unreached_hosts.h"
+
+#include "clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST_HOSTS = 64, MOST_WORDS = 32 };
+
+struct question {
+    char address[128];
+    pid_t process; // that asks; 0: it has been answered
+};
+
+/* Whether it is an address of this host, which oshrun starts on by itself. */
+static bool is_here(const char *address)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_DGRAM};
+    struct addrinfo *found = NULL;
+    bool here = false;
+    if (getaddrinfo(address, NULL, &hints, &found) != 0) return false;
+    for (const struct addrinfo *a = found; a && !here; a = a->ai_next) {
+        const int fd = socket(a->ai_family, SOCK_DGRAM, 0);
+        here = fd >= 0 && bind(fd, a->ai_addr, a->ai_addrlen) == 0;
+        if (fd >= 0) close(fd);
+    }
+    freeaddrinfo(found);
+    return here;
+}
+
+static _Noreturn void ask(const char *address)
+{
+    static char agent[4096];
+    const char *set = getenv("OMPI_MCA_plm_rsh_agent");
+    const char *words[MOST_WORDS + 4] = {0};
+    size_t count = 0;
+    char *rest;
+    snprintf(agent, sizeof agent, "%s", set && *set ? set : "ssh -o BatchMode=yes");
+    for (char *word = strtok_r(agent, " ", &rest); word && count < MOST_WORDS;
+         word = strtok_r(NULL, " ", &rest))
+        words[count++] = word;
+    words[count++] = address;
+    words[count++] = "orted";
+    words[count] = "--version";
+    const int nowhere = open("/dev/null", O_RDWR);
+    for (int fd = 0; fd < 3; fd++) dup2(nowhere, fd);
+    setpgid(0, 0); // so that what it starts ends with it
+    execvp(words[0], (char *const *)words);
+    _exit(127);
+}
+
+static void add_name(char *names, size_t bytes, const char *name)
+{
+    const size_t used = strlen(names);
+    snprintf(names + used, bytes - used, "%s%s", used ? ", " : "", name);
+}
+
+/* One address a line, before slots. */
+static int begin_questions(struct question *questions, const char *hostfile)
+{
+    char line[1024];
+    int count = 0;
+    FILE *file = fopen(hostfile, "r");
+    while (file && count < MOST_HOSTS && fgets(line, sizeof line, file)) {
+        struct question *q = &questions[count];
+        *strchrnul(line, '#') = 0;
+        if (sscanf(line, "%127s", q->address) != 1 || is_here(q->address)) continue;
+        q->process = fork();
+        if (q->process == 0) ask(q->address);
+        count += q->process > 0;
+    }
+    if (file) fclose(file);
+    return count;
+}
+
+void cot_unreached_hosts(char *names, size_t bytes, const char *hostfile)
+{
+    const int64_t patience_ns = 5000000000, until_ns = cot_now_ns() + patience_ns;
+    const struct timespec pause = {.tv_nsec = 10000000};
+    struct question questions[MOST_HOSTS];
+    const int count = begin_questions(questions, hostfile);
+    int open_questions = count;
+    *names = 0;
+    while (open_questions && cot_now_ns() < until_ns) {
+        for (int i = 0; i < count; i++) {
+            int status;
+            struct question *q = &questions[i];
+            if (!q->process || waitpid(q->process, &status, WNOHANG) != q->process) continue;
+            q->process = 0;
+            open_questions--;
+            if (!WIFEXITED(status) || WEXITSTATUS(status)) add_name(names, bytes, q->address);
+        }
+        nanosleep(&pause, NULL);
+    }
+    for (int i = 0; i < count; i++) {
+        if (!questions[i].process) continue;
+        add_name(names, bytes, questions[i].address);
+        kill(-questions[i].process, SIGKILL);
+        kill(questions[i].process, SIGKILL);
+        while (waitpid(questions[i].process, NULL, 0) < 0 && errno == EINTR) continue;
+    }
+}
