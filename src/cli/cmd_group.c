@@ -119,6 +119,8 @@ static void close_inputs(cot_group_inputs *in)
     free(in->distance);
 }
 
+enum { SECONDS = 10 }; // unless it is said
+
 /* Shows how far a method is, and ends it when the next round would probably end late. */
 typedef struct pace {
     cot_progress progress;
@@ -166,7 +168,7 @@ static int solve(cot_grouped *g, const char *method, const cot_group_settings *s
     pace p = {.progress = {.what = method},
               .then = s->joint ? "joining layers" : "naming ranks",
               .threads = s->processor ? working_threads(s, in) : 0,
-              .seconds = s->seconds};
+              .seconds = s->seconds > 0 ? s->seconds : SECONDS};
     p.start = pace_now(&p);
     const cot_group_solve_options options = {.size = sizeof options,
                                              .group = {.size = sizeof options.group,
@@ -295,6 +297,11 @@ static int group(const void *context)
         cot_complain("--tables and --placement are those of one method, not of several");
         return COT_EXIT_USAGE;
     }
+    if (s->iterations && (s->seconds > 0 || s->processor)) {
+        cot_complain("--iterations takes as long as it takes: leave out %s",
+                     s->processor ? "--processor-time" : "--seconds");
+        return COT_EXIT_USAGE;
+    }
     if (!cot_check_output(s->tables, "the figures") || !cot_check_output(s->placement, "the figures"))
         return COT_EXIT_FAILURE;
     int status = open_inputs(&in, s);
@@ -319,8 +326,8 @@ static const cot_option group_options[] = {
      "coterie, ce or ce-joint (cross-entropy), metis, kmeans, spectral, consecutive (experts in blocks as "
      "they are numbered, where --expert-load allows it); a list of them, or all",
      AT(method)},
-    {"seconds", 0, COT_OPTION_REAL, "S", "10", "time for each method, all layers together", AT(seconds),
-     .min = 0, .max = 1e6},
+    {"seconds", 0, COT_OPTION_REAL, "S", NULL, "time for each method, all layers together; default: 10",
+     AT(seconds), .min = 1e-3, .max = 1e6},
     {"processor-time", 0, COT_OPTION_FLAG, NULL, NULL,
      "count --seconds of the processor, for each thread that has a layer (one with --nodes): solvers get "
      "the same whatever else runs",

@@ -66,6 +66,13 @@ class Group(unittest.TestCase):
         used, _ = self.processor_time("--threads", "16")
         self.assertGreater(used, 0.8)  # of both layers' threads
 
+    def test_time_or_rounds(self):
+        """Of a time and a number of rounds one would be ignored."""
+        self.begin(2)
+        for more in ["--seconds", "1"], ["--processor-time"]:
+            run = subprocess.run([PROGRAM, "group", self.trace, "--iterations", "1", *more], capture_output=True, text=True)
+            self.assertEqual((run.returncode, run.stderr), (2, f"coterie: --iterations takes as long as it takes: leave out {more[0]}\n"))
+
     def test_heavy_token(self):
         """Where one token is heavier than a rank's share may be, that is said, and how much is held to instead."""
         for heavy in 30, 1:

@@ -191,12 +191,21 @@ class Files(unittest.TestCase):
         (printed,) = command(*arguments, "--placement", to)
         self.assertAlmostEqual(printed["lar_train"], g.lar, places=8)
         self.assertAlmostEqual(printed["stay"], g.stay, places=8)
+        for l in range(L):
+            self.assertAlmostEqual(printed["layers"][l]["token_limit"], g.layer["token_limit"][l], places=8)
+        (printed,) = command(*arguments, "--shrink", 1000)
+        shrunk = coterie.group(self.trace, RANKS, iterations=3, sequences=learnt, seed=3, shrink=1000)
+        self.assertNotEqual(shrunk.expert_rank.tolist(), g.expert_rank.tolist())
+        self.assertAlmostEqual(printed["lar_train"], shrunk.lar, places=8)
+        with self.assertRaisesRegex(ValueError, "leave out seconds"):
+            coterie.group(self.trace, RANKS, iterations=3, seconds=10)
         rows = json.loads(to.read_text())["physical_to_logical_map"]
         self.assertEqual(rows, p.physical_to_logical.reshape(L, E).tolist())
         seated = coterie.group(self.trace, RANKS, iterations=2, topology=CLUSTER, joint=True)
         self.assertLessEqual(seated.distance, seated.distance_before)
         nodes = coterie.group(self.trace, RANKS, iterations=2, nodes=2, link_cost=(1, 3))
         self.assertTrue(0 < nodes.cost < 3)
+        self.assertTrue(numpy.isnan(nodes.layer["token_limit"]).all())
         told = []
         coterie.group(self.trace, RANKS, iterations=2, method="ce", progress=lambda *done: told.append(done))
         self.assertEqual(told, [(0, 2), (1, 2)])
