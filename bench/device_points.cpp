@@ -54,8 +54,8 @@ int about(Points &p)
     size_t free_bytes = 0, all_bytes = 0;
     int major = 0, minor = 0;
     const cot_cuda_driver *const driver = p.device->driver;
-    driver->context_set(p.device->context);
-    if (driver->memory_info(&free_bytes, &all_bytes) ||
+    const cot_cuda_current current(p.device);
+    if (current.failed || driver->memory_info(&free_bytes, &all_bytes) ||
         driver->device_attribute(&major, COT_CUDA_CAPABILITY_MAJOR, p.device->ordinal) ||
         driver->device_attribute(&minor, COT_CUDA_CAPABILITY_MINOR, p.device->ordinal)) {
         snprintf(p.error.message, sizeof p.error.message, "the device does not say what it has");

@@ -10,22 +10,34 @@ cot_status cot_cuda_check(const cot_cuda_driver *driver, int result, const char 
     return cot_fail(error, COT_IO, "the device failed to %s: %s (%d)", what, name, result);
 }
 
+cot_status cot_cuda_current::check(cot_error *error) const
+{
+    return cot_cuda_check(driver, failed, "take a context", error);
+}
+
+/* The first driver of each CUDA; 0 where that is not known. */
+static int first_driver(int cuda_major)
+{
+    return cuda_major == 12 ? 525 : cuda_major == 13 ? 580 : 0;
+}
+
 static cot_status check_driver(const cot_cuda_driver *driver, const cot_cuda_image *image, cot_error *error)
 {
     int version = 0, count = 0;
     const int began = driver->init(0);
-    const int no_device = 100;
-    if (began && began != no_device) return cot_cuda_check(driver, began, "begin", error);
+    if (began && began != COT_CUDA_NO_DEVICE) return cot_cuda_check(driver, began, "begin", error);
     cot_status status =
         cot_cuda_check(driver, driver->driver_version(&version), "tell its driver's version", error);
     if (status != COT_OK) return status;
-    if (version / 1000 < image->cuda_version / 1000)
-        return cot_fail(error, COT_UNSUPPORTED,
-                        "operator 'cuda' needs a driver for CUDA %d, this machine's is for %d.%d",
-                        image->cuda_version / 1000, version / 1000, version % 1000 / 10);
+    const int wanted = image->cuda_version / 1000;
+    if (version / 1000 < wanted)
+        return cot_fail(
+            error, COT_UNSUPPORTED,
+            "the kernels need an NVIDIA driver for CUDA %d (version %d or later), this machine's is "
+            "for %d.%d",
+            wanted, first_driver(wanted), version / 1000, version % 1000 / 10);
     if (began || driver->device_count(&count) || !count)
-        return cot_fail(error, COT_NOT_FOUND,
-                        "operator 'cuda' needs a GPU, and the NVIDIA driver shows none");
+        return cot_fail(error, COT_NOT_FOUND, "the NVIDIA driver shows no GPU");
     return COT_OK;
 }
 
@@ -49,11 +61,10 @@ static cot_status check_device(cot_cuda_device *d, const cot_cuda_image *image, 
     for (const int *m = image->majors; *m; m++) known = known || *m == major;
     if (!known)
         return cot_fail(error, COT_UNSUPPORTED,
-                        "'%s' has compute capability %d.%d: operator 'cuda' has kernels for %s", d->name,
-                        major, minor, image->made_for);
+                        "'%s' has compute capability %d.%d, and there are kernels for %s", d->name, major,
+                        minor, image->made_for);
     if (!cooperative)
-        return cot_fail(error, COT_UNSUPPORTED,
-                        "'%s' cannot launch cooperative kernels, which operator 'cuda' is", d->name);
+        return cot_fail(error, COT_UNSUPPORTED, "'%s' cannot launch cooperative kernels", d->name);
     return COT_OK;
 }
 
@@ -68,7 +79,8 @@ static cot_status load(cot_cuda_device *d, const cot_cuda_image *image, cot_erro
     const cot_cuda_driver *const driver = d->driver;
     void *modules[2] = {};
     const void *const images[2] = {image->fused, image->bulk};
-    cot_status status = cot_cuda_check(driver, driver->context_set(d->context), "take a context", error);
+    const cot_cuda_current current(d);
+    cot_status status = current.check(error);
     for (int i = 0; i < 2 && status == COT_OK; i++)
         status = cot_cuda_check(driver, driver->module_load(&modules[i], images[i]), "load kernels", error);
     const auto find = [&](void **kernel, void *module, const char *name) {

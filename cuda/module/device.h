@@ -42,6 +42,24 @@ cot_status cot_cuda_device_open(cot_cuda_device *device, const cot_cuda_driver *
                                 const cot_cuda_image *image, cot_error *error);
 void cot_cuda_device_close(cot_cuda_device *device);
 
+/* The device's context is this thread's until the end of a scope, and then the one that was. */
+struct cot_cuda_current {
+    const cot_cuda_driver *driver;
+    int failed; // 0, or an error of the driver
+
+    explicit cot_cuda_current(const cot_cuda_device *device)
+        : driver(device->driver), failed(driver->context_push(device->context))
+    {
+    }
+    ~cot_cuda_current()
+    {
+        void *context;
+        if (!failed) driver->context_pop(&context);
+    }
+    cot_cuda_current(const cot_cuda_current &) = delete;
+    cot_status check(cot_error *error) const; // IO where it failed
+};
+
 /* An error of the driver in words: IO. COT_OK where `result` is 0. */
 cot_status cot_cuda_check(const cot_cuda_driver *driver, int result, const char *what, cot_error *error);
 

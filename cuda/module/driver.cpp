@@ -6,9 +6,7 @@
 cot_status cot_cuda_driver_open(cot_cuda_driver *driver, const char *library, cot_error *error)
 {
     void *const opened = dlopen(library, RTLD_NOW);
-    if (!opened)
-        return cot_fail(error, COT_NOT_FOUND,
-                        "operator 'cuda' needs an NVIDIA driver, and this machine has none (%s)", library);
+    if (!opened) return cot_fail(error, COT_NOT_FOUND, "this machine has no NVIDIA driver (%s)", library);
     const char *missing = nullptr;
 #define COT_CUDA_DRIVER_FIND(member, symbol, parameters)                                                     \
     {                                                                                                        \
@@ -20,7 +18,6 @@ cot_status cot_cuda_driver_open(cot_cuda_driver *driver, const char *library, co
 #undef COT_CUDA_DRIVER_FIND
     if (!missing) return COT_OK;
     dlclose(opened);
-    return cot_fail(error, COT_UNSUPPORTED,
-                    "operator 'cuda' needs a newer NVIDIA driver: this machine's (%s) has no %s", library,
+    return cot_fail(error, COT_UNSUPPORTED, "this machine's NVIDIA driver is too old: %s has no %s", library,
                     missing);
 }

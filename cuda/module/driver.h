@@ -15,7 +15,8 @@
     X(device_attribute, cuDeviceGetAttribute, (int *value, int attribute, int device))                       \
     X(context_retain, cuDevicePrimaryCtxRetain, (void **context, int device))                                \
     X(context_release, cuDevicePrimaryCtxRelease_v2, (int device))                                           \
-    X(context_set, cuCtxSetCurrent, (void *context))                                                         \
+    X(context_push, cuCtxPushCurrent_v2, (void *context))                                                    \
+    X(context_pop, cuCtxPopCurrent_v2, (void **context))                                                     \
     X(synchronise, cuCtxSynchronize, (void))                                                                 \
     X(module_load, cuModuleLoadData, (void **module, const void *image))                                     \
     X(module_function, cuModuleGetFunction, (void **function, void *module, const char *name))               \
@@ -45,6 +46,9 @@ struct cot_cuda_driver {
     COT_CUDA_DRIVER_LIST(COT_CUDA_DRIVER_MEMBER)
 #undef COT_CUDA_DRIVER_MEMBER
 };
+
+/* Its errors that are told apart. */
+enum { COT_CUDA_NO_MEMORY = 2, COT_CUDA_NO_DEVICE = 100 };
 
 /* Attributes of a device, and of a function, by the driver's numbers. */
 enum cot_cuda_attribute {

@@ -20,6 +20,41 @@ struct taking {
     cot_error *error;
 };
 
+static cot_status ask_free(const cot_cuda_device *device, size_t *free_bytes, size_t *all_bytes,
+                           cot_error *error)
+{
+    return cot_cuda_check(device->driver, device->driver->memory_info(free_bytes, all_bytes),
+                          "say how much memory it has", error);
+}
+
+static cot_status fail_memory(const cot_cuda_device *device, const char *what, size_t bytes,
+                              size_t free_bytes, size_t all_bytes, cot_error *error)
+{
+    return cot_fail(error, COT_OUT_OF_MEMORY,
+                    "%s need %.3f GB of device memory, %.3f GB of %.3f GB are free on '%s'", what,
+                    static_cast<double>(bytes) / 1e9, static_cast<double>(free_bytes) / 1e9,
+                    static_cast<double>(all_bytes) / 1e9, device->name);
+}
+
+static cot_status check_free(const cot_cuda_device *device, size_t bytes, const char *what, cot_error *error)
+{
+    size_t free_bytes = 0, all_bytes = 0;
+    const cot_status status = ask_free(device, &free_bytes, &all_bytes, error);
+    if (status != COT_OK || bytes <= free_bytes) return status;
+    return fail_memory(device, what, bytes, free_bytes, all_bytes, error);
+}
+
+/* Memory for what was weighed before; it may be gone by now, or in pieces. */
+static cot_status take_memory(const cot_cuda_device *device, uint64_t *at, size_t bytes, const char *what,
+                              cot_error *error)
+{
+    size_t free_bytes = 0, all_bytes = 0;
+    const int result = device->driver->take(at, bytes);
+    if (result != COT_CUDA_NO_MEMORY) return cot_cuda_check(device->driver, result, "give memory", error);
+    const cot_status status = ask_free(device, &free_bytes, &all_bytes, error);
+    return status == COT_OK ? fail_memory(device, what, bytes, free_bytes, all_bytes, error) : status;
+}
+
 static uint64_t take_bytes(taking *t, size_t bytes)
 {
     const size_t granule = 256; // of the driver's memory
@@ -38,8 +73,7 @@ static uint64_t take_bytes(taking *t, size_t bytes)
         g->taken = static_cast<uint64_t *>(more);
         g->taken_room = room;
     }
-    t->status =
-        cot_cuda_check(g->device->driver, g->device->driver->take(&at, bytes), "give memory", t->error);
+    t->status = take_memory(g->device, &at, bytes, "rows in hand", t->error);
     if (t->status == COT_OK) g->taken[g->taken_count++] = at;
     return at;
 }
@@ -49,15 +83,18 @@ template <typename T> static T *take(taking *t, int64_t count)
     return reinterpret_cast<T *>(take_bytes(t, static_cast<size_t>(count) * sizeof(T)));
 }
 
-/* The same, all zeros. */
+/* What make_ready clears. */
+static void note_zeros(taking *t, const void *at, size_t bytes)
+{
+    cot_cuda_group *const g = t->group;
+    assert(static_cast<size_t>(g->zero_count) < sizeof g->zeros / sizeof *g->zeros);
+    g->zeros[g->zero_count++] = {reinterpret_cast<uint64_t>(at), bytes};
+}
+
 template <typename T> static T *take_zeros(taking *t, int64_t count)
 {
     T *const at = take<T>(t, count);
-    if (at && t->status == COT_OK)
-        t->status = cot_cuda_check(t->group->device->driver,
-                                   t->group->device->driver->fill(reinterpret_cast<uint64_t>(at), 0,
-                                                                  static_cast<size_t>(count) * sizeof(T)),
-                                   "clear memory", t->error);
+    note_zeros(t, at, static_cast<size_t>(count) * sizeof(T));
     return at;
 }
 
@@ -82,6 +119,15 @@ static int64_t parts(int64_t columns)
     return cot_divide_up(columns, tile_columns);
 }
 
+/* A rank's words, which its blocks poll, share no line with another's. */
+constexpr size_t STATE_BYTES = 128;
+static_assert(sizeof(cot::fused_state) <= STATE_BYTES, "one state");
+
+static size_t states_bytes(int ranks)
+{
+    return static_cast<size_t>(ranks) * STATE_BYTES + sizeof(uint64_t); // and the failure
+}
+
 static void lay_out_rank(cot_cuda_group *g, taking *t, int r)
 {
     const cot_moe_options *const o = &g->options;
@@ -96,7 +142,7 @@ static void lay_out_rank(cot_cuda_group *g, taking *t, int r)
     g->y[r] = take_bytes(t, static_cast<size_t>(g->home_tokens * h) * sizeof(float));
     g->experts[r] = take_bytes(t, static_cast<size_t>(g->home_tokens * k) * sizeof(uint16_t));
     g->weights[r] = take_bytes(t, static_cast<size_t>(g->home_tokens * k) * sizeof(float));
-    d->state = take_zeros<cot::fused_state>(t, 1);
+    d->state = reinterpret_cast<cot::fused_state *>(g->states + static_cast<size_t>(r) * STATE_BYTES);
     d->routed = take<uint16_t>(t, s * k);
     d->routed_weights = take<float>(t, s * k);
     d->replica = take<int32_t>(t, s * k);
@@ -123,9 +169,6 @@ static void lay_out_rank(cot_cuda_group *g, taking *t, int r)
         d->complete = take<int32_t>(t, s * g->ranks);
         d->sent_row = take<int32_t>(t, s * g->ranks);
     }
-    cot::fused_state fresh = {};
-    fresh.unsound = ~0u;
-    upload<cot::fused_state>(t, d->state, &fresh, 1);
 }
 
 static size_t round_up_64(int64_t bytes)
@@ -151,14 +194,11 @@ static void lay_out(cot_cuda_group *g, taking *t)
     c->replies_at = dispatch;
     c->dispatch_signals = dispatch + replies;
     c->reply_signals = dispatch + replies + signals;
+    g->zero_count = 0;
+    g->states = take_bytes(t, states_bytes(g->ranks));
     for (int r = 0; r < g->ranks; r++) {
         regions[r] = take<unsigned char>(t, static_cast<int64_t>(c->reply_signals + signals));
-        if (regions[r] && t->status == COT_OK)
-            t->status = cot_cuda_check(
-                g->device->driver,
-                g->device->driver->fill(reinterpret_cast<uint64_t>(regions[r] + c->dispatch_signals), 0,
-                                        2 * signals),
-                "clear memory", t->error);
+        note_zeros(t, regions[r] + c->dispatch_signals, 2 * signals);
         first[r] = static_cast<int32_t>(cot_share_begin(g->blocks, r, g->ranks));
         lay_out_rank(g, t, r);
     }
@@ -173,8 +213,8 @@ static void lay_out(cot_cuda_group *g, taking *t)
     g->placement[1] = take_bytes(t, static_cast<size_t>(replicas) * sizeof(int32_t));
     g->placement[2] = take_bytes(t, static_cast<size_t>(o->experts + 1) * sizeof(int32_t));
     c->fabric.regions = table;
-    c->fabric.counters = take_zeros<cot::traffic>(t, COT_PHASES * g->ranks * g->ranks);
-    c->fabric.failure = take_zeros<uint64_t>(t, 1);
+    c->fabric.counters = take<cot::traffic>(t, COT_PHASES * g->ranks * g->ranks);
+    c->fabric.failure = reinterpret_cast<uint64_t *>(g->states + static_cast<size_t>(g->ranks) * STATE_BYTES);
     c->fabric.ranks = g->ranks;
     c->networks[0] = cot_cuda_network_of(&o->expert);
     c->slots = static_cast<int32_t>(slots_of(o));
@@ -208,19 +248,6 @@ size_t cot_cuda_group_bytes(cot_cuda_kind kind, const cot_moe_options *options, 
 }
 
 /* ---- open and close ---- */
-
-static cot_status check_free(const cot_cuda_device *device, size_t bytes, const char *what, cot_error *error)
-{
-    size_t free_bytes = 0, all_bytes = 0;
-    const cot_status status =
-        cot_cuda_check(device->driver, device->driver->memory_info(&free_bytes, &all_bytes),
-                       "say how much memory it has", error);
-    if (status != COT_OK || bytes <= free_bytes) return status;
-    return cot_fail(error, COT_OUT_OF_MEMORY,
-                    "%s need %.2f GB of device memory, %.2f GB of %.2f GB are free on '%s'", what,
-                    static_cast<double>(bytes) / 1e9, static_cast<double>(free_bytes) / 1e9,
-                    static_cast<double>(all_bytes) / 1e9, device->name);
-}
 
 /* Dynamic shared memory of a block of each phase. */
 static void size_shared(cot_cuda_group *g)
@@ -271,6 +298,25 @@ static cot_status find_blocks(cot_cuda_group *g, cot_error *error)
     return status;
 }
 
+/* Signals, tasks and what ranks know of themselves, as before the first launch; nothing runs. */
+static cot_status make_ready(cot_cuda_group *g, cot_error *error)
+{
+    const cot_cuda_driver *const driver = g->device->driver;
+    unsigned char states[COT_MAX_RANKS * STATE_BYTES + sizeof(uint64_t)] = {};
+    cot::fused_state fresh = {};
+    fresh.unsound = ~0u;
+    for (int r = 0; r < g->ranks; r++)
+        memcpy(states + static_cast<size_t>(r) * STATE_BYTES, &fresh, sizeof fresh);
+    cot_status status = cot_cuda_check(driver, driver->to_device(g->states, states, states_bytes(g->ranks)),
+                                       "take data", error);
+    for (int i = 0; i < g->zero_count && status == COT_OK; i++)
+        status =
+            cot_cuda_check(driver, driver->fill(g->zeros[i].at, 0, g->zeros[i].bytes), "clear memory", error);
+    g->epoch = 0;
+    g->spoilt = status != COT_OK;
+    return status;
+}
+
 cot_status cot_cuda_group_open(cot_cuda_group **group, const cot_cuda_device *device, cot_cuda_kind kind,
                                const cot_moe_options *options, int ranks, cot_error *error)
 {
@@ -279,8 +325,8 @@ cot_status cot_cuda_group_open(cot_cuda_group **group, const cot_cuda_device *de
     if (!g) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for an operator");
     g->device = device;
     size_up(g, kind, options, ranks, 0);
-    cot_status status =
-        cot_cuda_check(device->driver, device->driver->context_set(device->context), "take a context", error);
+    const cot_cuda_current current(device);
+    cot_status status = current.check(error);
     if (status == COT_OK) status = find_blocks(g, error);
     if (status == COT_OK)
         status = check_free(device, cot_cuda_group_bytes(kind, options, ranks, g->blocks),
@@ -290,6 +336,7 @@ cot_status cot_cuda_group_open(cot_cuda_group **group, const cot_cuda_device *de
         lay_out(g, &t);
         status = t.status;
     }
+    if (status == COT_OK) status = make_ready(g, error);
     if (status == COT_OK)
         *group = g;
     else
@@ -301,7 +348,7 @@ void cot_cuda_group_close(cot_cuda_group *g)
 {
     if (!g) return;
     const cot_cuda_driver *const driver = g->device->driver;
-    driver->context_set(g->device->context);
+    const cot_cuda_current current(g->device);
     for (size_t i = 0; i < g->taken_count; i++) driver->give_back(g->taken[i]);
     for (size_t i = 0; i < g->kept_count; i++) driver->give_back(g->kept[i].at);
     free(g->taken);
@@ -335,8 +382,7 @@ static cot_status keep(cot_cuda_group *g, const void *host, cot_sym slots, int r
         }
         cot_cuda_kept fresh = {host, slots, rank, 0, bytes};
         cot_status status = check_free(g->device, bytes, "weights of a layer", error);
-        if (status == COT_OK)
-            status = cot_cuda_check(driver, driver->take(&fresh.at, bytes), "give memory", error);
+        if (status == COT_OK) status = take_memory(g->device, &fresh.at, bytes, "weights of a layer", error);
         if (status != COT_OK) return status;
         g->kept[g->kept_count] = fresh;
         found = &g->kept[g->kept_count++];
@@ -351,8 +397,8 @@ cot_status cot_cuda_group_keep(cot_cuda_group *g, const cot_moe_layer *layer, in
     const cot_moe_options *const o = &g->options;
     const size_t experts = static_cast<size_t>(o->experts), h = static_cast<size_t>(o->expert.hidden),
                  slots = static_cast<size_t>(slots_of(o)) * g->call.networks[0].bytes;
-    cot_status status = cot_cuda_check(g->device->driver, g->device->driver->context_set(g->device->context),
-                                       "take a context", error);
+    const cot_cuda_current current(g->device);
+    cot_status status = current.check(error);
     if (status == COT_OK) status = keep(g, nullptr, layer->slots, rank, local, slots, error);
     const auto keep_whole = [&](const void *host, size_t bytes) {
         if (host && status == COT_OK) status = keep(g, host, 0, 0, host, bytes, error);
@@ -510,24 +556,34 @@ static cot_status explain_failure(cot_cuda_group *g, uint64_t failure)
                     static_cast<double>(g->call.fabric.timeout_ns) / 1e9);
 }
 
-/* What the launch has left. All ranks say the same, but which of their own tokens it was. */
+/* What the launches have left. All ranks say the same, but which of their own tokens it was. A rank that has not come to the last
+ * launch's epoch did not run, whatever it says. */
 static void judge(calling *c)
 {
     cot_cuda_group *const g = c->g;
+    unsigned char words[COT_MAX_RANKS * STATE_BYTES + sizeof(uint64_t)];
+    cot::fused_state state[COT_MAX_RANKS];
     uint64_t failure = 0;
-    to_host(c, &failure, reinterpret_cast<uint64_t>(g->call.fabric.failure), sizeof failure);
-    if (c->status == COT_OK && failure) c->status = explain_failure(g, failure);
-    for (int r = g->ranks - 1; r >= 0 && (c->status == COT_OK || c->status == COT_INVALID_ARGUMENT); r--) {
-        cot::fused_state state;
-        calling one = {g, COT_OK};
-        to_host(&one, &state, reinterpret_cast<uint64_t>(g->rank[r].state), sizeof state);
-        if (one.status != COT_OK)
-            c->status = one.status;
-        else if (state.outcome == static_cast<int32_t>(cot::outcome::empty))
+    to_host(c, words, g->states, states_bytes(g->ranks));
+    if (c->status != COT_OK) return;
+    memcpy(&failure, words + static_cast<size_t>(g->ranks) * STATE_BYTES, sizeof failure);
+    for (int r = 0; r < g->ranks; r++)
+        memcpy(&state[r], words + static_cast<size_t>(r) * STATE_BYTES, sizeof state[r]);
+    if (failure) c->status = explain_failure(g, failure);
+    for (int r = 0; r < g->ranks && c->status == COT_OK; r++)
+        if (state[r].epoch != g->epoch)
+            c->status = cot_fail(&g->error, COT_IO,
+                                 "'%s' ran %llu of %llu launches for rank %d, and told of no error",
+                                 g->device->name, static_cast<unsigned long long>(state[r].epoch),
+                                 static_cast<unsigned long long>(g->epoch), r);
+    if (c->status != COT_OK) return;
+    for (int r = g->ranks - 1; r >= 0; r--) {
+        if (state[r].outcome == static_cast<int32_t>(cot::outcome::empty))
             c->status = cot_moe_fail_empty(&g->error);
-        else if (state.outcome == static_cast<int32_t>(cot::outcome::unsound) && state.unsound_token != -1)
+        else if (state[r].outcome == static_cast<int32_t>(cot::outcome::unsound) &&
+                 state[r].unsound_token != -1)
             c->status = cot_moe_fail_with(r, &g->error); // the lowest such rank
-        else if (state.outcome == static_cast<int32_t>(cot::outcome::unsound) && c->status == COT_OK)
+        else if (state[r].outcome == static_cast<int32_t>(cot::outcome::unsound) && c->status == COT_OK)
             c->status = COT_INVALID_ARGUMENT;
     }
 }
@@ -540,6 +596,7 @@ static void launch(calling *c)
     const int type = g->options.expert.type == COT_BF16 ? 0 : 1;
     const unsigned blocks = static_cast<unsigned>(g->blocks);
     void *parameters[] = {&g->call};
+    g->epoch++;
     if (c->status == COT_OK && g->kind == cot_cuda_kind::fused) {
         check(c,
               driver->launch_cooperative(g->device->fused[type], blocks, 1, 1, cot::FUSED_THREADS, 1, 1,
@@ -560,8 +617,10 @@ static void launch(calling *c)
 
 static void end_launches(calling *c)
 {
-    if (c->status == COT_OK) check(c, c->g->device->driver->synchronise(), "run");
+    cot_cuda_group *const g = c->g;
+    if (c->status == COT_OK) check(c, g->device->driver->synchronise(), "run");
     judge(c);
+    g->spoilt = g->spoilt || (c->status != COT_OK && c->status != COT_INVALID_ARGUMENT);
 }
 
 static void give_rows(calling *c, int r)
@@ -587,7 +646,9 @@ void cot_cuda_group_run(cot_cuda_group *g)
     for (int r = 0; r < g->ranks; r++) most = cot_larger(most, g->arrived[r].tokens);
     g->launches = 0;
     g->passes = cot_larger(cot_divide_up(most, g->call.layout.tokens), 1);
-    check(&c, driver->context_set(g->device->context), "take a context");
+    const cot_cuda_current current(g->device);
+    c.status = current.check(&g->error);
+    if (c.status == COT_OK && g->spoilt) c.status = make_ready(g, &g->error);
     if (c.status == COT_OK) check(&c, driver->fill(counters_at, 0, counters), "clear memory");
     take_layer(&c, g->arrived[0].layer);
     for (int r = 0; r < g->ranks; r++) take_rows(&c, r);
@@ -607,7 +668,8 @@ cot_status cot_cuda_group_replay(cot_cuda_group *g, int count, double *ns, cot_e
     const cot_cuda_driver *const driver = g->device->driver;
     void *events[2] = {};
     float ms = 0;
-    check(&c, driver->context_set(g->device->context), "take a context");
+    const cot_cuda_current current(g->device);
+    c.status = current.check(&g->error);
     for (void *&event : events)
         if (c.status == COT_OK) check(&c, driver->event_create(&event, 0), "make an event");
     if (c.status == COT_OK) check(&c, driver->event_record(events[0], nullptr), "record an event");

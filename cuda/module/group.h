@@ -24,6 +24,11 @@ struct cot_cuda_kept {
     size_t bytes;
 };
 
+struct cot_cuda_range {
+    uint64_t at;
+    size_t bytes;
+};
+
 struct cot_cuda_group {
     const cot_cuda_device *device;
     cot_cuda_kind kind;
@@ -36,6 +41,12 @@ struct cot_cuda_group {
     uint64_t tokens, ranks_at,
         placement[3]; // device: [P][2] words; the table of ranks; replicas' ranks, slots, begins
     uint64_t x[COT_MAX_RANKS], y[COT_MAX_RANKS], experts[COT_MAX_RANKS], weights[COT_MAX_RANKS];
+    uint64_t
+        states; // device: a fused_state for each rank, each in lines of its own, and behind them fabric.failure
+    uint64_t epoch; // launches since all was made ready, which is each rank's epoch
+    bool spoilt;    // a launch did not end well: all is made ready anew before the next
+    cot_cuda_range zeros[3 * COT_MAX_RANKS]; // what is zero before the first launch
+    int zero_count;
     uint64_t *taken; // all device memory but what is kept
     size_t taken_count, taken_room;
     cot_cuda_kept *kept;
@@ -63,7 +74,10 @@ void cot_cuda_group_close(cot_cuda_group *group); // NULL is fine
 cot_status cot_cuda_group_keep(cot_cuda_group *group, const cot_moe_layer *layer, int rank, const void *local,
                                cot_error *error);
 
-/* Runs the call that all have arrived for: its passes one after the other, each one launch, or six of bulk. Sets status, error, traffic. */
+/* Runs the call that all have arrived for: its passes one after the other, each one launch, or six of bulk. Sets status, error, traffic.
+ * Errors: INVALID_ARGUMENT (as the seam has it), TIMED_OUT (blocks of a rank are silent: who, whom for, in what phase and call), IO (the
+ * driver fails; the device has not run what was launched). After the last two the next call begins with the device's memory made
+ * ready anew. */
 void cot_cuda_group_run(cot_cuda_group *group);
 
 /* After a call that went well: its last pass `count` times more, one behind the other without the host, and the device's time for

@@ -24,6 +24,7 @@ struct meeting {
     bool given_up;                   // a rank waits no more: its rows may be gone
     uint64_t arrivals;               // of all ranks
     uint64_t arrived[COT_MAX_RANKS]; // calls that a rank has arrived for
+    int runner;                      // the rank that launches for all
     int holders;                     // ranks that have not closed it
 };
 
@@ -31,7 +32,7 @@ struct cuda_moe {
     cot_moe moe;
     cot_fabric *fabric;
     meeting *place;
-    cot_sym done; // how many calls are over
+    cot_sym begun, done; // calls that all ranks have arrived for; that are over
     uint64_t calls;
     cot_moe_times times;
 };
@@ -43,7 +44,7 @@ static size_t lines(int ranks)
 
 static size_t heap_bytes(const cot_moe_options *, int ranks)
 {
-    return cot_alloc_bytes(lines(ranks)) + 2 * cot_alloc_bytes(COT_FUSED_LINE);
+    return cot_alloc_bytes(lines(ranks)) + 3 * cot_alloc_bytes(COT_FUSED_LINE);
 }
 
 static size_t touched_bytes(const cot_moe_options *options, int ranks, int64_t)
@@ -51,45 +52,55 @@ static size_t touched_bytes(const cot_moe_options *options, int ranks, int64_t)
     return heap_bytes(options, ranks) + sizeof(cuda_moe) + sizeof(meeting) + sizeof(cot_cuda_group);
 }
 
-static cot_status check_shape(const cot_ffn_shape *s, const char *what, cot_error *error)
+static cot_status check_shape(const char *op, const cot_ffn_shape *s, const char *what, cot_error *error)
 {
     const long long h = s->hidden, i = s->intermediate;
     if (!i) return COT_OK;
     if (s->rounded || s->up != cot_format_of(s->type) || s->down != cot_format_of(s->type))
-        return cot_fail(
-            error, COT_UNSUPPORTED,
-            "'cuda' multiplies weights in bf16 and fp32: %s in few bits are of 'fused' and 'bulk'", what);
+        return cot_fail(error, COT_UNSUPPORTED,
+                        "'%s' multiplies weights in bf16 and fp32: %s in few bits are of 'fused' and 'bulk'",
+                        op, what);
     if (s->type == COT_BF16 && (h % 8 || i % 8))
         return cot_fail(error, COT_UNSUPPORTED,
-                        "'cuda' needs H and I that 8 divides in bf16: %s are %lld by %lld", what, h, i);
+                        "'%s' needs H and I that 8 divides in bf16: %s are %lld by %lld", op, what, h, i);
     return COT_OK;
 }
 
-static cot_status settle(cot_moe_options *o, cot_error *error)
+static cot_status settle_as(const char *op, cot_moe_options *o, cot_error *error)
 {
-    cot_status status = check_shape(&o->expert, "experts", error);
-    if (status == COT_OK) status = check_shape(&o->shared, "shared experts", error);
+    cot_status status = check_shape(op, &o->expert, "experts", error);
+    if (status == COT_OK) status = check_shape(op, &o->shared, "shared experts", error);
     if (status != COT_OK) return status;
     if (o->experts > cot::FUSED_EXPERTS_MOST)
-        return cot_fail(error, COT_UNSUPPORTED, "'cuda' has at most %d experts a layer, not %lld",
+        return cot_fail(error, COT_UNSUPPORTED, "'%s' has at most %d experts a layer, not %lld", op,
                         cot::FUSED_EXPERTS_MOST, static_cast<long long>(o->experts));
     if (o->a2a != COT_A2A_AUTO && o->a2a != COT_A2A_ONE_SHOT)
         return cot_fail(error, COT_UNSUPPORTED,
-                        "'cuda' streams rows as they are ready: a2a '%s' is of 'bulk'",
+                        "'%s' sends rows and all there is to know of them at once: a2a '%s' is of 'bulk'", op,
                         cot_moe_a2a_name(o->a2a));
     if (o->dedup == COT_DEDUP_OFF)
-        return cot_fail(error, COT_UNSUPPORTED,
-                        "'cuda' sends a token once to a rank: dedup off is of 'bulk'");
+        return cot_fail(error, COT_UNSUPPORTED, "'%s' sends a token once to a rank: dedup off is of 'bulk'",
+                        op);
     o->a2a = COT_A2A_ONE_SHOT;
     o->dedup = COT_DEDUP_ON;
     return COT_OK;
+}
+
+static cot_status settle_fused(cot_moe_options *o, cot_error *error)
+{
+    return settle_as(COT_CUDA_OPERATOR, o, error);
 }
 
 static cot_status settle_bulk(cot_moe_options *o, cot_error *error)
 {
     if (o->combine != COT_COMBINE_EXACT)
         return cot_fail(error, COT_UNSUPPORTED, "'cuda-bulk' combines exactly: 'reduced' is of 'cuda'");
-    return settle(o, error);
+    return settle_as(COT_CUDA_BULK_OPERATOR, o, error);
+}
+
+static const cot_moe_operator *operator_of(cot_cuda_kind kind)
+{
+    return kind == cot_cuda_kind::bulk ? &cot_cuda_bulk_operator : &cot_cuda_operator;
 }
 
 /* The last to leave frees what all had. */
@@ -101,7 +112,7 @@ static void leave(meeting *place)
     free(place);
 }
 
-/* Rank 0's; its error is told to all. */
+/* Rank 0's; its error is told to all. What the self-test takes is given back before the group takes its own. */
 static meeting *open_meeting(cot_cuda_kind kind, const cot_moe_options *options)
 {
     meeting *const place = static_cast<meeting *>(calloc(1, sizeof *place));
@@ -109,34 +120,42 @@ static meeting *open_meeting(cot_cuda_kind kind, const cot_moe_options *options)
     place->holders = options->fabric->ranks;
     pthread_mutex_init(&place->mutex, nullptr);
     if (!device_in_use) {
-        place->status = cot_fail(&place->error, COT_NOT_FOUND, "operator 'cuda' has no device");
+        place->status = cot_fail(&place->error, COT_NOT_FOUND, "'%s' has no device", operator_of(kind)->name);
         return place;
     }
     const int ranks = options->fabric->ranks;
-    place->status = cot_cuda_group_open(&place->group, device_in_use, kind, options, ranks, &place->error);
+    place->status = cot_cuda_self_test(device_in_use, kind, options, ranks, &place->error);
     if (place->status == COT_OK)
-        place->status = cot_cuda_self_test(device_in_use, kind, options, ranks, &place->error);
+        place->status =
+            cot_cuda_group_open(&place->group, device_in_use, kind, options, ranks, &place->error);
     return place;
 }
 
-/* All ranks learn that they are of one process, and where they meet: by words of signals, which are no traffic. On failure the own
- * place, if there is one, is the caller's to free. */
-static cot_status meet(meeting **place, cot_fabric *f, cot_sym processes, cot_sym place_at, cot_error *error)
+/* All ranks learn that they are of one process, by words of signals, which are no traffic. Nothing is asked of the driver before, which
+ * does not outlive a fork. */
+static cot_status check_process(const char *op, cot_fabric *f, cot_sym processes, cot_error *error)
 {
-    const uint64_t process = static_cast<uint64_t>(getpid()), nowhere = 1;
+    const uint64_t process = static_cast<uint64_t>(getpid());
     const cot_sym own = processes + static_cast<cot_sym>(f->rank) * COT_FUSED_LINE;
     for (int r = 0; r < f->ranks; r++) cot_put_signal(f, r, 0, nullptr, 0, own, process, COT_PHASE_CONTROL);
-    for (int r = 0; r < f->ranks && !f->rank; r++)
-        cot_put_signal(f, r, 0, nullptr, 0, place_at, *place ? reinterpret_cast<uint64_t>(*place) : nowhere,
-                       COT_PHASE_CONTROL);
     for (int r = 0; r < f->ranks; r++) {
         const cot_sym word = processes + static_cast<cot_sym>(r) * COT_FUSED_LINE;
         const cot_status status = cot_wait(f, word, 1, r, COT_PHASE_CONTROL, error);
         if (status != COT_OK) return status;
         if (cot_signal_load(f, word) != process)
             return cot_fail(error, COT_UNSUPPORTED,
-                            "operator 'cuda' runs ranks that are threads of one process: --fabric threads");
+                            "'%s' runs ranks that are threads of one process: --fabric threads", op);
     }
+    return COT_OK;
+}
+
+/* And where they meet: rank 0 gives its place, if it has one, to all. */
+static cot_status meet(meeting **place, cot_fabric *f, cot_sym place_at, cot_error *error)
+{
+    const uint64_t nowhere = 1;
+    for (int r = 0; r < f->ranks && !f->rank; r++)
+        cot_put_signal(f, r, 0, nullptr, 0, place_at, *place ? reinterpret_cast<uint64_t>(*place) : nowhere,
+                       COT_PHASE_CONTROL);
     const cot_status status = cot_wait(f, place_at, 1, 0, COT_PHASE_CONTROL, error);
     if (status != COT_OK) return status;
     const uint64_t found = cot_signal_load(f, place_at);
@@ -150,20 +169,19 @@ static cot_status open_kind(cot_moe **out, cot_cuda_kind kind, const cot_moe_opt
     *out = nullptr;
     cot_moe_options settled = *options;
     cot_fabric *const f = options->fabric;
-    cot_sym processes = 0, place_at = 0, done = 0;
+    cot_sym processes = 0, place_at = 0, begun = 0, done = 0;
     cot_status status = cot_moe_check(options, error);
-    const cot_moe_operator *const op =
-        kind == cot_cuda_kind::bulk ? &cot_cuda_bulk_operator : &cot_cuda_operator;
+    const cot_moe_operator *const op = operator_of(kind);
     if (status == COT_OK) status = op->settle(&settled, error);
     if (status == COT_OK) status = cot_alloc(f, &processes, lines(f->ranks), error);
     if (status == COT_OK) status = cot_alloc(f, &place_at, COT_FUSED_LINE, error);
+    if (status == COT_OK) status = cot_alloc(f, &begun, COT_FUSED_LINE, error);
     if (status == COT_OK) status = cot_alloc(f, &done, COT_FUSED_LINE, error);
-    if (status != COT_OK) return status; // the same on all ranks
+    if (status == COT_OK) status = check_process(op->name, f, processes, error);
+    if (status != COT_OK) return status; // the same on all ranks, unless one has died
     meeting *const own = f->rank ? nullptr : open_meeting(kind, &settled), *place = own;
-    status = meet(&place, f, processes, place_at, error);
+    status = meet(&place, f, place_at, error);
     if (status != COT_OK) {
-        if (own && status == COT_UNSUPPORTED)
-            own->holders = 1; // others are other processes; else they may be there
         if (own) leave(own);
         return status;
     }
@@ -181,6 +199,7 @@ static cot_status open_kind(cot_moe **out, cot_cuda_kind kind, const cot_moe_opt
     m->moe.op = op;
     m->fabric = f;
     m->place = place;
+    m->begun = begun;
     m->done = done;
     *out = &m->moe;
     return COT_OK;
@@ -238,6 +257,13 @@ static void count(cuda_moe *m)
     m->times.launches += static_cast<uint64_t>(g->launches);
 }
 
+static void tell_others(const cuda_moe *m, cot_sym signal, uint64_t call)
+{
+    cot_fabric *const f = m->fabric;
+    for (int r = 0; r < f->ranks; r++)
+        if (r != f->rank) cot_put_signal(f, r, 0, nullptr, 0, signal, call, COT_PHASE_CONTROL);
+}
+
 static cot_status arrive(cuda_moe *m, const cot_cuda_arrival *arrival, cot_error *error)
 {
     cot_fabric *const f = m->fabric;
@@ -251,15 +277,21 @@ static cot_status arrive(cuda_moe *m, const cot_cuda_arrival *arrival, cot_error
     if (__atomic_add_fetch(&place->arrivals, 1, __ATOMIC_ACQ_REL) == static_cast<uint64_t>(f->ranks) * call) {
         pthread_mutex_lock(&place->mutex);
         runs = !place->given_up;
+        place->runner = f->rank;
         g->call.fabric.timeout_ns = static_cast<uint64_t>(f->timeout_ns);
-        if (runs) cot_cuda_group_run(g);
+        if (runs) {
+            tell_others(m, m->begun, call);
+            cot_cuda_group_run(g);
+        }
         pthread_mutex_unlock(&place->mutex);
     }
-    for (int r = 0; runs && r < f->ranks; r++)
-        if (r != f->rank) cot_put_signal(f, r, 0, nullptr, 0, m->done, call, COT_PHASE_CONTROL);
-    if (!runs) {
-        const cot_status status =
-            cot_wait(f, m->done, call, missing_rank(place, f->ranks, call), COT_PHASE_DISPATCH, error);
+    if (runs) {
+        tell_others(m, m->done, call);
+    } else {
+        /* Two waits: what the device waits for takes as long again as the last rank. */
+        cot_status status =
+            cot_wait(f, m->begun, call, missing_rank(place, f->ranks, call), COT_PHASE_DISPATCH, error);
+        if (status == COT_OK) status = cot_wait(f, m->done, call, place->runner, COT_PHASE_DISPATCH, error);
         if (status != COT_OK) {
             pthread_mutex_lock(&place->mutex); // what is launched ends first
             place->given_up = true;
@@ -272,7 +304,8 @@ static cot_status arrive(cuda_moe *m, const cot_cuda_arrival *arrival, cot_error
         count(m);
     else
         cot_fail(error, status, "%s", g->error.message);
-    if (status != COT_OK && status != COT_INVALID_ARGUMENT) f->ops->fail(f);
+    /* The ranks are well where the device's part of one was silent: the next call finds it as it was opened. */
+    if (status != COT_OK && status != COT_INVALID_ARGUMENT && status != COT_TIMED_OUT) f->ops->fail(f);
     return status;
 }
 
@@ -295,7 +328,7 @@ static const cot_moe_times *cuda_times(const cot_moe *moe)
     return &reinterpret_cast<const cuda_moe *>(moe)->times;
 }
 
-const cot_moe_operator cot_cuda_operator = {COT_CUDA_OPERATOR, true,          &cot_cuda_weights, settle,
+const cot_moe_operator cot_cuda_operator = {COT_CUDA_OPERATOR, true,          &cot_cuda_weights, settle_fused,
                                             heap_bytes,        touched_bytes, open_fused,        cuda_keep,
                                             cuda_forward,      cuda_close,    cuda_times};
 const cot_moe_operator cot_cuda_bulk_operator = {COT_CUDA_BULK_OPERATOR,

@@ -21,8 +21,8 @@ static cot_status open_cuda(const cot_cuda_module_calls **calls, cot_error *erro
 {
     static const cot_module module = {.file = CUDA_MODULE,
                                       .symbol = "cot_cuda_module",
-                                      .unloadable = "cannot load operator 'cuda'",
-                                      .absent = "operator 'cuda' is in " CUDA_MODULE
+                                      .unloadable = "cannot load operators of a device",
+                                      .absent = "operators of a device are in " CUDA_MODULE
                                                 ", which is not here: build with -DCOT_CUDA=ON"};
     const void *symbol;
     const cot_status status = cot_module_open(&symbol, &module, error);
@@ -30,13 +30,16 @@ static cot_status open_cuda(const cot_cuda_module_calls **calls, cot_error *erro
     return status;
 }
 
-static cot_status add_cuda(cot_error *error)
+/* All that the module has, where `name` is asked for. */
+static cot_status add_cuda(const char *name, cot_error *error)
 {
     const cot_cuda_module_calls *calls;
-    cot_status status = open_cuda(&calls, error);
-    if (status == COT_OK) status = calls->find_device(error);
-    for (int i = 0; status == COT_OK && calls->ops[i]; i++) cot_moe_operator_add(calls->ops[i]);
-    return status;
+    cot_error why = {0};
+    cot_status status = open_cuda(&calls, &why);
+    if (status == COT_OK) status = calls->find_device(&why);
+    if (status != COT_OK) return cot_fail(error, status, "operator '%s': %s", name, why.message);
+    for (int i = 0; calls->ops[i]; i++) cot_moe_operator_add(calls->ops[i]);
+    return COT_OK;
 }
 
 cot_status cot_engine_find_operator(const char *name, cot_error *error)
@@ -47,7 +50,7 @@ cot_status cot_engine_find_operator(const char *name, cot_error *error)
     if (cot_moe_operator_find(name))
         ;
     else if (!strcmp(name, CUDA) || !strcmp(name, CUDA "-bulk"))
-        status = add_cuda(error);
+        status = add_cuda(name, error);
     else
         status =
             cot_fail(error, COT_INVALID_ARGUMENT, "unknown operator '%s' (%s, %s, " CUDA " or " CUDA "-bulk)",

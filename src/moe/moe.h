@@ -109,7 +109,9 @@ struct cot_moe_operator {
      * are added in fp32 first, the sum is rounded, and the ranks' sums are added in ascending order. Then plus
      * the shared expert's row. Errors: INVALID_ARGUMENT (gate not finite, routing out of range, no token on any
      * rank), on all ranks, with y, experts and weights as they were and the group as good as before; TIMED_OUT,
-     * PEER_FAILED, after which the group is of no more use and has been told so. Never allocates. */
+     * PEER_FAILED, IO (of a device), after which the group is of no more use and has been told so; but where blocks of a
+     * device were silent, and not a rank, all ranks say TIMED_OUT, and the next call is as good as any. Never
+     * allocates. */
     cot_status (*forward)(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
                           float *weights, const float *x, int64_t tokens, cot_error *error);
     void (*close)(cot_moe *moe); // NULL is fine

@@ -30,6 +30,7 @@ struct Ready {
         cot_cuda_operator_use(nullptr);
         cot_cuda_device_close(&found);
         assert_int_equal(device.contexts, 0);
+        assert_int_equal(device.pushed, 0);
         assert_int_equal(device.taken, device.given_back);
         assert_int_equal(device.events, 0);
         assert_int_equal(device.unwritten, 0);

@@ -148,7 +148,7 @@ static cot_status in_device_memory(cot_moe *moe, const cot_moe_layer *layer, flo
     const int64_t h = layer->gate->hidden, k = layer->gate->top_k;
     const size_t row = static_cast<size_t>(tokens * h) * 4, chosen = static_cast<size_t>(tokens * k) * 2;
     uint64_t at[4];
-    driver->context_set(emulate::Device::in_use());
+    driver->context_push(emulate::Device::in_use());
     for (int i = 0; i < 4; i++) driver->take(&at[i], (i < 2 ? row : chosen * 2) + 1);
     driver->to_device(at[1], x, row);
     const cot_status status = cot_cuda_forward_device(
@@ -160,6 +160,8 @@ static cot_status in_device_memory(cot_moe *moe, const cot_moe_layer *layer, flo
         driver->to_host(weights, at[3], 2 * chosen);
     }
     for (uint64_t a : at) driver->give_back(a);
+    void *context;
+    driver->context_pop(&context);
     return status;
 }
 
@@ -267,11 +269,20 @@ static void what_cannot_be_routed(void **)
     world_free(&w);
 }
 
-/* From the call on; the self-test had all ranks. */
+static cot_status silent_status[4]; // of each rank's call, and what it said
+static std::string silent_said[4];
+
+/* From the call on, the self-test had all ranks; the next call has them again. */
 static cot_status with_a_silent_rank(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
                                      float *weights, const float *x, int64_t tokens, cot_error *error)
 {
-    emulate::Device::in_use()->options.mutant = "fused_rank_1_is_silent";
+    emulate::Device *const device = emulate::Device::in_use();
+    const int r = own_fabric->rank;
+    device->options.mutant = "fused_rank_1_is_silent";
+    silent_status[r] = cot_cuda_operator.forward(moe, layer, y, experts, weights, x, tokens, error);
+    silent_said[r] = error->message;
+    if (silent_status[r] != COT_TIMED_OUT) return COT_IO;
+    device->options.mutant = nullptr; // all have come back from that call before the next is launched
     return cot_cuda_operator.forward(moe, layer, y, experts, weights, x, tokens, error);
 }
 
@@ -280,19 +291,74 @@ static void a_rank_of_the_device_is_silent(void **)
     struct draw draw = {test_seed(), 6, 0};
     struct world w = cuda_world(variants[0], 12, &draw);
     struct plan p = plan_even(&w, 3);
-    p.timeout_ns = 1000000000;
+    p.begins = note_fabric;
+    cot_moe_operator op = cot_cuda_operator;
+    w.op = &op;
+    for (int twice = 0; twice < 2; twice++) {
+        const Ready ready(test_seed() + static_cast<uint64_t>(twice));
+        w.options.combine = twice ? COT_COMBINE_REDUCED : COT_COMBINE_EXACT;
+        op.forward = with_a_silent_rank;
+        p.passes = 1 + twice;
+        struct outcome *const found = world_run(&w, &p);
+        outcome_agrees(found, &w, &p);
+        outcome_counts(found, &w, &p);
+        assert_int_equal(ready.device.launches, SELF_TEST + 2 + 2 * twice);
+        for (int r = 0; r < 3; r++) {
+            if (silent_status[r] != COT_TIMED_OUT ||
+                silent_said[r].find("on the device rank 1 did not answer rank ") != 0 ||
+                silent_said[r].find(" in 'dispatch' (call 1) within ") == std::string::npos)
+                fail_msg("rank %d: %d '%s'", r, silent_status[r], silent_said[r].c_str());
+        }
+        outcome_free(found, &w);
+    }
+    world_free(&w);
+}
+
+/* What is launched after the self-test does nothing, and the driver tells of no error. */
+static cot_status with_an_idle_device(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
+                                      float *weights, const float *x, int64_t tokens, cot_error *error)
+{
+    const cot_moe_operator *const op = moe->op;
+    emulate::Device *const device = emulate::Device::in_use();
+    const cot_status status = op->forward(moe, layer, y, experts, weights, x, tokens, error);
+    if (status != COT_OK) return COT_OUT_OF_MEMORY;
+    device->wrong = emulate::Wrong::LAUNCHES;
+    return op->forward(moe, layer, y, experts, weights, x, tokens, error);
+}
+
+static void a_device_that_does_nothing(void **)
+{
+    struct draw draw = {test_seed(), 13, 0};
+    for (const cot_moe_operator *kind : {&cot_cuda_operator, &cot_cuda_bulk_operator}) {
+        struct world w = cuda_world(variants[0], 12, &draw);
+        struct plan p = plan_even(&w, 1);
+        const Ready ready(test_seed());
+        cot_moe_operator op = *kind;
+        op.forward = with_an_idle_device;
+        w.op = &op;
+        all_say(&w, &p, COT_IO, "'Emulated' ran 1 of 2 launches for rank 0, and told of no error");
+        world_free(&w);
+    }
+}
+
+/* A launch that ends in an error of the device: what the driver says of it, on all ranks. */
+static cot_status with_a_fault(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
+                               float *weights, const float *x, int64_t tokens, cot_error *error)
+{
+    emulate::Device::in_use()->options.most_steps = 1000;
+    return cot_cuda_operator.forward(moe, layer, y, experts, weights, x, tokens, error);
+}
+
+static void a_launch_that_fails(void **)
+{
+    struct draw draw = {test_seed(), 14, 0};
+    struct world w = cuda_world(variants[0], 12, &draw);
+    struct plan p = plan_even(&w, 1);
     const Ready ready(test_seed());
     cot_moe_operator op = cot_cuda_operator;
-    op.forward = with_a_silent_rank;
+    op.forward = with_a_fault;
     w.op = &op;
-    struct outcome *const found = world_run(&w, &p);
-    int named = 0;
-    for (int r = 0; r < 3; r++) {
-        assert_int_not_equal(found->status[r], COT_OK);
-        named += strstr(found->message[r], "on the device rank 1 did not answer rank") != nullptr;
-    }
-    assert_true(named >= 1);
-    outcome_free(found, &w);
+    all_say(&w, &p, COT_IO, "the device failed to run: ");
     world_free(&w);
 }
 
@@ -366,9 +432,11 @@ static void a_device_that_is_wrong(void **)
             struct plan p = plan_even(&w, 1 + static_cast<int>(wrong) % 3);
             Ready ready(test_seed());
             ready.device.wrong = wrong;
-            all_say(&w, &p, COT_IO, "the device's self-test: 'Emulated' computes what the CPU does not: ");
+            all_say(&w, &p, COT_IO,
+                    wrong == Wrong::LAUNCHES
+                        ? "the device's self-test: 'Emulated' ran 0 of 1 launches for rank 0"
+                        : "the device's self-test: 'Emulated' ");
             assert_int_equal(ready.device.launches, SELF_TEST);
-            ready.device.unwritten = 0; // a launch that does nothing leaves nothing
             ready.device.wrong = Wrong::NOTHING;
             all_say(&w, &p, COT_OK, "");
             world_free(&w);
@@ -382,7 +450,10 @@ static void ranks_that_are_processes(void **)
     struct plan p = plan_even(&w, 3);
     p.forked = true;
     const Ready ready(test_seed());
-    all_say(&w, &p, COT_UNSUPPORTED, "--fabric threads");
+    all_say(&w, &p, COT_UNSUPPORTED, "'cuda' runs ranks that are threads of one process: --fabric threads");
+    w.op = &cot_cuda_bulk_operator;
+    all_say(&w, &p, COT_UNSUPPORTED, "'cuda-bulk' runs ranks that are threads of one process");
+    assert_int_equal(ready.device.taken, 0);
     world_free(&w);
 }
 
@@ -415,17 +486,39 @@ static void memory_and_blocks(void **)
         cot_moe_options options = w.options;
         options.slots = p.slots;
         const size_t wanted = cot_cuda_group_bytes(cot_cuda_kind::fused, &options, 3, 6);
-        ready.device.free_bytes = wanted - 1;
-        all_say(&w, &p, COT_OUT_OF_MEMORY, "of device memory, ");
-        ready.device.free_bytes = wanted;
         all_say(&w, &p, COT_OK, "");
-        assert_true(ready.device.taken_bytes >= wanted / 2); // what is asked for beforehand is what is taken
+        const size_t most = ready.device.most_used; // the group and its weights, or the self-test's
+        assert_true(most > wanted);
+        ready.device.free_bytes = wanted - 1; // the self-test fits; nothing of the group is taken
+        const int before = ready.device.taken;
+        ready.device.most_used = 0;
+        all_say(&w, &p, COT_OUT_OF_MEMORY, "what ranks exchange and rows in hand need 0.00");
+        assert_true(ready.device.most_used < wanted);
+        assert_true(ready.device.taken > before);
+        ready.device.free_bytes = most - 1;
+        {
+            struct outcome *const found = world_run(&w, &p);
+            int said = 0;
+            for (int r = 0; r < 3; r++)
+                said += strstr(found->message[r],
+                               "weights of a layer need 0.000 GB of device memory, 0.000 GB of "
+                               "8.590 GB are free on 'Emulated'") != nullptr;
+            assert_int_equal(said, 1); // the last to come
+            outcome_free(found, &w);
+        }
+        ready.device.free_bytes = 1000;
+        all_say(&w, &p, COT_OUT_OF_MEMORY,
+                "the device's self-test: what ranks exchange and rows in hand need ");
+        ready.device.free_bytes = most;
+        all_say(&w, &p, COT_OK, "");
         const int all = ready.device.taken;
         for (int i = 1; i <= all; i += 7) { // memory that fails in the midst of opening is given back
             ready.device.fails_at = ready.device.taken + i;
             struct outcome *const found = world_run(&w, &p);
             int failed = 0;
-            for (int r = 0; r < 3; r++) failed += found->status[r] != COT_OK;
+            for (int r = 0; r < 3; r++)
+                failed += found->status[r] == COT_OUT_OF_MEMORY &&
+                          strstr(found->message[r], " GB of device memory, ") != nullptr;
             assert_true(failed);
             outcome_free(found, &w);
         }
@@ -439,7 +532,9 @@ static void memory_and_blocks(void **)
         all_say(&w, &p, COT_INVALID_ARGUMENT, "bytes of shared memory a block, 'Emulated' has 30000");
     }
     cot_cuda_operator_use(nullptr);
-    all_say(&w, &p, COT_NOT_FOUND, "no device");
+    all_say(&w, &p, COT_NOT_FOUND, "'cuda' has no device");
+    w.op = &cot_cuda_bulk_operator;
+    all_say(&w, &p, COT_NOT_FOUND, "'cuda-bulk' has no device");
     world_free(&w);
 }
 
@@ -451,8 +546,10 @@ static void devices(void **)
         int devices, version, major, cooperative;
     } cases[] = {{COT_OK, "", 1, 13000, 8, 1},
                  {COT_OK, "", 2, 13020, 12, 1},
-                 {COT_NOT_FOUND, "needs a GPU, and the NVIDIA driver shows none", 0, 13000, 9, 1},
-                 {COT_UNSUPPORTED, "needs a driver for CUDA 13, this machine's is for 12.4", 1, 12040, 9, 1},
+                 {COT_NOT_FOUND, "the NVIDIA driver shows no GPU", 0, 13000, 9, 1},
+                 {COT_UNSUPPORTED,
+                  "need an NVIDIA driver for CUDA 13 (version 580 or later), this machine's is for 12.4", 1,
+                  12040, 9, 1},
                  {COT_UNSUPPORTED, "'Emulated' has compute capability 7.0", 1, 13000, 7, 1},
                  {COT_UNSUPPORTED, "kernels for compute capability 8.x", 1, 13000, 11, 1},
                  {COT_UNSUPPORTED, "cannot launch cooperative kernels", 1, 13000, 9, 0}};
@@ -472,9 +569,9 @@ static void devices(void **)
     cot_cuda_driver driver;
     cot_error error;
     assert_int_equal(cot_cuda_driver_open(&driver, "libcuda-is-not-here.so.1", &error), COT_NOT_FOUND);
-    assert_non_null(strstr(error.message, "this machine has none (libcuda-is-not-here.so.1)"));
+    assert_non_null(strstr(error.message, "this machine has no NVIDIA driver (libcuda-is-not-here.so.1)"));
     assert_int_equal(cot_cuda_driver_open(&driver, "libc.so.6", &error), COT_UNSUPPORTED);
-    assert_non_null(strstr(error.message, "needs a newer NVIDIA driver"));
+    assert_non_null(strstr(error.message, "this machine's NVIDIA driver is too old: libc.so.6 has no cu"));
 }
 
 static void shapes(void **)
@@ -485,8 +582,12 @@ static void shapes(void **)
         cot_moe_options o = w.options;
         cot_error error = {};
         change(&o);
-        assert_int_equal(cot_cuda_operator.settle(&o, &error), COT_UNSUPPORTED);
-        if (!strstr(error.message, text)) fail_msg("'%s', expected '%s'", error.message, text);
+        for (const cot_moe_operator *op : {&cot_cuda_operator, &cot_cuda_bulk_operator}) {
+            const std::string name = "'" + std::string(op->name) + "' ";
+            assert_int_equal(op->settle(&o, &error), COT_UNSUPPORTED);
+            if (!strstr(error.message, text) || strncmp(error.message, name.c_str(), name.size()) != 0)
+                fail_msg("%s: '%s', expected '%s'", op->name, error.message, text);
+        }
     };
     refuses("H and I that 8 divides in bf16: experts are 36 by 48",
             [](cot_moe_options *o) { o->expert.hidden = 36; });
@@ -518,6 +619,8 @@ int main(void)
         cmocka_unit_test(what_cannot_be_routed),
         cmocka_unit_test(a_rank_of_the_device_is_silent),
         cmocka_unit_test(a_rank_that_comes_too_late),
+        cmocka_unit_test(a_device_that_does_nothing),
+        cmocka_unit_test(a_launch_that_fails),
         cmocka_unit_test(a_self_test_of_coarse_rows),
         cmocka_unit_test(a_device_that_is_wrong),
         cmocka_unit_test(ranks_that_are_processes),

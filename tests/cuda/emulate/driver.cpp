@@ -1,8 +1,11 @@
 #include "driver.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <unistd.h>
+#include <vector>
 
 /* cuda/fused.cu, cuda/bulk.cu */
 #define COT_KERNELS(X)                                                                                       \
@@ -31,11 +34,60 @@ static std::deque<std::string> names;
 
 using Lock = std::lock_guard<std::mutex>;
 
-enum { FINE, INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 100, LAUNCH_FAILED = 719 };
+#define EMULATED_ERRORS(X)                                                                                   \
+    X(INVALID_VALUE, 1)                                                                                      \
+    X(OUT_OF_MEMORY, 2)                                                                                      \
+    X(NOT_INITIALIZED, 3)                                                                                    \
+    X(NO_DEVICE, 100)                                                                                        \
+    X(INVALID_DEVICE, 101)                                                                                   \
+    X(INVALID_CONTEXT, 201)                                                                                  \
+    X(INVALID_HANDLE, 400)                                                                                   \
+    X(NOT_FOUND, 500)                                                                                        \
+    X(NOT_READY, 600)                                                                                        \
+    X(LAUNCH_OUT_OF_RESOURCES, 701)                                                                          \
+    X(COOPERATIVE_LAUNCH_TOO_LARGE, 720)
+enum {
+    FINE,
+#define EMULATED_ERROR(name, number) name = number,
+    EMULATED_ERRORS(EMULATED_ERROR)
+#undef EMULATED_ERROR
+        LAUNCH_FAILED = 719
+};
 
-static int init(unsigned)
+/* Contexts of this thread, the current one last. */
+static thread_local std::vector<void *> stack;
+
+/* What every call begins with: CUDA does not outlive a fork. */
+static int begin_call()
 {
-    return here->devices ? FINE : NO_DEVICE;
+    if (getpid() != here->process) {
+        fprintf(stderr, "the emulated driver was called by a process that was forked\n");
+        abort();
+    }
+    return here->begun ? FINE : NOT_INITIALIZED;
+}
+
+/* Of one that needs a context: it has to be current, and a launch that has failed is told by all that come later. */
+static int begin_work()
+{
+    if (const int failed = begin_call()) return failed;
+    if (stack.empty() || stack.back() != here) return INVALID_CONTEXT;
+    return here->last.fault == Fault::NONE ? FINE : LAUNCH_FAILED;
+}
+
+/* Whether all of it is within one piece of memory that is taken. */
+static bool is_taken(uint64_t at, size_t bytes)
+{
+    auto next = here->live.upper_bound(at);
+    if (next == here->live.begin()) return false;
+    --next;
+    return at + bytes <= next->first + next->second;
+}
+
+static int init(unsigned flags)
+{
+    here->begun = !flags && here->devices;
+    return flags ? INVALID_VALUE : here->devices ? FINE : NO_DEVICE;
 }
 static int driver_version(int *version)
 {
@@ -45,107 +97,170 @@ static int driver_version(int *version)
 static int error_name(int error, const char **name)
 {
     *name = error == LAUNCH_FAILED ? here->last.message.c_str()
-            : error == NO_MEMORY   ? "no memory"
-                                   : "an error";
-    return FINE;
+#define EMULATED_NAME(name, number) : error == number ? "CUDA_ERROR_" #name
+                                         EMULATED_ERRORS(EMULATED_NAME)
+#undef EMULATED_NAME
+                                   : nullptr;
+    return *name ? FINE : INVALID_VALUE;
 }
 static int device_count(int *count)
 {
+    if (const int failed = begin_call()) return failed;
     *count = here->devices;
     return FINE;
 }
 static int device_get(int *device, int ordinal)
 {
+    if (const int failed = begin_call()) return failed;
     *device = ordinal;
-    return ordinal < here->devices ? FINE : INVALID;
+    return ordinal < here->devices ? FINE : INVALID_DEVICE;
 }
 static int device_name(char *name, int bytes, int)
 {
-    return snprintf(name, static_cast<size_t>(bytes), "Emulated") < bytes ? FINE : INVALID;
+    if (const int failed = begin_call()) return failed;
+    return snprintf(name, static_cast<size_t>(bytes), "Emulated") < bytes ? FINE : INVALID_VALUE;
 }
 static int device_attribute(int *value, int attribute, int)
 {
+    if (const int failed = begin_call()) return failed;
     *value = attribute == COT_CUDA_MULTIPROCESSORS      ? here->multiprocessors
              : attribute == COT_CUDA_CAPABILITY_MAJOR   ? here->major
              : attribute == COT_CUDA_CAPABILITY_MINOR   ? here->minor
              : attribute == COT_CUDA_COOPERATIVE_LAUNCH ? here->cooperative
              : attribute == COT_CUDA_SHARED_BYTES_MOST  ? here->shared_bytes_most
                                                         : -1;
-    return *value < 0 ? INVALID : FINE;
+    return *value < 0 ? INVALID_VALUE : FINE;
 }
 static int context_retain(void **context, int)
 {
+    if (const int failed = begin_call()) return failed;
     here->contexts++;
     *context = here;
     return FINE;
 }
 static int context_release(int)
 {
+    if (const int failed = begin_call()) return failed;
     here->contexts--;
     return FINE;
 }
-/* Each thread has its own. */
-static thread_local void *context_of_thread;
-static int context_set(void *context)
+static int context_push(void *context)
 {
-    context_of_thread = context;
-    return context == here ? FINE : INVALID;
+    if (const int failed = begin_call()) return failed;
+    if (context != here || !here->contexts) return INVALID_CONTEXT;
+    const Lock lock(mutex);
+    stack.push_back(context);
+    here->pushed++;
+    return FINE;
+}
+static int context_pop(void **context)
+{
+    if (const int failed = begin_call()) return failed;
+    if (stack.empty()) return INVALID_CONTEXT;
+    const Lock lock(mutex);
+    *context = stack.back();
+    stack.pop_back();
+    here->pushed--;
+    return FINE;
 }
 static int synchronise()
 {
-    return context_of_thread == here ? FINE : INVALID;
+    const Lock lock(mutex);
+    if (const int failed = begin_work()) return failed;
+    here->ended = here->launches;
+    return FINE;
 }
 static int module_load(void **module, const void *image)
 {
+    if (const int failed = begin_work()) return failed;
     *module = const_cast<void *>(image);
-    return image ? FINE : INVALID;
+    return image ? FINE : INVALID_VALUE;
 }
 static const struct Kernel {
     const char *name;
     void (*run)(const cot_cuda_fused call);
+
+    bool is_fused() const { return strstr(name, "fused") != nullptr; }
+    unsigned most_threads() const // as its launch bounds say
+    {
+        return is_fused() ? cot::FUSED_THREADS : cot::FUSED_TEAM;
+    }
+    unsigned most_shared_bytes() const
+    {
+        const auto said = here->shared_bytes_of.find(this);
+        return said == here->shared_bytes_of.end() ? 48u << 10 : said->second;
+    }
 } kernels[] = {
 #define COT_LIST(name) {#name, name},
     COT_KERNELS(COT_LIST)
 #undef COT_LIST
 };
-static int module_function(void **function, void *, const char *name)
+static int module_function(void **function, void *module, const char *name)
 {
+    if (const int failed = begin_work()) return failed;
     for (const Kernel &kernel : kernels)
-        if (!strcmp(name, kernel.name)) return *function = const_cast<Kernel *>(&kernel), FINE;
-    return INVALID;
+        if (!strcmp(name, kernel.name) &&
+            kernel.is_fused() == !strcmp(static_cast<const char *>(module), "kernels"))
+            return *function = const_cast<Kernel *>(&kernel), FINE;
+    return NOT_FOUND;
 }
 static int function_attribute(void *function, int attribute, int value)
 {
-    if (attribute != COT_CUDA_FUNCTION_SHARED_BYTES || value > here->shared_bytes_most) return INVALID;
+    if (const int failed = begin_work()) return failed;
+    if (attribute != COT_CUDA_FUNCTION_SHARED_BYTES || value < 0 || value > here->shared_bytes_most)
+        return INVALID_VALUE;
     here->shared_bytes_of[function] = static_cast<unsigned>(value);
     return FINE;
 }
-static int occupancy(int *blocks, void *, int threads, size_t)
+/* A block takes 1 KiB of shared memory besides its own, and a multiprocessor has that of the largest block. */
+static int occupancy(int *blocks, void *function, int threads, size_t shared_bytes)
 {
-    *blocks = here->resident;
-    return threads == cot::FUSED_THREADS || threads == cot::FUSED_TEAM ? FINE : INVALID;
+    if (const int failed = begin_work()) return failed;
+    const Kernel *const kernel = static_cast<Kernel *>(function);
+    const size_t all = static_cast<size_t>(here->shared_bytes_most) + 1024;
+    *blocks = static_cast<int>(all / (shared_bytes + 1024));
+    if (*blocks > here->resident) *blocks = here->resident;
+    if (shared_bytes > kernel->most_shared_bytes()) *blocks = 0;
+    return threads > 0 && static_cast<unsigned>(threads) <= kernel->most_threads() ? FINE : INVALID_VALUE;
 }
 static int memory_info(size_t *free_bytes, size_t *all_bytes)
 {
-    *free_bytes = here->free_bytes;
+    const Lock lock(mutex);
+    if (const int failed = begin_work()) return failed;
+    *free_bytes = here->free_bytes - here->used;
     *all_bytes = size_t{1} << 33;
     return FINE;
+}
+/* As a driver's memory is taken: by pieces of 256 bytes. */
+static size_t whole(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
 }
 static int take(uint64_t *at, size_t bytes)
 {
     const Lock lock(mutex);
-    if (context_of_thread != here || !bytes) return INVALID;
-    if (++here->taken == here->fails_at) return --here->taken, here->fails_at = 0, NO_MEMORY;
+    if (const int failed = begin_work()) return failed;
+    if (!bytes) return INVALID_VALUE;
+    if (whole(bytes) > here->free_bytes - here->used) return OUT_OF_MEMORY;
+    if (++here->taken == here->fails_at) return --here->taken, here->fails_at = 0, OUT_OF_MEMORY;
     names.push_back("memory " + std::to_string(here->taken) + " of " + std::to_string(bytes) + " bytes");
     *at = reinterpret_cast<uint64_t>(here->session.allocate<unsigned char>(bytes, names.back().c_str()));
-    here->taken_bytes += bytes;
+    here->live[*at] = bytes;
+    here->used += whole(bytes);
+    if (here->used > here->most_used) here->most_used = here->used;
     return FINE;
 }
-static int give_back(uint64_t)
+static int give_back(uint64_t at)
 {
     const Lock lock(mutex);
+    const auto found = here->live.find(at);
+    const int failed = begin_work();
+    if (failed && failed != LAUNCH_FAILED) return failed;
+    if (found == here->live.end()) return INVALID_VALUE;
+    here->used -= whole(found->second);
+    here->live.erase(found);
     here->given_back++;
-    return FINE;
+    return failed;
 }
 /* Turns the sign of every 16th number of four bytes, where there is more than tables have. */
 static void spoil(void *numbers, size_t bytes)
@@ -156,14 +271,16 @@ static void spoil(void *numbers, size_t bytes)
 static int fill(uint64_t at, unsigned char byte, size_t bytes)
 {
     const Lock lock(mutex);
-    if (context_of_thread != here) return INVALID;
+    if (const int failed = begin_work()) return failed;
+    if (!is_taken(at, bytes)) return INVALID_VALUE;
     here->session.fill(reinterpret_cast<void *>(at), byte, bytes);
     return FINE;
 }
 static int to_device(uint64_t to, const void *from, size_t bytes)
 {
     const Lock lock(mutex);
-    if (context_of_thread != here) return INVALID;
+    if (const int failed = begin_work()) return failed;
+    if (!is_taken(to, bytes)) return INVALID_VALUE;
     here->session.write(reinterpret_cast<void *>(to), from, bytes);
     if (here->wrong == Wrong::TAKES) spoil(reinterpret_cast<void *>(to), bytes);
     return FINE;
@@ -171,62 +288,73 @@ static int to_device(uint64_t to, const void *from, size_t bytes)
 static int to_host(void *to, uint64_t from, size_t bytes)
 {
     const Lock lock(mutex);
-    if (context_of_thread != here) return INVALID;
+    if (const int failed = begin_work()) return failed;
+    if (!is_taken(from, bytes)) return INVALID_VALUE;
     here->unwritten += here->session.unwritten(reinterpret_cast<const void *>(from), bytes);
     memcpy(to, reinterpret_cast<const void *>(from), bytes);
     if (here->wrong == Wrong::GIVES) spoil(to, bytes);
     return FINE;
 }
-static int run(void *function, unsigned blocks, unsigned threads, unsigned shared_bytes, void **parameters)
+/* What goes wrong in it, later calls tell. */
+static int run(void *function, unsigned blocks, unsigned threads, unsigned shared_bytes, void **parameters,
+               bool cooperative)
 {
     const Lock lock(mutex);
-    const auto most = here->shared_bytes_of.find(function);
-    if (context_of_thread != here) return INVALID;
-    if (shared_bytes > (most == here->shared_bytes_of.end() ? 48u << 10 : most->second)) return INVALID;
+    if (const int failed = begin_work()) return failed;
+    const Kernel *const kernel = static_cast<Kernel *>(function);
+    const unsigned at_once = static_cast<unsigned>(here->resident * here->multiprocessors);
+    if (!blocks || !threads || shared_bytes > kernel->most_shared_bytes()) return INVALID_VALUE;
+    if (threads > kernel->most_threads()) return LAUNCH_OUT_OF_RESOURCES;
+    if (cooperative && blocks > at_once) return COOPERATIVE_LAUNCH_TOO_LARGE;
     here->launches++;
     here->blocks = blocks;
     here->options.seed++;
     if (here->wrong == Wrong::LAUNCHES) return FINE;
-    here->last = launch({blocks, threads, shared_bytes}, here->options, static_cast<Kernel *>(function)->run,
+    here->last = launch({blocks, threads, shared_bytes}, here->options, kernel->run,
                         *static_cast<const cot_cuda_fused *>(parameters[0]));
-    return here->last.fault == Fault::NONE ? FINE : LAUNCH_FAILED;
+    return FINE;
 }
 /* A launch takes 20 ms, whatever it does. */
 static int event_create(void **event, unsigned)
 {
+    if (const int failed = begin_work()) return failed;
     here->events++;
-    *event = new int(0);
+    *event = new int(-1);
     return FINE;
 }
 static int event_record(void *event, void *)
 {
+    if (const int failed = begin_work()) return failed;
     *static_cast<int *>(event) = here->launches;
     return FINE;
 }
 static int event_elapsed(float *ms, void *begin, void *end)
 {
-    *ms = 20 * static_cast<float>(*static_cast<int *>(end) - *static_cast<int *>(begin));
+    const int began = *static_cast<int *>(begin), ended = *static_cast<int *>(end);
+    if (const int failed = begin_work()) return failed;
+    if (began < 0 || ended < 0) return INVALID_HANDLE;
+    if (ended > here->ended) return NOT_READY;
+    *ms = 20 * static_cast<float>(ended - began);
     return FINE;
 }
 static int event_destroy(void *event)
 {
     here->events--;
     delete static_cast<int *>(event);
-    return FINE;
+    return begin_work();
 }
 static int launch(void *function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned,
                   unsigned shared_bytes, void *, void **parameters, void **)
 {
-    return run(function, blocks, threads, shared_bytes, parameters);
+    return run(function, blocks, threads, shared_bytes, parameters, false);
 }
 static int launch_cooperative(void *function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
                               unsigned, unsigned shared_bytes, void *, void **parameters)
 {
-    if (blocks > static_cast<unsigned>(here->resident * here->multiprocessors)) return INVALID;
-    return run(function, blocks, threads, shared_bytes, parameters);
+    return run(function, blocks, threads, shared_bytes, parameters, true);
 }
 
-Device::Device()
+Device::Device() : process(getpid())
 {
     here = this;
 }

@@ -1,5 +1,7 @@
 /* CUDA's driver as the module sees it, over the emulator: one device, whose memory is a session's and whose launches are the
- * emulator's. Rank threads may call at once. */
+ * emulator's. Rank threads may call at once. It refuses what a driver refuses: a thread without a context, memory that is not
+ * there, more shared memory, threads or blocks than a kernel may have, a process that was forked (which it aborts); and once a
+ * launch has failed, all that comes later. */
 #ifndef COT_TESTS_CUDA_EMULATE_DRIVER_H
 #define COT_TESTS_CUDA_EMULATE_DRIVER_H
 #include "launch.h"
@@ -7,6 +9,8 @@
 #include "cuda/module/driver.h"
 
 #include <map>
+
+#include <sys/types.h>
 
 namespace emulate {
 
@@ -18,15 +22,21 @@ enum class Wrong { NOTHING, TAKES, GIVES, LAUNCHES };
 struct Device {
     int version = 13000, devices = 1, major = 9, minor = 0, cooperative = 1, multiprocessors = 6,
         resident = 1;
-    int shared_bytes_most = 101376;             // as on sm_120
-    std::map<void *, unsigned> shared_bytes_of; // that a block of this kernel may have; others have 48 KiB
-    size_t free_bytes = size_t{1} << 32;
-    Options options; // of launches, each with the next seed
+    int shared_bytes_most = 101376; // as on sm_120
+    std::map<const void *, unsigned>
+        shared_bytes_of;                 // that a block of this kernel may have; others have 48 KiB
+    size_t free_bytes = size_t{1} << 32; // before anything is taken
+    Options options;                     // of launches, each with the next seed
     Result last;
     unsigned blocks = 0; // of the last launch
     int launches = 0, taken = 0, given_back = 0, contexts = 0, events = 0;
-    size_t taken_bytes = 0; // in all
-    size_t unwritten = 0;   // bytes that were copied to the host and that nobody had written
+    int ended = 0;                   // launches that somebody has waited for
+    int pushed = 0;                  // contexts that threads have current
+    std::map<uint64_t, size_t> live; // memory that is taken
+    size_t used = 0, most_used = 0;  // bytes of it; at most so far
+    bool begun = false;              // init was called
+    const pid_t process;
+    size_t unwritten = 0; // bytes that were copied to the host and that nobody had written
     Wrong wrong = Wrong::NOTHING;
     int fails_at = 0; // this many-th call of take fails; 0: none
     Session session;
