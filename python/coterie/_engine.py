@@ -142,7 +142,7 @@ class Engine:
     def __init__(self, folder: str | os.PathLike, ranks: int = 1, *, threads: int = 0, precision: str = "bf16",
                  weights: str | None = None, weights_attention: str | None = None, weights_head: str | None = None,
                  attention: str = "tp", op: str | None = None, combine: str = "exact", a2a: str | None = None,
-                 dedup: str | None = None, payload: str | None = None, isa: str | None = None, fabric: str | None = None, timeout: float = 300,
+                 dedup: str | None = None, sms_reserve: int = 0, payload: str | None = None, isa: str | None = None, fabric: str | None = None, timeout: float = 300,
                  placement: Placement | str | os.PathLike | Any = None, tables: str | os.PathLike | None = None,
                  pipeline: str | None = None, predict: str | None = None, collective: str | None = None,
                  expert_slots: int = 0, step_tokens: int = 512,
@@ -165,6 +165,7 @@ class Engine:
         options.tables, options.pipeline = text(tables), text(pipeline)
         options.predict, options.collective = text(predict), text(collective)
         options.a2a, options.dedup = text(a2a), text(dedup)
+        options.sms_reserve = whole(sms_reserve, "sms_reserve")
         options.expert_slots = whole(expert_slots, "expert_slots")
         options.step_tokens, options.kv_tokens = whole(step_tokens, "step_tokens"), whole(kv_tokens, "kv_tokens", 2**62)
         options.sequences = whole(sequences, "sequences")

@@ -238,6 +238,8 @@ class Generating(unittest.TestCase):
                                ({"pipeline": "x"}, "unknown pipeline 'x'"),
                                ({"collective": "tree"}, "unknown collective 'tree'"),
                                ({"a2a": "x"}, "unknown a2a 'x'"), ({"op": "fused", "dedup": "off"}, "dedup off"),
+                               ({"op": "fused", "sms_reserve": 2}, "'fused' runs on no device that could leave 2 multiprocessors"),
+                               ({"sms_reserve": 4097}, "multiprocessors in reserve 4097 is not in"),
                                ({"predict": "token-table", "attention": "dp"}, "of attention tp"),
                                ({"placement": numpy.zeros((2, 32), int)}, "placement")):  # fmt: skip
             self.assertRaisesRegex(ValueError, words, coterie.Engine, MODEL, **options)
