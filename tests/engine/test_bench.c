@@ -8,11 +8,14 @@
 
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 static const cot_bench_shape shapes[] = {{"a", 64, 32, 8, 2, COT_BENCH_SWIGLU},
@@ -347,12 +350,61 @@ static void test_link_refusals(void **state)
     }
 }
 
+static pid_t first_process; // that draws slowly while a rank in another dies; 0: all is drawn as it is
+static int slowly_drawn;
+
+cot_status __real_cot_bench_draw_expert(uint8_t *slot, const cot_moe_weights *weights,
+                                        const cot_ffn_shape *shape, uint64_t seed, int64_t e,
+                                        cot_error *error);
+cot_status __wrap_cot_bench_draw_expert(uint8_t *slot, const cot_moe_weights *weights,
+                                        const cot_ffn_shape *shape, uint64_t seed, int64_t e,
+                                        cot_error *error);
+cot_status __wrap_cot_bench_draw_expert(uint8_t *slot, const cot_moe_weights *weights,
+                                        const cot_ffn_shape *shape, uint64_t seed, int64_t e,
+                                        cot_error *error)
+{
+    if (first_process && getpid() != first_process) raise(SIGKILL);
+    if (first_process) {
+        slowly_drawn++;
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    }
+    return __real_cot_bench_draw_expert(slot, weights, shape, seed, e, error);
+}
+
+/* A rank that dies is noticed while another draws its weights, not when it has drawn them all. */
+static void test_death_in_draw(void **state)
+{
+    (void)state;
+    const cot_bench_moe_options options = {
+        .size = sizeof options,
+        .shape = {"long", 256, 4, 256, 2, COT_BENCH_SWIGLU},
+        .ranks = 2,
+        .threads = 1,
+        .precision = "fp32",
+        .combine = "exact",
+        .fabric = "processes",
+        .timeout_ns = 1000000000,
+        .ops = (const char *const[]){"fused", NULL},
+        .tokens = &(int64_t){4},
+        .n_tokens = 1,
+    };
+    cot_bench_moe *bench;
+    cot_error error;
+    first_process = getpid();
+    assert_int_equal(cot_bench_moe_open(&bench, &options, &error), COT_PEER_FAILED);
+    first_process = 0;
+    assert_string_equal(error.message, "rank 1 was killed by signal 9");
+    if (slowly_drawn < 1 || slowly_drawn >= 128) fail_msg("%d of 128 experts were drawn", slowly_drawn);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names), cmocka_unit_test(test_limits), cmocka_unit_test(test_routings),
-        cmocka_unit_test(test_zipf),  cmocka_unit_test(test_counts), cmocka_unit_test(test_capacity),
-        cmocka_unit_test(test_runs),  cmocka_unit_test(test_link),   cmocka_unit_test(test_link_refusals),
+        cmocka_unit_test(test_names),         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_routings),      cmocka_unit_test(test_zipf),
+        cmocka_unit_test(test_counts),        cmocka_unit_test(test_capacity),
+        cmocka_unit_test(test_runs),          cmocka_unit_test(test_link),
+        cmocka_unit_test(test_link_refusals), cmocka_unit_test(test_death_in_draw),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

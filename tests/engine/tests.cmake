@@ -4,6 +4,7 @@ set_tests_properties(engine/test_tiny_everywhere PROPERTIES LABELS long TIMEOUT 
 add_test(NAME engine/test_formats_everywhere COMMAND engine_test_formats)
 set_tests_properties(engine/test_formats_everywhere PROPERTIES LABELS long TIMEOUT 3000 ENVIRONMENT COT_LONG=1)
 cot_count_allocations(engine_test_allocations)
+target_link_options(engine_test_bench PRIVATE -Wl,--wrap=cot_bench_draw_expert)
 # What is said of memory against what is touched, over a grid of settings: minutes.
 add_test(NAME engine/test_memory_everywhere COMMAND engine_test_memory)
 set_tests_properties(engine/test_memory_everywhere PROPERTIES LABELS long TIMEOUT 3000 ENVIRONMENT COT_LONG=1)
