@@ -3,6 +3,7 @@
 #include "clock.h"
 #include "command.h"
 #include "oshrun_words.h"
+#include "session_folder.h"
 #include "unreached_hosts.h"
 #include "coterie/started.h"
 
@@ -334,6 +335,12 @@ static _Noreturn void become_oshrun(int ranks, const char *hostfile, double time
     setenv(COT_STARTED_VARIABLE, period, 1);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     signal(SIGPIPE, SIG_DFL);
+    /* A terminal sends these to all: at the second signal it ends without clearing up, and this process passes on what counts. */
+    sigset_t kept;
+    sigemptyset(&kept);
+    sigaddset(&kept, SIGINT);
+    sigaddset(&kept, SIGHUP);
+    sigprocmask(SIG_BLOCK, &kept, NULL);
     dup2(pipe_ends[1], STDERR_FILENO);
     close(pipe_ends[0]);
     close(pipe_ends[1]);
@@ -388,7 +395,9 @@ int cot_start_ranks(int ranks, const char *hostfile, double timeout_s, char **ar
     if (before.sa_handler != SIG_IGN) signal(SIGHUP, hang_up);
     watch_ranks(&w);
     close(ends[0]);
-    while (waitpid(w.oshrun, NULL, 0) < 0 && errno == EINTR) continue;
+    int how = 0;
+    while (waitpid(w.oshrun, &how, 0) < 0 && errno == EINTR) continue;
+    if (WIFSIGNALED(how)) cot_remove_session_folder(w.oshrun);
     end_orphans();
     if (!w.complained && !asked && w.first != 0) cot_oshrun_complain(&w.words, hostfile);
     if (asked && !(w.serves && w.first >= 0)) return 128 + asked;

@@ -201,6 +201,23 @@ static void what_a_server_logs_does_not_end_it(void **state)
     assert_string_equal(c.err, "coterie: it is logged\n");
 }
 
+/* Where the first rank, which would name one that died, works on by itself: another has noticed and ended. And oshrun, which
+ * does not end when it is asked to, leaves its folder. */
+static void a_death_that_no_rank_tells_is_told(void **state)
+{
+    (void)state;
+    capture_shell(&c, "d=$(mktemp -d); trap 'rm -r $d' EXIT; h=$(hostname); mkdir $d/t; { echo '#!/bin/sh';"
+                      "echo \"trap '' TERM; mkdir -p $d/t/ompi.x.$(id -u)/pid.\\$\\$/1\"; echo 'cat >&2 <<E';"
+                      "printf '\001coterie rank 0 met 0 process 1 of %s\n' $h;"
+                      "printf '\001coterie rank 1 met 0 process 9999999 of %s\n' $h;"
+                      "printf '\001coterie rank 2 ends 1 process 1 of %s\nE\nexec sleep 100\n' $h;"
+                      "} >$d/oshrun; chmod +x $d/oshrun; PATH=$d:$PATH; TMPDIR=$d/t \"$coterie\" run " TINY
+                      " -p A --fabric shmem --ranks 3 --timeout 1 </dev/null; s=$?; ls $d/t; exit $s");
+    assert_int_equal(c.status, 1);
+    assert_string_equal(c.out, "");
+    assert_string_equal(c.err, "coterie: rank 1 ended\n");
+}
+
 /* Two builds differ by what the linker has put into them. */
 static void another_build_is_found_out(void **state)
 {
@@ -337,6 +354,20 @@ static void a_rank_that_is_killed_or_stopped_is_named(void **state)
     assert_string_equal(c.out, before.out);
 }
 
+/* As in a terminal, where all get it: what Open MPI keeps of a run, in a folder of its own, goes with the run. */
+static void control_c_leaves_nothing(void **state)
+{
+    (void)state;
+    capture_shell(&c, "d=$(mktemp -d); trap 'rm -r $d' EXIT; mkfifo $d/text; mkdir $d/t; exec </dev/null;"
+                      "TMPDIR=$d/t setsid \"$coterie\" run " TINY
+                      " $(printf ' -p town%.0s' 1 2 3 4 5 6 7 8 9 10) -n 400 --ignore-eos --fabric shmem "
+                      "--ranks 2 >$d/text & p=$!; exec 9<$d/text; head -c 20 <&9 >/dev/null;"
+                      "kill -s INT -- -$p; wait $p; s=$?; cat <&9 >/dev/null; ls $d/t; exit $s");
+    assert_string_equal(c.out, "");
+    assert_string_equal(c.err, "");
+    assert_int_equal(c.status, 128 + SIGINT);
+}
+
 /* Each test in a process of its own, some at a time: they mostly wait for oshrun. */
 int main(void)
 {
@@ -344,6 +375,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_is_killed_or_stopped_is_named),
         cmocka_unit_test(hosts_that_cannot_be_started_on_are_one_line),
         cmocka_unit_test(what_goes_wrong_is_one_line),
+        cmocka_unit_test(control_c_leaves_nothing),
         cmocka_unit_test(what_threads_print_is_printed),
         cmocka_unit_test(logits_are_those_of_threads),
         cmocka_unit_test(a_benchmark_is_printed_once),
@@ -353,6 +385,7 @@ int main(void)
         cmocka_unit_test(the_first_rank_alone_writes),
         cmocka_unit_test(what_open_mpi_says_of_an_end_that_was_good_is_not_told),
         cmocka_unit_test(what_a_server_logs_does_not_end_it),
+        cmocka_unit_test(a_death_that_no_rank_tells_is_told),
         cmocka_unit_test(another_build_is_found_out),
         cmocka_unit_test(the_program_starts_its_ranks_itself),
     };
