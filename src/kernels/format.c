@@ -79,7 +79,6 @@ cot_format cot_format_cut(cot_format format, int64_t rows)
 bool cot_format_multiplies(cot_format format, cot_dtype type, bool rounded)
 {
     const unsigned rows = rounded ? COT_BY_INT8 : type == COT_F32 ? COT_BY_FP32 : COT_BY_BF16;
-    if (rounded && cot_format_kind(format) == COT_FORMAT_INT8 && format != COT_FORMAT_INT8) return false;
     return cot_format_row_of(format)->products & rows;
 }
 

@@ -31,8 +31,8 @@
  * rounded: COT_QUANT_K elements of a row of A at a time are rounded to whole numbers
  * of units s, s = their greatest magnitude / 127. The sum of their products with B's whole numbers is exact, and C[m][n]
  * gets, in fp32, one fused multiply-add of that sum and (s times the column's scale). A NaN or an infinity makes that
- * row NaN. Of INT4 and MXFP4, whose whole numbers are twice the elements, a sum t gets within the COT_QUANT_K elements, from 0
- * on, one fused multiply-add of each COT_SUM_K rows' sum, which is made as above, and its scale, and then C[m][n] one of t and
+ * row NaN. Of all but INT8 with a column's scale alone (of MXFP4 whole numbers are twice the elements) a sum t gets within the COT_QUANT_K
+ * elements, from 0 on, one fused multiply-add of each COT_SUM_K rows' sum, which is made as above, and its scale, and then C[m][n] one of t and
  * s (MXFP4: s / 2). */
 enum { COT_QUANT_K = 256, COT_SUM_K = 32 };
 

@@ -138,6 +138,26 @@ static void widened_embedding_is_weighed(void **state)
     assert_int_equal(beside[0] - beside[1], 128 * 256 * sizeof(float));
 }
 
+/* By rows in whole numbers all that holds whole numbers stays as it is, too; FP8 gets a scale a column. */
+static void kept_by_whole_numbers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CASES; i++) {
+        size_t bytes[2];
+        for (int rounded = 0; rounded < 2; rounded++) {
+            char folder[1024];
+            snprintf(folder, sizeof folder, FORMATS "%s", cases[i].name);
+            cot_engine *engine = must_open(
+                &(struct setting){.folder = folder, .precision = rounded ? "int8" : "bf16", .kv_tokens = 64});
+            bytes[rounded] = cot_engine_describe(engine)->weight_bytes;
+            const char *weights = rounded && !strcmp(cases[i].weights, "fp8") ? "int8" : cases[i].weights;
+            assert_string_equal(cot_engine_describe(engine)->weights, weights);
+            cot_engine_close(engine);
+        }
+        if (strcmp(cases[i].weights, "fp8") != 0) assert_int_equal(bytes[0], bytes[1]);
+    }
+}
+
 /* `coterie run` prints it. */
 static void likeliest_text(void **state)
 {
@@ -164,6 +184,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(widened_to_the_bit), cmocka_unit_test(logits_and_routing),
-        cmocka_unit_test(widened_embedding_is_weighed), cmocka_unit_test(likeliest_text)};
+        cmocka_unit_test(widened_embedding_is_weighed), cmocka_unit_test(kept_by_whole_numbers),
+        cmocka_unit_test(likeliest_text)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -280,7 +280,9 @@ static void greatest(check_draws *draws, const cot_kernels *kernels, cot_format 
 {
     problem p = make(draws, format, COT_F32, true, 5, 64, 512, 0);
     const bool mxfp4 = format == COT_FORMAT_MXFP4;
-    for (int64_t i = 0; i < 64 * 512; i++) p.codes[i] = (uint8_t)(i / 512 % 2 ? 7 : mxfp4 ? 15 : -8);
+    const int least = -(1 << (cot_format_row_of(format)->bits - 1));
+    for (int64_t i = 0; i < 64 * 512; i++)
+        p.codes[i] = (uint8_t)(i / 512 % 2 ? -1 - least : mxfp4 ? 15 : least);
     for (int64_t i = 0; i < 64 * p.groups; i++) p.scales[i] = 1;
     pack(draws, &p);
     for (int64_t i = 0; i < 6 * p.g.a_stride + 512; i++)
@@ -343,6 +345,7 @@ int main(int argc, char **argv)
                                   cot_format_with(COT_FORMAT_INT4, 0, COT_F32, false),
                                   cot_format_with(COT_FORMAT_INT4, 96, COT_BF16, true),
                                   cot_format_with(COT_FORMAT_INT8, 64, COT_F32, true),
+                                  cot_format_with(COT_FORMAT_INT8, 32, COT_F32, false),
                                   cot_format_with(COT_FORMAT_FP8, 128, COT_F32, false)};
     FOR_EACH_TABLE(kernels)
     {
@@ -353,11 +356,12 @@ int main(int argc, char **argv)
             const int64_t unit = format == COT_FORMAT_MXFP4 ? 32 : 1; // only that has whole groups always
             if (f < 4)
                 for (int t = 0; t < 2; t++) every_code(draws, kernels, format, t ? COT_BF16 : COT_F32);
-            if (cot_format_row_of(format)->bits == 4) greatest(draws, kernels, format);
+            const bool whole = format != COT_FORMAT_INT8 && cot_format_multiplies(format, COT_F32, true);
+            if (whole) greatest(draws, kernels, format);
             for (int way = 0; way < 4; way++) {
                 const cot_dtype type = way & 1 ? COT_BF16 : COT_F32;
                 const bool rounded = way & 2;
-                if (rounded && cot_format_row_of(format)->bits == 8) continue; // test_quantised.c's, or none
+                if (rounded && !whole) continue; // test_quantised.c's, or none
                 CHECK(cot_format_multiplies(format, type, rounded), "it does multiply");
                 not_finite(draws, kernels, format, type, rounded);
                 for (int i = 0; i < 4; i++) pairs(draws, kernels, format, type, rounded);
@@ -368,7 +372,8 @@ int main(int argc, char **argv)
                 }
                 all_of(draws, kernels, format, type, rounded, 1, 1, 32);
                 all_of(draws, kernels, format, type, rounded, 3, 33, 2880); // longer than any range of k
-                all_of(draws, kernels, format, type, rounded, 41, 40, 608);
+                all_of(draws, kernels, format, type, rounded, 9, 33, 1312);
+                all_of(draws, kernels, format, type, rounded, 99, 33, 64); // more than a block of rows
             }
         }
     }

@@ -14,15 +14,17 @@
  *   w_pair(first, second)         pairs of bf16 of two vectors of fp32 that are bf16; where V_DOT is
  *   w_bytes(words, codes, bytes)  LANES words of eight elements of four bits: their whole numbers with codes->offset added, in
  *                                 two vectors of four unsigned bytes a lane: rows 0, 4, 1, 5 and rows 2, 6, 3, 7
- *   w_dot(bytes, a, sum)          sum + the products of a group's eight such vectors with eight words of signed bytes
+ *   w_dot(bytes, a, sum)          sum + the products of a group's eight such vectors with eight words of signed bytes; without I_DOT
  *   w_byte(words, place)          byte `place` of LANES words, as signed whole numbers in fp32
  *   w_e4m3(words, place)          the same as E4M3
+ *   w_e4m3_pairs(words, pairs)    words of four bytes of E4M3: two vectors of pairs of bf16; where V_DOT is
  *
  *   grouped_rows.h    A's rows, as they are laid out
  *   grouped_group.h   a panel's group: its words, scales and offsets, and where its sums go
- *   grouped_fp32.h    products by rows of fp32, and of bf16 without V_DOT
- *   grouped_bf16.h    by rows of bf16, in pairs
- *   grouped_whole.h   by rows that are rounded to whole numbers
+ *   grouped_fp32.h    products by few rows of fp32, and of bf16 without V_DOT
+ *   grouped_bf16.h    by few rows of bf16, in pairs
+ *   grouped_whole.h   by few rows that are rounded to whole numbers; without I_DOT by any number of them
+ *   grouped_tall.h    all of them by more rows
  *
  * Included by gemm.h. */
 #include "kernels/template/grouped_rows.h"
@@ -37,21 +39,22 @@
 
 #include "kernels/template/grouped_whole.h"
 
-/* Rows of fp32 or bf16; those of many rows are entry 0. */
-static void float_panels(const struct panels *all)
+#include "kernels/template/grouped_tall.h"
+
+static panels_function *panels_of(const struct block *block)
 {
-    const struct block *block = all->block;
-    const enum elements of = elements_of(block->g);
-#ifdef V_DOT
-    if (block->g->type == COT_BF16) {
-        dot_panels[of][block->rows <= PAIR_ROWS ? block->rows : 0](all);
-        return;
-    }
+    const cot_gemm *g = block->g;
+    const enum elements of = elements_of(g);
+    if (g->rounded) {
+#ifdef I_DOT
+        if (block->rows > PAIR_ROWS) return strips[FOUR][of];
 #endif
-    if (block->rows <= FMA_ROWS)
-        fma_panels[of][block->rows](all);
-    else
-        strip_panels[of](all);
+        return of == FOUR_BITS ? whole_nibbles : whole_bytes;
+    }
+#ifdef V_DOT
+    if (g->type == COT_BF16) return block->rows > PAIR_ROWS ? strips[PAIR][of] : dot_panels[of][block->rows];
+#endif
+    return block->rows > FMA_ROWS ? strips[ONE][of] : fma_panels[of][block->rows];
 }
 
 /* A panel's words from row k on. */
@@ -86,6 +89,7 @@ static void run_panels(const struct block *block, int64_t first, int count, int6
                          .rows = rows,
                          .count = count,
                          .group_bytes = word_bytes(g, GROUP) * COT_PANEL,
+                         .scale_rows = cot_format_group(g->format),
                          .scale_type = cot_format_scale(g->format),
                          .zeros = cot_format_zeros(g->format)};
     all.scale_bytes = (int64_t)cot_dtype_bytes(all.scale_type);
@@ -105,10 +109,7 @@ static void run_panels(const struct block *block, int64_t first, int count, int6
         for (int64_t r = 0; r < block->rows && block->accumulate; r++)
             memcpy(sums[i] + r * COT_PANEL, c + r * g->c_stride, (size_t)columns * 4);
     }
-    if (g->rounded)
-        whole_panels(&all);
-    else
-        float_panels(&all);
+    panels_of(block)(&all);
     for (int i = 0; i < count; i++)
         for (int64_t r = 0; r < block->rows; r++)
             memcpy(g->c + (block->m0 + r) * g->c_stride + (first + i) * COT_PANEL, sums[i] + r * COT_PANEL,

@@ -1,4 +1,4 @@
-/* Groups by rows of fp32 (grouped.h). */
+/* Groups by few rows of fp32 (grouped.h). */
 /* A vector of columns of a line, row by row. */
 INLINE void widen_line(enum elements of, const char *words, const struct nibbles *codes, vec *wide)
 {
@@ -43,54 +43,10 @@ INLINE void fma_group(int rows, enum elements of, const struct panels *all, cons
     add_group(rows, PANEL_VECTORS, all, &g, 0, 0, k, sum, p->sums);
 }
 
-INLINE void strip_rows(int rows, const struct panels *all, const struct group *g, int64_t row, int column,
-                       int64_t k, const float *strip, float *sums)
-{
-    vec sum[MOST_SUMS];
-    const float *a = all->block->a + row * FEW_STRIDE + k;
-#pragma GCC unroll 32
-    for (int i = 0; i < rows * TALL_VECTORS; i++) sum[i] = v_zero();
-#pragma GCC unroll 4
-    for (int i = 0; i < GROUP; i++)
-        multiply_add(sum, rows, TALL_VECTORS, a + i, FEW_STRIDE, F32_ROW, strip + i * TALL_COLUMNS, 0);
-    add_group(rows, TALL_VECTORS, all, g, row, column, k, sum, sums);
-}
-
-/* By more rows: TALL_COLUMNS columns at a time, as rows of fp32 in the first cache. */
-INLINE void strip_group(enum elements of, const struct panels *all, const struct panel *p, int64_t k,
-                        int64_t line)
-{
-    enum { HALF = TALL_ROWS / 2 };
-    alignas(64) float strip[GROUP * TALL_COLUMNS];
-    const int64_t rows = all->block->rows;
-    const int lines = lines_of(of), step = rows_of_line(of);
-    const struct nibbles *codes = nibbles_of(all->block->g);
-    const struct group g = group_of(all, p, k, line);
-    for (int column = 0; column < COT_PANEL; column += TALL_COLUMNS) {
-        float *out = strip;
-        for (int l = 0; l < lines; l++, out += step * TALL_COLUMNS)
-            for (int v = 0; v < TALL_VECTORS; v++) {
-                vec wide[MOST_WIDE];
-                widen_line(of, words_of_group(&g, l, column + v * LANES), codes, wide);
-#pragma GCC unroll 8
-                for (int i = 0; i < step; i++) v_store(out + i * TALL_COLUMNS + v * LANES, wide[i]);
-            }
-        int64_t r = 0;
-        for (; r + TALL_ROWS <= rows; r += TALL_ROWS)
-            strip_rows(TALL_ROWS, all, &g, r, column, k, strip, p->sums);
-        for (; r + HALF <= rows; r += HALF) strip_rows(HALF, all, &g, r, column, k, strip, p->sums);
-        for (; r < rows; r++) strip_rows(1, all, &g, r, column, k, strip, p->sums);
-    }
-}
-
 #define DEFINE_FMA(rows, kind)                                                                               \
     DEFINE_PANELS(fma_##rows##_##kind, fma_group(rows, kind, all, &all->of[i], k, line))
-#define DEFINE_STRIP(rows, kind) DEFINE_PANELS(strip_##kind, strip_group(kind, all, &all->of[i], k, line))
 #define FMA_OF(rows, kind) [kind][rows] = fma_##rows##_##kind,
-#define STRIP_OF(rows, kind) [kind] = strip_##kind,
 EACH_ELEMENTS(DEFINE_FMA, 1)
 EACH_ELEMENTS(DEFINE_FMA, 2)
-EACH_ELEMENTS(DEFINE_STRIP, 0)
 static panels_function *const fma_panels[][FMA_ROWS + 1] = {EACH_ELEMENTS(FMA_OF, 1)
                                                                 EACH_ELEMENTS(FMA_OF, 2)};
-static panels_function *const strip_panels[] = {EACH_ELEMENTS(STRIP_OF, 0)};

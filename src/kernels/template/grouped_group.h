@@ -12,6 +12,7 @@ struct panels {
     const struct grouped_rows *rows;
     int count;
     int64_t group_bytes, scale_bytes; // of a group's words, of one scale
+    int64_t scale_rows;               // that share one; 0: all
     cot_dtype scale_type;
     bool zeros;
     struct panel of[WIDE_PANELS];
@@ -36,12 +37,12 @@ INLINE struct group group_of(const struct panels *all, const struct panel *p, in
 }
 
 /* The line of scales that the group from row k of the block on has. */
-INLINE int64_t scale_line(const struct block *block, int64_t k)
+INLINE int64_t scale_line(const struct panels *all, int64_t k)
 {
-    const int64_t rows = cot_format_group(block->g->format);
-    return rows == GROUP ? (block->k0 + k) / GROUP
-           : rows        ? (int64_t)((uint32_t)(block->k0 + k) / (uint32_t)rows)
-                         : 0;
+    const int64_t at = all->block->k0 + k;
+    return all->scale_rows == GROUP ? at / GROUP
+           : all->scale_rows        ? (int64_t)((uint32_t)at / (uint32_t)all->scale_rows)
+                                    : 0;
 }
 
 INLINE vec scales_from(const struct panels *all, const struct group *g, int column)
@@ -125,7 +126,7 @@ typedef void panels_function(const struct panels *all);
     static void name(const struct panels *all)                                                               \
     {                                                                                                        \
         for (int64_t k = 0; k < all->block->k; k += GROUP) {                                                 \
-            const int64_t line = scale_line(all->block, k);                                                  \
+            const int64_t line = scale_line(all, k);                                                         \
             for (int i = 0; i < all->count; i++) call;                                                       \
         }                                                                                                    \
     }

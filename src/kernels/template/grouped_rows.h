@@ -38,43 +38,97 @@ INLINE bool is_of_bytes(const cot_gemm *g)
     return cot_format_row_of(g->format)->bits == 8;
 }
 
-/* Rounded rows as w_dot wants them, 0 beyond k; their scales, and each group's sums. */
+/* What is added to whole numbers to make them unsigned, as I_DOT wants bytes; w_bytes adds it to those of four bits anyway. */
+INLINE int32_t whole_offset(const cot_gemm *g)
+{
+    if (!is_of_bytes(g)) return nibbles_of(g)->offset;
+    return FOUR_WORDS == 1 ? 128 : 0;
+}
+/* Words of a rounded row's four elements: of bytes as i_pair_dot wants them two. */
+INLINE int whole_words_of_four(bool bytes)
+{
+    return bytes ? FOUR_WORDS : 1;
+}
+
+/* Bytes of eight rows as rows 0, 4, 1, 5, 2, 6, 3, 7, which is how w_bytes has them. */
+INLINE uint64_t interleave(uint64_t eight)
+{
+    uint64_t low = eight & 0xffffffffu, high = eight >> 32;
+    low = (low | low << 16) & 0x0000ffff0000ffffu;
+    high = (high | high << 16) & 0x0000ffff0000ffffu;
+    return ((low | low << 8) & 0x00ff00ff00ff00ffu) | ((high | high << 8) & 0x00ff00ff00ff00ffu) << 8;
+}
+
+/* The sum of a group of signed bytes: made unsigned, in sums of 16 bits. */
+INLINE int32_t sum_bytes_of(const uint64_t eights[GROUP / 8])
+{
+    const uint64_t even = 0x00ff00ff00ff00ffu;
+    uint64_t sums = 0;
+    for (int i = 0; i < GROUP / 8; i++) {
+        const uint64_t x = eights[i] ^ 0x8080808080808080u;
+        sums += (x & even) + (x >> 8 & even);
+    }
+    return (int32_t)(sums * 0x0001000100010001u >> 48) - GROUP * 128;
+}
+
+/* A block of whole numbers, 0 beyond it: interleaved; for words of bytes in order, or as pairs of even ones and of odd ones. */
+static void put_whole(float *out, const int8_t *whole, uint64_t *eights, bool of_bytes)
+{
+    int16_t halves[COT_QUANT_K];
+    if (of_bytes && FOUR_WORDS > 1) {
+        for (int i = 0; i < COT_QUANT_K; i++) halves[i] = whole[i / 4 * 4 + i % 2 * 2 + i % 4 / 2];
+        memcpy(out, halves, sizeof halves);
+        return;
+    }
+    for (int i = 0; i < COT_QUANT_K / 8 && !of_bytes; i++) eights[i] = interleave(eights[i]);
+    memcpy(out, eights, COT_QUANT_K);
+}
+
+static void load_block(float *wide, const cot_gemm *g, int64_t at, int64_t count)
+{
+    if (g->type == COT_F32)
+        memcpy(wide, (const float *)g->a + at, (size_t)count * sizeof *wide);
+    else
+        for (int64_t i = 0; i < count; i++) wide[i] = cot_bf16_to_f32(((const uint16_t *)g->a)[at + i]);
+}
+
+/* Rounded rows, 0 beyond k; their scales, and each group's sums. */
 static void lay_out_whole_row(float *out, float *scales, int32_t *offsets, float *sums, const cot_gemm *g,
                               int64_t at, int64_t k)
 {
-    const struct nibbles *codes = nibbles_of(g);
-    uint8_t *bytes = (uint8_t *)(void *)out;
+    const bool of_bytes = is_of_bytes(g);
+    const int32_t offset = whole_offset(g);
+    const float unit = of_bytes ? 1 : nibbles_of(g)->unit;
     for (int64_t k0 = 0; k0 < k; k0 += COT_QUANT_K) {
         const int64_t count = k - k0 < COT_QUANT_K ? k - k0 : COT_QUANT_K;
         float wide[COT_QUANT_K];
         int8_t whole[COT_QUANT_K] = {0};
-        if (g->type == COT_F32)
-            memcpy(wide, (const float *)g->a + at + k0, (size_t)count * 4);
-        else
-            for (int64_t i = 0; i < count; i++)
-                wide[i] = cot_bf16_to_f32(((const uint16_t *)g->a)[at + k0 + i]);
-        *scales++ = round_row(whole, wide, count) * codes->unit;
+        uint64_t eights[COT_QUANT_K / 8];
+        load_block(wide, g, at + k0, count);
+        *scales++ = round_row(whole, wide, count) * unit;
+        memcpy(eights, whole, sizeof eights);
         for (int64_t i = 0; i < count; i += GROUP) {
-            int32_t sum = 0;
-            for (int64_t j = i; j < i + GROUP; j++) sum += whole[j];
-            *offsets++ = -codes->offset * sum;
+            const int32_t sum = sum_bytes_of(eights + i / 8);
+            *offsets++ = -offset * sum;
             *sums++ = (float)sum;
-            for (int64_t j = i; j < i + GROUP; j += 8, bytes += 8) {
-                const int8_t *w = whole + j, eight[8] = {w[0], w[4], w[1], w[5], w[2], w[6], w[3], w[7]};
-                memcpy(bytes, eight, 8);
-            }
         }
+        put_whole(out, whole, eights, of_bytes);
+        out += COT_QUANT_K / 4 * whole_words_of_four(of_bytes);
     }
 }
 
-/* Sums of a row's groups, in order. */
+/* Sums of a row's groups, each in order; those of a block side by side. */
 static void add_groups(float *sums, const cot_gemm *g, int64_t at, int64_t k)
 {
-    for (int64_t i = 0; i < k; i += GROUP, sums++) {
-        *sums = 0;
-        for (int64_t j = i; j < i + GROUP && j < k; j++)
-            *sums += g->type == COT_F32 ? ((const float *)g->a)[at + j]
-                                        : cot_bf16_to_f32(((const uint16_t *)g->a)[at + j]);
+    enum { BLOCK_GROUPS = COT_QUANT_K / GROUP };
+    for (int64_t k0 = 0; k0 < k; k0 += COT_QUANT_K) {
+        const int64_t count = k - k0 < COT_QUANT_K ? k - k0 : COT_QUANT_K;
+        float wide[COT_QUANT_K] = {0}, sum[BLOCK_GROUPS] = {0};
+        load_block(wide, g, at + k0, count);
+        for (int j = 0; j < GROUP; j++)
+#pragma GCC unroll 8
+            for (int i = 0; i < BLOCK_GROUPS; i++) sum[i] += wide[i * GROUP + j];
+        for (int64_t i = 0; i * GROUP < count; i++) *sums++ = sum[i];
     }
 }
 

@@ -128,7 +128,15 @@ static inline vec i_to_f32(ivec x)
 {
     return _mm512_cvtepi32_ps(x);
 }
+static inline void i_store(void *p, ivec x)
+{
+    _mm512_storeu_si512(p, x);
+}
 #ifdef I_DOT
+static inline ivec i_flip(ivec x, int32_t bits)
+{
+    return _mm512_xor_si512(x, _mm512_set1_epi32(bits));
+}
 static inline ivec i_sub(ivec a, ivec b)
 {
     return _mm512_sub_epi32(a, b);
@@ -143,10 +151,6 @@ static inline ivec i_dot(ivec a, ivec b, ivec sum)
 #endif
 }
 #else
-static inline void i_store(void *p, ivec x)
-{
-    _mm512_storeu_si512(p, x);
-}
 static inline ivec i_add(ivec a, ivec b)
 {
     return _mm512_add_epi32(a, b);

@@ -63,12 +63,33 @@ static inline vec w_e4m3(ivec words, int place)
     return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p120f));
 }
 
+/* Words of four bytes of E4M3: rows 0 and 1, and rows 2 and 3, as pairs of bf16, whose high bytes a table of the codes' upper
+ * bits tells (or, of subnormal codes, of their lower ones), and whose low bytes are the codes' lower bits. */
+static inline void w_e4m3_pairs(const void *words, vec pairs[2])
+{
+    const __m512i order = _mm512_broadcast_i32x4(
+                      _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15)),
+                  highs = _mm512_broadcast_i32x4(
+                      _mm_setr_epi8(60, 61, 62, 63, 64, 65, 66, 67, 60, 61, 62, 63, 64, 65, 66, 67)),
+                  small_highs = _mm512_broadcast_i32x4(
+                      _mm_setr_epi8(0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c, 0, 0, 0, 0, 0, 0, 0, 0)),
+                  small_lows = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 0, (char)0x80, (char)0xc0, 0, 0x20,
+                                                                    0x40, 0x60, 0, 0, 0, 0, 0, 0, 0, 0)),
+                  four = _mm512_set1_epi8(15), x = _mm512_shuffle_epi8(_mm512_loadu_si512(words), order);
+    const __m512i lower = _mm512_and_si512(x, four), upper = _mm512_and_si512(_mm512_srli_epi16(x, 4), four);
+    const __mmask64 small = _mm512_testn_epi8_mask(x, _mm512_set1_epi8(0x78));
+    __m512i high = _mm512_shuffle_epi8(highs, upper), low = _mm512_slli_epi16(lower, 4);
+    high = _mm512_mask_shuffle_epi8(high, small, small_highs, lower);
+    low = _mm512_mask_shuffle_epi8(low, small, small_lows, lower);
+    high = _mm512_ternarylogic_epi32(high, x, _mm512_set1_epi8((char)0x80), 0xd8); // the sign is x's
+    pairs[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi8(low, high));
+    pairs[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi8(low, high));
+}
+
+#ifndef I_DOT
+/* Pairs of 16 bits hold four sums of two products: each is at most 2 x 24 x 127. */
 static inline ivec w_dot(const ivec bytes[8], const int32_t *a, ivec sum)
 {
-#ifdef I_DOT
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) sum = i_dot(bytes[i], _mm512_set1_epi32(a[i]), sum);
-#else // pairs of 16 bits hold four sums of two products: each is at most 2 x 24 x 127
 #pragma GCC unroll 2
     for (int i = 0; i < 8; i += 4) {
         __m512i pairs = _mm512_maddubs_epi16(bytes[i], _mm512_set1_epi32(a[i]));
@@ -77,8 +98,8 @@ static inline ivec w_dot(const ivec bytes[8], const int32_t *a, ivec sum)
             pairs = _mm512_add_epi16(pairs, _mm512_maddubs_epi16(bytes[j], _mm512_set1_epi32(a[j])));
         sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
     }
-#endif
     return sum;
 }
+#endif
 
 #endif

@@ -149,11 +149,22 @@ static inline __m512i emulated_shift_epi16(__m512i x, int left, int right)
     return x;
 }
 
+static inline __mmask64 emulated_testn_epi8_mask(__m512i a, __m512i b)
+{
+    uint8_t x[64], y[64];
+    __mmask64 mask = 0;
+    memcpy(x, &a, sizeof x);
+    memcpy(y, &b, sizeof y);
+    for (int i = 0; i < 64; i++) mask |= (__mmask64) !(x[i] & y[i]) << i;
+    return mask;
+}
+
 #undef _mm512_madd_epi16
 #undef _mm512_dpbusd_epi32
 #undef _mm512_slli_epi16
 #undef _mm512_srai_epi16
 #define _mm512_madd_epi16 emulated_madd_epi16
+#define _mm512_testn_epi8_mask emulated_testn_epi8_mask
 #define _mm512_cvtepi32_ps emulated_cvtepi32_ps
 #define _mm512_dpbusd_epi32 emulated_dpbusd_epi32
 #define _mm512_slli_epi16(x, n) emulated_shift_epi16(x, n, 0)
