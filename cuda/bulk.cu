@@ -1,15 +1,18 @@
 #include "cuda/bulk.h"
 
+using in_bf16 = cot::mma_engine<cot::FUSED_TILE_ROWS>;
+using in_f32 = cot::fma_engine<cot::FUSED_TILE_ROWS>;
+
 #define COT_BULK_KERNEL COT_KERNEL __launch_bounds__(cot::FUSED_TEAM, 3)
 
 /* 128 threads a block; receive: 32, and a block a rank. Dynamic shared memory: what cuda/module/group.cpp says of each. */
 COT_BULK_KERNEL cot_cuda_bulk_gate_bf16(const __grid_constant__ cot_cuda_fused call)
 {
-    cot::bulk_gate<cot::mma_tile>(call);
+    cot::bulk_gate<in_bf16>(call);
 }
 COT_BULK_KERNEL cot_cuda_bulk_gate_f32(const __grid_constant__ cot_cuda_fused call)
 {
-    cot::bulk_gate<cot::fma_tile>(call);
+    cot::bulk_gate<in_f32>(call);
 }
 COT_BULK_KERNEL cot_cuda_bulk_dispatch(const __grid_constant__ cot_cuda_fused call)
 {
@@ -21,19 +24,19 @@ COT_BULK_KERNEL cot_cuda_bulk_receive(const __grid_constant__ cot_cuda_fused cal
 }
 COT_BULK_KERNEL cot_cuda_bulk_up_bf16(const __grid_constant__ cot_cuda_fused call)
 {
-    cot::bulk_up<cot::mma_tile>(call);
+    cot::bulk_up<in_bf16>(call);
 }
 COT_BULK_KERNEL cot_cuda_bulk_up_f32(const __grid_constant__ cot_cuda_fused call)
 {
-    cot::bulk_up<cot::fma_tile>(call);
+    cot::bulk_up<in_f32>(call);
 }
 COT_BULK_KERNEL cot_cuda_bulk_down_bf16(const __grid_constant__ cot_cuda_fused call)
 {
-    cot::bulk_down<cot::mma_tile>(call);
+    cot::bulk_down<in_bf16>(call);
 }
 COT_BULK_KERNEL cot_cuda_bulk_down_f32(const __grid_constant__ cot_cuda_fused call)
 {
-    cot::bulk_down<cot::fma_tile>(call);
+    cot::bulk_down<in_f32>(call);
 }
 COT_BULK_KERNEL cot_cuda_bulk_combine(const __grid_constant__ cot_cuda_fused call)
 {

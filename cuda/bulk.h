@@ -158,6 +158,7 @@ template <typename Engine> COT_DEVICE void bulk_up(const cot_cuda_fused &c)
                 run_up<Engine>(w, i / parts, i % parts);
             else
                 run_up<Engine>(w, tiles + left / shared_parts, left % shared_parts);
+            COT_UNLESS(bulk_done_by_all) team_barrier();
         });
 }
 
@@ -170,7 +171,10 @@ template <typename Engine> COT_DEVICE void bulk_down(const cot_cuda_fused &c)
             return bulk_is_fine(w) ? (static_cast<int>(w.rank.state->next) + bulk_shared_tiles(w)) * parts
                                    : 0;
         },
-        [=](const bulk_warp &w, int i) { run_down<Engine>(w, i / parts, i % parts); });
+        [=](const bulk_warp &w, int i) {
+            run_down<Engine>(w, i / parts, i % parts);
+            COT_UNLESS(bulk_done_by_all) team_barrier();
+        });
 }
 
 COT_DEVICE void bulk_combine(const cot_cuda_fused &c)

@@ -61,7 +61,8 @@ COT_DEVICE int replied_of(uint64_t news)
     return static_cast<int>(news >> 4 & 0xff);
 }
 
-static_assert(FUSED_BF16_STAGES == mma_tile::SHARED_BYTES && FUSED_F32_STAGES == fma_tile::SHARED_BYTES,
+static_assert(FUSED_BF16_STAGES == mma_engine<FUSED_TILE_ROWS>::SHARED_BYTES &&
+                  FUSED_F32_STAGES == fma_engine<FUSED_TILE_ROWS>::SHARED_BYTES,
               "what the host asks for");
 template <typename Engine> __host__ __device__ constexpr size_t fused_shared_bytes(int experts)
 {

@@ -195,36 +195,43 @@ template <typename Value, scope S> COT_DEVICE tile_work<Value> work_of(const fus
                                      : FUSED_TILE_ROWS};
 }
 
-/* 64 columns of a tile's first product (32 activations, where there is a gate). */
-template <typename Engine, scope S> COT_DEVICE void run_up(const fused_warp<S> &w, int lane, int part)
+/* What is done with sums of a tile's first product, whose first column is `first`: a function of row, column, two sums. */
+template <typename Value, scope S> COT_DEVICE auto end_up(const fused_warp<S> &w, int lane, int first)
 {
-    using Value = typename Engine::Value;
-    const tile_work<Value> work = work_of<Value>(w, lane);
-    const network &n = work.shape;
-    const int first = part * Engine::N, columns = up_columns(n);
-    const bool gated = n.act == activation::swiglu;
-    const rows_of<Value> b = {reinterpret_cast<const Value *>(work.weights + n.up), columns, n.hidden,
-                              nullptr};
-    rows_of<Value> a = {reinterpret_cast<const Value *>(w.region() + w.row_at(0)), work.rows, n.hidden,
-                        nullptr};
-    if (work.tile >= 0)
-        a.index = w.rank.tile_row + static_cast<int64_t>(work.tile) * FUSED_TILE_ROWS;
-    else
-        a.values += (w.net.rank * w.call.layout.block_rows + (-1 - work.tile) * FUSED_TILE_ROWS) * n.hidden;
-    const float *const bias = n.biased ? reinterpret_cast<const float *>(work.weights + n.up_bias) : nullptr;
-    const auto put = [&](int row, int column, float v, float next) {
-        const int i = first + column;
+    return [work = work_of<Value>(w, lane), first](int row, int column, float v, float next) {
+        const network &n = work.shape;
+        const int i = first + column, columns = up_columns(n);
         if (row >= work.rows || i >= columns) return;
         Value *const out = work.activations + static_cast<int64_t>(row) * n.intermediate;
-        if (bias) v += bias[i], next += i + 1 < columns ? bias[i + 1] : 0;
-        if (gated) {
+        if (n.biased) {
+            const float *const bias = reinterpret_cast<const float *>(work.weights + n.up_bias);
+            v += bias[i], next += i + 1 < columns ? bias[i + 1] : 0;
+        }
+        if (n.act == activation::swiglu) {
             store_as(out + i / 2, activate(n, v, next));
             return;
         }
         store_as(out + i, activate(n, 0, v));
         if (i + 1 < columns) store_as(out + i + 1, activate(n, 0, next));
     };
-    tile_compute<Engine>(w.stages, a, b, 0, first, {team_thread(), TEAM_BARRIER}, put);
+}
+
+/* Some columns of a tile's first product (half as many activations, where there is a gate). */
+template <typename Engine, scope S> COT_DEVICE void run_up(const fused_warp<S> &w, int lane, int part)
+{
+    using Value = typename Engine::Value;
+    const tile_work<Value> work = work_of<Value>(w, lane);
+    const network &n = work.shape;
+    rows_of<Value> a = {reinterpret_cast<const Value *>(w.region() + w.row_at(0)), work.rows, n.hidden,
+                        nullptr};
+    if (work.tile >= 0)
+        a.index = w.rank.tile_row + static_cast<int64_t>(work.tile) * FUSED_TILE_ROWS;
+    else
+        a.values += (w.net.rank * w.call.layout.block_rows + (-1 - work.tile) * FUSED_TILE_ROWS) * n.hidden;
+    const rows_of<Value> b = {reinterpret_cast<const Value *>(work.weights + n.up), up_columns(n), n.hidden,
+                              nullptr};
+    Engine::compute(w.stages, {a, b, part * Engine::columns_of(work.rows), lane}, {threadIdx.x, TEAM_BARRIER},
+                    [&w](int tag, int first) { return end_up<Value>(w, tag, first); });
 }
 
 /* Two neighbours of a row in the type that it travels in; the second where it is in the row. */
@@ -245,42 +252,49 @@ COT_DEVICE void store_pair(unsigned char *row, bool bf16, int column, float v, f
     if (both) to[1] = next;
 }
 
-/* 64 columns of a tile's second product, times the rows' weights, into the home ranks' regions; reduced: to be added up. */
-template <typename Engine, scope S> COT_DEVICE void run_down(const fused_warp<S> &w, int lane, int part)
+/* As end_up, of the second product: times the rows' weights, into the home ranks' regions; reduced: to be added up. */
+template <typename Value, scope S> COT_DEVICE auto end_down(const fused_warp<S> &w, int lane, int first)
 {
-    using Value = typename Engine::Value;
-    const tile_work<Value> work = work_of<Value>(w, lane);
-    const network &n = work.shape;
-    const int first = part * Engine::N;
-    const int64_t at = static_cast<int64_t>(work.tile) * FUSED_TILE_ROWS;
-    const float *const bias =
-        n.biased ? reinterpret_cast<const float *>(work.weights + n.down_bias) : nullptr;
-    const rows_of<Value> a = {work.activations, work.rows, n.intermediate, nullptr},
-                         b = {reinterpret_cast<const Value *>(work.weights + n.down), n.hidden,
-                              n.intermediate, nullptr};
-    const auto put = [&](int row, int column, float v, float next) {
+    return [&w, work = work_of<Value>(w, lane), first](int row, int column, float v, float next) {
+        const network &n = work.shape;
         const int h = first + column;
         if (row >= work.rows || h >= n.hidden) return;
         const bool both = h + 1 < n.hidden;
-        if (bias) v += bias[h], next += both ? bias[h + 1] : 0;
+        if (n.biased) {
+            const float *const bias = reinterpret_cast<const float *>(work.weights + n.down_bias);
+            v += bias[h], next += both ? bias[h + 1] : 0;
+        }
         if (work.tile < 0) {
             const int64_t token = (-1 - work.tile) * FUSED_TILE_ROWS + row;
             store_pair(reinterpret_cast<unsigned char *>(w.rank.shared_rows + token * n.hidden), false, h, v,
                        next, both);
             return;
         }
-        const float weight = w.rank.tile_weight[at + row];
+        const int64_t at = static_cast<int64_t>(work.tile) * FUSED_TILE_ROWS + row;
+        const float weight = w.rank.tile_weight[at];
         if (w.call.reduced) {
-            float *const entry = w.rank.partial + static_cast<int64_t>(w.rank.tile_at[at + row]) * n.hidden;
+            float *const entry = w.rank.partial + static_cast<int64_t>(w.rank.tile_at[at]) * n.hidden;
             store_pair(reinterpret_cast<unsigned char *>(entry), false, h, v * weight, next * weight, both);
             return;
         }
-        const size_t reply = w.call.replies_at + static_cast<size_t>(w.rank.tile_at[at + row]) *
+        const size_t reply = w.call.replies_at + static_cast<size_t>(w.rank.tile_at[at]) *
                                                      static_cast<size_t>(w.call.layout.reply_bytes);
-        store_pair(place_at(w.net, w.rank.tile_home[at + row], reply), w.call.reply_bf16, h, v * weight,
+        store_pair(place_at(w.net, w.rank.tile_home[at], reply), w.call.reply_bf16, h, v * weight,
                    next * weight, both);
     };
-    tile_compute<Engine>(w.stages, a, b, 0, first, {team_thread(), TEAM_BARRIER}, put);
+}
+
+/* Some columns of a tile's second product. */
+template <typename Engine, scope S> COT_DEVICE void run_down(const fused_warp<S> &w, int lane, int part)
+{
+    using Value = typename Engine::Value;
+    const tile_work<Value> work = work_of<Value>(w, lane);
+    const network &n = work.shape;
+    const rows_of<Value> a = {work.activations, work.rows, n.intermediate, nullptr},
+                         b = {reinterpret_cast<const Value *>(work.weights + n.down), n.hidden,
+                              n.intermediate, nullptr};
+    Engine::compute(w.stages, {a, b, part * Engine::columns_of(work.rows), lane}, {threadIdx.x, TEAM_BARRIER},
+                    [&w](int tag, int first) { return end_down<Value>(w, tag, first); });
 }
 
 /* reduced: adds up the entries of received rows, in the order of experts, into the home ranks' regions: the complete rows from

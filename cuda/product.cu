@@ -1,29 +1,38 @@
 #include "cuda/tile.h"
 
+using in_bf16 = cot::mma_engine<128>;
+using in_f32 = cot::fma_engine<128>;
+
 template <typename Engine> COT_DEVICE void multiply_all(const cot_cuda_product_of<typename Engine::Value> &p)
 {
-    const int across = (p.b.rows + Engine::N - 1) / Engine::N,
-              tiles = (p.a.rows + Engine::M - 1) / Engine::M * across;
-    const cot::tile_team team = {static_cast<int>(threadIdx.x), 1};
-    for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
-        const int m = tile / across * Engine::M, n = tile % across * Engine::N;
-        cot::tile_compute<Engine>(static_cast<unsigned char *>(cot::shared_memory()), p.a, p.b, m, n, team,
-                                  [&](int row, int column, float v, float next) {
-                                      if (m + row >= p.a.rows) return;
-                                      float *const c =
-                                          p.c + static_cast<int64_t>(m + row) * p.b.rows + n + column;
-                                      if (n + column < p.b.rows) c[0] = v;
-                                      if (n + column + 1 < p.b.rows) c[1] = next;
-                                  });
+    const cot::tile_team team = {threadIdx.x, 1};
+    int number = 0; // of tiles, of which every block takes its share
+    for (int m = 0; m < p.a.rows; m += Engine::ROWS) {
+        cot::rows_of<typename Engine::Value> a = cot::rows_from(p.a, m);
+        if (a.rows > Engine::ROWS) a.rows = Engine::ROWS;
+        for (int n = 0; n < p.b.rows; n += Engine::columns_of(a.rows), number++) {
+            if (number % static_cast<int>(gridDim.x) != static_cast<int>(blockIdx.x)) continue;
+            Engine::compute(static_cast<unsigned char *>(cot::shared_memory()), {a, p.b, n, m}, team,
+                            [&](int first, int begin) {
+                                return [&p, first, begin](int row, int column, float v, float next) {
+                                    if (first + row >= p.a.rows) return;
+                                    float *const c =
+                                        p.c + static_cast<int64_t>(first + row) * p.b.rows + begin + column;
+                                    if (begin + column < p.b.rows) c[0] = v;
+                                    if (begin + column + 1 < p.b.rows) c[1] = next;
+                                };
+                            });
+            COT_UNLESS(tile_done_by_all) cot::barrier_sync(team.barrier, Engine::THREADS);
+        }
     }
 }
 
-COT_KERNEL __launch_bounds__(cot::mma_tile::THREADS) cot_cuda_product_kernel(cot_cuda_product p)
+COT_KERNEL __launch_bounds__(in_bf16::THREADS, 2) cot_cuda_product_kernel(cot_cuda_product p)
 {
-    multiply_all<cot::mma_tile>(p);
+    multiply_all<in_bf16>(p);
 }
 
-COT_KERNEL __launch_bounds__(cot::fma_tile::THREADS) cot_cuda_product_f32_kernel(cot_cuda_product_f32 p)
+COT_KERNEL __launch_bounds__(in_f32::THREADS, 3) cot_cuda_product_f32_kernel(cot_cuda_product_f32 p)
 {
-    multiply_all<cot::fma_tile>(p);
+    multiply_all<in_f32>(p);
 }

@@ -9,6 +9,8 @@
 #ifdef __CUDACC__
 /* A loop over 0 to n - 1 that is written out, so that what `i` numbers can lie in registers. */
 #define COT_EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
+/* The loop that follows is not written out: what its turns have alike is not kept in registers. */
+#define COT_ONE_BY_ONE _Pragma("unroll 1")
 /* In a test of the emulator, the statement that follows is left out where that mutant is on. */
 #define COT_UNLESS(mutant)
 /* In a test of the emulator, the second where that mutant is on; else the first. */
@@ -16,6 +18,7 @@
 #else
 #include <emulate/cuda.h>
 #define COT_EACH(i, n) for (int i = 0; i < (n); i++)
+#define COT_ONE_BY_ONE
 #define COT_UNLESS(mutant) if (!emulate::weakened(#mutant))
 #define COT_EITHER(mutant, strong, weak) (emulate::weakened(#mutant) ? (weak) : (strong))
 #endif
@@ -71,6 +74,10 @@ COT_DEVICE void load_matrix_x4_transposed(uint32_t (&registers)[4], const void *
 
 /* mma.sync.m16n8k16, bf16 into fp32: d += a b. */
 COT_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+
+/* The same value, of which the compiler does not know that: what follows from it is computed where it is used, and takes no register
+ * before. */
+COT_DEVICE uint32_t hidden(uint32_t value);
 
 /* Nanoseconds, the same clock for all threads. */
 COT_DEVICE uint64_t global_timer();

@@ -203,6 +203,11 @@ COT_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+COT_DEVICE uint32_t hidden(uint32_t value)
+{
+    asm volatile("" : "+r"(value));
+    return value;
+}
 COT_DEVICE uint64_t global_timer()
 {
     uint64_t ns;

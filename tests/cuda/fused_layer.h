@@ -31,6 +31,9 @@ static_assert(static_cast<int>(cot::activation::gelu) == COT_FFN_GELU &&
                   static_cast<int>(cot::activation::relu) == COT_FFN_RELU,
               "the same order");
 
+using mma_engine = cot::mma_engine<cot::FUSED_TILE_ROWS>;
+using fma_engine = cot::fma_engine<cot::FUSED_TILE_ROWS>;
+
 /* The operator over ranks of several devices. */
 template <typename Engine> void fused_sys(cot_cuda_fused call)
 {
@@ -217,10 +220,10 @@ class Layer {
         for (size_t r = 0; r < grid.blocks.size(); r++)
             for (int b = 0; b < grid.blocks[r]; b++, blocks++)
                 if (grid.devices) options.devices.push_back(static_cast<int>(r % 2));
-        const size_t shared = bf16 ? cot::fused_shared_bytes<cot::mma_tile>(experts)
-                                   : cot::fused_shared_bytes<cot::fma_tile>(experts);
+        const size_t shared = bf16 ? cot::fused_shared_bytes<mma_engine>(experts)
+                                   : cot::fused_shared_bytes<fma_engine>(experts);
         return emulate::launch({blocks, cot::FUSED_THREADS, shared}, options,
-                               grid.devices ? bf16 ? fused_sys<cot::mma_tile> : fused_sys<cot::fma_tile>
+                               grid.devices ? bf16 ? fused_sys<mma_engine> : fused_sys<fma_engine>
                                : bf16 ? cot_cuda_fused_bf16
                                             : cot_cuda_fused_f32,
                                call);

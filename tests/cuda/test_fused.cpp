@@ -309,7 +309,7 @@ static Words words_of(const cot_ffn_shape &s, uint64_t tokens, uint64_t tiles)
     const uint64_t chunks = (tokens + cot::FUSED_CHUNK - 1) / cot::FUSED_CHUNK,
                    up = tiles * parts(2 * s.intermediate), down = tiles * parts(s.hidden),
                    tasks = 2 * chunks + up + down;
-    return {tasks, 2 * tasks + up * (parts(s.hidden) + 1) + down * (parts(s.intermediate) + 1)};
+    return {tasks, 2 * tasks + up * (parts(s.hidden) + 2) + down * (parts(s.intermediate) + 2)};
 }
 
 static std::vector<int> tiles_of(const uint16_t *experts, size_t choices, size_t n)

@@ -116,8 +116,10 @@ static void each_weakening_is_found(void **)
                                           "schedule_lanes_after_event",
                                           "fabric_raise",
                                           "fused_first_barrier",
+                                          "tile_job_for_all",
                                           "tile_wait_group",
-                                          "tile_barrier"};
+                                          "tile_barrier",
+                                          "tile_last_barrier"};
     struct draw draw = {test_seed(), 12, 0};
     struct world w = world_of(variants[4], 11, &draw);
     const struct plan p = plan_even(&w, 2);

@@ -14,7 +14,8 @@ extern "C" {
 #include <cstdlib>
 #include <vector>
 
-using cot::mma_tile;
+using mma_engine = cot::mma_engine<128>;
+using fma_engine = cot::fma_engine<128>;
 using emulate::Fault;
 
 namespace {
@@ -44,7 +45,7 @@ static Product multiply(const Operands &o, unsigned blocks, const emulate::Optio
                           {session.copy(o.b.data(), o.b.size(), "b"), o.n, o.k},
                           session.allocate<float>(outputs, "c")};
     Product r;
-    r.result = emulate::launch({blocks, mma_tile::THREADS, mma_tile::SHARED_BYTES}, options,
+    r.result = emulate::launch({blocks, mma_engine::THREADS, mma_engine::SHARED_BYTES}, options,
                                cot_cuda_product_kernel, p);
     if (r.result.fault != Fault::NONE) return r;
     assert_int_equal(session.unwritten(p.c, outputs * sizeof(float)), 0);
@@ -77,8 +78,9 @@ static void agrees(int m, int n, int k, unsigned blocks, uint64_t seed)
 
 static void every_tail(void **)
 {
-    static const int shapes[][3] = {{1, 1, 8},    {64, 64, 64}, {65, 63, 72}, {17, 40, 24},
-                                    {40, 24, 40}, {3, 130, 8},  {70, 5, 328}, {33, 31, 136}};
+    static const int shapes[][3] = {{1, 1, 8},     {64, 64, 64},   {65, 63, 72},  {17, 40, 24},
+                                    {40, 24, 40},  {3, 130, 8},    {70, 5, 328},  {33, 31, 136},
+                                    {65, 130, 40}, {128, 127, 32}, {129, 72, 104}};
     uint64_t seed = 0;
     for (const auto &s : shapes)
         agrees(s[0], s[1], s[2], 1 + static_cast<unsigned>(seed % 2), seed + 1), seed++;
@@ -87,7 +89,8 @@ static void every_tail(void **)
 /* fp32, rows of A gathered by index: K whole chunks of 16 bytes or not. */
 static void fp32_of_gathered_rows(void **)
 {
-    static const int shapes[][3] = {{1, 1, 1}, {64, 64, 16}, {65, 63, 33}, {5, 70, 36}, {3, 40, 131}};
+    static const int shapes[][3] = {{1, 1, 1},   {64, 64, 16}, {65, 63, 33},
+                                    {5, 70, 36}, {3, 40, 131}, {129, 9, 20}};
     uint64_t seed = 100;
     for (const auto &s : shapes) {
         const size_t m = static_cast<size_t>(s[0]), n = static_cast<size_t>(s[1]),
@@ -107,8 +110,8 @@ static void fp32_of_gathered_rows(void **)
         emulate::Options options;
         options.seed = seed;
         const emulate::Result r = emulate::launch(
-            {1 + static_cast<unsigned>(seed % 2), cot::fma_tile::THREADS, cot::fma_tile::SHARED_BYTES},
-            options, cot_cuda_product_f32_kernel, p);
+            {1 + static_cast<unsigned>(seed % 2), fma_engine::THREADS, fma_engine::SHARED_BYTES}, options,
+            cot_cuda_product_f32_kernel, p);
         expect_none(r);
         assert_true(r.counters.shared_accesses > 0);
         assert_int_equal(r.counters.shared_conflicts, 0);
@@ -155,13 +158,13 @@ static void every_shape_has_the_same_bits(void **)
 {
     struct draw draw = {test_seed(), 55, 0};
     const int n = 40, k = 136;
-    const Operands all = draw_operands(64, n, k, &draw);
+    const Operands all = draw_operands(128, n, k, &draw);
     for (int rounding = 0; rounding < static_cast<int>(emulate::Rounding::COUNT); rounding++) {
         emulate::Options options;
         options.rounding = static_cast<emulate::Rounding>(rounding);
         const Product whole = multiply(all, 1, options);
         expect_none(whole.result);
-        for (int rows : {1, 15, 16, 17, 32, 33, 48, 49, 63}) {
+        for (int rows : {1, 15, 16, 17, 32, 33, 49, 64, 65, 96, 127}) {
             Operands some = all;
             some.m = rows;
             some.a.resize(static_cast<size_t>(rows * k));
@@ -176,38 +179,47 @@ static void every_shape_has_the_same_bits(void **)
 static void what_a_tile_costs(void **)
 {
     struct draw draw = {test_seed(), 60, 0};
-    for (int rows : {1, 16, 17, 32, 33, 48, 49, 64}) {
-        const Product r = multiply(draw_operands(rows, 64, 256, &draw), 1, {});
+    for (int rows : {1, 16, 17, 32, 33, 48, 49, 64, 65, 80, 81, 112, 128}) {
+        const int columns = mma_engine::columns_of(rows);
+        assert_int_equal(columns, rows <= 64 ? 64 : 128);
+        const Product r = multiply(draw_operands(rows, columns, 256, &draw), 1, {});
         expect_none(r.result);
         const emulate::Counters &c = r.result.counters;
         const uint64_t blocks = static_cast<uint64_t>(rows + 15) / 16, steps = 256 / 16; // of k
-        assert_int_equal(c.copied_bytes, (rows + 64) * 256 * 2);                         // each operand once
-        assert_int_equal(c.mma, blocks * (64 / 8) * steps);
-        /* Four warps beside each other read each block and a quarter of B; or two by two, each two blocks and half of B. */
-        assert_int_equal(c.ldmatrix, steps * (blocks <= 2 ? 4 * (blocks + 1) : 2 * blocks + 4 * 2));
+        assert_int_equal(c.copied_bytes, (rows + columns) * 256 * 2);                    // each operand once
+        assert_int_equal(c.mma, blocks * static_cast<uint64_t>(columns / 8) * steps);
+        /* Four warps beside each other read each block and a quarter of B; or two by two, each its blocks and half of B. */
+        assert_int_equal(c.ldmatrix, steps * (blocks <= 2   ? 4 * (blocks + 1)
+                                              : blocks <= 4 ? 2 * blocks + 4 * 2
+                                                            : 2 * blocks + 4 * 4));
         assert_int_equal(c.ldmatrix_conflicts, 0);
         assert_int_equal(c.copy_conflicts, 0);
-        assert_int_equal(c.shared_accesses, 0); // sums go from registers to where they belong
-        assert_int_equal(c.barriers, 4 + 1);    // one for each 64 of k, one at the end
+        assert_int_equal(c.shared_conflicts, 0); // where sums pass through
+        /* What is to be done; one for each stage; that all are read, and the sums. */
+        assert_int_equal(c.barriers, 1 + (rows <= 64 ? 4 : 8) + 1 + 1);
     }
 }
 
 static void each_weakening_is_found(void **)
 {
     struct draw draw = {test_seed(), 70, 0};
-    const Operands o = draw_operands(65, 16, 392, &draw); // two tiles, seven parts of k
-    for (const char *mutant : {"tile_wait_group", "tile_barrier", "tile_last_barrier"}) {
-        int found = 0;
-        for (uint64_t seed = 1; seed <= 4; seed++) {
-            emulate::Options options;
-            options.seed = seed;
-            options.mutant = mutant;
-            const Product r = multiply(o, 1, options);
-            assert_true(r.result.counters.mutant_reached > 0);
-            found += r.result.fault == Fault::RACE || r.result.fault == Fault::UNWRITTEN;
+    /* Two tiles in each shape; the last part of k lies where sums will. */
+    const Operands shapes[] = {draw_operands(65, 130, 232, &draw), draw_operands(40, 70, 264, &draw),
+                               draw_operands(9, 70, 264, &draw)};
+    for (const Operands &o : shapes)
+        for (const char *mutant : {"tile_job_for_all", "tile_wait_group", "tile_barrier", "tile_last_barrier",
+                                   "tile_done_by_all"}) {
+            int found = 0;
+            for (uint64_t seed = 1; seed <= 4; seed++) {
+                emulate::Options options;
+                options.seed = seed;
+                options.mutant = mutant;
+                const Product r = multiply(o, 1, options);
+                assert_true(r.result.counters.mutant_reached > 0);
+                found += r.result.fault == Fault::RACE || r.result.fault == Fault::UNWRITTEN;
+            }
+            if (found != 4) fail_msg("%d rows: %s was found in %d of 4 schedules", o.m, mutant, found);
         }
-        if (found != 4) fail_msg("%s was found in %d of 4 schedules", mutant, found);
-    }
 }
 
 int main(void)
