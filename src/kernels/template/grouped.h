@@ -47,9 +47,10 @@ static panels_function *panels_of(const struct block *block)
     const enum elements of = elements_of(g);
     if (g->rounded) {
 #ifdef I_DOT
-        if (block->rows > PAIR_ROWS) return strips[FOUR][of];
-#endif
+        return block->rows > PAIR_ROWS ? strips[FOUR][of] : whole_of_rows[of][block->rows];
+#else
         return of == FOUR_BITS ? whole_nibbles : whole_bytes;
+#endif
     }
 #ifdef V_DOT
     if (g->type == COT_BF16) return block->rows > PAIR_ROWS ? strips[PAIR][of] : dot_panels[of][block->rows];
@@ -83,7 +84,7 @@ static int64_t columns_of(const cot_gemm *g, int64_t panel)
 static void run_panels(const struct block *block, int64_t first, int count, int64_t range,
                        const struct grouped_rows *rows)
 {
-    alignas(64) float sums[WIDE_PANELS][BLOCK_ROWS * COT_PANEL];
+    alignas(64) float sums[WIDE_PANELS * BLOCK_ROWS * COT_PANEL];
     const cot_gemm *g = block->g;
     struct panels all = {.block = block,
                          .rows = rows,
@@ -98,22 +99,38 @@ static void run_panels(const struct block *block, int64_t first, int count, int6
         const char *words = words_at(g, at, block->k0);
         const uint8_t *scales = (const uint8_t *)g->b + panel_at(g, at);
         const float *c = g->c + block->m0 * g->c_stride + at * COT_PANEL;
+        float *sums_of = sums + i * block->rows * COT_PANEL;
         all.of[i] = (struct panel){.words = words,
                                    .end = words + (block->k + GROUP - 1) / GROUP * all.group_bytes,
                                    .next = next_words(block, at, count, range),
                                    .scales = scales,
                                    .offsets = scales + cot_scales_offsets_at(g->format, g->k),
-                                   .sums = sums[i]};
+                                   .sums = sums_of};
         if (!block->accumulate || columns < COT_PANEL)
-            memset(sums[i], 0, (size_t)(block->rows * COT_PANEL) * 4);
+            memset(sums_of, 0, (size_t)(block->rows * COT_PANEL) * 4);
         for (int64_t r = 0; r < block->rows && block->accumulate; r++)
-            memcpy(sums[i] + r * COT_PANEL, c + r * g->c_stride, (size_t)columns * 4);
+            memcpy(sums_of + r * COT_PANEL, c + r * g->c_stride, (size_t)columns * 4);
     }
     panels_of(block)(&all);
     for (int i = 0; i < count; i++)
         for (int64_t r = 0; r < block->rows; r++)
-            memcpy(g->c + (block->m0 + r) * g->c_stride + (first + i) * COT_PANEL, sums[i] + r * COT_PANEL,
-                   (size_t)columns_of(g, first + i) * 4);
+            memcpy(g->c + (block->m0 + r) * g->c_stride + (first + i) * COT_PANEL,
+                   all.of[i].sums + r * COT_PANEL, (size_t)columns_of(g, first + i) * 4);
+}
+
+/* Panels that the block's product goes down together. */
+static int64_t side_by_side(const struct block *block)
+{
+    const cot_gemm *g = block->g;
+#ifdef I_DOT
+    if (g->rounded && block->rows <= PAIR_ROWS) return side_of(block->rows, elements_of(g), true);
+#endif
+#ifdef V_DOT
+    if (!g->rounded && g->type == COT_BF16 && block->rows <= PAIR_ROWS)
+        return side_of(block->rows, elements_of(g), false);
+#endif
+    (void)g;
+    return WIDE_PANELS;
 }
 
 static void run_grouped(struct block *block, int64_t p0, int64_t p1)
@@ -121,7 +138,7 @@ static void run_grouped(struct block *block, int64_t p0, int64_t p1)
     struct grouped_rows rows;
     const cot_gemm *g = block->g;
     rows.reach = reach_of(block);
-    const int64_t range = few_range(g) * rows.reach;
+    const int64_t range = few_range(g) * rows.reach, side = side_by_side(block);
     if (p1 > cot_panels(g->n)) p1 = cot_panels(g->n);
     block->p0 = p0;
     block->p1 = p1;
@@ -129,7 +146,9 @@ static void run_grouped(struct block *block, int64_t p0, int64_t p1)
         block->k = g->k - block->k0 < range ? g->k - block->k0 : range;
         block->accumulate = g->accumulate || block->k0 > 0;
         lay_out_grouped(block, &rows);
-        for (int64_t p = p0; p < p1; p += WIDE_PANELS)
-            run_panels(block, p, p + WIDE_PANELS <= p1 ? WIDE_PANELS : (int)(p1 - p), range, &rows);
+        for (int64_t p = p0, count; p < p1; p += count) {
+            count = p + side <= p1 ? side : 1;
+            run_panels(block, p, (int)count, range, &rows);
+        }
     }
 }

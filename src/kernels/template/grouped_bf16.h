@@ -15,38 +15,52 @@ INLINE void widen_pairs(enum elements of, const char *words, const struct nibble
     for (int i = 0; i < 2; i++) pairs[i] = w_pair(w_byte(x, 2 * i), w_byte(x, 2 * i + 1));
 }
 
-/* A group by few rows of pairs. */
-INLINE void dot_group(int rows, enum elements of, const struct panels *all, const struct panel *p, int64_t k,
+/* A group of `count` panels by few rows of pairs, whose sums wait in registers. */
+INLINE void dot_group(int rows, int count, enum elements of, const struct panels *all, int64_t k,
                       int64_t line)
 {
-    const int lines = lines_of(of), step = rows_of_line(of);
+    const int lines = lines_of(of), step = rows_of_line(of), across = count * PANEL_VECTORS,
+              at_once =
+                  count > 1 ? 1 : PANEL_VECTORS; // by more rows an element of A is read once for both vectors
     const struct nibbles *codes = nibbles_of(all->block->g);
-    const struct group g = group_of(all, p, k, line);
     const float *a = all->block->a + k / 2;
-    vec sum[PAIR_ROWS * PANEL_VECTORS];
-#pragma GCC unroll 16
-    for (int i = 0; i < rows * PANEL_VECTORS; i++) sum[i] = v_zero();
-#pragma GCC unroll 8
-    for (int l = 0; l < lines; l++, a += step / 2) {
-        vec pairs[PANEL_VECTORS][MOST_WIDE / 2];
-#pragma GCC unroll 2
-        for (int v = 0; v < PANEL_VECTORS; v++)
-            widen_pairs(of, words_of_group(&g, l, v * LANES), codes, pairs[v]);
+    struct group groups[SIDE_PANELS];
+    vec sum[SIDE_SUMS];
 #pragma GCC unroll 4
-        for (int i = 0; i < step / 2; i++)
+    for (int i = 0; i < count; i++) groups[i] = group_of(all, &all->of[i], k, line);
+#pragma GCC unroll 16
+    for (int i = 0; i < rows * across; i++) sum[i] = v_zero();
 #pragma GCC unroll 8
-            for (int r = 0; r < rows; r++) {
-                const vec x = v_set(a[r * REACH * FEW_STRIDE + i]);
+    for (int l = 0; l < lines; l++, a += step / 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < across; i += at_once) {
+            const struct group *g = &groups[i / PANEL_VECTORS];
+            vec pairs[PANEL_VECTORS][MOST_WIDE / 2];
 #pragma GCC unroll 2
-                for (int v = 0; v < PANEL_VECTORS; v++)
-                    sum[r * PANEL_VECTORS + v] = v_dot(x, pairs[v][i], sum[r * PANEL_VECTORS + v]);
-            }
-    }
-    add_group(rows, PANEL_VECTORS, all, &g, 0, 0, k, sum, p->sums);
+            for (int v = 0; v < at_once; v++)
+                widen_pairs(of, words_of_group(g, l, (i + v) % PANEL_VECTORS * LANES), codes, pairs[v]);
+#pragma GCC unroll 4
+            for (int j = 0; j < step / 2; j++)
+#pragma GCC unroll 8
+                for (int r = 0; r < rows; r++) {
+                    const vec x = v_set(a[r * REACH * FEW_STRIDE + j]);
+#pragma GCC unroll 2
+                    for (int v = 0; v < at_once; v++)
+                        sum[r * across + i + v] = v_dot(x, pairs[v][j], sum[r * across + i + v]);
+                }
+        }
+    add_groups_of(rows, count, all, groups, k, sum, all->of[0].sums);
 }
 
 #define DEFINE_DOT(rows, kind)                                                                               \
-    DEFINE_PANELS(dot_##rows##_##kind, dot_group(rows, kind, all, &all->of[i], k, line))
+    static void dot_##rows##_##kind(const struct panels *all)                                                \
+    {                                                                                                        \
+        for (int64_t k = 0; k < all->block->k; k += GROUP)                                                   \
+            if (side_of(rows, kind, false) > 1 && all->count > 1)                                            \
+                dot_group(rows, side_of(rows, kind, false), kind, all, k, scale_line(all, k));               \
+            else                                                                                             \
+                dot_group(rows, 1, kind, all, k, scale_line(all, k));                                        \
+    }
 #define DOT_OF(rows, kind) [kind][rows] = dot_##rows##_##kind,
 #define EACH_PAIR_ROWS(X)                                                                                    \
     EACH_ELEMENTS(X, 1)                                                                                      \

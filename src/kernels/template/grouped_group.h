@@ -6,7 +6,18 @@ struct panel {
     float *sums; // [rows][COT_PANEL]
 };
 
-/* Panels side by side, whose groups are read in turn: memory gives two streams more than one. */
+/* What a line of words holds, known where it is compiled: eight rows of four bits, or four rows of bytes. */
+enum elements { FOUR_BITS, WHOLE_BYTES, E4M3_BYTES };
+
+/* Panels side by side, whose groups are read in turn: memory gives two streams more than one. By few rows of V_DOT or I_DOT there are
+ * so many that the chains of their sums hide each other's latency (side_of). */
+enum { SIDE_PANELS = 4, SIDE_SUMS = 16 };
+INLINE int side_of(int64_t rows, enum elements of, bool rounded)
+{
+    if (rounded && rows == 1) return 1;
+    return rows <= 2 && of == FOUR_BITS ? SIDE_PANELS : rows <= 4 ? SIDE_PANELS / 2 : 1;
+}
+
 struct panels {
     const struct block *block;
     const struct grouped_rows *rows;
@@ -15,7 +26,7 @@ struct panels {
     int64_t scale_rows;               // that share one; 0: all
     cot_dtype scale_type;
     bool zeros;
-    struct panel of[WIDE_PANELS];
+    struct panel of[SIDE_PANELS];
 };
 
 /* A panel's group from row k of the block on. */
@@ -71,7 +82,12 @@ INLINE vec add_offset(const struct panels *all, vec sum, vec offset, int64_t row
     return v_fma(offset, v_set(all->rows->sums[row * all->rows->reach * GROUPS + k / GROUP]), sum);
 }
 
-/* Line l of a group's words, of which the columns from `column` on; memory is asked for as much of the group ahead, so that it
+/* Line l of a group's words, of which the columns from `column` on. */
+INLINE const char *words_here(const struct group *g, int l, int column)
+{
+    return g->words + l * COT_WORDS_BYTES + column * 4;
+}
+/* The same; memory is asked for as much of the group ahead, so that it
  * is a little each time. */
 INLINE const char *words_of_group(const struct group *g, int l, int column)
 {
@@ -80,8 +96,6 @@ INLINE const char *words_of_group(const struct group *g, int l, int column)
     return g->words + at;
 }
 
-/* What a line of words holds, known where it is compiled: eight rows of four bits, or four rows of bytes. */
-enum elements { FOUR_BITS, WHOLE_BYTES, E4M3_BYTES };
 INLINE enum elements elements_of(const cot_gemm *g)
 {
     return !is_of_bytes(g)                                ? FOUR_BITS
@@ -107,6 +121,26 @@ INLINE void add_group(int rows, int vectors, const struct panels *all, const str
             v_store(c, v_fma(whole, scale, v_load(c)));
         }
     }
+}
+
+/* The same of `count` panels by few rows; sums [count][rows][COT_PANEL]. */
+INLINE void add_groups_of(int rows, int count, const struct panels *all, const struct group *groups,
+                          int64_t k, const vec *sum, float *sums)
+{
+    const int across = count * PANEL_VECTORS;
+#pragma GCC unroll 4
+    for (int i = 0; i < count; i++)
+#pragma GCC unroll 2
+        for (int v = 0; v < PANEL_VECTORS; v++) {
+            const vec scale = scales_from(all, &groups[i], v * LANES),
+                      offset = offsets_from(all, &groups[i], v * LANES);
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; r++) {
+                float *c = sums + (i * rows + r) * COT_PANEL + v * LANES;
+                const vec whole = add_offset(all, sum[r * across + i * PANEL_VECTORS + v], offset, r, k);
+                v_store(c, v_fma(whole, scale, v_load(c)));
+            }
+        }
 }
 
 enum { MOST_WIDE = 8 };

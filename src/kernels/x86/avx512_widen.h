@@ -50,9 +50,14 @@ static inline void w_bytes(const void *words, const struct nibbles *codes, ivec 
     bytes[1] = _mm512_shuffle_epi8(values, _mm512_and_si512(_mm512_srli_epi16(x, 4), low));
 }
 
+/* As the last bits of 2^23 + 128, which are then taken off: of the units that shift there are fewer than of those that add. */
 static inline vec w_byte(ivec words, int place)
 {
-    return _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(words, (unsigned)(24 - 8 * place)), 24));
+    const __m512i flipped = _mm512_xor_si512(words, _mm512_set1_epi8((char)0x80)),
+                  low = place ? _mm512_srli_epi32(flipped, (unsigned)(8 * place)) : flipped,
+                  bits = _mm512_ternarylogic_epi32(low, _mm512_set1_epi32(255), _mm512_set1_epi32(0x4b000000),
+                                                   0xea); // low & 255 | 2^23
+    return _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p23f + 128));
 }
 
 /* The code's bits in a float's places are too small by 2^120. */
