@@ -1,5 +1,6 @@
 #include "base/error.h"
 #include "coterie/bench_fabric.h"
+#include "engine/bench/times.h"
 #include "fabric/collectives.h"
 #include "fabric/launch.h"
 
@@ -115,21 +116,14 @@ static cot_status agree(struct end *end, cot_bench_transfer transfer, int64_t on
     return status;
 }
 
-static int by_time(const void *a, const void *b)
-{
-    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static void summarise(cot_bench_fabric_row *row, int64_t *ns, int64_t n)
 {
     const double half = row->transfer == COT_BENCH_PUT_SIGNAL ? 0.5 : 1;
     double sum = 0;
-    qsort(ns, (size_t)n, sizeof *ns, by_time);
+    row->median_ns = half * cot_bench_median(ns, n);
     for (int64_t i = 0; i < n; i++) sum += (double)ns[i];
     row->repeats = n;
     row->least_ns = half * (double)ns[0];
-    row->median_ns = half * (double)(ns[(n - 1) / 2] + ns[n / 2]) / 2;
     row->average_ns = half * sum / (double)n;
 }
 

@@ -3,6 +3,7 @@
 #include "base/integers.h"
 #include "base/rng.h"
 #include "coterie/bench_kernels.h"
+#include "engine/bench/times.h"
 #include "moe/ffn.h"
 
 #include <stdlib.h>
@@ -103,24 +104,18 @@ static void run(struct bench *b, int64_t experts)
     cot_ffn_run(b->kernels, b->pool, &b->shape, b->jobs, experts, b->scratch);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void measure(cot_bench_kernels_row *row, struct bench *b, int64_t rows)
 {
     const int64_t experts = rows <= FEW_ROWS ? b->experts : 1;
-    double ns[RUNS];
+    int64_t ns[RUNS];
     for (int64_t e = 0; e < experts; e++) b->jobs[e].count = rows;
     run(b, experts);
     for (int i = 0; i < RUNS; i++) {
         const int64_t began = cot_now_ns();
         run(b, experts);
-        ns[i] = (double)(cot_now_ns() - began);
+        ns[i] = cot_now_ns() - began;
     }
-    qsort(ns, RUNS, sizeof *ns, by_value);
+    const double median_ns = cot_bench_median(ns, RUNS);
     *row = (cot_bench_kernels_row){
         .weights = cot_formats[b->shape.up].name,
         .isa = b->kernels->name,
@@ -128,9 +123,9 @@ static void measure(cot_bench_kernels_row *row, struct bench *b, int64_t rows)
         .experts = experts,
         .weight_bytes = (int64_t)cot_ffn_layout_of(&b->shape).bytes * experts,
         .operations = 6.0 * (double)(rows * b->shape.hidden * b->shape.intermediate * experts),
-        .least_ns = ns[0],
-        .median_ns = ns[RUNS / 2],
-        .most_ns = ns[RUNS - 1]};
+        .least_ns = (double)ns[0],
+        .median_ns = median_ns,
+        .most_ns = (double)ns[RUNS - 1]};
 }
 
 static double drift_of(double a, double b)

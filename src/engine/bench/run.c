@@ -1,6 +1,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/bench/bench.h"
+#include "engine/bench/times.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,12 +13,6 @@ struct runs {
     int n;
 };
 
-static int by_value(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 static void add(struct runs *runs, int64_t ns)
 {
     runs->ns[runs->n++] = ns;
@@ -27,8 +22,7 @@ static void summarise(double *median, double *p95, struct runs *runs)
 {
     int n = runs->n;
     if (!n) return; // they stay 0
-    qsort(runs->ns, (size_t)n, sizeof *runs->ns, by_value);
-    *median = (double)(runs->ns[(n - 1) / 2] + runs->ns[n / 2]) / 2;
+    *median = cot_bench_median(runs->ns, n);
     *p95 = (double)runs->ns[(95 * n + 99) / 100 - 1];
 }
 
