@@ -10,7 +10,20 @@ enum { MOST_WAYS = 256 };
 
 /* ---- lists ---- */
 
-static bool split(struct pipeline_names *names, const char *option, const char *text)
+#define PHASES "prefill,decode"
+#define PIPELINES "ds-moe,s-moe,dp,auto"
+#define PREDICTIONS "none,token-table,device-sequence,algorithm-2,gate,oracle,worst,auto"
+
+static bool knows(const char *names, const char *name)
+{
+    const size_t length = strlen(name);
+    for (; names; names = strchr(names, ','), names += names != NULL)
+        if (!strncmp(names, name, length) && (names[length] == ',' || !names[length])) return true;
+    return false;
+}
+
+/* Of the names that there are, with commas between them; NULL: of names that engines know. */
+static bool split(struct pipeline_names *names, const char *option, const char *text, const char *known)
 {
     *names = (struct pipeline_names){.text = strdup(text)};
     if (!names->text) {
@@ -22,19 +35,11 @@ static bool split(struct pipeline_names *names, const char *option, const char *
             cot_complain("--%s takes up to %d names, not '%s'", option, PIPELINE_MOST_NAMES, text);
             return false;
         }
+        if (known && !knows(known, item)) {
+            cot_complain("--%s takes a list of %s, not '%s'", option, known, item);
+            return false;
+        }
         names->name[names->count++] = strcmp(item, "auto") != 0 ? item : NULL;
-    }
-    return true;
-}
-
-static bool parse_phases(struct pipeline_work *w)
-{
-    if (!split(&w->phases, "phase", w->s->phase)) return false;
-    for (size_t i = 0; i < w->phases.count; i++) {
-        const char *name = w->phases.name[i];
-        if (name && (!strcmp(name, "prefill") || !strcmp(name, "decode"))) continue;
-        cot_complain("--phase takes prefill and decode, not '%s'", w->s->phase);
-        return false;
     }
     return true;
 }
@@ -58,10 +63,12 @@ static bool parse_links(struct pipeline_work *w)
 bool pipeline_parse(struct pipeline_work *w)
 {
     const struct pipeline_settings *s = w->s;
-    return split(&w->pipelines, "pipeline", s->pipeline) && split(&w->ops, "op", s->op) &&
-           split(&w->predictions, "predict", s->predict) &&
-           split(&w->collectives, "collective", s->collective) && split(&w->exchanges, "a2a", s->a2a) &&
-           split(&w->dedups, "dedup", s->dedup) && parse_phases(w) && parse_links(w) &&
+    return split(&w->pipelines, "pipeline", s->pipeline, PIPELINES) && split(&w->ops, "op", s->op, NULL) &&
+           split(&w->predictions, "predict", s->predict, PREDICTIONS) &&
+           split(&w->collectives, "collective", s->collective, "ring,direct,auto") &&
+           split(&w->exchanges, "a2a", s->a2a, "padded,two-phase,one-shot,auto") &&
+           split(&w->dedups, "dedup", s->dedup, "on,off,auto") &&
+           split(&w->phases, "phase", s->phase, PHASES) && parse_links(w) &&
            bench_integers_parse(w->tokens, &w->n_tokens, "tokens", s->tokens, PIPELINE_MOST_STEP) &&
            bench_integers_parse(w->ranks, &w->n_ranks, "ranks", s->ranks, 64);
 }

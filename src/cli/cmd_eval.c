@@ -328,7 +328,8 @@ static const cot_option eval_options[] = {
     {"compare", 0, COT_OPTION_TEXT, "MODEL2", NULL,
      "say by domain how the model differs from MODEL2, whose weights stay as stored: losses, KL divergence "
      "of the next token, "
-     "shares of equal most likely tokens and of equal experts; both are in memory",
+     "shares of equal most likely tokens and of equal experts; both are in memory, and --tables and "
+     "--placement are those of both",
      AT(compare)},
     {"json", 0, COT_OPTION_FLAG, NULL, NULL, "print the losses as JSON", AT(json)},
     {"stats", 0, COT_OPTION_OPTIONAL_TEXT, "FILE.json", NULL,

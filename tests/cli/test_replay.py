@@ -185,6 +185,8 @@ def models_are_told_apart():
         for other in ("first", "last"):
             refuse(f"(gates {known}), not of '{other}'", "run", other, *ask, *way)
     refuse("of model 'tiny'", "run", "first", *ask, *by[0], "--attention", "dp", "--fabric", "processes")
+    for way in by:
+        refuse(f"(gates {known}), not of 'first'", "eval", MODEL, "--text", "even.json", "--compare", "first", "--ranks", "4", *way)
     run("run", MODEL, "--weights", "int8", *ask, *by[0])
     run("run", "few", *ask, *by[0], *by[1], "--save-routing", "few.st")
     assert hash_of("few.st") == known
