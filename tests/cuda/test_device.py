@@ -2,6 +2,7 @@
 """bench/device without a device: its words, and programs in the place of its own that are right, wrong, or hang."""
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -25,6 +26,14 @@ def run(*words):
     return subprocess.run([BENCH, *words], capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
 
 
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 class Device(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -40,6 +49,52 @@ class Device(unittest.TestCase):
         done = run("--programs", at, "-o", f"{at}/out", *words)
         with open(f"{at}/out/points.jsonl") as points:
             return done, [json.loads(line) for line in points]
+
+    def test_built_for_a_device_that_is_not_here(self):
+        """What a machine with a device builds, by the compiler that is at hand; the program starts, and finds none."""
+        if not (nvcc := os.environ.get("COT_NVCC")):
+            self.skipTest("COT_NVCC names no compiler")
+        at = f"{self.folder.name}/out"
+        built = subprocess.run([BENCH, "--build", "9", "-o", at], capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                               env={**os.environ, "PATH": os.path.dirname(nvcc) + ":" + os.environ["PATH"]})
+        with open(f"{at}/build.log") as log:
+            self.assertEqual(built.returncode, 0, built.stderr + log.read())
+        self.assertIn("built in ", built.stderr)
+        programs = os.environ["COT_SOURCE"] + "/build/device"
+        self.assertEqual(subprocess.run([f"{programs}/roofs", "starts"]).returncode, 0)
+        said = subprocess.run([f"{programs}/device_points", "about"], capture_output=True, text=True)
+        if said.returncode:
+            self.assertRegex(said.stderr, "^device_points: .*NVIDIA driver.*\n$")
+
+    def test_ended_from_outside(self):
+        """By a machine whose time is up: what was measured is there, and nothing goes on."""
+        with tempfile.TemporaryDirectory() as at:
+            hang = f"echo $$ >{at}/new; mv {at}/new {at}/pid; exec sleep 60"
+            for name, text in (("device_points", POINTS % ("true", hang)), ("roofs", ROOFS)):
+                with open(f"{at}/{name}", "w") as out:
+                    out.write(text)
+                os.chmod(f"{at}/{name}", 0o755)
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                bench = subprocess.Popen([BENCH, "--programs", at, "-o", f"{at}/out", "--only", "roofs,decode"],
+                                         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+                until = time.monotonic() + 20
+                while not os.path.exists(f"{at}/pid") and time.monotonic() < until:
+                    time.sleep(0.01)
+                bench.send_signal(number)
+                said = bench.communicate(timeout=20)[1]
+                self.assertEqual(bench.returncode, 1 if number == signal.SIGTERM else -number)
+                self.assertEqual("bench/device: ended by SIGTERM" in said, number == signal.SIGTERM)
+                with open(f"{at}/out/summary.md") as summary:
+                    self.assertIn("read: 4e+12 a second", summary.read())
+                with open(f"{at}/out/points.jsonl") as points:
+                    self.assertEqual([json.loads(line)["part"] for line in points], ["about", "roofs", "roofs", "decode"])
+                with open(f"{at}/pid") as pid:
+                    child = pid.read().strip()
+                until = time.monotonic() + 20
+                while is_running(child) and time.monotonic() < until:
+                    time.sleep(0.01)
+                self.assertFalse(is_running(child))
+                os.remove(f"{at}/pid")
 
     def test_words(self):
         self.assertIn("--budget", run("--help").stdout)
@@ -90,12 +145,7 @@ class Device(unittest.TestCase):
         self.assertIn("ended at its limit of 0.", points[2]["wrong"])
         self.assertEqual(points[3]["wrong"], "not run: the budget is spent")
         with open(f"{self.folder.name}/pid") as pid:
-            child = int(pid.read())
-        try:
-            with open(f"/proc/{child}/stat") as stat:
-                self.assertEqual(stat.read().rsplit(")", 1)[1].split()[0], "Z")  # ended with what began it
-        except FileNotFoundError:
-            pass
+            self.assertFalse(is_running(pid.read().strip()))  # ended with what began it
 
 
 unittest.main()

@@ -55,7 +55,7 @@ static void faults_are_survived(void **)
     says(said, "\"refused\": true, \"next_call\": \"right\"");
     assert_int_equal(points(&said, &ready.found, {"faults", "cuda"}), 0);
     says(said, "\"fault\": \"a silent rank\", \"named\": true");
-    says(said, "\"next_group\": \"right\"");
+    says(said, "\"fault\": \"after a silent rank\", \"next_call\": \"right\"");
 }
 
 static void what_is_wrong_is_said(void **)
