@@ -8,18 +8,22 @@
 
 #include "cli/commands.h"
 #include "cli/roof_trust.h"
+#include "coterie/engine.h"
 #include "coterie/roof.h"
 
 #include "harness/cli/capture.h"
 
 #include <jansson.h>
 #include <math.h>
+#include <stdlib.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 static double flops[2], reads[2]; // of every second measurement, and of the others
 static int measured;
+static size_t asked_bytes,
+    told_bytes;    // of a roof's buffer; of weights, if not 0, instead of the engine's own
 static bool kills; // a rank that is this process's child, instead of measuring
 
 /* By the look alone it is found out. */
@@ -43,11 +47,22 @@ cot_status __wrap_cot_roof_measure(cot_roof *roof, int threads, const char *isa,
                                    cot_roof_look *look, void *context, cot_error *error)
 {
     (void)threads, (void)isa;
+    asked_bytes = buffer_bytes;
     if (kills) return kill_child(look, context, error);
     const double f = flops[measured % 2], r = reads[measured % 2];
     measured++;
     *roof = (cot_roof){f, 2 * f, 4 * f, r, buffer_bytes};
     return COT_OK;
+}
+
+const cot_engine_info *__real_cot_engine_describe(const cot_engine *engine);
+const cot_engine_info *__wrap_cot_engine_describe(const cot_engine *engine);
+const cot_engine_info *__wrap_cot_engine_describe(const cot_engine *engine)
+{
+    static cot_engine_info info;
+    info = *__real_cot_engine_describe(engine);
+    if (told_bytes) info.weight_bytes = told_bytes;
+    return &info;
 }
 
 static capture c;
@@ -134,6 +149,30 @@ static void test_model(void **state)
                 0.6); // median of two
     assert_true(json_real_value(json_object_get(json, "decode_roof_share")) > 0);
     json_decref(json);
+}
+
+static int asked_of_roof(void *context)
+{
+    const int status = run_program(context);
+    fprintf(stderr, " %zu", asked_bytes);
+    return status;
+}
+
+/* As many bytes as weights are, 2 GiB at most. */
+static void test_model_buffer(void **state)
+{
+    (void)state;
+    set_roofs(1e15, 1e15, 1e15, 1e15);
+    static const size_t of[][2] = {{12345678, 12345678}, {(size_t)3 << 30, (size_t)2 << 30}};
+    for (int i = 0; i < 2; i++) {
+        told_bytes = of[i][0];
+        capture_call(&c, asked_of_roof,
+                     (char *[]){(char[]){"coterie"}, "bench", "model", "--layers", "1", "--prompt-tokens",
+                                "2", "--decode-tokens", "1", "--repeat", "1", "--threads", "1", NULL});
+        assert_int_equal(c.status, 0);
+        assert_int_equal(strtoull(strrchr(c.err, ' '), NULL, 10), of[i][1]);
+    }
+    told_bytes = 0;
 }
 
 static void test_moe(void **state)
@@ -250,9 +289,10 @@ static void test_lost_rank(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_doubts),  cmocka_unit_test(test_model),
-        cmocka_unit_test(test_moe),     cmocka_unit_test(test_lost_rank),
-        cmocka_unit_test(test_kernels), cmocka_unit_test(test_kernels_refusals),
+        cmocka_unit_test(test_doubts),           cmocka_unit_test(test_model),
+        cmocka_unit_test(test_model_buffer),     cmocka_unit_test(test_moe),
+        cmocka_unit_test(test_lost_rank),        cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_kernels_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

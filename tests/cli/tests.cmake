@@ -12,7 +12,7 @@ foreach(file cmd_bench cmd_bench_kernels cmd_bench_moe bench_lists bench_report 
   target_sources(cli_test_bench_roofs PRIVATE ${PROJECT_SOURCE_DIR}/src/cli/${file}.c)
 endforeach()
 target_sources(cli_test_gain PRIVATE ${PROJECT_SOURCE_DIR}/src/cli/prediction_rows.c)
-target_link_options(cli_test_bench_roofs PRIVATE -Wl,--wrap=cot_roof_measure)
+target_link_options(cli_test_bench_roofs PRIVATE -Wl,--wrap=cot_roof_measure -Wl,--wrap=cot_engine_describe)
 foreach(file bench_pipeline_run bench_pipeline_tell pipeline_account median)
   target_sources(cli_test_pipeline_links PRIVATE ${PROJECT_SOURCE_DIR}/src/cli/${file}.c)
 endforeach()

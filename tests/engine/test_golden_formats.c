@@ -158,6 +158,19 @@ static void kept_by_whole_numbers(void **state)
     }
 }
 
+/* Runs `words` in a folder that has the model, and the tokenizer that all of them have. */
+static void run_beside_tokenizer(const char *name, const char *words)
+{
+    char line[4096];
+    snprintf(line, sizeof line,
+             "cd \"$(mktemp -d)\" && cp '" FORMATS "%s/'[cm]*.json '" FORMATS
+             "%s'/model.safetensors '" FORMATS
+             "'tokenizer.json . && { %s; }; status=$?; rm -r \"$PWD\"; exit $status",
+             name, name, words);
+    capture_shell(&c, line);
+    if (c.status != 0) fail_msg("%s: %s", line, c.err);
+}
+
 /* `coterie run` prints it. */
 static void likeliest_text(void **state)
 {
@@ -170,21 +183,57 @@ static void likeliest_text(void **state)
         int tokens;
         assert_int_equal(
             json_unpack(greedy, "{s:s, s:i, s:s}", "prompt", &prompt, "tokens", &tokens, "text", &text), 0);
-        snprintf(line, sizeof line, "$coterie run '" FORMATS "%s' -p '%s' -n %d --precision fp32 -r %d",
-                 cases[i].name, prompt, tokens, cases[i].tp);
-        capture_shell(&c, line);
-        if (c.status != 0) fail_msg("%s: %s", line, c.err);
+        snprintf(line, sizeof line, "$coterie run . -p '%s' -n %d --precision fp32 -r %d", prompt, tokens,
+                 cases[i].tp);
+        run_beside_tokenizer(cases[i].name, line);
         snprintf(line, sizeof line, "%s\n", text);
         assert_string_equal(c.out, line);
         json_decref(greedy);
     }
 }
 
+/* --stats tells the bytes that the library counted, of prefill and of decoding. */
+static void bytes_in_stats(void **state)
+{
+    (void)state;
+    cot_eval_set *set;
+    cot_stats counted;
+    size_t count;
+    double nats[8];
+    const char *const model = FORMATS "gpt-oss-mxfp4", *const ids =
+                                                           FORMATS "gpt-oss-mxfp4/expected.safetensors";
+    cot_engine *engine = must_open(&(struct setting){.folder = model, .precision = "fp32", .kv_tokens = 256});
+    assert_int_equal(cot_eval_set_open(&set, ids, NULL), COT_OK);
+    const cot_eval_sequence *sequences = cot_eval_set_sequences(set, &count);
+    assert_true(count <= sizeof nats / sizeof *nats);
+    assert_int_equal(cot_eval_run(engine, sequences, count, NULL, nats, NULL, NULL, NULL), COT_OK);
+    assert_int_equal(cot_engine_stats(engine, &counted, NULL), COT_OK);
+    assert_true(counted.prefill_read_bytes > 0 && counted.decode_read_bytes > counted.prefill_read_bytes);
+    capture_shell(&c,
+                  "cd \"$(mktemp -d)\" && $coterie eval '" FORMATS "gpt-oss-mxfp4' --tokens '" FORMATS
+                  "gpt-oss-mxfp4/expected.safetensors' --precision fp32 --ranks 1 -o o --stats=s >losses && "
+                  "cat s; status=$?; rm -r \"$PWD\"; exit $status");
+    json_error_t why;
+    json_t *told = json_loads(c.out, 0, &why);
+    json_int_t prefill, decode;
+    if (!told ||
+        json_unpack(told, "{s:I, s:I}", "prefill_read_bytes", &prefill, "decode_read_bytes", &decode))
+        fail_msg("%s%s", c.out, c.err);
+    assert_int_equal(prefill, counted.prefill_read_bytes);
+    assert_int_equal(decode, counted.decode_read_bytes);
+    json_decref(told);
+    cot_stats_clear(&counted);
+    cot_eval_set_close(set);
+    cot_engine_close(engine);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(widened_to_the_bit), cmocka_unit_test(logits_and_routing),
-        cmocka_unit_test(widened_embedding_is_weighed), cmocka_unit_test(kept_by_whole_numbers),
-        cmocka_unit_test(likeliest_text)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(widened_to_the_bit),
+                                       cmocka_unit_test(logits_and_routing),
+                                       cmocka_unit_test(widened_embedding_is_weighed),
+                                       cmocka_unit_test(kept_by_whole_numbers),
+                                       cmocka_unit_test(likeliest_text),
+                                       cmocka_unit_test(bytes_in_stats)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

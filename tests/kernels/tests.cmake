@@ -1,3 +1,6 @@
+# A roof's buffer is as long as a cache's size says, which the test tells.
+target_link_options(kernels_test_roof PRIVATE -Wl,--wrap=cot_last_level_cache_bytes)
+
 # The AVX-512 tables on any CPU with AVX2: the same files and the same tests, their intrinsics emulated by SIMDe.
 find_path(SIMDE_INCLUDE simde/x86/avx512.h)
 if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

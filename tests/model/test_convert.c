@@ -283,6 +283,18 @@ static void odd_widths(void **state)
     folder_delete(f);
 }
 
+/* Matrices that the threads share: blocks of rows of each. */
+static void rows_of_several_threads(void **state)
+{
+    (void)state;
+    char out[96];
+    folder *f = make_qwen(test_seed(), COT_BF16, 64, 6144);
+    output_of(out, f, "out");
+    must_convert(f->path, out, "int8", (int64_t)5e9);
+    expect_alike(f->path, out, (struct formats){COT_FORMAT_INT8, COT_FORMAT_INT8, COT_FORMAT_INT8}, false);
+    folder_delete(f);
+}
+
 static void experts_in_one_tensor(void **state)
 {
     (void)state;
@@ -407,6 +419,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_kind),
                                        cmocka_unit_test(odd_widths),
+                                       cmocka_unit_test(rows_of_several_threads),
                                        cmocka_unit_test(experts_in_one_tensor),
                                        cmocka_unit_test(latent_attention),
                                        cmocka_unit_test(other_matrices_in_few_bits),

@@ -359,7 +359,7 @@ def make(out, name):
         json.dump({**config, "quantization_config": packer.config}, f, indent=1)
     save_file({k: v.contiguous() for k, v in sorted(disk.items())}, f"{folder}/model.safetensors", metadata={"format": "pt"})
     save_file({k: v.contiguous() for k, v in result.items()}, f"{folder}/expected.safetensors")
-    words.save(f"{folder}/tokenizer.json")
+    words.save(f"{out}/tokenizer.json")  # of all of them: beside the folders, once
     with open(f"{folder}/greedy.json", "w") as f:
         json.dump({"prompt": prompt, "tokens": NEW_TOKENS, "text": text}, f, indent=1)
     size = sum(v.numel() * v.element_size() for v in disk.values())
