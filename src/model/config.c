@@ -300,6 +300,19 @@ static void check_compressed_format(cot_fields *in, const char *format)
                       format);
 }
 
+/* What is said of all quantised matrices; of several groups nothing is. */
+static void resolve_compressed_weights(cot_quantisation *q, cot_fields *of)
+{
+    json_t *weights = json_object_get(of->object, "weights");
+    if (!json_is_object(weights)) return;
+    cot_fields in = {weights, of->name, of->status, of->error};
+    if (cot_fields_has(&in, "num_bits")) q->bits = (int)cot_fields_integer(&in, "num_bits", 0, 1, 64);
+    if (cot_fields_has(&in, "group_size")) q->group = cot_fields_integer(&in, "group_size", 0, -1, 1 << 24);
+    if (q->group < 0) q->group = 0;
+    q->zeros = cot_fields_has(&in, "symmetric") && !cot_fields_switch(&in, "symmetric", true);
+    of->status = in.status;
+}
+
 /* Which matrices are quantised, and in what groups, their tensors tell. */
 static void resolve_compressed(cot_config *config, cot_fields *in)
 {
@@ -319,6 +332,7 @@ static void resolve_compressed(cot_config *config, cot_fields *in)
         if (json_is_true(order) || (text && strcmp(text, "weight") != 0 && strcmp(text, "static") != 0))
             cot_fields_refuse(&of, COT_UNSUPPORTED,
                               "compressed-tensors with actorder is not supported: groups must lie in order");
+        if (json_object_size(groups) == 1) resolve_compressed_weights(&config->quantisation, &of);
         if (in->status == COT_OK) in->status = of.status;
     }
     const json_t *transform = cot_fields_get(in, "transform_config");

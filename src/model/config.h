@@ -27,8 +27,10 @@ typedef enum cot_quantised {
 
 typedef struct cot_quantisation {
     cot_quantised method;
-    int bits;       // GPTQ and AWQ: 4 or 8
-    int64_t group;  // the same: columns that share a scale; 0: all
+    int bits; // GPTQ and AWQ: 4 or 8; compressed-tensors: what tensors are held against, if not 0
+    int64_t
+        group; // columns that share a scale; GPTQ and AWQ, 0: all; compressed-tensors: held against, if not 0
+    bool zeros;     // compressed-tensors: zero points must be there
     bool symmetric; // GPTQ: zero points are all the middle
     int zero_added; // GPTQ: to what is stored as a zero point
 } cot_quantisation;

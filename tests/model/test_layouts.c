@@ -185,6 +185,23 @@ static void wrong_files(void **state)
     model m = layout_make(&l, &seed);
     refused_at_open(&m, "128 columns are not divided by 48");
     layout_discard(&m);
+    static const struct {
+        const char *said, *words;
+    } lies[] = {{"'num_bits': 8", "has weights of 4 bits, config.json says 8"},
+                {"'num_bits': 4, 'group_size': 64", "has groups of 32, config.json says 64"},
+                {"'num_bits': 4, 'group_size': 32, 'symmetric': false", "weight_zero_point' is missing"},
+                {"'num_bits': 4, 'group_size': 'a'", "'group_size' is"}};
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        char config[256];
+        snprintf(config, sizeof config,
+                 "'quant_method': 'compressed-tensors', 'config_groups': {'group_0': {'weights': {%s}}}",
+                 lies[i].said);
+        for (char *at = config; *at; at++) *at = *at == '\'' ? '"' : *at;
+        l = (layout){.config = config, .way = PACKED, .bits = 4, .group = 32, .scale = COT_BF16};
+        m = layout_make(&l, &seed);
+        refused_at_open(&m, lies[i].words);
+        layout_discard(&m);
+    }
     l = (layout){.config = "\"quant_method\": \"compressed-tensors\", \"format\": \"naive-quantized\"",
                  .way = BYTES,
                  .bits = 8,
