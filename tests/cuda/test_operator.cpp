@@ -67,6 +67,24 @@ static void every_variant(void **)
     }
 }
 
+/* `reduced` with more experts a token than a warp has lanes. */
+static void more_experts_than_lanes(void **)
+{
+    struct draw draw = {test_seed(), 15, 0};
+    Variant v = variants[1];
+    v.hidden = 16, v.intermediate = 8, v.experts = 40, v.top_k = 34;
+    struct world w = cuda_world(v, 9, &draw);
+    struct plan p = plan_even(&w, 2);
+    p.timeout_ns = 600000000000; // the emulator takes its time
+    w.options.combine = COT_COMBINE_REDUCED;
+    const Ready ready(test_seed(), 3);
+    struct outcome *const found = world_run(&w, &p);
+    outcome_agrees(found, &w, &p);
+    outcome_counts(found, &w, &p);
+    outcome_free(found, &w);
+    world_free(&w);
+}
+
 /* More tokens at home on one rank than a pass takes: some passes, each a launch, with replicas that are chosen as if it were one. */
 static void calls_of_several_passes(void **)
 {
@@ -618,6 +636,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant),
+        cmocka_unit_test(more_experts_than_lanes),
         cmocka_unit_test(calls_of_several_passes),
         cmocka_unit_test(a_recorded_routing),
         cmocka_unit_test(rows_in_device_memory),
