@@ -17,7 +17,8 @@ tokens routed uniformly.
 
 Wheels of ggml: xllamacpp (a build for AVX2: the instruction sets that ggml says it was built for are printed), or
 llama-cpp-python, which is built where it is installed; GGML_FOLDER names a folder with the libggml*.so of another build of it. A
-peer that is not installed, or lacks a type, is left out, with the reason. --json writes to standard output {"points": [{shape,
+peer that is not installed, or lacks a type, is left out, with the reason; one that crashes (ggml with Q8_0 repacked does, on some
+CPUs) or does not answer is told so for that type and number of tokens. --json writes to standard output {"points": [{shape,
 tokens, threads, coterie: [{weights, precision, isa, median_ns, best_ns}], peers: [{name, variant, type, built_for, median_ns,
 best_ns, ratio: {isa: x}, best_ratio: {isa: x}}]}], "left_out": {name: reason}}; ratio = its time / Coterie's, of medians and of the
 best rounds; the latter are in brackets in the table.
@@ -27,6 +28,7 @@ import ctypes
 import glob
 import json
 import os
+import select
 import statistics
 import subprocess
 import sys
@@ -38,6 +40,7 @@ SHAPES = {"olmoe": (2048, 1024, 64, 8), "qwen3-30b": (2048, 768, 128, 8), "mixtr
 FAR_SLOWER = 1.5  # variants that take so much longer than the fastest are not measured further
 ROUND_SECONDS = 8
 RUNS = 5          # a round
+ANSWER_SECONDS = 120
 # What Coterie keeps weights as, and its arithmetic, beside a peer's type.
 BESIDE = {"bf16": ("bf16", "bf16"), "fp32": ("bf16", "bf16"), "f16": ("bf16", "bf16"), "q8_0": ("int8", "int8"),
           "q4_0": ("int4", "int8"), "mxfp4": ("mxfp4", "int8")}
@@ -331,8 +334,10 @@ def serve(name, shape, tokens, threads, kind):
 # ---- rounds ----
 
 class Server:
+    """A peer's process for one type and number of tokens. `error`: why there is no figure; `ended`: for this one alone."""
+
     def __init__(self, name, kind, shape, tokens, threads):
-        self.name, self.kind, self.times, self.best = name, kind, {}, {}
+        self.name, self.kind, self.times, self.best, self.ended = name, kind, {}, {}, False
         self.process = subprocess.Popen(
             [sys.executable, os.path.abspath(__file__), "--serve", name, kind, ",".join(map(str, shape)), str(tokens), str(threads)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -340,18 +345,34 @@ class Server:
         self.error, self.about = told.get("error"), told.get("about")
 
     def answer(self):
+        """What it says next, a line. It may have crashed, or say nothing."""
+        if not select.select([self.process.stdout], [], [], ANSWER_SECONDS)[0]:
+            self.process.kill()
+            self.ended = True
+            return {"error": f"no answer in {ANSWER_SECONDS} seconds"}
         line = self.process.stdout.readline()
-        return json.loads(line) if line else {"error": f"its process ended with status {self.process.wait()}"}
+        self.ended = not line
+        return json.loads(line) if line else {"error": f"crashed, status {self.process.wait()}"}
 
     def round(self):
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        for variant, times in self.answer().items():
+        if self.error:
+            return
+        try:
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the answer tells
+        told = self.answer()
+        self.error = told.get("error")
+        for variant, times in told.items() if not self.error else ():
             self.times.setdefault(variant, []).extend(times)
             self.best[variant] = min(self.best.get(variant, 1e30), statistics.median(times))
 
     def close(self):
-        self.process.stdin.close()
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass
         self.process.wait()
 
 
@@ -372,7 +393,7 @@ def measure(o, shape, tokens, left_out):
             if (o.types and kind not in o.types) or peer.name in left_out or f"{peer.name} {kind}" in left_out:
                 continue
             server = Server(peer.name, kind, SHAPES[shape], tokens, o.threads)
-            if server.error:
+            if server.error and not server.ended:
                 none = "installed" in server.error or kind == peer.types[0]
                 left_out[peer.name if none else f"{peer.name} {kind}"] = server.error
                 server.close()
@@ -388,6 +409,9 @@ def measure(o, shape, tokens, left_out):
     found = []
     for server in servers:
         server.close()
+        if server.error:
+            found.append({"name": server.name, "type": server.kind, "error": server.error})
+            continue
         medians = {variant: statistics.median(times) for variant, times in server.times.items()}
         variant = min(medians, key=medians.get)
         ours, best = {isa: coterie[(*beside(server), isa)] for isa in o.isa}, server.best[variant]
@@ -405,6 +429,9 @@ def show(o, point):
         print(f"{point['shape']}, {point['tokens']} tokens, {o.threads} threads: coterie {o.op} {c['weights']:5} {c['isa']:5} "
               f"{c['median_ns'] / 1e6:9.2f} ms, best round {c['best_ns'] / 1e6:9.2f} ms")
     for p in point["peers"]:
+        if "error" in p:
+            print(f"  {p['name']:6} {p['type']:14} {p['error']}", flush=True)
+            continue
         ratios = ", ".join(f"{p['ratio'][isa]:.2f} x ({p['best_ratio'][isa]:.2f}) {isa}" for isa in o.isa)
         built = f"; built for {', '.join(p['built_for'])}" if p["built_for"] else ""
         print(f"  {p['name']:6} {p['type']:14} {p['variant']:11} {p['median_ns'] / 1e6:9.2f} ms, best {p['best_ns'] / 1e6:9.2f} ms: "
