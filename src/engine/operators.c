@@ -22,8 +22,7 @@ static cot_status open_cuda(const cot_cuda_module_calls **calls, cot_error *erro
     static const cot_module module = {.file = CUDA_MODULE,
                                       .symbol = "cot_cuda_module",
                                       .unloadable = "cannot load operators of a device",
-                                      .absent = "operators of a device are in " CUDA_MODULE
-                                                ", which is not here: build with -DCOT_CUDA=ON"};
+                                      .absent = CUDA_MODULE " is not here: build with -DCOT_CUDA=ON"};
     const void *symbol;
     const cot_status status = cot_module_open(&symbol, &module, error);
     *calls = symbol;
