@@ -14,6 +14,10 @@ COT_BULK_KERNEL cot_cuda_bulk_gate_f32(const __grid_constant__ cot_cuda_fused ca
 {
     cot::bulk_gate<in_f32>(call);
 }
+COT_BULK_KERNEL cot_cuda_bulk_route(const __grid_constant__ cot_cuda_fused call)
+{
+    cot::bulk_route(call);
+}
 COT_BULK_KERNEL cot_cuda_bulk_dispatch(const __grid_constant__ cot_cuda_fused call)
 {
     cot::bulk_dispatch(call);

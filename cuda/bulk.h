@@ -2,12 +2,13 @@
  * but a plain kernel a phase, launched one after the other. A phase begins when the one before has ended on every rank, so that
  * nothing waits within a kernel.
  *
- *   gate       tokens are routed, and their rows rounded                        16 of them a block at a time
+ *   gate       logits of tokens, and their rows rounded                         some of them by some experts a block at a time
+ *   route      tokens are routed                                                the same tokens
  *   dispatch   packets and their signals                                        a receiver a block
  *   receive    packets -> tiles of 64 rows; how the call ends                   a rank a block, of one warp
  *   up         first products of all tiles, shared experts' too                 a tile and 64 columns a block
  *   down       second products, times weights, to the home ranks                the same
- *   combine    rows of a token's experts are added                              16 tokens a block
+ *   combine    rows of a token's experts are added                              a part of a token, or some tokens a block
  *
  * Activations are there for all tiles at once (fused: for 32), and lane_tile has all of them: state->next of experts', in the order in
  * which they were released, then the shared expert's. `exact` alone. */
@@ -62,9 +63,13 @@ COT_DEVICE void bulk_each(const cot_cuda_fused &c, Count count, Work work)
     for (int i = share.block; i < most; i += share.blocks) work(w, i);
 }
 
-COT_DEVICE int bulk_chunks(const bulk_warp &w)
+COT_DEVICE fused_cut bulk_gate_cut(const bulk_warp &w)
 {
-    return (w.tokens + FUSED_CHUNK - 1) / FUSED_CHUNK;
+    return gate_cut(w.tokens, w.call.gate.experts, w.call.routing);
+}
+COT_DEVICE fused_cut bulk_combine_cut(const bulk_warp &w)
+{
+    return combine_cut(w.tokens, w.call.gate.hidden);
 }
 COT_DEVICE bool bulk_is_fine(const bulk_warp &w)
 {
@@ -81,7 +86,16 @@ COT_DEVICE int bulk_shared_tiles(const bulk_warp &w)
 
 template <typename Engine> COT_DEVICE void bulk_gate(const cot_cuda_fused &c)
 {
-    bulk_each(c, bulk_chunks, [](const bulk_warp &w, int chunk) { run_gate<Engine>(w, chunk); });
+    bulk_each(
+        c, [](const bulk_warp &w) { return static_cast<int>(fused_cut_tasks(bulk_gate_cut(w))); },
+        [](const bulk_warp &w, int i) { run_gate<Engine>(w, bulk_gate_cut(w), i); });
+}
+
+COT_DEVICE void bulk_route(const cot_cuda_fused &c)
+{
+    bulk_each(
+        c, [](const bulk_warp &w) { return bulk_gate_cut(w).chunks; },
+        [](const bulk_warp &w, int chunk) { run_route(w, bulk_gate_cut(w), chunk); });
 }
 
 COT_DEVICE void bulk_dispatch(const cot_cuda_fused &c)
@@ -121,7 +135,7 @@ COT_DEVICE void bulk_receive(const cot_cuda_fused &c)
     __syncwarp();
     const int shared_tiles = bulk_shared_tiles(w);
     for (int i = lane; i < all.released + shared_tiles; i += 32)
-        w.rank.lane_tile[i] = i < all.released ? w.rank.released[i] : -1 - (i - all.released);
+        w.rank.lane_tile[i] = i < all.released ? w.rank.released[i] >> 8 : -1 - (i - all.released);
     for (int to = lane; to < ranks; to += 32)
         count_messages(w.net, to, s->entered[to] * static_cast<size_t>(c.layout.reply_bytes),
                        s->entered[to] + 1, PHASE_COMBINE); // the replies, and a word that tells of them
@@ -180,8 +194,11 @@ template <typename Engine> COT_DEVICE void bulk_down(const cot_cuda_fused &c)
 COT_DEVICE void bulk_combine(const cot_cuda_fused &c)
 {
     bulk_each(
-        c, [](const bulk_warp &w) { return bulk_is_fine(w) ? bulk_chunks(w) : 0; },
-        [](const bulk_warp &w, int chunk) { run_combine(w, chunk); });
+        c,
+        [](const bulk_warp &w) {
+            return bulk_is_fine(w) ? static_cast<int>(fused_cut_tasks(bulk_combine_cut(w))) : 0;
+        },
+        [](const bulk_warp &w, int i) { run_combine(w, bulk_combine_cut(w), i); });
 }
 
 } // namespace cot

@@ -54,7 +54,7 @@ struct fabric {
 
 constexpr int FUSED_TILE_ROWS = 64, FUSED_TEAM = 128, FUSED_THREADS = 192, FUSED_LANES = 32;
 constexpr int FUSED_CHUNK =
-    16; // tokens that are gated, or combined, together, and rows that are added up (reduced)
+    16; // tokens that are gated, or combined, together, where there are many; rows of a REPLY
 constexpr int FUSED_RANKS_MOST = 64, FUSED_EXPERTS_MOST = 960;
 constexpr int PHASE_DISPATCH = 0, PHASE_COMBINE = 1, PHASE_METADATA = 3, PHASES = 5; // cot_phase
 
@@ -84,16 +84,20 @@ enum class outcome : int32_t { fine = 1, unsound, empty };
 /* Words of a rank that its blocks share. */
 struct fused_state {
     uint64_t epoch;          // of the last call
-    uint32_t next, finished; // tasks taken, and told to be done
+    uint32_t next, finished; // tasks taken; ends told to the scheduler
     uint32_t left;           // warps and processors that are done
     uint32_t unsound;        // the lowest token that cannot be routed, or all ones
     int32_t outcome, unsound_token;
+    uint32_t published; // places of the queue given out
+    /* Parts that have not ended: set by the scheduler before they may run. */
+    uint32_t gates_left, combines_left;
+    uint32_t tile_left[FUSED_LANES]; // of UP and DOWN
 };
 
 /* What one rank has. S: the layout's tokens. */
 struct fused_rank {
     const int32_t *tokens; // [2]: T <= S, and how many of the call's came in passes before
-    const float *x;        // [T][H]
+    const float *x;        // [T][H]; where 4 divides H, aligned to 16 bytes
     float *y;              // [T][H] out
     uint16_t *experts;     // [T][K] out, or the routing that is given
     float *weights;        // [T][K]
@@ -102,8 +106,10 @@ struct fused_rank {
     uint16_t *routed;               // [S][K]
     float *routed_weights;          // [S][K]
     int32_t *replica;               // [S][K] which replica serves it
-    uint64_t *ready, *finished;     // [tasks]
-    int32_t *released;              // [tiles] in the order in which they may run
+    float *logits;                  // [S][E]
+    uint32_t *chunk_left;           // [gate_chunks_most(S)] parts of a chunk's GATE that have not ended
+    uint64_t *ready, *finished;     // [tasks]: the queue; what has ended
+    int32_t *released;              // [tiles] in the order in which they may run: tile << 8 | rows
     int32_t *tile_slot, *tile_rows; // [tiles]
     int32_t *tile_row;              // [tiles][64] row of the dispatch region
     float *tile_weight;             // [tiles][64]
@@ -119,12 +125,58 @@ struct fused_rank {
     int32_t *sent_row; // [S][P] how many-th row of that rank an own token was, where it was one
 };
 
-/* Tasks of a rank in one call, at most: of so many tiles, each cut in at most that many parts, its last blocks included. */
-COT_BOTH constexpr int64_t fused_tasks_most(const cot_fused_layout &l, int64_t tiles, int64_t parts,
-                                            int reduced, int64_t blocks)
+/* How the gate and the combine of T tokens are cut into tasks: chunks of so many tokens, each in so many parts. A few tokens are cut
+ * finely, so that they take as long as one of them does where there are processors enough; many coarsely, so that more is done
+ * with what is read. */
+struct fused_cut {
+    int32_t tokens, columns, chunks, parts; // columns: experts of the gate, of the combine elements of a row
+};
+
+constexpr int FUSED_FEW_TOKENS = 128, FUSED_FEW_COLUMNS = 1024;
+
+COT_BOTH constexpr int32_t fused_pieces(int64_t all, int64_t piece)
 {
-    return 2 * (l.tokens / FUSED_CHUNK + 1) + l.ranks + (tiles + l.tokens / FUSED_TILE_ROWS + 1) * parts +
-           (reduced ? tiles + l.ranks * l.tokens / FUSED_CHUNK : 0) + blocks;
+    return static_cast<int32_t>((all + piece - 1) / piece);
+}
+/* A part is 4 tokens by 4 experts, or 16 by 16. */
+COT_BOTH constexpr fused_cut gate_cut(int64_t tokens, int32_t experts, routing from)
+{
+    const int32_t side = tokens <= FUSED_FEW_TOKENS ? GATE_TOKENS_A_WARP : FUSED_CHUNK;
+    return {side, side, fused_pieces(tokens, side), from == routing::given ? 1 : fused_pieces(experts, side)};
+}
+/* A part is 1,024 elements of one token, or 16 tokens. */
+COT_BOTH constexpr fused_cut combine_cut(int64_t tokens, int32_t hidden)
+{
+    const bool few = tokens <= FUSED_FEW_TOKENS;
+    const int32_t columns = few ? FUSED_FEW_COLUMNS : hidden, side = few ? 1 : FUSED_CHUNK;
+    return {side, columns, fused_pieces(tokens, side), fused_pieces(hidden, columns)};
+}
+COT_BOTH constexpr int64_t fused_cut_tasks(const fused_cut &c)
+{
+    return static_cast<int64_t>(c.chunks) * c.parts;
+}
+
+/* Of up to `tokens`, which is the worst of few or of all of them. */
+COT_BOTH constexpr int64_t fused_most(int64_t few, int64_t all)
+{
+    return few > all ? few : all;
+}
+COT_BOTH constexpr int64_t gate_chunks_most(int64_t tokens)
+{
+    return fused_most(FUSED_FEW_TOKENS / GATE_TOKENS_A_WARP, fused_pieces(tokens, FUSED_CHUNK));
+}
+
+/* Tasks of a rank in one call, at most: of so many tiles, each cut in at most that many parts, its last blocks included; and 32
+ * words more, since the scheduler looks at so many at once. */
+COT_BOTH constexpr int64_t fused_tasks_most(const cot_fused_layout &l, int32_t hidden, int32_t experts,
+                                            int64_t tiles, int64_t parts, int reduced, int64_t blocks)
+{
+    return fused_most(fused_cut_tasks(gate_cut(FUSED_FEW_TOKENS, experts, routing::gated)),
+                      fused_cut_tasks(gate_cut(l.tokens, experts, routing::gated))) +
+           fused_most(fused_cut_tasks(combine_cut(FUSED_FEW_TOKENS, hidden)),
+                      fused_cut_tasks(combine_cut(l.tokens, hidden))) +
+           l.ranks + (tiles + l.tokens / FUSED_TILE_ROWS + 1) * parts +
+           (reduced ? tiles + l.ranks * l.tokens / FUSED_CHUNK : 0) + blocks + 32;
 }
 
 } // namespace cot
@@ -151,7 +203,13 @@ namespace cot {
 
 /* Shared memory of a block: the processor's stages (or its gate's scratch), then what follows. */
 struct fused_shared {
-    uint64_t task;                          // of the processor
+    uint64_t task; // of the processor
+    /* How its tasks are cut; read from here for each, so that they stand in no register beside a tile's sums. */
+    fused_cut gate, combine;
+    int32_t up_parts, down_parts;
+    int32_t processors;                     // of the rank
+    uint32_t dry;                           // beside the task: queue.h
+    uint32_t last_part;                     // whether the processor's was the last of a chunk's gate
     int32_t token[COT_FUSED_CELL_TOKENS];   // a packet in the making: its rows,
     int32_t entries[COT_FUSED_CELL_TOKENS]; // how many entries each has,
     int32_t before[COT_FUSED_CELL_TOKENS];  // and how many come before them

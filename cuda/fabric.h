@@ -21,7 +21,7 @@ COT_DEVICE uint64_t failure_of(int rank, int peer, int phase, uint64_t epoch)
 
 COT_DEVICE int lane_of_warp()
 {
-    return static_cast<int>(threadIdx.x % 32);
+    return thread_number() % 32;
 }
 
 /* By one lane alone: so many messages to a rank, of so many bytes together. */

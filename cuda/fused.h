@@ -4,7 +4,8 @@
  *   rank r = blocks first_block[r] to first_block[r + 1] - 1, of 192 threads
  *     warps 0 to 3 of each block   a processor: takes tasks from the rank's queue        process.h
  *     warp 4 of the first block    the subscriber: looks at signals, makes tiles          subscribe.h
- *     warp 5 of the first block    the scheduler: puts tasks in the queue                 schedule.h
+ *     warp 5 of the first block    the scheduler: begins tiles, tells homes               schedule.h
+ *     the queue itself, and what puts what follows from a task in it                      queue.h
  *   (warps 4 and 5 of other blocks leave at once)
  *
  * Everything that a graph may replay with other values lies in device memory: tokens, epoch, placement, weights. */
@@ -61,6 +62,13 @@ COT_DEVICE int replied_of(uint64_t news)
     return static_cast<int>(news >> 4 & 0xff);
 }
 
+/* A tile that may run, and its rows. */
+COT_DEVICE int32_t released_tile(int tile, int rows)
+{
+    static_assert(FUSED_TILE_ROWS < 256, "rows have 8 bits");
+    return tile << 8 | rows;
+}
+
 static_assert(FUSED_BF16_STAGES == mma_engine<FUSED_TILE_ROWS>::SHARED_BYTES &&
                   FUSED_F32_STAGES == fma_engine<FUSED_TILE_ROWS>::SHARED_BYTES,
               "what the host asks for");
@@ -95,6 +103,17 @@ template <scope S> struct fused_warp {
     }
     __device__ __forceinline__ bool failed() const { return load_relaxed<S>(net.failure) != 0; }
 };
+
+/* A processor's threads are the first of a block. */
+constexpr int TEAM_BARRIER = 1;
+COT_DEVICE void team_barrier()
+{
+    barrier_sync(TEAM_BARRIER, FUSED_TEAM);
+}
+COT_DEVICE int team_thread()
+{
+    return thread_number();
+}
 
 /* The replica of an expert that serves token t of rank `home`, as cot_expert_replica has it. */
 COT_DEVICE int replica_of(const cot_cuda_fused &c, int expert, int home, int t)

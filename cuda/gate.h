@@ -1,5 +1,6 @@
 /* The router on the device: which experts a token visits, and with what weight, by the rules of src/moe/gate.h. A warp
- * routes a few tokens at once. A token's result depends on that token alone, whatever warp and neighbours it meets. */
+ * computes the logits of a few tokens and experts at once, and chooses for a few tokens. A token's result depends on that token
+ * alone, whatever warps and neighbours it meets. */
 #ifndef COT_CUDA_GATE_H
 #define COT_CUDA_GATE_H
 #include "cuda/call.h"
@@ -10,7 +11,7 @@
 namespace cot {
 
 struct gate_tokens {
-    const float *x;    // [T][H]
+    const float *x;    // [T][H]; where 4 divides H, aligned to 16 bytes, as g's weights are
     uint16_t *experts; // [T][K] out: ascending within a token
     float *weights;    // [T][K] out
     int32_t tokens;
@@ -30,21 +31,75 @@ COT_DEVICE float warp_max(float v)
     return v;
 }
 
-/* scores[t][e] = x[t] . weight[e]. Each lane adds up every 32nd product, then the lanes' sums are added in pairs: an order
- * that H alone gives. Lane e % 32 writes, and owns, scores[.][e]. */
-COT_DEVICE void gate_logits(const gate_rules &g, const float *x, int count, float *scores)
+/* WIDTH values one after another, in one load. */
+template <int WIDTH> struct alignas(4 * WIDTH) gate_values {
+    float v[WIDTH];
+};
+
+/* Adds the products of `AHEAD` times 32 WIDTH values, from h on, to a lane's sums; all loads are under way before the first sum. */
+template <int WIDTH, int AHEAD, int ROWS, int TOKENS>
+COT_DEVICE void gate_add(float (&sums)[ROWS][TOKENS], const float *const (&w)[ROWS],
+                         const float *const (&x)[TOKENS], int h)
 {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    for (int e = 0; e < g.experts; e++) {
-        const float *const w = g.weight + static_cast<int64_t>(e) * g.hidden;
-        float sums[GATE_TOKENS_A_WARP] = {};
-        for (int h = lane; h < g.hidden; h += 32)
-            for (int t = 0; t < GATE_TOKENS_A_WARP; t++)
-                if (t < count) sums[t] = fmaf(w[h], x[static_cast<int64_t>(t) * g.hidden + h], sums[t]);
-        for (int t = 0; t < GATE_TOKENS_A_WARP; t++) {
-            const float sum = warp_sum(sums[t]);
-            if (t < count && lane == e % 32) scores[t * g.experts + e] = g.bias ? sum + g.bias[e] : sum;
-        }
+    using Values = gate_values<WIDTH>;
+    Values a[AHEAD][ROWS], b[AHEAD][TOKENS];
+    COT_EACH (i, AHEAD) {
+        COT_EACH (r, ROWS) a[i][r] = *reinterpret_cast<const Values *>(w[r] + h + i * 32 * WIDTH);
+        COT_EACH (t, TOKENS) b[i][t] = *reinterpret_cast<const Values *>(x[t] + h + i * 32 * WIDTH);
+    }
+    COT_EACH (i, AHEAD)
+        COT_EACH (r, ROWS)
+            COT_EACH (t, TOKENS)
+                COT_EACH (j, WIDTH) sums[r][t] = fmaf(a[i][r].v[j], b[i][t].v[j], sums[r][t]);
+}
+
+/* sums[r][t] = w[r] . x[t], in all lanes. A lane adds up every 32nd four products, or, where 4 does not divide H, every 32nd;
+ * then the lanes' sums are added in pairs: an order that H alone gives. Where 4 divides H, rows are aligned to 16 bytes. */
+template <int WIDTH, int ROWS, int TOKENS>
+COT_DEVICE void gate_sum_by(float (&sums)[ROWS][TOKENS], const float *const (&w)[ROWS],
+                            const float *const (&x)[TOKENS], int hidden)
+{
+    constexpr int AHEAD = ROWS == 1 ? 4 : 1, STEP = 32 * WIDTH;
+    int h = WIDTH * thread_number() % 32;
+    COT_ONE_BY_ONE
+    for (; h + (AHEAD - 1) * STEP < hidden; h += AHEAD * STEP) gate_add<WIDTH, AHEAD>(sums, w, x, h);
+    COT_ONE_BY_ONE
+    for (; h < hidden; h += STEP) gate_add<WIDTH, 1>(sums, w, x, h);
+}
+template <int ROWS, int TOKENS>
+COT_DEVICE void gate_sum(float (&sums)[ROWS][TOKENS], const float *const (&w)[ROWS],
+                         const float *const (&x)[TOKENS], int hidden)
+{
+    COT_EACH (r, ROWS)
+        COT_EACH (t, TOKENS) sums[r][t] = 0;
+    if (hidden % 4 == 0)
+        gate_sum_by<4>(sums, w, x, hidden);
+    else
+        gate_sum_by<1>(sums, w, x, hidden);
+    COT_EACH (r, ROWS)
+        COT_EACH (t, TOKENS) sums[r][t] = warp_sum(sums[r][t]);
+}
+
+/* logits[t][e] = x[t] . weight[e] + bias[e] for `count` tokens, at most GATE_TOKENS_A_WARP, and experts first to end - 1, ROWS at a
+ * time; a token's are `stride` apart. Lane e % 32 writes, and owns, logits[.][e]. */
+template <int ROWS>
+COT_DEVICE void gate_logits(const gate_rules &g, const float *x, int count, int first, int end, float *logits,
+                            int stride)
+{
+    const int lane = thread_number() % 32;
+    const float *w[ROWS], *rows[GATE_TOKENS_A_WARP];
+    COT_EACH (t, GATE_TOKENS_A_WARP) // what is not there is computed as the last one, and kept nowhere
+        rows[t] = x + static_cast<int64_t>(t < count ? t : count - 1) * g.hidden;
+    COT_ONE_BY_ONE
+    for (int e = first; e < end; e += ROWS) {
+        float sums[ROWS][GATE_TOKENS_A_WARP];
+        COT_EACH (r, ROWS) w[r] = g.weight + static_cast<int64_t>(e + r < end ? e + r : end - 1) * g.hidden;
+        gate_sum(sums, w, rows, g.hidden);
+        COT_EACH (r, ROWS)
+            if (e + r < end && lane == (e + r) % 32)
+                COT_EACH (t, GATE_TOKENS_A_WARP)
+                    if (t < count)
+                        logits[t * stride + e + r] = g.bias ? sums[r][t] + g.bias[e + r] : sums[r][t];
     }
 }
 
@@ -62,7 +117,7 @@ COT_DEVICE float gate_choice(const gate_rules &g, const float *scores, int e)
 /* Overwrites the scores of experts outside the best group_limit groups; of equal groups the lower wins. */
 COT_DEVICE void gate_mask_groups(const gate_rules &g, float *scores, float *by_group)
 {
-    const int lane = static_cast<int>(threadIdx.x % 32), size = g.experts / g.groups;
+    const int lane = thread_number() % 32, size = g.experts / g.groups;
     COT_UNLESS(gate_scores_before_groups) __syncwarp();
     for (int group = lane; group < g.groups; group += 32) {
         float first = -INFINITY, second = -INFINITY;
@@ -87,7 +142,7 @@ COT_DEVICE void gate_mask_groups(const gate_rules &g, float *scores, float *by_g
 /* The K experts of the highest choice, of equal ones the lower: bit i of a lane's word is expert 32 i + lane. */
 COT_DEVICE uint64_t gate_choose(const gate_rules &g, const float *scores)
 {
-    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int lane = thread_number() % 32;
     uint64_t chosen = 0;
     for (int k = 0; k < g.top_k; k++) {
         float best = -INFINITY;
@@ -112,7 +167,7 @@ COT_DEVICE uint64_t gate_choose(const gate_rules &g, const float *scores)
 COT_DEVICE bool gate_route_one(const gate_rules &g, float *scores, float *by_group, float *chosen_weights,
                                uint16_t *experts, float *weights)
 {
-    const int lane = static_cast<int>(threadIdx.x % 32), k_count = g.top_k;
+    const int lane = thread_number() % 32, k_count = g.top_k;
     bool finite = true;
     float highest = -INFINITY;
     for (int e = lane; e < g.experts; e += 32) {
@@ -166,13 +221,13 @@ COT_DEVICE bool gate_route_one(const gate_rules &g, float *scores, float *by_gro
     return all;
 }
 
-/* Routes tokens first to first + count - 1, at most GATE_TOKENS_A_WARP. `scratch` is the warp's own. */
-COT_DEVICE void gate_route(const gate_rules &g, const gate_tokens &all, int first, int count, float *scratch)
+/* Routes tokens first to first + count - 1, at most GATE_TOKENS_A_WARP, whose logits the warp's `scratch` begins with, [count][E]. */
+COT_DEVICE void gate_choose_all(const gate_rules &g, const gate_tokens &all, int first, int count,
+                                float *scratch)
 {
-    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int lane = thread_number() % 32;
     float *const by_group = scratch + GATE_TOKENS_A_WARP * g.experts, *const chosen =
                                                                           by_group + GATE_GROUPS_MOST;
-    gate_logits(g, all.x + static_cast<int64_t>(first) * g.hidden, count, scratch);
     for (int t = 0; t < count; t++) {
         const int64_t at = static_cast<int64_t>(first + t) * g.top_k;
         if (gate_route_one(g, scratch + t * g.experts, by_group, chosen, all.experts + at, all.weights + at))
@@ -183,6 +238,14 @@ COT_DEVICE void gate_route(const gate_rules &g, const gate_tokens &all, int firs
         }
         if (lane == 0) min_relaxed<scope::gpu>(all.unsound, static_cast<uint32_t>(first + t));
     }
+}
+
+/* The same, whose logits are computed by this warp, too. */
+COT_DEVICE void gate_route(const gate_rules &g, const gate_tokens &all, int first, int count, float *scratch)
+{
+    gate_logits<4>(g, all.x + static_cast<int64_t>(first) * g.hidden, count, 0, g.experts, scratch,
+                   g.experts);
+    gate_choose_all(g, all, first, count, scratch);
 }
 
 } // namespace cot

@@ -1,22 +1,10 @@
 /* A processor: four warps that take one task after the other from their rank's queue. */
 #ifndef COT_CUDA_PROCESS_H
 #define COT_CUDA_PROCESS_H
-#include "cuda/fused.h"
 #include "cuda/number.h"
+#include "cuda/queue.h"
 
 namespace cot {
-
-constexpr int TEAM_BARRIER = 1;
-
-COT_DEVICE void team_barrier()
-{
-    barrier_sync(TEAM_BARRIER, FUSED_TEAM);
-}
-
-COT_DEVICE int team_thread()
-{
-    return static_cast<int>(threadIdx.x);
-}
 
 /* A given routing: experts below E and ascending, weights finite. By all lanes. */
 COT_DEVICE bool routing_is_sound(const cot_cuda_fused &c, const uint16_t *experts, const float *weights)
@@ -42,32 +30,69 @@ template <scope S> COT_DEVICE void take_given(const fused_warp<S> &w, int t)
         min_relaxed<scope::gpu>(&w.rank.state->unsound, static_cast<uint32_t>(t));
 }
 
-/* Routes 16 tokens, and rounds their rows to what experts read. */
-template <typename Engine, scope S> COT_DEVICE void run_gate(const fused_warp<S> &w, int chunk)
+/* A part of a chunk's gate: logits of some experts, and a share of rounding the rows to what experts read. */
+template <typename Engine, scope S>
+COT_DEVICE void run_gate(const fused_warp<S> &w, const fused_cut &cut, int number)
 {
     using Value = typename Engine::Value;
-    const int warp = team_thread() / 32, lane = lane_of_warp(), hidden = w.call.gate.hidden,
-              top_k = w.call.gate.top_k, first = chunk * FUSED_CHUNK + warp * GATE_TOKENS_A_WARP,
-              left = w.tokens - first, count = left < GATE_TOKENS_A_WARP ? left : GATE_TOKENS_A_WARP;
+    const gate_rules &g = w.call.gate;
+    const int part = number % cut.parts, begin = number / cut.parts * cut.tokens, left = w.tokens - begin,
+              count = left < cut.tokens ? left : cut.tokens;
+    const float *const x = w.rank.x + static_cast<int64_t>(begin) * g.hidden;
+    if (w.call.routing != routing::given) {
+        const int warp = team_thread() / 32, first = part * cut.columns,
+                  end = first + cut.columns < g.experts ? first + cut.columns : g.experts;
+        float *const logits = w.rank.logits + static_cast<int64_t>(begin) * g.experts;
+        if (cut.tokens == GATE_TOKENS_A_WARP) { // a warp takes one expert, or four tokens
+            if (first + warp < end)
+                gate_logits<1>(g, x, count, first + warp, first + warp + 1, logits, g.experts);
+        } else if (warp * GATE_TOKENS_A_WARP < count) {
+            const int t = warp * GATE_TOKENS_A_WARP;
+            gate_logits<4>(g, x + static_cast<int64_t>(t) * g.hidden,
+                           count - t < GATE_TOKENS_A_WARP ? count - t : GATE_TOKENS_A_WARP, first, end,
+                           logits + static_cast<int64_t>(t) * g.experts, g.experts);
+        }
+    }
+    Value *const rows =
+        reinterpret_cast<Value *>(w.region() + w.row_at(w.net.rank * w.call.layout.block_rows + begin));
+    for (int i = part * FUSED_TEAM + team_thread(); i < count * g.hidden; i += cut.parts * FUSED_TEAM)
+        store_as(rows + i, x[i]);
+}
+
+/* Whether a processor's part of a chunk was the last one; then it knows what all others did. By all of its threads. */
+template <scope S> COT_DEVICE bool ends_chunk(const fused_warp<S> &w, int chunk)
+{
+    COT_UNLESS(process_part_by_all) team_barrier();
+    if (team_thread() == 0) w.shared->last_part = count_part(w.rank.chunk_left + chunk) == 1;
+    COT_UNLESS(process_last_for_all) team_barrier();
+    return w.shared->last_part;
+}
+
+/* Routes the tokens of a chunk whose logits are there. */
+template <scope S> COT_DEVICE void run_route(const fused_warp<S> &w, const fused_cut &cut, int chunk)
+{
+    const gate_rules &g = w.call.gate;
+    const int warp = team_thread() / 32, lane = lane_of_warp(), tokens = cut.tokens / 4, // a warp
+        first = chunk * cut.tokens + warp * tokens, left = w.tokens - first,
+              count = left < tokens ? left : tokens;
     if (count <= 0) return;
     if (w.call.routing != routing::given) {
         const gate_tokens all = {w.rank.x, w.rank.routed, w.rank.routed_weights, w.tokens,
                                  &w.rank.state->unsound};
-        gate_route(w.call.gate, all, first, count,
-                   reinterpret_cast<float *>(w.stages) + warp * gate_scratch_floats(w.call.gate.experts));
+        float *const scratch = reinterpret_cast<float *>(w.stages) + warp * gate_scratch_floats(g.experts);
+        const float *const logits = w.rank.logits + static_cast<int64_t>(first) * g.experts;
+        for (int e = lane; e < g.experts; e += 32) // each lane its own experts' (gate_logits)
+            COT_EACH (t, GATE_TOKENS_A_WARP)
+                if (t < count) scratch[t * g.experts + e] = logits[t * g.experts + e];
+        gate_choose_all(g, all, first, count, scratch);
     }
     if (w.call.routing != routing::gated)
         for (int t = first; t < first + count; t++) take_given(w, t);
-    for (int t = first; t < first + count; t++) {
-        Value *const row =
-            reinterpret_cast<Value *>(w.region() + w.row_at(w.net.rank * w.call.layout.block_rows + t));
-        for (int h = lane; h < hidden; h += 32)
-            store_as(row + h, w.rank.x[static_cast<int64_t>(t) * hidden + h]);
-        for (int k = lane; k < top_k; k += 32) {
-            const int64_t at = static_cast<int64_t>(t) * top_k + k;
+    for (int t = first; t < first + count; t++)
+        for (int k = lane; k < g.top_k; k += 32) {
+            const int64_t at = static_cast<int64_t>(t) * g.top_k + k;
             w.rank.replica[at] = replica_of(w.call, w.rank.routed[at], w.net.rank, w.before + t);
         }
-    }
 }
 
 /* How many of a token's experts are on rank `to`. */
@@ -234,6 +259,26 @@ template <typename Engine, scope S> COT_DEVICE void run_up(const fused_warp<S> &
                     [&w](int tag, int first) { return end_up<Value>(w, tag, first); });
 }
 
+/* Brings the beginnings of rows of a tile's second matrix to the second cache, which a processor does that ends a part of UP when no
+ * more tasks are known: so memory is not idle from the last UPs to the first DOWNs, which cannot begin before them. A part's share
+ * is what the DOWNs of its number (and of those up_parts further) read first. */
+constexpr int AHEAD_BYTES = 512; // of a row: what DOWN has under way before it multiplies, and a stage more
+template <typename Engine, scope S> COT_DEVICE void fetch_ahead(const fused_warp<S> &w, int lane, int part)
+{
+    using Value = typename Engine::Value;
+    const tile_work<Value> work = work_of<Value>(w, lane);
+    const network &n = work.shape;
+    const int row_bytes = n.intermediate * static_cast<int>(sizeof(Value)),
+              bytes = row_bytes < AHEAD_BYTES ? row_bytes : AHEAD_BYTES,
+              pieces = (bytes + PREFETCH_BYTES - 1) / PREFETCH_BYTES, parts = parts_of<Engine>(up_columns(n));
+    for (int first = part * Engine::N; first < n.hidden; first += parts * Engine::N) {
+        const int rows = n.hidden - first < Engine::N ? n.hidden - first : Engine::N;
+        for (int i = team_thread(); i < rows * pieces; i += FUSED_TEAM)
+            prefetch(work.weights + n.down + static_cast<int64_t>(first + i / pieces) * row_bytes +
+                     i % pieces * PREFETCH_BYTES);
+    }
+}
+
 /* Two neighbours of a row in the type that it travels in; the second where it is in the row. */
 COT_DEVICE void store_pair(unsigned char *row, bool bf16, int column, float v, float next, bool both)
 {
@@ -326,131 +371,165 @@ template <scope S> COT_DEVICE void run_reply(const fused_warp<S> &w, int first)
     }
 }
 
-/* reduced: lists token t's reply rows, of the ranks that have any of its experts, in the order of ranks; returns how many. */
-template <scope S> COT_DEVICE int find_replies(const fused_warp<S> &w, int t, int32_t *rows)
+/* A token's reply rows: K of them, or, reduced, one of each rank that has any of its experts. */
+struct reply_rows {
+    int count;
+    int64_t first;    // exact: they are one after the other
+    uint32_t from[2]; // reduced: the ranks; lane l knows the rows of ranks l and l + 32
+    int32_t row[2];
+};
+
+template <scope S> COT_DEVICE reply_rows find_replies(const fused_warp<S> &w, int t)
 {
     const cot_cuda_fused &c = w.call;
-    const int lane = lane_of_warp(), ranks = w.net.ranks;
-    int count = 0;
-    for (int first = 0; first < ranks; first += 32) {
-        const int rank = first + lane;
-        const bool any = rank < ranks && entries_for(w, t, rank) > 0;
-        const uint32_t some = __ballot_sync(ALL_LANES, any);
-        if (any) {
-            const int number =
-                rank == w.net.rank ? t : w.rank.sent_row[static_cast<int64_t>(t) * ranks + rank];
-            rows[count + static_cast<int>(__popc(some & ((1u << lane) - 1)))] =
-                rank * static_cast<int>(c.layout.tokens) + number;
-        }
-        count += static_cast<int>(__popc(some));
+    reply_rows found = {c.gate.top_k, static_cast<int64_t>(t) * c.gate.top_k, {0, 0}, {0, 0}};
+    if (!c.reduced) return found;
+    COT_EACH (half, 2) {
+        const int rank = lane_of_warp() + 32 * half;
+        const bool any = rank < w.net.ranks && entries_for(w, t, rank) > 0;
+        const int number = !any ? 0
+                           : rank == w.net.rank
+                               ? t
+                               : w.rank.sent_row[static_cast<int64_t>(t) * w.net.ranks + rank];
+        found.from[half] = __ballot_sync(ALL_LANES, any);
+        found.row[half] = rank * static_cast<int>(c.layout.tokens) + number;
     }
-    COT_UNLESS(process_replies_for_lanes) __syncwarp();
-    return count;
+    found.count = static_cast<int>(__popc(found.from[0]) + __popc(found.from[1]));
+    return found;
+}
+
+/* The next one, in the order of experts, or of ranks; by all lanes. */
+COT_DEVICE int64_t next_reply(reply_rows &rows, bool reduced)
+{
+    if (!reduced) return rows.first++;
+    const int half = rows.from[0] == 0;
+    const uint32_t all = half ? rows.from[1] : rows.from[0], one = all & (0u - all);
+    if (half)
+        rows.from[1] &= ~one;
+    else
+        rows.from[0] &= ~one;
+    return __shfl_sync(ALL_LANES, half ? rows.row[1] : rows.row[0], static_cast<int>(__popc(one - 1)));
 }
 
 /* sigmoid(x . gate), by all lanes, in an order that H alone gives. */
 COT_DEVICE float shared_factor(const float *x, const float *gate, int hidden)
 {
-    float sum = 0;
-    for (int h = lane_of_warp(); h < hidden; h += 32) sum = fmaf(x[h], gate[h], sum);
-    return 1 / (1 + expf(-warp_sum(sum)));
+    const float *const rows[1] = {gate}, *const token[1] = {x};
+    float sum[1][1];
+    gate_sum(sum, rows, token, hidden);
+    return 1 / (1 + expf(-sum[0][0]));
 }
 
-/* Adds up the rows of 16 tokens' experts, in the order of experts, or of ranks (reduced), and the shared expert's; tells the
- * routing. */
-template <scope S> COT_DEVICE void run_combine(const fused_warp<S> &w, int chunk)
+/* Adds up columns begin to end - 1 of a token's replies, in their order, and the shared expert's. Four replies and four columns of
+ * a lane are loaded before the first is added. */
+template <typename Reply, scope S>
+COT_DEVICE void combine_token(const fused_warp<S> &w, int t, int begin, int end)
+{
+    constexpr int ROWS = 4, COLUMNS = 4;
+    const cot_cuda_fused &c = w.call;
+    const int64_t at = static_cast<int64_t>(t) * c.gate.hidden;
+    const unsigned char *const replies = w.region() + c.replies_at;
+    const bool shared = c.networks[1].intermediate;
+    const reply_rows all = find_replies(w, t);
+    const float factor =
+        shared && c.shared_gate ? shared_factor(w.rank.x + at, c.shared_gate, c.gate.hidden) : 1;
+    COT_ONE_BY_ONE
+    for (int column = begin + lane_of_warp(); column - lane_of_warp() < end; column += 32 * COLUMNS) {
+        reply_rows rows = all;
+        float sums[COLUMNS] = {};
+        COT_ONE_BY_ONE
+        for (int left = rows.count; left > 0; left -= ROWS) {
+            float v[ROWS][COLUMNS];
+            COT_EACH (i, ROWS)
+                if (i < left) {
+                    const Reply *const row = reinterpret_cast<const Reply *>(
+                                                 replies + static_cast<size_t>(next_reply(rows, c.reduced) *
+                                                                               c.layout.reply_bytes)) +
+                                             column;
+                    COT_EACH (j, COLUMNS) v[i][j] = column + 32 * j < end ? float_of(row[32 * j]) : 0;
+                }
+            COT_EACH (i, ROWS)
+                if (i < left)
+                    COT_EACH (j, COLUMNS) sums[j] += v[i][j];
+        }
+        COT_EACH (j, COLUMNS)
+            if (column + 32 * j < end) {
+                if (shared) sums[j] += w.rank.shared_rows[at + column + 32 * j] * factor;
+                w.rank.y[at + column + 32 * j] = sums[j];
+            }
+    }
+}
+
+/* A part of a chunk of tokens, whose rows are added up; tells the routing. A warp takes a quarter of the columns of one token, or
+ * all of some tokens. */
+template <scope S> COT_DEVICE void run_combine(const fused_warp<S> &w, const fused_cut &cut, int number)
 {
     const cot_cuda_fused &c = w.call;
-    const int hidden = c.gate.hidden, top_k = c.gate.top_k, lane = lane_of_warp(),
-              begin = chunk * FUSED_CHUNK,
-              end = begin + FUSED_CHUNK < w.tokens ? begin + FUSED_CHUNK : w.tokens;
-    int32_t *const listed = reinterpret_cast<int32_t *>(w.stages) + team_thread() / 32 * FUSED_RANKS_MOST;
-    for (int t = begin + team_thread() / 32; t < end; t += 4) {
-        const int64_t choices = static_cast<int64_t>(t) * top_k, at = static_cast<int64_t>(t) * hidden;
-        const unsigned char *const rows = w.region() + c.replies_at;
-        const int replies = c.reduced ? find_replies(w, t, listed) : top_k;
-        const float factor = c.networks[1].intermediate && c.shared_gate
-                                 ? shared_factor(w.rank.x + at, c.shared_gate, hidden)
-                                 : 1;
-        for (int h = lane; h < hidden; h += 32) {
-            float sum = 0;
-            for (int k = 0; k < replies; k++) {
-                const int64_t reply = c.reduced ? listed[k] : choices + k;
-                const unsigned char *const row = rows + static_cast<size_t>(reply * c.layout.reply_bytes);
-                sum += c.reply_bf16 ? float_of(reinterpret_cast<const uint16_t *>(row)[h])
-                                    : reinterpret_cast<const float *>(row)[h];
-            }
-            if (c.networks[1].intermediate) sum += w.rank.shared_rows[at + h] * factor;
-            w.rank.y[at + h] = sum;
-        }
-        for (int k = lane; k < top_k && c.routing == routing::gated; k += 32) {
-            w.rank.experts[choices + k] = w.rank.routed[choices + k];
-            w.rank.weights[choices + k] = w.rank.routed_weights[choices + k];
-        }
-        COT_UNLESS(process_replies_read) __syncwarp(); // the next token's are listed in the same place
+    const int warp = team_thread() / 32, top_k = c.gate.top_k, part = number % cut.parts,
+              first = number / cut.parts * cut.tokens,
+              last = first + cut.tokens < w.tokens ? first + cut.tokens : w.tokens;
+    const bool few = cut.tokens == 1;
+    const int begin = few ? part * cut.columns + warp * (cut.columns / 4) : 0,
+              until = few ? begin + cut.columns / 4 : c.gate.hidden,
+              end = until < c.gate.hidden ? until : c.gate.hidden;
+    for (int t = few ? first : first + warp; t < last; t += 4) {
+        if (c.reply_bf16)
+            combine_token<uint16_t>(w, t, begin, end);
+        else
+            combine_token<float>(w, t, begin, end);
     }
-}
-
-/* The next task, for all threads of the team: `end` where the call is over or has failed. */
-template <scope S> COT_DEVICE uint64_t take_task(const fused_warp<S> &w)
-{
-    if (team_thread() == 0) {
-        const uint32_t ticket = add_relaxed<scope::gpu>(&w.rank.state->next, 1u);
-        uint64_t word;
-        for (;;) {
-            word = COT_EITHER(process_acquire, load_acquire<scope::gpu>(w.rank.ready + ticket),
-                              load_relaxed<scope::gpu>(w.rank.ready + ticket));
-            if (word >> 28 == w.epoch) break;
-            if (COT_EITHER(process_watch, w.failed(), false)) {
-                word = task_word(w.epoch, task::end, 0);
-                break;
-            }
-            back_off();
-        }
-        w.shared->task = word;
+    if (part || c.routing != routing::gated) return;
+    const int64_t at = static_cast<int64_t>(first) * top_k;
+    for (int i = team_thread(); i < (last - first) * top_k; i += FUSED_TEAM) {
+        w.rank.experts[at + i] = w.rank.routed[at + i];
+        w.rank.weights[at + i] = w.rank.routed_weights[at + i];
     }
-    COT_UNLESS(process_task_for_all) team_barrier();
-    return w.shared->task;
 }
 
 template <typename Engine, scope S> COT_DEVICE void process(const fused_warp<S> &w)
 {
-    const int down_parts = (w.call.gate.hidden + Engine::N - 1) / Engine::N;
-    const int expert_parts = (up_columns(w.call.networks[0]) + Engine::N - 1) / Engine::N,
-              shared_parts = (up_columns(w.call.networks[1]) + Engine::N - 1) / Engine::N;
-    const int up_parts = expert_parts > shared_parts ? expert_parts : shared_parts;
+    if (team_thread() == 0) {
+        const tile_parts parts = parts_of_tiles<Engine>(w.call);
+        w.shared->gate = gate_cut(w.tokens, w.call.gate.experts, w.call.routing);
+        w.shared->combine = combine_cut(w.tokens, w.call.gate.hidden);
+        w.shared->up_parts = parts.most_up;
+        w.shared->down_parts = parts.down;
+        w.shared->processors = w.call.first_block[w.net.rank + 1] - w.call.first_block[w.net.rank];
+    }
+    /* What a task is is read from shared memory where it is needed, so that no register holds it beside a tile's sums. */
     for (;;) {
-        const uint64_t word = take_task(w);
-        const int number = number_of(word);
-        switch (kind_of(word)) {
+        take_task(w);
+        const auto part = [&](int parts) { return number_of(w.shared->task) % parts; };
+        const auto whole = [&](int parts) { return number_of(w.shared->task) / parts; };
+        switch (kind_of(w.shared->task)) {
         case task::gate:
-            run_gate<Engine>(w, number);
+            run_gate<Engine>(w, w.shared->gate, number_of(w.shared->task));
+            if (!ends_chunk(w, whole(w.shared->gate.parts))) continue;
+            run_route(w, w.shared->gate, whole(w.shared->gate.parts));
             break;
         case task::send:
-            run_send(w, number >> 1, number & 1);
+            run_send(w, whole(2), part(2) != 0);
             break;
         case task::up:
-            run_up<Engine>(w, number / up_parts, number % up_parts);
+            run_up<Engine>(w, whole(w.shared->up_parts), part(w.shared->up_parts));
+            if (w.shared->dry) fetch_ahead<Engine>(w, whole(w.shared->up_parts), part(w.shared->up_parts));
             break;
         case task::down:
-            run_down<Engine>(w, number / down_parts, number % down_parts);
+            run_down<Engine>(w, whole(w.shared->down_parts), part(w.shared->down_parts));
             break;
         case task::reply:
-            run_reply(w, number);
+            run_reply(w, number_of(w.shared->task));
             break;
         case task::combine:
-            run_combine(w, number);
+            run_combine(w, w.shared->combine, number_of(w.shared->task));
             break;
         case task::end:
             return;
         }
+        const uint64_t word = w.shared->task;
         /* Everybody's part is done, and everybody has read the task. */
         COT_UNLESS(process_done_by_all) team_barrier();
-        if (team_thread() == 0) {
-            uint64_t *const done = w.rank.finished + add_relaxed<scope::gpu>(&w.rank.state->finished, 1u);
-            COT_EITHER(process_release, store_release<scope::gpu>(done, word),
-                       store_relaxed<scope::gpu>(done, word));
-        }
+        if (team_thread() < 32) end_task(w, word);
     }
 }
 

@@ -28,6 +28,9 @@
 
 namespace cot {
 
+/* threadIdx.x, read anew each time: what is worked out of it stands in no register from one task to the next. */
+COT_DEVICE int thread_number();
+
 /* How far an atomic access or a fence reaches: the block, the device, or other devices and the host too. */
 enum class scope { cta, gpu, sys };
 
@@ -66,6 +69,10 @@ COT_DEVICE void copy_async_16(void *shared, const void *global, int live);
 COT_DEVICE void copy_async_4(void *shared, const void *global, int live); // 4 bytes, likewise
 COT_DEVICE void copy_async_commit();
 template <int LEFT> COT_DEVICE void copy_async_wait(); // until at most LEFT groups are on their way
+
+/* Asks for the 32 bytes of global memory that p lies in to be brought to the second cache. It reads nothing and orders nothing. */
+COT_DEVICE void prefetch(const void *p);
+constexpr int PREFETCH_BYTES = 32;
 
 /* ldmatrix.m8n8.x4.b16: lane l names row l % 8 of matrix l / 8 (16 bytes in shared memory, aligned); lane l receives
  * elements 2 (l % 4) and + 1 of row l / 4 of each matrix, or, transposed, of column l / 4. */

@@ -11,6 +11,13 @@ COT_DEVICE void *shared_memory()
     return cot_shared_memory;
 }
 
+COT_DEVICE int thread_number()
+{
+    int number;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
+    return number;
+}
+
 COT_DEVICE uint32_t shared_address(const void *p)
 {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
@@ -179,6 +186,11 @@ COT_DEVICE void copy_async_commit()
 template <int LEFT> COT_DEVICE void copy_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+COT_DEVICE void prefetch(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
 COT_DEVICE void load_matrix_x4(uint32_t (&r)[4], const void *row)

@@ -15,6 +15,7 @@ COT_DEVICE void leave(fused_state *state, uint64_t epoch, uint32_t parties)
         return;
     state->epoch = epoch;
     store_relaxed<scope::gpu>(&state->next, 0u);
+    store_relaxed<scope::gpu>(&state->published, 0u);
     store_relaxed<scope::gpu>(&state->finished, 0u);
     store_relaxed<scope::gpu>(&state->left, 0u);
     store_relaxed<scope::gpu>(&state->unsound, ~0u);

@@ -1,78 +1,84 @@
-/* The scheduler: one warp of a rank that knows which tasks may run, and puts them in the queue that processors take from.
+/* The scheduler: one warp of a rank that knows what its tiles, packets and homes wait for.
  *
- *   GATE (16 tokens) ... all -> SEND (packets for one rank)
+ *   GATE (some tokens' logits of some experts; who ends the last of these tokens routes them) ... all -> SEND (packets for one rank)
  *   tile (rows of one expert) -> UP (64 columns) ... all -> DOWN (64 columns) ... all of one home -> its reply signal
  *     reduced: ... all of received rows -> REPLY (up to 16 of them) ... all of one home -> its reply signal
- *   reply signals of all ranks -> COMBINE (16 tokens)
+ *   reply signals of all ranks -> COMBINE (some tokens) ... all -> end
  *
- * A tile at work has one of 32 lanes, with room for its activations; lane l of the warp keeps account of it, and of what is
- * owed to ranks l and l + 32. Who publishes a task releases what the scheduler knows, and that is all that led to it. */
+ * It hears of an end once for all GATEs, for a tile, for a REPLY and for all COMBINEs: parts are counted, and a tile's DOWNs put in
+ * the queue, by the processors (queue.h). A tile at work has one of 32 lanes, with room for its activations; lane l of the warp
+ * keeps account of it, and of what is owed to ranks l and l + 32. Who publishes a task releases what the scheduler knows, and that
+ * is all that led to it. */
 #ifndef COT_CUDA_SCHEDULE_H
 #define COT_CUDA_SCHEDULE_H
-#include "cuda/fused.h"
+#include "cuda/queue.h"
 
 namespace cot {
 
 /* What a lane alone knows comes first, what is the same in all lanes second. */
 struct schedule {
-    int tile, left; // of this lane of tiles: -1 and what, or parts to be done
-    bool busy, down;
+    int tile; // of this lane of tiles: -1 - i: the i-th of the shared expert
+    int rows;
+    bool busy;
     uint32_t answered[2]; // of ranks `lane` and `lane` + 32
     bool told[2];
 
-    int published, taken;         // tasks; of them known to be done
-    int complete;                 // reduced: received rows whose entries are all there
-    int gates_left, combine_left; // tasks
-    int tiles_begun, tiles_open;  // of released ones; of all at work
+    int taken, looked;           // ends that were heard of; how many of them when all lanes looked
+    int complete;                // reduced: received rows whose entries are all there
+    int tiles_begun, tiles_open; // of released ones; of all at work
     int shared_begun, shared_tiles;
     uint64_t news; // the last that was heard
-    bool gated, unsound, combining;
+    bool gated, unsound, combining, combined;
 };
 
-/* Puts tasks number, number + 1, ... in the queue. */
-template <scope S>
-COT_DEVICE void publish(const fused_warp<S> &w, schedule &s, task kind, int number, int count, int step = 1)
+COT_DEVICE uint32_t lanes_below()
 {
-    COT_UNLESS(schedule_lanes_before_tasks) __syncwarp();
-    for (int i = lane_of_warp(); i < count; i += 32) {
-        uint64_t *const to = w.rank.ready + s.published + i;
-        const uint64_t word = task_word(w.epoch, kind, number + i * step);
-        COT_EITHER(schedule_release, store_release<scope::gpu>(to, word),
-                   store_relaxed<scope::gpu>(to, word));
-    }
-    s.published += count;
+    return (1u << lane_of_warp()) - 1;
 }
 
-template <typename Engine> COT_DEVICE int parts_of(int columns)
-{
-    return (columns + Engine::N - 1) / Engine::N;
-}
-
-/* Gives free lanes the tiles that may run: experts' first, since others wait for them. */
+/* Gives free lanes the tiles that may run, all at once: experts' first, since others wait for them. */
 template <typename Engine, scope S> COT_DEVICE void begin_tiles(const fused_warp<S> &w, schedule &s)
 {
-    const int expert_parts = parts_of<Engine>(up_columns(w.call.networks[0])),
-              shared_parts = parts_of<Engine>(up_columns(w.call.networks[1])),
-              most_parts = expert_parts > shared_parts ? expert_parts : shared_parts;
-    for (;;) {
-        const uint32_t unused = __ballot_sync(ALL_LANES, !s.busy);
-        const bool routed = s.tiles_begun < released_of(s.news),
-                   own = !routed && s.gated && s.shared_begun < s.shared_tiles;
-        if (!unused || !(routed || own)) return;
-        const int lane = static_cast<int>(__popc((unused & (0u - unused)) - 1));
-        const int parts = routed ? expert_parts : shared_parts;
-        if (lane_of_warp() == lane) {
-            s.busy = true;
-            s.down = false;
-            s.tile = routed ? w.rank.released[s.tiles_begun] : -1 - s.shared_begun;
-            s.left = parts;
-            w.rank.lane_tile[lane] = s.tile;
-        }
-        s.tiles_begun += routed;
-        s.shared_begun += own;
-        s.tiles_open++;
-        publish(w, s, task::up, lane * most_parts, parts);
+    const int routed = released_of(s.news) - s.tiles_begun,
+              own = s.gated ? s.shared_tiles - s.shared_begun : 0;
+    uint32_t chosen = __ballot_sync(ALL_LANES, !s.busy);
+    const int unused = static_cast<int>(__popc(chosen)), experts = routed < unused ? routed : unused,
+              shared = own < unused - experts ? own : unused - experts;
+    if (experts + shared == 0) return;
+    const tile_parts parts = parts_of_tiles<Engine>(w.call);
+    const int nth = static_cast<int>(__popc(chosen & lanes_below()));
+    if (!s.busy && nth < experts + shared) {
+        const bool of_expert = nth < experts;
+        s.busy = true;
+        const int released = of_expert ? w.rank.released[s.tiles_begun + nth] : 0;
+        s.tile = of_expert ? released >> 8 : -1 - (s.shared_begun + nth - experts);
+        s.rows = released & 255;
+        w.rank.lane_tile[lane_of_warp()] = s.tile;
+        store_relaxed<scope::gpu>(
+            &w.rank.state->tile_left[lane_of_warp()],
+            static_cast<uint32_t>((of_expert ? parts.expert_up : parts.shared_up) + parts.down));
     }
+    s.tiles_begun += experts;
+    s.shared_begun += shared;
+    s.tiles_open += experts + shared;
+    uint32_t at = begin_tasks(w, experts * parts.expert_up + shared * parts.shared_up);
+    for (int i = 0; i < experts + shared; i++, chosen &= chosen - 1) {
+        const int lane = static_cast<int>(__popc((chosen & (0u - chosen)) - 1)),
+                  count = i < experts ? parts.expert_up : parts.shared_up;
+        put_tasks(w, at, task::up, lane * parts.most_up, count);
+        at += static_cast<uint32_t>(count);
+    }
+}
+
+/* Adds to `mine` how many lanes have ranks `lane` and `lane` + 32 as their `home`; -1: none. */
+COT_DEVICE void count_homes(int ranks, int home, uint32_t (&mine)[2])
+{
+    COT_EACH (half, 2)
+        for (int r = 0; r < 32 && r + 32 * half < ranks; r++) {
+            const uint32_t count =
+                static_cast<uint32_t>(__popc(__ballot_sync(ALL_LANES, home == r + 32 * half)));
+            if (lane_of_warp() == r) mine[half] += count;
+        }
 }
 
 /* So many replies to ranks `lane` and `lane` + 32 are put. */
@@ -89,71 +95,74 @@ COT_DEVICE void count_answers(const fused_warp<S> &w, schedule &s, const uint32_
     }
 }
 
+constexpr int TILE_LOOKS = FUSED_TILE_ROWS / 32; // that a warp takes at what each row of a tile has
+
 /* exact: a tile's replies are all put, and what it owed to each home is answered. */
-template <scope S> COT_DEVICE void answer_tile(const fused_warp<S> &w, schedule &s, int tile)
+template <scope S> COT_DEVICE void answer_tile(const fused_warp<S> &w, schedule &s, int tile, int rows)
 {
-    const int lane = lane_of_warp(), rows = w.rank.tile_rows[tile];
+    const int lane = lane_of_warp();
     const int32_t *const home = w.rank.tile_home + static_cast<int64_t>(tile) * FUSED_TILE_ROWS;
+    int homes[TILE_LOOKS];
     uint32_t mine[2] = {0, 0};
-    for (int i = 0; i < rows; i++)
-        for (int half = 0; half < 2; half++) mine[half] += home[i] == lane + 32 * half;
+    if (w.net.ranks == 1) {
+        s.answered[0] += lane == 0 ? static_cast<uint32_t>(rows) : 0u;
+        return;
+    }
+    COT_EACH (i, TILE_LOOKS) homes[i] = lane + 32 * i < rows ? home[lane + 32 * i] : -1;
+    COT_EACH (i, TILE_LOOKS) count_homes(w.net.ranks, homes[i], mine);
     count_answers(w, s, mine);
 }
 
 /* reduced: a tile's entries are there; received rows that lacked no other may be added up. A tile has a row once at most. */
-template <scope S> COT_DEVICE void complete_rows(const fused_warp<S> &w, schedule &s, int tile)
+template <scope S> COT_DEVICE void complete_rows(const fused_warp<S> &w, schedule &s, int tile, int rows)
 {
-    const int lane = lane_of_warp(), rows = w.rank.tile_rows[tile], begin = s.complete;
+    const int lane = lane_of_warp(), begin = s.complete;
     const int32_t *const received = w.rank.tile_home + static_cast<int64_t>(tile) * FUSED_TILE_ROWS;
-    uint32_t done[2] = {0, 0};
-    for (int half = 0; half < 2; half++) {
-        const int i = lane + 32 * half;
-        done[half] = __ballot_sync(ALL_LANES, i < rows && --w.rank.row_left[received[i]] == 0);
+    uint32_t done[TILE_LOOKS];
+    int count = 0;
+    COT_UNLESS(schedule_tiles_in_turn) __syncwarp(); // another lane may have counted a row of the tile before
+    COT_EACH (i, TILE_LOOKS) {
+        const int row = lane + 32 * i;
+        done[i] = __ballot_sync(ALL_LANES, row < rows && --w.rank.row_left[received[row]] == 0);
+        count += static_cast<int>(__popc(done[i]));
     }
-    const int first = static_cast<int>(__popc(done[0])), count = first + static_cast<int>(__popc(done[1]));
-    for (int half = 0; half < 2; half++) {
-        if (!(done[half] >> lane & 1)) continue;
-        const int at = half * first + static_cast<int>(__popc(done[half] & ((1u << lane) - 1))),
-                  row = received[lane + 32 * half];
-        const bool last = at == count - 1 || at % FUSED_CHUNK == FUSED_CHUNK - 1;
-        w.rank.complete[begin + at] = last ? -1 - row : row;
+    int before = 0;
+    COT_EACH (i, TILE_LOOKS) {
+        if (done[i] >> lane & 1) {
+            const int at = before + static_cast<int>(__popc(done[i] & lanes_below())),
+                      row = received[lane + 32 * i];
+            const bool last = at == count - 1 || at % FUSED_CHUNK == FUSED_CHUNK - 1;
+            w.rank.complete[begin + at] = last ? -1 - row : row;
+        }
+        before += static_cast<int>(__popc(done[i]));
     }
     s.complete += count;
-    publish(w, s, task::reply, begin, (count + FUSED_CHUNK - 1) / FUSED_CHUNK, FUSED_CHUNK);
+    publish(w, task::reply, begin, (count + FUSED_CHUNK - 1) / FUSED_CHUNK, FUSED_CHUNK);
 }
 
 /* The complete rows from `first` on, those of one task, are added up and put. */
 template <scope S> COT_DEVICE void answer_rows(const fused_warp<S> &w, schedule &s, int first)
 {
     const int lane = lane_of_warp();
+    const int row = lane < FUSED_CHUNK && first + lane < s.complete ? w.rank.complete[first + lane] : 0;
+    const uint32_t ends = __ballot_sync(ALL_LANES, row < 0), last = ends & (0u - ends);
+    const bool of_task = (last & lanes_below()) == 0;
     uint32_t mine[2] = {0, 0};
-    for (bool last = false; !last; first++) {
-        const int row = w.rank.complete[first];
-        last = row < 0;
-        const int home = (last ? -1 - row : row) / static_cast<int>(w.call.layout.tokens);
-        for (int half = 0; half < 2; half++) mine[half] += home == lane + 32 * half;
-    }
+    count_homes(w.net.ranks,
+                of_task ? (row < 0 ? -1 - row : row) / static_cast<int>(w.call.layout.tokens) : -1, mine);
     count_answers(w, s, mine);
 }
 
-/* A part of a lane's tile is done. */
-template <typename Engine, scope S> COT_DEVICE void end_part(const fused_warp<S> &w, schedule &s, int lane)
+/* All parts of a lane's tile are done. */
+template <scope S> COT_DEVICE void end_tile(const fused_warp<S> &w, schedule &s, int lane)
 {
-    const int down_parts = parts_of<Engine>(w.call.gate.hidden);
-    const bool whole = lane_of_warp() == lane && --s.left == 0;
-    if (!__any_sync(ALL_LANES, whole)) return;
-    if (__any_sync(ALL_LANES, whole && s.down)) {
-        if (whole) s.busy = false;
-        const int tile = __shfl_sync(ALL_LANES, s.tile, lane);
-        if (tile >= 0 && w.call.reduced)
-            complete_rows(w, s, tile);
-        else if (tile >= 0)
-            answer_tile(w, s, tile);
-        s.tiles_open--;
-        return;
-    }
-    if (whole) s.down = true, s.left = down_parts;
-    publish(w, s, task::down, lane * down_parts, down_parts);
+    const int tile = __shfl_sync(ALL_LANES, s.tile, lane), rows = __shfl_sync(ALL_LANES, s.rows, lane);
+    if (lane_of_warp() == lane) s.busy = false;
+    s.tiles_open--;
+    if (tile >= 0 && w.call.reduced)
+        complete_rows(w, s, tile, rows);
+    else if (tile >= 0)
+        answer_tile(w, s, tile, rows);
 }
 
 /* All own tokens are routed: packets may go, and the subscriber may have what is for this rank. */
@@ -173,40 +182,50 @@ template <scope S> COT_DEVICE void end_gate(const fused_warp<S> &w, schedule &s)
     }
     /* Each begins with the rank behind it, so that not all send to one. */
     const int behind = ranks - 1 - w.net.rank;
-    publish(w, s, task::send, 2 * (w.net.rank + 1) + s.unsound, behind, 2);
-    publish(w, s, task::send, 0 + s.unsound, w.net.rank, 2);
+    publish(w, task::send, 2 * (w.net.rank + 1) + s.unsound, behind, 2);
+    publish(w, task::send, 0 + s.unsound, w.net.rank, 2);
 }
 
-/* Tells the ranks all of whose rows are answered. */
-template <scope S> COT_DEVICE void tell_homes(const fused_warp<S> &w, schedule &s)
+/* Tells the ranks all of whose rows are answered; whether all are told. */
+template <scope S> COT_DEVICE bool tell_homes(const fused_warp<S> &w, schedule &s)
 {
-    for (int half = 0; half < 2; half++) {
+    bool all = true;
+    COT_EACH (half, 2) {
         const int home = lane_of_warp() + 32 * half;
-        if (home >= w.net.ranks || s.told[half]) continue;
-        const uint32_t final = load_acquire<scope::cta>(&w.shared->owed[home]);
-        s.told[half] = final && s.answered[half] == final - 1;
-        if (!s.told[half]) continue;
-        count_messages(w.net, home, 0, 1, PHASE_COMBINE);
-        raise<S>(w.net, home, w.reply_signal(w.net.rank), w.epoch);
+        if (home >= w.net.ranks) continue;
+        if (!s.told[half]) {
+            const uint32_t final = load_acquire<scope::cta>(&w.shared->owed[home]);
+            s.told[half] = final && s.answered[half] == final - 1;
+            if (s.told[half]) {
+                count_messages(w.net, home, 0, 1, PHASE_COMBINE);
+                raise<S>(w.net, home, w.reply_signal(w.net.rank), w.epoch);
+            }
+        }
+        all = all && s.told[half];
     }
+    return __all_sync(ALL_LANES, all);
 }
 
-/* Waits until a task is done (its word) or there is news (0); false: the call has failed. Other ranks are waited for by the
- * subscriber, which bounds it; own tasks end. */
-template <scope S>
-COT_DEVICE bool next_event(const fused_warp<S> &w, const schedule &s, uint64_t &done, uint64_t &news)
+/* Waits until something has ended or there is news; false: the call has failed. Gives how many ends there are, at most 32, the
+ * i-th in `end` of lane i. Where there was one before, more may have come meanwhile: then all lanes look, one each. Other
+ * ranks are waited for by the subscriber, which bounds it; own tasks end. */
+template <scope S> COT_DEVICE bool next_events(const fused_warp<S> &w, schedule &s, uint64_t &end, int &ends)
 {
+    const uint64_t *const words = w.rank.finished + s.taken;
+    const bool all = s.looked != s.taken;
     bool there = true;
+    uint64_t news = s.news;
+    s.looked = s.taken;
+    end = 0;
+    if (all)
+        end = COT_EITHER(schedule_acquire_all, load_acquire<scope::gpu>(words + lane_of_warp()),
+                         load_relaxed<scope::gpu>(words + lane_of_warp()));
     if (lane_of_warp() == 0) {
-        const uint64_t *const word = w.rank.finished + s.taken;
-        for (;;) {
-            done = 0;
-            if (s.taken < s.published) {
-                done = COT_EITHER(schedule_acquire, load_acquire<scope::gpu>(word),
-                                  load_relaxed<scope::gpu>(word));
-                if (done >> 28 == w.epoch) break;
-                done = 0;
-            }
+        for (bool looked = all;; looked = false) {
+            if (!looked)
+                end = COT_EITHER(schedule_acquire, load_acquire<scope::gpu>(words),
+                                 load_relaxed<scope::gpu>(words));
+            if (end >> 28 == w.epoch) break;
             news = COT_EITHER(schedule_news, load_acquire<scope::cta>(&w.shared->news),
                               load_relaxed<scope::cta>(&w.shared->news));
             if (news != s.news) break;
@@ -218,8 +237,9 @@ COT_DEVICE bool next_event(const fused_warp<S> &w, const schedule &s, uint64_t &
         }
     }
     COT_UNLESS(schedule_lanes_after_event) __syncwarp();
-    done = __shfl_sync(ALL_LANES, done, 0);
-    news = __shfl_sync(ALL_LANES, news, 0);
+    s.news = __shfl_sync(ALL_LANES, news, 0);
+    const uint32_t missing = ~__ballot_sync(ALL_LANES, end >> 28 == w.epoch);
+    ends = static_cast<int>(__popc((missing & (0u - missing)) - 1));
     return __shfl_sync(ALL_LANES, static_cast<int>(there), 0) != 0;
 }
 
@@ -230,42 +250,44 @@ COT_DEVICE bool is_void(const schedule &s)
 
 template <typename Engine, scope S> COT_DEVICE void run_schedule(const fused_warp<S> &w, int processors)
 {
-    const int chunks = (w.tokens + FUSED_CHUNK - 1) / FUSED_CHUNK;
+    const fused_cut gates = gate_cut(w.tokens, w.call.gate.experts, w.call.routing),
+                    combines = combine_cut(w.tokens, w.call.gate.hidden);
+    const int combine_tasks = combines.chunks * combines.parts;
+    const int down_parts = parts_of_tiles<Engine>(w.call).down;
     schedule s = {};
-    s.gates_left = s.combine_left = chunks;
     s.shared_tiles = w.call.networks[1].intermediate ? (w.tokens + FUSED_TILE_ROWS - 1) / FUSED_TILE_ROWS : 0;
-    publish(w, s, task::gate, 0, chunks);
-    if (!chunks) end_gate(w, s);
+    if (lane_of_warp() == 0) {
+        store_relaxed<scope::gpu>(&w.rank.state->gates_left, static_cast<uint32_t>(gates.chunks));
+        store_relaxed<scope::gpu>(&w.rank.state->combines_left, static_cast<uint32_t>(combine_tasks));
+    }
+    for (int i = lane_of_warp(); i < gates.chunks; i += 32)
+        store_relaxed<scope::gpu>(w.rank.chunk_left + i, static_cast<uint32_t>(gates.parts));
+    publish(w, task::gate, 0, gates.chunks * gates.parts);
+    if (!gates.chunks) end_gate(w, s);
     for (;;) {
-        uint64_t done = 0;
-        uint64_t news = 0;
-        if (!next_event(w, s, done, news)) return;
-        s.taken += done != 0;
-        if (!done) s.news = news;
-        const task kind = kind_of(done);
-        const bool up = done && kind == task::up, down = done && kind == task::down;
-        if (up || down) {
-            const int expert_parts = parts_of<Engine>(up_columns(w.call.networks[0])),
-                      shared_parts = parts_of<Engine>(up_columns(w.call.networks[1])),
-                      up_parts = expert_parts > shared_parts ? expert_parts : shared_parts;
-            end_part<Engine>(w, s, number_of(done) / (up ? up_parts : parts_of<Engine>(w.call.gate.hidden)));
+        uint64_t end;
+        int ends;
+        if (!next_events(w, s, end, ends)) return;
+        for (int i = 0; i < ends; i++) {
+            const uint64_t word = __shfl_sync(ALL_LANES, end, i);
+            const task kind = kind_of(word);
+            if (kind == task::gate) end_gate(w, s);
+            if (kind == task::down) end_tile(w, s, number_of(word) / down_parts);
+            if (kind == task::reply) answer_rows(w, s, number_of(word));
+            if (kind == task::combine) s.combined = true;
         }
-        if (done && kind == task::gate && --s.gates_left == 0) end_gate(w, s);
-        if (done && kind == task::reply) answer_rows(w, s, number_of(done));
-        if (done && kind == task::combine) s.combine_left--;
+        s.taken += ends;
         begin_tiles<Engine>(w, s);
-        tell_homes(w, s);
+        const bool all_told = tell_homes(w, s);
         const bool tiles_done =
             s.tiles_open == 0 && s.tiles_begun == released_of(s.news) && s.shared_begun == s.shared_tiles;
         const bool all_in = finals_of(s.news) == w.net.ranks && replied_of(s.news) == w.net.ranks;
         if (!s.combining && all_in && tiles_done) {
             s.combining = true;
-            if (is_void(s))
-                s.combine_left = 0;
-            else
-                publish(w, s, task::combine, 0, chunks);
+            s.combined = is_void(s) || !combine_tasks;
+            if (!s.combined) publish(w, task::combine, 0, combine_tasks);
         }
-        if (s.combining && !s.combine_left && s.taken == s.published) break;
+        if (s.combined && all_told) break;
     }
     if (lane_of_warp() == 0) {
         const outcome o = s.news & COT_FUSED_BAD ? outcome::unsound
@@ -273,7 +295,7 @@ template <typename Engine, scope S> COT_DEVICE void run_schedule(const fused_war
                                                  : outcome::fine;
         w.rank.state->outcome = static_cast<int32_t>(o);
     }
-    publish(w, s, task::end, 0, processors);
+    publish(w, task::end, 0, processors);
 }
 
 } // namespace cot

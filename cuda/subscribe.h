@@ -1,5 +1,6 @@
-/* The subscriber: one warp of a rank that looks at the signals, decodes packets as they come, and gathers the rows of each
- * expert in tiles. A tile that is full may run at once, the others when all ranks' last packets are in. */
+/* The subscriber: one warp of a rank that looks at the signals, decodes packets
+ * as they come, and gathers the rows of each expert in tiles. A tile that is
+ * full may run at once, the others when all ranks' last packets are in. */
 #ifndef COT_CUDA_SUBSCRIBE_H
 #define COT_CUDA_SUBSCRIBE_H
 #include "cuda/fused.h"
@@ -9,7 +10,8 @@ namespace cot {
 /* What it knows beside shared memory; the same in all lanes. */
 struct subscription {
     int tiles, released; // in use; told to the scheduler
-    int finals, replied; // ranks whose packets are all in; ranks that have answered, in the order of ranks
+    int finals, replied; // ranks whose packets are all in; ranks that have
+                         // answered, in the order of ranks
     uint32_t flags;      // of all FINALs
     int entries;         // reduced: so far
 };
@@ -25,8 +27,9 @@ template <scope S> COT_DEVICE void tell(const fused_warp<S> &w, const subscripti
     __syncwarp();
 }
 
-/* Adds a row to the tiles of up to 32 slots, one a lane where `mine`; no two lanes have the same slot. reduced: `home` is the
- * received row, and its entries are numbered as they come. */
+/* Adds a row to the tiles of up to 32 slots, one a lane where `mine`; no two
+ * lanes have the same slot. reduced: `home` is the received row, and its
+ * entries are numbered as they come. */
 template <scope S>
 COT_DEVICE void add_entries(const fused_warp<S> &w, subscription &all, bool mine, int row, int home,
                             const cot_fused_entry &entry, int at)
@@ -57,10 +60,12 @@ COT_DEVICE void add_entries(const fused_warp<S> &w, subscription &all, bool mine
     const uint32_t done = __ballot_sync(ALL_LANES, full);
     if (full) {
         w.rank.tile_rows[open >> 7] = FUSED_TILE_ROWS;
-        w.rank.released[all.released + static_cast<int>(__popc(done & below))] = open >> 7;
+        w.rank.released[all.released + static_cast<int>(__popc(done & below))] =
+            released_tile(open >> 7, FUSED_TILE_ROWS);
     }
     all.released += static_cast<int>(__popc(done));
-    COT_UNLESS(subscribe_rows_in_turn) __syncwarp(); // another lane may have that slot next
+    COT_UNLESS(subscribe_rows_in_turn)
+    __syncwarp(); // another lane may have that slot next
 }
 
 /* reduced: the entries from `first` on are those of a received row. */
@@ -72,27 +77,72 @@ COT_DEVICE void note_row(const fused_warp<S> &w, const subscription &all, int re
     w.rank.row_entries[received] = w.rank.row_left[received] = all.entries - first;
 }
 
-/* A cell of `rows` rows that begins at row `cell` of the region; its first is the source's `number`-th. */
+/* Entries of rows that follow each other: 32 of them, one a lane, whosever they
+ * are, and the 32 behind, which are loaded before these are entered. What is no
+ * entry of this rank's has slot NO_SLOT. */
+struct entry_window {
+    cot_fused_entry now, next;
+    int begin;
+};
+constexpr uint16_t NO_SLOT = 0xffff;
+
+template <typename Load> COT_DEVICE entry_window load_entries(Load load)
+{
+    return {load(lane_of_warp()), load(32 + lane_of_warp()), 0};
+}
+
+/* A row that came from rank `source`. */
+struct entering {
+    int row, received; // of the region; of all that are received
+    int source, token;
+};
+
+/* Enters entries first to end - 1, which are those of one row; returns how many
+ * are this rank's. */
+template <scope S, typename Load>
+COT_DEVICE int enter_row(const fused_warp<S> &w, subscription &all, entry_window &window, int first, int end,
+                         const entering &r, Load load)
+{
+    const int before = all.entries, top_k = static_cast<int>(w.call.layout.top_k);
+    int entered = 0;
+    while (first < end) {
+        if (first == window.begin + 32) window = {window.next, load(first + 32 + lane_of_warp()), first};
+        const int i = window.begin + lane_of_warp();
+        const cot_fused_entry entry = window.now;
+        const bool mine = i >= first && i < end && entry.slot != NO_SLOT;
+        add_entries(w, all, mine, r.row, w.call.reduced ? r.received : r.source, entry,
+                    r.token * top_k + entry.place);
+        entered += static_cast<int>(__popc(__ballot_sync(ALL_LANES, mine)));
+        first = window.begin + 32 < end ? window.begin + 32 : end;
+    }
+    note_row(w, all, r.received, before);
+    return entered;
+}
+
+/* A cell of `rows` rows that begins at row `cell` of the region; its first is
+ * the source's `number`-th. */
 template <scope S>
 COT_DEVICE void decode_cell(const fused_warp<S> &w, subscription &all, int source, int64_t cell, int number,
                             int rows)
 {
+    static_assert(COT_FUSED_CELL_TOKENS == 64, "two heads a lane");
     const cot_fused_layout &l = w.call.layout;
     const int lane = lane_of_warp();
     const uint32_t *const heads = reinterpret_cast<const uint32_t *>(w.region() + w.row_at(cell + rows));
     const cot_fused_entry *const entries = reinterpret_cast<const cot_fused_entry *>(heads + rows);
-    int before = 0;
+    const uint32_t low = lane < rows ? heads[lane] : 0, high = 32 + lane < rows ? heads[32 + lane] : 0;
+    int total = static_cast<int>((low & 0xff) + (high & 0xff)), before = 0;
+    for (int by = 16; by; by /= 2) total += __shfl_xor_sync(ALL_LANES, total, by);
+    const auto load = [=](int i) { return i < total ? entries[i] : cot_fused_entry{0, NO_SLOT, 0}; };
+    entry_window window = load_entries(load);
     for (int r = 0; r < rows; r++) {
-        const int token = static_cast<int>(heads[r] >> 8), count = static_cast<int>(heads[r] & 0xff),
-                  received = source * static_cast<int>(l.tokens) + number + r, entry_first = all.entries;
-        for (int i = 0; i < count; i += 32) {
-            const bool mine = i + lane < count;
-            const cot_fused_entry entry = mine ? entries[before + i + lane] : cot_fused_entry{0, 0, 0};
-            add_entries(w, all, mine, static_cast<int>(cell) + r, w.call.reduced ? received : source, entry,
-                        token * static_cast<int>(l.top_k) + entry.place);
-        }
-        note_row(w, all, received, entry_first);
-        before += count;
+        const uint32_t head = __shfl_sync(ALL_LANES, r < 32 ? low : high, r % 32);
+        const int end = before + static_cast<int>(head & 0xff);
+        enter_row(w, all, window, before, end,
+                  {static_cast<int>(cell) + r, source * static_cast<int>(l.tokens) + number + r, source,
+                   static_cast<int>(head >> 8)},
+                  load);
+        before = end;
     }
     if (lane == 0) w.shared->entered[source] += static_cast<uint32_t>(w.call.reduced ? rows : before);
 }
@@ -100,30 +150,27 @@ COT_DEVICE void decode_cell(const fused_warp<S> &w, subscription &all, int sourc
 /* Own tokens' rows for own experts. */
 template <scope S> COT_DEVICE void enter_own(const fused_warp<S> &w, subscription &all)
 {
-    const int lane = lane_of_warp(), top_k = w.call.gate.top_k;
-    const int64_t block = w.net.rank * w.call.layout.block_rows;
+    const int own = w.net.rank, top_k = w.call.gate.top_k, choices = w.tokens * top_k;
+    const int64_t block = own * w.call.layout.block_rows;
+    const auto load = [&](int i) {
+        cot_fused_entry entry = {0, NO_SLOT, static_cast<uint16_t>(i % top_k)};
+        if (i >= choices) return entry;
+        const int replica = w.rank.replica[i];
+        entry.weight = w.rank.routed_weights[i];
+        if (w.call.replica_rank[replica] == own)
+            entry.slot = static_cast<uint16_t>(w.call.replica_slot[replica]);
+        return entry;
+    };
+    entry_window window = load_entries(load);
     uint32_t entered = 0, rows = 0;
     for (int t = 0; t < w.tokens; t++) {
-        const int received = w.net.rank * static_cast<int>(w.call.layout.tokens) + t,
-                  entry_first = all.entries;
-        for (int first = 0; first < top_k; first += 32) {
-            const int k = first + lane;
-            const int64_t at = static_cast<int64_t>(t) * top_k + k;
-            const int replica = k < top_k ? w.rank.replica[at] : -1;
-            const bool mine = replica >= 0 && w.call.replica_rank[replica] == w.net.rank;
-            cot_fused_entry entry = {0, 0, 0};
-            if (mine) {
-                entry.weight = w.rank.routed_weights[at];
-                entry.slot = static_cast<uint16_t>(w.call.replica_slot[replica]);
-            }
-            add_entries(w, all, mine, static_cast<int>(block) + t, w.call.reduced ? received : w.net.rank,
-                        entry, static_cast<int>(at));
-            entered += static_cast<uint32_t>(__popc(__ballot_sync(ALL_LANES, mine)));
-        }
-        note_row(w, all, received, entry_first);
-        rows += all.entries > entry_first;
+        const int count = enter_row(
+            w, all, window, t * top_k, (t + 1) * top_k,
+            {static_cast<int>(block) + t, own * static_cast<int>(w.call.layout.tokens) + t, own, t}, load);
+        entered += static_cast<uint32_t>(count);
+        rows += count > 0;
     }
-    if (lane == 0) w.shared->entered[w.net.rank] = w.call.reduced ? rows : entered;
+    if (lane_of_warp() == 0) w.shared->entered[own] = w.call.reduced ? rows : entered;
 }
 
 /* All packets are in: tiles that are not full may run, too. */
@@ -136,7 +183,8 @@ template <scope S> COT_DEVICE void release_open(const fused_warp<S> &w, subscrip
         const uint32_t some = __ballot_sync(ALL_LANES, open >= 0);
         if (open >= 0) {
             w.rank.tile_rows[open >> 7] = open & 127;
-            w.rank.released[all.released + static_cast<int>(__popc(some & ((1u << lane) - 1)))] = open >> 7;
+            w.rank.released[all.released + static_cast<int>(__popc(some & ((1u << lane) - 1)))] =
+                released_tile(open >> 7, open & 127);
         }
         all.released += static_cast<int>(__popc(some));
     }
@@ -152,8 +200,8 @@ COT_DEVICE void note_final(const fused_warp<S> &w, subscription &all, int source
         store_release<scope::cta>(&w.shared->owed[source], 1 + w.shared->entered[source]);
 }
 
-/* Looks at all signals until one says something new: the rank whose it is and, of a reply, P more; -1: the call has failed. By
- * lane 0. */
+/* Looks at all signals until one says something new: the rank whose it is and,
+ * of a reply, P more; -1: the call has failed. By lane 0. */
 template <scope S> COT_DEVICE int look(const fused_warp<S> &w, const subscription &all, uint64_t &signal)
 {
     const int ranks = w.net.ranks, own = w.net.rank;

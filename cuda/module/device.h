@@ -19,6 +19,7 @@ enum class cot_cuda_kind { fused, bulk };
 /* The kernels of bulk (cuda/bulk.h), in the order in which they are launched. */
 enum cot_cuda_phase {
     COT_CUDA_GATE,
+    COT_CUDA_ROUTE,
     COT_CUDA_DISPATCH,
     COT_CUDA_RECEIVE,
     COT_CUDA_UP,

@@ -135,8 +135,9 @@ static void lay_out_rank(cot_cuda_group *g, taking *t, int r)
                   entries = s * g->ranks * cot_smaller(k, slots),
                   tiles = entries / cot::FUSED_TILE_ROWS + slots, rows = tiles * cot::FUSED_TILE_ROWS,
                   widest = cot_larger(o->expert.intermediate, o->shared.intermediate),
-                  tasks = cot::fused_tasks_most(g->call.layout, tiles, parts(2 * widest) + parts(h),
-                                                g->call.reduced, g->blocks);
+                  tasks = cot::fused_tasks_most(g->call.layout, static_cast<int32_t>(h),
+                                                static_cast<int32_t>(o->experts), tiles,
+                                                parts(2 * widest) + parts(h), g->call.reduced, g->blocks);
     cot::fused_rank *const d = &g->rank[r];
     g->x[r] = take_bytes(t, static_cast<size_t>(g->home_tokens * h) * sizeof(float));
     g->y[r] = take_bytes(t, static_cast<size_t>(g->home_tokens * h) * sizeof(float));
@@ -146,6 +147,8 @@ static void lay_out_rank(cot_cuda_group *g, taking *t, int r)
     d->routed = take<uint16_t>(t, s * k);
     d->routed_weights = take<float>(t, s * k);
     d->replica = take<int32_t>(t, s * k);
+    d->logits = take<float>(t, s * o->experts);
+    d->chunk_left = take<uint32_t>(t, cot::gate_chunks_most(s));
     d->ready = take_zeros<uint64_t>(t, tasks);
     d->finished = take_zeros<uint64_t>(t, tasks);
     d->released = take<int32_t>(t, tiles);
@@ -259,10 +262,10 @@ static void size_shared(cot_cuda_group *g)
         bytes[0] = cot::fused_shared_bytes(stages, experts);
         return;
     }
-    bytes[COT_CUDA_GATE] = 4 * sizeof(float) * static_cast<size_t>(cot::gate_scratch_floats(experts));
+    bytes[COT_CUDA_GATE] = bytes[COT_CUDA_COMBINE] = sizeof(float);
+    bytes[COT_CUDA_ROUTE] = 4 * sizeof(float) * static_cast<size_t>(cot::gate_scratch_floats(experts));
     bytes[COT_CUDA_DISPATCH] = bytes[COT_CUDA_RECEIVE] = sizeof(cot::fused_shared);
     bytes[COT_CUDA_UP] = bytes[COT_CUDA_DOWN] = static_cast<size_t>(stages);
-    bytes[COT_CUDA_COMBINE] = sizeof(float);
 }
 
 static cot_status find_blocks(cot_cuda_group *g, cot_error *error)

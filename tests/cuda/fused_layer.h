@@ -82,9 +82,9 @@ class Layer {
                      tiles = entries / cot::FUSED_TILE_ROWS + slots, rows = tiles * cot::FUSED_TILE_ROWS;
         const size_t widest = static_cast<size_t>(std::max(o.expert.intermediate, o.shared.intermediate)),
                      parts = (2 * widest + 63) / 64 + (h + 63) / 64;
-        const size_t tasks = static_cast<size_t>(
-            cot::fused_tasks_most(call.layout, static_cast<int64_t>(tiles), static_cast<int64_t>(parts),
-                                  call.reduced, grid.blocks[static_cast<size_t>(r)]));
+        const size_t tasks = static_cast<size_t>(cot::fused_tasks_most(
+            call.layout, static_cast<int32_t>(h), call.gate.experts, static_cast<int64_t>(tiles),
+            static_cast<int64_t>(parts), call.reduced, grid.blocks[static_cast<size_t>(r)]));
         cot::fused_rank &d = ranks[static_cast<size_t>(r)];
         unsigned char *const weights = take<unsigned char>(slots * call.networks[0].bytes, "weights", r);
         for (size_t e = 0; e < static_cast<size_t>(o.experts); e++)
@@ -101,11 +101,15 @@ class Layer {
         d.experts = take<uint16_t>(s * k, "experts", r);
         d.weights = take<float>(s * k, "weights of experts", r);
         d.state = take<cot::fused_state>(1, "state", r);
-        const cot::fused_state fresh = {0, 0, 0, 0, ~0u, 0, 0};
+        cot::fused_state fresh = {};
+        fresh.unsound = ~0u;
         session.write(d.state, &fresh, sizeof fresh);
         d.routed = take<uint16_t>(s * k, "routed", r);
         d.routed_weights = take<float>(s * k, "routed weights", r);
         d.replica = take<int32_t>(s * k, "replicas", r);
+        d.logits = take<float>(s * static_cast<size_t>(call.gate.experts), "logits", r);
+        d.chunk_left = take<uint32_t>(static_cast<size_t>(cot::gate_chunks_most(call.layout.tokens)),
+                                      "parts of chunks left", r);
         d.ready = take<uint64_t>(tasks, "ready tasks", r);
         d.finished = take<uint64_t>(tasks, "finished tasks", r);
         session.fill(d.ready, 0, tasks * 8);

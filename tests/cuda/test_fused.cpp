@@ -296,20 +296,27 @@ static double multiplications(const cot_ffn_shape &s, const std::vector<int> &ti
     return count;
 }
 
-/* What the tasks of a call on one rank take of what orders threads: of atomic words two updates each (who takes it, where its end is
- * told) and two stores (that it may run, that it is done), and barriers of a processor. Looks at words that waits poll are not
- * counted, since their number is the schedule's. */
+/* What the tasks of a call on one rank take of what orders threads. Of atomic words two updates a task (who takes it; how many parts
+ * are left) and a store (that it may run). Beside them an update where places in the queue are taken, for each tile's DOWN and for
+ * GATE, all UPs, COMBINE and the end; an update and a store that tell the scheduler of each tile, GATE and COMBINE; an update for
+ * each chunk of tokens that is routed; and a store for each count that begins. And barriers of a processor: two a task, one more for
+ * a GATE and for a chunk that is routed. Looks at words that waits poll are not counted, since their number is the schedule's. */
 struct Words {
-    uint64_t tasks, barriers;
+    uint64_t tasks, updates, stores, barriers;
 };
 
-static Words words_of(const cot_ffn_shape &s, uint64_t tokens, uint64_t tiles)
+static Words words_of(const cot_ffn_shape &s, int32_t experts, int64_t tokens, uint64_t tiles)
 {
     const auto parts = [](int64_t n) { return static_cast<uint64_t>(n + 63) / 64; };
-    const uint64_t chunks = (tokens + cot::FUSED_CHUNK - 1) / cot::FUSED_CHUNK,
+    const cot::fused_cut gate = cot::gate_cut(tokens, experts, cot::routing::gated);
+    const uint64_t gates = static_cast<uint64_t>(cot::fused_cut_tasks(gate)),
+                   chunks = static_cast<uint64_t>(gate.chunks),
+                   combines = static_cast<uint64_t>(
+                       cot::fused_cut_tasks(cot::combine_cut(tokens, static_cast<int32_t>(s.hidden)))),
                    up = tiles * parts(2 * s.intermediate), down = tiles * parts(s.hidden),
-                   tasks = 2 * chunks + up + down;
-    return {tasks, 2 * tasks + up * (parts(s.hidden) + 2) + down * (parts(s.intermediate) + 2)};
+                   tasks = gates + combines + up + down;
+    return {tasks, 2 * tasks + tiles + 4 + tiles + 2 + chunks, tasks + tiles + 2 + chunks + tiles + 2,
+            2 * tasks + gates + chunks + up * (parts(s.hidden) + 2) + down * (parts(s.intermediate) + 2)};
 }
 
 static std::vector<int> tiles_of(const uint16_t *experts, size_t choices, size_t n)
@@ -338,19 +345,32 @@ static void what_a_call_reads(void **)
         assert_int_equal(r.counters.ldmatrix_conflicts + r.counters.copy_conflicts, 0);
         assert_true(r.counters.shared_accesses > 0);
         assert_int_equal(r.counters.shared_conflicts, 0);
-        const Words words = words_of(w.options.expert, static_cast<uint64_t>(tokens), tiles.size());
+        const Words words = words_of(w.options.expert, 16, tokens, tiles.size());
         /* Beside the tasks: an end for each of two processors; four parties leave; news, what is owed and gated, a signal. */
-        assert_int_equal(r.counters.atomic_updates, 2 * words.tasks + 2 + 4);
-        assert_int_equal(r.counters.atomic_stores, 2 * words.tasks + 2 + 4 + 2 + 1 + 1 + 1);
+        assert_int_equal(r.counters.atomic_updates, words.updates + 2 + 4);
+        assert_int_equal(r.counters.atomic_stores, words.stores + 2 + 5 + 2 + 1 + 1 + 1);
         assert_int_equal(r.counters.barriers, words.barriers + 2 + 1);
         assert_int_equal(r.counters.copied_bytes, copied_bytes(w.options.expert, tiles));
+        assert_int_equal(r.counters.prefetched_in_vain, 0);
         world_free(&w);
     }
+    /* With processors for every task the second matrices are asked for ahead, all of those of this shape and nothing else. */
+    Variant v = variants[1];
+    v.hidden = 192, v.intermediate = 96, v.experts = 16, v.top_k = 4;
+    struct world w = world_of(v, 1, &draw);
+    const struct plan p = plan_even(&w, 1);
+    Layer layer(w, p, even_grid(1, 20));
+    const emulate::Result r = layer.launch(seeded(test_seed()));
+    expect_none(r);
+    assert_int_equal(r.counters.prefetched_bytes, 4 * 192 * 96 * 2);
+    assert_int_equal(r.counters.prefetched_in_vain, 0);
+    world_free(&w);
     /* OLMoE: the same form, for routings drawn evenly. */
     const size_t most = 32 * 8;
     cot_ffn_shape olmoe = {};
     olmoe.type = COT_BF16, olmoe.hidden = 2048, olmoe.intermediate = 1024;
-    printf("OLMoE, bf16: tokens, experts, padding rows, MB read, floor, ratio, tasks, barriers a task\n");
+    printf("OLMoE, bf16: tokens, experts, padding rows, MB read, floor, ratio, tasks, updates, "
+           "stores and barriers a task\n");
     for (const size_t tokens : {size_t{1}, size_t{8}, size_t{32}}) {
         uint16_t experts[most];
         for (size_t t = 0; t < tokens; t++) { // eight that differ: an odd step goes through all 64
@@ -367,10 +387,13 @@ static void what_a_call_reads(void **)
             assert_true(block_rows(rows) - rows <= 15);
             padding += block_rows(rows) - rows;
         }
-        const Words words = words_of(olmoe, tokens, tiles.size());
-        printf("%zu, %zu, %d, %.1f, %.1f, %.3f, %d, %.1f\n", tokens, tiles.size(), padding, read / 1e6,
-               floor / 1e6, read / floor, static_cast<int>(words.tasks),
-               static_cast<double>(words.barriers) / static_cast<double>(words.tasks));
+        const Words words = words_of(olmoe, 64, static_cast<int64_t>(tokens), tiles.size());
+        const auto a_task = [&](uint64_t n) {
+            return static_cast<double>(n) / static_cast<double>(words.tasks);
+        };
+        printf("%zu, %zu, %d, %.1f, %.1f, %.3f, %d, %.2f, %.2f, %.1f\n", tokens, tiles.size(), padding,
+               read / 1e6, floor / 1e6, read / floor, static_cast<int>(words.tasks), a_task(words.updates),
+               a_task(words.stores), a_task(words.barriers));
         assert_true(read <= 1.1 * floor);
     }
 }

@@ -5,6 +5,8 @@
 
 namespace emulate {
 
+static constexpr uintptr_t SECTOR_BYTES = 32;
+
 static void land(Copy &copy)
 {
     if (copy.landed) return;
@@ -43,11 +45,22 @@ void copy_async(void *to, const void *from, uint32_t bytes, uint32_t live)
                  machine->steps + draw(200),
                  false,
                  {}};
+    if (live && !machine->prefetched.empty())
+        machine->prefetched.erase(reinterpret_cast<uintptr_t>(from) / SECTOR_BYTES);
     begin_copy(me, copy, site);
     note_use(me, at, bytes, site, true);
     me->issued.push_back(std::move(copy));
     machine->result.counters.copies++;
     machine->result.counters.copied_bytes += live;
+}
+
+void prefetch(const void *p)
+{
+    const void *site = __builtin_return_address(0);
+    Inside thread;
+    check_prefetch(thread.get(), reinterpret_cast<uintptr_t>(p), site);
+    machine->prefetched.insert(reinterpret_cast<uintptr_t>(p) / SECTOR_BYTES);
+    machine->result.counters.prefetched_bytes += SECTOR_BYTES;
 }
 
 void commit_copies()

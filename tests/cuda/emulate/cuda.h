@@ -48,6 +48,7 @@ void load_matrix(uint32_t *registers, const void *row, int matrices, bool transp
 // copies.cpp
 void copy_async(void *to, const void *from, uint32_t bytes, uint32_t live) __attribute__((noinline));
 void commit_copies();
+void prefetch(const void *p) __attribute__((noinline));
 void wait_copies(int groups_left) __attribute__((noinline));
 
 // atomics.cpp

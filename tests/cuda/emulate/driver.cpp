@@ -13,6 +13,7 @@
     X(cot_cuda_fused_f32)                                                                                    \
     X(cot_cuda_bulk_gate_bf16)                                                                               \
     X(cot_cuda_bulk_gate_f32)                                                                                \
+    X(cot_cuda_bulk_route)                                                                                   \
     X(cot_cuda_bulk_dispatch)                                                                                \
     X(cot_cuda_bulk_receive)                                                                                 \
     X(cot_cuda_bulk_up_bf16)                                                                                 \

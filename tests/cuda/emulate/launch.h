@@ -57,8 +57,9 @@ struct Counters {
     uint64_t atomic_loads, atomic_stores, atomic_updates;
     uint64_t mma, ldmatrix, ldmatrix_conflicts; // conflicts: passes over the banks beyond the first
     uint64_t copies, copied_bytes, copy_conflicts;
-    uint64_t shared_accesses, shared_conflicts; // plain ones to shared memory, by warps
-    uint64_t accesses;                          // plain ones that were checked
+    uint64_t prefetched_bytes, prefetched_in_vain; // in vain: not copied by a cp.async after that
+    uint64_t shared_accesses, shared_conflicts;    // plain ones to shared memory, by warps
+    uint64_t accesses;                             // plain ones that were checked
     uint64_t mutant_reached;
 };
 

@@ -15,6 +15,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace emulate {
@@ -124,6 +125,7 @@ struct Machine {
     std::vector<Block> blocks;
     std::vector<Clock> clocks;
     std::vector<Thread *> ready, parked;
+    std::unordered_set<uintptr_t> prefetched; // by 32 bytes, and not copied since
     void *host_stack;
     void (*run)(void *);
     void *parameters;
@@ -172,6 +174,8 @@ void keep_clock(Clock last);
 /* cp.async: the destination is nobody's until the copy is waited for. */
 void begin_copy(Thread *thread, Copy &copy, const void *site);
 void end_copy(Thread *thread, Copy &copy, const void *site);
+/* Of a prefetch: that there is global memory. */
+void check_prefetch(Thread *thread, uintptr_t address, const void *site);
 /* The checks of an access that is atomic at [address, address + bytes) against plain ones. */
 void access_atomic(Thread *thread, uintptr_t address, size_t bytes, Kind kind, const void *site);
 /* The checks of a plain access against the atomic ones at that word. */

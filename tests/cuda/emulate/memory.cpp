@@ -387,6 +387,16 @@ void access_atomic(Thread *thread, uintptr_t address, size_t bytes, Kind kind, c
     if (split && kind == Kind::WRITE) join_bytes(at, bytes);
 }
 
+void check_prefetch(Thread *thread, uintptr_t address, const void *site)
+{
+    const Access a = {thread, address, 1, site, "prefetches"};
+    const size_t at = address - reinterpret_cast<uintptr_t>(arena);
+    if (at >= launch_top) wrong(Fault::BOUNDS, a, ", which is no global memory");
+    each_cell(at & ~size_t{3}, 4, [&](Cell &cell, size_t) {
+        if (!(cell.state & ALLOCATED)) wrong(Fault::BOUNDS, a, ", out of bounds");
+    });
+}
+
 void begin_copy(Thread *thread, Copy &copy, const void *site)
 {
     const uintptr_t from = reinterpret_cast<uintptr_t>(copy.from);

@@ -16,6 +16,11 @@ COT_DEVICE void *shared_memory()
     return emulate::shared_memory();
 }
 
+COT_DEVICE int thread_number()
+{
+    return static_cast<int>(threadIdx.x);
+}
+
 template <scope S, typename T> COT_DEVICE T load_relaxed(const T *p)
 {
     return static_cast<T>(emulate::atomic_load(p, sizeof(T), emulate::Order::RELAXED, reach(S)));
@@ -81,6 +86,11 @@ COT_DEVICE void copy_async_commit()
 template <int LEFT> COT_DEVICE void copy_async_wait()
 {
     emulate::wait_copies(LEFT);
+}
+
+COT_DEVICE void prefetch(const void *p)
+{
+    emulate::prefetch(p);
 }
 
 COT_DEVICE void load_matrix_x4(uint32_t (&registers)[4], const void *row)

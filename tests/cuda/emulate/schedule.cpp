@@ -351,6 +351,7 @@ Result launch_erased(const Shape &shape, const Options &options, void (*run)(voi
     keep_clock(last);
     end_launch_memory();
     machine = nullptr;
+    m.result.counters.prefetched_in_vain = m.prefetched.size() * 32;
     return m.result;
 }
 

@@ -1,0 +1,121 @@
+/* A rank's queue: what has to run for what else may run, who says so, and who takes it.
+ *
+ * A task has a place in `ready`; places are given out by one word (`published`), tickets for them by another (`next`), so that
+ * whoever finds that tasks may run puts them there: the scheduler, or the processor that ends the last part of what they wait
+ * for. A ticket's place is written by somebody who waits for nothing between being given the place and writing it.
+ *
+ * Parts of one thing are counted down in one word by updates that acquire and release. Who takes the last part from it has
+ * acquired what all others released there: each update reads what the one before it wrote, so that they are one release sequence.
+ * What follows from the last part is said by a release after that, so that who acquires it knows all parts. */
+#ifndef COT_CUDA_QUEUE_H
+#define COT_CUDA_QUEUE_H
+#include "cuda/fused.h"
+
+namespace cot {
+
+template <typename Engine> COT_DEVICE int parts_of(int columns)
+{
+    return (columns + Engine::N - 1) / Engine::N;
+}
+
+/* Parts of a tile's UP, of an expert or of the shared one, and of its DOWN. Task numbers of UP are lane most_up + part, of DOWN
+ * lane down + part. */
+struct tile_parts {
+    int expert_up, shared_up, most_up, down;
+};
+template <typename Engine> COT_DEVICE tile_parts parts_of_tiles(const cot_cuda_fused &c)
+{
+    const int expert = parts_of<Engine>(up_columns(c.networks[0])),
+              shared = parts_of<Engine>(up_columns(c.networks[1]));
+    return {expert, shared, expert > shared ? expert : shared, parts_of<Engine>(c.gate.hidden)};
+}
+
+/* By a whole warp: takes `count` places, which the caller writes with put_tasks; the first of them. What the warp's lanes did
+ * and knew before is known to whoever takes such a task. */
+template <scope S> COT_DEVICE uint32_t begin_tasks(const fused_warp<S> &w, int count)
+{
+    uint32_t first = 0;
+    if (lane_of_warp() == 0)
+        first = add_relaxed<scope::gpu>(&w.rank.state->published, static_cast<uint32_t>(count));
+    COT_UNLESS(queue_lanes_before_tasks) __syncwarp();
+    COT_UNLESS(queue_release) fence<scope::gpu>();
+    return __shfl_sync(ALL_LANES, first, 0);
+}
+
+/* Tasks number, number + step, ... in places `first` and on. */
+template <scope S>
+COT_DEVICE void put_tasks(const fused_warp<S> &w, uint32_t first, task kind, int number, int count,
+                          int step = 1)
+{
+    for (int i = lane_of_warp(); i < count; i += 32)
+        store_relaxed<scope::gpu>(w.rank.ready + first + i, task_word(w.epoch, kind, number + i * step));
+}
+
+template <scope S>
+COT_DEVICE void publish(const fused_warp<S> &w, task kind, int number, int count, int step = 1)
+{
+    if (count > 0) put_tasks(w, begin_tasks(w, count), kind, number, count, step);
+}
+
+/* Tells the scheduler what has ended. By one lane. */
+template <scope S> COT_DEVICE void tell_end(const fused_warp<S> &w, uint64_t word)
+{
+    uint64_t *const to = w.rank.finished + add_relaxed<scope::gpu>(&w.rank.state->finished, 1u);
+    COT_EITHER(queue_end_release, store_release<scope::gpu>(to, word), store_relaxed<scope::gpu>(to, word));
+}
+
+/* A part has ended: how many there were before it, itself included. By one lane, for all that it met at a barrier. */
+COT_DEVICE uint32_t count_part(uint32_t *left)
+{
+    return COT_EITHER(queue_count, add_acq_rel<scope::gpu>(left, ~0u), add_relaxed<scope::gpu>(left, ~0u));
+}
+
+/* After a task, by the first warp of a processor: what comes after the last part of something. */
+template <scope S> COT_DEVICE void end_task(const fused_warp<S> &w, uint64_t word)
+{
+    fused_state *const state = w.rank.state;
+    const task kind = kind_of(word);
+    const int down_parts = w.shared->down_parts,
+              lane = number_of(word) / (kind == task::up ? w.shared->up_parts : down_parts); // of a tile's
+    uint32_t *const left = kind == task::gate                       ? &state->gates_left
+                           : kind == task::combine                  ? &state->combines_left
+                           : kind == task::up || kind == task::down ? &state->tile_left[lane]
+                                                                    : nullptr;
+    uint32_t before = kind == task::reply;
+    if (left && lane_of_warp() == 0) before = count_part(left);
+    if (kind == task::up) {
+        if (__shfl_sync(ALL_LANES, before, 0) == static_cast<uint32_t>(down_parts) + 1)
+            publish(w, task::down, lane * down_parts, down_parts);
+    } else if (lane_of_warp() == 0 && before == 1) {
+        tell_end(w, word);
+    }
+}
+
+/* The next task, in shared memory for all threads of the team: `end` where the call is over or has failed. `dry` is whether no more tasks are known
+ * than there are processors, so that whoever is done next will find none. */
+template <scope S> COT_DEVICE void take_task(const fused_warp<S> &w)
+{
+    if (team_thread() == 0) {
+        const uint32_t ticket = add_relaxed<scope::gpu>(&w.rank.state->next, 1u);
+        uint64_t word;
+        uint32_t known;
+        for (;;) {
+            known = load_relaxed<scope::gpu>(&w.rank.state->published); // on its way beside the task
+            word = COT_EITHER(queue_acquire, load_acquire<scope::gpu>(w.rank.ready + ticket),
+                              load_relaxed<scope::gpu>(w.rank.ready + ticket));
+            if (word >> 28 == w.epoch) break;
+            if (COT_EITHER(queue_watch, w.failed(), false)) {
+                word = task_word(w.epoch, task::end, 0);
+                break;
+            }
+            back_off();
+        }
+        w.shared->task = word;
+        w.shared->dry = static_cast<int32_t>(known - ticket) <= w.shared->processors;
+    }
+    COT_UNLESS(queue_task_for_all) team_barrier();
+}
+
+} // namespace cot
+
+#endif
