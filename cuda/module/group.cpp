@@ -120,7 +120,7 @@ static int64_t parts(int64_t columns)
 }
 
 /* A rank's words, which its blocks poll, share no line with another's. */
-constexpr size_t STATE_BYTES = 128;
+constexpr size_t STATE_BYTES = 256;
 static_assert(sizeof(cot::fused_state) <= STATE_BYTES, "one state");
 
 static size_t states_bytes(int ranks)
