@@ -60,7 +60,7 @@ COT_DEVICE void gate_sum_by(float (&sums)[ROWS][TOKENS], const float *const (&w)
                             const float *const (&x)[TOKENS], int hidden)
 {
     constexpr int AHEAD = ROWS == 1 ? 4 : 1, STEP = 32 * WIDTH;
-    int h = WIDTH * thread_number() % 32;
+    int h = WIDTH * (thread_number() % 32);
     COT_ONE_BY_ONE
     for (; h + (AHEAD - 1) * STEP < hidden; h += AHEAD * STEP) gate_add<WIDTH, AHEAD>(sums, w, x, h);
     COT_ONE_BY_ONE
