@@ -74,7 +74,7 @@ void cot_cuda_group_close(cot_cuda_group *group); // NULL is fine
 cot_status cot_cuda_group_keep(cot_cuda_group *group, const cot_moe_layer *layer, int rank, const void *local,
                                cot_error *error);
 
-/* Runs the call that all have arrived for: its passes one after the other, each one launch, or six of bulk. Sets status, error, traffic.
+/* Runs the call that all have arrived for: its passes one after the other, each one launch, or COT_CUDA_PHASES of bulk. Sets status, error, traffic.
  * Errors: INVALID_ARGUMENT (as the seam has it), TIMED_OUT (blocks of a rank are silent: who, whom for, in what phase and call), IO (the
  * driver fails; the device has not run what was launched). After the last two the next call begins with the device's memory made
  * ready anew. */
