@@ -263,10 +263,10 @@ static int give_back(uint64_t at)
     here->given_back++;
     return failed;
 }
-/* Turns the sign of every 16th number of four bytes, where there is more than tables have. */
+/* Turns the sign of every 16th number of four bytes, where there is more than tables and the states of two ranks have. */
 static void spoil(void *numbers, size_t bytes)
 {
-    for (size_t i = 3; bytes >= 512 && i < bytes; i += 64) static_cast<unsigned char *>(numbers)[i] ^= 0x80;
+    for (size_t i = 3; bytes > 520 && i < bytes; i += 64) static_cast<unsigned char *>(numbers)[i] ^= 0x80;
 }
 
 static int fill(uint64_t at, unsigned char byte, size_t bytes)
