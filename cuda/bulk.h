@@ -35,7 +35,7 @@ COT_DEVICE bulk_warp bulk_rank(const cot_cuda_fused &c, int r)
     bulk_warp w = {c,
                    rank,
                    c.fabric,
-                   rank.state->epoch + 1,
+                   epoch_of_call(*rank.state),
                    reinterpret_cast<fused_shared *>(memory),
                    memory,
                    rank.tokens[0],
@@ -114,11 +114,10 @@ COT_DEVICE void bulk_receive(const cot_cuda_fused &c)
     fused_shared *const s = w.shared;
     const int lane = lane_of_warp(), ranks = w.net.ranks;
     const bool unsound = bulk_is_unsound(w);
-    const uint64_t epoch = w.epoch;
     subscription all = {};
     for (int i = lane; i < c.slots; i += 32) s->open[i] = -1;
     for (int i = lane; i < ranks; i += 32) s->entered[i] = 0;
-    __syncwarp();
+    COT_UNLESS(bulk_lanes_before_rows) __syncwarp();
     all.flags = last_flags(unsound, w.tokens > 0);
     if (!unsound) enter_own(w, all);
     for (int source = 0; source < ranks; source++) {
@@ -132,7 +131,7 @@ COT_DEVICE void bulk_receive(const cot_cuda_fused &c)
         all.flags |= static_cast<uint32_t>(cot_fused_signal_flags(signal));
     }
     release_open(w, all);
-    __syncwarp();
+    COT_UNLESS(bulk_lanes_after_rows) __syncwarp();
     const int shared_tiles = bulk_shared_tiles(w);
     for (int i = lane; i < all.released + shared_tiles; i += 32)
         w.rank.lane_tile[i] = i < all.released ? w.rank.released[i] >> 8 : -1 - (i - all.released);
@@ -147,18 +146,13 @@ COT_DEVICE void bulk_receive(const cot_cuda_fused &c)
     state->unsound_token = static_cast<int32_t>(state->unsound);
     state->next = static_cast<uint32_t>(all.released);
     state->unsound = ~0u;
-    state->epoch = epoch;
-}
-
-template <typename Engine> COT_DEVICE int bulk_parts(int columns)
-{
-    return (columns + Engine::N - 1) / Engine::N;
+    state->epoch++;
 }
 
 template <typename Engine> COT_DEVICE void bulk_up(const cot_cuda_fused &c)
 {
-    const int parts = bulk_parts<Engine>(up_columns(c.networks[0])),
-              shared_parts = bulk_parts<Engine>(up_columns(c.networks[1]));
+    const int parts = parts_of<Engine>(up_columns(c.networks[0])),
+              shared_parts = parts_of<Engine>(up_columns(c.networks[1]));
     bulk_each(
         c,
         [=](const bulk_warp &w) {
@@ -172,13 +166,13 @@ template <typename Engine> COT_DEVICE void bulk_up(const cot_cuda_fused &c)
                 run_up<Engine>(w, i / parts, i % parts);
             else
                 run_up<Engine>(w, tiles + left / shared_parts, left % shared_parts);
-            COT_UNLESS(bulk_done_by_all) team_barrier();
+            COT_UNLESS(bulk_up_done_by_all) team_barrier();
         });
 }
 
 template <typename Engine> COT_DEVICE void bulk_down(const cot_cuda_fused &c)
 {
-    const int parts = bulk_parts<Engine>(c.gate.hidden);
+    const int parts = parts_of<Engine>(c.gate.hidden);
     bulk_each(
         c,
         [=](const bulk_warp &w) {
@@ -187,7 +181,7 @@ template <typename Engine> COT_DEVICE void bulk_down(const cot_cuda_fused &c)
         },
         [=](const bulk_warp &w, int i) {
             run_down<Engine>(w, i / parts, i % parts);
-            COT_UNLESS(bulk_done_by_all) team_barrier();
+            COT_UNLESS(bulk_down_done_by_all) team_barrier();
         });
 }
 

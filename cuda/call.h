@@ -83,7 +83,7 @@ enum class outcome : int32_t { fine = 1, unsound, empty };
 
 /* Words of a rank that its blocks share. */
 struct fused_state {
-    uint64_t epoch;          // of the last call
+    uint64_t epoch;          // calls that have ended
     uint32_t next, finished; // tasks taken; ends told to the scheduler
     uint32_t left;           // warps and processors that are done
     uint32_t unsound;        // the lowest token that cannot be routed, or all ones

@@ -19,6 +19,14 @@ COT_DEVICE uint64_t failure_of(int rank, int peer, int phase, uint64_t epoch)
            static_cast<uint64_t>(phase) << 40 | (epoch & 0xffffffffffu);
 }
 
+/* Whether more than `ns` have gone by since the timer said `began`. It ticks as coarsely as a device likes, and may say less than it
+ * did before. */
+COT_DEVICE bool has_passed(uint64_t began, uint64_t ns)
+{
+    const uint64_t now = global_timer();
+    return now > began && now - began > ns;
+}
+
 COT_DEVICE int lane_of_warp()
 {
     return thread_number() % 32;
@@ -98,7 +106,7 @@ COT_DEVICE bool wait(const fabric &f, size_t signal, uint64_t value, int peer, i
                 there = false;
                 break;
             }
-            if (COT_EITHER(fabric_timeout, global_timer() - began > f.timeout_ns, false)) {
+            if (COT_EITHER(fabric_timeout, has_passed(began, f.timeout_ns), false)) {
                 compare_exchange_relaxed<S>(f.failure, 0, failure_of(f.rank, peer, phase, epoch));
                 there = false;
                 break;

@@ -18,6 +18,13 @@
 
 namespace cot {
 
+/* The epoch of a call as words have it, in 36 bits: that of the calls before it and one more, and beyond 2^36 - 1 again from 1. It is
+ * never 0, as fresh memory is. */
+COT_DEVICE uint64_t epoch_of_call(const fused_state &state)
+{
+    return state.epoch % ((uint64_t{1} << 36) - 1) + 1;
+}
+
 /* Tasks: the word is epoch << 28 | kind << 25 | number. */
 enum class task : uint32_t { gate, send, up, down, reply, combine, end };
 constexpr int TASK_NUMBERS = 25;

@@ -155,7 +155,7 @@ template <scope S> COT_DEVICE void run_send(const fused_warp<S> &w, int to, bool
         for (int i = thread; i < rows; i += FUSED_TEAM) {
             const int64_t at = static_cast<int64_t>(s->token[i]) * top_k;
             cot_fused_entry *entry = reinterpret_cast<cot_fused_entry *>(heads + rows) + s->before[i];
-            heads[i] = static_cast<uint32_t>(s->token[i]) << 8 | static_cast<uint32_t>(s->entries[i]);
+            heads[i] = static_cast<uint32_t>(at) << 8 | static_cast<uint32_t>(s->entries[i]);
             if (w.call.reduced) w.rank.sent_row[s->token[i] * l.ranks + to] = static_cast<int32_t>(sent) + i;
             for (int k = 0; k < top_k; k++) {
                 const int replica = w.rank.replica[at + k];

@@ -86,7 +86,7 @@ COT_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
  * before. */
 COT_DEVICE uint32_t hidden(uint32_t value);
 
-/* Nanoseconds, the same clock for all threads. */
+/* Nanoseconds, the same clock for all threads; has_passed (fabric.h) is how to compare two of them. */
 COT_DEVICE uint64_t global_timer();
 /* Lets others run for a moment. */
 COT_DEVICE void back_off();

@@ -91,8 +91,8 @@ template <scope S> COT_DEVICE void end_task(const fused_warp<S> &w, uint64_t wor
     }
 }
 
-/* The next task, in shared memory for all threads of the team: `end` where the call is over or has failed. `dry` is whether no more tasks are known
- * than there are processors, so that whoever is done next will find none. */
+/* The next task, in shared memory for all threads of the team: `end` where the call is over or has failed. `dry` is whether no more
+ * tasks are known than there are processors, so that whoever is done next will find none. */
 template <scope S> COT_DEVICE void take_task(const fused_warp<S> &w)
 {
     if (team_thread() == 0) {

@@ -8,12 +8,12 @@
 namespace cot {
 
 /* The last of a rank's warps to leave makes ready for the next call. By one thread, for all that it met at a barrier. */
-COT_DEVICE void leave(fused_state *state, uint64_t epoch, uint32_t parties)
+COT_DEVICE void leave(fused_state *state, uint32_t parties)
 {
     if (COT_EITHER(fused_leave, add_acq_rel<scope::gpu>(&state->left, 1u),
                    add_relaxed<scope::gpu>(&state->left, 1u)) != parties - 1)
         return;
-    state->epoch = epoch;
+    state->epoch++;
     store_relaxed<scope::gpu>(&state->next, 0u);
     store_relaxed<scope::gpu>(&state->published, 0u);
     store_relaxed<scope::gpu>(&state->finished, 0u);
@@ -34,7 +34,7 @@ template <typename Engine, scope S> COT_DEVICE void run_fused(const cot_cuda_fus
     unsigned char *const memory = static_cast<unsigned char *>(shared_memory());
     fused_shared *const shared = reinterpret_cast<fused_shared *>(
         memory + fused_shared_bytes<Engine>(c.gate.experts) - sizeof(fused_shared));
-    const uint64_t epoch = rank.state->epoch + 1;
+    const uint64_t epoch = epoch_of_call(*rank.state);
     fused_warp<S> w = {c, rank, c.fabric, epoch, shared, memory, rank.tokens[0], rank.tokens[1]};
     w.net.rank = r;
     if (first) {
@@ -52,7 +52,7 @@ template <typename Engine, scope S> COT_DEVICE void run_fused(const cot_cuda_fus
         run_schedule<Engine>(w, processors);
     }
     if (threadIdx.x % 32 == 0 && (warp == 0 || warp > 3))
-        leave(rank.state, epoch, static_cast<uint32_t>(processors + 2));
+        leave(rank.state, static_cast<uint32_t>(processors + 2));
 }
 
 } // namespace cot

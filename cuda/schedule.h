@@ -194,7 +194,7 @@ template <scope S> COT_DEVICE bool tell_homes(const fused_warp<S> &w, schedule &
         const int home = lane_of_warp() + 32 * half;
         if (home >= w.net.ranks) continue;
         if (!s.told[half]) {
-            const uint32_t final = load_acquire<scope::cta>(&w.shared->owed[home]);
+            const uint32_t final = load_relaxed<scope::cta>(&w.shared->owed[home]);
             s.told[half] = final && s.answered[half] == final - 1;
             if (s.told[half]) {
                 count_messages(w.net, home, 0, 1, PHASE_COMBINE);

@@ -24,7 +24,6 @@ template <scope S> COT_DEVICE void tell(const fused_warp<S> &w, const subscripti
     if (lane_of_warp() == 0)
         COT_EITHER(subscribe_release, store_release<scope::cta>(&w.shared->news, news),
                    store_relaxed<scope::cta>(&w.shared->news, news));
-    __syncwarp();
 }
 
 /* Adds a row to the tiles of up to 32 slots, one a lane where `mine`; no two
@@ -94,7 +93,7 @@ template <typename Load> COT_DEVICE entry_window load_entries(Load load)
 /* A row that came from rank `source`. */
 struct entering {
     int row, received; // of the region; of all that are received
-    int source, token;
+    int source, first; // row of that rank's replies, from which places count
 };
 
 /* Enters entries first to end - 1, which are those of one row; returns how many
@@ -103,7 +102,7 @@ template <scope S, typename Load>
 COT_DEVICE int enter_row(const fused_warp<S> &w, subscription &all, entry_window &window, int first, int end,
                          const entering &r, Load load)
 {
-    const int before = all.entries, top_k = static_cast<int>(w.call.layout.top_k);
+    const int before = all.entries;
     int entered = 0;
     while (first < end) {
         if (first == window.begin + 32) window = {window.next, load(first + 32 + lane_of_warp()), first};
@@ -111,7 +110,7 @@ COT_DEVICE int enter_row(const fused_warp<S> &w, subscription &all, entry_window
         const cot_fused_entry entry = window.now;
         const bool mine = i >= first && i < end && entry.slot != NO_SLOT;
         add_entries(w, all, mine, r.row, w.call.reduced ? r.received : r.source, entry,
-                    r.token * top_k + entry.place);
+                    r.first + entry.place);
         entered += static_cast<int>(__popc(__ballot_sync(ALL_LANES, mine)));
         first = window.begin + 32 < end ? window.begin + 32 : end;
     }
@@ -166,7 +165,8 @@ template <scope S> COT_DEVICE void enter_own(const fused_warp<S> &w, subscriptio
     for (int t = 0; t < w.tokens; t++) {
         const int count = enter_row(
             w, all, window, t * top_k, (t + 1) * top_k,
-            {static_cast<int>(block) + t, own * static_cast<int>(w.call.layout.tokens) + t, own, t}, load);
+            {static_cast<int>(block) + t, own * static_cast<int>(w.call.layout.tokens) + t, own, t * top_k},
+            load);
         entered += static_cast<uint32_t>(count);
         rows += count > 0;
     }
@@ -196,8 +196,8 @@ COT_DEVICE void note_final(const fused_warp<S> &w, subscription &all, int source
 {
     all.flags |= flags;
     if (++all.finals == w.net.ranks) release_open(w, all);
-    if (lane_of_warp() == 0)
-        store_release<scope::cta>(&w.shared->owed[source], 1 + w.shared->entered[source]);
+    if (lane_of_warp() == 0) // what it is about is told by the news
+        store_relaxed<scope::cta>(&w.shared->owed[source], 1 + w.shared->entered[source]);
 }
 
 /* Looks at all signals until one says something new: the rank whose it is and,
@@ -230,10 +230,10 @@ template <scope S> COT_DEVICE int look(const fused_warp<S> &w, const subscriptio
             const uint64_t *const word =
                 reinterpret_cast<const uint64_t *>(w.region() + w.reply_signal(all.replied));
             signal = COT_EITHER(subscribe_reply_acquire, load_acquire<S>(word), load_relaxed<S>(word));
-            if (signal >= w.epoch) return ranks + all.replied;
+            if (signal == w.epoch) return ranks + all.replied;
         }
         if (w.failed()) return -1;
-        if (COT_EITHER(subscribe_timeout, global_timer() - began > w.net.timeout_ns, false)) {
+        if (COT_EITHER(subscribe_timeout, has_passed(began, w.net.timeout_ns), false)) {
             const int phase = missing < ranks ? PHASE_DISPATCH : PHASE_COMBINE;
             compare_exchange_relaxed<S>(w.net.failure, 0, failure_of(own, missing % ranks, phase, w.epoch));
             return -1;
@@ -250,7 +250,7 @@ template <scope S> COT_DEVICE void subscribe(const fused_warp<S> &w)
     subscription all = {};
     for (int i = lane_of_warp(); i < w.call.slots; i += 32) s->open[i] = -1;
     for (int i = lane_of_warp(); i < ranks; i += 32) s->seen[i] = s->entered[i] = 0;
-    __syncwarp();
+    COT_UNLESS(subscribe_lanes_before_looks) __syncwarp();
     while (all.finals < ranks || all.replied < ranks) {
         int who = 0;
         uint64_t signal = 0;
@@ -263,7 +263,6 @@ template <scope S> COT_DEVICE void subscribe(const fused_warp<S> &w)
             all.replied++;
         } else if (who == w.net.rank) {
             if (!(signal & COT_FUSED_BAD)) enter_own(w, all);
-            __syncwarp();
             if (lane_of_warp() == 0) s->seen[who] = ~0u;
             note_final(w, all, who, static_cast<uint32_t>(signal));
         } else {
@@ -276,7 +275,7 @@ template <scope S> COT_DEVICE void subscribe(const fused_warp<S> &w)
                 decode_cell(w, all, who, cot_fused_cell(&l, who, seen / l.cell_tokens), seen, count);
             }
             const bool last = signal & COT_FUSED_FINAL;
-            __syncwarp();
+            COT_UNLESS(subscribe_lanes_before_seen) __syncwarp();
             if (lane_of_warp() == 0) s->seen[who] = last ? ~0u : static_cast<uint32_t>(rows);
             if (last) note_final(w, all, who, static_cast<uint32_t>(cot_fused_signal_flags(signal)));
         }

@@ -1,6 +1,7 @@
 #include "cuda/module/device.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 cot_status cot_cuda_check(const cot_cuda_driver *driver, int result, const char *what, cot_error *error)
 {
@@ -123,4 +124,33 @@ void cot_cuda_device_close(cot_cuda_device *d)
 {
     if (d->context) d->driver->context_release(d->ordinal); // modules go with their context
     *d = {};
+}
+
+/* ---- host memory ---- */
+
+static void *page_of(void *at, size_t *bytes)
+{
+    const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)),
+                    begin = reinterpret_cast<uintptr_t>(at) / page * page,
+                    end = (reinterpret_cast<uintptr_t>(at) + *bytes + page - 1) / page * page;
+    *bytes = end - begin;
+    return reinterpret_cast<void *>(begin);
+}
+
+cot_status cot_cuda_pin(const cot_cuda_device *d, void *at, size_t bytes, cot_error *error)
+{
+    void *const page = page_of(at, &bytes);
+    const cot_cuda_current current(d);
+    const cot_status status = current.check(error);
+    if (status != COT_OK) return status;
+    const int result = d->driver->host_register(page, bytes, 0);
+    if (result != COT_CUDA_NO_MEMORY) return cot_cuda_check(d->driver, result, "pin host memory", error);
+    return cot_fail(error, COT_OUT_OF_MEMORY, "'%s' cannot pin %.3f GB of host memory for rows", d->name,
+                    static_cast<double>(bytes) / 1e9);
+}
+
+void cot_cuda_unpin(const cot_cuda_device *d, void *at, size_t bytes)
+{
+    const cot_cuda_current current(d);
+    d->driver->host_unregister(page_of(at, &bytes));
 }

@@ -61,6 +61,11 @@ struct cot_cuda_current {
     cot_status check(cot_error *error) const; // IO where it failed
 };
 
+/* Pins host memory, all pages of [at, at + bytes): the device copies from it and to it by itself, and no other pages need be known
+ * to it. Pages are pinned once. Thread-safe. Errors: OUT_OF_MEMORY (with the size), IO. */
+cot_status cot_cuda_pin(const cot_cuda_device *device, void *at, size_t bytes, cot_error *error);
+void cot_cuda_unpin(const cot_cuda_device *device, void *at, size_t bytes);
+
 /* An error of the driver in words: IO. COT_OK where `result` is 0. */
 cot_status cot_cuda_check(const cot_cuda_driver *driver, int result, const char *what, cot_error *error);
 

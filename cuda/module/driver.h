@@ -29,6 +29,10 @@
     X(fill, cuMemsetD8_v2, (uint64_t at, unsigned char byte, size_t bytes))                                  \
     X(to_device, cuMemcpyHtoD_v2, (uint64_t to, const void *from, size_t bytes))                             \
     X(to_host, cuMemcpyDtoH_v2, (void *to, uint64_t from, size_t bytes))                                     \
+    X(host_register, cuMemHostRegister_v2, (void *at, size_t bytes, unsigned flags))                         \
+    X(host_unregister, cuMemHostUnregister, (void *at))                                                      \
+    X(to_device_async, cuMemcpyHtoDAsync_v2, (uint64_t to, const void *from, size_t bytes, void *stream))    \
+    X(to_host_async, cuMemcpyDtoHAsync_v2, (void *to, uint64_t from, size_t bytes, void *stream))            \
     X(event_create, cuEventCreate, (void **event, unsigned flags))                                           \
     X(event_record, cuEventRecord, (void *event, void *stream))                                              \
     X(event_elapsed, cuEventElapsedTime, (float *ms, void *begin, void *end))                                \

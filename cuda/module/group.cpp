@@ -2,12 +2,14 @@
 
 #include "cuda/module/weights.h"
 
-extern "C" {
+#include "cuda/c_begin.h"
+#include "base/rng.h"
 #include "moe/fused/fused.h"
-}
+#include "cuda/c_end.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- memory ---- */
 
@@ -128,6 +130,28 @@ static size_t states_bytes(int ranks)
     return static_cast<size_t>(ranks) * STATE_BYTES + sizeof(uint64_t); // and the failure
 }
 
+static size_t round_up_64(int64_t bytes)
+{
+    return (static_cast<size_t>(bytes) + 63) / 64 * 64;
+}
+
+static cot_cuda_told told_of(const cot_moe_options *o, int ranks)
+{
+    const size_t replicas = static_cast<size_t>(ranks * slots_of(o)) * sizeof(int32_t);
+    cot_cuda_told told;
+    told.tokens = static_cast<size_t>(ranks) * sizeof(cot::fused_rank);
+    told.placement[0] = told.tokens + static_cast<size_t>(ranks) * 2 * sizeof(int32_t);
+    told.placement[1] = told.placement[0] + replicas;
+    told.placement[2] = told.placement[1] + replicas;
+    told.bytes = told.placement[2] + static_cast<size_t>(o->experts + 1) * sizeof(int32_t);
+    return told;
+}
+
+static size_t counters_bytes(int ranks)
+{
+    return static_cast<size_t>(COT_PHASES * ranks * ranks) * sizeof(cot::traffic);
+}
+
 static void lay_out_rank(cot_cuda_group *g, taking *t, int r)
 {
     const cot_moe_options *const o = &g->options;
@@ -174,17 +198,11 @@ static void lay_out_rank(cot_cuda_group *g, taking *t, int r)
     }
 }
 
-static size_t round_up_64(int64_t bytes)
-{
-    return (static_cast<size_t>(bytes) + 63) / 64 * 64;
-}
-
 static void lay_out(cot_cuda_group *g, taking *t)
 {
     const cot_moe_options *const o = &g->options;
     cot_cuda_fused *const c = &g->call;
-    const int64_t value = static_cast<int64_t>(cot_dtype_bytes(o->expert.type)), h = o->expert.hidden,
-                  replicas = g->ranks * slots_of(o);
+    const int64_t value = static_cast<int64_t>(cot_dtype_bytes(o->expert.type)), h = o->expert.hidden;
     unsigned char *regions[COT_MAX_RANKS];
     int32_t first[COT_MAX_RANKS + 1];
     c->reduced = o->combine == COT_COMBINE_REDUCED;
@@ -210,11 +228,8 @@ static void lay_out(cot_cuda_group *g, taking *t)
     upload(t, table, regions, g->ranks);
     int32_t *const first_block = take<int32_t>(t, g->ranks + 1);
     upload<int32_t>(t, first_block, first, g->ranks + 1);
-    g->tokens = take_bytes(t, static_cast<size_t>(g->ranks) * 2 * sizeof(int32_t));
-    g->ranks_at = take_bytes(t, static_cast<size_t>(g->ranks) * sizeof(cot::fused_rank));
-    g->placement[0] = take_bytes(t, static_cast<size_t>(replicas) * sizeof(int32_t));
-    g->placement[1] = take_bytes(t, static_cast<size_t>(replicas) * sizeof(int32_t));
-    g->placement[2] = take_bytes(t, static_cast<size_t>(o->experts + 1) * sizeof(int32_t));
+    g->told = told_of(o, g->ranks);
+    g->told_at = take_bytes(t, g->told.bytes);
     c->fabric.regions = table;
     c->fabric.counters = take<cot::traffic>(t, COT_PHASES * g->ranks * g->ranks);
     c->fabric.failure = reinterpret_cast<uint64_t *>(g->states + static_cast<size_t>(g->ranks) * STATE_BYTES);
@@ -222,10 +237,10 @@ static void lay_out(cot_cuda_group *g, taking *t)
     c->networks[0] = cot_cuda_network_of(&o->expert);
     c->slots = static_cast<int32_t>(slots_of(o));
     c->reply_bf16 = o->combine_type == COT_BF16;
-    c->replica_rank = reinterpret_cast<const int32_t *>(g->placement[0]);
-    c->replica_slot = reinterpret_cast<const int32_t *>(g->placement[1]);
-    c->replica_begin = reinterpret_cast<const int32_t *>(g->placement[2]);
-    c->ranks = reinterpret_cast<const cot::fused_rank *>(g->ranks_at);
+    c->replica_rank = reinterpret_cast<const int32_t *>(g->told_at + g->told.placement[0]);
+    c->replica_slot = reinterpret_cast<const int32_t *>(g->told_at + g->told.placement[1]);
+    c->replica_begin = reinterpret_cast<const int32_t *>(g->told_at + g->told.placement[2]);
+    c->ranks = reinterpret_cast<const cot::fused_rank *>(g->told_at);
     c->first_block = first_block;
 }
 
@@ -320,6 +335,44 @@ static cot_status make_ready(cot_cuda_group *g, cot_error *error)
     return status;
 }
 
+/* Where states and counters begin in pinned memory, and its end: pages of its own. */
+struct pinned_parts {
+    size_t states, counters, page, bytes;
+};
+
+static pinned_parts pinned_parts_of(const cot_moe_options *o, int ranks)
+{
+    pinned_parts p;
+    p.page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    p.states = round_up_64(static_cast<int64_t>(told_of(o, ranks).bytes));
+    p.counters = p.states + round_up_64(static_cast<int64_t>(states_bytes(ranks)));
+    p.bytes = (p.counters + counters_bytes(ranks) + p.page - 1) / p.page * p.page;
+    return p;
+}
+
+size_t cot_cuda_group_pinned_bytes(const cot_moe_options *options, int ranks)
+{
+    return pinned_parts_of(options, ranks).bytes;
+}
+
+static cot_status take_pinned(cot_cuda_group *g, cot_error *error)
+{
+    const pinned_parts parts = pinned_parts_of(&g->options, g->ranks);
+    g->pinned_bytes = parts.bytes;
+    unsigned char *const at = static_cast<unsigned char *>(aligned_alloc(parts.page, parts.bytes));
+    if (!at) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for an operator");
+    const cot_status status = cot_cuda_pin(g->device, at, g->pinned_bytes, error);
+    if (status != COT_OK) {
+        free(at);
+        return status;
+    }
+    memset(at, 0, g->pinned_bytes);
+    g->pinned = at;
+    g->left = at + parts.states;
+    g->traffic = reinterpret_cast<cot::traffic *>(at + parts.counters);
+    return COT_OK;
+}
+
 cot_status cot_cuda_group_open(cot_cuda_group **group, const cot_cuda_device *device, cot_cuda_kind kind,
                                const cot_moe_options *options, int ranks, cot_error *error)
 {
@@ -339,6 +392,7 @@ cot_status cot_cuda_group_open(cot_cuda_group **group, const cot_cuda_device *de
         lay_out(g, &t);
         status = t.status;
     }
+    if (status == COT_OK) status = take_pinned(g, error);
     if (status == COT_OK) status = make_ready(g, error);
     if (status == COT_OK)
         *group = g;
@@ -353,7 +407,10 @@ void cot_cuda_group_close(cot_cuda_group *g)
     const cot_cuda_driver *const driver = g->device->driver;
     const cot_cuda_current current(g->device);
     for (size_t i = 0; i < g->taken_count; i++) driver->give_back(g->taken[i]);
-    for (size_t i = 0; i < g->kept_count; i++) driver->give_back(g->kept[i].at);
+    for (size_t i = 0; i < g->kept_room; i++)
+        if (g->kept[i].bytes) driver->give_back(g->kept[i].at);
+    if (g->pinned) cot_cuda_unpin(g->device, g->pinned, g->pinned_bytes);
+    free(g->pinned);
     free(g->taken);
     free(g->kept);
     free(g);
@@ -361,13 +418,39 @@ void cot_cuda_group_close(cot_cuda_group *g)
 
 /* ---- weights ---- */
 
+/* The place of the table where that is kept, or would be. */
+static cot_cuda_kept *place_of(cot_cuda_kept *table, size_t room, const void *host, cot_sym slots, int rank)
+{
+    const uint64_t key =
+        host ? reinterpret_cast<uint64_t>(host) : slots * COT_MAX_RANKS + static_cast<uint64_t>(rank);
+    for (size_t i = cot_mix64(key);; i++) {
+        cot_cuda_kept *const k = &table[i % room];
+        if (!k->bytes || (k->host == host && (host || (k->slots == slots && k->rank == rank)))) return k;
+    }
+}
+
 static const cot_cuda_kept *find_kept(const cot_cuda_group *g, const void *host, cot_sym slots, int rank)
 {
-    for (size_t i = 0; i < g->kept_count; i++) {
+    const cot_cuda_kept *const found =
+        g->kept_room ? place_of(g->kept, g->kept_room, host, slots, rank) : nullptr;
+    return found && found->bytes ? found : nullptr;
+}
+
+/* Room for one more. */
+static cot_status grow_kept(cot_cuda_group *g, cot_error *error)
+{
+    const size_t room = g->kept_room ? 2 * g->kept_room : 128;
+    if (2 * (g->kept_count + 1) <= g->kept_room) return COT_OK;
+    cot_cuda_kept *const table = static_cast<cot_cuda_kept *>(calloc(room, sizeof *table));
+    if (!table) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a list of weights");
+    for (size_t i = 0; i < g->kept_room; i++) {
         const cot_cuda_kept *const k = &g->kept[i];
-        if (k->host == host && (host || (k->slots == slots && k->rank == rank))) return k;
+        if (k->bytes) *place_of(table, room, k->host, k->slots, k->rank) = *k;
     }
-    return nullptr;
+    free(g->kept);
+    g->kept = table;
+    g->kept_room = room;
+    return COT_OK;
 }
 
 static cot_status keep(cot_cuda_group *g, const void *host, cot_sym slots, int rank, const void *from,
@@ -376,19 +459,15 @@ static cot_status keep(cot_cuda_group *g, const void *host, cot_sym slots, int r
     const cot_cuda_driver *const driver = g->device->driver;
     const cot_cuda_kept *found = find_kept(g, host, slots, rank);
     if (!found) {
-        if (g->kept_count == g->kept_room) {
-            const size_t room = g->kept_room ? 2 * g->kept_room : 64;
-            void *const more = realloc(g->kept, room * sizeof *g->kept);
-            if (!more) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a list of weights");
-            g->kept = static_cast<cot_cuda_kept *>(more);
-            g->kept_room = room;
-        }
         cot_cuda_kept fresh = {host, slots, rank, 0, bytes};
-        cot_status status = check_free(g->device, bytes, "weights of a layer", error);
+        cot_status status = grow_kept(g, error);
+        if (status == COT_OK) status = check_free(g->device, bytes, "weights of a layer", error);
         if (status == COT_OK) status = take_memory(g->device, &fresh.at, bytes, "weights of a layer", error);
         if (status != COT_OK) return status;
-        g->kept[g->kept_count] = fresh;
-        found = &g->kept[g->kept_count++];
+        cot_cuda_kept *const place = place_of(g->kept, g->kept_room, host, slots, rank);
+        *place = fresh;
+        g->kept_count++;
+        found = place;
     }
     assert(found->bytes == bytes);
     return cot_cuda_check(driver, driver->to_device(found->at, from, bytes), "take weights", error);
@@ -419,7 +498,7 @@ cot_status cot_cuda_group_keep(cot_cuda_group *g, const cot_moe_layer *layer, in
 
 /* ---- a call ---- */
 
-/* What is copied, and the first thing that goes wrong. */
+/* What is copied, one thing behind the other and nothing waited for, and the first that goes wrong. */
 struct calling {
     cot_cuda_group *g;
     cot_status status;
@@ -431,11 +510,13 @@ static void check(calling *c, int result, const char *what)
 }
 static void to_device(calling *c, uint64_t to, const void *from, size_t bytes)
 {
-    if (c->status == COT_OK && bytes) check(c, c->g->device->driver->to_device(to, from, bytes), "take data");
+    if (c->status == COT_OK && bytes)
+        check(c, c->g->device->driver->to_device_async(to, from, bytes, nullptr), "take data");
 }
 static void to_host(calling *c, void *to, uint64_t from, size_t bytes)
 {
-    if (c->status == COT_OK && bytes) check(c, c->g->device->driver->to_host(to, from, bytes), "give data");
+    if (c->status == COT_OK && bytes)
+        check(c, c->g->device->driver->to_host_async(to, from, bytes, nullptr), "give data");
 }
 
 template <typename T> static const T *kept_at(calling *c, const T *host)
@@ -463,9 +544,9 @@ static void take_placement(calling *c, const cot_expert_replicas *p)
             cot_fail(&g->error, COT_INVALID_ARGUMENT, "a placement has experts in slots that are not there");
     if (c->status != COT_OK) return;
     const size_t replicas = static_cast<size_t>(p->begin[experts]);
-    to_device(c, g->placement[0], p->rank, replicas * sizeof(int32_t));
-    to_device(c, g->placement[1], p->slot, replicas * sizeof(int32_t));
-    to_device(c, g->placement[2], p->begin, static_cast<size_t>(experts + 1) * sizeof(int32_t));
+    memcpy(g->pinned + g->told.placement[0], p->rank, replicas * sizeof(int32_t));
+    memcpy(g->pinned + g->told.placement[1], p->slot, replicas * sizeof(int32_t));
+    memcpy(g->pinned + g->told.placement[2], p->begin, static_cast<size_t>(experts + 1) * sizeof(int32_t));
 }
 
 static void take_layer(calling *c, const cot_moe_layer *layer)
@@ -530,22 +611,24 @@ static void take_rows(calling *c, int r)
 static void point_ranks(calling *c, int64_t first)
 {
     cot_cuda_group *const g = c->g;
-    int32_t words[COT_MAX_RANKS][2];
     for (int r = 0; r < g->ranks; r++) {
         const cot_cuda_arrival *const a = &g->arrived[r];
         const int64_t left = a->tokens - first, h = g->options.expert.hidden, k = g->options.top_k;
         const bool own_routing = a->on_device && g->call.routing != cot::routing::replayed;
         cot::fused_rank *const d = &g->rank[r];
-        words[r][0] = static_cast<int32_t>(left < 0 ? 0 : cot_smaller(left, g->call.layout.tokens));
-        words[r][1] = static_cast<int32_t>(first);
-        d->tokens = reinterpret_cast<const int32_t *>(g->tokens) + 2 * r;
+        const int32_t words[2] = {
+            static_cast<int32_t>(left < 0 ? 0 : cot_smaller(left, g->call.layout.tokens)),
+            static_cast<int32_t>(first)};
+        const size_t tokens = g->told.tokens + static_cast<size_t>(r) * sizeof words;
+        memcpy(g->pinned + tokens, words, sizeof words);
+        d->tokens = reinterpret_cast<const int32_t *>(g->told_at + tokens);
         d->x = (a->on_device ? a->x : reinterpret_cast<const float *>(g->x[r])) + first * h;
         d->y = (a->on_device ? a->y : reinterpret_cast<float *>(g->y[r])) + first * h;
         d->experts = (own_routing ? a->experts : reinterpret_cast<uint16_t *>(g->experts[r])) + first * k;
         d->weights = (own_routing ? a->weights : reinterpret_cast<float *>(g->weights[r])) + first * k;
     }
-    to_device(c, g->tokens, words, static_cast<size_t>(g->ranks) * sizeof words[0]);
-    to_device(c, g->ranks_at, g->rank, static_cast<size_t>(g->ranks) * sizeof g->rank[0]);
+    memcpy(g->pinned, g->rank, static_cast<size_t>(g->ranks) * sizeof g->rank[0]);
+    to_device(c, g->told_at, g->pinned, g->told.bytes);
 }
 
 static cot_status explain_failure(cot_cuda_group *g, uint64_t failure)
@@ -564,14 +647,12 @@ static cot_status explain_failure(cot_cuda_group *g, uint64_t failure)
 static void judge(calling *c)
 {
     cot_cuda_group *const g = c->g;
-    unsigned char words[COT_MAX_RANKS * STATE_BYTES + sizeof(uint64_t)];
     cot::fused_state state[COT_MAX_RANKS];
     uint64_t failure = 0;
-    to_host(c, words, g->states, states_bytes(g->ranks));
     if (c->status != COT_OK) return;
-    memcpy(&failure, words + static_cast<size_t>(g->ranks) * STATE_BYTES, sizeof failure);
+    memcpy(&failure, g->left + static_cast<size_t>(g->ranks) * STATE_BYTES, sizeof failure);
     for (int r = 0; r < g->ranks; r++)
-        memcpy(&state[r], words + static_cast<size_t>(r) * STATE_BYTES, sizeof state[r]);
+        memcpy(&state[r], g->left + static_cast<size_t>(r) * STATE_BYTES, sizeof state[r]);
     if (failure) c->status = explain_failure(g, failure);
     for (int r = 0; r < g->ranks && c->status == COT_OK; r++)
         if (state[r].epoch != g->epoch)
@@ -618,10 +699,17 @@ static void launch(calling *c)
     }
 }
 
+static void wait_for_all(calling *c)
+{
+    if (c->status == COT_OK) check(c, c->g->device->driver->synchronise(), "run");
+}
+
+/* Waits for what is launched, and judges it. */
 static void end_launches(calling *c)
 {
     cot_cuda_group *const g = c->g;
-    if (c->status == COT_OK) check(c, g->device->driver->synchronise(), "run");
+    to_host(c, g->left, g->states, states_bytes(g->ranks));
+    wait_for_all(c);
     judge(c);
     g->spoilt = g->spoilt || (c->status != COT_OK && c->status != COT_INVALID_ARGUMENT);
 }
@@ -639,29 +727,61 @@ static void give_rows(calling *c, int r)
     to_host(c, a->weights, g->weights[r], choices * sizeof(float));
 }
 
+/* Of rows that are in the device's memory: kernels read and write them where they are. */
+static void check_alignment(calling *c, int r)
+{
+    cot_cuda_group *const g = c->g;
+    const cot_cuda_arrival *const a = &g->arrived[r];
+    const struct {
+        const char *name;
+        const void *at;
+        size_t bytes;
+    } all[] = {{"rows of x", a->x, g->options.expert.hidden % 4 ? sizeof(float) : 16},
+               {"rows of y", a->y, sizeof(float)},
+               {"experts", a->experts, sizeof(uint16_t)},
+               {"weights", a->weights, sizeof(float)}};
+    if (!a->on_device || !a->tokens) return;
+    for (const auto &one : all)
+        if (c->status == COT_OK && reinterpret_cast<uint64_t>(one.at) % one.bytes)
+            c->status = cot_fail(&g->error, COT_INVALID_ARGUMENT,
+                                 "rank %d's %s are at an address of the device's that %zu does not divide", r,
+                                 one.name, one.bytes);
+}
+
 void cot_cuda_group_run(cot_cuda_group *g)
 {
     calling c = {g, COT_OK};
     const cot_cuda_driver *const driver = g->device->driver;
-    const size_t counters = static_cast<size_t>(COT_PHASES * g->ranks * g->ranks) * sizeof(cot::traffic);
+    const cot_moe_layer *const layer = g->arrived[0].layer;
     const uint64_t counters_at = reinterpret_cast<uint64_t>(g->call.fabric.counters);
+    const auto give_all = [&] {
+        for (int r = 0; r < g->ranks; r++) give_rows(&c, r);
+    };
     int64_t most = 0;
     for (int r = 0; r < g->ranks; r++) most = cot_larger(most, g->arrived[r].tokens);
     g->launches = 0;
     g->passes = cot_larger(cot_divide_up(most, g->call.layout.tokens), 1);
     const cot_cuda_current current(g->device);
     c.status = current.check(&g->error);
+    for (int r = 0; r < g->ranks; r++) check_alignment(&c, r);
     if (c.status == COT_OK && g->spoilt) c.status = make_ready(g, &g->error);
-    if (c.status == COT_OK) check(&c, driver->fill(counters_at, 0, counters), "clear memory");
-    take_layer(&c, g->arrived[0].layer);
+    if (c.status == COT_OK) check(&c, driver->fill(counters_at, 0, counters_bytes(g->ranks)), "clear memory");
+    take_layer(&c, layer);
     for (int r = 0; r < g->ranks; r++) take_rows(&c, r);
     for (int64_t pass = 0; pass < g->passes && c.status == COT_OK; pass++) {
+        const bool last = pass == g->passes - 1;
         point_ranks(&c, pass * g->call.layout.tokens);
         launch(&c);
+        if (last) to_host(&c, g->traffic, counters_at, counters_bytes(g->ranks));
+        if (last && layer->unsound_pass) give_all(); // no such call is refused
         end_launches(&c);
     }
-    to_host(&c, g->traffic, counters_at, counters);
-    for (int r = 0; r < g->ranks; r++) give_rows(&c, r);
+    if (c.status == COT_OK && !layer->unsound_pass) { // what is refused leaves the caller's as they were
+        give_all();
+        wait_for_all(&c);
+    }
+    if (c.status != COT_OK)
+        driver->synchronise(); // what is on its way to or from memory that is the caller's again
     g->status = c.status;
 }
 

@@ -4,7 +4,8 @@
 #define COT_CUDA_MODULE_GROUP_H
 #include "cuda/module/device.h"
 
-/* A rank's part of a call. Rows and routing are in host memory, or all four in the device's. */
+/* A rank's part of a call. Rows and routing are in host memory, pinned if they should be copied while others work, or all four in the
+ * device's: there, where there are tokens, routing is aligned to its numbers, y to 4 bytes, and x to 16 where 4 divides H, else to 4. */
 struct cot_cuda_arrival {
     const cot_moe_layer *layer;
     float *y;          // [T][H]
@@ -21,12 +22,17 @@ struct cot_cuda_kept {
     cot_sym slots;
     int rank;
     uint64_t at;
-    size_t bytes;
+    size_t bytes; // 0: an empty place of the table
 };
 
 struct cot_cuda_range {
     uint64_t at;
     size_t bytes;
+};
+
+/* Where what a pass is told lies behind its first part, [P] ranks: their tokens [P][2]; replicas' ranks, slots and begins. */
+struct cot_cuda_told {
+    size_t tokens, placement[3], bytes;
 };
 
 struct cot_cuda_group {
@@ -37,31 +43,34 @@ struct cot_cuda_group {
     size_t shared_bytes[COT_CUDA_PHASES]; // dynamic, of a block of each phase; of fused the first
     int64_t home_tokens; // most tokens of a rank in a call; a pass takes call.layout.tokens of them
     cot_cuda_fused call;
-    cot::fused_rank rank[COT_MAX_RANKS]; // as in device memory
-    uint64_t tokens, ranks_at,
-        placement[3]; // device: [P][2] words; the table of ranks; replicas' ranks, slots, begins
+    cot::fused_rank rank[COT_MAX_RANKS];
+    cot_cuda_told told;
+    uint64_t told_at;      // device: what a pass is told
+    unsigned char *pinned; // pages of the host's: the same on its way, and states and counters on theirs
+    size_t pinned_bytes;
+    unsigned char *left;   // of these the states
+    cot::traffic *traffic; // [phases][P][P]
     uint64_t x[COT_MAX_RANKS], y[COT_MAX_RANKS], experts[COT_MAX_RANKS], weights[COT_MAX_RANKS];
-    uint64_t
-        states; // device: a fused_state for each rank, each in lines of its own, and behind them fabric.failure
-    uint64_t epoch; // launches since all was made ready, which is each rank's epoch
-    bool spoilt;    // a launch did not end well: all is made ready anew before the next
+    uint64_t states; // device: each rank's fused_state, in lines of its own, and behind them fabric.failure
+    uint64_t epoch;  // launches since all was made ready, which is each rank's epoch
+    bool spoilt;     // a launch did not end well: all is made ready anew before the next
     cot_cuda_range zeros[3 * COT_MAX_RANKS]; // what is zero before the first launch
     int zero_count;
     uint64_t *taken; // all device memory but what is kept
     size_t taken_count, taken_room;
-    cot_cuda_kept *kept;
+    cot_cuda_kept *kept; // a hash table [kept_room], at most half of it taken
     size_t kept_count, kept_room;
 
     /* The call in hand. */
     cot_cuda_arrival arrived[COT_MAX_RANKS];
-    cot::traffic traffic[COT_PHASES * COT_MAX_RANKS * COT_MAX_RANKS]; // [phases][P][P]
     int64_t passes, launches;
     cot_status status;
     cot_error error;
 };
 
-/* Bytes of device memory that a group takes besides weights. Pure. */
+/* Bytes of device memory that a group takes besides weights, and of pinned host memory. Pure. */
 size_t cot_cuda_group_bytes(cot_cuda_kind kind, const cot_moe_options *options, int ranks, int blocks);
+size_t cot_cuda_group_pinned_bytes(const cot_moe_options *options, int ranks);
 
 /* For settled options and so many ranks, on the device. Errors: INVALID_ARGUMENT (more ranks than blocks; too many experts for a
  * block's shared memory), OUT_OF_MEMORY (with both sizes), IO. */
@@ -74,10 +83,12 @@ void cot_cuda_group_close(cot_cuda_group *group); // NULL is fine
 cot_status cot_cuda_group_keep(cot_cuda_group *group, const cot_moe_layer *layer, int rank, const void *local,
                                cot_error *error);
 
-/* Runs the call that all have arrived for: its passes one after the other, each one launch, or COT_CUDA_PHASES of bulk. Sets status, error, traffic.
- * Errors: INVALID_ARGUMENT (as the seam has it), TIMED_OUT (blocks of a rank are silent: who, whom for, in what phase and call), IO (the
- * driver fails; the device has not run what was launched). After the last two the next call begins with the device's memory made
- * ready anew. */
+/* Runs the call that all have arrived for: its passes one after the other, each one launch, or COT_CUDA_PHASES of bulk. Sets
+ * status, error, traffic. The host waits once for a pass, and once more for rows where a call that cannot be routed must leave them
+ * as they were.
+ * Errors: INVALID_ARGUMENT (as the seam has it; rows in the device's memory that are not aligned), TIMED_OUT (blocks of a rank are
+ * silent: who, whom for, in what phase and call), IO (the driver fails; the device has not run what was launched). After the last
+ * two the next call begins with the device's memory made ready anew. */
 void cot_cuda_group_run(cot_cuda_group *group);
 
 /* After a call that went well: its last pass `count` times more, one behind the other without the host, and the device's time for

@@ -49,7 +49,8 @@ static size_t heap_bytes(const cot_moe_options *, int ranks)
 
 static size_t touched_bytes(const cot_moe_options *options, int ranks, int64_t)
 {
-    return heap_bytes(options, ranks) + sizeof(cuda_moe) + sizeof(meeting) + sizeof(cot_cuda_group);
+    return heap_bytes(options, ranks) + sizeof(cuda_moe) + sizeof(meeting) + sizeof(cot_cuda_group) +
+           cot_cuda_group_pinned_bytes(options, ranks);
 }
 
 static cot_status check_shape(const char *op, const cot_ffn_shape *s, const char *what, cot_error *error)
@@ -97,6 +98,18 @@ static cot_status settle_bulk(cot_moe_options *o, cot_error *error)
         return cot_fail(error, COT_UNSUPPORTED, "'cuda-bulk' combines exactly: 'reduced' is of 'cuda'");
     return settle_as(COT_CUDA_BULK_OPERATOR, o, error);
 }
+
+static cot_status pin(void *at, size_t bytes, cot_error *error)
+{
+    return cot_cuda_pin(device_in_use, at, bytes, error);
+}
+
+static void unpin(void *at, size_t bytes)
+{
+    cot_cuda_unpin(device_in_use, at, bytes);
+}
+
+static const cot_moe_memory pinned = {pin, unpin};
 
 static const cot_moe_operator *operator_of(cot_cuda_kind kind)
 {
@@ -328,17 +341,9 @@ static const cot_moe_times *cuda_times(const cot_moe *moe)
     return &reinterpret_cast<const cuda_moe *>(moe)->times;
 }
 
-const cot_moe_operator cot_cuda_operator = {COT_CUDA_OPERATOR, true,          &cot_cuda_weights, settle_fused,
-                                            heap_bytes,        touched_bytes, open_fused,        cuda_keep,
-                                            cuda_forward,      cuda_close,    cuda_times};
-const cot_moe_operator cot_cuda_bulk_operator = {COT_CUDA_BULK_OPERATOR,
-                                                 true,
-                                                 &cot_cuda_weights,
-                                                 settle_bulk,
-                                                 heap_bytes,
-                                                 touched_bytes,
-                                                 open_bulk,
-                                                 cuda_keep,
-                                                 cuda_forward,
-                                                 cuda_close,
-                                                 cuda_times};
+const cot_moe_operator cot_cuda_operator = {COT_CUDA_OPERATOR, true,         &cot_cuda_weights, &pinned,
+                                            settle_fused,      heap_bytes,   touched_bytes,     open_fused,
+                                            cuda_keep,         cuda_forward, cuda_close,        cuda_times};
+const cot_moe_operator cot_cuda_bulk_operator = {
+    COT_CUDA_BULK_OPERATOR, true,      &cot_cuda_weights, &pinned,      settle_bulk, heap_bytes,
+    touched_bytes,          open_bulk, cuda_keep,         cuda_forward, cuda_close,  cuda_times};

@@ -306,12 +306,15 @@ cot_status cot_cuda_probe_run(const cot_cuda_device *device, cot_cuda_kind kind,
     cot_status status = cot_arena_open(&p.arena, p.arena.used, error);
     if (status == COT_OK) {
         lay_out(&p);
-        status = cot_cuda_group_open(&group, device, kind, &sized, ranks, error);
+        status = cot_cuda_pin(device, p.arena.memory, p.arena.bytes, error);
     }
+    const bool pinned = status == COT_OK;
+    if (pinned) status = cot_cuda_group_open(&group, device, kind, &sized, ranks, error);
     if (status == COT_OK) status = run_group(&p, group, error);
     if (status == COT_OK) status = compute(&p, sized.combine_type, error);
     if (status == COT_OK) status = compare(&p, device, options->combine_type, error);
     cot_cuda_group_close(group);
+    if (pinned) cot_cuda_unpin(device, p.arena.memory, p.arena.bytes);
     cot_arena_close(&p.arena);
     return status;
 }

@@ -44,7 +44,7 @@ const char *cot_launch_carriers(void);
 void cot_launch_tell(const char *state, int number);
 /* A process of this host as proc(5) has it: 'R', 'S', 'T' (stopped) and so on; 0: it has ended. Thread-safe. */
 char cot_launch_process_state(int process);
-/* Whether a group of such ranks has been opened by this process. */
+/* Whether a group of such ranks has been opened by this process. Thread-safe. */
 bool cot_launch_met(void);
 
 #ifdef __cplusplus

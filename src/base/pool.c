@@ -167,6 +167,11 @@ void cot_pool_run(cot_pool *pool, int64_t n, void (*body)(void *context, int64_t
     cot_pool_withdraw(pool, offer);
 }
 
+int cot_pool_threads(const cot_pool *pool)
+{
+    return pool ? pool->workers + 1 : 1;
+}
+
 int64_t cot_pool_busy_ns(const cot_pool *pool)
 {
     return pool ? atomic_load_explicit(&pool->busy_ns, memory_order_relaxed) : 0;

@@ -30,6 +30,9 @@ void cot_pool_withdraw(cot_pool *pool, cot_pool_offer *offer);
  * NULL. */
 bool cot_pool_help(cot_pool *pool);
 
+/* Threads that run a loop at most: the caller and all workers. The pool may be NULL. */
+int cot_pool_threads(const cot_pool *pool);
+
 /* What all workers together have spent on loops and offers so far; 0 for a NULL pool. */
 int64_t cot_pool_busy_ns(const cot_pool *pool);
 

@@ -10,7 +10,8 @@
 #include <stdio.h>
 
 struct settings {
-    const char *shape, *weights, *precision, *rows, *isa;
+    const char *shape, *rows, *isa;
+    int weights, precision;
     int64_t threads, mib;
     bool json;
 };
@@ -24,6 +25,9 @@ struct report {
     const char *form; // of the row before
     cot_progress progress;
 };
+
+static const char *const forms[] = {"each", "bf16", "fp32", "int8", "fp8", "int4", "mxfp4", NULL};
+static const char *const precisions[] = {"each", "bf16", "fp32", "int8", NULL};
 
 /* The roof of the row's arithmetic, in operations a second. */
 static double multiply_roof(const cot_bench_kernels_row *row)
@@ -114,8 +118,9 @@ static int bench_kernels(const void *settings)
         const cot_bench_kernels_options options = {.size = sizeof options,
                                                    .hidden = shape->hidden,
                                                    .intermediate = shape->intermediate,
-                                                   .weights = s->weights,
-                                                   .precision = s->precision,
+                                                   .weights = s->weights ? forms[s->weights] : NULL,
+                                                   .precision =
+                                                       s->precision ? precisions[s->precision] : NULL,
                                                    .rows = rows,
                                                    .n_rows = n_rows,
                                                    .threads = r.threads,
@@ -142,11 +147,11 @@ static int bench_kernels(const void *settings)
 static const cot_option options[] = {
     {"shape", 0, COT_OPTION_TEXT, "LIST", "olmoe",
      "names (as of bench moe), or H,I,E,K, of which H and I count", AT(shape)},
-    {"weights", 0, COT_OPTION_TEXT, "TYPE", NULL, "fp32, bf16, int8, fp8, int4 or mxfp4; default: each",
-     AT(weights)},
-    {"precision", 0, COT_OPTION_TEXT, "TYPE", NULL,
-     "fp32, bf16 or int8 (rows rounded to whole numbers); default: each that multiplies the weights",
-     AT(precision)},
+    {"weights", 0, COT_OPTION_CHOICE, "TYPE", "each", "what weights are kept as", AT(weights),
+     .choices = forms},
+    {"precision", 0, COT_OPTION_CHOICE, "TYPE", "each",
+     "arithmetic; int8: rows are rounded to whole numbers; each: all that multiply the weights",
+     AT(precision), .choices = precisions},
     {"rows", 0, COT_OPTION_TEXT, "LIST", "1,2,4,8,16,128", "rows of an expert", AT(rows)},
     {"mib", 0, COT_OPTION_INTEGER, "N", "0",
      "MiB of weights that are multiplied one after another, and that the read roof reads (0: twice the "

@@ -14,8 +14,7 @@
 
 struct settings {
     bench_list_texts lists;
-    int precision, combine, a2a, dedup;
-    const char *weights;
+    int precision, weights, combine, a2a, dedup;
     int64_t threads, repeat, seed, sms_reserve;
     double timeout;
     const char *fabric, *isa, *timeline, *details, *hostfile;
@@ -149,7 +148,7 @@ static cot_status open_group(cot_bench_moe **bench, const struct work *w, const 
                                      .ranks = ranks,
                                      .threads = w->threads,
                                      .precision = cot_precision_names[w->s->precision],
-                                     .weights = w->s->weights,
+                                     .weights = cot_weights_names[w->s->weights],
                                      .combine = cot_combine_names[w->s->combine],
                                      .a2a = w->s->a2a ? cot_a2a_names[w->s->a2a] : NULL,
                                      .dedup = w->s->dedup ? cot_dedup_names[w->s->dedup] : NULL,
@@ -189,7 +188,8 @@ static cot_status measure_group(struct work *w, const cot_bench_shape *shape, in
                         shape->name, (long long)f->tokens, ranks, f->routing->text, f->repeats);
             if (status == COT_OK) bench_report_doubt(f, &w->lists);
             if (status == COT_OK && !w->s->json) {
-                bench_report_print(f, &w->lists, cot_precision_names[w->s->precision], w->s->weights);
+                bench_report_print(f, &w->lists, cot_precision_names[w->s->precision],
+                                   w->s->weights ? cot_weights_names[w->s->weights] : NULL);
                 fflush(stdout);
             }
         }
@@ -281,9 +281,9 @@ static const cot_option options[] = {
      AT(lists.link)},
     {"precision", 0, COT_OPTION_CHOICE, "TYPE", "bf16", "arithmetic and payload", AT(precision),
      .choices = cot_precision_names},
-    {"weights", 0, COT_OPTION_TEXT, "TYPE", NULL,
-     "what experts' weights are kept as: int8, fp8, int4 or mxfp4 (default: as the precision says)",
-     AT(weights)},
+    {"weights", 0, COT_OPTION_CHOICE, "TYPE", "as-stored",
+     "what experts' weights are kept as; as-stored: as the precision says", AT(weights),
+     .choices = cot_weights_names},
     {"combine", 0, COT_OPTION_CHOICE, "HOW", "exact",
      "exact: each expert's row travels; reduced: each rank adds up its experts' rows first (bulk: with dedup "
      "on, else exact)",

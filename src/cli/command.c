@@ -146,6 +146,12 @@ static int64_t ranks_of(const cot_command *command, const void *settings)
     return text ? atoll(text) : 0;
 }
 
+static double timeout_of(const cot_command *command, const void *settings)
+{
+    const double *timeout_s = field_of(command, settings, "timeout");
+    return timeout_s ? *timeout_s : 300;
+}
+
 /* Where the group is of processes that nobody has started yet, this one starts them and is none of them. */
 static bool starts_ranks(const cot_command *command, const void *settings, char **argv, int *status)
 {
@@ -159,9 +165,20 @@ static bool starts_ranks(const cot_command *command, const void *settings, char 
     }
     if (!of_hosts || cot_launch_started().ranks) return false;
     const int64_t ranks = ranks_of(command, settings);
-    const double *timeout_s = field_of(command, settings, "timeout");
-    *status = cot_start_ranks(ranks < 1 ? 1 : (int)ranks, hostfile, timeout_s ? *timeout_s : 300, argv);
+    *status = cot_start_ranks(ranks < 1 ? 1 : (int)ranks, hostfile, timeout_of(command, settings), argv);
     return true;
+}
+
+/* Before they meet all wait for what the first one reads, as long as it takes: -p -, -p-, --prompt=-. */
+static bool reads_standard_input(int argc, char **argv)
+{
+    bool reads = false;
+    for (int i = 0; i < argc; i++) {
+        const char *equals = strncmp(argv[i], "--", 2) ? NULL : strchr(argv[i], '=');
+        const bool joined = argv[i][0] == '-' && argv[i][1] && argv[i][1] != '-'; // a letter and its value
+        reads |= !strcmp(equals ? equals + 1 : joined ? argv[i] + 2 : argv[i], "-");
+    }
+    return reads;
 }
 
 /* What was given as --fabric, before anything else is looked at; NULL: nothing was. */
@@ -228,8 +245,10 @@ static int run(const cot_command *command, int argc, char **argv, char **whole_a
     group.is_rank = will_be_rank(command, fabric);
     if (group.is_rank) cot_tell_starter();
     if (cot_is_other_rank()) dup2(STDERR_FILENO, STDOUT_FILENO); // where UCX writes what goes wrong
+    const bool reads = reads_standard_input(argc, argv);         // parsing may move them
     if (cot_options_parse(&command->options, settings, argc, argv, &help)) {
         if (help) cot_help_command(command);
+        if (group.is_rank && !help && !reads) cot_bound_meeting(timeout_of(command, settings));
         if (help || !starts_ranks(command, settings, whole_argv, &status))
             status = help ? COT_EXIT_OK : command->run(settings);
     }

@@ -79,7 +79,7 @@ bool routing_recorder_finish(routing_recorder *recorder, bool write);
             .min = 0.1, .max = 1e6                                                                           \
     }
 
-extern const char *const cot_weights_names[];   // "as-stored", "bf16", "fp32", "int8", NULL
+extern const char *const cot_weights_names[];   // "as-stored", "bf16", ..., NULL
 extern const char *const cot_precision_names[]; // "bf16", "fp32", "int8", NULL
 extern const char *const cot_combine_names[];   // "exact", "reduced", NULL
 extern const char *const cot_a2a_names[];       // "auto", "padded", "two-phase", "one-shot", NULL

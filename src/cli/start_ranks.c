@@ -22,7 +22,7 @@
 
 #define CHILDREN "/proc/thread-self/children"
 
-enum { LOOK_MS = 200, MOST_RANKS = 64 };
+enum { LOOK_MS = 200, MOST_RANKS = 64, LEAST_START_S = 30 };
 
 /* oshrun, told to let the others live when a rank dies, tells nothing of how they ended. So each says on standard error, which
  * comes here from whatever host, what it is at (coterie/started.h). While ranks meet, before there is a group and when it is
@@ -70,18 +70,45 @@ static void *tell_of_life(void *argument)
     return NULL;
 }
 
+/* A thread that no signal comes to. */
+static void begin_thread(void *(*run)(void *), void *argument)
+{
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (pthread_create(&thread, NULL, run, argument) == 0) pthread_detach(thread);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
 void cot_tell_starter(void)
 {
     static double period_s;
     const char *period = getenv(COT_STARTED_VARIABLE);
-    pthread_t thread;
-    sigset_t all, before;
     cot_launch_tell("begins", 0);
-    if (!period || (period_s = atof(period)) < 1e-3) return;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&thread, NULL, tell_of_life, &period_s) == 0) pthread_detach(thread);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (period && (period_s = atof(period)) >= 1e-3) begin_thread(tell_of_life, &period_s);
+}
+
+/* Who was stopped itself for a while has not waited meanwhile. */
+static void *end_unless_met(void *argument)
+{
+    const double *timeout_s = argument;
+    const struct timespec second = {.tv_sec = 1};
+    for (double passed_s = 0; passed_s < *timeout_s; passed_s++) {
+        nanosleep(&second, NULL);
+        if (cot_launch_met()) return NULL;
+    }
+    dprintf(STDERR_FILENO, "coterie: rank %d: the ranks have not met within %.1f s\n",
+            cot_launch_started().rank, *timeout_s);
+    _exit(COT_EXIT_FAILURE);
+}
+
+void cot_bound_meeting(double timeout_s)
+{
+    static double most_s;
+    if (getenv(COT_STARTED_VARIABLE)) return;
+    most_s = timeout_s > LEAST_START_S ? timeout_s : LEAST_START_S;
+    begin_thread(end_unless_met, &most_s);
 }
 
 /* ---- in who starts them ---- */
@@ -199,10 +226,11 @@ static void look_at(struct watch *w, int rank, int64_t passed_ns)
         complain_of(w, rank, false);
 }
 
-/* oshrun takes a while itself, however short the time-out. */
+/* oshrun takes a while itself, however short the time-out, and longer where hosts are busy or far. */
 static void look_for_begin(struct watch *w, int64_t passed_ns)
 {
-    const int64_t least_ns = 10000000000, most_ns = w->timeout_ns > least_ns ? w->timeout_ns : least_ns;
+    const int64_t least_ns = LEAST_START_S * INT64_C(1000000000),
+                  most_ns = w->timeout_ns > least_ns ? w->timeout_ns : least_ns;
     bool begun = false;
     for (int r = 0; r < w->count; r++) begun |= w->ranks[r].state != NOT_BEGUN;
     w->began_ns = begun ? 0 : w->began_ns + passed_ns;

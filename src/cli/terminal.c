@@ -1,5 +1,7 @@
 #include "terminal.h"
 
+#include "coterie/started.h"
+
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +10,9 @@
 bool cot_terminal(FILE *file)
 {
     const char *kind = getenv("TERM");
-    return isatty(fileno(file)) && kind && *kind && strcmp(kind, "dumb") != 0;
+    const bool of_starter =
+        cot_launch_started().ranks > 0; // whose own, which it passes on from, may be a file
+    return !of_starter && isatty(fileno(file)) && kind && *kind && strcmp(kind, "dumb") != 0;
 }
 
 const char *cot_colour_on(FILE *file, cot_colour colour)

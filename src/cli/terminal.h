@@ -4,7 +4,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-/* Whether `file` is a terminal that understands control sequences (TERM is set, and not "dumb"). */
+/* Whether `file` is a terminal that understands control sequences (TERM is set, and not "dumb"). Not where oshrun has
+ * started this process: it gives each rank a terminal, wherever what comes out of that goes. */
 bool cot_terminal(FILE *file);
 
 typedef enum cot_colour { COT_COLOUR_NONE, COT_COLOUR_BOLD, COT_COLOUR_YELLOW } cot_colour;

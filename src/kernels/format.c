@@ -89,23 +89,35 @@ int64_t cot_format_groups(cot_format format, int64_t k)
     return group ? (k + group - 1) / group : 1;
 }
 
-int64_t cot_scales_offsets_at(cot_format format, int64_t k)
+static int64_t rows_of_panel(cot_format format, int64_t k)
 {
-    const int64_t groups = cot_format_groups(format, k);
-    return groups ? groups * COT_PANEL * (int64_t)cot_dtype_bytes(cot_format_scale(format)) : 0;
+    const int64_t unit = cot_format_row_of(format)->unit;
+    return (k + unit - 1) / unit * unit;
 }
 
-int64_t cot_scales_bytes(cot_format format, int64_t k)
+cot_panel_blocks cot_panel_blocks_of(cot_format format, int64_t k)
 {
-    int64_t bytes = cot_scales_offsets_at(format, k);
-    if (cot_format_zeros(format)) bytes += cot_format_groups(format, k) * COT_PANEL * 2;
-    return (bytes + 63) / 64 * 64;
+    enum { LINE = 64 };
+    const int64_t group = cot_format_group(format), rows = rows_of_panel(format, k);
+    cot_panel_blocks b = {.rows = rows > 0 ? rows : 1,
+                          .row_bytes = COT_WORDS_BYTES / cot_format_step(format)};
+    if (cot_format_scale(format) != COT_DTYPE_COUNT) {
+        b.scale_bytes = COT_PANEL * (int64_t)cot_dtype_bytes(cot_format_scale(format));
+        b.groups = group && b.scale_bytes < LINE ? LINE / b.scale_bytes : 1;
+        if (group) b.rows = b.groups * group;
+        b.offsets = b.groups * b.scale_bytes;
+        b.words = b.offsets + (cot_format_zeros(format) ? b.groups * COT_PANEL * 2 : 0);
+        b.words = (b.words + LINE - 1) / LINE * LINE;
+    }
+    b.bytes = b.words + b.rows * b.row_bytes;
+    return b;
 }
 
 int64_t cot_panel_bytes(cot_format format, int64_t k)
 {
-    const int64_t unit = cot_format_row_of(format)->unit, rows = (k + unit - 1) / unit * unit;
-    return cot_scales_bytes(format, k) + rows / cot_format_step(format) * COT_WORDS_BYTES;
+    const int64_t rows = rows_of_panel(format, k);
+    const cot_panel_blocks b = cot_panel_blocks_of(format, k);
+    return (rows + b.rows - 1) / b.rows * b.words + rows * b.row_bytes;
 }
 
 int64_t cot_packed_bytes(cot_format format, int64_t k, int64_t n)

@@ -5,10 +5,14 @@
  *
  *   panel p = columns 32p .. 32p+31; columns and rows beyond N and K are zero
  *
+ *   and a panel of blocks, each of a group of rows, or of as many as fill a cache line with scales:
+ *
  *       scales [groups][32]          one for each group of rows of a column; none where the format has no scales
  *       offsets [groups][32]         of bf16, only where the format has zero points; scales and offsets together are
  *                                    rounded up to 64 bytes
- *       words  [K / step][32]        of 32 bits: `step` rows of a column, K rounded up to `unit`
+ *       words  [rows / step][32]     of 32 bits: `step` rows of a column, K rounded up to `unit`; the last block's may be fewer
+ *
+ *   so that who goes down a panel reads memory in its order, which is what processors fetch ahead.
  *
  *   fp32    a word is one row
  *   bf16    a word is two rows, the first one low
@@ -105,9 +109,30 @@ static inline int cot_format_step(cot_format format)
 }
 /* Groups of a column of k rows; 0 without scales. */
 int64_t cot_format_groups(cot_format format, int64_t k);
-/* Bytes of a panel of k rows before its offsets (zero points), and before its words; the latter a multiple of 64. */
-int64_t cot_scales_offsets_at(cot_format format, int64_t k);
-int64_t cot_scales_bytes(cot_format format, int64_t k);
+/* The blocks of a panel; one of all rows where a column has one scale, or none. */
+typedef struct cot_panel_blocks {
+    int64_t rows, groups; // of a block, but for the last; groups 0: no scales
+    int64_t scale_bytes;  // of a group's scales
+    int64_t offsets; // bytes of a block before its offsets, and before its words, the latter a multiple of 64
+    int64_t words;
+    int64_t row_bytes; // of words; of rows in whole steps
+    int64_t bytes;     // from one block to the next
+} cot_panel_blocks;
+cot_panel_blocks cot_panel_blocks_of(cot_format format, int64_t k);
+
+/* Bytes of a panel before the words of row k, which begins a word, before group g's scales, and before its offsets. */
+static inline int64_t cot_words_at(const cot_panel_blocks *b, int64_t k)
+{
+    return k / b->rows * b->bytes + b->words + k % b->rows * b->row_bytes;
+}
+static inline int64_t cot_scales_at(const cot_panel_blocks *b, int64_t g)
+{
+    return g / b->groups * b->bytes + g % b->groups * b->scale_bytes;
+}
+static inline int64_t cot_scales_offsets_at(const cot_panel_blocks *b, int64_t g)
+{
+    return g / b->groups * b->bytes + b->offsets + g % b->groups * COT_PANEL * 2;
+}
 
 /* Bytes from one panel to the next of a packed B with k rows; a multiple of 64. */
 int64_t cot_panel_bytes(cot_format format, int64_t k);

@@ -61,17 +61,18 @@ static void zero_columns(void *b, cot_format format, int64_t k, int64_t n)
 {
     if (n % COT_PANEL == 0) return;
     const size_t used = (size_t)(n % COT_PANEL), beyond = COT_PANEL - used;
-    const int64_t groups = cot_format_groups(format, k), offsets = cot_scales_offsets_at(format, k);
-    const size_t scale = groups ? (size_t)(offsets / groups / COT_PANEL) : 0;
-    uint8_t *panel = (uint8_t *)panel_words(b, format, n / COT_PANEL, k),
-            *words = panel + cot_scales_bytes(format, k);
+    const cot_panel_blocks blocks = cot_panel_blocks_of(format, k);
+    const int64_t groups = cot_format_groups(format, k), step = cot_format_step(format),
+                  unit = cot_format_row_of(format)->unit;
+    const size_t scale = (size_t)(blocks.scale_bytes / COT_PANEL);
+    uint8_t *panel = (uint8_t *)panel_words(b, format, n / COT_PANEL, k);
     for (int64_t g = 0; g < groups; g++) {
-        memset(panel + ((size_t)g * COT_PANEL + used) * scale, 0, beyond * scale);
+        memset(panel + cot_scales_at(&blocks, g) + used * scale, 0, beyond * scale);
         if (cot_format_zeros(format))
-            memset(panel + offsets + ((size_t)g * COT_PANEL + used) * 2, 0, beyond * 2);
+            memset(panel + cot_scales_offsets_at(&blocks, g) + used * 2, 0, beyond * 2);
     }
-    for (; words < panel + cot_panel_bytes(format, k); words += COT_WORDS_BYTES)
-        memset(words + used * 4, 0, beyond * 4);
+    for (int64_t row = 0; row < (k + unit - 1) / unit * unit; row += step)
+        memset(panel + cot_words_at(&blocks, row) + used * 4, 0, beyond * 4);
 }
 
 /* TILE codes of a column, those beyond `count` zero, to its words from `out` on. */
@@ -90,58 +91,60 @@ static inline void put_codes(uint32_t *out, cot_format format, const int8_t *cod
     }
 }
 
-static inline void put_scale(uint8_t *panel, cot_dtype type, int64_t group, int64_t column, float scale)
+static inline void put_scale(uint8_t *scales, cot_dtype type, int64_t column, float scale)
 {
-    const int64_t at = group * COT_PANEL + column;
     uint16_t half = type == COT_F16 ? cot_f32_to_f16(scale) : cot_f32_to_bf16(scale);
     int exponent;
     if (type == COT_F32) {
-        memcpy(panel + at * 4, &scale, 4);
+        memcpy(scales + column * 4, &scale, 4);
     } else if (type == COT_F8_E8M0) {
         (void)frexpf(scale, &exponent); // 2^(exponent - 1)
-        panel[at] = (uint8_t)(exponent + 126);
+        scales[column] = (uint8_t)(exponent + 126);
     } else {
-        memcpy(panel + at * 2, &half, 2);
+        memcpy(scales + column * 2, &half, 2);
     }
 }
 
-/* Where a column begins. */
+/* Where a column is. */
 struct place {
     uint8_t *panel;
     int64_t column;
-    uint32_t *words;
+    cot_panel_blocks blocks;
 };
 
 static struct place place_of(void *b, cot_format format, int64_t k, int64_t column)
 {
-    struct place at = {(uint8_t *)panel_words(b, format, column / COT_PANEL, k), column % COT_PANEL, NULL};
-    at.words = (uint32_t *)(void *)(at.panel + cot_scales_bytes(format, k)) + at.column;
-    return at;
+    return (struct place){(uint8_t *)panel_words(b, format, column / COT_PANEL, k), column % COT_PANEL,
+                          cot_panel_blocks_of(format, k)};
 }
-
-/* Tiles of TILE rows take the same bytes in every column, so that a panel's tiles follow each other. */
-static int64_t tile_words(cot_format format)
+static inline uint32_t *place_words(const struct place *at, int64_t k)
 {
-    return TILE / cot_format_step(format) * COT_PANEL;
+    return (uint32_t *)(void *)(at->panel + cot_words_at(&at->blocks, k)) + at->column;
 }
 
 void cot_pack_codes(void *b, cot_format format, int64_t k, int64_t n, int64_t n0, int64_t count,
                     const cot_codes *rows)
 {
-    const int64_t groups = cot_format_groups(format, k), offsets_at = cot_scales_offsets_at(format, k);
+    const int64_t groups = cot_format_groups(format, k);
     const cot_dtype type = cot_format_scale(format);
+    struct place at = place_of(b, format, k, n0);
     for (int64_t i = 0; i < count; i++) {
-        const struct place at = place_of(b, format, k, n0 + i);
+        at.panel = (uint8_t *)panel_words(b, format, (n0 + i) / COT_PANEL, k);
+        at.column = (n0 + i) % COT_PANEL;
         for (int64_t g = 0; g < groups; g++)
-            put_scale(at.panel, type, g, at.column, rows->scales[i * groups + g]);
+            put_scale(at.panel + cot_scales_at(&at.blocks, g), type, at.column, rows->scales[i * groups + g]);
         for (int64_t g = 0; g < groups && cot_format_zeros(format); g++)
-            put_scale(at.panel + offsets_at, COT_BF16, g, at.column, rows->offsets[i * groups + g]);
+            put_scale(at.panel + cot_scales_offsets_at(&at.blocks, g), COT_BF16, at.column,
+                      rows->offsets[i * groups + g]);
     }
     for (int64_t i0 = 0; i0 < count; i0 += COT_PANEL)
-        for (int64_t k0 = 0, w = 0; k0 < k; k0 += TILE, w += tile_words(format))
-            for (int64_t i = i0; i < count && i < i0 + COT_PANEL; i++)
-                put_codes(place_of(b, format, k, n0 + i).words + w, format, rows->codes + i * k + k0,
+        for (int64_t k0 = 0; k0 < k; k0 += TILE)
+            for (int64_t i = i0; i < count && i < i0 + COT_PANEL; i++) {
+                at.panel = (uint8_t *)panel_words(b, format, (n0 + i) / COT_PANEL, k);
+                at.column = (n0 + i) % COT_PANEL;
+                put_codes(place_words(&at, k0), format, rows->codes + i * k + k0,
                           k - k0 < TILE ? k - k0 : TILE);
+            }
     if (n0 + count == n) zero_columns(b, format, k, n);
 }
 
@@ -158,16 +161,16 @@ static void quantise_column(const struct place *at, cot_format format, const uns
         load_f32(wide, in + k0 * bytes, type, rows);
         for (int i = 0; i < rows; i++) most = fabsf(wide[i]) > most ? fabsf(wide[i]) : most;
     }
-    if (!group) put_scale(at->panel, scales, 0, at->column, cot_quantise_scale(format, most));
-    for (int64_t k0 = 0, w = 0; k0 < k; k0 += TILE, w += tile_words(format)) {
+    if (!group) put_scale(at->panel, scales, at->column, cot_quantise_scale(format, most));
+    for (int64_t k0 = 0; k0 < k; k0 += TILE) {
         const int rows = k - k0 < TILE ? (int)(k - k0) : TILE;
         load_f32(wide, in + k0 * bytes, type, rows);
         if (group)
-            put_scale(at->panel, scales, k0 / TILE, at->column,
+            put_scale(at->panel + cot_scales_at(&at->blocks, k0 / TILE), scales, at->column,
                       cot_quantise_group(codes, format, wide, rows));
         else
             cot_quantise_by_most(codes, format, wide, rows, most);
-        put_codes(at->words + w, format, codes, rows);
+        put_codes(place_words(at, k0), format, codes, rows);
     }
 }
 
@@ -175,6 +178,7 @@ void cot_pack_columns(void *b, cot_format format, int64_t k, int64_t n, int64_t 
                       const void *source, cot_dtype source_type, int64_t stride)
 {
     const int64_t source_bytes = (int64_t)cot_dtype_bytes(source_type), end = n0 + count;
+    const int64_t tile_words = TILE / cot_format_step(format) * COT_PANEL;
     const bool quantised = cot_format_groups(format, k) > 0;
     for (int64_t i = 0; quantised && i < count; i++) {
         const struct place at = place_of(b, format, k, n0 + i);
@@ -186,7 +190,7 @@ void cot_pack_columns(void *b, cot_format format, int64_t k, int64_t n, int64_t 
         int64_t columns = COT_PANEL - first < end - column ? COT_PANEL - first : end - column;
         uint32_t *out = panel_words(b, format, panel, k) + first;
         const unsigned char *in = (const unsigned char *)source + (column - n0) * stride * source_bytes;
-        for (int64_t k0 = 0; k0 < k; k0 += TILE, in += TILE * source_bytes, out += tile_words(format)) {
+        for (int64_t k0 = 0; k0 < k; k0 += TILE, in += TILE * source_bytes, out += tile_words) {
             int rows = k - k0 < TILE ? (int)(k - k0) : TILE;
             for (int64_t c = 0; c < columns; c++) {
                 uint32_t words[TILE];
@@ -214,21 +218,23 @@ void cot_pack_stored(void *b, cot_format format, int64_t k, int64_t n, int64_t n
                      const cot_pack_source *source)
 {
     assert(format == COT_FORMAT_MXFP4 && k % 32 == 0);
-    const int64_t group_words = 32 / 8, tile = 16 * group_words; // the first cache keeps a tile's lines
+    const cot_panel_blocks blocks = cot_panel_blocks_of(format, k);
+    const int64_t tile = 512; // rows, of which the first cache keeps all columns
     for (int64_t column = n0, end = n0 + count; column < end;) {
         const int64_t first = column % COT_PANEL,
                       columns = COT_PANEL - first < end - column ? COT_PANEL - first : end - column;
-        uint8_t *scales = (uint8_t *)panel_words(b, format, column / COT_PANEL, k) + first;
-        uint32_t *words = (uint32_t *)(void *)(scales - first + cot_scales_bytes(format, k)) + first;
+        uint8_t *panel = (uint8_t *)panel_words(b, format, column / COT_PANEL, k);
         const uint8_t *data = source->data + (column - n0) * source->stride,
                       *scale = source->scales + (column - n0) * source->scale_stride;
-        for (int64_t c = 0; c < columns; c++)
-            for (int64_t g = 0; g < k / 32; g++)
-                scales[g * COT_PANEL + c] = scale[c * source->scale_stride + g];
-        for (int64_t w0 = 0; w0 < k / 8; w0 += tile)
+        for (int64_t k0 = 0; k0 < k; k0 += tile)
             for (int64_t c = 0; c < columns; c++)
-                for (int64_t w = w0; w < k / 8 && w < w0 + tile; w++)
-                    words[w * COT_PANEL + c] = mxfp4_word(data + c * source->stride + 4 * w);
+                for (int64_t row = k0; row < k && row < k0 + tile; row += 32) {
+                    const int64_t g = row / 32;
+                    uint32_t *words = (uint32_t *)(void *)(panel + cot_words_at(&blocks, row)) + first + c;
+                    panel[cot_scales_at(&blocks, g) + first + c] = scale[c * source->scale_stride + g];
+                    for (int64_t w = 0; w < 32 / 8; w++)
+                        words[w * COT_PANEL] = mxfp4_word(data + c * source->stride + row / 2 + 4 * w);
+                }
         column += columns;
     }
     if (n0 + count == n) zero_columns(b, format, k, n);

@@ -52,6 +52,7 @@ static cot_status check_weight(void *context, cot_weight weight, int64_t layer, 
         if (!s->missing++) s->first = error;
         return s->missing < MAX_MISSING ? COT_OK : status;
     }
+    if (status == COT_OK) status = cot_stored_hold(&stored, &s->checkpoint->config, &error);
     if (status != COT_OK) return cot_fail(s->error, status, "%s", error.message);
     s->used[stored.tensor - s->checkpoint->shards.tensors] = true;
     const cot_shard_tensor *const with[] = {stored.scales, stored.whole.zeros, stored.whole.order,
@@ -61,12 +62,28 @@ static cot_status check_weight(void *context, cot_weight weight, int64_t layer, 
     return COT_OK;
 }
 
+/* Activations are not quantised, whatever files have for that. */
+static bool is_of_activations(const char *name)
+{
+    static const char *const ends[] = {".input_scale",
+                                       ".input_zero_point",
+                                       ".input_global_scale",
+                                       ".output_scale",
+                                       ".output_zero_point",
+                                       ".activation_scale",
+                                       ".k_scale",
+                                       ".v_scale"};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (cot_path_ends(name, ends[i])) return true;
+    return false;
+}
+
 /* Says in a line which tensors nobody uses, and why; NULL where all are used. */
 static cot_status describe_unused(char **notes, const survey *s, cot_error *error)
 {
     const cot_shards *shards = &s->checkpoint->shards;
     int64_t layers = s->checkpoint->config.layers;
-    size_t unused = 0, predicting = 0, frequencies = 0, tied = 0, others = 0;
+    size_t unused = 0, predicting = 0, frequencies = 0, tied = 0, activations = 0, others = 0;
     const char *other = "";
     for (size_t i = 0; i < shards->tensor_count; i++) {
         const char *name = shards->tensors[i].tensor->name;
@@ -79,6 +96,8 @@ static cot_status describe_unused(char **notes, const survey *s, cot_error *erro
             frequencies++;
         else if (s->checkpoint->config.tied_embeddings && !strcmp(name, "lm_head.weight"))
             tied++;
+        else if (is_of_activations(name))
+            activations++;
         else if (!others++)
             other = name;
     }
@@ -101,6 +120,10 @@ static cot_status describe_unused(char **notes, const survey *s, cot_error *erro
     if (tied) {
         at +=
             (size_t)snprintf(out + at, room - at, "%s lm_head.weight, which is tied to the embedding", comma);
+        comma = ",";
+    }
+    if (activations) {
+        at += (size_t)snprintf(out + at, room - at, "%s %zu of activations' scales", comma, activations);
         comma = ",";
     }
     if (others)

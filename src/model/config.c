@@ -7,7 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 /* What a number may be. The upper ends are far beyond any model, and keep every product of three within 63
  * bits. */
@@ -227,165 +226,6 @@ void cot_resolve_feed_forward(cot_config *config, cot_fields *fields, const int6
     resolve_gate(config, fields, sizes);
 }
 
-static void resolve_fp8(cot_config *config, cot_fields *in)
-{
-    const char *format = cot_fields_text(in, "fmt", "e4m3"),
-               *scheme = cot_fields_text(in, "activation_scheme", "dynamic"), *size_key = "weight_block_size";
-    if (strcmp(format, "e4m3") != 0)
-        cot_fields_refuse(in, COT_UNSUPPORTED, "fp8 format '%.40s' is not supported (e4m3 is)", format);
-    if (strcmp(scheme, "dynamic") != 0)
-        cot_fields_refuse(in, COT_UNSUPPORTED, "fp8 activation_scheme '%.40s' is not supported (dynamic is)",
-                          scheme);
-    if (!cot_fields_has(in, size_key)) return;
-    const json_t *size = cot_fields_get(in, size_key);
-    int64_t rows = json_integer_value(json_array_get(size, 0)),
-            columns = json_integer_value(json_array_get(size, 1));
-    if (json_array_size(size) != 2 || rows < 1 || columns < 1 || rows > 1 << 24 || columns > 1 << 24)
-        cot_fields_mistyped(in, size_key, size, "two whole numbers from 1 to 16777216");
-    config->fp8_block_rows = rows;
-    config->fp8_block_columns = columns;
-}
-
-static void resolve_bits_and_group(cot_config *config, cot_fields *in)
-{
-    cot_quantisation *q = &config->quantisation;
-    q->bits = (int)cot_fields_integer(in, cot_fields_has(in, "w_bit") ? "w_bit" : "bits", 4, 1, 32);
-    if (q->bits != 4 && q->bits != 8)
-        cot_fields_refuse(in, COT_UNSUPPORTED, "weights of %d bits are not supported (4 and 8 are)", q->bits);
-    q->group = cot_fields_integer(in, cot_fields_has(in, "q_group_size") ? "q_group_size" : "group_size", 128,
-                                  -1, 1 << 24);
-    if (q->group < 0) q->group = 0;
-}
-
-static void resolve_gptq(cot_config *config, cot_fields *in)
-{
-    cot_quantisation *q = &config->quantisation;
-    const char *format = cot_fields_text(in, "checkpoint_format", "gptq");
-    q->method = COT_QUANTISED_GPTQ;
-    resolve_bits_and_group(config, in);
-    q->symmetric = cot_fields_switch(in, "sym", true);
-    q->zero_added = !strcmp(format, "gptq");
-    if (!q->zero_added && strcmp(format, "gptq_v2") != 0)
-        cot_fields_refuse(in, COT_UNSUPPORTED,
-                          "gptq checkpoint_format '%.40s' is not supported (gptq and gptq_v2 are)", format);
-    if (cot_fields_switch(in, "desc_act", false))
-        cot_fields_refuse(in, COT_UNSUPPORTED,
-                          "gptq with desc_act is not supported: groups must lie in order");
-}
-
-static void resolve_awq(cot_config *config, cot_fields *in)
-{
-    const char *version = cot_fields_text(in, "version", "gemm");
-    config->quantisation.method = COT_QUANTISED_AWQ;
-    resolve_bits_and_group(config, in);
-    if (strcasecmp(version, "gemm") != 0)
-        cot_fields_refuse(in, COT_UNSUPPORTED, "awq version '%.40s' is not supported (gemm is)", version);
-    if (config->quantisation.bits != 4)
-        cot_fields_refuse(in, COT_UNSUPPORTED, "awq with %d bits is not supported (4 is)",
-                          config->quantisation.bits);
-    if (!cot_fields_switch(in, "zero_point", true))
-        cot_fields_refuse(in, COT_UNSUPPORTED, "awq without zero points is not supported");
-}
-
-static void check_compressed_format(cot_fields *in, const char *format)
-{
-    static const char *const known[] = {"pack-quantized",  "int-quantized",        "float-quantized",
-                                        "naive-quantized", "mxfp4-pack-quantized", "dense",
-                                        "mixed-precision"};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (!strcmp(format, known[i])) return;
-    cot_fields_refuse(in, COT_UNSUPPORTED,
-                      "compressed-tensors format '%.40s' is not supported (pack-quantized, int-quantized, "
-                      "float-quantized, naive-quantized and mxfp4-pack-quantized are)",
-                      format);
-}
-
-/* What is said of all quantised matrices; of several groups nothing is. */
-static void resolve_compressed_weights(cot_quantisation *q, cot_fields *of)
-{
-    json_t *weights = json_object_get(of->object, "weights");
-    if (!json_is_object(weights)) return;
-    cot_fields in = {weights, of->name, of->status, of->error};
-    if (cot_fields_has(&in, "num_bits")) q->bits = (int)cot_fields_integer(&in, "num_bits", 0, 1, 64);
-    if (cot_fields_has(&in, "group_size")) q->group = cot_fields_integer(&in, "group_size", 0, -1, 1 << 24);
-    if (q->group < 0) q->group = 0;
-    q->zeros = cot_fields_has(&in, "symmetric") && !cot_fields_switch(&in, "symmetric", true);
-    of->status = in.status;
-}
-
-/* Which matrices are quantised, and in what groups, their tensors tell. */
-static void resolve_compressed(cot_config *config, cot_fields *in)
-{
-    config->quantisation.method = COT_QUANTISED_COMPRESSED;
-    check_compressed_format(in, cot_fields_text(in, "format", "pack-quantized"));
-    const json_t *groups = cot_fields_get(in, "config_groups");
-    const char *name;
-    json_t *group;
-    if (cot_fields_has(in, "config_groups") && !json_is_object(groups))
-        cot_fields_mistyped(in, "config_groups", groups, "an object");
-    json_object_foreach((json_t *)(uintptr_t)groups, name, group)
-    {
-        cot_fields of = {group, in->name, in->status, in->error};
-        check_compressed_format(&of, cot_fields_text(&of, "format", "pack-quantized"));
-        const json_t *order = json_object_get(json_object_get(group, "weights"), "actorder");
-        const char *text = json_string_value(order);
-        if (json_is_true(order) || (text && strcmp(text, "weight") != 0 && strcmp(text, "static") != 0))
-            cot_fields_refuse(&of, COT_UNSUPPORTED,
-                              "compressed-tensors with actorder is not supported: groups must lie in order");
-        if (json_object_size(groups) == 1) resolve_compressed_weights(&config->quantisation, &of);
-        if (in->status == COT_OK) in->status = of.status;
-    }
-    const json_t *transform = cot_fields_get(in, "transform_config");
-    if (json_object_size(transform))
-        cot_fields_refuse(in, COT_UNSUPPORTED, "compressed-tensors with transforms is not supported");
-}
-
-static void resolve_mxfp4(cot_config *config, cot_fields *in)
-{
-    if (!config->family->stacked)
-        cot_fields_refuse(in, COT_UNSUPPORTED, "quantisation 'mxfp4' is not supported in %s",
-                          config->family->model_type);
-    config->mxfp4 = true;
-}
-
-/* quantization_config: what is stored is told by the files' dtypes; here only names, layouts and the block size of FP8 are
- * learnt. */
-static void resolve_quantisation(cot_config *config, cot_fields *fields)
-{
-    static const struct {
-        const char *method;
-        void (*resolve)(cot_config *config, cot_fields *in);
-    } methods[] = {{"fp8", resolve_fp8},
-                   {"mxfp4", resolve_mxfp4},
-                   {"gptq", resolve_gptq},
-                   {"awq", resolve_awq},
-                   {"compressed-tensors", resolve_compressed}};
-    enum { METHODS = sizeof methods / sizeof *methods };
-    const char *key = "quantization_config";
-    if (!cot_fields_has(fields, key)) return;
-    const json_t *object = cot_fields_get(fields, key);
-    if (!json_is_object(object)) {
-        cot_fields_mistyped(fields, key, object, "an object or null");
-        return;
-    }
-    cot_fields in = {object, fields->name, fields->status, fields->error};
-    const char *method = cot_fields_text(&in, "quant_method", "none");
-    size_t m = 0;
-    while (m < METHODS && strcmp(method, methods[m].method) != 0) m++;
-    if (m == METHODS)
-        cot_fields_refuse(
-            &in, COT_UNSUPPORTED,
-            "quantisation '%.40s' is not supported (fp8, mxfp4, gptq, awq and compressed-tensors are)",
-            method);
-    else if (config->family->stacked && strcmp(method, "fp8") != 0 && strcmp(method, "mxfp4") != 0)
-        cot_fields_refuse(&in, COT_UNSUPPORTED,
-                          "quantisation '%s' is not supported in %s (fp8 and mxfp4 are)", method,
-                          config->family->model_type);
-    else
-        methods[m].resolve(config, &in);
-    if (fields->status == COT_OK) fields->status = in.status;
-}
-
 static bool has_eos(const cot_config *config, int32_t id)
 {
     for (size_t i = 0; i < config->eos_count; i++)
@@ -468,7 +308,7 @@ static void resolve(cot_config *config, cot_fields *fields)
     cot_resolve_layers(config, fields, sizes);
     cot_resolve_feed_forward(config, fields, sizes);
     cot_resolve_rope(config, fields);
-    resolve_quantisation(config, fields);
+    cot_resolve_quantisation(config, fields);
     config->bos = -1;
     add_special_tokens(config, fields);
 }
@@ -511,5 +351,6 @@ void cot_config_clear(cot_config *config)
     free(config->layer);
     free(config->inverse_frequency);
     free(config->eos);
+    cot_quantisation_clear(&config->quantisation);
     *config = (cot_config){0};
 }

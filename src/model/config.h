@@ -4,6 +4,7 @@
 #define COT_MODEL_CONFIG_H
 #include "base/dtype.h"
 #include "coterie/status.h"
+#include "model/quantisation.h"
 #include "moe/gate.h"
 #include <stdbool.h>
 
@@ -16,24 +17,6 @@ typedef struct cot_layer_config {
     bool moe;       // else a dense feed-forward network
     int64_t window; // a token sees this many keys, itself included; 0: all
 } cot_layer_config;
-
-/* What quantization_config says of tensors' names and layouts; their dtypes and shapes tell the rest. */
-typedef enum cot_quantised {
-    COT_QUANTISED_NOT, // also FP8 and MXFP4 of methods of those names: the tensors tell
-    COT_QUANTISED_GPTQ,
-    COT_QUANTISED_AWQ,
-    COT_QUANTISED_COMPRESSED // compressed-tensors
-} cot_quantised;
-
-typedef struct cot_quantisation {
-    cot_quantised method;
-    int bits; // GPTQ and AWQ: 4 or 8; compressed-tensors: what tensors are held against, if not 0
-    int64_t
-        group; // columns that share a scale; GPTQ and AWQ, 0: all; compressed-tensors: held against, if not 0
-    bool zeros;     // compressed-tensors: zero points must be there
-    bool symmetric; // GPTQ: zero points are all the middle
-    int zero_added; // GPTQ: to what is stored as a zero point
-} cot_quantisation;
 
 typedef struct cot_config {
     char architecture[64]; // as config.json spells it
@@ -74,7 +57,7 @@ typedef struct cot_config {
 
     cot_quantisation quantisation;
     bool mxfp4;                                // quantization_config says that experts are stored so
-    int64_t fp8_block_rows, fp8_block_columns; // weight_block_size; 0 where quantization_config gives none
+    int64_t fp8_block_rows, fp8_block_columns; // 0 where quantization_config gives none
     int32_t *eos; // ids that end generation: config.json's and generation_config.json's
     size_t eos_count;
     int32_t bos; // -1: none

@@ -159,6 +159,14 @@ cot_codes cot_stored_codes(const cot_checkpoint *checkpoint, const cot_stored *s
     return out;
 }
 
+bool cot_stored_is_symmetric(const cot_stored *stored)
+{
+    for (int64_t r = 0; r < stored->rows && stored->whole.zeros; r++)
+        for (int64_t g = 0; g * stored->whole.group < stored->columns; g++)
+            if (offset_at(stored, r, g) != 0) return false;
+    return true;
+}
+
 const char *cot_stored_scales_fault(int64_t *at, const cot_checkpoint *checkpoint, const cot_stored *stored,
                                     int64_t row, int64_t rows)
 {

@@ -55,6 +55,24 @@ static void lay_out_homes(cot_runner *r, int ranks, cot_arena *arena)
     cot_homes_scratch_lay_out(&s->homes, arena, r->o.step_tokens, r->c->gate.experts);
 }
 
+static void lay_out_rows(cot_runner *r, cot_arena *arena)
+{
+    const cot_config *c = r->c;
+    cot_step_scratch *s = &r->s;
+    const size_t row = (size_t)(r->o.step_tokens * c->hidden),
+                 chosen = (size_t)(r->o.step_tokens * c->gate.top_k), routed = (size_t)c->moe_layers * chosen,
+                 begin = arena->used;
+    s->normed = cot_arena_take(arena, row, sizeof *s->normed);
+    s->branch = cot_arena_take(arena, row, sizeof *s->branch);
+    s->experts = cot_arena_take(arena, routed, sizeof *s->experts);
+    s->weights = cot_arena_take(arena, routed, sizeof *s->weights);
+    if (r->o.replay) {
+        s->replayed_experts = cot_arena_take(arena, chosen, sizeof *s->replayed_experts);
+        s->replayed_weights = cot_arena_take(arena, chosen, sizeof *s->replayed_weights);
+    }
+    s->rows_bytes = arena->used - begin;
+}
+
 static void lay_out_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena)
 {
     const cot_config *c = r->c;
@@ -79,9 +97,8 @@ static void lay_out_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena
     r->attend =
         cot_attend_lay_out(arena, r->o.attention_scratch, heads.kv_heads, heads.heads, r->o.step_tokens);
     s->x = cot_arena_take(arena, n * h, sizeof(float));
-    s->normed = cot_arena_take(arena, n * h, sizeof(float));
+    lay_out_rows(r, arena);
     s->typed = cot_arena_take(arena, n * h, w);
-    s->branch = cot_arena_take(arena, n * h, sizeof(float));
     s->payload = cot_arena_take(arena, 1, cot_runner_gathered_bytes(&r->o, c->hidden, ranks));
     s->input = cot_arena_take(arena, n * columns, sizeof(float));
     s->queries = cot_arena_take(arena, n * q * key, w);
@@ -101,16 +118,9 @@ static void lay_out_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena
     if (c->moe_layers < c->layers)
         s->dense_scratch = cot_arena_take(arena, 1, cot_ffn_scratch_bytes(&dense, r->o.step_tokens, 1));
     s->gemms = cot_arena_take(arena, (size_t)cot_larger(heads.heads, 1), sizeof(cot_gemm));
-    size_t routed = (size_t)(c->moe_layers * r->o.step_tokens * c->gate.top_k);
-    s->experts = cot_arena_take(arena, routed, sizeof *s->experts);
-    s->weights = cot_arena_take(arena, routed, sizeof *s->weights);
     if (!r->o.data_parallel && ranks > 1 && cot_pipeline_goes_home(&r->o.pipeline))
         lay_out_homes(r, ranks, arena);
-    if (r->o.replay) {
-        s->recorded = cot_arena_take(arena, n, sizeof *s->recorded);
-        s->replayed_experts = cot_arena_take(arena, n * (size_t)c->gate.top_k, sizeof *s->replayed_experts);
-        s->replayed_weights = cot_arena_take(arena, n * (size_t)c->gate.top_k, sizeof *s->replayed_weights);
-    }
+    if (r->o.replay) s->recorded = cot_arena_take(arena, n, sizeof *s->recorded);
     s->position = cot_arena_take(arena, n, sizeof *s->position);
     s->sequence = cot_arena_take(arena, n, sizeof *s->sequence);
     s->runs = cot_arena_take(arena, n, sizeof *s->runs);
@@ -285,7 +295,9 @@ static cot_status allocate(cot_runner *r, cot_loader *load, cot_error *error)
     if (status != COT_OK) return status;
     lay_out_weights(r, rank, ranks, &r->arena, load);
     lay_out_scratch(r, rank, ranks, &r->arena);
-    return COT_OK;
+    if (r->o.op->memory) status = r->o.op->memory->pin(r->s.normed, r->s.rows_bytes, error);
+    r->pinned = r->o.op->memory && status == COT_OK;
+    return status;
 }
 
 static void record_experts(cot_runner *r, cot_loader *load)
@@ -351,6 +363,7 @@ void cot_runner_close(cot_runner *r)
 {
     if (!r) return;
     if (r->moe) r->moe->op->close(r->moe);
+    if (r->pinned) r->o.op->memory->unpin(r->s.normed, r->s.rows_bytes);
     cot_collectives_close(r->collectives);
     cot_arena_close(&r->arena);
     free(r->own_attention);

@@ -5,10 +5,16 @@
 
 /* Scratch of one step. N = step_tokens; "typed" is the runner's arithmetic type. */
 typedef struct cot_step_scratch {
-    float *x;               // [N][H] residual stream of this rank's rows
-    float *normed;          // [N][H]
-    void *typed;            // [N][H]
-    float *branch;          // [N][H] what a branch adds to the residual stream
+    float *x;    // [N][H] residual stream of this rank's rows
+    void *typed; // [N][H]
+    /* What the operator reads and writes, side by side from `normed` on: rows_bytes of the kind of memory that it names. */
+    float *normed;     // [N][H]
+    float *branch;     // [N][H] what a branch adds to the residual stream
+    uint16_t *experts; // [MoE layers][N][K] of the home rows
+    float *weights;
+    uint16_t *replayed_experts; // [N][K] of the home rows in the layer in hand, where routing is replayed
+    float *replayed_weights;
+    size_t rows_bytes;
     void *payload;          // [N][H] typed, and bytes that ride with rows: what is sent
     float *input;           // [N][attention's input columns]
     float *q;               // [N][heads][nope + rope]: MLA with q_lora
@@ -23,12 +29,7 @@ typedef struct cot_step_scratch {
     float *cosines, *sines; // [N][rope_width / 2]
     uint8_t *dense_scratch; // one network's over N rows
     cot_gemm *gemms;        // [heads]
-    uint16_t *experts;      // [MoE layers][N][K] of the home rows
-    float *weights;
-    /* Where routing is replayed. */
-    int64_t *recorded;          // [N] the trace's token that each row is
-    uint16_t *replayed_experts; // [N][K] of the home rows in the layer in hand
-    float *replayed_weights;
+    int64_t *recorded;      // [N] the trace's token that each row is, where routing is replayed
     /* Where rows go home in one hop (pipeline.h); M: most rows at home. */
     float *home_x;           // [M][H] the rows at home, with what attention gives
     float *update;           // [M][H] what the layer adds to them
@@ -67,6 +68,7 @@ struct cot_runner {
     cot_attend *attend;
     cot_collectives *collectives;
     cot_moe *moe;
+    bool pinned; // its rows are
     size_t slot_bytes;
     cot_sym experts_at;                           // [MoE layers][slots of a rank][slot_bytes]
     cot_sym logits_at;                            // on rank 0: for each rank, [logits][its columns]

@@ -66,46 +66,43 @@ static int64_t only_block_size(int64_t n, int64_t blocks)
     return least == most ? least : 0;
 }
 
-static cot_status find_fp8(cot_stored *stored, const cot_checkpoint *checkpoint, const char *scale_name,
-                           cot_error *error)
+/* Scales multiply, whatever they are called: "_scale" in compressed-tensors and, of whole tensors, in "fp8" too. */
+static cot_status find_fp8(cot_stored *stored, const cot_checkpoint *checkpoint, cot_error *error)
 {
     const cot_config *config = &checkpoint->config;
-    if (!(stored->scales = cot_shards_find(&checkpoint->shards, scale_name)))
-        return fail_missing(scale_name, error);
+    const bool compressed = config->quantisation.method == COT_QUANTISED_COMPRESSED;
+    char usual[MAX_NAME], other[MAX_NAME];
+    snprintf(usual, sizeof usual, "%s%s", stored->name, compressed ? "_scale" : "_scale_inv");
+    snprintf(other, sizeof other, "%s_scale", stored->name);
+    stored->scales = cot_shards_find(&checkpoint->shards, usual);
+    if (!stored->scales) stored->scales = cot_shards_find(&checkpoint->shards, other);
+    if (!stored->scales) return fail_missing(usual, error);
     const cot_tensor *scales = stored->scales->tensor;
     stored->storage = COT_STORAGE_FP8;
-    stored->block_rows = config->fp8_block_rows;
-    stored->block_columns = config->fp8_block_columns;
     if (!cot_stored_is_plain(scales->dtype) && scales->dtype != COT_F8_E8M0)
         return cot_stored_refuse_dtype(scales, "F32, BF16, F16 or F8_E8M0", error);
-    if (!stored->block_rows) {
-        bool one = cot_tensor_elements(scales) == 1;
-        const bool channels = !one && scales->shape[0] == stored->rows &&
-                              (scales->dims == 1 || (scales->dims == 2 && scales->shape[1] == 1));
-        if (channels) {
-            stored->block_rows = 1;
-            stored->block_columns = stored->columns;
-            return COT_OK;
-        }
-        bool published = scales->dims == 2 && scales->shape[0] == (stored->rows + 127) / 128 &&
-                         scales->shape[1] == (stored->columns + 127) / 128;
-        if (published) { // the blocks that DeepSeek-V3 ships
-            stored->block_rows = stored->block_columns = 128;
-        } else if (!one && scales->dims == 2) {
-            stored->block_rows = only_block_size(stored->rows, scales->shape[0]);
-            stored->block_columns = only_block_size(stored->columns, scales->shape[1]);
-        }
-        if (one && !published) {
-            stored->block_rows = stored->rows;
-            stored->block_columns = stored->columns;
-        } else if (!stored->block_rows || !stored->block_columns) {
-            return cot_fail(error, COT_UNSUPPORTED,
-                            "tensor '%s' is FP8, and neither config.json's weight_block_size nor its scales "
-                            "tell the blocks",
-                            stored->name);
-        }
-        if (one) return COT_OK;
+    const bool blocks_alone = config->fp8_block_rows && config->quantisation.method == COT_QUANTISED_NOT,
+               one = cot_tensor_elements(scales) == 1,
+               channels = !one && scales->shape[0] == stored->rows &&
+                          (scales->dims == 1 || (scales->dims == 2 && scales->shape[1] == 1));
+    if (!blocks_alone && (one || channels)) {
+        stored->block_rows = channels ? 1 : stored->rows;
+        stored->block_columns = stored->columns;
+        return COT_OK;
     }
+    stored->block_rows = config->fp8_block_rows;
+    stored->block_columns = config->fp8_block_columns;
+    if (!stored->block_rows && scales->dims == 2) {
+        const bool published = scales->shape[0] == (stored->rows + 127) / 128 &&
+                               scales->shape[1] == (stored->columns + 127) / 128; // as DeepSeek-V3 ships them
+        stored->block_rows = published ? 128 : only_block_size(stored->rows, scales->shape[0]);
+        stored->block_columns = published ? 128 : only_block_size(stored->columns, scales->shape[1]);
+    }
+    if (!stored->block_rows || !stored->block_columns)
+        return cot_fail(error, COT_UNSUPPORTED,
+                        "tensor '%s' is FP8, and neither config.json's weight_block_size nor its scales "
+                        "tell the blocks",
+                        stored->name);
     int64_t shape[2] = {(stored->rows + stored->block_rows - 1) / stored->block_rows,
                         (stored->columns + stored->block_columns - 1) / stored->block_columns};
     return cot_stored_expect_shape(scales, shape, 2, error);
@@ -113,7 +110,7 @@ static cot_status find_fp8(cot_stored *stored, const cot_checkpoint *checkpoint,
 
 /* A tensor of its own, [rows][columns] or, a vector, [columns]. */
 static cot_status find_single(cot_stored *stored, const cot_checkpoint *checkpoint, const char *name,
-                              const char *scale_name, cot_error *error)
+                              cot_error *error)
 {
     if (!(stored->tensor = cot_shards_find(&checkpoint->shards, name))) {
         bool found = false;
@@ -129,8 +126,7 @@ static cot_status find_single(cot_stored *stored, const cot_checkpoint *checkpoi
     stored->row_step = stored->columns;
     stored->column_step = 1;
     if (cot_stored_is_plain(tensor->dtype)) return COT_OK;
-    if (tensor->dtype == COT_F8_E4M3 && tensor->dims == 2)
-        return find_fp8(stored, checkpoint, scale_name, error);
+    if (tensor->dtype == COT_F8_E4M3 && tensor->dims == 2) return find_fp8(stored, checkpoint, error);
     if (tensor->dtype == COT_I8 && checkpoint->config.quantisation.method == COT_QUANTISED_COMPRESSED)
         return cot_stored_find_bytes(stored, checkpoint, name, error);
     return cot_stored_refuse_dtype(tensor, "F32, BF16, F16 or F8_E4M3", error);
@@ -290,9 +286,7 @@ cot_status cot_stored_find(cot_stored *stored, const cot_checkpoint *checkpoint,
     }
     if (config->family->stacked && cot_weight_is_expert(weight))
         return find_stacked(stored, checkpoint, weight, layer, expert, error);
-    char name[MAX_NAME], scale_name[MAX_NAME];
+    char name[MAX_NAME];
     expand(name, cot_weight_template(config->family, weight), layer, expert, "");
-    expand(scale_name, cot_weight_template(config->family, weight), layer, expert,
-           config->quantisation.method == COT_QUANTISED_COMPRESSED ? "_scale" : "_scale_inv");
-    return find_single(stored, checkpoint, name, scale_name, error);
+    return find_single(stored, checkpoint, name, error);
 }

@@ -86,6 +86,8 @@ cot_status cot_stored_find_whole(bool *found, cot_stored *stored, const cot_chec
 /* Signed bytes in the tensor itself. */
 cot_status cot_stored_find_bytes(cot_stored *stored, const cot_checkpoint *checkpoint, const char *name,
                                  cot_error *error);
+/* Holds a matrix that is quantised against what quantization_config says of it. Errors: MALFORMED, naming the tensor. */
+cot_status cot_stored_hold(const cot_stored *stored, const cot_config *config, cot_error *error);
 cot_status cot_stored_expect_shape(const cot_tensor *tensor, const int64_t *shape, int dims,
                                    cot_error *error);
 cot_status cot_stored_refuse_dtype(const cot_tensor *tensor, const char *expected, cot_error *error);
@@ -120,6 +122,8 @@ cot_codes cot_stored_codes(const cot_checkpoint *checkpoint, const cot_stored *s
 /* What is wrong with the scales and zero points of rows [row, row + rows) of FP8 or WHOLE: which row, and a word; or NULL. */
 const char *cot_stored_scales_fault(int64_t *at, const cot_checkpoint *checkpoint, const cot_stored *stored,
                                     int64_t row, int64_t rows);
+/* Whether all zero points of whole numbers are the middle. */
+bool cot_stored_is_symmetric(const cot_stored *stored);
 /* Whether n elements of type F32, BF16 or F16 are neither NaN nor infinite. */
 bool cot_all_finite(const void *data, cot_dtype type, int64_t n);
 

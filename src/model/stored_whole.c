@@ -116,21 +116,6 @@ static cot_status find_transposed(cot_stored *stored, const cot_checkpoint *chec
     return status;
 }
 
-/* What the tensors have against what config.json says of them. */
-static cot_status expect_told(const cot_stored *stored, const cot_checkpoint *checkpoint, int bits,
-                              int64_t group, cot_error *error)
-{
-    const cot_quantisation *q = &checkpoint->config.quantisation;
-    if (q->bits && q->bits != bits)
-        return cot_fail(error, COT_MALFORMED, "tensor '%s' has weights of %d bits, config.json says %d",
-                        stored->name, bits, q->bits);
-    if (q->group && q->group != group)
-        return cot_fail(error, COT_MALFORMED,
-                        "tensor '%s' has groups of %" PRId64 ", config.json says %" PRId64, stored->name,
-                        group, q->group);
-    return COT_OK;
-}
-
 /* compressed-tensors' scales [out][groups], of a channel or of the tensor, and zero points if there are any. */
 static cot_status find_compressed_scales(cot_stored *stored, const cot_checkpoint *checkpoint,
                                          const char *name, cot_error *error)
@@ -144,18 +129,16 @@ static cot_status find_compressed_scales(cot_stored *stored, const cot_checkpoin
     const int64_t groups = one || scales->dims != 2 ? 1 : scales->shape[1];
     if (!cot_stored_is_plain(scales->dtype))
         return cot_stored_refuse_dtype(scales, "F32, BF16 or F16", error);
-    if (!one) status = expect(stored->scales, out, groups, error);
+    if (!one)
+        status = scales->dims == 1 ? cot_stored_expect_shape(scales, &out, 1, error)
+                                   : expect(stored->scales, out, groups, error);
     if (status != COT_OK) return status;
     if (groups < 1 || in % groups) return fail_divide(stored, in, "columns", groups, error);
     w->group = in / groups;
     w->scale_row = one ? 0 : groups;
     w->scale_group = 1;
-    status = expect_told(stored, checkpoint, w->bits, w->group, error);
-    if (status != COT_OK) return status;
-    if (!(w->zeros = beside(checkpoint, name, "weight_zero_point")))
-        return checkpoint->config.quantisation.zeros
-                   ? must_be_beside(&w->zeros, checkpoint, name, "weight_zero_point", error)
-                   : COT_OK;
+    if (!(w->zeros = beside(checkpoint, name, "weight_zero_point"))) return COT_OK;
+    w->symmetric = checkpoint->config.quantisation.symmetric;
     w->zero_group = 1;
     w->zero_row = one ? 0 : groups;
     if (!one && !w->bytes && w->zeros->tensor->dtype != COT_I8)
@@ -185,7 +168,6 @@ static cot_status find_compressed_mxfp4(cot_stored *stored, const cot_checkpoint
     if (status == COT_OK && stored->scales->tensor->dtype != COT_U8 &&
         stored->scales->tensor->dtype != COT_F8_E8M0)
         status = cot_stored_refuse_dtype(stored->scales->tensor, "U8 or F8_E8M0", error);
-    if (status == COT_OK) status = expect_told(stored, checkpoint, 4, 32, error);
     stored->storage = COT_STORAGE_MXFP4;
     stored->row_step = in;
     stored->column_step = 1;

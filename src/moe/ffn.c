@@ -4,7 +4,8 @@
 
 #include <stdalign.h>
 
-static const int64_t tasks_wanted = 32; // of a product over all jobs: enough to even out a few threads
+/* Tiles of a product over all jobs: enough to even out the threads. Where there are few threads rows are so laid out less often. */
+static const int64_t tasks_a_thread = 8, tasks_most = 32;
 
 static size_t act_bytes(const cot_ffn_shape *shape, int64_t rows)
 {
@@ -96,11 +97,12 @@ void cot_ffn_run(const cot_kernels *kernels, cot_pool *pool, const cot_ffn_shape
         busy += jobs[j].count > 0;
     }
     if (!rows) return;
+    const int64_t tasks = cot_smaller(tasks_a_thread * cot_pool_threads(pool), tasks_most);
     struct run run = {.kernels = kernels,
                       .shape = shape,
                       .jobs = jobs,
                       .count = count,
-                      .tasks = cot_divide_up(tasks_wanted, busy),
+                      .tasks = cot_divide_up(tasks, busy),
                       .act = scratch,
                       .places = (struct place *)(void *)((uint8_t *)scratch + act_bytes(shape, rows))};
     struct place next = {0};

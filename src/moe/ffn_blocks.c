@@ -22,13 +22,13 @@ enum {
 static int64_t columns_of(const cot_ffn_shape *shape, cot_format format, int64_t rows, int64_t row_tiles,
                           int64_t k, int64_t n, int64_t matrices, int64_t tasks)
 {
-    const int64_t whole =
-        shape->rounded ? 2 : 1; // multiplied faster, and their rows of A take longer to lay out
+    const int64_t whole = shape->rounded ? 2 : 1,                  // multiplied faster
+        slow = shape->rounded || cot_format_zeros(format) ? 2 : 1; // rows of A take longer to lay out
     double multiply = 2.0 * (double)(rows * k * matrices) / ((double)whole * flops_per_ns),
            read = (double)(k * matrices) * cot_format_row_of(format)->bits / 8 / bytes_per_ns;
     double worth = task_ns / (multiply > read ? multiply : read);
     int64_t panels = cot_panels(n), wanted = worth < (double)n ? (int64_t)worth / COT_PANEL : panels;
-    if (rows > FEW_ROWS) wanted = cot_larger(wanted, whole * WIDE / COT_PANEL / matrices);
+    if (rows > FEW_ROWS) wanted = cot_larger(wanted, slow * WIDE / COT_PANEL / matrices);
     wanted =
         cot_smaller(wanted, panels * row_tiles / cot_larger(tasks, 1)); // more tiles where there are too few
     wanted = cot_larger(cot_smaller(wanted, panels), 1);

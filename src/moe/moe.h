@@ -78,6 +78,14 @@ typedef struct cot_moe_times {
     uint64_t padded_rows; // of padded blocks: their rows from one rank to all, itself included, over calls
 } cot_moe_times;
 
+/* A kind of host memory: what becomes of pages that a process has. */
+typedef struct cot_moe_memory {
+    /* All pages of [at, at + bytes) are of the kind from now on; none is yet. Thread-safe. Errors: OUT_OF_MEMORY (with the size),
+     * IO. */
+    cot_status (*pin)(void *at, size_t bytes, cot_error *error);
+    void (*unpin)(void *at, size_t bytes); // the same, before they are freed
+} cot_moe_memory;
+
 /* An open operator; each keeps a structure of its own that begins with this. */
 typedef struct cot_moe_operator cot_moe_operator;
 typedef struct cot_moe {
@@ -88,6 +96,9 @@ struct cot_moe_operator {
     const char *name;               // as --op spells it
     bool on_device;                 // it runs on a GPU, and reads sms_reserve; others do not
     const cot_moe_weights *weights; // how they lie in slots, shared experts and gates
+    /* Of which the rows and routings of a call should be, replayed ones too; pages are pinned once an operator is open. Elsewhere
+     * they are right, and slower. NULL: any. */
+    const cot_moe_memory *memory;
     /* Puts the operator's own in place of AUTO in a2a and dedup. Pure. Errors: UNSUPPORTED, by name, for what it does not
      * do of a2a, dedup and combine; open says the same. */
     cot_status (*settle)(cot_moe_options *options, cot_error *error);

@@ -319,7 +319,9 @@ cot_status cot_place(cot_expert_map *map, cot_place_proof **proof, const cot_cos
         *proof = s;
     else
         cot_place_proof_free(s);
-    if (status != COT_OK) cot_expert_map_free(map);
-    if (status == COT_OK) map->model_hash = costs->model_hash;
+    if (status == COT_OK)
+        map->model_hash = costs->model_hash;
+    else
+        cot_expert_map_free(map);
     return status;
 }

@@ -358,7 +358,9 @@ cot_status cot_place_replan(cot_expert_map *map, int64_t *moves, const cot_exper
                           options->max_moves, map->slots_per_rank, *moves);
     if (status == COT_OK) status = replan(map, current, costs, options, error);
     if (status == COT_OK) status = cot_place_moves(moves, current, map, error);
-    if (status != COT_OK) cot_expert_map_free(map);
-    if (status == COT_OK) map->model_hash = costs->model_hash;
+    if (status == COT_OK)
+        map->model_hash = costs->model_hash;
+    else
+        cot_expert_map_free(map);
     return status;
 }

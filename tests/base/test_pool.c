@@ -190,9 +190,11 @@ static void test_offers(void **state)
     (void)state;
     assert_false(cot_pool_help(NULL));
     assert_int_equal(cot_pool_busy_ns(NULL), 0);
+    assert_int_equal(cot_pool_threads(NULL), 1);
     for (int workers = 0; workers <= 3; workers++) {
         cot_pool *pool;
         assert_int_equal(cot_pool_open(&pool, workers, NULL), COT_OK);
+        assert_int_equal(cot_pool_threads(pool), workers + 1);
         assert_false(cot_pool_help(pool));
         struct pieces *a = calloc(1, sizeof *a), *b = calloc(1, sizeof *b);
         a->n = 700, b->n = 1;

@@ -324,7 +324,7 @@ static const struct refusal {
     {2, "--link 1GB/s,2us,groups=2:1GB/s,1us,1us --ranks 4", "groups=2:0.1GB/s,0us"},
     {2, "--link 1GB/s,2us,groups=3:1GB/s,1us --ranks 4,2", "more than --ranks 2"},
     {2, "--precision fp64", "'fp64'"},
-    {1, "--weights int5", "'int5' (as-stored, fp32, bf16, int8, fp8, int4 or mxfp4)"},
+    {2, "--weights int5", "takes as-stored, bf16, fp32, int8, fp8, int4 or mxfp4, not 'int5'"},
     {1, "--weights fp8 --precision int8", "fp8 are not multiplied in precision int8"},
     {1, "--shape 64,48,12,2 --weights mxfp4", "64 by 48 are not whole groups of 32"},
     {2, "--combine no", "'no'"},

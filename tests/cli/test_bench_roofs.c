@@ -255,8 +255,9 @@ static void test_kernels_refusals(void **state)
     } bad[] = {
         {2, "--rows", "4097", "coterie: --rows takes integers from 1 to 4096, not '4097'\n"},
         {2, "--shape", "nosuch", "coterie: unknown shape 'nosuch'"},
-        {1, "--weights", "q4", "coterie: unknown weights 'q4' (fp32, bf16, int8, fp8, int4 or mxfp4)\n"},
-        {1, "--precision", "fp16", "coterie: unknown precision 'fp16' (fp32, bf16 or int8)\n"},
+        {2, "--weights", "q4",
+         "coterie: --weights takes each, bf16, fp32, int8, fp8, int4 or mxfp4, not 'q4'\n"},
+        {2, "--precision", "fp16", "coterie: --precision takes each, bf16, fp32 or int8, not 'fp16'\n"},
         {1, "--isa", "x", "coterie: no instruction set 'x' here"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         capture_call(&c, run_program,

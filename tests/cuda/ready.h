@@ -34,7 +34,29 @@ struct Ready {
         assert_int_equal(device.taken, device.given_back);
         assert_int_equal(device.events, 0);
         assert_int_equal(device.unwritten, 0);
+        assert_int_equal(device.pinned.size(), 0);
+        assert_true(device.work.empty());
+        if (!device.rows_anywhere) assert_int_equal(device.unpinned, 0);
     }
+};
+
+/* Numbers in pages of their own, pinned as operator `cuda` wants rows. */
+template <typename T> struct Pinned {
+    size_t bytes;
+    T *at;
+
+    explicit Pinned(int64_t count) : bytes((static_cast<size_t>(count) * sizeof(T) / 4096 + 1) * 4096)
+    {
+        at = static_cast<T *>(aligned_alloc(4096, bytes));
+        memset(static_cast<void *>(at), 0xff, bytes);
+        assert_int_equal(cot_cuda_operator.memory->pin(at, bytes, nullptr), COT_OK);
+    }
+    ~Pinned()
+    {
+        cot_cuda_operator.memory->unpin(at, bytes);
+        free(at);
+    }
+    Pinned(const Pinned &) = delete;
 };
 
 inline struct world world_on(const cot_moe_operator *op, const Variant &v, int64_t tokens, struct draw *draw)
@@ -44,6 +66,23 @@ inline struct world world_on(const cot_moe_operator *op, const Variant &v, int64
     w.options.combine_type = v.type;
     return w;
 }
+
+/* A world whose calls go another way as long as this lives. */
+class Calling {
+    struct world &world;
+    const cot_moe_operator *const before;
+
+  public:
+    cot_moe_operator op;
+
+    Calling(struct world &w, decltype(cot_moe_operator::forward) forward) : world(w), before(w.op), op(*w.op)
+    {
+        op.forward = forward;
+        world.op = &op;
+    }
+    ~Calling() { world.op = before; }
+    Calling(const Calling &) = delete;
+};
 
 /* A call ends so, with these words, on all ranks. */
 inline void all_say(const struct world *w, const struct plan *p, cot_status status, const char *text)

@@ -34,7 +34,7 @@ template <scope S> static void exchange(Exchange e)
     uint32_t *const row = static_cast<uint32_t *>(cot::shared_memory());
     const uint64_t began = cot::global_timer();
     if (f.rank == e.late_rank)
-        while (cot::global_timer() - began < static_cast<uint64_t>(e.late)) cot::back_off();
+        while (!cot::has_passed(began, static_cast<uint64_t>(e.late))) cot::back_off();
     bool going = f.rank != e.silent;
     for (uint64_t epoch = 1; going && epoch <= EPOCHS; epoch++) {
         for (int to = 0; to < f.ranks; to++) {
@@ -63,7 +63,8 @@ template <scope S> static void exchange(Exchange e)
             going =
                 cot::wait<S>(f, SIGNALS_AT + 8 * static_cast<size_t>(f.ranks + from), epoch, from, 1, epoch);
     }
-    if (lane == 0) e.left_at[f.rank] = cot::global_timer() - began;
+    const uint64_t ended = cot::global_timer();
+    if (lane == 0) e.left_at[f.rank] = ended > began ? ended - began : 0;
 }
 
 namespace {

@@ -92,9 +92,25 @@ static void a_silent_rank_and_a_lost_signal_are_named(void **)
     world_free(&w);
 }
 
+/* Who does not look at the clock, or at what others say of it, stays for ever where a rank is silent. */
+static void waits_that_are_not_bounded(void **)
+{
+    struct draw draw = {test_seed(), 13, 0};
+    struct world w = world_of(variants[1], 9, &draw);
+    const struct plan p = plan_even(&w, 3);
+    for (const char *mutant : {"subscribe_timeout fused_rank_1_is_silent",
+                               "queue_watch fused_rank_1_is_silent", "schedule_watch fused_rank_1_is_silent"})
+        for (uint64_t seed = 1; seed <= 3; seed++) {
+            Layer layer(w, p, even_grid(3, 1));
+            expect(layer.launch(seeded(seed, mutant)), Fault::DEADLOCK, "polling");
+        }
+    world_free(&w);
+}
+
+/* FEW: one token, so that a rank's only packet has no rows. WIDE: of more than one part of 64 columns. */
 static void each_weakening_is_found(void **)
 {
-    enum Layer_kind { PLAIN, REDUCED, WIDE }; // WIDE: of more than one part of 64 columns
+    enum Layer_kind { PLAIN, REDUCED, FEW, WIDE };
     static const struct {
         const char *name;
         Layer_kind kind;
@@ -116,6 +132,8 @@ static void each_weakening_is_found(void **)
         {"subscribe_tiles_before_news", PLAIN},
         {"subscribe_release", PLAIN},
         {"subscribe_rows_in_turn", PLAIN},
+        {"subscribe_lanes_before_looks", PLAIN},
+        {"subscribe_lanes_before_seen", FEW},
         {"subscribe_gated", PLAIN},
         {"subscribe_dispatch_acquire", PLAIN},
         {"subscribe_reply_acquire", PLAIN},
@@ -132,11 +150,12 @@ static void each_weakening_is_found(void **)
         {"tile_barrier", PLAIN},
         {"tile_last_barrier", PLAIN}};
     struct draw draw = {test_seed(), 12, 0};
-    struct world plain = world_of(variants[4], 11, &draw), wide = world_of(variants[10], 11, &draw);
+    struct world plain = world_of(variants[4], 11, &draw), few = world_of(variants[4], 1, &draw),
+                 wide = world_of(variants[10], 11, &draw);
     int missed = 0;
     printf("%-32s %-10s %s\n", "weakened", "schedules", "found as");
     for (const auto &m : mutants) {
-        struct world &w = m.kind == WIDE ? wide : plain;
+        struct world &w = m.kind == WIDE ? wide : m.kind == FEW ? few : plain;
         const struct plan p = plan_even(&w, 2);
         emulate::Result r;
         uint64_t seed = 0, reached = 0;
@@ -152,6 +171,7 @@ static void each_weakening_is_found(void **)
         assert_true(reached > 0);
     }
     world_free(&plain);
+    world_free(&few);
     world_free(&wide);
     assert_int_equal(missed, 0);
     /* Processors that find nothing to do but leave have told nobody else that they have read the epoch: there are more of them than
@@ -176,6 +196,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_weakening_is_found),
         cmocka_unit_test(a_silent_rank_and_a_lost_signal_are_named),
+        cmocka_unit_test(waits_that_are_not_bounded),
         cmocka_unit_test(many_schedules),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

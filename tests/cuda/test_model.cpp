@@ -66,9 +66,14 @@ static std::vector<int32_t> generate(const char *op, const char *combine = "exac
     request.sampling.max_tokens = 2;
     events.context = &tokens;
     events.on_token = take_token;
+    const int launches = device->launches, waits = device->waits, waited = device->waited;
     if (status == COT_OK) status = cot_engine_run(engine, &request, 1, &events, nullptr, &error);
     if (status != COT_OK) fail_msg("%s", error.message);
+    assert_int_equal(device->waits - waits, device->launches - launches); // one a layer, all told
+    assert_int_equal(device->waited, waited);
     cot_engine_close(engine);
+    assert_int_equal(device->unpinned, 0);
+    assert_int_equal(device->pinned.size(), 0);
     return tokens;
 }
 
@@ -103,7 +108,13 @@ static void what_an_engine_refuses(void **)
     options.sms_reserve = 0, options.op = "cuda";
     options.precision = "int8";
     refuses("few bits");
-    options.precision = "bf16", options.fabric = "processes";
+    options.precision = "bf16";
+    device->pinned_most = 1 << 18; // the self-test's, and not the rows of a step
+    refuses("'Emulated' cannot pin 0.0");
+    device->pinned_most = SIZE_MAX;
+    assert_int_equal(device->pinned.size(), 0);
+    assert_int_equal(device->taken, device->given_back);
+    options.fabric = "processes";
     refuses("--fabric threads");
 }
 
@@ -140,7 +151,10 @@ static void the_benchmark(void **)
     assert_true(device->launches - before >= COT_BENCH_LEAST_REPEATS);
     assert_int_equal(device->blocks, 2);                  // of 3 multiprocessors one is in reserve
     assert_int_equal(results[0].bytes, results[1].bytes); // the busiest rank's egress
+    assert_int_equal(device->pinned.size(), 2 + 1);       // rows of two ranks, the operator's own
     cot_bench_moe_close(bench);
+    assert_int_equal(device->unpinned, 0);
+    assert_int_equal(device->pinned.size(), 0);
     assert_int_equal(device->taken, device->given_back);
 }
 

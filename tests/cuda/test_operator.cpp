@@ -115,15 +115,15 @@ static cot_status replaying(cot_moe *moe, const cot_moe_layer *layer, float *y, 
                             float *weights, const float *x, int64_t tokens, cot_error *error)
 {
     const int64_t k = layer->gate->top_k, e = layer->gate->experts;
-    std::vector<uint16_t> recorded(static_cast<size_t>(tokens * k + 1));
-    std::vector<float> recorded_weights(recorded.size());
+    const Pinned<uint16_t> recorded(tokens * k);
+    const Pinned<float> recorded_weights(tokens * k);
     for (int64_t i = 0; i < tokens * k; i++) {
-        recorded[static_cast<size_t>(i)] = static_cast<uint16_t>(i / k % (e - k + 1) + i % k);
-        recorded_weights[static_cast<size_t>(i)] = 1 / static_cast<float>(1 + i % 7);
+        recorded.at[i] = static_cast<uint16_t>(i / k % (e - k + 1) + i % k);
+        recorded_weights.at[i] = 1 / static_cast<float>(1 + i % 7);
     }
     cot_moe_layer replayed = *layer;
-    replayed.replayed_experts = recorded.data();
-    replayed.replayed_weights = recorded_weights.data();
+    replayed.replayed_experts = recorded.at;
+    replayed.replayed_weights = recorded_weights.at;
     return called->forward(moe, &replayed, y, experts, weights, x, tokens, error);
 }
 
@@ -135,10 +135,8 @@ static void a_recorded_routing(void **)
     struct outcome *found[2];
     for (int i = 0; i < 2; i++) {
         const Ready ready(test_seed());
-        called = i ? &cot_cuda_operator : &cot_moe_fused;
-        cot_moe_operator op = *called;
-        op.forward = replaying;
-        w.op = &op;
+        w.op = called = i ? &cot_cuda_operator : &cot_moe_fused;
+        const Calling calling(w, replaying);
         found[i] = world_run(&w, &p);
         for (int r = 0; r < 3; r++)
             if (found[i]->status[r] != COT_OK) fail_msg("%s", found[i]->message[r]);
@@ -154,6 +152,120 @@ static void a_recorded_routing(void **)
             assert_memory_equal(&found[0]->traffic[i / 3][i % 3][phase],
                                 &found[1]->traffic[i / 3][i % 3][phase], sizeof(cot_traffic));
     for (struct outcome *o : found) outcome_free(o, &w);
+    world_free(&w);
+}
+
+static thread_local cot_fabric *own_fabric;
+
+static bool note_fabric(cot_fabric *fabric)
+{
+    own_fabric = fabric;
+    return true;
+}
+
+/* What the driver was asked for in one call of all ranks. */
+struct Asked {
+    int sent, brought, waits, waited, unpinned, launches;
+
+    static Asked so_far()
+    {
+        const emulate::Device *const d = emulate::Device::in_use();
+        return {d->sent, d->brought, d->waits, d->waited, d->unpinned, d->launches};
+    }
+    void expect(const Asked &before, const Asked &wanted) const
+    {
+        assert_int_equal(sent - before.sent, wanted.sent);
+        assert_int_equal(brought - before.brought, wanted.brought);
+        assert_int_equal(waits - before.waits, wanted.waits);
+        assert_int_equal(waited - before.waited, wanted.waited);
+        assert_int_equal(unpinned - before.unpinned, wanted.unpinned);
+        assert_int_equal(launches - before.launches, wanted.launches);
+    }
+};
+static Asked wanted_of_a_call;
+
+/* Two calls, the second of which rank 0 sees from before all have arrived to its end. No rank asks the driver for anything else then,
+ * since all have given their weights before the first. With `unsound_pass` no call is refused. */
+static cot_status counted_as(bool unsound_pass, cot_moe *moe, const cot_moe_layer *layer, float *y,
+                             uint16_t *experts, float *weights, const float *x, int64_t tokens,
+                             cot_error *error)
+{
+    cot_moe_layer asked = *layer;
+    asked.unsound_pass = unsound_pass;
+    const cot_status status = moe->op->forward(moe, &asked, y, experts, weights, x, tokens, error);
+    const Asked before = Asked::so_far();
+    if (status != COT_OK) return status;
+    memset(y, 0xff, static_cast<size_t>(tokens * layer->gate->hidden) * sizeof *y);
+    const cot_status again = moe->op->forward(moe, &asked, y, experts, weights, x, tokens, error);
+    if (own_fabric->rank == 0) Asked::so_far().expect(before, wanted_of_a_call);
+    return again;
+}
+
+static cot_status counted(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
+                          float *weights, const float *x, int64_t tokens, cot_error *error)
+{
+    return counted_as(false, moe, layer, y, experts, weights, x, tokens, error);
+}
+
+static cot_status counted_unsound(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
+                                  float *weights, const float *x, int64_t tokens, cot_error *error)
+{
+    return counted_as(true, moe, layer, y, experts, weights, x, tokens, error);
+}
+
+/* Rows travel while the host does not wait: it does so once, and again for rows alone where a call may be refused. */
+static void rows_in_pinned_memory(void **)
+{
+    struct draw draw = {test_seed(), 16, 0};
+    for (const cot_moe_operator *kind : {&cot_cuda_operator, &cot_cuda_bulk_operator})
+        for (const bool unsound : {false, true}) {
+            struct world w = world_on(kind, variants[7], 700, &draw);
+            struct plan p = plan_even(&w, 3);
+            p.begin[1] = 620, p.begin[2] = 620; // two passes, and a rank without a token
+            p.begins = note_fabric;
+            const Ready ready(test_seed());
+            const int a_pass = kind == &cot_cuda_operator ? 1 : COT_CUDA_PHASES;
+            const Calling calling(w, unsound ? counted_unsound : counted);
+            /* x of two ranks, what each pass is told; y and routing of two ranks, states of each pass, counters. */
+            wanted_of_a_call = {2 + 2, 3 * 2 + 2 + 1, 2 + !unsound, 0, 0, 2 * a_pass};
+            struct outcome *const found = world_run(&w, &p);
+            outcome_agrees(found, &w, &p);
+            p.passes = 2; // a call each
+            outcome_counts(found, &w, &p);
+            outcome_free(found, &w);
+            world_free(&w);
+        }
+}
+
+/* What the driver does with pinned memory, and that it is told when there is too much. */
+static void memory_that_is_pinned(void **)
+{
+    struct draw draw = {test_seed(), 17, 0};
+    struct world w = cuda_world(variants[0], 12, &draw);
+    struct plan p = plan_even(&w, 3);
+    Ready ready(test_seed());
+    cot_error error = {};
+    const Pinned<unsigned char> pages(3 * 4096);
+    const cot_cuda_device *const device = &ready.found;
+    for (const size_t at : {size_t{0}, size_t{4095}, pages.bytes - 1}) { // any page of it is pinned already
+        assert_int_equal(cot_cuda_pin(device, pages.at + at, 1, &error), COT_IO);
+        assert_non_null(strstr(error.message, "the device failed to pin host memory: "
+                                              "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED (712)"));
+    }
+    assert_int_equal(ready.device.pinned.size(), 1);
+    assert_int_equal(ready.device.pinned.begin()->second, pages.bytes);
+    cot_moe_options options = w.options;
+    cot_cuda_group *group = nullptr;
+    options.slots = p.slots;
+    assert_int_equal(cot_cuda_group_open(&group, device, cot_cuda_kind::fused, &options, 3, &error), COT_OK);
+    assert_int_equal(ready.device.pinned.size(), 2);
+    assert_int_equal(ready.device.pinned[reinterpret_cast<uint64_t>(group->pinned)],
+                     cot_cuda_group_pinned_bytes(&options, 3));
+    cot_cuda_group_close(group);
+    ready.device.pinned_most = pages.bytes + 4096;
+    all_say(&w, &p, COT_OUT_OF_MEMORY, "'Emulated' cannot pin 0.000 GB of host memory for rows");
+    ready.device.pinned_most = SIZE_MAX;
+    all_say(&w, &p, COT_OK, "");
     world_free(&w);
 }
 
@@ -187,9 +299,7 @@ static void rows_in_device_memory(void **)
 {
     struct draw draw = {test_seed(), 4, 0};
     struct world w = cuda_world(variants[1], 25, &draw);
-    cot_moe_operator op = cot_cuda_operator;
-    op.forward = in_device_memory;
-    w.op = &op;
+    const Calling calling(w, in_device_memory);
     struct plan p = plan_even(&w, 3); // 8, 8 and 9 tokens: the last rank's in the host's memory
     p.passes = 2;
     const Ready ready(test_seed());
@@ -198,14 +308,6 @@ static void rows_in_device_memory(void **)
     outcome_counts(found, &w, &p);
     outcome_free(found, &w);
     world_free(&w);
-}
-
-static thread_local cot_fabric *own_fabric;
-
-static bool note_fabric(cot_fabric *fabric)
-{
-    own_fabric = fabric;
-    return true;
 }
 
 /* Weights are stored, and then stored anew: experts, the shared one and the gate. */
@@ -231,6 +333,113 @@ static cot_status keep_twice(cot_moe *moe, const cot_moe_layer *layer, cot_error
     const cot_status status = cot_cuda_operator.keep(moe, layer, error);
     for (int i = 0; i < 3; i++) memcpy(all[i].at, kept[i].data(), all[i].bytes);
     return status == COT_OK ? cot_cuda_operator.keep(moe, layer, error) : status;
+}
+
+static int misaligned;          // which of y, x, experts, weights of rank 1
+static size_t misaligned_bytes; // by how much
+
+/* One of rank 1's addresses is not where device memory begins. */
+static cot_status in_misaligned_memory(cot_moe *moe, const cot_moe_layer *layer, float *, uint16_t *, float *,
+                                       const float *x, int64_t tokens, cot_error *error)
+{
+    const cot_cuda_driver *const driver = emulate::Device::in_use()->driver();
+    const size_t row = static_cast<size_t>(tokens * layer->gate->hidden) * sizeof *x;
+    uint64_t at[4], given[4];
+    driver->context_push(emulate::Device::in_use());
+    for (int i = 0; i < 4; i++) {
+        driver->take(&at[i], row + 64);
+        given[i] = at[i] + (own_fabric->rank == 1 && i == misaligned ? misaligned_bytes : 0);
+    }
+    if (tokens) driver->to_device(given[1], x, row);
+    const cot_status status = cot_cuda_forward_device(
+        moe, layer, reinterpret_cast<float *>(given[0]), reinterpret_cast<uint16_t *>(given[2]),
+        reinterpret_cast<float *>(given[3]), reinterpret_cast<const float *>(given[1]), tokens, error);
+    for (uint64_t a : at) driver->give_back(a);
+    void *context;
+    driver->context_pop(&context);
+    return status;
+}
+
+/* Refused on all ranks with nothing launched, and no more than that: what a kernel reads by four numbers it may not where 4 does
+ * not divide H, and what nobody reads may be anywhere. */
+static void rows_that_are_not_aligned(void **)
+{
+    struct draw draw = {test_seed(), 18, 0};
+    const struct {
+        int variant, which;
+        size_t bytes;
+        const char *says; // NULL: nothing
+    } cases[] = {{0, 1, 4, "rank 1's rows of x are at an address of the device's that 16 does not divide"},
+                 {1, 1, 8, "rows of x are at an address of the device's that 16 does not divide"},
+                 {1, 1, 16, nullptr},
+                 {6, 1, 4, nullptr},
+                 {6, 1, 2, "rows of x are at an address of the device's that 4 does not divide"},
+                 {0, 0, 4, nullptr},
+                 {0, 0, 2, "rows of y are at an address of the device's that 4 does not divide"},
+                 {0, 2, 2, nullptr},
+                 {0, 2, 1, "experts are at an address of the device's that 2 does not divide"},
+                 {0, 3, 4, nullptr},
+                 {0, 3, 2, "weights are at an address of the device's that 4 does not divide"}};
+    for (const auto &c : cases) {
+        struct world w = cuda_world(variants[c.variant], 9, &draw);
+        struct plan p = plan_even(&w, 3);
+        p.begins = note_fabric;
+        const Calling calling(w, in_misaligned_memory);
+        misaligned = c.which, misaligned_bytes = c.bytes;
+        {
+            const Ready ready(test_seed());
+            all_say(&w, &p, c.says ? COT_INVALID_ARGUMENT : COT_OK, c.says ? c.says : "");
+            assert_int_equal(ready.device.launches, SELF_TEST + !c.says);
+        }
+        world_free(&w);
+    }
+    struct world w = cuda_world(variants[0], 9, &draw);
+    struct plan p = plan_even(&w, 3);
+    p.begins = note_fabric;
+    p.begin[2] = p.begin[1]; // rank 1 has none
+    const Calling calling(w, in_misaligned_memory);
+    misaligned = 1, misaligned_bytes = 1;
+    {
+        const Ready ready(test_seed());
+        all_say(&w, &p, COT_OK, "");
+    }
+    world_free(&w);
+}
+
+/* As many layers as large models have on 64 ranks: each is found where it was put, in a table that is half empty. */
+static void weights_of_many_layers(void **)
+{
+    const Ready ready(test_seed(), 64);
+    cot_moe_options options = {};
+    options.expert.type = options.combine_type = COT_F32;
+    options.expert.up = options.expert.down = cot_format_of(COT_F32);
+    options.expert.hidden = options.expert.intermediate = 1;
+    options.experts = options.top_k = options.slots = options.tokens = 1;
+    cot_cuda_group *group = nullptr;
+    cot_error error = {};
+    if (cot_cuda_group_open(&group, &ready.found, cot_cuda_kind::fused, &options, 64, &error) != COT_OK)
+        fail_msg("%s", error.message);
+    std::vector<unsigned char> slots(cot_cuda_weights.slot_bytes(&options.expert));
+    std::vector<float> gates(58);
+    const int taken = ready.device.taken;
+    for (int again = 0; again < 2; again++)
+        for (size_t l = 0; l < gates.size(); l++) {
+            cot_gate gate = {};
+            cot_moe_layer layer = {};
+            gate.weight = &gates[l];
+            layer.gate = &gate;
+            layer.slots = 64 * (l + 1);
+            for (int r = 0; r < 64; r++)
+                assert_int_equal(cot_cuda_group_keep(group, &layer, r, slots.data(), &error), COT_OK);
+        }
+    assert_int_equal(ready.device.taken - taken, 58 * 65);
+    assert_int_equal(group->kept_count, 58 * 65);
+    assert_true(group->kept_room >= 2 * group->kept_count);
+    std::map<uint64_t, int> places;
+    for (size_t i = 0; i < group->kept_room; i++)
+        if (group->kept[i].bytes) places[group->kept[i].at]++;
+    assert_int_equal(places.size(), 58 * 65);
+    cot_cuda_group_close(group);
 }
 
 static void weights_that_are_stored_anew(void **)
@@ -277,12 +486,18 @@ static void what_cannot_be_routed(void **)
     all_say(&w, &p, COT_INVALID_ARGUMENT, "the routing of rank 1's tokens is not sound");
     w.x[2 * w.options.expert.hidden] = NAN;
     all_say(&w, &p, COT_INVALID_ARGUMENT, "the routing of rank 0's tokens is not sound");
+    struct outcome *const found = world_run(&w, &p); // and all is as it was
+    const std::vector<unsigned char> nothing(static_cast<size_t>(w.tokens * w.options.expert.hidden) * 4,
+                                             0xff);
+    const size_t chosen = static_cast<size_t>(w.tokens * w.options.top_k);
+    assert_memory_equal(found->y, nothing.data(), nothing.size());
+    assert_memory_equal(found->experts, nothing.data(), chosen * sizeof(uint16_t));
+    assert_memory_equal(found->weights, nothing.data(), chosen * sizeof(float));
+    outcome_free(found, &w);
     for (int r = 0; r <= 3; r++) p.begin[r] = 0;
     all_say(&w, &p, COT_INVALID_ARGUMENT, "no rank has a token");
     p = plan_even(&w, 3);
-    cot_moe_operator op = cot_cuda_operator;
-    op.forward = misplaced;
-    w.op = &op;
+    const Calling calling(w, misplaced);
     all_say(&w, &p, COT_INVALID_ARGUMENT, "slots that are not there");
     world_free(&w);
 }
@@ -310,12 +525,10 @@ static void a_rank_of_the_device_is_silent(void **)
     struct world w = cuda_world(variants[0], 12, &draw);
     struct plan p = plan_even(&w, 3);
     p.begins = note_fabric;
-    cot_moe_operator op = cot_cuda_operator;
-    w.op = &op;
+    const Calling calling(w, with_a_silent_rank);
     for (int twice = 0; twice < 2; twice++) {
         const Ready ready(test_seed() + static_cast<uint64_t>(twice));
         w.options.combine = twice ? COT_COMBINE_REDUCED : COT_COMBINE_EXACT;
-        op.forward = with_a_silent_rank;
         p.passes = 1 + twice;
         struct outcome *const found = world_run(&w, &p);
         outcome_agrees(found, &w, &p);
@@ -349,12 +562,10 @@ static void a_device_that_does_nothing(void **)
 {
     struct draw draw = {test_seed(), 13, 0};
     for (const cot_moe_operator *kind : {&cot_cuda_operator, &cot_cuda_bulk_operator}) {
-        struct world w = cuda_world(variants[0], 12, &draw);
+        struct world w = world_on(kind, variants[0], 12, &draw);
         struct plan p = plan_even(&w, 1);
         const Ready ready(test_seed());
-        cot_moe_operator op = *kind;
-        op.forward = with_an_idle_device;
-        w.op = &op;
+        const Calling calling(w, with_an_idle_device);
         all_say(&w, &p, COT_IO, "'Emulated' ran 1 of 2 launches for rank 0, and told of no error");
         world_free(&w);
     }
@@ -374,10 +585,30 @@ static void a_launch_that_fails(void **)
     struct world w = cuda_world(variants[0], 12, &draw);
     struct plan p = plan_even(&w, 1);
     const Ready ready(test_seed());
-    cot_moe_operator op = cot_cuda_operator;
-    op.forward = with_a_fault;
-    w.op = &op;
+    const Calling calling(w, with_a_fault);
     all_say(&w, &p, COT_IO, "the device failed to run: ");
+    world_free(&w);
+}
+
+/* A launch that is refused: what is on its way to the device by then has come there before the rows are the caller's again. */
+static cot_status with_a_refusal(cot_moe *moe, const cot_moe_layer *layer, float *y, uint16_t *experts,
+                                 float *weights, const float *x, int64_t tokens, cot_error *error)
+{
+    emulate::Device::in_use()->wrong = emulate::Wrong::REFUSES;
+    return cot_cuda_operator.forward(moe, layer, y, experts, weights, x, tokens, error);
+}
+
+static void a_launch_that_is_refused(void **)
+{
+    struct draw draw = {test_seed(), 19, 0};
+    struct world w = cuda_world(variants[0], 12, &draw);
+    struct plan p = plan_even(&w, 2);
+    const Ready ready(test_seed());
+    cot_moe_operator op = cot_cuda_operator;
+    op.forward = with_a_refusal;
+    w.op = &op;
+    all_say(&w, &p, COT_IO, "the device failed to launch: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES (701)");
+    assert_int_equal(ready.device.launches, SELF_TEST);
     world_free(&w);
 }
 
@@ -411,9 +642,7 @@ static void a_rank_that_comes_too_late(void **)
     struct plan p = plan_even(&w, 3);
     p.begins = in_haste;
     const Ready ready(test_seed());
-    cot_moe_operator op = cot_cuda_operator;
-    op.forward = with_a_late_rank;
-    w.op = &op;
+    const Calling calling(w, with_a_late_rank);
     begun = 0;
     struct outcome *const found = world_run(&w, &p);
     for (int r = 0; r < 3; r++) assert_int_not_equal(found->status[r], COT_OK);
@@ -639,13 +868,18 @@ int main(void)
         cmocka_unit_test(more_experts_than_lanes),
         cmocka_unit_test(calls_of_several_passes),
         cmocka_unit_test(a_recorded_routing),
+        cmocka_unit_test(rows_in_pinned_memory),
+        cmocka_unit_test(memory_that_is_pinned),
         cmocka_unit_test(rows_in_device_memory),
+        cmocka_unit_test(rows_that_are_not_aligned),
+        cmocka_unit_test(weights_of_many_layers),
         cmocka_unit_test(weights_that_are_stored_anew),
         cmocka_unit_test(what_cannot_be_routed),
         cmocka_unit_test(a_rank_of_the_device_is_silent),
         cmocka_unit_test(a_rank_that_comes_too_late),
         cmocka_unit_test(a_device_that_does_nothing),
         cmocka_unit_test(a_launch_that_fails),
+        cmocka_unit_test(a_launch_that_is_refused),
         cmocka_unit_test(a_self_test_of_coarse_rows),
         cmocka_unit_test(a_device_that_is_wrong),
         cmocka_unit_test(ranks_that_are_processes),

@@ -236,6 +236,20 @@ static void refilled(float *out, const float *in)
     out[t] = sum;
 }
 
+/* A word that more threads read, again and again, than a list has room for, and one writes. */
+static void readers(float *in, float *out)
+{
+    const unsigned t = threadIdx.x;
+    float v = 0;
+    for (int i = 0; i < 3; i++) {
+        v += in[0];
+        __syncwarp();
+    }
+    COT_UNLESS(readers_barrier) __syncthreads();
+    if (t == 77 % blockDim.x) in[0] = v;
+    out[t] = v;
+}
+
 namespace {
 struct Memory {
     emulate::Session session;
@@ -307,6 +321,11 @@ static const Run run_refilled = [](Memory &m, const emulate::Options &o) {
     return emulate::launch({1, 64, 4096}, o, refilled, m.data, m.in);
 };
 
+static const Run run_readers = [](Memory &m, const emulate::Options &o) {
+    const emulate::Result r = emulate::launch({1, 160, 0}, o, readers, m.in, m.data);
+    return r.fault == Fault::NONE ? emulate::launch({1, 32, 0}, o, readers, m.in, m.data) : r;
+};
+
 static const Case cases[] = {
     {"lanes_sync", run_lanes, false},
     {"lanes_sync", run_shuffled, false},
@@ -334,6 +353,7 @@ static const Case cases[] = {
     {"copies_last_wait", run_copies, false},
     {"source_wait", run_source, false},
     {"refilled_barrier", run_refilled, false},
+    {"readers_barrier", run_readers, false},
 };
 
 static emulate::Options options_of(const Case &c, uint64_t seed)

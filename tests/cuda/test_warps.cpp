@@ -348,6 +348,29 @@ static void aligned_words_have_one_place(void **)
     expect(emulate::launch({1, 32, 0}, {}, two_places, out, 1), Fault::BARRIER, "in two places");
 }
 
+static void read_timer(uint64_t *out)
+{
+    for (int i = 0; i < 32; i++) out[32 * threadIdx.x + static_cast<unsigned>(i)] = cot::global_timer();
+}
+
+/* %globaltimer ticks as it likes, and may say less than before. */
+static void the_timer_is_coarse_and_goes_back(void **)
+{
+    emulate::Session session;
+    uint64_t *const out = session.allocate<uint64_t>(1024, "out");
+    bool coarse = false, fine = false, back = false;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        expect_none(emulate::launch({1, 32, 0}, seeded(seed), read_timer, out));
+        bool whole = true; // in ticks of 1024 ns
+        for (int i = 0; i < 1024; i++) {
+            whole = whole && out[i] % 1024 == 0;
+            back = back || (i % 32 && out[i] < out[i - 1]);
+        }
+        coarse = coarse || whole, fine = fine || !whole;
+    }
+    assert_true(coarse && fine && back);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -359,6 +382,7 @@ int main(void)
         cmocka_unit_test(ldmatrix_spreads_rows_over_lanes),
         cmocka_unit_test(lanes_that_disagree_are_told),
         cmocka_unit_test(aligned_words_have_one_place),
+        cmocka_unit_test(the_timer_is_coarse_and_goes_back),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -80,23 +80,32 @@ static int end_one(struct start *starts, int count)
     return status != 0;
 }
 
-/* test_shmem             on this host, with 1 to 8 ranks
- * test_shmem hosts       each rank on a host of its own (tools/hosts), 2 to 4 of them
- * test_shmem hosts all   5 to 8 of them */
+static bool is_wanted(int ranks, bool hosts, bool others)
+{
+    const bool usual = hosts ? ranks <= 4 : ranks <= 4 || ranks == 8;
+    return usual != others && (ranks > 1 || !hosts);
+}
+
+/* test_shmem                on this host, with 1 to 4 and 8 ranks
+ * test_shmem others         with 5 to 7
+ * test_shmem hosts          each rank on a host of its own (tools/hosts), 2 to 4 of them
+ * test_shmem hosts others   5 to 8 of them */
 int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "rank")) return be_a_rank();
-    const bool hosts = argc > 1;
+    const bool hosts = argc > 1 && !strcmp(argv[1], "hosts"),
+               others = argc > 1 && !strcmp(argv[argc - 1], "others");
     if (!oshrun_is_here() || (hosts && !hosts_are_here())) return 77;
-    test_seed(); // one for all that are started
-    struct start starts[] = {{4, 0}, {3, 0}, {2, 0}, {6, 0}, {5, 0}, {8, 0}, {7, 0}, {1, 0}};
-    const int first = argc > 2 ? 3 : 0, count = !hosts ? 8 : first ? 7 : 3;
-    const int at_once = first ? 2 : 3; // they mostly wait; the longest first
-    int failed = 0;
-    for (int i = first; i < count; i++) {
-        if (i >= first + at_once) failed += end_one(starts, i);
-        starts[i].process =
-            oshrun_start(hosts, starts[i].ranks, (const char *const[]){argv[0], "rank", NULL});
+    test_seed();                                         // one for all that are started
+    static const int ranks[] = {4, 3, 2, 6, 5, 8, 7, 1}; // the longest first
+    struct start starts[sizeof ranks / sizeof *ranks] = {0};
+    const int at_once = hosts && others ? 2 : 3; // they mostly wait
+    int count = 0, failed = 0;
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
+        if (!is_wanted(ranks[i], hosts, others)) continue;
+        if (count >= at_once) failed += end_one(starts, count);
+        starts[count++] = (struct start){
+            ranks[i], oshrun_start(hosts, ranks[i], (const char *const[]){argv[0], "rank", NULL})};
     }
     for (int i = 0; i < at_once; i++) failed += end_one(starts, count);
     return failed != 0;

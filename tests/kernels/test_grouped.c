@@ -263,6 +263,8 @@ static void not_finite(check_draws *draws, const cot_kernels *kernels, cot_forma
     for (int32_t i = 0; i < 7 && p.g.a_rows; i++) ((int32_t *)p.rows.data)[i] = i;
     put_element(p.a.data, type, 1 * p.g.a_stride + 319, NAN);
     put_element(p.a.data, type, 5 * p.g.a_stride + 3, -INFINITY);
+    for (int64_t i = 0; i < 320; i++)
+        put_element(p.a.data, type, 3 * p.g.a_stride + i, i % 2 ? 1e-39f : -0.0f);
     kernels->gemm(&p.g, 0, 7, 0, 3);
     for (int64_t i = 0; i < 7; i++)
         for (int64_t j = 0; j < 70; j++) {
@@ -271,6 +273,7 @@ static void not_finite(check_draws *draws, const cot_kernels *kernels, cot_forma
                   : i == 5 ? !isfinite(c)
                            : isfinite(c),
                   "%s row %lld is %g", kernels->name, (long long)i, (double)c);
+            CHECK(i != 3 || !rounded || c == 0, "%s: %g of what is too small", kernels->name, (double)c);
         }
     drop(&p);
 }
@@ -325,6 +328,29 @@ static void pairs(check_draws *draws, const cot_kernels *kernels, cot_format for
     drop(&both);
 }
 
+/* Of INT8 by rounded rows: root of the mean square of errors over that of exact results; the documentation states it. */
+static double error_of_rounding(check_draws *draws, cot_dtype type)
+{
+    enum { M = 16, N = 64, K = 2048 };
+    problem p = make(draws, COT_FORMAT_INT8, type, true, M, N, K, 0);
+    float *plain = malloc((size_t)N * K * sizeof *plain);
+    double errors = 0, squares = 0;
+    for (int64_t i = 0; i < N * K; i++) plain[i] = random_value(draws, 1);
+    cot_pack_columns(p.b.data, COT_FORMAT_INT8, K, N, 0, N, plain, COT_F32, K);
+    cot_isa_ref.kernels.gemm(&p.g, 0, M, 0, cot_panels(N));
+    for (int64_t m = 0; m < M; m++)
+        for (int64_t n = 0; n < N; n++) {
+            double exact = 0;
+            for (int64_t k = 0; k < K; k++) exact += (double)a_at(&p.g, m, k) * (double)plain[n * K + k];
+            const double error = p.g.c[m * p.g.c_stride + n] - exact;
+            errors += error * error;
+            squares += exact * exact;
+        }
+    free(plain);
+    drop(&p);
+    return sqrt(errors / squares);
+}
+
 int main(int argc, char **argv)
 {
     check_draws drawn = check_start(argc, argv), *draws = &drawn;
@@ -337,6 +363,19 @@ int main(int argc, char **argv)
               cot_panel_bytes(cot_format_with(COT_FORMAT_FP8, 128, COT_F32, false), 256) ==
                   2 * 128 + 256 * 32,
           "panels");
+    const cot_panel_blocks two = cot_panel_blocks_of(COT_FORMAT_MXFP4, 96),
+                           zeros =
+                               cot_panel_blocks_of(cot_format_with(COT_FORMAT_INT4, 128, COT_F16, true), 160),
+                           column = cot_panel_blocks_of(COT_FORMAT_INT8, 100);
+    CHECK(cot_scales_at(&two, 0) == 0 && cot_words_at(&two, 0) == 64 && cot_scales_at(&two, 1) == 32 &&
+              cot_words_at(&two, 32) == 64 + 512 && cot_scales_at(&two, 2) == 64 + 1024 &&
+              cot_words_at(&two, 64) == 64 + 1024 + 64,
+          "scales of two groups, then their words");
+    CHECK(cot_scales_at(&zeros, 1) == 128 + 4 * 512 &&
+              cot_scales_offsets_at(&zeros, 1) == 128 + 4 * 512 + 64 &&
+              cot_words_at(&zeros, 96) == 128 + 3 * 512 && cot_words_at(&zeros, 128) == 2 * 128 + 4 * 512,
+          "scales and offsets of a group, then its words");
+    CHECK(cot_scales_at(&column, 0) == 0 && cot_words_at(&column, 96) == 128 + 96 * 32, "one block");
     const cot_format formats[] = {COT_FORMAT_MXFP4,
                                   COT_FORMAT_INT4,
                                   COT_FORMAT_INT8,
@@ -356,12 +395,12 @@ int main(int argc, char **argv)
             const int64_t unit = format == COT_FORMAT_MXFP4 ? 32 : 1; // only that has whole groups always
             if (f < 4)
                 for (int t = 0; t < 2; t++) every_code(draws, kernels, format, t ? COT_BF16 : COT_F32);
-            const bool whole = format != COT_FORMAT_INT8 && cot_format_multiplies(format, COT_F32, true);
+            const bool whole = cot_format_multiplies(format, COT_F32, true);
             if (whole) greatest(draws, kernels, format);
             for (int way = 0; way < 4; way++) {
                 const cot_dtype type = way & 1 ? COT_BF16 : COT_F32;
                 const bool rounded = way & 2;
-                if (rounded && !whole) continue; // test_quantised.c's, or none
+                if (rounded && !whole) continue;
                 CHECK(cot_format_multiplies(format, type, rounded), "it does multiply");
                 not_finite(draws, kernels, format, type, rounded);
                 for (int i = 0; i < 4; i++) pairs(draws, kernels, format, type, rounded);
@@ -376,6 +415,10 @@ int main(int argc, char **argv)
                 all_of(draws, kernels, format, type, rounded, 99, 33, 64); // more than a block of rows
             }
         }
+    }
+    for (int t = 0; t < 2; t++) {
+        const double error = error_of_rounding(draws, t ? COT_BF16 : COT_F32);
+        CHECK(error > 0.001 && error < 0.015, "%g", error);
     }
     return 0;
 }

@@ -185,23 +185,6 @@ static void wrong_files(void **state)
     model m = layout_make(&l, &seed);
     refused_at_open(&m, "128 columns are not divided by 48");
     layout_discard(&m);
-    static const struct {
-        const char *said, *words;
-    } lies[] = {{"'num_bits': 8", "has weights of 4 bits, config.json says 8"},
-                {"'num_bits': 4, 'group_size': 64", "has groups of 32, config.json says 64"},
-                {"'num_bits': 4, 'group_size': 32, 'symmetric': false", "weight_zero_point' is missing"},
-                {"'num_bits': 4, 'group_size': 'a'", "'group_size' is"}};
-    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
-        char config[256];
-        snprintf(config, sizeof config,
-                 "'quant_method': 'compressed-tensors', 'config_groups': {'group_0': {'weights': {%s}}}",
-                 lies[i].said);
-        for (char *at = config; *at; at++) *at = *at == '\'' ? '"' : *at;
-        l = (layout){.config = config, .way = PACKED, .bits = 4, .group = 32, .scale = COT_BF16};
-        m = layout_make(&l, &seed);
-        refused_at_open(&m, lies[i].words);
-        layout_discard(&m);
-    }
     l = (layout){.config = "\"quant_method\": \"compressed-tensors\", \"format\": \"naive-quantized\"",
                  .way = BYTES,
                  .bits = 8,
@@ -213,8 +196,120 @@ static void wrong_files(void **state)
     layout_discard(&m);
 }
 
+/* What config_groups says of matrices that are INT4 in groups of 32 without zero points: by class, by pattern, by name, the most
+ * particular of them; and to be ignored. */
+static void lies(void **state)
+{
+    (void)state;
+#define INT4 "'num_bits': 4, 'group_size': 32, 'type': 'INT', 'strategy': 'group', 'symmetric': true"
+#define OTHER "'num_bits': 8, 'strategy': 'channel'"
+#define EXPERT "model.layers.0.mlp.experts.1.up_proj"
+    static const struct {
+        const char *groups, *ignored, *words; // words NULL: accepted
+    } cases[] = {
+        {"{'weights': {" INT4 "}}", "", NULL},
+        {"{'weights': {'num_bits': 8}}", "", "has weights of 4 bits, config.json says 8"},
+        {"{'weights': {'type': 'float'}}", "", "has weights of type int, config.json says float"},
+        {"{'weights': {'num_bits': 4, 'group_size': 64}}", "",
+         "has a scale for 1 x 32 elements, config.json says for 1 x 64"},
+        {"{'weights': {'group_size': -1}}", "", "config.json says for 1 x 128"},
+        {"{'weights': {'strategy': 'tensor'}}", "",
+         "lm_head.weight_packed' has a scale for 1 x 32 elements, config.json says for 40 x 128"},
+        {"{'weights': {'strategy': 'block', 'block_structure': '16x32'}}", "",
+         "config.json says for 16 x 32"},
+        {"{'weights': {'symmetric': false}}", "", "has no zero points, config.json says that it has"},
+        {"{'weights': {'group_size': 'a'}}", "", "'group_size' is"},
+        {"{'targets': ['Linear'], 'weights': {" OTHER "}}", "", "config.json says 8"},
+        {"{'targets': ['Embedding'], 'weights': {" OTHER "}}", "", NULL},
+        {"{'targets': ['Linear'], 'weights': null}", "", NULL},
+        {"{'targets': ['re:.*up_proj$'], 'weights': {" OTHER "}}", "",
+         "experts.0.up_proj.weight_packed' has"},
+        {"{'targets': ['re:mlp'], 'weights': {" OTHER "}}", "", NULL}, // patterns fit the beginning
+        {"{'targets': ['Linear'], 'weights': {" INT4
+         "}}, 'b': {'targets': ['re:.*experts'], 'weights': {" OTHER "}}",
+         "", "experts.0.gate_proj.weight_packed' has"},
+        {"{'targets': ['re:.*experts'], 'weights': {" INT4
+         "}}, 'b': {'targets': ['Linear'], 'weights': {" OTHER "}}",
+         "", "lm_head.weight_packed' has"},
+        {"{'targets': ['Linear'], 'weights': {" INT4 "}}, 'b': {'targets': ['" EXPERT "'], 'weights': {" OTHER
+         "}}",
+         "", EXPERT ".weight_packed' has"},
+        {"{'targets': ['" EXPERT "', 'Linear'], 'weights': {" INT4
+         "}}, 'b': {'targets': ['re:.*up_proj'], 'weights': {" OTHER "}}",
+         "", "experts.0.up_proj.weight_packed' has"},
+        {"{'targets': ['re:.*1.up_proj'], 'weights': {" OTHER
+         "}}, 'b': {'targets': ['re:.*up_proj', 'Linear'], 'weights': {" INT4 "}}",
+         "", NULL}, // of several patterns any
+        {"{'targets': ['re:.*up_proj', 'Linear'], 'weights': {" INT4
+         "}}, 'b': {'targets': ['re:.*1.up_proj'], 'weights': {" OTHER "}}",
+         "", NULL},
+        {"{'targets': ['re:.*'], 'weights': {" INT4 "}}, 'b': {'targets': ['Linear'], 'weights': {" OTHER
+         "}}",
+         "", NULL},
+        {"{'targets': ['Linear'], 'weights': {" OTHER "}}, 'b': {'targets': ['re:.*'], 'weights': {" INT4
+         "}}",
+         "", NULL},
+        {"{'weights': {" INT4 "}}", "'model.layers.0.self_attn', 're:.*mlp.gate$', 'Embedding'", NULL},
+        {"{'weights': {" INT4 "}}", "'re:.*down'",
+         "experts.0.down_proj.weight_packed' is quantised, config.json says 'ignore'"},
+        {"{'weights': {" INT4 "}}", "'lm_head'", "lm_head.weight_packed' is quantised"},
+        {"{'weights': {" INT4 "}}", "'Linear'", "is quantised"},
+        {"{'weights': {" INT4 "}}", "'re:(.+)+[^a-z]{4}'", NULL}, // gives up early
+    };
+    uint64_t seed = test_seed();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char config[600];
+        snprintf(config, sizeof config,
+                 "'quant_method': 'compressed-tensors', 'config_groups': {'a': %s}, 'ignore': [%s]",
+                 cases[i].groups, cases[i].ignored);
+        for (char *at = config; *at; at++) *at = *at == '\'' ? '"' : *at;
+        const layout l = {.config = config, .way = PACKED, .bits = 4, .group = 32, .scale = COT_BF16};
+        model m = layout_make(&l, &seed);
+        if (cases[i].words)
+            refused_at_open(&m, cases[i].words);
+        else
+            cot_checkpoint_close(opened(m.f->path));
+        layout_discard(&m);
+    }
+    layout l = {.config =
+                    "\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"a\": {\"weights\": "
+                    "{\"symmetric\": true, \"group_size\": 4096}}}", // as long as rows are
+                .way = PACKED,
+                .bits = 4,
+                .scale = COT_BF16};
+    model m = layout_make(&l, &seed);
+    cot_tensor *scales = tensor_of(m.f, "lm_head.weight_scale"); // [out] for [out][1]
+    scales->dims = 1;
+    write_all(m.f);
+    cot_checkpoint *checkpoint = opened(m.f->path);
+    expect_read(checkpoint, &l, &m.parts[LAYOUT_PARTS - 1], COT_WEIGHT_OUTPUT, 0);
+    cot_checkpoint_close(checkpoint);
+    scales->shape[0]--;
+    scales->bytes -= 2;
+    refused_at_open(&m, "lm_head.weight_scale' has shape [39], expected [40]");
+    layout_discard(&m);
+    l.asymmetric = true;
+    m = layout_make(&l, &seed);
+    refused_at_reading(&m, "a zero point that is not the middle");
+    layout_discard(&m);
+    l.config =
+        "\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"a\": {\"weights\": "
+        "{\"symmetric\": true}}, \"b\": {\"targets\": [\"Other\"], \"weights\": {\"symmetric\": false}}}";
+    m = layout_make(&l, &seed);
+    refused_at_open(&m, "has a zero point that is not the middle, config.json says symmetric");
+    layout_discard(&m);
+    l.config = "\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"a\": {\"weights\": null}}";
+    m = layout_make(&l, &seed); // nothing is said of weights
+    write_all(m.f);
+    checkpoint = opened(m.f->path);
+    assert_true(cot_format_zeros(experts_format(checkpoint)));
+    cot_checkpoint_close(checkpoint);
+    layout_discard(&m);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_layout), cmocka_unit_test(wrong_files)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_layout), cmocka_unit_test(wrong_files),
+                                       cmocka_unit_test(lies)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

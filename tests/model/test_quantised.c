@@ -19,7 +19,8 @@ static double e4m3(uint8_t x)
 }
 
 /* A Qwen3 model of one layer whose matrices but the ends and the gate are FP8 in blocks of rows x columns. */
-static folder *tiny_fp8(int64_t block_rows, int64_t block_columns, cot_dtype scale_type, bool say_so)
+static folder *tiny_fp8(int64_t block_rows, int64_t block_columns, cot_dtype scale_type, bool say_so,
+                        const char *end)
 {
     folder *f = folder_new(test_seed());
     char config[800], blocks[160] = "";
@@ -31,8 +32,8 @@ static folder *tiny_fp8(int64_t block_rows, int64_t block_columns, cot_dtype sca
              "\"num_hidden_layers\": 1,"
              " \"num_attention_heads\": 5, \"num_key_value_heads\": 1, \"head_dim\": 22, \"num_experts\": 2,"
              " \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 36,"
-             " \"quantization_config\": {\"quant_method\": \"fp8\"%s}}",
-             blocks);
+             " \"quantization_config\": {\"quant_method\": \"fp8\", \"activation_scheme\": \"%s\"%s}}",
+             !strcmp(end, "_scale") ? "static" : "dynamic", blocks);
     write_text(f, "config.json", config);
     add_ends(f, COT_BF16, 7, 100);
     add_attention(f, 0, COT_F8_E4M3, 100, 110, 22);
@@ -58,7 +59,7 @@ static folder *tiny_fp8(int64_t block_rows, int64_t block_columns, cot_dtype sca
             w->data = calloc(1, w->bytes);
             continue;
         }
-        snprintf(name, sizeof name, "%s_scale_inv", w->name);
+        snprintf(name, sizeof name, "%s%s", w->name, end);
         add(f, name, scale_type, (w->shape[0] + block_rows - 1) / block_rows,
             (w->shape[1] + block_columns - 1) / block_columns, 0, 0);
     }
@@ -83,16 +84,18 @@ static void fp8(void **state)
         int64_t rows, columns;
         cot_dtype type;
         bool say_so;
-    } cases[] = {{128, 128, COT_F32, true},
-                 {16, 32, COT_BF16, true},
-                 {16, 24, COT_F8_E8M0, true},
-                 {512, 256, COT_F32, false}};
+        const char *end;
+    } cases[] = {{128, 128, COT_F32, true, "_scale_inv"},   {16, 32, COT_BF16, true, "_scale_inv"},
+                 {16, 24, COT_F8_E8M0, true, "_scale_inv"}, {512, 256, COT_F32, false, "_scale_inv"},
+                 {512, 256, COT_F32, false, "_scale"},      {1, 256, COT_BF16, false, "_scale"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        folder *f = tiny_fp8(cases[i].rows, cases[i].columns, cases[i].type, cases[i].say_so);
+        folder *f = tiny_fp8(cases[i].rows, cases[i].columns, cases[i].type, cases[i].say_so, cases[i].end);
         write_all(f);
         cot_checkpoint *checkpoint = opened(f->path);
         const cot_tensor *w = tensor_of(f, "model.layers.0.mlp.experts.1.up_proj.weight");
-        const cot_tensor *s = tensor_of(f, "model.layers.0.mlp.experts.1.up_proj.weight_scale_inv");
+        char name[96];
+        snprintf(name, sizeof name, "%s%s", w->name, cases[i].end);
+        const cot_tensor *s = tensor_of(f, name);
         int64_t rows, columns;
         float *up = whole(checkpoint, COT_WEIGHT_EXPERT_UP, 0, 1, &rows, &columns);
         for (int64_t r = 0; r < rows; r++)
@@ -121,11 +124,11 @@ static void refused(const folder *f, cot_status expected, const char *words)
 static void fp8_refusals(void **state)
 {
     (void)state;
-    folder *f = tiny_fp8(16, 32, COT_F32, false); // blocks that only the scales' shapes tell
+    folder *f = tiny_fp8(16, 32, COT_F32, false, "_scale_inv"); // blocks that only the scales' shapes tell
     write_all(f);
     refused(f, COT_UNSUPPORTED, "neither config.json's weight_block_size nor its scales tell the blocks");
     folder_delete(f);
-    f = tiny_fp8(16, 32, COT_F32, true);
+    f = tiny_fp8(16, 32, COT_F32, true, "_scale_inv");
     cot_tensor *s = tensor_of(f, "model.layers.0.self_attn.k_proj.weight_scale_inv");
     s->shape[0] = 4;
     s->shape[1] = 2;
@@ -299,11 +302,12 @@ static void as_stored(void **state)
         float *x = whole(checkpoint, COT_WEIGHT_EXPERT_GATE + w, 0, e, &rows, &columns);
         for (int64_t c = 0; c < n; c++)
             for (int64_t r = 0; r < k; r++) {
-                const uint8_t *panel = b + c / 32 * cot_panel_bytes(COT_FORMAT_MXFP4, k), *word;
-                word = panel + (k / 32 * 32 + 63) / 64 * 64 + (r / 8 * 32 + c % 32) * 4;
+                const uint8_t *panel = b + c / 32 * cot_panel_bytes(COT_FORMAT_MXFP4, k),
+                              *block = panel + r / 64 * (64 + 1024), // scales of two groups, then their words
+                                  *word = block + 64 + (r % 64 / 8 * 32 + c % 32) * 4;
                 static const double table[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
                 const int nibble = word[r % 2 * 2 + r % 8 / 4] >> r % 4 / 2 * 4 & 15;
-                const double value = table[nibble & 7] * ldexp(1, panel[r / 32 * 32 + c % 32] - 127);
+                const double value = table[nibble & 7] * ldexp(1, block[r % 64 / 32 * 32 + c % 32] - 127);
                 assert_true(x[c * k + r] == (float)(nibble & 8 ? -value : value));
             }
         cot_error error = {0};
@@ -373,7 +377,7 @@ static void not_finite(void **state)
         }
         folder_delete(f);
     }
-    folder *f = tiny_fp8(16, 32, COT_F32, true);
+    folder *f = tiny_fp8(16, 32, COT_F32, true, "_scale_inv");
     float infinite = INFINITY;
     spoil(f, "model.layers.0.self_attn.q_proj.weight", 777, "\x7f", 1, COT_WEIGHT_Q, 0,
           "model.layers.0.self_attn.q_proj.weight");

@@ -93,12 +93,14 @@ static void unused_tensors(void **state)
     add(f, "model.layers.11.enorm.weight", COT_F32, 3, 0, 0, 0);
     add(f, "model.layers.0.self_attn.rotary_emb.inv_freq", COT_F32, 4, 0, 0, 0);
     add(f, "model.layers.0.self_attn.q_proj.bias", COT_I64, 4, 0, 0, 0);
+    add(f, "model.layers.0.self_attn.q_proj.input_scale", COT_F32, 1, 0, 0, 0);
+    add(f, "model.layers.0.self_attn.k_scale", COT_F32, 1, 0, 0, 0);
     add(f, "vision\ttower", COT_F32, 4, 0, 0, 0);
     write_all(f);
     char *notes = accepted(f);
-    assert_string_equal(
-        notes, "5 tensors are not used: 2 of layer 2 and beyond, 1 rotary_emb.inv_freq, 2 unknown, the first "
-               "'model.layers.0.self_attn.q_proj.bias'");
+    assert_string_equal(notes, "7 tensors are not used: 2 of layer 2 and beyond, 1 rotary_emb.inv_freq, 2 of "
+                               "activations' scales, 2 unknown, the first "
+                               "'model.layers.0.self_attn.q_proj.bias'");
     free(notes);
     folder_delete(f);
 }

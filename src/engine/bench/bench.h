@@ -65,7 +65,8 @@ typedef struct cot_bench_end {
     cot_sym command_at, command_signal; // room for two commands, which are used by turns
     cot_sym arrived_signals, go_signal; // [P] lines
     cot_sym slots[COT_BENCH_MOST_OPS];  // of each kind of weights
-    cot_sym x, y, experts, weights;     // of the own tokens: [H], [H], [K], [K]
+    cot_sym x, y, experts, weights;     // of the own tokens: [H], [H], [K], [K], side by side
+    const cot_moe_memory *pinned;       // of what kind they are: NULL or what some operator names
     cot_sym all_y, all_experts;         // [T][H], [T][K]: the operator's answer
     cot_sym told, events;               // [P], [P][cot_bench_events]
     cot_moe **moe;                      // [n_tokens][ops], NULL until opened

@@ -83,8 +83,34 @@ cot_status cot_bench_open_end(cot_bench_end *end, const cot_rank *rank, cot_erro
     return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for rank %d", rank->fabric->rank);
 }
 
+/* Rows and routing of this rank's tokens, one after the other in its heap. */
+static void *rows_of(const cot_bench_end *end, size_t *bytes)
+{
+    const cot_bench_setup *s = end->setup;
+    uint8_t *begin = cot_local(end->rank->fabric, end->x), *last = cot_local(end->rank->fabric, end->weights);
+    const size_t share = (size_t)cot_divide_up(s->most_tokens, s->options.ranks);
+    *bytes = (size_t)(last - begin) + share * (size_t)s->moe.top_k * sizeof(float);
+    return begin;
+}
+
+/* They are as the first operator that names a kind of memory wants them; of kinds there is one so far. */
+static cot_status pin_rows(cot_bench_end *end, const cot_moe_memory *memory, cot_error *error)
+{
+    if (!memory || end->pinned == memory) return COT_OK;
+    size_t bytes;
+    void *rows = rows_of(end, &bytes);
+    const cot_status status = memory->pin(rows, bytes, error);
+    if (status == COT_OK) end->pinned = memory;
+    return status;
+}
+
 void cot_bench_close_end(cot_bench_end *end)
 {
+    if (end->pinned) {
+        size_t bytes;
+        void *rows = rows_of(end, &bytes);
+        end->pinned->unpin(rows, bytes);
+    }
     for (size_t i = 0; end->moe && i < end->setup->options.n_tokens * (size_t)end->setup->ops; i++)
         end->setup->op[i % (size_t)end->setup->ops]->close(end->moe[i]);
     free(end->moe);
@@ -146,6 +172,7 @@ static cot_status open_operators(cot_bench_end *end, const cot_bench_command *c,
         options.home_tokens = cot_divide_up(options.tokens, s->options.ranks);
         status = s->op[i]->open(moe, &options, error);
         const cot_moe_layer layer = layer_of(end, i);
+        if (status == COT_OK) status = pin_rows(end, s->op[i]->memory, error);
         if (status == COT_OK && s->op[i]->keep) status = s->op[i]->keep(*moe, &layer, error);
     }
     return status;

@@ -67,16 +67,16 @@ static void fill_numbers(void *out, cot_dtype type, int64_t n)
     }
 }
 
-static void fill_scales(uint8_t *panel, cot_dtype type, size_t bytes)
+static void fill_scales(uint8_t *scales, cot_dtype type, size_t bytes)
 {
     const float small = 1.0f / 128;
     const uint16_t half = cot_f32_to_bf16(small);
     const size_t each = cot_dtype_bytes(type);
     for (size_t i = 0; i < bytes; i += each)
         if (type == COT_F8_E8M0)
-            panel[i] = 120; // 2^-7
+            scales[i] = 120; // 2^-7
         else
-            memcpy(panel + i, type == COT_F32 ? (const void *)&small : &half, each);
+            memcpy(scales + i, type == COT_F32 ? (const void *)&small : &half, each);
 }
 
 /* A network as it is packed: any codes, and scales that keep numbers small. */
@@ -94,8 +94,10 @@ static void fill_network(uint8_t *weights, const cot_ffn_shape *shape, const cot
     const size_t parts[] = {at->gate, at->up, at->down, at->gate_bias};
     for (int p = 0; p < 3; p++) {
         const int64_t k = p < 2 ? shape->hidden : shape->intermediate;
+        const cot_panel_blocks blocks = cot_panel_blocks_of(shape->up, k);
         for (size_t panel = parts[p]; panel < parts[p + 1]; panel += (size_t)cot_panel_bytes(shape->up, k))
-            fill_scales(weights + panel, scale, (size_t)cot_scales_bytes(shape->up, k));
+            for (int64_t g = 0; g < cot_format_groups(shape->up, k); g++)
+                fill_scales(weights + panel + cot_scales_at(&blocks, g), scale, (size_t)blocks.scale_bytes);
     }
 }
 

@@ -65,18 +65,47 @@ static void end_call(struct endpoint *self, int to)
     pthread_mutex_unlock(&self->calling);
 }
 
+static void send(struct endpoint *self, int to, cot_sym where, const void *data, size_t bytes,
+                 cot_phase phase)
+{
+    begin_call(self, to, phase);
+    self->world->calls->put(to, self->heap + where, data, bytes);
+    end_call(self, to);
+}
+
+static void send_gathered(struct endpoint *self)
+{
+    struct gathered *g = &self->gathered;
+    if (g->bytes) send(self, g->to, g->where, g->data, g->bytes, g->phase);
+    g->bytes = 0;
+}
+
+/* A message of a network costs some fifty bytes more than it brings. So what is small waits for what lies next to it, until
+ * something else is sent: a signal at the latest, before which nobody looks for it. */
+static void gather(struct endpoint *self, int to, cot_sym where, const void *data, size_t bytes,
+                   cot_phase phase)
+{
+    struct gathered *g = &self->gathered;
+    const bool follows = g->to == to && g->where + g->bytes == where;
+    if (!follows || bytes > sizeof g->data - g->bytes) send_gathered(self);
+    if (!g->bytes && bytes > sizeof g->data / 2) {
+        send(self, to, where, data, bytes, phase);
+        return;
+    }
+    if (!g->bytes) g->to = to, g->where = where, g->phase = phase;
+    memcpy(g->data + g->bytes, data, bytes);
+    g->bytes += bytes;
+}
+
 static void copy(struct endpoint *self, int to, cot_sym where, const void *data, size_t bytes,
                  cot_phase phase)
 {
     assert(to >= 0 && to < self->fabric.ranks && where <= self->bytes && bytes <= self->bytes - where);
     if (!bytes) return;
-    if (self->seen[to]) {
+    if (self->seen[to])
         memcpy(self->seen[to] + where, data, bytes);
-        return;
-    }
-    begin_call(self, to, phase);
-    self->world->calls->put(to, self->heap + where, data, bytes);
-    end_call(self, to);
+    else
+        gather(self, to, where, data, bytes, phase);
 }
 
 void cot_shmem_raise(struct endpoint *self, int to, cot_sym where, uint64_t value, cot_phase phase)
@@ -110,6 +139,7 @@ static void put_signal(cot_fabric *fabric, int to, cot_sym where, const void *da
 {
     copy(cot_shmem_endpoint(fabric), to, where, data, bytes, phase);
     count(fabric, to, bytes, phase);
+    send_gathered(cot_shmem_endpoint(fabric));
     cot_shmem_raise(cot_shmem_endpoint(fabric), to, signal, value, phase);
 }
 
@@ -301,17 +331,19 @@ static bool hear_all(struct endpoint *self, _Atomic uint64_t *raised, int64_t pa
     return true;
 }
 
-/* Every rank to every other: what connects them does not do so in the midst of work. */
+/* Every rank to every other: what connects them does not do so in the midst of work. One that has not come to this may wait for
+ * another that is lost, which who started them all names after the time-out: so this waits for longer. */
 static cot_status greet(struct endpoint *self, cot_error *error)
 {
+    const int64_t patience_ns = 2 * self->fabric.timeout_ns;
     int missing;
     for (int to = 0; to < self->fabric.ranks; to++)
         cot_shmem_raise(self, to,
                         offsetof(struct words, arrived) + (size_t)self->fabric.rank * sizeof(uint64_t), 1,
                         COT_PHASE_CONTROL);
-    if (hear_all(self, cot_shmem_words(self)->arrived, self->fabric.timeout_ns, &missing)) return COT_OK;
+    if (hear_all(self, cot_shmem_words(self)->arrived, patience_ns, &missing)) return COT_OK;
     return cot_fail(error, COT_TIMED_OUT, "rank %d did not answer within %.1f s of the start", missing,
-                    (double)self->fabric.timeout_ns * 1e-9);
+                    (double)patience_ns * 1e-9);
 }
 
 /* All zero, as nothing is under way any more. */
@@ -455,6 +487,7 @@ static void finish(void *group, bool copied)
     struct endpoint *self = group;
     int missing;
     if (!copied) {
+        send_gathered(self);
         for (int to = 0; to < self->fabric.ranks; to++)
             if (atomic_load(&cot_shmem_words(self)->failed) != ((uint64_t)(to + 1) | COT_SHMEM_MUTE))
                 cot_shmem_raise(self, to,

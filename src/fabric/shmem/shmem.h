@@ -4,6 +4,8 @@
 #include "fabric/launch.h"
 #include "fabric/shmem/calls.h"
 
+#include <stdatomic.h>
+
 /* The module. Errors: NOT_FOUND, with the packages to install; UNSUPPORTED (it is another version's). */
 cot_status cot_shmem_find(const cot_shmem_calls **calls, cot_error *error);
 
@@ -18,7 +20,7 @@ typedef struct cot_shmem_world {
     const cot_shmem_calls *calls;
     int rank, ranks;
     cot_shmem_host host;
-    bool met;           // a group was opened
+    atomic_bool met;    // a group was opened
     bool over;          // all have been told of an error: no group will be
     int refused;        // the exit status of the rank whose error that is, where it has told one
     char carriers[128]; // what carries messages to ranks out of sight; "": there are none

@@ -8,7 +8,7 @@
 #include <semaphore.h>
 #include <stdalign.h>
 
-enum { COT_SHMEM_LINE = 64, COT_SHMEM_MUTE = 1 << 16 };
+enum { COT_SHMEM_LINE = 64, COT_SHMEM_MUTE = 1 << 16, COT_SHMEM_GATHERED = 1 << 14 };
 
 /* Symmetric: on every rank at the same place. */
 struct words {
@@ -19,6 +19,15 @@ struct words {
     alignas(COT_SHMEM_LINE) cot_turns turns;
 };
 
+/* Small puts to one rank, to places that follow each other. */
+struct gathered {
+    int to;
+    cot_phase phase; // of the first
+    cot_sym where;
+    size_t bytes; // 0: none
+    unsigned char data[COT_SHMEM_GATHERED];
+};
+
 struct endpoint {
     cot_fabric fabric; // first: a cot_fabric * is a struct endpoint *
     cot_shmem_world *world;
@@ -26,6 +35,7 @@ struct endpoint {
     size_t bytes, used;
     unsigned char *seen[COT_MAX_RANKS]; // other ranks' heaps; NULL: out of sight
     bool far;                           // some are out of sight
+    struct gathered gathered;           // what one message is to bring to such a rank
     pthread_mutex_t
         calling; // for the module's calls; recursive: while one waits for room its thread makes others
     int calls;   // that are under way, one within the other

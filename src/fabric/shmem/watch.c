@@ -137,6 +137,8 @@ static void look(struct endpoint *self)
     for (int rank = 0; rank < self->fabric.ranks; rank++) {
         if (atomic_load(&cot_shmem_words(self)->left[rank])) continue; // it may end, or stop
         if (has_died(self, rank)) tell_failed(self, rank, false);
+        if (!self->seen[rank] && !atomic_load(&cot_shmem_words(self)->arrived[rank]))
+            continue; // does not beat yet
         const int64_t quiet_ns = is_quiet(self, rank) ? atomic_load(&self->quiet_ns[rank]) +
                                                             (passed_ns < most_ns ? passed_ns : most_ns)
                                                       : 0;

@@ -69,7 +69,7 @@ static void int8_gemm(const cot_gemm *g, int64_t m, int64_t n)
     }
 }
 
-/* Element (k, column) of a panel's words, without scale or offset. */
+/* Element (k, column) of words, without scale or offset. */
 static float code_value(cot_format kind, const uint8_t *words, int64_t k, int64_t column)
 {
     uint32_t word;
@@ -94,15 +94,15 @@ static void grouped_gemm(const cot_gemm *g, int64_t m, int64_t n)
     const cot_format kind = cot_format_kind(g->format);
     const int64_t group = cot_format_group(g->format), column = n % COT_PANEL,
                   row = (g->a_rows ? g->a_rows[m] : m) * g->a_stride;
-    const uint8_t *scales = (const uint8_t *)g->b + panel_at(g, n / COT_PANEL),
-                  *offsets = scales + cot_scales_offsets_at(g->format, g->k),
-                  *words = scales + cot_scales_bytes(g->format, g->k);
+    const cot_panel_blocks blocks = cot_panel_blocks_of(g->format, g->k);
+    const uint8_t *panel = (const uint8_t *)g->b + panel_at(g, n / COT_PANEL);
     float *c = g->c + m * g->c_stride + n, total = 0, scale = 0, factor = 0;
     if (!g->accumulate) *c = 0;
     for (int64_t k0 = 0; k0 < g->k; k0 += COT_SUM_K) {
         const int64_t k1 = g->k - k0 < COT_SUM_K ? g->k : k0 + COT_SUM_K,
-                      block = g->k - k0 < COT_QUANT_K ? g->k - k0 : COT_QUANT_K,
-                      at = (group ? k0 / group : 0) * COT_PANEL + column;
+                      block = g->k - k0 < COT_QUANT_K ? g->k - k0 : COT_QUANT_K, at = group ? k0 / group : 0;
+        const float of_group = scale_value(g->format, panel + cot_scales_at(&blocks, at), column);
+        const uint8_t *words = panel + cot_words_at(&blocks, k0);
         if (g->rounded && k0 % COT_QUANT_K == 0) {
             factor = factor_of(&scale, g->a, g->type, row + k0, block);
             total = 0;
@@ -110,7 +110,7 @@ static void grouped_gemm(const cot_gemm *g, int64_t m, int64_t n)
         const float two = kind == COT_FORMAT_MXFP4 ? 2 : 1; // makes E2M1 whole
         float sum = 0, of_row = 0; // of whole numbers they are exact: each is below 127 x 12 x 32
         for (int64_t k = k0; k < k1; k++) {
-            float a = element(g->a, g->type, row + k), b = code_value(kind, words, k, column);
+            float a = element(g->a, g->type, row + k), b = code_value(kind, words, k - k0, column);
             if (g->rounded) {
                 a = isnan(factor) ? 0 : rintf(a * factor);
                 b *= two;
@@ -118,11 +118,12 @@ static void grouped_gemm(const cot_gemm *g, int64_t m, int64_t n)
             sum = fmaf(a, b, sum);
             of_row += a;
         }
-        if (cot_format_zeros(g->format)) sum = fmaf(element(offsets, COT_BF16, at), of_row, sum);
+        if (cot_format_zeros(g->format))
+            sum = fmaf(element(panel + cot_scales_offsets_at(&blocks, at), COT_BF16, column), of_row, sum);
         if (!g->rounded)
-            *c = fmaf(sum, scale_value(g->format, scales, at), *c);
+            *c = fmaf(sum, of_group, *c);
         else
-            total = fmaf(sum, scale_value(g->format, scales, at), total);
+            total = fmaf(sum, of_group, total);
         if (g->rounded && (k1 == g->k || k1 % COT_QUANT_K == 0)) *c = fmaf(total, scale / two, *c);
     }
 }

@@ -18,11 +18,11 @@ INLINE void widen_line(enum elements of, const char *words, const struct nibbles
 }
 /* A group by few rows of fp32. */
 INLINE void fma_group(int rows, enum elements of, const struct panels *all, const struct panel *p, int64_t k,
-                      int64_t line)
+                      const struct spot *at)
 {
     const int lines = lines_of(of), step = rows_of_line(of);
     const struct nibbles *codes = nibbles_of(all->block->g);
-    const struct group g = group_of(all, p, k, line);
+    const struct group g = group_of(p, at, true);
     const float *a = all->block->a + k;
     vec sum[FMA_ROWS * PANEL_VECTORS];
 #pragma GCC unroll 16
@@ -32,7 +32,7 @@ INLINE void fma_group(int rows, enum elements of, const struct panels *all, cons
 #pragma GCC unroll 4
         for (int v = 0; v < PANEL_VECTORS; v++) {
             vec wide[MOST_WIDE];
-            widen_line(of, words_of_group(&g, l, v * LANES), codes, wide);
+            widen_line(of, words_of_group(&g, l, v * LANES, true), codes, wide);
 #pragma GCC unroll 8
             for (int i = 0; i < step; i++)
 #pragma GCC unroll 2
@@ -44,7 +44,7 @@ INLINE void fma_group(int rows, enum elements of, const struct panels *all, cons
 }
 
 #define DEFINE_FMA(rows, kind)                                                                               \
-    DEFINE_PANELS(fma_##rows##_##kind, fma_group(rows, kind, all, &all->of[i], k, line))
+    DEFINE_PANELS(fma_##rows##_##kind, fma_group(rows, kind, all, &all->of[i], k, &at))
 #define FMA_OF(rows, kind) [kind][rows] = fma_##rows##_##kind,
 EACH_ELEMENTS(DEFINE_FMA, 1)
 EACH_ELEMENTS(DEFINE_FMA, 2)

@@ -1,32 +1,37 @@
 /* A group of a panel, and what goes over panels side by side (grouped.h). */
-/* A panel's words and sums for a range of k; its scales and offsets for all k. */
+/* A panel, and its sums for a range of k. */
 struct panel {
-    const char *words, *end, *next; // next: of what is read after these; perhaps that is not there
-    const uint8_t *scales, *offsets;
-    float *sums; // [rows][COT_PANEL]
+    const char *b, *end, *next; // end of the range, and what is read after it; perhaps that is not there
+    float *sums;                // [rows][COT_PANEL]
 };
 
 /* What a line of words holds, known where it is compiled: eight rows of four bits, or four rows of bytes. */
 enum elements { FOUR_BITS, WHOLE_BYTES, E4M3_BYTES };
 
-/* Panels side by side, whose groups are read in turn: memory gives two streams more than one. By few rows of V_DOT or I_DOT there are
- * so many that the chains of their sums hide each other's latency (side_of). */
-enum { SIDE_PANELS = 4, SIDE_SUMS = 16 };
-INLINE int side_of(int64_t rows, enum elements of, bool rounded)
+/* Panels side by side, whose groups are read in turn, by few rows of V_DOT or I_DOT: the chains of their sums hide each other's
+ * latency. */
+enum { SIDE_SUMS = 16 };
+INLINE int side_of(int64_t rows)
 {
-    if (rounded && rows == 1) return 1;
-    return rows <= 2 && of == FOUR_BITS ? SIDE_PANELS : rows <= 4 ? SIDE_PANELS / 2 : 1;
+    return rows <= 3 ? WIDE_PANELS : 1;
+}
+/* Whether memory is asked for what is read later. By fewer rows the processor's own prefetchers bring more, as long as nothing is
+ * asked for beside what is read in order. */
+INLINE bool asks(int64_t rows)
+{
+    return rows > 2;
 }
 
 struct panels {
     const struct block *block;
     const struct grouped_rows *rows;
     int count;
-    int64_t group_bytes, scale_bytes; // of a group's words, of one scale
-    int64_t scale_rows;               // that share one; 0: all
+    cot_panel_blocks blocks;
+    int shift;           // a block's rows are 1 << shift; 0: they are no power of two, 31: all
+    int64_t scale_bytes; // of one
     cot_dtype scale_type;
     bool zeros;
-    struct panel of[SIDE_PANELS];
+    struct panel of[WIDE_PANELS];
 };
 
 /* A panel's group from row k of the block on. */
@@ -35,25 +40,38 @@ struct group {
     const uint8_t *scales, *offsets;
 };
 
-/* Behind the panel's end what is read next is asked for. `line`: which of the panel's scales the group has. */
-INLINE struct group group_of(const struct panels *all, const struct panel *p, int64_t k, int64_t line)
+/* Where in a panel the group from row k of the block on is. */
+struct spot {
+    int64_t words, scales, offsets;
+    int64_t header; // bytes before its words where it begins a block, else 0
+};
+INLINE struct spot spot_of(const struct panels *all, int64_t k)
 {
-    struct group g = {.words = p->words + k / GROUP * all->group_bytes,
-                      .scales = p->scales + line * COT_PANEL * all->scale_bytes,
-                      .offsets = p->offsets + line * COT_PANEL * 2};
-    g.ahead = g.words + AHEAD_BYTES;
-    if (g.ahead >= p->end) g.ahead = p->next + (g.ahead - p->end);
-    __builtin_prefetch(g.scales + AHEAD_LINES * COT_PANEL * all->scale_bytes, 0, 3);
-    return g;
+    const cot_panel_blocks *b = &all->blocks;
+    const uint32_t at = (uint32_t)(all->block->k0 + k),
+                   block = all->shift ? at >> all->shift : at / (uint32_t)b->rows;
+    const int64_t begin = block * b->bytes, row = at - block * b->rows,
+                  group = b->groups > 1 ? row / GROUP : 0; // groups of more rows have a block each
+    return (struct spot){begin + b->words + row * b->row_bytes, begin + group * b->scale_bytes,
+                         begin + b->offsets + group * COT_PANEL * 2, row ? 0 : b->words};
 }
 
-/* The line of scales that the group from row k of the block on has. */
-INLINE int64_t scale_line(const struct panels *all, int64_t k)
+/* What is read AHEAD_BYTES later: behind the panel's end, of what is read next. */
+INLINE const char *ahead_of(const struct panel *p, const char *at)
 {
-    const int64_t at = all->block->k0 + k;
-    return all->scale_rows == GROUP ? at / GROUP
-           : all->scale_rows        ? (int64_t)((uint32_t)at / (uint32_t)all->scale_rows)
-                                    : 0;
+    at += AHEAD_BYTES;
+    return at < p->end ? at : p->next + (at - p->end);
+}
+INLINE struct group group_of(const struct panel *p, const struct spot *at, bool ask)
+{
+    struct group g = {.words = p->b + at->words,
+                      .scales = (const uint8_t *)p->b + at->scales,
+                      .offsets = (const uint8_t *)p->b + at->offsets};
+    if (!ask) return g;
+    g.ahead = ahead_of(p, g.words);
+    for (int64_t before = at->header; before > 0; before -= LINE)
+        __builtin_prefetch(ahead_of(p, g.words - before), 0, 2);
+    return g;
 }
 
 INLINE vec scales_from(const struct panels *all, const struct group *g, int column)
@@ -82,17 +100,12 @@ INLINE vec add_offset(const struct panels *all, vec sum, vec offset, int64_t row
     return v_fma(offset, v_set(all->rows->sums[row * all->rows->reach * GROUPS + k / GROUP]), sum);
 }
 
-/* Line l of a group's words, of which the columns from `column` on. */
-INLINE const char *words_here(const struct group *g, int l, int column)
-{
-    return g->words + l * COT_WORDS_BYTES + column * 4;
-}
-/* The same; memory is asked for as much of the group ahead, so that it
+/* Line l of a group's words, of which the columns from `column` on; memory is asked for as much of the group ahead, so that it
  * is a little each time. */
-INLINE const char *words_of_group(const struct group *g, int l, int column)
+INLINE const char *words_of_group(const struct group *g, int l, int column, bool ask)
 {
     const int at = l * COT_WORDS_BYTES + column * 4;
-    if (at % LINE == 0) __builtin_prefetch(g->ahead + at, 0, 2);
+    if (ask && at % LINE == 0) __builtin_prefetch(g->ahead + at, 0, 2);
     return g->words + at;
 }
 
@@ -160,7 +173,7 @@ typedef void panels_function(const struct panels *all);
     static void name(const struct panels *all)                                                               \
     {                                                                                                        \
         for (int64_t k = 0; k < all->block->k; k += GROUP) {                                                 \
-            const int64_t line = scale_line(all, k);                                                         \
+            const struct spot at = spot_of(all, k);                                                          \
             for (int i = 0; i < all->count; i++) call;                                                       \
         }                                                                                                    \
     }

@@ -4,8 +4,7 @@ enum {
     GROUP_LOADS = GROUP / 8, // lines of words of it, of four bits
     BYTE_LOADS = GROUP / 4,  // and of bytes
     WHOLE_WORDS = GROUP / 4, // of a rounded row of A
-    AHEAD_LINES = 16,        // and of their scales
-    AHEAD_BYTES = 4096,      // of each panel, how far on words are asked for: memory's latency
+    AHEAD_BYTES = 5120,      // how far on memory is asked for: its latency, and a strip of four bits
     PAIR_ROWS = 8,           // up to here rows' sums of a group wait in registers while its words are widened
     FMA_ROWS = 2,            // the same of rows of fp32
     REACH = BLOCK_ROWS / PAIR_ROWS // and they have the room of so many: a range of k that is longer by that

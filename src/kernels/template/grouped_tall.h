@@ -64,7 +64,7 @@ INLINE void widen_group(struct group_strip *s, enum words words, enum elements o
     for (int l = 0; l < lines_of(of); l++, out += of_line * TALL_COLUMNS)
 #pragma GCC unroll 4
         for (int v = 0; v < TALL_VECTORS; v++)
-            widen_words(words, of, words_of_group(g, l, column + v * LANES), codes, out + v * LANES);
+            widen_words(words, of, words_of_group(g, l, column + v * LANES, true), codes, out + v * LANES);
 }
 
 /* The sums of a group by some rows, of elements without scale and offset. */
@@ -186,8 +186,8 @@ INLINE void strip_panels(enum words words, enum elements of, const struct panels
             const int column = i % (COT_PANEL / TALL_COLUMNS) * TALL_COLUMNS;
             s.sums = p->sums + column;
             for (int64_t g = 0; g < s.groups; g++) {
-                const int64_t k = s.k + g * GROUP;
-                const struct group group = group_of(all, p, k, scale_line(all, k));
+                const struct spot at = spot_of(all, s.k + g * GROUP);
+                const struct group group = group_of(p, &at, true);
                 widen_group(&s, words, of, &group, g, column);
             }
             for (int64_t t = 0; t < cuts; t++) {

@@ -27,15 +27,15 @@ INLINE void whole_group(int rows, int count, enum elements of, const struct pane
 {
     const struct block *block = all->block;
     const int lines = lines_of(of), step = rows_of_line(of) / 4, across = count * PANEL_VECTORS;
-    const int64_t line = scale_line(all, k);
+    const struct spot at = spot_of(all, k);
     const struct nibbles *codes = nibbles_of(block->g);
     const int32_t *a = (const int32_t *)(const void *)block->a + k / 4,
                   *offset = all->rows->offsets + k / GROUP;
-    struct group groups[SIDE_PANELS];
+    struct group groups[WIDE_PANELS];
     ivec sum[SIDE_SUMS];
     vec wide[SIDE_SUMS];
 #pragma GCC unroll 4
-    for (int i = 0; i < count; i++) groups[i] = group_of(all, &all->of[i], k, line);
+    for (int i = 0; i < count; i++) groups[i] = group_of(&all->of[i], &at, asks(rows));
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
@@ -47,29 +47,25 @@ INLINE void whole_group(int rows, int count, enum elements of, const struct pane
             const struct group *g = &groups[i / PANEL_VECTORS];
             const int column = i % PANEL_VECTORS * LANES;
             ivec fours[2];
-            whole_line(of, rows > 1 ? words_of_group(g, l, column) : words_here(g, l, column), codes, fours);
+            whole_line(of, words_of_group(g, l, column, asks(rows)), codes, fours);
 #pragma GCC unroll 2
             for (int j = 0; j < step; j++)
 #pragma GCC unroll 8
                 for (int r = 0; r < rows; r++)
                     sum[r * across + i] =
-                        i_dot(fours[j], i_set(a[r * REACH * FEW_STRIDE + j]), sum[r * across + i]);
+                        i_dot_word(fours[j], a + r * REACH * FEW_STRIDE + j, sum[r * across + i]);
         }
 #pragma GCC unroll 16
     for (int i = 0; i < rows * across; i++) wide[i] = i_to_f32(sum[i]);
     add_groups_of(rows, count, all, groups, k, wide, totals);
 }
 
-/* One row is multiplied faster than memory gives. The processor's own prefetchers, which like a single stream, then bring more than
- * can be asked for, as long as nothing else is asked for between (on Zen 4 a fifth more): scales are, before it begins. */
 INLINE void whole_few(int rows, int count, enum elements of, const struct panels *all)
 {
     alignas(64) float totals[SIDE_SUMS * LANES];
     const struct block *block = all->block;
     const int vectors = rows * count * PANEL_VECTORS;
     float *sums = all->of[0].sums;
-    const int64_t scales_bytes = rows == 1 ? cot_scales_bytes(block->g->format, block->g->k) : 0;
-    for (int64_t at = 0; at < scales_bytes; at += LINE) __builtin_prefetch(all->of[0].scales + at, 0, 3);
     for (int64_t k0 = 0; k0 < block->k; k0 += COT_QUANT_K) {
         const int64_t k1 = block->k - k0 < COT_QUANT_K ? block->k : k0 + COT_QUANT_K;
 #pragma GCC unroll 16
@@ -87,8 +83,8 @@ INLINE void whole_few(int rows, int count, enum elements of, const struct panels
 #define DEFINE_WHOLE(rows, kind)                                                                             \
     static void whole_##rows##_##kind(const struct panels *all)                                              \
     {                                                                                                        \
-        if (side_of(rows, kind, true) > 1 && all->count > 1)                                                 \
-            whole_few(rows, side_of(rows, kind, true), kind, all);                                           \
+        if (side_of(rows) > 1 && all->count > 1)                                                             \
+            whole_few(rows, side_of(rows), kind, all);                                                       \
         else                                                                                                 \
             whole_few(rows, 1, kind, all);                                                                   \
     }
@@ -111,20 +107,20 @@ INLINE ivec dot_halves(const ivec halves[2 * BYTE_LOADS], const int32_t *a)
 
 /* A group of one vector of columns waits in registers, or of bytes in the first cache. */
 INLINE void whole_group(enum elements of, const struct panels *all, const struct panel *p, int64_t k,
-                        int64_t line, float *totals)
+                        const struct spot *at, float *totals)
 {
     const struct block *block = all->block;
     const int64_t reach = all->rows->reach;
     const struct nibbles *codes = nibbles_of(block->g);
-    const struct group g = group_of(all, p, k, line);
+    const struct group g = group_of(p, at, true);
     for (int v = 0; v < PANEL_VECTORS; v++) {
         ivec bytes[WHOLE_WORDS], halves[2 * BYTE_LOADS];
 #pragma GCC unroll 4
         for (int l = 0; l < GROUP_LOADS && of == FOUR_BITS; l++)
-            w_bytes(words_of_group(&g, l, v * LANES), codes, bytes + 2 * l);
+            w_bytes(words_of_group(&g, l, v * LANES, true), codes, bytes + 2 * l);
 #pragma GCC unroll 8
         for (int l = 0; l < BYTE_LOADS && of == WHOLE_BYTES; l++) {
-            const ivec four = i_load(words_of_group(&g, l, v * LANES));
+            const ivec four = i_load(words_of_group(&g, l, v * LANES, true));
             halves[2 * l] = i_even(four), halves[2 * l + 1] = i_odd(four);
         }
         const vec scale = scales_from(all, &g, v * LANES), zero = offsets_from(all, &g, v * LANES);
@@ -149,8 +145,8 @@ INLINE void whole_panels(enum elements of, const struct panels *all)
         const int64_t k1 = block->k - k0 < COT_QUANT_K ? block->k : k0 + COT_QUANT_K;
         for (int i = 0; i < all->count; i++) memset(totals[i], 0, (size_t)(block->rows * COT_PANEL) * 4);
         for (int64_t k = k0; k < k1; k += GROUP) {
-            const int64_t line = scale_line(all, k);
-            for (int i = 0; i < all->count; i++) whole_group(of, all, &all->of[i], k, line, totals[i]);
+            const struct spot at = spot_of(all, k);
+            for (int i = 0; i < all->count; i++) whole_group(of, all, &all->of[i], k, &at, totals[i]);
         }
         for (int i = 0; i < all->count; i++)
             for (int64_t r = 0; r < block->rows; r++) {

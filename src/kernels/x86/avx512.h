@@ -150,6 +150,16 @@ static inline ivec i_dot(ivec a, ivec b, ivec sum)
     return _mm512_dpbusd_epi32(sum, a, b);
 #endif
 }
+/* The same with a word of memory as b: one instruction, and no register. */
+static inline ivec i_dot_word(ivec a, const int32_t *word, ivec sum)
+{
+#ifdef __AVX512VNNI__
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(a), "m"(*word));
+    return sum;
+#else
+    return i_dot(a, i_set(*word), sum);
+#endif
+}
 #else
 static inline ivec i_add(ivec a, ivec b)
 {

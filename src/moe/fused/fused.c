@@ -16,8 +16,8 @@ enum { SPARE_LANES = 2 };
 int64_t cot_fused_pass_tokens(const cot_moe_options *o, int ranks)
 {
     int64_t tokens = cot_smaller(cot_larger(cot_divide_up(o->tokens, ranks), pass_tokens_least), o->tokens);
-    tokens = cot_smaller(tokens, COT_FUSED_TOKENS_MOST);
-    return cot_divide_up(tokens, COT_FUSED_CHUNK) * COT_FUSED_CHUNK;
+    tokens = cot_divide_up(cot_smaller(tokens, COT_FUSED_TOKENS_MOST), COT_FUSED_CHUNK) * COT_FUSED_CHUNK;
+    return cot_smaller(tokens, COT_FUSED_REPLIES_MOST / o->top_k / COT_FUSED_CHUNK * COT_FUSED_CHUNK);
 }
 
 static cot_fused_layout layout_of(const cot_moe_options *o, int ranks, int64_t tokens)
@@ -86,7 +86,7 @@ static void lay_out_lanes(cot_fused *moe, cot_arena *arena)
     }
 }
 
-static void lay_out_packets(cot_fused *moe, cot_arena *arena)
+static void lay_out_packets(cot_fused *moe, cot_arena *arena, size_t slots)
 {
     const cot_fused_layout *l = &moe->layout;
     const size_t ranks = (size_t)l->ranks, cells = ranks * (size_t)l->cell_tokens;
@@ -95,6 +95,9 @@ static void lay_out_packets(cot_fused *moe, cot_arena *arena)
     moe->staging_entries = cot_arena_take(arena, cells * (size_t)l->top_k, sizeof *moe->staging_entries);
     moe->cell = cot_arena_take(arena, ranks, sizeof *moe->cell);
     moe->source = cot_arena_take(arena, ranks, sizeof *moe->source);
+    moe->slot_replies = cot_arena_take(arena, slots, sizeof *moe->slot_replies);
+    if (cot_fused_is_exact(moe))
+        moe->reply_row = cot_arena_take(arena, (size_t)l->reply_rows, sizeof *moe->reply_row);
 }
 
 static void lay_out_reduced(cot_fused *moe, cot_arena *arena)
@@ -122,7 +125,7 @@ static void lay_out(cot_fused *moe, cot_arena *arena)
     moe->scratch = cot_arena_take(arena, threads * (size_t)moe->scratch_floats, sizeof *moe->scratch);
     if (o->shared.intermediate)
         moe->shared = cot_arena_take(arena, (size_t)(moe->layout.tokens * o->expert.hidden), sizeof(float));
-    lay_out_packets(moe, arena);
+    lay_out_packets(moe, arena, slots);
     lay_out_tiles(moe, arena, slots);
     lay_out_lanes(moe, arena);
     if (!cot_fused_is_exact(moe)) lay_out_reduced(moe, arena);

@@ -8,10 +8,11 @@
  *     block s != d:   cell 0                                  cell 1               ...
  *                   | row | row | ... C rows | metadata | - | row | ...            a cell is one put and signal
  *                                              ^ behind the last row, wherever that is: nothing is padded
- *     metadata of n rows:  heads uint32 [n] = token << 8 | entries    entries, n lists one after another
+ *     metadata of n rows:  heads uint32 [n] = first << 8 | entries    entries, n lists one after another
  *     block d:      | own tokens' rows, 0, 1, ... | what other ranks' experts are sent lies here too
  *
- *   replies, exact    [S][K] rows: (token, place among its experts); written by the rank of that expert
+ *   replies, exact    S K rows: row first + place for an entry, as the token's rank has chosen and alone knows; written
+ *                     by the rank of that expert
  *   replies, reduced  [P][S] rows: (rank d, how many-th row it was sent); written by rank d
  *
  *   signals   dispatch [P], replies [P], a cache line each; word s is raised by rank s alone
@@ -33,7 +34,8 @@
 enum {
     COT_FUSED_CELL_TOKENS = 64, // C at most
     COT_FUSED_LINE = 64,
-    COT_FUSED_TOKENS_MOST = 1 << 20, // S
+    COT_FUSED_TOKENS_MOST = 1 << 20,  // S
+    COT_FUSED_REPLIES_MOST = 1 << 24, // S K
     COT_FUSED_HEAD_BYTES = 4
 };
 
@@ -41,7 +43,7 @@ enum {
 typedef struct cot_fused_entry {
     float weight;
     uint16_t slot;  // on the rank that receives
-    uint16_t place; // among the token's experts, which ascend
+    uint16_t place; // of its reply
 } cot_fused_entry;
 
 typedef struct cot_fused_layout {

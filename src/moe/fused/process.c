@@ -74,7 +74,8 @@ static void sum_replies(cot_fused *moe, float *y, int64_t t)
     memset(y, 0, (size_t)hidden * sizeof *y);
     if (cot_fused_is_exact(moe)) {
         for (int64_t k = 0; k < l->top_k; k++)
-            o->kernels->add(y, moe->replies + (t * l->top_k + k) * l->reply_bytes, o->combine_type, hidden);
+            o->kernels->add(y, moe->replies + moe->reply_row[t * l->top_k + k] * l->reply_bytes,
+                            o->combine_type, hidden);
         return;
     }
     for (int64_t rank = 0; rank < l->ranks; rank++) {

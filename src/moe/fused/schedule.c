@@ -27,6 +27,7 @@ void cot_fused_begin_pass(cot_fused *moe)
     memset(moe->gated, 0, (size_t)((moe->gate_end - moe->first) / COT_FUSED_CHUNK + 1));
     moe->tiles = moe->ready_begin = moe->ready_end = moe->shared_next = 0;
     moe->reply_lanes = 0;
+    moe->reply_rows = 0;
     moe->shared_done = moe->layer->shared ? 0 : moe->tokens;
     moe->entries = 0;
     moe->complete_begin = moe->complete_end = 0;
@@ -293,6 +294,15 @@ static void end_gate(cot_fused *moe, const cot_fused_task *task)
     moe->bad_error = moe->worker_error[task->worker];
 }
 
+static void place_own_replies(cot_fused *moe, int64_t token, cot_fused_entry *entries, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        moe->reply_row[token * moe->layout.top_k + entries[i].place] = (int32_t)(moe->reply_rows + i);
+        entries[i].place = (uint16_t)i;
+    }
+    moe->reply_rows += count;
+}
+
 /* Own tokens' rows for own experts go straight into tiles; the last task says what the others are told. */
 static void end_send(cot_fused *moe, const cot_fused_task *task)
 {
@@ -300,8 +310,13 @@ static void end_send(cot_fused *moe, const cot_fused_task *task)
     cot_fused_entry entries[COT_MAX_TOP_K];
     for (int64_t t = task->begin; t < task->end && !moe->gave_up; t++) {
         const int64_t count = cot_fused_entries_for(moe, entries, t, own);
-        if (count) cot_fused_add_row(moe, own, t, own * moe->layout.block_rows + t, t, entries, count);
-        if (!cot_fused_is_exact(moe)) moe->sent_row[t * moe->layout.ranks + own] = count ? (int32_t)t : -1;
+        if (cot_fused_is_exact(moe))
+            place_own_replies(moe, t, entries, count);
+        else
+            moe->sent_row[t * moe->layout.ranks + own] = count ? (int32_t)t : -1;
+        if (count)
+            cot_fused_add_row(moe, own, moe->reply_rows - count, own * moe->layout.block_rows + t, t, entries,
+                              count);
     }
     moe->send_next = task->end;
     if (!task->last) return;

@@ -27,6 +27,35 @@ unsigned cot_fused_flags(const cot_fused *moe)
     return flags;
 }
 
+/* The replies to a cell's entries take rows that follow each other, those of one expert side by side: so its rank makes them, and
+ * puts them. */
+static void place_replies(cot_fused *moe, int to)
+{
+    const cot_fused_layout *l = &moe->layout;
+    const cot_fused_cell_out *cell = &moe->cell[to];
+    const int64_t slots = moe->options.slots ? moe->options.slots : moe->options.experts;
+    uint32_t *heads = moe->staging_heads + to * l->cell_tokens;
+    cot_fused_entry *entry = moe->staging_entries + to * l->cell_tokens * l->top_k;
+    int32_t *next = moe->slot_replies, before = 0;
+    memset(next, 0, (size_t)slots * sizeof *next);
+    for (int64_t i = 0; i < cell->entries; i++) next[entry[i].slot]++;
+    for (int64_t slot = 0; slot < slots; slot++) {
+        const int32_t count = next[slot];
+        next[slot] = before;
+        before += count;
+    }
+    for (int64_t r = 0; r < cell->rows; r++) {
+        const int64_t token = heads[r] >> 8, count = heads[r] & 0xff;
+        for (const cot_fused_entry *end = entry + count; entry < end; entry++) {
+            const int32_t place = next[entry->slot]++;
+            moe->reply_row[token * l->top_k + entry->place] = (int32_t)moe->reply_rows + place;
+            entry->place = (uint16_t)place;
+        }
+        heads[r] = (uint32_t)(moe->reply_rows << 8 | count);
+    }
+    moe->reply_rows += cell->entries;
+}
+
 /* One put and signal: the rows, and behind them what is to be known about them. */
 static void flush(cot_fused *moe, int to, unsigned flags)
 {
@@ -39,6 +68,7 @@ static void flush(cot_fused *moe, int to, unsigned flags)
     const size_t entry_bytes = (size_t)cell->entries * sizeof(cot_fused_entry),
                  bytes = (size_t)(entries - data) + entry_bytes;
     if (cell->rows) {
+        if (cot_fused_is_exact(moe)) place_replies(moe, to);
         memcpy(heads, moe->staging_heads + to * l->cell_tokens, (size_t)cell->rows * COT_FUSED_HEAD_BYTES);
         memcpy(entries, moe->staging_entries + to * l->cell_tokens * l->top_k, entry_bytes);
     }

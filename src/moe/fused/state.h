@@ -130,6 +130,9 @@ typedef struct cot_fused {
     uint32_t *staging_heads;          // [P][C]
     cot_fused_entry *staging_entries; // [P][C K]
     cot_fused_cell_out *cell;         // [P]
+    int32_t *slot_replies;            // [slots] of a cell
+    int32_t *reply_row;               // exact: [S][K] where the reply of a token's k-th expert comes to lie
+    int64_t reply_rows;               // so many are given out
     int32_t *open_tile, *full_tile;   // [slots] tiles that fill, and full ones held back; -1: none
     cot_fused_tile *tile;             // [tiles]
     int32_t *tile_row;                // [tiles][bM]
@@ -168,8 +171,8 @@ void cot_fused_unlock(cot_fused *moe);
 
 /* The subscriber: looks at all signals and decodes what has come. Under the lock. */
 void cot_fused_poll(cot_fused *moe);
-/* Adds one row of rank `source` to the tiles of its experts here. */
-void cot_fused_add_row(cot_fused *moe, int source, int64_t token, int64_t row, int64_t number,
+/* Adds one row of rank `source` to the tiles of its experts here; places of replies count from row `first` of its own. */
+void cot_fused_add_row(cot_fused *moe, int source, int64_t first, int64_t row, int64_t number,
                        const cot_fused_entry *entries, int64_t count);
 
 enum { COT_FUSED_CHUNK = 32 }; // tokens that are gated and sent together; S is a multiple of it
@@ -204,7 +207,7 @@ void cot_fused_reply(cot_fused *moe, const cot_fused_task *task);
 void cot_fused_tell(cot_fused *moe, const cot_fused_task *task);
 /* What the own last dispatch signal says. */
 unsigned cot_fused_flags(const cot_fused *moe);
-/* The entries of own token t (of the pass) for rank `to`: how many. */
+/* The entries of own token t (of the pass) for rank `to`: how many. Their places are those among the token's experts. */
 int64_t cot_fused_entries_for(const cot_fused *moe, cot_fused_entry *entries, int64_t token, int to);
 
 #endif

@@ -48,14 +48,14 @@ static void add_entry(cot_fused *moe, int32_t slot, int64_t row, float weight, c
     moe->tile_target[i] = target;
 }
 
-void cot_fused_add_row(cot_fused *moe, int source, int64_t token, int64_t row, int64_t number,
+void cot_fused_add_row(cot_fused *moe, int source, int64_t first, int64_t row, int64_t number,
                        const cot_fused_entry *entries, int64_t count)
 {
     if (cot_fused_is_exact(moe)) {
         moe->source[source].outstanding += count;
         for (int64_t i = 0; i < count; i++)
             add_entry(moe, entries[i].slot, row, entries[i].weight,
-                      (cot_fused_target){source, (int32_t)(token * moe->layout.top_k + entries[i].place)});
+                      (cot_fused_target){source, (int32_t)(first + entries[i].place)});
         return;
     }
     const int64_t received = source * moe->layout.tokens + number;
@@ -78,7 +78,7 @@ static void decode_cell(cot_fused *moe, int source, int64_t cell, int64_t number
         cot_fused_entry entries[COT_MAX_TOP_K];
         memcpy(&head, heads + r * COT_FUSED_HEAD_BYTES, sizeof head);
         const int64_t count = head & 0xff;
-        assert(count >= 1 && count <= l->top_k && head >> 8 < l->tokens);
+        assert(count >= 1 && count <= l->top_k && head >> 8 < l->tokens * l->top_k);
         memcpy(entries, next, (size_t)count * sizeof *entries);
         next += (size_t)count * sizeof *entries;
         cot_fused_add_row(moe, source, head >> 8, cell + r, number + r, entries, count);

@@ -67,7 +67,7 @@ static void arrive(Thread *me, int number, int threads, bool waits, const void *
     for (Thread *t : waiting) learn(t, b.known);
     b.arrived.clear();
     b.sites.clear();
-    b.known.clear();
+    b.known = {};
     for (Thread *t : waiting)
         if (t != me) wake(t);
 }

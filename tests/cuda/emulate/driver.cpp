@@ -1,9 +1,14 @@
 #include "driver.h"
 
+#include "cuda/c_begin.h"
+#include "base/rng.h"
+#include "cuda/c_end.h"
+
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <vector>
 
@@ -46,6 +51,8 @@ using Lock = std::lock_guard<std::mutex>;
     X(NOT_FOUND, 500)                                                                                        \
     X(NOT_READY, 600)                                                                                        \
     X(LAUNCH_OUT_OF_RESOURCES, 701)                                                                          \
+    X(HOST_MEMORY_ALREADY_REGISTERED, 712)                                                                   \
+    X(HOST_MEMORY_NOT_REGISTERED, 713)                                                                       \
     X(COOPERATIVE_LAUNCH_TOO_LARGE, 720)
 enum {
     FINE,
@@ -83,6 +90,13 @@ static bool is_taken(uint64_t at, size_t bytes)
     if (next == here->live.begin()) return false;
     --next;
     return at + bytes <= next->first + next->second;
+}
+
+/* All that is under way happens; nothing more once a launch has failed. */
+static void drain()
+{
+    for (; !here->work.empty(); here->work.pop_front())
+        if (here->last.fault == Fault::NONE) here->work.front().run();
 }
 
 static int init(unsigned flags)
@@ -168,8 +182,10 @@ static int synchronise()
 {
     const Lock lock(mutex);
     if (const int failed = begin_work()) return failed;
+    drain();
+    here->waits++;
     here->ended = here->launches;
-    return FINE;
+    return begin_work();
 }
 static int module_load(void **module, const void *image)
 {
@@ -255,18 +271,20 @@ static int give_back(uint64_t at)
 {
     const Lock lock(mutex);
     const auto found = here->live.find(at);
-    const int failed = begin_work();
+    int failed = begin_work();
     if (failed && failed != LAUNCH_FAILED) return failed;
     if (found == here->live.end()) return INVALID_VALUE;
+    drain();
+    failed = begin_work();
     here->used -= whole(found->second);
     here->live.erase(found);
     here->given_back++;
     return failed;
 }
-/* Turns the sign of every 16th number of four bytes, where there is more than tables and the states of two ranks have. */
+/* Turns the sign of every 16th number of four bytes, where there is more than what passes of two ranks are told and leave. */
 static void spoil(void *numbers, size_t bytes)
 {
-    for (size_t i = 3; bytes > 520 && i < bytes; i += 64) static_cast<unsigned char *>(numbers)[i] ^= 0x80;
+    for (size_t i = 3; bytes > 600 && i < bytes; i += 64) static_cast<unsigned char *>(numbers)[i] ^= 0x80;
 }
 
 static int fill(uint64_t at, unsigned char byte, size_t bytes)
@@ -274,28 +292,124 @@ static int fill(uint64_t at, unsigned char byte, size_t bytes)
     const Lock lock(mutex);
     if (const int failed = begin_work()) return failed;
     if (!is_taken(at, bytes)) return INVALID_VALUE;
+    drain();
     here->session.fill(reinterpret_cast<void *>(at), byte, bytes);
-    return FINE;
+    return begin_work();
+}
+static void write(uint64_t to, const void *from, size_t bytes)
+{
+    here->session.write(reinterpret_cast<void *>(to), from, bytes);
+    if (here->wrong == Wrong::TAKES) spoil(reinterpret_cast<void *>(to), bytes);
+}
+static void read(void *to, uint64_t from, size_t bytes)
+{
+    here->unwritten += here->session.unwritten(reinterpret_cast<const void *>(from), bytes);
+    memcpy(to, reinterpret_cast<const void *>(from), bytes);
+    if (here->wrong == Wrong::GIVES) spoil(to, bytes);
 }
 static int to_device(uint64_t to, const void *from, size_t bytes)
 {
     const Lock lock(mutex);
     if (const int failed = begin_work()) return failed;
     if (!is_taken(to, bytes)) return INVALID_VALUE;
-    here->session.write(reinterpret_cast<void *>(to), from, bytes);
-    if (here->wrong == Wrong::TAKES) spoil(reinterpret_cast<void *>(to), bytes);
-    return FINE;
+    drain();
+    here->waited++;
+    write(to, from, bytes);
+    return begin_work();
 }
 static int to_host(void *to, uint64_t from, size_t bytes)
 {
     const Lock lock(mutex);
     if (const int failed = begin_work()) return failed;
     if (!is_taken(from, bytes)) return INVALID_VALUE;
-    here->unwritten += here->session.unwritten(reinterpret_cast<const void *>(from), bytes);
-    memcpy(to, reinterpret_cast<const void *>(from), bytes);
-    if (here->wrong == Wrong::GIVES) spoil(to, bytes);
+    drain();
+    here->waited++;
+    read(to, from, bytes);
+    return begin_work();
+}
+
+/* ---- pinned memory ---- */
+
+constexpr size_t PAGE = 4096;
+
+/* Whether some of it, or with `whole` all of it, is pinned. */
+static bool is_pinned(uint64_t at, size_t bytes, bool whole)
+{
+    auto next = here->pinned.lower_bound(at + bytes);
+    if (next == here->pinned.begin()) return false;
+    --next;
+    const uint64_t end = next->first + next->second;
+    return whole ? next->first <= at && at + bytes <= end : end > at;
+}
+static void check_mapped(uint64_t at, size_t bytes)
+{
+    std::vector<unsigned char> pages(bytes / PAGE);
+    if (!mincore(reinterpret_cast<void *>(at), bytes, pages.data())) return;
+    fprintf(stderr, "host memory was freed while the emulated driver had it pinned\n");
+    abort();
+}
+static int host_register(void *memory, size_t bytes, unsigned flags)
+{
+    const Lock lock(mutex);
+    if (const int failed = begin_work()) return failed;
+    const uint64_t at = reinterpret_cast<uint64_t>(memory);
+    size_t all = bytes;
+    if (!bytes || at % PAGE || bytes % PAGE || flags) return INVALID_VALUE;
+    if (is_pinned(at, bytes, false)) return HOST_MEMORY_ALREADY_REGISTERED;
+    for (const auto &one : here->pinned) all += one.second;
+    if (all > here->pinned_most) return OUT_OF_MEMORY;
+    check_mapped(at, bytes);
+    here->pinned[at] = bytes;
     return FINE;
 }
+static int host_unregister(void *memory)
+{
+    const Lock lock(mutex);
+    const int failed = begin_work();
+    const auto found = here->pinned.find(reinterpret_cast<uint64_t>(memory));
+    if (failed && failed != LAUNCH_FAILED) return failed;
+    if (found == here->pinned.end()) return HOST_MEMORY_NOT_REGISTERED;
+    check_mapped(found->first, found->second);
+    for (const Work &w : here->work)
+        if (w.host < found->first + found->second && found->first < w.host + w.bytes) {
+            fprintf(stderr, "host memory was unpinned while the emulated device copies it\n");
+            abort();
+        }
+    here->pinned.erase(found);
+    return failed;
+}
+/* When somebody waits, unless `at_once` and nothing comes before it; of memory that is not pinned at once, as a driver does it. */
+static int copy_later(const void *host, size_t bytes, bool at_once, const std::function<void()> &run)
+{
+    const uint64_t at = reinterpret_cast<uint64_t>(host);
+    const bool pinned = is_pinned(at, bytes, true);
+    if (!pinned) here->unpinned++;
+    if (!pinned) drain();
+    if (!pinned || (at_once && here->work.empty()))
+        run();
+    else
+        here->work.push_back({run, at, bytes});
+    return begin_work();
+}
+/* Drawn: the host must neither write what it has given on its way nor give what it has not written. */
+static int to_device_async(uint64_t to, const void *from, size_t bytes, void *)
+{
+    const Lock lock(mutex);
+    if (const int failed = begin_work()) return failed;
+    if (!is_taken(to, bytes)) return INVALID_VALUE;
+    const bool at_once = cot_mix64(here->options.seed ^ static_cast<uint64_t>(here->sent++)) & 1;
+    return copy_later(from, bytes, at_once, [=] { write(to, from, bytes); });
+}
+static int to_host_async(void *to, uint64_t from, size_t bytes, void *)
+{
+    const Lock lock(mutex);
+    if (const int failed = begin_work()) return failed;
+    if (!is_taken(from, bytes)) return INVALID_VALUE;
+    here->brought++;
+    memset(to, 0xa5, bytes);
+    return copy_later(to, bytes, false, [=] { read(to, from, bytes); });
+}
+
 /* What goes wrong in it, later calls tell. */
 static int run(void *function, unsigned blocks, unsigned threads, unsigned shared_bytes, void **parameters,
                bool cooperative)
@@ -307,12 +421,18 @@ static int run(void *function, unsigned blocks, unsigned threads, unsigned share
     if (!blocks || !threads || shared_bytes > kernel->most_shared_bytes()) return INVALID_VALUE;
     if (threads > kernel->most_threads()) return LAUNCH_OUT_OF_RESOURCES;
     if (cooperative && blocks > at_once) return COOPERATIVE_LAUNCH_TOO_LARGE;
+    if (here->wrong == Wrong::REFUSES) return LAUNCH_OUT_OF_RESOURCES;
     here->launches++;
     here->blocks = blocks;
     here->options.seed++;
     if (here->wrong == Wrong::LAUNCHES) return FINE;
-    here->last = launch({blocks, threads, shared_bytes}, here->options, kernel->run,
-                        *static_cast<const cot_cuda_fused *>(parameters[0]));
+    const cot_cuda_fused call = *static_cast<const cot_cuda_fused *>(parameters[0]);
+    const Options options = here->options;
+    here->work.push_back(
+        {[=] {
+             here->last = launch({blocks, threads, shared_bytes}, options, kernel->run, call);
+         },
+         0, 0});
     return FINE;
 }
 /* A launch takes 20 ms, whatever it does. */

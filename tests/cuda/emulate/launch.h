@@ -48,7 +48,8 @@ struct Options {
     uint64_t seed = 1;
     std::vector<int> devices; // of each block; empty: all on one
     Rounding rounding = Rounding::EXACT;
-    const char *mutant = nullptr;  // the weakening of device code that is on (COT_UNLESS, COT_EITHER)
+    const char *mutant =
+        nullptr; // weakenings of device code that are on (COT_UNLESS, COT_EITHER), with a blank between
     uint64_t most_steps = 1 << 28; // of the scheduler, after which a launch is given up as endless
 };
 

@@ -6,6 +6,7 @@
  * stores come in through sanitizer.cpp and are judged by vector clocks, whatever order the fibers ran in. */
 #ifndef COT_TESTS_CUDA_EMULATE_MACHINE_H
 #define COT_TESTS_CUDA_EMULATE_MACHINE_H
+#include "clocks.h"
 #include "cuda.h"
 #include "launch.h"
 
@@ -20,8 +21,6 @@
 
 namespace emulate {
 
-using Clock = uint32_t;            // how many releases a thread has made
-using Clocks = std::vector<Clock>; // of every thread, by number
 using Frozen = std::shared_ptr<const Clocks>;
 
 struct Block;
@@ -65,7 +64,8 @@ struct Thread {
     Block *block;
     Warp *warp;
     State state;
-    Clock *clocks;         // [threads of the launch]; its own moves at each release
+    Clock now;             // its own clock, which moves at each release
+    Clocks known;          // of all others
     const char *waits_for; // at what word,
     int waits_number;      // of which number, or -1,
     const void *waits_at;  // and where
@@ -123,7 +123,6 @@ struct Machine {
     std::vector<Thread> all;
     std::vector<Warp> warps;
     std::vector<Block> blocks;
-    std::vector<Clock> clocks;
     std::vector<Thread *> ready, parked;
     std::unordered_set<uintptr_t> prefetched; // by 32 bytes, and not copied since
     void *host_stack;
@@ -131,6 +130,7 @@ struct Machine {
     void *parameters;
     size_t parameter_bytes;
     uint64_t random, steps, now, quiet_rounds;
+    uint64_t tick; // of %globaltimer, ns; what is read may be one behind what was read before
     int done;
     unsigned switch_one_in;
     Result result;
@@ -201,18 +201,21 @@ void end_thread_barriers(Thread *thread);
 /* A launch knows all that came before it, by more threads than its own, too. */
 inline bool knows(const Thread *thread, uint32_t other, Clock clock)
 {
-    return other >= machine->threads || thread->clocks[other] >= clock;
-}
-inline Clock now_of(const Thread *thread)
-{
-    return thread->clocks[thread->number];
+    return other >= machine->threads || other == thread->number || thread->known[other] >= clock;
 }
 inline void release(Thread *thread)
 {
-    thread->clocks[thread->number]++;
+    thread->now++;
 }
-void learn(Thread *thread, const Clocks &known);
-void tell(Clocks &known, const Thread *thread);
+inline void learn(Thread *thread, const Clocks &known)
+{
+    thread->known.join(known);
+}
+inline void tell(Clocks &known, const Thread *thread)
+{
+    known.join(thread->known);
+    known.raise(thread->number, thread->now);
+}
 Frozen freeze(const Thread *thread);
 inline bool within(Scope scope, const Thread *a, const Thread *b)
 {

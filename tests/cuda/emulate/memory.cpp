@@ -40,7 +40,12 @@ struct Reader {
     uint32_t thread;
     Clock clock;
 };
-using Readers = std::vector<Reader>;
+/* Who reads, and when last: a list of a few, or, where there are more, a clock for each thread, 0 where it does not. */
+struct Readers {
+    static constexpr size_t FEW = 16;
+    std::vector<Reader> list;
+    std::vector<Clock> of_thread;
+};
 
 /* Numbered things that come and go. */
 template <typename T> class Numbered {
@@ -257,8 +262,11 @@ static void check_write(const Cell &cell, const Access &a)
 static void check_reads(const Cell &cell, const Access &a)
 {
     if (cell.state & MANY) {
-        for (const Reader &r : many[cell.state >> INDEX_AT])
+        const Readers &readers = many[cell.state >> INDEX_AT];
+        for (const Reader &r : readers.list)
             if (!knows(a.thread, r.thread, r.clock)) race(a, "the read", r.thread);
+        for (uint32_t t = 0; t < readers.of_thread.size(); t++)
+            if (readers.of_thread[t] && !knows(a.thread, t, readers.of_thread[t])) race(a, "the read", t);
     } else if (!knows(a.thread, cell.reader, cell.read_clock)) {
         race(a, "the read", cell.reader);
     }
@@ -277,7 +285,7 @@ static void forget_reads(Cell &cell)
 static void note_read(Cell &cell, Thread *thread)
 {
     const uint32_t me = thread->number;
-    const Clock now = now_of(thread);
+    const Clock now = thread->now;
     if (!(cell.state & MANY)) {
         if (knows(thread, cell.reader, cell.read_clock)) {
             cell.reader = static_cast<uint16_t>(me);
@@ -285,17 +293,35 @@ static void note_read(Cell &cell, Thread *thread)
             return;
         }
         const uint32_t i = many.take();
-        many[i] = {{cell.reader, cell.read_clock}, {me, now}};
+        many[i].list = {{cell.reader, cell.read_clock}, {me, now}};
         cell.state |= MANY | i << INDEX_AT;
         return;
     }
     Readers &readers = many[cell.state >> INDEX_AT];
-    for (const Reader &r : readers)
-        if (r.thread == me && r.clock == now) return;
-    readers.erase(std::remove_if(readers.begin(), readers.end(),
-                                 [&](const Reader &r) { return knows(thread, r.thread, r.clock); }),
-                  readers.end());
-    readers.push_back({me, now});
+    if (!readers.of_thread.empty()) {
+        if (me >= readers.of_thread.size())
+            readers.of_thread.resize(machine->threads); // of an earlier launch
+        readers.of_thread[me] = now;
+        return;
+    }
+    for (Reader &r : readers.list)
+        if (r.thread == me) {
+            r.clock = now;
+            return;
+        }
+    if (readers.list.size() == Readers::FEW) {
+        readers.list.erase(std::remove_if(readers.list.begin(), readers.list.end(),
+                                          [&](const Reader &r) { return knows(thread, r.thread, r.clock); }),
+                           readers.list.end());
+        if (readers.list.size() == Readers::FEW) {
+            readers.of_thread.assign(machine->threads, 0);
+            for (const Reader &r : readers.list) readers.of_thread[r.thread] = r.clock;
+            readers.of_thread[me] = now;
+            readers.list.clear();
+            return;
+        }
+    }
+    readers.list.push_back({me, now});
 }
 
 static void read_cell(Cell &cell, const Access &a)
@@ -318,7 +344,7 @@ static void write_cell(Cell &cell, const Access &a)
     }
     forget_reads(cell);
     cell.writer = static_cast<uint16_t>(a.thread->number);
-    cell.write_clock = now_of(a.thread);
+    cell.write_clock = a.thread->now;
     cell.state = ALLOCATED | WRITTEN;
 }
 
@@ -414,7 +440,7 @@ void end_copy(Thread *thread, Copy &copy, const void *site)
     each_cell(place(copy.to), copy.bytes, [&](Cell &cell, size_t) {
         cell.state &= ~FLYING;
         cell.writer = static_cast<uint16_t>(thread->number);
-        cell.write_clock = now_of(thread);
+        cell.write_clock = thread->now;
     });
     size_t i = 0;
     const Access a = {thread, reinterpret_cast<uintptr_t>(copy.from), copy.live, site, "copies"};

@@ -33,7 +33,7 @@ Machine *machine;
 Thread *current;
 
 static constexpr size_t STACK_BYTES = 64 << 10;
-static constexpr unsigned THREADS_MOST = 4096;
+static constexpr unsigned THREADS_MOST = 16384;
 static constexpr uint64_t CLOCK_STEP = 8;                   // ns that a step of the scheduler takes
 static constexpr uint64_t CLOCK_END = 1000ull * 1000000000; // ns after which polling is taken for endless
 static constexpr uint64_t QUIET_ROUNDS = 16;
@@ -101,21 +101,11 @@ uint64_t draw(uint64_t below)
     return (x >> 11) % below;
 }
 
-void learn(Thread *thread, const Clocks &known)
-{
-    Clock *mine = thread->clocks;
-    for (uint32_t t = 0; t < machine->threads; t++) mine[t] = std::max(mine[t], known[t]);
-}
-
-void tell(Clocks &known, const Thread *thread)
-{
-    if (known.empty()) known.assign(machine->threads, 0);
-    for (uint32_t t = 0; t < machine->threads; t++) known[t] = std::max(known[t], thread->clocks[t]);
-}
-
 Frozen freeze(const Thread *thread)
 {
-    return std::make_shared<const Clocks>(thread->clocks, thread->clocks + machine->threads);
+    Clocks all;
+    tell(all, thread);
+    return std::make_shared<const Clocks>(std::move(all));
 }
 
 static std::string waiting_for(const Thread &t)
@@ -303,17 +293,18 @@ Result launch_erased(const Shape &shape, const Options &options, void (*run)(voi
     if (!shape.blocks || !shape.threads || shape.threads % 32 || shape.threads > 1024 ||
         m.threads > THREADS_MOST) {
         m.result.fault = Fault::MISUSE;
-        m.result.message = "misuse: a launch has 1 to 4096 threads, 32, 64, ... 1024 a block";
+        m.result.message = "misuse: a launch has 1 to 16384 threads, 32, 64, ... 1024 a block";
         return m.result;
     }
     machine = &m;
     m.random = options.seed * 0x2545f4914f6cdd1du;
     m.switch_one_in = 1u << draw(4);
+    m.tick = uint64_t{1} << 5 * draw(3); // 1, 32 or 1024 ns
     m.run = run;
     m.parameters = parameters;
     m.parameter_bytes = parameter_bytes;
     begin_launch_memory();
-    m.clocks.assign(static_cast<size_t>(m.threads) * m.threads, first_clock());
+    const Clocks first_known(m.threads, first_clock());
     m.all.resize(m.threads);
     m.blocks.resize(shape.blocks);
     m.warps.resize(m.threads / 32);
@@ -335,8 +326,8 @@ Result launch_erased(const Shape &shape, const Options &options, void (*run)(voi
         thread.device = block.device;
         thread.block = &block;
         thread.warp = &warp;
-        thread.clocks = &m.clocks[static_cast<size_t>(t) * m.threads];
-        release(&thread);
+        thread.now = first_clock() + 1;
+        thread.known = first_known;
         block.threads.push_back(&thread);
         prepare(&thread, stacks() + t * STACK_BYTES);
         make_ready(&thread);
@@ -347,7 +338,7 @@ Result launch_erased(const Shape &shape, const Options &options, void (*run)(voi
     current = nullptr;
     for (Warp &warp : m.warps) close_uses(&warp);
     Clock last = first_clock();
-    for (const Thread &thread : m.all) last = std::max(last, now_of(&thread));
+    for (const Thread &thread : m.all) last = std::max(last, thread.now);
     keep_clock(last);
     end_launch_memory();
     machine = nullptr;

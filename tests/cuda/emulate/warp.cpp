@@ -81,7 +81,7 @@ void sync_warp(uint32_t mask)
     for (int lane = 0; lane < 32; lane++)
         if (mask >> lane & 1) {
             Thread *t = me->warp->lanes[lane];
-            std::copy(known.begin(), known.end(), t->clocks);
+            t->known = known;
             release(t);
         }
     machine->result.counters.warp_barriers++;

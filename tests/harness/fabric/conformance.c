@@ -44,11 +44,12 @@ static void check_calls(const struct subject *subject)
     const uint64_t seed = test_seed();
     for (int ranks = 1; ranks <= 9; ranks++) {
         const int running[] = {1, 2, ranks};
-        for (int i = 0; i < 3; i++)
+        for (int i = subject->brief ? ranks % 3 : 0; i < 3; i += subject->brief ? 3 : 1)
             try_calls(subject, ranks, running[i], 40, seed + (uint64_t)(ranks * 3 + i));
     }
-    try_calls(subject, 16, 16, 30, seed + 100);
     try_calls(subject, 16, 3, 30, seed + 101);
+    if (subject->brief) return;
+    try_calls(subject, 16, 16, 30, seed + 100);
     try_calls(subject, COT_MAX_RANKS, COT_MAX_RANKS, 12, seed + 102);
     try_calls(subject, COT_MAX_RANKS, 2, 12, seed + 103);
 }
@@ -317,7 +318,7 @@ static bool turns_body(cot_fabric *fabric, const group_job *job)
 
 static void check_turns(const struct subject *subject)
 {
-    for (int running = 1; running <= 3; running++) {
+    for (int running = subject->brief ? 2 : 1; running <= (subject->brief ? 2 : 3); running++) {
         group_job job;
         small_job(&job, subject, 6, running, turns_body);
         job.heap_bytes = 1 << 19;

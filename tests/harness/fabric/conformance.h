@@ -13,6 +13,7 @@ struct subject {
     const cot_fabric_backend *backend;
     double link_bytes_per_s; // both 0: no shape
     int64_t link_latency_ns;
+    bool brief; // fewer kinds of groups, for what the suite has been through without a link
 };
 
 /* A job of the subject with a small heap and nothing to call; it is `job`. */

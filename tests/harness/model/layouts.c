@@ -172,7 +172,7 @@ static void add_one(model *m, const char *name, const layout *l, const matrix *v
 
 static void write_config(const folder *f, const char *more)
 {
-    char config[1200];
+    char config[1600];
     snprintf(
         config, sizeof config,
         "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"vocab_size\": %d, \"hidden_size\": %d, "
@@ -201,7 +201,7 @@ model layout_make(const layout *l, uint64_t *seed)
 {
     enum { H = LAYOUT_H, I = LAYOUT_I };
     model m = {.f = folder_new(test_seed())};
-    char more[400], name[96];
+    char more[800], name[96];
     snprintf(more, sizeof more, ", \"quantization_config\": {%s}", l->config);
     write_config(m.f, more);
     add(m.f, "model.embed_tokens.weight", COT_BF16, LAYOUT_VOCAB, H, 0, 0);
@@ -267,7 +267,7 @@ const layout layouts[LAYOUTS] = {
      COT_F16, false},
     {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 64, \"sym\": false, \"desc_act\": false", GPTQ,
      4, 64, true, 1, COT_F16, false},
-    {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 32, \"sym\": false, \"checkpoint_format\": "
+    {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 32, \"sym\": false, \"format\": "
      "\"gptq_v2\"",
      GPTQ, 4, 32, true, 0, COT_BF16, false},
     {"\"quant_method\": \"gptq\", \"bits\": 8, \"group_size\": -1, \"sym\": false", GPTQ, 8, 0, true, 1,

@@ -183,8 +183,10 @@ void watch_take(struct sim *sim, int r, const cot_fused_task *task)
     for (int64_t t = task->begin; t < task->end; t++)
         for (int64_t k = 0; k < (cot_fused_is_exact(moe) ? moe->layout.top_k : moe->layout.ranks); k++) {
             cot_fused_entry entries[COT_MAX_TOP_K];
-            int64_t row = t * moe->layout.top_k + k;
-            if (!cot_fused_is_exact(moe)) {
+            int64_t row;
+            if (cot_fused_is_exact(moe)) {
+                row = moe->reply_row[t * moe->layout.top_k + k];
+            } else {
                 if (!cot_fused_entries_for(moe, entries, t, (int)k)) continue;
                 row = k * moe->layout.tokens + (k == r ? t : moe->sent_row[t * moe->layout.ranks + k]);
             }

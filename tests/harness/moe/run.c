@@ -20,6 +20,62 @@ struct task {
     struct outcome *outcome;
 };
 
+/* ---- rows and routing of a rank, in memory of the kind that its operator names ---- */
+
+struct rows {
+    const cot_moe_memory *memory;
+    void *at;
+    size_t bytes;
+};
+
+/* Of NaN. Whole pages where they are pinned, since another's may be, too. */
+static cot_status rows_take(struct rows *rows, const cot_moe_operator *op, size_t bytes, cot_error *error)
+{
+    enum { PAGE = 4096 };
+    *rows = (struct rows){0};
+    if (!op->memory) {
+        rows->at = poisoned(bytes);
+        return COT_OK;
+    }
+    const size_t whole = (bytes / PAGE + 1) * PAGE;
+    void *at = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(at, MAP_FAILED);
+    memset(at, 0xff, whole);
+    const cot_status status = op->memory->pin(at, whole, error);
+    *rows = (struct rows){status == COT_OK ? op->memory : NULL, at, whole};
+    return status;
+}
+
+static void rows_free(struct rows *rows)
+{
+    if (rows->memory) rows->memory->unpin(rows->at, rows->bytes);
+    if (rows->bytes)
+        munmap(rows->at, rows->bytes);
+    else
+        free(rows->at);
+}
+
+enum { X, Y, EXPERTS, WEIGHTS, ROWS };
+
+static cot_status all_rows_take(struct rows rows[ROWS], const struct world *w, int64_t tokens,
+                                cot_error *error)
+{
+    const size_t row = (size_t)(tokens * w->options.expert.hidden) * sizeof(float),
+                 chosen = (size_t)(tokens * w->options.top_k),
+                 bytes[ROWS] = {row, row, chosen * sizeof(uint16_t), chosen * sizeof(float)};
+    cot_status status = COT_OK;
+    memset(rows, 0, ROWS * sizeof *rows);
+    for (int i = 0; i < ROWS && status == COT_OK; i++) status = rows_take(&rows[i], w->op, bytes[i], error);
+    return status;
+}
+
+static void all_rows_free(struct rows rows[ROWS])
+{
+    for (int i = 0; i < ROWS; i++) rows_free(&rows[i]);
+}
+
+/* ---- runs ---- */
+
 /* The oracle's routing of a rank's tokens. */
 static void world_route(const struct world *w, const struct plan *p, int64_t begin, int64_t tokens,
                         uint16_t *experts, float *weights)
@@ -42,16 +98,18 @@ static cot_status warm_up(const struct task *m, cot_fabric *fabric, cot_moe *moe
 {
     const struct world *w = m->world;
     const int64_t top_k = w->options.top_k;
-    float *y = poisoned((size_t)(tokens * w->options.expert.hidden) * sizeof *y),
-          *weights = poisoned((size_t)(tokens * top_k) * sizeof *weights);
-    uint16_t *experts = poisoned((size_t)(tokens * top_k) * sizeof *experts);
-    for (int64_t i = 0; i < tokens * top_k; i++) {
+    struct rows rows[ROWS];
+    cot_status status = all_rows_take(rows, w, tokens, error);
+    uint16_t *experts = rows[EXPERTS].at;
+    float *weights = rows[WEIGHTS].at;
+    for (int64_t i = 0; i < tokens * top_k && status == COT_OK; i++) {
         experts[i] = (uint16_t)(i % top_k);
         weights[i] = 1;
     }
     layer.gate = NULL;
-    const cot_status status = w->op->forward(moe, &layer, y, experts, weights, x, tokens, error);
-    free(y), free(weights), free(experts);
+    if (status == COT_OK)
+        status = w->op->forward(moe, &layer, rows[Y].at, experts, weights, x, tokens, error);
+    all_rows_free(rows);
     memset(fabric->traffic, 0, (size_t)fabric->ranks * sizeof *fabric->traffic);
     memset(fabric->rounds, 0, sizeof fabric->rounds);
     return status;
@@ -77,7 +135,8 @@ static cot_status rank_passes(const struct task *m, cot_fabric *fabric, cot_moe 
     const int rank = fabric->rank;
     const struct world *w = m->world;
     const struct plan *p = m->plan;
-    int64_t hidden = w->options.expert.hidden, begin = p->begin[rank], tokens = p->begin[rank + 1] - begin;
+    const int64_t hidden = w->options.expert.hidden, top_k = w->options.top_k, begin = p->begin[rank],
+                  tokens = p->begin[rank + 1] - begin;
     cot_gate gate = w->gate.gate;
     uint8_t *shared = NULL;
     float *gate_weight = store_whole(w, &shared);
@@ -87,25 +146,31 @@ static cot_status rank_passes(const struct task *m, cot_fabric *fabric, cot_moe 
                            .slots = slots,
                            .shared = shared,
                            .shared_gate = w->shared_gate};
-    float *x = poisoned((size_t)(tokens * hidden) * sizeof *x);
-    for (int64_t i = 0; i < tokens; i++)
+    struct rows rows[ROWS];
+    cot_status status = all_rows_take(rows, w, tokens, error);
+    float *x = rows[X].at, *y = rows[Y].at, *weights = rows[WEIGHTS].at;
+    uint16_t *experts = rows[EXPERTS].at;
+    for (int64_t i = 0; i < tokens && status == COT_OK; i++)
         memcpy(x + i * hidden, w->x + p->order[begin + i] * hidden, (size_t)hidden * sizeof *x);
-    uint16_t *experts = m->outcome->experts + begin * w->options.top_k;
-    float *weights = m->outcome->weights + begin * w->options.top_k;
-    if (p->given) {
+    if (p->given && status == COT_OK) {
         layer.gate = NULL;
         world_route(w, p, begin, tokens, experts, weights);
     }
-    cot_status status = w->op->keep ? w->op->keep(moe, &layer, error) : COT_OK;
+    if (status == COT_OK && w->op->keep) status = w->op->keep(moe, &layer, error);
     if (status == COT_OK && p->warmed) status = warm_up(m, fabric, moe, layer, x, tokens, error);
     for (int pass = 0; pass < p->passes && status == COT_OK; pass++) {
-        float *y = m->outcome->y + begin * hidden;
         memset(y, 0xff, (size_t)(tokens * hidden) * sizeof *y);
         int64_t before = p->count_allocations ? p->count_allocations() : 0;
         status = w->op->forward(moe, &layer, y, experts, weights, x, tokens, error);
         if (p->count_allocations) m->outcome->allocations[rank] += p->count_allocations() - before;
     }
-    free(x), free(shared), free(gate_weight);
+    if (rows[WEIGHTS].at) { // all are there
+        memcpy(m->outcome->y + begin * hidden, y, (size_t)(tokens * hidden) * sizeof *y);
+        memcpy(m->outcome->experts + begin * top_k, experts, (size_t)(tokens * top_k) * sizeof *experts);
+        memcpy(m->outcome->weights + begin * top_k, weights, (size_t)(tokens * top_k) * sizeof *weights);
+    }
+    all_rows_free(rows);
+    free(shared), free(gate_weight);
     return status;
 }
 
