@@ -24,8 +24,12 @@ tests:
 test: tests
 	ctest --test-dir build/release -j $$(($(JOBS) + 1)) --output-on-failure --no-tests=error -LE long
 
+# And 10,000 schedules of the device's kernel on its emulator, which is in a build of its own.
 test-long: tests
 	ctest --test-dir build/release -j $(JOBS) --output-on-failure --no-tests=error
+	@cmake --preset cuda >/dev/null
+	@cmake --build build/cuda --target cuda_test_fused_schedules -j $(JOBS)
+	ctest --test-dir build/cuda -R '^cuda/many_schedules$$' --output-on-failure --no-tests=error
 
 # Mixed load and abuse on a server, and what is left of it afterwards (docs/OPERATE.md).
 SOAK_MINUTES ?= 30

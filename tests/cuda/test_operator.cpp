@@ -237,6 +237,24 @@ static void rows_in_pinned_memory(void **)
         }
 }
 
+/* Copies from and to 16 bytes of which 8 are pinned, and of those 8. */
+static void half_pinned_is_refused(unsigned char *host)
+{
+    const cot_cuda_driver *const driver = emulate::Device::in_use()->driver();
+    const int invalid_value = 1;
+    uint64_t at;
+    driver->context_push(emulate::Device::in_use());
+    assert_int_equal(driver->take(&at, 16), 0);
+    assert_int_equal(driver->to_device(at, host, 16), invalid_value);
+    assert_int_equal(driver->to_device_async(at, host, 16, nullptr), invalid_value);
+    assert_int_equal(driver->to_host(host, at, 16), invalid_value);
+    assert_int_equal(driver->to_host_async(host, at, 16, nullptr), invalid_value);
+    assert_int_equal(driver->to_device(at, host, 8), 0);
+    driver->give_back(at);
+    void *context;
+    driver->context_pop(&context);
+}
+
 /* What the driver does with pinned memory, and that it is told when there is too much. */
 static void memory_that_is_pinned(void **)
 {
@@ -254,6 +272,7 @@ static void memory_that_is_pinned(void **)
     }
     assert_int_equal(ready.device.pinned.size(), 1);
     assert_int_equal(ready.device.pinned.begin()->second, pages.bytes);
+    half_pinned_is_refused(pages.at + pages.bytes - 8);
     cot_moe_options options = w.options;
     cot_cuda_group *group = nullptr;
     options.slots = p.slots;

@@ -220,6 +220,24 @@ static void copied_source(float *out, float *in)
     out[t] = shared()[4 * t];
 }
 
+/* Of what a thread wrote itself, too: plainly, or atomically. */
+static void copied_own(float *out, float *in)
+{
+    const unsigned t = threadIdx.x;
+    in[4 * t] = 1;
+    cot::copy_async_16(&shared()[4 * t], in + 4 * t, 16);
+    cot::copy_async_commit();
+    COT_UNLESS(own_source_wait) cot::copy_async_wait<0>();
+    in[4 * t] = 2;
+    cot::copy_async_wait<0>();
+    cot::copy_async_16(&shared()[4 * t], in + 4 * t, 16);
+    cot::copy_async_commit();
+    COT_UNLESS(own_source_last_wait) cot::copy_async_wait<0>();
+    cot::store_relaxed<scope::gpu>(reinterpret_cast<unsigned *>(in + 4 * t), 3u);
+    cot::copy_async_wait<0>();
+    out[t] = shared()[4 * t];
+}
+
 /* A buffer is filled again while others still read it. */
 static void refilled(float *out, const float *in)
 {
@@ -317,6 +335,9 @@ static const Run run_copies = [](Memory &m, const emulate::Options &o) {
 static const Run run_source = [](Memory &m, const emulate::Options &o) {
     return emulate::launch({1, 64, 4096}, o, copied_source, m.data, m.in);
 };
+static const Run run_own = [](Memory &m, const emulate::Options &o) {
+    return emulate::launch({1, 64, 4096}, o, copied_own, m.data, m.in);
+};
 static const Run run_refilled = [](Memory &m, const emulate::Options &o) {
     return emulate::launch({1, 64, 4096}, o, refilled, m.data, m.in);
 };
@@ -352,6 +373,8 @@ static const Case cases[] = {
     {"copies_barrier", run_copies, false},
     {"copies_last_wait", run_copies, false},
     {"source_wait", run_source, false},
+    {"own_source_wait", run_own, false},
+    {"own_source_last_wait", run_own, false},
     {"refilled_barrier", run_refilled, false},
     {"readers_barrier", run_readers, false},
 };

@@ -487,7 +487,7 @@ static void finish(void *group, bool copied)
     struct endpoint *self = group;
     int missing;
     if (!copied) {
-        send_gathered(self);
+        if (!atomic_load(&cot_shmem_words(self)->failed)) send_gathered(self);
         for (int to = 0; to < self->fabric.ranks; to++)
             if (atomic_load(&cot_shmem_words(self)->failed) != ((uint64_t)(to + 1) | COT_SHMEM_MUTE))
                 cot_shmem_raise(self, to,

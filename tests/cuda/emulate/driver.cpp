@@ -287,6 +287,22 @@ static void spoil(void *numbers, size_t bytes)
     for (size_t i = 3; bytes > 600 && i < bytes; i += 64) static_cast<unsigned char *>(numbers)[i] ^= 0x80;
 }
 
+/* Whether some of it, or with `whole` all of it, is pinned. */
+static bool is_pinned(uint64_t at, size_t bytes, bool whole)
+{
+    auto next = here->pinned.lower_bound(at + bytes);
+    if (next == here->pinned.begin()) return false;
+    --next;
+    const uint64_t end = next->first + next->second;
+    return whole ? next->first <= at && at + bytes <= end : end > at;
+}
+/* Such a copy a driver refuses. */
+static bool is_half_pinned(const void *host, size_t bytes)
+{
+    const uint64_t at = reinterpret_cast<uint64_t>(host);
+    return is_pinned(at, bytes, false) && !is_pinned(at, bytes, true);
+}
+
 static int fill(uint64_t at, unsigned char byte, size_t bytes)
 {
     const Lock lock(mutex);
@@ -311,7 +327,7 @@ static int to_device(uint64_t to, const void *from, size_t bytes)
 {
     const Lock lock(mutex);
     if (const int failed = begin_work()) return failed;
-    if (!is_taken(to, bytes)) return INVALID_VALUE;
+    if (!is_taken(to, bytes) || is_half_pinned(from, bytes)) return INVALID_VALUE;
     drain();
     here->waited++;
     write(to, from, bytes);
@@ -321,7 +337,7 @@ static int to_host(void *to, uint64_t from, size_t bytes)
 {
     const Lock lock(mutex);
     if (const int failed = begin_work()) return failed;
-    if (!is_taken(from, bytes)) return INVALID_VALUE;
+    if (!is_taken(from, bytes) || is_half_pinned(to, bytes)) return INVALID_VALUE;
     drain();
     here->waited++;
     read(to, from, bytes);
@@ -332,15 +348,6 @@ static int to_host(void *to, uint64_t from, size_t bytes)
 
 constexpr size_t PAGE = 4096;
 
-/* Whether some of it, or with `whole` all of it, is pinned. */
-static bool is_pinned(uint64_t at, size_t bytes, bool whole)
-{
-    auto next = here->pinned.lower_bound(at + bytes);
-    if (next == here->pinned.begin()) return false;
-    --next;
-    const uint64_t end = next->first + next->second;
-    return whole ? next->first <= at && at + bytes <= end : end > at;
-}
 static void check_mapped(uint64_t at, size_t bytes)
 {
     std::vector<unsigned char> pages(bytes / PAGE);
@@ -396,7 +403,7 @@ static int to_device_async(uint64_t to, const void *from, size_t bytes, void *)
 {
     const Lock lock(mutex);
     if (const int failed = begin_work()) return failed;
-    if (!is_taken(to, bytes)) return INVALID_VALUE;
+    if (!is_taken(to, bytes) || is_half_pinned(from, bytes)) return INVALID_VALUE;
     const bool at_once = cot_mix64(here->options.seed ^ static_cast<uint64_t>(here->sent++)) & 1;
     return copy_later(from, bytes, at_once, [=] { write(to, from, bytes); });
 }
@@ -404,7 +411,7 @@ static int to_host_async(void *to, uint64_t from, size_t bytes, void *)
 {
     const Lock lock(mutex);
     if (const int failed = begin_work()) return failed;
-    if (!is_taken(from, bytes)) return INVALID_VALUE;
+    if (!is_taken(from, bytes) || is_half_pinned(to, bytes)) return INVALID_VALUE;
     here->brought++;
     memset(to, 0xa5, bytes);
     return copy_later(to, bytes, false, [=] { read(to, from, bytes); });

@@ -373,6 +373,20 @@ static void access_outside(const Access &a, Kind kind)
     wrong(Fault::BOUNDS, a, ", out of bounds");
 }
 
+/* What a thread writes twice in one moment of its clock leaves no mark that the end of a copy would find. */
+static void check_own_copies(const Access &a)
+{
+    const auto check = [&a](const std::vector<Copy> &copies) {
+        for (const Copy &c : copies) {
+            const uintptr_t from = reinterpret_cast<uintptr_t>(c.from);
+            if (a.address < from + c.live && from < a.address + a.bytes)
+                wrong(Fault::RACE, a, ", which a cp.async of its own is still to read");
+        }
+    };
+    check(a.thread->issued);
+    for (const std::vector<Copy> &group : a.thread->groups) check(group);
+}
+
 void access(Thread *thread, uintptr_t address, size_t bytes, Kind kind, const void *site)
 {
     const Access a = {thread, address, bytes, site, kind == Kind::READ ? "reads" : "writes"};
@@ -380,7 +394,7 @@ void access(Thread *thread, uintptr_t address, size_t bytes, Kind kind, const vo
     if (at >= ARENA_BYTES || bytes > ARENA_BYTES - at) return access_outside(a, kind);
     if ((bytes & (bytes - 1)) == 0 && address & (bytes - 1)) wrong(Fault::ALIGNMENT, a, ", not aligned");
     machine->result.counters.accesses++;
-    if (kind == Kind::WRITE) progress(thread);
+    if (kind == Kind::WRITE) progress(thread), check_own_copies(a);
     const uintptr_t base = reinterpret_cast<uintptr_t>(arena);
     size_t done = 0;
     each_cell(at, bytes, [&](Cell &cell, size_t n) {
@@ -401,6 +415,7 @@ void access_atomic(Thread *thread, uintptr_t address, size_t bytes, Kind kind, c
     const size_t at = address - reinterpret_cast<uintptr_t>(arena);
     if (at >= ARENA_BYTES || bytes > ARENA_BYTES - at) wrong(Fault::BOUNDS, a, ", out of bounds");
     if (address & (bytes - 1)) wrong(Fault::ALIGNMENT, a, ", not aligned");
+    if (kind == Kind::WRITE) check_own_copies(a);
     bool split = false;
     each_cell(at, bytes, [&](Cell &cell, size_t n) {
         check_mine(cell, a);
