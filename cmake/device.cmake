@@ -13,8 +13,8 @@ add_custom_command(OUTPUT ${image_files} VERBATIM
                    DEPENDS ${kernel_texts} ${PROJECT_SOURCE_DIR}/cuda/fused.cu ${PROJECT_SOURCE_DIR}/cuda/bulk.cu
                            ${PROJECT_SOURCE_DIR}/src/moe/fused/layout.h ${PROJECT_SOURCE_DIR}/tools/compile_cuda)
 set(host ${PROJECT_SOURCE_DIR}/cuda/module)
-add_executable(device_points bench/device_main.cpp bench/device_points.cpp ${host}/device.cpp ${host}/driver.cpp
-               ${host}/group.cpp ${host}/image.cpp ${host}/probe.cpp ${host}/weights.cpp)
+add_executable(device_points bench/device_main.cpp bench/device_points.cpp ${host}/call.cpp ${host}/device.cpp
+               ${host}/driver.cpp ${host}/group.cpp ${host}/image.cpp ${host}/kept.cpp ${host}/probe.cpp ${host}/weights.cpp)
 target_include_directories(device_points PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(device_points PRIVATE -include ${images}/image.h)
 target_link_libraries(device_points PRIVATE coterie)

@@ -1,0 +1,89 @@
+/* Weights that stay on the device from call to call. */
+#include "cuda/module/group_parts.h"
+
+#include "cuda/module/weights.h"
+
+#include "cuda/c_begin.h"
+#include "base/rng.h"
+#include "cuda/c_end.h"
+
+#include <stdlib.h>
+
+/* The place of the table where that is kept, or would be. */
+static cot_cuda_kept *place_of(cot_cuda_kept *table, size_t room, const void *host, cot_sym slots, int rank)
+{
+    const uint64_t key =
+        host ? reinterpret_cast<uint64_t>(host) : slots * COT_MAX_RANKS + static_cast<uint64_t>(rank);
+    for (size_t i = cot_mix64(key);; i++) {
+        cot_cuda_kept *const k = &table[i % room];
+        if (!k->bytes || (k->host == host && (host || (k->slots == slots && k->rank == rank)))) return k;
+    }
+}
+
+const cot_cuda_kept *cot_cuda_find_kept(const cot_cuda_group *g, const void *host, cot_sym slots, int rank)
+{
+    const cot_cuda_kept *const found =
+        g->kept_room ? place_of(g->kept, g->kept_room, host, slots, rank) : nullptr;
+    return found && found->bytes ? found : nullptr;
+}
+
+/* Room for one more. */
+static cot_status grow_kept(cot_cuda_group *g, cot_error *error)
+{
+    const size_t room = g->kept_room ? 2 * g->kept_room : 128;
+    if (2 * (g->kept_count + 1) <= g->kept_room) return COT_OK;
+    cot_cuda_kept *const table = static_cast<cot_cuda_kept *>(calloc(room, sizeof *table));
+    if (!table) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a list of weights");
+    for (size_t i = 0; i < g->kept_room; i++) {
+        const cot_cuda_kept *const k = &g->kept[i];
+        if (k->bytes) *place_of(table, room, k->host, k->slots, k->rank) = *k;
+    }
+    free(g->kept);
+    g->kept = table;
+    g->kept_room = room;
+    return COT_OK;
+}
+
+static cot_status keep(cot_cuda_group *g, const void *host, cot_sym slots, int rank, const void *from,
+                       size_t bytes, cot_error *error)
+{
+    const cot_cuda_driver *const driver = g->device->driver;
+    const cot_cuda_kept *found = cot_cuda_find_kept(g, host, slots, rank);
+    if (!found) {
+        cot_cuda_kept fresh = {host, slots, rank, 0, bytes};
+        cot_status status = grow_kept(g, error);
+        if (status == COT_OK) status = cot_cuda_check_free(g->device, bytes, "weights of a layer", error);
+        if (status == COT_OK)
+            status = cot_cuda_take_memory(g->device, &fresh.at, bytes, "weights of a layer", error);
+        if (status != COT_OK) return status;
+        cot_cuda_kept *const place = place_of(g->kept, g->kept_room, host, slots, rank);
+        *place = fresh;
+        g->kept_count++;
+        found = place;
+    }
+    assert(found->bytes == bytes);
+    return cot_cuda_check(driver, driver->to_device(found->at, from, bytes), "take weights", error);
+}
+
+cot_status cot_cuda_group_keep(cot_cuda_group *g, const cot_moe_layer *layer, int rank, const void *local,
+                               cot_error *error)
+{
+    const cot_moe_options *const o = &g->options;
+    const size_t experts = static_cast<size_t>(o->experts), h = static_cast<size_t>(o->expert.hidden),
+                 slots = static_cast<size_t>(slots_of(o)) * g->call.networks[0].bytes;
+    const cot_cuda_current current(g->device);
+    cot_status status = current.check(error);
+    if (status == COT_OK) status = keep(g, nullptr, layer->slots, rank, local, slots, error);
+    const auto keep_whole = [&](const void *host, size_t bytes) {
+        if (host && status == COT_OK) status = keep(g, host, 0, 0, host, bytes, error);
+    };
+    if (rank) return status;
+    if (layer->gate) {
+        keep_whole(layer->gate->weight, experts * h * sizeof(float));
+        keep_whole(layer->gate->bias, experts * sizeof(float));
+        keep_whole(layer->gate->correction, experts * sizeof(float));
+    }
+    if (layer->shared) keep_whole(layer->shared, cot_cuda_network_of(&o->shared).bytes);
+    keep_whole(layer->shared_gate, h * sizeof(float));
+    return status;
+}
