@@ -23,3 +23,4 @@ target_link_libraries(coterie-shmem PRIVATE ${link})
 # Open MPI shares all writable memory of the process that lies below `_end`, which is the program's where that was linked with
 # it, and its own, far above, where it was not. Here it is to find nothing: the first `_end` that it sees is this one.
 target_link_options(coterie-shmem PRIVATE -Wl,--defsym=_end=4096)
+add_dependencies(coterie-cli coterie-shmem) # who builds the program alone, as `make` does, wants it too

@@ -13,3 +13,7 @@ if(NOT COT_SANITIZE) # what links a sanitized library must be sanitized
            COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/house/test_install ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
   set_tests_properties(house/install PROPERTIES LABELS house TIMEOUT 600)
 endif()
+if(TARGET coterie-shmem)
+  add_test(NAME house/make_modules COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/house/test_make_modules ${PROJECT_BINARY_DIR})
+  set_tests_properties(house/make_modules PROPERTIES LABELS house TIMEOUT 60)
+endif()
