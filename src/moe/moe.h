@@ -80,8 +80,8 @@ typedef struct cot_moe_times {
 
 /* A kind of host memory: what becomes of pages that a process has. */
 typedef struct cot_moe_memory {
-    /* All pages of [at, at + bytes) are of the kind from now on; none is yet. Thread-safe. Errors: OUT_OF_MEMORY (with the size),
-     * IO. */
+    /* All pages of [at, at + bytes) are of the kind from now on; none is yet. Nothing else that an operator reads or writes lies in
+     * part in them: a device's driver refuses to copy that. Thread-safe. Errors: OUT_OF_MEMORY (with the size), IO. */
     cot_status (*pin)(void *at, size_t bytes, cot_error *error);
     void (*unpin)(void *at, size_t bytes); // the same, before they are freed
 } cot_moe_memory;
