@@ -1,6 +1,7 @@
 #include "command.h"
 #include "progress.h"
 #include "start_ranks.h"
+#include "started_rank.h"
 #include "terminal.h"
 #include "coterie/started.h"
 #include "coterie/version.h"
@@ -134,7 +135,7 @@ static const char *text_of(const cot_command *command, const void *settings, con
     return field ? *field : NULL;
 }
 
-/* How many ranks are asked for: a number, or one in words where a benchmark takes a list. */
+/* How many ranks are asked for: a number, or one in words where a benchmark takes a list; -1: several numbers. */
 static int64_t ranks_of(const cot_command *command, const void *settings)
 {
     static const char ranks[] = "ranks";
@@ -143,7 +144,7 @@ static int64_t ranks_of(const cot_command *command, const void *settings)
             if (!strcmp(row->name, ranks) && row->kind == COT_OPTION_INTEGER)
                 return *(const int64_t *)field_of(command, settings, ranks);
     const char *text = text_of(command, settings, ranks);
-    return text ? atoll(text) : 0;
+    return !text ? 0 : strchr(text, ',') ? -1 : atoll(text);
 }
 
 static double timeout_of(const cot_command *command, const void *settings)
@@ -165,20 +166,14 @@ static bool starts_ranks(const cot_command *command, const void *settings, char 
     }
     if (!of_hosts || cot_launch_started().ranks) return false;
     const int64_t ranks = ranks_of(command, settings);
+    if (ranks < 0) {
+        cot_complain("--fabric shmem starts one number of ranks, not --ranks %s",
+                     text_of(command, settings, "ranks"));
+        *status = COT_EXIT_USAGE;
+        return true;
+    }
     *status = cot_start_ranks(ranks < 1 ? 1 : (int)ranks, hostfile, timeout_of(command, settings), argv);
     return true;
-}
-
-/* Before they meet all wait for what the first one reads, as long as it takes: -p -, -p-, --prompt=-. */
-static bool reads_standard_input(int argc, char **argv)
-{
-    bool reads = false;
-    for (int i = 0; i < argc; i++) {
-        const char *equals = strncmp(argv[i], "--", 2) ? NULL : strchr(argv[i], '=');
-        const bool joined = argv[i][0] == '-' && argv[i][1] && argv[i][1] != '-'; // a letter and its value
-        reads |= !strcmp(equals ? equals + 1 : joined ? argv[i] + 2 : argv[i], "-");
-    }
-    return reads;
 }
 
 /* What was given as --fabric, before anything else is looked at; NULL: nothing was. */
@@ -245,10 +240,9 @@ static int run(const cot_command *command, int argc, char **argv, char **whole_a
     group.is_rank = will_be_rank(command, fabric);
     if (group.is_rank) cot_tell_starter();
     if (cot_is_other_rank()) dup2(STDERR_FILENO, STDOUT_FILENO); // where UCX writes what goes wrong
-    const bool reads = reads_standard_input(argc, argv);         // parsing may move them
     if (cot_options_parse(&command->options, settings, argc, argv, &help)) {
         if (help) cot_help_command(command);
-        if (group.is_rank && !help && !reads) cot_bound_meeting(timeout_of(command, settings));
+        if (group.is_rank && !help) cot_bound_meeting(timeout_of(command, settings));
         if (help || !starts_ranks(command, settings, whole_argv, &status))
             status = help ? COT_EXIT_OK : command->run(settings);
     }

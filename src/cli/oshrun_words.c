@@ -40,11 +40,11 @@ bool cot_oshrun_says(oshrun_words *words, const char *line)
     return true;
 }
 
-void cot_oshrun_complain(const oshrun_words *words, const char *hostfile)
+bool cot_oshrun_complain(const oshrun_words *words, const char *hostfile)
 {
     static const char unreached[] = "ORTE was unable to reliably start one or more daemons";
     char names[512];
-    if (!words->first[0]) return;
+    if (!words->first[0]) return false;
     if (hostfile && strncmp(words->first, unreached, sizeof unreached - 1) == 0) {
         cot_unreached_hosts(names, sizeof names, hostfile);
         cot_complain(
@@ -52,4 +52,5 @@ void cot_oshrun_complain(const oshrun_words *words, const char *hostfile)
             *names ? "" : "a host", names, hostfile);
     } else
         cot_complain("oshrun: %s", words->first);
+    return true;
 }

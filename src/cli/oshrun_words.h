@@ -11,7 +11,7 @@ typedef struct oshrun_words {
 
 /* Whether the line, which ends with a newline, is Open MPI's own. It keeps the first paragraph. */
 bool cot_oshrun_says(oshrun_words *words, const char *line);
-/* That paragraph as one line, without anything where nothing was said; `hostfile` NULL: there is none. */
-void cot_oshrun_complain(const oshrun_words *words, const char *hostfile);
+/* Whether there is such a paragraph, which it tells as one line; `hostfile` NULL: there is none. */
+bool cot_oshrun_complain(const oshrun_words *words, const char *hostfile);
 
 #endif

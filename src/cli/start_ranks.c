@@ -1,28 +1,32 @@
 #include "start_ranks.h"
 
+#include "become_oshrun.h"
 #include "clock.h"
 #include "command.h"
+#include "lost_segments.h"
 #include "oshrun_words.h"
 #include "session_folder.h"
+#include "started_rank.h"
 #include "unreached_hosts.h"
 #include "coterie/started.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #define CHILDREN "/proc/thread-self/children"
 
-enum { LOOK_MS = 200, MOST_RANKS = 64, LEAST_START_S = 30 };
+enum { LOOK_MS = 200, MOST_RANKS = 64 };
 
 /* oshrun, told to let the others live when a rank dies, tells nothing of how they ended. So each says on standard error, which
  * comes here from whatever host, what it is at (coterie/started.h). While ranks meet, before there is a group and when it is
@@ -36,7 +40,12 @@ struct rank {
 
 struct watch {
     pid_t oshrun;
-    int from; // where its standard error, and that of all ranks, comes out
+    time_t since;
+    int out,
+        talk; // where its standard output and error, with those of all ranks, come out; -1: that has ended
+    char held[PIPE_BUF]; // of the former, what is yet to be written
+    size_t held_bytes;
+    bool unwritten; // some of it could not be
     int count;
     struct rank ranks[MOST_RANKS];
     char host[64];        // this one
@@ -56,63 +65,6 @@ struct watch {
     int64_t told_ns;   // when oshrun was asked to end; 0: it was not
 };
 
-/* ---- in a rank ---- */
-
-static void *tell_of_life(void *argument)
-{
-    const double *period_s = argument;
-    const struct timespec period = {.tv_sec = (time_t)*period_s,
-                                    .tv_nsec = (long)((*period_s - (double)(time_t)*period_s) * 1e9)};
-    for (;;) {
-        nanosleep(&period, NULL);
-        cot_launch_tell("lives", 0);
-    }
-    return NULL;
-}
-
-/* A thread that no signal comes to. */
-static void begin_thread(void *(*run)(void *), void *argument)
-{
-    pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&thread, NULL, run, argument) == 0) pthread_detach(thread);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-}
-
-void cot_tell_starter(void)
-{
-    static double period_s;
-    const char *period = getenv(COT_STARTED_VARIABLE);
-    cot_launch_tell("begins", 0);
-    if (period && (period_s = atof(period)) >= 1e-3) begin_thread(tell_of_life, &period_s);
-}
-
-/* Who was stopped itself for a while has not waited meanwhile. */
-static void *end_unless_met(void *argument)
-{
-    const double *timeout_s = argument;
-    const struct timespec second = {.tv_sec = 1};
-    for (double passed_s = 0; passed_s < *timeout_s; passed_s++) {
-        nanosleep(&second, NULL);
-        if (cot_launch_met()) return NULL;
-    }
-    dprintf(STDERR_FILENO, "coterie: rank %d: the ranks have not met within %.1f s\n",
-            cot_launch_started().rank, *timeout_s);
-    _exit(COT_EXIT_FAILURE);
-}
-
-void cot_bound_meeting(double timeout_s)
-{
-    static double most_s;
-    if (getenv(COT_STARTED_VARIABLE)) return;
-    most_s = timeout_s > LEAST_START_S ? timeout_s : LEAST_START_S;
-    begin_thread(end_unless_met, &most_s);
-}
-
-/* ---- in who starts them ---- */
-
 static volatile sig_atomic_t asked, times_asked, hung_up;
 
 static void ask_to_end(int number)
@@ -130,8 +82,11 @@ static void hang_up(int number)
 /* A rank that cannot leave what it is at says what is wrong and no last line. */
 static bool is_complaint(const char *line)
 {
-    static const char own[] = "coterie: ", warning[] = "coterie: warning: ";
-    return !strncmp(line, own, sizeof own - 1) && strncmp(line, warning, sizeof warning - 1) != 0;
+    static const char *const harmless[] = {"coterie: warning: ", "coterie: note: "};
+    bool complaint = !strncmp(line, "coterie: ", 9);
+    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
+        complaint &= strncmp(line, harmless[i], strlen(harmless[i])) != 0;
+    return complaint;
 }
 
 /* Whether the line is a rank's about itself. */
@@ -173,16 +128,17 @@ static void take_line(struct watch *w)
     fputs(own ? own : "", stderr);
 }
 
-/* False at the end. */
-static bool take_bytes(struct watch *w)
+static void take_talk(struct watch *w)
 {
     char bytes[4096];
-    const ssize_t count = read(w->from, bytes, sizeof bytes);
+    const ssize_t count = read(w->talk, bytes, sizeof bytes);
     for (ssize_t i = 0; i < count; i++) {
         w->line[w->length++] = bytes[i];
         if (bytes[i] == '\n' || w->length == sizeof w->line - 1) take_line(w);
     }
-    return count > 0 || (count < 0 && errno == EINTR);
+    if (count > 0 || (count < 0 && errno == EINTR)) return;
+    close(w->talk);
+    w->talk = -1;
 }
 
 /* After a complaint of this process's own. */
@@ -190,6 +146,44 @@ static void give_up(struct watch *w)
 {
     w->complained = true;
     w->failed_ns = cot_now_ns();
+}
+
+/* oshrun does not tell of output that it cannot write: so this process does that. */
+static void take_output(struct watch *w)
+{
+    const ssize_t count = read(w->out, w->held, sizeof w->held);
+    if (count < 0 && errno == EINTR) return;
+    w->held_bytes = count > 0 && !w->unwritten ? (size_t)count : 0;
+    if (count > 0) return;
+    close(w->out);
+    w->out = -1;
+}
+
+static void write_output(struct watch *w)
+{
+    const ssize_t count = write(STDOUT_FILENO, w->held, w->held_bytes);
+    if (count < 0 && errno == EINTR) return;
+    if (count < 0) {
+        cot_complain("cannot write to standard output: %s", strerror(errno));
+        w->unwritten = true;
+        give_up(w);
+    }
+    w->held_bytes = count < 0 ? 0 : w->held_bytes - (size_t)count;
+    memmove(w->held, w->held + (count < 0 ? 0 : count), w->held_bytes);
+}
+
+/* What can be taken or written without waiting for longer than LOOK_MS. */
+static void pass_on(struct watch *w)
+{
+    struct pollfd ends[] = {
+        {.fd = w->talk, .events = POLLIN},
+        {.fd = w->held_bytes ? STDOUT_FILENO : w->out, .events = w->held_bytes ? POLLOUT : POLLIN}};
+    if (poll(ends, 2, LOOK_MS) < 1) return;
+    if (ends[0].revents) take_talk(w);
+    if (ends[1].revents && w->held_bytes)
+        write_output(w);
+    else if (ends[1].revents)
+        take_output(w);
 }
 
 /* ---- ranks that are lost while others wait for them where there is no group ---- */
@@ -229,7 +223,7 @@ static void look_at(struct watch *w, int rank, int64_t passed_ns)
 /* oshrun takes a while itself, however short the time-out, and longer where hosts are busy or far. */
 static void look_for_begin(struct watch *w, int64_t passed_ns)
 {
-    const int64_t least_ns = LEAST_START_S * INT64_C(1000000000),
+    const int64_t least_ns = COT_LEAST_START_S * INT64_C(1000000000),
                   most_ns = w->timeout_ns > least_ns ? w->timeout_ns : least_ns;
     bool begun = false;
     for (int r = 0; r < w->count; r++) begun |= w->ranks[r].state != NOT_BEGUN;
@@ -309,8 +303,8 @@ static void watch_ranks(struct watch *w)
 {
     const int64_t most_ns = 2 * LOOK_MS * 1000000;
     w->looked_ns = cot_now_ns();
-    for (struct pollfd end = {.fd = w->from, .events = POLLIN};;) {
-        if (poll(&end, 1, LOOK_MS) == 1 && !take_bytes(w)) break;
+    while (w->talk >= 0 || w->out >= 0 || w->held_bytes) {
+        pass_on(w);
         const int64_t now = cot_now_ns(), since_ns = now - w->looked_ns,
                       passed_ns = since_ns < most_ns ? since_ns : most_ns; // as it was watched
         if (since_ns >= LOOK_MS * 1000000) {
@@ -332,52 +326,6 @@ static void watch_ranks(struct watch *w)
     if (w->length) take_line(w);
 }
 
-static _Noreturn void become_oshrun(int ranks, const char *hostfile, double timeout_s, char **argv,
-                                    const int pipe_ends[2])
-{
-    static char program[4096];
-    char number[16], period[32];
-    const char *words[512] = {
-        "oshrun",
-        "--enable-recovery",
-        "--oversubscribe",
-        "--allow-run-as-root",
-        "--bind-to",
-        "none",
-        "--mca",
-        "odls_base_sigkill_timeout",
-        "0", // what it ends has told all that it knows
-        "--mca",
-        "shmem",
-        "^posix", // it tries a name in /dev/shm, which stays if the process is killed then
-        "-np",
-        number};
-    size_t count = 14;
-    snprintf(number, sizeof number, "%d", ranks);
-    snprintf(period, sizeof period, "%g", timeout_s / 8);
-    if (readlink("/proc/self/exe", program, sizeof program - 1) < 0) _exit(127);
-    if (hostfile) words[count++] = "--hostfile", words[count++] = hostfile;
-    words[count++] = "-x", words[count++] = COT_STARTED_VARIABLE;
-    words[count++] = program;
-    for (size_t i = 1; argv[i] && count < sizeof words / sizeof *words - 1; i++) words[count++] = argv[i];
-    setenv(COT_STARTED_VARIABLE, period, 1);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    signal(SIGPIPE, SIG_DFL);
-    /* A terminal sends these to all: at the second signal it ends without clearing up, and this process passes on what counts. */
-    sigset_t kept;
-    sigemptyset(&kept);
-    sigaddset(&kept, SIGINT);
-    sigaddset(&kept, SIGHUP);
-    sigprocmask(SIG_BLOCK, &kept, NULL);
-    dup2(pipe_ends[1], STDERR_FILENO);
-    close(pipe_ends[0]);
-    close(pipe_ends[1]);
-    execvp(words[0], (char *const *)words);
-    dprintf(STDERR_FILENO, "coterie: cannot start oshrun: %s (apt-get install openmpi-bin)\n",
-            strerror(errno));
-    _exit(127);
-}
-
 /* Those of this host are this process's children once oshrun has ended: what it kills takes a while to be gone, and what it left
  * is killed here. */
 static void end_orphans(void)
@@ -396,39 +344,71 @@ static void end_orphans(void)
     }
 }
 
+/* Of oshrun, once it has ended; where no rank has told why all did, it does. */
+static void tell_end(struct watch *w, int how)
+{
+    cot_remove_session_folder(w->oshrun);
+    cot_remove_lost_segments(w->since);
+    if (w->complained || asked || w->first == 0 || cot_oshrun_complain(&w->words, w->hostfile) || w->told_ns)
+        return;
+    if (WIFSIGNALED(how))
+        cot_complain("oshrun was killed by signal %d", WTERMSIG(how));
+    else if (w->first < 0)
+        cot_complain("oshrun ended before its ranks had");
+}
+
+static bool can_be_read(const char *path)
+{
+    struct stat about;
+    if (access(path, R_OK) != 0 || stat(path, &about) != 0) return false;
+    if (S_ISDIR(about.st_mode)) errno = EISDIR;
+    return !S_ISDIR(about.st_mode);
+}
+
+static void hear_signals(void)
+{
+    struct sigaction before;
+    signal(SIGINT, ask_to_end);
+    signal(SIGTERM, ask_to_end);
+    signal(SIGQUIT, ask_to_end);
+    sigaction(SIGHUP, NULL, &before); // ignored, under nohup
+    if (before.sa_handler != SIG_IGN) signal(SIGHUP, hang_up);
+}
+
 int cot_start_ranks(int ranks, const char *hostfile, double timeout_s, char **argv)
 {
-    int ends[2];
+    int out[2], talk[2];
     struct watch w = {.first = -1,
                       .other = -1,
                       .count = ranks,
                       .hostfile = hostfile,
+                      .since = time(NULL),
                       .timeout_ns = (int64_t)(timeout_s * 1e9)};
     gethostname(w.host, sizeof w.host - 1);
     if (ranks > MOST_RANKS) return cot_complain("%d ranks, more than %d", ranks, MOST_RANKS);
-    if (hostfile && access(hostfile, R_OK) != 0)
+    if (hostfile && !can_be_read(hostfile))
         return cot_complain("cannot read '%s': %s", hostfile, strerror(errno));
-    if (pipe2(ends, O_CLOEXEC) != 0) return cot_complain("cannot start ranks: %s", strerror(errno));
+    if (pipe2(out, O_CLOEXEC) != 0 || pipe2(talk, O_CLOEXEC) != 0)
+        return cot_complain("cannot start ranks: %s", strerror(errno));
     fflush(NULL);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     w.oshrun = fork();
-    if (w.oshrun == 0) become_oshrun(ranks, hostfile, timeout_s, argv, ends);
+    const oshrun_start start = {
+        .ranks = ranks, .hostfile = hostfile, .timeout_s = timeout_s, .out = out[1], .talk = talk[1]};
+    if (w.oshrun == 0) cot_become_oshrun(&start, argv);
     if (w.oshrun < 0) return cot_complain("cannot start ranks: %s", strerror(errno));
-    close(ends[1]);
-    w.from = ends[0];
-    signal(SIGINT, ask_to_end);
-    signal(SIGTERM, ask_to_end);
-    struct sigaction before;
-    sigaction(SIGHUP, NULL, &before); // ignored, under nohup
-    if (before.sa_handler != SIG_IGN) signal(SIGHUP, hang_up);
+    close(out[1]);
+    close(talk[1]);
+    w.out = out[0];
+    w.talk = talk[0];
+    hear_signals();
     watch_ranks(&w);
-    close(ends[0]);
     int how = 0;
     while (waitpid(w.oshrun, &how, 0) < 0 && errno == EINTR) continue;
-    if (WIFSIGNALED(how)) cot_remove_session_folder(w.oshrun);
     end_orphans();
-    if (!w.complained && !asked && w.first != 0) cot_oshrun_complain(&w.words, hostfile);
+    tell_end(&w, how);
     if (asked && !(w.serves && w.first >= 0)) return 128 + asked;
+    if (w.unwritten) return COT_EXIT_FAILURE;
     if (w.first >= 0) return w.first;
     return w.other > 0 ? w.other : COT_EXIT_FAILURE;
 }

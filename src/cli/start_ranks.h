@@ -8,10 +8,4 @@
  * or does not answer there for timeout_s, is named. Says on stderr what keeps it from that. */
 int cot_start_ranks(int ranks, const char *hostfile, double timeout_s, char **argv);
 
-/* In a rank that was started so: tells that it begins, and from now on that it lives. Does nothing in others. */
-void cot_tell_starter(void);
-/* In a rank that oshrun alone has started, where nobody else looks: ends this process, with a line, if the ranks have not met
- * within timeout_s, or half a minute if that is longer. */
-void cot_bound_meeting(double timeout_s);
-
 #endif

@@ -39,7 +39,7 @@ cot_status cot_shmem_join(cot_shmem_world **world, cot_error *error);
 void cot_shmem_exchange(cot_shmem_world *world, void *all, const void *own, size_t bytes);
 
 /* What a rank is about to do; all do the same, or one is told of another's error. */
-enum { COT_SHMEM_GIVES_UP, COT_SHMEM_SHARES, COT_SHMEM_COMPARES, COT_SHMEM_OPENS };
+enum { COT_SHMEM_GIVES_UP, COT_SHMEM_SHARES, COT_SHMEM_COMPARES, COT_SHMEM_OPENS, COT_SHMEM_STEPS };
 
 /* What a rank has found so far. All ranks give theirs, and all get the same answer: OK, or the first rank's that is
  * not, of which the message names rank and host where it is not rank 0's. */

@@ -112,7 +112,8 @@ cot_status cot_shmem_agree(cot_shmem_world *world, int step, cot_status status, 
         const struct finding *f = &all[first];
         status = f->status == COT_OK ? COT_INVALID_ARGUMENT : (cot_status)f->status;
         world->refused = f->refused;
-        const char *message = f->status == COT_OK ? "is at another command than rank 0" : f->message;
+        const char *message =
+            f->status == COT_OK ? "is at another command than rank 0, or has other options" : f->message;
         if (first)
             cot_fail(error, status, "rank %d (%s): %s", first, f->host, message);
         else
@@ -204,7 +205,8 @@ cot_status cot_launch_share(void *data, size_t bytes, cot_error *error)
 {
     cot_shmem_world *world;
     cot_status status = cot_shmem_join(&world, error);
-    if (status == COT_OK) status = cot_shmem_agree(world, COT_SHMEM_SHARES, COT_OK, error);
+    const int step = COT_SHMEM_SHARES + COT_SHMEM_STEPS * (int)(bytes & 0xffffff); // else they would not fit
+    if (status == COT_OK) status = cot_shmem_agree(world, step, COT_OK, error);
     if (status == COT_OK) world->calls->share(data, bytes);
     return status;
 }

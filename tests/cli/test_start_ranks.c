@@ -1,0 +1,127 @@
+/* `--fabric shmem`, which starts oshrun: what stands for that here is a script, so that no Open MPI is needed. */
+#include "harness/cli/broken.h"
+#include "harness/cli/capture.h"
+#include "harness/cmocka.h"
+
+#include <stdio.h>
+
+static capture c;
+
+/* The program started with such a script for oshrun, in which `say N WORDS` is what rank N tells who has started it; more of the
+ * command line, and what the shell does before and after. $d is a folder of its own. */
+static void start(const char *script, const char *more, const char *before, const char *after)
+{
+    char line[4096];
+    snprintf(line, sizeof line,
+             "d=$(mktemp -d); trap 'rm -r $d' EXIT; mkdir $d/t; export d h=$(hostname) TMPDIR=$d/t; cat "
+             ">$d/oshrun <<'E'\n"
+             "#!/bin/bash\nsay() { printf '\\001coterie rank %%d %%s %%d process %%d of %%s\\n' $1 $2 $3 "
+             "${4:-1} ${5:-$h} >&2; }\n"
+             "%s\nE\nchmod +x $d/oshrun; PATH=$d:$PATH; %s\"$coterie\" run " TINY
+             " -p A --fabric shmem %s </dev/null; s=$?; %s; exit $s",
+             script, before, more, after);
+    capture_shell(&c, line);
+}
+
+static void expect(int status, const char *out, const char *err)
+{
+    assert_string_equal(c.err, err);
+    assert_string_equal(c.out, out);
+    assert_int_equal(c.status, status);
+}
+
+/* A rank that is lost when the first has ended well takes nothing from it. */
+static void what_open_mpi_says_of_an_end_that_was_good_is_not_told(void **state)
+{
+    (void)state;
+    start("say 0 begins 0; say 1 begins 0\n"
+          "echo '[host1:7:0] flush.c:26 UCX ERROR req 0x5: error during flush: Endpoint timeout' >&2\n"
+          "say 0 ends 0; r=$(printf %070d 0 | tr 0 -)\nprintf '%s\\nWARNING: a peer is gone.\\n%s\\n' $r $r "
+          ">&2; exit 1",
+          "--ranks 2", "", ":");
+    expect(0, "", "");
+}
+
+/* Nor is what a server logs a failure of its group, which would be ended a second later; nor a note or a warning. */
+static void what_is_no_failure_ends_nothing(void **state)
+{
+    (void)state;
+    start("say 0 serves 9; echo 'coterie: it is logged' >&2; sleep 2; say 0 ends 0", "--ranks 2", "", ":");
+    expect(0, "", "coterie: it is logged\n");
+    start("say 0 met 0; echo 'coterie: note: N' >&2; echo 'coterie: warning: W' >&2; sleep 2; echo text; say "
+          "0 ends 0",
+          "--ranks 2", "", ":");
+    expect(0, "text\n", "coterie: note: N\ncoterie: warning: W\n");
+}
+
+/* Where the first rank, which would name one that died, works on by itself: another has noticed and ended. And oshrun, which
+ * does not end when it is asked to, leaves its folder. */
+static void a_death_that_no_rank_tells_is_told(void **state)
+{
+    (void)state;
+    start("trap '' TERM; mkdir -p $TMPDIR/ompi.x.$(id -u)/pid.$$/1\n"
+          "say 0 met 0; say 1 met 0 9999999; say 2 ends 1; exec sleep 100",
+          "--ranks 3 --timeout 1", "", "ls $d/t");
+    expect(1, "", "coterie: rank 1 ended\n");
+}
+
+/* A folder is left, too, by one that ends by itself; and nobody says why in place of it. */
+static void an_end_of_oshrun_is_told(void **state)
+{
+    (void)state;
+    static const char folder[] = "mkdir -p $TMPDIR/ompi.x.$(id -u)/pid.$$/1; say 0 met 0; say 1 met 0; ";
+    static const struct {
+        const char *end, *told;
+    } ends[] = {{"kill -9 $$", "coterie: oshrun was killed by signal 9\n"},
+                {"exit 3", "coterie: oshrun ended before its ranks had\n"}};
+    for (int i = 0; i < 2; i++) {
+        char script[256];
+        snprintf(script, sizeof script, "%s%s", folder, ends[i].end);
+        start(script, "--ranks 2", "", "ls $d/t");
+        expect(1, "", ends[i].told);
+    }
+}
+
+/* All words go through, however many; one that oshrun would take for its own goes with its option. */
+static void words_are_handed_on(void **state)
+{
+    (void)state;
+    start("say 0 ends 0; printf '%s\\n' \"$@\" | sed '1,/^run$/d' >$d/words",
+          "-p : --stop : --stop=: $(for i in $(seq 300); do echo -p x$i; done) -n 1", "",
+          "sed 1d $d/words | head -n 9 | tr '\\n' ' '; tail -n 3 $d/words | tr '\\n' ' '; wc -l <$d/words");
+    expect(0, "-p A --fabric shmem -p: --stop=: --stop=: -p x1 x300 -n 1 610\n", "");
+}
+
+/* What ranks write comes out whole; where it cannot be written that is told, and the exit status is a failure's. */
+static void output_that_is_not_written_is_told(void **state)
+{
+    (void)state;
+    start("seq 100000; say 0 ends 0", "--ranks 2 >$d/out", "", "seq 100000 | cmp - $d/out");
+    expect(0, "", "");
+    start("seq 100000; say 0 ends 0", "--ranks 2 >/dev/full", "", ":");
+    expect(1, "", "coterie: cannot write to standard output: No space left on device\n");
+}
+
+/* Of shared memory that a killed rank has left under a name: not what was there before, nor what a process holds. */
+static void segments_that_nobody_holds_are_removed(void **state)
+{
+    (void)state;
+    start("echo >$m.left; say 0 ends 0; say 1 ends 0", "--ranks 2",
+          "export m=/dev/shm/ucx_shm_posix_cot$$; echo >$m.old; sleep 1.1; exec 8>$m.open; ",
+          "for n in left old open; do [ ! -e $m.$n ] || echo $n; done; rm -f $m.*");
+    expect(0, "old\nopen\n", "");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_open_mpi_says_of_an_end_that_was_good_is_not_told),
+        cmocka_unit_test(what_is_no_failure_ends_nothing),
+        cmocka_unit_test(a_death_that_no_rank_tells_is_told),
+        cmocka_unit_test(an_end_of_oshrun_is_told),
+        cmocka_unit_test(words_are_handed_on),
+        cmocka_unit_test(output_that_is_not_written_is_told),
+        cmocka_unit_test(segments_that_nobody_holds_are_removed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
