@@ -120,30 +120,14 @@ INLINE vec widen_byte(enum elements of, ivec words, int place)
     return of == E4M3_BYTES ? w_e4m3(words, place) : w_byte(words, place);
 }
 
-/* Sums of a group, of the rows from `row` on and some vectors of columns, scaled and added to those of all groups. */
-INLINE void add_group(int rows, int vectors, const struct panels *all, const struct group *g, int64_t row,
-                      int column, int64_t k, const vec *sum, float *sums)
-{
-#pragma GCC unroll 4
-    for (int v = 0; v < vectors; v++, column += LANES) {
-        const vec scale = scales_from(all, g, column), offset = offsets_from(all, g, column);
-#pragma GCC unroll 16
-        for (int r = 0; r < rows; r++) {
-            float *c = sums + (row + r) * COT_PANEL + column;
-            const vec whole = add_offset(all, sum[r * vectors + v], offset, row + r, k);
-            v_store(c, v_fma(whole, scale, v_load(c)));
-        }
-    }
-}
-
-/* The same of `count` panels by few rows; sums [count][rows][COT_PANEL]. */
+/* Sums of a group of `count` panels by few rows, scaled and added to those of all groups: sums [count][rows][COT_PANEL]. */
 INLINE void add_groups_of(int rows, int count, const struct panels *all, const struct group *groups,
                           int64_t k, const vec *sum, float *sums)
 {
     const int across = count * PANEL_VECTORS;
 #pragma GCC unroll 4
     for (int i = 0; i < count; i++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int v = 0; v < PANEL_VECTORS; v++) {
             const vec scale = scales_from(all, &groups[i], v * LANES),
                       offset = offsets_from(all, &groups[i], v * LANES);
@@ -169,14 +153,6 @@ INLINE int lines_of(enum elements of)
 /* Panels side by side by all rows of the block. */
 typedef void panels_function(const struct panels *all);
 #define EACH_ELEMENTS(X, rows) X(rows, FOUR_BITS) X(rows, WHOLE_BYTES) X(rows, E4M3_BYTES)
-#define DEFINE_PANELS(name, call)                                                                            \
-    static void name(const struct panels *all)                                                               \
-    {                                                                                                        \
-        for (int64_t k = 0; k < all->block->k; k += GROUP) {                                                 \
-            const struct spot at = spot_of(all, k);                                                          \
-            for (int i = 0; i < all->count; i++) call;                                                       \
-        }                                                                                                    \
-    }
 /* Rows cut into tiles of about one height, at most SHORT_ROWS of them. */
 #define CUT_ROWS(rows, tiles, ...)                                                                           \
     for (int64_t cuts = ((rows) + SHORT_ROWS - 1) / SHORT_ROWS, t = 0; t < cuts; t++)                        \

@@ -26,20 +26,21 @@ static inline __m256i w_table(const uint8_t table[16])
     return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)table));
 }
 
-/* bf16 by bytes: high ones and low ones. Of a word's nibbles the low ones are rows 0, 4, 1, 5, byte by byte, the high ones
- * rows 2, 6, 3, 7. */
+/* bf16 by bytes: high ones and low ones. Of a word's nibbles the low ones are rows 0, 4, 1, 5, byte by byte, the high ones rows 2, 6,
+ * 3, 7. First four words' even bytes come before their odd ones, so that a pair's bytes meet where it is wanted. */
 static inline void w_pairs(const void *words, const struct nibbles *codes, vec pairs[4])
 {
-    const __m256i low = _mm256_set1_epi8(15), even = _mm256_set1_epi16(255);
+    const __m256i low = _mm256_set1_epi8(15);
+    const __m256i order =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
     const __m256i highs = w_table(codes->high), lows = w_table(codes->low);
-    const __m256i x = _mm256_loadu_si256(words);
+    const __m256i x = _mm256_shuffle_epi8(_mm256_loadu_si256(words), order);
     const __m256i nibbles[2] = {_mm256_and_si256(x, low), _mm256_and_si256(_mm256_srli_epi16(x, 4), low)};
 #pragma GCC unroll 2
     for (int i = 0; i < 2; i++) {
         const __m256i h = _mm256_shuffle_epi8(highs, nibbles[i]), l = _mm256_shuffle_epi8(lows, nibbles[i]);
-        pairs[i] = _mm256_castsi256_ps(_mm256_or_si256(_mm256_slli_epi16(h, 8), _mm256_and_si256(l, even)));
-        pairs[i + 2] =
-            _mm256_castsi256_ps(_mm256_or_si256(_mm256_andnot_si256(even, h), _mm256_srli_epi16(l, 8)));
+        pairs[i] = _mm256_castsi256_ps(_mm256_unpacklo_epi8(l, h));
+        pairs[i + 2] = _mm256_castsi256_ps(_mm256_unpackhi_epi8(l, h));
     }
 }
 
