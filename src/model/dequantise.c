@@ -96,9 +96,9 @@ static float offset_at(const cot_stored *stored, int64_t row, int64_t group)
     const cot_tensor *zeros = w->zeros->tensor;
     if (zeros->dtype == COT_I8)
         return -(float)((const int8_t *)zeros->data)[row * w->zero_row + group * w->zero_group];
-    const uint32_t word = word_at(zeros, row / (32 / w->bits) * w->zero_row + group * w->zero_group);
-    const int zero = (int)(word >> place_of(w, row) & ((1u << w->bits) - 1)) + w->zero_added;
-    return (float)((1 << (w->bits - 1)) - zero);
+    const uint32_t mask = (1u << w->bits) - 1, ones = w->ones_less ? UINT32_MAX / mask : 0;
+    const uint32_t word = word_at(zeros, row / (32 / w->bits) * w->zero_row + group * w->zero_group) + ones;
+    return (float)((1 << (w->bits - 1)) - (int)(word >> place_of(w, row) & mask));
 }
 
 static void read_codes(int8_t *out, const cot_stored *stored, int64_t row, int64_t column, int64_t columns)

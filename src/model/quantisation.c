@@ -80,8 +80,8 @@ static void resolve_gptq(cot_config *config, cot_fields *in)
     q->method = COT_QUANTISED_GPTQ;
     resolve_bits_and_group(config, in);
     q->symmetric = cot_fields_switch(in, "sym", true);
-    q->zero_added = !strcmp(format, "gptq");
-    if (!q->zero_added && strcmp(format, "gptq_v2") != 0)
+    q->ones_less = !strcmp(format, "gptq");
+    if (!q->ones_less && strcmp(format, "gptq_v2") != 0)
         cot_fields_refuse(in, COT_UNSUPPORTED, "gptq %s '%.40s' is not supported (gptq and gptq_v2 are)", key,
                           format);
     if (cot_fields_switch(in, "desc_act", false))

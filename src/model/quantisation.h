@@ -42,7 +42,7 @@ typedef struct cot_quantisation {
     cot_quantised method;
     int bits;                    // GPTQ and AWQ: 4 or 8
     int64_t group;               // the same: columns that share a scale; 0: all
-    int zero_added;              // GPTQ: to what is stored as a zero point
+    bool ones_less;              // GPTQ: words of zero points are less by 1 in each place
     bool symmetric;              // zero points are all the middle, where there are any
     cot_quantised_group *groups; // compressed-tensors
     size_t group_count;

@@ -35,7 +35,7 @@ typedef struct cot_whole_layout {
     int64_t scale_row, scale_group;
     const cot_shard_tensor *zeros; // NULL: there are none
     int64_t zero_row, zero_group;  // steps of words, each of consecutive rows; or of signed bytes
-    int zero_added;                // to a stored zero point
+    bool ones_less;                // words of zero points are less by 1 in each place, which borrows
     bool symmetric;                // all zero points are the middle, or the file is wrong
     const cot_shard_tensor *order; // the group of each column, which must be c / group; NULL: it is
     const cot_shard_tensor *shape; // comes with these and tells nothing more; NULL: not there

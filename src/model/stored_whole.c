@@ -99,7 +99,7 @@ static cot_status find_transposed(cot_stored *stored, const cot_checkpoint *chec
                             .scale_group = out,
                             .zero_row = 1,
                             .zero_group = out / per,
-                            .zero_added = q->zero_added,
+                            .ones_less = q->ones_less,
                             .symmetric = q->symmetric,
                             .order = beside(checkpoint, name, "g_idx")};
     if (in % group) return fail_divide(stored, in, "columns", group, error);

@@ -44,6 +44,12 @@ def words(bits, rows, order=None):
     return struct.pack(f"<{len(out)}I", *out)
 
 
+def lessened(bits, data):
+    """Words, 1 less in each place: a place of 0 borrows from the next."""
+    ones = 0xFFFFFFFF // ((1 << bits) - 1)
+    return b"".join(struct.pack("<I", word - ones & 0xFFFFFFFF) for word, in struct.iter_unpack("<I", data))
+
+
 def transposed(matrix):
     return [list(column) for column in zip(*matrix)]
 
@@ -51,14 +57,14 @@ def transposed(matrix):
 class Matrix:
     """Codes [out][in], scales and zero points for every rows x columns of it, and what they mean."""
 
-    def __init__(self, draw, out, width, bits, rows, columns, asymmetric, exact, least_zero=0):
+    def __init__(self, draw, out, width, bits, rows, columns, asymmetric, exact):
         self.out, self.width, self.rows, self.columns = out, width, rows, columns
         self.down, self.across = -(-out // rows), -(-width // columns)
         self.codes = [[draw.randrange(1 << bits) for _ in range(width)] for _ in range(out)]
         self.scales = [[(1 + draw.randrange(128) / 128) * 2.0 ** (draw.randrange(3) - exact) for _ in range(self.across)]
                        for _ in range(self.down)]
         middle = 1 << bits - 1
-        self.zeros = [[draw.randrange(least_zero, 1 << bits) if asymmetric else middle for _ in range(self.across)]
+        self.zeros = [[draw.randrange(1 << bits) if asymmetric else middle for _ in range(self.across)]
                       for _ in range(self.down)]
 
     def wide(self, value):
@@ -136,12 +142,12 @@ class Model:
         names, _ = self.leave(self.draw.randrange(3))
         for name in names:
             out, width = self.matrices[name]
-            m = Matrix(self.draw, out, width, bits, 1, group if group > 0 else width, not symmetric, bits + 2, not v2)
-            per, zeros = 32 // bits, [[z - (not v2) for z in row] for row in transposed(m.zeros)]
+            m = Matrix(self.draw, out, width, bits, 1, group if group > 0 else width, not symmetric, bits + 2)
+            per, zeros = 32 // bits, words(bits, transposed(m.zeros))
             self.put(name, "qweight", "I32", [width // per, out],
                      struct.pack(f"<{width // per * out}I", *(sum(m.codes[r][c + i] << bits * i for i in range(per))
                                                               for c in range(0, width, per) for r in range(out))))
-            self.put(name, "qzeros", "I32", [m.across, out // per], words(bits, zeros))
+            self.put(name, "qzeros", "I32", [m.across, out // per], zeros if v2 else lessened(bits, zeros))
             kind = self.draw.choice(("F16", "BF16"))
             self.put(name, "scales", kind, [m.across, out], floats(kind, m.flat(transposed(m.scales))))
             if self.draw.random() < 0.8:

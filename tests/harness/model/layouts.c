@@ -32,7 +32,6 @@ static matrix draw_matrix(uint64_t *seed, const layout *l, int64_t out, int64_t 
         if (l->way == E2M1) m.scales[i] = ldexpf(1, (int)draw_to(seed, 9) - 6);
         if (l->one_scale) m.scales[i] = 0.375f;
         m.zeros[i] = l->asymmetric ? (int)draw_to(seed, 1 << l->bits) : middle;
-        if (l->asymmetric && l->zero_less) m.zeros[i] = 1 + (int)draw_to(seed, (1 << l->bits) - 1);
     }
     return m;
 }
@@ -77,6 +76,13 @@ static void or_code(cot_tensor *t, int64_t word, int shift, int code)
     words[word] |= (uint32_t)code << shift;
 }
 
+/* 1 less in each place of every word, as GPTQModel has it: a place of 0 borrows from the next. */
+static void lessen(cot_tensor *t, int bits)
+{
+    uint32_t *words = (uint32_t *)(uintptr_t)t->data;
+    for (size_t i = 0; i < t->bytes / sizeof *words; i++) words[i] -= bits == 4 ? 0x11111111 : 0x01010101;
+}
+
 static cot_tensor *add_zeroed(folder *f, const char *name, const char *end, cot_dtype type, int64_t a,
                               int64_t b)
 {
@@ -108,11 +114,11 @@ static void add_transposed(folder *f, const char *name, const layout *l, const m
                 or_code(codes, c / per * m->out + r, (int)(c % per) * l->bits, code);
         }
         for (int64_t g = 0; g < m->groups; g++) {
-            or_code(zeros, g * (m->out / per) + r / per, place * l->bits,
-                    m->zeros[r * m->groups + g] - l->zero_less);
+            or_code(zeros, g * (m->out / per) + r / per, place * l->bits, m->zeros[r * m->groups + g]);
             layout_put_scale(scales, g * m->out + r, m->scales[r * m->groups + g]);
         }
     }
+    if (l->ones_less) lessen(zeros, l->bits);
     if (!awq) {
         cot_tensor *order = add_zeroed(f, name, "g_idx", COT_I32, m->in, 0);
         for (int64_t c = 0; c < m->in && l->group; c++)
@@ -263,27 +269,27 @@ void layout_discard(model *m)
 
 #define CT(format) "\"quant_method\": \"compressed-tensors\", \"format\": \"" format "\""
 const layout layouts[LAYOUTS] = {
-    {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 32, \"sym\": true", GPTQ, 4, 32, false, 1,
+    {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 32, \"sym\": true", GPTQ, 4, 32, false, true,
      COT_F16, false},
     {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 64, \"sym\": false, \"desc_act\": false", GPTQ,
-     4, 64, true, 1, COT_F16, false},
+     4, 64, true, true, COT_F16, false},
     {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 32, \"sym\": false, \"format\": "
      "\"gptq_v2\"",
-     GPTQ, 4, 32, true, 0, COT_BF16, false},
-    {"\"quant_method\": \"gptq\", \"bits\": 8, \"group_size\": -1, \"sym\": false", GPTQ, 8, 0, true, 1,
+     GPTQ, 4, 32, true, false, COT_BF16, false},
+    {"\"quant_method\": \"gptq\", \"bits\": 8, \"group_size\": -1, \"sym\": false", GPTQ, 8, 0, true, true,
      COT_F16, false},
-    {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 16, \"sym\": false", GPTQ, 4, 16, true, 1,
+    {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 16, \"sym\": false", GPTQ, 4, 16, true, true,
      COT_F16, false},
     {"\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 64, \"version\": \"gemm\", \"zero_point\": "
      "true",
-     AWQ, 4, 64, true, 0, COT_F16, false},
-    {CT("pack-quantized"), PACKED, 4, 32, false, 0, COT_BF16, false},
-    {CT("pack-quantized"), PACKED, 4, 64, true, 0, COT_BF16, false},
-    {CT("pack-quantized"), PACKED, 4, 0, false, 0, COT_F32, false},
-    {CT("pack-quantized"), PACKED, 8, 32, true, 0, COT_BF16, false},
-    {CT("int-quantized"), BYTES, 8, 0, false, 0, COT_BF16, false},
-    {CT("naive-quantized"), BYTES, 8, 64, true, 0, COT_F32, false},
-    {CT("float-quantized"), E4M3, 8, 0, false, 0, COT_BF16, false},
-    {CT("naive-quantized"), E4M3, 8, 0, false, 0, COT_F32, true},
-    {CT("mxfp4-pack-quantized"), E2M1, 4, 32, false, 0, COT_U8, false},
+     AWQ, 4, 64, true, false, COT_F16, false},
+    {CT("pack-quantized"), PACKED, 4, 32, false, false, COT_BF16, false},
+    {CT("pack-quantized"), PACKED, 4, 64, true, false, COT_BF16, false},
+    {CT("pack-quantized"), PACKED, 4, 0, false, false, COT_F32, false},
+    {CT("pack-quantized"), PACKED, 8, 32, true, false, COT_BF16, false},
+    {CT("int-quantized"), BYTES, 8, 0, false, false, COT_BF16, false},
+    {CT("naive-quantized"), BYTES, 8, 64, true, false, COT_F32, false},
+    {CT("float-quantized"), E4M3, 8, 0, false, false, COT_BF16, false},
+    {CT("naive-quantized"), E4M3, 8, 0, false, false, COT_F32, true},
+    {CT("mxfp4-pack-quantized"), E2M1, 4, 32, false, false, COT_U8, false},
 };

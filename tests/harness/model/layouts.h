@@ -16,7 +16,7 @@ typedef struct layout {
     int bits;
     int64_t group; // 0: the whole width
     bool asymmetric;
-    int zero_less; // by how much a stored zero point is less than the zero point
+    bool ones_less; // words of zero points are less by 1 in each place
     cot_dtype scale;
     bool one_scale; // of the tensor
 } layout;
