@@ -53,8 +53,8 @@ typedef struct cot_model_convert_options {
     int threads; /* 1 to 1024; 0, the default: as many as cores (cot_cores) */
     int64_t
         file_bytes; /* of weights in a file at most, but one tensor always has room; at least 1, default 5e9 */
-    /* Called by the calling thread before each tensor and at the end, with `progress_context`; it returns whether to go on. NULL, the
-     * default: nobody is told. */
+    /* Called by the calling thread at the begin, after each matrix or some MB that are written, and at the end, with
+     * `progress_context`; it returns whether to go on. NULL, the default: nobody is told. */
     bool (*progress)(void *context, size_t done_bytes, size_t total_bytes);
     void *progress_context;
 } cot_model_convert_options;

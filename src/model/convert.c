@@ -39,7 +39,16 @@ static cot_status put(FILE *stream, const void *data, size_t bytes, const char *
     return fwrite(data, 1, bytes, stream) == bytes ? COT_OK : fail_errno(error, "write", path);
 }
 
-static cot_status put_copy(const target *t, FILE *stream, const cot_convert_unit *u, cot_error *error)
+/* Bytes that are written now, and whether to go on. */
+static cot_status tell(target *t, size_t bytes, cot_error *error)
+{
+    const cot_model_convert_options *o = t->options;
+    t->done_bytes += bytes;
+    if (!o->progress || o->progress(o->progress_context, t->done_bytes, t->plan->bytes)) return COT_OK;
+    return cot_fail(error, COT_IO, "writing '%s' was given up", t->path);
+}
+
+static cot_status put_copy(target *t, FILE *stream, const cot_convert_unit *u, cot_error *error)
 {
     const cot_tensor *tensor = u->source->tensor;
     const cot_file_map *map = &t->checkpoint->shards.files[u->source->file].map;
@@ -49,11 +58,12 @@ static cot_status put_copy(const target *t, FILE *stream, const cot_convert_unit
         const size_t bytes = tensor->bytes - at < COPY_BYTES ? tensor->bytes - at : COPY_BYTES;
         status = put(stream, data + at, bytes, t->path, error);
         cot_file_map_drop(map, (size_t)(data - map->data) + at, bytes);
+        if (status == COT_OK) status = tell(t, bytes, error);
     }
     return status;
 }
 
-static cot_status put_rounded(const target *t, FILE *stream, const cot_convert_unit *u, cot_error *error)
+static cot_status put_rounded(target *t, FILE *stream, const cot_convert_unit *u, cot_error *error)
 {
     const size_t codes_bytes = (size_t)(u->rows * cot_convert_code_bytes(u->format, u->columns)),
                  scales_bytes = (size_t)(u->rows * cot_convert_scale_bytes(u->format, u->columns)),
@@ -65,33 +75,26 @@ static cot_status put_rounded(const target *t, FILE *stream, const cot_convert_u
         status =
             cot_convert_round(codes, scales + (size_t)m * scales_bytes, u, m, t->checkpoint, t->pool, error);
         if (status == COT_OK) status = put(stream, codes, codes_bytes, t->path, error);
+        if (status == COT_OK) status = tell(t, codes_bytes + scales_bytes, error);
     }
     if (status == COT_OK) status = put(stream, scales, all_scales, t->path, error);
     const int64_t shape[2] = {u->rows, u->columns};
-    if (status == COT_OK && u->count == 3) status = put(stream, shape, sizeof shape, t->path, error);
+    if (status == COT_OK && u->count == 3) {
+        status = put(stream, shape, sizeof shape, t->path, error);
+        t->done_bytes += sizeof shape;
+    }
     free(codes);
     free(scales);
     return status;
-}
-
-static cot_status tell(const target *t, cot_error *error)
-{
-    const cot_model_convert_options *o = t->options;
-    if (!o->progress || o->progress(o->progress_context, t->done_bytes, t->plan->bytes)) return COT_OK;
-    return cot_fail(error, COT_IO, "writing '%s' was given up", t->path);
 }
 
 static cot_status put_units(target *t, FILE *stream, const cot_convert_unit *units, size_t count,
                             cot_error *error)
 {
     cot_status status = COT_OK;
-    for (size_t i = 0; i < count && status == COT_OK; i++) {
-        status = tell(t, error);
-        if (status == COT_OK)
-            status = units[i].source ? put_copy(t, stream, &units[i], error)
-                                     : put_rounded(t, stream, &units[i], error);
-        t->done_bytes += units[i].bytes;
-    }
+    for (size_t i = 0; i < count && status == COT_OK; i++)
+        status = units[i].source ? put_copy(t, stream, &units[i], error)
+                                 : put_rounded(t, stream, &units[i], error);
     return status;
 }
 
@@ -211,7 +214,11 @@ static cot_status write_config(const target *t, const char *folder, cot_error *e
 static bool comes_along(const char *name)
 {
     static const char *const ends[] = {".json", ".txt", ".model", ".jinja", ".py"};
-    if (!strcmp(name, "config.json") || cot_path_ends(name, ".index.json")) return false;
+    static const char *const of_files[] = {"config.json", "quantize_config.json", "quant_config.json",
+                                           "hf_quant_config.json"}; // what the source's weights are in
+    for (size_t i = 0; i < sizeof of_files / sizeof *of_files; i++)
+        if (!strcmp(name, of_files[i])) return false;
+    if (cot_path_ends(name, ".index.json")) return false;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (*name != '.' && cot_path_ends(name, ends[i])) return true;
     return !strncmp(name, "LICENSE", strlen("LICENSE"));
@@ -286,8 +293,9 @@ static cot_status write_folder(target *t, const char *folder, cot_error *error)
     cot_status status = make_beside(t, error);
     if (status == COT_OK) status = copy_others(t, folder, error);
     if (status == COT_OK) status = write_config(t, folder, error);
+    if (status == COT_OK) status = tell(t, 0, error);
     if (status == COT_OK) status = write_weights(t, error);
-    if (status == COT_OK) status = tell(t, error);
+    if (status == COT_OK) status = tell(t, 0, error);
     if (status == COT_OK && rename(t->beside, t->path)) status = fail_errno(error, "make", t->path);
     if (status != COT_OK && t->beside) remove_beside(t);
     free(t->beside);

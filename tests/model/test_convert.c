@@ -66,6 +66,9 @@ static folder *make_qwen(uint64_t seed, cot_dtype type, int64_t h, int64_t i)
     write_text(f, "config.json", text);
     write_text(f, "tokenizer.json", "{\"version\": \"1.0\"}");
     write_text(f, "notes.bin", "not for the copy");
+    write_text(f, "quantize_config.json", "{\"bits\": 3}");
+    write_text(f, "quant_config.json", "{\"w_bit\": 3}");
+    write_text(f, "hf_quant_config.json", "{}");
     return f;
 }
 
@@ -176,13 +179,15 @@ static void expect_alike(const char *from, const char *to, struct formats format
 }
 
 struct seen {
-    size_t done, total, calls, most;
+    size_t done, total, calls, most, step; // step: most bytes between two calls
 };
 
 static bool see(void *context, size_t done, size_t total)
 {
     struct seen *s = context;
     assert_true(done >= s->done && done <= total);
+    assert_true(s->calls <= s->most); // it was not asked to end
+    if (s->step < done - s->done) s->step = done - s->done;
     s->done = done;
     s->total = total;
     return ++s->calls <= s->most;
@@ -251,7 +256,7 @@ static void every_kind(void **state)
         assert_int_equal(files_in(out, ".safetensors.index.json"), !i);
         assert_true(i ? files_in(out, "model.safetensors") == 1 : files_in(out, "-of-") > 5);
         assert_int_equal(files_in(out, "tokenizer.json"), 1);
-        assert_int_equal(files_in(out, "notes.bin"), 0);
+        assert_int_equal(files_in(out, "notes.bin") + files_in(out, "quant"), 0);
         // what is in few bits already is rounded anew from what its bits stand for
         output_of(again, f, "again");
         const size_t other = (i + 1) % 3;
@@ -301,8 +306,18 @@ static void experts_in_one_tensor(void **state)
     static const cot_dtype types[] = {COT_BF16, COT_F32};
     char out[96];
     cot_error error = {0};
-    struct seen seen = {.most = SIZE_MAX};
+    struct seen seen = {0};
     folder *f = make_oss(test_seed(), types[test_seed() % 2]);
+    output_of(out, f, "none");
+    const int files = files_in(f->path, "");
+    cot_status status = COT_IO;
+    for (size_t most = 0; status == COT_IO; most++) { // asked to end before each matrix
+        seen = (struct seen){.most = most};
+        status = convert(f->path, out, "mxfp4", (int64_t)5e9, &seen, &error);
+        assert_int_equal(files_in(f->path, ""), files + (status == COT_OK));
+    }
+    assert_int_equal(status, COT_OK);
+    assert_true(seen.step < E * 2 * 96 * (32 + 2)); // gate and up of all experts
     output_of(out, f, "out");
     must_convert(f->path, out, "mxfp4", (int64_t)5e9);
     expect_alike(f->path, out, (struct formats){COT_FORMAT_MXFP4, COT_FORMATS, COT_FORMATS}, false);
