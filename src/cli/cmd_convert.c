@@ -92,7 +92,8 @@ const cot_command cot_cmd_convert = {
                "embedding. "
                "Files of the tokenizer, templates, code and licences come along. Other matrices that the "
                "files have in "
-               "few bits become bf16; tensors that no layer of the model uses are left out.\n\n"
+               "few bits become fp32, or bf16 if they are attention's or the head; tensors that no layer of "
+               "the model uses are left out.\n\n"
                "FOLDER appears whole or not at all: until then it is called FOLDER and a dot and six "
                "letters, which only a "
                "program that is killed without a word leaves behind.",

@@ -19,7 +19,7 @@ typedef struct cot_convert_unit {
     int count;
     size_t bytes;                   // of all of them
     const cot_shard_tensor *source; // what is copied as it lies; NULL: what follows is read and rounded
-    cot_format format;              // to which: BF16 has neither scales nor a shape
+    cot_format format;              // to which: BF16 and FP32 have neither scales nor a shape
     cot_weight weight;
     int64_t layer, expert;
     int64_t matrices;      // of as many experts, from `expert` on
@@ -28,7 +28,7 @@ typedef struct cot_convert_unit {
 } cot_convert_unit;
 
 /* What matrices become: those of networks (INT4, INT8 or MXFP4); attention's, but kv_b, and the head (COT_FORMATS: as they lie, or
- * bf16). */
+ * bf16). All else is as it lies, or fp32. */
 typedef struct cot_convert_formats {
     cot_format networks, attention, head;
 } cot_convert_formats;

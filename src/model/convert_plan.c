@@ -70,8 +70,9 @@ static bool add_matrix(planner *p, cot_convert_unit *u, const char *name)
     const int64_t rows = u->rows, columns = u->columns, groups = cot_format_groups(u->format, columns),
                   codes = cot_convert_code_bytes(u->format, columns);
     const bool bytes = u->format == COT_FORMAT_MXFP4;
-    if (u->format == COT_FORMAT_BF16)
-        return add_tensor(p->plan, u, name, length, ".weight", COT_BF16, 2, (int64_t[]){rows, columns});
+    if (u->format == COT_FORMAT_BF16 || u->format == COT_FORMAT_FP32)
+        return add_tensor(p->plan, u, name, length, ".weight",
+                          u->format == COT_FORMAT_BF16 ? COT_BF16 : COT_F32, 2, (int64_t[]){rows, columns});
     return add_tensor(p->plan, u, name, length, ".weight_packed", bytes ? COT_U8 : COT_I32, 2,
                       (int64_t[]){rows, bytes ? codes : codes / 4}) &&
            add_tensor(p->plan, u, name, length, ".weight_scale", bytes ? COT_U8 : cot_format_scale(u->format),
@@ -112,6 +113,12 @@ static cot_format format_of(const cot_convert_formats *formats, cot_weight weigh
                                          : COT_FORMATS;
 }
 
+/* What becomes of a matrix that is in few bits and not rounded: F32 where `run` widens it to that. */
+static cot_format widened_format(cot_weight weight)
+{
+    return is_attention(weight) || weight == COT_WEIGHT_OUTPUT ? COT_FORMAT_BF16 : COT_FORMAT_FP32;
+}
+
 static cot_status check_rounded(const planner *p, const cot_stored *stored, cot_weight weight)
 {
     const cot_format format = format_of(&p->plan->formats, weight), own = cot_stored_format(stored);
@@ -143,7 +150,7 @@ static cot_status visit(void *context, cot_weight weight, int64_t layer, int64_t
         return COT_OK; // are with the first, and with gate
     cot_convert_unit *u = new_unit(p->plan);
     if (!u) return fail_memory(p->error);
-    u->format = format == COT_FORMATS ? COT_FORMAT_BF16 : format;
+    u->format = format == COT_FORMATS ? widened_format(weight) : format;
     u->weight = weight;
     u->layer = layer;
     u->expert = expert;

@@ -12,7 +12,7 @@ enum { BLOCK_ELEMENTS = 256 << 10 }; // that one thread reads, rounds and writes
 int64_t cot_convert_code_bytes(cot_format format, int64_t columns)
 {
     const int bits = cot_format_row_of(format)->bits;
-    if (format == COT_FORMAT_BF16) return columns * 2;
+    if (format == COT_FORMAT_BF16 || format == COT_FORMAT_FP32) return columns * bits / 8;
     return format == COT_FORMAT_MXFP4 ? columns / 2 : (columns * bits + 31) / 32 * 4;
 }
 
@@ -65,6 +65,10 @@ static void put_row(work *w, int64_t row, const float *x, int8_t *codes, float *
 {
     const cot_format format = w->unit->format;
     const int64_t columns = w->unit->columns, at = row * cot_convert_code_bytes(format, columns);
+    if (format == COT_FORMAT_FP32) {
+        memcpy(w->codes + at, x, (size_t)columns * sizeof *x);
+        return;
+    }
     if (format == COT_FORMAT_BF16) {
         for (int64_t c = 0; c < columns; c++) {
             const uint16_t half = cot_f32_to_bf16(x[c]);

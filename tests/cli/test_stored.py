@@ -1,5 +1,6 @@
 """Checkpoints in few bits, drawn in the hub's layouts: what `eval` computes of one is what it computes of the copy that is
-widened here, and one that is damaged, or whose config.json lies, is refused in a line."""
+widened here, and of the one that `convert` makes of it; one that is damaged, or whose config.json lies, is refused in a
+line."""
 
 import copy
 import json
@@ -7,6 +8,7 @@ import math
 import os
 import pathlib
 import random
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -81,25 +83,31 @@ class Matrix:
 
 class Model:
     """Tensors as they are stored, the same widened, and config.json. A kind of storage fills in a matrix's tensors and tells of
-    it in quantization_config."""
+    it in quantization_config. all_fp8: of MLA, every matrix in FP8, gate and embedding too."""
 
-    def __init__(self, seed):
-        self.draw = random.Random(seed)
+    def __init__(self, seed, all_fp8=False):
+        self.draw, self.all_fp8 = random.Random(seed), all_fp8
         self.tensors, self.wide, self.packed, self.kinds = {}, {}, [], {}
-        self.family = self.draw.choice(("qwen", "mixtral", "olmoe"))
+        self.family = "deepseek" if all_fp8 else self.draw.choice(("qwen", "mixtral", "olmoe", "deepseek"))
         prefix = "model.layers.0."
         experts = prefix + ("block_sparse_moe" if self.family == "mixtral" else "mlp")
         names = ("w1", "w3", "w2") if self.family == "mixtral" else ("gate_proj", "up_proj", "down_proj")
         kv = H if self.family == "olmoe" else HEAD
         vectors = {prefix + "input_layernorm": H, prefix + "post_attention_layernorm": H, "model.norm": H}
-        if self.family != "mixtral":
+        if self.family == "deepseek":
+            vectors |= {prefix + "self_attn.kv_a_layernorm": H}
+        elif self.family != "mixtral":
             vectors |= {prefix + "self_attn.q_norm": HEAD if self.family == "qwen" else H,
                         prefix + "self_attn.k_norm": HEAD if self.family == "qwen" else H}
         for name, width in vectors.items():
             self.plain(name, [width], 1)
         self.plain("model.embed_tokens", [V, H], 0)
         self.plain(experts + ".gate", [E, H], 0)
-        self.matrices = {prefix + f"self_attn.{x}_proj": (H if x in "qo" else kv, H) for x in "qkvo"}
+        self.seldom = {experts + ".gate": (E, H), "model.embed_tokens": (V, H)}
+        attention = {x: (H if x in "qo" else kv, H) for x in "qkvo"}
+        if self.family == "deepseek":  # two heads of 16 and 16 that turn, and 32
+            attention = {"q": (H, H), "kv_a": (H + 16, H), "kv_b": (2 * (16 + 32), H), "o": (H, H)}
+        self.matrices = {prefix + f"self_attn.{x}_proj{'_with_mqa' * (x == 'kv_a')}": shape for x, shape in attention.items()}
         for e in range(E):
             for name, shape in zip(names, ((I, H), (I, H), (H, I))):
                 self.matrices[f"{experts}.experts.{e}.{name}"] = shape
@@ -110,8 +118,12 @@ class Model:
         self.config |= {"qwen": {"architectures": ["Qwen3MoeForCausalLM"], "head_dim": HEAD, "num_experts": E,
                                  "moe_intermediate_size": I},
                         "mixtral": {"architectures": ["MixtralForCausalLM"], "num_local_experts": E, "intermediate_size": I},
-                        "olmoe": {"architectures": ["OlmoeForCausalLM"], "num_experts": E, "intermediate_size": I}}[self.family]
-        self.method = self.draw.choice(("gptq", "awq", "fp8", "compressed", "compressed", "compressed"))
+                        "olmoe": {"architectures": ["OlmoeForCausalLM"], "num_experts": E, "intermediate_size": I},
+                        "deepseek": {"architectures": ["DeepseekV2ForCausalLM"], "n_routed_experts": E,
+                                     "moe_intermediate_size": I, "n_shared_experts": None, "q_lora_rank": None,
+                                     "kv_lora_rank": H, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16,
+                                     "v_head_dim": 32}}[self.family]
+        self.method = "fp8" if all_fp8 else self.draw.choice(("gptq", "awq", "fp8", "compressed", "compressed", "compressed"))
         self.told = getattr(self, self.method)()
         self.config["quantization_config"] = self.told
 
@@ -122,6 +134,9 @@ class Model:
 
     def leave(self, some):
         """The matrices that are quantised; `some` others are left plain."""
+        if self.all_fp8:
+            self.matrices |= self.seldom
+            return list(self.matrices), []
         left = set(self.draw.sample(sorted(self.matrices), some))
         for name in sorted(left):
             self.plain(name, list(self.matrices[name]), 0)
@@ -273,7 +288,7 @@ class Model:
         names, left = self.leave(self.draw.randrange(3))
         schemes = [self.scheme() for _ in range(self.draw.choice((1, 2, 3)))]
         exact = self.draw.sample(names, 2)
-        targets = [["Linear"], [self.draw.choice((r"re:.*self_attn\.[qkvo]_proj$", "re:.*experts.0.*"))], exact]
+        targets = [["Linear"], [self.draw.choice((r"re:.*self_attn\..*_proj", "re:.*experts.0.*"))], exact]
         groups, layouts = {}, set()
         for i, (w, layout) in enumerate(schemes):
             args = {k: v for k, v in w.items() if k not in ("in_bytes", "zeros_though_symmetric")}
@@ -521,12 +536,12 @@ class Stored(unittest.TestCase):
     def tearDownClass(cls):
         cls.scratch.cleanup()
 
-    def eval(self, folder, *words):
+    def eval(self, folder, *words, precision="fp32"):
         return subprocess.run([PROGRAM, "eval", folder, "--tokens", self.ids, "-o", self.folder / "out.safetensors",
-                               "--precision", "fp32", *words], capture_output=True, text=True)
+                               "--precision", precision, *words], capture_output=True, text=True)
 
-    def logits(self, folder, *words):
-        done = self.eval(folder, *words)
+    def logits(self, folder, *words, precision="fp32"):
+        done = self.eval(folder, *words, precision=precision)
         notes = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]
         self.assertEqual((done.returncode, notes), (0, []))
         data = (self.folder / "out.safetensors").read_bytes()
@@ -548,6 +563,18 @@ class Stored(unittest.TestCase):
                 self.assertEqual(widened, expected, about)
                 kept = self.logits(self.folder / "stored", "--ranks", str(1 + i % 2))
                 self.assertLess(max(abs(x - y) for x, y in zip(kept, expected)), 2e-5 * (1 + most), about)
+
+    def test_converted(self):
+        """What is in few bits and is not rounded stays what it was."""
+        model, source, out = Model(SEED, all_fp8=True), self.folder / "source", self.folder / "converted"
+        Model.write(source, model.config, model.tensors)
+        for kind in "int4", "int8", "mxfp4":
+            subprocess.run([PROGRAM, "convert", source, "-o", out, "--weights", kind], check=True, capture_output=True)
+            for precision in "fp32", "bf16", "int8":
+                expected = self.logits(source, "--weights", kind, "--weights-attention", "int8", "--weights-head", "int8",
+                                       precision=precision)
+                self.assertEqual(self.logits(out, precision=precision), expected, f"{kind}, {precision}")
+            shutil.rmtree(out)
 
     def test_refused(self):
         for i in range(2 * DRAWS):
