@@ -62,7 +62,7 @@ void cot_model_convert_options_init(cot_model_convert_options *options);
 
 /* Writes the model of a folder to a new folder `output`: matrices of networks - experts and dense layers -, attention and head rounded as
  * cot_engine_open rounds them (`weights`), in compressed-tensors' layout or, where the model keeps a layer's experts in one tensor, gpt-oss's; other
- * matrices that the files have in few bits become bf16; all else that the model needs is copied as it is, with the files of the
+ * matrices that the files have in few bits become fp32, those of attention and head bf16; all else that the model needs is copied as it is, with the files of the
  * tokenizer. `output` appears whole or not at all: it is written beside under a name of its own ("OUTPUT.XXXXXX"), which is gone
  * after every failure. What is in memory is a matrix, and a layer's scales. `*notes`, where not
  * NULL, receives a malloc'd line about tensors that were left out, or NULL; the caller frees it. Errors: what reading the model

@@ -47,6 +47,10 @@ static cot_status piece_open(piece *p, const cot_checkpoint *checkpoint, const c
             error, COT_INVALID_ARGUMENT,
             "tensor '%s': the groups of its columns do not lie in order (g_idx), which is not supported",
             s->name);
+    if (!cot_stored_shape_is_told(s))
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "tensor '%s' is of [%" PRId64 "][%" PRId64 "], its weight_shape says otherwise",
+                        s->name, s->rows, s->columns);
     int64_t block = columns ? BLOCK_BYTES / (columns * 4) / COT_PANEL * COT_PANEL : rows;
     p->block_rows = block < COT_PANEL ? COT_PANEL : block;
     if (p->block_rows > rows) p->block_rows = rows;
@@ -106,6 +110,7 @@ static void drop_rows(const piece *p, int64_t row, int64_t rows, bool last)
     }
     if (last && (s->storage == COT_STORAGE_FP8 || s->storage == COT_STORAGE_WHOLE))
         drop(shards, s->scales, 0, s->scales->tensor->bytes);
+    if (last && s->whole.shape) drop(shards, s->whole.shape, 0, s->whole.shape->tensor->bytes);
 }
 
 static cot_status fail_not_finite(const piece *p, const cot_block *block, int64_t row, int64_t rows,

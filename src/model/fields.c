@@ -19,6 +19,7 @@ void cot_fields_refuse(cot_fields *fields, cot_status status, const char *format
 
 void cot_fields_mistyped(cot_fields *fields, const char *key, const json_t *value, const char *expected)
 {
+    char real[32] = "";
     switch (json_typeof(value)) {
     case JSON_STRING:
         cot_fields_refuse(fields, COT_MALFORMED, "'%s' is \"%.60s\", expected %s", key,
@@ -29,8 +30,8 @@ void cot_fields_mistyped(cot_fields *fields, const char *key, const json_t *valu
                           (int64_t)json_integer_value(value), expected);
         break;
     case JSON_REAL:
-        cot_fields_refuse(fields, COT_MALFORMED, "'%s' is %g, expected %s", key, json_real_value(value),
-                          expected);
+        json_dumpb(value, real, sizeof real - 1, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6)); // with a point
+        cot_fields_refuse(fields, COT_MALFORMED, "'%s' is %s, expected %s", key, real, expected);
         break;
     default:
         cot_fields_refuse(fields, COT_MALFORMED, "'%s' is %s, expected %s", key,

@@ -71,6 +71,43 @@ static void resolve_bits_and_group(cot_config *config, cot_fields *in)
     if (q->group < 0) q->group = 0;
 }
 
+/* null says nothing. */
+static bool read_switch(cot_fields *in, const char *key, bool absent)
+{
+    return cot_fields_has(in, key) ? cot_fields_switch(in, key, absent) : absent;
+}
+
+/* A key by which a rule of `dynamic` makes its modules other than the rest, or NULL. */
+static const char *overridden(const cot_quantisation *q, cot_fields *rule)
+{
+    if (cot_fields_integer(rule, "bits", q->bits, 1, 32) != q->bits) return "bits";
+    const int64_t group = cot_fields_integer(rule, "group_size", q->group, -1, 1 << 24);
+    if ((group < 0 ? 0 : group) != q->group) return "group_size";
+    if (read_switch(rule, "sym", q->symmetric) != q->symmetric) return "sym";
+    return read_switch(rule, "desc_act", false) ? "desc_act" : NULL;
+}
+
+/* GPTQModel's rules by patterns of modules' names; one that begins with "-:" names what is not quantised, which tensors tell. */
+static void check_dynamic(const cot_quantisation *q, cot_fields *in)
+{
+    const json_t *rules = cot_fields_get(in, "dynamic");
+    const char *pattern;
+    json_t *object;
+    if (!cot_fields_has(in, "dynamic")) return;
+    if (!json_is_object(rules)) cot_fields_mistyped(in, "dynamic", rules, "an object");
+    json_object_foreach((json_t *)(uintptr_t)rules, pattern, object)
+    {
+        cot_fields rule = {object, in->name, in->status, in->error};
+        const char *key = strncmp(pattern, "-:", 2) ? overridden(q, &rule) : NULL;
+        in->status = rule.status;
+        if (key)
+            cot_fields_refuse(in, COT_UNSUPPORTED,
+                              "gptq with %s of its own for some modules ('dynamic' says '%.60s') is not "
+                              "supported",
+                              key, pattern);
+    }
+}
+
 static void resolve_gptq(cot_config *config, cot_fields *in)
 {
     cot_quantisation *q = &config->quantisation;
@@ -79,14 +116,15 @@ static void resolve_gptq(cot_config *config, cot_fields *in)
         *format = cot_fields_text(in, key, "gptq");
     q->method = COT_QUANTISED_GPTQ;
     resolve_bits_and_group(config, in);
-    q->symmetric = cot_fields_switch(in, "sym", true);
+    q->symmetric = read_switch(in, "sym", true);
     q->ones_less = !strcmp(format, "gptq");
     if (!q->ones_less && strcmp(format, "gptq_v2") != 0)
         cot_fields_refuse(in, COT_UNSUPPORTED, "gptq %s '%.40s' is not supported (gptq and gptq_v2 are)", key,
                           format);
-    if (cot_fields_switch(in, "desc_act", false))
+    if (read_switch(in, "desc_act", false))
         cot_fields_refuse(in, COT_UNSUPPORTED,
                           "gptq with desc_act is not supported: groups must lie in order");
+    check_dynamic(q, in);
 }
 
 static void resolve_awq(cot_config *config, cot_fields *in)
@@ -103,7 +141,7 @@ static void resolve_awq(cot_config *config, cot_fields *in)
     if (config->quantisation.bits != 4)
         cot_fields_refuse(in, COT_UNSUPPORTED, "awq with %d bits is not supported (4 is)",
                           config->quantisation.bits);
-    if (!cot_fields_switch(in, "zero_point", true))
+    if (!read_switch(in, "zero_point", true))
         cot_fields_refuse(in, COT_UNSUPPORTED, "awq without zero points is not supported");
 }
 

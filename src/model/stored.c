@@ -129,7 +129,8 @@ static cot_status find_single(cot_stored *stored, const cot_checkpoint *checkpoi
     if (tensor->dtype == COT_F8_E4M3 && tensor->dims == 2) return find_fp8(stored, checkpoint, error);
     if (tensor->dtype == COT_I8 && checkpoint->config.quantisation.method == COT_QUANTISED_COMPRESSED)
         return cot_stored_find_bytes(stored, checkpoint, name, error);
-    return cot_stored_refuse_dtype(tensor, "F32, BF16, F16 or F8_E4M3", error);
+    return cot_stored_refuse_dtype(
+        tensor, tensor->dims == 2 ? "F32, BF16, F16 or F8_E4M3" : "F32, BF16 or F16", error);
 }
 
 /* Experts in MXFP4: blocks [E][out][in / 32][16] of nibbles, scales [E][out][in / 32]. */

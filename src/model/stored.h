@@ -38,7 +38,7 @@ typedef struct cot_whole_layout {
     bool ones_less;                // words of zero points are less by 1 in each place, which borrows
     bool symmetric;                // all zero points are the middle, or the file is wrong
     const cot_shard_tensor *order; // the group of each column, which must be c / group; NULL: it is
-    const cot_shard_tensor *shape; // comes with these and tells nothing more; NULL: not there
+    const cot_shard_tensor *shape; // the matrix's rows and columns once more; NULL: not there
 } cot_whole_layout;
 
 /* Element (r, c) of the weight [rows][columns] is element origin + r * row_step + c * column_step of the
@@ -79,6 +79,8 @@ cot_format cot_stored_format(const cot_stored *stored);
 bool cot_stored_is(const cot_stored *stored, cot_format format);
 /* Whether column c is in group c / group, as all reading takes it to be; of whole numbers a tensor may say otherwise. */
 bool cot_stored_in_order(const cot_stored *stored);
+/* Whether the tensor that repeats the matrix's shape, if there is one, holds that. */
+bool cot_stored_shape_is_told(const cot_stored *stored);
 /* Fills in where a weight that quantization_config says is quantised lies, if tensors of its names are there and not one called
  * `name` (which ends in ".weight"): `*found`. Errors as cot_stored_find's. */
 cot_status cot_stored_find_whole(bool *found, cot_stored *stored, const cot_checkpoint *checkpoint,

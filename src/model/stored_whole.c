@@ -52,6 +52,31 @@ static cot_status expect_order(const cot_stored *stored, cot_error *error)
     return cot_stored_expect_shape(order, &stored->columns, 1, error);
 }
 
+/* compressed-tensors' copy of a matrix's shape; what it holds is looked at when the matrix is read. */
+static cot_status find_shape(cot_stored *stored, const cot_checkpoint *checkpoint, const char *name,
+                             cot_error *error)
+{
+    if (!(stored->whole.shape = beside(checkpoint, name, "weight_shape"))) return COT_OK;
+    const cot_tensor *shape = stored->whole.shape->tensor;
+    if (shape->dtype != COT_I64 && shape->dtype != COT_I32)
+        return cot_stored_refuse_dtype(shape, "I64 or I32", error);
+    return cot_stored_expect_shape(shape, (const int64_t[]){2}, 1, error);
+}
+
+bool cot_stored_shape_is_told(const cot_stored *stored)
+{
+    if (!stored->whole.shape) return true;
+    const cot_tensor *shape = stored->whole.shape->tensor;
+    int64_t wide[2];
+    int32_t narrow[2];
+    if (shape->dtype == COT_I64) {
+        memcpy(wide, shape->data, sizeof wide);
+        return wide[0] == stored->rows && wide[1] == stored->columns;
+    }
+    memcpy(narrow, shape->data, sizeof narrow);
+    return narrow[0] == stored->rows && narrow[1] == stored->columns;
+}
+
 bool cot_stored_in_order(const cot_stored *stored)
 {
     const cot_whole_layout *w = &stored->whole;
@@ -182,12 +207,13 @@ static cot_status find_compressed(cot_stored *stored, const cot_checkpoint *chec
     int bits = 4;
     if (packed->dims == 2 && packed->shape[1] == (in * 8 + 31) / 32) bits = 8;
     begin(stored, codes, bits);
-    stored->whole.shape = beside(checkpoint, name, "weight_shape");
     stored->whole.order = beside(checkpoint, name, "weight_g_idx");
+    cot_status status = find_shape(stored, checkpoint, name, error);
+    if (status != COT_OK) return status;
     if (packed->dtype == COT_U8) return find_compressed_mxfp4(stored, checkpoint, name, error);
     stored->row_step = (in * bits + 31) / 32;
     stored->column_step = 1;
-    cot_status status = expect_words(codes, stored->rows, stored->row_step, error);
+    status = expect_words(codes, stored->rows, stored->row_step, error);
     if (status == COT_OK) status = expect_order(stored, error);
     return status == COT_OK ? find_compressed_scales(stored, checkpoint, name, error) : status;
 }

@@ -170,7 +170,8 @@ class Model:
             self.widened(name, m, lambda code, zero: code - zero)
         told = {"quant_method": "gptq", "bits": bits, "group_size": group, "sym": symmetric, "desc_act": False,
                 "damp_percent": 0.01, "true_sequential": True, "lm_head": "lm_head" in names,
-                "modules_in_block_to_quantize": [["self_attn.k_proj"]]}
+                "modules_in_block_to_quantize": [["self_attn.k_proj"]],
+                "dynamic": self.draw.choice((None, {}, {"-:.*gate$": {}, "+:.*up_proj": {"bits": bits}}))}
         key = self.draw.choice(("checkpoint_format", "format"))
         return told | ({key: "gptq_v2"} if v2 else self.draw.choice(({}, {key: "gptq"})))
 
@@ -347,12 +348,13 @@ class Damage:
         self.name = draw.choice(model.packed)
         common = [self.no_method, self.no_scales, self.scales_in_whole_numbers, self.codes_of_another_type,
                   self.codes_too_few, self.scale_not_finite, self.scale_of_zero]
-        of_method = {"gptq": [self.other_bits, self.out_of_order, self.of_marlin, self.other_group, self.reordered],
+        of_method = {"gptq": [self.other_bits, self.out_of_order, self.of_marlin, self.other_group, self.reordered,
+                              self.some_otherwise],
                      "awq": [self.other_bits, self.no_zeros_told, self.of_gemv, self.other_group],
                      "fp8": [self.other_fmt, self.not_a_number],
                      "compressed": [self.three_bits, self.lie_of_bits, self.lie_of_type, self.lie_of_strategy,
                                     self.lie_of_group, self.lie_of_zeros, self.ignored, self.nvfp4, self.tensor_group,
-                                    self.sparse, self.actorder, self.bad_pattern, self.symmetric_lie]}[model.method]
+                                    self.sparse, self.actorder, self.bad_pattern, self.symmetric_lie, self.other_shape]}[model.method]
         self.how = draw.choice(common + 2 * of_method)
         self.words = self.how()
 
@@ -419,6 +421,12 @@ class Damage:
         self.told["desc_act"] = True
         return "desc_act"
 
+    def some_otherwise(self):
+        key, value = self.draw.choice((("bits", 12 - self.told["bits"]), ("group_size", 8), ("sym", not self.told["sym"]),
+                                       ("desc_act", True)))
+        self.told["dynamic"] = {"-:.*gate$": {}, "+:.*layers.0.*": {key: value}}
+        return f"gptq with {key} of its own"
+
     def of_marlin(self):
         self.told["checkpoint_format"] = "marlin"
         return "'marlin' is not supported"
@@ -475,6 +483,14 @@ class Damage:
         told = self.draw.choice([s for s in ("tensor", "channel") if s != w["strategy"]])
         one = (w["group_size"] or 0) >= 64 and w["strategy"] == "group"
         return self.lie("strategy", "tensor" if one or w["strategy"] == "channel" else told)
+
+    def other_shape(self):
+        name = f"{self.name}.weight_shape"
+        if name not in self.tensors:
+            return self.lie_of_bits()
+        kind, shape, data = self.tensors[name]
+        self.tensors[name] = kind, shape, replaced(data, 8 * self.draw.randrange(2), b"\x07")
+        return f"tensor '{self.codes()}' is of "
 
     def lie_of_group(self):
         w = self.group()["weights"]

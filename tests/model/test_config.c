@@ -270,6 +270,21 @@ static void quantisations(void **state)
     assert_int_equal(c.fp8_block_rows, 64);
     assert_int_equal(c.fp8_block_columns, 32);
     cot_config_clear(&c);
+    static const char *const of_some[] = {
+        "null", "{}", "{'-:.*mlp.gate$': {'bits': 8}, '-:lm_head': {}}",
+        "{'+:.*down': {'bits': 4, 'group_size': -1, 'sym': true, 'desc_act': null}, 'up': {'sym': null}}"};
+    for (size_t i = 0; i < sizeof of_some / sizeof *of_some; i++) {
+        char edit[300];
+        snprintf(edit, sizeof edit,
+                 "{'quantization_config': {'quant_method': 'gptq', 'bits': 4, 'group_size': -1, 'sym': null, "
+                 "'desc_act': null, 'dynamic': %s}}",
+                 of_some[i]);
+        c = config_accept(qwen3, edit);
+        assert_true(c.quantisation.bits == 4 && !c.quantisation.group && c.quantisation.symmetric);
+        cot_config_clear(&c);
+    }
+    c = config_accept(qwen3, "{'quantization_config': {'quant_method': 'awq', 'zero_point': null}}");
+    cot_config_clear(&c);
     c = config_accept(oss, "{'quantization_config': {'quant_method': 'mxfp4'}}");
     cot_config_clear(&c);
     c = config_accept(mixtral, "{'quantization_config': null}");

@@ -175,6 +175,34 @@ static void wrong_files(void **state)
             refused_at_open(&m, "g_idx' is stored as U32");
             order->dtype = COT_I32;
         }
+        if (l->way == PACKED) {
+            snprintf(name, sizeof name, "%sweight_shape", down);
+            cot_tensor *shape = tensor_of(m.f, name);
+            for (int d = 0; d < 2; d++) {
+                ((int64_t *)(uintptr_t)shape->data)[d]++;
+                refused_at_reading(&m, "its weight_shape says otherwise");
+                ((int64_t *)(uintptr_t)shape->data)[d]--;
+            }
+            shape->dtype = COT_F64;
+            refused_at_open(&m, "weight_shape' is stored as F64, expected I64 or I32");
+            shape->dtype = COT_I32; // of half the bytes, the low ones of the rows: columns are 0
+            shape->bytes /= 2;
+            refused_at_reading(&m, "its weight_shape says otherwise");
+            ((int32_t *)(uintptr_t)shape->data)[0]++;
+            ((int32_t *)(uintptr_t)shape->data)[1] = LAYOUT_I;
+            refused_at_reading(&m, "its weight_shape says otherwise");
+            ((int32_t *)(uintptr_t)shape->data)[0]--;
+            write_all(m.f);
+            cot_checkpoint *checkpoint = opened(m.f->path);
+            int64_t rows, columns;
+            free(whole(checkpoint, COT_WEIGHT_EXPERT_DOWN, 0, 1, &rows, &columns));
+            cot_checkpoint_close(checkpoint);
+            shape->shape[0] = 1;
+            shape->bytes /= 2;
+            refused_at_open(&m, "weight_shape' has shape [1], expected [2]");
+            shape->shape[0] = 2;
+            shape->bytes *= 2;
+        }
         scales->shape[0]--; // a row less
         scales->bytes -= cot_dtype_bytes(scales->dtype) * (size_t)(scales->dims == 2 ? scales->shape[1] : 1);
         refused_at_open(&m, l->way == E4M3 ? "nor its scales tell the blocks" : "has shape");

@@ -77,6 +77,12 @@ static void missing_and_wrong(void **state)
     refused(f, COT_MALFORMED,
             "tensor 'model.layers.1.block_sparse_moe.experts.2.w3.weight_scale_inv' is missing");
     *t = kept;
+    t = tensor_of(f, "model.norm.weight"), kept = *t;
+    t->dtype = COT_F8_E4M3; // a vector cannot be
+    t->bytes /= 2;
+    write_all(f);
+    refused(f, COT_UNSUPPORTED, "is stored as F8_E4M3, expected F32, BF16 or F16");
+    *t = kept;
     size_t count = f->count;
     f->count = 1;
     write_all(f);
