@@ -1,5 +1,6 @@
 #include "cuda/module/operator.h"
 
+#include "cuda/module/group_parts.h"
 #include "cuda/module/probe.h"
 #include "cuda/module/weights.h"
 
@@ -75,6 +76,9 @@ static cot_status settle_as(const char *op, cot_moe_options *o, cot_error *error
     if (o->experts > cot::FUSED_EXPERTS_MOST)
         return cot_fail(error, COT_UNSUPPORTED, "'%s' has at most %d experts a layer, not %lld", op,
                         cot::FUSED_EXPERTS_MOST, static_cast<long long>(o->experts));
+    if (slots_of(o) > cot::FUSED_EXPERTS_MOST)
+        return cot_fail(error, COT_UNSUPPORTED, "'%s' has at most %d slots a rank, not %lld", op,
+                        cot::FUSED_EXPERTS_MOST, static_cast<long long>(slots_of(o)));
     if (o->a2a != COT_A2A_AUTO && o->a2a != COT_A2A_ONE_SHOT)
         return cot_fail(error, COT_UNSUPPORTED,
                         "'%s' sends rows and all there is to know of them at once: a2a '%s' is of 'bulk'", op,

@@ -867,6 +867,7 @@ static void shapes(void **)
     refuses("few bits", [](cot_moe_options *o) { o->expert.up = COT_FORMAT_MXFP4; });
     refuses("few bits", [](cot_moe_options *o) { o->expert.rounded = true; });
     refuses("at most 960 experts", [](cot_moe_options *o) { o->experts = 961; });
+    refuses("at most 960 slots a rank, not 961", [](cot_moe_options *o) { o->slots = 961; });
     refuses("'padded' is of 'bulk'", [](cot_moe_options *o) { o->a2a = COT_A2A_PADDED; });
     refuses("dedup off", [](cot_moe_options *o) { o->dedup = COT_DEDUP_OFF; });
     const Ready ready(test_seed());
