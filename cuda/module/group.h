@@ -78,7 +78,8 @@ cot_status cot_cuda_group_open(cot_cuda_group **group, const cot_cuda_device *de
                                const cot_moe_options *options, int ranks, cot_error *error);
 void cot_cuda_group_close(cot_cuda_group *group); // NULL is fine
 
-/* Takes a rank's slots of a layer, `slots` at `local`, to the device, and of rank 0 what all share; again what was there before.
+/* Takes a rank's slots of a layer, `slots` at `local`, to the device, and of rank 0 what all share; again what was there before, in
+ * other memory where it has another size by now.
  * One thread at a time. Errors: OUT_OF_MEMORY (with both sizes), IO. */
 cot_status cot_cuda_group_keep(cot_cuda_group *group, const cot_moe_layer *layer, int rank, const void *local,
                                cot_error *error);

@@ -49,7 +49,7 @@ static cot_status keep(cot_cuda_group *g, const void *host, cot_sym slots, int r
 {
     const cot_cuda_driver *const driver = g->device->driver;
     const cot_cuda_kept *found = cot_cuda_find_kept(g, host, slots, rank);
-    if (!found) {
+    if (!found || found->bytes != bytes) { // or something else is at that address now
         cot_cuda_kept fresh = {host, slots, rank, 0, bytes};
         cot_status status = grow_kept(g, error);
         if (status == COT_OK) status = cot_cuda_check_free(g->device, bytes, "weights of a layer", error);
@@ -57,11 +57,13 @@ static cot_status keep(cot_cuda_group *g, const void *host, cot_sym slots, int r
             status = cot_cuda_take_memory(g->device, &fresh.at, bytes, "weights of a layer", error);
         if (status != COT_OK) return status;
         cot_cuda_kept *const place = place_of(g->kept, g->kept_room, host, slots, rank);
+        if (found)
+            driver->give_back(place->at);
+        else
+            g->kept_count++;
         *place = fresh;
-        g->kept_count++;
         found = place;
     }
-    assert(found->bytes == bytes);
     return cot_cuda_check(driver, driver->to_device(found->at, from, bytes), "take weights", error);
 }
 

@@ -461,6 +461,38 @@ static void weights_of_many_layers(void **)
     cot_cuda_group_close(group);
 }
 
+/* An address of the host's that held a gate's bias, and then its weights: the device has as much for them as they are. */
+static void weights_of_another_size(void **)
+{
+    Ready ready(test_seed());
+    cot_moe_options options = {};
+    options.expert.type = options.combine_type = COT_F32;
+    options.expert.up = options.expert.down = cot_format_of(COT_F32);
+    options.expert.hidden = 256, options.expert.intermediate = 1;
+    options.experts = options.top_k = options.slots = options.tokens = 1;
+    cot_cuda_group *group = nullptr;
+    cot_error error = {};
+    if (cot_cuda_group_open(&group, &ready.found, cot_cuda_kind::fused, &options, 1, &error) != COT_OK)
+        fail_msg("%s", error.message);
+    const std::vector<unsigned char> slots(cot_cuda_weights.slot_bytes(&options.expert));
+    std::vector<float> once(256), reused(256);
+    const auto keep = [&](const float *weight, const float *bias) {
+        cot_gate gate = {};
+        cot_moe_layer layer = {};
+        gate.weight = weight, gate.bias = bias;
+        layer.gate = &gate;
+        return cot_cuda_group_keep(group, &layer, 0, slots.data(), &error);
+    };
+    assert_int_equal(keep(once.data(), reused.data()), COT_OK);
+    const size_t used = ready.device.used, count = group->kept_count;
+    assert_int_equal(keep(reused.data(), nullptr), COT_OK);
+    assert_int_equal(ready.device.used - used, 1024 - 256); // in pieces of 256
+    assert_int_equal(group->kept_count, count);
+    assert_int_equal(keep(once.data(), reused.data()), COT_OK);
+    assert_int_equal(ready.device.used, used);
+    cot_cuda_group_close(group);
+}
+
 static void weights_that_are_stored_anew(void **)
 {
     struct draw draw = {test_seed(), 11, 0};
@@ -893,6 +925,7 @@ int main(void)
         cmocka_unit_test(rows_in_device_memory),
         cmocka_unit_test(rows_that_are_not_aligned),
         cmocka_unit_test(weights_of_many_layers),
+        cmocka_unit_test(weights_of_another_size),
         cmocka_unit_test(weights_that_are_stored_anew),
         cmocka_unit_test(what_cannot_be_routed),
         cmocka_unit_test(a_rank_of_the_device_is_silent),
