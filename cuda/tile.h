@@ -271,7 +271,7 @@ COT_DEVICE void tile_run(Shape &shape, unsigned char *shared, const tile_job<typ
         copy_async_commit();
         shape.multiply(stage_of(k), job, team.thread);
     }
-    copy_async_wait<0>();
+    /* The last wait was for the last part's copies: the groups behind it are empty. */
     COT_UNLESS(tile_last_barrier) barrier_sync(team.barrier, Shape::THREADS);
 }
 
