@@ -113,6 +113,21 @@ static void counted(float *data, uint32_t *count)
     }
 }
 
+/* A count is set before others know that they may count: later it would undo what they did. */
+static void count_down(uint32_t *words)
+{
+    if (threadIdx.x) return;
+    if (blockIdx.x) {
+        while (!cot::load_acquire<scope::gpu>(&words[1])) {}
+        cot::add_relaxed<scope::gpu>(&words[0], ~0u);
+        return;
+    }
+    const bool late = COT_EITHER(count_down_set, false, true);
+    if (!late) cot::store_relaxed<scope::gpu>(&words[0], 2u);
+    cot::store_release<scope::gpu>(&words[1], 1u);
+    if (late) cot::store_relaxed<scope::gpu>(&words[0], 2u);
+}
+
 /* Three blocks, a chain: the third knows what the first did through the second. */
 static void chain(float *data, uint32_t *words)
 {
@@ -311,6 +326,9 @@ static const Run run_fences = [](Memory &m, const emulate::Options &o) {
 static const Run run_counted = [](Memory &m, const emulate::Options &o) {
     return emulate::launch({8, 32, 0}, o, counted, m.data, m.words);
 };
+static const Run run_count_down = [](Memory &m, const emulate::Options &o) {
+    return emulate::launch({3, 32, 0}, o, count_down, m.words);
+};
 static const Run run_chain = [](Memory &m, const emulate::Options &o) {
     return emulate::launch({3, 32, 0}, o, chain, m.data, m.words);
 };
@@ -348,35 +366,21 @@ static const Run run_readers = [](Memory &m, const emulate::Options &o) {
 };
 
 static const Case cases[] = {
-    {"lanes_sync", run_lanes, false},
-    {"lanes_sync", run_shuffled, false},
-    {"first_barrier", run_warps, false},
-    {"second_barrier", run_warps, false},
-    {"named_number", run_named, false},
-    {"named_wait", run_named, false},
-    {"flag_release", run_flag, false},
-    {"flag_acquire", run_flag, false},
-    {"flag_barrier", run_flag, false},
-    {"fences_barrier", run_fences, false},
-    {"fences_release", run_fences, false},
-    {"fences_acquire", run_fences, false},
-    {"counted_order", run_counted, false},
-    {"chain_acquire", run_chain, false},
-    {"across_store", run_across, true},
-    {"across_load", run_across, true},
-    {"volatile_fence", run_volatile, false},
-    {"volatile_acquire", run_volatile, false},
-    {"mixed_barrier", run_mixed, false},
-    {"halves_sync", run_halves, false},
-    {"halves_read_sync", run_halves_read, false},
-    {"copies_wait", run_copies, false},
-    {"copies_barrier", run_copies, false},
-    {"copies_last_wait", run_copies, false},
-    {"source_wait", run_source, false},
-    {"own_source_wait", run_own, false},
-    {"own_source_last_wait", run_own, false},
-    {"refilled_barrier", run_refilled, false},
-    {"readers_barrier", run_readers, false},
+    {"lanes_sync", run_lanes, false},          {"lanes_sync", run_shuffled, false},
+    {"first_barrier", run_warps, false},       {"second_barrier", run_warps, false},
+    {"named_number", run_named, false},        {"named_wait", run_named, false},
+    {"flag_release", run_flag, false},         {"flag_acquire", run_flag, false},
+    {"flag_barrier", run_flag, false},         {"fences_barrier", run_fences, false},
+    {"fences_release", run_fences, false},     {"fences_acquire", run_fences, false},
+    {"counted_order", run_counted, false},     {"count_down_set", run_count_down, false},
+    {"chain_acquire", run_chain, false},       {"across_store", run_across, true},
+    {"across_load", run_across, true},         {"volatile_fence", run_volatile, false},
+    {"volatile_acquire", run_volatile, false}, {"mixed_barrier", run_mixed, false},
+    {"halves_sync", run_halves, false},        {"halves_read_sync", run_halves_read, false},
+    {"copies_wait", run_copies, false},        {"copies_barrier", run_copies, false},
+    {"copies_last_wait", run_copies, false},   {"source_wait", run_source, false},
+    {"own_source_wait", run_own, false},       {"own_source_last_wait", run_own, false},
+    {"refilled_barrier", run_refilled, false}, {"readers_barrier", run_readers, false},
 };
 
 static emulate::Options options_of(const Case &c, uint64_t seed)

@@ -2,7 +2,8 @@
  *
  * A word has its last stores, the newest last. A load may return any of them that is not older than one that its thread
  * knows of: by having stored or loaded it or a newer one, or by what it learnt from others. An update reads the newest.
- * Two atomic accesses that nothing orders are a race where the scope of one leaves the other's thread out. */
+ * Two atomic accesses that nothing orders are a race where the scope of one leaves the other's thread out, and so are a store and an
+ * update, of which the store would undo the update were it later: an update is ordered behind a store that it acquires. */
 #include "machine.h"
 
 #include <algorithm>
@@ -20,13 +21,16 @@ struct Store {
     std::vector<Head> heads; // releases that an acquire of this store meets
 };
 
+enum class Made { NOTHING, STORE, UPDATE };
+
 /* The accesses of one thread that saw or made one version. */
 struct Touch {
     uint32_t thread;
     Clock first, last;
     uint64_t version;
     Scope scope;
-    bool writes;
+    Made made;
+    bool writes() const { return made != Made::NOTHING; }
 };
 
 struct Location {
@@ -79,12 +83,12 @@ static void check_touches(Location *l, Thread *thread, bool writes, bool atomic,
                           const void *site)
 {
     for (const Touch &t : l->touches) {
-        if (!(writes || t.writes) || knows(thread, t.thread, t.last)) continue;
+        if (!(writes || t.writes()) || knows(thread, t.thread, t.last)) continue;
         const Thread *other = &machine->all[t.thread];
         if (atomic && within(scope, thread, other) && within(t.scope, other, thread)) continue;
         fail(Fault::RACE, "%s %s %s (%s), and nothing orders the atomic %s of %s before it%s",
              name_of(thread).c_str(), writes ? "writes" : "reads", name_of_address(l->address).c_str(),
-             name_of_site(site).c_str(), t.writes ? "write" : "read", name_of(other).c_str(),
+             name_of_site(site).c_str(), t.writes() ? "write" : "read", name_of(other).c_str(),
              atomic ? ", which its scope does not reach" : "");
     }
 }
@@ -96,23 +100,34 @@ void access_plain_at_atomic(Thread *thread, uintptr_t address, Kind kind, const 
     check_touches(found->second.get(), thread, kind == Kind::WRITE, false, Scope::CTA, site);
 }
 
-static void touch(Location *l, Thread *thread, uint64_t version, bool writes, Scope scope)
+/* A store and an update of one word are one behind the other. */
+static void check_order(const Location *l, const Thread *thread, Made other, const void *site)
+{
+    for (const Touch &t : l->touches)
+        if (t.made == other && !knows(thread, t.thread, t.first))
+            fail(Fault::RACE, "%s %s %s (%s), and nothing orders the %s of %s before it",
+                 name_of(thread).c_str(), other == Made::UPDATE ? "stores" : "updates",
+                 name_of_address(l->address).c_str(), name_of_site(site).c_str(),
+                 other == Made::UPDATE ? "update" : "store", name_of(&machine->all[t.thread]).c_str());
+}
+
+static void touch(Location *l, Thread *thread, uint64_t version, Made made, Scope scope)
 {
     const Clock now = thread->now;
     for (Touch &t : l->touches)
         if (t.thread == thread->number && t.version == version && t.scope == scope) {
             t.last = now;
-            t.writes |= writes;
             return;
         }
     /* A write stands for all that its thread knows of; reads go on to say what is too old to be seen. */
     l->touches.erase(std::remove_if(l->touches.begin(), l->touches.end(),
                                     [&](const Touch &t) {
                                         return knows(thread, t.thread, t.last) &&
-                                               (t.version < l->oldest || (t.writes && writes));
+                                               (t.version < l->oldest ||
+                                                (t.writes() && made != Made::NOTHING));
                                     }),
                      l->touches.end());
-    l->touches.push_back({thread->number, now, now, version, scope, writes});
+    l->touches.push_back({thread->number, now, now, version, scope, made});
 }
 
 /* The oldest version that this thread may still see. */
@@ -177,14 +192,14 @@ static void continue_heads(std::vector<Head> &heads, const std::vector<Head> &be
 }
 
 static void push(Location *l, Thread *thread, uint64_t value, std::vector<Head> heads, Order order,
-                 Scope scope)
+                 Scope scope, Made made)
 {
     l->stores.push_back({value, thread->number, thread->now, std::move(heads)});
     if (l->stores.size() > STORES_KEPT) {
         l->stores.pop_front();
         l->oldest++;
     }
-    touch(l, thread, l->newest(), true, scope);
+    touch(l, thread, l->newest(), made, scope);
     memcpy(reinterpret_cast<void *>(l->address), &value, l->bytes);
     if (order == Order::RELEASE || order == Order::ACQ_REL) release(thread);
     wake_pollers(l->address);
@@ -197,21 +212,22 @@ static void refresh(Location *l)
     l->stores.back().value = load_bytes(l->address, l->bytes);
 }
 
-/* Where a loop has seen nothing new at any word that it looks at, it waits for one of them to change. */
-static void note_poll(Thread *thread, const Location *l)
+/* Where a loop has seen nothing new at any word that it looks at, it waits for one of them to change. A word that is looked at from
+ * another place of the code has been found new there. */
+static void note_poll(Thread *thread, const Location *l, const void *site)
 {
     const uint64_t version = l->newest();
     bool same = false;
     for (Poll &p : thread->polls) {
         const auto at = locations.find(p.address);
         if (at == locations.end() || at->second->newest() != p.version) {
-            thread->polls = {{l->address, version}};
+            thread->polls = {{l->address, version, site}};
             return;
         }
-        same |= p.address == l->address;
+        same |= p.address == l->address && p.site == site;
     }
     if (same) return park(thread);
-    thread->polls.push_back({l->address, version});
+    thread->polls.push_back({l->address, version, site});
 }
 
 uint64_t atomic_load(const void *p, size_t bytes, Order order, Scope scope)
@@ -225,14 +241,14 @@ uint64_t atomic_load(const void *p, size_t bytes, Order order, Scope scope)
         access_atomic(me, address, bytes, Kind::READ, site);
         Location *l = location_of(address, bytes, site);
         const size_t polls = me->polls.size();
-        note_poll(me, l); // may let others run first, and the word change
+        note_poll(me, l, site); // may let others run first, and the word change
         if (polls && me->polls.empty()) continue;
         refresh(l);
         check_touches(l, me, false, true, scope, site);
         const uint64_t newest = l->newest(), floor = floor_of(l, me);
         const uint64_t version = floor < newest && draw(4) == 0 ? floor + draw(newest - floor + 1) : newest;
         if (version != newest) me->polls.clear();
-        touch(l, me, version, false, scope);
+        touch(l, me, version, Made::NOTHING, scope);
         const Store store = l->stores[version - l->oldest];
         see(me, store, order, scope);
         machine->result.counters.atomic_loads++;
@@ -251,8 +267,9 @@ void atomic_store(void *p, uint64_t value, size_t bytes, Order order, Scope scop
     Location *l = location_of(reinterpret_cast<uintptr_t>(p), bytes, site);
     refresh(l);
     check_touches(l, me, true, true, scope, site);
+    check_order(l, me, Made::UPDATE, site);
     machine->result.counters.atomic_stores++;
-    push(l, me, value, heads_of(me, order, scope), order, scope);
+    push(l, me, value, heads_of(me, order, scope), order, scope, Made::STORE);
 }
 
 uint64_t atomic_update(void *p, Update update, uint64_t operand, uint64_t expected, size_t bytes, Order order,
@@ -274,11 +291,13 @@ uint64_t atomic_update(void *p, Update update, uint64_t operand, uint64_t expect
     uint64_t value = before.value;
     if (update == Update::ADD) value += operand;
     if (update == Update::MIN) value = std::min(value, operand);
-    if (update == Update::COMPARE_EXCHANGE && value == expected) value = operand;
+    const bool fails = update == Update::COMPARE_EXCHANGE && value != expected;
+    if (update == Update::COMPARE_EXCHANGE && !fails) value = operand;
+    if (!fails) check_order(l, me, Made::STORE, site);
     machine->result.counters.atomic_updates++;
     std::vector<Head> heads = heads_of(me, order, scope);
     continue_heads(heads, before.heads);
-    push(l, me, value & mask, std::move(heads), order, scope);
+    push(l, me, value & mask, std::move(heads), order, scope, fails ? Made::NOTHING : Made::UPDATE);
     return before.value;
 }
 
@@ -295,11 +314,11 @@ void access_volatile(Thread *thread, uintptr_t address, size_t bytes, Kind kind,
     if (kind == Kind::WRITE) {
         refresh(l);
         push(l, thread, l->stores.back().value, heads_of(thread, Order::RELAXED, Scope::SYS), Order::RELAXED,
-             Scope::SYS);
+             Scope::SYS, Made::STORE);
         l->stale = true; // the value comes when this returns
     } else {
-        note_poll(thread, l);
-        touch(l, thread, l->newest(), false, Scope::SYS);
+        note_poll(thread, l, site);
+        touch(l, thread, l->newest(), Made::NOTHING, Scope::SYS);
         see(thread, l->stores.back(), Order::RELAXED, Scope::SYS);
     }
 }

@@ -52,6 +52,7 @@ struct Copy {
 struct Poll {
     uintptr_t address;
     uint64_t version;
+    const void *site;
 };
 
 enum class State { READY, PARKED, WAITING, DONE };
