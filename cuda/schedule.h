@@ -198,7 +198,8 @@ template <scope S> COT_DEVICE bool tell_homes(const fused_warp<S> &w, schedule &
             s.told[half] = final && s.answered[half] == final - 1;
             if (s.told[half]) {
                 count_messages(w.net, home, 0, 1, PHASE_COMBINE);
-                raise<S>(w.net, home, w.reply_signal(w.net.rank), w.epoch);
+                const bool lost = COT_EITHER(fused_reply_is_lost, false, w.net.rank == 1 && home == 2);
+                if (!lost) raise<S>(w.net, home, w.reply_signal(w.net.rank), w.epoch);
             }
         }
         all = all && s.told[half];

@@ -49,11 +49,19 @@ static void many_schedules(void **)
     printf("%d schedules\n", schedules / 2 * 2);
 }
 
+/* On one device or, every other time, on two. */
+static Grid grid_of_seed(int ranks, uint64_t seed)
+{
+    Grid grid = even_grid(ranks, 1);
+    grid.devices = seed % 2;
+    return grid;
+}
+
 /* A silent rank is named by all that wait for it, within twice the time-out, and nobody stays. */
 static uint64_t failure_of_call(const struct world &w, const struct plan &p, const char *mutant,
                                 uint64_t seed, emulate::Result &result)
 {
-    Layer layer(w, p, even_grid(p.ranks, 1));
+    Layer layer(w, p, grid_of_seed(p.ranks, seed));
     result = layer.launch(seeded(seed, mutant));
     const uint64_t failure = *layer.call.fabric.failure;
     if (result.fault == Fault::NONE && failure) {
@@ -71,7 +79,7 @@ static uint64_t failure_of_call(const struct world &w, const struct plan &p, con
     return failure;
 }
 
-static void a_silent_rank_and_a_lost_signal_are_named(void **)
+static void a_silent_rank_and_lost_signals_are_named(void **)
 {
     struct draw draw = {test_seed(), 11, 0};
     struct world w = world_of(variants[1], 9, &draw);
@@ -88,6 +96,12 @@ static void a_silent_rank_and_a_lost_signal_are_named(void **)
         /* Rank 1 waits for a packet of rank 0, which waits for the answer to it: either may say so first. */
         assert_true((failure >> 48 & 0xff) <= 1);
         assert_int_equal(failure & 0xffffffffff, 1);
+        failure = failure_of_call(w, p, "fused_reply_is_lost", seed, result);
+        expect_none(result);
+        assert_int_equal(failure >> 56 & 0x7f, 2);
+        assert_int_equal(failure >> 48 & 0xff, 1);
+        assert_int_equal(failure >> 40 & 0xff, cot::PHASE_COMBINE);
+        assert_int_equal(failure & 0xffffffffff, 1);
     }
     world_free(&w);
 }
@@ -101,7 +115,7 @@ static void waits_that_are_not_bounded(void **)
     for (const char *mutant : {"subscribe_timeout fused_rank_1_is_silent",
                                "queue_watch fused_rank_1_is_silent", "schedule_watch fused_rank_1_is_silent"})
         for (uint64_t seed = 1; seed <= 3; seed++) {
-            Layer layer(w, p, even_grid(3, 1));
+            Layer layer(w, p, grid_of_seed(3, seed));
             expect(layer.launch(seeded(seed, mutant)), Fault::DEADLOCK, "polling");
         }
     world_free(&w);
@@ -195,7 +209,7 @@ int main(int argc, char **argv)
     if (argc > 1) schedules = atoi(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_weakening_is_found),
-        cmocka_unit_test(a_silent_rank_and_a_lost_signal_are_named),
+        cmocka_unit_test(a_silent_rank_and_lost_signals_are_named),
         cmocka_unit_test(waits_that_are_not_bounded),
         cmocka_unit_test(many_schedules),
     };
