@@ -86,15 +86,8 @@ class Layer {
             call.layout, static_cast<int32_t>(h), call.gate.experts, static_cast<int64_t>(tiles),
             static_cast<int64_t>(parts), call.reduced, grid.blocks[static_cast<size_t>(r)]));
         cot::fused_rank &d = ranks[static_cast<size_t>(r)];
-        unsigned char *const weights = take<unsigned char>(slots * call.networks[0].bytes, "weights", r);
-        for (size_t e = 0; e < static_cast<size_t>(o.experts); e++)
-            for (int32_t i = plan.replica_begin[e]; i < plan.replica_begin[e + 1]; i++)
-                if (plan.rank[i] == r) {
-                    const std::vector<unsigned char> packed = pack_network(world.experts[e]);
-                    session.write(weights + static_cast<size_t>(plan.slot[i]) * call.networks[0].bytes,
-                                  packed.data(), packed.size());
-                }
-        d.slots = weights;
+        d.slots = slots_at[static_cast<size_t>(r)] =
+            take<unsigned char>(slots * call.networks[0].bytes, "weights", r);
         d.tokens = tokens[static_cast<size_t>(r)] = take<int32_t>(2, "tokens", r);
         d.x = x[static_cast<size_t>(r)] = take<float>(s * h, "x", r);
         d.y = take<float>(s * h, "y", r);
@@ -142,10 +135,12 @@ class Layer {
     std::vector<cot::fused_rank> ranks;
     std::vector<int32_t *> tokens;
     std::vector<float *> x;
+    std::vector<unsigned char *> slots_at;
+    int32_t *replica_rank, *replica_slot, *replica_begin;
 
     Layer(const struct world &w, const struct plan &p, const Grid &g, bool given = false)
         : world(w), plan(p), grid(g), ranks(static_cast<size_t>(p.ranks)), tokens(ranks.size()),
-          x(ranks.size())
+          x(ranks.size()), slots_at(ranks.size())
     {
         const cot_moe_options &o = w.options;
         const size_t n = static_cast<size_t>(p.ranks);
@@ -190,16 +185,34 @@ class Layer {
         if (w.shared_gate)
             call.shared_gate = session.copy(w.shared_gate, static_cast<size_t>(h), "shared gate");
         const size_t replicas = static_cast<size_t>(p.replica_begin[experts]);
-        call.replica_rank = session.copy(p.rank, replicas, "replicas' ranks");
-        call.replica_slot = session.copy(p.slot, replicas, "replicas' slots");
-        call.replica_begin = session.copy(p.replica_begin, experts + 1, "experts' replicas");
+        call.replica_rank = replica_rank = take<int32_t>(replicas, "replicas' ranks", 0);
+        call.replica_slot = replica_slot = take<int32_t>(replicas, "replicas' slots", 0);
+        call.replica_begin = replica_begin = take<int32_t>(experts + 1, "experts' replicas", 0);
         call.slots = p.slots;
         std::vector<int32_t> first = {0};
         for (int b : g.blocks) first.push_back(first.back() + b);
         call.first_block = session.copy(first.data(), first.size(), "ranks' blocks");
         for (int r = 0; r < p.ranks; r++) lay_out_rank(r);
         call.ranks = session.copy(ranks.data(), n, "table of ranks");
+        give_placement();
         give_tokens();
+    }
+
+    /* Where the plan has experts now, which are as many as before: tables, and weights in slots. */
+    void give_placement()
+    {
+        const size_t experts = static_cast<size_t>(world.options.experts),
+                     replicas = static_cast<size_t>(plan.replica_begin[experts]) * sizeof(int32_t);
+        session.write(replica_rank, plan.rank, replicas);
+        session.write(replica_slot, plan.slot, replicas);
+        session.write(replica_begin, plan.replica_begin, (experts + 1) * sizeof(int32_t));
+        for (size_t e = 0; e < experts; e++)
+            for (int32_t i = plan.replica_begin[e]; i < plan.replica_begin[e + 1]; i++) {
+                const std::vector<unsigned char> packed = pack_network(world.experts[e]);
+                session.write(slots_at[static_cast<size_t>(plan.rank[i])] +
+                                  static_cast<size_t>(plan.slot[i]) * call.networks[0].bytes,
+                              packed.data(), packed.size());
+            }
     }
 
     /* What the world has as tokens now. */

@@ -139,18 +139,24 @@ static void hot_experts(void **)
     }
 }
 
-/* A launch is replayed with the very same arguments: other tokens, and fewer of them, in device memory. */
+/* A launch is replayed with the very same arguments: other tokens, fewer of them, and experts on other ranks and in other slots, in
+ * device memory. */
 static void a_replay_reads_device_memory(void **)
 {
     struct draw draw = {test_seed(), 4, 0};
     struct world w = world_of(variants[4], 40, &draw);
     struct plan p = plan_even(&w, 3);
     Layer layer(w, p, even_grid(3, 1));
-    for (int call = 1; call <= 3; call++) {
+    for (int call = 1; call <= 4; call++) {
         for (int64_t i = 0; i < w.tokens * w.options.expert.hidden; i++)
             w.x[i] = draw_float(&draw, 1, COT_F32);
         if (call == 3)
             for (int r = 0; r <= 3; r++) p.begin[r] = 5 * r; // of a plan that the layer refers to
+        if (call == 4) {
+            for (int64_t e = 0; e < w.options.experts; e++)
+                p.rank[e] = (p.rank[e] + 1) % 3, p.slot[e] = p.slots - 1 - p.slot[e];
+            layer.give_placement();
+        }
         world_solve(&w);
         layer.give_tokens();
         expect_none(layer.launch(seeded(test_seed() + static_cast<uint64_t>(call))));
