@@ -1,10 +1,13 @@
-/* What a rank of a device can do to the others: put, put and signal, wait. The ranks are virtual: groups of blocks of one
- * launch, each with a symmetric region of its own. A rank writes to another's region with these words alone, and reads
- * only its own. Where a region lies is told by a table, so that it may be another device's memory: then S is scope::sys,
- * and scope::gpu where all ranks are on one device.
+/* What a rank of a device can do to the others. The ranks are virtual: groups of blocks of one launch, each with a symmetric region of
+ * its own. A rank writes to another's region with these words alone, and reads only its own. Where a region lies is told by a
+ * table, so that it may be another device's memory: then S is scope::sys, and scope::gpu where all ranks are on one device.
  *
- * Every function is called by all lanes of a warp. Signals are words of 64 bits whose values only grow. Who sees a
- * signal sees what its rank put before it, by the same warp or by others that it had waited for. */
+ *   to put      place_at, and stores there by as many warps as share the work (copy_words, or sums as they come); count_messages
+ *   to signal   raise, by one thread, behind the barrier at which it met those warps
+ *   to wait     look_at until a word is new, then acquire it; between looks has_failed, and is_too_late, which bounds the wait
+ *
+ * Signals are words of 64 bits whose values only grow. Who acquires one sees what its rank put before it, by the warps that had
+ * met or by others that they had waited for. */
 #ifndef COT_CUDA_FABRIC_H
 #define COT_CUDA_FABRIC_H
 #include "cuda/call.h"
@@ -44,78 +47,66 @@ COT_DEVICE void count_messages(const fabric &f, int to, size_t bytes, uint64_t m
     if (messages) add_relaxed<scope::gpu>(&t->messages, messages);
 }
 
-COT_DEVICE void count_traffic(const fabric &f, int to, size_t bytes, int phase)
+/* By all lanes of a warp; four words of each are on their way before the first is stored. */
+template <typename Word> COT_DEVICE void copy_each(Word *to, const Word *from, size_t count)
 {
-    if (lane_of_warp() == 0) count_messages(f, to, bytes, 1, phase);
+    constexpr size_t AHEAD = 4;
+    size_t i = static_cast<size_t>(lane_of_warp());
+    COT_ONE_BY_ONE
+    for (; i + (AHEAD - 1) * 32 < count; i += AHEAD * 32) {
+        Word words[AHEAD];
+        COT_EACH (j, static_cast<int>(AHEAD)) words[j] = from[i + static_cast<size_t>(j) * 32];
+        COT_EACH (j, static_cast<int>(AHEAD)) to[i + static_cast<size_t>(j) * 32] = words[j];
+    }
+    COT_ONE_BY_ONE
+    for (; i < count; i += 32) to[i] = from[i];
 }
 
 /* A multiple of 4 bytes; 16 at a time where the size and both places allow it. */
 COT_DEVICE void copy_words(unsigned char *to, const unsigned char *from, size_t bytes)
 {
-    const size_t lane = static_cast<size_t>(lane_of_warp());
     if (((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from) | bytes) & 15) == 0)
-        for (size_t i = lane; i < bytes / 16; i += 32)
-            reinterpret_cast<uint4 *>(to)[i] = reinterpret_cast<const uint4 *>(from)[i];
+        copy_each(reinterpret_cast<uint4 *>(to), reinterpret_cast<const uint4 *>(from), bytes / 16);
     else
-        for (size_t i = lane; i < bytes / 4; i += 32)
-            reinterpret_cast<uint32_t *>(to)[i] = reinterpret_cast<const uint32_t *>(from)[i];
+        copy_each(reinterpret_cast<uint32_t *>(to), reinterpret_cast<const uint32_t *>(from), bytes / 4);
 }
 
-/* Copies `bytes`, a multiple of 4, to `offset` of rank `to`'s region. There for `to` once it has seen a later signal. */
-COT_DEVICE void put(const fabric &f, int to, size_t offset, const void *from, size_t bytes, int phase)
-{
-    copy_words(f.regions[to] + offset, static_cast<const unsigned char *>(from), bytes);
-    count_traffic(f, to, bytes, phase);
-}
-
-/* A message that several warps write in parts: where it goes, and, by one lane when all parts are written and a barrier has
- * brought them together, the word that tells of it. It is counted by count_messages. */
 COT_DEVICE unsigned char *place_at(const fabric &f, int to, size_t offset)
 {
     return f.regions[to] + offset;
 }
+
+/* Raises the word at `signal` of rank `to`'s region to `value`. */
 template <scope S> COT_DEVICE void raise(const fabric &f, int to, size_t signal, uint64_t value)
 {
     uint64_t *const word = reinterpret_cast<uint64_t *>(f.regions[to] + signal);
     COT_EITHER(fabric_raise, store_release<S>(word, value), store_relaxed<S>(word, value));
 }
 
-/* put, of 0 bytes too, then raises the word at `signal` of rank `to`'s region to `value`. */
-template <scope S>
-COT_DEVICE void put_signal(const fabric &f, int to, size_t offset, const void *from, size_t bytes,
-                           size_t signal, uint64_t value, int phase)
+/* The own word at `signal`. A look orders nothing, and leaves a multiprocessor's cache as it is; acquire reads the same or something
+ * newer, and what was put before it is there. */
+template <scope S> COT_DEVICE uint64_t look_at(const fabric &f, size_t signal)
 {
-    put(f, to, offset, from, bytes, phase);
-    COT_UNLESS(fabric_lanes_before_signal) __syncwarp();
-    uint64_t *const word = reinterpret_cast<uint64_t *>(f.regions[to] + signal);
-    if (lane_of_warp() == 0)
-        COT_EITHER(fabric_release, store_release<S>(word, value), store_relaxed<S>(word, value));
+    return load_relaxed<S>(reinterpret_cast<const uint64_t *>(f.regions[f.rank] + signal));
+}
+template <scope S> COT_DEVICE uint64_t acquire(const fabric &f, size_t signal)
+{
+    return load_acquire<S>(reinterpret_cast<const uint64_t *>(f.regions[f.rank] + signal));
 }
 
-/* Waits until the own word at `signal` is `value` or more. False where that takes longer than the time-out, which makes
- * this wait the group's failure, or where another rank's has failed. */
-template <scope S>
-COT_DEVICE bool wait(const fabric &f, size_t signal, uint64_t value, int peer, int phase, uint64_t epoch)
+/* Whether a wait of some rank has failed, so that all others are to end. */
+template <scope S> COT_DEVICE bool has_failed(const fabric &f)
 {
-    const uint64_t *const word = reinterpret_cast<const uint64_t *>(f.regions[f.rank] + signal);
-    bool there = true;
-    if (lane_of_warp() == 0) {
-        const uint64_t began = global_timer();
-        while (COT_EITHER(fabric_acquire, load_acquire<S>(word), load_relaxed<S>(word)) < value) {
-            if (COT_EITHER(fabric_watch, load_relaxed<S>(f.failure), uint64_t{0})) {
-                there = false;
-                break;
-            }
-            if (COT_EITHER(fabric_timeout, has_passed(began, f.timeout_ns), false)) {
-                compare_exchange_relaxed<S>(f.failure, 0, failure_of(f.rank, peer, phase, epoch));
-                there = false;
-                break;
-            }
-            back_off();
-        }
-    }
-    COT_UNLESS(fabric_lanes_after_wait) __syncwarp();
-    return __shfl_sync(ALL_LANES, static_cast<int>(there), 0) != 0;
+    return load_relaxed<S>(f.failure) != 0;
+}
+
+/* Whether a wait for `peer` that began then takes longer than the time-out; that makes it the group's failure, if none was before. */
+template <scope S>
+COT_DEVICE bool is_too_late(const fabric &f, uint64_t began, int peer, int phase, uint64_t epoch)
+{
+    if (!COT_EITHER(fabric_timeout, has_passed(began, f.timeout_ns), false)) return false;
+    compare_exchange_relaxed<S>(f.failure, 0, failure_of(f.rank, peer, phase, epoch));
+    return true;
 }
 
 } // namespace cot

@@ -108,7 +108,7 @@ template <scope S> struct fused_warp {
     {
         return call.reply_signals + static_cast<size_t>(source) * COT_FUSED_LINE;
     }
-    __device__ __forceinline__ bool failed() const { return load_relaxed<S>(net.failure) != 0; }
+    __device__ __forceinline__ bool failed() const { return has_failed<S>(net); }
 };
 
 /* A processor's threads are the first of a block. */

@@ -200,6 +200,13 @@ COT_DEVICE void note_final(const fused_warp<S> &w, subscription &all, int source
         store_relaxed<scope::cta>(&w.shared->owed[source], 1 + w.shared->entered[source]);
 }
 
+/* Whether a dispatch signal says more than that so many rows have come. */
+COT_DEVICE bool is_news(uint64_t epoch, uint32_t seen, uint64_t signal)
+{
+    return cot_fused_signal_epoch(signal) == epoch &&
+           (cot_fused_signal_rows(signal) > seen || signal & COT_FUSED_FINAL);
+}
+
 /* Looks at all signals until one says something new: the rank whose it is and,
  * of a reply, P more; -1: the call has failed. By lane 0. */
 template <scope S> COT_DEVICE int look(const fused_warp<S> &w, const subscription &all, uint64_t &signal)
@@ -219,25 +226,22 @@ template <scope S> COT_DEVICE int look(const fused_warp<S> &w, const subscriptio
                 if (gated) return s;
                 continue;
             }
-            const uint64_t *const word =
-                reinterpret_cast<const uint64_t *>(w.region() + w.dispatch_signal(s));
-            signal = COT_EITHER(subscribe_dispatch_acquire, load_acquire<S>(word), load_relaxed<S>(word));
-            if (cot_fused_signal_epoch(signal) == w.epoch &&
-                (cot_fused_signal_rows(signal) > seen || signal & COT_FUSED_FINAL))
-                return s;
+            const size_t word = w.dispatch_signal(s);
+            if (!is_news(w.epoch, seen, look_at<S>(w.net, word))) continue;
+            signal = COT_EITHER(subscribe_dispatch_acquire, acquire<S>(w.net, word), look_at<S>(w.net, word));
+            return s;
         }
         if (all.replied < ranks) {
-            const uint64_t *const word =
-                reinterpret_cast<const uint64_t *>(w.region() + w.reply_signal(all.replied));
-            signal = COT_EITHER(subscribe_reply_acquire, load_acquire<S>(word), load_relaxed<S>(word));
-            if (signal == w.epoch) return ranks + all.replied;
+            const size_t word = w.reply_signal(all.replied);
+            if (look_at<S>(w.net, word) == w.epoch) {
+                signal =
+                    COT_EITHER(subscribe_reply_acquire, acquire<S>(w.net, word), look_at<S>(w.net, word));
+                return ranks + all.replied;
+            }
         }
-        if (w.failed()) return -1;
-        if (COT_EITHER(subscribe_timeout, has_passed(began, w.net.timeout_ns), false)) {
-            const int phase = missing < ranks ? PHASE_DISPATCH : PHASE_COMBINE;
-            compare_exchange_relaxed<S>(w.net.failure, 0, failure_of(own, missing % ranks, phase, w.epoch));
+        if (w.failed() || is_too_late<S>(w.net, began, missing % ranks,
+                                         missing < ranks ? PHASE_DISPATCH : PHASE_COMBINE, w.epoch))
             return -1;
-        }
         back_off();
     }
 }

@@ -112,8 +112,8 @@ static void waits_that_are_not_bounded(void **)
     struct draw draw = {test_seed(), 13, 0};
     struct world w = world_of(variants[1], 9, &draw);
     const struct plan p = plan_even(&w, 3);
-    for (const char *mutant : {"subscribe_timeout fused_rank_1_is_silent",
-                               "queue_watch fused_rank_1_is_silent", "schedule_watch fused_rank_1_is_silent"})
+    for (const char *mutant : {"fabric_timeout fused_rank_1_is_silent", "queue_watch fused_rank_1_is_silent",
+                               "schedule_watch fused_rank_1_is_silent"})
         for (uint64_t seed = 1; seed <= 3; seed++) {
             Layer layer(w, p, grid_of_seed(3, seed));
             expect(layer.launch(seeded(seed, mutant)), Fault::DEADLOCK, "polling");
