@@ -97,13 +97,17 @@ template <scope S> COT_DEVICE void take_task(const fused_warp<S> &w)
 {
     if (team_thread() == 0) {
         const uint32_t ticket = add_relaxed<scope::gpu>(&w.rank.state->next, 1u);
+        const uint64_t *const place = w.rank.ready + ticket;
         uint64_t word;
         uint32_t known;
         for (;;) {
             known = load_relaxed<scope::gpu>(&w.rank.state->published); // on its way beside the task
-            word = COT_EITHER(queue_acquire, load_acquire<scope::gpu>(w.rank.ready + ticket),
-                              load_relaxed<scope::gpu>(w.rank.ready + ticket));
-            if (word >> 28 == w.epoch) break;
+            word = load_relaxed<scope::gpu>(place);
+            if (word >> 28 == w.epoch) {
+                word = COT_EITHER(queue_acquire, load_acquire<scope::gpu>(place),
+                                  load_relaxed<scope::gpu>(place));
+                break;
+            }
             if (COT_EITHER(queue_watch, w.failed(), false)) {
                 word = task_word(w.epoch, task::end, 0);
                 break;

@@ -223,10 +223,13 @@ template <scope S> COT_DEVICE bool next_events(const fused_warp<S> &w, schedule 
                          load_relaxed<scope::gpu>(words + lane_of_warp()));
     if (lane_of_warp() == 0) {
         for (bool looked = all;; looked = false) {
-            if (!looked)
-                end = COT_EITHER(schedule_acquire, load_acquire<scope::gpu>(words),
-                                 load_relaxed<scope::gpu>(words));
-            if (end >> 28 == w.epoch) break;
+            if (!looked) end = load_relaxed<scope::gpu>(words);
+            if (end >> 28 == w.epoch) {
+                if (!looked)
+                    end = COT_EITHER(schedule_acquire, load_acquire<scope::gpu>(words),
+                                     load_relaxed<scope::gpu>(words));
+                break;
+            }
             news = COT_EITHER(schedule_news, load_acquire<scope::cta>(&w.shared->news),
                               load_relaxed<scope::cta>(&w.shared->news));
             if (news != s.news) break;
