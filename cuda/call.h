@@ -223,7 +223,7 @@ struct fused_shared {
 };
 
 /* Bytes of an engine's stages (tile.h). */
-constexpr int FUSED_BF16_STAGES = 65600, FUSED_F32_STAGES = 32768;
+constexpr int FUSED_BF16_STAGES = 65856, FUSED_F32_STAGES = 32768;
 
 /* Dynamic shared memory of a block. */
 COT_BOTH constexpr size_t fused_shared_bytes(int stages, int experts)

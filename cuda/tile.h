@@ -282,11 +282,11 @@ template <int MOST> struct mma_engine {
     static_assert(MOST == mma_some::M || MOST == mma_many::M, "rows of the largest shape");
     using Value = uint16_t;
     using job = tile_job<Value>;
-    static constexpr int ROWS = MOST, N = mma_some::N, THREADS = 128, STAGES_BYTES = 65536,
-                         SHARED_BYTES = STAGES_BYTES + 64;
+    static constexpr int ROWS = MOST, N = mma_some::N, THREADS = 128, STAGES_BYTES = 65536, JOB_BYTES = 64,
+                         SHARED_BYTES = STAGES_BYTES + JOB_BYTES + MOST * 4;
     static_assert(mma_many::SHARED_BYTES == STAGES_BYTES && mma_some::SHARED_BYTES == STAGES_BYTES &&
                       mma_few::SHARED_BYTES < STAGES_BYTES && mma_many::M * mma_many::N * 4 <= STAGES_BYTES &&
-                      sizeof(job) <= 64,
+                      sizeof(job) <= JOB_BYTES && MOST <= THREADS,
                   "one size of shared memory for all");
 
     static __device__ __forceinline__ int columns_of(int rows)
@@ -308,14 +308,21 @@ template <int MOST> struct mma_engine {
         return {DOWN, 2 * PAIRS, shape.SUMS};
     }
 
-    /* Registers are for sums: what is to be done lies in shared memory meanwhile, and the sums, too, pass through it in the end, each
+    /* Registers are for sums: what is to be done, and which rows, lie in shared memory meanwhile, and the sums, too, pass through it in the end, each
      * read by the thread that wrote it, so that what is done with one is there once in the code, not for every register. */
     template <typename Begin>
     static __device__ __forceinline__ void compute(unsigned char *shared, const job &todo,
                                                    const tile_team &team, Begin begin)
     {
         job *const what = reinterpret_cast<job *>(shared + STAGES_BYTES);
-        if (team.thread == 0) *what = {todo.a, rows_from(todo.b, todo.n), todo.n, todo.tag};
+        int32_t *const index = reinterpret_cast<int32_t *>(shared + STAGES_BYTES + JOB_BYTES);
+        if (team.thread == 0) {
+            *what = {todo.a, rows_from(todo.b, todo.n), todo.n, todo.tag};
+            if (todo.a.index) what->a.index = index;
+        }
+        if (const int thread = static_cast<int>(team.thread);
+            todo.a.index && thread < todo.a.rows && thread < MOST)
+            index[thread] = todo.a.index[thread];
         COT_UNLESS(tile_job_for_all) barrier_sync(team.barrier, THREADS);
         const int rows = what->a.rows;
         sums s;
