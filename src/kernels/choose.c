@@ -10,7 +10,8 @@ const cot_isa_code *cot_isa_code_of(cot_isa isa)
     switch (isa) {
     case COT_ISA_REF:
         return &cot_isa_ref;
-#if defined(__x86_64__)
+#if defined(COT_REF_ALONE) // the others are not in this build
+#elif defined(__x86_64__)
     /* These ask the system too, whether it saves the registers that the instructions use. */
     case COT_ISA_AVX2: // and F16C, which no CPU with AVX2 lacks (clang 14 cannot ask for it)
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &cot_isa_avx2 : NULL;
