@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "cuda/c_end.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -126,6 +127,32 @@ int probe(Points &p, cot_cuda_kind kind, cot_dtype type, int ranks)
 
 /* ---- a layer of any size ---- */
 
+constexpr size_t CACHES = 4; // what calls in turn should read at least, in second caches
+
+/* Bytes of the second cache; 0: the device does not say. */
+size_t cache_bytes(const cot_cuda_device *device)
+{
+    int bytes = 0;
+    const cot_cuda_current current(device);
+    if (current.failed || device->driver->device_attribute(&bytes, COT_CUDA_CACHE_BYTES, device->ordinal))
+        return 0;
+    return static_cast<size_t>(bytes > 0 ? bytes : 0);
+}
+
+/* A rank's slots: as many as it has experts, and so many more, where memory allows it, that calls can read twice CACHES, of which
+ * those that it does not read in turn are half at most. */
+int64_t slots_for(const cot_cuda_device *device, const cot_ffn_shape *expert, int64_t experts, int ranks)
+{
+    const size_t bytes = cot_cuda_weights.slot_bytes(expert) * static_cast<size_t>(ranks);
+    size_t free_bytes = 0, all_bytes = 0;
+    const cot_cuda_current current(device);
+    if (current.failed || device->driver->memory_info(&free_bytes, &all_bytes)) free_bytes = 0;
+    const int64_t wanted = static_cast<int64_t>(2 * CACHES * cache_bytes(device) / bytes + 1),
+                  room = static_cast<int64_t>(free_bytes / 2 / bytes);
+    return cot_larger(cot_divide_up(experts, ranks),
+                      cot_smaller(cot_smaller(wanted, room), cot::FUSED_EXPERTS_MOST));
+}
+
 /* Weights and rows without meaning: one expert's, for all. */
 struct Layer {
     cot_moe_options options = {};
@@ -138,13 +165,14 @@ struct Layer {
     std::vector<uint8_t> slots; // of one rank; all have the same
     cot_cuda_group *group = nullptr;
 
-    Layer(cot_dtype type, int64_t h, int64_t i, int64_t e, int64_t k, int ranks_, int64_t most)
+    Layer(const cot_cuda_device *device, cot_dtype type, int64_t h, int64_t i, int64_t e, int64_t k,
+          int ranks_, int64_t most)
         : ranks(ranks_)
     {
         options = options_of(type);
         options.expert = shape_of(type, h, i);
         options.experts = e, options.top_k = k;
-        options.slots = cot_divide_up(e, ranks);
+        options.slots = slots_for(device, &options.expert, e, ranks);
         options.tokens = most;
         gate.hidden = h, gate.experts = e, gate.top_k = k;
         gate.groups = gate.group_limit = 1;
@@ -224,13 +252,38 @@ struct Layer {
         return group->status;
     }
 
-    int64_t touched(int64_t tokens) const
+    /* Which experts the last call had. */
+    std::vector<bool> called(int64_t tokens) const
     {
-        std::vector<bool> called(static_cast<size_t>(options.experts));
-        for (int64_t i = 0; i < tokens * options.top_k; i++) called[experts[static_cast<size_t>(i)]] = true;
-        int64_t count = 0;
-        for (bool c : called) count += c;
-        return count;
+        std::vector<bool> all(static_cast<size_t>(options.experts));
+        for (int64_t i = 0; i < tokens * options.top_k; i++) all[experts[static_cast<size_t>(i)]] = true;
+        return all;
+    }
+};
+
+/* Tables of slots under which the same call reads other weights each time: in the first a rank's called experts have its first slots,
+ * in each next one those behind. */
+struct Turns {
+    std::vector<int32_t> slots; // [tables][E]
+    int tables;
+    size_t bytes; // that are read until the first are read again
+
+    Turns(const Layer &all, const std::vector<bool> &called)
+    {
+        std::vector<int64_t> count(static_cast<size_t>(all.ranks));
+        int64_t most = 1, sum = 0;
+        for (size_t e = 0; e < called.size(); e++)
+            if (called[e]) most = cot_larger(most, ++count[static_cast<size_t>(all.rank[e])]), sum++;
+        tables = static_cast<int>(all.options.slots / most);
+        bytes = static_cast<size_t>(tables * sum) * cot_cuda_weights.slot_bytes(&all.options.expert);
+        for (int t = 0; t < tables; t++) {
+            std::vector<int64_t> next(count.size(), t * most), rest(count.size());
+            for (size_t r = 0; r < rest.size(); r++) rest[r] = t * most + count[r];
+            for (size_t e = 0; e < called.size(); e++) {
+                int64_t &slot = (called[e] ? next : rest)[static_cast<size_t>(all.rank[e])];
+                slots.push_back(static_cast<int32_t>(slot++ % all.options.slots));
+            }
+        }
     }
 };
 
@@ -238,7 +291,7 @@ struct Layer {
 
 int faults(Points &p, cot_cuda_kind kind)
 {
-    Layer all(COT_BF16, 64, 32, 8, 2, 2, 64);
+    Layer all(p.device, COT_BF16, 64, 32, 8, 2, 2, 64);
     cot_status status = all.open(p.device, kind, &p.error);
     if (status != COT_OK) return p.fail(status);
     status = all.run(64, &p.error); // what is right, which `correct` has shown
@@ -281,22 +334,43 @@ int faults(Points &p, cot_cuda_kind kind)
 /* ---- times ---- */
 
 /* Runs in a batch, so that it takes about 20 ms; the median of seven batches. */
-cot_status measure(Points &p, const Layer &all, double *ns, int *runs)
+cot_status measure(Points &p, const Layer &all, uint64_t slots, int tables, double *ns, int *runs)
 {
     double once = 0;
-    cot_status status = cot_cuda_group_replay(all.group, 2, &once, &p.error); // warm
-    if (status == COT_OK) status = cot_cuda_group_replay(all.group, 1, &once, &p.error);
+    const auto replay = [&](int count, double *took) {
+        return cot_cuda_group_replay(all.group, count, slots, tables, took, &p.error);
+    };
+    cot_status status = replay(2, &once); // warm
+    if (status == COT_OK) status = replay(1, &once);
     const double wanted = 2e7 / (once > 1 ? once : 1);
     const int count = wanted < 1 ? 1 : wanted > 1000 ? 1000 : static_cast<int>(wanted);
     std::vector<double> batches;
     for (int i = 0; i < 7 && status == COT_OK; i++) {
         double batch = 0;
-        status = cot_cuda_group_replay(all.group, count, &batch, &p.error);
+        status = replay(count, &batch);
         size_t at = batches.size();
         while (at && batches[at - 1] > batch / count) at--;
         batches.insert(batches.begin() + static_cast<long>(at), batch / count);
     }
     if (status == COT_OK) *ns = batches[3], *runs = 7 * count;
+    return status;
+}
+
+/* The same in turns, whose tables go to the device for as long. */
+cot_status measure_in_turns(Points &p, const Layer &all, const Turns &turns, double *ns, int *runs)
+{
+    const cot_cuda_driver *const driver = p.device->driver;
+    const size_t bytes = turns.slots.size() * sizeof(int32_t);
+    const cot_cuda_current current(p.device);
+    uint64_t at = 0;
+    cot_status status = current.check(&p.error);
+    if (status == COT_OK)
+        status = cot_cuda_check(driver, driver->take(&at, bytes), "take memory for tables", &p.error);
+    if (status == COT_OK)
+        status =
+            cot_cuda_check(driver, driver->to_device(at, turns.slots.data(), bytes), "take tables", &p.error);
+    if (status == COT_OK) status = measure(p, all, at, turns.tables, ns, runs);
+    if (at) driver->give_back(at);
     return status;
 }
 
@@ -314,26 +388,31 @@ int time_layer(Points &p, cot_cuda_kind kind, cot_dtype type, const int64_t *siz
         at = *end ? end + 1 : end;
     }
     const int64_t h = sizes[0], i = sizes[1], e = sizes[2], k = sizes[3];
-    Layer all(type, h, i, e, k, ranks, most);
+    Layer all(p.device, type, h, i, e, k, ranks, most);
     cot_status status = all.open(p.device, kind, &p.error);
     for (size_t n = 0; n < tokens.size() && status == COT_OK; n++) {
         double ns = 0;
         int runs = 0;
         status = all.run(tokens[n], &p.error);
-        if (status == COT_OK) status = measure(p, all, &ns, &runs);
+        if (status != COT_OK) break;
+        const std::vector<bool> called = all.called(tokens[n]);
+        const Turns turns(all, called);
+        status = measure_in_turns(p, all, turns, &ns, &runs);
         if (status != COT_OK) break;
         const double t = static_cast<double>(tokens[n]),
-                     touched = static_cast<double>(all.touched(tokens[n])),
+                     touched = static_cast<double>(std::count(called.begin(), called.end(), true)),
                      matrices = 3.0 * static_cast<double>(h * i),
                      value = static_cast<double>(cot_dtype_bytes(type));
         fprintf(p.out,
                 "{\"tokens\": %lld, \"passes\": %lld, \"launches\": %lld, \"ns\": %.0f, \"runs\": %d, "
                 "\"experts_called\": %.0f, "
-                "\"bytes_least\": %.0f, \"flops\": %.0f, \"blocks\": %d}\n",
+                "\"bytes_least\": %.0f, \"flops\": %.0f, \"blocks\": %d, \"bytes_in_turn\": %zu, "
+                "\"cache_bytes\": %zu}\n",
                 static_cast<long long>(tokens[n]), static_cast<long long>(all.group->passes),
                 static_cast<long long>(all.group->launches), ns * static_cast<double>(all.group->passes),
                 runs, touched, touched * matrices * value + 8 * t * static_cast<double>(h),
-                2 * t * static_cast<double>(k) * matrices, all.group->blocks);
+                2 * t * static_cast<double>(k) * matrices, all.group->blocks, turns.bytes,
+                cache_bytes(p.device));
         fflush(p.out);
     }
     return status == COT_OK ? 0 : p.fail(status);

@@ -292,9 +292,12 @@ void cot_cuda_group_run(cot_cuda_group *g)
     g->status = c.status;
 }
 
-cot_status cot_cuda_group_replay(cot_cuda_group *g, int count, double *ns, cot_error *error)
+cot_status cot_cuda_group_replay(cot_cuda_group *g, int count, uint64_t slots, int tables, double *ns,
+                                 cot_error *error)
 {
     calling c = {g, COT_OK};
+    const int32_t *const own = g->call.replica_slot, *const first = reinterpret_cast<const int32_t *>(slots);
+    const int replicas = g->arrived[0].layer->placement.begin[g->options.experts];
     const cot_cuda_driver *const driver = g->device->driver;
     void *events[2] = {};
     float ms = 0;
@@ -303,7 +306,11 @@ cot_status cot_cuda_group_replay(cot_cuda_group *g, int count, double *ns, cot_e
     for (void *&event : events)
         if (c.status == COT_OK) check(&c, driver->event_create(&event, 0), "make an event");
     if (c.status == COT_OK) check(&c, driver->event_record(events[0], nullptr), "record an event");
-    for (int i = 0; i < count && c.status == COT_OK; i++) launch(&c);
+    for (int i = 0; i < count && c.status == COT_OK; i++) {
+        g->call.replica_slot = first + static_cast<int64_t>(i % tables) * replicas;
+        launch(&c);
+    }
+    g->call.replica_slot = own;
     if (c.status == COT_OK) check(&c, driver->event_record(events[1], nullptr), "record an event");
     end_launches(&c);
     if (c.status == COT_OK) check(&c, driver->event_elapsed(&ms, events[0], events[1]), "tell a time");

@@ -57,6 +57,7 @@ enum { COT_CUDA_NO_MEMORY = 2, COT_CUDA_NO_DEVICE = 100 };
 /* Attributes of a device, and of a function, by the driver's numbers. */
 enum cot_cuda_attribute {
     COT_CUDA_MULTIPROCESSORS = 16,
+    COT_CUDA_CACHE_BYTES = 38, // the second cache
     COT_CUDA_CAPABILITY_MAJOR = 75,
     COT_CUDA_CAPABILITY_MINOR = 76,
     COT_CUDA_COOPERATIVE_LAUNCH = 95,

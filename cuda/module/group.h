@@ -93,7 +93,9 @@ cot_status cot_cuda_group_keep(cot_cuda_group *group, const cot_moe_layer *layer
 void cot_cuda_group_run(cot_cuda_group *group);
 
 /* After a call that went well: its last pass `count` times more, one behind the other without the host, and the device's time for
- * all of them. Errors: IO; and as cot_cuda_group_run has them. */
-cot_status cot_cuda_group_replay(cot_cuda_group *group, int count, double *ns, cot_error *error);
+ * all of them. The i-th has the (i mod tables)-th of tables of replicas' slots, [replicas] each in device memory at `slots`.
+ * Errors: IO; and as cot_cuda_group_run has them. */
+cot_status cot_cuda_group_replay(cot_cuda_group *group, int count, uint64_t slots, int tables, double *ns,
+                                 cot_error *error);
 
 #endif

@@ -13,7 +13,7 @@ POINTS = """#!/bin/sh
 case "$1 $2" in
 "about "*) echo '{"name": "None", "capability": "9.0"}' ;;
 "probe "*) echo '{"case": "small", "tokens": 1, "right": true}'; %s ;;
-"time "*) echo '{"tokens": 8, "ns": 1000, "bytes_least": 2000000, "flops": 3000000}'; %s ;;
+"time "*) echo '{"tokens": 8, "ns": 1000, "bytes_least": 2000000, "flops": 3000000, "bytes_in_turn": 90, "cache_bytes": 20}'; %s ;;
 esac
 """
 ROOFS = """#!/bin/sh
@@ -127,7 +127,7 @@ class Device(unittest.TestCase):
         done, points = self.bench("true", "true", "--only", "roofs,decode")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual([p["part"] for p in points], ["about", "roofs", "roofs", "decode"])
-        self.assertIn("| decode | cuda | 1 | 64 | 8 | 1.0 | 2000 | 0.50 | 3.0 | - |", done.stdout)
+        self.assertIn("| decode | cuda | 1 | 64 | 8 | 1.0 | 2000 | 0.50 | 3.0 | - | 4.5 |", done.stdout)
         with open(f"{self.folder.name}/out/summary.md") as summary:
             self.assertEqual(summary.read(), done.stdout)
 

@@ -461,6 +461,53 @@ static void weights_of_many_layers(void **)
     cot_cuda_group_close(group);
 }
 
+/* Passes that are replayed have tables of slots in turn: the second one's slot is nowhere. */
+static void replays_in_turn(void **)
+{
+    Ready ready(test_seed());
+    ready.device.rows_anywhere = true;
+    cot_moe_options options = {};
+    options.expert.type = options.combine_type = COT_F32;
+    options.expert.up = options.expert.down = cot_format_of(COT_F32);
+    options.expert.hidden = options.expert.intermediate = 1;
+    options.experts = options.top_k = options.slots = options.tokens = 1;
+    cot_cuda_group *group = nullptr;
+    cot_error error = {};
+    if (cot_cuda_group_open(&group, &ready.found, cot_cuda_kind::fused, &options, 1, &error) != COT_OK)
+        fail_msg("%s", error.message);
+    const std::vector<unsigned char> slots(cot_cuda_weights.slot_bytes(&options.expert));
+    const float one = 1;
+    float y, weight;
+    uint16_t expert;
+    const int32_t rank = 0, slot = 0, begin[2] = {0, 1}, tables[2] = {0, 1 << 15};
+    cot_gate gate = {};
+    gate.hidden = gate.experts = gate.top_k = gate.groups = gate.group_limit = 1;
+    gate.scaling = 1;
+    gate.weight = &one;
+    cot_moe_layer layer = {};
+    layer.gate = &gate;
+    layer.placement = {&rank, &slot, begin};
+    assert_int_equal(cot_cuda_group_keep(group, &layer, 0, slots.data(), &error), COT_OK);
+    group->call.fabric.timeout_ns = 10000000000;
+    group->arrived[0] = {&layer, &y, &expert, &weight, &one, 1, false};
+    cot_cuda_group_run(group);
+    assert_int_equal(group->status, COT_OK);
+    uint64_t at;
+    double ns;
+    const cot_cuda_driver *const driver = ready.device.driver();
+    driver->context_push(&ready.device);
+    driver->take(&at, sizeof tables);
+    driver->to_device(at, tables, sizeof tables);
+    assert_int_equal(cot_cuda_group_replay(group, 3, at, 1, &ns, &error), COT_OK);
+    assert_int_equal(cot_cuda_group_replay(group, 1, at, 2, &ns, &error), COT_OK);
+    assert_int_equal(cot_cuda_group_replay(group, 2, at, 2, &ns, &error), COT_IO);
+    assert_true(ready.device.last.fault != emulate::Fault::NONE);
+    cot_cuda_group_close(group);
+    driver->give_back(at);
+    void *context;
+    driver->context_pop(&context);
+}
+
 /* An address of the host's that held a gate's bias, and then its weights: the device has as much for them as they are. */
 static void weights_of_another_size(void **)
 {
@@ -926,6 +973,7 @@ int main(void)
         cmocka_unit_test(rows_that_are_not_aligned),
         cmocka_unit_test(weights_of_many_layers),
         cmocka_unit_test(weights_of_another_size),
+        cmocka_unit_test(replays_in_turn),
         cmocka_unit_test(weights_that_are_stored_anew),
         cmocka_unit_test(what_cannot_be_routed),
         cmocka_unit_test(a_rank_of_the_device_is_silent),

@@ -43,7 +43,7 @@ static void layers_are_timed(void **)
         assert_int_equal(ready.device.launches - before, 2 * 11 * a_pass);
         says(said, "{\"tokens\": 1, \"passes\": 1, ");
         says(said, "\"experts_called\": 2, \"bytes_least\": 25088, \"flops\": 24576, \"blocks\": "
-                   "6}\n{\"tokens\": 9, ");
+                   "6, \"bytes_in_turn\": 147456, \"cache_bytes\": 16384}\n{\"tokens\": 9, ");
         says(said, ("\"ns\": " + std::to_string(20000000 * a_pass) + ", ").c_str()); // 20 ms a launch
     }
 }

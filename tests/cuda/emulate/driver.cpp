@@ -139,6 +139,7 @@ static int device_attribute(int *value, int attribute, int)
 {
     if (const int failed = begin_call()) return failed;
     *value = attribute == COT_CUDA_MULTIPROCESSORS      ? here->multiprocessors
+             : attribute == COT_CUDA_CACHE_BYTES        ? here->cache_bytes
              : attribute == COT_CUDA_CAPABILITY_MAJOR   ? here->major
              : attribute == COT_CUDA_CAPABILITY_MINOR   ? here->minor
              : attribute == COT_CUDA_COOPERATIVE_LAUNCH ? here->cooperative

@@ -34,6 +34,7 @@ struct Device {
     int version = 13000, devices = 1, major = 9, minor = 0, cooperative = 1, multiprocessors = 6,
         resident = 1;
     int shared_bytes_most = 101376; // as on sm_120
+    int cache_bytes = 16384;        // the second cache
     std::map<const void *, unsigned>
         shared_bytes_of;                 // that a block of this kernel may have; others have 48 KiB
     size_t free_bytes = size_t{1} << 32; // before anything is taken
