@@ -106,13 +106,14 @@ INLINE ivec dot_halves(const ivec halves[2 * BYTE_LOADS], const int32_t *a)
 }
 
 /* A group of one vector of columns waits in registers, or of bytes in the first cache. */
-INLINE void whole_group(enum elements of, const struct panels *all, const struct panel *p, int64_t k,
-                        const struct spot *at, float *totals)
+INLINE void whole_group(int64_t rows, enum elements of, const struct panels *all, const struct panel *p,
+                        int64_t k, const struct spot *at, float *totals)
 {
     const struct block *block = all->block;
     const int64_t reach = all->rows->reach;
     const struct nibbles *codes = nibbles_of(block->g);
     const struct group g = group_of(p, at, true);
+#pragma GCC unroll 4
     for (int v = 0; v < PANEL_VECTORS; v++) {
         ivec bytes[WHOLE_WORDS], halves[2 * BYTE_LOADS];
 #pragma GCC unroll 4
@@ -128,7 +129,7 @@ INLINE void whole_group(enum elements of, const struct panels *all, const struct
                            k / 4 * whole_words_of_four(of == WHOLE_BYTES),
                       *offset = all->rows->offsets + k / GROUP;
         float *t = totals + v * LANES;
-        for (int64_t r = 0; r < block->rows;
+        for (int64_t r = 0; r < rows;
              r++, a += reach * FEW_STRIDE, offset += reach * GROUPS, t += COT_PANEL) {
             const vec sum =
                 i_to_f32(of == FOUR_BITS ? w_dot(bytes, a, i_set(*offset)) : dot_halves(halves, a));
@@ -137,19 +138,20 @@ INLINE void whole_group(enum elements of, const struct panels *all, const struct
     }
 }
 
-INLINE void whole_panels(enum elements of, const struct panels *all)
+/* By a number of rows that is known where it is compiled, or any. */
+INLINE void whole_rows(int64_t rows, enum elements of, const struct panels *all)
 {
     alignas(64) float totals[WIDE_PANELS][BLOCK_ROWS * COT_PANEL];
     const struct block *block = all->block;
     for (int64_t k0 = 0; k0 < block->k; k0 += COT_QUANT_K) {
         const int64_t k1 = block->k - k0 < COT_QUANT_K ? block->k : k0 + COT_QUANT_K;
-        for (int i = 0; i < all->count; i++) memset(totals[i], 0, (size_t)(block->rows * COT_PANEL) * 4);
+        for (int i = 0; i < all->count; i++) memset(totals[i], 0, (size_t)(rows * COT_PANEL) * 4);
         for (int64_t k = k0; k < k1; k += GROUP) {
             const struct spot at = spot_of(all, k);
-            for (int i = 0; i < all->count; i++) whole_group(of, all, &all->of[i], k, &at, totals[i]);
+            for (int i = 0; i < all->count; i++) whole_group(rows, of, all, &all->of[i], k, &at, totals[i]);
         }
         for (int i = 0; i < all->count; i++)
-            for (int64_t r = 0; r < block->rows; r++) {
+            for (int64_t r = 0; r < rows; r++) {
                 const vec scale = v_set(block->scales[r * all->rows->reach * SCALES + k0 / COT_QUANT_K]);
                 for (int v = 0; v < PANEL_VECTORS; v++) {
                     float *c = all->of[i].sums + r * COT_PANEL + v * LANES;
@@ -157,6 +159,14 @@ INLINE void whole_panels(enum elements of, const struct panels *all)
                 }
             }
     }
+}
+
+INLINE void whole_panels(enum elements of, const struct panels *all)
+{
+    if (all->block->rows == 1)
+        whole_rows(1, of, all);
+    else
+        whole_rows(all->block->rows, of, all);
 }
 
 static void whole_nibbles(const struct panels *all)
