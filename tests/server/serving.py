@@ -131,11 +131,11 @@ class Server:
         return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", status)[1])
 
     def in_background(self, body):
-        """A completion under way: its thread, and a list that will hold (status, JSON)."""
+        """A completion under way, or over by now: its thread, and a list that will hold (status, JSON)."""
         result = []
         thread = threading.Thread(target=lambda: result.append(self.post("/v1/completions", body)))
         thread.start()
-        while not self.metric("vllm:num_requests_running"):
+        while thread.is_alive() and not self.metric("vllm:num_requests_running"):
             time.sleep(0.001)
         return thread, result
 
