@@ -21,3 +21,7 @@ set_tests_properties(engine/test_pipeline_everywhere PROPERTIES LABELS long TIME
 if(COT_SANITIZE MATCHES thread)
   set_tests_properties(engine/test_bits engine/test_bytes engine/test_pipeline engine/test_tiny PROPERTIES LABELS long)
 endif()
+# And so do all of them: every format at one, two and four ranks is engine/test_golden_formats' too, on less.
+if(COT_SANITIZE)
+  set_tests_properties(engine/test_formats PROPERTIES LABELS long)
+endif()
