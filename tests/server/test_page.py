@@ -144,10 +144,13 @@ class Page(unittest.TestCase):
 
     # what a page meets when nobody means it well
 
-    def stream_long(self, window):
-        """An answer that goes on, some of which is shown."""
-        window.run("window.real = call; call = (path, options) => real(path, options && options.body ?"
-                   " {...options, body: JSON.stringify({...JSON.parse(options.body), ignore_eos: true})} : options)")
+    def stream_long(self, window, slowly=False):
+        """An answer that goes on, some of which is shown; slowly: as over a network, whatever the model does."""
+        window.run("const [slowly] = arguments, pause = () => new TransformStream({transform: (part, to) =>"
+                   " new Promise(done => setTimeout(done, 100)).then(() => to.enqueue(part))});"
+                   "window.real = call; call = (path, options) => options && options.body ?"
+                   " real(path, {...options, body: JSON.stringify({...JSON.parse(options.body), ignore_eos: true})}).then(answer =>"
+                   " slowly ? new Response(answer.body.pipeThrough(pause()), answer) : answer) : real(path, options)", slowly)
         turn_knobs(window, max_tokens="450")
         window.type("#say", "Go on" + browser.ENTER)
 
@@ -156,7 +159,7 @@ class Page(unittest.TestCase):
         window.until("return model")
         window.run("new MutationObserver((_, watch) => { if (document.querySelector('.said.assistant')?.textContent.length > 12) {"
                    " watch.disconnect(); location.reload(); } }).observe(document.getElementById('log'), {childList: true, subtree: true})")
-        self.stream_long(window)
+        self.stream_long(window, slowly=True)
         window.until("return performance.getEntriesByType('navigation')[0].type === 'reload' && model")
         kept = window.run("return conversations[1].messages")
         self.assertEqual([m["role"] for m in kept], ["user", "assistant"])
