@@ -308,8 +308,8 @@ template <int MOST> struct mma_engine {
         return {DOWN, 2 * PAIRS, shape.SUMS};
     }
 
-    /* Registers are for sums: what is to be done, and which rows, lie in shared memory meanwhile, and the sums, too, pass through it in the end, each
-     * read by the thread that wrote it, so that what is done with one is there once in the code, not for every register. */
+    /* Registers are for sums: what is to be done, and which rows, lie in shared memory meanwhile, and the sums, too, pass through it in
+     * the end, each read by the thread that wrote it, so that what is done with one is there once in the code, not for every register. */
     template <typename Begin>
     static __device__ __forceinline__ void compute(unsigned char *shared, const job &todo,
                                                    const tile_team &team, Begin begin)

@@ -41,9 +41,9 @@ struct rank {
 struct watch {
     pid_t oshrun;
     time_t since;
-    int out,
-        talk; // where its standard output and error, with those of all ranks, come out; -1: that has ended
-    char held[PIPE_BUF]; // of the former, what is yet to be written
+    int out;  // where its standard output, with that of the first rank, comes out; -1: it has ended
+    int talk; // the same of standard error, of all ranks
+    char held[PIPE_BUF]; // of `out`, what is yet to be written
     size_t held_bytes;
     bool unwritten; // some of it could not be
     int count;
@@ -162,14 +162,15 @@ static void take_output(struct watch *w)
 static void write_output(struct watch *w)
 {
     const ssize_t count = write(STDOUT_FILENO, w->held, w->held_bytes);
-    if (count < 0 && errno == EINTR) return;
-    if (count < 0) {
+    if (count >= 0) {
+        w->held_bytes -= (size_t)count;
+        memmove(w->held, w->held + count, w->held_bytes);
+    } else if (errno != EINTR) {
         cot_complain("cannot write to standard output: %s", strerror(errno));
         w->unwritten = true;
+        w->held_bytes = 0;
         give_up(w);
     }
-    w->held_bytes = count < 0 ? 0 : w->held_bytes - (size_t)count;
-    memmove(w->held, w->held + (count < 0 ? 0 : count), w->held_bytes);
 }
 
 /* What can be taken or written without waiting for longer than LOOK_MS. */
@@ -361,7 +362,7 @@ static bool can_be_read(const char *path)
 {
     struct stat about;
     if (access(path, R_OK) != 0 || stat(path, &about) != 0) return false;
-    if (S_ISDIR(about.st_mode)) errno = EISDIR;
+    errno = EISDIR;
     return !S_ISDIR(about.st_mode);
 }
 

@@ -4,6 +4,7 @@
 #include "harness/cmocka.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static capture c;
 
@@ -90,6 +91,17 @@ static void words_are_handed_on(void **state)
           "-p : --stop : --stop=: $(for i in $(seq 300); do echo -p x$i; done) -n 1", "",
           "sed 1d $d/words | head -n 9 | tr '\\n' ' '; tail -n 3 $d/words | tr '\\n' ' '; wc -l <$d/words");
     expect(0, "-p A --fabric shmem -p: --stop=: --stop=: -p x1 x300 -n 1 610\n", "");
+    capture_shell(&c, "d=$(mktemp -d); trap 'rm -r $d' EXIT; printf '#!/bin/sh\\necho \"$*\"\\n' >$d/oshrun;"
+                      "chmod +x $d/oshrun; PATH=$d:$PATH \"$coterie\" run : -p A --fabric shmem </dev/null");
+    assert_non_null(strstr(c.out, " run ./: -p A --fabric shmem\n")); // a model of that name
+}
+
+/* Ranks are started once. */
+static void several_numbers_of_ranks_are_refused(void **state)
+{
+    (void)state;
+    capture_shell(&c, "\"$coterie\" bench moe --ranks 1,2 --fabric shmem </dev/null");
+    expect(2, "", "coterie: --fabric shmem starts one number of ranks, not --ranks 1,2\n");
 }
 
 /* What ranks write comes out whole; where it cannot be written that is told, and the exit status is a failure's. */
@@ -120,6 +132,7 @@ int main(void)
         cmocka_unit_test(a_death_that_no_rank_tells_is_told),
         cmocka_unit_test(an_end_of_oshrun_is_told),
         cmocka_unit_test(words_are_handed_on),
+        cmocka_unit_test(several_numbers_of_ranks_are_refused),
         cmocka_unit_test(output_that_is_not_written_is_told),
         cmocka_unit_test(segments_that_nobody_holds_are_removed),
     };

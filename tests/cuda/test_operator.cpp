@@ -425,19 +425,32 @@ static void rows_that_are_not_aligned(void **)
     world_free(&w);
 }
 
+/* Of a layer of one expert, and an open group of it. */
+static cot_moe_options small_options(int64_t hidden)
+{
+    cot_moe_options options = {};
+    options.expert.type = options.combine_type = COT_F32;
+    options.expert.up = options.expert.down = cot_format_of(COT_F32);
+    options.expert.hidden = hidden;
+    options.expert.intermediate = options.experts = options.top_k = options.slots = options.tokens = 1;
+    return options;
+}
+static cot_cuda_group *group_of(const Ready &ready, const cot_moe_options &options, int ranks)
+{
+    cot_cuda_group *group = nullptr;
+    cot_error error = {};
+    if (cot_cuda_group_open(&group, &ready.found, cot_cuda_kind::fused, &options, ranks, &error) != COT_OK)
+        fail_msg("%s", error.message);
+    return group;
+}
+
 /* As many layers as large models have on 64 ranks: each is found where it was put, in a table that is half empty. */
 static void weights_of_many_layers(void **)
 {
     const Ready ready(test_seed(), 64);
-    cot_moe_options options = {};
-    options.expert.type = options.combine_type = COT_F32;
-    options.expert.up = options.expert.down = cot_format_of(COT_F32);
-    options.expert.hidden = options.expert.intermediate = 1;
-    options.experts = options.top_k = options.slots = options.tokens = 1;
-    cot_cuda_group *group = nullptr;
+    const cot_moe_options options = small_options(1);
+    cot_cuda_group *const group = group_of(ready, options, 64);
     cot_error error = {};
-    if (cot_cuda_group_open(&group, &ready.found, cot_cuda_kind::fused, &options, 64, &error) != COT_OK)
-        fail_msg("%s", error.message);
     std::vector<unsigned char> slots(cot_cuda_weights.slot_bytes(&options.expert));
     std::vector<float> gates(58);
     const int taken = ready.device.taken;
@@ -466,15 +479,9 @@ static void replays_in_turn(void **)
 {
     Ready ready(test_seed());
     ready.device.rows_anywhere = true;
-    cot_moe_options options = {};
-    options.expert.type = options.combine_type = COT_F32;
-    options.expert.up = options.expert.down = cot_format_of(COT_F32);
-    options.expert.hidden = options.expert.intermediate = 1;
-    options.experts = options.top_k = options.slots = options.tokens = 1;
-    cot_cuda_group *group = nullptr;
+    const cot_moe_options options = small_options(1);
+    cot_cuda_group *const group = group_of(ready, options, 1);
     cot_error error = {};
-    if (cot_cuda_group_open(&group, &ready.found, cot_cuda_kind::fused, &options, 1, &error) != COT_OK)
-        fail_msg("%s", error.message);
     const std::vector<unsigned char> slots(cot_cuda_weights.slot_bytes(&options.expert));
     const float one = 1;
     float y, weight;
@@ -512,15 +519,9 @@ static void replays_in_turn(void **)
 static void weights_of_another_size(void **)
 {
     Ready ready(test_seed());
-    cot_moe_options options = {};
-    options.expert.type = options.combine_type = COT_F32;
-    options.expert.up = options.expert.down = cot_format_of(COT_F32);
-    options.expert.hidden = 256, options.expert.intermediate = 1;
-    options.experts = options.top_k = options.slots = options.tokens = 1;
-    cot_cuda_group *group = nullptr;
+    const cot_moe_options options = small_options(256);
+    cot_cuda_group *const group = group_of(ready, options, 1);
     cot_error error = {};
-    if (cot_cuda_group_open(&group, &ready.found, cot_cuda_kind::fused, &options, 1, &error) != COT_OK)
-        fail_msg("%s", error.message);
     const std::vector<unsigned char> slots(cot_cuda_weights.slot_bytes(&options.expert));
     std::vector<float> once(256), reused(256);
     const auto keep = [&](const float *weight, const float *bias) {
