@@ -139,6 +139,25 @@ class Server:
             time.sleep(0.001)
         return thread, result
 
+    @contextlib.contextmanager
+    def slowed(self):
+        """Runs about one part of twenty of the time, so that what is under way can be looked at, however fast the model is."""
+        over = threading.Event()
+
+        def stop_and_go():
+            while not over.wait(0.002):
+                self.process.send_signal(signal.SIGSTOP)
+                time.sleep(0.04)
+                self.process.send_signal(signal.SIGCONT)
+
+        thread = threading.Thread(target=stop_and_go)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
     def tell_to_end(self, number=signal.SIGTERM):
         """The signal, and it is heard."""
         self.process.send_signal(number)

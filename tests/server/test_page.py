@@ -82,16 +82,14 @@ class Page(unittest.TestCase):
     def test_escape_stops(self):
         window = self.window()
         window.until("return model")
-        window.run("window.real = call; call = (path, options) => real(path, options && options.body ?"
-                   " {...options, body: JSON.stringify({...JSON.parse(options.body), ignore_eos: true})} : options)")
         for stop in ("dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))", "document.getElementById('stop').click()"):
             window.press("#new")
-            turn_knobs(window, max_tokens="450")
             window.run("new MutationObserver((_, watch) => { if (document.querySelector('.said.assistant')?.textContent.length > 12) {"
                        f" watch.disconnect(); {stop}; }} }}).observe(document.getElementById('log'), {{childList: true, subtree: true,"
                        " characterData: true})")
-            window.type("#say", "Go on" + browser.ENTER)
-            self.assertRegex(window.until(FIGURES + "[0]"), "; stopped$")
+            with self.server.slowed():
+                self.go_on(window)
+                self.assertRegex(window.until(FIGURES + "[0]"), "; stopped$")
             self.assertTrue(window.run(IDLE))
             self.server.wait_idle()
         self.assertGreaterEqual(self.server.metric("vllm:request_success_total", finished_reason="abort"), 1)
@@ -144,13 +142,10 @@ class Page(unittest.TestCase):
 
     # what a page meets when nobody means it well
 
-    def stream_long(self, window, slowly=False):
-        """An answer that goes on, some of which is shown; slowly: as over a network, whatever the model does."""
-        window.run("const [slowly] = arguments, pause = () => new TransformStream({transform: (part, to) =>"
-                   " new Promise(done => setTimeout(done, 100)).then(() => to.enqueue(part))});"
-                   "window.real = call; call = (path, options) => options && options.body ?"
-                   " real(path, {...options, body: JSON.stringify({...JSON.parse(options.body), ignore_eos: true})}).then(answer =>"
-                   " slowly ? new Response(answer.body.pipeThrough(pause()), answer) : answer) : real(path, options)", slowly)
+    def go_on(self, window):
+        """Asks for an answer that goes on for long; a server that is slowed is still at it when some of it is shown."""
+        window.run("window.real ??= call; call = (path, options) => real(path, options && options.body ?"
+                   " {...options, body: JSON.stringify({...JSON.parse(options.body), ignore_eos: true})} : options)")
         turn_knobs(window, max_tokens="450")
         window.type("#say", "Go on" + browser.ENTER)
 
@@ -159,8 +154,9 @@ class Page(unittest.TestCase):
         window.until("return model")
         window.run("new MutationObserver((_, watch) => { if (document.querySelector('.said.assistant')?.textContent.length > 12) {"
                    " watch.disconnect(); location.reload(); } }).observe(document.getElementById('log'), {childList: true, subtree: true})")
-        self.stream_long(window, slowly=True)
-        window.until("return performance.getEntriesByType('navigation')[0].type === 'reload' && model")
+        with self.server.slowed():
+            self.go_on(window)
+            window.until("return performance.getEntriesByType('navigation')[0].type === 'reload' && model")
         kept = window.run("return conversations[1].messages")
         self.assertEqual([m["role"] for m in kept], ["user", "assistant"])
         self.assertGreater(len(kept[1]["content"]), 5)
@@ -177,9 +173,10 @@ class Page(unittest.TestCase):
                          " && !document.getElementById('dot').classList.contains('up')")
             server.process.send_signal(signal.SIGCONT)
             window.until("return document.getElementById('dot').classList.contains('up') && model")
-            self.stream_long(window)
-            window.until(SAID % "assistant" + ".join().length > 5")
-            server.process.kill()
+            with server.slowed():
+                self.go_on(window)
+                window.until(SAID % "assistant" + ".join().length > 5")
+                server.process.kill()
             self.assertIn("cannot be reached", window.until(SAID % "wrong" + ".join()"))
             self.assertTrue(window.run(IDLE))
             self.assertGreater(len(window.run(SAID % "assistant")[0]), 5)
@@ -321,10 +318,11 @@ class Page(unittest.TestCase):
                 self.assertEqual(colour == "243,240,232", n == 0, (n, colour))
             sent = json.loads(server.get("/live")[1])["bytes"]["dispatch"]
             self.assertIn(f"dispatch {sent / 1e6:.1f} MB", window.run("return document.getElementById('sent-more').textContent"))
-            thread, _ = server.in_background({"model": "tiny", "prompt": prompt[::-1], "n": 3, "max_tokens": 320, "ignore_eos": True})
-            window.until("look_inside(); return document.querySelectorAll('#lanes li').length === 3")  # now, not each second
-            window.until(r"look_inside(); return /\(3 of 3\)$/.test(document.getElementById('lanes-more').textContent)")
-            self.assertEqual(window.run("return document.querySelectorAll('#lanes .shared').length"), 3)
+            with server.slowed():
+                thread, _ = server.in_background({"model": "tiny", "prompt": prompt[::-1], "n": 3, "max_tokens": 320, "ignore_eos": True})
+                window.until("look_inside(); return document.querySelectorAll('#lanes li').length === 3")  # now, not each second
+                window.until(r"look_inside(); return /\(3 of 3\)$/.test(document.getElementById('lanes-more').textContent)")
+                self.assertEqual(window.run("return document.querySelectorAll('#lanes .shared').length"), 3)
             thread.join()
             window.until("return /^Nobody/.test(document.getElementById('lanes-more').textContent)")
             self.assertEqual(window.complaints(), [])

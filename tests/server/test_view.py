@@ -57,11 +57,12 @@ class View(unittest.TestCase):
 
     def test_sequences_that_run_wait_and_share(self):
         with serving.Server("--max-num-seqs", 2, "--ranks", 2) as server:
-            threads = [server.in_background(BODY) for _ in range(3)]
-            live = get(server, "/live")
-            while len(live["sequences"]) < 3 or any(q["tokens"] < 150 for q in live["sequences"][:2]):
-                self.assertTrue(live["sequences"], "over before it was seen")
+            with server.slowed():
+                threads = [server.in_background(BODY) for _ in range(3)]
                 live = get(server, "/live")
+                while len(live["sequences"]) < 3 or any(q["tokens"] < 150 for q in live["sequences"][:2]):
+                    self.assertTrue(live["sequences"], "over before it was seen")
+                    live = get(server, "/live")
             first, second, third = live["sequences"]
             self.assertEqual([q["waiting"] for q in live["sequences"]], [False, False, True])
             self.assertEqual([q["prompt_tokens"] for q in live["sequences"]], [140] * 3)
@@ -78,11 +79,12 @@ class View(unittest.TestCase):
     def test_choices_share_their_prompt(self):
         """On the rank of the first of them, whatever else there is to do."""
         with serving.Server("--ranks", 3) as server:
-            thread, _ = server.in_background(BODY | {"n": 3})
-            live = get(server, "/live")
-            while len(live["sequences"]) < 3 or any(not q["fed"] for q in live["sequences"]):
-                self.assertTrue(live["sequences"], "over before it was seen")
+            with server.slowed():
+                thread, _ = server.in_background(BODY | {"n": 3})
                 live = get(server, "/live")
+                while len(live["sequences"]) < 3 or any(not q["fed"] for q in live["sequences"]):
+                    self.assertTrue(live["sequences"], "over before it was seen")
+                    live = get(server, "/live")
             self.assertEqual(len({q["home"] for q in live["sequences"]}), 1)
             self.assertEqual([q["shared_pages"] for q in live["sequences"]], [2] * 3)
             thread.join()
