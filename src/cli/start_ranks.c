@@ -165,7 +165,7 @@ static void write_output(struct watch *w)
     if (count >= 0) {
         w->held_bytes -= (size_t)count;
         memmove(w->held, w->held + count, w->held_bytes);
-    } else if (errno != EINTR) {
+    } else if (errno != EINTR && errno != EAGAIN) {
         cot_complain("cannot write to standard output: %s", strerror(errno));
         w->unwritten = true;
         w->held_bytes = 0;

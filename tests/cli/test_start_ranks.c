@@ -114,6 +114,31 @@ static void output_that_is_not_written_is_told(void **state)
     expect(1, "", "coterie: cannot write to standard output: No space left on device\n");
 }
 
+/* A terminal that does not block takes part of what there is, or nothing, when it is read slowly. */
+static void output_is_written_piece_by_piece(void **state)
+{
+    (void)state;
+    start("seq 100000; say 0 ends 0", "--ranks 2 >$d/out",
+          "cat >$d/slow.py <<'E'\n"
+          "import os, subprocess, sys, time, tty\n"
+          "ours, theirs = os.openpty()\n"
+          "tty.setraw(theirs)\n"
+          "os.set_blocking(theirs, False)\n"
+          "with subprocess.Popen(sys.argv[1:], stdout=theirs) as process:\n"
+          "    os.close(theirs)\n"
+          "    try:\n"
+          "        while part := os.read(ours, 3000):\n"
+          "            sys.stdout.buffer.write(part)\n"
+          "            time.sleep(0.001)\n"
+          "    except OSError:  # nobody writes any more\n"
+          "        pass\n"
+          "sys.exit(process.returncode)\n"
+          "E\n"
+          "python3 $d/slow.py ",
+          "seq 100000 | cmp - $d/out");
+    expect(0, "", "");
+}
+
 /* Of shared memory that a killed rank has left under a name: not what was there before, nor what a process holds. */
 static void segments_that_nobody_holds_are_removed(void **state)
 {
@@ -134,6 +159,7 @@ int main(void)
         cmocka_unit_test(words_are_handed_on),
         cmocka_unit_test(several_numbers_of_ranks_are_refused),
         cmocka_unit_test(output_that_is_not_written_is_told),
+        cmocka_unit_test(output_is_written_piece_by_piece),
         cmocka_unit_test(segments_that_nobody_holds_are_removed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
