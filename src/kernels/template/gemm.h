@@ -23,6 +23,7 @@
  *        +-----------+                +-------+-------+ */
 #include "kernels/template/tile.h"
 
+#include "kernels/extents.h"
 #include "kernels/template/quantise.h"
 
 /* Rows of A in the buffer, a range of k. */
@@ -130,6 +131,9 @@ static void gemm(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_t 
                    "whole blocks, and the buffer holds them");
     float scales[BLOCK_ROWS * SCALES];
     struct block block = {.g = g, .a = a, .scales = scales};
+#ifdef COT_LOOKS_AT_EXTENTS
+    cot_gemm_look(g, m0, m1, p0, p1);
+#endif
     for (block.m0 = m0; block.m0 < m1; block.m0 += BLOCK_ROWS) {
         block.rows = m1 - block.m0 < BLOCK_ROWS ? m1 - block.m0 : BLOCK_ROWS;
         if (cot_format_groups(g->format, g->k) && !(g->rounded && g->format == COT_FORMAT_INT8))
