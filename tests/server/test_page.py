@@ -84,15 +84,19 @@ class Page(unittest.TestCase):
         window = self.window()
         window.until("return model")
         for stop in ("dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))", "document.getElementById('stop').click()"):
-            window.press("#new")
-            window.run("new MutationObserver((_, watch) => { if (document.querySelector('.said.assistant')?.textContent.length > 12) {"
-                       f" watch.disconnect(); {stop}; }} }}).observe(document.getElementById('log'), {{childList: true, subtree: true,"
-                       " characterData: true})")
-            with self.server.slowed():
-                self.go_on(window)
-                self.assertRegex(window.until(FIGURES + "[0]"), "; stopped$")
-            self.assertTrue(window.run(IDLE))
-            self.server.wait_idle()
+            for _ in range(10):  # an answer that was over before that is asked for anew
+                window.press("#new")
+                window.run("new MutationObserver((_, watch) => { if (document.querySelector('.said.assistant')?.textContent.length > 12) {"
+                           f" watch.disconnect(); {stop}; }} }}).observe(document.getElementById('log'), {{childList: true, subtree: true,"
+                           " characterData: true})")
+                with self.server.slowed():
+                    self.go_on(window)
+                    figures = window.until(FIGURES + "[0]")
+                self.assertTrue(window.run(IDLE))
+                self.server.wait_idle()
+                if figures.endswith("; stopped"):
+                    break
+            self.assertRegex(figures, "; stopped$")
         self.assertGreaterEqual(self.server.metric("vllm:request_success_total", finished_reason="abort"), 1)
 
     def test_errors_are_shown(self):
@@ -151,36 +155,42 @@ class Page(unittest.TestCase):
         window.type("#say", "Go on" + browser.ENTER)
 
     def test_reload_keeps_what_was_said(self):
-        window = self.window()
-        window.until("return model")
-        window.run("new MutationObserver((_, watch) => { if (document.querySelector('.said.assistant')?.textContent.length > 12) {"
-                   " watch.disconnect(); location.reload(); } }).observe(document.getElementById('log'), {childList: true, subtree: true})")
-        with self.server.slowed():
-            self.go_on(window)
-            window.until("return performance.getEntriesByType('navigation')[0].type === 'reload' && model")
-        kept = window.run("return conversations[1].messages")
-        self.assertEqual([m["role"] for m in kept], ["user", "assistant"])
+        for _ in range(10):  # an answer that was over before that is asked for anew
+            window = self.window()
+            window.until("return model")
+            window.run("new MutationObserver((_, watch) => { if (document.querySelector('.said.assistant')?.textContent.length > 12) {"
+                       " watch.disconnect(); location.reload(); } }).observe(document.getElementById('log'), {childList: true, subtree: true})")
+            with self.server.slowed():
+                self.go_on(window)
+                window.until("return performance.getEntriesByType('navigation')[0].type === 'reload' && model")
+            kept = window.run("return conversations[1].messages")
+            self.assertEqual([m["role"] for m in kept], ["user", "assistant"])
+            self.server.wait_idle()
+            if kept[1]["figures"].endswith("cut off"):
+                break
         self.assertGreater(len(kept[1]["content"]), 5)
         self.assertRegex(kept[1]["figures"], "cut off$")
-        self.server.wait_idle()
 
     def test_a_server_that_dies_or_hangs(self):
-        with serving.Server(status=-signal.SIGKILL) as server:
-            window = self.window(server)
-            window.run("patience_ms = 500")
-            window.until("return document.getElementById('dot').classList.contains('up')")
-            server.process.send_signal(signal.SIGSTOP)
-            window.until("return document.getElementById('model').textContent === 'the server cannot be reached'"
-                         " && !document.getElementById('dot').classList.contains('up')")
-            server.process.send_signal(signal.SIGCONT)
-            window.until("return document.getElementById('dot').classList.contains('up') && model")
-            with server.slowed():
-                self.go_on(window)
-                window.until(SAID % "assistant" + ".join().length > 5")
-                server.process.kill()
-            self.assertIn("cannot be reached", window.until(SAID % "wrong" + ".join()"))
-            self.assertTrue(window.run(IDLE))
-            self.assertGreater(len(window.run(SAID % "assistant")[0]), 5)
+        for _ in range(10):  # an answer that was over before that is asked for anew
+            with serving.Server(status=-signal.SIGKILL) as server:
+                window = self.window(server)
+                window.run("patience_ms = 500")
+                window.until("return document.getElementById('dot').classList.contains('up')")
+                server.process.send_signal(signal.SIGSTOP)
+                window.until("return document.getElementById('model').textContent === 'the server cannot be reached'"
+                             " && !document.getElementById('dot').classList.contains('up')")
+                server.process.send_signal(signal.SIGCONT)
+                window.until("return document.getElementById('dot').classList.contains('up') && model")
+                with server.slowed():
+                    self.go_on(window)
+                    window.until(SAID % "assistant" + ".join().length > 5")
+                    server.process.kill()
+                window.until(IDLE)
+                if window.run(SAID % "wrong"):
+                    break
+        self.assertIn("cannot be reached", window.run(SAID % "wrong" + ".join()"))
+        self.assertGreater(len(window.run(SAID % "assistant")[0]), 5)
         window.complaints()
 
     def answer_with(self, window, text, end="data: [DONE]\n\n"):
