@@ -10,13 +10,6 @@ static void look_at(const void *begin, int64_t bytes)
     if (missing) (void)*missing;
 }
 
-static const char *panel_of(const cot_gemm *g, int64_t panel)
-{
-    const int64_t at = g->b_pair_bytes ? panel / 2 * g->b_panel_bytes + panel % 2 * g->b_pair_bytes
-                                       : panel * g->b_panel_bytes;
-    return (const char *)g->b + at;
-}
-
 void cot_gemm_look(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_t p1)
 {
     const int64_t element = (int64_t)cot_dtype_bytes(g->type), panel = cot_panel_bytes(g->format, g->k),
@@ -27,6 +20,7 @@ void cot_gemm_look(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_
         look_at((const char *)g->a + row * g->a_stride * element, g->k * element);
         look_at(g->c + m * g->c_stride + p0 * COT_PANEL, columns * (int64_t)sizeof *g->c);
     }
-    for (int64_t p = p0; p < p0 + cot_panels(columns); p++) look_at(panel_of(g, p), panel);
+    for (int64_t p = p0; p < p0 + cot_panels(columns); p++)
+        look_at((const char *)g->b + cot_gemm_panel_at(g, p), panel);
 }
 #endif

@@ -50,6 +50,13 @@ typedef struct cot_gemm {
     int64_t c_stride;
 } cot_gemm;
 
+/* Bytes of B before a panel. */
+static inline int64_t cot_gemm_panel_at(const cot_gemm *g, int64_t panel)
+{
+    return g->b_pair_bytes ? panel / 2 * g->b_panel_bytes + panel % 2 * g->b_pair_bytes
+                           : panel * g->b_panel_bytes;
+}
+
 /* A weight as products read it: packed [k][n] in whichever format, and whether rows are rounded within them. */
 typedef struct cot_packed {
     const uint8_t *b;

@@ -87,12 +87,7 @@ static void lay_out_rows(const struct block *block, int64_t stride)
     }
 }
 
-/* Bytes of B before a panel, and from one to the next (pairs of panels begin at an even one). */
-INLINE int64_t panel_at(const cot_gemm *g, int64_t panel)
-{
-    return g->b_pair_bytes ? panel / 2 * g->b_panel_bytes + panel % 2 * g->b_pair_bytes
-                           : panel * g->b_panel_bytes;
-}
+/* Bytes of B from a panel to the next (pairs of panels begin at an even one). */
 INLINE int64_t panel_step(const cot_gemm *g)
 {
     return g->b_pair_bytes ? g->b_pair_bytes : g->b_panel_bytes;
@@ -107,7 +102,7 @@ INLINE int64_t scales_bytes(const cot_gemm *g)
 /* B from a column on, and from a row of which a step of the tiles begins. */
 INLINE const char *strip_at(const cot_gemm *g, int64_t column, int64_t k)
 {
-    return (const char *)g->b + panel_at(g, column / COT_PANEL) + scales_bytes(g) +
+    return (const char *)g->b + cot_gemm_panel_at(g, column / COT_PANEL) + scales_bytes(g) +
            word_bytes(g, k) * COT_PANEL + column % COT_PANEL * 4;
 }
 

@@ -61,7 +61,7 @@ static panels_function *panels_of(const struct block *block)
 
 INLINE const char *panel_of(const cot_gemm *g, int64_t panel)
 {
-    return (const char *)g->b + panel_at(g, panel);
+    return (const char *)g->b + cot_gemm_panel_at(g, panel);
 }
 
 /* Whether the block's product goes down two panels at once. */
