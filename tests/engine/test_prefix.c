@@ -20,10 +20,10 @@ enum {
     LONGEST = PAGES * COT_KV_PAGE,
     BLOCKS = PAGES * COT_KV_PAGE,
     TEXTS = 3,
-    SALTS = 3
+    SALTS = 4
 };
 
-static const char *const salts[SALTS] = {NULL, "a", "ab"};
+static const char *const salts[SALTS] = {NULL, "a", "b", "ab"};
 
 /* ---- the model ---- */
 
@@ -36,7 +36,7 @@ struct block {
 
 struct entry {
     uint64_t id, after;
-    int64_t limit, prompt, known, fed, blocks, pages;
+    int64_t limit, prompt, known, fed, told, blocks, pages, sat_out;
     int32_t home, salt, tokens[LONGEST], page[PAGES], row;
     enum { WAITS, RUNS, OVER } is;
     bool all_logits, alone, was_fed;
@@ -61,14 +61,14 @@ struct world {
     struct block *block[BLOCKS];
     int64_t blocks, size, all_pages;
     int32_t last_page;
-    uint64_t clock, evicted, preempted, queried, hit, seed;
+    uint64_t clock, evicted, preempted, queried, hit, waited, seed;
     int32_t text[TEXTS][LONGEST];
     uint64_t held[PAGES][COT_KV_PAGE]; // what real pages hold
     int32_t table[ROWS][PAGES];
 };
 
 static struct {
-    int64_t hits, preempted, evicted, copies, alone, cancelled;
+    int64_t hits, preempted, evicted, copies, alone, cancelled, waited, told_before;
 } seen;
 
 static bool is_held(const struct block *b)
@@ -162,7 +162,7 @@ static void stop(struct world *w, struct entry *e)
 {
     let_go(w, e);
     remove_from(w->runs, &w->running, (size_t)(e - w->each));
-    e->pages = e->fed = 0;
+    e->pages = e->fed = e->sat_out = 0;
     e->alone = false;
 }
 
@@ -202,6 +202,8 @@ static struct entry *model_admit(struct world *w)
     remove_from(w->queue, &w->waiting, (size_t)(e - w->each));
     w->runs[w->running++] = (size_t)(e - w->each);
     e->is = RUNS;
+    seen.told_before += e->told > e->fed;
+    e->told = e->told > e->fed ? e->told : e->fed;
     if (!e->admissions++ && !e->all_logits) {
         w->queried += (uint64_t)e->known;
         w->hit += (uint64_t)e->fed;
@@ -230,8 +232,11 @@ static void model_plan(struct world *w)
             needed +=
                 lacks(entry_of(w, w->s.by_row[spans[i].sequence]->id), spans[i].position + spans[i].tokens);
         if (needed <= free_pages(w) + idle_pages(w)) {
+            for (size_t i = 0; i < w->running; i++) w->each[w->runs[i]].sat_out++;
+            w->waited += w->running - (size_t)count;
             for (int32_t i = 0; i < count; i++) {
                 struct entry *e = entry_of(w, w->s.by_row[spans[i].sequence]->id);
+                e->sat_out = 0;
                 while (lacks(e, spans[i].position + spans[i].tokens)) {
                     const int32_t page = take_page(w);
                     e->page[e->pages++] = page;
@@ -265,6 +270,7 @@ static void free_followers(struct world *w, const struct entry *e)
 static void model_fed(struct world *w, struct entry *e, int64_t tokens)
 {
     e->fed += tokens;
+    e->told = e->told > e->fed ? e->told : e->fed;
     for (; w->size && !e->alone && (e->blocks + 1) * w->size <= e->fed; e->blocks++) {
         const int64_t length = (e->blocks + 1) * w->size;
         struct block *b = find(w, e, length);
@@ -390,6 +396,7 @@ static void check_world(struct world *w)
     assert_int_equal(w->s.preemptions, w->preempted);
     assert_int_equal(w->s.queried_tokens, w->queried);
     assert_int_equal(w->s.hit_tokens, w->hit);
+    assert_int_equal(w->s.waited_steps, w->waited);
     assert_int_equal(w->s.active_count, w->running);
     assert_int_equal(w->s.waiting_count, w->waiting);
     assert_int_equal(w->s.free_row_count, ROWS - w->running);
@@ -398,6 +405,8 @@ static void check_world(struct world *w)
         const cot_request_state *r = w->s.active[i];
         assert_int_equal(r->id, e->id);
         assert_int_equal(r->fed, e->fed);
+        assert_int_equal(r->told, e->told);
+        assert_int_equal(r->sat_out, e->sat_out);
         assert_int_equal(r->blocks, e->blocks);
         assert_int_equal(r->pages_held, e->pages);
     }
@@ -566,6 +575,7 @@ static void live_through(struct world *w, int history)
     assert_int_equal(w->s.pool.free_pages + w->s.pool.idle_pages, w->all_pages);
     seen.preempted += (int64_t)w->preempted;
     seen.evicted += (int64_t)w->evicted;
+    seen.waited += (int64_t)w->waited;
     check_told(w);
     while (w->s.prefix.nodes) cot_prefix_evict(&w->s.prefix);
     assert_int_equal(w->told_count, 0);
@@ -587,11 +597,13 @@ static void histories(void **state)
         live_through(&w, history);
     }
     printf("%lld admitted with a beginning found, %lld copies, %lld preempted, %lld evicted, %lld alone, "
-           "%lld cancelled\n",
+           "%lld cancelled, %lld steps sat out, %lld told before\n",
            (long long)seen.hits, (long long)seen.copies, (long long)seen.preempted, (long long)seen.evicted,
-           (long long)seen.alone, (long long)seen.cancelled);
+           (long long)seen.alone, (long long)seen.cancelled, (long long)seen.waited,
+           (long long)seen.told_before);
     assert_true(seen.hits > HISTORIES && seen.copies > HISTORIES && seen.preempted > HISTORIES / 2 &&
-                seen.evicted > HISTORIES && seen.alone > 10 && seen.cancelled > 100);
+                seen.evicted > HISTORIES && seen.alone > 10 && seen.cancelled > 100 &&
+                seen.waited > HISTORIES && seen.told_before > 100);
 }
 
 static int in_order(const void *a, const void *b)
@@ -638,9 +650,58 @@ static void few_ids_have_hashes_of_their_own(void **state)
     cot_page_pool_close(&pool);
 }
 
+/* Where all hashes are one, a block is found by what it is: its home, every byte of its salt, what stands before it and every
+ * one of its ids. */
+static void blocks_of_one_hash_are_told_apart(void **state)
+{
+    (void)state;
+    enum { BLOCK = 2, SALTED = 7, HOMES = 2, ROOTS = SALTED * HOMES, TEXTS_OF_A_ROOT = 3 };
+    static const struct {
+        const char *data;
+        size_t bytes;
+    } of[SALTED] = {{NULL, 0}, {"a", 1}, {"b", 1}, {"ab", 2}, {"bb", 2}, {"a\0b", 3}, {"a\0c", 3}};
+    static const int32_t ids[TEXTS_OF_A_ROOT][BLOCK] = {{1, 2}, {1, 3}, {2, 2}};
+    cot_page_pool pool;
+    cot_prefix_cache cache;
+    cot_prefix_root root[ROOTS];
+    int32_t first[ROOTS][TEXTS_OF_A_ROOT], second[ROOTS][TEXTS_OF_A_ROOT];
+    assert_int_equal(cot_page_pool_open(&pool, ROOTS, HOMES, NULL), COT_OK);
+    assert_int_equal(cot_prefix_open(&cache, &pool, BLOCK, NULL), COT_OK);
+    cache.hash = same;
+    for (int r = 0; r < ROOTS; r++) {
+        bool failed = false;
+        const int s = r / HOMES;
+        cot_prefix_salt *salt = cot_prefix_salt_new(of[s].data, of[s].bytes, &failed);
+        root[r] = (cot_prefix_root){r % HOMES, of[s].data, of[s].bytes, salt};
+        const int32_t page = cot_page_pool_take(&pool, r % HOMES);
+        for (int t = 0; t < TEXTS_OF_A_ROOT; t++) {
+            assert_int_equal(cot_prefix_find(&cache, &root[r], -1, ids[t]), -1);
+            first[r][t] = cot_prefix_extend(&cache, &root[r], -1, ids[t], page);
+        }
+        for (int t = 0; t < TEXTS_OF_A_ROOT; t++) { // the same ids behind each of them
+            assert_int_equal(cot_prefix_find(&cache, &root[r], first[r][t], ids[0]), -1);
+            second[r][t] = cot_prefix_extend(&cache, &root[r], first[r][t], ids[0], page);
+        }
+        cot_page_pool_release(&pool, page);
+        cot_prefix_salt_release(salt); // nodes have it
+    }
+    assert_int_equal(cache.nodes, 2 * ROOTS * TEXTS_OF_A_ROOT);
+    for (int r = 0; r < ROOTS; r++)
+        for (int t = 0; t < TEXTS_OF_A_ROOT; t++) {
+            assert_int_equal(cot_prefix_find(&cache, &root[r], -1, ids[t]), first[r][t]);
+            assert_int_equal(cot_prefix_find(&cache, &root[r], first[r][t], ids[0]), second[r][t]);
+            assert_int_equal(cot_prefix_find(&cache, &root[r], first[r][t], ids[1]), -1);
+            cot_prefix_let_go(&cache, second[r][t]);
+        }
+    cot_prefix_close(&cache);
+    assert_int_equal(pool.free_pages, ROOTS);
+    cot_page_pool_close(&pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(histories),
-                                       cmocka_unit_test(few_ids_have_hashes_of_their_own)};
+                                       cmocka_unit_test(few_ids_have_hashes_of_their_own),
+                                       cmocka_unit_test(blocks_of_one_hash_are_told_apart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
