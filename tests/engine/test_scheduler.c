@@ -458,6 +458,109 @@ static void nobody_starves(void **state)
     }
 }
 
+/* ---- who runs ---- */
+
+static void must_open_scheduler(cot_scheduler *s, int64_t sequences, int64_t pages, int64_t step_tokens,
+                                int64_t block)
+{
+    cot_scheduler_limits limits = {.sequences = sequences,
+                                   .pages = pages,
+                                   .step_tokens = step_tokens,
+                                   .step_logits = step_tokens,
+                                   .homes = 1,
+                                   .block = block,
+                                   .max_wait_steps = 8};
+    limits.step_maps = cot_scheduler_step_maps(step_tokens, sequences, pages * COT_KV_PAGE, block);
+    assert_int_equal(cot_scheduler_open(s, &limits, NULL), COT_OK);
+}
+
+/* Its number: what it was is freed with its end. */
+static uint64_t submit(cot_scheduler *s, const int32_t *prompt, int64_t tokens, int64_t more)
+{
+    cot_request request;
+    cot_request_init(&request);
+    request.prompt = prompt;
+    request.prompt_tokens = tokens;
+    const cot_request_state *r = cot_scheduler_submit(s, &request, tokens + more, 0);
+    assert_non_null(r);
+    return r->id;
+}
+
+/* Admits whom there is room for and runs a step, in which each that is fed all it knows says 7 or is over. */
+static cot_step step_of(cot_scheduler *s)
+{
+    while (cot_scheduler_admit(s)) {}
+    const cot_step step = cot_scheduler_plan(s);
+    assert_true(step.spans > 0);
+    for (int32_t i = 0; i < step.spans; i++) {
+        cot_request_state *r = s->by_row[step.span[i].sequence];
+        cot_scheduler_fed(s, r, step.span[i].tokens);
+        if (r->fed < r->known) continue;
+        if (r->known == r->limit)
+            cot_scheduler_release(s, r);
+        else
+            r->tokens[r->known++] = 7;
+    }
+    cot_scheduler_sweep(s);
+    return step;
+}
+
+/* A step in which that request does not end. */
+static const cot_request_state *step_before_end_of(cot_scheduler *s, uint64_t id)
+{
+    step_of(s);
+    const cot_request_state *r = cot_scheduler_find(s, id);
+    assert_non_null(r);
+    return r;
+}
+
+/* Steps that active sequences had no part in: none of one that runs alone, however long, and of others each that they waited. */
+static void who_sits_out_is_counted(void **state)
+{
+    (void)state;
+    static const int32_t prompt[40] = {0};
+    for (int64_t active = 1; active <= 3; active++) {
+        cot_scheduler s;
+        must_open_scheduler(&s, 3, 6, 1, 0);
+        for (int64_t i = 0; i < active; i++) submit(&s, prompt, 40, 10);
+        for (int step = 1; step <= 30; step++) {
+            assert_int_equal(step_of(&s).spans, 1); // a token of one of them
+            assert_int_equal(s.active_count, active);
+            assert_int_equal(s.waited_steps, step * (active - 1));
+        }
+        cot_scheduler_close(&s);
+    }
+}
+
+/* What a request was found in the cache is told, also of one that goes back before it is fed anything and finds none of it later:
+ * its first tokens are computed then, and nobody is told of them. */
+static void what_was_found_is_told_for_good(void **state)
+{
+    (void)state;
+    enum { PAGE = COT_KV_PAGE };
+    int32_t prompt[PAGE + 1], other[PAGE - 2];
+    for (int t = 0; t <= PAGE; t++) prompt[t] = t;
+    for (int t = 0; t < PAGE - 2; t++) other[t] = t + 1000;
+    cot_scheduler s;
+    must_open_scheduler(&s, 2, 3, PAGE + 1, PAGE);
+    submit(&s, prompt, PAGE + 1, 1);
+    while (s.waiting_count + s.active_count) step_of(&s); // leaves a page's block
+    assert_int_equal(s.prefix.nodes, 1);
+    s.limits.step_tokens = 1; // who came first is fed, the other waits
+    const uint64_t grows = submit(&s, other, PAGE - 2, PAGE + 6);
+    while (step_before_end_of(&s, grows)->fed < PAGE - 3) {}
+    const uint64_t id = submit(&s, prompt, PAGE + 1, 1);
+    const cot_request_state *r = step_before_end_of(&s, id);
+    assert_true(r->row >= 0 && r->fed == PAGE && r->told == PAGE);
+    while (r->row >= 0) r = step_before_end_of(&s, id);
+    assert_int_equal(s.preemptions, 1);
+    assert_true(r->fed == 0 && r->told == PAGE);
+    while (r->row < 0) r = step_before_end_of(&s, id);
+    assert_true(s.prefix.evicted > 0 && r->admissions == 2 && r->fed < 2);
+    assert_int_equal(r->told, PAGE);
+    cot_scheduler_close(&s);
+}
+
 /* An engine learns from what its steps took and how their tokens, rank 0's at least, were routed. */
 static void an_engine_learns(void **state)
 {
@@ -504,6 +607,7 @@ int main(void)
         cmocka_unit_test(pages_are_copied_in_part), cmocka_unit_test(a_kept_page_is_shared),
         cmocka_unit_test(steps_by_example),         cmocka_unit_test(steps_at_random),
         cmocka_unit_test(targets_by_example),       cmocka_unit_test(nobody_starves),
+        cmocka_unit_test(who_sits_out_is_counted),  cmocka_unit_test(what_was_found_is_told_for_good),
         cmocka_unit_test(an_engine_learns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
