@@ -143,6 +143,63 @@ static void distinct_experts_are_learnt(void **state)
                 cot_cost_learn_routing(&none, routed, 0, STRIDE, 7, scratch) == 0);
 }
 
+/* Chosen are the same experts by every token, or by each those after the last one's. */
+static void route_evenly(uint16_t *experts, int64_t tokens, bool same)
+{
+    for (int64_t layer = 0; layer < LAYERS; layer++)
+        for (int64_t i = 0; i < tokens * CHOSEN; i++)
+            experts[layer * STRIDE * CHOSEN + i] = (uint16_t)(same ? i % CHOSEN : i % EXPERTS);
+}
+
+/* Routing that is no more is forgotten, however long it was; one step alone changes a hundredth. */
+static void old_routing_is_forgotten(void **state)
+{
+    (void)state;
+    enum { TOKENS = 8, LONG = 3000, LATER = 400 };
+    for (int same = 0; same < 2; same++) {
+        cot_cost cost;
+        cot_cost_init(&cost, prior, EXPERTS, CHOSEN);
+        for (int i = 0; i < LONG + LATER; i++) {
+            route_evenly(routed, TOKENS, i < LONG ? same : !same);
+            cot_cost_learn_routing(&cost, routed, LAYERS, STRIDE, TOKENS, scratch);
+            const double found = cot_cost_distinct(&cost, TOKENS), was = same ? CHOSEN : EXPERTS;
+            if (i == LONG - 1) assert_true(fabs(found - was) < 1e-6);
+            if (i == LONG) assert_true(fabs(fabs(found - was) / (EXPERTS - CHOSEN) - 0.01) < 1e-6);
+        }
+        const double found = cot_cost_distinct(&cost, TOKENS), now = same ? EXPERTS : CHOSEN;
+        if (fabs(found - now) > 0.05 * EXPERTS) fail_msg("%g experts, now they are %g", found, now);
+    }
+}
+
+/* Steps of more tokens than there are doublings for: the last of these is learnt, and none behind it. */
+static void the_largest_steps_are_learnt(void **state)
+{
+    (void)state;
+    enum { LAST = COT_COST_DOUBLINGS - 1, MOST = (1 << LAST) * 2 + 3, FEW = 3, MANY = 5 };
+    uint16_t *experts = calloc(MOST, sizeof *experts);
+    assert_non_null(experts);
+    struct {
+        cot_cost cost;
+        uint8_t behind[64];
+    } in;
+    memset(&in, 0xa5, sizeof in);
+    cot_cost_init(&in.cost, prior, EXPERTS, 1);
+    for (int t = 0; t < MOST; t++) experts[t] = (uint16_t)(t % (t < 1 << LAST ? FEW : MANY));
+    assert_true(cot_cost_learn_routing(&in.cost, experts, 1, MOST, MOST, scratch) == MANY);
+    for (int d = 0; d < COT_COST_DOUBLINGS; d++) {
+        assert_int_equal(in.cost.routed[d], 1);
+        assert_true(in.cost.distinct[d] == (1 << d < FEW ? 1 << d : FEW));
+    }
+    assert_int_equal(in.cost.steps, 0);
+    for (size_t i = 0; i < sizeof in.behind; i++) assert_int_equal(in.behind[i], 0xa5);
+    assert_true(cot_cost_distinct(&in.cost, 1 << LAST) == FEW);
+    for (int64_t n = 1 << LAST; n < (int64_t)1 << 40; n *= 2) {
+        const double found = cot_cost_distinct(&in.cost, n + 1);
+        assert_true(found >= FEW && found <= EXPERTS);
+    }
+    free(experts);
+}
+
 /* ---- time ---- */
 
 /* A machine, and what the engine knows of it. */
@@ -297,9 +354,83 @@ static void all_kinds_are_learnt(void **state)
     }
 }
 
+/* As one that was seen `steps` steps of decoding, each as long as the last. */
+static cot_cost cost_after(int steps, const cot_cost_step *step, double ns)
+{
+    cot_cost cost;
+    cot_cost_init(&cost, prior, EXPERTS, CHOSEN);
+    for (int i = 0; i < steps; i++) {
+        cot_cost_expect(&cost, step);
+        cot_cost_learn(&cost, step, -1, ns);
+    }
+    return cost;
+}
+
+/* Nothing is foreseen before eight steps were seen, and from then on what they took. */
+static void nothing_is_foreseen_at_first(void **state)
+{
+    (void)state;
+    const cot_cost_step step = decodes_of(4, 100);
+    for (int steps = 0; steps < 12; steps++) {
+        const cot_cost cost = cost_after(steps, &step, 5e6);
+        const double expected = cot_cost_predict(&cost, &step);
+        if (steps < 8)
+            assert_true(expected == 0 && cost.error == 0);
+        else
+            assert_near(expected / 5e6, 1.01, "the only kind");
+        if (steps <= 8) assert_true(cost.predicted_ns == 0); // the last was begun by who had seen one less
+        if (steps) assert_true(cost.observed_ns == 5e6);
+    }
+}
+
+/* A step that took more than four times what was expected is learnt as if it had taken four times that, though it is told as it was;
+ * one that took less counts in full, and so does any that comes before something is expected. */
+static void outliers_count_as_four_times_what_was_expected(void **state)
+{
+    (void)state;
+    const cot_cost_step step = decodes_of(16, 700);
+    const double usual = 3e6;
+    for (int steps = 0; steps < 60; steps += 20) {
+        const cot_cost before = cost_after(steps, &step, usual);
+        cot_cost after[5];
+        const double expected = steps ? cot_cost_predict(&before, &step) : usual,
+                     times[5] = {3, 3.9, 4, 5, 1000};
+        for (int i = 0; i < 5; i++) {
+            after[i] = before;
+            cot_cost_expect(&after[i], &step);
+            cot_cost_learn(&after[i], &step, -1, times[i] * expected);
+            assert_true(after[i].observed_ns == times[i] * expected);
+            if (steps) {
+                const double off = fabs(expected - after[i].observed_ns) / after[i].observed_ns;
+                assert_true(fabs(after[i].error - (0.99 * before.error + 0.01 * off)) < 1e-9);
+            }
+        }
+        for (int i = 0; i < 4; i++) // of two that are beyond it both are the same
+            assert_true((memcmp(after[i].weight, after[i + 1].weight, sizeof after[i].weight) == 0) ==
+                        (steps && i >= 2));
+    }
+}
+
+/* The first steps, which touch memory for the first time, count a tenth of later ones. */
+static void first_steps_count_little(void **state)
+{
+    (void)state;
+    const cot_cost_step step = decodes_of(8, 300);
+    const cot_cost cold = cost_after(1, &step, 1e6), warm = cost_after(9, &step, 1e6),
+                   before = cost_after(8, &step, 1e6);
+    const double one = cold.sum[COT_COST_TOKENS];
+    assert_true(fabs(one - 0.1 * 8 / 1e6) < 1e-12);
+    assert_true(fabs(warm.sum[COT_COST_TOKENS] - 0.99 * before.sum[COT_COST_TOKENS] - 10 * one) < 1e-12);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(distinct_experts_are_learnt),
+                                       cmocka_unit_test(old_routing_is_forgotten),
+                                       cmocka_unit_test(the_largest_steps_are_learnt),
+                                       cmocka_unit_test(nothing_is_foreseen_at_first),
+                                       cmocka_unit_test(outliers_count_as_four_times_what_was_expected),
+                                       cmocka_unit_test(first_steps_count_little),
                                        cmocka_unit_test(what_was_not_seen_is_foreseen),
                                        cmocka_unit_test(all_kinds_are_learnt)};
     return cmocka_run_group_tests(tests, NULL, NULL);
