@@ -3,8 +3,11 @@
 #define COT_ENGINE_MEMORY_H
 #include <stddef.h>
 
-/* Bytes that this process may still take: the system's available memory, or what its control group leaves
- * where that is less; SIZE_MAX where the system does not tell. */
+/* Bytes that this process may still take: the system's available memory, or what its control group, or one that
+ * this is in, leaves where that is less; SIZE_MAX where the system does not tell. */
 size_t cot_memory_available(void);
+
+/* The same by files of that system below `root`: root/proc, root/sys. */
+size_t cot_memory_available_below(const char *root);
 
 #endif
