@@ -87,6 +87,41 @@ static void each_step_teaches_what_it_held(void **state)
     }
 }
 
+/* Where all ranks have a part of every token's attention, each routes its share of the tokens: steps of so many are learnt of, and
+ * what the whole step touched is not known. */
+static void shares_of_steps_are_learnt_as_shares(void **state)
+{
+    (void)state;
+    enum { TOKENS = 40 };
+    uint64_t seed = test_seed();
+    for (int ranks = 2; ranks <= 3; ranks++) {
+        cot_engine *engine = open_random("null", &(struct setting){.ranks = ranks, .attention = "tp"});
+        int32_t *ids = drawn_ids(TOKENS, VOCAB, &seed);
+        struct fed fed = {0};
+        const cot_events events = {.context = &fed, .on_routing = on_routing};
+        const int64_t prompt = 1 + (int64_t)(draw(&seed) % (TOKENS - 5));
+        const cot_request r = forced_request(ids, TOKENS, prompt);
+        must_submit(engine, &r, 0, &events);
+        for (size_t left = 1; left;) {
+            const cot_cost *now = &engine->scheduler.cost, before = *now;
+            cot_cost_step held = {0};
+            fed.tokens = 0;
+            left = must_step(engine);
+            cot_cost_add_span(&held, fed.position, fed.tokens);
+            cot_cost after = before;
+            cot_cost_expect(&after, &held);
+            memcpy(after.distinct, now->distinct, sizeof after.distinct);
+            memcpy(after.routed, now->routed, sizeof after.routed);
+            cot_cost_learn(&after, &held, -1, (double)engine->last_step_ns);
+            assert_memory_equal(&after, now, sizeof after);
+            for (int d = 0; d < COT_COST_DOUBLINGS; d++)
+                assert_int_equal(now->routed[d] - before.routed[d], (int64_t)1 << d <= fed.tokens / ranks);
+        }
+        free(ids);
+        cot_engine_close(engine);
+    }
+}
+
 /* The target that is chosen: twice what a step is expected to take in which as many sequences decode as there may be, each as
  * long as those that run are on average. One that is given stays. */
 static void the_target_is_twice_what_all_decoding_takes(void **state)
@@ -133,6 +168,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_step_teaches_what_it_held),
+        cmocka_unit_test(shares_of_steps_are_learnt_as_shares),
         cmocka_unit_test(the_target_is_twice_what_all_decoding_takes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
