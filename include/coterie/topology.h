@@ -77,7 +77,7 @@ typedef struct cot_topology_options {
 } cot_topology_options;
 
 /* Reads a topology file, recognised by content: `ibnetdiscover` output (also with -p), an NCCL or RCCL topology dump
- * (XML), a JSON matrix of
+ * (XML; of several hosts too), what `nvidia-smi topo -m` prints, a JSON matrix of
  * distances or bandwidths (also SGLang's rank_cost_matrix and Mooncake's measured pairs of adapters), a JSON graph of
  * nodes and edges (topohub). Errors: NOT_FOUND, IO, MALFORMED, UNSUPPORTED (not recognised), INVALID_ARGUMENT
  * (options), OUT_OF_MEMORY. On failure `*topology` is empty. The caller frees. */

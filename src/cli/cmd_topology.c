@@ -176,7 +176,7 @@ static const cot_option distances_options[] = {
 static const cot_positional positionals[] = {
     {"TOPOLOGY", 1, 1,
      "a spec FAMILY:KEY=VALUE,..., or a file: ibnetdiscover output (also -p), an NCCL or RCCL topology "
-     "(XML), JSON (a "
+     "(XML), what nvidia-smi topo -m prints, JSON (a "
      "matrix of distances, rank_cost_matrix, bandwidth and latency, nodes and edges, measured endpoints)",
      AT(topology)},
     {0}};

@@ -29,10 +29,11 @@ static cot_status read_text(cot_topology *graph, const cot_topology_text *file, 
                         "'%s' is no ibnetdiscover output: it has no adapters to seat ranks on", file->path);
     if (*at == '{' || *at == '[') return cot_read_topology_json(graph, file, error);
     if (*at == '<') return cot_read_topology_nccl(graph, file, error);
+    if (cot_nvlinks_is(file->text)) return cot_read_topology_nvlinks(graph, file, error);
     return cot_fail(
         error, COT_UNSUPPORTED,
-        "'%s' is no topology: expected ibnetdiscover output, an NCCL topology (XML) or JSON (a matrix, or "
-        "nodes and edges)",
+        "'%s' is no topology: expected ibnetdiscover output, an NCCL topology (XML), what nvidia-smi topo -m "
+        "prints, or JSON (a matrix, or nodes and edges)",
         file->path);
 }
 

@@ -18,9 +18,12 @@ cot_status cot_read_topology_ibnet(cot_topology *graph, const cot_topology_text 
 
 bool cot_ibnet_is(const char *text);
 
-/* What `nvidia-smi topo -m` prints: `links` [n][n], how many NVLinks lead from one GPU to another. Errors: NOT_FOUND, IO,
- * MALFORMED (also other than n GPUs), OUT_OF_MEMORY. */
+/* What `nvidia-smi topo -m` prints, also indented: `links` [n][n], how many NVLinks lead from one GPU to another, 0 where
+ * the way is PCIe. Errors: NOT_FOUND, IO, MALFORMED (also other than n GPUs), OUT_OF_MEMORY. */
 cot_status cot_nvlinks_read(int32_t *links, int32_t n, const char *path, cot_error *error);
+bool cot_nvlinks_is(const char *text);
+/* The same as a topology of its own, one host. */
+cot_status cot_read_topology_nvlinks(cot_topology *graph, const cot_topology_text *file, cot_error *error);
 
 /* One row of a file that says which adapter is which rank. */
 typedef struct cot_host_row {

@@ -396,3 +396,17 @@ int main(void)
     unlink(links_path);
     return failed;
 }
+    // pasted, indented and without tabs: the line of columns begins with GPU0 as a row does
+    static const char pasted[] =
+        "        GPU0    GPU1    GPU2    CPU Affinity\r\n    GPU0     X      NV12    SYS     0-3\r\n"
+        "    GPU1    NV12     X      NODE    0-3\r\n\tGPU2  SYS     NODE    X       4-7\r\n";
+    write_text(links_path, pasted);
+    demand(cloud, NULL, hops, 3, (const double[]){0, 0, 2, 0, 0, 2, 2, 2, 0});
+    nvlink = NULL;
+    demand(pasted, NULL, hops, 3, (const double[]){0, 0, 6, 0, 0, 5, 6, 5, 0}); // a topology of its own
+    demand(matrix, NULL, cost, 3, (const double[]){0, 1.5, 18, 1.5, 0, 17.5, 18, 17.5, 0});
+    demand("    GPU0    CPU Affinity\nGPU0     X  0-3\n", NULL, hops, 1, (const double[]){0});
+    refuse("GPU0 X NV1\nGPU1 NV1\n", NULL, "'' between GPU1 and GPU1 is no link");
+    refuse("    GPU0    GPU1\n", NULL, "is no topology");
+    nvlink = links_path;
+    refuse(pasted, NULL, "is no NCCL topology, which alone");
