@@ -85,9 +85,9 @@ cot_status cot_topology_read(cot_topology *topology, const char *path, const cot
                              cot_error *error);
 void cot_topology_free(cot_topology *topology); // an empty one is fine
 
-/* What a file of hosts for this `ibnetdiscover` output may hold: a header and a line for each adapter that its host has
- * named, by host; adapters that serve no rank are to be taken out. Into malloc'd memory, the caller's. Errors: NOT_FOUND,
- * IO, MALFORMED (no adapter has a name), UNSUPPORTED (not such output), OUT_OF_MEMORY. */
+/* What a file of hosts for this `ibnetdiscover` output may hold: a header and a line for each adapter, by host, those that
+ * no host has named last and by GUID; adapters that serve no rank are to be taken out. Into malloc'd memory, the caller's.
+ * Errors: NOT_FOUND, IO, MALFORMED (no adapter), UNSUPPORTED (not such output), OUT_OF_MEMORY. */
 cot_status cot_topology_host_template(char **text, const char *path, cot_error *error);
 
 /* What a distance is. */

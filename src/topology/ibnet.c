@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/file.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,8 +63,8 @@ static int by_ends(const void *a, const void *b)
 cot_ibnet_cable cot_ibnet_cable_between(int32_t a, int32_t port_a, int32_t b, int32_t port_b, double gbps)
 {
     bool swap = b < a || (b == a && port_b < port_a);
-    return swap ? (cot_ibnet_cable){{b, a}, {port_b, port_a}, gbps}
-                : (cot_ibnet_cable){{a, b}, {port_a, port_b}, gbps};
+    return swap ? (cot_ibnet_cable){{b, a}, {port_b, port_a}, gbps, false}
+                : (cot_ibnet_cable){{a, b}, {port_a, port_b}, gbps, false};
 }
 
 void cot_ibnet_sort_cables(cot_ibnet *net)
@@ -72,8 +73,56 @@ void cot_ibnet_sort_cables(cot_ibnet *net)
     size_t kept = 0;
     if (net->n_cables) qsort(cables, net->n_cables, sizeof *cables, by_ends);
     for (size_t i = 0; i < net->n_cables; i++)
-        if (!kept || by_ends(&cables[kept - 1], &cables[i])) cables[kept++] = cables[i];
+        if (!kept || by_ends(&cables[kept - 1], &cables[i]))
+            cables[kept++] = cables[i];
+        else
+            cables[kept - 1].both = true;
     net->n_cables = kept;
+}
+
+static cot_status cut_off(const char *path, const char *what, cot_ibnet_text name, cot_error *error)
+{
+    return cot_fail(error, COT_MALFORMED,
+                    "'%s' seems to be cut off: %s '%.*s'; expected all that ibnetdiscover prints", path, what,
+                    (int)name.length, name.at);
+}
+
+cot_status cot_ibnet_check_whole(const cot_ibnet *net, const char *path, cot_error *error)
+{
+    bool *cabled = calloc(net->n_nodes + 1, sizeof *cabled);
+    cot_status status = cabled ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for '%s'", path);
+    for (size_t i = 0; status == COT_OK && i < net->n_cables; i++) {
+        const cot_ibnet_cable *c = &net->cables[i];
+        for (int k = 0; k < 2; k++) cabled[c->node[k]] = true;
+        if (!c->both && (c->node[0] != c->node[1] || c->port[0] != c->port[1]))
+            status = cut_off(path, "a cable is listed at one end alone, that of",
+                             net->nodes[c->node[0]].description, error);
+    }
+    for (size_t i = 0; status == COT_OK && i < net->n_nodes; i++)
+        if (!cabled[i]) status = cut_off(path, "no cable is listed of", net->nodes[i].description, error);
+    free(cabled);
+    return status;
+}
+
+bool cot_ibnet_lists_nodes(const char *text)
+{
+    static const char *const kinds[] = {"Ca", "Switch", "Router", "Rt"};
+    text += strspn(text, " \t\r\n");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const size_t n = strlen(kinds[i]);
+        if (strncasecmp(text, kinds[i], n)) continue;
+        const char *at = text + n + strspn(text + n, " \t");
+        if (*at == ':') return true;
+    }
+    return false;
+}
+
+cot_status cot_ibnet_refuse_nodes(const char *path, cot_error *error)
+{
+    return cot_fail(error, COT_UNSUPPORTED,
+                    "'%s' lists nodes without their cables, as ibnetdiscover -l, ibhosts and ibswitches do: "
+                    "expected what ibnetdiscover prints without -l",
+                    path);
 }
 
 bool cot_ibnet_named(cot_ibnet_text description, cot_ibnet_text *host, cot_ibnet_text *device)
@@ -83,7 +132,9 @@ bool cot_ibnet_named(cot_ibnet_text description, cot_ibnet_text *host, cot_ibnet
     *device = (cot_ibnet_text){last, (size_t)(end - last)};
     while (last > description.at && last[-1] == ' ') last--;
     *host = (cot_ibnet_text){description.at, (size_t)(last - description.at)};
-    return host->length && !memchr(host->at, ' ', host->length);
+    for (size_t i = 0; i < description.length; i++)
+        if (strchr("\",'\t", description.at[i])) return false;
+    return host->length && device->length && !memchr(host->at, ' ', host->length);
 }
 
 static cot_status read_net(cot_ibnet *net, const cot_topology_text *file, cot_error *error)
@@ -94,8 +145,9 @@ static cot_status read_net(cot_ibnet *net, const cot_topology_text *file, cot_er
                        .cables = malloc(lines * sizeof *net->cables)};
     if (!net->nodes || !net->cables)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for '%s'", file->path);
-    return cot_ibnet_lists_ports(file->text) ? cot_ibnet_read_ports(net, file, error)
-                                             : cot_ibnet_read_nodes(net, file, error);
+    cot_status status = cot_ibnet_lists_ports(file->text) ? cot_ibnet_read_ports(net, file, error)
+                                                          : cot_ibnet_read_nodes(net, file, error);
+    return status == COT_OK ? cot_ibnet_check_whole(net, file->path, error) : status;
 }
 
 cot_status cot_read_topology_ibnet(cot_topology *graph, const cot_topology_text *file, cot_error *error)
@@ -115,20 +167,50 @@ cot_status cot_read_topology_ibnet(cot_topology *graph, const cot_topology_text 
 
 /* ---- the file of hosts to begin with ---- */
 
+/* An adapter's line; one whose description is none of a host and a device stands for a host of its own. */
 struct row {
-    cot_ibnet_text host, device;
+    cot_ibnet_text host, device; // of length 0 where the description does not say
+    cot_ibnet_text guid;
 };
 
-/* As people count: dgx-2 before dgx-10. */
+static bool same_adapter(const struct row *a, const struct row *b)
+{
+    return a->host.length && !cot_ibnet_compare(a->host, b->host) && !cot_ibnet_compare(a->device, b->device);
+}
+
+/* Those with a name first. As people count: dgx-2 before dgx-10. */
 static int by_host(const void *a, const void *b)
 {
-    const struct row *x = a, *y = b;
-    char hosts[2][256];
-    snprintf(hosts[0], sizeof *hosts, "%.*s %.*s", (int)x->host.length, x->host.at, (int)x->device.length,
-             x->device.at);
-    snprintf(hosts[1], sizeof *hosts, "%.*s %.*s", (int)y->host.length, y->host.at, (int)y->device.length,
-             y->device.at);
-    return strverscmp(hosts[0], hosts[1]);
+    const struct row *rows[2] = {a, b};
+    char texts[2][512];
+    if (!rows[0]->host.length != !rows[1]->host.length) return rows[0]->host.length ? -1 : 1;
+    for (int i = 0; i < 2; i++)
+        snprintf(texts[i], sizeof *texts, "%.*s %.*s %.*s", (int)rows[i]->host.length, rows[i]->host.at,
+                 (int)rows[i]->device.length, rows[i]->device.at, (int)rows[i]->guid.length,
+                 rows[i]->guid.at);
+    return strverscmp(texts[0], texts[1]);
+}
+
+/* Adapters go by their device where nothing else on the host is called so, else by their GUID. */
+static void print_rows(FILE *out, const struct row *rows, size_t count)
+{
+    int32_t gpu = 0;
+    fputs("host,gpu,adapter\n", out);
+    for (size_t i = 0; i < count; i++) {
+        const struct row *r = &rows[i];
+        const bool again = i && r->host.length && !cot_ibnet_compare(rows[i - 1].host, r->host);
+        const bool alone = r->host.length && !(i && same_adapter(r, &rows[i - 1])) &&
+                           !(i + 1 < count && same_adapter(r, &rows[i + 1]));
+        gpu = again ? gpu + 1 : 0;
+        if (r->host.length)
+            fprintf(out, "%.*s,%" PRId32 ",", (int)r->host.length, r->host.at, gpu);
+        else
+            fprintf(out, "0x%.*s,0,", (int)r->guid.length, r->guid.at);
+        if (alone)
+            fprintf(out, "%.*s\n", (int)r->device.length, r->device.at);
+        else
+            fprintf(out, "0x%.*s\n", (int)r->guid.length, r->guid.at);
+    }
 }
 
 static cot_status write_template(char **text, const cot_ibnet *net, const char *path, cot_error *error)
@@ -136,19 +218,15 @@ static cot_status write_template(char **text, const cot_ibnet *net, const char *
     size_t length, count = 0;
     struct row *rows = malloc(net->n_nodes * sizeof *rows + 1);
     FILE *out = rows ? open_memstream(text, &length) : NULL;
-    for (size_t i = 0; rows && i < net->n_nodes; i++)
-        count += net->nodes[i].adapter &&
-                 cot_ibnet_named(net->nodes[i].description, &rows[count].host, &rows[count].device);
-    if (out) {
-        int32_t gpu = 0;
-        if (count) qsort(rows, count, sizeof *rows, by_host);
-        fputs("host,gpu,adapter\n", out);
-        for (size_t i = 0; i < count; i++) {
-            gpu = i && !cot_ibnet_compare(rows[i - 1].host, rows[i].host) ? gpu + 1 : 0;
-            fprintf(out, "%.*s,%d,%.*s\n", (int)rows[i].host.length, rows[i].host.at, gpu,
-                    (int)rows[i].device.length, rows[i].device.at);
-        }
+    for (size_t i = 0; rows && i < net->n_nodes; i++) {
+        struct row *r = &rows[count];
+        if (!net->nodes[i].adapter) continue;
+        if (!cot_ibnet_named(net->nodes[i].description, &r->host, &r->device)) *r = (struct row){0};
+        r->guid = cot_ibnet_guid(&net->nodes[i]);
+        count++;
     }
+    if (count) qsort(rows, count, sizeof *rows, by_host);
+    if (out) print_rows(out, rows, count);
     free(rows);
     const bool written = out && !fclose(out);
     if (out && (!written || !count)) {
@@ -156,8 +234,7 @@ static cot_status write_template(char **text, const cot_ibnet *net, const char *
         *text = NULL;
     }
     if (!written) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the hosts of '%s'", path);
-    return count ? COT_OK
-                 : cot_fail(error, COT_MALFORMED, "'%s': no adapter has a name of a host and a device", path);
+    return count ? COT_OK : cot_fail(error, COT_MALFORMED, "'%s' has no adapter", path);
 }
 
 cot_status cot_topology_host_template(char **text, const char *path, cot_error *error)
@@ -169,7 +246,9 @@ cot_status cot_topology_host_template(char **text, const char *path, cot_error *
     if (status != COT_OK) return status;
     file.text = listing;
     cot_ibnet net = {0};
-    if (cot_ibnet_is(listing))
+    if (cot_ibnet_lists_nodes(listing))
+        status = cot_ibnet_refuse_nodes(path, error);
+    else if (cot_ibnet_is(listing))
         status = read_net(&net, &file, error);
     else
         status =

@@ -21,7 +21,7 @@ static cot_ibnet_text digits(cot_ibnet_text guid, bool marked)
     return guid;
 }
 
-static cot_ibnet_text digits_of_node(const cot_ibnet_node *node)
+cot_ibnet_text cot_ibnet_guid(const cot_ibnet_node *node)
 {
     const cot_ibnet_text id = node->id;
     return digits(id, id.length > 2 && (id.at[1] == '-' || id.at[1] == 'x'));
@@ -36,7 +36,7 @@ static cot_ibnet_text digits_of_row(const cot_host_row *row)
 static bool names_adapter(const cot_ibnet_node *node, const cot_host_row *row)
 {
     cot_ibnet_text host, device;
-    const cot_ibnet_text a = digits_of_node(node), b = digits_of_row(row);
+    const cot_ibnet_text a = cot_ibnet_guid(node), b = digits_of_row(row);
     return cot_ibnet_same(node->description, row->adapter) ||
            (a.length && a.length == b.length && !strncasecmp(a.at, b.at, a.length)) ||
            (cot_ibnet_named(node->description, &host, &device) && cot_ibnet_same(host, row->host) &&
@@ -73,7 +73,7 @@ static size_t index_adapters(named *names, const cot_ibnet *net)
         cot_ibnet_text host, device;
         if (!node->adapter) continue;
         names[n++] = (named){hash(0, node->description), (int32_t)i};
-        names[n++] = (named){hash(1, digits_of_node(node)), (int32_t)i};
+        names[n++] = (named){hash(1, cot_ibnet_guid(node)), (int32_t)i};
         if (cot_ibnet_named(node->description, &host, &device))
             names[n++] = (named){hash(hash(2, host), device), (int32_t)i};
     }

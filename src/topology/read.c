@@ -19,6 +19,7 @@ static cot_status read_text(cot_topology *graph, const cot_topology_text *file, 
     while (isspace((unsigned char)*at)) at++;
     cot_status status = cot_graph_start(graph, file->path, error);
     if (status != COT_OK) return status;
+    if (cot_ibnet_lists_nodes(file->text)) return cot_ibnet_refuse_nodes(file->path, error);
     const bool ibnet = cot_ibnet_is(file->text);
     if (file->options->nvlink && (ibnet || *at != '<'))
         return cot_fail(error, COT_INVALID_ARGUMENT,

@@ -13,13 +13,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The next "quoted" piece of [*at, end), *at moved behind it. */
-static bool quoted(cot_ibnet_text *found, const char **at, const char *end)
+/* The next "quoted" piece of [*at, end), *at moved behind it; up to the last quote there where it is a description, which may
+ * hold quotes. */
+static bool quoted(cot_ibnet_text *found, const char **at, const char *end, bool last)
 {
     const char *open = memchr(*at, '"', (size_t)(end - *at));
-    const char *close = open ? memchr(open + 1, '"', (size_t)(end - open - 1)) : NULL;
+    if (!open++) return false;
+    const size_t left = (size_t)(end - open);
+    const char *close = last ? memrchr(open, '"', left) : memchr(open, '"', left);
     if (!close) return false;
-    *found = (cot_ibnet_text){open + 1, (size_t)(close - open - 1)};
+    *found = (cot_ibnet_text){open, (size_t)(close - open)};
     *at = close + 1;
     return true;
 }
@@ -46,8 +49,8 @@ static bool node_line(cot_ibnet_node *node, const char *line, const char *end)
     bool adapter = starts(line, end, "Ca");
     if (!adapter && !starts(line, end, "Switch") && !starts(line, end, "Rt")) return false;
     *node = (cot_ibnet_node){.adapter = adapter, .rank = -1, .vertex = -1};
-    if (!quoted(&node->id, &line, end)) return false;
-    if (!quoted(&node->description, &line, end)) node->description = node->id;
+    if (!quoted(&node->id, &line, end, false)) return false;
+    if (!quoted(&node->description, &line, end, true)) node->description = node->id;
     return true;
 }
 
@@ -89,7 +92,7 @@ static cot_status read_cables(cot_ibnet *net, const cot_topology_text *file, cot
         if (*line != '[') continue;
         const char *at = line, *remark = memchr(line, '#', (size_t)(end - line));
         const char *stop = remark ? remark : end;
-        if (here < 0 || !port_number(&port, &at, stop) || !quoted(&to, &at, stop) ||
+        if (here < 0 || !port_number(&port, &at, stop) || !quoted(&to, &at, stop, false) ||
             !port_number(&far_port, &at, stop))
             return cot_fail(error, COT_MALFORMED, "'%s': line %d is no port of a switch or an adapter",
                             file->path, number);

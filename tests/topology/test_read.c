@@ -177,18 +177,22 @@ static void test_names_of_adapters(void **state)
     refuse(renamed(fabric, "h1 mlx5_1", "00000000b"), "h2,0,00000000b\n", "several adapters are called");
 }
 
-/* The same fabric as -p lists it, its third cable from one end only. */
+/* The same fabric as -p lists it. */
 static const char ports[] =
     "SW     1  1 0x0000000000000001 4x NDR - CA     5  1 0x000000000000000a ( 'leaf one' - 'h1 mlx5_0' )\n"
     "SW     1  2 0x0000000000000001 4x NDR - CA     6  1 0x000000000000000b ( 'leaf one' - 'h2 mlx5_0' )\n"
     "SW     1  3 0x0000000000000001 4x NDR - SW     2  1 0x0000000000000002 ( 'leaf one' - 'leaf two' )\n"
     "SW     1  4 0x0000000000000001 4x SDR                                    'leaf one'\n"
+    "CA     5  1 0x000000000000000a 4x NDR - SW     1  1 0x0000000000000001 ( 'h1 mlx5_0' - 'leaf one' )\n"
     "CA     6  1 0x000000000000000b 4x NDR - SW     1  2 0x0000000000000001 ( 'h2 mlx5_0' - 'leaf one' )\n"
-    "SW     2  2 0x0000000000000002 4x NDR - CA     7  1 0x000000000000000c ( 'leaf two' - 'h1 mlx5_1' )\n"
-    "SW     2  1 0x0000000000000002 4x NDR - SW     1  3 0x0000000000000001 ( 'leaf two' - 'leaf one' )\n"
+    "CA     7  1 0x000000000000000c 4x NDR - SW     2  2 0x0000000000000002 ( 'h1 mlx5_1' - 'leaf two' )\n"
     "SW     2  3 0x0000000000000002 ?? ??  - CA     8  1 0x000000000000000d ( 'leaf two' - 'Mellanox "
     "Aggregation Node' "
-    ")\n";
+    ")\n"
+    "SW     2  2 0x0000000000000002 4x NDR - CA     7  1 0x000000000000000c ( 'leaf two' - 'h1 mlx5_1' )\n"
+    "SW     2  1 0x0000000000000002 4x NDR - SW     1  3 0x0000000000000001 ( 'leaf two' - 'leaf one' )\n"
+    "CA     8  1 0x000000000000000d ?? ??  - SW     2  3 0x0000000000000002 ( 'Mellanox Aggregation Node' - "
+    "'leaf two' )\n";
 
 /* Both listings of a fabric are the same graph. */
 static void test_ibnetdiscover_ports(void **state)
@@ -240,18 +244,95 @@ static void demand_template(const char *text, const char *want)
     free(got);
 }
 
+/* A switch with an adapter at each port, of GUIDs c1, c2, ...; `leaf` is the switch's description. */
+static const char *star(const char *const *names, int n, const char *leaf)
+{
+    static char text[4096];
+    size_t at = (size_t)snprintf(text, sizeof text,
+                                 "Switch\t65 \"S-1\"\t# \"%s\" enhanced port 0 lid 1 lmc 0\n", leaf);
+    for (int i = 0; i < n; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at,
+                               "[%d]\t\"H-00c%x\"[1](c%x) \t# \"%s\" lid 5 4xNDR\n", i + 1, i + 1, i + 1,
+                               names[i]);
+    for (int i = 0; i < n; i++)
+        at += (size_t)snprintf(
+            text + at, sizeof text - at,
+            "\ncaguid=0xc%x\nCa\t1 \"H-00c%x\"\t# \"%s\"\n[1](c%x) \t\"S-1\"[%d]\t# lid 5 lmc 0 "
+            "\"%s\" lid 1 4xNDR\n",
+            i + 1, i + 1, names[i], i + 1, i + 1, leaf);
+    return text;
+}
+
+/* Every template seats all its adapters. */
+static void test_template_seats_all(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"h1 mlx5_0",  "maker",     "x \"y\" z", "h1 mlx5_0",
+                                        "h1, mlx5_0", "h2 mlx5_0", ""};
+    enum { N = sizeof names / sizeof *names };
+    char *hosts;
+    cot_topology t;
+    cot_error error;
+    write_text(path, star(names, N, "leaf"));
+    if (cot_topology_host_template(&hosts, path, &error) != COT_OK) fail_msg("%s", error.message);
+    if (read_text(&t, star(names, N, "leaf"), hosts, &error) != COT_OK) fail_msg("%s", error.message);
+    assert_int_equal(t.n_ranks, N);
+    assert_int_equal(t.n_hosts, N - 1);
+    cot_topology_free(&t);
+    free(hosts);
+}
+
+/* What was cut off at the end of any line is refused, whichever the listing, also for a template. */
+static void test_cut_off(void **state)
+{
+    (void)state;
+    const char *const texts[] = {fabric, ports};
+    for (int i = 0; i < 2; i++) {
+        const char *last = texts[i] + strlen(texts[i]) - 1;
+        for (const char *at = texts[i]; (at = strchr(at, '\n')) && at < last; at++) {
+            cot_topology t;
+            cot_error error;
+            char *copy = strndup(texts[i], (size_t)(at + 1 - texts[i])), *got;
+            if (read_text(&t, copy, "h1,0,mlx5_0\n", &error) == COT_OK) fail_msg("accepted: %s", copy);
+            if (cot_topology_host_template(&got, path, &error) == COT_OK) fail_msg("accepted: %s", copy);
+            free(copy);
+        }
+    }
+    refuse("caguid=0xa\nCa\t1 \"H-1\"\t# \"h1 mlx5_0\"\n", "h1,0,mlx5_0\n",
+           "no cable is listed of 'h1 mlx5_0'");
+    refuse("SW     1  1 0x1 4x NDR - CA     5  1 0xa ( 'leaf' - 'h1 mlx5_0' )\n", "h1,0,mlx5_0\n",
+           "seems to be cut off");
+    static const char list[] =
+        "Ca\t: 0x0a ports 2 \"h1 HCA-1\"\nSwitch\t: 0x0b ports 36 \"SW\" base port 0 lid 2 lmc 0\n";
+    char *got;
+    cot_error error;
+    refuse(list, NULL, "lists nodes without their cables");
+    refuse("Switch\t : 0x0b ports 36 devid 0xd2f2 vendid 0x2c9 \"SW\"\n", NULL,
+           "lists nodes without their cables");
+    write_text(path, list);
+    assert_int_equal(cot_topology_host_template(&got, path, &error), COT_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "lists nodes without their cables"));
+}
+
 static void test_host_template(void **state)
 {
     (void)state;
     char *got;
     cot_error error;
-    demand_template(fabric, "host,gpu,adapter\nh1,0,mlx5_0\nh1,1,mlx5_1\nh2,0,mlx5_0\n");
-    demand_template(ports, "host,gpu,adapter\nh1,0,mlx5_0\nh1,1,mlx5_1\nh2,0,mlx5_0\n");
-    demand_template("caguid=0xa\nCa\t1 \"H-1\"\t# \"dgx-10 mlx5_0\"\nCa\t1 \"H-2\"\t# \"dgx-2 mlx5_10\"\n"
-                    "Ca\t1 \"H-3\"\t# \"dgx-2 mlx5_9\"\n",
-                    "host,gpu,adapter\ndgx-2,0,mlx5_9\ndgx-2,1,mlx5_10\ndgx-10,0,mlx5_0\n");
-    write_text(path, "caguid=0xa\nCa\t1 \"H-1\"\t# \"nameless\"\n");
+    demand_template(fabric, "host,gpu,adapter\nh1,0,mlx5_0\nh1,1,mlx5_1\nh2,0,mlx5_0\n0xd,0,0xd\n");
+    demand_template(ports, "host,gpu,adapter\nh1,0,mlx5_0\nh1,1,mlx5_1\nh2,0,mlx5_0\n0xd,0,0xd\n");
+    static const char *const names[] = {"dgx-10 mlx5_0", "dgx-2 mlx5_10",  "dgx-2 mlx5_9",
+                                        "nameless",      "a \"b\" mlx5_0", "a,b mlx5_0",
+                                        "twice mlx5_0",  "twice mlx5_0",   "MT4129 ConnectX7   Maker",
+                                        "\"h mlx5_1\""};
+    demand_template(star(names, sizeof names / sizeof *names, "' mlx5_0"),
+                    "host,gpu,adapter\ndgx-2,0,mlx5_9\ndgx-2,1,mlx5_10\ndgx-10,0,mlx5_0\n"
+                    "twice,0,0xc7\ntwice,1,0xc8\n0xc4,0,0xc4\n0xc5,0,0xc5\n0xc6,0,0xc6\n0xc9,0,0xc9\n"
+                    "0xca,0,0xca\n");
+    write_text(path, "switchguid=0x1\nSwitch\t4 \"S-1\"\t# \"a\"\n[1]\t\"S-2\"[1]\t# \"b\" lid 1 4xNDR\n"
+                     "Switch\t4 \"S-2\"\t# \"b\"\n[1]\t\"S-1\"[1]\t# \"a\" lid 1 4xNDR\n");
     assert_int_equal(cot_topology_host_template(&got, path, &error), COT_MALFORMED);
+    assert_non_null(strstr(error.message, "has no adapter"));
     assert_null(got);
     write_text(path, "[[0]]");
     assert_int_equal(cot_topology_host_template(&got, path, &error), COT_UNSUPPORTED);
@@ -386,6 +467,8 @@ int main(void)
                                        cmocka_unit_test(test_ibnetdiscover_ports),
                                        cmocka_unit_test(test_domains),
                                        cmocka_unit_test(test_host_template),
+                                       cmocka_unit_test(test_template_seats_all),
+                                       cmocka_unit_test(test_cut_off),
                                        cmocka_unit_test(test_nccl_gpus),
                                        cmocka_unit_test(test_nccl_given_links),
                                        cmocka_unit_test(test_nccl),
