@@ -49,7 +49,8 @@ const char **cot_host_names(const cot_topology *t)
         const char *label = t->labels[link->to];
         name[link->from] = strncmp(label, "host ", 5) ? label : label + 5;
     }
-    for (int32_t r = 0; known && r < t->n_ranks; r++) known = name[r] != NULL;
+    for (int32_t r = 0; known && r < t->n_ranks; r++) // a switch that hosts share is no host's name
+        known = name[r] && (!r || t->host[r] == t->host[r - 1] || strcmp(name[r], name[r - 1]));
     if (known) return name;
     free(name);
     return NULL;

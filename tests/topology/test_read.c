@@ -358,6 +358,69 @@ static void test_nccl_gpus(void **state)
     refuse("<system><cpu>" GPU("A", "0x120000", "<xgmi target=\"a\"/>") "</cpu></system>", NULL,
            "a link outside any GPU");
     refuse("<topology version=\"2.0\"><object type=\"Machine\"/></topology>", NULL, "is hwloc's");
+    refuse("<!DOCTYPE topology SYSTEM \"hwloc.dtd\"><topology><object type=\"Machine\"/></topology>", NULL,
+           "is hwloc's");
+    refuse("<!DOCTYPE html><html/>", NULL, "no <system> in it");
+    refuse("<system><cpu><pci busid=\"A\"/><pci busid=\"B\"><pci busid=\"C\"/></pci></cpu></system>", NULL,
+           "does not say which of its 3 PCI devices are GPUs");
+    // a link to the device itself is none: to no other rank of it either
+    demand("<system><cpu>" GPU("A", "0x120000", "<gpu rank=\"0\"><xgmi target=\"a\"/></gpu><gpu rank=\"1\"/>")
+               GPU("B", "0x120000", "<gpu rank=\"2\"><xgmi target=\"b\"/></gpu>") "</cpu></system>",
+           NULL, hops, 3, (const double[]){0, 0, 2, 0, 0, 2, 2, 2, 0});
+    assert_non_null(strstr(notes, "--nvlink"));
+}
+
+/* A GPU behind the CPU of a host, and what else is there; an adapter that carries `mbps`. */
+#define HOST(hash, busid, inside, net)                                                                       \
+    "<cpu host_hash=\"" hash "\" numaid=\"0\">" GPU(busid, "0x030200", inside) net "</cpu>"
+#define NET(mbps) GPU("N", "0x020700", "<nic><net speed=\"" mbps "\"/></nic>")
+
+/* Hosts that their CPUs' hashes tell apart, with bus ids of their own. */
+static void test_nccl_hosts(void **state)
+{
+    (void)state;
+    cot_topology t;
+    cot_error error;
+    const cot_metric hops = {0}, cost = {true, 1e6};
+    // the same bus ids on both; a host's link stays there
+    static const char pairs[] =
+        "<system>" HOST("0x1", "A", "<gpu rank=\"0\"><nvlink target=\"b\"/></gpu>",
+                        GPU("B", "0x0302", "<gpu rank=\"1\"><nvlink target=\"A\"/></gpu>") NET("100000"))
+            HOST("0x2", "A", "<gpu rank=\"2\"/>",
+                 GPU("B", "0x0302", "<gpu rank=\"3\"/>") NET("200000")) "</system>";
+    demand(pairs, NULL, hops, 4, (const double[]){0, 0, 6, 6, 0, 0, 6, 6, 6, 6, 0, 2, 6, 6, 2, 0});
+    assert_string_equal(notes, "");
+    const double wire = 3 + 1e6 / 12.5 * 1e-3; // six links of half a microsecond, the narrower adapter's rate
+    demand(pairs, NULL, cost, 4,
+           (const double[]){0, 1, wire, wire, 1, 0, wire, wire, wire, wire, 0, 1, wire, wire, 1, 0});
+    if (read_text(&t, pairs, NULL, &error) != COT_OK) fail_msg("%s", error.message);
+    assert_int_equal(t.n_hosts, 2);
+    assert_memory_equal(t.host, ((const int32_t[]){0, 0, 1, 1}), 4 * sizeof *t.host);
+    cot_topology_free(&t);
+    // device numbers begin anew on each host; a host without adapters is reached through its CPU
+    demand("<system>" HOST("0x2", "A", "<gpu dev=\"1\"/>", GPU("B", "0x0302", "<gpu dev=\"0\"/>"))
+               HOST("0x1", "A", "<gpu dev=\"0\"/>", "") "</system>",
+           NULL, hops, 3, (const double[]){0, 2, 4, 2, 0, 4, 4, 4, 0});
+    // a rack's switch joins hosts, one on a host's bus does not
+#define SWITCHED(rank, target)                                                                               \
+    "<gpu rank=\"" rank "\"><nvlink target=\"" target "\" tclass=\"0x068000\"/></gpu>"
+    demand("<system>" HOST("0x1", "A", SWITCHED("0", "fffffff:ffff:ff"), "")
+               HOST("0x2", "A", SWITCHED("1", "fffffff:ffff:ff"), "") "</system>",
+           NULL, hops, 2, (const double[]){0, 0, 0, 0});
+    demand("<system>" HOST("0x1", "A", SWITCHED("0", "5"), GPU("B", "0x0302", SWITCHED("1", "5")))
+               HOST("0x2", "A", SWITCHED("2", "5"), "") "</system>",
+           NULL, hops, 3, (const double[]){0, 0, 4, 0, 0, 4, 4, 4, 0});
+    refuse("<system>" HOST("0x1", "A", "<gpu><nvlink target=\"B\"/></gpu>", "")
+               HOST("0x2", "B", "<gpu/>", "") "</system>",
+           NULL, "a link's target is no GPU of its host");
+    // CPUs that say nothing, and a hash of 0, are one host
+    if (read_text(&t,
+                  "<system><cpu>" GPU("A", "0x03", "") "</cpu><cpu host_hash=\"0x0\">" GPU(
+                      "B", "0x03", "") "</cpu></system>",
+                  NULL, &error) != COT_OK)
+        fail_msg("%s", error.message);
+    assert_int_equal(t.n_hosts, 1);
+    cot_topology_free(&t);
 }
 
 /* Links that the file leaves out. */
@@ -386,6 +449,20 @@ static void test_nccl_given_links(void **state)
     const double pcie = 1 + 3e5 / (16 * 2 * 128.0 / 130) * 1e-3; // two links of half a microsecond
     demand("<system><cpu>" PCIE("A") PCIE("B") PCIE("C") "</cpu></system>", NULL, cost, 3,
            (const double[]){0, 1.5, pcie, 1.5, 0, pcie, pcie, pcie, 0}); // NVLinks: 300 GB/s
+    // pasted, indented and without tabs: the line of columns begins with GPU0 as a row does
+    static const char pasted[] =
+        "        GPU0    GPU1    GPU2    CPU Affinity\r\n    GPU0     X      NV12    SYS     0-3\r\n"
+        "    GPU1    NV12     X      NODE    0-3\r\n\tGPU2  SYS     NODE    X       4-7\r\n";
+    write_text(links_path, pasted);
+    demand(cloud, NULL, hops, 3, (const double[]){0, 0, 2, 0, 0, 2, 2, 2, 0});
+    nvlink = NULL;
+    demand(pasted, NULL, hops, 3, (const double[]){0, 0, 6, 0, 0, 5, 6, 5, 0}); // a topology of its own
+    demand(matrix, NULL, cost, 3, (const double[]){0, 1.5, 18, 1.5, 0, 17.5, 18, 17.5, 0});
+    demand("    GPU0    CPU Affinity\nGPU0     X  0-3\n", NULL, hops, 1, (const double[]){0});
+    refuse("GPU0 X NV1\nGPU1 NV1\n", NULL, "'' between GPU1 and GPU1 is no link");
+    refuse("    GPU0    GPU1\n", NULL, "is no topology");
+    nvlink = links_path;
+    refuse(pasted, NULL, "is no NCCL topology, which alone");
     write_text(links_path, "GPU0 X NV1\nGPU1 NV1 X\n");
     refuse(cloud, NULL, "'' between GPU0 and GPU2 is no link");
     write_text(links_path, "GPU0 X NV1 NV0\n");
@@ -415,13 +492,56 @@ static void test_nccl(void **state)
     refuse("<system></system>", NULL, "no GPU in it");
     refuse("<html/>", NULL, "no <system> in it");
     refuse("<system><cpu></system>", NULL, "mismatched tag");
-    refuse("<!DOCTYPE a [<!ENTITY b \"c\">]><system>&b;</system>", NULL, "a document type");
+    refuse("<!DOCTYPE system [<!ENTITY b \"c\">]><system>&b;</system>", NULL, "a document type");
     refuse("<system><pci class=\"0x03\"/></system>", NULL, "outside any CPU");
     refuse("<system><cpu>" GPU("a", "0x03", "<gpu><nvlink target=\"z\"/></gpu>") "</cpu></system>", NULL,
            "a link's target is no GPU");
     char deep[2000] = "<system>";
     for (int i = 0; i < 100; i++) strcat(deep, "<cpu>");
     refuse(deep, NULL, "nested too deep");
+}
+
+/* Files that people reported, where this machine has them: what is read of each, or said of it. */
+static void test_reported(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int32_t ranks, hosts; // 0: refused
+        const char *words;    // of the note or of the refusal
+    } files[] = {{"gb200-2tray.xml", 8, 2, ""},
+                 {"two-hosts-nonv.xml", 8, 2, "--nvlink"},
+                 {"self-link.xml", 2, 1, "--nvlink"},
+                 {"smi-indent.txt", 2, 1, ""},
+                 {"hwloc.xml", 0, 0, "is hwloc's"},
+                 {"aws-g5.48xl.xml", 0, 0, "does not say which of its 9 PCI devices are GPUs"},
+                 {"ibnet-l.txt", 0, 0, "lists nodes without their cables"}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char name[512];
+        cot_topology t;
+        cot_error error;
+        const cot_topology_options options = {.size = sizeof options, .say = hear};
+        snprintf(name, sizeof name, "%s/cases/topology/%s", COT_SHARED, files[i].name);
+        if (access(name, R_OK)) {
+            print_message("SKIPPED: no %s\n", name);
+            skip();
+        }
+        *notes = 0;
+        cot_status status = cot_topology_read(&t, name, &options, &error);
+        if ((status == COT_OK) != (files[i].ranks > 0))
+            fail_msg("%s: %s", name, status ? error.message : "read");
+        assert_int_equal(t.n_ranks, files[i].ranks);
+        assert_int_equal(t.n_hosts, files[i].hosts);
+        const char *said = status == COT_OK ? notes : error.message;
+        if (!strstr(said, files[i].words) || (!*files[i].words && *said)) fail_msg("%s: %s", name, said);
+        cot_topology_free(&t);
+    }
+    char name[512], *got;
+    cot_error error;
+    snprintf(name, sizeof name, "%s/cases/topology/ib-default.out", COT_SHARED);
+    if (cot_topology_host_template(&got, name, &error) != COT_OK) fail_msg("%s", error.message);
+    assert_string_equal(got, "host,gpu,adapter\nnode-1,0,mlx5_0\nnode-3,0,mlx5_0\n0xb02,0,0xb02\n");
+    free(got);
 }
 
 static void test_samples(void **state)
@@ -469,6 +589,8 @@ int main(void)
                                        cmocka_unit_test(test_host_template),
                                        cmocka_unit_test(test_template_seats_all),
                                        cmocka_unit_test(test_cut_off),
+                                       cmocka_unit_test(test_nccl_hosts),
+                                       cmocka_unit_test(test_reported),
                                        cmocka_unit_test(test_nccl_gpus),
                                        cmocka_unit_test(test_nccl_given_links),
                                        cmocka_unit_test(test_nccl),
@@ -479,17 +601,3 @@ int main(void)
     unlink(links_path);
     return failed;
 }
-    // pasted, indented and without tabs: the line of columns begins with GPU0 as a row does
-    static const char pasted[] =
-        "        GPU0    GPU1    GPU2    CPU Affinity\r\n    GPU0     X      NV12    SYS     0-3\r\n"
-        "    GPU1    NV12     X      NODE    0-3\r\n\tGPU2  SYS     NODE    X       4-7\r\n";
-    write_text(links_path, pasted);
-    demand(cloud, NULL, hops, 3, (const double[]){0, 0, 2, 0, 0, 2, 2, 2, 0});
-    nvlink = NULL;
-    demand(pasted, NULL, hops, 3, (const double[]){0, 0, 6, 0, 0, 5, 6, 5, 0}); // a topology of its own
-    demand(matrix, NULL, cost, 3, (const double[]){0, 1.5, 18, 1.5, 0, 17.5, 18, 17.5, 0});
-    demand("    GPU0    CPU Affinity\nGPU0     X  0-3\n", NULL, hops, 1, (const double[]){0});
-    refuse("GPU0 X NV1\nGPU1 NV1\n", NULL, "'' between GPU1 and GPU1 is no link");
-    refuse("    GPU0    GPU1\n", NULL, "is no topology");
-    nvlink = links_path;
-    refuse(pasted, NULL, "is no NCCL topology, which alone");
