@@ -1,8 +1,9 @@
 /* A limit on the load of a rank in a layer. With it the problem is one of packing, which no flow solves. Dual: charging
  * beta(l,s) for load there, and giving back what the limit allows, is a problem without a limit at costs + beta, which
  * the exact method solves; the best of several charges is the bound. Primal: experts are spread evenly over the seats
- * that the exact method took, at those charges or with fewer seats a rank, then drawn towards the cheap ranks as long as
- * the limit allows. */
+ * that the exact method took, at those charges or with fewer seats a rank, or over seats of their own choice, then drawn
+ * towards the cheap ranks as long as the limit allows. Where bound and placement stay apart, branch and bound looks for the
+ * cheapest placement of each layer (limited_pack.c). */
 #include "placement/limited.h"
 
 #include "base/error.h"
@@ -147,29 +148,53 @@ static void close_limited(cot_limited *w)
     cot_assignment_close(&w->trial);
 }
 
-/* The best placement so far, and how far beyond the limit the most even one is in its worst layer. */
+/* The best placement so far, and how the most even one is in its worst layer: beside the limit. */
 typedef struct best {
     int32_t *rank; // [L][E]
     double cost;   // infinite: none
-    double peak;   // a ratio
+    double peak;   // a ratio; above 1: beyond the limit
     int32_t layer;
+    bool proven; // no placement is more even
 } best;
 
-/* A placement on the trial's seats, kept if it is within the limit and the cheapest so far. */
-static cot_status seat(cot_limited *w, best *b, double *peak, int32_t *layer, cot_error *error)
+static double cost_of(const cot_problem *p, const int32_t *rank)
 {
-    const cot_problem *p = w->p;
-    size_t n = (size_t)p->L * (size_t)p->E;
-    cot_status status = cot_limited_seat(w, peak, layer, error);
-    if (status != COT_OK || *peak > 1) return status;
     double cost = 0;
     for (int32_t l = 0; l < p->L; l++)
         for (int32_t e = 0; e < p->E; e++)
-            cost += cot_problem_cost(p, l, e, w->rank[(size_t)l * (size_t)p->E + (size_t)e]);
-    if (cost < b->cost) {
-        b->cost = cost;
-        memcpy(b->rank, w->rank, n * sizeof *b->rank);
-    }
+            cost += cot_problem_cost(p, l, e, rank[(size_t)l * (size_t)p->E + (size_t)e]);
+    return cost;
+}
+
+/* Keeps the placement at hand, which is within the limit, if it is the cheapest so far. */
+static void keep(const cot_limited *w, best *b)
+{
+    const cot_problem *p = w->p;
+    const double cost = cost_of(p, w->rank);
+    if (cost >= b->cost) return;
+    b->cost = cost;
+    memcpy(b->rank, w->rank, (size_t)p->L * (size_t)p->E * sizeof *b->rank);
+}
+
+/* A placement on the trial's seats. */
+static cot_status seat(cot_limited *w, best *b, cot_error *error)
+{
+    double peak;
+    int32_t layer;
+    cot_status status = cot_limited_seat(w, &peak, &layer, error);
+    if (status == COT_OK && peak <= 1) keep(w, b);
+    return status;
+}
+
+/* The most even placement, whatever the limit: found greedily, or by a search where the limit asks for it. */
+static cot_status pack(cot_limited *w, best *b, cot_error *error)
+{
+    cot_status status = cot_limited_pack(w, false, &b->peak, &b->layer, &b->proven, error);
+    if (status == COT_OK && b->peak > 1)
+        status = cot_limited_pack(w, true, &b->peak, &b->layer, &b->proven, error);
+    if (status != COT_OK || b->peak > 1) return status;
+    cot_limited_draw_near(w);
+    keep(w, b);
     return COT_OK;
 }
 
@@ -182,31 +207,20 @@ static cot_problem with_seats(const cot_problem *p, int32_t seats, int32_t *c_la
     return fewer;
 }
 
-/* Placements on few seats a rank: on as few as will do, which is the most even one whatever the limit, and on as many
- * as the limit has room for mean experts. */
+/* Placements on few seats a rank: on as many as the limit has room for mean experts. */
 static cot_status seat_evenly(cot_limited *w, best *b, double limit, cot_error *error)
 {
     const cot_problem *p = w->p;
-    int32_t *c_layer = malloc((size_t)p->S * sizeof *c_layer), few = 1, many = p->E;
+    int32_t *c_layer = malloc((size_t)p->S * sizeof *c_layer);
+    cot_status status = COT_OK;
     if (!c_layer)
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a placement with a load limit");
-    while (few < many) {
-        int32_t middle = few + (many - few) / 2;
-        cot_problem fewer = with_seats(p, middle, c_layer);
-        if (cot_problem_feasible(&fewer, NULL) == COT_OK)
-            many = middle;
-        else
-            few = middle + 1;
-    }
-    double room = fmin(limit * p->E / p->S, p->E);
-    int32_t last = -1;
-    cot_status status = COT_OK;
-    for (int32_t more = 2; status == COT_OK && more >= 0; more--) { // the most even one is the last
-        int32_t seats = more ? (int32_t)room + more - 1 : few;
-        if (seats < few || seats == last) continue;
-        cot_problem fewer = with_seats(p, last = seats, c_layer);
+    const int32_t room = (int32_t)fmin(limit * p->E / p->S, p->E);
+    for (int32_t seats = room + 1; status == COT_OK && seats >= room; seats--) {
+        cot_problem fewer = with_seats(p, seats, c_layer);
+        if (cot_problem_feasible(&fewer, NULL) != COT_OK) break;
         status = (p->cost ? cot_place_chain : cot_place_pairs)(&w->trial, &fewer, error);
-        if (status == COT_OK) status = seat(w, b, &b->peak, &b->layer, error);
+        if (status == COT_OK) status = seat(w, b, error);
     }
     free(c_layer);
     return status;
@@ -234,27 +248,41 @@ static cot_status refuse(const cot_limited *w, const best *b, const int32_t *lay
             limit, hot, layers[where], most * limit, met);
     return cot_fail(error, COT_INVALID_ARGUMENT,
                     "max load %.6g %s: layer %d is tightest; the smallest feasible found is %.10g", limit,
-                    limit < 1 ? "cannot be met, a mean rank has 1" : "is met by no placement found",
+                    limit < 1   ? "cannot be met, a mean rank has 1"
+                    : b->proven ? "is met by no placement"
+                                : "is met by no placement found",
                     layers[b->layer], met);
 }
 
-/* Bounds, and placements on the seats of the first and the last, until they meet: mostly at once. */
+/* Whether the best placement is as cheap as the bound, as far as anybody minds. */
+static bool meets(const best *b, double dual)
+{
+    return isfinite(b->cost) && b->cost - dual <= 1e-4 * b->cost;
+}
+
+/* Bounds, and placements on the seats of the first and the last, until they meet: mostly at once. What is left between them
+ * a search may close. */
 static cot_status improve(cot_limited *w, best *b, double *dual, double limit, cot_error *error)
 {
     int rounds = w->p->cost ? 24 : 6;
-    int32_t layer;
-    double bound, peak;
+    double bound;
+    bool proven;
     cot_status status = prove(w, 0, dual, error); // without charges: the optimum without a limit
-    if (status == COT_OK) status = seat(w, b, &peak, &layer, error);
-    for (int i = 0; status == COT_OK && i < rounds; i++) {
-        if (isfinite(b->cost) && b->cost - *dual <= 1e-4 * b->cost) break;
-        if (i == 1) status = seat_evenly(w, b, limit, error);
+    if (status == COT_OK) status = seat(w, b, error);
+    for (int i = 0; status == COT_OK && i < rounds && !meets(b, *dual); i++) {
+        if (i == 1) status = pack(w, b, error);
+        if (status == COT_OK && i == 1 && isinf(b->cost) && b->proven) return COT_OK;
+        if (status == COT_OK && i == 1) status = seat_evenly(w, b, limit, error);
         if (status == COT_OK) status = prove(w, 1, &bound, error);
         if (status != COT_OK) break;
         *dual = fmax(*dual, bound);
-        if (i == 0 || i + 1 == rounds) status = seat(w, b, &peak, &layer, error);
+        if (i == 0 || i + 1 == rounds) status = seat(w, b, error);
         step(w, 0.1 / (i + 1));
     }
+    if (status != COT_OK || isinf(b->cost) || meets(b, *dual)) return status;
+    status = cot_limited_polish(w, b->rank, &proven, error);
+    b->cost = cost_of(w->p, b->rank);
+    if (status == COT_OK && proven) *dual = fmax(*dual, b->cost * (1 - 1e-11));
     return status;
 }
 

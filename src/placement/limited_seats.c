@@ -134,6 +134,14 @@ static void draw_near(cot_limited *w, int32_t *rank, int32_t l)
     }
 }
 
+void cot_limited_draw_near(cot_limited *w)
+{
+    const cot_problem *p = w->p;
+    for (int32_t s = 0; s < p->S; s++) w->used[s] = 0;
+    for (size_t i = 0; i < (size_t)p->L * (size_t)p->E; i++) w->used[w->rank[i]]++;
+    for (int32_t l = 0; l < p->L; l++) draw_near(w, w->rank + (size_t)l * (size_t)p->E, l);
+}
+
 cot_status cot_limited_seat(cot_limited *w, double *peak, int32_t *layer, cot_error *error)
 {
     const cot_problem *p = w->p;
