@@ -298,8 +298,8 @@ static const cot_option output_options[] = {
      "and "
      "from -1: from storage)",
      AT(moves)},
-    {"json", 0, COT_OPTION_FLAG, NULL, NULL, "write objective, bound, gap, peaks, time and all moves as JSON",
-     AT(json)},
+    {"json", 0, COT_OPTION_FLAG, NULL, NULL,
+     "write objective, bound, gap, peaks, whether --max-load is met, time and all moves as JSON", AT(json)},
     {0}};
 
 static const cot_option other_options[] = {

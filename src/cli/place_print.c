@@ -27,6 +27,23 @@ static json_t *numbers(const double *x, int32_t n)
     return array;
 }
 
+static bool is_above(const cot_place_value *v, int32_t l, double limit)
+{
+    return v->peak_load[l] > limit * (1 + 1e-12);
+}
+
+/* The limit, whether all layers are within it, and the numbers of those that are not; null where none was given. */
+static json_t *limit_json(const cot_place_inputs *in, const cot_place_value *v)
+{
+    const double limit = in->options.max_load;
+    if (limit <= 0) return json_null();
+    json_t *above = json_array();
+    for (int32_t l = 0; l < v->n_layers; l++)
+        if (is_above(v, l, limit)) json_array_append_new(above, json_integer(in->costs.layers[l]));
+    return json_pack("{s:f, s:b, s:o}", "limit", limit, "met", json_array_size(above) == 0, "layers_above",
+                     above);
+}
+
 static int print_json(const cot_place_settings *s, const cot_place_inputs *in, const cot_placed *p,
                       const cot_place_side sides[2])
 {
@@ -48,6 +65,7 @@ static int print_json(const cot_place_settings *s, const cot_place_inputs *in, c
                                            : json_null());
     json_object_set_new(o, "peak_load", numbers(v->peak_load, v->n_layers));
     json_object_set_new(o, "peak_bound", numbers(v->peak_bound, v->n_layers));
+    json_object_set_new(o, "max_load", limit_json(in, v));
     json_object_set_new(o, "indifferent", json_boolean(in->costs.indifferent));
     json_object_set_new(o, "moves", json_integer(p->moves < 0 ? 0 : p->moves));
     if (p->moves >= 0) {
@@ -76,7 +94,7 @@ static void print_limit(const cot_place_inputs *in, const cot_place_value *v)
     const double limit = in->options.max_load;
     int32_t above = 0, worst = 0;
     for (int32_t l = 0; l < v->n_layers; l++) {
-        above += v->peak_load[l] > limit * (1 + 1e-12);
+        above += is_above(v, l, limit);
         if (v->peak_load[l] > v->peak_load[worst]) worst = l;
     }
     if (limit <= 0 || !above) return;

@@ -381,6 +381,22 @@ static void test_soft_limit(void **state)
     assert_non_null(strstr(c.out, "max load    1.6 is not met in 1 of 2 layers"));
     run_line(PLACE "--load a.csv --ranks 4 --max-load 1.9");
     assert_null(strstr(c.out, "max load"));
+    const double limits[] = {1.5, 1.6, 1.9};
+    for (int i = 0; i < 3; i++) {
+        char line[256];
+        snprintf(line, sizeof line, PLACE "--load a.csv --ranks 4 --max-load %g --json", limits[i]);
+        json_t *o = run_json(line);
+        const json_t *said = json_object_get(o, "max_load"), *above = json_object_get(said, "layers_above");
+        assert_true(real(said, "limit") == limits[i]);
+        assert_true(json_is_boolean(json_object_get(said, "met")));
+        assert_int_equal(json_is_true(json_object_get(said, "met")), i == 2);
+        assert_int_equal(json_array_size(above), 2 - i);
+        if (i < 2) assert_int_equal(json_integer_value(json_array_get(above, 0)), 4);
+        json_decref(o);
+    }
+    json_t *o = run_json(PLACE "--load a.csv --ranks 4 --json");
+    assert_true(json_is_null(json_object_get(o, "max_load")));
+    json_decref(o);
 }
 
 static void test_topology(void **state)
