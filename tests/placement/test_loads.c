@@ -7,6 +7,7 @@
 #include "base/safetensors.h"
 #include "coterie/load.h"
 #include "coterie/trace.h"
+#include "routing/npy.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static cot_status read_with(scratch_pad *pad, cot_load_counts *load, const char *path, int first_layer,
                             cot_error *error)
@@ -250,6 +252,110 @@ static void test_csv(void **state)
     }
 }
 
+/* The same counts with semicolons, as spreadsheets write them where a comma is the decimal point. */
+static void test_semicolons(void **state)
+{
+    scratch_pad *pad = *state;
+    static const char *const texts[] = {"layer;expert;tokens\n3;0;1,5\n3;1;20\n4;1;0,25\n",
+                                        "tokens;layer;expert\r\n1,5;3;0\r\n20;3;1\r\n,25;4;1\r\n",
+                                        "\xef\xbb\xbflayer;expert;tokens\r\n3;0;1.5\r\n3;1;2e1\r\n4;1;0,25"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        cot_load_counts load;
+        cot_error error = {0};
+        put_text(pad, "c.csv", texts[i]);
+        if (read_with(pad, &load, in_scratch(pad, "c.csv"), 0, &error) != COT_OK)
+            fail_msg("%s", error.message);
+        assert_int_equal(load.n_layers, 2);
+        assert_memory_equal(load.tokens, ((const double[]){1.5, 20, 0, 0.25}), 4 * sizeof(double));
+        assert_string_equal(load.format, "csv");
+        cot_load_counts_free(&load);
+    }
+}
+
+/* Counts alone: one pass or several that add up, as JSON and as arrays of several types. */
+static void test_logical_count(void **state)
+{
+    scratch_pad *pad = *state;
+    static const char *const names[] = {"one.json", "three.json", "alone.json", "two.npy", "three.npy"};
+    char text[5][4096];
+    int used[3] = {sprintf(text[0], " {\"rank\": 0, \"logical_count\": ["),
+                   sprintf(text[1], "{\"logical_count\": ["), sprintf(text[2], "\n[")};
+    for (int pass = 0; pass < 3; pass++) {
+        used[1] += sprintf(text[1] + used[1], pass ? ", [" : "[");
+        for (int l = 0; l < SAMPLE_LAYERS; l++)
+            for (int e = 0; e < SAMPLE_EXPERTS; e++) {
+                const char *open = e ? ", " : l ? ", [" : "[", *close = e + 1 < SAMPLE_EXPERTS ? "" : "]";
+                const double whole = sample_tokens(l, e), part = pass == 1 ? 0 : pass ? whole - 1 : 1;
+                used[1] += sprintf(text[1] + used[1], "%s%g%s", open, l < SAMPLE_FIRST ? 0 : part, close);
+                for (int i = 0; !pass && i < 3; i += 2)
+                    used[i] += sprintf(text[i] + used[i], "%s%g%s", open, whole, close);
+            }
+        used[1] += sprintf(text[1] + used[1], "]");
+    }
+    strcat(text[0], "]}"), strcat(text[1], "]}"), strcat(text[2], "]\n");
+    for (int i = 0; i < 3; i++) put_text(pad, names[i], text[i]);
+    for (int i = 3; i < 5; i++) {
+        FILE *f = fopen(in_scratch(pad, names[i]), "wb");
+        const int64_t shape[] = {2, SAMPLE_LAYERS, SAMPLE_EXPERTS};
+        assert_non_null(f);
+        cot_npy_write_header(f, shape + (i == 3), i == 3 ? 2 : 3);
+        for (int pass = i == 3; pass < 2; pass++)
+            for (int l = 0; l < SAMPLE_LAYERS; l++)
+                for (int e = 0; e < SAMPLE_EXPERTS; e++) {
+                    const int32_t whole = (int32_t)sample_tokens(l, e), n = i == 3 ? whole
+                                                                            : pass ? whole / 3
+                                                                                   : whole - whole / 3;
+                    fwrite(&n, sizeof n, 1, f);
+                }
+        assert_int_equal(fclose(f), 0);
+    }
+    for (int i = 0; i < 5; i++) {
+        cot_load_counts load;
+        cot_error error = {0};
+        if (read_with(pad, &load, in_scratch(pad, names[i]), 0, &error) != COT_OK)
+            fail_msg("%s: %s", names[i], error.message);
+        check_sample(&load, true);
+        assert_string_equal(load.format, "logical_count");
+        assert_true(load.from_engine && !load.sources_known && !load.top_k);
+        assert_non_null(strstr(pad->notes, "2 of 5 layers, layer 0 the first, have no load"));
+        cot_load_counts_free(&load);
+        assert_int_equal(read_with(pad, &load, in_scratch(pad, names[i]), 3, &error),
+                         COT_OK); // rows from layer 3 on
+        assert_int_equal(load.layers[0], 3);
+        assert_null(strstr(pad->notes, "is not used"));
+        cot_load_counts_free(&load);
+    }
+}
+
+/* Files that people reported, where this machine has them. */
+static void test_reported(void **state)
+{
+    scratch_pad *pad = *state;
+    static const struct {
+        const char *name;
+        int layers, experts;
+        double first; // count that is not 0
+    } files[] = {
+        {"logical_count2d.json", 6, 16, 1514}, {"logical_count.npy", 6, 16, 0}, {"csv_semi.csv", 3, 8, 1}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char path[512];
+        cot_load_counts load;
+        cot_error error = {0};
+        snprintf(path, sizeof path, "%s/cases/place/%s", COT_SHARED, files[i].name);
+        if (access(path, R_OK)) {
+            print_message("SKIPPED: no %s\n", path);
+            skip();
+        }
+        if (read_with(pad, &load, path, 0, &error) != COT_OK) fail_msg("%s", error.message);
+        assert_int_equal(load.n_layers, files[i].layers);
+        assert_int_equal(load.n_experts, files[i].experts);
+        double first = 0;
+        for (int k = 0; first == 0; k++) first = load.tokens[k];
+        if (files[i].first > 0) assert_true(first == files[i].first);
+        cot_load_counts_free(&load);
+    }
+}
+
 static void test_refusals(void **state)
 {
     scratch_pad *pad = *state;
@@ -279,6 +385,17 @@ static void test_refusals(void **state)
         {"a.txt", "# counts\n\n", "no routing data"},
         {"a.csv", "layer,expert,tokens,tokens\n1,2,3,3\n", "column 4 is 'tokens'"},
         {"a.csv", "layer,expert,tokens\n1,65536,3\n", "column 2 (expert) is no number from 0 to 65535"},
+        {"a.csv", "layer;expert;tokens\n1;2;3,4,5\n", "line 2: column 3 (tokens)"},
+        {"a.csv", "layer;expert,tokens\n1;2;3\n", "column 1 is 'layer;expert'"},
+        {"a.json", "{\"logical_count\": [[1, 2], [3]]}", "layer 1 is no row of 2 counts"},
+        {"a.json", "{\"logical_count\": [[1, -2]]}", "layer 0, expert 1 is no number of 0 or more"},
+        {"a.json", "{\"logical_count\": [[[1, 2]], [[1, 2], [3, 4]]]}", "passes of 1 and of 2 layers"},
+        {"a.json", "{\"logical_count\": 3}", "is no load: expected"},
+        {"a.json", "[1, 2]", "is no load: expected"},
+        {"a.json", "[]", "is no load: expected"},
+        {"a.json", "[[0, 0]]", "all counts are 0"},
+        {"a.json", "[[1, 2]", "is no JSON"},
+        {"a.json", "{\"physical_to_logical_map\": [[0, 1]]}", "is a placement"},
         {"a.csv", "layer,expert,tokens\n1,2\n", "column 3"},
         {"a.csv", "layer,expert,tokens\n1,2,3,4\n", "expected 3 columns"},
         {"a.csv", "layer,expert,tokens,source\n1,65535,3,65535\n", "too many for"},
@@ -360,15 +477,12 @@ static void test_tensorrt_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_samples),
-        cmocka_unit_test(test_per_token),
-        cmocka_unit_test(test_dumps),
-        cmocka_unit_test(test_vllm_notes),
-        cmocka_unit_test(test_vllm_layout),
-        cmocka_unit_test(test_trace),
-        cmocka_unit_test(test_csv),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_tensorrt_refusals),
+        cmocka_unit_test(test_samples),       cmocka_unit_test(test_per_token),
+        cmocka_unit_test(test_dumps),         cmocka_unit_test(test_vllm_notes),
+        cmocka_unit_test(test_vllm_layout),   cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_csv),           cmocka_unit_test(test_semicolons),
+        cmocka_unit_test(test_logical_count), cmocka_unit_test(test_reported),
+        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_tensorrt_refusals),
     };
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

@@ -3,7 +3,7 @@
 #include "placement/formats/formats.h"
 
 #include "base/error.h"
-#include "placement/formats/npy.h"
+#include "routing/npy.h"
 
 #include <inttypes.h>
 

@@ -1,5 +1,6 @@
 /* Comma-separated counts: a header line that names the columns layer, expert, tokens and, where it is known,
- * source, in any order; then a row for each pair that had tokens. A pair that is missing had none. */
+ * source, in any order; then a row for each pair that had tokens. A pair that is missing had none. Semicolons stand for
+ * commas as spreadsheets write them where a comma is the decimal point. */
 #include "routing/load/reader.h"
 
 #include "base/error.h"
@@ -26,6 +27,7 @@ typedef struct csv_row {
 typedef struct csv_text {
     const char *path;
     cot_file_map map;
+    char separator;
     int order[COLUMNS], columns; // which of LAYER .. TOKENS stands in each column
     int64_t rows;
     csv_row *row;             // [rows]
@@ -42,10 +44,14 @@ static cot_status read_header(csv_text *csv, cot_scan *scan, cot_error *error)
             "'%s' is no CSV of loads: its first line %s, expected the columns' names layer, expert, "
             "tokens and perhaps source",
             csv->path, no_row);
+    const char *line_end = memchr(scan->at, '\n', (size_t)(scan->end - scan->at));
+    const size_t line = (size_t)((line_end ? line_end : scan->end) - scan->at);
+    csv->separator = memchr(scan->at, ',', line) ? ',' : ';';
     while (more) {
         const char *word = scan->at;
         int which = 0;
-        while (scan->at < scan->end && !memchr(",\r\n", *scan->at, 3)) scan->at++;
+        while (scan->at < scan->end && *scan->at != csv->separator && !memchr("\r\n", *scan->at, 2))
+            scan->at++;
         size_t length = (size_t)(scan->at - word);
         while (which < COLUMNS && (strlen(names[which]) != length || memcmp(names[which], word, length) != 0))
             which++;
@@ -57,7 +63,7 @@ static cot_status read_header(csv_text *csv, cot_scan *scan, cot_error *error)
                             csv->path, csv->columns + 1, length < 40 ? (int)length : 40, word);
         csv->order[csv->columns++] = which;
         seen[which] = true;
-        more = cot_scan_char(scan, ',');
+        more = cot_scan_char(scan, csv->separator);
     }
     if (!cot_scan_line_end(scan) || !seen[LAYER] || !seen[EXPERT] || !seen[TOKENS])
         return cot_fail(error, COT_UNSUPPORTED,
@@ -65,6 +71,23 @@ static cot_status read_header(csv_text *csv, cot_scan *scan, cot_error *error)
                         "expert, tokens and perhaps source",
                         csv->path);
     return COT_OK;
+}
+
+/* A count, whose decimal point is a comma where semicolons separate. */
+static bool read_tokens(const csv_text *csv, cot_scan *scan, double *tokens)
+{
+    enum { LONGEST = 64 };
+    char copy[LONGEST];
+    size_t n = 0;
+    if (csv->separator == ',') return cot_scan_decimal(scan, tokens);
+    while (n < LONGEST && scan->at + n < scan->end && !memchr(";\r\n", scan->at[n], 3)) {
+        copy[n] = scan->at[n] == ',' ? '.' : scan->at[n];
+        n++;
+    }
+    cot_scan cell = {copy, copy + n};
+    if (!cot_scan_decimal(&cell, tokens) || cell.at != cell.end) return false;
+    scan->at += n;
+    return true;
 }
 
 static cot_status read_row(csv_text *csv, csv_row *row, cot_scan *scan, cot_error *error)
@@ -76,8 +99,8 @@ static cot_status read_row(csv_text *csv, csv_row *row, cot_scan *scan, cot_erro
                         csv->path, csv->rows + 1, no_row);
     for (int column = 0; column < csv->columns; column++) {
         int which = csv->order[column];
-        bool good = !column || cot_scan_char(scan, ',');
-        if (which == TOKENS && !(good && cot_scan_decimal(scan, &row->tokens) && row->tokens >= 0))
+        bool good = !column || cot_scan_char(scan, csv->separator);
+        if (which == TOKENS && !(good && read_tokens(csv, scan, &row->tokens) && row->tokens >= 0))
             return cot_fail(error, COT_MALFORMED,
                             "'%s' line %" PRId64 ": column %d (tokens) is no finite number of 0 or more",
                             csv->path, csv->rows + 1, column + 1);

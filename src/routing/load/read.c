@@ -11,14 +11,19 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum format { TRACE, SGLANG, VLLM, TENSORRT, CSV, FORMATS };
+enum format { TRACE, SGLANG, VLLM, TENSORRT, CSV, COUNT, FORMATS };
 
 const cot_load_format cot_load_formats[FORMATS + 1] = {
     [TRACE] = {"trace", "a routing trace, or whatever coterie trace convert makes one of"},
     [SGLANG] = {"sglang", "files of SGLang's expert distribution recorder (.pt), one or one a rank"},
     [VLLM] = {"vllm", "JSON lines of vLLM's eplb_load_stats"},
     [TENSORRT] = {"tensorrt-llm", "TensorRT-LLM's expert statistics: a folder of rank<number>.safetensors"},
-    [CSV] = {"csv", "comma-separated counts with a header: layer,expert,tokens and perhaps source"},
+    [CSV] =
+        {"csv",
+         "counts separated by commas or semicolons with a header: layer,expert,tokens and perhaps source"},
+    [COUNT] = {"logical_count",
+               "counts [layers][experts] or [passes][layers][experts]: JSON (logical_count, or the "
+               "matrix alone) or .npy"},
 };
 
 void cot_load_note(const cot_load_files *files, const char *format, ...)
@@ -82,23 +87,43 @@ static cot_status read_trace(cot_load_counts *load, const cot_load_files *files,
     return status;
 }
 
+/* Whether the first `bytes` of a file hold a word. */
+static bool says(const cot_file_map *map, size_t bytes, const char *word)
+{
+    return memmem(map->data, bytes, word, strlen(word)) != NULL;
+}
+
 /* Whether the header of a safetensors file calls it a trace. */
 static bool says_trace(const cot_file_map *map)
 {
-    static const char word[] = "coterie.trace";
     uint64_t header = 0;
     for (int i = 8; i-- > 0;) header = header << 8 | map->data[i];
-    if (header > map->bytes - 8) header = map->bytes - 8;
-    return memmem(map->data + 8, (size_t)header, word, sizeof word - 1) != NULL;
+    return says(map, header > map->bytes - 8 ? map->bytes : (size_t)header + 8, "coterie.trace");
 }
 
-/* Whether there are commas and no tab in the first line that may be a row: a comment or a blank line before it is refused
+/* Whether `c` is the first that is no blank. */
+static bool begins_with(const char *text, size_t bytes, char c)
+{
+    size_t at = 0;
+    while (at < bytes && memchr(" \t\r\n", text[at], 4)) at++;
+    return at < bytes && text[at] == c;
+}
+
+/* Whether an object is none of vLLM's records, and has counts, or what is a map and no load. */
+static bool says_counts(const cot_file_map *map)
+{
+    return !says(map, map->bytes, "\"record_type\"") &&
+           (says(map, map->bytes, "\"logical_count\"") ||
+            says(map, map->bytes, "\"physical_to_logical_map\""));
+}
+
+/* Whether there are commas or semicolons, and no tab, in the first line that may be a row: a comment or a blank line before it is refused
  * best by the reader of such files. */
 static bool looks_like_csv(const char *text, size_t bytes)
 {
     const cot_scan row = cot_scan_first_row(text, bytes);
     const size_t length = (size_t)(row.end - row.at);
-    return memchr(row.at, ',', length) && !memchr(row.at, '\t', length);
+    return (memchr(row.at, ',', length) || memchr(row.at, ';', length)) && !memchr(row.at, '\t', length);
 }
 
 /* What the file is, judged by its first bytes; what is nothing else may be a trace. */
@@ -115,8 +140,10 @@ static cot_status recognise(enum format *format, const char *path, cot_error *er
         *format = SGLANG;
     else if (cot_safetensors_is(map.data, map.bytes))
         *format = says_trace(&map) ? TRACE : TENSORRT;
-    else if (map.bytes && text[0] == '{')
-        *format = VLLM;
+    else if (cot_load_is_npy(text, map.bytes) || begins_with(text, map.bytes, '['))
+        *format = COUNT;
+    else if (begins_with(text, map.bytes, '{'))
+        *format = says_counts(&map) ? COUNT : VLLM;
     else if (looks_like_csv(text, map.bytes))
         *format = CSV;
     cot_file_map_close(&map);
@@ -169,11 +196,10 @@ static cot_status check_options(const cot_load_options *o, size_t n_paths, cot_e
 cot_status cot_load_counts_read(cot_load_counts *load, const char *const *paths, size_t n_paths,
                                 const cot_load_options *options, cot_error *error)
 {
-    static cot_load_reader *const readers[FORMATS] = {[TRACE] = read_trace,
-                                                      [SGLANG] = cot_load_read_sglang,
-                                                      [VLLM] = cot_load_read_vllm,
-                                                      [TENSORRT] = cot_load_read_tensorrt,
-                                                      [CSV] = cot_load_read_csv};
+    static cot_load_reader *const readers[FORMATS] = {
+        [TRACE] = read_trace,        [SGLANG] = cot_load_read_sglang,
+        [VLLM] = cot_load_read_vllm, [TENSORRT] = cot_load_read_tensorrt,
+        [CSV] = cot_load_read_csv,   [COUNT] = cot_load_read_logical_count};
     const cot_load_options none = {.size = sizeof none};
     cot_load_files files = {.options = options ? options : &none};
     cot_load_paths all = {0};
@@ -187,7 +213,7 @@ cot_status cot_load_counts_read(cot_load_counts *load, const char *const *paths,
     if (status == COT_OK) status = readers[format](load, &files, error);
     if (status == COT_OK) status = check(load, &files, error);
     if (status == COT_OK && files.options->top_k) load->top_k = files.options->top_k;
-    if (status == COT_OK && files.options->first_layer && format != VLLM)
+    if (status == COT_OK && files.options->first_layer && format != VLLM && format != COUNT)
         cot_load_note(&files, "the first layer given is not used: '%s' carries the model's layer numbers",
                       files.paths[0]);
     if (status == COT_OK)

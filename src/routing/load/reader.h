@@ -15,7 +15,8 @@ typedef struct cot_load_files {
 /* Each reads its format into an empty `*load`. What follows for every format is the caller's: to apply the option top_k,
  * to name the format, to refuse a load of nothing, and to free what is there on failure. */
 typedef cot_status cot_load_reader(cot_load_counts *load, const cot_load_files *files, cot_error *error);
-cot_load_reader cot_load_read_sglang, cot_load_read_vllm, cot_load_read_tensorrt, cot_load_read_csv;
+cot_load_reader cot_load_read_sglang, cot_load_read_vllm, cot_load_read_tensorrt, cot_load_read_csv,
+    cot_load_read_logical_count;
 
 /* Tells the caller's `say`, if any. */
 void cot_load_note(const cot_load_files *files, const char *format, ...)
@@ -26,6 +27,8 @@ cot_status cot_load_number_moe_layers(cot_load_counts *load, const cot_load_file
 /* Refuses several files where a format has one. */
 cot_status cot_load_want_one_file(const cot_load_files *files, cot_error *error);
 
+/* Whether a file is a .npy array. */
+bool cot_load_is_npy(const char *data, size_t bytes);
 /* Whether a file's name is that of one rank's TensorRT-LLM statistics. */
 bool cot_load_is_tensorrt(const char *name);
 

@@ -1,4 +1,4 @@
-#include "placement/formats/npy.h"
+#include "routing/npy.h"
 
 #include "base/error.h"
 #include "routing/scan.h"

@@ -1,6 +1,6 @@
 /* NumPy's .npy arrays of numbers (numpy.lib.format says how they are laid out). */
-#ifndef COT_PLACEMENT_NPY_H
-#define COT_PLACEMENT_NPY_H
+#ifndef COT_ROUTING_NPY_H
+#define COT_ROUTING_NPY_H
 #include "base/dtype.h"
 #include "coterie/status.h"
 #include <stdio.h>
