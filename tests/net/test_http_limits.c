@@ -89,6 +89,57 @@ static void assert_served(test_peer *peer, const char *request)
     free(answer.body);
 }
 
+/* Sleeps and turns the loop, so long at least. */
+static void wait_ms(http_fixture *f, int ms)
+{
+    for (int i = 0; i < ms; i++) {
+        usleep(1000);
+        event_base_loop(f->base, EVLOOP_NONBLOCK);
+    }
+}
+
+/* Each time-out is of its own phase: where one is short and the others are long, that phase alone ends by it. */
+static void test_time_of_each_phase(void **state)
+{
+    enum { SHORT = 30, LONG = 60000 };
+    http_fixture *const f = *state;
+    static const struct {
+        const char *sent; // after a request that was answered, where `idle` says so
+        bool idle;
+        int phase; // which time-out ends it: 0 the head's, 1 the body's, 2 that between requests
+    } rows[] = {{"", false, 0},
+                {"GET /echo HT", false, 0},
+                {"GET /echo HT", true, 0},
+                {POST "Content-Length: 9\r\n\r\nabc", false, 1},
+                {POST "Content-Length: 9\r\n\r\nabc", true, 1},
+                {POST "Transfer-Encoding: chunked\r\n\r\n3\r\na", true, 1},
+                {"", true, 2}};
+    enum { ROWS = sizeof rows / sizeof *rows };
+    for (int phase = 0; phase < 3; phase++) {
+        http_open_server(f, &(cot_http_server_options){.head_ms = phase == 0 ? SHORT : LONG,
+                                                       .body_ms = phase == 1 ? SHORT : LONG,
+                                                       .idle_ms = phase == 2 ? SHORT : LONG});
+        test_peer peers[ROWS];
+        for (int i = 0; i < ROWS; i++) {
+            peers[i] = http_join(f);
+            if (rows[i].idle) assert_served(&peers[i], GET("/echo"));
+            assert_true(test_peer_tell(&peers[i], rows[i].sent));
+            test_peer_turn(&peers[i]);
+        }
+        for (int i = 0; i < ROWS; i++)
+            if (rows[i].phase == phase) test_peer_await_over(&peers[i]);
+        wait_ms(f, 2 * SHORT);
+        for (int i = 0; i < ROWS; i++) {
+            test_peer_turn(&peers[i]);
+            if (peers[i].over != (rows[i].phase == phase)) fail_msg("'%s', phase %d", rows[i].sent, phase);
+            test_peer_close(&peers[i]);
+        }
+        http_turn_until_alone(f);
+        cot_http_server_close(f->server);
+        f->server = NULL;
+    }
+}
+
 /* Answers what is kept, in turn. */
 static void answer_held(http_fixture *f, test_peer *peers, size_t count)
 {
@@ -275,8 +326,9 @@ int main(void)
 {
     setrlimit(RLIMIT_CORE, &(struct rlimit){0});
 #define TEST(name) cmocka_unit_test_setup_teardown(name, http_set_up, http_tear_down)
-    const struct CMUnitTest tests[] = {TEST(test_slow_clients), TEST(test_too_many),
-                                       TEST(test_room_is_made), TEST(test_no_descriptors),
-                                       TEST(test_stop),         TEST(test_close)};
+    const struct CMUnitTest tests[] = {TEST(test_slow_clients),   TEST(test_time_of_each_phase),
+                                       TEST(test_too_many),       TEST(test_room_is_made),
+                                       TEST(test_no_descriptors), TEST(test_stop),
+                                       TEST(test_close)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
