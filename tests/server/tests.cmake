@@ -28,3 +28,12 @@ if(Python3_EXECUTABLE)
   # Thousands of clients; other people's scanners and load generators, the requests of one, and an evaluation harness.
   set_tests_properties(server/test_endurance server/test_scanners server/test_vllm_requests server/test_guidellm server/test_lm_eval PROPERTIES LABELS "server;long" TIMEOUT 1800)
 endif()
+# The test is the server's backend, on its loop.
+if(TARGET server_test_answers)
+  target_link_libraries(server_test_answers PRIVATE PkgConfig::EVENT)
+endif()
+# They say what an engine is, and what a client sent.
+if(TARGET server_test_fingerprint)
+  target_link_options(server_test_fingerprint PRIVATE -Wl,--wrap=cot_engine_describe)
+  target_link_options(server_test_access PRIVATE -Wl,--wrap=cot_http_method,--wrap=cot_http_path,--wrap=cot_http_host,--wrap=cot_http_header)
+endif()
