@@ -66,6 +66,32 @@ static void logits_are_those_of_threads(void **state)
     assert_memory_equal(c.out, second, bytes);
 }
 
+/* UCX warns, as of a variable that it does not know, where it is asked to; else beside the text, not in it. */
+static void what_ucx_warns_of_is_no_output(void **state)
+{
+    (void)state;
+    static const char warning[] = "unused env variable: UCX_COT_UNKNOWN";
+    static const char *const ways[] = {"oshrun -np 2 \"$coterie\" run $m",
+                                       "\"$coterie\" run $m --fabric shmem --ranks 2"};
+    capture_shell(&of_threads, "m=" TINY "; \"$coterie\" run $m -p 'The town' -n 8");
+    for (int i = 0; i < 2; i++) {
+        char line[1024];
+        snprintf(line, sizeof line,
+                 "m=" TINY "; export UCX_COT_UNKNOWN=1; unset UCX_LOG_FILE; %s -p 'The town' -n 8 </dev/null",
+                 ways[i]);
+        capture_shell(&c, line);
+        assert_int_equal(c.status, 0);
+        assert_string_equal(c.out, of_threads.out);
+        assert_non_null(strstr(c.err, warning));
+    }
+    capture_shell(
+        &c, "m=" TINY "; d=$(mktemp -d); trap 'rm -r $d' EXIT; export UCX_COT_UNKNOWN=1 "
+            "UCX_LOG_FILE=$d/log; oshrun -np 2 \"$coterie\" run $m -p 'The town' -n 8 </dev/null 2>$d/err; "
+            "cat $d/log >&2");
+    assert_string_equal(c.out, of_threads.out);
+    assert_non_null(strstr(c.err, warning));
+}
+
 static void one_prompt_comes_from_standard_input(void **state)
 {
     (void)state;
@@ -355,6 +381,7 @@ int main(void)
         cmocka_unit_test(what_goes_wrong_is_one_line),
         cmocka_unit_test(control_c_leaves_nothing),
         cmocka_unit_test(what_threads_print_is_printed),
+        cmocka_unit_test(what_ucx_warns_of_is_no_output),
         cmocka_unit_test(logits_are_those_of_threads),
         cmocka_unit_test(a_benchmark_is_printed_once),
         cmocka_unit_test(one_prompt_comes_from_standard_input),

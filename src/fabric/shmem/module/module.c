@@ -240,7 +240,7 @@ static void progress(void)
     if (yields) set_yield(true);
 }
 
-/* What the program has written is out. UCX writes to standard output that another rank is gone, where it is. */
+/* What the program has written is out: what Open MPI prints from here on, of ranks that are gone, is no data. */
 static void leave(void)
 {
     dup2(STDERR_FILENO, STDOUT_FILENO);
