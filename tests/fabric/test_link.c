@@ -9,11 +9,13 @@
 #include "harness/seed.h"
 
 #include "fabric/threads/link.h"
+#include "fabric/threads/state.h"
 #include "fabric/threads/threads.h"
 #include "fabric/turns.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static cot_links links;
 static cot_flights *flights; // [MOST_RANKS][MOST_RANKS]
@@ -392,6 +394,42 @@ static void test_reshaped(void **state)
     cot_fabric_group_close(group);
 }
 
+/* Somebody has died as it served the lines, so that nobody else ever does. A send that finds no room ends with the time-out, or at
+ * once where the group has failed; a change of shape, which changes nothing then, ends with the time-out too. */
+static void test_wedged(void **state)
+{
+    (void)state;
+    const int64_t timeout_ns = 50000000;
+    for (int failed = 0; failed < 2; failed++) {
+        const cot_fabric_group_options options = {
+            .ranks = 2, .heap_bytes = 1 << 16, .running = 2, .timeout_ns = failed ? PATIENT_NS : timeout_ns};
+        cot_fabric_group *group;
+        assert_int_equal(cot_fabric_group_open(&group, &options, NULL), COT_OK);
+        cot_fabric *from = cot_fabric_group_rank(group, 0), *to = cot_fabric_group_rank(group, 1);
+        cot_sym signal;
+        assert_int_equal(cot_alloc(from, &signal, 8, NULL), COT_OK);
+        set_link(from, 0, 1);
+        atomic_flag_test_and_set(&group->links.busy);
+        for (uint64_t i = 1; i <= COT_FLIGHTS; i++)
+            cot_put_signal(from, 1, 0, NULL, 0, signal, i, COT_PHASE_CONTROL);
+        if (failed) (to->ops->fail)(to); // in parentheses: cmocka has a macro of that name
+        const int64_t since_ns = from->ops->now_ns(from);
+        alarm(20);
+        cot_put_signal(from, 1, 0, NULL, 0, signal, COT_FLIGHTS + 1, COT_PHASE_CONTROL);
+        if (!failed) {
+            assert_true(from->ops->now_ns(from) - since_ns >= timeout_ns);
+            set_link(from, 0, 0);
+            assert_true(from->ops->now_ns(from) - since_ns >= 2 * timeout_ns);
+            assert_true(cot_links_shape(&group->links, 0, 1)); // as it was
+        }
+        alarm(0);
+        assert_int_equal(cot_signal_load(to, signal), 0);
+        atomic_flag_clear(&group->links.busy);
+        assert_int_equal(cot_signal_load(to, signal), COT_FLIGHTS); // the last one is lost
+        cot_fabric_group_close(group);
+    }
+}
+
 /* The latency is longer than the group's patience. */
 static bool too_far_body(cot_fabric *fabric, const group_job *job)
 {
@@ -423,7 +461,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_line),     cmocka_unit_test(test_uplink),
                                        cmocka_unit_test(test_messages), cmocka_unit_test(test_room),
                                        cmocka_unit_test(test_reshaped), cmocka_unit_test(test_paced),
-                                       cmocka_unit_test(test_too_far)};
+                                       cmocka_unit_test(test_wedged),   cmocka_unit_test(test_too_far)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     for (const char *const *name = cot_fabric_backend_names(); *name; name++) {
         struct subject shaped = {cot_fabric_backend_find(*name), 2e9, 5000, !getenv("COT_LONG")};
