@@ -518,6 +518,94 @@ static void a_root_that_is_gone_is_told_of(void **state)
     }
 }
 
+/* ---- all stopped, as by Ctrl-Z ---- */
+
+static const int64_t pause_timeout_ns = 1200000000;
+static atomic_int *heard; // [ways] 1 + what rank 1's wait came to; in memory that all processes share
+
+static void hear_of_root(const cot_rank *rank)
+{
+    const int way = *(const int *)rank->argument;
+    cot_sym signal;
+    if (cot_alloc(rank->fabric, &signal, 8, NULL) != COT_OK) return;
+    atomic_store(&heard[way],
+                 1 + (int)cot_wait_patiently(rank->fabric, signal, 1, 0, COT_PHASE_CONTROL, NULL));
+}
+
+static void await_change(const _Atomic int64_t *word, int64_t before)
+{
+    while (atomic_load(word) == before) sleep_us(1000);
+}
+
+/* In a process beside rank 0's and its child's: stops one of the two, and the other when it has missed it once; lets that one go on
+ * long after and look again, and only then the first. */
+static _Noreturn void stop_both(cot_fabric_group *group, int first, bool watched)
+{
+    struct endpoint *endpoints = group->endpoints;
+    const pid_t processes[] = {group->root, endpoints[1].process};
+    const int second = 1 - first;
+    alarm(60);
+    if (!watched) sleep_us(20000); // until rank 0 waits for its child's end
+    kill(processes[first], SIGSTOP);
+    await_change(&endpoints[first].quiet_ns, 0);
+    kill(processes[second], SIGSTOP);
+    sleep_us(17 * pause_timeout_ns / 10000);
+    const int64_t before_ns = atomic_load(&endpoints[first].quiet_ns);
+    kill(processes[second], SIGCONT);
+    await_change(&endpoints[first].quiet_ns, before_ns);
+    const bool failed = atomic_load(&group->failed);
+    kill(processes[first], SIGCONT);
+    cot_put_signal(&endpoints[0].fabric, 1, 0, NULL, 0, 0, 1, COT_PHASE_CONTROL);
+    cot_rouse(&endpoints[0].fabric, 1);
+    _exit(failed);
+}
+
+/* way 0: rank 0 watches its child; 1: the child rank 0; 2: rank 0 waits for its child's end. Whether nobody was blamed. */
+static bool pause_group(int way)
+{
+    cot_launch_options options = options_of(2, hear_of_root);
+    options.timeout_ns = pause_timeout_ns;
+    options.argument = &way;
+    cot_launch *launch;
+    cot_fabric *fabric = must_launch(&launch, &options)->fabric;
+    cot_sym signal;
+    cot_error error = {0};
+    if (cot_alloc(fabric, &signal, 8, NULL) != COT_OK || signal != 0) return false;
+    const pid_t stopper = fork();
+    int blamed = 0;
+    if (!stopper) stop_both(((struct endpoint *)fabric)->group, way == 1 ? 0 : 1, way < 2);
+    if (way < 2) waitpid(stopper, &blamed, 0);
+    const cot_status status = cot_fabric_check(fabric, &error);
+    if (status != COT_OK) fprintf(stderr, "way %d: %s\n", way, error.message);
+    cot_launch_close(launch);
+    if (way == 2) waitpid(stopper, &blamed, 0);
+    return status == COT_OK && !blamed;
+}
+
+static void a_pause_of_all_blames_nobody(void **state)
+{
+    enum { WAYS = 3 };
+    (void)state;
+    if (backend->one_process) skip();
+    pid_t roots[WAYS];
+    heard = mmap(NULL, WAYS * sizeof *heard, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_SHARED, -1, 0);
+    assert_true(heard != MAP_FAILED);
+    fflush(NULL);
+    for (int way = 0; way < WAYS; way++) {
+        roots[way] = fork();
+        assert_true(roots[way] >= 0);
+        if (!roots[way]) _exit(pause_group(way) ? 42 : 1);
+    }
+    for (int way = 0; way < WAYS; way++) {
+        int status;
+        assert_int_equal(waitpid(roots[way], &status, 0), roots[way]);
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != 42 || atomic_load(&heard[way]) != 1 + COT_OK)
+            fail_msg("way %d: status %x, rank 1 heard %d", way, (unsigned)status,
+                     atomic_load(&heard[way]) - 1);
+    }
+    munmap(heard, WAYS * sizeof *heard);
+}
+
 enum { IDLE_RANKS = 16 };
 struct idle_words {
     cot_sym asleep, go, slept, told;
@@ -671,6 +759,7 @@ int main(void)
         cmocka_unit_test(orphans_end),
         cmocka_unit_test(a_stopped_rank_is_noticed),
         cmocka_unit_test(a_root_that_is_gone_is_told_of),
+        cmocka_unit_test(a_pause_of_all_blames_nobody),
         cmocka_unit_test(an_idle_group_sleeps),
         cmocka_unit_test(processes_started_from_outside_make_one_call),
     };

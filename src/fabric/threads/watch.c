@@ -151,13 +151,13 @@ static void *run(void *argument)
     for (watch->looked_ns = cot_now_ns();;) {
         cot_watch_beat(watch->group, watch->rank);
         if (is_over(watch)) return NULL;
-        const int64_t now_ns = cot_now_ns(), passed_ns = now_ns - watch->looked_ns,
-                      most_ns = 2 * watch->period_ns;
+        const int64_t now_ns = cot_now_ns(), since_ns = now_ns - watch->looked_ns,
+                      most_ns = 2 * watch->period_ns, passed_ns = since_ns < most_ns ? since_ns : most_ns;
         watch->looked_ns = now_ns;
         if (watch->rank)
-            look_at_root(watch, now_ns, passed_ns < most_ns ? passed_ns : most_ns);
+            look_at_root(watch, now_ns, passed_ns);
         else
-            look_at_children(watch, passed_ns < most_ns ? passed_ns : most_ns);
+            look_at_children(watch, passed_ns);
     }
 }
 
