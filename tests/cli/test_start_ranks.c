@@ -66,6 +66,16 @@ static void a_death_that_no_rank_tells_is_told(void **state)
     expect(1, "", "coterie: rank 1 ended\n");
 }
 
+/* A program that was stopped itself for longer than the time-out, as by Ctrl-Z, does not hold it against ranks of another host. */
+static void a_pause_blames_nobody(void **state)
+{
+    (void)state;
+    start("say 0 met 0; say 1 meets 0 7 far; kill -STOP $PPID; sleep 1.5; kill -CONT $PPID; sleep 0.3; "
+          "echo text; say 1 met 0 7 far; say 0 ends 0",
+          "--ranks 2 --timeout 1", "", ":");
+    expect(0, "text\n", "");
+}
+
 /* A folder is left, too, by one that ends by itself; and nobody says why in place of it. */
 static void an_end_of_oshrun_is_told(void **state)
 {
@@ -155,6 +165,7 @@ int main(void)
         cmocka_unit_test(what_open_mpi_says_of_an_end_that_was_good_is_not_told),
         cmocka_unit_test(what_is_no_failure_ends_nothing),
         cmocka_unit_test(a_death_that_no_rank_tells_is_told),
+        cmocka_unit_test(a_pause_blames_nobody),
         cmocka_unit_test(an_end_of_oshrun_is_told),
         cmocka_unit_test(words_are_handed_on),
         cmocka_unit_test(several_numbers_of_ranks_are_refused),
