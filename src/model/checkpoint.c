@@ -52,7 +52,10 @@ static cot_status check_weight(void *context, cot_weight weight, int64_t layer, 
         if (!s->missing++) s->first = error;
         return s->missing < MAX_MISSING ? COT_OK : status;
     }
-    if (status == COT_OK) status = cot_stored_hold(&stored, &s->checkpoint->config, &error);
+    const bool embedding = weight == COT_WEIGHT_OUTPUT && s->checkpoint->config.tied_embeddings;
+    if (status == COT_OK)
+        status = cot_stored_hold(&stored, embedding ? COT_WEIGHT_EMBEDDING : weight, &s->checkpoint->config,
+                                 &error);
     if (status != COT_OK) return cot_fail(s->error, status, "%s", error.message);
     s->used[stored.tensor - s->checkpoint->shards.tensors] = true;
     const cot_shard_tensor *const with[] = {stored.scales, stored.whole.zeros, stored.whole.order,
@@ -90,7 +93,8 @@ static cot_status describe_unused(char **notes, const survey *s, cot_error *erro
         long long layer;
         if (s->used[i]) continue;
         unused++;
-        if (sscanf(name, "model.layers.%lld.", &layer) == 1 && layer >= layers)
+        const char *at = strncmp(name, "model.", 6) ? name : name + 6;
+        if (sscanf(at, "layers.%lld.", &layer) == 1 && layer >= layers)
             predicting++;
         else if (cot_path_ends(name, "rotary_emb.inv_freq"))
             frequencies++;

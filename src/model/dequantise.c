@@ -40,12 +40,12 @@ static void decode_fp8(float *out, const cot_checkpoint *checkpoint, const cot_s
     const cot_tensor *scales = stored->scales->tensor;
     int64_t across = (stored->columns + stored->block_columns - 1) / stored->block_columns;
     for (int64_t r = 0; r < rows; r++, out += columns) {
-        const uint8_t *in =
-            (const uint8_t *)stored->tensor->tensor->data + (row + r) * stored->columns + column;
+        const uint8_t *in = (const uint8_t *)stored->tensor->tensor->data + stored->origin +
+                            (row + r) * stored->columns + column;
         for (int64_t c = 0; c < columns;) {
             int64_t block = (column + c) / stored->block_columns,
                     end = (block + 1) * stored->block_columns - column;
-            int64_t at = (row + r) / stored->block_rows * across + block;
+            int64_t at = stored->scale_origin + (row + r) / stored->block_rows * across + block;
             float scale = scales->dtype == COT_F8_E8M0 ? checkpoint->e8m0[((const uint8_t *)scales->data)[at]]
                                                        : load(scales->data, scales->dtype, at);
             if (end > columns) end = columns;
@@ -67,9 +67,9 @@ static float scale_at(const cot_checkpoint *checkpoint, const cot_stored *stored
     const cot_tensor *scales = stored->scales->tensor;
     int64_t at = row * stored->whole.scale_row + group * stored->whole.scale_group;
     if (stored->storage == COT_STORAGE_FP8)
-        at = row / stored->block_rows *
-                 ((stored->columns + stored->block_columns - 1) / stored->block_columns) +
-             group;
+        at = stored->scale_origin + group +
+             row / stored->block_rows *
+                 ((stored->columns + stored->block_columns - 1) / stored->block_columns);
     return scales->dtype == COT_F8_E8M0 ? checkpoint->e8m0[((const uint8_t *)scales->data)[at]]
                                         : load(scales->data, scales->dtype, at);
 }
@@ -106,7 +106,8 @@ static void read_codes(int8_t *out, const cot_stored *stored, int64_t row, int64
     const cot_whole_layout *w = &stored->whole;
     const cot_tensor *tensor = stored->tensor->tensor;
     if (stored->storage == COT_STORAGE_FP8 || w->bytes) {
-        memcpy(out, (const uint8_t *)tensor->data + row * stored->columns + column, (size_t)columns);
+        memcpy(out, (const uint8_t *)tensor->data + stored->origin + row * stored->columns + column,
+               (size_t)columns);
         return;
     }
     const int per = 32 / w->bits, middle = 1 << (w->bits - 1);

@@ -237,10 +237,18 @@ static const cot_family families[FAMILIES] = {
         },
 };
 
+/* A checkpoint of the model without its head is called so. */
+static bool is_base_of(const char *architecture, const char *name)
+{
+    const size_t length = strlen(name) - strlen("ForCausalLM");
+    return !strncmp(architecture, name, length) && !strcmp(architecture + length, "Model");
+}
+
 const cot_family *cot_family_of(const char *architecture, const char *model_type)
 {
     for (size_t f = 0; f < FAMILIES; f++)
-        if (architecture ? !strcmp(architecture, architectures[f].name)
+        if (architecture ? !strcmp(architecture, architectures[f].name) ||
+                               is_base_of(architecture, architectures[f].name)
                          : model_type && !strcmp(model_type, families[f].model_type))
             return &families[f];
     return NULL;

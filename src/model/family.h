@@ -70,7 +70,7 @@ struct cot_family {
     const char *tensors[COT_WEIGHTS]; // where they differ from cot_weight_template's common ones
 };
 
-/* The family of that architecture, or of that model_type; NULL if there is none. */
+/* The family of that architecture ("...ForCausalLM", or "...Model" of a base model), or of that model_type; NULL if there is none. */
 const cot_family *cot_family_of(const char *architecture, const char *model_type);
 /* As config.json spells it. */
 const char *cot_family_architecture(const cot_family *family);

@@ -7,32 +7,12 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { MAX_NAME = 160 }; // the longest template with numbers of 20 digits and a suffix
-
-/* Replaces {layer} and {expert} and appends the suffix. */
-static void expand(char out[MAX_NAME], const char *template, int64_t layer, int64_t expert,
-                   const char *suffix)
-{
-    size_t at = 0;
-    while (*template && at + 24 < MAX_NAME) {
-        bool is_layer = !strncmp(template, "{layer}", 7), is_expert = !strncmp(template, "{expert}", 8);
-        if (is_layer || is_expert) {
-            at += (size_t)snprintf(out + at, MAX_NAME - at, "%" PRId64, is_layer ? layer : expert);
-            template += is_layer ? 7 : 8;
-        } else {
-            out[at++] = *template ++;
-        }
-    }
-    snprintf(out + at, MAX_NAME - at, "%s", suffix);
-}
-
-static cot_status fail_missing(const char *name, cot_error *error)
+cot_status cot_stored_fail_missing(const char *name, cot_error *error)
 {
     return cot_fail(error, COT_NOT_FOUND, "tensor '%s' is missing", name);
 }
 
-/* "[3][4]" */
-static void print_shape(char *out, size_t room, const int64_t *shape, int dims)
+void cot_stored_print_shape(char *out, size_t room, const int64_t *shape, int dims)
 {
     size_t at = 0;
     out[0] = 0;
@@ -44,8 +24,8 @@ cot_status cot_stored_expect_shape(const cot_tensor *tensor, const int64_t *shap
 {
     if (tensor->dims == dims && !memcmp(tensor->shape, shape, (size_t)dims * sizeof *shape)) return COT_OK;
     char found[64], expected[64];
-    print_shape(found, sizeof found, tensor->shape, tensor->dims);
-    print_shape(expected, sizeof expected, shape, dims);
+    cot_stored_print_shape(found, sizeof found, tensor->shape, tensor->dims);
+    cot_stored_print_shape(expected, sizeof expected, shape, dims);
     return cot_fail(error, COT_MALFORMED, "tensor '%.100s' has shape %s, expected %s", tensor->name, found,
                     expected);
 }
@@ -71,12 +51,12 @@ static cot_status find_fp8(cot_stored *stored, const cot_checkpoint *checkpoint,
 {
     const cot_config *config = &checkpoint->config;
     const bool compressed = config->quantisation.method == COT_QUANTISED_COMPRESSED;
-    char usual[MAX_NAME], other[MAX_NAME];
+    char usual[COT_STORED_NAME], other[COT_STORED_NAME];
     snprintf(usual, sizeof usual, "%s%s", stored->name, compressed ? "_scale" : "_scale_inv");
     snprintf(other, sizeof other, "%s_scale", stored->name);
     stored->scales = cot_shards_find(&checkpoint->shards, usual);
     if (!stored->scales) stored->scales = cot_shards_find(&checkpoint->shards, other);
-    if (!stored->scales) return fail_missing(usual, error);
+    if (!stored->scales) return cot_stored_fail_missing(usual, error);
     const cot_tensor *scales = stored->scales->tensor;
     stored->storage = COT_STORAGE_FP8;
     if (!cot_stored_is_plain(scales->dtype) && scales->dtype != COT_F8_E8M0)
@@ -108,15 +88,13 @@ static cot_status find_fp8(cot_stored *stored, const cot_checkpoint *checkpoint,
     return cot_stored_expect_shape(scales, shape, 2, error);
 }
 
-/* A tensor of its own, [rows][columns] or, a vector, [columns]. */
-static cot_status find_single(cot_stored *stored, const cot_checkpoint *checkpoint, const char *name,
-                              cot_error *error)
+/* A tensor of its own, [rows][columns] or, a vector, [columns]; or what it is quantised to. */
+static cot_status find_single(bool *found, cot_stored *stored, const cot_checkpoint *checkpoint,
+                              const char *name, cot_error *error)
 {
-    if (!(stored->tensor = cot_shards_find(&checkpoint->shards, name))) {
-        bool found = false;
-        const cot_status status = cot_stored_find_whole(&found, stored, checkpoint, name, error);
-        return found || status != COT_OK ? status : fail_missing(name, error);
-    }
+    if (!(stored->tensor = cot_shards_find(&checkpoint->shards, name)))
+        return cot_stored_find_whole(found, stored, checkpoint, name, error);
+    *found = true;
     const cot_tensor *tensor = stored->tensor->tensor;
     stored->name = tensor->name;
     int64_t shape[2] = {stored->rows, stored->columns};
@@ -131,67 +109,6 @@ static cot_status find_single(cot_stored *stored, const cot_checkpoint *checkpoi
         return cot_stored_find_bytes(stored, checkpoint, name, error);
     return cot_stored_refuse_dtype(
         tensor, tensor->dims == 2 ? "F32, BF16, F16 or F8_E4M3" : "F32, BF16 or F16", error);
-}
-
-/* Experts in MXFP4: blocks [E][out][in / 32][16] of nibbles, scales [E][out][in / 32]. */
-static cot_status find_mxfp4(cot_stored *stored, const cot_checkpoint *checkpoint, int64_t out,
-                             int64_t expert, const char *name, const char *scale_name, cot_error *error)
-{
-    int64_t in = stored->columns, shape[4] = {checkpoint->config.gate.experts, out, in / 32, 16};
-    const cot_tensor *blocks = stored->tensor->tensor;
-    if (in % 32)
-        return cot_fail(error, COT_MALFORMED,
-                        "tensor '%s' is MXFP4, in which %" PRId64 " columns are not whole blocks of 32", name,
-                        in);
-    if (!(stored->scales = cot_shards_find(&checkpoint->shards, scale_name)))
-        return fail_missing(scale_name, error);
-    const cot_tensor *scales = stored->scales->tensor;
-    cot_status status = cot_stored_expect_shape(blocks, shape, 4, error);
-    if (status == COT_OK) status = cot_stored_expect_shape(scales, shape, 3, error);
-    if (status == COT_OK && blocks->dtype != COT_U8) status = cot_stored_refuse_dtype(blocks, "U8", error);
-    if (status == COT_OK && scales->dtype != COT_U8 && scales->dtype != COT_F8_E8M0)
-        status = cot_stored_refuse_dtype(scales, "U8 or F8_E8M0", error);
-    stored->storage = COT_STORAGE_MXFP4;
-    stored->origin += expert * out * in;
-    return status;
-}
-
-/* One expert of a tensor that holds all of a layer's. Gate and up lie interleaved, gate in even places. Plain
- * matrices are stored input-major, [E][in][out]; MXFP4 ones output-major. */
-static cot_status find_stacked(cot_stored *stored, const cot_checkpoint *checkpoint, cot_weight weight,
-                               int64_t layer, int64_t expert, cot_error *error)
-{
-    const char *template = cot_weight_template(checkpoint->config.family, weight);
-    const cot_shards *shards = &checkpoint->shards;
-    char name[MAX_NAME], blocks[MAX_NAME], scales[MAX_NAME];
-    expand(name, template, layer, expert, "");
-    expand(blocks, template, layer, expert, "_blocks");
-    expand(scales, template, layer, expert, "_scales");
-    bool bias = weight >= COT_WEIGHT_EXPERT_GATE_BIAS,
-         up = weight == COT_WEIGHT_EXPERT_UP || weight == COT_WEIGHT_EXPERT_UP_BIAS;
-    bool paired = weight != COT_WEIGHT_EXPERT_DOWN && weight != COT_WEIGHT_EXPERT_DOWN_BIAS;
-    int64_t step = paired ? 2 : 1, out = (bias ? stored->columns : stored->rows) * step,
-            experts = checkpoint->config.gate.experts;
-    stored->tensor = bias ? NULL : cot_shards_find(shards, blocks);
-    if (stored->tensor) {
-        stored->name = stored->tensor->tensor->name;
-        stored->row_step = step * stored->columns;
-        stored->column_step = 1;
-        stored->origin = up ? stored->columns : 0;
-        return find_mxfp4(stored, checkpoint, out, expert, blocks, scales, error);
-    }
-    if (!(stored->tensor = cot_shards_find(shards, name))) return fail_missing(bias ? name : blocks, error);
-    const cot_tensor *tensor = stored->tensor->tensor;
-    stored->name = tensor->name;
-    int64_t in = bias ? 1 : stored->columns, matrix[3] = {experts, in, out}, vector[2] = {experts, out};
-    stored->origin = expert * in * out + up;
-    stored->row_step = bias ? 0 : step;
-    stored->column_step = bias ? step : out;
-    cot_status status = bias ? cot_stored_expect_shape(tensor, vector, 2, error)
-                             : cot_stored_expect_shape(tensor, matrix, 3, error);
-    if (status == COT_OK && !cot_stored_is_plain(tensor->dtype))
-        status = cot_stored_refuse_dtype(tensor, "F32, BF16 or F16", error);
-    return status;
 }
 
 cot_format cot_stored_format(const cot_stored *stored)
@@ -267,6 +184,31 @@ static void find_random(cot_stored *stored, const cot_checkpoint *checkpoint, co
     stored->column_step = 1;
 }
 
+/* The tensor of a name, in any of its spellings. */
+static cot_status find_spelled(cot_stored *stored, const cot_checkpoint *checkpoint, cot_weight weight,
+                               int64_t layer, int64_t expert, cot_error *error)
+{
+    const cot_family *family = checkpoint->config.family;
+    const bool of_experts = cot_weight_is_expert(weight);
+    char name[COT_STORED_NAME], spelt[COT_STORED_NAME];
+    bool found = false;
+    cot_status status = COT_OK;
+    cot_stored_name(name, family, weight, layer, expert, "");
+    for (int way = 0; way < COT_STORED_SPELLINGS && !found && status == COT_OK; way++) {
+        if (!cot_stored_spelling(spelt, name, way)) continue;
+        if (of_experts && family->stacked)
+            status = cot_stored_find_interleaved(&found, stored, checkpoint, weight, spelt, expert, error);
+        else
+            status = find_single(&found, stored, checkpoint, spelt, error);
+        if (of_experts && !family->stacked && !found && status == COT_OK)
+            status = cot_stored_find_fused(&found, stored, checkpoint, weight, spelt, expert, error);
+    }
+    if (found || status != COT_OK) return status;
+    const bool blocks = of_experts && family->stacked && weight <= COT_WEIGHT_EXPERT_DOWN;
+    cot_stored_name(name, family, weight, layer, expert, blocks ? "_blocks" : ""); // as the hub has them
+    return cot_stored_fail_missing(name, error);
+}
+
 cot_status cot_stored_find(cot_stored *stored, const cot_checkpoint *checkpoint, cot_weight weight,
                            int64_t layer, int64_t expert, cot_error *error)
 {
@@ -285,9 +227,5 @@ cot_status cot_stored_find(cot_stored *stored, const cot_checkpoint *checkpoint,
         find_random(stored, checkpoint, weight, layer, expert);
         return COT_OK;
     }
-    if (config->family->stacked && cot_weight_is_expert(weight))
-        return find_stacked(stored, checkpoint, weight, layer, expert, error);
-    char name[MAX_NAME];
-    expand(name, cot_weight_template(config->family, weight), layer, expert, "");
-    return find_single(stored, checkpoint, name, error);
+    return find_spelled(stored, checkpoint, weight, layer, expert, error);
 }

@@ -50,6 +50,7 @@ typedef struct cot_stored {
     int64_t rows, columns;
     int64_t origin, row_step, column_step;
     int64_t block_rows, block_columns; // FP8
+    int64_t scale_origin;              // FP8: the scale of the weight's first block
     cot_whole_layout whole;            // WHOLE: all of the place but origin, row_step and column_step
     uint64_t stream;
     float centre, spread; // RANDOM: uniform in centre +- spread
@@ -67,6 +68,13 @@ void cot_weight_count(const cot_config *config, int64_t *all, int64_t *active);
 bool cot_weight_is_layered(cot_weight weight);
 bool cot_weight_is_expert(cot_weight weight); // one for each routed expert
 const char *cot_weight_name(cot_weight weight);
+
+/* A weight's tensor name, as the family has it, with `suffix` behind it; and in another spelling that is read as well, of which `way`
+ * (from 1 on; 0 is the name itself) says which: false where the name has no such. Names that are longer are cut off. */
+enum { COT_STORED_NAME = 160, COT_STORED_SPELLINGS = 8 };
+void cot_stored_name(char out[COT_STORED_NAME], const cot_family *family, cot_weight weight, int64_t layer,
+                     int64_t expert, const char *suffix);
+bool cot_stored_spelling(char out[COT_STORED_NAME], const char *name, int way);
 
 /* Finds a weight and checks the shapes and dtypes of its tensors. Errors: INVALID_ARGUMENT (no such weight),
  * NOT_FOUND (no such tensor), MALFORMED (shape), UNSUPPORTED (dtype). Each names the tensor. */
@@ -88,8 +96,18 @@ cot_status cot_stored_find_whole(bool *found, cot_stored *stored, const cot_chec
 /* Signed bytes in the tensor itself. */
 cot_status cot_stored_find_bytes(cot_stored *stored, const cot_checkpoint *checkpoint, const char *name,
                                  cot_error *error);
+/* Fills in where an expert's weight lies in a tensor of all experts, if there is one: `*found`. Interleaved: gpt-oss's, called `name`,
+ * or that and "_blocks"; fused: transformers 5's, beside which the expert's own would be called `name`. Errors as cot_stored_find's. */
+cot_status cot_stored_find_interleaved(bool *found, cot_stored *stored, const cot_checkpoint *checkpoint,
+                                       cot_weight weight, const char *name, int64_t expert, cot_error *error);
+cot_status cot_stored_find_fused(bool *found, cot_stored *stored, const cot_checkpoint *checkpoint,
+                                 cot_weight weight, const char *name, int64_t expert, cot_error *error);
 /* Holds a matrix that is quantised against what quantization_config says of it. Errors: MALFORMED, naming the tensor. */
-cot_status cot_stored_hold(const cot_stored *stored, const cot_config *config, cot_error *error);
+cot_status cot_stored_hold(const cot_stored *stored, cot_weight weight, const cot_config *config,
+                           cot_error *error);
+/* "[3][4]" */
+void cot_stored_print_shape(char *out, size_t room, const int64_t *shape, int dims);
+cot_status cot_stored_fail_missing(const char *name, cot_error *error);
 cot_status cot_stored_expect_shape(const cot_tensor *tensor, const int64_t *shape, int dims,
                                    cot_error *error);
 cot_status cot_stored_refuse_dtype(const cot_tensor *tensor, const char *expected, cot_error *error);

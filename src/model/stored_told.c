@@ -67,16 +67,16 @@ static cot_status hold_against(const cot_quantised_group *g, const cot_stored *s
     return COT_OK;
 }
 
-cot_status cot_stored_hold(const cot_stored *stored, const cot_config *config, cot_error *error)
+cot_status cot_stored_hold(const cot_stored *stored, cot_weight weight, const cot_config *config,
+                           cot_error *error)
 {
     const cot_quantisation *q = &config->quantisation;
-    const char *dot = strrchr(stored->name, '.'),
-               *embedding = cot_weight_template(config->family, COT_WEIGHT_EMBEDDING);
+    const char *dot = strrchr(stored->name, '.');
     const size_t length = dot ? (size_t)(dot - stored->name) : strlen(stored->name);
     const bool quantised = stored->storage == COT_STORAGE_FP8 || stored->storage == COT_STORAGE_MXFP4 ||
                            stored->storage == COT_STORAGE_WHOLE;
     if (q->method != COT_QUANTISED_COMPRESSED || !quantised) return COT_OK;
-    const char *kind = !strncmp(stored->name, embedding, length + 1) ? "Embedding" : "Linear";
+    const char *kind = weight == COT_WEIGHT_EMBEDDING ? "Embedding" : "Linear";
     if (cot_quantised_match(&q->ignored, stored->name, length, kind))
         return cot_fail(error, COT_MALFORMED, "tensor '%s' is quantised, config.json says 'ignore'",
                         stored->name);
