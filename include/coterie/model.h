@@ -65,7 +65,7 @@ void cot_model_convert_options_init(cot_model_convert_options *options);
  * matrices that the files have in few bits become fp32, those of attention and head bf16; all else that the model needs is copied as it is, with the files of the
  * tokenizer. `output` appears whole or not at all: it is written beside under a name of its own ("OUTPUT.XXXXXX"), which is gone
  * after every failure. What is in memory is a matrix, and a layer's scales. `*notes`, where not
- * NULL, receives a malloc'd line about tensors that were left out, or NULL; the caller frees it. Errors: what reading the model
+ * NULL, receives malloc'd lines about tensors that were left out (cot_engine_open), or NULL; the caller frees it. Errors: what reading the model
  * gives; INVALID_ARGUMENT (an option, named; `output` exists); UNSUPPORTED (experts that are of that kind already, or that the
  * layout cannot hold); IO (also: `progress` returned false); NOT_FOUND (output's parent). */
 cot_status cot_model_convert(const char *folder, const char *output, const cot_model_convert_options *options,

@@ -71,7 +71,7 @@ static int convert(const void *settings)
         raise(asked);
     }
     if (status != COT_OK) return cot_complain_of(&error);
-    if (notes) cot_complain("note: left out: %s", notes);
+    cot_tell_notes(notes);
     free(notes);
     return COT_EXIT_OK;
 }

@@ -200,7 +200,7 @@ static cot_status open_engine(cot_engine **engine, const struct serve_settings *
     cot_progress_end(&progress);
     cot_expert_map_free(&map);
     cot_model_info_clear(&info);
-    if (notes) cot_complain("note: %s", notes);
+    cot_tell_notes(notes);
     free(notes);
     free(config);
     return status;

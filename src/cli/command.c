@@ -64,6 +64,18 @@ int cot_complain_of(const cot_error *error)
     return cot_complain("%s", error->message[0] ? error->message : cot_status_text(error->status));
 }
 
+void cot_tell_notes(const char *notes)
+{
+    static const char mark[] = "warning: ";
+    for (; notes && *notes; notes += strcspn(notes, "\n"), notes += *notes == '\n') {
+        const int length = (int)strcspn(notes, "\n");
+        if (strncmp(notes, mark, strlen(mark)) != 0)
+            fprintf(stderr, "note: %.*s\n", length, notes);
+        else
+            cot_complain("%.*s", length, notes);
+    }
+}
+
 void cot_note_carriers(void)
 {
     if (!cot_launch_carriers()) return;

@@ -26,6 +26,9 @@ int cot_complain(const char *format, ...) __attribute__((format(printf, 1, 2), c
 /* The same for an error of the library. */
 int cot_complain_of(const cot_error *error);
 
+/* Writes the lines of the library's notes on a model on stderr, warnings as those of cot_complain. NULL: nothing. */
+void cot_tell_notes(const char *notes);
+
 /* Whether this process is a rank of a group that the command will open with others, which oshrun has started beside it; and
  * one that is not its first, which alone reads standard input and writes: what others have to complain of it tells. */
 bool cot_is_rank(void);

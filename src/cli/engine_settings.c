@@ -239,7 +239,7 @@ bool cot_engine_open_cli(cot_engine **engine, const char *model, const engine_se
         cot_complain_of(&error);
     else
         cot_note_carriers();
-    if (status == COT_OK && notes) fprintf(stderr, "note: %s\n", notes);
+    if (status == COT_OK) cot_tell_notes(notes);
     if (status == COT_OK) cot_engine_tell_remarks(needs);
     free(notes);
     return status == COT_OK;

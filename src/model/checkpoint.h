@@ -29,9 +29,10 @@ typedef struct cot_checkpoint cot_checkpoint;
 
 /* Opens a model folder: config.json, model.safetensors or the shards of model.safetensors.index.json. Checks
  * that every weight the forward pass uses is there with the shape config.json implies (one that is
- * missing is named, one of another shape with both shapes), and that no shard lies outside the folder. Tensors that are
- * not used are counted in `*notes` (one malloc'd line or NULL; the caller frees). Errors: NOT_FOUND, IO,
- * MALFORMED, UNSUPPORTED, OUT_OF_MEMORY. */
+ * missing is named, with what lies there instead; one of another shape with both shapes), and that no shard lies outside the folder.
+ * Tensors that are not used are counted in `*notes` (malloc'd lines or NULL; the caller frees), before which one that begins with
+ * "warning: " tells of a head that is stored though config.json ties it. Errors: NOT_FOUND, IO, MALFORMED, UNSUPPORTED,
+ * INVALID_ARGUMENT (a NaN where two heads are compared), OUT_OF_MEMORY. */
 cot_status cot_checkpoint_open(cot_checkpoint **checkpoint, const char *folder, char **notes,
                                cot_error *error);
 /* A checkpoint without files: the same architecture with random weights, a pure function of (seed, tensor,

@@ -197,10 +197,14 @@ static cot_status write_config(const target *t, const char *folder, cot_error *e
                              : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     if (status == COT_OK) {
         json_t *config = json_loadb(text, bytes, 0, &detail); // read before, when the checkpoint was opened
+        const bool untied = json_is_true(json_object_get(config, "tie_word_embeddings")) &&
+                            !t->checkpoint->config.tied_embeddings; // a head of its own is stored
         if (!config)
             status = cot_fail(error, COT_MALFORMED, "'%s': not valid JSON: %s", path, detail.text);
         else if (json_object_set_new(config, "quantization_config",
                                      cot_convert_tell(t->plan, &t->checkpoint->config)))
+            status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for config.json");
+        else if (untied && json_object_set_new(config, "tie_word_embeddings", json_false()))
             status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for config.json");
         if (status == COT_OK) status = write_json(t, "config.json", config, error);
         json_decref(config);

@@ -116,6 +116,12 @@ static inline bool cot_stored_is_plain(cot_dtype type)
     return type == COT_F32 || type == COT_BF16 || type == COT_F16;
 }
 
+/* Whether the files hold every weight, in the shapes that config.json implies and as it says (cot_stored_hold), and lines on what
+ * they hold besides, malloc'd, or NULL. Decides whether the head is the embedding (config.tied_embeddings): one that is stored, and
+ * differs, is the head whatever config.json says, of which a line warns. Errors: as cot_checkpoint_open's. */
+cot_status cot_checkpoint_survey(cot_checkpoint *checkpoint, char **notes, const char *folder,
+                                 cot_error *error);
+
 /* A piece of a weight, as rows `stride` elements apart. */
 typedef struct cot_block {
     const void *data;

@@ -7,6 +7,7 @@
 #include "harness/scratch.h"
 #include "harness/seed.h"
 
+#include "base/file.h"
 #include "coterie/model.h"
 #include "model/stored.h"
 #include "model/weights.h"
@@ -346,6 +347,25 @@ static void latent_attention(void **state)
     }
 }
 
+/* A head that is stored though config.json ties it to the embedding is the copy's, which says so. */
+static void head_of_its_own(void **state)
+{
+    (void)state;
+    char out[96], text[1024], path[128], *written;
+    size_t bytes;
+    folder *f = make_qwen(test_seed(), COT_BF16, 64, 96);
+    snprintf(text, sizeof text, qwen, 64, 96, ", \"tie_word_embeddings\": true");
+    write_text(f, "config.json", text);
+    output_of(out, f, "out");
+    must_convert(f->path, out, "int8", (int64_t)5e9);
+    snprintf(path, sizeof path, "%s/config.json", out);
+    assert_int_equal(cot_file_read(&written, &bytes, path, 1 << 20, NULL), COT_OK);
+    assert_non_null(strstr(written, "\"tie_word_embeddings\": false"));
+    free(written);
+    expect_alike(f->path, out, (struct formats){COT_FORMAT_INT8, COT_FORMAT_INT8, COT_FORMAT_INT8});
+    folder_delete(f);
+}
+
 /* Of a weight of layer 1. */
 static void expect_type(const char *path, cot_weight weight, cot_dtype type)
 {
@@ -455,6 +475,7 @@ int main(void)
                                        cmocka_unit_test(rows_of_several_threads),
                                        cmocka_unit_test(experts_in_one_tensor),
                                        cmocka_unit_test(latent_attention),
+                                       cmocka_unit_test(head_of_its_own),
                                        cmocka_unit_test(other_matrices_in_few_bits),
                                        cmocka_unit_test(nothing_is_left)};
     return cmocka_run_group_tests(tests, NULL, NULL);

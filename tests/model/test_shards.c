@@ -58,7 +58,19 @@ static void missing_and_wrong(void **state)
     cot_tensor *t = tensor_of(f, "model.layers.1.block_sparse_moe.experts.2.w3.weight"), kept = *t;
     t->name = "model.layers.1.block_sparse_moe.experts.3.w3.weight";
     write_all(f);
-    refused(f, COT_MALFORMED, "tensor 'model.layers.1.block_sparse_moe.experts.2.w3.weight' is missing");
+    refused(f, COT_MALFORMED,
+            "tensor 'model.layers.1.block_sparse_moe.experts.2.w3.weight' is missing; there is "
+            "'model.layers.1.block_sparse_moe.experts.3.w3.weight' BF16 [10][24] instead");
+    t->name = "model.layers.1.block_sparse_moe.experts.2.w3.qweight"; // nearer than what follows
+    add(f, "model.layers.1.block_sparse_moe.experts.2.w1.weight_scale", COT_F32, 3, 0, 0, 0);
+    add(f, "aa", COT_F32, 3, 0, 0, 0);
+    write_all(f);
+    refused(f, COT_MALFORMED,
+            "w3.weight' is missing; there is 'model.layers.1.block_sparse_moe.experts.2.w3.qweight' BF16 "
+            "[10][24] "
+            "instead, and 2 more unknown: config.json has no quantization_config");
+    f->count -= 2;
+    t = tensor_of(f, "model.layers.1.block_sparse_moe.experts.2.w3.qweight");
     *t = kept;
     t->shape[0] = 24;
     t->shape[1] = 10;
@@ -86,7 +98,8 @@ static void missing_and_wrong(void **state)
     size_t count = f->count;
     f->count = 1;
     write_all(f);
-    refused(f, COT_MALFORMED, "tensor 'model.norm.weight' is missing, and 33 more");
+    refused(f, COT_MALFORMED,
+            "tensor 'model.norm.weight' is missing, and 33 more; nothing lies there instead");
     f->count = count;
     folder_delete(f);
 }
