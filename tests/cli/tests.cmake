@@ -31,6 +31,8 @@ if(Python3_FOUND)
   set_tests_properties(cli/test_examples PROPERTIES PROCESSORS 2)
   set_tests_properties(cli/test_examples_bench PROPERTIES LABELS "cli;long" TIMEOUT 3600)
   set(program "COT_PROGRAM=$<TARGET_FILE:coterie-cli>;COT_SOURCE=${PROJECT_SOURCE_DIR};COT_SHARED=${cot_shared}")
+  add_test(NAME cli/test_model_files COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_model_files.py)
+  set_tests_properties(cli/test_model_files PROPERTIES LABELS cli TIMEOUT 600 SKIP_RETURN_CODE 77 ENVIRONMENT "${program}")
   add_test(NAME cli/test_faults COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/cli/test_faults.py 6)
   set(seconds 1)
   if(COT_SANITIZE) # processes that end are looked through for leaks first
