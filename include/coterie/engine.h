@@ -249,8 +249,8 @@ typedef struct cot_sampling {
     const int32_t *bias_tokens;
     const float *bias;
     size_t bias_count;
-    /* Tokens that end a text as an end-of-sequence token does, with `ignore_eos` too; at most COT_MAX_STOP_TOKENS. Read
-     * while a request is submitted. Default none. */
+    /* Tokens that end a text as an end-of-sequence token does, with `ignore_eos` too; at most COT_MAX_STOP_TOKENS, 0 or
+     * more each: one beyond the vocabulary never comes. Read while a request is submitted. Default none. */
     const int32_t *stop_tokens;
     size_t stop_count;
     /* Before so many tokens no end-of-sequence token and no stop token may be drawn; default 0. Where no other token is

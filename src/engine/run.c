@@ -35,8 +35,6 @@ static cot_status check_sampling(const cot_engine *e, const cot_request *r, cot_
     cot_status status = cot_sampling_check(s, error);
     if (status == COT_OK)
         status = check_tokens(e, "biased token", s->bias_tokens, (int64_t)s->bias_count, error);
-    if (status == COT_OK)
-        status = check_tokens(e, "stop token", s->stop_tokens, (int64_t)s->stop_count, error);
     if (status == COT_OK && (r->logprobs < -1 || r->logprobs > COT_MAX_LOGPROBS))
         status = cot_fail(error, COT_INVALID_ARGUMENT, "logprobs %d is not in [-1, %d]", (int)r->logprobs,
                           COT_MAX_LOGPROBS);

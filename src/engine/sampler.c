@@ -21,6 +21,10 @@ static cot_status check_lists(const cot_sampling *s, cot_error *error)
     if (s->stop_count > COT_MAX_STOP_TOKENS)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%zu stop tokens, at most %d are taken", s->stop_count,
                         COT_MAX_STOP_TOKENS);
+    for (size_t i = 0; i < s->stop_count; i++)
+        if (s->stop_tokens[i] < 0)
+            return cot_fail(error, COT_INVALID_ARGUMENT, "stop token %zu is %d, ids are 0 or more", i,
+                            (int)s->stop_tokens[i]);
     for (size_t i = 0; i < s->bias_count; i++)
         if (!(s->bias[i] >= -100 && s->bias[i] <= 100))
             return cot_fail(error, COT_INVALID_ARGUMENT, "the bias %g of token %d is not in [-100, 100]",

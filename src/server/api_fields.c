@@ -104,15 +104,14 @@ bool cot_api_read_ids(cot_api_ids *ids, const json_t *array, const char *name, i
         if (!json_is_integer(item))
             return cot_api_mistyped(error, name, item, "a token id in every place of the list");
         const json_int_t id = json_integer_value(item);
-        if (vocab == COT_API_ANY_ID && (id < 0 || id >= vocab))
+        if (vocab == COT_API_ANY_ID && id < 0)
             return cot_api_fail(error, 400, "invalid_value", name,
-                                "'%s': token %zu is %lld, ids are in [0, %d]", name, i, (long long)id,
-                                COT_API_ANY_ID - 1);
-        if (id < 0 || id >= vocab)
+                                "'%s': token %zu is %lld, ids are 0 or more", name, i, (long long)id);
+        if (vocab != COT_API_ANY_ID && (id < 0 || id >= vocab))
             return cot_api_fail(error, 400, "invalid_value", name,
                                 "'%s': token %zu is %lld, the vocabulary has %" PRId64, name, i,
                                 (long long)id, vocab);
-        ids->ids[ids->count++] = (int32_t)id;
+        ids->ids[ids->count++] = id < COT_API_ANY_ID ? (int32_t)id : COT_API_ANY_ID; // no model has either
     }
     return true;
 }

@@ -20,7 +20,7 @@ bool cot_api_get_real(double *out, const json_t *object, const char *name, doubl
 bool cot_api_get_text(const char **out, size_t *bytes, const json_t *object, const char *name,
                       cot_api_error *error);
 
-enum { COT_API_ANY_ID = INT32_MAX }; // the vocabulary of those who do not care
+enum { COT_API_ANY_ID = INT32_MAX }; // the vocabulary of those who do not care: any id of 0 or more is taken
 /* Token ids in [0, vocab) of a JSON array, whose name is for messages. `ids->ids` is allocated. */
 bool cot_api_read_ids(cot_api_ids *ids, const json_t *array, const char *name, int64_t vocab,
                       cot_api_error *error);

@@ -115,6 +115,14 @@ class Answers(Shared):
         self.assertEqual((choice["token_ids"], choice["finish_reason"], choice["stop_reason"]), (ids[: first + 1], "stop", ids[3]))
         choice = self.server.complete(PROMPTS[0], **GREEDY, stop_token_ids=[ids[3]], min_tokens=12)["choices"][0]
         self.assertEqual(choice["finish_reason"], "length")
+        # ids beyond the vocabulary are other models': they never come, and do not keep the others from ending the text
+        beyond = [4096, 200_002, 2**31 - 1, 2**31, 2**63 - 1]
+        for more in ({}, {"min_tokens": 3}):
+            body = dict(GREEDY, return_token_ids=True, **more)
+            choice = self.server.complete(PROMPTS[0], **body, stop_token_ids=beyond)["choices"][0]
+            self.assertEqual((choice["token_ids"], choice["finish_reason"], choice["stop_reason"]), (ids, "length", None))
+            choice = self.server.complete(PROMPTS[0], **body, stop_token_ids=[*beyond, ids[3]])["choices"][0]
+            self.assertEqual((choice["finish_reason"], choice["stop_reason"]), ("stop", ids[3]))
 
     def test_continued(self):
         """A text that is given back in part goes on as it would have, and nothing of it is sent twice."""

@@ -27,7 +27,7 @@ class Refusals(Shared):
             (400, b'{"prompt":"\\ud800"}', "ud800"),
             (400, b'{"prompt":"a\\u0000b"}', "the character U+0000 is not supported"),
             (400, b'{"prompt":"a","x\\u0000y":1}', "U+0000"),
-            (400, {"prompt": "x", "stop_token_ids": [-1]}, "ids are in [0, 2147483646]"),
+            (400, {"prompt": "x", "stop_token_ids": [-1]}, "token 0 is -1, ids are 0 or more"),
             (400, b'{"prompt":"a","prompt":"b"}', "duplicate"),
             (400, b'{"prompt":"a","temperature":1e400}', "cannot be taken: line 1, column 33: a number beyond 64 bits"),
             (400, b'{"prompt":"a","seed":99999999999999999999}', "a number beyond 64 bits"),
