@@ -1,43 +1,8 @@
 /* A body as JSON: what a server may be sent and must not choke on. */
+#include "base/json_weight.h"
 #include "server/api_request.h"
 
-#include <stdio.h>
 #include <string.h>
-
-/* What a body is, as far as can be told before it is parsed: how deep its brackets nest, and how many bytes its values
- * will take. jansson takes, with the allocator's own share, 224 bytes for an object, 128 for a list, up to 96 for a value
- * in either, 190 for a member, and text up to four times: the body, twice while a string is read, the string. */
-typedef struct weight {
-    size_t depth, bytes;
-} weight;
-
-static weight weigh(const char *body, size_t bytes)
-{
-    enum { OBJECT = 224, LIST = 128, VALUE = 96, MEMBER = 190, TEXT = 4 };
-    size_t depth = 0;
-    weight w = {0, TEXT * bytes};
-    bool inside = false;
-    for (size_t i = 0; i < bytes; i++) {
-        const char c = body[i];
-        if (inside) {
-            if (c == '\\')
-                i++;
-            else if (c == '"')
-                inside = false;
-        } else if (c == '"')
-            inside = true;
-        else if (c == '{' || c == '[') {
-            if (++depth > w.depth) w.depth = depth;
-            w.bytes += c == '{' ? VALUE + OBJECT : VALUE + LIST;
-        } else if (c == '}' || c == ']')
-            depth -= depth > 0;
-        else if (c == ',')
-            w.bytes += VALUE;
-        else if (c == ':')
-            w.bytes += MEMBER;
-    }
-    return w;
-}
 
 json_t *cot_api_read_json(const char *body, size_t bytes, size_t most_bytes, cot_api_error *error)
 {
@@ -46,7 +11,7 @@ json_t *cot_api_read_json(const char *body, size_t bytes, size_t most_bytes, cot
         cot_api_fail(error, 400, "invalid_json", NULL, "the body is empty, expected a JSON object");
         return NULL;
     }
-    const weight w = weigh(body, bytes);
+    const cot_json_weight w = cot_json_weigh(body, bytes);
     if (w.depth > COT_API_MAX_DEPTH) {
         cot_api_fail(error, 400, "invalid_json", NULL, "the body nests deeper than %d", COT_API_MAX_DEPTH);
         return NULL;
