@@ -21,9 +21,9 @@ extern "C" {
 /* Immutable once open: any number of threads may use one at a time. */
 typedef struct cot_chat_template cot_chat_template;
 
-/* Reads the template of the model folder `model`: chat_template.jinja, or 'chat_template' of tokenizer_config.json; of
- * several that the latter lists, "tool_use" for conversations with tools and "default". `file`, where it is not NULL,
- * is read instead. The model's special tokens (bos_token, ...) come from tokenizer_config.json and
+/* Reads the template of the model folder `model`: chat_template.jinja with additional_chat_templates/NAME.jinja, or
+ * 'chat_template' of tokenizer_config.json, one text or several with names; of several, "tool_use" for conversations with
+ * tools and "default" (chat_template.jinja) for the others. `file`, where it is not NULL, is read instead. The model's special tokens (bos_token, ...) come from tokenizer_config.json and
  * special_tokens_map.json either way. On success the caller owns `*chat`; on failure it is NULL. Errors: NOT_FOUND
  * (also: the model has no template), IO, MALFORMED (no JSON; no template: the line is named), OUT_OF_MEMORY. */
 cot_status cot_chat_template_open(cot_chat_template **chat, const char *model, const char *file,
@@ -49,6 +49,10 @@ typedef struct cot_chat_options {
     bool
         add_generation_prompt; /* end with what begins an assistant's turn; default false, as in transformers */
     bool continue_final_message; /* leave the last message open, so that it is gone on with; default false */
+    /* Tool calls are as OpenAI's API has them, with 'arguments' of JSON text: the template gets the objects that these
+     * are, or, where it was found to want text when it was opened, text. Default false: as transformers, it gets what
+     * the conversation has. */
+    bool openai;
     const char
         *chat_template_kwargs; /* a JSON object: further variables of the template; default NULL, none */
     /* Asked every few milliseconds of the template's work; true: nobody wants the text any more. NULL: somebody does. */
@@ -59,7 +63,8 @@ typedef struct cot_chat_options {
 /* Renders a conversation: JSON [bytes], a list of messages or an object of 'messages' and, optional, 'tools',
  * 'documents' and 'chat_template_kwargs' (which the options' go before). A message is an object with a 'role'; its
  * 'content' is text, or a list of parts {"type": "text", "text": ...}, which are joined by LF where the template looks
- * into none of them. On success `*out` is the caller's, to be freed by cot_chat_text_free; on failure it is empty.
+ * into none of them. What is null in a message is left out, as transformers does it; where the template fails so, it is
+ * rendered with none in its place, and for content that is not there. On success `*out` is the caller's, to be freed by cot_chat_text_free; on failure it is empty.
  * Errors: INVALID_ARGUMENT (options that exclude one another; JSON that is no conversation; the template refuses it or
  * fails on it: in the template's words), MALFORMED (too many steps or too much memory), TIMED_OUT (it was stopped),
  * OUT_OF_MEMORY. Thread-safe. */

@@ -21,6 +21,10 @@ const cot_option cot_chat_rows[] = {
      offsetof(cot_chat_settings, no_generation_prompt)},
     {"continue-final-message", 0, COT_OPTION_FLAG, NULL, NULL,
      "leave the last message open, to be gone on with", offsetof(cot_chat_settings, continue_final_message)},
+    {"openai", 0, COT_OPTION_FLAG, NULL, NULL,
+     "tool calls have 'arguments' of JSON text, as over the API: objects are made of it where the template "
+     "wants some",
+     offsetof(cot_chat_settings, openai)},
     {"chat-template-kwargs", 0, COT_OPTION_TEXT, "JSON", NULL,
      "further variables of the template, an object: '{\"enable_thinking\": false}'",
      offsetof(cot_chat_settings, chat_template_kwargs)},
@@ -29,7 +33,7 @@ const cot_option cot_chat_rows[] = {
 bool cot_is_chat_asked(const cot_chat_settings *s)
 {
     return s->chat_template || s->chat_template_kwargs || s->add_generation_prompt ||
-           s->no_generation_prompt || s->continue_final_message;
+           s->no_generation_prompt || s->continue_final_message || s->openai;
 }
 
 static json_t *ids_json(const int32_t *ids, size_t count)
@@ -91,6 +95,7 @@ int cot_tokenize_chat(const cot_chat_settings *s, const char *model, bool json)
                                           s->add_generation_prompt ||
                                           !(s->no_generation_prompt || s->continue_final_message),
                                       .continue_final_message = s->continue_final_message,
+                                      .openai = s->openai,
                                       .chat_template_kwargs = s->chat_template_kwargs};
     if (cot_chat_template_open(&chat, model, s->chat_template, &error) != COT_OK)
         return cot_complain_of(&error);

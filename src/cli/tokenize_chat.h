@@ -6,7 +6,7 @@
 /* What the rows below fill; names are those of vLLM's requests. */
 typedef struct cot_chat_settings {
     const char *messages, *chat_template, *chat_template_kwargs;
-    bool add_generation_prompt, no_generation_prompt, continue_final_message;
+    bool add_generation_prompt, no_generation_prompt, continue_final_message, openai;
 } cot_chat_settings;
 
 extern const cot_option cot_chat_rows[];

@@ -64,6 +64,7 @@ static bool encode_conversation(cot_preparation *preparation, const cot_served_m
     const cot_chat_options options = {.size = sizeof options,
                                       .add_generation_prompt = r->add_generation_prompt,
                                       .continue_final_message = r->continue_final_message,
+                                      .openai = true,
                                       .chat_template_kwargs = r->chat_template_kwargs,
                                       .is_stopped = is_unwanted,
                                       .context = preparation};

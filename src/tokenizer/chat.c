@@ -14,7 +14,10 @@ typedef struct rendering {
     cot_jinja_run run;
     cot_jinja_builder text;
     const cot_chat_template *chat;
+    const cot_chat_source *source;
     const cot_chat_request *request;
+    const json_t *messages;
+    bool nulls;
     bool *joined, *read; // [messages]
 } rendering;
 
@@ -35,11 +38,9 @@ static void render(rendering *r)
 {
     cot_jinja_run *run = &r->run;
     const cot_chat_request *request = r->request;
-    const bool tools = request->tools && !json_is_null(request->tools);
-    const cot_chat_source *source = tools && r->chat->tool_use ? r->chat->tool_use : r->chat->plain;
     const cot_jinja_string *last = NULL;
     cot_jinja_value variables = cot_jinja_map_new(run, 16);
-    cot_jinja_value messages = cot_chat_messages(run, request->messages, r->joined, r->read);
+    cot_jinja_value messages = cot_chat_messages(run, r->messages, r->nulls, r->joined, r->read);
     if (request->continue_final_message) last = cot_chat_tag_last(run, messages);
     put(run, variables, "messages", messages);
     put(run, variables, "tools", cot_chat_value(run, request->tools, false));
@@ -47,7 +48,7 @@ static void render(rendering *r)
     put(run, variables, "add_generation_prompt", cot_jinja_bool(request->add_generation_prompt));
     put_all(run, variables, r->chat->tokens, true);
     for (int i = 0; i < 2; i++) put_all(run, variables, request->variables[i], false);
-    cot_jinja_render(run, &source->tree, variables.map, &r->text);
+    cot_jinja_render(run, &r->source->tree, variables.map, &r->text);
     run->line = 0;
     if (last) cot_chat_cut(run, &r->text, last);
 }
@@ -68,7 +69,7 @@ static bool join_unread(rendering *r)
     bool any = false;
     size_t i;
     json_t *message;
-    json_array_foreach(r->request->messages, i, message)
+    json_array_foreach(r->messages, i, message)
     {
         r->joined[i] = json_is_array(json_object_get(message, "content")) && !r->read[i];
         any |= r->joined[i];
@@ -111,22 +112,77 @@ static cot_status copy_out(cot_chat_text *out, const cot_jinja_builder *text, co
     return COT_OK;
 }
 
+/* Whether a message has something that is null, or no content: to some templates both must be none. */
+static bool has_nulls(const json_t *messages)
+{
+    const char *key;
+    json_t *message, *value;
+    size_t i;
+    json_array_foreach(messages, i, message)
+    {
+        if (!json_object_get(message, "content")) return true;
+        json_object_foreach(message, key, value) if (json_is_null(value)) return true;
+    }
+    return false;
+}
+
+static bool try_with(rendering *r, bool nulls)
+{
+    const size_t count = json_array_size(r->messages);
+    r->nulls = nulls;
+    memset(r->joined, 0, 2 * count);
+    const bool good = try_render(r);
+    return !r->request->strict && join_unread(r) ? try_render(r) : good;
+}
+
+/* What transformers drops, what is null, is given as none where the template fails without it. Of two failures the
+ * first is told. */
+static bool try_both(rendering *r)
+{
+    if (try_with(r, false)) return true;
+    const cot_jinja_failure first = r->run.failure;
+    const bool may_differ =
+        first.reason <= COT_JINJA_SECURITY && !r->request->strict && has_nulls(r->messages);
+    if (may_differ && try_with(r, true)) return true;
+    r->run.failure = first;
+    return false;
+}
+
+static cot_status render_messages(rendering *r, cot_chat_text *out, cot_jinja_failure *failure,
+                                  cot_error *error)
+{
+    const size_t count = json_array_size(r->messages);
+    r->joined = malloc(2 * count + 1);
+    if (!r->joined) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    r->read = r->joined + count;
+    const bool good = try_both(r);
+    if (failure) *failure = r->run.failure;
+    const cot_status status = good ? copy_out(out, &r->text, error) : fail(&r->run.failure, error);
+    cot_jinja_end(&r->run);
+    free(r->joined);
+    return status;
+}
+
 cot_status cot_chat_render_request(const cot_chat_template *chat, cot_chat_text *out,
                                    const cot_chat_request *request, cot_jinja_failure *failure,
                                    cot_error *error)
 {
-    size_t count = json_array_size(request->messages);
-    rendering r = {.chat = chat, .request = request, .joined = calloc(2 * count + 1, 1)};
+    const bool tools = request->tools && !json_is_null(request->tools);
+    const cot_chat_source *source = tools && chat->tool_use ? chat->tool_use : chat->plain;
+    rendering r = {.chat = chat, .source = source, .request = request, .messages = request->messages};
+    json_t *decoded = NULL;
     cot_status status = COT_OK;
     *out = (cot_chat_text){0};
-    if (!r.joined) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
-    r.read = r.joined + count;
-    bool good = try_render(&r);
-    if (!request->parts_as_given && join_unread(&r)) good = try_render(&r);
-    if (failure) *failure = r.run.failure;
-    status = good ? copy_out(out, &r.text, error) : fail(&r.run.failure, error);
-    cot_jinja_end(&r.run);
-    free(r.joined);
+    if (!source)
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "the model's chat template is for conversations with tools alone");
+    if (request->openai) {
+        status = cot_chat_openai_messages(&decoded, request->messages, source->wants_text,
+                                          request->limits.bytes, error);
+        r.messages = decoded;
+    }
+    if (status == COT_OK) status = render_messages(&r, out, failure, error);
+    json_decref(decoded);
     return status;
 }
 
@@ -235,6 +291,7 @@ cot_status cot_chat_render(const cot_chat_template *chat, cot_chat_text *out, co
     if (status == COT_OK) status = load_json(&root, conversation, bytes, "the conversation", error);
     cot_chat_request request = {.add_generation_prompt = options->add_generation_prompt,
                                 .continue_final_message = options->continue_final_message,
+                                .openai = options->openai,
                                 .variables = {NULL, variables},
                                 .limits = cot_chat_limits};
     request.limits.is_stopped = options->is_stopped;

@@ -9,18 +9,21 @@
 typedef struct cot_chat_source {
     cot_jinja_run run;
     cot_jinja_template tree;
+    bool wants_text; // the arguments of a tool call as JSON text, not as an object
 } cot_chat_source;
 
 struct cot_chat_template {
-    cot_chat_source *plain, *tool_use; // `tool_use` is NULL where there is one for all
-    json_t *tokens;                    // an object of strings: "bos_token", ...
+    cot_chat_source *plain,
+        *tool_use;  // one at least; of conversations with tools it is `tool_use` where there is one
+    json_t *tokens; // an object of strings: "bos_token", ...
 };
 
 /* What a rendering takes; borrowed. NULL is what the caller did not give. */
 typedef struct cot_chat_request {
     const json_t *messages, *tools, *documents, *variables[2]; // the second variables go before the first
     bool add_generation_prompt, continue_final_message;
-    bool parts_as_given;  // content in parts stays a list, whether or not the template reads it
+    bool openai; // tool calls are OpenAI's: the template gets their arguments in the form that it wants
+    bool strict; // transformers' rendering or none: parts stay a list, what is null stays away
     const struct tm *now; // NULL: the clock
     cot_jinja_limits limits;
 } cot_chat_request;
@@ -35,9 +38,18 @@ cot_status cot_chat_render_request(const cot_chat_template *chat, cot_chat_text 
 /* A value of JSON; `own` says whether its text may spell control tokens. */
 cot_jinja_value cot_chat_value(cot_jinja_run *run, const json_t *json, bool own);
 /* The messages as transformers hands them to a template: without what is null, and a reasoning text under each of its
- * names. Content in parts becomes one text where `joined` [messages] says so; `read` [messages] learns of which of the
- * others the template looks at a part. */
-cot_jinja_value cot_chat_messages(cot_jinja_run *run, const json_t *messages, const bool *joined, bool *read);
+ * names. With `nulls` what is null is none, and so is the content of a message without. Content in parts becomes one text
+ * where `joined` [messages] says so; `read` [messages] learns of which of the others the template looks at a part. */
+cot_jinja_value cot_chat_messages(cot_jinja_run *run, const json_t *messages, bool nulls, const bool *joined,
+                                  bool *read);
+/* Messages of OpenAI's API, in which the arguments of a tool call are JSON text, with the objects that they are, or, with
+ * `text`, with text alone. Text that is no object stays as it is; none, blank and "null" is an empty object. On success
+ * `*out` is the caller's, on failure NULL. Errors: INVALID_ARGUMENT (a number beyond 64 bits), MALFORMED (objects of more
+ * than `bytes`), OUT_OF_MEMORY. */
+cot_status cot_chat_openai_messages(json_t **out, const json_t *messages, bool text, size_t bytes,
+                                    cot_error *error);
+/* Finds out, by renderings of a tool call, in which form each of the template's sources wants its arguments. */
+void cot_chat_probe(cot_chat_template *chat);
 
 /* Puts a tag at the end of the last message; returns that message's text. */
 const cot_jinja_string *cot_chat_tag_last(cot_jinja_run *run, cot_jinja_value messages);

@@ -91,55 +91,81 @@ static cot_status add_tokens(json_t *tokens, const json_t *config, cot_error *er
     return COT_OK;
 }
 
-static cot_status read_file(cot_chat_template *chat, const char *path, cot_error *error)
+/* Reads a template of this name; one of the same name that was read before is gone. Other names than "default" and
+ * "tool_use" are for who chooses templates by hand. */
+static cot_status add_source(cot_chat_template *chat, const char *kind, const char *text, size_t bytes,
+                             const char *name, cot_error *error)
+{
+    const bool tool_use = !strcmp(kind, "tool_use");
+    cot_chat_source **out = tool_use ? &chat->tool_use : &chat->plain;
+    if (!tool_use && strcmp(kind, "default") != 0) return COT_OK;
+    source_close(*out);
+    return cot_chat_source_open(out, text, bytes, name, error);
+}
+
+static cot_status read_file(cot_chat_template *chat, const char *kind, const char *path, cot_error *error)
 {
     char *text = NULL;
     size_t bytes = 0;
     cot_status status = cot_file_read(&text, &bytes, path, LARGEST_TEMPLATE, error);
-    if (status == COT_OK) status = cot_chat_source_open(&chat->plain, text, bytes, path, error);
+    if (status == COT_OK) status = add_source(chat, kind, text, bytes, path, error);
     free(text);
     return status;
 }
 
-static cot_status read_string(cot_chat_source **out, const json_t *text, const char *name, cot_error *error)
+static cot_status read_value(cot_chat_template *chat, const char *kind, const json_t *value, cot_error *error)
 {
-    return cot_chat_source_open(out, json_string_value(text), json_string_length(text), name, error);
+    if (!kind || !json_is_string(value)) return COT_OK;
+    return add_source(chat, kind, json_string_value(value), json_string_length(value),
+                      "chat_template of tokenizer_config.json", error);
 }
 
-/* 'chat_template' of tokenizer_config.json: a template, or a list of templates with names. */
-static cot_status read_config(cot_chat_template *chat, const json_t *config, const char *model,
-                              cot_error *error)
+/* 'chat_template' of tokenizer_config.json: a template, a list of templates with names, or an object of them. */
+static cot_status read_config(cot_chat_template *chat, const json_t *config, cot_error *error)
 {
-    static const char name[] = "chat_template of tokenizer_config.json";
-    const json_t *value = json_object_get(config, "chat_template");
-    cot_status status = COT_OK;
-    if (json_is_string(value)) return read_string(&chat->plain, value, name, error);
-    for (size_t i = 0; i < json_array_size(value) && status == COT_OK; i++) {
-        const json_t *item = json_array_get(value, i), *text = json_object_get(item, "template");
-        const char *kind = json_string_value(json_object_get(item, "name"));
-        cot_chat_source **out = !kind                       ? NULL
-                                : !strcmp(kind, "default")  ? &chat->plain
-                                : !strcmp(kind, "tool_use") ? &chat->tool_use
-                                                            : NULL;
-        if (out && !*out && json_is_string(text)) status = read_string(out, text, name, error);
+    json_t *value = json_object_get(config, "chat_template"), *item;
+    const char *kind;
+    size_t i;
+    cot_status status = read_value(chat, "default", value, error);
+    json_array_foreach(value, i, item)
+    {
+        kind = json_string_value(json_object_get(item, "name"));
+        if (status == COT_OK) status = read_value(chat, kind, json_object_get(item, "template"), error);
     }
-    if (status == COT_OK && !chat->plain)
+    json_object_foreach(value, kind, item) if (status == COT_OK) status = read_value(chat, kind, item, error);
+    return status;
+}
+
+/* chat_template.jinja and additional_chat_templates/NAME.jinja, any of which may be missing. */
+static cot_status read_files(cot_chat_template *chat, const char *folder, cot_error *error)
+{
+    static const char *const files[][2] = {{"default", "chat_template.jinja"},
+                                           {"default", "additional_chat_templates/default.jinja"},
+                                           {"tool_use", "additional_chat_templates/tool_use.jinja"}};
+    cot_status status = COT_OK;
+    for (size_t i = 0; i < sizeof files / sizeof *files && status == COT_OK; i++) {
+        char *path = cot_path_join(folder, files[i][1]);
+        status = path ? read_file(chat, files[i][0], path, error)
+                      : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+        if (status == COT_NOT_FOUND) status = COT_OK;
+        free(path);
+    }
+    return status;
+}
+
+/* Files go before tokenizer_config.json, which is not looked into then. */
+static cot_status read_template(cot_chat_template *chat, const char *model, const char *folder,
+                                const char *file, const json_t *config, cot_error *error)
+{
+    if (file) return read_file(chat, "default", file, error);
+    cot_status status = read_files(chat, folder, error);
+    if (status == COT_OK && !chat->plain && !chat->tool_use) status = read_config(chat, config, error);
+    if (status == COT_OK && !chat->plain && !chat->tool_use)
         status = cot_fail(error, COT_NOT_FOUND,
                           "'%s' has no chat template (chat_template.jinja, or 'chat_template' of "
                           "tokenizer_config.json): give one with --chat-template FILE",
                           model);
     return status;
-}
-
-static cot_status read_template(cot_chat_template *chat, const char *model, const char *folder,
-                                const char *file, const json_t *config, cot_error *error)
-{
-    if (file) return read_file(chat, file, error);
-    char *path = cot_path_join(folder, "chat_template.jinja");
-    if (!path) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
-    cot_status status = read_file(chat, path, error);
-    free(path);
-    return status == COT_NOT_FOUND ? read_config(chat, config, model, error) : status;
 }
 
 static cot_status read_model(cot_chat_template *chat, const char *model, const char *folder, const char *file,
@@ -167,6 +193,7 @@ static char *folder_of(const char *model, const struct stat *info)
 static cot_status finish(cot_chat_template **out, cot_chat_template *chat, cot_status status)
 {
     *out = status == COT_OK ? chat : NULL;
+    if (status == COT_OK) cot_chat_probe(chat);
     if (status != COT_OK) cot_chat_template_close(chat);
     return status;
 }

@@ -63,8 +63,11 @@ static bool is_known_role(const json_t *role)
 {
     static const char *const known[] = {"assistant",   "developer", "function", "ipython",
                                         "observation", "system",    "tool",     "user"};
-    for (size_t i = 0; json_is_string(role) && i < sizeof known / sizeof *known; i++)
-        if (!strcmp(json_string_value(role), known[i])) return true;
+    const char *text = json_string_value(role);
+    if (!text || strlen(text) != json_string_length(role))
+        return false; // text behind a NUL would be part of it
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(text, known[i])) return true;
     return false;
 }
 
@@ -85,15 +88,15 @@ static void alias_reasoning(cot_jinja_run *run, cot_jinja_map *message)
 {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
     value text = {0};
-    for (int i = 0; i < 3 && text.type == COT_JINJA_ABSENT; i++)
+    for (int i = 0; i < 3 && text.type <= COT_JINJA_NONE; i++)
         text = cot_jinja_map_find(run, message, names[i]);
-    if (text.type == COT_JINJA_ABSENT) return;
+    if (text.type <= COT_JINJA_NONE) return;
     cot_jinja_map_put(run, message, cot_jinja_text(run, names[0]), text);
-    if (cot_jinja_map_find(run, message, names[1]).type == COT_JINJA_ABSENT)
+    if (cot_jinja_map_find(run, message, names[1]).type <= COT_JINJA_NONE)
         cot_jinja_map_put(run, message, cot_jinja_text(run, names[1]), text);
 }
 
-static value message_value(cot_jinja_run *run, const json_t *json, bool joined, bool *read)
+static value message_value(cot_jinja_run *run, const json_t *json, bool nulls, bool joined, bool *read)
 {
     const char *key;
     json_t *item;
@@ -101,7 +104,7 @@ static value message_value(cot_jinja_run *run, const json_t *json, bool joined, 
     json_object_foreach((json_t *)(uintptr_t)json, key, item)
     {
         value v;
-        if (json_is_null(item)) continue;
+        if (json_is_null(item) && !nulls) continue;
         if (joined && !strcmp(key, "content"))
             v = joined_parts(run, item);
         else
@@ -111,15 +114,18 @@ static value message_value(cot_jinja_run *run, const json_t *json, bool joined, 
                 if (v.sequence->items[i].type == COT_JINJA_MAP) v.sequence->items[i].map->read = read;
         cot_jinja_map_append(run, out.map, cot_jinja_string_new(run, key, strlen(key), false), v);
     }
+    if (nulls && !json_object_get(json, "content"))
+        cot_jinja_map_put(run, out.map, cot_jinja_text(run, "content"), cot_jinja_none());
     alias_reasoning(run, out.map);
     return out;
 }
 
-value cot_chat_messages(cot_jinja_run *run, const json_t *messages, const bool *joined, bool *read)
+value cot_chat_messages(cot_jinja_run *run, const json_t *messages, bool nulls, const bool *joined,
+                        bool *read)
 {
     value out = cot_jinja_sequence_new(run, COT_JINJA_LIST, json_array_size(messages));
     for (size_t i = 0; i < out.sequence->count; i++)
-        out.sequence->items[i] = message_value(run, json_array_get(messages, i), joined[i], read + i);
+        out.sequence->items[i] = message_value(run, json_array_get(messages, i), nulls, joined[i], read + i);
     return out;
 }
 

@@ -86,6 +86,13 @@ static void test_chat(void **state)
          "[{\"role\": \"user\"}], \"tools\": [1], \"chat_template_kwargs\": {\"x\": 1}}' | \"$coterie\" "
          "tokenize " TINY " --messages - --chat-template $t --chat-template-kwargs '{\"x\": \"y\"}'; rm $t",
          "<|endoftext|>y[1]"},
+        // Arguments of a tool call as they are, or as the object that OpenAI's text is.
+        {"t=$(mktemp); printf '{{ messages[0].tool_calls[0].function.arguments | tojson }};' > $t; for o in "
+         "--add-generation-prompt --openai; do echo '[{\"role\": \"assistant\", \"tool_calls\": "
+         "[{\"function\": "
+         "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\":1}\"}}]}]' | \"$coterie\" tokenize " TINY
+         " --messages - --chat-template $t $o; done; rm $t",
+         "\"{\\\"a\\\":1}\";{\"a\": 1};"},
     };
     for (size_t i = 0; i < sizeof chats / sizeof *chats; i++) {
         capture_shell(&c, chats[i].command);
@@ -105,6 +112,7 @@ static void test_bad_chats(void **state)
     } bad[] = {
         {TINY " --messages - x", 2, "--messages takes the place of TEXT"},
         {TINY " x --no-generation-prompt", 2, "need --messages FILE"},
+        {TINY " x --openai", 2, "need --messages FILE"},
         {TINY " --messages - --no-generation-prompt --add-generation-prompt", 2, "exclude one another"},
         {TINY " --messages - --continue-final-message --add-generation-prompt", 1, "exclude one another"},
         {TINY " --messages /nowhere", 1, "/nowhere"},

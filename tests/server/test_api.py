@@ -2,11 +2,12 @@
 
 import concurrent.futures
 import json
+import pathlib
 import random
 import time
 import unittest
 
-from serving import GREEDY, MODEL, PROMPTS, Shared, run, seed, texts
+from serving import GREEDY, MODEL, PROMPTS, Server, Shared, model_without, run, seed, texts
 
 
 class Answers(Shared):
@@ -245,6 +246,43 @@ class Answers(Shared):
         self.server.wait_idle()
         self.assertLessEqual(self.server.descriptors(), descriptors + 2)
         self.assertEqual(texts(self.server.complete(PROMPTS[0], **GREEDY)), texts(self.server.complete(PROMPTS[0], **GREEDY)))
+
+
+class Templates(unittest.TestCase):
+    """A model of two templates: one walks the arguments of tool calls, the other, for tools, prints them."""
+
+    DEFAULT = """{% for m in messages %}{{ m.role }}:{{ m.content + ';' if m.content is not none }}{% for c in m.tool_calls or [] %}
+{{ c.function.name }}({% for k, v in c.function.arguments | items %}{{ k }}={{ v }},{% endfor %}){% endfor %}{% endfor %}"""
+    TOOL_USE = "T{% for m in messages %}{% for c in m.tool_calls or [] %}{{ '<' + c.function.arguments + '>' }}{% endfor %}{% endfor %}"
+
+    def rendered(self, server, messages, **more):
+        status, answer = server.post("/tokenize", {"messages": messages, "add_generation_prompt": False, **more})
+        if status != 200:
+            return answer["error"]["message"]
+        return server.post("/detokenize", {"tokens": answer["tokens"]})[1]["prompt"]
+
+    def test_tool_calls(self):
+        def said(*arguments, **more):
+            calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": a}} for a in arguments]
+            return [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": calls, **more}]
+
+        with model_without("tokenizer_config.json") as folder:
+            config = json.loads((MODEL / "tokenizer_config.json").read_text())
+            config["chat_template"] = {"default": self.DEFAULT, "tool_use": self.TOOL_USE}
+            (pathlib.Path(folder) / "tokenizer_config.json").write_text(json.dumps(config))
+            with Server(model=folder) as server:
+                for more in ({"content": None}, {}):
+                    self.assertEqual(self.rendered(server, said('{"a": 1, "b": "x"}', "{}", **more)), "user:x;assistant:f(a=1,b=x,)f()")
+                self.assertEqual(self.rendered(server, said({"a": [1]}, "", content="y")), "user:x;assistant:y;f(a=[1],)f()")
+                self.assertIn("the chat template fails on line 2", self.rendered(server, said('{"a": ', content="y")))
+                self.assertIn("beyond 64 bits", self.rendered(server, said('{"a": 1e999}', content="y")))
+                tools = [{"type": "function", "function": {"name": "f"}}]
+                self.assertEqual(self.rendered(server, said('{"a":1}', {"a": 1}), tools=tools), 'T<{"a":1}><{"a": 1}>')
+                # the same history in a conversation that is answered
+                status, answer = server.post("/v1/chat/completions", {"messages": said('{"a": 1}'), "max_tokens": 1, "return_token_ids": True})
+                self.assertEqual(status, 200)
+                prompt = server.post("/detokenize", {"tokens": answer["choices"][0]["prompt_token_ids"]})[1]["prompt"]
+                self.assertEqual(prompt, "user:x;assistant:f(a=1,)")
 
 
 if __name__ == "__main__":

@@ -418,7 +418,7 @@ static void test_roles(void **state)
     static const struct {
         const char *role;
         int32_t first;
-    } roles[] = {{"user", 29}, {"other", 0}};
+    } roles[] = {{"user", 29}, {"other", 0}, {"user\\u0000", 0}, {"user\\u0000><user", 0}};
     cot_tokenizer *tokenizer;
     assert_int_equal(
         tokenizer_json_open(&tokenizer,
@@ -426,7 +426,7 @@ static void test_roles(void **state)
                             "'<user>', 'special': true}, {'id': 30, 'content': '<other>', 'special': true}]}",
                             NULL),
         COT_OK);
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
         cot_chat_template *chat;
         cot_chat_text text;
         int32_t *ids;
@@ -525,6 +525,151 @@ static void test_continue(void **state)
     }
 }
 
+#define CALL(function) "[{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [" function "]}]"
+#define FUNCTION(arguments) "{\"function\": {\"name\": \"f\", \"arguments\": " arguments "}}"
+#define SHOW "{% for m in messages %}{% for c in m.tool_calls %}"
+#define SHOWN "{% endfor %}{% endfor %}"
+
+static char *openai_outcome(const char *template, const char *conversation)
+{
+    cot_chat_template *chat;
+    cot_chat_text text = {0};
+    cot_error error = {0};
+    const cot_chat_options options = {.size = sizeof options, .openai = true};
+    assert_int_equal(cot_chat_template_parse(&chat, template, strlen(template), "t", &error), COT_OK);
+    const cot_status status =
+        cot_chat_render(chat, &text, conversation, strlen(conversation), &options, &error);
+    char *out = strdup(status == COT_OK ? text.text : error.message);
+    cot_chat_text_free(&text);
+    cot_chat_template_close(chat);
+    return out;
+}
+
+/* Arguments come as JSON text and reach a template in the form that it wants, which it was asked when it was read. */
+static void test_openai(void **state)
+{
+    (void)state;
+    static const char json[] = SHOW "{{ c.function.arguments | tojson }}" SHOWN,
+                      items[] = SHOW
+                      "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}" SHOWN,
+                      text[] = SHOW "{{ '<' + c.function.arguments + '>' }}" SHOWN,
+                      printed[] = SHOW "<{{ c.function.arguments }}>" SHOWN,
+                      either[] =
+                          SHOW "{% if c.function.arguments is string %}{{ c.function.arguments }}{% else %}"
+                               "{{ c.function.arguments | tojson }}{% endif %}" SHOWN,
+                      refuses[] = SHOW
+                      "{% if c.function.arguments is mapping %}{{ raise_exception('text!') }}{% endif %}"
+                      "{{ c.function.arguments }}" SHOWN,
+                      // one that takes no conversation but the last that it is asked with
+        late[] = "{% if messages[-1].role == 'tool' or 'content' in messages[-1] %}"
+                 "{{ raise_exception('no') }}{% endif %}" SHOW "{{ '<' + c.function.arguments + '>' }}" SHOWN,
+                      flat[] = SHOW "{{ c.name }}{{ c.arguments | tojson }}" SHOWN,
+                      none[] = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    static const struct {
+        const char *template, *conversation, *expected;
+    } rows_of_calls[] = {
+        {json, CALL(FUNCTION("\"{\\\"a\\\":1.50,\\n\\\"b\\\":[\\\"\\u00e9\\\"]}\"")),
+         "{\"a\": 1.5, \"b\": [\"é\"]}"},
+        {json, CALL(FUNCTION("{\"a\": 1}")), "{\"a\": 1}"},
+        {items,
+         CALL(FUNCTION("\"{\\\"a\\\": 1, \\\"b\\\": \\\"x\\\"}\"") ", " FUNCTION("\"{\\\"c\\\":null}\"")),
+         "a=1;b=x;c=None;"},
+        {text, CALL(FUNCTION("\"{\\\"a\\\":1}\"")), "<{\"a\":1}>"},
+        {text, CALL(FUNCTION("{\"a\": [0.1, true]}")), "<{\"a\": [0.1, true]}>"},
+        {printed, CALL(FUNCTION("\"{\\\"a\\\":1}\"")), "<{\"a\":1}>"},
+        {refuses, CALL(FUNCTION("\"{\\\"a\\\":1}\"")), "{\"a\":1}"},
+        {either, CALL(FUNCTION("\"{\\\"a\\\":1}\"")), "{\"a\": 1}"},
+        {late, "[{\"role\": \"assistant\", \"tool_calls\": [" FUNCTION("\"{\\\"a\\\":1}\"") "]}]",
+         "<{\"a\":1}>"},
+        {flat, CALL("{\"name\": \"f\", \"arguments\": \"{\\\"a\\\":1}\"}"), "f{\"a\": 1}"},
+        // no arguments at all, in each of the ways that clients have
+        {json,
+         CALL(FUNCTION("\"\"") ", " FUNCTION("\" \\n\"") ", " FUNCTION("null") ", " FUNCTION(
+             "\"null\"") ", " FUNCTION("\"{}\"") ", {\"function\": {\"name\": \"f\"}}"),
+         "{}{}{}{}{}{}"},
+        {text, CALL(FUNCTION("\"\"") ", " FUNCTION("null") ", {\"function\": {\"name\": \"f\"}}"),
+         "<><{}><{}>"},
+        // what is no object is what the model said
+        {json, CALL(FUNCTION("\"{\\\"a\\\": 1\"") ", " FUNCTION("\"[1]\"") ", " FUNCTION("\"nan\"")),
+         "\"{\\\"a\\\": 1\"\"[1]\"\"nan\""},
+        {json, CALL(FUNCTION("\"{\\\"a\\\": 99999999999999999999}\"")),
+         "the arguments of messages[0]'s tool calls have a number beyond 64 bits"},
+        {none,
+         "[{\"role\": \"user\", \"content\": \"a\", \"tool_calls\": [1, \"x\", {}, {\"function\": 2}]},"
+         " {\"role\": \"user\", \"content\": \"b\", \"tool_calls\": {}}]",
+         "ab"},
+    };
+    for (size_t i = 0; i < sizeof rows_of_calls / sizeof *rows_of_calls; i++) {
+        char *got = openai_outcome(rows_of_calls[i].template, rows_of_calls[i].conversation);
+        if (strcmp(got, rows_of_calls[i].expected) != 0) fail_msg("row %zu: '%s'", i, got);
+        free(got);
+    }
+    char *got = outcome(json, CALL(FUNCTION("\"{}\"")), NULL); // as transformers has it
+    assert_string_equal(got, "\"{}\"");
+    free(got);
+}
+
+/* Arguments that would take more memory than a rendering may are refused before they are read. */
+static void test_openai_limits(void **state)
+{
+    (void)state;
+    enum { LISTS = 1 << 16 };
+    static char text[3 * LISTS + 16] = "{\"a\":[";
+    cot_chat_template *chat;
+    cot_error error = {0};
+    for (int i = 0; i < LISTS; i++) strcpy(text + 6 + 3 * i, "[],");
+    strcpy(text + 5 + 3 * LISTS, "]}");
+    json_t *messages = json_pack("[{s:s,s:[{s:{s:s,s:s}}]}]", "role", "assistant", "tool_calls", "function",
+                                 "name", "f", "arguments", text);
+    assert_int_equal(cot_chat_template_parse(&chat, "x", 1, "t", &error), COT_OK);
+    for (int large = 0; large < 2; large++) {
+        cot_chat_text out;
+        const cot_chat_request request = {
+            .messages = messages, .openai = true, .limits = {1 << 20, (size_t)(large ? 64 : 16) << 20}};
+        assert_int_equal(cot_chat_render_request(chat, &out, &request, NULL, &error),
+                         large ? COT_OK : COT_MALFORMED);
+        if (!large)
+            assert_non_null(
+                strstr(error.message, "the arguments of messages[0]'s tool calls take too much memory"));
+        cot_chat_text_free(&out);
+    }
+    cot_chat_template_close(chat);
+    json_decref(messages);
+}
+
+/* What is null is left out, and given as none to a template that fails so; of two failures the first is told. */
+static void test_nulls(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *template, *conversation, *expected;
+    } nulls[] = {
+        {"{{ messages[0].content is defined }}", "[{\"role\": \"user\", \"content\": null}]", "False"},
+        {"{{ messages[0].content + '' if messages[0].content is not none }}",
+         "[{\"role\": \"user\", \"content\": null}]", ""},
+        {"{{ messages[0].content + '' if messages[0]['content'] is not none }}", "[{\"role\": \"user\"}]",
+         ""},
+        {"{% if messages[0].content is undefined %}{{ raise_exception('none?') }}{% endif %}{{ "
+         "messages[0].name }}",
+         "[{\"role\": \"user\", \"name\": null}]", "None"},
+        {"{% if messages[0].thinking is none %}{{ messages[0].reasoning_content }}{% endif %}{{ "
+         "messages[0].x.y }}",
+         "[{\"role\": \"user\", \"thinking\": null, \"reasoning\": \"r\", \"x\": {\"y\": 1}}]", "1"},
+        {"{{ messages[0].content + 'x' }}", "[{\"role\": \"user\", \"content\": null}]",
+         "the chat template fails on line 1: 'dict object' has no attribute 'content'"},
+        {"{{ messages[0].content + 'x' }}{{ missing.x }}", HI,
+         "the chat template fails on line 1: 'missing' is undefined"},
+        // parts are joined in the second attempt as in the first
+        {"{% if messages[1].content is undefined %}{{ missing.x }}{% endif %}{{ messages[0].content + '.' }}",
+         "[{\"role\": \"user\", \"content\": [\"a\", \"b\"]}, {\"role\": \"assistant\"}]", "a\nb."},
+    };
+    for (size_t i = 0; i < sizeof nulls / sizeof *nulls; i++) {
+        char *got = outcome(nulls[i].template, nulls[i].conversation, NULL);
+        if (strcmp(got, nulls[i].expected) != 0) fail_msg("row %zu: '%s'", i, got);
+        free(got);
+    }
+}
+
 static void write_text(const char *folder, const char *name, const char *text)
 {
     char path[512];
@@ -556,9 +701,16 @@ static void test_folder(void **state)
          "{\"chat_template\": [{\"name\": \"default\", \"template\": \"d{{ unk_token }}\"}, {\"name\": "
          "\"tool_use\", \"template\": \"t\"}, {\"name\": \"rag\", \"template\": \"{{\"}]}",
          "du", "t"},
+        {"tokenizer_config.json",
+         "{\"chat_template\": {\"tool_use\": \"ot\", \"default\": \"od\", \"rag\": \"{{\"}}", "od", "ot"},
         {"chat_template.jinja", "file", "file", "file"},
+        {"additional_chat_templates/rag.jinja", "{{", "file", "file"},
+        {"additional_chat_templates/tool_use.jinja", "tools", "file", "tools"},
+        {"additional_chat_templates/default.jinja", "other", "other", "tools"},
     };
     assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/additional_chat_templates", folder);
+    assert_int_equal(mkdir(path, 0700), 0);
     assert_int_equal(cot_chat_template_open(&chat, folder, NULL, &error), COT_NOT_FOUND);
     assert_non_null(strstr(error.message, "--chat-template FILE"));
     assert_null(chat);
@@ -575,6 +727,20 @@ static void test_folder(void **state)
         cot_chat_text_free(&text);
         cot_chat_template_close(chat);
     }
+    // A template for tools alone.
+    snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/additional_chat_templates/default.jinja", folder);
+    unlink(path);
+    const cot_chat_options options = {.size = sizeof options};
+    assert_int_equal(cot_chat_template_open(&chat, folder, NULL, &error), COT_OK);
+    assert_int_equal(cot_chat_render(chat, &text, HI, strlen(HI), &options, &error), COT_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.message, "for conversations with tools alone"));
+    assert_int_equal(cot_chat_render(chat, &text, tools, strlen(tools), &options, &error), COT_OK);
+    assert_string_equal(text.text, "tools");
+    cot_chat_text_free(&text);
+    cot_chat_template_close(chat);
+
     snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
     write_text(folder, "tokenizer_config.json", "[]");
     assert_int_equal(cot_chat_template_open(&chat, folder, NULL, &error), COT_MALFORMED);
@@ -596,7 +762,8 @@ int main(void)
         cmocka_unit_test(test_growth),   cmocka_unit_test(test_provenance),
         cmocka_unit_test(test_roles),    cmocka_unit_test(test_blank_tokens),
         cmocka_unit_test(test_continue), cmocka_unit_test(test_marks_through_nfc),
-        cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_folder),   cmocka_unit_test(test_openai),
+        cmocka_unit_test(test_nulls),    cmocka_unit_test(test_openai_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

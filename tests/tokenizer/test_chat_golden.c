@@ -85,7 +85,7 @@ static bool check_conversation(const cot_chat_template *chat, const json_t *vect
         .variables = {json_object_get(vector, "kwargs"), NULL},
         .add_generation_prompt = json_is_true(json_object_get(vector, "add_generation_prompt")),
         .continue_final_message = json_is_true(json_object_get(vector, "continue_final_message")),
-        .parts_as_given = true,
+        .strict = true,
         .now = &now,
         .limits = cot_chat_limits};
     const bool both = request.add_generation_prompt && request.continue_final_message;
@@ -100,7 +100,98 @@ static bool check_conversation(const cot_chat_template *chat, const json_t *vect
     return good;
 }
 
-static int check_template(const char *name, int *bad)
+/* ---- over OpenAI's API ---- */
+
+static json_t *arguments_of(json_t *call, json_t **holder)
+{
+    json_t *function = json_object_get(call, "function");
+    *holder = json_is_object(function) ? function : call;
+    return json_object_get(*holder, "arguments");
+}
+
+/* Writes each object that is the arguments of a tool call as text; false where there is none, or others beside. */
+static bool write_arguments(json_t *messages)
+{
+    json_t *message, *call, *holder;
+    size_t m, c;
+    int written = 0, others = 0;
+    json_array_foreach(messages, m, message)
+        json_array_foreach(json_object_get(message, "tool_calls"), c, call)
+    {
+        const json_t *arguments = arguments_of(call, &holder);
+        char *text =
+            json_is_object(arguments) ? json_dumps(arguments, c % 2 ? JSON_COMPACT : JSON_INDENT(1)) : NULL;
+        written += text != NULL;
+        others += !text;
+        if (text) json_object_set_new(holder, "arguments", json_string(text));
+        free(text);
+    }
+    return written && !others;
+}
+
+/* A conversation whose tool calls have objects renders the same when these come as text, as a client of the API sends
+ * them. */
+static bool check_openai(const cot_chat_template *chat, const json_t *vector, const char *name, int line,
+                         int *count)
+{
+    json_t *messages = json_deep_copy(json_object_get(vector, "messages"));
+    struct tm now = clock_of(vector);
+    cot_chat_text out;
+    cot_jinja_failure failure = {0};
+    bool good = true;
+    if (json_object_get(vector, "expected") && write_arguments(messages)) {
+        const cot_chat_request request = {
+            .messages = messages,
+            .tools = json_object_get(vector, "tools"),
+            .documents = json_object_get(vector, "documents"),
+            .variables = {json_object_get(vector, "kwargs"), NULL},
+            .add_generation_prompt = json_is_true(json_object_get(vector, "add_generation_prompt")),
+            .continue_final_message = json_is_true(json_object_get(vector, "continue_final_message")),
+            .openai = true,
+            .strict = true,
+            .now = &now,
+            .limits = cot_chat_limits};
+        const cot_status status = cot_chat_render_request(chat, &out, &request, &failure, NULL);
+        good = is_expected(vector, status, &out, &failure);
+        if (!good) complain(name, line, vector, status, &out, &failure);
+        cot_chat_text_free(&out);
+        ++*count;
+    }
+    json_decref(messages);
+    return good;
+}
+
+/* What transformers made of it before it dropped what is null, where it fails since. */
+static bool check_nulls(const cot_chat_template *chat, const json_t *vector, const char *name, int line,
+                        int *count)
+{
+    const json_t *before = json_object_get(json_object_get(vector, "without"), "null"),
+                 *expected = json_object_get(before, "expected");
+    if (json_object_get(vector, "expected") || !expected) return true;
+    struct tm now = clock_of(vector);
+    cot_chat_text out;
+    cot_jinja_failure failure = {0};
+    const cot_chat_request request = {.messages = json_object_get(vector, "messages"),
+                                      .tools = json_object_get(vector, "tools"),
+                                      .documents = json_object_get(vector, "documents"),
+                                      .variables = {json_object_get(vector, "kwargs"), NULL},
+                                      .add_generation_prompt =
+                                          json_is_true(json_object_get(vector, "add_generation_prompt")),
+                                      .now = &now,
+                                      .limits = cot_chat_limits};
+    const cot_status status = cot_chat_render_request(chat, &out, &request, &failure, NULL);
+    const bool good = is_expected(before, status, &out, &failure);
+    if (!good) complain(name, line, before, status, &out, &failure);
+    cot_chat_text_free(&out);
+    ++*count;
+    return good;
+}
+
+typedef struct counts {
+    int lines, bad, objects, other_objects, nulls, other_nulls;
+} counts;
+
+static void check_template(const char *name, counts *c)
 {
     char path[512];
     cot_chat_template *chat;
@@ -113,13 +204,16 @@ static int check_template(const char *name, int *bad)
     snprintf(path, sizeof path, FOLDER "/%.200s.jsonl", name);
     FILE *file = fopen(path, "r");
     assert_non_null(file);
-    int count = 0;
-    for (json_t *vector; (vector = next_vector(file, &line, &capacity)); json_decref(vector))
-        *bad += !check_conversation(chat, vector, name, ++count);
+    int number = 0;
+    for (json_t *vector; (vector = next_vector(file, &line, &capacity)); json_decref(vector)) {
+        c->bad += !check_conversation(chat, vector, name, ++number);
+        c->other_objects += !check_openai(chat, vector, name, number, &c->objects);
+        c->other_nulls += !check_nulls(chat, vector, name, number, &c->nulls);
+    }
+    c->lines += number;
     free(line);
     fclose(file);
     cot_chat_template_close(chat);
-    return count;
 }
 
 static void test_conversations(void **state)
@@ -127,19 +221,24 @@ static void test_conversations(void **state)
     (void)state;
     DIR *folder = opendir(FOLDER);
     assert_non_null(folder);
-    int templates = 0, count = 0, bad = 0;
+    int templates = 0;
+    counts c = {0};
     for (struct dirent *entry; (entry = readdir(folder));) {
         char name[256];
         char *dot = strrchr(entry->d_name, '.');
         if (!dot || strcmp(dot, ".jinja") != 0) continue;
         snprintf(name, sizeof name, "%.*s", (int)(dot - entry->d_name), entry->d_name);
-        count += check_template(name, &bad);
+        check_template(name, &c);
         templates++;
     }
     closedir(folder);
-    print_message("%d of %d conversations of %d templates\n", count - bad, count, templates);
-    assert_int_equal(bad, 0);
-    assert_true(templates >= 31 && count >= 1957);
+    print_message("%d of %d conversations of %d templates\n", c.lines - c.bad, c.lines, templates);
+    print_message("%d of %d with objects are the same with text over the API\n", c.objects - c.other_objects,
+                  c.objects);
+    print_message("%d of %d that fail without what is null are as they were\n", c.nulls - c.other_nulls,
+                  c.nulls);
+    assert_int_equal(c.bad + c.other_objects + c.other_nulls, 0);
+    assert_true(templates >= 31 && c.lines >= 1957 && c.objects >= 188 && c.nulls >= 1);
 }
 
 /* A rendering of the template with just the variables of the context. */
