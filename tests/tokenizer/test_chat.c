@@ -418,7 +418,7 @@ static void test_roles(void **state)
     static const struct {
         const char *role;
         int32_t first;
-    } roles[] = {{"user", 29}, {"other", 0}, {"user\\u0000", 0}, {"user\\u0000><user", 0}};
+    } roles[] = {{"user", 29}, {"other", 0}, {"user\\u0000><user", 0}};
     cot_tokenizer *tokenizer;
     assert_int_equal(
         tokenizer_json_open(&tokenizer,
@@ -433,14 +433,15 @@ static void test_roles(void **state)
         size_t count;
         static const char template[] = "<{{ messages[0].role }}>";
         const cot_chat_options options = {.size = sizeof options};
-        char *conversation = conversation_of(roles[i].role, "");
+        char conversation[128];
+        snprintf(conversation, sizeof conversation, "[{\"role\": \"%s\", \"content\": \"\"}]", roles[i].role);
         assert_int_equal(cot_chat_template_parse(&chat, template, strlen(template), "t", NULL), COT_OK);
         assert_int_equal(cot_chat_render(chat, &text, conversation, strlen(conversation), &options, NULL),
                          COT_OK);
         assert_int_equal(cot_chat_encode(tokenizer, &ids, &count, &text, NULL), COT_OK);
         assert_int_equal(ids[0], roles[i].first);
+        for (size_t k = 1; k < count; k++) assert_int_not_equal(ids[k], 29);
         free(ids);
-        free(conversation);
         cot_chat_text_free(&text);
         cot_chat_template_close(chat);
     }
