@@ -45,7 +45,7 @@ static void on_interrupt(int number)
 
 /* ---- an answer ---- */
 
-/* An event of the stream: some text, or an error. A NUL is shown but not kept: no request may hold one. */
+/* An event of the stream: some text, or an error. */
 static bool on_event(void *context, const char *data, size_t bytes)
 {
     struct conversation *c = context;
@@ -61,19 +61,17 @@ static bool on_event(void *context, const char *data, size_t bytes)
         c->failed = true;
     }
     if (json_is_string(text)) {
-        const char *const begin = json_string_value(text), *const end = begin + json_string_length(text);
-        fwrite(begin, 1, (size_t)(end - begin), stdout);
-        good = fflush(stdout) == 0;
-        for (const char *part = begin; good && part <= end; part += strlen(part) + 1)
-            good = growing_text_add(&c->answer, part, strlen(part));
+        fwrite(json_string_value(text), 1, json_string_length(text), stdout);
+        good = fflush(stdout) == 0 &&
+               growing_text_add(&c->answer, json_string_value(text), json_string_length(text));
     }
     json_decref(json);
     return good && !said;
 }
 
-static bool add_message(struct conversation *c, const char *role, const char *content)
+static bool add_message(struct conversation *c, const char *role, const char *content, size_t bytes)
 {
-    json_t *text = json_string(content);
+    json_t *text = json_stringn(content, bytes);
     if (!text) cot_complain("the text is not UTF-8");
     return text && !json_array_append_new(c->messages, json_pack("{s:s,s:o}", "role", role, "content", text));
 }
@@ -108,7 +106,7 @@ static bool answer(struct conversation *c)
     const bool good = status == COT_OK && !c->failed;
     if (good)
         printf("%s\n", !c->talks ? "" : interrupted ? " [stopped]" : c->answer.bytes ? "" : "[no answer]");
-    if (c->answer.bytes) return add_message(c, "assistant", c->answer.text) && good;
+    if (c->answer.bytes) return add_message(c, "assistant", c->answer.text, c->answer.bytes) && good;
     json_array_remove(c->messages, json_array_size(c->messages) - 1); // nothing was said to it
     return good;
 }
@@ -119,7 +117,7 @@ static void forget(struct conversation *c)
 {
     const char *system = c->settings->system;
     json_array_clear(c->messages);
-    if (system) add_message(c, "system", system);
+    if (system) add_message(c, "system", system, strlen(system));
 }
 
 static const char help[] = "/new            begin anew\n"
@@ -139,7 +137,7 @@ static bool obey(struct conversation *c, const char *line)
         forget(c);
     else if (strncmp(line, "/system ", 8) == 0) {
         json_array_clear(c->messages);
-        add_message(c, "system", line + 8);
+        add_message(c, "system", line + 8, strlen(line + 8));
     } else if (strcmp(line, "/retry") == 0) {
         if (last && strcmp(last, "assistant") == 0) {
             json_array_remove(c->messages, n - 1);
@@ -198,7 +196,7 @@ static bool converse(struct conversation *c)
                 break;
             }
         } else
-            good = add_message(c, "user", message) && answer(c);
+            good = add_message(c, "user", message, strlen(message)) && answer(c);
         if (ferror(stdout)) {
             free(message);
             break;

@@ -80,12 +80,24 @@ bool cot_api_get_real(double *out, const json_t *object, const char *name, doubl
     return true;
 }
 
+bool cot_api_has_nul(const json_t *text)
+{
+    return strlen(json_string_value(text)) < json_string_length(text);
+}
+
+bool cot_api_is_text(const json_t *value, const char *text)
+{
+    return json_is_string(value) && !cot_api_has_nul(value) && strcmp(json_string_value(value), text) == 0;
+}
+
 bool cot_api_get_text(const char **out, size_t *bytes, const json_t *object, const char *name,
                       cot_api_error *error)
 {
     const json_t *value = cot_api_get(object, name);
     if (!value) return true;
     if (!json_is_string(value)) return cot_api_mistyped(error, name, value, "a string");
+    if (!bytes && cot_api_has_nul(value))
+        return cot_api_fail(error, 400, "invalid_value", name, "'%s' has the character U+0000", name);
     *out = json_string_value(value);
     if (bytes) *bytes = json_string_length(value);
     return true;
@@ -129,17 +141,12 @@ static unsigned mask_of(cot_api_kind kind)
     return masks[kind];
 }
 
-static bool is_text(const json_t *value, const char *text)
-{
-    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
-}
-
 /* Whether a value is one of those that every field may have to say that it is off. */
 static bool is_off(const json_t *value)
 {
     return json_is_false(value) || (json_is_array(value) && !json_array_size(value)) ||
-           (json_is_object(value) && !json_object_size(value)) || is_text(value, "") ||
-           is_text(value, "none");
+           (json_is_object(value) && !json_object_size(value)) || cot_api_is_text(value, "") ||
+           cot_api_is_text(value, "none");
 }
 
 static bool says_one(const json_t *value)
@@ -150,13 +157,14 @@ static bool says_one(const json_t *value)
 static bool says_text(const json_t *value)
 {
     const json_t *type = json_is_object(value) ? json_object_get(value, "type") : NULL;
-    return is_text(value, "text") || is_text(type, "text") ||
-           (json_is_array(value) && json_array_size(value) == 1 && is_text(json_array_get(value, 0), "text"));
+    return cot_api_is_text(value, "text") || cot_api_is_text(type, "text") ||
+           (json_is_array(value) && json_array_size(value) == 1 &&
+            cot_api_is_text(json_array_get(value, 0), "text"));
 }
 
 static bool says_auto(const json_t *value)
 {
-    return is_text(value, "auto");
+    return cot_api_is_text(value, "auto");
 }
 
 /* Fields that would change the answer and are not supported. */

@@ -17,8 +17,11 @@ bool cot_api_get_integer(int64_t *out, const json_t *object, const char *name, i
                          cot_api_error *error);
 bool cot_api_get_real(double *out, const json_t *object, const char *name, double least, double most,
                       cot_api_error *error);
+/* Where `bytes` is NULL the text may hold no NUL. */
 bool cot_api_get_text(const char **out, size_t *bytes, const json_t *object, const char *name,
                       cot_api_error *error);
+bool cot_api_is_text(const json_t *value, const char *text);
+bool cot_api_has_nul(const json_t *text);
 
 enum { COT_API_ANY_ID = INT32_MAX }; // the vocabulary of those who do not care: any id of 0 or more is taken
 /* Token ids in [0, vocab) of a JSON array, whose name is for messages. `ids->ids` is allocated. */

@@ -22,14 +22,15 @@ json_t *cot_api_read_json(const char *body, size_t bytes, size_t most_bytes, cot
                      w.bytes, most_bytes);
         return NULL;
     }
-    json_t *json = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &reason);
+    json_t *json =
+        json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &reason);
     if (!json) {
         const enum json_error_code code = json_error_code(&reason);
-        const bool is_null = code == json_error_null_character || code == json_error_null_byte_in_key;
+        const bool is_null = code == json_error_null_byte_in_key;
         const bool is_json = is_null || code == json_error_numeric_overflow;
         cot_api_fail(error, 400, "invalid_json", NULL, "%s: line %d, column %d: %s",
                      is_json ? "the body cannot be taken" : "the body is no JSON", reason.line, reason.column,
-                     is_null                           ? "the character U+0000 is not supported"
+                     is_null                           ? "a name with the character U+0000"
                      : is_json                         ? "a number beyond 64 bits"
                      : code == json_error_invalid_utf8 ? "a byte that is not UTF-8"
                                                        : reason.text);

@@ -127,6 +127,9 @@ static bool add_stop(cot_api_request *r, const json_t *value, cot_api_error *err
         return cot_api_mistyped(error, "stop", value, "a string or a list of strings");
     if (!json_string_length(value))
         return cot_api_fail(error, 400, "invalid_value", "stop", "'stop' holds an empty string");
+    if (cot_api_has_nul(value))
+        return cot_api_fail(error, 400, "invalid_value", "stop",
+                            "'stop' holds a string with the character U+0000, which no text is searched for");
     if (json_string_length(value) > COT_API_MAX_STOP_BYTES)
         return cot_api_fail(error, 400, "invalid_value", "stop",
                             "'stop' holds a string of %zu bytes, at most %d may be",
@@ -272,10 +275,10 @@ static bool check_part(const json_t *part, size_t index, cot_api_error *error)
     if (!json_is_string(type))
         return cot_api_fail(error, 400, "invalid_value", "messages",
                             "messages[%zu] has a part of 'content' without 'type'", index);
-    const char *name = json_string_value(type);
-    if (strcmp(name, "text") != 0 && strcmp(name, "refusal") != 0)
+    if (!cot_api_is_text(type, "text") && !cot_api_is_text(type, "refusal"))
         return cot_api_fail(error, 400, "unsupported_parameter", "messages",
-                            "messages[%zu] has content of type '%s', which is not supported", index, name);
+                            "messages[%zu] has content of type '%s', which is not supported", index,
+                            json_string_value(type));
     return true;
 }
 
@@ -289,12 +292,12 @@ static bool check_message(const json_t *message, size_t index, cot_api_error *er
     if (!json_is_string(role))
         return cot_api_fail(error, 400, "invalid_value", "messages", "messages[%zu] has no 'role'", index);
     for (i = 0; i < sizeof roles / sizeof *roles; i++)
-        if (strcmp(json_string_value(role), roles[i]) == 0) break;
+        if (cot_api_is_text(role, roles[i])) break;
     if (i == sizeof roles / sizeof *roles)
         return cot_api_fail(error, 400, "invalid_value", "messages",
                             "messages[%zu] has the unknown role '%s'", index, json_string_value(role));
     if (!content && !cot_api_get(message, "tool_calls") && !cot_api_get(message, "function_call") &&
-        strcmp(json_string_value(role), "assistant") != 0)
+        !cot_api_is_text(role, "assistant"))
         return cot_api_fail(error, 400, "invalid_value", "messages", "messages[%zu] has no 'content'", index);
     if (content && !json_is_string(content) && !json_is_array(content))
         return cot_api_fail(error, 400, "invalid_type", "messages",

@@ -29,14 +29,15 @@ static cot_status read_object(json_t **out, json_t *text, translation *t)
     json_error_t why;
     const cot_json_weight weight = cot_json_weigh(json_string_value(text), json_string_length(text));
     if (weight.bytes > t->bytes)
-        return cot_fail(t->error, COT_MALFORMED, "the arguments of messages[%zu]'s tool calls take too much memory",
-                        t->message);
-    json_t *object = json_loadb(json_string_value(text), json_string_length(text),
-                                JSON_ALLOW_NUL | JSON_DECODE_ANY, &why);
+        return cot_fail(t->error, COT_MALFORMED,
+                        "the arguments of messages[%zu]'s tool calls take too much memory", t->message);
+    json_t *object =
+        json_loadb(json_string_value(text), json_string_length(text), JSON_ALLOW_NUL | JSON_DECODE_ANY, &why);
     if (!object && json_error_code(&why) == json_error_out_of_memory) return no_memory(t);
     if (!object && json_error_code(&why) == json_error_numeric_overflow)
         return cot_fail(t->error, COT_INVALID_ARGUMENT,
-                        "the arguments of messages[%zu]'s tool calls have a number beyond 64 bits", t->message);
+                        "the arguments of messages[%zu]'s tool calls have a number beyond 64 bits",
+                        t->message);
     if (json_is_object(object)) {
         t->bytes -= weight.bytes;
         *out = object;
@@ -87,7 +88,8 @@ static cot_status translate_arguments(json_t **out, json_t *arguments, translati
 }
 
 /* Copies an object with another value under the key. */
-static cot_status copy_with(json_t **out, json_t *object, const char *key, json_t *value, const translation *t)
+static cot_status copy_with(json_t **out, json_t *object, const char *key, json_t *value,
+                            const translation *t)
 {
     *out = json_copy(object);
     if (*out && !json_object_set_new(*out, key, value)) return COT_OK; // it takes the value over either way

@@ -10,11 +10,10 @@
 #define TEXT "\"{\\\"" KEY "\\\": \\\"" VALUE "\\\"}\""
 
 #define USER "{\"role\": \"user\", \"content\": \"hi\"}"
-#define CALLS(arguments)                                                                                           \
-    "\"tool_calls\": [{\"id\": \"abcdef123\", \"type\": \"function\", \"function\": {\"name\": \"look\", "           \
+#define CALLS(arguments)                                                                                     \
+    "\"tool_calls\": [{\"id\": \"abcdef123\", \"type\": \"function\", \"function\": {\"name\": \"look\", "   \
     "\"arguments\": " arguments "}}]}"
-#define ANSWER                                                                                                     \
-    "{\"role\": \"tool\", \"name\": \"look\", \"tool_call_id\": \"abcdef123\", \"content\": \"5\"}"
+#define ANSWER "{\"role\": \"tool\", \"name\": \"look\", \"tool_call_id\": \"abcdef123\", \"content\": \"5\"}"
 #define CALLING(arguments) "{\"role\": \"assistant\", " CALLS(arguments)
 #define SAYING(arguments) "{\"role\": \"assistant\", \"content\": \"\", " CALLS(arguments)
 
@@ -28,7 +27,8 @@ static const char *const conversations[][2] = {
 };
 
 static const char tools[] =
-    "[{\"type\": \"function\", \"function\": {\"name\": \"look\", \"description\": \"looks\", \"parameters\": "
+    "[{\"type\": \"function\", \"function\": {\"name\": \"look\", \"description\": \"looks\", "
+    "\"parameters\": "
     "{\"type\": \"object\", \"properties\": {\"key\": {\"type\": \"string\"}}, \"required\": [\"key\"]}}}]";
 
 /* Special tokens, which a folder may lack and a request bring. */
@@ -37,11 +37,10 @@ static const char variables[] = "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\
 static cot_chat_text render(const cot_chat_template *chat, const char *conversation, const json_t *with)
 {
     json_t *messages = json_loads(conversation, 0, NULL), *tokens = json_loads(variables, 0, NULL);
-    const cot_chat_request request = {
-        .messages = messages,
-        .tools = with,
-        .variables = {tokens, NULL},
-        .limits = {.steps = (uint64_t)1 << 20, .bytes = (size_t)16 << 20}};
+    const cot_chat_request request = {.messages = messages,
+                                      .tools = with,
+                                      .variables = {tokens, NULL},
+                                      .limits = {.steps = (uint64_t)1 << 20, .bytes = (size_t)16 << 20}};
     cot_chat_text text = {0};
     if (messages) cot_chat_render_request(chat, &text, &request, NULL, NULL);
     json_decref(messages);

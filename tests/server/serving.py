@@ -176,9 +176,10 @@ class Server:
 
 
 class Peer:
-    """A server that answers every POST with the same stream of events."""
+    """A server that answers every POST with the same stream of events; `bodies` holds what it was sent."""
 
     def __init__(self, *events):
+        self.bodies = bodies = []
         stream = "".join(f"data: {event}\n\n" for event in events).encode()
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -186,7 +187,7 @@ class Peer:
                 self.answer("application/json", b'{"data": [{"id": "peer"}]}')
 
             def do_POST(self):
-                self.rfile.read(int(self.headers["Content-Length"]))
+                bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 self.answer("text/event-stream", stream)
 
             def answer(self, kind, body):

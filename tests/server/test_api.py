@@ -183,7 +183,7 @@ class Answers(Shared):
     # ---- the rest of the API ----
 
     def test_tokens(self):
-        for text in PROMPTS + ["", "ünï ☃ \n\t"]:
+        for text in PROMPTS + ["", "ünï ☃ \n\t", "\0", "a\0b\0\0<|endoftext|>\0"]:
             answer = self.server.post("/tokenize", {"prompt": text})[1]
             self.assertEqual(answer["count"], len(answer["tokens"]))
             self.assertEqual(self.server.post("/detokenize", {"tokens": answer["tokens"]})[1], {"prompt": text})
@@ -197,6 +197,20 @@ class Answers(Shared):
         self.assertEqual(status, 200)
         chat = self.server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1})[1]
         self.assertEqual(chat["usage"]["prompt_tokens"], answer["count"])
+
+    def test_nul(self):
+        """U+0000 is a character: tokenized, rendered, echoed and counted as any other."""
+        text = "Once\0upon \0"
+        ids = json.loads(run("tokenize", MODEL, "--jsonl", input=json.dumps({"text": text})).stdout)["ids"]
+        answer = self.server.complete(text, temperature=0, max_tokens=1, echo=True, return_token_ids=True)["choices"][0]
+        self.assertEqual(answer["prompt_token_ids"], ids)
+        self.assertEqual(answer["text"][: len(text)], text)
+        for content in (text, [{"type": "text", "text": text}]):
+            messages = [{"role": "user", "content": content}]
+            line = json.loads(run("tokenize", MODEL, "--messages", "-", "--json", input=json.dumps(messages)).stdout)
+            self.assertIn(text, line["text"])
+            status, answer = self.server.post("/v1/chat/completions", {"messages": messages, "max_tokens": 1, "return_token_ids": True})
+            self.assertEqual((status, answer["choices"][0]["prompt_token_ids"]), (200, line["ids"]))
 
     def test_other_paths(self):
         self.assertEqual(self.server.get("/health"), (200, b""))

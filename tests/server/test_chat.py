@@ -128,6 +128,9 @@ class Chat(unittest.TestCase):
             with Peer(event, event, second) as peer:
                 done = run("chat", f"http://127.0.0.1:{peer.port}", input="Hi\n")
                 self.assertEqual((done.stdout.rstrip("\n"), done.stderr, done.returncode), ("a\0ba\0b", said, status))
+        with Peer(event, "[DONE]") as peer:  # and is part of what was said
+            run("chat", f"http://127.0.0.1:{peer.port}", input="Hi\nAnd?\n")
+            self.assertEqual(peer.bodies[1]["messages"][1], {"role": "assistant", "content": "a\0b"})
 
     def test_refusals(self):
         for where, word in [("http://127.0.0.1:9", "127.0.0.1"), ("https://localhost", "https"), ("/none", "/none"), ("http://", "URL")]:
