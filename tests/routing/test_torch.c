@@ -290,6 +290,75 @@ static void test_archives(void **state)
     assert_refused(cot_torch_open(&file, in_scratch(pad, "none.pt"), &error), &error, "none.pt");
 }
 
+/* What torch wrote before its archives, or writes when asked to: storages "0" of six int32 and "1" of two doubles, listed in
+ * another order than they occur in. */
+#define OLDER_STORAGE(type, key, count)                                                                      \
+    "((X\7\0\0\0storagectorch\n" type "Storage\nX\1\0\0\0" key "X\3\0\0\0cpuK" count "NtQ"
+#define OLDER_TENSOR(type, key, count, offset, shape, stride)                                                \
+    "ctorch._utils\n_rebuild_tensor_v2\n" OLDER_STORAGE(type, key, count) offset shape stride                \
+        "\x89"                                                                                               \
+        "ccollections\nOrderedDict\n)RtR"
+static void put_older(archive *to, const char *version, const char *little, int64_t count)
+{
+    static const char magic[] = "\x80\2\x8a\12\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+    static const char saved[] = "\x80\2}q\0(X\1\0\0\0t" OLDER_TENSOR(
+        "Int", "0", "\6", "K\1", "K\2K\2\x86",
+        "K\3K\1\x86") "X\1\0\0\0u" OLDER_TENSOR("Double", "1", "\2", "K\0", "K\2\x85",
+                                                "K\1\x85") "X\1\0\0\0v" OLDER_TENSOR("Int", "0", "\6", "K\0",
+                                                                                     "K\6\x85",
+                                                                                     "K\1\x85") "u.";
+    static const char keys[] = "\x80\2]q\0(X\1\0\0\0"
+                               "1X\1\0\0\0"
+                               "0e.";
+    static const int32_t six[] = {5, 6, 7, 8, 9, 10};
+    static const double two[] = {0.5, -2};
+    to->used = to->members = 0;
+    archive_put(to, magic, sizeof magic - 1);
+    archive_put(to, version, 6);
+    archive_put(to, "\x80\2}q\0X\15\0\0\0little_endian", 23);
+    archive_put(to, little, 1);
+    archive_put(to, "s.", 2);
+    archive_put(to, saved, sizeof saved - 1);
+    archive_put(to, keys, sizeof keys - 1);
+    archive_number(to, 2, 8);
+    archive_put(to, two, sizeof two);
+    archive_number(to, (uint64_t)count, 8);
+    archive_put(to, six, sizeof six);
+}
+
+static const char version_1001[] = "\x80\2M\xe9\3.";
+
+static void test_older_form(void **state)
+{
+    (void)state;
+    cot_torch_file file;
+    cot_error error = {0};
+    put_older(&a, version_1001, "\x88", 6);
+    if (cot_torch_parse(&file, a.bytes, a.used, "f.pt", &error) != COT_OK) fail_msg("%s", error.message);
+    const cot_torch_tensor *t = cot_torch_get_tensor(file.value, "t"),
+                           *u = cot_torch_get_tensor(file.value, "u"),
+                           *v = cot_torch_get_tensor(file.value, "v");
+    assert_true(t && u && v && t->dims == 2 && t->dtype == COT_I32 && u->dtype == COT_F64);
+    double n[5];
+    for (int i = 0; i < 2; i++) assert_true(cot_torch_number(&n[i], u->dtype, u->data + 8 * i));
+    for (int i = 0; i < 3; i++)
+        assert_true(
+            cot_torch_number(&n[2 + i], COT_I32, (i ? t : v)->data + 4 * (i == 2 ? t->stride[0] : 0)));
+    assert_memory_equal(n, ((const double[]){0.5, -2, 5, 6, 9}), sizeof n);
+    cot_torch_close(&file);
+    put_older(&a, "\x80\2M\xe8\3.", "\x88", 6);
+    assert_refused(cot_torch_parse(&file, a.bytes, a.used, "f.pt", &error), &error, "of another version");
+    put_older(&a, version_1001, "\x89", 6);
+    assert_refused(cot_torch_parse(&file, a.bytes, a.used, "f.pt", &error), &error, "big-endian");
+    put_older(&a, version_1001, "\x88", 7);
+    assert_refused(cot_torch_parse(&file, a.bytes, a.used, "f.pt", &error), &error, "ends within a storage");
+    put_older(&a, version_1001, "\x88", 5); // fewer than the pickle says
+    assert_refused(cot_torch_parse(&file, a.bytes, a.used, "f.pt", &error), &error, "there is more behind");
+    put_older(&a, version_1001, "\x88", 6);
+    archive_number(&a, 0, 1);
+    assert_refused(cot_torch_parse(&file, a.bytes, a.used, "f.pt", &error), &error, "there is more behind");
+}
+
 /* Every way to cut the file short and to change one byte of it ends in values or a refusal. */
 static void test_damage(void **state)
 {
@@ -298,8 +367,11 @@ static void test_damage(void **state)
         "\x80\2}q\0(X\1\0\0\0t" TENSOR("K\0", "K\2K\3\x86", "K\3K\1\x86") "X\1\0\0\0l](K\1K\2eu.";
     static uint8_t copy[sizeof a.bytes];
     cot_torch_file file;
-    for (int wide = 0; wide < 2; wide++) {
-        archive_pickle(&a, pickle, sizeof pickle - 1, wide);
+    for (int form = 0; form < 3; form++) {
+        if (form < 2)
+            archive_pickle(&a, pickle, sizeof pickle - 1, form);
+        else
+            put_older(&a, version_1001, "\x88", 6);
         for (size_t n = 0; n < a.used; n++) {
             uint8_t *exact = malloc(n ? n : 1); // so that a sanitizer sees a read past the end
             assert_non_null(exact);
@@ -325,7 +397,7 @@ int main(void)
         cmocka_unit_test(test_values),  cmocka_unit_test(test_tensors),
         cmocka_unit_test(test_numbers), cmocka_unit_test(test_hostile_pickles),
         cmocka_unit_test(test_deep),    cmocka_unit_test(test_archives),
-        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_damage),  cmocka_unit_test(test_older_form),
     };
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "routing/torch/file.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -89,7 +90,8 @@ static enum format recognise(const cot_map_source *source)
 {
     const char *format = json_string_value(json_object_get(source->json, "format"));
     if (format && !strcmp(format, "coterie.placement")) return COTERIE;
-    if (begins(source, "PK\3\4") || json_object_get(source->json, "physical_to_logical_map")) return SGLANG;
+    if (cot_torch_is(source->text, source->bytes) || json_object_get(source->json, "physical_to_logical_map"))
+        return SGLANG;
     if (begins(source, "\x93NUMPY")) return OMNI;
     if (json_object_get(source->json, "layer_list")) return ASCEND;
     if (holds(source, "eplb_initial_mapping")) return VLLM;
@@ -100,7 +102,8 @@ static enum format recognise(const cot_map_source *source)
 static cot_status check_json(const cot_map_source *source, enum format format, const json_error_t *json_error,
                              cot_error *error)
 {
-    bool wanted = format == COTERIE || format == ASCEND || (format == SGLANG && !begins(source, "PK\3\4"));
+    bool wanted = format == COTERIE || format == ASCEND ||
+                  (format == SGLANG && !cot_torch_is(source->text, source->bytes));
     if (source->json || (!wanted && !(format == FORMATS && begins(source, "{")))) return COT_OK;
     return cot_fail(error, COT_MALFORMED, "'%s' line %d is no JSON: %s", source->path, json_error->line,
                     json_error->text);

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "routing/scan.h"
+#include "routing/torch/file.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -136,7 +137,7 @@ static cot_status recognise(enum format *format, const char *path, cot_error *er
     cot_status status = cot_file_map_open(&map, path, error);
     if (status != COT_OK) return status;
     const char *text = (const char *)map.data;
-    if (map.bytes > 4 && !memcmp(text, "PK\3\4", 4))
+    if (cot_torch_is(map.data, map.bytes))
         *format = SGLANG;
     else if (cot_safetensors_is(map.data, map.bytes))
         *format = says_trace(&map) ? TRACE : TENSORRT;

@@ -2,6 +2,8 @@
 
 #include "base/error.h"
 
+#include <string.h>
+
 /* Values take some ten times the pickle's bytes; recordings of ten million tokens have pickles of 100 MB. */
 static const size_t MAX_PICKLE_BYTES = (size_t)256 << 20;
 
@@ -11,6 +13,11 @@ cot_status cot_torch_parse(cot_torch_file *file, const void *data, size_t bytes,
     static const char pickle[] = "/data.pkl";
     const size_t tail = sizeof pickle - 1;
     *file = (cot_torch_file){0};
+    if (cot_torch_is_legacy(data, bytes)) {
+        cot_status status = cot_torch_parse_legacy(file, data, bytes, path, error);
+        if (status != COT_OK) cot_torch_close(file);
+        return status;
+    }
     cot_status status = cot_zip_open(&file->zip, data, bytes, path, error);
     if (status != COT_OK) return status;
     const cot_zip_member *found = NULL, *order;
@@ -29,12 +36,20 @@ cot_status cot_torch_parse(cot_torch_file *file, const void *data, size_t bytes,
         order = cot_zip_find(&file->zip, found->name, folder, "byteorder", 9);
         if (order && (order->bytes != 6 || memcmp(order->data, "little", 6) != 0))
             status = cot_fail(error, COT_UNSUPPORTED, "'%s': tensors of a big-endian machine", path);
-        else
-            status = cot_torch_unpickle(&file->value, &file->memory, found->data, found->bytes, &file->zip,
-                                        found->name, folder, path, error);
+        else {
+            cot_torch_storages storages = {&file->zip, found->name, folder, NULL, 0, 0};
+            size_t used;
+            status = cot_torch_unpickle(&file->value, &used, &file->memory, found->data, found->bytes,
+                                        &storages, path, error);
+        }
     }
     if (status != COT_OK) cot_torch_close(file);
     return status;
+}
+
+bool cot_torch_is(const void *data, size_t bytes)
+{
+    return (bytes >= 4 && !memcmp(data, "PK\3\4", 4)) || cot_torch_is_legacy(data, bytes);
 }
 
 cot_status cot_torch_open(cot_torch_file *file, const char *path, cot_error *error)

@@ -1,4 +1,5 @@
-/* Files that torch.save wrote. */
+/* Files that torch.save wrote: a zip archive of a pickle and its storages, or what torch wrote before 1.6 and still does when
+ * asked to, the same one after another (legacy.c). */
 #ifndef COT_ROUTING_TORCH_FILE_H
 #define COT_ROUTING_TORCH_FILE_H
 #include "base/file.h"
@@ -18,5 +19,12 @@ cot_status cot_torch_open(cot_torch_file *file, const char *path, cot_error *err
 cot_status cot_torch_parse(cot_torch_file *file, const void *data, size_t bytes, const char *path,
                            cot_error *error);
 void cot_torch_close(cot_torch_file *file);
+
+/* Whether the bytes begin as a file of torch.save in either form does. */
+bool cot_torch_is(const void *data, size_t bytes);
+/* The older form alone. */
+bool cot_torch_is_legacy(const void *data, size_t bytes);
+cot_status cot_torch_parse_legacy(cot_torch_file *file, const uint8_t *data, size_t bytes, const char *path,
+                                  cot_error *error);
 
 #endif

@@ -11,9 +11,8 @@ typedef struct cot_pickle_machine {
     size_t *marks; // depths at which marks lie
     size_t n_marks, marks_room;
     cot_torch_memory *memory;
-    const cot_zip *zip;
-    const char *folder, *path;
-    size_t folder_bytes;
+    cot_torch_storages *storages;
+    const char *path;
     cot_error *error;
 } cot_pickle_machine;
 

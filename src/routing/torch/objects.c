@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* A storage's dtype, or what a call of the name makes. */
 enum { REBUILD_TENSOR = COT_DTYPE_COUNT, ORDERED_DICT };
@@ -66,7 +67,23 @@ static const cot_torch_value *item(const cot_torch_value *tuple, uint32_t i, cot
     return tuple->list.items[i];
 }
 
-/* ('storage', torch.XStorage, KEY, device, elements) -> the storage's bytes in the archive */
+/* Lists a storage whose bytes are not there yet. */
+static cot_status note_storage(cot_pickle_machine *m, cot_torch_value *storage, const cot_torch_value *key)
+{
+    cot_torch_storages *s = m->storages;
+    if (s->n_found == s->room_found) {
+        const size_t room = s->room_found ? 2 * s->room_found : 16;
+        cot_torch_found *larger = realloc(s->found, room * sizeof *larger);
+        if (!larger) return cot_pickle_no_memory(m);
+        s->found = larger;
+        s->room_found = room;
+    }
+    s->found[s->n_found++] = (cot_torch_found){key->text.at, key->text.bytes, storage->storage.dtype};
+    return cot_pickle_push(m, storage);
+}
+
+/* ('storage', torch.XStorage, KEY, device, elements) -> the storage's bytes in the archive. The older form has a sixth
+ * part, what the storage is a view of, which nobody has written for long. */
 cot_status cot_pickle_storage(cot_pickle_machine *m)
 {
     if (!cot_pickle_above(m)) return cot_pickle_broken(m, "a persistent id that is not there");
@@ -75,15 +92,20 @@ cot_status cot_pickle_storage(cot_pickle_machine *m)
     const cot_torch_value *count = item(id, 4, COT_TORCH_INTEGER);
     if (!type || !key || !count || type->global >= COT_DTYPE_COUNT)
         return cot_pickle_broken(m, "a persistent id of no storage");
-    char name[64];
-    int length = snprintf(name, sizeof name, "data/%.*s", key->text.bytes < 50 ? (int)key->text.bytes : 50,
-                          key->text.at);
-    const cot_zip_member *member = cot_zip_find(m->zip, m->folder, m->folder_bytes, name, (size_t)length);
-    if (!member)
-        return cot_fail(m->error, COT_MALFORMED, "'%s': the archive lacks storage '%s'", m->path, name);
     cot_torch_value *storage = cot_pickle_make(m, COT_TORCH_STORAGE);
     if (!storage) return cot_pickle_no_memory(m);
     storage->storage.dtype = (cot_dtype)type->global;
+    storage->storage.count = count->integer < 0 ? 0 : (size_t)count->integer;
+    if (id->list.count > 5 && id->list.items[5]->kind != COT_TORCH_NONE)
+        return cot_fail(m->error, COT_UNSUPPORTED, "'%s': a storage that is a view of another", m->path);
+    if (!m->storages->zip) return note_storage(m, storage, key);
+    char name[64];
+    int length = snprintf(name, sizeof name, "data/%.*s", key->text.bytes < 50 ? (int)key->text.bytes : 50,
+                          key->text.at);
+    const cot_zip_member *member =
+        cot_zip_find(m->storages->zip, m->storages->folder, m->storages->folder_bytes, name, (size_t)length);
+    if (!member)
+        return cot_fail(m->error, COT_MALFORMED, "'%s': the archive lacks storage '%s'", m->path, name);
     storage->storage.data = member->data;
     storage->storage.count = member->bytes / cot_dtype_bytes(storage->storage.dtype);
     if (count->integer < 0 || (uint64_t)count->integer > storage->storage.count)
@@ -134,8 +156,9 @@ static cot_status rebuild_tensor(cot_pickle_machine *m, const cot_torch_value *a
     if (!empty && (uint64_t)elements > storage->storage.count)
         return cot_fail(m->error, COT_UNSUPPORTED, "'%s': a tensor that repeats elements of its storage",
                         m->path);
-    tensor->data =
-        storage->storage.data + (empty ? 0 : (size_t)offset->integer * cot_dtype_bytes(tensor->dtype));
+    if (storage->storage.data)
+        tensor->data =
+            storage->storage.data + (empty ? 0 : (size_t)offset->integer * cot_dtype_bytes(tensor->dtype));
     return COT_OK;
 }
 

@@ -272,18 +272,12 @@ static cot_status step(cot_pickle_machine *m, uint8_t opcode)
     }
 }
 
-cot_status cot_torch_unpickle(const cot_torch_value **value, cot_torch_memory *memory, const uint8_t *data,
-                              size_t bytes, const cot_zip *zip, const char *folder, size_t folder_bytes,
+cot_status cot_torch_unpickle(const cot_torch_value **value, size_t *used, cot_torch_memory *memory,
+                              const uint8_t *data, size_t bytes, cot_torch_storages *storages,
                               const char *path, cot_error *error)
 {
-    cot_pickle_machine m = {.data = data,
-                            .bytes = bytes,
-                            .memory = memory,
-                            .zip = zip,
-                            .folder = folder,
-                            .folder_bytes = folder_bytes,
-                            .path = path,
-                            .error = error};
+    cot_pickle_machine m = {
+        .data = data, .bytes = bytes, .memory = memory, .storages = storages, .path = path, .error = error};
     cot_status status = COT_OK;
     bool done = false;
     while (status == COT_OK && !done) {
@@ -296,6 +290,7 @@ cot_status cot_torch_unpickle(const cot_torch_value **value, cot_torch_memory *m
     if (status == COT_OK && (m.depth != 1 || m.n_marks))
         status = cot_pickle_broken(&m, "it ends with more or less than one value");
     if (status == COT_OK) *value = m.stack[0];
+    *used = m.at;
     free(m.stack);
     free(m.memo);
     free(m.marks);

@@ -67,11 +67,28 @@ void cot_torch_memory_free(cot_torch_memory *memory);
 /* `bytes` zeroed bytes, 8-aligned; NULL when out of memory. */
 void *cot_torch_take(cot_torch_memory *memory, size_t bytes);
 
-/* Reads the pickle at `data`, whose storages are the members `folder`data/KEY of `zip`; `path` is for messages. The
- * values live in `memory`, and point into `data` and the archive. Opcodes and names that no recording needs are
- * refused, whatever they would do. Errors: MALFORMED, UNSUPPORTED (such an opcode or name), OUT_OF_MEMORY. */
-cot_status cot_torch_unpickle(const cot_torch_value **value, cot_torch_memory *memory, const uint8_t *data,
-                              size_t bytes, const cot_zip *zip, const char *folder, size_t folder_bytes,
+/* Where a pickle's storages are: the members `folder`data/KEY of `zip`; or nowhere yet, and `found` lists them as they occur,
+ * tensors then have no data. */
+typedef struct cot_torch_storages {
+    const cot_zip *zip;
+    const char *folder;
+    size_t folder_bytes;
+    struct cot_torch_found *found; // NULL: they are in `zip`
+    size_t n_found, room_found;
+} cot_torch_storages;
+
+/* A storage that a pickle names. */
+typedef struct cot_torch_found {
+    const char *key; // [key_bytes], in the pickle
+    size_t key_bytes;
+    cot_dtype dtype;
+} cot_torch_found;
+
+/* Reads the pickle at `data`, of which `*used` bytes are its own; `path` is for messages. The values live in `memory`, and
+ * point into `data` and the storages. Opcodes and names that no recording needs are refused, whatever they would do.
+ * Errors: MALFORMED, UNSUPPORTED (such an opcode or name), OUT_OF_MEMORY. */
+cot_status cot_torch_unpickle(const cot_torch_value **value, size_t *used, cot_torch_memory *memory,
+                              const uint8_t *data, size_t bytes, cot_torch_storages *storages,
                               const char *path, cot_error *error);
 
 /* The element at `at`, of any dtype but the 8-bit floats; false for those. */
