@@ -90,7 +90,7 @@ cot_status cot_trace_builder_open(cot_trace_builder **builder, const char *model
                                   const int32_t *layers, int32_t n_experts, int32_t top_k, cot_error *error);
 /* Appends a token to sequence `sequence`, 0 or more, at its end; sequences may grow in turn, as they do in a
  * batch. A number that is skipped becomes an empty sequence. `experts` [L][K], `weights` [L][K] (finite;
- * stored as float16). Errors: INVALID_ARGUMENT (the builder is as before), OUT_OF_MEMORY (likewise). */
+ * stored as float16; NULL: not known, and the trace has none). Errors: INVALID_ARGUMENT (the builder is as before), OUT_OF_MEMORY (likewise). */
 cot_status cot_trace_builder_append(cot_trace_builder *builder, int32_t sequence, int32_t token_id,
                                     const uint16_t *experts, const float *weights, cot_error *error);
 /* Moves everything appended into `*trace`, sequence after sequence, and leaves the builder without tokens.

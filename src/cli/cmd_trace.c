@@ -149,6 +149,12 @@ static void print_text(const cot_trace *trace, const figures *layer, const figur
     if (counts) printf("\nLAR is not defined for counts: they do not say on which rank a token is home\n");
 }
 
+static void say(void *context, const char *line)
+{
+    (void)context;
+    cot_complain("note: %s", line);
+}
+
 struct info_settings {
     const char *file;
     bool json;
@@ -159,7 +165,8 @@ static int info(const void *context)
     const struct info_settings *s = context;
     cot_trace trace;
     cot_error error = {0};
-    if (cot_trace_open(&trace, s->file, &error) != COT_OK) return cot_complain_of(&error);
+    const cot_trace_import_options options = {.size = sizeof options, .say = say};
+    if (cot_trace_import(&trace, s->file, &options, &error) != COT_OK) return cot_complain_of(&error);
     figures *layer = calloc((size_t)trace.n_layers, sizeof *layer), all = {0};
     json_t *warnings = json_array();
     cot_progress progress = {"measuring", 0};
@@ -204,7 +211,8 @@ const cot_command cot_cmd_trace_info = {
                                       "coterie trace info trace.safetensors --json", NULL},
     .options = {.groups = (const cot_option_group[]){{"Options", info_options, 0}, {0}},
                 .positionals =
-                    (const cot_positional[]){{"FILE", 1, 1, "a routing trace (see coterie trace convert)",
+                    (const cot_positional[]){{"FILE", 1, 1,
+                                              "a routing trace, or what coterie trace convert makes one of",
                                               offsetof(struct info_settings, file)},
                                              {0}}},
     .settings_bytes = sizeof(struct info_settings),
@@ -219,12 +227,6 @@ struct convert_settings {
 struct talk {
     cot_progress progress;
 };
-
-static void say(void *context, const char *line)
-{
-    (void)context;
-    cot_complain("note: %s", line);
-}
 
 static void say_warning(void *context, const char *line)
 {
@@ -275,7 +277,7 @@ static const cot_option convert_options[] = {
     {"counts", 0, COT_OPTION_FLAG, NULL, NULL, "write counts of (token id, expert) alone",
      offsetof(struct convert_settings, counts)},
     {"from", 0, COT_OPTION_TEXT, "FORMAT", NULL,
-     "trace, gpt-oss, deepseek or table; recognised by content unless given",
+     "trace, gpt-oss, deepseek, table or sglang; recognised by content unless given",
      offsetof(struct convert_settings, from)},
     {"model", 0, COT_OPTION_TEXT, "NAME", NULL, "model to record; the folder's name unless given",
      offsetof(struct convert_settings, model)},
@@ -289,9 +291,9 @@ const cot_command cot_cmd_trace_convert = {
     .name = "trace convert",
     .summary = "make a routing trace of what other programs recorded, or counts of a trace",
     .details = "IN is a trace; a folder of ids.u8, probs.bf16 and index.jsonl (gpt-oss); a folder of "
-               "expert_weights_<layer>.txt (deepseek); or a tab-separated table of layer, expert, token_id "
-               "and count "
-               "(table). What had to be derived is said on standard error.",
+               "expert_weights_<layer>.txt (deepseek); a tab-separated table of layer, expert, token_id "
+               "and count (table); or what SGLang's recorder writes in the mode per_token, a .pt or a folder "
+               "of them (sglang). What had to be derived is said on standard error.",
     .examples =
         (const char *const[]){"coterie trace convert routing/gpt-oss-20b -o gpt-oss.safetensors",
                               "coterie trace convert gpt-oss.safetensors --counts -o counts.safetensors",

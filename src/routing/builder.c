@@ -12,6 +12,7 @@ struct cot_trace_builder {
     int64_t n_tokens, room;                      // tokens held, tokens that fit
     int32_t *token_ids, *sequences, n_sequences; // [room]
     uint16_t *experts, *weights;                 // [room][L][K]
+    bool weightless;                             // a token came without
 };
 
 cot_status cot_trace_builder_open(cot_trace_builder **builder, const char *model, int32_t n_layers,
@@ -64,7 +65,7 @@ cot_status cot_trace_builder_append(cot_trace_builder *b, int32_t sequence, int3
             return cot_fail(error, COT_INVALID_ARGUMENT,
                             "a token in layer %" PRId32 " goes to expert %d of %" PRId32,
                             b->layers[i / (size_t)b->top_k], experts[i], b->n_experts);
-        if ((cot_f32_to_f16(weights[i]) & 0x7c00) == 0x7c00)
+        if (weights && (cot_f32_to_f16(weights[i]) & 0x7c00) == 0x7c00)
             return cot_fail(error, COT_INVALID_ARGUMENT,
                             "a token's weight in layer %" PRId32 " is %g, no finite float16",
                             b->layers[i / (size_t)b->top_k], (double)weights[i]);
@@ -84,7 +85,8 @@ cot_status cot_trace_builder_append(cot_trace_builder *b, int32_t sequence, int3
     b->sequences[t] = sequence;
     if (sequence >= b->n_sequences) b->n_sequences = sequence + 1;
     memcpy(b->experts + t * row, experts, row * sizeof *experts);
-    for (size_t i = 0; i < row; i++) b->weights[t * row + i] = cot_f32_to_f16(weights[i]);
+    for (size_t i = 0; i < row; i++) b->weights[t * row + i] = weights ? cot_f32_to_f16(weights[i]) : 0;
+    b->weightless |= !weights;
     return COT_OK;
 }
 
@@ -150,7 +152,7 @@ static cot_status fill(cot_trace *trace, cot_trace_builder *b, int64_t *order, c
         trace->experts_u8 = experts;
     else
         trace->experts_u16 = experts;
-    trace->weights = weights;
+    trace->weights = b->weightless ? NULL : weights;
     return COT_OK;
 out_of_memory:
     return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the routing of %" PRId64 " tokens",

@@ -1,7 +1,9 @@
 #include "routing/import.h"
 
 #include "base/error.h"
+#include "routing/load/reader.h"
 #include "routing/scan.h"
+#include "routing/torch/file.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -11,7 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum format { TRACE, GPT_OSS, DEEPSEEK, TABLE, FORMATS };
+enum format { TRACE, GPT_OSS, DEEPSEEK, TABLE, SGLANG, FORMATS };
 
 const cot_trace_format cot_trace_formats[FORMATS + 1] = {
     [TRACE] = {"trace", "a routing trace of Coterie's own"},
@@ -21,6 +23,9 @@ const cot_trace_format cot_trace_formats[FORMATS + 1] = {
         {"deepseek",
          "a folder of expert_weights_<layer>.txt: a document a line, 6 experts a token, then weights"},
     [TABLE] = {"table", "a tab-separated table of layer, expert, token_id and count"},
+    [SGLANG] = {"sglang",
+                "recordings of SGLang's expert distribution recorder in the mode per_token: a .pt, or a "
+                "folder of them, one a rank"},
 };
 
 void cot_import_note(const cot_import *import, const char *format, ...)
@@ -96,20 +101,27 @@ static bool holds(const char *folder, const char *name)
     return found;
 }
 
+static bool is_folder(const char *path)
+{
+    struct stat info;
+    return !stat(path, &info) && S_ISDIR(info.st_mode);
+}
+
 /* What lies at `path`, judged by the files of a folder or the first bytes of a file. */
 static cot_status recognise(enum format *format, const char *path, cot_error *error)
 {
-    struct stat info;
     *format = FORMATS;
-    if (!stat(path, &info) && S_ISDIR(info.st_mode)) {
+    if (is_folder(path)) {
         if (holds(path, "ids.u8"))
             *format = GPT_OSS;
         else if (cot_import_is_deepseek(path))
             *format = DEEPSEEK;
+        else if (cot_load_has_torch(path))
+            *format = SGLANG;
         if (*format != FORMATS) return COT_OK;
         return cot_fail(error, COT_UNSUPPORTED,
                         "'%s' is no routing data: the folder holds neither ids.u8 nor "
-                        "expert_weights_<layer>.txt",
+                        "expert_weights_<layer>.txt nor recordings (.pt)",
                         path);
     }
     cot_file_map map;
@@ -118,13 +130,16 @@ static cot_status recognise(enum format *format, const char *path, cot_error *er
     const cot_scan row = cot_scan_first_row((const char *)map.data, map.bytes);
     if (cot_safetensors_is(map.data, map.bytes))
         *format = TRACE;
+    else if (cot_torch_is(map.data, map.bytes))
+        *format = SGLANG;
     else if (row.at < row.end && isalpha((unsigned char)*row.at) &&
              memchr(row.at, '\t', (size_t)(row.end - row.at)))
         *format = TABLE; // it begins with the columns' names
     cot_file_map_close(&map);
     if (*format != FORMATS) return COT_OK;
     return cot_fail(error, COT_UNSUPPORTED,
-                    "'%s' is no routing data: neither a trace nor a tab-separated table", path);
+                    "'%s' is no routing data: neither a trace, a tab-separated table nor a recording (.pt)",
+                    path);
 }
 
 const char *cot_import_description(const char *path)
@@ -150,7 +165,8 @@ static cot_status set_model(cot_trace *trace, const cot_import *import, enum for
     if (!given) {
         if (!(real = realpath(import->path, NULL))) return cot_import_no_memory(import, error);
         char *slash = NULL;
-        if (format == TABLE && (slash = strrchr(real, '/'))) *slash = 0; // the file
+        if ((format == TABLE || format == SGLANG) && !is_folder(real) && (slash = strrchr(real, '/')))
+            *slash = 0; // the file
         if (format == DEEPSEEK && (slash = strrchr(real, '/')) && slash - real > 14 &&
             !strncmp(slash - 14, "/expert_scores", 14))
             slash[-14] = 0; // model/expert_scores/domain
@@ -191,6 +207,8 @@ static cot_status import_foreign(cot_trace *trace, cot_import *import, enum form
         status = cot_import_gpt_oss(trace, import, error);
     else if (format == DEEPSEEK)
         status = cot_import_deepseek(trace, import, error);
+    else if (format == SGLANG)
+        status = cot_import_sglang(trace, import, error);
     else
         status = cot_import_table(trace, import, error);
     if (status == COT_OK) status = set_model(trace, import, format, error);

@@ -15,6 +15,7 @@ typedef struct cot_import {
 cot_status cot_import_gpt_oss(cot_trace *trace, cot_import *import, cot_error *error);
 cot_status cot_import_deepseek(cot_trace *trace, cot_import *import, cot_error *error);
 cot_status cot_import_table(cot_trace *trace, cot_import *import, cot_error *error);
+cot_status cot_import_sglang(cot_trace *trace, cot_import *import, cot_error *error);
 
 /* What lies at `path` where it is routing data of another format than a trace: its description; else NULL. */
 const char *cot_import_description(const char *path);

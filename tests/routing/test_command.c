@@ -1,5 +1,6 @@
 /* `coterie trace info` and `coterie trace convert`, run as a user runs them. */
 #include "harness/cli/capture.h"
+#include "harness/placement/samples.h"
 #include "harness/scratch.h"
 
 #include "coterie/trace.h"
@@ -124,11 +125,8 @@ static void test_refusals(void **state)
         {"trace convert t.tsv -o /dev/full", 1, "/dev/full"},
         {"trace convert absent -o x", 1, "absent"},
         {"trace convert . -o x", 1, "neither ids.u8 nor"},
-        {"trace info t.tsv", 1,
-         "'t.tsv' is no trace, but can be made one (trace convert): a tab-separated table of layer, expert"},
-        {"trace info docs", 1,
-         "is no trace, but can be made one (trace convert): a folder of expert_weights_"},
-        {"trace info .", 1, "directory"},
+        {"trace info .", 1, "neither ids.u8 nor"},
+        {"trace info \"" SAMPLES "sglang-stat.pt\"", 1, "place --load reads counts"},
         {"trace", 2, "'trace info', 'trace convert'"},
     };
     put_table(pad);
@@ -146,12 +144,34 @@ static void test_refusals(void **state)
     for (const cot_trace_format *f = cot_trace_formats; f->name; f++) assert_non_null(strstr(c.out, f->name));
 }
 
+/* What can be made a trace is shown, and measured by other commands, without one. */
+static void test_other_formats(void **state)
+{
+    scratch_pad *pad = *state;
+    put_table(pad);
+    run_line(pad, "\"$coterie\" trace info t.tsv");
+    assert_int_equal(c.status, 0);
+    assert_non_null(strstr(c.out, "kind        counts"));
+    run_line(pad, "\"$coterie\" trace info \"" SAMPLES "sglang-per-token\"");
+    assert_int_equal(c.status, 0);
+    assert_non_null(strstr(c.out, "tokens      16\n"));
+    assert_non_null(strstr(c.out, "layers      3 (2 to 4)\n"));
+    assert_non_null(strstr(c.err, "note: 3 layers of 5 have experts; 2 of them a token"));
+    run_line(pad, "\"$coterie\" group \"" SAMPLES "sglang-per-token\" --ranks 2 --split 0.5 --json");
+    if (c.status) fail_msg("%s", c.err);
+    run_line(pad,
+             "\"$coterie\" predict --evaluate \"" SAMPLES "sglang-per-token\" --ranks 2 --split 0.5 --json");
+    if (c.status) fail_msg("%s", c.err);
+    assert_non_null(strstr(c.out, "\"token-table\""));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_convert_and_info),
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_other_formats),
     };
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

@@ -112,8 +112,8 @@ static void test_refusals(void **state)
     static const struct {
         const char *text, *words;
     } cases[] = {
-        {"", "neither a trace nor"},
-        {"layer expert token_id count\n", "neither a trace nor"},
+        {"", "neither a trace, a tab-separated table nor"},
+        {"layer expert token_id count\n", "neither a trace, a tab-separated table nor"},
         {HEADER, "holds no counts"},
         {"from_layer\tto_layer\texpert_from\texpert_to\tcount\n0\t7\t0\t0\t4407\n",
          "column 1 is 'from_layer'"},

@@ -76,6 +76,15 @@ cot_status cot_load_paths_open(cot_load_paths *list, const char *const *paths, s
     return status;
 }
 
+bool cot_load_has_torch(const char *folder)
+{
+    struct dirent **entries = NULL;
+    const int n = scandir(folder, &entries, is_torch, NULL);
+    for (int i = 0; i < n; i++) free(entries[i]);
+    free(entries);
+    return n > 0;
+}
+
 void cot_load_paths_close(cot_load_paths *list)
 {
     for (size_t i = 0; i < list->count; i++) free(list->paths[i]);

@@ -41,5 +41,7 @@ typedef struct cot_load_paths {
 cot_status cot_load_paths_open(cot_load_paths *list, const char *const *paths, size_t count,
                                cot_error *error);
 void cot_load_paths_close(cot_load_paths *list);
+/* Whether a folder holds a .pt. */
+bool cot_load_has_torch(const char *folder);
 
 #endif

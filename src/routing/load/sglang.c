@@ -5,7 +5,7 @@
 #include "routing/load/reader.h"
 
 #include "base/error.h"
-#include "routing/torch/file.h"
+#include "routing/sglang.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -59,11 +59,7 @@ static bool element(double *number, const cot_torch_tensor *t, int64_t i)
 static cot_status whole(int64_t *n, const recording *r, const cot_torch_tensor *t, int64_t i, int64_t least,
                         int64_t most, const char *name)
 {
-    double number;
-    if (element(&number, t, i) && number >= (double)least && number <= (double)most) {
-        *n = (int64_t)number;
-        if ((double)*n == number) return COT_OK;
-    }
+    if (cot_torch_whole(n, t, i, least, most)) return COT_OK;
     return cot_fail(r->error, COT_MALFORMED,
                     "'%s': an element of '%s' is no whole number from %" PRId64 " to %" PRId64, r->path, name,
                     least, most);
@@ -92,28 +88,6 @@ static cot_status read_logical_count(recording *r, const cot_torch_tensor *t)
                 sum[l * r->experts + e] += number;
             }
     return status;
-}
-
-/* The map as int32 [L][P], and E. */
-static cot_status read_map(const recording *r, const cot_torch_tensor *t, int32_t **map, int64_t *experts)
-{
-    *experts = 0;
-    if (t->dims != 2 || t->shape[0] < 1 || t->shape[0] > COT_TRACE_MAX_LAYERS || t->shape[1] < 1 ||
-        t->shape[1] > COT_LOAD_MAX_SOURCES * 16)
-        return cot_fail(r->error, COT_MALFORMED,
-                        "'%s': 'last_physical_to_logical_map' is no matrix of layers and slots", r->path);
-    int64_t L = t->shape[0], P = t->shape[1];
-    if (!(*map = malloc((size_t)(L * P) * sizeof **map))) return no_memory(r);
-    for (int64_t l = 0; l < L; l++)
-        for (int64_t p = 0; p < P; p++) {
-            int64_t e = 0;
-            cot_status status = whole(&e, r, t, l * t->stride[0] + p * t->stride[1], 0,
-                                      COT_TRACE_MAX_EXPERTS - 1, "last_physical_to_logical_map");
-            if (status != COT_OK) return status;
-            (*map)[l * P + p] = (int32_t)e;
-            if (e >= *experts) *experts = e + 1;
-        }
-    return COT_OK;
 }
 
 /* topk_ids_of_layer [L][T][K], -1 where a token had no more experts */
@@ -190,7 +164,7 @@ static cot_status read_records(recording *r, const cot_torch_value *records, con
     if (records->kind != COT_TORCH_LIST || !stored)
         return cot_fail(r->error, COT_MALFORMED,
                         "'%s': 'records' is no list, or 'last_physical_to_logical_map' is missing", r->path);
-    cot_status status = read_map(r, stored, &map, &experts);
+    cot_status status = cot_sglang_map(&map, &experts, stored, r->path, r->error);
     if (status == COT_OK) status = set_sizes(r, stored->shape[0], experts);
     for (uint32_t i = 0; status == COT_OK && i < records->list.count; i++)
         status = add_record(r, records->list.items[i], map, stored->shape[1], !i);

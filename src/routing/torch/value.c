@@ -113,3 +113,13 @@ bool cot_torch_number(double *number, cot_dtype dtype, const void *at)
     }
     return true;
 }
+
+bool cot_torch_whole(int64_t *n, const cot_torch_tensor *tensor, int64_t i, int64_t least, int64_t most)
+{
+    double number;
+    const uint8_t *at = tensor->data + (size_t)i * cot_dtype_bytes(tensor->dtype);
+    if (!cot_torch_number(&number, tensor->dtype, at) || !(number >= (double)least && number <= (double)most))
+        return false;
+    *n = (int64_t)number;
+    return (double)*n == number;
+}

@@ -91,6 +91,9 @@ cot_status cot_torch_unpickle(const cot_torch_value **value, size_t *used, cot_t
                               const uint8_t *data, size_t bytes, cot_torch_storages *storages,
                               const char *path, cot_error *error);
 
+/* Element `i` (of its storage, from the tensor's first on) where it is a whole number from `least` to `most`; else false. */
+bool cot_torch_whole(int64_t *n, const cot_torch_tensor *tensor, int64_t i, int64_t least, int64_t most);
+
 /* The element at `at`, of any dtype but the 8-bit floats; false for those. */
 bool cot_torch_number(double *number, cot_dtype dtype, const void *at);
 
