@@ -42,9 +42,9 @@ class Figures(Shown):
 
 
 def evaluate(placement: Placement | str | os.PathLike | Any, load: Trace | str | os.PathLike | Any, topology: str | None = None,
-             *, ranks: int | None = None, attention: Any = None, cost: Any = None, dispatch: str = "uniform",
+             *, ranks: int | str | None = None, attention: Any = None, cost: Any = None, dispatch: str = "uniform",
              distance: str | None = None, bytes: float = 14336, hosts: str | None = None,
-             first_layer: int = 0) -> Figures:  # fmt: skip
+             first_layer: int | None = None) -> Figures:  # fmt: skip
     """Measures a placement on a load.
 
     placement: a Placement, a file in any format of `coterie place convert`, or an array [layers, slots] or [layers, ranks,
@@ -55,7 +55,7 @@ def evaluate(placement: Placement | str | os.PathLike | Any, load: Trace | str |
         problem = _problem(load, topology, ranks, attention, cost, dispatch, distance, bytes, hosts, first_layer)
         counts, cluster, made_by, costs = stack.enter_context(problem)
         layers = copy_of(counts.layers, counts.n_layers)
-        made = stack.enter_context(placed(placement, layers, costs.n_experts, costs.n_ranks, first_layer, "placement"))
+        made = stack.enter_context(placed(placement, layers, costs.n_experts, costs.n_ranks, first_layer or 0, "placement"))
         if isinstance(load, (str, os.PathLike)):
             with contextlib.suppress(Error):  # a load that is no trace has no single tokens
                 load = read_trace(load)

@@ -53,6 +53,17 @@ def _choice(value, choices, name):
     return choices[value]
 
 
+def _ranks(ranks):
+    """How many ranks, and on how many nodes a hop apart where it says so, as "NODESxRANKS"; else 0."""
+    if not isinstance(ranks, str):
+        return whole(ranks or 0, "ranks"), 0
+    nodes, several, each = ranks.partition("x")
+    if not (nodes.isdecimal() and (each.isdecimal() if several else True)):
+        raise ValueError(f"ranks is {ranks!r}, expected a number or NODESxRANKS, such as '4x8'")
+    nodes, each = whole(int(nodes), "ranks", least=1), whole(int(each or 1), "ranks", least=1)
+    return whole(nodes * each, "ranks", least=1), nodes if several else 0
+
+
 @contextlib.contextmanager
 def _load(load, first_layer):
     if isinstance(load, (str, os.PathLike)):
@@ -145,9 +156,13 @@ def _transfers(current, made):
 def _problem(load, topology, ranks, attention, cost, dispatch, distance, bytes, hosts, first_layer):
     """The structs of a load on a cluster: the counts, the topology or None, what the costs are made by, the costs."""
     with contextlib.ExitStack() as stack:
-        counts = stack.enter_context(_load(load, whole(first_layer, "first_layer")))
-        ranks = whole(ranks or 0, "ranks")
+        counts = stack.enter_context(_load(load, whole(first_layer or 0, "first_layer")))
+        ranks, of_nodes = _ranks(ranks)
+        if of_nodes and topology is None and cost is None:
+            topology = f"complete:ranks={ranks},gpus={ranks // of_nodes}"
         cluster = stack.enter_context(_topology(topology, hosts, ranks))
+        if cluster and of_nodes and cluster.n_hosts != of_nodes:
+            raise ValueError(f"ranks says {of_nodes} nodes, topology {topology!r} has {cluster.n_hosts}")
         rows = counts.n_layers
         n = cluster.n_ranks if cluster else ranks or (numpy.shape(cost)[-1] if cost is not None else 0)
         if not n:
@@ -203,6 +218,7 @@ class Placement(Shown):
     moves: int | None = None
     transfers: numpy.ndarray | None = None
     _model_hash = 0  # whose gates the experts were placed for, 0 if not known
+    _numbered = True  # layers are the model's numbers, not rows of an array that somebody may have cut
 
     def _summary(self):
         layers, ranks, slots = self.physical_to_logical.shape
@@ -213,9 +229,14 @@ class Placement(Shown):
         return shown if self.moves is None else shown | {"moves": self.moves}
 
     def write(self, path: str | os.PathLike, format: str = "coterie", layers: int | None = None) -> None:
-        """Writes it in a format of `coterie place convert --to`; `layers`: how many the model has, for "sglang"."""
+        """Writes it in a format of `coterie place convert --to`; `layers`: how many the model has, for "sglang". Where the load
+        had fewer rows and no layer numbers, coterie.place has to be told its first_layer."""
+        rows = whole(layers or 0, "layers")
+        if rows > len(self.layers) and not self._numbered:
+            raise ValueError(f"the load had {len(self.layers)} rows, the model has {rows} layers: which are they? "
+                             "place(..., first_layer=N) says the first (3 for DeepSeek-R1)")  # fmt: skip
         options = structs.ExpertMapOptions(ctypes.sizeof(structs.ExpertMapOptions), _text(format),
-                                           n_layers=whole(layers or 0, "layers"), say=_say)  # fmt: skip
+                                           n_layers=rows, say=_say)  # fmt: skip
         call("cot_expert_map_write", ctypes.byref(self._struct()), ctypes.c_char_p(_text(path)), ctypes.byref(options))
 
     def _struct(self):
@@ -237,12 +258,12 @@ def placement_of(made):
     return result
 
 
-def _placement(load, made, value):
+def _placement(load, made, value, numbered):
     """The map's rows among those of the load, and what they are worth."""
     shape = made.n_ranks, made.slots_per_rank
     placed = dict(zip(_copy(made.layers, made.n_layers).tolist(), _copy(made.expert, made.n_layers, *shape)))
     result = Placement()
-    result.experts, result._model_hash = made.n_experts, made.model_hash
+    result.experts, result._model_hash, result._numbered = made.n_experts, made.model_hash, numbered
     result.layers = _copy(load.layers, load.n_layers)
     result.dense = numpy.array([layer not in placed for layer in result.layers.tolist()])
     plain = (numpy.arange(shape[0] * shape[1], dtype=numpy.int32) % made.n_experts).reshape(shape)
@@ -253,20 +274,20 @@ def _placement(load, made, value):
     return result
 
 
-def place(load: Trace | str | os.PathLike | Any, topology: str | None = None, *, ranks: int | None = None,
+def place(load: Trace | str | os.PathLike | Any, topology: str | None = None, *, ranks: int | str | None = None,
           method: str | None = None, slots: int | None = None, c_layer: Any = None, c_exp: Any = None,
           max_load: float | None = None, attention: Any = None, cost: Any = None, dispatch: str = "uniform",
           distance: str | None = None, bytes: float = 14336, groups: int = 1, nodes: int = 1, hosts: str | None = None,
-          first_layer: int = 0, current: Placement | str | os.PathLike | Any = None, max_moves: int | None = None,
+          first_layer: int | None = None, current: Placement | str | os.PathLike | Any = None, max_moves: int | None = None,
           move_cost: float = 0.0) -> Placement:  # fmt: skip
     """Places the experts of `load` on the ranks of `topology`, and checks the result; returns a Placement.
 
     load: an array [layers, experts] of tokens, or [layers, sources, experts] by the rank that sent them; a Trace; or a file,
     a folder or a list of files, as `coterie place --load` takes. topology: a spec like "fattree:ranks=256" or a file; without one,
-    `ranks` equally near ranks, or `cost` [layers, ranks], what an activation costs there. attention: "paper", "dp" or a
+    `ranks` equally near ranks ("4x8": 4 nodes of 8, a hop apart), or `cost` [layers, ranks], what an activation costs there. attention: "paper", "dp" or a
     pair of arrays [layers, ranks], dispatch and collect; "dp" unless given: every rank, as the sources say, else evenly.
-    c_layer, c_exp: a number or one a rank. method: unless given "replicate" where there are more slots than experts, else "ilpload";
-    "balance" is what the command takes. current: the running placement (a Placement, a file, or an array [layers, slots]):
+    c_layer, c_exp: a number or one a rank. method: the command's unless given: "balance", with c_layer or c_exp "ilpload".
+    first_layer: the model's number of the load's first row, where that does not say it. current: the running placement (a Placement, a file, or an array [layers, slots]):
     methods with replicas reach the fresh plan's balance from it in few moves, at most `max_moves`. The rest is as
     `coterie place --help` says. What was assumed is told by a warning,
     coterie.Notice. ValueError for what cannot be met, coterie.Error for files that are wrong.
@@ -275,9 +296,14 @@ def place(load: Trace | str | os.PathLike | Any, topology: str | None = None, *,
         problem = _problem(load, topology, ranks, attention, cost, dispatch, distance, bytes, hosts, first_layer)
         counts, cluster, made_by, costs = stack.enter_context(problem)
         n, split = costs.n_ranks, made_by.dispatch
+        slots = whole(slots or 0, "slots")
+        if method is None:  # capacities are the exact methods'
+            exact = slots <= counts.n_experts and (c_layer is not None or c_exp is not None)
+            method = "ilpload" if exact else "balance"
+        numbered = first_layer is not None or isinstance(load, Trace) or counts.format not in (None, b"vllm", b"logical_count")
         limits = [_array(c, numpy.int32, (n,), name) for c, name in ((c_layer, "c_layer"), (c_exp, "c_exp"))]
         wanted = structs.PlaceOptions(ctypes.sizeof(structs.PlaceOptions), _text(method),
-                                      *(_at(c, structs.Ints) for c in limits), whole(slots or 0, "slots"),
+                                      *(_at(c, structs.Ints) for c in limits), slots,
                                       _limit(max_load, "max_load", 1e-9), whole(groups, "groups"), whole(nodes, "nodes"),
                                       split)  # fmt: skip
         proof = ctypes.c_void_p()
@@ -293,10 +319,10 @@ def place(load: Trace | str | os.PathLike | Any, topology: str | None = None, *,
         call("cot_place_prove", ctypes.byref(value), proof)
         call("cot_place_verify", ctypes.byref(made), ctypes.byref(costs), ctypes.byref(wanted))
         if current is None:
-            return _placement(counts, made, value)
+            return _placement(counts, made, value, numbered)
         layers = _copy(counts.layers, counts.n_layers)
-        running = stack.enter_context(placed(current, layers, counts.n_experts, n, first_layer, "current"))
-        if METHODS[method] if method else wanted.slots > counts.n_experts:
+        running = stack.enter_context(placed(current, layers, counts.n_experts, n, first_layer or 0, "current"))
+        if METHODS[method]:
             most = -1 if max_moves is None else whole(max_moves, "max_moves", 2**63 - 1)
             few = structs.ReplanOptions(ctypes.sizeof(structs.ReplanOptions), value.peak_load, most,
                                         _limit(move_cost, "move_cost", 0), made.slots_per_rank,
@@ -311,7 +337,7 @@ def place(load: Trace | str | os.PathLike | Any, topology: str | None = None, *,
             )
         elif max_moves is not None or move_cost:
             raise ValueError("max_moves and move_cost are for methods with replicas: the optimum of another is what it is")
-        result, moves = _placement(counts, made, value), ctypes.c_int64()
+        result, moves = _placement(counts, made, value, numbered), ctypes.c_int64()
         call("cot_place_moves", ctypes.byref(moves), ctypes.byref(running), ctypes.byref(made))
         result.moves, result.transfers = moves.value, _transfers(running, made)
         return result

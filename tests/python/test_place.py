@@ -87,6 +87,58 @@ class Place(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "unknown format 'pytorch'"):
                 p.write(path, "pytorch")
 
+    def test_first_layer(self):
+        """Rows of an array are no model's layers before somebody says which; then dense ones come before them."""
+        load = rng.integers(1, 100, (3, 8))
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "map.json")
+            plain = coterie.place(load, ranks=2)
+            with self.assertRaisesRegex(ValueError, r"the load had 3 rows, the model has 5 layers.*first_layer=N"):
+                plain.write(path, "sglang", layers=5)
+            self.assertFalse(os.path.exists(path))
+            plain.write(path, "sglang", layers=3)
+            self.assertEqual(json.loads(pathlib.Path(path).read_text())["physical_to_logical_map"], plain.physical_to_logical.reshape(3, 8).tolist())
+            for first in (0, 1, 2):
+                p = coterie.place(load, ranks=2, first_layer=first)
+                p.write(path, "sglang", layers=5)
+                rows = json.loads(pathlib.Path(path).read_text())["physical_to_logical_map"]
+                self.assertEqual((len(rows), rows[first : first + 3]), (5, p.physical_to_logical.reshape(3, 8).tolist()))
+                self.assertTrue(all(row == list(range(8)) for i, row in enumerate(rows) if not first <= i < first + 3))
+            # what counts MoE layers from 0 is no better than an array, what carries numbers is
+            with self.assertRaisesRegex(ValueError, "which are they"):
+                coterie.place(SAMPLES / "vllm-stats.jsonl", ranks=2).write(path, "sglang", layers=5)
+            coterie.place(SAMPLES / "vllm-stats.jsonl", ranks=2, first_layer=2).write(path, "sglang", layers=5)
+            coterie.place(SAMPLES / "counts.csv", ranks=2).write(path, "sglang", layers=9)
+            coterie.place(coterie.read_trace(SAMPLES / "sglang-per-token"), ranks=2).write(path, "sglang", layers=9)
+
+    def test_command(self):
+        """Defaults and nodes are the command's: its map is the same to the last slot."""
+        program = os.environ.get("COT_PROGRAM")
+        if not program:
+            self.skipTest("no program")
+        with tempfile.TemporaryDirectory() as folder:
+            loads, path = os.path.join(folder, "l.csv"), os.path.join(folder, "map.json")
+            for ranks, more, options in (("2x3", [], {}), ("6", [], {}), ("3x2", ["--slots", "18"], {"slots": 18}),
+                                         ("2x3", ["--c-layer", "3"], {"c_layer": 3}), ("2x3", ["--slots", "24", "--c-exp", "99"], {"slots": 24, "c_exp": 99})):  # fmt: skip
+                load = rng.integers(1, 1000, (3, 16))
+                lines = [f"{l},{e},{load[l][e]}" for l in range(3) for e in range(16)]
+                pathlib.Path(loads).write_text("\n".join(["layer,expert,tokens", *lines]) + "\n")
+                subprocess.run([program, "place", "--load", loads, "--ranks", ranks, "-o", path, *more], check=True, capture_output=True)
+                told = json.loads(pathlib.Path(path).read_text())
+                made = coterie.place(load, ranks=ranks, **options)
+                self.assertEqual(told["physical_to_logical_map"], made.physical_to_logical.reshape(3, -1).tolist(), (ranks, options))
+        self.assertEqual(coterie.place(load, ranks="6").physical_to_logical.shape[1], 6)
+        self.assertGreater(coterie.place(load, ranks="2x3").objective, 0)
+        self.assertGreater(coterie.evaluate(made, load, ranks="2x3").links, 0)
+        self.assertEqual(coterie.place(load, "complete:ranks=6,gpus=3", ranks="2x3").objective, coterie.place(load, ranks="2x3").objective)
+        for bad in ("4y8", "x8", "4x", "", "-1", "4x8x2", "2.5", "4x8 "):
+            with self.assertRaisesRegex(ValueError, "expected a number or NODESxRANKS"):
+                coterie.place(load, ranks=bad)
+        with self.assertRaisesRegex(ValueError, "ranks says 3 nodes, topology .* has 2"):
+            coterie.place(load, "complete:ranks=6,gpus=3", ranks="3x2")
+        with self.assertRaisesRegex(ValueError, "ranks is 0"):
+            coterie.place(load, ranks="0x4")
+
     def test_sources(self):
         """Each rank prefers the experts that it sends to."""
         load = numpy.zeros((1, 2, 4))
@@ -130,14 +182,14 @@ class Place(unittest.TestCase):
         none = coterie.place(new, ranks=4, slots=32, first_layer=1, current=running, max_moves=0)
         self.assertEqual((none.moves, len(none.transfers)), (0, 0))
         self.assertEqual(none.physical_to_logical[1:].tolist(), running.physical_to_logical[1:].tolist())
-        exact = coterie.place(new[1:], "fattree:ranks=4", current=slots[1:, :24] * 0 + numpy.arange(24))
+        exact = coterie.place(new[1:], "fattree:ranks=4", method="ilpload", current=slots[1:, :24] * 0 + numpy.arange(24))
         self.assertEqual(exact.objective, exact.dual)
         for words, current in (("current has shape", slots[0]), ("current has shape", slots[:2]), ("is of 2 ranks", slots.reshape(3, 2, 16)),
                                ("current holds experts", slots + 1), ("current holds float64", slots * 1.0)):  # fmt: skip
             with self.assertRaisesRegex((ValueError, TypeError), words):
                 coterie.place(new, ranks=4, slots=32, first_layer=1, current=current)
         with self.assertRaisesRegex(ValueError, "methods with replicas"):
-            coterie.place(new[1:], "fattree:ranks=4", current=slots[1:], max_moves=3)
+            coterie.place(new[1:], "fattree:ranks=4", method="ilpload", current=slots[1:], max_moves=3)
 
     def test_replicas_on_a_rank(self):
         """Copies on the same rank are no moves, nor do ranks send to themselves."""
@@ -201,7 +253,7 @@ class Place(unittest.TestCase):
         self.assertEqual(coterie.place(unmasked, ranks=2).objective, coterie.place(load, ranks=2).objective)
         for p in (coterie.place(load, ranks=2, max_load=most) for most in (1e300, 1.7e308, 2)):  # none limits two ranks
             self.assertTrue(numpy.isfinite([p.objective, p.dual, p.gap]).all())
-        for options in ({"slots": 4.5}, {"c_layer": 2.5}, {"ranks": "2"}, {"groups": None}):
+        for options in ({"slots": 4.5}, {"c_layer": 2.5}, {"ranks": 2.5}, {"groups": None}):
             with self.assertRaisesRegex(TypeError, "whole number", msg=options):
                 coterie.place(load, **{"topology": "complete:ranks=2,gpus=1", **options})
 
