@@ -48,7 +48,9 @@ typedef struct cot_model_convert_options {
     size_t size;         /* sizeof this structure */
     const char *weights; /* what matrices of networks become: "int4" (the default), "int8" or "mxfp4" */
     /* The same of attention's projections (but kv_b) and of the head; "as-stored": nothing, they stay as they lie. NULL, the
-     * default: "int8"; "as-stored" of a head that is the embedding, and where gpt-oss's layout is written, which has no other. */
+     * default: "int8" of attention, but "as-stored" where gpt-oss's layout is written, which has no other; "as-stored" of the
+     * head. Networks of dense layers and shared experts become what `weights` says if attention (where that stays, the
+     * head) is of that kind too or stays, else they stay: readers take one kind for all that is no expert's. */
     const char *weights_attention, *weights_head;
     int threads; /* 1 to 1024; 0, the default: as many as cores (cot_cores) */
     int64_t
@@ -61,8 +63,8 @@ typedef struct cot_model_convert_options {
 void cot_model_convert_options_init(cot_model_convert_options *options);
 
 /* Writes the model of a folder to a new folder `output`: matrices of networks - experts and dense layers -, attention and head rounded as
- * cot_engine_open rounds them (`weights`), in compressed-tensors' layout or, where the model keeps a layer's experts in one tensor, gpt-oss's; other
- * matrices that the files have in few bits become fp32, those of attention and head bf16; all else that the model needs is copied as it is, with the files of the
+ * cot_engine_open rounds them (`weights`), in compressed-tensors' layout or, of gpt-oss, in its own; other
+ * matrices that the files have in few bits become fp32, those of dense networks, attention and head bf16; all else that the model needs is copied as it is, with the files of the
  * tokenizer. `output` appears whole or not at all: it is written beside under a name of its own ("OUTPUT.XXXXXX"), which is gone
  * after every failure. What is in memory is a matrix, and a layer's scales. `*notes`, where not
  * NULL, receives malloc'd lines about tensors that were left out (cot_engine_open), or NULL; the caller frees it. Errors: what reading the model

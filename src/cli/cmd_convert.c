@@ -80,23 +80,23 @@ static int convert(const void *settings)
 const cot_command cot_cmd_convert = {
     .name = "convert",
     .summary = "write a model again in few bits",
-    .details = "Matrices of experts and dense networks, of attention and the head are rounded, as --weights, "
-               "--weights-attention and --weights-head of other commands round them while they are loaded: "
-               "running the new "
-               "folder gives the same to the bit, unless the files have attention or the head in few bits, "
-               "which become int8 here and by default stay as they are there. It is in the hub's layouts, "
-               "which other programs read: "
-               "compressed-tensors' pack-quantized and mxfp4-pack-quantized, or gpt-oss's own, which has "
-               "experts in mxfp4 "
-               "alone: there attention and head stay as stored, and so does everywhere a head that is the "
-               "embedding. "
-               "Files of the tokenizer, templates, code and licences come along. Other matrices that the "
-               "files have in "
-               "few bits become fp32, or bf16 if they are attention's or the head; tensors that no layer of "
-               "the model uses are left out.\n\n"
-               "FOLDER appears whole or not at all: until then it is called FOLDER and a dot and six "
-               "letters, which only a "
-               "program that is killed without a word leaves behind.",
+    .details =
+        "Matrices of experts, of dense networks and shared experts, of attention and the head are rounded, "
+        "as "
+        "--weights, --weights-attention and --weights-head of other commands round them while they are "
+        "loaded: running the new folder gives the same to the bit as a run with the same of each. It is in "
+        "the hub's layouts, which other programs read: compressed-tensors' pack-quantized and "
+        "mxfp4-pack-quantized, or gpt-oss's own, which has experts in mxfp4 alone: there attention and head "
+        "stay as stored, and so does everywhere a head that is the embedding.\n\n"
+        "Readers that widen a model while they load it take one kind for all that is no expert's: "
+        "attention's. Dense networks and shared experts are of --weights if attention is too, or stays as "
+        "stored; else they stay, which a note says.\n\n"
+        "Files of the tokenizer, templates, code and licences come along. Other matrices that the files have "
+        "in few bits become fp32, or bf16 if they are of dense networks, attention or the head; tensors that "
+        "no layer of the model uses are left out.\n\n"
+        "FOLDER appears whole or not at all: until then it is called FOLDER and a dot and six "
+        "letters, which only a "
+        "program that is killed without a word leaves behind.",
     .examples = (const char *const[]){"coterie convert models/tiny -o tiny-int4",
                                       "coterie convert models/tiny -o tiny-int8 --weights int8", NULL},
     .options =
@@ -112,7 +112,8 @@ const cot_command cot_cmd_convert = {
                       {"weights-attention", 0, COT_OPTION_CHOICE, "TYPE", "auto",
                        "what attention's matrices become; auto: int8 if the layout has that",
                        AT(weights_attention), .choices = dense_kinds},
-                      {"weights-head", 0, COT_OPTION_CHOICE, "TYPE", "auto", "the same of the head",
+                      {"weights-head", 0, COT_OPTION_CHOICE, "TYPE", "auto",
+                       "the same of the head; auto: as-stored, for engines do not read it otherwise",
                        AT(weights_head), .choices = dense_kinds},
                       {"threads", 't', COT_OPTION_INTEGER, "N", "0", "threads (0: as many as cores)",
                        AT(threads), .least = 0, .most = 1024},

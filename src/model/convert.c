@@ -324,19 +324,44 @@ static cot_status format_of(cot_format *format, const char *word, cot_error *err
                     word);
 }
 
-static cot_status formats_of(cot_convert_formats *formats, const cot_model_convert_options *o,
+static cot_status formats_of(cot_convert_formats *f, const cot_model_convert_options *o,
                              const cot_config *config, cot_error *error)
 {
-    const bool stacked = config->family->stacked;
-    const char *const attention = stacked ? "as-stored" : "int8", *const head = config->tied_embeddings
-                                                                                    ? "as-stored"
-                                                                                    : attention;
-    cot_status status = format_of(&formats->networks, o->weights, error);
+    const char *attention = config->family->stacked ? "as-stored" : "int8";
+    cot_status status = format_of(&f->experts, o->weights, error);
     if (status == COT_OK)
-        status =
-            format_of(&formats->attention, o->weights_attention ? o->weights_attention : attention, error);
-    if (status == COT_OK) status = format_of(&formats->head, o->weights_head ? o->weights_head : head, error);
-    return status;
+        status = format_of(&f->attention, o->weights_attention ? o->weights_attention : attention, error);
+    if (status == COT_OK)
+        status = format_of(&f->head, o->weights_head ? o->weights_head : "as-stored", error);
+    if (status != COT_OK) return status;
+    f->scheme = f->attention != COT_FORMATS ? f->attention : f->head != COT_FORMATS ? f->head : f->experts;
+    f->others = f->scheme == f->experts ? f->experts : COT_FORMATS;
+    return COT_OK;
+}
+
+/* What the formats leave as it lies, or some readers do not read, in lines after those that are there. */
+static cot_status add_notes(char **notes, const cot_convert_formats *f, const cot_config *config,
+                            cot_error *error)
+{
+    const bool others = config->shared_intermediate || config->moe_layers < config->layers,
+               kept = others && f->others == COT_FORMATS,
+               two = f->head != COT_FORMATS && f->head != f->scheme;
+    char *all, *own = *notes;
+    if (!kept && !two) return COT_OK;
+    const int length = asprintf(
+        &all, "%s%s%s%s%s", own ? own : "", own ? "\n" : "",
+        kept ? "networks of dense layers and shared experts stay as stored: readers take one kind for all "
+               "that "
+               "is no expert's, here attention's or the head's"
+             : "",
+        kept && two ? "\n" : "",
+        two ? "attention and head are of two kinds, of which transformers reads the first where it widens "
+              "them while it loads"
+            : "");
+    if (length < 0) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    free(own);
+    *notes = all;
+    return COT_OK;
 }
 
 static cot_status check_options(const cot_model_convert_options *o, cot_error *error)
@@ -375,6 +400,7 @@ cot_status cot_model_convert(const char *folder, const char *output, const cot_m
         status = cot_fail(error, t.path ? COT_INVALID_ARGUMENT : COT_OUT_OF_MEMORY, "no folder is named");
     if (status == COT_OK) status = cot_checkpoint_open(&checkpoint, folder, &own_notes, error);
     if (status == COT_OK) status = formats_of(&formats, options, &checkpoint->config, error);
+    if (status == COT_OK) status = add_notes(&own_notes, &formats, &checkpoint->config, error);
     if (status == COT_OK) status = cot_convert_plan_make(&plan, checkpoint, formats, error);
     if (status == COT_OK) status = cot_pool_open(&t.pool, workers(options), error);
     t.checkpoint = checkpoint;

@@ -27,10 +27,11 @@ typedef struct cot_convert_unit {
     bool paired;           // rows are by turns those of `weight` and of the weight after it
 } cot_convert_unit;
 
-/* What matrices become: those of networks (INT4, INT8 or MXFP4); attention's, but kv_b, and the head (COT_FORMATS: as they lie, or
- * bf16). All else is as it lies, or fp32. */
+/* What matrices become: experts' (INT4, INT8 or MXFP4); those of other networks, of attention but kv_b, and the head (COT_FORMATS: as
+ * they lie, or bf16). All else is as it lies, or fp32. Readers that widen a folder while they load it take one format for
+ * all that is no expert's, `scheme`: other networks are of that format or stay as they lie. */
 typedef struct cot_convert_formats {
-    cot_format networks, attention, head;
+    cot_format experts, others, attention, head, scheme;
 } cot_convert_formats;
 
 typedef struct cot_convert_plan {
@@ -40,8 +41,8 @@ typedef struct cot_convert_plan {
     size_t bytes;
 } cot_convert_plan;
 
-/* What a checkpoint becomes. Where experts are one tensor networks are MXFP4, and attention and head as they lie; so is a head that is
- * the embedding. Errors: UNSUPPORTED (a network's matrix that is of that kind already; one whose columns are no whole groups; what
+/* What a checkpoint becomes, by the names that its family has. Where the family has experts in one tensor networks are MXFP4, and
+ * attention and head as they lie; so is a head that is the embedding. Errors: UNSUPPORTED (a network's matrix that is of that kind already; one whose columns are no whole groups; what
  * the layout has not), OUT_OF_MEMORY, and cot_stored_find's. On failure the plan is empty. */
 cot_status cot_convert_plan_make(cot_convert_plan *plan, const cot_checkpoint *checkpoint,
                                  cot_convert_formats formats, cot_error *error);

@@ -44,14 +44,14 @@ static bool add_tensor(cot_convert_plan *plan, cot_convert_unit *unit, const cha
     return true;
 }
 
-static cot_status copy(planner *p, const cot_stored *stored)
+static cot_status copy(planner *p, const cot_stored *stored, const char *name)
 {
     const cot_tensor *t = stored->tensor->tensor;
     bool *copied = &p->copied[stored->tensor - p->checkpoint->shards.tensors];
     if (*copied) return COT_OK; // two weights are in one tensor
     *copied = true;
     cot_convert_unit *unit = new_unit(p->plan);
-    if (!unit || !add_tensor(p->plan, unit, t->name, strlen(t->name), "", t->dtype, t->dims, t->shape))
+    if (!unit || !add_tensor(p->plan, unit, name, strlen(name), "", t->dtype, t->dims, t->shape))
         return fail_memory(p->error);
     unit->source = stored->tensor;
     return COT_OK;
@@ -90,10 +90,15 @@ static bool add_stacked(planner *p, cot_convert_unit *u, const char *name)
            add_tensor(p->plan, u, name, length, "_scales", COT_U8, 3, (int64_t[]){experts, rows, groups});
 }
 
-static bool is_network(cot_weight weight)
+static bool is_expert(cot_weight weight)
 {
-    return (weight >= COT_WEIGHT_EXPERT_GATE && weight <= COT_WEIGHT_EXPERT_DOWN) ||
-           (weight >= COT_WEIGHT_SHARED_GATE && weight <= COT_WEIGHT_SHARED_DOWN) ||
+    return weight >= COT_WEIGHT_EXPERT_GATE && weight <= COT_WEIGHT_EXPERT_DOWN;
+}
+
+/* A shared expert's, or a dense layer's. */
+static bool is_other_network(cot_weight weight)
+{
+    return (weight >= COT_WEIGHT_SHARED_GATE && weight <= COT_WEIGHT_SHARED_DOWN) ||
            (weight >= COT_WEIGHT_DENSE_GATE && weight <= COT_WEIGHT_DENSE_DOWN);
 }
 
@@ -107,7 +112,8 @@ static bool is_attention(cot_weight weight)
 /* COT_FORMATS: not rounded. */
 static cot_format format_of(const cot_convert_formats *formats, cot_weight weight)
 {
-    return is_network(weight)            ? formats->networks
+    return is_expert(weight)             ? formats->experts
+           : is_other_network(weight)    ? formats->others
            : is_attention(weight)        ? formats->attention
            : weight == COT_WEIGHT_OUTPUT ? formats->head
                                          : COT_FORMATS;
@@ -116,14 +122,16 @@ static cot_format format_of(const cot_convert_formats *formats, cot_weight weigh
 /* What becomes of a matrix that is in few bits and not rounded: F32 where `run` widens it to that. */
 static cot_format widened_format(cot_weight weight)
 {
-    return is_attention(weight) || weight == COT_WEIGHT_OUTPUT ? COT_FORMAT_BF16 : COT_FORMAT_FP32;
+    return is_attention(weight) || is_other_network(weight) || weight == COT_WEIGHT_OUTPUT ? COT_FORMAT_BF16
+                                                                                           : COT_FORMAT_FP32;
 }
 
 static cot_status check_rounded(const planner *p, const cot_stored *stored, cot_weight weight)
 {
     const cot_format format = format_of(&p->plan->formats, weight), own = cot_stored_format(stored);
     const int64_t group = cot_format_group(format);
-    if (is_network(weight) && own != COT_FORMATS && cot_format_kind(own) == format)
+    if ((is_expert(weight) || is_other_network(weight)) && own != COT_FORMATS &&
+        cot_format_kind(own) == format)
         return cot_fail(p->error, COT_UNSUPPORTED, "tensor '%s' is in %s already", stored->name,
                         cot_formats[format].name);
     if (group && stored->columns % group)
@@ -140,12 +148,14 @@ static cot_status visit(void *context, cot_weight weight, int64_t layer, int64_t
     const cot_config *config = &p->checkpoint->config;
     const bool stacked = config->family->stacked && cot_weight_is_expert(weight);
     cot_stored stored;
+    char name[COT_STORED_NAME];
     const cot_format format = format_of(&p->plan->formats, weight);
     if (weight == COT_WEIGHT_OUTPUT && config->tied_embeddings) return COT_OK;
     cot_status status = cot_stored_find(&stored, p->checkpoint, weight, layer, expert, p->error);
     if (status == COT_OK && format != COT_FORMATS) status = check_rounded(p, &stored, weight);
     if (status != COT_OK) return status;
-    if (format == COT_FORMATS && stored.storage == COT_STORAGE_PLAIN) return copy(p, &stored);
+    cot_stored_name(name, config->family, weight, layer, expert, "");
+    if (format == COT_FORMATS && stored.storage == COT_STORAGE_PLAIN) return copy(p, &stored, name);
     if (stacked && (expert || weight == COT_WEIGHT_EXPERT_UP))
         return COT_OK; // are with the first, and with gate
     cot_convert_unit *u = new_unit(p->plan);
@@ -158,8 +168,7 @@ static cot_status visit(void *context, cot_weight weight, int64_t layer, int64_t
     u->paired = stacked && weight == COT_WEIGHT_EXPERT_GATE;
     u->rows = stored.rows * (u->paired ? 2 : 1);
     u->columns = stored.columns;
-    return (stacked ? add_stacked(p, u, stored.name) : add_matrix(p, u, stored.name)) ? COT_OK
-                                                                                      : fail_memory(p->error);
+    return (stacked ? add_stacked(p, u, name) : add_matrix(p, u, name)) ? COT_OK : fail_memory(p->error);
 }
 
 static int by_name(const void *a, const void *b)
@@ -174,9 +183,9 @@ cot_status cot_convert_plan_make(cot_convert_plan *plan, const cot_checkpoint *c
     const cot_config *config = &checkpoint->config;
     const bool stacked = config->family->stacked;
     *plan = (cot_convert_plan){.formats = formats};
-    if (stacked && formats.networks != COT_FORMAT_MXFP4)
+    if (stacked && formats.experts != COT_FORMAT_MXFP4)
         return cot_fail(error, COT_UNSUPPORTED, "%s has no layout of experts in %s (mxfp4 is one)",
-                        config->family->model_type, cot_formats[formats.networks].name);
+                        config->family->model_type, cot_formats[formats.experts].name);
     if (stacked && (formats.attention != COT_FORMATS || formats.head != COT_FORMATS))
         return cot_fail(error, COT_UNSUPPORTED, "%s has no layout of attention or head in few bits",
                         config->family->model_type);
@@ -225,20 +234,50 @@ static const char *layout_of(cot_format format)
     return format == COT_FORMAT_MXFP4 ? "mxfp4-pack-quantized" : "pack-quantized";
 }
 
-/* How matrices of modules that `target` names are quantised; not 0: out of memory. */
-static int add_group(json_t *groups, const char *name, const char *target, cot_format format)
+/* How matrices of modules that `targets` name are quantised; takes `targets`. Not 0: out of memory. */
+static int add_group(json_t *groups, json_t *targets, cot_format format)
 {
     const bool mxfp4 = format == COT_FORMAT_MXFP4;
     const int64_t group = cot_format_group(format);
+    char name[32];
     json_t *weights =
         json_pack("{s:i, s:s, s:b, s:s, s:o, s:b}", "num_bits", cot_formats[format].bits, "type",
                   mxfp4 ? "float" : "int", "symmetric", true, "strategy", group ? "group" : "channel",
                   "group_size", group ? json_integer(group) : json_null(), "dynamic", false);
     if (mxfp4) json_object_set_new(weights, "scale_dtype", json_string("torch.uint8"));
+    snprintf(name, sizeof name, "group_%zu", json_object_size(groups));
     return json_object_set_new(groups, name,
-                               json_pack("{s:[s], s:o, s:n, s:n, s:s}", "targets", target, "weights", weights,
+                               json_pack("{s:o, s:o, s:n, s:n, s:s}", "targets", targets, "weights", weights,
                                          "input_activations", "output_activations", "format",
                                          layout_of(format)));
+}
+
+/* Experts by the modules' names of each implementation that has others. */
+static json_t *experts_targets(const cot_config *config)
+{
+    const char *usual = "re:.*mlp.experts.*";
+    return strstr(cot_weight_template(config->family, COT_WEIGHT_EXPERT_GATE), "block_sparse_moe")
+               ? json_pack("[s,s]", usual, "re:.*block_sparse_moe.experts.*")
+               : json_pack("[s]", usual);
+}
+
+/* Groups by what is said of them: first the scheme of all that is no expert's, by class where experts are of it too; transformers takes
+ * the first group whose patterns name no experts for that. Experts are last, by patterns, which any reader prefers to a class. */
+static int add_groups(json_t *groups, const cot_convert_formats *f, const cot_config *config)
+{
+    int failed = 0;
+    if (f->scheme == f->experts) {
+        failed |= add_group(groups, json_pack("[s]", "Linear"), f->scheme);
+    } else {
+        json_t *targets = json_array();
+        if (f->attention == f->scheme) json_array_append_new(targets, json_string("re:.*self_attn.*"));
+        if (f->head == f->scheme) json_array_append_new(targets, json_string("lm_head"));
+        failed |= add_group(groups, targets, f->scheme);
+    }
+    if (f->head != COT_FORMATS && f->head != f->scheme)
+        failed |= add_group(groups, json_pack("[s]", "lm_head"), f->head);
+    if (f->scheme != f->experts) failed |= add_group(groups, experts_targets(config), f->experts);
+    return failed;
 }
 
 json_t *cot_convert_tell(const cot_convert_plan *plan, const cot_config *config)
@@ -248,17 +287,11 @@ json_t *cot_convert_tell(const cot_convert_plan *plan, const cot_config *config)
                          "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
                          "lm_head");
     const cot_convert_formats *f = &plan->formats;
-    const char *layout = layout_of(f->networks);
-    const bool mixed = (f->attention != COT_FORMATS && strcmp(layout_of(f->attention), layout) != 0) ||
+    const char *layout = layout_of(f->experts);
+    const bool mixed = strcmp(layout_of(f->scheme), layout) != 0 ||
                        (f->head != COT_FORMATS && strcmp(layout_of(f->head), layout) != 0);
     json_t *groups = json_object();
-    int failed = add_group(groups, "group_0", "Linear", f->networks);
-    /* What is called by its name belongs to the group that does so, all else to the first. */
-    if (f->attention != COT_FORMATS && f->attention != f->networks)
-        failed |= add_group(groups, "group_1", "re:.*self_attn.*", f->attention);
-    if (f->head != COT_FORMATS && f->head != f->networks)
-        failed |= add_group(groups, "group_2", "lm_head", f->head);
-    if (failed) {
+    if (add_groups(groups, f, config)) {
         json_decref(groups);
         return NULL;
     }

@@ -7,6 +7,8 @@ import os
 import pathlib
 import pty
 import random
+import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -120,21 +122,99 @@ class Convert(unittest.TestCase):
             layout = "mxfp4-pack-quantized" if kind == "mxfp4" else "pack-quantized"
             self.assertEqual((told["quant_method"], told["format"]),
                              ("compressed-tensors", "mixed-precision" if kind == "mxfp4" else layout))
-            group, *others = told["config_groups"].values()
-            weights = group["weights"]
-            self.assertEqual((group["targets"], group["format"]), (["Linear"], layout))
-            self.assertEqual([(other["targets"], other["format"], other["weights"]["num_bits"],
-                               other["weights"]["strategy"]) for other in others],
-                             [] if kind == "int8" else [(["re:.*self_attn.*"], "pack-quantized", 8, "channel")])
-            self.assertEqual((weights["num_bits"], weights["type"], weights["strategy"], weights["group_size"]),
-                             {"int4": (4, "int", "group", 32), "int8": (8, "int", "channel", None),
-                              "mxfp4": (4, "float", "group", 32)}[kind])
+            groups = [(group["targets"], group["format"], *(group["weights"][k] for k in ("num_bits", "type", "strategy", "group_size")))
+                      for group in told["config_groups"].values()]
+            attention = ["re:.*self_attn.*"], "pack-quantized", 8, "int", "channel", None
+            experts = {"int4": (4, "int", "group", 32), "int8": (8, "int", "channel", None), "mxfp4": (4, "float", "group", 32)}[kind]
+            self.assertEqual(groups, [(["Linear"], layout, *experts)] if kind == "int8" else
+                             [attention, (["re:.*mlp.experts.*"], layout, *experts)])
             linear = {n[:-len(".weight")] for n, (_, shape, _) in names.items() if len(shape) == 2} | {"lm_head"}
             self.assertEqual(set(told["ignore"]),
                              {n for n in linear if "_proj" not in n and n != "model.embed_tokens"})
             for name in "tokenizer.json", "tokenizer_config.json", "generation_config.json":
                 self.assertEqual((self.folder / kind / name).read_bytes(), (TINY / name).read_bytes())
             self.assertFalse((self.folder / kind / "heldout.safetensors").exists())
+
+    def drawn(self, name, config, matrices):
+        """A folder with a model of random bf16 matrices."""
+        folder = self.folder / name
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config))
+        header, data = {}, b""
+        for tensor, shape in matrices.items():
+            bits = b"".join(struct.pack("<f", self.random.gauss(0, 0.1))[2:] for _ in range(math.prod(shape)))
+            header[tensor] = {"dtype": "BF16", "shape": shape, "data_offsets": [len(data), len(data) + len(bits)]}
+            data += bits
+        text = json.dumps(header).encode()
+        (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+        return folder
+
+    def two_layers(self):
+        """Qwen2-MoE: a dense layer, and one of experts with a shared one; and Mixtral."""
+        common = {"vocab_size": 48, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+                  "num_experts_per_tok": 2, "max_position_embeddings": 64}
+        qwen = common | {"architectures": ["Qwen2MoeForCausalLM"], "num_experts": 3, "moe_intermediate_size": 32, "qkv_bias": False,
+                         "shared_expert_intermediate_size": 32, "intermediate_size": 64, "mlp_only_layers": [0]}
+        mixtral = common | {"architectures": ["MixtralForCausalLM"], "num_local_experts": 3, "intermediate_size": 32}
+        base = {"model.embed_tokens.weight": [48, 32], "model.norm.weight": [32], "lm_head.weight": [48, 32]}
+        for layer in range(2):
+            head = f"model.layers.{layer}."
+            base |= {f"{head}{norm}_layernorm.weight": [32] for norm in ("input", "post_attention")}
+            base |= {f"{head}self_attn.{x}_proj.weight": [16 if x in "kv" else 32, 32] for x in "qkvo"}
+        network = lambda head, wide, names=("gate_proj", "up_proj", "down_proj"): {
+            f"{head}.{name}.weight": [32, wide] if i == 2 else [wide, 32] for i, name in enumerate(names)}
+        of_qwen = base | network("model.layers.0.mlp", 64) | network("model.layers.1.mlp.shared_expert", 32)
+        of_qwen |= {"model.layers.1.mlp.gate.weight": [3, 32], "model.layers.1.mlp.shared_expert_gate.weight": [1, 32]}
+        of_mixtral = dict(base)
+        for expert in range(3):
+            of_qwen |= network(f"model.layers.1.mlp.experts.{expert}", 32)
+            for layer in range(2):
+                block = f"model.layers.{layer}.block_sparse_moe"
+                of_mixtral |= network(f"{block}.experts.{expert}", 32, ("w1", "w3", "w2")) | {f"{block}.gate.weight": [3, 32]}
+        return self.drawn("qwen", qwen, of_qwen), self.drawn("mixtral", mixtral, of_mixtral)
+
+    def test_readers(self):
+        """What readers take the groups for: each matrix is of the kind that its name finds, first by patterns and names, then by its
+        class; and all packed that is no expert's is of the kind of the first group that does not single out experts."""
+        kinds = {(8, "int"): "int8", (4, "int"): "int4", (4, "float"): "mxfp4"}
+        ways = [words for words in ((w, a, h) for w in KINDS for a in (None, "as-stored", *KINDS) for h in (None, *KINDS))]
+        for folder in self.two_layers():
+            for weights, attention, head in self.random.sample(ways, 12) + [(weights, None, None) for weights in KINDS]:
+                more = [f"--weights-{part}={word}" for part, word in (("attention", attention), ("head", head)) if word]
+                about = f"{folder.name} {weights} {more}"
+                out = self.folder / "written"
+                done = subprocess.run([PROGRAM, "convert", folder, "-o", out, f"--weights={weights}", *more], capture_output=True,
+                                      text=True)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                told = json.loads((out / "config.json").read_text())["quantization_config"]
+                file, _ = tensors(out / "model.safetensors")
+                shutil.rmtree(out)
+                groups = [(g["targets"], kinds[g["weights"]["num_bits"], g["weights"]["type"]]) for g in told["config_groups"].values()]
+                dense = next(kind for targets, kind in groups
+                             if not any(t.startswith("re:") and "experts" in t for t in targets))
+                first = attention or "int8"
+                first = first if first != "as-stored" else head or weights
+                for name, (_, shape, _) in file.items():
+                    module, end = name.rsplit(".", 1)
+                    fits = [kind for by_class in (False, True) for targets, kind in groups
+                            if any((t == "Linear") if by_class else (re.match(t[3:], module) if t[:3] == "re:" else t == module)
+                                   for t in targets)]
+                    if end == "weight" and len(shape) == 2:
+                        self.assertIn(module, told["ignore"] + ["model.embed_tokens"], about)
+                    if end != "weight_packed":
+                        continue
+                    self.assertNotIn(module, told["ignore"], about)
+                    found = ("mxfp4" if file[name][0] == "U8" else
+                             "int4" if file[f"{module}.weight_scale"][0] == "BF16" else "int8")
+                    expected = (weights if ".experts." in module else head if module == "lm_head" else
+                                (attention or "int8") if ".self_attn." in module else first)
+                    self.assertEqual((found, fits[0]), (expected, expected), f"{about}: {module}")
+                    if ".experts." not in module and (module != "lm_head" or head == first):
+                        self.assertEqual(dense, expected, f"{about}: {module}")
+                others = [n for n in file if re.search(r"shared_expert\.|layers\.0\.mlp\.(gate|up|down)_proj", n)]
+                self.assertEqual({n.rsplit(".", 1)[1] for n in others} == {"weight"}, bool(others) and first != weights, about)
+                self.assertEqual("stay as stored" in done.stderr, bool(others) and first != weights, done.stderr)
+                self.assertEqual("of two kinds" in done.stderr, bool(head) and head != first, done.stderr)
 
     def write_ids(self, lengths):
         """Token sequences of drawn ids."""

@@ -139,6 +139,16 @@ class ModelFiles(unittest.TestCase):
                 (folder / "config.json").write_text(json.dumps(config))
                 self.expect_logits(folder, GOLDEN / name / "expected.safetensors", 2e-3)
 
+    def test_converted(self):
+        """`convert` writes the same of each, by the family's own names."""
+        for name in ("mixtral", "qwen2-moe", "deepseek-v3"):
+            files = []
+            for way in (dict, fused, mixed, bare):
+                folder, out = self.written(name, way), self.folder / f"{name}-{way.__name__}-int8"
+                subprocess.run([PROGRAM, "convert", folder, "-o", out, "--weights", "int8"], check=True, capture_output=True)
+                files.append((out / "model.safetensors").read_bytes() + (out / "config.json").read_bytes())
+            self.assertEqual([file == files[0] for file in files], 4 * [True], name)
+
     def test_equal_head(self):
         """One that is stored and equal is no note."""
         folder = self.written(TIED, lambda tensors: tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"]})

@@ -585,7 +585,8 @@ class Stored(unittest.TestCase):
         model, source, out = Model(SEED, all_fp8=True), self.folder / "source", self.folder / "converted"
         Model.write(source, model.config, model.tensors)
         for kind in "int4", "int8", "mxfp4":
-            subprocess.run([PROGRAM, "convert", source, "-o", out, "--weights", kind], check=True, capture_output=True)
+            subprocess.run([PROGRAM, "convert", source, "-o", out, "--weights", kind, "--weights-head", "int8"], check=True,
+                           capture_output=True)
             for precision in "fp32", "bf16", "int8":
                 expected = self.logits(source, "--weights", kind, "--weights-attention", "int8", "--weights-head", "int8",
                                        precision=precision)

@@ -97,10 +97,16 @@ static void output_of(char out[96], const folder *f, const char *name)
     snprintf(out, 96, "%s/%s", f->path, name);
 }
 
-/* What a folder's matrices are in. */
+/* What a folder's matrices are in. Others than experts' networks are rounded where that is the one kind of all that is no expert's. */
 struct formats {
-    cot_format networks, attention, head; // COT_FORMATS: not rounded
+    cot_format experts, attention, head; // COT_FORMATS: not rounded
 };
+
+static cot_format others_of(struct formats f)
+{
+    const cot_format first = f.attention != COT_FORMATS ? f.attention : f.head;
+    return first == COT_FORMATS || first == f.experts ? f.experts : COT_FORMATS;
+}
 
 static cot_format format_of(struct formats f, cot_weight w)
 {
@@ -108,13 +114,14 @@ static cot_format format_of(struct formats f, cot_weight w)
     case COT_WEIGHT_EXPERT_GATE:
     case COT_WEIGHT_EXPERT_UP:
     case COT_WEIGHT_EXPERT_DOWN:
+        return f.experts;
     case COT_WEIGHT_SHARED_GATE:
     case COT_WEIGHT_SHARED_UP:
     case COT_WEIGHT_SHARED_DOWN:
     case COT_WEIGHT_DENSE_GATE:
     case COT_WEIGHT_DENSE_UP:
     case COT_WEIGHT_DENSE_DOWN:
-        return f.networks;
+        return others_of(f);
     case COT_WEIGHT_Q:
     case COT_WEIGHT_K:
     case COT_WEIGHT_V:
@@ -128,6 +135,19 @@ static cot_format format_of(struct formats f, cot_weight w)
     default:
         return COT_FORMATS;
     }
+}
+
+/* What is in few bits and not rounded anew is widened: to bf16 if it could have been rounded, but for experts. */
+static void widen(float *x, int64_t n, const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer)
+{
+    const struct formats all = {COT_FORMATS, COT_FORMAT_INT8, COT_FORMAT_INT8};
+    const bool rounded = format_of(all, weight) != COT_FORMATS ||
+                         (weight >= COT_WEIGHT_SHARED_GATE && weight <= COT_WEIGHT_SHARED_DOWN) ||
+                         (weight >= COT_WEIGHT_DENSE_GATE && weight <= COT_WEIGHT_DENSE_DOWN);
+    cot_stored stored;
+    assert_int_equal(cot_stored_find(&stored, checkpoint, weight, layer, 0, NULL), COT_OK);
+    for (int64_t i = 0; rounded && stored.storage != COT_STORAGE_PLAIN && i < n; i++)
+        x[i] = cot_bf16_to_f32(cot_f32_to_bf16(x[i]));
 }
 
 static void expect_same_packed(const cot_checkpoint *a, const cot_checkpoint *b, const cot_weight_piece *p,
@@ -150,10 +170,10 @@ static void expect_alike(const char *from, const char *to, struct formats format
 {
     cot_checkpoint *a = opened(from), *b = opened(to);
     const cot_config *config = cot_checkpoint_config(a);
-    assert_int_equal(cot_checkpoint_formats(b).experts, formats.networks);
-    if (config->shared_intermediate) assert_int_equal(cot_checkpoint_formats(b).shared, formats.networks);
+    assert_int_equal(cot_checkpoint_formats(b).experts, formats.experts);
+    if (config->shared_intermediate) assert_int_equal(cot_checkpoint_formats(b).shared, others_of(formats));
     if (config->moe_layers < config->layers)
-        assert_int_equal(cot_checkpoint_formats(b).dense, formats.networks);
+        assert_int_equal(cot_checkpoint_formats(b).dense, others_of(formats));
     for (int w = 0; w < COT_WEIGHTS; w++)
         for (int64_t l = 0; l < config->layers; l++)
             for (int64_t e = 0; e < E; e++) {
@@ -170,6 +190,7 @@ static void expect_alike(const char *from, const char *to, struct formats format
                         fail_msg("%s of layer %d: %d", cot_weight_name(weight), (int)l,
                                  (int)cot_checkpoint_format(b, &weight, 1, l));
                 }
+                if (format == COT_FORMATS) widen(x, rows * columns, a, weight, l);
                 if (format == COT_FORMATS) assert_memory_equal(x, y, (size_t)(rows * columns) * sizeof *x);
                 free(x), free(y);
             }
@@ -242,7 +263,7 @@ static void every_kind(void **state)
         cot_format attention, head;
     } dense[] = {{NULL, "mxfp4", COT_FORMAT_INT8, COT_FORMAT_MXFP4},
                  {"int4", "as-stored", COT_FORMAT_INT4, COT_FORMATS},
-                 {"mxfp4", NULL, COT_FORMAT_MXFP4, COT_FORMAT_INT8}};
+                 {"mxfp4", NULL, COT_FORMAT_MXFP4, COT_FORMATS}};
     for (size_t i = 0; i < 3; i++) {
         char out[96], again[96];
         attention = dense[i].attention_name;
@@ -278,7 +299,7 @@ static void odd_widths(void **state)
     folder *f = make_qwen(test_seed(), COT_BF16, 72, 50);
     output_of(out, f, "out");
     must_convert(f->path, out, "int8", (int64_t)5e9);
-    expect_alike(f->path, out, (struct formats){COT_FORMAT_INT8, COT_FORMAT_INT8, COT_FORMAT_INT8});
+    expect_alike(f->path, out, (struct formats){COT_FORMAT_INT8, COT_FORMAT_INT8, COT_FORMATS});
     output_of(out, f, "none");
     assert_int_equal(convert(f->path, out, "int4", 1, &seen, &error), COT_UNSUPPORTED);
     assert_non_null(strstr(error.message, "no whole groups of 32"));
@@ -294,7 +315,7 @@ static void rows_of_several_threads(void **state)
     folder *f = make_qwen(test_seed(), COT_BF16, 64, 6144);
     output_of(out, f, "out");
     must_convert(f->path, out, "int8", (int64_t)5e9);
-    expect_alike(f->path, out, (struct formats){COT_FORMAT_INT8, COT_FORMAT_INT8, COT_FORMAT_INT8});
+    expect_alike(f->path, out, (struct formats){COT_FORMAT_INT8, COT_FORMAT_INT8, COT_FORMATS});
     folder_delete(f);
 }
 
@@ -342,7 +363,7 @@ static void latent_attention(void **state)
         folder *f = folder_new(test_seed());
         output_of(out, f, "out");
         must_convert(golden[i], out, "int8", (int64_t)5e9);
-        expect_alike(golden[i], out, (struct formats){COT_FORMAT_INT8, COT_FORMAT_INT8, COT_FORMAT_INT8});
+        expect_alike(golden[i], out, (struct formats){COT_FORMAT_INT8, COT_FORMAT_INT8, COT_FORMATS});
         folder_delete(f);
     }
 }
@@ -362,7 +383,7 @@ static void head_of_its_own(void **state)
     assert_int_equal(cot_file_read(&written, &bytes, path, 1 << 20, NULL), COT_OK);
     assert_non_null(strstr(written, "\"tie_word_embeddings\": false"));
     free(written);
-    expect_alike(f->path, out, (struct formats){COT_FORMAT_INT8, COT_FORMAT_INT8, COT_FORMAT_INT8});
+    expect_alike(f->path, out, (struct formats){COT_FORMAT_INT8, COT_FORMAT_INT8, COT_FORMATS});
     folder_delete(f);
 }
 
@@ -399,7 +420,7 @@ static void other_matrices_in_few_bits(void **state)
     write_text(f, "config.json", text);
     output_of(out, f, "out");
     must_convert(f->path, out, "int4", (int64_t)5e9);
-    expect_alike(f->path, out, (struct formats){COT_FORMAT_INT4, COT_FORMAT_INT8, COT_FORMAT_INT8});
+    expect_alike(f->path, out, (struct formats){COT_FORMAT_INT4, COT_FORMAT_INT8, COT_FORMATS});
     // attention and head that are not rounded become bf16
     attention = head = "as-stored";
     output_of(out, f, "kept");
