@@ -172,7 +172,8 @@ int main(int argc, char **argv)
     }
     for (int64_t i = 0; i < (int64_t)ASKED * L * ORDER; i++) asked.ranks[i] = (int16_t)draw(D);
     static const cot_predict_method methods[] = {COT_PREDICT_TOKEN_TABLE, COT_PREDICT_DEVICE_SEQUENCE,
-                                                 COT_PREDICT_ALGORITHM_2, COT_PREDICT_CONTEXT};
+                                                 COT_PREDICT_ALGORITHM_2, COT_PREDICT_CONTEXT_PREFILL,
+                                                 COT_PREDICT_CONTEXT_DECODE};
     printf("%d rows, %d layers, %d experts, top %d, %d ranks, order %d, ids %s\n", ROWS, L, E, K, D, ORDER,
            argc > 1 ? argv[1] : "by Zipf's law");
     for (size_t m = 0; m < sizeof methods / sizeof *methods; m++)

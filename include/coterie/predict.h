@@ -6,8 +6,8 @@
  *     cot_predict_ranks, _experts  a batch of one layer's tokens: look-ups, for the hot path
  *     cot_predict_evaluate  recall, locality and balance on a trace
  *
- * At layer l a prediction reads token ids up to now, earlier tokens' experts and this token's experts at layers before
- * l; nothing else. Pure: no clock, no global state, the same result for the same input.
+ * At layer l a prediction reads token ids up to now, this token's experts at layers before l and, of `context-decode` alone,
+ * earlier tokens' experts at l; nothing else. Pure: no clock, no global state, the same result for the same input.
  *
  * A predictor's file has the metadata format "coterie.predictor", version "1", model, experts (E), top_k (K), layers,
  * ranks (D), order, sequences, seed and trace_hash (hexadecimal), model_hash (the same) where the trace had it, and the
@@ -16,7 +16,7 @@
  *
  *     expert_rank      uint8  [L][E]             sequence_ranks   uint16 [R][2]       pairs, layer after layer
  *     layer_ranks      uint16 [L][2]   pairs     sequence_shares  uint8  [R][E]
- *     layer_shares     uint16 [L][E]             context_scale    float32 [L]         log-odds that 1 stands for
+ *     layer_shares     uint16 [L][E]             context_scale    float32 [L]         log-odds that 1 stands for,
  *     token_ids        int32  [N]                context_bias     int16  [L][E]
  *     token_frequency  uint16 [N]                context_tokens   int8   [L][N+1][E]  the last row: unknown tokens
  *     token_offsets    int64  [L*N+1]            context_before   int8   [L][N+1][E]  by the token before
@@ -25,6 +25,9 @@
  *     token_ranks      uint16 [N][L][2] pairs                                         tokens before
  *     id_row           int32  [V]                chosen           uint8  [sequences]
  *     token_strings    uint8  [bytes]            token_string_offsets  int64 [N+1]
+ *
+ * Those of context_... are what `context-decode` reads; context_prefill_scale, _bias, _tokens, _before and _own are their like for
+ * `context-prefill`.
  *
  * Device sequences of layer l look back at n layers, the least of order and l, and no more than leaves the layer's
  * (1 + D + ... + D^n) E cells at 2^21 or n at 1. Sequences of up to n ranks have a row each, the empty one first, that
@@ -48,15 +51,20 @@ typedef enum cot_predict_method {
     COT_PREDICT_TOKEN_TABLE,     // token id -> experts, counted
     COT_PREDICT_DEVICE_SEQUENCE, // ranks of the token's experts in the layers before -> rank, counted
     COT_PREDICT_ALGORITHM_2,     // whichever of the two tables is more confident
-    COT_PREDICT_CONTEXT, // Coterie's own: token id, ids before, own experts before, earlier tokens' experts
+    /* Coterie's own, in two forms that are trained apart. PREFILL reads what every token of a prompt knows when the prompt goes
+     * through layer l at once: its id, the id before, its own experts in the layers before. DECODE reads beside these the
+     * experts that the tokens before called at layer l, which only tokens that come one after the other have. */
+    COT_PREDICT_CONTEXT_PREFILL,
+    COT_PREDICT_CONTEXT_DECODE,
     COT_PREDICT_METHODS
 } cot_predict_method;
-/* As the command line and JSON name them: "global", "token-table", "device-sequence", "algorithm-2", "context". */
+/* As the command line and JSON name them: "global", "token-table", "device-sequence", "algorithm-2", "context-prefill",
+ * "context-decode". */
 extern const char *const cot_predict_method_names[COT_PREDICT_METHODS];
 
 enum {
     COT_PREDICT_MAX_ORDER = 5, // most layers that a device sequence looks back at
-    COT_PREDICT_LOOK_BACK = 2  // layers before, and tokens before, whose experts `context` reads
+    COT_PREDICT_LOOK_BACK = 2  // layers before, and tokens before, whose experts the contexts read
 };
 
 /* Embeddings of the vocabulary, from a checkpoint: an id that training never saw is looked up as the known id whose
@@ -80,7 +88,7 @@ typedef struct cot_predictor_options {
     int32_t order;                          // device sequences: layers looked back at, 1 .. 5; 0: 2
     const uint8_t *chosen;                  // [S] sequences to learn from, 0: not; NULL: all. Of kind tokens
     const cot_predict_embedding *embedding; // NULL: unknown ids are unknown
-    bool counts_only;                       // leave out what is trained by steps (COT_PREDICT_CONTEXT)
+    bool counts_only;                       // leave out what is trained by steps (COT_PREDICT_CONTEXT_...)
     uint64_t seed;                          // of what is trained by steps
     int32_t threads; // that train, whatever their number with the same result; 0: one a core
 } cot_predictor_options;
@@ -89,7 +97,7 @@ typedef struct cot_predictor_options {
 typedef struct cot_predictor cot_predictor;
 
 /* Counts and trains every table that the trace allows: without token ids no token table, of kind counts the token
- * table alone, of more than 1024 experts no `context`. Errors: INVALID_ARGUMENT (options, no training sequence or
+ * table alone, of more than 1024 experts no contexts. Errors: INVALID_ARGUMENT (options, no training sequence or
  * token), OUT_OF_MEMORY. The caller closes. */
 cot_status cot_predictor_train(cot_predictor **predictor, const cot_trace *trace,
                                const cot_predictor_options *options, cot_error *error);

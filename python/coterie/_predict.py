@@ -23,6 +23,7 @@ def _names(symbol, n):
 
 FIGURES = _names("cot_figure_names", structs.FIGURES)
 METHODS = _names("cot_predict_method_names", structs.METHODS)
+CONTEXTS = {"context-prefill", "context-decode"}  # trained by steps
 
 
 class Evaluation(Shown):
@@ -76,8 +77,10 @@ def predict(trace: Trace, ranks: int | None = None, *, sequences: Any = None, pl
 
     sequences: bool [S], those of `trace` to learn from (see Trace.split); the others are the test, unless `test` is a trace
     of its own. placement: where experts sit: Groups, whose tokens' ranks are the tables' too; a Placement or a file, of an
-    expert's replicas in which the first slot counts; None: contiguous groups on `ranks` ranks (4). methods: some of "global", "token-table", "device-sequence", "algorithm-2" and "context"; None: all that the traces
-    allow. order: layers that device sequences look back at; resamples: bootstrap samples of the sequences, for low and high;
+    expert's replicas in which the first slot counts; None: contiguous groups on `ranks` ranks (4). methods: some of "global",
+    "token-table", "device-sequence", "algorithm-2", "context-prefill" and "context-decode" (which reads what earlier tokens have
+    called in the layer, as is known where tokens come one after the other); None: all that the traces allow.
+    order: layers that device sequences look back at; resamples: bootstrap samples of the sequences, for low and high;
     step_tokens: tokens of a step.
     """
     chosen = trace._chosen(sequences, "sequences")
@@ -99,7 +102,7 @@ def predict(trace: Trace, ranks: int | None = None, *, sequences: Any = None, pl
     learn = structs.PredictorOptions(ctypes.sizeof(structs.PredictorOptions), whole(4 if ranks is None else ranks, "ranks"),
                                      array_at(expert_rank, structs.Ints), array_at(ids, structs.Ints),
                                      array_at(token_rank, structs.Ints), 0 if ids is None else len(ids), whole(order, "order"),
-                                     array_at(chosen, structs.Bytes), None, bool(methods) and "context" not in methods,
+                                     array_at(chosen, structs.Bytes), None, bool(methods) and not set(methods) & CONTEXTS,
                                      whole(seed, "seed", 2**64 - 1), whole(threads, "threads", 256, 1))  # fmt: skip
     rest = (1 - chosen).astype(numpy.uint8) if test is None else None
     options = structs.PredictEvaluateOptions(ctypes.sizeof(structs.PredictEvaluateOptions), array_at(rest, structs.Bytes),

@@ -9,7 +9,7 @@ Say = CFUNCTYPE(None, c_void_p, c_char_p)
 Progress = CFUNCTYPE(None, c_void_p, c_uint64, c_uint64)
 Proceed = CFUNCTYPE(c_bool, c_void_p, c_int64, c_int64)
 Loading = CFUNCTYPE(None, c_void_p, c_size_t, c_size_t)
-FIGURES, METHODS = 16, 5  # COT_FIGURES, COT_PREDICT_METHODS
+FIGURES, METHODS = 16, 6  # COT_FIGURES, COT_PREDICT_METHODS
 
 
 class LoadCounts(Structure):

@@ -73,7 +73,7 @@ static cot_status add_rows(prediction_table *table, const struct settings *s, co
         const double start = cot_seconds_now();
         cot_status status = cot_prediction_row_measure(row, predictor, (cot_predict_method)m, &in->trace,
                                                        in->training, (int32_t)s->resamples, error);
-        row->seconds = seconds[m == COT_PREDICT_CONTEXT] + cot_seconds_now() - start;
+        row->seconds = seconds[m >= COT_PREDICT_CONTEXT_PREFILL] + cot_seconds_now() - start;
         table->n++;
         if (status != COT_OK) {
             cot_progress_end(&progress);
@@ -319,9 +319,11 @@ const cot_command cot_cmd_predict = {
         "rest: global (the "
         "layer's most called experts), token-table (what the token id called), device-sequence (from "
         "the ranks of "
-        "the layers before), algorithm-2 (the more confident of the two) and context (Coterie's own: "
-        "ids, the "
-        "token's experts in the two layers before, earlier tokens' experts).\n\n"
+        "the layers before), algorithm-2 (the more confident of the two), and Coterie's own in two "
+        "forms, trained apart: context-prefill (the ids of the token and the one before, the token's experts "
+        "in the two layers before), which holds where a prompt's tokens go through a layer together, and "
+        "context-decode (beside these the experts that the two tokens before called in this layer), which "
+        "tokens have that are generated one after the other.\n\n"
         "Columns. recall@k: of the k experts that a token calls, the share among the k foretold, on the "
         "sequences learnt from (train) and on the others (test). LAR, the local activation rate: the "
         "share of (token, expert) pairs served on the rank that the token is sent to, and where 95 % of "
@@ -332,8 +334,8 @@ const cot_command cot_cmd_predict = {
         "rank's tokens over the mean, of all tokens; home peak: the same of each 512 tokens; expert "
         "peak: activations of the busiest rank's experts over the mean. LAR of known tokens, and of "
         "unknown ones, which the method has no rank for and which are spread in inverse proportion to "
-        "load; unknown share: how many those are. tables: what the method reads. seconds: learning and "
-        "evaluating.\n\n"
+        "load; unknown share: how many those are. tables: what the method reads. seconds: learning, of both "
+        "contexts together, and evaluating.\n\n"
         "With --tables on the trace they were made from, unbalanced-table is a token table of the same "
         "groups whose ids go where most of their experts are, not to ranks of even load. No gain is "
         "proven where as many tokens, sent to each rank blindly, might have the same LAR: within four "

@@ -146,24 +146,24 @@ static double gap_closed(const cot_prediction_row *from, const cot_prediction_ro
     return end > start ? (to->test.all[COT_FIGURE_LAR] - start) / (end - start) : NAN;
 }
 
-/* What `context` adds to each token table of the same number of ranks, and at what peak. */
+/* What each context adds to each token table of the same number of ranks, and at what peak. */
 static void print_gaps(const cot_prediction_row *rows, size_t n)
 {
-    const char *const context = cot_predict_method_names[COT_PREDICT_CONTEXT],
+    const char *const prefill = cot_predict_method_names[COT_PREDICT_CONTEXT_PREFILL],
+                      *const decode = cot_predict_method_names[COT_PREDICT_CONTEXT_DECODE],
                       *const table = cot_predict_method_names[COT_PREDICT_TOKEN_TABLE];
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < n; k++) {
             const cot_prediction_row *to = &rows[i], *from = &rows[k];
-            if (strcmp(to->name, context) || from->ranks != to->ranks ||
+            if ((strcmp(to->name, prefill) && strcmp(to->name, decode)) || from->ranks != to->ranks ||
                 (strcmp(from->name, table) && !from->aside) || isnan(gap_closed(from, to)))
                 continue;
             char text[256];
             snprintf(text, sizeof text,
-                     "context@%" PRId32
-                     ": closes %.0f %% of the gap in LAR from %s to the oracle; home peak %.3f "
+                     "%s@%" PRId32 ": closes %.0f %% of the gap in LAR from %s to the oracle; home peak %.3f "
                      "beside %.3f",
-                     to->ranks, 100 * gap_closed(from, to), from->name, to->test.all[COT_FIGURE_HOME_PEAK],
-                     from->test.all[COT_FIGURE_HOME_PEAK]);
+                     to->name, to->ranks, 100 * gap_closed(from, to), from->name,
+                     to->test.all[COT_FIGURE_HOME_PEAK], from->test.all[COT_FIGURE_HOME_PEAK]);
             cot_print_wrapped(text, 0, 2);
         }
 }

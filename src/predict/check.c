@@ -68,6 +68,16 @@ static cot_status check_tokens(const cot_predictor *p, const char *subject, cot_
     return status;
 }
 
+static cot_status check_scale(const float *scale, const char *name, int32_t n_layers, const char *subject,
+                              cot_error *error)
+{
+    for (int32_t l = 0; l < n_layers; l++)
+        if (!isfinite(scale[l]) || scale[l] < 0)
+            return cot_fail(error, COT_MALFORMED, "'%s': %s of layer %" PRId32 " is %g, expected 0 or more",
+                            subject, name, l, (double)scale[l]);
+    return COT_OK;
+}
+
 cot_status cot_check_tables(const cot_predictor *p, const char *subject, cot_error *error)
 {
     cot_status status = check_pairs(p->layer_ranks, p->n_layers, "layer_ranks", p, subject, error);
@@ -78,11 +88,10 @@ cot_status cot_check_tables(const cot_predictor *p, const char *subject, cot_err
     if (status == COT_OK && p->n_string_bytes >= 0)
         status = check_offsets(p->token_string_offsets, p->n_tokens, p->n_string_bytes,
                                "token_string_offsets", subject, error);
-    for (int32_t l = 0; l < p->n_layers && p->has_context && status == COT_OK; l++)
-        if (!isfinite(p->context_scale[l]) || p->context_scale[l] < 0)
-            return cot_fail(error, COT_MALFORMED,
-                            "'%s': context_scale of layer %" PRId32 " is %g, expected 0 or more", subject, l,
-                            (double)p->context_scale[l]);
+    if (status == COT_OK && p->has_context[0])
+        status = check_scale(p->context[0].scale, "context_prefill_scale", p->n_layers, subject, error);
+    if (status == COT_OK && p->has_context[1])
+        status = check_scale(p->context[1].scale, "context_scale", p->n_layers, subject, error);
     for (int64_t s = 0; s < p->n_sequences && p->chosen && status == COT_OK; s++)
         if (p->chosen[s] > 1)
             return cot_fail(error, COT_MALFORMED, "'%s': chosen has %d at %" PRId64 ", expected 0 or 1",

@@ -1,6 +1,6 @@
 /* Coterie's own predictor: the log-odds of each expert are a sum of table rows, one for the token, one for the token
- * before, one for each of the token's experts in the two layers before and one for each expert that the two tokens
- * before called in this layer. Trained layer by layer: stochastic gradient steps on the likelihood of every expert's
+ * before, one for each of the token's experts in the two layers before and, in the form for decoding, one for each expert that the
+ * two tokens before called in this layer. Trained layer by layer: stochastic gradient steps on the likelihood of every expert's
  * being called or not, with a step per row that shrinks as the row learns (AdaGrad, one sum a row); then rounded to
  * bytes.
  *
@@ -30,6 +30,7 @@ enum {
 typedef struct weights {
     int64_t N, E, stride, rows;           // stride: E up to a whole number of vectors
     int64_t before, own, earlier;         // first rows; the token's are from 0 on
+    bool reads_earlier;                   // else there are no rows from `earlier` on
     float *w, *squares, *bias, *gradient; // squares [rows]: of gradients so far
     int64_t *row;                         // [2 + 4K] rows of one token
     int32_t *order;                       // [n] in which tokens are shown
@@ -37,9 +38,10 @@ typedef struct weights {
 
 typedef struct fitting {
     const cot_training *training;
+    bool reads_earlier;
     float *scale;
     int16_t *bias;
-    int8_t *tokens, *before, *own, *earlier;
+    int8_t *tokens, *before, *own, *earlier; // earlier: NULL where none are read
     atomic_bool failed;
 } fitting;
 
@@ -53,15 +55,15 @@ static void weights_close(weights *w)
     free(w->order);
 }
 
-static bool weights_open(weights *w, const cot_training *t)
+static bool weights_open(weights *w, const cot_training *t, bool reads_earlier)
 {
     const cot_predictor *p = t->predictor;
-    *w = (weights){.N = p->n_tokens, .E = p->n_experts};
+    *w = (weights){.N = p->n_tokens, .E = p->n_experts, .reads_earlier = reads_earlier};
     w->stride = (w->E + COT_LOGISTIC_BLOCK - 1) / COT_LOGISTIC_BLOCK * COT_LOGISTIC_BLOCK;
     w->before = w->N + 1;
     w->own = w->before + w->N + 1;
     w->earlier = w->own + 2 * w->E;
-    w->rows = w->earlier + 2 * w->E;
+    w->rows = w->earlier + (reads_earlier ? 2 * w->E : 0);
     w->w = calloc((size_t)(w->rows * w->stride), sizeof *w->w);
     w->squares = calloc((size_t)w->rows, sizeof *w->squares);
     w->bias = calloc((size_t)w->stride, sizeof *w->bias);
@@ -92,7 +94,7 @@ static int64_t list_rows(weights *w, const cot_training *t, int32_t l, int64_t t
     for (int32_t j = 0; j < COT_PREDICT_LOOK_BACK; j++)
         for (int32_t k = 0; k < K; k++) {
             if (l > j) w->row[n++] = w->own + j * w->E + cot_trace_expert(t->trace, l - 1 - j, token, k);
-            if (earlier > j)
+            if (w->reads_earlier && earlier > j)
                 w->row[n++] = w->earlier + j * w->E + cot_trace_expert(t->trace, l, token - 1 - j, k);
         }
     return n;
@@ -171,14 +173,14 @@ static void round_layer(const fitting *f, const weights *w, int64_t l)
     round_rows(f->tokens + l * (N + 1) * E, w, 0, N + 1, scale);
     round_rows(f->before + l * (N + 1) * E, w, w->before, N + 1, scale);
     round_rows(f->own + l * 2 * E * E, w, w->own, 2 * E, scale);
-    round_rows(f->earlier + l * 2 * E * E, w, w->earlier, 2 * E, scale);
+    if (f->reads_earlier) round_rows(f->earlier + l * 2 * E * E, w, w->earlier, 2 * E, scale);
 }
 
 static void fit_layer(void *context, int64_t l)
 {
     fitting *f = context;
     weights w;
-    if (weights_open(&w, f->training)) {
+    if (weights_open(&w, f->training, f->reads_earlier)) {
         fit(&w, f->training, (int32_t)l);
         round_layer(f, &w, l);
     } else {
@@ -187,27 +189,24 @@ static void fit_layer(void *context, int64_t l)
     weights_close(&w);
 }
 
-cot_status cot_train_context(cot_training *t, cot_error *error)
+cot_status cot_train_context(cot_training *t, int form, cot_error *error)
 {
     cot_predictor *p = t->predictor;
     const int64_t L = p->n_layers, E = p->n_experts, N = p->n_tokens;
-    fitting f = {.training = t};
+    fitting f = {.training = t,
+                 .reads_earlier = form == COT_PREDICT_CONTEXT_DECODE - COT_PREDICT_CONTEXT_PREFILL};
     f.scale = cot_predictor_alloc(p, L, sizeof *f.scale);
     f.bias = cot_predictor_alloc(p, L * E, sizeof *f.bias);
     f.tokens = cot_predictor_alloc(p, L * (N + 1) * E, 1);
     f.before = cot_predictor_alloc(p, L * (N + 1) * E, 1);
     f.own = cot_predictor_alloc(p, L * 2 * E * E, 1);
-    f.earlier = cot_predictor_alloc(p, L * 2 * E * E, 1);
-    bool fine = f.scale && f.bias && f.tokens && f.before && f.own && f.earlier && t->n <= INT32_MAX;
+    if (f.reads_earlier) f.earlier = cot_predictor_alloc(p, L * 2 * E * E, 1);
+    const bool fine = f.scale && f.bias && f.tokens && f.before && f.own && (f.earlier || !f.reads_earlier) &&
+                      t->n <= INT32_MAX;
     if (fine) cot_pool_run(t->pool, L, fit_layer, &f);
-    p->context_scale = f.scale;
-    p->context_bias = f.bias;
-    p->context_tokens = f.tokens;
-    p->context_before = f.before;
-    p->context_own = f.own;
-    p->context_earlier = f.earlier;
-    return fine && !atomic_load(&f.failed)
-               ? COT_OK
-               : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to learn from %lld tokens",
-                          (long long)t->n);
+    p->context[form] = (cot_predictor_context){f.scale, f.bias, f.tokens, f.before, f.own, f.earlier};
+    p->has_context[form] = fine && !atomic_load(&f.failed);
+    return p->has_context[form] ? COT_OK
+                                : cot_fail(error, COT_OUT_OF_MEMORY,
+                                           "out of memory to learn from %lld tokens", (long long)t->n);
 }

@@ -3,24 +3,27 @@
 
 #include <string.h>
 
-/* A batch and its layer's int8 tables of the method `context`, each of rows [E]. */
+/* A batch and its layer's int8 tables of a context, each of rows [E]. */
 typedef struct context_rows {
     const cot_predictor *predictor;
     const cot_predict_batch *batch;
-    const int8_t *tokens, *before, *own, *earlier;
+    const cot_predictor_context *context;
+    const int8_t *tokens, *before, *own, *earlier; // earlier: NULL where the context reads none
 } context_rows;
 
 enum { MOST_ROWS = 2 + 4 * COT_CONTEXT_MAX_EXPERTS };
 
-static context_rows context_of(const cot_predictor *p, const cot_predict_batch *batch)
+static context_rows rows_of(const cot_predictor *p, const cot_predictor_context *context,
+                            const cot_predict_batch *batch)
 {
     const int64_t l = batch->layer, E = p->n_experts, tokens = (p->n_tokens + 1) * E;
     return (context_rows){p,
                           batch,
-                          p->context_tokens + l * tokens,
-                          p->context_before + l * tokens,
-                          p->context_own + l * 2 * E * E,
-                          p->context_earlier + l * 2 * E * E};
+                          context,
+                          context->tokens + l * tokens,
+                          context->before + l * tokens,
+                          context->own + l * 2 * E * E,
+                          context->earlier ? context->earlier + l * 2 * E * E : NULL};
 }
 
 /* Appends the rows of the experts, unknown ones left out, to row[n ..]; returns how many there are then. */
@@ -47,7 +50,8 @@ static int64_t list_rows(const int8_t **row, const context_rows *c, int64_t t)
     for (int32_t j = 0; j < COT_PREDICT_LOOK_BACK; j++) {
         if (b->own_before && b->layer > j)
             n = add_experts(row, n, c->own + j * E * E, b->own_before + (j * T + t) * K, K, E);
-        if (b->earlier) n = add_experts(row, n, c->earlier + j * E * E, b->earlier + (j * T + t) * K, K, E);
+        if (b->earlier && c->earlier)
+            n = add_experts(row, n, c->earlier + j * E * E, b->earlier + (j * T + t) * K, K, E);
     }
     return n;
 }
@@ -58,14 +62,14 @@ static void context_scores(float *score, const context_rows *c, int64_t t)
     const cot_predictor *p = c->predictor;
     const int8_t *row[MOST_ROWS];
     const int64_t l = c->batch->layer, n = list_rows(row, c, t);
-    p->lookup->logistic_rows(score, row, n, p->context_bias + l * p->n_experts, p->context_scale[l],
+    p->lookup->logistic_rows(score, row, n, c->context->bias + l * p->n_experts, c->context->scale[l],
                              p->n_experts);
 }
 
 static void context_ranks(int16_t *rank, uint16_t *confidence, const cot_predictor *p,
-                          const cot_predict_batch *batch)
+                          const cot_predictor_context *context, const cot_predict_batch *batch)
 {
-    const context_rows c = context_of(p, batch);
+    const context_rows c = rows_of(p, context, batch);
     const int32_t E = p->n_experts, D = p->n_ranks;
     const uint16_t *experts = p->rank_experts + (int64_t)batch->layer * E;
     const int32_t *first = p->rank_first + (int64_t)batch->layer * (D + 1);
@@ -89,8 +93,9 @@ void cot_predict_ranks(int16_t *rank, uint16_t *confidence, const cot_predictor 
 {
     const int64_t l = batch->layer, T = batch->n_tokens;
     const bool both = method == COT_PREDICT_ALGORITHM_2 && p->has_tokens && p->has_sequences;
-    if (method == COT_PREDICT_CONTEXT && p->has_context) {
-        context_ranks(rank, confidence, p, batch);
+    const cot_predictor_context *context = cot_predictor_context_of(p, method);
+    if (context) {
+        context_ranks(rank, confidence, p, context, batch);
         return;
     }
     if (method == COT_PREDICT_GLOBAL) {
@@ -169,9 +174,10 @@ void cot_predict_experts(float *score, const cot_predictor *p, cot_predict_metho
                          const cot_predict_batch *batch)
 {
     const int64_t l = batch->layer;
-    const context_rows c = p->has_context ? context_of(p, batch) : (context_rows){0};
+    const cot_predictor_context *context = cot_predictor_context_of(p, method);
+    const context_rows c = context ? rows_of(p, context, batch) : (context_rows){0};
     for (int64_t t = 0; t < batch->n_tokens; t++, score += p->n_experts) {
-        if (method == COT_PREDICT_CONTEXT && p->has_context)
+        if (context)
             context_scores(score, &c, t);
         else if (method == COT_PREDICT_TOKEN_TABLE && p->has_tokens)
             token_scores(score, p, l, batch->row[t]);

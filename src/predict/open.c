@@ -139,7 +139,8 @@ static cot_status read_tables(cot_predictor *p, const char *subject, cot_error *
     p->n_entries = elements(p, "token_experts");
     p->n_string_bytes = elements(p, "token_strings");
     p->has_sequences = elements(p, "sequence_ranks") >= 0;
-    p->has_context = elements(p, "context_bias") >= 0;
+    p->has_context[0] = elements(p, "context_prefill_bias") >= 0;
+    p->has_context[1] = elements(p, "context_bias") >= 0;
     p->chosen = elements(p, "chosen") >= 0 ? &some : NULL;
     if (tokens == 0 || tokens > INT32_MAX || ids == 0 || ids > INT32_MAX || (ids > 0 && !p->has_tokens))
         return cot_fail(error, COT_MALFORMED, "'%s': %" PRId64 " token ids and %" PRId64 " neighbours",

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const cot_predict_method_names[COT_PREDICT_METHODS] = {"global", "token-table", "device-sequence",
-                                                                   "algorithm-2", "context"};
+const char *const cot_predict_method_names[COT_PREDICT_METHODS] = {
+    "global", "token-table", "device-sequence", "algorithm-2", "context-prefill", "context-decode"};
 
 void *cot_predictor_alloc(cot_predictor *p, int64_t count, size_t bytes)
 {
@@ -46,20 +46,33 @@ int32_t cot_sequence_order(const cot_predictor *p, int32_t l)
     return order;
 }
 
+const cot_predictor_context *cot_predictor_context_of(const cot_predictor *p, cot_predict_method method)
+{
+    const int form = (int)method - COT_PREDICT_CONTEXT_PREFILL;
+    return form >= 0 && form < COT_CONTEXT_FORMS && p->has_context[form] ? &p->context[form] : NULL;
+}
+
 int cot_predictor_tables(cot_predictor_table *tables, cot_predictor *p)
 {
     const int64_t L = p->n_layers, E = p->n_experts, N = p->n_tokens;
     const int64_t sequences = p->sequence_first ? p->sequence_first[L] : 0;
     int n = 0;
-#define TABLE(member, type, count, a, b, c, reader)                                                          \
+    cot_predictor_context *prefill = p->has_context[0] ? &p->context[0] : NULL,
+                          *decode = p->has_context[1] ? &p->context[1] : NULL;
+#define TABLE_NAMED(text, member, type, count, a, b, c, reader)                                              \
     tables[n++] = (cot_predictor_table)                                                                      \
     {                                                                                                        \
-#member, type, count, {a, b, c }, (const void **)&p->member, reader                                  \
+        text, type, count, {a, b, c}, (const void **)&(member), reader                                       \
     }
+#define TABLE(member, ...) TABLE_NAMED(#member, p->member, __VA_ARGS__)
+#define CONTEXTS(member, ...)                                                                                \
+    if (prefill)                                                                                             \
+        TABLE_NAMED("context_prefill_" #member, prefill->member, __VA_ARGS__, COT_PREDICT_CONTEXT_PREFILL);  \
+    if (decode) TABLE_NAMED("context_" #member, decode->member, __VA_ARGS__, COT_PREDICT_CONTEXT_DECODE)
     /* widest elements first, so that every table lies aligned in the file */
     if (p->has_tokens) TABLE(token_offsets, COT_I64, 1, L * N + 1, 0, 0, COT_PREDICT_TOKEN_TABLE);
     if (p->n_string_bytes >= 0) TABLE(token_string_offsets, COT_I64, 1, N + 1, 0, 0, COT_PREDICT_METHODS);
-    if (p->has_context) TABLE(context_scale, COT_F32, 1, L, 0, 0, COT_PREDICT_CONTEXT);
+    CONTEXTS(scale, COT_F32, 1, L, 0, 0);
     if (p->has_tokens) TABLE(token_ids, COT_I32, 1, N, 0, 0, COT_PREDICT_METHODS);
     if (p->n_ids) TABLE(id_row, COT_I32, 1, p->n_ids, 0, 0, COT_PREDICT_METHODS);
     if (p->has_tokens) TABLE(token_ranks, COT_U16, 3, N, L, 2, COT_PREDICT_TOKEN_TABLE);
@@ -71,19 +84,19 @@ int cot_predictor_tables(cot_predictor_table *tables, cot_predictor *p)
         TABLE(token_shares, COT_U16, 1, p->n_entries, 0, 0, COT_PREDICT_TOKEN_TABLE);
         TABLE(token_frequency, COT_U16, 1, N, 0, 0, COT_PREDICT_METHODS);
     }
-    if (p->has_context) {
-        TABLE(context_bias, COT_I16, 2, L, E, 0, COT_PREDICT_CONTEXT);
-        TABLE(context_tokens, COT_I8, 3, L, N + 1, E, COT_PREDICT_CONTEXT);
-        TABLE(context_before, COT_I8, 3, L, N + 1, E, COT_PREDICT_CONTEXT);
-        TABLE(context_own, COT_I8, 3, L, 2 * E, E, COT_PREDICT_CONTEXT);
-        TABLE(context_earlier, COT_I8, 3, L, 2 * E, E, COT_PREDICT_CONTEXT);
-    }
+    CONTEXTS(bias, COT_I16, 2, L, E, 0);
+    CONTEXTS(tokens, COT_I8, 3, L, N + 1, E);
+    CONTEXTS(before, COT_I8, 3, L, N + 1, E);
+    CONTEXTS(own, COT_I8, 3, L, 2 * E, E);
+    if (decode)
+        TABLE_NAMED("context_earlier", decode->earlier, COT_I8, 3, L, 2 * E, E, COT_PREDICT_CONTEXT_DECODE);
     if (p->has_sequences) TABLE(sequence_shares, COT_U8, 2, sequences, E, 0, COT_PREDICT_DEVICE_SEQUENCE);
-    TABLE(expert_rank_u8, COT_U8, 2, L, E, 0, COT_PREDICT_METHODS);
-    tables[n - 1].name = "expert_rank";
+    TABLE_NAMED("expert_rank", p->expert_rank_u8, COT_U8, 2, L, E, 0, COT_PREDICT_METHODS);
     if (p->chosen) TABLE(chosen, COT_U8, 1, p->n_sequences, 0, 0, COT_PREDICT_METHODS);
     if (p->n_string_bytes >= 0) TABLE(token_strings, COT_U8, 1, p->n_string_bytes, 0, 0, COT_PREDICT_METHODS);
+#undef CONTEXTS
 #undef TABLE
+#undef TABLE_NAMED
     return n;
 }
 
@@ -150,7 +163,8 @@ void cot_predictor_describe(cot_predictor_info *info, const cot_predictor *p)
     info->has[COT_PREDICT_TOKEN_TABLE] = p->has_tokens;
     info->has[COT_PREDICT_DEVICE_SEQUENCE] = p->has_sequences;
     info->has[COT_PREDICT_ALGORITHM_2] = p->has_tokens && p->has_sequences;
-    info->has[COT_PREDICT_CONTEXT] = p->has_context;
+    info->has[COT_PREDICT_CONTEXT_PREFILL] = p->has_context[0];
+    info->has[COT_PREDICT_CONTEXT_DECODE] = p->has_context[1];
     for (int i = 0; i < n; i++) {
         if (tables[i].method == COT_PREDICT_METHODS) continue;
         uint64_t bytes = cot_dtype_bytes(tables[i].dtype);

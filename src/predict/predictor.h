@@ -8,10 +8,22 @@
 #include "kernels/lookup.h"
 
 enum {
-    COT_NO_RANK = 0xffff,          // in a pair of rank and confidence
-    COT_SEQUENCE_CELLS = 1 << 21,  // most cells (sequence, expert) a layer; longer sequences are cut
-    COT_CONTEXT_MAX_EXPERTS = 1024 // `context` is not trained beyond: its tables have E squared cells
+    COT_NO_RANK = 0xffff,           // in a pair of rank and confidence
+    COT_SEQUENCE_CELLS = 1 << 21,   // most cells (sequence, expert) a layer; longer sequences are cut
+    COT_CONTEXT_MAX_EXPERTS = 1024, // contexts are not trained beyond: their tables have E squared cells
+    COT_CONTEXT_FORMS = 2
 };
+
+/* What one form of context reads. */
+typedef struct cot_predictor_context {
+    const float *scale;   // [L] what 1 stands for in the layer's tables
+    const int16_t *bias;  // [L][E]
+    const int8_t *tokens; // [L][N + 1][E], the last row is unknown tokens'
+    const int8_t *before; // [L][N + 1][E] by the token before
+    const int8_t *own;    // [L][2][E][E] by own expert at layer l - 1, l - 2
+    const int8_t
+        *earlier; // [L][2][E][E] by expert at layer l of the two tokens before, nearer first; DECODE alone
+} cot_predictor_context;
 
 struct cot_predictor {
     const char *model;
@@ -24,7 +36,7 @@ struct cot_predictor {
     int64_t n_ids;          // V, ids that id_row knows; 0: no embedding was given
     int64_t n_entries;      // of the token table
     int64_t n_string_bytes; // of token_strings; -1: no strings
-    bool has_tokens, has_sequences, has_context;
+    bool has_tokens, has_sequences, has_context[COT_CONTEXT_FORMS];
 
     /* A share is the expected activations of a token there, 65535 (255 where it is a byte) for 1. A pair is a rank and
      * its confidence, COT_NO_RANK and 0 where there is nothing to say. */
@@ -41,13 +53,8 @@ struct cot_predictor {
     const uint16_t *token_ranks;     // [N][L][2]: a token that goes through all layers touches a line or two
     const uint16_t *sequence_ranks;  // [cot_sequence_rows][2], layer after layer
     const uint8_t *sequence_shares;  // [cot_sequence_rows][E]
-    const float *context_scale;      // [L] what 1 stands for in the layer's tables
-    const int16_t *context_bias;     // [L][E]
-    const int8_t *context_tokens;    // [L][N + 1][E], the last row is unknown tokens'
-    const int8_t *context_before;    // [L][N + 1][E] by the token before
-    const int8_t *context_own;       // [L][2][E][E] by own expert at layer l - 1, l - 2
-    const int8_t *context_earlier; // [L][2][E][E] by expert at layer l of the two tokens before, nearer first
-    const int64_t *token_string_offsets; // [N + 1]
+    cot_predictor_context context[COT_CONTEXT_FORMS]; // of method COT_PREDICT_CONTEXT_PREFILL, of the next
+    const int64_t *token_string_offsets;              // [N + 1]
     const uint8_t *token_strings;
 
     uint16_t *rank_experts;  // [L][E] those of rank 0, of rank 1, ...
@@ -69,9 +76,13 @@ typedef struct cot_predictor_table {
     const void **data;         // the predictor's pointer to it
     cot_predict_method method; // that reads it; COT_PREDICT_METHODS: none
 } cot_predictor_table;
-enum { COT_PREDICTOR_TABLES = 24 };
+enum { COT_PREDICTOR_TABLES = 32 };
 /* Writes the tables that a predictor of these sizes has to `tables` [COT_PREDICTOR_TABLES]; returns how many. */
 int cot_predictor_tables(cot_predictor_table *tables, cot_predictor *predictor);
+
+/* What a method reads; NULL where it is no context, or the predictor has none of that form. */
+const cot_predictor_context *cot_predictor_context_of(const cot_predictor *predictor,
+                                                      cot_predict_method method);
 
 /* Zeroed memory that lives as long as the predictor; NULL when out of memory or when the product overflows. */
 void *cot_predictor_alloc(cot_predictor *predictor, int64_t count, size_t bytes);
@@ -105,7 +116,8 @@ typedef struct cot_training {
 /* Each makes its tables. Errors: OUT_OF_MEMORY. */
 cot_status cot_train_tokens(cot_training *training, cot_error *error);
 cot_status cot_train_sequences(cot_training *training, cot_error *error);
-cot_status cot_train_context(cot_training *training, cot_error *error);
+/* Of that form, an index of cot_predictor.context. */
+cot_status cot_train_context(cot_training *training, int form, cot_error *error);
 cot_status cot_train_neighbours(cot_training *training, cot_error *error);
 
 #endif

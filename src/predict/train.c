@@ -151,8 +151,9 @@ static cot_status train(cot_training *t, cot_error *error)
     if (status == COT_OK && t->trace->kind == COT_TRACE_TOKENS) {
         p->has_sequences = true;
         status = cot_train_sequences(t, error);
-        p->has_context = !t->options->counts_only && p->n_experts <= COT_CONTEXT_MAX_EXPERTS;
-        if (status == COT_OK && p->has_context) status = cot_train_context(t, error);
+        const bool contexts = !t->options->counts_only && p->n_experts <= COT_CONTEXT_MAX_EXPERTS;
+        for (int form = 0; form < COT_CONTEXT_FORMS && contexts && status == COT_OK; form++)
+            status = cot_train_context(t, form, error);
     }
     if (status == COT_OK && t->options->embedding && p->has_tokens) status = cot_train_neighbours(t, error);
     return status;

@@ -45,7 +45,7 @@ class Tables(unittest.TestCase):
         rows = self.table("--model", str(SOURCE / "models" / "tiny"), "--text", "a.txt", "--split", "0.5")
         self.assertEqual([row[1] for row in rows if row[0] == "tiny, 2"][:6], list(METHODS))
         predictors = {row[1] for row in rows if row[0].startswith("tiny, grouped")}
-        self.assertEqual(predictors, {"global", "token-table", "unbalanced-table", "device-sequence", "algorithm-2", "context"})
+        self.assertEqual(predictors, {"global", "token-table", "unbalanced-table", "device-sequence", "algorithm-2", "context-prefill", "context-decode"})
         self.assertEqual(len([row for row in rows if row[:2] == ["tiny, 2", "shrunk"]]), 1)
         for row in rows:
             if row[0] == "tiny, 2" and row[1] in (*METHODS, "shrunk"):

@@ -93,8 +93,9 @@ static void test_round(void **state)
     assert_true(real(group, "token_imbalance_train") <= 1.1 + 0.05);
     assert_int_equal((int)(real(table, "tokens_train") + real(table, "tokens_test")), T);
     assert_true(real(table, "tokens_train") > 0 && real(table, "tokens_test") > 0);
-    const char *const methods[] = {"global", "device-sequence", "algorithm-2", "context"};
-    for (int i = 0; i < 4; i++) {
+    const char *const methods[] = {"global", "device-sequence", "algorithm-2", "context-prefill",
+                                   "context-decode"};
+    for (int i = 0; i < 5; i++) {
         const json_t *row = method(tables, methods[i]);
         assert_true(real(row, "lar_test") <= real(row, "oracle_lar_test") + 1e-9);
         assert_int_equal(json_array_size(json_object_get(row, "layers")), 4);
@@ -104,8 +105,8 @@ static void test_round(void **state)
     }
     json_decref(tables);
     tables = run_json(pad, PREDICT "b.st --tables t.st --resamples 0"); // another text: all of it is test
-    assert_int_equal((int)real(method(tables, "context"), "tokens_test"), T);
-    assert_true(json_is_null(json_object_get(method(tables, "context"), "lar_train")));
+    assert_int_equal((int)real(method(tables, "context-decode"), "tokens_test"), T);
+    assert_true(json_is_null(json_object_get(method(tables, "context-decode"), "lar_train")));
     json_decref(tables);
     json_t *again = run_json(pad, GROUP "a.st --ranks 3 --iterations 2"); // iterations repeat a result
     assert_true(real(json_array_get(again, 0), "lar_train") == real(group, "lar_train"));
@@ -144,7 +145,7 @@ static void test_kinds(void **state)
     json_t *list =
         run_json(pad, PREDICT "a.st --ranks 2,5 --split 0.5 --seed 3 --row-bytes 100 --resamples 10");
     assert_int_equal(json_array_size(list), 2 * COT_PREDICT_METHODS);
-    const json_t *own = method(list, "context");
+    const json_t *own = method(list, "context-prefill");
     assert_true(fabs(real(own, "bytes_test") - 200 * real(own, "remote_ranks_test")) < 1e-6);
     assert_true(real(own, "recall_at_k_test") > real(method(list, "global"), "recall_at_k_test"));
     json_decref(list);
@@ -206,12 +207,12 @@ static void test_control(void **state)
         }
     }
     run_line(pad, PREDICT "uniform.st --ranks 5 --resamples 0");
-    assert_non_null(strstr(c.out, "context@5: no gain is proven"));
+    assert_non_null(strstr(c.out, "context-decode@5: no gain is proven"));
     run_line(pad, GROUP "uniform.st --ranks 5 --iterations 1");
     assert_non_null(strstr(c.out, "no gain is proven"));
     run_line(pad, PREDICT "a.st --ranks 4 --plot page.html");
     assert_int_equal(c.status, 0);
-    assert_null(strstr(c.out, "context@4: no gain is proven"));
+    assert_null(strstr(c.out, "context-decode@4: no gain is proven"));
     run_line(pad, "grep -c '<svg' page.html");
     assert_string_equal(c.out, "4\n");
 }

@@ -1,4 +1,4 @@
-/* What `context` learns, what it must not see, and that nothing but its input decides what it says. */
+/* What the contexts learn, what it must not see, and that nothing but its input decides what it says. */
 #include "harness/cmocka.h"
 #include "harness/predict/samples.h"
 
@@ -33,12 +33,14 @@ static void test_learns(void **state)
                 if (!follows && recall > chance + 0.025)
                     fail_msg("%s recalls %.3f of experts drawn at random", cot_predict_method_names[m],
                              recall);
-                if (follows && m == COT_PREDICT_CONTEXT && recall < (ids ? 0.6 : 0.45))
-                    fail_msg("context recalls %.3f of experts that follow, ids %d", recall, ids);
+                if (follows && m >= COT_PREDICT_CONTEXT_PREFILL && recall < (ids ? 0.6 : 0.45))
+                    fail_msg("%s recalls %.3f of experts that follow, ids %d", cot_predict_method_names[m],
+                             recall, ids);
             }
             if (follows && ids) {
                 const double table = sample_recall(p, &trace, COT_PREDICT_TOKEN_TABLE, chosen, false);
-                assert_true(sample_recall(p, &trace, COT_PREDICT_CONTEXT, chosen, false) > table + 0.1);
+                for (int m = COT_PREDICT_CONTEXT_PREFILL; m <= COT_PREDICT_CONTEXT_DECODE; m++)
+                    assert_true(sample_recall(p, &trace, (cot_predict_method)m, chosen, false) > table + 0.1);
             }
             cot_predictor_close(p);
             cot_trace_close(&trace);
@@ -46,8 +48,14 @@ static void test_learns(void **state)
         }
 }
 
-/* Predictions of layer l do not change with what the token calls from l on, nor with later tokens, nor with their ids.
- * Tokens earlier in the sequence have passed the layer. */
+/* What is known when a method is to speak of layer l for token t: of `context-decode`, whose tokens come one after the other, what the
+ * tokens before have called there. All tokens of a prefill go through the layer together. */
+static bool is_future(int method, int layer, int64_t token, int l, int64_t t)
+{
+    return token > t || (layer >= l && (token == t || method != COT_PREDICT_CONTEXT_DECODE));
+}
+
+/* Predictions of layer l do not change with what is called from l on, nor with later tokens, nor with their ids. */
 static void test_no_future(void **state)
 {
     scratch_pad *pad = *state;
@@ -60,20 +68,21 @@ static void test_no_future(void **state)
     int32_t *ids = (int32_t *)(uintptr_t)trace.token_ids, kept_ids[90];
     memcpy(kept, experts, cells);
     memcpy(kept_ids, ids, sizeof kept_ids);
-    int changed = 0;
+    int changed[COT_PREDICT_METHODS] = {0}, by_earlier = 0;
     for (int64_t t = 0; t < 90; t += 1 + pad_draw(pad, 5))
         for (int l = 0; l < 5; l++)
             for (int m = 0; m < COT_PREDICT_METHODS; m++) {
-                int16_t rank[3];
-                uint16_t sure[3];
-                float score[3][10];
-                for (int pass = 0; pass < 3; pass++) { // as it is, with another future, with another past
+                int16_t rank[4];
+                uint16_t sure[4];
+                float score[4][10];
+                /* as it is, with another future, with another past, with other experts of earlier tokens in this layer */
+                for (int pass = 0; pass < 4; pass++) {
                     for (int j = 0; j < 5 && pass; j++)
                         for (int64_t i = 0; i < 90; i++)
                             for (int k = 0; k < 2; k++) {
-                                const bool future = i > t || (i == t && j >= l);
-                                if (future == (pass == 1))
-                                    experts[(j * 90 + i) * 2 + k] = (uint8_t)pad_draw(pad, 10);
+                                const bool change =
+                                    pass == 3 ? i < t && j == l : is_future(m, j, i, l, t) == (pass == 1);
+                                if (change) experts[(j * 90 + i) * 2 + k] = (uint8_t)pad_draw(pad, 10);
                             }
                     for (int64_t i = t + 1; i < 90 && pass == 1; i++) ids[i] = (int32_t)pad_draw(pad, 40);
                     sample_batch b = sample_batch_of(p, &trace, l, &t, 1);
@@ -86,9 +95,13 @@ static void test_no_future(void **state)
                 assert_int_equal(rank[0], rank[1]);
                 assert_int_equal(sure[0], sure[1]);
                 assert_memory_equal(score[0], score[1], sizeof score[0]);
-                if (m == COT_PREDICT_CONTEXT) changed += memcmp(score[0], score[2], sizeof score[0]) != 0;
+                changed[m] += memcmp(score[0], score[2], sizeof score[0]) != 0;
+                by_earlier += memcmp(score[0], score[3], sizeof score[0]) != 0;
+                if (m != COT_PREDICT_CONTEXT_DECODE) assert_memory_equal(score[0], score[3], sizeof score[0]);
             }
-    assert_true(changed > 10); // the past does count
+    assert_true(changed[COT_PREDICT_CONTEXT_PREFILL] > 10 &&
+                changed[COT_PREDICT_CONTEXT_DECODE] > 10); // the past does count
+    assert_true(by_earlier > 10);                          // and of the one form the tokens before
     free(kept);
     cot_predictor_close(p);
     cot_trace_close(&trace);
@@ -142,10 +155,12 @@ static void test_edges(void **state)
                     int16_t rank;
                     uint16_t sure;
                     float score[64];
-                    cot_predict_ranks(&rank, &sure, p, COT_PREDICT_CONTEXT, &b.batch);
-                    cot_predict_experts(score, p, COT_PREDICT_CONTEXT, &b.batch);
-                    assert_true(rank >= 0 && rank < D && (D > 1 || sure == UINT16_MAX));
-                    for (int e = 0; e < shapes[i].E; e++) assert_true(score[e] >= 0 && score[e] <= 1);
+                    for (int m = COT_PREDICT_CONTEXT_PREFILL; m <= COT_PREDICT_CONTEXT_DECODE; m++) {
+                        cot_predict_ranks(&rank, &sure, p, (cot_predict_method)m, &b.batch);
+                        cot_predict_experts(score, p, (cot_predict_method)m, &b.batch);
+                        assert_true(rank >= 0 && rank < D && (D > 1 || sure == UINT16_MAX));
+                        for (int e = 0; e < shapes[i].E; e++) assert_true(score[e] >= 0 && score[e] <= 1);
+                    }
                     sample_batch_free(&b);
                 }
             cot_predictor_close(p);
@@ -162,7 +177,7 @@ static void test_many_experts(void **state)
     cot_predictor *p = sample_train(pad, &trace, 64, 5, NULL);
     cot_predictor_info info;
     cot_predictor_describe(&info, p);
-    assert_false(info.has[COT_PREDICT_CONTEXT]);
+    assert_false(info.has[COT_PREDICT_CONTEXT_PREFILL] || info.has[COT_PREDICT_CONTEXT_DECODE]);
     assert_true(info.has[COT_PREDICT_ALGORITHM_2]);
     assert_int_not_equal(sample_digest(p, &trace), 0);
     cot_predictor_close(p);

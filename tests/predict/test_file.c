@@ -200,22 +200,33 @@ typedef struct change {
     const char *words;
 } change;
 
-/* Writes the file with one thing changed, and expects to be told of it. */
-static void refuse(scratch_pad *pad, const cot_safetensors *file, const change *c)
+enum { META_WORDS = 24 };
+
+/* The file's pairs of key and value, one of them changed where `c` is not NULL; returns how many. */
+static size_t copy_meta(const char *meta[META_WORDS], const cot_safetensors *file, const change *c)
 {
     static const char *const keys[] = {"format",    "version", "model",      "experts",
                                        "top_k",     "layers",  "ranks",      "order",
                                        "sequences", "seed",    "trace_hash", "model_hash"};
-    const char *meta[24];
-    size_t n_meta = 0, n = 0;
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *value =
+            c && strcmp(keys[i], c->name) == 0 ? c->text : cot_safetensors_meta(file, keys[i]);
+        if (!value) continue;
+        meta[2 * n] = keys[i];
+        meta[2 * n++ + 1] = value;
+    }
+    return n;
+}
+
+/* Writes the file with one thing changed, and expects to be told of it. */
+static void refuse(scratch_pad *pad, const cot_safetensors *file, const change *c)
+{
+    const char *meta[META_WORDS];
+    size_t n = 0;
+    const size_t n_meta = copy_meta(meta, file, c);
     cot_error error = {0};
     cot_tensor tensors[COT_PREDICTOR_TABLES];
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const char *value = strcmp(keys[i], c->name) != 0 ? cot_safetensors_meta(file, keys[i]) : c->text;
-        if (!value) continue;
-        meta[2 * n_meta] = keys[i];
-        meta[2 * n_meta++ + 1] = value;
-    }
     char *copy = NULL;
     for (size_t i = 0; i < file->count; i++) {
         tensors[n] = file->tensors[i];
@@ -290,6 +301,8 @@ static void test_refusals(void **state)
         {"expert_rank", 5, 3, NULL, "expert 5 of layer 0 sits on rank 3"},
         {"context_scale", 1, 0x7f800000, NULL, "layer 1 is inf"},
         {"context_scale", 1, 0xbf800000, NULL, "layer 1 is -1"},
+        {"context_prefill_scale", 2, 0x7fc00000, NULL, "context_prefill_scale of layer 2 is nan"},
+        {"context_prefill_scale", 1, 0xbf800000, NULL, "context_prefill_scale of layer 1 is -1"},
         {"chosen", 1, 2, NULL, "has 2 at 1"},
         {"token_ids", -1, 0, NULL, "neighbours"},
         {"token_experts", -1, 0, NULL, "tensors"},
@@ -297,6 +310,7 @@ static void test_refusals(void **state)
         {"sequence_ranks", -1, 0, NULL, "tensors"},
         {"sequence_shares", -1, 0, NULL, "tensors"},
         {"context_own", -1, 0, NULL, "tensors"},
+        {"context_prefill_own", -1, 0, NULL, "tensors"},
         {"expert_rank", -1, 0, NULL, "missing"},
     };
     cot_safetensors file;
@@ -308,12 +322,56 @@ static void test_refusals(void **state)
     cot_predictor_close(NULL);
 }
 
+/* A file that was written when there was one form of context has that form, and the others' figures as they were. */
+static void test_without_prefill(void **state)
+{
+    scratch_pad *pad = *state;
+    cot_error error = {0};
+    const sample_shape shape = {3, 6, 2, 2, 60, 9, true};
+    cot_trace trace = sample_trace(pad, &shape);
+    cot_predictor *whole = sample_train(pad, &trace, 3, 2, NULL), *older;
+    assert_int_equal(cot_predictor_write(whole, in_scratch(pad, "w.safetensors"), &error), COT_OK);
+    cot_safetensors file;
+    assert_int_equal(cot_safetensors_open(&file, in_scratch(pad, "w.safetensors"), &error), COT_OK);
+    cot_tensor tensors[COT_PREDICTOR_TABLES];
+    const char *meta[META_WORDS];
+    size_t n = 0;
+    for (size_t i = 0; i < file.count; i++)
+        if (strncmp(file.tensors[i].name, "context_prefill_", 16) != 0) tensors[n++] = file.tensors[i];
+    assert_int_equal(n, file.count - 5);
+    const size_t n_meta = copy_meta(meta, &file, NULL);
+    assert_int_equal(
+        cot_safetensors_write(in_scratch(pad, "o.safetensors"), tensors, n, meta, n_meta, &error), COT_OK);
+    if (cot_predictor_open(&older, in_scratch(pad, "o.safetensors"), &error) != COT_OK)
+        fail_msg("%s", error.message);
+    cot_predictor_info info;
+    cot_predictor_describe(&info, older);
+    assert_true(info.has[COT_PREDICT_CONTEXT_DECODE] && !info.has[COT_PREDICT_CONTEXT_PREFILL]);
+    assert_int_equal(info.table_bytes[COT_PREDICT_CONTEXT_PREFILL], 0);
+    for (int64_t t = 0; t < 60; t++) {
+        float score[2][6];
+        sample_batch b = sample_batch_of(whole, &trace, 1, &t, 1);
+        cot_predict_experts(score[0], whole, COT_PREDICT_CONTEXT_DECODE, &b.batch);
+        cot_predict_experts(score[1], older, COT_PREDICT_CONTEXT_DECODE, &b.batch);
+        assert_memory_equal(score[0], score[1], sizeof score[0]);
+        cot_predict_experts(score[0], older, COT_PREDICT_GLOBAL, &b.batch);
+        cot_predict_experts(score[1], older, COT_PREDICT_CONTEXT_PREFILL, &b.batch); // which it does not have
+        assert_memory_equal(score[0], score[1], sizeof score[0]);
+        sample_batch_free(&b);
+    }
+    cot_predictor_close(older);
+    cot_predictor_close(whole);
+    cot_safetensors_close(&file);
+    cot_trace_close(&trace);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_damage),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_without_prefill),
     };
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

@@ -218,7 +218,7 @@ static void test_kind_counts(void **state)
     cot_predictor_describe(&from_counts, b);
     assert_true(from_counts.has[COT_PREDICT_GLOBAL] && from_counts.has[COT_PREDICT_TOKEN_TABLE]);
     assert_false(from_counts.has[COT_PREDICT_DEVICE_SEQUENCE] || from_counts.has[COT_PREDICT_ALGORITHM_2] ||
-                 from_counts.has[COT_PREDICT_CONTEXT]);
+                 from_counts.has[COT_PREDICT_CONTEXT_PREFILL] || from_counts.has[COT_PREDICT_CONTEXT_DECODE]);
     assert_int_equal(from_counts.n_sequences, 0);
     assert_int_equal(from_counts.n_tokens, from_tokens.n_tokens);
     const size_t n = (size_t)from_counts.n_tokens;

@@ -223,7 +223,7 @@ class Files(unittest.TestCase):
         on = (served[..., None] == numpy.arange(RANKS)).sum(2)
         for placement in (g, g.placement()):
             found = coterie.predict(self.trace, sequences=learnt, placement=placement, resamples=0, seed=2)
-            self.assertEqual(list(found), ["global", "token-table", "device-sequence", "algorithm-2", "context"])
+            self.assertEqual(list(found), ["global", "token-table", "device-sequence", "algorithm-2", "context-prefill", "context-decode"])
             for e in found.values():
                 self.assertEqual((e.n_tokens, e.layer.shape[0]), (tested.sum(), L))
                 self.assertAlmostEqual(e.figures["oracle_lar"], on.max(-1).sum() / on.sum())
