@@ -361,7 +361,7 @@ static int set_up(void **state)
                        single = {4, 12, 3, 20, 300, 1, true}, one = {4, 12, 3, 1, 50, 60, true};
     assert_int_equal(scratch_open(state), 0);
     scratch_pad *pad = *state;
-    assert_int_equal(setenv("coterie", COT_PROGRAM, 1), 0);
+    assert_int_equal(setenv("coterie", capture_program(), 1), 0);
     write_sample(pad, "a.st", &plain);
     write_sample(pad, "b.st", &plain);
     write_sample(pad, "one.st", &one);

@@ -40,8 +40,14 @@ static int capture_exec(void *line)
     return 127;
 }
 
+const char *capture_program(void)
+{
+    const char *named = getenv("COT_PROGRAM");
+    return named ? named : COT_PROGRAM;
+}
+
 void capture_shell(capture *c, const char *line)
 {
-    setenv("coterie", COT_PROGRAM, 1);
+    setenv("coterie", capture_program(), 1);
     capture_call(c, capture_exec, (void *)(uintptr_t)line);
 }

@@ -9,6 +9,9 @@ typedef struct capture {
 /* Calls body(context) in a child whose standard output and error are kept in `c`. */
 void capture_call(capture *c, int (*body)(void *context), void *context);
 
+/* The program's path: what the environment's COT_PROGRAM says, since tools/mutate names one of its own, else this build's. */
+const char *capture_program(void);
+
 /* Runs a shell command line, in which $coterie is the program. */
 void capture_shell(capture *c, const char *line);
 
