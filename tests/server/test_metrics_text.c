@@ -1,0 +1,219 @@
+/* The page of /metrics, every figure of which is another number here: none stands where another belongs. */
+#include "harness/cmocka.h"
+
+#include "coterie/layout.h"
+#include "server/metrics.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OURS "{engine=\"0\",model_name=\"m\\\"1\""
+
+/* A figure's line without its value is NAME, the labels that all have, and `more`. */
+typedef struct expected_line {
+    const char *name, *more;
+    double value;
+} expected_line;
+
+static void assert_lines(const cot_prometheus *page, const expected_line *lines, size_t count)
+{
+    assert_false(page->failed);
+    char *text = calloc(page->text.bytes + 2, 1);
+    assert_non_null(text);
+    text[0] = '\n';
+    memcpy(text + 1, page->text.data, page->text.bytes);
+    for (size_t i = 0; i < count; i++) {
+        char start[256], type[256];
+        snprintf(start, sizeof start, "\n%s" OURS "%s} ", lines[i].name, lines[i].more);
+        const char *at = strstr(text, start);
+        if (!at) fail_msg("no%s in:%s", start, text);
+        const double value = strtod(at + strlen(start), NULL);
+        if (value != lines[i].value) fail_msg("%s %.17g, not %.17g", start + 1, value, lines[i].value);
+        assert_null(strstr(at + 1, start));
+        snprintf(type, sizeof type, "\n# TYPE %s ", lines[i].name);
+        const size_t base = strlen(lines[i].name) > 4 ? strlen(lines[i].name) : 4;
+        const bool of_histogram = strstr(lines[i].name, "_bucket") ||
+                                  strcmp(lines[i].name + base - 4, "_sum") == 0 ||
+                                  strstr(lines[i].name, "_count");
+        if (!of_histogram && !strstr(text, type)) fail_msg("%s has no type", lines[i].name);
+    }
+    free(text);
+}
+
+static void test_requests(void **state)
+{
+    (void)state;
+    cot_metrics m = {.unsubmitted_prompt_tokens = 1000,
+                     .generation_tokens_total = 2,
+                     .stopped = 3,
+                     .ended_by_length = 4,
+                     .aborted = 5,
+                     .refused = 6,
+                     .connections = 7,
+                     .dropped_connections = 8,
+                     .kv_batches = 9,
+                     .kv_losses = 10};
+    const cot_backend_state backend = {.prompt_tokens = 11,
+                                       .load = {.kv_pages = 16,
+                                                .kv_pages_free = 4,
+                                                .cached_blocks = 12,
+                                                .queried_tokens = 13,
+                                                .hit_tokens = 14,
+                                                .preemptions = 15,
+                                                .waited_steps = 16,
+                                                .tbt_ns = 17000000,
+                                                .predicted_ns = 18e6,
+                                                .observed_ns = 19e6,
+                                                .prediction_error = 0.25}};
+    for (int t = 0; t < COT_METRIC_TIMES; t++) { // at a bound, beyond it, and beyond all
+        cot_metrics_time(&m, (cot_metrics_kind)t, 1000000);
+        for (int i = 0; i <= t; i++) cot_metrics_time(&m, (cot_metrics_kind)t, 1000001);
+        cot_metrics_time(&m, (cot_metrics_kind)t, 6000000000000 + t * 1000000000LL);
+    }
+    cot_metrics_lengths(&m, 5, 50);
+    cot_metrics_lengths(&m, 6, 51);
+    cot_metrics_longest(&m, 500);
+    static const char *const times[COT_METRIC_TIMES] = {
+        "time_to_first_token", "inter_token_latency",   "request_time_per_output_token",
+        "e2e_request_latency", "request_queue_time",    "request_prefill_time",
+        "request_decode_time", "request_inference_time"};
+    for (int follows = 0; follows < 2; follows++) {
+        cot_prometheus page = {0};
+        m.follows_kv = follows;
+        cot_metrics_write(&page, &m, &backend, "m\"1", 20, 21);
+        const expected_line lines[] = {{"vllm:num_requests_running", "", 20},
+                                       {"vllm:num_requests_waiting", "", 21},
+                                       {"vllm:kv_cache_usage_perc", "", 0.75},
+                                       {"vllm:gpu_cache_usage_perc", "", 0.75},
+                                       {"vllm:prefix_cache_queries_total", "", 13},
+                                       {"vllm:prefix_cache_hits_total", "", 14},
+                                       {"vllm:num_preemptions_total", "", 15},
+                                       {"vllm:prompt_tokens_total", "", 1011},
+                                       {"vllm:generation_tokens_total", "", 2},
+                                       {"vllm:request_success_total", ",finished_reason=\"stop\"", 3},
+                                       {"vllm:request_success_total", ",finished_reason=\"length\"", 4},
+                                       {"vllm:request_success_total", ",finished_reason=\"abort\"", 5},
+                                       {"coterie:requests_refused_total", "", 6},
+                                       {"coterie:connections", "", 7},
+                                       {"coterie:dropped_connections_total", "", 8},
+                                       {"coterie:kv_cached_blocks", "", 12},
+                                       {"coterie:steps_waited_total", "", 16},
+                                       {"coterie:tbt_target_seconds", "", 0.017},
+                                       {"coterie:step_predicted_seconds", "", 0.018},
+                                       {"coterie:step_observed_seconds", "", 0.019},
+                                       {"coterie:step_prediction_error", "", 0.25},
+                                       {"vllm:request_prompt_tokens_sum", "", 11},
+                                       {"vllm:request_prompt_tokens_bucket", ",le=\"5\"", 1},
+                                       {"vllm:request_generation_tokens_sum", "", 101},
+                                       {"vllm:request_generation_tokens_bucket", ",le=\"50\"", 1},
+                                       {"vllm:request_generation_tokens_bucket", ",le=\"100\"", 2},
+                                       {"vllm:request_max_num_generation_tokens_sum", "", 500},
+                                       {"vllm:request_max_num_generation_tokens_count", "", 1},
+                                       {"vllm:time_per_output_token_seconds_count", "", 4}};
+        assert_lines(&page, lines, sizeof lines / sizeof *lines);
+        for (int t = 0; t < COT_METRIC_TIMES; t++) {
+            char count[128], bucket[128];
+            snprintf(count, sizeof count, "vllm:%s_seconds_count", times[t]);
+            snprintf(bucket, sizeof bucket, "vllm:%s_seconds_bucket", times[t]);
+            const expected_line of_time[] = {{count, "", t + 3},
+                                             {bucket, ",le=\"0.001\"", 1},
+                                             {bucket, ",le=\"0.005\"", t + 2},
+                                             {bucket, ",le=\"5120\"", t + 2},
+                                             {bucket, ",le=\"+Inf\"", t + 3}};
+            assert_lines(&page, of_time, sizeof of_time / sizeof *of_time);
+        }
+        const expected_line of_kv[] = {{"coterie:kv_event_batches_total", "", 9},
+                                       {"coterie:kv_event_losses_total", "", 10}};
+        if (follows) assert_lines(&page, of_kv, 2);
+        assert_int_equal(memmem(page.text.data, page.text.bytes, "kv_event_", 9) != NULL, follows);
+        cot_prometheus_free(&page);
+    }
+    cot_prometheus page = {0};
+    cot_metrics_write(&page, &m, &(cot_backend_state){0}, "m\"1", 0, 0); // nothing is used of nothing
+    assert_lines(&page, &(expected_line){"vllm:kv_cache_usage_perc", "", 0}, 1);
+    cot_prometheus_free(&page);
+}
+
+enum { RANKS = 3, EXPERTS = 4, LAYERS = 2 };
+
+static void test_engine(void **state)
+{
+    (void)state;
+    cot_rank_routing routing[RANKS];
+    uint64_t pairs[2][COT_STATS_PHASES][RANKS * RANKS];
+    const uint64_t calls[LAYERS * EXPERTS] = {6, 3, 2, 5, 0, 0, 0, 0};
+    cot_stats stats = {.ranks = RANKS,
+                       .routing = routing,
+                       .calls = (uint64_t *)calls,
+                       .steps = 1,
+                       .prefill_tokens = 2,
+                       .decode_tokens = 3,
+                       .prefill_ns = 4000000,
+                       .decode_ns = 5000000};
+    for (uint64_t r = 0; r < RANKS; r++)
+        routing[r] = (cot_rank_routing){100 + r, 200 + r, 300 + r, 400 + r, 500 + r};
+    for (uint64_t p = 0; p < COT_STATS_PHASES; p++) {
+        for (uint64_t i = 0; i < RANKS * RANKS; i++) {
+            pairs[0][p][i] = (p + 1) << i;
+            pairs[1][p][i] = (p + 1) * 1000 + i;
+        }
+        stats.bytes[p] = pairs[0][p];
+        stats.messages[p] = pairs[1][p];
+    }
+    // expert 0 on ranks 0 and 2, expert 1 on rank 1, experts 2 and 3 on rank 2: 3, 3 and 3 + 2 + 5 calls
+    int32_t layers[LAYERS] = {1, 7}, begin[LAYERS][EXPERTS + 1] = {{0, 2, 3, 4, 5}, {0, 2, 3, 4, 5}};
+    int32_t rank[] = {0, 2, 1, 2, 2, 0, 2, 1, 2, 2}, slot[] = {0, 0, 0, 1, 2, 0, 0, 0, 1, 2};
+    int64_t first[LAYERS + 1] = {0, 5, 10};
+    const cot_expert_layout layout = {.n_layers = LAYERS,
+                                      .n_experts = EXPERTS,
+                                      .n_ranks = RANKS,
+                                      .slots_per_rank = 3,
+                                      .layers = layers,
+                                      .begin = begin[0],
+                                      .first = first,
+                                      .rank = rank,
+                                      .slot = slot};
+    cot_engine_info info = {.moe_layers = LAYERS, .moe_layer = layers, .experts = EXPERTS, .ranks = RANKS};
+    cot_prometheus page = {0};
+    cot_metrics_write_engine(&page, &stats, &info, &layout, "m\"1");
+    const expected_line lines[] = {{"coterie:steps_total", "", 1},
+                                   {"coterie:step_tokens_total", ",kind=\"prefill\"", 2},
+                                   {"coterie:step_tokens_total", ",kind=\"decode\"", 3},
+                                   {"coterie:step_seconds_total", ",kind=\"prefill\"", 0.004},
+                                   {"coterie:step_seconds_total", ",kind=\"decode\"", 0.005},
+                                   {"coterie:moe_layers", "", LAYERS},
+                                   {"coterie:balancedness", ",layer=\"1\"", 16 / 3.0 / 10},
+                                   {"coterie:balancedness", ",layer=\"7\"", 1}};
+    assert_lines(&page, lines, sizeof lines / sizeof *lines);
+    for (int p = 0; p < COT_STATS_PHASES; p++) {
+        char more[64];
+        snprintf(more, sizeof more, ",phase=\"%s\"", cot_engine_phases()[p]);
+        const expected_line sent[] = {{"coterie:sent_bytes_total", more, (p + 1) * 511},
+                                      {"coterie:sent_messages_total", more, (p + 1) * 9000 + 36}};
+        assert_lines(&page, sent, 2);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        char more[64];
+        snprintf(more, sizeof more, ",rank=\"%d\"", r);
+        const expected_line of_rank[] = {{"coterie:routed_tokens_total", more, 100 + r},
+                                         {"coterie:activations_total", more, 200 + r},
+                                         {"coterie:local_activations_total", more, 300 + r},
+                                         {"coterie:remote_sends_total", more, 400 + r},
+                                         {"coterie:distinct_experts_total", more, 500 + r}};
+        assert_lines(&page, of_rank, sizeof of_rank / sizeof *of_rank);
+    }
+    assert_null(memmem(page.text.data, page.text.bytes, "rank=\"3\"", 8));
+    cot_prometheus_free(&page);
+    page = (cot_prometheus){0};
+    info.moe_layers = 0; // a dense model has no experts to tell of
+    cot_metrics_write_engine(&page, &stats, &info, &layout, "m\"1");
+    assert_null(memmem(page.text.data, page.text.bytes, "activations", 11));
+    cot_prometheus_free(&page);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_requests), cmocka_unit_test(test_engine)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
