@@ -2,6 +2,7 @@
 #include "harness/cmocka.h"
 #include "harness/seed.h"
 #include "base/rng.h"
+#include "net/http_client.h"
 #include "net/prometheus.h"
 #include "net/sse.h"
 #include <math.h>
@@ -117,8 +118,35 @@ static void test_metrics(void **state)
     cot_prometheus_free(&out);
 }
 
+/* What is before /v1 in a URL, whether that and a slash are given or not. */
+static void test_api_roots(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *url, *root;
+    } rows[] = {{"http://a:1", "http://a:1"},
+                {"http://a:1/", "http://a:1"},
+                {"http://a:1///", "http://a:1"},
+                {"http://a:1/v1", "http://a:1"},
+                {"http://a:1/v1//", "http://a:1"},
+                {"http://a:1/x/v1/", "http://a:1/x"},
+                {"http://a:1/v1/x", "http://a:1/v1/x"},
+                {"http://a:1/v12", "http://a:1/v12"},
+                {"/x//", "/x"},
+                {"/v1", "/v1"}, // nothing is before it
+                {"a/v1", "a"},
+                {"//", ""},
+                {"", ""}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *root = cot_http_api_root(rows[i].url);
+        assert_string_equal(root, rows[i].root);
+        free(root);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_events), cmocka_unit_test(test_metrics)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_api_roots), cmocka_unit_test(test_events),
+                                       cmocka_unit_test(test_metrics)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
