@@ -72,7 +72,7 @@ static void close_setting(struct setting *s)
     world_free(&s->world);
 }
 
-/* Calls of the setting, of which some have a spoilt token. */
+/* Calls of the setting, of which some have spoilt tokens. */
 static void draw_script(struct step *script, const struct setting *s, struct draw *draw)
 {
     for (int i = 0; i < STEPS; i++) {
@@ -83,6 +83,7 @@ static void draw_script(struct step *script, const struct setting *s, struct dra
         if (!tokens || draw_below(draw, 4)) continue;
         script[i].guilty = guilty;
         script[i].spoilt = draw_below(draw, tokens);
+        script[i].every = draw_below(draw, 2) ? 1 + draw_below(draw, 100) : 0;
     }
 }
 
@@ -147,7 +148,8 @@ static void open_for_fault(struct setting *s, struct sim *sim, struct step *scri
     open_setting(s, ranks, draw);
     solve_alone(s, draw);
     sim_open(sim, &s->world, ranks, s->threads, slots_of(s), draw);
-    for (int i = 0; i < STEPS; i++) script[i] = (struct step){s->calls[draw_below(draw, CALLS)], -1, 0};
+    for (int i = 0; i < STEPS; i++)
+        script[i] = (struct step){.call = s->calls[draw_below(draw, CALLS)], .guilty = -1};
 }
 
 /* Whoever the signal was for stands still and says who should have sent it, and in which phase. */

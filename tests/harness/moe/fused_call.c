@@ -127,11 +127,36 @@ int64_t call_tiles(const struct world *w, const struct call *call, int rank)
     return call->shared ? tiles + (own + COT_FFN_TILE_ROWS - 1) / COT_FFN_TILE_ROWS : tiles;
 }
 
+/* A token's routing becomes one that is refused: a weight or an expert that cannot be, in any place. */
+static void spoil_routing(const struct world *w, struct part *part, int64_t token)
+{
+    const int64_t top_k = w->options.top_k, place = token / 3 % top_k, pair = place ? place - 1 : 0;
+    uint16_t *experts = part->experts + token * top_k, first = experts[pair];
+    float *weights = part->weights + token * top_k;
+    switch (token % (top_k > 1 ? 5 : 3)) {
+    case 0:
+        weights[place] = -INFINITY;
+        break;
+    case 1:
+        weights[place] = NAN;
+        break;
+    case 2:
+        experts[place] = (uint16_t)w->options.experts;
+        break;
+    case 3: // twice
+        experts[pair + 1] = first;
+        break;
+    default: // out of order
+        experts[pair] = experts[pair + 1];
+        experts[pair + 1] = first;
+    }
+}
+
 struct part part_of(const struct world *w, const struct step *step, int rank)
 {
     const struct call *call = step->call;
     const int64_t hidden = w->options.expert.hidden, top_k = w->options.top_k, begin = call->plan.begin[rank],
-                  tokens = call->plan.begin[rank + 1] - begin, at = step->spoilt * top_k;
+                  tokens = call->plan.begin[rank + 1] - begin;
     const size_t x_bytes = (size_t)(tokens * hidden) * sizeof(float), choices = (size_t)(tokens * top_k);
     struct part part = {tokens, poisoned(x_bytes), poisoned(x_bytes), poisoned(choices * sizeof(float)),
                         poisoned(choices * sizeof(uint16_t))};
@@ -140,13 +165,12 @@ struct part part_of(const struct world *w, const struct step *step, int rank)
         memcpy(part.experts, call->experts + begin * top_k, choices * sizeof *part.experts);
         memcpy(part.weights, call->weights + begin * top_k, choices * sizeof *part.weights);
     }
-    if (step->guilty != rank) return part;
-    if (!call->given)
-        part.x[step->spoilt * hidden] = NAN;
-    else if (step->spoilt % 2)
-        part.experts[at] = (uint16_t)w->options.experts;
-    else
-        part.weights[at] = INFINITY;
+    for (int64_t t = step->spoilt; step->guilty == rank && t < tokens;
+         t += step->every ? step->every : tokens)
+        if (call->given)
+            spoil_routing(w, &part, t);
+        else
+            part.x[t * hidden] = NAN;
     return part;
 }
 

@@ -21,11 +21,12 @@ struct call {
     bool has_before;
 };
 
-/* A call as a schedule makes it: with a token of one rank spoilt, or as it is. */
+/* A call as a schedule makes it: with tokens of one rank spoilt, or as it is. */
 struct step {
     struct call *call;
     int guilty;     // -1: nobody
-    int64_t spoilt; // its token
+    int64_t spoilt; // its first token that is
+    int64_t every;  // and each that comes so many behind another; 0: no others
 };
 
 /* What one rank hands to a call. */
