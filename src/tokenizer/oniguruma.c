@@ -2,6 +2,7 @@
 #include "tokenizer/oniguruma.h"
 
 #include "base/error.h"
+#include "tokenizer/oniguruma_set.h"
 #include "tokenizer/utf8.h"
 
 #include <ctype.h>
@@ -16,7 +17,7 @@
 #define NOT_WORD "[^" WORD_ITEMS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}]"
 #define HEX_ITEMS "0-9A-Fa-f"
 
-enum { MOST_GROUPS = 200, NO_ATOM = -1 };
+enum { MOST_GROUPS = 200, MOST_EVALUATED = 64, MOST_NESTED = 32, NO_ATOM = -1 };
 
 typedef struct translation {
     const char *in, *end;
@@ -25,6 +26,7 @@ typedef struct translation {
     int64_t atom; // where in `out` the thing that a quantifier would repeat begins
     size_t groups[MOST_GROUPS];
     int depth;
+    int evaluated, nested; // unions of items that were evaluated; sets around the one that is
 } translation;
 
 static cot_status fail_memory(translation *t)
@@ -34,9 +36,11 @@ static cot_status fail_memory(translation *t)
 
 static cot_status unsupported(translation *t, const char *at)
 {
-    size_t left = (size_t)(t->end - at);
-    return cot_fail(t->error, COT_UNSUPPORTED, "'%.*s' in a regular expression is not supported",
-                    (int)(left < 16 ? left : 16), at);
+    size_t shown = (size_t)(t->end - at);
+    if (shown > 16)
+        for (shown = 16; (at[shown] & 0xc0) == 0x80;) shown--; // no half of a character
+    return cot_fail(t->error, COT_UNSUPPORTED, "'%.*s' in a regular expression is not supported", (int)shown,
+                    at);
 }
 
 static cot_status emit(translation *t, const char *text)
@@ -208,43 +212,155 @@ static cot_status literal(translation *t, bool always_escape)
     return emit_bytes(t, t->in - length, length);
 }
 
-/* From behind '[' or "[^" up to and with ']'. Sets within it are flattened: all are unions. */
-static cot_status set_items(translation *t, const char *start)
+/* A member of a set that is no bracket and no "&&". */
+static cot_status set_item(translation *t)
+{
+    if (*t->in == '\\') return escape(t, true);
+    // A hyphen makes a range, or stands for itself beside a bracket.
+    const bool range = *t->in == '-' && t->in + 1 < t->end && t->in[1] != ']' && t->in[1] != '[';
+    return literal(t, !range);
+}
+
+static cot_status check_set(translation *t, const char *start, bool first)
+{
+    if (t->in == t->end) return cot_fail(t->error, COT_MALFORMED, "a regular expression's set has no ']'");
+    if (follows(t, "[:") || (first && *t->in == ']')) return unsupported(t, start);
+    return COT_OK;
+}
+
+/* \W or \H, which are no members of PCRE2's classes. */
+static bool follows_complement(const translation *t)
+{
+    return follows(t, "\\W") || follows(t, "\\H");
+}
+
+/* From behind '[' or "[^" up to and with ']'. Sets within it are flattened: all are unions; `*whole` is false, and where
+ * things stand does not matter, where they are not. */
+static cot_status set_items(translation *t, const char *start, bool *whole)
 {
     int depth = 1;
-    cot_status status = COT_OK;
     bool first = true;
-    while (status == COT_OK) {
-        if (t->in == t->end)
-            return cot_fail(t->error, COT_MALFORMED, "a regular expression's set has no ']'");
-        if (follows(t, "&&") || follows(t, "[:") || follows(t, "[^") || (first && *t->in == ']'))
-            return unsupported(t, start);
+    for (;;) {
+        cot_status status = check_set(t, start, first);
+        if (status != COT_OK) return status;
+        *whole = !follows(t, "&&") && !follows(t, "[^") && !follows_complement(t);
+        if (!*whole) return COT_OK;
         first = *t->in == '[';
-        if (*t->in == '\\') {
-            status = escape(t, true);
-        } else if (*t->in == '[') {
+        if (*t->in == '[') {
             depth++;
             t->in++;
         } else if (*t->in == ']') {
             t->in++;
             if (!--depth) return COT_OK;
-        } else {
-            // A hyphen makes a range, or stands for itself beside a bracket.
-            bool range = *t->in == '-' && t->in + 1 < t->end && t->in[1] != ']' && t->in[1] != '[';
-            status = literal(t, !range);
+        } else if ((status = set_item(t)) != COT_OK) {
+            return status;
         }
     }
+}
+
+/* Adds the characters of the items that were written from `mark` on, which are taken back. */
+static cot_status add_items(translation *t, cot_oniguruma_set *to, size_t mark, bool negated,
+                            const char *start)
+{
+    const size_t bytes = t->out->bytes - mark;
+    if (!bytes) return COT_OK;
+    if (t->evaluated++ == MOST_EVALUATED) return unsupported(t, start);
+    const cot_status status = cot_oniguruma_set_add(to, t->out->data + mark, bytes, negated, t->error);
+    t->out->bytes = mark;
+    return status;
+}
+
+static cot_status add_complement(translation *t, cot_oniguruma_set *to, const char *start)
+{
+    const size_t mark = t->out->bytes;
+    const cot_status status = emit(t, t->in[1] == 'W' ? WORD_ITEMS : HEX_ITEMS);
+    t->in += 2;
+    return status == COT_OK ? add_items(t, to, mark, true, start) : status;
+}
+
+static cot_status evaluate_set(translation *t, cot_oniguruma_set *out, const char *start);
+
+static cot_status evaluate_nested(translation *t, cot_oniguruma_set *to, const char *start)
+{
+    if (t->nested == MOST_NESTED) return unsupported(t, start);
+    cot_oniguruma_set *inner = calloc(1, sizeof *inner);
+    if (!inner) return fail_memory(t);
+    t->nested++;
+    const cot_status status = evaluate_set(t, inner, start);
+    t->nested--;
+    cot_oniguruma_set_unite(to, inner);
+    free(inner);
+    return status;
+}
+
+/* Unites items and sets up to "&&" or ']'. */
+static cot_status evaluate_union(translation *t, cot_oniguruma_set *out, const char *start, bool first)
+{
+    const size_t mark = t->out->bytes;
+    cot_status status;
+    for (;; first = false) {
+        if ((status = check_set(t, start, first)) != COT_OK) return status;
+        if (*t->in == ']' || follows(t, "&&")) return add_items(t, out, mark, false, start);
+        if (follows_complement(t) || *t->in == '[') status = add_items(t, out, mark, false, start);
+        if (status == COT_OK && *t->in == '[')
+            status = evaluate_nested(t, out, start);
+        else if (status == COT_OK)
+            status = follows_complement(t) ? add_complement(t, out, start) : set_item(t);
+        if (status != COT_OK) return status;
+    }
+}
+
+/* From '[' up to and with ']': "&&" binds less than anything but the '^' that begins a set; nothing is in an operand that
+ * says nothing. */
+static cot_status evaluate_set(translation *t, cot_oniguruma_set *out, const char *start)
+{
+    t->in++;
+    const bool negated = follows(t, "^");
+    t->in += negated;
+    cot_status status = evaluate_union(t, out, start, true);
+    cot_oniguruma_set *operand = malloc(sizeof *operand);
+    if (!operand) return fail_memory(t);
+    while (status == COT_OK && follows(t, "&&")) {
+        t->in += 2;
+        memset(operand, 0, sizeof *operand);
+        status = evaluate_union(t, operand, start, false);
+        cot_oniguruma_set_intersect(out, operand);
+    }
+    free(operand);
+    if (negated) cot_oniguruma_set_negate(out);
+    t->in += status == COT_OK;
+    return status;
+}
+
+/* A set that is more than a union is written character by character. */
+static cot_status evaluated_set(translation *t)
+{
+    const char *start = t->in;
+    const bool negated = t->in[1] == '^';
+    cot_oniguruma_set *whole = calloc(1, sizeof *whole);
+    if (!whole) return fail_memory(t);
+    cot_status status = evaluate_set(t, whole, start);
+    if (negated)
+        cot_oniguruma_set_negate(whole); // (?i) folds what is between the brackets, then '^' turns it
+    if (status == COT_OK && !cot_oniguruma_set_write(t->out, whole, negated)) status = fail_memory(t);
+    free(whole);
     return status;
 }
 
 static cot_status set(translation *t)
 {
     const char *start = t->in++;
-    bool negated = t->in < t->end && *t->in == '^';
+    const size_t mark = t->out->bytes;
+    const bool negated = t->in < t->end && *t->in == '^';
+    bool whole = true;
     t->in += negated;
     cot_status status = emit(t, negated ? "[^" : "[");
-    if (status == COT_OK) status = set_items(t, start);
-    return status == COT_OK ? emit(t, "]") : status;
+    if (status == COT_OK) status = set_items(t, start, &whole);
+    if (status == COT_OK && whole) return emit(t, "]");
+    if (status != COT_OK) return status;
+    t->in = start;
+    t->out->bytes = mark;
+    return evaluated_set(t);
 }
 
 /* (?imx-imx) or (?imx-imx: */

@@ -15,6 +15,7 @@
  *     {,n}       {0,n}
  *     {n,m}+     not possessive but repeated; likewise {n}? is optional, not lazy
  *     [a[bc]]    a set in a set is a union
+ *     [a-z&&[^b]], [a[^b]], [\W]   PCRE2 has unions alone: the characters that are meant, one by one
  *
  * The properties are those of PCRE2's Unicode version (14 in 10.42; Hugging Face tokenizers 0.23 has 16).
  * Errors: UNSUPPORTED (what is not translated, named), OUT_OF_MEMORY. What is wrong in both is left for PCRE2

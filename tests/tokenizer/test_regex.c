@@ -58,12 +58,44 @@ static const row rows[] = {
     {"(?:a|b)(?=c)", "acbb", "a|cbb"},
     {"\\.|\\(|\\ ", "a.( b", "a|.|(| |b"},
     {"(?>a+)b|a", "aaab", "aaab"},
+    {"[a-z&&[^aeiou]]+", "hello ab2", "h|e|ll|o a|b|2"},
+    {"[a-z&&b-d]", "abcde", "a|b|c|d|e"},
+    {"[^a-z&&b-d]+", "abcde", "a|bcd|e"},
+    {"[a-z&&[^b]&&[^d]]+", "abcdef", "a|b|c|d|ef"},
+    {"[a-c&&b-d&&c-e]", "abcde", "ab|c|de"},
+    {"[[a-c][x-z]&&b-y]+", "abcwxyz", "a|bc|w|xy|z"},
+    {"[a-z&&^b]", "ab^", "a|b|^"},
+    {"[a&&]|b", "ab", "a|b"},
+    {"[^&&a]", "ab", "a|b"},
+    {"[a-&&b-]", "a-b", "a|-|b"},
+    {"[a-z&&[^b[c-d]]]+", "abcde", "a|bcd|e"},
+    {"[x[a-z&&[^b]]0]+", "ab0x1", "a|b|0x|1"},
+    {"[a[^b]]+", "abcab", "a|b|ca|b"},
+    {"[^[^a]]", "ba", "b|a"},
+    {"[\\W]+", "a-\302\262b \302\275", "a|-\302\262|b| \302\275"},
+    {"[\\H_]+", "aG_1", "a|G_|1"},
+    {"[\\w&&\\W]|a", "ab", "a|b"},
+    {"[\\p{L}&&[^\\p{Han}]]+", "a\303\251\346\274\242\345\255\227\320\266b\346\274\242", "a\303\251|\346\274\242\345\255\227|\320\266b|\346\274\242"},
+    {"[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+", "Hello\346\274\242\343\201\202aBc\343\200\201", "Hello|\346\274\242|\343\201\202a|Bc|\343\200\201"},
+    {"(?i)[A-Z&&[^b]]+", "aBbc1", "aBbc|1"},
+    {"(?i)[^a-z&&[^b]]+", "aBb1", "a|Bb1"},
+    {"(?<=[a-z&&[^b]])1", "a1b1", "a|1|b1"},
+    {"[\\x41-\\x5a&&[^A]]{2}", "ABCD", "A|BC|D"},
+    {"[\\p{L}&&\\P{Lu}]+?", "aBc", "a|B|c"},
+    {"[&-z&&[^a]]", "a&b", "a|&|b"},
+    {"[a[^\\x{e000}-\\x{10ffff}]]+", "a\356\200\200b\355\237\277c", "a|\356\200\200|b\355\237\277c"},
+    {"[\\x{d7ff}-\\x{e001}&&[^\\x{e000}]]", "\355\237\277\356\200\200\356\200\201", "\355\237\277|\356\200\200|\356\200\201"},
 };
 
 /* What Oniguruma accepts and is not translated, or neither accepts. */
 static const struct { const char *pattern; cot_status status; const char *says; } refused[] = {
-    {"[a&&b]", COT_UNSUPPORTED, "'[a&&b]' in a regular expression is not supported"},
-    {"[a[^b]]", COT_UNSUPPORTED, "'[a[^b]]'"},
+    {"[a&&[]]", COT_UNSUPPORTED, "'[a&&[]]'"},
+    {"[a&&[:alpha:]]", COT_UNSUPPORTED, "'[a&&[:alpha:]]'"},
+    {"[a&&\\p{No}\\q]", COT_UNSUPPORTED, "'\\q]' in a regular expression is not supported"},
+    {"[a&&[^b]", COT_MALFORMED, "has no ']'"},
+    {"[a&&z-b]", COT_MALFORMED, "a regular expression's set is wrong: "},
+    {"\\q\303\251\303\251\303\251\303\251\303\251\303\251\303\251\303\251", COT_UNSUPPORTED,
+     "'\\q\303\251\303\251\303\251\303\251\303\251\303\251\303\251' in"},
     {"[[:alpha:]]", COT_UNSUPPORTED, "'[[:alpha:]]'"},
     {"\\p{Nonsense}", COT_UNSUPPORTED, "'\\p{Nonsense}'"},
     {"\\pL", COT_UNSUPPORTED, "'\\pL'"},
@@ -124,6 +156,29 @@ static void test_refusals(void **state)
     }
 }
 
+/* Sets that take long to work out, or that nest without end, are refused soon. */
+static void test_many_sets(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *before, *again, *behind;
+        int times;
+        bool good;
+    } many[] = {{"[a", "&&a", "]", 70, false}, {"", "[b&&", "b", 20, true}, {"", "[^", "b", 40, false}};
+    for (size_t i = 0; i < sizeof many / sizeof *many; i++) {
+        char pattern[512] = "";
+        cot_regex *regex;
+        cot_error error = {0};
+        strcpy(pattern, many[i].before);
+        for (int k = 0; k < many[i].times; k++) strcat(pattern, many[i].again);
+        strcat(pattern, many[i].behind);
+        for (int k = 0; !*many[i].before && k < many[i].times; k++) strcat(pattern, "]");
+        const cot_status status = cot_regex_open(&regex, pattern, strlen(pattern), false, &error);
+        if (status != (many[i].good ? COT_OK : COT_UNSUPPORTED)) fail_msg("%zu: %s", i, error.message);
+        cot_regex_close(regex);
+    }
+}
+
 /* A pattern that takes exponential time on some text ends with an error, on that text alone. */
 static void test_limit(void **state)
 {
@@ -180,9 +235,8 @@ static void test_unicode_version(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_splits),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_limit),
+        cmocka_unit_test(test_splits),          cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_limit),           cmocka_unit_test(test_many_sets),
         cmocka_unit_test(test_unicode_version),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
