@@ -20,8 +20,9 @@ extern "C" {
 typedef struct cot_tokenizer cot_tokenizer;
 
 /* Reads `path`: a tokenizer.json, or a model folder that holds one. On success the caller owns `*tokenizer`;
- * on failure it is NULL. Errors: NOT_FOUND, IO, MALFORMED (not JSON, or not a consistent tokenizer),
- * UNSUPPORTED (a type or option that is not implemented, by name), OUT_OF_MEMORY. */
+ * on failure it is NULL. Errors: NOT_FOUND (of a folder that has a vocabulary in another form this is
+ * named), IO, MALFORMED (not JSON, or not a consistent tokenizer), UNSUPPORTED (a type or option that is not implemented,
+ * by name; a file in another form), OUT_OF_MEMORY. */
 cot_status cot_tokenizer_open(cot_tokenizer **tokenizer, const char *path, cot_error *error);
 /* The same on the `bytes` of a tokenizer.json in memory, which need not outlive the call; `name` is used in
  * messages only. */

@@ -82,6 +82,64 @@ cot_status cot_tokenizer_parse(cot_tokenizer **out, const char *text, size_t byt
     return cot_fail(error, status, "cannot read '%s': %s", name, why.message);
 }
 
+/* Vocabularies in other forms, which are not read. */
+static const struct other {
+    const char *file, *what;
+} others[] = {
+    {"tekken.json", "Mistral's tekken"},
+    {"tiktoken.model", "tiktoken"},
+    {"tokenizer.model", "SentencePiece or tiktoken"},
+    {"tokenizer.model.v3", "SentencePiece"},
+    {"sentencepiece.bpe.model", "SentencePiece"},
+    {"spiece.model", "SentencePiece"},
+    {"qwen.tiktoken", "tiktoken"},
+    {"vocab.json", "vocab.json and merges.txt"},
+    {"vocab.txt", "WordPiece"},
+};
+
+static const struct other *other_in(const char *folder)
+{
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        struct stat info;
+        char *path = cot_path_join(folder, others[i].file);
+        const bool there = path && stat(path, &info) == 0;
+        free(path);
+        if (there) return &others[i];
+    }
+    return NULL;
+}
+
+static const struct other *other_of(const char *path)
+{
+    static const struct other gguf = {".gguf", "GGUF"}, model = {".model", "SentencePiece or tiktoken"},
+                              tiktoken = {".tiktoken", "tiktoken"};
+    static const struct other *const endings[] = {&gguf, &model, &tiktoken};
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const size_t bytes = strlen(name);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!strcmp(name, others[i].file)) return &others[i];
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        const size_t n = strlen(endings[i]->file);
+        if (bytes > n && !strcmp(name + bytes - n, endings[i]->file)) return endings[i];
+    }
+    return NULL;
+}
+
+#define WRITES_ONE "transformers' AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes one"
+
+static cot_status fail_other(cot_status status, const char *path, bool folder, cot_error *error)
+{
+    const struct other *other = folder ? other_in(path) : other_of(path);
+    if (!other) return status;
+    if (folder)
+        return cot_fail(error, status,
+                        "'%s' has %s (%s) and no tokenizer.json, which alone is read: " WRITES_ONE, path,
+                        other->file, other->what);
+    return cot_fail(error, COT_UNSUPPORTED,
+                    "'%s' is a vocabulary of %s, a tokenizer.json alone is read: " WRITES_ONE, path,
+                    other->what);
+}
+
 cot_status cot_tokenizer_open(cot_tokenizer **tokenizer, const char *path, cot_error *error)
 {
     struct stat info;
@@ -94,7 +152,8 @@ cot_status cot_tokenizer_open(cot_tokenizer **tokenizer, const char *path, cot_e
     if (status == COT_OK) status = cot_tokenizer_parse(tokenizer, text, bytes, file ? file : path, error);
     free(text);
     free(file);
-    return status;
+    return status == (folder ? COT_NOT_FOUND : COT_MALFORMED) ? fail_other(status, path, folder, error)
+                                                              : status;
 }
 
 void cot_tokenizer_close(cot_tokenizer *tokenizer)

@@ -2,6 +2,7 @@
 #include "harness/tokenizer/tokenizer_json.h"
 
 #include <setjmp.h>
+#include <unistd.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,6 +122,53 @@ static void test_paths(void **state)
     cot_detokenizer_close(NULL);
 }
 
+/* A vocabulary in another form is called by its name, as a folder's and as a file. */
+static void test_other_forms(void **state)
+{
+    (void)state;
+    static const char *const forms[][3] = {
+        {"tekken.json", "{\"config\": {}, \"vocab\": []}", "Mistral's tekken"},
+        {"tiktoken.model", "IQ== 0\nIg== 1\n", "tiktoken"},
+        {"tokenizer.model", "\n\x0e\n\x05<unk>\x15", "SentencePiece or tiktoken"},
+        {"qwen.tiktoken", "IQ== 0\n", "tiktoken"},
+        {"vocab.json", "{\"a\": 0}", "vocab.json and merges.txt"},
+        {"spiece.model", "\n", "SentencePiece"},
+    };
+    char folder[] = "/tmp/coterie-forms-XXXXXX", path[128], says[256];
+    cot_tokenizer *tokenizer;
+    cot_error error;
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(cot_tokenizer_open(&tokenizer, folder, &error), COT_NOT_FOUND);
+    assert_non_null(strstr(error.message, "/tokenizer.json'"));
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, forms[i][0]);
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        fputs(forms[i][1], file);
+        fclose(file);
+        snprintf(says, sizeof says,
+                 "'%s' has %s (%s) and no tokenizer.json, which alone is read: transformers' ", folder,
+                 forms[i][0], forms[i][2]);
+        assert_int_equal(cot_tokenizer_open(&tokenizer, folder, &error), COT_NOT_FOUND);
+        assert_memory_equal(error.message, says, strlen(says));
+        assert_non_null(strstr(error.message, "writes one"));
+        snprintf(says, sizeof says, "'%s' is a vocabulary of %s, a tokenizer.json alone is read: ", path,
+                 forms[i][2]);
+        assert_int_equal(cot_tokenizer_open(&tokenizer, path, &error), COT_UNSUPPORTED);
+        assert_memory_equal(error.message, says, strlen(says));
+        unlink(path);
+    }
+    snprintf(path, sizeof path, "%s/x.gguf", folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("GGUF\3", file);
+    fclose(file);
+    assert_int_equal(cot_tokenizer_open(&tokenizer, path, &error), COT_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "is a vocabulary of GGUF"));
+    unlink(path);
+    rmdir(folder);
+}
+
 static void test_not_utf8(void **state)
 {
     (void)state;
@@ -199,8 +247,9 @@ static void test_no_unknown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_damaged),  cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_not_utf8), cmocka_unit_test(test_no_token), cmocka_unit_test(test_no_unknown),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_damaged),  cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_other_forms), cmocka_unit_test(test_not_utf8), cmocka_unit_test(test_no_token),
+        cmocka_unit_test(test_no_unknown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
