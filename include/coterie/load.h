@@ -24,6 +24,7 @@ typedef struct cot_load_counts {
     bool sources_known;
     bool from_engine;   // an inference engine's recorder counted them: every rank sends tokens in every layer
     int32_t top_k;      // K, experts a token; 0 where not known
+    int32_t hidden;     // H, columns of a token's row; 0 where not known
     const char *format; // which of cot_load_formats it was read from, a constant; NULL when made otherwise
     int32_t *layers;    // [L] ascending
     double *tokens;     // [L][S][E] (token, expert) activations, finite, >= 0

@@ -2,7 +2,7 @@
  *
  * A trace is one safetensors file. Its metadata are strings: format "coterie.trace", version "1", kind
  * "tokens" or "counts", model, experts (E), top_k (K), layers (the model's layer numbers, as "0,1,2"), and, where
- * an engine recorded it, model_hash (hexadecimal). Its tensors:
+ * they are known, hidden (H, columns of a token's row) and model_hash (hexadecimal). Its tensors:
  *
  *     kind tokens                                    kind counts
  *     token_ids         int32   [T]                  token_ids  int32   [N]
@@ -40,6 +40,7 @@ typedef struct cot_trace {
     int32_t n_layers;                // L, 1 .. COT_TRACE_MAX_LAYERS
     int32_t n_experts;               // E, 1 .. COT_TRACE_MAX_EXPERTS
     int32_t top_k;                   // K, 1 .. E
+    int32_t hidden;                  // H, columns of a token's row between layers; 0: nobody said
     const int32_t *layers;           // [L] the model's layer numbers, ascending
     int64_t n_tokens;                // T of kind tokens, N (distinct ids) of kind counts
     const int32_t *token_ids;        // [T] or [N], -1 where not known
@@ -178,6 +179,7 @@ typedef struct cot_trace_import_options {
     const char *model;  // model name to record; NULL: taken from the folder's name
     int32_t n_experts;  // E; 0: from the data, see the formats
     int32_t top_k;      // K; 0: from the format or the data
+    int32_t hidden;     // H to record; 0: as a trace says it, else not known
     cot_trace_say *say; // told what was derived; NULL: nobody
     void (*progress)(void *context, uint64_t done_bytes, uint64_t total_bytes); // now and then; NULL: nobody
     void *context;                                                              // passed to both

@@ -43,7 +43,7 @@ class Figures(Shown):
 
 def evaluate(placement: Placement | str | os.PathLike | Any, load: Trace | str | os.PathLike | Any, topology: str | None = None,
              *, ranks: int | str | None = None, attention: Any = None, cost: Any = None, dispatch: str = "uniform",
-             distance: str | None = None, bytes: float = 14336, hosts: str | None = None,
+             distance: str | None = None, bytes: float | None = None, hosts: str | None = None,
              first_layer: int | None = None) -> Figures:  # fmt: skip
     """Measures a placement on a load.
 

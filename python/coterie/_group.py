@@ -107,7 +107,7 @@ def group(trace: Trace, ranks: int, *, method: str = "coterie", iterations: int 
                 raise ValueError(f"the topology has {cluster.n_ranks} ranks, not {ranks}")
             distance = numpy.empty((ranks, ranks))
             call("cot_topology_distances", array_at(distance, structs.Doubles), ctypes.byref(cluster),
-                 structs.Metric(cluster.measured, 14336))  # fmt: skip
+                 structs.Metric(cluster.measured, 2 * trace.hidden or 14336))  # fmt: skip
         counted = stack.enter_context(
             opened(structs.Affinities, "cot_affinities_count", "cot_affinities_free", ctypes.byref(trace._struct),
                    array_at(chosen, structs.Bytes))  # fmt: skip

@@ -76,9 +76,9 @@ def _load(load, first_layer):
         with read as counts:
             yield counts
         return
-    top_k, layers, model_hash = 0, None, 0
+    top_k, hidden, layers, model_hash = 0, 0, None, 0
     if isinstance(load, Trace):
-        top_k, layers, model_hash, load = load.top_k, load.layers, load._struct.model_hash, load.load()
+        top_k, hidden, layers, model_hash, load = load.top_k, load.hidden, load.layers, load._struct.model_hash, load.load()
     tokens = numpy.ascontiguousarray(host(load, "load"), dtype=numpy.float64)
     if tokens.ndim not in (2, 3) or not tokens.size:
         raise ValueError(f"load has shape {tokens.shape}, expected [layers, experts] or [layers, sources, experts]")
@@ -88,7 +88,7 @@ def _load(load, first_layer):
         whole(first_layer, "first_layer", 2**31 - len(tokens))
         layers = numpy.arange(first_layer, first_layer + tokens.shape[0], dtype=numpy.int32)
     sources = tokens.shape[1] if tokens.ndim == 3 else 1
-    yield structs.LoadCounts(tokens.shape[0], tokens.shape[-1], sources, tokens.ndim == 3, tokens.ndim == 3, top_k, None,
+    yield structs.LoadCounts(tokens.shape[0], tokens.shape[-1], sources, tokens.ndim == 3, tokens.ndim == 3, top_k, hidden, None,
                              _at(layers, structs.Ints), _at(tokens, structs.Doubles), model_hash)  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def _problem(load, topology, ranks, attention, cost, dispatch, distance, bytes, 
         options = structs.CostsOptions(
             ctypes.sizeof(structs.CostsOptions),
             kind,
-            structs.Metric(by_cost, _limit(bytes, "bytes", 0)),
+            structs.Metric(by_cost, (2 * counts.hidden or 14336) if bytes is None else _limit(bytes, "bytes", 0)),
             split,
             *(_at(w, structs.Doubles) for w in weights),
             _at(matrix, structs.Doubles),
@@ -277,7 +277,7 @@ def _placement(load, made, value, numbered):
 def place(load: Trace | str | os.PathLike | Any, topology: str | None = None, *, ranks: int | str | None = None,
           method: str | None = None, slots: int | None = None, c_layer: Any = None, c_exp: Any = None,
           max_load: float | None = None, attention: Any = None, cost: Any = None, dispatch: str = "uniform",
-          distance: str | None = None, bytes: float = 14336, groups: int = 1, nodes: int = 1, hosts: str | None = None,
+          distance: str | None = None, bytes: float | None = None, groups: int = 1, nodes: int = 1, hosts: str | None = None,
           first_layer: int | None = None, current: Placement | str | os.PathLike | Any = None, max_moves: int | None = None,
           move_cost: float = 0.0) -> Placement:  # fmt: skip
     """Places the experts of `load` on the ranks of `topology`, and checks the result; returns a Placement.
@@ -287,7 +287,8 @@ def place(load: Trace | str | os.PathLike | Any, topology: str | None = None, *,
     `ranks` equally near ranks ("4x8": 4 nodes of 8, a hop apart), or `cost` [layers, ranks], what an activation costs there. attention: "paper", "dp" or a
     pair of arrays [layers, ranks], dispatch and collect; "dp" unless given: every rank, as the sources say, else evenly.
     c_layer, c_exp: a number or one a rank. method: the command's unless given: "balance", with c_layer or c_exp "ilpload".
-    first_layer: the model's number of the load's first row, where that does not say it. current: the running placement (a Placement, a file, or an array [layers, slots]):
+    first_layer: the model's number of the load's first row, where that does not say it. bytes: of an activation, for
+    distances that are costs; unless given 2 a column of a token's row where the load says how many, else 14336. current: the running placement (a Placement, a file, or an array [layers, slots]):
     methods with replicas reach the fresh plan's balance from it in few moves, at most `max_moves`. The rest is as
     `coterie place --help` says. What was assumed is told by a warning,
     coterie.Notice. ValueError for what cannot be met, coterie.Error for files that are wrong.

@@ -20,7 +20,8 @@ TOKENS, COUNTS = 0, 1  # cot_trace_kind
 class Trace(Shown):
     """What a model's router did; read-only arrays over L layers, T tokens, S sequences, K experts a token.
 
-    layers: int32 [L], the model's numbers; n_experts: E of each layer; top_k: K; model: its name.
+    layers: int32 [L], the model's numbers; n_experts: E of each layer; top_k: K; model: its name; hidden: columns of a token's
+    row between layers, 0 where nobody said.
     kind "tokens": experts uint8 or uint16 [L, T, K]; weights float16 [L, T, K] or None; token_ids int32 [T], -1 where not
     known; sequence_offsets int64 [S + 1], sequence s being the tokens from offset s to offset s + 1. counts is None.
     kind "counts": token_ids int32 [N] and counts uint32 [L, N, E], how often each id called each expert; the others are None.
@@ -28,7 +29,7 @@ class Trace(Shown):
     """
 
     def __init__(self, experts: Any, *, n_experts: int, token_ids: Any = None, sequence_offsets: Any = None, weights: Any = None,
-                 layers: Any = None, model: str = ""):  # fmt: skip
+                 layers: Any = None, model: str = "", hidden: int = 0):  # fmt: skip
         """A trace of kind "tokens" from arrays as above; one sequence of unknown ids in layers 0, 1, ... unless given."""
         chosen = host(experts, "experts")
         if chosen.dtype.kind not in "iu":
@@ -61,17 +62,20 @@ class Trace(Shown):
             if weights.shape != chosen.shape or not numpy.isfinite(weights).all():
                 raise ValueError(f"weights have shape {weights.shape}, expected finite numbers in {chosen.shape}")
         chosen = numpy.array(chosen, numpy.uint8 if E <= 256 else numpy.uint16)
-        self._set("tokens", model, E, K, numbers, ids, experts=chosen, weights=weights, sequence_offsets=offsets)
+        self._set("tokens", model, E, K, numbers, ids, experts=chosen, weights=weights, sequence_offsets=offsets,
+                  hidden=whole(hidden, "hidden"))  # fmt: skip
 
     def _set(self, kind, model, n_experts, top_k, layers, token_ids, experts=None, weights=None, sequence_offsets=None,
-             counts=None, string_offsets=None, string_bytes=None, model_hash=0):  # fmt: skip
+             counts=None, string_offsets=None, string_bytes=None, model_hash=0, hidden=0):  # fmt: skip
         self.kind, self.model, self.n_experts, self.top_k = kind, model, n_experts, top_k
+        self.hidden = hidden
         self.layers, self.token_ids, self.sequence_offsets = layers, token_ids, sequence_offsets
         self.experts, self.weights, self.counts, self.strings = experts, weights, counts, None
         if string_offsets is not None:
             self.strings = [string_bytes[a:b].tobytes() for a, b in zip(string_offsets[:-1], string_offsets[1:])]
         made = structs.Trace(kind=TOKENS if kind == "tokens" else COUNTS, model=text(model), n_layers=len(layers),
-                             model_hash=model_hash, n_experts=n_experts, top_k=top_k, n_tokens=len(token_ids))  # fmt: skip
+                             model_hash=model_hash, n_experts=n_experts, top_k=top_k, hidden=hidden,
+                             n_tokens=len(token_ids))  # fmt: skip
         fields = {"layers": (layers, structs.Ints), "token_ids": (token_ids, structs.Ints), "counts": (counts, structs.Counts),
                   "sequence_offsets": (sequence_offsets, structs.Longs), "weights": (weights, structs.Shorts),
                   "string_offsets": (string_offsets, structs.Longs), "strings": (string_bytes, structs.Chars)}  # fmt: skip
@@ -138,17 +142,18 @@ class Trace(Shown):
 
 
 def read_trace(path: str | os.PathLike, *, format: str | None = None, model: str | None = None, n_experts: int = 0,
-               top_k: int = 0) -> Trace:  # fmt: skip
-    """Reads a file or folder of any format of `coterie trace convert`: format, or recognised by content. model, n_experts
-    and top_k: where the data does not say. What was derived is logged to "coterie". coterie.Error for what is wrong."""
+               top_k: int = 0, hidden: int = 0) -> Trace:  # fmt: skip
+    """Reads a file or folder of any format of `coterie trace convert`: format, or recognised by content. model, n_experts,
+    top_k and hidden: where the data does not say. What was derived is logged to "coterie". coterie.Error for what is wrong."""
     options = structs.TraceImportOptions(ctypes.sizeof(structs.TraceImportOptions), text(format), text(model),
-                                         whole(n_experts, "n_experts"), whole(top_k, "top_k"), _say)  # fmt: skip
+                                         whole(n_experts, "n_experts"), whole(top_k, "top_k"),
+                                         whole(hidden, "hidden"), _say)  # fmt: skip
     trace = Trace.__new__(Trace)
     read = ("cot_trace_import", "cot_trace_close", ctypes.c_char_p(text(path)), ctypes.byref(options))
     with _opened(structs.Trace, *read) as t:
         L, T, K, E, S, V = t.n_layers, t.n_tokens, t.top_k, t.n_experts, t.n_sequences, t.n_strings
         tokens = t.kind == TOKENS
-        held = {"model_hash": t.model_hash}
+        held = {"model_hash": t.model_hash, "hidden": t.hidden}
         if tokens:
             held["experts"] = _copy(t.experts_u8 or t.experts_u16, L, T, K)
             held["sequence_offsets"] = _copy(t.sequence_offsets, S + 1)

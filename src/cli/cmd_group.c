@@ -74,8 +74,10 @@ static int open_topology(cot_group_inputs *in, const cot_group_settings *s)
         status = cot_complain("the topology has %" PRId32 " ranks, not %" PRId64, topology.n_ranks, s->ranks);
     else if (!(in->distance = malloc(D * D * sizeof *in->distance)))
         status = cot_complain("out of memory for distances");
-    else if (cot_topology_distances(in->distance, &topology, (cot_metric){topology.measured, 14336},
-                                    &error) != COT_OK)
+    else if (cot_topology_distances(
+                 in->distance, &topology,
+                 (cot_metric){topology.measured, in->trace.hidden ? 2.0 * in->trace.hidden : 14336},
+                 &error) != COT_OK)
         status = cot_complain_of(&error);
     cot_topology_free(&topology);
     return status;

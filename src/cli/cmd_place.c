@@ -245,8 +245,11 @@ static const cot_option input_options[] = {
     {"distance", 0, COT_OPTION_CHOICE, "KIND", "hops",
      "hops, or cost: microseconds, latency + bytes / bandwidth", AT(distance),
      .choices = (const char *const[]){"hops", "cost", NULL}},
-    {"bytes", 0, COT_OPTION_REAL, "N", "14336", "bytes of an activation, for --distance cost", AT(bytes),
-     .min = 0, .max = 1e12},
+    {"bytes", 0, COT_OPTION_REAL, "N", NULL,
+     "bytes of an activation; unless given 2 for each column of a row where the load says how many (a trace "
+     "of "
+     "coterie profile does), else none are told, and 14336 are taken for --distance cost",
+     AT(bytes), .min = 1, .max = 1e12},
     {"first-layer", 0, COT_OPTION_INTEGER, "N", NULL,
      "the model's first MoE layer (3 for DeepSeek-R1), for formats that count MoE layers from 0",
      AT(first_layer), .least = 0, .most = INT32_MAX},
@@ -336,7 +339,8 @@ const cot_command cot_cmd_place = {
         "within the capacities costs less. peak load, peak: the most loaded rank's load in a layer over the "
         "mean rank's, and a bound that no placement is below. balancedness: as the engine of --to computes "
         "it, 1 where all ranks are loaded alike; imbalance ratio: 0 there. activations that leave their "
-        "node: those whose expert is on another node than their sender; their bytes go there and back. "
+        "node: those whose expert is on another node than their sender; their bytes, where they are known "
+        "(--bytes), go there and back. "
         "moves: experts that a rank has to fetch, in rounds.\n\n"
         "With --evaluate also: link load, activations on the fullest network link, the 99th of a hundred and "
         "the mean one; LAR, the share of activations served on their token's home rank; balancedness as each "

@@ -22,6 +22,7 @@ typedef struct cot_place_inputs {
     cot_topology topology;
     bool has_topology;
     int32_t ranks, nodes; // as --ranks says; 0 where it does not
+    double bytes;         // of an activation; 0: neither --bytes nor the load say it
     cot_load_counts load;
     cot_costs costs;
     int32_t *capacity; // [2][S] c_layer and c_exp

@@ -136,7 +136,9 @@ static void print_text(const cot_trace *trace, const figures *layer, const figur
     printf("unknown ids %" PRId64 "\n", unknown_ids(trace));
     printf("layers      %" PRId32 " (%" PRId32 " to %" PRId32 ")\n", trace->n_layers, trace->layers[0],
            trace->layers[trace->n_layers - 1]);
-    printf("experts     %" PRId32 " of %" PRId32 " a token\n\n", trace->top_k, trace->n_experts);
+    printf("experts     %" PRId32 " of %" PRId32 " a token\n", trace->top_k, trace->n_experts);
+    if (trace->hidden) printf("hidden      %" PRId32 " columns of a token's row\n", trace->hidden);
+    putchar('\n');
     cot_heading(stdout, "layer    peak/mean  variation  top tenth ");
     for (int i = 0; !counts && i < RANK_COUNTS; i++) cot_heading(stdout, "  LAR@%-2d remote", rank_counts[i]);
     putchar('\n');
@@ -220,7 +222,7 @@ const cot_command cot_cmd_trace_info = {
 
 struct convert_settings {
     const char *input, *output, *from, *model;
-    int64_t experts, top_k;
+    int64_t experts, top_k, hidden;
     bool counts;
 };
 
@@ -249,6 +251,7 @@ static int convert(const void *context)
                                               .model = s->model,
                                               .n_experts = (int32_t)s->experts,
                                               .top_k = (int32_t)s->top_k,
+                                              .hidden = (int32_t)s->hidden,
                                               .say = say,
                                               .progress = advance,
                                               .context = &talk};
@@ -285,6 +288,9 @@ static const cot_option convert_options[] = {
      offsetof(struct convert_settings, experts), .least = 1, .most = COT_TRACE_MAX_EXPERTS},
     {"top-k", 0, COT_OPTION_INTEGER, "K", NULL, "experts a token, where the data cannot tell",
      offsetof(struct convert_settings, top_k), .least = 1, .most = COT_TRACE_MAX_EXPERTS},
+    {"hidden", 0, COT_OPTION_INTEGER, "H", NULL,
+     "columns of a token's row between layers (7168 for DeepSeek-R1) to record: place tells bytes by it",
+     offsetof(struct convert_settings, hidden), .least = 1, .most = INT32_MAX},
     {0}};
 
 const cot_command cot_cmd_trace_convert = {

@@ -251,6 +251,7 @@ bool routing_recorder_open(routing_recorder *r, const char *path, const char *mo
     if (!path) return true;
     const cot_engine_info *info = cot_engine_describe(engine);
     r->model_hash = info->model_hash;
+    r->hidden = (int32_t)info->hidden;
     size_t length = strlen(model);
     while (length > 1 && model[length - 1] == '/') length--;
     char *name = strndup(model, length), *base = name ? strrchr(name, '/') : NULL;
@@ -282,6 +283,7 @@ bool routing_recorder_finish(routing_recorder *r, bool write)
         cot_status status = r->error.status;
         if (status == COT_OK) status = cot_trace_builder_finish(&trace, r->builder, &r->error);
         trace.model_hash = r->model_hash;
+        trace.hidden = r->hidden;
         if (status == COT_OK) status = cot_trace_write(&trace, r->path, &r->error);
         cot_trace_close(&trace);
         good = status == COT_OK;

@@ -61,6 +61,7 @@ bool cot_engine_open_cli(cot_engine **engine, const char *model, const engine_se
 typedef struct routing_recorder {
     const char *path;
     uint64_t model_hash;
+    int32_t hidden;
     cot_trace_builder *builder;
     cot_error error; // the first
 } routing_recorder;

@@ -124,8 +124,9 @@ void cot_place_print_sides(const cot_place_side sides[2], const cot_place_settin
     if (a->between_nodes < 0) return;
     row("activations that leave their node, %", "%*.2f", 100 * a->between_nodes, 100 * b->between_nodes);
     row("  a token, in all layers", "%*.2f", a_token(a, in), a_token(b, in));
-    const double bytes = 2 * s->bytes;
-    row("  their bytes a token, there and back", "%*.0f", a_token(a, in) * bytes, a_token(b, in) * bytes);
+    const double bytes = 2 * in->bytes;
+    if (bytes > 0)
+        row("  their bytes a token, there and back", "%*.0f", a_token(a, in) * bytes, a_token(b, in) * bytes);
     if (in->load.top_k < 1) puts("?: the load does not say K; --top-k K gives figures of a token");
 }
 
@@ -145,7 +146,7 @@ void cot_place_warn(const cot_place_side sides[2], const cot_place_inputs *in)
                      a->name);
 }
 
-static json_t *side_json(const cot_place_side *side, const cot_place_settings *s, const cot_place_inputs *in)
+static json_t *side_json(const cot_place_side *side, const cot_place_inputs *in)
 {
     const cot_balancedness *b = &side->balancedness;
     const double token = a_token(side, in);
@@ -155,7 +156,7 @@ static json_t *side_json(const cot_place_side *side, const cot_place_settings *s
                      b->tensorrt_llm, "between_nodes",
                      side->between_nodes < 0 ? json_null() : json_real(side->between_nodes),
                      "between_nodes_per_token", token < 0 ? json_null() : json_real(token), "bytes_per_token",
-                     token < 0 ? json_null() : json_real(token * 2 * s->bytes));
+                     token < 0 || in->bytes <= 0 ? json_null() : json_real(token * 2 * in->bytes));
 }
 
 void cot_place_add_sides(json_t *to, const cot_place_side sides[2], const cot_place_settings *s,
@@ -163,6 +164,6 @@ void cot_place_add_sides(json_t *to, const cot_place_side sides[2], const cot_pl
 {
     const char *senders = cot_place_senders(s, in);
     json_object_set_new(to, "senders", senders ? json_string(senders) : json_null());
-    json_object_set_new(to, "before", side_json(&sides[0], s, in));
-    json_object_set_new(to, "after", side_json(&sides[1], s, in));
+    json_object_set_new(to, "before", side_json(&sides[0], in));
+    json_object_set_new(to, "after", side_json(&sides[1], in));
 }

@@ -145,8 +145,9 @@ int cot_place_open_load(cot_place_inputs *in, const cot_place_settings *s, const
     cot_error error = {0};
     if (cot_load_counts_read(&in->load, paths, n, &options, &error) != COT_OK) return cot_complain_of(&error);
     int32_t ranks = in->has_topology ? in->topology.n_ranks : in->ranks, rows = in->load.n_layers;
+    in->bytes = s->bytes > 0 ? s->bytes : 2.0 * in->load.hidden; // engines send bfloat16
     in->costs_options = (cot_costs_options){.size = sizeof in->costs_options,
-                                            .metric = {s->distance > 0, s->bytes},
+                                            .metric = {s->distance > 0, in->bytes > 0 ? in->bytes : 14336},
                                             .dispatch = (cot_dispatch)s->dispatch};
     if (s->distance == 0 && in->topology.measured) in->costs_options.metric.cost = true;
     if (s->cost && !(in->matrix = cot_read_matrix(s->cost, "cost", &rows, &ranks))) return COT_EXIT_FAILURE;

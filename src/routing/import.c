@@ -192,10 +192,10 @@ static cot_status check_options(const cot_trace_import_options *o, cot_error *er
         return cot_fail(error, COT_INVALID_ARGUMENT, "import options of %zu bytes, expected %zu", o->size,
                         sizeof *o);
     if (o->n_experts < 0 || o->n_experts > COT_TRACE_MAX_EXPERTS || o->top_k < 0 ||
-        o->top_k > COT_TRACE_MAX_EXPERTS)
+        o->top_k > COT_TRACE_MAX_EXPERTS || o->hidden < 0)
         return cot_fail(error, COT_INVALID_ARGUMENT,
-                        "no trace can have %" PRId32 " of %" PRId32 " experts a token", o->top_k,
-                        o->n_experts);
+                        "no trace can have %" PRId32 " of %" PRId32 " experts a token, and rows of %" PRId32,
+                        o->top_k, o->n_experts, o->hidden);
     return COT_OK;
 }
 
@@ -232,6 +232,9 @@ cot_status cot_trace_import(cot_trace *trace, const char *path, const cot_trace_
                         "'%s' is a trace, which says its model, experts and top-k itself", path);
     status =
         format == TRACE ? cot_trace_open(trace, path, error) : import_foreign(trace, &import, format, error);
-    if (status != COT_OK) cot_trace_close(trace);
+    if (status != COT_OK)
+        cot_trace_close(trace);
+    else if (import.options->hidden)
+        trace->hidden = import.options->hidden;
     return status;
 }

@@ -193,6 +193,8 @@ static cot_status read_trace(cot_trace *trace, const char *subject, cot_error *e
     if (status == COT_OK)
         status = meta_number(trace, "top_k", COT_TRACE_MAX_EXPERTS, &trace->top_k, subject, error);
     if (status == COT_OK) status = meta_layers(trace, subject, error);
+    if (status == COT_OK && cot_safetensors_meta(&trace->owner->file, "hidden"))
+        status = meta_number(trace, "hidden", INT32_MAX, &trace->hidden, subject, error);
     if (status == COT_OK) status = meta_hash(trace, subject, error);
     if (status == COT_OK)
         status = counts ? read_counts(trace, subject, error) : read_tokens(trace, subject, error);

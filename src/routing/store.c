@@ -64,7 +64,10 @@ cot_status cot_trace_set_names(cot_trace *trace, const char *model, int32_t n_la
     trace->model = name;
     trace->layers = numbers;
     trace->n_layers = n_layers;
-    if (like) trace->model_hash = like->model_hash;
+    if (like) {
+        trace->model_hash = like->model_hash;
+        trace->hidden = like->hidden;
+    }
     if (!like || !like->n_strings) return COT_OK;
     int64_t bytes = like->string_offsets[like->n_strings];
     int64_t *offsets = cot_trace_alloc(trace, like->n_strings + 1, sizeof *offsets);

@@ -29,17 +29,26 @@ cot_status cot_trace_write(const cot_trace *trace, const char *path, cot_error *
 {
     cot_status status = cot_trace_validate(trace, path, error);
     if (status != COT_OK) return status;
-    char experts[12], top_k[12], hash[COT_HASH_TEXT_BYTES], *layers = layer_list(trace);
+    char experts[12], top_k[12], hidden[12], hash[COT_HASH_TEXT_BYTES], *layers = layer_list(trace);
     if (!layers) return cot_fail(error, COT_OUT_OF_MEMORY, "cannot write '%s': out of memory", path);
     snprintf(experts, sizeof experts, "%" PRId32, trace->n_experts);
     snprintf(top_k, sizeof top_k, "%" PRId32, trace->top_k);
+    snprintf(hidden, sizeof hidden, "%" PRId32, trace->hidden);
     cot_hash_print(hash, trace->model_hash);
     bool counts = trace->kind == COT_TRACE_COUNTS;
     const char *meta[] = {
-        "format", "coterie.trace", "version",    "1",     "kind",  counts ? "counts" : "tokens",
-        "model",  trace->model,    "experts",    experts, "top_k", top_k,
-        "layers", layers,          "model_hash", hash}; // the last only where there is one
-    const size_t pairs = sizeof meta / sizeof *meta / 2 - !trace->model_hash;
+        "format", "coterie.trace", "version", "1",     "kind",  counts ? "counts" : "tokens",
+        "model",  trace->model,    "experts", experts, "top_k", top_k,
+        "layers", layers,          NULL,      NULL,    NULL,    NULL};
+    size_t pairs = sizeof meta / sizeof *meta / 2 - 2;
+    if (trace->hidden) {
+        meta[2 * pairs] = "hidden";
+        meta[2 * pairs++ + 1] = hidden;
+    }
+    if (trace->model_hash) {
+        meta[2 * pairs] = "model_hash";
+        meta[2 * pairs++ + 1] = hash;
+    }
 
     cot_tensor tensors[6];
     size_t n = 0;

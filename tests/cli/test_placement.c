@@ -246,10 +246,20 @@ static void other_tables(void **state)
     }
 }
 
+/* A profile says how long a token's row is, by which place tells bytes. */
+static void bytes_of_a_profile(void **state)
+{
+    (void)state;
+    shell("\"$coterie\" trace info t.st");
+    assert_non_null(strstr(c.out, "hidden      192 columns"));
+    shell("\"$coterie\" place --load t.st --ranks 2x2 | grep 'their bytes'");
+    assert_int_equal(c.status, 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_text), cmocka_unit_test(groups_of_tables),
-                                       cmocka_unit_test(every_format), cmocka_unit_test(other_maps),
-                                       cmocka_unit_test(other_tables)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bytes_of_a_profile), cmocka_unit_test(the_same_text),
+                                       cmocka_unit_test(groups_of_tables),   cmocka_unit_test(every_format),
+                                       cmocka_unit_test(other_maps),         cmocka_unit_test(other_tables)};
     return cmocka_run_group_tests(tests, profile, tidy);
 }

@@ -306,6 +306,46 @@ static void test_leniency(void **state)
     json_decref(run_json(PLACE "--evaluate a.csv --placement s.json --ranks 2 --json"));
 }
 
+/* Bytes of an activation: as given, else of the rows that the trace tells of, else none are told. */
+static void test_bytes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *load, *options;
+        double
+            bytes; // there and back, a token that leaves its node in half of its activations; below 0: not told
+    } cases[] = {{"plain.safetensors", "", -1},
+                 {"plain.safetensors", "--bytes 1000", 2000},
+                 {"rows.safetensors", "", 2 * 2 * 96},
+                 {"rows.safetensors", "--bytes 1000", 2000},
+                 {"counts.safetensors", "", 2 * 2 * 96}};
+    put("t.tsv", "layer\texpert\ttoken_"
+                 "id\tcount\n1\t0\t7\t4\n1\t1\t7\t4\n1\t2\t7\t4\n1\t3\t7\t4\n1\t0\t8\t1\n1\t1\t8\t1\n");
+    run_line(
+        "\"$coterie\" trace convert t.tsv -o plain.safetensors && \"$coterie\" trace convert t.tsv --hidden "
+        "96 -o "
+        "rows.safetensors && \"$coterie\" trace convert rows.safetensors --counts -o counts.safetensors && "
+        "\"$coterie\" trace info counts.safetensors");
+    if (c.status) fail_msg("%s", c.err);
+    assert_non_null(strstr(c.out, "hidden      96 columns"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[256];
+        snprintf(line, sizeof line, PLACE "--load %s --ranks 2x1 %s --json", cases[i].load, cases[i].options);
+        json_t *o = run_json(line);
+        const json_t *told = json_object_get(json_object_get(o, "before"), "bytes_per_token");
+        if (cases[i].bytes < 0)
+            assert_true(json_is_null(told));
+        else
+            assert_true(fabs(json_number_value(told) - cases[i].bytes) < 1e-9);
+        json_decref(o);
+        snprintf(line, sizeof line, PLACE "--load %s --ranks 2x1 %s", cases[i].load, cases[i].options);
+        run_line(line);
+        assert_int_equal(c.status, 0);
+        assert_int_equal(strstr(c.out, "their bytes a token") != NULL, cases[i].bytes > 0);
+    }
+    refuse(PLACE "--load plain.safetensors --ranks 2x1 --bytes 0", "--bytes");
+}
+
 /* The figures of the map in use, else of contiguous experts, and of the new one are those of the loads. */
 static void test_goal(void **state)
 {
@@ -315,6 +355,7 @@ static void test_goal(void **state)
         run_json(PLACE "--load pairs.csv --ranks 2x1 --top-k 2 --bytes 100 --json --to sglang -o g.json");
     const json_t *before = json_object_get(o, "before"), *after = json_object_get(o, "after");
     // Contiguous: experts 0 and 1 on rank 0, of whose 100 tokens 40 and 10 cross; then 0 with 2 or 3, whichever is near
+    assert_true(real(after, "bytes_per_token") == 0);
     assert_string_equal(json_string_value(json_object_get(before, "name")), "contiguous");
     assert_true(real(before, "worst_peak") == 1.6 && real(after, "worst_peak") == 1);
     assert_true(real(before, "between_nodes") == 0.5 && real(after, "between_nodes") == 0);
@@ -483,6 +524,7 @@ int main(void)
                                        cmocka_unit_test(test_leniency),
                                        cmocka_unit_test(test_refusals),
                                        cmocka_unit_test(test_goal),
+                                       cmocka_unit_test(test_bytes),
                                        cmocka_unit_test(test_formats),
                                        cmocka_unit_test(test_soft_limit),
                                        cmocka_unit_test(test_topology),

@@ -64,9 +64,11 @@ class Files(unittest.TestCase):
         self.assertIsNone(read.weights)
         counts = [[(self.trace.experts[l] == e).sum() for e in range(E)] for l in range(L)]
         self.assertEqual(read.load().tolist(), counts)
-        wide = coterie.Trace(self.trace.experts, n_experts=300, weights=numpy.full(self.trace.experts.shape, 0.25))
+        self.assertEqual((read.hidden, coterie.read_trace(self.path, hidden=96).hidden), (0, 96))
+        wide = coterie.Trace(self.trace.experts, n_experts=300, weights=numpy.full(self.trace.experts.shape, 0.25), hidden=4096)
         wide.write(self.path)
         read = coterie.read_trace(self.path)
+        self.assertEqual(read.hidden, 4096)
         self.assertEqual((read.experts.dtype, read.weights.dtype, read.weights.min()), (numpy.uint16, numpy.float16, 0.25))
         self.assertEqual(read.experts.tolist(), self.trace.experts.tolist())
 

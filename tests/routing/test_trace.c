@@ -48,9 +48,11 @@ static void round_trip(scratch_pad *pad, int L, int E, int K, int S, int T)
     memset(&trace, 0xa5, sizeof trace);
     assert_int_equal(cot_trace_builder_finish(&built, builder, &error), COT_OK);
     cot_trace_builder_close(builder);
-    assert_true(built.model_hash == 0);
+    assert_true(built.model_hash == 0 && built.hidden == 0);
     const uint64_t hash = pad_draw(pad, 3) ? (uint64_t)pad_draw(pad, UINT32_MAX) << 29 : 0;
+    const int32_t hidden = (int32_t)pad_draw(pad, 3) * 2048;
     built.model_hash = hash;
+    built.hidden = hidden;
     assert_int_equal(cot_trace_write(&built, in_scratch(pad, "a.safetensors"), &error), COT_OK);
     cot_trace_close(&built);
     assert_int_equal(cot_trace_open(&trace, in_scratch(pad, "a.safetensors"), &error), COT_OK);
@@ -58,6 +60,7 @@ static void round_trip(scratch_pad *pad, int L, int E, int K, int S, int T)
     while (last && !length[last - 1]) last--; // sequences after the last that got a token do not exist
     assert_string_equal(trace.model, "m \"q\" \xc3\xa9");
     assert_true(trace.model_hash == hash);
+    assert_int_equal(trace.hidden, hidden);
     assert_int_equal(trace.kind, COT_TRACE_TOKENS);
     assert_int_equal(trace.n_layers, L);
     assert_int_equal(trace.n_experts, E);

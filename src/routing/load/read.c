@@ -81,6 +81,7 @@ static cot_status read_trace(cot_load_counts *load, const cot_load_files *files,
     }
     if (status == COT_OK) {
         load->top_k = trace.top_k;
+        load->hidden = trace.hidden;
         load->model_hash = trace.model_hash;
     }
     free(row);
