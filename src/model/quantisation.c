@@ -83,12 +83,11 @@ static const char *overridden(const cot_quantisation *q, cot_fields *rule)
     if (cot_fields_integer(rule, "bits", q->bits, 1, 32) != q->bits) return "bits";
     const int64_t group = cot_fields_integer(rule, "group_size", q->group, -1, 1 << 24);
     if ((group < 0 ? 0 : group) != q->group) return "group_size";
-    if (read_switch(rule, "sym", q->symmetric) != q->symmetric) return "sym";
-    return read_switch(rule, "desc_act", false) ? "desc_act" : NULL;
+    return read_switch(rule, "sym", q->symmetric) != q->symmetric ? "sym" : NULL;
 }
 
 /* GPTQModel's rules by patterns of modules' names; one that begins with "-:" names what is not quantised, which tensors tell. */
-static void check_dynamic(const cot_quantisation *q, cot_fields *in)
+static void check_dynamic(cot_quantisation *q, cot_fields *in)
 {
     const json_t *rules = cot_fields_get(in, "dynamic");
     const char *pattern;
@@ -98,7 +97,9 @@ static void check_dynamic(const cot_quantisation *q, cot_fields *in)
     json_object_foreach((json_t *)(uintptr_t)rules, pattern, object)
     {
         cot_fields rule = {object, in->name, in->status, in->error};
-        const char *key = strncmp(pattern, "-:", 2) ? overridden(q, &rule) : NULL;
+        const bool of_some = strncmp(pattern, "-:", 2) != 0;
+        const char *key = of_some ? overridden(q, &rule) : NULL;
+        if (of_some) q->reordered |= read_switch(&rule, "desc_act", false);
         in->status = rule.status;
         if (key)
             cot_fields_refuse(in, COT_UNSUPPORTED,
@@ -121,9 +122,7 @@ static void resolve_gptq(cot_config *config, cot_fields *in)
     if (!q->ones_less && strcmp(format, "gptq_v2") != 0)
         cot_fields_refuse(in, COT_UNSUPPORTED, "gptq %s '%.40s' is not supported (gptq and gptq_v2 are)", key,
                           format);
-    if (read_switch(in, "desc_act", false))
-        cot_fields_refuse(in, COT_UNSUPPORTED,
-                          "gptq with desc_act is not supported: groups must lie in order");
+    q->reordered = read_switch(in, "desc_act", false);
     check_dynamic(q, in);
 }
 
@@ -212,10 +211,6 @@ static void read_group(cot_config *config, const json_t *object, cot_fields *of)
     const json_t *weights = json_object_get(object, "weights"), *order = json_object_get(weights, "actorder");
     const char *ordered = json_string_value(order);
     check_compressed_format(of, cot_fields_text(of, "format", "pack-quantized"));
-    if (json_is_true(order) ||
-        (ordered && strcasecmp(ordered, "weight") != 0 && strcasecmp(ordered, "static") != 0))
-        cot_fields_refuse(of, COT_UNSUPPORTED,
-                          "compressed-tensors with actorder is not supported: groups must lie in order");
     if (!json_is_object(weights) || of->status != COT_OK) return;
     cot_quantised_group *group = &q->groups[q->group_count++];
     cot_fields in = {weights, of->name, of->status, of->error};
@@ -227,6 +222,8 @@ static void read_group(cot_config *config, const json_t *object, cot_fields *of)
     read_strategy(config, group, &in);
     group->zeros = cot_fields_has(&in, "symmetric") && !cot_fields_switch(&in, "symmetric", true);
     group->symmetric = cot_fields_has(&in, "symmetric") && !group->zeros;
+    group->reordered = json_is_true(order) ||
+                       (ordered && strcasecmp(ordered, "weight") != 0 && strcasecmp(ordered, "static") != 0);
     q->symmetric &= group->symmetric;
     of->status = in.status;
     cot_quantised_read(&group->targets, of, "targets");

@@ -36,6 +36,7 @@ typedef struct cot_quantised_group {
     int64_t rows, columns;
     bool zeros;     // there are zero points
     bool symmetric; // these are all the middle, where there are any; neither: not said
+    bool reordered; // columns need not be in their groups' order: a tensor must say that they are
 } cot_quantised_group;
 
 typedef struct cot_quantisation {
@@ -44,6 +45,7 @@ typedef struct cot_quantisation {
     int64_t group;               // the same: columns that share a scale; 0: all
     bool ones_less;              // GPTQ: words of zero points are less by 1 in each place
     bool symmetric;              // zero points are all the middle, where there are any
+    bool reordered;              // GPTQ: as of a group
     cot_quantised_group *groups; // compressed-tensors
     size_t group_count;
     cot_quantised_targets ignored; // the same

@@ -110,6 +110,9 @@ void cot_stored_print_shape(char *out, size_t room, const int64_t *shape, int di
 cot_status cot_stored_fail_missing(const char *name, cot_error *error);
 cot_status cot_stored_expect_shape(const cot_tensor *tensor, const int64_t *shape, int dims,
                                    cot_error *error);
+/* Of a matrix whose columns may be in any group, by what quantization_config calls so, without the tensor that says in which. */
+cot_status cot_stored_refuse_order(const cot_stored *stored, const char *told, const char *missing,
+                                   cot_error *error);
 cot_status cot_stored_refuse_dtype(const cot_tensor *tensor, const char *expected, cot_error *error);
 static inline bool cot_stored_is_plain(cot_dtype type)
 {

@@ -56,6 +56,8 @@ static cot_status hold_against(const cot_quantised_group *g, const cot_stored *s
                         "tensor '%s' has a scale for %" PRId64 " x %" PRId64
                         " elements, config.json says for %" PRId64 " x %" PRId64,
                         s->name, found.rows, found.columns, told.rows, told.columns);
+    if (g->reordered && !s->whole.order && !floats && s->whole.group < s->columns)
+        return cot_stored_refuse_order(s, "actorder", "weight_g_idx", error);
     if (g->zeros && !s->whole.zeros)
         return cot_fail(error, COT_MALFORMED, "tensor '%s' has no zero points, config.json says that it has",
                         s->name);

@@ -1,6 +1,7 @@
 /* Where the hub's layouts keep whole numbers of 4 and 8 bits, their scales and zero points.
  *
- *   GPTQ                 X.qweight [in / per][out], X.scales [groups][out], X.qzeros [groups][out / per]
+ *   GPTQ                 X.qweight [in / per][out], X.scales [groups][out], X.qzeros [groups][out / per]; X.g_idx [in], the group of
+ *                        each column, which must be its own: they are read in their order
  *   AWQ                  X.qweight [in][out / per], X.scales and X.qzeros as GPTQ's; codes of a word in an order of its own
  *   compressed-tensors   X.weight_packed [out][in / per], X.weight_scale [out][groups], X.weight_zero_point [out / per][groups]
  *                        X.weight [out][in] of signed bytes, the scales alike, X.weight_zero_point [out][groups] of bytes
@@ -88,6 +89,15 @@ bool cot_stored_in_order(const cot_stored *stored)
     return true;
 }
 
+cot_status cot_stored_refuse_order(const cot_stored *stored, const char *told, const char *missing,
+                                   cot_error *error)
+{
+    return cot_fail(
+        error, COT_UNSUPPORTED,
+        "tensor '%s': config.json says %s, and there is no %s that says in which order groups lie",
+        stored->name, told, missing);
+}
+
 static cot_status fail_divide(const cot_stored *stored, int64_t n, const char *what, int64_t by,
                               cot_error *error)
 {
@@ -111,7 +121,8 @@ static cot_status find_transposed(cot_stored *stored, const cot_checkpoint *chec
     const cot_quantisation *q = &checkpoint->config.quantisation;
     const bool awq = q->method == COT_QUANTISED_AWQ;
     const int64_t in = stored->columns, out = stored->rows, per = 32 / q->bits,
-                  group = q->group ? q->group : in, groups = in / group;
+                  group = q->group ? q->group : in,
+                  groups = (in + group - 1) / group; // the last may be a part
     cot_whole_layout *w = &stored->whole;
     begin(stored, codes, q->bits);
     stored->row_step = 1;
@@ -127,9 +138,10 @@ static cot_status find_transposed(cot_stored *stored, const cot_checkpoint *chec
                             .ones_less = q->ones_less,
                             .symmetric = q->symmetric,
                             .order = beside(checkpoint, name, "g_idx")};
-    if (in % group) return fail_divide(stored, in, "columns", group, error);
     if (out % per) return fail_divide(stored, out, "rows", per, error);
     if (!awq && in % per) return fail_divide(stored, in, "columns", per, error);
+    if (q->reordered && !w->order && groups > 1)
+        return cot_stored_refuse_order(stored, "desc_act", "g_idx", error);
     cot_status status = must_be_beside(&stored->scales, checkpoint, name, "scales", error);
     if (status == COT_OK) status = must_be_beside(&w->zeros, checkpoint, name, "qzeros", error);
     if (status == COT_OK) status = expect_words(codes, awq ? in : in / per, awq ? out / per : out, error);
@@ -178,7 +190,9 @@ cot_status cot_stored_find_bytes(cot_stored *stored, const cot_checkpoint *check
 {
     begin(stored, stored->tensor, 8);
     stored->whole.bytes = true;
-    return find_compressed_scales(stored, checkpoint, name, error);
+    stored->whole.order = beside(checkpoint, name, "weight_g_idx");
+    const cot_status status = expect_order(stored, error);
+    return status == COT_OK ? find_compressed_scales(stored, checkpoint, name, error) : status;
 }
 
 /* E2M1, two a byte. */

@@ -152,7 +152,8 @@ class Model:
     # ---- GPTQ and AWQ ----
 
     def gptq(self):
-        bits, group = self.draw.choice((4, 8)), self.draw.choice((16, 32, 64, -1))
+        bits, group = self.draw.choice((4, 8)), self.draw.choice((16, 32, 48, 64, 96, -1)) # the last group may be a part
+        ordered = self.draw.random() < 0.5
         symmetric, v2 = self.draw.random() < 0.5, self.draw.random() < 0.5
         names, _ = self.leave(self.draw.randrange(3))
         for name in names:
@@ -165,10 +166,10 @@ class Model:
             self.put(name, "qzeros", "I32", [m.across, out // per], zeros if v2 else lessened(bits, zeros))
             kind = self.draw.choice(("F16", "BF16"))
             self.put(name, "scales", kind, [m.across, out], floats(kind, m.flat(transposed(m.scales))))
-            if self.draw.random() < 0.8:
+            if (ordered and 0 < group < width) or self.draw.random() < 0.8:
                 self.put(name, "g_idx", "I32", [width], struct.pack(f"<{width}i", *(c // m.columns for c in range(width))))
             self.widened(name, m, lambda code, zero: code - zero)
-        told = {"quant_method": "gptq", "bits": bits, "group_size": group, "sym": symmetric, "desc_act": False,
+        told = {"quant_method": "gptq", "bits": bits, "group_size": group, "sym": symmetric, "desc_act": ordered,
                 "damp_percent": 0.01, "true_sequential": True, "lm_head": "lm_head" in names,
                 "modules_in_block_to_quantize": [["self_attn.k_proj"]],
                 "dynamic": self.draw.choice((None, {}, {"-:.*gate$": {}, "+:.*up_proj": {"bits": bits}}))}
@@ -256,8 +257,8 @@ class Model:
         else:
             self.put(name, "weight_packed", "I32", [out, width * bits // 32], words(bits, m.codes))
             self.put(name, "weight_shape", "I64", [2], struct.pack("<2q", out, width))
-            if w["actorder"] and self.draw.random() < 0.5:
-                self.put(name, "weight_g_idx", "I32", [width], struct.pack(f"<{width}i", *(c // group for c in range(width))))
+        if w["actorder"] == "group" or w["actorder"] and self.draw.random() < 0.5:
+            self.put(name, "weight_g_idx", "I32", [width], struct.pack(f"<{width}i", *(c // group for c in range(width))))
         self.put_scales(name, m, scale, one)
         if not w["symmetric"] or w["zeros_though_symmetric"]:
             if w["in_bytes"] or one or self.draw.random() < 0.3:
@@ -279,7 +280,7 @@ class Model:
              "symmetric": kind[0] == "e" or self.draw.random() < 0.5, "strategy": strategy,
              "group_size": (32 if kind == "e2m1" else self.draw.choice((16, 32, 64, 128))) if strategy == "group" else None,
              "block_structure": [16, 32] if strategy == "block" else None, "dynamic": False, "observer": "minmax",
-             "actorder": self.draw.choice((None, "static", "weight")) if strategy == "group" else None,
+             "actorder": self.draw.choice((None, "static", "weight", "group")) if strategy == "group" else None,
              "in_bytes": kind == "bytes", "zeros_though_symmetric": self.draw.random() < 0.3}
         layout = {"packed": "pack-quantized", "bytes": self.draw.choice(("int-quantized", "naive-quantized")),
                   "e4m3": self.draw.choice(("float-quantized", "naive-quantized")), "e2m1": "mxfp4-pack-quantized"}[kind]
@@ -354,7 +355,7 @@ class Damage:
                      "fp8": [self.other_fmt, self.not_a_number],
                      "compressed": [self.three_bits, self.lie_of_bits, self.lie_of_type, self.lie_of_strategy,
                                     self.lie_of_group, self.lie_of_zeros, self.ignored, self.nvfp4, self.tensor_group,
-                                    self.sparse, self.actorder, self.bad_pattern, self.symmetric_lie, self.other_shape]}[model.method]
+                                    self.sparse, self.actorder, self.reordered_group, self.bad_pattern, self.symmetric_lie, self.other_shape]}[model.method]
         self.how = draw.choice(common + 2 * of_method)
         self.words = self.how()
 
@@ -418,12 +419,14 @@ class Damage:
         return f"weights of {self.told['bits']} bits are not supported"
 
     def out_of_order(self):
+        if not 0 < self.told["group_size"] < self.model.matrices[self.name][1]:
+            return self.reordered()
         self.told["desc_act"] = True
-        return "desc_act"
+        self.tensors.pop(f"{self.name}.g_idx", None)
+        return "desc_act, and there is no g_idx"
 
     def some_otherwise(self):
-        key, value = self.draw.choice((("bits", 12 - self.told["bits"]), ("group_size", 8), ("sym", not self.told["sym"]),
-                                       ("desc_act", True)))
+        key, value = self.draw.choice((("bits", 12 - self.told["bits"]), ("group_size", 8), ("sym", not self.told["sym"])))
         self.told["dynamic"] = {"-:.*gate$": {}, "+:.*layers.0.*": {key: value}}
         return f"gptq with {key} of its own"
 
@@ -442,8 +445,19 @@ class Damage:
 
     def other_group(self):
         columns = self.told["group_size"]
-        self.told["group_size"] = 48 if columns < 1 else self.draw.choice((columns // 2, 48, -1 if columns < 64 else 8))
-        return "tensor '" if self.told["group_size"] != 48 else "divided by 48"
+        self.told["group_size"] = self.draw.choice((24, 40)) if columns < 1 or columns > 63 else self.draw.choice((columns // 2, 8, -1))
+        return "tensor '"
+
+    def reordered_group(self):
+        """Of compressed-tensors, in words or bytes."""
+        w, name = self.group()["weights"], f"{self.name}.weight_g_idx"
+        if w["strategy"] != "group" or w["type"] == "float":
+            return self.lie_of_bits()
+        width = self.model.matrices[self.name][1]
+        numbers = [c // w["group_size"] for c in range(width)]
+        numbers[self.draw.randrange(width)] += 1
+        self.tensors[name] = "I32", [width], struct.pack(f"<{width}i", *numbers)
+        return "do not lie in order"
 
     def reordered(self):
         numbers = list(range(self.model.matrices[self.name][1]))
@@ -521,8 +535,12 @@ class Damage:
         return "sparse-24-bitmask"
 
     def actorder(self):
-        self.group()["weights"]["actorder"] = self.draw.choice(("group", "dynamic", True))
-        return "actorder"
+        w = self.group()["weights"]
+        if w["strategy"] != "group" or w["type"] == "float" or w["group_size"] >= self.model.matrices[self.name][1]:
+            return self.lie_of_bits()
+        w["actorder"] = self.draw.choice(("group", "dynamic", True))
+        self.tensors.pop(f"{self.name}.weight_g_idx", None)
+        return "actorder, and there is no weight_g_idx"
 
     def bad_pattern(self):
         self.told["ignore"].append("re:(model")
@@ -559,7 +577,7 @@ class Stored(unittest.TestCase):
     def logits(self, folder, *words, precision="fp32"):
         done = self.eval(folder, *words, precision=precision)
         notes = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]
-        self.assertEqual((done.returncode, notes), (0, []))
+        self.assertEqual((done.returncode, notes), (0, []), notes)
         data = (self.folder / "out.safetensors").read_bytes()
         end = 8 + struct.unpack("<Q", data[:8])[0]
         first, last = json.loads(data[8:end])["logits.a"]["data_offsets"]

@@ -60,8 +60,6 @@ static void refusals(void **state)
          "'partial_rotary_factor'"},
         {qwen3, "{'quantization_config': {'quant_method': 'hqq'}}", COT_UNSUPPORTED,
          "quantisation 'hqq' is not supported (fp8, mxfp4, gptq, awq and compressed-tensors are)"},
-        {qwen3, "{'quantization_config': {'quant_method': 'gptq', 'bits': 4, 'desc_act': true}}",
-         COT_UNSUPPORTED, "gptq with desc_act"},
         {qwen3, "{'quantization_config': {'quant_method': 'gptq', 'bits': 3}}", COT_UNSUPPORTED,
          "weights of 3 bits"},
         {qwen3, "{'quantization_config': {'quant_method': 'gptq', 'bits': 4, 'checkpoint_format': 'marlin'}}",
@@ -75,7 +73,6 @@ static void refusals(void **state)
         {qwen3, DYNAMIC("{'down': {'group_size': 64}, '-:x': {}}"), COT_UNSUPPORTED,
          "gptq with group_size of its own"},
         {qwen3, DYNAMIC("{'down': {'sym': false}}"), COT_UNSUPPORTED, "gptq with sym of its own"},
-        {qwen3, DYNAMIC("{'down': {'desc_act': true}}"), COT_UNSUPPORTED, "gptq with desc_act of its own"},
         {qwen3, DYNAMIC("{'down': {'bits': '4'}}"), COT_MALFORMED, "'bits' is \"4\""},
         {qwen3, DYNAMIC("['down']"), COT_MALFORMED, "'dynamic' is a list, expected an object"},
         {qwen3, "{'quantization_config': {'quant_method': 'gptq', 'bits': 4.0}}", COT_MALFORMED,
@@ -95,10 +92,6 @@ static void refusals(void **state)
          "{'quantization_config': {'quant_method': 'compressed-tensors', 'config_groups': {'group_0': "
          "{'format': 'nvfp4-pack-quantized'}}}}",
          COT_UNSUPPORTED, "compressed-tensors format 'nvfp4-pack-quantized'"},
-        {qwen3,
-         "{'quantization_config': {'quant_method': 'compressed-tensors', 'config_groups': {'group_0': "
-         "{'weights': {'num_bits': 4, 'actorder': 'group'}}}}}",
-         COT_UNSUPPORTED, "compressed-tensors with actorder"},
 #define GROUP(text)                                                                                          \
     "{'quantization_config': {'quant_method': 'compressed-tensors', 'config_groups': {'group_0': " text "}}" \
     "}"

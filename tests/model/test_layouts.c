@@ -66,7 +66,7 @@ static void expect_parts(const cot_checkpoint *checkpoint, const layout *l, cons
         const cot_format format = cot_checkpoint_format(checkpoint, &weight, 1, 0),
                          cut = cot_format_cut(format, LAYOUT_HEAD_DIM);
         expect_read(checkpoint, l, &m->parts[p], weight, 0);
-        assert_int_equal(format == COT_FORMATS, l->group == 16);
+        assert_int_equal(format == COT_FORMATS, l->group % 32 != 0);
         if (format == COT_FORMATS) continue;
         assert_int_equal(cot_format_row_of(format)->bits, l->bits);
         assert_int_equal(cot_format_group(format), l->group);
@@ -91,7 +91,7 @@ static void every_layout(void **state)
         const cot_format format = experts_format(checkpoint);
         expect_parts(checkpoint, l, &m);
         // groups that COT_SUM_K does not divide are widened
-        assert_int_equal(format == COT_FORMATS, l->group == 16);
+        assert_int_equal(format == COT_FORMATS, l->group % 32 != 0);
         for (int e = 0; e < LAYOUT_E; e++)
             for (int w = 0; w < 3; w++) {
                 const cot_weight weight = COT_WEIGHT_EXPERT_GATE + (cot_weight)w;
@@ -147,7 +147,7 @@ static void wrong_files(void **state)
     char name[128];
     for (size_t i = 0; i < LAYOUTS; i++) {
         const layout *l = &layouts[i];
-        if (l->group == 16 || l->one_scale || l->way == E2M1) continue;
+        if (l->group % 32 || l->one_scale || l->way == E2M1) continue;
         model m = layout_make(l, &seed);
         const bool transposed = l->way == GPTQ || l->way == AWQ;
         snprintf(name, sizeof name, "%s%s", down, transposed ? "scales" : "weight_scale");
@@ -208,20 +208,88 @@ static void wrong_files(void **state)
         refused_at_open(&m, l->way == E4M3 ? "nor its scales tell the blocks" : "has shape");
         layout_discard(&m);
     }
-    layout l = layouts[0];
-    l.config = "\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 48";
+    layout l = {.config = "\"quant_method\": \"compressed-tensors\", \"format\": \"naive-quantized\"",
+                .way = BYTES,
+                .bits = 8,
+                .asymmetric = true, // a zero point for one scale, and too many
+                .scale = COT_F32,
+                .one_scale = true};
     model m = layout_make(&l, &seed);
-    refused_at_open(&m, "128 columns are not divided by 48");
-    layout_discard(&m);
-    l = (layout){.config = "\"quant_method\": \"compressed-tensors\", \"format\": \"naive-quantized\"",
-                 .way = BYTES,
-                 .bits = 8,
-                 .asymmetric = true, // a zero point for one scale, and too many
-                 .scale = COT_F32,
-                 .one_scale = true};
-    m = layout_make(&l, &seed);
     refused_at_open(&m, "weight_zero_point' has shape [40][1], expected [1][1]");
     layout_discard(&m);
+}
+
+/* Columns that may be in any group are read if a tensor says that they are in their own, or if there is one group. */
+static void orders(void **state)
+{
+    (void)state;
+#define GPTQ_OF(group, more) "\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": " group more
+#define ORDERED(order)                                                                                       \
+    "\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"a\": {\"weights\": {\"num_bits\": 4, "  \
+    "\"actorder\": " order "}}}"
+    static const struct {
+        const char *config;
+        bool gptq;
+        int64_t group;
+        const char *words; // without g_idx; NULL: read
+    } cases[] = {
+        {GPTQ_OF("32", ", \"desc_act\": true"), true, 32,
+         "experts.1.down_proj.qweight': config.json says desc_act, and there is no g_idx"},
+        {GPTQ_OF("32", ", \"dynamic\": {\"+:.*down\": {\"desc_act\": true}}"), true, 32,
+         "and there is no g_idx"},
+        {GPTQ_OF("32", ", \"dynamic\": {\"-:.*down\": {\"desc_act\": true}}"), true, 32, NULL},
+        {GPTQ_OF("64", ", \"desc_act\": true"), true, 64, NULL}, // of 64 columns
+        {GPTQ_OF("-1", ", \"desc_act\": true"), true, 0, NULL},
+        {ORDERED("\"group\""), false, 32, "config.json says actorder, and there is no weight_g_idx"},
+        {ORDERED("\"Dynamic\""), false, 32, "config.json says actorder, and there is no weight_g_idx"},
+        {ORDERED("true"), false, 32, "config.json says actorder, and there is no weight_g_idx"},
+        {ORDERED("\"group\""), false, 0, NULL},
+        {ORDERED("\"weight\""), false, 32, NULL},
+        {ORDERED("null"), false, 32, NULL},
+    };
+    uint64_t seed = test_seed();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const layout l = {.config = cases[i].config,
+                          .way = cases[i].gptq ? GPTQ : PACKED,
+                          .bits = 4,
+                          .group = cases[i].group,
+                          .ones_less = cases[i].gptq,
+                          .scale = COT_F16};
+        model m = layout_make(&l, &seed);
+        for (size_t t = 0; !cases[i].gptq && t < m.f->count;
+             t++) { // which compressed-tensors has beside its codes
+            char name[128];
+            const char *end = strstr(m.f->tensors[t].name, "weight_packed");
+            if (!end) continue;
+            snprintf(name, sizeof name, "%.*sweight_g_idx", (int)(end - m.f->tensors[t].name),
+                     m.f->tensors[t].name);
+            const int64_t in = m.f->tensors[t].shape[1] * 8;
+            cot_tensor *order = add(m.f, name, COT_I32, in, 0, 0, 0);
+            for (int64_t c = 0; c < in; c++)
+                ((int32_t *)(uintptr_t)order->data)[c] = (int32_t)(l.group ? c / l.group : 0);
+        }
+        write_all(m.f);
+        cot_checkpoint *checkpoint = opened(m.f->path);
+        expect_read(checkpoint, &l, &m.experts[1][2], COT_WEIGHT_EXPERT_DOWN, 1);
+        cot_checkpoint_close(checkpoint);
+        cot_tensor *order =
+            tensor_of(m.f, cases[i].gptq ? "model.layers.0.mlp.experts.1.down_proj.g_idx"
+                                         : "model.layers.0.mlp.experts.1.down_proj.weight_g_idx");
+        const char *name = order->name;
+        order->name = "elsewhere";
+        if (cases[i].words) {
+            refused_at_open(&m, cases[i].words);
+        } else {
+            write_all(m.f);
+            checkpoint = opened(m.f->path);
+            expect_read(checkpoint, &l, &m.experts[1][2], COT_WEIGHT_EXPERT_DOWN, 1);
+            cot_checkpoint_close(checkpoint);
+        }
+        order->name = name;
+        ((int32_t *)(uintptr_t)order->data)[1]++;
+        refused_at_reading(&m, "do not lie in order");
+        layout_discard(&m);
+    }
 }
 
 /* What config_groups says of matrices that are INT4 in groups of 32 without zero points: by class, by pattern, by name, the most
@@ -338,6 +406,6 @@ static void lies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_layout), cmocka_unit_test(wrong_files),
-                                       cmocka_unit_test(lies)};
+                                       cmocka_unit_test(orders), cmocka_unit_test(lies)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,7 +17,7 @@ static int64_t draw_to(uint64_t *seed, int64_t n)
 
 static matrix draw_matrix(uint64_t *seed, const layout *l, int64_t out, int64_t in)
 {
-    matrix m = {out, in, l->group ? in / l->group : 1, NULL, NULL, NULL};
+    matrix m = {out, in, l->group ? (in + l->group - 1) / l->group : 1, NULL, NULL, NULL};
     m.codes = malloc((size_t)(out * in) * sizeof *m.codes);
     m.zeros = malloc((size_t)(out * m.groups) * sizeof *m.zeros);
     m.scales = malloc((size_t)(out * m.groups) * sizeof *m.scales);
@@ -280,6 +280,11 @@ const layout layouts[LAYOUTS] = {
      COT_F16, false},
     {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 16, \"sym\": false", GPTQ, 4, 16, true, true,
      COT_F16, false},
+    {"\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 96, \"sym\": false, \"desc_act\": true", GPTQ,
+     4, 96, true, true, COT_F16, false}, // whose last group is a part of one
+    {"\"quant_method\": \"gptq\", \"bits\": 8, \"group_size\": 48, \"dynamic\": {\"down\": {\"desc_act\": "
+     "true}}",
+     GPTQ, 8, 48, false, true, COT_BF16, false},
     {"\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 64, \"version\": \"gemm\", \"zero_point\": "
      "true",
      AWQ, 4, 64, true, false, COT_F16, false},

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 /* Heads are 32 wide: where they are cut, groups of 64 are too. */
-enum { LAYOUT_H = 128, LAYOUT_I = 64, LAYOUT_E = 2, LAYOUT_VOCAB = 40, LAYOUT_HEAD_DIM = 32, LAYOUTS = 15 };
+enum { LAYOUT_H = 128, LAYOUT_I = 64, LAYOUT_E = 2, LAYOUT_VOCAB = 40, LAYOUT_HEAD_DIM = 32, LAYOUTS = 17 };
 
 typedef struct layout {
     const char *config; // quantization_config
