@@ -1,6 +1,7 @@
 #include "model/checkpoint.h"
 
 #include "base/error.h"
+#include "base/file.h"
 #include "model/stored.h"
 
 #include <math.h>
@@ -29,6 +30,14 @@ const cot_config *cot_checkpoint_config(const cot_checkpoint *checkpoint)
     return &checkpoint->config;
 }
 
+/* As GPTQ and AWQ have them. */
+static bool has_words(const cot_shards *shards)
+{
+    for (size_t i = 0; i < shards->tensor_count; i++)
+        if (cot_path_ends(shards->tensors[i].tensor->name, ".qweight")) return true;
+    return false;
+}
+
 cot_status cot_checkpoint_open(cot_checkpoint **out, const char *folder, char **notes, cot_error *error)
 {
     *out = NULL;
@@ -37,6 +46,8 @@ cot_status cot_checkpoint_open(cot_checkpoint **out, const char *folder, char **
     if (!checkpoint) return cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
     cot_status status = cot_config_read(&checkpoint->config, folder, error);
     if (status == COT_OK) status = cot_shards_open(&checkpoint->shards, folder, error);
+    if (status == COT_OK && !checkpoint->config.quantisation.told && has_words(&checkpoint->shards))
+        status = cot_config_read_beside(&checkpoint->config, folder, error);
     if (status == COT_OK) status = cot_checkpoint_survey(checkpoint, notes, folder, error);
     if (status == COT_OK)
         *out = checkpoint;

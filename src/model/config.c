@@ -346,6 +346,17 @@ cot_status cot_config_parse(cot_config *config, const char *text, size_t bytes, 
     return fields.status;
 }
 
+cot_status cot_config_quantise(cot_config *config, const char *text, size_t bytes, const char *method,
+                               const char *name, cot_error *error)
+{
+    cot_fields fields = {NULL, name, COT_OK, error};
+    json_t *json = load(text, bytes, &fields, "");
+    fields.object = json;
+    if (fields.status == COT_OK) cot_resolve_quantisation_beside(config, &fields, method);
+    json_decref(json);
+    return fields.status;
+}
+
 void cot_config_clear(cot_config *config)
 {
     free(config->layer);

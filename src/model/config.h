@@ -70,6 +70,13 @@ cot_status cot_config_parse(cot_config *config, const char *text, size_t bytes, 
                             size_t generation_bytes, const char *name, cot_error *error);
 /* The same of a model's folder. Errors also: NOT_FOUND, IO. */
 cot_status cot_config_read(cot_config *config, const char *folder, cot_error *error);
+/* Adds what the text of a file beside config.json says of quantisation, by `method` if it names none. `*config` is whole before; the
+ * caller clears it after a failure too. */
+cot_status cot_config_quantise(cot_config *config, const char *text, size_t bytes, const char *method,
+                               const char *name, cot_error *error);
+/* The same of the folder's quantize_config.json (GPTQ), else its quant_config.json (AWQ), if there is one: where packers put it
+ * before config.json had a place for it. Errors also: IO. */
+cot_status cot_config_read_beside(cot_config *config, const char *folder, cot_error *error);
 void cot_config_clear(cot_config *config);
 /* The numbers of its MoE layers, ascending; layers [moe_layers]. */
 void cot_config_list_moe_layers(int32_t *layers, const cot_config *config);

@@ -36,6 +36,24 @@ cot_status cot_config_read(cot_config *config, const char *folder, cot_error *er
     return status;
 }
 
+cot_status cot_config_read_beside(cot_config *config, const char *folder, cot_error *error)
+{
+    static const struct {
+        const char *name, *method;
+    } files[] = {{"quantize_config.json", "gptq"}, {"quant_config.json", "awq"}};
+    cot_status status = COT_NOT_FOUND;
+    for (size_t i = 0; i < sizeof files / sizeof *files && status == COT_NOT_FOUND; i++) {
+        char *path = cot_path_join(folder, files[i].name), *text = NULL;
+        size_t bytes = 0;
+        status = path ? cot_file_read(&text, &bytes, path, MAX_CONFIG_BYTES, error)
+                      : cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
+        if (status == COT_OK) status = cot_config_quantise(config, text, bytes, files[i].method, path, error);
+        free(path);
+        free(text);
+    }
+    return status == COT_NOT_FOUND ? COT_OK : status;
+}
+
 void cot_config_list_moe_layers(int32_t *layers, const cot_config *config)
 {
     for (int64_t l = 0, m = 0; l < config->layers; l++)

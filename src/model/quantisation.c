@@ -122,6 +122,8 @@ static void resolve_gptq(cot_config *config, cot_fields *in)
     if (!q->ones_less && strcmp(format, "gptq_v2") != 0)
         cot_fields_refuse(in, COT_UNSUPPORTED, "gptq %s '%.40s' is not supported (gptq and gptq_v2 are)", key,
                           format);
+    if (read_switch(in, "is_marlin_format", false))
+        cot_fields_refuse(in, COT_UNSUPPORTED, "gptq in marlin's format is not supported");
     q->reordered = read_switch(in, "desc_act", false);
     check_dynamic(q, in);
 }
@@ -276,7 +278,8 @@ static void resolve_mxfp4(cot_config *config, cot_fields *in)
     config->mxfp4 = true;
 }
 
-void cot_resolve_quantisation(cot_config *config, cot_fields *fields)
+/* By the method that `in` names, else by `method`. */
+static void resolve_method(cot_config *config, cot_fields *in, const char *method)
 {
     static const struct {
         const char *method;
@@ -287,6 +290,23 @@ void cot_resolve_quantisation(cot_config *config, cot_fields *fields)
                    {"awq", resolve_awq},
                    {"compressed-tensors", resolve_compressed}};
     enum { METHODS = sizeof methods / sizeof *methods };
+    method = cot_fields_text(in, "quant_method", method);
+    size_t m = 0;
+    while (m < METHODS && strcmp(method, methods[m].method) != 0) m++;
+    if (m == METHODS)
+        cot_fields_refuse(
+            in, COT_UNSUPPORTED,
+            "quantisation '%.40s' is not supported (fp8, mxfp4, gptq, awq and compressed-tensors are)",
+            method);
+    else if (config->family->stacked && strcmp(method, "fp8") != 0 && strcmp(method, "mxfp4") != 0)
+        cot_fields_refuse(in, COT_UNSUPPORTED, "quantisation '%s' is not supported in %s (fp8 and mxfp4 are)",
+                          method, config->family->model_type);
+    else
+        methods[m].resolve(config, in);
+}
+
+void cot_resolve_quantisation(cot_config *config, cot_fields *fields)
+{
     const char *key = "quantization_config";
     if (!cot_fields_has(fields, key)) return;
     const json_t *object = cot_fields_get(fields, key);
@@ -295,19 +315,13 @@ void cot_resolve_quantisation(cot_config *config, cot_fields *fields)
         return;
     }
     cot_fields in = {object, fields->name, fields->status, fields->error};
-    const char *method = cot_fields_text(&in, "quant_method", "none");
-    size_t m = 0;
-    while (m < METHODS && strcmp(method, methods[m].method) != 0) m++;
-    if (m == METHODS)
-        cot_fields_refuse(
-            &in, COT_UNSUPPORTED,
-            "quantisation '%.40s' is not supported (fp8, mxfp4, gptq, awq and compressed-tensors are)",
-            method);
-    else if (config->family->stacked && strcmp(method, "fp8") != 0 && strcmp(method, "mxfp4") != 0)
-        cot_fields_refuse(&in, COT_UNSUPPORTED,
-                          "quantisation '%s' is not supported in %s (fp8 and mxfp4 are)", method,
-                          config->family->model_type);
-    else
-        methods[m].resolve(config, &in);
+    config->quantisation.told = true;
+    resolve_method(config, &in, "none");
     if (fields->status == COT_OK) fields->status = in.status;
+}
+
+void cot_resolve_quantisation_beside(cot_config *config, cot_fields *in, const char *method)
+{
+    config->quantisation.told = true;
+    resolve_method(config, in, method);
 }

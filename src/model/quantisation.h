@@ -40,6 +40,7 @@ typedef struct cot_quantised_group {
 } cot_quantised_group;
 
 typedef struct cot_quantisation {
+    bool told; // there is a quantization_config, or what stands for it
     cot_quantised method;
     int bits;                    // GPTQ and AWQ: 4 or 8
     int64_t group;               // the same: columns that share a scale; 0: all

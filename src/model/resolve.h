@@ -18,5 +18,7 @@ void cot_quantised_read(cot_quantised_targets *targets, cot_fields *in, const ch
 void cot_quantised_clear(cot_quantised_targets *targets);
 /* quantization_config: methods, layouts, and what matrices should be. */
 void cot_resolve_quantisation(cot_config *config, cot_fields *fields);
+/* The same of a file of its own, whose object `in` has; `method` is what it is if it names none. */
+void cot_resolve_quantisation_beside(cot_config *config, cot_fields *in, const char *method);
 
 #endif

@@ -219,6 +219,74 @@ static void wrong_files(void **state)
     layout_discard(&m);
 }
 
+/* The folder's config.json, and what it said of quantisation in a file of its own. */
+static void put_beside(const model *m, const char *name, const char *text)
+{
+    char path[128], config[1600] = "";
+    snprintf(path, sizeof path, "%s/config.json", m->f->path);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_true(fread(config, 1, sizeof config - 1, file) > 0);
+    fclose(file);
+    char *at = strstr(config, ", \"quantization_config\"");
+    if (at) strcpy(at, "}");
+    write_text(m->f, "config.json", config);
+    write_text(m->f, name, text);
+}
+
+/* Files beside config.json say what it does not. */
+static void told_beside(void **state)
+{
+    (void)state;
+    static const struct {
+        int layout;
+        const char *name, *text;
+    } cases[] = {
+        {1, "quantize_config.json",
+         "{\"bits\": 4, \"group_size\": 64, \"damp_percent\": 0.01, \"desc_act\": true, \"static_groups\": "
+         "false, "
+         "\"sym\": false, \"true_sequential\": true, \"model_name_or_path\": null, \"model_file_base_name\": "
+         "\"model\", "
+         "\"is_marlin_format\": false}"},
+        {2, "quantize_config.json",
+         "{\"bits\": 4, \"group_size\": 32, \"sym\": false, \"quant_method\": \"gptq\", "
+         "\"checkpoint_format\": \"gptq_v2\"}"},
+        {7, "quant_config.json",
+         "{\"zero_point\": true, \"q_group_size\": 64, \"w_bit\": 4, \"version\": \"GEMM\"}"},
+        {7, "quantize_config.json", "{\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 64}"},
+    };
+    uint64_t seed = test_seed();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const layout *l = &layouts[cases[i].layout];
+        model m = layout_make(l, &seed);
+        put_beside(&m, cases[i].name, cases[i].text);
+        write_all(m.f);
+        cot_checkpoint *checkpoint = opened(m.f->path);
+        for (int w = 0; w < 3; w++)
+            expect_read(checkpoint, l, &m.experts[1][w], COT_WEIGHT_EXPERT_GATE + (cot_weight)w, 1);
+        cot_checkpoint_close(checkpoint);
+        put_beside(&m, cases[i].name, "{\"bits\": 3, \"w_bit\": 3}");
+        refused_at_open(&m, "_config.json': weights of 3 bits are not supported");
+        put_beside(&m, cases[i].name, "{\"quant_method\": \"gptq\", \"is_marlin_format\": true}");
+        refused_at_open(&m, "gptq in marlin's format");
+        put_beside(&m, cases[i].name, "[");
+        refused_at_open(&m, "_config.json': not valid JSON");
+        layout_discard(&m);
+    }
+    model m = layout_make(&layouts[0], &seed);
+    put_beside(&m, "other.json", "{}");
+    refused_at_open(&m, "config.json has no quantization_config");
+    layout_discard(&m);
+    m = layout_make(&layouts[0], &seed); // config.json speaks
+    write_text(m.f, "quantize_config.json", "{\"bits\": 3}");
+    cot_checkpoint_close(opened(m.f->path));
+    folder *wide = layout_widened(&layouts[0], &m); // nothing is quantised
+    write_text(wide, "quantize_config.json", "{\"bits\": 3}");
+    cot_checkpoint_close(opened(wide->path));
+    folder_delete(wide);
+    layout_discard(&m);
+}
+
 /* Columns that may be in any group are read if a tensor says that they are in their own, or if there is one group. */
 static void orders(void **state)
 {
@@ -406,6 +474,7 @@ static void lies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_layout), cmocka_unit_test(wrong_files),
-                                       cmocka_unit_test(orders), cmocka_unit_test(lies)};
+                                       cmocka_unit_test(orders), cmocka_unit_test(told_beside),
+                                       cmocka_unit_test(lies)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
