@@ -184,6 +184,12 @@ typedef struct cot_engine_sizes {
  * cot_engine_open's, but that a model which is too large is none. Thread-safe. */
 cot_status cot_engine_measure(cot_engine_sizes *sizes, const char *folder, const cot_engine_options *options,
                               size_t count, cot_error *error);
+/* Whether all ranks are there, as far as this process can see at once: one that was killed on this host is missed before the next
+ * step fails for it. Any thread may call it, until the ranks are ended. */
+bool cot_engine_lives(const cot_engine *engine);
+/* After a step has failed: ends the ranks, and waits until they are gone. What is left to do with the engine is to ask what it is at
+ * (cot_engine_describe, cot_engine_layout, cot_engine_get_load, cot_engine_watch_cache), and to close it. */
+void cot_engine_end_ranks(cot_engine *engine);
 /* Ends the ranks and frees the engine. A process that is forked off has a copy of the engine and none of its ranks: it can
  * do nothing with it but close it, which frees the copy. NULL is fine. */
 void cot_engine_close(cot_engine *engine);

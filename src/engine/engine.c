@@ -591,6 +591,17 @@ cot_status cot_engine_open_random(cot_engine **engine, const char *config_json, 
                             : status;
 }
 
+bool cot_engine_lives(const cot_engine *e)
+{
+    return cot_engine_group_lives(e->group);
+}
+
+void cot_engine_end_ranks(cot_engine *e)
+{
+    cot_engine_group_close(e->group);
+    e->group = NULL;
+}
+
 void cot_engine_close(cot_engine *e)
 {
     if (!e) return;

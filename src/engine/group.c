@@ -171,6 +171,11 @@ cot_status cot_engine_group_check(cot_engine_group *g, cot_error *error)
     return reason(&g->root, cot_fabric_check(g->root.fabric, error), error);
 }
 
+bool cot_engine_group_lives(const cot_engine_group *g)
+{
+    return cot_fabric_lives(g->root.fabric);
+}
+
 cot_status cot_engine_group_link(cot_engine_group *g, const cot_link *link, cot_error *error)
 {
     struct end *root = &g->root;

@@ -28,6 +28,8 @@ cot_status cot_engine_group_step(cot_engine_group *group, const cot_step *step, 
                                  cot_error *error);
 /* Whether the other ranks are there, as far as is known; asks nobody. */
 cot_status cot_engine_group_check(cot_engine_group *group, cot_error *error);
+/* Whether they are all there, looked at now; any thread may call it. */
+bool cot_engine_group_lives(const cot_engine_group *group);
 /* The shape of all ranks' links from the next call on (cot_fabric_ops). Errors: UNSUPPORTED where messages take a real wire. */
 cot_status cot_engine_group_link(cot_engine_group *group, const cot_link *link, cot_error *error);
 /* Every rank's numbers [P], and what they sent one another in each exchange of the last step, [exchanges][P][P]; adds to calls [MoE layers][E] how many tokens have called each expert. */

@@ -106,6 +106,9 @@ typedef struct cot_fabric_ops {
     /* How a rank that failed did so: the signal that killed its process; COT_DEATH_OTHER: its process ended in another way,
      * or one that is not known here; COT_DEATH_MUTE: it was accused; COT_DEATH_NONE: it called fail, or has not failed. */
     int (*death)(cot_fabric *fabric, int rank);
+    /* 1 + a rank of this host whose process is seen to have ended before its time, though nobody may have told yet; 0: none, as
+     * far as this rank may see. Changes nothing and waits for nobody; any thread may call it. NULL: ranks have no processes. */
+    int (*lost)(cot_fabric *fabric);
     /* Tells the others what this rank is at (a cot_post, packed), and that it lives; called all through a wait. Those that
      * share memory with it know at once; others after a quarter of the time-out at the latest, while it waits. */
     void (*post)(cot_fabric *fabric, uint64_t post);
@@ -196,6 +199,9 @@ cot_status cot_wait_patiently(cot_fabric *fabric, cot_sym signal, uint64_t value
 /* PEER_FAILED, naming the first rank that failed or is found dead, or TIMED_OUT for one that does not answer; COT_OK while
  * none is known of. Does not wait; any thread may call it. */
 cot_status cot_fabric_check(cot_fabric *fabric, cot_error *error);
+
+/* Whether no rank has failed, nor has just been lost. Waits for nobody; any thread may call it. */
+bool cot_fabric_lives(cot_fabric *fabric);
 
 /* Wakes a rank that sleeps in cot_wait_patiently, so that it looks at its signal at once; after put_signal, which need not
  * have arrived. Costs little where nobody sleeps. */

@@ -222,6 +222,11 @@ cot_status cot_fabric_check(cot_fabric *fabric, cot_error *error)
     return failed ? cot_blame_at_work(fabric, failed - 1, error) : COT_OK;
 }
 
+bool cot_fabric_lives(cot_fabric *fabric)
+{
+    return !fabric->ops->failed(fabric) && (!fabric->ops->lost || !fabric->ops->lost(fabric));
+}
+
 /* For how long nothing was heard since silent_ns. A look that comes much later than the one before counts for no more than
  * an eighth of the time-out: it was this process that did not run. */
 static int64_t missed(cot_fabric *fabric, int64_t now_ns, int64_t silent_ns)

@@ -53,6 +53,7 @@ struct cot_job {
 typedef struct cot_backend_state {
     cot_engine_load load;
     int64_t prompt_tokens; // since the start: of admitted jobs, cancelled or not, without output_tokens
+    bool lives;            // all that compute are there, as far as can be seen at once
     bool failed;           // nothing is computed any more; `error` says why
     cot_error error;
 } cot_backend_state;
@@ -89,6 +90,8 @@ struct cot_backend {
     int64_t vocab, context_tokens; // context_tokens: most tokens of a sequence
     int ranks;
     void (*on_failure)(void *owner); // set by the owner: nothing is computed any more; called once
+    void (*on_gone)(
+        void *owner); // set by the owner: after a failure, nobody is left of those that computed; called once
     void (*on_view)(void *owner, const cot_backend_view *view); // set by the owner; NULL: there is none
     void *owner;
 };

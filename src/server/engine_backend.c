@@ -32,6 +32,7 @@ typedef struct engine_backend {
     cot_records records;                 // of whole steps, for the loop
     cot_backend_state state;
     bool failure_known; // the loop was woken for it
+    bool gone;          // the ranks are, after a failure
     cot_stats stats;    // the newest, which the loop has not taken; all zero: none
 
     /* The engine's thread alone. */
@@ -43,7 +44,7 @@ typedef struct engine_backend {
 
     /* The loop's thread alone. */
     cot_records reading;
-    bool failure_told;
+    bool failure_told, gone_told;
 } engine_backend;
 
 /* ---- what the engine tells, on its thread ---- */
@@ -206,6 +207,17 @@ static void fail_all(engine_backend *b, const cot_error *error)
     }
 }
 
+/* Once that is told: it may take a second, or longer where ranks are on several hosts. */
+static void end_ranks(engine_backend *b)
+{
+    if (!b->state.failed || b->gone) return;
+    cot_engine_end_ranks(b->engine);
+    pthread_mutex_lock(&b->lock);
+    b->gone = true;
+    pthread_mutex_unlock(&b->lock);
+    cot_wake_up(&b->news);
+}
+
 static void swap_records(cot_records *a, cot_records *b)
 {
     const cot_records kept = *a;
@@ -312,6 +324,7 @@ static void *run(void *argument)
         if (!b->state.failed) take_view(b);
         publish(b);
         if (b->kv && !b->state.failed) cot_kv_events_look(b->kv);
+        end_ranks(b);
     }
     obey(b, submitted, cancelled);
     while (b->live) cot_engine_cancel(b->engine, b->live->id, NULL);
@@ -362,12 +375,13 @@ static void take_records(void *context, uint64_t times)
     pthread_mutex_lock(&b->lock);
     swap_records(&b->records, &b->reading);
     pthread_cond_signal(&b->changed); // there may be more
-    const bool fails = b->state.failed && !b->failure_told;
+    const bool fails = b->state.failed && !b->failure_told, goes = b->gone && !b->gone_told;
     pthread_mutex_unlock(&b->lock);
     tell(&b->reading);
-    if (!fails) return;
-    b->failure_told = true;
-    if (b->base.on_failure) b->base.on_failure(b->base.owner);
+    b->failure_told |= fails;
+    b->gone_told |= goes;
+    if (fails && b->base.on_failure) b->base.on_failure(b->base.owner);
+    if (goes && b->base.on_gone) b->base.on_gone(b->base.owner);
 }
 
 static void submit(cot_backend *backend, cot_job *const *jobs, size_t count)
@@ -402,6 +416,7 @@ static void state(cot_backend *backend, cot_backend_state *out)
     engine_backend *b = (engine_backend *)backend;
     pthread_mutex_lock(&b->lock);
     *out = b->state;
+    out->lives = !b->state.failed && cot_engine_lives(b->engine);
     pthread_mutex_unlock(&b->lock);
 }
 

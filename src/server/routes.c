@@ -18,9 +18,14 @@
 
 static void show_health(cot_server *s, cot_http_exchange *exchange)
 {
-    cot_api_error error;
-    cot_api_fail(&error, 503, "shutting_down", NULL, "the server is shutting down");
-    if (s->stops_heard)
+    cot_api_error error = {0};
+    cot_backend_state state;
+    s->backend->table->state(s->backend, &state);
+    if (!state.lives)
+        cot_api_fail(&error, 503, "engine_failed", NULL, "the engine has failed");
+    else if (s->stops_heard)
+        cot_api_fail(&error, 503, "shutting_down", NULL, "the server is shutting down");
+    if (error.http_status)
         cot_server_refuse(s, exchange, &error);
     else
         cot_server_reply(s, exchange, 200, NULL, NULL, "", 0);

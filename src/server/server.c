@@ -122,9 +122,12 @@ void cot_server_check_rest(cot_server *s)
 {
     if (s->answers || s->is_drained) return;
     event_add(s->on_rest, &(struct timeval){.tv_sec = 1});
-    if (!s->stops_heard) return;
+    cot_backend_state state;
+    if (!s->stops_heard || s->fails) return;
+    s->backend->table->state(s->backend, &state);
     s->is_drained = true;
-    cot_http_server_stop_accepting(s->http);
+    if (!state.failed)
+        cot_http_server_stop_accepting(s->http); // else /health is answered until the process ends
     event_add(s->on_drained, &(struct timeval){.tv_usec = 10000});
 }
 
@@ -159,6 +162,7 @@ static void notice_failure(void *owner)
 {
     cot_server *s = owner;
     cot_backend_state state;
+    s->fails = true;
     if (s->stops_heard) return;
     s->backend->table->state(s->backend, &state);
     cot_server_log(s, COT_LOG_ERROR, "the engine failed: %s", state.error.message);
@@ -166,6 +170,13 @@ static void notice_failure(void *owner)
     cot_server_on_view(s, NULL);
     s->stops_heard = 1;
     drain(s);
+}
+
+static void notice_ends(void *owner)
+{
+    cot_server *s = owner;
+    s->fails = false;
+    cot_server_check_rest(s);
 }
 
 void cot_server_stop(cot_server *s)
@@ -370,6 +381,7 @@ cot_status cot_server_open(cot_server **server, const char *folder, cot_engine *
     if (status == COT_OK) status = cot_engine_backend_open(&s->backend, engine, s->kv, s->base, error);
     if (status == COT_OK) {
         s->backend->on_failure = notice_failure;
+        s->backend->on_gone = notice_ends;
         s->backend->on_view = cot_server_on_view;
         s->backend->owner = s;
     }

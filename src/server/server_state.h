@@ -46,6 +46,7 @@ struct cot_server {
     cot_wake reload;            // cot_server_reload was called
     cot_wake stop;              // cot_server_stop was called
     int stops_heard;            // 1: it drains; 2: it aborts
+    bool fails;                 // the backend has failed, and those that computed are not all gone yet
     bool is_drained;            // nothing is under way; the last bytes leave
     int last_checks;
     cot_metrics metrics;

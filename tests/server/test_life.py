@@ -127,17 +127,49 @@ class Life(unittest.TestCase):
             server.process.wait(60)
         self.assertTrue(any("killed by signal 9" in line for line in server.log), server.log)
 
+    def test_health_after_a_loss(self):
+        """It says so as soon as a rank is lost, and until the process ends, which waits for a rank that takes a second to end, and
+        then for a client that does not leave."""
+
+        def state(process):
+            try:
+                return pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+            except OSError:
+                return "gone"
+
+        with Server("--ranks", 3, "--fabric", "processes", status=1) as server:
+            self.assertEqual(server.get("/health")[0], 200)
+            children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(server.process.pid)], capture_output=True, text=True)
+            lost, late = map(int, children.stdout.split())
+            slow = server.raw()
+            slow.sendall(b"GET /health HTTP/1.1\r\n")
+            os.kill(late, signal.SIGSTOP)
+            os.kill(lost, signal.SIGKILL)
+            while state(lost) not in ("Z", "gone"):
+                time.sleep(0.001)
+            statuses = [server.get("/health")[0]]
+            try:
+                while True:
+                    statuses.append(server.get("/health")[0])
+            except (OSError, http.client.HTTPException):
+                self.assertEqual(state(late), "gone")
+                with contextlib.closing(slow), contextlib.suppress(ConnectionError):
+                    slow.settimeout(1)
+                    self.assertEqual(slow.recv(1), b"")
+            self.assertEqual(set(statuses), {503})
+            server.process.wait(60)
+
     def test_rank_that_dies_under_requests(self):
         """An error ends streams and answers, none is short without one; the server ends, with a failure."""
         body = {"prompt": "x", "max_tokens": 400, "ignore_eos": True}
         with Server("--ranks", 3, "--fabric", "processes", status=1) as server, contextlib.ExitStack() as stack:
+            children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(server.process.pid)], capture_output=True, text=True)
             streamed, whole, health = (stack.enter_context(contextlib.closing(server.connect())) for _ in range(3))
             head = {"Content-Type": "application/json"}
             streamed.request("POST", "/v1/completions", json.dumps(body | {"stream": True}), head)
             stream = streamed.getresponse()
             self.assertTrue(stream.readline().startswith(b"data: "))
             whole.request("POST", "/v1/completions", json.dumps(body), head)
-            children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(server.process.pid)], capture_output=True, text=True)
             os.kill(int(children.stdout.split()[0]), signal.SIGKILL)
             events = [line[6:] for line in stream.read().decode().splitlines() if line.startswith("data: ")]
             self.assertIn("error", json.loads(events[-1]))

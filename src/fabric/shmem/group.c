@@ -188,6 +188,7 @@ static const cot_fabric_ops ops = {
     .accuse = cot_shmem_accuse,
     .failed = cot_shmem_failed,
     .death = cot_shmem_death,
+    .lost = cot_shmem_lost,
     .post = cot_shmem_post,
     .posted = cot_shmem_posted,
     .is_mute = cot_shmem_is_mute,

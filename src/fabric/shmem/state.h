@@ -86,6 +86,7 @@ void cot_shmem_fail(cot_fabric *fabric);
 void cot_shmem_accuse(cot_fabric *fabric, int rank);
 int cot_shmem_failed(cot_fabric *fabric);
 int cot_shmem_death(cot_fabric *fabric, int rank);
+int cot_shmem_lost(cot_fabric *fabric);
 void cot_shmem_post(cot_fabric *fabric, uint64_t post);
 uint64_t cot_shmem_posted(cot_fabric *fabric, int rank);
 bool cot_shmem_is_mute(cot_fabric *fabric, int rank);

@@ -75,6 +75,14 @@ int cot_shmem_death(cot_fabric *fabric, int rank)
                : COT_DEATH_NONE;
 }
 
+int cot_shmem_lost(cot_fabric *fabric)
+{
+    struct endpoint *self = cot_shmem_endpoint(fabric);
+    for (int rank = 0; rank < fabric->ranks; rank++)
+        if (!atomic_load(&cot_shmem_words(self)->left[rank]) && has_died(self, rank)) return 1 + rank;
+    return 0;
+}
+
 /* ---- posts and beats ---- */
 
 void cot_shmem_post(cot_fabric *fabric, uint64_t post)

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/wait.h"
 #include "fabric/threads/state.h"
+#include "fabric/threads/watch.h"
 
 #include <assert.h>
 #include <string.h>
@@ -76,6 +77,11 @@ static int death(cot_fabric *fabric, int rank)
     const int ended = atomic_load(&group->endpoints[rank].ended);
     const bool mute = atomic_load(&group->failed) == ((rank + 1) | COT_FAILED_MUTE);
     return ended ? ended : mute ? COT_DEATH_MUTE : COT_DEATH_NONE;
+}
+
+static int lost(cot_fabric *fabric)
+{
+    return cot_watch_lost(endpoint_of(fabric)->group);
 }
 
 static void post(cot_fabric *fabric, uint64_t post)
@@ -168,6 +174,7 @@ static const cot_fabric_ops ops = {
     .accuse = accuse,
     .failed = failed,
     .death = death,
+    .lost = lost,
     .post = post,
     .posted = posted,
     .is_mute = is_mute,

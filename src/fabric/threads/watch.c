@@ -61,19 +61,34 @@ static bool is_silent(cot_watch *watch, int rank, int64_t passed_ns)
     return watch->quiet_ns[rank] >= timeout_of(watch);
 }
 
-/* A child whose process is over though its part was not. It is left for finish to reap. */
+/* How a child's process has ended, where it is over though its part was not: a signal, or COT_DEATH_OTHER; 0 where it is not so. It is
+ * left for finish to reap. */
+static int end_of(struct endpoint *child)
+{
+    const pid_t process = atomic_load(&child->process);
+    siginfo_t info = {0};
+    if (!process) return 0;
+    const bool known = waitid(P_PID, (id_t)process, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+    if ((known && !info.si_pid) || (!known && errno != ECHILD)) return 0;
+    if (atomic_load(&child->part) != COT_LIFE_RUNS) return 0;
+    const bool killed = known && (info.si_code == CLD_KILLED || info.si_code == CLD_DUMPED);
+    return killed ? info.si_status : COT_DEATH_OTHER;
+}
+
 static void look_for_end(cot_watch *watch, int rank)
 {
     struct endpoint *child = &watch->group->endpoints[rank];
-    const pid_t process = atomic_load(&child->process);
-    siginfo_t info = {0};
-    if (!process || atomic_load(&child->ended)) return;
-    const bool known = waitid(P_PID, (id_t)process, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
-    if ((known && !info.si_pid) || (!known && errno != ECHILD)) return;
-    if (atomic_load(&child->part) != COT_LIFE_RUNS) return;
-    const bool killed = known && (info.si_code == CLD_KILLED || info.si_code == CLD_DUMPED);
-    atomic_store(&child->ended, killed ? info.si_status : COT_DEATH_OTHER);
+    const int how = atomic_load(&child->ended) ? 0 : end_of(child);
+    if (!how) return;
+    atomic_store(&child->ended, how);
     cot_fabric_group_failed(watch->group, rank, false);
+}
+
+int cot_watch_lost(cot_fabric_group *group)
+{
+    for (int rank = 1; rank < group->ranks && group->root == getpid(); rank++)
+        if (end_of(&group->endpoints[rank])) return 1 + rank;
+    return 0;
 }
 
 /* Whether somebody asked all processes of the group to end, which children leave to rank 0. */

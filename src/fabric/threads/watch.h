@@ -23,6 +23,9 @@ bool cot_watch_begin(cot_watch *watch, cot_fabric_group *group, int rank);
 /* On rank 0. Nothing happens to one that has not begun. */
 void cot_watch_end(cot_watch *watch);
 
+/* The group's cot_fabric_ops' lost. */
+int cot_watch_lost(cot_fabric_group *group);
+
 /* Says on standard error, in place of rank 0 and once for all others, how that failed: its death, as cot_fabric_ops has it. But
  * not where all were asked to end. */
 void cot_watch_tell_of_root(cot_fabric_group *group, int rank, int death);
