@@ -291,6 +291,7 @@ static void test_stop(void **state)
         test_peer *const peer = i ? &streams : &held;
         assert_true(test_peer_answer(peer, &answer, false));
         assert_string_equal(answer.body, "late");
+        assert_int_equal(answer.close, i == 0); // the stream had its head before
         test_peer_await_over(peer);
         test_peer_close(peer);
     }

@@ -11,6 +11,8 @@ if(Python3_EXECUTABLE)
     set_tests_properties(server/test_${name} PROPERTIES LABELS server TIMEOUT 1200 SKIP_RETURN_CODE 77 ENVIRONMENT
       "COT_PROGRAM=$<TARGET_FILE:coterie-cli>;COT_SOURCE=${PROJECT_SOURCE_DIR};COT_SHARED=${cot_shared};COT_BUILD=${PROJECT_BINARY_DIR}")
   endforeach()
+  # What only a server shows of its links and its publisher.
+  set_property(TEST server/test_tls server/test_kv_events APPEND PROPERTY LABELS net)
   set(kv_program "COT_KV_PROGRAM=$<TARGET_FILE:server_kv_histories>")
   set_property(TEST server/test_kv_events APPEND PROPERTY ENVIRONMENT ${kv_program})
   get_property(environment TEST server/test_kv_events PROPERTY ENVIRONMENT)
