@@ -503,6 +503,47 @@ static void test_unknown_fields(void **state)
     }
 }
 
+/* Of all answers those that refuse are counted, and nothing is asked for that has no limit: where a request says no length it
+ * is OpenAI's, as far as the context has room. */
+static void test_lengths(void **state)
+{
+    scripted_server *f = *state;
+    open_default(f);
+    static const struct {
+        int prompt, asked, length; // asked -1: nothing is said; length -1: it is refused
+    } rows[] = {{1, -1, 16},
+                {SCRIPTED_CONTEXT - 16, -1, 16},
+                {SCRIPTED_CONTEXT - 15, -1, 15},
+                {SCRIPTED_CONTEXT - 1, -1, 1},
+                {SCRIPTED_CONTEXT, -1, -1},
+                {SCRIPTED_CONTEXT - 5, 5, 5},
+                {SCRIPTED_CONTEXT - 5, 6, -1},
+                {1, SCRIPTED_CONTEXT - 1, SCRIPTED_CONTEXT - 1}};
+    uint64_t refused = 0;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char body[1024] = "{\"prompt\":[1";
+        for (int t = 1; t < rows[i].prompt; t++) strcat(body, ",1");
+        strcat(body, "]");
+        if (rows[i].asked >= 0) sprintf(body + strlen(body), ",\"max_tokens\":%d", rows[i].asked);
+        strcat(body, "}");
+        const size_t job = f->submitted;
+        json_t *json;
+        if (rows[i].length < 0) {
+            assert_int_equal(scripted_refused(f, COMPLETE, "", body, &json), 400);
+            assert_string_equal(text_at(json_object_get(json, "error"), "code"), "context_length_exceeded");
+            refused++;
+        } else {
+            scripted_post_jobs(f, COMPLETE, "", body, 1);
+            assert_int_equal(f->jobs[job]->request.sampling.max_tokens, rows[i].length);
+            serve(f, job);
+            json = scripted_answer(f);
+            assert_int_equal(f->answer.status, 200);
+        }
+        json_decref(json);
+        assert_int_equal(f->server->metrics.refused, refused);
+    }
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scripted_set_up, scripted_tear_down)
@@ -517,6 +558,7 @@ int main(void)
                                        TEST(test_stops_wait),
                                        TEST(test_text_offsets),
                                        TEST(test_heads),
-                                       TEST(test_unknown_fields)};
+                                       TEST(test_unknown_fields),
+                                       TEST(test_lengths)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
