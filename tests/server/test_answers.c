@@ -544,6 +544,50 @@ static void test_lengths(void **state)
     }
 }
 
+/* What was delivered before may end with the text, and not go on behind its end. */
+static void test_ends_before(void **state)
+{
+    scripted_server *f = *state;
+    open_default(f);
+    const char *const body = "{\"prompt\":[5],\"max_tokens\":4,\"stop\":\"x\",\"continue_token_ids\":[[%s]]}";
+    static const struct {
+        const char *before, *finish, *refused; // finish NULL: it goes on
+        int tokens;
+    } rows[] = {{"412,88", "stop", NULL, 2},
+                {"412,88,412", NULL, "goes on after token 1", 0},
+                {"88,88", NULL, "goes on after token 0", 0},
+                {"412,412,412,412", "length", NULL, 4},
+                {"412,412,412,88", "stop", NULL, 4},
+                {"412,412,412,412,412", NULL, "holds 5 tokens of a choice, 'max_tokens' is 4", 0},
+                {"412,412,412", NULL, NULL, 4}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[256];
+        json_t *json;
+        snprintf(text, sizeof text, body, rows[i].before);
+        if (rows[i].refused) {
+            assert_int_equal(scripted_refused(f, COMPLETE, "", text, &json), 400);
+            assert_non_null(strstr(text_at(json_object_get(json, "error"), "message"), rows[i].refused));
+        } else {
+            scripted_post_jobs(f, COMPLETE, "", text, rows[i].finish ? 0 : 1);
+            if (!rows[i].finish) {
+                assert_int_equal(f->jobs[f->submitted - 1]->request.prompt_tokens, 4);
+                assert_int_equal(f->jobs[f->submitted - 1]->request.output_tokens, 3);
+                scripted_admit(f, f->submitted - 1, 0, 1);
+                scripted_token(f, f->submitted - 1, OF, COT_FINISH_LENGTH, 2);
+            }
+            json = scripted_answer(f);
+            assert_int_equal(f->answer.status, 200);
+            assert_string_equal(text_at(choice_of(json, 0), "finish_reason"),
+                                rows[i].finish ? rows[i].finish : "length");
+            assert_string_equal(text_at(choice_of(json, 0), "text"), rows[i].finish ? "" : "的");
+            assert_int_equal(integer_at(json_object_get(json, "usage"), "completion_tokens", NULL),
+                             rows[i].tokens);
+        }
+        json_decref(json);
+    }
+    assert_nothing_is_left(f);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scripted_set_up, scripted_tear_down)
@@ -559,6 +603,7 @@ int main(void)
                                        TEST(test_text_offsets),
                                        TEST(test_heads),
                                        TEST(test_unknown_fields),
-                                       TEST(test_lengths)};
+                                       TEST(test_lengths),
+                                       TEST(test_ends_before)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
