@@ -36,7 +36,8 @@ struct block {
 
 struct entry {
     uint64_t id, after;
-    int64_t limit, prompt, known, fed, told, blocks, pages, sat_out;
+    int64_t limit, prompt, output, known, fed, told, blocks, pages,
+        sat_out; // output: the prompt's end, said before
     int32_t home, salt, tokens[LONGEST], page[PAGES], row;
     enum { WAITS, RUNS, OVER } is;
     bool all_logits, alone, was_fed;
@@ -205,8 +206,9 @@ static struct entry *model_admit(struct world *w)
     seen.told_before += e->told > e->fed;
     e->told = e->told > e->fed ? e->told : e->fed;
     if (!e->admissions++ && !e->all_logits) {
-        w->queried += (uint64_t)e->known;
-        w->hit += (uint64_t)e->fed;
+        const int64_t asked = e->prompt - e->output;
+        w->queried += (uint64_t)asked;
+        w->hit += (uint64_t)(e->fed < asked ? e->fed : asked);
     }
     return e;
 }
@@ -326,6 +328,7 @@ static void submit_one(struct world *w)
     e->prompt = e->known = draw(&w->seed) % 3 ? 1 + (int64_t)(draw(&w->seed) % (uint64_t)limit) : limit;
     e->salt = (int32_t)(draw(&w->seed) % 4 ? 0 : draw(&w->seed) % SALTS);
     e->all_logits = draw(&w->seed) % 12 == 0;
+    e->output = draw(&w->seed) % 3 ? 0 : (int64_t)(draw(&w->seed) % (uint64_t)e->prompt);
     if (draw(&w->seed) % 2) common = limit;
     for (int64_t t = 0; t < limit; t++)
         e->tokens[t] = t < common || t >= most ? w->text[text][t] : (int32_t)(draw(&w->seed) % 3);
@@ -337,6 +340,7 @@ static void submit_one(struct world *w)
     cot_request_init(&request);
     request.prompt = e->tokens;
     request.prompt_tokens = e->prompt;
+    request.output_tokens = e->output;
     request.forced = e->tokens + e->prompt;
     request.forced_tokens = limit - e->prompt;
     request.all_logits = e->all_logits;
