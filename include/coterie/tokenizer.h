@@ -91,6 +91,9 @@ cot_status cot_detokenizer_open(cot_detokenizer **detokenizer, const cot_tokeniz
  * taken, the detokenizer goes on), OUT_OF_MEMORY (the detokenizer is of no more use). */
 cot_status cot_detokenizer_push(cot_detokenizer *detokenizer, int32_t id, const char **piece, size_t *bytes,
                                 cot_error *error);
+/* Where the text of the id that was pushed last begins: so many characters behind what had been handed out before that id.
+ * Of several ids that make up a character each begins with it. Thread-safe while nobody pushes. */
+size_t cot_detokenizer_start(const cot_detokenizer *detokenizer);
 /* The rest of the text, as push hands it out; then the detokenizer is as just opened. Errors: OUT_OF_MEMORY.
  */
 cot_status cot_detokenizer_finish(cot_detokenizer *detokenizer, const char **piece, size_t *bytes,

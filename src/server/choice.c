@@ -81,6 +81,7 @@ static bool echo_prompt(cot_choice *c, const cot_api_request *r, const cot_serve
                              r->skip_special_tokens, &reason) != COT_OK)
         return cot_api_fail_of(error, 400, "echo", &reason);
     bool good = cot_buffer_append(&c->text, decoded ? decoded : p->text, bytes);
+    if (good) cot_wire_echo(&c->logprobs, c->text.data, bytes, decoded ? NULL : p->text);
     free(decoded);
     if (good && r->logprobs >= 0)
         good = cot_wire_add_logprob(&c->logprobs, model, &(cot_sampled){.token = *p->tokens.ids}, false);
@@ -96,6 +97,7 @@ bool cot_choice_open(cot_choice *c, const cot_api_request *r, const cot_served_m
     const cot_api_ids *prompt = &r->prompts[c->prompt].tokens,
                       *before = r->continued ? &r->continued[index] : &nothing;
     c->logprobs.chat = r->kind == COT_API_CHAT;
+    c->logprobs.skip_special = r->skip_special_tokens;
     c->prompt_tokens = (int64_t)prompt->count;
     c->job.show_ending = r->include_stop_str;
     c->tokens = malloc((prompt->count + before->count) * sizeof *c->tokens);
@@ -157,7 +159,10 @@ bool cot_choice_take(cot_choice *c, const cot_api_request *r, const cot_served_m
         good = cot_wire_add_logprob(&c->logprobs, model, &event->sampled, true);
         break;
     case COT_JOB_TOKEN:
-        if (!c->first_ns) c->first_ns = now_ns;
+        if (!c->first_ns) {
+            c->first_ns = now_ns;
+            cot_wire_end_prompt(&c->logprobs);
+        }
         c->last_ns = now_ns;
         c->generated++;
         c->last_token = event->sampled.token;

@@ -62,12 +62,72 @@ static bool add_chat(cot_wire_logprobs *l, const cot_served_model *model, const 
     return !json_array_append_new(l->content, entry);
 }
 
-static int64_t characters_of(const json_t *text)
+static int64_t characters_of(const char *text, size_t bytes)
 {
     int64_t n = 0;
-    const char *c = json_string_value(text);
-    for (size_t i = 0; c && i < json_string_length(text); i++) n += ((unsigned char)c[i] & 0xc0) != 0x80;
+    for (size_t i = 0; i < bytes; i++) n += ((unsigned char)text[i] & 0xc0) != 0x80;
     return n;
+}
+
+static bool prompt_goes_on(const cot_wire_logprobs *l, const char *text, size_t bytes)
+{
+    return bytes <= l->prompt_bytes && memcmp(l->prompt, text, bytes) == 0;
+}
+
+/* Whether a special token is none of the prompt as it came: it was put before it, or behind. */
+static bool is_added(const cot_wire_logprobs *l, const cot_served_model *model, int32_t token)
+{
+    char *kept = NULL, *skipped = NULL;
+    size_t kept_bytes = 0, skipped_bytes = 0;
+    const bool decoded =
+        cot_tokenizer_decode(model->tokenizer, &kept, &kept_bytes, &token, 1, false, NULL) == COT_OK &&
+        cot_tokenizer_decode(model->tokenizer, &skipped, &skipped_bytes, &token, 1, true, NULL) == COT_OK;
+    const bool added = decoded && kept_bytes && !skipped_bytes && !prompt_goes_on(l, kept, kept_bytes);
+    free(kept);
+    free(skipped);
+    return added;
+}
+
+/* What a normaliser made of the prompt is not what is echoed: then a token has as many characters as its text, up to the
+ * prompt's end. */
+static int64_t characters_of_prompt(cot_wire_logprobs *l, const char *piece, size_t bytes)
+{
+    const int64_t left = l->prompt_characters - l->told, characters = characters_of(piece, bytes);
+    if (!prompt_goes_on(l, piece, bytes)) return characters < left ? characters : left;
+    l->prompt += bytes;
+    l->prompt_bytes -= bytes;
+    return characters;
+}
+
+/* Where in the text the token begins, in characters; -1 when memory runs out. */
+static int64_t offset_of(cot_wire_logprobs *l, const cot_served_model *model, int32_t token)
+{
+    const char *piece;
+    size_t bytes;
+    if ((size_t)token >= cot_tokenizer_size(model->tokenizer) || (l->prompt && is_added(l, model, token)))
+        return l->told;
+    if (!l->text &&
+        cot_detokenizer_open(&l->text, model->tokenizer, l->skip_special && !l->prompt, NULL) != COT_OK)
+        return -1;
+    if (cot_detokenizer_push(l->text, token, &piece, &bytes, NULL) != COT_OK) return -1;
+    const int64_t offset = l->told + (int64_t)cot_detokenizer_start(l->text);
+    l->told += l->prompt ? characters_of_prompt(l, piece, bytes) : characters_of(piece, bytes);
+    return offset;
+}
+
+void cot_wire_echo(cot_wire_logprobs *l, const char *text, size_t bytes, const char *given)
+{
+    l->prompt = given;
+    l->prompt_bytes = bytes;
+    l->prompt_characters = characters_of(text, bytes);
+}
+
+void cot_wire_end_prompt(cot_wire_logprobs *l)
+{
+    cot_detokenizer_close(l->text);
+    l->text = NULL;
+    l->prompt = NULL;
+    l->told = l->prompt_characters;
 }
 
 /* The likeliest, and the token itself, by their text: of several with the same text the likeliest. */
@@ -95,10 +155,8 @@ bool cot_wire_add_logprob(cot_wire_logprobs *l, const cot_served_model *model, c
         l->top_logprobs = json_array();
         l->text_offset = json_array();
     }
-    json_t *token = cot_wire_token(model, s->token);
-    const int64_t offset = l->offset;
-    l->offset += characters_of(token);
-    const int failed = json_array_append_new(l->tokens, token) |
+    const int64_t offset = offset_of(l, model, s->token);
+    const int failed = (offset < 0) | json_array_append_new(l->tokens, cot_wire_token(model, s->token)) |
                        json_array_append_new(l->token_logprobs, known ? chance(s->logprob) : json_null()) |
                        json_array_append_new(l->top_logprobs, known ? top_by_text(model, s) : json_null()) |
                        json_array_append_new(l->text_offset, json_integer(offset));
@@ -112,13 +170,15 @@ json_t *cot_wire_take_logprobs(cot_wire_logprobs *l)
                        ? json_pack("{s:o,s:o,s:o,s:o}", "text_offset", l->text_offset, "token_logprobs",
                                    l->token_logprobs, "tokens", l->tokens, "top_logprobs", l->top_logprobs)
                        : json_null();
-    *l = (cot_wire_logprobs){.chat = l->chat, .offset = l->offset};
+    l->content = l->tokens = l->token_logprobs = l->top_logprobs = l->text_offset = NULL;
     return json;
 }
 
 void cot_wire_logprobs_clear(cot_wire_logprobs *l)
 {
     json_decref(cot_wire_take_logprobs(l));
+    cot_detokenizer_close(l->text);
+    l->text = NULL;
 }
 
 /* ---- answers ---- */

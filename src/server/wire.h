@@ -21,11 +21,22 @@ typedef struct cot_wire_logprobs {
     bool chat;
     json_t *content; // of conversations
     json_t *tokens, *token_logprobs, *top_logprobs, *text_offset;
-    int64_t offset; // characters of the tokens so far
+    /* Where in the answer's text tokens begin; of completions. */
+    bool skip_special;  // special tokens leave no text
+    const char *prompt; // [prompt_bytes] as it came; NULL: what is echoed is what its tokens make
+    size_t prompt_bytes;
+    int64_t prompt_characters; // of what is echoed
+    cot_detokenizer *text;     // of the prompt, then of the output; NULL before its first token
+    int64_t told;              // characters of the tokens so far
 } cot_wire_logprobs;
 /* Adds a token; the first of a prompt, of which nothing is known, has `known` false. False when memory runs out. */
 bool cot_wire_add_logprob(cot_wire_logprobs *logprobs, const cot_served_model *model,
                           const cot_sampled *sampled, bool known);
+/* The prompt is echoed, as `text` [bytes]; `given`, which stays while tokens of it are added: that came as text, NULL: as
+ * ids. */
+void cot_wire_echo(cot_wire_logprobs *logprobs, const char *text, size_t bytes, const char *given);
+/* The prompt is over: the next token is the output's first. */
+void cot_wire_end_prompt(cot_wire_logprobs *logprobs);
 /* What was gathered, which begins anew; json_null() where nothing was. */
 json_t *cot_wire_take_logprobs(cot_wire_logprobs *logprobs);
 void cot_wire_logprobs_clear(cot_wire_logprobs *logprobs);

@@ -72,11 +72,21 @@ cot_status cot_detokenizer_push(cot_detokenizer *detokenizer, int32_t id, const 
                                 cot_error *error)
 {
     begin_piece(detokenizer);
+    detokenizer->decoding.earlier = 0;
+    detokenizer->decoding.waiting = detokenizer->decoding.run; // of an id without text
     cot_status status =
         push(detokenizer->tokenizer, &detokenizer->decoding, id, detokenizer->skip_special, error);
     *piece = detokenizer->decoding.out.data;
     *bytes = detokenizer->decoding.out.bytes;
     return status;
+}
+
+size_t cot_detokenizer_start(const cot_detokenizer *detokenizer)
+{
+    const cot_decoding *d = &detokenizer->decoding;
+    size_t characters = d->waiting;
+    for (size_t i = 0; i < d->earlier; i++) characters += (d->out.data[i] & 0xc0) != 0x80;
+    return characters;
 }
 
 cot_status cot_detokenizer_finish(cot_detokenizer *detokenizer, const char **piece, size_t *bytes,

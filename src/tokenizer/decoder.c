@@ -19,8 +19,8 @@ static cot_status fail_memory(cot_error *error)
 }
 
 /* Hands on the valid text in front of `held`, U+FFFD for what is not; with `all` also for an unfinished
- * character at its end, which else stays. */
-static cot_status flow_bytes(cot_decoding *decoding, size_t s, bool all, cot_error *error)
+ * character at its end, which else stays. The first `old` bytes are of tokens before the last. */
+static cot_status flow_bytes(cot_decoding *decoding, size_t s, bool all, size_t old, cot_error *error)
 {
     cot_buffer *held = &decoding->states[s].held;
     cot_status status = COT_OK;
@@ -33,6 +33,7 @@ static cot_status flow_bytes(cot_decoding *decoding, size_t s, bool all, cot_err
         if (cot_utf8_scan(held->data + at, held->bytes - at, &length) == COT_UTF8_INCOMPLETE && !all) break;
         status = feed(decoding, s + 1, (fragment){COT_UTF8_REPLACEMENT, 3, false}, error);
         at += length;
+        if (at <= old) decoding->earlier = decoding->out.bytes;
     }
     if (held->bytes) memmove(held->data, held->data + at, held->bytes - at);
     held->bytes -= at;
@@ -43,6 +44,7 @@ static cot_status flow_bytes(cot_decoding *decoding, size_t s, bool all, cot_err
 static cot_status byte_level(cot_decoding *decoding, size_t s, const cot_buffer *token, cot_error *error)
 {
     cot_buffer *held = &decoding->states[s].held;
+    const size_t old = held->bytes;
     bool all_bytes = true, appended = true;
     for (size_t at = 0; at < token->bytes && all_bytes;)
         all_bytes = cot_character_byte(cot_utf8_next(token->data, &at)) >= 0;
@@ -51,7 +53,7 @@ static cot_status byte_level(cot_decoding *decoding, size_t s, const cot_buffer 
         appended = cot_buffer_append(held, &byte, 1);
     }
     if (!all_bytes) appended = cot_buffer_append(held, token->data, token->bytes);
-    return appended ? flow_bytes(decoding, s, false, error) : fail_memory(error);
+    return appended ? flow_bytes(decoding, s, false, old, error) : fail_memory(error);
 }
 
 /* The byte that "<0x41>" stands for; -1 for any other token. */
@@ -76,7 +78,7 @@ static cot_status end_run(cot_decoding *decoding, size_t s, cot_error *error)
     else
         for (size_t i = 0; i < run->bytes && status == COT_OK; i++)
             status = feed(decoding, s + 1, (fragment){COT_UTF8_REPLACEMENT, 3, true}, error);
-    run->bytes = 0;
+    run->bytes = decoding->run = 0;
     return status;
 }
 
@@ -84,10 +86,14 @@ static cot_status byte_fallback(cot_decoding *decoding, size_t s, const cot_buff
 {
     int byte = fallback_byte(token);
     if (byte >= 0) {
-        char c = (char)byte;
+        const char c = (char)byte;
+        const bool goes_on = (byte & 0xc0) == 0x80 && decoding->run;
+        decoding->waiting = decoding->run - goes_on;
+        decoding->run += !goes_on;
         return cot_buffer_append(&decoding->states[s].held, &c, 1) ? COT_OK : fail_memory(error);
     }
     cot_status status = end_run(decoding, s, error);
+    decoding->earlier = decoding->out.bytes;
     return status == COT_OK ? feed(decoding, s + 1, (fragment){token->data, token->bytes, true}, error)
                             : status;
 }
@@ -200,6 +206,8 @@ static cot_status feed(cot_decoding *decoding, size_t s, fragment f, cot_error *
 
 cot_status cot_decoding_push(cot_decoding *decoding, const char *token, size_t bytes, cot_error *error)
 {
+    decoding->earlier = decoding->out.bytes;
+    decoding->waiting = 0;
     return feed(decoding, 0, (fragment){token, bytes, true}, error);
 }
 
@@ -209,7 +217,7 @@ cot_status cot_decoding_finish(cot_decoding *decoding, cot_error *error)
     for (size_t s = 0; s < decoding->decoder->count && status == COT_OK; s++) {
         cot_decoder_kind kind = decoding->decoder->steps[s].kind;
         if (kind == COT_DECODER_BYTE_FALLBACK) status = end_run(decoding, s, error);
-        if (kind == COT_DECODER_BYTE_LEVEL) status = flow_bytes(decoding, s, true, error);
+        if (kind == COT_DECODER_BYTE_LEVEL) status = flow_bytes(decoding, s, true, 0, error);
         // These two made one token of all.
         if (status == COT_OK && (kind == COT_DECODER_BYTE_LEVEL || kind == COT_DECODER_FUSE))
             status = feed(decoding, s + 1, (fragment){"", 0, true}, error);

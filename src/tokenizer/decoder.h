@@ -51,6 +51,10 @@ typedef struct cot_decoding {
     const cot_decoder *decoder;
     cot_regex_scratch scratch;
     cot_buffer out; // the text so far; whoever takes it sets out.bytes to 0
+    /* Where the last token's own text begins: behind `earlier` bytes of `out`, and then behind `waiting` characters that
+     * are held. */
+    size_t earlier, waiting;
+    size_t run; // characters that the byte tokens of a run have begun
     cot_decoder_state states[COT_TOKENIZER_MAX_STEPS + 1];
 } cot_decoding;
 

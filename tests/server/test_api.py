@@ -164,7 +164,6 @@ class Answers(Shared):
             self.assertLessEqual(chances["token_logprobs"][i], max(top.values()))
             if i >= n:
                 self.assertEqual(max(top.values()), chances["token_logprobs"][i])
-        self.assertEqual(chances["text_offset"][:2], [0, len(chances["tokens"][0])])
         again = self.server.complete(answer["choices"][0]["text"], temperature=0, max_tokens=0, logprobs=0, echo=True)
         self.assertEqual(again["choices"][0]["logprobs"]["token_logprobs"][1:], chances["token_logprobs"][1:])
         body = {"messages": [{"role": "user", "content": "hi"}], "temperature": 0, "max_tokens": 2, "logprobs": True, "top_logprobs": 2}
@@ -172,6 +171,42 @@ class Answers(Shared):
         self.assertEqual([len(c["top_logprobs"]) for c in content], [2, 2])
         self.assertEqual(bytes(content[0]["bytes"]).decode(), content[0]["token"])
         self.assertEqual(content[0]["top_logprobs"][0]["logprob"], content[0]["logprob"])
+
+    def test_text_offset(self):
+        """A token begins with the character of the text that its first byte is of, in what is echoed and in what follows."""
+        vocab = json.loads((MODEL / "tokenizer.json").read_text())["model"]["vocab"]
+        lengths = {i: len(text) for text, i in vocab.items()}  # bytes: a character each
+
+        def starts(ids, text):  # without special tokens
+            at = [sum(lengths[i] for i in ids[:k]) for k in range(len(ids))]
+            data = text.encode()
+            return [len(data[:a].decode(errors="ignore")) for a in at]
+
+        prompt = "日本語 é ☃x"
+        ids = self.server.post("/tokenize", {"prompt": prompt})[1]["tokens"]
+        self.assertGreater(len(ids), len(prompt))  # so some are parts of characters
+        wanted = starts(ids, prompt)
+        body = {"temperature": 0, "max_tokens": 6, "logprobs": 0, "logit_bias": {str(i): 90 for i in self.server.post("/tokenize", {"prompt": "日"})[1]["tokens"]}}
+        for given in (prompt, ids):
+            choice = self.server.complete(given, **body, echo=True, return_token_ids=True)["choices"][0]
+            offsets, said = choice["logprobs"]["text_offset"], choice["text"][len(prompt) :]
+            self.assertEqual(offsets[: len(ids)], wanted)
+            alone = self.server.complete(given, **body)["choices"][0]
+            self.assertEqual(alone["text"], said)
+            self.assertEqual([o + len(prompt) for o in alone["logprobs"]["text_offset"]], offsets[len(ids) :])
+            self.assertTrue(all(o <= len(said) for o in alone["logprobs"]["text_offset"]))
+            events = self.server.events("/v1/completions", {"prompt": given, **body, "stream": True})
+            told = [o for e in events[:-1] for o in e["choices"][0]["logprobs"]["text_offset"]]
+            self.assertEqual(told, alone["logprobs"]["text_offset"])
+        half = self.server.post("/tokenize", {"prompt": "x日"})[1]["tokens"][:-1]  # what is half a character is shown as one
+        choice = self.server.complete(half, max_tokens=1, echo=True, logprobs=0)["choices"][0]
+        self.assertEqual((choice["text"][:2], choice["logprobs"]["text_offset"]), ("x\ufffd", [0, 1, 2]))
+        # special tokens: as text they are text, as ids they leave none, unless they are wanted
+        end = "<|endoftext|>"
+        spelled = [f"a{end}é", self.server.post("/tokenize", {"prompt": f"a{end}é"})[1]["tokens"]]
+        for given, skip, wanted in [(spelled[0], True, [0, 1, 14]), (spelled[1], True, [0, 1, 1]), (spelled[1], False, [0, 1, 14])]:
+            choice = self.server.complete(given, max_tokens=1, echo=True, logprobs=0, skip_special_tokens=skip)["choices"][0]
+            self.assertEqual(choice["logprobs"]["text_offset"], [*wanted, wanted[-1] + 1])
 
     def test_bias(self):
         ids = self.server.complete(PROMPTS[0], **GREEDY, return_token_ids=True)["choices"][0]["token_ids"]
@@ -262,8 +297,10 @@ class Answers(Shared):
         self.assertEqual(texts(self.server.complete(PROMPTS[0], **GREEDY)), texts(self.server.complete(PROMPTS[0], **GREEDY)))
 
 
-class Templates(unittest.TestCase):
-    """A model of two templates: one walks the arguments of tool calls, the other, for tools, prints them."""
+class Folders(unittest.TestCase):
+    """Models like tiny, with other templates or another tokenizer."""
+
+    # One walks the arguments of tool calls, the other, for tools, prints them.
 
     DEFAULT = """{% for m in messages %}{{ m.role }}:{{ m.content + ';' if m.content is not none }}{% for c in m.tool_calls or [] %}
 {{ c.function.name }}({% for k, v in c.function.arguments | items %}{{ k }}={{ v }},{% endfor %}){% endfor %}{% endfor %}"""
@@ -297,6 +334,21 @@ class Templates(unittest.TestCase):
                 self.assertEqual(status, 200)
                 prompt = server.post("/detokenize", {"tokens": answer["choices"][0]["prompt_token_ids"]})[1]["prompt"]
                 self.assertEqual(prompt, "user:x;assistant:f(a=1,)")
+
+    def test_text_offset_of_added_tokens(self):
+        """A token that the tokenizer puts before a prompt is not in what is echoed."""
+        end = "<|endoftext|>"
+        with model_without("tokenizer.json") as folder:
+            tokenizer = json.loads((MODEL / "tokenizer.json").read_text())
+            special = {"id": end, "ids": [0], "tokens": [end]}
+            single = [{"SpecialToken": {"id": end, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+            tokenizer["post_processor"] = {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {end: special}}
+            (pathlib.Path(folder) / "tokenizer.json").write_text(json.dumps(tokenizer))
+            with Server(model=folder) as server:
+                for skip in (True, False):
+                    choice = server.complete("aéx", max_tokens=1, echo=True, logprobs=0, skip_special_tokens=skip)["choices"][0]
+                    self.assertEqual(choice["logprobs"]["tokens"][0], end)
+                    self.assertEqual(choice["logprobs"]["text_offset"], [0, 0, 1, 2, 3])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 #include "tokenizer/normalize.h"
 #include "tokenizer/utf8.h"
 #include "harness/seed.h"
+#include "harness/tokenizer/tokenizer_json.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -190,11 +191,98 @@ static void test_threads(void **state)
     cot_tokenizer_close(tokenizer);
 }
 
+/* A token begins with the character that its first byte is of. Tiny's tokens have a character for each of their bytes. */
+static void test_starts(void **state)
+{
+    (void)state;
+    cot_tokenizer *tokenizer = open_tiny();
+    cot_buffer text = {0};
+    cot_detokenizer *detokenizer;
+    int32_t *ids;
+    char *whole;
+    const char *piece;
+    size_t count, bytes, n, at = 0, told = 0, inner = 0;
+    append_random(&text, 77, 3000);
+    assert_int_equal(cot_tokenizer_encode(tokenizer, &ids, &count, text.data, text.bytes, false, NULL),
+                     COT_OK);
+    assert_int_equal(cot_tokenizer_decode(tokenizer, &whole, &bytes, ids, count, false, NULL), COT_OK);
+    assert_int_equal(cot_detokenizer_open(&detokenizer, tokenizer, false, NULL), COT_OK);
+    for (size_t i = 0; i < count; i++) {
+        size_t start = 0; // characters that begin before or at byte `at`, but one
+        for (size_t b = 1; b <= at; b++) start += (whole[b] & 0xc0) != 0x80;
+        assert_int_equal(cot_detokenizer_push(detokenizer, ids[i], &piece, &n, NULL), COT_OK);
+        if (at < bytes) assert_int_equal(told + cot_detokenizer_start(detokenizer), start);
+        inner += at < bytes && (whole[at] & 0xc0) == 0x80;
+        for (size_t b = 0; b < n; b++) told += (piece[b] & 0xc0) != 0x80;
+        for (const char *c = cot_tokenizer_token(tokenizer, ids[i]); *c; c++) at += (*c & 0xc0) != 0x80;
+    }
+    assert_int_equal(at, bytes);
+    assert_true(inner > 100);
+    cot_detokenizer_finish(detokenizer, &piece, &n, NULL);
+    static const int32_t broken[] = {1019, 1019, 88}; // half of a character twice, each a U+FFFD, and x
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(cot_detokenizer_push(detokenizer, broken[i], &piece, &n, NULL), COT_OK);
+        assert_int_equal(cot_detokenizer_start(detokenizer), i > 0);
+        assert_int_equal(n, i == 0 ? 0 : i == 1 ? 3 : 4);
+    }
+    cot_detokenizer_close(detokenizer);
+    free(whole);
+    free(ids);
+    cot_buffer_free(&text);
+    cot_tokenizer_close(tokenizer);
+}
+
+/* Runs of byte tokens are handed out when they end: what is behind one begins behind it. */
+static void test_starts_in_runs(void **state)
+{
+    (void)state;
+    enum { A = 1, E6, X97, A5, SPACE_A, X41, END };
+    static const struct {
+        int32_t ids[10];
+        size_t starts[10];
+    } runs[] = {
+        {{A, E6, X97, A5, A, A}, {0, 1, 1, 1, 2, 3}},
+        {{E6, X97, A5, E6, X97, A5, SPACE_A}, {0, 0, 0, 1, 1, 1, 2}},
+        {{X41, X41, E6, X97, A5, X41, A}, {0, 1, 2, 2, 2, 3, 4}},
+        {{E6, X97, A, A}, {0, 0, 2, 3}},                // no UTF-8: a U+FFFD each
+        {{SPACE_A, E6, X97, A5, END}, {0, 1, 1, 1, 2}}, // the space that begins a text is gone
+        {{END, A, END, A, A}, {0, 0, 1, 1, 2}},
+    };
+    cot_tokenizer *tokenizer;
+    cot_error error;
+    if (tokenizer_json_open(&tokenizer,
+                            "{'model': {'vocab': {'<unk>': 0, 'a': 1, '<0xE6>': 2, '<0x97>': 3, '<0xA5>': 4, "
+                            "'_a': 5, '<0x41>': 6},"
+                            " 'merges': [], 'byte_fallback': true}, 'added_tokens': [{'id': 7, 'content': "
+                            "'</s>', 'special': true}],"
+                            " 'decoder': {'type': 'Sequence', 'decoders': [{'type': 'Replace', 'pattern': "
+                            "{'String': '_'}, 'content': ' '},"
+                            " {'type': 'ByteFallback'}, {'type': 'Fuse'}, {'type': 'Strip', 'content': ' ', "
+                            "'start': 1, 'stop': 0}]}}",
+                            &error))
+        fail_msg("%s", error.message);
+    for (size_t r = 0; r < sizeof runs / sizeof *runs; r++) {
+        cot_detokenizer *detokenizer;
+        size_t told = 0, n;
+        const char *piece;
+        assert_int_equal(cot_detokenizer_open(&detokenizer, tokenizer, true, NULL), COT_OK);
+        for (size_t i = 0; i < 10 && runs[r].ids[i]; i++) {
+            assert_int_equal(cot_detokenizer_push(detokenizer, runs[r].ids[i], &piece, &n, NULL), COT_OK);
+            const size_t start = told + cot_detokenizer_start(detokenizer);
+            if (start != runs[r].starts[i]) fail_msg("run %zu: token %zu begins at %zu", r, i, start);
+            for (size_t b = 0; b < n; b++) told += (piece[b] & 0xc0) != 0x80;
+        }
+        cot_detokenizer_close(detokenizer);
+    }
+    cot_tokenizer_close(tokenizer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips), cmocka_unit_test(test_random_ids),
-        cmocka_unit_test(test_long_words),  cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_round_trips),    cmocka_unit_test(test_starts),
+        cmocka_unit_test(test_starts_in_runs), cmocka_unit_test(test_random_ids),
+        cmocka_unit_test(test_long_words),     cmocka_unit_test(test_marks),
         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
