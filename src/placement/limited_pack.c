@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How many ranks the searches of a problem look at, and how many (expert, rank) pairs a layer may have that is searched. One
- * of 16 experts on 8 ranks is mostly searched to the end. */
-enum { LOOKS = 1 << 24, MOST_PAIRS = 1 << 20 };
+/* How many ranks the searches of a problem look at, for the least peaks and for the least cost, and how many (expert, rank)
+ * pairs a layer may have that is searched. One of 16 experts on 8 ranks is searched to the end as a rule. */
+enum { PEAK_LOOKS = 1 << 24, COST_LOOKS = 1 << 26, MOST_PAIRS = 1 << 20 };
 static const double margin = 1e-12; // what is better by less is no better
 
 /* One layer while its experts are seated. Of the seats of a rank the first `spare` are none that later layers need; each
@@ -279,10 +279,10 @@ static void descend(layer *y, int32_t i, double cost)
     }
 }
 
-/* How many a layer's search may make; 0 for a layer that is too large. */
-static int64_t trials_of(const cot_problem *p)
+/* How many trials a layer's search has of a problem's looks; none where the layer is too large. */
+static int64_t trials_of(const cot_problem *p, int64_t looks)
 {
-    return (int64_t)p->E * p->S > MOST_PAIRS ? 0 : LOOKS / ((int64_t)p->L * p->S) + 1;
+    return (int64_t)p->E * p->S > MOST_PAIRS ? 0 : looks / ((int64_t)p->L * p->S) + 1;
 }
 
 /* The least peak of the layer from the one that is seated on, which is then the one found. Returns whether none is less. */
@@ -294,7 +294,7 @@ static bool search_peak(layer *y, cot_limited *w, int32_t l, int32_t after)
     begin(y, w, l, after);
     y->bound = least_peak(y);
     y->limit = y->value * (1 - margin);
-    y->trials = trials_of(y->p);
+    y->trials = trials_of(y->p, PEAK_LOOKS);
     if (y->trials) descend(y, 0, 0);
     memcpy(y->rank, y->best, (size_t)y->p->E * sizeof *y->best);
     return y->trials > 0;
@@ -355,7 +355,7 @@ cot_status cot_limited_polish(cot_limited *w, int32_t *rank, bool *proven, cot_e
 {
     const cot_problem *p = w->p;
     layer y;
-    *proven = trials_of(p) > 0;
+    *proven = trials_of(p, COST_LOOKS) > 0;
     if (!*proven) return COT_OK;
     cot_status status = open_layer(&y, w, error);
     if (status != COT_OK) return status;
@@ -373,7 +373,7 @@ cot_status cot_limited_polish(cot_limited *w, int32_t *rank, bool *proven, cot_e
         y.value = 0;
         for (int32_t e = 0; e < p->E; e++) y.value += cot_problem_cost(p, l, e, here[e]);
         y.limit = w->most[l];
-        y.trials = trials_of(p);
+        y.trials = trials_of(p, COST_LOOKS);
         descend(&y, 0, 0);
         *proven &= y.trials > 0;
         memcpy(here, y.best, (size_t)p->E * sizeof *here);

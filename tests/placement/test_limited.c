@@ -68,7 +68,7 @@ static void test_refused_limits(void **state)
 {
     (void)state;
     int refused = 0;
-    for (int trial = 0; trial < 40; trial++) {
+    for (int trial = 0; trial < 24; trial++) {
         cot_costs costs = draw(trial % 4);
         int32_t c_layer[RANKS], c_exp[RANKS];
         double limit = 0.9 + 0.5 * uniform(), met = 0;
