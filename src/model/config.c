@@ -313,11 +313,31 @@ static void resolve(cot_config *config, cot_fields *fields)
     add_special_tokens(config, fields);
 }
 
+/* What Python writes for numbers that JSON has not, if parsing failed at that; NULL: at something else. */
+static const char *not_a_number(const char *text, size_t bytes, const json_error_t *detail)
+{
+    static const char *const words[] = {"-Infinity", "Infinity", "NaN"};
+    const bool token = !strncmp(detail->text, "invalid token", strlen("invalid token"));
+    for (size_t w = 0; token && w < sizeof words / sizeof *words;
+         w++) { // a sign, or the word, is behind where parsing is
+        const size_t length = strlen(words[w]), end = (size_t)(detail->position < 0 ? 0 : detail->position);
+        for (size_t at = end > length ? end - length : 0; at <= end && at + length <= bytes; at++)
+            if (!memcmp(text + at, words[w], length)) return words[w];
+    }
+    return NULL;
+}
+
 static json_t *load(const char *text, size_t bytes, cot_fields *fields, const char *what)
 {
     json_error_t detail;
     json_t *json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &detail);
-    if (!json)
+    const char *word = json ? NULL : not_a_number(text, bytes, &detail);
+    if (word)
+        cot_fields_refuse(
+            fields, COT_MALFORMED,
+            "%snot valid JSON: line %d has %s, which is no number of JSON: put one there, or null", what,
+            detail.line, word);
+    else if (!json)
         cot_fields_refuse(fields, COT_MALFORMED, "%snot valid JSON: line %d: %.100s", what, detail.line,
                           detail.text);
     else if (!json_is_object(json))

@@ -202,6 +202,16 @@ static void refusals(void **state)
     config_refuse_text("{\"hidden_size\": 1, \"hidden_size\": 2}", COT_MALFORMED, "not valid JSON");
     config_refuse_text("{\"hidden_size\": 99999999999999999999}", COT_MALFORMED, "not valid JSON");
     config_refuse_text("{\"architectures\": [\"a\\nb\"]}", COT_UNSUPPORTED, "'a?b'");
+    config_refuse_text("{\"a\": [1,\nInfinity]}", COT_MALFORMED,
+                       "line 2 has Infinity, which is no number of JSON");
+    config_refuse_text("{\"a\": -Infinity, \"b\": 1}", COT_MALFORMED,
+                       "line 1 has -Infinity, which is no number of JSON");
+    config_refuse_text("{\n\n\"a\": NaN}", COT_MALFORMED, "line 3 has NaN, which is no number of JSON");
+    config_refuse_text("{\"a\": NaN", COT_MALFORMED, "line 1 has NaN");
+    config_refuse_text("{\"NaN\": x}", COT_MALFORMED, "invalid token near 'x'");
+    config_refuse_text("[\"NaN", COT_MALFORMED, "not valid JSON: line 1: ");
+    config_refuse_text("{\"Infinity\": 1, \"NaN\": \"-Infinity\"}", COT_MALFORMED,
+                       "neither 'architectures' nor");
     char deep[5000];
     memset(deep, '[', sizeof deep - 1);
     deep[sizeof deep - 1] = 0;
