@@ -30,6 +30,10 @@ typedef struct cot_model_info {
     int32_t *moe_layer; /* [moe_layers] the model's numbers of its MoE layers, ascending */
 } cot_model_info;
 
+/* Whether `folder` looks like a model's: a folder with a config.json. Errors: NOT_FOUND, IO, UNSUPPORTED (GGUF), MALFORMED (another
+ * file), whose message says what is there instead. */
+cot_status cot_model_check(const char *folder, cot_error *error);
+
 /* Describes the model of a folder (its config.json alone is read), or of a config.json's text. The caller clears `*info`;
  * on failure it is empty. Errors: NOT_FOUND, IO, MALFORMED, UNSUPPORTED, INVALID_ARGUMENT, OUT_OF_MEMORY. */
 cot_status cot_model_describe(cot_model_info *info, const char *folder, cot_error *error);

@@ -1,30 +1,17 @@
 #include "paths.h"
 
 #include "command.h"
+#include "coterie/model.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 bool cot_check_model(const char *path)
 {
-    struct stat info;
-    char *config = NULL;
-    if (stat(path, &info))
-        cot_complain("cannot open '%s': %s", path, strerror(errno));
-    else if (!S_ISDIR(info.st_mode))
-        cot_complain("'%s' is a file, expected a model folder", path);
-    else if (asprintf(&config, "%s/config.json", path) < 0)
-        cot_complain("out of memory");
-    else if (stat(config, &info))
-        cot_complain("'%s' is no model: there is no config.json in it", path);
-    else {
-        free(config);
-        return true;
-    }
-    free(config);
+    cot_error error;
+    if (cot_model_check(path, &error) == COT_OK) return true;
+    cot_complain_of(&error);
     return false;
 }
 

@@ -5,10 +5,35 @@
 #include "base/file.h"
 #include "model/stored.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
+
+cot_status cot_model_check(const char *folder, cot_error *error)
+{
+    struct stat info;
+    char unread[256], *config;
+    if (stat(folder, &info))
+        return cot_fail(error, errno == ENOENT ? COT_NOT_FOUND : COT_IO, "cannot open '%s': %s", folder,
+                        strerror(errno));
+    if (!S_ISDIR(info.st_mode) && cot_path_ends(folder, ".gguf"))
+        return cot_fail(error, COT_UNSUPPORTED,
+                        "'%s' is GGUF, which is not read: give a folder with config.json and safetensors",
+                        folder);
+    if (!S_ISDIR(info.st_mode))
+        return cot_fail(error, COT_MALFORMED, "'%s' is a file, expected a model folder", folder);
+    if (!(config = cot_path_join(folder, "config.json")))
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    const bool there = !stat(config, &info);
+    free(config);
+    if (there) return COT_OK;
+    const bool other = cot_shards_find_unread(unread, folder);
+    return cot_fail(error, COT_NOT_FOUND, "'%s' is no model: there is no config.json in it%s%s%s", folder,
+                    other ? ", but '" : "", other ? unread : "", other ? "', which is not read" : "");
+}
 
 cot_status cot_config_read(cot_config *config, const char *folder, cot_error *error)
 {
@@ -16,13 +41,9 @@ cot_status cot_config_read(cot_config *config, const char *folder, cot_error *er
          *other = cot_path_join(folder, "generation_config.json");
     char *text = NULL, *generation = NULL;
     size_t bytes = 0, generation_bytes = 0;
-    cot_status status = COT_OK;
+    cot_status status = cot_model_check(folder, error);
     if (!path || !other) status = cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
-    if (status == COT_OK) {
-        status = cot_file_read(&text, &bytes, path, MAX_CONFIG_BYTES, error);
-        if (status == COT_NOT_FOUND)
-            cot_fail(error, status, "'%s' is no model: there is no config.json in it", folder);
-    }
+    if (status == COT_OK) status = cot_file_read(&text, &bytes, path, MAX_CONFIG_BYTES, error);
     if (status == COT_OK) {
         status = cot_file_read(&generation, &generation_bytes, other, MAX_CONFIG_BYTES, error);
         if (status == COT_NOT_FOUND) status = COT_OK;

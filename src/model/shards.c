@@ -1,7 +1,10 @@
 #include "model/shards.h"
 
 #include "base/error.h"
+#include "base/file.h"
 
+#include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static const char single_name[] = "model.safetensors", index_name[] = "model.safetensors.index.json";
@@ -100,12 +103,31 @@ static cot_status check_places(const cot_shards *shards, const json_t *map, cons
     return COT_OK;
 }
 
+bool cot_shards_find_unread(char name[256], const char *folder)
+{
+    static const char *const ends[] = {".gguf", ".bin", ".pth", ".pt"};
+    size_t best = sizeof ends / sizeof *ends;
+    DIR *list = opendir(folder);
+    for (const struct dirent *entry; list && (entry = readdir(list));)
+        for (size_t e = 0; e < best; e++)
+            if (cot_path_ends(entry->d_name, ends[e])) {
+                snprintf(name, 256, "%s", entry->d_name);
+                best = e;
+            }
+    if (list) closedir(list);
+    return best < sizeof ends / sizeof *ends;
+}
+
 static cot_status open_indexed(cot_shards *shards, const char *folder, const char *path, cot_error *error)
 {
     char *text;
     size_t bytes;
     json_error_t detail;
     cot_status status = cot_file_read(&text, &bytes, path, MAX_INDEX_BYTES, error);
+    char unread[256];
+    if (status == COT_NOT_FOUND && cot_shards_find_unread(unread, folder))
+        return cot_fail(error, status, "'%s' holds neither %s nor %s, but '%s', which is not read", folder,
+                        single_name, index_name, unread);
     if (status == COT_NOT_FOUND)
         return cot_fail(error, status, "'%s' holds neither %s nor %s", folder, single_name, index_name);
     if (status != COT_OK) return status;

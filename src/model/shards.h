@@ -3,6 +3,8 @@
 #define COT_MODEL_SHARDS_H
 #include "base/safetensors.h"
 
+#include <stdbool.h>
+
 typedef struct cot_shard_tensor {
     const cot_tensor *tensor;
     size_t file;
@@ -21,6 +23,8 @@ typedef struct cot_shards {
  * one that is not in the file where the index places it. Errors: NOT_FOUND, IO, MALFORMED, UNSUPPORTED,
  * OUT_OF_MEMORY. On failure `*shards` is empty. */
 cot_status cot_shards_open(cot_shards *shards, const char *folder, cot_error *error);
+/* A file of the folder in a form that is not read (GGUF, or what torch.save writes), by name: false where there is none. */
+bool cot_shards_find_unread(char name[256], const char *folder);
 void cot_shards_close(cot_shards *shards);
 /* NULL when no file holds it. */
 const cot_shard_tensor *cot_shards_find(const cot_shards *shards, const char *name);

@@ -70,7 +70,10 @@ static void test_info_of_models(void **state)
     assert_int_equal(c.status, 2);
     capture_shell(&c, "\"$coterie\" info /nowhere");
     assert_int_equal(c.status, 1);
-    assert_string_equal(c.err, "coterie: '/nowhere' is no model: there is no config.json in it\n");
+    assert_string_equal(c.err, "coterie: cannot open '/nowhere': No such file or directory\n");
+    capture_shell(&c, "\"$coterie\" info / ");
+    assert_int_equal(c.status, 1);
+    assert_string_equal(c.err, "coterie: '/' is no model: there is no config.json in it\n");
 }
 
 /* Every command that the overview lists explains itself, with an example. */

@@ -46,6 +46,21 @@ static void not_a_model(void **state)
     refused(f, COT_MALFORMED, "config.json': not valid JSON");
     folder_delete(f);
     folder gone = {.path = "/nowhere/at/all"};
+    f = folder_new(test_seed()); // what lies there instead
+    write_text(f, "pytorch_model.bin", "");
+    refused(f, COT_NOT_FOUND,
+            "is no model: there is no config.json in it, but 'pytorch_model.bin', which is not read");
+    write_text(f, "config.json", TINY_MIXTRAL);
+    refused(f, COT_NOT_FOUND, "model.safetensors.index.json, but 'pytorch_model.bin', which is not read");
+    write_text(f, "q4.gguf", "GGUF");
+    refused(f, COT_NOT_FOUND, "model.safetensors.index.json, but 'q4.gguf', which is not read");
+    folder file = {.path = ""};
+    snprintf(file.path, sizeof file.path, "%.40s/q4.gguf", f->path);
+    refused(&file, COT_UNSUPPORTED,
+            "q4.gguf' is GGUF, which is not read: give a folder with config.json and safetensors");
+    snprintf(file.path, sizeof file.path, "%.40s/config.json", f->path);
+    refused(&file, COT_MALFORMED, "config.json' is a file, expected a model folder");
+    folder_delete(f);
     refused(&gone, COT_NOT_FOUND, "'/nowhere/at/all'");
 }
 
