@@ -59,7 +59,9 @@ struct watch {
     size_t length;
     oshrun_words words;
     bool complained;
-    int64_t began_ns;  // for how long no rank has begun, while none has
+    int64_t began_ns; // for how long no rank has begun, while none has
+    bool asks, named; // hosts whether they can be started on; who does not answer was named
+    host_questions questions;
     int64_t ended_ns;  // for how long the first rank has ended well
     int64_t failed_ns; // since when a rank is known to have failed; 0: none
     int64_t told_ns;   // when oshrun was asked to end; 0: it was not
@@ -221,23 +223,46 @@ static void look_at(struct watch *w, int rank, int64_t passed_ns)
         complain_of(w, rank, false);
 }
 
-/* oshrun takes a while itself, however short the time-out, and longer where hosts are busy or far. */
-static void look_for_begin(struct watch *w, int64_t passed_ns)
+static const int64_t second_ns = 1000000000, ask_after_ns = 1000000000, answer_ns = 5000000000;
+
+/* Hosts that oshrun, which waits for all of them, may wait for in vain: asked once it has taken a while, and named once they have had a
+ * while to answer. Whether there are such. */
+static bool name_silent_hosts(struct watch *w, char *names, size_t bytes)
 {
-    const int64_t least_ns = COT_LEAST_START_S * INT64_C(1000000000),
-                  most_ns = w->timeout_ns > least_ns ? w->timeout_ns : least_ns;
-    bool begun = false;
-    for (int r = 0; r < w->count; r++) begun |= w->ranks[r].state != NOT_BEGUN;
-    w->began_ns = begun ? 0 : w->began_ns + passed_ns;
-    if (w->began_ns < most_ns || w->failed_ns) return;
-    char names[512] = "";
-    if (w->hostfile) cot_unreached_hosts(names, sizeof names, w->hostfile);
-    cot_complain("oshrun has started no rank within %.1f s%s%s", (double)most_ns * 1e-9,
-                 *names ? ": no answer from " : "", names);
-    give_up(w);
+    *names = 0;
+    if (!w->hostfile || w->began_ns < ask_after_ns) return false;
+    if (!w->asks) cot_ask_hosts(&w->questions, w->hostfile);
+    w->asks = true;
+    if (!cot_hear_hosts(&w->questions, names, bytes, false) || w->began_ns < ask_after_ns + answer_ns)
+        return false;
+    if (!w->named) cot_complain("note: no answer yet from %s", names);
+    return w->named = true;
 }
 
-static const int64_t second_ns = 1000000000;
+static int64_t later(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* oshrun takes a while itself, however short the time-out, and longer where hosts are busy or far; not where one does not answer. */
+static void look_for_begin(struct watch *w, int64_t passed_ns)
+{
+    bool begun = false;
+    char names[512];
+    for (int r = 0; r < w->count; r++) begun |= w->ranks[r].state != NOT_BEGUN;
+    w->began_ns = begun ? 0 : w->began_ns + passed_ns;
+    if (begun || w->failed_ns) {
+        cot_stop_asking_hosts(&w->questions);
+        return;
+    }
+    const bool silent = name_silent_hosts(w, names, sizeof names);
+    const int64_t most_ns =
+        later(w->timeout_ns, silent ? ask_after_ns + answer_ns : COT_LEAST_START_S * second_ns);
+    if (w->began_ns < most_ns) return;
+    cot_complain("oshrun has started no rank within %.1f s%s%s", (double)most_ns * 1e-9,
+                 silent ? ": no answer from " : "", silent ? names : "");
+    give_up(w);
+}
 
 static int64_t a_while_ns(const struct watch *w)
 {

@@ -15,12 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_HOSTS = 64, MOST_WORDS = 32 };
-
-struct question {
-    char address[128];
-    pid_t process; // that asks; 0: it has been answered
-};
+enum { MOST_WORDS = 32 };
 
 /* Whether it is an address of this host, which oshrun starts on by itself. */
 static bool is_here(const char *address)
@@ -66,47 +61,58 @@ static void add_name(char *names, size_t bytes, const char *name)
 }
 
 /* One address a line, before slots. */
-static int begin_questions(struct question *questions, const char *hostfile)
+void cot_ask_hosts(host_questions *questions, const char *hostfile)
 {
     char line[1024];
-    int count = 0;
     FILE *file = fopen(hostfile, "r");
-    while (file && count < MOST_HOSTS && fgets(line, sizeof line, file)) {
-        struct question *q = &questions[count];
+    questions->count = 0;
+    while (file && questions->count < COT_MOST_HOSTS && fgets(line, sizeof line, file)) {
+        struct host_question *q = &questions->list[questions->count];
+        *q = (struct host_question){0};
         *strchrnul(line, '#') = 0;
         if (sscanf(line, "%127s", q->address) != 1 || is_here(q->address)) continue;
         q->process = fork();
         if (q->process == 0) ask(q->address);
-        count += q->process > 0;
+        questions->count += q->process > 0;
     }
     if (file) fclose(file);
-    return count;
+}
+
+int cot_hear_hosts(host_questions *questions, char *names, size_t bytes, bool failed)
+{
+    int silent = 0;
+    *names = 0;
+    for (int i = 0; i < questions->count; i++) {
+        struct host_question *q = &questions->list[i];
+        int status;
+        if (q->process && waitpid(q->process, &status, WNOHANG) == q->process) {
+            q->process = 0;
+            q->failed = !WIFEXITED(status) || WEXITSTATUS(status);
+        }
+        silent += q->process != 0;
+        if (q->process || (failed && q->failed)) add_name(names, bytes, q->address);
+    }
+    return silent;
+}
+
+void cot_stop_asking_hosts(host_questions *questions)
+{
+    for (int i = 0; i < questions->count; i++) {
+        const pid_t process = questions->list[i].process;
+        if (!process) continue;
+        kill(-process, SIGKILL);
+        kill(process, SIGKILL);
+        while (waitpid(process, NULL, 0) < 0 && errno == EINTR) continue;
+    }
+    questions->count = 0;
 }
 
 void cot_unreached_hosts(char *names, size_t bytes, const char *hostfile)
 {
     const int64_t patience_ns = 5000000000, until_ns = cot_now_ns() + patience_ns;
     const struct timespec pause = {.tv_nsec = 10000000};
-    struct question questions[MOST_HOSTS];
-    const int count = begin_questions(questions, hostfile);
-    int open_questions = count;
-    *names = 0;
-    while (open_questions && cot_now_ns() < until_ns) {
-        for (int i = 0; i < count; i++) {
-            int status;
-            struct question *q = &questions[i];
-            if (!q->process || waitpid(q->process, &status, WNOHANG) != q->process) continue;
-            q->process = 0;
-            open_questions--;
-            if (!WIFEXITED(status) || WEXITSTATUS(status)) add_name(names, bytes, q->address);
-        }
-        nanosleep(&pause, NULL);
-    }
-    for (int i = 0; i < count; i++) {
-        if (!questions[i].process) continue;
-        add_name(names, bytes, questions[i].address);
-        kill(-questions[i].process, SIGKILL);
-        kill(questions[i].process, SIGKILL);
-        while (waitpid(questions[i].process, NULL, 0) < 0 && errno == EINTR) continue;
-    }
+    host_questions questions;
+    cot_ask_hosts(&questions, hostfile);
+    while (cot_hear_hosts(&questions, names, bytes, true) && cot_now_ns() < until_ns) nanosleep(&pause, NULL);
+    cot_stop_asking_hosts(&questions);
 }
