@@ -67,6 +67,8 @@ struct watch {
     int64_t told_ns;   // when oshrun was asked to end; 0: it was not
 };
 
+static const int64_t second_ns = 1000000000;
+
 static volatile sig_atomic_t asked, times_asked, hung_up;
 
 static void ask_to_end(int number)
@@ -217,13 +219,13 @@ static void look_at(struct watch *w, int rank, int64_t passed_ns)
     const char state = is_here ? cot_launch_process_state(r->process) : 0;
     r->gone_ns = is_here && !state ? r->gone_ns + passed_ns : 0;
     r->quiet_ns = is_here && state != 'T' && state != 't' ? 0 : r->quiet_ns + passed_ns;
-    if (r->gone_ns > LOOK_MS * 1000000)
+    if (r->gone_ns >= second_ns) // what it said last may still be on its way
         complain_of(w, rank, true);
     else if (r->quiet_ns >= w->timeout_ns)
         complain_of(w, rank, false);
 }
 
-static const int64_t second_ns = 1000000000, ask_after_ns = 1000000000, answer_ns = 5000000000;
+static const int64_t ask_after_ns = 1000000000, answer_ns = 5000000000;
 
 /* Hosts that oshrun, which waits for all of them, may wait for in vain: asked once it has taken a while, and named once they have had a
  * while to answer. Whether there are such. */

@@ -186,6 +186,29 @@ static void a_heap_beyond_the_shared_memory_is_one_line(void **state)
     }
 }
 
+/* Open MPI and UCX end a process that may map too little for them, or for the heaps, with pages of their own words. */
+static void a_limit_of_memory_is_one_line(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *limit, *before, *words;
+    } limits[] = {
+        {"300000", "", "coterie: Open MPI and UCX take 0.54 GB of memory, of which this process may map "},
+        {"3000000", "SHMEM_SYMMETRIC_HEAP_SIZE=2G ", "coterie: 2 symmetric heaps of 2.19 GB on '"}};
+    for (int i = 0; i < 4; i++) {
+        char line[1024];
+        snprintf(line, sizeof line, "ulimit -v %s; %s%s\"$coterie\" run " TINY " -p A%s </dev/null",
+                 limits[i / 2].limit, limits[i / 2].before, i % 2 ? "oshrun -np 2 " : "",
+                 i % 2 ? "" : " --fabric shmem --ranks 2");
+        capture_shell(&c, line);
+        assert_int_not_equal(c.status, 0);
+        assert_string_equal(c.out, "");
+        if (strncmp(c.err, limits[i / 2].words, strlen(limits[i / 2].words)) != 0 || own_lines(c.err) != 1 ||
+            !strstr(c.err, "(ulimit -v)\n"))
+            fail_msg("%s", c.err);
+    }
+}
+
 /* As a process of 65 is told by who started it: it needs no others to say no. */
 static void more_ranks_than_there_may_be_are_refused(void **state)
 {
@@ -388,6 +411,7 @@ int main(void)
         cmocka_unit_test(a_benchmark_is_printed_once),
         cmocka_unit_test(one_prompt_comes_from_standard_input),
         cmocka_unit_test(a_heap_beyond_the_shared_memory_is_one_line),
+        cmocka_unit_test(a_limit_of_memory_is_one_line),
         cmocka_unit_test(more_ranks_than_there_may_be_are_refused),
         cmocka_unit_test(the_first_rank_alone_writes),
         cmocka_unit_test(another_build_is_found_out),

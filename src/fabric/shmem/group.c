@@ -21,6 +21,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+static const uint64_t beside_heaps = 192 << 20, // that UCX and threads map as the heaps are made
+    heap_extra = 8 << 20;                       // and Open MPI takes of each, as the module makes it
 static const int64_t longest_period_ns = 1000000000, farewell_ns = 500000000, blink_ns = 1000000;
 
 /* The heap, which is made once. */
@@ -203,7 +205,8 @@ struct facts {
     uint64_t build;
     uint64_t heap_bytes,
         made_bytes; // made: what the first heap is to have, SHMEM_SYMMETRIC_HEAP_SIZE's if that is more
-    uint64_t shared_bytes; // what the host has for its ranks' heaps
+    uint64_t shared_bytes;   // what the host has for its ranks' heaps
+    uint64_t mappable_bytes; // what the process may map of them
     int64_t timeout_ns, threads;
     int32_t process;
     cot_shmem_host host;
@@ -253,6 +256,14 @@ static cot_status judge(const struct facts *facts, int ranks, cot_error *error)
     for (int r = 0; r < ranks && !heap.at; r++) {
         int here = 0;
         for (int s = 0; s < ranks; s++) here += facts[s].host.key == facts[r].host.key;
+        const uint64_t each = facts[r].made_bytes + facts[r].made_bytes / 64 + heap_extra;
+        if (facts[r].mappable_bytes < (uint64_t)here * each + beside_heaps)
+            return cot_fail(error, COT_OUT_OF_MEMORY,
+                            "%d symmetric heaps of %.2f GB on '%s' and %.2f GB beside them are more memory "
+                            "than the %.2f GB "
+                            "that rank %d may map there (ulimit -v)",
+                            here, (double)each / 1e9, facts[r].host.name, (double)beside_heaps / 1e9,
+                            (double)facts[r].mappable_bytes / 1e9, r);
         if (facts[r].made_bytes > facts[r].shared_bytes / (uint64_t)here)
             return cot_fail(
                 error, COT_OUT_OF_MEMORY,
@@ -440,6 +451,7 @@ static cot_status meet(struct endpoint *self, const cot_launch_options *o, cot_e
                                                .heap_bytes = self->bytes,
                                                .made_bytes = larger(self->bytes, bytes_asked_for()),
                                                .shared_bytes = shared_memory(),
+                                               .mappable_bytes = cot_shmem_mappable(),
                                                .timeout_ns = o->timeout_ns,
                                                .threads = o->threads,
                                                .process = getpid(),
