@@ -58,7 +58,10 @@ struct pipeline_work {
 
 /* Parses the lists. False after a line on standard error, as all below. */
 bool pipeline_parse(struct pipeline_work *work);
-/* Lists the ways that go together, each once, and opens an engine for each. */
+/* Lists the ways that go together, each once. */
+bool pipeline_list_ways(struct pipeline_work *work);
+/* Opens an engine for each way that is in hand. On a rank other than the first of those that were started from outside each has run,
+ * and is closed, when this returns. */
 bool pipeline_open_ways(struct pipeline_work *work);
 /* Most tokens of a cell. */
 int64_t pipeline_most_tokens(const struct pipeline_work *work);

@@ -95,7 +95,7 @@ static bool is_listed(const struct pipeline_work *w, const struct pipeline_way *
     return false;
 }
 
-static bool list_ways(struct pipeline_work *w)
+bool pipeline_list_ways(struct pipeline_work *w)
 {
     const struct pipeline_names *lists[] = {&w->pipelines,   &w->ops,       &w->predictions,
                                             &w->collectives, &w->exchanges, &w->dedups};
@@ -167,14 +167,13 @@ static bool open_way(struct pipeline_work *w, struct pipeline_way *way)
         config ? cot_engine_open_random(&way->engine, config, strlen(config), (uint64_t)s->seed, &o, &error)
                : cot_engine_open(&way->engine, s->model, &o, &notes, &error);
     free(notes);
-    if (status != COT_OK) cot_complain_of(&error);
-    return status == COT_OK;
+    return status == COT_OK || cot_complain_of(&error) == COT_EXIT_OK;
 }
 
 bool pipeline_open_ways(struct pipeline_work *w)
 {
     cot_progress progress = {"opening", 0};
-    bool good = list_ways(w);
+    bool good = true;
     for (size_t i = 0; good && i < w->n_ways; i++) {
         cot_progress_show(&progress, i, w->n_ways);
         good = open_way(w, &w->ways[i]);

@@ -2,6 +2,7 @@
 #include "bench_pipeline.h"
 #include "commands.h"
 #include "progress.h"
+#include "coterie/started.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,17 +37,50 @@ static bool measure(struct pipeline_work *w, const char *phase, int64_t tokens)
     return good;
 }
 
-static bool measure_all(struct pipeline_work *w)
+/* What is told before the first cell. */
+static bool begin(struct pipeline_work *w)
 {
     const engine_needs needs = {.remarks = w->replay.remarks.text};
-    bool good = pipeline_plan(w);
-    if (good) cot_engine_tell_remarks(&needs);
+    if (!pipeline_plan(w)) return false;
+    cot_engine_tell_remarks(&needs);
     if (w->s->json)
         w->json = json_array();
-    else if (good)
+    else
         pipeline_heading();
-    for (size_t p = 0; p < w->phases.count && good; p++)
-        for (size_t t = 0; t < w->n_tokens && good; t++) good = measure(w, w->phases.name[p], w->tokens[t]);
+    return true;
+}
+
+/* All cells of the ways in hand. */
+static bool measure_ways(struct pipeline_work *w)
+{
+    bool good = pipeline_open_ways(w);
+    if (!cot_is_other_rank()) {
+        if (good && !w->requests) good = begin(w);
+        for (size_t p = 0; p < w->phases.count && good; p++)
+            for (size_t t = 0; t < w->n_tokens && good; t++)
+                good = measure(w, w->phases.name[p], w->tokens[t]);
+    }
+    for (size_t i = 0; i < w->n_ways; i++) cot_engine_close(w->ways[i].engine);
+    return good;
+}
+
+/* Ranks that were started from outside are one group at a time, so that their ways run one after the other. */
+static bool measure_all(struct pipeline_work *w)
+{
+    if (cot_is_rank() && w->n_links) {
+        cot_complain("--link shapes the links of ranks on one host; those that were started from outside "
+                     "have their own");
+        return false;
+    }
+    struct pipeline_way *const ways = w->ways;
+    const size_t all = w->n_ways, at_once = cot_is_rank() ? 1 : all;
+    bool good = true;
+    w->n_ways = at_once;
+    for (size_t i = 0; i < all && good; i += at_once) {
+        w->ways = ways + i;
+        good = measure_ways(w);
+    }
+    w->ways = ways;
     if (good && w->json) {
         json_dumpf(w->json, stdout, JSON_INDENT(1));
         printf("\n");
@@ -54,13 +88,16 @@ static bool measure_all(struct pipeline_work *w)
     return good;
 }
 
-static int bench_pipeline(const void *settings)
+static int bench_pipeline(const void *given)
 {
-    struct pipeline_work w = {.s = settings};
+    struct pipeline_settings settings = *(const struct pipeline_settings *)given;
+    struct pipeline_work w = {.s = &settings};
+    char started[16];
+    snprintf(started, sizeof started, "%d", cot_is_rank() ? cot_launch_started().ranks : 4);
+    if (!settings.ranks) settings.ranks = started;
     const bool parsed = replay_check(&w.s->replay, w.s->model, true) && pipeline_parse(&w);
     const bool good = parsed && replay_open(&w.replay, &w.s->replay, &w.s->engine) &&
-                      pipeline_open_ways(&w) && measure_all(&w);
-    for (size_t i = 0; i < w.n_ways; i++) cot_engine_close(w.ways[i].engine);
+                      pipeline_list_ways(&w) && measure_all(&w);
     struct pipeline_names *names[] = {&w.pipelines, &w.ops,    &w.predictions, &w.collectives,
                                       &w.exchanges, &w.dedups, &w.phases};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) free(names[i]->text);
@@ -74,7 +111,8 @@ static int bench_pipeline(const void *settings)
 
 #define AT(field) offsetof(struct pipeline_settings, field)
 static const cot_option options[] = {
-    {"ranks", 'r', COT_OPTION_TEXT, "LIST", "4", "ranks of the expert-parallel group", AT(ranks)},
+    {"ranks", 'r', COT_OPTION_TEXT, "LIST", NULL,
+     "ranks of the expert-parallel group; default 4, or as many as oshrun has started", AT(ranks)},
     {"pipeline", 0, COT_OPTION_TEXT, "LIST", "ds-moe,s-moe",
      "ds-moe, s-moe, dp (attention dp: no sums travel), auto", AT(pipeline)},
     {"op", 0, COT_OPTION_TEXT, "LIST", "bulk", "MoE operators (see coterie info)", AT(op)},
@@ -110,6 +148,11 @@ static const cot_option options[] = {
      AT(engine.combine), .choices = cot_combine_names},
     {"tables", 0, COT_OPTION_TEXT, "FILE", NULL,
      "tables of coterie group: where experts sit, and what they foretell", AT(engine.tables)},
+    {"fabric", 0, COT_OPTION_TEXT, "NAME", NULL, "what ranks are (see coterie info)", AT(engine.fabric)},
+    {"hostfile", 0, COT_OPTION_TEXT, "FILE", NULL,
+     "with --fabric shmem: where oshrun starts the ranks, one address a line, slots=N for several ranks "
+     "there",
+     AT(engine.hostfile)},
     COT_TIMEOUT_ROW(AT(engine.timeout)),
     {"isa", 0, COT_OPTION_TEXT, "NAME", NULL, "caps the instruction set (see coterie info)", AT(engine.isa)},
     {"json", 0, COT_OPTION_FLAG, NULL, NULL, "print JSON", AT(json)},
