@@ -588,6 +588,59 @@ static void test_ends_before(void **state)
     assert_nothing_is_left(f);
 }
 
+/* A body waits to be read where there is memory for it, beside what runs and beside few others. */
+static void test_bodies(void **state)
+{
+    enum { ROOM = 6000 };
+    scripted_server *f = *state;
+    cot_server_options options;
+    cot_server_options_init(&options);
+    options.request_bytes = ROOM;
+    options.max_queue = 1;
+    scripted_open(f, &options);
+    scripted_post_jobs(f, COMPLETE, "", "{\"prompt\":[5],\"max_tokens\":2}", 1);
+    test_peer first = f->peer;
+    f->peer = (test_peer){.fd = -1};
+    const size_t left = ROOM - f->server->reserved_bytes;
+    const struct {
+        size_t bytes;
+        int status;
+        const char *code;
+    } rows[] = {{left, 429, "overloaded"}, // it is read, and what it asks for finds no room
+                {left + 1, 503, "overloaded"},
+                {ROOM, 503, "overloaded"},
+                {ROOM + 1, 413, "request_too_large"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char body[ROOM + 2];
+        json_t *json;
+        const int begun = sprintf(body, "{\"prompt\":[5],\"max_tokens\":2");
+        memset(body + begun, ' ', sizeof body - (size_t)begun);
+        body[rows[i].bytes - 1] = '}';
+        body[rows[i].bytes] = '\0';
+        assert_int_equal(scripted_refused(f, COMPLETE, "", body, &json), rows[i].status);
+        assert_string_equal(text_at(json_object_get(json, "error"), "code"), rows[i].code);
+        assert_int_equal(test_answer_field(&f->answer, "Retry-After") != NULL, i < 3);
+        json_decref(json);
+        assert_int_equal(f->server->reserved_bytes, ROOM - left);
+    }
+    serve(f, 0);
+    test_peer_close(&first);
+    scripted_await_rest(f);
+
+    // as many are being read as may wait: both of these come before the first is read, by another thread
+    scripted_post(f, "/tokenize", "", "{\"prompt\":\"x\"}");
+    first = f->peer;
+    f->peer = (test_peer){.fd = -1};
+    json_t *json;
+    assert_int_equal(scripted_refused(f, "/tokenize", "", "{\"prompt\":\"x\"}", &json), 429);
+    assert_string_equal(text_at(json_object_get(json, "error"), "code"), "queue_full");
+    json_decref(json);
+    assert_true(test_peer_answer(&first, &f->answer, false));
+    assert_int_equal(f->answer.status, 200);
+    test_peer_close(&first);
+    assert_nothing_is_left(f);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scripted_set_up, scripted_tear_down)
@@ -604,6 +657,7 @@ int main(void)
                                        TEST(test_heads),
                                        TEST(test_unknown_fields),
                                        TEST(test_lengths),
-                                       TEST(test_ends_before)};
+                                       TEST(test_ends_before),
+                                       TEST(test_bodies)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
