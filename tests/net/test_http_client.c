@@ -185,6 +185,39 @@ static void test_calls(void **state)
     assert_int_equal(test_descriptors(), before);
 }
 
+/* A connection is kept for the next call as often as one is free, whether the last one was taken or has ended. */
+static void test_kept_again(void **state)
+{
+    enum { CALLS = 6 };
+    fixture *const f = *state;
+    cot_http_server *server;
+    assert_int_equal(cot_http_server_open(&server, f->base, &(cot_http_server_options){.idle_ms = 200},
+                                          &(cot_http_handler){.handle = handle, .gone = gone}, f, NULL),
+                     COT_OK);
+    cot_http_client *const client =
+        open_client(f, cot_http_server_port(server), "/", (cot_http_client_options){.max_idle = 2});
+    static result r;
+    for (int i = 0; i < CALLS; i++) {
+        ask(client, &r, "GET", "/x", NULL);
+        turn_until(f, &r.ends, 1);
+        assert_false(r.failed);
+        assert_int_equal(cot_http_client_connections(client), 1);
+    }
+    for (int i = 0; i < 3; i++) { // the server ends it, who asks next has another
+        const time_t begin = time(NULL);
+        while (cot_http_client_connections(client)) {
+            event_base_loop(f->base, EVLOOP_ONCE);
+            if (time(NULL) - begin > 30) fail_msg("an idle connection stays");
+        }
+        ask(client, &r, "GET", "/x", NULL);
+        turn_until(f, &r.ends, 1);
+        assert_false(r.failed);
+        assert_int_equal(cot_http_client_connections(client), 1);
+    }
+    cot_http_client_close(client);
+    cot_http_server_close(server);
+}
+
 /* What a server that breaks the rules, or ends, makes of a call. */
 static const struct {
     const char *answer;
@@ -375,7 +408,7 @@ static void test_kept(void **state)
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {TEST(test_calls), TEST(test_answers), TEST(test_refused),
-                                       TEST(test_time_outs), TEST(test_kept)};
+    const struct CMUnitTest tests[] = {TEST(test_calls),   TEST(test_kept_again), TEST(test_answers),
+                                       TEST(test_refused), TEST(test_time_outs),  TEST(test_kept)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

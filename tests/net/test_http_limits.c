@@ -140,6 +140,36 @@ static void test_time_of_each_phase(void **state)
     }
 }
 
+/* Who announces a giant body and sends none of it takes no room from others. */
+static void test_announced(void **state)
+{
+    enum { BYTES = 200000, ANNOUNCERS = 5 };
+    http_fixture *const f = *state;
+    http_open_server(f, &(cot_http_server_options){.max_bodies_bytes = 2 * BYTES});
+    char head[128], *body = malloc(BYTES);
+    assert_non_null(body);
+    memset(body, 'b', BYTES);
+    snprintf(head, sizeof head, POST "Content-Length: %d\r\n\r\n", BYTES);
+    test_peer announcers[ANNOUNCERS], peer = http_join(f);
+    for (size_t i = 0; i < ANNOUNCERS; i++) {
+        announcers[i] = http_join(f);
+        assert_true(test_peer_tell(&announcers[i], head));
+        http_turn_until(f, &f->checked, i + 1);
+        assert_true(test_peer_tell(&announcers[i], "b"));
+        test_peer_turn(&announcers[i]);
+    }
+    test_answer answer = {0};
+    assert_true(test_peer_tell(&peer, head));
+    assert_true(test_peer_say(&peer, body, BYTES));
+    assert_true(test_peer_answer(&peer, &answer, false));
+    assert_int_equal(answer.status, 200);
+    for (size_t i = 0; i < ANNOUNCERS; i++) test_peer_close(&announcers[i]);
+    test_peer_close(&peer);
+    http_turn_until_alone(f);
+    free(answer.body);
+    free(body);
+}
+
 /* Answers what is kept, in turn. */
 static void answer_held(http_fixture *f, test_peer *peers, size_t count)
 {
@@ -327,9 +357,8 @@ int main(void)
 {
     setrlimit(RLIMIT_CORE, &(struct rlimit){0});
 #define TEST(name) cmocka_unit_test_setup_teardown(name, http_set_up, http_tear_down)
-    const struct CMUnitTest tests[] = {TEST(test_slow_clients),   TEST(test_time_of_each_phase),
-                                       TEST(test_too_many),       TEST(test_room_is_made),
-                                       TEST(test_no_descriptors), TEST(test_stop),
-                                       TEST(test_close)};
+    const struct CMUnitTest tests[] = {
+        TEST(test_slow_clients), TEST(test_time_of_each_phase), TEST(test_announced), TEST(test_too_many),
+        TEST(test_room_is_made), TEST(test_no_descriptors),     TEST(test_stop),      TEST(test_close)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
