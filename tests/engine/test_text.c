@@ -235,6 +235,56 @@ static void options_of_stops(void **state)
     assert_int_equal(out.bytes, strlen(cot_tokenizer_token(tokenizer, 0)));
 }
 
+/* Of stop strings that begin at one place the first of the list is what stopped, whichever is longest: here one token brings all. */
+static void the_first_of_the_list_stops(void **state)
+{
+    (void)state;
+    size_t count, i = 0;
+    int32_t *ids = encode("one two three two four", &count);
+    const char *token = "";
+    for (; i < count && strlen(token) < 4; i++) token = cot_tokenizer_token(tokenizer, ids[i]);
+    assert_true(strlen(token) >= 4);
+    char *text, stop[3][8] = {{0}};
+    size_t bytes;
+    assert_int_equal(cot_tokenizer_decode(tokenizer, &text, &bytes, &ids[i - 1], 1, true, NULL), COT_OK);
+    assert_true(bytes >= 4 && text[0] != text[1]);
+    for (size_t n = 0; n < 3; n++) memcpy(stop[n], text + 1, n + 1);
+    for (size_t first = 0; first < 3; first++) {
+        const char *const stops[] = {stop[first], stop[(first + 1) % 3], stop[(first + 2) % 3]};
+        cot_text_options options = with_stops(stops, 3);
+        options.include_stop = true;
+        const struct shown out = show_with(&ids[i - 1], 1, &options);
+        assert_int_equal(out.stopped_by, 0);
+        assert_int_equal(out.bytes, 2 + first);
+    }
+    free(text);
+    free(ids);
+}
+
+/* What a text ends with, where that is a part of a character, is searched for stop strings as any text is: not before its time. */
+static void the_end_is_searched_in_its_time(void **state)
+{
+    (void)state;
+    static const char *const stops[] = {"\xef\xbf\xbd"}; // U+FFFD
+    int tried = 0;
+    for (int32_t id = 0; id < 300; id++) {
+        char *text;
+        size_t bytes;
+        assert_int_equal(cot_tokenizer_decode(tokenizer, &text, &bytes, &id, 1, true, NULL), COT_OK);
+        const bool broken = bytes == 3 && !memcmp(text, stops[0], 3);
+        free(text);
+        if (!broken) continue;
+        cot_text_options options = with_stops(stops, 1);
+        assert_int_equal(show_with(&id, 1, &options).stopped_by, 0);
+        assert_int_equal(show_with(&id, 1, &options).bytes, 0);
+        options.stop_after_tokens = 2;
+        assert_int_equal(show_with(&id, 1, &options).stopped_by, -1);
+        assert_int_equal(show_with(&id, 1, &options).bytes, 3);
+        tried++;
+    }
+    assert_true(tried > 50); // bytes that begin characters, and those that only continue them
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -272,6 +322,8 @@ int main(void)
         cmocka_unit_test(drawn_texts_and_stops),
         cmocka_unit_test(characters_are_never_split),
         cmocka_unit_test(options_of_stops),
+        cmocka_unit_test(the_first_of_the_list_stops),
+        cmocka_unit_test(the_end_is_searched_in_its_time),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
