@@ -155,9 +155,52 @@ static void rows_travel_by_home_then_index(void **state)
     }
 }
 
+/* Who knows where a token's experts are takes it where most of them are, or fewest, the surest first; who has guesses and no more
+ * puts those that find no room where there is some. */
+static void homes_follow_what_is_known(void **state)
+{
+    scratch_pad *pad = *state;
+    enum { EXPERTS = 20, TOP_K = 5, TOKENS = 90 };
+    static float score[TOKENS * RANKS], none[TOKENS * RANKS];
+    for (int round = 0; round < 300; round++) {
+        const int D = 1 + (int)pad_draw(pad, RANKS), n = (int)pad_draw(pad, TOKENS + 1), worst = round % 2;
+        int16_t home[TOKENS + 1], want[TOKENS], rank[TOKENS], guessed[TOKENS];
+        uint16_t experts[TOKENS * TOP_K], confidence[TOKENS];
+        int32_t expert_rank[EXPERTS];
+        cot_homes_scratch s = {0};
+        cot_arena arena = {0};
+        cot_homes_scratch_lay_out(&s, &arena, TOKENS, EXPERTS);
+        assert_int_equal(cot_arena_open(&arena, arena.used, NULL), COT_OK);
+        cot_homes_scratch_lay_out(&s, &arena, TOKENS, EXPERTS);
+        for (int e = 0; e < EXPERTS; e++) expert_rank[e] = (int32_t)pad_draw(pad, (uint32_t)D);
+        for (int i = 0; i < n; i++) {
+            int here[RANKS] = {0}, best = 0;
+            draw_experts(pad, experts + i * TOP_K, TOP_K, EXPERTS);
+            for (int k = 0; k < TOP_K; k++) here[expert_rank[experts[i * TOP_K + k]]]++;
+            for (int d = 1; d < D; d++)
+                if (worst ? here[d] < here[best] : here[d] > here[best]) best = d;
+            rank[i] = (int16_t)best;
+            confidence[i] = (uint16_t)(worst ? TOP_K - here[best] : here[best]);
+            for (int d = 0; d < D; d++) score[i * D + d] = (float)(worst ? -here[d] : here[d]);
+            guessed[i] = (int16_t)(pad_draw(pad, 4) ? rank[i] : -1);
+        }
+        home[n] = 0x7777;
+        plain_even_shares(want, rank, confidence, score, n, D);
+        cot_homes_by_experts(home, &s, experts, TOP_K, expert_rank, n, D, worst);
+        assert_memory_equal(home, want, (size_t)n * sizeof *home);
+        plain_even_shares(want, guessed, confidence, none, n, D);
+        cot_homes_by_guess(home, &s, guessed, confidence, n, D);
+        assert_memory_equal(home, want, (size_t)n * sizeof *home);
+        assert_int_equal(home[n], 0x7777);
+        cot_arena_close(&arena);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(homes_follow_what_is_known),
+
         cmocka_unit_test(shares_are_even_and_go_by_confidence), cmocka_unit_test(homes_follow_the_tables),
         cmocka_unit_test(methods_say_what_they_read), cmocka_unit_test(rows_travel_by_home_then_index)};
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
