@@ -244,11 +244,90 @@ static void test_warnings(void **state)
     assert_string_equal(text, "");
 }
 
+/* Eight tokens in a row with the same experts in every layer are a recorder's warm-up, where there are eight choices to tell tokens apart
+ * by: seven are not, nor are such that differ in the last layer alone. */
+static void test_warm_ups(void **state)
+{
+    (void)state;
+    enum { LAYERS = 2, TOP_K = 4, EXPERTS = 4, TOKENS = 40 };
+    static const struct {
+        int begin, tokens, second, more; // runs that begin at token `begin` and `second`
+        const char *says;
+    } cases[] = {
+        {5, 7, 20, 7, ""},
+        {5, 8, 20, 7,
+         "8 tokens are in constant rows, the same experts in every layer (first: 8 tokens from token 5): a "
+         "recorder's warm-up?\n"},
+        {0, 9, 31, 9,
+         "18 tokens are in constant rows, the same experts in every layer (first: 9 tokens from token 0): a "
+         "recorder's warm-up?\n"}};
+    static const int32_t layers[] = {1, 3};
+    static const int64_t offsets[] = {0, TOKENS};
+    int32_t ids[TOKENS];
+    uint16_t weights[LAYERS * TOKENS * TOP_K] = {0};
+    uint8_t experts[LAYERS][TOKENS][TOP_K];
+    for (int c = 0; c < 3; c++)
+        for (int top_k = TOP_K; top_k >= TOP_K - 1; top_k--) {
+            char text[2048] = "";
+            for (int t = 0; t < TOKENS; t++) {
+                const bool constant = (t >= cases[c].begin && t < cases[c].begin + cases[c].tokens) ||
+                                      (t >= cases[c].second && t < cases[c].second + cases[c].more);
+                ids[t] = t;
+                for (int l = 0; l < LAYERS; l++)
+                    for (int k = 0; k < TOP_K; k++) experts[l][t][k] = (uint8_t)k;
+                if (constant) continue; // others differ from their neighbours in the last layer alone
+                experts[LAYERS - 1][t][TOP_K - 1] = (uint8_t)(t % 2);
+                experts[LAYERS - 1][t][t % 2] = TOP_K - 1;
+            }
+            uint8_t rows[LAYERS * TOKENS * TOP_K], *at = rows;
+            for (int l = 0; l < LAYERS; l++)
+                for (int t = 0; t < TOKENS; t++)
+                    for (int k = 0; k < top_k; k++) *at++ = experts[l][t][k];
+            const cot_trace trace = {.model = "m",
+                                     .n_layers = LAYERS,
+                                     .n_experts = EXPERTS,
+                                     .top_k = top_k,
+                                     .layers = layers,
+                                     .n_tokens = TOKENS,
+                                     .token_ids = ids,
+                                     .n_sequences = 1,
+                                     .sequence_offsets = offsets,
+                                     .experts_u8 = rows,
+                                     .weights = weights};
+            assert_int_equal(cot_trace_warn(&trace, append, text, NULL), COT_OK);
+            const char *said = strstr(text, "tokens are in constant"), *line = said;
+            while (line && line > text && line[-1] != '\n') line--;
+            assert_string_equal(line ? line : "", top_k == TOP_K ? cases[c].says : "");
+        }
+}
+
+/* As many ranks as there are bits, and every layer of the trace; none beyond. */
+static void test_bounds_of_locality(void **state)
+{
+    scratch_pad *pad = *state;
+    cot_trace trace;
+    cot_locality found;
+    cot_error error = {0};
+    make(pad, &trace, 3, 70, 2, 8);
+    for (int32_t l = -1; l <= 3; l++)
+        for (int ranks = 0; ranks <= COT_TRACE_MAX_RANKS + 1; ranks++)
+            if (l >= 0 && l < 3 && ranks >= 1 && ranks <= COT_TRACE_MAX_RANKS) {
+                assert_int_equal(cot_trace_locality_measure(&found, &trace, l, ranks, &error), COT_OK);
+                assert_int_equal(found.tokens, trace.n_tokens);
+            } else {
+                assert_refused(cot_trace_locality_measure(&found, &trace, l, ranks, &error), &error,
+                               "no locality for layer");
+            }
+    cot_trace_close(&trace);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_locality), cmocka_unit_test(test_counters), cmocka_unit_test(test_load),
-        cmocka_unit_test(test_spread),   cmocka_unit_test(test_warnings),
+        cmocka_unit_test(test_warm_ups), cmocka_unit_test(test_bounds_of_locality),
+        cmocka_unit_test(test_locality), cmocka_unit_test(test_counters),
+        cmocka_unit_test(test_load),     cmocka_unit_test(test_spread),
+        cmocka_unit_test(test_warnings),
     };
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }
