@@ -56,6 +56,14 @@ static void make(instance *i, bool pairs, int32_t layers)
         i->c_exp[s] =
             layers == 1 ? i->c_layer[s] + below(2) : (layers * E + S - 1) / S + (wide ? below(wide + 1) : 0);
     }
+    if (layers > 1 && below(3) == 0) { // hardly a seat to spare, and few on some ranks
+        int32_t left = layers * E + below(2);
+        for (int32_t s = 0; s < S; s++) {
+            i->c_layer[s] = E;
+            i->c_exp[s] = s + 1 < S ? below(left + 1) : left;
+            left -= i->c_exp[s];
+        }
+    }
     for (int32_t l = 0; l < layers; l++) {
         i->mean[l] = 0;
         for (int32_t e = 0; e < E; e++) i->mean[l] += i->load[l * E + e] / S;
@@ -210,7 +218,7 @@ static void test_two_layers(void **state)
         assert_true(got >= best * (1 - 1e-9) && dual <= best * (1 + 1e-9));
     }
     print_message("of %d: %d refused, %d dear\n", PROBLEMS, refused, dear);
-    assert_true(refused <= PROBLEMS / 50 && dear <= PROBLEMS / 8); // 1 and 20 as a rule
+    assert_true(refused <= PROBLEMS / 20 && dear <= PROBLEMS / 8); // 8 and 20 as a rule
 }
 
 int main(void)

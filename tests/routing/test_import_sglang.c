@@ -169,10 +169,13 @@ static void test_requests(void **state)
     put_pass((const int[]){42, 43}, (const int[]){2, 3}, 2, (const int[]){2}, 1);
     put_pass((const int[]){23, 32, 44}, (const int[]){3, 2, 4}, 3, NULL, 0);
     put_pass((const int[]){33, 45}, (const int[]){3, 5}, 2, NULL, 0);
+    put_pass((const int[]){34, 46}, (const int[]){4, 6}, 2, NULL,
+             0); // where the first and the second had come to
     end(pad, "a.pt");
     import(pad, &trace, "a.pt");
-    check(&trace, (const int[]){10, 11, 12, 13, 20, 21, 22, 23, 30, 31, 32, 33, 40, 41, 42, 43, 44, 45},
-          (const int[]){0, 4, 8, 12, 18}, 4);
+    check(&trace,
+          (const int[]){10, 11, 12, 13, 20, 21, 22, 23, 30, 31, 32, 33, 34, 40, 41, 42, 43, 44, 45, 46},
+          (const int[]){0, 4, 8, 13, 20}, 4);
     assert_non_null(strstr(pad->notes, "1 tokens left out"));
     cot_trace_close(&trace);
 }
