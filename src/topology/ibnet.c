@@ -221,7 +221,8 @@ static cot_status write_template(char **text, const cot_ibnet *net, const char *
     for (size_t i = 0; rows && i < net->n_nodes; i++) {
         struct row *r = &rows[count];
         if (!net->nodes[i].adapter) continue;
-        if (!cot_ibnet_named(net->nodes[i].description, &r->host, &r->device)) *r = (struct row){0};
+        if (!cot_ibnet_named(net->nodes[i].description, &r->host, &r->device))
+            r->host = r->device = (cot_ibnet_text){"", 0};
         r->guid = cot_ibnet_guid(&net->nodes[i]);
         count++;
     }
