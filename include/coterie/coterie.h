@@ -23,6 +23,7 @@
 #include "coterie/predict.h"
 #include "coterie/predict_evaluate.h"
 #include "coterie/predict_study.h"
+#include "coterie/request.h"
 #include "coterie/roof.h"
 #include "coterie/server.h"
 #include "coterie/started.h"

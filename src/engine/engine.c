@@ -124,7 +124,7 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_options *o, cot_er
     if (!o->block_tokens &&
         kv_tokens / c->max_context >= r->sequences) // no more than all sequences at their longest
         kv_tokens = r->sequences * c->max_context;
-    r->pages = cot_kv_pages(kv_tokens) + r->sequences; // every sequence may leave a page part empty
+    r->pages = cot_page_count(kv_tokens) + r->sequences; // every sequence may leave a page part empty
     r->step_maps = cot_scheduler_step_maps(r->step_tokens, r->sequences, c->max_context, o->block_tokens);
     e->block_tokens = o->block_tokens;
     e->tbt_ns = o->tbt_ns;
@@ -154,7 +154,7 @@ static cot_status fill_pages(cot_engine *e, const cot_engine_options *o, cot_err
                         o->kv_bytes, page_bytes);
     const size_t pages = o->kv_bytes / page_bytes;
     const int64_t filled = e->runner.sequences *
-                           cot_kv_pages(e->config->max_context), // without blocks no more are filled
+                           cot_page_count(e->config->max_context), // without blocks no more are filled
         most = o->block_tokens || filled > INT32_MAX ? INT32_MAX : filled;
     e->runner.pages = pages < (size_t)most ? (int64_t)pages : most;
     return COT_OK;

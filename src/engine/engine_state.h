@@ -4,8 +4,15 @@
 #include "coterie/predict.h"
 #include "engine/group.h"
 #include "engine/sampler.h"
-#include "engine/scheduler.h"
-#include "model/kv.h"
+#include "schedule/scheduler.h"
+
+/* What is kept beside a request's state: who listens, and how its tokens are drawn. Its lists stand behind it. */
+typedef struct cot_engine_request {
+    uint64_t told_as; // the number by which callbacks call it
+    cot_events events;
+    cot_sampling sampling;
+    int32_t logprobs;
+} cot_engine_request;
 
 struct cot_engine {
     cot_checkpoint *checkpoint;

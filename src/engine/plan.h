@@ -2,7 +2,7 @@
 #ifndef COT_ENGINE_PLAN_H
 #define COT_ENGINE_PLAN_H
 #include "fabric/fabric.h"
-#include "model/step.h"
+#include "schedule/step.h"
 #include <stddef.h>
 
 typedef enum cot_plan_kind { COT_PLAN_STEP, COT_PLAN_STATS, COT_PLAN_LINK, COT_PLAN_STOP } cot_plan_kind;

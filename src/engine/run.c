@@ -32,7 +32,7 @@ static cot_status check_tokens(const cot_engine *e, const char *name, const int3
 static cot_status check_sampling(const cot_engine *e, const cot_request *r, cot_error *error)
 {
     const cot_sampling *s = &r->sampling;
-    cot_status status = cot_sampling_check(s, error);
+    cot_status status = cot_sampler_check(s, error);
     if (status == COT_OK)
         status = check_tokens(e, "biased token", s->bias_tokens, (int64_t)s->bias_count, error);
     if (status == COT_OK && (r->logprobs < -1 || r->logprobs > COT_MAX_LOGPROBS))
@@ -56,9 +56,9 @@ static cot_status check_request(const cot_engine *e, const cot_request *r, cot_e
         return cot_fail(error, COT_TOO_LONG, "%llu tokens, the context is %lld",
                         (unsigned long long)r->prompt_tokens + (unsigned long long)forced,
                         (long long)context);
-    if (cot_kv_pages(limit_of(e, r)) > e->runner.pages)
+    if (cot_page_count(limit_of(e, r)) > e->runner.pages)
         return cot_fail(error, COT_OUT_OF_MEMORY, "up to %lld tokens, the KV cache holds %lld",
-                        (long long)limit_of(e, r), (long long)cot_kv_positions(e->runner.pages));
+                        (long long)limit_of(e, r), (long long)cot_page_positions(e->runner.pages));
     cot_status status = r->forced ? COT_OK : check_sampling(e, r, error);
     if (status == COT_OK && e->runner.replay)
         status = cot_engine_replay_check_request(e->runner.replay, r, limit_of(e, r), error);
@@ -73,15 +73,34 @@ static cot_status check_usable(const cot_engine *e, cot_error *error)
     return cot_fail(error, COT_PEER_FAILED, "an earlier step failed: the engine must be closed");
 }
 
-/* A request that was checked waits for its turn. NULL: memory ran out. */
+/* Copies n numbers of 4 bytes to *end and moves that behind them; returns where they are. */
+static void *keep(void **end, const void *numbers, size_t n)
+{
+    void *at = *end;
+    if (n) memcpy(at, numbers, n * 4);
+    *end = (uint8_t *)at + n * 4;
+    return at;
+}
+
+/* A request that was checked waits for its turn; callbacks call it by its id. NULL: memory ran out. */
 static cot_request_state *enqueue(cot_engine *e, const cot_request *request, int home,
                                   const cot_events *events, cot_error *error)
 {
-    cot_request_state *r = cot_scheduler_submit(&e->scheduler, request, limit_of(e, request), home);
-    if (r)
-        r->events = *events;
-    else
+    const cot_sampling *sampling = &request->sampling;
+    const size_t biases = request->forced ? 0 : sampling->bias_count,
+                 stops = request->forced ? 0 : sampling->stop_count;
+    cot_request_state *r = cot_scheduler_submit(&e->scheduler, request, limit_of(e, request), home,
+                                                sizeof(cot_engine_request) + (2 * biases + stops) * 4);
+    if (!r) {
         cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a request");
+        return NULL;
+    }
+    cot_engine_request *own = r->beside;
+    *own = (cot_engine_request){r->id, *events, request->sampling, request->logprobs};
+    void *end = own + 1;
+    own->sampling.bias_tokens = keep(&end, sampling->bias_tokens, biases);
+    own->sampling.bias = keep(&end, sampling->bias, biases);
+    own->sampling.stop_tokens = keep(&end, sampling->stop_tokens, stops);
     return r;
 }
 
@@ -97,7 +116,7 @@ cot_status cot_engine_submit(cot_engine *e, uint64_t *id, const cot_request *req
     if (status != COT_OK) return status;
     cot_request_state *r = enqueue(e, request, home, events, error);
     if (!r) return COT_OUT_OF_MEMORY;
-    *id = r->told_as = r->id;
+    *id = r->id;
     return COT_OK;
 }
 
@@ -106,7 +125,8 @@ static void finish(cot_engine *e, cot_request_state *r, cot_finish reason)
     cot_scheduler_release(&e->scheduler, r);
     if (reason == COT_FINISH_OVERFLOW && r->id >= e->run_first && r->id < e->run_overflowed)
         e->run_overflowed = r->id;
-    if (r->events.on_finish) r->events.on_finish(r->events.context, r->told_as, reason);
+    const cot_engine_request *own = r->beside;
+    if (own->events.on_finish) own->events.on_finish(own->events.context, own->told_as, reason);
 }
 
 cot_status cot_engine_cancel(cot_engine *e, uint64_t id, cot_error *error)
@@ -130,7 +150,8 @@ cot_status cot_engine_cancel(cot_engine *e, uint64_t id, cot_error *error)
 /* A generated sequence has come to its limit: max_tokens, or the context where that is less. */
 static cot_finish why_full(const cot_request_state *r)
 {
-    return r->sampling.max_tokens > r->limit - r->text_begin ? COT_FINISH_CONTEXT : COT_FINISH_LENGTH;
+    const cot_engine_request *own = r->beside;
+    return own->sampling.max_tokens > r->limit - r->text_begin ? COT_FINISH_CONTEXT : COT_FINISH_LENGTH;
 }
 
 static bool ends_text(const cot_config *c, int32_t token)
@@ -144,17 +165,19 @@ static bool ends_text(const cot_config *c, int32_t token)
 static void tell_sampled(cot_engine *e, const cot_request_state *r, int32_t token, bool ends,
                          const float *logits)
 {
+    const cot_engine_request *own = r->beside;
     cot_sampled sampled = {.token = token};
-    if (!r->events.on_sampled) return;
-    if (r->logprobs >= 0)
-        cot_logprobs_of(logits, e->config->vocab, token, (size_t)r->logprobs, &sampled, e->top);
+    if (!own->events.on_sampled) return;
+    if (own->logprobs >= 0)
+        cot_logprobs_of(logits, e->config->vocab, token, (size_t)own->logprobs, &sampled, e->top);
     sampled.ends = ends;
-    r->events.on_sampled(r->events.context, r->told_as, &sampled);
+    own->events.on_sampled(own->events.context, own->told_as, &sampled);
 }
 
 /* The request has been fed all it knows: what comes next, or is it over? `logits` is the last token's. */
 static void advance(cot_engine *e, cot_request_state *r, const float *logits)
 {
+    const cot_engine_request *own = r->beside;
     bool full = r->known >= r->limit;
     if (full || r->forced) {
         if (full)
@@ -165,9 +188,9 @@ static void advance(cot_engine *e, cot_request_state *r, const float *logits)
     }
     memcpy(e->sampler.logits, logits, (size_t)e->sampler.vocab * sizeof *logits);
     const cot_sampler_history history = {r->tokens, r->known, r->text_begin};
-    const int32_t token = cot_sample(&e->sampler, &history, &r->sampling, r->known);
-    const bool eos = !r->sampling.ignore_eos && ends_text(e->config, token),
-               ends = eos || cot_sampling_stops(&r->sampling, token);
+    const int32_t token = cot_sample(&e->sampler, &history, &own->sampling, r->known);
+    const bool eos = !own->sampling.ignore_eos && ends_text(e->config, token),
+               ends = eos || cot_sampler_stops(&own->sampling, token);
     tell_sampled(e, r, token, ends, logits);
     if (r->ended) return; // cancelled meanwhile
     if (ends) {
@@ -175,7 +198,7 @@ static void advance(cot_engine *e, cot_request_state *r, const float *logits)
         return;
     }
     r->tokens[r->known++] = token;
-    bool go_on = !r->events.on_token || r->events.on_token(r->events.context, r->told_as, token);
+    bool go_on = !own->events.on_token || own->events.on_token(own->events.context, own->told_as, token);
     if (r->ended) return; // cancelled meanwhile
     if (!go_on)
         finish(e, r, COT_FINISH_STOP);
@@ -203,15 +226,16 @@ static void tell_routing(cot_engine *e, const cot_step *step, const uint16_t *ex
     for (int32_t i = 0; i < step->spans; token += step->span[i++].tokens) {
         const cot_span *span = &step->span[i];
         const cot_request_state *r = e->scheduler.by_row[span->sequence];
-        for (int32_t t = 0; t < span->tokens && r->events.on_routing && !r->ended; t++) {
+        const cot_engine_request *own = r->beside;
+        for (int32_t t = 0; t < span->tokens && own->events.on_routing && !r->ended; t++) {
             if (span->position + t < r->told) continue;
             for (int64_t l = 0; l < e->config->moe_layers; l++) {
                 int64_t from = (l * e->runner.step_tokens + token + t) * k;
                 memcpy(e->token_experts + l * k, experts + from, (size_t)k * sizeof *experts);
                 memcpy(e->token_weights + l * k, weights + from, (size_t)k * sizeof *weights);
             }
-            r->events.on_routing(r->events.context, r->told_as, span->position + t, step->ids[token + t],
-                                 e->token_experts, e->token_weights);
+            own->events.on_routing(own->events.context, own->told_as, span->position + t,
+                                   step->ids[token + t], e->token_experts, e->token_weights);
         }
     }
 }
@@ -219,11 +243,12 @@ static void tell_routing(cot_engine *e, const cot_step *step, const uint16_t *ex
 static void tell_logits(const cot_engine *e, const cot_request_state *r, const cot_span *span,
                         const float *logits)
 {
+    const cot_engine_request *own = r->beside;
     int64_t vocab = e->config->vocab;
     for (int32_t t = 0; t < span->logits && !r->ended; t++, logits += vocab) {
         int64_t position = span->position + span->tokens - span->logits + t;
         if (position < r->told) continue;
-        r->events.on_logits(r->events.context, r->told_as, position, logits);
+        own->events.on_logits(own->events.context, own->told_as, position, logits);
     }
 }
 
@@ -232,7 +257,8 @@ static void take_results(cot_engine *e, const cot_step *step, const float *logit
     for (int32_t i = 0; i < step->spans; i++) {
         const cot_span *span = &step->span[i];
         cot_request_state *r = e->scheduler.by_row[span->sequence];
-        if (!r->ended && r->all_logits && r->events.on_logits) tell_logits(e, r, span, logits);
+        const cot_engine_request *own = r->beside;
+        if (!r->ended && r->all_logits && own->events.on_logits) tell_logits(e, r, span, logits);
         if (!r->ended) cot_scheduler_fed(&e->scheduler, r, span->tokens);
         logits += (int64_t)span->logits * e->config->vocab;
         if (!r->ended && r->fed == r->known) advance(e, r, logits - e->config->vocab);
@@ -243,11 +269,13 @@ static void take_results(cot_engine *e, const cot_step *step, const float *logit
 
 static void admit(cot_engine *e)
 {
-    for (cot_request_state *r; (r = cot_scheduler_admit(&e->scheduler));)
+    for (cot_request_state *r; (r = cot_scheduler_admit(&e->scheduler));) {
+        const cot_engine_request *own = r->beside;
         if (!r->forced && r->known == r->limit && !r->all_logits) // nothing may be generated
             finish(e, r, why_full(r));
-        else if (r->admissions == 1 && r->events.on_admit)
-            r->events.on_admit(r->events.context, r->told_as, r->fed);
+        else if (r->admissions == 1 && own->events.on_admit)
+            own->events.on_admit(own->events.context, own->told_as, r->fed);
+    }
 }
 
 /* With COT_TBT_AUTO: at the length that sequences have now. */
@@ -381,7 +409,7 @@ static cot_status enqueue_all(cot_engine *e, const cot_request *requests, size_t
             *failed = i;
             return COT_OUT_OF_MEMORY;
         }
-        r->told_as = i;
+        ((cot_engine_request *)r->beside)->told_as = i;
     }
     return COT_OK;
 }

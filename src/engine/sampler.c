@@ -7,12 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-void cot_sampling_init(cot_sampling *sampling)
-{
-    *sampling =
-        (cot_sampling){.size = sizeof *sampling, .top_p = 1, .repetition_penalty = 1, .max_tokens = 256};
-}
-
 static cot_status check_lists(const cot_sampling *s, cot_error *error)
 {
     if (s->bias_count > COT_MAX_BIAS)
@@ -32,7 +26,7 @@ static cot_status check_lists(const cot_sampling *s, cot_error *error)
     return COT_OK;
 }
 
-cot_status cot_sampling_check(const cot_sampling *s, cot_error *error)
+cot_status cot_sampler_check(const cot_sampling *s, cot_error *error)
 {
     if (s->size != sizeof *s)
         return cot_fail(error, COT_INVALID_ARGUMENT, "sampling settings of %zu bytes, expected %zu", s->size,
@@ -61,13 +55,7 @@ cot_status cot_sampling_check(const cot_sampling *s, cot_error *error)
     return check_lists(s, error);
 }
 
-void cot_request_init(cot_request *request)
-{
-    *request = (cot_request){.logprobs = -1};
-    cot_sampling_init(&request->sampling);
-}
-
-bool cot_sampling_stops(const cot_sampling *s, int32_t token)
+bool cot_sampler_stops(const cot_sampling *s, int32_t token)
 {
     for (size_t i = 0; i < s->stop_count; i++)
         if (s->stop_tokens[i] == token) return true;

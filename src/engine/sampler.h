@@ -9,7 +9,7 @@ typedef struct cot_candidate {
 } cot_candidate;
 
 /* The settings' ranges; the message names the one that is out. */
-cot_status cot_sampling_check(const cot_sampling *sampling, cot_error *error);
+cot_status cot_sampler_check(const cot_sampling *sampling, cot_error *error);
 
 /* What is sampled from, and scratch. */
 typedef struct cot_sampler {
@@ -28,7 +28,7 @@ typedef struct cot_sampler_history {
 } cot_sampler_history;
 
 /* Whether the token is among the settings' stop tokens. */
-bool cot_sampling_stops(const cot_sampling *sampling, int32_t token);
+bool cot_sampler_stops(const cot_sampling *sampling, int32_t token);
 
 /* Samples what comes after `history`, in the order of cot_sampling. `position`, the token's place in the sequence, numbers
  * the draw. The logits are finite. */

@@ -11,21 +11,8 @@
 #define COT_MODEL_KV_H
 #include "base/arena.h"
 #include "base/dtype.h"
+#include "schedule/step.h"
 #include <stdbool.h>
-
-enum { COT_KV_PAGE = 64 };
-
-/* Pages that so many positions of one sequence fill or begin. */
-static inline int64_t cot_kv_pages(int64_t positions)
-{
-    return (positions + COT_KV_PAGE - 1) / COT_KV_PAGE;
-}
-
-/* Positions that so many pages hold. */
-static inline int64_t cot_kv_positions(int64_t pages)
-{
-    return pages * COT_KV_PAGE;
-}
 
 typedef struct cot_kv {
     cot_dtype type;

@@ -91,7 +91,7 @@ static void lay_out_scratch(cot_runner *r, int rank, int ranks, cot_arena *arena
                      .value_width = value_width(c),
                      .pages = r->o.pages,
                      .sequences = r->o.sequences,
-                     .pages_a_sequence = cot_kv_pages(c->max_context)};
+                     .pages_a_sequence = cot_page_count(c->max_context)};
     cot_kv_lay_out(&r->kv, arena);
     size_t key = (size_t)r->kv.key_width, value = (size_t)r->kv.value_width;
     r->attend =

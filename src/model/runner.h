@@ -5,7 +5,7 @@
 #include "fabric/collectives.h"
 #include "model/pipeline.h"
 #include "model/replay.h"
-#include "model/step.h"
+#include "schedule/step.h"
 #include "model/weights.h"
 #include "model/attend.h"
 #include "moe/moe.h"

@@ -142,7 +142,7 @@ static void homes_are_those_of_the_model(void **state)
             followed += home != model_chooses(&e, 0, homes);
             if (draw(&seed) % 3 == 0) {
                 r.after = 0; // all get on
-                cot_request_state *made = cot_scheduler_submit(&world.engine.scheduler, &r, e.limit, e.home);
+                cot_request_state *made = cot_scheduler_submit(&world.engine.scheduler, &r, e.limit, e.home, 0);
                 assert_non_null(made);
                 e.id = made->id;
                 world.each[world.count++] = e;

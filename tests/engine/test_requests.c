@@ -414,7 +414,7 @@ static int64_t pages_of(const cot_engine *engine)
     int64_t pages = 0;
     for (int64_t i = 0; i < s->active_count; i++) {
         const cot_request_state *r = s->active[i];
-        assert_true(r->pages_held <= cot_kv_pages(r->known));
+        assert_true(r->pages_held <= cot_page_count(r->known));
         for (int64_t p = 0; p < r->pages_held; p++) held[r->pages[p]] = 1;
         for (int32_t n = r->node; n >= 0; n = s->prefix.node[n].parent) held[s->prefix.node[n].page] = 1;
     }

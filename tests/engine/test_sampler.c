@@ -334,7 +334,7 @@ static void extreme_penalties(void **state)
             s.min_p = rule == 3 ? 1e-300 : 0;
             bool came[4] = {false};
             s.repetition_penalty = 1e-6; // three logits beyond any float
-            assert_int_equal(cot_sampling_check(&s, NULL), COT_OK);
+            assert_int_equal(cot_sampler_check(&s, NULL), COT_OK);
             for (int64_t p = 0; p < 60; p++) came[sample(high, 4, history, 4, &s, p)] = true;
             assert_false(came[2]);
             assert_int_equal(came[0] + came[1] + came[3], s.temperature == 0 || rule == 2 ? 1 : 3);
@@ -350,13 +350,13 @@ static void settings_out_of_range_are_named(void **state)
 {
     (void)state;
     cot_sampling good = plain();
-    assert_int_equal(cot_sampling_check(&good, NULL), COT_OK);
+    assert_int_equal(cot_sampler_check(&good, NULL), COT_OK);
 #define REFUSED(field, value, name)                                                                          \
     do {                                                                                                     \
         cot_sampling s = plain();                                                                            \
         cot_error error = {0};                                                                               \
         s.field = (value);                                                                                   \
-        assert_int_equal(cot_sampling_check(&s, &error), COT_INVALID_ARGUMENT);                              \
+        assert_int_equal(cot_sampler_check(&s, &error), COT_INVALID_ARGUMENT);                               \
         assert_non_null(strstr(error.message, name));                                                        \
     } while (0)
     REFUSED(size, 3, "settings of 3 bytes");
@@ -395,10 +395,10 @@ static void settings_out_of_range_are_named(void **state)
         s.bias_tokens = tokens + i;
         s.bias_count = 1;
         cot_error error = {0};
-        assert_int_equal(cot_sampling_check(&s, &error), COT_INVALID_ARGUMENT);
+        assert_int_equal(cot_sampler_check(&s, &error), COT_INVALID_ARGUMENT);
         assert_non_null(strstr(error.message, i == 3 ? "of token 10" : i == 2 ? "of token 9" : "of token 8"));
         s.bias = biases;
-        assert_int_equal(cot_sampling_check(&s, NULL), COT_OK);
+        assert_int_equal(cot_sampler_check(&s, NULL), COT_OK);
     }
 #undef REFUSED
 }

@@ -20,5 +20,5 @@ set_tests_properties(engine/test_pipeline_everywhere PROPERTIES LABELS long TIME
 # The thread sanitizer slows arithmetic some ten times: the others there run the same code on less of it.
 if(COT_SANITIZE MATCHES thread)
   set_tests_properties(engine/test_allocations engine/test_bits engine/test_bytes engine/test_formats engine/test_measure engine/test_overflow
-                       engine/test_pipeline engine/test_prefix engine/test_tiny PROPERTIES LABELS long)
+                       engine/test_pipeline engine/test_tiny PROPERTIES LABELS long)
 endif()

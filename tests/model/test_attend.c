@@ -66,7 +66,7 @@ static void make_world(struct world *w, cot_dtype type, bool narrow)
                      .key_width = w->key_width,
                      .value_width = w->value_width,
                      .sequences = w->sequences,
-                     .pages_a_sequence = cot_kv_pages(w->context)};
+                     .pages_a_sequence = cot_page_count(w->context)};
     w->kv.pages = w->sequences * w->kv.pages_a_sequence;
     cot_arena measure = {0};
     cot_kv_lay_out(&w->kv, &measure);

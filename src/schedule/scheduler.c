@@ -1,8 +1,7 @@
-#include "engine/scheduler.h"
+#include "schedule/scheduler.h"
 
 #include "base/error.h"
-#include "engine/compose.h"
-#include "model/kv.h"
+#include "schedule/compose.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -11,7 +10,7 @@
 int64_t cot_scheduler_step_maps(int64_t step_tokens, int64_t sequences, int64_t context, int64_t block)
 {
     const int64_t rows = sequences < step_tokens ? sequences : step_tokens;
-    return 2 * step_tokens + (block ? rows * cot_kv_pages(context) : 0);
+    return 2 * step_tokens + (block ? rows * cot_page_count(context) : 0);
 }
 
 cot_status cot_scheduler_open(cot_scheduler *s, const cot_scheduler_limits *limits, cot_error *error)
@@ -108,7 +107,7 @@ static void leave_cache(cot_scheduler *s, cot_request_state *r)
 
 static int64_t pages_to_take(const cot_request_state *r, int64_t tokens)
 {
-    const int64_t pages = cot_kv_pages(tokens) - r->pages_held;
+    const int64_t pages = cot_page_count(tokens) - r->pages_held;
     return pages > 0 ? pages : 0;
 }
 
@@ -140,42 +139,30 @@ void cot_scheduler_close(cot_scheduler *s)
     *s = (cot_scheduler){0};
 }
 
-/* Copies n numbers of 4 bytes to *end and moves that behind them; returns where they are. */
-static void *keep(int32_t **end, const void *numbers, size_t n)
-{
-    void *at = *end;
-    if (n) memcpy(at, numbers, n * sizeof **end);
-    *end += n;
-    return at;
-}
-
 static bool is_before_text(const cot_request_state *r)
 {
     return r->fed < r->prompt_tokens && r->known == r->prompt_tokens;
 }
 
 cot_request_state *cot_scheduler_submit(cot_scheduler *s, const cot_request *request, int64_t limit,
-                                        int32_t home)
+                                        int32_t home, size_t beside)
 {
-    const cot_sampling *sampling = &request->sampling;
-    const size_t biases = request->forced ? 0 : sampling->bias_count,
-                 stops = request->forced ? 0 : sampling->stop_count;
-    size_t numbers = (size_t)(limit + cot_kv_pages(limit)) + 2 * biases + stops;
-    cot_request_state *r = malloc(sizeof *r + numbers * sizeof(int32_t)); // one block: the lists stand behind
+    const size_t aligned = (beside + sizeof(void *) - 1) / sizeof(void *) * sizeof(void *),
+                 numbers = (size_t)(limit + cot_page_count(limit));
+    cot_request_state *r = malloc(sizeof *r + aligned + numbers * sizeof(int32_t)); // the lists stand behind
     if (!r) return NULL;
-    *r = (cot_request_state){.sampling = request->sampling,
+    *r = (cot_request_state){.beside = r + 1,
                              .forced = request->forced,
                              .all_logits = request->all_logits,
                              .home = home,
                              .row = -1,
-                             .logprobs = request->logprobs,
                              .recorded = request->recorded,
                              .prompt_tokens = request->prompt_tokens,
                              .text_begin = request->prompt_tokens - request->output_tokens,
                              .limit = limit,
                              .known = request->prompt_tokens,
                              .node = -1,
-                             .tokens = (int32_t *)(r + 1)};
+                             .tokens = (int32_t *)(void *)((uint8_t *)(r + 1) + aligned)};
     bool failed;
     r->salt = cot_prefix_salt_new(request->cache_salt, request->cache_salt_bytes, &failed);
     if (failed) {
@@ -184,10 +171,6 @@ cot_request_state *cot_scheduler_submit(cot_scheduler *s, const cot_request *req
     }
     r->id = ++s->last_id;
     r->pages = r->tokens + limit;
-    int32_t *end = r->pages + cot_kv_pages(limit);
-    r->sampling.bias_tokens = keep(&end, sampling->bias_tokens, biases);
-    r->sampling.bias = keep(&end, sampling->bias, biases);
-    r->sampling.stop_tokens = keep(&end, sampling->stop_tokens, stops);
     const cot_request_state *first = request->after ? cot_scheduler_find(s, request->after) : NULL;
     if (first && is_before_text(first)) r->after = request->after;
     memcpy(r->tokens, request->prompt, (size_t)request->prompt_tokens * sizeof *r->tokens);
@@ -217,7 +200,7 @@ static bool fits(cot_scheduler *s, const cot_request_state *r, int32_t node, int
 {
     int64_t room = pages_to_be_had(s) - cot_prefix_idle_pages(&s->prefix, node);
     for (int64_t i = 0; i < s->active_count; i++) room -= pages_to_take(s->active[i], s->active[i]->known);
-    return cot_kv_pages(r->known) - blocks * s->limits.block / COT_KV_PAGE <= room;
+    return cot_page_count(r->known) - blocks * s->limits.block / COT_KV_PAGE <= room;
 }
 
 cot_request_state *cot_scheduler_admit(cot_scheduler *s)
@@ -310,7 +293,7 @@ void cot_scheduler_sweep(cot_scheduler *s)
 /* Pages for the span's positions, where the sequence has none yet, and those that no plan has told. */
 static void take_pages(cot_scheduler *s, cot_request_state *r, const cot_span *span, int32_t *maps)
 {
-    for (; r->maps_told < cot_kv_pages(span->position + span->tokens); r->maps_told++) {
+    for (; r->maps_told < cot_page_count(span->position + span->tokens); r->maps_told++) {
         const int64_t index = r->maps_told;
         const bool is_new = index == r->pages_held, copied = index == r->shared && r->copied;
         if (is_new) r->pages[r->pages_held++] = take_page(s, r);

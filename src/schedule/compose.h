@@ -1,8 +1,8 @@
 /* The policy of batching: which tokens the next step holds, and whether one more sequence may join. Pure functions. */
-#ifndef COT_ENGINE_COMPOSE_H
-#define COT_ENGINE_COMPOSE_H
-#include "engine/cost.h"
-#include "engine/scheduler.h"
+#ifndef COT_SCHEDULE_COMPOSE_H
+#define COT_SCHEDULE_COMPOSE_H
+#include "schedule/cost.h"
+#include "schedule/scheduler.h"
 
 enum { COT_COMPOSE_LEAST = 64, COT_COMPOSE_MOST_ACTIVE = 1024 };
 

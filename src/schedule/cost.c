@@ -1,4 +1,4 @@
-#include "engine/cost.h"
+#include "schedule/cost.h"
 
 #include <math.h>
 #include <stdbool.h>

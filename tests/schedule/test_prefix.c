@@ -4,8 +4,8 @@
 #include "harness/engine/requests.h"
 #include "harness/seed.h"
 
-#include "engine/compose.h"
-#include "engine/scheduler.h"
+#include "schedule/compose.h"
+#include "schedule/scheduler.h"
 #include "model/kv.h"
 
 #include <stdio.h>
@@ -169,7 +169,7 @@ static void stop(struct world *w, struct entry *e)
 
 static int64_t lacks(const struct entry *e, int64_t tokens)
 {
-    const int64_t pages = cot_kv_pages(tokens) - e->pages;
+    const int64_t pages = cot_page_count(tokens) - e->pages;
     return pages > 0 ? pages : 0;
 }
 
@@ -188,7 +188,7 @@ static struct entry *model_admit(struct world *w)
         const int64_t shared = blocks * w->size / COT_KV_PAGE;
         for (int64_t b = 1; b <= blocks; b++) find(w, e, b * w->size)->held[e - w->each] = true; // tried
         room = free_pages(w) + idle_pages(w);
-        needed = cot_kv_pages(e->known) - shared;
+        needed = cot_page_count(e->known) - shared;
         for (size_t i = 0; i < w->running; i++)
             needed += lacks(&w->each[w->runs[i]], w->each[w->runs[i]].known);
         if (needed <= room) break;
@@ -351,8 +351,10 @@ static void submit_one(struct world *w)
         const struct entry *first = entry_of(w, e->after);
         if (first->is == OVER || first->was_fed) e->after = 0;
     }
-    cot_request_state *r = cot_scheduler_submit(&w->s, &request, limit, e->home);
+    const size_t beside = draw(&w->seed) % 40;
+    cot_request_state *r = cot_scheduler_submit(&w->s, &request, limit, e->home, beside);
     assert_non_null(r);
+    memset(r->beside, 0xff, beside); // nothing else stands there
     e->id = r->id;
     w->queue[w->waiting++] = w->count++;
 }
@@ -381,7 +383,7 @@ static void run_span(struct world *w, struct entry *e, const cot_span *span, con
 {
     assert_int_equal(span->position, e->fed);
     assert_memory_equal(ids, e->tokens + e->fed, (size_t)span->tokens * sizeof *ids);
-    const int64_t end = span->position + span->tokens, all = cot_kv_positions(cot_kv_pages(end));
+    const int64_t end = span->position + span->tokens, all = cot_page_positions(cot_page_count(end));
     for (int64_t p = 0; p < all; p++) {
         uint64_t *at = &w->held[w->table[span->sequence][p / COT_KV_PAGE]][p % COT_KV_PAGE];
         if (p < span->position ? *at != content(e, p) : *at != 0)

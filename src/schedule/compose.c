@@ -1,4 +1,4 @@
-#include "engine/compose.h"
+#include "schedule/compose.h"
 
 #include <assert.h>
 #include <math.h>

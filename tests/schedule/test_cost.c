@@ -3,7 +3,7 @@
 #include "harness/engine/requests.h"
 #include "harness/seed.h"
 
-#include "engine/cost.h"
+#include "schedule/cost.h"
 
 #include <math.h>
 #include <stdlib.h>

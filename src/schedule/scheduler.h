@@ -10,21 +10,19 @@
  * there are not enough for a step, the request that was admitted last goes back to the head of the queue: its pages are
  * released, its tokens kept, and computed again later. One that runs alone gives up what it holds beyond its own pages,
  * so that the first always gets on. Memory is allocated when a request is made, and nowhere else. */
-#ifndef COT_ENGINE_SCHEDULER_H
-#define COT_ENGINE_SCHEDULER_H
-#include "coterie/engine.h"
-#include "engine/cost.h"
-#include "engine/prefix.h"
-#include "model/step.h"
+#ifndef COT_SCHEDULE_SCHEDULER_H
+#define COT_SCHEDULE_SCHEDULER_H
+#include "coterie/request.h"
+#include "schedule/cost.h"
+#include "schedule/prefix.h"
+#include "schedule/step.h"
 
 /* A request and how far it has come: its KV holds `fed` tokens, `known` are told so far. */
 typedef struct cot_request_state {
-    uint64_t id, told_as; // told_as: the number by which callbacks call it
-    cot_events events;
-    cot_sampling sampling;
+    uint64_t id;
+    void *beside; // what whoever submitted it keeps with it, which the scheduler neither reads nor fills
     bool forced, all_logits, ended;
-    int32_t home, row; // row: which of the page tables is its own; -1 while it waits
-    int32_t logprobs;
+    int32_t home, row;     // row: which of the page tables is its own; -1 while it waits
     int32_t recorded;      // the sequence of recorded routing that it replays
     uint64_t after;        // the request that it waits for; 0: none, or no longer
     int64_t admissions;    // how often it became active
@@ -85,10 +83,10 @@ void cot_scheduler_close(cot_scheduler *scheduler);
 size_t cot_scheduler_bytes(const cot_scheduler_limits *limits); // of the tables
 
 /* Makes a request that may come to `limit` tokens, which is at least prompt and forced tokens and no more than
- * `pages` hold, and lets it wait. Fill in who listens. Returns NULL, with nothing changed, when memory runs
- * out. */
+ * `pages` hold, and lets it wait, with room for `beside` bytes, aligned for any pointer, that are the caller's while it
+ * is there. Returns NULL, with nothing changed, when memory runs out. */
 cot_request_state *cot_scheduler_submit(cot_scheduler *scheduler, const cot_request *request, int64_t limit,
-                                        int32_t home);
+                                        int32_t home, size_t beside);
 /* The first that waits, and for no other request, becomes active if it fits, else NULL. What is found of its beginning
  * counts as fed. */
 cot_request_state *cot_scheduler_admit(cot_scheduler *scheduler);
@@ -102,5 +100,14 @@ cot_request_state *cot_scheduler_find(const cot_scheduler *scheduler, uint64_t i
 /* Ends a request that waits or is active: its row and pages are free at once, itself with the next sweep. */
 void cot_scheduler_release(cot_scheduler *scheduler, cot_request_state *request);
 void cot_scheduler_sweep(cot_scheduler *scheduler);
+
+/* What there is to do and how the cache fares; whoever runs steps fills in how many there were. */
+void cot_scheduler_get_load(const cot_scheduler *scheduler, cot_engine_load *load);
+/* Fills in the first `room` of those that run, in the order of admission, then of those that wait. Returns how many there
+ * are. */
+size_t cot_scheduler_sequences(const cot_scheduler *scheduler, cot_engine_sequence *sequences, size_t room);
+/* Which of `homes` homes most of the prompt is kept for, or will be when it is admitted `after` another; among equals the
+ * one whose requests know the fewest tokens, then the first. */
+int cot_scheduler_choose_home(const cot_scheduler *scheduler, const cot_request *request, int homes);
 
 #endif

@@ -13,8 +13,8 @@
  * How many distinct experts n tokens touch is learnt from what was routed, at powers of two. The experts of the busiest
  * rank and the (token, rank) sends are taken to be a constant part of all, and a constant number for each token: b and c
  * have these in them. Pure numbers: times and routing are handed in. */
-#ifndef COT_ENGINE_COST_H
-#define COT_ENGINE_COST_H
+#ifndef COT_SCHEDULE_COST_H
+#define COT_SCHEDULE_COST_H
 #include <stdbool.h>
 #include <stdint.h>
 

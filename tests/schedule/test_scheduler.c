@@ -1,14 +1,10 @@
-/* Pages and composition against plain models; and a page that two sequences share. */
+/* Pages and composition against plain models. */
 #include "harness/cmocka.h"
-#include "harness/engine/random_model.h"
-#include "harness/engine/records.h"
 #include "harness/engine/requests.h"
-#include "harness/engine/settings.h"
 #include "harness/memory.h"
 #include "harness/seed.h"
 
-#include "engine/compose.h"
-#include "engine/engine_state.h"
+#include "schedule/compose.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -62,132 +58,6 @@ static void pages_are_counted(void **state)
         while (references[p]--) cot_page_pool_release(&pool, p);
     assert_int_equal(pool.free_pages, PAGES);
     cot_page_pool_close(&pool);
-}
-
-/* A mapped page is cleared, or kept where the map says so. */
-static void pages_are_cleared_or_kept(void **state)
-{
-    (void)state;
-    enum { WIDTH = 16 };
-    cot_kv kv = {.type = COT_F32,
-                 .layers = 2,
-                 .heads = 1,
-                 .key_width = WIDTH,
-                 .value_width = WIDTH,
-                 .pages = 3,
-                 .sequences = 2,
-                 .pages_a_sequence = 4};
-    cot_arena arena = {0};
-    cot_kv_lay_out(&kv, &arena);
-    assert_int_equal(cot_arena_open(&arena, arena.used, NULL), COT_OK);
-    cot_kv_lay_out(&kv, &arena);
-    float ones[WIDTH];
-    for (int i = 0; i < WIDTH; i++) ones[i] = 1;
-    uint8_t *zero = must_allocate(1, kv.page_bytes), *full = must_allocate(1, kv.page_bytes);
-    cot_kv_map(&kv, 0, 1, 2, 2, 0);
-    for (int64_t t = 0; t < COT_KV_PAGE; t++)
-        for (int64_t l = 0; l < 2; l++) cot_kv_store(&kv, 0, COT_KV_PAGE + t, l, 0, ones, ones);
-    memcpy(full, cot_kv_keys(&kv, 0, 1, 0, 0), kv.page_bytes);
-    assert_memory_not_equal(full, zero, kv.page_bytes);
-    cot_kv_map(&kv, 1, 3, 2, 2, COT_KV_PAGE);
-    assert_ptr_equal(cot_kv_keys(&kv, 1, 3, 0, 0), cot_kv_keys(&kv, 0, 1, 0, 0));
-    assert_memory_equal(cot_kv_keys(&kv, 1, 3, 0, 0), full, kv.page_bytes);
-    cot_kv_map(&kv, 1, 0, 2, 2, 0);
-    assert_memory_equal(cot_kv_keys(&kv, 1, 0, 0, 0), zero, kv.page_bytes);
-    assert_int_equal(cot_kv_pages(0), 0);
-    assert_int_equal(cot_kv_pages(1), 1);
-    assert_int_equal(cot_kv_pages(COT_KV_PAGE), 1);
-    assert_int_equal(cot_kv_pages(COT_KV_PAGE + 1), 2);
-    free(zero);
-    free(full);
-    cot_arena_close(&arena);
-}
-
-/* A copy holds the first positions alone, as if they had been stored there; what stood behind them, no numbers among it,
- * is gone. */
-static void pages_are_copied_in_part(void **state)
-{
-    (void)state;
-    enum { KEYS = 10, VALUES = 35 };
-    uint64_t seed = test_seed();
-    for (int way = 0; way < 2; way++) {
-        cot_kv kv = {.type = way ? COT_BF16 : COT_F32,
-                     .layers = 2,
-                     .heads = 2,
-                     .key_width = KEYS,
-                     .value_width = VALUES,
-                     .pages = 3,
-                     .sequences = 3,
-                     .pages_a_sequence = 2};
-        cot_arena arena = {0};
-        cot_kv_lay_out(&kv, &arena);
-        assert_int_equal(cot_arena_open(&arena, arena.used, NULL), COT_OK);
-        cot_kv_lay_out(&kv, &arena);
-        for (int64_t keep = 0; keep <= COT_KV_PAGE; keep += 1 + (int64_t)(draw(&seed) % 5)) {
-            cot_kv_map(&kv, 0, 0, 0, 0, 0); // the source
-            cot_kv_map(&kv, 1, 1, 1, 1, 0); // what the copy should be
-            memset(kv.memory + 2 * kv.page_bytes, 0xff, kv.page_bytes);
-            for (int64_t p = 0; p < COT_KV_PAGE; p++)
-                for (int64_t at = 0; at < 4; at++) {
-                    float key[KEYS], value[VALUES];
-                    for (int i = 0; i < KEYS; i++) key[i] = p < keep ? (float)(draw(&seed) % 1000) : NAN;
-                    for (int i = 0; i < VALUES; i++) value[i] = p < keep ? (float)(draw(&seed) % 1000) : NAN;
-                    cot_kv_store(&kv, 0, p, at / 2, at % 2, key, value);
-                    if (p < keep) cot_kv_store(&kv, 1, COT_KV_PAGE + p, at / 2, at % 2, key, value);
-                }
-            cot_kv_map(&kv, 2, 1, 2, 0, keep);
-            assert_memory_equal(kv.memory + 2 * kv.page_bytes, kv.memory + kv.page_bytes, kv.page_bytes);
-            cot_kv_map(&kv, 2, 0, 0, 0, keep); // in place
-            assert_memory_equal(kv.memory, kv.memory + kv.page_bytes, kv.page_bytes);
-        }
-        cot_arena_close(&arena);
-    }
-}
-
-enum { SHARED_TOKENS = 110 };
-
-/* One step of the group, with a plan by hand: a span of a row, on pages 0 or 0 and `last`. */
-static const float *run_span(cot_engine *e, const int32_t *ids, cot_span span, int32_t last, bool keep)
-{
-    cot_page_map maps[] = {
-        {.sequence = span.sequence, .home = (int16_t)span.home, .keep = keep ? COT_KV_PAGE : 0},
-        {.sequence = span.sequence, .index = 1, .page = last, .home = (int16_t)span.home}};
-    cot_step step = {.tokens = span.tokens,
-                     .spans = 1,
-                     .maps = last >= 0 ? 2 : 0,
-                     .logits = span.logits,
-                     .ids = ids + span.position,
-                     .span = &span,
-                     .map = maps};
-    cot_step_result result;
-    cot_error error = {0};
-    if (cot_engine_group_step(e->group, &step, &result, &error) != COT_OK) fail_msg("%s", error.message);
-    return result.logits;
-}
-
-/* A second sequence that begins like the first needs only the rest, and leaves the first as it was. On two ranks at
- * most: every logit is then the same bits in any step. */
-static void a_kept_page_is_shared(void **state)
-{
-    (void)state;
-    uint64_t seed = test_seed();
-    for (int way = 0; way < 3; way++) {
-        struct setting s = {.ranks = way ? 2 : 1, .attention = way == 2 ? "dp" : "tp", .sequences = 2};
-        cot_engine *engine = open_random("null", &s);
-        int32_t *ids = drawn_ids(SHARED_TOKENS, VOCAB, &seed), home = way == 2;
-        cot_request request = forced_request(ids, SHARED_TOKENS, SHARED_TOKENS);
-        struct records alone = must_run(engine, &request, 1);
-        const float *plain = alone.record[0].logits;
-        size_t row = VOCAB * sizeof *plain;
-        run_span(engine, ids, (cot_span){0, home, 0, 100, 1, 0}, 1, false);
-        const float *logits = run_span(engine, ids, (cot_span){1, home, COT_KV_PAGE, 46, 46, 0}, 2, true);
-        assert_memory_equal(logits, plain + COT_KV_PAGE * VOCAB, 46 * row);
-        logits = run_span(engine, ids, (cot_span){0, home, 100, 10, 10, 0}, -1, false);
-        assert_memory_equal(logits, plain + 100 * VOCAB, 10 * row);
-        records_free(&alone);
-        free(ids);
-        cot_engine_close(engine);
-    }
 }
 
 /* ---- composition ---- */
@@ -481,7 +351,7 @@ static uint64_t submit(cot_scheduler *s, const int32_t *prompt, int64_t tokens, 
     cot_request_init(&request);
     request.prompt = prompt;
     request.prompt_tokens = tokens;
-    const cot_request_state *r = cot_scheduler_submit(s, &request, tokens + more, 0);
+    const cot_request_state *r = cot_scheduler_submit(s, &request, tokens + more, 0, 0);
     assert_non_null(r);
     return r->id;
 }
@@ -561,54 +431,13 @@ static void what_was_found_is_told_for_good(void **state)
     cot_scheduler_close(&s);
 }
 
-/* An engine learns from what its steps took and how their tokens, rank 0's at least, were routed. */
-static void an_engine_learns(void **state)
-{
-    (void)state;
-    uint64_t seed = test_seed();
-    enum { TOKENS = 8, TOP_K = 2, MOE_LAYERS = 2, MODEL_EXPERTS = 7 };
-    for (int way = 0; way < 4; way++) {
-        struct setting s = {.ranks = way % 2 ? 3 : 1, .attention = way / 2 ? "dp" : "tp"};
-        cot_engine *engine = open_random("null", &s);
-        int32_t *ids = drawn_ids(TOKENS + 20, VOCAB, &seed);
-        const cot_request request = forced_request(ids, TOKENS + 20, TOKENS);
-        struct records told = must_run(engine, &request, 1);
-        const cot_cost *cost = &engine->scheduler.cost;
-        int64_t distinct = 0;
-        for (int l = 0; l < MOE_LAYERS; l++)
-            for (int e = 0; e < MODEL_EXPERTS; e++) {
-                bool is_there = false;
-                for (int t = 0; t < TOKENS; t++)
-                    for (int k = 0; k < TOP_K; k++)
-                        is_there |= told.record[0].experts[(t * MOE_LAYERS + l) * TOP_K + k] == e;
-                distinct += is_there;
-            }
-        assert_int_equal(cost->steps, engine->steps);
-        assert_int_equal(cost->steps, 21);
-        if (cost->routed[0]) assert_true(fabs(cost->distinct[0] - TOP_K) < 1e-9);
-        if (s.ranks == 1 || way / 2) { // all of them are rank 0's
-            assert_int_equal(cost->routed[3], 1);
-            assert_true(fabs(cost->distinct[3] - (double)distinct / MOE_LAYERS) < 1e-9);
-        }
-        for (int t = 0; t < COT_COST_TERMS; t++) assert_true(cost->prior[t] > 0 && cost->weight[t] >= 0);
-        cot_engine_load load;
-        cot_engine_get_load(engine, &load);
-        assert_true(load.observed_ns == (double)engine->last_step_ns && load.predicted_ns > 0);
-        records_free(&told);
-        free(ids);
-        cot_engine_close(engine);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pages_are_counted),        cmocka_unit_test(pages_are_cleared_or_kept),
-        cmocka_unit_test(pages_are_copied_in_part), cmocka_unit_test(a_kept_page_is_shared),
-        cmocka_unit_test(steps_by_example),         cmocka_unit_test(steps_at_random),
-        cmocka_unit_test(targets_by_example),       cmocka_unit_test(nobody_starves),
-        cmocka_unit_test(who_sits_out_is_counted),  cmocka_unit_test(what_was_found_is_told_for_good),
-        cmocka_unit_test(an_engine_learns),
+        cmocka_unit_test(pages_are_counted),       cmocka_unit_test(steps_by_example),
+        cmocka_unit_test(steps_at_random),         cmocka_unit_test(targets_by_example),
+        cmocka_unit_test(nobody_starves),          cmocka_unit_test(who_sits_out_is_counted),
+        cmocka_unit_test(what_was_found_is_told_for_good),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
-#include "engine/prefix.h"
+#include "schedule/prefix.h"
 
 #include "base/error.h"
-#include "model/kv.h"
+#include "schedule/step.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,10 +1,12 @@
 /* The pages of the KV cache as numbers: which are free, and how many references each of the others has, of sequences
  * and of blocks that are kept for later (prefix.h). What a page holds is on the ranks (model/kv.h); a page that several
  * sequences hold is full, and nobody writes to it. */
-#ifndef COT_ENGINE_PAGES_H
-#define COT_ENGINE_PAGES_H
-#include "fabric/fabric.h"
+#ifndef COT_SCHEDULE_PAGES_H
+#define COT_SCHEDULE_PAGES_H
+#include "coterie/status.h"
 #include <stdint.h>
+
+enum { COT_PAGE_POOL_HOMES = 64 }; // at most
 
 /* A list; the pages of one home lie together at first, and what it frees it gets again. */
 typedef struct cot_page_pool_list {
@@ -13,12 +15,12 @@ typedef struct cot_page_pool_list {
 } cot_page_pool_list;
 
 typedef struct cot_page_pool {
-    int64_t pages, free_pages, idle_pages;  // a page is idle when all of its references are
-    int homes;                              // ranks that have pages of their own; 1: all hold every page
-    cot_page_pool_list free[COT_MAX_RANKS]; // [homes]
-    int32_t *next;                          // [pages] the one behind in its list
-    int16_t *home;                          // [pages] who has it, or had it last
-    int32_t *references, *idle;             // [pages]; idle: how many of the references could be given up
+    int64_t pages, free_pages, idle_pages; // a page is idle when all of its references are
+    int homes;                             // ranks that have pages of their own; 1: all hold every page
+    cot_page_pool_list free[COT_PAGE_POOL_HOMES]; // [homes]
+    int32_t *next;                                // [pages] the one behind in its list
+    int16_t *home;                                // [pages] who has it, or had it last
+    int32_t *references, *idle; // [pages]; idle: how many of the references could be given up
 } cot_page_pool;
 
 /* A pool whose pages are all free. Errors: OUT_OF_MEMORY. Close either way. */

@@ -1,8 +1,22 @@
 /* What one step of the whole group computes; the same on every rank. */
-#ifndef COT_MODEL_STEP_H
-#define COT_MODEL_STEP_H
+#ifndef COT_SCHEDULE_STEP_H
+#define COT_SCHEDULE_STEP_H
 #include <stdbool.h>
 #include <stdint.h>
+
+enum { COT_KV_PAGE = 64 }; // positions of a page
+
+/* Pages that so many positions of one sequence fill or begin. */
+static inline int64_t cot_page_count(int64_t positions)
+{
+    return (positions + COT_KV_PAGE - 1) / COT_KV_PAGE;
+}
+
+/* Positions that so many pages hold. */
+static inline int64_t cot_page_positions(int64_t pages)
+{
+    return pages * COT_KV_PAGE;
+}
 
 /* Consecutive tokens of one sequence. */
 typedef struct cot_span {
@@ -11,7 +25,7 @@ typedef struct cot_span {
     int32_t position; // of its first token
     int32_t tokens;
     int32_t logits;   // its last `logits` tokens want logits, 0 to tokens
-    int32_t recorded; // the sequence of recorded routing that it replays, where there is any (replay.h)
+    int32_t recorded; // the sequence of recorded routing that it replays, where there is any (model/replay.h)
 } cot_span;
 
 /* Page `page` is the sequence's page number `index` from this step on. Of page `from`, which may be the same, it has the

@@ -10,10 +10,10 @@
  * A sequence that runs holds the node of its last whole block, and so all before it. Who lets go of them lets go of the
  * last first; nodes that nobody holds stand in a list in that order, so that a node's children stand before it: the
  * oldest has none, and is evicted first. Nothing allocates but the opening and what makes a salt. */
-#ifndef COT_ENGINE_PREFIX_H
-#define COT_ENGINE_PREFIX_H
-#include "coterie/engine.h"
-#include "engine/pages.h"
+#ifndef COT_SCHEDULE_PREFIX_H
+#define COT_SCHEDULE_PREFIX_H
+#include "coterie/request.h"
+#include "schedule/pages.h"
 #include <stddef.h>
 
 /* Only texts of equal salts meet. Shared by requests and nodes; freed with the last. */

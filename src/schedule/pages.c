@@ -1,4 +1,4 @@
-#include "engine/pages.h"
+#include "schedule/pages.h"
 
 #include "base/error.h"
 
