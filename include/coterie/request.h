@@ -134,12 +134,23 @@ typedef struct cot_engine_sequence {
     uint64_t shared_with;  /* the first such request; 0: none */
 } cot_engine_sequence;
 
+/* Hashes of the blocks of a text, those that NVIDIA Dynamo's routers compute: a block's own, of its ids alone, and the
+ * sequence's, of the text up to the block's end. A first block's sequence hash is its own hash. With a cache salt the first block
+ * has the salt's hash for a parent, so that all hashes of the text differ from those of others. Pure. */
+enum { COT_CACHE_SEED = 1337 };
+/* XXH3-64 of the ids, 32 bits each, little-endian. */
+uint64_t cot_cache_local_hash(const int32_t *ids, size_t tokens);
+/* XXH3-64 of 16 bytes, both numbers little-endian: the parent's sequence hash, then the block's own. */
+uint64_t cot_cache_sequence_hash(uint64_t parent, uint64_t local);
+uint64_t cot_cache_salt_hash(const void *salt, size_t bytes); /* XXH3-64 of the bytes */
+
 /* A block of the prefix cache: so many tokens of a text, behind those of the block before. */
 typedef struct cot_cache_block {
-    int home;              /* the rank that holds it; 0 where all ranks hold every page */
-    bool is_first;         /* a text begins with it */
-    uint64_t hash, parent; /* of the text up to its end, and up to its beginning (0 for a first one) */
-    const int32_t *ids;    /* [tokens] */
+    int home;      /* the rank that holds it; 0 where all ranks hold every page */
+    bool is_first; /* a text begins with it */
+    uint64_t hash,
+        parent; /* the sequence hash, and its parent's; of a first one the salt's hash, or 0 without salt */
+    const int32_t *ids; /* [tokens] */
     size_t tokens;
     const void *salt; /* of a first one: the request's cache_salt; else NULL and 0 */
     size_t salt_bytes;
@@ -151,7 +162,7 @@ typedef struct cot_cache_block {
 typedef struct cot_cache_events {
     void *context;
     void (*on_stored)(void *context, const cot_cache_block *block);
-    void (*on_removed)(void *context, int home, uint64_t hash);
+    void (*on_removed)(void *context, int home, uint64_t hash); /* of that home's blocks */
 } cot_cache_events;
 
 #ifdef __cplusplus

@@ -6,7 +6,6 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 /* ---- salts ---- */
 
@@ -35,9 +34,10 @@ static bool has_salt(const cot_prefix_node *node, const cot_prefix_root *root)
 
 /* ---- tables ---- */
 
-static uint64_t xxh3(const void *bytes, size_t count, uint64_t seed)
+static uint64_t block_hash(const uint64_t *parent, const int32_t *ids, size_t tokens)
 {
-    return XXH3_64bits_withSeed(bytes, count, seed);
+    const uint64_t local = cot_cache_local_hash(ids, tokens);
+    return parent ? cot_cache_sequence_hash(*parent, local) : local;
 }
 
 static int64_t node_count(int64_t pages, int64_t block)
@@ -65,7 +65,7 @@ cot_status cot_prefix_open(cot_prefix_cache *cache, cot_page_pool *pool, int64_t
     const size_t buckets = bucket_count(nodes);
     *cache = (cot_prefix_cache){.pool = pool,
                                 .block = block,
-                                .hash = xxh3,
+                                .hash = block_hash,
                                 .bucket_mask = buckets - 1,
                                 .free = -1,
                                 .oldest = -1,
@@ -102,19 +102,20 @@ static int32_t *ids_of(const cot_prefix_cache *cache, int32_t node)
     return cache->ids + (int64_t)node * cache->block;
 }
 
-/* XXH3 adds its seed to what it reads: seeds that differ in a bit or two and ids that differ in the same make one hash,
- * so a home is no seed, its hash is. */
 static uint64_t hash_of(const cot_prefix_cache *cache, const cot_prefix_root *root, int32_t parent,
                         const int32_t *ids)
 {
-    uint64_t seed;
-    if (parent >= 0) {
-        seed = cache->node[parent].hash;
-    } else {
-        seed = cache->hash(&root->home, sizeof root->home, 0);
-        if (root->salt_bytes) seed = cache->hash(root->salt, root->salt_bytes, seed);
-    }
-    return cache->hash(ids, (size_t)cache->block * sizeof *ids, seed);
+    const size_t tokens = (size_t)cache->block;
+    if (parent >= 0) return cache->hash(&cache->node[parent].hash, ids, tokens);
+    if (!root->salt_bytes) return cache->hash(NULL, ids, tokens);
+    const uint64_t salt = cot_cache_salt_hash(root->salt, root->salt_bytes);
+    return cache->hash(&salt, ids, tokens);
+}
+
+/* A text has the same hash at every home: homes stand side by side in the table, not in one bucket. */
+static int32_t *bucket_of(const cot_prefix_cache *cache, uint64_t hash, int32_t home)
+{
+    return &cache->bucket[(hash + (uint64_t)home) & cache->bucket_mask];
 }
 
 /* A child's home and salt are its parent's. */
@@ -130,7 +131,7 @@ static bool is(const cot_prefix_cache *cache, int32_t at, uint64_t hash, const c
 static int32_t find(const cot_prefix_cache *cache, uint64_t hash, const cot_prefix_root *root, int32_t parent,
                     const int32_t *ids)
 {
-    int32_t node = cache->bucket[hash & cache->bucket_mask];
+    int32_t node = *bucket_of(cache, hash, root->home);
     while (node >= 0 && !is(cache, node, hash, root, parent, ids)) node = cache->node[node].next;
     return node;
 }
@@ -211,14 +212,17 @@ void cot_prefix_let_go(cot_prefix_cache *cache, int32_t node)
 static void tell_stored(const cot_prefix_cache *cache, const cot_cache_events *events, int32_t at)
 {
     const cot_prefix_node *node = &cache->node[at];
+    const cot_prefix_salt *salt = node->salt; // of a first one alone
     const cot_cache_block block = {.home = node->home,
                                    .is_first = node->parent < 0,
                                    .hash = node->hash,
-                                   .parent = node->parent < 0 ? 0 : cache->node[node->parent].hash,
+                                   .parent = node->parent >= 0 ? cache->node[node->parent].hash
+                                             : salt            ? cot_cache_salt_hash(salt->data, salt->bytes)
+                                                               : 0,
                                    .ids = ids_of(cache, at),
                                    .tokens = (size_t)cache->block,
-                                   .salt = node->salt ? node->salt->data : NULL,
-                                   .salt_bytes = node->salt ? node->salt->bytes : 0};
+                                   .salt = salt ? salt->data : NULL,
+                                   .salt_bytes = salt ? salt->bytes : 0};
     if (events->on_stored) events->on_stored(events->context, &block);
 }
 
@@ -266,7 +270,7 @@ int32_t cot_prefix_extend(cot_prefix_cache *cache, const cot_prefix_root *root, 
     assert(at >= 0); // a page has each of its blocks once
     cache->free = cache->node[at].older;
     cache->nodes++;
-    int32_t *bucket = &cache->bucket[hash & cache->bucket_mask];
+    int32_t *bucket = bucket_of(cache, hash, root->home);
     cache->node[at] = (cot_prefix_node){.parent = parent,
                                         .page = page,
                                         .holders = 1,
@@ -289,7 +293,7 @@ void cot_prefix_evict(cot_prefix_cache *cache)
     cot_prefix_node *node = &cache->node[at];
     leave_list(cache, at);
     if (cache->watch.on_removed) cache->watch.on_removed(cache->watch.context, node->home, node->hash);
-    int32_t *from = &cache->bucket[node->hash & cache->bucket_mask];
+    int32_t *from = bucket_of(cache, node->hash, node->home);
     while (*from != at) from = &cache->node[*from].next;
     *from = node->next;
     cot_page_pool_release(cache->pool, node->page);

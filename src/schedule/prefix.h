@@ -3,9 +3,9 @@
  *   root (home, salt) <- node (block 0's ids, page) <- node (block 1's ids, page) <- ...
  *
  * A node is a block of `block` tokens after those of its parent, and names the page that holds its keys and values
- * together with all that stand before it in that page. Nodes are looked up by a hash of everything up to them; found is
- * one whose parent, home, salt and ids are equal themselves, so that two texts of one hash are two texts. A node has a
- * reference to its page.
+ * together with all that stand before it in that page. Nodes are looked up by their home and the public hash of the text
+ * up to them (coterie/request.h); found is one whose parent, home, salt and ids are equal themselves, so that two texts of one hash
+ * are two texts. A node has a reference to its page.
  *
  * A sequence that runs holds the node of its last whole block, and so all before it. Who lets go of them lets go of the
  * last first; nodes that nobody holds stand in a list in that order, so that a node's children stand before it: the
@@ -37,12 +37,13 @@ typedef struct cot_prefix_node {
     cot_prefix_salt *salt;
 } cot_prefix_node;
 
-typedef uint64_t cot_prefix_hash(const void *bytes, size_t count, uint64_t seed);
+/* The sequence hash of a block behind the one of hash *parent; NULL: behind none. */
+typedef uint64_t cot_prefix_hash(const uint64_t *parent, const int32_t *ids, size_t tokens);
 
 typedef struct cot_prefix_cache {
     cot_page_pool *pool;
-    int64_t block; // tokens of a block, which divides a page; 0: nothing is kept
-    cot_prefix_hash *hash;
+    int64_t block;         // tokens of a block, which divides a page; 0: nothing is kept
+    cot_prefix_hash *hash; // the public one; a test has another
     cot_prefix_node *node; // [pages * blocks of a page]
     int32_t *ids;          // [nodes][block]
     int32_t *bucket;       // [bucket_mask + 1] the first node of each
