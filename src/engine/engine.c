@@ -196,8 +196,7 @@ static cot_scheduler_limits limits_of(const cot_engine *e)
                                   .step_maps = e->runner.step_maps,
                                   .homes = e->runner.data_parallel ? e->info.ranks : 1,
                                   .block = e->block_tokens,
-                                  .max_wait_steps = e->max_wait_steps,
-                                  .target_ns = e->tbt_ns > 0 ? e->tbt_ns : 0};
+                                  .max_wait_steps = e->max_wait_steps};
 }
 
 /* Processes that were started from outside each have weights of their own, and an embedding. */
@@ -277,28 +276,19 @@ static cot_status load_whole(cot_engine *e, cot_loader *load, cot_error *error)
     return status;
 }
 
-static cot_status allocate(cot_engine *e, cot_error *error)
+static cot_status open_loop(cot_engine *e, cot_error *error)
 {
     const cot_config *c = e->config;
-    size_t v = (size_t)c->vocab, routed = (size_t)(c->moe_layers * c->gate.top_k) + 1;
-    cot_sampler *s = &e->sampler;
-    *s = (cot_sampler){c->vocab,
-                       calloc(v, sizeof *s->logits),
-                       calloc(v, sizeof *s->candidates),
-                       calloc(v, sizeof *s->counts),
-                       c->eos,
-                       c->eos_count};
-    e->token_experts = calloc(routed, sizeof *e->token_experts);
-    e->token_weights = calloc(routed, sizeof *e->token_weights);
-    e->touched = calloc((size_t)c->gate.experts + 1, sizeof *e->touched);
-    if (!s->logits || !s->candidates || !s->counts || !e->token_experts || !e->token_weights || !e->touched)
-        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the engine's tables");
-    const cot_scheduler_limits limits = limits_of(e);
-    const cot_status status = cot_scheduler_open(&e->scheduler, &limits, error);
-    double prior[COT_COST_TERMS];
-    cot_engine_cost_prior(e, prior);
-    cot_cost_init(&e->scheduler.cost, prior, c->gate.experts, c->moe_layers ? c->gate.top_k : 0);
-    return status;
+    cot_loop_options options = {.limits = limits_of(e),
+                                .tbt_ns = e->tbt_ns,
+                                .context_tokens = c->max_context,
+                                .ranks = e->info.ranks,
+                                .experts = c->gate.experts,
+                                .chosen = c->moe_layers ? c->gate.top_k : 0};
+    cot_executor ranks;
+    cot_status status = cot_ranks_open(&ranks, e, error);
+    cot_engine_cost_prior(e, options.prior);
+    return status == COT_OK ? cot_loop_open(&e->loop, &options, &ranks, error) : status;
 }
 
 static const char *name_of_type(cot_dtype type)
@@ -472,7 +462,7 @@ static cot_status start(cot_engine *e, const cot_engine_options *given, cot_erro
     if (status == COT_OK) status = load_whole(e, load, error);
     if (status == COT_OK) status = cot_embedding_open(&e->whole.embedding, e->checkpoint, error);
     cot_loader_close(load);
-    if (status == COT_OK) status = allocate(e, error);
+    if (status == COT_OK) status = open_loop(e, error);
     if (status == COT_OK) status = open_attention_scratch(e, error);
     if (status != COT_OK) return status;
     cot_engine_group_options group = {.runner = e->runner,
@@ -612,10 +602,9 @@ void cot_engine_close(cot_engine *e)
     cot_checkpoint_close(e->checkpoint);
     cot_expert_layout_free(&e->layout);
     cot_predictor_close(e->tables);
-    cot_scheduler_close(&e->scheduler);
-    void *owned[] = {
-        e->whole.layers,   e->whole.attention, e->moe_layer,     e->sampler.logits, e->sampler.candidates,
-        e->sampler.counts, e->token_experts,   e->token_weights, e->touched,        e->row_of_id};
+    cot_loop_close(&e->loop);
+    cot_ranks_close(&e->ranks);
+    void *owned[] = {e->whole.layers, e->whole.attention, e->moe_layer, e->row_of_id};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(e);
 }

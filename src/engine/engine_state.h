@@ -1,18 +1,23 @@
-/* Inside an engine: shared by engine.c (opening), run.c (requests) and stats.c. */
+/* Inside an engine: shared by engine.c (opening), ranks.c (steps) and stats.c. */
 #ifndef COT_ENGINE_STATE_H
 #define COT_ENGINE_STATE_H
 #include "coterie/predict.h"
 #include "engine/group.h"
+#include "engine/loop.h"
 #include "engine/sampler.h"
-#include "schedule/scheduler.h"
 
-/* What is kept beside a request's state: who listens, and how its tokens are drawn. Its lists stand behind it. */
-typedef struct cot_engine_request {
-    uint64_t told_as; // the number by which callbacks call it
-    cot_events events;
-    cot_sampling sampling;
-    int32_t logprobs;
-} cot_engine_request;
+/* What the executor of ranks (ranks.c) keeps of a step, sized at open. */
+typedef struct cot_ranks {
+    cot_step_result result; // of the last step
+    cot_sampler sampler;
+    cot_executor_span *came; // [sequences] by span
+    cot_logprob *top;        // [sequences][COT_MAX_LOGPROBS] by span
+    uint16_t *token_experts; // [MoE layers][K] of one token
+    float *token_weights;
+    bool *touched;                           // [E]
+    cot_step_counts told[COT_MAX_RANKS];     // what was counted when a step was last reported
+    cot_rank_routing routing[COT_MAX_RANKS]; // since the report before
+} cot_ranks;
 
 struct cot_engine {
     cot_checkpoint *checkpoint;
@@ -31,24 +36,13 @@ struct cot_engine {
     int32_t *row_of_id;       // of the tables, where the trace replayed has ids of its own
     int64_t block_tokens, tbt_ns, max_wait_steps; // the options
     uint64_t likeness;                            // of the model, to tell it from another
-    bool failed;                                  // a step failed: the group is gone
-    uint64_t run_first,
-        run_overflowed; // of cot_engine_run: its first id; the first that overflowed, or beyond its last
-    bool inside;        // a call is under way: callbacks may submit and cancel, not step
-    cot_scheduler scheduler;
-    /* Rank 0's scratch for what comes out of a step, sized at open. */
-    cot_sampler sampler;
-    cot_logprob top[COT_MAX_LOGPROBS];
-    uint16_t *token_experts; // [MoE layers][K] of one token
-    float *token_weights;
-    bool *touched; // [E]
-    /* Counted at rank 0. */
-    int64_t prefill_tokens, decode_tokens, prefill_ns, decode_ns, last_step_ns, steps;
-    uint64_t prefill_read_bytes, decode_read_bytes;
-    /* Who is told of steps, and what was counted when they last were. */
-    cot_step_events watch;
-    cot_step_counts told[COT_MAX_RANKS];
+    cot_ranks ranks;
+    cot_loop loop;
 };
+
+/* The engine's group of ranks as the executor of its loop; close either way. Errors: OUT_OF_MEMORY. */
+cot_status cot_ranks_open(cot_executor *executor, cot_engine *engine, cot_error *error);
+void cot_ranks_close(cot_ranks *ranks);
 
 /* Bytes of weights and KV that a step with this routing ([MoE layers][step_tokens][K]) had to read, each once: matrices
  * as they are packed, int8's with their scales, biases of networks, and keys and values as they are stored, of the

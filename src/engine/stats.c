@@ -64,8 +64,8 @@ uint64_t cot_engine_read_bytes(cot_engine *e, const cot_step *step, const uint16
             continue;
         }
         const uint16_t *chosen = experts + moe_layer++ * e->runner.step_tokens * k;
-        memset(e->touched, 0, (size_t)c->gate.experts * sizeof *e->touched);
-        const int64_t distinct = cot_cost_touch(e->touched, chosen, step->tokens * k);
+        memset(e->ranks.touched, 0, (size_t)c->gate.experts * sizeof *e->ranks.touched);
+        const int64_t distinct = cot_cost_touch(e->ranks.touched, chosen, step->tokens * k);
         bytes += gate_bytes + (uint64_t)distinct * expert_bytes + shared_bytes;
     }
     return bytes;
@@ -156,10 +156,10 @@ cot_status cot_engine_stats(cot_engine *e, cot_stats *s, cot_error *error)
     cot_locality locality = {0};
     const char *const reduction =
         e->runner.pipeline.s_moe && !e->runner.data_parallel ? "reduce-scatter" : "allreduce";
-    if (e->failed)
-        return cot_fail(error, COT_PEER_FAILED, "an earlier step failed: the engine must be closed");
+    cot_status status = cot_loop_usable(&e->loop, error);
+    if (status != COT_OK) return status;
     cot_rank_stats *gathered = calloc((size_t)ranks, sizeof *gathered);
-    cot_status status = allocate(s, e, error);
+    status = allocate(s, e, error);
     if (status == COT_OK && !gathered)
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the counters");
     if (status == COT_OK) status = cot_engine_group_stats(e->group, gathered, s->calls, s->exchanged, error);
@@ -176,14 +176,14 @@ cot_status cot_engine_stats(cot_engine *e, cot_stats *s, cot_error *error)
     s->local_activations = (uint64_t)locality.local;
     s->lar = cot_locality_lar(&locality);
     s->remote_ranks = cot_locality_remote_ranks(&locality);
-    s->prefill_tokens = e->prefill_tokens;
-    s->decode_tokens = e->decode_tokens;
-    s->prefill_ns = e->prefill_ns;
-    s->decode_ns = e->decode_ns;
-    s->last_step_ns = e->last_step_ns;
-    s->steps = e->steps;
-    s->prefill_read_bytes = e->prefill_read_bytes;
-    s->decode_read_bytes = e->decode_read_bytes;
+    s->prefill_tokens = e->loop.prefill_tokens;
+    s->decode_tokens = e->loop.decode_tokens;
+    s->prefill_ns = e->loop.prefill_ns;
+    s->decode_ns = e->loop.decode_ns;
+    s->last_step_ns = e->loop.last_step_ns;
+    s->steps = e->loop.steps;
+    s->prefill_read_bytes = e->loop.prefill_read_bytes;
+    s->decode_read_bytes = e->loop.decode_read_bytes;
     return COT_OK;
 }
 
@@ -211,16 +211,4 @@ cot_status cot_engine_set_link(cot_engine *e, const cot_engine_link *l, cot_erro
     if (status == COT_OK) status = cot_engine_stats(e, &answered, error);
     if (status == COT_OK) cot_stats_clear(&answered);
     return status;
-}
-
-/* ---- the cache ---- */
-
-void cot_engine_watch_cache(cot_engine *e, const cot_cache_events *events)
-{
-    e->scheduler.prefix.watch = events ? *events : (cot_cache_events){0};
-}
-
-cot_status cot_engine_list_cache(const cot_engine *e, const cot_cache_events *events, cot_error *error)
-{
-    return cot_prefix_list(&e->scheduler.prefix, events, error);
 }

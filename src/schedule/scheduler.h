@@ -45,6 +45,14 @@ typedef struct cot_request_state {
     struct cot_request_state *next; // in the list of those that wait, or of those that ended
 } cot_request_state;
 
+/* Whether what comes behind the span is to be drawn, from the logits of its last token: the span feeds all that is known of a
+ * text that goes on and is not forced. */
+static inline bool cot_request_draws(const cot_request_state *request, const cot_span *span)
+{
+    return !request->forced && span->position + span->tokens == request->known &&
+           request->known < request->limit;
+}
+
 typedef struct cot_scheduler_limits {
     int64_t sequences, pages;         // most sequences that are active at once; pages of the KV cache
     int64_t step_tokens, step_logits; // most tokens of a step, and most rows of logits

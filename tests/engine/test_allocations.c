@@ -197,7 +197,7 @@ static void a_run_without_memory_loses_nothing(void **state)
     (void)state;
     cot_request requests[REQUESTS];
     cot_engine *engine = engine_of_two_rows("dp", requests);
-    const cot_scheduler *s = &engine->scheduler;
+    const cot_scheduler *s = &engine->loop.scheduler;
     struct text first[REQUESTS] = {0}, text[REQUESTS];
     cot_events events = {.context = first, .on_token = note_token, .on_finish = note_finish};
     assert_int_equal(cot_engine_run(engine, requests, REQUESTS, &events, NULL, NULL), COT_OK);

@@ -192,7 +192,7 @@ static void ask(const struct question *q, int ranks, uint64_t *seed)
     assert_true(o.tbt_ns != COT_TBT_AUTO || load.tbt_ns > 0);
     assert_int_equal(load.kv_pages_free, load.kv_pages);
     for (int64_t p = 0; p < load.kv_pages; p++) // what is left are blocks
-        assert_int_equal(engine->scheduler.pool.references[p], engine->scheduler.pool.idle[p]);
+        assert_int_equal(engine->loop.scheduler.pool.references[p], engine->loop.scheduler.pool.idle[p]);
     seen.hits += load.hit_tokens;
     seen.preemptions += load.preemptions;
     seen.evictions += load.evicted_blocks;

@@ -77,7 +77,7 @@ static void cancel(struct history *h, size_t i)
 {
     struct told *t = &h->each[i];
     int before = t->finishes;
-    const cot_request_state *r = cot_scheduler_find(&h->engine->scheduler, t->id);
+    const cot_request_state *r = cot_scheduler_find(&h->engine->loop.scheduler, t->id);
     assert_int_equal(r != NULL, !before);
     if (r) *(r->row < 0 ? &seen.cancelled_waiting : &seen.cancelled_running) += 1;
     t->cancelled |= !before;
@@ -192,7 +192,7 @@ static const cot_events listeners = {.on_admit = take_admit,
 
 static void check_pages(const cot_engine *engine)
 {
-    const cot_scheduler *s = &engine->scheduler;
+    const cot_scheduler *s = &engine->loop.scheduler;
     int64_t held = 0;
     for (int64_t i = 0; i < s->active_count; i++) held += s->active[i]->pages_held;
     if (!s->limits.block) assert_int_equal(s->pool.free_pages + held, s->pool.pages);
@@ -202,7 +202,7 @@ static void check_pages(const cot_engine *engine)
 
 static void check_all_free(const cot_engine *engine)
 {
-    const cot_scheduler *s = &engine->scheduler;
+    const cot_scheduler *s = &engine->loop.scheduler;
     uint8_t rows[8] = {0};
     check_pages(engine);
     assert_int_equal(s->pool.free_pages + s->pool.idle_pages, s->pool.pages);
@@ -276,13 +276,13 @@ static void live_with(const struct setting *s, int histories, uint64_t *seed)
     draw_kinds(&kinds, other, rounds ? &same : seed);
     check_all_free(other);
     struct history h = {.engine = engine, .kinds = &kinds, .seed = seed};
-    const uint64_t preempted = engine->scheduler.preemptions;
+    const uint64_t preempted = engine->loop.scheduler.preemptions;
     for (int i = 0; i < histories; i++) {
         h.count = 0;
         h.most = 1 + draw(seed) % MOST_REQUESTS;
         live_through(&h);
     }
-    seen.preempted += (int)(engine->scheduler.preemptions - preempted);
+    seen.preempted += (int)(engine->loop.scheduler.preemptions - preempted);
     h.count = 0;
     h.most = 3;
     while (h.count < h.most) submit(&h);

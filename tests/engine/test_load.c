@@ -37,7 +37,7 @@ static void open_world(uint64_t *seed, int homes)
                                    .block = BLOCK,
                                    .max_wait_steps = 4};
     limits.step_maps = cot_scheduler_step_maps(25, 4, LONGEST, BLOCK);
-    assert_int_equal(cot_scheduler_open(&world.engine.scheduler, &limits, NULL), COT_OK);
+    assert_int_equal(cot_scheduler_open(&world.engine.loop.scheduler, &limits, NULL), COT_OK);
     world.engine.info.ranks = HOMES;
     for (int t = 0; t < TEXTS; t++)
         for (int i = 0; i < LONGEST; i++)
@@ -104,7 +104,7 @@ static struct entry *entry_of(uint64_t id)
 
 static void step_once(void)
 {
-    cot_scheduler *s = &world.engine.scheduler;
+    cot_scheduler *s = &world.engine.loop.scheduler;
     while (cot_scheduler_admit(s)) {}
     const cot_step step = cot_scheduler_plan(s);
     for (int32_t i = 0; i < step.spans; i++) {
@@ -142,14 +142,15 @@ static void homes_are_those_of_the_model(void **state)
             followed += home != model_chooses(&e, 0, homes);
             if (draw(&seed) % 3 == 0) {
                 r.after = 0; // all get on
-                cot_request_state *made = cot_scheduler_submit(&world.engine.scheduler, &r, e.limit, e.home, 0);
+                cot_request_state *made =
+                    cot_scheduler_submit(&world.engine.loop.scheduler, &r, e.limit, e.home, 0);
                 assert_non_null(made);
                 e.id = made->id;
                 world.each[world.count++] = e;
             }
             if (draw(&seed) % 3) step_once();
         }
-        cot_scheduler_close(&world.engine.scheduler);
+        cot_scheduler_close(&world.engine.loop.scheduler);
     }
     for (int h = 0; h < HOMES; h++) assert_true(chosen[h] > 100);
     assert_true(other_than_least > 100 && followed > 20);
@@ -161,14 +162,14 @@ static void loads_are_what_they_are_called(void **state)
     (void)state;
     cot_engine *e = &world.engine;
     memset(e, 0, sizeof *e);
-    cot_scheduler *s = &e->scheduler;
+    cot_scheduler *s = &e->loop.scheduler;
     s->waiting_count = 2, s->active_count = 3;
     s->pool = (cot_page_pool){.pages = 500, .free_pages = 70, .idle_pages = 11};
     s->prefix.nodes = 13, s->prefix.evicted = 17;
     s->queried_tokens = 1900, s->hit_tokens = 230, s->preemptions = 29, s->waited_steps = 31;
     s->limits.target_ns = 37;
     s->cost.predicted_ns = 41.5, s->cost.observed_ns = 43.25, s->cost.error = 0.125;
-    e->steps = 47;
+    e->loop.steps = 47;
     cot_engine_load l;
     memset(&l, 0xff, sizeof l);
     cot_engine_get_load(e, &l);

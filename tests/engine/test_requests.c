@@ -317,7 +317,7 @@ static void who_starts_over_tells_nothing_twice(void **state)
             cot_engine *engine = open_random("null", &s);
             cot_request requests[] = {forced_request(ids, TOKENS, 60), forced_request(ids + 1, TOKENS, 50)};
             struct records both = must_run(engine, requests, 2);
-            assert_true(engine->scheduler.preemptions > 0);
+            assert_true(engine->loop.scheduler.preemptions > 0);
             for (size_t i = 0; i < 2; i++) {
                 struct records alone = must_run(engine, &requests[i], 1);
                 assert_told_once(&both, i, &requests[i], true);
@@ -409,7 +409,7 @@ static void stage_finishes(void *context, uint64_t request, cot_finish finish)
  * with. */
 static int64_t pages_of(const cot_engine *engine)
 {
-    const cot_scheduler *s = &engine->scheduler;
+    const cot_scheduler *s = &engine->loop.scheduler;
     uint8_t *held = must_allocate((size_t)s->pool.pages, 1);
     int64_t pages = 0;
     for (int64_t i = 0; i < s->active_count; i++) {
@@ -466,7 +466,7 @@ static void what_is_cancelled_holds_nothing(void **state)
                 assert_int_equal(cot_engine_cancel(engine, s->id, NULL), COT_NOT_FOUND);
                 continue;
             }
-            const cot_request_state *r = cot_scheduler_find(&engine->scheduler, s->id);
+            const cot_request_state *r = cot_scheduler_find(&engine->loop.scheduler, s->id);
             queued += !s->admits;
             preempted += s->admits && r->row < 0;
             in_prompt += r->row >= 0 && r->fed < r->prompt_tokens;
@@ -486,7 +486,7 @@ static void what_is_cancelled_holds_nothing(void **state)
         cot_engine_get_load(engine, &load);
         assert_int_equal(load.running + load.waiting, 0);
         assert_int_equal(load.kv_pages_free, load.kv_pages);
-        assert_int_equal(engine->scheduler.free_row_count, engine->scheduler.limits.sequences);
+        assert_int_equal(engine->loop.scheduler.free_row_count, engine->loop.scheduler.limits.sequences);
         cot_engine_close(engine);
     }
     if (!queued || !in_prompt || !in_text || !preempted || !from_callbacks)

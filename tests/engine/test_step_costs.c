@@ -46,7 +46,7 @@ static cot_cost taught(const cot_engine *e, cot_cost cost, const struct fed fed[
     cot_cost_expect(&cost, &held);
     const double distinct = cot_cost_learn_routing(&cost, own, LAYERS, CONTEXT, rows, touched);
     *partly = rows < held.tokens && cot_cost_distinct(&cost, held.tokens) != distinct;
-    cot_cost_learn(&cost, &held, rows < held.tokens ? -1 : distinct, (double)e->last_step_ns);
+    cot_cost_learn(&cost, &held, rows < held.tokens ? -1 : distinct, (double)e->loop.last_step_ns);
     return cost;
 }
 
@@ -72,16 +72,16 @@ static void each_step_teaches_what_it_held(void **state)
             }
             for (size_t left = 1; left; steps++) {
                 bool partly;
-                const cot_cost before = engine->scheduler.cost;
+                const cot_cost before = engine->loop.scheduler.cost;
                 for (int home = 0; home < 2; home++) fed[home].tokens = 0;
                 left = must_step(engine);
                 const cot_cost after = taught(engine, before, fed, &partly);
-                assert_memory_equal(&after, &engine->scheduler.cost, sizeof after);
+                assert_memory_equal(&after, &engine->loop.scheduler.cost, sizeof after);
                 partly_own += partly;
             }
             for (int home = 0; home < 2; home++) free(ids[home]);
         }
-        assert_int_equal(engine->scheduler.cost.steps, steps);
+        assert_int_equal(engine->loop.scheduler.cost.steps, steps);
         assert_true(ranks == 1 ? partly_own == 0 : partly_own > 10);
         cot_engine_close(engine);
     }
@@ -103,7 +103,7 @@ static void shares_of_steps_are_learnt_as_shares(void **state)
         const cot_request r = forced_request(ids, TOKENS, prompt);
         must_submit(engine, &r, 0, &events);
         for (size_t left = 1; left;) {
-            const cot_cost *now = &engine->scheduler.cost, before = *now;
+            const cot_cost *now = &engine->loop.scheduler.cost, before = *now;
             cot_cost_step held = {0};
             fed.tokens = 0;
             left = must_step(engine);
@@ -112,7 +112,7 @@ static void shares_of_steps_are_learnt_as_shares(void **state)
             cot_cost_expect(&after, &held);
             memcpy(after.distinct, now->distinct, sizeof after.distinct);
             memcpy(after.routed, now->routed, sizeof after.routed);
-            cot_cost_learn(&after, &held, -1, (double)engine->last_step_ns);
+            cot_cost_learn(&after, &held, -1, (double)engine->loop.last_step_ns);
             assert_memory_equal(&after, now, sizeof after);
             for (int d = 0; d < COT_COST_DOUBLINGS; d++)
                 assert_int_equal(now->routed[d] - before.routed[d], (int64_t)1 << d <= fed.tokens / ranks);
@@ -134,9 +134,9 @@ static void the_target_is_twice_what_all_decoding_takes(void **state)
         cot_engine *engine = open_random("null", &(struct setting){.ranks = 2, .sequences = ROWS});
         int32_t *ids[REQUESTS];
         int64_t targets = 0;
-        const cot_scheduler *s = &engine->scheduler;
-        engine->tbt_ns = asked[way];
-        engine->scheduler.limits.target_ns = asked[way] > 0 ? asked[way] : 0;
+        const cot_scheduler *s = &engine->loop.scheduler;
+        engine->loop.options.tbt_ns = asked[way];
+        engine->loop.scheduler.limits.target_ns = asked[way] > 0 ? asked[way] : 0;
         for (int i = 0; i < REQUESTS; i++) {
             ids[i] = drawn_ids(CONTEXT, VOCAB, &seed);
             const int64_t tokens = 20 + (int64_t)(draw(&seed) % (CONTEXT - 40));

@@ -103,13 +103,13 @@ static void assert_step(const cot_engine *engine, const struct told *told, const
         tokens += fed[i].tokens;
         for (int64_t t = 0; t < fed[i].tokens; t++) prompt_tokens += fed[i].begin + t < fed[i].prompt;
     }
-    assert_int_equal(told->last.step, engine->steps);
+    assert_int_equal(told->last.step, engine->loop.steps);
     assert_int_equal(told->last.sequences, sequences);
     assert_int_equal(told->last.tokens, tokens);
     assert_int_equal(told->last.prompt_tokens, prompt_tokens);
     assert_int_equal(told->last.ranks, engine->info.ranks);
-    assert_true(told->last.observed_ns == (double)engine->last_step_ns);
-    assert_true(told->last.predicted_ns == engine->scheduler.cost.predicted_ns);
+    assert_true(told->last.observed_ns == (double)engine->loop.last_step_ns);
+    assert_true(told->last.predicted_ns == engine->loop.scheduler.cost.predicted_ns);
     count_routing(routing, engine, fed, shared);
     for (int rank = 0; rank < engine->info.ranks; rank++) {
         const cot_rank_routing *r = &told->routing[rank], *wanted = &routing[rank];

@@ -69,7 +69,7 @@ static void an_engine_learns(void **state)
         int32_t *ids = drawn_ids(TOKENS + 20, VOCAB, &seed);
         const cot_request request = forced_request(ids, TOKENS + 20, TOKENS);
         struct records told = must_run(engine, &request, 1);
-        const cot_cost *cost = &engine->scheduler.cost;
+        const cot_cost *cost = &engine->loop.scheduler.cost;
         int64_t distinct = 0;
         for (int l = 0; l < MOE_LAYERS; l++)
             for (int e = 0; e < MODEL_EXPERTS; e++) {
@@ -79,7 +79,7 @@ static void an_engine_learns(void **state)
                         is_there |= told.record[0].experts[(t * MOE_LAYERS + l) * TOP_K + k] == e;
                 distinct += is_there;
             }
-        assert_int_equal(cost->steps, engine->steps);
+        assert_int_equal(cost->steps, engine->loop.steps);
         assert_int_equal(cost->steps, 21);
         if (cost->routed[0]) assert_true(fabs(cost->distinct[0] - TOP_K) < 1e-9);
         if (s.ranks == 1 || way / 2) { // all of them are rank 0's
@@ -89,7 +89,7 @@ static void an_engine_learns(void **state)
         for (int t = 0; t < COT_COST_TERMS; t++) assert_true(cost->prior[t] > 0 && cost->weight[t] >= 0);
         cot_engine_load load;
         cot_engine_get_load(engine, &load);
-        assert_true(load.observed_ns == (double)engine->last_step_ns && load.predicted_ns > 0);
+        assert_true(load.observed_ns == (double)engine->loop.last_step_ns && load.predicted_ns > 0);
         records_free(&told);
         free(ids);
         cot_engine_close(engine);

@@ -3,6 +3,9 @@ add_test(NAME engine/test_tiny_everywhere COMMAND engine_test_tiny)
 set_tests_properties(engine/test_tiny_everywhere PROPERTIES LABELS long TIMEOUT 3000 ENVIRONMENT COT_LONG=1)
 add_test(NAME engine/test_formats_everywhere COMMAND engine_test_formats)
 set_tests_properties(engine/test_formats_everywhere PROPERTIES LABELS long TIMEOUT 3000 ENVIRONMENT COT_LONG=1)
+# A million steps of the loop.
+add_test(NAME engine/test_loop_everywhere COMMAND engine_test_loop)
+set_tests_properties(engine/test_loop_everywhere PROPERTIES LABELS long TIMEOUT 3000 ENVIRONMENT COT_LONG=1)
 cot_count_allocations(engine_test_allocations)
 target_link_options(engine_test_bench PRIVATE -Wl,--wrap=cot_bench_draw_expert)
 # What is said of memory against what is touched, over a grid of settings: minutes.

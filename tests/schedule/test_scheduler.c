@@ -434,9 +434,12 @@ static void what_was_found_is_told_for_good(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pages_are_counted),       cmocka_unit_test(steps_by_example),
-        cmocka_unit_test(steps_at_random),         cmocka_unit_test(targets_by_example),
-        cmocka_unit_test(nobody_starves),          cmocka_unit_test(who_sits_out_is_counted),
+        cmocka_unit_test(pages_are_counted),
+        cmocka_unit_test(steps_by_example),
+        cmocka_unit_test(steps_at_random),
+        cmocka_unit_test(targets_by_example),
+        cmocka_unit_test(nobody_starves),
+        cmocka_unit_test(who_sits_out_is_counted),
         cmocka_unit_test(what_was_found_is_told_for_good),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -92,7 +92,7 @@ static void write_truth(const cot_prefix_cache *c)
 cot_status __wrap_cot_engine_list_cache(const cot_engine *engine, const cot_cache_events *events,
                                         cot_error *error)
 {
-    write_truth(&engine->scheduler.prefix);
+    write_truth(&engine->loop.scheduler.prefix);
     return __real_cot_engine_list_cache(engine, events, error);
 }
 
