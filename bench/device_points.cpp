@@ -227,7 +227,7 @@ struct Layer {
     {
         cot_status status = cot_cuda_group_open(&group, device, kind, &options, ranks, error);
         for (int r = 0; r < ranks && status == COT_OK; r++)
-            status = cot_cuda_group_keep(group, &layer, r, slots.data(), error);
+            status = cot_cuda_group_keep(group, &layer, COT_MOE_ALL_SLOTS, r, slots.data(), error);
         if (status == COT_OK) group->call.fabric.timeout_ns = 10000000000;
         return status;
     }

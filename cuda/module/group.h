@@ -81,8 +81,8 @@ void cot_cuda_group_close(cot_cuda_group *group); // NULL is fine
 /* Takes a rank's slots of a layer, `slots` at `local`, to the device, and of rank 0 what all share; again what was there before, in
  * other memory where it has another size by now.
  * One thread at a time. Errors: OUT_OF_MEMORY (with both sizes), IO. */
-cot_status cot_cuda_group_keep(cot_cuda_group *group, const cot_moe_layer *layer, int rank, const void *local,
-                               cot_error *error);
+cot_status cot_cuda_group_keep(cot_cuda_group *group, const cot_moe_layer *layer, int64_t slot, int rank,
+                               const void *local, cot_error *error);
 
 /* Runs the call that all have arrived for: its passes one after the other, each one launch, or COT_CUDA_PHASES of bulk. Sets
  * status, error, traffic. The host waits once for a pass, and once more for rows where a call that cannot be routed must leave them

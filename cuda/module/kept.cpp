@@ -67,14 +67,29 @@ static cot_status keep(cot_cuda_group *g, const void *host, cot_sym slots, int r
     return cot_cuda_check(driver, driver->to_device(found->at, from, bytes), "take weights", error);
 }
 
-cot_status cot_cuda_group_keep(cot_cuda_group *g, const cot_moe_layer *layer, int rank, const void *local,
-                               cot_error *error)
+/* A slot of a layer that was kept is stored anew. */
+static cot_status keep_slot(cot_cuda_group *g, const cot_moe_layer *layer, int64_t slot, int rank,
+                            const void *local, cot_error *error)
+{
+    const size_t bytes = g->call.networks[0].bytes, from = static_cast<size_t>(slot) * bytes;
+    const cot_cuda_kept *const found = cot_cuda_find_kept(g, nullptr, layer->slots, rank);
+    if (!found || from + bytes > found->bytes)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "a slot's layer was not kept");
+    return cot_cuda_check(
+        g->device->driver,
+        g->device->driver->to_device(found->at + from, static_cast<const char *>(local) + from, bytes),
+        "take weights", error);
+}
+
+cot_status cot_cuda_group_keep(cot_cuda_group *g, const cot_moe_layer *layer, int64_t slot, int rank,
+                               const void *local, cot_error *error)
 {
     const cot_moe_options *const o = &g->options;
     const size_t experts = static_cast<size_t>(o->experts), h = static_cast<size_t>(o->expert.hidden),
                  slots = static_cast<size_t>(slots_of(o)) * g->call.networks[0].bytes;
     const cot_cuda_current current(g->device);
     cot_status status = current.check(error);
+    if (status == COT_OK && slot != COT_MOE_ALL_SLOTS) return keep_slot(g, layer, slot, rank, local, error);
     if (status == COT_OK) status = keep(g, nullptr, layer->slots, rank, local, slots, error);
     const auto keep_whole = [&](const void *host, size_t bytes) {
         if (host && status == COT_OK) status = keep(g, host, 0, 0, host, bytes, error);

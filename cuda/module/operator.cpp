@@ -239,11 +239,11 @@ static void cuda_close(cot_moe *moe)
     free(moe);
 }
 
-static cot_status cuda_keep(cot_moe *moe, const cot_moe_layer *layer, cot_error *error)
+static cot_status cuda_keep(cot_moe *moe, const cot_moe_layer *layer, int64_t slot, cot_error *error)
 {
     const cuda_moe *const m = reinterpret_cast<cuda_moe *>(moe);
     pthread_mutex_lock(&m->place->mutex);
-    const cot_status status = cot_cuda_group_keep(m->place->group, layer, m->fabric->rank,
+    const cot_status status = cot_cuda_group_keep(m->place->group, layer, slot, m->fabric->rank,
                                                   cot_local(m->fabric, layer->slots), error);
     pthread_mutex_unlock(&m->place->mutex);
     return status;

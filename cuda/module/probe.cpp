@@ -241,7 +241,8 @@ static cot_status run_group(probing *p, cot_cuda_group *g, cot_error *error)
     for (int r = 0; r < p->ranks && status == COT_OK; r++) {
         const int64_t begin = cot_share_begin(p->tokens, r, p->ranks),
                       end = cot_share_begin(p->tokens, r + 1, p->ranks);
-        status = cot_cuda_group_keep(g, &layer, r, p->device_slots + static_cast<size_t>(r) * slots, error);
+        status = cot_cuda_group_keep(g, &layer, COT_MOE_ALL_SLOTS, r,
+                                     p->device_slots + static_cast<size_t>(r) * slots, error);
         g->arrived[r] = {&layer,
                          p->y + begin * h,
                          p->experts_of + begin * k,

@@ -281,8 +281,10 @@ void cot_engine_get_load(const cot_engine *engine, cot_engine_load *load);
 /* Fills in the first `room` of them: those that run, in the order in which they began, then those that wait, in turn.
  * Returns how many there are. Does not communicate; its cost grows with the square of those that run. */
 size_t cot_engine_sequences(const cot_engine *engine, cot_engine_sequence *sequences, size_t room);
-/* Where the experts are. Constant while the engine lives; owned by it. */
-const cot_expert_layout *cot_engine_layout(const cot_engine *engine);
+/* Where the experts are now, a copy, which the caller frees (cot_expert_layout_free); `*epoch`, where not NULL, counts how often
+ * that has changed. Thread-safe. Errors: OUT_OF_MEMORY. */
+cot_status cot_engine_layout(cot_engine *engine, cot_expert_layout *layout, uint64_t *epoch,
+                             cot_error *error);
 
 /* From now on `events` are told, in place of others; copied. NULL: nobody is. */
 void cot_engine_watch_cache(cot_engine *engine, const cot_cache_events *events);

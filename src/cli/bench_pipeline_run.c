@@ -103,7 +103,9 @@ bool pipeline_run(const struct pipeline_work *w, const struct pipeline_way *way,
     const cot_engine_info *info = cot_engine_describe(way->engine);
     cot_error error;
     cot_stats before = {0}, after = {0};
+    cot_expert_layout layout = {0};
     cot_status status = account ? cot_engine_stats(way->engine, &before, &error) : COT_OK;
+    if (account && status == COT_OK) status = cot_engine_layout(way->engine, &layout, NULL, &error);
     for (size_t i = 0; i < w->n_requests && status == COT_OK; i++) {
         uint64_t id;
         status = cot_engine_submit(way->engine, &id, &w->requests[i], (int)(i % (size_t)info->ranks),
@@ -126,13 +128,13 @@ bool pipeline_run(const struct pipeline_work *w, const struct pipeline_way *way,
             after.prefill_tokens + after.decode_tokens - before.prefill_tokens - before.decode_tokens;
         if (counts) {
             pipeline_account_add(account, info, &before, &after, tokens, w->links, w->n_links);
-            account->expert_peak =
-                fmax(account->expert_peak, pipeline_expert_peak(way->engine, &before, &after));
+            account->expert_peak = fmax(account->expert_peak, pipeline_expert_peak(&layout, &before, &after));
         }
         cot_stats_clear(&before);
         before = after;
     }
     if (account) cot_stats_clear(&before);
+    cot_expert_layout_free(&layout);
     if (!decode && samples) samples->ns[samples->count++] = whole_ns;
     if (status != COT_OK) cot_complain_of(&error);
     return status == COT_OK;

@@ -105,9 +105,8 @@ void pipeline_account_add(pipeline_account *a, const cot_engine_info *info, cons
     for (int p = 0; p < COT_STATS_PHASES; p++) a->rounds += after->rounds[p] - before->rounds[p];
 }
 
-double pipeline_expert_peak(const cot_engine *engine, const cot_stats *before, const cot_stats *after)
+double pipeline_expert_peak(const cot_expert_layout *layout, const cot_stats *before, const cot_stats *after)
 {
-    const cot_expert_layout *layout = cot_engine_layout(engine);
     double peak = 0;
     for (int32_t l = 0; l < layout->n_layers; l++) {
         const cot_expert_replicas r = cot_expert_layout_layer(layout, l);

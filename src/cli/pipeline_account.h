@@ -24,6 +24,6 @@ void pipeline_account_add(pipeline_account *account, const cot_engine_info *info
                           const cot_stats *after, int64_t tokens, const cot_engine_link *links,
                           size_t n_links);
 /* How much more the busiest rank's experts do than the mean rank's, in the layer where that is most. */
-double pipeline_expert_peak(const cot_engine *engine, const cot_stats *before, const cot_stats *after);
+double pipeline_expert_peak(const cot_expert_layout *layout, const cot_stats *before, const cot_stats *after);
 
 #endif

@@ -246,11 +246,13 @@ static cot_status measure(cot_engine *e, const cot_fabric_backend *fabric, size_
     const size_t embedding = cot_embedding_bytes(e->checkpoint);
     const size_t plans =
         2 * (size_t)ranks * cot_plan_bytes(e->runner.step_tokens, e->runner.step_maps); // two on each rank
+    const size_t changes = (size_t)cot_expert_changes_room(&e->layout) * sizeof(int32_t),
+                 epochs = (size_t)(ranks + 1) * (2 * cot_expert_epoch_bytes(&e->layout) + changes);
     sizes->weights = cot_format_row_of(e->runner.precision.experts)->name;
     sizes->weights_attention = cot_format_row_of(e->whole.attention[0].output.format)->name;
     sizes->weights_head = cot_format_row_of(e->whole.output.format)->name;
     sizes->total_bytes = sizes->weight_bytes + embedding + cache + other + attention.used +
-                         cot_scheduler_bytes(&limits) + plans;
+                         cot_scheduler_bytes(&limits) + plans + epochs;
     sizes->here_bytes = bytes_here(sizes, embedding, fabric, ranks);
     return status;
 }
@@ -355,7 +357,8 @@ static cot_status lay_out_experts(cot_engine *e, const cot_engine_options *o, co
         status = cot_engine_placement_check(o->placement, name, &known, error);
     if (status == COT_OK) status = cot_engine_replay_rows(&e->row_of_id, o->routing, e->tables, error);
     if (status != COT_OK) return status;
-    const int32_t *groups = cot_engine_tables_groups(e->tables, cot_engine_replay_first_layer(o->routing));
+    e->first_table = cot_engine_replay_first_layer(o->routing);
+    const int32_t *groups = cot_engine_tables_groups(e->tables, e->first_table);
     if (o->placement)
         status = cot_expert_layout_of_map(&e->layout, &shape, o->placement, name, error);
     else
@@ -464,6 +467,7 @@ static cot_status start(cot_engine *e, const cot_engine_options *given, cot_erro
     cot_loader_close(load);
     if (status == COT_OK) status = open_loop(e, error);
     if (status == COT_OK) status = open_attention_scratch(e, error);
+    if (status == COT_OK) status = cot_placing_open(&e->placing, &e->layout, error);
     if (status != COT_OK) return status;
     cot_engine_group_options group = {.runner = e->runner,
                                       .ranks = options->ranks,
@@ -600,6 +604,7 @@ void cot_engine_close(cot_engine *e)
     cot_arena_close(&e->attention);
     cot_embedding_close(&e->whole.embedding);
     cot_checkpoint_close(e->checkpoint);
+    cot_placing_close(&e->placing);
     cot_expert_layout_free(&e->layout);
     cot_predictor_close(e->tables);
     cot_loop_close(&e->loop);

@@ -5,6 +5,9 @@
 #include "engine/group.h"
 #include "engine/loop.h"
 #include "engine/sampler.h"
+#include "placement/epoch.h"
+
+#include <pthread.h>
 
 /* What the executor of ranks (ranks.c) keeps of a step, sized at open. */
 typedef struct cot_ranks {
@@ -19,6 +22,14 @@ typedef struct cot_ranks {
     cot_rank_routing routing[COT_MAX_RANKS]; // since the report before
 } cot_ranks;
 
+/* Where experts are now: rank 0's account of what all ranks have. */
+typedef struct cot_placing {
+    pthread_mutex_t mutex; // of `second`: other threads read the layout in force
+    bool second;           // which of both epochs is in force
+    cot_expert_epoch epoch[2];
+    int32_t *held; // [MoE layers][P * slots] the expert whose weights a slot has; -1: none
+} cot_placing;
+
 struct cot_engine {
     cot_checkpoint *checkpoint;
     const cot_config *config;
@@ -30,10 +41,12 @@ struct cot_engine {
     cot_engine_info info;
     const char *name;         // of the model, for messages: while it is opened
     int32_t *moe_layer;       // [MoE layers]
-    cot_expert_layout layout; // of those over the ranks
-    cot_predictor *tables;    // by whose groups experts sit; NULL: there are none
-    cot_replay replay;        // where the options give routing
-    int32_t *row_of_id;       // of the tables, where the trace replayed has ids of its own
+    cot_expert_layout layout; // of those over the ranks, at first
+    cot_placing placing;
+    cot_predictor *tables; // by whose groups experts sit, in every epoch; NULL: there are none
+    int32_t first_table;   // the layer of tables that is the first MoE layer
+    cot_replay replay;     // where the options give routing
+    int32_t *row_of_id;    // of the tables, where the trace replayed has ids of its own
     int64_t block_tokens, tbt_ns, max_wait_steps; // the options
     uint64_t likeness;                            // of the model, to tell it from another
     cot_ranks ranks;
@@ -43,6 +56,17 @@ struct cot_engine {
 /* The engine's group of ranks as the executor of its loop; close either way. Errors: OUT_OF_MEMORY. */
 cot_status cot_ranks_open(cot_executor *executor, cot_engine *engine, cot_error *error);
 void cot_ranks_close(cot_ranks *ranks);
+
+/* Begins with the engine's first layout; close either way. Errors: OUT_OF_MEMORY. */
+cot_status cot_placing_open(cot_placing *placing, const cot_expert_layout *layout, cot_error *error);
+void cot_placing_close(cot_placing *placing);
+/* The executor's `place`; context is the engine. Errors: INVALID_ARGUMENT: those of cot_expert_changes_check; a slot that does not
+ * hold the expert's weights; what drawn routing, s-moe or its tables do not allow. UNSUPPORTED: layers share experts. */
+cot_status cot_engine_place(void *context, const int32_t *words, int64_t count, cot_error *error);
+/* A slot that no expert is placed in is read from the checkpoint; layer is its number among MoE layers. Between two steps.
+ * Errors: INVALID_ARGUMENT: there is no such slot or expert, the slot is in use; those of loading: the slot holds nothing. */
+cot_status cot_engine_fill(cot_engine *engine, int32_t rank, int32_t layer, int32_t expert, int32_t slot,
+                           cot_error *error);
 
 /* Bytes of weights and KV that a step with this routing ([MoE layers][step_tokens][K]) had to read, each once: matrices
  * as they are packed, int8's with their scales, biases of networks, and keys and values as they are stored, of the

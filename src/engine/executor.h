@@ -34,6 +34,9 @@ typedef struct cot_executor {
     /* Runs a step, and fills in an answer that is zero. An error is the executor's end. */
     cot_status (*step)(void *context, const cot_step *step, cot_request_state *const *by_row,
                        cot_executor_answer *answer, cot_error *error);
+    /* Experts sit, from the next step on, where these changes have them (placement/epoch.h). Errors: INVALID_ARGUMENT, UNSUPPORTED:
+     * the placement in force stays; others are the executor's end. NULL: it has no placement. */
+    cot_status (*place)(void *context, const int32_t *words, int64_t count, cot_error *error);
     /* There is nothing to run: is the executor alive? NULL: it is. */
     cot_status (*idle)(void *context, cot_error *error);
     /* Tells listeners what no answer holds, of requests that have not ended: routing of all spans; logits, of which the span's

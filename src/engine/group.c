@@ -2,23 +2,27 @@
 
 #include "base/error.h"
 #include "fabric/reports.h"
+#include "placement/epoch.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { OPENED = 1, STEP_FAILED = 2 }; // the numbers of a rank's reports
 
 /* One rank's end of the group: the endpoint, the symmetric words of the plan protocol, the runner.
  *
- * Rank 0 writes plan i into buffer i mod 2 of every rank and raises its signal to i. It sends plan i + 2 only
- * after step i + 1 has ended, for which every rank had to begin it, and so had done with plan i: two buffers
- * are enough. */
+ * Rank 0 writes plan i into buffer i mod 2 of every rank and raises its signal to i. Each plan has an answer of every
+ * rank, but a step's logits may be with rank 0 before a rank is done with the plan: rank 0 sends plan i + 2 only after plan
+ * i + 1 was answered, for which every rank had to begin it, and so had done with plan i. Two buffers are enough. */
 struct end {
     cot_fabric *fabric;
     cot_runner *runner;
     cot_sym plan_at, plan_signal;
-    size_t plan_bytes; // of one buffer
-    cot_reports reports;
+    size_t plan_bytes;            // of one buffer
+    cot_reports reports, answers; // answers: of plans that have no other, by the plans' numbers
     uint64_t plans;
+    int32_t *changes; // of an epoch that comes in several plans, so far
+    int64_t changes_count;
 };
 
 struct cot_engine_group {
@@ -36,6 +40,7 @@ static cot_status open_words(struct end *end, const cot_rank *rank, cot_error *e
 {
     *end = (struct end){.fabric = rank->fabric, .plan_bytes = plan_bytes_of(rank->argument)};
     cot_status status = cot_reports_open(&end->reports, rank->fabric, error);
+    if (status == COT_OK) status = cot_reports_open(&end->answers, rank->fabric, error);
     if (status == COT_OK) status = cot_alloc(end->fabric, &end->plan_at, 2 * end->plan_bytes, error);
     if (status == COT_OK) status = cot_alloc(end->fabric, &end->plan_signal, sizeof(uint64_t), error);
     return status;
@@ -47,20 +52,9 @@ static cot_status open_runner(struct end *end, const cot_rank *rank, cot_error *
     cot_stage_enter(rank->fabric, COT_STAGE_LOADING, 0);
     cot_runner_options runner = options->runner;
     runner.pool = rank->pool;
+    end->changes = calloc((size_t)cot_expert_changes_room(runner.layout) + 1, sizeof *end->changes);
+    if (!end->changes) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for changes of a placement");
     return cot_runner_open(&end->runner, &runner, rank->fabric, rank->shared, error);
-}
-
-/* An idle group waits for as long as it takes. */
-static cot_status await_plan(struct end *end, cot_step *step, cot_plan_kind *kind, cot_error *error)
-{
-    end->plans++;
-    cot_stage_enter(end->fabric, COT_STAGE_IDLE, 0);
-    cot_status status =
-        cot_wait_patiently(end->fabric, end->plan_signal, end->plans, 0, COT_PHASE_CONTROL, error);
-    if (status != COT_OK) return status;
-    *kind = cot_plan_read(step,
-                          (uint8_t *)cot_local(end->fabric, end->plan_at) + end->plans % 2 * end->plan_bytes);
-    return COT_OK;
 }
 
 static void *plan_in_hand(struct end *end)
@@ -68,11 +62,33 @@ static void *plan_in_hand(struct end *end)
     return (uint8_t *)cot_local(end->fabric, end->plan_at) + end->plans % 2 * end->plan_bytes;
 }
 
-static void take_link(struct end *end)
+/* An idle group waits for as long as it takes. */
+static cot_status await_plan(struct end *end, cot_plan *plan, cot_error *error)
 {
-    cot_link link;
-    cot_plan_read_link(&link, plan_in_hand(end));
-    end->fabric->ops->set_link(end->fabric, &link);
+    end->plans++;
+    cot_stage_enter(end->fabric, COT_STAGE_IDLE, 0);
+    cot_status status =
+        cot_wait_patiently(end->fabric, end->plan_signal, end->plans, 0, COT_PHASE_CONTROL, error);
+    if (status == COT_OK) cot_plan_read(plan, plan_in_hand(end));
+    return status;
+}
+
+/* A rank's own part of a plan whose answer is a status. */
+static cot_status obey(struct end *end, const cot_plan *plan, cot_error *error)
+{
+    if (plan->kind == COT_PLAN_LINK) {
+        end->fabric->ops->set_link(end->fabric, &plan->link);
+    } else if (plan->kind == COT_PLAN_PLACE) {
+        memcpy(end->changes + end->changes_count, plan->words, (size_t)plan->count * sizeof *plan->words);
+        end->changes_count += plan->count;
+        if (!plan->last) return COT_OK;
+        cot_runner_place(end->runner, end->changes, end->changes_count);
+        end->changes_count = 0;
+    } else if (plan->fill.rank == end->fabric->rank) {
+        cot_stage_enter(end->fabric, COT_STAGE_LOADING, 0);
+        return cot_runner_fill(end->runner, plan->fill.layer, plan->fill.expert, plan->fill.slot, error);
+    }
+    return COT_OK;
 }
 
 /* Ranks other than 0. */
@@ -89,20 +105,20 @@ static void serve(const cot_rank *rank)
     const bool opened = status == COT_OK;
     cot_reports_send(&end.reports, OPENED, status, &error);
     while (status == COT_OK) {
-        cot_step step;
-        cot_plan_kind kind;
+        cot_plan plan;
         cot_step_result nothing;
-        status = await_plan(&end, &step, &kind, &error);
-        if (status != COT_OK || kind == COT_PLAN_STOP) break;
-        if (kind == COT_PLAN_LINK)
-            take_link(&end);
-        else if (kind == COT_PLAN_STEP)
-            status = cot_runner_step(end.runner, &step, &nothing, &error);
-        else
+        status = await_plan(&end, &plan, &error);
+        if (status != COT_OK || plan.kind == COT_PLAN_STOP) break;
+        if (plan.kind == COT_PLAN_STEP)
+            status = cot_runner_step(end.runner, &plan.step, &nothing, &error);
+        else if (plan.kind == COT_PLAN_STATS)
             status = cot_runner_stats(end.runner, NULL, &error);
+        else
+            cot_reports_send(&end.answers, end.plans, obey(&end, &plan, &error), &error);
     }
     if (opened && status != COT_OK) cot_reports_send(&end.reports, STEP_FAILED, status, &error);
     cot_runner_close(end.runner);
+    free(end.changes);
 }
 
 cot_status cot_engine_group_open(cot_engine_group **out, const cot_engine_group_options *options,
@@ -116,7 +132,7 @@ cot_status cot_engine_group_open(cot_engine_group **out, const cot_engine_group_
     const cot_launch_options launch = {.ranks = ranks,
                                        .threads = options->threads,
                                        .heap_bytes = cot_runner_heap_bytes(&options->runner, ranks) +
-                                                     cot_reports_heap_bytes(ranks) +
+                                                     2 * cot_reports_heap_bytes(ranks) +
                                                      2 * plan_bytes_of(options) + (16 << 20),
                                        .timeout_ns = options->timeout_ns,
                                        .main = serve,
@@ -135,20 +151,16 @@ cot_status cot_engine_group_open(cot_engine_group **out, const cot_engine_group_
     return status;
 }
 
-static void send_plan(struct end *root, size_t bytes)
+static void broadcast(struct end *root, const cot_plan *plan)
 {
-    cot_sym at = root->plan_at + root->plans % 2 * root->plan_bytes;
-    void *own = cot_local(root->fabric, at);
+    root->plans++;
+    const cot_sym at = root->plan_at + root->plans % 2 * root->plan_bytes;
+    void *own = plan_in_hand(root);
+    const size_t bytes = cot_plan_write(own, plan);
     for (int rank = 1; rank < root->fabric->ranks; rank++) {
         cot_put_signal(root->fabric, rank, at, own, bytes, root->plan_signal, root->plans, COT_PHASE_CONTROL);
         cot_rouse(root->fabric, rank);
     }
-}
-
-static void broadcast(struct end *root, cot_plan_kind kind, const cot_step *step)
-{
-    root->plans++;
-    send_plan(root, cot_plan_write(plan_in_hand(root), kind, step));
 }
 
 /* Where a rank failed, what it reports says more. */
@@ -162,8 +174,18 @@ cot_status cot_engine_group_step(cot_engine_group *g, const cot_step *step, cot_
                                  cot_error *error)
 {
     struct end *root = &g->root;
-    broadcast(root, COT_PLAN_STEP, step);
+    broadcast(root, &(cot_plan){.kind = COT_PLAN_STEP, .step = *step});
     return reason(root, cot_runner_step(root->runner, step, result, error), error);
+}
+
+/* A plan whose answer is a status: sent, obeyed here too, and answered by all. */
+static cot_status order(struct end *root, const cot_plan *plan, cot_error *error)
+{
+    broadcast(root, plan);
+    cot_status status = obey(root, plan, error);
+    cot_stage_enter(root->fabric, COT_STAGE_IDLE, 0);
+    const cot_status answered = reason(root, cot_reports_await(&root->answers, root->plans, error), error);
+    return status == COT_OK ? answered : status;
 }
 
 cot_status cot_engine_group_check(cot_engine_group *g, cot_error *error)
@@ -182,17 +204,34 @@ cot_status cot_engine_group_link(cot_engine_group *g, const cot_link *link, cot_
     if (!root->fabric->ops->set_link)
         return cot_fail(error, COT_UNSUPPORTED,
                         "links have a shape of their own where messages take a real wire");
-    root->plans++;
-    send_plan(root, cot_plan_write_link(plan_in_hand(root), link));
-    root->fabric->ops->set_link(root->fabric, link);
-    return COT_OK;
+    return order(root, &(cot_plan){.kind = COT_PLAN_LINK, .link = *link}, error);
+}
+
+cot_status cot_engine_group_fill(cot_engine_group *g, const cot_plan_fill *fill, cot_error *error)
+{
+    return order(&g->root, &(cot_plan){.kind = COT_PLAN_FILL, .fill = *fill}, error);
+}
+
+cot_status cot_engine_group_place(cot_engine_group *g, const int32_t *words, int64_t count, cot_error *error)
+{
+    struct end *root = &g->root;
+    const int64_t room = cot_plan_words(root->plan_bytes);
+    cot_status status = COT_OK;
+    bool last = false;
+    for (int64_t at = 0; !last && status == COT_OK; at += room) {
+        cot_plan plan = {.kind = COT_PLAN_PLACE, .words = words + at, .count = count - at};
+        last = plan.last = plan.count <= room;
+        if (!last) plan.count = room;
+        status = order(root, &plan, error);
+    }
+    return status;
 }
 
 cot_status cot_engine_group_stats(cot_engine_group *g, cot_rank_stats *stats, uint64_t *calls,
                                   uint64_t *exchanged, cot_error *error)
 {
     struct end *root = &g->root;
-    broadcast(root, COT_PLAN_STATS, NULL);
+    broadcast(root, &(cot_plan){.kind = COT_PLAN_STATS});
     const cot_status status = reason(root, cot_runner_stats(root->runner, stats, error), error);
     if (status != COT_OK) return status;
     cot_runner_add_calls(root->runner, calls);
@@ -209,10 +248,11 @@ void cot_engine_group_close(cot_engine_group *g)
     if (g->launch && cot_launch_is_copy(g->launch))
         ; // the ranks are another process's
     else if (root->runner)
-        broadcast(root, COT_PLAN_STOP, NULL);
+        broadcast(root, &(cot_plan){.kind = COT_PLAN_STOP});
     else if (root->fabric)
         root->fabric->ops->fail(root->fabric);
     cot_runner_close(root->runner);
     cot_launch_close(g->launch);
+    free(root->changes);
     free(g);
 }

@@ -30,8 +30,16 @@ cot_status cot_engine_group_step(cot_engine_group *group, const cot_step *step, 
 cot_status cot_engine_group_check(cot_engine_group *group, cot_error *error);
 /* Whether they are all there, looked at now; any thread may call it. */
 bool cot_engine_group_lives(const cot_engine_group *group);
+
+/* Commands that every rank answers; those errors that are not PEER_FAILED or TIMED_OUT leave the group as good as before. */
 /* The shape of all ranks' links from the next call on (cot_fabric_ops). Errors: UNSUPPORTED where messages take a real wire. */
 cot_status cot_engine_group_link(cot_engine_group *group, const cot_link *link, cot_error *error);
+/* All ranks adopt the epoch that follows by changes that were checked (placement/epoch.h): when this returns no rank reads slots
+ * that the epoch before had and this one has not. */
+cot_status cot_engine_group_place(cot_engine_group *group, const int32_t *words, int64_t count,
+                                  cot_error *error);
+/* A rank reads a slot that no step reads from the checkpoint. Errors: those of loading. */
+cot_status cot_engine_group_fill(cot_engine_group *group, const cot_plan_fill *fill, cot_error *error);
 /* Every rank's numbers [P], and what they sent one another in each exchange of the last step, [exchanges][P][P]; adds to calls [MoE layers][E] how many tokens have called each expert. */
 cot_status cot_engine_group_stats(cot_engine_group *group, cot_rank_stats *stats, uint64_t *calls,
                                   uint64_t *exchanged, cot_error *error);

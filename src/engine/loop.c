@@ -286,7 +286,7 @@ static cot_status run_step(cot_loop *l, cot_error *error)
     return COT_OK;
 }
 
-static cot_status check_outside(const cot_loop *l, cot_error *error)
+cot_status cot_loop_outside(const cot_loop *l, cot_error *error)
 {
     if (!l->inside) return cot_loop_usable(l, error);
     return cot_fail(error, COT_INVALID_ARGUMENT, "a callback may submit and cancel requests, not run them");
@@ -294,7 +294,7 @@ static cot_status check_outside(const cot_loop *l, cot_error *error)
 
 cot_status cot_loop_step(cot_loop *l, size_t *left, cot_error *error)
 {
-    cot_status status = check_outside(l, error);
+    cot_status status = cot_loop_outside(l, error);
     if (status != COT_OK) return status;
     l->inside = true;
     set_target(l);
@@ -308,6 +308,21 @@ cot_status cot_loop_step(cot_loop *l, size_t *left, cot_error *error)
     l->inside = false;
     *left = (size_t)(l->scheduler.active_count + l->scheduler.waiting_count);
     return status;
+}
+
+cot_status cot_loop_survives(cot_loop *l, cot_status status)
+{
+    l->failed |= status == COT_PEER_FAILED || status == COT_TIMED_OUT;
+    return status;
+}
+
+cot_status cot_loop_place(cot_loop *l, const int32_t *words, int64_t count, cot_error *error)
+{
+    const cot_executor *x = &l->executor;
+    const cot_status status = cot_loop_outside(l, error);
+    if (status != COT_OK) return status;
+    if (!x->place) return cot_fail(error, COT_UNSUPPORTED, "there are no experts to place");
+    return cot_loop_survives(l, x->place(x->context, words, count, error));
 }
 
 /* All or none, and nobody is told: *failed is the one that could not be had. Their ids are consecutive. */
@@ -335,7 +350,7 @@ cot_status cot_loop_run(cot_loop *l, const cot_request *requests, size_t count, 
     size_t nobody, left;
     if (!failed) failed = &nobody;
     *failed = count;
-    cot_status status = check_outside(l, error);
+    cot_status status = cot_loop_outside(l, error);
     if (status != COT_OK) return status;
     for (size_t i = 0; i < count; i++) {
         status = check_request(l, &requests[i], error);

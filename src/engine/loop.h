@@ -53,6 +53,13 @@ cot_status cot_loop_cancel(cot_loop *loop, uint64_t id, cot_error *error);
 cot_status cot_loop_step(cot_loop *loop, size_t *left, cot_error *error);
 cot_status cot_loop_run(cot_loop *loop, const cot_request *requests, size_t count, const cot_events *events,
                         size_t *failed, cot_error *error);
+/* Between two steps the executor adopts another placement. Errors: the executor's; UNSUPPORTED where it has none;
+ * INVALID_ARGUMENT from within a callback, when a step's answer is still being told. */
+cot_status cot_loop_place(cot_loop *loop, const int32_t *words, int64_t count, cot_error *error);
+/* The call that had this status is over: whether the executor is. */
+cot_status cot_loop_survives(cot_loop *loop, cot_status status);
+/* INVALID_ARGUMENT from within a callback, else as cot_loop_usable. */
+cot_status cot_loop_outside(const cot_loop *loop, cot_error *error);
 /* PEER_FAILED where an earlier step failed. */
 cot_status cot_loop_usable(const cot_loop *loop, cot_error *error);
 

@@ -95,8 +95,8 @@ static cot_status choose_method(cot_pipeline *p, const cot_engine_options *o, co
     return COT_OK;
 }
 
-static cot_status check_replicas(const cot_engine_options *o, const cot_expert_layout *layout,
-                                 cot_error *error)
+cot_status cot_engine_pipeline_check_layout(const cot_expert_layout *layout, const char *name,
+                                            cot_error *error)
 {
     for (int32_t l = 0; l < layout->n_layers; l++) {
         const cot_expert_replicas r = cot_expert_layout_layer(layout, l);
@@ -104,8 +104,8 @@ static cot_status check_replicas(const cot_engine_options *o, const cot_expert_l
             if (r.begin[e + 1] - r.begin[e] > 1)
                 return cot_fail(
                     error, COT_INVALID_ARGUMENT,
-                    "pipeline s-moe takes no replicas: '%s' has expert %d of layer %d more than once",
-                    o->placement_name ? o->placement_name : "the placement", (int)e, (int)layout->layers[l]);
+                    "pipeline s-moe takes no replicas: '%s' has expert %d of layer %d more than once", name,
+                    (int)e, (int)layout->layers[l]);
     }
     return COT_OK;
 }
@@ -122,7 +122,8 @@ cot_status cot_engine_pipeline_of(cot_pipeline *p, const cot_engine_options *o, 
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "pipeline ds-moe foretells nothing: prediction '%s' is of s-moe", o->predict);
     if (!p->s_moe) return COT_OK;
-    status = check_replicas(o, layout, error);
+    const char *name = o->placement_name ? o->placement_name : "the placement";
+    status = cot_engine_pipeline_check_layout(layout, name, error);
     return status == COT_OK ? choose_method(p, o, tables, error) : status;
 }
 

@@ -12,46 +12,60 @@ size_t cot_plan_bytes(int64_t tokens, int64_t maps)
            (size_t)maps * sizeof(cot_page_map);
 }
 
+int64_t cot_plan_words(size_t bytes)
+{
+    return (int64_t)((bytes - sizeof(struct header)) / sizeof(int32_t));
+}
+
 static uint8_t *append(uint8_t *at, const void *data, size_t bytes)
 {
     if (bytes) memcpy(at, data, bytes);
     return at + bytes;
 }
 
-size_t cot_plan_write(void *bytes, cot_plan_kind kind, const cot_step *step)
+size_t cot_plan_write(void *bytes, const cot_plan *plan)
 {
-    struct header header = {.kind = kind};
+    const cot_step *step = &plan->step;
+    struct header header = {.kind = plan->kind};
     uint8_t *at = (uint8_t *)bytes + sizeof header;
-    if (kind == COT_PLAN_STEP) {
-        header = (struct header){kind, step->tokens, step->spans, step->maps, step->logits, step->reports};
+    if (plan->kind == COT_PLAN_STEP) {
+        header =
+            (struct header){plan->kind, step->tokens, step->spans, step->maps, step->logits, step->reports};
         at = append(at, step->ids, (size_t)step->tokens * sizeof *step->ids);
         at = append(at, step->span, (size_t)step->spans * sizeof *step->span);
         at = append(at, step->map, (size_t)step->maps * sizeof *step->map);
+    } else if (plan->kind == COT_PLAN_PLACE) {
+        header.tokens = (int32_t)plan->count;
+        header.reports = plan->last;
+        at = append(at, plan->words, (size_t)plan->count * sizeof *plan->words);
+    } else if (plan->kind == COT_PLAN_FILL) {
+        at = append(at, &plan->fill, sizeof plan->fill);
+    } else if (plan->kind == COT_PLAN_LINK) {
+        at = append(at, &plan->link, sizeof plan->link);
     }
     memcpy(bytes, &header, sizeof header);
     return (size_t)(at - (uint8_t *)bytes);
 }
 
-size_t cot_plan_write_link(void *bytes, const cot_link *link)
-{
-    const struct header header = {.kind = COT_PLAN_LINK};
-    append(append(bytes, &header, sizeof header), link, sizeof *link);
-    return sizeof header + sizeof *link;
-}
-
-void cot_plan_read_link(cot_link *link, const void *bytes)
-{
-    memcpy(link, (const uint8_t *)bytes + sizeof(struct header), sizeof *link);
-}
-
-cot_plan_kind cot_plan_read(cot_step *step, const void *bytes)
+void cot_plan_read(cot_plan *plan, const void *bytes)
 {
     struct header header;
     memcpy(&header, bytes, sizeof header);
-    const int32_t *ids = (const int32_t *)bytes + sizeof header / sizeof *ids;
-    const cot_span *span = (const cot_span *)(const void *)(ids + header.tokens);
-    *step = (cot_step){
-        header.tokens,  header.spans, header.maps, header.logits,
-        header.reports, ids,          span,        (const cot_page_map *)(const void *)(span + header.spans)};
-    return (cot_plan_kind)header.kind;
+    const int32_t *words = (const int32_t *)bytes + sizeof header / sizeof *words;
+    *plan = (cot_plan){.kind = (cot_plan_kind)header.kind};
+    if (plan->kind == COT_PLAN_STEP) {
+        const cot_span *span = (const cot_span *)(const void *)(words + header.tokens);
+        plan->step = (cot_step){header.tokens,  header.spans,
+                                header.maps,    header.logits,
+                                header.reports, words,
+                                span,           (const cot_page_map *)(const void *)(span + header.spans)};
+    } else if (plan->kind == COT_PLAN_PLACE) {
+        plan->words = words;
+        plan->count = header.tokens;
+        plan->last = header.reports;
+    } else if (plan->kind == COT_PLAN_FILL) {
+        memcpy(&plan->fill, words, sizeof plan->fill);
+    } else if (plan->kind == COT_PLAN_LINK) {
+        memcpy(&plan->link, words, sizeof plan->link);
+    }
 }

@@ -1,20 +1,42 @@
-/* The step plan as bytes: what rank 0 broadcasts before each collective call of the group. */
+/* Commands as bytes, which rank 0 broadcasts. Each has an answer of every rank. */
 #ifndef COT_ENGINE_PLAN_H
 #define COT_ENGINE_PLAN_H
 #include "fabric/fabric.h"
 #include "schedule/step.h"
 #include <stddef.h>
 
-typedef enum cot_plan_kind { COT_PLAN_STEP, COT_PLAN_STATS, COT_PLAN_LINK, COT_PLAN_STOP } cot_plan_kind;
+/* What a command is: and its answer. */
+typedef enum cot_plan_kind {
+    COT_PLAN_STEP,  // a step: its results (cot_runner_step)
+    COT_PLAN_STATS, // counters are gathered: they themselves (cot_runner_stats)
+    COT_PLAN_PLACE, // changes of a placement (placement/epoch.h); with the last of them an epoch begins: a status
+    COT_PLAN_FILL, // a rank's slot is read from the checkpoint: a status
+    COT_PLAN_LINK, // the shape of links: a status
+    COT_PLAN_STOP  // the end: none
+} cot_plan_kind;
+
+/* A slot to fill. */
+typedef struct cot_plan_fill {
+    int32_t rank, layer, expert, slot; // layer: its number among MoE layers
+} cot_plan_fill;
+
+/* A command that was read; it points into the bytes, which are 4-aligned. */
+typedef struct cot_plan {
+    cot_plan_kind kind;
+    cot_step step;        // STEP
+    const int32_t *words; // PLACE: [count]
+    int64_t count;
+    bool last; // of the epoch's changes
+    cot_plan_fill fill;
+    cot_link link;
+} cot_plan;
 
 /* Most bytes of a plan with so many tokens, at most as many spans, and so many page maps. */
 size_t cot_plan_bytes(int64_t tokens, int64_t maps);
-/* Writes a plan; `step` is read for COT_PLAN_STEP only. Returns its bytes. */
-size_t cot_plan_write(void *bytes, cot_plan_kind kind, const cot_step *step);
-/* A plan of kind COT_PLAN_LINK, and what it says. */
-size_t cot_plan_write_link(void *bytes, const cot_link *link);
-void cot_plan_read_link(cot_link *link, const void *bytes);
-/* Reads it; the step points into `bytes`, which are 4-aligned. */
-cot_plan_kind cot_plan_read(cot_step *step, const void *bytes);
+/* Words of changes that a plan of so many bytes has room for. */
+int64_t cot_plan_words(size_t bytes);
+/* Writes what its kind says of it. Returns its bytes. */
+size_t cot_plan_write(void *bytes, const cot_plan *plan);
+void cot_plan_read(cot_plan *plan, const void *bytes);
 
 #endif

@@ -192,7 +192,8 @@ cot_status cot_ranks_open(cot_executor *executor, cot_engine *e, cot_error *erro
     ranks->token_experts = calloc(routed, sizeof *ranks->token_experts);
     ranks->token_weights = calloc(routed, sizeof *ranks->token_weights);
     ranks->touched = calloc((size_t)c->gate.experts + 1, sizeof *ranks->touched);
-    *executor = (cot_executor){e, accepts, run_step, look_at_ranks, tell_routing, tell_logits};
+    *executor =
+        (cot_executor){e, accepts, run_step, cot_engine_place, look_at_ranks, tell_routing, tell_logits};
     if (s->logits && s->candidates && s->counts && ranks->came && ranks->top && ranks->token_experts &&
         ranks->token_weights && ranks->touched)
         return COT_OK;

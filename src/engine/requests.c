@@ -53,8 +53,3 @@ cot_status cot_engine_list_cache(const cot_engine *e, const cot_cache_events *ev
 {
     return cot_prefix_list(&e->loop.scheduler.prefix, events, error);
 }
-
-const cot_expert_layout *cot_engine_layout(const cot_engine *e)
-{
-    return &e->layout;
-}

@@ -206,9 +206,7 @@ cot_status cot_engine_set_link(cot_engine *e, const cot_engine_link *l, cot_erro
         return cot_fail(error, COT_INVALID_ARGUMENT, "no link is of such a shape");
     const cot_link link = {l->bytes_per_s, l->latency_ns, l->groups, l->uplink_bytes_per_s,
                            l->uplink_latency_ns};
-    cot_status status = cot_engine_group_link(e->group, &link, error);
-    cot_stats answered; // all ranks have it then
-    if (status == COT_OK) status = cot_engine_stats(e, &answered, error);
-    if (status == COT_OK) cot_stats_clear(&answered);
-    return status;
+    const cot_status status = cot_loop_usable(&e->loop, error);
+    if (status != COT_OK) return status;
+    return cot_loop_survives(&e->loop, cot_engine_group_link(e->group, &link, error));
 }

@@ -71,3 +71,11 @@ cot_status cot_reports_collect(cot_reports *r, uint64_t number, cot_status statu
         sched_yield();
     return status;
 }
+
+cot_status cot_reports_await(cot_reports *r, uint64_t number, cot_error *error)
+{
+    cot_status status = COT_OK;
+    for (int rank = 1; rank < r->fabric->ranks && status == COT_OK; rank++)
+        status = cot_wait(r->fabric, signal_of(r, rank), number, rank, COT_PHASE_CONTROL, error);
+    return status == COT_OK ? cot_reports_collect(r, number, COT_OK, error) : status;
+}

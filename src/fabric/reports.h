@@ -19,5 +19,7 @@ void cot_reports_send(cot_reports *reports, uint64_t number, cot_status status, 
  * and returns the first failure, if there is one that says more than that another rank failed. Once the group
  * has failed it waits for a moment only: the reason is sent right after the failure is told. */
 cot_status cot_reports_collect(cot_reports *reports, uint64_t number, cot_status status, cot_error *error);
+/* On rank 0: waits for report `number` of every other rank as cot_wait does, and returns the first failure. */
+cot_status cot_reports_await(cot_reports *reports, uint64_t number, cot_error *error);
 
 #endif

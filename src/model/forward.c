@@ -113,9 +113,9 @@ static void replay(cot_runner *r, int64_t moe_layer, cot_moe_layer *moe, int64_t
 cot_moe_layer cot_runner_moe_layer(const cot_runner *r, int64_t layer, int64_t moe_layer)
 {
     const cot_layer_weights *w = &r->o.whole->layers[layer];
-    const int64_t slot = moe_layer % cot_runner_expert_layers(&r->o) * r->o.layout->slots_per_rank;
+    const int64_t slot = moe_layer % cot_runner_expert_layers(&r->o) * r->layout->slots_per_rank;
     return (cot_moe_layer){.gate = &w->gate,
-                           .placement = cot_expert_layout_layer(r->o.layout, (int32_t)moe_layer),
+                           .placement = cot_expert_layout_layer(r->layout, (int32_t)moe_layer),
                            .slots = r->experts_at + (size_t)slot * r->slot_bytes,
                            .shared = w->shared,
                            .shared_gate = w->shared_mix,

@@ -300,20 +300,56 @@ static cot_status allocate(cot_runner *r, cot_loader *load, cot_error *error)
     return status;
 }
 
-static void record_experts(cot_runner *r, cot_loader *load)
+/* ---- slots ---- */
+
+/* A slot of this rank is to hold an expert: what is read into it is recorded. The layer is numbered among MoE layers. */
+static void fill_slot(cot_runner *r, int32_t layer, int32_t expert, int32_t slot, cot_loader *load)
 {
-    const cot_expert_layout *layout = r->o.layout;
+    const size_t at = (size_t)layer * (size_t)r->layout->slots_per_rank + (size_t)slot;
     uint8_t *slots = cot_local(r->fabric, r->experts_at);
+    cot_expert_walk(r->c, r->o.precision, r->o.op->weights, r->layout->layers[layer], expert,
+                    slots + at * r->slot_bytes, load);
+}
+
+static void fill_slots(cot_runner *r, cot_loader *load)
+{
     for (int32_t m = 0; m < cot_runner_expert_layers(&r->o); m++) {
-        const cot_expert_replicas replicas = cot_expert_layout_layer(layout, m);
-        for (int32_t e = 0; e < layout->n_experts; e++)
+        const cot_expert_replicas replicas = cot_expert_layout_layer(r->layout, m);
+        for (int32_t e = 0; e < r->layout->n_experts; e++)
             for (int32_t i = replicas.begin[e]; i < replicas.begin[e + 1]; i++)
-                if (replicas.rank[i] == r->fabric->rank)
-                    cot_expert_walk(r->c, r->o.precision, r->o.op->weights, layout->layers[m], e,
-                                    slots + (size_t)(m * layout->slots_per_rank + replicas.slot[i]) *
-                                                r->slot_bytes,
-                                    load);
+                if (replicas.rank[i] == r->fabric->rank) fill_slot(r, m, e, replicas.slot[i], load);
     }
+}
+
+/* What was recorded is read, the pool helping, when it is this rank's turn to compute. */
+static cot_status load_recorded(cot_runner *r, cot_loader *load, cot_loader_progress *progress,
+                                cot_error *error)
+{
+    cot_turns_enter(r->fabric);
+    const cot_status status = cot_loader_run(load, r->o.pool, progress, r->fabric, error);
+    cot_turns_leave(r->fabric);
+    return status;
+}
+
+cot_status cot_runner_fill(cot_runner *r, int32_t layer, int32_t expert, int32_t slot, cot_error *error)
+{
+    cot_loader *load;
+    cot_status status = cot_loader_open(&load, r->o.checkpoint, error);
+    if (status != COT_OK) return status;
+    fill_slot(r, layer, expert, slot, load);
+    status = load_recorded(r, load, NULL, error);
+    cot_loader_close(load);
+    if (status != COT_OK || !r->o.op->keep) return status;
+    const cot_moe_layer of = cot_runner_moe_layer(r, r->layout->layers[layer], layer);
+    return r->o.op->keep(r->moe, &of, slot, error);
+}
+
+void cot_runner_place(cot_runner *r, const int32_t *words, int64_t count)
+{
+    const bool second = r->layout == &r->epoch[1].layout;
+    cot_expert_epoch *next = &r->epoch[!second];
+    cot_expert_epoch_follow(next, &r->epoch[second], words, count);
+    r->layout = &next->layout;
 }
 
 /* Gives the operator all layers, where it keeps weights elsewhere than in the slots. */
@@ -323,7 +359,7 @@ static cot_status keep_layers(cot_runner *r, cot_error *error)
     for (int64_t l = 0, m = 0; l < r->c->layers && r->o.op->keep && status == COT_OK; l++) {
         if (!r->c->layer[l].moe) continue;
         const cot_moe_layer layer = cot_runner_moe_layer(r, l, m++);
-        status = r->o.op->keep(r->moe, &layer, error);
+        status = r->o.op->keep(r->moe, &layer, COT_MOE_ALL_SLOTS, error);
     }
     return status;
 }
@@ -343,12 +379,13 @@ cot_status cot_runner_open(cot_runner **out, const cot_runner_options *options, 
     cot_status status = cot_loader_open(&load, options->checkpoint, error);
     if (status == COT_OK && !r->own_attention)
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for rank %d", fabric->rank);
+    for (int i = 0; i < 2 && status == COT_OK; i++)
+        status = cot_expert_epoch_open(&r->epoch[i], options->layout, error);
+    r->layout = &r->epoch[0].layout;
     if (status == COT_OK) status = allocate(r, load, error);
     if (status == COT_OK) {
-        record_experts(r, load);
-        cot_turns_enter(fabric);
-        status = cot_loader_run(load, options->pool, progress, fabric, error);
-        cot_turns_leave(fabric);
+        fill_slots(r, load);
+        status = load_recorded(r, load, progress, error);
     }
     if (status == COT_OK) status = keep_layers(r, error);
     cot_loader_close(load);
@@ -366,6 +403,7 @@ void cot_runner_close(cot_runner *r)
     if (r->pinned) r->o.op->memory->unpin(r->s.normed, r->s.rows_bytes);
     cot_collectives_close(r->collectives);
     cot_arena_close(&r->arena);
+    for (int i = 0; i < 2; i++) cot_expert_epoch_close(&r->epoch[i]);
     free(r->own_attention);
     free(r);
 }

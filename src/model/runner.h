@@ -20,7 +20,7 @@ typedef struct cot_runner_options {
     const cot_kernels *kernels;
     cot_pool *pool;                  // may be NULL
     int threads;                     // that may work for this rank at once, itself included
-    const cot_expert_layout *layout; // of the model's MoE layers over the group's ranks
+    const cot_expert_layout *layout; // of the model's MoE layers over the group's ranks, at first
     /* Of a random model: so many MoE layers have experts of their own, and later ones use these again, slot for slot, in turn.
      * 0: all have. */
     int64_t expert_layers;
@@ -113,6 +113,12 @@ typedef struct cot_step_result {
 } cot_step_result;
 cot_status cot_runner_step(cot_runner *runner, const cot_step *step, cot_step_result *result,
                            cot_error *error);
+/* Steps from now on find experts where the epoch that follows has them: the one in force with these changes
+ * (placement/epoch.h), which were checked. Every rank, between two steps. Never allocates. */
+void cot_runner_place(cot_runner *runner, const int32_t *words, int64_t count);
+/* Reads an expert's weights from the checkpoint into a slot of this rank, which no step reads; layer is its number among MoE
+ * layers. Errors: those of loading; the slot then holds nothing. */
+cot_status cot_runner_fill(cot_runner *runner, int32_t layer, int32_t expert, int32_t slot, cot_error *error);
 /* Collective: rank 0 gets every rank's numbers [P]; the others pass NULL. */
 cot_status cot_runner_stats(cot_runner *runner, cot_rank_stats *stats, cot_error *error);
 /* On rank 0, as of the last cot_runner_stats: adds to calls [MoE layers][E] how many tokens have called each expert, over all

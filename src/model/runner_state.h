@@ -2,6 +2,7 @@
 #ifndef COT_MODEL_RUNNER_STATE_H
 #define COT_MODEL_RUNNER_STATE_H
 #include "model/runner.h"
+#include "placement/epoch.h"
 
 /* Scratch of one step. N = step_tokens; "typed" is the runner's arithmetic type. */
 typedef struct cot_step_scratch {
@@ -59,6 +60,8 @@ typedef struct cot_step_scratch {
 
 struct cot_runner {
     cot_runner_options o;
+    cot_expert_epoch epoch[2];       // the one in force, and room for the one that follows
+    const cot_expert_layout *layout; // of the epoch in force
     const cot_config *c;
     cot_fabric *fabric;
     cot_arena arena;

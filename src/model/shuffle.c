@@ -85,7 +85,7 @@ void cot_runner_begin_homes(cot_runner *r, const int32_t *ids)
 /* [E] of a layer without replicas, as s_moe has none. */
 static const int32_t *ranks_of_experts(const cot_runner *r, int64_t moe_layer)
 {
-    return cot_expert_layout_layer(r->o.layout, (int32_t)moe_layer).rank;
+    return cot_expert_layout_layer(r->layout, (int32_t)moe_layer).rank;
 }
 
 /* The experts that the step's rows will call are on record: by them. */

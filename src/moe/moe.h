@@ -92,6 +92,7 @@ typedef struct cot_moe {
     const cot_moe_operator *op;
 } cot_moe;
 
+enum { COT_MOE_ALL_SLOTS = -1 };
 struct cot_moe_operator {
     const char *name;               // as --op spells it
     bool on_device;                 // it runs on a GPU, and reads sms_reserve; others do not
@@ -110,9 +111,9 @@ struct cot_moe_operator {
     /* Collective. `*options` is copied, what it points to must live on. Errors: INVALID_ARGUMENT (E, K as
      * cot_gate_check has them, T K beyond int32, sizes or types that no network has), OUT_OF_MEMORY. */
     cot_status (*open)(cot_moe **moe, const cot_moe_options *options, cot_error *error);
-    /* Every rank: all weights that the layer names are stored, or stored anew. What forward is given has been given here since.
-     * NULL: the operator reads them where they are. Errors: OUT_OF_MEMORY, IO. */
-    cot_status (*keep)(cot_moe *moe, const cot_moe_layer *layer, cot_error *error);
+    /* Every rank: all weights that the layer names are stored, or stored anew; or, once they were, a slot of this rank is. What
+     * forward is given has been given here since. NULL: the operator reads them where they are. Errors: OUT_OF_MEMORY, IO. */
+    cot_status (*keep)(cot_moe *moe, const cot_moe_layer *layer, int64_t slot, cot_error *error);
     /* Collective: every rank calls with its own tokens; some may have none. x [T][H] is fp32. experts, weights
      * [T][K]: the routing as cot_gate_route gives it; with layer->gate NULL they are given, ascending within a
      * token. y [T][H] = sum of the weighted rows of a token's experts, each rounded to combine_type (also when

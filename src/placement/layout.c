@@ -1,6 +1,7 @@
 #include "coterie/layout.h"
 
 #include "base/error.h"
+#include "placement/epoch.h"
 #include "placement/seats.h"
 
 #include <inttypes.h>
@@ -162,6 +163,35 @@ cot_status cot_expert_layout_of_map(cot_expert_layout *layout, const cot_expert_
     free(next);
     if (status == COT_OK) status = settle_slots(layout, shape, used, subject, error);
     return finish(layout, status);
+}
+
+cot_status cot_expert_layout_copy_with_room(cot_expert_layout *copy, const cot_expert_layout *from,
+                                            int64_t room, cot_error *error)
+{
+    const size_t L = (size_t)from->n_layers, replicas = (size_t)from->first[L],
+                 begins = L * (size_t)(from->n_experts + 1);
+    const cot_expert_layout_shape shape = {.n_layers = from->n_layers,
+                                           .n_experts = from->n_experts,
+                                           .n_ranks = from->n_ranks,
+                                           .layers = from->layers,
+                                           .slots_per_rank = from->slots_per_rank};
+    cot_status status = new_layout(copy, &shape, error);
+    if (status != COT_OK) return status;
+    copy->slots_per_rank = from->slots_per_rank;
+    copy->first[L] = room; // for as many there will be memory
+    status = new_replicas(copy, error);
+    if (status == COT_OK) {
+        memcpy(copy->begin, from->begin, begins * sizeof *copy->begin);
+        memcpy(copy->first, from->first, (L + 1) * sizeof *copy->first);
+        memcpy(copy->rank, from->rank, replicas * sizeof *copy->rank);
+        memcpy(copy->slot, from->slot, replicas * sizeof *copy->slot);
+    }
+    return finish(copy, status);
+}
+
+cot_status cot_expert_layout_copy(cot_expert_layout *copy, const cot_expert_layout *from, cot_error *error)
+{
+    return cot_expert_layout_copy_with_room(copy, from, from->first[from->n_layers], error);
 }
 
 void cot_expert_layout_free(cot_expert_layout *layout)

@@ -86,9 +86,10 @@ static void show_metrics(cot_server *s, cot_http_exchange *exchange)
     if (s->kv) cot_kv_events_count(s->kv, &s->metrics.kv_batches, &s->metrics.kv_losses);
     s->backend->table->take_stats(s->backend, &s->stats);
     cot_metrics_write(&out, &s->metrics, &state, s->model.names[0], s->running_jobs, s->waiting_jobs);
-    if (s->stats.ranks)
-        cot_metrics_write_engine(&out, &s->stats, cot_engine_describe(s->engine),
-                                 cot_engine_layout(s->engine), s->model.names[0]);
+    cot_expert_layout layout = {0};
+    if (s->stats.ranks && cot_engine_layout(s->engine, &layout, NULL, NULL) == COT_OK)
+        cot_metrics_write_engine(&out, &s->stats, cot_engine_describe(s->engine), &layout, s->model.names[0]);
+    cot_expert_layout_free(&layout);
     if (out.failed)
         cot_server_reply_json(s, exchange, 200, NULL);
     else

@@ -29,13 +29,15 @@ static json_t *experts(const cot_server *s, const cot_backend_view *view)
 {
     (void)view;
     const cot_engine_info *info = cot_engine_describe(s->engine);
-    const cot_expert_layout *layout = cot_engine_layout(s->engine);
+    cot_expert_layout layout;
+    if (cot_engine_layout(s->engine, &layout, NULL, NULL) != COT_OK) return NULL;
     json_t *layers = json_array(), *ranks = json_array(), *calls = json_array();
     for (int32_t l = 0; l < info->moe_layers; l++) {
         json_array_append_new(layers, json_integer(info->moe_layer[l]));
-        json_array_append_new(ranks, ranks_of(layout, l));
+        json_array_append_new(ranks, ranks_of(&layout, l));
         json_array_append_new(calls, numbers(s->stats.calls + l * info->experts, info->experts));
     }
+    cot_expert_layout_free(&layout);
     return json_pack("{s:o,s:I,s:I,s:i,s:o,s:o}", "layers", layers, "experts", (json_int_t)info->experts,
                      "top_k", (json_int_t)info->top_k, "ranks", info->ranks, "ranks_of_experts", ranks,
                      "calls", calls);

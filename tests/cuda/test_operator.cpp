@@ -349,9 +349,9 @@ static cot_status keep_twice(cot_moe *moe, const cot_moe_layer *layer, cot_error
         kept[i].assign(at, at + all[i].bytes);
         memset(at, 0, all[i].bytes);
     }
-    const cot_status status = cot_cuda_operator.keep(moe, layer, error);
+    const cot_status status = cot_cuda_operator.keep(moe, layer, COT_MOE_ALL_SLOTS, error);
     for (int i = 0; i < 3; i++) memcpy(all[i].at, kept[i].data(), all[i].bytes);
-    return status == COT_OK ? cot_cuda_operator.keep(moe, layer, error) : status;
+    return status == COT_OK ? cot_cuda_operator.keep(moe, layer, COT_MOE_ALL_SLOTS, error) : status;
 }
 
 static int misaligned;          // which of y, x, experts, weights of rank 1
@@ -462,7 +462,8 @@ static void weights_of_many_layers(void **)
             layer.gate = &gate;
             layer.slots = 64 * (l + 1);
             for (int r = 0; r < 64; r++)
-                assert_int_equal(cot_cuda_group_keep(group, &layer, r, slots.data(), &error), COT_OK);
+                assert_int_equal(
+                    cot_cuda_group_keep(group, &layer, COT_MOE_ALL_SLOTS, r, slots.data(), &error), COT_OK);
         }
     assert_int_equal(ready.device.taken - taken, 58 * 65);
     assert_int_equal(group->kept_count, 58 * 65);
@@ -494,7 +495,7 @@ static void replays_in_turn(void **)
     cot_moe_layer layer = {};
     layer.gate = &gate;
     layer.placement = {&rank, &slot, begin};
-    assert_int_equal(cot_cuda_group_keep(group, &layer, 0, slots.data(), &error), COT_OK);
+    assert_int_equal(cot_cuda_group_keep(group, &layer, COT_MOE_ALL_SLOTS, 0, slots.data(), &error), COT_OK);
     group->call.fabric.timeout_ns = 10000000000;
     group->arrived[0] = {&layer, &y, &expert, &weight, &one, 1, false};
     cot_cuda_group_run(group);
@@ -529,7 +530,7 @@ static void weights_of_another_size(void **)
         cot_moe_layer layer = {};
         gate.weight = weight, gate.bias = bias;
         layer.gate = &gate;
-        return cot_cuda_group_keep(group, &layer, 0, slots.data(), &error);
+        return cot_cuda_group_keep(group, &layer, COT_MOE_ALL_SLOTS, 0, slots.data(), &error);
     };
     assert_int_equal(keep(once.data(), reused.data()), COT_OK);
     const size_t used = ready.device.used, count = group->kept_count;

@@ -74,7 +74,7 @@ static void count_routing(cot_rank_routing *routing, const cot_engine *engine, c
     const int ranks = engine->info.ranks;
     memset(routing, 0, MOST_RANKS * sizeof *routing);
     for (int layer = 0; layer < LAYERS; layer++) {
-        const cot_expert_replicas replicas = cot_expert_layout_layer(cot_engine_layout(engine), layer);
+        const cot_expert_replicas replicas = cot_expert_layout_layer(&engine->layout, layer);
         for (int rank = 0; rank < ranks; rank++) {
             bool called[EXPERTS] = {false};
             for (int i = 0; i < SEQUENCES; i++) {

@@ -68,10 +68,14 @@ static void calls_are_those_that_were_told(void **state)
             records_free(&all);
             for (int i = 0; i < COUNT; i++) free(ids[i]);
         }
-        const cot_expert_layout *layout = cot_engine_layout(engine);
-        assert_int_equal(layout->n_ranks, s.ranks);
-        assert_int_equal(layout->n_layers, info->moe_layers);
-        assert_int_equal(layout->n_experts, info->experts);
+        cot_expert_layout layout;
+        uint64_t epoch = 1;
+        assert_int_equal(cot_engine_layout(engine, &layout, &epoch, NULL), COT_OK);
+        assert_int_equal(epoch, 0);
+        assert_int_equal(layout.n_ranks, s.ranks);
+        assert_int_equal(layout.n_layers, info->moe_layers);
+        assert_int_equal(layout.n_experts, info->experts);
+        cot_expert_layout_free(&layout);
         free(told);
         cot_engine_close(engine);
     }

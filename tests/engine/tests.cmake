@@ -15,6 +15,7 @@ if(COT_SANITIZE) # sanitizers take memory of their own
   set_tests_properties(engine/test_memory engine/test_memory_everywhere PROPERTIES DISABLED TRUE)
 endif()
 target_link_options(engine_test_measure PRIVATE -Wl,--wrap=cot_checkpoint_open)
+target_link_options(engine_test_epochs PRIVATE -Wl,--wrap=cot_runner_fill)
 target_link_options(engine_test_failure PRIVATE -Wl,--wrap=cot_runner_stats)
 target_link_options(engine_test_pipeline PRIVATE -Wl,--wrap=cot_runner_stats)
 # Pipelines in many more of their ways: minutes.
@@ -24,4 +25,7 @@ set_tests_properties(engine/test_pipeline_everywhere PROPERTIES LABELS long TIME
 if(COT_SANITIZE MATCHES thread)
   set_tests_properties(engine/test_allocations engine/test_bits engine/test_bytes engine/test_formats engine/test_measure engine/test_overflow
                        engine/test_pipeline engine/test_tiny PROPERTIES LABELS long)
+endif()
+if(TARGET coterie-shmem)
+  add_dependencies(engine_test_epochs coterie-shmem)
 endif()

@@ -173,7 +173,8 @@ static cot_status open_operators(cot_bench_end *end, const cot_bench_command *c,
         status = s->op[i]->open(moe, &options, error);
         const cot_moe_layer layer = layer_of(end, i);
         if (status == COT_OK) status = pin_rows(end, s->op[i]->memory, error);
-        if (status == COT_OK && s->op[i]->keep) status = s->op[i]->keep(*moe, &layer, error);
+        if (status == COT_OK && s->op[i]->keep)
+            status = s->op[i]->keep(*moe, &layer, COT_MOE_ALL_SLOTS, error);
     }
     return status;
 }

@@ -156,7 +156,7 @@ static cot_status rank_passes(const struct task *m, cot_fabric *fabric, cot_moe 
         layer.gate = NULL;
         world_route(w, p, begin, tokens, experts, weights);
     }
-    if (status == COT_OK && w->op->keep) status = w->op->keep(moe, &layer, error);
+    if (status == COT_OK && w->op->keep) status = w->op->keep(moe, &layer, COT_MOE_ALL_SLOTS, error);
     if (status == COT_OK && p->warmed) status = warm_up(m, fabric, moe, layer, x, tokens, error);
     for (int pass = 0; pass < p->passes && status == COT_OK; pass++) {
         memset(y, 0xff, (size_t)(tokens * hidden) * sizeof *y);
