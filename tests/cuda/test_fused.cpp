@@ -322,6 +322,26 @@ static std::vector<int> tiles_of(const uint16_t *experts, size_t choices, size_t
     return tiles;
 }
 
+/* What one token waits for, one behind the other, where each task has a processor: a GATE, the last of them, that it has ended; an UP, the
+ * last of them; a DOWN, the last of them, that the tile has ended; COMBINE, that it has ended; the end, the last to leave. Each is
+ * released by one block and acquired by another; in this schedule all of them are. Where processors take more tasks, one after the
+ * other, those are chains, too. */
+static void how_many_hand_overs()
+{
+    struct draw draw = {1, 7, 0};
+    Variant v = variants[1];
+    v.hidden = 192, v.intermediate = 96, v.experts = 16, v.top_k = 4;
+    struct world w = world_of(v, 1, &draw);
+    const struct plan p = plan_even(&w, 1);
+    Layer layer(w, p, even_grid(1, 20));
+    const emulate::Result r = layer.launch(seeded(1));
+    expect_none(r);
+    printf("chain at one token: %u releases that other blocks acquire, one behind the other\n",
+           r.counters.chain);
+    assert_int_equal(r.counters.chain, 12);
+    world_free(&w);
+}
+
 static void what_a_call_reads(void **)
 {
     struct draw draw = {test_seed(), 7, 0};
@@ -359,6 +379,7 @@ static void what_a_call_reads(void **)
     assert_int_equal(r.counters.prefetched_bytes, 4 * 192 * 96 * 2);
     assert_int_equal(r.counters.prefetched_in_vain, 0);
     world_free(&w);
+    how_many_hand_overs();
     /* OLMoE: the same form, for routings drawn evenly. */
     const size_t most = 32 * 8;
     cot_ffn_shape olmoe = {};

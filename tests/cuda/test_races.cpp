@@ -3,6 +3,10 @@
 
 #include "cuda/ptx.h"
 
+extern "C" {
+#include "harness/seed.h"
+}
+
 #include <cstring>
 
 using cot::scope;
@@ -514,6 +518,76 @@ static void equal_seeds_run_alike(void **)
     assert_true(second.counters.switches == switches);
 }
 
+/* ---- chains of releases ---- */
+
+/* Each block waits for the one before it, and tells the next. */
+static void handed_on(uint32_t *words)
+{
+    const unsigned b = blockIdx.x;
+    if (threadIdx.x) return;
+    while (b && !cot::load_acquire<scope::gpu>(words + b - 1)) cot::back_off();
+    cot::store_release<scope::gpu>(words + b, 1u);
+}
+
+/* The same by fences. */
+static void handed_on_by_fences(uint32_t *words)
+{
+    const unsigned b = blockIdx.x;
+    if (threadIdx.x) return;
+    while (b && !cot::load_relaxed<scope::gpu>(words + b - 1)) cot::back_off();
+    cot::fence<scope::gpu>();
+    cot::store_relaxed<scope::gpu>(words + b, 1u);
+}
+
+/* Warps of one block, which has its own ways. */
+static void handed_on_within(uint32_t *words)
+{
+    const unsigned warp = threadIdx.x / 32;
+    if (threadIdx.x % 32) return;
+    while (warp && !cot::load_acquire<scope::gpu>(words + warp - 1)) cot::back_off();
+    cot::store_release<scope::gpu>(words + warp, 1u);
+}
+
+/* Who counts last has acquired what all others released, which is one step, however many they are; then all go on. */
+static void counted(uint32_t *words)
+{
+    if (threadIdx.x) return;
+    if (cot::add_acq_rel<scope::gpu>(words, 1u) == gridDim.x - 1)
+        cot::store_release<scope::gpu>(words + 1, 1u);
+    while (!cot::load_acquire<scope::gpu>(words + 1)) cot::back_off();
+}
+
+/* A barrier hands a chain on to the other warp, which tells the next block. */
+static void handed_on_behind_barriers(uint32_t *words)
+{
+    const unsigned b = blockIdx.x, t = threadIdx.x;
+    if (t == 0)
+        while (b && !cot::load_acquire<scope::gpu>(words + b - 1)) cot::back_off();
+    __syncthreads();
+    if (t == 32) cot::store_release<scope::gpu>(words + b, 1u);
+}
+
+static void chains(void **)
+{
+    const struct {
+        void (*kernel)(uint32_t *);
+        unsigned blocks, threads;
+        uint32_t chain;
+    } all[] = {{handed_on, 1, 32, 0}, {handed_on, 5, 32, 4},         {handed_on_by_fences, 5, 32, 4},
+               {counted, 6, 32, 2},   {handed_on_within, 1, 128, 0}, {handed_on_behind_barriers, 4, 64, 3},
+               {counted, 1, 32, 0}};
+    for (const auto &one : all)
+        for (uint64_t seed = 0; seed < 5; seed++) {
+            emulate::Session session;
+            const uint32_t none[8] = {};
+            uint32_t *const words = session.copy(none, 8, "words");
+            const emulate::Result r =
+                emulate::launch({one.blocks, one.threads, 4}, seeded(test_seed() + seed), one.kernel, words);
+            expect_none(r);
+            assert_int_equal(r.counters.chain, one.chain);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -524,6 +598,7 @@ int main(void)
         cmocka_unit_test(a_message_says_who_what_and_where),
         cmocka_unit_test(relaxed_loads_are_coherent_and_no_more),
         cmocka_unit_test(equal_seeds_run_alike),
+        cmocka_unit_test(chains),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -153,7 +153,7 @@ static void see(Thread *thread, const Store &store, Order order, Scope scope)
 {
     for (const Head &head : store.heads) {
         if (order == Order::ACQUIRE || order == Order::ACQ_REL) {
-            if (reaches(head, scope, thread)) learn(thread, *head.known);
+            if (reaches(head, scope, thread)) acquire(thread, head);
             continue;
         }
         bool noted = false;
@@ -162,9 +162,10 @@ static void see(Thread *thread, const Store &store, Order order, Scope scope)
     }
 }
 
-static std::vector<Head> heads_of(Thread *thread, Order order, Scope scope)
+static std::vector<Head> heads_of(Thread *thread, Order order, Scope scope, uint32_t chain)
 {
-    if (order == Order::RELEASE || order == Order::ACQ_REL) return {{freeze(thread), thread->number, scope}};
+    if (order == Order::RELEASE || order == Order::ACQ_REL)
+        return {{freeze(thread, chain), thread->number, scope}};
     if (thread->fence.known)
         return {{thread->fence.known, thread->number, std::min(scope, thread->fence.scope)}};
     return {};
@@ -269,7 +270,7 @@ void atomic_store(void *p, uint64_t value, size_t bytes, Order order, Scope scop
     check_touches(l, me, true, true, scope, site);
     check_order(l, me, Made::UPDATE, site);
     machine->result.counters.atomic_stores++;
-    push(l, me, value, heads_of(me, order, scope), order, scope, Made::STORE);
+    push(l, me, value, heads_of(me, order, scope, me->known.chain), order, scope, Made::STORE);
 }
 
 uint64_t atomic_update(void *p, Update update, uint64_t operand, uint64_t expected, size_t bytes, Order order,
@@ -286,6 +287,10 @@ uint64_t atomic_update(void *p, Update update, uint64_t operand, uint64_t expect
     refresh(l);
     check_touches(l, me, true, true, scope, site);
     const Store before = l->stores.back();
+    /* Updates of one word wait for each other where the word is, not for a hand-over each: what one releases is behind as long a chain
+     * as the longest before it, and who acquires it, itself included, behind one more. */
+    uint32_t chain = me->known.chain;
+    for (const Head &head : before.heads) chain = std::max(chain, head.known->chain);
     see(me, before, order, scope);
     const uint64_t mask = bytes == 8 ? ~uint64_t{0} : (uint64_t{1} << 8 * bytes) - 1;
     uint64_t value = before.value;
@@ -295,7 +300,7 @@ uint64_t atomic_update(void *p, Update update, uint64_t operand, uint64_t expect
     if (update == Update::COMPARE_EXCHANGE && !fails) value = operand;
     if (!fails) check_order(l, me, Made::STORE, site);
     machine->result.counters.atomic_updates++;
-    std::vector<Head> heads = heads_of(me, order, scope);
+    std::vector<Head> heads = heads_of(me, order, scope, chain);
     continue_heads(heads, before.heads);
     push(l, me, value & mask, std::move(heads), order, scope, fails ? Made::NOTHING : Made::UPDATE);
     return before.value;
@@ -313,8 +318,8 @@ void access_volatile(Thread *thread, uintptr_t address, size_t bytes, Kind kind,
     check_touches(l, thread, kind == Kind::WRITE, true, Scope::SYS, site);
     if (kind == Kind::WRITE) {
         refresh(l);
-        push(l, thread, l->stores.back().value, heads_of(thread, Order::RELAXED, Scope::SYS), Order::RELAXED,
-             Scope::SYS, Made::STORE);
+        push(l, thread, l->stores.back().value, heads_of(thread, Order::RELAXED, Scope::SYS, 0),
+             Order::RELAXED, Scope::SYS, Made::STORE);
         l->stale = true; // the value comes when this returns
     } else {
         note_poll(thread, l, site);
@@ -328,11 +333,11 @@ void fence(Scope scope)
     Inside thread;
     Thread *me = thread.get();
     for (const Seen &s : me->unacquired)
-        if (reaches(s.head, std::min(scope, s.scope), me)) learn(me, *s.head.known);
+        if (reaches(s.head, std::min(scope, s.scope), me)) acquire(me, s.head);
     me->unacquired.erase(std::remove_if(me->unacquired.begin(), me->unacquired.end(),
                                         [&](const Seen &s) { return s.scope <= scope; }),
                          me->unacquired.end());
-    me->fence = {freeze(me), me->number, scope};
+    me->fence = {freeze(me, me->known.chain), me->number, scope};
     release(me);
     machine->result.counters.fences++;
 }

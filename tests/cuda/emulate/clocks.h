@@ -43,6 +43,9 @@ class Clocks {
     }
 
   public:
+    uint32_t chain =
+        0; // of the releases that led to what is known, the most behind each other that other blocks acquired
+
     Clocks() = default;
     Clocks(uint32_t threads, Clock all) : pages((threads + THREADS - 1) / THREADS)
     {
@@ -52,14 +55,18 @@ class Clocks {
         std::fill_n(page->clocks, THREADS, all);
         std::fill(pages.begin(), pages.end(), page);
     }
-    Clocks(const Clocks &other) : pages(other.pages)
+    Clocks(const Clocks &other) : pages(other.pages), chain(other.chain)
     {
         for (Page *page : pages) page->users++;
     }
-    Clocks(Clocks &&other) noexcept : pages(std::move(other.pages)) { other.pages.clear(); }
+    Clocks(Clocks &&other) noexcept : pages(std::move(other.pages)), chain(other.chain)
+    {
+        other.pages.clear();
+    }
     Clocks &operator=(Clocks other) noexcept
     {
         pages.swap(other.pages);
+        chain = other.chain;
         return *this;
     }
     ~Clocks()
@@ -80,6 +87,7 @@ class Clocks {
     void join(const Clocks &other)
     {
         if (empty()) return void(*this = other);
+        chain = std::max(chain, other.chain);
         for (size_t i = 0; i < pages.size(); i++) {
             Page *const theirs = other.pages[i];
             if (pages[i] == theirs) continue;

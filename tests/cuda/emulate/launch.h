@@ -62,6 +62,8 @@ struct Counters {
     uint64_t shared_accesses, shared_conflicts;    // plain ones to shared memory, by warps
     uint64_t accesses;                             // plain ones that were checked
     uint64_t mutant_reached;
+    uint32_t
+        chain; // the most releases behind each other that other blocks acquired: hand-overs that take their time in turn
 };
 
 struct Result {

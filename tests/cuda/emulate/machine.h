@@ -217,10 +217,20 @@ inline void tell(Clocks &known, const Thread *thread)
     known.join(thread->known);
     known.raise(thread->number, thread->now);
 }
-Frozen freeze(const Thread *thread);
+/* What a release of a thread hands over, which is behind a chain of so many. */
+Frozen freeze(const Thread *thread, uint32_t chain);
 inline bool within(Scope scope, const Thread *a, const Thread *b)
 {
     return scope == Scope::SYS || (scope == Scope::GPU ? a->device == b->device : a->block == b->block);
+}
+
+/* A thread acquires what a release handed over. */
+inline void acquire(Thread *thread, const Head &head)
+{
+    const bool elsewhere = machine->all[head.writer].block != thread->block;
+    learn(thread, *head.known);
+    thread->known.chain = std::max(thread->known.chain, head.known->chain + elsewhere);
+    machine->result.counters.chain = std::max(machine->result.counters.chain, thread->known.chain);
 }
 
 } // namespace emulate

@@ -101,10 +101,11 @@ uint64_t draw(uint64_t below)
     return (x >> 11) % below;
 }
 
-Frozen freeze(const Thread *thread)
+Frozen freeze(const Thread *thread, uint32_t chain)
 {
     Clocks all;
     tell(all, thread);
+    all.chain = chain;
     return std::make_shared<const Clocks>(std::move(all));
 }
 
