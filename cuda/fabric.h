@@ -105,7 +105,9 @@ template <scope S>
 COT_DEVICE bool is_too_late(const fabric &f, uint64_t began, int peer, int phase, uint64_t epoch)
 {
     if (!COT_EITHER(fabric_timeout, has_passed(began, f.timeout_ns), false)) return false;
-    compare_exchange_relaxed<S>(f.failure, 0, failure_of(f.rank, peer, phase, epoch));
+    /* Compared with what was there, not with a zero in the code: tools/check_sass says how such a one was compiled. */
+    const uint64_t before = load_relaxed<S>(f.failure);
+    compare_exchange_relaxed<S>(f.failure, before, before ? before : failure_of(f.rank, peer, phase, epoch));
     return true;
 }
 

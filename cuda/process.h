@@ -247,15 +247,16 @@ template <typename Engine, scope S> COT_DEVICE void run_up(const fused_warp<S> &
     using Value = typename Engine::Value;
     const tile_work<Value> work = work_of<Value>(w, lane);
     const network &n = work.shape;
-    rows_of<Value> a = {reinterpret_cast<const Value *>(w.region() + w.row_at(0)), work.rows, n.hidden,
-                        nullptr};
-    if (work.tile >= 0)
-        a.index = w.rank.tile_row + static_cast<int64_t>(work.tile) * FUSED_TILE_ROWS;
-    else
-        a.values += (w.net.rank * w.call.layout.block_rows + (-1 - work.tile) * FUSED_TILE_ROWS) * n.hidden;
-    const rows_of<Value> b = {reinterpret_cast<const Value *>(work.weights + n.up), up_columns(n), n.hidden,
-                              nullptr};
-    Engine::compute(w.stages, {a, b, part * Engine::columns_of(work.rows), lane}, {threadIdx.x, TEAM_BARRIER},
+    const bool shared = work.tile < 0; // its rows are own tokens', one after the other
+    const int tile = shared ? -1 - work.tile : work.tile;
+    const int64_t own = shared ? w.net.rank * w.call.layout.block_rows + tile * FUSED_TILE_ROWS : 0;
+    const rows_of<Value> a = {reinterpret_cast<const Value *>(w.region() + w.row_at(own)), work.rows,
+                              n.hidden},
+                         b = {reinterpret_cast<const Value *>(work.weights + n.up), up_columns(n), n.hidden};
+    const row_index pick = {w.rank.tile_row + static_cast<int64_t>(shared ? 0 : tile) * FUSED_TILE_ROWS,
+                            !shared};
+    Engine::compute(w.stages, {a, b, pick, part * Engine::columns_of(work.rows), lane},
+                    {threadIdx.x, TEAM_BARRIER},
                     [&w](int tag, int first) { return end_up<Value>(w, tag, first); });
 }
 
@@ -335,10 +336,12 @@ template <typename Engine, scope S> COT_DEVICE void run_down(const fused_warp<S>
     using Value = typename Engine::Value;
     const tile_work<Value> work = work_of<Value>(w, lane);
     const network &n = work.shape;
-    const rows_of<Value> a = {work.activations, work.rows, n.intermediate, nullptr},
+    const rows_of<Value> a = {work.activations, work.rows, n.intermediate},
                          b = {reinterpret_cast<const Value *>(work.weights + n.down), n.hidden,
-                              n.intermediate, nullptr};
-    Engine::compute(w.stages, {a, b, part * Engine::columns_of(work.rows), lane}, {threadIdx.x, TEAM_BARRIER},
+                              n.intermediate};
+    const row_index pick = {w.rank.tile_row, false};
+    Engine::compute(w.stages, {a, b, pick, part * Engine::columns_of(work.rows), lane},
+                    {threadIdx.x, TEAM_BARRIER},
                     [&w](int tag, int first) { return end_down<Value>(w, tag, first); });
 }
 

@@ -5,23 +5,24 @@ using in_f32 = cot::fma_engine<128>;
 
 template <typename Engine> COT_DEVICE void multiply_all(const cot_cuda_product_of<typename Engine::Value> &p)
 {
+    using Job = cot::tile_job<typename Engine::Value>;
     const cot::tile_team team = {threadIdx.x, 1};
     int number = 0; // of tiles, of which every block takes its share
     for (int m = 0; m < p.a.rows; m += Engine::ROWS) {
-        cot::rows_of<typename Engine::Value> a = cot::rows_from(p.a, m);
-        if (a.rows > Engine::ROWS) a.rows = Engine::ROWS;
-        for (int n = 0; n < p.b.rows; n += Engine::columns_of(a.rows), number++) {
+        Job job = cot::job_from(Job{p.a, p.b, p.pick, 0, m}, m);
+        if (job.a.rows > Engine::ROWS) job.a.rows = Engine::ROWS;
+        for (int n = 0; n < p.b.rows; n += Engine::columns_of(job.a.rows), number++) {
             if (number % static_cast<int>(gridDim.x) != static_cast<int>(blockIdx.x)) continue;
-            Engine::compute(static_cast<unsigned char *>(cot::shared_memory()), {a, p.b, n, m}, team,
-                            [&](int first, int begin) {
-                                return [&p, first, begin](int row, int column, float v, float next) {
-                                    if (first + row >= p.a.rows) return;
-                                    float *const c =
-                                        p.c + static_cast<int64_t>(first + row) * p.b.rows + begin + column;
-                                    if (begin + column < p.b.rows) c[0] = v;
-                                    if (begin + column + 1 < p.b.rows) c[1] = next;
-                                };
-                            });
+            job.n = n;
+            Engine::compute(
+                static_cast<unsigned char *>(cot::shared_memory()), job, team, [&](int first, int begin) {
+                    return [&p, first, begin](int row, int column, float v, float next) {
+                        if (first + row >= p.a.rows) return;
+                        float *const c = p.c + static_cast<int64_t>(first + row) * p.b.rows + begin + column;
+                        if (begin + column < p.b.rows) c[0] = v;
+                        if (begin + column + 1 < p.b.rows) c[1] = next;
+                    };
+                });
             COT_UNLESS(tile_done_by_all) cot::barrier_sync(team.barrier, Engine::THREADS);
         }
     }

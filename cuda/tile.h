@@ -22,28 +22,30 @@
 namespace cot {
 
 /* Rows of K values one after another: in bf16 each K a multiple of 8 and 16-byte aligned, in fp32 any K, and aligned to 16
- * bytes where K is a multiple of 4. Row r is the index[r]-th of them; without an index, the r-th. */
+ * bytes where K is a multiple of 4. */
 template <typename Value> struct rows_of {
     const Value *values;
     int32_t rows, k;
-    const int32_t *index = nullptr;
 };
-using tile_rows = rows_of<uint16_t>; // bf16
-
-template <typename Value> COT_DEVICE const Value *row_of(const rows_of<Value> &from, int row)
-{
-    return from.values + static_cast<int64_t>(from.index ? from.index[row] : row) * from.k;
-}
 
 /* The same rows without the first ones. */
 template <typename Value> COT_DEVICE rows_of<Value> rows_from(rows_of<Value> rows, int first)
 {
-    if (rows.index)
-        rows.index += first;
-    else
-        rows.values += static_cast<int64_t>(first) * rows.k;
+    rows.values += static_cast<int64_t>(first) * rows.k;
     rows.rows -= first;
     return rows;
+}
+
+/* Which rows: the r-th is row index[r] where `gathered`, else row r, and `index` is not looked at. The two are apart, since code that
+ * chose between an index and null was compiled so that a device tested a register that was not null yet (docs/DEVICE.md). */
+struct row_index {
+    const int32_t *index;
+    int32_t gathered; // 0 or 1
+};
+
+COT_DEVICE int row_at(const row_index &rows, int r)
+{
+    return rows.gathered ? rows.index[r] : r;
 }
 
 /* Where a stage has a row's chunk of 16 bytes, of so many a row. What is a multiple of 16 rows on lies so much further on. */
@@ -54,11 +56,24 @@ template <uint32_t CHUNKS> COT_DEVICE uint32_t place_in_lines(uint32_t row, uint
     return line * 128 + ((at ^ (line & 7)) << 4);
 }
 
-/* A tile: rows of A by columns, which are rows of B from the n-th on; and a number of the caller's. */
+/* A tile: a.rows rows of A, which `pick` names, by columns, which are rows of B from the n-th on; and a number of the caller's. */
 template <typename Value> struct tile_job {
     rows_of<Value> a, b;
+    row_index pick;
     int32_t n, tag;
 };
+
+/* The same tile without the first rows. */
+template <typename Value> COT_DEVICE tile_job<Value> job_from(tile_job<Value> job, int first)
+{
+    if (!job.pick.gathered) {
+        job.a = rows_from(job.a, first);
+        return job;
+    }
+    job.pick.index += first;
+    job.a.rows -= first;
+    return job;
+}
 
 /* Threads that compute a tile together: whole warps of one block, and the barrier that is theirs. */
 struct tile_team {
@@ -99,8 +114,8 @@ template <int DOWN, int BLOCKS, int PAIRS, int DEPTH> struct mma_shape {
     }
 
     /* Asks for K values from k0 on of the first `count` rows, into a stage's part. */
-    static __device__ __forceinline__ void load_rows(unsigned char *to, const tile_rows from, int count,
-                                                     int k0, uint32_t thread)
+    static __device__ __forceinline__ void load_rows(unsigned char *to, const rows_of<Value> from,
+                                                     const row_index pick, int count, int k0, uint32_t thread)
     {
         constexpr int TOGETHER = THREADS / CHUNKS; // rows, a multiple of 16
         const uint32_t chunk = thread % CHUNKS;
@@ -109,7 +124,7 @@ template <int DOWN, int BLOCKS, int PAIRS, int DEPTH> struct mma_shape {
         COT_ONE_BY_ONE
         for (int r = static_cast<int>(thread / CHUNKS); r < count; r += TOGETHER, to += TOGETHER * K * 2) {
             const bool live = r < from.rows && k < from.k;
-            const uint32_t row = static_cast<uint32_t>(!live ? 0 : from.index ? from.index[r] : r);
+            const uint32_t row = static_cast<uint32_t>(live ? row_at(pick, r) : 0);
             copy_async_16(
                 to, from.values + static_cast<uint64_t>(row) * static_cast<uint32_t>(from.k) + (live ? k : 0),
                 live ? 16 : 0);
@@ -121,8 +136,8 @@ template <int DOWN, int BLOCKS, int PAIRS, int DEPTH> struct mma_shape {
     {
         thread = hidden(thread);
         const int rows = job.a.rows < M ? (job.a.rows + 15) / 16 * 16 : M;
-        load_rows(stage, job.a, rows, k, thread);
-        load_rows(stage + M * K * 2, job.b, N, k, thread);
+        load_rows(stage, job.a, job.pick, rows, k, thread);
+        load_rows(stage + M * K * 2, job.b, {}, N, k, thread);
     }
 
     __device__ __forceinline__ void multiply(const unsigned char *stage, const tile_job<Value> &job,
@@ -195,14 +210,15 @@ struct fma_shape {
         return thread % 16 * 2 + static_cast<uint32_t>(j / 2 * 32 + j % 2);
     }
 
-    static __device__ __forceinline__ void load_rows(unsigned char *to, const rows_of<float> &from, int k0,
-                                                     uint32_t thread)
+    static __device__ __forceinline__ void load_rows(unsigned char *to, const rows_of<float> &from,
+                                                     const row_index &pick, int k0, uint32_t thread)
     {
         for (uint32_t i = thread; i < 64 * CHUNKS; i += THREADS) {
             const uint32_t row = i / CHUNKS, chunk = i % CHUNKS;
             const int r = static_cast<int>(row), k = k0 + 4 * static_cast<int>(chunk);
             const bool live = r < from.rows && k < from.k;
-            const float *const values = live ? row_of(from, r) + k : from.values;
+            const float *const values =
+                from.values + (live ? static_cast<int64_t>(row_at(pick, r)) * from.k + k : 0);
             unsigned char *const place = to + place_in_lines<CHUNKS>(row, chunk);
             if (from.k % 4 == 0)
                 copy_async_16(place, values, live ? 16 : 0);
@@ -217,8 +233,8 @@ struct fma_shape {
     static __device__ __forceinline__ void load(unsigned char *stage, const tile_job<float> &job, int k,
                                                 uint32_t thread)
     {
-        load_rows(stage, job.a, k, thread);
-        load_rows(stage + M * K * 4, job.b, k, thread);
+        load_rows(stage, job.a, job.pick, k, thread);
+        load_rows(stage + M * K * 4, job.b, {}, k, thread);
     }
 
     __device__ __forceinline__ void multiply(const unsigned char *stage, const tile_job<float> &,
@@ -316,13 +332,11 @@ template <int MOST> struct mma_engine {
     {
         job *const what = reinterpret_cast<job *>(shared + STAGES_BYTES);
         int32_t *const index = reinterpret_cast<int32_t *>(shared + STAGES_BYTES + JOB_BYTES);
-        if (team.thread == 0) {
-            *what = {todo.a, rows_from(todo.b, todo.n), todo.n, todo.tag};
-            if (todo.a.index) what->a.index = index;
-        }
+        if (team.thread == 0)
+            *what = {todo.a, rows_from(todo.b, todo.n), {index, todo.pick.gathered}, todo.n, todo.tag};
         if (const int thread = static_cast<int>(team.thread);
-            todo.a.index && thread < todo.a.rows && thread < MOST)
-            index[thread] = todo.a.index[thread];
+            todo.pick.gathered && thread < todo.a.rows && thread < MOST)
+            index[thread] = todo.pick.index[thread];
         COT_UNLESS(tile_job_for_all) barrier_sync(team.barrier, THREADS);
         const int rows = what->a.rows;
         sums s;
@@ -359,8 +373,9 @@ template <int MOST> struct fma_engine {
     {
         for (int m = 0; m < todo.a.rows; m += fma_shape::M) {
             fma_shape shape;
-            tile_run(shape, shared, job{rows_from(todo.a, m), rows_from(todo.b, todo.n), todo.n, todo.tag},
-                     team);
+            job rest = job_from(todo, m);
+            rest.b = rows_from(todo.b, todo.n);
+            tile_run(shape, shared, rest, team);
             const auto put = begin(todo.tag, todo.n);
             shape.store(team.thread,
                         [&](int row, int column, float v, float next) { put(m + row, column, v, next); });
@@ -372,7 +387,8 @@ template <int MOST> struct fma_engine {
 
 template <typename Value> struct cot_cuda_product_of {
     cot::rows_of<Value> a, b;
-    float *c; // [M][N]
+    float *c;            // [M][N]
+    cot::row_index pick; // of A's rows
 };
 using cot_cuda_product = cot_cuda_product_of<uint16_t>;
 using cot_cuda_product_f32 = cot_cuda_product_of<float>;

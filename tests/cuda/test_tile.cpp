@@ -43,7 +43,8 @@ static Product multiply(const Operands &o, unsigned blocks, const emulate::Optio
     const size_t outputs = static_cast<size_t>(o.m) * static_cast<size_t>(o.n);
     cot_cuda_product p = {{session.copy(o.a.data(), o.a.size(), "a"), o.m, o.k},
                           {session.copy(o.b.data(), o.b.size(), "b"), o.n, o.k},
-                          session.allocate<float>(outputs, "c")};
+                          session.allocate<float>(outputs, "c"),
+                          {}};
     Product r;
     r.result = emulate::launch({blocks, mma_engine::THREADS, mma_engine::SHARED_BYTES}, options,
                                cot_cuda_product_kernel, p);
@@ -103,10 +104,10 @@ static void fp32_of_gathered_rows(void **)
         for (size_t i = 0; i < m; i++)
             index.push_back(static_cast<int32_t>(draw_below(&draw, static_cast<int64_t>(m + 3))));
         emulate::Session session;
-        cot_cuda_product_f32 p = {
-            {session.copy(a.data(), a.size(), "a"), s[0], s[2], session.copy(index.data(), m, "index")},
-            {session.copy(b.data(), b.size(), "b"), s[1], s[2]},
-            session.allocate<float>(m * n, "c")};
+        cot_cuda_product_f32 p = {{session.copy(a.data(), a.size(), "a"), s[0], s[2]},
+                                  {session.copy(b.data(), b.size(), "b"), s[1], s[2]},
+                                  session.allocate<float>(m * n, "c"),
+                                  {session.copy(index.data(), m, "index"), 1}};
         emulate::Options options;
         options.seed = seed;
         const emulate::Result r = emulate::launch(
