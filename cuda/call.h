@@ -125,6 +125,17 @@ struct fused_rank {
     int32_t *sent_row; // [S][P] how many-th row of that rank an own token was, where it was one
 };
 
+/* When a processor began or ended a task, for kernels that are built with COT_TIMELINE; others do not look at it. */
+struct fused_moment {
+    uint64_t ns, task; // %globaltimer; the task's word
+    int32_t block;
+    int16_t kind, ended; // 0 or 1: it ended
+};
+struct fused_moments {
+    uint32_t count, room; // how many there were, of which the first `room` are written
+    fused_moment *at;
+};
+
 /* How the gate and the combine of T tokens are cut into tasks: chunks of so many tokens, each in so many parts. A few tokens are cut
  * finely, so that they take as long as one of them does where there are processors enough; many coarsely, so that more is done
  * with what is read. */
@@ -197,6 +208,7 @@ struct cot_cuda_fused {
     int32_t reduced;                                            // 0 or 1
     const cot::fused_rank *ranks;                               // [P]
     const int32_t *first_block;                                 // [P + 1]
+    cot::fused_moments *moments;                                // or null
 };
 
 namespace cot {

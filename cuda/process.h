@@ -489,6 +489,22 @@ template <scope S> COT_DEVICE void run_combine(const fused_warp<S> &w, const fus
     }
 }
 
+/* Notes that the processor begins or ends the task in hand. By all of its threads. */
+template <scope S> COT_DEVICE void note_moment(const fused_warp<S> &w, bool ended)
+{
+#ifdef COT_TIMELINE
+    fused_moments *const m = w.call.moments;
+    if (!m || team_thread()) return;
+    const uint32_t i = add_relaxed<scope::gpu>(&m->count, 1u);
+    const uint64_t word = w.shared->task;
+    if (i < m->room)
+        m->at[i] = {global_timer(), word, static_cast<int32_t>(blockIdx.x),
+                    static_cast<int16_t>(kind_of(word)), ended};
+#else
+    (void)w, (void)ended;
+#endif
+}
+
 template <typename Engine, scope S> COT_DEVICE void process(const fused_warp<S> &w)
 {
     if (team_thread() == 0) {
@@ -502,12 +518,16 @@ template <typename Engine, scope S> COT_DEVICE void process(const fused_warp<S> 
     /* What a task is is read from shared memory where it is needed, so that no register holds it beside a tile's sums. */
     for (;;) {
         take_task(w);
+        note_moment(w, false);
         const auto part = [&](int parts) { return number_of(w.shared->task) % parts; };
         const auto whole = [&](int parts) { return number_of(w.shared->task) / parts; };
         switch (kind_of(w.shared->task)) {
         case task::gate:
             run_gate<Engine>(w, w.shared->gate, number_of(w.shared->task));
-            if (!ends_chunk(w, whole(w.shared->gate.parts))) continue;
+            if (!ends_chunk(w, whole(w.shared->gate.parts))) {
+                note_moment(w, true);
+                continue;
+            }
             run_route(w, w.shared->gate, whole(w.shared->gate.parts));
             break;
         case task::send:
@@ -532,6 +552,7 @@ template <typename Engine, scope S> COT_DEVICE void process(const fused_warp<S> 
         const uint64_t word = w.shared->task;
         /* Everybody's part is done, and everybody has read the task. */
         COT_UNLESS(process_done_by_all) team_barrier();
+        note_moment(w, true);
         if (team_thread() < 32) end_task(w, word);
     }
 }
