@@ -24,7 +24,8 @@ add_custom_command(OUTPUT ${image_files} VERBATIM
                    COMMAND ${PROJECT_SOURCE_DIR}/tools/compile_cuda --image ${images} ${PROJECT_BINARY_DIR}/cubins
                    DEPENDS ${kernel_texts} ${PROJECT_SOURCE_DIR}/cuda/fused.cu ${PROJECT_SOURCE_DIR}/cuda/bulk.cu
                            ${PROJECT_SOURCE_DIR}/src/moe/fused/layout.h ${PROJECT_SOURCE_DIR}/cuda/registers.txt
-                           ${PROJECT_SOURCE_DIR}/tools/compile_cuda ${PROJECT_SOURCE_DIR}/tools/get-cuda)
+                           ${PROJECT_SOURCE_DIR}/tools/compile_cuda ${PROJECT_SOURCE_DIR}/tools/check_sass
+                           ${PROJECT_SOURCE_DIR}/tools/get-cuda)
 add_library(coterie-cuda MODULE ${PROJECT_SOURCE_DIR}/cuda/module/module.cpp ${PROJECT_SOURCE_DIR}/cuda/module/image.cpp
             $<TARGET_OBJECTS:cuda_host>)
 target_link_libraries(coterie-cuda PRIVATE coterie)

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""tools/check_sass on code with planted faults, and on the listings of tools/compile_cuda; tools/compile_cuda with a toolkit that is none."""
+import glob
+import json
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+
+ROOT = os.environ["COT_SOURCE"]
+CHECK, COMPILE = ROOT + "/tools/check_sass", ROOT + "/tools/compile_cuda"
+ARCHITECTURES = ("80", "90", "100", "120")
+
+
+def listing(lines, kernel="cot_cuda_fused_bf16"):
+    """As nvdisasm -c -hex prints it: of each line a label, or (stall, text)."""
+    out, at = [f".text.{kernel}:"], 0
+    for line in lines:
+        if isinstance(line, str):
+            out.append(line + ":")
+            continue
+        stall, text = line
+        out.append(f"        /*{at:04x}*/                   {text} ;      /* 0x00000000001e7805 */")
+        out.append(f"{'':50}/* 0x{0x000fc00000000000 & ~(15 << 41) | stall << 41:016x} */")
+        at += 16
+    return "\n".join(out) + "\n"
+
+
+ZERO = (2, "CS2R R30, SRZ")
+REFUSED = {
+    "the test of a null that a device found untrue": [(2, "@!P1 CS2R R30, SRZ"), (3, "IADD3 R4, R5, R6, RZ"),
+                                                      (4, "ISETP.NE.U32.AND P0, PT, R30, RZ, PT")],
+    "the upper half": [(5, "CS2R R30, SRZ"), (4, "ISETP.NE.AND.EX P0, PT, R31, RZ, PT, P0")],
+    "one register": [(5, "CS2R.32 R30, SRZ"), (4, "IADD3 R4, R30, R6, RZ")],
+    "a sum of HMMA": [ZERO, (4, "HMMA.16816.F32.BF16 R4, R8, R12, R28")],
+    "a sum's last registers": [ZERO, (4, "HMMA.16816.F32.BF16 R4, R8, R12, R27")],
+    "rows of HMMA": [ZERO, (4, "HMMA.16816.F32.BF16 R4, R28, R12, R16")],
+    "columns of HMMA": [ZERO, (4, "HMMA.16816.F32.BF16 R4, R8, R29, R16")],
+    "what is compared by an atomic": [(5, "CS2R R8, SRZ"), (2, "ATOM.E.CAS.64.STRONG.GPU P0, RZ, [R24], R8, R10")],
+    "what an atomic adds": [ZERO, (2, "ATOMG.E.ADD.64.STRONG.GPU PT, R4, desc[UR4][R2.64], R30")],
+    "its upper half": [(2, "CS2R.32 R31, SRZ"), (2, "ATOMG.E.ADD.64.STRONG.GPU PT, R4, desc[UR4][R2.64], R30")],
+    "what is stored": [ZERO, (2, "STG.E.64 desc[UR4][R2.64], R30")],
+    "a pair's second": [(2, "CS2R.32 R31, SRZ"), (2, "STS.64 [R2], R30")],
+    "four": [ZERO, (2, "ST.E.128 desc[UR4][R2.64], R28")],
+    "where": [ZERO, (2, "LDG.E R4, desc[UR4][R30.64+0x10]")],
+    "where, its upper half": [(2, "CS2R.32 R31, SRZ"), (2, "LDG.E R4, desc[UR4][R30.64]")],
+    "where to": [ZERO, (2, "LDGSTS.E.BYPASS.128 [R30+0x4000], desc[UR8][R2.64], P0")],
+    "a wide product's sum": [ZERO, (2, "IMAD.WIDE.U32 R4, R2, R3, R29")],
+    "a number of 64 bits": [ZERO, (2, "IADD.64 R4, R29, R6")],
+    "by a branch": [ZERO, (2, "@P0 BRA `(.L_x_1)"), (9, "EXIT"), ".L_x_1", (2, "IADD3 R4, R30, R6, RZ")],
+    "behind a branch not taken": [ZERO, (2, "@P0 BRA `(.L_x_1)"), (2, "IADD3 R4, R30, R6, RZ"), ".L_x_1", (9, "EXIT")],
+    "around a loop": [".L_x_1", (2, "IADD3 R4, R30, R6, RZ"), (2, "CS2R R30, SRZ"), (3, "@P0 BRA `(.L_x_1)"), (9, "EXIT")],
+    "where lanes meet again": [(2, "BSSY B0, `(.L_x_1)"), ZERO, (2, "BSYNC B0"), (9, "EXIT"), ".L_x_1", (2, "IADD3 R4, R30, R6, RZ")],
+    "set anew on a condition": [ZERO, (2, "@P0 IMAD.MOV.U32 R30, RZ, RZ, R6"), (2, "IADD3 R4, R30, R6, RZ")],
+    "half of it set anew": [ZERO, (2, "IMAD.MOV.U32 R30, RZ, RZ, R6"), (2, "IADD3 R4, R31, R6, RZ")],
+    "a time": [(2, "CS2R R26, SR_GLOBALTIMERLO"), (2, "IADD3 R4, R26, R6, RZ")],
+}
+LET_BY = {
+    "six cycles later": [(6, "CS2R R30, SRZ"), (4, "ISETP.NE.U32.AND P0, PT, R30, RZ, PT")],
+    "six in all": [ZERO, (2, "NOP"), (2, "NOP"), (4, "IADD3 R4, R30, R6, RZ")],
+    "other registers": [ZERO, (2, "IADD3 R4, R3, R32, RZ"), (2, "HMMA.16816.F32.BF16 R4, R8, R12, R32")],
+    "a sum that ends before": [ZERO, (4, "HMMA.16816.F32.BF16 R4, R8, R12, R26")],
+    "set anew": [ZERO, (2, "IMAD.WIDE R30, R2, R3, R4"), (2, "IADD3 R4, R30, R31, RZ")],
+    "loaded over": [ZERO, (2, "LDG.E.64 R30, desc[UR4][R2.64]"), (2, "IADD3 R4, R30, R31, RZ")],
+    "not on the way": [ZERO, (2, "BRA `(.L_x_1)"), (2, "IADD3 R4, R30, R6, RZ"), ".L_x_1", (9, "EXIT")],
+    "behind the end": [ZERO, (2, "EXIT"), (2, "IADD3 R4, R30, R6, RZ")],
+    "a uniform register": [ZERO, (2, "IADD3 R4, R5, UR30, RZ")],
+}
+
+NVCC = """#!/bin/sh
+case "$*" in
+*--version*) echo 'Cuda compilation tools, release 13.0, V13.0.88'; exit ;;
+esac
+while [ $# -gt 1 ]; do
+    if [ "$1" = -o ]; then : >"$2"; echo "$2" >>"%(at)s/made"; fi
+    shift
+done
+echo "ptxas info    : Compiling entry function 'cot_cuda_fused_bf16' for 'sm_90'"
+echo "    0 bytes stack frame, %(spilt)s bytes spill stores, 0 bytes spill loads"
+echo 'ptxas info    : Used 100 registers, used 2 barriers'
+"""
+FATBINARY = """#!/bin/sh
+for word; do case "$word" in --create=*) : >"${word#--create=}" ;; esac; done
+"""
+NVDISASM = """#!/bin/sh
+[ "$1 $2" = "-c -hex" ] && cat '%s/code'
+"""
+SOUND = [(2, "HMMA.16816.F32.BF16 R4, R8, R12, R28"), (2, "LDSM.16.M88.4 R4, [R8]"), (2, "LDGSTS.E.128 [R4], desc[UR8][R2.64]"), (9, "EXIT")]
+
+
+class Sass(unittest.TestCase):
+    def check(self, text):
+        with tempfile.NamedTemporaryFile("w", suffix=".sass") as file:
+            file.write(text)
+            file.flush()
+            return subprocess.run([CHECK, file.name], capture_output=True, text=True)
+
+    def test_refused(self):
+        for name, lines in REFUSED.items():
+            done = self.check(listing(lines))
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), name + done.stderr)
+            self.assertRegex(done.stderr, "^check_sass: cot_cuda_fused_bf16: '.*CS2R.*' at [0-9a-f]+ is read [0-5] cycles later, which is "
+                                          "sooner than 6: '.*' at [0-9a-f]+\n$", name)
+
+    def test_let_by(self):
+        for name, lines in LET_BY.items():
+            done = self.check(listing(lines))
+            self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""), name)
+
+    def test_not_code(self):
+        for text, said in (("", "there is no code"), (listing([ZERO]).rsplit("\n", 2)[0], "no second word"),
+                           (listing([ZERO, (2, "IMMA.16832.S8.S8 R4, R8, R12, R16")]), "IMMA")):
+            done = self.check(text)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(said, done.stderr)
+        self.assertEqual(subprocess.run([CHECK, "/nowhere"], capture_output=True).returncode, 1)
+        self.assertEqual(subprocess.run([CHECK], capture_output=True).returncode, 2)
+
+    def test_what_is_compiled(self):
+        """Of every architecture: nothing is refused, and much would be if each instruction were followed by the next at once."""
+        cubins = os.environ.get("COT_CUBINS", "")
+        if not glob.glob(f"{cubins}/*.sass"):
+            self.skipTest("nothing is compiled (make cuda)")
+        for arch in ARCHITECTURES:
+            with open(f"{cubins}/bulk.sm_{arch}.sass", encoding="utf-8") as file:
+                text = file.read()
+            self.assertEqual(self.check(text).stderr, "", arch)
+            at_once = re.sub(r"^(\s*/\* 0x)([0-9a-f]{16}) \*/$",
+                             lambda m: f"{m[1]}{int(m[2], 16) & ~(15 << 41) | 1 << 41:016x} */", text, flags=re.M)
+            done = self.check(at_once)
+            self.assertEqual(done.returncode, 1)
+            self.assertGreater(done.stderr.count("\n"), 3, arch)
+
+
+class Compile(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.at = self.folder.name
+        os.mkdir(f"{self.at}/bin")
+
+    def tool(self, name, text):
+        with open(f"{self.at}/bin/{name}", "w") as out:
+            out.write(text)
+        os.chmod(f"{self.at}/bin/{name}", 0o755)
+
+    def compile(self, code, *words, spilt=0):
+        """With a toolkit whose compiler and disassembler say this."""
+        with open(f"{self.at}/code", "w") as out:
+            out.write(listing(code))
+        self.tool("nvcc", NVCC % {"spilt": spilt, "at": self.at})
+        self.tool("fatbinary", FATBINARY)
+        self.tool("nvdisasm", NVDISASM % self.at)
+        return subprocess.run([COMPILE, *words], capture_output=True, text=True,
+                              env={**os.environ, "PATH": f"{self.at}/bin:" + os.environ["PATH"]})
+
+    def test_every_architecture(self):
+        for arch in ARCHITECTURES:
+            done = self.compile(SOUND, "--one", "fused", arch, self.at)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), arch)
+            os.remove(f"{self.at}/fused.sm_{arch}.told")
+            done = self.compile(SOUND + REFUSED["a sum of HMMA"], "--one", "fused", arch, self.at)
+            self.assertEqual(done.returncode, 1, arch)
+            self.assertIn("is read 2 cycles later", done.stderr)
+            self.assertFalse(os.path.exists(f"{self.at}/fused.sm_{arch}.told"))
+
+    def test_here(self):
+        images = f"{self.at}/images"
+
+        def made():
+            with open(f"{images}/made.json") as file:
+                return json.load(file)
+
+        done = self.compile(REFUSED["a sum of HMMA"], "--here", images, "9")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("is read 2 cycles later", done.stderr)
+        self.assertFalse(os.path.exists(f"{images}/image.h"))
+        done = self.compile(SOUND, "--here", images, "9", spilt=12)
+        self.assertEqual(done.returncode, 0, done.stderr)  # they are there already, and have been held to it
+        self.assertEqual((made()["compiler"], made()["looked_through"]), ("nvcc 13.0.88", True))
+        with open(f"{self.at}/made") as file:
+            self.assertEqual(sorted(os.path.basename(line.strip()) for line in file), ["bulk.cubin", "fused.cubin", "timeline.cubin"])
+        self.assertEqual({name for name in os.listdir(images) if name.endswith((".fatbin", ".h", ".sass"))},
+                         {"fused.fatbin", "bulk.fatbin", "timeline.fatbin", "image.h"})
+        os.remove(f"{images}/made.json")
+        done = self.compile(SOUND, "--here", images, "9", spilt=12)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("spills registers of cuda/fused.cu for sm_90", done.stderr)
+        self.assertFalse(os.path.exists(f"{images}/made.json"))
+
+    def test_made_elsewhere(self):
+        """Images of the same sources stay, and are found where they are now; of others they are made anew."""
+        images, moved = f"{self.at}/images", f"{self.at}/moved"
+        self.assertEqual(self.compile(SOUND, "--here", images, "9").returncode, 0)
+        os.rename(images, moved)
+        self.assertEqual(self.compile(REFUSED["a sum of HMMA"], "--here", moved, "9").returncode, 0)
+        with open(f"{moved}/image.h") as file:
+            self.assertIn(f'"{moved}/fused.fatbin"', file.read())
+        self.assertNotEqual(self.compile(REFUSED["a sum of HMMA"], "--here", moved, "10").returncode, 0)
+
+
+unittest.main()
