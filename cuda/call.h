@@ -234,8 +234,8 @@ struct fused_shared {
     int32_t open[FUSED_EXPERTS_MOST]; // tile << 7 | rows of a slot's tile that fills, or -1
 };
 
-/* Bytes of an engine's stages (tile.h). */
-constexpr int FUSED_BF16_STAGES = 65856, FUSED_F32_STAGES = 32768;
+/* Bytes of an engine's stages, and values of k that they have under way at once (tile.h). */
+constexpr int FUSED_BF16_STAGES = 65856, FUSED_F32_STAGES = 32768, FUSED_BF16_RING = 256, FUSED_F32_RING = 64;
 
 /* Dynamic shared memory of a block. */
 COT_BOTH constexpr size_t fused_shared_bytes(int stages, int experts)

@@ -77,7 +77,9 @@ COT_DEVICE int32_t released_tile(int tile, int rows)
 }
 
 static_assert(FUSED_BF16_STAGES == mma_engine<FUSED_TILE_ROWS>::SHARED_BYTES &&
-                  FUSED_F32_STAGES == fma_engine<FUSED_TILE_ROWS>::SHARED_BYTES,
+                  FUSED_F32_STAGES == fma_engine<FUSED_TILE_ROWS>::SHARED_BYTES &&
+                  FUSED_BF16_RING == mma_some::STAGES * mma_some::K && mma_few::K == mma_some::K &&
+                  FUSED_F32_RING == fma_shape::STAGES * fma_shape::K,
               "what the host asks for");
 template <typename Engine> __host__ __device__ constexpr size_t fused_shared_bytes(int experts)
 {

@@ -114,6 +114,18 @@ static void place(probing *p)
     }
 }
 
+/* Has token t's rows and the gate so that `calls` tokens call each expert: expert e takes the tokens behind those that expert e - 1
+ * took, all of them in a ring. Of a token's logits those of its experts are near 16, all others near 4 at most. */
+static void route_as(probing *p, const int64_t *calls)
+{
+    const int64_t h = p->hidden;
+    int64_t t = 0;
+    for (int64_t e = 0; e < p->probe->gate.experts; e++) {
+        for (int64_t i = 0; i < p->probe->gate.experts; i++) p->gate[e * h + i] = i == e ? 4 : 0;
+        for (int64_t i = 0; i < calls[e]; i++, t = (t + 1) % p->tokens) p->x[t * h + e] = 4;
+    }
+}
+
 /* Everything in its place; in an arena that measures nothing but its size. */
 static void lay_out(probing *p)
 {
@@ -133,7 +145,8 @@ static void lay_out(probing *p)
         if (probe->shared_gated) p->shared_gate = draw(p, h, 1);
     }
     p->x = draw(p, t * h, 1);
-    p->gate = draw(p, experts * h, 1);
+    p->gate = draw(p, experts * h, probe->calls ? 1 / sqrt(static_cast<double>(h)) : 1);
+    if (probe->calls && p->gate) route_as(p, probe->calls);
     if (probe->gate_bias) p->gate_bias = draw(p, experts, 1);
     if (probe->correction) p->correction = draw(p, experts, 1);
     p->packed_gate = reinterpret_cast<float *>(
@@ -259,8 +272,7 @@ static cot_status run_group(probing *p, cot_cuda_group *g, cot_error *error)
 }
 
 /* By a part of the largest number, since what is near zero is what large ones have left. */
-static cot_status compare(const probing *p, const cot_cuda_device *device, cot_dtype combine_type,
-                          cot_error *error)
+static cot_status compare(const probing *p, cot_dtype combine_type, cot_error *error)
 {
     const int64_t h = p->hidden, k = p->probe->gate.top_k;
     const bool coarse = p->probe->expert.type == COT_BF16 || combine_type == COT_BF16;
@@ -272,16 +284,15 @@ static cot_status compare(const probing *p, const cot_cuda_device *device, cot_d
             !(fabsf(p->weights[i] - p->right_weights[i]) <= 0x1p-15f * fmaxf(1, fabsf(p->right_weights[i]))))
             return cot_fail(
                 error, COT_IO,
-                "'%s' computes what the CPU does not: token %d calls expert %d by %g, on the CPU %d by %g",
-                device->name, static_cast<int>(i / k), p->experts_of[i], static_cast<double>(p->weights[i]),
+                "it computes what the CPU does not: token %d calls expert %d by %g, on the CPU %d by %g",
+                static_cast<int>(i / k), p->experts_of[i], static_cast<double>(p->weights[i]),
                 p->right_experts[i], static_cast<double>(p->right_weights[i]));
     for (int64_t i = 0; i < p->tokens * h; i++)
         if (!(fabsf(p->y[i] - p->right[i]) <= part * largest))
-            return cot_fail(
-                error, COT_IO,
-                "'%s' computes what the CPU does not: element %d of token %d is %g, on the CPU %g",
-                device->name, static_cast<int>(i % h), static_cast<int>(i / h), static_cast<double>(p->y[i]),
-                static_cast<double>(p->right[i]));
+            return cot_fail(error, COT_IO,
+                            "it computes what the CPU does not: element %d of token %d is %g, on the CPU %g",
+                            static_cast<int>(i % h), static_cast<int>(i / h), static_cast<double>(p->y[i]),
+                            static_cast<double>(p->right[i]));
     return COT_OK;
 }
 
@@ -313,28 +324,46 @@ cot_status cot_cuda_probe_run(const cot_cuda_device *device, cot_cuda_kind kind,
     if (pinned) status = cot_cuda_group_open(&group, device, kind, &sized, ranks, error);
     if (status == COT_OK) status = run_group(&p, group, error);
     if (status == COT_OK) status = compute(&p, sized.combine_type, error);
-    if (status == COT_OK) status = compare(&p, device, options->combine_type, error);
+    if (status == COT_OK) status = compare(&p, options->combine_type, error);
     cot_cuda_group_close(group);
     if (pinned) cot_cuda_unpin(device, p.arena.memory, p.arena.bytes);
     cot_arena_close(&p.arena);
     return status;
 }
 
-cot_status cot_cuda_self_test(const cot_cuda_device *device, cot_cuda_kind kind,
-                              const cot_moe_options *options, int ranks, cot_error *error)
+/* As many tokens as the first expert has rows; all others together have as many. */
+static const int64_t self_test_calls[] = {129, 65, 33, 17, 1, 13};
+
+cot_cuda_probe cot_cuda_self_test_layer(cot_dtype type, int number)
 {
+    /* What a tile has under way, and 8 values more: so there are tails in every dimension, too. */
+    const int64_t ring = type == COT_BF16 ? cot::FUSED_BF16_RING : cot::FUSED_F32_RING;
     cot_cuda_probe probe = {};
     cot_ffn_shape *const s = &probe.expert;
-    s->type = options->expert.type;
+    s->type = type;
     s->up = s->down = cot_format_of(s->type);
-    s->hidden = 40, s->intermediate = 24; // tails in every dimension
+    s->hidden = number ? 24 : ring + 8;
+    s->intermediate = number ? ring + 8 : 24;
     probe.shared = *s;
+    probe.shared_gated = true;
     probe.gate.hidden = s->hidden, probe.gate.experts = 6, probe.gate.top_k = 2;
     probe.gate.groups = probe.gate.group_limit = 1;
     probe.gate.normalise = true, probe.gate.scaling = 1;
-    probe.tokens = 9;
-    probe.seed = 1;
-    cot_error why = {};
-    const cot_status status = cot_cuda_probe_run(device, kind, &probe, options, ranks > 1 ? 2 : 1, &why);
-    return status == COT_OK ? status : cot_fail(error, status, "the device's self-test: %s", why.message);
+    probe.tokens = self_test_calls[0];
+    probe.seed = 1 + static_cast<uint64_t>(number);
+    probe.calls = self_test_calls;
+    return probe;
+}
+
+cot_status cot_cuda_self_test(const cot_cuda_device *device, cot_cuda_kind kind,
+                              const cot_moe_options *options, int ranks, cot_error *error)
+{
+    for (int i = 0; i < COT_CUDA_SELF_TESTS; i++) {
+        const cot_cuda_probe probe = cot_cuda_self_test_layer(options->expert.type, i);
+        cot_error why = {};
+        const cot_status status = cot_cuda_probe_run(device, kind, &probe, options, ranks > 1 ? 2 : 1, &why);
+        if (status != COT_OK)
+            return cot_fail(error, status, "'%s' fails the self-test: %s", device->name, why.message);
+    }
+    return COT_OK;
 }

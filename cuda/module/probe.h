@@ -11,6 +11,9 @@ struct cot_cuda_probe {
     bool gate_bias, correction, shared_gated;
     int64_t tokens;
     uint64_t seed;
+    /* NULL, or [E]: how many tokens call each expert, T K in all and T at most of one. Rows and gate are such that they do, by a softmax
+     * without bias and correction, of no more experts than H. */
+    const int64_t *calls;
 };
 
 /* Runs it on a group of the device, opened for `ranks` with `options`, of which sizes are the probe's. Errors: IO (the answers
@@ -18,8 +21,13 @@ struct cot_cuda_probe {
 cot_status cot_cuda_probe_run(const cot_cuda_device *device, cot_cuda_kind kind, const cot_cuda_probe *probe,
                               const cot_moe_options *options, int ranks, cot_error *error);
 
-/* What an operator is opened with: one small layer in its arithmetic, on two ranks where it has more than one. Errors: the same, each
- * of which says that it is the self-test's. */
+/* The layers that an operator is opened with: 1, 13, 17, 33, 65 and 129 rows an expert, and shared experts, so that every form of main loop
+ * runs; the first product of the one, the second product of the other sums over more k than a tile has under way at once. */
+constexpr int COT_CUDA_SELF_TESTS = 2;
+cot_cuda_probe cot_cuda_self_test_layer(cot_dtype type, int number);
+
+/* Those layers in the arithmetic of an operator, on two ranks where it has more than one. Errors: the same as of one, each of which names
+ * the device and says that it is the self-test's. */
 cot_status cot_cuda_self_test(const cot_cuda_device *device, cot_cuda_kind kind,
                               const cot_moe_options *options, int ranks, cot_error *error);
 

@@ -2,6 +2,8 @@
  * bytes and messages. */
 #include "ready.h"
 
+#include "cuda/module/probe.h"
+
 extern "C" {
 #include "harness/seed.h"
 }
@@ -21,7 +23,8 @@ static void agree(struct world *w, const struct plan *p, uint64_t *seed)
         outcome_agrees(found[0], w, p);
         outcome_counts(found[0], w, p);
         assert_int_equal(ready.device.launches,
-                         COT_CUDA_PHASES * (1 + p->passes + p->warmed)); // first the self-test
+                         COT_CUDA_PHASES *
+                             (COT_CUDA_SELF_TESTS + p->passes + p->warmed)); // first the self-test
     }
     w->op = ops[0];
     for (int r = 0; r < p->ranks; r++) assert_int_equal(found[1]->status[r], COT_OK);
@@ -65,7 +68,8 @@ static void many_tokens(void **)
     struct outcome *const found = world_run(&w, &p);
     outcome_agrees(found, &w, &p);
     outcome_counts(found, &w, &p);
-    assert_int_equal(ready.device.launches, COT_CUDA_PHASES * (1 + 2)); // passes of 512 tokens
+    assert_int_equal(ready.device.launches,
+                     COT_CUDA_PHASES * (COT_CUDA_SELF_TESTS + 2)); // passes of 512 tokens
     outcome_free(found, &w);
     world_free(&w);
 }

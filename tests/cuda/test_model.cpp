@@ -80,7 +80,7 @@ static std::vector<int32_t> generate(const char *op, const char *combine = "exac
 static void the_same_text(void **)
 {
     const std::vector<int32_t> device_text = generate("cuda"), text = generate("fused");
-    assert_int_equal(device->launches, 1 + 2 * 6); // the self-test; a step a token, a launch a layer
+    assert_int_equal(device->launches, 2 + 2 * 6); // the self-test's layers; a step a token, a launch a layer
     assert_int_equal(device_text.size(), 2);
     assert_memory_equal(device_text.data(), text.data(), 2 * sizeof(int32_t));
     assert_memory_equal(generate("cuda", "reduced").data(), text.data(), 2 * sizeof(int32_t));
@@ -109,8 +109,8 @@ static void what_an_engine_refuses(void **)
     options.precision = "int8";
     refuses("few bits");
     options.precision = "bf16";
-    device->pinned_most = 1 << 18; // the self-test's, and not the rows of a step
-    refuses("'Emulated' cannot pin 0.0");
+    device->pinned_most = 1 << 18;
+    refuses("'Emulated' fails the self-test: 'Emulated' cannot pin 0.0");
     device->pinned_most = SIZE_MAX;
     assert_int_equal(device->pinned.size(), 0);
     assert_int_equal(device->taken, device->given_back);

@@ -2,7 +2,7 @@
  * and brings back; and what it refuses. */
 #include "ready.h"
 
-#include "cuda/module/group.h"
+#include "cuda/module/probe.h"
 
 extern "C" {
 #include "harness/seed.h"
@@ -12,7 +12,7 @@ extern "C" {
 #include <ctime>
 #include <mutex>
 
-enum { SELF_TEST = 1 }; // launches of an open
+enum { SELF_TEST = COT_CUDA_SELF_TESTS }; // launches of an open
 
 static struct world cuda_world(const Variant &v, int64_t tokens, struct draw *draw)
 {
@@ -282,7 +282,7 @@ static void memory_that_is_pinned(void **)
                      cot_cuda_group_pinned_bytes(&options, 3));
     cot_cuda_group_close(group);
     ready.device.pinned_most = pages.bytes + 4096;
-    all_say(&w, &p, COT_OUT_OF_MEMORY, "'Emulated' cannot pin 0.000 GB of host memory for rows");
+    all_say(&w, &p, COT_OUT_OF_MEMORY, "'Emulated' cannot pin 0.00");
     ready.device.pinned_most = SIZE_MAX;
     all_say(&w, &p, COT_OK, "");
     world_free(&w);
@@ -769,6 +769,33 @@ static void a_self_test_of_coarse_rows(void **)
     }
 }
 
+/* What an operator is opened with multiplies 129, 65, 33, 17, 1 and 13 rows of experts and 129 of a shared one, in tiles of 64 and blocks of
+ * 16, sums over more k than is under way at once, and finds each word of that pipeline gone; the device is refused by its name. */
+static void the_self_test(void **)
+{
+    cot_moe_options options = {};
+    options.expert.type = options.combine_type = COT_BF16;
+    cot_error error;
+    for (int i = 0; i < COT_CUDA_SELF_TESTS; i++) {
+        const Ready ready(test_seed());
+        const cot_cuda_probe layer = cot_cuda_self_test_layer(COT_BF16, i);
+        if (cot_cuda_probe_run(&ready.found, cot_cuda_kind::fused, &layer, &options, 1, &error) != COT_OK)
+            fail_msg("%s", error.message);
+        const uint64_t blocks = (4 + 4 + 1) + (4 + 1) + 3 + 2 + 1 + 1 + (4 + 4 + 1), long_k = 320 / 16,
+                       short_k = 64 / 16, // of mma; columns in eights
+            up = i ? 576 / 8 * short_k : 64 / 8 * long_k, down = i ? 64 / 8 * long_k : 320 / 8 * short_k;
+        assert_int_equal(ready.device.last.counters.mma, blocks * (up + down));
+    }
+    for (const char *mutant : {"tile_wait_group", "tile_barrier", "tile_last_barrier"})
+        for (const cot_cuda_kind kind : {cot_cuda_kind::fused, cot_cuda_kind::bulk}) {
+            Ready ready(test_seed());
+            ready.device.options.mutant = mutant;
+            assert_int_equal(cot_cuda_self_test(&ready.found, kind, &options, 2, &error), COT_IO);
+            if (!strstr(error.message, "'Emulated' fails the self-test: "))
+                fail_msg("%s: '%s'", mutant, error.message);
+        }
+}
+
 /* A device that computes wrongly, or whose memory does not keep what it is given, serves nobody. */
 static void a_device_that_is_wrong(void **)
 {
@@ -782,9 +809,9 @@ static void a_device_that_is_wrong(void **)
             ready.device.wrong = wrong;
             all_say(&w, &p, COT_IO,
                     wrong == Wrong::LAUNCHES
-                        ? "the device's self-test: 'Emulated' ran 0 of 1 launches for rank 0"
-                        : "the device's self-test: 'Emulated' ");
-            assert_int_equal(ready.device.launches, SELF_TEST);
+                        ? "'Emulated' fails the self-test: 'Emulated' ran 0 of 1 launches for rank 0"
+                        : "'Emulated' fails the self-test: ");
+            assert_int_equal(ready.device.launches, 1); // of its first layer
             ready.device.wrong = Wrong::NOTHING;
             all_say(&w, &p, COT_OK, "");
             world_free(&w);
@@ -832,7 +859,7 @@ static void memory_and_blocks(void **)
     {
         Ready ready(test_seed());
         cot_moe_options options = w.options;
-        options.slots = p.slots;
+        options.slots = p.slots = 900; // more than the self-test's layers take
         const size_t wanted = cot_cuda_group_bytes(cot_cuda_kind::fused, &options, 3, 6);
         all_say(&w, &p, COT_OK, "");
         const size_t most = ready.device.most_used; // the group and its weights, or the self-test's
@@ -849,15 +876,14 @@ static void memory_and_blocks(void **)
             struct outcome *const found = world_run(&w, &p);
             int said = 0;
             for (int r = 0; r < 3; r++)
-                said += strstr(found->message[r],
-                               "weights of a layer need 0.000 GB of device memory, 0.000 GB of "
-                               "8.590 GB are free on 'Emulated'") != nullptr;
+                said += strstr(found->message[r], "weights of a layer need 0.017 GB of device memory, ") &&
+                        strstr(found->message[r], " of 8.590 GB are free on 'Emulated'");
             assert_int_equal(said, 1); // the last to come
             outcome_free(found, &w);
         }
         ready.device.free_bytes = 1000;
         all_say(&w, &p, COT_OUT_OF_MEMORY,
-                "the device's self-test: what ranks exchange and rows in hand need ");
+                "'Emulated' fails the self-test: what ranks exchange and rows in hand need ");
         ready.device.free_bytes = most;
         p.begins = nullptr;
         const int taken = ready.device.taken;
@@ -983,6 +1009,7 @@ int main(void)
         cmocka_unit_test(a_device_that_does_nothing),
         cmocka_unit_test(a_launch_that_fails),
         cmocka_unit_test(a_launch_that_is_refused),
+        cmocka_unit_test(the_self_test),
         cmocka_unit_test(a_self_test_of_coarse_rows),
         cmocka_unit_test(a_device_that_is_wrong),
         cmocka_unit_test(ranks_that_are_processes),
