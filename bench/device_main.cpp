@@ -12,7 +12,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "device_points: %s\n", error.message);
         return 1;
     }
-    const int result = cot_cuda_points(&device, stdout, argc - 1, argv + 1);
+    const int result = cot_cuda_points(&device, &cot_cuda_kernels, stdout, argc - 1, argv + 1);
     if (result == 2) fprintf(stderr, "device_points: see bench/device_points.h\n");
     cot_cuda_device_close(&device);
     return result;

@@ -70,10 +70,21 @@ int about(Points &p)
 
 /* ---- against the CPU ---- */
 
-/* Every kind of gate and network that models have, tails in every dimension, few and many tokens, an expert for all. */
-std::vector<std::pair<const char *, cot_cuda_probe>> probes_of(cot_dtype type)
+using Probes = std::vector<std::pair<const char *, cot_cuda_probe>>;
+
+/* Those that an operator is opened with. */
+Probes self_tests_of(cot_dtype type)
 {
-    std::vector<std::pair<const char *, cot_cuda_probe>> all;
+    Probes all;
+    for (int i = 0; i < COT_CUDA_SELF_TESTS; i++)
+        all.emplace_back("every form of main loop", cot_cuda_self_test_layer(type, i));
+    return all;
+}
+
+/* These, and every kind of gate and network that models have, tails in every dimension, few and many tokens, an expert for all. */
+Probes probes_of(cot_dtype type)
+{
+    Probes all = self_tests_of(type);
     const auto add = [&](const char *name, int64_t h, int64_t i, int64_t e, int64_t k,
                          int64_t tokens) -> cot_cuda_probe & {
         cot_cuda_probe probe = {};
@@ -111,10 +122,10 @@ std::vector<std::pair<const char *, cot_cuda_probe>> probes_of(cot_dtype type)
     return all;
 }
 
-int probe(Points &p, cot_cuda_kind kind, cot_dtype type, int ranks)
+int probe(Points &p, cot_cuda_kind kind, const Probes &probes, cot_dtype type, int ranks)
 {
     const cot_moe_options options = options_of(type);
-    for (const auto &one : probes_of(type)) {
+    for (const auto &one : probes) {
         const cot_status status = cot_cuda_probe_run(p.device, kind, &one.second, &options, ranks, &p.error);
         if (status != COT_OK) fprintf(stderr, "device_points: %s, %d ranks: ", one.first, ranks);
         if (status != COT_OK) return p.fail(status);
@@ -153,7 +164,38 @@ int64_t slots_for(const cot_cuda_device *device, const cot_ffn_shape *expert, in
                       cot_smaller(cot_smaller(wanted, room), cot::FUSED_EXPERTS_MOST));
 }
 
-/* Weights and rows without meaning: one expert's, for all. */
+/* The experts that token t calls, [K], no two alike: drawn for t, whatever else there is. */
+std::vector<uint16_t> chosen(int64_t experts, int64_t top_k, int64_t t)
+{
+    std::vector<uint16_t> all(static_cast<size_t>(experts));
+    for (size_t e = 0; e < all.size(); e++) all[e] = static_cast<uint16_t>(e);
+    for (int64_t k = 0; k < top_k; k++) { // the k-th of those that are left
+        const uint64_t bits = cot_random_bits(7, static_cast<uint64_t>(t), static_cast<uint64_t>(k));
+        std::swap(all[static_cast<size_t>(k)],
+                  all[static_cast<size_t>(k) + bits % static_cast<uint64_t>(experts - k)]);
+    }
+    all.resize(static_cast<size_t>(top_k));
+    return all;
+}
+
+/* As one line, for who measures the same layers by other means. */
+int tell_routing(Points &p, int64_t experts, int64_t top_k, int64_t tokens)
+{
+    fprintf(p.out, "{\"experts\": %lld, \"top_k\": %lld, \"choices\": [", static_cast<long long>(experts),
+            static_cast<long long>(top_k));
+    for (int64_t t = 0; t < tokens; t++) {
+        fprintf(p.out, t ? ", [" : "[");
+        const std::vector<uint16_t> of = chosen(experts, top_k, t);
+        for (size_t k = 0; k < of.size(); k++) fprintf(p.out, k ? ", %d" : "%d", of[k]);
+        fprintf(p.out, "]");
+    }
+    fprintf(p.out, "]}\n");
+    return 0;
+}
+
+/* Weights and rows without meaning: one expert's, for all. The gate chooses what `chosen` says, in bf16 as in fp32: column e < E of its weights
+ * is 4 for expert e and 0 for others, and of rows 4 and some 32nds for those that are called, below 1 for others; all other columns together
+ * change a logit by about 1. */
 struct Layer {
     cot_moe_options options = {};
     cot_gate gate = {};
@@ -178,8 +220,16 @@ struct Layer {
         gate.groups = gate.group_limit = 1;
         gate.normalise = true, gate.scaling = 1;
         gate_weight = drawn(e * h, 1);
-        gate.weight = gate_weight.data();
+        for (float &w : gate_weight) w /= std::sqrt(static_cast<float>(h));
         x = drawn(most * h, 2);
+        for (int64_t n = 0; n < e; n++)
+            for (int64_t j = 0; j < e; j++) gate_weight[static_cast<size_t>(n * h + j)] = n == j ? 4 : 0;
+        for (int64_t t = 0; t < most; t++) {
+            float larger = 4;
+            for (const uint16_t n : chosen(e, k, t))
+                x[static_cast<size_t>(t * h + n)] = larger, larger += 1.f / 32;
+        }
+        gate.weight = gate_weight.data();
         y.resize(static_cast<size_t>(most * h));
         weights.resize(static_cast<size_t>(most * k));
         experts.resize(static_cast<size_t>(most * k));
@@ -250,6 +300,18 @@ struct Layer {
         cot_cuda_group_run(group);
         if (group->status != COT_OK) cot_fail(error, group->status, "%s", group->error.message);
         return group->status;
+    }
+
+    /* Whether the last call's gate chose what it was to choose. */
+    bool chose_right(int64_t tokens) const
+    {
+        const int64_t k = options.top_k;
+        for (int64_t t = 0; t < tokens; t++) {
+            std::vector<uint16_t> of = chosen(options.experts, k, t);
+            std::sort(of.begin(), of.end()); // as the device tells them
+            if (!std::equal(of.begin(), of.end(), experts.begin() + t * k)) return false;
+        }
+        return true;
     }
 
     /* Which experts the last call had. */
@@ -356,66 +418,209 @@ cot_status measure(Points &p, const Layer &all, uint64_t slots, int tables, doub
     return status;
 }
 
-/* The same in turns, whose tables go to the device for as long. */
-cot_status measure_in_turns(Points &p, const Layer &all, const Turns &turns, double *ns, int *runs)
-{
-    const cot_cuda_driver *const driver = p.device->driver;
-    const size_t bytes = turns.slots.size() * sizeof(int32_t);
-    const cot_cuda_current current(p.device);
+/* Device memory while this lives; 0 where there is none. */
+struct Memory {
+    const cot_cuda_current current;
+    const cot_cuda_driver *const driver;
     uint64_t at = 0;
-    cot_status status = current.check(&p.error);
-    if (status == COT_OK)
-        status = cot_cuda_check(driver, driver->take(&at, bytes), "take memory for tables", &p.error);
-    if (status == COT_OK)
-        status =
-            cot_cuda_check(driver, driver->to_device(at, turns.slots.data(), bytes), "take tables", &p.error);
-    if (status == COT_OK) status = measure(p, all, at, turns.tables, ns, runs);
-    if (at) driver->give_back(at);
-    return status;
+    cot_status status;
+
+    Memory(Points &p, size_t bytes, const void *from, size_t given)
+        : current(p.device), driver(p.device->driver), status(current.check(&p.error))
+    {
+        if (status == COT_OK)
+            status = cot_cuda_check(driver, driver->take(&at, bytes), "give memory", &p.error);
+        if (status == COT_OK)
+            status = cot_cuda_check(driver, driver->to_device(at, from, given), "take data", &p.error);
+    }
+    ~Memory()
+    {
+        if (at) driver->give_back(at);
+    }
+    Memory(const Memory &) = delete;
+};
+
+/* Of a call of so many tokens that has been made: what reads other weights each time, in device memory. */
+struct Turning {
+    const std::vector<bool> called;
+    const Turns turns;
+    const Memory tables;
+
+    Turning(Points &p, const Layer &all, int64_t tokens)
+        : called(all.called(tokens)), turns(all, called),
+          tables(p, turns.slots.size() * sizeof(int32_t), turns.slots.data(),
+                 turns.slots.size() * sizeof(int32_t))
+    {
+    }
+    uint64_t table(int64_t i) const
+    {
+        return tables.at + static_cast<size_t>(i % turns.tables) * called.size() * sizeof(int32_t);
+    }
+};
+
+/* Prints what one call of so many tokens takes. */
+using Measure = cot_status (*)(Points &p, const Layer &all, int64_t tokens, const Turning &turning);
+
+cot_status time_call(Points &p, const Layer &all, int64_t tokens, const Turning &turning)
+{
+    double ns = 0;
+    int runs = 0;
+    const cot_status status = measure(p, all, turning.tables.at, turning.turns.tables, &ns, &runs);
+    if (status != COT_OK) return status;
+    const cot_ffn_shape &s = all.options.expert;
+    const double t = static_cast<double>(tokens),
+                 touched =
+                     static_cast<double>(std::count(turning.called.begin(), turning.called.end(), true)),
+                 matrices = 3.0 * static_cast<double>(s.hidden * s.intermediate),
+                 value = static_cast<double>(cot_dtype_bytes(s.type));
+    fprintf(p.out,
+            "{\"tokens\": %lld, \"passes\": %lld, \"launches\": %lld, \"ns\": %.0f, \"runs\": %d, "
+            "\"experts_called\": %.0f, "
+            "\"bytes_least\": %.0f, \"flops\": %.0f, \"blocks\": %d, \"bytes_in_turn\": %zu, "
+            "\"cache_bytes\": %zu}\n",
+            static_cast<long long>(tokens), static_cast<long long>(all.group->passes),
+            static_cast<long long>(all.group->launches), ns * static_cast<double>(all.group->passes), runs,
+            touched, touched * matrices * value + 8 * t * static_cast<double>(s.hidden),
+            2 * t * static_cast<double>(all.options.top_k) * matrices, all.group->blocks, turning.turns.bytes,
+            cache_bytes(p.device));
+    return COT_OK;
 }
 
-int time_layer(Points &p, cot_cuda_kind kind, cot_dtype type, const int64_t *sizes, int ranks,
-               const char *list)
+/* The median of each phase, in 21 passes behind three that warm. */
+cot_status time_phases(Points &p, const Layer &all, int64_t tokens, const Turning &turning)
 {
-    std::vector<int64_t> tokens;
-    int64_t most = 0;
+    static const char *const names[COT_CUDA_PHASES] = {"gate", "route", "dispatch", "receive",
+                                                       "up",   "down",  "combine"};
+    constexpr int WARM = 3, RUNS = 21;
+    std::vector<double> ns[COT_CUDA_PHASES];
+    for (int i = 0; i < WARM + RUNS; i++) {
+        double one[COT_CUDA_PHASES];
+        const cot_status status = cot_cuda_group_replay_phases(all.group, turning.table(i), one, &p.error);
+        if (status != COT_OK) return status;
+        for (int k = 0; k < COT_CUDA_PHASES && i >= WARM; k++) ns[k].push_back(one[k]);
+    }
+    fprintf(p.out, "{\"tokens\": %lld, \"passes\": %lld, \"phases\": {", static_cast<long long>(tokens),
+            static_cast<long long>(all.group->passes));
+    for (int k = 0; k < COT_CUDA_PHASES; k++) {
+        std::sort(ns[k].begin(), ns[k].end());
+        fprintf(p.out, "%s\"%s\": %.0f", k ? ", " : "", names[k], ns[k][RUNS / 2]);
+    }
+    fprintf(p.out, "}}\n");
+    return COT_OK;
+}
+
+/* A call's last pass, behind one that warms: each task as [block, rank, kind, begin, end] in ns from the first on. */
+cot_status note_tasks(Points &p, const Layer &all, int64_t tokens, const Turning &turning)
+{
+    static const char *const names[] = {"gate", "dispatch", "up", "down", "reply", "combine"};
+    constexpr uint32_t ROOM = 1 << 20;
+    double ns = 0;
+    const cot::fused_moments none = {0, 0, nullptr};
+    const Memory memory(p, sizeof none + ROOM * sizeof(cot::fused_moment), &none, sizeof none);
+    cot::fused_moments all_moments = {0, ROOM,
+                                      reinterpret_cast<cot::fused_moment *>(memory.at + sizeof none)};
+    const cot_cuda_driver *const driver = p.device->driver;
+    cot_status status = memory.status;
+    const auto check = [&](int result, const char *what) {
+        if (status == COT_OK) status = cot_cuda_check(driver, result, what, &p.error);
+    };
+    if (status == COT_OK) status = cot_cuda_group_replay(all.group, 1, turning.table(0), 1, &ns, &p.error);
+    check(driver->to_device(memory.at, &all_moments, sizeof all_moments), "take data");
+    all.group->call.moments = reinterpret_cast<cot::fused_moments *>(memory.at);
+    if (status == COT_OK) status = cot_cuda_group_replay(all.group, 1, turning.table(1), 1, &ns, &p.error);
+    all.group->call.moments = nullptr;
+    check(driver->to_host(&all_moments, memory.at, sizeof all_moments), "give data");
+    if (status != COT_OK) return status;
+    if (!all_moments.count || all_moments.count > ROOM)
+        return cot_fail(&p.error, COT_IO,
+                        "%u moments were noted: the kernels are not built for a time line, "
+                        "or a call has more than %u",
+                        all_moments.count, ROOM);
+    std::vector<cot::fused_moment> moments(all_moments.count);
+    check(driver->to_host(moments.data(), memory.at + sizeof none, moments.size() * sizeof moments[0]),
+          "give data");
+    if (status != COT_OK) return status;
+    uint64_t begin = ~uint64_t{0};
+    for (const cot::fused_moment &m : moments) begin = m.ns < begin ? m.ns : begin;
+    std::vector<cot::fused_moment> in_hand(static_cast<size_t>(all.group->blocks));
+    fprintf(p.out, "{\"tokens\": %lld, \"ns_timed\": %.0f, \"tasks\": [", static_cast<long long>(tokens), ns);
+    const char *between = "";
+    for (const cot::fused_moment &m : moments) {
+        cot::fused_moment &mine = in_hand[static_cast<size_t>(m.block)];
+        if (!m.ended) mine = m;
+        if (!m.ended || mine.task != m.task) continue;
+        int r = 0;
+        while (cot_share_begin(all.group->blocks, r + 1, all.ranks) <= m.block) r++;
+        fprintf(p.out, "%s[%d, %d, \"%s\", %llu, %llu]", between, m.block, r, names[m.kind],
+                static_cast<unsigned long long>(mine.ns - begin),
+                static_cast<unsigned long long>(m.ns > mine.ns ? m.ns - begin : mine.ns - begin));
+        between = ", ";
+    }
+    fprintf(p.out, "]}\n");
+    return COT_OK;
+}
+
+/* Each number of tokens of a list; false: it is none. */
+bool tokens_of(const char *list, std::vector<int64_t> &tokens)
+{
     for (const char *at = list; *at;) {
         char *end;
         const int64_t n = strtoll(at, &end, 10);
-        if (n < 1 || n > 1 << 20 || (*end && *end != ',')) return 2;
+        if (n < 1 || n > 1 << 20 || (*end && *end != ',')) return false;
         tokens.push_back(n);
-        most = n > most ? n : most;
         at = *end ? end + 1 : end;
     }
-    const int64_t h = sizes[0], i = sizes[1], e = sizes[2], k = sizes[3];
-    Layer all(p.device, type, h, i, e, k, ranks, most);
+    return !tokens.empty();
+}
+
+int layer_points(Points &p, cot_cuda_kind kind, cot_dtype type, const int64_t *sizes, int ranks,
+                 const char *list, Measure measure_call)
+{
+    std::vector<int64_t> tokens;
+    if (!tokens_of(list, tokens) || sizes[3] > sizes[2] || sizes[2] > sizes[0]) return 2;
+    Layer all(p.device, type, sizes[0], sizes[1], sizes[2], sizes[3], ranks,
+              *std::max_element(tokens.begin(), tokens.end()));
     cot_status status = all.open(p.device, kind, &p.error);
     for (size_t n = 0; n < tokens.size() && status == COT_OK; n++) {
-        double ns = 0;
-        int runs = 0;
         status = all.run(tokens[n], &p.error);
+        if (status == COT_OK && !all.chose_right(tokens[n]))
+            status = cot_fail(&p.error, COT_IO, "the gate chooses other experts than `routing` tells");
         if (status != COT_OK) break;
-        const std::vector<bool> called = all.called(tokens[n]);
-        const Turns turns(all, called);
-        status = measure_in_turns(p, all, turns, &ns, &runs);
-        if (status != COT_OK) break;
-        const double t = static_cast<double>(tokens[n]),
-                     touched = static_cast<double>(std::count(called.begin(), called.end(), true)),
-                     matrices = 3.0 * static_cast<double>(h * i),
-                     value = static_cast<double>(cot_dtype_bytes(type));
-        fprintf(p.out,
-                "{\"tokens\": %lld, \"passes\": %lld, \"launches\": %lld, \"ns\": %.0f, \"runs\": %d, "
-                "\"experts_called\": %.0f, "
-                "\"bytes_least\": %.0f, \"flops\": %.0f, \"blocks\": %d, \"bytes_in_turn\": %zu, "
-                "\"cache_bytes\": %zu}\n",
-                static_cast<long long>(tokens[n]), static_cast<long long>(all.group->passes),
-                static_cast<long long>(all.group->launches), ns * static_cast<double>(all.group->passes),
-                runs, touched, touched * matrices * value + 8 * t * static_cast<double>(h),
-                2 * t * static_cast<double>(k) * matrices, all.group->blocks, turns.bytes,
-                cache_bytes(p.device));
+        const Turning turning(p, all, tokens[n]);
+        status = turning.tables.status;
+        if (status == COT_OK) status = measure_call(p, all, tokens[n], turning);
         fflush(p.out);
     }
     return status == COT_OK ? 0 : p.fail(status);
+}
+
+/* A file as it is; none: it cannot be read. */
+std::vector<char> read_file(const char *path)
+{
+    std::vector<char> all;
+    FILE *const file = fopen(path, "rb");
+    if (!file) return all;
+    char piece[4096];
+    for (size_t n; (n = fread(piece, 1, sizeof piece, file)) > 0;) all.insert(all.end(), piece, piece + n);
+    fclose(file);
+    return all;
+}
+
+/* By the fused operator's kernels in the file at `path`. */
+int timeline(Points &p, const cot_cuda_image *image, const char *path, cot_dtype type, const int64_t *sizes,
+             int ranks, const char *list)
+{
+    const std::vector<char> kernels = read_file(path);
+    if (kernels.empty()) return p.fail(cot_fail(&p.error, COT_IO, "cannot read '%s'", path));
+    cot_cuda_image noting = *image;
+    noting.fused = kernels.data();
+    cot_cuda_device device;
+    const cot_status status = cot_cuda_device_open(&device, p.device->driver, &noting, &p.error);
+    if (status != COT_OK) return p.fail(status);
+    Points other = {&device, p.out, {}};
+    const int result = layer_points(other, cot_cuda_kind::fused, type, sizes, ranks, list, note_tasks);
+    cot_cuda_device_close(&device);
+    return result;
 }
 
 bool number(const char *word, int64_t least, int64_t most, int64_t *to)
@@ -427,10 +632,17 @@ bool number(const char *word, int64_t least, int64_t most, int64_t *to)
 
 } // namespace
 
-int cot_cuda_points(const cot_cuda_device *device, FILE *out, int words, char **word)
+int cot_cuda_points(const cot_cuda_device *device, const cot_cuda_image *image, FILE *out, int words,
+                    char **word)
 {
     Points p = {device, out, {}};
+    int64_t sizes[4], ranks;
     if (words == 1 && !strcmp(word[0], "about")) return about(p);
+    if (words == 4 && !strcmp(word[0], "routing")) {
+        for (int i = 0; i < 3; i++)
+            if (!number(word[1 + i], 1, 1 << 16, &sizes[i])) return 2;
+        return sizes[1] <= sizes[0] ? tell_routing(p, sizes[0], sizes[1], sizes[2]) : 2;
+    }
     if (words < 2) return 2;
     const bool bulk = !strcmp(word[1], "cuda-bulk");
     if (!bulk && strcmp(word[1], "cuda") != 0) return 2;
@@ -440,11 +652,21 @@ int cot_cuda_points(const cot_cuda_device *device, FILE *out, int words, char **
     const bool bf16 = !strcmp(word[2], "bf16");
     const cot_dtype type = bf16 ? COT_BF16 : COT_F32;
     if (!bf16 && strcmp(word[2], "fp32") != 0) return 2;
-    int64_t sizes[4], ranks;
-    if (words == 4 && !strcmp(word[0], "probe"))
-        return number(word[3], 1, COT_MAX_RANKS, &ranks) ? probe(p, kind, type, static_cast<int>(ranks)) : 2;
-    if (words != 9 || strcmp(word[0], "time") != 0 || !number(word[7], 1, COT_MAX_RANKS, &ranks)) return 2;
+    if (words == 4 && number(word[3], 1, COT_MAX_RANKS, &ranks)) {
+        if (!strcmp(word[0], "probe")) return probe(p, kind, probes_of(type), type, static_cast<int>(ranks));
+        if (!strcmp(word[0], "self-test"))
+            return probe(p, kind, self_tests_of(type), type, static_cast<int>(ranks));
+        return 2;
+    }
+    if (words < 9 || !number(word[7], 1, COT_MAX_RANKS, &ranks)) return 2;
     for (int i = 0; i < 4; i++)
         if (!number(word[3 + i], 1, 1 << 20, &sizes[i])) return 2;
-    return time_layer(p, kind, type, sizes, static_cast<int>(ranks), word[8]);
+    const auto layers = [&](Measure measure_call) {
+        return layer_points(p, kind, type, sizes, static_cast<int>(ranks), word[8], measure_call);
+    };
+    if (words == 9 && !strcmp(word[0], "time")) return layers(time_call);
+    if (words == 9 && !strcmp(word[0], "phases") && bulk) return layers(time_phases);
+    if (words == 10 && !strcmp(word[0], "timeline") && !bulk)
+        return timeline(p, image, word[9], type, sizes, static_cast<int>(ranks), word[8]);
+    return 2;
 }

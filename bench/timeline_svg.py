@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Draws what `coterie bench moe --timeline FILE` wrote: for each operator a row for every thread, over one time axis.
+"""Draws what `coterie bench moe --timeline FILE` wrote, or bench/device of a device's processors: for each operator a row for every
+thread, over one time axis.
 
     bench/timeline_svg.py timeline.json [--process N,N] > timeline.svg        (Python's standard library alone)
 
@@ -11,7 +12,8 @@ import json
 
 COLOURS = {"gate": "#7a5195", "dispatch": "#ef5675", "up": "#2f6db5", "down": "#58a4d8", "experts": "#3f86c0", "shared": "#8c8c8c",
            "reply": "#ffa600", "combine": "#e2711d"}
-WIDTH, LEFT, RIGHT, ROW, GAP, TITLE, TOP = 1180, 84, 16, 22, 4, 30, 44
+WIDTH, LEFT, RIGHT, TITLE, TOP = 1180, 84, 16, 30, 44
+MANY = 64  # rows, which are drawn low then, and named by the first of each rank
 
 
 def nice(span):
@@ -34,7 +36,8 @@ def main():
     work = [e for e in events if e["ph"] == "X" and e["pid"] in chosen]
     end = max(e["ts"] + e["dur"] for e in work)
     scale = (WIDTH - LEFT - RIGHT) / end
-    out, y = [], TOP
+    row, gap = (22, 4) if len({(e["pid"], e["tid"]) for e in work}) <= MANY else (5, 1)
+    out, y, said = [], TOP, None
     used = {e["name"] for e in work}
     for pid in chosen:
         out.append(f'<text x="{LEFT}" y="{y + TITLE - 10}" font-size="14" font-weight="bold">{html.escape(names[pid])}</text>')
@@ -46,13 +49,15 @@ def main():
         for number, thread in enumerate(threads):
             mine = [e for e in work if e["pid"] == pid and e["tid"] == thread]
             whose = f"rank {min(of[thread])}" if own else f"thread {number}"
-            out.append(f'<text x="{LEFT - 8}" y="{y + ROW - 7}" text-anchor="end" font-size="12">{whose}</text>')
-            out.append(f'<rect x="{LEFT}" y="{y}" width="{WIDTH - LEFT - RIGHT}" height="{ROW}" fill="#f0f0f0"/>')
+            if row > 12 or whose != said:
+                out.append(f'<text x="{LEFT - 8}" y="{y + max(row - 7, 5)}" text-anchor="end" font-size="12">{whose}</text>')
+            said = whose
+            out.append(f'<rect x="{LEFT}" y="{y}" width="{WIDTH - LEFT - RIGHT}" height="{row}" fill="#f0f0f0"/>')
             for e in sorted(mine, key=lambda e: -e["dur"]):  # what lies within is drawn upon
                 x, width = LEFT + e["ts"] * scale, max(e["dur"] * scale, 0.3)
-                out.append(f'<rect x="{x:.1f}" y="{y + 1}" width="{width:.2f}" height="{ROW - 2}" '
+                out.append(f'<rect x="{x:.1f}" y="{y + (row > 12)}" width="{width:.2f}" height="{row - 2 * (row > 12)}" '
                            f'fill="{COLOURS.get(e["name"], "#000")}"/>')
-            y += ROW + GAP
+            y += row + gap
     step, bottom = nice(end / 1e3), y + 4
     for i in range(int(end / 1e3 / step) + 1):
         x = LEFT + i * step * 1e3 * scale

@@ -179,8 +179,8 @@ static void judge(calling *c)
     }
 }
 
-/* One pass: a launch, or one of each phase. */
-static void launch(calling *c)
+/* One pass: a launch, or one of each phase, before which its event is recorded where there are some. */
+static void launch(calling *c, void *const *events = nullptr)
 {
     cot_cuda_group *const g = c->g;
     const cot_cuda_driver *const driver = g->device->driver;
@@ -197,6 +197,7 @@ static void launch(calling *c)
     }
     for (int i = 0; i < COT_CUDA_PHASES && c->status == COT_OK && g->kind == cot_cuda_kind::bulk; i++) {
         const bool receive = i == COT_CUDA_RECEIVE; // a warp for each rank
+        if (events) check(c, driver->event_record(events[i], nullptr), "record an event");
         check(c,
               driver->launch(g->device->bulk[type][i], receive ? static_cast<unsigned>(g->ranks) : blocks, 1,
                              1, receive ? 32 : cot::FUSED_TEAM, 1, 1,
@@ -292,31 +293,75 @@ void cot_cuda_group_run(cot_cuda_group *g)
     g->status = c.status;
 }
 
+/* Events that tell times, while this lives. */
+template <int COUNT> struct timing {
+    calling *c;
+    void *events[COUNT] = {};
+
+    explicit timing(calling *calls) : c(calls)
+    {
+        for (void *&event : events)
+            if (c->status == COT_OK) check(c, c->g->device->driver->event_create(&event, 0), "make an event");
+    }
+    ~timing()
+    {
+        for (void *event : events)
+            if (event) c->g->device->driver->event_destroy(event);
+    }
+    timing(const timing &) = delete;
+
+    void record(int i)
+    {
+        if (c->status == COT_OK)
+            check(c, c->g->device->driver->event_record(events[i], nullptr), "record an event");
+    }
+    /* ns from the i-th to the next, once all has ended. */
+    double told(int i)
+    {
+        float ms = 0;
+        if (c->status == COT_OK)
+            check(c, c->g->device->driver->event_elapsed(&ms, events[i], events[i + 1]), "tell a time");
+        return static_cast<double>(ms) * 1e6;
+    }
+};
+
 cot_status cot_cuda_group_replay(cot_cuda_group *g, int count, uint64_t slots, int tables, double *ns,
                                  cot_error *error)
 {
     calling c = {g, COT_OK};
     const int32_t *const own = g->call.replica_slot, *const first = reinterpret_cast<const int32_t *>(slots);
     const int replicas = g->arrived[0].layer->placement.begin[g->options.experts];
-    const cot_cuda_driver *const driver = g->device->driver;
-    void *events[2] = {};
-    float ms = 0;
     const cot_cuda_current current(g->device);
     c.status = current.check(&g->error);
-    for (void *&event : events)
-        if (c.status == COT_OK) check(&c, driver->event_create(&event, 0), "make an event");
-    if (c.status == COT_OK) check(&c, driver->event_record(events[0], nullptr), "record an event");
+    timing<2> times(&c);
+    times.record(0);
     for (int i = 0; i < count && c.status == COT_OK; i++) {
         g->call.replica_slot = first + static_cast<int64_t>(i % tables) * replicas;
         launch(&c);
     }
     g->call.replica_slot = own;
-    if (c.status == COT_OK) check(&c, driver->event_record(events[1], nullptr), "record an event");
+    times.record(1);
     end_launches(&c);
-    if (c.status == COT_OK) check(&c, driver->event_elapsed(&ms, events[0], events[1]), "tell a time");
-    for (void *event : events)
-        if (event) driver->event_destroy(event);
-    *ns = static_cast<double>(ms) * 1e6;
+    *ns = times.told(0);
+    if (c.status != COT_OK) cot_fail(error, c.status, "%s", g->error.message);
+    return c.status;
+}
+
+cot_status cot_cuda_group_replay_phases(cot_cuda_group *g, uint64_t slots, double ns[COT_CUDA_PHASES],
+                                        cot_error *error)
+{
+    assert(g->kind == cot_cuda_kind::bulk);
+    calling c = {g, COT_OK};
+    const int32_t *const own = g->call.replica_slot;
+    const cot_cuda_current current(g->device);
+    c.status = current.check(&g->error);
+    timing<COT_CUDA_PHASES + 1> times(&c);
+    g->call.replica_slot = reinterpret_cast<const int32_t *>(slots);
+    if (c.status == COT_OK) launch(&c, times.events);
+    g->call.replica_slot = own;
+    times.record(COT_CUDA_PHASES);
+    end_launches(&c);
+    for (int i = 0; i < COT_CUDA_PHASES; i++) ns[i] = times.told(i);
     if (c.status != COT_OK) cot_fail(error, c.status, "%s", g->error.message);
     return c.status;
 }

@@ -98,4 +98,8 @@ void cot_cuda_group_run(cot_cuda_group *group);
 cot_status cot_cuda_group_replay(cot_cuda_group *group, int count, uint64_t slots, int tables, double *ns,
                                  cot_error *error);
 
+/* Of bulk: its last pass once more, with that table, and the device's time from the begin of each phase to that of the next. */
+cot_status cot_cuda_group_replay_phases(cot_cuda_group *group, uint64_t slots, double ns[COT_CUDA_PHASES],
+                                        cot_error *error);
+
 #endif

@@ -62,6 +62,7 @@ LET_BY = {
     "other registers": [ZERO, (2, "IADD3 R4, R3, R32, RZ"), (2, "HMMA.16816.F32.BF16 R4, R8, R12, R32")],
     "a sum that ends before": [ZERO, (4, "HMMA.16816.F32.BF16 R4, R8, R12, R26")],
     "set anew": [ZERO, (2, "IMAD.WIDE R30, R2, R3, R4"), (2, "IADD3 R4, R30, R31, RZ")],
+    "a sum in its place": [ZERO, (2, "HMMA.16816.F32.BF16 R28, R8, R12, RZ"), (2, "IADD3 R4, R30, R31, RZ")],
     "loaded over": [ZERO, (2, "LDG.E.64 R30, desc[UR4][R2.64]"), (2, "IADD3 R4, R30, R31, RZ")],
     "not on the way": [ZERO, (2, "BRA `(.L_x_1)"), (2, "IADD3 R4, R30, R6, RZ"), ".L_x_1", (9, "EXIT")],
     "behind the end": [ZERO, (2, "EXIT"), (2, "IADD3 R4, R30, R6, RZ")],

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
 """bench/device without a device: its words, and programs in the place of its own that are right, wrong, or hang."""
+import importlib.machinery
+import importlib.util
 import json
 import os
 import signal
@@ -10,9 +12,13 @@ import unittest
 
 BENCH = os.environ["COT_SOURCE"] + "/bench/device"
 POINTS = """#!/bin/sh
-case "$1 $2" in
+case "$1 " in
 "about "*) echo '{"name": "None", "capability": "9.0"}' ;;
 "probe "*) echo '{"case": "small", "tokens": 1, "right": true}'; %s ;;
+"routing "*) echo "{\\"experts\\": $2, \\"top_k\\": $3, \\"choices\\": []}" ;;
+"phases "*) echo '{"tokens": 32, "passes": 1, "phases": {"gate": 7000, "up": 177700}}' ;;
+"timeline "*) echo '{"tokens": 32, "ns_timed": 3000, "tasks": [[0, 0, "up", 0, 1000], [1, 0, "gate", 500, 1500], [0, 0, "down", 1500, 2000]]}' ;;
+"self-test "*) echo '{"case": "all", "tokens": 129, "right": true}'; %s ;;
 "time "*) echo '{"tokens": 8, "ns": 1000, "bytes_least": 2000000, "flops": 3000000, "bytes_in_turn": 90, "cache_bytes": 20}'; %s ;;
 esac
 """
@@ -22,8 +28,25 @@ echo '{"roof": "cublas", "absent": "the toolkit has no cuBLAS"}'
 """
 
 
-def run(*words):
-    return subprocess.run([BENCH, *words], capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
+SANITIZER = """#!/bin/sh
+[ "$1 $3 $4 $5" = "--tool --error-exitcode 99 --log-file" ] || exit 2
+echo "$2" >"$6"
+shift 6
+"$@" || exit 99
+"""
+
+
+def run(*words, path=""):
+    return subprocess.run([BENCH, *words], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
+                          env={**os.environ, "PATH": path + os.environ["PATH"]})
+
+
+def load():
+    """bench/device as a module."""
+    loader = importlib.machinery.SourceFileLoader("device", BENCH)
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("device", loader))
+    loader.exec_module(module)
+    return module
 
 
 def is_running(pid):
@@ -51,11 +74,11 @@ class Device(unittest.TestCase):
     def bench(self, probe, timed, *words):
         """With programs that end so; the run, and its points."""
         at = self.folder.name
-        for name, text in (("device_points", POINTS % (probe, timed)), ("roofs", ROOFS)):
+        for name, text in (("device_points", POINTS % (probe, probe, timed)), ("roofs", ROOFS), ("compute-sanitizer", SANITIZER)):
             with open(f"{at}/{name}", "w") as out:
                 out.write(text)
             os.chmod(f"{at}/{name}", 0o755)
-        done = run("--programs", at, "-o", f"{at}/out", *words)
+        done = run("--programs", at, "-o", f"{at}/out", *words, path=f"{at}:")
         with open(f"{at}/out/points.jsonl") as points:
             return done, [json.loads(line) for line in points]
 
@@ -77,15 +100,15 @@ class Device(unittest.TestCase):
 
     def test_ended_from_outside(self):
         """By a machine whose time is up: what was measured is there, and nothing goes on."""
-        parts = ["about", "roofs", "roofs", "decode"]
+        parts = ["about", "roofs", "roofs", "latency"]
         with tempfile.TemporaryDirectory() as at:
             hang = f"echo $$ >{at}/new; mv {at}/new {at}/pid; exec sleep 60"
-            for name, text in (("device_points", POINTS % ("true", hang)), ("roofs", ROOFS)):
+            for name, text in (("device_points", POINTS % ("true", "true", hang)), ("roofs", ROOFS)):
                 with open(f"{at}/{name}", "w") as out:
                     out.write(text)
                 os.chmod(f"{at}/{name}", 0o755)
             for number in (signal.SIGTERM, signal.SIGKILL):
-                bench = subprocess.Popen([BENCH, "--programs", at, "-o", f"{at}/out", "--only", "roofs,decode"],
+                bench = subprocess.Popen([BENCH, "--programs", at, "-o", f"{at}/out", "--only", "roofs,latency"],
                                          stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
                 until = time.monotonic() + 60
                 while not (os.path.exists(f"{at}/pid") and parts_of(f"{at}/out/points.jsonl") == parts) and time.monotonic() < until:
@@ -108,7 +131,7 @@ class Device(unittest.TestCase):
 
     def test_words(self):
         self.assertIn("--budget", run("--help").stdout)
-        for words, said in ((["--only", "decode,x"], "there is no part 'x'"), (["--budget", "fast"], "not 'fast'"),
+        for words, said in ((["--only", "latency,x"], "there is no part 'x'"), (["--budget", "fast"], "not 'fast'"),
                             (["--budget", "0s"], "not '0s'"), (["more"], "more"), (["--programs"], "--programs")):
             done = run(*words)
             self.assertEqual((done.returncode, done.stdout), (2, ""), words)
@@ -124,33 +147,100 @@ class Device(unittest.TestCase):
         self.assertFalse(os.path.exists(at))
 
     def test_what_is_measured(self):
-        done, points = self.bench("true", "true", "--only", "roofs,decode")
+        done, points = self.bench("true", "true", "--only", "roofs,latency")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual([p["part"] for p in points], ["about", "roofs", "roofs", "decode"])
-        self.assertIn("| decode | cuda | 1 | 64 | 8 | 1.0 | 2000 | 0.50 | 3.0 | - | 4.5 |", done.stdout)
+        self.assertEqual([p["part"] for p in points], ["about", "roofs", "roofs", "latency"])
+        self.assertIn("| latency | cuda | 8 | 2048 | 2048 | 64 | 8 | 1.0 | 2000 | 0.50 | 3.0 | - | 4.5 |", done.stdout)
         with open(f"{self.folder.name}/out/summary.md") as summary:
             self.assertEqual(summary.read(), done.stdout)
 
+    def test_phases_and_a_time_line(self):
+        done, points = self.bench("true", "true", "--only", "phases,timeline")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("| cuda-bulk, us | gate | up | sum |\n|---|---|---|---|\n| 32 tokens | 7.0 | 177.7 | 184.7 |", done.stdout)
+        self.assertIn("timeline: timeline-32.svg, 3 tasks in 2.0 us, processors at work 62 % of it", done.stdout)
+        self.assertEqual((points[-1]["svg"], points[-1]["op"], points[-1]["tasks"]), ("timeline-32.svg", "cuda", 3))
+        with open(f"{self.folder.name}/out/timeline-32.svg") as svg:
+            text = svg.read()
+        for word in ("<svg ", "OLMoE&#x27;s layer, 32 tokens", "up</text>", "0.001 ms"):
+            self.assertIn(word, text)
+        self.assertEqual(text.count('height="20"'), 3)  # a task each
+
+    def test_sanitizers(self):
+        done, points = self.bench("true", "true", "--only", "sanitizers")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([(p["tool"], p["op"]) for p in points if "clean" in p],
+                         [(tool, op) for tool in ("memcheck", "synccheck", "initcheck") for op in ("cuda", "cuda-bulk")] +
+                         [("racecheck", "cuda-bulk")])
+        self.assertIn("sanitizers: no error by memcheck of cuda, ", done.stdout)
+        with open(f"{self.folder.name}/out/racecheck-cuda-bulk.log") as log:
+            self.assertEqual(log.read(), "racecheck\n")
+        done, points = self.bench("exit 1", "true", "--only", "sanitizers")
+        self.assertEqual((done.returncode, sum("wrong" in p for p in points), sum("clean" in p for p in points)), (1, 7, 0))
+        self.assertEqual(points[-1]["wrong"], "exit status 99")
+
+    def test_peers(self):
+        """They are measured where they are, and else said to be absent, which is no failure; all get one routing."""
+        device = load()
+        if device.python_with("torch", "triton"):
+            self.skipTest("there are torch and triton")
+        done, points = self.bench("true", "true", "--only", "peers")
+        self.assertEqual((done.returncode, points[-1]["absent"]), (0, "no Python here has torch and triton"))
+        self.assertIn("peers: not there: no Python here has torch and triton", done.stdout)
+        at = self.folder.name
+        programs = {"points": [f"{at}/device_points"], "peers": ["python", "peers_gpu.py"]}
+        words = device.words_of(programs, ["peers"], at)
+        self.assertEqual(words[:4], ["python", "peers_gpu.py", "--routing", f"{at}/routing.jsonl"])
+        self.assertIn("gpt-oss=2880:2880:128:4", words[5])
+        with open(words[3]) as file:
+            told = {(line["experts"], line["top_k"]) for line in map(json.loads, file)}
+        self.assertEqual(told, {shape[2:] for shape in device.LAYERS.values()})
+
+    def test_side_by_side(self):
+        layer = {"part": "layers", "hidden": 2048, "intermediate": 1024, "experts": 64, "top_k": 8, "tokens": 8, "bytes_least": 4e6}
+        points = [{**layer, "op": "cuda", "ns": 2000}, {**layer, "op": "cuda-bulk", "ns": 1500},
+                  {"part": "peers", "kind": "point", "peer": "torch", "shape": "olmoe", "tokens": 8, "us": 3.25},
+                  {"part": "peers", "kind": "point", "peer": "hf", "shape": "mixtral", "tokens": 1, "us": 9}]
+        lines = load().side_by_side(points, {"read": 4e12})
+        self.assertEqual(lines[1], "| layer | tokens | cuda | cuda-bulk | Triton, vLLM's design | torch grouped_mm | transformers | "
+                                   "reading alone |")
+        self.assertEqual(lines[3:], ["| olmoe | 8 | 2.0 | 1.5 | - | 3.2 | - | 1 |", "| mixtral | 1 | - | - | - | - | 9.0 | - |"])
+
+    def test_which_kernels(self):
+        device, at = load(), self.folder.name
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+        self.assertIsNone(device.how_made(at))
+        for told, said in (({"looked_through": True, "boot": boot}, "nvcc 13.0.88, looked through by tools/check_sass, made on this machine"),
+                           ({"looked_through": False, "boot": "?"}, "nvcc 13.0.88, not looked through by tools/check_sass, made elsewhere")):
+            with open(f"{at}/made.json", "w") as file:
+                json.dump({"compiler": "nvcc 13.0.88", **told}, file)
+            self.assertEqual(device.how_made(at), said)
+        with open(f"{at}/made.json") as file:
+            made = file.read()
+        done, _ = self.bench("true", "true", "--only", "roofs")
+        self.assertIn("kernels: nvcc 13.0.88, not looked through by tools/check_sass, made elsewhere\n", done.stdout, made)
+
     def test_what_is_wrong_ends_it(self):
-        done, points = self.bench("echo wrong >&2; exit 1", "true", "--only", "correct,decode")
+        done, points = self.bench("echo wrong >&2; exit 1", "true", "--only", "correct,latency")
         self.assertEqual(done.returncode, 1)
         self.assertEqual([p["part"] for p in points], ["about", "correct", "correct"])
         self.assertEqual(points[-1]["wrong"], "wrong")
         self.assertIn("correct: wrong", done.stdout)
 
     def test_a_part_that_fails_and_one_that_prints_anything(self):
-        done, points = self.bench("true", "exit 3", "--only", "decode,roofs")
+        done, points = self.bench("true", "exit 3", "--only", "latency,roofs")
         self.assertEqual((done.returncode, points[-3]["wrong"], points[-1]["part"]), (1, "exit status 3", "roofs"))
-        done, points = self.bench("true", "echo anything", "--only", "decode")
+        done, points = self.bench("true", "echo anything", "--only", "latency")
         self.assertEqual((done.returncode, points[-1]["wrong"]), (1, "printed what is no JSON"))
 
     def test_a_part_that_hangs_and_a_budget_that_ends(self):
         began = time.monotonic()
         hang = f"sleep 60 & echo $! >{self.folder.name}/pid; wait"
-        done, points = self.bench("true", hang, "--only", "decode,ranks,bulk", "--budget", "0.5s")
+        done, points = self.bench("true", hang, "--only", "latency,ranks,overlap", "--budget", "0.5s")
         self.assertLess(time.monotonic() - began, 20)
         self.assertEqual(done.returncode, 1)
-        self.assertEqual([p["part"] for p in points], ["about", "decode", "decode", "ranks", "bulk"])
+        self.assertEqual([p["part"] for p in points], ["about", "latency", "latency", "ranks", "overlap"])
         self.assertEqual(points[1]["ns"], 1000)  # written before
         self.assertIn("ended at its limit of 0.", points[2]["wrong"])
         self.assertEqual(points[3]["wrong"], "not run: the budget is spent")

@@ -4,6 +4,9 @@
 
 #include "bench/device_points.h"
 
+#include <algorithm>
+#include <unistd.h>
+
 extern "C" {
 #include "harness/seed.h"
 }
@@ -16,7 +19,7 @@ static int points(std::string *said, const cot_cuda_device *device, std::vector<
     char *text = nullptr;
     size_t bytes = 0;
     FILE *const out = open_memstream(&text, &bytes);
-    const int status = cot_cuda_points(device, out, static_cast<int>(list.size()), list.data());
+    const int status = cot_cuda_points(device, &image, out, static_cast<int>(list.size()), list.data());
     fclose(out);
     *said = text;
     free(text);
@@ -43,9 +46,54 @@ static void layers_are_timed(void **)
         assert_int_equal(ready.device.launches - before, 2 * 11 * a_pass);
         says(said, "{\"tokens\": 1, \"passes\": 1, ");
         says(said, "\"experts_called\": 2, \"bytes_least\": 25088, \"flops\": 24576, \"blocks\": "
-                   "6, \"bytes_in_turn\": 147456, \"cache_bytes\": 16384}\n{\"tokens\": 9, ");
+                   "6, \"bytes_in_turn\": 73728, \"cache_bytes\": 16384}\n{\"tokens\": 9, ");
         says(said, ("\"ns\": " + std::to_string(20000000 * a_pass) + ", ").c_str()); // 20 ms a launch
     }
+}
+
+static void phases_are_timed(void **)
+{
+    Ready ready(test_seed());
+    ready.device.rows_anywhere = true;
+    std::string said;
+    assert_int_equal(
+        points(&said, &ready.found, {"phases", "cuda-bulk", "bf16", "64", "32", "8", "2", "1", "9"}), 0);
+    says(
+        said,
+        "{\"tokens\": 9, \"passes\": 1, \"phases\": {\"gate\": 20000000, \"route\": 20000000, \"dispatch\": "
+        "20000000, "
+        "\"receive\": 20000000, \"up\": 20000000, \"down\": 20000000, \"combine\": 20000000}}\n"); // 20 ms a launch
+}
+
+/* What tokens call is the same for all who ask, however many there are, and what a layer's gate chooses. */
+static void routing_is_told(void **)
+{
+    Ready ready(test_seed());
+    std::string few, many;
+    assert_int_equal(points(&few, &ready.found, {"routing", "64", "8", "2"}), 0);
+    assert_int_equal(points(&many, &ready.found, {"routing", "64", "8", "9"}), 0);
+    assert_int_equal(few.compare(0, few.size() - 3, many, 0, few.size() - 3), 0);
+    assert_int_equal(std::count(many.begin(), many.end(), '['), 1 + 9);
+    assert_int_equal(std::count(many.begin(), many.end(), ','), 2 + 8 + 9 * 7);
+    assert_int_equal(points(&few, &ready.found, {"routing", "4", "5", "2"}), 2);
+}
+
+/* Kernels of a file that are not built for it note nothing, which is said. */
+static void a_timeline_needs_its_kernels(void **)
+{
+    Ready ready(test_seed());
+    ready.device.rows_anywhere = true;
+    std::string said;
+    char path[] = "/tmp/kernels-XXXXXX";
+    const int file = mkstemp(path);
+    assert_int_equal(write(file, "kernels", 8), 8);
+    close(file);
+    std::vector<std::string> words = {"timeline", "cuda", "bf16", "64", "32", "8", "2", "1", "1", path};
+    assert_int_equal(points(&said, &ready.found, words), 1);
+    assert_string_equal(said.c_str(), "");
+    assert_int_equal(ready.device.taken, ready.device.given_back);
+    unlink(path);
+    assert_int_equal(points(&said, &ready.found, words), 1);
 }
 
 static void faults_are_survived(void **)
@@ -74,7 +122,10 @@ static void what_is_wrong_is_said(void **)
         {"probe", "cuda", "int8", "1"},
         {"probe", "cuda", "bf16", "65"},
         {"time", "cuda", "bf16", "64", "32", "8", "2", "1", "4,x"},
-        {"time", "cuda", "bf16", "64", "0", "8", "2", "1", "4"}};
+        {"time", "cuda", "bf16", "64", "0", "8", "2", "1", "4"},
+        {"time", "cuda", "bf16", "8", "8", "16", "2", "1", "4"},
+        {"phases", "cuda", "bf16", "64", "32", "8", "2", "1", "4"},
+        {"timeline", "cuda", "bf16", "64", "32", "8", "2", "1", "4"}};
     for (const auto &words : none) assert_int_equal(points(&said, &ready.found, words), 2);
     ready.device.free_bytes = 1000;
     assert_int_equal(points(&said, &ready.found, {"time", "cuda", "bf16", "64", "32", "8", "2", "1", "4"}),
@@ -85,12 +136,12 @@ static void what_is_wrong_is_said(void **)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_are_timed),
-        cmocka_unit_test(faults_are_survived),
-        cmocka_unit_test(what_is_wrong_is_said),
+        cmocka_unit_test(layers_are_timed),    cmocka_unit_test(phases_are_timed),
+        cmocka_unit_test(routing_is_told),     cmocka_unit_test(a_timeline_needs_its_kernels),
+        cmocka_unit_test(faults_are_survived), cmocka_unit_test(what_is_wrong_is_said),
     };
     if (argc == 1) return cmocka_run_group_tests(tests, nullptr, nullptr);
     Ready ready(test_seed());
     ready.device.rows_anywhere = true;
-    return cot_cuda_points(&ready.found, stdout, argc - 1, argv + 1);
+    return cot_cuda_points(&ready.found, &image, stdout, argc - 1, argv + 1);
 }
