@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -146,15 +147,17 @@ class Compile(unittest.TestCase):
             out.write(text)
         os.chmod(f"{self.at}/bin/{name}", 0o755)
 
-    def compile(self, code, *words, spilt=0):
+    def compile(self, code, *words, spilt=0, program=COMPILE, disassembler=True):
         """With a toolkit whose compiler and disassembler say this."""
         with open(f"{self.at}/code", "w") as out:
             out.write(listing(code))
         self.tool("nvcc", NVCC % {"spilt": spilt, "at": self.at})
         self.tool("fatbinary", FATBINARY)
-        self.tool("nvdisasm", NVDISASM % self.at)
-        return subprocess.run([COMPILE, *words], capture_output=True, text=True,
-                              env={**os.environ, "PATH": f"{self.at}/bin:" + os.environ["PATH"]})
+        if disassembler:
+            self.tool("nvdisasm", NVDISASM % self.at)
+        path = ":".join(p for p in os.environ["PATH"].split(":") if not os.path.exists(f"{p}/nvdisasm"))
+        return subprocess.run([program, *words], capture_output=True, text=True,
+                              env={**os.environ, "PATH": f"{self.at}/bin:{path}", "PIP_NO_INDEX": "1"})
 
     def test_every_architecture(self):
         for arch in ARCHITECTURES:
@@ -189,6 +192,20 @@ class Compile(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("spills registers of cuda/fused.cu for sm_90", done.stderr)
         self.assertFalse(os.path.exists(f"{images}/made.json"))
+
+    def test_without_a_disassembler(self):
+        """Images are made and said not to be looked through; once there is one they are, and refused."""
+        tree, images = f"{self.at}/tree", f"{self.at}/images"
+        for folder in ("cuda", "tools", "src/moe/fused"):  # where no wheel has been fetched
+            shutil.copytree(f"{ROOT}/{folder}", f"{tree}/{folder}")
+        program = f"{tree}/tools/compile_cuda"
+        done = self.compile(REFUSED["a sum of HMMA"], "--here", images, "9", program=program, disassembler=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(f"{images}/made.json") as file:
+            self.assertFalse(json.load(file)["looked_through"])
+        done = self.compile(REFUSED["a sum of HMMA"], "--here", images, "9", program=program)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("is read 2 cycles later", done.stderr)
 
     def test_made_elsewhere(self):
         """Images of the same sources stay, and are found where they are now; of others they are made anew."""

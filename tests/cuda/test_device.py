@@ -196,6 +196,15 @@ class Device(unittest.TestCase):
             told = {(line["experts"], line["top_k"]) for line in map(json.loads, file)}
         self.assertEqual(told, {shape[2:] for shape in device.LAYERS.values()})
 
+    def test_peers_on_a_cpu(self):
+        """Small layers of each peer against sums in double precision, where there are torch and triton."""
+        python = load().python_with("torch", "triton")
+        if not python:
+            self.skipTest("no Python here has torch and triton")
+        done = subprocess.run([python, "-B", os.environ["COT_SOURCE"] + "/bench/peers_gpu.py", "--self-test"], capture_output=True,
+                              text=True, env={**os.environ, "TRITON_INTERPRET": "1"})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
     def test_side_by_side(self):
         layer = {"part": "layers", "hidden": 2048, "intermediate": 1024, "experts": 64, "top_k": 8, "tokens": 8, "bytes_least": 4e6}
         points = [{**layer, "op": "cuda", "ns": 2000}, {**layer, "op": "cuda-bulk", "ns": 1500},
