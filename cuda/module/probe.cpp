@@ -332,7 +332,7 @@ cot_status cot_cuda_probe_run(const cot_cuda_device *device, cot_cuda_kind kind,
 }
 
 /* As many tokens as the first expert has rows; all others together have as many. */
-static const int64_t self_test_calls[] = {129, 65, 33, 17, 1, 13};
+static const int64_t self_test_calls[COT_CUDA_SELF_TESTS][6] = {{129, 65, 33, 17, 1, 13}, {65, 33, 17, 15}};
 
 cot_cuda_probe cot_cuda_self_test_layer(cot_dtype type, int number)
 {
@@ -344,14 +344,14 @@ cot_cuda_probe cot_cuda_self_test_layer(cot_dtype type, int number)
     s->up = s->down = cot_format_of(s->type);
     s->hidden = number ? 24 : ring + 8;
     s->intermediate = number ? ring + 8 : 24;
-    probe.shared = *s;
-    probe.shared_gated = true;
-    probe.gate.hidden = s->hidden, probe.gate.experts = 6, probe.gate.top_k = 2;
+    if (number) probe.shared = *s;
+    probe.shared_gated = number != 0;
+    probe.calls = self_test_calls[number];
+    probe.tokens = probe.calls[0];
+    probe.gate.hidden = s->hidden, probe.gate.experts = number ? 4 : 6, probe.gate.top_k = 2;
     probe.gate.groups = probe.gate.group_limit = 1;
     probe.gate.normalise = true, probe.gate.scaling = 1;
-    probe.tokens = self_test_calls[0];
     probe.seed = 1 + static_cast<uint64_t>(number);
-    probe.calls = self_test_calls;
     return probe;
 }
 

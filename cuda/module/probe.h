@@ -21,8 +21,8 @@ struct cot_cuda_probe {
 cot_status cot_cuda_probe_run(const cot_cuda_device *device, cot_cuda_kind kind, const cot_cuda_probe *probe,
                               const cot_moe_options *options, int ranks, cot_error *error);
 
-/* The layers that an operator is opened with: 1, 13, 17, 33, 65 and 129 rows an expert, and shared experts, so that every form of main loop
- * runs; the first product of the one, the second product of the other sums over more k than a tile has under way at once. */
+/* The layers that an operator is opened with, in which every form of main loop runs: 129, 65, 33, 17, 13 and 1 rows an expert, the first product
+ * over more k than a tile has under way at once; and 65, 33, 17 and 15 rows, a shared expert's 64 and 1, the second product over more. */
 constexpr int COT_CUDA_SELF_TESTS = 2;
 cot_cuda_probe cot_cuda_self_test_layer(cot_dtype type, int number);
 
