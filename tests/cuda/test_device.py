@@ -215,6 +215,14 @@ class Device(unittest.TestCase):
                                    "reading alone |")
         self.assertEqual(lines[3:], ["| olmoe | 8 | 2.0 | 1.5 | - | 3.2 | - | 1 |", "| mixtral | 1 | - | - | - | - | 9.0 | - |"])
 
+    def test_images_that_were_moved(self):
+        device, at = load(), self.folder.name
+        self.assertTrue(device.knows_its_place(at))  # there are none
+        for where, known in ((at, True), ("/elsewhere", False)):
+            with open(f"{at}/image.h", "w") as file:
+                file.write(f'#define COT_CUDA_FUSED "{where}/fused.fatbin"\n')
+            self.assertEqual(device.knows_its_place(at), known)
+
     def test_which_kernels(self):
         device, at = load(), self.folder.name
         with open("/proc/sys/kernel/random/boot_id") as file:
