@@ -1,5 +1,6 @@
 /* What bench/device measures with, on the emulated device: its points, and what it says of a device that is wrong. With words of
  * bench/device_points.h it runs these. */
+#define COT_TIMELINE // of the kernel here; those of cuda/*.cu note nothing
 #include "ready.h"
 
 #include "bench/device_points.h"
@@ -78,7 +79,12 @@ static void routing_is_told(void **)
     assert_int_equal(points(&few, &ready.found, {"routing", "4", "5", "2"}), 2);
 }
 
-/* Kernels of a file that are not built for it note nothing, which is said. */
+static void noting(const cot_cuda_fused call)
+{
+    cot::run_fused<mma_engine, cot::scope::gpu>(call);
+}
+
+/* Kernels of a file that are not built for it note nothing, which is said; others have each task drawn once. */
 static void a_timeline_needs_its_kernels(void **)
 {
     Ready ready(test_seed());
@@ -92,6 +98,19 @@ static void a_timeline_needs_its_kernels(void **)
     assert_int_equal(points(&said, &ready.found, words), 1);
     assert_string_equal(said.c_str(), "");
     assert_int_equal(ready.device.taken, ready.device.given_back);
+    ready.device.in_bf16 = noting;
+    assert_int_equal(points(&said, &ready.found, words), 0);
+    says(said, "{\"tokens\": 1, \"ns_timed\": 20000000, \"tasks\": [[");
+    const auto drawn = [&](const char *kind) { // how often
+        size_t count = 0;
+        for (size_t at = 0; (at = said.find(kind, at)) != std::string::npos; at++) count++;
+        return count;
+    };
+    assert_int_equal(drawn("\"gate\""), 2); // of four experts each
+    assert_int_equal(drawn("\"up\""), 2);   // a tile an expert, of 64 columns
+    assert_int_equal(drawn("\"down\""), 2);
+    assert_int_equal(drawn("\"combine\""), 1);
+    assert_int_equal(std::count(said.begin(), said.end(), '['), 1 + 2 + 2 + 2 + 1);
     unlink(path);
     assert_int_equal(points(&said, &ready.found, words), 1);
 }

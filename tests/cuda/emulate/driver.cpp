@@ -436,11 +436,11 @@ static int run(void *function, unsigned blocks, unsigned threads, unsigned share
     if (here->wrong == Wrong::LAUNCHES) return FINE;
     const cot_cuda_fused call = *static_cast<const cot_cuda_fused *>(parameters[0]);
     const Options options = here->options;
-    here->work.push_back(
-        {[=] {
-             here->last = launch({blocks, threads, shared_bytes}, options, kernel->run, call);
-         },
-         0, 0});
+    const auto run = here->in_bf16 && kernel->run == cot_cuda_fused_bf16 ? here->in_bf16 : kernel->run;
+    here->work.push_back({[=] {
+                              here->last = launch({blocks, threads, shared_bytes}, options, run, call);
+                          },
+                          0, 0});
     return FINE;
 }
 /* A launch takes 20 ms, whatever it does. */

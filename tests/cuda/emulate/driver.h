@@ -16,6 +16,8 @@
 
 #include <sys/types.h>
 
+struct cot_cuda_fused;
+
 namespace emulate {
 
 /* What a device does wrongly: without a word it keeps other numbers than it was given, gives others than it has, or does not run what
@@ -60,6 +62,8 @@ struct Device {
     Session session;
 
     bool rows_anywhere = false; // they need not be pinned
+    void (*in_bf16)(const cot_cuda_fused call) =
+        nullptr; // a kernel in the place of the fused operator's in bf16
 
     Device();
     ~Device();
