@@ -94,6 +94,8 @@ static const row decodings[] = {
     {"{'decoder': {'type': 'ByteLevel'}}", "▁a", "6 1"},                           // no byte's character
     {"{'decoder': {'type': 'Metaspace', 'replacement': '▁', 'prepend_scheme': 'always'}}", "a a", "6 1 6 1"},
     {"{'decoder': {'type': 'Metaspace', 'replacement': '▁', 'prepend_scheme': 'never'}}", " a a", "6 1 6 1"},
+    {"{'decoder': {'type': 'Sequence', 'decoders': [{'type': 'Fuse'}, {'type': 'Metaspace', 'replacement': '▁',"
+     " 'prepend_scheme': 'always'}]}}", "aa", "6 1 6 1"}, // one token
     {"{'decoder': {'type': 'Strip', 'content': 'a', 'start': 1, 'stop': 0}}", "ab ", "11 12 13"},
     {"{'decoder': {'type': 'Sequence', 'decoders': [{'type': 'Fuse'}, {'type': 'Strip', 'content': 'a', 'start': 3,"
      " 'stop': 2}]}}", "baabaa", "11 1 2 11 15 11 1"},

@@ -42,13 +42,15 @@ static cot_tokenizer *open_kind(const struct kind *kind)
     cot_buffer text = {0};
     cot_tokenizer *tokenizer;
     cot_error error;
-    const char *parts[] = {"{\"added_tokens\": [{\"id\": 9, \"content\": \"<s>\", \"special\": true, "
-                           "\"normalized\": false, \"lstrip\": true}],"
-                           " \"pre_tokenizer\": ",
-                           kind->pre_tokenizer, ", \"model\": {\"type\": \"BPE\", ", kind->model,
-                           ", \"vocab\": {\"?\": 0, \"a\": 1, \"b\": 2, \" \": 3, \"ab\": 4, \"abab\": 5, "
-                           "\"\\u2581\": 6, \"aa\": 7, \"  \": 8},"
-                           " \"merges\": [\"a b\", \"ab ab\", \"a a\", [\" \", \" \"]]}}"};
+    const char *parts[] = {
+        "{\"added_tokens\": [{\"id\": 11, \"content\": \"<s>\", \"special\": true, "
+        "\"normalized\": false, \"lstrip\": true}],"
+        " \"pre_tokenizer\": ",
+        kind->pre_tokenizer, ", \"model\": {\"type\": \"BPE\", ", kind->model,
+        ", \"vocab\": {\"?\": 0, \"a\": 1, \"b\": 2, \" \": 3, \"ab\": 4, \"abab\": 5, "
+        "\"\\u2581\": 6, \"aa\": 7, \"  \": 8, \"b \": 9, \" b\": 10},"
+        " \"merges\": [\"a b\", \"ab ab\", \"a a\", [\" \", \" \"], [\"b\", \" \"], [\" \", "
+        "\"b\"]]}}"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) assert_true(cot_buffer_text(&text, parts[i]));
     if (cot_tokenizer_parse(&tokenizer, text.data, text.bytes, "a kind", &error))
         fail_msg("%s", error.message);
@@ -127,6 +129,45 @@ static void test_limits(void **state)
     cot_tokenizer_close(tokenizer);
 }
 
+/* As many times the unit, at every limit. */
+static void check_repeated(const cot_tokenizer *tokenizer, const char *unit)
+{
+    enum { TIMES = 9 };
+    cot_buffer text = {0};
+    for (int i = 0; i < TIMES; i++) assert_true(cot_buffer_text(&text, unit));
+    for (size_t most = 0; most <= TIMES + 1; most++) check_limit(tokenizer, &text, most);
+    cot_buffer_free(&text);
+}
+
+/* A word and a space beside it are one token, which are two spans of one piece. */
+static void test_pieces_of_two_spans(void **state)
+{
+    (void)state;
+    static const struct kind merged[] = {{SPLIT(" ", "MergedWithPrevious"), "\"unk_token\": \"?\""},
+                                         {SPLIT(" ", "MergedWithNext"), "\"unk_token\": \"?\""},
+                                         {SPLIT("[b ]", "Contiguous"), "\"unk_token\": \"?\""}};
+    for (size_t k = 0; k < sizeof merged / sizeof *merged; k++) {
+        cot_tokenizer *tokenizer = open_kind(&merged[k]);
+        check_repeated(tokenizer, "b ");
+        check_repeated(tokenizer, " b");
+        cot_tokenizer_close(tokenizer);
+    }
+}
+
+/* An unknown character is one token, of more bytes than any of the vocabulary's. */
+static void test_unknown_characters(void **state)
+{
+    (void)state;
+    static const char json[] = "{\"model\": {\"type\": \"BPE\", \"unk_token\": \"?\", \"vocab\": {\"?\": 0, "
+                               "\"a\": 1}, \"merges\": []}}";
+    cot_tokenizer *tokenizer;
+    cot_error error;
+    if (cot_tokenizer_parse(&tokenizer, json, sizeof json - 1, "short entries", &error))
+        fail_msg("%s", error.message);
+    for (size_t c = 0; c < 4; c++) check_repeated(tokenizer, (const char *const[]){"a", "é", "日", "😀"}[c]);
+    cot_tokenizer_close(tokenizer);
+}
+
 /* ---- when it is told to ---- */
 
 static cot_status encode(const cot_tokenizer *tokenizer, const cot_buffer *text, int64_t most, asked *a)
@@ -169,6 +210,8 @@ static void test_stops(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limits), cmocka_unit_test(test_stops)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_limits), cmocka_unit_test(test_pieces_of_two_spans),
+        cmocka_unit_test(test_unknown_characters), cmocka_unit_test(test_stops)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
