@@ -31,6 +31,7 @@ typedef struct server {
     cot_wake stop;
     pthread_t thread;
     const reply *replies;
+    const char *models; // the list's text; NULL: of two
     size_t asked;
     char body[256]; // the first request's
 } server;
@@ -39,8 +40,9 @@ static void handle(void *context, cot_http_exchange *exchange)
 {
     server *s = context;
     if (strcmp(cot_http_path(exchange), "/v1/models") == 0) {
-        static const char models[] = "{\"data\":[{\"id\":\"peer\"},{\"id\":\"other\"}]}";
-        cot_http_reply(exchange, 200, "application/json", NULL, 0, models, sizeof models - 1);
+        const char *const models =
+            s->models ? s->models : "{\"data\":[{\"id\":\"peer\"},{\"id\":\"other\"}]}";
+        cot_http_reply(exchange, 200, "application/json", NULL, 0, models, strlen(models));
         return;
     }
     size_t bytes;
@@ -63,11 +65,11 @@ static void *run(void *context)
     return NULL;
 }
 
-static void start(server *s, const reply *replies)
+static void start(server *s, const reply *replies, const char *models)
 {
     static const cot_http_handler handler = {.handle = handle};
     cot_error error;
-    *s = (server){.base = event_base_new(), .replies = replies};
+    *s = (server){.base = event_base_new(), .replies = replies, .models = models};
     assert_non_null(s->base);
     assert_true(cot_wake_open(&s->stop, s->base, hear_stop, s->base));
     if (cot_http_server_open(&s->http, s->base, &(cot_http_server_options){0}, &handler, s, &error) != COT_OK)
@@ -90,7 +92,7 @@ static cot_load_test_report tested(const reply *replies, size_t count, cot_load_
     cot_load_test_report report;
     cot_error error;
     char url[64];
-    start(&s, replies);
+    start(&s, replies, NULL);
     snprintf(url, sizeof url, "http://127.0.0.1:%u/v1/", (unsigned)cot_http_server_port(s.http));
     options->size = sizeof *options;
     options->url = url;
@@ -200,9 +202,41 @@ static void test_rejections(void **state)
     assert_string_equal(r.failures[0].words, "ends");
 }
 
+/* The list of models is read up to a megabyte: what is longer is no list. */
+static void test_long_lists(void **state)
+{
+    (void)state;
+    static const char head[] = "{\"data\":[{\"id\":\"peer\"}]";
+    static const reply replies[] = {{200, CHOICE LAST DONE}};
+    const size_t lengths[] = {1 << 20, (1 << 20) + 1, 3 << 20};
+    for (int i = 0; i < 3; i++) {
+        server s;
+        cot_load_test_report report;
+        cot_error error;
+        char url[64], expected[128], *models = malloc(lengths[i] + 1);
+        assert_non_null(models);
+        memset(models, ' ', lengths[i]);
+        memcpy(models, head, sizeof head - 1);
+        strcpy(models + lengths[i] - 1, "}");
+        start(&s, replies, models);
+        snprintf(url, sizeof url, "http://127.0.0.1:%u", (unsigned)cot_http_server_port(s.http));
+        const cot_load_test_options options = {
+            .size = sizeof options, .url = url, .requests = 1, .input_tokens = 20, .output_tokens = 2};
+        const cot_status status = cot_load_test_run(&options, &report, &error);
+        end(&s);
+        assert_int_equal(status, i ? COT_MALFORMED : COT_OK);
+        if (i) {
+            snprintf(expected, sizeof expected, "'%s': /v1/models names no model", url);
+            assert_string_equal(error.message, expected);
+        } else
+            assert_string_equal(report.model, "peer");
+        free(models);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_figures), cmocka_unit_test(test_failures),
-                                       cmocka_unit_test(test_rejections)};
+                                       cmocka_unit_test(test_rejections), cmocka_unit_test(test_long_lists)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
