@@ -1,6 +1,7 @@
 """A server of the tests: `coterie serve` on a port of its own, and requests to it."""
 
 import contextlib
+import ctypes
 import http.client
 import http.server
 import json
@@ -30,6 +31,14 @@ PROMPTS = [
     "A farmer has 12 hens.",
     "x",
 ]
+
+
+def without_huge_pages():
+    """Programs that are started from here on get none, of which the system makes more or fewer as it likes: what is resident is
+    then what was touched."""
+    PR_SET_THP_DISABLE = 41
+    if ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0:
+        raise AssertionError("huge pages cannot be turned off")
 
 
 class Server:

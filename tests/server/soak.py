@@ -8,7 +8,6 @@ descriptors are what they were after a fifth of the time. Figures are printed as
 whether they hold."""
 
 import collections
-import ctypes
 import http.client
 import json
 import os
@@ -23,14 +22,13 @@ import threading
 import time
 
 import abuse
-from serving import SANITIZED, Server, seed
+from serving import SANITIZED, Server, seed, without_huge_pages
 
 DURATION = float(os.environ.get("COT_SOAK_SECONDS", 300))
 HONEST, ABUSERS, STALLERS = 8, 4, 100
 PAGES = 8 * 8 * 98304  # bytes: few enough for the cache to be full when memory is first looked at
 # Medians of three looks are compared, of the first ones after the warm-up and of the last ones.
 GROWTH = 0.01  # of what was resident: in five minutes with 100,000 answers, six bytes in each
-PR_SET_THP_DISABLE = 41
 
 
 class Soak:
@@ -192,9 +190,7 @@ def report(soak, statuses):
 
 def main():
     chosen = seed()
-    # Programs that are started from here get no huge pages, of which the system makes more or fewer as it likes: what is
-    # resident is then what was touched.
-    ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
+    without_huge_pages()
     with tempfile.TemporaryDirectory() as folder:
         log = pathlib.Path(folder) / "access.log"
         with Server("--ranks", 2, "--max-num-seqs", 8, "--max-queue", 64, "--kv-cache-memory-bytes", PAGES, "--max-connections", 400, "--access-log", log) as server:

@@ -13,7 +13,7 @@ import unittest
 
 import abuse
 from abuse import Crowd
-from serving import SANITIZED, SECONDS, Server, seed, temporary
+from serving import SANITIZED, SECONDS, Server, seed, temporary, without_huge_pages
 from test_tls import Authority, SecureServer
 
 LONG = float(os.environ.get("COT_ABUSE_SECONDS", 0))
@@ -203,4 +203,5 @@ class Abuse(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    without_huge_pages()
     unittest.main()

@@ -10,7 +10,7 @@ import threading
 import time
 import unittest
 
-from serving import SANITIZED, SECONDS, Server, run, seed
+from serving import SANITIZED, SECONDS, Server, run, seed, without_huge_pages
 
 CANCELS, CLIENTS = 10_000, 16
 PAGES = 4 * 8 * 98304  # bytes: four sequences as long as the context, 64 tokens a page
@@ -138,4 +138,5 @@ class Endurance(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    without_huge_pages()
     unittest.main()
