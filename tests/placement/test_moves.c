@@ -283,31 +283,74 @@ static void test_counts(void **state)
     }
 }
 
-/* Who has sent least sends: two ranks that hold an expert serve two others in one round. */
+/* Who has sent and fetched least sends, so that all goes in one round: of two ranks that hold an expert each serves one of two
+ * others, or the one that does not fetch another expert serves. */
 static void test_senders(void **state)
 {
     (void)state;
-    static const int32_t slots[2][8] = {{0, -1, 0, -1, 1, -1, 1, -1}, {0, -1, 0, -1, 1, 0, 1, 0}};
-    cot_expert_map map[2];
-    cot_error error;
-    cot_transfer *transfers;
-    int64_t n;
-    int32_t rounds;
-    for (int k = 0; k < 2; k++) {
-        assert_int_equal(cot_expert_map_new(&map[k], 1, 2, 4, 2, &error), COT_OK);
-        memcpy(map[k].expert, slots[k], sizeof slots[k]);
+    static const struct {
+        int32_t from[8], to[8];
+    } cases[] = {{{0, -1, 0, -1, 1, -1, 1, -1}, {0, -1, 0, -1, 1, 0, 1, 0}},
+                 {{0, -1, 0, -1, 2, -1, 1, -1}, {0, 1, 0, -1, 2, 0, 1, -1}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cot_expert_map map[2];
+        cot_error error;
+        cot_transfer *transfers;
+        int64_t n;
+        int32_t rounds;
+        for (int k = 0; k < 2; k++) {
+            assert_int_equal(cot_expert_map_new(&map[k], 1, 3, 4, 2, &error), COT_OK);
+            memcpy(map[k].expert, k ? cases[i].to : cases[i].from, 8 * sizeof(int32_t));
+        }
+        assert_int_equal(cot_place_transfers(&transfers, &n, &rounds, &map[0], &map[1], &error), COT_OK);
+        assert_int_equal(n, 2);
+        assert_int_equal(rounds, 1);
+        free(transfers);
+        cot_expert_map_free(&map[0]);
+        cot_expert_map_free(&map[1]);
     }
-    assert_int_equal(cot_place_transfers(&transfers, &n, &rounds, &map[0], &map[1], &error), COT_OK);
-    assert_int_equal(n, 2);
-    assert_int_equal(rounds, 1);
-    free(transfers);
-    cot_expert_map_free(&map[0]);
-    cot_expert_map_free(&map[1]);
+}
+
+/* Where those who send fetch nothing there are as many rounds as a rank has transfers at most (Koenig's theorem). */
+static void test_rounds_from_one_side(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 300; i++) {
+        const int32_t senders = 1 + below(6), S = senders + 1 + below(6), E = 1 + below(20);
+        cot_expert_map map[2];
+        cot_error error;
+        cot_transfer *transfers;
+        int64_t n;
+        int32_t rounds, degree[12] = {0}, most = 0;
+        for (int k = 0; k < 2; k++) assert_int_equal(cot_expert_map_new(&map[k], 1, E, S, E, &error), COT_OK);
+        for (int32_t e = 0; e < E; e++) {
+            const int32_t one = below(senders);
+            for (int32_t r = 0; r < S; r++) {
+                const bool held = r < senders && (r == one || !below(3));
+                if (held) map[0].expert[r * E + e] = e;
+                if (held || (r >= senders && below(2))) map[1].expert[r * E + e] = e;
+            }
+        }
+        assert_int_equal(cot_place_transfers(&transfers, &n, &rounds, &map[0], &map[1], &error), COT_OK);
+        for (int64_t k = 0; k < n; k++) {
+            assert_true(transfers[k].from < senders && transfers[k].to >= senders);
+            degree[transfers[k].from]++;
+            degree[transfers[k].to]++;
+        }
+        for (int32_t r = 0; r < S; r++) most = degree[r] > most ? degree[r] : most;
+        assert_int_equal(rounds, most);
+        check_transfers(&map[0], &map[1]);
+        free(transfers);
+        cot_expert_map_free(&map[0]);
+        cot_expert_map_free(&map[1]);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts), cmocka_unit_test(test_copies_on_a_rank),
-                                       cmocka_unit_test(test_senders), cmocka_unit_test(test_random_replans)};
+                                       cmocka_unit_test(test_senders),
+                                       cmocka_unit_test(test_rounds_from_one_side),
+                                       cmocka_unit_test(test_random_replans)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
