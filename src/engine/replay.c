@@ -44,21 +44,26 @@ static cot_status check_rows(const cot_replay *replay, const char *name, int32_t
     uint16_t experts[COT_MAX_TOP_K];
     float weights[COT_MAX_TOP_K];
     for (int32_t l = 0; l < layers; l++)
-        for (int64_t token = 0; token < t->n_tokens; token++) {
-            cot_replay_row(experts, weights, replay, l, token);
-            for (int32_t k = 1; k < t->top_k; k++)
-                if (experts[k] == experts[k - 1])
-                    return cot_fail(error, COT_INVALID_ARGUMENT,
-                                    "'%s' has expert %d twice for token %" PRId64 " in layer %d", name,
-                                    (int)experts[k], token, (int)t->layers[replay->first_layer + l]);
-        }
+        for (int32_t s = 0; s < t->n_sequences; s++)
+            for (int64_t token = t->sequence_offsets[s]; token < t->sequence_offsets[s + 1]; token++) {
+                const int64_t position = token - t->sequence_offsets[s];
+                replay->choose(
+                    experts, weights, replay,
+                    &(cot_replay_token){.moe_layer = l, .position = (int32_t)position, .recorded = s});
+                for (int32_t k = 1; k < t->top_k; k++)
+                    if (experts[k] == experts[k - 1])
+                        return cot_fail(error, COT_INVALID_ARGUMENT,
+                                        "'%s' has expert %d twice for token %" PRId64 " in layer %d", name,
+                                        (int)experts[k], token, (int)t->layers[replay->first_layer + l]);
+            }
     return COT_OK;
 }
 
 cot_status cot_engine_replay_of(cot_replay *replay, const cot_engine_routing *routing, const cot_config *c,
                                 const int32_t *moe_layer, cot_error *error)
 {
-    *replay = (cot_replay){routing->trace, routing->first_layer, routing->lar};
+    *replay =
+        cot_replay_of(routing->trace, routing->first_layer, routing->lar, c->gate.experts, c->gate.top_k);
     if (!c->moe_layers)
         return cot_fail(error, COT_INVALID_ARGUMENT, "routing is given, but the model has no MoE layers");
     if (!routing->trace)

@@ -1,7 +1,6 @@
 /* One step on one rank: a pipeline when heads are split (pipeline.h), the MoE operator alone when sequences stay at
  * home. */
 #include "base/error.h"
-#include "base/rng.h"
 #include "kernels/pack.h"
 #include "model/runner_state.h"
 #include "model/stored.h"
@@ -10,12 +9,6 @@
 #include <string.h>
 
 /* ---- what this rank works on ---- */
-
-static int64_t recorded_token(const cot_runner *r, const cot_span *span, int32_t t)
-{
-    const cot_trace *trace = r->o.replay->trace;
-    return (trace ? trace->sequence_offsets[span->recorded] : 0) + span->position + t;
-}
 
 /* Rows, runs, positions, RoPE angles and embeddings of the spans that this rank attends to. */
 static cot_status begin_step(cot_runner *r, const cot_step *step, cot_error *error)
@@ -44,7 +37,7 @@ static cot_status begin_step(cot_runner *r, const cot_step *step, cot_error *err
                 s->cosines[s->rows * half + f] = cosf(angle) * r->c->rope_factor;
                 s->sines[s->rows * half + f] = sinf(angle) * r->c->rope_factor;
             }
-            if (s->recorded) s->recorded[s->rows] = recorded_token(r, span, t);
+            if (s->recorded) s->recorded[s->rows] = span->recorded;
             const int32_t id = step->ids[token + t];
             float *x = s->x + s->rows * r->c->hidden;
             if (id < 0) // a trace's token that nobody knows
@@ -91,20 +84,14 @@ static void replay(cot_runner *r, int64_t moe_layer, cot_moe_layer *moe, int64_t
     const int64_t k = r->c->gate.top_k;
     for (int64_t i = 0; i < rows; i++) {
         const int64_t row = cot_runner_row_at_home(r, i);
-        uint16_t *experts = s->replayed_experts + i * k;
-        float *weights = s->replayed_weights + i * k;
-        const cot_replay_draw draw = {.rank = r->fabric->rank,
-                                      .place = i,
-                                      .top_k = k,
-                                      .replicas = &moe->placement,
-                                      .experts = (int32_t)r->c->gate.experts,
-                                      .stream =
-                                          cot_mix64((uint64_t)moe_layer) ^
-                                          ((uint64_t)s->sequence[row] << 32 | (uint64_t)s->position[row])};
-        if (r->o.replay->trace)
-            cot_replay_row(experts, weights, r->o.replay, (int32_t)moe_layer, s->recorded[row]);
-        else
-            cot_replay_draw_row(experts, weights, r->o.replay, &draw);
+        const cot_replay_token token = {.moe_layer = (int32_t)moe_layer,
+                                        .sequence = s->sequence[row],
+                                        .position = s->position[row],
+                                        .recorded = s->recorded[row],
+                                        .rank = r->fabric->rank,
+                                        .place = i,
+                                        .replicas = &moe->placement};
+        r->o.replay->choose(s->replayed_experts + i * k, s->replayed_weights + i * k, r->o.replay, &token);
     }
     moe->replayed_experts = s->replayed_experts;
     moe->replayed_weights = s->replayed_weights;

@@ -30,7 +30,7 @@ typedef struct cot_step_scratch {
     float *cosines, *sines; // [N][rope_width / 2]
     uint8_t *dense_scratch; // one network's over N rows
     cot_gemm *gemms;        // [heads]
-    int64_t *recorded;      // [N] the trace's token that each row is, where routing is replayed
+    int32_t *recorded;      // [N] the trace's sequence that each row is of, where routing is replayed
     /* Where rows go home in one hop (pipeline.h); M: most rows at home. */
     float *home_x;           // [M][H] the rows at home, with what attention gives
     float *update;           // [M][H] what the layer adds to them

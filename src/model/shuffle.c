@@ -93,9 +93,11 @@ static void choose_by_record(cot_runner *r, int16_t *home, int64_t moe_layer, bo
 {
     cot_step_scratch *s = &r->s;
     const int64_t k = r->c->gate.top_k;
-    for (int64_t i = 0; i < s->rows; i++)
-        cot_replay_row(s->replayed_experts + i * k, s->replayed_weights + i * k, r->o.replay,
-                       (int32_t)moe_layer, s->recorded[i]);
+    for (int64_t i = 0; i < s->rows; i++) {
+        const cot_replay_token token = {
+            .moe_layer = (int32_t)moe_layer, .position = s->position[i], .recorded = s->recorded[i]};
+        r->o.replay->choose(s->replayed_experts + i * k, s->replayed_weights + i * k, r->o.replay, &token);
+    }
     cot_homes_by_experts(home, &s->homes, s->replayed_experts, (int32_t)k, ranks_of_experts(r, moe_layer),
                          s->rows, r->fabric->ranks, worst);
 }
