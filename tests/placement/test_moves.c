@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "harness/seed.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -167,6 +168,12 @@ static void check_replan(const cot_expert_map *running, const cot_costs *costs, 
     if (status != COT_OK) fail_msg("%s", error.message);
     assert_int_equal(moves, plain_difference(running, &map));
     assert_true(options.max_moves < 0 || moves <= options.max_moves);
+    if (options.fresh && options.peak && options.max_moves < 0 && options.move_cost <= 0) {
+        cot_place_value value; // no layer is above the fresh placement's peak, which would stand in for it
+        assert_int_equal(cot_place_value_of(&value, &map, costs, 0, &error), COT_OK);
+        for (int32_t l = 0; l < map.n_layers; l++) assert_true(value.peak_load[l] <= peak[l] * (1 + 2e-6));
+        cot_place_value_free(&value);
+    }
     check_transfers(running, &map);
     cot_expert_map_free(&map);
 }
@@ -346,11 +353,189 @@ static void test_rounds_from_one_side(void **state)
     }
 }
 
+/* ---- replanning against plain steps ---- */
+
+enum { MOST_SLOTS = 24 };
+
+/* One layer of S ranks of k slots, all sums made anew. */
+typedef struct plain {
+    int32_t S, E, k, was[MOST_SLOTS], expert[MOST_SLOTS];
+    const double *load; // [E]
+    double target;
+} plain;
+
+static double plain_share(const plain *p, int32_t e)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < p->S * p->k; i++) n += p->expert[i] == e;
+    return e < 0 ? 0 : p->load[e] / n;
+}
+
+static bool plain_holds(const int32_t *expert, const plain *p, int32_t rank, int32_t e)
+{
+    for (int32_t i = rank * p->k; i < (rank + 1) * p->k; i++)
+        if (expert[i] == e) return true;
+    return false;
+}
+
+/* The most loaded rank's load, which `rank` is (-1: several are), and what all ranks have above the target. */
+static double plain_peak(const plain *p, int32_t *rank, double *excess)
+{
+    double most = -1;
+    *excess = 0;
+    for (int32_t r = 0; r < p->S; r++) {
+        double sum = 0;
+        for (int32_t i = 0; i < p->k; i++) sum += plain_share(p, p->expert[r * p->k + i]);
+        if (fabs(sum - most) <= 1e-9 * most) *rank = -1;
+        if (sum > most * (1 + 1e-9)) most = sum, *rank = r;
+        if (sum > p->target) *excess += sum - p->target;
+    }
+    return most;
+}
+
+static int32_t plain_moves(const plain *p)
+{
+    int32_t n = 0;
+    for (int32_t r = 0; r < p->S; r++)
+        for (int32_t e = 0; e < p->E; e++)
+            n += plain_holds(p->expert, p, r, e) && !plain_holds(p->was, p, r, e);
+    return n;
+}
+
+/* The step that takes most off the excess for each move, which is taken. Whether there is one; *equal: several are that good. */
+static bool plain_step(plain *p, bool *equal)
+{
+    double before, best = 0;
+    int32_t a, unread, moves = plain_moves(p);
+    plain after = *p;
+    plain_peak(p, &a, &before);
+    *equal = a < 0;
+    if (*equal) return false;
+    for (int32_t x = 0; x < p->S * p->k; x++)
+        for (int32_t y = a * p->k; y < (a + 1) * p->k; y++) // the slot of rank a, and of another one
+            for (int way = 0; way < 2; way++) {
+                const int32_t r = x / p->k, e = p->expert[y], old = p->expert[x];
+                plain t = *p;
+                double excess;
+                if (r == a || e < 0 || plain_holds(p->expert, p, r, e)) continue;
+                if (way && (plain_share(p, e) <= plain_share(p, old) ||
+                            (old >= 0 && plain_holds(p->expert, p, a, old))))
+                    continue;
+                t.expert[x] = e;
+                if (way) t.expert[y] = old;
+                bool lost = old >= 0;
+                for (int32_t i = 0; i < p->S * p->k; i++) lost = lost && t.expert[i] != old;
+                if (lost) continue;
+                plain_peak(&t, &unread, &excess);
+                const int32_t more = plain_moves(&t) - moves;
+                const double rate = (before - excess) / ((more > 0 ? more : 0) + 0.01);
+                if (before - excess <= 1e-9 * before) continue;
+                if (fabs(rate - best) <= 1e-9 * best && memcmp(&t, &after, sizeof t)) *equal = true;
+                if (rate > best * (1 + 1e-9)) best = rate, after = t, *equal = false;
+            }
+    *p = after;
+    return best > 0;
+}
+
+/* The layouts that steps lead to, of which `taken` is the last one to be taken: again and again those steps together that lower
+ * the peak most for each move, while moves last, as long as that is worth `move_cost` of the mean. */
+enum { MOST_STEPS = 64 };
+
+typedef struct plain_plan {
+    plain after[MOST_STEPS];
+    double peak[MOST_STEPS];
+    int count, taken;
+    bool equal; // of several ways one would do as well
+} plain_plan;
+
+static void plain_plan_of(plain_plan *plan, const plain *start, double mean, int64_t left, double move_cost)
+{
+    int32_t rank;
+    double excess;
+    plan->after[0] = *start;
+    plan->peak[0] = plain_peak(start, &rank, &excess);
+    plan->equal = false;
+    plan->taken = 0;
+    for (plan->count = 1; plan->count < MOST_STEPS && excess > 0 && !plan->equal; plan->count++) {
+        plain next = plan->after[plan->count - 1];
+        if (!plain_step(&next, &plan->equal)) break;
+        plan->after[plan->count] = next;
+        plan->peak[plan->count] = plain_peak(&next, &rank, &excess);
+    }
+    if (plan->count == MOST_STEPS) plan->equal = true; // it may go on
+    for (int best = 0; best >= 0 && !plan->equal;) {
+        double most = 0;
+        const int32_t had = plain_moves(&plan->after[plan->taken]);
+        best = -1;
+        for (int n = plan->taken + 1; n < plan->count; n++) {
+            const int32_t moves = plain_moves(&plan->after[n]) - had;
+            const double rate = (plan->peak[plan->taken] - plan->peak[n]) / mean / (moves > 1 ? moves : 1);
+            if (moves > left || rate <= 1e-9) continue;
+            if (fabs(rate - move_cost) < 1e-9 || (best >= 0 && fabs(rate - most) < 1e-9)) plan->equal = true;
+            if (rate >= move_cost && rate > most) most = rate, best = n;
+        }
+        if (best < 0) break;
+        left -= plain_moves(&plan->after[best]) - had;
+        plan->taken = best;
+    }
+}
+
+static void test_steps(void **state)
+{
+    (void)state;
+    int compared = 0, odd = 0, shorter = 0;
+    for (int i = 0; i < 2000; i++) {
+        const int32_t S = 2 + below(3), k = 2 + below(3), E = 1 + below(S * k);
+        cot_expert_map running = draw_running(1, E, S, k), map;
+        cot_load_counts load;
+        cot_costs costs;
+        cot_error error;
+        static plain_plan plan;
+        double mean = 0, peak = 1 + 0.02 * below(10);
+        assert_int_equal(cot_load_counts_new(&load, 1, 1, E, &error), COT_OK);
+        for (int32_t e = 0; e < E; e++) mean += (load.tokens[e] = 1 + below(100000)) / S;
+        const cot_costs_options options = {.size = sizeof options, .n_ranks = S};
+        assert_int_equal(cot_costs_open(&costs, &load, NULL, &options, &error), COT_OK);
+        plain start = {.S = S, .E = E, .k = k, .load = load.tokens, .target = peak * mean * (1 + 1e-9)};
+        memcpy(start.was, running.expert, (size_t)(S * k) * sizeof *start.was);
+        memcpy(start.expert, running.expert, (size_t)(S * k) * sizeof *start.was);
+        const cot_replan_options how = {.size = sizeof how,
+                                        .peak = &peak,
+                                        .max_moves = below(2) ? below(8) : -1,
+                                        .move_cost =
+                                            below(2) ? 0 : 0.3 * cot_random_uniform(test_seed(), 6, at++)};
+        plain_plan_of(&plan, &start, mean, how.max_moves < 0 ? INT64_MAX : how.max_moves, how.move_cost);
+        int64_t moves;
+        if (cot_place_replan(&map, &moves, &running, &costs, &how, &error) != COT_OK)
+            fail_msg("%s", error.message);
+        const plain *end = &plan.after[plan.taken];
+        if (!plan.equal) {
+            compared++;
+            odd += plain_moves(end) % 2;
+            shorter += plan.taken + 1 < plan.count;
+            for (int32_t s = 0; s < S * k; s++)
+                if (map.expert[s] != end->expert[s])
+                    fail_msg(
+                        "layout %d of %d experts on %d ranks of %d slots, %d moves at %g: slot %d holds %d, "
+                        "expected %d",
+                        i, E, S, k, (int)how.max_moves, how.move_cost, s, map.expert[s], end->expert[s]);
+            assert_int_equal(moves, plain_moves(end));
+        }
+        cot_expert_map_free(&map);
+        cot_expert_map_free(&running);
+        cot_costs_free(&costs);
+        cot_load_counts_free(&load);
+    }
+    print_message("%d compared: %d of an odd number of moves, %d before the last step\n", compared, odd,
+                  shorter);
+    assert_true(compared > 200 && odd > 20 && shorter > 10);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts), cmocka_unit_test(test_copies_on_a_rank),
-                                       cmocka_unit_test(test_senders),
-                                       cmocka_unit_test(test_rounds_from_one_side),
-                                       cmocka_unit_test(test_random_replans)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_counts),  cmocka_unit_test(test_copies_on_a_rank),
+        cmocka_unit_test(test_senders), cmocka_unit_test(test_rounds_from_one_side),
+        cmocka_unit_test(test_steps),   cmocka_unit_test(test_random_replans)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
