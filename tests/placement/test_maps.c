@@ -243,6 +243,9 @@ static void test_read_refusals(void **state)
 {
     scratch_pad *pad = *state;
 #define OWN "{\"format\":\"coterie.placement\",\"version\":1,\"experts\":2,\"ranks\":1,\"slots_per_rank\":2,"
+#define SIZED(experts, ranks, slots)                                                                         \
+    "{\"format\":\"coterie.placement\",\"version\":1,\"experts\":" #experts ",\"ranks\":" #ranks             \
+    ",\"slots_per_rank\":" #slots ",\"layers\":[0],\"physical_to_logical_map\":[[]]}"
 #define VLLM "{\"record_type\":\"eplb_initial_mapping\","
 #define YAML "initial_global_assignments:\n"
     static const struct {
@@ -262,6 +265,12 @@ static void test_read_refusals(void **state)
         {OWN "\"layers\":[0],\"model_hash\":\"00000000000000001\",\"physical_to_logical_map\":[[0,1]]}",
          "'model_hash'"},
         {OWN "\"layers\":[0],\"model_hash\":1,\"physical_to_logical_map\":[[0,1]]}", "'model_hash'"},
+        {SIZED(0, 1, 1), "'experts' is something else, expected a whole number from 1"},
+        {SIZED(1, 0, 1), "'ranks' is something else, expected a whole number from 1"},
+        {SIZED(1, 1, 0), "'slots_per_rank' is something else, expected a whole number from 1"},
+        {SIZED(1, 65537, 1), "expected a whole number from 1 to 65536"},
+        {SIZED(1, 1, 65537), "expected a whole number from 1 to 65536"},
+        {SIZED(1, 65536, 65536), "no array of 4294967296 numbers"},
         {OWN "\"layers\":[0],\"physical_to_logical_map\":[]}", "no array of 1 to 1024 layers"},
         {"{\"physical_to_logical_map\":[[0,1],[0]]}", "row 1 of 'physical_to_logical_map' is no array of 2"},
         {"{\"physical_to_logical_map\":[[0,1.5]]}", "no whole number"},
@@ -320,6 +329,60 @@ static void test_read_refusals(void **state)
                    "no .npy file");
     options.size--;
     assert_refused(cot_expert_map_read(&map, SAMPLES "omni.npy", &options, &error), &error, "map options of");
+    static const int32_t layers[][3] = {{0, 2, 1}, {0, 1, 1}, {0, 1, 3}, {-1, 0, 1}};
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        options = options_of(pad, NULL, 1, 0, 3);
+        options.moe_layer = layers[i];
+        options.moe_layers = 3;
+        assert_refused(cot_expert_map_read(&map, SAMPLES "tensorrt.yaml", &options, &error), &error,
+                       "is no MoE layer of 3 layers that ascend");
+    }
+}
+
+/* The most ranks and slots that a map can have, and one more. */
+static void test_bounds(void **state)
+{
+    scratch_pad *pad = *state;
+    for (int more = 0; more < 2; more++) {
+        cot_expert_map map;
+        cot_error error = {0};
+        cot_expert_map_options options = options_of(pad, NULL, COT_MAP_MAX_RANKS + more, 0, 0);
+        assert_refused(cot_expert_map_read(&map, SAMPLES "tensorrt.yaml", &options, &error), &error,
+                       more ? "no map can have 65537 ranks" : "which 65536 ranks do not divide");
+        FILE *file = fopen(in_scratch(pad, "m"), "w");
+        assert_non_null(file);
+        fputs("{\"physical_to_logical_map\":[[0", file);
+        for (int i = 1; i < COT_MAP_MAX_SLOTS + more; i++) fputs(",0", file);
+        fputs("]]}", file);
+        assert_int_equal(fclose(file), 0);
+        options = options_of(pad, NULL, 1, 0, 0);
+        const cot_status status = cot_expert_map_read(&map, in_scratch(pad, "m"), &options, &error);
+        if (more)
+            assert_refused(status, &error, "65537 slots a rank, at most 65536 are read");
+        else {
+            assert_int_equal(status, COT_OK);
+            assert_int_equal(map.slots_per_rank, COT_MAP_MAX_SLOTS);
+            cot_expert_map_free(&map);
+        }
+    }
+}
+
+/* What else a configuration of TensorRT-LLM says is passed over, whatever it is made of. */
+static void test_other_keys(void **state)
+{
+    scratch_pad *pad = *state;
+    cot_expert_map map;
+    cot_error error = {0};
+    put_text(pad, "m",
+             "a: {b: [1, {c: [2], d: {}}], e: []}\n? [f, {g: h}]\n: 3\n"
+             "initial_global_assignments:\n  3: [1, 0]\ni: [[4]]\nnum_slots: 2\n");
+    const cot_expert_map_options options = options_of(pad, NULL, 1, 0, 0);
+    if (cot_expert_map_read(&map, in_scratch(pad, "m"), &options, &error) != COT_OK)
+        fail_msg("%s", error.message);
+    assert_int_equal(map.n_layers, 1);
+    assert_int_equal(map.layers[0], 3);
+    assert_memory_equal(map.expert, ((const int32_t[]){1, 0}), 2 * sizeof(int32_t));
+    cot_expert_map_free(&map);
 }
 
 /* Arrays that are no pattern. */
@@ -369,6 +432,7 @@ int main(void)
         cmocka_unit_test(test_samples),       cmocka_unit_test(test_round_trips),
         cmocka_unit_test(test_dense),         cmocka_unit_test(test_write_refusals),
         cmocka_unit_test(test_read_refusals), cmocka_unit_test(test_npy_refusals),
+        cmocka_unit_test(test_bounds),        cmocka_unit_test(test_other_keys),
     };
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }
