@@ -55,6 +55,12 @@ REFUSED = {
     "where lanes meet again": [(2, "BSSY B0, `(.L_x_1)"), ZERO, (2, "BSYNC B0"), (9, "EXIT"), ".L_x_1", (2, "IADD3 R4, R30, R6, RZ")],
     "set anew on a condition": [ZERO, (2, "@P0 IMAD.MOV.U32 R30, RZ, RZ, R6"), (2, "IADD3 R4, R30, R6, RZ")],
     "half of it set anew": [ZERO, (2, "IMAD.MOV.U32 R30, RZ, RZ, R6"), (2, "IADD3 R4, R31, R6, RZ")],
+    "the other word of a shift": [ZERO, (2, "SHF.L.U64.HI R30, R2, R3, R4"), (2, "IADD3 R4, R31, R6, RZ")],
+    "what is made of 64 bits": [ZERO, (2, "I2F.U64.RP R30, R2"), (2, "IADD3 R4, R31, R6, RZ")],
+    "behind the end of some": [ZERO, (2, "EXIT P0"), (2, "IADD3 R4, R30, R6, RZ")],
+    "behind a branch of some": [ZERO, (2, "BRA P1, `(.L_x_1)"), (2, "IADD3 R4, R30, R6, RZ"), ".L_x_1", (9, "EXIT")],
+    "behind a branch of a warp that is apart": [ZERO, (2, "BRA.DIV UR4, `(.L_x_1)"), (2, "IADD3 R4, R30, R6, RZ"), ".L_x_1", (9, "EXIT")],
+    "where to return": [ZERO, (2, "RET.REL.NODEC R30 `(cot_cuda_fused_bf16)")],
     "a time": [(2, "CS2R R26, SR_GLOBALTIMERLO"), (2, "IADD3 R4, R26, R6, RZ")],
 }
 LET_BY = {
