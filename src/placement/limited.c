@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const double rounding = 1e-13; // of sums of loads: a limit that is just what a rank carries is met
+
 /* Charges that make the ranks which a knapsack of loads fills to the limit cost as much as the last one it reaches. */
 static void level(cot_limited *w, int32_t l)
 {
@@ -130,7 +132,7 @@ static cot_status open_limited(cot_limited *w, const cot_problem *p, double limi
     w->used = w->held + S;
     for (size_t l = 0; l < L; l++) {
         for (size_t e = 0; e < E; e++) w->most[l] += p->load[l * E + e];
-        w->most[l] *= limit / (double)S;
+        w->most[l] *= limit / (double)S * (1 + rounding);
     }
     return COT_OK;
 }

@@ -221,10 +221,67 @@ static void test_two_layers(void **state)
     assert_true(refused <= PROBLEMS / 20 && dear <= PROBLEMS / 8); // 8 and 20 as a rule
 }
 
+/* A limit that is just what the hottest expert's rank carries is met, however its product with the mean is rounded. */
+static void test_just_met(void **state)
+{
+    (void)state;
+    for (int hot = 101; hot < 300; hot++)
+        for (int pairs = 0; pairs < 2; pairs++) {
+            instance i;
+            double dual, met;
+            i.p =
+                (cot_problem){.L = 1, .E = 3, .S = 3, .load = i.load, .c_layer = i.c_layer, .c_exp = i.c_exp};
+            i.load[0] = hot;
+            i.load[1] = i.load[2] = (300 - hot) / 2.0;
+            i.mean[0] = 100;
+            for (int s = 0; s < 3; s++) i.cost[s] = 1 + s, i.c_layer[s] = i.c_exp[s] = 1;
+            for (int k = 0; k < 9; k++) i.pair[k] = i.load[k / 3] * (1 + k % 3);
+            if (pairs)
+                i.p.pair_cost = i.pair;
+            else
+                i.p.cost = i.cost;
+            if (isinf(place(&i, hot / 100.0, &dual, &met))) fail_msg("%g is not met", hot / 100.0);
+        }
+}
+
+/* Three layers with few seats to spare, of which the searches of the first two leave the others enough: what is placed holds to
+ * capacities and limit, and what a refusal says can be met is met. */
+static void test_seats_of_later_layers(void **state)
+{
+    (void)state;
+    enum { LAYERS = 3 };
+    int placed = 0, refused = 0;
+    for (int trial = 0; trial < 4 * PROBLEMS; trial++) {
+        instance i;
+        make(&i, trial % 2, LAYERS);
+        const int32_t S = i.p.S, E = i.p.E;
+        int32_t left = LAYERS * E + 1 + below(3);
+        for (int32_t s = 0; s < S; s++) {
+            i.c_layer[s] = (E + S - 1) / S + below(3);
+            i.c_exp[s] =
+                s + 1 < S ? below((left < LAYERS * i.c_layer[s] ? left : LAYERS * i.c_layer[s]) + 1) : left;
+            left -= i.c_exp[s];
+        }
+        if (cot_problem_feasible(&i.p, NULL) != COT_OK) continue;
+        double dual = 0, met = 0;
+        const double limit = 1 + uniform();
+        if (isfinite(place(&i, limit, &dual, &met)))
+            placed++;
+        else {
+            refused++;
+            double again = 0;
+            if (isinf(place(&i, met, &dual, &again))) fail_msg("problem %d: %g is not met", trial, met);
+        }
+    }
+    print_message("%d placed, %d refused\n", placed, refused);
+    assert_true(placed > PROBLEMS / 10 && refused > PROBLEMS / 10);
+}
+
 int main(void)
 {
     test_seed();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_layer), cmocka_unit_test(test_reported),
-                                       cmocka_unit_test(test_two_layers)};
+                                       cmocka_unit_test(test_two_layers), cmocka_unit_test(test_just_met),
+                                       cmocka_unit_test(test_seats_of_later_layers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
