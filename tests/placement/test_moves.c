@@ -254,6 +254,11 @@ static void test_copies_on_a_rank(void **state)
     assert_int_equal(cot_place_value_of(&value, &fresh, &costs, 0, &error), COT_OK);
     check_transfers(&running, &fresh);
     check_replan(&running, &costs, &fresh, value.peak_load, -1);
+    const cot_replan_options wrong = {.size = sizeof wrong - 1};
+    cot_expert_map none = fresh;
+    int64_t moves;
+    assert_int_equal(cot_place_replan(&none, &moves, &running, &costs, &wrong, &error), COT_INVALID_ARGUMENT);
+    assert_true(none.expert == NULL && none.n_layers == 0 && moves == 0);
     cot_place_value_free(&value);
     cot_expert_map_free(&fresh);
     cot_expert_map_free(&running);
