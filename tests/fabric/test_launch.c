@@ -457,6 +457,25 @@ static void a_stopped_rank_is_noticed(void **state)
     }
 }
 
+static void end_at_once(const cot_rank *rank)
+{
+    (void)rank;
+}
+
+/* Its beats rise no more. */
+static void a_rank_that_is_done_is_not_missed(void **state)
+{
+    (void)state;
+    cot_launch_options options = options_of(2, end_at_once);
+    options.timeout_ns = 400000000;
+    cot_launch *launch;
+    cot_fabric *fabric = must_launch(&launch, &options)->fabric;
+    cot_error error = {0};
+    sleep_us(2 * options.timeout_ns / 1000);
+    if (cot_fabric_check(fabric, &error) != COT_OK) fail_msg("%s", error.message);
+    cot_launch_close(launch);
+}
+
 /* Rank 0's process, in a child of the test: launches three others and is stopped or killed. */
 static _Noreturn void be_root(int pipe_end, int way)
 {
@@ -758,6 +777,7 @@ int main(void)
         cmocka_unit_test(a_launch_without_threads_fails),
         cmocka_unit_test(orphans_end),
         cmocka_unit_test(a_stopped_rank_is_noticed),
+        cmocka_unit_test(a_rank_that_is_done_is_not_missed),
         cmocka_unit_test(a_root_that_is_gone_is_told_of),
         cmocka_unit_test(a_pause_of_all_blames_nobody),
         cmocka_unit_test(an_idle_group_sleeps),
