@@ -330,7 +330,7 @@ static void rows_in_device_memory(void **)
 }
 
 /* Weights are stored, and then stored anew: experts, the shared one and the gate. */
-static cot_status keep_twice(cot_moe *moe, const cot_moe_layer *layer, cot_error *error)
+static cot_status keep_twice(cot_moe *moe, const cot_moe_layer *layer, int64_t, cot_error *error)
 {
     const cot_moe_weights &w = cot_cuda_weights;
     const Variant &v = variants[2];
@@ -352,6 +352,24 @@ static cot_status keep_twice(cot_moe *moe, const cot_moe_layer *layer, cot_error
     const cot_status status = cot_cuda_operator.keep(moe, layer, COT_MOE_ALL_SLOTS, error);
     for (int i = 0; i < 3; i++) memcpy(all[i].at, kept[i].data(), all[i].bytes);
     return status == COT_OK ? cot_cuda_operator.keep(moe, layer, COT_MOE_ALL_SLOTS, error) : status;
+}
+
+/* All is stored while the first two slots hold nothing, then each of these alone. */
+static cot_status keep_slots(cot_moe *moe, const cot_moe_layer *layer, int64_t, cot_error *error)
+{
+    enum { SLOTS = 2 };
+    const Variant &v = variants[2];
+    cot_ffn_shape shape = {};
+    shape.type = v.type, shape.hidden = v.hidden, shape.intermediate = v.intermediate;
+    const size_t bytes = SLOTS * cot_cuda_weights.slot_bytes(&shape);
+    unsigned char *const at = static_cast<unsigned char *>(cot_local(own_fabric, layer->slots));
+    const std::vector<unsigned char> held(at, at + bytes);
+    memset(at, 0, bytes);
+    cot_status status = cot_cuda_operator.keep(moe, layer, COT_MOE_ALL_SLOTS, error);
+    memcpy(at, held.data(), bytes);
+    for (int slot = 0; slot < SLOTS && status == COT_OK; slot++)
+        status = cot_cuda_operator.keep(moe, layer, slot, error);
+    return status;
 }
 
 static int misaligned;          // which of y, x, experts, weights of rank 1
@@ -550,16 +568,16 @@ static void weights_that_are_stored_anew(void **)
     p.begins = note_fabric;
     cot_moe_operator op = cot_cuda_operator;
     w.op = &op;
-    int taken[2];
-    for (int i = 0; i < 2; i++) {
+    int taken[3];
+    for (int i = 0; i < 3; i++) {
         const Ready ready(test_seed());
-        op.keep = i ? keep_twice : cot_cuda_operator.keep;
+        op.keep = i == 2 ? keep_slots : i ? keep_twice : cot_cuda_operator.keep;
         struct outcome *const found = world_run(&w, &p);
         outcome_agrees(found, &w, &p);
         taken[i] = ready.device.taken;
         outcome_free(found, &w);
     }
-    assert_int_equal(taken[0], taken[1]); // in the place where they were
+    assert_true(taken[0] == taken[1] && taken[0] == taken[2]); // in the place where they were
     world_free(&w);
 }
 

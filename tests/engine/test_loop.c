@@ -198,6 +198,7 @@ static void an_executor_refuses_and_fails(void **state)
     assert_int_equal(cot_loop_step(&loop, &left, &error), COT_OK);
     assert_int_equal(left, 0);
     assert_int_equal(f.idle, 1);
+    assert_int_equal(cot_loop_place(&loop, NULL, 0, &error), COT_UNSUPPORTED); // it has no experts
     assert_int_equal(f.steps, 0);
     assert_int_equal(cot_loop_submit(&loop, &id, &forced, 1, &nobody, &error), COT_INVALID_ARGUMENT); // home
     assert_int_equal(cot_loop_submit(&loop, &id, &forced, 0, &nobody, &error), COT_OK);
@@ -206,6 +207,7 @@ static void an_executor_refuses_and_fails(void **state)
     assert_int_equal(cot_loop_step(&loop, &left, &error), COT_PEER_FAILED);
     assert_string_equal(error.message, "as it was told to");
     assert_int_equal(cot_loop_step(&loop, &left, &error), COT_PEER_FAILED);
+    assert_int_equal(cot_loop_place(&loop, NULL, 0, &error), COT_PEER_FAILED);
     assert_int_equal(cot_loop_submit(&loop, &id, &forced, 0, &nobody, &error), COT_PEER_FAILED);
     assert_int_equal(f.steps, 3);
     cot_loop_close(&loop);
