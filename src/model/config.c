@@ -1,6 +1,7 @@
 #include "model/config.h"
 
 #include "base/error.h"
+#include "base/json_load.h"
 #include "model/resolve.h"
 
 #include <inttypes.h>
@@ -330,7 +331,7 @@ static const char *not_a_number(const char *text, size_t bytes, const json_error
 static json_t *load(const char *text, size_t bytes, cot_fields *fields, const char *what)
 {
     json_error_t detail;
-    json_t *json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &detail);
+    json_t *json = cot_json_load(text, bytes, JSON_REJECT_DUPLICATES, &detail);
     const char *word = json ? NULL : not_a_number(text, bytes, &detail);
     if (word)
         cot_fields_refuse(

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/integers.h"
+#include "base/json_load.h"
 #include "coterie/model.h"
 #include "coterie/roof.h"
 
@@ -196,7 +197,8 @@ static cot_status write_config(const target *t, const char *folder, cot_error *e
     cot_status status = path ? cot_file_read(&text, &bytes, path, MAX_CONFIG_BYTES, error)
                              : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     if (status == COT_OK) {
-        json_t *config = json_loadb(text, bytes, 0, &detail); // read before, when the checkpoint was opened
+        json_t *config =
+            cot_json_load(text, bytes, 0, &detail); // read before, when the checkpoint was opened
         const bool untied = json_is_true(json_object_get(config, "tie_word_embeddings")) &&
                             !t->checkpoint->config.tied_embeddings; // a head of its own is stored
         if (!config)

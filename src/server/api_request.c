@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_load.h"
 #include "server/api_fields.h"
 
 #include <float.h>
@@ -29,7 +30,7 @@ cot_status cot_api_defaults_read(cot_api_defaults *d, const char *folder, cot_er
     if (status == COT_NOT_FOUND) return COT_OK;
     if (status != COT_OK) return status;
     json_error_t reason;
-    json_t *object = json_loadb(text, bytes, 0, &reason);
+    json_t *object = cot_json_load(text, bytes, 0, &reason);
     free(text);
     if (!json_is_object(object)) {
         json_decref(object);

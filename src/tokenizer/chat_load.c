@@ -1,6 +1,7 @@
 /* A model's chat template and special tokens, found in its folder. */
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_load.h"
 #include "tokenizer/chat.h"
 #include "tokenizer/utf8.h"
 
@@ -61,7 +62,7 @@ static cot_status read_object(json_t **out, const char *folder, const char *name
     if (!path) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     cot_status status = cot_file_read(&text, &bytes, path, LARGEST_CONFIG, error);
     if (status == COT_OK) {
-        *out = json_loadb(text, bytes, JSON_ALLOW_NUL, &why);
+        *out = cot_json_load(text, bytes, JSON_ALLOW_NUL, &why);
         if (!*out && json_error_code(&why) == json_error_out_of_memory)
             status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
         else if (!json_is_object(*out))

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_load.h"
 
 #include <stdio.h>
 #include <sys/stat.h>
@@ -68,7 +69,7 @@ cot_status cot_tokenizer_parse(cot_tokenizer **out, const char *text, size_t byt
     cot_status status = COT_OUT_OF_MEMORY;
     cot_tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
     *out = NULL;
-    json_t *root = tokenizer ? json_loadb(text, bytes, JSON_ALLOW_NUL, &json_error) : NULL;
+    json_t *root = tokenizer ? cot_json_load(text, bytes, JSON_ALLOW_NUL, &json_error) : NULL;
     if (root)
         status = load(tokenizer, root, &why);
     else if (tokenizer && json_error_code(&json_error) != json_error_out_of_memory)

@@ -200,7 +200,11 @@ static void refusals(void **state)
     config_refuse_text("{\"architectures\": [", COT_MALFORMED, "not valid JSON");
     config_refuse_text("[]", COT_MALFORMED, "not a JSON object");
     config_refuse_text("{\"hidden_size\": 1, \"hidden_size\": 2}", COT_MALFORMED, "not valid JSON");
-    config_refuse_text("{\"hidden_size\": 99999999999999999999}", COT_MALFORMED, "not valid JSON");
+    // an integer beyond 64 bits matters where it is asked for
+    config_refuse_text("{\"unasked\": 1000000000000000019884624838656}", COT_MALFORMED,
+                       "neither 'architectures' nor");
+    config_refuse_text("{\"architectures\": [\"OlmoeForCausalLM\"], \"hidden_size\": 99999999999999999999}",
+                       COT_MALFORMED, "'hidden_size' is 1e20, expected a whole number");
     config_refuse_text("{\"architectures\": [\"a\\nb\"]}", COT_UNSUPPORTED, "'a?b'");
     config_refuse_text("{\"a\": [1,\nInfinity]}", COT_MALFORMED,
                        "line 2 has Infinity, which is no number of JSON");

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { VOCAB = 100 };
 
@@ -262,10 +263,31 @@ static void test_messages(void **state)
     }
 }
 
+/* A model's own defaults: what makes no sense is as if it were not there, and an integer beyond 64 bits is no more. */
+static void test_defaults(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/coterie-defaults-XXXXXX", path[64];
+    cot_api_defaults d;
+    cot_error error = {0};
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/generation_config.json", folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("{\"max_new_tokens\": 1000000000000000019884624838656, \"top_k\": 7, \"top_p\": 2}", file);
+    fclose(file);
+    if (cot_api_defaults_read(&d, folder, &error)) fail_msg("%s", error.message);
+    assert_int_equal(d.top_k, 7);
+    assert_int_equal(d.max_tokens, 0);
+    assert_true(d.top_p == 1);
+    unlink(path);
+    rmdir(folder);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_numbers), cmocka_unit_test(test_values),
-                                       cmocka_unit_test(test_lists), cmocka_unit_test(test_weight),
-                                       cmocka_unit_test(test_messages)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_numbers),  cmocka_unit_test(test_values),
+                                       cmocka_unit_test(test_lists),    cmocka_unit_test(test_weight),
+                                       cmocka_unit_test(test_messages), cmocka_unit_test(test_defaults)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

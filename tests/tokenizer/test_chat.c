@@ -695,9 +695,11 @@ static void test_folder(void **state)
     } steps[] = {
         {"tokenizer_config.json",
          "{\"chat_template\": \"{{ bos_token }}{{ eos_token }}\", \"bos_token\": \"<s>\", "
-         "\"eos_token\": {\"content\": \"</s>\"}, \"pad_token\": null, \"add_bos_token\": true}",
+         "\"eos_token\": {\"content\": \"</s>\"}, \"pad_token\": null, \"add_bos_token\": true, "
+         "\"model_max_length\": 1000000000000000019884624838656}",
          "<s></s>", "<s></s>"},
-        {"special_tokens_map.json", "{\"bos_token\": \"no\", \"unk_token\": \"u\"}", "<s></s>", "<s></s>"},
+        {"special_tokens_map.json",
+         "{\"bos_token\": \"no\", \"n\": 99999999999999999999, \"unk_token\": \"u\"}", "<s></s>", "<s></s>"},
         {"tokenizer_config.json",
          "{\"chat_template\": [{\"name\": \"default\", \"template\": \"d{{ unk_token }}\"}, {\"name\": "
          "\"tool_use\", \"template\": \"t\"}, {\"name\": \"rag\", \"template\": \"{{\"}]}",

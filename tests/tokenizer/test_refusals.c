@@ -244,12 +244,34 @@ static void test_no_unknown(void **state)
     cot_tokenizer_close(tokenizer);
 }
 
+/* An integer beyond 64 bits matters where it is asked for. */
+static void test_large_integers(void **state)
+{
+    (void)state;
+    cot_tokenizer *tokenizer;
+    cot_error error = {0};
+    static const char *const members[] = {"{\"other\": 1000000000000000019884624838656, ",
+                                          "{\"truncation\": 1000000000000000019884624838656, "};
+    char *base = tokenizer_json_text("{'truncation': null}"), *text = malloc(strlen(base) + 64);
+    for (int used = 0; used < 2; used++) { // of two values under a name the last counts: the base's goes
+        if (used) memset(strstr(base, "truncation"), 'x', 5);
+        strcat(strcpy(text, members[used]), base + 1);
+        assert_int_equal(cot_tokenizer_parse(&tokenizer, text, strlen(text), "t", &error),
+                         used ? COT_UNSUPPORTED : COT_OK);
+        cot_tokenizer_close(tokenizer);
+    }
+    assert_non_null(strstr(error.message, "'truncation' is not supported"));
+    free(base);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),     cmocka_unit_test(test_damaged),  cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_other_forms), cmocka_unit_test(test_not_utf8), cmocka_unit_test(test_no_token),
-        cmocka_unit_test(test_no_unknown),
+        cmocka_unit_test(test_large_integers), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_damaged),        cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_other_forms),    cmocka_unit_test(test_not_utf8),
+        cmocka_unit_test(test_no_token),       cmocka_unit_test(test_no_unknown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
