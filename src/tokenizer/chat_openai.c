@@ -116,6 +116,15 @@ static cot_status translate_call(json_t **out, json_t *call, translation *t)
     return COT_OK;
 }
 
+/* Clients send an empty list where nothing is called; templates that ask whether there is one would leave the text out. */
+static cot_status copy_without_calls(json_t **out, json_t *message, const translation *t)
+{
+    *out = json_copy(message);
+    if (!*out) return no_memory(t);
+    json_object_del(*out, "tool_calls");
+    return COT_OK;
+}
+
 static cot_status translate_message(json_t **out, json_t *message, translation *t)
 {
     json_t *calls = json_object_get(message, "tool_calls"), *list, *call, *one;
@@ -125,6 +134,7 @@ static cot_status translate_message(json_t **out, json_t *message, translation *
         *out = json_incref(message);
         return COT_OK;
     }
+    if (!json_array_size(calls)) return copy_without_calls(out, message, t);
     if (!(list = json_array())) return no_memory(t);
     json_array_foreach(calls, i, call)
     {

@@ -595,6 +595,11 @@ static void test_openai(void **state)
          "\"{\\\"a\\\": 1\"\"[1]\"\"nan\""},
         {json, CALL(FUNCTION("\"{\\\"a\\\": 99999999999999999999}\"")),
          "the arguments of messages[0]'s tool calls have a number beyond 64 bits"},
+        // an empty list of calls is none
+        {"{% for m in messages %}{{ m.tool_calls is defined }}{{ m.content }}{% endfor %}",
+         "[{\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": []}, {\"role\": \"assistant\", "
+         "\"content\": \"c\", \"tool_calls\": [{}]}]",
+         "FalseaTruec"},
         {none,
          "[{\"role\": \"user\", \"content\": \"a\", \"tool_calls\": [1, \"x\", {}, {\"function\": 2}]},"
          " {\"role\": \"user\", \"content\": \"b\", \"tool_calls\": {}}]",
@@ -607,6 +612,9 @@ static void test_openai(void **state)
     }
     char *got = outcome(json, CALL(FUNCTION("\"{}\"")), NULL); // as transformers has it
     assert_string_equal(got, "\"{}\"");
+    free(got);
+    got = outcome("{{ messages[0].tool_calls }}", CALL(""), NULL);
+    assert_string_equal(got, "[]");
     free(got);
 }
 
