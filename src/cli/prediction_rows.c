@@ -168,18 +168,26 @@ static void print_gaps(const cot_prediction_row *rows, size_t n)
         }
 }
 
+/* A column is as wide as its name, and has room for a figure. */
+static int column_width(const cot_prediction_row *row)
+{
+    const int name = (int)strlen(row->name), figure = 8;
+    return name > figure ? name : figure;
+}
+
 /* A block of one figure on test: a line a layer, a column a row of the table; all rows are of one number of ranks. */
 static void print_layers(const cot_prediction_row *rows, size_t n, const int32_t *layers, cot_figure figure,
                          const char *title)
 {
     cot_heading(stdout, "\n%s, test, by layer, %" PRId32 " ranks\nlayer ", title, rows[0].ranks);
     for (size_t i = 0; i < n; i++)
-        if (!rows[i].aside) cot_heading(stdout, " %15s", rows[i].name);
+        if (!rows[i].aside) cot_heading(stdout, " %*s", column_width(&rows[i]), rows[i].name);
     putchar('\n');
     for (int32_t l = 0; l < rows[0].test.n_layers; l++) {
         printf("%5" PRId32 " ", layers[l]);
         for (size_t i = 0; i < n; i++)
-            if (!rows[i].aside) cell(15, 4, true, rows[i].test.layer[(size_t)l * COT_FIGURES + figure]);
+            if (!rows[i].aside)
+                cell(column_width(&rows[i]), 4, true, rows[i].test.layer[(size_t)l * COT_FIGURES + figure]);
         putchar('\n');
     }
 }
