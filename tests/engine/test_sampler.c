@@ -288,6 +288,11 @@ static void ties_go_to_the_first(void **state)
     s.top_k = 0;
     s.top_p = 0.3; // a third of nearly all each: one is enough
     assert_int_equal(sample(logits, 5, NULL, 0, &s, 7), 1);
+    const float equal[] = {4, 4, 4, 4};
+    s.top_p = 0.5; // two of four reach it exactly
+    memset(came, 0, sizeof came);
+    for (int64_t p = 0; p < 60; p++) came[sample(equal, 4, NULL, 0, &s, p)] = true;
+    assert_true(came[0] && came[1] && !came[2] && !came[3]);
 }
 
 static void penalties_tell_signs_apart(void **state)
