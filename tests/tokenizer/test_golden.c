@@ -90,6 +90,8 @@ static const row decodings[] = {
     {"{'decoder': {'type': 'Fuse'}}", "abé", "12 5"},
     {"{'decoder': {'type': 'ByteFallback'}}", "èa\xef\xbf\xbd", "27 28 1 27"},
     {"{'decoder': {'type': 'ByteFallback'}}", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd""a", "27 28 28 1"},
+    {"{'model': {'vocab': {'<0xc3>': 0, '<0xA8>': 1, '<0xa8>': 2, 'a': 3}, 'merges': []},"
+     " 'decoder': {'type': 'ByteFallback'}}", "èèa", "0 1 0 2 3"}, // digits of either case
     {"{'decoder': {'type': 'ByteLevel'}}", "ab\xef\xbf\xbd", "12 5 9"}, // e9 b2: the start of a character
     {"{'decoder': {'type': 'ByteLevel'}}", "▁a", "6 1"},                           // no byte's character
     {"{'decoder': {'type': 'Metaspace', 'replacement': '▁', 'prepend_scheme': 'always'}}", "a a", "6 1 6 1"},

@@ -154,6 +154,24 @@ static void test_pieces_of_two_spans(void **state)
     }
 }
 
+/* What follows as many added tokens as are allowed is not left out in silence. */
+static void test_behind_added_tokens(void **state)
+{
+    (void)state;
+    cot_tokenizer *tokenizer = open_kind(&kinds[0]);
+    check_repeated(tokenizer, "<s>");
+    check_repeated(tokenizer, "<s>a");
+    cot_buffer text = {0};
+    for (size_t added = 0; added < 9; added++) {
+        text.bytes = 0;
+        for (size_t i = 0; i < added; i++) assert_true(cot_buffer_text(&text, "<s>"));
+        assert_true(cot_buffer_text(&text, "b"));
+        for (size_t most = 1; most < 11; most++) check_limit(tokenizer, &text, most);
+    }
+    cot_buffer_free(&text);
+    cot_tokenizer_close(tokenizer);
+}
+
 /* An unknown character is one token, of more bytes than any of the vocabulary's. */
 static void test_unknown_characters(void **state)
 {
@@ -212,6 +230,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_limits), cmocka_unit_test(test_pieces_of_two_spans),
-        cmocka_unit_test(test_unknown_characters), cmocka_unit_test(test_stops)};
+        cmocka_unit_test(test_behind_added_tokens), cmocka_unit_test(test_unknown_characters),
+        cmocka_unit_test(test_stops)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
