@@ -29,7 +29,8 @@ typedef struct world {
     int32_t home[1000]; // of each token
 } world;
 
-static void make(scratch_pad *pad, world *w, bool sources)
+/* `sources`: 1: who sends is not recorded. */
+static void make(scratch_pad *pad, world *w, int sources)
 {
     cot_error error;
     cot_trace_builder *builder;
@@ -51,14 +52,14 @@ static void make(scratch_pad *pad, world *w, bool sources)
         }
     assert_int_equal(cot_trace_builder_finish(&w->trace, builder, &error), COT_OK);
     cot_trace_builder_close(builder);
-    assert_int_equal(cot_load_counts_new(&w->load, L, sources ? S : 1, E, &error), COT_OK);
-    w->load.sources_known = sources;
+    assert_int_equal(cot_load_counts_new(&w->load, L, sources, E, &error), COT_OK);
+    w->load.sources_known = sources > 1;
     w->load.top_k = K;
     memcpy(w->load.layers, layers, sizeof layers);
     for (int l = 0; l < L; l++)
         for (int64_t t = 0; t < w->trace.n_tokens; t++)
             for (int k = 0; k < K; k++)
-                w->load.tokens[(l * (sources ? S : 1) + (sources ? w->home[t] : 0)) * E +
+                w->load.tokens[(l * sources + (sources == S ? w->home[t] : (int)(t % sources))) * E +
                                cot_trace_expert(&w->trace, l, t, k)]++;
     // A row more than the load has; slots drawn, after one for each expert.
     assert_int_equal(cot_expert_map_new(&w->map, L + 1, E, S, SLOTS, &error), COT_OK);
@@ -131,20 +132,30 @@ static void check_tokens(const world *w, const cot_place_figures *f, bool neares
     near(cot_place_per_token(&f->value, K), mean);
 }
 
-/* Every link of the network joins two ranks. */
-static void check_links(const world *w, const cot_place_figures *f, bool nearest)
+/* What rank r sends to an expert: all of it where r is `home`, nothing where another is; -1: as the sources are recorded,
+ * or all ranks alike. */
+static double sent(const world *w, int l, int e, int r, int home)
+{
+    const int n = w->load.n_sources;
+    double all = 0;
+    if (home < 0 && n == S) return w->load.tokens[(l * S + r) * E + e];
+    for (int i = 0; i < n; i++) all += w->load.tokens[(l * n + i) * E + e];
+    return home < 0 ? all / S : r == home ? all : 0;
+}
+
+/* Every link of the network joins two ranks. `home` [L] each layer's one sender, the next layer's gets what comes back;
+ * NULL: who sends, gets. */
+static void check_links(const world *w, const cot_place_figures *f, bool nearest, const int32_t *home)
 {
     double sum = 0, most = 0, next = 0; // the two fullest
-    const int sources = w->load.n_sources;
     double traffic[S][S] = {0};
     for (int l = 0; l < L; l++)
         for (int e = 0; e < E; e++)
             for (int r = 0; r < S; r++)
                 for (int s = 0; s < S; s++) {
-                    const double sent =
-                        w->load.tokens[(l * sources + (sources > 1 ? r : 0)) * E + e] / (sources > 1 ? 1 : S);
-                    traffic[r][s] += sent * part(w, l, e, r, s, nearest);
-                    traffic[s][r] += sent * part(w, l, e, r, s, nearest);
+                    const double share = part(w, l, e, r, s, nearest);
+                    traffic[r][s] += share * sent(w, l, e, r, home ? home[l] : -1);
+                    traffic[s][r] += share * sent(w, l, e, r, home ? home[(l + 1) % L] : -1);
                 }
     for (int i = 0; i < S * S; i++) {
         if (i / S == i % S) continue;
@@ -163,14 +174,12 @@ static void check_links(const world *w, const cot_place_figures *f, bool nearest
 static void check_counts(const world *w, const cot_place_figures *f, bool nearest, const int32_t *home)
 {
     double local = 0, all = 0;
-    const int sources = w->load.n_sources;
     for (int l = 0; l < L; l++)
         for (int e = 0; e < E; e++)
             for (int r = 0; r < S; r++) {
-                double sent = w->load.tokens[(l * sources + (sources > 1 ? r : 0)) * E + e];
-                if (sources == 1) sent = home ? (r == home[l] ? sent : 0) : sent / S;
-                local += sent * part(w, l, e, r, r, nearest);
-                all += sent;
+                const double n = sent(w, l, e, r, home ? home[l] : -1);
+                local += n * part(w, l, e, r, r, nearest);
+                all += n;
             }
     near(f->lar, local / all);
     assert_true(f->token_std < 0);
@@ -189,7 +198,7 @@ static void test_measure(void **state)
         cot_costs costs;
         cot_place_figures f;
         cot_error error;
-        make(pad, &w, sources);
+        make(pad, &w, sources ? S : 1);
         const cot_costs_options made_by = {.size = sizeof made_by,
                                            .attention = COT_ATTENTION_DP,
                                            .dispatch = nearest ? COT_DISPATCH_NEAREST : COT_DISPATCH_UNIFORM};
@@ -198,7 +207,7 @@ static void test_measure(void **state)
         assert_int_equal(cot_costs_open(&costs, &w.load, &w.topology, &made_by, &error), COT_OK);
         assert_int_equal(cot_place_measure(&f, &w.map, &costs, &o, &error), COT_OK);
         if (!sources) check_tokens(&w, &f, nearest);
-        check_links(&w, &f, nearest);
+        check_links(&w, &f, nearest, NULL);
         cot_balancedness b;
         cot_place_balancedness(&b, &f.value);
         assert_memory_equal(&b, &f.balancedness, sizeof b);
@@ -209,20 +218,6 @@ static void test_measure(void **state)
         check_counts(&w, &f, nearest, NULL);
         assert_true(f.n_links == 0 && f.link_max == 0);
         cot_place_figures_free(&f);
-
-        cot_costs_options paper = made_by;
-        paper.attention = COT_ATTENTION_PAPER;
-        paper.dispatch = COT_DISPATCH_UNIFORM;
-        o.costs = &paper;
-        if (!sources) {
-            cot_costs one;
-            assert_int_equal(cot_costs_open(&one, &w.load, &w.topology, &paper, &error), COT_OK);
-            assert_int_equal(cot_place_measure(&f, &w.map, &one, &o, &error), COT_OK);
-            check_counts(&w, &f, false, one.home);
-            cot_place_figures_free(&f);
-            cot_costs_free(&one);
-        }
-        o.costs = &made_by;
 
         cot_trace other = w.trace;
         cot_topology wide = w.topology;
@@ -246,6 +241,31 @@ static void test_measure(void **state)
     }
 }
 
+/* One rank sends in each layer and the next layer's gets it back: what a link carries differs from what its way back does.
+ * Sources of another number than the ranks do not say who sends. */
+static void test_one_sender(void **state)
+{
+    scratch_pad *pad = *state;
+    for (int round = 0; round < 24; round++) {
+        world w;
+        cot_costs costs;
+        cot_place_figures f;
+        cot_error error;
+        make(pad, &w, (const int[]){1, S + 1, S - 1}[round % 3]);
+        const cot_costs_options made_by = {
+            .size = sizeof made_by, .attention = COT_ATTENTION_PAPER, .dispatch = COT_DISPATCH_UNIFORM};
+        const cot_place_measure_options o = {
+            .size = sizeof o, .load = &w.load, .costs = &made_by, .topology = &w.topology};
+        assert_int_equal(cot_costs_open(&costs, &w.load, &w.topology, &made_by, &error), COT_OK);
+        assert_int_equal(cot_place_measure(&f, &w.map, &costs, &o, &error), COT_OK);
+        check_links(&w, &f, false, costs.home);
+        check_counts(&w, &f, false, costs.home);
+        cot_place_figures_free(&f);
+        cot_costs_free(&costs);
+        drop(&w);
+    }
+}
+
 static void test_ranks(void **state)
 {
     scratch_pad *pad = *state;
@@ -254,7 +274,7 @@ static void test_ranks(void **state)
         cot_error error;
         int32_t rank[L][E];
         int64_t replicas = -1, several = 0;
-        make(pad, &w, false);
+        make(pad, &w, 1);
         assert_int_equal(cot_expert_map_ranks(&rank[0][0], &replicas, &w.map, &w.trace, "p", &error), COT_OK);
         for (int l = 0; l < L; l++)
             for (int e = 0; e < E; e++) {
@@ -293,6 +313,7 @@ static void test_ranks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_measure), cmocka_unit_test(test_ranks)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_measure), cmocka_unit_test(test_one_sender),
+                                       cmocka_unit_test(test_ranks)};
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }
