@@ -140,6 +140,36 @@ static void test_time_of_each_phase(void **state)
     }
 }
 
+/* A long body has the longer the more of it has come. */
+static void test_time_of_long_bodies(void **state)
+{
+    enum { TIME_MS = 100, BYTES = 100000 }; // which are six seconds at 16 KiB a second
+    http_fixture *const f = *state;
+    http_open_server(f, &(cot_http_server_options){.body_ms = TIME_MS, .max_body_bytes = BYTES});
+    char head[128], *body = malloc(BYTES);
+    assert_non_null(body);
+    memset(body, 'b', BYTES);
+    snprintf(head, sizeof head, POST "Content-Length: %d\r\n\r\n", BYTES);
+    test_peer longer = http_join(f), shorter = http_join(f);
+    assert_true(test_peer_tell(&longer, head));
+    assert_true(test_peer_say(&longer, body, BYTES - 1));
+    assert_true(test_peer_tell(&shorter, head));
+    assert_true(test_peer_say(&shorter, body, 1));
+    test_peer_await_over(&shorter);
+    wait_ms(f, TIME_MS);
+    test_peer_turn(&longer);
+    assert_false(longer.over);
+    test_answer answer = {0};
+    assert_true(test_peer_say(&longer, body, 1));
+    assert_true(test_peer_answer(&longer, &answer, false));
+    assert_int_equal(answer.status, 200);
+    test_peer_close(&longer);
+    test_peer_close(&shorter);
+    http_turn_until_alone(f);
+    free(answer.body);
+    free(body);
+}
+
 /* Who announces a giant body and sends none of it takes no room from others. */
 static void test_announced(void **state)
 {
@@ -357,8 +387,14 @@ int main(void)
 {
     setrlimit(RLIMIT_CORE, &(struct rlimit){0});
 #define TEST(name) cmocka_unit_test_setup_teardown(name, http_set_up, http_tear_down)
-    const struct CMUnitTest tests[] = {
-        TEST(test_slow_clients), TEST(test_time_of_each_phase), TEST(test_announced), TEST(test_too_many),
-        TEST(test_room_is_made), TEST(test_no_descriptors),     TEST(test_stop),      TEST(test_close)};
+    const struct CMUnitTest tests[] = {TEST(test_slow_clients),
+                                       TEST(test_time_of_each_phase),
+                                       TEST(test_time_of_long_bodies),
+                                       TEST(test_announced),
+                                       TEST(test_too_many),
+                                       TEST(test_room_is_made),
+                                       TEST(test_no_descriptors),
+                                       TEST(test_stop),
+                                       TEST(test_close)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -159,6 +159,33 @@ static void test_bad(void **state)
     http_turn_until_alone(f);
 }
 
+/* The line of a chunk's size has its bounds: what an extension says is read and dropped, so that nothing else ends it. */
+static void test_extensions(void **state)
+{
+    enum { LINE = 4096 }; // to the CR
+    http_fixture *const f = *state;
+    http_open_server(f, &(cot_http_server_options){0});
+    char text[LINE + 256];
+    for (int more = 0; more < 2; more++) {
+        const int n =
+            snprintf(text, sizeof text, POST "Transfer-Encoding: chunked\r\n\r\n1;%0*d\r\nA\r\n0;x\r\n\r\n",
+                     LINE - 3 + more, 0);
+        if (more) {
+            refused(f, text, (size_t)n, 400);
+            continue;
+        }
+        test_peer peer = http_join(f);
+        test_answer answer = {0};
+        assert_true(test_peer_tell(&peer, text));
+        assert_true(test_peer_answer(&peer, &answer, false));
+        assert_int_equal(answer.status, 200);
+        assert_string_equal(answer.body, "POST /echo ? @a\nA");
+        test_peer_close(&peer);
+        free(answer.body);
+    }
+    http_turn_until_alone(f);
+}
+
 static void test_limits(void **state)
 {
     http_fixture *const f = *state;
@@ -251,7 +278,7 @@ int main(void)
 {
     setrlimit(RLIMIT_CORE, &(struct rlimit){0});
 #define TEST(name) cmocka_unit_test_setup_teardown(name, http_set_up, http_tear_down)
-    const struct CMUnitTest tests[] = {TEST(test_bad), TEST(test_limits),
+    const struct CMUnitTest tests[] = {TEST(test_bad), TEST(test_extensions), TEST(test_limits),
                                        TEST(test_refused_body_is_swallowed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* The figures of a load test: percentiles against a plain reading of their definition, failures by kind. */
 #include "harness/cmocka.h"
+#include "harness/scratch.h"
 #include "harness/seed.h"
 #include "base/rng.h"
 #include "net/load_test.h"
@@ -125,9 +126,40 @@ static void test_plan(void **state)
         COT_INVALID_ARGUMENT);
 }
 
+/* A trace's times count from its first request, and go by as many times faster as is said. */
+static void test_trace_times(void **state)
+{
+    scratch_pad *pad = *state;
+    static const char *const texts[] = {
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.5000000,3,4\n"
+        "2023-11-16 18:17:04.0000000,30,0\n2023-11-16 18:18:03.4999999,5,6\n",
+        "{\"timestamp\": 500, \"input_length\": 3, \"output_length\": 4}\n"
+        "{\"timestamp\": 1000, \"input_length\": 30, \"output_length\": 0}\n\n"
+        "{\"timestamp\": 60499.9999, \"input_length\": 5, \"output_length\": 6}\n"};
+    static const int64_t at_ns[] = {0, 500000000, 59999999900}, input[] = {3, 20, 5}, output[] = {4, 1, 6};
+    static const double speeds[] = {0, 1, 4, 0.25};
+    for (size_t t = 0; t < sizeof texts / sizeof *texts; t++)
+        for (size_t s = 0; s < sizeof speeds / sizeof *speeds; s++) {
+            cot_load_test_plan plan;
+            cot_error error;
+            put_text(pad, "trace", texts[t]);
+            const cot_load_test_options options = {
+                .trace = in_scratch(pad, "trace"), .speed = speeds[s], .most_input_tokens = 20};
+            if (cot_load_test_plan_make(&plan, &options, &error)) fail_msg("%s", error.message);
+            assert_int_equal(plan.count, 3);
+            for (size_t i = 0; i < 3; i++) {
+                const double wanted = (double)at_ns[i] / (speeds[s] > 0 ? speeds[s] : 1);
+                assert_true(fabs((double)plan.requests[i].at_ns - wanted) <= 8);
+                assert_int_equal(plan.requests[i].input_tokens, input[i]);
+                assert_int_equal(plan.requests[i].output_tokens, output[i]);
+            }
+            cot_load_test_plan_free(&plan);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_times), cmocka_unit_test(test_kinds),
-                                       cmocka_unit_test(test_plan)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+                                       cmocka_unit_test(test_plan), cmocka_unit_test(test_trace_times)};
+    return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }
