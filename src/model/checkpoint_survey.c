@@ -38,6 +38,7 @@ static cot_status check_weight(void *context, cot_weight weight, int64_t layer, 
     if (weight == COT_WEIGHT_OUTPUT && config->tied_embeddings) return COT_OK;
     cot_status status = cot_stored_find(&stored, s->checkpoint, weight, layer, expert, &error);
     if (status == COT_NOT_FOUND) {
+        use(s, &stored); // a matrix whose scales are missing
         if (!s->missing++) {
             s->first = error;
             s->weight = weight;
@@ -101,53 +102,7 @@ static cot_status settle_head(cot_checkpoint *checkpoint, survey *s, const char 
     return status;
 }
 
-/* ---- what is missing ---- */
-
-static size_t common(const char *a, const char *b)
-{
-    size_t n = 0;
-    while (a[n] && a[n] == b[n]) n++;
-    return n;
-}
-
-/* What lies there instead: of the tensors that nobody uses the one that is called most like the first that is missing. */
-static void describe_instead(char *out, size_t room, const survey *s)
-{
-    const cot_shards *shards = &s->checkpoint->shards;
-    const cot_tensor *nearest = NULL;
-    size_t unused = 0, most = 0;
-    char shape[64], more[48] = "";
-    for (size_t i = 0; i < shards->tensor_count; i++) {
-        const cot_tensor *t = shards->tensors[i].tensor;
-        const size_t alike = common(t->name, s->name);
-        if (s->used[i]) continue;
-        if (!unused++ || alike > most) nearest = t, most = alike;
-    }
-    snprintf(out, room, "; nothing lies there instead");
-    if (!nearest) return;
-    cot_stored_print_shape(shape, sizeof shape, nearest->shape, nearest->dims);
-    if (unused > 1) snprintf(more, sizeof more, ", and %zu more unknown", unused - 1);
-    const bool quantised = s->checkpoint->config.quantisation.method == COT_QUANTISED_NOT &&
-                           cot_path_ends(s->name, ".weight") && most >= strlen(s->name) - strlen("weight");
-    snprintf(out, room, "; there is '%s' %s %s instead%s%s", nearest->name, cot_dtype_name(nearest->dtype),
-             shape, more, quantised ? ": config.json has no quantization_config" : "");
-}
-
-static cot_status fail_missing(const survey *s, const char *folder, cot_error *error)
-{
-    char more[48] = "", instead[240];
-    if (s->missing == 1 && s->weight == COT_WEIGHT_OUTPUT)
-        return cot_fail(error, COT_MALFORMED,
-                        "'%s': no head in it, and its config does not tie it: %s (a base model's files)",
-                        folder, s->first.message);
-    if (s->missing > 1)
-        snprintf(more, sizeof more, ", and %s%" PRId64 " more", s->missing == MOST_MISSING ? "at least " : "",
-                 s->missing - 1);
-    describe_instead(instead, sizeof instead, s);
-    return cot_fail(error, COT_MALFORMED, "'%s': %s%s%s", folder, s->first.message, more, instead);
-}
-
-/* ---- what is not used ---- */
+/* ---- why a tensor is not used ---- */
 
 /* Activations are not quantised, whatever files have for that. */
 static bool is_of_activations(const char *name)
@@ -173,37 +128,119 @@ static bool is_beyond(const char *name, int64_t layers)
     return sscanf(at, "layers.%lld.", &layer) == 1 && layer >= layers;
 }
 
+typedef enum unused {
+    UNUSED_BEYOND,
+    UNUSED_FREQUENCIES,
+    UNUSED_ACTIVATIONS,
+    UNUSED_UNKNOWN,
+    UNUSED_KINDS
+} unused;
+
+static unused why_unused(const char *name, int64_t layers)
+{
+    if (is_beyond(name, layers)) return UNUSED_BEYOND;
+    if (cot_path_ends(name, "rotary_emb.inv_freq")) return UNUSED_FREQUENCIES;
+    return is_of_activations(name) ? UNUSED_ACTIVATIONS : UNUSED_UNKNOWN;
+}
+
+/* ---- what is missing ---- */
+
+static size_t common(const char *a, const char *b)
+{
+    size_t n = 0;
+    while (a[n] && a[n] == b[n]) n++;
+    return n;
+}
+
+/* A tensor of those that only quantization_config says how to read, beside the matrix that `name` ends in ".weight" for. */
+static bool needs_telling(const char *tensor, const char *name)
+{
+    static const char *const ends[] = {"qweight", "qzeros", "scales", "g_idx", "weight_packed"};
+    const size_t module = strlen(name) - strlen("weight");
+    if (!cot_path_ends(name, ".weight") || strncmp(tensor, name, module) != 0) return false;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (!strcmp(tensor + module, ends[i])) return true;
+    return false;
+}
+
+/* A head is not looked for among layers that predict several tokens ahead. */
+static bool may_lie_instead(const survey *s, size_t tensor)
+{
+    const unused why =
+        why_unused(s->checkpoint->shards.tensors[tensor].tensor->name, s->checkpoint->config.layers);
+    return !s->used[tensor] &&
+           (why == UNUSED_UNKNOWN || (why == UNUSED_BEYOND && s->weight != COT_WEIGHT_OUTPUT));
+}
+
+/* What lies there instead: of the tensors that nobody uses the one that is called most like the first that is missing, of several the
+ * largest. `nothing`: the words where there is none. */
+static void describe_instead(char *out, size_t room, const survey *s, const char *nothing)
+{
+    const cot_shards *shards = &s->checkpoint->shards;
+    const cot_tensor *nearest = NULL;
+    size_t candidates = 0, most = 0;
+    char shape[64], more[48] = "";
+    for (size_t i = 0; i < shards->tensor_count; i++) {
+        if (!may_lie_instead(s, i)) continue;
+        const cot_tensor *t = shards->tensors[i].tensor;
+        const size_t alike = common(t->name, s->name);
+        if (!candidates++ || alike > most || (alike == most && t->bytes > nearest->bytes))
+            nearest = t, most = alike;
+    }
+    snprintf(out, room, "%s", nothing);
+    if (!nearest) return;
+    cot_stored_print_shape(shape, sizeof shape, nearest->shape, nearest->dims);
+    if (candidates > 1) snprintf(more, sizeof more, ", and %zu more unknown", candidates - 1);
+    const bool untold = !s->checkpoint->config.quantisation.told && needs_telling(nearest->name, s->name);
+    snprintf(out, room, "; there is '%.100s' %s %s instead%s%s", nearest->name,
+             cot_dtype_name(nearest->dtype), shape, more,
+             untold ? ": config.json has no quantization_config" : "");
+}
+
+static cot_status fail_missing(const survey *s, const char *folder, cot_error *error)
+{
+    char more[48] = "", instead[320];
+    const bool head = s->missing == 1 && s->weight == COT_WEIGHT_OUTPUT;
+    describe_instead(instead, sizeof instead, s,
+                     head ? " (a base model's files)" : "; nothing lies there instead");
+    if (head)
+        return cot_fail(error, COT_MALFORMED, "'%s': no head in it, and its config does not tie it: %s%s",
+                        folder, s->first.message, instead);
+    if (s->missing > 1)
+        snprintf(more, sizeof more, ", and %s%" PRId64 " more", s->missing == MOST_MISSING ? "at least " : "",
+                 s->missing - 1);
+    return cot_fail(error, COT_MALFORMED, "'%s': %s%s%s", folder, s->first.message, more, instead);
+}
+
+/* ---- the notes ---- */
+
 /* Says in a line which tensors nobody uses, and why, and the warning in one before; NULL where there is nothing to say. */
 static cot_status describe(char **notes, const survey *s, const char *warning, cot_error *error)
 {
     const cot_shards *shards = &s->checkpoint->shards;
     const int64_t layers = s->checkpoint->config.layers;
-    size_t unused = 0, predicting = 0, frequencies = 0, activations = 0, others = 0;
+    size_t all = 0, count[UNUSED_KINDS] = {0};
     const char *other = "";
     for (size_t i = 0; i < shards->tensor_count; i++) {
         const char *name = shards->tensors[i].tensor->name;
         if (s->used[i]) continue;
-        unused++;
-        if (is_beyond(name, layers))
-            predicting++;
-        else if (cot_path_ends(name, "rotary_emb.inv_freq"))
-            frequencies++;
-        else if (is_of_activations(name))
-            activations++;
-        else if (!others++)
-            other = name;
+        const unused why = why_unused(name, layers);
+        if (!count[why]++ && why == UNUSED_UNKNOWN) other = name;
+        all++;
     }
+    const size_t predicting = count[UNUSED_BEYOND], frequencies = count[UNUSED_FREQUENCIES],
+                 activations = count[UNUSED_ACTIVATIONS], others = count[UNUSED_UNKNOWN];
     *notes = NULL;
-    if (!unused && !warning) return COT_OK;
+    if (!all && !warning) return COT_OK;
     const size_t told = warning ? strlen(warning) + 1 : 0, room = told + 400 + strlen(other);
     *notes = malloc(room);
     if (!*notes) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     snprintf(*notes, room, "%s", warning ? warning : "");
-    if (!unused) return COT_OK;
+    if (!all) return COT_OK;
     if (warning) strcat(*notes, "\n");
     char *const out = *notes + told;
     size_t left = room - told,
-           at = (size_t)snprintf(out, left, "%zu tensor%s not used:", unused, unused == 1 ? " is" : "s are");
+           at = (size_t)snprintf(out, left, "%zu tensor%s not used:", all, all == 1 ? " is" : "s are");
     const char *comma = "";
     if (predicting) {
         at +=

@@ -129,7 +129,22 @@ static void none(void **state)
     const cot_tensor kept = *head;
     *head = *last, *last = kept;
     f->count--;
-    refused(f, "no head in it, and its config does not tie it: tensor 'lm_head.weight' is missing");
+    refused(f, "no head in it, and its config does not tie it: tensor 'lm_head.weight' is missing (a base "
+               "model's files)");
+    add(f, "model.layers.0.self_attn.rotary_emb.inv_freq", COT_F32, 4, 0, 0, 0); // no head, though unused
+    add(f, "model.layers.2.shared_head.head.weight", COT_F32, V, H, 0, 0);
+    refused(f, "'lm_head.weight' is missing (a base model's files)");
+    add(f, "output.weight", COT_F32, V, H, 0, 0);
+    refused(f, "no head in it, and its config does not tie it: tensor 'lm_head.weight' is missing; there is "
+               "'output.weight' F32 [19][24] instead");
+    add(f, "lm_head.qweight", COT_I32, 3, V, 0, 0);
+    refused(f, "; there is 'lm_head.qweight' I32 [3][19] instead, and 1 more unknown: config.json has no "
+               "quantization_config");
+    for (int i = 0; i < 4; i++, f->count--) {
+        free((void *)(uintptr_t)f->tensors[f->count - 1].name);
+        free((void *)(uintptr_t)f->tensors[f->count - 1].data);
+    }
+    *last = kept;
     tie(f, "true");
     expect_head(f, tensor_of(f, "model.embed_tokens.weight"), true, NULL);
     tie(f, "false");

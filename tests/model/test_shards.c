@@ -23,6 +23,18 @@ static void refused(const folder *f, cot_status expected, const char *words)
     assert_int_equal(cot_checkpoint_open(&checkpoint, f->path, &notes, NULL), expected);
 }
 
+/* Words that are the end of the message. */
+static void refused_with(const folder *f, const char *end)
+{
+    cot_checkpoint *checkpoint;
+    char *notes;
+    cot_error error = {0};
+    assert_int_equal(cot_checkpoint_open(&checkpoint, f->path, &notes, &error), COT_MALFORMED);
+    const size_t length = strlen(error.message), expected = strlen(end);
+    if (length < expected || strcmp(error.message + length - expected, end) != 0)
+        fail_msg("'%s' does not end in '%s'", error.message, end);
+}
+
 static char *accepted(const folder *f)
 {
     cot_checkpoint *checkpoint;
@@ -67,6 +79,9 @@ static void not_a_model(void **state)
 static void missing_and_wrong(void **state)
 {
     (void)state;
+    static const char of_fp8[] =
+        "{\"quantization_config\": {\"quant_method\": \"fp8\"}, "; // before the rest of TINY_MIXTRAL
+    char told[512];
     folder *f = tiny_mixtral(test_seed(), COT_BF16);
     write_all(f);
     assert_null(accepted(f));
@@ -102,7 +117,29 @@ static void missing_and_wrong(void **state)
     t->bytes /= 2;
     write_all(f);
     refused(f, COT_MALFORMED,
-            "tensor 'model.layers.1.block_sparse_moe.experts.2.w3.weight_scale_inv' is missing");
+            "tensor 'model.layers.1.block_sparse_moe.experts.2.w3.weight_scale_inv' is missing; nothing lies "
+            "there instead");
+    *t = kept;
+    t->name = "model.layers.1.block_sparse_moe.experts.2.w3.weight_scale_inv"; // scales alone
+    write_all(f);
+    refused_with(f, "w3.weight_scale_inv' BF16 [10][24] instead");
+    t->name = "model.layers.1.block_sparse_moe.experts.2.w3.qweight"; // though config.json tells
+    snprintf(told, sizeof told, "%s%s", of_fp8, TINY_MIXTRAL + 1);
+    write_text(f, "config.json", told);
+    write_all(f);
+    refused_with(f, "w3.qweight' BF16 [10][24] instead");
+    write_text(f, "config.json", TINY_MIXTRAL);
+    for (int i = 0; i < 2; i++) { // of several the largest, in whichever order they lie
+        cot_tensor *beside = add(f,
+                                 i ? "model.layers.1.block_sparse_moe.experts.2.w3.scales"
+                                   : "model.layers.1.block_sparse_moe.experts.2.w3.g_idx",
+                                 COT_I32, 7, 0, 0, 0);
+        write_all(f);
+        refused_with(f, "w3.qweight' BF16 [10][24] instead, and 1 more unknown: config.json has no "
+                        "quantization_config");
+        free((void *)(uintptr_t)beside->name), free((void *)(uintptr_t)beside->data);
+        f->count--;
+    }
     *t = kept;
     t = tensor_of(f, "model.norm.weight"), kept = *t;
     t->dtype = COT_F8_E4M3; // a vector cannot be
