@@ -1,5 +1,5 @@
-/* How files may spell the names of tensors: the family's own (family.h), that of a base model, which lacks "model.", and those that
- * one family's packers took over from another. */
+/* How files may spell the names of tensors: the family's own (family.h), that of a base model, which lacks "model.", or of a head put
+ * into it, and those that one family's packers took over from another. */
 #include "model/stored.h"
 
 #include <inttypes.h>
@@ -40,10 +40,11 @@ static bool exchange(char name[COT_STORED_NAME], const char *one, const char *ot
 
 bool cot_stored_spelling(char out[COT_STORED_NAME], const char *name, int way)
 {
-    const bool bare = way & 1, other_block = way & 2, other_parts = way & 4;
+    const bool other_prefix = way & 1, other_block = way & 2, other_parts = way & 4;
     const size_t prefix = strlen("model.");
-    if (bare && strncmp(name, "model.", prefix) != 0) return false;
-    snprintf(out, COT_STORED_NAME, "%s", bare ? name + prefix : name);
+    const bool inside = !strncmp(name, "model.", prefix);
+    snprintf(out, COT_STORED_NAME, "%s%s", other_prefix && !inside ? "model." : "",
+             other_prefix && inside ? name + prefix : name);
     if (other_block && !exchange(out, ".mlp.", ".block_sparse_moe.")) return false;
     return !other_parts || (strstr(out, ".experts.") &&
                             (exchange(out, ".gate_proj.", ".w1.") || exchange(out, ".up_proj.", ".w3.") ||

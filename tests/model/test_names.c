@@ -168,6 +168,8 @@ static void other_names(void **state)
         {true,
          {{"model.", "", -1}, {"block_sparse_moe.experts", "mlp.experts", -1}, {".w3.", ".up_proj.", -1}}},
         {false, {{"model.", "", -1}}},
+        {false, {{"lm_head.", "model.lm_head.", -1}}},
+        {true, {{"model.", "", 1}, {"lm_head.", "model.lm_head.", -1}}},
         {false, {{"mlp.", "block_sparse_moe.", -1}}},
         {false, {{".up_proj.", ".w3.", -1}, {".gate_proj.", ".w1.", 0}}},
     };
