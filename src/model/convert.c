@@ -341,24 +341,26 @@ static cot_status formats_of(cot_convert_formats *f, const cot_model_convert_opt
     return COT_OK;
 }
 
-/* What the formats leave as it lies, or some readers do not read, in lines after those that are there. */
-static cot_status add_notes(char **notes, const cot_convert_formats *f, const cot_config *config,
+/* What the plan leaves as it lies or widens, or some readers do not read, in lines after those that are there. */
+static cot_status add_notes(char **notes, const cot_convert_plan *plan, const cot_config *config,
                             cot_error *error)
 {
+    const cot_convert_formats *f = &plan->formats;
     const bool others = config->shared_intermediate || config->moe_layers < config->layers,
                kept = others && f->others == COT_FORMATS,
                two = f->head != COT_FORMATS && f->head != f->scheme;
     char *all, *own = *notes;
     if (!kept && !two) return COT_OK;
     const int length = asprintf(
-        &all, "%s%s%s%s%s", own ? own : "", own ? "\n" : "",
-        kept ? "networks of dense layers and shared experts stay as stored: readers take one kind for all "
-               "that "
-               "is no expert's, here attention's or the head's"
-             : "",
+        &all, "%s%s%s%s%s%s%s", own ? own : "", own ? "\n" : "",
+        kept ? "networks of dense layers and shared experts " : "",
+        !kept                 ? ""
+        : plan->widens_others ? "that are stored in few bits become bf16, others stay as stored"
+                              : "stay as stored",
+        kept ? ": readers take one kind for all that is no expert's, here attention's or the head's" : "",
         kept && two ? "\n" : "",
-        two ? "attention and head are of two kinds, of which transformers reads the first where it widens "
-              "them while it loads"
+        two ? "attention and head are of two kinds, which transformers reads as one or refuses where it "
+              "widens them while it loads"
             : "");
     if (length < 0) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     free(own);
@@ -402,8 +404,8 @@ cot_status cot_model_convert(const char *folder, const char *output, const cot_m
         status = cot_fail(error, t.path ? COT_INVALID_ARGUMENT : COT_OUT_OF_MEMORY, "no folder is named");
     if (status == COT_OK) status = cot_checkpoint_open(&checkpoint, folder, &own_notes, error);
     if (status == COT_OK) status = formats_of(&formats, options, &checkpoint->config, error);
-    if (status == COT_OK) status = add_notes(&own_notes, &formats, &checkpoint->config, error);
     if (status == COT_OK) status = cot_convert_plan_make(&plan, checkpoint, formats, error);
+    if (status == COT_OK) status = add_notes(&own_notes, &plan, &checkpoint->config, error);
     if (status == COT_OK) status = cot_pool_open(&t.pool, workers(options), error);
     t.checkpoint = checkpoint;
     if (status == COT_OK) status = write_folder(&t, folder, error);

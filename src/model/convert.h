@@ -39,6 +39,7 @@ typedef struct cot_convert_plan {
     cot_convert_unit *units; // ascending by the first tensor's name
     size_t count, capacity;
     size_t bytes;
+    bool widens_others; // networks of others that are in few bits and not rounded become bf16
 } cot_convert_plan;
 
 /* What a checkpoint becomes, by the names that its family has. Where the family has experts in one tensor networks are MXFP4, and

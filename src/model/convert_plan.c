@@ -156,6 +156,7 @@ static cot_status visit(void *context, cot_weight weight, int64_t layer, int64_t
     if (status != COT_OK) return status;
     cot_stored_name(name, config->family, weight, layer, expert, "");
     if (format == COT_FORMATS && stored.storage == COT_STORAGE_PLAIN) return copy(p, &stored, name);
+    p->plan->widens_others |= format == COT_FORMATS && is_other_network(weight);
     if (stacked && (expert || weight == COT_WEIGHT_EXPERT_UP))
         return COT_OK; // are with the first, and with gate
     cot_convert_unit *u = new_unit(p->plan);

@@ -213,8 +213,8 @@ class Convert(unittest.TestCase):
                         self.assertEqual(dense, expected, f"{about}: {module}")
                 others = [n for n in file if re.search(r"shared_expert\.|layers\.0\.mlp\.(gate|up|down)_proj", n)]
                 self.assertEqual({n.rsplit(".", 1)[1] for n in others} == {"weight"}, bool(others) and first != weights, about)
-                self.assertEqual("stay as stored" in done.stderr, bool(others) and first != weights, done.stderr)
-                self.assertEqual("of two kinds" in done.stderr, bool(head) and head != first, done.stderr)
+                self.assertEqual("networks of dense layers and shared experts stay as stored" in done.stderr, bool(others) and first != weights, done.stderr)
+                self.assertEqual("of two kinds, which transformers reads as one or refuses" in done.stderr, bool(head) and head != first, done.stderr)
 
     def write_ids(self, lengths):
         """Token sequences of drawn ids."""

@@ -214,6 +214,7 @@ static bool see(void *context, size_t done, size_t total)
 }
 
 static const char *attention, *head; // what becomes of them
+static char **told;                  // where notes go, or NULL
 
 static cot_status convert(const char *from, const char *to, const char *weights, int64_t file_bytes,
                           struct seen *seen, cot_error *error)
@@ -227,7 +228,7 @@ static cot_status convert(const char *from, const char *to, const char *weights,
     options.file_bytes = file_bytes;
     options.progress = see;
     options.progress_context = seen;
-    return cot_model_convert(from, to, &options, NULL, error);
+    return cot_model_convert(from, to, &options, told, error);
 }
 
 static void must_convert(const char *from, const char *to, const char *weights, int64_t file_bytes)
@@ -419,7 +420,14 @@ static void other_matrices_in_few_bits(void **state)
              ", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [32, 32]}");
     write_text(f, "config.json", text);
     output_of(out, f, "out");
+    char *notes;
+    told = &notes;
     must_convert(f->path, out, "int4", (int64_t)5e9);
+    told = NULL;
+    expect_type(out, COT_WEIGHT_SHARED_UP, COT_BF16);
+    assert_non_null(strstr(notes, "dense layers and shared experts that are stored in few bits become bf16, "
+                                  "others stay as stored: readers take one kind"));
+    free(notes);
     expect_alike(f->path, out, (struct formats){COT_FORMAT_INT4, COT_FORMAT_INT8, COT_FORMATS});
     // attention and head that are not rounded become bf16
     attention = head = "as-stored";
