@@ -263,6 +263,23 @@ static cot_status describe(char **notes, const survey *s, const char *warning, c
     return COT_OK;
 }
 
+/* A line after the others where weights are in a file of another name. */
+static cot_status tell_other_name(char **notes, const char *name, cot_error *error)
+{
+    char *all, *own = *notes;
+    if (!*name) return COT_OK;
+    *notes = NULL;
+    if (asprintf(&all, "%s%s'%s' is read for model.safetensors", own ? own : "", own ? "\n" : "", name) < 0) {
+        free(own);
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    }
+    for (char *c = all + (own ? strlen(own) + 1 : 0); *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    free(own);
+    *notes = all;
+    return COT_OK;
+}
+
 cot_status cot_checkpoint_survey(cot_checkpoint *checkpoint, char **notes, const char *folder,
                                  cot_error *error)
 {
@@ -279,6 +296,7 @@ cot_status cot_checkpoint_survey(cot_checkpoint *checkpoint, char **notes, const
         cot_fail(error, status, "'%s': %s", folder, detail.message);
     else
         status = describe(notes, &s, warning, error);
+    if (status == COT_OK) status = tell_other_name(notes, checkpoint->shards.other, error);
     free(s.used);
     return status;
 }

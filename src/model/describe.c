@@ -12,6 +12,18 @@
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
 
+/* By its first bytes, whatever it is called; or by its name. */
+static bool is_gguf(const char *path)
+{
+    cot_file_map map;
+    char first[4];
+    if (cot_path_ends(path, ".gguf")) return true;
+    if (cot_file_map_open(&map, path, NULL) != COT_OK) return false;
+    const bool is = cot_file_map_read(&map, first, 0, sizeof first) && !memcmp(first, "GGUF", sizeof first);
+    cot_file_map_close(&map);
+    return is;
+}
+
 cot_status cot_model_check(const char *folder, cot_error *error)
 {
     struct stat info;
@@ -19,7 +31,7 @@ cot_status cot_model_check(const char *folder, cot_error *error)
     if (stat(folder, &info))
         return cot_fail(error, errno == ENOENT ? COT_NOT_FOUND : COT_IO, "cannot open '%s': %s", folder,
                         strerror(errno));
-    if (!S_ISDIR(info.st_mode) && cot_path_ends(folder, ".gguf"))
+    if (!S_ISDIR(info.st_mode) && is_gguf(folder))
         return cot_fail(error, COT_UNSUPPORTED,
                         "'%s' is GGUF, which is not read: give a folder with config.json and safetensors",
                         folder);

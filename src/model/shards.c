@@ -105,7 +105,7 @@ static cot_status check_places(const cot_shards *shards, const json_t *map, cons
 
 bool cot_shards_find_unread(char name[256], const char *folder)
 {
-    static const char *const ends[] = {".gguf", ".bin", ".pth", ".pt"};
+    static const char *const ends[] = {".gguf", ".GGUF", ".bin", ".pth", ".pt"};
     size_t best = sizeof ends / sizeof *ends;
     DIR *list = opendir(folder);
     for (const struct dirent *entry; list && (entry = readdir(list));)
@@ -118,18 +118,62 @@ bool cot_shards_find_unread(char name[256], const char *folder)
     return best < sizeof ends / sizeof *ends;
 }
 
+static cot_status open_single(cot_shards *shards, const char *folder, const char *path, cot_error *error)
+{
+    shards->files = calloc(1, sizeof *shards->files);
+    if (!shards->files) return cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
+    cot_status status = cot_safetensors_open(&shards->files[0], path, error);
+    if (status != COT_OK) return status;
+    shards->file_count = 1;
+    shards->tensor_count = shards->files[0].count;
+    return merge(shards, folder, error);
+}
+
+/* How many files are called .safetensors, and the first of them by name. */
+static size_t find_others(char first[256], const char *folder)
+{
+    size_t count = 0;
+    DIR *list = opendir(folder);
+    for (const struct dirent *entry; list && (entry = readdir(list));) {
+        const char *name = entry->d_name;
+        if (*name == '.' || !cot_path_ends(name, ".safetensors")) continue;
+        if (!count++ || strcmp(name, first) < 0) snprintf(first, 256, "%s", name);
+    }
+    if (list) closedir(list);
+    return count;
+}
+
+/* Weights of neither name. */
+static cot_status open_other(cot_shards *shards, const char *folder, cot_error *error)
+{
+    char name[256], more[48] = "";
+    const size_t count = find_others(name, folder);
+    if (count == 1 && !strstr(name, "-of-")) {
+        char *path = cot_path_join(folder, name);
+        const cot_status status = path ? open_single(shards, folder, path, error)
+                                       : cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
+        free(path);
+        memcpy(shards->other, name, sizeof name);
+        return status;
+    }
+    if (count > 1) snprintf(more, sizeof more, " and %zu more", count - 1);
+    if (count)
+        return cot_fail(error, COT_NOT_FOUND,
+                        "'%s' holds neither %s nor %s, but '%s'%s: files of several are read by the index",
+                        folder, single_name, index_name, name, more);
+    if (cot_shards_find_unread(name, folder))
+        return cot_fail(error, COT_NOT_FOUND, "'%s' holds neither %s nor %s, but '%s', which is not read",
+                        folder, single_name, index_name, name);
+    return cot_fail(error, COT_NOT_FOUND, "'%s' holds neither %s nor %s", folder, single_name, index_name);
+}
+
 static cot_status open_indexed(cot_shards *shards, const char *folder, const char *path, cot_error *error)
 {
     char *text;
     size_t bytes;
     json_error_t detail;
     cot_status status = cot_file_read(&text, &bytes, path, MAX_INDEX_BYTES, error);
-    char unread[256];
-    if (status == COT_NOT_FOUND && cot_shards_find_unread(unread, folder))
-        return cot_fail(error, status, "'%s' holds neither %s nor %s, but '%s', which is not read", folder,
-                        single_name, index_name, unread);
-    if (status == COT_NOT_FOUND)
-        return cot_fail(error, status, "'%s' holds neither %s nor %s", folder, single_name, index_name);
+    if (status == COT_NOT_FOUND) return open_other(shards, folder, error);
     if (status != COT_OK) return status;
     json_t *index = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &detail), *names = json_object();
     const json_t *map = json_object_get(index, "weight_map");
@@ -147,17 +191,6 @@ static cot_status open_indexed(cot_shards *shards, const char *folder, const cha
     json_decref(index);
     json_decref(names);
     return status;
-}
-
-static cot_status open_single(cot_shards *shards, const char *folder, const char *path, cot_error *error)
-{
-    shards->files = calloc(1, sizeof *shards->files);
-    if (!shards->files) return cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
-    cot_status status = cot_safetensors_open(&shards->files[0], path, error);
-    if (status != COT_OK) return status;
-    shards->file_count = 1;
-    shards->tensor_count = shards->files[0].count;
-    return merge(shards, folder, error);
 }
 
 cot_status cot_shards_open(cot_shards *shards, const char *folder, cot_error *error)

@@ -15,11 +15,13 @@ typedef struct cot_shards {
     size_t file_count;
     cot_shard_tensor *tensors; // ascending by name; names differ
     size_t tensor_count;
-    size_t bytes; // of all tensors
+    size_t bytes;    // of all tensors
+    char other[256]; // the file that is read for model.safetensors; "": that is there, or its index
 } cot_shards;
 
 /* Opens FOLDER/model.safetensors or, where there is none, the files that FOLDER/model.safetensors.index.json
- * names; they must lie in the folder itself (links are followed). Refuses a tensor that two files hold and
+ * names; they must lie in the folder itself (links are followed). Where neither is there a lone .safetensors is opened, unless
+ * its name says that it is one of several ("-of-"). Refuses a tensor that two files hold and
  * one that is not in the file where the index places it. Errors: NOT_FOUND, IO, MALFORMED, UNSUPPORTED,
  * OUT_OF_MEMORY. On failure `*shards` is empty. */
 cot_status cot_shards_open(cot_shards *shards, const char *folder, cot_error *error);

@@ -70,10 +70,53 @@ static void not_a_model(void **state)
     snprintf(file.path, sizeof file.path, "%.40s/q4.gguf", f->path);
     refused(&file, COT_UNSUPPORTED,
             "q4.gguf' is GGUF, which is not read: give a folder with config.json and safetensors");
+    static const char *const calls[] = {"X.GGUF", "x", "short", "Y.GGUF"}; // by its first bytes
+    for (int i = 0; i < 4; i++) {
+        write_text(f, calls[i], i == 2 ? "GGU" : "GGUF\3");
+        snprintf(file.path, sizeof file.path, "%.40s/%s", f->path, calls[i]);
+        refused(&file, i == 2 ? COT_MALFORMED : COT_UNSUPPORTED,
+                i == 2 ? "short' is a file, expected a model folder" : "' is GGUF, which is not read");
+    }
     snprintf(file.path, sizeof file.path, "%.40s/config.json", f->path);
     refused(&file, COT_MALFORMED, "config.json' is a file, expected a model folder");
     folder_delete(f);
     refused(&gone, COT_NOT_FOUND, "'/nowhere/at/all'");
+    f = folder_new(test_seed());
+    write_text(f, "Q4.GGUF", "GGUF");
+    refused(f, COT_NOT_FOUND, "no config.json in it, but 'Q4.GGUF', which is not read");
+    folder_delete(f);
+}
+
+/* A lone file of another name is read; of several, or one of several, the first is named. */
+static void other_names(void **state)
+{
+    (void)state;
+    folder *f = tiny_mixtral(test_seed(), COT_BF16);
+    static const char neither[] = "holds neither model.safetensors nor model.safetensors.index.json, but ";
+    char words[256];
+    write_text(f, "a.bin", "");
+    write_shard(f, "gptq_model-4bit.safetensors", 0, f->count);
+    char *notes = accepted(f);
+    assert_string_equal(notes, "'gptq_model-4bit.safetensors' is read for model.safetensors");
+    free(notes);
+    add(f, "other", COT_F32, 3, 0, 0, 0);
+    write_shard(f, "gptq_model-4bit.safetensors", 0, f->count);
+    notes = accepted(f);
+    assert_string_equal(notes, "1 tensor is not used: 1 unknown, 'other'\n"
+                               "'gptq_model-4bit.safetensors' is read for model.safetensors");
+    free(notes);
+    write_shard(f, "aa.safetensors", 0, 1);
+    snprintf(words, sizeof words, "%s'aa.safetensors' and 1 more: files of several are read by the index",
+             neither);
+    refused(f, COT_NOT_FOUND, words);
+    folder_delete(f);
+    f = tiny_mixtral(test_seed(), COT_BF16);
+    write_shard(f, "model-00001-of-00002.safetensors", 0, f->count);
+    snprintf(words, sizeof words, "%s'model-00001-of-00002.safetensors': files of several", neither);
+    refused(f, COT_NOT_FOUND, words);
+    write_all(f); // which goes before
+    assert_null(accepted(f));
+    folder_delete(f);
 }
 
 static void missing_and_wrong(void **state)
@@ -237,10 +280,8 @@ static void shards(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(not_a_model),
-        cmocka_unit_test(missing_and_wrong),
-        cmocka_unit_test(unused_tensors),
-        cmocka_unit_test(shards),
+        cmocka_unit_test(not_a_model),    cmocka_unit_test(other_names), cmocka_unit_test(missing_and_wrong),
+        cmocka_unit_test(unused_tensors), cmocka_unit_test(shards),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
