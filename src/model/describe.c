@@ -69,21 +69,33 @@ cot_status cot_config_read(cot_config *config, const char *folder, cot_error *er
     return status;
 }
 
+static cot_status quantise_by(cot_config *config, const char *folder, const char *name, const char *method,
+                              cot_error *error)
+{
+    char *path = cot_path_join(folder, name), *text = NULL;
+    size_t bytes = 0;
+    cot_status status = path ? cot_file_read(&text, &bytes, path, MAX_CONFIG_BYTES, error)
+                             : cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
+    if (status == COT_OK) status = cot_config_quantise(config, text, bytes, method, path, error);
+    free(path);
+    free(text);
+    return status;
+}
+
 cot_status cot_config_read_beside(cot_config *config, const char *folder, cot_error *error)
 {
-    static const struct {
-        const char *name, *method;
-    } files[] = {{"quantize_config.json", "gptq"}, {"quant_config.json", "awq"}};
-    cot_status status = COT_NOT_FOUND;
-    for (size_t i = 0; i < sizeof files / sizeof *files && status == COT_NOT_FOUND; i++) {
-        char *path = cot_path_join(folder, files[i].name), *text = NULL;
-        size_t bytes = 0;
-        status = path ? cot_file_read(&text, &bytes, path, MAX_CONFIG_BYTES, error)
-                      : cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
-        if (status == COT_OK) status = cot_config_quantise(config, text, bytes, files[i].method, path, error);
-        free(path);
-        free(text);
-    }
+    static const char gptq[] = "quantize_config.json", awq[] = "quant_config.json";
+    cot_config other = {.family = config->family};
+    const cot_quantisation *x = &config->quantisation, *y = &other.quantisation;
+    cot_status status = quantise_by(config, folder, gptq, "gptq", error);
+    const bool first = status == COT_OK;
+    if (first || status == COT_NOT_FOUND)
+        status = quantise_by(first ? &other : config, folder, awq, "awq", error);
+    if (first && status == COT_OK && (x->method != y->method || x->bits != y->bits || x->group != y->group))
+        status = cot_fail(error, COT_MALFORMED,
+                          "'%s': %s and %s tell two kinds of weights: remove the one that is not theirs",
+                          folder, gptq, awq);
+    cot_quantisation_clear(&other.quantisation);
     return status == COT_NOT_FOUND ? COT_OK : status;
 }
 

@@ -273,7 +273,22 @@ static void told_beside(void **state)
         refused_at_open(&m, "_config.json': not valid JSON");
         layout_discard(&m);
     }
-    model m = layout_make(&layouts[0], &seed);
+    static const char *const beside[] = {"\"group_size\": 64",
+                                         "\"group_size\": 32, \"quant_method\": \"awq\"",
+                                         "\"group_size\": 64, \"quant_method\": \"awq\""};
+    model m = layout_make(&layouts[7], &seed); // both files, which must say the same
+    put_beside(&m, "quant_config.json", cases[2].text);
+    for (int i = 0; i < 3; i++) {
+        char text[128];
+        snprintf(text, sizeof text, "{\"bits\": 4, %s}", beside[i]);
+        write_text(m.f, "quantize_config.json", text);
+        if (i < 2)
+            refused_at_open(&m, "quantize_config.json and quant_config.json tell two kinds of weights");
+        else
+            cot_checkpoint_close(opened(m.f->path));
+    }
+    layout_discard(&m);
+    m = layout_make(&layouts[0], &seed);
     put_beside(&m, "other.json", "{}");
     refused_at_open(&m, "config.json has no quantization_config");
     layout_discard(&m);
