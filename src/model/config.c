@@ -330,7 +330,14 @@ static const char *not_a_number(const char *text, size_t bytes, const json_error
 
 static json_t *load(const char *text, size_t bytes, cot_fields *fields, const char *what)
 {
+    static const char mark[] = "\xef\xbb\xbf";
     json_error_t detail;
+    if (bytes >= strlen(mark) && !memcmp(text, mark, strlen(mark))) {
+        cot_fields_refuse(fields, COT_MALFORMED,
+                          "%snot valid JSON: it begins with a byte-order mark: save it as UTF-8 without one",
+                          what);
+        return NULL;
+    }
     json_t *json = cot_json_load(text, bytes, JSON_REJECT_DUPLICATES, &detail);
     const char *word = json ? NULL : not_a_number(text, bytes, &detail);
     if (word)

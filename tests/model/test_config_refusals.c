@@ -198,6 +198,8 @@ static void refusals(void **state)
         config_refuse(cases[i].base, cases[i].edit, cases[i].status, cases[i].words);
     config_refuse_text("", COT_MALFORMED, "not valid JSON");
     config_refuse_text("{\"architectures\": [", COT_MALFORMED, "not valid JSON");
+    config_refuse_text("\xef\xbb\xbf{}", COT_MALFORMED, "it begins with a byte-order mark");
+    config_refuse_text("\xef\xbb", COT_MALFORMED, "not valid JSON: line 1: ");
     config_refuse_text("[]", COT_MALFORMED, "not a JSON object");
     config_refuse_text("{\"hidden_size\": 1, \"hidden_size\": 2}", COT_MALFORMED, "not valid JSON");
     // an integer beyond 64 bits matters where it is asked for
