@@ -70,7 +70,7 @@ cot_status cot_stored_find_interleaved(bool *found, cot_stored *stored, const co
     return status;
 }
 
-/* Scales [E][blocks of the rows][blocks of a row], or one for each matrix. */
+/* Scales [E][blocks of the rows][blocks of a row], or one for each matrix: [E][matrices], too. */
 static cot_status find_fused_fp8(cot_stored *stored, const cot_checkpoint *checkpoint, int64_t expert,
                                  int64_t matrices, int64_t matrix, cot_error *error)
 {
@@ -93,8 +93,9 @@ static cot_status find_fused_fp8(cot_stored *stored, const cot_checkpoint *check
     const int64_t down = (stored->rows + stored->block_rows - 1) / stored->block_rows,
                   across = (stored->columns + stored->block_columns - 1) / stored->block_columns;
     stored->scale_origin = (expert * matrices + matrix) * down * across;
+    const int dims = !config->fp8_block_rows && scales->dims == 2 ? 2 : 3;
     return cot_stored_expect_shape(scales, (const int64_t[]){config->gate.experts, matrices * down, across},
-                                   3, error);
+                                   dims, error);
 }
 
 cot_status cot_stored_find_fused(bool *found, cot_stored *stored, const cot_checkpoint *checkpoint,

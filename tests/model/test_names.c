@@ -211,7 +211,8 @@ static void other_shapes(void **state)
 static void in_fp8(void **state)
 {
     (void)state;
-    for (int blocks = 0; blocks < 2; blocks++) {
+    for (int way = 0; way < 3; way++) {
+        const bool blocks = way == 1, flat = way == 2; // scales of matrices without a third dimension
         folder *f = make(false, COT_F8_E4M3);
         const int64_t rows = blocks ? 8 : I, columns = blocks ? 16 : H;
         for (size_t t = 0; t < f->count; t++) // what is no expert's is plain
@@ -225,9 +226,9 @@ static void in_fp8(void **state)
             fuse(f, l, "mlp", parts);
             char name[128];
             snprintf(name, sizeof name, "model.layers.%d.mlp.experts.gate_up_proj_scale_inv", l);
-            add(f, name, COT_F32, E, blocks ? 2 * I / 8 : 2, blocks ? (H + 15) / 16 : 1, 0);
+            add(f, name, COT_F32, E, blocks ? 2 * I / 8 : 2, blocks ? (H + 15) / 16 : !flat, 0);
             snprintf(name, sizeof name, "model.layers.%d.mlp.experts.down_proj_scale_inv", l);
-            add(f, name, COT_F32, E, blocks ? H / 8 : 1, blocks ? (I + 15) / 16 : 1, 0);
+            add(f, name, COT_F32, E, blocks ? H / 8 : 1, blocks ? (I + 15) / 16 : !flat, 0);
         }
         const char *told =
             blocks ? ", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [8, 16]}"
@@ -251,7 +252,7 @@ static void in_fp8(void **state)
                                   across = w == 2 && !blocks ? I : columns;
                     for (int64_t r = 0; r < n; r++)
                         for (int64_t c = 0; c < k; c++) {
-                            const int64_t at = (first + r) / down * s->shape[2] + c / across;
+                            const int64_t at = (first + r) / down * (flat ? 1 : s->shape[2]) + c / across;
                             const float expected =
                                 cot_f8_e4m3_to_f32(codes[(first + r) * k + c]) * ((const float *)s->data)[at];
                             assert_true(x[r * k + c] == expected);
