@@ -17,7 +17,7 @@ typedef struct rendering {
     const cot_chat_source *source;
     const cot_chat_request *request;
     const json_t *messages;
-    bool nulls;
+    cot_chat_no_content without;
     bool *joined, *read; // [messages]
 } rendering;
 
@@ -40,7 +40,7 @@ static void render(rendering *r)
     const cot_chat_request *request = r->request;
     const cot_jinja_string *last = NULL;
     cot_jinja_value variables = cot_jinja_map_new(run, 16);
-    cot_jinja_value messages = cot_chat_messages(run, r->messages, r->nulls, r->joined, r->read);
+    cot_jinja_value messages = cot_chat_messages(run, r->messages, r->without, r->joined, r->read);
     if (request->continue_final_message) last = cot_chat_tag_last(run, messages);
     put(run, variables, "messages", messages);
     put(run, variables, "tools", cot_chat_value(run, request->tools, false));
@@ -112,38 +112,33 @@ static cot_status copy_out(cot_chat_text *out, const cot_jinja_builder *text, co
     return COT_OK;
 }
 
-/* Whether a message has something that is null, or no content: to some templates both must be none. */
-static bool has_nulls(const json_t *messages)
+static bool all_have_content(const json_t *messages)
 {
-    const char *key;
-    json_t *message, *value;
+    json_t *message;
     size_t i;
-    json_array_foreach(messages, i, message)
-    {
-        if (!json_object_get(message, "content")) return true;
-        json_object_foreach(message, key, value) if (json_is_null(value)) return true;
-    }
-    return false;
+    json_array_foreach(messages, i, message) if (!cot_chat_has_content(message)) return false;
+    return true;
 }
 
-static bool try_with(rendering *r, bool nulls)
+static bool try_with(rendering *r, cot_chat_no_content without)
 {
     const size_t count = json_array_size(r->messages);
-    r->nulls = nulls;
+    r->without = without;
     memset(r->joined, 0, 2 * count);
     const bool good = try_render(r);
     return !r->request->strict && join_unread(r) ? try_render(r) : good;
 }
 
-/* What transformers drops, what is null, is given as none where the template fails without it. Of two failures the
- * first is told. */
-static bool try_both(rendering *r)
+/* Content that transformers leaves undefined is none where the template fails so, and empty where it fails on that too;
+ * but an empty text is nothing to be continued. Of all failures the first is told. */
+static bool try_all(rendering *r)
 {
-    if (try_with(r, false)) return true;
+    if (try_with(r, COT_CHAT_UNDEFINED)) return true;
     const cot_jinja_failure first = r->run.failure;
     const bool may_differ =
-        first.reason <= COT_JINJA_SECURITY && !r->request->strict && has_nulls(r->messages);
-    if (may_differ && try_with(r, true)) return true;
+        first.reason <= COT_JINJA_SECURITY && !r->request->strict && !all_have_content(r->messages);
+    if (may_differ && try_with(r, COT_CHAT_NONE)) return true;
+    if (may_differ && !r->request->continue_final_message && try_with(r, COT_CHAT_EMPTY)) return true;
     r->run.failure = first;
     return false;
 }
@@ -155,7 +150,7 @@ static cot_status render_messages(rendering *r, cot_chat_text *out, cot_jinja_fa
     r->joined = malloc(2 * count + 1);
     if (!r->joined) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     r->read = r->joined + count;
-    const bool good = try_both(r);
+    const bool good = try_all(r);
     if (failure) *failure = r->run.failure;
     const cot_status status = good ? copy_out(out, &r->text, error) : fail(&r->run.failure, error);
     cot_jinja_end(&r->run);

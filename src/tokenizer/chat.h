@@ -37,11 +37,21 @@ cot_status cot_chat_render_request(const cot_chat_template *chat, cot_chat_text 
 
 /* A value of JSON; `own` says whether its text may spell control tokens. */
 cot_jinja_value cot_chat_value(cot_jinja_run *run, const json_t *json, bool own);
+/* Whether a message has content that is not null. */
+bool cot_chat_has_content(const json_t *message);
+
+/* What a message without content, or with null, has in a template. */
+typedef enum cot_chat_no_content {
+    COT_CHAT_UNDEFINED, // transformers' way
+    COT_CHAT_NONE,
+    COT_CHAT_EMPTY
+} cot_chat_no_content;
+
 /* The messages as transformers hands them to a template: without what is null, and a reasoning text under each of its
- * names. With `nulls` what is null is none, and so is the content of a message without. Content in parts becomes one text
- * where `joined` [messages] says so; `read` [messages] learns of which of the others the template looks at a part. */
-cot_jinja_value cot_chat_messages(cot_jinja_run *run, const json_t *messages, bool nulls, const bool *joined,
-                                  bool *read);
+ * names; `without` says what becomes of no content. Content in parts becomes one text where `joined` [messages] says so;
+ * `read` [messages] learns of which of the others the template looks at a part. */
+cot_jinja_value cot_chat_messages(cot_jinja_run *run, const json_t *messages, cot_chat_no_content without,
+                                  const bool *joined, bool *read);
 /* Messages of OpenAI's API, in which the arguments of a tool call are JSON text, with the objects that they are, or, with
  * `text`, with text alone. Text that is no object stays as it is; none, blank and "null" is an empty object. An empty list of calls goes. On success
  * `*out` is the caller's, on failure NULL. Errors: INVALID_ARGUMENT (a number beyond 64 bits), MALFORMED (objects of more

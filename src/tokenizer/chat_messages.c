@@ -96,7 +96,14 @@ static void alias_reasoning(cot_jinja_run *run, cot_jinja_map *message)
         cot_jinja_map_put(run, message, cot_jinja_text(run, names[1]), text);
 }
 
-static value message_value(cot_jinja_run *run, const json_t *json, bool nulls, bool joined, bool *read)
+bool cot_chat_has_content(const json_t *message)
+{
+    const json_t *content = json_object_get(message, "content");
+    return content && !json_is_null(content);
+}
+
+static value message_value(cot_jinja_run *run, const json_t *json, cot_chat_no_content without, bool joined,
+                           bool *read)
 {
     const char *key;
     json_t *item;
@@ -104,7 +111,7 @@ static value message_value(cot_jinja_run *run, const json_t *json, bool nulls, b
     json_object_foreach((json_t *)(uintptr_t)json, key, item)
     {
         value v;
-        if (json_is_null(item) && !nulls) continue;
+        if (json_is_null(item)) continue;
         if (joined && !strcmp(key, "content"))
             v = joined_parts(run, item);
         else
@@ -114,18 +121,20 @@ static value message_value(cot_jinja_run *run, const json_t *json, bool nulls, b
                 if (v.sequence->items[i].type == COT_JINJA_MAP) v.sequence->items[i].map->read = read;
         cot_jinja_map_append(run, out.map, cot_jinja_string_new(run, key, strlen(key), false), v);
     }
-    if (nulls && !json_object_get(json, "content"))
-        cot_jinja_map_put(run, out.map, cot_jinja_text(run, "content"), cot_jinja_none());
+    if (without != COT_CHAT_UNDEFINED && !cot_chat_has_content(json))
+        cot_jinja_map_put(run, out.map, cot_jinja_text(run, "content"),
+                          without == COT_CHAT_EMPTY ? cot_jinja_text(run, "") : cot_jinja_none());
     alias_reasoning(run, out.map);
     return out;
 }
 
-value cot_chat_messages(cot_jinja_run *run, const json_t *messages, bool nulls, const bool *joined,
-                        bool *read)
+value cot_chat_messages(cot_jinja_run *run, const json_t *messages, cot_chat_no_content without,
+                        const bool *joined, bool *read)
 {
     value out = cot_jinja_sequence_new(run, COT_JINJA_LIST, json_array_size(messages));
     for (size_t i = 0; i < out.sequence->count; i++)
-        out.sequence->items[i] = message_value(run, json_array_get(messages, i), nulls, joined[i], read + i);
+        out.sequence->items[i] =
+            message_value(run, json_array_get(messages, i), without, joined[i], read + i);
     return out;
 }
 

@@ -660,12 +660,19 @@ static void test_nulls(void **state)
          ""},
         {"{% if messages[0].content is undefined %}{{ raise_exception('none?') }}{% endif %}{{ "
          "messages[0].name }}",
-         "[{\"role\": \"user\", \"name\": null}]", "None"},
+         "[{\"role\": \"user\", \"name\": null}]", ""}, // no other null comes with the content's
+        {"{{ messages[0].content + '' if messages[0].content is not none }}{{ messages[0].x is defined }}",
+         "[{\"role\": \"user\", \"content\": null, \"x\": null}]", "False"},
         {"{% if messages[0].thinking is none %}{{ messages[0].reasoning_content }}{% endif %}{{ "
          "messages[0].x.y }}",
          "[{\"role\": \"user\", \"thinking\": null, \"reasoning\": \"r\", \"x\": {\"y\": 1}}]", "1"},
-        {"{{ messages[0].content + 'x' }}", "[{\"role\": \"user\", \"content\": null}]",
+        {"{{ messages[0].content + 'x' }}", "[{\"role\": \"user\", \"content\": null}]", "x"},
+        {"{{ messages[0].content + 'x' }}{{ missing.x }}", "[{\"role\": \"user\"}]",
          "the chat template fails on line 1: 'dict object' has no attribute 'content'"},
+        {"{% if messages[0].content is string %}{{ raise_exception('empty') }}{% endif %}{{ "
+         "messages[0].content + '' "
+         "if messages[0].content is not none }}",
+         "[{\"role\": \"user\", \"content\": null}]", ""},
         {"{{ messages[0].content + 'x' }}{{ missing.x }}", HI,
          "the chat template fails on line 1: 'missing' is undefined"},
         // parts are joined in the second attempt as in the first
