@@ -53,9 +53,9 @@ typedef enum cot_chat_no_content {
 cot_jinja_value cot_chat_messages(cot_jinja_run *run, const json_t *messages, cot_chat_no_content without,
                                   const bool *joined, bool *read);
 /* Messages of OpenAI's API, in which the arguments of a tool call are JSON text, with the objects that they are, or, with
- * `text`, with text alone. Text that is no object stays as it is; none, blank and "null" is an empty object. An empty list of calls goes. On success
- * `*out` is the caller's, on failure NULL. Errors: INVALID_ARGUMENT (a number beyond 64 bits), MALFORMED (objects of more
- * than `bytes`), OUT_OF_MEMORY. */
+ * `text`, with text alone. Text that is no object, or has a number beyond 64 bits, stays as it is; none, blank and "null"
+ * is an empty object. An empty list of calls goes. On success `*out` is the caller's, on failure NULL. Errors: MALFORMED
+ * (objects of more than `bytes`), OUT_OF_MEMORY. */
 cot_status cot_chat_openai_messages(json_t **out, const json_t *messages, bool text, size_t bytes,
                                     cot_error *error);
 /* Finds out, by renderings of a tool call, in which form each of the template's sources wants its arguments. */

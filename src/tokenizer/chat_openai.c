@@ -23,7 +23,8 @@ static bool is_blank(const json_t *text)
     return strspn(json_string_value(text), " \t\n\r") == json_string_length(text);
 }
 
-/* Reads JSON text. What is no object stays text: it is what the model said, and the template may take it. */
+/* Reads JSON text. What is no object stays text: it is what the model said, and the template may take it. So does one with
+ * a number beyond 64 bits, which no value here holds exactly. */
 static cot_status read_object(json_t **out, json_t *text, translation *t)
 {
     json_error_t why;
@@ -34,10 +35,6 @@ static cot_status read_object(json_t **out, json_t *text, translation *t)
     json_t *object =
         json_loadb(json_string_value(text), json_string_length(text), JSON_ALLOW_NUL | JSON_DECODE_ANY, &why);
     if (!object && json_error_code(&why) == json_error_out_of_memory) return no_memory(t);
-    if (!object && json_error_code(&why) == json_error_numeric_overflow)
-        return cot_fail(t->error, COT_INVALID_ARGUMENT,
-                        "the arguments of messages[%zu]'s tool calls have a number beyond 64 bits",
-                        t->message);
     if (json_is_object(object)) {
         t->bytes -= weight.bytes;
         *out = object;

@@ -326,7 +326,7 @@ class Folders(unittest.TestCase):
                     self.assertEqual(self.rendered(server, said('{"a": 1, "b": "x"}', "{}", **more)), "user:x;assistant:f(a=1,b=x,)f()")
                 self.assertEqual(self.rendered(server, said({"a": [1]}, "", content="y")), "user:x;assistant:y;f(a=[1],)f()")
                 self.assertIn("the chat template fails on line 2", self.rendered(server, said('{"a": ', content="y")))
-                self.assertIn("beyond 64 bits", self.rendered(server, said('{"a": 1e999}', content="y")))
+                self.assertIn("the chat template fails on line 2", self.rendered(server, said('{"a": 1e999}', content="y")))
                 tools = [{"type": "function", "function": {"name": "f"}}]
                 self.assertEqual(self.rendered(server, said('{"a":1}', {"a": 1}), tools=tools), 'T<{"a":1}><{"a": 1}>')
                 # the same history in a conversation that is answered

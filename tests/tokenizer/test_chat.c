@@ -594,7 +594,10 @@ static void test_openai(void **state)
         {json, CALL(FUNCTION("\"{\\\"a\\\": 1\"") ", " FUNCTION("\"[1]\"") ", " FUNCTION("\"nan\"")),
          "\"{\\\"a\\\": 1\"\"[1]\"\"nan\""},
         {json, CALL(FUNCTION("\"{\\\"a\\\": 99999999999999999999}\"")),
-         "the arguments of messages[0]'s tool calls have a number beyond 64 bits"},
+         "\"{\\\"a\\\": 99999999999999999999}\""},
+        {either,
+         CALL(FUNCTION("\"{\\\"a\\\": 1e400}\"") ", " FUNCTION("\"{\\\"a\\\": 99999999999999999999}\"")),
+         "{\"a\": 1e400}{\"a\": 99999999999999999999}"},
         // an empty list of calls is none
         {"{% for m in messages %}{{ m.tool_calls is defined }}{{ m.content }}{% endfor %}",
          "[{\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": []}, {\"role\": \"assistant\", "
@@ -618,7 +621,7 @@ static void test_openai(void **state)
     free(got);
 }
 
-/* Arguments that would take more memory than a rendering may are refused before they are read. */
+/* Arguments that would take more memory than a rendering may, all calls' together, are refused before they are read. */
 static void test_openai_limits(void **state)
 {
     (void)state;
@@ -628,18 +631,24 @@ static void test_openai_limits(void **state)
     cot_error error = {0};
     for (int i = 0; i < LISTS; i++) strcpy(text + 6 + 3 * i, "[],");
     strcpy(text + 5 + 3 * LISTS, "]}");
-    json_t *messages = json_pack("[{s:s,s:[{s:{s:s,s:s}}]}]", "role", "assistant", "tool_calls", "function",
-                                 "name", "f", "arguments", text);
+    json_t *messages = json_array();
+    for (int i = 0; i < 2; i++)
+        json_array_append_new(messages, json_pack("{s:s,s:[{s:{s:s,s:s}}]}", "role", "assistant",
+                                                  "tool_calls", "function", "name", "f", "arguments", text));
     assert_int_equal(cot_chat_template_parse(&chat, "x", 1, "t", &error), COT_OK);
-    for (int large = 0; large < 2; large++) {
+    static const struct {
+        size_t mebibytes;
+        const char *refused;
+    } limits[] = {{16, "the arguments of messages[0]'s tool calls take too much memory"},
+                  {32, "the arguments of messages[1]'s tool calls take too much memory"},
+                  {128, NULL}};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         cot_chat_text out;
         const cot_chat_request request = {
-            .messages = messages, .openai = true, .limits = {1 << 20, (size_t)(large ? 64 : 16) << 20}};
+            .messages = messages, .openai = true, .limits = {1 << 20, limits[i].mebibytes << 20}};
         assert_int_equal(cot_chat_render_request(chat, &out, &request, NULL, &error),
-                         large ? COT_OK : COT_MALFORMED);
-        if (!large)
-            assert_non_null(
-                strstr(error.message, "the arguments of messages[0]'s tool calls take too much memory"));
+                         limits[i].refused ? COT_MALFORMED : COT_OK);
+        if (limits[i].refused) assert_non_null(strstr(error.message, limits[i].refused));
         cot_chat_text_free(&out);
     }
     cot_chat_template_close(chat);
