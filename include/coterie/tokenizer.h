@@ -64,6 +64,8 @@ cot_status cot_tokenizer_encode_within(const cot_tokenizer *tokenizer, int32_t *
 cot_status cot_tokenizer_decode(const cot_tokenizer *tokenizer, char **text, size_t *bytes,
                                 const int32_t *ids, size_t count, bool skip_special, cot_error *error);
 
+/* How many special tokens encoding with `add_special` puts before a text. Thread-safe. */
+size_t cot_tokenizer_added_before(const cot_tokenizer *tokenizer);
 /* One more than the largest id. Thread-safe. */
 size_t cot_tokenizer_size(const cot_tokenizer *tokenizer);
 /* The vocabulary string of an id as the file spells it ("\u0120the" for " the" in byte-level vocabularies),
@@ -92,7 +94,8 @@ cot_status cot_detokenizer_open(cot_detokenizer **detokenizer, const cot_tokeniz
 cot_status cot_detokenizer_push(cot_detokenizer *detokenizer, int32_t id, const char **piece, size_t *bytes,
                                 cot_error *error);
 /* Where the text of the id that was pushed last begins: so many characters behind what had been handed out before that id.
- * Of several ids that make up a character each begins with it. Thread-safe while nobody pushes. */
+ * Of several ids that make up a character each begins with it; one that push did not take is an id without text.
+ * Thread-safe while nobody pushes. */
 size_t cot_detokenizer_start(const cot_detokenizer *detokenizer);
 /* The rest of the text, as push hands it out; then the detokenizer is as just opened. Errors: OUT_OF_MEMORY.
  */

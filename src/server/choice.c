@@ -75,13 +75,14 @@ static bool echo_prompt(cot_choice *c, const cot_api_request *r, const cot_serve
     const cot_api_prompt *p = &r->prompts[c->prompt];
     char *decoded = NULL;
     size_t bytes = p->bytes;
+    const size_t added = r->add_special_tokens ? cot_tokenizer_added_before(model->tokenizer) : 0;
     cot_error reason;
     if ((!p->text || r->truncate_prompt_tokens) &&
         cot_tokenizer_decode(model->tokenizer, &decoded, &bytes, p->tokens.ids, p->tokens.count,
                              r->skip_special_tokens, &reason) != COT_OK)
         return cot_api_fail_of(error, 400, "echo", &reason);
     bool good = cot_buffer_append(&c->text, decoded ? decoded : p->text, bytes);
-    if (good) cot_wire_echo(&c->logprobs, c->text.data, bytes, decoded ? NULL : p->text);
+    if (good) cot_wire_echo(&c->logprobs, c->text.data, bytes, decoded ? NULL : p->text, added);
     free(decoded);
     if (good && r->logprobs >= 0)
         good = cot_wire_add_logprob(&c->logprobs, model, &(cot_sampled){.token = *p->tokens.ids}, false);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { NO_TOKEN = -1 }; // an id without text
+
 json_t *cot_wire_token(const cot_served_model *model, int32_t token)
 {
     char *text = NULL;
@@ -74,20 +76,6 @@ static bool prompt_goes_on(const cot_wire_logprobs *l, const char *text, size_t 
     return bytes <= l->prompt_bytes && memcmp(l->prompt, text, bytes) == 0;
 }
 
-/* Whether a special token is none of the prompt as it came: it was put before it, or behind. */
-static bool is_added(const cot_wire_logprobs *l, const cot_served_model *model, int32_t token)
-{
-    char *kept = NULL, *skipped = NULL;
-    size_t kept_bytes = 0, skipped_bytes = 0;
-    const bool decoded =
-        cot_tokenizer_decode(model->tokenizer, &kept, &kept_bytes, &token, 1, false, NULL) == COT_OK &&
-        cot_tokenizer_decode(model->tokenizer, &skipped, &skipped_bytes, &token, 1, true, NULL) == COT_OK;
-    const bool added = decoded && kept_bytes && !skipped_bytes && !prompt_goes_on(l, kept, kept_bytes);
-    free(kept);
-    free(skipped);
-    return added;
-}
-
 /* What a normaliser made of the prompt is not what is echoed: then a token has as many characters as its text, up to the
  * prompt's end. */
 static int64_t characters_of_prompt(cot_wire_logprobs *l, const char *piece, size_t bytes)
@@ -104,22 +92,24 @@ static int64_t offset_of(cot_wire_logprobs *l, const cot_served_model *model, in
 {
     const char *piece;
     size_t bytes;
-    if ((size_t)token >= cot_tokenizer_size(model->tokenizer) || (l->prompt && is_added(l, model, token)))
-        return l->told;
+    const bool added = l->prompt && l->added > 0;
+    l->added -= added;
     if (!l->text &&
         cot_detokenizer_open(&l->text, model->tokenizer, l->skip_special && !l->prompt, NULL) != COT_OK)
         return -1;
-    if (cot_detokenizer_push(l->text, token, &piece, &bytes, NULL) != COT_OK) return -1;
+    const cot_status status = cot_detokenizer_push(l->text, added ? NO_TOKEN : token, &piece, &bytes, NULL);
+    if (status != COT_OK && status != COT_INVALID_ARGUMENT) return -1;
     const int64_t offset = l->told + (int64_t)cot_detokenizer_start(l->text);
     l->told += l->prompt ? characters_of_prompt(l, piece, bytes) : characters_of(piece, bytes);
     return offset;
 }
 
-void cot_wire_echo(cot_wire_logprobs *l, const char *text, size_t bytes, const char *given)
+void cot_wire_echo(cot_wire_logprobs *l, const char *text, size_t bytes, const char *given, size_t added)
 {
     l->prompt = given;
     l->prompt_bytes = bytes;
     l->prompt_characters = characters_of(text, bytes);
+    l->added = added;
 }
 
 void cot_wire_end_prompt(cot_wire_logprobs *l)

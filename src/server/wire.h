@@ -26,15 +26,17 @@ typedef struct cot_wire_logprobs {
     const char *prompt; // [prompt_bytes] as it came; NULL: what is echoed is what its tokens make
     size_t prompt_bytes;
     int64_t prompt_characters; // of what is echoed
+    size_t added;              // tokens that the tokenizer put before the prompt and that are still to come
     cot_detokenizer *text;     // of the prompt, then of the output; NULL before its first token
     int64_t told;              // characters of the tokens so far
 } cot_wire_logprobs;
 /* Adds a token; the first of a prompt, of which nothing is known, has `known` false. False when memory runs out. */
 bool cot_wire_add_logprob(cot_wire_logprobs *logprobs, const cot_served_model *model,
                           const cot_sampled *sampled, bool known);
-/* The prompt is echoed, as `text` [bytes]; `given`, which stays while tokens of it are added: that came as text, NULL: as
- * ids. */
-void cot_wire_echo(cot_wire_logprobs *logprobs, const char *text, size_t bytes, const char *given);
+/* The prompt is echoed, as `text` [bytes]; `given`, which stays while tokens of it are added: that came as text, and
+ * the first `added` tokens are none of it; NULL: it came as ids. */
+void cot_wire_echo(cot_wire_logprobs *logprobs, const char *text, size_t bytes, const char *given,
+                   size_t added);
 /* The prompt is over: the next token is the output's first. */
 void cot_wire_end_prompt(cot_wire_logprobs *logprobs);
 /* What was gathered, which begins anew; json_null() where nothing was. */

@@ -171,6 +171,11 @@ void cot_tokenizer_close(cot_tokenizer *tokenizer)
     free(tokenizer);
 }
 
+size_t cot_tokenizer_added_before(const cot_tokenizer *tokenizer)
+{
+    return tokenizer->template.before.bytes / sizeof(int32_t);
+}
+
 size_t cot_tokenizer_size(const cot_tokenizer *tokenizer)
 {
     return tokenizer->vocab.size;

@@ -336,19 +336,47 @@ class Folders(unittest.TestCase):
                 self.assertEqual(prompt, "user:x;assistant:f(a=1,)")
 
     def test_text_offset_of_added_tokens(self):
-        """A token that the tokenizer puts before a prompt is not in what is echoed."""
+        """A token that the tokenizer puts before a prompt, or behind it, is not in what is echoed; one that the prompt spells is."""
         end = "<|endoftext|>"
         with model_without("tokenizer.json") as folder:
             tokenizer = json.loads((MODEL / "tokenizer.json").read_text())
             special = {"id": end, "ids": [0], "tokens": [end]}
             single = [{"SpecialToken": {"id": end, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
-            tokenizer["post_processor"] = {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {end: special}}
+            tokenizer["post_processor"] = {"type": "TemplateProcessing", "single": [*single, single[0]], "pair": [], "special_tokens": {end: special}}
             (pathlib.Path(folder) / "tokenizer.json").write_text(json.dumps(tokenizer))
             with Server(model=folder) as server:
                 for skip in (True, False):
                     choice = server.complete("aéx", max_tokens=1, echo=True, logprobs=0, skip_special_tokens=skip)["choices"][0]
                     self.assertEqual(choice["logprobs"]["tokens"][0], end)
-                    self.assertEqual(choice["logprobs"]["text_offset"], [0, 0, 1, 2, 3])
+                    self.assertEqual(choice["logprobs"]["text_offset"], [0, 0, 1, 2, 3, 3])
+                    choice = server.complete(f"{end}aé{end}", max_tokens=0, echo=True, logprobs=0, skip_special_tokens=skip)["choices"][0]
+                    self.assertEqual(choice["logprobs"]["tokens"], [end, end, "a", "é", end, end])
+                    self.assertEqual(choice["logprobs"]["text_offset"], [0, 0, 13, 14, 15, 28])
+                alone = {"max_tokens": 0, "echo": True, "logprobs": 0, "add_special_tokens": False}
+                choice = server.complete(f"{end}a", **alone)["choices"][0]
+                self.assertEqual(choice["logprobs"]["text_offset"], [0, 13])
+
+    def test_text_offset_of_bytes(self):
+        """Tokens that stand for one byte each wait for the next that does not: what follows begins behind their characters."""
+        vocab = {"<unk>": 0, **{f"<0x{b:02X}>": 1 + b for b in range(256)}, **{chr(c): 160 + c for c in range(97, 123)}}
+        end = {"id": 283, "content": "</s>", "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        model = {"type": "BPE", "vocab": vocab, "merges": [], "byte_fallback": True, "unk_token": "<unk>"}
+        decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
+        with model_without("tokenizer.json") as folder:
+            (pathlib.Path(folder) / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": model, "added_tokens": [end], "decoder": decoder}))
+            with Server(model=folder) as server:
+                for prompt, wanted in [("日</s>ab", [0, 0, 0, 1, 5, 6]), ("x</s>ab", [0, 1, 5, 6]), ("日本</s></s>", [0, 0, 0, 1, 1, 1, 2, 6]),
+                                       ("a日", [0, 1, 1, 1])]:
+                    choice = server.complete(prompt, max_tokens=0, echo=True, logprobs=0)["choices"][0]
+                    self.assertEqual(choice["logprobs"]["text_offset"], wanted)
+                # a byte that begins a character, an id that the tokenizer has not, in some order
+                first, beyond = 1 + 0xE6, 300
+                choice = server.complete("x", max_tokens=24, logprobs=0, return_token_ids=True, temperature=0, frequency_penalty=2, logit_bias={first: 100, beyond: 100})["choices"][0]
+                ids = choice["token_ids"]
+                self.assertEqual(set(ids), {first, beyond})
+                self.assertEqual(choice["text"], "\ufffd" * ids.count(first))
+                self.assertEqual(choice["logprobs"]["text_offset"], [ids[:k].count(first) for k in range(len(ids))])
+
 
 
 if __name__ == "__main__":
