@@ -64,6 +64,11 @@ cot_status cot_tokenizer_encode_within(const cot_tokenizer *tokenizer, int32_t *
 cot_status cot_tokenizer_decode(const cot_tokenizer *tokenizer, char **text, size_t *bytes,
                                 const int32_t *ids, size_t count, bool skip_special, cot_error *error);
 
+/* The bytes that an id stands for: its text, as decoding it alone gives it, or, where that has U+FFFD for a part of a
+ * character, the bytes of that part. `*out` [*bytes] is malloc'd, NULL on failure. Errors: as cot_tokenizer_decode's.
+ * Thread-safe. */
+cot_status cot_tokenizer_token_bytes(const cot_tokenizer *tokenizer, char **out, size_t *bytes, int32_t id,
+                                     cot_error *error);
 /* How many special tokens encoding with `add_special` puts before a text. Thread-safe. */
 size_t cot_tokenizer_added_before(const cot_tokenizer *tokenizer);
 /* One more than the largest id. Thread-safe. */

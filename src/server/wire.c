@@ -36,19 +36,23 @@ static json_t *chance(float logprob)
     return json_real(isfinite(logprob) ? logprob : -9999.0);
 }
 
-static json_t *bytes_of(const json_t *token)
+static json_t *bytes_of(const cot_served_model *model, int32_t id)
 {
     json_t *list = json_array();
-    const char *text = json_string_value(token);
-    for (size_t i = 0; text && i < json_string_length(token); i++)
-        json_array_append_new(list, json_integer((unsigned char)text[i]));
+    char *own = NULL;
+    size_t bytes = 0;
+    cot_tokenizer_token_bytes(model->tokenizer, &own, &bytes, id,
+                              NULL); // none of an id beyond the vocabulary
+    for (size_t i = 0; own && i < bytes; i++)
+        json_array_append_new(list, json_integer((unsigned char)own[i]));
+    free(own);
     return list;
 }
 
 static json_t *chat_token(const cot_served_model *model, int32_t id, float logprob)
 {
-    json_t *token = cot_wire_token(model, id);
-    return json_pack("{s:o,s:o,s:o}", "bytes", bytes_of(token), "token", token, "logprob", chance(logprob));
+    return json_pack("{s:o,s:o,s:o}", "bytes", bytes_of(model, id), "token", cot_wire_token(model, id),
+                     "logprob", chance(logprob));
 }
 
 static bool add_chat(cot_wire_logprobs *l, const cot_served_model *model, const cot_sampled *s)

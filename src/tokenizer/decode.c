@@ -2,6 +2,8 @@
 
 #include "base/error.h"
 
+#include "tokenizer/utf8.h"
+
 #include <inttypes.h>
 
 struct cot_detokenizer {
@@ -44,6 +46,29 @@ cot_status cot_tokenizer_decode(const cot_tokenizer *tokenizer, char **text, siz
     cot_decoding_free(decoding);
     free(decoding);
     return status;
+}
+
+cot_status cot_tokenizer_token_bytes(const cot_tokenizer *tokenizer, char **out, size_t *bytes, int32_t id,
+                                     cot_error *error)
+{
+    cot_status status = cot_tokenizer_decode(tokenizer, out, bytes, &id, 1, false, error);
+    if (status != COT_OK || !memmem(*out, *bytes, COT_UTF8_REPLACEMENT, strlen(COT_UTF8_REPLACEMENT)))
+        return status;
+    const cot_vocab_entry *entry = tokenizer->vocab.entries + id;
+    const char *token = tokenizer->vocab.strings.data + entry->decoded_offset;
+    cot_buffer own = {0};
+    if (!cot_decoder_bytes(&tokenizer->decoder, token, entry->decoded_bytes, &own)) {
+        cot_buffer_free(&own);
+        free(*out);
+        *out = NULL;
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    }
+    if (own.bytes) { // else U+FFFD is what it spells
+        free(*out);
+        *out = own.data;
+        *bytes = own.bytes;
+    }
+    return COT_OK;
 }
 
 cot_status cot_detokenizer_open(cot_detokenizer **out, const cot_tokenizer *tokenizer, bool skip_special,

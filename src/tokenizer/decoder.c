@@ -40,31 +40,52 @@ static cot_status flow_bytes(cot_decoding *decoding, size_t s, bool all, size_t 
     return status;
 }
 
+static bool is_bytes(const char *token, size_t bytes)
+{
+    for (size_t at = 0; at < bytes;)
+        if (cot_character_byte(cot_utf8_next(token, &at)) < 0) return false;
+    return true;
+}
+
+static bool append_bytes(cot_buffer *out, const char *token, size_t bytes)
+{
+    for (size_t at = 0; at < bytes;) {
+        const char byte = (char)cot_character_byte(cot_utf8_next(token, &at));
+        if (!cot_buffer_append(out, &byte, 1)) return false;
+    }
+    return true;
+}
+
 /* A token whose characters all stand for bytes is those bytes; another one is its own UTF-8. */
 static cot_status byte_level(cot_decoding *decoding, size_t s, const cot_buffer *token, cot_error *error)
 {
     cot_buffer *held = &decoding->states[s].held;
     const size_t old = held->bytes;
-    bool all_bytes = true, appended = true;
-    for (size_t at = 0; at < token->bytes && all_bytes;)
-        all_bytes = cot_character_byte(cot_utf8_next(token->data, &at)) >= 0;
-    for (size_t at = 0; all_bytes && at < token->bytes && appended;) {
-        char byte = (char)cot_character_byte(cot_utf8_next(token->data, &at));
-        appended = cot_buffer_append(held, &byte, 1);
-    }
-    if (!all_bytes) appended = cot_buffer_append(held, token->data, token->bytes);
+    const bool appended = is_bytes(token->data, token->bytes)
+                              ? append_bytes(held, token->data, token->bytes)
+                              : cot_buffer_append(held, token->data, token->bytes);
     return appended ? flow_bytes(decoding, s, false, old, error) : fail_memory(error);
 }
 
 /* The byte that "<0x41>" stands for; -1 for any other token. */
-static int fallback_byte(const cot_buffer *token)
+static int fallback_byte(const char *text, size_t bytes)
 {
     static const char digits[] = "0123456789abcdef0123456789ABCDEF";
-    const char *text = token->data;
-    if (token->bytes != 6 || memcmp(text, "<0x", 3) || text[5] != '>') return -1;
+    if (bytes != 6 || memcmp(text, "<0x", 3) || text[5] != '>') return -1;
     const char *high = text[3] ? strchr(digits, text[3]) : NULL,
                *low = text[4] ? strchr(digits, text[4]) : NULL;
     return high && low ? (int)((high - digits) % 16 * 16 + (low - digits) % 16) : -1;
+}
+
+bool cot_decoder_bytes(const cot_decoder *decoder, const char *token, size_t bytes, cot_buffer *out)
+{
+    for (size_t s = 0; s < decoder->count; s++) {
+        const cot_decoder_kind kind = decoder->steps[s].kind;
+        const int byte = kind == COT_DECODER_BYTE_FALLBACK ? fallback_byte(token, bytes) : -1;
+        if (byte >= 0) return cot_buffer_append(out, &(char){(char)byte}, 1);
+        if (kind == COT_DECODER_BYTE_LEVEL && is_bytes(token, bytes)) return append_bytes(out, token, bytes);
+    }
+    return true;
 }
 
 /* The run of byte tokens is over: it is text, or a U+FFFD for each byte. */
@@ -84,7 +105,7 @@ static cot_status end_run(cot_decoding *decoding, size_t s, cot_error *error)
 
 static cot_status byte_fallback(cot_decoding *decoding, size_t s, const cot_buffer *token, cot_error *error)
 {
-    int byte = fallback_byte(token);
+    int byte = fallback_byte(token->data, token->bytes);
     if (byte >= 0) {
         const char c = (char)byte;
         const bool goes_on = (byte & 0xc0) == 0x80 && decoding->run;

@@ -58,6 +58,10 @@ typedef struct cot_decoding {
     cot_decoder_state states[COT_TOKENIZER_MAX_STEPS + 1];
 } cot_decoding;
 
+/* Appends to `out` the bytes that a token's string stands for in a step of the decoder; none where it stands for none.
+ * False when memory runs out. */
+bool cot_decoder_bytes(const cot_decoder *decoder, const char *token, size_t bytes, cot_buffer *out);
+
 /* The next token's string, and the end of the sequence, after which the decoding may start again. */
 cot_status cot_decoding_push(cot_decoding *decoding, const char *token, size_t bytes, cot_error *error);
 cot_status cot_decoding_finish(cot_decoding *decoding, cot_error *error);

@@ -171,6 +171,13 @@ class Answers(Shared):
         self.assertEqual([len(c["top_logprobs"]) for c in content], [2, 2])
         self.assertEqual(bytes(content[0]["bytes"]).decode(), content[0]["token"])
         self.assertEqual(content[0]["top_logprobs"][0]["logprob"], content[0]["logprob"])
+        part = self.server.post("/tokenize", {"prompt": "日"})[1]["tokens"][0]  # of a character
+        body = {**body, "top_logprobs": 20, "max_tokens": 9, "logit_bias": {part: 100}}
+        content = self.server.post("/v1/chat/completions", body)[1]["choices"][0]["logprobs"]["content"]
+        for said in content + [top for c in content for top in c["top_logprobs"]]:
+            self.assertNotEqual(said["bytes"], list("\ufffd".encode()))
+            self.assertEqual(bytes(said["bytes"]).decode(errors="replace"), said["token"])
+        self.assertEqual((content[0]["token"], content[0]["bytes"][0]), ("\ufffd", "日".encode()[0]))
 
     def test_text_offset(self):
         """A token begins with the character of the text that its first byte is of, in what is echoed and in what follows."""
@@ -369,6 +376,11 @@ class Folders(unittest.TestCase):
                                        ("a日", [0, 1, 1, 1])]:
                     choice = server.complete(prompt, max_tokens=0, echo=True, logprobs=0)["choices"][0]
                     self.assertEqual(choice["logprobs"]["text_offset"], wanted)
+                # over the chat API the bytes of a part of a character are its own
+                bias = {"logit_bias": {1 + 0xE6: 100}, "temperature": 0, "max_tokens": 1, "logprobs": True}
+                body = {"messages": [{"role": "user", "content": "x"}], **bias}
+                said = server.post("/v1/chat/completions", body)[1]["choices"][0]["logprobs"]["content"][0]
+                self.assertEqual((said["token"], said["bytes"]), ("\ufffd", [0xE6]))
                 # a byte that begins a character, an id that the tokenizer has not, in some order
                 first, beyond = 1 + 0xE6, 300
                 choice = server.complete("x", max_tokens=24, logprobs=0, return_token_ids=True, temperature=0, frequency_penalty=2, logit_bias={first: 100, beyond: 100})["choices"][0]
