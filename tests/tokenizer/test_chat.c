@@ -97,6 +97,9 @@ static const row rows[] = {
     {"{{ 'a' 'b' \"c\" ~ 'd' }}{% set x = 'a' 'b' 'c' %}{{ x ~ 'e' }}{{ x ~ 'f' }}{{ x }}", "abcdabceabcfabc"},
     {"{% set a = 'x' ~ 'y' ~ 'z' %}{% set b = a ~ '1' %}{% set c = a ~ '2' %}{{ a }} {{ b }} {{ c }}", "xyz xyz1 xyz2"},
     {"{{ 1 == 1.0 }}{{ 9007199254740993 == 9007199254740992.0 }}{{ {1: 'a', true: 'b', 1.0: 'c'} }}", "TrueFalse{1: 'c'}"},
+    {"{{ none | selectattr('x') | list }}{{ 0 | map('upper') | list }}{{ missing | reject('odd') | list }}", "[][][]"},
+    {"{{ false | map('no filter') | list }}{{ none | rejectattr | list }}{{ '' | select | list }}", "[][][]"},
+    {"{{ 1 | map('upper') | list }}", "the chat template fails on line 1: 'int' object is not iterable"},
     {"{{ k }}{{ bos_token is defined }}", "vFalse"},
 };
 // clang-format on

@@ -172,8 +172,10 @@ static cot_jinja_function *named(cot_jinja_run *run, value name, cot_jinja_funct
     return function;
 }
 
+/* Jinja's map, select and their kind look no further at what is false, be it no sequence at all. */
 COT_JINJA_FILTER_FUNCTION(map)
 {
+    if (!cot_jinja_truth(self)) return generator(run);
     const cot_jinja_sequence *items = cot_jinja_items_of(run, self);
     value out = generator(run), a[2] = {{0}, {0}};
     size_t capacity = 0;
@@ -200,6 +202,7 @@ COT_JINJA_FILTER_FUNCTION(map)
 static value chosen(cot_jinja_run *run, value self, const cot_jinja_arguments *given, bool by_attribute,
                     bool wanted)
 {
+    if (!cot_jinja_truth(self)) return generator(run);
     const cot_jinja_sequence *items = cot_jinja_items_of(run, self);
     value out = generator(run);
     size_t capacity = 0, n = by_attribute;
