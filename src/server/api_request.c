@@ -292,6 +292,9 @@ static bool check_message(const json_t *message, size_t index, cot_api_error *er
         return cot_api_fail(error, 400, "invalid_type", "messages", "messages[%zu] is no object", index);
     if (!json_is_string(role))
         return cot_api_fail(error, 400, "invalid_value", "messages", "messages[%zu] has no 'role'", index);
+    if (cot_api_has_nul(role))
+        return cot_api_fail(error, 400, "invalid_value", "messages",
+                            "messages[%zu] has a role with the character U+0000", index);
     for (i = 0; i < sizeof roles / sizeof *roles; i++)
         if (cot_api_is_text(role, roles[i])) break;
     if (i == sizeof roles / sizeof *roles)

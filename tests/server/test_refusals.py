@@ -94,7 +94,7 @@ class Refusals(Shared):
             (400, {"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": 5}]}, "'content' of messages[1]"),
             (400, {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages[0] has a part"),
             (400, {"messages": [{"role": "wizard", "content": "x"}]}, "wizard"),
-            (400, {"messages": [{"role": "user\0", "content": "x"}]}, "unknown role"),
+            (400, {"messages": [{"role": "user\0", "content": "x"}]}, "messages[0] has a role with the character U+0000"),
             (400, {"messages": [{"role": "user", "content": [{"type": "text\0", "text": "x"}]}]}, "not supported"),
             (400, {"messages": [{"role": "user"}]}, "content"),
             (400, {"messages": [{"role": "user", "content": 5}]}, "content"),
