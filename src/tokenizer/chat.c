@@ -168,6 +168,8 @@ cot_status cot_chat_render_request(const cot_chat_template *chat, cot_chat_text 
     json_t *decoded = NULL;
     cot_status status = COT_OK;
     *out = (cot_chat_text){0};
+    if (tools && chat->tool_use_error.status != COT_OK)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%s", chat->tool_use_error.message);
     if (!source)
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "the model's chat template is for conversations with tools alone");

@@ -14,8 +14,9 @@ typedef struct cot_chat_source {
 
 struct cot_chat_template {
     cot_chat_source *plain,
-        *tool_use;  // one at least; of conversations with tools it is `tool_use` where there is one
-    json_t *tokens; // an object of strings: "bos_token", ...
+        *tool_use;            // one at least; of conversations with tools it is `tool_use` where there is one
+    cot_error tool_use_error; // why the folder's `tool_use` cannot be read; COT_OK: it can, or there is none
+    json_t *tokens;           // an object of strings: "bos_token", ...
 };
 
 /* What a rendering takes; borrowed. NULL is what the caller did not give. */

@@ -93,7 +93,7 @@ static cot_status add_tokens(json_t *tokens, const json_t *config, cot_error *er
 }
 
 /* Reads a template of this name; one of the same name that was read before is gone. Other names than "default" and
- * "tool_use" are for who chooses templates by hand. */
+ * "tool_use" are for who chooses templates by hand. A "tool_use" that cannot be read is told where tools are given. */
 static cot_status add_source(cot_chat_template *chat, const char *kind, const char *text, size_t bytes,
                              const char *name, cot_error *error)
 {
@@ -101,7 +101,10 @@ static cot_status add_source(cot_chat_template *chat, const char *kind, const ch
     cot_chat_source **out = tool_use ? &chat->tool_use : &chat->plain;
     if (!tool_use && strcmp(kind, "default") != 0) return COT_OK;
     source_close(*out);
-    return cot_chat_source_open(out, text, bytes, name, error);
+    if (!tool_use) return cot_chat_source_open(out, text, bytes, name, error);
+    chat->tool_use_error = (cot_error){0};
+    const cot_status status = cot_chat_source_open(out, text, bytes, name, &chat->tool_use_error);
+    return status == COT_OUT_OF_MEMORY ? cot_fail(error, status, "out of memory") : COT_OK;
 }
 
 static cot_status read_file(cot_chat_template *chat, const char *kind, const char *path, cot_error *error)
@@ -154,14 +157,22 @@ static cot_status read_files(cot_chat_template *chat, const char *folder, cot_er
     return status;
 }
 
+static bool has_any(const cot_chat_template *chat)
+{
+    return chat->plain || chat->tool_use || chat->tool_use_error.status != COT_OK;
+}
+
 /* Files go before tokenizer_config.json, which is not looked into then. */
 static cot_status read_template(cot_chat_template *chat, const char *model, const char *folder,
                                 const char *file, const json_t *config, cot_error *error)
 {
     if (file) return read_file(chat, "default", file, error);
     cot_status status = read_files(chat, folder, error);
-    if (status == COT_OK && !chat->plain && !chat->tool_use) status = read_config(chat, config, error);
-    if (status == COT_OK && !chat->plain && !chat->tool_use)
+    if (status == COT_OK && !has_any(chat)) status = read_config(chat, config, error);
+    const cot_error *broken = &chat->tool_use_error;
+    if (status == COT_OK && broken->status != COT_OK && !chat->plain) // nothing else is there
+        return cot_fail(error, broken->status, "%s", broken->message);
+    if (status == COT_OK && !has_any(chat))
         status = cot_fail(error, COT_NOT_FOUND,
                           "'%s' has no chat template (chat_template.jinja, or 'chat_template' of "
                           "tokenizer_config.json): give one with --chat-template FILE",

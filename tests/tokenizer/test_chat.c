@@ -757,6 +757,18 @@ static void test_folder(void **state)
         cot_chat_text_free(&text);
         cot_chat_template_close(chat);
     }
+    // A broken template for tools is told where tools are given.
+    write_text(folder, "additional_chat_templates/tool_use.jinja", "{{");
+    const cot_chat_options broken = {.size = sizeof broken};
+    assert_int_equal(cot_chat_template_open(&chat, folder, NULL, &error), COT_OK);
+    assert_int_equal(cot_chat_render(chat, &text, HI, strlen(HI), &broken, &error), COT_OK);
+    assert_string_equal(text.text, "other");
+    cot_chat_text_free(&text);
+    assert_int_equal(cot_chat_render(chat, &text, tools, strlen(tools), &broken, &error),
+                     COT_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.message, "tool_use.jinja': line 1"));
+    cot_chat_template_close(chat);
+    write_text(folder, "additional_chat_templates/tool_use.jinja", "tools");
     // A template for tools alone.
     snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
     unlink(path);
@@ -770,6 +782,9 @@ static void test_folder(void **state)
     assert_string_equal(text.text, "tools");
     cot_chat_text_free(&text);
     cot_chat_template_close(chat);
+    write_text(folder, "additional_chat_templates/tool_use.jinja", "{{");
+    assert_int_equal(cot_chat_template_open(&chat, folder, NULL, &error), COT_MALFORMED);
+    assert_non_null(strstr(error.message, "tool_use.jinja': line 1"));
 
     snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
     write_text(folder, "tokenizer_config.json", "[]");
