@@ -86,16 +86,17 @@ cot_status cot_tokenizer_parse(cot_tokenizer **out, const char *text, size_t byt
 /* Vocabularies in other forms, which are not read. */
 static const struct other {
     const char *file, *what;
+    bool stays; // what transformers makes of it is not read either
 } others[] = {
-    {"tekken.json", "Mistral's tekken"},
-    {"tiktoken.model", "tiktoken"},
-    {"tokenizer.model", "SentencePiece or tiktoken"},
-    {"tokenizer.model.v3", "SentencePiece"},
-    {"sentencepiece.bpe.model", "SentencePiece"},
-    {"spiece.model", "SentencePiece"},
-    {"qwen.tiktoken", "tiktoken"},
-    {"vocab.json", "vocab.json and merges.txt"},
-    {"vocab.txt", "WordPiece"},
+    {"tekken.json", "Mistral's tekken", false},
+    {"tiktoken.model", "tiktoken", false},
+    {"tokenizer.model", "SentencePiece or tiktoken", false},
+    {"tokenizer.model.v3", "SentencePiece", false},
+    {"sentencepiece.bpe.model", "SentencePiece", false},
+    {"spiece.model", "SentencePiece", false},
+    {"qwen.tiktoken", "tiktoken", false},
+    {"vocab.json", "BPE with merges.txt", false},
+    {"vocab.txt", "WordPiece", true},
 };
 
 static const struct other *other_in(const char *folder)
@@ -112,8 +113,9 @@ static const struct other *other_in(const char *folder)
 
 static const struct other *other_of(const char *path)
 {
-    static const struct other gguf = {".gguf", "GGUF"}, model = {".model", "SentencePiece or tiktoken"},
-                              tiktoken = {".tiktoken", "tiktoken"};
+    static const struct other gguf = {".gguf", "GGUF", true},
+                              model = {".model", "SentencePiece or tiktoken", false},
+                              tiktoken = {".tiktoken", "tiktoken", false};
     static const struct other *const endings[] = {&gguf, &model, &tiktoken};
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     const size_t bytes = strlen(name);
@@ -126,19 +128,20 @@ static const struct other *other_of(const char *path)
     return NULL;
 }
 
-#define WRITES_ONE "transformers' AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes one"
+/* Tokenizers that are a model's own Python code have no such file. */
+static const char writes_one[] =
+    ": transformers' AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes one for most "
+    "models";
 
 static cot_status fail_other(cot_status status, const char *path, bool folder, cot_error *error)
 {
     const struct other *other = folder ? other_in(path) : other_of(path);
     if (!other) return status;
     if (folder)
-        return cot_fail(error, status,
-                        "'%s' has %s (%s) and no tokenizer.json, which alone is read: " WRITES_ONE, path,
-                        other->file, other->what);
-    return cot_fail(error, COT_UNSUPPORTED,
-                    "'%s' is a vocabulary of %s, a tokenizer.json alone is read: " WRITES_ONE, path,
-                    other->what);
+        return cot_fail(error, status, "'%s' has %s (%s) and no tokenizer.json, which alone is read%s", path,
+                        other->file, other->what, other->stays ? "" : writes_one);
+    return cot_fail(error, COT_UNSUPPORTED, "'%s' is a vocabulary of %s, a tokenizer.json alone is read%s",
+                    path, other->what, other->stays ? "" : writes_one);
 }
 
 cot_status cot_tokenizer_open(cot_tokenizer **tokenizer, const char *path, cot_error *error)
