@@ -26,7 +26,7 @@
 
 #define CHILDREN "/proc/thread-self/children"
 
-enum { LOOK_MS = 200, MOST_RANKS = 64 };
+enum { LOOK_MS = 200, MOST_RANKS = 64, LEAST_CONNECT_S = 10 };
 
 /* oshrun, told to let the others live when a rank dies, tells nothing of how they ended. So each says on standard error, which
  * comes here from whatever host, what it is at (coterie/started.h). While ranks meet, before there is a group and when it is
@@ -34,6 +34,7 @@ enum { LOOK_MS = 200, MOST_RANKS = 64 };
 struct rank {
     enum { NOT_BEGUN, BEGINS, MEETS, MET, ENDS } state;
     int process;
+    int status; // with which it has told that it ends
     char host[64];
     int64_t gone_ns, quiet_ns; // for how long it was seen to be gone, or stopped, or was not heard of
 };
@@ -106,11 +107,13 @@ static bool take_state(struct watch *w)
         return false;
     if (rank < 0 || rank >= w->count) return true;
     of.state = w->ranks[rank].state; // as it was, of one that only lives
+    of.status = w->ranks[rank].status;
     for (int state = BEGINS; state <= ENDS; state++)
         if (!strcmp(name, names[state])) of.state = state;
     w->ranks[rank] = of;
     if (rank == 0 && !strcmp(name, "serves")) w->serves = number;
     if (strcmp(name, names[ENDS]) != 0) return true;
+    w->ranks[rank].status = number;
     if (rank == 0) w->first = number;
     if (rank != 0 && number > w->other) w->other = number;
     if (number && !w->failed_ns) w->failed_ns = cot_now_ns();
@@ -241,12 +244,22 @@ static bool name_silent_hosts(struct watch *w, char *names, size_t bytes)
     return w->named = true;
 }
 
+/* Those that have all answered, and from which nothing else has come. */
+static void name_mute_hosts(struct watch *w, char *names, size_t bytes)
+{
+    cot_asked_hosts(&w->questions, names, bytes);
+    if (!*names || w->named || w->began_ns < ask_after_ns + answer_ns) return;
+    cot_complain("note: no rank has begun yet on %s", names);
+    w->named = true;
+}
+
 static int64_t later(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
 
-/* oshrun takes a while itself, however short the time-out, and longer where hosts are busy or far; not where one does not answer. */
+/* oshrun takes a while itself, however short the time-out, and longer where hosts are busy or far; not where other hosts were asked
+ * and do not answer, or answer while what oshrun started there does not connect. */
 static void look_for_begin(struct watch *w, int64_t passed_ns)
 {
     bool begun = false;
@@ -258,11 +271,20 @@ static void look_for_begin(struct watch *w, int64_t passed_ns)
         return;
     }
     const bool silent = name_silent_hosts(w, names, sizeof names);
-    const int64_t most_ns =
-        later(w->timeout_ns, silent ? ask_after_ns + answer_ns : COT_LEAST_START_S * second_ns);
+    if (!silent) name_mute_hosts(w, names, sizeof names);
+    const int64_t least_ns = silent   ? ask_after_ns + answer_ns
+                             : *names ? LEAST_CONNECT_S * second_ns
+                                      : COT_LEAST_START_S * second_ns,
+                  most_ns = later(w->timeout_ns, least_ns);
     if (w->began_ns < most_ns) return;
-    cot_complain("oshrun has started no rank within %.1f s%s%s", (double)most_ns * 1e-9,
-                 silent ? ": no answer from " : "", silent ? names : "");
+    const double most_s = (double)most_ns * 1e-9;
+    if (silent || !*names)
+        cot_complain("oshrun has started no rank within %.1f s%s%s", most_s,
+                     silent ? ": no answer from " : "", names);
+    else
+        cot_complain("oshrun has started no rank within %.1f s: ssh works to %s, from where nothing connects "
+                     "back (a firewall?)",
+                     most_s, names);
     give_up(w);
 }
 
@@ -273,13 +295,15 @@ static int64_t a_while_ns(const struct watch *w)
 }
 
 /* A rank has failed that nobody has named: the first, who would, has not come to that. */
-static void name_lost(const struct watch *w)
+static void name_lost(struct watch *w)
 {
     for (int r = 0; r < w->count && !w->complained && w->first != 0; r++) {
         const struct rank *rank = &w->ranks[r];
-        if (rank->process && rank->state != ENDS && !strcmp(rank->host, w->host) &&
-            !cot_launch_process_state(rank->process))
-            cot_complain("rank %d ended", r);
+        if (!rank->process || rank->state == ENDS || strcmp(rank->host, w->host) != 0 ||
+            cot_launch_process_state(rank->process))
+            continue;
+        cot_complain("rank %d ended", r);
+        w->complained = true;
     }
 }
 
@@ -326,7 +350,7 @@ static int silent_ranks(const struct watch *w)
 
 /* Until nobody holds the other end; or oshrun is killed, and what it started (an ssh that gets no answer) holds it. Ranks that do
  * not end by themselves after one has failed are ended, a second after somebody has said why: at once where that is one, which the
- * others have named by then; so are those that all others have left. */
+ * others have named by then; so is one that all others have left, which may yet say why for that second. */
 static void watch_ranks(struct watch *w)
 {
     const int64_t most_ns = 2 * LOOK_MS * 1000000;
@@ -343,7 +367,9 @@ static void watch_ranks(struct watch *w)
         look_for_signals(w, now);
         const int64_t late_ns = w->failed_ns ? now - w->failed_ns : 0,
                       patience_ns = w->complained ? second_ns : a_while_ns(w);
-        if (!w->told_ns && w->failed_ns && (asked || late_ns > patience_ns || silent_ranks(w) <= 1)) {
+        const int silent = silent_ranks(w);
+        const bool left = !silent || (silent == 1 && (w->complained || late_ns > second_ns));
+        if (!w->told_ns && w->failed_ns && (asked || late_ns > patience_ns || left)) {
             if (!asked) name_lost(w);
             kill(w->oshrun, SIGTERM);
             w->told_ns = now;
@@ -372,12 +398,24 @@ static void end_orphans(void)
     }
 }
 
+/* That a rank failed, where why got lost. Whether one did. */
+static bool tell_failed(const struct watch *w)
+{
+    for (int r = 0; r < w->count; r++) {
+        if (w->ranks[r].status <= 0) continue;
+        cot_complain("rank %d ended with status %d and did not say why", r, w->ranks[r].status);
+        return true;
+    }
+    return false;
+}
+
 /* Of oshrun, once it has ended; where no rank has told why all did, it does. */
 static void tell_end(struct watch *w, int how)
 {
     cot_remove_session_folder(w->oshrun);
     cot_remove_lost_segments(w->since);
-    if (w->complained || asked || w->first == 0 || cot_oshrun_complain(&w->words, w->hostfile) || w->told_ns)
+    if (w->complained || asked || w->first == 0 || cot_oshrun_complain(&w->words, w->hostfile) ||
+        tell_failed(w))
         return;
     if (WIFSIGNALED(how))
         cot_complain("oshrun was killed by signal %d", WTERMSIG(how));

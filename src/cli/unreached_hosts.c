@@ -95,6 +95,12 @@ int cot_hear_hosts(host_questions *questions, char *names, size_t bytes, bool fa
     return silent;
 }
 
+void cot_asked_hosts(const host_questions *questions, char *names, size_t bytes)
+{
+    *names = 0;
+    for (int i = 0; i < questions->count; i++) add_name(names, bytes, questions->list[i].address);
+}
+
 void cot_stop_asking_hosts(host_questions *questions)
 {
     for (int i = 0; i < questions->count; i++) {

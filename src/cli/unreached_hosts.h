@@ -24,6 +24,8 @@ void cot_ask_hosts(host_questions *questions, const char *hostfile);
 /* Takes the answers that there are. Names those that have not answered, and where `failed` those that have failed, as in "10.0.0.2,
  * 10.0.0.3". Returns how many have not answered. */
 int cot_hear_hosts(host_questions *questions, char *names, size_t bytes, bool failed);
+/* Names all that were asked; "": none. */
+void cot_asked_hosts(const host_questions *questions, char *names, size_t bytes);
 /* Waits for no more answers. */
 void cot_stop_asking_hosts(host_questions *questions);
 

@@ -163,9 +163,36 @@ static void segments_that_nobody_holds_are_removed(void **state)
     expect(0, "old\nopen\n", "");
 }
 
+/* The others have left already when the last says why; and where no rank says why, it is said that one failed. */
+static void a_rank_that_fails_has_its_words_or_is_named(void **state)
+{
+    (void)state;
+    start("say 0 begins 0; say 1 begins 0; say 1 ends 1; sleep 0.4; echo 'coterie: no room' >&2; say 0 ends 1; "
+          "exit 1",
+          "--ranks 2 --timeout 20", "", ":");
+    expect(1, "", "coterie: no room\n");
+    start("say 0 begins 0; say 1 begins 0; say 1 ends 3; say 0 lives 0; exit 1", "--ranks 2 --timeout 20", "",
+          ":");
+    expect(3, "", "coterie: rank 1 ended with status 3 and did not say why\n");
+}
+
+/* Hosts that ssh reaches, and from which nothing comes back, are named, and not waited for much longer than asked. */
+static void hosts_that_do_not_connect_back_are_named(void **state)
+{
+    (void)state;
+    start("exec sleep 100", "--ranks 2 --timeout 1 --hostfile $d/hosts",
+          "export OMPI_MCA_plm_rsh_agent=true; echo 10.9.8.7 >$d/hosts; ", ":");
+    expect(1, "",
+           "coterie: note: no rank has begun yet on 10.9.8.7\n"
+           "coterie: oshrun has started no rank within 10.0 s: ssh works to 10.9.8.7, from where nothing "
+           "connects back (a firewall?)\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_rank_that_fails_has_its_words_or_is_named),
+        cmocka_unit_test(hosts_that_do_not_connect_back_are_named),
         cmocka_unit_test(what_open_mpi_says_of_an_end_that_was_good_is_not_told),
         cmocka_unit_test(what_is_no_failure_ends_nothing),
         cmocka_unit_test(a_death_that_no_rank_tells_is_told),
