@@ -167,9 +167,10 @@ static void segments_that_nobody_holds_are_removed(void **state)
 static void a_rank_that_fails_has_its_words_or_is_named(void **state)
 {
     (void)state;
-    start("say 0 begins 0; say 1 begins 0; say 1 ends 1; sleep 0.4; echo 'coterie: no room' >&2; say 0 ends 1; "
-          "exit 1",
-          "--ranks 2 --timeout 20", "", ":");
+    start(
+        "say 0 begins 0; say 1 begins 0; say 1 ends 1; sleep 0.4; echo 'coterie: no room' >&2; say 0 ends 1; "
+        "exit 1",
+        "--ranks 2 --timeout 20", "", ":");
     expect(1, "", "coterie: no room\n");
     start("say 0 begins 0; say 1 begins 0; say 1 ends 3; say 0 lives 0; exit 1", "--ranks 2 --timeout 20", "",
           ":");
