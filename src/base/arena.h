@@ -13,7 +13,10 @@ typedef struct cot_arena {
     size_t bytes, used;
 } cot_arena;
 
-/* Maps `bytes` (0 is fine). Errors: OUT_OF_MEMORY. */
+/* Bytes that this process may map yet (ulimit -v); UINT64_MAX: as many as it likes. */
+uint64_t cot_mappable_bytes(void);
+
+/* Maps `bytes` (0 is fine). Errors: OUT_OF_MEMORY, with that limit where there is one. */
 cot_status cot_arena_open(cot_arena *arena, size_t bytes, cot_error *error);
 void cot_arena_close(cot_arena *arena);
 static inline bool cot_arena_measures(const cot_arena *arena)

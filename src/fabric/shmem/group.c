@@ -10,6 +10,7 @@
  * with a beat (watch.c). */
 #include "fabric/shmem/state.h"
 
+#include "base/arena.h"
 #include "base/clock.h"
 #include "base/error.h"
 
@@ -451,7 +452,7 @@ static cot_status meet(struct endpoint *self, const cot_launch_options *o, cot_e
                                                .heap_bytes = self->bytes,
                                                .made_bytes = larger(self->bytes, bytes_asked_for()),
                                                .shared_bytes = shared_memory(),
-                                               .mappable_bytes = cot_shmem_mappable(),
+                                               .mappable_bytes = cot_mappable_bytes(),
                                                .timeout_ns = o->timeout_ns,
                                                .threads = o->threads,
                                                .process = getpid(),

@@ -35,9 +35,6 @@ void cot_shmem_leave_first(void);
  * COT_MAX_RANKS); OUT_OF_MEMORY (it may map less than Open MPI takes, and ends a process for). */
 cot_status cot_shmem_join(cot_shmem_world **world, cot_error *error);
 
-/* How much more this process may map (ulimit -v); UINT64_MAX: that is not limited. */
-uint64_t cot_shmem_mappable(void);
-
 /* all [ranks][bytes] becomes what each rank gave as `own`. */
 void cot_shmem_exchange(cot_shmem_world *world, void *all, const void *own, size_t bytes);
 

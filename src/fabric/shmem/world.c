@@ -1,4 +1,5 @@
 /* The processes that were started together, before and after they are a group. */
+#include "base/arena.h"
 #include "base/error.h"
 #include "fabric/shmem/shmem.h"
 
@@ -6,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -56,18 +56,6 @@ void cot_shmem_leave_first(void)
     on_exit(leave, NULL);
 }
 
-uint64_t cot_shmem_mappable(void)
-{
-    struct rlimit most;
-    unsigned long long pages = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    const bool known = file && fscanf(file, "%llu", &pages) == 1;
-    if (file) fclose(file);
-    if (!known || getrlimit(RLIMIT_AS, &most) != 0 || most.rlim_cur == RLIM_INFINITY) return UINT64_MAX;
-    const uint64_t used = (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
-    return most.rlim_cur > used ? most.rlim_cur - used : 0;
-}
-
 cot_status cot_shmem_join(cot_shmem_world **world, cot_error *error)
 {
     *world = &joined;
@@ -78,11 +66,11 @@ cot_status cot_shmem_join(cot_shmem_world **world, cot_error *error)
     if (cot_launch_started().ranks > COT_MAX_RANKS)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%d processes were started, more than %d ranks",
                         cot_launch_started().ranks, COT_MAX_RANKS);
-    if (cot_shmem_mappable() < least_mappable)
+    if (cot_mappable_bytes() < least_mappable)
         return cot_fail(
             error, COT_OUT_OF_MEMORY,
             "Open MPI and UCX take %.2f GB of memory, of which this process may map %.2f GB (ulimit -v)",
-            (double)least_mappable / 1e9, (double)cot_shmem_mappable() / 1e9);
+            (double)least_mappable / 1e9, (double)cot_mappable_bytes() / 1e9);
     const cot_shmem_calls *calls;
     const cot_status status = cot_shmem_find(&calls, error);
     if (status != COT_OK) return status;
