@@ -29,8 +29,11 @@ typedef struct cot_roof {
     size_t buffer_bytes;
 } cot_roof;
 
+/* Bytes that reads stream over where nobody says: four times the last-level cache, at least 512 MiB. */
+size_t cot_roof_buffer_bytes(void);
+
 /* Measures the roofs with `threads` threads (1 to 256), each the best of several short runs; reads stream
- * over `buffer_bytes` in all (0: four times the last-level cache, at least 512 MiB), touched before timing.
+ * over `buffer_bytes` in all (0: cot_roof_buffer_bytes), touched before timing.
  * `isa` caps the instruction set (NULL: the best). Takes about two seconds. `look` is called with `context` after each run, by
  * a thread of its own; what it returns other than OK ends the measurement (NULL: nobody looks). Errors: OUT_OF_MEMORY,
  * UNSUPPORTED (isa), and look's. */

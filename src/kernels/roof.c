@@ -158,16 +158,21 @@ static cot_status measure(struct measurement *all, cot_error *error)
     return status;
 }
 
+size_t cot_roof_buffer_bytes(void)
+{
+    const size_t least = (size_t)1 << 29, four_caches = 4 * cot_last_level_cache_bytes();
+    return four_caches > least ? four_caches : least;
+}
+
 cot_status cot_roof_measure(cot_roof *roof, int threads, const char *isa, size_t buffer_bytes,
                             cot_roof_look *look, void *context, cot_error *error)
 {
-    const size_t least = (size_t)1 << 29, four_caches = 4 * cot_last_level_cache_bytes();
     const cot_isa_code *code = NULL;
     if (threads < 1 || threads > MOST_THREADS)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%d threads, expected 1 to %d", threads, MOST_THREADS);
     cot_status status = code_of(&code, isa, error);
     if (status) return status;
-    if (!buffer_bytes) buffer_bytes = four_caches > least ? four_caches : least;
+    if (!buffer_bytes) buffer_bytes = cot_roof_buffer_bytes();
     if (buffer_bytes / (size_t)threads < 4096)
         return cot_fail(error, COT_INVALID_ARGUMENT, "a buffer of %zu bytes, expected a page a thread",
                         buffer_bytes);

@@ -2,6 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 
 #include "harness/cli/capture.h"
 #include "coterie/engine.h"
+#include "coterie/roof.h"
 #include "coterie/trace.h"
 
 #include <jansson.h>
@@ -379,12 +381,68 @@ static void test_refusals(void **state)
     }
 }
 
+/* A system of that many KiB, as this process is told. Whether it can be made up. */
+static bool run_within(long kib, const char *options)
+{
+    char line[1024];
+    snprintf(
+        line, sizeof line,
+        "echo 'MemAvailable: %ld kB' >bench_moe_meminfo; unshare -m sh -c \"mount --bind bench_moe_meminfo "
+        "/proc/meminfo && echo mounted >&2 && exec $coterie bench moe --shape 64,32,8,2 --repeat 5 %s\"; "
+        "s=$?; "
+        "rm bench_moe_meminfo; exit $s",
+        kib, options);
+    capture_shell(&c, line);
+    static const char mounted[] = "mounted\n";
+    if (strncmp(c.err, mounted, strlen(mounted)) != 0) return false;
+    memmove(c.err, c.err + strlen(mounted), strlen(c.err + strlen(mounted)) + 1);
+    return true;
+}
+
+/* What is read between runs and to measure roofs is most of it where caches are large and the layer is small. */
+static void test_memory(void **state)
+{
+    (void)state;
+    const double cache = (double)cot_last_level_cache_bytes(), megabyte = 1 << 20,
+                 least = (4 * cache > 512 * megabyte ? 4 * cache : 512 * megabyte) +
+                         (cache <= 0                   ? 64 * megabyte
+                          : 2 * cache < 512 * megabyte ? 2 * cache
+                                                       : 512 * megabyte);
+    for (int fabric = 0; fabric < 2; fabric++) {
+        double needed, available;
+        if (!run_within(400000, fabric ? "--ranks 2 --fabric processes" : "--ranks 2")) {
+            fprintf(stderr, "SKIPPED: this system gives no /proc/meminfo of its own\n");
+            return;
+        }
+        assert_int_equal(c.status, 1);
+        assert_string_equal(c.out, "");
+        if (sscanf(c.err,
+                   "coterie: weights, rows and what is read between runs and to measure roofs need %lf GB of "
+                   "memory, %lf GB are",
+                   &needed, &available) != 2 ||
+            strchr(c.err, '\n')[1])
+            fail_msg("%s", c.err);
+        assert_true(available > 0.409 && available < 0.411);
+        if (needed * 1e9 < least - 6e6 || needed * 1e9 > least * 1.05)
+            fail_msg("%g needed, %g expected", needed * 1e9, least);
+        // Rows of several numbers of tokens, of each operator, and of capacity, all of which stay open.
+        assert_true(run_within(400000, "--ranks 2 --op bulk --tokens 65536 --json"));
+        double one, all;
+        assert_int_equal(sscanf(strstr(c.err, "need "), "need %lf", &one), 1);
+        assert_true(run_within(400000, "--ranks 2 --op bulk,fused --tokens 65536,65535 --json"));
+        assert_int_equal(sscanf(strstr(c.err, "need "), "need %lf", &all), 1);
+        const double rows = 4.0 * 65536 * 2 * 64 * 2;
+        assert_true((all - one) * 1e9 > 3 * rows - 0.02e9 && (all - one) * 1e9 < 3 * rows + 0.02e9);
+    }
+}
+
 int main(void)
 {
     write_trace();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_weights),  cmocka_unit_test(test_points),
         cmocka_unit_test(test_bytes),    cmocka_unit_test(test_timeline), cmocka_unit_test(test_text),
+        cmocka_unit_test(test_memory),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     remove(trace_path);

@@ -90,20 +90,44 @@ static int64_t most_tokens(const cot_bench_moe_options *o)
     return most;
 }
 
-/* Weights, hidden rows in and out, on rank 0 and where they are at home, and what operators pass on: a row
- * there and one back for each choice, each kept twice. */
-static cot_status check_memory(const cot_bench_setup *s, cot_error *error)
+/* What is read between runs, so that the last-level cache holds nothing else. */
+static size_t flush_bytes(void)
 {
-    double tokens = (double)s->most_tokens, hidden = (double)s->moe.expert.hidden;
-    double rows = tokens * (double)s->moe.top_k * hidden * (double)cot_dtype_bytes(s->moe.expert.type);
-    double bytes = 5 * tokens * hidden * sizeof(float) + 4 * rows;
+    const size_t cache = cot_last_level_cache_bytes(), most = (size_t)512 << 20;
+    return !cache ? (size_t)64 << 20 : 2 * cache < most ? 2 * cache : most;
+}
+
+/* Of all ranks alike: weights, hidden rows in and out, and what operators pass on: a row there and one back for each choice, each
+ * kept twice by each operator for each number of tokens, all of which stay open. */
+static double ranks_bytes(const cot_bench_setup *s)
+{
+    const double hidden = (double)s->moe.expert.hidden;
+    const size_t choice = (size_t)s->moe.top_k * cot_dtype_bytes(s->moe.expert.type);
+    double bytes = 2 * (double)s->most_tokens * hidden * sizeof(float);
+    for (size_t i = 0; i < s->options.n_tokens; i++)
+        bytes += 4 * (double)s->ops * (double)s->options.tokens[i] * hidden * (double)choice;
     for (int w = 0; w < s->kinds; w++)
         bytes += (double)s->moe.experts * (double)s->weights[w]->slot_bytes(&s->moe.expert);
-    double available = (double)cot_memory_available();
-    if (bytes <= available) return COT_OK;
-    return cot_fail(error, COT_OUT_OF_MEMORY,
-                    "weights and rows need %.1f GB of memory, %.1f GB are available", bytes / 1e9,
-                    available / 1e9);
+    return bytes;
+}
+
+/* Of rank 0: all hidden rows, three times, what is read between runs, and what the caller reads to measure roofs meanwhile. */
+static double root_bytes(const cot_bench_setup *s)
+{
+    return 3 * (double)s->most_tokens * (double)s->moe.expert.hidden * sizeof(float) + (double)flush_bytes() +
+           (double)cot_roof_buffer_bytes();
+}
+
+/* Ranks that were started from outside find out together. */
+static cot_status check_memory(const cot_bench_setup *s, cot_error *error)
+{
+    const double bytes = ranks_bytes(s) + root_bytes(s), available = (double)cot_memory_available();
+    if (s->fabric->from_outside || bytes <= available) return COT_OK;
+    return cot_fail(
+        error, COT_OUT_OF_MEMORY,
+        "weights, rows and what is read between runs and to measure roofs need %.2f GB of memory, "
+        "%.2f GB are available",
+        bytes / 1e9, available / 1e9);
 }
 
 /* The gate that chooses expert e for what has its greatest value in column e, as one kind of operators keeps it. */
@@ -141,8 +165,7 @@ static cot_status make_arrays(struct cot_bench_moe *bench, cot_error *error)
 {
     const cot_bench_setup *s = &bench->setup;
     size_t tokens = (size_t)s->most_tokens, hidden = (size_t)s->moe.expert.hidden;
-    size_t cache = cot_last_level_cache_bytes(), most = (size_t)512 << 20;
-    bench->flush_bytes = !cache ? (size_t)64 << 20 : 2 * cache < most ? 2 * cache : most;
+    bench->flush_bytes = flush_bytes();
     bench->drawn = malloc(tokens * (size_t)s->moe.top_k * sizeof *bench->drawn);
     bench->x = malloc(tokens * hidden * sizeof *bench->x);
     bench->y_first = malloc(tokens * hidden * sizeof *bench->y_first);
@@ -178,7 +201,10 @@ static cot_status start(struct cot_bench_moe *bench, cot_error *error)
                                            s->options.timeout_ns ? s->options.timeout_ns : default_timeout_ns,
                                        .main = cot_bench_serve,
                                        .argument = s};
-    const cot_launch_account account = {.options = likeness(&s->options)};
+    const double own = ranks_bytes(s) / s->options.ranks + (cot_launch_started().rank ? 0 : root_bytes(s));
+    const cot_launch_account account = {.options = likeness(&s->options),
+                                        .needed_bytes = (size_t)own,
+                                        .available_bytes = cot_memory_available()};
     const cot_rank *root;
     cot_status status = cot_launch_agree(s->fabric, &account, COT_OK, error);
     if (status == COT_OK) status = cot_launch_open(&bench->launch, &root, s->fabric, &launch, error);
@@ -241,8 +267,8 @@ cot_status cot_bench_moe_open(cot_bench_moe **out, const cot_bench_moe_options *
     struct cot_bench_moe *bench = calloc(1, sizeof *bench);
     if (!bench) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a benchmark");
     status = make_setup(&bench->setup, options, error);
-    if (status == COT_OK) status = make_arrays(bench, error);
     if (status == COT_OK) status = start(bench, error);
+    if (status == COT_OK) status = make_arrays(bench, error);
     if (status == COT_OK)
         *out = bench;
     else

@@ -178,7 +178,7 @@ static cot_status judge(const struct comparison *all, int ranks, cot_error *erro
             if (all[s].host.key == all[r].host.key) needed += (double)all[s].account.needed_bytes;
         if (needed > available)
             return cot_fail(error, COT_OUT_OF_MEMORY,
-                            "the model needs %.2f GB of memory on '%s', %.2f GB are available there",
+                            "the ranks need %.2f GB of memory on '%s', %.2f GB are available there",
                             needed / 1e9, all[r].host.name, available / 1e9);
     }
     return COT_OK;
