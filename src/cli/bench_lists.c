@@ -2,6 +2,7 @@
 
 #include "command.h"
 #include "coterie/engine.h"
+#include "coterie/started.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -255,6 +256,18 @@ bool bench_integers_parse(int64_t *list, size_t *count, const char *option, cons
     const bool good = copy && integers(list, count, (struct items){option, copy}, most);
     free(copy);
     return good;
+}
+
+bool bench_ranks_check(const int64_t *ranks, size_t count)
+{
+    const int started = cot_launch_started().ranks;
+    for (size_t i = 0; i < count && cot_is_rank(); i++) {
+        if (ranks[i] == started) continue;
+        cot_complain("--ranks %lld, but %d processes were started, each of which is a rank",
+                     (long long)ranks[i], started);
+        return false;
+    }
+    return true;
 }
 
 bool bench_lists_parse(bench_lists *lists, const bench_list_texts *t)

@@ -37,5 +37,7 @@ void bench_lists_free(bench_lists *lists);
 bool bench_link_parse(bench_lists *lists, const char *text);
 /* Cuts a comma list of 1 to `most` integers. */
 bool bench_integers_parse(int64_t *list, size_t *count, const char *option, const char *text, int64_t most);
+/* Whether ranks that were started from outside, if this is one, are as many as each of these numbers: their group is of all. */
+bool bench_ranks_check(const int64_t *ranks, size_t count);
 
 #endif

@@ -95,7 +95,8 @@ static int bench_pipeline(const void *given)
     char started[16];
     snprintf(started, sizeof started, "%d", cot_is_rank() ? cot_launch_started().ranks : 4);
     if (!settings.ranks) settings.ranks = started;
-    const bool parsed = replay_check(&w.s->replay, w.s->model, true) && pipeline_parse(&w);
+    const bool parsed = replay_check(&w.s->replay, w.s->model, true) && pipeline_parse(&w) &&
+                        bench_ranks_check(w.ranks, w.n_ranks);
     const bool good = parsed && replay_open(&w.replay, &w.s->replay, &w.s->engine) &&
                       pipeline_list_ways(&w) && measure_all(&w);
     struct pipeline_names *names[] = {&w.pipelines, &w.ops,    &w.predictions, &w.collectives,

@@ -116,6 +116,23 @@ static void ways_of_a_pipeline_are_measured(void **state)
         fail_msg("%s", c.err);
 }
 
+/* Before anything is measured for the number that there is. */
+static void several_numbers_of_ranks_are_refused(void **state)
+{
+    (void)state;
+    static const char *const benches[] = {
+        "bench pipeline $m --repeat 1 --tokens 8 --ranks 2,3",
+        "bench moe --shape 64,32,4,2 --tokens 16 --repeat 5 --ranks 2,3 --fabric shmem"};
+    for (int i = 0; i < 2; i++) {
+        start("2", "", benches[i]);
+        assert_int_not_equal(c.status, 0);
+        assert_string_equal(c.out, "");
+        if (!strstr(c.err, "coterie: --ranks 3, but 2 processes were started, each of which is a rank\n") ||
+            own_lines(c.err) != 1)
+            fail_msg("%s", c.err);
+    }
+}
+
 static void one_prompt_comes_from_standard_input(void **state)
 {
     (void)state;
@@ -434,6 +451,7 @@ int main(void)
         cmocka_unit_test(logits_are_those_of_threads),
         cmocka_unit_test(a_benchmark_is_printed_once),
         cmocka_unit_test(ways_of_a_pipeline_are_measured),
+        cmocka_unit_test(several_numbers_of_ranks_are_refused),
         cmocka_unit_test(one_prompt_comes_from_standard_input),
         cmocka_unit_test(a_heap_beyond_the_shared_memory_is_one_line),
         cmocka_unit_test(a_limit_of_memory_is_one_line),
