@@ -199,6 +199,10 @@ static int use_tables(prediction_table *table, const struct settings *s, inputs 
         cot_complain("note: whether these tokens are those that '%s' learnt from cannot be told of counts "
                      "and sequences",
                      s->tables);
+    if (info.has[COT_PREDICT_CONTEXT_DECODE] && !info.has[COT_PREDICT_CONTEXT_PREFILL])
+        cot_complain(
+            "note: context-prefill is not in '%s', which an older build made: coterie group makes it",
+            s->tables);
     int status = leave_out_training(in, &info, s->tables);
     if (status == COT_EXIT_OK && in->expert_rank &&
         (info.n_ranks != in->map.n_ranks || info.n_layers != in->trace.n_layers ||
