@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-uint64_t cot_mappable_bytes(void)
+uint64_t cot_arena_mappable_bytes(void)
 {
     struct rlimit most;
     unsigned long long pages = 0;
@@ -22,7 +22,7 @@ uint64_t cot_mappable_bytes(void)
 
 static cot_status fail_to_map(size_t bytes, cot_error *error)
 {
-    const uint64_t most = cot_mappable_bytes();
+    const uint64_t most = cot_arena_mappable_bytes();
     if (most == UINT64_MAX) return cot_fail(error, COT_OUT_OF_MEMORY, "cannot map %zu bytes", bytes);
     return cot_fail(error, COT_OUT_OF_MEMORY,
                     "cannot map %zu bytes of memory: this process may map %.3f GB more (ulimit -v)", bytes,

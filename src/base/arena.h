@@ -14,7 +14,7 @@ typedef struct cot_arena {
 } cot_arena;
 
 /* Bytes that this process may map yet (ulimit -v); UINT64_MAX: as many as it likes. */
-uint64_t cot_mappable_bytes(void);
+uint64_t cot_arena_mappable_bytes(void);
 
 /* Maps `bytes` (0 is fine). Errors: OUT_OF_MEMORY, with that limit where there is one. */
 cot_status cot_arena_open(cot_arena *arena, size_t bytes, cot_error *error);

@@ -452,7 +452,7 @@ static cot_status meet(struct endpoint *self, const cot_launch_options *o, cot_e
                                                .heap_bytes = self->bytes,
                                                .made_bytes = larger(self->bytes, bytes_asked_for()),
                                                .shared_bytes = shared_memory(),
-                                               .mappable_bytes = cot_mappable_bytes(),
+                                               .mappable_bytes = cot_arena_mappable_bytes(),
                                                .timeout_ns = o->timeout_ns,
                                                .threads = o->threads,
                                                .process = getpid(),

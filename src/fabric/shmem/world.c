@@ -66,11 +66,11 @@ cot_status cot_shmem_join(cot_shmem_world **world, cot_error *error)
     if (cot_launch_started().ranks > COT_MAX_RANKS)
         return cot_fail(error, COT_INVALID_ARGUMENT, "%d processes were started, more than %d ranks",
                         cot_launch_started().ranks, COT_MAX_RANKS);
-    if (cot_mappable_bytes() < least_mappable)
+    if (cot_arena_mappable_bytes() < least_mappable)
         return cot_fail(
             error, COT_OUT_OF_MEMORY,
             "Open MPI and UCX take %.2f GB of memory, of which this process may map %.2f GB (ulimit -v)",
-            (double)least_mappable / 1e9, (double)cot_mappable_bytes() / 1e9);
+            (double)least_mappable / 1e9, (double)cot_arena_mappable_bytes() / 1e9);
     const cot_shmem_calls *calls;
     const cot_status status = cot_shmem_find(&calls, error);
     if (status != COT_OK) return status;
