@@ -9,6 +9,7 @@
 #include "routing/import.h"
 
 #include "base/error.h"
+#include "base/rng.h"
 #include "routing/load/reader.h"
 #include "routing/sglang.h"
 
@@ -22,6 +23,12 @@ typedef struct request {
     int64_t next; // position
     bool seen;    // in the pass at hand
 } request;
+
+/* A record that was taken: its forward pass, and a hash of what it says. */
+typedef struct taken_record {
+    int64_t pass;
+    uint64_t key;
+} taken_record;
 
 typedef struct recording {
     cot_import *import;
@@ -37,7 +44,10 @@ typedef struct recording {
     uint16_t *chosen; // [n_moe][top_k] of a token
     request *live;    // of the file at hand
     size_t n_live, room_live;
-    int64_t taken, dropped; // tokens
+    int64_t taken, dropped;      // tokens
+    taken_record *records_taken; // those of the files before in order, then those of the file at hand
+    size_t n_records, n_before, room_records;
+    int64_t repeated; // records of other ranks that were left out
 } recording;
 
 static cot_status no_memory(const recording *r)
@@ -151,9 +161,51 @@ static void end_pass(recording *r, bool prefilled)
     r->n_live = kept;
 }
 
+static int by_pass_and_key(const void *a, const void *b)
+{
+    const taken_record *x = a, *y = b;
+    if (x->pass != y->pass) return x->pass < y->pass ? -1 : 1;
+    return (x->key > y->key) - (x->key < y->key);
+}
+
+/* Whether a rank before has recorded the same; it is remembered if not. */
+static cot_status is_repeated(bool *repeated, recording *r, const cot_torch_value *record)
+{
+    const cot_torch_tensor *ids;
+    const cot_torch_value *pass = cot_torch_get(record, "forward_pass_id"),
+                          *positions = cot_torch_get(record, "positions"),
+                          *input = cot_torch_get(record, "input_ids");
+    *repeated = false;
+    cot_status status = ids_of(&ids, r, record);
+    if (status != COT_OK) return status;
+    taken_record own = {.pass = pass && pass->kind == COT_TORCH_INTEGER ? pass->integer : -1,
+                        .key = cot_mix64((uint64_t)ids->shape[1])};
+    for (int64_t t = 0; t < ids->shape[1]; t++) {
+        bool whole;
+        if ((status = choose(&whole, r, ids, t)) != COT_OK) return status;
+        own.key = cot_mix64(own.key ^ (uint64_t)listed(positions, t));
+        own.key = cot_mix64(own.key ^ (uint64_t)listed(input, t));
+        own.key = cot_mix64(own.key ^ (uint64_t)whole);
+        for (size_t i = 0; whole && i < (size_t)r->n_moe * (size_t)r->top_k; i++)
+            own.key = cot_mix64(own.key ^ r->chosen[i]);
+    }
+    *repeated = r->n_before && bsearch(&own, r->records_taken, r->n_before, sizeof own, by_pass_and_key);
+    if (*repeated) return COT_OK;
+    if (r->n_records == r->room_records) {
+        const size_t room = r->room_records ? 2 * r->room_records : 64;
+        taken_record *larger = realloc(r->records_taken, room * sizeof *larger);
+        if (!larger) return no_memory(r);
+        r->records_taken = larger;
+        r->room_records = room;
+    }
+    r->records_taken[r->n_records++] = own;
+    return COT_OK;
+}
+
 static cot_status add_record(recording *r, const cot_torch_value *record)
 {
     const cot_torch_tensor *ids;
+    bool repeated;
     const cot_torch_value *positions = cot_torch_get(record, "positions"),
                           *lengths = cot_torch_get(record, "extend_seq_lens"),
                           *input = cot_torch_get(record, "input_ids");
@@ -161,7 +213,10 @@ static cot_status add_record(recording *r, const cot_torch_value *record)
     size_t from = prefilled && r->n_live ? r->n_live - 1 : 0;
     int64_t part = 0, left = 0; // of a prefilled request
     request *at = NULL;
-    cot_status status = ids_of(&ids, r, record);
+    cot_status status = is_repeated(&repeated, r, record);
+    if (status == COT_OK && repeated) r->repeated++;
+    if (status != COT_OK || repeated) return status;
+    status = ids_of(&ids, r, record);
     for (int64_t t = 0; status == COT_OK && t < ids->shape[1]; t++) {
         const int64_t position = listed(positions, t), id = listed(input, t);
         bool whole;
@@ -204,6 +259,8 @@ static cot_status read_file(recording *r, const char *path,
     int64_t experts;
     r->path = path;
     r->n_live = 0;
+    if (r->n_records) qsort(r->records_taken, r->n_records, sizeof *r->records_taken, by_pass_and_key);
+    r->n_before = r->n_records;
     cot_status status = cot_torch_open(&file, path, r->error);
     if (status != COT_OK) return status;
     const cot_torch_tensor *map = cot_torch_get_tensor(file.value, "last_physical_to_logical_map");
@@ -269,6 +326,11 @@ static cot_status finish(recording *r, cot_trace *trace)
                         r->top_k);
     cot_import_note(r->import, "%" PRId32 " layers of %" PRId64 " have experts; %" PRId32 " of them a token",
                     r->n_moe, r->layers, r->top_k);
+    if (r->repeated)
+        cot_import_note(r->import,
+                        "%" PRId64 " records left out, which ranks before have recorded too (tensor-parallel "
+                        "ranks each record all tokens)",
+                        r->repeated);
     if (r->dropped)
         cot_import_note(r->import,
                         "%" PRId64
@@ -296,6 +358,7 @@ cot_status cot_import_sglang(cot_trace *trace, cot_import *import, cot_error *er
     free(r.moe);
     free(r.chosen);
     free(r.live);
+    free(r.records_taken);
     cot_load_paths_close(&files);
     return status;
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { LAYERS = 3, SLOTS = 5, K = 2, COLUMNS = 3 }; // layer 0 is dense; no token has a third expert
 static const int32_t map[LAYERS][SLOTS] = {{0, 1, 2, 3, 0}, {3, 2, 1, 0, 2}, {1, 0, 3, 2, 1}};
@@ -19,6 +20,8 @@ typedef struct writer {
     int32_t numbers[8][LAYERS * 16 * COLUMNS];
     size_t counts[8];
     int storages;
+    int passes;
+    int turned; // slots that the map's rows are turned by
 } writer;
 static writer w;
 
@@ -77,13 +80,22 @@ static void put_tensor(const char *key, const int32_t *values, const int *shape,
         "ccollections\nOrderedDict\n)RtR");
 }
 
-static void begin(void)
+/* A file whose map has each expert `turned` slots further on than `map`. */
+static void begin_turned(int turned)
 {
-    w = (writer){0};
+    int32_t own[LAYERS][SLOTS];
+    for (int l = 0; l < LAYERS; l++)
+        for (int s = 0; s < SLOTS; s++) own[l][(s + turned) % SLOTS] = map[l][s];
+    w = (writer){.turned = turned};
     put("\x80\2}(");
-    put_tensor("last_physical_to_logical_map", &map[0][0], (const int[]){LAYERS, SLOTS}, 2);
+    put_tensor("last_physical_to_logical_map", &own[0][0], (const int[]){LAYERS, SLOTS}, 2);
     put_word("records");
     put("](");
+}
+
+static void begin(void)
+{
+    begin_turned(0);
 }
 
 /* Which slot a token's k-th expert sits in. */
@@ -99,10 +111,13 @@ static void put_pass(const int *ids, const int *positions, int n, const int *len
     for (int l = 0; l < LAYERS; l++)
         for (int t = 0; t < n; t++)
             for (int k = 0; k < COLUMNS; k++)
-                slots[(l * n + t) * COLUMNS + k] = l && k < K && ids[t] >= 0 ? slot_of(ids[t], l, k) : -1;
+                slots[(l * n + t) * COLUMNS + k] =
+                    l && k < K && ids[t] >= 0 ? (slot_of(ids[t], l, k) + w.turned) % SLOTS : -1;
     put("}(");
     put_word("rank");
     put_integer(0);
+    put_word("forward_pass_id");
+    put_integer(w.passes++);
     put_list("input_ids", ids, n);
     if (positions) put_list("positions", positions, n);
     if (lengths)
@@ -194,6 +209,49 @@ static void test_no_positions(void **state)
     cot_trace_close(&trace);
 }
 
+/* Ranks of tensor parallelism record the same tokens, under slots of their own: they are taken once. What differs in its pass, a
+ * token, a position or an expert is not the same, nor is what one rank records twice. */
+static void test_ranks_alike(void **state)
+{
+    scratch_pad *pad = *state;
+    cot_trace trace;
+    static const int ids[] = {10, 11, 12}, others[] = {10, 11, 17}, from_0[] = {0, 1, 2}, length[] = {3};
+    assert_int_equal(mkdir(in_scratch(pad, "ranks"), 0777), 0);
+    for (int rank = 0; rank < 3; rank++) {
+        char name[32];
+        begin_turned(rank);
+        put_pass(ids, from_0, 3, length, 1);
+        w.passes = 0;
+        put_pass(ids, from_0, 3, length, 1);
+        put_pass((const int[]){13}, (const int[]){3}, 1, NULL, 0);
+        if (rank == 2) { // each after the pass of the same number, of which one thing differs
+            w.passes = 0;
+            put_pass(others, from_0, 3, length, 1);
+            put_pass((const int[]){13}, (const int[]){4}, 1, NULL, 0);
+            put_pass((const int[]){13}, (const int[]){3}, 1, NULL, 0);
+        }
+        snprintf(name, sizeof name, "ranks/%d.pt", rank);
+        end(pad, name);
+    }
+    import(pad, &trace, "ranks");
+    check(&trace, (const int[]){10, 11, 12, 13, 10, 11, 12, 10, 11, 17, 13, 13},
+          (const int[]){0, 4, 7, 10, 11, 12}, 5);
+    assert_non_null(strstr(pad->notes, "6 records left out, which ranks before have recorded too"));
+    cot_trace_close(&trace);
+    // the same tokens, of which other experts are recorded
+    remove_tree(in_scratch(pad, "ranks"));
+    assert_int_equal(mkdir(in_scratch(pad, "ranks"), 0777), 0);
+    for (int rank = 0; rank < 2; rank++) {
+        begin();
+        w.turned = rank;
+        put_pass(ids, from_0, 3, length, 1);
+        end(pad, rank ? "ranks/1.pt" : "ranks/0.pt");
+    }
+    import(pad, &trace, "ranks");
+    assert_int_equal(trace.n_sequences, 2);
+    cot_trace_close(&trace);
+}
+
 /* A folder holds a file a rank: what torch itself wrote. */
 static void test_samples(void **state)
 {
@@ -253,6 +311,7 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_requests), cmocka_unit_test(test_no_positions),
-                                       cmocka_unit_test(test_samples), cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_ranks_alike), cmocka_unit_test(test_samples),
+                                       cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }
