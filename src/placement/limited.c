@@ -188,18 +188,6 @@ static cot_status seat(cot_limited *w, best *b, cot_error *error)
     return status;
 }
 
-/* The most even placement, whatever the limit: found greedily, or by a search where the limit asks for it. */
-static cot_status pack(cot_limited *w, best *b, cot_error *error)
-{
-    cot_status status = cot_limited_pack(w, false, &b->peak, &b->layer, &b->proven, error);
-    if (status == COT_OK && b->peak > 1)
-        status = cot_limited_pack(w, true, &b->peak, &b->layer, &b->proven, error);
-    if (status != COT_OK || b->peak > 1) return status;
-    cot_limited_draw_near(w);
-    keep(w, b);
-    return COT_OK;
-}
-
 /* The problem with at most `seats` experts of a layer on a rank; `c_layer` [S] is its room. */
 static cot_problem with_seats(const cot_problem *p, int32_t seats, int32_t *c_layer)
 {
@@ -207,6 +195,41 @@ static cot_problem with_seats(const cot_problem *p, int32_t seats, int32_t *c_la
     fewer.c_layer = c_layer;
     for (int32_t s = 0; s < p->S; s++) c_layer[s] = p->c_layer[s] < seats ? p->c_layer[s] : seats;
     return fewer;
+}
+
+/* Packs with as many seats a rank as mean ranks need, which layers that share a rank's room leave each other. */
+static cot_status pack_few(cot_limited *w, best *b, cot_error *error)
+{
+    const cot_problem *p = w->p;
+    double peak;
+    int32_t layer;
+    bool proven;
+    int32_t *c_layer = malloc((size_t)p->S * sizeof *c_layer);
+    if (!c_layer)
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a placement with a load limit");
+    const cot_problem fewer = with_seats(p, (p->E + p->S - 1) / p->S, c_layer);
+    cot_status status = COT_OK;
+    if (cot_problem_feasible(&fewer, NULL) == COT_OK) {
+        w->p = &fewer;
+        status = cot_limited_pack(w, true, &peak, &layer, &proven, error);
+        w->p = p;
+        if (status == COT_OK && peak < b->peak) b->peak = peak, b->layer = layer;
+    }
+    free(c_layer);
+    return status;
+}
+
+/* The most even placement, whatever the limit: found greedily, or by a search where the limit asks for it. */
+static cot_status pack(cot_limited *w, best *b, cot_error *error)
+{
+    cot_status status = cot_limited_pack(w, false, &b->peak, &b->layer, &b->proven, error);
+    if (status == COT_OK && b->peak > 1)
+        status = cot_limited_pack(w, true, &b->peak, &b->layer, &b->proven, error);
+    if (status == COT_OK && b->peak > 1 && !b->proven) status = pack_few(w, b, error);
+    if (status != COT_OK || b->peak > 1) return status;
+    cot_limited_draw_near(w);
+    keep(w, b);
+    return COT_OK;
 }
 
 /* Placements on few seats a rank: on as many as the limit has room for mean experts. */

@@ -121,7 +121,8 @@ static void begin(layer *y, cot_limited *w, int32_t l, int32_t after)
 
 /* ---- an even layer, greedily ---- */
 
-/* The hottest first, each to the rank of least load; of equal ones the hot experts, which stay alone, to those with few seats
+/* The hottest first, each to the rank of least load (there is one with a seat: the spare ones and the slack are E or more as
+ * long as all layers left have seats, which a problem that is feasible begins with and every layer keeps); of equal ones the hot experts, which stay alone, to those with few seats
  * left. */
 static void spread(layer *y)
 {
@@ -186,6 +187,30 @@ static void even_out(layer *y)
         y->sum[a] = add_up(y, a);
         y->sum[to] = add_up(y, to);
     }
+}
+
+/* Deals what the ranks carry anew: most experts to the rank with most seats left, so that none has used up its seats while
+ * others have many. Loads stay. The ranks stay too where one has no seats for that, or later layers would be short of some. */
+static void even_seats(layer *y, cot_limited *w, int32_t after)
+{
+    const cot_problem *p = y->p;
+    int32_t *by_left = y->by_cost, *by_held = w->order, *to = y->paid;
+    int64_t later = 0; // seats of later layers
+    for (int32_t s = 0; s < p->S; s++) w->held[s] = 0;
+    for (int32_t e = 0; e < p->E; e++) w->held[y->rank[e]]++;
+    for (int32_t s = 0; s < p->S; s++) w->sum[s] = p->c_exp[s] - w->used[s];
+    cot_sort_indices(by_left, w->sum, p->S, true, w->scratch);
+    for (int32_t s = 0; s < p->S; s++) w->sum[s] = w->held[s];
+    cot_sort_indices(by_held, w->sum, p->S, true, w->scratch);
+    for (int32_t i = 0; i < p->S; i++) {
+        const int32_t s = by_left[i], held = w->held[by_held[i]];
+        const int64_t left = (int64_t)p->c_exp[s] - w->used[s] - held, most = (int64_t)after * p->c_layer[s];
+        if (left < 0 || held > p->c_layer[s]) return;
+        to[by_held[i]] = s;
+        later += left < most ? left : most;
+    }
+    if (later < (int64_t)after * p->E) return;
+    for (int32_t e = 0; e < p->E; e++) y->rank[e] = to[y->rank[e]];
 }
 
 /* ---- branch and bound ---- */
@@ -324,6 +349,7 @@ cot_status cot_limited_pack(cot_limited *w, bool search, double *peak, int32_t *
             *proven &= search_peak(&y, w, l, p->L - 1 - l);
             here = y.value;
         }
+        even_seats(&y, w, p->L - 1 - l);
         memcpy(rank, y.rank, (size_t)p->E * sizeof *rank);
         for (int32_t e = 0; e < p->E; e++) w->used[rank[e]]++;
         if (here > w->most[l] * *peak) {
