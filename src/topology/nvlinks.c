@@ -64,11 +64,35 @@ static bool is_row(const char *line)
     return number > 0 || (number == 0 && read_cell(cell));
 }
 
+static size_t count_rows(const char *text)
+{
+    size_t rows = 0;
+    for (; *text; text += strcspn(text, "\n"), text += *text == '\n') rows += is_row(text);
+    return rows;
+}
+
+/* How many GPUs the line of columns names, which may be underlined; 0 where there is none before the first row. */
+static size_t count_columns(const char *text)
+{
+    size_t columns = 0;
+    for (; *text && !columns && !is_row(text); text += strcspn(text, "\n"), text += *text == '\n') {
+        const char *end = text + strcspn(text, "\n");
+        for (const char *at = text; (at = strstr(at, "GPU")) && at < end; at += 3)
+            columns += at[3] >= '0' && at[3] <= '9' && strtoul(at + 3, NULL, 10) == columns;
+    }
+    return columns;
+}
+
 /* `cells` [n][n] as read_cell has them; the text is cut up. */
 static cot_status read_rows(int32_t *cells, int32_t n, char *text, const char *path, cot_error *error)
 {
     char *line_end, *cell_end;
     int32_t rows = 0;
+    const size_t columns = count_columns(text), given = count_rows(text);
+    if (columns > given)
+        return cot_fail(error, COT_MALFORMED,
+                        "'%s' has columns of %zu GPUs, but rows of %zu: it seems to be cut off", path,
+                        columns, given);
     for (char *line = strtok_r(text, "\n", &line_end); line; line = strtok_r(NULL, "\n", &line_end)) {
         if (!is_row(line)) continue;
         char *cell = strtok_r(line, blanks, &cell_end);
@@ -78,6 +102,10 @@ static cot_status read_rows(int32_t *cells, int32_t n, char *text, const char *p
         for (int32_t to = 0; to < n; to++) {
             cell = strtok_r(NULL, blanks, &cell_end);
             const int32_t way = cell ? read_cell(cell) : 0;
+            if (way == -1 && to != rows)
+                return cot_fail(error, COT_MALFORMED,
+                                "'%s': 'X' between GPU%d and GPU%d, expected where they are the same", path,
+                                rows, to);
             if (!way)
                 return cot_fail(error, COT_MALFORMED, "'%s': '%s' between GPU%d and GPU%d is no link", path,
                                 cell ? cell : "", rows, to);
@@ -114,9 +142,7 @@ bool cot_nvlinks_is(const char *text)
 
 cot_status cot_read_topology_nvlinks(cot_topology *graph, const cot_topology_text *file, cot_error *error)
 {
-    size_t n = 0;
-    for (const char *line = file->text; *line; line += strcspn(line, "\n"), line += *line == '\n')
-        n += is_row(line);
+    const size_t n = count_rows(file->text);
     if (n > COT_TOPOLOGY_MAX_RANKS)
         return cot_fail(error, COT_UNSUPPORTED, "'%s' has more than %d GPUs", file->path,
                         COT_TOPOLOGY_MAX_RANKS);

@@ -459,6 +459,10 @@ static void test_nccl_given_links(void **state)
     demand(pasted, NULL, hops, 3, (const double[]){0, 0, 6, 0, 0, 5, 6, 5, 0}); // a topology of its own
     demand(matrix, NULL, cost, 3, (const double[]){0, 1.5, 18, 1.5, 0, 17.5, 18, 17.5, 0});
     demand("    GPU0    CPU Affinity\nGPU0     X  0-3\n", NULL, hops, 1, (const double[]){0});
+    refuse("\t\033[4mGPU0\tGPU1\tGPU2\tGPU NUMA ID\033[0m\nGPU0\tX\tNV1\tNV1\t0\nGPU1\tNV1\tX\tNV1\t0\n",
+           NULL, "has columns of 3 GPUs, but rows of 2: it seems to be cut off");
+    refuse("GPU0 GPU1\nGPU0 X NV1\n", NULL, "has columns of 2 GPUs, but rows of 1");
+    refuse("GPU0 X X\nGPU1 NV1 X\n", NULL, "'X' between GPU0 and GPU1");
     refuse("GPU0 X NV1\nGPU1 NV1\n", NULL, "'' between GPU1 and GPU1 is no link");
     refuse("    GPU0    GPU1\n", NULL, "is no topology");
     nvlink = links_path;
