@@ -67,8 +67,8 @@ typedef struct cot_topology_options {
      * which says which adapter is which rank's. Ranks of one domain, which may be several hosts, are 0 hops apart (a rack
      * of NVLinks). */
     const char *hosts;
-    /* NCCL's topology alone, besides the links that it holds: "all" for an NVSwitch that joins all GPUs, or a file that
-     * `nvidia-smi topo -m` printed; NULL: no more. */
+    /* NCCL's topology alone, besides the links that it holds: "all" for an NVSwitch that joins all GPUs of a host, or a file
+     * that `nvidia-smi topo -m` printed on one, taken for each; NULL: no more. */
     const char *nvlink;
     int32_t ranks; // expected number of ranks; 0: whatever the file holds
     /* Told, a line each, what seems to be missing; NULL: nobody. */

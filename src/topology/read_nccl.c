@@ -344,25 +344,55 @@ static bool build_links(cot_topology *graph, reading *r, bool *joined)
     return built;
 }
 
-/* The NVLinks that the caller knows of: all to all by a switch, or as a file counts them. */
+/* Joins the GPUs of each host by a switch. */
+static bool add_switches(cot_topology *graph, const reading *r)
+{
+    bool built = true;
+    for (int32_t h = 0; built && h < r->n_hosts; h++) {
+        const int32_t fabric = cot_graph_vertex(graph, "nvswitch");
+        for (int32_t g = 0; built && g < r->n_gpus; g++)
+            if (r->nodes[r->gpus[g].node].host == h)
+                built = cot_graph_cable(graph, cot_graph_inside(r->gpus[g].rank, fabric, all_nvlinks_gbps));
+    }
+    return built;
+}
+
+/* The GPUs of host `h` in the order of their ranks, by rank: `ranks` has room for all. Returns how many there are. */
+static int32_t ranks_of(int32_t *ranks, const cot_topology *graph, const reading *r, int32_t h)
+{
+    int32_t n = 0;
+    for (int32_t rank = 0; rank < r->n_gpus; rank++)
+        if (graph->owner->host[rank] == h) ranks[n++] = rank;
+    return n;
+}
+
+/* The NVLinks that the caller knows of: all to all of a host by a switch, or as a file counts them, of one host for every
+ * host. */
 static bool add_given_links(cot_topology *graph, reading *r)
 {
     const char *given = r->file->options->nvlink;
-    const size_t n = (size_t)r->n_gpus;
-    bool built = true;
-    if (!strcmp(given, "all")) {
-        const int32_t fabric = cot_graph_vertex(graph, "nvswitch");
-        for (int32_t rank = 0; built && rank < r->n_gpus; rank++)
-            built = cot_graph_cable(graph, cot_graph_inside(rank, fabric, all_nvlinks_gbps));
-        return built;
+    if (!strcmp(given, "all")) return add_switches(graph, r);
+    int32_t *ranks = malloc((size_t)r->n_gpus * sizeof *ranks), *links = NULL;
+    bool built = ranks != NULL;
+    int32_t n = 0;
+    for (int32_t h = 0; built && r->status == COT_OK && h < r->n_hosts; h++) {
+        const int32_t here = ranks_of(ranks, graph, r, h);
+        if (!here) continue;
+        if (!links) {
+            n = here;
+            built = (links = malloc((size_t)n * (size_t)n * sizeof *links)) != NULL;
+            if (built) r->status = cot_nvlinks_read(links, n, given, r->error);
+        }
+        if (built && r->status == COT_OK && here != n)
+            r->status = cot_fail(r->error, COT_MALFORMED,
+                                 "'%s' has links of %" PRId32 " GPUs, a host of '%s' has %" PRId32, given, n,
+                                 r->file->path, here);
+        for (int32_t i = 0; r->status == COT_OK && built && i < n * n; i++)
+            if (links[i])
+                built = cot_graph_link(graph,
+                                       cot_graph_inside(ranks[i / n], ranks[i % n], nvlink_gbps * links[i]));
     }
-    int32_t *links = malloc(n * n * sizeof *links);
-    if (!links) return false;
-    r->status = cot_nvlinks_read(links, r->n_gpus, given, r->error);
-    for (size_t i = 0; r->status == COT_OK && built && i < n * n; i++)
-        if (links[i])
-            built = cot_graph_link(
-                graph, cot_graph_inside((int32_t)(i / n), (int32_t)(i % n), nvlink_gbps * links[i]));
+    free(ranks);
     free(links);
     return built;
 }

@@ -449,6 +449,21 @@ static void test_nccl_given_links(void **state)
     const double pcie = 1 + 3e5 / (16 * 2 * 128.0 / 130) * 1e-3; // two links of half a microsecond
     demand("<system><cpu>" PCIE("A") PCIE("B") PCIE("C") "</cpu></system>", NULL, cost, 3,
            (const double[]){0, 1.5, pcie, 1.5, 0, pcie, pcie, pcie, 0}); // NVLinks: 300 GB/s
+    // hosts: their own switches, or one host's matrix for each; ranks of the two take turns
+    static const char hosts[] =
+        "<system>" HOST("0x1", "A", "<gpu rank=\"0\"/>", GPU("B", "0x0302", "<gpu rank=\"2\"/>"))
+            HOST("0x2", "A", "<gpu rank=\"1\"/>", GPU("B", "0x0302", "<gpu rank=\"3\"/>")) "</system>";
+    const double joined[] = {0, 4, 0, 4, 4, 0, 4, 0, 0, 4, 0, 4, 4, 0, 4, 0};
+    nvlink = "all";
+    demand(hosts, NULL, hops, 4, joined);
+    nvlink = links_path;
+    write_text(links_path, "GPU0 X NV1\nGPU1 NV1 X\n");
+    demand(hosts, NULL, hops, 4, joined);
+    refuse("<system>" HOST("0x1", "A", "<gpu/>", GPU("B", "0x0302", "<gpu/>"))
+               HOST("0x2", "A", "<gpu/>", "") "</system>",
+           NULL, "has links of 2 GPUs, a host of");
+    write_text(links_path, "GPU0 X\n");
+    refuse(hosts, NULL, "between GPU0 and GPU1 is no link");
     // pasted, indented and without tabs: the line of columns begins with GPU0 as a row does
     static const char pasted[] =
         "        GPU0    GPU1    GPU2    CPU Affinity\r\n    GPU0     X      NV12    SYS     0-3\r\n"
