@@ -318,11 +318,21 @@ static void test_logical_count(void **state)
         assert_string_equal(load.format, "logical_count");
         assert_true(load.from_engine && !load.sources_known && !load.top_k);
         assert_non_null(strstr(pad->notes, "2 of 5 layers, layer 0 the first, have no load"));
+        assert_null(strstr(pad->notes, "does not number its"));
         cot_load_counts_free(&load);
         assert_int_equal(read_with(pad, &load, in_scratch(pad, names[i]), 3, &error),
                          COT_OK); // rows from layer 3 on
         assert_int_equal(load.layers[0], 3);
         assert_null(strstr(pad->notes, "is not used"));
+        cot_load_counts_free(&load);
+    }
+    // a first row with tokens may be that of another layer than 0
+    put_text(pad, "moe.json", "[[1, 2], [3, 4]]");
+    for (int first = 0; first < 4; first += 3) {
+        cot_load_counts load;
+        cot_error error;
+        assert_int_equal(read_with(pad, &load, in_scratch(pad, "moe.json"), first, &error), COT_OK);
+        assert_int_equal(strstr(pad->notes, "does not number its 2 rows") != NULL, !first);
         cot_load_counts_free(&load);
     }
 }

@@ -118,6 +118,20 @@ static cot_status read_npy(cot_load_counts *load, const cot_load_files *files, c
     return status;
 }
 
+/* Row 0 of a model's every layer has no load where layer 0 is dense; one that has some may be the first MoE layer's. */
+static void note_rows(const cot_load_counts *load, const cot_load_files *files)
+{
+    double sum = 0;
+    for (int32_t e = 0; e < load->n_experts; e++) sum += load->tokens[e];
+    if (sum > 0 && !files->options->first_layer)
+        cot_load_note(
+            files,
+            "'%s' does not number its %" PRId32
+            " rows: row 0, which has tokens, is taken for the model's layer 0, unless a first layer "
+            "is given",
+            files->paths[0], load->n_layers);
+}
+
 bool cot_load_is_npy(const char *data, size_t bytes)
 {
     return bytes > 6 && !memcmp(data, "\x93NUMPY", 6);
@@ -132,5 +146,6 @@ cot_status cot_load_read_logical_count(cot_load_counts *load, const cot_load_fil
     status =
         (cot_load_is_npy((const char *)map.data, map.bytes) ? read_npy : read_json)(load, files, &map, error);
     cot_file_map_close(&map);
+    if (status == COT_OK) note_rows(load, files);
     return status;
 }
