@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/file.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -171,7 +172,31 @@ cot_status cot_read_topology_ibnet(cot_topology *graph, const cot_topology_text 
 struct row {
     cot_ibnet_text host, device; // of length 0 where the description does not say
     cot_ibnet_text guid;
+    bool shared; // `device` is the whole name of an adapter, too, or may be a GUID
 };
+
+static int by_text(const void *a, const void *b)
+{
+    return cot_ibnet_compare(*(const cot_ibnet_text *)a, *(const cot_ibnet_text *)b);
+}
+
+/* Whether a device may be taken for a GUID: digits, perhaps with what marks them as one. */
+static bool may_be_guid(cot_ibnet_text device)
+{
+    const bool marked = device.length > 2 && strchr("0Hh", *device.at) && strchr("xX-", device.at[1]);
+    for (size_t i = marked ? 2 : 0; i < device.length; i++)
+        if (!isxdigit((unsigned char)device.at[i])) return false;
+    return true;
+}
+
+/* Sets what rows share; `names` [count] are the adapters' descriptions. */
+static void find_shared(struct row *rows, cot_ibnet_text *names, size_t count)
+{
+    qsort(names, count, sizeof *names, by_text);
+    for (size_t i = 0; i < count; i++)
+        rows[i].shared =
+            may_be_guid(rows[i].device) || bsearch(&rows[i].device, names, count, sizeof *names, by_text);
+}
 
 static bool same_adapter(const struct row *a, const struct row *b)
 {
@@ -191,7 +216,7 @@ static int by_host(const void *a, const void *b)
     return strverscmp(texts[0], texts[1]);
 }
 
-/* Adapters go by their device where nothing else on the host is called so, else by their GUID. */
+/* Adapters go by their device where nothing else on the host, and no other adapter, is called so, else by their GUID. */
 static void print_rows(FILE *out, const struct row *rows, size_t count)
 {
     int32_t gpu = 0;
@@ -199,7 +224,7 @@ static void print_rows(FILE *out, const struct row *rows, size_t count)
     for (size_t i = 0; i < count; i++) {
         const struct row *r = &rows[i];
         const bool again = i && r->host.length && !cot_ibnet_compare(rows[i - 1].host, r->host);
-        const bool alone = r->host.length && !(i && same_adapter(r, &rows[i - 1])) &&
+        const bool alone = r->host.length && !r->shared && !(i && same_adapter(r, &rows[i - 1])) &&
                            !(i + 1 < count && same_adapter(r, &rows[i + 1]));
         gpu = again ? gpu + 1 : 0;
         if (r->host.length)
@@ -217,18 +242,21 @@ static cot_status write_template(char **text, const cot_ibnet *net, const char *
 {
     size_t length, count = 0;
     struct row *rows = malloc(net->n_nodes * sizeof *rows + 1);
-    FILE *out = rows ? open_memstream(text, &length) : NULL;
-    for (size_t i = 0; rows && i < net->n_nodes; i++) {
+    cot_ibnet_text *names = malloc(net->n_nodes * sizeof *names + 1);
+    FILE *out = rows && names ? open_memstream(text, &length) : NULL;
+    for (size_t i = 0; rows && names && i < net->n_nodes; i++) {
         struct row *r = &rows[count];
         if (!net->nodes[i].adapter) continue;
         if (!cot_ibnet_named(net->nodes[i].description, &r->host, &r->device))
             r->host = r->device = (cot_ibnet_text){"", 0};
         r->guid = cot_ibnet_guid(&net->nodes[i]);
-        count++;
+        names[count++] = net->nodes[i].description;
     }
+    if (count) find_shared(rows, names, count);
     if (count) qsort(rows, count, sizeof *rows, by_host);
     if (out) print_rows(out, rows, count);
     free(rows);
+    free(names);
     const bool written = out && !fclose(out);
     if (out && (!written || !count)) {
         free(*text);
