@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 
+#include <ctype.h>
 #include <expat.h>
 #include <inttypes.h>
 #include <math.h>
@@ -112,8 +113,10 @@ static int32_t add_node(reading *r, node n, const char *busid)
 /* The number of the host that a CPU belongs to; one that does not say it has the hash 0, as NCCL reads it. */
 static int32_t host_of(reading *r, const char *hash)
 {
-    const uint64_t key = hash ? strtoull(hash, NULL, 0) : 0;
+    char none = 0, *end = &none;
+    const uint64_t key = hash ? strtoull(hash, &end, 0) : 0;
     int32_t h = 0;
+    if (*end || (hash && !isxdigit((unsigned char)*hash))) fail(r, "a host_hash that is no number");
     while (h < r->n_hosts && r->hosts[h] != key) h++;
     if (h < r->n_hosts) return h;
     if (h == MOST_NODES) {

@@ -414,6 +414,9 @@ static void test_nccl_hosts(void **state)
     refuse("<system>" HOST("0x1", "A", "<gpu><nvlink target=\"B\"/></gpu>", "")
                HOST("0x2", "B", "<gpu/>", "") "</system>",
            NULL, "a link's target is no GPU of its host");
+    refuse("<system>" HOST("rack1", "A", "<gpu/>", "") "</system>", NULL, "a host_hash that is no number");
+    refuse("<system>" HOST("0x1z", "A", "<gpu/>", "") "</system>", NULL, "a host_hash that is no number");
+    refuse("<system>" HOST("", "A", "<gpu/>", "") "</system>", NULL, "a host_hash that is no number");
     // CPUs that say nothing, and a hash of 0, are one host
     if (read_text(&t,
                   "<system><cpu>" GPU("A", "0x03", "") "</cpu><cpu host_hash=\"0x0\">" GPU(
