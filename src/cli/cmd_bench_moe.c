@@ -253,8 +253,8 @@ static int bench_moe(const void *settings)
     char ranks[16];
     snprintf(ranks, sizeof ranks, "%d", cot_is_rank() ? cot_launch_started().ranks : 1);
     if (!texts.ranks) texts.ranks = ranks;
-    bool parsed = bench_lists_parse(&work.lists, &texts) &&
-                  bench_ranks_check(work.lists.ranks, work.lists.n_ranks);
+    bool parsed =
+        bench_lists_parse(&work.lists, &texts) && bench_ranks_check(work.lists.ranks, work.lists.n_ranks);
     bool good = parsed && cot_check_output(s->timeline, "the results") &&
                 cot_check_output(s->details, "the results") && run_work(&work);
     bench_lists_free(&work.lists);
