@@ -25,6 +25,7 @@
 #include "coterie/predict_study.h"
 #include "coterie/request.h"
 #include "coterie/roof.h"
+#include "coterie/route.h"
 #include "coterie/server.h"
 #include "coterie/started.h"
 #include "coterie/status.h"
