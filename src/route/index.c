@@ -250,7 +250,7 @@ static uint32_t add_node(cot_route_index *x, uint64_t key, uint32_t parent, uint
     cot_route_node *n = cot_route_node_at(x, node), *above = cot_route_node_at(x, parent);
     if (x->free_node) x->free_node = n->next;
     n->parent = parent;
-    n->child = n->previous = 0;
+    n->child = n->previous = n->whole = n->sum = 0;
     n->next = above->child;
     if (n->next) cot_route_node_at(x, n->next)->previous = node;
     above->child = node;
@@ -291,9 +291,11 @@ static uint32_t with_pair(const cot_route_index *x, uint32_t node, size_t target
 
 static void set_whole(cot_route_index *x, cot_route_node *n, uint32_t pair, bool whole)
 {
-    _Atomic uint32_t *count = &slot_of(x, n)->whole;
+    const uint32_t number = (uint32_t)cot_mix64(cot_route_pair_target(pair));
     write_pair(x, n, whole ? pair | COT_ROUTE_WHOLE : pair & ~COT_ROUTE_WHOLE);
-    set(count, whole ? get(count) + 1 : get(count) - 1);
+    n->whole += whole ? 1 : UINT32_MAX;
+    n->sum += whole ? number : -number;
+    set(&slot_of(x, n)->mark, n->sum ? n->sum : n->whole);
 }
 
 /* The target's blocks below a node follow it: those held without a gap from it on become whole, or no longer are. */

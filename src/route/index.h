@@ -2,7 +2,8 @@
  * do with it. Node 0 is the root, before all texts.
  *
  * A target has a pair in a node while it holds the block, or any block below. It is whole where it holds all blocks before, too:
- * along a text each set of whole targets is part of the one before, so that two places with equally many have the same ones.
+ * along a text each set of whole targets is part of the one before. A set's mark is a sum of random numbers of its targets: two
+ * places with equal marks have equal sets (but for one pair in 2^32), whatever changed while one was read after the other.
  *
  * The reader meets nodes and lists by number: their memory is reused but never given back, and each change of a list's members
  * makes a new list and publishes it by one store. */
@@ -42,6 +43,7 @@ typedef struct cot_route_node {
     _Atomic uint64_t key, head;
     uint32_t parent, child, next, previous; // child: the first; next and previous of the same parent; 0: none
     uint32_t place;                         // in the table
+    uint32_t whole, sum;                    // targets that are whole: how many, and their numbers' sum
 } cot_route_node;
 
 struct cot_route_index {

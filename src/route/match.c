@@ -1,4 +1,4 @@
-/* How much of a text each target holds. The number of whole targets falls along a text, and where it stays the set stays: only
+/* How much of a text each target holds. The set of whole targets shrinks along a text; by its mark only
  * the depths are sought at which it changes, by probes that are evenly spread over the intervals whose ends differ, many on
  * their way from memory at a time. */
 #include "coterie/route.h"
@@ -9,7 +9,7 @@
 enum { PROBES = 24, INTERVALS = 16, TRIES = 64 };
 
 typedef struct probe {
-    uint32_t at, whole, node;
+    uint32_t at, mark, node;
 } probe;
 
 typedef struct interval {
@@ -19,7 +19,7 @@ typedef struct interval {
 static probe read_probe(const cot_route_slots *s, const uint64_t *keys, size_t at)
 {
     probe p = {.at = (uint32_t)at};
-    p.whole = cot_route_table_read(s, cot_route_table_key(keys[at]), &p.node);
+    p.mark = cot_route_table_read(s, cot_route_table_key(keys[at]), &p.node);
     return p;
 }
 
@@ -100,7 +100,7 @@ static void look_into(search *s, const interval *list, int count)
 
 static void narrow(search *s, probe low, probe high)
 {
-    if (low.whole == high.whole || !low.whole) return;
+    if (low.mark == high.mark) return;
     const interval found = {low, high};
     if (high.at - low.at == 1)
         tell(s->index, s->depth, s->keys, low);
@@ -117,7 +117,7 @@ void cot_route_index_match(cot_route_index *x, uint32_t *depth, const uint64_t *
     search s = {.index = x, .slots = cot_route_table_enter(&x->table), .keys = keys, .depth = depth};
     fetch(s.slots, keys, count - 1);
     const probe first = read_probe(s.slots, keys, 0), last = read_probe(s.slots, keys, count - 1);
-    if (last.whole) tell(x, depth, keys, last);
+    if (last.mark) tell(x, depth, keys, last);
     narrow(&s, first, last);
     while (s.count) {
         interval list[INTERVALS];

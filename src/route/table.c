@@ -99,10 +99,10 @@ cot_route_slot *cot_route_table_find(const cot_route_table *table, uint64_t key)
     return slot;
 }
 
-static void fill(cot_route_slot *slot, uint64_t key, uint32_t node, uint32_t whole)
+static void fill(cot_route_slot *slot, uint64_t key, uint32_t node, uint32_t mark)
 {
     atomic_store_explicit(&slot->node, node, memory_order_release);
-    atomic_store_explicit(&slot->whole, whole, memory_order_release);
+    atomic_store_explicit(&slot->mark, mark, memory_order_release);
     atomic_store_explicit(&slot->key, key, memory_order_release);
 }
 
@@ -122,7 +122,7 @@ bool cot_route_table_reserve(cot_route_table *table, void *context,
         cot_route_slot *slot = cot_route_table_first(to, key);
         while (key_at(slot) != COT_ROUTE_EMPTY) slot = cot_route_table_after(to, slot);
         const uint32_t node = atomic_load_explicit(&s->slot[i].node, memory_order_relaxed);
-        fill(slot, key, node, atomic_load_explicit(&s->slot[i].whole, memory_order_relaxed));
+        fill(slot, key, node, atomic_load_explicit(&s->slot[i].mark, memory_order_relaxed));
         moved(context, node, (uint32_t)(slot - to->slot));
     }
     to->retired = s;

@@ -1,5 +1,5 @@
-/* A hash table from a block's key to its node and to how many targets hold the block whole, 16 bytes an entry, so that a look-up
- * of both costs one cache line. One thread changes it, one looks up; neither waits. */
+/* A hash table from a block's key to its node and to a mark of the set of targets that hold the block whole, 16 bytes an entry, so
+ * that a look-up of both costs one cache line. One thread changes it, one looks up; neither waits. */
 #ifndef COT_ROUTE_TABLE_H
 #define COT_ROUTE_TABLE_H
 #include "base/rng.h"
@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 typedef struct cot_route_slot {
-    _Atomic uint64_t key; // COT_ROUTE_EMPTY, COT_ROUTE_GONE, or a block's
-    _Atomic uint32_t node, whole;
+    _Atomic uint64_t key;        // COT_ROUTE_EMPTY, COT_ROUTE_GONE, or a block's
+    _Atomic uint32_t node, mark; // mark: 0 of no targets
 } cot_route_slot;
 enum { COT_ROUTE_EMPTY, COT_ROUTE_GONE };
 
@@ -60,7 +60,7 @@ void cot_route_table_remove(cot_route_table *table, uint32_t place);
 /* For the reader: what it looks at stays until it has left. */
 const cot_route_slots *cot_route_table_enter(cot_route_table *table);
 void cot_route_table_leave(cot_route_table *table);
-/* How many targets hold the block whole, and its node; 0: none. */
+/* The mark of the block, and its node; 0: no target holds it whole. */
 static inline uint32_t cot_route_table_read(const cot_route_slots *s, uint64_t key, uint32_t *node)
 {
     const cot_route_slot *slot = cot_route_table_first(s, key);
@@ -69,9 +69,9 @@ static inline uint32_t cot_route_table_read(const cot_route_slots *s, uint64_t k
         if (here == COT_ROUTE_EMPTY) return 0;
         if (here == key) {
             *node = atomic_load_explicit(&slot->node, memory_order_acquire);
-            const uint32_t whole = atomic_load_explicit(&slot->whole, memory_order_acquire);
+            const uint32_t mark = atomic_load_explicit(&slot->mark, memory_order_acquire);
             // Were they another entry's, the key is another's by now.
-            if (atomic_load_explicit(&slot->key, memory_order_acquire) == key) return whole;
+            if (atomic_load_explicit(&slot->key, memory_order_acquire) == key) return mark;
         }
         slot = cot_route_table_after(s, slot);
     }

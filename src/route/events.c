@@ -1,0 +1,275 @@
+#include "route/events.h"
+
+#include "base/error.h"
+#include "coterie/request.h"
+
+#include <string.h>
+
+enum { MOST_DEPTH = 8 };
+
+/* ---- what is there before memory is taken for it ---- */
+
+/* Bytes behind a first byte that say how long it is, or are its value; *is_long: what they say are bytes that follow. */
+static size_t size_bytes(uint8_t type, bool *is_long)
+{
+    static const uint8_t behind[32] = {
+        [4] = 1,   [5] = 2,  [6] = 4,  [7] = 1,  [8] = 2,  [9] = 4,  [10] = 4, [11] = 8, [12] = 1, [13] = 2,
+        [14] = 4,  [15] = 8, [16] = 1, [17] = 2, [18] = 4, [19] = 8, [20] = 2, [21] = 3, [22] = 5, [23] = 9,
+        [24] = 17, [25] = 1, [26] = 2, [27] = 4, [28] = 2, [29] = 4, [30] = 2, [31] = 4};
+    if (type < 0xc0 || type >= 0xe0) return 0;
+    const int place = type - 0xc0;
+    *is_long = (place >= 4 && place <= 9) || (place >= 25 && place <= 27);
+    return behind[place];
+}
+
+/* Whether the bytes are one object whose lists and maps have all that they say, not too deep: a few bytes may ask a reader for
+ * gigabytes. */
+static bool is_whole(const uint8_t *at, size_t bytes)
+{
+    uint64_t open[MOST_DEPTH + 1] = {1};
+    int depth = 0;
+    while (depth >= 0) {
+        if (!open[depth]) {
+            depth--;
+            continue;
+        }
+        if (!bytes) return false;
+        open[depth]--;
+        const uint8_t type = *at;
+        bool is_long = false;
+        const size_t behind = size_bytes(type, &is_long);
+        if (type == 0xc1 || bytes < 1 + behind) return false;
+        uint64_t value = 0;
+        for (size_t i = 0; i < behind && i < 4; i++) value = value << 8 | at[1 + i];
+        at += 1 + behind;
+        bytes -= 1 + behind;
+        uint64_t follows = 0, inside = 0;
+        if (type >= 0xa0 && type < 0xc0) follows = type & 31;
+        if (is_long) follows = value + (type >= 0xc7 && type <= 0xc9); // extensions have a type
+        if (follows > bytes) return false;
+        at += follows;
+        bytes -= follows;
+        if (type >= 0x80 && type < 0x90) inside = 2 * (uint64_t)(type & 15);
+        if (type >= 0x90 && type < 0xa0) inside = type & 15;
+        if (type == 0xdc || type == 0xdd) inside = value;
+        if (type == 0xde || type == 0xdf) inside = 2 * value;
+        if (!inside) continue;
+        if (inside > bytes || depth == MOST_DEPTH) return false;
+        open[++depth] = inside;
+    }
+    return !bytes;
+}
+
+/* ---- fields ---- */
+
+typedef const msgpack_object object;
+
+static bool is_text(object *o, const char *text)
+{
+    return o && o->type == MSGPACK_OBJECT_STR && o->via.str.size == strlen(text) &&
+           !memcmp(o->via.str.ptr, text, o->via.str.size);
+}
+
+static bool is_nil(object *o)
+{
+    return !o || o->type == MSGPACK_OBJECT_NIL;
+}
+
+/* A field of a map by its name or of an array by its place; NULL: it is not there. */
+static object *field(object *of, const char *name, uint32_t place)
+{
+    if (of->type == MSGPACK_OBJECT_ARRAY)
+        return place < of->via.array.size ? &of->via.array.ptr[place] : NULL;
+    for (uint32_t i = 0; of->type == MSGPACK_OBJECT_MAP && i < of->via.map.size; i++)
+        if (is_text(&of->via.map.ptr[i].key, name)) return &of->via.map.ptr[i].val;
+    return NULL;
+}
+
+static bool read_hash(object *o, uint64_t *hash)
+{
+    if (!o) return false;
+    if (o->type == MSGPACK_OBJECT_POSITIVE_INTEGER)
+        *hash = o->via.u64;
+    else if (o->type == MSGPACK_OBJECT_NEGATIVE_INTEGER)
+        *hash = (uint64_t)o->via.i64;
+    else if (o->type == MSGPACK_OBJECT_BIN && o->via.bin.size)
+        *hash = cot_cache_salt_hash(o->via.bin.ptr, o->via.bin.size);
+    else
+        return false;
+    return true;
+}
+
+/* What reads an event: where memory comes from, and what is wrong. */
+typedef struct reading {
+    msgpack_zone *zone;
+    const char *wrong; // NULL: nothing
+    bool out_of_memory;
+} reading;
+
+static void *take(reading *r, size_t n, size_t bytes)
+{
+    void *memory = msgpack_zone_malloc(r->zone, (n + 1) * bytes);
+    if (!memory) r->out_of_memory = true;
+    return memory;
+}
+
+static bool wrong(reading *r, const char *what)
+{
+    r->wrong = what;
+    return false;
+}
+
+static bool read_hashes(reading *r, object *o, cot_route_event *e)
+{
+    if (!o || o->type != MSGPACK_OBJECT_ARRAY) return wrong(r, "block_hashes is no list");
+    uint64_t *hashes = take(r, o->via.array.size, sizeof *hashes);
+    if (!hashes) return false;
+    for (uint32_t i = 0; i < o->via.array.size; i++)
+        if (!read_hash(&o->via.array.ptr[i], &hashes[i]))
+            return wrong(r, "a block hash is neither an integer nor bytes");
+    e->hashes = hashes;
+    e->count = o->via.array.size;
+    return true;
+}
+
+static bool read_ids(reading *r, object *list, object *size, cot_route_event *e)
+{
+    if (!size || size->type != MSGPACK_OBJECT_POSITIVE_INTEGER || !size->via.u64 ||
+        size->via.u64 > COT_ROUTE_MOST_BLOCK_TOKENS)
+        return wrong(r, "block_size is not 1 to 65536");
+    e->block_tokens = (size_t)size->via.u64;
+    if (!list || list->type != MSGPACK_OBJECT_ARRAY) return wrong(r, "token_ids is no list");
+    if (list->via.array.size != e->count * e->block_tokens)
+        return wrong(r, "token_ids are not block_size for each block hash");
+    int32_t *ids = take(r, list->via.array.size, sizeof *ids);
+    if (!ids) return false;
+    for (uint32_t i = 0; i < list->via.array.size; i++) {
+        object *id = &list->via.array.ptr[i];
+        if (id->type != MSGPACK_OBJECT_POSITIVE_INTEGER || id->via.u64 > UINT32_MAX)
+            return wrong(r, "a token id is not 0 to 4294967295");
+        ids[i] = (int32_t)(uint32_t)id->via.u64;
+    }
+    e->ids = ids;
+    return true;
+}
+
+/* One entry a block: nil, or what its hash depends on besides ids. Of these the LoRA's name is told beside, and a text's first
+ * block may have a salt; from the first block on that has anything else, no hash is known. */
+static bool read_extra_keys(reading *r, object *o, cot_route_event *e)
+{
+    e->told = e->count;
+    if (is_nil(o)) return true;
+    if (o->type != MSGPACK_OBJECT_ARRAY || o->via.array.size != e->count)
+        return wrong(r, "extra_keys are not one entry a block");
+    for (uint32_t i = 0; i < o->via.array.size && e->told == e->count; i++) {
+        object *keys = &o->via.array.ptr[i];
+        if (is_nil(keys)) continue;
+        if (keys->type != MSGPACK_OBJECT_ARRAY) return wrong(r, "an entry of extra_keys is no list");
+        uint32_t at = keys->via.array.size && e->lora && is_text(keys->via.array.ptr, e->lora);
+        if (!i && !e->has_parent && at + 1 == keys->via.array.size &&
+            keys->via.array.ptr[at].type == MSGPACK_OBJECT_STR) {
+            e->salt = keys->via.array.ptr[at].via.str.ptr;
+            e->salt_bytes = keys->via.array.ptr[at++].via.str.size;
+        }
+        if (at < keys->via.array.size) e->told = i;
+    }
+    return true;
+}
+
+static bool read_lora(reading *r, object *name, object *number, cot_route_event *e)
+{
+    char *text;
+    if (!is_nil(name)) {
+        if (name->type != MSGPACK_OBJECT_STR || memchr(name->via.str.ptr, 0, name->via.str.size))
+            return wrong(r, "lora_name is no text");
+        if (!(text = take(r, name->via.str.size, 1))) return false;
+        memcpy(text, name->via.str.ptr, name->via.str.size);
+        text[name->via.str.size] = 0;
+        e->lora = text;
+    } else if (!is_nil(number)) { // older engines tell a number alone
+        if (number->type != MSGPACK_OBJECT_POSITIVE_INTEGER) return wrong(r, "lora_id is no number");
+        if (!(text = take(r, 32, 1))) return false;
+        snprintf(text, 32, "lora_id %llu", (unsigned long long)number->via.u64);
+        e->lora = text;
+    }
+    return true;
+}
+
+/* Where the blocks are: nil and "GPU" are what is computed from. Groups of layers but the first are told by their number. */
+static bool is_elsewhere(object *medium, object *group)
+{
+    const bool other = group && group->type == MSGPACK_OBJECT_POSITIVE_INTEGER && group->via.u64;
+    return other || !(is_nil(medium) || is_text(medium, "GPU"));
+}
+
+static bool read_event(reading *r, object *o, cot_route_event *e)
+{
+    object *type = field(o, "type", 0);
+    if (is_text(type, "AllBlocksCleared")) {
+        e->kind = COT_ROUTE_CLEARED;
+        return true;
+    }
+    if (is_text(type, "BlockRemoved")) {
+        e->kind = COT_ROUTE_REMOVED;
+        e->elsewhere = is_elsewhere(field(o, "medium", 2), field(o, "group_idx", 3));
+        return read_hashes(r, field(o, "block_hashes", 1), e);
+    }
+    if (!is_text(type, "BlockStored")) return wrong(r, "an event's type is not known");
+    e->kind = COT_ROUTE_STORED;
+    e->elsewhere = is_elsewhere(field(o, "medium", 6), field(o, "group_idx", 9));
+    object *parent = field(o, "parent_block_hash", 2);
+    e->has_parent = !is_nil(parent);
+    if (e->has_parent && !read_hash(parent, &e->parent))
+        return wrong(r, "parent_block_hash is neither an integer nor bytes");
+    return read_hashes(r, field(o, "block_hashes", 1), e) &&
+           read_ids(r, field(o, "token_ids", 3), field(o, "block_size", 4), e) &&
+           read_lora(r, field(o, "lora_name", 7), field(o, "lora_id", 5), e) &&
+           read_extra_keys(r, field(o, "extra_keys", 8), e);
+}
+
+static bool read_batch(reading *r, object *o, cot_route_batch *batch)
+{
+    object *seconds = field(o, "ts", 0), *events = field(o, "events", 1);
+    if (!seconds || (seconds->type != MSGPACK_OBJECT_FLOAT64 && seconds->type != MSGPACK_OBJECT_FLOAT32 &&
+                     seconds->type != MSGPACK_OBJECT_POSITIVE_INTEGER))
+        return wrong(r, "no time");
+    batch->seconds =
+        seconds->type == MSGPACK_OBJECT_POSITIVE_INTEGER ? (double)seconds->via.u64 : seconds->via.f64;
+    if (!events || events->type != MSGPACK_OBJECT_ARRAY) return wrong(r, "no list of events");
+    cot_route_event *list = take(r, events->via.array.size, sizeof *list);
+    if (!list) return false;
+    memset(list, 0, events->via.array.size * sizeof *list);
+    for (uint32_t i = 0; i < events->via.array.size; i++)
+        if (!read_event(r, &events->via.array.ptr[i], &list[i])) return false;
+    batch->events = list;
+    batch->count = events->via.array.size;
+    return true;
+}
+
+cot_status cot_route_batch_read(cot_route_batch *batch, const void *bytes, size_t count, cot_error *error)
+{
+    if (count > COT_ROUTE_MOST_BATCH_BYTES)
+        return cot_fail(error, COT_MALFORMED, "a batch of KV events of %zu bytes: at most %d are taken",
+                        count, COT_ROUTE_MOST_BATCH_BYTES);
+    if (!is_whole(bytes, count))
+        return cot_fail(error, COT_MALFORMED, "a batch of KV events is no whole msgpack object");
+    *batch = (cot_route_batch){0};
+    msgpack_unpacked_init(&batch->memory);
+    size_t at = 0;
+    const msgpack_unpack_return unpacked = msgpack_unpack_next(&batch->memory, bytes, count, &at);
+    reading r = {.zone = batch->memory.zone, .out_of_memory = unpacked == MSGPACK_UNPACK_NOMEM_ERROR};
+    if (unpacked == MSGPACK_UNPACK_SUCCESS && !r.zone) r.zone = batch->memory.zone = msgpack_zone_new(64);
+    if (unpacked != MSGPACK_UNPACK_SUCCESS || !r.zone)
+        r.wrong = "no msgpack";
+    else if (read_batch(&r, &batch->memory.data, batch))
+        return COT_OK;
+    cot_route_batch_free(batch);
+    return r.out_of_memory ? cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a batch of KV events")
+                           : cot_fail(error, COT_MALFORMED, "a batch of KV events: %s", r.wrong);
+}
+
+void cot_route_batch_free(cot_route_batch *batch)
+{
+    msgpack_unpacked_destroy(&batch->memory);
+    *batch = (cot_route_batch){0};
+}

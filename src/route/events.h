@@ -1,0 +1,46 @@
+/* Events of KV caches as engines publish them, in one form. Read are batches of vLLM (from 0.24 on, where batches and events are
+ * maps; before, events were arrays, as were batches), of SGLang (arrays) and Coterie (a batch an array, events maps); fields are
+ * told by name in maps, by place in arrays, and later fields may be absent. Block hashes are integers, with or without sign, or
+ * bytes. Pure: bytes in, events out. */
+#ifndef COT_ROUTE_EVENTS_H
+#define COT_ROUTE_EVENTS_H
+#include "coterie/status.h"
+
+#include <msgpack.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { COT_ROUTE_MOST_BATCH_BYTES = 16 << 20, COT_ROUTE_MOST_BLOCK_TOKENS = 65536 };
+
+typedef struct cot_route_event {
+    enum { COT_ROUTE_STORED, COT_ROUTE_REMOVED, COT_ROUTE_CLEARED } kind;
+    /* Of another memory than the one that is computed from, or of a group of layers that is not the first: to be passed over. */
+    bool elsewhere;
+    const uint64_t *hashes; // [count] the engine's names of blocks; of bytes a hash
+    size_t count;
+    /* Stored ones: each behind the one before, the first behind `parent`. */
+    bool has_parent;
+    uint64_t parent;
+    const int32_t *ids; // [count * block_tokens]
+    size_t block_tokens;
+    const char *lora; // NULL: none
+    const char *salt; // of a text's first block
+    size_t salt_bytes;
+    size_t
+        told; // of the blocks, so many depend on nothing else; images and the like have hashes that ids do not give
+} cot_route_event;
+
+typedef struct cot_route_batch {
+    double seconds; // when it was published
+    const cot_route_event *events;
+    size_t count;
+    msgpack_unpacked memory; // what events point to
+} cot_route_batch;
+
+/* There is nothing to free on failure. Errors: MALFORMED (no batch, one that contradicts itself, or more than
+ * COT_ROUTE_MOST_BATCH_BYTES), OUT_OF_MEMORY. */
+cot_status cot_route_batch_read(cot_route_batch *batch, const void *bytes, size_t count, cot_error *error);
+void cot_route_batch_free(cot_route_batch *batch);
+
+#endif
