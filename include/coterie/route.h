@@ -58,6 +58,81 @@ void cot_route_index_match(cot_route_index *index, uint32_t *depth, const uint64
 /* The changing thread's. */
 void cot_route_index_measure(const cot_route_index *index, cot_route_index_figures *figures);
 
+/* ---- where a request goes ---- */
+
+/* docs/ROUTER.md defines each. */
+typedef enum cot_route_policy {
+    COT_ROUTE_JOINT, /* the least score */
+    COT_ROUTE_KV,    /* the same, without what experts cost */
+    COT_ROUTE_LEAST, /* the fewest prompt tokens to be computed still */
+    COT_ROUTE_DYNAMO,
+    COT_ROUTE_RANDOM,
+    COT_ROUTE_ROUND_ROBIN,
+    COT_ROUTE_POLICIES
+} cot_route_policy;
+/* "joint", "kv", "least", "dynamo", "random", "round-robin"; NULL ends. */
+extern const char *const cot_route_policy_names[];
+
+/* What is known of a target's speed and room. */
+typedef struct cot_route_costs {
+    double prompt_ns, token_ns; /* a prompt takes prompt_ns, and token_ns for each token that is not cached */
+    double step_ns;             /* so much longer is a decode step for each request that takes part in it */
+    double pages;               /* of the KV cache, in blocks of the index; 0: enough */
+} cot_route_costs;
+
+typedef struct cot_route_request {
+    size_t blocks;         /* whole ones, of keys */
+    uint64_t tokens;       /* of the prompt, 1 or more */
+    uint64_t max_tokens;   /* most that may be answered */
+    const uint32_t *depth; /* [targets] blocks that each can reuse, as cot_route_index_match tells */
+} cot_route_request;
+
+/* Why a target: what the request is expected to cost there, in nanoseconds. */
+typedef struct cot_route_terms {
+    double queue, prefill, decode, pages;
+} cot_route_terms;
+
+typedef struct cot_route_decision {
+    size_t target;
+    uint64_t cached; /* tokens that need not be computed there */
+    cot_route_terms terms;
+} cot_route_decision;
+
+/* What was sent to each target and is not over: scores are made of it. For one thread. */
+typedef struct cot_route_book cot_route_book;
+
+/* Blocks of `block_tokens`; targets can be used from the beginning and cost nothing until told. Errors: INVALID_ARGUMENT,
+ * OUT_OF_MEMORY. */
+cot_status cot_route_book_open(cot_route_book **book, size_t targets, uint64_t block_tokens,
+                               cot_route_policy policy, uint64_t seed, cot_error *error);
+void cot_route_book_close(cot_route_book *book); /* NULL is fine */
+void cot_route_book_set_costs(cot_route_book *book, size_t target, const cot_route_costs *costs);
+void cot_route_book_costs(const cot_route_book *book, size_t target, cot_route_costs *costs);
+/* A target that is drained, suspended or gone gets nothing; what it has stays in the book. */
+void cot_route_book_set_usable(cot_route_book *book, size_t target, bool usable);
+
+/* The target for a request; false: there is none that may be used. Each of a burst is assigned before the next is asked for. */
+bool cot_route_choose(cot_route_book *book, const cot_route_request *request, int64_t now_ns,
+                      cot_route_decision *decision);
+/* It was sent there. Returns its number in the book, 0 when memory runs out. */
+uint64_t cot_route_assigned(cot_route_book *book, const cot_route_request *request,
+                            const cot_route_decision *decision, int64_t now_ns);
+/* Its first token came; then it is over, with so many tokens answered (or none, having failed). Each once, of a number that
+ * is in the book. */
+void cot_route_began(cot_route_book *book, uint64_t number, int64_t now_ns);
+void cot_route_ended(cot_route_book *book, uint64_t number, uint64_t answered, int64_t now_ns);
+
+/* Speeds are learnt from what is seen, older observations counting less: a prompt of which so many tokens were computed took so
+ * long; a decode step of so many requests did. */
+void cot_route_learn_prompt(cot_route_book *book, size_t target, uint64_t tokens, double ns);
+void cot_route_learn_step(cot_route_book *book, size_t target, uint64_t requests, double ns);
+
+/* Breakers: after 3 failures in 10 s a target gets nothing for 5 s, then one request; each time that fails, too, twice as long
+ * is waited, up to 60 s. */
+void cot_route_failed(cot_route_book *book, size_t target, int64_t now_ns);
+void cot_route_succeeded(cot_route_book *book, size_t target);
+bool cot_route_is_open(const cot_route_book *book, size_t target, int64_t now_ns); /* gets nothing now */
+
 #ifdef __cplusplus
 }
 #endif

@@ -291,7 +291,13 @@ static void answer(world *w)
     uint64_t next;
     cot_route_feed_asks(w->feed, &next);
     const uint64_t forgotten = cot_route_feed_measure(w->feed)->forgotten;
-    if (below(w, 2)) cot_route_feed_replay_ended(w->feed);
+    const bool is_open = cot_route_feed_asks(w->feed, &next) == COT_ROUTE_WANTS_REPLAY;
+    if (below(w, 2)) {
+        cot_route_feed_replay_ended(w->feed);
+        uint64_t at;
+        if (is_open && w->has_snapshot)
+            assert_int_equal(cot_route_feed_asks(w->feed, &at), COT_ROUTE_WANTS_SNAPSHOT);
+    }
     follow(w, forgotten, cot_route_feed_measure(w->feed)->restarts, next);
 }
 

@@ -1,0 +1,346 @@
+/* The book: per target what waits there and what runs, as scores and policies ask for it. */
+#include "base/buffer.h"
+#include "base/error.h"
+#include "base/rng.h"
+#include "coterie/route.h"
+#include "route/breaker.h"
+#include "route/line.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+const char *const cot_route_policy_names[] = {"joint",  "kv",          "least", "dynamo",
+                                              "random", "round-robin", NULL};
+
+enum { FEW_ANSWERS = 32, PRESUMED_TOKENS = 256 };
+static const double ANSWERS_KEPT = 1 - 1.0 / 64;
+
+/* A request that is not over. */
+typedef struct entry {
+    uint32_t target, next; // next: of the free ones
+    bool waits;            // for its first token
+    bool live;
+    double queue_ns;          // that it takes of its target's queue
+    double to_compute, pages; // tokens; blocks that it will have at its end
+    double blocks;            // of its prompt
+} entry;
+
+/* Numbers of all targets stand side by side: a score goes through all of them. */
+struct cot_route_book {
+    size_t targets;
+    double block_tokens;
+    cot_route_policy policy;
+    uint64_t seed, drawn;
+    size_t turn;       // where the next search begins
+    double *free_ns;   // [targets] when the queue will be empty
+    double *queued_ns; // that all that waits takes
+    double *prompt_ns, *token_ns, *step_ns, *room;
+    double *tokens;         // to be computed, of what waits
+    double *blocks, *pages; // of prompts of all that is there; that all will have at their ends
+    double *end_ns;         // when all will be over
+    double *score;
+    double *memory; // all of them
+    bool *usable;
+    cot_route_breaker *breaker;
+    cot_route_line *prompt, *step;
+    entry *entry; // [entry_count]; 0 is none
+    size_t entry_count, entry_room;
+    uint32_t free_entry;
+    double answer_weight, answer_tokens; // a mean, older ones counting less
+    uint64_t answers;
+};
+
+enum { ARRAYS = 11 };
+
+cot_status cot_route_book_open(cot_route_book **book, size_t targets, uint64_t block_tokens,
+                               cot_route_policy policy, uint64_t seed, cot_error *error)
+{
+    *book = NULL;
+    if (!targets || targets > COT_ROUTE_MOST_TARGETS || !block_tokens || policy >= COT_ROUTE_POLICIES)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "a book of %zu targets, with blocks of %llu tokens",
+                        targets, (unsigned long long)block_tokens);
+    cot_route_book *b = calloc(1, sizeof *b);
+    void *entries = NULL;
+    if (b) {
+        b->targets = targets;
+        b->block_tokens = (double)block_tokens;
+        b->policy = policy;
+        b->seed = seed;
+        b->memory = calloc(ARRAYS * targets, sizeof *b->memory);
+        b->usable = malloc(targets * sizeof *b->usable);
+        b->breaker = calloc(targets, sizeof *b->breaker);
+        b->prompt = calloc(targets, sizeof *b->prompt);
+        b->step = calloc(targets, sizeof *b->step);
+    }
+    if (!b || !b->memory || !b->usable || !b->breaker || !b->prompt || !b->step ||
+        !cot_grow(&entries, &b->entry_room, 1, sizeof *b->entry)) {
+        cot_route_book_close(b);
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a book of %zu targets", targets);
+    }
+    b->entry = entries;
+    b->entry_count = 1;
+    double **const arrays[ARRAYS] = {&b->free_ns, &b->prompt_ns, &b->token_ns, &b->step_ns,
+                                     &b->room,    &b->tokens,    &b->blocks,   &b->pages,
+                                     &b->end_ns,  &b->score,     &b->queued_ns};
+    for (size_t i = 0; i < ARRAYS; i++) *arrays[i] = b->memory + i * targets;
+    for (size_t t = 0; t < targets; t++) {
+        b->usable[t] = true;
+        b->room[t] = HUGE_VAL;
+    }
+    *book = b;
+    return COT_OK;
+}
+
+void cot_route_book_close(cot_route_book *b)
+{
+    if (!b) return;
+    free(b->memory);
+    free(b->usable);
+    free(b->breaker);
+    free(b->prompt);
+    free(b->step);
+    free(b->entry);
+    free(b);
+}
+
+void cot_route_book_set_costs(cot_route_book *b, size_t target, const cot_route_costs *costs)
+{
+    b->prompt_ns[target] = costs->prompt_ns;
+    b->token_ns[target] = costs->token_ns;
+    b->step_ns[target] = costs->step_ns;
+    b->room[target] = costs->pages > 0 ? costs->pages : HUGE_VAL;
+}
+
+void cot_route_book_costs(const cot_route_book *b, size_t target, cot_route_costs *costs)
+{
+    const double pages = b->room[target] < HUGE_VAL ? b->room[target] : 0;
+    *costs = (cot_route_costs){b->prompt_ns[target], b->token_ns[target], b->step_ns[target], pages};
+}
+
+void cot_route_book_set_usable(cot_route_book *b, size_t target, bool usable)
+{
+    b->usable[target] = usable;
+}
+
+void cot_route_learn_prompt(cot_route_book *b, size_t target, uint64_t tokens, double ns)
+{
+    cot_route_line_add(&b->prompt[target], (double)tokens, ns);
+    cot_route_line_fit(&b->prompt[target], &b->prompt_ns[target], &b->token_ns[target]);
+}
+
+void cot_route_learn_step(cot_route_book *b, size_t target, uint64_t requests, double ns)
+{
+    double alone;
+    cot_route_line_add(&b->step[target], (double)requests, ns);
+    cot_route_line_fit(&b->step[target], &alone, &b->step_ns[target]);
+}
+
+void cot_route_failed(cot_route_book *b, size_t target, int64_t now_ns)
+{
+    cot_route_breaker_fail(&b->breaker[target], now_ns);
+}
+
+void cot_route_succeeded(cot_route_book *b, size_t target)
+{
+    cot_route_breaker_succeed(&b->breaker[target]);
+}
+
+bool cot_route_is_open(const cot_route_book *b, size_t target, int64_t now_ns)
+{
+    return cot_route_breaker_is_open(&b->breaker[target], now_ns);
+}
+
+/* ---- scores ---- */
+
+static double expected_tokens(const cot_route_book *b, const cot_route_request *r)
+{
+    const double usual = b->answers < FEW_ANSWERS ? PRESUMED_TOKENS : b->answer_tokens / b->answer_weight;
+    return fmin((double)r->max_tokens, usual);
+}
+
+/* The last token of a prompt is always computed. */
+static double cached_tokens(const cot_route_book *b, const cot_route_request *r, size_t t)
+{
+    return fmin(b->block_tokens * r->depth[t], (double)(r->tokens - 1));
+}
+
+/* Blocks that the request will have at its end. */
+static double final_blocks(const cot_route_book *b, const cot_route_request *r)
+{
+    return ceil(((double)r->tokens + expected_tokens(b, r)) / b->block_tokens);
+}
+
+/* Pages are released evenly until all that is there will be over. */
+static double wait_for_pages(const cot_route_book *b, size_t t, double wanted, double now)
+{
+    const double lacking = b->pages[t] + wanted - b->room[t];
+    if (!(lacking > 0) || !(b->pages[t] > 0)) return 0;
+    return fmax(b->end_ns[t] - now, 0) * fmin(lacking / b->pages[t], 1);
+}
+
+static cot_route_terms terms_of(const cot_route_book *b, const cot_route_request *r, size_t t, double now)
+{
+    return (cot_route_terms){.queue = fmax(b->free_ns[t] - now, 0),
+                             .prefill = b->prompt_ns[t] +
+                                        b->token_ns[t] * ((double)r->tokens - cached_tokens(b, r, t)),
+                             .decode = expected_tokens(b, r) * b->step_ns[t],
+                             .pages = wait_for_pages(b, t, final_blocks(b, r), now)};
+}
+
+static void score_all(cot_route_book *b, const cot_route_request *r, double now)
+{
+    const double expected = expected_tokens(b, r), tokens = (double)r->tokens, most = tokens - 1,
+                 wanted = final_blocks(b, r), block = b->block_tokens;
+    double *restrict score = b->score;
+    const double *restrict free_ns = b->free_ns, *restrict prompt_ns = b->prompt_ns,
+                           *restrict token_ns = b->token_ns, *restrict step_ns = b->step_ns;
+    const uint32_t *restrict depth = r->depth;
+    double lacking = 0;
+    for (size_t t = 0; t < b->targets; t++) {
+        const double queue = free_ns[t] - now, cached = block * (double)(int32_t)depth[t];
+        score[t] = (queue > 0 ? queue : 0) + prompt_ns[t] +
+                   token_ns[t] * (tokens - (cached < most ? cached : most)) + expected * step_ns[t];
+    }
+    for (size_t t = 0; t < b->targets; t++) {
+        const double lacks = b->pages[t] + wanted - b->room[t];
+        lacking = lacks > lacking ? lacks : lacking;
+    }
+    for (size_t t = 0; lacking > 0 && t < b->targets; t++) score[t] += wait_for_pages(b, t, wanted, now);
+}
+
+/* NVIDIA Dynamo's: blocks of prompts to be computed, the new one's with them, less what overlaps; and blocks in use. */
+static void score_dynamo(cot_route_book *b, const cot_route_request *r)
+{
+    for (size_t t = 0; t < b->targets; t++) {
+        const double prefill = (b->tokens[t] + (double)r->tokens) / b->block_tokens - r->depth[t];
+        b->score[t] = fmax(prefill, 0) + b->blocks[t] + ceil((double)r->tokens / b->block_tokens);
+    }
+}
+
+static bool may_go(const cot_route_book *b, size_t t, int64_t now_ns)
+{
+    return b->usable[t] && !cot_route_breaker_is_open(&b->breaker[t], now_ns);
+}
+
+/* The least score; of equals the one that comes first behind where the last went, so that none is starved. */
+static size_t least(const cot_route_book *b, int64_t now_ns)
+{
+    size_t best = b->targets;
+    for (size_t part = 0; part < 2; part++)
+        for (size_t t = part ? 0 : b->turn; t < (part ? b->turn : b->targets); t++)
+            if ((best == b->targets || b->score[t] < b->score[best]) && may_go(b, t, now_ns)) best = t;
+    return best;
+}
+
+static size_t any(cot_route_book *b, int64_t now_ns)
+{
+    size_t usable = 0, t = 0;
+    for (size_t i = 0; i < b->targets; i++) usable += may_go(b, i, now_ns);
+    if (!usable) return b->targets;
+    for (uint64_t skip = cot_random_bits(b->seed, 0, b->drawn++) % usable; !may_go(b, t, now_ns) || skip--;)
+        t++;
+    return t;
+}
+
+bool cot_route_choose(cot_route_book *b, const cot_route_request *r, int64_t now_ns,
+                      cot_route_decision *decision)
+{
+    size_t t = 0;
+    const double now = (double)now_ns;
+    switch (b->policy) {
+    case COT_ROUTE_RANDOM:
+        t = any(b, now_ns);
+        break;
+    case COT_ROUTE_ROUND_ROBIN:
+        for (size_t i = 0; i < b->targets; i++) b->score[i] = 0;
+        t = least(b, now_ns);
+        break;
+    case COT_ROUTE_LEAST:
+        for (size_t i = 0; i < b->targets; i++) b->score[i] = b->tokens[i];
+        t = least(b, now_ns);
+        break;
+    case COT_ROUTE_DYNAMO:
+        score_dynamo(b, r);
+        t = least(b, now_ns);
+        break;
+    default:
+        score_all(b, r, now);
+        t = least(b, now_ns);
+    }
+    if (t == b->targets) return false;
+    b->turn = (t + 1) % b->targets;
+    *decision = (cot_route_decision){t, (uint64_t)cached_tokens(b, r, t), terms_of(b, r, t, now)};
+    return true;
+}
+
+/* ---- what was sent ---- */
+
+uint64_t cot_route_assigned(cot_route_book *b, const cot_route_request *r, const cot_route_decision *d,
+                            int64_t now_ns)
+{
+    uint32_t number = b->free_entry;
+    if (!number) {
+        void *grown = b->entry;
+        if (b->entry_count > UINT32_MAX ||
+            !cot_grow(&grown, &b->entry_room, b->entry_count + 1, sizeof *b->entry))
+            return 0;
+        b->entry = grown;
+        number = (uint32_t)b->entry_count++;
+    } else {
+        b->free_entry = b->entry[number].next;
+    }
+    const size_t t = d->target;
+    const double now = (double)now_ns;
+    entry *e = &b->entry[number];
+    *e = (entry){.target = (uint32_t)t,
+                 .waits = true,
+                 .live = true,
+                 .queue_ns = d->terms.prefill,
+                 .to_compute = (double)(r->tokens - d->cached),
+                 .pages = final_blocks(b, r),
+                 .blocks = ceil((double)r->tokens / b->block_tokens)};
+    b->free_ns[t] = fmax(b->free_ns[t], now) + e->queue_ns;
+    b->queued_ns[t] += e->queue_ns;
+    b->tokens[t] += e->to_compute;
+    b->blocks[t] += e->blocks;
+    b->pages[t] += e->pages;
+    b->end_ns[t] = fmax(b->end_ns[t], b->free_ns[t] + d->terms.decode);
+    return number;
+}
+
+static entry *entry_of(cot_route_book *b, uint64_t number)
+{
+    assert(number && number < b->entry_count && b->entry[number].live);
+    return &b->entry[number];
+}
+
+/* It waits no longer: what the target's queue will take is what the others that wait take. */
+static void leave_queue(cot_route_book *b, entry *e, int64_t now_ns)
+{
+    if (!e->waits) return;
+    e->waits = false;
+    b->tokens[e->target] -= e->to_compute;
+    b->queued_ns[e->target] -= e->queue_ns;
+    b->free_ns[e->target] = (double)now_ns + b->queued_ns[e->target];
+}
+
+void cot_route_began(cot_route_book *b, uint64_t number, int64_t now_ns)
+{
+    leave_queue(b, entry_of(b, number), now_ns);
+}
+
+void cot_route_ended(cot_route_book *b, uint64_t number, uint64_t answered, int64_t now_ns)
+{
+    entry *e = entry_of(b, number);
+    leave_queue(b, e, now_ns);
+    b->blocks[e->target] -= e->blocks;
+    b->pages[e->target] -= e->pages;
+    e->live = false;
+    e->next = b->free_entry;
+    b->free_entry = (uint32_t)number;
+    if (!answered) return;
+    b->answers++;
+    b->answer_weight = b->answer_weight * ANSWERS_KEPT + 1;
+    b->answer_tokens = b->answer_tokens * ANSWERS_KEPT + (double)answered;
+}
