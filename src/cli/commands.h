@@ -27,6 +27,7 @@
     X(bench_fabric) \
     X(bench_pipeline) \
     X(bench_serve) \
+    X(bench_router) \
     X(info) \
     X(models) \
     X(man) \

@@ -1,0 +1,30 @@
+/* Simulated workers behind a router: each computes one prompt at a time, first come, first served, at a given speed; what it has
+ * computed is kept in an LRU of blocks. */
+#ifndef COT_CLI_ROUTER_QUEUES_H
+#define COT_CLI_ROUTER_QUEUES_H
+#include "request_trace.h"
+
+#include "coterie/route.h"
+
+typedef struct queues_options {
+    size_t workers;
+    int64_t pages;            // of REQUEST_TRACE_BLOCK tokens, of each
+    double tokens_per_second; // computed
+    double token_ns;          // that each token of an answer takes; it delays nothing else
+    bool generated;           // answers' blocks enter the LRU, too
+    bool pinned;              // blocks of a request stay until it is over
+    uint64_t seed;
+} queues_options;
+
+typedef struct queues_result {
+    double hit;                                     // tokens found, of all
+    double ttft_mean, ttft_p50, ttft_p90, ttft_p99; // s
+    double busiest;                                 // work of the worker that has most, over the mean
+    double regret; // prompt blocks computed that some worker had computed before, of all computed
+} queues_result;
+
+/* False after a line on stderr. */
+bool router_queues(queues_result *result, const request_trace *trace, cot_route_policy policy,
+                   const queues_options *options);
+
+#endif
