@@ -18,7 +18,8 @@ typedef struct decisions_result {
     double decisions_per_second;     // look-up, score and book
     double p50_ns, p99_ns;           // of one decision, with two readings of the clock
     double clock_ns;                 // of which these take so much
-    double writer_blocks_per_second; // beside it; a third of them removals
+    double writer_blocks_per_second; // beside it, by the wall clock; a third of them removals
+    double writer_most_per_second;   // for each second that this took of a processor
 } decisions_result;
 
 /* False after a line on stderr. */

@@ -194,19 +194,17 @@ static void score_all(cot_route_book *b, const cot_route_request *r, double now)
                  wanted = final_blocks(b, r), block = b->block_tokens;
     double *restrict score = b->score;
     const double *restrict free_ns = b->free_ns, *restrict prompt_ns = b->prompt_ns,
-                           *restrict token_ns = b->token_ns, *restrict step_ns = b->step_ns;
+                           *restrict token_ns = b->token_ns, *restrict step_ns = b->step_ns,
+                           *restrict pages = b->pages, *restrict room = b->room;
     const uint32_t *restrict depth = r->depth;
-    double lacking = 0;
     for (size_t t = 0; t < b->targets; t++) {
         const double queue = free_ns[t] - now, cached = block * (double)(int32_t)depth[t];
         score[t] = (queue > 0 ? queue : 0) + prompt_ns[t] +
                    token_ns[t] * (tokens - (cached < most ? cached : most)) + expected * step_ns[t];
     }
-    for (size_t t = 0; t < b->targets; t++) {
-        const double lacks = b->pages[t] + wanted - b->room[t];
-        lacking = lacks > lacking ? lacks : lacking;
-    }
-    for (size_t t = 0; lacking > 0 && t < b->targets; t++) score[t] += wait_for_pages(b, t, wanted, now);
+    int lacking = 0;
+    for (size_t t = 0; t < b->targets; t++) lacking |= pages[t] + wanted > room[t];
+    for (size_t t = 0; lacking && t < b->targets; t++) score[t] += wait_for_pages(b, t, wanted, now);
 }
 
 /* NVIDIA Dynamo's: blocks of prompts to be computed, the new one's with them, less what overlaps; and blocks in use. */

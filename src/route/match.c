@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { PROBES = 24, INTERVALS = 16, TRIES = 64 };
+enum { PROBES = 12, INTERVALS = 12, ENDS = 32, TRIES = 64 };
 
 typedef struct probe {
     uint32_t at, mark, node;
@@ -50,16 +50,6 @@ static uint32_t read_list(cot_route_index *x, uint32_t node, uint64_t key)
     return 0;
 }
 
-/* Targets that hold block p.at whole hold p.at + 1 blocks. */
-static void tell(cot_route_index *x, uint32_t *depth, const uint64_t *keys, probe p)
-{
-    const uint32_t count = read_list(x, p.node, cot_route_table_key(keys[p.at])), length = p.at + 1;
-    for (uint32_t i = 0; i < count; i++) {
-        const uint32_t target = cot_route_pair_target(x->seen[i]);
-        if (x->seen[i] & COT_ROUTE_WHOLE && depth[target] < length) depth[target] = length;
-    }
-}
-
 typedef struct search {
     cot_route_index *index;
     const cot_route_slots *slots;
@@ -67,7 +57,40 @@ typedef struct search {
     uint32_t *depth;
     interval open[INTERVALS];
     int count;
+    probe end[ENDS]; // places behind which the set is another, their nodes on the way from memory
+    int ends;
 } search;
+
+static void fetch_list(const cot_route_index *x, uint32_t node)
+{
+    const cot_route_list list =
+        cot_route_list_of(atomic_load_explicit(&cot_route_node_at(x, node)->head, memory_order_relaxed));
+    if (list.count > 1) __builtin_prefetch((const void *)cot_route_words_at(x, list.at));
+}
+
+/* Targets that hold block p.at whole hold p.at + 1 blocks. */
+static void tell(search *s)
+{
+    cot_route_index *x = s->index;
+    for (int i = 0; i < s->ends; i++) fetch_list(x, s->end[i].node);
+    for (int i = 0; i < s->ends; i++) {
+        const probe p = s->end[i];
+        const uint32_t count = read_list(x, p.node, cot_route_table_key(s->keys[p.at])), length = p.at + 1;
+        for (uint32_t k = 0; k < count; k++) {
+            const uint32_t target = cot_route_pair_target(x->seen[k]);
+            if (x->seen[k] & COT_ROUTE_WHOLE && s->depth[target] < length) s->depth[target] = length;
+        }
+    }
+    s->ends = 0;
+}
+
+static void add_end(search *s, probe p)
+{
+    if (!p.mark) return;
+    if (s->ends == ENDS) tell(s);
+    __builtin_prefetch(cot_route_node_at(s->index, p.node));
+    s->end[s->ends++] = p;
+}
 
 /* Two neighbouring probes: nothing changes, or it does between them. Where there is no room to remember an interval it is
  * searched at once. */
@@ -103,11 +126,25 @@ static void narrow(search *s, probe low, probe high)
     if (low.mark == high.mark) return;
     const interval found = {low, high};
     if (high.at - low.at == 1)
-        tell(s->index, s->depth, s->keys, low);
+        add_end(s, low);
     else if (s->count < INTERVALS)
         s->open[s->count++] = found;
     else
         look_into(s, &found, 1);
+}
+
+/* Probes from the first block to the last. */
+static void look_over(search *s, size_t count)
+{
+    const size_t n = count < PROBES ? count : PROBES, steps = n > 1 ? n - 1 : 1;
+    for (size_t p = 0; p < n; p++) fetch(s->slots, s->keys, (count - 1) * p / steps);
+    probe low = read_probe(s->slots, s->keys, 0);
+    for (size_t p = 1; p < n && low.mark; p++) {
+        const probe next = read_probe(s->slots, s->keys, (count - 1) * p / steps);
+        narrow(s, low, next);
+        low = next;
+    }
+    add_end(s, low);
 }
 
 void cot_route_index_match(cot_route_index *x, uint32_t *depth, const uint64_t *keys, size_t count)
@@ -115,10 +152,7 @@ void cot_route_index_match(cot_route_index *x, uint32_t *depth, const uint64_t *
     memset(depth, 0, x->targets * sizeof *depth);
     if (!count) return;
     search s = {.index = x, .slots = cot_route_table_enter(&x->table), .keys = keys, .depth = depth};
-    fetch(s.slots, keys, count - 1);
-    const probe first = read_probe(s.slots, keys, 0), last = read_probe(s.slots, keys, count - 1);
-    if (last.mark) tell(x, depth, keys, last);
-    narrow(&s, first, last);
+    look_over(&s, count);
     while (s.count) {
         interval list[INTERVALS];
         const int n = s.count;
@@ -126,5 +160,6 @@ void cot_route_index_match(cot_route_index *x, uint32_t *depth, const uint64_t *
         s.count = 0;
         look_into(&s, list, n);
     }
+    tell(&s);
     cot_route_table_leave(&x->table);
 }
