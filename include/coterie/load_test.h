@@ -41,8 +41,11 @@ typedef struct cot_load_test_options {
         concurrency; /* requests at once: in a closed loop so many, and 1 for 0; in an open one at most so many, 0: any */
     const char
         *trace;   /* a file of arrival times and lengths: JSON lines with timestamp (ms), input_length and
-                            output_length, or CSV with a heading TIMESTAMP,ContextTokens,GeneratedTokens; NULL: none */
+                            output_length, with hash_ids or without, or CSV with a heading TIMESTAMP,ContextTokens,GeneratedTokens; NULL: none */
     double speed; /* the trace's clock runs so many times as fast; 0: 1 */
+    /* Lengths of a trace are multiplied by this, up to 1; 0: 1. A hash id of a trace, which stands for 512 tokens, becomes as many ids,
+     * scaled, that are drawn from it: prompts that begin with the same hash ids begin alike. */
+    double length_scale;
     const char *
         prompts; /* a file with a prompt a line, or JSON lines with a "prompt"; taken in turn. NULL: random ids */
     int64_t input_tokens,
@@ -73,9 +76,12 @@ typedef struct cot_load_test_report {
     /* Tokens are those of completed requests, as the server counts them (usage), or else events. */
     int64_t input_tokens, output_tokens;
     int64_t cached_tokens; /* of the input, as the server says */
-    int64_t events;        /* with a choice, of completed requests */
-    int64_t unlike;        /* completed requests with another number of output tokens than was asked for */
-    double seconds;        /* from the first request to the last answer */
+    /* Of a trace with hash ids, of completed requests: blocks of prompts that the server computed, though a request before had
+     * them; and those that none had. */
+    int64_t lost_blocks, novel_blocks;
+    int64_t events; /* with a choice, of completed requests */
+    int64_t unlike; /* completed requests with another number of output tokens than was asked for */
+    double seconds; /* from the first request to the last answer */
     double requests_per_second, output_tokens_per_second, tokens_per_second; /* of completed requests */
     int64_t good; /* completed requests that keep both SLOs; and so many a second */
     double goodput;

@@ -11,7 +11,7 @@
 #include <string.h>
 
 struct settings {
-    const char *url, *model, *key_file, *trace, *prompts;
+    const char *url, *model, *key_file, *trace, *prompts, *length_scale, *label;
     double rate, speed, slo_ttft_ms, slo_tpot_ms, timeout;
     int64_t requests, concurrency, input_tokens, output_tokens, most_input, most_output, vocabulary, seed;
     int backend;
@@ -23,29 +23,56 @@ static void show(void *progress, int64_t done, int64_t total)
     cot_progress_show(progress, (uint64_t)done, (uint64_t)total);
 }
 
+/* Tokens of prompts that were found, of all. */
+static double hit_of(const cot_load_test_report *r)
+{
+    return r->input_tokens ? (double)r->cached_tokens / (double)r->input_tokens : 0;
+}
+
+/* Blocks that were computed again, of all that were computed. */
+static double regret_of(const cot_load_test_report *r)
+{
+    return (double)r->lost_blocks / (double)(r->lost_blocks + r->novel_blocks);
+}
+
+/* "1/32" or "0.5": above 0, up to 1. False after a complaint. */
+static bool read_scale(const char *text, double *scale)
+{
+    char *end = NULL;
+    *scale = text ? strtod(text, &end) : 1;
+    if (text && *end == '/') *scale /= strtod(end + 1, &end);
+    if (!text || (end != text && !*end && *scale > 0 && *scale <= 1)) return true;
+    cot_complain("--scale-lengths '%s': a number above 0, up to 1, or a fraction such as 1/32", text);
+    return false;
+}
+
 static json_t *times_json(const cot_load_test_times *t)
 {
     return json_pack("{s:I, s:f, s:f, s:f, s:f}", "count", (json_int_t)t->count, "mean", t->mean, "p50",
                      t->p50, "p90", t->p90, "p99", t->p99);
 }
 
-static void print_json(const cot_load_test_report *r)
+static void print_json(const struct settings *s, const cot_load_test_report *r)
 {
     json_t *const failures = json_object();
     for (size_t k = 0; k < r->kinds; k++)
         json_object_set_new(failures, r->failures[k].what, json_integer((json_int_t)r->failures[k].count));
     json_t *const o = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:f, s:o, s:o, "
+        "{s:s*, s:s, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:f, s:o, "
+        "s:o, "
         "s:o, "
         "s:o}",
-        "model", r->model, "sent", (json_int_t)r->sent, "completed", (json_int_t)r->completed, "rejected",
-        (json_int_t)r->rejected, "failed", (json_int_t)r->failed, "failures", failures, "input_tokens",
-        (json_int_t)r->input_tokens, "cached_tokens", (json_int_t)r->cached_tokens, "output_tokens",
-        (json_int_t)r->output_tokens, "events", (json_int_t)r->events, "unlike_asked", (json_int_t)r->unlike,
-        "seconds", r->seconds, "requests_per_second", r->requests_per_second, "output_tokens_per_second",
+        "policy", s->label, "model", r->model, "sent", (json_int_t)r->sent, "completed",
+        (json_int_t)r->completed, "rejected", (json_int_t)r->rejected, "failed", (json_int_t)r->failed,
+        "failures", failures, "input_tokens", (json_int_t)r->input_tokens, "cached_tokens",
+        (json_int_t)r->cached_tokens, "output_tokens", (json_int_t)r->output_tokens, "events",
+        (json_int_t)r->events, "unlike_asked", (json_int_t)r->unlike, "seconds", r->seconds,
+        "requests_per_second", r->requests_per_second, "output_tokens_per_second",
         r->output_tokens_per_second, "tokens_per_second", r->tokens_per_second, "good", (json_int_t)r->good,
         "goodput_per_second", r->goodput, "ttft_ms", times_json(&r->ttft), "tpot_ms", times_json(&r->tpot),
         "itl_ms", times_json(&r->itl), "e2e_ms", times_json(&r->e2e));
+    json_object_set_new(o, "hit", json_real(hit_of(r)));
+    if (r->lost_blocks + r->novel_blocks) json_object_set_new(o, "regret", json_real(regret_of(r)));
     json_dumpf(o, stdout, JSON_INDENT(1));
     printf("\n");
     json_decref(o);
@@ -58,6 +85,7 @@ static void print_times(const char *name, const cot_load_test_times *t)
 
 static void print_text(const struct settings *s, const cot_load_test_report *r)
 {
+    if (s->label) printf("policy       %s\n", s->label);
     printf("model        %s\n", r->model);
     printf("requests     %lld sent, %lld completed, %lld rejected, %lld failed, in %.2f s\n",
            (long long)r->sent, (long long)r->completed, (long long)r->rejected, (long long)r->failed,
@@ -72,6 +100,11 @@ static void print_text(const struct settings *s, const cot_load_test_report *r)
     printf("tokens       %lld in (%lld of them cached), %lld out, in %lld events\n",
            (long long)r->input_tokens, (long long)r->cached_tokens, (long long)r->output_tokens,
            (long long)r->events);
+    printf("hit          %.3f of input tokens", hit_of(r));
+    if (r->lost_blocks + r->novel_blocks)
+        printf(", regret %.3f (%lld blocks computed again, %lld new)", regret_of(r),
+               (long long)r->lost_blocks, (long long)r->novel_blocks);
+    printf("\n");
     if (r->unlike) {
         printf("             %lld answers with another number of tokens than was asked for\n",
                (long long)r->unlike);
@@ -127,6 +160,8 @@ static int bench_serve(const void *settings)
         cot_complain("--trace and --prompts: a trace says lengths, prompts are texts; give one of them");
         return COT_EXIT_USAGE;
     }
+    double scale;
+    if (!read_scale(s->length_scale, &scale)) return COT_EXIT_USAGE;
     char key[1000];
     if (!read_key(s, key, sizeof key)) return COT_EXIT_FAILURE;
     cot_progress progress = {"sending", 0};
@@ -140,6 +175,7 @@ static int bench_serve(const void *settings)
                                            .concurrency = s->concurrency,
                                            .trace = s->trace,
                                            .speed = s->speed,
+                                           .length_scale = scale,
                                            .prompts = s->prompts,
                                            .input_tokens = s->input_tokens,
                                            .output_tokens = s->output_tokens,
@@ -158,7 +194,7 @@ static int bench_serve(const void *settings)
     cot_progress_end(&progress);
     if (status != COT_OK) return cot_complain_of(&error);
     if (s->json)
-        print_json(&report);
+        print_json(s, &report);
     else
         print_text(s, &report);
     return judge(&report);
@@ -175,7 +211,11 @@ static const cot_option requests_options[] = {
     {"prompts", 0, COT_OPTION_TEXT, "FILE", NULL,
      "a prompt a line, or JSON lines with a \"prompt\"; taken in turn, instead of random ones", AT(prompts)},
     {"trace", 0, COT_OPTION_TEXT, "FILE", NULL,
-     "arrival times and lengths: JSON lines as Mooncake's, or CSV as Azure's", AT(trace)},
+     "arrival times and lengths: JSON lines as Mooncake's, whose hash_ids are common beginnings, or CSV as "
+     "Azure's",
+     AT(trace)},
+    {"scale-lengths", 0, COT_OPTION_TEXT, "X", NULL,
+     "a trace's lengths, its blocks of 512 too, are multiplied by this, such as 1/32", AT(length_scale)},
     {"trace-speed", 0, COT_OPTION_REAL, "X", "1", "the trace's clock runs so many times as fast", AT(speed),
      .min = 1e-6, .max = 1e6},
     {"max-input-tokens", 0, COT_OPTION_INTEGER, "N", "0", "cuts longer prompts of a trace (0: none)",
@@ -209,6 +249,8 @@ static const cot_option server_options[] = {
      AT(model)},
     {"api-key-file", 0, COT_OPTION_TEXT, "FILE", NULL, "its first line is the key; else COTERIE_API_KEY is",
      AT(key_file)},
+    {"policy-label", 0, COT_OPTION_TEXT, "NAME", NULL, "what the server routes by, told beside the figures",
+     AT(label)},
     {"json", 0, COT_OPTION_FLAG, NULL, NULL, "print JSON", AT(json)},
     {0}};
 

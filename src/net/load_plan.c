@@ -1,5 +1,6 @@
 /* What a load test asks, and when: from a trace, a file of prompts, or drawn. */
 #include "net/load_test.h"
+#include "base/buffer.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/rng.h"
@@ -11,7 +12,8 @@
 #include <time.h>
 
 enum { MOST_REQUESTS = 10000000, MOST_TOKENS = 16 << 20, MOST_BYTES = 1 << 30 };
-enum { STREAM_TIMES = 1, STREAM_IDS = 2 };
+enum { STREAM_TIMES = 1, STREAM_IDS = 2, HASHED_TOKENS = 512, MOST_HASH_ID = 1 << 28 };
+static const uint64_t STREAM_BLOCKS = UINT64_C(1) << 32; // and a hash id, beyond all requests
 
 static bool add(cot_load_test_plan *plan, size_t *room, cot_load_test_request request)
 {
@@ -52,21 +54,69 @@ static bool read_csv(const char *line, cot_load_test_request *request)
     return true;
 }
 
-static bool read_json(const char *line, cot_load_test_request *request)
+static bool add_hash_id(cot_load_test_plan *plan, uint32_t id, size_t *novel)
+{
+    void *blocks = plan->blocks, *seen = plan->seen;
+    const size_t had = plan->seen_bytes;
+    const bool room = cot_grow(&blocks, &plan->block_room, plan->block_count + 1, sizeof *plan->blocks) &
+                      cot_grow(&seen, &plan->seen_bytes, id / 8 + 1, 1);
+    plan->blocks = blocks;
+    plan->seen = seen;
+    if (plan->seen_bytes > had) memset(plan->seen + had, 0, plan->seen_bytes - had);
+    if (!room) return false;
+    *novel += !(plan->seen[id / 8] >> id % 8 & 1);
+    plan->seen[id / 8] |= (uint8_t)(1 << id % 8);
+    plan->blocks[plan->block_count++] = id;
+    return true;
+}
+
+/* One hash id for each 512 tokens of the prompt, or none at all. */
+static bool read_hash_ids(cot_load_test_plan *plan, const json_t *ids, cot_load_test_request *request)
+{
+    request->first_block = plan->block_count;
+    request->blocks = json_array_size(ids);
+    if (!ids) return true;
+    if ((int64_t)request->blocks != (request->input_tokens + HASHED_TOKENS - 1) / HASHED_TOKENS) return false;
+    for (size_t i = 0; i < request->blocks; i++) {
+        const json_t *const id = json_array_get(ids, i);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= MOST_HASH_ID ||
+            !add_hash_id(plan, (uint32_t)json_integer_value(id), &request->novel))
+            return false;
+    }
+    return true;
+}
+
+static bool read_json(cot_load_test_plan *plan, const char *line, cot_load_test_request *request)
 {
     json_t *const row = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
     const json_t *const at = json_object_get(row, "timestamp"),
                         *const input = json_object_get(row, "input_length"),
                         *const output = json_object_get(row, "output_length");
-    const bool good = json_is_number(at) && json_is_integer(input) && json_is_integer(output) &&
-                      fabs(json_number_value(at)) < 1e12;
+    bool good = json_is_number(at) && json_is_integer(input) && json_is_integer(output) &&
+                fabs(json_number_value(at)) < 1e12 && json_integer_value(input) >= 1 &&
+                json_integer_value(input) <= MOST_TOKENS;
     if (good) {
         request->at_ns = (int64_t)(json_number_value(at) * 1e6);
         request->input_tokens = json_integer_value(input);
         request->output_tokens = json_integer_value(output);
+        good = read_hash_ids(plan, json_object_get(row, "hash_ids"), request);
     }
     json_decref(row);
     return good;
+}
+
+/* Lengths times the scale, 1 at least; of a prompt of blocks its last one keeps a token. */
+static void scale(const cot_load_test_plan *plan, cot_load_test_request *request, double by)
+{
+    const double output = (double)request->output_tokens * by;
+    int64_t input = (int64_t)lround((double)request->input_tokens * by);
+    if (request->blocks) {
+        const int64_t most = (int64_t)request->blocks * plan->block_tokens,
+                      least = most - plan->block_tokens + 1;
+        input = input < least ? least : input > most ? most : input;
+    }
+    request->input_tokens = input < 1 ? 1 : input;
+    request->output_tokens = output < 1 ? 1 : (int64_t)lround(output);
 }
 
 /* The next line of `*text`, cut out of it; NULL at the end. */
@@ -95,23 +145,33 @@ static cot_status read_trace(cot_load_test_plan *plan, const cot_load_test_optio
     const bool csv = !strncmp(plan->text, heading, sizeof heading - 1);
     char *rest = plan->text;
     int64_t first = 0, last = 0;
-    const double speed = o->speed > 0 ? o->speed : 1;
+    const double speed = o->speed > 0 ? o->speed : 1, by = o->length_scale > 0 ? o->length_scale : 1;
+    plan->block_tokens = (int64_t)lround(HASHED_TOKENS * by);
+    if (plan->block_tokens < 1) plan->block_tokens = 1;
     for (char *line; (line = next_line(&rest));) {
         if ((number++ == 0 && csv) || !*line) continue;
         if (o->requests && (int64_t)plan->count == o->requests) break;
         cot_load_test_request r = {0};
-        if (!(csv ? read_csv(line, &r) : read_json(line, &r)) || r.input_tokens < 1 ||
+        if (!(csv ? read_csv(line, &r) : read_json(plan, line, &r)) || r.input_tokens < 1 ||
             r.input_tokens > MOST_TOKENS || r.output_tokens < 0 || r.output_tokens > MOST_TOKENS ||
             (plan->count && r.at_ns < last)) {
-            return cot_fail(
-                error, COT_MALFORMED,
-                "'%s' line %zu: not a time that does not go back, input tokens from 1, and output tokens",
-                o->trace, number);
+            return cot_fail(error, COT_MALFORMED,
+                            "'%s' line %zu: not a time that does not go back, input tokens from 1, and "
+                            "output tokens; hash_ids, "
+                            "where there are any, are one for each 512 input tokens",
+                            o->trace, number);
         }
         if (!plan->count) first = r.at_ns;
         last = r.at_ns;
         r.at_ns = (int64_t)((double)(r.at_ns - first) / speed);
+        if (by != 1) scale(plan, &r, by);
         r.input_tokens = cut(r.input_tokens, o->most_input_tokens);
+        const size_t left =
+            ((size_t)r.input_tokens + (size_t)plan->block_tokens - 1) / (size_t)plan->block_tokens;
+        if (r.blocks > left) { // what is cut off was new if anything was
+            r.novel -= r.novel < r.blocks - left ? r.novel : r.blocks - left;
+            r.blocks = left;
+        }
         r.output_tokens = cut(r.output_tokens ? r.output_tokens : 1, o->most_output_tokens);
         if (!add(plan, &room, r))
             return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for '%s'", o->trace);
@@ -183,8 +243,9 @@ cot_status cot_load_test_plan_make(cot_load_test_plan *plan, const cot_load_test
     *plan = (cot_load_test_plan){0};
     if (o->requests < 0 || o->requests > MOST_REQUESTS || o->input_tokens < 0 ||
         o->input_tokens > MOST_TOKENS || o->output_tokens < 0 || o->output_tokens > MOST_TOKENS ||
-        o->concurrency < 0 || !(o->rate >= 0) || !(o->speed >= 0) || o->vocabulary < 0 ||
-        o->vocabulary > INT32_MAX || (o->trace && o->prompts) || o->backend > COT_LOAD_TEST_CHATS) {
+        o->concurrency < 0 || !(o->rate >= 0) || !(o->speed >= 0) ||
+        !(o->length_scale >= 0 && o->length_scale <= 1) || o->vocabulary < 0 || o->vocabulary > INT32_MAX ||
+        (o->trace && o->prompts) || o->backend > COT_LOAD_TEST_CHATS) {
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "a load test's options are out of range, or name a trace and prompts");
     }
@@ -207,6 +268,8 @@ void cot_load_test_plan_free(cot_load_test_plan *plan)
 {
     free(plan->requests);
     free(plan->text);
+    free(plan->blocks);
+    free(plan->seen);
     *plan = (cot_load_test_plan){0};
 }
 
@@ -215,20 +278,30 @@ const char *cot_load_test_path(const cot_load_test_options *o)
     return o->backend == COT_LOAD_TEST_CHATS ? "/v1/chat/completions" : "/v1/completions";
 }
 
-static json_t *random_ids(int64_t count, uint64_t seed, uint64_t stream, uint64_t vocabulary)
+/* Where token t of a request's prompt is drawn: with hash ids, in its block's stream. */
+static uint64_t bits_of(const cot_load_test_plan *plan, size_t index, uint64_t seed, int64_t t)
+{
+    const cot_load_test_request *const r = &plan->requests[index];
+    if (!r->blocks) return cot_random_bits(seed, STREAM_IDS + index, (uint64_t)t);
+    const uint32_t id = plan->blocks[r->first_block + (size_t)(t / plan->block_tokens)];
+    return cot_random_bits(seed, STREAM_BLOCKS + id, (uint64_t)(t % plan->block_tokens));
+}
+
+static json_t *random_ids(const cot_load_test_plan *plan, size_t index, uint64_t seed, uint64_t vocabulary)
 {
     const uint64_t low = vocabulary / 10;
     json_t *const ids = json_array();
-    for (int64_t t = 0; t < count; t++) {
-        const uint64_t bits = cot_random_bits(seed, stream, (uint64_t)t);
+    for (int64_t t = 0; t < plan->requests[index].input_tokens; t++) {
+        const uint64_t bits = bits_of(plan, index, seed, t);
         json_array_append_new(ids, json_integer((json_int_t)(low + bits % (vocabulary - low))));
     }
     return ids;
 }
 
 /* Words with a blank before each, which most vocabularies have as one token. */
-static json_t *random_words(int64_t count, uint64_t seed, uint64_t stream)
+static json_t *random_words(const cot_load_test_plan *plan, size_t index, uint64_t seed)
 {
+    const int64_t count = plan->requests[index].input_tokens;
     static const char words[][6] = {" the",  " of",  " and",  " to",  " in",   " is",  " that", " for",
                                     " it",   " was", " on",   " be",  " with", " as",  " by",   " at",
                                     " have", " are", " this", " not", " but",  " had", " his",  " from",
@@ -236,7 +309,7 @@ static json_t *random_words(int64_t count, uint64_t seed, uint64_t stream)
     enum { WORDS = sizeof words / sizeof *words };
     char *const text = malloc((size_t)count * sizeof *words + 1), *end = text;
     for (int64_t t = 0; text && t < count; t++) {
-        const char *const word = words[cot_random_bits(seed, stream, (uint64_t)t) % WORDS];
+        const char *const word = words[bits_of(plan, index, seed, t) % WORDS];
         const size_t bytes = strnlen(word, sizeof *words);
         memcpy(end, word, bytes);
         end += bytes;
@@ -251,10 +324,10 @@ char *cot_load_test_body(const cot_load_test_plan *plan, size_t index, const cot
 {
     const cot_load_test_request *const r = &plan->requests[index];
     const bool chats = o->backend == COT_LOAD_TEST_CHATS;
-    const uint64_t stream = STREAM_IDS + index, vocabulary = o->vocabulary ? (uint64_t)o->vocabulary : 1000;
+    const uint64_t vocabulary = o->vocabulary ? (uint64_t)o->vocabulary : 1000;
     json_t *prompt = r->prompt ? json_string(r->prompt)
-                     : chats   ? random_words(r->input_tokens, o->seed, stream)
-                               : random_ids(r->input_tokens, o->seed, stream, vocabulary);
+                     : chats   ? random_words(plan, index, o->seed)
+                               : random_ids(plan, index, o->seed, vocabulary);
     if (chats) prompt = json_pack("[{s:s, s:o}]", "role", "user", "content", prompt);
     json_t *const body =
         json_pack("{s:s, s:o, s:I, s:I, s:b, s:b, s:{s:b}, s:f}", "model", model,

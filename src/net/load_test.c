@@ -149,6 +149,12 @@ static void count_request(asked *a)
     r->input_tokens += a->input_tokens >= 0 ? a->input_tokens : wanted->input_tokens;
     r->output_tokens += output;
     r->cached_tokens += a->cached_tokens;
+    if (wanted->blocks) {
+        const int64_t novel = (int64_t)wanted->novel,
+                      computed = (int64_t)wanted->blocks - a->cached_tokens / t->plan.block_tokens;
+        r->novel_blocks += novel;
+        r->lost_blocks += computed > novel ? computed - novel : 0;
+    }
     r->unlike += output != wanted->output_tokens;
     bool fine = cot_load_test_list_add(&t->ttft, ttft) && cot_load_test_list_add(&t->e2e, e2e);
     if (output > 1) fine = fine && cot_load_test_list_add(&t->tpot, tpot);

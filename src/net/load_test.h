@@ -9,12 +9,19 @@ typedef struct cot_load_test_request {
     int64_t at_ns;                       // after the start; 0 in a closed loop
     int64_t input_tokens, output_tokens; // input: 0 where `prompt` says
     const char *prompt;                  // NULL: random ids
+    /* Of a trace with hash ids: its blocks in the plan's, and how many of them no request before it had. */
+    size_t first_block, blocks, novel;
 } cot_load_test_request;
 
 typedef struct cot_load_test_plan {
     cot_load_test_request *requests;
     size_t count;
-    char *text; // that prompts point into
+    char *text;       // that prompts point into
+    uint32_t *blocks; // hash ids of a trace's requests; equal ones are equal beginnings
+    size_t block_count, block_room;
+    int64_t block_tokens; // of each, scaled
+    uint8_t *seen;        // [seen_bytes] a bit for each hash id that came
+    size_t seen_bytes;
 } cot_load_test_plan;
 
 /* Reads the files and draws the times. Errors as cot_load_test_run. */

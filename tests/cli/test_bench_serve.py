@@ -105,12 +105,39 @@ class Loads(unittest.TestCase):
             got = self.measure(server, "-n", 31, "--request-rate", 100, "--output-tokens", 1)
         self.assertGreater(got["seconds"], 0.1)
 
+    def test_common_beginnings(self):
+        rows = [(1600, [0, 1, 2, 3]), (1536, [0, 1, 4]), (1030, [5, 6, 7]), (1100, [0, 1, 2])]
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "trace.jsonl")
+            path.write_text("".join(json.dumps({"timestamp": i, "input_length": n, "output_length": 64, "hash_ids": ids}) + "\n"
+                                    for i, (n, ids) in enumerate(rows)))
+            with Server() as server:
+                got = self.measure(server, "--trace", path, "--scale-lengths", "1/32", "--policy-label", "joint", "-c", 1)
+                asked = [body["prompt"] for body in server.asked]
+                self.assertEqual([len(prompt) for prompt in asked], [50, 48, 33, 34])
+                self.assertTrue(all(body["max_tokens"] == 2 for body in server.asked))
+            self.assertEqual(asked[0][:32], asked[1][:32])
+            self.assertNotEqual(asked[0][32:48], asked[1][32:48])
+            self.assertNotEqual(asked[0][:16], asked[2][:16])
+            self.assertEqual(asked[0][:34], asked[3])
+            # 8 hash ids are new; the server finds half of each prompt, one whole block: of the second 2 - 1 are lost, of the last 2
+            self.assertEqual(got["policy"], "joint")
+            self.assertAlmostEqual(got["hit"], (25 + 24 + 16 + 17) / (50 + 48 + 33 + 34))
+            self.assertAlmostEqual(got["regret"], 3 / (3 + 8))
+            with Server() as server:
+                self.measure(server, "--trace", path, "--max-input-tokens", 100, "-n", 2)
+                self.assertEqual(server.asked[0]["prompt"], server.asked[1]["prompt"])
+            path.write_text(json.dumps({"timestamp": 1, "input_length": 600, "output_length": 1, "hash_ids": [1]}))
+            self.assertIn("one for each 512", self.refused("http://127.0.0.1:1", "--trace", path, "-m", "x"))
+        for scale in ("0", "2", "1/0", "-1/3", "1/x", ""):
+            self.refused("http://127.0.0.1:1", "--scale-lengths", scale, "-m", "x")
+
     def test_trace(self):
         lengths = [(5, 3), (700, 9), (1, 1), (44, 2)]
         with tempfile.TemporaryDirectory() as folder:
             mooncake, azure = pathlib.Path(folder) / "a.jsonl", pathlib.Path(folder) / "b.csv"
             mooncake.write_text("".join(
-                json.dumps({"timestamp": 1000 + 50 * i, "input_length": a, "output_length": b, "hash_ids": [0]}) + "\n"
+                json.dumps({"timestamp": 1000 + 50 * i, "input_length": a, "output_length": b, "hash_ids": [0] * -(-a // 512)}) + "\n"
                 for i, (a, b) in enumerate(lengths)))
             azure.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\r\n" + "".join(
                 f"2023-11-16 18:17:03.{979 + 5 * i}9600,{a},{b}\r\n" for i, (a, b) in enumerate(lengths)))
