@@ -29,7 +29,7 @@ typedef struct worker {
     lru lru;
     int64_t free_ns;
     double work_ns;
-    sent *sent; // [count] what is not over, in any order
+    sent *sent; // [count] what is not over, in the order of first tokens
     size_t count, room;
 } worker;
 
@@ -109,7 +109,8 @@ static void keep_answer(simulation *s, size_t w, const traced_request *r)
 static void go_on(simulation *s, size_t w, int64_t now_ns)
 {
     worker *at = &s->workers[w];
-    for (size_t i = 0; i < at->count;) {
+    size_t left = 0;
+    for (size_t i = 0; i < at->count; i++) {
         sent *p = &at->sent[i];
         const traced_request *r = &s->trace->requests[p->request];
         if (!p->began && p->first_token_ns <= now_ns) {
@@ -117,15 +118,15 @@ static void go_on(simulation *s, size_t w, int64_t now_ns)
             p->began = true;
         }
         if (p->end_ns > now_ns) {
-            i++;
+            at->sent[left++] = *p;
             continue;
         }
         cot_route_ended(s->book, p->number, r->answer, p->end_ns);
         for (size_t b = 0; s->options->pinned && b < r->blocks; b++)
             at->lru.pins[s->trace->blocks[r->first + b] + 1]--;
         if (s->options->generated) keep_answer(s, w, r);
-        *p = at->sent[--at->count];
     }
+    at->count = left;
 }
 
 static bool send(worker *w, sent prompt)
