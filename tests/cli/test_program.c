@@ -99,9 +99,10 @@ static void test_help_of_each(void **state)
 static void test_help_of_families(void **state)
 {
     (void)state;
-    static const char *const families[][2] = {{"topology", "show,distances"},
-                                              {"trace", "info,convert"},
-                                              {"bench", "roof,model,kernels,moe,fabric,pipeline,serve,router"}};
+    static const char *const families[][2] = {
+        {"topology", "show,distances"},
+        {"trace", "info,convert"},
+        {"bench", "roof,model,kernels,moe,fabric,pipeline,serve,router"}};
     for (size_t i = 0; i < 3; i++) {
         char line[256];
         snprintf(line, sizeof line,
