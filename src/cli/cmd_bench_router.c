@@ -143,7 +143,7 @@ static const cot_option queue_options[] = {
 
 const cot_command cot_cmd_bench_router = {
     .name = "bench router",
-    .summary = "measure how fast a router decides on this machine, or how well in simulated time",
+    .summary = "measure how fast a router decides here, or how well in simulated time",
     .details = "The index is filled with the trace's prompts, in blocks of 16 tokens, dealt to the targets "
                "in turn. Then one thread "
                "looks up each prompt, scores all targets and enters the request in the book, while another "
