@@ -1,0 +1,3 @@
+if(COT_SANITIZE) # sanitizers map terabytes, whatever the limit
+  set_tests_properties(base/test_arena PROPERTIES DISABLED TRUE)
+endif()
