@@ -27,8 +27,9 @@ static char *read_stream(FILE *file, size_t *bytes)
             }
             text = more;
         }
-        *bytes += fread(text + *bytes, 1, room - *bytes, file);
+        *bytes += fread(text + *bytes, 1, room - 1 - *bytes, file);
     } while (!feof(file) && !ferror(file) && *bytes <= MAX_TEXT_BYTES);
+    text[*bytes] = 0;
     if (!ferror(file) && *bytes <= MAX_TEXT_BYTES) return text;
     if (!ferror(file)) errno = EFBIG;
     free(text);
@@ -47,7 +48,10 @@ static char *share_text(char *text, size_t *bytes)
         *bytes = (size_t)size;
         status = cot_launch_share(text, *bytes, &error);
     }
-    if (status == COT_OK && text) return text;
+    if (status == COT_OK && text) {
+        text[*bytes] = 0;
+        return text;
+    }
     if (status != COT_OK) cot_complain_of(&error);
     free(text);
     return NULL;

@@ -3,7 +3,7 @@
 #define COT_CLI_WHOLE_FILE_H
 #include <stddef.h>
 
-/* All of the file at `path` (- for standard input) in malloc'd memory, at most 1 GiB; NULL after a line on stderr. */
+/* All of the file at `path` (- for standard input) in malloc'd memory, at most 1 GiB, with a NUL behind it; NULL after a line on stderr. */
 char *read_whole(const char *path, size_t *bytes);
 
 #endif
