@@ -119,6 +119,13 @@ static void other_names(void **state)
     folder_delete(f);
 }
 
+static void drop_last(folder *f)
+{
+    const cot_tensor *last = &f->tensors[--f->count];
+    free((void *)(uintptr_t)last->name);
+    free((void *)(uintptr_t)last->data);
+}
+
 static void missing_and_wrong(void **state)
 {
     (void)state;
@@ -142,7 +149,8 @@ static void missing_and_wrong(void **state)
             "w3.weight' is missing; there is 'model.layers.1.block_sparse_moe.experts.2.w3.qweight' BF16 "
             "[10][24] "
             "instead, and 2 more unknown: config.json has no quantization_config");
-    f->count -= 2;
+    drop_last(f);
+    drop_last(f);
     t = tensor_of(f, "model.layers.1.block_sparse_moe.experts.2.w3.qweight");
     *t = kept;
     t->shape[0] = 24;
@@ -173,15 +181,14 @@ static void missing_and_wrong(void **state)
     refused_with(f, "w3.qweight' BF16 [10][24] instead");
     write_text(f, "config.json", TINY_MIXTRAL);
     for (int i = 0; i < 2; i++) { // of several the largest, in whichever order they lie
-        cot_tensor *beside = add(f,
-                                 i ? "model.layers.1.block_sparse_moe.experts.2.w3.scales"
-                                   : "model.layers.1.block_sparse_moe.experts.2.w3.g_idx",
-                                 COT_I32, 7, 0, 0, 0);
+        add(f,
+            i ? "model.layers.1.block_sparse_moe.experts.2.w3.scales"
+              : "model.layers.1.block_sparse_moe.experts.2.w3.g_idx",
+            COT_I32, 7, 0, 0, 0);
         write_all(f);
         refused_with(f, "w3.qweight' BF16 [10][24] instead, and 1 more unknown: config.json has no "
                         "quantization_config");
-        free((void *)(uintptr_t)beside->name), free((void *)(uintptr_t)beside->data);
-        f->count--;
+        drop_last(f);
     }
     *t = kept;
     t = tensor_of(f, "model.norm.weight"), kept = *t;
