@@ -60,6 +60,9 @@ REFUSED = {
     "behind the end of some": [ZERO, (2, "EXIT P0"), (2, "IADD3 R4, R30, R6, RZ")],
     "behind a branch of some": [ZERO, (2, "BRA P1, `(.L_x_1)"), (2, "IADD3 R4, R30, R6, RZ"), ".L_x_1", (9, "EXIT")],
     "behind a branch of a warp that is apart": [ZERO, (2, "BRA.DIV UR4, `(.L_x_1)"), (2, "IADD3 R4, R30, R6, RZ"), ".L_x_1", (9, "EXIT")],
+    "behind one that may always be": [ZERO, (2, "BRA.DIV ~URZ, `(.L_x_1)"), (2, "IADD3 R4, R30, R6, RZ"), ".L_x_1", (9, "EXIT")],
+    "behind one to where warps meet": [ZERO, (2, "BRA.CONV ~URZ, `(.L_x_1)"), (2, "IADD3 R4, R30, R6, RZ"), ".L_x_1", (9, "EXIT")],
+    "two halves compared": [(5, "CS2R R30, SRZ"), (4, "HSETP2.NE.AND P0, P1, R30, R4, PT")],
     "where to return": [ZERO, (2, "RET.REL.NODEC R30 `(cot_cuda_fused_bf16)")],
     "a time": [(2, "CS2R R26, SR_GLOBALTIMERLO"), (2, "IADD3 R4, R26, R6, RZ")],
 }
@@ -186,6 +189,9 @@ class Compile(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("is read 2 cycles later", done.stderr)
         self.assertFalse(os.path.exists(f"{images}/image.h"))
+        self.assertFalse(os.path.exists(f"{images}/made.json"))  # who looks without a disassembler would take them
+        os.remove(f"{self.at}/made")
+        self.assertEqual(self.compile(SOUND, "--here", images, "9").returncode, 0)
         done = self.compile(SOUND, "--here", images, "9", spilt=12)
         self.assertEqual(done.returncode, 0, done.stderr)  # they are there already, and have been held to it
         self.assertEqual((made()["compiler"], made()["looked_through"]), ("nvcc 13.0.88", True))
