@@ -18,7 +18,8 @@
 static bool quoted(cot_ibnet_text *found, const char **at, const char *end, bool last)
 {
     const char *open = memchr(*at, '"', (size_t)(end - *at));
-    if (!open++) return false;
+    if (!open) return false;
+    open++;
     const size_t left = (size_t)(end - open);
     const char *close = last ? memrchr(open, '"', left) : memchr(open, '"', left);
     if (!close) return false;
