@@ -115,16 +115,6 @@ static void long_vocabulary(void **state)
     folder_delete(f);
 }
 
-static void refused(const folder *f, const char *words)
-{
-    cot_checkpoint *checkpoint;
-    char *notes;
-    cot_error error = {0};
-    write_all(f);
-    if (cot_checkpoint_open(&checkpoint, f->path, &notes, &error) == COT_OK || !strstr(error.message, words))
-        fail_msg("'%s', not '%s'", error.message, words);
-}
-
 static void none(void **state)
 {
     (void)state;
@@ -133,17 +123,20 @@ static void none(void **state)
     const cot_tensor kept = *head;
     *head = *last, *last = kept;
     f->count--;
-    refused(f, "no head in it, and its config does not tie it: tensor 'lm_head.weight' is missing (a base "
-               "model's files)");
+    folder_refused(
+        f, "no head in it, and its config does not tie it: tensor 'lm_head.weight' is missing (a base "
+           "model's files)");
     add(f, "model.layers.0.self_attn.rotary_emb.inv_freq", COT_F32, 4, 0, 0, 0); // no head, though unused
     add(f, "model.layers.2.shared_head.head.weight", COT_F32, V, H, 0, 0);
-    refused(f, "'lm_head.weight' is missing (a base model's files)");
+    folder_refused(f, "'lm_head.weight' is missing (a base model's files)");
     add(f, "output.weight", COT_F32, V, H, 0, 0);
-    refused(f, "no head in it, and its config does not tie it: tensor 'lm_head.weight' is missing; there is "
-               "'output.weight' F32 [19][24] instead");
+    folder_refused(
+        f, "no head in it, and its config does not tie it: tensor 'lm_head.weight' is missing; there is "
+           "'output.weight' F32 [19][24] instead");
     add(f, "lm_head.qweight", COT_I32, 3, V, 0, 0);
-    refused(f, "; there is 'lm_head.qweight' I32 [3][19] instead, and 1 more unknown: config.json has no "
-               "quantization_config");
+    folder_refused(f,
+                   "; there is 'lm_head.qweight' I32 [3][19] instead, and 1 more unknown: config.json has no "
+                   "quantization_config");
     for (int i = 0; i < 4; i++, f->count--) {
         free((void *)(uintptr_t)f->tensors[f->count - 1].name);
         free((void *)(uintptr_t)f->tensors[f->count - 1].data);
@@ -153,14 +146,14 @@ static void none(void **state)
     expect_head(f, tensor_of(f, "model.embed_tokens.weight"), true, NULL);
     tie(f, "false");
     f->count--; // and something else
-    refused(f, "tensor 'lm_head.weight' is missing, and 1 more");
+    folder_refused(f, "tensor 'lm_head.weight' is missing, and 1 more");
     f->count += 2;
     tie(f, "true");
     last->shape[0]--, last->bytes -= H * 4;
-    refused(f, "tensor 'lm_head.weight' has shape [18][24], expected [19][24]");
+    folder_refused(f, "tensor 'lm_head.weight' has shape [18][24], expected [19][24]");
     last->shape[0]++, last->bytes += H * 4;
     memset((uint8_t *)(uintptr_t)last->data + 40, 0xff, 4);
-    refused(f, "tensor 'lm_head.weight' holds a NaN");
+    folder_refused(f, "tensor 'lm_head.weight' holds a NaN");
     folder_delete(f);
 }
 

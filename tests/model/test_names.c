@@ -183,16 +183,6 @@ static void other_names(void **state)
     }
 }
 
-static void refused(const folder *f, const char *words)
-{
-    cot_checkpoint *checkpoint;
-    char *notes;
-    cot_error error = {0};
-    write_all(f);
-    if (cot_checkpoint_open(&checkpoint, f->path, &notes, &error) == COT_OK || !strstr(error.message, words))
-        fail_msg("'%s', not '%s'", error.message, words);
-}
-
 static void other_shapes(void **state)
 {
     (void)state;
@@ -200,10 +190,10 @@ static void other_shapes(void **state)
     for (int l = 0; l < LAYERS; l++) fuse(f, l, "mlp", parts);
     cot_tensor *t = tensor_of(f, "model.layers.1.mlp.experts.gate_up_proj");
     t->shape[1] = H, t->shape[2] = 2 * I; // input-major, which only gpt-oss has
-    refused(f, "gate_up_proj' has shape [3][40][48], expected [3][48][40]");
+    folder_refused(f, "gate_up_proj' has shape [3][40][48], expected [3][48][40]");
     t->shape[1] = 2 * I, t->shape[2] = H;
     t->dtype = COT_I16;
-    refused(f, "gate_up_proj' is stored as I16, expected F32, BF16, F16 or F8_E4M3");
+    folder_refused(f, "gate_up_proj' is stored as I16, expected F32, BF16, F16 or F8_E4M3");
     folder_delete(f);
 }
 
@@ -265,7 +255,7 @@ static void in_fp8(void **state)
             configure(
                 f, "Qwen3MoeForCausalLM",
                 ", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [16, 16]}");
-            refused(f, "has blocks of 16 rows, which 24 rows of gate and of up are not divided by");
+            folder_refused(f, "has blocks of 16 rows, which 24 rows of gate and of up are not divided by");
         }
         folder_delete(f);
     }

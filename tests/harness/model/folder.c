@@ -1,8 +1,10 @@
 #include "harness/model/folder.h"
 
 #include "harness/cmocka.h"
+#include "harness/refused.h"
 
 #include "base/rng.h"
+#include "model/checkpoint.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -102,6 +104,15 @@ void write_shard(const folder *f, const char *name, size_t first, size_t count)
 void write_all(const folder *f)
 {
     write_shard(f, "model.safetensors", 0, f->count);
+}
+
+void folder_refused(const folder *f, const char *words)
+{
+    cot_checkpoint *checkpoint;
+    char *notes;
+    cot_error error = {0};
+    write_all(f);
+    assert_refused(cot_checkpoint_open(&checkpoint, f->path, &notes, &error), &error, words);
 }
 
 void add_attention(folder *f, int layer, cot_dtype type, int64_t h, int64_t q, int64_t kv)

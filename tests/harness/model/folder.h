@@ -32,6 +32,9 @@ void write_shard(const folder *f, const char *name, size_t first, size_t count);
 
 void write_all(const folder *f);
 
+/* Writes all tensors and fails the test unless opening the checkpoint is an error whose message contains `words`. */
+void folder_refused(const folder *f, const char *words);
+
 #define TINY_MIXTRAL                                                                                         \
     "{\"architectures\": [\"MixtralForCausalLM\"], \"vocab_size\": 19, \"hidden_size\": 24, "                \
     "\"intermediate_size\": 10,"                                                                             \
