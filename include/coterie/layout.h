@@ -50,7 +50,7 @@ cot_status cot_expert_layout_of_ranks(cot_expert_layout *layout, const cot_exper
  * OUT_OF_MEMORY; `subject` names the map in messages. */
 cot_status cot_expert_layout_of_map(cot_expert_layout *layout, const cot_expert_layout_shape *shape,
                                     const cot_expert_map *map, const char *subject, cot_error *error);
-/* The same again. Errors: OUT_OF_MEMORY; the copy is then empty. */
+/* Makes *copy equal to *layout, in memory of its own, which cot_expert_layout_free frees. Errors: OUT_OF_MEMORY; *copy is then empty. */
 cot_status cot_expert_layout_copy(cot_expert_layout *copy, const cot_expert_layout *layout, cot_error *error);
 void cot_expert_layout_free(cot_expert_layout *layout); /* an empty one is fine */
 

@@ -7,7 +7,7 @@
  * this is in, leaves where that is less; SIZE_MAX where the system does not tell. */
 size_t cot_memory_available(void);
 
-/* The same by files of that system below `root`: root/proc, root/sys. */
+/* cot_memory_available of a system whose /proc and /sys lie below `root`, as a test makes them. */
 size_t cot_memory_available_below(const char *root);
 
 #endif
