@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "coterie/started.h"
 #include "fabric/launch.h"
+#include "fabric/shmem/state.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -45,6 +46,22 @@ static void let_end(int number)
     may_end = true;
 }
 
+/* In rank 0: until it has been stopped, went on, and its watch has looked at rank 1, which is stopped still. */
+static void await_look(cot_fabric *fabric, cot_error *error)
+{
+    int64_t last_ns = cot_now_ns();
+    bool stopped = false;
+    while (cot_fabric_check(fabric, error) == COT_OK &&
+           (!stopped || !atomic_load(&cot_shmem_endpoint(fabric)->quiet_ns[1]))) {
+        usleep(1000);
+        const int64_t now_ns = cot_now_ns();
+        stopped |= now_ns - last_ns >= pause_timeout_ns;
+        last_ns = now_ns;
+    }
+    printf("looked\n");
+    fflush(stdout);
+}
+
 /* Until rank 0 is sent a signal. */
 static void run_to_pause(const cot_rank *rank)
 {
@@ -54,6 +71,7 @@ static void run_to_pause(const cot_rank *rank)
     if (cot_alloc(fabric, &signal, sizeof(uint64_t), NULL) != COT_OK) return;
     printf("paused %d %d\n", fabric->rank, (int)getpid());
     fflush(stdout);
+    if (!fabric->rank) await_look(fabric, &error);
     while (!fabric->rank && !may_end && cot_fabric_check(fabric, &error) == COT_OK) usleep(1000);
     if (fabric->rank) cot_wait_patiently(fabric, signal, 1, 0, COT_PHASE_CONTROL, &error);
     cot_put_signal(fabric, 1, 0, NULL, 0, signal, 1, COT_PHASE_CONTROL);
@@ -131,17 +149,17 @@ static bool a_pause_of_all_blames_nobody(const char *program)
         int rank, number;
         fputs(line, stderr);
         fine += strcmp(line, "blamed nobody\n") == 0;
+        if (!strcmp(line, "looked\n")) {
+            for (int r = 1; r < PAUSED_RANKS; r++) kill(process[r], SIGCONT);
+            kill(process[0], SIGUSR1);
+        }
         if (sscanf(line, "paused %d %d", &rank, &number) != 2) continue;
         process[rank] = number;
         if (++begun < PAUSED_RANKS) continue;
         usleep((useconds_t)(pause_timeout_ns / 4000)); // they have looked at each other
         for (int r = PAUSED_RANKS; r-- > 0;) kill(process[r], SIGSTOP);
         usleep((useconds_t)(3 * pause_timeout_ns / 2000));
-        for (int r = 0; r < PAUSED_RANKS; r++) {
-            kill(process[r], SIGCONT);
-            usleep((useconds_t)(pause_timeout_ns / 8000));
-        }
-        kill(process[0], SIGUSR1);
+        kill(process[0], SIGCONT);
     }
     pid_t starter;
     return oshrun_end_any(&starter) == 0 && fine == PAUSED_RANKS;
