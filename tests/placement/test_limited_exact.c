@@ -316,6 +316,24 @@ static void test_reported_layers(void **state)
     }
 }
 
+/* Two layers on two ranks that have no seat to spare, whose least peak is 1.0779: that is what a refusal says can be met, since
+ * the first layer leaves the second as many seats on each rank as that needs. */
+static void test_few_seats(void **state)
+{
+    (void)state;
+    instance i = {.p = {.L = 2, .E = 5, .S = 2},
+                  .load = {802, 260, 146, 393, 132, 320, 213, 493, 154, 112},
+                  .cost = {5, 3, 4, 4},
+                  .mean = {866.5, 646},
+                  .c_layer = {5, 4},
+                  .c_exp = {5, 5}};
+    i.p.load = i.load, i.p.cost = i.cost, i.p.c_layer = i.c_layer, i.p.c_exp = i.c_exp;
+    double dual, met;
+    assert_true(fabs(least_peak(&i) - 1.0779) < 1e-5);
+    assert_true(isinf(place(&i, 1, &dual, &met)));
+    if (fabs(met - 1.0779) > 1e-5) fail_msg("said to be met: %g", met);
+}
+
 /* A limit that is just what the hottest expert's rank carries is met, however its product with the mean is rounded. */
 static void test_just_met(void **state)
 {
@@ -373,12 +391,10 @@ static void test_seats_of_later_layers(void **state)
 int main(void)
 {
     test_seed();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_layer),
-                                       cmocka_unit_test(test_reported),
-                                       cmocka_unit_test(test_two_layers),
-                                       cmocka_unit_test(test_layers_share_seats),
-                                       cmocka_unit_test(test_reported_layers),
-                                       cmocka_unit_test(test_just_met),
-                                       cmocka_unit_test(test_seats_of_later_layers)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_layer),       cmocka_unit_test(test_reported),
+        cmocka_unit_test(test_two_layers),      cmocka_unit_test(test_layers_share_seats),
+        cmocka_unit_test(test_reported_layers), cmocka_unit_test(test_few_seats),
+        cmocka_unit_test(test_just_met),        cmocka_unit_test(test_seats_of_later_layers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
