@@ -18,8 +18,8 @@ def listing(lines, kernel="cot_cuda_fused_bf16"):
     """As nvdisasm -c -hex prints it: of each line a label, or (stall, text)."""
     out, at = [f".text.{kernel}:"], 0
     for line in lines:
-        if isinstance(line, str):
-            out.append(line + ":")
+        if isinstance(line, str):  # a label has a point, whatever stands before it
+            out.append(line + ":" * (line.strip()[0] in ".$"))
             continue
         stall, text = line
         out.append(f"        /*{at:04x}*/                   {text} ;      /* 0x00000000001e7805 */")
@@ -64,6 +64,16 @@ REFUSED = {
     "behind one to where warps meet": [ZERO, (2, "BRA.CONV ~URZ, `(.L_x_1)"), (2, "IADD3 R4, R30, R6, RZ"), ".L_x_1", (9, "EXIT")],
     "two halves compared": [(5, "CS2R R30, SRZ"), (4, "HSETP2.NE.AND P0, P1, R30, R4, PT")],
     "where to return": [ZERO, (2, "RET.REL.NODEC R30 `(cot_cuda_fused_bf16)")],
+    "behind a label that is set in": [ZERO, (2, "@P0 BRA `(.L_x_1)"), (9, "EXIT"), "    .L_x_1", (2, "IADD3 R4, R30, R6, RZ")],
+    "in a function": [ZERO, (2, "CALL.REL.NOINC `($f$1)"), (9, "EXIT"), "$f$1", (2, "IADD3 R4, R30, R6, RZ")],
+    "behind a call": [(2, "CALL.REL.NOINC `($f$1)"), (2, "IADD3 R4, R30, R6, RZ"), (9, "EXIT"), "$f$1", ZERO, (2, "RET.REL.NODEC R2 `(k)")],
+    "one of the places of a table": [ZERO, (2, 'BRX R2 -0x30 (*"BRANCH_TARGETS .L_x_1,.L_x_2"*)'), ".L_x_1", (9, "EXIT"), ".L_x_2",
+                                     (2, "IADD3 R4, R30, R6, RZ")],
+    "where a table's number is": [ZERO, (2, 'BRX R30 -0x30 (*"BRANCH_TARGETS .L_x_1"*)'), ".L_x_1", (9, "EXIT")],
+    "where a warp goes together": [ZERO, (2, "WARPSYNC.COLLECTIVE R2, `(.L_x_1)"), (9, "EXIT"), ".L_x_1", (2, "IADD3 R4, R30, R6, RZ")],
+    "four that a warp stores": [ZERO, (2, "STSM.16.M88.4 [R8], R28")],
+    "eight": [ZERO, (2, "STG.E.ENL2.256 desc[UR4][R2.64], R8, R24")],
+    "the larger of two of 64 bits": [(2, "CS2R.32 R31, SRZ"), (2, "DMNMX R4, R30, R6, PT")],
     "a time": [(2, "CS2R R26, SR_GLOBALTIMERLO"), (2, "IADD3 R4, R26, R6, RZ")],
 }
 LET_BY = {
@@ -77,6 +87,25 @@ LET_BY = {
     "not on the way": [ZERO, (2, "BRA `(.L_x_1)"), (2, "IADD3 R4, R30, R6, RZ"), ".L_x_1", (9, "EXIT")],
     "behind the end": [ZERO, (2, "EXIT"), (2, "IADD3 R4, R30, R6, RZ")],
     "a uniform register": [ZERO, (2, "IADD3 R4, R5, UR30, RZ")],
+}
+NOT_KNOWN = {  # each by its name
+    "BRA 0x30": [(2, "BRA 0x30")],
+    "BRA `(.L_x_9)": [(2, "BRA `(.L_x_9)")],
+    "@P0 BRA 0x30": [(2, "@P0 BRA 0x30")],
+    "BRX R4 -0x30": [(2, "BRX R4 -0x30")],
+    "BSYNC B0": [(2, "BSYNC B0")],
+    "JMX R4 -0x30": [(2, "JMX R4 -0x30")],
+    "WARPSYNC.COLLECTIVE R5": [(2, "WARPSYNC.COLLECTIVE R5")],
+    "HMMA.1684.F32.TF32 R4, R8, R12, R4": [(2, "HMMA.1684.F32.TF32 R4, R8, R12, R4")],
+    "HMMA.SP.16832.F32.BF16 R4, R8, R12, R4, R20, 0x0": [(2, "HMMA.SP.16832.F32.BF16 R4, R8, R12, R4, R20, 0x0")],
+    "HMMA.16816.F16 R4, R8, R12, R4": [(2, "HMMA.16816.F16 R4, R8, R12, R4")],
+    "IMMA.16832.S8.S8 R4, R8, R12, R16": [(2, "IMMA.16832.S8.S8 R4, R8, R12, R16")],
+    "CS2UR UR4, SRZ": [(2, "CS2UR UR4, SRZ")],
+    "STSM.8.M168.4 [R8], R28": [(2, "STSM.8.M168.4 [R8], R28")],
+    "LDG.E.ENL2.256 R4, R8, desc[UR4][R2.64]": [(2, "LDG.E.ENL2.256 R4, R8, desc[UR4][R2.64]")],
+    "REDG.E.ADD.F32x4.RN [R2.64], R4": [(2, "REDG.E.ADD.F32x4.RN [R2.64], R4")],
+    "FROBNICATE R4, R5": [(2, "FROBNICATE R4, R5")],
+    "what is this": ["what is this"],
 }
 
 NVCC = """#!/bin/sh
@@ -119,9 +148,15 @@ class Sass(unittest.TestCase):
             done = self.check(listing(lines))
             self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""), name)
 
+    def test_not_known(self):
+        """What might read or go anywhere is refused, wherever it stands."""
+        for name, lines in NOT_KNOWN.items():
+            done = self.check(listing([(9, "NOP"), *lines, (9, "EXIT")]))
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), name + done.stderr)
+            self.assertRegex(done.stderr, f"^check_sass: .* is not known to tools/check_sass: '{re.escape(name)}'")
+
     def test_not_code(self):
-        for text, said in (("", "there is no code"), (listing([ZERO]).rsplit("\n", 2)[0], "no second word"),
-                           (listing([ZERO, (2, "IMMA.16832.S8.S8 R4, R8, R12, R16")]), "IMMA")):
+        for text, said in (("", "there is no code"), (listing([ZERO]).rsplit("\n", 2)[0], "no second word")):
             done = self.check(text)
             self.assertEqual(done.returncode, 1)
             self.assertIn(said, done.stderr)
