@@ -110,7 +110,7 @@ NOT_KNOWN = {  # each by its name
 
 NVCC = """#!/bin/sh
 case "$*" in
-*--version*) echo 'Cuda compilation tools, release 13.0, V13.0.88'; exit ;;
+*--version*) echo 'Cuda compilation tools, release %(release)s, V%(release)s.88'; exit ;;
 esac
 while [ $# -gt 1 ]; do
     if [ "$1" = -o ]; then : >"$2"; echo "$2" >>"%(at)s/made"; fi
@@ -191,11 +191,11 @@ class Compile(unittest.TestCase):
             out.write(text)
         os.chmod(f"{self.at}/bin/{name}", 0o755)
 
-    def compile(self, code, *words, spilt=0, program=COMPILE, disassembler=True):
+    def compile(self, code, *words, spilt=0, program=COMPILE, disassembler=True, release="13.0"):
         """With a toolkit whose compiler and disassembler say this."""
         with open(f"{self.at}/code", "w") as out:
             out.write(listing(code))
-        self.tool("nvcc", NVCC % {"spilt": spilt, "at": self.at})
+        self.tool("nvcc", NVCC % {"spilt": spilt, "at": self.at, "release": release})
         self.tool("fatbinary", FATBINARY)
         if disassembler:
             self.tool("nvdisasm", NVDISASM % self.at)
@@ -257,12 +257,36 @@ class Compile(unittest.TestCase):
     def test_made_elsewhere(self):
         """Images of the same sources stay, and are found where they are now; of others they are made anew."""
         images, moved = f"{self.at}/images", f"{self.at}/moved"
-        self.assertEqual(self.compile(SOUND, "--here", images, "9").returncode, 0)
+        self.assertEqual(self.compile(SOUND, "--here", images, "9", release="12.8").returncode, 0)
         os.rename(images, moved)
         self.assertEqual(self.compile(REFUSED["a sum of HMMA"], "--here", moved, "9").returncode, 0)
         with open(f"{moved}/image.h") as file:
-            self.assertIn(f'"{moved}/fused.fatbin"', file.read())
+            told = file.read()
+        self.assertIn(f'"{moved}/fused.fatbin"', told)
+        self.assertIn("#define COT_CUDA_VERSION 12080\n", told)  # the driver that they need is that of the compiler that made them
         self.assertNotEqual(self.compile(REFUSED["a sum of HMMA"], "--here", moved, "10").returncode, 0)
+
+    def test_looked_through_elsewhere(self):
+        """Images that a machine without a disassembler made and another one looks through stay the first one's; what is cut short counts for
+        nothing."""
+        tree, images = f"{self.at}/tree", f"{self.at}/images"
+        for folder in ("cuda", "tools", "src/moe/fused"):
+            shutil.copytree(f"{ROOT}/{folder}", f"{tree}/{folder}")
+        program = f"{tree}/tools/compile_cuda"
+        self.compile(SOUND, "--here", images, "9", program=program, disassembler=False, release="12.8")
+        with open(f"{images}/made.json") as file:
+            text = json.dumps({**json.load(file), "boot": "elsewhere"}) + "\n"
+        with open(f"{images}/made.json", "w") as file:
+            file.write(text)
+        self.assertEqual(self.compile(SOUND, "--here", images, "9", program=program).returncode, 0)
+        with open(f"{images}/made.json") as file:
+            made = json.load(file)
+        self.assertEqual((made["compiler"], made["looked_through"], made["boot"]), ("nvcc 12.8.88", True, "elsewhere"))
+        with open(f"{images}/made.json", "w") as file:
+            file.write(text[:100])
+        self.assertEqual(self.compile(SOUND, "--here", images, "9", program=program).returncode, 0)
+        with open(f"{images}/made.json") as file:
+            self.assertEqual(json.load(file)["compiler"], "nvcc 13.0.88")
 
 
 unittest.main()
