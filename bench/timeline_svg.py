@@ -9,6 +9,7 @@ thread, over one time axis.
 import argparse
 import html
 import json
+import sys
 
 COLOURS = {"gate": "#7a5195", "dispatch": "#ef5675", "up": "#2f6db5", "down": "#58a4d8", "experts": "#3f86c0", "shared": "#8c8c8c",
            "reply": "#ffa600", "combine": "#e2711d"}
@@ -29,11 +30,16 @@ def main():
     parser.add_argument("file")
     parser.add_argument("--process", default="")
     o = parser.parse_args()
-    with open(o.file, encoding="utf-8") as f:
-        events = json.load(f)["traceEvents"]
+    try:
+        with open(o.file, encoding="utf-8") as f:
+            events = json.load(f)["traceEvents"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(f"timeline_svg: {o.file} is no time line ({type(error).__name__}: {error})")
     names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
     chosen = [int(p) for p in o.process.split(",")] if o.process else sorted(names)
     work = [e for e in events if e["ph"] == "X" and e["pid"] in chosen]
+    if not work:
+        sys.exit(f"timeline_svg: {o.file} has no task" + f" of the processes '{o.process}'" * bool(o.process))
     end = max(e["ts"] + e["dur"] for e in work)
     scale = (WIDTH - LEFT - RIGHT) / end
     row, gap = (22, 4) if len({(e["pid"], e["tid"]) for e in work}) <= MANY else (5, 1)

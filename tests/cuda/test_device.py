@@ -4,6 +4,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -71,14 +72,20 @@ class Device(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
 
-    def bench(self, probe, timed, *words):
+    def program(self, name, text):
+        with open(f"{self.folder.name}/{name}", "w") as out:
+            out.write(text)
+        os.chmod(f"{self.folder.name}/{name}", 0o755)
+
+    def bench(self, probe, timed, *words, points=POINTS, sanitizer=True):
         """With programs that end so; the run, and its points."""
         at = self.folder.name
-        for name, text in (("device_points", POINTS % (probe, probe, timed)), ("roofs", ROOFS), ("compute-sanitizer", SANITIZER)):
-            with open(f"{at}/{name}", "w") as out:
-                out.write(text)
-            os.chmod(f"{at}/{name}", 0o755)
+        self.program("device_points", points % (probe, probe, timed))
+        self.program("roofs", ROOFS)
+        if sanitizer:
+            self.program("compute-sanitizer", SANITIZER)
         done = run("--programs", at, "-o", f"{at}/out", *words, path=f"{at}:")
+        self.assertNotIn("Traceback", done.stderr)
         with open(f"{at}/out/points.jsonl") as points:
             return done, [json.loads(line) for line in points]
 
@@ -132,7 +139,10 @@ class Device(unittest.TestCase):
     def test_words(self):
         self.assertIn("--budget", run("--help").stdout)
         for words, said in ((["--only", "latency,x"], "there is no part 'x'"), (["--budget", "fast"], "not 'fast'"),
-                            (["--budget", "0s"], "not '0s'"), (["more"], "more"), (["--programs"], "--programs")):
+                            (["--budget", "0s"], "not '0s'"), (["more"], "more"), (["--programs"], "--programs"),
+                            (["--build", "99"], "not '99' (there are kernels for 8.x, 9.x, 10.x, 12.x)"), (["--build", "x"], "not 'x'"),
+                            (["--build", "9", "--programs", "/nowhere"], "--build builds alone"),
+                            (["--build", "9", "--only", "roofs"], "--build builds alone")):
             done = run(*words)
             self.assertEqual((done.returncode, done.stdout), (2, ""), words)
             self.assertIn(said, done.stderr)
@@ -180,13 +190,14 @@ class Device(unittest.TestCase):
         self.assertEqual(points[-1]["wrong"], "exit status 99")
 
     def test_peers(self):
-        """They are measured where they are, and else said to be absent, which is no failure; all get one routing."""
+        """They are measured where they are, and else said to be absent, which is a failure where they were asked for; all get one routing."""
         device = load()
         if device.python_with("torch", "triton"):
             self.skipTest("there are torch and triton")
         done, points = self.bench("true", "true", "--only", "peers")
-        self.assertEqual((done.returncode, points[-1]["absent"]), (0, "no Python here has torch and triton"))
+        self.assertEqual((done.returncode, points[-1]["absent"]), (1, "no Python here has torch and triton"))
         self.assertIn("peers: not there: no Python here has torch and triton", done.stdout)
+        self.assertIn("\npeers: no Python here has torch and triton\n", done.stderr)
         at = self.folder.name
         programs = {"points": [f"{at}/device_points"], "peers": ["python", "peers_gpu.py"]}
         words = device.words_of(programs, ["peers"], at)
@@ -195,6 +206,43 @@ class Device(unittest.TestCase):
         with open(words[3]) as file:
             told = {(line["experts"], line["top_k"]) for line in map(json.loads, file)}
         self.assertEqual(told, {shape[2:] for shape in device.LAYERS.values()})
+
+    def test_peers_that_are_wrong(self):
+        """One is a failure, of which the rest is told; one that is not there is none."""
+        device, at = load(), self.folder.name
+        said = [{"kind": "point", "peer": "torch", "shape": "olmoe", "tokens": 8, "us": 3.25},
+                {"kind": "absent", "peer": "hf", "absent": "this Python has no transformers"},
+                {"kind": "note", "note": "over budget, points left out", "points": 3}]
+        for more, good, line in (([], True, "peers: hf: this Python has no transformers"),
+                                 ([{"kind": "error", "peer": "torch", "shape": "olmoe", "tokens": 1, "error": "nan"}], False,
+                                  "peers: torch, olmoe, 1 tokens: nan"),
+                                 ([{"kind": "error", "where": "weights", "shape": "mixtral", "error": "no memory"}], False,
+                                  "peers: weights, mixtral, all tokens: no memory"),
+                                 ([], True, "peers: over budget, points left out: 3")):
+            self.program("peers", "#!/bin/sh\n" + "".join(f"echo '{json.dumps(point)}'\n" for point in said + more))
+            self.program("device_points", POINTS % ("true", "true", "true"))
+            programs = {"points": [f"{at}/device_points"], "peers": [f"{at}/peers"], "images": at}
+            points, went_well = device.measure(programs, ["peers"], True, 60, at)
+            self.assertEqual(went_well, good, line)
+            self.assertIn(line, device.table(points))
+
+    def test_a_routing_that_is_not_told(self):
+        device, at = load(), self.folder.name
+        self.program("device_points", POINTS.replace('"routing "*)', '"routing "*) echo no room >&2; exit 3;') % ("true", "true", "true"))
+        programs = {"points": [f"{at}/device_points"], "peers": ["false"], "images": at}
+        points, went_well = device.measure(programs, ["peers"], True, 60, at)
+        self.assertEqual((went_well, points[-1]["wrong"]), (False, "the routing of 8 experts, top 2: no room"))
+
+    def test_a_routing_for_peers(self):
+        """Peers refuse one that tells too little in a line, and a Python without torch likewise."""
+        peers = os.environ["COT_SOURCE"] + "/bench/peers_gpu.py"
+        python = load().python_with("torch")
+        for text in ("", "[1]\n", "x", '{"experts": 64, "top_k": 8, "choices": []}\n', '{"experts": 64, "top_k": 8, "choices": [[1]]}\n'):
+            with open(f"{self.folder.name}/routing", "w") as out:
+                out.write(text)
+            done = subprocess.run([python or "python3", "-B", peers, "--routing", out.name, "--tokens", "1"], capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
+            self.assertRegex(done.stderr, f"^peers_gpu: '{out.name}' " if python else "^peers_gpu: this Python has no torch\n")
 
     def test_peers_on_a_cpu(self):
         """Small layers of each peer against sums in double precision, where there are torch and triton."""
@@ -237,6 +285,10 @@ class Device(unittest.TestCase):
             made = file.read()
         done, _ = self.bench("true", "true", "--only", "roofs")
         self.assertIn("kernels: nvcc 13.0.88, not looked through by tools/check_sass, made elsewhere\n", done.stdout, made)
+        for text in (made[:30], "[1]", "{}", ""):
+            with open(f"{at}/made.json", "w") as file:
+                file.write(text)
+            self.assertEqual(device.how_made(at), f"{at}/made.json does not say how they were made")
 
     def test_what_is_wrong_ends_it(self):
         done, points = self.bench("echo wrong >&2; exit 1", "true", "--only", "correct,latency")
@@ -245,11 +297,43 @@ class Device(unittest.TestCase):
         self.assertEqual(points[-1]["wrong"], "wrong")
         self.assertIn("correct: wrong", done.stdout)
 
+    def test_a_part_before_that_failed(self):
+        """What is right in `correct` is not ended by a fault of another part."""
+        done, points = self.bench("true", "true", "--only", "faults,correct,phases", points=POINTS.replace('"routing "', '"faults ") exit 3 ;;\n"routing "'))
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual([p["part"] for p in points][-2:], ["correct", "phases"])
+
+    def test_sanitizers_that_are_not_there(self):
+        """That is a failure where they were asked for by name."""
+        if load().find_programs("/nowhere", "/nowhere")["sanitizer"]:
+            self.skipTest("there is a compute-sanitizer")
+        done, points = self.bench("true", "true", "--only", "sanitizers", sanitizer=False)
+        self.assertEqual((done.returncode, points[-1]["absent"]), (1, "there is no compute-sanitizer"))
+        device, at = load(), self.folder.name
+        programs = {"points": [f"{at}/device_points"], "sanitizer": None, "images": at}
+        self.assertTrue(device.measure(programs, ["sanitizers"], False, 60, at)[1])
+
+    def test_no_time_line(self):
+        done, points = self.bench("true", "true", "--only", "timeline", points=re.sub('"tasks": .*]]', '"tasks": []', POINTS))
+        self.assertEqual((done.returncode, points[-1]["wrong"]), (1, "no task was noted at 32 tokens"))
+        draw = os.environ["COT_SOURCE"] + "/bench/timeline_svg.py"
+        for text in ("", "[1]", '{"traceEvents": []}'):
+            with open(f"{self.folder.name}/line.json", "w") as out:
+                out.write(text)
+            done = subprocess.run([draw, out.name], capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
+            self.assertIn(f"timeline_svg: {out.name} ", done.stderr)
+
     def test_a_part_that_fails_and_one_that_prints_anything(self):
         done, points = self.bench("true", "exit 3", "--only", "latency,roofs")
         self.assertEqual((done.returncode, points[-3]["wrong"], points[-1]["part"]), (1, "exit status 3", "roofs"))
         done, points = self.bench("true", "echo anything", "--only", "latency")
         self.assertEqual((done.returncode, points[-1]["wrong"]), (1, "printed what is no JSON"))
+        for printed, wrong in (("[1]", "printed what is no point: '[1]'"), ('\\377', "printed what is no JSON")):
+            done, points = self.bench("true", f"printf '{printed}\\n'", "--only", "latency")
+            self.assertEqual((done.returncode, points[-1]["wrong"]), (1, wrong))
+        done, points = self.bench("true", "printf '{}'", "--only", "latency")
+        self.assertEqual((done.returncode, points[-1]["wrong"]), (1, "ended in the midst of a line"))
 
     def test_a_part_that_hangs_and_a_budget_that_ends(self):
         began = time.monotonic()
