@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "engine/engine_state.h"
 #include "engine/replay.h"
-#include "model/stored.h"
+#include "checkpoint/stored.h"
 
 #include <stdlib.h>
 #include <string.h>

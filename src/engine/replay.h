@@ -3,7 +3,7 @@
 #define COT_ENGINE_REPLAY_H
 #include "coterie/engine.h"
 #include "coterie/predict.h"
-#include "model/config.h"
+#include "checkpoint/config.h"
 #include "model/replay.h"
 
 /* Fills in and checks what does not depend on where experts sit; `moe_layer` are the numbers of the model's MoE layers.

@@ -3,7 +3,7 @@
 #define COT_ENGINE_TABLES_H
 #include "coterie/engine.h"
 #include "coterie/predict.h"
-#include "model/config.h"
+#include "checkpoint/config.h"
 
 /* The model, or the trace whose routing takes the place of its gates'. */
 typedef struct cot_engine_known {

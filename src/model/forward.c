@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "kernels/pack.h"
 #include "model/runner_state.h"
-#include "model/stored.h"
+#include "checkpoint/stored.h"
 
 #include <math.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "base/arena.h"
 #include "base/pool.h"
 #include "fabric/fabric.h"
-#include "model/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "moe/weights.h"
 
 #include <stdatomic.h>

@@ -2,7 +2,7 @@
 #ifndef COT_MODEL_WEIGHTS_H
 #define COT_MODEL_WEIGHTS_H
 #include "fabric/fabric.h"
-#include "model/embedding.h"
+#include "checkpoint/embedding.h"
 #include "model/loader.h"
 #include "moe/moe.h"
 

@@ -10,7 +10,7 @@
 
 #include "coterie/eval.h"
 #include "kernels/quantise.h"
-#include "model/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 
 #include <math.h>
 #include <stdio.h>

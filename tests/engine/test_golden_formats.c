@@ -6,7 +6,7 @@
 #include "harness/engine/answers.h"
 #include "harness/engine/golden.h"
 
-#include "model/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 
 #include <jansson.h>
 #include <stdio.h>

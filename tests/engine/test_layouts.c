@@ -4,7 +4,7 @@
 #include "harness/engine/every_group.h"
 #include "harness/engine/records.h"
 #include "harness/engine/requests.h"
-#include "harness/model/layouts.h"
+#include "harness/checkpoint/layouts.h"
 #include "harness/seed.h"
 
 #include <math.h>

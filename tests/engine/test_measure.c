@@ -6,7 +6,7 @@
 
 #include "coterie/model.h"
 #include "base/safetensors.h"
-#include "model/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 
 #include <dirent.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* config.json and, after a NUL byte, generation_config.json. */
-#include "model/config.h"
+#include "checkpoint/config.h"
 
 #include <string.h>
 

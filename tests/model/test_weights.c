@@ -1,6 +1,6 @@
 /* What a walk loads, against the whole weights that it is cut from. */
 #include "harness/cmocka.h"
-#include "harness/model/weights.h"
+#include "harness/checkpoint/weights.h"
 #include "harness/seed.h"
 
 #include "fabric/threads/threads.h"

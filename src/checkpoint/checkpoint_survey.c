@@ -1,0 +1,302 @@
+/* Whether a checkpoint's files hold what its configuration implies: whether the head is the embedding, what is missing, and what of
+ * the files nobody uses. */
+#include "base/error.h"
+#include "base/file.h"
+#include "base/integers.h"
+#include "checkpoint/stored.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MOST_MISSING = 1000, COMPARED = 256 << 10 }; // numbers that are compared at a time
+
+typedef struct survey {
+    const cot_checkpoint *checkpoint;
+    bool *used; // [tensor_count]
+    int64_t missing;
+    cot_error first; // missing
+    char name[COT_STORED_NAME];
+    cot_weight weight;
+    cot_error *error;
+} survey;
+
+static void use(survey *s, const cot_stored *stored)
+{
+    const cot_shard_tensor *const all[] = {stored->tensor, stored->scales, stored->whole.zeros,
+                                           stored->whole.order, stored->whole.shape};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]) s->used[all[i] - s->checkpoint->shards.tensors] = true;
+}
+
+static cot_status check_weight(void *context, cot_weight weight, int64_t layer, int64_t expert)
+{
+    survey *s = context;
+    const cot_config *config = &s->checkpoint->config;
+    cot_stored stored;
+    cot_error error = {0};
+    if (weight == COT_WEIGHT_OUTPUT && config->tied_embeddings) return COT_OK;
+    cot_status status = cot_stored_find(&stored, s->checkpoint, weight, layer, expert, &error);
+    if (status == COT_NOT_FOUND) {
+        use(s, &stored); // a matrix whose scales are missing
+        if (!s->missing++) {
+            s->first = error;
+            s->weight = weight;
+            cot_stored_name(s->name, config->family, weight, layer, expert, "");
+        }
+        return s->missing < MOST_MISSING ? COT_OK : status;
+    }
+    if (status == COT_OK) status = cot_stored_hold(&stored, weight, config, &error);
+    if (status != COT_OK) return cot_fail(s->error, status, "%s", error.message);
+    use(s, &stored);
+    return COT_OK;
+}
+
+/* ---- the head ---- */
+
+/* Whether the head that is stored holds the embedding's numbers. */
+static cot_status compare_head(bool *same, const cot_checkpoint *checkpoint, cot_error *error)
+{
+    const int64_t vocab = checkpoint->config.vocab, hidden = checkpoint->config.hidden,
+                  rows = cot_larger(COMPARED / hidden, 1);
+    float *head = malloc((size_t)(rows * hidden) * sizeof *head),
+          *embedding = malloc((size_t)(rows * hidden) * sizeof *embedding);
+    cot_status status = COT_OK;
+    if (!head || !embedding) status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory to read the head");
+    *same = true;
+    for (int64_t r = 0; r < vocab && *same && status == COT_OK; r += rows) {
+        cot_weight_piece piece = {COT_WEIGHT_OUTPUT, .row0 = r, .rows = cot_smaller(rows, vocab - r),
+                                  .columns = hidden};
+        status = cot_checkpoint_read(checkpoint, &piece, head, error);
+        piece.weight = COT_WEIGHT_EMBEDDING;
+        if (status == COT_OK) status = cot_checkpoint_read(checkpoint, &piece, embedding, error);
+        for (int64_t i = 0; i < piece.rows * hidden && *same && status == COT_OK; i++)
+            *same = head[i] == embedding[i];
+    }
+    free(head), free(embedding);
+    return status;
+}
+
+/* A head that is stored though config.json ties it to the embedding is the head where they differ: *warning, else NULL. */
+static cot_status settle_head(cot_checkpoint *checkpoint, survey *s, const char **warning, cot_error *error)
+{
+    cot_stored head, embedding;
+    bool same = true;
+    *warning = NULL;
+    if (!checkpoint->config.tied_embeddings) return COT_OK;
+    checkpoint->config.tied_embeddings = false;
+    cot_status status = cot_stored_find(&head, checkpoint, COT_WEIGHT_OUTPUT, 0, 0, error);
+    const bool stored = status == COT_OK;
+    if (stored) {
+        use(s, &head);
+        if (cot_stored_find(&embedding, checkpoint, COT_WEIGHT_EMBEDDING, 0, 0, NULL) == COT_OK)
+            status = compare_head(&same, checkpoint, error);
+    } else if (status == COT_NOT_FOUND) {
+        status = COT_OK;
+    }
+    checkpoint->config.tied_embeddings = same;
+    if (!same)
+        *warning =
+            "warning: config.json ties the head to the embedding, but a head is stored that differs: it is "
+            "used (set tie_word_embeddings to false)";
+    return status;
+}
+
+/* ---- why a tensor is not used ---- */
+
+/* Activations are not quantised, whatever files have for that. */
+static bool is_of_activations(const char *name)
+{
+    static const char *const ends[] = {".input_scale",
+                                       ".input_zero_point",
+                                       ".input_global_scale",
+                                       ".output_scale",
+                                       ".output_zero_point",
+                                       ".activation_scale",
+                                       ".k_scale",
+                                       ".v_scale"};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (cot_path_ends(name, ends[i])) return true;
+    return false;
+}
+
+/* Of a layer beyond the last one. */
+static bool is_beyond(const char *name, int64_t layers)
+{
+    long long layer;
+    const char *at = strncmp(name, "model.", 6) ? name : name + 6;
+    return sscanf(at, "layers.%lld.", &layer) == 1 && layer >= layers;
+}
+
+typedef enum unused {
+    UNUSED_BEYOND,
+    UNUSED_FREQUENCIES,
+    UNUSED_ACTIVATIONS,
+    UNUSED_UNKNOWN,
+    UNUSED_KINDS
+} unused;
+
+static unused why_unused(const char *name, int64_t layers)
+{
+    if (is_beyond(name, layers)) return UNUSED_BEYOND;
+    if (cot_path_ends(name, "rotary_emb.inv_freq")) return UNUSED_FREQUENCIES;
+    return is_of_activations(name) ? UNUSED_ACTIVATIONS : UNUSED_UNKNOWN;
+}
+
+/* ---- what is missing ---- */
+
+static size_t common(const char *a, const char *b)
+{
+    size_t n = 0;
+    while (a[n] && a[n] == b[n]) n++;
+    return n;
+}
+
+/* A tensor of those that only quantization_config says how to read, beside the matrix that `name` ends in ".weight" for. */
+static bool needs_telling(const char *tensor, const char *name)
+{
+    static const char *const ends[] = {"qweight", "qzeros", "scales", "g_idx", "weight_packed"};
+    const size_t module = strlen(name) - strlen("weight");
+    if (!cot_path_ends(name, ".weight") || strncmp(tensor, name, module) != 0) return false;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (!strcmp(tensor + module, ends[i])) return true;
+    return false;
+}
+
+/* A head is not looked for among layers that predict several tokens ahead. */
+static bool may_lie_instead(const survey *s, size_t tensor)
+{
+    const unused why =
+        why_unused(s->checkpoint->shards.tensors[tensor].tensor->name, s->checkpoint->config.layers);
+    return !s->used[tensor] &&
+           (why == UNUSED_UNKNOWN || (why == UNUSED_BEYOND && s->weight != COT_WEIGHT_OUTPUT));
+}
+
+/* What lies there instead: of the tensors that nobody uses the one that is called most like the first that is missing, of several the
+ * largest. `nothing`: the words where there is none. */
+static void describe_instead(char *out, size_t room, const survey *s, const char *nothing)
+{
+    const cot_shards *shards = &s->checkpoint->shards;
+    const cot_tensor *nearest = NULL;
+    size_t candidates = 0, most = 0;
+    char shape[64], more[48] = "";
+    for (size_t i = 0; i < shards->tensor_count; i++) {
+        if (!may_lie_instead(s, i)) continue;
+        const cot_tensor *t = shards->tensors[i].tensor;
+        const size_t alike = common(t->name, s->name);
+        if (!candidates++ || alike > most || (alike == most && t->bytes > nearest->bytes))
+            nearest = t, most = alike;
+    }
+    snprintf(out, room, "%s", nothing);
+    if (!nearest) return;
+    cot_stored_print_shape(shape, sizeof shape, nearest->shape, nearest->dims);
+    if (candidates > 1) snprintf(more, sizeof more, ", and %zu more unknown", candidates - 1);
+    const bool untold = !s->checkpoint->config.quantisation.told && needs_telling(nearest->name, s->name);
+    snprintf(out, room, "; there is '%.100s' %s %s instead%s%s", nearest->name,
+             cot_dtype_name(nearest->dtype), shape, more,
+             untold ? ": config.json has no quantization_config" : "");
+}
+
+static cot_status fail_missing(const survey *s, const char *folder, cot_error *error)
+{
+    char more[48] = "", instead[320];
+    const bool head = s->missing == 1 && s->weight == COT_WEIGHT_OUTPUT;
+    describe_instead(instead, sizeof instead, s,
+                     head ? " (a base model's files)" : "; nothing lies there instead");
+    if (head)
+        return cot_fail(error, COT_MALFORMED, "'%s': no head in it, and its config does not tie it: %s%s",
+                        folder, s->first.message, instead);
+    if (s->missing > 1)
+        snprintf(more, sizeof more, ", and %s%" PRId64 " more", s->missing == MOST_MISSING ? "at least " : "",
+                 s->missing - 1);
+    return cot_fail(error, COT_MALFORMED, "'%s': %s%s%s", folder, s->first.message, more, instead);
+}
+
+/* ---- the notes ---- */
+
+/* Says in a line which tensors nobody uses, and why, and the warning in one before; NULL where there is nothing to say. */
+static cot_status describe(char **notes, const survey *s, const char *warning, cot_error *error)
+{
+    const cot_shards *shards = &s->checkpoint->shards;
+    const int64_t layers = s->checkpoint->config.layers;
+    size_t all = 0, count[UNUSED_KINDS] = {0};
+    const char *other = "";
+    for (size_t i = 0; i < shards->tensor_count; i++) {
+        const char *name = shards->tensors[i].tensor->name;
+        if (s->used[i]) continue;
+        const unused why = why_unused(name, layers);
+        if (!count[why]++ && why == UNUSED_UNKNOWN) other = name;
+        all++;
+    }
+    const size_t predicting = count[UNUSED_BEYOND], frequencies = count[UNUSED_FREQUENCIES],
+                 activations = count[UNUSED_ACTIVATIONS], others = count[UNUSED_UNKNOWN];
+    *notes = NULL;
+    if (!all && !warning) return COT_OK;
+    const size_t told = warning ? strlen(warning) + 1 : 0, room = told + 400 + strlen(other);
+    *notes = malloc(room);
+    if (!*notes) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    snprintf(*notes, room, "%s", warning ? warning : "");
+    if (!all) return COT_OK;
+    if (warning) strcat(*notes, "\n");
+    char *const out = *notes + told;
+    size_t left = room - told,
+           at = (size_t)snprintf(out, left, "%zu tensor%s not used:", all, all == 1 ? " is" : "s are");
+    const char *comma = "";
+    if (predicting) {
+        at +=
+            (size_t)snprintf(out + at, left - at, " %zu of layer %" PRId64 " and beyond", predicting, layers);
+        comma = ",";
+    }
+    if (frequencies) {
+        at += (size_t)snprintf(out + at, left - at, "%s %zu rotary_emb.inv_freq", comma, frequencies);
+        comma = ",";
+    }
+    if (activations) {
+        at += (size_t)snprintf(out + at, left - at, "%s %zu of activations' scales", comma, activations);
+        comma = ",";
+    }
+    if (others)
+        snprintf(out + at, left - at, "%s %zu unknown%s '%s'", comma, others,
+                 others > 1 ? ", the first" : ",", other);
+    for (char *c = out; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    return COT_OK;
+}
+
+/* A line after the others where weights are in a file of another name. */
+static cot_status tell_other_name(char **notes, const char *name, cot_error *error)
+{
+    char *all, *own = *notes;
+    if (!*name) return COT_OK;
+    *notes = NULL;
+    if (asprintf(&all, "%s%s'%s' is read for model.safetensors", own ? own : "", own ? "\n" : "", name) < 0) {
+        free(own);
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    }
+    for (char *c = all + (own ? strlen(own) + 1 : 0); *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    free(own);
+    *notes = all;
+    return COT_OK;
+}
+
+cot_status cot_checkpoint_survey(cot_checkpoint *checkpoint, char **notes, const char *folder,
+                                 cot_error *error)
+{
+    cot_error detail = {0};
+    const char *warning;
+    survey s = {
+        .checkpoint = checkpoint, .error = &detail, .used = calloc(checkpoint->shards.tensor_count + 1, 1)};
+    if (!s.used) return cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
+    cot_status status = settle_head(checkpoint, &s, &warning, &detail);
+    if (status == COT_OK) status = cot_weight_each(&checkpoint->config, &s, check_weight);
+    if (s.missing)
+        status = fail_missing(&s, folder, error);
+    else if (status != COT_OK)
+        cot_fail(error, status, "'%s': %s", folder, detail.message);
+    else
+        status = describe(notes, &s, warning, error);
+    if (status == COT_OK) status = tell_other_name(notes, checkpoint->shards.other, error);
+    free(s.used);
+    return status;
+}

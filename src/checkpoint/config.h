@@ -1,0 +1,84 @@
+/* A model's architecture as data: what config.json says, resolved so that one forward pass serves every
+ * family. */
+#ifndef COT_CHECKPOINT_CONFIG_H
+#define COT_CHECKPOINT_CONFIG_H
+#include "base/dtype.h"
+#include "coterie/status.h"
+#include "checkpoint/quantisation.h"
+#include "moe/gate.h"
+#include <stdbool.h>
+
+typedef struct cot_family cot_family; // family.h: tensor names and defaults
+
+typedef enum cot_attention_type { COT_ATTENTION_GQA, COT_ATTENTION_MLA } cot_attention_type;
+typedef enum cot_qk_norm { COT_QK_NORM_NONE, COT_QK_NORM_HEAD, COT_QK_NORM_WIDTH } cot_qk_norm;
+
+typedef struct cot_layer_config {
+    bool moe;       // else a dense feed-forward network
+    int64_t window; // a token sees this many keys, itself included; 0: all
+} cot_layer_config;
+
+typedef struct cot_config {
+    char architecture[64]; // as config.json spells it
+    const cot_family *family;
+    int64_t vocab, hidden, layers, max_context; // V, H, L, tokens
+    float norm_eps;
+    bool tied_embeddings;
+    cot_layer_config *layer; // [layers]
+    int64_t moe_layers;
+
+    /* Attention. Query head h reads KV head h / (heads / kv_heads). MLA is described as GQA of the absorbed
+     * form: one KV head of key width kv_lora_rank + rope_dim whose first kv_lora_rank columns are the values.
+     */
+    cot_attention_type attention;
+    int64_t heads, kv_heads;
+    int64_t head_dim; // of a key: GQA: also of q and v; MLA: kv_lora_rank + rope_dim
+    float softmax_scale;
+    bool qkv_bias, output_bias; // MLA: qkv_bias is that of q_a_proj and kv_a_proj_with_mqa
+    cot_qk_norm qk_norm;
+    float clip_qkv; // 0: none
+    bool sinks;
+    int64_t q_lora_rank, kv_lora_rank, nope_dim, rope_dim, v_dim; // MLA; q_lora_rank 0: q_proj alone
+    float mla_norm_eps;
+
+    /* RoPE over the last rope_width elements of a head (GQA: all of them; MLA: rope_dim). */
+    int64_t rope_width;
+    bool rope_interleaved;
+    float *inverse_frequency; // [rope_width / 2]
+    float rope_factor;        // multiplies cosines and sines (YaRN's attention factor)
+
+    /* Feed-forward. */
+    int64_t dense_intermediate, moe_intermediate, shared_intermediate; // 0: none
+    bool ffn_bias, expert_bias; // of dense and shared networks; of routed experts
+    bool shared_gated;
+    float swiglu_limit, swiglu_alpha; // of routed experts; limit 0: plain SwiGLU
+    cot_gate gate; // weight, bias, correction NULL; bias and correction exist where the flags say
+    bool gate_bias, gate_correction;
+
+    cot_quantisation quantisation;
+    bool mxfp4;                                // quantization_config says that experts are stored so
+    int64_t fp8_block_rows, fp8_block_columns; // 0 where quantization_config gives none
+    int32_t *eos; // ids that end generation: config.json's and generation_config.json's
+    size_t eos_count;
+    int32_t bos; // -1: none
+} cot_config;
+
+/* Parses config.json's text (and generation_config.json's, or NULL). Fields that change the result are
+ * honoured or refused by name; `name` stands in messages. The caller frees with cot_config_clear. Errors:
+ * MALFORMED, UNSUPPORTED, INVALID_ARGUMENT, OUT_OF_MEMORY. On failure `*config` is empty. */
+cot_status cot_config_parse(cot_config *config, const char *text, size_t bytes, const char *generation,
+                            size_t generation_bytes, const char *name, cot_error *error);
+/* The same of a model's folder. Errors also: NOT_FOUND, IO. */
+cot_status cot_config_read(cot_config *config, const char *folder, cot_error *error);
+/* Adds what the text of a file beside config.json says of quantisation, by `method` if it names none. `*config` is whole before; the
+ * caller clears it after a failure too. */
+cot_status cot_config_quantise(cot_config *config, const char *text, size_t bytes, const char *method,
+                               const char *name, cot_error *error);
+/* The same of the folder's quantize_config.json (GPTQ) or quant_config.json (AWQ), if there is one: where packers put it
+ * before config.json had a place for it. Errors also: IO, MALFORMED (there are both, and they differ). */
+cot_status cot_config_read_beside(cot_config *config, const char *folder, cot_error *error);
+void cot_config_clear(cot_config *config);
+/* The numbers of its MoE layers, ascending; layers [moe_layers]. */
+void cot_config_list_moe_layers(int32_t *layers, const cot_config *config);
+
+#endif

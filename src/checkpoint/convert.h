@@ -1,0 +1,62 @@
+/* Writing a checkpoint again in few bits: what will be written (convert_plan.c), how rows are rounded
+ * (convert_round.c), and the folder that it goes to (convert.c).
+ *
+ *   int4, int8     X.weight_packed [out][in / per] of I32, `per` = 32 / bits codes a word, the first one lowest, each the whole
+ *                  number plus 2^(bits-1); X.weight_scale [out][in / 32] of BF16 (int4) or [out][1] of F32 (int8);
+ *                  X.weight_shape [2] of I64                                   compressed-tensors, pack-quantized
+ *   mxfp4          X.weight_packed [out][in / 2] of U8, two codes a byte, the first one low; X.weight_scale [out][in / 32] of U8,
+ *                  exponents plus 127                                          compressed-tensors, mxfp4-pack-quantized
+ *   mxfp4 where experts of a layer are one tensor
+ *                  X_blocks [experts][out][in / 32][16] and X_scales [experts][out][in / 32] of U8                   gpt-oss */
+#ifndef COT_CHECKPOINT_CONVERT_H
+#define COT_CHECKPOINT_CONVERT_H
+#include "base/pool.h"
+#include "checkpoint/stored.h"
+
+/* Tensors that are written one after the other. */
+typedef struct cot_convert_unit {
+    cot_tensor tensors[3]; // without data; names are malloc'd
+    int count;
+    size_t bytes;                   // of all of them
+    const cot_shard_tensor *source; // what is copied as it lies; NULL: what follows is read and rounded
+    cot_format format;              // to which: BF16 and FP32 have neither scales nor a shape
+    cot_weight weight;
+    int64_t layer, expert;
+    int64_t matrices;      // of as many experts, from `expert` on
+    int64_t rows, columns; // of each
+    bool paired;           // rows are by turns those of `weight` and of the weight after it
+} cot_convert_unit;
+
+/* What matrices become: experts' (INT4, INT8 or MXFP4); those of other networks, of attention but kv_b, and the head (COT_FORMATS: as
+ * they lie, or bf16). All else is as it lies, or fp32. Readers that widen a folder while they load it take one format for
+ * all that is no expert's, `scheme`: other networks are of that format or stay as they lie. */
+typedef struct cot_convert_formats {
+    cot_format experts, others, attention, head, scheme;
+} cot_convert_formats;
+
+typedef struct cot_convert_plan {
+    cot_convert_formats formats;
+    cot_convert_unit *units; // ascending by the first tensor's name
+    size_t count, capacity;
+    size_t bytes;
+    bool widens_others; // networks of others that are in few bits and not rounded become bf16
+} cot_convert_plan;
+
+/* What a checkpoint becomes, by the names that its family has. Where the family has experts in one tensor networks are MXFP4, and
+ * attention and head as they lie; so is a head that is the embedding. Errors: UNSUPPORTED (a network's matrix that is of that kind already; one whose columns are no whole groups; what
+ * the layout has not), OUT_OF_MEMORY, and cot_stored_find's. On failure the plan is empty. */
+cot_status cot_convert_plan_make(cot_convert_plan *plan, const cot_checkpoint *checkpoint,
+                                 cot_convert_formats formats, cot_error *error);
+void cot_convert_plan_clear(cot_convert_plan *plan);
+/* The quantization_config that tells it; NULL when out of memory. */
+json_t *cot_convert_tell(const cot_convert_plan *plan, const cot_config *config);
+
+/* Bytes of a row's codes, and of its scales. */
+int64_t cot_convert_code_bytes(cot_format format, int64_t columns);
+int64_t cot_convert_scale_bytes(cot_format format, int64_t columns);
+/* Rounds matrix m of the unit into codes [rows][code bytes] and scales [rows][scale bytes], the pool helping. Errors as
+ * cot_checkpoint_read's. */
+cot_status cot_convert_round(uint8_t *codes, uint8_t *scales, const cot_convert_unit *unit, int64_t m,
+                             const cot_checkpoint *checkpoint, cot_pool *pool, cot_error *error);
+
+#endif

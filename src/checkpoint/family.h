@@ -1,0 +1,80 @@
+/* The families of models: what each calls its fields and tensors in files, and what a field means where
+ * config.json leaves it out. One table a family (family.c); everything else reads these rows. */
+#ifndef COT_CHECKPOINT_FAMILY_H
+#define COT_CHECKPOINT_FAMILY_H
+#include "checkpoint/checkpoint.h"
+
+/* The whole numbers of a config.json. X(NAME, what its range is: see `ranges` in config.c) */
+// clang-format off
+#define COT_SIZE_LIST(X) \
+    X(VOCAB) X(HIDDEN) X(LAYERS) X(HEADS) X(KV_HEADS) X(HEAD_DIM) X(CONTEXT) X(EXPERTS) X(TOP_K) \
+    X(MOE_INTERMEDIATE) X(DENSE_INTERMEDIATE) X(SHARED_INTERMEDIATE) X(SHARED_EXPERTS) \
+    X(FIRST_MOE_LAYER) X(SPARSE_STEP) X(WINDOW) X(WINDOW_LAYERS) X(Q_LORA) X(KV_LORA) X(NOPE_DIM) \
+    X(ROPE_DIM) X(V_DIM) X(GROUPS) X(GROUP_LIMIT)
+// clang-format on
+
+typedef enum cot_size_field {
+#define COT_SIZE_ENUM(name) COT_SIZE_##name,
+    COT_SIZE_LIST(COT_SIZE_ENUM)
+#undef COT_SIZE_ENUM
+        COT_SIZES
+} cot_size_field;
+
+/* One number's field. Without a name the family has no such field and the number is always `absent`. */
+typedef struct cot_size_rule {
+    const char *name, *alias; // the alias may stand instead
+    int64_t absent;           // what leaving it out means; COT_REQUIRED where it may not be left out
+    bool nullable;            // null is allowed, and means 0: "none", or "derived from others"
+} cot_size_rule;
+#define COT_REQUIRED INT64_MIN
+
+/* A yes or no. Without a name the answer is always `absent`. */
+typedef struct cot_switch_rule {
+    const char *name;
+    bool absent;
+} cot_switch_rule;
+
+typedef enum cot_window_rule {
+    COT_WINDOW_NEVER,
+    COT_WINDOW_ALL,            // every layer, where sliding_window is given (Mixtral)
+    COT_WINDOW_SWITCHED,       // every layer, where use_sliding_window says so (Qwen3)
+    COT_WINDOW_TYPES,          // layer_types, else every even layer (gpt-oss)
+    COT_WINDOW_SWITCHED_TYPES, // Qwen2: where use_sliding_window says so, layer_types, else every even layer
+                               // below max_window_layers
+} cot_window_rule;
+
+struct cot_family {
+    const char *model_type;
+    cot_size_rule sizes[COT_SIZES];
+    double norm_eps, rope_theta;
+    cot_attention_type attention;
+    cot_qk_norm qk_norm;
+    cot_switch_rule qkv_bias, output_bias, ffn_bias, rope_interleaved, normalise;
+    cot_window_rule window;
+    bool clips; // clip_qkv
+    bool sinks;
+    bool gate_bias, gate_correction, expert_bias, shared_gated;
+    bool clamped;      // swiglu_limit, swiglu_alpha; hidden_act is not a field
+    bool default_yarn; // RoPE is YaRN where config.json says nothing (gpt-oss)
+    cot_gate_score score;
+    cot_gate_group_score group_score;
+    float epsilon;            // of the normalisation
+    double scaling;           // routed_scaling_factor where absent; 0: no such field, and 1 is meant
+    const char *scoring_func; // the one value that is this family's; NULL: no such field
+    const char *plain_method, *group_method; // topk_method's values; NULL: no such value
+    bool group_by_default;                   // topk_method where absent
+    bool normalise_refused;           // norm_topk_prob true with K > 1: the field's implementations disagree
+                                      // (DeepSeek-V2)
+    bool width_is_hidden;             // heads x head_dim must be H (OLMoE)
+    bool stacked;                     // a layer's experts in one tensor, gate and up interleaved
+    const char *tensors[COT_WEIGHTS]; // where they differ from cot_weight_template's common ones
+};
+
+/* The family of that architecture ("...ForCausalLM", or "...Model" of a base model), or of that model_type; NULL if there is none. */
+const cot_family *cot_family_of(const char *architecture, const char *model_type);
+/* As config.json spells it. */
+const char *cot_family_architecture(const cot_family *family);
+/* The weight's tensor name with {layer} and {expert} in it. */
+const char *cot_weight_template(const cot_family *family, cot_weight weight);
+
+#endif

@@ -1,0 +1,93 @@
+/* Which layers are dense and which see a window. */
+#include "checkpoint/resolve.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void find_dense_layers(cot_config *config, cot_fields *fields, const int64_t *sizes)
+{
+    int64_t first = sizes[COT_SIZE_FIRST_MOE_LAYER], step = sizes[COT_SIZE_SPARSE_STEP];
+    for (int64_t l = first; l < config->layers; l++) config->layer[l].moe = (l + 1) % step == 0;
+    const json_t *list = cot_fields_get(fields, "mlp_only_layers");
+    if (!config->family->sizes[COT_SIZE_SPARSE_STEP].name || !list || json_is_null(list)) return;
+    if (!json_is_array(list)) cot_fields_mistyped(fields, "mlp_only_layers", list, "a list or null");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *item = json_array_get(list, i);
+        int64_t l = json_integer_value(item);
+        if (!json_is_integer(item))
+            cot_fields_mistyped(fields, "mlp_only_layers", item, "layer numbers");
+        else if (l >= 0 && l < config->layers)
+            config->layer[l].moe = false;
+    }
+}
+
+/* layer_types where the family reads it and it is given, else NULL. */
+static const json_t *layer_types(const cot_config *config, cot_fields *fields)
+{
+    const json_t *types = cot_fields_get(fields, "layer_types");
+    bool read =
+        config->family->window == COT_WINDOW_TYPES || config->family->window == COT_WINDOW_SWITCHED_TYPES;
+    if (!read || !types || json_is_null(types)) return NULL;
+    if (!json_is_array(types))
+        cot_fields_mistyped(fields, "layer_types", types, "a list or null");
+    else if ((int64_t)json_array_size(types) != config->layers)
+        cot_fields_refuse(fields, COT_MALFORMED,
+                          "'layer_types' has %zu entries, expected one for each of %" PRId64 " layers",
+                          json_array_size(types), config->layers);
+    return types;
+}
+
+static bool type_slides(cot_fields *fields, const json_t *types, int64_t layer)
+{
+    const char *type = json_string_value(json_array_get(types, (size_t)layer));
+    bool slides = type && !strcmp(type, "sliding_attention");
+    if (!slides && (!type || strcmp(type, "full_attention") != 0))
+        cot_fields_refuse(fields, COT_UNSUPPORTED,
+                          "layer type '%.40s' is not supported (full_attention and sliding_attention are)",
+                          type ? type : "?");
+    return slides;
+}
+
+static void find_windows(cot_config *config, cot_fields *fields, int64_t window, int64_t below)
+{
+    cot_window_rule rule = config->family->window;
+    bool switched = rule == COT_WINDOW_SWITCHED || rule == COT_WINDOW_SWITCHED_TYPES;
+    bool null = cot_fields_get(fields, "sliding_window") && !cot_fields_has(fields, "sliding_window");
+    bool on = rule != COT_WINDOW_NEVER;
+    if (switched) on = cot_fields_switch(fields, "use_sliding_window", false);
+    if (rule == COT_WINDOW_SWITCHED) on = on && !null;
+    if (rule == COT_WINDOW_ALL) on = cot_fields_has(fields, "sliding_window");
+    const json_t *types = layer_types(config, fields);
+    for (int64_t l = 0; l < config->layers && fields->status == COT_OK; l++) {
+        bool slides = on;
+        if (types)
+            slides = type_slides(fields, types, l);
+        else if (rule == COT_WINDOW_TYPES)
+            slides = l % 2 == 0;
+        else if (rule == COT_WINDOW_SWITCHED_TYPES)
+            slides = on && l % 2 == 0 && l < below;
+        if (slides && !on)
+            cot_fields_refuse(fields, COT_MALFORMED,
+                              "'layer_types' lets layer %" PRId64 " slide, use_sliding_window does not", l);
+        if (slides && window < 1)
+            cot_fields_refuse(fields, COT_MALFORMED,
+                              "'sliding_window' is %s, expected 1 token or more, since layer %" PRId64
+                              " slides",
+                              null ? "null" : "0", l);
+        config->layer[l].window = slides ? window : 0;
+    }
+}
+
+void cot_resolve_layers(cot_config *config, cot_fields *fields, const int64_t *sizes)
+{
+    if (fields->status != COT_OK) return;
+    config->layer = calloc((size_t)config->layers, sizeof *config->layer);
+    if (!config->layer) {
+        cot_fields_refuse(fields, COT_OUT_OF_MEMORY, "out of memory");
+        return;
+    }
+    find_dense_layers(config, fields, sizes);
+    find_windows(config, fields, sizes[COT_SIZE_WINDOW], sizes[COT_SIZE_WINDOW_LAYERS]);
+    for (int64_t l = 0; l < config->layers; l++) config->moe_layers += config->layer[l].moe;
+}

@@ -1,0 +1,235 @@
+/* RoPE's inverse frequencies: plain, linear (Chen et al. 2023), YaRN (Peng et al. 2023, arXiv:2309.00071) and
+ * llama3's scaling by wavelength. fp32 where the reference implementation computes in fp32, since the angle
+ * at position p is wrong by p times the rounding error. */
+#include "checkpoint/resolve.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct rope {
+    const char *type;
+    double theta, factor, original; // original: tokens of the context before scaling
+    bool original_given;
+    double beta_fast, beta_slow;
+    bool truncate;
+    double attention_factor; // NAN: not given
+    double mscale, mscale_all_dim;
+    double low_frequency, high_frequency;
+};
+
+/* The object that describes the scaling: rope_scaling as on the hub, unless it is empty, else rope_parameters
+ * as transformers 5 writes it, else NULL. */
+static const json_t *scaling_object(cot_fields *fields)
+{
+    static const char *const keys[] = {"rope_scaling", "rope_parameters"};
+    for (int k = 0; k < 2; k++) {
+        const json_t *object = cot_fields_get(fields, keys[k]);
+        if (!object || json_is_null(object)) continue;
+        if (!json_is_object(object))
+            cot_fields_mistyped(fields, keys[k], object, "an object or null");
+        else if (k == 1 || json_object_size(object))
+            return object;
+    }
+    return NULL;
+}
+
+/* A number that may be absent, null or zero, all of which mean `standard`. */
+static double number_or(cot_fields *fields, const char *key, double standard)
+{
+    double value = cot_fields_has(fields, key) ? cot_fields_number(fields, key, 0) : 0;
+    return value != 0 ? value : standard;
+}
+
+static double positive(cot_fields *fields, const char *key, double standard)
+{
+    double value = cot_fields_number(fields, key, standard);
+    if (fields->status == COT_OK && !(value > 0)) {
+        if (cot_fields_get(fields, key))
+            cot_fields_refuse(fields, COT_MALFORMED, "'%s' of RoPE is %g, expected a number above 0", key,
+                              value);
+        else
+            cot_fields_refuse(fields, COT_MALFORMED, "RoPE scaling lacks '%s'", key);
+    }
+    return value;
+}
+
+static void refuse_partial(cot_fields *fields, const cot_fields *of)
+{
+    const char *key = "partial_rotary_factor";
+    if (!cot_fields_has(of, key)) return;
+    const json_t *value = cot_fields_get(of, key);
+    if (json_number_value(value) != 1)
+        cot_fields_refuse(fields, COT_UNSUPPORTED, "'%s' other than 1 is not supported", key);
+}
+
+static bool known_type(const char *type)
+{
+    return !strcmp(type, "default") || !strcmp(type, "linear") || !strcmp(type, "yarn") ||
+           !strcmp(type, "llama3");
+}
+
+static void read_scaling(struct rope *rope, cot_fields *top, cot_fields *in, double context)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)in->object, key, value) if (json_is_object(value))
+        cot_fields_refuse(in, COT_UNSUPPORTED, "RoPE parameters by layer type ('%.40s') are not supported",
+                          key);
+    rope->type = cot_fields_text(in, "rope_type", cot_fields_text(in, "type", "default"));
+    if (!known_type(rope->type))
+        cot_fields_refuse(in, COT_UNSUPPORTED,
+                          "RoPE type '%.40s' is not supported (default, linear, llama3 and yarn are)",
+                          rope->type);
+    rope->theta = positive(in, "rope_theta", rope->theta);
+    refuse_partial(in, in);
+    if (!strcmp(rope->type, "default")) return;
+
+    bool yarn = !strcmp(rope->type, "yarn"), llama3 = !strcmp(rope->type, "llama3");
+    if (yarn || llama3) { // a key beside the object wins over the one inside
+        cot_fields *from = cot_fields_has(top, "original_max_position_embeddings") ? top : in;
+        rope->original_given = cot_fields_has(from, "original_max_position_embeddings");
+        rope->original =
+            rope->original_given ? positive(from, "original_max_position_embeddings", 0) : context;
+    }
+    if (yarn && cot_fields_get(in, "factor") && !cot_fields_has(in, "factor"))
+        rope->factor = context / rope->original;
+    else
+        rope->factor = positive(in, "factor", 0);
+    rope->mscale_all_dim = number_or(in, "mscale_all_dim", 0); // scales MLA's scores whatever the type
+    if (yarn) {
+        rope->mscale = number_or(in, "mscale", 0);
+        rope->beta_fast = number_or(in, "beta_fast", 32);
+        rope->beta_slow = number_or(in, "beta_slow", 1);
+        rope->truncate = cot_fields_switch(in, "truncate", true);
+        if (cot_fields_has(in, "attention_factor"))
+            rope->attention_factor = cot_fields_number(in, "attention_factor", 0);
+        if (rope->beta_fast < 0 || rope->beta_slow < 0 || rope->theta == 1)
+            cot_fields_refuse(in, COT_MALFORMED,
+                              "YaRN with beta_fast %g, beta_slow %g, rope_theta %g is not defined",
+                              rope->beta_fast, rope->beta_slow, rope->theta);
+    }
+    if (llama3) {
+        rope->low_frequency = positive(in, "low_freq_factor", 0);
+        rope->high_frequency = positive(in, "high_freq_factor", 0);
+        if (rope->high_frequency <= rope->low_frequency)
+            cot_fields_refuse(in, COT_MALFORMED,
+                              "'high_freq_factor' is %g, expected more than low_freq_factor, %g",
+                              rope->high_frequency, rope->low_frequency);
+    }
+}
+
+/* 0.1 k ln(s) + 1, the temperature that YaRN recommends for a context s times as long. */
+static double mscale(double s, double k)
+{
+    return s <= 1 ? 1 : 0.1 * k * log(s) + 1;
+}
+
+/* The i-th period over 2 pi, theta^(2i / width), as fp32 code computes it. */
+static float period(const struct rope *rope, int64_t i, int64_t half)
+{
+    float exponent = (float)(2 * i) / (float)(2 * half);
+    return (float)pow((float)rope->theta, exponent);
+}
+
+static void yarn(float *inverse, int64_t half, const struct rope *rope)
+{
+    double width = (double)(2 * half), spread = 2 * log(rope->theta);
+    double low = width * log(rope->original / (rope->beta_fast * 2 * M_PI)) / spread;
+    double high = width * log(rope->original / (rope->beta_slow * 2 * M_PI)) / spread;
+    if (rope->truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = fmax(low, 0);
+    high = fmin(high, width - 1);
+    if (low == high) high += 0.001;
+    for (int64_t i = 0; i < half; i++) {
+        float extended = 1 / ((float)rope->factor * period(rope, i, half));
+        float ramp = ((float)i - (float)low) / (float)(high - low);
+        float kept = 1 - fminf(fmaxf(ramp, 0), 1);
+        inverse[i] = extended * (1 - kept) + inverse[i] * kept;
+    }
+}
+
+static void llama3(float *inverse, int64_t half, const struct rope *rope)
+{
+    float low = (float)rope->low_frequency, high = (float)rope->high_frequency, factor = (float)rope->factor;
+    float longest = (float)(rope->original / rope->low_frequency);
+    float shortest = (float)(rope->original / rope->high_frequency);
+    for (int64_t i = 0; i < half; i++) {
+        float wavelength = 1 / inverse[i] * (float)(2 * M_PI);
+        if (wavelength > longest) {
+            inverse[i] /= factor;
+        } else if (wavelength >= shortest) {
+            float smooth = (1 / wavelength * (float)rope->original - low) / (high - low);
+            inverse[i] = (1 - smooth) * inverse[i] / factor + smooth * inverse[i];
+        }
+    }
+}
+
+static void lengthen(cot_config *config, cot_fields *fields, const struct rope *rope)
+{
+    double context = floor(rope->original * rope->factor);
+    if (!(context <= INT32_MAX))
+        cot_fields_refuse(fields, COT_MALFORMED,
+                          "RoPE stretches %g tokens by %g, expected a context of at most %d", rope->original,
+                          rope->factor, INT32_MAX);
+    else if (context > (double)config->max_context)
+        config->max_context = (int64_t)context;
+}
+
+void cot_resolve_rope(cot_config *config, cot_fields *fields)
+{
+    const cot_family *family = config->family;
+    struct rope rope = {.type = "default", .attention_factor = NAN};
+    rope.theta = positive(fields, "rope_theta", family->rope_theta);
+    refuse_partial(fields, fields);
+    const json_t *object = scaling_object(fields);
+    if (object) {
+        cot_fields in = {object, fields->name, fields->status, fields->error};
+        read_scaling(&rope, fields, &in, (double)config->max_context);
+        if (fields->status == COT_OK) fields->status = in.status;
+    } else if (family->default_yarn) {
+        rope = (struct rope){.type = "yarn",
+                             .theta = rope.theta,
+                             .factor = 32,
+                             .original = 4096,
+                             .original_given = true,
+                             .beta_fast = 32,
+                             .beta_slow = 1,
+                             .attention_factor = NAN};
+    }
+    if (fields->status != COT_OK) return;
+
+    int64_t half = config->rope_width / 2;
+    float *inverse = config->inverse_frequency = malloc((size_t)half * sizeof *inverse);
+    if (!inverse) {
+        cot_fields_refuse(fields, COT_OUT_OF_MEMORY, "out of memory");
+        return;
+    }
+    for (int64_t i = 0; i < half; i++) inverse[i] = 1 / period(&rope, i, half);
+    config->rope_factor = 1;
+    if (!strcmp(rope.type, "linear")) {
+        for (int64_t i = 0; i < half; i++) inverse[i] /= (float)rope.factor;
+    } else if (!strcmp(rope.type, "llama3")) {
+        llama3(inverse, half, &rope);
+    } else if (!strcmp(rope.type, "yarn")) {
+        yarn(inverse, half, &rope);
+        bool both = rope.mscale != 0 && rope.mscale_all_dim != 0;
+        config->rope_factor =
+            (float)(!isnan(rope.attention_factor) ? rope.attention_factor
+                    : both ? mscale(rope.factor, rope.mscale) / mscale(rope.factor, rope.mscale_all_dim)
+                           : mscale(rope.factor, 1));
+    }
+    if (rope.original_given) lengthen(config, fields, &rope);
+    if (config->attention == COT_ATTENTION_MLA && rope.mscale_all_dim != 0) {
+        double m = mscale(rope.factor, rope.mscale_all_dim);
+        config->softmax_scale = (float)(pow((double)(config->nope_dim + config->rope_dim), -0.5) * m * m);
+    }
+    bool finite =
+        isfinite((float)rope.theta) && isfinite(config->rope_factor) && isfinite(config->softmax_scale);
+    for (int64_t i = 0; i < half; i++) finite = finite && isfinite(inverse[i]);
+    if (!finite)
+        cot_fields_refuse(fields, COT_MALFORMED, "its RoPE parameters give numbers that are not finite");
+}

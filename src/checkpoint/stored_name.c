@@ -1,0 +1,52 @@
+/* How files may spell the names of tensors: the family's own (family.h), that of a base model, which lacks "model.", or of a head put
+ * into it, and those that one family's packers took over from another. */
+#include "checkpoint/stored.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+void cot_stored_name(char out[COT_STORED_NAME], const cot_family *family, cot_weight weight, int64_t layer,
+                     int64_t expert, const char *suffix)
+{
+    const char *template = cot_weight_template(family, weight);
+    size_t at = 0;
+    while (*template && at + 24 < COT_STORED_NAME) {
+        bool is_layer = !strncmp(template, "{layer}", 7), is_expert = !strncmp(template, "{expert}", 8);
+        if (is_layer || is_expert) {
+            at += (size_t)snprintf(out + at, COT_STORED_NAME - at, "%" PRId64, is_layer ? layer : expert);
+            template += is_layer ? 7 : 8;
+        } else {
+            out[at++] = *template ++;
+        }
+    }
+    snprintf(out + at, COT_STORED_NAME - at, "%s", suffix);
+}
+
+/* Puts `to` in place of the first `from`, if there is one. */
+static bool replace(char name[COT_STORED_NAME], const char *from, const char *to)
+{
+    char rest[COT_STORED_NAME];
+    char *at = strstr(name, from);
+    if (!at) return false;
+    strcpy(rest, at + strlen(from));
+    snprintf(at, COT_STORED_NAME - (size_t)(at - name), "%s%s", to, rest);
+    return true;
+}
+
+static bool exchange(char name[COT_STORED_NAME], const char *one, const char *other)
+{
+    return replace(name, one, other) || replace(name, other, one);
+}
+
+bool cot_stored_spelling(char out[COT_STORED_NAME], const char *name, int way)
+{
+    const bool other_prefix = way & 1, other_block = way & 2, other_parts = way & 4;
+    const size_t prefix = strlen("model.");
+    const bool inside = !strncmp(name, "model.", prefix);
+    snprintf(out, COT_STORED_NAME, "%s%s", other_prefix && !inside ? "model." : "",
+             other_prefix && inside ? name + prefix : name);
+    if (other_block && !exchange(out, ".mlp.", ".block_sparse_moe.")) return false;
+    return !other_parts || (strstr(out, ".experts.") &&
+                            (exchange(out, ".gate_proj.", ".w1.") || exchange(out, ".up_proj.", ".w3.") ||
+                             exchange(out, ".down_proj.", ".w2.")));
+}
