@@ -34,5 +34,6 @@
 #include "coterie/topology.h"
 #include "coterie/trace.h"
 #include "coterie/version.h"
+#include "coterie/worker.h"
 
 #endif

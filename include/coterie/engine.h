@@ -260,7 +260,6 @@ typedef struct cot_events {
     void (*on_finish)(void *context, uint64_t request, cot_finish finish);
 } cot_events;
 
-enum { COT_HOME_ANY = -1 };
 /* Takes a request; it and `events` are copied. Steps run it beside others, in the order in which they came as far
  * as rows and pages go; when pages run out, the one that began last starts over later, which nobody is told. `home`, 0 to
  * P - 1, is the rank that holds it under data-parallel attention, COT_HOME_ANY what cot_engine_choose_home says. `*id` is its

@@ -11,6 +11,8 @@ extern "C" {
 #endif
 
 enum { COT_MAX_BIAS = 1024, COT_MAX_STOP_TOKENS = 64, COT_MAX_LOGPROBS = 20 };
+/* Of a request that may be held by any rank. */
+enum { COT_HOME_ANY = -1 };
 
 /* How tokens are chosen. What follows works on the logits in this order: bias, repetition penalty, presence and frequency
  * penalties, min_tokens, temperature, top-k, top-p, min-p. Fill with cot_sampling_init, which sets the defaults, then

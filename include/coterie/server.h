@@ -1,8 +1,7 @@
-/* A server: an engine behind the OpenAI API over HTTP. */
+/* A server: a worker behind the OpenAI API over HTTP. */
 #ifndef COTERIE_SERVER_H
 #define COTERIE_SERVER_H
 #include "coterie/chat.h"
-#include "coterie/engine.h"
 #include "coterie/status.h"
 #include "coterie/tokenizer.h"
 #include <stdbool.h>
@@ -14,6 +13,7 @@ extern "C" {
 #endif
 
 typedef struct cot_server cot_server;
+struct cot_backend; /* coterie/worker.h */
 
 typedef enum cot_log_level { COT_LOG_ERROR, COT_LOG_WARNING, COT_LOG_INFO } cot_log_level;
 
@@ -33,7 +33,7 @@ typedef struct cot_server_options {
     const char *const *allowed_hosts;
     /* Origins whose pages may call (CORS), "*" for all; NULL ends. Default NULL: none. */
     const char *const *allowed_origins;
-    /* Most tokens of prompt and output together, 0 or at most what the engine's context and KV cache hold; 0, the
+    /* Most tokens of prompt and output together, 0 or at most what the worker's context and KV cache hold; 0, the
      * default: that. */
     int64_t max_model_len;
     /* Sequences that may wait, beyond those that run; more are refused with 429. 1 to 65536, default 256. */
@@ -44,6 +44,8 @@ typedef struct cot_server_options {
      * refused with 429, bodies with 503. Of the body that is being read the values may take as much again; one that would
      * take more is refused with 413. Default 1 GiB. */
     size_t request_bytes;
+    /* How long nothing may come of a request, ms: then it is answered 504 and cancelled. 1 to 2^31 - 1, default an hour. */
+    int64_t answer_timeout_ms;
     int64_t shutdown_ms; /* how long streams may go on after cot_server_stop; default 30,000 */
     /* How events of the KV cache are published over ZeroMQ, as vLLM's --kv-events-config says it: a JSON object. NULL, the
      * default: not at all. Addresses that other machines reach need `kv_events_no_auth`: events have the ids of prompts in
@@ -69,15 +71,15 @@ typedef struct cot_server_options {
 } cot_server_options;
 void cot_server_options_init(cot_server_options *options);
 
-/* What can be told of options before an engine is opened for them: who may call, what is published and where, certificates.
+/* What can be told of options before a worker is opened for them: who may call, what is published and where, certificates.
  * `kv_homes`: ranks that will hold a cache of their own (cot_engine_info.kv_homes). Errors: INVALID_ARGUMENT, naming the
  * option; of certificates also what reading them gives. Thread-safe. */
 cot_status cot_server_check(const cot_server_options *options, int kv_homes, cot_error *error);
-/* Listens, and computes on a thread of its own. `folder` is the model's, whose generation_config.json says how to sample
- * where a request does not; `engine` is opened on it and used by the server alone until that is closed; `chat` may be NULL:
- * conversations are refused then. All three outlive the server; options are copied. `*server` is NULL on failure. Errors:
- * INVALID_ARGUMENT (an option, named), IO (the port is taken, ...), MALFORMED (generation_config.json), OUT_OF_MEMORY. */
-cot_status cot_server_open(cot_server **server, const char *folder, cot_engine *engine,
+/* Listens. `folder` is the model's, whose generation_config.json says how to sample where a request does not; the worker is
+ * taken over, and closed with the server, or on failure; `chat` may be NULL: conversations are refused then. Tokenizer and
+ * template outlive the server; options are copied. `*server` is NULL on failure. Errors: INVALID_ARGUMENT (an option,
+ * named), IO (the port is taken, ...), MALFORMED (generation_config.json), OUT_OF_MEMORY. */
+cot_status cot_server_open(cot_server **server, const char *folder, struct cot_backend *worker,
                            const cot_tokenizer *tokenizer, const cot_chat_template *chat,
                            const cot_server_options *options, cot_error *error);
 /* The port that it listens on. */
@@ -85,7 +87,7 @@ int cot_server_port(const cot_server *server);
 /* Most tokens of a sequence. */
 int64_t cot_server_max_model_len(const cot_server *server);
 /* Serves, on the caller's thread, until cot_server_stop was called and what was under way is answered. Errors: what made
- * the engine fail; nothing can be served then. */
+ * the worker fail; nothing can be served then. */
 cot_status cot_server_run(cot_server *server, cot_error *error);
 /* The first call lets no more requests in and lets those under way end; a second one cuts them. May be called from any
  * thread and from signal handlers. */

@@ -2,6 +2,8 @@
 
 #include "command.h"
 
+#include "coterie/worker.h"
+
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -28,7 +30,9 @@ static bool start(chat_server *s, const char *model, cot_error *error)
     options.port = 0;
     options.api_keys = keys;
     options.shutdown_ms = 0;
-    if (cot_server_open(&s->server, model, s->engine, s->tokenizer, s->chat, &options, error) != COT_OK)
+    cot_backend *worker;
+    if (cot_worker_of_engine(&worker, s->engine, model, error) != COT_OK ||
+        cot_server_open(&s->server, model, worker, s->tokenizer, s->chat, &options, error) != COT_OK)
         return false;
     snprintf(s->url, sizeof s->url, "http://127.0.0.1:%d", cot_server_port(s->server));
     sigset_t all, before; // Ctrl-C is for the thread that talks

@@ -7,6 +7,7 @@
 
 #include "coterie/server.h"
 #include "coterie/started.h"
+#include "coterie/worker.h"
 
 #include <errno.h>
 #include <malloc.h>
@@ -37,7 +38,7 @@ struct serve_settings {
     int64_t max_num_seqs, max_num_batched_tokens, max_model_len, block_size, kv_cache_memory_bytes, max_queue;
     int64_t max_wait_steps;
     bool no_prefix_caching;
-    double tbt_ms, shutdown_timeout;
+    double tbt_ms, shutdown_timeout, answer_timeout;
 };
 
 static cot_server *serving; // of the signal handler
@@ -250,6 +251,7 @@ static void set_up(struct server_setup *setup, const struct serve_settings *s, c
     o->max_queue = s->max_queue;
     o->max_connections = s->max_connections;
     o->shutdown_ms = (int64_t)(s->shutdown_timeout * 1000);
+    o->answer_timeout_ms = (int64_t)(s->answer_timeout * 1000);
     o->kv_events_config = s->kv_events_config;
     o->step_reports_endpoint = s->step_reports_endpoint;
     o->kv_events_no_auth = s->kv_events_no_auth;
@@ -266,7 +268,9 @@ static cot_status serve(const struct serve_settings *s, const cot_tokenizer *tok
                         const cot_chat_template *chat, cot_engine *engine, const cot_server_options *o,
                         cot_error *error)
 {
-    cot_status status = cot_server_open(&serving, s->model, engine, tokenizer, chat, o, error);
+    cot_backend *worker;
+    cot_status status = cot_worker_of_engine(&worker, engine, s->model, error);
+    if (status == COT_OK) status = cot_server_open(&serving, s->model, worker, tokenizer, chat, o, error);
     if (status != COT_OK) return status;
     struct sigaction action = {.sa_handler = on_signal}, last = {.sa_handler = on_alarm};
     patience = (unsigned)s->shutdown_timeout + ABORT_SECONDS;
@@ -390,6 +394,9 @@ static const cot_option listening_options[] = {
     {"shutdown-timeout", 0, COT_OPTION_REAL, "S", "30",
      "seconds that answers under way may take after SIGTERM or Ctrl-C (a second one ends them)",
      AT(shutdown_timeout), .min = 0, .max = 86400},
+    {"answer-timeout", 0, COT_OPTION_REAL, "S", "3600",
+     "seconds after which a request of which nothing came is answered 504 and cancelled", AT(answer_timeout),
+     .min = 0.1, .max = 1e6},
     {0}};
 static const cot_option model_options[] = {
     {"tokenizer", 0, COT_OPTION_TEXT, "PATH", NULL, "another folder's tokenizer and chat template",

@@ -1,25 +1,16 @@
 #include "server/access.h"
 
 #include "base/error.h"
+#include "worker/endpoint.h"
 
-#include <arpa/inet.h>
 #include <string.h>
 #include <strings.h>
-
-bool cot_access_is_loopback(const char *host)
-{
-    struct in_addr four;
-    struct in6_addr six;
-    if (strcasecmp(host, "localhost") == 0) return true;
-    if (inet_pton(AF_INET, host, &four) == 1) return ntohl(four.s_addr) >> 24 == 127;
-    return inet_pton(AF_INET6, host, &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
-}
 
 cot_status cot_access_check_options(const cot_server_options *o, cot_error *error)
 {
     for (const char *const *key = o->api_keys; key && *key; key++)
         if (!**key) return cot_fail(error, COT_INVALID_ARGUMENT, "an API key is empty");
-    if (cot_access_is_loopback(o->host) || (o->api_keys && *o->api_keys) || o->no_auth) return COT_OK;
+    if (cot_endpoint_is_loopback(o->host) || (o->api_keys && *o->api_keys) || o->no_auth) return COT_OK;
     return cot_fail(
         error, COT_INVALID_ARGUMENT,
         "'%s' can be reached from other machines: give an API key, or say --no-auth if everybody may call",
@@ -87,7 +78,7 @@ bool cot_access_check(const cot_server_options *o, const cot_http_exchange *exch
 {
     const char *const path = cot_http_path(exchange);
     const bool keys = o->api_keys && *o->api_keys, for_all = !strcmp(path, "/health") || !strcmp(path, "/");
-    if (!keys && cot_access_is_loopback(o->host) && !is_allowed_host(o, exchange))
+    if (!keys && cot_endpoint_is_loopback(o->host) && !is_allowed_host(o, exchange))
         return cot_api_fail(error, 403, "host_not_allowed", "Host",
                             "the host '%s' is not served here: --allowed-hosts names further ones",
                             cot_http_host(exchange));

@@ -5,8 +5,6 @@
 #include "server/api_error.h"
 #include "coterie/server.h"
 
-/* Whether an address, in numbers, or a name is this machine's own and no other's. */
-bool cot_access_is_loopback(const char *host);
 /* Whether a server may listen as these options say: on a loopback address, or with keys, or where it was told that none are
  * needed. Errors: INVALID_ARGUMENT. */
 cot_status cot_access_check_options(const cot_server_options *options, cot_error *error);

@@ -19,6 +19,7 @@ struct cot_answer {
     cot_wire_head head;
     char id[64], request_id[132];
     bool preparing, streaming;
+    bool is_lost;                      // in the server's other list
     cot_choice *choices;               // [choice_count]
     size_t choice_count, choices_left; // left: whose jobs are with the backend
     size_t choices_untold;             // of which the end has not been sent
@@ -36,13 +37,37 @@ static uint64_t random_bits(void)
     return bits;
 }
 
+static void link_answer(cot_answer *a, cot_answer **list)
+{
+    a->before = NULL;
+    a->behind = *list;
+    if (a->behind) a->behind->before = a;
+    *list = a;
+}
+
+static void unlink_answer(cot_answer *a)
+{
+    cot_server *s = a->server;
+    *(a->before ? &a->before->behind : a->is_lost ? &s->lost : &s->answers) = a->behind;
+    if (a->behind) a->behind->before = a->before;
+}
+
+/* What the backend may still tell of it is of nobody's. */
+static void forget_job(cot_server *s, cot_choice *c)
+{
+    if (c->job.number) cot_jobs_remove(&s->jobs, &c->job);
+    c->job.number = 0;
+}
+
 static void release(cot_answer *a)
 {
     cot_server *s = a->server;
-    *(a->before ? &a->before->behind : &s->answers) = a->behind;
-    if (a->behind) a->behind->before = a->before;
+    unlink_answer(a);
     s->reserved_bytes -= a->reserved_bytes;
-    for (size_t i = 0; i < a->choice_count; i++) cot_choice_close(&a->choices[i]);
+    for (size_t i = 0; i < a->choice_count; i++) {
+        forget_job(s, &a->choices[i]);
+        cot_choice_close(&a->choices[i]);
+    }
     free(a->choices);
     cot_api_request_clear(a->request);
     free(a->preparation.body);
@@ -65,8 +90,12 @@ static void cancel_work(cot_answer *a)
         a->preparing = false;
         s->preparing--;
     }
-    for (size_t i = 0; i < a->choice_count; i++)
-        if (!a->choices[i].is_over) s->backend->table->cancel(s->backend, &a->choices[i].job);
+    for (size_t i = 0; i < a->choice_count; i++) {
+        cot_choice *c = &a->choices[i];
+        if (c->is_over || c->cancelled_ns) continue;
+        c->cancelled_ns = cot_now_ns();
+        s->backend->table->cancel(s->backend, &c->job);
+    }
 }
 
 void cot_answer_gone(cot_answer *a)
@@ -268,19 +297,53 @@ static void count_event(cot_server *s, const cot_choice *c, const cot_job_event 
 static void fail_of(cot_answer *a, const cot_choice *c)
 {
     cot_api_error error;
-    cot_api_fail_of(&error, 500, NULL, &c->error);
+    if (c->was_busy)
+        cot_api_fail(&error, 429, "overloaded", NULL, "%s", c->error.message);
+    else
+        cot_api_fail_of(&error, 500, NULL, &c->error);
     error.is_final = c->finish == COT_FINISH_OVERFLOW;
     fail(a, &error);
 }
 
-static void on_event(cot_job *job, const cot_job_event *event)
+/* The backend breaks its word; the first times are told. */
+static void tell_stray(cot_server *s)
 {
-    cot_answer *a = job->owner;
-    cot_choice *c = (cot_choice *)job;
+    const uint64_t times = ++s->strays;
+    if (times & (times - 1)) return;
+    cot_server_log(s, COT_LOG_WARNING,
+                   "the worker told what it must not of a sequence, or told it twice (%" PRIu64 " in all)",
+                   times);
+}
+
+/* The end of a sequence that was given up. */
+static void take_lost(cot_answer *a, cot_choice *c)
+{
+    c->is_over = true;
+    forget_job(a->server, c);
+    a->choices_left--;
+    release_if_done(a);
+}
+
+void cot_answer_on_event(void *server, uint64_t job, const cot_job_event *event)
+{
+    cot_server *s = server;
+    cot_choice *c = (cot_choice *)cot_jobs_find(&s->jobs, job);
+    cot_answer *a = c ? c->answer : NULL;
+    if (!c || (event->kind == COT_JOB_ADMITTED && c->admitted_ns)) {
+        tell_stray(s);
+        return;
+    }
+    if (a->is_lost) {
+        if (event->last) take_lost(a, c);
+        return;
+    }
+    if (c->cancelled_ns && !event->last) return; // it was on its way
     const int64_t last_ns = c->last_ns;
-    const bool good = cot_choice_take(c, a->request, &a->server->model, event);
-    count_event(a->server, c, event, last_ns);
+    const bool good = cot_choice_take(c, a->request, &s->model, event);
+    c->heard_ns = cot_now_ns();
+    count_event(s, c, event, last_ns);
     if (event->last) {
+        forget_job(s, c);
         a->choices_left--;
         count_choice(a, c);
     }
@@ -296,6 +359,61 @@ static void on_event(cot_job *job, const cot_job_event *event)
             reply_whole(a);
     }
     release_if_done(a);
+}
+
+/* ---- what the backend does not tell ---- */
+
+/* It has not ended what it was told to end long ago: the server goes on as if it had. Memory stays until it does. */
+static void lose(cot_answer *a)
+{
+    cot_server *s = a->server;
+    for (size_t i = 0; i < a->choice_count; i++)
+        if (!a->choices[i].is_over) --*(a->choices[i].admitted_ns ? &s->running_jobs : &s->waiting_jobs);
+    cot_server_log(s, COT_LOG_WARNING,
+                   "the worker has not ended a request that was cancelled: it is given up");
+    s->reserved_bytes -= a->reserved_bytes;
+    a->reserved_bytes = 0;
+    unlink_answer(a);
+    a->is_lost = true;
+    link_answer(a, &s->lost);
+    cot_server_check_rest(s);
+}
+
+/* Whether there is a sequence that is not over and was last heard of, or was cancelled, so long ago. */
+static bool has_waited(const cot_answer *a, int64_t now_ns, int64_t ns, bool cancelled)
+{
+    for (size_t i = 0; i < a->choice_count; i++) {
+        const cot_choice *c = &a->choices[i];
+        const int64_t since_ns = cancelled ? c->cancelled_ns : c->heard_ns;
+        if (!c->is_over && since_ns && now_ns - since_ns >= ns) return true;
+    }
+    return false;
+}
+
+void cot_answer_watch(cot_server *s)
+{
+    const int64_t now_ns = cot_now_ns(), silence_ns = s->options.answer_timeout_ms * 1000000,
+                  most_ns = (int64_t)10000000000, patience_ns = silence_ns < most_ns ? silence_ns : most_ns;
+    for (cot_answer *a = s->answers, *next; a; a = next) {
+        next = a->behind;
+        if (!a->choices_left) continue;
+        if (a->exchange && has_waited(a, now_ns, silence_ns, false)) {
+            cot_api_error error;
+            cot_api_fail(&error, 504, "timeout", NULL, "nothing came of the request for %g s",
+                         (double)silence_ns / 1e9);
+            cot_server_log(s, COT_LOG_WARNING,
+                           "the worker told nothing of a request for %g s: it is cancelled",
+                           (double)silence_ns / 1e9);
+            fail(a, &error);
+            release_if_done(a);
+        } else if (!a->exchange && has_waited(a, now_ns, patience_ns, true))
+            lose(a);
+    }
+}
+
+void cot_answer_free_all(cot_server *s)
+{
+    while (s->answers || s->lost) release(s->answers ? s->answers : s->lost);
 }
 
 /* ---- from body to jobs ---- */
@@ -364,10 +482,10 @@ static bool read_home(int *home, const cot_answer *a, cot_api_error *error)
     *home = COT_HOME_ANY;
     if (!field) return true;
     const long rank = strtol(field, &end, 10);
-    if (end == field || *end || rank < 0 || rank >= a->server->backend->ranks)
+    const int ranks = a->server->info->ranks;
+    if (end == field || *end || rank < 0 || rank >= ranks)
         return cot_api_fail(error, 400, "invalid_value", "X-data-parallel-rank",
-                            "X-data-parallel-rank is '%s', it must be in [0, %d]", field,
-                            a->server->backend->ranks - 1);
+                            "X-data-parallel-rank is '%s', it must be in [0, %d]", field, ranks - 1);
     *home = (int)rank;
     return true;
 }
@@ -385,9 +503,10 @@ static bool open_choices(cot_answer *a, cot_api_error *error)
         cot_choice *c = &a->choices[a->choice_count++];
         if (!cot_choice_open(c, r, &a->server->model, i, seed, error)) return false;
         c->began_ns = a->began_ns;
+        c->answer = a;
         c->job.home = home;
-        c->job.on_event = on_event;
-        c->job.owner = a;
+        if (!c->is_over && !cot_jobs_add(&a->server->jobs, &c->job))
+            return cot_api_fail(error, 503, NULL, NULL, "out of memory");
         if (i % (size_t)r->n && !a->choices[i - i % (size_t)r->n].is_over)
             c->job.leader = &a->choices[i - i % (size_t)r->n].job;
     }
@@ -400,7 +519,10 @@ static void submit(cot_answer *a)
     cot_job *jobs[COT_API_MAX_CHOICES];
     a->choices_untold = a->choice_count;
     for (size_t i = 0; i < a->choice_count; i++)
-        if (!a->choices[i].is_over) jobs[a->choices_left++] = &a->choices[i].job;
+        if (!a->choices[i].is_over) {
+            a->choices[i].heard_ns = cot_now_ns();
+            jobs[a->choices_left++] = &a->choices[i].job;
+        }
     s->waiting_jobs += a->choices_left;
     const size_t count = a->choices_left;
     if (count) s->backend->table->submit(s->backend, jobs, count);
@@ -483,9 +605,8 @@ void cot_answer_start(cot_server *s, cot_http_exchange *exchange, cot_api_kind k
     snprintf(a->request_id, sizeof a->request_id, "%s", wished && strlen(wished) <= 128 ? wished : a->id);
     a->head = (cot_wire_head){
         .model = &s->model, .chat = kind == COT_API_CHAT, .id = a->id, .created = (int64_t)time(NULL)};
-    a->behind = s->answers;
-    if (a->behind) a->behind->before = a;
-    s->answers = a;
+    link_answer(a, &s->answers);
+    cot_server_begin_watch(s);
     cot_http_set_user(exchange, a);
     a->preparation.kind = kind;
     a->preparation.body = cot_http_take_body(exchange, &a->preparation.bytes);

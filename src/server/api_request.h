@@ -6,7 +6,8 @@
  * ignored. null is as if a field were not there. */
 #ifndef COT_SERVER_API_REQUEST_H
 #define COT_SERVER_API_REQUEST_H
-#include "coterie/engine.h"
+#include "coterie/request.h"
+#include "coterie/status.h"
 #include "server/api_error.h"
 
 typedef enum cot_api_kind {

@@ -180,6 +180,7 @@ bool cot_choice_take(cot_choice *c, const cot_api_request *r, const cot_served_m
         c->finish = event->finish;
         c->stopped_by = event->stopped_by;
         if (event->error) c->error = *event->error;
+        c->was_busy = event->busy;
     }
     return good;
 }

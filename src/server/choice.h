@@ -7,6 +7,7 @@
 
 typedef struct cot_choice {
     cot_job job;
+    struct cot_answer *answer; // whose it is
     size_t index, prompt;
     int32_t *tokens; // prompt and continued output, which the job's request points to
     int64_t prompt_tokens, generated, cached_tokens; // generated: with those that were delivered before
@@ -19,12 +20,15 @@ typedef struct cot_choice {
     /* How it ended. */
     bool is_over;
     bool is_counted; // in the metrics, as one that has ended
+    bool was_busy;   // it failed for want of room alone
     cot_finish finish;
     int stopped_by;
     int32_t last_token; // -1: none was sampled
     bool last_ends;     // it ended the text
     cot_error error;
     int64_t began_ns, admitted_ns, first_ns, last_ns; // began: the request came, which the owner says
+    int64_t heard_ns,
+        cancelled_ns; // the backend was last heard of it, and told to end it; cancelled 0: was not
 } cot_choice;
 
 /* Makes the choice `index` of a request: its sequence, its stream of text. What was delivered before is replayed; where

@@ -1,7 +1,5 @@
 #include "server/metrics.h"
 
-#include "coterie/layout.h"
-
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -145,23 +143,25 @@ void cot_metrics_write(cot_prometheus *out, const cot_metrics *m, const cot_back
               "Time between tokens that prompts may stretch steps to; 0: none.", (double)l->tbt_ns / 1e9);
     write_one(&w, "coterie:kv_cached_blocks", "gauge", "Blocks of tokens that the prefix cache knows.",
               (double)l->cached_blocks);
-    if (!m->follows_kv) return;
+    if (!state->publishes_cache) return;
     write_one(&w, "coterie:kv_event_batches_total", "counter", "Batches of events of the KV cache published.",
-              (double)m->kv_batches);
+              (double)state->cache_batches);
     write_one(&w, "coterie:kv_event_losses_total", "counter",
-              "How often events were lost and the whole cache was published anew.", (double)m->kv_losses);
+              "How often events were lost and the whole cache was published anew.",
+              (double)state->cache_losses);
 }
 
-/* ---- the engine ---- */
+/* ---- the backend ---- */
 
 /* A line a rank. */
-static void write_ranks(writer *w, const char *name, const char *help, const cot_stats *stats, size_t offset)
+static void write_ranks(writer *w, const char *name, const char *help, const cot_backend_metrics *m,
+                        size_t offset)
 {
     cot_prometheus_metric(w->out, name, "counter", help);
-    for (int rank = 0; rank < stats->ranks; rank++) {
+    for (int rank = 0; rank < m->ranks; rank++) {
         char text[16];
         uint64_t value;
-        memcpy(&value, (const char *)&stats->routing[rank] + offset, sizeof value);
+        memcpy(&value, (const char *)&m->rank[rank] + offset, sizeof value);
         snprintf(text, sizeof text, "%d", rank);
         w->labels[2] = (cot_prometheus_label){"rank", text};
         cot_prometheus_value(w->out, name, w->labels, 3, (double)value);
@@ -169,15 +169,13 @@ static void write_ranks(writer *w, const char *name, const char *help, const cot
 }
 
 /* A line a phase, of what all ranks sent each other. */
-static void write_phases(writer *w, const char *name, const char *help, const cot_stats *stats,
-                         uint64_t *const matrices[COT_STATS_PHASES])
+static void write_phases(writer *w, const char *name, const char *help, const cot_backend_metrics *m,
+                         const uint64_t *sums)
 {
     cot_prometheus_metric(w->out, name, "counter", help);
-    for (int p = 0; p < COT_STATS_PHASES; p++) {
-        uint64_t sum = 0;
-        for (int pair = 0; pair < stats->ranks * stats->ranks; pair++) sum += matrices[p][pair];
-        w->labels[2] = (cot_prometheus_label){"phase", cot_engine_phases()[p]};
-        cot_prometheus_value(w->out, name, w->labels, 3, (double)sum);
+    for (int p = 0; p < m->phases; p++) {
+        w->labels[2] = (cot_prometheus_label){"phase", m->phase[p]};
+        cot_prometheus_value(w->out, name, w->labels, 3, (double)sums[p]);
     }
 }
 
@@ -193,14 +191,13 @@ static void write_steps(writer *w, const char *name, const char *help, double pr
 
 /* The mean over ranks of the activations that they serve in a layer, over the most: an expert's are split evenly over its
  * replicas. 1 before the first. */
-static double balancedness(const cot_expert_replicas *replicas, const uint64_t *calls, int64_t experts,
-                           int ranks)
+static double balancedness(const cot_backend_placement *p, int32_t layer, const uint64_t *calls, int ranks)
 {
+    const int32_t *begin = p->begin + (int64_t)layer * (p->experts + 1), *rank_of = p->rank + p->first[layer];
     double load[COT_METRICS_RANKS] = {0}, sum = 0, most = 0;
-    for (int64_t e = 0; e < experts; e++)
-        for (int32_t i = replicas->begin[e]; i < replicas->begin[e + 1]; i++)
-            load[replicas->rank[i]] +=
-                (double)calls[e] / (double)(replicas->begin[e + 1] - replicas->begin[e]);
+    for (int32_t e = 0; e < p->experts; e++)
+        for (int32_t i = begin[e]; i < begin[e + 1]; i++)
+            load[rank_of[i]] += (double)calls[e] / (double)(begin[e + 1] - begin[e]);
     for (int rank = 0; rank < ranks; rank++) {
         sum += load[rank];
         most = load[rank] > most ? load[rank] : most;
@@ -208,8 +205,8 @@ static double balancedness(const cot_expert_replicas *replicas, const uint64_t *
     return most > 0 ? sum / ranks / most : 1;
 }
 
-void cot_metrics_write_engine(cot_prometheus *out, const cot_stats *s, const cot_engine_info *info,
-                              const cot_expert_layout *layout, const char *model)
+void cot_metrics_write_backend(cot_prometheus *out, const cot_backend_metrics *s,
+                               const cot_backend_placement *placement, const char *model)
 {
     writer w = {out, {{"engine", "0"}, {"model_name", model}}};
     write_one(&w, "coterie:steps_total", "counter", "Steps of the engine.", (double)s->steps);
@@ -222,30 +219,30 @@ void cot_metrics_write_engine(cot_prometheus *out, const cot_stats *s, const cot
                  s->bytes);
     write_phases(&w, "coterie:sent_messages_total", "Messages that ranks sent each other, by what for.", s,
                  s->messages);
-    if (!info->moe_layers) return;
+    if (!placement->layers) return;
     write_ranks(&w, "coterie:routed_tokens_total", "Tokens at home on a rank, counted once a MoE layer.", s,
-                offsetof(cot_rank_routing, tokens));
+                offsetof(cot_backend_rank, tokens));
     write_ranks(&w, "coterie:activations_total", "Calls of experts by tokens at home on a rank.", s,
-                offsetof(cot_rank_routing, activations));
+                offsetof(cot_backend_rank, activations));
     write_ranks(&w, "coterie:local_activations_total", "Those of them that were served on that rank.", s,
-                offsetof(cot_rank_routing, local));
+                offsetof(cot_backend_rank, local));
     write_ranks(
         &w, "coterie:remote_sends_total",
         "Other ranks that tokens at home on a rank were served on, counted once a token and MoE layer.", s,
-        offsetof(cot_rank_routing, sends));
+        offsetof(cot_backend_rank, sends));
     write_ranks(&w, "coterie:distinct_experts_total",
                 "Experts that tokens at home on a rank called, each counted once a step and MoE layer.", s,
-                offsetof(cot_rank_routing, distinct_experts));
-    write_one(&w, "coterie:moe_layers", "gauge", "MoE layers of the model.", (double)info->moe_layers);
+                offsetof(cot_backend_rank, distinct_experts));
+    write_one(&w, "coterie:moe_layers", "gauge", "MoE layers of the model.", (double)placement->layers);
     cot_prometheus_metric(
         out, "coterie:balancedness", "gauge",
         "Mean over ranks of the calls that they served in a layer since the start, over the most.");
-    for (int64_t l = 0; l < info->moe_layers; l++) {
-        const cot_expert_replicas replicas = cot_expert_layout_layer(layout, (int32_t)l);
+    for (int32_t l = 0; l < placement->layers; l++) {
         char text[16];
-        snprintf(text, sizeof text, "%d", (int)info->moe_layer[l]);
+        snprintf(text, sizeof text, "%d", (int)placement->layer[l]);
         w.labels[2] = (cot_prometheus_label){"layer", text};
-        cot_prometheus_value(out, "coterie:balancedness", w.labels, 3,
-                             balancedness(&replicas, s->calls + l * info->experts, info->experts, s->ranks));
+        cot_prometheus_value(
+            out, "coterie:balancedness", w.labels, 3,
+            balancedness(placement, l, s->calls + (int64_t)l * placement->experts, s->ranks));
     }
 }

@@ -2,9 +2,9 @@
 #ifndef COT_SERVER_METRICS_H
 #define COT_SERVER_METRICS_H
 #include "net/prometheus.h"
-#include "server/backend.h"
+#include "worker/backend.h"
 
-enum { COT_METRICS_BUCKETS = 24, COT_METRICS_RANKS = 64 }; // the most ranks of an engine
+enum { COT_METRICS_BUCKETS = 24, COT_METRICS_RANKS = 64 }; // the most ranks of a backend
 
 typedef enum cot_metrics_kind {
     COT_TIME_TO_FIRST_TOKEN,
@@ -32,8 +32,6 @@ typedef struct cot_metrics {
     uint64_t stopped, ended_by_length, aborted; // requests' choices, by how they ended
     uint64_t refused;                           // requests that were answered 4xx or 5xx
     uint64_t connections, dropped_connections;  // open now; those that went to make room
-    bool follows_kv;                            // events of the KV cache are published; of these:
-    uint64_t kv_batches, kv_losses;
 } cot_metrics;
 
 void cot_metrics_time(cot_metrics *metrics, cot_metrics_kind which, int64_t ns);
@@ -43,9 +41,9 @@ void cot_metrics_longest(cot_metrics *metrics, int64_t output_tokens);
 /* Writes everything, under vLLM's names where they mean the same. */
 void cot_metrics_write(cot_prometheus *out, const cot_metrics *metrics, const cot_backend_state *state,
                        const char *model, size_t running, size_t waiting);
-/* What an engine has counted: of ranks and phases, and a line a layer. Bounded by ranks, phases and layers, whatever the number
+/* What a backend has counted: of ranks and phases, and a line a layer. Bounded by ranks, phases and layers, whatever the number
  * of experts. */
-void cot_metrics_write_engine(cot_prometheus *out, const cot_stats *stats, const cot_engine_info *info,
-                              const cot_expert_layout *layout, const char *model);
+void cot_metrics_write_backend(cot_prometheus *out, const cot_backend_metrics *metrics,
+                               const cot_backend_placement *placement, const char *model);
 
 #endif

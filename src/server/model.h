@@ -15,7 +15,7 @@ typedef struct cot_served_model {
     const int32_t *eos; // [eos_count] ids that end a text
     size_t eos_count;
     int64_t vocab, max_model_len; // tokens of prompt and output together
-    char fingerprint[24];         // "fp_" and 16 hexadecimal digits
+    const char *fingerprint;      // "fp_" and 16 hexadecimal digits
     int64_t created;              // seconds of the epoch
     size_t request_bytes;         // of memory that one body may take while it is read
 } cot_served_model;

@@ -33,7 +33,7 @@ static void show_health(cot_server *s, cot_http_exchange *exchange)
 
 static void show_version(cot_server *s, cot_http_exchange *exchange)
 {
-    const cot_engine_info *info = cot_engine_describe(s->engine);
+    const cot_backend_info *info = s->info;
     cot_server_reply_json(s, exchange, 200,
                           json_pack("{s:s,s:s,s:{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:i}}", "version",
                                     cot_version(), "fingerprint", s->model.fingerprint, "engine",
@@ -82,14 +82,13 @@ static void show_metrics(cot_server *s, cot_http_exchange *exchange)
     s->backend->table->state(s->backend, &state);
     s->metrics.connections = cot_http_server_connections(s->http);
     s->metrics.dropped_connections = cot_http_server_dropped(s->http);
-    s->metrics.follows_kv = s->kv;
-    if (s->kv) cot_kv_events_count(s->kv, &s->metrics.kv_batches, &s->metrics.kv_losses);
-    s->backend->table->take_stats(s->backend, &s->stats);
+    const cot_backend_metrics *metrics = s->backend->table->metrics(s->backend);
     cot_metrics_write(&out, &s->metrics, &state, s->model.names[0], s->running_jobs, s->waiting_jobs);
-    cot_expert_layout layout = {0};
-    if (s->stats.ranks && cot_engine_layout(s->engine, &layout, NULL, NULL) == COT_OK)
-        cot_metrics_write_engine(&out, &s->stats, cot_engine_describe(s->engine), &layout, s->model.names[0]);
-    cot_expert_layout_free(&layout);
+    cot_backend_placement placement = {0};
+    if (metrics && (!s->backend->table->placement ||
+                    s->backend->table->placement(s->backend, &placement, NULL) == COT_OK))
+        cot_metrics_write_backend(&out, metrics, &placement, s->model.names[0]);
+    cot_backend_placement_free(&placement);
     if (out.failed)
         cot_server_reply_json(s, exchange, 200, NULL);
     else
@@ -117,6 +116,35 @@ static void show_snapshot(cot_server *s, cot_http_exchange *exchange)
     cot_server_send_snapshot(s, exchange);
 }
 
+/* A document of the backend's own. */
+static const cot_backend_route *find_backend_route(const cot_server *s, const char *path)
+{
+    for (const cot_backend_route *r = s->backend->table->routes; r && r->path; r++)
+        if (strcmp(r->path, path) == 0) return r;
+    return NULL;
+}
+
+static void show_of_backend(cot_server *s, cot_http_exchange *exchange)
+{
+    cot_server_reply_json(s, exchange, 200, find_backend_route(s, cot_http_path(exchange))->show(s->backend));
+}
+
+/* What only some backends can tell. */
+static bool has_placement(const cot_backend_table *table)
+{
+    return table->placement && table->ask_view;
+}
+
+static bool has_view(const cot_backend_table *table)
+{
+    return table->ask_view;
+}
+
+static bool has_snapshot(const cot_backend_table *table)
+{
+    return table->ask_snapshot;
+}
+
 static void complete(cot_server *s, cot_http_exchange *exchange)
 {
     cot_answer_start(s, exchange, COT_API_COMPLETION);
@@ -142,32 +170,34 @@ static void detokenize(cot_server *s, cot_http_exchange *exchange)
 static const struct route {
     const char *path, *method;
     void (*run)(cot_server *server, cot_http_exchange *exchange);
+    bool (*is_there)(const cot_backend_table *table); // NULL: always
 } routes[] = {
-    {"/v1/completions", "POST", complete},
-    {"/v1/chat/completions", "POST", chat},
-    {"/v1/models", "GET", list_models},
-    {"/tokenize", "POST", tokenize},
-    {"/detokenize", "POST", detokenize},
-    {"/health", "GET", show_health},
-    {"/metrics", "GET", show_metrics},
-    {"/version", "GET", show_version},
-    {"/kv_events/snapshot", "GET", show_snapshot},
-    {"/experts", "GET", cot_server_show_experts},
-    {"/live", "GET", cot_server_show_live},
-    {"/", "GET", show_page},
-    {models_prefix, "GET",
-     show_model}, // a path that ends in a slash, / apart, stands for all that begin with it
+    {"/v1/completions", "POST", complete, NULL},
+    {"/v1/chat/completions", "POST", chat, NULL},
+    {"/v1/models", "GET", list_models, NULL},
+    {"/tokenize", "POST", tokenize, NULL},
+    {"/detokenize", "POST", detokenize, NULL},
+    {"/health", "GET", show_health, NULL},
+    {"/metrics", "GET", show_metrics, NULL},
+    {"/version", "GET", show_version, NULL},
+    {"/kv_events/snapshot", "GET", show_snapshot, has_snapshot},
+    {"/experts", "GET", cot_server_show_experts, has_placement},
+    {"/live", "GET", cot_server_show_live, has_view},
+    {"/", "GET", show_page, NULL},
+    {models_prefix, "GET", show_model,
+     NULL}, // a path that ends in a slash, / apart, stands for all that begin with it
 };
 
-static const struct route *find_route(const char *path)
+static const struct route *find_route(const cot_server *s, const char *path)
 {
+    static const struct route of_backend = {NULL, "GET", show_of_backend, NULL};
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         const size_t n = strlen(routes[i].path);
         const bool whole = n == 1 || routes[i].path[n - 1] != '/';
         if (whole ? strcmp(path, routes[i].path) == 0 : strncmp(path, routes[i].path, n) == 0)
-            return &routes[i];
+            return !routes[i].is_there || routes[i].is_there(s->backend->table) ? &routes[i] : NULL;
     }
-    return NULL;
+    return find_backend_route(s, path) ? &of_backend : NULL;
 }
 
 static bool has_method(const struct route *route, const char *method)
@@ -205,7 +235,7 @@ static void check(void *context, cot_http_exchange *exchange)
     cot_server *s = context;
     cot_api_error error = {0};
     const char *path = cot_http_path(exchange), *method = cot_http_method(exchange);
-    const struct route *route = find_route(path);
+    const struct route *route = find_route(s, path);
     cot_http_set_user(exchange, NULL);
     if (!cot_access_check(&s->options, exchange, &error)) {
         cot_server_refuse(s, exchange, &error);
@@ -227,7 +257,7 @@ static void check(void *context, cot_http_exchange *exchange)
 
 static void handle(void *context, cot_http_exchange *exchange)
 {
-    find_route(cot_http_path(exchange))->run(context, exchange);
+    find_route(context, cot_http_path(exchange))->run(context, exchange);
 }
 
 static void gone(void *context, cot_http_exchange *exchange)

@@ -1,10 +1,9 @@
 #include "base/error.h"
 #include "server/access.h"
 #include "server/answer.h"
-#include "server/engine_backend.h"
-#include "server/fingerprint.h"
 #include "server/routes.h"
 #include "server/view.h"
+#include "worker/step_reports.h"
 
 #include <event2/event.h>
 #include <malloc.h>
@@ -24,6 +23,7 @@ void cot_server_options_init(cot_server_options *options)
                                     .max_connections = 4096,
                                     .request_bytes = (size_t)1 << 30,
                                     .shutdown_ms = 30000,
+                                    .answer_timeout_ms = 3600000,
                                     .log_level = COT_LOG_INFO};
 }
 
@@ -166,7 +166,7 @@ static void notice_failure(void *owner)
     if (s->stops_heard) return;
     s->backend->table->state(s->backend, &state);
     cot_server_log(s, COT_LOG_ERROR, "the engine failed: %s", state.error.message);
-    cot_server_fail_snapshots(s);
+    cot_server_on_snapshot(s, NULL, 0);
     cot_server_on_view(s, NULL);
     s->stops_heard = 1;
     drain(s);
@@ -177,6 +177,23 @@ static void notice_ends(void *owner)
     cot_server *s = owner;
     s->fails = false;
     cot_server_check_rest(s);
+}
+
+/* Answers are looked after as long as there are any. */
+static void hear_watch(evutil_socket_t descriptor, short what, void *context)
+{
+    cot_server *s = context;
+    (void)descriptor;
+    (void)what;
+    cot_answer_watch(s);
+    if (s->answers) cot_server_begin_watch(s);
+}
+
+void cot_server_begin_watch(cot_server *s)
+{
+    const int64_t quarter = s->options.answer_timeout_ms / 4 + 1, ms = quarter < 1000 ? quarter : 1000;
+    if (event_pending(s->on_watch, EV_TIMEOUT, NULL)) return;
+    event_add(s->on_watch, &(struct timeval){.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000});
 }
 
 void cot_server_stop(cot_server *s)
@@ -268,6 +285,7 @@ static cot_status check_options(const cot_server_options *o, int64_t longest, co
     if (status == COT_OK) status = check_range("max queue", o->max_queue, 1, 65536, error);
     if (status == COT_OK) status = check_range("max connections", o->max_connections, 1, 65536, error);
     if (status == COT_OK) status = check_range("shutdown time-out", o->shutdown_ms, 0, INT32_MAX, error);
+    if (status == COT_OK) status = check_range("answer time-out", o->answer_timeout_ms, 1, INT32_MAX, error);
     if (status == COT_OK) status = check_range("requirement of certificates", o->ssl_cert_reqs, 0, 2, error);
     if (status == COT_OK) status = check_range("max model length", o->max_model_len, 0, longest, error);
     return status == COT_OK ? cot_access_check_options(o, error) : status;
@@ -276,14 +294,14 @@ static cot_status check_options(const cot_server_options *o, int64_t longest, co
 static cot_status describe_model(cot_server *s, const char *folder, const cot_tokenizer *tokenizer,
                                  const cot_chat_template *chat, cot_error *error)
 {
-    const cot_engine_info *info = cot_engine_describe(s->engine);
+    const cot_backend_info *info = s->info;
     cot_served_model *m = &s->model;
     m->tokenizer = tokenizer;
     m->chat = chat;
     m->vocab = info->vocab;
     m->eos = info->eos;
     m->eos_count = info->eos_count;
-    m->max_model_len = s->options.max_model_len ? s->options.max_model_len : s->backend->context_tokens;
+    m->max_model_len = s->options.max_model_len ? s->options.max_model_len : info->context_tokens;
     m->created = (int64_t)time(NULL);
     m->request_bytes = s->options.request_bytes;
     if (!s->options.served_names) {
@@ -295,8 +313,8 @@ static cot_status describe_model(cot_server *s, const char *folder, const cot_to
     m->names = s->options.served_names;
     while (m->names[m->name_count]) m->name_count++;
     if (!m->name_count) return cot_fail(error, COT_INVALID_ARGUMENT, "the model is served under no name");
-    const cot_status status = cot_api_defaults_read(&m->defaults, folder, error);
-    return status == COT_OK ? cot_fingerprint(m->fingerprint, folder, s->engine, error) : status;
+    m->fingerprint = info->fingerprint;
+    return cot_api_defaults_read(&m->defaults, folder, error);
 }
 
 static cot_status start_events(cot_server *s, cot_error *error)
@@ -308,8 +326,9 @@ static cot_status start_events(cot_server *s, cot_error *error)
         s->on_deadline = event_new(s->base, -1, 0, hear_deadline, s);
         s->on_drained = event_new(s->base, -1, EV_PERSIST, wait_for_clients, s);
         s->on_rest = event_new(s->base, -1, 0, hear_rest, s);
+        s->on_watch = event_new(s->base, -1, 0, hear_watch, s);
     }
-    if (!hears || !s->on_deadline || !s->on_drained || !s->on_rest)
+    if (!hears || !s->on_deadline || !s->on_drained || !s->on_rest || !s->on_watch)
         return cot_fail(error, COT_IO, "cannot start the server's loop");
     return COT_OK;
 }
@@ -338,20 +357,20 @@ cot_status cot_server_check(const cot_server_options *options, int kv_homes, cot
     return status;
 }
 
-static cot_status open_publishers(cot_server *s, cot_error *error)
+static cot_status start_worker(cot_server *s, cot_error *error)
 {
-    cot_kv_config config;
-    cot_endpoint reports;
-    const cot_engine_info *info = cot_engine_describe(s->engine);
-    cot_status status = read_endpoints(&config, &reports, &s->options, info->kv_homes, error);
-    if (status == COT_OK && *reports.address)
-        status = cot_step_reports_open(&s->reports, &reports, s->engine, s->base, error);
-    if (status != COT_OK || !config.enabled) return status;
-    if (!info->block_tokens)
-        return cot_fail(error, COT_INVALID_ARGUMENT,
-                        "there are no events of the KV cache without a prefix cache");
-    const cot_kv_events_owner owner = cot_server_kv_events_owner(s);
-    return cot_kv_events_open(&s->kv, &config, s->engine, &owner, s->base, error);
+    cot_backend_start start = {.base = s->base,
+                               .owner = {.context = s,
+                                         .on_event = cot_answer_on_event,
+                                         .on_failure = notice_failure,
+                                         .on_gone = notice_ends,
+                                         .on_view = cot_server_on_view,
+                                         .on_snapshot = cot_server_on_snapshot}};
+    cot_status status = read_endpoints(&start.kv, &start.reports, &s->options, s->info->homes, error);
+    if (status != COT_OK) return status;
+    s->kv = start.kv;
+    s->reports = start.reports;
+    return s->backend->table->start(s->backend, &start, error);
 }
 
 static cot_status listen_on(cot_server *s, cot_error *error)
@@ -363,29 +382,26 @@ static cot_status listen_on(cot_server *s, cot_error *error)
     return cot_http_server_open(&s->http, s->base, &options, &cot_routes, s, error);
 }
 
-cot_status cot_server_open(cot_server **server, const char *folder, cot_engine *engine,
+cot_status cot_server_open(cot_server **server, const char *folder, cot_backend *worker,
                            const cot_tokenizer *tokenizer, const cot_chat_template *chat,
                            const cot_server_options *options, cot_error *error)
 {
-    *server = NULL;
-    if (options->size != sizeof *options)
+    cot_server *s = *server = NULL;
+    if (options->size == sizeof *options) s = calloc(1, sizeof *s);
+    if (!s) {
+        worker->table->close(worker);
+        if (options->size == sizeof *options)
+            return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a server");
         return cot_fail(error, COT_INVALID_ARGUMENT, "server options of %zu bytes, expected %zu",
                         options->size, sizeof *options);
-    cot_server *s = calloc(1, sizeof *s);
-    if (!s) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a server");
-    s->engine = engine;
+    }
+    s->backend = worker;
+    s->info = worker->table->describe(worker);
     s->stop.fd = s->reload.fd = -1;
     cot_status status = copy_options(s, options, error);
     if (status == COT_OK) status = start_events(s, error);
-    if (status == COT_OK) status = open_publishers(s, error);
-    if (status == COT_OK) status = cot_engine_backend_open(&s->backend, engine, s->kv, s->base, error);
-    if (status == COT_OK) {
-        s->backend->on_failure = notice_failure;
-        s->backend->on_gone = notice_ends;
-        s->backend->on_view = cot_server_on_view;
-        s->backend->owner = s;
-    }
-    if (status == COT_OK) status = check_options(&s->options, s->backend->context_tokens, error);
+    if (status == COT_OK) status = start_worker(s, error);
+    if (status == COT_OK) status = check_options(&s->options, s->info->context_tokens, error);
     if (status == COT_OK) status = describe_model(s, folder, tokenizer, chat, error);
     if (status == COT_OK) status = cot_preparer_open(&s->preparer, &s->model, s->base, error);
     if (status == COT_OK) status = open_tls(&s->tls, &s->options, error);
@@ -424,18 +440,17 @@ void cot_server_close(cot_server *s)
 {
     if (!s) return;
     s->stops_heard = 2;
-    s->is_drained = true;                                 // nothing is left to end
-    cot_http_server_close(s->http);                       // cancels what runs
-    cot_preparer_close(s->preparer);                      // tells what is prepared
-    if (s->backend) s->backend->table->close(s->backend); // tells what has run: every answer ends
-    if (s->kv && !s->backend) cot_kv_events_unwatch(s->kv);
-    cot_kv_events_close(s->kv);
-    cot_step_reports_close(s->reports);
+    s->is_drained = true;                 // nothing is left to end
+    cot_http_server_close(s->http);       // cancels what runs
+    cot_preparer_close(s->preparer);      // tells what is prepared
+    s->backend->table->close(s->backend); // tells what has run: every answer ends
+    cot_answer_free_all(s);               // but those of which it does not
+    cot_jobs_free(&s->jobs);
     cot_server_free_waiting(s);
-    cot_stats_clear(&s->stats);
     if (s->on_deadline) event_free(s->on_deadline);
     if (s->on_drained) event_free(s->on_drained);
     if (s->on_rest) event_free(s->on_rest);
+    if (s->on_watch) event_free(s->on_watch);
     cot_wake_close(&s->stop);
     cot_wake_close(&s->reload);
     cot_access_log_close(s->access_log);

@@ -6,18 +6,16 @@
 #include "net/tls.h"
 #include "net/wake.h"
 #include "server/access_log.h"
-#include "server/backend.h"
-#include "server/kv_events.h"
+#include "server/jobs.h"
 #include "server/metrics.h"
 #include "server/model.h"
 #include "server/prepare.h"
-#include "server/step_reports.h"
 
 struct event_base;
 struct event;
 typedef struct cot_answer cot_answer;
 
-/* Exchanges that are answered once the engine's thread has come round, by what they wait for. */
+/* Exchanges that are answered once the backend has told what they wait for. */
 typedef enum cot_server_waiting_kind {
     COT_WAITING_SNAPSHOT, // of the KV cache (snapshots.c)
     COT_WAITING_EXPERTS,  // view.h
@@ -31,16 +29,17 @@ typedef struct cot_server_waiting {
 
 struct cot_server {
     struct event_base *base;
-    cot_engine *engine; // the caller's
     cot_http_server *http;
     cot_backend *backend;
+    const cot_backend_info *info; // the backend's
+    cot_jobs jobs;                // that the backend has
     cot_preparer *preparer;
-    cot_kv_events *kv;         // NULL: events are not published
-    cot_step_reports *reports; // NULL: neither are steps
+    cot_kv_config kv;     // where events of the KV cache are published
+    cot_endpoint reports; // where reports of steps are
     cot_server_waiting waiting[COT_WAITING_KINDS];
     cot_served_model model;
     cot_server_options options; // its texts are owned copies
-    struct event *on_deadline, *on_drained, *on_rest;
+    struct event *on_deadline, *on_drained, *on_rest, *on_watch;
     cot_tls *tls;               // NULL: plain
     cot_access_log *access_log; // NULL: none
     cot_wake reload;            // cot_server_reload was called
@@ -50,8 +49,9 @@ struct cot_server {
     bool is_drained;            // nothing is under way; the last bytes leave
     int last_checks;
     cot_metrics metrics;
-    cot_stats stats;     // the newest of the backend; all zero before the first
     cot_answer *answers; // under way, a list
+    cot_answer *lost;    // given up, though the backend has not ended their jobs
+    uint64_t strays;     // events of jobs that were over
     size_t waiting_jobs, running_jobs;
     size_t preparing;            // requests
     size_t reserved_bytes;       // host memory that requests under way may come to need
@@ -72,12 +72,10 @@ void cot_server_reply(cot_server *server, cot_http_exchange *exchange, int statu
 void cot_server_reply_json(cot_server *server, cot_http_exchange *exchange, int status, json_t *json);
 /* The same with an error object, and X-Should-Retry: false where the error is final. */
 void cot_server_refuse(cot_server *server, cot_http_exchange *exchange, const cot_api_error *error);
-/* Who is told of snapshots, for cot_kv_events_open. */
-cot_kv_events_owner cot_server_kv_events_owner(cot_server *server);
 /* Answers with a snapshot of the KV cache, as soon as there is one. */
 void cot_server_send_snapshot(cot_server *server, cot_http_exchange *exchange);
-/* No snapshot comes any more. */
-void cot_server_fail_snapshots(cot_server *server);
+/* For a backend: answers all who wait. NULL: 503. */
+void cot_server_on_snapshot(void *server, const void *bytes, size_t count);
 /* The exchange waits; false: memory ran out. */
 bool cot_server_wait(cot_server *server, cot_server_waiting_kind kind, cot_http_exchange *exchange);
 /* The next that waits for this, who does no longer and is to be answered; NULL: nobody does. */
@@ -88,5 +86,7 @@ void cot_server_free_waiting(cot_server *server);
 /* An answer is over. Ends the loop when it drains and nothing is under way; gives memory back a second after the last answer
  * of many. */
 void cot_server_check_rest(cot_server *server);
+/* An answer begins: the backend is watched until all are over. */
+void cot_server_begin_watch(cot_server *server);
 
 #endif

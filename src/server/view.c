@@ -1,7 +1,5 @@
 #include "server/view.h"
 
-#include "coterie/layout.h"
-
 /* ---- what is shown ---- */
 
 static json_t *numbers(const uint64_t *values, int64_t count)
@@ -12,35 +10,34 @@ static json_t *numbers(const uint64_t *values, int64_t count)
 }
 
 /* The ranks of every expert of a layer. */
-static json_t *ranks_of(const cot_expert_layout *layout, int32_t layer)
+static json_t *ranks_of(const cot_backend_placement *p, int32_t layer)
 {
-    const cot_expert_replicas r = cot_expert_layout_layer(layout, layer);
+    const int32_t *begin = p->begin + (int64_t)layer * (p->experts + 1), *rank = p->rank + p->first[layer];
     json_t *list = json_array();
-    for (int32_t e = 0; e < layout->n_experts; e++) {
+    for (int32_t e = 0; e < p->experts; e++) {
         json_t *ranks = json_array();
-        for (int32_t i = r.begin[e]; i < r.begin[e + 1]; i++)
-            json_array_append_new(ranks, json_integer(r.rank[i]));
+        for (int32_t i = begin[e]; i < begin[e + 1]; i++) json_array_append_new(ranks, json_integer(rank[i]));
         json_array_append_new(list, ranks);
     }
     return list;
 }
 
-static json_t *experts(const cot_server *s, const cot_backend_view *view)
+static json_t *experts(const cot_server *s, const cot_backend_view *view, const cot_backend_metrics *m)
 {
     (void)view;
-    const cot_engine_info *info = cot_engine_describe(s->engine);
-    cot_expert_layout layout;
-    if (cot_engine_layout(s->engine, &layout, NULL, NULL) != COT_OK) return NULL;
+    cot_backend_placement p;
+    if (s->backend->table->placement(s->backend, &p, NULL) != COT_OK) return NULL;
     json_t *layers = json_array(), *ranks = json_array(), *calls = json_array();
-    for (int32_t l = 0; l < info->moe_layers; l++) {
-        json_array_append_new(layers, json_integer(info->moe_layer[l]));
-        json_array_append_new(ranks, ranks_of(&layout, l));
-        json_array_append_new(calls, numbers(s->stats.calls + l * info->experts, info->experts));
+    for (int32_t l = 0; l < p.layers; l++) {
+        json_array_append_new(layers, json_integer(p.layer[l]));
+        json_array_append_new(ranks, ranks_of(&p, l));
+        json_array_append_new(calls, numbers(m->calls + (int64_t)l * p.experts, p.experts));
     }
-    cot_expert_layout_free(&layout);
-    return json_pack("{s:o,s:I,s:I,s:i,s:o,s:o}", "layers", layers, "experts", (json_int_t)info->experts,
-                     "top_k", (json_int_t)info->top_k, "ranks", info->ranks, "ranks_of_experts", ranks,
-                     "calls", calls);
+    json_t *shown =
+        json_pack("{s:o,s:I,s:I,s:i,s:o,s:o}", "layers", layers, "experts", (json_int_t)p.experts, "top_k",
+                  (json_int_t)p.top_k, "ranks", s->info->ranks, "ranks_of_experts", ranks, "calls", calls);
+    cot_backend_placement_free(&p);
+    return shown;
 }
 
 static json_t *sequences(const cot_backend_view *view)
@@ -59,28 +56,24 @@ static json_t *sequences(const cot_backend_view *view)
 }
 
 /* Bytes sent from rank to rank so far, by what for. */
-static json_t *traffic(const cot_stats *stats)
+static json_t *traffic(const cot_backend_metrics *m)
 {
     json_t *phases = json_object();
-    for (int p = 0; p < COT_STATS_PHASES; p++) {
-        uint64_t bytes = 0;
-        for (int pair = 0; pair < stats->ranks * stats->ranks; pair++) bytes += stats->bytes[p][pair];
-        json_object_set_new(phases, cot_engine_phases()[p], json_integer((json_int_t)bytes));
-    }
+    for (int p = 0; p < m->phases; p++)
+        json_object_set_new(phases, m->phase[p], json_integer((json_int_t)m->bytes[p]));
     return phases;
 }
 
-static json_t *live(const cot_server *s, const cot_backend_view *view)
+static json_t *live(const cot_server *s, const cot_backend_view *view, const cot_backend_metrics *m)
 {
-    const cot_stats *t = &s->stats;
     cot_backend_state state;
     s->backend->table->state(s->backend, &state);
     return json_pack("{s:I,s:o,s:{s:I,s:I,s:I},s:o,s:f,s:f,s:I,s:I,s:I}", "sequence_count",
                      (json_int_t)view->sequences, "sequences", sequences(view), "kv", "pages",
                      (json_int_t)state.load.kv_pages, "free", (json_int_t)state.load.kv_pages_free,
-                     "cached_blocks", (json_int_t)state.load.cached_blocks, "bytes", traffic(t), "lar",
-                     t->lar, "remote_ranks", t->remote_ranks, "steps", (json_int_t)t->steps, "prefill_tokens",
-                     (json_int_t)t->prefill_tokens, "decode_tokens", (json_int_t)t->decode_tokens);
+                     "cached_blocks", (json_int_t)state.load.cached_blocks, "bytes", traffic(m), "lar",
+                     m->lar, "remote_ranks", m->remote_ranks, "steps", (json_int_t)m->steps, "prefill_tokens",
+                     (json_int_t)m->prefill_tokens, "decode_tokens", (json_int_t)m->decode_tokens);
 }
 
 /* ---- who waits for it ---- */
@@ -99,7 +92,7 @@ static void wait_for_view(cot_server *s, cot_server_waiting_kind kind, cot_http_
     if (state.failed || !cot_server_wait(s, kind, exchange))
         refuse(s, exchange);
     else
-        s->backend->table->look(s->backend);
+        s->backend->table->ask_view(s->backend);
 }
 
 void cot_server_show_experts(cot_server *s, cot_http_exchange *exchange)
@@ -113,11 +106,13 @@ void cot_server_show_live(cot_server *s, cot_http_exchange *exchange)
 }
 
 static void answer_all(cot_server *s, cot_server_waiting_kind kind, const cot_backend_view *view,
-                       json_t *(*show)(const cot_server *, const cot_backend_view *))
+                       const cot_backend_metrics *metrics,
+                       json_t *(*show)(const cot_server *, const cot_backend_view *,
+                                       const cot_backend_metrics *))
 {
     for (cot_http_exchange *exchange; (exchange = cot_server_take_waiting(s, kind));)
         if (view)
-            cot_server_reply_json(s, exchange, 200, show(s, view));
+            cot_server_reply_json(s, exchange, 200, show(s, view, metrics));
         else
             refuse(s, exchange);
 }
@@ -125,8 +120,8 @@ static void answer_all(cot_server *s, cot_server_waiting_kind kind, const cot_ba
 void cot_server_on_view(void *server, const cot_backend_view *view)
 {
     cot_server *s = server;
-    if (view) s->backend->table->take_stats(s->backend, &s->stats);
-    if (!s->stats.ranks) view = NULL; // nothing could be gathered yet
-    answer_all(s, COT_WAITING_EXPERTS, view, experts);
-    answer_all(s, COT_WAITING_LIVE, view, live);
+    const cot_backend_metrics *metrics = view ? s->backend->table->metrics(s->backend) : NULL;
+    if (!metrics) view = NULL; // nothing could be gathered yet
+    answer_all(s, COT_WAITING_EXPERTS, view, metrics, experts);
+    answer_all(s, COT_WAITING_LIVE, view, metrics, live);
 }

@@ -1,4 +1,4 @@
-/* What is shown of the engine's inside: GET /experts and GET /live. Clients wait until the engine is between two steps. */
+/* What is shown of a backend's inside: GET /experts and GET /live. Clients wait until the backend is between two steps. */
 #ifndef COT_SERVER_VIEW_H
 #define COT_SERVER_VIEW_H
 #include "server/server_state.h"

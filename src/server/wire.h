@@ -1,7 +1,7 @@
 /* The JSON of answers, as OpenAI's API and vLLM's have it. Functions that return JSON return NULL when memory runs out. */
 #ifndef COT_SERVER_WIRE_H
 #define COT_SERVER_WIRE_H
-#include "server/backend.h"
+#include "worker/backend.h"
 #include "server/model.h"
 
 /* What all parts of one answer say. */

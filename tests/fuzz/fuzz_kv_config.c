@@ -1,5 +1,5 @@
 /* Any text is a configuration of KV events or refused with a reason; one that is taken can be listened on as it says. */
-#include "server/kv_config.h"
+#include "worker/kv_config.h"
 
 #include <stdlib.h>
 #include <string.h>

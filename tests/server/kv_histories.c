@@ -15,7 +15,7 @@
 #include "base/buffer.h"
 #include "engine/engine_state.h"
 #include "net/publisher.h"
-#include "server/kv_events.h"
+#include "worker/kv_events.h"
 
 #include <event2/event.h>
 #include <stdio.h>
@@ -55,6 +55,11 @@ uint64_t __wrap_cot_publisher_send(cot_publisher *publisher, const void *payload
 
 static bool looks_now; // the engine's thread is asked to come round
 
+static cot_status list(void *engine, const cot_cache_events *events)
+{
+    return cot_engine_list_cache(engine, events, NULL);
+}
+
 static void on_snapshot(void *context, const void *bytes, size_t count)
 {
     (void)context;
@@ -63,7 +68,7 @@ static void on_snapshot(void *context, const void *bytes, size_t count)
     write_bytes(bytes, count);
 }
 
-static void attend(void *context)
+static void wake(void *context)
 {
     (void)context;
     looks_now = true;
@@ -146,7 +151,7 @@ static void turn(cot_kv_events *kv, cot_engine *engine, uint64_t *seed, size_t *
     if (cot_engine_step(engine, left, NULL) != COT_OK) exit(7);
     if (asks) cot_kv_events_ask(kv);
     looks_now = false;
-    cot_kv_events_look(kv);
+    cot_kv_events_flush(kv);
 }
 
 /* short_queue: events get lost on their way. */
@@ -163,12 +168,20 @@ static void live(uint64_t seed, int histories, bool short_queue, int port)
         "{\"enable_kv_cache_events\": true, \"endpoint\": \"tcp://127.0.0.1:%d\", \"max_queue_size\": %d, "
         "\"buffer_steps\": 3}",
         port, short_queue ? 1 + (int)(draw(&seed) % 40) : 10000);
-    const cot_kv_events_owner owner = {.attend = attend, .on_snapshot = on_snapshot};
+    const cot_engine_info *info = cot_engine_describe(engine);
+    const cot_kv_events_owner owner = {.context = engine,
+                                       .homes = info->kv_homes,
+                                       .block_tokens = info->block_tokens,
+                                       .list = list,
+                                       .wake = wake,
+                                       .on_snapshot = on_snapshot};
     if (cot_kv_config_read(&config, json, &error) != COT_OK ||
-        cot_kv_events_open(&kv, &config, engine, &owner, base, &error) != COT_OK) {
+        cot_kv_events_open(&kv, &config, &owner, base, &error) != COT_OK) {
         fprintf(stderr, "%s\n", error.message);
         exit(8);
     }
+    const cot_cache_events events = cot_kv_events_watcher(kv);
+    cot_engine_watch_cache(engine, &events);
     for (int h = 0; h < histories; h++) {
         int32_t texts[TEXTS][LONGEST];
         size_t left = 1;
@@ -190,13 +203,13 @@ static void live(uint64_t seed, int histories, bool short_queue, int port)
         event_base_loop(base, EVLOOP_NONBLOCK);
         looks_now = false;
         cot_engine_step(engine, &left, NULL);
-        cot_kv_events_look(kv);
+        cot_kv_events_flush(kv);
         event_base_loop(base, EVLOOP_NONBLOCK);
     } while (looks_now);
     cot_kv_events_ask(kv);
-    cot_kv_events_look(kv);
+    cot_kv_events_flush(kv);
     event_base_loop(base, EVLOOP_NONBLOCK);
-    cot_kv_events_unwatch(kv);
+    cot_engine_watch_cache(engine, NULL);
     begin_record('E', 0);
     cot_kv_events_close(kv);
     event_base_free(base);

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "server/access.h"
+#include "worker/endpoint.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -208,7 +209,7 @@ static void test_options(void **state)
         cot_error error;
         cot_server_options o = {.host = rows[i].host};
         const cot_status open = rows[i].own ? COT_OK : COT_INVALID_ARGUMENT;
-        if (cot_access_is_loopback(o.host) != rows[i].own) fail_msg("'%s'", o.host);
+        if (cot_endpoint_is_loopback(o.host) != rows[i].own) fail_msg("'%s'", o.host);
         assert_int_equal(cot_access_check_options(&o, &error), open);
         o.api_keys = none;
         assert_int_equal(cot_access_check_options(&o, &error), open);

@@ -51,21 +51,21 @@ static void test_requests(void **state)
                      .aborted = 5,
                      .refused = 6,
                      .connections = 7,
-                     .dropped_connections = 8,
-                     .kv_batches = 9,
-                     .kv_losses = 10};
-    const cot_backend_state backend = {.prompt_tokens = 11,
-                                       .load = {.kv_pages = 16,
-                                                .kv_pages_free = 4,
-                                                .cached_blocks = 12,
-                                                .queried_tokens = 13,
-                                                .hit_tokens = 14,
-                                                .preemptions = 15,
-                                                .waited_steps = 16,
-                                                .tbt_ns = 17000000,
-                                                .predicted_ns = 18e6,
-                                                .observed_ns = 19e6,
-                                                .prediction_error = 0.25}};
+                     .dropped_connections = 8};
+    cot_backend_state backend = {.prompt_tokens = 11,
+                                 .cache_batches = 9,
+                                 .cache_losses = 10,
+                                 .load = {.kv_pages = 16,
+                                          .kv_pages_free = 4,
+                                          .cached_blocks = 12,
+                                          .queried_tokens = 13,
+                                          .hit_tokens = 14,
+                                          .preemptions = 15,
+                                          .waited_steps = 16,
+                                          .tbt_ns = 17000000,
+                                          .predicted_ns = 18e6,
+                                          .observed_ns = 19e6,
+                                          .prediction_error = 0.25}};
     for (int t = 0; t < COT_METRIC_TIMES; t++) { // at a bound, beyond it, and beyond all
         cot_metrics_time(&m, (cot_metrics_kind)t, 1000000);
         for (int i = 0; i <= t; i++) cot_metrics_time(&m, (cot_metrics_kind)t, 1000001);
@@ -80,7 +80,7 @@ static void test_requests(void **state)
         "request_decode_time", "request_inference_time"};
     for (int follows = 0; follows < 2; follows++) {
         cot_prometheus page = {0};
-        m.follows_kv = follows;
+        backend.publishes_cache = follows;
         cot_metrics_write(&page, &m, &backend, "m\"1", 20, 21);
         const expected_line lines[] = {{"vllm:num_requests_running", "", 20},
                                        {"vllm:num_requests_waiting", "", 21},
@@ -140,43 +140,41 @@ enum { RANKS = 3, EXPERTS = 4, LAYERS = 2 };
 static void test_engine(void **state)
 {
     (void)state;
-    cot_rank_routing routing[RANKS];
-    uint64_t pairs[2][COT_STATS_PHASES][RANKS * RANKS];
+    enum { PHASES = 3 };
+    static const char *const names[PHASES] = {"dispatch", "combine", "control"};
+    cot_backend_rank rank_counts[RANKS];
+    uint64_t sums[2][PHASES];
     const uint64_t calls[LAYERS * EXPERTS] = {6, 3, 2, 5, 0, 0, 0, 0};
-    cot_stats stats = {.ranks = RANKS,
-                       .routing = routing,
-                       .calls = (uint64_t *)calls,
-                       .steps = 1,
-                       .prefill_tokens = 2,
-                       .decode_tokens = 3,
-                       .prefill_ns = 4000000,
-                       .decode_ns = 5000000};
+    cot_backend_metrics stats = {.ranks = RANKS,
+                                 .rank = rank_counts,
+                                 .phases = PHASES,
+                                 .phase = names,
+                                 .bytes = sums[0],
+                                 .messages = sums[1],
+                                 .calls = (uint64_t *)calls,
+                                 .steps = 1,
+                                 .prefill_tokens = 2,
+                                 .decode_tokens = 3,
+                                 .prefill_ns = 4000000,
+                                 .decode_ns = 5000000};
     for (uint64_t r = 0; r < RANKS; r++)
-        routing[r] = (cot_rank_routing){100 + r, 200 + r, 300 + r, 400 + r, 500 + r};
-    for (uint64_t p = 0; p < COT_STATS_PHASES; p++) {
-        for (uint64_t i = 0; i < RANKS * RANKS; i++) {
-            pairs[0][p][i] = (p + 1) << i;
-            pairs[1][p][i] = (p + 1) * 1000 + i;
-        }
-        stats.bytes[p] = pairs[0][p];
-        stats.messages[p] = pairs[1][p];
+        rank_counts[r] = (cot_backend_rank){100 + r, 200 + r, 300 + r, 400 + r, 500 + r};
+    for (uint64_t p = 0; p < PHASES; p++) {
+        sums[0][p] = (p + 1) * 511;
+        sums[1][p] = (p + 1) * 9000 + 36;
     }
     // expert 0 on ranks 0 and 2, expert 1 on rank 1, experts 2 and 3 on rank 2: 3, 3 and 3 + 2 + 5 calls
     int32_t layers[LAYERS] = {1, 7}, begin[LAYERS][EXPERTS + 1] = {{0, 2, 3, 4, 5}, {0, 2, 3, 4, 5}};
-    int32_t rank[] = {0, 2, 1, 2, 2, 0, 2, 1, 2, 2}, slot[] = {0, 0, 0, 1, 2, 0, 0, 0, 1, 2};
+    int32_t rank[] = {0, 2, 1, 2, 2, 0, 2, 1, 2, 2};
     int64_t first[LAYERS + 1] = {0, 5, 10};
-    const cot_expert_layout layout = {.n_layers = LAYERS,
-                                      .n_experts = EXPERTS,
-                                      .n_ranks = RANKS,
-                                      .slots_per_rank = 3,
-                                      .layers = layers,
-                                      .begin = begin[0],
-                                      .first = first,
-                                      .rank = rank,
-                                      .slot = slot};
-    cot_engine_info info = {.moe_layers = LAYERS, .moe_layer = layers, .experts = EXPERTS, .ranks = RANKS};
+    cot_backend_placement placement = {.layers = LAYERS,
+                                       .experts = EXPERTS,
+                                       .layer = layers,
+                                       .begin = begin[0],
+                                       .first = first,
+                                       .rank = rank};
     cot_prometheus page = {0};
-    cot_metrics_write_engine(&page, &stats, &info, &layout, "m\"1");
+    cot_metrics_write_backend(&page, &stats, &placement, "m\"1");
     const expected_line lines[] = {{"coterie:steps_total", "", 1},
                                    {"coterie:step_tokens_total", ",kind=\"prefill\"", 2},
                                    {"coterie:step_tokens_total", ",kind=\"decode\"", 3},
@@ -186,9 +184,9 @@ static void test_engine(void **state)
                                    {"coterie:balancedness", ",layer=\"1\"", 16 / 3.0 / 10},
                                    {"coterie:balancedness", ",layer=\"7\"", 1}};
     assert_lines(&page, lines, sizeof lines / sizeof *lines);
-    for (int p = 0; p < COT_STATS_PHASES; p++) {
+    for (int p = 0; p < PHASES; p++) {
         char more[64];
-        snprintf(more, sizeof more, ",phase=\"%s\"", cot_engine_phases()[p]);
+        snprintf(more, sizeof more, ",phase=\"%s\"", names[p]);
         const expected_line sent[] = {{"coterie:sent_bytes_total", more, (p + 1) * 511},
                                       {"coterie:sent_messages_total", more, (p + 1) * 9000 + 36}};
         assert_lines(&page, sent, 2);
@@ -206,8 +204,8 @@ static void test_engine(void **state)
     assert_null(memmem(page.text.data, page.text.bytes, "rank=\"3\"", 8));
     cot_prometheus_free(&page);
     page = (cot_prometheus){0};
-    info.moe_layers = 0; // a dense model has no experts to tell of
-    cot_metrics_write_engine(&page, &stats, &info, &layout, "m\"1");
+    placement.layers = 0; // a dense model has no experts to tell of
+    cot_metrics_write_backend(&page, &stats, &placement, "m\"1");
     assert_null(memmem(page.text.data, page.text.bytes, "activations", 11));
     cot_prometheus_free(&page);
 }

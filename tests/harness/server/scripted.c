@@ -4,6 +4,7 @@
 #include "harness/memory.h"
 
 #include "net/http_server.h"
+#include "server/answer.h"
 #include "server/routes.h"
 
 #include <event2/event.h>
@@ -31,7 +32,7 @@ static void submit(cot_backend *backend, cot_job *const *jobs, size_t count)
 static void cancel(cot_backend *backend, cot_job *job)
 {
     scripted_server *f = of(backend);
-    if (job->is_cancelled) return;
+    assert_false(job->is_cancelled);
     job->is_cancelled = true;
     f->cancelled++;
 }
@@ -42,16 +43,22 @@ static void get_state(cot_backend *backend, cot_backend_state *state)
     *state = (cot_backend_state){0};
 }
 
-static bool take_stats(cot_backend *backend, cot_stats *stats)
+static const cot_backend_metrics *metrics(cot_backend *backend)
 {
     (void)backend;
-    (void)stats;
-    return false;
+    return NULL;
 }
 
-static void do_nothing(cot_backend *backend)
+static const cot_backend_info *describe(const cot_backend *backend)
 {
     (void)backend;
+    static const cot_backend_info info = {.architecture = "scripted",
+                                          .vocab = 4096,
+                                          .context_tokens = SCRIPTED_CONTEXT,
+                                          .ranks = SCRIPTED_RANKS,
+                                          .homes = 1,
+                                          .fingerprint = "fp_0123456789abcdef"};
+    return &info;
 }
 
 static void tell(scripted_server *f, size_t job, const cot_job_event *event)
@@ -59,7 +66,7 @@ static void tell(scripted_server *f, size_t job, const cot_job_event *event)
     cot_job *told = f->jobs[job];
     assert_non_null(told);
     if (event->last) f->jobs[job] = NULL; // its owner may free it now
-    told->on_event(told, event);
+    cot_answer_on_event(f->server, told->number, event);
 }
 
 static void end_all(cot_backend *backend)
@@ -72,9 +79,8 @@ static void end_all(cot_backend *backend)
 static const cot_backend_table table = {.submit = submit,
                                         .cancel = cancel,
                                         .state = get_state,
-                                        .take_stats = take_stats,
-                                        .attend = do_nothing,
-                                        .look = do_nothing,
+                                        .describe = describe,
+                                        .metrics = metrics,
                                         .close = end_all};
 
 cot_choice *scripted_choice(scripted_server *f, size_t job)
@@ -191,9 +197,10 @@ void scripted_open(scripted_server *f, const cot_server_options *options)
     o->log = hear;
     o->log_context = f;
     s->on_rest = event_new(s->base, -1, 0, no_more_to_do, NULL);
-    f->backend = (cot_backend){
-        .table = &table, .vocab = 4096, .context_tokens = SCRIPTED_CONTEXT, .ranks = SCRIPTED_RANKS};
+    s->on_watch = event_new(s->base, -1, 0, no_more_to_do, NULL);
+    f->backend.table = &table;
     s->backend = &f->backend;
+    s->info = describe(s->backend);
     s->model =
         (cot_served_model){.names = o->served_names,
                            .name_count = 2,
@@ -201,7 +208,7 @@ void scripted_open(scripted_server *f, const cot_server_options *options)
                            .defaults = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .top_k = -1},
                            .vocab = 4096,
                            .max_model_len = SCRIPTED_CONTEXT,
-                           .fingerprint = "fp_0123456789abcdef",
+                           .fingerprint = s->info->fingerprint,
                            .created = 1,
                            .request_bytes = 1 << 20};
     if (cot_preparer_open(&s->preparer, &s->model, s->base, &error) != COT_OK ||

@@ -1,4 +1,4 @@
-#include "server/records.h"
+#include "worker/records.h"
 
 #include "base/clock.h"
 

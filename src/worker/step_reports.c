@@ -1,10 +1,10 @@
-#include "server/step_reports.h"
+#include "worker/step_reports.h"
 
 #include "base/error.h"
 #include "net/publisher.h"
 #include "net/wake.h"
-#include "server/payload.h"
-#include "server/ring.h"
+#include "worker/payload.h"
+#include "worker/ring.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -18,11 +18,10 @@ enum {
 /* What goes through the ring; the ranks' counters stand behind it. */
 typedef struct entry {
     double seconds; // when the step was over
-    cot_step_report report;
+    cot_backend_report report;
 } entry;
 
 struct cot_step_reports {
-    cot_engine *engine;
     void *context; // of the publisher
     cot_publisher *publisher;
     cot_ring ring;
@@ -30,10 +29,10 @@ struct cot_step_reports {
     /* The loop's thread alone. */
     cot_buffer payload;
     entry entry; // the one that is read
-    cot_rank_routing routing[MOST_RANKS];
+    cot_backend_rank ranks[MOST_RANKS];
 };
 
-/* ---- the engine's thread ---- */
+/* ---- the computing thread ---- */
 
 static double seconds_now(void)
 {
@@ -42,12 +41,11 @@ static double seconds_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-static void on_step(void *context, const cot_step_report *report)
+void cot_step_reports_put(cot_step_reports *r, const cot_backend_report *report)
 {
-    cot_step_reports *r = context;
     const entry head = {seconds_now(), *report};
     const cot_ring_part parts[] = {{&head, sizeof head},
-                                   {report->routing, (size_t)report->ranks * sizeof *report->routing}};
+                                   {report->rank, (size_t)report->ranks * sizeof *report->rank}};
     if (cot_ring_put(&r->ring, parts, 2, 0)) cot_wake_up(&r->news);
 }
 
@@ -63,7 +61,7 @@ static int pack_real(msgpack_packer *to, const char *name, double number)
     return cot_payload_text(to, name) | msgpack_pack_double(to, number);
 }
 
-static int pack_rank(msgpack_packer *to, const cot_rank_routing *rank)
+static int pack_rank(msgpack_packer *to, const cot_backend_rank *rank)
 {
     return msgpack_pack_map(to, 5) | pack_whole(to, "tokens", rank->tokens) |
            pack_whole(to, "activations", rank->activations) | pack_whole(to, "local", rank->local) |
@@ -72,28 +70,28 @@ static int pack_rank(msgpack_packer *to, const cot_rank_routing *rank)
 
 static int pack(msgpack_packer *to, const entry *e)
 {
-    const cot_step_report *s = &e->report;
+    const cot_backend_report *s = &e->report;
     int failed = msgpack_pack_map(to, 9) | pack_whole(to, "step", (uint64_t)s->step) |
                  pack_real(to, "seconds", e->seconds) | pack_whole(to, "sequences", (uint64_t)s->sequences) |
                  pack_whole(to, "tokens", (uint64_t)s->tokens) |
                  pack_whole(to, "prompt_tokens", (uint64_t)s->prompt_tokens) |
                  pack_real(to, "predicted_ns", s->predicted_ns) |
                  pack_real(to, "observed_ns", s->observed_ns);
-    failed |= cot_payload_text(to, "bytes") | msgpack_pack_map(to, COT_STATS_PHASES);
-    for (int p = 0; p < COT_STATS_PHASES; p++) failed |= pack_whole(to, cot_engine_phases()[p], s->bytes[p]);
+    failed |= cot_payload_text(to, "bytes") | msgpack_pack_map(to, (size_t)s->phases);
+    for (int p = 0; p < s->phases; p++) failed |= pack_whole(to, s->phase[p], s->bytes[p]);
     failed |= cot_payload_text(to, "ranks") | msgpack_pack_array(to, (size_t)s->ranks);
-    for (int rank = 0; rank < s->ranks; rank++) failed |= pack_rank(to, &s->routing[rank]);
+    for (int rank = 0; rank < s->ranks; rank++) failed |= pack_rank(to, &s->rank[rank]);
     return failed;
 }
 
 /* The next report, its counters beside it. */
 static bool take(cot_step_reports *r)
 {
-    uint8_t bytes[sizeof r->entry + sizeof r->routing];
+    uint8_t bytes[sizeof r->entry + sizeof r->ranks];
     if (!cot_ring_take(&r->ring, bytes, sizeof bytes)) return false;
     memcpy(&r->entry, bytes, sizeof r->entry);
-    memcpy(r->routing, bytes + sizeof r->entry, (size_t)r->entry.report.ranks * sizeof *r->routing);
-    r->entry.report.routing = r->routing;
+    memcpy(r->ranks, bytes + sizeof r->entry, (size_t)r->entry.report.ranks * sizeof *r->ranks);
+    r->entry.report.rank = r->ranks;
     return true;
 }
 
@@ -138,14 +136,12 @@ cot_status cot_step_reports_read(cot_endpoint *e, const char *text, const cot_kv
                     e->port);
 }
 
-cot_status cot_step_reports_open(cot_step_reports **out, const cot_endpoint *endpoint, cot_engine *engine,
+cot_status cot_step_reports_open(cot_step_reports **out, const cot_endpoint *endpoint, int ranks,
                                  struct event_base *base, cot_error *error)
 {
-    const int ranks = cot_engine_describe(engine)->ranks;
-    const size_t entry_bytes = sizeof(entry) + (size_t)ranks * sizeof(cot_rank_routing) + 4;
+    const size_t entry_bytes = sizeof(entry) + (size_t)ranks * sizeof(cot_backend_rank) + 4;
     cot_step_reports *r = *out = calloc(1, sizeof *r);
     if (!r) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for reports of steps");
-    r->engine = engine;
     r->news.fd = -1;
     r->context = cot_publisher_context_open();
     cot_status status = COT_OK;
@@ -159,11 +155,7 @@ cot_status cot_step_reports_open(cot_step_reports **out, const cot_endpoint *end
             .endpoint = address, .topic = "steps", .keep = 1, .most_unread = MOST_UNREAD};
         status = cot_publisher_open(&r->publisher, r->context, base, &options, error);
     }
-    if (status == COT_OK) {
-        const cot_step_events events = {r, on_step};
-        cot_engine_watch_steps(engine, &events);
-        return COT_OK;
-    }
+    if (status == COT_OK) return COT_OK;
     cot_step_reports_close(r);
     *out = NULL;
     return status;
@@ -172,7 +164,6 @@ cot_status cot_step_reports_open(cot_step_reports **out, const cot_endpoint *end
 void cot_step_reports_close(cot_step_reports *r)
 {
     if (!r) return;
-    cot_engine_watch_steps(r->engine, NULL);
     cot_wake_close(&r->news);
     cot_publisher_close(r->publisher);
     cot_publisher_context_close(r->context);

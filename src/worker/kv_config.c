@@ -1,4 +1,4 @@
-#include "server/kv_config.h"
+#include "worker/kv_config.h"
 
 #include "base/error.h"
 

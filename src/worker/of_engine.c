@@ -1,11 +1,20 @@
-#include "server/engine_backend.h"
+/* The worker that is an engine of this process.
+ *
+ *   loop's thread:    submit, cancel --orders--> engine's thread: order, order, step, order, step ...
+ *                     on_event  <--------records, a step at a time---------
+ *
+ * The engine's thread works as its rank 0. It sleeps when nothing is left to do. What happens in a step is written down in
+ * records that the loop takes over as a whole. */
+#include "coterie/worker.h"
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/thread.h"
 #include "net/wake.h"
-#include "server/kv_events.h"
-#include "server/records.h"
+#include "worker/engine_documents.h"
+#include "worker/fingerprint.h"
+#include "worker/kv_events.h"
+#include "worker/records.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -18,22 +27,27 @@ typedef struct order_list {
 
 typedef struct engine_backend {
     cot_backend base;
+    cot_backend_info info;
     cot_engine *engine;
-    cot_kv_events *kv; // NULL: nobody follows the cache
+    /* Of the start; constant from then on. */
+    cot_backend_owner owner;
+    cot_kv_events *kv;         // NULL: nobody follows the cache
+    cot_step_reports *reports; // NULL: nor steps
+    bool runs;                 // there is a thread
     pthread_t thread;
     cot_wake news; // there are records
 
     pthread_mutex_t lock; // of what follows
     pthread_cond_t changed;
     order_list submitted, cancelled;
-    bool ends, attend;
-    bool looks, view_ready, view_failed; // a view is asked for; the loop has not had it yet; there is none
+    bool ends, flushes;                  // flushes: events of the KV cache are to be seen to
+    bool views, view_ready, view_failed; // a view is asked for; the loop has not had it yet; there is none
     cot_backend_view view;               // the engine's thread's until it is ready, then the loop's
     cot_records records;                 // of whole steps, for the loop
     cot_backend_state state;
-    bool failure_known; // the loop was woken for it
-    bool gone;          // the ranks are, after a failure
-    cot_stats stats;    // the newest, which the loop has not taken; all zero: none
+    bool failure_known;          // the loop was woken for it
+    bool gone;                   // the ranks are, after a failure
+    cot_backend_metrics metrics; // the newest, which the loop has not taken; all zero: none
 
     /* The engine's thread alone. */
     cot_records step; // what is told since `records` was last taken
@@ -41,9 +55,11 @@ typedef struct engine_backend {
     size_t live_count;
     int64_t prompt_tokens;               // of admitted jobs, without output_tokens
     int64_t gathered_ns, gathered_steps; // when the ranks' counters were last gathered, and of how many steps
+    cot_backend_rank *reported;          // [ranks] of the step that is told
 
     /* The loop's thread alone. */
     cot_records reading;
+    cot_backend_metrics shown;
     bool failure_told, gone_told;
 } engine_backend;
 
@@ -116,7 +132,7 @@ static void on_logits(void *context, uint64_t request, int64_t position, const f
     cot_logprob top[COT_MAX_LOGPROBS];
     cot_sampled sampled = {0};
     const int32_t next = job->request.prompt[position + 1];
-    cot_logprobs_of(logits, b->base.vocab, next, (size_t)job->request.logprobs, &sampled, top);
+    cot_logprobs_of(logits, b->info.vocab, next, (size_t)job->request.logprobs, &sampled, top);
     cot_record *record = cot_records_add(&b->step, job, COT_JOB_PROMPT_TOKEN);
     if (!record || !cot_records_set_sampled(&b->step, record, &sampled)) fail_for_memory(job);
 }
@@ -242,7 +258,8 @@ static void publish(engine_backend *b)
 /* The counters of all ranks, where there were steps since they were last gathered, and never before. */
 static cot_status gather(engine_backend *b, cot_error *error)
 {
-    cot_stats stats, old;
+    cot_stats stats;
+    cot_backend_metrics metrics, old;
     cot_engine_load load;
     cot_engine_get_load(b->engine, &load);
     if (b->gathered_ns && load.steps == b->gathered_steps) return COT_OK;
@@ -250,11 +267,13 @@ static cot_status gather(engine_backend *b, cot_error *error)
     if (status != COT_OK) return status;
     b->gathered_ns = cot_now_ns();
     b->gathered_steps = stats.steps;
+    if (!cot_worker_metrics_of(&metrics, &stats))
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the counters");
     pthread_mutex_lock(&b->lock);
-    old = b->stats;
-    b->stats = stats;
+    old = b->metrics;
+    b->metrics = metrics;
     pthread_mutex_unlock(&b->lock);
-    cot_stats_clear(&old);
+    cot_worker_metrics_clear(&old);
     return COT_OK;
 }
 
@@ -270,8 +289,8 @@ static cot_status gather_now_and_then(engine_backend *b, cot_error *error)
 
 static bool has_nothing_to_do(const engine_backend *b)
 {
-    return !b->live && !b->submitted.first && !b->cancelled.first && !b->ends && !b->attend &&
-           (!b->looks || b->view_ready || b->state.failed) && (!b->step.count || b->records.count);
+    return !b->live && !b->submitted.first && !b->cancelled.first && !b->ends && !b->flushes &&
+           (!b->views || b->view_ready || b->state.failed) && (!b->step.count || b->records.count);
 }
 
 /* Takes what is ordered; waits for it where there is nothing else to do, though not for more than a second: ranks may die
@@ -288,7 +307,7 @@ static bool take_orders(engine_backend *b, cot_job **submitted, cot_job **cancel
     *submitted = b->submitted.first;
     *cancelled = b->cancelled.first;
     b->submitted = b->cancelled = (order_list){0};
-    b->attend = false;
+    b->flushes = false;
     const bool goes_on = !b->ends;
     pthread_mutex_unlock(&b->lock);
     return goes_on;
@@ -298,8 +317,8 @@ static bool take_orders(engine_backend *b, cot_job **submitted, cot_job **cancel
 static void take_view(engine_backend *b)
 {
     pthread_mutex_lock(&b->lock);
-    const bool asked = b->looks && !b->view_ready;
-    if (asked) b->looks = false;
+    const bool asked = b->views && !b->view_ready;
+    if (asked) b->views = false;
     pthread_mutex_unlock(&b->lock);
     if (!asked) return;
     const bool failed = gather(b, NULL) != COT_OK;
@@ -323,22 +342,21 @@ static void *run(void *argument)
         if (!b->state.failed && gather_now_and_then(b, &error) != COT_OK) fail_all(b, &error);
         if (!b->state.failed) take_view(b);
         publish(b);
-        if (b->kv && !b->state.failed) cot_kv_events_look(b->kv);
+        if (b->kv && !b->state.failed) cot_kv_events_flush(b->kv);
         end_ranks(b);
     }
     obey(b, submitted, cancelled);
     while (b->live) cot_engine_cancel(b->engine, b->live->id, NULL);
-    cot_kv_events_unwatch(b->kv);
     return NULL;
 }
 
 /* ---- the loop's thread ---- */
 
 /* Tells the jobs' owners. Of a job that was cancelled nothing but the answer to that is told. */
-static void tell(cot_records *records)
+static void tell(const engine_backend *b, cot_records *records)
 {
     for (size_t i = 0; i < records->count; i++) {
-        cot_job *job = records->list[i].job;
+        const cot_job *job = records->list[i].job;
         const bool answer = records->list[i].ends_cancelling;
         if (job->is_cancelled != answer) continue;
         cot_job_event event = cot_records_event(records, i);
@@ -348,7 +366,7 @@ static void tell(cot_records *records)
                                     .last = true,
                                     .finish = COT_FINISH_CANCELLED,
                                     .stopped_by = -1};
-        job->on_event(job, &event);
+        b->owner.on_event(b->owner.context, job->number, &event);
     }
     cot_records_clear(records);
 }
@@ -360,7 +378,7 @@ static void tell_view(engine_backend *b)
     const bool ready = b->view_ready;
     pthread_mutex_unlock(&b->lock);
     if (!ready) return;
-    if (b->base.on_view) b->base.on_view(b->base.owner, b->view_failed ? NULL : &b->view);
+    b->owner.on_view(b->owner.context, b->view_failed ? NULL : &b->view);
     pthread_mutex_lock(&b->lock);
     b->view_ready = false;
     pthread_cond_signal(&b->changed);
@@ -377,11 +395,11 @@ static void take_records(void *context, uint64_t times)
     pthread_cond_signal(&b->changed); // there may be more
     const bool fails = b->state.failed && !b->failure_told, goes = b->gone && !b->gone_told;
     pthread_mutex_unlock(&b->lock);
-    tell(&b->reading);
+    tell(b, &b->reading);
     b->failure_told |= fails;
     b->gone_told |= goes;
-    if (fails && b->base.on_failure) b->base.on_failure(b->base.owner);
-    if (goes && b->base.on_gone) b->base.on_gone(b->base.owner);
+    if (fails) b->owner.on_failure(b->owner.context);
+    if (goes) b->owner.on_gone(b->owner.context);
 }
 
 static void submit(cot_backend *backend, cot_job *const *jobs, size_t count)
@@ -401,7 +419,6 @@ static void submit(cot_backend *backend, cot_job *const *jobs, size_t count)
 static void cancel(cot_backend *backend, cot_job *job)
 {
     engine_backend *b = (engine_backend *)backend;
-    if (job->is_cancelled) return;
     job->is_cancelled = true;
     job->next_cancelled = NULL;
     pthread_mutex_lock(&b->lock);
@@ -411,6 +428,11 @@ static void cancel(cot_backend *backend, cot_job *job)
     pthread_mutex_unlock(&b->lock);
 }
 
+static const cot_backend_info *describe(const cot_backend *backend)
+{
+    return &((const engine_backend *)backend)->info;
+}
+
 static void state(cot_backend *backend, cot_backend_state *out)
 {
     engine_backend *b = (engine_backend *)backend;
@@ -418,24 +440,30 @@ static void state(cot_backend *backend, cot_backend_state *out)
     *out = b->state;
     out->lives = !b->state.failed && cot_engine_lives(b->engine);
     pthread_mutex_unlock(&b->lock);
+    out->publishes_cache = b->kv;
+    if (b->kv) cot_kv_events_count(b->kv, &out->cache_batches, &out->cache_losses);
 }
 
-static bool take_stats(cot_backend *backend, cot_stats *stats)
+static const cot_backend_metrics *metrics(cot_backend *backend)
 {
     engine_backend *b = (engine_backend *)backend;
     pthread_mutex_lock(&b->lock);
-    const bool is_new = b->stats.ranks;
-    if (is_new) {
-        cot_stats_clear(stats);
-        *stats = b->stats;
-        b->stats = (cot_stats){0};
+    if (b->metrics.ranks) {
+        cot_worker_metrics_clear(&b->shown);
+        b->shown = b->metrics;
+        b->metrics = (cot_backend_metrics){0};
     }
     pthread_mutex_unlock(&b->lock);
-    return is_new;
+    return b->shown.ranks ? &b->shown : NULL;
 }
 
-/* Has the engine's thread come round for it. */
-static void ask(engine_backend *b, bool *what)
+static cot_status placement(cot_backend *backend, cot_backend_placement *out, cot_error *error)
+{
+    return cot_worker_placement_of(out, ((engine_backend *)backend)->engine, error);
+}
+
+/* Wakes the engine's thread for it. */
+static void order(engine_backend *b, bool *what)
 {
     pthread_mutex_lock(&b->lock);
     *what = true;
@@ -443,61 +471,141 @@ static void ask(engine_backend *b, bool *what)
     pthread_mutex_unlock(&b->lock);
 }
 
-static void attend(cot_backend *backend)
+static void ask_view(cot_backend *backend)
 {
     engine_backend *b = (engine_backend *)backend;
-    ask(b, &b->attend);
+    order(b, &b->views);
 }
 
-static void look(cot_backend *backend)
+static void ask_snapshot(cot_backend *backend)
+{
+    cot_kv_events_ask(((engine_backend *)backend)->kv);
+}
+
+/* ---- what is published ---- */
+
+static cot_status list_cache(void *context, const cot_cache_events *events)
+{
+    return cot_engine_list_cache(((engine_backend *)context)->engine, events, NULL);
+}
+
+static void wake_for_cache(void *context)
+{
+    engine_backend *b = context;
+    order(b, &b->flushes);
+}
+
+static void on_step(void *context, const cot_step_report *report)
+{
+    engine_backend *b = context;
+    const cot_backend_report told = cot_worker_report_of(report, b->reported);
+    cot_step_reports_put(b->reports, &told);
+}
+
+static void tell_snapshot(void *context, const void *bytes, size_t count)
+{
+    const engine_backend *b = context;
+    b->owner.on_snapshot(b->owner.context, bytes, count);
+}
+
+/* What is watched is so from the engine's first step on. */
+static cot_status publish_all(engine_backend *b, const cot_backend_start *s, cot_error *error)
+{
+    cot_status status = COT_OK;
+    if (*s->reports.address) {
+        status = cot_step_reports_open(&b->reports, &s->reports, b->info.ranks, s->base, error);
+        if (status == COT_OK) cot_engine_watch_steps(b->engine, &(cot_step_events){b, on_step});
+    }
+    if (status != COT_OK || !s->kv.enabled) return status;
+    if (!b->info.block_tokens)
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "there are no events of the KV cache without a prefix cache");
+    const cot_kv_events_owner owner = {.context = b,
+                                       .homes = b->info.homes,
+                                       .block_tokens = b->info.block_tokens,
+                                       .list = list_cache,
+                                       .wake = wake_for_cache,
+                                       .on_snapshot = tell_snapshot};
+    status = cot_kv_events_open(&b->kv, &s->kv, &owner, s->base, error);
+    if (status != COT_OK) return status;
+    const cot_cache_events events = cot_kv_events_watcher(b->kv);
+    cot_engine_watch_cache(b->engine, &events);
+    return COT_OK;
+}
+
+/* ---- from opening to closing ---- */
+
+static cot_status start(cot_backend *backend, const cot_backend_start *s, cot_error *error)
 {
     engine_backend *b = (engine_backend *)backend;
-    ask(b, &b->looks);
+    b->owner = s->owner;
+    const cot_status status = publish_all(b, s, error);
+    if (status != COT_OK) return status;
+    b->runs = cot_wake_open(&b->news, s->base, take_records, b) && cot_thread_start(&b->thread, run, b);
+    return b->runs ? COT_OK : cot_fail(error, COT_IO, "cannot start the engine's thread");
 }
 
 static void close_backend(cot_backend *backend)
 {
     engine_backend *b = (engine_backend *)backend;
-    if (!b) return;
-    pthread_mutex_lock(&b->lock);
-    b->ends = true;
-    pthread_cond_signal(&b->changed);
-    pthread_mutex_unlock(&b->lock);
-    pthread_join(b->thread, NULL);
-    tell(&b->records);
-    tell(&b->step);
+    if (b->runs) {
+        order(b, &b->ends);
+        pthread_join(b->thread, NULL);
+        tell(b, &b->records);
+        tell(b, &b->step);
+    }
+    cot_engine_watch_cache(b->engine, NULL);
+    cot_engine_watch_steps(b->engine, NULL);
     cot_wake_close(&b->news);
+    cot_kv_events_close(b->kv);
+    cot_step_reports_close(b->reports);
     cot_records_free(&b->records);
     cot_records_free(&b->step);
     cot_records_free(&b->reading);
-    cot_stats_clear(&b->stats);
+    cot_worker_metrics_clear(&b->metrics);
+    cot_worker_metrics_clear(&b->shown);
     pthread_mutex_destroy(&b->lock);
     pthread_cond_destroy(&b->changed);
+    free(b->reported);
     free(b);
 }
 
-cot_status cot_engine_backend_open(cot_backend **backend, cot_engine *engine, cot_kv_events *kv,
-                                   struct event_base *base, cot_error *error)
+cot_status cot_worker_of_engine(cot_backend **backend, cot_engine *engine, const char *folder,
+                                cot_error *error)
 {
-    static const cot_backend_table table = {submit, cancel, state, take_stats, attend, look, close_backend};
-    const cot_engine_info *info = cot_engine_describe(engine);
+    static const cot_backend_table table = {.describe = describe,
+                                            .start = start,
+                                            .submit = submit,
+                                            .cancel = cancel,
+                                            .state = state,
+                                            .metrics = metrics,
+                                            .placement = placement,
+                                            .ask_view = ask_view,
+                                            .ask_snapshot = ask_snapshot,
+                                            .close = close_backend};
     engine_backend *b = calloc(1, sizeof *b);
     *backend = NULL;
-    if (!b) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a server");
-    cot_engine_get_load(engine, &b->state.load);
-    const int64_t cached = b->state.load.kv_pages * 64; // a sequence is no longer than what the cache holds
-    const int64_t context = cached < info->context_tokens ? cached : info->context_tokens;
-    b->base =
-        (cot_backend){.table = &table, .vocab = info->vocab, .context_tokens = context, .ranks = info->ranks};
+    if (b) b->reported = calloc((size_t)cot_engine_describe(engine)->ranks, sizeof *b->reported);
+    if (!b || !b->reported) {
+        free(b);
+        return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a worker");
+    }
+    b->base.table = &table;
+    b->info = cot_worker_info_of(engine);
     b->engine = engine;
-    b->kv = kv;
+    b->news.fd = -1;
+    cot_engine_get_load(engine, &b->state.load);
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->changed, NULL);
-    if (cot_wake_open(&b->news, base, take_records, b) && cot_thread_start(&b->thread, run, b)) {
+    const cot_status status = cot_fingerprint(b->info.fingerprint, folder, engine, error);
+    if (status == COT_OK)
         *backend = &b->base;
-        return COT_OK;
-    }
-    cot_wake_close(&b->news);
-    free(b);
-    return cot_fail(error, COT_IO, "cannot start the engine's thread");
+    else
+        close_backend(&b->base);
+    return status;
+}
+
+void cot_worker_close(cot_backend *backend)
+{
+    if (backend) backend->table->close(backend);
 }

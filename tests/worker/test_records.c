@@ -3,7 +3,7 @@
 #include "harness/seed.h"
 
 #include "base/rng.h"
-#include "server/records.h"
+#include "worker/records.h"
 
 #include <stdio.h>
 #include <stdlib.h>

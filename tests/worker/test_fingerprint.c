@@ -1,7 +1,7 @@
 /* A fingerprint changes with all that an answer's bits depend on, and with nothing else. */
 #include "harness/scratch.h"
 
-#include "server/fingerprint.h"
+#include "worker/fingerprint.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* A name for all that an answer's bits depend on besides the request. */
-#ifndef COT_SERVER_FINGERPRINT_H
-#define COT_SERVER_FINGERPRINT_H
+#ifndef COT_WORKER_FINGERPRINT_H
+#define COT_WORKER_FINGERPRINT_H
 #include "coterie/engine.h"
 
 /* Writes "fp_" and 16 hexadecimal digits: a hash of the model's config.json and weights (their sizes, heads and samples of

@@ -1,6 +1,6 @@
 /* Where something is published over ZeroMQ. */
-#ifndef COT_SERVER_ENDPOINT_H
-#define COT_SERVER_ENDPOINT_H
+#ifndef COT_WORKER_ENDPOINT_H
+#define COT_WORKER_ENDPOINT_H
 #include <stdbool.h>
 
 /* "tcp://ADDRESS:PORT" in parts. */
@@ -13,6 +13,8 @@ typedef struct cot_endpoint {
 bool cot_endpoint_read(cot_endpoint *endpoint, const char *text);
 /* A rank's endpoint, as ZeroMQ spells it: ports follow each other. */
 void cot_endpoint_write(char text[96], const cot_endpoint *endpoint, int rank);
+/* Whether an address, in numbers, or a name is this machine's own and no other's. */
+bool cot_endpoint_is_loopback(const char *host);
 /* Whether nobody on another machine can reach it. */
 bool cot_endpoint_is_own(const cot_endpoint *endpoint);
 /* Whether `count` ports from the first on and the others have one in common. */

@@ -1,7 +1,7 @@
 /* What happens to jobs, written on one thread and read on another, a batch at a time. */
-#ifndef COT_SERVER_RECORDS_H
-#define COT_SERVER_RECORDS_H
-#include "server/backend.h"
+#ifndef COT_WORKER_RECORDS_H
+#define COT_WORKER_RECORDS_H
+#include "worker/backend.h"
 
 typedef struct cot_record {
     cot_job *job;

@@ -3,10 +3,10 @@
  *
  * That form is vLLM 0.24's (vllm/distributed/kv_events.py since its pull request 42892; before, events were arrays). Blocks of
  * which each follows the one before are one BlockStored, as vLLM has it. */
-#ifndef COT_SERVER_KV_BATCH_H
-#define COT_SERVER_KV_BATCH_H
+#ifndef COT_WORKER_KV_BATCH_H
+#define COT_WORKER_KV_BATCH_H
 #include "base/buffer.h"
-#include "coterie/engine.h"
+#include "coterie/request.h"
 
 /* All zero is empty. What it holds grows and is kept for the next batch. When memory runs out `failed` stays true until the
  * batch is taken. */

@@ -1,11 +1,10 @@
-#include "server/endpoint.h"
-
-#include "server/access.h"
+#include "worker/endpoint.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* Digits alone, 1 to 65535. */
 static bool read_port(int *port, const char *text)
@@ -46,14 +45,23 @@ void cot_endpoint_write(char text[96], const cot_endpoint *endpoint, int rank)
     snprintf(text, 96, "tcp://%s:%d", endpoint->address, endpoint->port + rank);
 }
 
+bool cot_endpoint_is_loopback(const char *host)
+{
+    struct in_addr four;
+    struct in6_addr six;
+    if (strcasecmp(host, "localhost") == 0) return true;
+    if (inet_pton(AF_INET, host, &four) == 1) return ntohl(four.s_addr) >> 24 == 127;
+    return inet_pton(AF_INET6, host, &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
+}
+
 bool cot_endpoint_is_own(const cot_endpoint *endpoint)
 {
     char inner[64];
     const char *address = endpoint->address;
     const size_t n = strlen(address);
-    if (*address != '[') return cot_access_is_loopback(address);
+    if (*address != '[') return cot_endpoint_is_loopback(address);
     snprintf(inner, sizeof inner, "%.*s", (int)(n - 2), address + 1);
-    return cot_access_is_loopback(inner);
+    return cot_endpoint_is_loopback(inner);
 }
 
 bool cot_ports_overlap(int first, int count, int other, int other_count)

@@ -1,7 +1,7 @@
 /* Messages from one thread to another, in order: memory that is taken once, no lock, and nobody waits. Who finds no room
  * is told so. */
-#ifndef COT_SERVER_RING_H
-#define COT_SERVER_RING_H
+#ifndef COT_WORKER_RING_H
+#define COT_WORKER_RING_H
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>

@@ -4,7 +4,7 @@
 
 #include "base/rng.h"
 #include "base/thread.h"
-#include "server/ring.h"
+#include "worker/ring.h"
 
 #include <sched.h>
 #include <stdlib.h>

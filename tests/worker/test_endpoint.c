@@ -1,7 +1,7 @@
 /* Where something is published: addresses in numbers, ports to the last, and which of them others reach or use. */
 #include "harness/cmocka.h"
 
-#include "server/endpoint.h"
+#include "worker/endpoint.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "server/ring.h"
+#include "worker/ring.h"
 
 #include <assert.h>
 #include <stdlib.h>

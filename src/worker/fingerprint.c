@@ -1,4 +1,4 @@
-#include "server/fingerprint.h"
+#include "worker/fingerprint.h"
 
 #include "base/error.h"
 #include "base/file.h"

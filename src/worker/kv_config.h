@@ -1,8 +1,8 @@
 /* How events of the KV cache are published: vLLM's --kv-events-config, a JSON object. */
-#ifndef COT_SERVER_KV_CONFIG_H
-#define COT_SERVER_KV_CONFIG_H
+#ifndef COT_WORKER_KV_CONFIG_H
+#define COT_WORKER_KV_CONFIG_H
 #include "coterie/status.h"
-#include "server/endpoint.h"
+#include "worker/endpoint.h"
 #include <stdbool.h>
 #include <stdint.h>
 

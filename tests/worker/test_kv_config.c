@@ -1,7 +1,7 @@
 /* What --kv-events-config says, and which ports that takes, each bound from both sides. */
 #include "harness/cmocka.h"
 
-#include "server/kv_config.h"
+#include "worker/kv_config.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,11 +1,11 @@
-#include "server/kv_events.h"
+#include "worker/kv_events.h"
 
 #include "base/error.h"
 #include "net/publisher.h"
 #include "net/wake.h"
-#include "server/kv_batch.h"
-#include "server/payload.h"
-#include "server/ring.h"
+#include "worker/kv_batch.h"
+#include "worker/payload.h"
+#include "worker/ring.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,6 @@ enum {
 
 struct cot_kv_events {
     cot_kv_events_owner owner;
-    cot_engine *engine;
     void *context;                // of the publishers
     int homes;                    // 1 to 64
     cot_publisher *publisher[64]; // [homes]
@@ -42,7 +41,7 @@ struct cot_kv_events {
     cot_wake news;       // there is something in the ring
     atomic_bool wanted;  // a snapshot
     atomic_bool is_lost; // events are missing, until the whole cache has gone the same way
-    bool has_news;       // of the engine's thread: something was put since it was last told
+    bool has_news;       // of the cache's thread: something was put since it was last told
     /* The loop's thread alone. */
     cot_kv_batch batch[64]; // [homes]
     cot_buffer payload;
@@ -51,7 +50,7 @@ struct cot_kv_events {
     _Alignas(8) uint8_t entry[ENTRY_BYTES]; // the one that is read
 };
 
-/* ---- the engine's thread ---- */
+/* ---- the cache's thread ---- */
 
 /* The bytes of a salt that are told: of a long one the first, up to the end of a character. */
 static size_t told_bytes(const char *salt, size_t bytes)
@@ -117,7 +116,7 @@ static bool put_all(cot_kv_events *kv, int kind)
     cot_buffer *all = calloc(1, sizeof *all);
     listing l = {all, !all};
     const cot_cache_events events = {.context = &l, .on_stored = list_block};
-    if (all) l.failed |= cot_engine_list_cache(kv->engine, &events, NULL) != COT_OK || l.failed;
+    if (all) l.failed |= kv->owner.list(kv->owner.context, &events) != COT_OK || l.failed;
     if (l.failed && all) {
         cot_buffer_free(all);
         free(all);
@@ -133,7 +132,7 @@ static bool put_all(cot_kv_events *kv, int kind)
     return false;
 }
 
-void cot_kv_events_look(cot_kv_events *kv)
+void cot_kv_events_flush(cot_kv_events *kv)
 {
     if (atomic_load(&kv->is_lost) && cot_ring_is_empty(&kv->ring) && put_all(kv, ANEW))
         atomic_store(&kv->is_lost, false);
@@ -143,9 +142,9 @@ void cot_kv_events_look(cot_kv_events *kv)
     kv->has_news = false;
 }
 
-void cot_kv_events_unwatch(cot_kv_events *kv)
+cot_cache_events cot_kv_events_watcher(cot_kv_events *kv)
 {
-    if (kv) cot_engine_watch_cache(kv->engine, NULL);
+    return (cot_cache_events){.context = kv, .on_stored = on_stored, .on_removed = on_removed};
 }
 
 /* ---- the loop's thread ---- */
@@ -261,7 +260,7 @@ static void take_news(void *context, uint64_t times)
         if (cot_kv_batch_bytes(&kv->batch[head.home]) > BATCH_BYTES) send_batch(kv, head.home);
     }
     send_batches(kv);
-    if (atomic_load(&kv->is_lost)) kv->owner.attend(kv->owner.context);
+    if (atomic_load(&kv->is_lost)) kv->owner.wake(kv->owner.context);
 }
 
 void cot_kv_events_ask(cot_kv_events *kv)
@@ -269,7 +268,7 @@ void cot_kv_events_ask(cot_kv_events *kv)
     if (kv->asked) return;
     kv->asked = true;
     atomic_store(&kv->wanted, true);
-    kv->owner.attend(kv->owner.context);
+    kv->owner.wake(kv->owner.context);
 }
 
 void cot_kv_events_count(const cot_kv_events *kv, uint64_t *batches, uint64_t *losses)
@@ -298,29 +297,23 @@ static cot_status open_publishers(cot_kv_events *kv, const cot_kv_config *c, str
     return status;
 }
 
-cot_status cot_kv_events_open(cot_kv_events **out, const cot_kv_config *config, cot_engine *engine,
+cot_status cot_kv_events_open(cot_kv_events **out, const cot_kv_config *config,
                               const cot_kv_events_owner *owner, struct event_base *base, cot_error *error)
 {
-    const cot_engine_info *info = cot_engine_describe(engine);
     cot_kv_events *kv = *out = calloc(1, sizeof *kv);
     if (!kv) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for events of the KV cache");
     kv->owner = *owner;
-    kv->engine = engine;
-    kv->homes = info->kv_homes;
+    kv->homes = owner->homes;
     kv->news.fd = -1;
     kv->context = cot_publisher_context_open();
-    const size_t entry_bytes = sizeof(entry) + (size_t)info->block_tokens * sizeof(int32_t) + 4;
+    const size_t entry_bytes = sizeof(entry) + (size_t)owner->block_tokens * sizeof(int32_t) + 4;
     const bool good =
         cot_ring_open(&kv->ring, SPARE + ENTRY_BYTES + (size_t)config->max_queue_size * entry_bytes) &&
         kv->context && cot_wake_open(&kv->news, base, take_news, kv);
     cot_status status =
         good ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for events of the KV cache");
     if (status == COT_OK) status = open_publishers(kv, config, base, error);
-    if (status == COT_OK) {
-        const cot_cache_events events = {.context = kv, .on_stored = on_stored, .on_removed = on_removed};
-        cot_engine_watch_cache(engine, &events);
-        return COT_OK;
-    }
+    if (status == COT_OK) return COT_OK;
     cot_kv_events_close(kv);
     *out = NULL;
     return status;

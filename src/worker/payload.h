@@ -1,6 +1,6 @@
 /* What subscribers get: msgpack, written to a buffer. */
-#ifndef COT_SERVER_PAYLOAD_H
-#define COT_SERVER_PAYLOAD_H
+#ifndef COT_WORKER_PAYLOAD_H
+#define COT_WORKER_PAYLOAD_H
 #include "base/buffer.h"
 
 #include <msgpack.h>

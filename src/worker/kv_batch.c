@@ -1,6 +1,6 @@
-#include "server/kv_batch.h"
+#include "worker/kv_batch.h"
 
-#include "server/payload.h"
+#include "worker/payload.h"
 
 enum { MOST_BLOCKS = 1024 };
 

@@ -1,0 +1,188 @@
+/* Who computes behind the API, whatever it is: an engine in this process (of_engine.h), a mock, later others. Its owner, a
+ * server, hands it jobs, a sequence each, and is told what becomes of them.
+ *
+ * All functions are called on the thread of the owner's loop, and so are the owner's. Tokens become text on the backend's
+ * own thread, if it has one, so that a stop string ends a sequence before its next token is computed. */
+#ifndef COT_WORKER_BACKEND_H
+#define COT_WORKER_BACKEND_H
+#include "coterie/request.h"
+#include "coterie/status.h"
+#include "coterie/text.h"
+#include "worker/endpoint.h"
+#include "worker/kv_config.h"
+
+#include <jansson.h>
+
+struct event_base;
+typedef struct cot_backend cot_backend; // as coterie/worker.h has it, which knows engines
+typedef struct cot_job cot_job;
+
+/* ---- jobs ---- */
+
+typedef enum cot_job_event_kind {
+    COT_JOB_ADMITTED,     // computing begins
+    COT_JOB_PROMPT_TOKEN, // what the model thought of a token of the prompt, from its second on (all_logits)
+    COT_JOB_TOKEN,        // a token was sampled
+    COT_JOB_OVER,         // without a last token's event: nothing to generate, cancelled, or failed
+} cot_job_event_kind;
+
+/* What it points to is valid during the call. */
+typedef struct cot_job_event {
+    cot_job_event_kind kind;
+    int64_t at_ns;         // when it happened, of the monotonic clock
+    int64_t cached_tokens; // ADMITTED: of the prompt, found in the cache
+    cot_sampled sampled;   // PROMPT_TOKEN, TOKEN
+    const char *text;      // TOKEN, OVER: text [bytes] that is now sure
+    size_t bytes;
+    bool last;              // the job is over with this event, always so with OVER
+    cot_finish finish;      // where it is the last
+    int stopped_by;         // where it is the last: the stop string that ended it; -1: none did
+    const cot_error *error; // OVER: not NULL when it failed
+    bool busy;              // OVER that failed: for want of room alone, so that others may be asked, or later
+} cot_job_event;
+
+/* One sequence. Its owner fills in the first part; keeps it, and what `request` points to, until its last event. */
+struct cot_job {
+    cot_request request;   // `after` is the backend's
+    uint64_t number;       // what events call it, never given twice by its owner
+    int home;              // rank that holds it; COT_HOME_ANY
+    const cot_job *leader; // earlier in the same submit: its prompt's pages are shared; NULL: none
+    cot_text_stream
+        *text;        // used by the backend, on its thread, until the job is over; the owner closes it then
+    bool show_ending; // whether the token that ends the text has text too
+    /* The backend's own. */
+    uint64_t id;
+    bool is_over, is_cancelled; // of the backend's thread; of the loop's
+    cot_error error;
+    void *backend;
+    cot_job *next, *next_cancelled;     // among orders
+    cot_job *live_before, *live_behind; // among those that the backend has
+};
+
+/* ---- what a backend says of itself ---- */
+
+/* Constant. */
+typedef struct cot_backend_info {
+    const char *architecture, *precision, *payload, *op, *combine, *attention, *isa; // how it computes
+    int ranks, threads;
+    int homes; // ranks that hold a KV cache of their own; 1 where every rank holds its part of all pages
+    int64_t block_tokens;   // of the prefix cache; 0: there is none
+    int64_t vocab;          // ids are less
+    int64_t context_tokens; // most tokens of a sequence
+    const int32_t *eos;     // [eos_count] ids that end a text
+    size_t eos_count;
+    uint64_t model_hash; // of what chooses experts; 0: not known
+    char fingerprint
+        [24]; // "fp_" and 16 hexadecimal digits: of all that an answer's bits depend on besides the request
+} cot_backend_info;
+
+/* How it stands. */
+typedef struct cot_backend_state {
+    cot_engine_load load;
+    int64_t prompt_tokens; // since the start: of admitted jobs, cancelled or not, without output_tokens
+    bool lives;            // all that compute are there, as far as can be seen at once
+    bool failed;           // nothing is computed any more; `error` says why
+    cot_error error;
+    bool publishes_cache;                 // events of the KV cache; of these:
+    uint64_t cache_batches, cache_losses; // published; how often some were lost and the whole cache went anew
+} cot_backend_state;
+
+/* What became of the tokens at home on one rank, over MoE layers: each token counts once a layer. */
+typedef struct cot_backend_rank {
+    uint64_t tokens;
+    uint64_t activations, local; // (token, expert); of those served on this rank
+    uint64_t sends;              // (token, other rank that serves it)
+    uint64_t distinct_experts;   // experts that were called, each once a layer and step
+} cot_backend_rank;
+
+/* What was counted since the start. */
+typedef struct cot_backend_metrics {
+    int64_t steps, prefill_tokens, decode_tokens;
+    int64_t prefill_ns, decode_ns; // of steps that hold prompt tokens, and of the others
+    double lar;                    // activations that were served on the token's home rank / all
+    double remote_ranks;           // distinct other ranks that a token needs, mean over tokens and MoE layers
+    int phases;                    // what ranks send each other for
+    const char *const *phase;      // [phases] names
+    uint64_t *bytes, *messages;    // [phases] that all ranks together sent
+    int ranks;
+    cot_backend_rank *rank; // [ranks]
+    uint64_t *calls;        // [layers][experts] of the placement: activations of each expert
+} cot_backend_metrics;
+
+/* Where the experts of MoE layers are. */
+typedef struct cot_backend_placement {
+    int32_t layers, experts; // of each layer
+    int64_t top_k;
+    uint64_t epoch; // how often that has changed
+    int32_t *layer; // [layers] the model's numbers of its MoE layers
+    int32_t *begin; // [layers][experts + 1] expert e of a layer l is on the ranks from first[l] + begin[e] on
+    int64_t *first; // [layers + 1]
+    int32_t *rank;
+} cot_backend_placement;
+void cot_backend_placement_free(cot_backend_placement *placement); // an empty one is fine
+
+enum { COT_VIEW_SEQUENCES = 256 };
+
+/* What it is at, between two steps. */
+typedef struct cot_backend_view {
+    size_t sequences; // in all; the first ones:
+    cot_engine_sequence sequence[COT_VIEW_SEQUENCES];
+} cot_backend_view;
+
+/* A document of the backend's own: GET `path` shows it. */
+typedef struct cot_backend_route {
+    const char *path;
+    json_t *(*show)(cot_backend *backend); // the caller's; NULL: out of memory
+} cot_backend_route;
+
+/* ---- the table ---- */
+
+/* Whom it tells; `context` is the owner's. */
+typedef struct cot_backend_owner {
+    void *context;
+    void (*on_event)(void *context, uint64_t job, const cot_job_event *event);
+    void (*on_failure)(void *context); // nothing is computed any more; called once
+    void (*on_gone)(void *context);    // after a failure, nobody is left of those that computed; called once
+    void (*on_view)(void *context, const cot_backend_view *view); // NULL: there is none
+    /* All that the KV cache holds, msgpack: {"ranks": [{"data_parallel_rank", "seq": the last batch's number, -1 before the
+     * first, "batch": of the blocks that are there}]}; NULL: out of memory. */
+    void (*on_snapshot)(void *context, const void *bytes, size_t count);
+} cot_backend_owner;
+
+typedef struct cot_backend_start {
+    struct event_base *base; // the owner's loop
+    cot_backend_owner owner;
+    cot_kv_config kv;     // how events of the KV cache are published
+    cot_endpoint reports; // where reports of steps are; empty: nowhere
+} cot_backend_start;
+
+typedef struct cot_backend_table {
+    const cot_backend_info *(*describe)(const cot_backend *backend);
+    /* Once, before all that follows. Errors: INVALID_ARGUMENT (nothing to publish, no such address), IO (a port is taken, no
+     * thread), OUT_OF_MEMORY. */
+    cot_status (*start)(cot_backend *backend, const cot_backend_start *start, cot_error *error);
+    /* Takes `count` jobs, which run in this order as far as there is room. */
+    void (*submit)(cot_backend *backend, cot_job *const *jobs, size_t count);
+    /* Ends a job early: one more event follows soon, OVER. The owner calls it once a job, before its last event. */
+    void (*cancel)(cot_backend *backend, cot_job *job);
+    void (*state)(cot_backend *backend, cot_backend_state *state);
+    /* What was counted up to a second ago, or since the backend last had something to do: there until the next call. NULL:
+     * nothing was yet. */
+    const cot_backend_metrics *(*metrics)(cot_backend *backend);
+    /* The caller frees it. NULL: it has no experts. */
+    cot_status (*placement)(cot_backend *backend, cot_backend_placement *placement, cot_error *error);
+    /* Has a view taken between two steps, soon, and the metrics with it: on_view is called, once for all who asked before. Not
+     * where the backend has failed, or does before. NULL: nobody can look into it. */
+    void (*ask_view)(cot_backend *backend);
+    /* The same with on_snapshot, of a backend that publishes events of the KV cache. */
+    void (*ask_snapshot)(cot_backend *backend);
+    /* Ends what runs and frees; jobs that are not over are told OVER, cancelled. */
+    void (*close)(cot_backend *backend);
+    const cot_backend_route *routes; // ends with a NULL path; NULL: none
+} cot_backend_table;
+
+struct cot_backend {
+    const cot_backend_table *table;
+};
+
+#endif
