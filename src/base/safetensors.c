@@ -9,13 +9,6 @@
 
 enum { MAX_HEADER_BYTES = 100 * 1000 * 1000 }; // what the reference reader accepts
 
-int64_t cot_tensor_elements(const cot_tensor *tensor)
-{
-    int64_t n = 1;
-    for (int d = 0; d < tensor->dims; d++) n *= tensor->shape[d];
-    return n;
-}
-
 /* One header entry {"dtype", "shape", "data_offsets"} -> tensor, with data pointing into the payload. */
 static cot_status parse_entry(cot_tensor *tensor, const char *name, const json_t *entry,
                               const uint8_t *payload, size_t payload_bytes, const char *path,

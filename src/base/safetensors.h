@@ -2,21 +2,10 @@
  * https://github.com/huggingface/safetensors#format */
 #ifndef COT_BASE_SAFETENSORS_H
 #define COT_BASE_SAFETENSORS_H
-#include "base/dtype.h"
 #include "base/file.h"
+#include "base/tensor.h"
 #include <jansson.h>
 #include <stdbool.h>
-
-enum { COT_MAX_DIMS = 8 };
-
-typedef struct cot_tensor {
-    const char *name;
-    cot_dtype dtype;
-    int dims;
-    int64_t shape[COT_MAX_DIMS];
-    const void *data; // little-endian, row-major, at any alignment; NULL when bytes is 0
-    size_t bytes;
-} cot_tensor;
 
 typedef struct cot_safetensors {
     cot_file_map map;
@@ -50,7 +39,5 @@ cot_status cot_safetensors_begin(FILE *stream, const char *path, const cot_tenso
  * `path`; the file appears whole or not at all. Errors: IO, OUT_OF_MEMORY. */
 cot_status cot_safetensors_write(const char *path, const cot_tensor *tensors, size_t count,
                                  const char *const *meta, size_t n_meta, cot_error *error);
-
-int64_t cot_tensor_elements(const cot_tensor *tensor);
 
 #endif

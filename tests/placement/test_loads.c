@@ -455,8 +455,10 @@ static void test_tensorrt_refusals(void **state)
     mkdir(in_scratch(pad, "trt"), 0777);
     const int32_t numbers[4] = {1, 2, 3, 4};
     const float bad[2] = {1, NAN};
-    cot_tensor four = {"10_3", COT_I32, 1, {4}, numbers, 16}, two = {"10_3", COT_I32, 1, {2}, numbers, 8};
-    cot_tensor named = {"3", COT_I32, 1, {4}, numbers, 16}, nan = {"10_3", COT_F32, 1, {2}, bad, 8};
+    cot_tensor four = {"10_3", COT_I32, 1, {4}, numbers, 16, COT_BLOCKS_NONE},
+               two = {"10_3", COT_I32, 1, {2}, numbers, 8, COT_BLOCKS_NONE};
+    cot_tensor named = {"3", COT_I32, 1, {4}, numbers, 16, COT_BLOCKS_NONE},
+               nan = {"10_3", COT_F32, 1, {2}, bad, 8, COT_BLOCKS_NONE};
     const char *folder = in_scratch(pad, "trt");
     cot_load_counts load;
     cot_error error = {0};

@@ -227,8 +227,8 @@ static void test_reader_accepts(void **state)
     uint16_t wide[12];
     for (int i = 0; i < 12; i++) wide[i] = s.experts[i];
     const uint8_t odd = 7;
-    cot_tensor shuffled[] = {{"a_stranger", COT_U8, 1, {1}, &odd, 1},
-                             {"experts", COT_U16, 3, {2, 3, 2}, wide, 24},
+    cot_tensor shuffled[] = {{"a_stranger", COT_U8, 1, {1}, &odd, 1, COT_BLOCKS_NONE},
+                             {"experts", COT_U16, 3, {2, 3, 2}, wide, 24, COT_BLOCKS_NONE},
                              s.tensor[IDS],
                              s.tensor[OFFSETS]};
     assert_int_equal(
@@ -425,8 +425,8 @@ static void test_counts(void **state)
     uint32_t cells[16] = {0};
     int32_t twice[] = {3, 3};
     s.meta[KIND] = "counts";
-    cot_tensor tensors[] = {{"token_ids", COT_I32, 1, {2}, twice, 8},
-                            {"counts", COT_U32, 3, {2, 2, 4}, cells, 64}};
+    cot_tensor tensors[] = {{"token_ids", COT_I32, 1, {2}, twice, 8, COT_BLOCKS_NONE},
+                            {"counts", COT_U32, 3, {2, 2, 4}, cells, 64, COT_BLOCKS_NONE}};
     assert_int_equal(
         cot_safetensors_write(in_scratch(pad, "d.safetensors"), tensors, 2, s.meta, META / 2, &error),
         COT_OK);
@@ -453,8 +453,8 @@ static void test_strings(void **state)
     s.ids[0] = 2;
     s.ids[2] = 0;
     memcpy(tensors, s.tensor, sizeof s.tensor);
-    tensors[4] = (cot_tensor){"token_string_offsets", COT_I64, 1, {4}, offsets, 32};
-    tensors[5] = (cot_tensor){"token_strings", COT_U8, 1, {5}, "ab\0de", 5};
+    tensors[4] = (cot_tensor){"token_string_offsets", COT_I64, 1, {4}, offsets, 32, COT_BLOCKS_NONE};
+    tensors[5] = (cot_tensor){"token_strings", COT_U8, 1, {5}, "ab\0de", 5, COT_BLOCKS_NONE};
     const char *path = in_scratch(pad, "t.safetensors");
     assert_int_equal(cot_safetensors_write(path, tensors, 6, s.meta, META / 2, &error), COT_OK);
     assert_int_equal(cot_trace_open(&trace, path, &error), COT_OK);
