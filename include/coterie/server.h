@@ -75,7 +75,8 @@ void cot_server_options_init(cot_server_options *options);
  * `kv_homes`: ranks that will hold a cache of their own (cot_engine_info.kv_homes). Errors: INVALID_ARGUMENT, naming the
  * option; of certificates also what reading them gives. Thread-safe. */
 cot_status cot_server_check(const cot_server_options *options, int kv_homes, cot_error *error);
-/* Listens. `folder` is the model's, whose generation_config.json says how to sample where a request does not; the worker is
+/* Listens. `folder` is the model's, whose generation_config.json says how to sample where a request does not (NULL:
+ * there is none, and `served_names` are given); the worker is
  * taken over, and closed with the server, or on failure; `chat` may be NULL: conversations are refused then. Tokenizer and
  * template outlive the server; options are copied. `*server` is NULL on failure. Errors: INVALID_ARGUMENT (an option,
  * named), IO (the port is taken, ...), MALFORMED (generation_config.json), OUT_OF_MEMORY. */

@@ -3,6 +3,7 @@
 #include "engine_settings.h"
 #include "paths.h"
 #include "progress.h"
+#include "serve_mock.h"
 #include "whole_file.h"
 
 #include "coterie/server.h"
@@ -22,7 +23,7 @@
 
 struct serve_settings {
     engine_settings engine;
-    const char *model, *tokenizer, *chat_template;
+    const char *model, *mock, *tokenizer, *chat_template;
     int load_format;
     int64_t seed;
     /* listening */
@@ -309,11 +310,25 @@ static int run_command(const void *settings)
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         if (lists[i]->count > 64)
             return cot_complain("--%s is given more than 64 times", lists[i]->items->option->name);
-    if (!cot_check_model(s->model) || !check_port(s) || !gather_keys(keys, 64, &key_text, s)) {
+    if (!s->model && !s->mock) {
+        cot_complain("MODEL is missing: a model folder");
+        return COT_EXIT_USAGE;
+    }
+    if ((s->model && !cot_check_model(s->model)) || !check_port(s) || !gather_keys(keys, 64, &key_text, s)) {
         free(key_text);
         return COT_EXIT_FAILURE;
     }
     set_up(&setup, s, keys);
+    if (s->mock) {
+        allow_descriptors();
+        const mock_settings mock = {.spec = s->mock,
+                                    .tokenizer = s->tokenizer ? s->tokenizer : s->model,
+                                    .chat_template = s->chat_template,
+                                    .server = &setup.o};
+        const int result = cot_serve_mock(&mock);
+        free(key_text);
+        return result;
+    }
     const int kv_homes = cot_attention_is_split(&s->engine) ? 1 : (int)cot_engine_ranks(&s->engine);
     cot_status status = cot_server_check(&setup.o, kv_homes, &error);
     // Left alone, the allocator learns from giant bodies that each thread may keep as much as those took, and no malloc_trim
@@ -399,6 +414,11 @@ static const cot_option listening_options[] = {
      .min = 0.1, .max = 1e6},
     {0}};
 static const cot_option model_options[] = {
+    {"mock", 0, COT_OPTION_TEXT, "SPEC", NULL,
+     "serve workers that compute nothing and answer as this JSON file says, on ports from --port on; MODEL "
+     "then gives "
+     "tokenizer and template alone, and without one ids are bytes",
+     AT(mock)},
     {"tokenizer", 0, COT_OPTION_TEXT, "PATH", NULL, "another folder's tokenizer and chat template",
      AT(tokenizer)},
     {"chat-template", 0, COT_OPTION_TEXT, "FILE", NULL, "a chat template (Jinja) in place of the model's",
@@ -454,6 +474,6 @@ const cot_command cot_cmd_serve = {
                                                      {"Scheduling and memory", scheduling_options, 0},
                                                      {"Group of ranks", cot_serving_option_rows, AT(engine)},
                                                      {0}},
-                .positionals = (const cot_positional[]){{"MODEL", 1, 1, "a model folder", AT(model)}, {0}}},
+                .positionals = (const cot_positional[]){{"MODEL", 0, 1, "a model folder", AT(model)}, {0}}},
     .settings_bytes = sizeof(struct serve_settings),
     .run = run_command};

@@ -22,6 +22,7 @@ static void default_real(double *out, const json_t *object, const char *name, do
 cot_status cot_api_defaults_read(cot_api_defaults *d, const char *folder, cot_error *error)
 {
     *d = (cot_api_defaults){.temperature = 1, .top_p = 1, .repetition_penalty = 1};
+    if (!folder) return COT_OK;
     char *path = cot_path_join(folder, "generation_config.json"), *text = NULL;
     size_t bytes;
     cot_status status = COT_OUT_OF_MEMORY;

@@ -17,7 +17,8 @@ bool cot_jobs_add(cot_jobs *j, cot_job *job)
         j->free = j->slot[at].next_free;
     else {
         void *grown = j->slot;
-        if (j->count == UINT32_MAX || !cot_grow(&grown, &j->room, j->count + 1, sizeof *j->slot)) return false;
+        if (j->count == UINT32_MAX || !cot_grow(&grown, &j->room, j->count + 1, sizeof *j->slot))
+            return false;
         j->slot = grown;
         at = j->count++;
         j->slot[at].generation = 0;

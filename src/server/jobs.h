@@ -10,9 +10,9 @@ typedef struct cot_jobs {
         cot_job *job;        // NULL: free
         uint32_t generation; // counts its jobs
         uint32_t next_free;
-    } *slot;          // [count]
+    } * slot; // [count]
     size_t count, room;
-    uint32_t free;           // the first free slot, counted from 1; 0: none
+    uint32_t free; // the first free slot, counted from 1; 0: none
 } cot_jobs;
 
 /* Numbers the job. False when out of memory. */

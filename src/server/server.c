@@ -304,6 +304,8 @@ static cot_status describe_model(cot_server *s, const char *folder, const cot_to
     m->max_model_len = s->options.max_model_len ? s->options.max_model_len : info->context_tokens;
     m->created = (int64_t)time(NULL);
     m->request_bytes = s->options.request_bytes;
+    if (!folder && !s->options.served_names)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "the model is served under no name");
     if (!s->options.served_names) {
         const char *const own[] = {folder, NULL};
         s->options.served_names = own;

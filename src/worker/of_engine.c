@@ -362,6 +362,7 @@ static void tell(const engine_backend *b, cot_records *records)
         cot_job_event event = cot_records_event(records, i);
         if (answer)
             event = (cot_job_event){.kind = COT_JOB_OVER,
+                                    .at_ns = event.at_ns,
                                     .text = "",
                                     .last = true,
                                     .finish = COT_FINISH_CANCELLED,

@@ -1,12 +1,14 @@
 """A server of the tests: `coterie serve` on a port of its own, and requests to it."""
 
 import contextlib
+import copy
 import ctypes
 import http.client
 import http.server
 import json
 import os
 import pathlib
+import random
 import re
 import signal
 import socket
@@ -45,7 +47,7 @@ class Server:
     """Serves until the block is left, then ends on SIGTERM with status 0."""
 
     def __init__(self, *options, model=MODEL, status=0, env=None, name="tiny", stdout=None):
-        self.command = [PROGRAM, "serve", str(model), "--port", "0", "--served-model-name", name, *map(str, options)]
+        self.command = [PROGRAM, "serve", *([str(model)] if model else []), "--port", "0", "--served-model-name", name, *map(str, options)]
         self.status, self.env, self.model, self.stdout = status, env, name, stdout
 
     def __enter__(self):
@@ -78,6 +80,12 @@ class Server:
             self.process.stderr.close()
         if not kind:
             assert self.process.returncode == self.status, (self.process.returncode, self.log)
+
+    def worker(self, index):
+        """Of a mock: the server of another of its workers."""
+        other = copy.copy(self)
+        other.port += index
+        return other
 
     def connect(self):
         return http.client.HTTPConnection(self.host, self.port, timeout=SECONDS)
@@ -182,6 +190,30 @@ class Server:
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+
+def free_ports(count):
+    """The first of so many consecutive ports that nobody has."""
+    while True:
+        first = random.randrange(20000, 32000)
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+            return first
+        except OSError:
+            continue
+
+
+@contextlib.contextmanager
+def mock(spec, *options, model=None, status=0):
+    """Workers that compute nothing (docs/SERVING.md); the first one's server."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(spec, file)
+        file.flush()
+        port = free_ports(spec.get("workers", 1))
+        with Server("--mock", file.name, "--port", port, *options, model=model, status=status, name="mock") as server:
+            yield server
 
 
 class Peer:

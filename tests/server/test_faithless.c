@@ -132,7 +132,8 @@ static void test_stalls(void **state)
 {
     scripted_server *f = *state;
     open_impatient(f);
-    scripted_post_jobs(f, "/v1/completions", "", "{\"prompt\": \"x\", \"max_tokens\": 4, \"stream\": true}", 1);
+    scripted_post_jobs(f, "/v1/completions", "", "{\"prompt\": \"x\", \"max_tokens\": 4, \"stream\": true}",
+                       1);
     scripted_admit(f, 0, 0, 1);
     for (int i = 0; i < 2; i++) {
         wait_out();
@@ -177,6 +178,7 @@ static void test_busy(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(test_twice), TEST(test_never), TEST(test_stalls), TEST(test_busy)};
+    const struct CMUnitTest tests[] = {TEST(test_twice), TEST(test_never), TEST(test_stalls),
+                                       TEST(test_busy)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

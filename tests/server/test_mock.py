@@ -1,0 +1,209 @@
+"""Workers that compute nothing, as clients and routers see them: their times and tokens, and every fault that they can be given."""
+
+import contextlib
+import http.client
+import json
+import re
+import socket
+import tempfile
+import time
+import unittest
+
+from serving import MODEL, SECONDS, mock, run
+
+QUICK = {"ttft_ms": 1, "tpot_ms": 1}
+
+
+def stream(server, prompt="x", **fields):
+    """The events of a completion until it ends, however it does; and whether it ended as it should."""
+    with contextlib.closing(server.connect()) as connection:
+        body = {"model": "mock", "prompt": prompt, "stream": True, "temperature": 0} | fields
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        if answer.status != 200:
+            return answer.status, answer.read()
+        events = []
+        try:
+            for line in answer:
+                if line.startswith(b"data: "):
+                    events.append(line[6:].strip())
+        except (OSError, http.client.HTTPException):
+            pass
+        return events, bool(events) and events[-1] == b"[DONE]"
+
+
+class Refusals(unittest.TestCase):
+    def refused(self, text):
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write(text)
+            file.flush()
+            done = run("serve", "--mock", file.name, "--port", 0)
+        self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+        line = done.stderr.splitlines()
+        self.assertEqual(len(line), 1, line)
+        return line[0]
+
+    def test_specs(self):
+        cases = {
+            '{"wrkers": 2}': "'wrkers'",
+            '{"workers": 0}': "'workers'",
+            '{"workers": 1.5}': "'workers'",
+            '{"workers": 2, "workers": 3}': "duplicate",
+            '{"tpot_ms": "20"}': "'tpot_ms'",
+            '{"ttft_ms": -1}': "'ttft_ms'",
+            '{"block_size": 12}': "'block_size'",
+            '{"ranks": 65}': "'ranks'",
+            '{"faults": {}}': "'faults'",
+            '{"faults": [{"fault": "explode"}]}': "'fault'",
+            '{"faults": [{}]}': "'fault'",
+            '{"faults": [3]}': "fault 0",
+            '{"faults": [{"fault": "die"}, {"fault": "late", "seconds": 3}]}': "fault 1: there is no 'seconds'",
+            '{"workers": 2, "faults": [{"fault": "die", "worker": 2}]}': "'worker'",
+            '{"faults": [{"fault": "stall", "every": 0}]}': "'every'",
+            "[]": "another value",
+            "{": "no JSON object",
+            "": "no JSON object",
+        }
+        for spec, expected in cases.items():
+            with self.subTest(spec=spec):
+                self.assertIn(expected, self.refused(spec))
+
+    def test_nothing_to_serve(self):
+        done = run("serve")
+        self.assertEqual((done.returncode, done.stderr), (2, "coterie: MODEL is missing: a model folder\n"))
+        self.assertEqual(run("serve", "--mock", "/nowhere.json").returncode, 1)
+
+
+class Answers(unittest.TestCase):
+    def test_times_and_tokens(self):
+        with mock({"workers": 3, "ttft_ms": 120, "tpot_ms": 30, "tokens": 5, "seed": 4}) as server:
+            begin = time.monotonic()
+            events, whole = stream(server, max_tokens=4)
+            seconds = time.monotonic() - begin
+            self.assertTrue(whole)
+            self.assertEqual(len(events), 5)
+            self.assertGreaterEqual(seconds, 0.120 + 3 * 0.030)
+            texts = [server.worker(i).complete("x", max_tokens=9, temperature=0)["choices"][0] for i in range(3)]
+            self.assertEqual(texts[0]["finish_reason"], "stop")  # its end comes behind 5 tokens
+            self.assertEqual(len(texts[0]["text"]), 5)
+            self.assertEqual(texts[0], texts[1])
+            self.assertEqual(texts[0], texts[2])
+            longer = server.complete("x", max_tokens=9, temperature=0, ignore_eos=True)["choices"][0]
+            self.assertEqual((len(longer["text"]), longer["finish_reason"]), (9, "length"))
+            self.assertNotEqual(server.complete("y", max_tokens=5, temperature=0)["choices"][0]["text"], texts[0]["text"])
+            self.assertEqual(json.loads(server.get("/mock")[1])["requests"], 4)
+            self.assertEqual(server.get("/experts")[0], 404)
+            self.assertEqual(server.get("/health")[0], 200)
+            _, chat = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3})
+            self.assertEqual(chat["usage"]["completion_tokens"], 3)
+
+    def test_continued_elsewhere(self):
+        """What a router does when a worker is lost: another goes on with the ids that came."""
+        with mock({"workers": 2} | QUICK) as server:
+            for seed in (None, 11):
+                fields = {"max_tokens": 20, "return_token_ids": True}
+                fields |= {"temperature": 0} if seed is None else {"temperature": 0.8, "seed": seed}
+                whole = server.complete("once upon", **fields)["choices"][0]
+                for done in (1, 7, 19):
+                    rest = server.worker(1).complete("once upon", continue_token_ids=whole["token_ids"][:done], **fields)
+                    self.assertEqual(rest["choices"][0]["token_ids"], whole["token_ids"][done:])
+                    self.assertEqual(rest["choices"][0]["text"], whole["text"][done:])
+
+    def test_model(self):
+        with mock(QUICK, model=MODEL) as server:
+            _, ids = server.post("/tokenize", {"prompt": "The capital of France is"})
+            self.assertLess(len(ids["tokens"]), 12)  # a vocabulary's, not bytes
+            self.assertEqual(server.complete("The capital", max_tokens=6)["usage"]["completion_tokens"], 6)
+
+    def test_cache(self):
+        with mock({"cached_blocks": 8, "block_size": 4} | QUICK) as server:
+            cached = lambda prompt: server.complete(prompt, max_tokens=1)["usage"]["prompt_tokens_details"]["cached_tokens"]
+            self.assertEqual([cached("a" * 17), cached("a" * 17), cached("a" * 9)], [0, 16, 8])
+            self.assertEqual(cached("b" * 33), 0)  # 8 blocks of it are kept, and nothing else
+            self.assertEqual([cached("b" * 33), cached("a" * 17)], [32, 0])
+            self.assertEqual(server.metric("vllm:prefix_cache_hits_total"), 16 + 8 + 32)
+
+
+class Faults(unittest.TestCase):
+    def test_die(self):
+        with mock({"workers": 2, "faults": [{"fault": "die", "worker": 0, "after_tokens": 10}]} | QUICK) as server:
+            self.assertTrue(stream(server, max_tokens=6)[1])
+            events, whole = stream(server, max_tokens=6)
+            self.assertFalse(whole)
+            self.assertLessEqual(len(events), 4)
+            self.assertFalse(any(b"error" in event for event in events))  # it breaks off without a word
+            end = time.monotonic() + SECONDS
+            while True:  # nobody is there any more
+                try:
+                    server.connect().connect()
+                except ConnectionRefusedError:
+                    break
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.01)
+            self.assertTrue(stream(server.worker(1), max_tokens=20)[1])
+            self.assertTrue(any("worker 0: the mock has told 10 tokens" in line for line in server.log), server.log)
+
+    def test_fail(self):
+        spec = {"workers": 2, "faults": [{"fault": "fail", "worker": 0, "after_tokens": 3}]} | QUICK
+        with mock(spec, "--shutdown-timeout", 1) as server:
+            events, whole = stream(server, max_tokens=6)
+            self.assertFalse(whole)
+            self.assertIn(b"error", events[-1])
+            self.assertTrue(stream(server.worker(1), max_tokens=6)[1])
+
+    def test_stall(self):
+        spec = {"faults": [{"fault": "stall", "every": 2, "after_tokens": 3}]} | QUICK
+        with mock(spec, "--answer-timeout", 0.3) as server:
+            self.assertTrue(stream(server, max_tokens=6)[1])
+            events, whole = stream(server, max_tokens=6)
+            self.assertFalse(whole)
+            self.assertEqual(len(events), 4)
+            self.assertEqual(json.loads(events[-1])["error"]["code"], "timeout")
+            server.wait_idle()
+            self.assertTrue(stream(server, max_tokens=6)[1])
+            self.assertTrue(any("told nothing of a request for 0.3 s" in line for line in server.log), server.log)
+
+    def test_never(self):
+        with mock({"faults": [{"fault": "stall", "every": 2}]} | QUICK, "--answer-timeout", 0.3) as server:
+            server.complete("x", max_tokens=2)
+            status, answer = server.post("/v1/completions", {"prompt": "x", "max_tokens": 2})
+            self.assertEqual((status, answer["error"]["code"]), (504, "timeout"))
+            server.complete("x", max_tokens=2)
+
+    def test_refuse(self):
+        with mock({"faults": [{"fault": "refuse", "every": 2}]} | QUICK) as server:
+            codes = [server.post("/v1/completions", {"prompt": "x", "max_tokens": 2})[0] for _ in range(4)]
+            self.assertEqual(codes, [200, 429, 200, 429])
+            self.assertEqual(server.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})[0], 200)
+            status, headers, _ = server.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
+            self.assertEqual((status, headers["Retry-After"]), (429, "1"))
+
+    def test_late(self):
+        with mock({"faults": [{"fault": "late", "ms": 400, "every": 2}]} | QUICK) as server:
+            server.complete("x", max_tokens=2)
+            begin = time.monotonic()
+            server.complete("x", max_tokens=2)
+            self.assertGreaterEqual(time.monotonic() - begin, 0.4)
+
+    def test_twice(self):
+        with mock({"faults": [{"fault": "twice"}]} | QUICK) as server:
+            for _ in range(3):
+                self.assertTrue(stream(server, max_tokens=3)[1])
+            told = [line for line in server.log if "told it twice" in line]
+            self.assertEqual([re.search(r"\((\d+) in all\)", line)[1] for line in told], ["1", "2"])
+            self.assertEqual(server.metric("vllm:generation_tokens_total"), 9)
+            self.assertEqual(server.metric("vllm:request_success_total"), 3)
+
+    def test_clients_that_leave(self):
+        with mock({"ttft_ms": 1, "tpot_ms": 50, "max_num_seqs": 2}) as server:
+            for _ in range(4):
+                with contextlib.closing(server.connect()) as connection:
+                    connection.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 500, "stream": True}), {"Content-Type": "application/json"})
+                    connection.getresponse().read(20)
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+            server.wait_idle()
+            self.assertTrue(stream(server, max_tokens=2)[1])
+
+
+if __name__ == "__main__":
+    unittest.main()
