@@ -30,8 +30,11 @@ typedef enum cot_load_test_backend {
 } cot_load_test_backend;
 
 typedef struct cot_load_test_options {
-    size_t size;       /* of this struct */
-    const char *url;   /* "http://HOST[:PORT]", with or without /v1 behind it */
+    size_t size;     /* of this struct */
+    const char *url; /* "http://HOST[:PORT]", with or without /v1 behind it */
+    /* [more_url_count] further servers of the same model: requests go to all of them in turn. Default none. */
+    const char *const *more_urls;
+    size_t more_url_count;
     const char *model; /* NULL: the first that the server names */
     const char *key;   /* sent as "Authorization: Bearer KEY"; NULL: none */
     cot_load_test_backend backend;

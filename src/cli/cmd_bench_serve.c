@@ -10,8 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_URLS = 1024 };
+
 struct settings {
-    const char *url, *model, *key_file, *trace, *prompts, *length_scale, *label;
+    cot_list urls;
+    const char *model, *key_file, *trace, *prompts, *length_scale, *label;
     double rate, speed, slo_ttft_ms, slo_tpot_ms, timeout;
     int64_t requests, concurrency, input_tokens, output_tokens, most_input, most_output, vocabulary, seed;
     int backend;
@@ -165,8 +168,12 @@ static int bench_serve(const void *settings)
     char key[1000];
     if (!read_key(s, key, sizeof key)) return COT_EXIT_FAILURE;
     cot_progress progress = {"sending", 0};
+    const char *urls[MOST_URLS];
+    for (size_t i = 0; i < s->urls.count; i++) urls[i] = s->urls.items[i].text;
     const cot_load_test_options options = {.size = sizeof options,
-                                           .url = s->url,
+                                           .url = urls[0],
+                                           .more_urls = urls + 1,
+                                           .more_url_count = s->urls.count - 1,
                                            .model = s->model,
                                            .key = *key ? key : NULL,
                                            .backend = (cot_load_test_backend)s->backend,
@@ -281,7 +288,9 @@ const cot_command cot_cmd_bench_serve = {
                                                      {"Server", server_options, 0},
                                                      {0}},
                 .positionals =
-                    (const cot_positional[]){{"URL", 1, 1, "the server, http://HOST[:PORT][/v1]", AT(url)},
+                    (const cot_positional[]){{"URL", 1, MOST_URLS,
+                                              "the server, http://HOST[:PORT][/v1]; of several, each in turn",
+                                              AT(urls)},
                                              {0}}},
     .settings_bytes = sizeof(struct settings),
     .run = bench_serve};

@@ -66,8 +66,7 @@ static char *shift_config(const char *config, int by)
 /* ---- workers ---- */
 
 static cot_status open_worker(mock_worker *w, const mock_settings *s, const cot_mock *mock, int first_port,
-                              const cot_tokenizer *tokenizer, const cot_chat_template *chat,
-                              cot_error *error)
+                              const cot_tokenizer *tokenizer, const cot_chat_template *chat, cot_error *error)
 {
     static const char *const names[] = {"mock", NULL};
     cot_backend *backend;

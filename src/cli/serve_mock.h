@@ -4,9 +4,9 @@
 #include "coterie/server.h"
 
 typedef struct mock_settings {
-    const char *spec;               // a file
-    const char *tokenizer;          // a folder with one; NULL: bytes
-    const char *chat_template;      // a file; NULL: the folder's, if any
+    const char *spec;                 // a file
+    const char *tokenizer;            // a folder with one; NULL: bytes
+    const char *chat_template;        // a file; NULL: the folder's, if any
     const cot_server_options *server; // of each, but for ports
 } mock_settings;
 

@@ -17,7 +17,8 @@ typedef struct test {
     cot_load_test_report *report;
     cot_load_test_plan plan;
     struct event_base *base;
-    cot_http_client *client;
+    cot_http_client **clients; // [client_count] of each server
+    size_t client_count;
     struct event *clock; // of the open loop: the next request is due
     bool open;
     size_t most, next, running; // at once; to be sent; without an answer
@@ -237,8 +238,8 @@ static void send_next(test *t)
     char bearer[1024];
     const size_t count = fields_of(fields, bearer, sizeof bearer, t->options);
     a->sent_ns = cot_now_ns();
-    if (cot_http_client_send(t->client, "POST", cot_load_test_path(t->options), fields, count, body,
-                             strlen(body), &answer, a, NULL, NULL)) {
+    if (cot_http_client_send(t->clients[index % t->client_count], "POST", cot_load_test_path(t->options),
+                             fields, count, body, strlen(body), &answer, a, NULL, NULL)) {
         t->out_of_memory = true;
         free_asked(a);
     } else {
@@ -334,8 +335,8 @@ static cot_status find_model(test *t, cot_error *error)
     cot_http_field fields[2];
     char bearer[1024];
     const size_t count = fields_of(fields, bearer, sizeof bearer, t->options);
-    cot_status status =
-        cot_http_client_send(t->client, "GET", "/v1/models", fields, count, NULL, 0, &naming, n, NULL, error);
+    cot_status status = cot_http_client_send(*t->clients, "GET", "/v1/models", fields, count, NULL, 0,
+                                             &naming, n, NULL, error);
     if (!status) event_base_dispatch(t->base);
     if (!status) status = understand_name(n, t->options, t->report, error);
     free(n);
@@ -348,10 +349,16 @@ static cot_status run(test *t, cot_error *error)
     const cot_http_client_options client = {.answer_ms = o->timeout_ms ? o->timeout_ms : 600000,
                                             .silence_ms = o->timeout_ms ? o->timeout_ms : 600000,
                                             .max_idle = 4096};
-    char *root = cot_http_api_root(o->url);
-    if (!root) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a load test");
-    cot_status status = cot_http_client_open(&t->client, t->base, root, &client, error);
-    free(root);
+    cot_status status = COT_OK;
+    t->clients = calloc(o->more_url_count + 1, sizeof *t->clients);
+    if (!t->clients) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a load test");
+    for (size_t i = 0; i <= o->more_url_count && !status; i++) {
+        char *root = cot_http_api_root(i ? o->more_urls[i - 1] : o->url);
+        status = root ? cot_http_client_open(&t->clients[i], t->base, root, &client, error)
+                      : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a load test");
+        t->client_count += !status;
+        free(root);
+    }
     if (!status) status = find_model(t, error);
     if (status) return status;
     t->clock = evtimer_new(t->base, on_clock, t);
@@ -387,7 +394,8 @@ cot_status cot_load_test_run(const cot_load_test_options *options, cot_load_test
     if (status) return status;
     t.base = event_base_new();
     status = t.base ? run(&t, error) : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a load test");
-    cot_http_client_close(t.client);
+    for (size_t i = 0; i < t.client_count; i++) cot_http_client_close(t.clients[i]);
+    free(t.clients);
     if (t.clock) event_free(t.clock);
     if (t.base) event_base_free(t.base);
     cot_load_test_plan_free(&t.plan);

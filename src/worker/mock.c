@@ -134,9 +134,8 @@ static cot_sampled sampled_of(const mock_backend *b, const cot_request *r, int32
     sampled.rank = 1;
     sampled.top = top;
     for (; sampled.top_count < (size_t)r->logprobs; sampled.top_count++)
-        top[sampled.top_count] =
-            (cot_logprob){(int32_t)((token + (int64_t)sampled.top_count) % b->mock->vocab),
-                          -1 - (float)sampled.top_count};
+        top[sampled.top_count] = (cot_logprob){
+            (int32_t)((token + (int64_t)sampled.top_count) % b->mock->vocab), -1 - (float)sampled.top_count};
     return sampled;
 }
 
@@ -269,8 +268,8 @@ static bool admit(mock_backend *b, mock_job *m)
     else if (m->home < 0)
         m->home = choose_home(b, r);
     if (!r->all_logits) {
-        m->cached_tokens = (int64_t)cot_mock_cache_find(&b->cache[m->home], r, r->prompt_tokens - 1) *
-                           b->mock->block_tokens;
+        m->cached_tokens =
+            (int64_t)cot_mock_cache_find(&b->cache[m->home], r, r->prompt_tokens - 1) * b->mock->block_tokens;
         b->state.load.queried_tokens += (uint64_t)(r->prompt_tokens - r->output_tokens);
         b->state.load.hit_tokens += (uint64_t)m->cached_tokens;
     }

@@ -5,8 +5,8 @@
 #include "worker/backend.h"
 
 typedef enum cot_mock_fault_kind {
-    COT_MOCK_DIE,    // the worker ends, once it has told so many tokens: connections break, without a word
-    COT_MOCK_FAIL,   // the same, as an engine does of which a rank is lost: what runs is told, and /health says so
+    COT_MOCK_DIE, // the worker ends, once it has told so many tokens: connections break, without a word
+    COT_MOCK_FAIL, // the same, as an engine does of which a rank is lost: what runs is told, and /health says so
     COT_MOCK_STALL,  // nothing more comes of a request after so many of its tokens
     COT_MOCK_REFUSE, // a request is answered 429
     COT_MOCK_LATE,   // a request begins so much later
@@ -27,7 +27,7 @@ enum { COT_MOCK_MOST_FAULTS = 32 };
 struct cot_mock {
     int64_t workers, homes, sequences; // homes: ranks that each hold a cache; sequences: that run at once
     double ttft_ms, ttft_ms_per_token, tpot_ms;
-    int64_t tokens; // behind which a text ends by itself; 0: never
+    int64_t tokens;                                     // behind which a text ends by itself; 0: never
     int64_t seed, block_tokens, blocks, context_tokens; // blocks: of a home's cache, 0: there is none
     cot_mock_fault faults[COT_MOCK_MOST_FAULTS];
     size_t fault_count;
@@ -54,7 +54,7 @@ typedef struct cot_mock_cache {
         bool is_first;
         char *salt; // [salt_bytes] of a first one
         size_t salt_bytes;
-    } *node;         // [room]
+    } * node;        // [room]
     int32_t *ids;    // [room][block_tokens]
     int32_t *bucket; // [bucket_mask + 1] -1: empty
     uint64_t bucket_mask;
@@ -70,7 +70,8 @@ void cot_mock_cache_close(cot_mock_cache *cache);
 size_t cot_mock_cache_find(const cot_mock_cache *cache, const cot_request *text, int64_t tokens);
 /* Keeps the whole blocks among the first tokens of a text that begins as the request's prompt and goes on as `more`; the first
  * ones where there is no room for all. What memory is missing for is not kept. */
-void cot_mock_cache_store(cot_mock_cache *cache, const cot_request *text, const int32_t *more, int64_t tokens);
+void cot_mock_cache_store(cot_mock_cache *cache, const cot_request *text, const int32_t *more,
+                          int64_t tokens);
 /* Tells on_stored of all blocks, each after the one before it. */
 void cot_mock_cache_list(const cot_mock_cache *cache, const cot_cache_events *events);
 

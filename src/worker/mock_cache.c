@@ -84,9 +84,8 @@ typedef struct walk {
 
 static walk walk_of(const cot_mock_cache *c, const cot_request *text, const int32_t *more)
 {
-    const uint64_t salt = text->cache_salt_bytes
-                              ? cot_cache_salt_hash(text->cache_salt, text->cache_salt_bytes)
-                              : 0;
+    const uint64_t salt =
+        text->cache_salt_bytes ? cot_cache_salt_hash(text->cache_salt, text->cache_salt_bytes) : 0;
     return (walk){.text = text, .more = more, .block_tokens = c->block_tokens, .hash = salt};
 }
 

@@ -32,7 +32,8 @@ static cot_status list_words(cot_mock *m, const cot_tokenizer *tokenizer, cot_er
     if (!m->words) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a mock");
     for (int32_t id = 0; id < m->eos; id++)
         if (is_word(tokenizer, id)) m->words[m->word_count++] = id;
-    return m->word_count ? COT_OK : cot_fail(error, COT_UNSUPPORTED, "the tokenizer has no token that is text");
+    return m->word_count ? COT_OK
+                         : cot_fail(error, COT_UNSUPPORTED, "the tokenizer has no token that is text");
 }
 
 cot_status cot_mock_open(cot_mock **mock, const char *spec, size_t bytes, const char *name,
@@ -88,9 +89,11 @@ cot_status cot_mock_tokenizer_open(cot_tokenizer **tokenizer, cot_error *error)
     bool good = cot_buffer_text(
         &json,
         "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": [{\"id\": 256, "
-        "\"content\": \"<end>\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": "
+        "\"content\": \"<end>\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
+        "\"normalized\": "
         "false, \"special\": true}], \"normalizer\": null, \"pre_tokenizer\": {\"type\": \"ByteLevel\", "
-        "\"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": false}, \"post_processor\": null, "
+        "\"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": false}, \"post_processor\": "
+        "null, "
         "\"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, "
         "\"use_regex\": true}, \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
         "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, "

@@ -77,8 +77,8 @@ static cot_status read_fault(cot_mock_fault *fault, const json_t *object, int64_
         const spec_row *row = find_row(fault_rows, name);
         if (!row)
             return cot_fail(error, COT_UNSUPPORTED,
-                            "%s: there is no '%.64s'; there are fault, worker, every, after_tokens, ms", where,
-                            name);
+                            "%s: there is no '%.64s'; there are fault, worker, every, after_tokens, ms",
+                            where, name);
         const cot_status status = read_number(fault, row, value, where, error);
         if (status != COT_OK) return status;
     }

@@ -106,6 +106,42 @@ static cot_load_test_report tested(const reply *replies, size_t count, cot_load_
     return report;
 }
 
+/* Requests go to all servers in turn; the first names the model. */
+static void test_several(void **state)
+{
+    (void)state;
+    enum { SERVERS = 3, REQUESTS = 8 };
+    static const reply replies[REQUESTS] = {
+        {200, CHOICE LAST DONE}, {200, CHOICE LAST DONE}, {200, CHOICE LAST DONE}};
+    static server s[SERVERS];
+    char texts[SERVERS][64];
+    const char *urls[SERVERS];
+    cot_load_test_report report;
+    cot_error error;
+    for (int i = 0; i < SERVERS; i++) {
+        start(&s[i], replies, NULL);
+        snprintf(texts[i], sizeof texts[i], "http://127.0.0.1:%u", (unsigned)cot_http_server_port(s[i].http));
+        urls[i] = texts[i];
+    }
+    const cot_load_test_options options = {.size = sizeof options,
+                                           .url = urls[0],
+                                           .more_urls = urls + 1,
+                                           .more_url_count = SERVERS - 1,
+                                           .requests = REQUESTS,
+                                           .input_tokens = 5,
+                                           .output_tokens = 1};
+    if (cot_load_test_run(&options, &report, &error) != COT_OK) fail_msg("%s", error.message);
+    for (int i = 0; i < SERVERS; i++) {
+        end(&s[i]);
+        assert_int_equal(s[i].asked, (REQUESTS + SERVERS - 1 - i) / SERVERS);
+    }
+    assert_int_equal(report.completed, REQUESTS);
+    assert_string_equal(report.model, "peer");
+    urls[2] = "ftp://nowhere"; // the last one counts, too
+    assert_int_equal(cot_load_test_run(&options, &report, &error), COT_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.message, "ftp://nowhere"));
+}
+
 static void test_figures(void **state)
 {
     (void)state;
@@ -236,7 +272,8 @@ static void test_long_lists(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_figures), cmocka_unit_test(test_failures),
-                                       cmocka_unit_test(test_rejections), cmocka_unit_test(test_long_lists)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_figures), cmocka_unit_test(test_several),
+                                       cmocka_unit_test(test_failures), cmocka_unit_test(test_rejections),
+                                       cmocka_unit_test(test_long_lists)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

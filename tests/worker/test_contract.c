@@ -313,7 +313,8 @@ static void test_context(void **state)
     fixture *f = *state;
     const told_job *t = run(f, 1, 200, 100000);
     assert_int_equal(t->finish, COT_FINISH_CONTEXT);
-    assert_in_range(200 + t->count, f->info->context_tokens, f->info->context_tokens + 1); // the last token is not fed
+    assert_in_range(200 + t->count, f->info->context_tokens,
+                    f->info->context_tokens + 1); // the last token is not fed
 }
 
 static void test_continued(void **state)
@@ -532,7 +533,7 @@ static void test_snapshot(void **state)
 #define EACH(name)                                                                                           \
     {#name " of the engine", name, open_engine, close_all, NULL},                                            \
     {                                                                                                        \
-        #name " of a mock", name, open_mock, close_all, NULL                                                 \
+#name " of a mock", name, open_mock, close_all, NULL                                                 \
     }
 
 int main(void)
