@@ -1,6 +1,7 @@
 #include "route/index.h"
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "coterie/route.h"
 
 #include <assert.h>
@@ -18,9 +19,11 @@ cot_status cot_route_index_open(cot_route_index **index, size_t targets, cot_err
     if (x) {
         x->targets = targets;
         x->node_end = 1; // 0 is the root
+        x->set_words = (uint32_t)cot_divide_up((int64_t)targets, 32);
         x->seen = calloc(targets, sizeof *x->seen);
+        x->placed = calloc(x->set_words, sizeof *x->placed);
         atomic_init(&x->nodes[0], calloc(NODES, sizeof(cot_route_node)));
-        if (cot_route_table_open(&x->table) && x->seen && atomic_load(&x->nodes[0])) {
+        if (cot_route_table_open(&x->table) && x->seen && x->placed && atomic_load(&x->nodes[0])) {
             *index = x;
             return COT_OK;
         }
@@ -38,12 +41,14 @@ void cot_route_index_close(cot_route_index *x)
     }
     cot_route_table_close(&x->table);
     free(x->seen);
+    free(x->placed);
     free(x);
 }
 
 void cot_route_index_measure(const cot_route_index *x, cot_route_index_figures *figures)
 {
-    uint64_t bytes = sizeof *x + x->targets * sizeof *x->seen + cot_route_table_bytes(&x->table);
+    uint64_t bytes =
+        sizeof *x + (x->targets + x->set_words) * sizeof *x->seen + cot_route_table_bytes(&x->table);
     for (size_t s = 0; s < COT_ROUTE_SEGMENTS; s++) {
         if (atomic_load(&x->nodes[s])) bytes += NODES * sizeof(cot_route_node);
         if (atomic_load(&x->words[s])) bytes += WORDS * sizeof(uint32_t);
@@ -63,10 +68,12 @@ static void set(_Atomic uint32_t *word, uint32_t value)
     atomic_store_explicit(word, value, memory_order_release);
 }
 
-static int class_of(uint32_t count)
+/* Of a list of so many pairs, and its set where it is wide. */
+static int class_of(const cot_route_index *x, uint32_t count)
 {
+    const uint32_t words = count + (cot_route_is_wide(x, count) ? x->set_words : 0);
     int class = 0;
-    while (1u << class < count) class ++;
+    while (1u << class < words) class ++;
     return class;
 }
 
@@ -103,7 +110,7 @@ static uint32_t after_free(const cot_route_index *x, uint32_t list)
  * memory there is. */
 static bool reserve_words(cot_route_index *x, uint32_t count)
 {
-    const int class = class_of(count);
+    const int class = class_of(x, count);
     if (count < 2) return true;
     while (!after_free(x, x->free_list[class]))
         if (!carve(x, class)) return false;
@@ -112,7 +119,7 @@ static bool reserve_words(cot_route_index *x, uint32_t count)
 
 static uint32_t take_words(cot_route_index *x, uint32_t count)
 {
-    const int class = class_of(count);
+    const int class = class_of(x, count);
     const uint32_t list = x->free_list[class];
     assert(list);
     x->free_list[class] = after_free(x, list);
@@ -121,7 +128,7 @@ static uint32_t take_words(cot_route_index *x, uint32_t count)
 
 static void give_words(cot_route_index *x, cot_route_list list)
 {
-    if (list.count > 1) give(x, list.at, class_of(list.count));
+    if (list.count > 1) give(x, list.at, class_of(x, list.count));
 }
 
 /* ---- lists ---- */
@@ -138,9 +145,15 @@ static void publish(cot_route_node *n, uint32_t at, uint32_t count)
                           memory_order_release);
 }
 
+/* The pairs of a list of two or more. */
+static _Atomic uint32_t *pairs_of(const cot_route_index *x, cot_route_list list)
+{
+    return cot_route_words_at(x, list.at) + (cot_route_is_wide(x, list.count) ? x->set_words : 0);
+}
+
 static uint32_t pair_at(const cot_route_index *x, cot_route_list list, uint32_t i)
 {
-    return list.count == 1 ? list.at : get(cot_route_words_at(x, list.at) + i);
+    return list.count == 1 ? list.at : get(pairs_of(x, list) + i);
 }
 
 /* The first place whose target is not less. */
@@ -171,53 +184,83 @@ static uint32_t pair_of(const cot_route_index *x, const cot_route_node *n, size_
 static void write_pair(cot_route_index *x, cot_route_node *n, uint32_t pair)
 {
     const cot_route_list list = cot_route_list_of(head_of(n));
-    if (list.count == 1)
+    const uint32_t target = cot_route_pair_target(pair), bit = 1u << target % 32;
+    if (list.count == 1) {
         publish(n, pair, 1);
-    else
-        set(cot_route_words_at(x, list.at) + place_of(x, list, cot_route_pair_target(pair)), pair);
+        return;
+    }
+    set(pairs_of(x, list) + place_of(x, list, target), pair);
+    if (!cot_route_is_wide(x, list.count)) return;
+    _Atomic uint32_t *word = cot_route_words_at(x, list.at) + target / 32;
+    set(word, pair & COT_ROUTE_WHOLE ? get(word) | bit : get(word) & ~bit);
 }
 
+/* The set before a wide list's pairs: `from`, or of the pairs. */
+static void write_set(cot_route_index *x, cot_route_list list, const _Atomic uint32_t *from)
+{
+    _Atomic uint32_t *to = cot_route_words_at(x, list.at), *pairs = pairs_of(x, list);
+    for (uint32_t i = 0; i < x->set_words; i++) set(to + i, from ? get(from + i) : 0);
+    for (uint32_t i = 0; !from && i < list.count; i++) {
+        const uint32_t pair = get(pairs + i), target = cot_route_pair_target(pair);
+        if (pair & COT_ROUTE_WHOLE) set(to + target / 32, get(to + target / 32) | 1u << target % 32);
+    }
+}
+
+/* Whether a list changes where it is when its count does: the reader reads no pair of a wide one. */
+static bool stays(const cot_route_index *x, uint32_t from, uint32_t to)
+{
+    return cot_route_is_wide(x, from) && cot_route_is_wide(x, to) && class_of(x, from) == class_of(x, to);
+}
+
+/* A pair of a target that has none, not whole. */
 static bool insert_pair(cot_route_index *x, cot_route_node *n, uint32_t pair)
 {
     const cot_route_list list = cot_route_list_of(head_of(n));
-    uint32_t at = pair;
-    if (!reserve_words(x, list.count + 1)) return false;
+    cot_route_list more = {list.count ? list.at : pair, list.count + 1};
+    const uint32_t place = place_of(x, list, cot_route_pair_target(pair));
+    const bool same = stays(x, list.count, more.count);
+    if (!same && !reserve_words(x, more.count)) return false;
     if (list.count) {
-        at = take_words(x, list.count + 1);
-        _Atomic uint32_t *to = cot_route_words_at(x, at);
-        const uint32_t place = place_of(x, list, cot_route_pair_target(pair));
-        for (uint32_t i = 0; i < place; i++) set(to + i, pair_at(x, list, i));
+        if (!same) more.at = take_words(x, more.count);
+        _Atomic uint32_t *to = pairs_of(x, more);
+        for (uint32_t i = list.count; i > place; i--) set(to + i, pair_at(x, list, i - 1));
         set(to + place, pair);
-        for (uint32_t i = place; i < list.count; i++) set(to + i + 1, pair_at(x, list, i));
+        for (uint32_t i = 0; !same && i < place; i++) set(to + i, pair_at(x, list, i));
+        if (!same && cot_route_is_wide(x, more.count))
+            write_set(x, more, cot_route_is_wide(x, list.count) ? cot_route_words_at(x, list.at) : NULL);
     }
-    publish(n, at, list.count + 1);
-    give_words(x, list);
+    publish(n, more.at, more.count);
+    if (!same) give_words(x, list);
     x->pairs++;
     return true;
 }
 
+/* Of a target that is not whole. */
 static void remove_pair(cot_route_index *x, cot_route_node *n, size_t target)
 {
     const cot_route_list list = cot_route_list_of(head_of(n));
-    const uint32_t place = place_of(x, list, target), left = list.count - 1;
-    const bool halves = left > 1 && class_of(left) < class_of(list.count);
-    uint32_t at = 0;
-    if (left == 1) {
-        at = pair_at(x, list, !place);
-    } else if (left) {
-        at = take_words(x, left);
-        _Atomic uint32_t *to = cot_route_words_at(x, at);
-        for (uint32_t i = 0; i < place; i++) set(to + i, pair_at(x, list, i));
-        for (uint32_t i = place; i < left; i++) set(to + i, pair_at(x, list, i + 1));
+    cot_route_list left = {0, list.count - 1};
+    const uint32_t place = place_of(x, list, target);
+    const bool same = stays(x, list.count, left.count);
+    if (left.count == 1) {
+        left.at = pair_at(x, list, !place);
+    } else if (left.count) {
+        left.at = same ? list.at : take_words(x, left.count);
+        _Atomic uint32_t *to = pairs_of(x, left);
+        for (uint32_t i = 0; !same && i < place; i++) set(to + i, pair_at(x, list, i));
+        for (uint32_t i = place; i < left.count; i++) set(to + i, pair_at(x, list, i + 1));
+        if (!same && cot_route_is_wide(x, left.count)) write_set(x, left, cot_route_words_at(x, list.at));
     }
-    publish(n, at, left);
-    if (halves) { // so that its class has a free one again
-        give(x, list.at, class_of(left));
-        give(x, list.at + (1u << class_of(left)), class_of(left));
-    } else {
-        give_words(x, list);
-    }
+    publish(n, left.at, left.count);
     x->pairs--;
+    if (same) return;
+    const int had = class_of(x, list.count), has = class_of(x, left.count);
+    if (left.count < 2 || has == had) {
+        give_words(x, list);
+        return;
+    }
+    // In parts, so that the smaller class has a free one again.
+    for (uint32_t part = 0; part < 1u << (had - has); part++) give(x, list.at + (part << has), has);
 }
 
 /* ---- nodes ---- */

@@ -28,8 +28,9 @@ static inline uint32_t cot_route_pair_target(uint32_t pair)
     return pair >> 16;
 }
 
-/* A list of pairs by rising target: where it is (a single pair stands there itself), how many, and a tag that each new list
- * raises. */
+/* A list of pairs by rising target: where it is (a single pair stands there itself), how many, and a tag that each change of its
+ * members raises. A list of more pairs than a set of all targets has words is wide: before its pairs stands the set of whole targets, a bit
+ * each, and the reader reads no pair of it. */
 typedef struct cot_route_list {
     uint32_t at, count;
 } cot_route_list;
@@ -54,7 +55,8 @@ struct cot_route_index {
     uint32_t node_end, free_node; // never used from here on; the first that can be used again
     uint64_t word_end;            // likewise of words
     uint32_t free_list[COT_ROUTE_LIST_CLASSES];
-    uint32_t *seen; // the reader's copy of a list [targets]
+    uint32_t set_words;      // of a set of targets
+    uint32_t *seen, *placed; // the reader's: a copy of a list [targets]; a set of targets [set_words]
     uint64_t blocks, pairs;
 };
 
@@ -68,6 +70,11 @@ static inline _Atomic uint32_t *cot_route_words_at(const cot_route_index *index,
 {
     return atomic_load_explicit(&index->words[at >> COT_ROUTE_WORD_BITS], memory_order_acquire) +
            (at & ((1u << COT_ROUTE_WORD_BITS) - 1));
+}
+
+static inline bool cot_route_is_wide(const cot_route_index *index, uint32_t count)
+{
+    return count > 1 && count > index->set_words;
 }
 
 #endif

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { PROBES = 12, INTERVALS = 12, ENDS = 32, TRIES = 64 };
+enum { PROBES = 4, INTERVALS = 32, ENDS = 32, TRIES = 64 };
 
 typedef struct probe {
     uint32_t at, mark, node;
@@ -28,7 +28,7 @@ static void fetch(const cot_route_slots *s, const uint64_t *keys, size_t at)
     __builtin_prefetch(cot_route_table_first(s, cot_route_table_key(keys[at])));
 }
 
-/* Copies the list of a node if it still stands for `key`. How many pairs. */
+/* Copies the list of a node if it still stands for `key`, of a wide one its set. How many pairs the list has. */
 static uint32_t read_list(cot_route_index *x, uint32_t node, uint64_t key)
 {
     const cot_route_node *n = cot_route_node_at(x, node);
@@ -40,7 +40,8 @@ static uint32_t read_list(cot_route_index *x, uint32_t node, uint64_t key)
             x->seen[0] = list.at;
         } else if (list.count) {
             const _Atomic uint32_t *from = cot_route_words_at(x, list.at);
-            for (uint32_t i = 0; i < list.count; i++)
+            const uint32_t words = cot_route_is_wide(x, list.count) ? x->set_words : list.count;
+            for (uint32_t i = 0; i < words; i++)
                 x->seen[i] = atomic_load_explicit(from + i, memory_order_acquire);
         }
         // A list that is no longer the node's may have been written over.
@@ -57,7 +58,8 @@ typedef struct search {
     uint32_t *depth;
     interval open[INTERVALS];
     int count;
-    probe end[ENDS]; // places behind which the set is another, their nodes on the way from memory
+    probe end
+        [ENDS]; // places behind which the set is another, the last first, their nodes on the way from memory
     int ends;
 } search;
 
@@ -68,19 +70,37 @@ static void fetch_list(const cot_route_index *x, uint32_t node)
     if (list.count > 1) __builtin_prefetch((const void *)cot_route_words_at(x, list.at));
 }
 
-/* Targets that hold block p.at whole hold p.at + 1 blocks. */
+/* The targets that are whole at a place hold all blocks up to it, unless they were placed behind it. */
+static void place_targets(search *s, probe p)
+{
+    cot_route_index *x = s->index;
+    const uint32_t count = read_list(x, p.node, cot_route_table_key(s->keys[p.at])), length = p.at + 1;
+    if (cot_route_is_wide(x, count)) {
+        for (uint32_t w = 0; w < x->set_words; w++) {
+            uint32_t fresh = x->seen[w] & ~x->placed[w];
+            x->placed[w] |= fresh;
+            for (; fresh; fresh &= fresh - 1) {
+                uint32_t *depth = &s->depth[32 * w + (uint32_t)__builtin_ctz(fresh)];
+                if (*depth < length) *depth = length;
+            }
+        }
+        return;
+    }
+    for (uint32_t k = 0; k < count; k++) {
+        const uint32_t target = cot_route_pair_target(x->seen[k]);
+        if (!(x->seen[k] & COT_ROUTE_WHOLE)) continue;
+        x->placed[target / 32] |= 1u << target % 32;
+        if (s->depth[target] < length) s->depth[target] = length;
+    }
+}
+
+/* From the last place to the first: most targets are in many of the sets, and placed once. */
 static void tell(search *s)
 {
     cot_route_index *x = s->index;
     for (int i = 0; i < s->ends; i++) fetch_list(x, s->end[i].node);
-    for (int i = 0; i < s->ends; i++) {
-        const probe p = s->end[i];
-        const uint32_t count = read_list(x, p.node, cot_route_table_key(s->keys[p.at])), length = p.at + 1;
-        for (uint32_t k = 0; k < count; k++) {
-            const uint32_t target = cot_route_pair_target(x->seen[k]);
-            if (x->seen[k] & COT_ROUTE_WHOLE && s->depth[target] < length) s->depth[target] = length;
-        }
-    }
+    memset(x->placed, 0, x->set_words * sizeof *x->placed);
+    for (int i = 0; i < s->ends; i++) place_targets(s, s->end[i]);
     s->ends = 0;
 }
 
@@ -89,7 +109,9 @@ static void add_end(search *s, probe p)
     if (!p.mark) return;
     if (s->ends == ENDS) tell(s);
     __builtin_prefetch(cot_route_node_at(s->index, p.node));
-    s->end[s->ends++] = p;
+    int i = s->ends++;
+    for (; i && s->end[i - 1].at < p.at; i--) s->end[i] = s->end[i - 1];
+    s->end[i] = p;
 }
 
 /* Two neighbouring probes: nothing changes, or it does between them. Where there is no room to remember an interval it is
@@ -98,9 +120,9 @@ static void narrow(search *s, probe low, probe high);
 
 static void look_into(search *s, const interval *list, int count)
 {
-    size_t places[PROBES];
+    size_t places[PROBES + INTERVALS];
     int each[INTERVALS], n = 0;
-    const int share = PROBES / count;
+    const int share = count < PROBES ? PROBES / count : 1;
     for (int i = 0; i < count; i++) {
         const size_t inside = list[i].high.at - list[i].low.at - 1;
         each[i] = inside < (size_t)share ? (int)inside : share;
