@@ -255,7 +255,7 @@ static void remove_pair(cot_route_index *x, cot_route_node *n, size_t target)
     x->pairs--;
     if (same) return;
     const int had = class_of(x, list.count), has = class_of(x, left.count);
-    if (left.count < 2 || has == had) {
+    if (left.count < 2 || has == had || x->free_list[has]) {
         give_words(x, list);
         return;
     }

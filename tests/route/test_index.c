@@ -225,6 +225,28 @@ static void long_texts_and_many_targets(void **state)
     cot_route_index_close(index);
 }
 
+/* Lists that grow and shrink again and again take no more memory than the first time. */
+static void memory_stays(void **state)
+{
+    (void)state;
+    enum { MANY = 700, NODES = 5, ROUNDS = 400 };
+    uint64_t seed = test_seed(), keys[NODES];
+    cot_route_index *index;
+    cot_route_index_figures first = {0}, last = {0};
+    cot_route_stored stored = {0};
+    for (size_t i = 0; i < NODES; i++) keys[i] = draw(&seed);
+    assert_int_equal(cot_route_index_open(&index, MANY, NULL), COT_OK);
+    for (size_t round = 0; round < ROUNDS; round++) {
+        for (size_t t = 0; t < MANY; t++)
+            assert_int_equal(cot_route_index_store(index, t, NULL, keys, NODES, &stored), COT_OK);
+        for (size_t t = 0; t < MANY; t++)
+            assert_int_equal(cot_route_index_remove(index, t, keys, NODES), NODES);
+        cot_route_index_measure(index, round ? &last : &first);
+    }
+    assert_int_equal(last.bytes, first.bytes);
+    cot_route_index_close(index);
+}
+
 static void refusals_and_keys(void **state)
 {
     (void)state;
@@ -253,6 +275,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(index_is_true),
         cmocka_unit_test(long_texts_and_many_targets),
+        cmocka_unit_test(memory_stays),
         cmocka_unit_test(refusals_and_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
