@@ -75,6 +75,8 @@ static bool is_nil(object *o)
     return !o || o->type == MSGPACK_OBJECT_NIL;
 }
 
+enum { IN_MAPS_ALONE = 1 << 30 };
+
 /* A field of a map by its name or of an array by its place; NULL: it is not there. */
 static object *field(object *of, const char *name, uint32_t place)
 {
@@ -195,11 +197,25 @@ static bool read_lora(reading *r, object *name, object *number, cot_route_event 
     return true;
 }
 
-/* Where the blocks are: nil and "GPU" are what is computed from. Groups of layers but the first are told by their number. */
-static bool is_elsewhere(object *medium, object *group)
+/* SGLang tells the salt of a text with each of its events; the hashes of later blocks have it of the first. */
+static bool read_salt(reading *r, object *o, cot_route_event *e)
 {
+    if (is_nil(o)) return true;
+    if (o->type != MSGPACK_OBJECT_STR) return wrong(r, "cache_salt is no text");
+    if (e->has_parent || !o->via.str.size) return true;
+    e->salt = o->via.str.ptr;
+    e->salt_bytes = o->via.str.size;
+    return true;
+}
+
+/* Where the blocks are: nil and "GPU" are what is computed from, unless it is another host's. Groups of layers but the first are told by
+ * their number. */
+static bool is_elsewhere(object *o, uint32_t medium_place, uint32_t group_place)
+{
+    object *medium = field(o, "medium", medium_place), *group = field(o, "group_idx", group_place);
     const bool other = group && group->type == MSGPACK_OBJECT_POSITIVE_INTEGER && group->via.u64;
-    return other || !(is_nil(medium) || is_text(medium, "GPU"));
+    return other || is_text(field(o, "locality", IN_MAPS_ALONE), "REMOTE") ||
+           !(is_nil(medium) || is_text(medium, "GPU"));
 }
 
 static bool read_event(reading *r, object *o, cot_route_event *e)
@@ -211,12 +227,12 @@ static bool read_event(reading *r, object *o, cot_route_event *e)
     }
     if (is_text(type, "BlockRemoved")) {
         e->kind = COT_ROUTE_REMOVED;
-        e->elsewhere = is_elsewhere(field(o, "medium", 2), field(o, "group_idx", 3));
+        e->elsewhere = is_elsewhere(o, 2, 3);
         return read_hashes(r, field(o, "block_hashes", 1), e);
     }
     if (!is_text(type, "BlockStored")) return wrong(r, "an event's type is not known");
     e->kind = COT_ROUTE_STORED;
-    e->elsewhere = is_elsewhere(field(o, "medium", 6), field(o, "group_idx", 9));
+    e->elsewhere = is_elsewhere(o, 6, 9);
     object *parent = field(o, "parent_block_hash", 2);
     e->has_parent = !is_nil(parent);
     if (e->has_parent && !read_hash(parent, &e->parent))
@@ -224,6 +240,7 @@ static bool read_event(reading *r, object *o, cot_route_event *e)
     return read_hashes(r, field(o, "block_hashes", 1), e) &&
            read_ids(r, field(o, "token_ids", 3), field(o, "block_size", 4), e) &&
            read_lora(r, field(o, "lora_name", 7), field(o, "lora_id", 5), e) &&
+           read_salt(r, field(o, "cache_salt", IN_MAPS_ALONE), e) &&
            read_extra_keys(r, field(o, "extra_keys", 8), e);
 }
 

@@ -1,5 +1,5 @@
-/* Events of KV caches as engines publish them, in one form. Read are batches of vLLM (from 0.24 on, where batches and events are
- * maps; before, events were arrays, as were batches), of SGLang (arrays) and Coterie (a batch an array, events maps); fields are
+/* Events of KV caches as engines publish them, in one form. Read are batches of vLLM (from 0.24 on, where events are
+ * maps; before, events were arrays), of SGLang (arrays; maps in 0.5.23) and Coterie (maps); a batch is an array or a map; fields are
  * told by name in maps, by place in arrays, and later fields may be absent. Block hashes are integers, with or without sign, or
  * bytes. Pure: bytes in, events out. */
 #ifndef COT_ROUTE_EVENTS_H

@@ -375,16 +375,20 @@ static char *read_file(const char *name, size_t *bytes)
     return data;
 }
 
-/* A text of two blocks, ids 100 to 115 and 200 to 215; hashes by another implementation of XXH3. */
+/* A text of two blocks, ids 100 to 115 and 200 to 215, also with salt "tenant" and LoRA "adapter"; hashes by another implementation
+ * of XXH3. */
 static void each_form_is_read(void **state)
 {
     (void)state;
-    static const uint64_t text[] = {UINT64_C(10823191264391160519), UINT64_C(1851371281798816444)};
+    static const uint64_t text[] = {UINT64_C(10823191264391160519), UINT64_C(1851371281798816444)},
+                          salted[] = {UINT64_C(3321295388274556673), UINT64_C(8886870779792965687)};
     static const struct {
         const char *name;
+        const uint64_t *text;
         uint32_t depth;
-    } files[] = {{"vllm_map_int", 1},     {"vllm_map_bytes", 2}, {"vllm_array_int", 1},
-                 {"vllm_array_bytes", 2}, {"sglang_array", 2},   {"sglang_cleared", 0}};
+    } files[] = {{"vllm_map_int", text, 1},     {"vllm_map_bytes", text, 2},  {"vllm_array_int", text, 1},
+                 {"vllm_array_bytes", text, 2}, {"sglang_array", text, 2},    {"sglang_cleared", text, 0},
+                 {"sglang_map", text, 2},       {"sglang_map_salt", text, 0}, {"sglang_map_salt", salted, 2}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         size_t bytes;
         char *data = read_file(files[i].name, &bytes);
@@ -394,7 +398,7 @@ static void each_form_is_read(void **state)
         assert_int_equal(cot_route_index_open(&index, 1, NULL), COT_OK);
         assert_int_equal(cot_route_feed_open(&feed, index, 0, 16, false, NULL), COT_OK);
         assert_int_equal(cot_route_feed_live(feed, 0, data, bytes, 0, NULL), COT_OK);
-        cot_route_index_match(index, &depth, text, 2);
+        cot_route_index_match(index, &depth, files[i].text, 2);
         assert_int_equal(depth, files[i].depth);
         // Any part of it, and it with a byte behind it, is none.
         for (size_t cut = 0; cut < bytes; cut++) {
