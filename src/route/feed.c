@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "coterie/request.h"
 #include "route/aliases.h"
+#include "route/assumed.h"
 #include "route/events.h"
 
 #include <math.h>
@@ -22,9 +23,10 @@ struct cot_route_feed {
     size_t target, block_tokens;
     bool has_snapshot;
     cot_route_aliases aliases;
-    uint64_t next;  // the number of the batch that is to be applied next
-    double seconds; // when the last one applied was published
-    bool unsure;    // all was forgotten: a snapshot tells more than what comes
+    cot_route_assumed assumed; // of the blocks that the target is said to hold
+    uint64_t next;             // the number of the batch that is to be applied next
+    double seconds;            // when the last one applied was published
+    bool unsure;               // all was forgotten: the target holds more than what comes tells of
     int64_t
         older_since_ns; // since when only batches came that were published before the last one applied; INT64_MIN: none
     cot_route_wants wants;
@@ -65,6 +67,7 @@ void cot_route_feed_close(cot_route_feed *f)
     if (!f) return;
     if (f->waiting) drop_waiting(f, f->waiting_count);
     cot_route_aliases_free(&f->aliases);
+    cot_route_assumed_free(&f->assumed);
     free(f->waiting);
     free(f->keys);
     free(f->sequences);
@@ -75,6 +78,7 @@ static void forget(cot_route_feed *f)
 {
     cot_route_index_clear(f->index, f->target);
     cot_route_aliases_free(&f->aliases);
+    cot_route_assumed_free(&f->assumed);
 }
 
 /* ---- events ---- */
@@ -144,7 +148,9 @@ static cot_status store(cot_route_feed *f, const cot_route_event *e)
     f->figures.unknown_parent += stored.unknown_parent;
     f->figures.collided += stored.collided + (e->told - honest);
     f->figures.not_hashed += e->count - e->told;
-    return status ? status : name_blocks(f, e, stored.stored + stored.again);
+    const size_t held = stored.stored + stored.again;
+    for (size_t i = 0; i < held; i++) cot_route_assumed_drop(&f->assumed, f->keys[i]);
+    return status ? status : name_blocks(f, e, held);
 }
 
 static void remove_blocks(cot_route_feed *f, const cot_route_event *e)
@@ -161,7 +167,10 @@ static cot_status apply(cot_route_feed *f, const cot_route_batch *batch)
 {
     for (size_t i = 0; i < batch->count; i++) {
         const cot_route_event *e = &batch->events[i];
-        if (e->kind == COT_ROUTE_CLEARED) forget(f);
+        if (e->kind == COT_ROUTE_CLEARED) {
+            forget(f);
+            f->unsure = false;
+        }
         if (e->elsewhere) continue;
         if (e->kind == COT_ROUTE_REMOVED) remove_blocks(f, e);
         const cot_status status = e->kind == COT_ROUTE_STORED ? store(f, e) : COT_OK;
@@ -358,8 +367,39 @@ cot_status cot_route_feed_snapshot(cot_route_feed *f, uint64_t batches, const vo
     return status ? status : later;
 }
 
+/* ---- what was routed there ---- */
+
+cot_status cot_route_feed_assume(cot_route_feed *f, const uint64_t *keys, size_t count, int64_t now_ns)
+{
+    size_t known = 0; // and told
+    while (known < count && cot_route_index_holds(f->index, f->target, keys[known]) &&
+           !cot_route_assumed_has(&f->assumed, keys[known]))
+        known++;
+    for (size_t i = known; i < count; i++) {
+        cot_route_stored stored = {0};
+        if (cot_route_index_store(f->index, f->target, i ? &keys[i - 1] : NULL, &keys[i], 1, &stored))
+            return COT_OUT_OF_MEMORY;
+        if (stored.collided) break;
+        if (stored.again && !cot_route_assumed_has(&f->assumed, keys[i])) continue;
+        if (cot_route_assumed_add(&f->assumed, keys[i], now_ns)) continue;
+        if (stored.stored) cot_route_index_remove(f->index, f->target, &keys[i], 1);
+        return COT_OUT_OF_MEMORY;
+    }
+    return COT_OK;
+}
+
+static void expire(cot_route_feed *f, int64_t now_ns)
+{
+    const bool tells = f->figures.batches && !f->unsure;
+    uint64_t key;
+    while (cot_route_assumed_expire(
+        &f->assumed, now_ns - (tells ? COT_ROUTE_ASSUMED_TOLD_NS : COT_ROUTE_ASSUMED_NS), &key))
+        f->figures.expired += cot_route_index_remove(f->index, f->target, &key, 1);
+}
+
 bool cot_route_feed_tick(cot_route_feed *f, int64_t now_ns, uint64_t *from, uint64_t *until)
 {
+    expire(f, now_ns);
     if (f->wants == COT_ROUTE_WANTS_NOTHING || now_ns - f->since_ns < COT_ROUTE_GAP_NS) return false;
     *from = f->next;
     *until = f->waiting[0].number;

@@ -7,6 +7,8 @@
 #include "coterie/route.h"
 
 #define COT_ROUTE_GAP_NS INT64_C(10000000000)
+#define COT_ROUTE_ASSUMED_NS INT64_C(120000000000)    // what a target does not tell of
+#define COT_ROUTE_ASSUMED_TOLD_NS INT64_C(2000000000) // what it would tell of
 enum { COT_ROUTE_MOST_WAITING_BYTES = 64 << 20 };
 
 typedef struct cot_route_feed cot_route_feed;
@@ -24,6 +26,7 @@ typedef struct cot_route_feed_figures {
     uint64_t unread;                                           // batches that could not be read
     uint64_t stored, removed;                                  // blocks
     uint64_t unknown_parent, collided, wrong_size, not_hashed; // blocks refused
+    uint64_t expired;                                          // blocks that were assumed and not told of
 } cot_route_feed_figures;
 
 /* `block_tokens` is what the index's keys are made of. Errors: OUT_OF_MEMORY. */
@@ -45,7 +48,11 @@ cot_status cot_route_feed_snapshot(cot_route_feed *feed, uint64_t batches, const
                                    cot_error *error);
 /* The connection to the engine is new: what it holds will be told from its beginning. */
 void cot_route_feed_restart(cot_route_feed *feed);
-/* To be called now and then. True: a gap could not be closed in time; from which batch on until which, that one not. */
+/* A request whose prompt begins with these blocks was routed to the target, which is taken to hold them until it tells of them, or
+ * for COT_ROUTE_ASSUMED_TOLD_NS; where it tells of nothing, or was forgotten and has no snapshot, for COT_ROUTE_ASSUMED_NS. Of the thread
+ * that changes the index. Errors: OUT_OF_MEMORY (some of the first are assumed alone). */
+cot_status cot_route_feed_assume(cot_route_feed *feed, const uint64_t *keys, size_t count, int64_t now_ns);
+/* To be called now and then: what was assumed for long enough is forgotten. True: a gap could not be closed in time; from which batch on until which, that one not. */
 bool cot_route_feed_tick(cot_route_feed *feed, int64_t now_ns, uint64_t *from, uint64_t *until);
 
 cot_route_wants cot_route_feed_asks(const cot_route_feed *feed, uint64_t *from);
