@@ -122,8 +122,19 @@ uint64_t cot_route_assigned(cot_route_book *book, const cot_route_request *reque
 void cot_route_began(cot_route_book *book, uint64_t number, int64_t now_ns);
 void cot_route_ended(cot_route_book *book, uint64_t number, uint64_t answered, int64_t now_ns);
 
-/* Speeds are learnt from what is seen, older observations counting less: a prompt of which so many tokens were computed took so
- * long; a decode step of so many requests did. */
+/* What a target computed, and how long that took. */
+typedef struct cot_route_work {
+    double steps;         /* passes of the network; of 0 nothing is learnt */
+    double prompt_tokens; /* that were computed in them */
+    double requests;      /* that each had a token decoded, counted once a step */
+    double ns;
+} cot_route_work;
+
+/* Speeds are learnt from what is seen, older observations counting less, in one of two ways for a target. From inside: a step, as the
+ * engine reports it, or all steps of a second, as the differences of its counters (/metrics) tell. */
+void cot_route_learn_work(cot_route_book *book, size_t target, const cot_route_work *work);
+/* From outside, by timing: a prompt of which so many tokens were computed took so long to its first token, less what it waited
+ * for; a token of an answer beside so many requests came so long after the one before. */
 void cot_route_learn_prompt(cot_route_book *book, size_t target, uint64_t tokens, double ns);
 void cot_route_learn_step(cot_route_book *book, size_t target, uint64_t requests, double ns);
 

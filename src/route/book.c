@@ -4,7 +4,7 @@
 #include "base/rng.h"
 #include "coterie/route.h"
 #include "route/breaker.h"
-#include "route/line.h"
+#include "route/fit.h"
 
 #include <assert.h>
 #include <math.h>
@@ -43,8 +43,8 @@ struct cot_route_book {
     double *memory; // all of them
     bool *usable;
     cot_route_breaker *breaker;
-    cot_route_line *prompt, *step;
-    entry *entry; // [entry_count]; 0 is none
+    cot_route_fit *work, *prompt, *step; // seen from inside; prompts and steps from outside
+    entry *entry;                        // [entry_count]; 0 is none
     size_t entry_count, entry_room;
     uint32_t free_entry;
     double answer_weight, answer_tokens; // a mean, older ones counting less
@@ -70,10 +70,11 @@ cot_status cot_route_book_open(cot_route_book **book, size_t targets, uint64_t b
         b->memory = calloc(ARRAYS * targets, sizeof *b->memory);
         b->usable = malloc(targets * sizeof *b->usable);
         b->breaker = calloc(targets, sizeof *b->breaker);
+        b->work = calloc(targets, sizeof *b->work);
         b->prompt = calloc(targets, sizeof *b->prompt);
         b->step = calloc(targets, sizeof *b->step);
     }
-    if (!b || !b->memory || !b->usable || !b->breaker || !b->prompt || !b->step ||
+    if (!b || !b->memory || !b->usable || !b->breaker || !b->work || !b->prompt || !b->step ||
         !cot_grow(&entries, &b->entry_room, 1, sizeof *b->entry)) {
         cot_route_book_close(b);
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a book of %zu targets", targets);
@@ -98,6 +99,7 @@ void cot_route_book_close(cot_route_book *b)
     free(b->memory);
     free(b->usable);
     free(b->breaker);
+    free(b->work);
     free(b->prompt);
     free(b->step);
     free(b->entry);
@@ -123,17 +125,33 @@ void cot_route_book_set_usable(cot_route_book *b, size_t target, bool usable)
     b->usable[target] = usable;
 }
 
-void cot_route_learn_prompt(cot_route_book *b, size_t target, uint64_t tokens, double ns)
+void cot_route_learn_work(cot_route_book *b, size_t target, const cot_route_work *work)
 {
-    cot_route_line_add(&b->prompt[target], (double)tokens, ns);
-    cot_route_line_fit(&b->prompt[target], &b->prompt_ns[target], &b->token_ns[target]);
+    double ns[COT_ROUTE_PARTS];
+    cot_route_fit_add(&b->work[target], work);
+    if (!cot_route_fit_solve(&b->work[target], ns)) return;
+    b->prompt_ns[target] = ns[COT_ROUTE_STEP]; // that it takes part in, one at least
+    b->token_ns[target] = ns[COT_ROUTE_TOKEN];
+    b->step_ns[target] = ns[COT_ROUTE_REQUEST];
 }
 
-void cot_route_learn_step(cot_route_book *b, size_t target, uint64_t requests, double ns)
+/* A prompt has what comes once a prompt, too, in the place of a step. */
+void cot_route_learn_prompt(cot_route_book *b, size_t target, uint64_t tokens, double time_ns)
 {
-    double alone;
-    cot_route_line_add(&b->step[target], (double)requests, ns);
-    cot_route_line_fit(&b->step[target], &alone, &b->step_ns[target]);
+    double ns[COT_ROUTE_PARTS];
+    cot_route_fit_add(&b->prompt[target],
+                      &(cot_route_work){.steps = 1, .prompt_tokens = (double)tokens, .ns = time_ns});
+    if (!cot_route_fit_solve(&b->prompt[target], ns)) return;
+    b->prompt_ns[target] = ns[COT_ROUTE_STEP];
+    b->token_ns[target] = ns[COT_ROUTE_TOKEN];
+}
+
+void cot_route_learn_step(cot_route_book *b, size_t target, uint64_t requests, double time_ns)
+{
+    double ns[COT_ROUTE_PARTS];
+    cot_route_fit_add(&b->step[target],
+                      &(cot_route_work){.steps = 1, .requests = (double)requests, .ns = time_ns});
+    if (cot_route_fit_solve(&b->step[target], ns)) b->step_ns[target] = ns[COT_ROUTE_REQUEST];
 }
 
 void cot_route_failed(cot_route_book *b, size_t target, int64_t now_ns)

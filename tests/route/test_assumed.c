@@ -114,7 +114,8 @@ static void publish(world *w)
             w->since_ns[b] = NEVER;
         }
     }
-    assert_int_equal(cot_route_feed_live(w->feed, w->number++, bytes.data, bytes.size, w->now_ns, NULL), COT_OK);
+    assert_int_equal(cot_route_feed_live(w->feed, w->number++, bytes.data, bytes.size, w->now_ns, NULL),
+                     COT_OK);
     msgpack_sbuffer_destroy(&bytes);
 }
 
@@ -133,7 +134,8 @@ static void lose(world *w)
 static void wait(world *w)
 {
     uint64_t from, until;
-    static const int64_t some[] = {0, 1, SECOND, COT_ROUTE_ASSUMED_TOLD_NS, 30 * SECOND, COT_ROUTE_ASSUMED_NS};
+    static const int64_t some[] = {
+        0, 1, SECOND, COT_ROUTE_ASSUMED_TOLD_NS, 30 * SECOND, COT_ROUTE_ASSUMED_NS};
     w->now_ns += some[below(w, sizeof some / sizeof *some)];
     assert_false(cot_route_feed_tick(w->feed, w->now_ns, &from, &until));
     const bool tells = cot_route_feed_measure(w->feed)->batches && !w->unsure;
@@ -210,7 +212,8 @@ static void many_assumptions(void **state)
         const int64_t before = now - (int64_t)(draw(&seed) % 6000);
         size_t expired = 0, due = 0;
         for (size_t k = 0; k < KEYS; k++) due += since[k] != NEVER && since[k] <= before;
-        for (; cot_route_assumed_expire(&a, before, &key); expired++) assert_false(cot_route_assumed_has(&a, key));
+        for (; cot_route_assumed_expire(&a, before, &key); expired++)
+            assert_false(cot_route_assumed_has(&a, key));
         assert_int_equal(expired, due);
         for (size_t k = 0; k < KEYS; k++) {
             if (since[k] <= before) since[k] = NEVER;

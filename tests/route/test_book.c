@@ -253,6 +253,96 @@ static void speeds_are_learnt(void **state)
     cot_route_book_close(book);
 }
 
+static const double TRUE_NS[] = {3e6, 40e3, 150e3}; // of a step, a token of a prompt, a request
+
+/* What so many steps are, of which some fed prompts, and took: what they should, up to a few parts of a hundred more or less. */
+static cot_route_work some_work(uint64_t *seed, int steps, double noise)
+{
+    cot_route_work w = {0};
+    for (int i = 0; i < steps; i++) {
+        const double tokens = draw(seed) % 3 ? 0 : (double)(draw(seed) % 2000),
+                     requests = (double)(draw(seed) % 60);
+        const double ns = TRUE_NS[0] + tokens * TRUE_NS[1] + requests * TRUE_NS[2];
+        w.steps++;
+        w.prompt_tokens += tokens;
+        w.requests += requests;
+        w.ns += ns * (1 + noise * ((double)(draw(seed) % 2001) / 1000 - 1));
+    }
+    return w;
+}
+
+static bool costs_are(cot_route_book *book, const double *ns, double within)
+{
+    cot_route_costs c;
+    cot_route_book_costs(book, 1, &c);
+    return fabs(c.prompt_ns - ns[0]) <= within * ns[0] && fabs(c.token_ns - ns[1]) <= within * ns[1] &&
+           fabs(c.step_ns - ns[2]) <= within * ns[2];
+}
+
+/* By reports of steps, and by counters each second, whose steps are many and not as many each time. */
+static void speeds_are_learnt_from_inside(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    for (int by_counters = 0; by_counters < 2; by_counters++) {
+        cot_route_book *book = open_book(COT_ROUTE_JOINT);
+        for (int noisy = 0; noisy < 2; noisy++) {
+            for (int i = 0; i < 2000; i++) {
+                const int steps = by_counters ? (int)(draw(&seed) % 300) : 1; // of 0 nothing is learnt
+                const cot_route_work w = some_work(&seed, steps, noisy ? 0.03 : 0);
+                cot_route_learn_work(book, 1, &w);
+            }
+            assert_true(costs_are(book, TRUE_NS, noisy ? 0.2 : 1e-6));
+        }
+        // All becomes twice as fast: what was before is forgotten.
+        const double half[] = {TRUE_NS[0] / 2, TRUE_NS[1] / 2, TRUE_NS[2] / 2};
+        for (int i = 0; i < 4000; i++) {
+            cot_route_work w = some_work(&seed, by_counters ? 1 + (int)(draw(&seed) % 300) : 1, 0);
+            w.ns /= 2;
+            cot_route_learn_work(book, 1, &w);
+        }
+        assert_true(costs_are(book, half, 1e-4));
+        // A long time without prompts: what they cost is known still.
+        for (int i = 0; i < 100000; i++) {
+            const double requests = (double)(draw(&seed) % 60);
+            cot_route_learn_work(
+                book, 1,
+                &(cot_route_work){.steps = 1, .requests = requests, .ns = half[0] + requests * half[2]});
+        }
+        assert_true(costs_are(book, half, 1e-4));
+        cot_route_book_close(book);
+    }
+}
+
+/* Steps that are all alike, or in which a part would cost less than nothing. */
+static void what_steps_leave_open(void **state)
+{
+    (void)state;
+    uint64_t seed = test_seed();
+    cot_route_book *book = open_book(COT_ROUTE_JOINT);
+    for (int i = 0; i < 300; i++)
+        cot_route_learn_work(book, 1, &(cot_route_work){.steps = 1, .requests = 8, .ns = 4e6});
+    assert_true(costs_are(book, (double[]){0, 0, 5e5}, 1e-9));
+    cot_route_book_close(book);
+    book = open_book(COT_ROUTE_JOINT);
+    cot_route_costs c;
+    for (int i = 0; i < 300; i++) { // the more requests the faster, as no engine does
+        const double tokens = (double)(1 + draw(&seed) % 2000), requests = (double)(draw(&seed) % 50);
+        cot_route_learn_work(book, 1,
+                             &(cot_route_work){.steps = 1,
+                                               .prompt_tokens = tokens,
+                                               .requests = requests,
+                                               .ns = 1e6 + 50 * tokens - 1e4 * requests});
+    }
+    cot_route_book_costs(book, 1, &c);
+    assert_true(c.step_ns == 0 && c.prompt_ns > 5e5 && c.prompt_ns < 1e6 && c.token_ns > 20 &&
+                c.token_ns < 100);
+    cot_route_learn_work(book, 2, &(cot_route_work){.ns = 5e6});
+    cot_route_book_costs(book, 2, &c); // as it was
+    assert_true(c.prompt_ns == 1000 && c.token_ns == 10 && c.step_ns == 2);
+    cot_route_book_close(book);
+}
+
 static void breakers_open_and_close(void **state)
 {
     (void)state;
@@ -307,6 +397,8 @@ int main(void)
         cmocka_unit_test(a_full_cache_is_seen),
         cmocka_unit_test(policies_by_hand),
         cmocka_unit_test(speeds_are_learnt),
+        cmocka_unit_test(speeds_are_learnt_from_inside),
+        cmocka_unit_test(what_steps_leave_open),
         cmocka_unit_test(breakers_open_and_close),
         cmocka_unit_test(refusals),
     };
