@@ -82,6 +82,10 @@ typedef struct cot_load_test_report {
     /* Of a trace with hash ids, of completed requests: blocks of prompts that the server computed, though a request before had
      * them; and those that none had. */
     int64_t lost_blocks, novel_blocks;
+    /* Who computed completed requests, where each answer's head names its worker (X-Worker): how many workers were named, and tokens
+     * computed (of prompts but for cached ones, and of answers) by the one that has most, over the mean. 0: not every answer told. */
+    int64_t workers;
+    double busiest_over_mean;
     int64_t events; /* with a choice, of completed requests */
     int64_t unlike; /* completed requests with another number of output tokens than was asked for */
     double seconds; /* from the first request to the last answer */

@@ -6,7 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LONGEST_NAME = 63, LONGEST_KEY = 65535, MOST_DIMS = 4, LEAST_PAIR = 8 + 1 + 4 + 1, LEAST_TENSOR = 8 + 1 + 4 + 8 + 4 + 8 };
+enum {
+    LONGEST_NAME = 63,
+    LONGEST_KEY = 65535,
+    MOST_DIMS = 4,
+    LEAST_PAIR = 8 + 1 + 4 + 1,
+    LEAST_TENSOR = 8 + 1 + 4 + 8 + 4 + 8
+};
 
 /* Bytes of a value that has always as many; 0: a string, an array. */
 static const uint8_t widths[COT_GGUF_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
@@ -54,8 +60,8 @@ static cot_status read_string(reader *r, cot_gguf_string *string, const char *wh
     if (status != COT_OK) return status;
     if (bytes > left(r))
         return cot_fail(r->error, COT_MALFORMED,
-                        "'%s': %s at byte %zu is said to have %" PRIu64 " bytes, the file ends after %zu", r->path, what,
-                        r->at - 8, bytes, left(r));
+                        "'%s': %s at byte %zu is said to have %" PRIu64 " bytes, the file ends after %zu",
+                        r->path, what, r->at - 8, bytes, left(r));
     *string = (cot_gguf_string){(const char *)r->begin + r->at, (size_t)bytes};
     r->at += (size_t)bytes;
     return COT_OK;
@@ -67,11 +73,20 @@ static bool is_text(cot_gguf_string s)
     const uint8_t *at = (const uint8_t *)s.data, *const end = at + s.bytes;
     while (at < end) {
         const uint8_t lead = *at++;
-        const int more = lead < 0x80 ? 0 : lead < 0xc2 ? -1 : lead < 0xe0 ? 1 : lead < 0xf0 ? 2 : lead < 0xf5 ? 3 : -1;
+        const int more = lead < 0x80   ? 0
+                         : lead < 0xc2 ? -1
+                         : lead < 0xe0 ? 1
+                         : lead < 0xf0 ? 2
+                         : lead < 0xf5 ? 3
+                                       : -1;
         if (!lead || more < 0 || end - at < more) return false;
         for (int i = 0; i < more; i++) {
-            const uint8_t low = !i && lead == 0xe0 ? 0xa0 : !i && lead == 0xf0 ? 0x90 : 0x80,
-                          high = !i && lead == 0xed ? 0x9f : !i && lead == 0xf4 ? 0x8f : 0xbf;
+            const uint8_t low = !i && lead == 0xe0   ? 0xa0
+                                : !i && lead == 0xf0 ? 0x90
+                                                     : 0x80,
+                          high = !i && lead == 0xed   ? 0x9f
+                                 : !i && lead == 0xf4 ? 0x8f
+                                                      : 0xbf;
             if (at[i] < low || at[i] > high) return false;
         }
         at += more;
@@ -85,12 +100,15 @@ static cot_status read_name(reader *r, const char **name, char **room, size_t lo
     cot_gguf_string s;
     cot_status status = read_string(r, &s, what);
     if (status != COT_OK) return status;
-    if (!s.bytes) return cot_fail(r->error, COT_MALFORMED, "'%s': %s before byte %zu has no length", r->path, what, r->at);
+    if (!s.bytes)
+        return cot_fail(r->error, COT_MALFORMED, "'%s': %s before byte %zu has no length", r->path, what,
+                        r->at);
     if (s.bytes > longest)
-        return cot_fail(r->error, COT_MALFORMED, "'%s': %s '%.40s...' has %zu bytes, at most %zu are read", r->path, what,
-                        is_text(s) ? s.data : "?", s.bytes, longest);
+        return cot_fail(r->error, COT_MALFORMED, "'%s': %s '%.40s...' has %zu bytes, at most %zu are read",
+                        r->path, what, is_text(s) ? s.data : "?", s.bytes, longest);
     if (!is_text(s))
-        return cot_fail(r->error, COT_MALFORMED, "'%s': %s before byte %zu is not UTF-8", r->path, what, r->at);
+        return cot_fail(r->error, COT_MALFORMED, "'%s': %s before byte %zu is not UTF-8", r->path, what,
+                        r->at);
     memcpy(*room, s.data, s.bytes);
     (*room)[s.bytes] = 0;
     *name = *room;
@@ -111,7 +129,8 @@ static cot_status read_value(reader *r, cot_gguf_pair *pair)
         status = read_number(r, &type, 4, what);
         if (status == COT_OK) status = read_number(r, &count, 8, what);
         if (status == COT_OK && type == COT_GGUF_ARRAY)
-            return cot_fail(r->error, COT_UNSUPPORTED, "'%s': %s is an array of arrays, which is not read", r->path, what);
+            return cot_fail(r->error, COT_UNSUPPORTED, "'%s': %s is an array of arrays, which is not read",
+                            r->path, what);
     }
     if (status != COT_OK) return status;
     if (type >= COT_GGUF_TYPES)
@@ -119,7 +138,8 @@ static cot_status read_value(reader *r, cot_gguf_pair *pair)
     pair->type = (cot_gguf_type)type;
     const size_t least = widths[type] ? widths[type] : 8;
     if (count > left(r) / least)
-        return cot_fail(r->error, COT_MALFORMED, "'%s': %s is said to have %" PRIu64 " elements, the file ends after %zu bytes",
+        return cot_fail(r->error, COT_MALFORMED,
+                        "'%s': %s is said to have %" PRIu64 " elements, the file ends after %zu bytes",
                         r->path, what, count, left(r));
     pair->count = (size_t)count;
     pair->data = r->begin + r->at;
@@ -164,9 +184,11 @@ static cot_status find_alignment(const cot_gguf *file, const reader *r, uint64_t
     *alignment = whole ? little(pair->data, 4) : 0;
     if (*alignment && !(*alignment & (*alignment - 1))) return COT_OK;
     if (whole)
-        return cot_fail(r->error, COT_MALFORMED, "'%s': general.alignment is %" PRIu64 ", expected a power of two", r->path,
+        return cot_fail(r->error, COT_MALFORMED,
+                        "'%s': general.alignment is %" PRIu64 ", expected a power of two", r->path,
                         *alignment);
-    return cot_fail(r->error, COT_MALFORMED, "'%s': general.alignment is no whole number of 32 bits", r->path);
+    return cot_fail(r->error, COT_MALFORMED, "'%s': general.alignment is no whole number of 32 bits",
+                    r->path);
 }
 
 /* ---- tensors ---- */
@@ -174,13 +196,12 @@ static cot_status find_alignment(const cot_gguf *file, const reader *r, uint64_t
 static const struct {
     uint32_t number;
     cot_dtype dtype;
-} plain_types[] = {{0, COT_F32}, {1, COT_F16},  {24, COT_I8},  {25, COT_I16},
+} plain_types[] = {{0, COT_F32},  {1, COT_F16},  {24, COT_I8},  {25, COT_I16},
                    {26, COT_I32}, {27, COT_I64}, {28, COT_F64}, {30, COT_BF16}};
 
-static const uint32_t block_numbers[COT_BLOCKS_COUNT] = {
-    UINT32_MAX,
+static const uint32_t block_numbers[COT_BLOCKS_COUNT] = {UINT32_MAX,
 #define COT_BLOCK_NUMBER(name, number, elements, bytes) number,
-    COT_BLOCK_LIST(COT_BLOCK_NUMBER)
+                                                         COT_BLOCK_LIST(COT_BLOCK_NUMBER)
 #undef COT_BLOCK_NUMBER
 };
 
@@ -207,8 +228,8 @@ static cot_status find_bytes(cot_tensor *t, const reader *r)
     uint64_t bytes = t->blocks ? (uint64_t)cot_tensor_block_bytes(t->blocks) : cot_dtype_bytes(t->dtype);
     if (row % elements)
         return cot_fail(r->error, COT_MALFORMED,
-                        "'%s': tensor '%s' has rows of %" PRId64 " elements, which are no whole blocks of %s, %" PRId64
-                        " elements each",
+                        "'%s': tensor '%s' has rows of %" PRId64
+                        " elements, which are no whole blocks of %s, %" PRId64 " elements each",
                         r->path, t->name, row, cot_tensor_type_name(t), elements);
     uint64_t all = (uint64_t)(row / elements), shape = (uint64_t)row;
     bool over = __builtin_mul_overflow(bytes, all, &bytes);
@@ -232,21 +253,23 @@ static cot_status read_tensor(reader *r, cot_tensor *t, uint64_t *offset, char *
     snprintf(what, sizeof what, "the entry of tensor '%s'", t->name);
     if ((status = read_number(r, &dims, 4, what)) != COT_OK) return status;
     if (dims < 1 || dims > MOST_DIMS)
-        return cot_fail(r->error, COT_MALFORMED, "'%s': tensor '%s' has %" PRIu64 " dimensions, expected 1 to %d", r->path,
-                        t->name, dims, MOST_DIMS);
+        return cot_fail(r->error, COT_MALFORMED,
+                        "'%s': tensor '%s' has %" PRIu64 " dimensions, expected 1 to %d", r->path, t->name,
+                        dims, MOST_DIMS);
     t->dims = (int)dims;
     for (int d = t->dims - 1; d >= 0; d--) {
         if ((status = read_number(r, &size, 8, what)) != COT_OK) return status;
         if (!size || size > INT64_MAX)
-            return cot_fail(r->error, COT_MALFORMED, "'%s': tensor '%s' has a dimension of %" PRId64, r->path, t->name,
-                            (int64_t)size);
+            return cot_fail(r->error, COT_MALFORMED, "'%s': tensor '%s' has a dimension of %" PRId64, r->path,
+                            t->name, (int64_t)size);
         t->shape[d] = (int64_t)size;
     }
     status = read_number(r, &type, 4, what);
     if (status == COT_OK) status = read_number(r, offset, 8, what);
     if (status != COT_OK) return status;
     if (!find_type(t, type))
-        return cot_fail(r->error, COT_UNSUPPORTED, "'%s': tensor '%s' is of unknown type %" PRIu64, r->path, t->name, type);
+        return cot_fail(r->error, COT_UNSUPPORTED, "'%s': tensor '%s' is of unknown type %" PRIu64, r->path,
+                        t->name, type);
     return find_bytes(t, r);
 }
 
@@ -257,19 +280,23 @@ static int by_name(const void *a, const void *b)
 
 static int by_place(const void *a, const void *b)
 {
-    const uintptr_t p = (uintptr_t)((const cot_tensor *)a)->data, q = (uintptr_t)((const cot_tensor *)b)->data;
+    const uintptr_t p = (uintptr_t)((const cot_tensor *)a)->data,
+                    q = (uintptr_t)((const cot_tensor *)b)->data;
     return p < q ? -1 : p > q;
 }
 
-static cot_status place_tensor(const reader *r, cot_tensor *t, size_t data, uint64_t offset, uint64_t alignment)
+static cot_status place_tensor(const reader *r, cot_tensor *t, size_t data, uint64_t offset,
+                               uint64_t alignment)
 {
     if (offset % alignment)
-        return cot_fail(r->error, COT_MALFORMED, "'%s': tensor '%s' lies at %" PRIu64 ", no multiple of the alignment, %" PRIu64,
+        return cot_fail(r->error, COT_MALFORMED,
+                        "'%s': tensor '%s' lies at %" PRIu64 ", no multiple of the alignment, %" PRIu64,
                         r->path, t->name, offset, alignment);
     if (data > r->end || offset > r->end - data || t->bytes > r->end - data - offset)
         return cot_fail(r->error, COT_MALFORMED,
-                        "'%s': tensor '%s' of %zu bytes lies at %" PRIu64 " behind byte %zu of a file of %zu (cut off?)", r->path,
-                        t->name, t->bytes, offset, data, r->end);
+                        "'%s': tensor '%s' of %zu bytes lies at %" PRIu64
+                        " behind byte %zu of a file of %zu (cut off?)",
+                        r->path, t->name, t->bytes, offset, data, r->end);
     t->data = r->begin + data + offset;
     return COT_OK;
 }
@@ -281,7 +308,8 @@ static cot_status check_tensors(cot_gguf *file, const reader *r)
     qsort(t, file->count, sizeof *t, by_place);
     for (size_t i = 1; i < file->count; i++)
         if ((const uint8_t *)t[i].data < (const uint8_t *)t[i - 1].data + t[i - 1].bytes)
-            return cot_fail(r->error, COT_MALFORMED, "'%s': tensors '%s' and '%s' overlap", r->path, t[i - 1].name, t[i].name);
+            return cot_fail(r->error, COT_MALFORMED, "'%s': tensors '%s' and '%s' overlap", r->path,
+                            t[i - 1].name, t[i].name);
     qsort(t, file->count, sizeof *t, by_name);
     for (size_t i = 1; i < file->count; i++)
         if (!by_name(&t[i - 1], &t[i]))
@@ -329,19 +357,23 @@ static cot_status read_header(reader *r, uint64_t *tensors, uint64_t *pairs)
 {
     uint64_t version;
     if (!cot_gguf_is(r->begin, r->end))
-        return cot_fail(r->error, COT_MALFORMED, "'%s' is no GGUF file: it does not begin with GGUF", r->path);
+        return cot_fail(r->error, COT_MALFORMED, "'%s' is no GGUF file: it does not begin with GGUF",
+                        r->path);
     r->at = 4;
     cot_status status = read_number(r, &version, 4, "its version");
     if (status == COT_OK && version && !(version & 0xffff))
-        return cot_fail(r->error, COT_UNSUPPORTED, "'%s' is a big-endian GGUF file, which is not read", r->path);
+        return cot_fail(r->error, COT_UNSUPPORTED, "'%s' is a big-endian GGUF file, which is not read",
+                        r->path);
     if (status == COT_OK && version != 2 && version != 3)
-        return cot_fail(r->error, COT_UNSUPPORTED, "'%s' is GGUF of version %" PRIu64 ", 2 and 3 are read", r->path, version);
+        return cot_fail(r->error, COT_UNSUPPORTED, "'%s' is GGUF of version %" PRIu64 ", 2 and 3 are read",
+                        r->path, version);
     if (status == COT_OK) status = read_number(r, tensors, 8, "the number of tensors");
     if (status == COT_OK) status = read_number(r, pairs, 8, "the number of metadata pairs");
     if (status != COT_OK) return status;
     if (*pairs > left(r) / LEAST_PAIR || *tensors > left(r) / LEAST_TENSOR)
         return cot_fail(r->error, COT_MALFORMED,
-                        "'%s' is said to have %" PRIu64 " tensors and %" PRIu64 " metadata pairs, more than its %zu bytes hold",
+                        "'%s' is said to have %" PRIu64 " tensors and %" PRIu64
+                        " metadata pairs, more than its %zu bytes hold",
                         r->path, *tensors, *pairs, r->end);
     return COT_OK;
 }
@@ -449,7 +481,8 @@ static json_t *json_of(cot_gguf_type type, const uint8_t *data)
 {
     const uint64_t bits = little(data, widths[type]);
     if (type == COT_GGUF_BOOL) return json_boolean(bits != 0);
-    if (type == COT_GGUF_F32 || type == COT_GGUF_F64) return json_real(real_of(bits, type)); // NULL: no number
+    if (type == COT_GGUF_F32 || type == COT_GGUF_F64)
+        return json_real(real_of(bits, type)); // NULL: no number
     if (is_signed(type)) return json_integer(signed_of(bits, widths[type]));
     return bits > INT64_MAX ? NULL : json_integer((json_int_t)bits);
 }

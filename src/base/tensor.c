@@ -3,10 +3,9 @@
 static const struct {
     const char *name;
     int elements, bytes;
-} kinds[COT_BLOCKS_COUNT] = {
-    {"", 1, 0},
+} kinds[COT_BLOCKS_COUNT] = {{"", 1, 0},
 #define COT_BLOCK_ROW(name, number, elements, bytes) {#name, elements, bytes},
-    COT_BLOCK_LIST(COT_BLOCK_ROW)
+                             COT_BLOCK_LIST(COT_BLOCK_ROW)
 #undef COT_BLOCK_ROW
 };
 

@@ -76,6 +76,10 @@ static void print_json(const struct settings *s, const cot_load_test_report *r)
         "itl_ms", times_json(&r->itl), "e2e_ms", times_json(&r->e2e));
     json_object_set_new(o, "hit", json_real(hit_of(r)));
     if (r->lost_blocks + r->novel_blocks) json_object_set_new(o, "regret", json_real(regret_of(r)));
+    if (r->workers) {
+        json_object_set_new(o, "workers", json_integer((json_int_t)r->workers));
+        json_object_set_new(o, "busiest_over_mean", json_real(r->busiest_over_mean));
+    }
     json_dumpf(o, stdout, JSON_INDENT(1));
     printf("\n");
     json_decref(o);
@@ -108,6 +112,11 @@ static void print_text(const struct settings *s, const cot_load_test_report *r)
         printf(", regret %.3f (%lld blocks computed again, %lld new)", regret_of(r),
                (long long)r->lost_blocks, (long long)r->novel_blocks);
     printf("\n");
+    if (r->workers)
+        printf("workers      %lld, tokens computed by the busiest %.3f of the mean\n", (long long)r->workers,
+               r->busiest_over_mean);
+    else
+        printf("workers      not told: not each answer has a head X-Worker\n");
     if (r->unlike) {
         printf("             %lld answers with another number of tokens than was asked for\n",
                (long long)r->unlike);

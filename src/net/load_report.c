@@ -1,4 +1,5 @@
 #include "net/load_test.h"
+#include "base/buffer.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,33 @@ cot_load_test_times cot_load_test_list_times(cot_load_test_list *list)
     for (size_t i = 0; i < list->count; i++) sum += list->ms[i];
     return (cot_load_test_times){(int64_t)list->count, sum / (double)list->count, percentile(list, 0.5),
                                  percentile(list, 0.9), percentile(list, 0.99)};
+}
+
+bool cot_load_test_count_worker(cot_load_test_workers *w, const char *name, int64_t tokens)
+{
+    size_t i = 0;
+    w->untold |= !*name;
+    while (i < w->count && strncmp(w->worker[i].name, name, sizeof w->worker->name - 1)) i++;
+    if (i == w->count) {
+        void *grown = w->worker;
+        if (!cot_grow(&grown, &w->room, w->count + 1, sizeof *w->worker)) return false;
+        w->worker = grown;
+        w->worker[w->count++].tokens = 0;
+        snprintf(w->worker[i].name, sizeof w->worker->name, "%s", name);
+    }
+    w->worker[i].tokens += tokens;
+    return true;
+}
+
+double cot_load_test_busiest(const cot_load_test_workers *w)
+{
+    double most = 0, sum = 0;
+    for (size_t i = 0; i < w->count; i++) {
+        const double tokens = (double)w->worker[i].tokens;
+        sum += tokens;
+        most = tokens > most ? tokens : most;
+    }
+    return w->untold || !(sum > 0) ? 0 : most * (double)w->count / sum;
 }
 
 /* A server's words, without what a terminal would obey. */

@@ -24,6 +24,7 @@ typedef struct test {
     size_t most, next, running; // at once; to be sent; without an answer
     int64_t began_ns, ended_ns;
     cot_load_test_list ttft, tpot, itl, e2e;
+    cot_load_test_workers workers;
     bool out_of_memory;
 } test;
 
@@ -38,6 +39,7 @@ typedef struct asked {
     double *itl;                                                // of its events but the first
     size_t itl_room;
     bool done, finished;
+    char worker[128];   // whom the answer's head names; "": nobody
     char failure[128];  // "" so far
     char refusal[2048]; // what a server says that does not stream
     size_t refusal_bytes;
@@ -118,8 +120,10 @@ static bool on_event(void *context, const char *type, const char *data, size_t b
 
 static void on_head(void *context, cot_http_call *call, int status)
 {
-    (void)call;
-    ((asked *)context)->status = status;
+    asked *const a = context;
+    const char *const worker = cot_http_call_header(call, "X-Worker");
+    a->status = status;
+    if (worker) snprintf(a->worker, sizeof a->worker, "%s", worker);
 }
 
 static void on_data(void *context, cot_http_call *call, const char *bytes, size_t count)
@@ -141,13 +145,14 @@ static void count_request(asked *a)
     test *const t = a->test;
     cot_load_test_report *const r = t->report;
     const cot_load_test_request *const wanted = &t->plan.requests[a->index];
-    const int64_t output = a->output_tokens >= 0 ? a->output_tokens : a->events;
+    const int64_t input = a->input_tokens >= 0 ? a->input_tokens : wanted->input_tokens,
+                  output = a->output_tokens >= 0 ? a->output_tokens : a->events;
     const double ttft = (double)(a->first_ns - a->sent_ns) / 1e6,
                  e2e = (double)(a->last_ns - a->sent_ns) / 1e6;
     const double tpot = output > 1 ? (double)(a->last_ns - a->first_ns) / 1e6 / (double)(output - 1) : 0;
     r->completed++;
     r->events += a->events;
-    r->input_tokens += a->input_tokens >= 0 ? a->input_tokens : wanted->input_tokens;
+    r->input_tokens += input;
     r->output_tokens += output;
     r->cached_tokens += a->cached_tokens;
     if (wanted->blocks) {
@@ -158,6 +163,7 @@ static void count_request(asked *a)
     }
     r->unlike += output != wanted->output_tokens;
     bool fine = cot_load_test_list_add(&t->ttft, ttft) && cot_load_test_list_add(&t->e2e, e2e);
+    fine = fine && cot_load_test_count_worker(&t->workers, a->worker, input - a->cached_tokens + output);
     if (output > 1) fine = fine && cot_load_test_list_add(&t->tpot, tpot);
     for (int64_t i = 0; i + 1 < a->events; i++) fine = fine && cot_load_test_list_add(&t->itl, a->itl[i]);
     if (!fine) t->out_of_memory = true;
@@ -374,6 +380,8 @@ static cot_status run(test *t, cot_error *error)
     r->tpot = cot_load_test_list_times(&t->tpot);
     r->itl = cot_load_test_list_times(&t->itl);
     r->e2e = cot_load_test_list_times(&t->e2e);
+    r->busiest_over_mean = cot_load_test_busiest(&t->workers);
+    r->workers = r->busiest_over_mean > 0 ? (int64_t)t->workers.count : 0;
     r->seconds = (double)(t->ended_ns - t->began_ns) / 1e9;
     const double seconds = r->seconds > 0 ? r->seconds : 1e-9;
     r->requests_per_second = (double)r->completed / seconds;
@@ -403,5 +411,6 @@ cot_status cot_load_test_run(const cot_load_test_options *options, cot_load_test
     free(t.tpot.ms);
     free(t.itl.ms);
     free(t.e2e.ms);
+    free(t.workers.worker);
     return status;
 }

@@ -44,6 +44,20 @@ typedef struct cot_load_test_list {
 bool cot_load_test_list_add(cot_load_test_list *list, double ms);
 /* Sorts the list. */
 cot_load_test_times cot_load_test_list_times(cot_load_test_list *list);
+/* Workers by their names, and tokens that each computed. All zero is empty. */
+typedef struct cot_load_test_workers {
+    struct cot_load_test_worker {
+        char name[128];
+        int64_t tokens;
+    } * worker;
+    size_t count, room;
+    bool untold; // for some tokens nobody is named
+} cot_load_test_workers;
+
+/* name: "" for nobody. false: out of memory */
+bool cot_load_test_count_worker(cot_load_test_workers *workers, const char *name, int64_t tokens);
+/* The tokens of the one that has most, over the mean; 0 where that is not known. */
+double cot_load_test_busiest(const cot_load_test_workers *workers);
 /* Counts a failure under its kind; `words` are kept of the first. */
 void cot_load_test_count_failure(cot_load_test_report *report, const char *what, const char *words);
 /* Counts an answer 429 of an open loop; `words` are kept of the first. */

@@ -4,7 +4,8 @@
 
 static const double KEEP = 1 - 1.0 / 128; // of what came before
 static const double LEAST_SUM = 1e-100;
-static const double DEPENDENT = 1e-9;     // parts of which so little is left beside the others cannot be told apart
+static const double DEPENDENT =
+    1e-9; // parts of which so little is left beside the others cannot be told apart
 
 /* What was seen of a part keeps its share of all that is known of it however long none of it comes, so that a day without prompts leaves
  * what they cost; but numbers end. */

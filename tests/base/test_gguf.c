@@ -120,7 +120,8 @@ static void test_every_cut_and_change(void **state)
     cot_gguf file;
     for (size_t n = 0; n < bytes; n++) {
         try_parse(data, n);
-        assert_int_not_equal(cot_gguf_parse(&file, data, n, "f", &error), COT_OK); // the last tensor ends with the file
+        assert_int_not_equal(cot_gguf_parse(&file, data, n, "f", &error),
+                             COT_OK); // the last tensor ends with the file
     }
     for (uint64_t i = 0; i < 20000; i++) {
         uint8_t *changed = malloc(bytes);
@@ -204,7 +205,8 @@ static void test_refusals(void **state)
     gguf_tensor(&f, "t", 0, one, 1, zeros, 64);
     f.entries.data[f.entries.bytes - 8] = 4;
     refuse(&f, "no multiple of the alignment");
-    gguf_tensor(&f, "a name that has more than the sixty-three bytes that names may have", 0, one, 1, zeros, 32);
+    gguf_tensor(&f, "a name that has more than the sixty-three bytes that names may have", 0, one, 1, zeros,
+                32);
     refuse(&f, "at most 63 are read");
 }
 
@@ -253,8 +255,10 @@ static void test_every_type(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reads_what_is_written), cmocka_unit_test(test_every_cut_and_change),
-        cmocka_unit_test(test_refusals),              cmocka_unit_test(test_every_type),
+        cmocka_unit_test(test_reads_what_is_written),
+        cmocka_unit_test(test_every_cut_and_change),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_every_type),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

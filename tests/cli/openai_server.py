@@ -13,9 +13,10 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 1000
 
-    def __init__(self, first=0.0, between=0.0, key=None, faults=None, fewer=0, usage=True, gather=1):
+    def __init__(self, first=0.0, between=0.0, key=None, faults=None, fewer=0, usage=True, gather=1, workers=()):
         super().__init__(("127.0.0.1", 0), Handler)
         self.first, self.between, self.key, self.fewer, self.usage = first, between, key, fewer, usage
+        self.workers = workers  # request i is told to be computed by workers[i % len(workers)]; None: by nobody
         self.faults = faults or {}  # {which request: what goes wrong}
         self.asked, self.running, self.most, self.gather = [], 0, 0, gather
         self.change = threading.Condition()
@@ -88,7 +89,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             server.change.wait_for(lambda: server.most >= server.gather, timeout=60)
         self.runs = True
         try:
-            self.answer(body, server.faults.get(number))
+            self.answer(body, server.faults.get(number), number)
         finally:
             self.leave()
 
@@ -98,7 +99,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.server.running -= self.runs
         self.runs = False
 
-    def answer(self, body, fault):
+    def answer(self, body, fault, number):
         server = self.server
         chat = self.path == "/v1/chat/completions"
         if self.path not in ("/v1/completions", "/v1/chat/completions") or not body["stream"] or not body["ignore_eos"]:
@@ -113,6 +114,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
+        worker = server.workers[number % len(server.workers)] if server.workers else None
+        if worker is not None:
+            self.send_header("X-Worker", worker)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         tokens = body["max_completion_tokens" if chat else "max_tokens"] - server.fewer

@@ -35,6 +35,20 @@ class Loads(unittest.TestCase):
         self.assertTrue(done.stderr.startswith("coterie: "), done.stderr)
         return done.stderr
 
+    def test_workers(self):
+        """Of 12 requests a has 6, b 3 and c 3: 1.5 times the mean; 33 + 7 tokens each, of which 16 are cached."""
+        with Server(workers=("a", "b", "a", "c")) as server:
+            got = self.measure(server, "-n", 12, "--input-tokens", 33, "--output-tokens", 7)
+            text = run(server.url, "-n", 12, "--input-tokens", 33, "--output-tokens", 7).stdout
+        self.assertEqual((got["workers"], got["busiest_over_mean"]), (3, 1.5))
+        self.assertIn("workers      3, tokens computed by the busiest 1.500 of the mean\n", text)
+        for workers in (("a", None, "a"), ()):  # not each answer tells
+            with Server(workers=workers) as server:
+                got = self.measure(server, "-n", 4)
+                text = run(server.url, "-n", 4).stdout
+            self.assertFalse({"workers", "busiest_over_mean"} & got.keys())
+            self.assertIn("workers      not told: not each answer has a head X-Worker\n", text)
+
     def test_closed_loop(self):
         with Server(first=0.01, between=0.001, gather=4) as server:
             got = self.measure(server, "-n", 24, "-c", 4, "--input-tokens", 33, "--output-tokens", 7)

@@ -74,8 +74,8 @@ static void pad(cot_buffer *buffer, size_t alignment)
     while (buffer->bytes % alignment) append(buffer, "", 1);
 }
 
-void gguf_tensor(gguf_file *file, const char *name, uint32_t type, const int64_t *shape, int dims, const void *data,
-                 size_t bytes)
+void gguf_tensor(gguf_file *file, const char *name, uint32_t type, const int64_t *shape, int dims,
+                 const void *data, size_t bytes)
 {
     pad(&file->data, alignment_of(file));
     file->tensor_count++;

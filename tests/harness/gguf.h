@@ -22,8 +22,8 @@ void gguf_string(gguf_file *file, const char *key, const char *value);
 void gguf_strings(gguf_file *file, const char *key, const char *const *values, size_t count);
 void gguf_array(gguf_file *file, const char *key, cot_gguf_type type, size_t count); // its values follow
 /* `shape`: the fastest last. */
-void gguf_tensor(gguf_file *file, const char *name, uint32_t type, const int64_t *shape, int dims, const void *data,
-                 size_t bytes);
+void gguf_tensor(gguf_file *file, const char *name, uint32_t type, const int64_t *shape, int dims,
+                 const void *data, size_t bytes);
 /* The whole file, malloc'd to its very size; `*file` is as before. */
 uint8_t *gguf_bytes(const gguf_file *file, size_t *bytes);
 void gguf_free(gguf_file *file);
