@@ -139,6 +139,18 @@ static void refused(http_fixture *f, const char *request, size_t bytes, int stat
     free(answer.body);
 }
 
+static void answered(http_fixture *f, const char *request, const char *body)
+{
+    test_peer peer = http_join(f);
+    test_answer answer = {0};
+    assert_true(test_peer_tell(&peer, request));
+    assert_true(test_peer_answer(&peer, &answer, false));
+    assert_int_equal(answer.status, 200);
+    assert_string_equal(answer.body, body);
+    test_peer_close(&peer);
+    free(answer.body);
+}
+
 static void test_bad(void **state)
 {
     http_fixture *const f = *state;
@@ -170,18 +182,10 @@ static void test_extensions(void **state)
         const int n =
             snprintf(text, sizeof text, POST "Transfer-Encoding: chunked\r\n\r\n1;%0*d\r\nA\r\n0;x\r\n\r\n",
                      LINE - 3 + more, 0);
-        if (more) {
+        if (more)
             refused(f, text, (size_t)n, 400);
-            continue;
-        }
-        test_peer peer = http_join(f);
-        test_answer answer = {0};
-        assert_true(test_peer_tell(&peer, text));
-        assert_true(test_peer_answer(&peer, &answer, false));
-        assert_int_equal(answer.status, 200);
-        assert_string_equal(answer.body, "POST /echo ? @a\nA");
-        test_peer_close(&peer);
-        free(answer.body);
+        else
+            answered(f, text, "POST /echo ? @a\nA");
     }
     http_turn_until_alone(f);
 }
@@ -197,17 +201,10 @@ static void test_limits(void **state)
         const int n = snprintf(text, sizeof text, "GET /echo HTTP/1.1\r\nHost: a\r\nX: %0*d\r\n\r\n",
                                1000 - 36 + more, 0);
         assert_int_equal(n, 1000 + more);
-        if (more) {
+        if (more)
             refused(f, text, (size_t)n, 431);
-            continue;
-        }
-        test_peer peer = http_join(f);
-        test_answer answer = {0};
-        assert_true(test_peer_tell(&peer, text));
-        assert_true(test_peer_answer(&peer, &answer, false));
-        assert_int_equal(answer.status, 200);
-        test_peer_close(&peer);
-        free(answer.body);
+        else
+            answered(f, text, "GET /echo ? @a\n");
     }
     snprintf(text, sizeof text, "GET /%01000d", 0);
     refused(f, text, strlen(text), 414);
