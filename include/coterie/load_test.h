@@ -109,6 +109,27 @@ typedef struct cot_load_test_report {
 cot_status cot_load_test_run(const cot_load_test_options *options, cot_load_test_report *report,
                              cot_error *error);
 
+/* ---- traces ---- */
+
+enum { COT_LOAD_TEST_HASHED = 512 }; /* tokens that a hash id of a trace stands for */
+
+/* A request of a trace in the form of Mooncake's: JSON lines with timestamp (ms), input_length, output_length and, where prompts have
+ * common beginnings, hash_ids, one for each 512 tokens of the prompt and its last part. */
+typedef struct cot_load_test_line {
+    int64_t at_ns;
+    int64_t input_tokens, output_tokens; /* 1 to 16,777,216; 0 to 16,777,216 */
+    size_t first_block, blocks;          /* its hash ids, in the list; 0 blocks: it has none */
+} cot_load_test_line;
+
+/* Hash ids of many lines, below 2^28. All zero is empty; the caller frees `ids`. */
+typedef struct cot_load_test_ids {
+    uint32_t *ids; /* [count] */
+    size_t count, room;
+} cot_load_test_ids;
+
+/* Reads a line, and adds its hash ids to the list. Returns NULL, or what is wrong with it, of which nothing is added then. */
+const char *cot_load_test_read_line(cot_load_test_line *line, cot_load_test_ids *list, const char *text);
+
 #ifdef __cplusplus
 }
 #endif

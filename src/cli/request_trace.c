@@ -2,73 +2,28 @@
 #include "command.h"
 #include "whole_file.h"
 
-#include <jansson.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_TOKENS = 16 << 20, MOST_NUMBER = 1 << 28 };
-
-static bool grow(void **array, size_t *room, size_t count, size_t bytes)
-{
-    if (count < *room) return true;
-    const size_t wanted = *room ? 2 * *room : 4096;
-    void *grown = realloc(*array, wanted * bytes);
-    if (!grown) return false;
-    *array = grown;
-    *room = wanted;
-    return true;
-}
-
-static bool add_block(request_trace *t, const json_t *number)
-{
-    void *blocks = t->blocks;
-    if (!json_is_integer(number) || json_integer_value(number) < 0 ||
-        json_integer_value(number) >= MOST_NUMBER ||
-        !grow(&blocks, &t->block_room, t->block_count, sizeof *t->blocks))
-        return false;
-    t->blocks = blocks;
-    const uint32_t value = (uint32_t)json_integer_value(number);
-    t->blocks[t->block_count++] = value;
-    if (value >= t->numbers) t->numbers = value + 1;
-    return true;
-}
-
 /* NULL, or what is wrong. */
-static const char *read_request(request_trace *t, const char *line)
+static const char *read_request(request_trace *t, const char *text)
 {
-    void *requests = t->requests;
-    if (!grow(&requests, &t->room, t->count, sizeof *t->requests)) return "out of memory";
-    t->requests = requests;
-    json_t *const row = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
-    const json_t *const at = json_object_get(row, "timestamp"),
-                        *const input = json_object_get(row, "input_length"),
-                        *const output = json_object_get(row, "output_length"),
-                        *const ids = json_object_get(row, "hash_ids");
-    const char *wrong = NULL;
-    traced_request r = {.first = t->block_count, .blocks = json_array_size(ids)};
-    if (!json_is_number(at) || !(fabs(json_number_value(at)) < 1e12))
-        wrong = "timestamp is no time in milliseconds";
-    else if (!json_is_integer(input) || json_integer_value(input) < 1 ||
-             json_integer_value(input) > MOST_TOKENS)
-        wrong = "input_length is not 1 to 16777216";
-    else if (!json_is_integer(output) || json_integer_value(output) < 0 ||
-             json_integer_value(output) > MOST_TOKENS)
-        wrong = "output_length is not 0 to 16777216";
-    else if (!json_is_array(ids) ||
-             r.blocks != ((size_t)json_integer_value(input) + REQUEST_TRACE_BLOCK - 1) / REQUEST_TRACE_BLOCK)
-        wrong = "hash_ids are not one for each 512 tokens of input_length";
-    if (!wrong) {
-        r.at_ns = (int64_t)(json_number_value(at) * 1e6);
-        r.tokens = (uint64_t)json_integer_value(input);
-        r.answer = (uint64_t)json_integer_value(output);
-        if (t->count && r.at_ns < t->requests[t->count - 1].at_ns) wrong = "timestamp goes back";
+    if (t->count == t->room) {
+        const size_t room = t->room ? 2 * t->room : 4096;
+        cot_load_test_line *grown = realloc(t->requests, room * sizeof *grown);
+        if (!grown) return "out of memory";
+        t->requests = grown;
+        t->room = room;
     }
-    for (size_t i = 0; !wrong && i < r.blocks; i++)
-        if (!add_block(t, json_array_get(ids, i))) wrong = "a hash id is not 0 to 268435455";
-    json_decref(row);
-    if (!wrong) t->requests[t->count++] = r;
-    return wrong;
+    cot_load_test_line *r = &t->requests[t->count];
+    const char *const wrong = cot_load_test_read_line(r, &t->blocks, text);
+    if (wrong) return wrong;
+    if (!r->blocks) return "no hash_ids";
+    if (t->count && r->at_ns < r[-1].at_ns) return "its time goes back";
+    for (size_t i = r->first_block; i < t->blocks.count; i++)
+        if (t->blocks.ids[i] >= t->numbers) t->numbers = t->blocks.ids[i] + 1;
+    t->count++;
+    return NULL;
 }
 
 bool request_trace_read(request_trace *t, const char *path)
@@ -97,6 +52,6 @@ bool request_trace_read(request_trace *t, const char *path)
 void request_trace_free(request_trace *t)
 {
     free(t->requests);
-    free(t->blocks);
+    free(t->blocks.ids);
     *t = (request_trace){0};
 }

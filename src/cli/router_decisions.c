@@ -11,7 +11,7 @@
 #include <time.h>
 
 enum {
-    PARTS = REQUEST_TRACE_BLOCK / ROUTER_BLOCK,
+    PARTS = COT_LOAD_TEST_HASHED / ROUTER_BLOCK,
     HASH_ROUNDS = 101,
     IN_FLIGHT = 4096,
     AT_ONCE = 16,
@@ -51,7 +51,7 @@ static uint64_t mix(uint64_t x)
 /* The ids of a traced block: drawn from its number. */
 static void draw_ids(int32_t *ids, uint32_t number)
 {
-    for (uint32_t i = 0; i < REQUEST_TRACE_BLOCK; i++)
+    for (uint32_t i = 0; i < COT_LOAD_TEST_HASHED; i++)
         ids[i] = (int32_t)(mix((uint64_t)number << 10 | i) % 100000);
 }
 
@@ -69,14 +69,14 @@ static bool make_keys(bench *b)
     const request_trace *t = b->trace;
     b->first = calloc(t->count + 1, sizeof *b->first);
     for (size_t i = 0; b->first && i < t->count; i++)
-        b->first[i + 1] = b->first[i] + t->requests[i].tokens / ROUTER_BLOCK;
+        b->first[i + 1] = b->first[i] + (size_t)t->requests[i].input_tokens / ROUTER_BLOCK;
     b->keys = b->first ? calloc(b->first[t->count] + PARTS, sizeof *b->keys) : NULL;
     for (size_t i = 0; b->keys && i < t->count; i++) {
         uint64_t *const keys = b->keys + b->first[i];
         const size_t blocks = b->first[i + 1] - b->first[i];
         for (size_t at = 0; at < blocks; at += PARTS) {
-            int32_t ids[REQUEST_TRACE_BLOCK];
-            draw_ids(ids, t->blocks[t->requests[i].first + at / PARTS]);
+            int32_t ids[COT_LOAD_TEST_HASHED];
+            draw_ids(ids, t->blocks.ids[t->requests[i].first_block + at / PARTS]);
             hash_blocks(keys + at, ids, blocks - at < PARTS ? blocks - at : PARTS, at ? &keys[at - 1] : NULL);
         }
     }
@@ -141,14 +141,15 @@ static int by_size(const void *a, const void *b)
 /* A request comes, another is over. */
 static bool decide(bench *b, size_t i, const uint64_t *keys, uint64_t *in_flight, uint64_t n)
 {
-    const traced_request *r = &b->trace->requests[i];
+    const cot_load_test_line *r = &b->trace->requests[i];
     const size_t blocks = b->first[i + 1] - b->first[i];
     const int64_t now_ns = (int64_t)n * 1000;
     cot_route_index_match(b->index, b->depth, keys, blocks);
-    const cot_route_request request = {blocks, r->tokens, r->answer, b->depth};
+    const cot_route_request request = {blocks, (uint64_t)r->input_tokens, (uint64_t)r->output_tokens,
+                                       b->depth};
     cot_route_decision d;
     uint64_t *slot = &in_flight[n % IN_FLIGHT];
-    if (*slot) cot_route_ended(b->book, *slot, r->answer, now_ns);
+    if (*slot) cot_route_ended(b->book, *slot, (uint64_t)r->output_tokens, now_ns);
     *slot = cot_route_choose(b->book, &request, now_ns, &d)
                 ? cot_route_assigned(b->book, &request, &d, now_ns)
                 : 0;

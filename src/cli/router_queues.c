@@ -95,10 +95,11 @@ static void evict(simulation *s, size_t w)
 }
 
 /* Nobody asks for an answer's blocks again. */
-static void keep_answer(simulation *s, size_t w, const traced_request *r)
+static void keep_answer(simulation *s, size_t w, const cot_load_test_line *r)
 {
     lru *l = &s->workers[w].lru;
-    uint64_t n = (r->tokens + r->answer) / REQUEST_TRACE_BLOCK - r->tokens / REQUEST_TRACE_BLOCK;
+    int64_t n =
+        (r->input_tokens + r->output_tokens) / COT_LOAD_TEST_HASHED - r->input_tokens / COT_LOAD_TEST_HASHED;
     for (; n; n--) {
         touch(l, s->trace->numbers + 1 + (uint32_t)(l->answered++ % (uint64_t)s->options->pages));
         evict(s, w);
@@ -112,7 +113,7 @@ static void go_on(simulation *s, size_t w, int64_t now_ns)
     size_t left = 0;
     for (size_t i = 0; i < at->count; i++) {
         sent *p = &at->sent[i];
-        const traced_request *r = &s->trace->requests[p->request];
+        const cot_load_test_line *r = &s->trace->requests[p->request];
         if (!p->began && p->first_token_ns <= now_ns) {
             cot_route_began(s->book, p->number, p->first_token_ns);
             p->began = true;
@@ -121,9 +122,9 @@ static void go_on(simulation *s, size_t w, int64_t now_ns)
             at->sent[left++] = *p;
             continue;
         }
-        cot_route_ended(s->book, p->number, r->answer, p->end_ns);
+        cot_route_ended(s->book, p->number, (uint64_t)r->output_tokens, p->end_ns);
         for (size_t b = 0; s->options->pinned && b < r->blocks; b++)
-            at->lru.pins[s->trace->blocks[r->first + b] + 1]--;
+            at->lru.pins[s->trace->blocks.ids[r->first_block + b] + 1]--;
         if (s->options->generated) keep_answer(s, w, r);
     }
     at->count = left;
@@ -142,10 +143,10 @@ static bool send(worker *w, sent prompt)
     return true;
 }
 
-static void count_blocks(simulation *s, const traced_request *r, size_t cached)
+static void count_blocks(simulation *s, const cot_load_test_line *r, size_t cached)
 {
     for (size_t i = 0; i < r->blocks; i++) {
-        bool *seen = &s->seen[s->trace->blocks[r->first + i]];
+        bool *seen = &s->seen[s->trace->blocks.ids[r->first_block + i]];
         if (i >= cached) *(*seen ? &s->lost : &s->novel) += 1;
         *seen = true;
     }
@@ -159,25 +160,26 @@ static bool out_of_memory(void)
 
 static bool arrive(simulation *s, size_t request)
 {
-    const traced_request *r = &s->trace->requests[request];
-    const uint64_t *keys = s->keys + r->first;
-    const uint32_t *blocks = s->trace->blocks + r->first;
+    const cot_load_test_line *r = &s->trace->requests[request];
+    const uint64_t *keys = s->keys + r->first_block;
+    const uint32_t *blocks = s->trace->blocks.ids + r->first_block;
     for (size_t w = 0; w < s->options->workers; w++) go_on(s, w, r->at_ns);
     cot_route_index_match(s->index, s->depth, keys, r->blocks);
-    const cot_route_request asked = {r->blocks, r->tokens, r->answer, s->depth};
+    const cot_route_request asked = {r->blocks, (uint64_t)r->input_tokens, (uint64_t)r->output_tokens,
+                                     s->depth};
     cot_route_decision d;
     if (!cot_route_choose(s->book, &asked, r->at_ns, &d)) return out_of_memory();
     const uint64_t number = cot_route_assigned(s->book, &asked, &d, r->at_ns);
     worker *w = &s->workers[d.target];
-    const double work_ns = 1e9 * (double)(r->tokens - d.cached) / s->options->tokens_per_second;
+    const double work_ns = 1e9 * ((double)r->input_tokens - (double)d.cached) / s->options->tokens_per_second;
     const int64_t begin = w->free_ns > r->at_ns ? w->free_ns : r->at_ns;
     w->free_ns = begin + (int64_t)work_ns;
     w->work_ns += work_ns;
-    const int64_t end_ns = w->free_ns + (int64_t)((double)r->answer * s->options->token_ns);
+    const int64_t end_ns = w->free_ns + (int64_t)((double)r->output_tokens * s->options->token_ns);
     if (!number || !send(w, (sent){number, request, w->free_ns, end_ns, false})) return out_of_memory();
     s->ttft[request] = (double)(w->free_ns - r->at_ns) / 1e9;
     s->found += (double)d.cached;
-    s->asked += (double)r->tokens;
+    s->asked += (double)r->input_tokens;
     count_blocks(s, r, s->depth[d.target]);
     cot_route_stored stored = {0};
     if (cot_route_index_store(s->index, d.target, NULL, keys, r->blocks, &stored)) return out_of_memory();
@@ -232,7 +234,7 @@ static bool open_workers(simulation *s, cot_route_policy policy)
                  numbers = (size_t)s->trace->numbers + (size_t)s->options->pages + 1;
     cot_error error;
     if (cot_route_index_open(&s->index, workers, &error) ||
-        cot_route_book_open(&s->book, workers, REQUEST_TRACE_BLOCK, policy, s->options->seed, &error)) {
+        cot_route_book_open(&s->book, workers, COT_LOAD_TEST_HASHED, policy, s->options->seed, &error)) {
         cot_complain_of(&error);
         return false;
     }
@@ -240,9 +242,9 @@ static bool open_workers(simulation *s, cot_route_policy policy)
     s->depth = calloc(workers, sizeof *s->depth);
     s->seen = calloc((size_t)s->trace->numbers + 1, sizeof *s->seen);
     s->ttft = calloc(s->trace->count, sizeof *s->ttft);
-    s->keys = calloc(s->trace->block_count + 1, sizeof *s->keys);
+    s->keys = calloc(s->trace->blocks.count + 1, sizeof *s->keys);
     if (!s->workers || !s->depth || !s->seen || !s->ttft || !s->keys) return out_of_memory();
-    for (size_t i = 0; i < s->trace->block_count; i++) s->keys[i] = key_of(s->trace->blocks[i]);
+    for (size_t i = 0; i < s->trace->blocks.count; i++) s->keys[i] = key_of(s->trace->blocks.ids[i]);
     for (size_t w = 0; w < workers; w++) {
         lru *l = &s->workers[w].lru;
         l->newer = calloc(numbers, sizeof *l->newer);

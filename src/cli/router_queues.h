@@ -8,7 +8,7 @@
 
 typedef struct queues_options {
     size_t workers;
-    int64_t pages;            // of REQUEST_TRACE_BLOCK tokens, of each
+    int64_t pages;            // of COT_LOAD_TEST_HASHED tokens, of each
     double tokens_per_second; // computed
     double token_ns;          // that each token of an answer takes; it delays nothing else
     bool generated;           // answers' blocks enter the LRU, too

@@ -12,7 +12,7 @@
 #include <time.h>
 
 enum { MOST_REQUESTS = 10000000, MOST_TOKENS = 16 << 20, MOST_BYTES = 1 << 30 };
-enum { STREAM_TIMES = 1, STREAM_IDS = 2, HASHED_TOKENS = 512, MOST_HASH_ID = 1 << 28 };
+enum { STREAM_TIMES = 1, STREAM_IDS = 2 };
 static const uint64_t STREAM_BLOCKS = UINT64_C(1) << 32; // and a hash id, beyond all requests
 
 static bool add(cot_load_test_plan *plan, size_t *room, cot_load_test_request request)
@@ -42,67 +42,50 @@ static bool read_time(const char *text, int64_t *ns)
     return *rest == ',';
 }
 
-static bool read_csv(const char *line, cot_load_test_request *request)
+/* NULL, or what is wrong. */
+static const char *read_csv(const char *line, cot_load_test_request *request)
 {
     long long input, output;
     int end = 0;
     const char *const comma = strchr(line, ',');
-    if (!read_time(line, &request->at_ns) || !comma) return false;
-    if (sscanf(comma, ",%lld,%lld%n", &input, &output, &end) != 2 || comma[end]) return false;
+    if (!comma || !read_time(line, &request->at_ns)) return "its first column is no time";
+    if (sscanf(comma, ",%lld,%lld%n", &input, &output, &end) != 2 || comma[end] || input < 1 ||
+        input > MOST_TOKENS || output < 0 || output > MOST_TOKENS)
+        return "its columns behind the time are not input tokens, 1 to 16777216, and output tokens, 0 to "
+               "16777216";
     request->input_tokens = input;
     request->output_tokens = output;
-    return true;
+    return NULL;
 }
 
-static bool add_hash_id(cot_load_test_plan *plan, uint32_t id, size_t *novel)
+/* Counts those of its hash ids that no request had before. False: out of memory. */
+static bool count_novel(cot_load_test_plan *plan, cot_load_test_request *request)
 {
-    void *blocks = plan->blocks, *seen = plan->seen;
-    const size_t had = plan->seen_bytes;
-    const bool room = cot_grow(&blocks, &plan->block_room, plan->block_count + 1, sizeof *plan->blocks) &
-                      cot_grow(&seen, &plan->seen_bytes, id / 8 + 1, 1);
-    plan->blocks = blocks;
-    plan->seen = seen;
-    if (plan->seen_bytes > had) memset(plan->seen + had, 0, plan->seen_bytes - had);
-    if (!room) return false;
-    *novel += !(plan->seen[id / 8] >> id % 8 & 1);
-    plan->seen[id / 8] |= (uint8_t)(1 << id % 8);
-    plan->blocks[plan->block_count++] = id;
-    return true;
-}
-
-/* One hash id for each 512 tokens of the prompt, or none at all. */
-static bool read_hash_ids(cot_load_test_plan *plan, const json_t *ids, cot_load_test_request *request)
-{
-    request->first_block = plan->block_count;
-    request->blocks = json_array_size(ids);
-    if (!ids) return true;
-    if ((int64_t)request->blocks != (request->input_tokens + HASHED_TOKENS - 1) / HASHED_TOKENS) return false;
     for (size_t i = 0; i < request->blocks; i++) {
-        const json_t *const id = json_array_get(ids, i);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= MOST_HASH_ID ||
-            !add_hash_id(plan, (uint32_t)json_integer_value(id), &request->novel))
-            return false;
+        const uint32_t id = plan->blocks.ids[request->first_block + i];
+        const size_t had = plan->seen_bytes;
+        void *seen = plan->seen;
+        if (!cot_grow(&seen, &plan->seen_bytes, id / 8 + 1, 1)) return false;
+        plan->seen = seen;
+        if (plan->seen_bytes > had) memset(plan->seen + had, 0, plan->seen_bytes - had);
+        request->novel += !(plan->seen[id / 8] >> id % 8 & 1);
+        plan->seen[id / 8] |= (uint8_t)(1 << id % 8);
     }
     return true;
 }
 
-static bool read_json(cot_load_test_plan *plan, const char *line, cot_load_test_request *request)
+/* NULL, or what is wrong. */
+static const char *read_json(cot_load_test_plan *plan, const char *text, cot_load_test_request *request)
 {
-    json_t *const row = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
-    const json_t *const at = json_object_get(row, "timestamp"),
-                        *const input = json_object_get(row, "input_length"),
-                        *const output = json_object_get(row, "output_length");
-    bool good = json_is_number(at) && json_is_integer(input) && json_is_integer(output) &&
-                fabs(json_number_value(at)) < 1e12 && json_integer_value(input) >= 1 &&
-                json_integer_value(input) <= MOST_TOKENS;
-    if (good) {
-        request->at_ns = (int64_t)(json_number_value(at) * 1e6);
-        request->input_tokens = json_integer_value(input);
-        request->output_tokens = json_integer_value(output);
-        good = read_hash_ids(plan, json_object_get(row, "hash_ids"), request);
-    }
-    json_decref(row);
-    return good;
+    cot_load_test_line line;
+    const char *const wrong = cot_load_test_read_line(&line, &plan->blocks, text);
+    if (wrong) return wrong;
+    request->at_ns = line.at_ns;
+    request->input_tokens = line.input_tokens;
+    request->output_tokens = line.output_tokens;
+    request->first_block = line.first_block;
+    request->blocks = line.blocks;
+    return count_novel(plan, request) ? NULL : "out of memory";
 }
 
 /* Lengths times the scale, 1 at least; of a prompt of blocks its last one keeps a token. */
@@ -146,21 +129,15 @@ static cot_status read_trace(cot_load_test_plan *plan, const cot_load_test_optio
     char *rest = plan->text;
     int64_t first = 0, last = 0;
     const double speed = o->speed > 0 ? o->speed : 1, by = o->length_scale > 0 ? o->length_scale : 1;
-    plan->block_tokens = (int64_t)lround(HASHED_TOKENS * by);
+    plan->block_tokens = (int64_t)lround(COT_LOAD_TEST_HASHED * by);
     if (plan->block_tokens < 1) plan->block_tokens = 1;
     for (char *line; (line = next_line(&rest));) {
         if ((number++ == 0 && csv) || !*line) continue;
         if (o->requests && (int64_t)plan->count == o->requests) break;
         cot_load_test_request r = {0};
-        if (!(csv ? read_csv(line, &r) : read_json(plan, line, &r)) || r.input_tokens < 1 ||
-            r.input_tokens > MOST_TOKENS || r.output_tokens < 0 || r.output_tokens > MOST_TOKENS ||
-            (plan->count && r.at_ns < last)) {
-            return cot_fail(error, COT_MALFORMED,
-                            "'%s' line %zu: not a time that does not go back, input tokens from 1, and "
-                            "output tokens; hash_ids, "
-                            "where there are any, are one for each 512 input tokens",
-                            o->trace, number);
-        }
+        const char *wrong = csv ? read_csv(line, &r) : read_json(plan, line, &r);
+        if (!wrong && plan->count && r.at_ns < last) wrong = "its time goes back";
+        if (wrong) return cot_fail(error, COT_MALFORMED, "'%s' line %zu: %s", o->trace, number, wrong);
         if (!plan->count) first = r.at_ns;
         last = r.at_ns;
         r.at_ns = (int64_t)((double)(r.at_ns - first) / speed);
@@ -268,7 +245,7 @@ void cot_load_test_plan_free(cot_load_test_plan *plan)
 {
     free(plan->requests);
     free(plan->text);
-    free(plan->blocks);
+    free(plan->blocks.ids);
     free(plan->seen);
     *plan = (cot_load_test_plan){0};
 }
@@ -283,7 +260,7 @@ static uint64_t bits_of(const cot_load_test_plan *plan, size_t index, uint64_t s
 {
     const cot_load_test_request *const r = &plan->requests[index];
     if (!r->blocks) return cot_random_bits(seed, STREAM_IDS + index, (uint64_t)t);
-    const uint32_t id = plan->blocks[r->first_block + (size_t)(t / plan->block_tokens)];
+    const uint32_t id = plan->blocks.ids[r->first_block + (size_t)(t / plan->block_tokens)];
     return cot_random_bits(seed, STREAM_BLOCKS + id, (uint64_t)(t % plan->block_tokens));
 }
 

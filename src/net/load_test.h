@@ -16,11 +16,10 @@ typedef struct cot_load_test_request {
 typedef struct cot_load_test_plan {
     cot_load_test_request *requests;
     size_t count;
-    char *text;       // that prompts point into
-    uint32_t *blocks; // hash ids of a trace's requests; equal ones are equal beginnings
-    size_t block_count, block_room;
-    int64_t block_tokens; // of each, scaled
-    uint8_t *seen;        // [seen_bytes] a bit for each hash id that came
+    char *text;               // that prompts point into
+    cot_load_test_ids blocks; // hash ids of a trace's requests; equal ones are equal beginnings
+    int64_t block_tokens;     // of each, scaled
+    uint8_t *seen;            // [seen_bytes] a bit for each hash id that came
     size_t seen_bytes;
 } cot_load_test_plan;
 

@@ -135,7 +135,7 @@ class Queues(unittest.TestCase):
 
     def test_refused_traces(self):
         good = {"timestamp": 5, "input_length": 600, "output_length": 3, "hash_ids": [0, 1]}
-        self.refused([good, {**good, "timestamp": 4}], "line 2: timestamp goes back")
+        self.refused([good, {**good, "timestamp": 4}], "line 2: its time goes back")
         self.refused([good, {**good, "input_length": -600}], "line 2: input_length is not 1 to 16777216")
         self.refused([{**good, "output_length": -1}], "line 1: output_length is not 0 to 16777216")
         self.refused([{**good, "hash_ids": [0]}], "line 1: hash_ids are not one for each 512 tokens of input_length")
