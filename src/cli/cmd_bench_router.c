@@ -7,16 +7,21 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct settings {
-    const char *requests, *policy;
+    const char *requests;
+    int policy; // in policies
     int64_t targets, pages, seed;
     double prefill_rate, token_ms;
     bool queues, generated, pinned, json;
 };
 
-enum { DECISION_TARGETS = 256, QUEUE_TARGETS = 8 };
+enum { DECISION_TARGETS = 256, QUEUE_TARGETS = 8, EACH = 0 };
+
+/* EACH, then cot_route_policy_names. */
+static const char *const policies[] = {"each",   "joint",  "kv",          "least",
+                                       "dynamo", "random", "round-robin", NULL};
+_Static_assert(sizeof policies / sizeof *policies == COT_ROUTE_POLICIES + 2, "a policy has no name here");
 
 static void print_object(json_t *o)
 {
@@ -100,17 +105,11 @@ static int bench_queues(const struct settings *s, const request_trace *trace, co
 static int bench_router(const void *settings)
 {
     const struct settings *s = settings;
-    int policy = 0;
-    while (s->policy && cot_route_policy_names[policy] && strcmp(s->policy, cot_route_policy_names[policy]))
-        policy++;
-    if (!cot_route_policy_names[policy]) {
-        cot_complain("'%s' is no policy: joint, kv, least, dynamo, random, round-robin", s->policy);
-        return COT_EXIT_USAGE;
-    }
     request_trace trace;
     if (!request_trace_read(&trace, s->requests)) return COT_EXIT_FAILURE;
-    const int status = s->queues ? bench_queues(s, &trace, (cot_route_policy)policy, !s->policy)
-                                 : bench_decisions(s, &trace, (cot_route_policy)policy);
+    const cot_route_policy policy = s->policy == EACH ? COT_ROUTE_JOINT : (cot_route_policy)(s->policy - 1);
+    const int status =
+        s->queues ? bench_queues(s, &trace, policy, s->policy == EACH) : bench_decisions(s, &trace, policy);
     request_trace_free(&trace);
     return status;
 }
@@ -119,9 +118,8 @@ static int bench_router(const void *settings)
 static const cot_option router_options[] = {
     {"targets", 0, COT_OPTION_INTEGER, "N", "0", "targets (0: 256, or 8 with --queues)", AT(targets),
      .least = 0, .most = COT_ROUTE_MOST_TARGETS},
-    {"policy", 0, COT_OPTION_TEXT, "NAME", NULL,
-     "joint, kv, least, dynamo, random or round-robin (default joint, with --queues all of them)",
-     AT(policy)},
+    {"policy", 0, COT_OPTION_CHOICE, "NAME", "each",
+     "by what a target is taken; without --queues each is joint alone", AT(policy), .choices = policies},
     {"json", 0, COT_OPTION_FLAG, NULL, NULL, "print JSON", AT(json)},
     {0}};
 static const cot_option queue_options[] = {

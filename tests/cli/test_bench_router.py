@@ -147,7 +147,7 @@ class Queues(unittest.TestCase):
                      "--targets", 1)
         done = run(self.write([good]), "--policy", "best")
         self.assertEqual(done.returncode, 2)
-        self.assertIn("'best' is no policy", done.stderr)
+        self.assertIn("--policy takes each, joint, kv, least, dynamo, random or round-robin, not 'best'", done.stderr)
 
 
 if __name__ == "__main__":
