@@ -323,7 +323,7 @@ cot_status cot_engine_set_link(cot_engine *engine, const cot_engine_link *link, 
 
 /* The phases that traffic is counted for, NULL at the end. Constant. */
 const char *const *cot_engine_phases(void);
-enum { COT_STATS_PHASES = 5, COT_STATS_TIMES = 10 };
+enum { COT_STATS_PHASES = 6, COT_STATS_TIMES = 10 };
 
 /* What became of the tokens at home on one rank, over MoE layers: each token counts once a layer. */
 typedef struct cot_rank_routing {

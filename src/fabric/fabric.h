@@ -19,7 +19,8 @@
 /* What traffic is for; bytes and messages are counted for each. X(NAME, "name") */
 #define COT_PHASE_LIST(X)                                                                                    \
     X(DISPATCH, "dispatch")                                                                                  \
-    X(COMBINE, "combine") X(ATTENTION, "attention") X(METADATA, "metadata") X(CONTROL, "control")
+    X(COMBINE, "combine")                                                                                    \
+    X(ATTENTION, "attention") X(METADATA, "metadata") X(CONTROL, "control") X(MIGRATION, "migration")
 
 typedef enum cot_phase {
 #define COT_PHASE_ENUM(name, text) COT_PHASE_##name,
@@ -44,7 +45,9 @@ typedef uint64_t cot_sym; // offset into every rank's heap
 
 /* What part of a program a rank is at, for messages. X(NAME, "name") */
 #define COT_STAGE_LIST(X)                                                                                    \
-    X(NONE, "") X(LOADING, "loading") X(IDLE, "between steps") X(LAYER, "layer") X(LOGITS, "logits")
+    X(NONE, "")                                                                                              \
+    X(LOADING, "loading") X(IDLE, "between steps") X(LAYER, "layer") X(LOGITS, "logits")                     \
+        X(MOVING, "moving experts")
 
 typedef enum cot_stage {
 #define COT_STAGE_ENUM(name, text) COT_STAGE_##name,

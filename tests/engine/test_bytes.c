@@ -458,7 +458,8 @@ static void the_shipped_model(void **state)
 static void phases_have_names(void **state)
 {
     (void)state;
-    static const char *const names[] = {"dispatch", "combine", "attention", "metadata", "control"};
+    static const char *const names[] = {"dispatch", "combine", "attention",
+                                        "metadata", "control", "migration"};
     const char *const *phases = cot_engine_phases();
     for (int p = 0; p < COT_STATS_PHASES; p++) assert_string_equal(phases[p], names[p]);
     assert_null(phases[COT_STATS_PHASES]);

@@ -177,7 +177,7 @@ static void test_shares(void **state)
 static void test_names(void **state)
 {
     (void)state;
-    const char *const names[] = {"dispatch", "combine", "attention", "metadata", "control"};
+    const char *const names[] = {"dispatch", "combine", "attention", "metadata", "control", "migration"};
     for (int p = 0; p < COT_PHASES; p++) assert_string_equal(cot_phase_name((cot_phase)p), names[p]);
     assert_string_equal(cot_phase_name(COT_PHASES), "?");
     assert_string_equal(cot_phase_name((cot_phase)-1), "?");
