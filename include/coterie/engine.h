@@ -285,6 +285,25 @@ size_t cot_engine_sequences(const cot_engine *engine, cot_engine_sequence *seque
 cot_status cot_engine_layout(cot_engine *engine, cot_expert_layout *layout, uint64_t *epoch,
                              cot_error *error);
 
+/* Why an expert did not come where it was to go. X(NAME, "name") */
+#define COT_MOVE_OUTCOME_LIST(X)                                                                             \
+    X(CANCELLED, "cancelled")                                                                                \
+    X(TIMED_OUT, "timed out") /* its copy was not whole within the group's time-out */                       \
+    X(DIFFERED, "differed")   /* a chunk came changed as often as it was sent */                             \
+    X(NO_SLOT, "no slot")     /* its rank has no free slot in the layer */                                   \
+    X(REFUSED,                                                                                               \
+      "refused")        /* the placement that would follow is not allowed, as by drawn routing or tables */  \
+    X(FAILED, "failed") /* its rank could not take it, as where memory of a device ran out */
+typedef enum cot_move_outcome {
+#define COT_MOVE_OUTCOME_ENUM(name, text) COT_MOVE_##name,
+    COT_MOVE_OUTCOME_LIST(COT_MOVE_OUTCOME_ENUM)
+#undef COT_MOVE_OUTCOME_ENUM
+        COT_MOVE_OUTCOMES
+} cot_move_outcome;
+
+/* Names of outcomes [COT_MOVE_OUTCOMES], NULL at the end. Constant. */
+const char *const *cot_engine_move_outcomes(void);
+
 /* From now on `events` are told, in place of others; copied. NULL: nobody is. */
 void cot_engine_watch_cache(cot_engine *engine, const cot_cache_events *events);
 /* Tells on_stored of all blocks that are there, each after the one before it. Errors: OUT_OF_MEMORY, before any is told. */

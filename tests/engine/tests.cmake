@@ -14,6 +14,11 @@ set_tests_properties(engine/test_memory_everywhere PROPERTIES LABELS long TIMEOU
 if(COT_SANITIZE) # sanitizers take memory of their own
   set_tests_properties(engine/test_memory engine/test_memory_everywhere PROPERTIES DISABLED TRUE)
 endif()
+# Weakened protocols of moves are caught by the drawn schedules.
+if(NOT COT_SANITIZE)
+  add_test(NAME engine/mutate COMMAND ${CMAKE_CURRENT_LIST_DIR}/mutate.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
+  set_tests_properties(engine/mutate PROPERTIES LABELS long TIMEOUT 3000)
+endif()
 target_link_options(engine_test_measure PRIVATE -Wl,--wrap=cot_checkpoint_open)
 target_link_options(engine_test_epochs PRIVATE -Wl,--wrap=cot_runner_fill)
 target_link_options(engine_test_failure PRIVATE -Wl,--wrap=cot_runner_stats)
