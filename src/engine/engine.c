@@ -245,7 +245,8 @@ static cot_status measure(cot_engine *e, const cot_fabric_backend *fabric, size_
     const cot_scheduler_limits limits = limits_of(e);
     const size_t embedding = cot_embedding_bytes(e->checkpoint);
     const size_t plans =
-        2 * (size_t)ranks * cot_plan_bytes(e->runner.step_tokens, e->runner.step_maps); // two on each rank
+        2 * (size_t)ranks *
+        cot_plan_bytes(e->runner.step_tokens, e->runner.step_maps, ranks); // two on each rank
     const size_t changes = (size_t)cot_expert_changes_room(&e->layout) * sizeof(int32_t),
                  epochs = (size_t)(ranks + 1) * (2 * cot_expert_epoch_bytes(&e->layout) + changes);
     sizes->weights = cot_format_row_of(e->runner.precision.experts)->name;

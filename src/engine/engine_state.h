@@ -63,10 +63,12 @@ void cot_placing_close(cot_placing *placing);
 /* The executor's `place`; context is the engine. Errors: INVALID_ARGUMENT: those of cot_expert_changes_check; a slot that does not
  * hold the expert's weights; what drawn routing, s-moe or its tables do not allow. UNSUPPORTED: layers share experts. */
 cot_status cot_engine_place(void *context, const int32_t *words, int64_t count, cot_error *error);
-/* A slot that no expert is placed in is read from the checkpoint; layer is its number among MoE layers. Between two steps.
- * Errors: INVALID_ARGUMENT: there is no such slot or expert, the slot is in use; those of loading: the slot holds nothing. */
-cot_status cot_engine_fill(cot_engine *engine, int32_t rank, int32_t layer, int32_t expert, int32_t slot,
-                           cot_error *error);
+/* Chunks of experts go, as cot_engine_group_copy has it. A slot holds what it gets once the last chunk of it has come as it was sent, for whoever
+ * asks for all of them one after the other. Between two steps. Errors: INVALID_ARGUMENT: no such slot, one to copy to that is in use, one to copy
+ * from that holds another expert; UNSUPPORTED: layers share experts; those of ranks that could not take a chunk, whose verdicts say
+ * so; TIMED_OUT, PEER_FAILED. */
+cot_status cot_engine_copy(cot_engine *engine, const cot_runner_chunk *chunk, int64_t count,
+                           cot_runner_verdict *verdict, cot_error *error);
 
 /* Bytes of weights and KV that a step with this routing ([MoE layers][step_tokens][K]) had to read, each once: matrices
  * as they are packed, int8's with their scales, biases of networks, and keys and values as they are stored, of the

@@ -18,6 +18,7 @@ struct end {
     cot_fabric *fabric;
     cot_runner *runner;
     cot_sym plan_at, plan_signal;
+    cot_sym verdict_at;           // on rank 0: what each rank says of the chunk that came to it, a word each
     size_t plan_bytes;            // of one buffer
     cot_reports reports, answers; // answers: of plans that have no other, by the plans' numbers
     uint64_t plans;
@@ -33,7 +34,8 @@ struct cot_engine_group {
 
 static size_t plan_bytes_of(const cot_engine_group_options *options)
 {
-    return (cot_plan_bytes(options->runner.step_tokens, options->runner.step_maps) + 63) / 64 * 64;
+    return (cot_plan_bytes(options->runner.step_tokens, options->runner.step_maps, options->ranks) + 63) /
+           64 * 64;
 }
 
 static cot_status open_words(struct end *end, const cot_rank *rank, cot_error *error)
@@ -43,6 +45,9 @@ static cot_status open_words(struct end *end, const cot_rank *rank, cot_error *e
     if (status == COT_OK) status = cot_reports_open(&end->answers, rank->fabric, error);
     if (status == COT_OK) status = cot_alloc(end->fabric, &end->plan_at, 2 * end->plan_bytes, error);
     if (status == COT_OK) status = cot_alloc(end->fabric, &end->plan_signal, sizeof(uint64_t), error);
+    if (status == COT_OK)
+        status =
+            cot_alloc(end->fabric, &end->verdict_at, (size_t)end->fabric->ranks * sizeof(uint64_t), error);
     return status;
 }
 
@@ -73,6 +78,18 @@ static cot_status await_plan(struct end *end, cot_plan *plan, cot_error *error)
     return status;
 }
 
+/* Chunks go: what became of the one that came to this rank is with rank 0 before its answer. */
+static cot_status copy(struct end *end, const cot_plan *plan, cot_error *error)
+{
+    cot_fabric *fabric = end->fabric;
+    cot_runner_verdict verdict = COT_RUNNER_SAME;
+    const cot_status status = cot_runner_copy(end->runner, plan->chunk, plan->count, &verdict, error);
+    const uint64_t word = (uint64_t)verdict;
+    cot_put(fabric, 0, end->verdict_at + (cot_sym)fabric->rank * sizeof word, &word, sizeof word,
+            COT_PHASE_CONTROL);
+    return status;
+}
+
 /* A rank's own part of a plan whose answer is a status. */
 static cot_status obey(struct end *end, const cot_plan *plan, cot_error *error)
 {
@@ -84,9 +101,8 @@ static cot_status obey(struct end *end, const cot_plan *plan, cot_error *error)
         if (!plan->last) return COT_OK;
         cot_runner_place(end->runner, end->changes, end->changes_count);
         end->changes_count = 0;
-    } else if (plan->fill.rank == end->fabric->rank) {
-        cot_stage_enter(end->fabric, COT_STAGE_LOADING, 0);
-        return cot_runner_fill(end->runner, plan->fill.layer, plan->fill.expert, plan->fill.slot, error);
+    } else {
+        return copy(end, plan, error);
     }
     return COT_OK;
 }
@@ -207,11 +223,6 @@ cot_status cot_engine_group_link(cot_engine_group *g, const cot_link *link, cot_
     return order(root, &(cot_plan){.kind = COT_PLAN_LINK, .link = *link}, error);
 }
 
-cot_status cot_engine_group_fill(cot_engine_group *g, const cot_plan_fill *fill, cot_error *error)
-{
-    return order(&g->root, &(cot_plan){.kind = COT_PLAN_FILL, .fill = *fill}, error);
-}
-
 cot_status cot_engine_group_place(cot_engine_group *g, const int32_t *words, int64_t count, cot_error *error)
 {
     struct end *root = &g->root;
@@ -224,6 +235,17 @@ cot_status cot_engine_group_place(cot_engine_group *g, const int32_t *words, int
         if (!last) plan.count = room;
         status = order(root, &plan, error);
     }
+    return status;
+}
+
+cot_status cot_engine_group_copy(cot_engine_group *g, const cot_runner_chunk *chunk, int64_t count,
+                                 cot_runner_verdict *verdict, cot_error *error)
+{
+    struct end *root = &g->root;
+    const cot_status status =
+        order(root, &(cot_plan){.kind = COT_PLAN_COPY, .chunk = chunk, .count = count}, error);
+    const uint64_t *verdicts = cot_local(root->fabric, root->verdict_at);
+    for (int64_t i = 0; i < count; i++) verdict[i] = (cot_runner_verdict)verdicts[chunk[i].to];
     return status;
 }
 

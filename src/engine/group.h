@@ -38,8 +38,10 @@ cot_status cot_engine_group_link(cot_engine_group *group, const cot_link *link, 
  * that the epoch before had and this one has not. */
 cot_status cot_engine_group_place(cot_engine_group *group, const int32_t *words, int64_t count,
                                   cot_error *error);
-/* A rank reads a slot that no step reads from the checkpoint. Errors: those of loading. */
-cot_status cot_engine_group_fill(cot_engine_group *group, const cot_plan_fill *fill, cot_error *error);
+/* Chunks go from rank to rank, no two of one rank, into slots that no step reads; verdict [count] is what became of each. Errors: those
+ * of ranks that could not take what came. */
+cot_status cot_engine_group_copy(cot_engine_group *group, const cot_runner_chunk *chunk, int64_t count,
+                                 cot_runner_verdict *verdict, cot_error *error);
 /* Every rank's numbers [P], and what they sent one another in each exchange of the last step, [exchanges][P][P]; adds to calls [MoE layers][E] how many tokens have called each expert. */
 cot_status cot_engine_group_stats(cot_engine_group *group, cot_rank_stats *stats, uint64_t *calls,
                                   uint64_t *exchanged, cot_error *error);

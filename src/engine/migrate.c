@@ -106,7 +106,7 @@ static cot_status begin_pass(cot_migrate *m, cot_error *error)
     m->move = moves;
     m->moves = 0;
     m->round = 0;
-    m->advanced = false;
+    m->begun = m->advanced = false;
     for (int64_t i = 0; i < n; i++) {
         const cot_transfer *t = &transfers[i];
         if (*given_up(m, t->layer, t->expert, t->to)) continue;
@@ -178,9 +178,10 @@ static int32_t free_slot(const cot_migrate *m, int32_t layer, int32_t rank)
     return -1;
 }
 
-/* Moves of the round that wait get a place, where there is one. */
+/* A round begins: its moves get a place, where there is one. */
 static void reserve(cot_migrate *m, int64_t now_ns)
 {
+    m->begun = true;
     for (int64_t i = 0; i < m->moves; i++) {
         cot_migrate_move *move = &m->move[i];
         if (move->state != COT_MIGRATE_WAITING || move->round != m->round) continue;
@@ -223,16 +224,16 @@ static void send_chunks(cot_migrate *m, cot_migrate_command *command, int64_t by
     }
 }
 
-void cot_migrate_copied(cot_migrate *m, int32_t i, cot_migrate_verdict verdict)
+void cot_migrate_copied(cot_migrate *m, int32_t i, cot_runner_verdict verdict)
 {
     cot_migrate_move *move = &m->move[i];
     move->asked = false;
     if (move->state == COT_MIGRATE_GIVEN_UP) {
         m->place[place_of(m, move)] = COT_MIGRATE_FREE;
         m->advanced = true;
-    } else if (verdict == COT_MIGRATE_FAILED) {
+    } else if (verdict == COT_RUNNER_FAILED) {
         give_up(m, move, COT_MOVE_FAILED);
-    } else if (verdict == COT_MIGRATE_DIFFERS) {
+    } else if (verdict == COT_RUNNER_DIFFERS) {
         if (--move->tries == 0) give_up(m, move, COT_MOVE_DIFFERED);
     } else {
         move->tries = m->o.tries;
@@ -260,18 +261,6 @@ static bool is_ready(const cot_migrate *m, int32_t layer)
     return true;
 }
 
-/* Whether a move that may yet begin in this pass copies from there. */
-static bool is_source(const cot_migrate *m, int32_t layer, int32_t rank, int32_t slot)
-{
-    for (int64_t i = 0; i < m->moves; i++) {
-        const cot_migrate_chunk *c = &m->move[i].chunk;
-        if (m->move[i].state == COT_MIGRATE_WAITING && m->move[i].round >= m->round && c->layer == layer &&
-            c->from == rank && c->from_slot == slot)
-            return true;
-    }
-    return false;
-}
-
 /* Marks what comes to the layer and what goes: places of experts that change. */
 static void change_layer(cot_migrate *m, int32_t layer)
 {
@@ -288,16 +277,13 @@ static void change_layer(cot_migrate *m, int32_t layer)
     }
     for (int64_t at = first; at < end; at++) {
         const int32_t rank = (int32_t)(at - first) / slots, slot = (int32_t)(at - first) % slots;
-        if (m->place[at] == COT_MIGRATE_IN_FORCE &&
-            (is_wanted(m, layer, rank, slot) || is_source(m, layer, rank, slot)))
+        if (m->place[at] == COT_MIGRATE_IN_FORCE && is_wanted(m, layer, rank, slot))
             m->keeps[m->now.expert[at]]++;
     }
     for (int64_t at = first; at < end; at++) {
         const int32_t rank = (int32_t)(at - first) / slots, slot = (int32_t)(at - first) % slots,
                       expert = m->now.expert[at];
-        if (m->place[at] != COT_MIGRATE_IN_FORCE || is_wanted(m, layer, rank, slot) ||
-            is_source(m, layer, rank, slot))
-            continue;
+        if (m->place[at] != COT_MIGRATE_IN_FORCE || is_wanted(m, layer, rank, slot)) continue;
         if (m->keeps[expert]++ == 0) continue; // the last replica stays
         m->place[at] = COT_MIGRATE_RETIRING;
         m->changed[expert] = 1;
@@ -405,14 +391,15 @@ cot_status cot_migrate_next(cot_migrate *m, cot_migrate_command *command, int64_
     *command = (cot_migrate_command){.kind = COT_MIGRATE_NOTHING};
     if (m->placing || awaits(m, false)) return COT_OK;
     while (!m->stopped) {
-        reserve(m, now_ns);
+        if (!m->begun) reserve(m, now_ns);
         if (copies(m)) {
             if (bytes > 0) send_chunks(m, command, bytes);
             return COT_OK;
         }
         if (publish(m, command)) return COT_OK;
-        if (++m->round <= m->rounds) continue; // the last of them has no moves, nothing is kept for any
-        if (awaits(m, true)) return COT_OK;    // places may yet become free
+        m->begun = false;
+        if (++m->round < m->rounds) continue;
+        if (awaits(m, true)) return COT_OK; // places may yet become free
         if (!m->advanced || !waits(m)) {
             stop(m, COT_MOVE_NO_SLOT);
             break;

@@ -15,7 +15,7 @@
  *
  * Moves go in the rounds of cot_place_transfers: in a round no rank takes part in two. A layer is published when its last round is over,
  * so that a swap is two copies and one epoch, with those of its moves that are compared. What the target lacks is dropped with that,
- * unless no other replica is left, or a move that waits copies from it. What is then still missing, because it found no free place, is
+ * unless no other replica is left. What is then still missing, because it found no free place, is
  * dealt out anew in further passes, until one has made no place free. That leaves nothing undone where each
  * rank has a free place more than it needs for the target: of ranks without one each loses more experts than it gets, and of
  * those that it loses one at least is not on its way to another such rank.
@@ -28,21 +28,7 @@
 #include "coterie/engine.h"
 #include "coterie/layout.h"
 #include "coterie/place.h"
-
-/* A chunk of a slot that one rank puts into another's memory. */
-typedef struct cot_migrate_chunk {
-    int32_t layer, expert; // layer: its number among MoE layers
-    int32_t from, from_slot, to, to_slot;
-    int64_t begin, bytes; // of the slot
-    int32_t last;         // the slot is whole with it
-    int32_t move;         // whose chunk it is, for cot_migrate_copied
-} cot_migrate_chunk;
-
-typedef enum cot_migrate_verdict {
-    COT_MIGRATE_SAME,    // the checksums are equal
-    COT_MIGRATE_DIFFERS, // they are not
-    COT_MIGRATE_FAILED   // the rank has no use for it: its device is full, say
-} cot_migrate_verdict;
+#include "model/chunk.h"
 
 typedef enum cot_migrate_kind {
     COT_MIGRATE_NOTHING, // until more is told
@@ -52,7 +38,7 @@ typedef enum cot_migrate_kind {
 } cot_migrate_kind;
 typedef struct cot_migrate_command {
     cot_migrate_kind kind;
-    const cot_migrate_chunk *chunk; // [chunks] until the next call
+    const cot_runner_chunk *chunk; // [chunks] until the next call
     int32_t chunks;
     const int32_t *words; // [count] the same
     int64_t count;
@@ -68,7 +54,7 @@ typedef enum cot_migrate_state {
     COT_MIGRATE_GIVEN_UP
 } cot_migrate_state;
 typedef struct cot_migrate_move {
-    cot_migrate_chunk chunk; // the one under way, or the next: begin is how much of the slot is right
+    cot_runner_chunk chunk; // the one under way, or the next: begin is how much of the slot is right
     cot_migrate_state state;
     bool asked; // a chunk is under way
     int32_t round, tries;
@@ -100,8 +86,9 @@ typedef struct cot_migrate {
     int64_t moves;
     int32_t round, rounds;
     bool placing, stopped; // PLACE is under way; no more is begun
-    bool advanced;         // this pass has published something
-    cot_migrate_chunk *chunk;
+    bool begun;            // the round's moves have had their chance of a place
+    bool advanced;         // this pass has published something, or a place has become free
+    cot_runner_chunk *chunk;
     int32_t *words, *keeps; // scratch: of an epoch; [E]
     uint8_t *changed;       // [E]
     /* What was to be done, and what became of it. */
@@ -120,7 +107,7 @@ void cot_migrate_close(cot_migrate *m);
 cot_status cot_migrate_next(cot_migrate *m, cot_migrate_command *command, int64_t bytes, int64_t now_ns,
                             cot_error *error);
 /* The chunk that a move has under way is answered. */
-void cot_migrate_copied(cot_migrate *m, int32_t move, cot_migrate_verdict verdict);
+void cot_migrate_copied(cot_migrate *m, int32_t move, cot_runner_verdict verdict);
 /* All ranks have adopted the epoch; or none has, and none will. */
 void cot_migrate_placed(cot_migrate *m, bool adopted);
 /* It is later: moves that take too long are given up. */

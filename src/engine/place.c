@@ -55,8 +55,8 @@ static cot_status check_held(const cot_placing *p, const int32_t *words, int64_t
             const int32_t *at = row + COT_EXPERT_CHANGE_WORDS + 2 * i;
             if (*held_in(p, row[0], at[0], at[1]) != row[1])
                 return cot_fail(error, COT_INVALID_ARGUMENT,
-                                "slot %d of rank %d does not hold expert %d of layer %d: fill it first",
-                                (int)at[1], (int)at[0], (int)row[1], (int)p->epoch[0].layout.layers[row[0]]);
+                                "slot %d of rank %d does not hold expert %d of layer %d", (int)at[1],
+                                (int)at[0], (int)row[1], (int)p->epoch[0].layout.layers[row[0]]);
         }
     return COT_OK;
 }
@@ -97,37 +97,54 @@ cot_status cot_engine_place(void *context, const int32_t *words, int64_t count, 
     return COT_OK;
 }
 
-static bool is_used(const cot_expert_layout *l, const cot_plan_fill *fill)
+static bool is_used(const cot_expert_layout *l, const cot_runner_chunk *c)
 {
-    const cot_expert_replicas r = cot_expert_layout_layer(l, fill->layer);
+    const cot_expert_replicas r = cot_expert_layout_layer(l, c->layer);
     for (int32_t i = 0; i < r.begin[l->n_experts]; i++)
-        if (r.rank[i] == fill->rank && r.slot[i] == fill->slot) return true;
+        if (r.rank[i] == c->to && r.slot[i] == c->to_slot) return true;
     return false;
 }
 
-cot_status cot_engine_fill(cot_engine *e, int32_t rank, int32_t layer, int32_t expert, int32_t slot,
-                           cot_error *error)
+static bool is_there(const cot_expert_layout *l, int32_t rank, int32_t slot)
 {
-    cot_placing *p = &e->placing;
+    return rank >= 0 && rank < l->n_ranks && slot >= 0 && slot < l->slots_per_rank;
+}
+
+static cot_status check_chunk(const cot_engine *e, const cot_runner_chunk *c, cot_error *error)
+{
+    const cot_placing *p = &e->placing;
     const cot_expert_layout *l = &p->epoch[p->second].layout;
-    const cot_plan_fill fill = {rank, layer, expert, slot};
-    cot_status status = cot_loop_outside(&e->loop, error);
+    if (c->layer < 0 || c->layer >= l->n_layers || !is_there(l, c->from, c->from_slot) ||
+        !is_there(l, c->to, c->to_slot))
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "slot %d of rank %d of MoE layer number %d cannot be copied to slot %d of rank %d: "
+                        "there are %d layers and %d ranks of %d slots",
+                        (int)c->from_slot, (int)c->from, (int)c->layer, (int)c->to_slot, (int)c->to,
+                        (int)l->n_layers, (int)l->n_ranks, (int)l->slots_per_rank);
+    if (is_used(l, c))
+        return cot_fail(error, COT_INVALID_ARGUMENT, "slot %d of rank %d is in use in layer %d",
+                        (int)c->to_slot, (int)c->to, (int)l->layers[c->layer]);
+    if (*held_in(p, c->layer, c->from, c->from_slot) != c->expert)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "slot %d of rank %d does not hold expert %d of layer %d",
+                        (int)c->from_slot, (int)c->from, (int)c->expert, (int)l->layers[c->layer]);
+    return COT_OK;
+}
+
+cot_status cot_engine_copy(cot_engine *e, const cot_runner_chunk *chunk, int64_t count,
+                           cot_runner_verdict *verdict, cot_error *error)
+{
+    const cot_placing *p = &e->placing;
+    cot_status status = COT_OK;
+    if (cot_runner_expert_layers(&e->runner) < e->config->moe_layers)
+        return cot_fail(error, COT_UNSUPPORTED, "layers that share experts keep them where they are");
+    for (int64_t i = 0; i < count && status == COT_OK; i++) status = check_chunk(e, &chunk[i], error);
     if (status != COT_OK) return status;
-    if (rank < 0 || rank >= l->n_ranks || layer < 0 || layer >= l->n_layers || expert < 0 ||
-        expert >= l->n_experts || slot < 0 || slot >= l->slots_per_rank)
-        return cot_fail(
-            error, COT_INVALID_ARGUMENT,
-            "expert %d of MoE layer number %d cannot be read into slot %d of rank %d: there are %d "
-            "layers of %d experts and %d ranks of %d slots",
-            (int)expert, (int)layer, (int)slot, (int)rank, (int)l->n_layers, (int)l->n_experts,
-            (int)l->n_ranks, (int)l->slots_per_rank);
-    if (is_used(l, &fill) || cot_runner_expert_layers(&e->runner) < e->config->moe_layers)
-        return cot_fail(error, COT_INVALID_ARGUMENT, "slot %d of rank %d is in use in layer %d", (int)slot,
-                        (int)rank, (int)l->layers[layer]);
-    *held_in(p, layer, rank, slot) = -1;
-    status = cot_engine_group_fill(e->group, &fill, error);
-    if (status == COT_OK) *held_in(p, layer, rank, slot) = expert;
-    return cot_loop_survives(&e->loop, status);
+    for (int64_t i = 0; i < count; i++) *held_in(p, chunk[i].layer, chunk[i].to, chunk[i].to_slot) = -1;
+    status = cot_engine_group_copy(e->group, chunk, count, verdict, error);
+    for (int64_t i = 0; i < count; i++)
+        if (chunk[i].last && verdict[i] == COT_RUNNER_SAME)
+            *held_in(p, chunk[i].layer, chunk[i].to, chunk[i].to_slot) = chunk[i].expert;
+    return status;
 }
 
 cot_status cot_engine_layout(cot_engine *e, cot_expert_layout *layout, uint64_t *epoch, cot_error *error)

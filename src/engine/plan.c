@@ -6,10 +6,12 @@ struct header {
     int32_t kind, tokens, spans, maps, logits, reports;
 };
 
-size_t cot_plan_bytes(int64_t tokens, int64_t maps)
+size_t cot_plan_bytes(int64_t tokens, int64_t maps, int ranks)
 {
-    return sizeof(struct header) + sizeof(cot_link) + (size_t)tokens * (sizeof(int32_t) + sizeof(cot_span)) +
-           (size_t)maps * sizeof(cot_page_map);
+    const size_t step =
+        (size_t)tokens * (sizeof(int32_t) + sizeof(cot_span)) + (size_t)maps * sizeof(cot_page_map);
+    const size_t chunks = (size_t)ranks / 2 * sizeof(cot_runner_chunk);
+    return sizeof(struct header) + sizeof(cot_link) + (step > chunks ? step : chunks);
 }
 
 int64_t cot_plan_words(size_t bytes)
@@ -38,8 +40,9 @@ size_t cot_plan_write(void *bytes, const cot_plan *plan)
         header.tokens = (int32_t)plan->count;
         header.reports = plan->last;
         at = append(at, plan->words, (size_t)plan->count * sizeof *plan->words);
-    } else if (plan->kind == COT_PLAN_FILL) {
-        at = append(at, &plan->fill, sizeof plan->fill);
+    } else if (plan->kind == COT_PLAN_COPY) {
+        header.tokens = (int32_t)plan->count;
+        at = append(at, plan->chunk, (size_t)plan->count * sizeof *plan->chunk);
     } else if (plan->kind == COT_PLAN_LINK) {
         at = append(at, &plan->link, sizeof plan->link);
     }
@@ -63,8 +66,9 @@ void cot_plan_read(cot_plan *plan, const void *bytes)
         plan->words = words;
         plan->count = header.tokens;
         plan->last = header.reports;
-    } else if (plan->kind == COT_PLAN_FILL) {
-        memcpy(&plan->fill, words, sizeof plan->fill);
+    } else if (plan->kind == COT_PLAN_COPY) {
+        plan->chunk = (const cot_runner_chunk *)(const void *)words;
+        plan->count = header.tokens;
     } else if (plan->kind == COT_PLAN_LINK) {
         memcpy(&plan->link, words, sizeof plan->link);
     }

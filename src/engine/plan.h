@@ -2,6 +2,7 @@
 #ifndef COT_ENGINE_PLAN_H
 #define COT_ENGINE_PLAN_H
 #include "fabric/fabric.h"
+#include "model/chunk.h"
 #include "schedule/step.h"
 #include <stddef.h>
 
@@ -10,29 +11,24 @@ typedef enum cot_plan_kind {
     COT_PLAN_STEP,  // a step: its results (cot_runner_step)
     COT_PLAN_STATS, // counters are gathered: they themselves (cot_runner_stats)
     COT_PLAN_PLACE, // changes of a placement (placement/epoch.h); with the last of them an epoch begins: a status
-    COT_PLAN_FILL, // a rank's slot is read from the checkpoint: a status
+    COT_PLAN_COPY, // chunks of slots go from rank to rank: a status, and what became of each
     COT_PLAN_LINK, // the shape of links: a status
     COT_PLAN_STOP  // the end: none
 } cot_plan_kind;
 
-/* A slot to fill. */
-typedef struct cot_plan_fill {
-    int32_t rank, layer, expert, slot; // layer: its number among MoE layers
-} cot_plan_fill;
-
-/* A command that was read; it points into the bytes, which are 4-aligned. */
+/* A command that was read; it points into the bytes, which are 8-aligned. */
 typedef struct cot_plan {
     cot_plan_kind kind;
-    cot_step step;        // STEP
-    const int32_t *words; // PLACE: [count]
+    cot_step step;                 // STEP
+    const int32_t *words;          // PLACE: [count]
+    const cot_runner_chunk *chunk; // COPY: [count]
     int64_t count;
     bool last; // of the epoch's changes
-    cot_plan_fill fill;
     cot_link link;
 } cot_plan;
 
-/* Most bytes of a plan with so many tokens, at most as many spans, and so many page maps. */
-size_t cot_plan_bytes(int64_t tokens, int64_t maps);
+/* Most bytes of a plan with so many tokens, at most as many spans, and so many page maps; or with a chunk for every two ranks. */
+size_t cot_plan_bytes(int64_t tokens, int64_t maps, int ranks);
 /* Words of changes that a plan of so many bytes has room for. */
 int64_t cot_plan_words(size_t bytes);
 /* Writes what its kind says of it. Returns its bytes. */

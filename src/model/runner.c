@@ -183,7 +183,7 @@ struct block {
     cot_sym *at;
     size_t bytes;
 };
-enum { BLOCKS = 10 };
+enum { BLOCKS = 12 };
 
 int64_t cot_runner_expert_layers(const cot_runner_options *o)
 {
@@ -207,6 +207,8 @@ static void list_blocks(cot_runner *r, int ranks, struct block block[BLOCKS])
         {&r->unsound_at, (size_t)r->o.step_tokens},
         {&r->counts_at, (size_t)ranks * sizeof(cot_step_counts)},
         {&r->calls_at, (size_t)ranks * cot_runner_calls(r) * sizeof(uint64_t)},
+        {&r->sums_at, (size_t)ranks * sizeof(uint64_t)},
+        {&r->sums_signals, (size_t)ranks * sizeof(uint64_t)},
         {&r->sent_at, (size_t)ranks * cot_runner_sent_words(r, ranks) * sizeof(uint64_t)}};
     static_assert(sizeof all == BLOCKS * sizeof *all, "all blocks are listed");
     memcpy(block, all, sizeof all);
@@ -302,46 +304,17 @@ static cot_status allocate(cot_runner *r, cot_loader *load, cot_error *error)
 
 /* ---- slots ---- */
 
-/* A slot of this rank is to hold an expert: what is read into it is recorded. The layer is numbered among MoE layers. */
-static void fill_slot(cot_runner *r, int32_t layer, int32_t expert, int32_t slot, cot_loader *load)
-{
-    const size_t at = (size_t)layer * (size_t)r->layout->slots_per_rank + (size_t)slot;
-    uint8_t *slots = cot_local(r->fabric, r->experts_at);
-    cot_expert_walk(r->c, r->o.precision, r->o.op->weights, r->layout->layers[layer], expert,
-                    slots + at * r->slot_bytes, load);
-}
-
+/* The slots of this rank: what is read into them is recorded. */
 static void fill_slots(cot_runner *r, cot_loader *load)
 {
     for (int32_t m = 0; m < cot_runner_expert_layers(&r->o); m++) {
         const cot_expert_replicas replicas = cot_expert_layout_layer(r->layout, m);
         for (int32_t e = 0; e < r->layout->n_experts; e++)
             for (int32_t i = replicas.begin[e]; i < replicas.begin[e + 1]; i++)
-                if (replicas.rank[i] == r->fabric->rank) fill_slot(r, m, e, replicas.slot[i], load);
+                if (replicas.rank[i] == r->fabric->rank)
+                    cot_expert_walk(r->c, r->o.precision, r->o.op->weights, r->layout->layers[m], e,
+                                    cot_local(r->fabric, cot_runner_slot_at(r, m, replicas.slot[i])), load);
     }
-}
-
-/* What was recorded is read, the pool helping, when it is this rank's turn to compute. */
-static cot_status load_recorded(cot_runner *r, cot_loader *load, cot_loader_progress *progress,
-                                cot_error *error)
-{
-    cot_turns_enter(r->fabric);
-    const cot_status status = cot_loader_run(load, r->o.pool, progress, r->fabric, error);
-    cot_turns_leave(r->fabric);
-    return status;
-}
-
-cot_status cot_runner_fill(cot_runner *r, int32_t layer, int32_t expert, int32_t slot, cot_error *error)
-{
-    cot_loader *load;
-    cot_status status = cot_loader_open(&load, r->o.checkpoint, error);
-    if (status != COT_OK) return status;
-    fill_slot(r, layer, expert, slot, load);
-    status = load_recorded(r, load, NULL, error);
-    cot_loader_close(load);
-    if (status != COT_OK || !r->o.op->keep) return status;
-    const cot_moe_layer of = cot_runner_moe_layer(r, r->layout->layers[layer], layer);
-    return r->o.op->keep(r->moe, &of, slot, error);
 }
 
 void cot_runner_place(cot_runner *r, const int32_t *words, int64_t count)
@@ -385,7 +358,9 @@ cot_status cot_runner_open(cot_runner **out, const cot_runner_options *options, 
     if (status == COT_OK) status = allocate(r, load, error);
     if (status == COT_OK) {
         fill_slots(r, load);
-        status = load_recorded(r, load, progress, error);
+        cot_turns_enter(fabric);
+        status = cot_loader_run(load, r->o.pool, progress, fabric, error);
+        cot_turns_leave(fabric);
     }
     if (status == COT_OK) status = keep_layers(r, error);
     cot_loader_close(load);

@@ -3,6 +3,7 @@
 #define COT_MODEL_RUNNER_H
 #include "coterie/trace.h"
 #include "fabric/collectives.h"
+#include "model/chunk.h"
 #include "model/pipeline.h"
 #include "model/replay.h"
 #include "schedule/step.h"
@@ -116,9 +117,12 @@ cot_status cot_runner_step(cot_runner *runner, const cot_step *step, cot_step_re
 /* Steps from now on find experts where the epoch that follows has them: the one in force with these changes
  * (placement/epoch.h), which were checked. Every rank, between two steps. Never allocates. */
 void cot_runner_place(cot_runner *runner, const int32_t *words, int64_t count);
-/* Reads an expert's weights from the checkpoint into a slot of this rank, which no step reads; layer is its number among MoE
- * layers. Errors: those of loading; the slot then holds nothing. */
-cot_status cot_runner_fill(cot_runner *runner, int32_t layer, int32_t expert, int32_t slot, cot_error *error);
+/* Collective: chunks of slots go from rank to rank, no two of one rank, each with a checksum that the rank to which it goes
+ * compares. No step reads the slots that are written. Where the own chunk is the last of its slot the operator has the slot, too,
+ * if it came as it was sent. *verdict is that of the chunk that came to this rank. Errors: TIMED_OUT, PEER_FAILED; others are the
+ * operator's, with FAILED. */
+cot_status cot_runner_copy(cot_runner *runner, const cot_runner_chunk *chunk, int64_t count,
+                           cot_runner_verdict *verdict, cot_error *error);
 /* Collective: rank 0 gets every rank's numbers [P]; the others pass NULL. */
 cot_status cot_runner_stats(cot_runner *runner, cot_rank_stats *stats, cot_error *error);
 /* On rank 0, as of the last cot_runner_stats: adds to calls [MoE layers][E] how many tokens have called each expert, over all

@@ -81,13 +81,21 @@ struct cot_runner {
     cot_sym
         calls_at; // [P][MoE layers][E] uint64: a rank counts in its own part; on rank 0 those of all, as of stats
     cot_sym sent_at; // [P][exchanges][P] uint64: bytes of the last step, a rank counts in its own part
-    cot_sym done_at; // on rank 0: a signal a rank
-    uint64_t calls;  // steps and stats so far
+    cot_sym sums_at,
+        sums_signals; // [P]: the checksum of the last chunk of each rank, and a signal that raises with it
+    uint64_t copies;  // commands to copy so far
+    cot_sym done_at;  // on rank 0: a signal a rank
+    uint64_t calls;   // steps and stats so far
     cot_rank_stats stats;
     uint64_t seen[COT_MAX_RANKS][COT_PHASES]; // bytes of the exchanges that are behind
     cot_step_scratch s;
 };
 
+/* Where a slot begins, on every rank. */
+static inline cot_sym cot_runner_slot_at(const cot_runner *r, int32_t layer, int32_t slot)
+{
+    return r->experts_at + ((size_t)layer * (size_t)r->layout->slots_per_rank + (size_t)slot) * r->slot_bytes;
+}
 /* Words of one rank's part of sent_at; 0 where exchanges are not counted. */
 static inline size_t cot_runner_sent_words(const cot_runner *r, int ranks)
 {

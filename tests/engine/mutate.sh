@@ -52,12 +52,12 @@ mutant 's/ || move->round != m->round) continue;/) continue;/'
 # another chunk before the first is answered
 mutant 's/if (m->placing || awaits(m, false)) return/if (m->placing) return/'
 # checksums are not looked at; a chunk that differs is not sent again
-mutant 's/verdict == COT_MIGRATE_DIFFERS/false/'
+mutant 's/verdict == COT_RUNNER_DIFFERS/false/'
 mutant 's/if (--move->tries == 0) give_up(m, move, COT_MOVE_DIFFERED);/move->chunk.begin += move->chunk.bytes; if (move->chunk.begin == m->o.slot_bytes) move->state = COT_MIGRATE_COMPARED;/'
 # a slot is said to be whole before its last chunk
 mutant 's/if (move->chunk.begin == m->o.slot_bytes)/if (move->chunk.begin >= m->o.slot_bytes - 1)/'
 # a rank that cannot take an expert is taken for one that has
-mutant 's/verdict == COT_MIGRATE_FAILED/false/'
+mutant 's/verdict == COT_RUNNER_FAILED/false/'
 # ---- publishing ----
 # an epoch is made while another is under way
 mutant 's/if (m->placing || awaits(m, false)) return/if (awaits(m, false)) return/'
@@ -68,10 +68,12 @@ mutant 's/if (move->state != COT_MIGRATE_COMPARED || /if (move->state < COT_MIGR
 # the last replica is dropped; nothing is
 mutant 's/if (m->keeps\[expert\]++ == 0) continue;/;/'
 mutant 's/if (m->keeps\[expert\]++ == 0) continue;/continue;/'
-# a replica is dropped that another is still to be copied from
-mutant '/^static bool is_source/,/^}/s/return true;/return false;/'
+# a layer is published while others of it are still to be copied from what that drops
+mutant '/^static bool is_ready/,/^}/s/return false;/return true;/'
+# a round's move is begun late, from where the expert may no longer be
+mutant 's/ || move->round != m->round) continue;/ || move->round > m->round) continue;/'
 # what is dropped is counted as a replica that stays
-mutant 's/(is_wanted(m, layer, rank, slot) || is_source(m, layer, rank, slot)))$/true)/'
+mutant 's/if (m->place\[at\] == COT_MIGRATE_IN_FORCE \&\& is_wanted(m, layer, rank, slot))/if (m->place[at] == COT_MIGRATE_IN_FORCE)/'
 # an epoch that was refused is taken for adopted: what it drops, what it adds, what comes after
 mutant 's/m->place\[at\] = adopted ? COT_MIGRATE_FREE : COT_MIGRATE_IN_FORCE;/m->place[at] = COT_MIGRATE_FREE;/'
 mutant 's/        if (!adopted) {/        if (false) {/'
@@ -88,7 +90,7 @@ mutant 's/    \*given_up(m, move->chunk.layer, move->chunk.expert, move->chunk.t
 # a pass begins, or all is over, while a chunk is under way
 mutant 's/        if (awaits(m, true)) return COT_OK;.*/;/'
 mutant 's/if (!awaits(m, true)) command->kind/command->kind/'
-# one pass is enough; no layer is published while a move waits, though for a place
+# one pass is enough; no layer is published while a move waits, though it is for a place
 mutant 's/if (!m->advanced || !waits(m)) {/if (true) {/'
 mutant '/^static bool is_ready/,/^}/s/m->move\[i\].round > m->round)/true)/'
 exit $missed

@@ -59,9 +59,9 @@ static void run(cot_migrate *m, int *commands, int *chunks, int *epochs)
         }
         ++*commands;
         *chunks += c.chunks;
-        cot_migrate_chunk sent[RANKS];
+        cot_runner_chunk sent[RANKS];
         memcpy(sent, c.chunk, (size_t)c.chunks * sizeof *sent);
-        for (int i = 0; i < c.chunks; i++) cot_migrate_copied(m, sent[i].move, COT_MIGRATE_SAME);
+        for (int i = 0; i < c.chunks; i++) cot_migrate_copied(m, sent[i].move, COT_RUNNER_SAME);
     }
 }
 
@@ -99,7 +99,7 @@ static void moves_take_so_many_copies_and_epochs(void **state)
         {{0, 1, 0, 2, 3, -1, 4, 5, -1}, {0, 1, -1, 2, 3, -1, 4, 5, -1}, 0, 0, 1, 1},  // one twice on a rank
         {{0, 1, 2, 3, 4, -1, 5, -1, -1}, {0, 1, -1, 3, 4, -1, 5, 2, -1}, 1, 1, 1, 1}, // from a full rank
         {{0, 1, 2, 3, 4, -1, 5, -1, -1}, {0, 5, -1, 3, 4, -1, 1, 2, -1}, 3, 3, 2, 3}, // and to it
-        {{0, 1, -1, 2, 3, -1, 4, 5, -1}, {2, 3, -1, 0, 1, -1, 4, 5, -1}, 4, 4, 3, 4}, // rank for rank
+        {{0, 1, -1, 2, 3, -1, 4, 5, -1}, {2, 3, -1, 0, 1, -1, 4, 5, -1}, 4, 4, 2, 4}, // rank for rank
     };
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         cot_migrate m;
@@ -130,10 +130,10 @@ static void a_round_copies_at_once(void **state)
     cot_migrate_command c = next(&m, SLOT_BYTES, 0);
     assert_int_equal(c.kind, COT_MIGRATE_COPY);
     assert_int_equal(c.chunks, 1);
-    cot_migrate_copied(&m, c.chunk->move, COT_MIGRATE_SAME);
+    cot_migrate_copied(&m, c.chunk->move, COT_RUNNER_SAME);
     c = next(&m, SLOT_BYTES, 0);
     assert_int_equal(c.kind, COT_MIGRATE_COPY);
-    cot_migrate_copied(&m, c.chunk->move, COT_MIGRATE_SAME);
+    cot_migrate_copied(&m, c.chunk->move, COT_RUNNER_SAME);
     c = next(&m, SLOT_BYTES, 0);
     assert_int_equal(c.kind, COT_MIGRATE_PLACE);
     static const int32_t words[] = {0, 0, 2, 0, 0, 2, 1, 0, 5, 2, 1, 2, 2, 0};
@@ -180,7 +180,7 @@ static void what_is_given_up_stays(void **state)
 
     for (int late = 0; late < 2; late++) { // copying: until the chunk is answered its place is nobody's
         open_from(&m, even, swapped);
-        const cot_migrate_chunk first = *next(&m, 60, 0).chunk;
+        const cot_runner_chunk first = *next(&m, 60, 0).chunk;
         move = first.move;
         assert_ptr_equal(cot_migrate_at_work(&m), &m.move[move]);
         if (late) cot_migrate_tick(&m, 51);
@@ -188,12 +188,12 @@ static void what_is_given_up_stays(void **state)
         assert_null(cot_migrate_at_work(&m));
         assert_int_equal(next(&m, 60, 60).kind, COT_MIGRATE_NOTHING);
         assert_int_equal(m.place[first.to * SLOTS + first.to_slot], COT_MIGRATE_DRAINING);
-        cot_migrate_copied(&m, move, COT_MIGRATE_SAME);
+        cot_migrate_copied(&m, move, COT_RUNNER_SAME);
         assert_stays(&m, COT_MOVE_CANCELLED, 2 - late, even);
     }
 
     open_from(&m, even, swapped); // compared
-    cot_migrate_copied(&m, next(&m, SLOT_BYTES, 0).chunk->move, COT_MIGRATE_SAME);
+    cot_migrate_copied(&m, next(&m, SLOT_BYTES, 0).chunk->move, COT_RUNNER_SAME);
     assert_int_equal(m.move[0].state, COT_MIGRATE_COMPARED);
     cot_migrate_tick(&m, 1000); // is never too late
     assert_int_equal(m.move[0].state, COT_MIGRATE_COMPARED);
@@ -203,7 +203,7 @@ static void what_is_given_up_stays(void **state)
     for (int adopted = 0; adopted < 2; adopted++) { // published: cannot be cancelled, but refused
         open_from(&m, even, swapped);
         for (int i = 0; i < 2; i++)
-            cot_migrate_copied(&m, next(&m, SLOT_BYTES, 0).chunk->move, COT_MIGRATE_SAME);
+            cot_migrate_copied(&m, next(&m, SLOT_BYTES, 0).chunk->move, COT_RUNNER_SAME);
         assert_int_equal(next(&m, SLOT_BYTES, 0).kind, COT_MIGRATE_PLACE);
         cot_migrate_tick(&m, 1000);
         cot_migrate_cancel(&m);
@@ -217,22 +217,22 @@ static void what_is_given_up_stays(void **state)
     open_from(&m, even,
               swapped); // a chunk that differs is sent again, as often as it may be, from where it began
     c = next(&m, 60, 0);
-    cot_migrate_copied(&m, c.chunk->move, COT_MIGRATE_SAME);
+    cot_migrate_copied(&m, c.chunk->move, COT_RUNNER_SAME);
     c = next(&m, 60, 0);
     move = c.chunk->move;
     assert_int_equal(c.chunk->begin, 60);
     assert_int_equal(c.chunk->bytes, 40);
     assert_int_equal(c.chunk->last, 1);
-    cot_migrate_copied(&m, move, COT_MIGRATE_DIFFERS);
+    cot_migrate_copied(&m, move, COT_RUNNER_DIFFERS);
     c = next(&m, 30, 0);
     assert_int_equal(c.chunk->begin, 60);
     assert_int_equal(c.chunk->last, 0);
-    cot_migrate_copied(&m, move, COT_MIGRATE_DIFFERS);
+    cot_migrate_copied(&m, move, COT_RUNNER_DIFFERS);
     assert_int_equal(m.move[move].state, COT_MIGRATE_GIVEN_UP);
     assert_int_equal(m.bytes, 60 + 40 + 30);
     c = next(&m, SLOT_BYTES, 0); // the other goes on
     assert_int_not_equal(c.chunk->move, move);
-    cot_migrate_copied(&m, c.chunk->move, COT_MIGRATE_FAILED);
+    cot_migrate_copied(&m, c.chunk->move, COT_RUNNER_FAILED);
     assert_int_equal(m.gone[COT_MOVE_FAILED], 1);
     assert_stays(&m, COT_MOVE_DIFFERED, 1, even);
 }
@@ -244,12 +244,12 @@ static void half_a_swap(void **state)
     cot_migrate m;
     open_from(&m, even, swapped);
     cot_migrate_command c = next(&m, SLOT_BYTES, 0);
-    const cot_migrate_chunk lost = *c.chunk;
+    const cot_runner_chunk lost = *c.chunk;
     for (int i = 0; i < 2; i++) {
-        cot_migrate_copied(&m, lost.move, COT_MIGRATE_DIFFERS);
+        cot_migrate_copied(&m, lost.move, COT_RUNNER_DIFFERS);
         c = next(&m, SLOT_BYTES, 0);
     }
-    cot_migrate_copied(&m, c.chunk->move, COT_MIGRATE_SAME);
+    cot_migrate_copied(&m, c.chunk->move, COT_RUNNER_SAME);
     assert_int_equal(next(&m, SLOT_BYTES, 0).kind, COT_MIGRATE_PLACE);
     cot_migrate_placed(&m, true);
     int32_t half[PLACES] = {0, 1, 2, -1, 3, -1, 4, 5, -1}, other[PLACES] = {-1, 1, -1, 2, 3, 0, 4, 5, -1};

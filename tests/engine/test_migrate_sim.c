@@ -35,18 +35,18 @@ typedef int8_t table[LAYERS][RANKS][SLOTS]; // the expert of each place, NOBODY
 enum kind { STEP, COPY, PLACE };
 struct plan {
     enum kind kind;
-    cot_migrate_chunk chunk[RANKS];
+    cot_runner_chunk chunk[RANKS];
     int32_t chunks;
     table epoch; // PLACE: what it makes
 };
 
 /* A chunk that is put, or was and is not answered yet. */
 struct flight {
-    cot_migrate_chunk chunk;
+    cot_runner_chunk chunk;
     int8_t carried[UNITS], sum[UNITS]; // what arrives; what was sent
     int plan;
     bool sent, arrived, judged, used;
-    cot_migrate_verdict verdict;
+    cot_runner_verdict verdict;
 };
 
 struct world {
@@ -226,7 +226,7 @@ static void check_epochs(struct world *w)
 }
 
 /* Nobody reads the place, nor will before this chunk is answered. */
-static void check_target(struct world *w, const cot_migrate_chunk *c)
+static void check_target(struct world *w, const cot_runner_chunk *c)
 {
     for (int r = 0; r < w->ranks; r++)
         HOLD(w->epoch[r][c->layer][c->to][c->to_slot] < 0, "a place that is read is written");
@@ -252,7 +252,7 @@ static void send_copy(struct world *w, const cot_migrate_command *command)
     p->chunks = command->chunks;
     HOLD(command->chunks > 0, "a command of no chunks");
     for (int i = 0; i < command->chunks && !w->broken; i++) {
-        const cot_migrate_chunk *c = &p->chunk[i];
+        const cot_runner_chunk *c = &p->chunk[i];
         p->chunk[i] = command->chunk[i];
         HOLD(!(busy & (1u << c->from | 1u << c->to)) && c->from != c->to, "a rank takes part in two chunks");
         busy |= 1u << c->from | 1u << c->to;
@@ -331,7 +331,7 @@ static struct flight *flight_of(struct world *w, int plan, int rank, bool source
 /* The source's part: what it has there is on its way from now on. */
 static void send_chunk(struct world *w, struct flight *x)
 {
-    const cot_migrate_chunk *c = &x->chunk;
+    const cot_runner_chunk *c = &x->chunk;
     memcpy(x->sum, &w->memory[c->from][c->layer][c->from_slot][c->begin], (size_t)c->bytes);
     memcpy(x->carried, x->sum, (size_t)c->bytes);
     if (w->faults && below(w, 6) == 0) x->carried[below(w, (uint32_t)c->bytes)] = CHANGED;
@@ -340,11 +340,11 @@ static void send_chunk(struct world *w, struct flight *x)
 
 static void judge(struct world *w, struct flight *x)
 {
-    const cot_migrate_chunk *c = &x->chunk;
+    const cot_runner_chunk *c = &x->chunk;
     const bool same = !memcmp(&w->memory[c->to][c->layer][c->to_slot][c->begin], x->sum, (size_t)c->bytes);
-    x->verdict = !same                                       ? COT_MIGRATE_DIFFERS
-                 : c->last && w->faults && below(w, 16) == 0 ? COT_MIGRATE_FAILED
-                                                             : COT_MIGRATE_SAME;
+    x->verdict = !same                                       ? COT_RUNNER_DIFFERS
+                 : c->last && w->faults && below(w, 16) == 0 ? COT_RUNNER_FAILED
+                                                             : COT_RUNNER_SAME;
     x->judged = true;
 }
 
@@ -373,7 +373,7 @@ static void run_rank(struct world *w, int rank)
 
 static void arrive(struct world *w, struct flight *x)
 {
-    const cot_migrate_chunk *c = &x->chunk;
+    const cot_runner_chunk *c = &x->chunk;
     check_target(w, c);
     memcpy(&w->memory[c->to][c->layer][c->to_slot][c->begin], x->carried, (size_t)c->bytes);
     x->arrived = true;
@@ -389,9 +389,9 @@ static void move_flight(struct world *w)
         arrive(w, x);
         check_epochs(w);
     } else if (x->judged) {
-        const cot_migrate_chunk *c = &x->chunk, *known = &w->m.move[c->move].chunk;
+        const cot_runner_chunk *c = &x->chunk, *known = &w->m.move[c->move].chunk;
         x->used = false;
-        if (x->verdict == COT_MIGRATE_FAILED) w->unusable[c->layer][c->to][c->to_slot] = (int8_t)c->expert;
+        if (x->verdict == COT_RUNNER_FAILED) w->unusable[c->layer][c->to][c->to_slot] = (int8_t)c->expert;
         const bool same = c->move < w->m.moves && known->layer == c->layer && known->expert == c->expert &&
                           known->to == c->to && known->begin == c->begin;
         HOLD(same, "an answer is another move's");

@@ -20,7 +20,7 @@ if(NOT COT_SANITIZE)
   set_tests_properties(engine/mutate PROPERTIES LABELS long TIMEOUT 3000)
 endif()
 target_link_options(engine_test_measure PRIVATE -Wl,--wrap=cot_checkpoint_open)
-target_link_options(engine_test_epochs PRIVATE -Wl,--wrap=cot_runner_fill)
+target_link_options(engine_test_epochs PRIVATE -Wl,--wrap=cot_runner_copy)
 target_link_options(engine_test_failure PRIVATE -Wl,--wrap=cot_runner_stats)
 target_link_options(engine_test_pipeline PRIVATE -Wl,--wrap=cot_runner_stats)
 # Pipelines in many more of their ways: minutes.
