@@ -45,7 +45,7 @@ int main(int argc, char **argv)
     text.stop_count = 1;
     cot_engine_options options;
     cot_engine_options_init(&options);
-    options.ranks = 4;
+    options.group.ranks = 4;
 
     cot_status status = cot_tokenizer_open(&tokenizer, argv[1], &printer.error);
     if (status == COT_OK)

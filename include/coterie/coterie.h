@@ -8,6 +8,7 @@
 #include "coterie/chat.h"
 #include "coterie/client.h"
 #include "coterie/engine.h"
+#include "coterie/engine_options.h"
 #include "coterie/eval.h"
 #include "coterie/file.h"
 #include "coterie/group.h"

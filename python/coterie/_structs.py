@@ -433,47 +433,94 @@ class ModelInfo(Structure):
     ]
 
 
+# Made by tools/make_options from engine_options.def:
+class _EngineOptionsGroup(Structure):
+    _fields_ = [
+        ("ranks", c_int),
+        ("threads", c_int),
+        ("fabric", c_char_p),
+        ("timeout_ns", c_int64),
+        ("isa", c_char_p),
+    ]
+
+
+class _EngineOptionsWeights(Structure):
+    _fields_ = [
+        ("precision", c_char_p),
+        ("networks", c_char_p),
+        ("attention", c_char_p),
+        ("head", c_char_p),
+    ]
+
+
+class _EngineOptionsExperts(Structure):
+    _fields_ = [
+        ("op", c_char_p),
+        ("sms_reserve", c_int),
+        ("combine", c_char_p),
+        ("a2a", c_char_p),
+        ("dedup", c_char_p),
+        ("payload", c_char_p),
+        ("placement", POINTER(ExpertMap)),
+        ("placement_name", c_char_p),
+        ("tables", c_char_p),
+        ("routing", c_void_p),
+        ("slots", c_int32),
+        ("layers", c_int32),
+    ]
+
+
+class _EngineOptionsAttention(Structure):
+    _fields_ = [
+        ("mode", c_char_p),
+        ("pipeline", c_char_p),
+        ("predict", c_char_p),
+        ("collective", c_char_p),
+    ]
+
+
+class _EngineOptionsBatch(Structure):
+    _fields_ = [
+        ("sequences", c_int),
+        ("step_tokens", c_int64),
+        ("tbt_ns", c_int64),
+        ("max_wait_steps", c_int64),
+    ]
+
+
+class _EngineOptionsMemory(Structure):
+    _fields_ = [
+        ("kv_tokens", c_int64),
+        ("block_tokens", c_int64),
+        ("kv_bytes", c_size_t),
+    ]
+
+
+class _EngineOptionsWatch(Structure):
+    _fields_ = [
+        ("capture_routing", c_bool),
+        ("count_exchanges", c_bool),
+        ("progress", Loading),
+        ("progress_context", c_void_p),
+    ]
+
+
 class EngineOptions(Structure):
     c_name = "cot_engine_options"
     _fields_ = [
         ("size", c_size_t),
-        ("ranks", c_int),
-        ("threads", c_int),
-        ("precision", c_char_p),
-        ("weights", c_char_p),
-        ("weights_attention", c_char_p),
-        ("weights_head", c_char_p),
-        ("attention", c_char_p),
-        ("op", c_char_p),
-        ("combine", c_char_p),
-        ("a2a", c_char_p),
-        ("dedup", c_char_p),
-        ("sms_reserve", c_int),
-        ("payload", c_char_p),
-        ("isa", c_char_p),
-        ("capture_routing", c_bool),
-        ("count_exchanges", c_bool),
-        ("fabric", c_char_p),
-        ("timeout_ns", c_int64),
-        ("placement", POINTER(ExpertMap)),
-        ("placement_name", c_char_p),
-        ("tables", c_char_p),
-        ("pipeline", c_char_p),
-        ("predict", c_char_p),
-        ("collective", c_char_p),
-        ("routing", c_void_p),
-        ("expert_slots", c_int32),
-        ("expert_layers", c_int32),
-        ("step_tokens", c_int64),
-        ("kv_tokens", c_int64),
-        ("kv_bytes", c_size_t),
-        ("block_tokens", c_int64),
-        ("sequences", c_int),
-        ("tbt_ns", c_int64),
-        ("max_wait_steps", c_int64),
-        ("progress", Loading),
-        ("progress_context", c_void_p),
+        ("version", c_int),
+        ("group", _EngineOptionsGroup),
+        ("weights", _EngineOptionsWeights),
+        ("experts", _EngineOptionsExperts),
+        ("attention", _EngineOptionsAttention),
+        ("batch", _EngineOptionsBatch),
+        ("memory", _EngineOptionsMemory),
+        ("watch", _EngineOptionsWatch),
     ]
+
+
+# end of what is made
 
 
 class EngineInfo(Structure):

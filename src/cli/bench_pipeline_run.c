@@ -166,7 +166,7 @@ bool pipeline_measure_links(const struct pipeline_work *w, const struct pipeline
         const cot_bench_link_options o = {.size = sizeof o,
                                           .ranks = way->ranks,
                                           .threads = cot_engine_describe(way->engine)->threads,
-                                          .timeout_ns = (int64_t)(w->s->engine.timeout * 1e9),
+                                          .timeout_ns = w->s->engine.options.group.timeout_ns,
                                           .bytes_per_s = w->links[i].bytes_per_s,
                                           .latency_ns = w->links[i].latency_ns,
                                           .bytes = mean_bytes,

@@ -140,32 +140,29 @@ int64_t pipeline_most_tokens(const struct pipeline_work *w)
 static bool open_way(struct pipeline_work *w, struct pipeline_way *way)
 {
     const struct pipeline_settings *s = w->s;
-    engine_settings common = s->engine;
-    common.ranks = way->ranks;
+    engine_settings own = s->engine;
+    cot_engine_options *o = &own.options;
+    o->group.ranks = way->ranks;
+    if (is(way->pipeline, "dp"))
+        o->attention.mode = "dp";
+    else
+        o->attention.pipeline = way->pipeline;
+    o->experts.op = way->op;
+    o->attention.predict = way->predict;
+    o->attention.collective = way->collective;
+    o->experts.a2a = way->a2a;
+    o->experts.dedup = way->dedup;
+    o->watch.count_exchanges = true;
     engine_needs needs = {.kv_tokens = pipeline_most_tokens(w) +
                                        PIPELINE_MOST_SEQUENCES * (PIPELINE_PROMPT + s->decode_steps),
                           .sequences = PIPELINE_MOST_SEQUENCES,
-                          .step_tokens = s->step};
+                          .step_tokens = s->step,
+                          .loading = ""};
     replay_need(&needs, &w->replay);
-    common.pipeline = common.predict = common.collective = common.a2a = common.dedup =
-        0; // each way's own, below
-    cot_engine_options o = cot_engine_options_of(&common, &needs);
-    if (is(way->pipeline, "dp"))
-        o.attention = "dp";
-    else
-        o.pipeline = way->pipeline;
-    o.op = way->op;
-    o.predict = way->predict;
-    o.collective = way->collective;
-    o.a2a = way->a2a;
-    o.dedup = way->dedup;
-    o.count_exchanges = true;
+    needs.seed = (uint64_t)s->seed;
     cot_error error;
-    char *notes = NULL;
-    const char *config = w->replay.shape.config;
-    const cot_status status =
-        config ? cot_engine_open_random(&way->engine, config, strlen(config), (uint64_t)s->seed, &o, &error)
-               : cot_engine_open(&way->engine, s->model, &o, &notes, &error);
+    char *notes;
+    const cot_status status = cot_engine_open_with(&way->engine, s->model, &own, &needs, &notes, &error);
     free(notes);
     return status == COT_OK || cot_complain_of(&error) == COT_EXIT_OK;
 }

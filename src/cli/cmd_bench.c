@@ -219,7 +219,7 @@ static void print_result(const struct model_settings *s, const cot_engine_info *
         print_json(i, of);
         return;
     }
-    const char *precision = cot_precision_names[s->engine.precision];
+    const char *precision = s->engine.options.weights.precision;
     printf("cpu          %s, last-level cache %.0f MiB\n", cot_cpu_name(),
            (double)cot_last_level_cache_bytes() / (1 << 20));
     printf("shape        %s, %lld layers, hidden %lld, %lld experts, top %lld; %.2f GB of %s weights\n",
@@ -242,16 +242,18 @@ static bool measure_roof(cot_roof *roof, const struct model_settings *s, const c
 {
     cot_error error;
     const size_t most = (size_t)2 << 30, bytes = info->weight_bytes < most ? info->weight_bytes : most;
-    if (cot_roof_measure(roof, info->threads, s->engine.isa, bytes, NULL, NULL, &error) == COT_OK)
+    if (cot_roof_measure(roof, info->threads, s->engine.options.group.isa, bytes, NULL, NULL, &error) ==
+        COT_OK)
         return true;
     cot_complain_of(&error);
     return false;
 }
 
-static double flop_roof(const cot_roof *roof, int precision)
+static double flop_roof(const cot_roof *roof, const char *precision)
 {
-    return (const double[]){roof->bf16_flops, roof->f32_flops,
-                            roof->int8_ops}[precision]; // as cot_precision_names
+    return !strcmp(precision, "fp32")   ? roof->f32_flops
+           : !strcmp(precision, "int8") ? roof->int8_ops
+                                        : roof->bf16_flops;
 }
 
 static double drift(double a, double b)
@@ -259,7 +261,7 @@ static double drift(double a, double b)
     return fmax(a, b) / fmin(a, b);
 }
 
-static void hold_against_roofs(struct rates *rates, int precision, const cot_roof *before,
+static void hold_against_roofs(struct rates *rates, const char *precision, const cot_roof *before,
                                const cot_roof *after)
 {
     rates->f32_roof = fmax(before->f32_flops, after->f32_flops);
@@ -289,18 +291,13 @@ static bool measure(const struct model_settings *s, const struct bench_model *mo
     for (int i = 0; i < s->repeat && good; i++, before = after) {
         cot_progress_show(&progress, (uint64_t)i + 1, (uint64_t)s->repeat + 1);
         good = repeat(&rates[i], s, model, engine, ids, requests, &state) && measure_roof(&after, s, info);
-        if (good) hold_against_roofs(&rates[i], s->engine.precision, &before, &after);
+        if (good) hold_against_roofs(&rates[i], s->engine.options.weights.precision, &before, &after);
     }
     cot_progress_end(&progress);
     free(ids);
     free(requests);
     if (good) print_result(s, info, rates);
     return good;
-}
-
-static void show_loading(void *progress, size_t done, size_t total)
-{
-    cot_progress_show(progress, done, total);
 }
 
 static cot_status describe_bench_model(struct bench_model *m, const struct model_settings *s,
@@ -333,22 +330,15 @@ static cot_status describe_bench_model(struct bench_model *m, const struct model
 static bool open_bench_engine(cot_engine **engine, const struct model_settings *s,
                               const struct bench_model *m)
 {
-    const int64_t each = s->prompt_tokens + s->decode_tokens;
-    cot_engine_options options =
-        cot_engine_options_of(&s->engine, &(engine_needs){.kv_tokens = each * s->sequences,
-                                                          .sequences = (size_t)s->sequences,
-                                                          .capture_routing = true});
-    cot_progress progress = {"drawing weights", 0};
-    options.progress = show_loading;
-    options.progress_context = &progress;
+    const engine_needs needs = {.kv_tokens = (s->prompt_tokens + s->decode_tokens) * s->sequences,
+                                .sequences = (size_t)s->sequences,
+                                .capture_routing = true,
+                                .config = m->config,
+                                .seed = (uint64_t)s->seed,
+                                .loading = "drawing weights"};
     cot_error error;
-    cot_expert_map map = {0};
-    cot_status status = COT_OK;
-    if (s->engine.placement) status = cot_engine_placement(&options, &map, &s->engine, &m->info, &error);
-    if (status == COT_OK)
-        status = cot_engine_open_random(engine, m->config, m->bytes, (uint64_t)s->seed, &options, &error);
-    cot_progress_end(&progress);
-    cot_expert_map_free(&map);
+    char *notes;
+    const cot_status status = cot_engine_open_with(engine, NULL, &s->engine, &needs, &notes, &error);
     if (status != COT_OK) cot_complain_of(&error);
     return status == COT_OK;
 }

@@ -9,7 +9,8 @@
 
 struct settings {
     int64_t ranks, bytes;
-    double seconds, timeout;
+    double seconds;
+    int64_t timeout_ns;
     const char *fabric, *hostfile;
     bool json;
 };
@@ -53,7 +54,7 @@ static int bench_fabric(const void *settings)
                                                        : cot_is_rank() ? cot_launch_started().ranks
                                                                        : 2,
                                               .fabric = s->fabric,
-                                              .timeout_ns = (int64_t)(s->timeout * 1e9),
+                                              .timeout_ns = s->timeout_ns,
                                               .most_bytes = s->bytes,
                                               .budget_ns = (int64_t)(s->seconds * 1e9)};
     cot_error error;
@@ -72,15 +73,12 @@ static const cot_option options[] = {
     {"ranks", 'r', COT_OPTION_INTEGER, "P", NULL, "ranks; default: 2, or as many as oshrun has started",
      AT(ranks), .least = 2, .most = 64},
     {"fabric", 0, COT_OPTION_TEXT, "NAME", NULL, "what ranks are (see coterie info)", AT(fabric)},
-    {"hostfile", 0, COT_OPTION_TEXT, "FILE", NULL,
-     "with --fabric shmem: where oshrun starts the ranks, one address a line, slots=N for several ranks "
-     "there",
-     AT(hostfile)},
+    COT_HOSTFILE_ROW(AT(hostfile)),
     {"bytes", 0, COT_OPTION_INTEGER, "N", "4194304", "sizes are 8, 32, 128 and so on up to N", AT(bytes),
      .least = COT_BENCH_FABRIC_LEAST_BYTES, .most = COT_BENCH_FABRIC_MOST_BYTES},
     {"seconds", 0, COT_OPTION_REAL, "S", "0.3", "about how long each size is repeated, 5 to 1,000 times",
      AT(seconds), .min = 1e-6, .max = 1e3},
-    COT_TIMEOUT_ROW(AT(timeout)),
+    COT_TIMEOUT_ROW(AT(timeout_ns)),
     {"json", 0, COT_OPTION_FLAG, NULL, NULL, "print JSON", AT(json)},
     {0}};
 

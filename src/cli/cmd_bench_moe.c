@@ -16,7 +16,7 @@ struct settings {
     bench_list_texts lists;
     int precision, weights, combine, a2a, dedup;
     int64_t threads, repeat, seed, sms_reserve;
-    double timeout;
+    int64_t timeout_ns;
     const char *fabric, *isa, *timeline, *details, *hostfile;
     bool json;
 };
@@ -147,14 +147,14 @@ static cot_status open_group(cot_bench_moe **bench, const struct work *w, const 
                                      .shape = *shape,
                                      .ranks = ranks,
                                      .threads = w->threads,
-                                     .precision = cot_precision_names[w->s->precision],
-                                     .weights = cot_weights_names[w->s->weights],
-                                     .combine = cot_combine_names[w->s->combine],
-                                     .a2a = w->s->a2a ? cot_a2a_names[w->s->a2a] : NULL,
-                                     .dedup = w->s->dedup ? cot_dedup_names[w->s->dedup] : NULL,
+                                     .precision = cot_weights_precision_words[w->s->precision],
+                                     .weights = cot_weights_networks_words[w->s->weights],
+                                     .combine = cot_experts_combine_words[w->s->combine],
+                                     .a2a = w->s->a2a ? cot_experts_a2a_words[w->s->a2a] : NULL,
+                                     .dedup = w->s->dedup ? cot_experts_dedup_words[w->s->dedup] : NULL,
                                      .sms_reserve = (int)w->s->sms_reserve,
                                      .fabric = w->s->fabric,
-                                     .timeout_ns = (int64_t)(w->s->timeout * 1e9),
+                                     .timeout_ns = w->s->timeout_ns,
                                      .isa = w->s->isa,
                                      .ops = l->ops,
                                      .tokens = tokens,
@@ -188,8 +188,8 @@ static cot_status measure_group(struct work *w, const cot_bench_shape *shape, in
                         shape->name, (long long)f->tokens, ranks, f->routing->text, f->repeats);
             if (status == COT_OK) bench_report_doubt(f, &w->lists);
             if (status == COT_OK && !w->s->json) {
-                bench_report_print(f, &w->lists, cot_precision_names[w->s->precision],
-                                   w->s->weights ? cot_weights_names[w->s->weights] : NULL);
+                bench_report_print(f, &w->lists, cot_weights_precision_words[w->s->precision],
+                                   w->s->weights ? cot_weights_networks_words[w->s->weights] : NULL);
                 fflush(stdout);
             }
         }
@@ -281,22 +281,22 @@ static const cot_option options[] = {
      "an uplink of each, out and in, for what goes to another",
      AT(lists.link)},
     {"precision", 0, COT_OPTION_CHOICE, "TYPE", "bf16", "arithmetic and payload", AT(precision),
-     .choices = cot_precision_names},
+     .choices = cot_weights_precision_words},
     {"weights", 0, COT_OPTION_CHOICE, "TYPE", "as-stored",
      "what experts' weights are kept as; as-stored: as the precision says", AT(weights),
-     .choices = cot_weights_names},
+     .choices = cot_weights_networks_words},
     {"combine", 0, COT_OPTION_CHOICE, "HOW", "exact",
      "exact: each expert's row travels; reduced: each rank adds up its experts' rows first (bulk: with dedup "
      "on, else exact)",
-     AT(combine), .choices = cot_combine_names},
+     AT(combine), .choices = cot_experts_combine_words},
     {"a2a", 0, COT_OPTION_CHOICE, "HOW", "auto",
      "how bulk sends rows: padded: all blocks as long as the longest; two-phase (auto): after counts; "
      "one-shot: "
      "in one message with all there is to know of them",
-     AT(a2a), .choices = cot_a2a_names},
+     AT(a2a), .choices = cot_experts_a2a_words},
     {"dedup", 0, COT_OPTION_CHOICE, "HOW", "auto",
      "on: a token goes once to a rank, as always with fused; off (auto of bulk): once for each expert there",
-     AT(dedup), .choices = cot_dedup_names},
+     AT(dedup), .choices = cot_experts_dedup_words},
     {"threads", 't', COT_OPTION_INTEGER, "N", "0",
      "threads in all (0: as many as cores); beyond the ranks they help, below they limit", AT(threads),
      .least = 0, .most = 256},
@@ -304,11 +304,8 @@ static const cot_option options[] = {
      "timed runs of each operator, after one that is not counted; fewer, but 5, where they take long",
      AT(repeat), .least = COT_BENCH_LEAST_REPEATS, .most = COT_BENCH_MOST_REPEATS},
     {"fabric", 0, COT_OPTION_TEXT, "NAME", NULL, "what ranks are (see coterie info)", AT(fabric)},
-    {"hostfile", 0, COT_OPTION_TEXT, "FILE", NULL,
-     "with --fabric shmem: where oshrun starts the ranks, one address a line, slots=N for several ranks "
-     "there",
-     AT(hostfile)},
-    COT_TIMEOUT_ROW(AT(timeout)),
+    COT_HOSTFILE_ROW(AT(hostfile)),
+    COT_TIMEOUT_ROW(AT(timeout_ns)),
     {"isa", 0, COT_OPTION_TEXT, "NAME", NULL, "caps the instruction set (see coterie info)", AT(isa)},
     {"seed", 0, COT_OPTION_INTEGER, "N", "1", "of weights and routings", AT(seed), .least = 0,
      .most = INT64_MAX},

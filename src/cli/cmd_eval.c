@@ -176,7 +176,8 @@ static bool compare(const struct eval_settings *s, cot_engine *engine, const eng
                     const cot_eval_sequence *sequences, size_t count)
 {
     engine_settings settings = s->engine;
-    settings.weights = settings.weights_attention = settings.weights_head = 0;
+    settings.options.weights.networks = settings.options.weights.attention = settings.options.weights.head =
+        NULL;
     cot_engine *other = NULL;
     cot_error error;
     cot_eval_difference *differences = calloc(count + 1, sizeof *differences);

@@ -2,7 +2,6 @@
 #include "commands.h"
 #include "engine_settings.h"
 #include "paths.h"
-#include "progress.h"
 #include "serve_mock.h"
 #include "whole_file.h"
 
@@ -35,11 +34,8 @@ struct serve_settings {
         *access_log;
     int64_t ssl_cert_reqs;
     int log_level;
-    /* scheduling */
-    int64_t max_num_seqs, max_num_batched_tokens, max_model_len, block_size, kv_cache_memory_bytes, max_queue;
-    int64_t max_wait_steps;
-    bool no_prefix_caching;
-    double tbt_ms, shutdown_timeout, answer_timeout;
+    int64_t max_model_len;
+    double shutdown_timeout, answer_timeout;
 };
 
 static cot_server *serving; // of the signal handler
@@ -149,59 +145,19 @@ static cot_status open_chat(cot_chat_template **chat, const struct serve_setting
     return status == COT_NOT_FOUND && !s->chat_template ? COT_OK : status; // conversations are refused then
 }
 
-static void show(void *context, size_t done, size_t total)
-{
-    cot_progress_show(context, done, total);
-}
-
-/* Half of what is free beside the weights; of ranks on several hosts, of what the first rank's has free for each of its own. */
-static cot_status choose_kv(cot_engine_options *o, const struct serve_settings *s, cot_error *error)
-{
-    cot_engine_sizes sizes;
-    const cot_launch_place place = cot_launch_started();
-    o->kv_bytes = (size_t)s->kv_cache_memory_bytes;
-    if (o->kv_bytes) return COT_OK;
-    cot_status status = cot_engine_measure(&sizes, s->model, o, 1, error);
-    if (status != COT_OK) return status;
-    if (sizes.available_bytes != SIZE_MAX && sizes.here_bytes < sizes.available_bytes)
-        o->kv_bytes = (sizes.available_bytes - sizes.here_bytes) / 2;
-    if (!cot_is_rank()) return COT_OK;
-    o->kv_bytes = o->kv_bytes / (size_t)place.here * (size_t)place.ranks;
-    return cot_launch_share(&o->kv_bytes, sizeof o->kv_bytes, error); // free memory is never twice the same
-}
-
 static cot_status open_engine(cot_engine **engine, const struct serve_settings *s, cot_error *error)
 {
-    const engine_needs needs = {.sequences = 1};
-    cot_engine_options o = cot_engine_options_of(&s->engine, &needs);
-    cot_progress progress = {"loading", 0};
-    cot_model_info info = {0};
-    cot_expert_map map = {0};
-    char *notes = NULL, *config = NULL;
+    engine_needs needs = {.seed = (uint64_t)s->seed, .kv_of_free = true};
+    char *notes, *config = NULL;
     size_t bytes;
-    o.sequences = (int)s->max_num_seqs;
-    o.step_tokens = s->max_num_batched_tokens;
-    o.block_tokens = s->no_prefix_caching ? 0 : s->block_size;
-    o.tbt_ns = s->tbt_ms < 0 ? COT_TBT_AUTO : (int64_t)(s->tbt_ms * 1e6);
-    o.max_wait_steps = s->max_wait_steps;
-    cot_status status = s->engine.placement ? cot_model_describe(&info, s->model, error) : COT_OK;
-    if (status == COT_OK && s->engine.placement)
-        status = cot_engine_placement(&o, &map, &s->engine, &info, error);
-    if (status == COT_OK) status = choose_kv(&o, s, error);
-    o.progress = show;
-    o.progress_context = &progress;
-    if (status == COT_OK && s->load_format) {
+    if (s->load_format) {
         char path[4096];
         snprintf(path, sizeof path, "%s/config.json", s->model);
-        config = read_whole(path, &bytes);
-        if (!config) *error = (cot_error){COT_IO, "there is no configuration to make weights for"};
-        status =
-            config ? cot_engine_open_random(engine, config, bytes, (uint64_t)s->seed, &o, error) : COT_IO;
-    } else if (status == COT_OK)
-        status = cot_engine_open(engine, s->model, &o, &notes, error);
-    cot_progress_end(&progress);
-    cot_expert_map_free(&map);
-    cot_model_info_clear(&info);
+        needs.config = config = read_whole(path, &bytes);
+        *error = (cot_error){COT_IO, "there is no configuration to make weights for"};
+        if (!config) return COT_IO;
+    }
+    const cot_status status = cot_engine_open_with(engine, s->model, &s->engine, &needs, &notes, error);
     cot_tell_notes(notes);
     free(notes);
     free(config);
@@ -249,7 +205,7 @@ static void set_up(struct server_setup *setup, const struct serve_settings *s, c
     o->allowed_hosts = texts_of(&s->allowed_hosts, setup->hosts);
     o->allowed_origins = texts_of(&s->allowed_origins, setup->origins);
     o->max_model_len = s->max_model_len;
-    o->max_queue = s->max_queue;
+    o->max_queue = s->engine.max_queue;
     o->max_connections = s->max_connections;
     o->shutdown_ms = (int64_t)(s->shutdown_timeout * 1000);
     o->answer_timeout_ms = (int64_t)(s->answer_timeout * 1000);
@@ -431,30 +387,6 @@ static const cot_option model_options[] = {
     {"seed", 0, COT_OPTION_INTEGER, "N", "0", "of those random weights", AT(seed), .least = 0,
      .most = INT64_MAX},
     {0}};
-static const cot_option scheduling_options[] = {
-    {"max-num-seqs", 0, COT_OPTION_INTEGER, "N", "64", "sequences that are computed at once",
-     AT(max_num_seqs), .least = 1, .most = 1024},
-    {"max-num-batched-tokens", 0, COT_OPTION_INTEGER, "N", "512", "most tokens of one step",
-     AT(max_num_batched_tokens), .least = 1, .most = 65536},
-    {"block-size", 0, COT_OPTION_INTEGER, "N", "16",
-     "tokens of a block of the prefix cache, a power of two (1 to 64)", AT(block_size), .least = 1,
-     .most = 64},
-    {"no-enable-prefix-caching", 0, COT_OPTION_FLAG, NULL, NULL, "compute every prompt whole",
-     AT(no_prefix_caching)},
-    {"kv-cache-memory-bytes", 0, COT_OPTION_INTEGER, "N", "0",
-     "memory for keys and values (0: half of what is free beside the weights)", AT(kv_cache_memory_bytes),
-     .least = 0, .most = INT64_MAX},
-    {"tbt-ms", 0, COT_OPTION_REAL, "MS", "-1",
-     "time between tokens that long prompts may stretch steps to, in milliseconds (0: no matter; -1: twice a "
-     "step of "
-     "--max-num-seqs sequences)",
-     AT(tbt_ms), .min = -1, .max = 1e6},
-    {"max-wait-steps", 0, COT_OPTION_INTEGER, "N", "8",
-     "steps that a sequence may sit out where the tokens of a step are too few for all", AT(max_wait_steps),
-     .least = 1, .most = 1000000},
-    {"max-queue", 0, COT_OPTION_INTEGER, "N", "256", "sequences that may wait; more are answered 429",
-     AT(max_queue), .least = 1, .most = 65536},
-    {0}};
 
 const cot_command cot_cmd_serve = {
     .name = "serve",
@@ -471,7 +403,8 @@ const cot_command cot_cmd_serve = {
                                       "coterie serve MODEL --host 0.0.0.0 --api-key-file keys.txt", NULL},
     .options = {.groups = (const cot_option_group[]){{"Listening", listening_options, 0},
                                                      {"Model", model_options, 0},
-                                                     {"Scheduling and memory", scheduling_options, 0},
+                                                     {"Scheduling and memory", cot_scheduling_option_rows,
+                                                      AT(engine)},
                                                      {"Group of ranks", cot_serving_option_rows, AT(engine)},
                                                      {0}},
                 .positionals = (const cot_positional[]){{"MODEL", 0, 1, "a model folder", AT(model)}, {0}}},

@@ -7,19 +7,20 @@
 #include "coterie/model.h"
 #include "coterie/trace.h"
 
+/* What the rows of coterie/engine_options.def fill. */
 typedef struct engine_settings {
-    int64_t ranks, threads, expert_slots, sms_reserve;
-    int precision, weights, weights_attention, weights_head, attention, combine,
-        payload;    // precision: of cot_precision_names
-    double timeout; // seconds
-    int pipeline, predict, collective, a2a, dedup;
-    const char *op, *fabric, *isa, *placement, *tables, *save_routing, *hostfile;
+    cot_engine_options options; // but size and version
+    const char *placement, *hostfile, *save_routing;
+    bool no_prefix_caching;
+    int64_t max_queue; // of a server
 } engine_settings;
 
 /* A group of rows for cot_options, over an engine_settings. */
 extern const cot_option cot_engine_option_rows[];
 /* The same where texts must not depend on their company: data-parallel attention is the default. */
 extern const cot_option cot_serving_option_rows[];
+/* What steps hold, of a server, and its memory. */
+extern const cot_option cot_scheduling_option_rows[];
 /* Those of cot_engine_option_rows where routing can be replayed, which predictions may look at. */
 extern const cot_option cot_replaying_option_rows[];
 /* The same for commands that can save what they routed beside their own work. */
@@ -28,12 +29,16 @@ extern const cot_option cot_routing_option_rows[];
 /* What the command's work needs of the engine. */
 typedef struct engine_needs {
     int64_t kv_tokens;
-    size_t sequences;
-    int64_t block_tokens;              // of the prefix cache; 0: none
+    size_t sequences;                  // unless --max-num-seqs says
+    int64_t block_tokens;              // of the prefix cache; 0: as --block-size says, else none
     bool capture_routing;              // also on when --save-routing is given
     int64_t step_tokens;               // 0: as many as the engine likes
     const cot_engine_routing *routing; // NULL: gates choose
-    const model_shape *shape;          // NULL: a model's folder
+    const model_shape *shape;          // NULL: a model's folder, or
+    const char *config;                // the text of a config.json, for random weights
+    uint64_t seed;                     // of random weights
+    bool kv_of_free;                   // KV gets half of the memory that is free, unless its bytes are given
+    const char *loading;               // what a progress bar calls it; NULL: "loading", "": there is none
     const char *remarks; // lines about what is fed, for when nothing is found wrong with it; NULL: none
 } engine_needs;
 cot_engine_options cot_engine_options_of(const engine_settings *settings, const engine_needs *needs);
@@ -44,16 +49,14 @@ bool cot_attention_is_split(const engine_settings *settings);
 /* As many as --ranks says, or what stands for it. */
 int64_t cot_engine_ranks(const engine_settings *settings);
 
-/* Reads --placement, which is given, into a map that the caller frees after opening an engine with the options. */
-cot_status cot_engine_placement(cot_engine_options *options, cot_expert_map *map,
-                                const engine_settings *settings, const cot_model_info *model,
-                                cot_error *error);
-
 /* Says them on stderr. */
 void cot_engine_tell_remarks(const engine_needs *needs);
 
-/* Opens the model, or a random one of the needs' shape, with a progress bar, a note about skipped tensors and the remarks.
- * Returns false after a line on stderr. */
+/* Opens the model, or a random one, with a progress bar: what every command opens an engine by. `*notes` as cot_engine_open has
+ * them. */
+cot_status cot_engine_open_with(cot_engine **engine, const char *model, const engine_settings *settings,
+                                const engine_needs *needs, char **notes, cot_error *error);
+/* The same, which then tells a note about skipped tensors and the remarks. Returns false after a line on stderr. */
 bool cot_engine_open_cli(cot_engine **engine, const char *model, const engine_settings *settings,
                          const engine_needs *needs);
 
@@ -72,18 +75,23 @@ void routing_recorder_take(void *recorder, uint64_t request, int64_t position, i
 /* Writes the file and closes. Returns false after a line on stderr. */
 bool routing_recorder_finish(routing_recorder *recorder, bool write);
 
-/* The row of --timeout over a double at that offset, for commands with ranks of their own. */
+#define COT_TIMEOUT_HELP "seconds after which a rank that does not answer is given up, and the group with it"
+#define COT_HOSTFILE_HELP                                                                                    \
+    "with --fabric shmem: where oshrun starts the ranks, one address a line, slots=N for several ranks "     \
+    "there"
+/* The rows of --timeout over nanoseconds and of --hostfile at that offset, for commands with ranks of their own. */
 #define COT_TIMEOUT_ROW(offset)                                                                              \
     {                                                                                                        \
-        "timeout", 0, COT_OPTION_REAL, "S", "300",                                                           \
-            "seconds after which a rank that does not answer is given up, and the group with it", offset,    \
-            .min = 0.1, .max = 1e6                                                                           \
+        "timeout", 0, COT_OPTION_REAL, "S", "300", COT_TIMEOUT_HELP, offset, .min = 0.1, .max = 1e6,         \
+                                                                             .scale = 1e9                    \
+    }
+#define COT_HOSTFILE_ROW(offset)                                                                             \
+    {                                                                                                        \
+        "hostfile", 0, COT_OPTION_TEXT, "FILE", NULL, COT_HOSTFILE_HELP, offset                              \
     }
 
-extern const char *const cot_weights_names[];   // "as-stored", "bf16", ..., NULL
-extern const char *const cot_precision_names[]; // "bf16", "fp32", "int8", NULL
-extern const char *const cot_combine_names[];   // "exact", "reduced", NULL
-extern const char *const cot_a2a_names[];       // "auto", "padded", "two-phase", "one-shot", NULL
-extern const char *const cot_dedup_names[];     // "auto", "off", "on", NULL
+/* The words of each option that takes one, cot_GROUP_FIELD_words, as the rows have them; NULL ends. */
+#define COT_CHOICE(group, field, ...) extern const char *const cot_##group##_##field##_words[];
+#include "coterie/engine_options.def"
 
 #endif

@@ -27,9 +27,9 @@ static cot_status measure(struct sizes *sizes, const char *model, int ranks, cot
     for (int r = 0; r < counts; r++) sizes->ranks[r] = ranks ? ranks : usual_ranks[r];
     for (int i = 0; i < PRECISIONS * counts; i++) {
         cot_engine_options_init(&options[i]);
-        options[i].sequences = 1;
-        options[i].precision = cot_precision_names[i / counts];
-        options[i].ranks = sizes->ranks[i % counts];
+        options[i].batch.sequences = 1;
+        options[i].weights.precision = cot_weights_precision_words[i / counts];
+        options[i].group.ranks = sizes->ranks[i % counts];
     }
     return cot_engine_measure(sizes->of, model, options, (size_t)(PRECISIONS * counts), error);
 }
@@ -52,7 +52,7 @@ static int print_json(const cot_model_info *m, const cot_tokenizer *tokenizer, c
             const cot_engine_sizes *s = &sizes->of[p * sizes->counts + r];
             json_array_append_new(
                 rows, json_pack("{s:s, s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:b}", "precision",
-                                cot_precision_names[p], "weights", s->weights, "weights_attention",
+                                cot_weights_precision_words[p], "weights", s->weights, "weights_attention",
                                 s->weights_attention, "weights_head", s->weights_head, "ranks",
                                 sizes->ranks[r], "weight_bytes", (json_int_t)s->weight_bytes, "shared_bytes",
                                 (json_int_t)s->shared_bytes, "rank_bytes", (json_int_t)s->rank_bytes,
@@ -109,10 +109,10 @@ static void print_text(const cot_model_info *m, const cot_tokenizer *tokenizer, 
     for (int p = 0; p < PRECISIONS; p++)
         for (int r = 0; r < sizes->counts; r++) {
             const cot_engine_sizes *s = &sizes->of[p * sizes->counts + r];
-            printf("%-9s  %-7s  %-9s  %-5s  %5d  %10.3f  %9.3f  %9.3f  %9.3f  %s\n", cot_precision_names[p],
-                   s->weights, s->weights_attention, s->weights_head, sizes->ranks[r],
-                   (double)s->weight_bytes / 1e9, (double)s->shared_bytes / 1e9, (double)s->rank_bytes / 1e9,
-                   (double)s->total_bytes / 1e9, fits(s) ? "yes" : "no");
+            printf("%-9s  %-7s  %-9s  %-5s  %5d  %10.3f  %9.3f  %9.3f  %9.3f  %s\n",
+                   cot_weights_precision_words[p], s->weights, s->weights_attention, s->weights_head,
+                   sizes->ranks[r], (double)s->weight_bytes / 1e9, (double)s->shared_bytes / 1e9,
+                   (double)s->rank_bytes / 1e9, (double)s->total_bytes / 1e9, fits(s) ? "yes" : "no");
         }
 }
 

@@ -134,21 +134,34 @@ static bool store(const struct parse *p, const cot_option *row, void *field, con
         long long n = strtoll(value, &end, 10);
         if (!is_number_start(value) || *end || errno || n < row->least || n > row->most)
             return bad_integer(row, value);
-        *(int64_t *)field = n;
+        if (row->narrow)
+            *(int32_t *)field = (int32_t)n;
+        else
+            *(int64_t *)field = n;
         return true;
     }
     case COT_OPTION_REAL: {
         double x = strtod(value, &end);
         if (!is_number_start(value) || *end || !isfinite(x) || !(x >= row->min && x <= row->max))
             return bad_real(row, value);
-        *(double *)field = x;
+        if (row->scale > 0)
+            *(int64_t *)field = x < 0 ? -1 : (int64_t)(x * row->scale);
+        else
+            *(double *)field = x;
         return true;
     }
     case COT_OPTION_TEXT:
         *(const char **)field = value;
         return true;
-    case COT_OPTION_CHOICE:
-        return choose("--", row->name, row->choices, row->otherwise, value, field);
+    case COT_OPTION_CHOICE: {
+        int which;
+        if (!choose("--", row->name, row->choices, row->otherwise, value, &which)) return false;
+        if (row->word)
+            *(const char **)field = row->choices[which];
+        else
+            *(int *)field = which;
+        return true;
+    }
     case COT_OPTION_LIST:
         return append(field, value, row, p->argc);
     case COT_OPTION_OPTIONAL_TEXT:

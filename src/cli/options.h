@@ -38,6 +38,10 @@ typedef struct cot_option {
         const char *const *choices; // NULL ends
     };
     const char *otherwise; // of a CHOICE: what to do for what it does not take; NULL: nothing to say
+    bool narrow;           // of an INTEGER: the field is an int32_t
+    bool word;             // of a CHOICE: the field is a const char *, the choice itself
+    double
+        scale; // of a REAL: the field is an int64_t, so many of which make one; below 0 it is -1. 0: a double
 } cot_option;
 
 typedef struct cot_list {

@@ -218,7 +218,8 @@ static bool open_recorded(replay *r, const replay_settings *s, const engine_sett
         .trace = &r->trace, .name = path, .first_layer = r->first_layer, .cut = s->trace_layers || s->shape};
     uint8_t *known = NULL;
     const bool good =
-        (!engine->tables || find_known(&known, r, engine->tables, path)) && list_sequences(r, prompt, known);
+        (!engine->options.experts.tables || find_known(&known, r, engine->options.experts.tables, path)) &&
+        list_sequences(r, prompt, known);
     free(known);
     if (good && r->count < (size_t)r->trace.n_sequences)
         remark(r, "note: %zu of %" PRId64 " sequences are replayed%s", r->count, r->trace.n_sequences,
@@ -236,7 +237,7 @@ bool replay_open(replay *r, const replay_settings *s, const engine_settings *eng
     if (!good || !s->shape) return good;
     if (!make_shape(r, s)) return false;
     engine_needs needs = {.shape = &r->shape};
-    const int32_t layers = cot_engine_options_of(engine, &needs).expert_layers;
+    const int32_t layers = cot_engine_options_of(engine, &needs).experts.layers;
     if (layers < r->shape.layers)
         remark(r, "note: %" PRId64 " layers share the experts of %d", r->shape.layers, (int)layers);
     return true;
@@ -256,6 +257,7 @@ void replay_need(engine_needs *needs, const replay *r)
 {
     if (r->drawn || r->recorded) needs->routing = &r->routing;
     if (r->shape.config) needs->shape = &r->shape;
+    needs->seed = 1;
     needs->remarks = r->remarks.text;
 }
 

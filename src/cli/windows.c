@@ -109,8 +109,7 @@ engine_needs text_windows_need(const text_windows *w, const engine_settings *set
 {
     enum { WINDOWS_AT_ONCE = 4 };
     engine_needs needs = {0};
-    bool homes = strcmp(cot_engine_options_of(settings, &needs).attention, "dp") == 0;
-    needs.sequences = homes ? WINDOWS_AT_ONCE : 1;
+    needs.sequences = cot_attention_is_split(settings) ? 1 : WINDOWS_AT_ONCE;
     for (size_t f = 0; f < w->files; f++) needs.kv_tokens += (int64_t)w->texts[f].count;
     return needs;
 }

@@ -1,4 +1,4 @@
-/* Inside an engine: shared by engine.c (opening), ranks.c (steps) and stats.c. */
+/* Inside an engine: shared by measure.c and open.c (opening), ranks.c (steps) and stats.c. */
 #ifndef COT_ENGINE_STATE_H
 #define COT_ENGINE_STATE_H
 #include "coterie/predict.h"

@@ -42,26 +42,39 @@ uint64_t cot_likeness_of_folder(const char *folder)
     return hash;
 }
 
+static uint64_t of_word(uint64_t seed, const char *word)
+{
+    return word ? XXH3_64bits_withSeed(word, strlen(word) + 1, seed) : seed + 1;
+}
+
+static uint64_t of_number(uint64_t seed, int64_t number)
+{
+    return XXH3_64bits_withSeed(&number, sizeof number, seed);
+}
+
+static uint64_t of_routing(const cot_engine_routing *r)
+{
+    const double drawn[] = {r->trace ? 0 : 1 + r->lar, r->first_layer, r->cut};
+    return XXH3_64bits(drawn, sizeof drawn) + (r->trace ? cot_trace_hash(r->trace) : 0);
+}
+
 uint64_t cot_likeness_of_options(const cot_engine_options *o)
 {
-    const char *const words[] = {
-        o->precision, o->weights, o->weights_attention, o->weights_head, o->attention,  o->op,  o->combine,
-        o->payload,   o->isa,     o->pipeline,          o->predict,      o->collective, o->a2a, o->dedup};
-    const int64_t numbers[] = {
-        o->ranks,     o->threads,           o->expert_slots,  o->capture_routing, o->step_tokens,
-        o->kv_tokens, (int64_t)o->kv_bytes, o->block_tokens,  o->sequences,       o->timeout_ns,
-        o->tbt_ns,    o->max_wait_steps,    o->expert_layers, o->count_exchanges, o->sms_reserve};
-    uint64_t hash = XXH3_64bits(numbers, sizeof numbers);
-    if (o->routing) {
-        const cot_engine_routing *r = o->routing;
-        const double drawn[] = {r->trace ? 0 : 1 + r->lar, r->first_layer, r->cut};
-        hash += XXH3_64bits(drawn, sizeof drawn) + (r->trace ? cot_trace_hash(r->trace) : 0);
-    }
-    if (o->tables) hash += of_file(o->tables); // what they say, wherever they are
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        const char *word = words[i] ? words[i] : "";
-        hash = XXH3_64bits_withSeed(word, strlen(word) + 1, hash);
-    }
+    uint64_t hash = 0;
+#define TEXT_VALUE(text) hash = of_word(hash, text);
+#define TEXT_CONTENT(text)                                                                                   \
+    hash = of_number(hash, text ? (int64_t)of_file(text) : 0); // what it says, wherever it is
+#define TEXT_NOTHING(text)
+#define NUMBER_VALUE(number) hash = of_number(hash, (int64_t)(number));
+#define POINTER_CONTENT(routing) hash = of_number(hash, routing ? (int64_t)of_routing(routing) : 0);
+#define POINTER_NOTHING(pointer)
+#define COT_TEXT(group, field, agree, ...) TEXT_##agree(o->group.field)
+#define COT_CHOICE(group, field, said, words, agree, ...) TEXT_##agree(o->group.field)
+#define COT_NUMBER(group, field, type, initial, said, least, most, agree, ...) NUMBER_##agree(o->group.field)
+#define COT_DURATION(group, field, initial, said, least, most, agree, ...) NUMBER_##agree(o->group.field)
+#define COT_SWITCH(group, field, agree) NUMBER_##agree(o->group.field)
+#define COT_POINTER(group, field, type, agree) POINTER_##agree(o->group.field)
+#include "coterie/engine_options.def"
     return hash;
 }
 

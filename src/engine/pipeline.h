@@ -1,13 +1,12 @@
-/* The pipeline of an engine, from the names in its options. */
+/* The pipeline of an engine, from its options. */
 #ifndef COT_ENGINE_PIPELINE_H
 #define COT_ENGINE_PIPELINE_H
-#include "coterie/engine.h"
 #include "coterie/layout.h"
-#include "model/pipeline.h"
+#include "engine/options.h"
 
-/* Fills in defaults (coterie/engine.h). Errors: INVALID_ARGUMENT: an unknown name, names that do not go together, tables
+/* Fills in defaults (coterie/engine.h). Errors: INVALID_ARGUMENT: choices that do not go together, tables
  * that lack what the prediction reads, replicas where there may be none. */
-cot_status cot_engine_pipeline_of(cot_pipeline *pipeline, const cot_engine_options *options,
+cot_status cot_engine_pipeline_of(cot_pipeline *pipeline, const cot_engine_resolved *options,
                                   const cot_predictor *tables, const cot_expert_layout *layout,
                                   cot_error *error);
 /* Whether s-moe can run where experts of placement `name` sit. Errors: INVALID_ARGUMENT: there are replicas. */

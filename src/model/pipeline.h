@@ -25,6 +25,7 @@ typedef enum cot_foresight {
 #define COT_FORESIGHT_ENUM(name, text) COT_FORESIGHT_##name,
     COT_FORESIGHT_LIST(COT_FORESIGHT_ENUM)
 #undef COT_FORESIGHT_ENUM
+        COT_FORESIGHTS
 } cot_foresight;
 
 typedef struct cot_pipeline {

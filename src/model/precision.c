@@ -29,51 +29,36 @@ cot_format cot_weight_format(const cot_precision *p, cot_weight_rule rule, cot_f
     return choose(p, rule, stored, false);
 }
 
-static bool is_as_stored(const char *word)
-{
-    return !word || !strcmp(word, "as-stored");
-}
-
-/* Of weights that become `own` where the word does not say what, and whose rows are rounded or not. */
-static cot_status rule_of(cot_weight_rule *rule, const cot_precision *p, const char *word, cot_format own,
+/* Of weights that become `own` where they are not as they are stored, and whose rows are rounded or not. */
+static cot_status rule_of(cot_weight_rule *rule, const cot_precision *p, int kind, cot_format own,
                           bool rounded, cot_error *error)
 {
-    const cot_format kind = is_as_stored(word) ? COT_FORMATS : cot_format_parse(word);
-    *rule = (cot_weight_rule){kind, is_as_stored(word) ? own : kind};
-    if (rule->other == COT_FORMATS) {
-        char names[128] = "as-stored";
-        for (int f = 0; f < COT_FORMATS; f++) {
-            strncat(names, f + 1 < COT_FORMATS ? ", " : " or ", sizeof names - strlen(names) - 1);
-            strncat(names, cot_formats[f].name, sizeof names - strlen(names) - 1);
-        }
-        return cot_fail(error, COT_INVALID_ARGUMENT, "unknown weights '%s' (%s)", word, names);
-    }
-    if (!cot_format_multiplies(rule->other, p->type, rounded))
-        return cot_fail(error, COT_INVALID_ARGUMENT, "weights in %s are not multiplied in precision %s", word,
-                        name_of(p));
-    return COT_OK;
+    *rule = (cot_weight_rule){(cot_format)kind, kind == COT_FORMATS ? own : (cot_format)kind};
+    if (cot_format_multiplies(rule->other, p->type, rounded)) return COT_OK;
+    return cot_fail(error, COT_INVALID_ARGUMENT, "weights in %s are not multiplied in precision %s",
+                    cot_formats[rule->other].name, name_of(p));
 }
 
 /* Of matrices that are multiplied by rows as they are, too. */
-static cot_status dense_rule(cot_weight_rule *rule, const cot_precision *p, const char *word,
+static cot_status dense_rule(cot_weight_rule *rule, const cot_precision *p, int kind,
                              cot_weight_rule networks, cot_error *error)
 {
     const cot_format own = cot_format_of(p->type);
-    if (word) return rule_of(rule, p, word, own, false, error);
+    if (kind != COT_WEIGHTS_OF_NETWORKS) return rule_of(rule, p, kind, own, false, error);
     *rule = networks;
     if (cot_formats[networks.other].bits < 8) *rule = (cot_weight_rule){COT_FORMATS, COT_FORMAT_INT8};
     if (networks.kind == COT_FORMATS) rule->other = own;
     return COT_OK;
 }
 
-cot_status cot_precision_set_weights(cot_precision *p, cot_weight_words words, cot_stored_formats stored,
+cot_status cot_precision_set_weights(cot_precision *p, cot_weight_kinds kinds, cot_stored_formats stored,
                                      cot_error *error)
 {
     cot_weight_rule networks;
-    cot_status status = rule_of(&networks, p, words.networks,
+    cot_status status = rule_of(&networks, p, kinds.networks,
                                 p->rounded ? COT_FORMAT_INT8 : cot_format_of(p->type), p->rounded, error);
-    if (status == COT_OK) status = dense_rule(&p->attention, p, words.attention, networks, error);
-    if (status == COT_OK) status = dense_rule(&p->head, p, words.head, networks, error);
+    if (status == COT_OK) status = dense_rule(&p->attention, p, kinds.attention, networks, error);
+    if (status == COT_OK) status = dense_rule(&p->head, p, kinds.head, networks, error);
     if (status != COT_OK) return status;
     p->experts = choose(p, networks, stored.experts, p->rounded);
     p->shared = choose(p, networks, stored.shared, p->rounded);

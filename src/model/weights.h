@@ -27,18 +27,16 @@ typedef struct cot_stored_formats {
 } cot_stored_formats;
 cot_stored_formats cot_checkpoint_formats(const cot_checkpoint *checkpoint);
 
-/* What weights are to be, in words; NULL: the default. */
-typedef struct cot_weight_words {
-    const char *networks; // "as-stored", the default, or a format's name
-    const char *attention,
-        *head; // default: as networks, but where these have less than 8 bits as stored or int8
-} cot_weight_words;
+/* What weights are to be: a cot_format, or COT_FORMATS: as stored. */
+enum { COT_WEIGHTS_OF_NETWORKS = -1 }; // as networks, but where these have less than 8 bits as stored or int8
+typedef struct cot_weight_kinds {
+    int networks, attention, head;
+} cot_weight_kinds;
 
-/* Sets what weights are, of a precision whose other fields are set. "as-stored": what they are stored as if such weights can be
- * multiplied in this precision, else the precision's own kind (INT8 of networks whose rows are rounded). A format's name: that
- * kind, as it is stored where it is stored so, and where not rounded to it. Errors: INVALID_ARGUMENT (no such format, or one that is
- * not multiplied so). */
-cot_status cot_precision_set_weights(cot_precision *precision, cot_weight_words words,
+/* Sets what weights are, of a precision whose other fields are set. As stored: what they are stored as if such weights can be
+ * multiplied in this precision, else the precision's own kind (INT8 of networks whose rows are rounded). A format: that
+ * kind, as it is stored where it is stored so, and where not rounded to it. Errors: INVALID_ARGUMENT (a format that is not multiplied so). */
+cot_status cot_precision_set_weights(cot_precision *precision, cot_weight_kinds kinds,
                                      cot_stored_formats stored, cot_error *error);
 /* What weights that are stored as `stored` become by a rule. */
 cot_format cot_weight_format(const cot_precision *precision, cot_weight_rule rule, cot_format stored);

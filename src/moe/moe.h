@@ -130,9 +130,8 @@ struct cot_moe_operator {
     const cot_moe_times *(*times)(const cot_moe *moe);
 };
 
-/* As --a2a spells it; NULL for AUTO. The kind of that name; false: there is none. */
+/* As --a2a spells it; NULL for AUTO. */
 const char *cot_moe_a2a_name(cot_moe_a2a a2a);
-bool cot_moe_a2a_find(cot_moe_a2a *a2a, const char *name);
 
 /* An operator of a module joins the others, for good. One thread at a time, while no name is looked up; its name is new. */
 void cot_moe_operator_add(const cot_moe_operator *op);

@@ -18,13 +18,6 @@ const char *cot_moe_a2a_name(cot_moe_a2a a2a)
     return a2a_names[a2a];
 }
 
-bool cot_moe_a2a_find(cot_moe_a2a *a2a, const char *name)
-{
-    for (*a2a = COT_A2A_PADDED; *a2a <= COT_A2A_ONE_SHOT; ++*a2a)
-        if (!strcmp(cot_moe_a2a_name(*a2a), name)) return true;
-    return false;
-}
-
 void cot_moe_operator_add(const cot_moe_operator *op)
 {
     assert(count < MOST && !cot_moe_operator_find(op->name));

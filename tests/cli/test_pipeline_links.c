@@ -42,8 +42,9 @@ int64_t pipeline_most_tokens(const struct pipeline_work *work)
 }
 
 static const struct cot_list_item texts[LINKS] = {{"plain", NULL}, {"grouped", NULL}};
-static const struct pipeline_settings settings = {.engine = {.timeout = 7},
-                                                  .links = {(struct cot_list_item *)(uintptr_t)texts, LINKS}};
+static const struct pipeline_settings settings = {
+    .engine = {.options = {.group = {.timeout_ns = 7000000000}}},
+    .links = {(struct cot_list_item *)(uintptr_t)texts, LINKS}};
 static const cot_engine_link links[LINKS] = {{.bytes_per_s = 4e8, .latency_ns = 300},
                                              {.bytes_per_s = 2e9,
                                               .latency_ns = 100,

@@ -56,9 +56,9 @@ static std::vector<int32_t> generate(const char *op, const char *combine = "exac
     cot_request request;
     cot_events events = {};
     cot_engine_options_init(&options);
-    options.ranks = 2, options.threads = 2;
-    options.op = op, options.precision = "bf16", options.combine = combine;
-    options.step_tokens = 16, options.sequences = 1, options.kv_tokens = 64;
+    options.group.ranks = 2, options.group.threads = 2;
+    options.experts.op = op, options.weights.precision = "bf16", options.experts.combine = combine;
+    options.batch.step_tokens = 16, options.batch.sequences = 1, options.memory.kv_tokens = 64;
     cot_status status = cot_engine_open(&engine, COT_SOURCE "/models/tiny", &options, nullptr, &error);
     cot_request_init(&request);
     request.prompt = prompt;
@@ -93,28 +93,28 @@ static void what_an_engine_refuses(void **)
     cot_engine *engine = nullptr;
     cot_engine_options options;
     cot_engine_options_init(&options);
-    options.op = "cuda", options.ranks = 2, options.kv_tokens = 64;
+    options.experts.op = "cuda", options.group.ranks = 2, options.memory.kv_tokens = 64;
     const auto refuses = [&](const char *text) {
         assert_int_not_equal(cot_engine_open(&engine, COT_SOURCE "/models/tiny", &options, nullptr, &error),
                              COT_OK);
         if (!strstr(error.message, text)) fail_msg("'%s', expected '%s'", error.message, text);
     };
-    options.sms_reserve = 3;
+    options.experts.sms_reserve = 3;
     refuses("3 multiprocessors in reserve leave none of the 3 that 'Emulated' has");
-    options.sms_reserve = -1;
+    options.experts.sms_reserve = -1;
     refuses("multiprocessors in reserve -1 is not in [0, 4096]");
-    options.sms_reserve = 1, options.op = "fused";
+    options.experts.sms_reserve = 1, options.experts.op = "fused";
     refuses("'fused' runs on no device that could leave 1 multiprocessors to others");
-    options.sms_reserve = 0, options.op = "cuda";
-    options.precision = "int8";
+    options.experts.sms_reserve = 0, options.experts.op = "cuda";
+    options.weights.precision = "int8";
     refuses("few bits");
-    options.precision = "bf16";
+    options.weights.precision = "bf16";
     device->pinned_most = 1 << 18;
     refuses("'Emulated' fails the self-test: 'Emulated' cannot pin 0.0");
     device->pinned_most = SIZE_MAX;
     assert_int_equal(device->pinned.size(), 0);
     assert_int_equal(device->taken, device->given_back);
-    options.fabric = "processes";
+    options.group.fabric = "processes";
     refuses("--fabric threads");
 }
 

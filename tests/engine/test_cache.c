@@ -103,10 +103,10 @@ static cot_engine_options options_for(const struct question *q, int ranks)
 {
     cot_engine_options o;
     cot_engine_options_init(&o);
-    o.ranks = ranks;
-    o.precision = q->precision;
-    o.attention = q->attention;
-    o.threads = 2;
+    o.group.ranks = ranks;
+    o.weights.precision = q->precision;
+    o.attention.mode = q->attention;
+    o.group.threads = 2;
     return o;
 }
 
@@ -147,19 +147,20 @@ static void ask(const struct question *q, int ranks, uint64_t *seed)
 {
     static struct told told[REQUESTS];
     cot_engine_options o = options_for(q, ranks);
-    o.block_tokens = 1 << draw(seed) % 7;
-    o.step_tokens = 1 + (int64_t)(draw(seed) % (draw(seed) % 2 ? 30 : 300));
-    o.sequences = 1 + (int)(draw(seed) % 6);
-    o.kv_tokens = 320 + (int64_t)(draw(seed) % 500);
-    o.capture_routing = draw(seed) % 4 == 0;
-    if (draw(seed) % 3 == 0) o.fabric = "processes";
+    o.memory.block_tokens = 1 << draw(seed) % 7;
+    o.batch.step_tokens = 1 + (int64_t)(draw(seed) % (draw(seed) % 2 ? 30 : 300));
+    o.batch.sequences = 1 + (int)(draw(seed) % 6);
+    o.memory.kv_tokens = 320 + (int64_t)(draw(seed) % 500);
+    o.watch.capture_routing = draw(seed) % 4 == 0;
+    if (draw(seed) % 3 == 0) o.group.fabric = "processes";
     static const int64_t targets[] = {0, COT_TBT_AUTO, 1, 1000000};
-    o.tbt_ns = targets[draw(seed) % 4];
-    o.max_wait_steps = (int64_t)(draw(seed) % 10);
+    o.batch.tbt_ns = targets[draw(seed) % 4];
+    o.batch.max_wait_steps = (int64_t)(draw(seed) % 10);
     cot_engine *engine = must_open_random(q->config, WEIGHTS_SEED, &o);
     cot_engine_load load;
     printf("%s %s, %d ranks (%s), %lld tokens a step, blocks of %lld\n", q->precision, q->attention, ranks,
-           o.fabric ? o.fabric : "threads", (long long)o.step_tokens, (long long)o.block_tokens);
+           o.group.fabric ? o.group.fabric : "threads", (long long)o.batch.step_tokens,
+           (long long)o.memory.block_tokens);
     size_t left = 1;
     for (int count = 0; count < REQUESTS || left;) {
         if (count < REQUESTS && draw(seed) % 3 == 0) {
@@ -178,7 +179,7 @@ static void ask(const struct question *q, int ranks, uint64_t *seed)
         cot_engine_get_load(engine, &load);
         assert_true(load.kv_pages_free >= 0 && load.kv_pages_free <= load.kv_pages);
         assert_int_equal(load.waiting + load.running, left);
-        if (o.tbt_ns >= 0) assert_int_equal(load.tbt_ns, o.tbt_ns);
+        if (o.batch.tbt_ns >= 0) assert_int_equal(load.tbt_ns, o.batch.tbt_ns);
         if (count < REQUESTS) left = 1;
     }
     for (int i = 0; i < REQUESTS; i++) {
@@ -189,7 +190,7 @@ static void ask(const struct question *q, int ranks, uint64_t *seed)
         assert_int_equal(t->sampled, t->alone->sampled);
     }
     assert_true(load.observed_ns > 0 && load.predicted_ns > 0 && load.prediction_error > 0);
-    assert_true(o.tbt_ns != COT_TBT_AUTO || load.tbt_ns > 0);
+    assert_true(o.batch.tbt_ns != COT_TBT_AUTO || load.tbt_ns > 0);
     assert_int_equal(load.kv_pages_free, load.kv_pages);
     for (int64_t p = 0; p < load.kv_pages; p++) // what is left are blocks
         assert_int_equal(engine->loop.scheduler.pool.references[p], engine->loop.scheduler.pool.idle[p]);
@@ -230,8 +231,8 @@ static cot_engine *open_drawn(struct question **drawn, int ranks, uint64_t *seed
     *q = (struct question){.config = small_qwen, .precision = "bf16", .attention = "dp"};
     draw_question(q, seed, 1);
     cot_engine_options o = options_for(q, ranks);
-    o.block_tokens = 16;
-    o.kv_tokens = 2000;
+    o.memory.block_tokens = 16;
+    o.memory.kv_tokens = 2000;
     return must_open_random(q->config, WEIGHTS_SEED, &o);
 }
 
@@ -323,10 +324,10 @@ static void options_are_checked(void **state)
                {0, 0, "most steps to wait -1", 0, -1}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         cot_engine_options o = options_for(&q, 1);
-        o.block_tokens = bad[i].block;
-        o.kv_bytes = bad[i].bytes;
-        o.tbt_ns = bad[i].tbt;
-        o.max_wait_steps = bad[i].wait;
+        o.memory.block_tokens = bad[i].block;
+        o.memory.kv_bytes = bad[i].bytes;
+        o.batch.tbt_ns = bad[i].tbt;
+        o.batch.max_wait_steps = bad[i].wait;
         cot_engine *engine;
         cot_error error = {0};
         assert_int_equal(cot_engine_open_random(&engine, small_qwen, strlen(small_qwen), 1, &o, &error),
@@ -339,8 +340,8 @@ static void options_are_checked(void **state)
         for (int dp = 0; dp < 2; dp++) {
             q.attention = dp ? "dp" : "tp";
             cot_engine_options o = options_for(&q, ranks);
-            o.block_tokens = 16;
-            o.kv_bytes = 33 * PAGE + PAGE / 2;
+            o.memory.block_tokens = 16;
+            o.memory.kv_bytes = 33 * PAGE + PAGE / 2;
             cot_engine *engine = must_open_random(q.config, WEIGHTS_SEED, &o);
             cot_engine_load load;
             cot_engine_get_load(engine, &load);

@@ -492,12 +492,12 @@ static int run_as_rank(void)
     golden_path(path, "olmoe", "");
     cot_engine_options options;
     cot_engine_options_init(&options);
-    options.ranks = RANKS;
-    options.fabric = "shmem";
-    options.precision = "fp32";
-    options.capture_routing = true;
-    options.expert_slots = 6;
-    options.step_tokens = 24;
+    options.group.ranks = RANKS;
+    options.group.fabric = "shmem";
+    options.weights.precision = "fp32";
+    options.watch.capture_routing = true;
+    options.experts.slots = 6;
+    options.batch.step_tokens = 24;
     cot_engine *engine;
     cot_error error;
     const cot_status status = cot_engine_open(&engine, path, &options, NULL, &error);

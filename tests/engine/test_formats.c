@@ -169,7 +169,7 @@ static void compared(void **state)
     for (int i = 0; i < 2; i++) {
         cot_engine_options options =
             options_of(&(struct setting){.weights = weights[i], .precision = "fp32", .kv_tokens = 64});
-        options.capture_routing = true;
+        options.watch.capture_routing = true;
         assert_int_equal(cot_engine_open_random(&engines[i], small, strlen(small), 5, &options, NULL),
                          COT_OK);
         const cot_request q = forced_request(ids, TOKENS, PREFILL);

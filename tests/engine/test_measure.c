@@ -135,11 +135,11 @@ static void test_limits(void **state)
     cot_engine_options_init(&options);
     assert_int_equal(cot_engine_measure(&sizes, COT_SOURCE "/docs", &options, 1, &error), COT_NOT_FOUND);
     assert_int_equal(sizes.weight_bytes, 0);
-    options.ranks = 4;
-    options.kv_tokens = 512;
+    options.group.ranks = 4;
+    options.memory.kv_tokens = 512;
     assert_int_equal(cot_engine_measure(&sizes, TINY, &options, 1, &error), COT_OK);
     const size_t few = sizes.total_bytes;
-    options.kv_tokens = 4096;
+    options.memory.kv_tokens = 4096;
     assert_int_equal(cot_engine_measure(&sizes, TINY, &options, 1, &error), COT_OK);
     assert_true(sizes.total_bytes > few);
     // several at once, for which the folder is opened once
@@ -147,8 +147,8 @@ static void test_limits(void **state)
     cot_engine_sizes of[3];
     for (int i = 0; i < 3; i++) {
         three[i] = options;
-        three[i].ranks = 1 << i;
-        three[i].precision = i == 1 ? "int8" : "bf16";
+        three[i].group.ranks = 1 << i;
+        three[i].weights.precision = i == 1 ? "int8" : "bf16";
     }
     const int before = opened_times;
     assert_int_equal(cot_engine_measure(of, TINY, three, 3, &error), COT_OK);
@@ -158,7 +158,7 @@ static void test_limits(void **state)
         sizes.available_bytes = of[i].available_bytes; // which changes by itself
         assert_memory_equal(&sizes, &of[i], sizeof sizes);
     }
-    three[2].ranks = 0;
+    three[2].group.ranks = -1;
     assert_int_equal(cot_engine_measure(of, TINY, three, 3, &error), COT_INVALID_ARGUMENT);
     assert_int_equal(of[0].weight_bytes, 0);
 }
@@ -178,11 +178,11 @@ static void test_started_ranks(void **state)
     cot_engine_sizes sizes;
     cot_error error;
     for (int i = 0; i < TOLD; i++) assert_int_equal(setenv(told[i].name, told[i].value, 1), 0);
-    options.fabric = "shmem";
+    options.group.fabric = "shmem";
     assert_int_equal(cot_engine_measure(&sizes, TINY, &options, 1, &error), COT_OK);
     const size_t rank = sizes.shared_bytes + sizes.rank_bytes + (sizes.total_bytes - sizes.weight_bytes) / 4;
     assert_int_equal(sizes.here_bytes, 2 * rank);
-    options.fabric = "threads";
+    options.group.fabric = "threads";
     assert_int_equal(cot_engine_measure(&sizes, TINY, &options, 1, &error), COT_OK);
     assert_int_equal(sizes.here_bytes, sizes.total_bytes);
     for (int i = 0; i < TOLD; i++) unsetenv(told[i].name);

@@ -383,7 +383,7 @@ static void one_stream(void **state)
         draw_way(&w, TINY, ranks, &seed);
         w.s.precision = precisions[draw(&seed) % 3];
         cot_engine_options options = options_of(&w.s);
-        options.payload = payloads[draw(&seed) % 3];
+        options.experts.payload = payloads[draw(&seed) % 3];
         cot_engine *engine;
         cot_error error = {0};
         fflush(stdout);

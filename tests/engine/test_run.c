@@ -353,29 +353,30 @@ static void options_out_of_range_are_named(void **state)
         assert_non_null(strstr(error.message, what));                                                        \
     } while (0)
     REFUSED(size, 1, "options of 1 bytes");
-    REFUSED(ranks, 0, "ranks 0");
-    REFUSED(ranks, 65, "ranks 65");
-    REFUSED(threads, -1, "threads -1");
-    REFUSED(precision, "fp16", "precision 'fp16'");
-    REFUSED(attention, "pp", "attention 'pp'");
-    REFUSED(op, "none", "operator 'none'");
-    REFUSED(step_tokens, 0, "step tokens 0");
-    REFUSED(step_tokens, 65537, "step tokens 65537");
-    REFUSED(sequences, 0, "sequences 0");
-    REFUSED(sequences, 1025, "sequences 1025");
-    REFUSED(kv_tokens, -1, "kv tokens -1");
+    REFUSED(group.ranks, -1, "ranks -1");
+    REFUSED(group.ranks, 65, "ranks 65");
+    REFUSED(group.threads, -1, "threads -1");
+    REFUSED(weights.precision, "fp16", "precision 'fp16' (bf16, fp32 or int8)");
+    REFUSED(attention.mode, "pp", "attention 'pp' (tp or dp)");
+    REFUSED(experts.op, "none", "operator 'none'");
+    REFUSED(experts.a2a, "x", "a2a 'x' (padded, two-phase or one-shot)");
+    REFUSED(batch.step_tokens, -1, "step tokens -1");
+    REFUSED(batch.step_tokens, 65537, "step tokens 65537");
+    REFUSED(batch.sequences, 1025, "sequences 1025");
+    REFUSED(memory.kv_tokens, -1, "kv tokens -1");
+    REFUSED(memory.block_tokens, 12, "no power of two");
 #undef REFUSED
     cot_engine_options o;
     cot_error error = {0};
     cot_engine_options_init(&o);
     assert_int_equal(cot_engine_open(&engine, TINY "/nowhere", &o, NULL, &error), COT_NOT_FOUND);
     assert_null(engine);
-    o.isa = "mmx";
+    o.group.isa = "mmx";
     assert_int_equal(cot_engine_open(&engine, TINY, &o, NULL, &error), COT_UNSUPPORTED);
     assert_null(engine);
     assert_non_null(strstr(error.message, "'mmx'"));
-    o.isa = NULL;
-    o.kv_tokens = (int64_t)1 << 40; // no more is taken than the sequences can fill
+    o.group.isa = NULL;
+    o.memory.kv_tokens = (int64_t)1 << 40; // no more is taken than the sequences can fill
     assert_int_equal(cot_engine_open(&engine, TINY, &o, NULL, &error), COT_OK);
     cot_engine_close(engine);
     cot_engine_close(NULL);

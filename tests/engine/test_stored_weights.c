@@ -149,7 +149,7 @@ static void refusals(void **state)
     (void)state;
     static const struct {
         const char *precision, *weights, *words;
-    } cases[] = {{"bf16", "int5", "unknown weights 'int5' (as-stored, fp32, bf16, int8, fp8, int4 or mxfp4)"},
+    } cases[] = {{"bf16", "int5", "unknown weights 'int5' (as-stored, bf16, fp32, int8, fp8, int4 or mxfp4)"},
                  {"bf16", "", "unknown weights ''"},
                  {"bf16", "fp32", "weights in fp32 are not multiplied in precision bf16"},
                  {"int8", "fp8", "weights in fp8 are not multiplied in precision int8"},

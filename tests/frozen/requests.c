@@ -171,16 +171,16 @@ int main(int argc, char **argv)
     cot_error error = {0};
     cot_engine_options options;
     cot_engine_options_init(&options);
-    options.ranks = atoi(argv[2]);
-    options.attention = argv[3];
-    options.fabric = argv[4];
-    options.precision = "fp32";
-    options.capture_routing = true;
-    options.kv_tokens =
+    options.group.ranks = atoi(argv[2]);
+    options.attention.mode = argv[3];
+    options.group.fabric = argv[4];
+    options.weights.precision = "fp32";
+    options.watch.capture_routing = true;
+    options.memory.kv_tokens =
         (PAGES - SEQUENCES) * PAGE_TOKENS; // the engine adds a page for each sequence's last one
-    options.block_tokens = 16;
-    options.step_tokens = 96;
-    options.sequences = SEQUENCES;
+    options.memory.block_tokens = 16;
+    options.batch.step_tokens = 96;
+    options.batch.sequences = SEQUENCES;
     cot_status status = cot_engine_open(&watch.engine, argv[1], &options, NULL, &error);
     if (status != COT_OK) {
         fprintf(stderr, "frozen_requests: %s\n", error.message);

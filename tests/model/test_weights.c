@@ -188,8 +188,8 @@ static void outputs_are_cut_after_rounding(void **state)
     }
 }
 
-/* What words make of weights that are stored otherwise. */
-static void words(void **state)
+/* What is wanted of weights that are stored otherwise. */
+static void kinds(void **state)
 {
     (void)state;
     enum {
@@ -199,28 +199,28 @@ static void words(void **state)
         I8 = COT_FORMAT_INT8,
         FP8 = COT_FORMAT_FP8,
         I4 = COT_FORMAT_INT4,
-        MX = COT_FORMAT_MXFP4
+        MX = COT_FORMAT_MXFP4,
+        OF = COT_WEIGHTS_OF_NETWORKS
     };
     static const struct {
         bool fp32, rounded;
-        const char *networks, *attention;
+        int networks, attention;    // a format, NO: as stored, or OF: as networks
         int stored, network, other; // what networks and attention are stored as, and become
-    } cases[] = {
-        {false, false, NULL, NULL, NO, BF16, BF16},      {true, false, NULL, NULL, NO, FP32, FP32},
-        {false, false, NULL, NULL, I4, I4, I4},          {false, true, NULL, NULL, NO, I8, BF16},
-        {false, true, NULL, NULL, FP8, I8, FP8},         {false, true, NULL, NULL, MX, MX, MX},
-        {false, false, "int4", NULL, NO, I4, I8},        {false, false, "int4", NULL, MX, I4, MX},
-        {false, false, "mxfp4", NULL, NO, MX, I8},       {false, false, "int8", NULL, NO, I8, I8},
-        {false, false, "int8", NULL, I4, I8, I8},        {false, false, "fp8", NULL, NO, FP8, FP8},
-        {false, false, "bf16", NULL, I4, BF16, BF16},    {false, false, "int4", "as-stored", NO, I4, BF16},
-        {false, true, "int4", "bf16", I4, I4, BF16},     {false, false, NULL, "int4", NO, BF16, I4},
-        {true, false, "as-stored", "fp8", NO, FP32, FP8}};
+    } cases[] = {{false, false, NO, OF, NO, BF16, BF16},   {true, false, NO, OF, NO, FP32, FP32},
+                 {false, false, NO, OF, I4, I4, I4},       {false, true, NO, OF, NO, I8, BF16},
+                 {false, true, NO, OF, FP8, I8, FP8},      {false, true, NO, OF, MX, MX, MX},
+                 {false, false, I4, OF, NO, I4, I8},       {false, false, I4, OF, MX, I4, MX},
+                 {false, false, MX, OF, NO, MX, I8},       {false, false, I8, OF, NO, I8, I8},
+                 {false, false, I8, OF, I4, I8, I8},       {false, false, FP8, OF, NO, FP8, FP8},
+                 {false, false, BF16, OF, I4, BF16, BF16}, {false, false, I4, NO, NO, I4, BF16},
+                 {false, true, I4, BF16, I4, I4, BF16},    {false, false, NO, I4, NO, BF16, I4},
+                 {true, false, NO, FP8, NO, FP32, FP8}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const cot_format stored = (cot_format)cases[i].stored;
         for (int head = 0; head < 2; head++) {
             cot_precision p = {.type = cases[i].fp32 ? COT_F32 : COT_BF16, .rounded = cases[i].rounded};
-            const cot_weight_words said = {cases[i].networks, head ? "fp8" : cases[i].attention,
-                                           head ? cases[i].attention : "fp8"};
+            const cot_weight_kinds said = {cases[i].networks, head ? FP8 : cases[i].attention,
+                                           head ? cases[i].attention : FP8};
             assert_int_equal(
                 cot_precision_set_weights(&p, said, (cot_stored_formats){stored, stored, stored}, NULL),
                 COT_OK);
@@ -236,7 +236,7 @@ static void words(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(outputs_are_cut_after_rounding),
-                                       cmocka_unit_test(words), cmocka_unit_test(biases_of_latent_attention),
+                                       cmocka_unit_test(kinds), cmocka_unit_test(biases_of_latent_attention),
                                        cmocka_unit_test(a_lost_rank_ends_loading)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

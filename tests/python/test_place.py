@@ -259,6 +259,14 @@ class Place(unittest.TestCase):
 
 
 class Layout(unittest.TestCase):
+    def members(self, struct):
+        """(name, type, offset) of a struct's members, and of those of structs in it that have no name in C."""
+        for name, kind in struct._fields_:
+            offset = getattr(struct, name).offset
+            yield name, kind, offset
+            if issubclass(kind, ctypes.Structure) and not hasattr(kind, "c_name"):
+                yield from ((f"{name}.{of}", inner, offset + at) for of, inner, at in self.members(kind))
+
     def test_structs(self):
         """Sizes and offsets are those that a C compiler sees in the headers."""
         lines = ["#include <coterie/coterie.h>", "#include <stddef.h>", "#include <stdio.h>", "int main(void) {"]
@@ -266,9 +274,9 @@ class Layout(unittest.TestCase):
         for struct in _structs.ALL:
             lines.append(f'printf("{struct.c_name} %zu\\n", sizeof({struct.c_name}));')
             expected.append(f"{struct.c_name} {ctypes.sizeof(struct)}")
-            for name, kind in struct._fields_:
+            for name, kind, offset in self.members(struct):
                 lines.append(f'printf("{struct.c_name}.{name} %zu %zu\\n", offsetof({struct.c_name}, {name}), sizeof((({struct.c_name} *)0)->{name}));')
-                expected.append(f"{struct.c_name}.{name} {getattr(struct, name).offset} {ctypes.sizeof(kind)}")
+                expected.append(f"{struct.c_name}.{name} {offset} {ctypes.sizeof(kind)}")
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "layout")
             source = "\n".join(lines + ["return 0; }"])

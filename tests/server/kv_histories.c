@@ -108,13 +108,13 @@ static cot_engine *open_engine(uint64_t *seed)
     cot_engine *engine;
     cot_error error;
     cot_engine_options_init(&o);
-    o.ranks = 1 + (int)(draw(seed) % 2);
-    o.threads = 1;
-    o.attention = draw(seed) % 2 ? "dp" : "tp";
-    o.sequences = 3;
-    o.step_tokens = 16 + (int64_t)(draw(seed) % 100);
-    o.block_tokens = blocks[draw(seed) % 5];
-    o.kv_tokens = 64 * (3 + (int64_t)(draw(seed) % 6));
+    o.group.ranks = 1 + (int)(draw(seed) % 2);
+    o.group.threads = 1;
+    o.attention.mode = draw(seed) % 2 ? "dp" : "tp";
+    o.batch.sequences = 3;
+    o.batch.step_tokens = 16 + (int64_t)(draw(seed) % 100);
+    o.memory.block_tokens = blocks[draw(seed) % 5];
+    o.memory.kv_tokens = 64 * (3 + (int64_t)(draw(seed) % 6));
     if (cot_engine_open_random(&engine, small_qwen, strlen(small_qwen), 1, &o, &error) != COT_OK) {
         fprintf(stderr, "%s\n", error.message);
         exit(5);

@@ -155,12 +155,12 @@ static int open_engine(void **state)
     cot_engine_options o;
     cot_error error;
     cot_engine_options_init(&o);
-    o.ranks = 2;
-    o.threads = 1;
-    o.attention = "dp";
-    o.sequences = SEQUENCES;
-    o.block_tokens = BLOCK;
-    o.kv_tokens = 512;
+    o.group.ranks = 2;
+    o.group.threads = 1;
+    o.attention.mode = "dp";
+    o.batch.sequences = SEQUENCES;
+    o.memory.block_tokens = BLOCK;
+    o.memory.kv_tokens = 512;
     if (cot_tokenizer_open(&f->tokenizer, COT_SOURCE "/models/tiny", &error) != COT_OK ||
         cot_engine_open(&f->engine, COT_SOURCE "/models/tiny", &o, NULL, &error) != COT_OK ||
         cot_worker_of_engine(&f->backend, f->engine, COT_SOURCE "/models/tiny", &error) != COT_OK)

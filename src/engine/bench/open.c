@@ -3,9 +3,8 @@
 #include "engine/bench/bench.h"
 #include "engine/memory.h"
 #include "coterie/roof.h"
-#include "engine/exchange.h"
 #include "engine/likeness.h"
-#include "engine/numbers.h"
+#include "engine/options.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -215,21 +214,21 @@ static cot_status start(struct cot_bench_moe *bench, cot_error *error)
 /* What every rank is given. */
 static cot_status make_setup(cot_bench_setup *s, const cot_bench_moe_options *options, cot_error *error)
 {
+    const cot_stored_formats drawn = {COT_FORMATS, COT_FORMATS, COT_FORMATS};
+    const cot_engine_options words = {
+        .weights = {.precision = options->precision, .networks = options->weights},
+        .experts = {.combine = options->combine, .a2a = options->a2a, .dedup = options->dedup}};
+    cot_engine_choices choices;
     cot_engine_numbers numbers;
-    cot_engine_exchange exchange = {0};
-    cot_status status = cot_engine_numbers_of(&numbers, options->precision, options->combine, NULL, error);
-    if (status == COT_OK) status = cot_engine_exchange_of(&exchange, options->a2a, options->dedup, error);
-    const char *weights = options->weights ? options->weights : "as-stored"; // drawn, so that all can be made
-    if (status == COT_OK)
-        status =
-            cot_precision_set_weights(&numbers.precision, (cot_weight_words){.networks = weights},
-                                      (cot_stored_formats){COT_FORMATS, COT_FORMATS, COT_FORMATS}, error);
+    cot_status status = cot_engine_choose(&choices, &words, error);
+    if (status == COT_OK) status = cot_engine_numbers_of(&numbers, &choices, drawn, error);
+    if (status != COT_OK) return status;
     const int group = numbers.precision.experts == COT_FORMAT_MXFP4 ? 32 : 0; // it is drawn in whole groups
     if (status == COT_OK && group && (options->shape.hidden % group || options->shape.intermediate % group))
         status = cot_fail(error, COT_INVALID_ARGUMENT,
                           "experts of %lld by %lld are not whole groups of %d, as weights in %s must be",
                           (long long)options->shape.hidden, (long long)options->shape.intermediate, group,
-                          weights);
+                          options->weights);
     if (status != COT_OK) return status;
     int64_t *tokens = malloc(options->n_tokens * sizeof *tokens);
     s->options = *options;
@@ -240,8 +239,8 @@ static cot_status make_setup(cot_bench_setup *s, const cot_bench_moe_options *op
     s->fabric = cot_fabric_backend_find(options->fabric);
     s->moe = (cot_moe_options){.threads = options->threads,
                                .combine = numbers.combine,
-                               .a2a = exchange.a2a,
-                               .dedup = exchange.dedup,
+                               .a2a = (cot_moe_a2a)choices.experts_a2a,
+                               .dedup = (cot_moe_dedup)choices.experts_dedup,
                                .combine_type = numbers.payload,
                                .expert = cot_bench_ffn_of(&options->shape, &numbers.precision),
                                .experts = options->shape.experts,
