@@ -317,7 +317,7 @@ static void options_are_checked(void **state)
         const char *says;
         int64_t tbt, wait;
     } bad[] = {{3, 0, "tokens of a block 3 are no power of two", 0, 0},
-               {128, 0, "tokens of a block 128 is not in [0, 64]", 0, 0},
+               {128, 0, "tokens of a block 128 is not in [1, 64]", 0, 0},
                {-1, 0, "tokens of a block -1", 0, 0},
                {0, 100, "100 bytes of KV cache hold no page", 0, 0},
                {0, 0, "the time between tokens -2", -2, 0},
