@@ -7,6 +7,7 @@
 #include "cli/engine_settings.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define TINY COT_SOURCE "/models/tiny"
@@ -275,6 +276,35 @@ static void needs_fill_what_is_open(void **state)
     assert_int_equal(o.memory.block_tokens, 32);
 }
 
+static int64_t pages_with(engine_settings *s, const engine_needs *needs)
+{
+    cot_engine *engine;
+    cot_error error;
+    char *notes;
+    cot_engine_load load;
+    s->options.group.threads = 1;
+    if (cot_engine_open_with(&engine, TINY, s, needs, &notes, &error) != COT_OK)
+        fail_msg("%s", error.message);
+    cot_engine_get_load(engine, &load);
+    cot_engine_close(engine);
+    free(notes);
+    return load.kv_pages;
+}
+
+/* Of a server, unless it is given some: far more than the context of one text. */
+static void memory_that_is_free_is_for_kv(void **state)
+{
+    (void)state;
+    engine_settings s = defaults_of(cot_scheduling_option_rows);
+    s.options.batch.sequences = 1;
+    const int64_t context = pages_with(&s, &(engine_needs){0}),
+                  free_for = pages_with(&s, &(engine_needs){.kv_of_free = true});
+    assert_true(free_for > 2 * context);
+    s.options.memory.kv_bytes = (size_t)1 << 22;
+    const int64_t given = pages_with(&s, &(engine_needs){.kv_of_free = true});
+    assert_true(given > 0 && given < free_for / 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(numbers),
@@ -284,6 +314,7 @@ int main(void)
                                        cmocka_unit_test(words_of_some_commands),
                                        cmocka_unit_test(values_come_to_their_fields),
                                        cmocka_unit_test(commands_have_their_defaults),
-                                       cmocka_unit_test(needs_fill_what_is_open)};
+                                       cmocka_unit_test(needs_fill_what_is_open),
+                                       cmocka_unit_test(memory_that_is_free_is_for_kv)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
