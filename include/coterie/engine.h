@@ -241,10 +241,17 @@ typedef struct cot_step_report {
     int64_t step;                  /* its number, from 1 */
     int64_t sequences;             /* that had a part in it */
     int64_t tokens, prompt_tokens; /* that were fed; those of prompts among them */
+    int64_t positions,
+        pairs;      /* positions whose keys and values were read, each sequence's up to its last token; tokens
+                                      and the positions that each saw, summed over tokens */
+    uint64_t epoch; /* of the placement that it ran with (cot_engine_layout) */
     double predicted_ns,
         observed_ns; /* what it was expected to take, and took; predicted 0: nothing was known yet */
     int ranks;
-    const cot_rank_routing *routing;  /* [ranks] */
+    const cot_rank_routing *routing; /* [ranks] */
+    int homes;                       /* ranks with a KV cache of their own (cot_engine_info.kv_homes) */
+    const cot_home_load
+        *home; /* [homes] as the step was over: what ends with it runs, what follows it waits */
     uint64_t bytes[COT_STATS_PHASES]; /* sent from rank to rank, by phase (cot_engine_phases) */
 } cot_step_report;
 typedef struct cot_step_events {

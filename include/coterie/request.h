@@ -124,6 +124,14 @@ typedef struct cot_engine_load {
     double prediction_error; /* mean of |predicted - observed| / observed over the last hundred steps or so */
 } cot_engine_load;
 
+/* The same of a home: a rank that holds a KV cache of its own, or all ranks where each holds a part of every page. */
+typedef struct cot_home_load {
+    int64_t waiting, running;      /* requests */
+    int64_t waiting_prompt_tokens; /* of the prompts of those that wait */
+    /* That it freed last, or where only kept blocks are. A home that has none left takes another's. */
+    int64_t free_pages;
+} cot_home_load;
+
 /* A request that is not over, as it stands. */
 typedef struct cot_engine_sequence {
     uint64_t id;

@@ -242,15 +242,23 @@ static void learn_cost(cot_loop *l, const cot_step *step, const cot_cost_step *h
 }
 
 /* Tells the step that has just been run. */
-static void tell_step(cot_loop *l, const cot_step *step, const cot_executor_answer *answer)
+static void tell_step(cot_loop *l, const cot_step *step, const cot_cost_step *held,
+                      const cot_executor_answer *answer)
 {
+    cot_home_load homes[COT_PAGE_POOL_HOMES];
     cot_step_report report = {.step = l->steps,
                               .sequences = step->spans,
                               .tokens = step->tokens,
+                              .positions = held->positions,
+                              .pairs = held->pairs,
+                              .epoch = answer->epoch,
                               .predicted_ns = l->scheduler.cost.predicted_ns,
                               .observed_ns = (double)l->last_step_ns,
                               .ranks = l->options.ranks,
-                              .routing = answer->routing};
+                              .routing = answer->routing,
+                              .homes = l->options.limits.homes,
+                              .home = homes};
+    cot_scheduler_get_homes(&l->scheduler, homes);
     for (int32_t i = 0; i < step->spans; i++) {
         const cot_span *span = &step->span[i];
         const int64_t left = l->scheduler.by_row[span->sequence]->prompt_tokens - span->position;
@@ -279,7 +287,7 @@ static cot_status run_step(cot_loop *l, cot_error *error)
     *(prefill ? &l->prefill_tokens : &l->decode_tokens) += step.tokens;
     *(prefill ? &l->prefill_read_bytes : &l->decode_read_bytes) += answer.read_bytes;
     learn_cost(l, &step, &held, &answer);
-    if (step.reports) tell_step(l, &step, &answer);
+    if (step.reports) tell_step(l, &step, &held, &answer);
     end_overflowed(l, &step, &answer);
     if (x->tell_routing) x->tell_routing(x->context, &step, l->scheduler.by_row);
     take_results(l, &step, &answer);

@@ -22,6 +22,18 @@ void cot_scheduler_get_load(const cot_scheduler *s, cot_engine_load *load)
                               .prediction_error = s->cost.error};
 }
 
+void cot_scheduler_get_homes(const cot_scheduler *s, cot_home_load *homes)
+{
+    const int count = s->limits.homes;
+    for (int h = 0; h < count; h++)
+        homes[h] = (cot_home_load){.free_pages = s->pool.free[h].count + s->pool.idle_at[h]};
+    for (int64_t i = 0; i < s->active_count; i++) homes[s->active[i]->home % count].running++;
+    for (const cot_request_state *r = s->waiting; r; r = r->next) {
+        homes[r->home % count].waiting++;
+        homes[r->home % count].waiting_prompt_tokens += r->prompt_tokens;
+    }
+}
+
 /* How many pages two sequences begin with together. */
 static int64_t pages_in_common(const cot_request_state *a, const cot_request_state *b)
 {

@@ -55,14 +55,22 @@ int32_t cot_page_pool_take(cot_page_pool *pool, int home)
     return page;
 }
 
+/* Counts the page, if all of its references are idle, `by` times more. */
+static void count_idle(cot_page_pool *pool, int32_t page, int64_t by)
+{
+    if (!pool->references[page] || pool->references[page] != pool->idle[page]) return;
+    pool->idle_pages += by;
+    pool->idle_at[pool->home[page]] += by;
+}
+
 /* The page's numbers change; whether all of its references are idle is counted anew. */
 static void change(cot_page_pool *pool, int32_t page, int32_t references, int32_t idle)
 {
-    pool->idle_pages -= pool->references[page] && pool->references[page] == pool->idle[page];
+    count_idle(pool, page, -1);
     pool->references[page] += references;
     pool->idle[page] += idle;
     assert(pool->idle[page] >= 0 && pool->idle[page] <= pool->references[page]);
-    pool->idle_pages += pool->references[page] && pool->references[page] == pool->idle[page];
+    count_idle(pool, page, 1);
 }
 
 void cot_page_pool_share(cot_page_pool *pool, int32_t page)

@@ -17,6 +17,7 @@ typedef struct cot_page_pool_list {
 typedef struct cot_page_pool {
     int64_t pages, free_pages, idle_pages; // a page is idle when all of its references are
     int homes;                             // ranks that have pages of their own; 1: all hold every page
+    int64_t idle_at[COT_PAGE_POOL_HOMES];  // [homes] of the idle pages
     cot_page_pool_list free[COT_PAGE_POOL_HOMES]; // [homes]
     int32_t *next;                                // [pages] the one behind in its list
     int16_t *home;                                // [pages] who has it, or had it last

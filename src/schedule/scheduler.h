@@ -111,6 +111,8 @@ void cot_scheduler_sweep(cot_scheduler *scheduler);
 
 /* What there is to do and how the cache fares; whoever runs steps fills in how many there were. */
 void cot_scheduler_get_load(const cot_scheduler *scheduler, cot_engine_load *load);
+/* The same of each home: [limits.homes]. */
+void cot_scheduler_get_homes(const cot_scheduler *scheduler, cot_home_load *homes);
 /* Fills in the first `room` of those that run, in the order of admission, then of those that wait. Returns how many there
  * are. */
 size_t cot_scheduler_sequences(const cot_scheduler *scheduler, cot_engine_sequence *sequences, size_t room);

@@ -180,6 +180,7 @@ static const struct route {
     {"/health", "GET", show_health, NULL},
     {"/metrics", "GET", show_metrics, NULL},
     {"/version", "GET", show_version, NULL},
+    {"/worker", "GET", cot_server_show_worker, NULL},
     {"/kv_events/snapshot", "GET", show_snapshot, has_snapshot},
     {"/experts", "GET", cot_server_show_experts, has_placement},
     {"/live", "GET", cot_server_show_live, has_view},

@@ -72,6 +72,8 @@ void cot_server_reply(cot_server *server, cot_http_exchange *exchange, int statu
 void cot_server_reply_json(cot_server *server, cot_http_exchange *exchange, int status, json_t *json);
 /* The same with an error object, and X-Should-Retry: false where the error is final. */
 void cot_server_refuse(cot_server *server, cot_http_exchange *exchange, const cot_api_error *error);
+/* Answers with what a router needs to know of the worker. */
+void cot_server_show_worker(cot_server *server, cot_http_exchange *exchange);
 /* Answers with a snapshot of the KV cache, as soon as there is one. */
 void cot_server_send_snapshot(cot_server *server, cot_http_exchange *exchange);
 /* For a backend: answers all who wait. NULL: 503. */

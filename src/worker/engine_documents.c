@@ -120,12 +120,17 @@ cot_backend_report cot_worker_report_of(const cot_step_report *s, cot_backend_ra
                             .sequences = s->sequences,
                             .tokens = s->tokens,
                             .prompt_tokens = s->prompt_tokens,
+                            .positions = s->positions,
+                            .pairs = s->pairs,
+                            .epoch = s->epoch,
                             .predicted_ns = s->predicted_ns,
                             .observed_ns = s->observed_ns,
                             .phases = COT_STATS_PHASES,
                             .phase = cot_engine_phases(),
                             .ranks = s->ranks,
-                            .rank = ranks};
+                            .rank = ranks,
+                            .homes = s->homes,
+                            .home = s->home};
     memcpy(r.bytes, s->bytes, sizeof s->bytes);
     for (int rank = 0; rank < s->ranks; rank++) ranks[rank] = rank_of(&s->routing[rank]);
     return r;

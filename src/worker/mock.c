@@ -7,6 +7,7 @@
 #include "base/buffer.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/integers.h"
 #include "base/rng.h"
 #include "worker/kv_events.h"
 #include "worker/step_reports.h"
@@ -48,6 +49,7 @@ typedef struct mock_backend {
     mock_job *waiting, **last_waiting, *running;
     cot_mock_cache *cache; // [homes]
     cot_backend_rank *ranks;
+    cot_home_load *homes;
     cot_backend_state state;
     cot_backend_metrics metrics;
     int64_t requests, tokens, refused, stalled; // since the start
@@ -177,6 +179,14 @@ static void store(mock_backend *b, mock_job *m, int64_t tokens)
     cot_mock_cache_store(&b->cache[m->home], &m->job->request, m->told, tokens);
 }
 
+/* So many tokens more are as good as fed, behind a position. */
+static void count_fed(mock_backend *b, int64_t position, int64_t tokens)
+{
+    b->step.tokens += tokens;
+    b->step.positions += position + tokens;
+    b->step.pairs += tokens * position + tokens * (tokens + 1) / 2;
+}
+
 /* The next token. True: it was the last, and the job is gone. */
 static bool tell_token(mock_backend *b, mock_job *m)
 {
@@ -190,9 +200,9 @@ static bool tell_token(mock_backend *b, mock_job *m)
         tell_prompt(b, m);
         store(b, m, r->prompt_tokens);
         b->step.prompt_tokens += r->prompt_tokens - m->cached_tokens;
-        b->step.tokens += r->prompt_tokens - m->cached_tokens;
+        count_fed(b, m->cached_tokens, r->prompt_tokens - m->cached_tokens);
     } else
-        b->step.tokens++;
+        count_fed(b, r->prompt_tokens + m->told_count - 1, 1);
     b->step.sequences++;
     if (place >= r->sampling.max_tokens) { // the prompt's chances were all that was asked for
         tell_over(b, m, COT_FINISH_LENGTH, NULL, false);
@@ -392,6 +402,21 @@ static void tell_due(mock_backend *b, int64_t now_ns)
     }
 }
 
+static void count_homes(mock_backend *b)
+{
+    const int64_t pages = b->state.load.kv_pages / b->info.homes;
+    for (int home = 0; home < b->info.homes; home++) b->homes[home] = (cot_home_load){.free_pages = pages};
+    for (const mock_job *m = b->running; m; m = m->next) {
+        b->homes[m->home].running++;
+        b->homes[m->home].free_pages -= cot_smaller(pages_of(m), b->homes[m->home].free_pages);
+    }
+    for (const mock_job *m = b->waiting; m; m = m->next) { // one that is not placed yet counts for the first
+        cot_home_load *home = &b->homes[m->job->home == COT_HOME_ANY ? 0 : m->job->home];
+        home->waiting++;
+        home->waiting_prompt_tokens += m->job->request.prompt_tokens;
+    }
+}
+
 /* Counts, and reports, what the turn told as a step. */
 static void end_step(mock_backend *b)
 {
@@ -405,6 +430,9 @@ static void end_step(mock_backend *b)
     s->predicted_ns = s->observed_ns = (double)ns;
     s->ranks = b->info.ranks;
     s->rank = b->ranks;
+    s->homes = b->info.homes;
+    s->home = b->homes;
+    count_homes(b);
     if (b->reports) cot_step_reports_put(b->reports, s);
     *s = (cot_backend_report){0};
 }
@@ -634,6 +662,7 @@ static void close_backend(cot_backend *backend)
     for (int home = 0; home < b->info.homes && b->cache; home++) cot_mock_cache_close(&b->cache[home]);
     free(b->cache);
     free(b->ranks);
+    free(b->homes);
     free(b);
 }
 
@@ -683,10 +712,11 @@ cot_status cot_worker_of_mock(cot_backend **backend, const cot_mock *mock, int i
     memcpy(b->info.fingerprint, mock->fingerprint, sizeof b->info.fingerprint);
     b->state.load.kv_pages = pages_in_all(mock);
     b->ranks = calloc(homes, sizeof *b->ranks);
+    b->homes = calloc(homes, sizeof *b->homes);
     b->metrics.ranks = (int)homes;
     b->metrics.rank = b->ranks;
     b->cache = calloc(homes, sizeof *b->cache);
-    bool good = b->ranks && b->cache;
+    bool good = b->ranks && b->homes && b->cache;
     for (int home = 0; good && home < b->info.homes; home++)
         good = cot_mock_cache_open(&b->cache[home], home, (size_t)mock->blocks, mock->block_tokens);
     if (good)

@@ -15,7 +15,7 @@ enum {
     MOST_UNREAD = 10000 // messages that a subscriber may be behind
 };
 
-/* What goes through the ring; the ranks' counters stand behind it. */
+/* What goes through the ring; the ranks' counters and what homes hold stand behind it. */
 typedef struct entry {
     double seconds; // when the step was over
     cot_backend_report report;
@@ -30,6 +30,7 @@ struct cot_step_reports {
     cot_buffer payload;
     entry entry; // the one that is read
     cot_backend_rank ranks[MOST_RANKS];
+    cot_home_load homes[MOST_RANKS];
 };
 
 /* ---- the computing thread ---- */
@@ -45,8 +46,9 @@ void cot_step_reports_put(cot_step_reports *r, const cot_backend_report *report)
 {
     const entry head = {seconds_now(), *report};
     const cot_ring_part parts[] = {{&head, sizeof head},
-                                   {report->rank, (size_t)report->ranks * sizeof *report->rank}};
-    if (cot_ring_put(&r->ring, parts, 2, 0)) cot_wake_up(&r->news);
+                                   {report->rank, (size_t)report->ranks * sizeof *report->rank},
+                                   {report->home, (size_t)report->homes * sizeof *report->home}};
+    if (cot_ring_put(&r->ring, parts, 3, 0)) cot_wake_up(&r->news);
 }
 
 /* ---- the loop's thread ---- */
@@ -68,30 +70,45 @@ static int pack_rank(msgpack_packer *to, const cot_backend_rank *rank)
            pack_whole(to, "sends", rank->sends) | pack_whole(to, "distinct_experts", rank->distinct_experts);
 }
 
+static int pack_home(msgpack_packer *to, const cot_home_load *home)
+{
+    return msgpack_pack_map(to, 4) | pack_whole(to, "waiting", (uint64_t)home->waiting) |
+           pack_whole(to, "waiting_prompt_tokens", (uint64_t)home->waiting_prompt_tokens) |
+           pack_whole(to, "running", (uint64_t)home->running) |
+           pack_whole(to, "free_pages", (uint64_t)home->free_pages);
+}
+
 static int pack(msgpack_packer *to, const entry *e)
 {
     const cot_backend_report *s = &e->report;
-    int failed = msgpack_pack_map(to, 9) | pack_whole(to, "step", (uint64_t)s->step) |
+    int failed = msgpack_pack_map(to, 13) | pack_whole(to, "step", (uint64_t)s->step) |
                  pack_real(to, "seconds", e->seconds) | pack_whole(to, "sequences", (uint64_t)s->sequences) |
                  pack_whole(to, "tokens", (uint64_t)s->tokens) |
                  pack_whole(to, "prompt_tokens", (uint64_t)s->prompt_tokens) |
+                 pack_whole(to, "positions", (uint64_t)s->positions) |
+                 pack_whole(to, "pairs", (uint64_t)s->pairs) | pack_whole(to, "epoch", s->epoch) |
                  pack_real(to, "predicted_ns", s->predicted_ns) |
                  pack_real(to, "observed_ns", s->observed_ns);
     failed |= cot_payload_text(to, "bytes") | msgpack_pack_map(to, (size_t)s->phases);
     for (int p = 0; p < s->phases; p++) failed |= pack_whole(to, s->phase[p], s->bytes[p]);
     failed |= cot_payload_text(to, "ranks") | msgpack_pack_array(to, (size_t)s->ranks);
     for (int rank = 0; rank < s->ranks; rank++) failed |= pack_rank(to, &s->rank[rank]);
+    failed |= cot_payload_text(to, "homes") | msgpack_pack_array(to, (size_t)s->homes);
+    for (int home = 0; home < s->homes; home++) failed |= pack_home(to, &s->home[home]);
     return failed;
 }
 
 /* The next report, its counters beside it. */
 static bool take(cot_step_reports *r)
 {
-    uint8_t bytes[sizeof r->entry + sizeof r->ranks];
+    uint8_t bytes[sizeof r->entry + sizeof r->ranks + sizeof r->homes];
     if (!cot_ring_take(&r->ring, bytes, sizeof bytes)) return false;
     memcpy(&r->entry, bytes, sizeof r->entry);
     memcpy(r->ranks, bytes + sizeof r->entry, (size_t)r->entry.report.ranks * sizeof *r->ranks);
+    const size_t ranks = (size_t)r->entry.report.ranks * sizeof *r->ranks;
+    memcpy(r->homes, bytes + sizeof r->entry + ranks, (size_t)r->entry.report.homes * sizeof *r->homes);
     r->entry.report.rank = r->ranks;
+    r->entry.report.home = r->homes;
     return true;
 }
 
@@ -139,7 +156,8 @@ cot_status cot_step_reports_read(cot_endpoint *e, const char *text, const cot_kv
 cot_status cot_step_reports_open(cot_step_reports **out, const cot_endpoint *endpoint, int ranks,
                                  struct event_base *base, cot_error *error)
 {
-    const size_t entry_bytes = sizeof(entry) + (size_t)ranks * sizeof(cot_backend_rank) + 4;
+    const size_t entry_bytes =
+        sizeof(entry) + (size_t)ranks * (sizeof(cot_backend_rank) + sizeof(cot_home_load)) + 4;
     cot_step_reports *r = *out = calloc(1, sizeof *r);
     if (!r) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for reports of steps");
     r->news.fd = -1;

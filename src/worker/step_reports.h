@@ -15,22 +15,26 @@ enum { COT_REPORT_PHASES = 8 }; // at most
 
 /* What a step was. Counters are those since the step before that was told. */
 typedef struct cot_backend_report {
-    int64_t step;                     // its number, from 1
-    int64_t sequences;                // that had a part in it
-    int64_t tokens, prompt_tokens;    // that were fed; those of prompts among them
+    int64_t step;                  // its number, from 1
+    int64_t sequences;             // that had a part in it
+    int64_t tokens, prompt_tokens; // that were fed; those of prompts among them
+    int64_t positions, pairs;      // whose keys and values were read; tokens and the positions that each saw
+    uint64_t epoch;                // of the placement that it ran with
     double predicted_ns, observed_ns; // what it was expected to take, and took
     int phases;
     const char *const *phase;          // [phases] names, constant
     uint64_t bytes[COT_REPORT_PHASES]; // [phases] sent from rank to rank
     int ranks;
     const cot_backend_rank *rank; // [ranks]
+    int homes;
+    const cot_home_load *home; // [homes] as the step was over
 } cot_backend_report;
 
 /* Reads where they are published. Its port is none of the server's and of the KV events' of `homes` ranks, and its address this
  * machine's unless `no_auth`. NULL: *endpoint is empty. Errors: INVALID_ARGUMENT. Thread-safe. */
 cot_status cot_step_reports_read(cot_endpoint *endpoint, const char *text, const cot_kv_config *kv, int homes,
                                  int http_port, bool no_auth, cot_error *error);
-/* Publishes steps of so many ranks, 1 to 64. `*reports` is NULL on failure. Errors: IO (the port is taken), INVALID_ARGUMENT (an
+/* Publishes steps of so many ranks, 1 to 64, and no more homes. `*reports` is NULL on failure. Errors: IO (the port is taken), INVALID_ARGUMENT (an
  * address that is not here), OUT_OF_MEMORY. */
 cot_status cot_step_reports_open(cot_step_reports **reports, const cot_endpoint *endpoint, int ranks,
                                  struct event_base *base, cot_error *error);

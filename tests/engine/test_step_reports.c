@@ -26,6 +26,7 @@ struct told {
     int reports;
     cot_step_report last;
     cot_rank_routing routing[MOST_RANKS];
+    cot_home_load home[MOST_RANKS];
 };
 
 static void on_routing(void *context, uint64_t request, int64_t position, int32_t token,
@@ -43,6 +44,7 @@ static void on_step(void *context, const cot_step_report *report)
     t->reports++;
     t->last = *report;
     memcpy(t->routing, report->routing, (size_t)report->ranks * sizeof *t->routing);
+    memcpy(t->home, report->home, (size_t)report->homes * sizeof *t->home);
 }
 
 /* Counts tokens [begin, end) of a sequence as at home on a rank: of one layer. */
@@ -96,18 +98,26 @@ static uint64_t sum_of(const uint64_t *bytes, int ranks)
 
 static void assert_step(const cot_engine *engine, const struct told *told, const struct fed *fed, bool shared)
 {
-    int64_t sequences = 0, tokens = 0, prompt_tokens = 0;
+    int64_t sequences = 0, tokens = 0, prompt_tokens = 0, positions = 0, pairs = 0;
     cot_rank_routing routing[MOST_RANKS];
     for (int i = 0; i < SEQUENCES; i++) {
         sequences += fed[i].tokens > 0;
         tokens += fed[i].tokens;
-        for (int64_t t = 0; t < fed[i].tokens; t++) prompt_tokens += fed[i].begin + t < fed[i].prompt;
+        for (int64_t t = 0; t < fed[i].tokens; t++) {
+            prompt_tokens += fed[i].begin + t < fed[i].prompt;
+            pairs += fed[i].begin + t + 1; // the token sees itself, too
+        }
+        positions += fed[i].tokens ? fed[i].begin + fed[i].tokens : 0;
     }
     assert_int_equal(told->last.step, engine->loop.steps);
     assert_int_equal(told->last.sequences, sequences);
     assert_int_equal(told->last.tokens, tokens);
     assert_int_equal(told->last.prompt_tokens, prompt_tokens);
     assert_int_equal(told->last.ranks, engine->info.ranks);
+    assert_int_equal(told->last.positions, positions);
+    assert_int_equal(told->last.pairs, pairs);
+    assert_int_equal(told->last.epoch, 0);
+    assert_int_equal(told->last.homes, engine->info.kv_homes);
     assert_true(told->last.observed_ns == (double)engine->loop.last_step_ns);
     assert_true(told->last.predicted_ns == engine->loop.scheduler.cost.predicted_ns);
     count_routing(routing, engine, fed, shared);

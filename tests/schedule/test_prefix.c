@@ -393,8 +393,34 @@ static void run_span(struct world *w, struct entry *e, const cot_span *span, con
     }
 }
 
+/* What is told of homes: their requests, and of pages that nobody needs those that they had last. */
+static void check_homes(const struct world *w)
+{
+    cot_home_load homes[COT_PAGE_POOL_HOMES], wanted[COT_PAGE_POOL_HOMES] = {0};
+    cot_scheduler_get_homes(&w->s, homes);
+    for (size_t i = 0; i < w->count; i++) {
+        const struct entry *e = &w->each[i];
+        wanted[e->home].running += e->is == RUNS;
+        wanted[e->home].waiting += e->is == WAITS;
+        wanted[e->home].waiting_prompt_tokens += e->is == WAITS ? e->prompt : 0;
+    }
+    int64_t free_of_all = free_pages(w) + idle_pages(w);
+    const cot_page_pool *pool = &w->s.pool;
+    for (int64_t p = 0; p < pool->pages; p++)
+        wanted[pool->home[p]].free_pages += pool->references[p] == pool->idle[p];
+    for (int h = 0; h < w->s.limits.homes; h++) {
+        assert_int_equal(homes[h].running, wanted[h].running);
+        assert_int_equal(homes[h].waiting, wanted[h].waiting);
+        assert_int_equal(homes[h].waiting_prompt_tokens, wanted[h].waiting_prompt_tokens);
+        assert_int_equal(homes[h].free_pages, wanted[h].free_pages);
+        free_of_all -= homes[h].free_pages;
+    }
+    assert_int_equal(free_of_all, 0);
+}
+
 static void check_world(struct world *w)
 {
+    check_homes(w);
     assert_int_equal(w->s.pool.free_pages, free_pages(w));
     assert_int_equal(w->s.pool.idle_pages, idle_pages(w));
     assert_int_equal(w->s.prefix.nodes, w->blocks);

@@ -9,7 +9,7 @@ import tempfile
 import time
 import unittest
 
-from serving import MODEL, SECONDS, mock, run
+from serving import MODEL, SECONDS, Server, free_ports, mock, run
 
 QUICK = {"ttft_ms": 1, "tpot_ms": 1}
 
@@ -122,6 +122,43 @@ class Answers(unittest.TestCase):
             self.assertEqual(cached("b" * 33), 0)  # 8 blocks of it are kept, and nothing else
             self.assertEqual([cached("b" * 33), cached("a" * 17)], [32, 0])
             self.assertEqual(server.metric("vllm:prefix_cache_hits_total"), 16 + 8 + 32)
+
+
+class Worker(unittest.TestCase):
+    """GET /worker: what a router needs to know."""
+
+    def test_of_an_engine(self):
+        with Server("--ranks", 2) as server:
+            status, body = server.get("/worker")
+            worker = json.loads(body)
+            version = json.loads(server.get("/version")[1])
+            self.assertEqual(status, 200)
+            self.assertEqual((worker["models"], worker["ranks"], worker["kv_homes"], worker["attention"]), (["tiny"], 2, 2, "dp"))
+            self.assertEqual((worker["fingerprint"], worker["version"]), (version["fingerprint"], version["version"]))
+            self.assertEqual((worker["block_size"], worker["hash_scheme"]), (16, {"hash": "xxh3-64", "seed": 1337, "chained": True}))
+            self.assertEqual(worker["max_model_len"], json.loads(server.get("/v1/models")[1])["data"][0]["max_model_len"])
+            self.assertEqual((worker["epoch"], worker["kv_events"], worker["step_reports"]), (0, None, None))
+            self.assertRegex(worker["model_hash"], "^[0-9a-f]{16}$")
+            self.assertGreater(worker["kv_pages"] * worker["page_tokens"], 0)
+        with Server("--ranks", 2, "--attention", "tp", "--no-enable-prefix-caching") as server:
+            worker = json.loads(server.get("/worker")[1])
+            self.assertEqual((worker["kv_homes"], worker["attention"], worker["block_size"], worker["hash_scheme"]), (1, "tp", 0, None))
+
+    def test_endpoints_of_mocks(self):
+        ports = free_ports(15)
+        config = {"enable_kv_cache_events": True, "endpoint": f"tcp://127.0.0.1:{ports}", "replay_endpoint": f"tcp://127.0.0.1:{ports + 6}", "topic": "kv"}
+        options = ("--kv-events-config", json.dumps(config), "--step-reports-endpoint", f"tcp://*:{ports + 12}", "--kv-events-no-auth")
+        with mock({"workers": 3, "ranks": 2} | QUICK, *options) as server:
+            for i in range(3):
+                worker = json.loads(server.worker(i).get("/worker")[1])
+                at = [f"tcp://127.0.0.1:{ports + 2 * i + rank}" for rank in range(2)]
+                again = [f"tcp://127.0.0.1:{ports + 6 + 2 * i + rank}" for rank in range(2)]
+                self.assertEqual(worker["kv_events"], {"endpoints": at, "replay_endpoints": again, "topic": "kv", "snapshot": "/kv_events/snapshot"})
+                self.assertEqual(worker["step_reports"], {"endpoint": f"tcp://*:{ports + 12 + i}", "topic": "steps"})
+                self.assertEqual((worker["ranks"], worker["epoch"], worker["model_hash"]), (2, None, None))
+                server.worker(i).complete("x" * 40, max_tokens=1)
+                status, snapshot = server.worker(i).get("/kv_events/snapshot")
+                self.assertEqual((status, snapshot.count(b"BlockStored")), (200, 1))
 
 
 class Faults(unittest.TestCase):

@@ -76,9 +76,10 @@ class StepReports(unittest.TestCase):
                     before = follower.join(server)
                     tokens = load(server, 6)
                     after = follower.follow(server, tokens + total(before, "coterie:step_tokens_total"))
-                    self.assert_sums(follower, before, after, ranks)
+                    homes = json.loads(server.get("/worker")[1])["kv_homes"]
+                    self.assert_sums(follower, before, after, ranks, homes)
 
-    def assert_sums(self, follower, before, after, ranks):
+    def assert_sums(self, follower, before, after, ranks, homes):
         numbers = [int.from_bytes(number, "big") for _, number, _ in follower.frames]
         self.assertEqual(numbers, list(range(numbers[0], numbers[0] + len(numbers))))
         self.assertEqual({topic for topic, _, _ in follower.frames}, {b"steps"})
@@ -96,6 +97,12 @@ class StepReports(unittest.TestCase):
             self.assertEqual(len(report["ranks"]), ranks)
             self.assertTrue(0 <= report["prompt_tokens"] <= report["tokens"] and 1 <= report["sequences"] <= report["tokens"])
             self.assertLess(abs(time.time() - report["seconds"]), 2 * SECONDS)
+            self.assertEqual(report["epoch"], 0)
+            self.assertTrue(report["tokens"] <= report["positions"] <= report["pairs"] or report["sequences"] < report["tokens"])
+            self.assertGreaterEqual(report["pairs"], report["tokens"])
+            self.assertEqual(len(report["homes"]), homes)
+            self.assertEqual(sum(home["running"] for home in report["homes"]), report["sequences"])
+            self.assertTrue(all(home["free_pages"] > 0 and home["waiting"] == home["waiting_prompt_tokens"] == 0 for home in report["homes"]))
         fed = sum(report["tokens"] for report in reports if report["prompt_tokens"])
         self.assertEqual(fed, grown("step_tokens_total", kind="prefill"))
         self.assertAlmostEqual(sum(report["observed_ns"] for report in reports) / 1e9, grown("step_seconds_total"), places=5)
