@@ -38,8 +38,7 @@ static json_t *reports(const cot_server *s)
 static int64_t epoch_of(const cot_server *s)
 {
     cot_backend_placement p = {0};
-    if (!s->backend->table->placement ||
-        s->backend->table->placement(s->backend, &p, NULL) != COT_OK)
+    if (!s->backend->table->placement || s->backend->table->placement(s->backend, &p, NULL) != COT_OK)
         return -1;
     const int64_t epoch = (int64_t)p.epoch;
     cot_backend_placement_free(&p);
@@ -69,6 +68,6 @@ void cot_server_show_worker(cot_server *s, cot_http_exchange *exchange)
                   (json_int_t)info->block_tokens, "hash_scheme", scheme, "kv_pages",
                   (json_int_t)state.load.kv_pages, "page_tokens", PAGE_TOKENS, "max_model_len",
                   (json_int_t)s->model.max_model_len, "epoch",
-                  epoch < 0 ? NULL : json_integer((json_int_t)epoch), "kv_events", events(s),
-                  "step_reports", reports(s)));
+                  epoch < 0 ? NULL : json_integer((json_int_t)epoch), "kv_events", events(s), "step_reports",
+                  reports(s)));
 }

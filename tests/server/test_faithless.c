@@ -149,6 +149,7 @@ static void test_stalls(void **state)
     assert_non_null(memmem(f->answer.body, f->answer.bytes, "\"timeout\"", 9));
     assert_null(memmem(f->answer.body, f->answer.bytes, "[DONE]", 6));
     scripted_token(f, 0, X, SCRIPTED_GOES_ON, 3); // was on its way
+    assert_int_equal(f->server->metrics.generation_tokens_total, 2);
     scripted_over(f, 0, COT_FINISH_CANCELLED, NULL, 4);
     assert_serves(f);
 }

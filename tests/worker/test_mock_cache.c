@@ -34,7 +34,8 @@ static void on_stored(void *context, const cot_cache_block *b)
     assert_int_equal(b->home, 3);
     assert_int_equal(b->tokens, w->block);
     assert_int_equal(index_of(w, b->hash), w->count); // it is new
-    assert_true(b->hash == (b->is_first && !b->salt_bytes ? local : cot_cache_sequence_hash(b->parent, local)));
+    assert_true(b->hash ==
+                (b->is_first && !b->salt_bytes ? local : cot_cache_sequence_hash(b->parent, local)));
     if (b->is_first)
         assert_true(b->parent == (b->salt_bytes ? cot_cache_salt_hash(b->salt, b->salt_bytes) : 0));
     else
