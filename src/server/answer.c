@@ -379,13 +379,21 @@ static void lose(cot_answer *a)
     cot_server_check_rest(s);
 }
 
-/* Whether there is a sequence that is not over and was last heard of, or was cancelled, so long ago. */
-static bool has_waited(const cot_answer *a, int64_t now_ns, int64_t ns, bool cancelled)
+/* When the backend last told anything of the request. */
+static int64_t last_heard_ns(const cot_answer *a)
+{
+    int64_t last_ns = 0;
+    for (size_t i = 0; i < a->choice_count; i++)
+        if (a->choices[i].heard_ns > last_ns) last_ns = a->choices[i].heard_ns;
+    return last_ns;
+}
+
+/* Whether a sequence is not over though it was cancelled so long ago. */
+static bool outlives(const cot_answer *a, int64_t now_ns, int64_t ns)
 {
     for (size_t i = 0; i < a->choice_count; i++) {
         const cot_choice *c = &a->choices[i];
-        const int64_t since_ns = cancelled ? c->cancelled_ns : c->heard_ns;
-        if (!c->is_over && since_ns && now_ns - since_ns >= ns) return true;
+        if (!c->is_over && c->cancelled_ns && now_ns - c->cancelled_ns >= ns) return true;
     }
     return false;
 }
@@ -393,11 +401,11 @@ static bool has_waited(const cot_answer *a, int64_t now_ns, int64_t ns, bool can
 void cot_answer_watch(cot_server *s)
 {
     const int64_t now_ns = cot_now_ns(), silence_ns = s->options.answer_timeout_ms * 1000000,
-                  most_ns = (int64_t)10000000000, patience_ns = silence_ns < most_ns ? silence_ns : most_ns;
+                  most_ns = (int64_t)60000000000, patience_ns = silence_ns < most_ns ? silence_ns : most_ns;
     for (cot_answer *a = s->answers, *next; a; a = next) {
         next = a->behind;
         if (!a->choices_left) continue;
-        if (a->exchange && has_waited(a, now_ns, silence_ns, false)) {
+        if (a->exchange && now_ns - last_heard_ns(a) >= silence_ns) {
             cot_api_error error;
             cot_api_fail(&error, 504, "timeout", NULL, "nothing came of the request for %g s",
                          (double)silence_ns / 1e9);
@@ -406,7 +414,7 @@ void cot_answer_watch(cot_server *s)
                            (double)silence_ns / 1e9);
             fail(a, &error);
             release_if_done(a);
-        } else if (!a->exchange && has_waited(a, now_ns, patience_ns, true))
+        } else if (!a->exchange && outlives(a, now_ns, patience_ns))
             lose(a);
     }
 }

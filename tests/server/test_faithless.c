@@ -154,6 +154,31 @@ static void test_stalls(void **state)
     assert_serves(f);
 }
 
+/* One of several sequences may be silent as long as anything comes of the others. */
+static void test_several(void **state)
+{
+    scripted_server *f = *state;
+    open_impatient(f);
+    scripted_post_jobs(f, "/v1/completions", "", "{\"prompt\": \"x\", \"max_tokens\": 4, \"n\": 2}", 2);
+    for (int i = 0; i < 3; i++) {
+        wait_out();
+        if (i)
+            scripted_token(f, 0, X, SCRIPTED_GOES_ON, 1 + i);
+        else
+            scripted_admit(f, 0, 0, 1);
+        cot_answer_watch(f->server);
+        assert_int_equal(f->cancelled, 0);
+    }
+    scripted_over(f, 0, COT_FINISH_LENGTH, NULL, 5);
+    wait_out();
+    cot_answer_watch(f->server);
+    assert_int_equal(f->cancelled, 1); // the other alone
+    json_decref(scripted_answer(f));
+    assert_int_equal(f->answer.status, 504);
+    scripted_over(f, 1, COT_FINISH_CANCELLED, NULL, 6);
+    assert_serves(f);
+}
+
 /* A backend without room says so: others may be asked, or the same later. */
 static void test_busy(void **state)
 {
@@ -180,6 +205,6 @@ static void test_busy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {TEST(test_twice), TEST(test_never), TEST(test_stalls),
-                                       TEST(test_busy)};
+                                       TEST(test_several), TEST(test_busy)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
