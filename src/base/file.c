@@ -16,9 +16,9 @@ static cot_status fail_errno(cot_error *error, const char *what, const char *pat
 {
     int code = errno;
     return cot_fail(error,
-                    code == ENOENT   ? COT_NOT_FOUND
-                    : code == ENOMEM ? COT_OUT_OF_MEMORY
-                                     : COT_IO,
+                    code == ENOENT || code == ENOTDIR ? COT_NOT_FOUND
+                    : code == ENOMEM                  ? COT_OUT_OF_MEMORY
+                                                      : COT_IO,
                     "cannot %s '%s': %s", what, path, strerror(code));
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "checkpoint/gguf_config.h"
 #include "checkpoint/stored.h"
 
 #include <math.h>
@@ -38,16 +39,30 @@ static bool has_words(const cot_shards *shards)
     return false;
 }
 
+static cot_status open_folder(cot_checkpoint *checkpoint, const char *folder, cot_error *error)
+{
+    cot_status status = cot_config_read(&checkpoint->config, folder, error);
+    if (status == COT_OK) status = cot_shards_open(&checkpoint->shards, folder, error);
+    if (status == COT_OK && !checkpoint->config.quantisation.told && has_words(&checkpoint->shards))
+        status = cot_config_read_beside(&checkpoint->config, folder, error);
+    return status;
+}
+
+static cot_status open_gguf(cot_checkpoint *checkpoint, const char *path, cot_error *error)
+{
+    const cot_status status = cot_shards_open_gguf(&checkpoint->shards, path, error);
+    if (status != COT_OK) return status;
+    return cot_config_of_gguf(&checkpoint->config, &checkpoint->shards, path, error);
+}
+
 cot_status cot_checkpoint_open(cot_checkpoint **out, const char *folder, char **notes, cot_error *error)
 {
     *out = NULL;
     *notes = NULL;
     cot_checkpoint *checkpoint = new_checkpoint();
     if (!checkpoint) return cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
-    cot_status status = cot_config_read(&checkpoint->config, folder, error);
-    if (status == COT_OK) status = cot_shards_open(&checkpoint->shards, folder, error);
-    if (status == COT_OK && !checkpoint->config.quantisation.told && has_words(&checkpoint->shards))
-        status = cot_config_read_beside(&checkpoint->config, folder, error);
+    cot_status status = cot_gguf_is_file(folder) ? open_gguf(checkpoint, folder, error)
+                                                 : open_folder(checkpoint, folder, error);
     if (status == COT_OK) status = cot_checkpoint_survey(checkpoint, notes, folder, error);
     if (status == COT_OK)
         *out = checkpoint;

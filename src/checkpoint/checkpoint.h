@@ -27,7 +27,7 @@ typedef enum cot_weight {
 
 typedef struct cot_checkpoint cot_checkpoint;
 
-/* Opens a model folder: config.json, model.safetensors or the shards of model.safetensors.index.json, or a lone .safetensors of
+/* Opens a GGUF file (the first of its parts), or a model folder: config.json, model.safetensors or the shards of model.safetensors.index.json, or a lone .safetensors of
  * another name, of which a note tells. Checks
  * that every weight the forward pass uses is there with the shape config.json implies (one that is
  * missing is named, with what lies there instead; one of another shape with both shapes), and that no shard lies outside the folder.

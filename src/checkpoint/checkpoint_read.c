@@ -2,6 +2,7 @@
  * on. */
 #include "base/error.h"
 #include "kernels/pack.h"
+#include "checkpoint/blocks.h"
 #include "checkpoint/stored.h"
 
 #include <inttypes.h>
@@ -74,7 +75,7 @@ static cot_status piece_open(piece *p, const cot_checkpoint *checkpoint, const c
 
 static void drop(const cot_shards *shards, const cot_shard_tensor *tensor, size_t begin, size_t end)
 {
-    const cot_file_map *map = &shards->files[tensor->file].map;
+    const cot_file_map *map = cot_shards_map(shards, tensor);
     size_t base = (size_t)((const uint8_t *)tensor->tensor->data - map->data);
     begin = (base + begin) / DROP_ALIGNMENT * DROP_ALIGNMENT;
     end = (base + end + DROP_ALIGNMENT - 1) / DROP_ALIGNMENT * DROP_ALIGNMENT;
@@ -86,6 +87,7 @@ static void drop(const cot_shards *shards, const cot_shard_tensor *tensor, size_
 static size_t bytes_before(const cot_stored *stored, int64_t at)
 {
     if (stored->storage == COT_STORAGE_MXFP4) return (size_t)at / 2;
+    if (stored->storage == COT_STORAGE_BLOCKS) return cot_blocks_bytes(stored->tensor->tensor->blocks, at);
     if (stored->storage == COT_STORAGE_WHOLE && !stored->whole.bytes) return (size_t)at * 4;
     return (size_t)at * cot_dtype_bytes(stored->tensor->tensor->dtype);
 }
@@ -97,6 +99,11 @@ static void drop_rows(const piece *p, int64_t row, int64_t rows, bool last)
     const cot_stored *s = &p->stored;
     const cot_shards *shards = &p->checkpoint->shards;
     if (s->storage == COT_STORAGE_RANDOM) return;
+    if (s->storage == COT_STORAGE_HEADS) {
+        if (last) drop(shards, s->tensor, 0, s->tensor->tensor->bytes);
+        if (last) drop(shards, s->values, 0, s->values->tensor->bytes);
+        return;
+    }
     const bool in_words = s->storage == COT_STORAGE_WHOLE && !s->whole.bytes;
     if (in_words && s->column_step != 1) { // transposed
         if (last) drop(shards, s->tensor, 0, s->tensor->tensor->bytes);
@@ -195,6 +202,11 @@ static cot_status hand_on_codes(const piece *p, int64_t r, int64_t rows, cot_che
     if (status != COT_OK) return status;
     const cot_codes codes =
         cot_stored_codes(p->checkpoint, s, p->row0 + r, rows, p->column0, p->columns, p->group, p->scratch);
+    for (int64_t i = 0; i < rows && s->storage == COT_STORAGE_BLOCKS; i++)
+        if (!cot_all_finite(codes.scales + i * (p->columns / p->group), COT_F32, p->columns / p->group))
+            return cot_fail(error, COT_INVALID_ARGUMENT,
+                            "tensor '%s' holds a NaN or an infinity in row %" PRId64, s->name,
+                            p->row0 + r + i);
     for (int64_t i = 0; i < rows && s->storage == COT_STORAGE_FP8; i++)
         if (!fp8_is_finite(p->checkpoint, &codes, i, p->columns, p->group))
             return cot_fail(error, COT_INVALID_ARGUMENT,
@@ -202,6 +214,22 @@ static cot_status hand_on_codes(const piece *p, int64_t r, int64_t rows, cot_che
                             p->row0 + r + i);
     take(context, r, rows, &(cot_pack_input){.codes = &codes});
     return COT_OK;
+}
+
+static cot_status hand_on_mxfp4(const piece *p, int64_t r, int64_t rows, const cot_pack_source *stored,
+                                cot_checkpoint_taker take, void *context, cot_error *error)
+{
+    if (stored_is_finite(stored, rows, p->columns)) {
+        take(context, r, rows, &(cot_pack_input){.stored = stored});
+        return COT_OK;
+    }
+    int64_t first = 0;
+    for (cot_pack_source row = *stored; stored_is_finite(&row, 1, p->columns); first++) {
+        row.data += row.stride;
+        row.scales += row.scale_stride;
+    }
+    return cot_fail(error, COT_INVALID_ARGUMENT, "tensor '%s' holds a NaN or an infinity in row %" PRId64,
+                    p->stored.name, p->row0 + r + first);
 }
 
 static cot_status hand_on_stored(const piece *p, int64_t r, int64_t rows, cot_checkpoint_taker take,
@@ -214,23 +242,18 @@ static cot_status hand_on_stored(const piece *p, int64_t r, int64_t rows, cot_ch
         take(context, r, rows, &(cot_pack_input){.stored = &drawn});
         return COT_OK;
     }
+    if (s->storage == COT_STORAGE_BLOCKS && s->tensor->tensor->blocks == COT_BLOCKS_MXFP4) {
+        const cot_pack_source turned =
+            cot_stored_turn(s, p->row0 + r, rows, p->column0, p->columns, p->scratch);
+        return hand_on_mxfp4(p, r, rows, &turned, take, context, error);
+    }
     if (s->storage != COT_STORAGE_MXFP4) return hand_on_codes(p, r, rows, take, context, error);
     const int64_t at = s->origin + (p->row0 + r) * s->row_step + p->column0;
     cot_pack_source stored = {.data = (const uint8_t *)s->tensor->tensor->data + at / 2,
                               .scales = (const uint8_t *)s->scales->tensor->data + at / 32,
                               .stride = s->row_step / 2,
                               .scale_stride = s->row_step / 32};
-    if (stored_is_finite(&stored, rows, p->columns)) {
-        take(context, r, rows, &(cot_pack_input){.stored = &stored});
-        return COT_OK;
-    }
-    int64_t first = 0;
-    for (cot_pack_source row = stored; stored_is_finite(&row, 1, p->columns); first++) {
-        row.data += row.stride;
-        row.scales += row.scale_stride;
-    }
-    return cot_fail(error, COT_INVALID_ARGUMENT, "tensor '%s' holds a NaN or an infinity in row %" PRId64,
-                    s->name, p->row0 + r + first);
+    return hand_on_mxfp4(p, r, rows, &stored, take, context, error);
 }
 
 static cot_status piece_run(piece *p, cot_checkpoint_taker take, void *context, cot_error *error)
@@ -238,7 +261,8 @@ static cot_status piece_run(piece *p, cot_checkpoint_taker take, void *context, 
     const cot_stored *s = &p->stored;
     cot_status status = COT_OK;
     int64_t kept = 0; // first row whose pages are still held
-    int64_t row_bytes = s->storage == COT_STORAGE_RANDOM ? 0 : (int64_t)bytes_before(s, s->row_step);
+    const bool nowhere = s->storage == COT_STORAGE_RANDOM || s->storage == COT_STORAGE_HEADS;
+    int64_t row_bytes = nowhere ? 0 : (int64_t)bytes_before(s, s->row_step);
     for (int64_t r = 0; r < p->rows && p->columns && status == COT_OK; r += p->block_rows) {
         int64_t rows = p->rows - r < p->block_rows ? p->rows - r : p->block_rows;
         if (p->as_stored)

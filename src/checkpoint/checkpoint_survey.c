@@ -23,8 +23,8 @@ typedef struct survey {
 
 static void use(survey *s, const cot_stored *stored)
 {
-    const cot_shard_tensor *const all[] = {stored->tensor, stored->scales, stored->whole.zeros,
-                                           stored->whole.order, stored->whole.shape};
+    const cot_shard_tensor *const all[] = {stored->tensor,      stored->scales,      stored->values,
+                                           stored->whole.zeros, stored->whole.order, stored->whole.shape};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i]) s->used[all[i] - s->checkpoint->shards.tensors] = true;
 }
@@ -42,7 +42,7 @@ static cot_status check_weight(void *context, cot_weight weight, int64_t layer, 
         if (!s->missing++) {
             s->first = error;
             s->weight = weight;
-            cot_stored_name(s->name, config->family, weight, layer, expert, "");
+            cot_stored_name(s->name, config, weight, layer, expert, "");
         }
         return s->missing < MOST_MISSING ? COT_OK : status;
     }
@@ -125,7 +125,8 @@ static bool is_beyond(const char *name, int64_t layers)
 {
     long long layer;
     const char *at = strncmp(name, "model.", 6) ? name : name + 6;
-    return sscanf(at, "layers.%lld.", &layer) == 1 && layer >= layers;
+    return (sscanf(at, "layers.%lld.", &layer) == 1 || sscanf(name, "blk.%lld.", &layer) == 1) &&
+           layer >= layers;
 }
 
 typedef enum unused {
@@ -192,9 +193,8 @@ static void describe_instead(char *out, size_t room, const survey *s, const char
     cot_stored_print_shape(shape, sizeof shape, nearest->shape, nearest->dims);
     if (candidates > 1) snprintf(more, sizeof more, ", and %zu more unknown", candidates - 1);
     const bool untold = !s->checkpoint->config.quantisation.told && needs_telling(nearest->name, s->name);
-    snprintf(out, room, "; there is '%.100s' %s %s instead%s%s", nearest->name,
-             cot_dtype_name(nearest->dtype), shape, more,
-             untold ? ": config.json has no quantization_config" : "");
+    snprintf(out, room, "; there is '%.100s' %s %s instead%s%s", nearest->name, cot_tensor_type_name(nearest),
+             shape, more, untold ? ": config.json has no quantization_config" : "");
 }
 
 static cot_status fail_missing(const survey *s, const char *folder, cot_error *error)
@@ -288,6 +288,9 @@ cot_status cot_checkpoint_survey(cot_checkpoint *checkpoint, char **notes, const
     survey s = {
         .checkpoint = checkpoint, .error = &detail, .used = calloc(checkpoint->shards.tensor_count + 1, 1)};
     if (!s.used) return cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
+    const cot_shard_tensor *divisors = cot_shards_find(&checkpoint->shards, "rope_freqs.weight");
+    if (checkpoint->config.gguf && divisors)
+        s.used[divisors - checkpoint->shards.tensors] = true; // the config has it
     cot_status status = settle_head(checkpoint, &s, &warning, &detail);
     if (status == COT_OK) status = cot_weight_each(&checkpoint->config, &s, check_weight);
     if (s.missing)

@@ -353,24 +353,34 @@ static json_t *load(const char *text, size_t bytes, cot_fields *fields, const ch
     return json;
 }
 
+cot_status cot_config_resolve(cot_config *config, const json_t *object, const json_t *generation,
+                              const char *name, cot_error *error)
+{
+    *config = (cot_config){0};
+    cot_fields fields = {object, name, COT_OK, error};
+    resolve(config, &fields);
+    if (fields.status == COT_OK && generation) {
+        fields.object = generation;
+        add_special_tokens(config, &fields);
+    }
+    cot_error detail = {0};
+    if (fields.status == COT_OK && config->moe_layers && cot_gate_check(&config->gate, &detail) != COT_OK)
+        fields.status = cot_fail(error, detail.status, "'%s': %s", name, detail.message);
+    if (fields.status != COT_OK) cot_config_clear(config);
+    return fields.status;
+}
+
 cot_status cot_config_parse(cot_config *config, const char *text, size_t bytes, const char *generation,
                             size_t generation_bytes, const char *name, cot_error *error)
 {
     *config = (cot_config){0};
     cot_fields fields = {NULL, name, COT_OK, error};
     json_t *json = load(text, bytes, &fields, ""), *extra = NULL;
-    fields.object = json;
-    if (fields.status == COT_OK) resolve(config, &fields);
-    if (fields.status == COT_OK && generation) {
-        fields.object = extra = load(generation, generation_bytes, &fields, "its generation_config.json is ");
-        if (fields.status == COT_OK) add_special_tokens(config, &fields);
-    }
+    if (fields.status == COT_OK && generation)
+        extra = load(generation, generation_bytes, &fields, "its generation_config.json is ");
+    if (fields.status == COT_OK) fields.status = cot_config_resolve(config, json, extra, name, error);
     json_decref(json);
     json_decref(extra);
-    cot_error detail = {0};
-    if (fields.status == COT_OK && config->moe_layers && cot_gate_check(&config->gate, &detail) != COT_OK)
-        fields.status = cot_fail(error, detail.status, "'%s': %s", name, detail.message);
-    if (fields.status != COT_OK) cot_config_clear(config);
     return fields.status;
 }
 

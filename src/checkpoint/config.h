@@ -6,6 +6,7 @@
 #include "coterie/status.h"
 #include "checkpoint/quantisation.h"
 #include "moe/gate.h"
+#include <jansson.h>
 #include <stdbool.h>
 
 typedef struct cot_family cot_family; // family.h: tensor names and defaults
@@ -21,6 +22,7 @@ typedef struct cot_layer_config {
 typedef struct cot_config {
     char architecture[64]; // as config.json spells it
     const cot_family *family;
+    bool gguf;                                  // tensors are called as in GGUF
     int64_t vocab, hidden, layers, max_context; // V, H, L, tokens
     float norm_eps;
     bool tied_embeddings;
@@ -68,7 +70,10 @@ typedef struct cot_config {
  * MALFORMED, UNSUPPORTED, INVALID_ARGUMENT, OUT_OF_MEMORY. On failure `*config` is empty. */
 cot_status cot_config_parse(cot_config *config, const char *text, size_t bytes, const char *generation,
                             size_t generation_bytes, const char *name, cot_error *error);
-/* The same of a model's folder. Errors also: NOT_FOUND, IO. */
+/* The same of objects. */
+cot_status cot_config_resolve(cot_config *config, const json_t *object, const json_t *generation,
+                              const char *name, cot_error *error);
+/* The same of a model: a folder, or a GGUF file. Errors also: NOT_FOUND, IO. */
 cot_status cot_config_read(cot_config *config, const char *folder, cot_error *error);
 /* Adds what the text of a file beside config.json says of quantisation, by `method` if it names none. `*config` is whole before; the
  * caller clears it after a failure too. */

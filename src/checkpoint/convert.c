@@ -52,7 +52,7 @@ static cot_status tell(target *t, size_t bytes, cot_error *error)
 static cot_status put_copy(target *t, FILE *stream, const cot_convert_unit *u, cot_error *error)
 {
     const cot_tensor *tensor = u->source->tensor;
-    const cot_file_map *map = &t->checkpoint->shards.files[u->source->file].map;
+    const cot_file_map *map = cot_shards_map(&t->checkpoint->shards, u->source);
     const uint8_t *data = tensor->data;
     cot_status status = COT_OK;
     for (size_t at = 0; at < tensor->bytes && status == COT_OK; at += COPY_BYTES) {
@@ -403,6 +403,10 @@ cot_status cot_model_convert(const char *folder, const char *output, const cot_m
     if (status == COT_OK && !length)
         status = cot_fail(error, t.path ? COT_INVALID_ARGUMENT : COT_OUT_OF_MEMORY, "no folder is named");
     if (status == COT_OK) status = cot_checkpoint_open(&checkpoint, folder, &own_notes, error);
+    if (status == COT_OK && checkpoint->config.gguf)
+        status =
+            cot_fail(error, COT_UNSUPPORTED,
+                     "'%s' is GGUF, of which no folder is written: give a folder of safetensors", folder);
     if (status == COT_OK) status = formats_of(&formats, options, &checkpoint->config, error);
     if (status == COT_OK) status = cot_convert_plan_make(&plan, checkpoint, formats, error);
     if (status == COT_OK) status = add_notes(&own_notes, &plan, &checkpoint->config, error);

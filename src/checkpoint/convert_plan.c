@@ -154,7 +154,7 @@ static cot_status visit(void *context, cot_weight weight, int64_t layer, int64_t
     cot_status status = cot_stored_find(&stored, p->checkpoint, weight, layer, expert, p->error);
     if (status == COT_OK && format != COT_FORMATS) status = check_rounded(p, &stored, weight);
     if (status != COT_OK) return status;
-    cot_stored_name(name, config->family, weight, layer, expert, "");
+    cot_stored_name(name, config, weight, layer, expert, "");
     if (format == COT_FORMATS && stored.storage == COT_STORAGE_PLAIN) return copy(p, &stored, name);
     p->plan->widens_others |= format == COT_FORMATS && is_other_network(weight);
     if (stacked && (expert || weight == COT_WEIGHT_EXPERT_UP))

@@ -2,6 +2,7 @@
 #include "checkpoint/stored.h"
 
 #include "base/rng.h"
+#include "checkpoint/blocks.h"
 
 #include <math.h>
 
@@ -142,9 +143,40 @@ size_t cot_stored_codes_bytes(int64_t rows, int64_t columns, int64_t group)
     return codes_room(rows, columns) + (size_t)(rows * groups_of(columns, group)) * 2 * sizeof(float);
 }
 
+/* Groups are blocks, or parts of them. */
+static cot_codes block_codes(const cot_stored *stored, int64_t row, int64_t rows, int64_t column,
+                             int64_t columns, void *scratch)
+{
+    const int64_t group = COT_BLOCKS_GROUP, groups = columns / group;
+    cot_codes out = {.codes = scratch,
+                     .scales = (float *)(void *)((uint8_t *)scratch + codes_room(rows, columns))};
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t g = 0; g < groups; g++)
+            out.scales[r * groups + g] =
+                cot_blocks_codes(out.codes + r * columns + g * group, stored->tensor->tensor->data,
+                                 stored->tensor->tensor->blocks,
+                                 stored->origin + (row + r) * stored->row_step + column + g * group);
+    return out;
+}
+
+cot_pack_source cot_stored_turn(const cot_stored *stored, int64_t row, int64_t rows, int64_t column,
+                                int64_t columns, void *scratch)
+{
+    const int64_t groups = columns / COT_BLOCKS_GROUP;
+    uint8_t *data = scratch, *scales = data + rows * columns / 2;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t g = 0; g < groups; g++)
+            cot_blocks_turn(data + (r * groups + g) * 16, scales + r * groups + g,
+                            stored->tensor->tensor->data,
+                            stored->origin + (row + r) * stored->row_step + column + g * COT_BLOCKS_GROUP);
+    return (cot_pack_source){data, scales, columns / 2, groups};
+}
+
 cot_codes cot_stored_codes(const cot_checkpoint *checkpoint, const cot_stored *stored, int64_t row,
                            int64_t rows, int64_t column, int64_t columns, int64_t group, void *scratch)
 {
+    if (stored->storage == COT_STORAGE_BLOCKS)
+        return block_codes(stored, row, rows, column, columns, scratch);
     const int64_t groups = groups_of(columns, group);
     cot_codes out = {.codes = scratch,
                      .scales = (float *)(void *)((uint8_t *)scratch + codes_room(rows, columns))};
@@ -219,6 +251,62 @@ static void decode_mxfp4(float *out, const cot_checkpoint *checkpoint, const cot
     }
 }
 
+/* ---- GGUF's blocks ---- */
+
+/* Row `row` of a tensor of rows of `width` elements, plain or in blocks, from column `column` on. */
+static void decode_row(float *out, const cot_tensor *tensor, int64_t row, int64_t width, int64_t column,
+                       int64_t columns)
+{
+    enum { LONGEST_BLOCK = 256 };
+    if (!tensor->blocks) {
+        for (int64_t c = 0; c < columns; c++)
+            out[c] = load(tensor->data, tensor->dtype, row * width + column + c);
+        return;
+    }
+    const int64_t elements = cot_tensor_block_elements(tensor->blocks);
+    for (int64_t c = 0; c < columns;) {
+        float whole[LONGEST_BLOCK];
+        const int64_t skip = (column + c) % elements;
+        const int64_t count = elements - skip < columns - c ? elements - skip : columns - c;
+        const uint8_t *block =
+            (const uint8_t *)tensor->data + cot_blocks_bytes(tensor->blocks, row * width + column + c - skip);
+        cot_blocks_decode(whole, block, tensor->blocks, elements);
+        memcpy(out + c, whole + skip, (size_t)count * sizeof *out);
+        c += count;
+    }
+}
+
+static void decode_blocks(float *out, const cot_stored *stored, int64_t row, int64_t rows, int64_t column,
+                          int64_t columns)
+{
+    const int64_t first = stored->origin / stored->columns + row;
+    for (int64_t r = 0; r < rows; r++)
+        decode_row(out + r * columns, stored->tensor->tensor, first + r, stored->columns, column, columns);
+}
+
+/* Rows of a head's nope part are columns of its matrix in the file. */
+static void decode_heads(float *out, const cot_stored *stored, int64_t row, int64_t rows, int64_t column,
+                         int64_t columns)
+{
+    const cot_tensor *keys = stored->tensor->tensor, *values = stored->values->tensor;
+    const int64_t nope = keys->shape[2], v = values->shape[1], latent = stored->columns;
+    for (int64_t r = 0; r < rows;) {
+        const int64_t head = (row + r) / (nope + v), at = (row + r) % (nope + v);
+        if (at >= nope) {
+            decode_row(out + r * columns, values, head * v + at - nope, latent, column, columns);
+            r++;
+            continue;
+        }
+        const int64_t count = nope - at < rows - r ? nope - at : rows - r;
+        for (int64_t c = 0; c < columns; c++) { // the rows [at, at + count) of one column lie together
+            float *some = out + rows * columns; // scratch behind the numbers, [nope]
+            decode_row(some, keys, head * latent + column + c, nope, at, count);
+            for (int64_t i = 0; i < count; i++) out[(r + i) * columns + c] = some[i];
+        }
+        r += count;
+    }
+}
+
 enum { DRAWN = 256 }; // at a time: a loop of known length
 
 /* Elements first .. first + DRAWN - 1, `first` a multiple of 4: four bf16 numbers out of each 64 random bits,
@@ -272,6 +360,8 @@ cot_pack_source cot_stored_draw(const cot_stored *stored, int64_t row, int64_t r
 size_t cot_stored_scratch_bytes(const cot_stored *stored, int64_t rows, int64_t columns)
 {
     const size_t numbers = (size_t)rows * (size_t)columns * sizeof(float);
+    if (stored->storage == COT_STORAGE_HEADS)
+        return numbers + (size_t)stored->tensor->tensor->shape[2] * sizeof(float); // and a column of a head
     return stored->storage == COT_STORAGE_WHOLE ? numbers + (size_t)columns : numbers; // and a row's codes
 }
 
@@ -296,6 +386,12 @@ cot_block cot_stored_block(const cot_checkpoint *checkpoint, const cot_stored *s
         break;
     case COT_STORAGE_WHOLE:
         decode_whole(scratch, checkpoint, stored, row, rows, column, columns);
+        break;
+    case COT_STORAGE_BLOCKS:
+        decode_blocks(scratch, stored, row, rows, column, columns);
+        break;
+    case COT_STORAGE_HEADS:
+        decode_heads(scratch, stored, row, rows, column, columns);
         break;
     case COT_STORAGE_RANDOM:
         draw(scratch, stored, row, rows, column, columns);

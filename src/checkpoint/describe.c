@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "checkpoint/gguf_config.h"
 #include "checkpoint/stored.h"
 
 #include <errno.h>
@@ -12,18 +13,6 @@
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
 
-/* By its first bytes, whatever it is called; or by its name. */
-static bool is_gguf(const char *path)
-{
-    cot_file_map map;
-    char first[4];
-    if (cot_path_ends(path, ".gguf")) return true;
-    if (cot_file_map_open(&map, path, NULL) != COT_OK) return false;
-    const bool is = cot_file_map_read(&map, first, 0, sizeof first) && !memcmp(first, "GGUF", sizeof first);
-    cot_file_map_close(&map);
-    return is;
-}
-
 cot_status cot_model_check(const char *folder, cot_error *error)
 {
     struct stat info;
@@ -31,12 +20,10 @@ cot_status cot_model_check(const char *folder, cot_error *error)
     if (stat(folder, &info))
         return cot_fail(error, errno == ENOENT ? COT_NOT_FOUND : COT_IO, "cannot open '%s': %s", folder,
                         strerror(errno));
-    if (!S_ISDIR(info.st_mode) && is_gguf(folder))
-        return cot_fail(error, COT_UNSUPPORTED,
-                        "'%s' is GGUF, which is not read: give a folder with config.json and safetensors",
-                        folder);
+    if (!S_ISDIR(info.st_mode) && cot_gguf_is_file(folder)) return COT_OK;
     if (!S_ISDIR(info.st_mode))
-        return cot_fail(error, COT_MALFORMED, "'%s' is a file, expected a model folder", folder);
+        return cot_fail(error, COT_MALFORMED, "'%s' is a file, expected a model folder or a GGUF file",
+                        folder);
     if (!(config = cot_path_join(folder, "config.json")))
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     const bool there = !stat(config, &info);
@@ -44,11 +31,21 @@ cot_status cot_model_check(const char *folder, cot_error *error)
     if (there) return COT_OK;
     const bool other = cot_shards_find_unread(unread, folder);
     return cot_fail(error, COT_NOT_FOUND, "'%s' is no model: there is no config.json in it%s%s%s", folder,
-                    other ? ", but '" : "", other ? unread : "", other ? "', which is not read" : "");
+                    other ? ", but '" : "", other ? unread : "", other ? cot_shards_advice(unread) : "");
+}
+
+static cot_status read_gguf(cot_config *config, const char *path, cot_error *error)
+{
+    cot_shards shards;
+    cot_status status = cot_shards_open_gguf(&shards, path, error);
+    if (status == COT_OK) status = cot_config_of_gguf(config, &shards, path, error);
+    cot_shards_close(&shards);
+    return status;
 }
 
 cot_status cot_config_read(cot_config *config, const char *folder, cot_error *error)
 {
+    if (cot_gguf_is_file(folder)) return read_gguf(config, folder, error);
     char *path = cot_path_join(folder, "config.json"),
          *other = cot_path_join(folder, "generation_config.json");
     char *text = NULL, *generation = NULL;

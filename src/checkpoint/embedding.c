@@ -1,6 +1,7 @@
 #include "checkpoint/embedding.h"
 
 #include "base/error.h"
+#include "checkpoint/blocks.h"
 #include "coterie/model.h"
 
 #include <inttypes.h>
@@ -34,7 +35,8 @@ cot_status cot_model_embedding(float **row, int64_t *n_ids, int64_t *width, cons
 /* Rows cannot be read from the file one by one. */
 static bool is_widened(const cot_stored *s)
 {
-    return s->storage != COT_STORAGE_PLAIN && s->storage != COT_STORAGE_RANDOM;
+    return s->storage != COT_STORAGE_PLAIN && s->storage != COT_STORAGE_BLOCKS &&
+           s->storage != COT_STORAGE_RANDOM;
 }
 
 size_t cot_embedding_bytes(const cot_checkpoint *checkpoint)
@@ -51,11 +53,11 @@ cot_status cot_embedding_open(cot_embedding *e, const cot_checkpoint *checkpoint
     cot_status status = cot_stored_find(&e->stored, checkpoint, COT_WEIGHT_EMBEDDING, 0, 0, error);
     const cot_stored *s = &e->stored;
     const size_t elements = (size_t)s->rows * (size_t)s->columns;
-    if (status == COT_OK && s->storage == COT_STORAGE_PLAIN) {
+    if (status == COT_OK && !is_widened(s) && s->tensor) {
         const cot_tensor *tensor = s->tensor->tensor;
-        const cot_file_map *map = &checkpoint->shards.files[s->tensor->file].map;
+        const cot_file_map *map = cot_shards_map(&checkpoint->shards, s->tensor);
         e->at = (size_t)((const uint8_t *)tensor->data - map->data);
-        e->row_bytes = (size_t)s->columns * cot_dtype_bytes(tensor->dtype);
+        e->row_bytes = tensor->bytes / (size_t)s->rows;
     } else if (status == COT_OK && is_widened(s)) {
         e->whole = malloc(elements * sizeof *e->whole);
         status = e->whole ? cot_checkpoint_read(checkpoint,
@@ -88,15 +90,19 @@ cot_status cot_embedding_read(const cot_embedding *e, const cot_kernels *kernels
         type = block.type;
     } else {
         const cot_shards *shards = &e->checkpoint->shards;
-        type = s->tensor->tensor->dtype;
-        if (!cot_file_map_read(&shards->files[s->tensor->file].map, scratch,
-                               e->at + (size_t)id * e->row_bytes, e->row_bytes))
+        if (s->storage == COT_STORAGE_PLAIN) type = s->tensor->tensor->dtype;
+        if (!cot_file_map_read(cot_shards_map(shards, s->tensor), scratch, e->at + (size_t)id * e->row_bytes,
+                               e->row_bytes))
             return cot_fail(error, COT_IO, "tensor '%s': row %" PRId64 " can no longer be read from its file",
                             s->name, id);
+    }
+    if (s->storage == COT_STORAGE_BLOCKS) {
+        cot_blocks_decode(out, scratch, s->tensor->tensor->blocks, s->columns);
+        row = out;
     }
     if (!cot_all_finite(row, type, s->columns))
         return cot_fail(error, COT_INVALID_ARGUMENT, "tensor '%s' holds a NaN or an infinity in row %" PRId64,
                         s->name, id);
-    kernels->to_f32(out, row, type, s->columns);
+    if (row != out) kernels->to_f32(out, row, type, s->columns);
     return COT_OK;
 }

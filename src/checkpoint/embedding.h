@@ -7,7 +7,7 @@
 typedef struct cot_embedding {
     const cot_checkpoint *checkpoint;
     cot_stored stored;
-    size_t at, row_bytes; // of the first row in its file; of a row; plain storage
+    size_t at, row_bytes; // of the first row in its file; of a row; plain storage, and blocks
     float *whole;         // [V][H] where the file's form cannot be read row by row (FP8), else NULL
 } cot_embedding;
 

@@ -58,6 +58,63 @@ static const char *const common_tensors[COT_WEIGHTS] = {
     NETWORK(DENSE, "mlp."),
 };
 
+#define GGUF(name) "blk.{layer}." name
+#define GGUF_LINEAR(prefix, name)                                                                            \
+    [COT_WEIGHT_##prefix] = GGUF(name ".weight"), [COT_WEIGHT_##prefix##_BIAS] = GGUF(name ".bias")
+#define GGUF_NETWORK(prefix, suffix)                                                                         \
+    GGUF_LINEAR(prefix##_GATE, "ffn_gate" suffix), GGUF_LINEAR(prefix##_UP, "ffn_up" suffix),                \
+        GGUF_LINEAR(prefix##_DOWN, "ffn_down" suffix)
+
+static const char *const gguf_tensors[COT_WEIGHTS] = {
+    [COT_WEIGHT_EMBEDDING] = "token_embd.weight",
+    [COT_WEIGHT_FINAL_NORM] = "output_norm.weight",
+    [COT_WEIGHT_OUTPUT] = "output.weight",
+    [COT_WEIGHT_ATTENTION_NORM] = GGUF("attn_norm.weight"),
+    [COT_WEIGHT_FFN_NORM] = GGUF("ffn_norm.weight"),
+    GGUF_LINEAR(Q, "attn_q"),
+    GGUF_LINEAR(K, "attn_k"),
+    GGUF_LINEAR(V, "attn_v"),
+    GGUF_LINEAR(O, "attn_output"),
+    [COT_WEIGHT_Q_NORM] = GGUF("attn_q_norm.weight"),
+    [COT_WEIGHT_K_NORM] = GGUF("attn_k_norm.weight"),
+    [COT_WEIGHT_SINKS] = GGUF("attn_sinks.weight"),
+    GGUF_LINEAR(Q_A, "attn_q_a"),
+    [COT_WEIGHT_Q_A_NORM] = GGUF("attn_q_a_norm.weight"),
+    [COT_WEIGHT_Q_B] = GGUF("attn_q_b.weight"),
+    GGUF_LINEAR(KV_A, "attn_kv_a_mqa"),
+    [COT_WEIGHT_KV_A_NORM] = GGUF("attn_kv_a_norm.weight"),
+    [COT_WEIGHT_KV_B] = GGUF("attn_kv_b.weight"),
+    [COT_WEIGHT_GATE] = GGUF("ffn_gate_inp.weight"),
+    [COT_WEIGHT_GATE_BIAS] = GGUF("ffn_gate_inp.bias"),
+    [COT_WEIGHT_GATE_CORRECTION] = GGUF("exp_probs_b.bias"),
+    GGUF_NETWORK(EXPERT, "_exps"),
+    GGUF_NETWORK(SHARED, "_shexp"),
+    [COT_WEIGHT_SHARED_MIX] = GGUF("ffn_gate_inp_shexp.weight"),
+    GGUF_NETWORK(DENSE, ""),
+};
+
+static const char *const gguf_sizes[COT_SIZES] = {
+    [COT_SIZE_HIDDEN] = "embedding_length",
+    [COT_SIZE_LAYERS] = "block_count",
+    [COT_SIZE_HEADS] = "attention.head_count",
+    [COT_SIZE_KV_HEADS] = "attention.head_count_kv",
+    [COT_SIZE_HEAD_DIM] = "attention.key_length",
+    [COT_SIZE_CONTEXT] = "context_length",
+    [COT_SIZE_EXPERTS] = "expert_count",
+    [COT_SIZE_TOP_K] = "expert_used_count",
+    [COT_SIZE_MOE_INTERMEDIATE] = "expert_feed_forward_length",
+    [COT_SIZE_DENSE_INTERMEDIATE] = "feed_forward_length",
+    [COT_SIZE_SHARED_INTERMEDIATE] = "expert_shared_feed_forward_length",
+    [COT_SIZE_SHARED_EXPERTS] = "expert_shared_count",
+    [COT_SIZE_FIRST_MOE_LAYER] = "leading_dense_block_count",
+    [COT_SIZE_WINDOW] = "attention.sliding_window",
+    [COT_SIZE_Q_LORA] = "attention.q_lora_rank",
+    [COT_SIZE_KV_LORA] = "attention.kv_lora_rank",
+    [COT_SIZE_ROPE_DIM] = "rope.dimension_count",
+    [COT_SIZE_GROUPS] = "expert_group_count",
+    [COT_SIZE_GROUP_LIMIT] = "expert_group_used_count",
+};
+
 enum { MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE, DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS, FAMILIES };
 
 static const cot_architecture architectures[FAMILIES + 1] = {
@@ -74,6 +131,7 @@ static const cot_family families[FAMILIES] = {
     [MIXTRAL] =
         {
             .model_type = "mixtral",
+            .gguf = {"llama", "{}", .pairs = true},
             .sizes = {COMMON_SIZES(32000, 4096, 32, 32, 131072),
                       GQA_SIZES(8, 0), [COT_SIZE_EXPERTS] = {"num_local_experts", "num_experts", .absent = 8},
                       [COT_SIZE_TOP_K] = {"num_experts_per_tok", .absent = 2},
@@ -92,6 +150,7 @@ static const cot_family families[FAMILIES] = {
     [OLMOE] =
         {
             .model_type = "olmoe",
+            .gguf = {"olmoe", "{\"norm_topk_prob\": false}"},
             .sizes =
                 {COMMON_SIZES(50304, 2048, 16, 16, 4096),
                  GQA_SIZES(0, 0), [COT_SIZE_EXPERTS] = {"num_experts", "num_local_experts", .absent = 64},
@@ -110,6 +169,7 @@ static const cot_family families[FAMILIES] = {
     [QWEN2_MOE] =
         {
             .model_type = "qwen2_moe",
+            .gguf = {"qwen2moe", "{\"norm_topk_prob\": false}"},
             .sizes = {COMMON_SIZES(151936, 2048, 24, 16, 32768),
                       GQA_SIZES(16, 0), [COT_SIZE_EXPERTS] = {"num_experts", .absent = 60},
                       [COT_SIZE_TOP_K] = {"num_experts_per_tok", .absent = 4},
@@ -130,6 +190,7 @@ static const cot_family families[FAMILIES] = {
     [QWEN3_MOE] =
         {
             .model_type = "qwen3_moe",
+            .gguf = {"qwen3moe", "{\"norm_topk_prob\": true}"},
             .sizes =
                 {COMMON_SIZES(151936, 2048, 24, 32, 32768),
                  GQA_SIZES(4, 0), [COT_SIZE_EXPERTS] = {"num_experts", "num_local_experts", .absent = 128},
@@ -149,6 +210,7 @@ static const cot_family families[FAMILIES] = {
     [DEEPSEEK_V2] =
         {
             .model_type = "deepseek_v2",
+            .gguf = {"deepseek2", "{}"},
             .sizes =
                 {COMMON_SIZES(102400, 4096, 32, 32, 2048),
                  MLA_SIZES, [COT_SIZE_EXPERTS] = {"n_routed_experts", "num_experts", .absent = 64},
@@ -177,6 +239,7 @@ static const cot_family families[FAMILIES] = {
     [DEEPSEEK_V3] =
         {
             .model_type = "deepseek_v3",
+            .gguf = {"deepseek2", "{}"},
             .sizes =
                 {COMMON_SIZES(129280, 7168, 61, 128, 4096),
                  MLA_SIZES, [COT_SIZE_EXPERTS] = {"n_routed_experts", "num_local_experts", .absent = 256},
@@ -207,6 +270,7 @@ static const cot_family families[FAMILIES] = {
     [GPT_OSS] =
         {
             .model_type = "gpt_oss",
+            .gguf = {"gpt-oss", "{}", .ffn_norm = GGUF("post_attention_norm.weight")},
             .sizes =
                 {COMMON_SIZES(201088, 2880, 36, 64, 131072),
                  GQA_SIZES(8, 64), [COT_SIZE_EXPERTS] = {"num_local_experts", "num_experts", .absent = 128},
@@ -257,6 +321,28 @@ const cot_family *cot_family_of(const char *architecture, const char *model_type
 const char *cot_weight_template(const cot_family *family, cot_weight weight)
 {
     return family->tensors[weight] ? family->tensors[weight] : common_tensors[weight];
+}
+
+const char *cot_weight_gguf_template(const cot_family *family, cot_weight weight)
+{
+    const bool own = weight == COT_WEIGHT_FFN_NORM && family->gguf.ffn_norm;
+    return own ? family->gguf.ffn_norm : gguf_tensors[weight];
+}
+
+const cot_family *cot_family_of_gguf(const char *architecture, cot_gate_score score)
+{
+    const cot_family *found = NULL;
+    for (size_t f = 0; f < FAMILIES; f++) {
+        const cot_family *family = &families[f];
+        if (!family->gguf.architecture || strcmp(architecture, family->gguf.architecture) != 0) continue;
+        if (!found || family->score == score) found = family;
+    }
+    return found;
+}
+
+const char *cot_family_gguf_key(cot_size_field size)
+{
+    return gguf_sizes[size];
 }
 
 const cot_architecture *cot_architectures(void)

@@ -43,8 +43,17 @@ typedef enum cot_window_rule {
                                // below max_window_layers
 } cot_window_rule;
 
+/* What a family is called in GGUF, and what conversion to it leaves unsaid. */
+typedef struct cot_gguf_family {
+    const char *architecture; // general.architecture; NULL: the format has none for it
+    const char *config;       // fields of config.json for which it has no key, as JSON
+    bool pairs;               // rows of q and k were turned, so that RoPE rotates neighbours
+    const char *ffn_norm;     // where it differs from the common name
+} cot_gguf_family;
+
 struct cot_family {
     const char *model_type;
+    cot_gguf_family gguf;
     cot_size_rule sizes[COT_SIZES];
     double norm_eps, rope_theta;
     cot_attention_type attention;
@@ -74,7 +83,12 @@ struct cot_family {
 const cot_family *cot_family_of(const char *architecture, const char *model_type);
 /* As config.json spells it. */
 const char *cot_family_architecture(const cot_family *family);
-/* The weight's tensor name with {layer} and {expert} in it. */
+/* The weight's tensor name with {layer} and {expert} in it; and in GGUF, where it is in the container's table. */
 const char *cot_weight_template(const cot_family *family, cot_weight weight);
+const char *cot_weight_gguf_template(const cot_family *family, cot_weight weight);
+/* The family of that general.architecture; of several the one whose gates score so. NULL if there is none. */
+const cot_family *cot_family_of_gguf(const char *architecture, cot_gate_score score);
+/* A number's key in GGUF without the architecture before it, or NULL. */
+const char *cot_family_gguf_key(cot_size_field size);
 
 #endif

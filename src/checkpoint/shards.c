@@ -69,21 +69,28 @@ static cot_status open_files(cot_shards *shards, const char *folder, json_t *nam
     return COT_OK;
 }
 
-static cot_status merge(cot_shards *shards, const char *folder, cot_error *error)
+const cot_file_map *cot_shards_map(const cot_shards *shards, const cot_shard_tensor *tensor)
+{
+    return shards->parts ? &shards->parts[tensor->file].map : &shards->files[tensor->file].map;
+}
+
+cot_status cot_shards_merge(cot_shards *shards, const char *name, cot_error *error)
 {
     shards->tensors = calloc(shards->tensor_count + 1, sizeof *shards->tensors);
-    if (!shards->tensors) return cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", folder);
+    if (!shards->tensors) return cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", name);
     size_t n = 0;
     for (size_t f = 0; f < shards->file_count; f++) {
-        for (size_t t = 0; t < shards->files[f].count; t++) {
-            shards->tensors[n++] = (cot_shard_tensor){&shards->files[f].tensors[t], f};
-            shards->bytes += shards->files[f].tensors[t].bytes;
+        const cot_tensor *tensors = shards->parts ? shards->parts[f].tensors : shards->files[f].tensors;
+        const size_t count = shards->parts ? shards->parts[f].count : shards->files[f].count;
+        for (size_t t = 0; t < count; t++) {
+            shards->tensors[n++] = (cot_shard_tensor){&tensors[t], f};
+            shards->bytes += tensors[t].bytes;
         }
     }
     if (n) qsort(shards->tensors, n, sizeof *shards->tensors, by_name);
     for (size_t i = 1; i < n; i++)
         if (!by_name(&shards->tensors[i - 1], &shards->tensors[i]))
-            return cot_fail(error, COT_MALFORMED, "'%s': two shards hold tensor '%s'", folder,
+            return cot_fail(error, COT_MALFORMED, "'%s': two shards hold tensor '%s'", name,
                             shards->tensors[i].tensor->name);
     return COT_OK;
 }
@@ -118,6 +125,12 @@ bool cot_shards_find_unread(char name[256], const char *folder)
     return best < sizeof ends / sizeof *ends;
 }
 
+const char *cot_shards_advice(const char *name)
+{
+    const bool gguf = cot_path_ends(name, ".gguf") || cot_path_ends(name, ".GGUF");
+    return gguf ? "': give that file in place of the folder" : "', which is not read";
+}
+
 static cot_status open_single(cot_shards *shards, const char *folder, const char *path, cot_error *error)
 {
     shards->files = calloc(1, sizeof *shards->files);
@@ -126,7 +139,7 @@ static cot_status open_single(cot_shards *shards, const char *folder, const char
     if (status != COT_OK) return status;
     shards->file_count = 1;
     shards->tensor_count = shards->files[0].count;
-    return merge(shards, folder, error);
+    return cot_shards_merge(shards, folder, error);
 }
 
 /* How many files are called .safetensors, and the first of them by name. */
@@ -162,8 +175,8 @@ static cot_status open_other(cot_shards *shards, const char *folder, cot_error *
                         "'%s' holds neither %s nor %s, but '%s'%s: files of several are read by the index",
                         folder, single_name, index_name, name, more);
     if (cot_shards_find_unread(name, folder))
-        return cot_fail(error, COT_NOT_FOUND, "'%s' holds neither %s nor %s, but '%s', which is not read",
-                        folder, single_name, index_name, name);
+        return cot_fail(error, COT_NOT_FOUND, "'%s' holds neither %s nor %s, but '%s%s", folder, single_name,
+                        index_name, name, cot_shards_advice(name));
     return cot_fail(error, COT_NOT_FOUND, "'%s' holds neither %s nor %s", folder, single_name, index_name);
 }
 
@@ -186,7 +199,7 @@ static cot_status open_indexed(cot_shards *shards, const char *folder, const cha
         status = cot_fail(error, COT_OUT_OF_MEMORY, "'%s': out of memory", path);
     if (status == COT_OK) status = list_files(names, map, path, error);
     if (status == COT_OK) status = open_files(shards, folder, names, error);
-    if (status == COT_OK) status = merge(shards, folder, error);
+    if (status == COT_OK) status = cot_shards_merge(shards, folder, error);
     if (status == COT_OK) status = check_places(shards, map, names, path, error);
     json_decref(index);
     json_decref(names);
@@ -214,8 +227,10 @@ cot_status cot_shards_open(cot_shards *shards, const char *folder, cot_error *er
 
 void cot_shards_close(cot_shards *shards)
 {
-    for (size_t f = 0; f < shards->file_count; f++) cot_safetensors_close(&shards->files[f]);
+    for (size_t f = 0; f < shards->file_count && shards->files; f++) cot_safetensors_close(&shards->files[f]);
+    for (size_t f = 0; f < shards->file_count && shards->parts; f++) cot_gguf_close(&shards->parts[f]);
     free(shards->files);
+    free(shards->parts);
     free(shards->tensors);
     *shards = (cot_shards){0};
 }

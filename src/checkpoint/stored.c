@@ -1,3 +1,4 @@
+#include "checkpoint/blocks.h"
 #include "checkpoint/stored.h"
 
 #include "base/error.h"
@@ -33,7 +34,7 @@ cot_status cot_stored_expect_shape(const cot_tensor *tensor, const int64_t *shap
 cot_status cot_stored_refuse_dtype(const cot_tensor *tensor, const char *expected, cot_error *error)
 {
     return cot_fail(error, COT_UNSUPPORTED, "tensor '%s' is stored as %s, expected %s", tensor->name,
-                    cot_dtype_name(tensor->dtype), expected);
+                    cot_tensor_type_name(tensor), expected);
 }
 
 /* The one block size that cuts n into `blocks`, or 0 where several would: any that is at least n makes one
@@ -116,6 +117,7 @@ cot_format cot_stored_format(const cot_stored *stored)
     const cot_whole_layout *w = &stored->whole;
     const bool whole = stored->storage == COT_STORAGE_WHOLE;
     if (stored->storage == COT_STORAGE_MXFP4) return COT_FORMAT_MXFP4;
+    if (stored->storage == COT_STORAGE_BLOCKS) return cot_blocks_format(stored->tensor->tensor->blocks);
     if (stored->storage != COT_STORAGE_FP8 && !whole) return COT_FORMATS;
     int64_t group = whole ? w->group : stored->block_columns;
     if (group >= stored->columns) group = 0;
@@ -193,7 +195,7 @@ static cot_status find_spelled(cot_stored *stored, const cot_checkpoint *checkpo
     char name[COT_STORED_NAME], spelt[COT_STORED_NAME];
     bool found = false;
     cot_status status = COT_OK;
-    cot_stored_name(name, family, weight, layer, expert, "");
+    cot_stored_name(name, &checkpoint->config, weight, layer, expert, "");
     for (int way = 0; way < COT_STORED_SPELLINGS && !found && status == COT_OK; way++) {
         if (!cot_stored_spelling(spelt, name, way)) continue;
         if (of_experts && family->stacked)
@@ -205,7 +207,8 @@ static cot_status find_spelled(cot_stored *stored, const cot_checkpoint *checkpo
     }
     if (found || status != COT_OK) return status;
     const bool blocks = of_experts && family->stacked && weight <= COT_WEIGHT_EXPERT_DOWN;
-    cot_stored_name(name, family, weight, layer, expert, blocks ? "_blocks" : ""); // as the hub has them
+    cot_stored_name(name, &checkpoint->config, weight, layer, expert,
+                    blocks ? "_blocks" : ""); // as the hub has them
     return cot_stored_fail_missing(name, error);
 }
 
@@ -227,5 +230,6 @@ cot_status cot_stored_find(cot_stored *stored, const cot_checkpoint *checkpoint,
         find_random(stored, checkpoint, weight, layer, expert);
         return COT_OK;
     }
+    if (config->gguf) return cot_stored_find_gguf(stored, checkpoint, weight, layer, expert, error);
     return find_spelled(stored, checkpoint, weight, layer, expert, error);
 }

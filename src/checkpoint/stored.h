@@ -19,6 +19,8 @@ typedef enum cot_storage {
     COT_STORAGE_FP8,    // E4M3, a scale for each block of the matrix
     COT_STORAGE_MXFP4,  // E2M1, two a byte, a scale for each 32 of a row
     COT_STORAGE_WHOLE,  // whole numbers of 4 or 8 bits, a scale for each group of a row, perhaps zero points
+    COT_STORAGE_BLOCKS, // GGUF's, each with scales of its own, whole ones in a row
+    COT_STORAGE_HEADS, // GGUF's halves of MLA's kv_b, each plain or in blocks: of a head first rows of nope, then of v
     COT_STORAGE_RANDOM, // BF16 out of the random numbers of `stream`
 } cot_storage;
 
@@ -47,6 +49,7 @@ typedef struct cot_stored {
     cot_storage storage;
     const char *name; // of the tensor, for messages; valid while the checkpoint is open
     const cot_shard_tensor *tensor, *scales; // NULL where there is none
+    const cot_shard_tensor *values;          // HEADS: [heads][v][columns]; `tensor` is [heads][columns][nope]
     int64_t rows, columns;
     int64_t origin, row_step, column_step;
     int64_t block_rows, block_columns; // FP8
@@ -69,10 +72,10 @@ bool cot_weight_is_layered(cot_weight weight);
 bool cot_weight_is_expert(cot_weight weight); // one for each routed expert
 const char *cot_weight_name(cot_weight weight);
 
-/* A weight's tensor name, as the family has it, with `suffix` behind it; and in another spelling that is read as well, of which `way`
+/* A weight's tensor name, as the family has it in such files, with `suffix` behind it; and in another spelling that is read as well, of which `way`
  * (from 1 on; 0 is the name itself) says which: false where the name has no such. Names that are longer are cut off. */
 enum { COT_STORED_NAME = 160, COT_STORED_SPELLINGS = 8 };
-void cot_stored_name(char out[COT_STORED_NAME], const cot_family *family, cot_weight weight, int64_t layer,
+void cot_stored_name(char out[COT_STORED_NAME], const cot_config *config, cot_weight weight, int64_t layer,
                      int64_t expert, const char *suffix);
 bool cot_stored_spelling(char out[COT_STORED_NAME], const char *name, int way);
 
@@ -96,6 +99,9 @@ cot_status cot_stored_find_whole(bool *found, cot_stored *stored, const cot_chec
 /* Signed bytes in the tensor itself. */
 cot_status cot_stored_find_bytes(cot_stored *stored, const cot_checkpoint *checkpoint, const char *name,
                                  cot_error *error);
+/* The same as cot_stored_find in a checkpoint of GGUF, rows and columns filled in. */
+cot_status cot_stored_find_gguf(cot_stored *stored, const cot_checkpoint *checkpoint, cot_weight weight,
+                                int64_t layer, int64_t expert, cot_error *error);
 /* Fills in where an expert's weight lies in a tensor of all experts, if there is one: `*found`. Interleaved: gpt-oss's, called `name`,
  * or that and "_blocks"; fused: transformers 5's, beside which the expert's own would be called `name`. Errors as cot_stored_find's. */
 cot_status cot_stored_find_interleaved(bool *found, cot_stored *stored, const cot_checkpoint *checkpoint,
@@ -143,7 +149,11 @@ cot_block cot_stored_block(const cot_checkpoint *checkpoint, const cot_stored *s
  * bytes). */
 cot_pack_source cot_stored_draw(const cot_stored *stored, int64_t row, int64_t rows, int64_t column,
                                 int64_t columns, void *scratch);
-/* Codes, scales and offsets of a piece that is FP8 or WHOLE, in groups of `group` columns from its first on (0: all are one), none
+/* Of BLOCKS of MXFP4: whole groups of columns in the order that the format has, codes of neighbours in a byte; into `scratch`
+ * (cot_stored_codes_bytes). */
+cot_pack_source cot_stored_turn(const cot_stored *stored, int64_t row, int64_t rows, int64_t column,
+                                int64_t columns, void *scratch);
+/* Codes, scales and offsets of a piece that is FP8, WHOLE or BLOCKS, in groups of `group` columns from its first on (0: all are one), none
  * of which is in two groups of the file; into `scratch`, of cot_stored_codes_bytes. */
 size_t cot_stored_codes_bytes(int64_t rows, int64_t columns, int64_t group);
 cot_codes cot_stored_codes(const cot_checkpoint *checkpoint, const cot_stored *stored, int64_t row,

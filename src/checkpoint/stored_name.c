@@ -5,10 +5,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-void cot_stored_name(char out[COT_STORED_NAME], const cot_family *family, cot_weight weight, int64_t layer,
+void cot_stored_name(char out[COT_STORED_NAME], const cot_config *config, cot_weight weight, int64_t layer,
                      int64_t expert, const char *suffix)
 {
-    const char *template = cot_weight_template(family, weight);
+    const char *template = config->gguf ? cot_weight_gguf_template(config->family, weight)
+                                        : cot_weight_template(config->family, weight);
     size_t at = 0;
     while (*template && at + 24 < COT_STORED_NAME) {
         bool is_layer = !strncmp(template, "{layer}", 7), is_expert = !strncmp(template, "{expert}", 8);

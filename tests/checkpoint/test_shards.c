@@ -65,25 +65,27 @@ static void not_a_model(void **state)
     write_text(f, "config.json", TINY_MIXTRAL);
     refused(f, COT_NOT_FOUND, "model.safetensors.index.json, but 'pytorch_model.bin', which is not read");
     write_text(f, "q4.gguf", "GGUF");
-    refused(f, COT_NOT_FOUND, "model.safetensors.index.json, but 'q4.gguf', which is not read");
+    refused(f, COT_NOT_FOUND,
+            "model.safetensors.index.json, but 'q4.gguf': give that file in place of the folder");
     folder file = {.path = ""};
     snprintf(file.path, sizeof file.path, "%.40s/q4.gguf", f->path);
-    refused(&file, COT_UNSUPPORTED,
-            "q4.gguf' is GGUF, which is not read: give a folder with config.json and safetensors");
-    static const char *const calls[] = {"X.GGUF", "x", "short", "Y.GGUF"}; // by its first bytes
+    refused(&file, COT_MALFORMED, "q4.gguf' ends inside its version");
+    static const char *const calls[] = {"X.GGUF", "x", "short", "y.gguf"}; // by its first bytes, or its name
     for (int i = 0; i < 4; i++) {
-        write_text(f, calls[i], i == 2 ? "GGU" : "GGUF\3");
+        write_text(f, calls[i], i == 2 ? "GGU" : i == 3 ? "text" : "GGUF\3");
         snprintf(file.path, sizeof file.path, "%.40s/%s", f->path, calls[i]);
-        refused(&file, i == 2 ? COT_MALFORMED : COT_UNSUPPORTED,
-                i == 2 ? "short' is a file, expected a model folder" : "' is GGUF, which is not read");
+        refused(&file, COT_MALFORMED,
+                i == 2   ? "short' is a file, expected a model folder or a GGUF file"
+                : i == 3 ? "y.gguf' is no GGUF file"
+                         : "' ends inside its version");
     }
     snprintf(file.path, sizeof file.path, "%.40s/config.json", f->path);
-    refused(&file, COT_MALFORMED, "config.json' is a file, expected a model folder");
+    refused(&file, COT_MALFORMED, "config.json' is a file, expected a model folder or a GGUF file");
     folder_delete(f);
     refused(&gone, COT_NOT_FOUND, "'/nowhere/at/all'");
     f = folder_new(test_seed());
     write_text(f, "Q4.GGUF", "GGUF");
-    refused(f, COT_NOT_FOUND, "no config.json in it, but 'Q4.GGUF', which is not read");
+    refused(f, COT_NOT_FOUND, "no config.json in it, but 'Q4.GGUF': give that file in place of the folder");
     folder_delete(f);
 }
 

@@ -101,20 +101,25 @@ static void count_layers(const cot_safetensors *file, const char *q, int64_t moe
     assert_int_equal(found, moe_layers);
 }
 
-bool answers_open(struct answers *a, const char *folder)
+bool answers_open_of(struct answers *a, const char *model, const char *config, const char *file)
 {
-    char path[1100];
     struct stat s;
     *a = (struct answers){0};
-    assert_true(snprintf(a->folder, sizeof a->folder, "%s", folder) < (int)sizeof a->folder);
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    if (stat(path, &s) != 0) return false;
-    a->scaling = scaling_of(path);
-    snprintf(path, sizeof path, "%s/expected.safetensors", folder);
-    if (stat(path, &s) != 0) return false;
-    assert_int_equal(cot_eval_set_open(&a->set, path, NULL), COT_OK);
-    assert_int_equal(cot_safetensors_open(&a->file, path, NULL), COT_OK);
+    assert_true(snprintf(a->folder, sizeof a->folder, "%s", model) < (int)sizeof a->folder);
+    if (stat(config, &s) != 0) return false;
+    a->scaling = scaling_of(config);
+    if (stat(file, &s) != 0) return false;
+    assert_int_equal(cot_eval_set_open(&a->set, file, NULL), COT_OK);
+    assert_int_equal(cot_safetensors_open(&a->file, file, NULL), COT_OK);
     return true;
+}
+
+bool answers_open(struct answers *a, const char *folder)
+{
+    char config[1100], file[1100];
+    snprintf(config, sizeof config, "%s/config.json", folder);
+    snprintf(file, sizeof file, "%s/expected.safetensors", folder);
+    return answers_open_of(a, folder, config, file);
 }
 
 void answers_close(struct answers *a)

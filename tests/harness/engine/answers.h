@@ -8,7 +8,7 @@
 
 /* A folder that holds a checkpoint and expected.safetensors, as shared/golden's do. */
 struct answers {
-    char folder[1024];
+    char folder[1024]; // or file
     cot_eval_set *set;
     cot_safetensors file;
     double scaling; // of the gate's weights
@@ -18,6 +18,8 @@ struct answers {
 
 /* False where the folder has no such files; what else fails, fails the test. */
 bool answers_open(struct answers *a, const char *folder);
+/* The same of a model anywhere, the hub's config.json of its shape, and the file of answers. */
+bool answers_open_of(struct answers *a, const char *model, const char *config, const char *file);
 void answers_close(struct answers *a);
 
 /* Runs the sequences with all their logits by `s`, which needs no folder and has room for 256 tokens, and fails the test where logits are
