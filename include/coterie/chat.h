@@ -21,7 +21,8 @@ extern "C" {
 /* Immutable once open: any number of threads may use one at a time. */
 typedef struct cot_chat_template cot_chat_template;
 
-/* Reads the template of the model folder `model`: chat_template.jinja with additional_chat_templates/NAME.jinja, or
+/* Reads the template of the model `model`, a GGUF file (tokenizer.chat_template and tokenizer.chat_template.NAME of its metadata) or a
+ * folder: chat_template.jinja with additional_chat_templates/NAME.jinja, or
  * 'chat_template' of tokenizer_config.json, one text or several with names; of several, "tool_use" for conversations with
  * tools and "default" (chat_template.jinja) for the others. `file`, where it is not NULL, is read instead. The model's special tokens (bos_token, ...) come from tokenizer_config.json and
  * special_tokens_map.json either way. On success the caller owns `*chat`; on failure it is NULL. Errors: NOT_FOUND

@@ -30,8 +30,8 @@ typedef struct cot_model_info {
     int32_t *moe_layer; /* [moe_layers] the model's numbers of its MoE layers, ascending */
 } cot_model_info;
 
-/* Whether `folder` looks like a model's: a folder with a config.json. Errors: NOT_FOUND, IO, UNSUPPORTED (GGUF), MALFORMED (another
- * file), whose message says what is there instead. */
+/* Whether `folder` looks like a model's: a folder with a config.json, or a GGUF file, which may stand wherever a model's folder is
+ * asked for. Errors: NOT_FOUND, IO, MALFORMED (another file), whose message says what is there instead. */
 cot_status cot_model_check(const char *folder, cot_error *error);
 
 /* Describes the model of a folder (its config.json alone is read), or of a config.json's text. The caller clears `*info`;

@@ -305,15 +305,16 @@ static cot_status check_tensors(cot_gguf *file, const reader *r)
 {
     cot_tensor *t = file->tensors;
     if (!file->count) return COT_OK;
+    qsort(t, file->count, sizeof *t, by_name);
+    for (size_t i = 1; i < file->count; i++)
+        if (!by_name(&t[i - 1], &t[i]))
+            return cot_fail(r->error, COT_MALFORMED, "'%s' has tensor '%s' twice", r->path, t[i].name);
     qsort(t, file->count, sizeof *t, by_place);
     for (size_t i = 1; i < file->count; i++)
         if ((const uint8_t *)t[i].data < (const uint8_t *)t[i - 1].data + t[i - 1].bytes)
             return cot_fail(r->error, COT_MALFORMED, "'%s': tensors '%s' and '%s' overlap", r->path,
                             t[i - 1].name, t[i].name);
     qsort(t, file->count, sizeof *t, by_name);
-    for (size_t i = 1; i < file->count; i++)
-        if (!by_name(&t[i - 1], &t[i]))
-            return cot_fail(r->error, COT_MALFORMED, "'%s' has tensor '%s' twice", r->path, t[i].name);
     return COT_OK;
 }
 

@@ -182,7 +182,7 @@ static float codes_iq4_xs(int8_t *codes, const uint8_t *b, int group)
 static float codes_q3_k(int8_t *codes, const uint8_t *b, int group)
 {
     for (int i = 0; i < 32; i++)
-        codes[i] = (int8_t)-(q3_scale(b + 96, 2 * group + i / 16) * q3_code(b, 32 * group + i));
+        codes[i] = (int8_t) - (q3_scale(b + 96, 2 * group + i / 16) * q3_code(b, 32 * group + i));
     return -half_at(b + 108);
 }
 
@@ -257,5 +257,6 @@ void cot_blocks_turn(uint8_t codes[COT_BLOCKS_GROUP / 2], uint8_t *scale, const 
 {
     const uint8_t *block = (const uint8_t *)tensor + cot_blocks_bytes(COT_BLOCKS_MXFP4, at);
     *scale = block[0];
-    for (int i = 0; i < 16; i++) codes[i] = (uint8_t)(nibble(block + 1, 2 * i) | nibble(block + 1, 2 * i + 1) << 4);
+    for (int i = 0; i < 16; i++)
+        codes[i] = (uint8_t)(nibble(block + 1, 2 * i) | nibble(block + 1, 2 * i + 1) << 4);
 }

@@ -16,7 +16,8 @@ void cot_blocks_decode(float *out, const void *blocks, cot_tensor_blocks kind, i
 /* The format that holds blocks of this kind without rounding, or COT_FORMATS: there is none, they have to be widened. */
 cot_format cot_blocks_format(cot_tensor_blocks kind);
 /* Of blocks that INT4 or INT8 hold, 32 elements from element `at` of a tensor on, a multiple of 32: their codes; returns the scale. */
-float cot_blocks_codes(int8_t codes[COT_BLOCKS_GROUP], const void *tensor, cot_tensor_blocks kind, int64_t at);
+float cot_blocks_codes(int8_t codes[COT_BLOCKS_GROUP], const void *tensor, cot_tensor_blocks kind,
+                       int64_t at);
 /* Of a block of MXFP4, 32 elements from element `at` on: two codes a byte, neighbours, the first one low; and the scale. */
 void cot_blocks_turn(uint8_t codes[COT_BLOCKS_GROUP / 2], uint8_t *scale, const void *tensor, int64_t at);
 

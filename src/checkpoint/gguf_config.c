@@ -99,7 +99,8 @@ static bool yes(translation *t, const char *suffix, bool absent)
     char key[KEY];
     const cot_gguf_pair *pair = find(t, suffix, key);
     if (!pair) return absent;
-    if (pair->array || pair->type != COT_GGUF_BOOL) refuse(t, COT_MALFORMED, "'%s' is neither true nor false", key);
+    if (pair->array || pair->type != COT_GGUF_BOOL)
+        refuse(t, COT_MALFORMED, "'%s' is neither true nor false", key);
     return cot_gguf_number(pair, 0) != 0;
 }
 
@@ -124,8 +125,9 @@ static void refuse_other_kinds(translation *t)
 {
     static const struct {
         const char *type, *what;
-    } kinds[] = {{"mmproj", "a vision projector"}, {"imatrix", "an importance matrix"}, {"adapter", "an adapter (LoRA)"},
-                 {"clip-vision", "a vision projector"}, {"vocab", "a vocabulary"}, {"controlvector", "a control vector"}};
+    } kinds[] = {{"mmproj", "a vision projector"}, {"imatrix", "an importance matrix"},
+                 {"adapter", "an adapter (LoRA)"}, {"clip-vision", "a vision projector"},
+                 {"vocab", "a vocabulary"},        {"controlvector", "a control vector"}};
     char type[KEY] = "";
     text(t, type, sizeof type, "general.type");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -140,15 +142,18 @@ static void find_family(translation *t, char architecture[KEY])
         refuse(t, COT_MALFORMED, "its metadata lack 'general.architecture'");
     if (t->status != COT_OK) return;
     t->architecture = architecture;
-    if (!strcmp(architecture, "clip")) refuse(t, COT_UNSUPPORTED, "it is a vision projector, not a model that is run");
+    if (!strcmp(architecture, "clip"))
+        refuse(t, COT_UNSUPPORTED, "it is a vision projector, not a model that is run");
     const int64_t gate = whole(t, "expert_gating_func", 0);
     t->family = cot_family_of_gguf(architecture, gate == 2 ? COT_GATE_SIGMOID : COT_GATE_SOFTMAX);
     if (!t->family)
         refuse(t, COT_UNSUPPORTED, "unknown architecture '%.80s' (see coterie models)", architecture);
     else if (!whole(t, "expert_count", 0))
-        refuse(t, COT_UNSUPPORTED, "it is a dense model ('%.80s' without experts), which is not run", architecture);
+        refuse(t, COT_UNSUPPORTED, "it is a dense model ('%.80s' without experts), which is not run",
+               architecture);
     else if (gate < 0 || gate > 2 || (gate == 2 && t->family->score != COT_GATE_SIGMOID))
-        refuse(t, COT_UNSUPPORTED, "expert_gating_func %" PRId64 " of '%.80s' is not supported", gate, architecture);
+        refuse(t, COT_UNSUPPORTED, "expert_gating_func %" PRId64 " of '%.80s' is not supported", gate,
+               architecture);
 }
 
 /* ---- its numbers ---- */
@@ -187,8 +192,10 @@ static void put_sizes(translation *t)
         if (!field || !key) continue;
         int64_t value = find(t, key, whole_key) ? 0 : absent_size(t, size);
         if (find(t, key, whole_key) || value == COT_REQUIRED) value = whole(t, key, COT_REQUIRED);
-        const bool none = !value && t->family->sizes[s].nullable && size != COT_SIZE_KV_HEADS && size != COT_SIZE_HEAD_DIM;
-        if (size == COT_SIZE_LAYERS) value -= whole(t, "nextn_predict_layers", 0); // these foretell tokens, and are not run
+        const bool none =
+            !value && t->family->sizes[s].nullable && size != COT_SIZE_KV_HEADS && size != COT_SIZE_HEAD_DIM;
+        if (size == COT_SIZE_LAYERS)
+            value -= whole(t, "nextn_predict_layers", 0); // these foretell tokens, and are not run
         if (!value && (size == COT_SIZE_KV_HEADS || size == COT_SIZE_HEAD_DIM))
             refuse(t, COT_MALFORMED, "'%s' is 0", whole_key);
         put(t, field, none ? json_null() : json_integer(value));
@@ -238,9 +245,11 @@ static void put_tokens(translation *t)
 /* MLA's widths: of a head with its nope part whole, or, in older files, without the keys that end in _mla. */
 static void put_mla(translation *t)
 {
-    const int64_t rope = whole(t, "rope.dimension_count", COT_REQUIRED), old_key = whole(t, "attention.key_length", COT_REQUIRED),
+    const int64_t rope = whole(t, "rope.dimension_count", COT_REQUIRED),
+                  old_key = whole(t, "attention.key_length", COT_REQUIRED),
                   old_value = whole(t, "attention.value_length", COT_REQUIRED);
-    const int64_t key = whole(t, "attention.key_length_mla", old_key), value = whole(t, "attention.value_length_mla", old_value);
+    const int64_t key = whole(t, "attention.key_length_mla", old_key),
+                  value = whole(t, "attention.value_length_mla", old_value);
     put(t, "qk_nope_head_dim", json_integer(key - rope));
     put(t, "v_head_dim", json_integer(value));
 }
@@ -248,11 +257,14 @@ static void put_mla(translation *t)
 static void put_gqa(translation *t)
 {
     const int64_t width = json_integer_value(json_object_get(t->config, "head_dim"));
-    const int64_t value = whole(t, "attention.value_length", width), turned = whole(t, "rope.dimension_count", width);
+    const int64_t value = whole(t, "attention.value_length", width),
+                  turned = whole(t, "rope.dimension_count", width);
     if (value != width)
-        refuse(t, COT_UNSUPPORTED, "values of %" PRId64 " numbers beside keys of %" PRId64 " are not supported", value, width);
+        refuse(t, COT_UNSUPPORTED,
+               "values of %" PRId64 " numbers beside keys of %" PRId64 " are not supported", value, width);
     if (turned != width)
-        refuse(t, COT_UNSUPPORTED, "RoPE over %" PRId64 " of a head's %" PRId64 " numbers is not supported", turned, width);
+        refuse(t, COT_UNSUPPORTED, "RoPE over %" PRId64 " of a head's %" PRId64 " numbers is not supported",
+               turned, width);
 }
 
 static void put_gate(translation *t)
@@ -299,7 +311,8 @@ static void put_rope(translation *t)
 /* Attention has biases where the first layer has them. */
 static void put_biases(translation *t, const cot_shards *shards)
 {
-    const bool biased = cot_shards_find(shards, "blk.0.attn_q.bias") || cot_shards_find(shards, "blk.0.attn_qkv.bias");
+    const bool biased =
+        cot_shards_find(shards, "blk.0.attn_q.bias") || cot_shards_find(shards, "blk.0.attn_qkv.bias");
     if (t->family->qkv_bias.name) put(t, t->family->qkv_bias.name, json_boolean(biased));
 }
 
@@ -342,7 +355,8 @@ cot_status cot_config_of_gguf(cot_config *config, const cot_shards *shards, cons
         put_gate(&t);
         put_rope(&t);
         put_biases(&t, shards);
-        put(&t, "rms_norm_eps", json_real(number(&t, "attention.layer_norm_rms_epsilon", (double)COT_REQUIRED)));
+        put(&t, "rms_norm_eps",
+            json_real(number(&t, "attention.layer_norm_rms_epsilon", (double)COT_REQUIRED)));
         put(&t, "tie_word_embeddings", json_boolean(!cot_shards_find(shards, "output.weight")));
     }
     if (t.status == COT_OK) t.status = cot_config_resolve(config, t.config, NULL, name, error);

@@ -25,8 +25,8 @@ static bool read_name(const char *path, int *part, int *parts)
 {
     const size_t length = strlen(path), tail = strlen("-00001-of-00001.gguf");
     int end = 0;
-    return length > tail &&
-           sscanf(path + length - tail, "-%5d-of-%5d.gguf%n", part, parts, &end) == 2 && end == (int)tail;
+    return length > tail && sscanf(path + length - tail, "-%5d-of-%5d.gguf%n", part, parts, &end) == 2 &&
+           end == (int)tail;
 }
 
 static void write_name(char *path, int part, int parts)
@@ -81,8 +81,9 @@ static cot_status open_parts(cot_shards *shards, const char *path, cot_error *er
     const cot_status status = check_part(&shards->parts[0], path, part - 1, parts, error);
     if (status != COT_OK) return status;
     if (part != 1)
-        return cot_fail(error, COT_MALFORMED, "'%s' is part %d of %d: give the first one, %s-00001-of-%05d.gguf",
-                        path, part, parts, "NAME", parts);
+        return cot_fail(error, COT_MALFORMED,
+                        "'%s' is part %d of %d: give the first one, -00001-of-%05d.gguf", path, part, parts,
+                        parts);
     return open_others(shards, path, parts, error);
 }
 
@@ -98,8 +99,9 @@ cot_status cot_shards_open_gguf(cot_shards *shards, const char *path, cot_error 
     }
     const int64_t tensors = status == COT_OK ? number_of(&shards->parts[0], "split.tensors.count") : -1;
     if (tensors >= 0 && tensors != (int64_t)shards->tensor_count)
-        status = cot_fail(error, COT_MALFORMED, "'%s' says that there are %" PRId64 " tensors, its parts hold %zu",
-                          path, tensors, shards->tensor_count);
+        status =
+            cot_fail(error, COT_MALFORMED, "'%s' says that there are %" PRId64 " tensors, its parts hold %zu",
+                     path, tensors, shards->tensor_count);
     if (status == COT_OK) status = cot_shards_merge(shards, path, error);
     if (status != COT_OK) cot_shards_close(shards);
     return status;

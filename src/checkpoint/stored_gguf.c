@@ -11,20 +11,20 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-static cot_status check_type(const cot_stored *stored, const cot_checkpoint *checkpoint, const cot_tensor *tensor,
-                             cot_error *error)
+static cot_status check_type(const cot_stored *stored, const cot_checkpoint *checkpoint,
+                             const cot_tensor *tensor, cot_error *error)
 {
     char scale[COT_STORED_NAME];
     const char *dot = strrchr(tensor->name, '.');
     if (tensor->blocks && !cot_blocks_are_read(tensor->blocks))
-        return cot_fail(error, COT_UNSUPPORTED, "tensor '%s' is stored as %s, which is not supported", tensor->name,
-                        cot_tensor_type_name(tensor));
+        return cot_fail(error, COT_UNSUPPORTED, "tensor '%s' is stored as %s, which is not supported",
+                        tensor->name, cot_tensor_type_name(tensor));
     if (!tensor->blocks && !cot_stored_is_plain(tensor->dtype))
         return cot_stored_refuse_dtype(tensor, "F32, BF16, F16 or blocks", error);
     snprintf(scale, sizeof scale, "%.*s.scale", dot ? (int)(dot - tensor->name) : 0, tensor->name);
     if (stored->rows > 1 && cot_shards_find(&checkpoint->shards, scale))
-        return cot_fail(error, COT_UNSUPPORTED, "tensor '%s' is multiplied by '%s', which is not supported", tensor->name,
-                        scale);
+        return cot_fail(error, COT_UNSUPPORTED, "tensor '%s' is multiplied by '%s', which is not supported",
+                        tensor->name, scale);
     return COT_OK;
 }
 
@@ -50,8 +50,8 @@ static bool find(cot_stored *stored, const cot_checkpoint *checkpoint, int64_t l
     return stored->tensor;
 }
 
-static cot_status find_expert(bool *found, cot_stored *stored, const cot_checkpoint *checkpoint, cot_weight weight,
-                              int64_t layer, int64_t expert, cot_error *error)
+static cot_status find_expert(bool *found, cot_stored *stored, const cot_checkpoint *checkpoint,
+                              cot_weight weight, int64_t layer, int64_t expert, cot_error *error)
 {
     static const char *const own[] = {"gate", "up", "down"};
     const int64_t rows = stored->rows, columns = stored->columns, experts = checkpoint->config.gate.experts;
@@ -67,7 +67,8 @@ static cot_status find_expert(bool *found, cot_stored *stored, const cot_checkpo
         return take(stored, checkpoint, (const int64_t[]){experts, 2 * rows, columns}, 3,
                     (2 * expert + (weight == COT_WEIGHT_EXPERT_UP)) * rows, error);
     if (weight <= COT_WEIGHT_EXPERT_DOWN) {
-        snprintf(name, sizeof name, "ffn_%s.%" PRId64 ".weight", own[weight - COT_WEIGHT_EXPERT_GATE], expert);
+        snprintf(name, sizeof name, "ffn_%s.%" PRId64 ".weight", own[weight - COT_WEIGHT_EXPERT_GATE],
+                 expert);
         if (find(stored, checkpoint, layer, name))
             return take(stored, checkpoint, (const int64_t[]){rows, columns}, 2, 0, error);
     }
@@ -76,8 +77,8 @@ static cot_status find_expert(bool *found, cot_stored *stored, const cot_checkpo
 }
 
 /* q, k and v as the rows of one matrix, or the parts of one bias. */
-static cot_status find_in_qkv(bool *found, cot_stored *stored, const cot_checkpoint *checkpoint, cot_weight weight,
-                              int64_t layer, cot_error *error)
+static cot_status find_in_qkv(bool *found, cot_stored *stored, const cot_checkpoint *checkpoint,
+                              cot_weight weight, int64_t layer, cot_error *error)
 {
     const cot_config *c = &checkpoint->config;
     const bool bias = weight >= COT_WEIGHT_Q_BIAS;
@@ -92,8 +93,8 @@ static cot_status find_in_qkv(bool *found, cot_stored *stored, const cot_checkpo
     return status;
 }
 
-static cot_status find_halves(bool *found, cot_stored *stored, const cot_checkpoint *checkpoint, int64_t layer,
-                              cot_error *error)
+static cot_status find_halves(bool *found, cot_stored *stored, const cot_checkpoint *checkpoint,
+                              int64_t layer, cot_error *error)
 {
     const cot_config *c = &checkpoint->config;
     *found = false;
@@ -104,7 +105,8 @@ static cot_status find_halves(bool *found, cot_stored *stored, const cot_checkpo
     stored->storage = COT_STORAGE_HEADS;
     stored->name = stored->tensor->tensor->name;
     stored->column_step = 1;
-    const int64_t keys[] = {c->heads, c->kv_lora_rank, c->nope_dim}, values[] = {c->heads, c->v_dim, c->kv_lora_rank};
+    const int64_t keys[] = {c->heads, c->kv_lora_rank, c->nope_dim},
+                  values[] = {c->heads, c->v_dim, c->kv_lora_rank};
     cot_status status = cot_stored_expect_shape(stored->tensor->tensor, keys, 3, error);
     if (status == COT_OK) status = cot_stored_expect_shape(stored->values->tensor, values, 3, error);
     if (status == COT_OK) status = check_type(stored, checkpoint, stored->tensor->tensor, error);

@@ -44,6 +44,11 @@ typedef struct cot_bpe_scratch {
 
 /* Loads the file's "model" object into `bpe` and `vocab`, both closed by the caller also on failure. */
 cot_status cot_bpe_load(cot_bpe *bpe, cot_vocab *vocab, const json_t *model, cot_error *error);
+/* The same piece by piece: room for so many merges, each of which is put (of two of a pair the later one counts; of equal ranks the
+ * leftmost in a word goes first), then what follows from them and the vocabulary. Options and unknown_id are the caller's to set. */
+cot_status cot_bpe_open(cot_bpe *bpe, size_t merges, cot_error *error);
+void cot_bpe_put(cot_bpe *bpe, int32_t left, int32_t right, uint32_t rank, int32_t id);
+cot_status cot_bpe_finish(cot_bpe *bpe, const cot_vocab *vocab, cot_error *error);
 void cot_bpe_close(cot_bpe *bpe);
 
 /* Where pairs of characters (last of one token, first of the next) are marked in `seams`. */

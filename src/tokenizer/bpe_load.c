@@ -43,6 +43,25 @@ static bool merge_parts(const json_t *merge, cot_text parts[2])
     return true;
 }
 
+cot_status cot_bpe_open(cot_bpe *bpe, size_t merges, cot_error *error)
+{
+    if (merges > UINT32_MAX / 2) return cot_fail(error, COT_MALFORMED, "the model has %zu merges", merges);
+    for (bpe->mask = 63; bpe->mask / 2 < merges;) bpe->mask = bpe->mask * 2 + 1;
+    bpe->merges = malloc((bpe->mask + 1) * sizeof *bpe->merges);
+    if (!bpe->merges) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    for (size_t i = 0; i <= bpe->mask; i++) bpe->merges[i] = (cot_bpe_merge){.pair = UINT64_MAX};
+    return COT_OK;
+}
+
+void cot_bpe_put(cot_bpe *bpe, int32_t left, int32_t right, uint32_t rank, int32_t id)
+{
+    const uint64_t pair = (uint64_t)left << 32 | (uint32_t)right;
+    size_t slot = cot_mix64(pair) & bpe->mask;
+    while (bpe->merges[slot].pair != UINT64_MAX && bpe->merges[slot].pair != pair)
+        slot = (slot + 1) & bpe->mask;
+    bpe->merges[slot] = (cot_bpe_merge){pair, rank, id};
+}
+
 static cot_status put_merge(cot_bpe *bpe, const cot_vocab *vocab, const cot_text parts[2], uint32_t rank,
                             cot_buffer *joined, cot_error *error)
 {
@@ -60,11 +79,7 @@ static cot_status put_merge(cot_bpe *bpe, const cot_vocab *vocab, const cot_text
         return cot_fail(error, COT_MALFORMED, "merge %u names '%.*s', which is not in the vocabulary", rank,
                         (int)(absent.bytes < 64 ? absent.bytes : 64), absent.data);
     }
-    uint64_t pair = (uint64_t)left << 32 | (uint32_t)right;
-    size_t slot = cot_mix64(pair) & bpe->mask;
-    while (bpe->merges[slot].pair != UINT64_MAX && bpe->merges[slot].pair != pair)
-        slot = (slot + 1) & bpe->mask;
-    bpe->merges[slot] = (cot_bpe_merge){pair, rank, id}; // of two that are alike the later one counts
+    cot_bpe_put(bpe, left, right, rank, id);
     return COT_OK;
 }
 
@@ -96,13 +111,9 @@ static cot_status load_merges(cot_bpe *bpe, const cot_vocab *vocab, const json_t
 {
     if (!json_is_array(list)) return cot_fail(error, COT_MALFORMED, "the model has no 'merges' list");
     size_t count = json_array_size(list);
-    if (count > UINT32_MAX / 2) return cot_fail(error, COT_MALFORMED, "the model has %zu merges", count);
-    for (bpe->mask = 63; bpe->mask / 2 < count;) bpe->mask = bpe->mask * 2 + 1;
-    bpe->merges = malloc((bpe->mask + 1) * sizeof *bpe->merges);
-    if (!bpe->merges) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
-    for (size_t i = 0; i <= bpe->mask; i++) bpe->merges[i] = (cot_bpe_merge){.pair = UINT64_MAX};
+    cot_status status = cot_bpe_open(bpe, count, error);
+    if (status != COT_OK) return status;
     cot_buffer joined = {0};
-    cot_status status = COT_OK;
     uint32_t rank = 0;
     for (size_t i = 0; i < count && status == COT_OK; i++) {
         cot_text parts[2];
@@ -115,7 +126,21 @@ static cot_status load_merges(cot_bpe *bpe, const cot_vocab *vocab, const json_t
             status = put_merge(bpe, vocab, parts, rank++, &joined, error);
     }
     cot_buffer_free(&joined);
-    return status == COT_OK ? load_seams(bpe, vocab, error) : status;
+    return status;
+}
+
+cot_status cot_bpe_finish(cot_bpe *bpe, const cot_vocab *vocab, cot_error *error)
+{
+    for (int i = 0; i < 256; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "<0x%02X>", i);
+        bpe->byte_ids[i] = cot_vocab_find(vocab, name, 6);
+    }
+    for (int i = 0; i < 512; i++) {
+        char text[4];
+        bpe->short_ids[i] = cot_vocab_find(vocab, text, cot_utf8_write(text, i));
+    }
+    return load_seams(bpe, vocab, error);
 }
 
 static cot_status load_options(cot_bpe *bpe, const cot_vocab *vocab, const json_t *model, cot_error *error)
@@ -145,15 +170,6 @@ static cot_status load_options(cot_bpe *bpe, const cot_vocab *vocab, const json_
         bpe->unknown_id = cot_vocab_find(vocab, unknown.data, unknown.bytes);
         if (bpe->unknown_id < 0) bpe->unknown_id = -2;
     }
-    for (int i = 0; i < 256; i++) {
-        char name[8];
-        snprintf(name, sizeof name, "<0x%02X>", i);
-        bpe->byte_ids[i] = cot_vocab_find(vocab, name, 6);
-    }
-    for (int i = 0; i < 512; i++) {
-        char text[4];
-        bpe->short_ids[i] = cot_vocab_find(vocab, text, cot_utf8_write(text, i));
-    }
     return COT_OK;
 }
 
@@ -169,6 +185,7 @@ cot_status cot_bpe_load(cot_bpe *bpe, cot_vocab *vocab, const json_t *model, cot
     if (status == COT_OK) status = load_vocab(vocab, json_object_get(model, "vocab"), error);
     if (status == COT_OK) status = load_merges(bpe, vocab, json_object_get(model, "merges"), error);
     if (status == COT_OK) status = load_options(bpe, vocab, model, error);
+    if (status == COT_OK) status = cot_bpe_finish(bpe, vocab, error);
     return status;
 }
 

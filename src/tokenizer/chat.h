@@ -1,6 +1,7 @@
 /* What a chat template is made of, and a rendering with all that transformers can be asked for. */
 #ifndef COT_TOKENIZER_CHAT_H
 #define COT_TOKENIZER_CHAT_H
+#include "base/gguf.h"
 #include "coterie/chat.h"
 #include "tokenizer/jinja/interpret.h"
 #include <jansson.h>
@@ -66,6 +67,9 @@ void cot_chat_probe(cot_chat_template *chat);
 const cot_jinja_string *cot_chat_tag_last(cot_jinja_run *run, cot_jinja_value messages);
 /* Cuts the rendered text at the tag. */
 void cot_chat_cut(cot_jinja_run *run, cot_jinja_builder *text, const cot_jinja_string *message);
+
+/* What the metadata of a GGUF file say, as an object like tokenizer_config.json. Errors: as cot_gguf_open's. */
+cot_status cot_chat_gguf_config(json_t **config, const char *path, cot_error *error);
 
 /* Reads a template's text; `*out` is NULL on failure. */
 cot_status cot_chat_source_open(cot_chat_source **out, const char *text, size_t bytes, const char *name,

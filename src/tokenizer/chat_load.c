@@ -167,25 +167,27 @@ static cot_status read_template(cot_chat_template *chat, const char *model, cons
                                 const char *file, const json_t *config, cot_error *error)
 {
     if (file) return read_file(chat, "default", file, error);
-    cot_status status = read_files(chat, folder, error);
+    cot_status status = folder ? read_files(chat, folder, error) : COT_OK;
     if (status == COT_OK && !has_any(chat)) status = read_config(chat, config, error);
     const cot_error *broken = &chat->tool_use_error;
     if (status == COT_OK && broken->status != COT_OK && !chat->plain) // nothing else is there
         return cot_fail(error, broken->status, "%s", broken->message);
     if (status == COT_OK && !has_any(chat))
         status = cot_fail(error, COT_NOT_FOUND,
-                          "'%s' has no chat template (chat_template.jinja, or 'chat_template' of "
-                          "tokenizer_config.json): give one with --chat-template FILE",
-                          model);
+                          "'%s' has no chat template (%s): give one with --chat-template FILE", model,
+                          folder ? "chat_template.jinja, or 'chat_template' of tokenizer_config.json"
+                                 : "'tokenizer.chat_template' of its metadata");
     return status;
 }
 
+/* `folder`: NULL where the model is a GGUF file. */
 static cot_status read_model(cot_chat_template *chat, const char *model, const char *folder, const char *file,
                              cot_error *error)
 {
     json_t *config = NULL, *map = NULL;
-    cot_status status = read_object(&config, folder, "tokenizer_config.json", error);
-    if (status == COT_OK) status = read_object(&map, folder, "special_tokens_map.json", error);
+    cot_status status = folder ? read_object(&config, folder, "tokenizer_config.json", error)
+                               : cot_chat_gguf_config(&config, model, error);
+    if (status == COT_OK && folder) status = read_object(&map, folder, "special_tokens_map.json", error);
     if (status == COT_OK) status = add_tokens(chat->tokens, config, error);
     if (status == COT_OK) status = add_tokens(chat->tokens, map, error);
     if (status == COT_OK) status = read_template(chat, model, folder, file, config, error);
@@ -226,9 +228,10 @@ cot_status cot_chat_template_open(cot_chat_template **out, const char *model, co
     if (stat(model, &info))
         return cot_fail(error, COT_NOT_FOUND, "cannot open '%s': %s", model, strerror(errno));
     cot_chat_template *chat = chat_new();
-    char *folder = folder_of(model, &info);
-    cot_status status = chat && folder ? read_model(chat, model, folder, file, error)
-                                       : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    const bool gguf = !S_ISDIR(info.st_mode) && cot_gguf_is_file(model);
+    char *folder = gguf ? NULL : folder_of(model, &info);
+    cot_status status = chat && (folder || gguf) ? read_model(chat, model, folder, file, error)
+                                                 : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     free(folder);
     return finish(out, chat, status);
 }

@@ -1,6 +1,7 @@
 /* What a tokenizer is made of. */
 #ifndef COT_TOKENIZER_PARTS_H
 #define COT_TOKENIZER_PARTS_H
+#include "base/gguf.h"
 #include "coterie/tokenizer.h"
 #include "tokenizer/added.h"
 #include "tokenizer/bpe.h"
@@ -21,5 +22,10 @@ struct cot_tokenizer {
      * is known, since characters may be left out or joined. */
     size_t longest;
 };
+
+/* Loads what a tokenizer has besides its vocabulary and merges, which are there: out of a tokenizer.json's members. */
+cot_status cot_tokenizer_load_parts(cot_tokenizer *tokenizer, const json_t *root, cot_error *error);
+/* The tokenizer of a GGUF file's metadata. */
+cot_status cot_tokenizer_open_gguf(cot_tokenizer **tokenizer, const char *path, cot_error *error);
 
 #endif

@@ -42,8 +42,13 @@ static cot_status load(cot_tokenizer *tokenizer, const json_t *root, cot_error *
             return cot_fail(error, COT_UNSUPPORTED, "'%s' is not supported", refused[i]);
     }
     status = cot_bpe_load(&tokenizer->bpe, &tokenizer->vocab, json_object_get(root, "model"), error);
-    if (status == COT_OK)
-        status = cot_normalizer_load(&tokenizer->normalizer, json_object_get(root, "normalizer"), error);
+    return status == COT_OK ? cot_tokenizer_load_parts(tokenizer, root, error) : status;
+}
+
+cot_status cot_tokenizer_load_parts(cot_tokenizer *tokenizer, const json_t *root, cot_error *error)
+{
+    cot_status status =
+        cot_normalizer_load(&tokenizer->normalizer, json_object_get(root, "normalizer"), error);
     if (status == COT_OK)
         status = cot_added_load(&tokenizer->raw, &tokenizer->normalized, &tokenizer->vocab,
                                 &tokenizer->normalizer, json_object_get(root, "added_tokens"), error);
@@ -113,10 +118,9 @@ static const struct other *other_in(const char *folder)
 
 static const struct other *other_of(const char *path)
 {
-    static const struct other gguf = {".gguf", "GGUF", true},
-                              model = {".model", "SentencePiece or tiktoken", false},
+    static const struct other model = {".model", "SentencePiece or tiktoken", false},
                               tiktoken = {".tiktoken", "tiktoken", false};
-    static const struct other *const endings[] = {&gguf, &model, &tiktoken};
+    static const struct other *const endings[] = {&model, &tiktoken};
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     const size_t bytes = strlen(name);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
@@ -151,6 +155,7 @@ cot_status cot_tokenizer_open(cot_tokenizer **tokenizer, const char *path, cot_e
     char *file = folder ? cot_path_join(path, "tokenizer.json") : NULL, *text = NULL;
     size_t bytes = 0;
     *tokenizer = NULL;
+    if (!folder && cot_gguf_is_file(path)) return cot_tokenizer_open_gguf(tokenizer, path, error);
     if (folder && !file) return cot_fail(error, COT_OUT_OF_MEMORY, "cannot read '%s': out of memory", path);
     cot_status status = cot_file_read(&text, &bytes, file ? file : path, LARGEST_FILE, error);
     if (status == COT_OK) status = cot_tokenizer_parse(tokenizer, text, bytes, file ? file : path, error);

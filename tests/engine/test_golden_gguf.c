@@ -62,11 +62,11 @@ static void every_type(void **state)
 {
     (void)state;
     static const char *const files[][2] = {
-        {"qwen3moe", "Q8_0"},          {"qwen3moe", "MXFP4_MOE"},     {"qwen3moe", "Q2_K"},
-        {"qwen3moe", "Q3_K_M"},        {"qwen3moe", "Q4_K_M"},        {"qwen3moe", "Q5_K_M"},
-        {"qwen3moe", "Q6_K"},          {"qwen3moe", "IQ4_XS"},        {"qwen3moe-narrow", "Q4_K_M"},
-        {"qwen3moe-narrow", "Q4_0"},   {"qwen3moe-narrow", "Q4_1"},   {"qwen3moe-narrow", "Q5_0"},
-        {"qwen3moe-narrow", "Q5_1"},   {"qwen3moe-narrow", "IQ4_NL"},
+        {"qwen3moe", "Q8_0"},        {"qwen3moe", "MXFP4_MOE"},     {"qwen3moe", "Q2_K"},
+        {"qwen3moe", "Q3_K_M"},      {"qwen3moe", "Q4_K_M"},        {"qwen3moe", "Q5_K_M"},
+        {"qwen3moe", "Q6_K"},        {"qwen3moe", "IQ4_XS"},        {"qwen3moe-narrow", "Q4_K_M"},
+        {"qwen3moe-narrow", "Q4_0"}, {"qwen3moe-narrow", "Q4_1"},   {"qwen3moe-narrow", "Q5_0"},
+        {"qwen3moe-narrow", "Q5_1"}, {"qwen3moe-narrow", "IQ4_NL"},
     };
     for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
         char file[600], config[600], expected[600];

@@ -1,0 +1,110 @@
+/* Tokenizers out of GGUF metadata: the ids that others made of the same strings, and texts that come back. */
+#include "harness/cmocka.h"
+
+#include "coterie/tokenizer.h"
+#include "harness/engine/golden.h"
+#include "harness/gguf.h"
+#include "harness/refused.h"
+#include "harness/scratch.h"
+#include "harness/seed.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#define VOCAB COT_SHARED "/golden/gguf/vocab/"
+
+static cot_error error;
+
+static void expect_ids(const char *name, int line, const char *what, const json_t *wanted, const int32_t *ids,
+                       size_t count)
+{
+    bool same = count == json_array_size(wanted);
+    for (size_t i = 0; i < count && same; i++)
+        same = ids[i] == json_integer_value(json_array_get(wanted, i));
+    if (same) return;
+    printf("found   ");
+    for (size_t i = 0; i < count; i++) printf(" %d", ids[i]);
+    printf("\nexpected");
+    for (size_t i = 0; i < json_array_size(wanted); i++)
+        printf(" %lld", (long long)json_integer_value(json_array_get(wanted, i)));
+    fail_msg("%s, line %d: other %s", name, line, what);
+}
+
+static void check_line(const cot_tokenizer *t, const char *name, int line, const json_t *row)
+{
+    const json_t *text = json_object_get(row, "text"), *hub = json_object_get(row, "ids_hub"), *plain = json_object_get(row, "ids"),
+                 *parsed = json_object_get(row, "ids_parsed");
+    const char *bytes = json_string_value(text);
+    const size_t length = json_string_length(text);
+    int32_t *ids;
+    size_t count;
+    assert_int_equal(cot_tokenizer_encode(t, &ids, &count, bytes, length, false, &error), COT_OK);
+    expect_ids(name, line, "ids", hub ? hub : parsed, ids, count);
+    char *back;
+    size_t back_bytes;
+    assert_int_equal(cot_tokenizer_decode(t, &back, &back_bytes, ids, count, false, &error), COT_OK);
+    if (strncmp(name, "llama-spm", 9) != 0 && strcmp(name, "real-llama-spm") != 0) {
+        if (back_bytes != length || memcmp(back, bytes, length) != 0) // others put spaces before texts
+            fail_msg("%s, line %d: comes back as '%s'", name, line, back);
+    }
+    free(back), free(ids);
+    if (hub) return;
+    assert_int_equal(cot_tokenizer_encode(t, &ids, &count, bytes, length, true, &error), COT_OK);
+    expect_ids(name, line, "ids with the begin token", json_object_get(row, "ids_added"), ids, count);
+    free(ids);
+    if (json_equal(plain, parsed) || strstr(bytes, "<think>")) return; // a user's token is cut out of any text there
+    uint8_t *own = calloc(1, length + 1);
+    assert_non_null(own);
+    assert_int_equal(cot_tokenizer_encode_within(t, &ids, &count, bytes, length, own, false, NULL, &error), COT_OK);
+    expect_ids(name, line, "ids of a text that spells control tokens", plain, ids, count);
+    free(ids), free(own);
+}
+
+static void check_vocabulary(const char *name, const char *model)
+{
+    char path[600], line[1 << 16];
+    cot_tokenizer *t;
+    int lines = 0;
+    if (cot_tokenizer_open(&t, model, &error) != COT_OK) fail_msg("%s", error.message);
+    snprintf(path, sizeof path, VOCAB "%s.jsonl", name);
+    FILE *rows = fopen(path, "r");
+    assert_non_null(rows);
+    while (fgets(line, sizeof line, rows)) {
+        json_t *row = json_loads(line, JSON_ALLOW_NUL, NULL);
+        assert_non_null(row);
+        check_line(t, name, ++lines, row);
+        json_decref(row);
+    }
+    fclose(rows);
+    assert_int_equal(lines, 73);
+    cot_tokenizer_close(t);
+}
+
+static void golden_vocabularies(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"qwen2",     "llama-bpe", "gpt-4o", "glm4", "deepseek-v3", "deepseek-llm", "qwen35", "minimax-m2", "kimi-k2", "gpt-2",
+                                        "olmo", "default", "llama-spm", "llama-spm-no-prefix"};
+    static const char *const real[] = {"gpt-2", "deepseek-coder", "llama-spm"};
+    char model[600], name[80];
+    if (!folder_exists(COT_SHARED "/golden/gguf")) {
+        printf("SKIPPED: there is no '%s'\n", VOCAB);
+        skip();
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(model, sizeof model, VOCAB "%s.gguf", names[i]);
+        check_vocabulary(names[i], model);
+    }
+    for (size_t i = 0; i < sizeof real / sizeof *real; i++) {
+        snprintf(model, sizeof model, COT_SHARED "/data/tokenizers/vectors/ggml-vocab-%s.gguf", real[i]);
+        snprintf(name, sizeof name, "real-%s", real[i]);
+        check_vocabulary(name, model);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(golden_vocabularies)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
