@@ -41,6 +41,25 @@ cot_status cot_model_describe_config(cot_model_info *info, const char *config_js
                                      cot_error *error);
 void cot_model_info_clear(cot_model_info *info); /* an empty one is fine */
 
+/* What the files of a model hold, and what becomes of it. */
+typedef struct cot_model_type {
+    const char *name; /* as the files' format spells it: "BF16", "Q4_K" */
+    const char *
+        memory; /* the form that matrices of it keep in memory, if all that are multiplied together have it: "int8"; NULL:
+                           numbers, which become those that the engine computes in */
+    size_t bytes;
+} cot_model_type;
+enum { COT_MODEL_TYPES = 48 };
+typedef struct cot_model_files {
+    char name[128]; /* general.name of GGUF; "": the files have none */
+    bool gguf;      /* else safetensors */
+    size_t files, bytes;
+    size_t type_count;
+    cot_model_type types[COT_MODEL_TYPES]; /* the most bytes first */
+} cot_model_files;
+/* Reads the files' tables. Errors: NOT_FOUND (also: there are no weights), IO, MALFORMED, UNSUPPORTED, OUT_OF_MEMORY. */
+cot_status cot_model_describe_files(cot_model_files *files, const char *folder, cot_error *error);
+
 /* Reads the embeddings of a checkpoint's vocabulary: `*row` [*n_ids][*width] in fp32, which the caller frees; NULL on
  * failure. `folder` is a model folder. Errors: NOT_FOUND, IO, MALFORMED, UNSUPPORTED, INVALID_ARGUMENT (a value that is
  * not finite), OUT_OF_MEMORY. */

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/integers.h"
+#include "checkpoint/blocks.h"
 #include "checkpoint/stored.h"
 
 #include <inttypes.h>
@@ -263,13 +264,12 @@ static cot_status describe(char **notes, const survey *s, const char *warning, c
     return COT_OK;
 }
 
-/* A line after the others where weights are in a file of another name. */
-static cot_status tell_other_name(char **notes, const char *name, cot_error *error)
+/* Adds a line to the others, which are malloc'd or NULL, and stay so after a failure. */
+static cot_status add_note(char **notes, const char *line, cot_error *error)
 {
     char *all, *own = *notes;
-    if (!*name) return COT_OK;
     *notes = NULL;
-    if (asprintf(&all, "%s%s'%s' is read for model.safetensors", own ? own : "", own ? "\n" : "", name) < 0) {
+    if (asprintf(&all, "%s%s%s", own ? own : "", own ? "\n" : "", line) < 0) {
         free(own);
         return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     }
@@ -278,6 +278,37 @@ static cot_status tell_other_name(char **notes, const char *name, cot_error *err
     free(own);
     *notes = all;
     return COT_OK;
+}
+
+/* Where weights are in a file of another name. */
+static cot_status tell_other_name(char **notes, const char *name, cot_error *error)
+{
+    char line[320];
+    if (!*name) return COT_OK;
+    snprintf(line, sizeof line, "'%s' is read for model.safetensors", name);
+    return add_note(notes, line, error);
+}
+
+/* Where blocks have no form in memory. */
+static cot_status tell_widened(char **notes, const cot_shards *shards, cot_error *error)
+{
+    bool kinds[COT_BLOCKS_COUNT] = {false};
+    char names[160] = "", line[240];
+    size_t bytes = 0;
+    for (size_t i = 0; i < shards->tensor_count; i++) {
+        const cot_tensor *t = shards->tensors[i].tensor;
+        if (!t->blocks || cot_blocks_format(t->blocks) != COT_FORMATS) continue;
+        bytes += t->bytes;
+        if (kinds[t->blocks] || strlen(names) > 100) continue;
+        if (*names) strcat(names, ", ");
+        strcat(names, cot_tensor_type_name(t));
+        kinds[t->blocks] = true;
+    }
+    if (!bytes) return COT_OK;
+    snprintf(line, sizeof line,
+             "%s: %.0f %% of the file is in blocks that have no form in memory: they are widened", names,
+             100 * (double)bytes / (double)shards->bytes);
+    return add_note(notes, line, error);
 }
 
 cot_status cot_checkpoint_survey(cot_checkpoint *checkpoint, char **notes, const char *folder,
@@ -300,6 +331,7 @@ cot_status cot_checkpoint_survey(cot_checkpoint *checkpoint, char **notes, const
     else
         status = describe(notes, &s, warning, error);
     if (status == COT_OK) status = tell_other_name(notes, checkpoint->shards.other, error);
+    if (status == COT_OK) status = tell_widened(notes, &checkpoint->shards, error);
     free(s.used);
     return status;
 }

@@ -193,6 +193,8 @@ const cot_command cot_cmd_bench_pipeline = {
     .options = {.groups = (const cot_option_group[]){{"Options", options, 0},
                                                      {"Replayed routing", cot_replay_option_rows, AT(replay)},
                                                      {0}},
-                .positionals = (const cot_positional[]){{"MODEL", 0, 1, "a model folder", AT(model)}, {0}}},
+                .positionals =
+                    (const cot_positional[]){{"MODEL", 0, 1, "a model folder, or a GGUF file", AT(model)},
+                                             {0}}},
     .settings_bytes = sizeof(struct pipeline_settings),
     .run = bench_pipeline};

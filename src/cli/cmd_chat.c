@@ -286,7 +286,8 @@ const cot_command cot_cmd_chat = {
     .name = "chat",
     .summary = "talk with a model in the terminal",
     .details =
-        "MODEL is a model folder, which is loaded, or the URL of a server with the OpenAI API, asked with "
+        "MODEL is a model folder or a GGUF file, which is loaded, or the URL of a server with the OpenAI "
+        "API, asked with "
         "the key in "
         "COTERIE_API_KEY where that is set. Ctrl-C stops an answer, /help tells what else can be typed. "
         "Where "
@@ -298,6 +299,7 @@ const cot_command cot_cmd_chat = {
                                                      {"Group of ranks", cot_engine_option_rows, AT(engine)},
                                                      {0}},
                 .positionals =
-                    (const cot_positional[]){{"MODEL", 1, 1, "a model folder, or a URL", AT(where)}, {0}}},
+                    (const cot_positional[]){
+                        {"MODEL", 1, 1, "a model folder, a GGUF file, or a URL", AT(where)}, {0}}},
     .settings_bytes = sizeof(struct chat_settings),
     .run = run_command};

@@ -358,6 +358,8 @@ const cot_command cot_cmd_eval = {
                                                {"Group of ranks", cot_replaying_option_rows, AT(engine)},
                                                {"Routing", cot_routing_option_rows, AT(engine)},
                                                {0}},
-                .positionals = (const cot_positional[]){{"MODEL", 0, 1, "a model folder", AT(model)}, {0}}},
+                .positionals =
+                    (const cot_positional[]){{"MODEL", 0, 1, "a model folder, or a GGUF file", AT(model)},
+                                             {0}}},
     .settings_bytes = sizeof(struct eval_settings),
     .run = eval};

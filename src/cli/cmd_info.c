@@ -110,14 +110,16 @@ const cot_command cot_cmd_info = {
         "a long context takes less with shorter sequences.",
     .examples = (const char *const[]){"coterie info", "coterie info models/tiny",
                                       "coterie info MODEL --ranks 16 --json", NULL},
-    .options = {.positionals = (const cot_positional[]){{"MODEL", 0, 1, "a model folder", AT(model)}, {0}},
+    .options = {.positionals =
+                    (const cot_positional[]){{"MODEL", 0, 1, "a model folder, or a GGUF file", AT(model)},
+                                             {0}},
                 .groups =
                     (const cot_option_group[]){
                         {"Options", (const cot_option[]){{"ranks", 'r', COT_OPTION_INTEGER, "P", NULL,
                                                           "sizes on so many ranks instead of 1, 2, 4 and 8",
                                                           AT(ranks), .least = 1, .most = 64},
-                                                         {"json", 0, COT_OPTION_FLAG, NULL, NULL,
-                                                          "print JSON", AT(json)},
+                                                         {"json", 0, COT_OPTION_FLAG, NULL,
+                                                          NULL, "print JSON", AT(json)},
                                                          {0}}},
                         {0}}},
     .settings_bytes = sizeof(struct info_settings),

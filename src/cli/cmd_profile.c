@@ -137,6 +137,8 @@ const cot_command cot_cmd_profile = {
                                                {"Replayed routing", cot_replay_option_rows, AT(replay)},
                                                {"Group of ranks", cot_replaying_option_rows, AT(engine)},
                                                {0}},
-                .positionals = (const cot_positional[]){{"MODEL", 0, 1, "a model folder", AT(model)}, {0}}},
+                .positionals =
+                    (const cot_positional[]){{"MODEL", 0, 1, "a model folder, or a GGUF file", AT(model)},
+                                             {0}}},
     .settings_bytes = sizeof(struct profile_settings),
     .run = profile};

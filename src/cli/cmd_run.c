@@ -283,6 +283,8 @@ const cot_command cot_cmd_run = {
                                                      {"Group of ranks", cot_engine_option_rows, AT(engine)},
                                                      {"Routing", cot_routing_option_rows, AT(engine)},
                                                      {0}},
-                .positionals = (const cot_positional[]){{"MODEL", 1, 1, "a model folder", AT(model)}, {0}}},
+                .positionals =
+                    (const cot_positional[]){{"MODEL", 1, 1, "a model folder, or a GGUF file", AT(model)},
+                                             {0}}},
     .settings_bytes = sizeof(struct run_settings),
     .run = run_command};

@@ -190,8 +190,20 @@ static void announce(const struct serve_settings *s, const cot_engine *engine, c
 /* What a server is told, and the lists that this points to. */
 struct server_setup {
     cot_server_options o;
+    cot_model_files files;
     const char *names[65], *hosts[65], *origins[65];
 };
+
+/* A GGUF file may say what the model is called: the name that is served, before the file's own. */
+static bool name_of_file(struct server_setup *setup, const char *model)
+{
+    if (!model || cot_model_describe_files(&setup->files, model, NULL) != COT_OK || !*setup->files.name)
+        return false;
+    setup->names[0] = setup->files.name;
+    setup->names[1] = model;
+    setup->names[2] = NULL;
+    return true;
+}
 
 static void set_up(struct server_setup *setup, const struct serve_settings *s, const char *const *keys)
 {
@@ -200,6 +212,7 @@ static void set_up(struct server_setup *setup, const struct serve_settings *s, c
     o->host = s->host;
     o->port = (int)s->port;
     o->served_names = texts_of(&s->served_names, setup->names);
+    if (!o->served_names && name_of_file(setup, s->model)) o->served_names = setup->names;
     o->api_keys = *keys ? keys : NULL;
     o->no_auth = s->no_auth;
     o->allowed_hosts = texts_of(&s->allowed_hosts, setup->hosts);
@@ -407,6 +420,8 @@ const cot_command cot_cmd_serve = {
                                                       AT(engine)},
                                                      {"Group of ranks", cot_serving_option_rows, AT(engine)},
                                                      {0}},
-                .positionals = (const cot_positional[]){{"MODEL", 0, 1, "a model folder", AT(model)}, {0}}},
+                .positionals =
+                    (const cot_positional[]){{"MODEL", 0, 1, "a model folder, or a GGUF file", AT(model)},
+                                             {0}}},
     .settings_bytes = sizeof(struct serve_settings),
     .run = run_command};

@@ -257,7 +257,8 @@ const cot_command cot_cmd_tokenize = {
                                                {"Chats", cot_chat_rows, offsetof(struct settings, chat)},
                                                {0}},
                 .positionals =
-                    (const cot_positional[]){{"MODEL", 1, 1, "a model folder, or a tokenizer.json",
+                    (const cot_positional[]){{"MODEL", 1, 1,
+                                              "a model folder, a tokenizer.json, or a GGUF file",
                                               offsetof(struct settings, model)},
                                              {"TEXT", 0, 1, "the text", offsetof(struct settings, text)},
                                              {0}}},

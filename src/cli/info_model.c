@@ -44,7 +44,37 @@ static json_t *bytes_or_null(size_t bytes)
     return bytes == SIZE_MAX ? json_null() : json_integer((json_int_t)bytes);
 }
 
-static int print_json(const cot_model_info *m, const cot_tokenizer *tokenizer, const struct sizes *sizes)
+/* NULL where there are no files of weights. */
+static json_t *json_of_files(const cot_model_files *files)
+{
+    if (!files->bytes) return json_null();
+    json_t *types = json_array();
+    for (size_t t = 0; t < files->type_count; t++) {
+        const cot_model_type *type = &files->types[t];
+        json_array_append_new(types, json_pack("{s:s, s:I, s:s?}", "type", type->name, "bytes",
+                                               (json_int_t)type->bytes, "memory", type->memory));
+    }
+    return json_pack("{s:s, s:s?, s:I, s:I, s:o}", "format", files->gguf ? "gguf" : "safetensors", "name",
+                     *files->name ? files->name : NULL, "files", (json_int_t)files->files, "bytes",
+                     (json_int_t)files->bytes, "types", types);
+}
+
+static void print_files(const cot_model_files *files)
+{
+    if (!files->bytes) return;
+    if (*files->name) printf("name          %s\n", files->name);
+    printf("stored as     ");
+    for (size_t t = 0; t < files->type_count; t++) {
+        const cot_model_type *type = &files->types[t];
+        printf("%s%s %.1f %%", t ? ", " : "", type->name, 100 * (double)type->bytes / (double)files->bytes);
+        if (type->memory) printf(" (kept: %s)", type->memory);
+    }
+    printf("; %.3f GB in %zu %s file%s\n", (double)files->bytes / 1e9, files->files,
+           files->gguf ? "GGUF" : "safetensors", files->files == 1 ? "" : "s");
+}
+
+static int print_json(const cot_model_info *m, const cot_model_files *files, const cot_tokenizer *tokenizer,
+                      const struct sizes *sizes)
 {
     json_t *rows = json_array();
     for (int p = 0; p < PRECISIONS; p++)
@@ -59,14 +89,14 @@ static int print_json(const cot_model_info *m, const cot_tokenizer *tokenizer, c
                                 "total_bytes", (json_int_t)s->total_bytes, "fits", fits(s)));
         }
     json_t *o = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "architecture",
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "architecture",
         m->architecture, "parameters", (json_int_t)m->parameters, "active_parameters",
         (json_int_t)m->active_parameters, "layers", (json_int_t)m->layers, "moe_layers",
         (json_int_t)m->moe_layers, "experts", (json_int_t)m->experts, "top_k", (json_int_t)m->top_k, "hidden",
         (json_int_t)m->hidden, "heads", (json_int_t)m->heads, "kv_heads", (json_int_t)m->kv_heads, "vocab",
         (json_int_t)m->vocab, "context_tokens", (json_int_t)m->context_tokens, "tokenizer_tokens",
         tokenizer ? json_integer((json_int_t)cot_tokenizer_size(tokenizer)) : json_null(), "available_bytes",
-        bytes_or_null(sizes->of[0].available_bytes), "sizes", rows);
+        bytes_or_null(sizes->of[0].available_bytes), "stored", json_of_files(files), "sizes", rows);
     if (!o) return cot_complain("out of memory");
     json_dumpf(o, stdout, JSON_INDENT(1));
     putchar('\n');
@@ -84,7 +114,8 @@ static void print_count(int64_t count)
     printf("%.3g%s%.1s", value, unit ? " " : "", unit ? &units[unit] : "");
 }
 
-static void print_text(const cot_model_info *m, const cot_tokenizer *tokenizer, const struct sizes *sizes)
+static void print_text(const cot_model_info *m, const cot_model_files *files, const cot_tokenizer *tokenizer,
+                       const struct sizes *sizes)
 {
     printf("architecture  %s\nparameters    ", m->architecture);
     print_count(m->parameters);
@@ -101,6 +132,7 @@ static void print_text(const cot_model_info *m, const cot_tokenizer *tokenizer, 
         printf("tokenizer of %zu tokens\n", cot_tokenizer_size(tokenizer));
     else
         printf("no tokenizer.json\n");
+    print_files(files);
     const size_t available = sizes->of[0].available_bytes;
     if (available != SIZE_MAX) printf("memory        %.2f GB are available now\n", (double)available / 1e9);
     cot_heading(
@@ -119,10 +151,13 @@ static void print_text(const cot_model_info *m, const cot_tokenizer *tokenizer, 
 int cot_info_model(const char *model, int ranks, bool json)
 {
     cot_model_info info = {0};
+    cot_model_files files = {0};
     cot_tokenizer *tokenizer = NULL;
     struct sizes sizes;
     cot_error error;
     cot_status status = cot_model_describe(&info, model, &error);
+    if (status == COT_OK && cot_model_describe_files(&files, model, NULL) != COT_OK)
+        files = (cot_model_files){0}; // weights need not be there
     if (status == COT_OK) status = measure(&sizes, model, ranks, &error);
     if (status == COT_OK) {
         status = cot_tokenizer_open(&tokenizer, model, &error);
@@ -132,9 +167,9 @@ int cot_info_model(const char *model, int ranks, bool json)
     if (status != COT_OK)
         result = cot_complain_of(&error);
     else if (json)
-        result = print_json(&info, tokenizer, &sizes);
+        result = print_json(&info, &files, tokenizer, &sizes);
     else
-        print_text(&info, tokenizer, &sizes);
+        print_text(&info, &files, tokenizer, &sizes);
     cot_tokenizer_close(tokenizer);
     cot_model_info_clear(&info);
     return result;

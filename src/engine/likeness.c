@@ -30,6 +30,9 @@ uint64_t cot_likeness_of_folder(const char *folder)
     char path[4096];
     snprintf(path, sizeof path, "%s/config.json", folder);
     uint64_t hash = of_file(path);
+    struct stat whole;
+    if (stat(folder, &whole) == 0 && S_ISREG(whole.st_mode)) // GGUF
+        return XXH3_64bits_withSeed(folder, strlen(folder), (uint64_t)whole.st_size);
     DIR *files = opendir(folder);
     for (const struct dirent *file; files && (file = readdir(files));) {
         struct stat about;

@@ -42,24 +42,27 @@ static const struct pre {
     {" glm4 chatglm-bpe ", true, false, {CONTRACTIONS "|" WORD "\\p{L}+|\\p{N}{1,3}" SIGNS}},
     {" qwen2 deepseek-r1-qwen ", false, false, {CONTRACTIONS "|" WORD "\\p{L}+|\\p{N}" SIGNS}},
     {" qwen35 ",
-     false, false,
+     false,
+     false,
      {CONTRACTIONS "|" WORD "[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES}},
     {" gpt-4o minimax-m2 ",
-     false, false,
+     false,
+     false,
      {CASED("[" UPPER "]", "[" LOWER "]") "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES}},
     {" kimi-k2 ", false, false, {"[\\p{Han}]+|" CASED("[" UPPER NOT_HAN, "[" LOWER NOT_HAN) SIGNS}},
     {" deepseek-v3 ",
-     false, false,
+     false,
+     false,
      {"\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
       "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
       " ?[\\p{P}\\p{S}]+[\\r\\n]*|" SPACES}},
     {" deepseek-llm ",
-     false, false,
-     {"[\\r\\n]", "\\s?[\\p{Lu}\\p{Ll}\\p{Lt}&&[^\U0001d400-\U0001d7ff]]+", "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3001-\u3002]+",
-      "\\s+$", HAN_AND_OTHERS, "\\p{N}+"}},
-    {" deepseek-coder ",
-     false, false,
-     {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", HAN_AND_OTHERS, "\\p{N}"}},
+     false,
+     false,
+     {"[\\r\\n]", "\\s?[\\p{Lu}\\p{Ll}\\p{Lt}&&[^\U0001d400-\U0001d7ff]]+",
+      "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3001-\u3002]+", "\\s+$", HAN_AND_OTHERS,
+      "\\p{N}+"}},
+    {" deepseek-coder ", false, false, {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", HAN_AND_OTHERS, "\\p{N}"}},
     {" default ", false, false, {"[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
 };
 
@@ -117,8 +120,8 @@ static bool is_true(const cot_gguf *file, const char *what, bool absent)
     return pair && !pair->array && pair->type == COT_GGUF_BOOL ? cot_gguf_number(pair, 0) != 0 : absent;
 }
 
-static cot_status find_text(char *out, size_t room, const cot_gguf *file, const char *what, const char *absent,
-                            cot_error *error)
+static cot_status find_text(char *out, size_t room, const cot_gguf *file, const char *what,
+                            const char *absent, cot_error *error)
 {
     const cot_gguf_pair *pair = find(file, what);
     const uint8_t *at = NULL;
@@ -165,7 +168,8 @@ static cot_status load_merges(cot_bpe *bpe, const cot_vocab *vocab, const cot_gg
         const char *space = s.bytes > 1 ? memchr(s.data + 1, ' ', s.bytes - 1) : NULL;
         const size_t first = space ? (size_t)(space - s.data) : 0, second = space ? s.bytes - first - 1 : 0;
         joined.bytes = 0;
-        if (!cot_buffer_append(&joined, s.data, first) || !cot_buffer_append(&joined, s.data + s.bytes - second, second)) {
+        if (!cot_buffer_append(&joined, s.data, first) ||
+            !cot_buffer_append(&joined, s.data + s.bytes - second, second)) {
             status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
             break;
         }
@@ -173,8 +177,9 @@ static cot_status load_merges(cot_bpe *bpe, const cot_vocab *vocab, const cot_gg
                       right = space ? cot_vocab_find(vocab, joined.data + first, second) : -1,
                       id = space ? cot_vocab_find(vocab, joined.data, joined.bytes) : -1;
         if (left < 0 || right < 0 || id < 0)
-            status = cot_fail(error, COT_MALFORMED, "merge %zu, '%.*s', is not of two tokens that make a third", i,
-                              (int)(s.bytes < 64 ? s.bytes : 64), s.data);
+            status =
+                cot_fail(error, COT_MALFORMED, "merge %zu, '%.*s', is not of two tokens that make a third", i,
+                         (int)(s.bytes < 64 ? s.bytes : 64), s.data);
         else
             cot_bpe_put(bpe, left, right, (uint32_t)i, id);
     }
@@ -248,8 +253,8 @@ static json_t *words_of(const struct pre *pre)
     for (size_t i = 0; i < sizeof pre->patterns / sizeof *pre->patterns && pre->patterns[i]; i++)
         json_array_append_new(list, json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex",
                                               pre->patterns[i], "behavior", "Isolated", "invert", 0));
-    json_array_append_new(list, json_pack("{s:s, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
-                                          "use_regex", 0));
+    json_array_append_new(
+        list, json_pack("{s:s, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0, "use_regex", 0));
     return json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", list);
 }
 
@@ -267,8 +272,8 @@ static json_t *marks_to_spaces(bool prefix)
     json_t *list = json_pack("[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]", "type", "Replace", "pattern", "String",
                              "\u2581", "content", " ", "type", "ByteFallback", "type", "Fuse");
     if (prefix)
-        json_array_append_new(list, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start",
-                                              1, "stop", 0));
+        json_array_append_new(
+            list, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));
     return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }
 
@@ -286,8 +291,8 @@ static json_t *added_of(const cot_vocab *vocab, const cot_gguf_pair *types)
         if (!is_added(type)) continue;
         const cot_vocab_entry *entry = &vocab->entries[id];
         json_array_append_new(list, json_pack("{s:I, s:s%, s:b, s:b}", "id", (json_int_t)id, "content",
-                                              vocab->strings.data + entry->offset, (size_t)entry->bytes, "special",
-                                              type != TOKEN_USER, "normalized", 0));
+                                              vocab->strings.data + entry->offset, (size_t)entry->bytes,
+                                              "special", type != TOKEN_USER, "normalized", 0));
     }
     return list;
 }
@@ -326,7 +331,8 @@ static json_t *template_of(int64_t begin, int64_t end)
         json_array_append_new(single, json_pack("{s:{s:s}}", "SpecialToken", "id", "end"));
         json_object_set_new(tokens, "end", json_pack("{s:[I]}", "ids", (json_int_t)end));
     }
-    return json_pack("{s:s, s:o, s:o}", "type", "TemplateProcessing", "single", single, "special_tokens", tokens);
+    return json_pack("{s:s, s:o, s:o}", "type", "TemplateProcessing", "single", single, "special_tokens",
+                     tokens);
 }
 
 static cot_status load_rest(cot_tokenizer *t, const cot_gguf *file, const struct pre *pre, cot_error *error)
@@ -347,7 +353,8 @@ static cot_status load_rest(cot_tokenizer *t, const cot_gguf *file, const struct
         json_object_set_new(root, "normalizer", spaces_to_marks(prefix));
     else
         json_object_set_new(root, "pre_tokenizer", words_of(pre));
-    status = root ? cot_tokenizer_load_parts(t, root, error) : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
+    status =
+        root ? cot_tokenizer_load_parts(t, root, error) : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory");
     json_decref(root);
     return status == COT_OK && !pieces ? spell_added(&t->vocab, types, error) : status;
 }
@@ -363,17 +370,21 @@ static cot_status load(cot_tokenizer *t, const cot_gguf *file, cot_error *error)
     if (status == COT_OK) status = find_text(name, sizeof name, file, "pre", "default", error);
     if (status != COT_OK) return status;
     const bool pieces = !strcmp(model, "llama");
-    if (!tokens || !tokens->count) return cot_fail(error, COT_MALFORMED, "its metadata lack 'tokenizer.ggml.tokens'");
+    if (!tokens || !tokens->count)
+        return cot_fail(error, COT_MALFORMED, "its metadata lack 'tokenizer.ggml.tokens'");
     if (!*model) return cot_fail(error, COT_MALFORMED, "its metadata lack 'tokenizer.ggml.model'");
     if (!pieces && strcmp(model, "gpt2") != 0)
-        return cot_fail(error, COT_UNSUPPORTED, "tokenizer.ggml.model '%.60s' is not supported (gpt2 and llama are)",
-                        model);
+        return cot_fail(error, COT_UNSUPPORTED,
+                        "tokenizer.ggml.model '%.60s' is not supported (gpt2 and llama are)", model);
     if (!pieces && !(pre = find_pre(name)))
-        return cot_fail(error, COT_UNSUPPORTED, "how tokenizer.ggml.pre '%.60s' cuts words is not known", name);
+        return cot_fail(error, COT_UNSUPPORTED, "how tokenizer.ggml.pre '%.60s' cuts words is not known",
+                        name);
     status = load_vocab(&t->vocab, tokens, error);
     if (status == COT_OK)
-        status = pieces ? load_scores(&t->bpe, &t->vocab, file, error) : load_merges(&t->bpe, &t->vocab, file, error);
-    if (status == COT_OK && pieces) status = find_token(&unknown, file, "unknown_token_id", t->vocab.size, error);
+        status = pieces ? load_scores(&t->bpe, &t->vocab, file, error)
+                        : load_merges(&t->bpe, &t->vocab, file, error);
+    if (status == COT_OK && pieces)
+        status = find_token(&unknown, file, "unknown_token_id", t->vocab.size, error);
     if (status != COT_OK) return status;
     t->bpe.unknown_id = (int32_t)unknown;
     t->bpe.byte_fallback = t->bpe.fuse_unknown = pieces;

@@ -11,7 +11,8 @@ static cot_gguf_string token_of(const cot_gguf *file, double id)
     const cot_gguf_pair *tokens = cot_gguf_find(file, "tokenizer.ggml.tokens");
     const uint8_t *at = NULL;
     cot_gguf_string s = {NULL, 0};
-    if (!tokens || !tokens->array || tokens->type != COT_GGUF_STRING || !(id >= 0 && id < (double)tokens->count))
+    if (!tokens || !tokens->array || tokens->type != COT_GGUF_STRING ||
+        !(id >= 0 && id < (double)tokens->count))
         return s;
     for (size_t i = 0; i <= (size_t)id; i++) s = cot_gguf_next_string(tokens, &at);
     return s;

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 /* Samples of a file: its size, its first megabyte, and 64 KiB in each of 16 places. */
@@ -43,7 +44,9 @@ static int is_of_model(const struct dirent *entry)
 
 static cot_status add_model(XXH3_state_t *state, const char *folder, cot_error *error)
 {
+    struct stat info;
     struct dirent **entries;
+    if (stat(folder, &info) == 0 && S_ISREG(info.st_mode)) return add_file(state, folder, error); // GGUF
     const int count = scandir(folder, &entries, is_of_model, alphasort);
     cot_status status = count < 0 ? cot_fail(error, COT_IO, "'%s' cannot be read", folder) : COT_OK;
     for (int i = 0; i < count; i++) {

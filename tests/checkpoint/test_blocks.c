@@ -15,11 +15,11 @@ static const struct {
     const char *name;
     cot_tensor_blocks kind;
 } kinds[] = {
-    {"Q8_0", COT_BLOCKS_Q8_0},   {"Q4_0", COT_BLOCKS_Q4_0},     {"Q4_1", COT_BLOCKS_Q4_1},
-    {"Q5_0", COT_BLOCKS_Q5_0},   {"Q5_1", COT_BLOCKS_Q5_1},     {"Q2_K", COT_BLOCKS_Q2_K},
-    {"Q3_K", COT_BLOCKS_Q3_K},   {"Q4_K", COT_BLOCKS_Q4_K},     {"Q5_K", COT_BLOCKS_Q5_K},
-    {"Q6_K", COT_BLOCKS_Q6_K},   {"IQ4_NL", COT_BLOCKS_IQ4_NL}, {"IQ4_XS", COT_BLOCKS_IQ4_XS},
-    {"MXFP4", COT_BLOCKS_MXFP4},
+    {"Q8_0", COT_BLOCKS_Q8_0},   {"Q4_0", COT_BLOCKS_Q4_0},       {"Q4_1", COT_BLOCKS_Q4_1},
+    {"Q5_0", COT_BLOCKS_Q5_0},   {"Q5_1", COT_BLOCKS_Q5_1},       {"Q2_K", COT_BLOCKS_Q2_K},
+    {"Q3_K", COT_BLOCKS_Q3_K},   {"Q4_K", COT_BLOCKS_Q4_K},       {"Q5_K", COT_BLOCKS_Q5_K},
+    {"Q6_K", COT_BLOCKS_Q6_K},   {"IQ4_NL", COT_BLOCKS_IQ4_NL},   {"IQ4_XS", COT_BLOCKS_IQ4_XS},
+    {"MXFP4", COT_BLOCKS_MXFP4}, {"IQ2_XXS", COT_BLOCKS_IQ2_XXS}, {"IQ3_XXS", COT_BLOCKS_IQ3_XXS},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 

@@ -52,8 +52,10 @@ static void bad_files(void **state)
         if (entry->d_name[0] == '.' || is_later_part(entry->d_name)) continue;
         snprintf(path, sizeof path, BAD "/%s", entry->d_name);
         const cot_status status = open_all(path, &error);
-        if ((status == COT_OK) != is_harmless(entry->d_name)) fail_msg("'%s' is %s", entry->d_name, status == COT_OK ? "read" : error.message);
-        if (status != COT_OK) assert_true(error.status == status && strstr(error.message, BAD) && !strchr(error.message, '\n'));
+        if ((status == COT_OK) != is_harmless(entry->d_name))
+            fail_msg("'%s' is %s", entry->d_name, status == COT_OK ? "read" : error.message);
+        if (status != COT_OK)
+            assert_true(error.status == status && strstr(error.message, BAD) && !strchr(error.message, '\n'));
         files++;
     }
     closedir(folder);

@@ -20,8 +20,7 @@ static void expect_ids(const char *name, int line, const char *what, const json_
                        size_t count)
 {
     bool same = count == json_array_size(wanted);
-    for (size_t i = 0; i < count && same; i++)
-        same = ids[i] == json_integer_value(json_array_get(wanted, i));
+    for (size_t i = 0; i < count && same; i++) same = ids[i] == json_integer_value(json_array_get(wanted, i));
     if (same) return;
     printf("found   ");
     for (size_t i = 0; i < count; i++) printf(" %d", ids[i]);
@@ -33,8 +32,8 @@ static void expect_ids(const char *name, int line, const char *what, const json_
 
 static void check_line(const cot_tokenizer *t, const char *name, int line, const json_t *row)
 {
-    const json_t *text = json_object_get(row, "text"), *hub = json_object_get(row, "ids_hub"), *plain = json_object_get(row, "ids"),
-                 *parsed = json_object_get(row, "ids_parsed");
+    const json_t *text = json_object_get(row, "text"), *hub = json_object_get(row, "ids_hub"),
+                 *plain = json_object_get(row, "ids"), *parsed = json_object_get(row, "ids_parsed");
     const char *bytes = json_string_value(text);
     const size_t length = json_string_length(text);
     int32_t *ids;
@@ -53,10 +52,12 @@ static void check_line(const cot_tokenizer *t, const char *name, int line, const
     assert_int_equal(cot_tokenizer_encode(t, &ids, &count, bytes, length, true, &error), COT_OK);
     expect_ids(name, line, "ids with the begin token", json_object_get(row, "ids_added"), ids, count);
     free(ids);
-    if (json_equal(plain, parsed) || strstr(bytes, "<think>")) return; // a user's token is cut out of any text there
+    if (json_equal(plain, parsed) || strstr(bytes, "<think>"))
+        return; // a user's token is cut out of any text there
     uint8_t *own = calloc(1, length + 1);
     assert_non_null(own);
-    assert_int_equal(cot_tokenizer_encode_within(t, &ids, &count, bytes, length, own, false, NULL, &error), COT_OK);
+    assert_int_equal(cot_tokenizer_encode_within(t, &ids, &count, bytes, length, own, false, NULL, &error),
+                     COT_OK);
     expect_ids(name, line, "ids of a text that spells control tokens", plain, ids, count);
     free(ids), free(own);
 }
@@ -84,8 +85,9 @@ static void check_vocabulary(const char *name, const char *model)
 static void golden_vocabularies(void **state)
 {
     (void)state;
-    static const char *const names[] = {"qwen2",     "llama-bpe", "gpt-4o", "glm4", "deepseek-v3", "deepseek-llm", "qwen35", "minimax-m2", "kimi-k2", "gpt-2",
-                                        "olmo", "default", "llama-spm", "llama-spm-no-prefix"};
+    static const char *const names[] = {
+        "qwen2",      "llama-bpe", "gpt-4o", "glm4", "deepseek-v3", "deepseek-llm", "qwen35",
+        "minimax-m2", "kimi-k2",   "gpt-2",  "olmo", "default",     "llama-spm",    "llama-spm-no-prefix"};
     static const char *const real[] = {"gpt-2", "deepseek-coder", "llama-spm"};
     char model[600], name[80];
     if (!folder_exists(COT_SHARED "/golden/gguf")) {
