@@ -273,20 +273,20 @@ static const struct kind {
     cot_format format; // where there are codes
 } kinds[COT_BLOCKS_COUNT] = {
     [COT_BLOCKS_Q4_0] = {NULL, codes_q4_0, COT_FORMAT_INT4},
-    [COT_BLOCKS_Q4_1] = {decode_q4_1},
+    [COT_BLOCKS_Q4_1] = {.decode = decode_q4_1},
     [COT_BLOCKS_Q5_0] = {NULL, codes_q5_0, COT_FORMAT_INT8},
-    [COT_BLOCKS_Q5_1] = {decode_q5_1},
+    [COT_BLOCKS_Q5_1] = {.decode = decode_q5_1},
     [COT_BLOCKS_Q8_0] = {NULL, codes_q8_0, COT_FORMAT_INT8},
-    [COT_BLOCKS_Q2_K] = {decode_q2_k},
+    [COT_BLOCKS_Q2_K] = {.decode = decode_q2_k},
     [COT_BLOCKS_Q3_K] = {decode_q3_k, codes_q3_k, COT_FORMAT_INT8},
-    [COT_BLOCKS_Q4_K] = {decode_q4_k},
-    [COT_BLOCKS_Q5_K] = {decode_q5_k},
-    [COT_BLOCKS_Q6_K] = {decode_q6_k},
+    [COT_BLOCKS_Q4_K] = {.decode = decode_q4_k},
+    [COT_BLOCKS_Q5_K] = {.decode = decode_q5_k},
+    [COT_BLOCKS_Q6_K] = {.decode = decode_q6_k},
     [COT_BLOCKS_IQ4_NL] = {NULL, codes_iq4_nl, COT_FORMAT_INT8},
     [COT_BLOCKS_IQ4_XS] = {NULL, codes_iq4_xs, COT_FORMAT_INT8},
     [COT_BLOCKS_IQ2_XXS] = {NULL, codes_iq2_xxs, COT_FORMAT_INT8},
     [COT_BLOCKS_IQ3_XXS] = {NULL, codes_iq3_xxs, COT_FORMAT_INT8},
-    [COT_BLOCKS_MXFP4] = {decode_mxfp4},
+    [COT_BLOCKS_MXFP4] = {.decode = decode_mxfp4},
 };
 
 bool cot_blocks_are_read(cot_tensor_blocks kind)

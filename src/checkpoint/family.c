@@ -131,7 +131,7 @@ static const cot_family families[FAMILIES] = {
     [MIXTRAL] =
         {
             .model_type = "mixtral",
-            .gguf = {"llama", "{}", .pairs = true},
+            .gguf = {.architecture = "llama", .config = "{}", .pairs = true},
             .sizes = {COMMON_SIZES(32000, 4096, 32, 32, 131072),
                       GQA_SIZES(8, 0), [COT_SIZE_EXPERTS] = {"num_local_experts", "num_experts", .absent = 8},
                       [COT_SIZE_TOP_K] = {"num_experts_per_tok", .absent = 2},
@@ -150,7 +150,7 @@ static const cot_family families[FAMILIES] = {
     [OLMOE] =
         {
             .model_type = "olmoe",
-            .gguf = {"olmoe", "{\"norm_topk_prob\": false}"},
+            .gguf = {.architecture = "olmoe", .config = "{\"norm_topk_prob\": false}"},
             .sizes =
                 {COMMON_SIZES(50304, 2048, 16, 16, 4096),
                  GQA_SIZES(0, 0), [COT_SIZE_EXPERTS] = {"num_experts", "num_local_experts", .absent = 64},
@@ -169,7 +169,7 @@ static const cot_family families[FAMILIES] = {
     [QWEN2_MOE] =
         {
             .model_type = "qwen2_moe",
-            .gguf = {"qwen2moe", "{\"norm_topk_prob\": false}"},
+            .gguf = {.architecture = "qwen2moe", .config = "{\"norm_topk_prob\": false}"},
             .sizes = {COMMON_SIZES(151936, 2048, 24, 16, 32768),
                       GQA_SIZES(16, 0), [COT_SIZE_EXPERTS] = {"num_experts", .absent = 60},
                       [COT_SIZE_TOP_K] = {"num_experts_per_tok", .absent = 4},
@@ -190,7 +190,7 @@ static const cot_family families[FAMILIES] = {
     [QWEN3_MOE] =
         {
             .model_type = "qwen3_moe",
-            .gguf = {"qwen3moe", "{\"norm_topk_prob\": true}"},
+            .gguf = {.architecture = "qwen3moe", .config = "{\"norm_topk_prob\": true}"},
             .sizes =
                 {COMMON_SIZES(151936, 2048, 24, 32, 32768),
                  GQA_SIZES(4, 0), [COT_SIZE_EXPERTS] = {"num_experts", "num_local_experts", .absent = 128},
@@ -210,7 +210,7 @@ static const cot_family families[FAMILIES] = {
     [DEEPSEEK_V2] =
         {
             .model_type = "deepseek_v2",
-            .gguf = {"deepseek2", "{}"},
+            .gguf = {.architecture = "deepseek2", .config = "{}"},
             .sizes =
                 {COMMON_SIZES(102400, 4096, 32, 32, 2048),
                  MLA_SIZES, [COT_SIZE_EXPERTS] = {"n_routed_experts", "num_experts", .absent = 64},
@@ -239,7 +239,7 @@ static const cot_family families[FAMILIES] = {
     [DEEPSEEK_V3] =
         {
             .model_type = "deepseek_v3",
-            .gguf = {"deepseek2", "{}"},
+            .gguf = {.architecture = "deepseek2", .config = "{}"},
             .sizes =
                 {COMMON_SIZES(129280, 7168, 61, 128, 4096),
                  MLA_SIZES, [COT_SIZE_EXPERTS] = {"n_routed_experts", "num_local_experts", .absent = 256},
@@ -270,7 +270,9 @@ static const cot_family families[FAMILIES] = {
     [GPT_OSS] =
         {
             .model_type = "gpt_oss",
-            .gguf = {"gpt-oss", "{}", .ffn_norm = GGUF("post_attention_norm.weight")},
+            .gguf = {.architecture = "gpt-oss",
+                     .config = "{}",
+                     .ffn_norm = GGUF("post_attention_norm.weight")},
             .sizes =
                 {COMMON_SIZES(201088, 2880, 36, 64, 131072),
                  GQA_SIZES(8, 64), [COT_SIZE_EXPERTS] = {"num_local_experts", "num_experts", .absent = 128},

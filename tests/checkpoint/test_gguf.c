@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "checkpoint/blocks.h"
 #include "harness/checkpoint/weights.h"
+#include "harness/engine/golden.h"
 #include "harness/gguf.h"
 #include "harness/refused.h"
 #include "harness/scratch.h"
@@ -15,7 +16,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOKENS = 11, H = 32, HEADS = 2, NOPE = 32, ROPE = 4, RANK = 64, V = 32, EXPERTS = 3, I = 64, LAYERS = 2, MOST = 64 };
+enum {
+    TOKENS = 11,
+    H = 32,
+    HEADS = 2,
+    NOPE = 32,
+    ROPE = 4,
+    RANK = 64,
+    V = 32,
+    EXPERTS = 3,
+    I = 64,
+    LAYERS = 2,
+    MOST = 64
+};
 
 /* Their numbers in the container, and bytes of 32 elements. */
 static const struct {
@@ -23,11 +36,11 @@ static const struct {
     cot_tensor_blocks blocks;
     cot_dtype dtype;
     int bytes;
-} types[] = {{0, COT_BLOCKS_NONE, COT_F32, 128},   {1, COT_BLOCKS_NONE, COT_F16, 64},
-             {30, COT_BLOCKS_NONE, COT_BF16, 64},  {8, COT_BLOCKS_Q8_0, COT_U8, 34},
-             {2, COT_BLOCKS_Q4_0, COT_U8, 18},     {3, COT_BLOCKS_Q4_1, COT_U8, 20},
-             {6, COT_BLOCKS_Q5_0, COT_U8, 22},     {7, COT_BLOCKS_Q5_1, COT_U8, 24},
-             {20, COT_BLOCKS_IQ4_NL, COT_U8, 18},  {39, COT_BLOCKS_MXFP4, COT_U8, 17}};
+} types[] = {{0, COT_BLOCKS_NONE, COT_F32, 128},  {1, COT_BLOCKS_NONE, COT_F16, 64},
+             {30, COT_BLOCKS_NONE, COT_BF16, 64}, {8, COT_BLOCKS_Q8_0, COT_U8, 34},
+             {2, COT_BLOCKS_Q4_0, COT_U8, 18},    {3, COT_BLOCKS_Q4_1, COT_U8, 20},
+             {6, COT_BLOCKS_Q5_0, COT_U8, 22},    {7, COT_BLOCKS_Q5_1, COT_U8, 24},
+             {20, COT_BLOCKS_IQ4_NL, COT_U8, 18}, {39, COT_BLOCKS_MXFP4, COT_U8, 17}};
 
 struct made {
     char name[64];
@@ -87,7 +100,8 @@ static void add(struct model *m, const char *name, bool plain, int64_t a, int64_
     free(bytes);
 }
 
-static void add_to_layer(struct model *m, int layer, const char *name, bool plain, int64_t a, int64_t b, int64_t c)
+static void add_to_layer(struct model *m, int layer, const char *name, bool plain, int64_t a, int64_t b,
+                         int64_t c)
 {
     char full[64];
     snprintf(full, sizeof full, "blk.%d.%s.weight", layer, name);
@@ -176,7 +190,8 @@ static void fill(struct model *m, bool halves, bool fused)
     }
 }
 
-static void expect(const cot_checkpoint *c, cot_weight weight, int64_t layer, int64_t expert, const float *wanted)
+static void expect(const cot_checkpoint *c, cot_weight weight, int64_t layer, int64_t expert,
+                   const float *wanted)
 {
     int64_t rows, columns;
     float *found = whole(c, weight, layer, expert, &rows, &columns);
@@ -288,8 +303,35 @@ static void other_files(void **state)
     refuse(*state, &f, "expert_gating_func 3 of 'deepseek2' is not supported");
 }
 
+/* A model is known again whatever its container. */
+static void hashes(void **state)
+{
+    (void)state;
+    static const char *const models[][2] = {{"olmoe", "olmoe"},
+                                            {"gpt-oss", "gpt-oss"},
+                                            {"mixtral", "mixtral"},
+                                            {"deepseek-v3", "deepseek-v3"},
+                                            {"qwen3moe", "qwen3-moe"}};
+    if (!folder_exists(COT_SHARED "/golden/gguf")) {
+        printf("SKIPPED: there is no '%s'\n", COT_SHARED "/golden/gguf");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        char file[600], folder[600];
+        uint64_t a, b;
+        snprintf(file, sizeof file, COT_SHARED "/golden/gguf/arch/%s.gguf", models[i][0]);
+        snprintf(folder, sizeof folder, COT_SHARED "/golden/%s", models[i][1]);
+        cot_checkpoint *x = opened(file), *y = opened(folder);
+        assert_int_equal(cot_checkpoint_hash(&a, x, NULL), COT_OK);
+        assert_int_equal(cot_checkpoint_hash(&b, y, NULL), COT_OK);
+        assert_true(a == b && a);
+        cot_checkpoint_close(x), cot_checkpoint_close(y);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_weight), cmocka_unit_test(other_files)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_weight), cmocka_unit_test(other_files),
+                                       cmocka_unit_test(hashes)};
     return cmocka_run_group_tests(tests, scratch_open, scratch_close);
 }

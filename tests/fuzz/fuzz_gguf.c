@@ -4,14 +4,16 @@
 #include "checkpoint/checkpoint.h"
 #include "coterie/tokenizer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void touch(const cot_gguf *file)
 {
-    volatile unsigned sum = 0;
+    static volatile unsigned sum;
     for (size_t i = 0; i < file->count; i++) {
         const uint8_t *at = file->tensors[i].data;
         sum += at[0] + at[file->tensors[i].bytes - 1];
@@ -24,13 +26,14 @@ static void touch(const cot_gguf *file)
 
 static void open_model(const uint8_t *data, size_t size)
 {
-    static char path[] = "/tmp/fuzz-gguf-XXXXXX";
-    static int descriptor = -1;
+    static int descriptor = -1; // of a file in memory, which is gone with the fuzzer
+    static char path[40];
     cot_error error;
     cot_checkpoint *checkpoint = NULL;
     cot_tokenizer *tokenizer = NULL;
     char *notes = NULL;
-    if (descriptor < 0) descriptor = mkstemp(path);
+    if (descriptor < 0) descriptor = memfd_create("fuzz.gguf", 0);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
     if (descriptor < 0 || ftruncate(descriptor, 0) || pwrite(descriptor, data, size, 0) != (ssize_t)size)
         return;
     cot_checkpoint_open(&checkpoint, path, &notes, &error);
