@@ -23,7 +23,8 @@ file(GLOB kernel_texts CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.h)
 add_custom_command(OUTPUT ${image_files} VERBATIM
                    COMMAND ${PROJECT_SOURCE_DIR}/tools/compile_cuda --image ${images} ${PROJECT_BINARY_DIR}/cubins
                    DEPENDS ${kernel_texts} ${PROJECT_SOURCE_DIR}/cuda/fused.cu ${PROJECT_SOURCE_DIR}/cuda/bulk.cu
-                           ${PROJECT_SOURCE_DIR}/src/moe/fused/layout.h ${PROJECT_SOURCE_DIR}/cuda/registers.txt
+                           ${PROJECT_SOURCE_DIR}/src/moe/fused/layout.h ${PROJECT_SOURCE_DIR}/cuda/loops.txt
+                           ${PROJECT_SOURCE_DIR}/cuda/registers.txt
                            ${PROJECT_SOURCE_DIR}/tools/compile_cuda ${PROJECT_SOURCE_DIR}/tools/check_sass
                            ${PROJECT_SOURCE_DIR}/tools/get-cuda)
 add_library(coterie-cuda MODULE ${PROJECT_SOURCE_DIR}/cuda/module/module.cpp ${PROJECT_SOURCE_DIR}/cuda/module/image.cpp

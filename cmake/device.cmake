@@ -11,7 +11,8 @@ file(GLOB kernel_texts CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.h)
 add_custom_command(OUTPUT ${image_files} VERBATIM
                    COMMAND ${PROJECT_SOURCE_DIR}/tools/compile_cuda --here ${images} ${COT_CUDA_MAJOR}
                    DEPENDS ${kernel_texts} ${PROJECT_SOURCE_DIR}/cuda/fused.cu ${PROJECT_SOURCE_DIR}/cuda/bulk.cu
-                           ${PROJECT_SOURCE_DIR}/src/moe/fused/layout.h ${PROJECT_SOURCE_DIR}/tools/compile_cuda
+                           ${PROJECT_SOURCE_DIR}/src/moe/fused/layout.h ${PROJECT_SOURCE_DIR}/cuda/loops.txt
+                           ${PROJECT_SOURCE_DIR}/tools/compile_cuda
                            ${PROJECT_SOURCE_DIR}/tools/check_sass)
 set(host ${PROJECT_SOURCE_DIR}/cuda/module)
 add_executable(device_points bench/device_main.cpp bench/device_points.cpp ${host}/call.cpp ${host}/device.cpp

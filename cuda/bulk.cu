@@ -1,7 +1,7 @@
 #include "cuda/bulk.h"
 
-using in_bf16 = cot::mma_engine<cot::FUSED_TILE_ROWS>;
-using in_f32 = cot::fma_engine<cot::FUSED_TILE_ROWS>;
+using in_bf16 = cot::mma_engine;
+using in_f32 = cot::fma_engine;
 
 #define COT_BULK_KERNEL COT_KERNEL __launch_bounds__(cot::FUSED_TEAM, 3)
 

@@ -6,7 +6,7 @@
  *   route      tokens are routed                                                the same tokens
  *   dispatch   packets and their signals                                        a receiver a block
  *   receive    packets -> tiles of 64 rows; how the call ends                   a rank a block, of one warp
- *   up         first products of all tiles, shared experts' too                 a tile and 64 columns a block
+ *   up         first products of all tiles, shared experts' too                 a tile and some columns a block
  *   down       second products, times weights, to the home ranks                the same
  *   combine    rows of a token's experts are added                              a part of a token, or some tokens a block
  *
@@ -149,38 +149,38 @@ COT_DEVICE void bulk_receive(const cot_cuda_fused &c)
     state->epoch++;
 }
 
+/* Calls run(w, tile, part) for this block's share of the parts of all tiles, whose columns are columns(network): the first part of
+ * each, then the second, so that tiles that are cut in fewer than `most` leave as much to every block. */
+template <typename Engine, typename Columns, typename Run>
+COT_DEVICE void bulk_tiles(const cot_cuda_fused &c, int most, Columns columns, Run run)
+{
+    const auto tiles = [](const bulk_warp &w) {
+        return bulk_is_fine(w) ? static_cast<int>(w.rank.state->next) + bulk_shared_tiles(w) : 0;
+    };
+    bulk_each(
+        c, [=](const bulk_warp &w) { return tiles(w) * most; },
+        [=](const bulk_warp &w, int i) {
+            const int tile = i % tiles(w), part = i / tiles(w);
+            const tile_work<typename Engine::Value> work = work_of<typename Engine::Value>(w, tile);
+            if (part < parts_of<Engine>(columns(work.shape), work.rows)) run(w, tile, part);
+        });
+}
+
 template <typename Engine> COT_DEVICE void bulk_up(const cot_cuda_fused &c)
 {
-    const int parts = parts_of<Engine>(up_columns(c.networks[0])),
-              shared_parts = parts_of<Engine>(up_columns(c.networks[1]));
-    bulk_each(
-        c,
-        [=](const bulk_warp &w) {
-            return bulk_is_fine(w)
-                       ? static_cast<int>(w.rank.state->next) * parts + bulk_shared_tiles(w) * shared_parts
-                       : 0;
-        },
-        [=](const bulk_warp &w, int i) {
-            const int tiles = static_cast<int>(w.rank.state->next), left = i - tiles * parts;
-            if (left < 0)
-                run_up<Engine>(w, i / parts, i % parts);
-            else
-                run_up<Engine>(w, tiles + left / shared_parts, left % shared_parts);
-            COT_UNLESS(bulk_up_done_by_all) team_barrier();
-        });
+    bulk_tiles<Engine>(c, parts_of_tiles<Engine>(c).up, up_columns,
+                       [](const bulk_warp &w, int tile, int part) {
+                           run_up<Engine>(w, tile, part);
+                           COT_UNLESS(bulk_up_done_by_all) team_barrier();
+                       });
 }
 
 template <typename Engine> COT_DEVICE void bulk_down(const cot_cuda_fused &c)
 {
-    const int parts = parts_of<Engine>(c.gate.hidden);
-    bulk_each(
-        c,
-        [=](const bulk_warp &w) {
-            return bulk_is_fine(w) ? (static_cast<int>(w.rank.state->next) + bulk_shared_tiles(w)) * parts
-                                   : 0;
-        },
-        [=](const bulk_warp &w, int i) {
-            run_down<Engine>(w, i / parts, i % parts);
+    bulk_tiles<Engine>(
+        c, parts_of_tiles<Engine>(c).down, [](const network &n) { return n.hidden; },
+        [](const bulk_warp &w, int tile, int part) {
+            run_down<Engine>(w, tile, part);
             COT_UNLESS(bulk_down_done_by_all) team_barrier();
         });
 }

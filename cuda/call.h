@@ -81,6 +81,8 @@ COT_BOTH constexpr int32_t up_columns(const network &n)
 /* How a call ended on a rank; where the fabric's failure is set, that counts and not this. */
 enum class outcome : int32_t { fine = 1, unsound, empty };
 
+constexpr uint32_t TILE_DOWN = 1u << 16;
+
 /* Words of a rank that its blocks share. */
 struct fused_state {
     uint64_t epoch;          // calls that have ended
@@ -91,7 +93,7 @@ struct fused_state {
     uint32_t published; // places of the queue given out
     /* Parts that have not ended: set by the scheduler before they may run. */
     uint32_t gates_left, combines_left;
-    uint32_t tile_left[FUSED_LANES]; // of UP and DOWN
+    uint32_t tile_left[FUSED_LANES]; // of UP, and of DOWN times TILE_DOWN
 };
 
 /* What one rank has. S: the layout's tokens. */
@@ -218,7 +220,7 @@ struct fused_shared {
     uint64_t task; // of the processor
     /* How its tasks are cut; read from here for each, so that they stand in no register beside a tile's sums. */
     fused_cut gate, combine;
-    int32_t up_parts, down_parts;
+    int32_t up_parts, down_parts;           // of a tile at most: steps of the numbers of UPs and DOWNs
     int32_t processors;                     // of the rank
     uint32_t dry;                           // beside the task: queue.h
     uint32_t last_part;                     // whether the processor's was the last of a chunk's gate
@@ -234,8 +236,8 @@ struct fused_shared {
     int32_t open[FUSED_EXPERTS_MOST]; // tile << 7 | rows of a slot's tile that fills, or -1
 };
 
-/* Bytes of an engine's stages, and values of k that they have under way at once (tile.h). */
-constexpr int FUSED_BF16_STAGES = 65856, FUSED_F32_STAGES = 32768, FUSED_BF16_RING = 256, FUSED_F32_RING = 64;
+/* Bytes of an engine's stages, and values of k that they have under way at once, at most (tile.h). */
+constexpr int FUSED_BF16_STAGES = 73728, FUSED_F32_STAGES = 32768, FUSED_BF16_RING = 256, FUSED_F32_RING = 64;
 
 /* Dynamic shared memory of a block. */
 COT_BOTH constexpr size_t fused_shared_bytes(int stages, int experts)

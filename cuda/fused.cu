@@ -1,7 +1,7 @@
 #include "cuda/run.h"
 
-using in_bf16 = cot::mma_engine<cot::FUSED_TILE_ROWS>;
-using in_f32 = cot::fma_engine<cot::FUSED_TILE_ROWS>;
+using in_bf16 = cot::mma_engine;
+using in_f32 = cot::fma_engine;
 
 COT_KERNEL __launch_bounds__(cot::FUSED_THREADS, 2)
     cot_cuda_fused_bf16(const __grid_constant__ cot_cuda_fused call)

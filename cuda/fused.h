@@ -76,9 +76,12 @@ COT_DEVICE int32_t released_tile(int tile, int rows)
     return tile << 8 | rows;
 }
 
-static_assert(FUSED_BF16_STAGES == mma_engine<FUSED_TILE_ROWS>::SHARED_BYTES &&
-                  FUSED_F32_STAGES == fma_engine<FUSED_TILE_ROWS>::SHARED_BYTES &&
-                  FUSED_BF16_RING == mma_some::STAGES * mma_some::K && mma_few::K == mma_some::K &&
+static_assert(FUSED_TILE_ROWS == mma_engine::ROWS && FUSED_TILE_ROWS == fma_engine::ROWS &&
+                  FUSED_BF16_STAGES == mma_engine::SHARED_BYTES &&
+                  FUSED_F32_STAGES == fma_engine::SHARED_BYTES &&
+                  FUSED_BF16_RING == mma_some::STAGES * mma_some::K &&
+                  FUSED_BF16_RING == mma_least::STAGES * mma_least::K &&
+                  FUSED_BF16_RING > mma_few::STAGES * mma_few::K &&
                   FUSED_F32_RING == fma_shape::STAGES * fma_shape::K,
               "what the host asks for");
 template <typename Engine> __host__ __device__ constexpr size_t fused_shared_bytes(int experts)

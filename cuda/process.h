@@ -210,14 +210,10 @@ template <typename Value, scope S> COT_DEVICE tile_work<Value> work_of(const fus
                                : c.networks[1].intermediate;
     Value *const act = reinterpret_cast<Value *>(w.rank.activations) + lane * (FUSED_TILE_ROWS * widest);
     const bool shared = tile < 0;
-    const int left = w.tokens - (-1 - tile) * FUSED_TILE_ROWS;
     return {c.networks[shared],
             shared ? c.shared_weights
                    : w.rank.slots + static_cast<size_t>(w.rank.tile_slot[tile]) * c.networks[0].bytes,
-            act, tile,
-            !shared                  ? w.rank.tile_rows[tile]
-            : left < FUSED_TILE_ROWS ? left
-                                     : FUSED_TILE_ROWS};
+            act, tile, shared ? shared_tile_rows(w.tokens, -1 - tile) : w.rank.tile_rows[tile]};
 }
 
 /* What is done with sums of a tile's first product, whose first column is `first`: a function of row, column, two sums. */
@@ -271,9 +267,10 @@ template <typename Engine, scope S> COT_DEVICE void fetch_ahead(const fused_warp
     const network &n = work.shape;
     const int row_bytes = n.intermediate * static_cast<int>(sizeof(Value)),
               bytes = row_bytes < AHEAD_BYTES ? row_bytes : AHEAD_BYTES,
-              pieces = (bytes + PREFETCH_BYTES - 1) / PREFETCH_BYTES, parts = parts_of<Engine>(up_columns(n));
-    for (int first = part * Engine::N; first < n.hidden; first += parts * Engine::N) {
-        const int rows = n.hidden - first < Engine::N ? n.hidden - first : Engine::N;
+              pieces = (bytes + PREFETCH_BYTES - 1) / PREFETCH_BYTES, columns = Engine::columns_of(work.rows),
+              parts = parts_of<Engine>(up_columns(n), work.rows);
+    for (int first = part * columns; first < n.hidden; first += parts * columns) {
+        const int rows = n.hidden - first < columns ? n.hidden - first : columns;
         for (int i = team_thread(); i < rows * pieces; i += FUSED_TEAM)
             prefetch(work.weights + n.down + static_cast<int64_t>(first + i / pieces) * row_bytes +
                      i % pieces * PREFETCH_BYTES);
@@ -511,7 +508,7 @@ template <typename Engine, scope S> COT_DEVICE void process(const fused_warp<S> 
         const tile_parts parts = parts_of_tiles<Engine>(w.call);
         w.shared->gate = gate_cut(w.tokens, w.call.gate.experts, w.call.routing);
         w.shared->combine = combine_cut(w.tokens, w.call.gate.hidden);
-        w.shared->up_parts = parts.most_up;
+        w.shared->up_parts = parts.up;
         w.shared->down_parts = parts.down;
         w.shared->processors = w.call.first_block[w.net.rank + 1] - w.call.first_block[w.net.rank];
     }

@@ -1,7 +1,7 @@
 #include "cuda/tile.h"
 
-using in_bf16 = cot::mma_engine<128>;
-using in_f32 = cot::fma_engine<128>;
+using in_bf16 = cot::mma_engine;
+using in_f32 = cot::fma_engine;
 
 template <typename Engine> COT_DEVICE void multiply_all(const cot_cuda_product_of<typename Engine::Value> &p)
 {

@@ -15,12 +15,18 @@
 #define COT_UNLESS(mutant)
 /* In a test of the emulator, the second where that mutant is on; else the first. */
 #define COT_EITHER(mutant, strong, weak) (strong)
+namespace cot {
+using shared_place = uint32_t;
+}
 #else
 #include <emulate/cuda.h>
 #define COT_EACH(i, n) for (int i = 0; i < (n); i++)
 #define COT_ONE_BY_ONE
 #define COT_UNLESS(mutant) if (!emulate::weakened(#mutant))
 #define COT_EITHER(mutant, strong, weak) (emulate::weakened(#mutant) ? (weak) : (strong))
+namespace cot {
+using shared_place = unsigned char *;
+}
 #endif
 
 #define COT_KERNEL extern "C" __global__ void
@@ -63,10 +69,15 @@ template <scope S> COT_DEVICE void fence();
 COT_DEVICE void barrier_sync(int number, int threads);
 COT_DEVICE void barrier_arrive(int number, int threads);
 
+/* Shared memory as instructions take it: shared_place, to which numbers of bytes are added. `kept` gives the same one, of which the
+ * compiler does not know how to compute it again, so that it stays in a register; by whole warps. */
+COT_DEVICE shared_place place_of(void *shared);
+COT_DEVICE shared_place kept(shared_place place);
+
 /* Copies 16 bytes from global to shared memory, of which only the first `live` are read and the rest is zeros. The bytes
  * are there for this thread after the wait for their group, for others after a barrier that follows it. */
-COT_DEVICE void copy_async_16(void *shared, const void *global, int live);
-COT_DEVICE void copy_async_4(void *shared, const void *global, int live); // 4 bytes, likewise
+COT_DEVICE void copy_async_16(shared_place shared, const void *global, int live);
+COT_DEVICE void copy_async_4(shared_place shared, const void *global, int live); // 4 bytes, likewise
 COT_DEVICE void copy_async_commit();
 template <int LEFT> COT_DEVICE void copy_async_wait(); // until at most LEFT groups are on their way
 
@@ -76,15 +87,11 @@ constexpr int PREFETCH_BYTES = 32;
 
 /* ldmatrix.m8n8.x4.b16: lane l names row l % 8 of matrix l / 8 (16 bytes in shared memory, aligned); lane l receives
  * elements 2 (l % 4) and + 1 of row l / 4 of each matrix, or, transposed, of column l / 4. */
-COT_DEVICE void load_matrix_x4(uint32_t (&registers)[4], const void *row);
-COT_DEVICE void load_matrix_x4_transposed(uint32_t (&registers)[4], const void *row);
+COT_DEVICE void load_matrix_x4(uint32_t (&registers)[4], shared_place row);
+COT_DEVICE void load_matrix_x4_transposed(uint32_t (&registers)[4], shared_place row);
 
 /* mma.sync.m16n8k16, bf16 into fp32: d += a b. */
 COT_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
-
-/* The same value, of which the compiler does not know that: what follows from it is computed where it is used, and takes no register
- * before. */
-COT_DEVICE uint32_t hidden(uint32_t value);
 
 /* Nanoseconds, the same clock for all threads; has_passed (fabric.h) is how to compare two of them. */
 COT_DEVICE uint64_t global_timer();

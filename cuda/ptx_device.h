@@ -18,9 +18,13 @@ COT_DEVICE int thread_number()
     return number;
 }
 
-COT_DEVICE uint32_t shared_address(const void *p)
+COT_DEVICE shared_place place_of(void *shared)
 {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+    return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+COT_DEVICE shared_place kept(shared_place place)
+{
+    return __shfl_sync(ALL_LANES, place, static_cast<int>(threadIdx.x % 32));
 }
 
 /* NAME.SCOPE.uBITS for the scope and the size of T. */
@@ -167,16 +171,14 @@ COT_DEVICE void barrier_arrive(int number, int threads)
     asm volatile("barrier.arrive.aligned %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-COT_DEVICE void copy_async_16(void *shared, const void *global, int live)
+COT_DEVICE void copy_async_16(shared_place shared, const void *global, int live)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
-                 "r"(live)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(live)
                  : "memory");
 }
-COT_DEVICE void copy_async_4(void *shared, const void *global, int live)
+COT_DEVICE void copy_async_4(shared_place shared, const void *global, int live)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)), "l"(global),
-                 "r"(live)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(live)
                  : "memory");
 }
 COT_DEVICE void copy_async_commit()
@@ -193,18 +195,18 @@ COT_DEVICE void prefetch(const void *p)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-COT_DEVICE void load_matrix_x4(uint32_t (&r)[4], const void *row)
+COT_DEVICE void load_matrix_x4(uint32_t (&r)[4], shared_place row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(row))
+                 : "r"(row)
                  : "memory");
 }
-COT_DEVICE void load_matrix_x4_transposed(uint32_t (&r)[4], const void *row)
+COT_DEVICE void load_matrix_x4_transposed(uint32_t (&r)[4], shared_place row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(row))
+                 : "r"(row)
                  : "memory");
 }
 COT_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
@@ -215,11 +217,6 @@ COT_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-COT_DEVICE uint32_t hidden(uint32_t value)
-{
-    asm volatile("" : "+r"(value));
-    return value;
-}
 COT_DEVICE uint64_t global_timer()
 {
     uint64_t ns;

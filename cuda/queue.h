@@ -13,21 +13,27 @@
 
 namespace cot {
 
-template <typename Engine> COT_DEVICE int parts_of(int columns)
+/* Parts that so many columns of a tile are cut in, which are the more the more rows it has; at most, of the fullest tile. */
+template <typename Engine> COT_DEVICE int parts_of(int columns, int rows = FUSED_TILE_ROWS)
 {
-    return (columns + Engine::N - 1) / Engine::N;
+    return (columns + Engine::columns_of(rows) - 1) / Engine::columns_of(rows);
 }
 
-/* Parts of a tile's UP, of an expert or of the shared one, and of its DOWN. Task numbers of UP are lane most_up + part, of DOWN
- * lane down + part. */
+/* Parts of the fullest tiles' UP and DOWN: of numbers of UP a tile has those from lane up on, of DOWN from lane down on. */
 struct tile_parts {
-    int expert_up, shared_up, most_up, down;
+    int up, down;
 };
 template <typename Engine> COT_DEVICE tile_parts parts_of_tiles(const cot_cuda_fused &c)
 {
-    const int expert = parts_of<Engine>(up_columns(c.networks[0])),
-              shared = parts_of<Engine>(up_columns(c.networks[1]));
-    return {expert, shared, expert > shared ? expert : shared, parts_of<Engine>(c.gate.hidden)};
+    const int expert = up_columns(c.networks[0]), shared = up_columns(c.networks[1]);
+    return {parts_of<Engine>(expert > shared ? expert : shared), parts_of<Engine>(c.gate.hidden)};
+}
+
+/* Rows of the i-th tile of the shared expert. */
+COT_DEVICE int shared_tile_rows(int tokens, int i)
+{
+    const int left = tokens - i * FUSED_TILE_ROWS;
+    return left < FUSED_TILE_ROWS ? left : FUSED_TILE_ROWS;
 }
 
 /* By a whole warp: takes `count` places, which the caller writes with put_tasks; the first of them. What the warp's lanes did
@@ -64,10 +70,12 @@ template <scope S> COT_DEVICE void tell_end(const fused_warp<S> &w, uint64_t wor
     COT_EITHER(queue_end_release, store_release<scope::gpu>(to, word), store_relaxed<scope::gpu>(to, word));
 }
 
-/* A part has ended: how many there were before it, itself included. By one lane, for all that it met at a barrier. */
-COT_DEVICE uint32_t count_part(uint32_t *left)
+/* A part has ended, of which one counts as `part`: what was left before it, itself included. By one lane, for all that it met at a
+ * barrier. */
+COT_DEVICE uint32_t count_part(uint32_t *left, uint32_t part = 1)
 {
-    return COT_EITHER(queue_count, add_acq_rel<scope::gpu>(left, ~0u), add_relaxed<scope::gpu>(left, ~0u));
+    return COT_EITHER(queue_count, add_acq_rel<scope::gpu>(left, 0u - part),
+                      add_relaxed<scope::gpu>(left, 0u - part));
 }
 
 /* After a task, by the first warp of a processor: what comes after the last part of something. */
@@ -75,18 +83,20 @@ template <scope S> COT_DEVICE void end_task(const fused_warp<S> &w, uint64_t wor
 {
     fused_state *const state = w.rank.state;
     const task kind = kind_of(word);
-    const int down_parts = w.shared->down_parts,
-              lane = number_of(word) / (kind == task::up ? w.shared->up_parts : down_parts); // of a tile's
+    const int lane =
+        number_of(word) / (kind == task::up ? w.shared->up_parts : w.shared->down_parts); // of a tile's
     uint32_t *const left = kind == task::gate                       ? &state->gates_left
                            : kind == task::combine                  ? &state->combines_left
                            : kind == task::up || kind == task::down ? &state->tile_left[lane]
                                                                     : nullptr;
+    const uint32_t part = kind == task::down ? TILE_DOWN : 1;
     uint32_t before = kind == task::reply;
-    if (left && lane_of_warp() == 0) before = count_part(left);
+    if (left && lane_of_warp() == 0) before = count_part(left, part);
     if (kind == task::up) {
-        if (__shfl_sync(ALL_LANES, before, 0) == static_cast<uint32_t>(down_parts) + 1)
-            publish(w, task::down, lane * down_parts, down_parts);
-    } else if (lane_of_warp() == 0 && before == 1) {
+        before = __shfl_sync(ALL_LANES, before, 0);
+        if (before % TILE_DOWN == 1)
+            publish(w, task::down, lane * w.shared->down_parts, static_cast<int>(before / TILE_DOWN));
+    } else if (lane_of_warp() == 0 && before == part) {
         tell_end(w, word);
     }
 }

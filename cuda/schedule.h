@@ -1,7 +1,7 @@
 /* The scheduler: one warp of a rank that knows what its tiles, packets and homes wait for.
  *
  *   GATE (some tokens' logits of some experts; who ends the last of these tokens routes them) ... all -> SEND (packets for one rank)
- *   tile (rows of one expert) -> UP (64 columns) ... all -> DOWN (64 columns) ... all of one home -> its reply signal
+ *   tile (rows of one expert) -> UP (some columns) ... all -> DOWN (some columns) ... all of one home -> its reply signal
  *     reduced: ... all of received rows -> REPLY (up to 16 of them) ... all of one home -> its reply signal
  *   reply signals of all ranks -> COMBINE (some tokens) ... all -> end
  *
@@ -45,27 +45,32 @@ template <typename Engine, scope S> COT_DEVICE void begin_tiles(const fused_warp
     const int unused = static_cast<int>(__popc(chosen)), experts = routed < unused ? routed : unused,
               shared = own < unused - experts ? own : unused - experts;
     if (experts + shared == 0) return;
-    const tile_parts parts = parts_of_tiles<Engine>(w.call);
+    const tile_parts most = parts_of_tiles<Engine>(w.call);
     const int nth = static_cast<int>(__popc(chosen & lanes_below()));
+    int ups = 0; // of this lane's new tile
     if (!s.busy && nth < experts + shared) {
         const bool of_expert = nth < experts;
         s.busy = true;
         const int released = of_expert ? w.rank.released[s.tiles_begun + nth] : 0;
         s.tile = of_expert ? released >> 8 : -1 - (s.shared_begun + nth - experts);
-        s.rows = released & 255;
+        s.rows = of_expert ? released & 255 : shared_tile_rows(w.tokens, -1 - s.tile);
+        ups = parts_of<Engine>(up_columns(w.call.networks[!of_expert]), s.rows);
         w.rank.lane_tile[lane_of_warp()] = s.tile;
         store_relaxed<scope::gpu>(
             &w.rank.state->tile_left[lane_of_warp()],
-            static_cast<uint32_t>((of_expert ? parts.expert_up : parts.shared_up) + parts.down));
+            static_cast<uint32_t>(ups) +
+                TILE_DOWN * static_cast<uint32_t>(parts_of<Engine>(w.call.gate.hidden, s.rows)));
     }
     s.tiles_begun += experts;
     s.shared_begun += shared;
     s.tiles_open += experts + shared;
-    uint32_t at = begin_tasks(w, experts * parts.expert_up + shared * parts.shared_up);
+    int all = ups;
+    for (int by = 16; by; by /= 2) all += __shfl_xor_sync(ALL_LANES, all, by);
+    uint32_t at = begin_tasks(w, all);
     for (int i = 0; i < experts + shared; i++, chosen &= chosen - 1) {
         const int lane = static_cast<int>(__popc((chosen & (0u - chosen)) - 1)),
-                  count = i < experts ? parts.expert_up : parts.shared_up;
-        put_tasks(w, at, task::up, lane * parts.most_up, count);
+                  count = __shfl_sync(ALL_LANES, ups, lane);
+        put_tasks(w, at, task::up, lane * most.up, count);
         at += static_cast<uint32_t>(count);
     }
 }

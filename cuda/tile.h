@@ -4,13 +4,14 @@
  * A shape loads parts of a tile's operands into a stage of shared memory, multiplies a stage into its sums, and stores
  * the sums by a function that the caller gives; tile_run drives any shape that has these three. An engine takes for a tile the
  * shape that suits its rows, and says how many columns that one has. Another architecture's engine takes its place behind the
- * same names. In bf16 blocks of 16 rows that a tile does not have are neither loaded nor multiplied.
+ * same names.
  *
- *   shared memory of a stage:  A, M rows of K values, then B, N rows likewise, in lines of 128 bytes: one row or two a line
+ *   shared memory of a stage:  A, M rows of K values, then B, N rows likewise, in lines of 128 bytes: one row of bf16 a line, two of fp32
  *     line l:  | c0 | c1 | ... | c7 |   16 bytes each; chunk c of line l lies at place c ^ (l % 8), so that eight rows'
  *                                       chunks of one k meet no bank twice, where ldmatrix reads and where copies write
  *
- * Rows and columns beyond the operands are zeros, and so is k beyond K: no tile has a slow path. The order of each sum is
+ * Rows beyond the operands are zeros, and so is k beyond K; columns beyond are zeros in fp32, in bf16 the last one again, which is not
+ * kept: no tile has a slow path. The order of each sum is
  * that of k, by sixteens (mma_shape) or one by one (fma_shape), which K alone gives; A is on the same side of mma in every shape.
  * So a row's products have the same bits in tiles of any shape. */
 #ifndef COT_CUDA_TILE_H
@@ -81,24 +82,24 @@ struct tile_team {
     int barrier;     // 0..15
 };
 
-/* 128 threads, four warps, DOWN of them below each other: of blocks of 16 rows each takes every DOWN-th, BLOCKS at most, by
- * 16 PAIRS columns. A stage has DEPTH values of k. */
-template <int DOWN, int BLOCKS, int PAIRS, int DEPTH> struct mma_shape {
+/* 128 threads, four warps, DOWN of them below each other: of blocks of 16 rows each takes every DOWN-th, BLOCKS in all, by
+ * 16 PAIRS columns. A stage has DEPTH values of k. What a copy and an ldmatrix need stands in registers from the first stage to the last:
+ * where rows are, how many stages have values of the thread's k, and places in the first stage, from which the others' are so many bytes. */
+template <int DOWN, int BLOCKS, int PAIRS, int DEPTH, int RING> struct mma_shape {
     using Value = uint16_t;
     static constexpr int M = 16 * DOWN * BLOCKS, N = 4 / DOWN * 16 * PAIRS, K = DEPTH, THREADS = 128,
-                         STAGES = 4, CHUNKS = K / 8;
+                         STAGES = RING, TURN = RING, CHUNKS = K / 8;
     static constexpr int STAGE_BYTES = (M + N) * K * 2, SHARED_BYTES = STAGES * STAGE_BYTES;
+    static constexpr int PASS = THREADS / CHUNKS, // rows that all threads copy a chunk of, a multiple of 16
+        PASSES_A = (M + PASS - 1) / PASS, PASSES_B = N / PASS;
+    static_assert(PASS % 16 == 0 && M % PASS == 0 && N % PASS == 0, "whole passes");
 
     float sums[BLOCKS][2 * PAIRS][4]; // of 16 x 8 each: rows, columns, registers of mma
+    shared_place to, at_a[K / 16], at_b[K / 16];
+    const unsigned char *from_a[PASSES_A], *from_b[PASSES_B];
+    int live, live_a[PASSES_A];
 
-    __device__ __forceinline__ void begin()
-    {
-        COT_EACH (i, BLOCKS)
-            COT_EACH (j, 2 * PAIRS)
-                COT_EACH (r, 4) sums[i][j][r] = 0;
-    }
-
-    /* A warp's i-th block; those of one i are beside each other, so that no warp has two more than another. */
+    /* A warp's i-th block; those of one i are beside each other. */
     static __device__ __forceinline__ uint32_t block_of(uint32_t thread, int i)
     {
         return static_cast<uint32_t>(i * DOWN) + thread / 32 / (4 / DOWN);
@@ -107,100 +108,111 @@ template <int DOWN, int BLOCKS, int PAIRS, int DEPTH> struct mma_shape {
     {
         return thread / 32 % (4 / DOWN) * (16 * PAIRS);
     }
-    /* Whether a warp multiplies its i-th block; all lanes say the same. */
-    static __device__ __forceinline__ bool has(uint32_t thread, int i, int rows)
-    {
-        return static_cast<int>(16 * block_of(thread, i)) < rows;
-    }
 
-    /* Asks for K values from k0 on of the first `count` rows, into a stage's part. */
-    static __device__ __forceinline__ void load_rows(unsigned char *to, const rows_of<Value> from,
-                                                     const row_index pick, int count, int k0, uint32_t thread)
+    __device__ __forceinline__ void begin(unsigned char *shared, const tile_job<Value> &job, uint32_t thread)
     {
-        constexpr int TOGETHER = THREADS / CHUNKS; // rows, a multiple of 16
-        const uint32_t chunk = thread % CHUNKS;
-        const int k = k0 + 8 * static_cast<int>(chunk);
-        to += place_in_lines<CHUNKS>(thread / CHUNKS, chunk);
-        COT_ONE_BY_ONE
-        for (int r = static_cast<int>(thread / CHUNKS); r < count; r += TOGETHER, to += TOGETHER * K * 2) {
-            const bool live = r < from.rows && k < from.k;
-            const uint32_t row = static_cast<uint32_t>(live ? row_at(pick, r) : 0);
-            copy_async_16(
-                to, from.values + static_cast<uint64_t>(row) * static_cast<uint32_t>(from.k) + (live ? k : 0),
-                live ? 16 : 0);
-        }
-    }
-
-    static __device__ __forceinline__ void load(unsigned char *stage, const tile_job<Value> &job, int k,
-                                                uint32_t thread)
-    {
-        thread = hidden(thread);
-        const int rows = job.a.rows < M ? (job.a.rows + 15) / 16 * 16 : M;
-        load_rows(stage, job.a, job.pick, rows, k, thread);
-        load_rows(stage + M * K * 2, job.b, {}, N, k, thread);
-    }
-
-    __device__ __forceinline__ void multiply(const unsigned char *stage, const tile_job<Value> &job,
-                                             uint32_t thread)
-    {
-        thread = hidden(thread);
-        const int rows = job.a.rows;
+        const int row = static_cast<int>(thread / CHUNKS), chunk = static_cast<int>(thread % CHUNKS),
+                  k = job.a.k;
         const uint32_t lane = thread % 32;
-        if (!has(thread, 0, rows)) return;
+        const shared_place stage = place_of(shared);
+        const auto row_of = [=](const uint16_t *values, int number) {
+            return reinterpret_cast<const unsigned char *>(values + static_cast<int64_t>(number) * k +
+                                                           8 * chunk);
+        };
+        live = (k - 8 * chunk + K - 1) / K;
+        COT_EACH (i, PASSES_B) { // what is beyond the columns is the last one again, and kept nowhere
+            const int r = job.n + row + i * PASS;
+            from_b[i] = row_of(job.b.values, r < job.b.rows ? r : job.b.rows - 1);
+        }
+        COT_EACH (i, PASSES_A) {
+            const int r = row + i * PASS;
+            live_a[i] = r < job.a.rows ? live : 0;
+            from_a[i] = row_of(job.a.values, row_at(job.pick, r < job.a.rows ? r : 0));
+        }
+        to = kept(stage + place_in_lines<CHUNKS>(static_cast<uint32_t>(row), static_cast<uint32_t>(chunk)));
         /* Lanes name rows of four 8 x 8 parts. A: upper left, lower left, upper right, lower right. B: columns 0..7 with the
-         * first half of k, then its second half; columns 8..15 likewise. */
-        const uint32_t first_a = place_in_lines<CHUNKS>(16 * block_of(thread, 0) + lane % 16, lane / 16),
-                       first_b = place_in_lines<CHUNKS>(first_column(thread) + lane % 8 + lane / 16 * 8,
-                                                        lane / 8 % 2);
-        COT_EACH (step, K / 16) { // of 16 values of k: two chunks, whose numbers differ in no other bits
-            const unsigned char *const at_a = stage + (first_a ^ (step * 32)), *const at_b =
-                                                                                   stage + M * K * 2 +
-                                                                                   (first_b ^ (step * 32));
+         * first half of k, then its second half; columns 8..15 likewise. A step of 16 values of k is two chunks, whose numbers
+         * differ in no other bits. */
+        const uint32_t a = place_in_lines<CHUNKS>(16 * block_of(thread, 0) + lane % 16, lane / 16),
+                       b = place_in_lines<CHUNKS>(first_column(thread) + lane % 8 + lane / 16 * 8,
+                                                  lane / 8 % 2);
+        COT_EACH (step, K / 16) {
+            at_a[step] = kept(stage + (a ^ (step * 32u)));
+            at_b[step] = kept(stage + M * K * 2 + (b ^ (step * 32u)));
+        }
+        COT_EACH (i, BLOCKS)
+            COT_EACH (j, 2 * PAIRS)
+                COT_EACH (r, 4) sums[i][j][r] = 0;
+    }
+
+    /* Asks for the `number`-th stage, which is `ahead` of what the rows' places tell, in a slot of the ring. */
+    __device__ __forceinline__ void load(int slot, int ahead, int number)
+    {
+        COT_EACH (i, PASSES_B)
+            copy_async_16(to + slot * STAGE_BYTES + M * K * 2 + i * (PASS * K * 2),
+                          from_b[i] + ahead * (K * 2), number < live ? 16 : 0);
+        COT_EACH (i, PASSES_A)
+            copy_async_16(to + slot * STAGE_BYTES + i * (PASS * K * 2), from_a[i] + ahead * (K * 2),
+                          number < live_a[i] ? 16 : 0);
+    }
+    __device__ __forceinline__ void advance()
+    {
+        COT_EACH (i, PASSES_B) from_b[i] += TURN * K * 2;
+        COT_EACH (i, PASSES_A) from_a[i] += TURN * K * 2;
+    }
+
+    __device__ __forceinline__ void multiply(int slot)
+    {
+        COT_EACH (step, K / 16) {
             uint32_t a[BLOCKS][4];
             COT_EACH (i, BLOCKS)
-                if (has(thread, i, rows)) load_matrix_x4(a[i], at_a + i * DOWN * (16 * K * 2));
+                load_matrix_x4(a[i], at_a[step] + slot * STAGE_BYTES + i * (DOWN * 16 * K * 2));
             COT_EACH (pair, PAIRS) {
                 uint32_t b[4];
-                load_matrix_x4(b, at_b + pair * (16 * K * 2));
+                load_matrix_x4(b, at_b[step] + slot * STAGE_BYTES + pair * (16 * K * 2));
                 COT_EACH (i, BLOCKS)
-                    if (has(thread, i, rows))
-                        COT_EACH (half, 2) {
-                            const uint32_t both[2] = {b[2 * half], b[2 * half + 1]};
-                            mma_bf16(sums[i][2 * pair + half], a[i], both);
-                        }
+                    COT_EACH (half, 2) {
+                        const uint32_t both[2] = {b[2 * half], b[2 * half + 1]};
+                        mma_bf16(sums[i][2 * pair + half], a[i], both);
+                    }
             }
         }
     }
 
     static constexpr uint32_t SUMS = BLOCKS * 2 * PAIRS * 4; // of a thread
 
-    /* Leaves the sums in `to`, [SUMS][THREADS]. */
-    __device__ __forceinline__ void keep(float *to, uint32_t thread) const
+    /* Leaves the sums in `all`, [SUMS][THREADS]. */
+    __device__ __forceinline__ void keep(float *all, uint32_t thread) const
     {
         COT_EACH (i, BLOCKS)
             COT_EACH (j, 2 * PAIRS)
                 COT_EACH (r, 4)
-                    to[((i * 2 * PAIRS + j) * 4 + r) * THREADS + static_cast<int>(thread)] = sums[i][j][r];
+                    all[((i * 2 * PAIRS + j) * 4 + r) * THREADS + static_cast<int>(thread)] = sums[i][j][r];
     }
 };
-using mma_few = mma_shape<1, 2, 1, 64>;  // up to 32 x 64: each warp takes what blocks there are
-using mma_some = mma_shape<2, 2, 2, 64>; // up to 64 x 64
-using mma_many = mma_shape<2, 4, 4, 32>; // up to 128 x 128: the most products a byte that is read
+using mma_least = mma_shape<1, 1, 2, 64, 4>; // up to 16 x 128
+using mma_few = mma_shape<1, 2, 2, 64, 3>;   // up to 32 x 128
+using mma_some = mma_shape<2, 2, 2, 64, 4>;  // up to 64 x 64
 
 /* 128 threads, 64 x 64 in fp32: each thread eight rows (every eighth) by four columns (two pairs). A stage holds 16 values of k,
  * two rows a line. */
 struct fma_shape {
     using Value = float;
-    static constexpr int M = 64, N = 64, K = 16, THREADS = 128, STAGES = 4, CHUNKS = K / 4;
+    static constexpr int M = 64, N = 64, K = 16, THREADS = 128, STAGES = 4, TURN = 1, CHUNKS = K / 4;
     static constexpr int STAGE_BYTES = (M + N) * K * 4, SHARED_BYTES = STAGES * STAGE_BYTES;
     struct alignas(16) four {
         float v[4];
     };
 
     float sums[8][4];
+    unsigned char *stages;
+    tile_job<float> todo;
+    uint32_t thread;
 
-    __device__ __forceinline__ void begin()
+    __device__ __forceinline__ void begin(unsigned char *shared, const tile_job<float> &job, uint32_t number)
     {
+        stages = shared, todo = job, thread = number;
+        todo.b = rows_from(job.b, job.n);
         COT_EACH (i, 8)
             COT_EACH (j, 4) sums[i][j] = 0;
     }
@@ -219,7 +231,7 @@ struct fma_shape {
             const bool live = r < from.rows && k < from.k;
             const float *const values =
                 from.values + (live ? static_cast<int64_t>(row_at(pick, r)) * from.k + k : 0);
-            unsigned char *const place = to + place_in_lines<CHUNKS>(row, chunk);
+            const shared_place place = place_of(to) + place_in_lines<CHUNKS>(row, chunk);
             if (from.k % 4 == 0)
                 copy_async_16(place, values, live ? 16 : 0);
             else
@@ -230,16 +242,17 @@ struct fma_shape {
         }
     }
 
-    static __device__ __forceinline__ void load(unsigned char *stage, const tile_job<float> &job, int k,
-                                                uint32_t thread)
+    __device__ __forceinline__ void load(int slot, int, int number) const
     {
-        load_rows(stage, job.a, job.pick, k, thread);
-        load_rows(stage + M * K * 4, job.b, {}, k, thread);
+        unsigned char *const stage = stages + slot * STAGE_BYTES;
+        load_rows(stage, todo.a, todo.pick, number * K, thread);
+        load_rows(stage + M * K * 4, todo.b, {}, number * K, thread);
     }
+    __device__ __forceinline__ void advance() {}
 
-    __device__ __forceinline__ void multiply(const unsigned char *stage, const tile_job<float> &,
-                                             uint32_t thread)
+    __device__ __forceinline__ void multiply(int slot)
     {
+        const unsigned char *const stage = stages + slot * STAGE_BYTES;
         for (uint32_t chunk = 0; chunk < CHUNKS; chunk++) {
             four b[4];
             COT_EACH (j, 4)
@@ -255,7 +268,7 @@ struct fma_shape {
     }
 
     /* Calls put(row, column, sum, sum of the next column) for rows and even columns within the shape. */
-    template <typename Put> __device__ __forceinline__ void store(uint32_t thread, Put put) const
+    template <typename Put> __device__ __forceinline__ void store(Put put) const
     {
         COT_EACH (i, 8)
             COT_EACH (pair, 2)
@@ -264,91 +277,91 @@ struct fma_shape {
     }
 };
 
-/* Computes a tile whose b begins at n, and leaves it in the shape's sums. `shared` is the team's, SHARED_BYTES, aligned
- * to 128. When it returns all copies have come and nobody reads `shared` any more. */
+/* Computes a tile, and leaves it in the shape's sums. `shared` is the team's, SHARED_BYTES, aligned to 128. When it returns all copies
+ * have come; others may still read the last stage, but none the one before it, whose slot it gives. The loop is written out over TURN
+ * stages, all of the ring or one. */
 template <typename Shape>
-COT_DEVICE void tile_run(Shape &shape, unsigned char *shared, const tile_job<typename Shape::Value> &job,
-                         const tile_team &team)
+COT_DEVICE int tile_run(Shape &shape, unsigned char *shared, const tile_job<typename Shape::Value> &job,
+                        const tile_team &team)
 {
-    const int depth = job.a.k;
-    constexpr int STAGES = Shape::STAGES, K = Shape::K;
-    const auto stage_of = [=](int k) { return shared + k / K % STAGES * Shape::STAGE_BYTES; };
-    shape.begin();
-    for (int k = 0; k < (STAGES - 1) * K; k += K) {
-        if (k < depth) shape.load(stage_of(k), job, k, team.thread);
+    constexpr int STAGES = Shape::STAGES, TURN = Shape::TURN, AHEAD = STAGES - 1;
+    static_assert(TURN == STAGES || TURN == 1, "whose slot is known");
+    const int stages = (job.a.k + Shape::K - 1) / Shape::K;
+    shape.begin(shared, job, team.thread);
+    COT_EACH (i, AHEAD) {
+        if (i < stages) shape.load(i, i, i);
         copy_async_commit();
     }
-    for (int k = 0; k < depth; k += K) {
-        COT_UNLESS(tile_wait_group) copy_async_wait<STAGES - 2>();
-        /* Everyone's copies of this part are there, and nobody reads the stage that is filled next. */
-        COT_UNLESS(tile_barrier) barrier_sync(team.barrier, Shape::THREADS);
-        const int next = k + (STAGES - 1) * K;
-        if (next < depth) shape.load(stage_of(next), job, next, team.thread);
-        copy_async_commit();
-        shape.multiply(stage_of(k), job, team.thread);
+    COT_ONE_BY_ONE
+    for (int first = 0; first < stages; first += TURN) {
+        COT_EACH (i, TURN) {
+            if (first + i >= stages) break;
+            const int slot = TURN == 1 ? first % STAGES : i, next = first + i + AHEAD;
+            COT_UNLESS(tile_wait_group) copy_async_wait<STAGES - 2>();
+            /* Everyone's copies of this part are there, and nobody reads the stage that is filled next. */
+            COT_UNLESS(tile_barrier) barrier_sync(team.barrier, Shape::THREADS);
+            if (next < stages) shape.load((slot + AHEAD) % STAGES, i + AHEAD, next);
+            copy_async_commit();
+            shape.multiply(slot);
+        }
+        shape.advance();
     }
     /* The last wait was for the last part's copies: the groups behind it are empty. */
-    COT_UNLESS(tile_last_barrier) barrier_sync(team.barrier, Shape::THREADS);
+    return (stages + STAGES - 2) % STAGES;
 }
 
 /* An engine: tiles of up to ROWS rows by columns_of(rows) columns, at least N. When all sums are there, compute calls begin(tag),
  * and what that returns as put(row, column, sum, sum of the next column) for even columns within the tile, and rows, some beyond
  * a's. `shared` is as tile_run's; before it is used again, the team meets at a barrier. */
-template <int MOST> struct mma_engine {
-    static_assert(MOST == mma_some::M || MOST == mma_many::M, "rows of the largest shape");
+struct mma_engine {
     using Value = uint16_t;
     using job = tile_job<Value>;
-    static constexpr int ROWS = MOST, N = mma_some::N, THREADS = 128, STAGES_BYTES = 65536, JOB_BYTES = 64,
-                         SHARED_BYTES = STAGES_BYTES + JOB_BYTES + MOST * 4;
-    static_assert(mma_many::SHARED_BYTES == STAGES_BYTES && mma_some::SHARED_BYTES == STAGES_BYTES &&
-                      mma_few::SHARED_BYTES < STAGES_BYTES && mma_many::M * mma_many::N * 4 <= STAGES_BYTES &&
-                      sizeof(job) <= JOB_BYTES && MOST <= THREADS,
+    static constexpr int ROWS = mma_some::M, N = mma_some::N, THREADS = 128,
+                         SHARED_BYTES = mma_least::SHARED_BYTES;
+    static_assert(mma_some::SHARED_BYTES <= SHARED_BYTES && mma_few::SHARED_BYTES <= SHARED_BYTES,
                   "one size of shared memory for all");
 
-    static __device__ __forceinline__ int columns_of(int rows)
+    static __device__ __forceinline__ constexpr int columns_of(int rows)
     {
-        return rows <= mma_some::M ? mma_some::N : mma_many::N;
+        return rows <= mma_least::M ? mma_least::N : rows <= mma_few::M ? mma_few::N : mma_some::N;
     }
 
     /* How a shape's sums lie. */
     struct sums {
+        const float *all;
         uint32_t down, columns, count; // warps below each other; a warp's columns in eights; a thread's sums
     };
 
-    template <int DOWN, int BLOCKS, int PAIRS, int DEPTH>
-    static __device__ __forceinline__ sums run(mma_shape<DOWN, BLOCKS, PAIRS, DEPTH> shape,
-                                               unsigned char *shared, const job &what, const tile_team &team)
+    template <int DOWN, int BLOCKS, int PAIRS, int DEPTH, int RING>
+    static __device__ __forceinline__ sums run(mma_shape<DOWN, BLOCKS, PAIRS, DEPTH, RING> shape,
+                                               unsigned char *shared, const job &todo, const tile_team &team)
     {
-        tile_run(shape, shared, what, team);
-        shape.keep(reinterpret_cast<float *>(shared), team.thread);
-        return {DOWN, 2 * PAIRS, shape.SUMS};
+        static_assert(shape.SUMS * THREADS * 4 <= shape.STAGE_BYTES, "sums lie in one slot");
+        const int slot = COT_EITHER(tile_sums_slot, tile_run(shape, shared, todo, team),
+                                    tile_run(shape, shared, todo, team) + 1) %
+                         RING;
+        float *const all = reinterpret_cast<float *>(shared + slot * shape.STAGE_BYTES);
+        shape.keep(all, team.thread);
+        return {all, DOWN, 2 * PAIRS, shape.SUMS};
     }
 
-    /* Registers are for sums: what is to be done, and which rows, lie in shared memory meanwhile, and the sums, too, pass through it in
-     * the end, each read by the thread that wrote it, so that what is done with one is there once in the code, not for every register. */
+    /* The sums pass through shared memory in the end, each read by the thread that wrote it, so that what is done with one is there once
+     * in the code, not for every register. */
     template <typename Begin>
     static __device__ __forceinline__ void compute(unsigned char *shared, const job &todo,
                                                    const tile_team &team, Begin begin)
     {
-        job *const what = reinterpret_cast<job *>(shared + STAGES_BYTES);
-        int32_t *const index = reinterpret_cast<int32_t *>(shared + STAGES_BYTES + JOB_BYTES);
-        if (team.thread == 0)
-            *what = {todo.a, rows_from(todo.b, todo.n), {index, todo.pick.gathered}, todo.n, todo.tag};
-        if (const int thread = static_cast<int>(team.thread);
-            todo.pick.gathered && thread < todo.a.rows && thread < MOST)
-            index[thread] = todo.pick.index[thread];
-        COT_UNLESS(tile_job_for_all) barrier_sync(team.barrier, THREADS);
-        const int rows = what->a.rows;
+        const int rows = todo.a.rows;
         sums s;
-        if (rows <= mma_few::M)
-            s = run(mma_few(), shared, *what, team);
-        else if (ROWS == mma_some::M || rows <= mma_some::M)
-            s = run(mma_some(), shared, *what, team);
-        else if constexpr (ROWS > mma_some::M)
-            s = run(mma_many(), shared, *what, team);
-        const auto put = begin(what->tag, what->n);
+        if (rows <= mma_least::M)
+            s = run(mma_least(), shared, todo, team);
+        else if (rows <= mma_few::M)
+            s = run(mma_few(), shared, todo, team);
+        else
+            s = run(mma_some(), shared, todo, team);
+        const auto put = begin(todo.tag, todo.n);
         const uint32_t lane = team.thread % 32, warp = team.thread / 32, beside = 4 / s.down;
-        const float *const mine = reinterpret_cast<const float *>(shared) + team.thread;
+        const float *const mine = s.all + team.thread;
         COT_ONE_BY_ONE
         for (uint32_t at = 0; at < s.count; at += 2) {
             const uint32_t half = at / 2 % 2, j = at / 4 % s.columns, i = at / 4 / s.columns;
@@ -360,26 +373,21 @@ template <int MOST> struct mma_engine {
 };
 
 /* 64 rows at a time: its sums are what threads have registers for. */
-template <int MOST> struct fma_engine {
+struct fma_engine {
     using Value = float;
     using job = tile_job<Value>;
-    static constexpr int ROWS = MOST, N = fma_shape::N, THREADS = 128, SHARED_BYTES = fma_shape::SHARED_BYTES;
+    static constexpr int ROWS = fma_shape::M, N = fma_shape::N, THREADS = 128,
+                         SHARED_BYTES = fma_shape::SHARED_BYTES;
 
-    static __device__ __forceinline__ int columns_of(int) { return fma_shape::N; }
+    static __device__ __forceinline__ constexpr int columns_of(int) { return fma_shape::N; }
 
     template <typename Begin>
     static __device__ __forceinline__ void compute(unsigned char *shared, const job &todo,
                                                    const tile_team &team, Begin begin)
     {
-        for (int m = 0; m < todo.a.rows; m += fma_shape::M) {
-            fma_shape shape;
-            job rest = job_from(todo, m);
-            rest.b = rows_from(todo.b, todo.n);
-            tile_run(shape, shared, rest, team);
-            const auto put = begin(todo.tag, todo.n);
-            shape.store(team.thread,
-                        [&](int row, int column, float v, float next) { put(m + row, column, v, next); });
-        }
+        fma_shape shape;
+        tile_run(shape, shared, todo, team);
+        shape.store(begin(todo.tag, todo.n));
     }
 };
 

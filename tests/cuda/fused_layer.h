@@ -31,8 +31,8 @@ static_assert(static_cast<int>(cot::activation::gelu) == COT_FFN_GELU &&
                   static_cast<int>(cot::activation::relu) == COT_FFN_RELU,
               "the same order");
 
-using mma_engine = cot::mma_engine<cot::FUSED_TILE_ROWS>;
-using fma_engine = cot::fma_engine<cot::FUSED_TILE_ROWS>;
+using mma_engine = cot::mma_engine;
+using fma_engine = cot::fma_engine;
 
 /* The operator over ranks of several devices. */
 template <typename Engine> void fused_sys(cot_cuda_fused call)

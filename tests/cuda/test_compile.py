@@ -14,9 +14,9 @@ CHECK, COMPILE = ROOT + "/tools/check_sass", ROOT + "/tools/compile_cuda"
 ARCHITECTURES = ("80", "90", "100", "120")
 
 
-def listing(lines, kernel="cot_cuda_fused_bf16"):
+def listing(lines, kernel="cot_cuda_fused_bf16", arch="90"):
     """As nvdisasm -c -hex prints it: of each line a label, or (stall, text)."""
-    out, at = [f".text.{kernel}:"], 0
+    out, at = [f"\t.target\tsm_{arch}", "", f".text.{kernel}:"], 0
     for line in lines:
         if isinstance(line, str):  # a label has a point, whatever stands before it
             out.append(line + ":" * (line.strip()[0] in ".$"))
@@ -74,6 +74,9 @@ REFUSED = {
     "four that a warp stores": [ZERO, (2, "STSM.16.M88.4 [R8], R28")],
     "eight": [ZERO, (2, "STG.E.ENL2.256 desc[UR4][R2.64], R8, R24")],
     "the larger of two of 64 bits": [(2, "CS2R.32 R31, SRZ"), (2, "DMNMX R4, R30, R6, PT")],
+    "a uniform register": [(2, "CS2UR UR4, SR_GLOBALTIMERLO"), (2, "UIADD3 UR6, UPT, UPT, UR5, 0x1, URZ")],
+    "a uniform register beside another": [(2, "CS2UR UR4, SRZ"), (2, "IADD3 R4, R5, UR4, RZ")],
+    "where, uniform": [(2, "CS2UR UR4, SRZ"), (2, "LDG.E R4, desc[UR4][R2.64]")],
     "a time": [(2, "CS2R R26, SR_GLOBALTIMERLO"), (2, "IADD3 R4, R26, R6, RZ")],
 }
 LET_BY = {
@@ -100,7 +103,6 @@ NOT_KNOWN = {  # each by its name
     "HMMA.SP.16832.F32.BF16 R4, R8, R12, R4, R20, 0x0": [(2, "HMMA.SP.16832.F32.BF16 R4, R8, R12, R4, R20, 0x0")],
     "HMMA.16816.F16 R4, R8, R12, R4": [(2, "HMMA.16816.F16 R4, R8, R12, R4")],
     "IMMA.16832.S8.S8 R4, R8, R12, R16": [(2, "IMMA.16832.S8.S8 R4, R8, R12, R16")],
-    "CS2UR UR4, SRZ": [(2, "CS2UR UR4, SRZ")],
     "STSM.8.M168.4 [R8], R28": [(2, "STSM.8.M168.4 [R8], R28")],
     "LDG.E.ENL2.256 R4, R8, desc[UR4][R2.64]": [(2, "LDG.E.ENL2.256 R4, R8, desc[UR4][R2.64]")],
     "REDG.E.ADD.F32x4.RN [R2.64], R4": [(2, "REDG.E.ADD.F32x4.RN [R2.64], R4")],
@@ -126,7 +128,20 @@ for word; do case "$word" in --create=*) : >"${word#--create=}" ;; esac; done
 NVDISASM = """#!/bin/sh
 [ "$1 $2" = "-c -hex" ] && cat '%s/code'
 """
-SOUND = [(2, "HMMA.16816.F32.BF16 R4, R8, R12, R28"), (2, "LDSM.16.M88.4 R4, [R8]"), (2, "LDGSTS.E.128 [R4], desc[UR8][R2.64]"), (9, "EXIT")]
+
+
+def loop(number, hmma, ldgsts, stages=1, more=0):
+    """A main loop with so many of them a stage."""
+    of_stage = [(2, "HMMA.16816.F32.BF16 R4, R8, R12, R28")] * hmma + [(2, "LDGSTS.E.128 [R4], desc[UR8][R2.64]")] * ldgsts + \
+        [(2, "LDSM.16.M88.4 R4, [R8]"), (2, "LDGDEPBAR")]
+    return [f".L_x_{number}", *(of_stage * stages), *[(2, "IADD3 R2, R2, R3, RZ")] * more, (2, f"@P0 BRA `(.L_x_{number})")]
+
+
+def loops(*those):
+    return [line for number, one in enumerate(those) for line in loop(100 + number, *one)] + [(9, "EXIT")]
+
+
+SOUND = loops((16, 9), (32, 10, 3), (32, 8))
 
 
 class Sass(unittest.TestCase):
@@ -140,13 +155,34 @@ class Sass(unittest.TestCase):
         for name, lines in REFUSED.items():
             done = self.check(listing(lines))
             self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), name + done.stderr)
-            self.assertRegex(done.stderr, "^check_sass: cot_cuda_fused_bf16: '.*CS2R.*' at [0-9a-f]+ is read [0-5] cycles later, which is "
+            self.assertRegex(done.stderr, "^check_sass: cot_cuda_fused_bf16: '.*CS2U?R.*' at [0-9a-f]+ is read [0-5] cycles later, which is "
                                           "sooner than 6: '.*' at [0-9a-f]+\n$", name)
 
     def test_let_by(self):
         for name, lines in LET_BY.items():
             done = self.check(listing(lines))
             self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""), name)
+
+    def test_loops(self):
+        """Held to a table: each that it has is there, no other is, and none takes more instructions a stage."""
+        with tempfile.NamedTemporaryFile("w") as table:
+            table.write("# of each\nkernel HMMA LDGSTS sm_80 sm_90\nk 16 9 29 30\nk 32 8 50 50\n")
+            table.flush()
+            for code, arch, said in ((((16, 9), (32, 8)), "90", ""), (((16, 9, 4, 3), (32, 8)), "90", ""),
+                                     (((16, 9, 4, 12), (32, 8)), "90", "the loop at 0000 with 16 HMMA and 9 LDGSTS a stage takes 30.25 "
+                                                                       "instructions a stage, at most 30"),
+                                     (((16, 9, 4, 8), (32, 8)), "80", "at most 29"),
+                                     (((16, 9),), "90", "there is no loop with 32 HMMA and 8 LDGSTS a stage"),
+                                     (((16, 9), (32, 8), (32, 10)), "90", "with 32 HMMA and 10 LDGSTS a stage is not in the table of loops"),
+                                     (((16, 9), (32, 8)), "100", "the table of loops has none for sm_100")):
+                # all of them in a loop of tasks, and what has no HMMA within one of them
+                lines = [".L_x_1", (2, "NOP"), *loops(*code)[:-1], (2, "@P1 BRA `(.L_x_1)"), (9, "EXIT")]
+                with tempfile.NamedTemporaryFile("w", suffix=".sass") as file:
+                    file.write(listing(lines, "k", arch))
+                    file.flush()
+                    done = subprocess.run([CHECK, "--loops", table.name, file.name], capture_output=True, text=True)
+                self.assertEqual(done.returncode, 1 if said else 0, done.stderr)
+                self.assertIn(said.replace("at 0000", "at 0010"), done.stderr)
 
     def test_not_known(self):
         """What might read or go anywhere is refused, wherever it stands."""
@@ -191,10 +227,10 @@ class Compile(unittest.TestCase):
             out.write(text)
         os.chmod(f"{self.at}/bin/{name}", 0o755)
 
-    def compile(self, code, *words, spilt=0, program=COMPILE, disassembler=True, release="13.0"):
+    def compile(self, code, *words, spilt=0, program=COMPILE, disassembler=True, release="13.0", arch="90"):
         """With a toolkit whose compiler and disassembler say this."""
         with open(f"{self.at}/code", "w") as out:
-            out.write(listing(code))
+            out.write(listing(code, arch=arch))
         self.tool("nvcc", NVCC % {"spilt": spilt, "at": self.at, "release": release})
         self.tool("fatbinary", FATBINARY)
         if disassembler:
@@ -205,10 +241,13 @@ class Compile(unittest.TestCase):
 
     def test_every_architecture(self):
         for arch in ARCHITECTURES:
-            done = self.compile(SOUND, "--one", "fused", arch, self.at)
+            done = self.compile(SOUND, "--one", "fused", arch, self.at, arch=arch)
             self.assertEqual((done.returncode, done.stderr), (0, ""), arch)
             os.remove(f"{self.at}/fused.sm_{arch}.told")
-            done = self.compile(SOUND + REFUSED["a sum of HMMA"], "--one", "fused", arch, self.at)
+            done = self.compile(SOUND[1:], "--one", "fused", arch, self.at, arch=arch)
+            self.assertEqual(done.returncode, 1, arch)
+            self.assertIn("check_sass: ", done.stderr)
+            done = self.compile(SOUND + REFUSED["a sum of HMMA"], "--one", "fused", arch, self.at, arch=arch)
             self.assertEqual(done.returncode, 1, arch)
             self.assertIn("is read 2 cycles later", done.stderr)
             self.assertFalse(os.path.exists(f"{self.at}/fused.sm_{arch}.told"))

@@ -263,30 +263,43 @@ static void a_replayed_routing_of_what_cannot_be_routed(void **)
     world_free(&w);
 }
 
-/* What a call reads and multiplies: each touched expert's weights once, a tile's rows once for each 64 columns, without a conflict
- * between banks, and of a tile's rows blocks of 16; as a form in H, I and the tiles, from which docs/DEVICE.md has its table. */
+/* What a call reads and multiplies: each touched expert's weights once (in the last part of a tile's columns the last of them for each that
+ * there is not), a tile's rows once for each part, without a conflict between banks, and as many rows as a shape has; as a form in H, I
+ * and the tiles, from which docs/DEVICE.md has its table. */
+static double columns_of(int rows)
+{
+    return rows > 32 ? 64 : 128;
+}
+
 static double copied_bytes(const cot_ffn_shape &s, const std::vector<int> &tile_rows)
 {
     const double value = s.type == COT_BF16 ? 2 : 4, h = static_cast<double>(s.hidden),
                  i = static_cast<double>(s.intermediate), up = s.activation == COT_FFN_SWIGLU ? 2 * i : i;
     double bytes = 0;
     for (const int rows : tile_rows)
-        bytes += value * (up * h + h * i + rows * (h * std::ceil(up / 64) + i * std::ceil(h / 64)));
+        for (const bool first : {true, false}) {
+            const double k = first ? h : i;
+            const double columns = columns_of(rows), parts = std::ceil((first ? up : h) / columns);
+            bytes += value * k * parts * (rows + (s.type == COT_BF16 ? columns : 64));
+        }
     return bytes;
 }
 
-static int block_rows(int rows)
+static int shape_rows(int rows)
 {
-    return (rows + 15) / 16 * 16;
+    return rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
 }
 
 static double multiplications(const cot_ffn_shape &s, const std::vector<int> &tile_rows)
 {
     const double h = static_cast<double>(s.hidden), i = static_cast<double>(s.intermediate), up = 2 * i;
-    const auto whole = [](double n) { return std::ceil(n / 64) * 64; };
+    const auto whole = [](double n, double by) { return std::ceil(n / by) * by; };
     double count = 0;
-    for (const int rows : tile_rows)
-        count += block_rows(rows) * (whole(up) * whole(h) + whole(h) * whole(i)) / (16 * 8 * 16);
+    for (const int rows : tile_rows) {
+        const double n = columns_of(rows);
+        count +=
+            shape_rows(rows) * (whole(up, n) * whole(h, 64) + whole(h, n) * whole(i, 64)) / (16 * 8 * 16);
+    }
     return count;
 }
 
@@ -299,18 +312,25 @@ struct Words {
     uint64_t tasks, updates, stores, barriers;
 };
 
-static Words words_of(const cot_ffn_shape &s, int32_t experts, int64_t tokens, uint64_t tiles)
+static Words words_of(const cot_ffn_shape &s, int32_t experts, int64_t tokens,
+                      const std::vector<int> &tile_rows)
 {
-    const auto parts = [](int64_t n) { return static_cast<uint64_t>(n + 63) / 64; };
+    const auto stages = [](int64_t k) { return static_cast<uint64_t>(k + 63) / 64; };
+    const auto parts = [&](int64_t columns) {
+        uint64_t count = 0;
+        for (const int rows : tile_rows)
+            count += static_cast<uint64_t>(std::ceil(static_cast<double>(columns) / columns_of(rows)));
+        return count;
+    };
     const cot::fused_cut gate = cot::gate_cut(tokens, experts, cot::routing::gated);
     const uint64_t gates = static_cast<uint64_t>(cot::fused_cut_tasks(gate)),
                    chunks = static_cast<uint64_t>(gate.chunks),
                    combines = static_cast<uint64_t>(
                        cot::fused_cut_tasks(cot::combine_cut(tokens, static_cast<int32_t>(s.hidden)))),
-                   up = tiles * parts(2 * s.intermediate), down = tiles * parts(s.hidden),
+                   tiles = tile_rows.size(), up = parts(2 * s.intermediate), down = parts(s.hidden),
                    tasks = gates + combines + up + down;
     return {tasks, 2 * tasks + tiles + 4 + tiles + 2 + chunks, tasks + tiles + 2 + chunks + tiles + 2,
-            2 * tasks + gates + chunks + up * (parts(s.hidden) + 2) + down * (parts(s.intermediate) + 2)};
+            2 * tasks + gates + chunks + up * stages(s.hidden) + down * stages(s.intermediate)};
 }
 
 static std::vector<int> tiles_of(const uint16_t *experts, size_t choices, size_t n)
@@ -359,7 +379,7 @@ static void what_a_call_reads(void **)
         assert_int_equal(r.counters.ldmatrix_conflicts + r.counters.copy_conflicts, 0);
         assert_true(r.counters.shared_accesses > 0);
         assert_int_equal(r.counters.shared_conflicts, 0);
-        const Words words = words_of(w.options.expert, 16, tokens, tiles.size());
+        const Words words = words_of(w.options.expert, 16, tokens, tiles);
         /* Beside the tasks: an end for each of two processors; four parties leave; news, what is owed and gated, a signal. */
         assert_int_equal(r.counters.atomic_updates, words.updates + 2 + 4);
         assert_int_equal(r.counters.atomic_stores, words.stores + 2 + 5 + 2 + 1 + 1 + 1);
@@ -399,10 +419,10 @@ static void what_a_call_reads(void **)
                              static_cast<double>(tokens) * 2048 * 8;
         int padding = 0;
         for (const int rows : tiles) {
-            assert_true(block_rows(rows) - rows <= 15);
-            padding += block_rows(rows) - rows;
+            assert_true(shape_rows(rows) - rows <= 15);
+            padding += shape_rows(rows) - rows;
         }
-        const Words words = words_of(olmoe, 64, static_cast<int64_t>(tokens), tiles.size());
+        const Words words = words_of(olmoe, 64, static_cast<int64_t>(tokens), tiles);
         const auto a_task = [&](uint64_t n) {
             return static_cast<double>(n) / static_cast<double>(words.tasks);
         };

@@ -121,7 +121,7 @@ static void waits_that_are_not_bounded(void **)
     world_free(&w);
 }
 
-/* FEW: one token, so that a rank's only packet has no rows. WIDE: of more than one part of 64 columns. */
+/* FEW: one token, so that a rank's only packet has no rows. WIDE: of more than one part of columns. */
 static void each_weakening_is_found(void **)
 {
     enum Layer_kind { PLAIN, REDUCED, FEW, WIDE };
@@ -159,10 +159,9 @@ static void each_weakening_is_found(void **)
         {"schedule_lanes_after_event", PLAIN},
         {"fabric_raise", PLAIN},
         {"fused_first_barrier", PLAIN},
-        {"tile_job_for_all", PLAIN},
         {"tile_wait_group", PLAIN},
         {"tile_barrier", PLAIN},
-        {"tile_last_barrier", PLAIN}};
+        {"tile_sums_slot", PLAIN}};
     struct draw draw = {test_seed(), 12, 0};
     struct world plain = world_of(variants[4], 11, &draw), few = world_of(variants[4], 1, &draw),
                  wide = world_of(variants[10], 11, &draw);

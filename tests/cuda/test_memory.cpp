@@ -52,25 +52,26 @@ static void touch(float *data, const float *fresh, int what)
         reinterpret_cast<uint16_t *>(shared)[1] = 1, data[0] = shared[0];
         break; // half of it was
     case 11:
-        cot::copy_async_16(shared + 62, data, 16);
+        cot::copy_async_16(cot::place_of(shared + 62), data, 16);
         break;
     case 12:
-        cot::copy_async_16(shared, data, 16), cot::copy_async_commit();
+        cot::copy_async_16(cot::place_of(shared), data, 16), cot::copy_async_commit();
         break; // ends without waiting
     case 13:
-        cot::copy_async_16(shared, fresh, 16);
+        cot::copy_async_16(cot::place_of(shared), fresh, 16);
         break;
     case 14:
-        cot::copy_async_16(shared + 1, data, 16);
+        cot::copy_async_16(cot::place_of(shared + 1), data, 16);
         break;
     case 15:
-        cot::copy_async_16(shared, data + 12, 16), cot::copy_async_wait<0>();
+        cot::copy_async_16(cot::place_of(shared), data + 12, 16), cot::copy_async_wait<0>();
         break; // never committed
     case 16:
-        cot::copy_async_16(shared, data + 12, 16), shared[0] = 1;
+        cot::copy_async_16(cot::place_of(shared), data + 12, 16), shared[0] = 1;
         break;
     case 17:
-        cot::copy_async_16(shared, fresh, 0), cot::copy_async_commit(), cot::copy_async_wait<0>();
+        cot::copy_async_16(cot::place_of(shared), fresh, 0), cot::copy_async_commit(),
+            cot::copy_async_wait<0>();
         data[0] = shared[3];
         break;
     }

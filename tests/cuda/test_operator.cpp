@@ -800,13 +800,19 @@ static void the_self_test(void **)
         const cot_cuda_probe layer = cot_cuda_self_test_layer(COT_BF16, i);
         if (cot_cuda_probe_run(&ready.found, cot_cuda_kind::fused, &layer, &options, 1, &error) != COT_OK)
             fail_msg("%s", error.message);
-        const uint64_t blocks = i ? (4 + 1) + 3 + 2 + 1 + (4 + 1) : (4 + 4 + 1) + (4 + 1) + 3 + 2 + 1 + 1,
-                       long_k = 320 / 16,
-                       short_k = 64 / 16, // of mma; columns in eights
-            up = i ? 576 / 8 * short_k : 64 / 8 * long_k, down = i ? 64 / 8 * long_k : 320 / 8 * short_k;
-        assert_int_equal(ready.device.last.counters.mma, blocks * (up + down));
+        const int up_columns = i ? 576 : 64, up_k = i ? 64 : 320, down_columns = i ? 64 : 320,
+                  down_k = i ? 320 : 64;
+        const std::vector<int> tiles = i ? std::vector<int>{64, 1, 33, 17, 15, 64, 1}
+                                         : std::vector<int>{64, 64, 1, 64, 1, 33, 17, 13, 1};
+        int mma = 0;
+        for (const int rows : tiles) {
+            const int blocks = rows <= 16 ? 1 : rows <= 32 ? 2 : 4, wide = rows > 32 ? 64 : 128;
+            const auto parts = [=](int columns) { return (columns + wide - 1) / wide; };
+            mma += blocks * wide / 8 * (parts(up_columns) * up_k + parts(down_columns) * down_k) / 16;
+        }
+        assert_int_equal(ready.device.last.counters.mma, mma);
     }
-    for (const char *mutant : {"tile_wait_group", "tile_barrier", "tile_last_barrier"})
+    for (const char *mutant : {"tile_wait_group", "tile_barrier", "tile_sums_slot"})
         for (const cot_cuda_kind kind : {cot_cuda_kind::fused, cot_cuda_kind::bulk}) {
             Ready ready(test_seed());
             ready.device.options.mutant = mutant;

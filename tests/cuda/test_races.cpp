@@ -216,9 +216,9 @@ static void copies(float *out, const float *in)
 {
     char *const to = static_cast<char *>(cot::shared_memory());
     const unsigned t = threadIdx.x, threads = blockDim.x;
-    cot::copy_async_16(to + 16 * t, in + 4 * t, 16);
+    cot::copy_async_16(cot::place_of(to + 16 * t), in + 4 * t, 16);
     cot::copy_async_commit();
-    cot::copy_async_16(to + 16 * (threads + t), in + 4 * (threads + t), 8);
+    cot::copy_async_16(cot::place_of(to + 16 * (threads + t)), in + 4 * (threads + t), 8);
     cot::copy_async_commit();
     COT_EITHER(copies_wait, cot::copy_async_wait<1>(), cot::copy_async_wait<2>());
     COT_UNLESS(copies_barrier) __syncthreads();
@@ -231,7 +231,7 @@ static void copies(float *out, const float *in)
 static void copied_source(float *out, float *in)
 {
     const unsigned t = threadIdx.x;
-    cot::copy_async_16(&shared()[4 * t], in + 4 * t, 16);
+    cot::copy_async_16(cot::place_of(&shared()[4 * t]), in + 4 * t, 16);
     cot::copy_async_commit();
     COT_UNLESS(source_wait) cot::copy_async_wait<0>();
     in[4 * t] = 0;
@@ -244,12 +244,12 @@ static void copied_own(float *out, float *in)
 {
     const unsigned t = threadIdx.x;
     in[4 * t] = 1;
-    cot::copy_async_16(&shared()[4 * t], in + 4 * t, 16);
+    cot::copy_async_16(cot::place_of(&shared()[4 * t]), in + 4 * t, 16);
     cot::copy_async_commit();
     COT_UNLESS(own_source_wait) cot::copy_async_wait<0>();
     in[4 * t] = 2;
     cot::copy_async_wait<0>();
-    cot::copy_async_16(&shared()[4 * t], in + 4 * t, 16);
+    cot::copy_async_16(cot::place_of(&shared()[4 * t]), in + 4 * t, 16);
     cot::copy_async_commit();
     COT_UNLESS(own_source_last_wait) cot::copy_async_wait<0>();
     cot::store_relaxed<scope::gpu>(reinterpret_cast<unsigned *>(in + 4 * t), 3u);
@@ -263,7 +263,7 @@ static void refilled(float *out, const float *in)
     const unsigned t = threadIdx.x;
     float sum = 0;
     for (int round = 0; round < 2; round++) {
-        cot::copy_async_16(&shared()[4 * t], in + 4 * t, 16);
+        cot::copy_async_16(cot::place_of(&shared()[4 * t]), in + 4 * t, 16);
         cot::copy_async_commit();
         cot::copy_async_wait<0>();
         __syncthreads();

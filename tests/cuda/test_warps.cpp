@@ -191,10 +191,10 @@ static void matrices(uint32_t *out, int stride)
         to[t * static_cast<unsigned>(stride) / 2 + i] = static_cast<uint16_t>(t * 8 + i);
     COT_UNLESS(matrices_sync) __syncwarp();
     uint32_t r[4];
-    const char *row = static_cast<const char *>(cot::shared_memory()) + static_cast<int>(t) * stride;
-    cot::load_matrix_x4(r, row);
+    char *const row = static_cast<char *>(cot::shared_memory()) + static_cast<int>(t) * stride;
+    cot::load_matrix_x4(r, cot::place_of(row));
     for (unsigned i = 0; i < 4; i++) out[4 * t + i] = r[i];
-    cot::load_matrix_x4_transposed(r, row);
+    cot::load_matrix_x4_transposed(r, cot::place_of(row));
     for (unsigned i = 0; i < 4; i++) out[128 + 4 * t + i] = r[i];
 }
 

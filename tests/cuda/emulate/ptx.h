@@ -71,11 +71,20 @@ COT_DEVICE void barrier_arrive(int number, int threads)
     emulate::barrier_arrive(number, threads);
 }
 
-COT_DEVICE void copy_async_16(void *shared, const void *global, int live)
+COT_DEVICE shared_place place_of(void *shared)
+{
+    return static_cast<unsigned char *>(shared);
+}
+COT_DEVICE shared_place kept(shared_place place)
+{
+    return place;
+}
+
+COT_DEVICE void copy_async_16(shared_place shared, const void *global, int live)
 {
     emulate::copy_async(shared, global, 16, static_cast<uint32_t>(live));
 }
-COT_DEVICE void copy_async_4(void *shared, const void *global, int live)
+COT_DEVICE void copy_async_4(shared_place shared, const void *global, int live)
 {
     emulate::copy_async(shared, global, 4, static_cast<uint32_t>(live));
 }
@@ -93,11 +102,11 @@ COT_DEVICE void prefetch(const void *p)
     emulate::prefetch(p);
 }
 
-COT_DEVICE void load_matrix_x4(uint32_t (&registers)[4], const void *row)
+COT_DEVICE void load_matrix_x4(uint32_t (&registers)[4], shared_place row)
 {
     emulate::load_matrix(registers, row, 4, false);
 }
-COT_DEVICE void load_matrix_x4_transposed(uint32_t (&registers)[4], const void *row)
+COT_DEVICE void load_matrix_x4_transposed(uint32_t (&registers)[4], shared_place row)
 {
     emulate::load_matrix(registers, row, 4, true);
 }
@@ -106,10 +115,6 @@ COT_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
     emulate::mma_m16n8k16(d, a, b, d);
 }
 
-COT_DEVICE uint32_t hidden(uint32_t value)
-{
-    return value;
-}
 COT_DEVICE uint64_t global_timer()
 {
     return emulate::globaltimer();
