@@ -56,7 +56,7 @@ constexpr int FUSED_TILE_ROWS = 64, FUSED_TEAM = 128, FUSED_THREADS = 192, FUSED
 constexpr int FUSED_CHUNK =
     16; // tokens that are gated, or combined, together, where there are many; rows of a REPLY
 constexpr int FUSED_RANKS_MOST = 64, FUSED_EXPERTS_MOST = 960;
-constexpr int PHASE_DISPATCH = 0, PHASE_COMBINE = 1, PHASE_METADATA = 3, PHASES = 5; // cot_phase
+constexpr int PHASE_DISPATCH = 0, PHASE_COMBINE = 1, PHASE_METADATA = 3, PHASES = 6; // cot_phase
 
 /* Whose routing counts: the gate's; the one that is given, without a gate; that one, though the gate computes its own. */
 enum class routing : int32_t { gated, given, replayed };
