@@ -79,9 +79,21 @@ static void agrees(int m, int n, int k, unsigned blocks, uint64_t seed)
 
 static void every_tail(void **)
 {
-    static const int shapes[][3] = {{1, 1, 8},     {64, 64, 64},   {65, 63, 72},  {17, 40, 24},
-                                    {40, 24, 40},  {3, 130, 8},    {70, 5, 328},  {33, 31, 136},
-                                    {65, 130, 40}, {128, 127, 32}, {129, 72, 104}};
+    static const int shapes[][3] = {{1, 1, 8},
+                                    {64, 64, 64},
+                                    {65, 63, 72},
+                                    {17, 40, 24},
+                                    {40, 24, 40},
+                                    {3, 130, 8},
+                                    {70, 5, 328},
+                                    {33, 31, 136},
+                                    {65, 130, 40},
+                                    {128, 127, 32},
+                                    {129, 72, 104},
+                                    /* each shape in more turns than one of a loop over all slots */
+                                    {13, 5, 584},
+                                    {31, 9, 456},
+                                    {50, 6, 968}};
     uint64_t seed = 0;
     for (const auto &s : shapes)
         agrees(s[0], s[1], s[2], 1 + static_cast<unsigned>(seed % 2), seed + 1), seed++;
