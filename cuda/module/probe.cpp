@@ -336,14 +336,15 @@ static const int64_t self_test_calls[COT_CUDA_SELF_TESTS][6] = {{129, 65, 33, 17
 
 cot_cuda_probe cot_cuda_self_test_layer(cot_dtype type, int number)
 {
-    /* What a tile has under way, and 8 values more: so there are tails in every dimension, too. */
-    const int64_t ring = type == COT_BF16 ? cot::FUSED_BF16_RING : cot::FUSED_F32_RING;
+    /* Twice what a tile has under way, so that its loop comes around to places that it has moved on, and 8 values more: so there are
+     * tails in every dimension, too. */
+    const int64_t wide = 2 * (type == COT_BF16 ? cot::FUSED_BF16_RING : cot::FUSED_F32_RING) + 8;
     cot_cuda_probe probe = {};
     cot_ffn_shape *const s = &probe.expert;
     s->type = type;
     s->up = s->down = cot_format_of(s->type);
-    s->hidden = number ? 24 : ring + 8;
-    s->intermediate = number ? ring + 8 : 24;
+    s->hidden = number ? 24 : wide;
+    s->intermediate = number ? wide : 24;
     if (number) probe.shared = *s;
     probe.shared_gated = number != 0;
     probe.calls = self_test_calls[number];

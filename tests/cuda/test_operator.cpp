@@ -800,8 +800,8 @@ static void the_self_test(void **)
         const cot_cuda_probe layer = cot_cuda_self_test_layer(COT_BF16, i);
         if (cot_cuda_probe_run(&ready.found, cot_cuda_kind::fused, &layer, &options, 1, &error) != COT_OK)
             fail_msg("%s", error.message);
-        const int up_columns = i ? 576 : 64, up_k = i ? 64 : 320, down_columns = i ? 64 : 320,
-                  down_k = i ? 320 : 64;
+        const int up_columns = i ? 2 * 520 : 2 * 24, up_k = i ? 64 : 576, down_columns = i ? 24 : 520,
+                  down_k = i ? 576 : 64; // k in whole stages
         const std::vector<int> tiles = i ? std::vector<int>{64, 1, 33, 17, 15, 64, 1}
                                          : std::vector<int>{64, 64, 1, 64, 1, 33, 17, 13, 1};
         int mma = 0;
