@@ -82,7 +82,7 @@ typedef struct cot_load_test_report {
     /* Of a trace with hash ids, of completed requests: blocks of prompts that the server computed, though a request before had
      * them; and those that none had. */
     int64_t lost_blocks, novel_blocks;
-    /* Who computed completed requests, where each answer's head names its worker (X-Worker): how many workers were named, and tokens
+    /* Who computed completed requests, where each answer's head names its worker (X-Worker), or else each of several URLs is one: how many there were, and tokens
      * computed (of prompts but for cached ones, and of answers) by the one that has most, over the mean. 0: not every answer told. */
     int64_t workers;
     double busiest_over_mean;

@@ -46,8 +46,8 @@ typedef uint64_t cot_sym; // offset into every rank's heap
 /* What part of a program a rank is at, for messages. X(NAME, "name") */
 #define COT_STAGE_LIST(X)                                                                                    \
     X(NONE, "")                                                                                              \
-    X(LOADING, "loading") X(IDLE, "between steps") X(LAYER, "layer") X(LOGITS, "logits")                     \
-        X(MOVING, "moving experts")
+    X(LOADING, "loading")                                                                                    \
+    X(IDLE, "between steps") X(LAYER, "layer") X(LOGITS, "logits") X(MOVING, "moving experts")
 
 typedef enum cot_stage {
 #define COT_STAGE_ENUM(name, text) COT_STAGE_##name,

@@ -10,7 +10,8 @@ enum { MOST_TOKENS = 16 << 20, MOST_HASH_ID = 1 << 28 };
 
 static bool is_in(const json_t *number, json_int_t least, json_int_t most)
 {
-    return json_is_integer(number) && json_integer_value(number) >= least && json_integer_value(number) <= most;
+    return json_is_integer(number) && json_integer_value(number) >= least &&
+           json_integer_value(number) <= most;
 }
 
 /* NULL, or what is wrong. */
@@ -18,7 +19,8 @@ static const char *add_ids(cot_load_test_ids *list, const json_t *ids)
 {
     const size_t had = list->count;
     void *grown = list->ids;
-    if (!cot_grow(&grown, &list->room, had + json_array_size(ids) + 1, sizeof *list->ids)) return "out of memory";
+    if (!cot_grow(&grown, &list->room, had + json_array_size(ids) + 1, sizeof *list->ids))
+        return "out of memory";
     list->ids = grown;
     for (size_t i = 0; i < json_array_size(ids); i++) {
         const json_t *const id = json_array_get(ids, i);
@@ -34,8 +36,10 @@ static const char *add_ids(cot_load_test_ids *list, const json_t *ids)
 const char *cot_load_test_read_line(cot_load_test_line *line, cot_load_test_ids *list, const char *text)
 {
     json_t *const row = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
-    const json_t *const at = json_object_get(row, "timestamp"), *const input = json_object_get(row, "input_length"),
-                        *const output = json_object_get(row, "output_length"), *const ids = json_object_get(row, "hash_ids");
+    const json_t *const at = json_object_get(row, "timestamp"),
+                        *const input = json_object_get(row, "input_length"),
+                        *const output = json_object_get(row, "output_length"),
+                        *const ids = json_object_get(row, "hash_ids");
     const char *wrong = NULL;
     *line = (cot_load_test_line){.first_block = list->count, .blocks = json_array_size(ids)};
     if (!json_is_object(row))
@@ -46,8 +50,9 @@ const char *cot_load_test_read_line(cot_load_test_line *line, cot_load_test_ids 
         wrong = "input_length is not 1 to 16777216";
     else if (!is_in(output, 0, MOST_TOKENS))
         wrong = "output_length is not 0 to 16777216";
-    else if (ids && (!json_is_array(ids) || (json_int_t)line->blocks != (json_integer_value(input) + COT_LOAD_TEST_HASHED - 1) /
-                                                                            COT_LOAD_TEST_HASHED))
+    else if (ids && (!json_is_array(ids) ||
+                     (json_int_t)line->blocks !=
+                         (json_integer_value(input) + COT_LOAD_TEST_HASHED - 1) / COT_LOAD_TEST_HASHED))
         wrong = "hash_ids are not one for each 512 tokens of input_length";
     else
         wrong = add_ids(list, ids);

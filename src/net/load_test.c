@@ -39,7 +39,7 @@ typedef struct asked {
     double *itl;                                                // of its events but the first
     size_t itl_room;
     bool done, finished;
-    char worker[128];   // whom the answer's head names; "": nobody
+    char worker[128];   // whom the answer's head names, or its URL of several; "": nobody
     char failure[128];  // "" so far
     char refusal[2048]; // what a server says that does not stream
     size_t refusal_bytes;
@@ -240,12 +240,16 @@ static void send_next(test *t)
     *a = (asked){.test = t, .index = index, .input_tokens = -1, .output_tokens = -1};
     a->sse.on_event = on_event;
     a->sse.context = a;
+    const size_t server = index % t->client_count;
+    if (t->client_count > 1)
+        snprintf(a->worker, sizeof a->worker, "%s",
+                 server ? t->options->more_urls[server - 1] : t->options->url);
     cot_http_field fields[2];
     char bearer[1024];
     const size_t count = fields_of(fields, bearer, sizeof bearer, t->options);
     a->sent_ns = cot_now_ns();
-    if (cot_http_client_send(t->clients[index % t->client_count], "POST", cot_load_test_path(t->options),
-                             fields, count, body, strlen(body), &answer, a, NULL, NULL)) {
+    if (cot_http_client_send(t->clients[server], "POST", cot_load_test_path(t->options), fields, count, body,
+                             strlen(body), &answer, a, NULL, NULL)) {
         t->out_of_memory = true;
         free_asked(a);
     } else {

@@ -42,6 +42,12 @@ class Loads(unittest.TestCase):
             text = run(server.url, "-n", 12, "--input-tokens", 33, "--output-tokens", 7).stdout
         self.assertEqual((got["workers"], got["busiest_over_mean"]), (3, 1.5))
         self.assertIn("workers      3, tokens computed by the busiest 1.500 of the mean\n", text)
+        with Server(fewer=3) as slow, Server() as server:  # of several URLs each is a worker, unless an answer says more
+            got = self.measure(server, slow.url, "-n", 6, "--input-tokens", 16, "--output-tokens", 8)
+        self.assertEqual((got["workers"], got["busiest_over_mean"]), (2, 16 / 14.5))  # 8 of 16 cached, 8 or 5 answered
+        with Server(workers=("a",)) as one, Server(workers=("a", "b")) as server:  # URLs in turn, a: 3 of 4
+            got = self.measure(server, one.url, "-n", 4)
+        self.assertEqual((got["workers"], got["busiest_over_mean"]), (2, 1.5))
         for workers in (("a", None, "a"), ()):  # not each answer tells
             with Server(workers=workers) as server:
                 got = self.measure(server, "-n", 4)
