@@ -153,7 +153,7 @@ static void test_fabrics(void **state)
     memcpy(threads, c.out, sizeof threads);
     size_t tables = 0;
     for (const char *at = threads; (at = strstr(at, "\"bytes\": [")); at++) tables++;
-    assert_int_equal(tables, 2 * 5);
+    assert_int_equal(tables, 2 * 6); // one a phase
     assert_non_null(strstr(threads, "\"decode_tokens\": 8"));
     setenv("fabric", "processes", 1);
     capture_shell(&c, told);
