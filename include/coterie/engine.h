@@ -187,6 +187,43 @@ typedef enum cot_move_outcome {
 /* Names of outcomes [COT_MOVE_OUTCOMES], NULL at the end. Constant. */
 const char *const *cot_engine_move_outcomes(void);
 
+typedef struct cot_engine_moves_options {
+    double share;       /* of the median step that chunks may take, above 0, at most 1 */
+    double bytes_per_s; /* where not 0 a rank sends, and is sent, so much of experts in place of a share */
+} cot_engine_moves_options;
+void cot_engine_moves_options_init(cot_engine_moves_options *options); /* a share of 0.02 */
+
+/* Experts go where the placement `to` has them while the engine serves: ranks that lack one get a copy of it from a rank that has it,
+ * in chunks behind steps, and the copy is used once it is whole and compared; replicas that `to` has not are dropped. Which slots
+ * of a rank `to` says does not matter. A rank that is to get an expert needs a free slot in the layer for it, beside those that are in
+ * use then: with one more than `to` needs on every rank nothing is left undone. No text changes, where combine is "exact". What
+ * cannot be moved stays where it is, and serving goes on.
+ *
+ * cot_engine_step, cot_engine_run do the work, behind each step; with no requests left a step does nothing else, so call it until
+ * cot_engine_get_moves says that they are over. Steps may allocate meanwhile. Between two steps. Errors, nothing has begun then:
+ * INVALID_ARGUMENT: options, a placement of another model or group, or one that routing or tables do not allow; moves are under way;
+ * from within a callback; MALFORMED: the placement; UNSUPPORTED: layers share experts; OUT_OF_MEMORY; PEER_FAILED. `name` is the placement's
+ * in messages. */
+cot_status cot_engine_move_experts(cot_engine *engine, const cot_expert_map *to, const char *name,
+                                   const cot_engine_moves_options *options, uint64_t *id, cot_error *error);
+
+/* How far experts have moved: the last moves that were asked for. */
+typedef struct cot_engine_moves {
+    uint64_t id; /* from 1; 0: none were asked for yet */
+    bool over;
+    int64_t copies, copied; /* replicas that are to be made; that were */
+    int64_t drops, dropped; /* that the placement in force has too much; that were dropped */
+    int64_t given_up[COT_MOVE_OUTCOMES];
+    uint64_t bytes, chunks; /* that were sent, again too; */
+    int64_t epochs;         /* placements that followed one another */
+    int64_t ns;             /* that all this took beside steps */
+} cot_engine_moves;
+/* Thread-safe, and cheap. */
+void cot_engine_get_moves(cot_engine *engine, cot_engine_moves *moves);
+/* The moves of that number end: copies that are whole and published stay, others are given up. Between two steps. Errors:
+ * NOT_FOUND (there are none of that number, or they are over), PEER_FAILED. */
+cot_status cot_engine_cancel_moves(cot_engine *engine, uint64_t id, cot_error *error);
+
 /* From now on `events` are told, in place of others; copied. NULL: nobody is. */
 void cot_engine_watch_cache(cot_engine *engine, const cot_cache_events *events);
 /* Tells on_stored of all blocks that are there, each after the one before it. Errors: OUT_OF_MEMORY, before any is told. */
@@ -198,7 +235,7 @@ cot_status cot_engine_cancel(cot_engine *engine, uint64_t id, cot_error *error);
 
 /* One step: admits the requests that fit, runs the next tokens of those that are under way, tells what came of
  * it. `*left` counts the requests that are not over yet; with none of them a step looks whether the ranks are alive, and
- * does nothing else. Allocates nothing. Errors: IO (the model's file was cut off), TIMED_OUT, PEER_FAILED: the engine must
+ * does nothing else. Allocates nothing, but while experts move. Errors: IO (the model's file was cut off), TIMED_OUT, PEER_FAILED: the engine must
  * be closed, and requests that are not over are told no more. INVALID_ARGUMENT, from within a callback, changes nothing. */
 cot_status cot_engine_step(cot_engine *engine, size_t *left, cot_error *error);
 

@@ -4,6 +4,7 @@
 #include "coterie/predict.h"
 #include "engine/group.h"
 #include "engine/loop.h"
+#include "engine/migrate.h"
 #include "engine/sampler.h"
 #include "placement/epoch.h"
 
@@ -30,6 +31,15 @@ typedef struct cot_placing {
     int32_t *held; // [MoE layers][P * slots] the expert whose weights a slot has; -1: none
 } cot_placing;
 
+/* Experts on their way from rank to rank. */
+typedef struct cot_moving {
+    bool under_way;
+    int64_t timeout_ns;
+    cot_migrate migrate; // while under way
+    cot_migrate_budget budget;
+    cot_engine_moves told; // by the mutex of cot_placing: other threads read it
+} cot_moving;
+
 struct cot_engine {
     cot_checkpoint *checkpoint;
     const cot_config *config;
@@ -43,6 +53,7 @@ struct cot_engine {
     int32_t *moe_layer;       // [MoE layers]
     cot_expert_layout layout; // of those over the ranks, at first
     cot_placing placing;
+    cot_moving moving;
     cot_predictor *tables; // by whose groups experts sit, in every epoch; NULL: there are none
     int32_t first_table;   // the layer of tables that is the first MoE layer
     cot_replay replay;     // where the options give routing
@@ -63,12 +74,21 @@ void cot_placing_close(cot_placing *placing);
 /* The executor's `place`; context is the engine. Errors: INVALID_ARGUMENT: those of cot_expert_changes_check; a slot that does not
  * hold the expert's weights; what drawn routing, s-moe or its tables do not allow. UNSUPPORTED: layers share experts. */
 cot_status cot_engine_place(void *context, const int32_t *words, int64_t count, cot_error *error);
+/* What else a layout has to be, in every epoch: as drawn routing, s-moe, tables want it. Errors: INVALID_ARGUMENT. */
+cot_status cot_placing_check(const cot_engine *engine, const cot_expert_layout *layout, cot_error *error);
 /* Chunks of experts go, as cot_engine_group_copy has it. A slot holds what it gets once the last chunk of it has come as it was sent, for whoever
  * asks for all of them one after the other. Between two steps. Errors: INVALID_ARGUMENT: no such slot, one to copy to that is in use, one to copy
  * from that holds another expert; UNSUPPORTED: layers share experts; those of ranks that could not take a chunk, whose verdicts say
  * so; TIMED_OUT, PEER_FAILED. */
 cot_status cot_engine_copy(cot_engine *engine, const cot_runner_chunk *chunk, int64_t count,
                            cot_runner_verdict *verdict, cot_error *error);
+
+/* The executor's `between`; context is the engine: moves go on by one command, as far as their share of step_ns goes. Errors:
+ * TIMED_OUT, PEER_FAILED. */
+cot_status cot_moving_go_on(void *context, int64_t step_ns, cot_error *error);
+void cot_moving_close(cot_moving *moving);
+/* A status that ends the group gets the copy that is under way added to its message. Returns it. */
+cot_status cot_moving_explain(const cot_engine *engine, cot_status status, cot_error *error);
 
 /* Bytes of weights and KV that a step with this routing ([MoE layers][step_tokens][K]) had to read, each once: matrices
  * as they are packed, int8's with their scales, biases of networks, and keys and values as they are stored, of the

@@ -40,6 +40,9 @@ typedef struct cot_executor {
     cot_status (*place)(void *context, const int32_t *words, int64_t count, cot_error *error);
     /* There is nothing to run: is the executor alive? NULL: it is. */
     cot_status (*idle)(void *context, cot_error *error);
+    /* What the executor does between two steps of its own accord; the step behind it took step_ns, 0: there was none. An error is
+     * the executor's end. NULL: nothing. */
+    cot_status (*between)(void *context, int64_t step_ns, cot_error *error);
     /* Tells listeners what no answer holds, of requests that have not ended: routing of all spans; logits, of which the span's
      * begin with the step's row number `row`. NULL: there is none. */
     void (*tell_routing)(void *context, const cot_step *step, cot_request_state *const *by_row);

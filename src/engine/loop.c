@@ -307,10 +307,13 @@ cot_status cot_loop_step(cot_loop *l, size_t *left, cot_error *error)
     l->inside = true;
     set_target(l);
     admit(l);
-    if (l->scheduler.active_count)
+    const bool had_work = l->scheduler.active_count > 0;
+    if (had_work)
         status = run_step(l, error);
     else if (l->executor.idle)
         status = l->executor.idle(l->executor.context, error);
+    if (status == COT_OK && l->executor.between)
+        status = l->executor.between(l->executor.context, had_work ? l->last_step_ns : 0, error);
     l->failed = status != COT_OK;
     cot_scheduler_sweep(&l->scheduler);
     l->inside = false;

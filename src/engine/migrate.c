@@ -220,6 +220,7 @@ static void send_chunks(cot_migrate *m, cot_migrate_command *command, int64_t by
         move->state = COT_MIGRATE_COPYING;
         move->asked = true;
         m->bytes += (uint64_t)move->chunk.bytes;
+        m->chunks++;
         m->chunk[command->chunks++] = move->chunk;
     }
 }

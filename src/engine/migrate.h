@@ -93,7 +93,7 @@ typedef struct cot_migrate {
     uint8_t *changed;       // [E]
     /* What was to be done, and what became of it. */
     int64_t copies, copied, drops, dropped, epochs, gone[COT_MOVE_OUTCOMES];
-    uint64_t bytes;
+    uint64_t bytes, chunks;
 } cot_migrate;
 
 /* From `now` to where `to` has experts, two layouts of the same sizes; which slots of a rank `to` says does not matter. Close either

@@ -144,6 +144,7 @@ static cot_status start(cot_engine *e, cot_engine_resolved *options, cot_error *
     if (status == COT_OK) status = open_attention_scratch(e, error);
     if (status == COT_OK) status = cot_placing_open(&e->placing, &e->layout, error);
     if (status != COT_OK) return status;
+    e->moving.timeout_ns = given->group.timeout_ns;
     cot_engine_group_options group = {.runner = e->runner,
                                       .ranks = given->group.ranks,
                                       .threads = e->info.threads,
@@ -249,6 +250,7 @@ void cot_engine_close(cot_engine *e)
     cot_arena_close(&e->attention);
     cot_embedding_close(&e->whole.embedding);
     cot_checkpoint_close(e->checkpoint);
+    cot_moving_close(&e->moving);
     cot_placing_close(&e->placing);
     cot_expert_layout_free(&e->layout);
     cot_predictor_close(e->tables);

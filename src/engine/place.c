@@ -61,8 +61,7 @@ static cot_status check_held(const cot_placing *p, const int32_t *words, int64_t
     return COT_OK;
 }
 
-/* What else a layout has to be, in every epoch. */
-static cot_status check_layout(const cot_engine *e, const cot_expert_layout *layout, cot_error *error)
+cot_status cot_placing_check(const cot_engine *e, const cot_expert_layout *layout, cot_error *error)
 {
     const cot_pipeline *pipeline = &e->runner.pipeline;
     cot_status status = COT_OK;
@@ -88,7 +87,7 @@ cot_status cot_engine_place(void *context, const int32_t *words, int64_t count, 
     if (status == COT_OK) status = check_held(p, words, count, error);
     if (status != COT_OK) return status;
     cot_expert_epoch_follow(next, now, words, count);
-    status = check_layout(e, &next->layout, error);
+    status = cot_placing_check(e, &next->layout, error);
     if (status == COT_OK) status = cot_engine_group_place(e->group, words, count, error);
     if (status != COT_OK) return status;
     pthread_mutex_lock(&p->mutex);

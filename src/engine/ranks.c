@@ -115,7 +115,7 @@ static cot_status run_step(void *context, const cot_step *step, cot_request_stat
     cot_step_result *result = &e->ranks.result;
     const int64_t began_ns = cot_now_ns();
     const cot_status status = cot_engine_group_step(e->group, step, result, error);
-    if (status != COT_OK) return status;
+    if (status != COT_OK) return cot_moving_explain(e, status, error);
     *answer = (cot_executor_answer){.ns = cot_now_ns() - began_ns,
                                     .span = e->ranks.came,
                                     .experts = result->own_experts,
@@ -131,7 +131,8 @@ static cot_status run_step(void *context, const cot_step *step, cot_request_stat
 
 static cot_status look_at_ranks(void *context, cot_error *error)
 {
-    return cot_engine_group_check(((cot_engine *)context)->group, error);
+    const cot_engine *e = context;
+    return cot_moving_explain(e, cot_engine_group_check(e->group, error), error);
 }
 
 /* ---- what is told ---- */
@@ -193,8 +194,8 @@ cot_status cot_ranks_open(cot_executor *executor, cot_engine *e, cot_error *erro
     ranks->token_experts = calloc(routed, sizeof *ranks->token_experts);
     ranks->token_weights = calloc(routed, sizeof *ranks->token_weights);
     ranks->touched = calloc((size_t)c->gate.experts + 1, sizeof *ranks->touched);
-    *executor =
-        (cot_executor){e, accepts, run_step, cot_engine_place, look_at_ranks, tell_routing, tell_logits};
+    *executor = (cot_executor){
+        e, accepts, run_step, cot_engine_place, look_at_ranks, cot_moving_go_on, tell_routing, tell_logits};
     if (s->logits && s->candidates && s->counts && ranks->came && ranks->top && ranks->token_experts &&
         ranks->token_weights && ranks->touched)
         return COT_OK;

@@ -1,0 +1,190 @@
+/* Experts that move while an engine serves: the protocol's commands (migrate.h) are given to the group, between steps. */
+#include "base/clock.h"
+#include "base/error.h"
+#include "engine/engine_state.h"
+#include "engine/tables.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { TRIES = 3 }; // of a chunk
+
+void cot_engine_moves_options_init(cot_engine_moves_options *options)
+{
+    *options = (cot_engine_moves_options){.share = 0.02};
+}
+
+/* ---- what is told ---- */
+
+static void tell(cot_engine *e, int64_t ns, bool over)
+{
+    cot_moving *moving = &e->moving;
+    const cot_migrate *m = &moving->migrate;
+    cot_engine_moves *told = &moving->told;
+    pthread_mutex_lock(&e->placing.mutex);
+    *told = (cot_engine_moves){.id = told->id,
+                               .over = over,
+                               .copies = m->copies,
+                               .copied = m->copied,
+                               .drops = m->drops,
+                               .dropped = m->dropped,
+                               .bytes = m->bytes,
+                               .chunks = m->chunks,
+                               .epochs = m->epochs,
+                               .ns = told->ns + ns};
+    memcpy(told->given_up, m->gone, sizeof told->given_up);
+    pthread_mutex_unlock(&e->placing.mutex);
+    if (!over) return;
+    cot_migrate_close(&moving->migrate);
+    moving->under_way = false;
+}
+
+void cot_engine_get_moves(cot_engine *e, cot_engine_moves *moves)
+{
+    pthread_mutex_lock(&e->placing.mutex);
+    *moves = e->moving.told;
+    pthread_mutex_unlock(&e->placing.mutex);
+}
+
+cot_status cot_moving_explain(const cot_engine *e, cot_status status, cot_error *error)
+{
+    const cot_migrate_move *move =
+        e->moving.under_way && status != COT_OK ? cot_migrate_at_work(&e->moving.migrate) : NULL;
+    if (!move || !error) return status;
+    const size_t used = strlen(error->message);
+    snprintf(error->message + used, sizeof error->message - used,
+             "; expert %d of layer %d was being copied from rank %d to rank %d", (int)move->chunk.expert,
+             (int)e->layout.layers[move->chunk.layer], (int)move->chunk.from, (int)move->chunk.to);
+    return status;
+}
+
+/* ---- the way ---- */
+
+static cot_status check_options(const cot_engine_moves_options *o, cot_error *error)
+{
+    if (!(o->share > 0 && o->share <= 1))
+        return cot_fail(error, COT_INVALID_ARGUMENT, "a share of %g of a step for moves is not in (0, 1]",
+                        o->share);
+    if (!(o->bytes_per_s >= 0 && isfinite(o->bytes_per_s)))
+        return cot_fail(error, COT_INVALID_ARGUMENT, "%g bytes a second for moves, expected 0 or more",
+                        o->bytes_per_s);
+    return COT_OK;
+}
+
+/* Where the placement has experts, as a layout of this engine. */
+static cot_status target_of(cot_expert_layout *target, const cot_engine *e, const cot_expert_map *to,
+                            const char *name, cot_error *error)
+{
+    const cot_expert_layout *now = &e->placing.epoch[e->placing.second].layout;
+    const cot_expert_layout_shape shape = {now->n_layers, now->n_experts, now->n_ranks, now->layers,
+                                           now->slots_per_rank};
+    const cot_engine_known known = {"the model", e->info.model_hash};
+    cot_status status = cot_engine_placement_check(to, name, &known, error);
+    if (status == COT_OK) status = cot_expert_layout_of_map(target, &shape, to, name, error);
+    if (status == COT_OK) status = cot_placing_check(e, target, error);
+    return status;
+}
+
+cot_status cot_engine_move_experts(cot_engine *e, const cot_expert_map *to, const char *name,
+                                   const cot_engine_moves_options *options, uint64_t *id, cot_error *error)
+{
+    cot_moving *moving = &e->moving;
+    cot_expert_layout target = {0};
+    cot_status status = cot_loop_outside(&e->loop, error);
+    if (status == COT_OK) status = check_options(options, error);
+    if (status != COT_OK) return status;
+    if (moving->under_way)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "experts are moving (%llu): cancel that first",
+                        (unsigned long long)moving->told.id);
+    if (cot_runner_expert_layers(&e->runner) < e->config->moe_layers)
+        return cot_fail(error, COT_UNSUPPORTED, "layers that share experts keep them where they are");
+    status = target_of(&target, e, to, name, error);
+    const cot_ffn_shape shape = cot_model_expert_shape(e->config, e->runner.precision);
+    const cot_migrate_options protocol = {(int64_t)e->runner.op->weights->slot_bytes(&shape),
+                                          moving->timeout_ns, TRIES};
+    if (status == COT_OK)
+        status = cot_migrate_open(&moving->migrate, &protocol, &e->placing.epoch[e->placing.second].layout,
+                                  &target, error);
+    cot_expert_layout_free(&target);
+    if (status != COT_OK) {
+        cot_migrate_close(&moving->migrate);
+        return status;
+    }
+    moving->under_way = true;
+    moving->budget = (cot_migrate_budget){.share = options->share, .bytes_per_s = options->bytes_per_s};
+    pthread_mutex_lock(&e->placing.mutex);
+    moving->told = (cot_engine_moves){.id = moving->told.id + 1};
+    pthread_mutex_unlock(&e->placing.mutex);
+    *id = moving->told.id;
+    tell(e, 0, false);
+    return COT_OK;
+}
+
+static bool ends_group(cot_status status)
+{
+    return status == COT_PEER_FAILED || status == COT_TIMED_OUT;
+}
+
+/* Errors: those that end the group; what else goes wrong is a chunk's. */
+static cot_status copy(cot_engine *e, const cot_migrate_command *command, cot_error *error)
+{
+    cot_runner_verdict verdict[COT_MAX_RANKS / 2];
+    const cot_status status = cot_engine_copy(e, command->chunk, command->chunks, verdict, error);
+    if (ends_group(status)) return cot_moving_explain(e, status, error);
+    for (int32_t i = 0; i < command->chunks; i++)
+        cot_migrate_copied(&e->moving.migrate, command->chunk[i].move, verdict[i]);
+    return COT_OK;
+}
+
+static cot_status place(cot_engine *e, const cot_migrate_command *command, cot_error *error)
+{
+    const cot_status status = cot_engine_place(e, command->words, command->count, error);
+    if (ends_group(status)) return status;
+    cot_migrate_placed(&e->moving.migrate, status == COT_OK);
+    return COT_OK;
+}
+
+cot_status cot_moving_go_on(void *context, int64_t step_ns, cot_error *error)
+{
+    cot_engine *e = context;
+    cot_moving *moving = &e->moving;
+    cot_migrate *m = &moving->migrate;
+    if (!moving->under_way) return COT_OK;
+    const int64_t began_ns = cot_now_ns(), bytes = cot_migrate_allow(&moving->budget, step_ns, began_ns);
+    cot_migrate_tick(m, began_ns);
+    if (!bytes) return COT_OK;
+    cot_migrate_command command;
+    cot_error unused;
+    cot_status status = COT_OK;
+    if (cot_migrate_next(m, &command, bytes, began_ns, &unused) != COT_OK) return COT_OK; // it is given up
+    if (command.kind == COT_MIGRATE_COPY) status = copy(e, &command, error);
+    if (command.kind == COT_MIGRATE_PLACE) status = place(e, &command, error);
+    if (status != COT_OK) return status;
+    const int64_t ns = cot_now_ns() - began_ns;
+    int64_t longest = 0; // of chunks that go at the same time
+    for (int32_t i = 0; i < command.chunks; i++)
+        longest = command.chunk[i].bytes > longest ? command.chunk[i].bytes : longest;
+    if (step_ns || moving->budget.bytes_per_s > 0) cot_migrate_pay(&moving->budget, longest, ns);
+    tell(e, ns, command.kind == COT_MIGRATE_OVER);
+    return COT_OK;
+}
+
+cot_status cot_engine_cancel_moves(cot_engine *e, uint64_t id, cot_error *error)
+{
+    cot_moving *moving = &e->moving;
+    cot_status status = cot_loop_outside(&e->loop, error);
+    if (status != COT_OK) return status;
+    if (!moving->under_way || moving->told.id != id)
+        return cot_fail(error, COT_NOT_FOUND, "there are no moves %llu, or they are over",
+                        (unsigned long long)id);
+    cot_migrate_cancel(&moving->migrate); // between two steps nothing is under way
+    tell(e, 0, true);
+    return COT_OK;
+}
+
+void cot_moving_close(cot_moving *moving)
+{
+    if (moving->under_way) cot_migrate_close(&moving->migrate);
+    moving->under_way = false;
+}
