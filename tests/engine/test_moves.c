@@ -290,9 +290,10 @@ static void texts_stay(void **state)
         s.dedup = ways[w].dedup;
         s.processes = ways[w].processes;
         s.step_tokens = ways[w].step_tokens;
-        const int64_t each = !at_length()        ? 12
+        const int64_t each = !at_length()        ? 8
+                             : w == 0            ? 1000
                              : ways[w].processes ? 200
-                                                 : 1000,
+                                                 : 100,
                       counts[KINDS] = {each, each, each, each / 4};
         cot_engine *engine = must_open(&s);
         live_through(engine, counts, draw(&seed));
