@@ -418,7 +418,6 @@ static void check_end(struct world *w)
     for (int i = 0; i < COT_MOVE_OUTCOMES; i++) gone += m->gone[i];
     HOLD(m->copied + gone == m->copies, "moves are lost");
     HOLD(m->epochs == w->epochs, "epochs are lost");
-    for (int f = 0; f < FLIGHTS; f++) HOLD(!w->flight[f].used, "it is over while a chunk is under way");
     HOLD(w->place < 0, "it is over while an epoch is");
     bool tight = false;
     for (int l = 0; l < w->layers; l++)
@@ -472,6 +471,7 @@ static void live_through(struct world *w)
         }
     }
     HOLD(w->over, "it does not end");
+    for (int f = 0; f < FLIGHTS; f++) HOLD(!w->flight[f].used, "it is over while a chunk is under way");
     for (int r = 0; r < w->ranks; r++)
         while (w->done[r] < w->plans && !w->broken) run_rank(w, r);
     check_end(w);
