@@ -159,10 +159,11 @@ static int64_t ranks_of(const cot_command *command, const void *settings)
     return !text ? 0 : strchr(text, ',') ? -1 : atoll(text);
 }
 
+/* In seconds; commands with ranks keep it in nanoseconds. */
 static double timeout_of(const cot_command *command, const void *settings)
 {
-    const double *timeout_s = field_of(command, settings, "timeout");
-    return timeout_s ? *timeout_s : 300;
+    const int64_t *timeout_ns = field_of(command, settings, "timeout");
+    return timeout_ns ? (double)*timeout_ns * 1e-9 : 300;
 }
 
 /* Where the group is of processes that nobody has started yet, this one starts them and is none of them. */
