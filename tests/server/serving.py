@@ -178,7 +178,9 @@ class Server:
     def tell_to_end(self, number=signal.SIGTERM):
         """The signal, and it is heard."""
         self.process.send_signal(number)
+        end = time.monotonic() + SECONDS
         while not any("shutting down" in line for line in self.log):
+            assert time.monotonic() < end, f"the server does not say that it ends: {self.log}"
             time.sleep(0.001)
 
     def wait_idle(self):
