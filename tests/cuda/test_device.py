@@ -17,6 +17,7 @@ case "$1 " in
 "about "*) echo '{"name": "None", "capability": "9.0"}' ;;
 "probe "*) echo '{"case": "small", "tokens": 1, "right": true}'; %s ;;
 "routing "*) echo "{\\"experts\\": $2, \\"top_k\\": $3, \\"choices\\": []}" ;;
+"faults "*) echo '{"fault": "a silent rank", "named": true}' ;;
 "phases "*) echo '{"tokens": 32, "passes": 1, "phases": {"gate": 7000, "up": 177700}}' ;;
 "timeline "*) echo '{"tokens": 32, "ns_timed": 3000, "tasks": [[0, 0, "up", 0, 1000], [1, 0, "gate", 500, 1500], [0, 0, "down", 1500, 2000]]}' ;;
 "self-test "*) echo '{"case": "all", "tokens": 129, "right": true}'; %s ;;
@@ -114,7 +115,7 @@ class Device(unittest.TestCase):
                 with open(f"{at}/{name}", "w") as out:
                     out.write(text)
                 os.chmod(f"{at}/{name}", 0o755)
-            for number in (signal.SIGTERM, signal.SIGKILL):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
                 bench = subprocess.Popen([BENCH, "--programs", at, "-o", f"{at}/out", "--only", "roofs,latency"],
                                          stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
                 until = time.monotonic() + 60
@@ -122,8 +123,8 @@ class Device(unittest.TestCase):
                     time.sleep(0.01)
                 bench.send_signal(number)
                 said = bench.communicate(timeout=60)[1]
-                self.assertEqual(bench.returncode, 1 if number == signal.SIGTERM else -number)
-                self.assertEqual("bench/device: ended by SIGTERM" in said, number == signal.SIGTERM)
+                self.assertEqual(bench.returncode, -number if number == signal.SIGKILL else 1)
+                self.assertEqual(f"bench/device: ended by {number.name}\n" in said, number != signal.SIGKILL)
                 with open(f"{at}/out/summary.md") as summary:
                     self.assertIn("read: 4e+12 a second", summary.read())
                 self.assertEqual(parts_of(f"{at}/out/points.jsonl"), parts)
@@ -332,6 +333,19 @@ class Device(unittest.TestCase):
         for printed, wrong in (("[1]", "printed what is no point: '[1]'"), ('\\377', "printed what is no JSON")):
             done, points = self.bench("true", f"printf '{printed}\\n'", "--only", "latency")
             self.assertEqual((done.returncode, points[-1]["wrong"]), (1, wrong))
+        for printed, part, lacks in (('{"tokens": 8, "ns": 0, "bytes_least": 1, "flops": 1}', "time", "ns"),
+                                     ('{"tokens": 8, "ns": "x", "flops": 1}', "time", "ns or bytes_least"),
+                                     ('{"tokens": 8, "ns": NaN, "bytes_least": 1, "flops": 1, "bytes_in_turn": 1, "cache_bytes": 1}', "time", "ns"),
+                                     ('{"right": false}', "probe", "right"), ('{"right": 1}', "probe", "right"), ('{}', "faults", "fault"),
+                                     ('{"tokens": 8, "phases": [1]}', "phases", "phases"), ('{"tokens": 8, "tasks": 7}', "timeline", "tasks"),
+                                     ('{"tokens": 8, "tasks": [[1, 2, "up", 3]]}', "timeline", "tasks")):
+            name = {"time": "latency", "probe": "correct"}.get(part, part)
+            mock = POINTS.replace('"about "*)', f"\"{part} \"*) echo '{printed}'; exit ;;\n\"about \"*)")
+            done, points = self.bench("true", "true", "--only", name, points=mock)
+            self.assertEqual(done.returncode, 1, printed)
+            self.assertIn(f"printed a point without {lacks}: ", points[-1]["wrong"])
+            done, points = self.bench("true", "true", "--only", name, points=mock.replace(f"echo '{printed}'", "true"))
+            self.assertEqual((done.returncode, points[-1]["wrong"]), (1, "printed no point"))
         done, points = self.bench("true", "printf '{}'", "--only", "latency")
         self.assertEqual((done.returncode, points[-1]["wrong"]), (1, "ended in the midst of a line"))
 
