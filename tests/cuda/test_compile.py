@@ -325,11 +325,22 @@ class Compile(unittest.TestCase):
         with open(f"{images}/made.json") as file:
             made = json.load(file)
         self.assertEqual((made["compiler"], made["looked_through"], made["boot"]), ("nvcc 12.8.88", True, "elsewhere"))
-        with open(f"{images}/made.json", "w") as file:
-            file.write(text[:100])
-        self.assertEqual(self.compile(SOUND, "--here", images, "9", program=program).returncode, 0)
         with open(f"{images}/made.json") as file:
-            self.assertEqual(json.load(file)["compiler"], "nvcc 13.0.88")
+            text = file.read()
+
+        def write(name, text):
+            with open(f"{images}/{name}", "w") as file:
+                file.write(text)
+
+        for what, spoil in {"cut short": lambda: write("made.json", text[:100]), "gone": lambda: os.remove(f"{images}/fused.fatbin"),
+                            "another": lambda: write("bulk.fatbin", "x"), "nothing to look through": lambda: os.remove(f"{images}/bulk.cubin")}.items():
+            with self.subTest(what):
+                spoil()
+                self.assertEqual(self.compile(SOUND, "--here", images, "9", program=program).returncode, 0)
+                with open(f"{images}/made.json") as file:
+                    self.assertEqual(json.load(file)["compiler"], "nvcc 13.0.88")
+                self.assertEqual([name for name in os.listdir(images) if "*" in name], [])
+                write("made.json", text)  # as it was
 
 
 unittest.main()
