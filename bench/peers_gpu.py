@@ -105,10 +105,10 @@ def parse(argv):
     try:
         a.shapes = {name: tuple(map(int, numbers.split(":"))) for name, numbers in (s.split("=") for s in a.shapes.split(","))}
         a.tokens = [int(v) for v in a.tokens.split(",")]
-        if any(len(shape) != 4 for shape in a.shapes.values()):
+        if any(len(shape) != 4 or min(shape) < 1 or shape[3] > shape[2] for shape in a.shapes.values()) or min(a.tokens) < 1:
             raise ValueError
     except ValueError:
-        p.error("shapes are NAME=H:I:E:K, tokens are numbers, with commas between")
+        p.error("shapes are NAME=H:I:E:K, tokens are numbers above 0, with commas between")
     a.peers = a.peers.split(",")
     for q in a.peers:
         if q not in PEERS:
@@ -116,6 +116,11 @@ def parse(argv):
     if not a.self_test and not a.routing:
         p.error("--routing FILE is needed")
     return a
+
+
+def is_call(row, experts, chosen):
+    """Whether a token may call these."""
+    return isinstance(row, list) and len(row) == chosen == len(set(map(str, row))) and all(type(e) is int and 0 <= e < experts for e in row)
 
 
 def read_routing(path, shapes, tokens):
@@ -126,8 +131,8 @@ def read_routing(path, shapes, tokens):
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"'{path}' tells no routing ({type(error).__name__}: {error})")
     for experts, chosen in sorted({shape[2:] for shape in shapes}):
-        choices = told.get((experts, chosen), [])
-        if len(choices) < tokens or any(len(row) != chosen for row in choices):
+        choices = told.get((experts, chosen))
+        if not isinstance(choices, list) or len(choices) < tokens or not all(is_call(row, experts, chosen) for row in choices):
             raise ValueError(f"'{path}' does not tell what {tokens} tokens call of {experts} experts, {chosen} each")
     return told
 
@@ -160,12 +165,19 @@ def measure_shape(a, name, shape, choices, device_name, cache, index):
         TritonMoe(len(x), shape, x).compile(list(sets), copies[0])
         say({"kind": "note", "note": "compiled", "shape": name, "configs": len(sets), "seconds": round(time.time() - begun, 1)})
     for m in a.tokens:
-        x = make_x(m, shape, choices, copies[0], DEVICE)
         hit = len({e for row in choices[:m] for e in row})
         some = copies[:max(2, math.ceil(4 * cache / (hit * each / chosen)))]
-        ref = reference(x, copies[0], shape)
-        if not calls_as_told(x, some, shape, choices):
-            raise RuntimeError("the gate does not choose what was told")
+        try:
+            x = make_x(m, shape, choices, copies[0], DEVICE)
+            ref = reference(x, copies[0], shape)
+            if not calls_as_told(x, some, shape, choices):
+                raise RuntimeError("the gate does not choose what was told")
+        except Exception as error:
+            say({"kind": "error", "where": "tokens", "shape": name, "tokens": m, "error": short(error)})
+            index += len(a.peers)
+            if sticky():
+                return True, index
+            continue
         for peer in a.peers:
             index += 1
             if index <= a.first:

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -244,6 +245,23 @@ class Device(unittest.TestCase):
             done = subprocess.run([python or "python3", "-B", peers, "--routing", out.name, "--tokens", "1"], capture_output=True, text=True)
             self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
             self.assertRegex(done.stderr, f"^peers_gpu: '{out.name}' " if python else "^peers_gpu: this Python has no torch\n")
+
+    def test_what_routing_peers_take(self):
+        loader = importlib.machinery.SourceFileLoader("peers_gpu", os.environ["COT_SOURCE"] + "/bench/peers_gpu.py")
+        peers = importlib.util.module_from_spec(importlib.util.spec_from_loader("peers_gpu", loader))
+        sys.path.insert(0, os.environ["COT_SOURCE"] + "/bench")
+        self.addCleanup(sys.path.pop, 0)
+        loader.exec_module(peers)
+        path = f"{self.folder.name}/routing"
+        for choices, good in (([[0, 3], [2, 1]], True), ([[0, 3]], False), (None, False), (7, False), ([1, 2], False), ([[0, 4], [2, 1]], False),
+                              ([[0, -1], [2, 1]], False), ([[0, "x"], [2, 1]], False), ([[1, 1], [2, 1]], False), ([[0, 1, 2], [2, 1]], False)):
+            with open(path, "w") as out:
+                json.dump({"experts": 4, "top_k": 2, "choices": choices}, out)
+            if good:
+                self.assertEqual(peers.read_routing(path, [(64, 32, 4, 2)], 2), {(4, 2): choices})
+            else:
+                with self.assertRaisesRegex(ValueError, "does not tell what 2 tokens call of 4 experts, 2 each"):
+                    peers.read_routing(path, [(64, 32, 4, 2)], 2)
 
     def test_peers_on_a_cpu(self):
         """Small layers of each peer against sums in double precision, where there are torch and triton."""
