@@ -175,9 +175,10 @@ static engine_settings parse_over(const cot_option *rows, char *argument)
     return p.settings;
 }
 
+/* A text that comes to a field is there until the next call. */
 static engine_settings parse_with(const cot_option *rows, const char *name, const char *value)
 {
-    char argument[64];
+    static char argument[64];
     snprintf(argument, sizeof argument, "--%s=%s", name, value);
     return parse_over(rows, argument);
 }
