@@ -15,9 +15,9 @@ ARCHITECTURES = ("80", "90", "100", "120")
 
 
 def listing(lines, kernel="cot_cuda_fused_bf16", arch="90"):
-    """As nvdisasm -c -hex prints it: of each line a label, or (stall, text)."""
+    """As nvdisasm -c -hex prints it: of each line a label, or (stall, text); and what ends it."""
     out, at = [f"\t.target\tsm_{arch}", "", f".text.{kernel}:"], 0
-    for line in lines:
+    for line in [*lines, (9, "EXIT")]:
         if isinstance(line, str):  # a label has a point, whatever stands before it
             out.append(line + ":" * (line.strip()[0] in ".$"))
             continue
@@ -196,7 +196,9 @@ class Sass(unittest.TestCase):
             self.assertRegex(done.stderr, f"^check_sass: .* is not known to tools/check_sass: '{re.escape(name)}'")
 
     def test_not_code(self):
-        for text, said in (("", "there is no code"), (listing([ZERO]).rsplit("\n", 2)[0], "no second word")):
+        for text, said in (("", "there is no code"), (listing([ZERO]).rsplit("\n", 2)[0], "no second word"),
+                           (listing([ZERO]).rsplit("\n", 3)[0], "what follows is not known"),
+                           (listing([".L_x_1", ZERO, ".L_x_1"]), "line 7 has the label '.L_x_1' again")):
             done = self.check(text)
             self.assertEqual(done.returncode, 1)
             self.assertIn(said, done.stderr)
