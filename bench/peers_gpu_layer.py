@@ -96,8 +96,6 @@ def drawn(shape, tokens):
     return torch.rand(tokens, shape[2], generator=g).argsort(-1)[:, :shape[3]].tolist()
 
 
-NO_GRAPH = set()
-
 
 def timed(run, calls, samples=7, sample_ms=4.0, graph=True):
     """Microseconds a call: run() makes `calls` of them; captured in a graph unless that is not wanted."""
@@ -135,14 +133,12 @@ def timed(run, calls, samples=7, sample_ms=4.0, graph=True):
 
 
 def timed_peer(name, run, calls):
-    if name not in NO_GRAPH:
-        try:
-            return timed(run, calls)
-        except Exception as error:
-            if sticky():
-                raise
-            NO_GRAPH.add(name)
-            say({"kind": "note", "note": "no graph", "peer": name, "error": short(error)})
+    try:
+        return timed(run, calls)
+    except Exception as error:
+        if sticky():
+            raise
+        say({"kind": "note", "note": "no graph", "peer": name, "error": short(error)})
     return timed(run, calls, graph=False)
 
 
