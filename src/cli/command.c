@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -41,6 +42,7 @@ static void tell_complaint(const char *line)
 
 int cot_complain(const char *format, ...)
 {
+    static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER; // of threads that each serve
     char line[1024];
     va_list args;
     va_start(args, format);
@@ -48,10 +50,11 @@ int cot_complain(const char *format, ...)
     va_end(args);
     for (unsigned char *c = (unsigned char *)line; *c; c++)
         if (*c < 0x20 || *c == 0x7f) *c = '?';
+    pthread_mutex_lock(&one_at_a_time);
     snprintf(group.complaint.message, sizeof group.complaint.message, "%.*s",
              (int)sizeof group.complaint.message - 1, line);
-    if (cot_is_other_rank() && !cot_launch_met()) return COT_EXIT_FAILURE;
-    tell_complaint(line);
+    if (!cot_is_other_rank() || cot_launch_met()) tell_complaint(line);
+    pthread_mutex_unlock(&one_at_a_time);
     return COT_EXIT_FAILURE;
 }
 
