@@ -515,14 +515,7 @@ static void texts_stay_over_openshmem(void **state)
 {
     (void)state;
     if (!oshrun_is_here()) skip();
-    pid_t ended;
-    char program[1024];
-    const ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
-    assert_true(bytes > 0);
-    program[bytes] = 0;
-    oshrun_allow();
-    oshrun_start(false, RANKS, (const char *const[]){program, "rank", NULL});
-    assert_int_equal(oshrun_end_any(&ended), 0);
+    assert_int_equal(oshrun_run_again(RANKS, "rank"), 0);
 }
 
 int main(int argc, char **argv)

@@ -17,5 +17,7 @@ bool hosts_are_here(void);
 pid_t oshrun_start(bool hosts, int ranks, const char *const *words);
 /* Waits for any of those: its exit status, or 256 + the signal that ended it. */
 int oshrun_end_any(pid_t *ended);
+/* Runs this very program with that word on so many ranks: its exit status, likewise. Below 0: it has no name. */
+int oshrun_run_again(int ranks, const char *word);
 
 #endif
