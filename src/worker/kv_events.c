@@ -300,6 +300,10 @@ static cot_status open_publishers(cot_kv_events *kv, const cot_kv_config *c, str
 cot_status cot_kv_events_open(cot_kv_events **out, const cot_kv_config *config,
                               const cot_kv_events_owner *owner, struct event_base *base, cot_error *error)
 {
+    *out = NULL;
+    if (!owner->block_tokens)
+        return cot_fail(error, COT_INVALID_ARGUMENT,
+                        "there are no events of the KV cache without a prefix cache");
     cot_kv_events *kv = *out = calloc(1, sizeof *kv);
     if (!kv) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for events of the KV cache");
     kv->owner = *owner;

@@ -28,7 +28,7 @@ typedef struct cot_kv_events_owner {
 } cot_kv_events_owner;
 
 /* Publishes as a config says that was checked and is enabled. `*kv` is NULL on failure. Errors: IO (a port is taken),
- * INVALID_ARGUMENT (an address that is not here), OUT_OF_MEMORY. */
+ * INVALID_ARGUMENT (an address that is not here, blocks of no tokens), OUT_OF_MEMORY. */
 cot_status cot_kv_events_open(cot_kv_events **kv, const cot_kv_config *config,
                               const cot_kv_events_owner *owner, struct event_base *base, cot_error *error);
 /* What the cache tells its blocks to, on its own thread. */

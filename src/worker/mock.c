@@ -627,9 +627,6 @@ static cot_status publish_all(mock_backend *b, const cot_backend_start *s, cot_e
     if (*s->reports.address)
         status = cot_step_reports_open(&b->reports, &s->reports, b->info.ranks, s->base, error);
     if (status != COT_OK || !s->kv.enabled) return status;
-    if (!b->info.block_tokens)
-        return cot_fail(error, COT_INVALID_ARGUMENT,
-                        "there are no events of the KV cache without a prefix cache");
     const cot_kv_events_owner owner = {.context = b,
                                        .homes = b->info.homes,
                                        .block_tokens = b->info.block_tokens,

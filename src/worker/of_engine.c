@@ -518,9 +518,6 @@ static cot_status publish_all(engine_backend *b, const cot_backend_start *s, cot
         if (status == COT_OK) cot_engine_watch_steps(b->engine, &(cot_step_events){b, on_step});
     }
     if (status != COT_OK || !s->kv.enabled) return status;
-    if (!b->info.block_tokens)
-        return cot_fail(error, COT_INVALID_ARGUMENT,
-                        "there are no events of the KV cache without a prefix cache");
     const cot_kv_events_owner owner = {.context = b,
                                        .homes = b->info.homes,
                                        .block_tokens = b->info.block_tokens,
