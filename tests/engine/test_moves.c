@@ -199,12 +199,15 @@ static void move_on(cot_engine *engine, cot_expert_map *to, int64_t left[KINDS],
     *to = map_of(engine);
     int64_t all = 0;
     for (int k = 0; k < KINDS; k++) all += left[k];
-    for (int tries = 0; all && tries < 1000; tries++) {
+    bool changed = !all;
+    for (int tries = 0; !changed && tries < 1000; tries++) {
         const enum kind kind = (enum kind)below(seed, KINDS);
         if (!left[kind] || !change(to, kind, seed)) continue;
         left[kind]--;
-        break;
+        changed = true;
     }
+    // a placement that none of the kinds that are left can change (no replicas to drop, no slots to fill) gives way
+    if (!changed) change(to, REBALANCE, seed);
     must_move(engine, to);
 }
 
