@@ -35,34 +35,34 @@ static void must(cot_status status, const cot_error *error)
 
 static void lay_out(cot_runner *r, cot_arena *arena)
 {
+    cot_runner_step_rows *s = &r->rows;
+    cot_runner_homes *homes = &r->homes;
     const size_t n = (size_t)r->o.step_tokens, h = (size_t)r->c->hidden;
-    cot_step_scratch *s = &r->s;
     s->x = cot_arena_take(arena, n * h, sizeof *s->x);
     s->normed = cot_arena_take(arena, n * h, sizeof *s->normed);
     s->branch = cot_arena_take(arena, n * h, sizeof *s->branch);
     s->payload = cot_arena_take(arena, 1, cot_runner_gathered_bytes(&r->o, r->c->hidden, r->fabric->ranks));
-    s->home_x = cot_arena_take(arena, n * h, sizeof *s->home_x);
-    s->update = cot_arena_take(arena, n * h, sizeof *s->update);
-    s->home = cot_arena_take(arena, 2 * n, sizeof *s->home);
-    s->guess = cot_arena_take(arena, n, sizeof *s->guess);
-    s->sure = cot_arena_take(arena, n, sizeof *s->sure);
-    s->order = cot_arena_take(arena, n, sizeof *s->order);
-    cot_homes_scratch_lay_out(&s->homes, arena, r->o.step_tokens, 1);
+    homes->x = cot_arena_take(arena, n * h, sizeof *homes->x);
+    homes->update = cot_arena_take(arena, n * h, sizeof *homes->update);
+    homes->home = cot_arena_take(arena, 2 * n, sizeof *homes->home);
+    homes->guess = cot_arena_take(arena, n, sizeof *homes->guess);
+    homes->sure = cot_arena_take(arena, n, sizeof *homes->sure);
+    homes->order = cot_arena_take(arena, n, sizeof *homes->order);
+    cot_homes_scratch_lay_out(&homes->scratch, arena, r->o.step_tokens, 1);
 }
 
 /* Sums are set anew, or they would overflow. */
 static double run(cot_runner *r, cot_collectives *barrier, bool shuffled, int number)
 {
     cot_error error = {0};
-    cot_step_scratch *s = &r->s;
     int64_t rows;
-    for (int64_t i = 0; i < s->rows; i++) {
-        s->guess[i] =
+    for (int64_t i = 0; i < r->rows.count; i++) {
+        r->homes.guess[i] =
             (int16_t)(cot_random_bits(1, (uint64_t)number, (uint64_t)i) % (uint64_t)r->fabric->ranks);
-        s->sure[i] = (uint16_t)cot_random_bits(2, (uint64_t)number, (uint64_t)i);
+        r->homes.sure[i] = (uint16_t)cot_random_bits(2, (uint64_t)number, (uint64_t)i);
     }
-    for (int64_t i = 0; i < s->rows * r->c->hidden; i++) s->branch[i] = (float)(i % 7) - 3;
-    memset(s->x, 0, (size_t)(s->rows * r->c->hidden) * sizeof *s->x);
+    for (int64_t i = 0; i < r->rows.count * r->c->hidden; i++) r->rows.branch[i] = (float)(i % 7) - 3;
+    memset(r->rows.x, 0, (size_t)(r->rows.count * r->c->hidden) * sizeof *r->rows.x);
     r->o.pipeline.foresight = shuffled ? COT_FORESIGHT_GATE : COT_FORESIGHT_NONE;
     must(cot_barrier(barrier, COT_PHASE_CONTROL, &error), &error);
     const int64_t began_ns = cot_now_ns();
@@ -91,7 +91,7 @@ static void rank_main(const cot_rank *rank)
     lay_out(&r, &measure);
     must(cot_arena_open(&r.arena, measure.used, &error), &error);
     lay_out(&r, &r.arena);
-    r.s.rows = shape->tokens;
+    r.rows.count = shape->tokens;
     const cot_collectives_options sizes = {
         .reduce_elements = (size_t)(shape->tokens * shape->config.hidden),
         .gather_bytes = cot_runner_gathered_bytes(&r.o, shape->config.hidden, fabric->ranks),

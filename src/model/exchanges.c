@@ -5,7 +5,7 @@
 
 static uint64_t *sent_by(const cot_runner *r, int rank)
 {
-    return (uint64_t *)cot_local(r->fabric, r->sent_at) +
+    return (uint64_t *)cot_local(r->fabric, r->sent.at) +
            (size_t)rank * cot_runner_sent_words(r, r->fabric->ranks);
 }
 
@@ -14,7 +14,7 @@ void cot_runner_begin_exchanges(cot_runner *r)
     if (!r->o.count_exchanges) return;
     memset(sent_by(r, r->fabric->rank), 0, cot_runner_sent_words(r, r->fabric->ranks) * sizeof(uint64_t));
     for (int to = 0; to < r->fabric->ranks; to++)
-        for (int p = 0; p < COT_PHASES; p++) r->seen[to][p] = r->fabric->traffic[to][p].bytes;
+        for (int p = 0; p < COT_PHASES; p++) r->sent.seen[to][p] = r->fabric->traffic[to][p].bytes;
 }
 
 void cot_runner_exchanged(cot_runner *r, int64_t layer, int exchange, unsigned phases)
@@ -24,8 +24,8 @@ void cot_runner_exchanged(cot_runner *r, int64_t layer, int exchange, unsigned p
     for (int to = 0; to < r->fabric->ranks; to++)
         for (int p = 0; p < COT_PHASES; p++) {
             if (!(phases >> p & 1)) continue;
-            sent[to] += r->fabric->traffic[to][p].bytes - r->seen[to][p];
-            r->seen[to][p] = r->fabric->traffic[to][p].bytes;
+            sent[to] += r->fabric->traffic[to][p].bytes - r->sent.seen[to][p];
+            r->sent.seen[to][p] = r->fabric->traffic[to][p].bytes;
         }
 }
 

@@ -3,6 +3,18 @@
 
 #include <math.h>
 
+void cot_runner_lay_out_rows(cot_runner *r, cot_arena *arena)
+{
+    cot_runner_step_rows *s = &r->rows;
+    const size_t n = (size_t)r->o.step_tokens, h = (size_t)r->c->hidden;
+    s->x = cot_arena_take(arena, n * h, sizeof *s->x);
+    s->typed = cot_arena_take(arena, n * h, cot_dtype_bytes(r->o.precision.type));
+    s->payload = cot_arena_take(arena, 1, cot_runner_gathered_bytes(&r->o, r->c->hidden, r->fabric->ranks));
+    s->position = cot_arena_take(arena, n, sizeof *s->position);
+    s->sequence = cot_arena_take(arena, n, sizeof *s->sequence);
+    if (r->o.replay) s->recorded = cot_arena_take(arena, n, sizeof *s->recorded);
+}
+
 enum { ROWS_A_TASK = 8 };
 
 struct row_loop {
@@ -45,10 +57,10 @@ static void norm_row(cot_runner *r, int64_t row, const void *context)
     const struct norm *norm = context;
     int64_t h = r->c->hidden;
     const float *x = norm->x + row * h;
-    float *out = r->s.normed + row * h;
+    float *out = r->rows.normed + row * h;
     float mean = r->o.kernels->sum_squares(x, h) / (float)h;
     r->o.kernels->scale_by(out, x, 1.0f / sqrtf(mean + r->c->norm_eps), norm->weight, h);
-    r->o.kernels->scale(cot_runner_row(r, r->s.typed, row, h), r->o.precision.type, out, 1.0f, h);
+    r->o.kernels->scale(cot_runner_row(r, r->rows.typed, row, h), r->o.precision.type, out, 1.0f, h);
 }
 
 void cot_runner_norm(cot_runner *r, const float *weight, const float *x, int64_t rows)

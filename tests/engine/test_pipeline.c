@@ -353,9 +353,9 @@ static void the_same_bits(void **state)
 static uint64_t hash_stream(const cot_runner *r)
 {
     uint64_t hash = 0;
-    for (int64_t i = 0; i < r->s.rows * r->c->hidden; i++) {
+    for (int64_t i = 0; i < r->rows.count * r->c->hidden; i++) {
         uint32_t bits;
-        memcpy(&bits, &r->s.x[i], sizeof bits);
+        memcpy(&bits, &r->rows.x[i], sizeof bits);
         hash = cot_mix64(hash ^ bits);
     }
     return hash;
@@ -366,7 +366,7 @@ cot_status __real_cot_runner_stats(cot_runner *r, cot_rank_stats *stats, cot_err
 cot_status __wrap_cot_runner_stats(cot_runner *r, cot_rank_stats *stats, cot_error *error);
 cot_status __wrap_cot_runner_stats(cot_runner *r, cot_rank_stats *stats, cot_error *error)
 {
-    r->stats.logits_ns = (int64_t)(hash_stream(r) >> 8); // those of all ranks may be added up
+    r->results.stats.logits_ns = (int64_t)(hash_stream(r) >> 8); // those of all ranks may be added up
     return __real_cot_runner_stats(r, stats, error);
 }
 

@@ -1,0 +1,22 @@
+/* The slots of a rank: which experts are in them, and how others come. */
+#ifndef COT_MODEL_SLOTS_H
+#define COT_MODEL_SLOTS_H
+#include "model/runner.h"
+#include "placement/epoch.h"
+
+typedef struct cot_runner_slots {
+    cot_expert_epoch epoch[2];       // the one in force, and room for the one that follows
+    const cot_expert_layout *layout; // of the epoch in force
+    size_t bytes;                    // of a slot
+    cot_sym at;                      // [MoE layers][slots of a rank][bytes]
+    cot_sym sums_at,
+        sums_signals; // [P]: the checksum of the last chunk of each rank, and a signal that raises with it
+    uint64_t copies;  // commands to copy so far
+} cot_runner_slots;
+
+/* The slots of this rank: what is read into them is recorded. */
+void cot_runner_fill_slots(cot_runner *r, cot_loader *load);
+/* Gives the operator all layers, where it keeps weights elsewhere than in the slots. */
+cot_status cot_runner_keep_layers(cot_runner *r, cot_error *error);
+
+#endif
