@@ -28,6 +28,7 @@
 #include "coterie/roof.h"
 #include "coterie/route.h"
 #include "coterie/server.h"
+#include "coterie/start.h"
 #include "coterie/started.h"
 #include "coterie/status.h"
 #include "coterie/text.h"

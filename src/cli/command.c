@@ -1,8 +1,7 @@
 #include "command.h"
 #include "progress.h"
-#include "start_ranks.h"
-#include "started_rank.h"
 #include "terminal.h"
+#include "coterie/start.h"
 #include "coterie/started.h"
 #include "coterie/version.h"
 
@@ -169,6 +168,11 @@ static double timeout_of(const cot_command *command, const void *settings)
     return timeout_ns ? (double)*timeout_ns * 1e-9 : 300;
 }
 
+static void complain_line(const char *line)
+{
+    cot_complain("%s", line);
+}
+
 /* Where the group is of processes that nobody has started yet, this one starts them and is none of them. */
 static bool starts_ranks(const cot_command *command, const void *settings, char **argv, int *status)
 {
@@ -188,7 +192,11 @@ static bool starts_ranks(const cot_command *command, const void *settings, char 
         *status = COT_EXIT_USAGE;
         return true;
     }
-    *status = cot_start_ranks(ranks < 1 ? 1 : (int)ranks, hostfile, timeout_of(command, settings), argv);
+    *status = cot_start_ranks(&(cot_start_options){.ranks = ranks < 1 ? 1 : (int)ranks,
+                                                   .hostfile = hostfile,
+                                                   .timeout_s = timeout_of(command, settings),
+                                                   .argv = argv,
+                                                   .complain = complain_line});
     return true;
 }
 
@@ -254,11 +262,11 @@ static int run(const cot_command *command, int argc, char **argv, char **whole_a
     bool help;
     int status = COT_EXIT_USAGE;
     group.is_rank = will_be_rank(command, fabric);
-    if (group.is_rank) cot_tell_starter();
+    if (group.is_rank) cot_start_tell();
     if (cot_is_other_rank()) dup2(STDERR_FILENO, STDOUT_FILENO); // where UCX writes what goes wrong
     if (cot_options_parse(&command->options, settings, argc, argv, &help)) {
         if (help) cot_help_command(command);
-        if (group.is_rank && !help) cot_bound_meeting(timeout_of(command, settings));
+        if (group.is_rank && !help) cot_start_bound_meeting(timeout_of(command, settings));
         if (help || !starts_ranks(command, settings, whole_argv, &status))
             status = help ? COT_EXIT_OK : command->run(settings);
     }

@@ -1,7 +1,7 @@
 #include "whole_file.h"
 
 #include "command.h"
-#include "started_rank.h"
+#include "coterie/start.h"
 #include "coterie/started.h"
 
 #include <errno.h>
@@ -70,8 +70,8 @@ static char *read_file(const char *path, size_t *bytes)
 char *read_whole(const char *path, size_t *bytes)
 {
     if (!cot_is_rank() || strcmp(path, "-") != 0) return read_file(path, bytes);
-    cot_wait_for_input(true);
+    cot_start_wait_for_input(true);
     char *text = share_text(cot_is_other_rank() ? NULL : read_file(path, bytes), bytes);
-    cot_wait_for_input(false);
+    cot_start_wait_for_input(false);
     return text;
 }

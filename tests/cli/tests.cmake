@@ -1,5 +1,5 @@
 # The commands' frame is no part of the library: tests of it compile it in, with what commands they need.
-foreach(file command start_ranks started_rank become_oshrun lost_segments oshrun_words session_folder unreached_hosts help nearest options progress terminal)
+foreach(file command help nearest options progress terminal)
   foreach(test options option_rows tokenize_memory bench_roofs gain pipeline_links)
     target_sources(cli_test_${test} PRIVATE ${PROJECT_SOURCE_DIR}/src/cli/${file}.c)
   endforeach()

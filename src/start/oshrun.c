@@ -1,4 +1,4 @@
-#include "become_oshrun.h"
+#include "start/oshrun.h"
 
 #include "coterie/started.h"
 
@@ -39,7 +39,7 @@ static void add_colon(const char **words, size_t *count)
     words[option ? *count - 1 : (*count)++] = joined;
 }
 
-_Noreturn void cot_become_oshrun(const oshrun_start *start, char **argv)
+_Noreturn void cot_oshrun_become(const cot_oshrun_start *start, char **argv)
 {
     static char program[4096];
     char number[16], period[32];

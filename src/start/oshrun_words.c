@@ -1,7 +1,6 @@
-#include "oshrun_words.h"
+#include "start/oshrun_words.h"
 
-#include "command.h"
-#include "unreached_hosts.h"
+#include "start/hosts.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +22,7 @@ static bool is_piece(const char *line)
     return known;
 }
 
-bool cot_oshrun_says(oshrun_words *words, const char *line)
+bool cot_oshrun_says(cot_oshrun_words *words, const char *line)
 {
     if (is_ruler(line)) {
         words->whole |= words->first[0] != 0;
@@ -40,17 +39,18 @@ bool cot_oshrun_says(oshrun_words *words, const char *line)
     return true;
 }
 
-bool cot_oshrun_complain(const oshrun_words *words, const char *hostfile)
+bool cot_oshrun_line(char *line, size_t bytes, const cot_oshrun_words *words, const char *hostfile)
 {
     static const char unreached[] = "ORTE was unable to reliably start one or more daemons";
     char names[512];
     if (!words->first[0]) return false;
     if (hostfile && strncmp(words->first, unreached, sizeof unreached - 1) == 0) {
-        cot_unreached_hosts(names, sizeof names, hostfile);
-        cot_complain(
+        cot_hosts_unreached(names, sizeof names, hostfile);
+        snprintf(
+            line, bytes,
             "%s%s of '%s' cannot be started on: `ssh HOST orted --version` has to work without a question",
             *names ? "" : "a host", names, hostfile);
     } else
-        cot_complain("oshrun: %s", words->first);
+        snprintf(line, bytes, "oshrun: %s", words->first);
     return true;
 }

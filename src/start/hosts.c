@@ -1,6 +1,6 @@
-#include "unreached_hosts.h"
+#include "start/hosts.h"
 
-#include "clock.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -61,14 +61,14 @@ static void add_name(char *names, size_t bytes, const char *name)
 }
 
 /* One address a line, before slots. */
-void cot_ask_hosts(host_questions *questions, const char *hostfile)
+void cot_hosts_ask(cot_hosts_questions *questions, const char *hostfile)
 {
     char line[1024];
     FILE *file = fopen(hostfile, "r");
     questions->count = 0;
-    while (file && questions->count < COT_MOST_HOSTS && fgets(line, sizeof line, file)) {
-        struct host_question *q = &questions->list[questions->count];
-        *q = (struct host_question){0};
+    while (file && questions->count < COT_HOSTS_MOST && fgets(line, sizeof line, file)) {
+        struct cot_hosts_question *q = &questions->list[questions->count];
+        *q = (struct cot_hosts_question){0};
         *strchrnul(line, '#') = 0;
         if (sscanf(line, "%127s", q->address) != 1 || is_here(q->address)) continue;
         q->process = fork();
@@ -78,12 +78,12 @@ void cot_ask_hosts(host_questions *questions, const char *hostfile)
     if (file) fclose(file);
 }
 
-int cot_hear_hosts(host_questions *questions, char *names, size_t bytes, bool failed)
+int cot_hosts_hear(cot_hosts_questions *questions, char *names, size_t bytes, bool failed)
 {
     int silent = 0;
     *names = 0;
     for (int i = 0; i < questions->count; i++) {
-        struct host_question *q = &questions->list[i];
+        struct cot_hosts_question *q = &questions->list[i];
         int status;
         if (q->process && waitpid(q->process, &status, WNOHANG) == q->process) {
             q->process = 0;
@@ -95,13 +95,13 @@ int cot_hear_hosts(host_questions *questions, char *names, size_t bytes, bool fa
     return silent;
 }
 
-void cot_asked_hosts(const host_questions *questions, char *names, size_t bytes)
+void cot_hosts_asked(const cot_hosts_questions *questions, char *names, size_t bytes)
 {
     *names = 0;
     for (int i = 0; i < questions->count; i++) add_name(names, bytes, questions->list[i].address);
 }
 
-void cot_stop_asking_hosts(host_questions *questions)
+void cot_hosts_stop_asking(cot_hosts_questions *questions)
 {
     for (int i = 0; i < questions->count; i++) {
         const pid_t process = questions->list[i].process;
@@ -113,12 +113,12 @@ void cot_stop_asking_hosts(host_questions *questions)
     questions->count = 0;
 }
 
-void cot_unreached_hosts(char *names, size_t bytes, const char *hostfile)
+void cot_hosts_unreached(char *names, size_t bytes, const char *hostfile)
 {
     const int64_t patience_ns = 5000000000, until_ns = cot_now_ns() + patience_ns;
     const struct timespec pause = {.tv_nsec = 10000000};
-    host_questions questions;
-    cot_ask_hosts(&questions, hostfile);
-    while (cot_hear_hosts(&questions, names, bytes, true) && cot_now_ns() < until_ns) nanosleep(&pause, NULL);
-    cot_stop_asking_hosts(&questions);
+    cot_hosts_questions questions;
+    cot_hosts_ask(&questions, hostfile);
+    while (cot_hosts_hear(&questions, names, bytes, true) && cot_now_ns() < until_ns) nanosleep(&pause, NULL);
+    cot_hosts_stop_asking(&questions);
 }

@@ -3,6 +3,8 @@
 #include "harness/cli/capture.h"
 #include "harness/cmocka.h"
 
+#include "coterie/start.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -189,6 +191,28 @@ static void hosts_that_do_not_connect_back_are_named(void **state)
            "connects back (a firewall?)\n");
 }
 
+/* ---- through the library ---- */
+
+static char said[256];
+
+static void hear(const char *line)
+{
+    snprintf(said, sizeof said, "%s", line);
+}
+
+static void what_cannot_be_started_is_told(void **state)
+{
+    (void)state;
+    char *words[] = {(char[]){"test"}, NULL};
+    cot_start_options options = {.ranks = 65, .timeout_s = 1, .argv = words, .complain = hear};
+    assert_int_equal(cot_start_ranks(&options), 1);
+    assert_string_equal(said, "65 ranks, more than 64");
+    options.ranks = 2;
+    options.hostfile = "/nowhere";
+    assert_int_equal(cot_start_ranks(&options), 1);
+    assert_string_equal(said, "cannot read '/nowhere': No such file or directory");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -204,6 +228,7 @@ int main(void)
         cmocka_unit_test(output_that_is_not_written_is_told),
         cmocka_unit_test(output_is_written_piece_by_piece),
         cmocka_unit_test(segments_that_nobody_holds_are_removed),
+        cmocka_unit_test(what_cannot_be_started_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,12 @@
-#include "start_ranks.h"
+/* The process that has started oshrun, until all of its ranks have ended. */
+#include "coterie/start.h"
 
-#include "become_oshrun.h"
-#include "clock.h"
-#include "command.h"
-#include "lost_segments.h"
-#include "oshrun_words.h"
-#include "session_folder.h"
-#include "started_rank.h"
-#include "unreached_hosts.h"
+#include "base/clock.h"
+#include "start/hosts.h"
+#include "start/oshrun.h"
+#include "start/oshrun_words.h"
+#include "start/segments.h"
+#include "start/session.h"
 #include "coterie/started.h"
 
 #include <errno.h>
@@ -15,6 +14,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +51,7 @@ struct watch {
     struct rank ranks[MOST_RANKS];
     char host[64];        // this one
     const char *hostfile; // NULL: none
+    void (*complain)(const char *line);
     int64_t timeout_ns, looked_ns;
     int serves; // for how many seconds the first rank, which is asked to end itself, may take to do so; 0: it is not
     int times_handed; // it was asked
@@ -58,17 +59,30 @@ struct watch {
     int first, other; // with what the first rank, and another, has ended; -1: it has not told
     char line[4096];
     size_t length;
-    oshrun_words words;
+    cot_oshrun_words words;
     bool complained;
     int64_t began_ns; // for how long no rank has begun, while none has
     bool asks, named; // hosts whether they can be started on; who does not answer was named
-    host_questions questions;
+    cot_hosts_questions questions;
     int64_t ended_ns;  // for how long the first rank has ended well
     int64_t failed_ns; // since when a rank is known to have failed; 0: none
     int64_t told_ns;   // when oshrun was asked to end; 0: it was not
 };
 
 static const int64_t second_ns = 1000000000;
+
+static int complain(void (*tell)(const char *line), const char *format, ...)
+    __attribute__((format(printf, 2, 3), cold));
+static int complain(void (*tell)(const char *line), const char *format, ...)
+{
+    char line[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    tell(line);
+    return EXIT_FAILURE;
+}
 
 static volatile sig_atomic_t asked, times_asked, hung_up;
 
@@ -173,7 +187,7 @@ static void write_output(struct watch *w)
         w->held_bytes -= (size_t)count;
         memmove(w->held, w->held + count, w->held_bytes);
     } else if (errno != EINTR && errno != EAGAIN) {
-        cot_complain("cannot write to standard output: %s", strerror(errno));
+        complain(w->complain, "cannot write to standard output: %s", strerror(errno));
         w->unwritten = true;
         w->held_bytes = 0;
         give_up(w);
@@ -207,10 +221,10 @@ static void complain_of(struct watch *w, int rank, bool gone)
     for (int r = 0; r < w->count; r++) over |= w->ranks[r].state == ENDS;
     const char *when = over && w->ranks[rank].state == MET ? "at the end" : "at the start";
     if (gone)
-        cot_complain("rank %d%s ended %s", rank, host, when);
+        complain(w->complain, "rank %d%s ended %s", rank, host, when);
     else
-        cot_complain("rank %d%s did not answer %s within %.1f s", rank, host, when,
-                     (double)w->timeout_ns * 1e-9);
+        complain(w->complain, "rank %d%s did not answer %s within %.1f s", rank, host, when,
+                 (double)w->timeout_ns * 1e-9);
     give_up(w);
 }
 
@@ -236,20 +250,20 @@ static bool name_silent_hosts(struct watch *w, char *names, size_t bytes)
 {
     *names = 0;
     if (!w->hostfile || w->began_ns < ask_after_ns) return false;
-    if (!w->asks) cot_ask_hosts(&w->questions, w->hostfile);
+    if (!w->asks) cot_hosts_ask(&w->questions, w->hostfile);
     w->asks = true;
-    if (!cot_hear_hosts(&w->questions, names, bytes, false) || w->began_ns < ask_after_ns + answer_ns)
+    if (!cot_hosts_hear(&w->questions, names, bytes, false) || w->began_ns < ask_after_ns + answer_ns)
         return false;
-    if (!w->named) cot_complain("note: no answer yet from %s", names);
+    if (!w->named) complain(w->complain, "note: no answer yet from %s", names);
     return w->named = true;
 }
 
 /* Those that have all answered, and from which nothing else has come. */
 static void name_mute_hosts(struct watch *w, char *names, size_t bytes)
 {
-    cot_asked_hosts(&w->questions, names, bytes);
+    cot_hosts_asked(&w->questions, names, bytes);
     if (!*names || w->named || w->began_ns < ask_after_ns + answer_ns) return;
-    cot_complain("note: no rank has begun yet on %s", names);
+    complain(w->complain, "note: no rank has begun yet on %s", names);
     w->named = true;
 }
 
@@ -267,24 +281,25 @@ static void look_for_begin(struct watch *w, int64_t passed_ns)
     for (int r = 0; r < w->count; r++) begun |= w->ranks[r].state != NOT_BEGUN;
     w->began_ns = begun ? 0 : w->began_ns + passed_ns;
     if (begun || w->failed_ns) {
-        cot_stop_asking_hosts(&w->questions);
+        cot_hosts_stop_asking(&w->questions);
         return;
     }
     const bool silent = name_silent_hosts(w, names, sizeof names);
     if (!silent) name_mute_hosts(w, names, sizeof names);
     const int64_t least_ns = silent   ? ask_after_ns + answer_ns
                              : *names ? LEAST_CONNECT_S * second_ns
-                                      : COT_LEAST_START_S * second_ns,
+                                      : COT_START_LEAST_S * second_ns,
                   most_ns = later(w->timeout_ns, least_ns);
     if (w->began_ns < most_ns) return;
     const double most_s = (double)most_ns * 1e-9;
     if (silent || !*names)
-        cot_complain("oshrun has started no rank within %.1f s%s%s", most_s,
-                     silent ? ": no answer from " : "", names);
+        complain(w->complain, "oshrun has started no rank within %.1f s%s%s", most_s,
+                 silent ? ": no answer from " : "", names);
     else
-        cot_complain("oshrun has started no rank within %.1f s: ssh works to %s, from where nothing connects "
-                     "back (a firewall?)",
-                     most_s, names);
+        complain(w->complain,
+                 "oshrun has started no rank within %.1f s: ssh works to %s, from where nothing connects "
+                 "back (a firewall?)",
+                 most_s, names);
     give_up(w);
 }
 
@@ -302,7 +317,7 @@ static void name_lost(struct watch *w)
         if (!rank->process || rank->state == ENDS || strcmp(rank->host, w->host) != 0 ||
             cot_launch_process_state(rank->process))
             continue;
-        cot_complain("rank %d ended", r);
+        complain(w->complain, "rank %d ended", r);
         w->complained = true;
     }
 }
@@ -403,7 +418,7 @@ static bool tell_failed(const struct watch *w)
 {
     for (int r = 0; r < w->count; r++) {
         if (w->ranks[r].status <= 0) continue;
-        cot_complain("rank %d ended with status %d and did not say why", r, w->ranks[r].status);
+        complain(w->complain, "rank %d ended with status %d and did not say why", r, w->ranks[r].status);
         return true;
     }
     return false;
@@ -412,15 +427,18 @@ static bool tell_failed(const struct watch *w)
 /* Of oshrun, once it has ended; where no rank has told why all did, it does. */
 static void tell_end(struct watch *w, int how)
 {
-    cot_remove_session_folder(w->oshrun);
-    cot_remove_lost_segments(w->since);
-    if (w->complained || asked || w->first == 0 || cot_oshrun_complain(&w->words, w->hostfile) ||
-        tell_failed(w))
+    cot_oshrun_remove_session(w->oshrun);
+    cot_oshrun_remove_segments(w->since);
+    char line[1024];
+    if (w->complained || asked || w->first == 0) return;
+    if (cot_oshrun_line(line, sizeof line, &w->words, w->hostfile))
+        w->complain(line);
+    else if (tell_failed(w))
         return;
-    if (WIFSIGNALED(how))
-        cot_complain("oshrun was killed by signal %d", WTERMSIG(how));
+    else if (WIFSIGNALED(how))
+        complain(w->complain, "oshrun was killed by signal %d", WTERMSIG(how));
     else if (w->first < 0)
-        cot_complain("oshrun ended before its ranks had");
+        complain(w->complain, "oshrun ended before its ranks had");
 }
 
 static bool can_be_read(const char *path)
@@ -441,28 +459,34 @@ static void hear_signals(void)
     if (before.sa_handler != SIG_IGN) signal(SIGHUP, hang_up);
 }
 
-int cot_start_ranks(int ranks, const char *hostfile, double timeout_s, char **argv)
+int cot_start_ranks(const cot_start_options *options)
 {
     int out[2], talk[2];
+    const int ranks = options->ranks;
+    const char *const hostfile = options->hostfile;
     struct watch w = {.first = -1,
                       .other = -1,
                       .count = ranks,
                       .hostfile = hostfile,
+                      .complain = options->complain,
                       .since = time(NULL),
-                      .timeout_ns = (int64_t)(timeout_s * 1e9)};
+                      .timeout_ns = (int64_t)(options->timeout_s * 1e9)};
     gethostname(w.host, sizeof w.host - 1);
-    if (ranks > MOST_RANKS) return cot_complain("%d ranks, more than %d", ranks, MOST_RANKS);
+    if (ranks > MOST_RANKS) return complain(w.complain, "%d ranks, more than %d", ranks, MOST_RANKS);
     if (hostfile && !can_be_read(hostfile))
-        return cot_complain("cannot read '%s': %s", hostfile, strerror(errno));
+        return complain(w.complain, "cannot read '%s': %s", hostfile, strerror(errno));
     if (pipe2(out, O_CLOEXEC) != 0 || pipe2(talk, O_CLOEXEC) != 0)
-        return cot_complain("cannot start ranks: %s", strerror(errno));
+        return complain(w.complain, "cannot start ranks: %s", strerror(errno));
     fflush(NULL);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     w.oshrun = fork();
-    const oshrun_start start = {
-        .ranks = ranks, .hostfile = hostfile, .timeout_s = timeout_s, .out = out[1], .talk = talk[1]};
-    if (w.oshrun == 0) cot_become_oshrun(&start, argv);
-    if (w.oshrun < 0) return cot_complain("cannot start ranks: %s", strerror(errno));
+    const cot_oshrun_start start = {.ranks = ranks,
+                                    .hostfile = hostfile,
+                                    .timeout_s = options->timeout_s,
+                                    .out = out[1],
+                                    .talk = talk[1]};
+    if (w.oshrun == 0) cot_oshrun_become(&start, options->argv);
+    if (w.oshrun < 0) return complain(w.complain, "cannot start ranks: %s", strerror(errno));
     close(out[1]);
     close(talk[1]);
     w.out = out[0];
@@ -474,7 +498,7 @@ int cot_start_ranks(int ranks, const char *hostfile, double timeout_s, char **ar
     end_orphans();
     tell_end(&w, how);
     if (asked && !(w.serves && w.first >= 0)) return 128 + asked;
-    if (w.unwritten) return COT_EXIT_FAILURE;
+    if (w.unwritten) return EXIT_FAILURE;
     if (w.first >= 0) return w.first;
-    return w.other > 0 ? w.other : COT_EXIT_FAILURE;
+    return w.other > 0 ? w.other : EXIT_FAILURE;
 }

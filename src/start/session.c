@@ -1,4 +1,4 @@
-#include "session_folder.h"
+#include "start/session.h"
 
 #include <ftw.h>
 #include <glob.h>
@@ -24,7 +24,7 @@ static const char *folder_for_such(void)
     return "/tmp";
 }
 
-void cot_remove_session_folder(pid_t oshrun)
+void cot_oshrun_remove_session(pid_t oshrun)
 {
     enum { MOST_OPEN = 16 };
     char pattern[4096];

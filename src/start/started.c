@@ -1,10 +1,9 @@
-#include "started_rank.h"
+/* What a process does that is a rank, since oshrun has started it. */
+#include "coterie/start.h"
 
-#include "command.h"
+#include "base/thread.h"
 #include "coterie/started.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,18 +22,13 @@ static void *tell_of_life(void *argument)
     return NULL;
 }
 
-/* A thread that no signal comes to. */
 static void begin_thread(void *(*run)(void *), void *argument)
 {
     pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&thread, NULL, run, argument) == 0) pthread_detach(thread);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (cot_thread_start(&thread, run, argument)) pthread_detach(thread);
 }
 
-void cot_tell_starter(void)
+void cot_start_tell(void)
 {
     static double period_s;
     const char *period = getenv(COT_STARTED_VARIABLE);
@@ -44,7 +38,7 @@ void cot_tell_starter(void)
 
 static atomic_bool waits_for_input;
 
-void cot_wait_for_input(bool waits)
+void cot_start_wait_for_input(bool waits)
 {
     atomic_store(&waits_for_input, waits);
 }
@@ -60,13 +54,13 @@ static void *end_unless_met(void *argument)
     }
     dprintf(STDERR_FILENO, "coterie: rank %d: the ranks have not met within %.1f s\n",
             cot_launch_started().rank, *timeout_s);
-    _exit(COT_EXIT_FAILURE);
+    _exit(EXIT_FAILURE);
 }
 
-void cot_bound_meeting(double timeout_s)
+void cot_start_bound_meeting(double timeout_s)
 {
     static double most_s;
     if (getenv(COT_STARTED_VARIABLE)) return;
-    most_s = timeout_s > COT_LEAST_START_S ? timeout_s : COT_LEAST_START_S;
+    most_s = timeout_s > COT_START_LEAST_S ? timeout_s : COT_START_LEAST_S;
     begin_thread(end_unless_met, &most_s);
 }

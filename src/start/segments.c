@@ -1,4 +1,4 @@
-#include "lost_segments.h"
+#include "start/segments.h"
 
 #include <glob.h>
 #include <stdbool.h>
@@ -41,7 +41,7 @@ static bool any_holds(holds_function *holds, const char *pattern, const char *se
     return any;
 }
 
-void cot_remove_lost_segments(time_t since)
+void cot_oshrun_remove_segments(time_t since)
 {
     glob_t found;
     if (glob("/dev/shm/ucx_shm_posix_*", GLOB_NOSORT, NULL, &found) != 0) return;
