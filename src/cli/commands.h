@@ -1,10 +1,10 @@
-/* The commands, in the order that help shows them: X(NAME) is cot_cmd_NAME, defined in cmd_NAME.c. */
+/* The commands, in the order that help shows them: X(NAME) is cli_cmd_NAME, defined in cmd_NAME.c. */
 #ifndef COT_CLI_COMMANDS_H
 #define COT_CLI_COMMANDS_H
-#include "command.h"
+#include "cli/frame/command.h"
 
 // clang-format off
-#define COT_COMMAND_LIST(X) \
+#define CLI_COMMAND_LIST(X) \
     X(run) \
     X(chat) \
     X(serve) \
@@ -34,10 +34,10 @@
     X(completions)
 // clang-format on
 
-#define COT_COMMAND_EXTERN(name) extern const cot_command cot_cmd_##name;
-COT_COMMAND_LIST(COT_COMMAND_EXTERN)
-#undef COT_COMMAND_EXTERN
+#define CLI_COMMAND_EXTERN(name) extern const cli_command cli_cmd_##name;
+CLI_COMMAND_LIST(CLI_COMMAND_EXTERN)
+#undef CLI_COMMAND_EXTERN
 
-extern const cot_command *const cot_commands[]; // all of them; NULL ends
+extern const cli_command *const cli_commands[]; // all of them; NULL ends
 
 #endif

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "cli/commands.h"
-#include "cli/roof_trust.h"
+#include "cli/bench/roof_trust.h"
 #include "coterie/engine.h"
 #include "coterie/roof.h"
 
@@ -69,12 +69,12 @@ static capture c;
 
 static int run_program(void *context)
 {
-    static const cot_command *const commands[] = {&cot_cmd_bench_model, &cot_cmd_bench_moe,
-                                                  &cot_cmd_bench_kernels, NULL};
+    static const cli_command *const commands[] = {&cli_cmd_bench_model, &cli_cmd_bench_moe,
+                                                  &cli_cmd_bench_kernels, NULL};
     char **argv = context;
     int argc = 0;
     while (argv[argc]) argc++;
-    return cot_command_main(commands, argc, argv);
+    return cli_command_main(commands, argc, argv);
 }
 
 #define RUN(...)                                                                                             \
@@ -116,12 +116,12 @@ static void test_doubts(void **state)
 {
     (void)state;
     char text[96];
-    assert_string_equal(cot_roof_doubt(text, 0.5, 1), "");
-    assert_string_equal(cot_roof_doubt(text, 1.04, 1.4), "");
-    assert_string_equal(cot_roof_doubt(text, 4.76, 1), "a run came to 4.76 times its roof");
-    assert_string_equal(cot_roof_doubt(text, 1.06, 1), "a run came to 1.06 times its roof");
-    assert_string_equal(cot_roof_doubt(text, 0.5, 1.6), "roofs before and after a run differ 1.6 times");
-    assert_true(*cot_roof_doubt(text, NAN, 1) && *cot_roof_doubt(text, 0.5, NAN));
+    assert_string_equal(cli_roof_doubt(text, 0.5, 1), "");
+    assert_string_equal(cli_roof_doubt(text, 1.04, 1.4), "");
+    assert_string_equal(cli_roof_doubt(text, 4.76, 1), "a run came to 4.76 times its roof");
+    assert_string_equal(cli_roof_doubt(text, 1.06, 1), "a run came to 1.06 times its roof");
+    assert_string_equal(cli_roof_doubt(text, 0.5, 1.6), "roofs before and after a run differ 1.6 times");
+    assert_true(*cli_roof_doubt(text, NAN, 1) && *cli_roof_doubt(text, 0.5, NAN));
 }
 
 static void test_model(void **state)

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "cli/cmd_predict.h"
+#include "cli/plan/cmd_predict.h"
 
 #include "harness/cli/capture.h"
 
@@ -13,7 +13,7 @@
 
 static int print_gain(void *row)
 {
-    cot_prediction_row_print_gain(row);
+    cli_prediction_row_print_gain(row);
     return 0;
 }
 
@@ -21,7 +21,7 @@ static int print_gain(void *row)
 static const char *said(double gain, double low, double high, int64_t tokens)
 {
     static capture c;
-    cot_prediction_row row = {.name = "coterie", .ranks = 4, .has_test = true};
+    cli_prediction_row row = {.name = "coterie", .ranks = 4, .has_test = true};
     row.test.n_tokens = tokens;
     row.test.n_layers = 4;
     row.test.all[COT_FIGURE_LAR_GAIN] = gain;

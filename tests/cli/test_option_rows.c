@@ -3,8 +3,8 @@
 #include "harness/cli/capture.h"
 #include "harness/cmocka.h"
 
-#include "cli/command.h"
-#include "cli/engine_settings.h"
+#include "cli/frame/command.h"
+#include "cli/run/engine_settings.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 static capture c;
 
-const cot_command *const cot_commands[] = {NULL};
+const cli_command *const cli_commands[] = {NULL};
 
 /* Whether one line was written, with both texts in it. */
 static void must_say(const char *what, int status, const char *one, const char *other)
@@ -36,29 +36,29 @@ static void must_refuse(const char *command, const char *name, const char *value
 }
 
 struct parsed {
-    const cot_option *rows;
+    const cli_option *rows;
     char *argument; // NULL: none
-    engine_settings settings;
+    cli_engine_settings settings;
 };
 
 static int parse(void *context)
 {
     struct parsed *p = context;
     bool help;
-    const cot_options options = {.groups = (const cot_option_group[]){{"Rows", p->rows, 0}, {0}}};
-    return cot_options_parse(&options, &p->settings, p->argument != NULL, &p->argument, &help) ? 0 : 2;
+    const cli_options options = {.groups = (const cli_option_group[]){{"Rows", p->rows, 0}, {0}}};
+    return cli_options_parse(&options, &p->settings, p->argument != NULL, &p->argument, &help) ? 0 : 2;
 }
 
 /* Commands, and the rows that these have. */
 struct commands {
     const char *line[4];
-    const cot_option *rows[4];
+    const cli_option *rows[4];
 };
 static const struct commands with_ranks = {{"run '" TINY "' -p a", "serve '" TINY "' --port 0",
                                             "eval '" TINY "' --text '" COT_SOURCE "/LICENSE'"},
-                                           {cot_engine_option_rows, cot_serving_option_rows,
-                                            cot_replaying_option_rows}},
-                             served = {{"serve '" TINY "' --port 0"}, {cot_scheduling_option_rows}};
+                                           {cli_engine_option_rows, cli_serving_option_rows,
+                                            cli_replaying_option_rows}},
+                             served = {{"serve '" TINY "' --port 0"}, {cli_scheduling_option_rows}};
 
 /* The line begins with the option, says what it takes, and ends with what was given. */
 static void refuse(const struct commands *commands, const char *name, const char *value)
@@ -159,7 +159,7 @@ static void words_of_some_commands(void **state)
 
 /* ---- what comes of right ones ---- */
 
-static engine_settings defaults_of(const cot_option *rows)
+static cli_engine_settings defaults_of(const cli_option *rows)
 {
     struct parsed p = {rows, NULL, {{0}}};
     assert_int_equal(parse(&p), 0);
@@ -167,7 +167,7 @@ static engine_settings defaults_of(const cot_option *rows)
 }
 
 /* Over settings in which each byte is 1, so that one that is written too much is seen. */
-static engine_settings parse_over(const cot_option *rows, char *argument)
+static cli_engine_settings parse_over(const cli_option *rows, char *argument)
 {
     struct parsed p = {rows, argument, {{0}}};
     memset(&p.settings, 1, sizeof p.settings);
@@ -176,7 +176,7 @@ static engine_settings parse_over(const cot_option *rows, char *argument)
 }
 
 /* A text that comes to a field is there until the next call. */
-static engine_settings parse_with(const cot_option *rows, const char *name, const char *value)
+static cli_engine_settings parse_with(const cli_option *rows, const char *name, const char *value)
 {
     static char argument[64];
     snprintf(argument, sizeof argument, "--%s=%s", name, value);
@@ -186,8 +186,8 @@ static engine_settings parse_with(const cot_option *rows, const char *name, cons
 /* The field is as it should be, and all others as they are without the option. */
 #define CAME(rows, name, value, field, expected)                                                             \
     {                                                                                                        \
-        const engine_settings without = parse_over(rows, NULL);                                              \
-        engine_settings with = parse_with(rows, name, value);                                                \
+        const cli_engine_settings without = parse_over(rows, NULL);                                          \
+        cli_engine_settings with = parse_with(rows, name, value);                                            \
         if (with.options.field != (expected)) fail_msg("--%s %s does not come to its field", name, value);   \
         with.options.field = without.options.field;                                                          \
         if (memcmp(&with, &without, sizeof with)) fail_msg("--%s %s changes others", name, value);           \
@@ -199,13 +199,13 @@ static void values_come_to_their_fields(void **state)
     char value[32];
 #undef IN_RANKS
 #undef IN_SCHEDULING
-#define IN_RANKS(what, ...) what(cot_engine_option_rows, __VA_ARGS__)
-#define IN_SCHEDULING(what, ...) what(cot_scheduling_option_rows, __VA_ARGS__)
+#define IN_RANKS(what, ...) what(cli_engine_option_rows, __VA_ARGS__)
+#define IN_SCHEDULING(what, ...) what(cli_scheduling_option_rows, __VA_ARGS__)
 #define NUMBER_CAME(rows, field, most, name, ...)                                                            \
     snprintf(value, sizeof value, "%lld", (long long)(most));                                                \
     CAME(rows, name, value, field, most)
 #define DURATION_CAME(rows, field, name, letter, argument, initial, help, low, high, scale_)                 \
-    CAME(rows, name, "0.125", field, (int64_t)(0.125 * (struct cot_option){scale_}.scale))
+    CAME(rows, name, "0.125", field, (int64_t)(0.125 * (struct cli_option){scale_}.scale))
 #define TEXT_CAME(rows, field, name, ...)                                                                    \
     assert_string_equal(parse_with(rows, name, "some").options.field, "some");
 #define COT_WORD(text, value) text,
@@ -224,26 +224,26 @@ static void values_come_to_their_fields(void **state)
     IN_##table(WORDS_CAME, group.field, group##_##field, __VA_ARGS__)
 #include "coterie/engine_options.def"
     // beside `slots`, with no row of its own
-    assert_int_equal(parse_with(cot_engine_option_rows, "expert-slots", "3").options.experts.layers,
+    assert_int_equal(parse_with(cli_engine_option_rows, "expert-slots", "3").options.experts.layers,
                      0x01010101);
-    CAME(cot_engine_option_rows, "timeout", "7.5", group.timeout_ns, 7500000000)
-    CAME(cot_scheduling_option_rows, "tbt-ms", "0", batch.tbt_ns, 0)
-    CAME(cot_scheduling_option_rows, "tbt-ms", "2.5", batch.tbt_ns, 2500000)
-    CAME(cot_scheduling_option_rows, "tbt-ms", "-0.5", batch.tbt_ns, COT_TBT_AUTO)
+    CAME(cli_engine_option_rows, "timeout", "7.5", group.timeout_ns, 7500000000)
+    CAME(cli_scheduling_option_rows, "tbt-ms", "0", batch.tbt_ns, 0)
+    CAME(cli_scheduling_option_rows, "tbt-ms", "2.5", batch.tbt_ns, 2500000)
+    CAME(cli_scheduling_option_rows, "tbt-ms", "-0.5", batch.tbt_ns, COT_TBT_AUTO)
 }
 
 static void commands_have_their_defaults(void **state)
 {
     (void)state;
-    const cot_engine_options all = defaults_of(cot_engine_option_rows).options,
-                             serving = defaults_of(cot_serving_option_rows).options;
+    const cot_engine_options all = defaults_of(cli_engine_option_rows).options,
+                             serving = defaults_of(cli_serving_option_rows).options;
     assert_string_equal(all.attention.mode, "tp");
     assert_string_equal(serving.attention.mode, "dp");
     assert_string_equal(all.weights.precision, "bf16");
     assert_true(all.group.timeout_ns == 300000000000);
     assert_int_equal(all.group.ranks, 0);
     assert_null(all.experts.op);
-    const engine_settings s = defaults_of(cot_scheduling_option_rows);
+    const cli_engine_settings s = defaults_of(cli_scheduling_option_rows);
     assert_int_equal(s.options.batch.sequences, 64);
     assert_int_equal(s.options.batch.step_tokens, 512);
     assert_int_equal(s.options.batch.tbt_ns, COT_TBT_AUTO);
@@ -257,34 +257,34 @@ static void commands_have_their_defaults(void **state)
 static void needs_fill_what_is_open(void **state)
 {
     (void)state;
-    engine_settings s = defaults_of(cot_scheduling_option_rows);
-    cot_engine_options o = cot_engine_options_of(&s, &(engine_needs){.sequences = 3, .kv_tokens = 9});
+    cli_engine_settings s = defaults_of(cli_scheduling_option_rows);
+    cot_engine_options o = cli_engine_options_of(&s, &(cli_engine_needs){.sequences = 3, .kv_tokens = 9});
     assert_int_equal(o.batch.sequences, 64);
     assert_int_equal(o.memory.block_tokens, 16);
     assert_int_equal(o.memory.kv_tokens, 9);
     assert_int_equal(o.group.ranks, 1);
     s.no_prefix_caching = true;
-    assert_int_equal(cot_engine_options_of(&s, &(engine_needs){0}).memory.block_tokens, 0);
-    s = defaults_of(cot_engine_option_rows);
-    assert_int_equal(cot_engine_options_of(&s, &(engine_needs){.sequences = 3}).batch.sequences, 3);
-    assert_int_equal(cot_engine_options_of(&s, &(engine_needs){.sequences = 1000}).batch.sequences, 64);
-    assert_int_equal(cot_engine_options_of(&s, &(engine_needs){0}).batch.sequences, 1);
-    assert_false(cot_engine_options_of(&s, &(engine_needs){0}).watch.capture_routing);
+    assert_int_equal(cli_engine_options_of(&s, &(cli_engine_needs){0}).memory.block_tokens, 0);
+    s = defaults_of(cli_engine_option_rows);
+    assert_int_equal(cli_engine_options_of(&s, &(cli_engine_needs){.sequences = 3}).batch.sequences, 3);
+    assert_int_equal(cli_engine_options_of(&s, &(cli_engine_needs){.sequences = 1000}).batch.sequences, 64);
+    assert_int_equal(cli_engine_options_of(&s, &(cli_engine_needs){0}).batch.sequences, 1);
+    assert_false(cli_engine_options_of(&s, &(cli_engine_needs){0}).watch.capture_routing);
     s.save_routing = "file";
-    o = cot_engine_options_of(&s, &(engine_needs){.step_tokens = 5, .block_tokens = 32});
+    o = cli_engine_options_of(&s, &(cli_engine_needs){.step_tokens = 5, .block_tokens = 32});
     assert_true(o.watch.capture_routing);
     assert_int_equal(o.batch.step_tokens, 5);
     assert_int_equal(o.memory.block_tokens, 32);
 }
 
-static int64_t pages_with(engine_settings *s, const engine_needs *needs)
+static int64_t pages_with(cli_engine_settings *s, const cli_engine_needs *needs)
 {
     cot_engine *engine;
     cot_error error;
     char *notes;
     cot_engine_load load;
     s->options.group.threads = 1;
-    if (cot_engine_open_with(&engine, TINY, s, needs, &notes, &error) != COT_OK)
+    if (cli_engine_open_with(&engine, TINY, s, needs, &notes, &error) != COT_OK)
         fail_msg("%s", error.message);
     cot_engine_get_load(engine, &load);
     cot_engine_close(engine);
@@ -296,13 +296,13 @@ static int64_t pages_with(engine_settings *s, const engine_needs *needs)
 static void memory_that_is_free_is_for_kv(void **state)
 {
     (void)state;
-    engine_settings s = defaults_of(cot_scheduling_option_rows);
+    cli_engine_settings s = defaults_of(cli_scheduling_option_rows);
     s.options.batch.sequences = 1;
-    const int64_t context = pages_with(&s, &(engine_needs){0}),
-                  free_for = pages_with(&s, &(engine_needs){.kv_of_free = true});
+    const int64_t context = pages_with(&s, &(cli_engine_needs){0}),
+                  free_for = pages_with(&s, &(cli_engine_needs){.kv_of_free = true});
     assert_true(free_for > 2 * context);
     s.options.memory.kv_bytes = (size_t)1 << 22;
-    const int64_t given = pages_with(&s, &(engine_needs){.kv_of_free = true});
+    const int64_t given = pages_with(&s, &(cli_engine_needs){.kv_of_free = true});
     assert_true(given > 0 && given < free_for / 2);
 }
 

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "cli/command.h"
+#include "cli/frame/command.h"
 
 #include "harness/cli/capture.h"
 
@@ -20,49 +20,49 @@ struct common {
 
 struct settings {
     const char *model, *text;
-    cot_list rest, prompts;
+    cli_list rest, prompts;
     bool quiet, verbose;
     int64_t seed;
     double temperature;
     struct common common;
-    cot_optional_text stats;
+    cli_optional_text stats;
 };
 
 static const char *const precisions[] = {"fp32", "bf16", NULL};
-static const cot_option common_options[] = {{"ranks", 0, COT_OPTION_INTEGER, "P", "1", "members of the group",
+static const cli_option common_options[] = {{"ranks", 0, CLI_OPTION_INTEGER, "P", "1", "members of the group",
                                              offsetof(struct common, ranks), .least = 1, .most = 64},
-                                            {"precision", 0, COT_OPTION_CHOICE, "TYPE", "bf16", "arithmetic",
+                                            {"precision", 0, CLI_OPTION_CHOICE, "TYPE", "bf16", "arithmetic",
                                              offsetof(struct common, precision), .choices = precisions,
                                              .otherwise = "others are slow"},
                                             {0}};
-static const cot_option own_options[] = {
-    {"prompt", 'p', COT_OPTION_LIST, "TEXT", NULL, "a prompt", offsetof(struct settings, prompts)},
+static const cli_option own_options[] = {
+    {"prompt", 'p', CLI_OPTION_LIST, "TEXT", NULL, "a prompt", offsetof(struct settings, prompts)},
     {"file",
      'f',
-     COT_OPTION_LIST,
+     CLI_OPTION_LIST,
      "FILE",
      NULL,
      "a file with a prompt",
      offsetof(struct settings, prompts),
      {{0}}},
-    {"quiet", 'q', COT_OPTION_FLAG, NULL, NULL, "says nothing", offsetof(struct settings, quiet)},
-    {"verbose", 'v', COT_OPTION_FLAG, NULL, NULL, "says more", offsetof(struct settings, verbose)},
-    {"seed", 's', COT_OPTION_INTEGER, "N", NULL, "of the random numbers", offsetof(struct settings, seed),
+    {"quiet", 'q', CLI_OPTION_FLAG, NULL, NULL, "says nothing", offsetof(struct settings, quiet)},
+    {"verbose", 'v', CLI_OPTION_FLAG, NULL, NULL, "says more", offsetof(struct settings, verbose)},
+    {"seed", 's', CLI_OPTION_INTEGER, "N", NULL, "of the random numbers", offsetof(struct settings, seed),
      .least = INT64_MIN, .most = INT64_MAX},
-    {"temperature", 't', COT_OPTION_REAL, "X", "0.5", "of the softmax",
+    {"temperature", 't', CLI_OPTION_REAL, "X", "0.5", "of the softmax",
      offsetof(struct settings, temperature), .min = 0, .max = INFINITY},
     {"stats",
      0,
-     COT_OPTION_OPTIONAL_TEXT,
+     CLI_OPTION_OPTIONAL_TEXT,
      "FILE",
      NULL,
      "shows counters",
      offsetof(struct settings, stats),
      {{0}}},
     {0}};
-static const cot_option_group groups[] = {
+static const cli_option_group groups[] = {
     {"options", own_options, 0}, {"the group", common_options, offsetof(struct settings, common)}, {0}};
-static const cot_positional positionals[] = {{"MODEL", 1, 1, "a folder", offsetof(struct settings, model)},
+static const cli_positional positionals[] = {{"MODEL", 1, 1, "a folder", offsetof(struct settings, model)},
                                              {"REST", 0, 99, "more", offsetof(struct settings, rest)},
                                              {"TEXT", 1, 1, "a text", offsetof(struct settings, text)},
                                              {0}};
@@ -78,16 +78,16 @@ static int show(const void *argument)
     printf(" q=%d v=%d seed=%lld t=%g ranks=%lld precision=%s stats=%d:%s\n", s->quiet, s->verbose,
            (long long)s->seed, s->temperature, (long long)s->common.ranks, precisions[s->common.precision],
            s->stats.given, s->stats.text ? s->stats.text : "-");
-    return COT_EXIT_OK;
+    return CLI_EXIT_OK;
 }
 
 static int give_up(const void *argument)
 {
     (void)argument;
-    return cot_complain("it\nfailed");
+    return cli_complain("it\nfailed");
 }
 
-static const cot_command command_show = {"show",
+static const cli_command command_show = {"show",
                                          "shows what it was given",
                                          "A longer text.\n\nIts second paragraph begins a line of its own, "
                                          "and has as much room there as the first one.",
@@ -95,15 +95,15 @@ static const cot_command command_show = {"show",
                                          {groups, positionals},
                                          sizeof(struct settings),
                                          show};
-static const cot_command command_fail = {"trace fail", "fails", NULL, NULL, {NULL, NULL}, 0, give_up};
-static const cot_command *const commands[] = {&command_show, &command_fail, NULL};
+static const cli_command command_fail = {"trace fail", "fails", NULL, NULL, {NULL, NULL}, 0, give_up};
+static const cli_command *const commands[] = {&command_show, &command_fail, NULL};
 
 static int call(void *context)
 {
     char **argv = context;
     int argc = 0;
     while (argv[argc]) argc++;
-    return cot_command_main(commands, argc, argv);
+    return cli_command_main(commands, argc, argv);
 }
 
 static capture c;

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "cli/bench_pipeline.h"
+#include "cli/bench/bench_pipeline.h"
 
 #include <math.h>
 #include <string.h>
@@ -36,13 +36,13 @@ const cot_engine_info *__wrap_cot_engine_describe(const cot_engine *engine)
 }
 
 /* Is asked for by what is not called here. */
-int64_t pipeline_most_tokens(const struct pipeline_work *work)
+int64_t cli_pipeline_most_tokens(const struct cli_pipeline_work *work)
 {
     return work->tokens[0];
 }
 
 static const struct cot_list_item texts[LINKS] = {{"plain", NULL}, {"grouped", NULL}};
-static const struct pipeline_settings settings = {
+static const struct cli_pipeline_settings settings = {
     .engine = {.options = {.group = {.timeout_ns = 7000000000}}},
     .links = {(struct cot_list_item *)(uintptr_t)texts, LINKS}};
 static const cot_engine_link links[LINKS] = {{.bytes_per_s = 4e8, .latency_ns = 300},
@@ -52,9 +52,9 @@ static const cot_engine_link links[LINKS] = {{.bytes_per_s = 4e8, .latency_ns = 
                                               .uplink_bytes_per_s = 1e8,
                                               .uplink_latency_ns = 2000}};
 
-static struct pipeline_work work_of(struct pipeline_way *way)
+static struct cli_pipeline_work work_of(struct cli_pipeline_way *way)
 {
-    struct pipeline_work w = {.s = &settings, .n_links = LINKS, .ways = way, .n_ways = 1};
+    struct cli_pipeline_work w = {.s = &settings, .n_links = LINKS, .ways = way, .n_ways = 1};
     memcpy(w.links, links, sizeof links);
     return w;
 }
@@ -67,12 +67,12 @@ static void rates_are_asked_for(void **state)
         int64_t bytes; // of a message: the mean, but not of what is too short or too long to be timed
     } cases[] = {{3000000, 10, 100000}, {3000, 10, 1 << 16}, {1000000000, 10, 1 << 20}, {5, 0, 1 << 16}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct pipeline_way way = {.ranks = RANKS};
-        const struct pipeline_work w = work_of(&way);
-        const pipeline_account account = {.busiest_bytes = cases[i].busiest, .rounds = cases[i].rounds};
+        struct cli_pipeline_way way = {.ranks = RANKS};
+        const struct cli_pipeline_work w = work_of(&way);
+        const cli_pipeline_account account = {.busiest_bytes = cases[i].busiest, .rounds = cases[i].rounds};
         double rates[LINKS + 1] = {0};
         n_asked = 0;
-        assert_true(pipeline_measure_links(&w, &way, &account, rates));
+        assert_true(cli_pipeline_measure_links(&w, &way, &account, rates));
         assert_int_equal(n_asked, LINKS);
         for (int l = 0; l < LINKS; l++) {
             assert_true(rates[l + 1] == links[l].bytes_per_s / slower);
@@ -84,7 +84,7 @@ static void rates_are_asked_for(void **state)
             assert_int_equal(asked[l].timeout_ns, 7000000000);
         }
         way.ranks = 1; // sends nothing
-        assert_true(pipeline_measure_links(&w, &way, &account, rates));
+        assert_true(cli_pipeline_measure_links(&w, &way, &account, rates));
         assert_int_equal(n_asked, LINKS);
         assert_true(rates[1] == links[0].bytes_per_s);
     }
@@ -94,16 +94,16 @@ static void rates_are_asked_for(void **state)
 static void cells_go_by_their_rates(void **state)
 {
     (void)state;
-    static struct pipeline_samples samples[LINKS + 1];
+    static struct cli_pipeline_samples samples[LINKS + 1];
     const double unlinked_ns = 5e6, rates[LINKS + 1] = {0, 4e8 / slower, 2e9 / slower};
-    const pipeline_account account = {.steps = 8, .rounds = 32, .wire_ns = {6e6, 9e6}};
+    const cli_pipeline_account account = {.steps = 8, .rounds = 32, .wire_ns = {6e6, 9e6}};
     for (int decode = 0; decode < 2; decode++) {
-        struct pipeline_way way = {.ranks = RANKS};
-        struct pipeline_work w = work_of(&way);
+        struct cli_pipeline_way way = {.ranks = RANKS};
+        struct cli_pipeline_work w = work_of(&way);
         w.json = json_array();
         for (int l = 0; l <= LINKS; l++)
-            samples[l] = (struct pipeline_samples){.ns = {unlinked_ns + 1e6 * l}, .count = 1};
-        pipeline_tell(&w, samples, &account, rates, decode ? "decode" : "prefill", 64);
+            samples[l] = (struct cli_pipeline_samples){.ns = {unlinked_ns + 1e6 * l}, .count = 1};
+        cli_pipeline_tell(&w, samples, &account, rates, decode ? "decode" : "prefill", 64);
         assert_int_equal(json_array_size(w.json), LINKS + 1);
         assert_true(json_is_null(json_object_get(json_array_get(w.json, 0), "model_ns")));
         for (int l = 0; l < LINKS; l++) {

@@ -75,7 +75,7 @@ static int open_alone(void *context)
 
 static int run_program(void *context)
 {
-    static const cot_command *const commands[] = {&cot_cmd_tokenize, NULL};
+    static const cli_command *const commands[] = {&cli_cmd_tokenize, NULL};
     struct call *call = context;
     char *argv[7] = {(char[]){"coterie"}};
     int argc = 1;
@@ -88,7 +88,7 @@ static int run_program(void *context)
     json_set_alloc_funcs(__wrap_malloc, free);
     failing = call->failing;
     *counted = 0;
-    int status = cot_command_main(commands, argc, argv);
+    int status = cli_command_main(commands, argc, argv);
     return status;
 }
 

@@ -1,0 +1,305 @@
+/* `coterie chat`: a conversation in a terminal. */
+#include "cli/serve/chat_server.h"
+#include "cli/commands.h"
+#include "cli/frame/growing_text.h"
+#include "cli/frame/paths.h"
+
+#include "coterie/client.h"
+
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <editline/readline.h>
+
+struct chat_settings {
+    cli_engine_settings engine;
+    const char *where, *model, *chat_template, *system;
+    int64_t max_tokens, seed;
+    double temperature, top_p;
+};
+
+struct conversation {
+    const struct chat_settings *settings;
+    cot_client *client;
+    json_t *messages; // what has been said
+    const char *model;
+    cli_growing_text answer; // what is being said
+    bool talks;              // with a person: prompts, hints
+    bool failed;
+};
+
+static cot_client *listening; // of the signal handler
+static volatile sig_atomic_t interrupted_reading;
+
+/* Ctrl-C ends an answer, and nothing else: what has been said would be lost with the program. */
+static void on_interrupt(int number)
+{
+    (void)number;
+    interrupted_reading = 1;
+    cot_client_interrupt(listening);
+}
+
+/* ---- an answer ---- */
+
+/* An event of the stream: some text, or an error. */
+static bool on_event(void *context, const char *data, size_t bytes)
+{
+    struct conversation *c = context;
+    if (strcmp(data, "[DONE]") == 0) return false;
+    json_t *json = json_loadb(data, bytes, JSON_ALLOW_NUL, NULL);
+    const char *said = json ? json_string_value(json_object_get(json_object_get(json, "error"), "message"))
+                            : "the server sent an event that is no JSON";
+    const json_t *choice = json_array_get(json_object_get(json, "choices"), 0),
+                 *text = json_object_get(json_object_get(choice, "delta"), "content");
+    bool good = true;
+    if (said) {
+        cli_complain("%s", said);
+        c->failed = true;
+    }
+    if (json_is_string(text)) {
+        fwrite(json_string_value(text), 1, json_string_length(text), stdout);
+        good = fflush(stdout) == 0 &&
+               cli_growing_text_add(&c->answer, json_string_value(text), json_string_length(text));
+    }
+    json_decref(json);
+    return good && !said;
+}
+
+static bool add_message(struct conversation *c, const char *role, const char *content, size_t bytes)
+{
+    json_t *text = json_stringn(content, bytes);
+    if (!text) cli_complain("the text is not UTF-8");
+    return text && !json_array_append_new(c->messages, json_pack("{s:s,s:o}", "role", role, "content", text));
+}
+
+static char *request_of(const struct conversation *c)
+{
+    const struct chat_settings *s = c->settings;
+    json_t *body = json_pack("{s:O,s:b}", "messages", c->messages, "stream", 1);
+    if (c->model) json_object_set_new(body, "model", json_string(c->model));
+    if (s->max_tokens) json_object_set_new(body, "max_tokens", json_integer(s->max_tokens));
+    if (s->temperature >= 0) json_object_set_new(body, "temperature", json_real(s->temperature));
+    if (s->top_p > 0) json_object_set_new(body, "top_p", json_real(s->top_p));
+    if (s->seed >= 0) json_object_set_new(body, "seed", json_integer(s->seed));
+    char *text = json_dumps(body, JSON_COMPACT);
+    json_decref(body);
+    return text;
+}
+
+/* Asks for an answer to what has been said. What came of it, whole or not, is part of the conversation. */
+static bool answer(struct conversation *c)
+{
+    cot_error error;
+    bool interrupted = false;
+    char *request = request_of(c);
+    c->answer.bytes = 0;
+    c->failed = !request;
+    const cot_status status = request ? cot_client_stream(c->client, "/v1/chat/completions", request,
+                                                          on_event, c, &interrupted, &error)
+                                      : COT_OK;
+    free(request);
+    if (status != COT_OK) cli_complain_of(&error);
+    const bool good = status == COT_OK && !c->failed;
+    if (good)
+        printf("%s\n", !c->talks ? "" : interrupted ? " [stopped]" : c->answer.bytes ? "" : "[no answer]");
+    if (c->answer.bytes) return add_message(c, "assistant", c->answer.text, c->answer.bytes) && good;
+    json_array_remove(c->messages, json_array_size(c->messages) - 1); // nothing was said to it
+    return good;
+}
+
+/* ---- what is typed ---- */
+
+static void forget(struct conversation *c)
+{
+    const char *system = c->settings->system;
+    json_array_clear(c->messages);
+    if (system) add_message(c, "system", system, strlen(system));
+}
+
+static const char help[] = "/new            begin anew\n"
+                           "/retry          another answer to the last message\n"
+                           "/system TEXT    begin anew with other instructions\n"
+                           "/help           this\n"
+                           "/quit           leave (also Ctrl-D)\n"
+                           "Ctrl-C stops an answer. A line that ends in \\ goes on in the next one.\n";
+
+/* A message that begins with a slash. Returns false when the conversation is over. */
+static bool obey(struct conversation *c, const char *line)
+{
+    const size_t n = json_array_size(c->messages);
+    const char *last = json_string_value(json_object_get(json_array_get(c->messages, n ? n - 1 : 0), "role"));
+    if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0) return false;
+    if (strcmp(line, "/new") == 0)
+        forget(c);
+    else if (strncmp(line, "/system ", 8) == 0) {
+        json_array_clear(c->messages);
+        add_message(c, "system", line + 8, strlen(line + 8));
+    } else if (strcmp(line, "/retry") == 0) {
+        if (last && strcmp(last, "assistant") == 0) {
+            json_array_remove(c->messages, n - 1);
+            answer(c);
+        } else
+            puts("nothing has been answered yet");
+    } else
+        fputs(help, stdout);
+    return true;
+}
+
+/* The next line, malloc'd without its end; NULL at the end of what there is. */
+static char *read_line(const struct conversation *c, const char *prompt)
+{
+    char *line = NULL;
+    size_t room = 0;
+    while (c->talks) { // Ctrl-C drops the line
+        interrupted_reading = 0;
+        line = readline(prompt);
+        if (line || !interrupted_reading) return line;
+        putchar('\n');
+    }
+    ssize_t n = getline(&line, &room, stdin);
+    if (n > 0 && line[n - 1] == '\n') line[n - 1] = 0;
+    if (n >= 0) return line;
+    free(line);
+    return NULL;
+}
+
+/* A message: a line, and those that follow it while they end in a backslash. */
+static char *read_message(const struct conversation *c)
+{
+    char *message = read_line(c, "> ");
+    for (size_t n; message && (n = strlen(message)) && message[n - 1] == '\\';) {
+        char *more = read_line(c, "| "), *joined = NULL;
+        message[n - 1] = '\n';
+        if (more && asprintf(&joined, "%s%s", message, more) < 0) joined = NULL;
+        free(more);
+        if (!joined) break;
+        free(message);
+        message = joined;
+    }
+    return message;
+}
+
+static bool converse(struct conversation *c)
+{
+    bool good = true;
+    if (c->talks) fputs("/help tells what can be typed; Ctrl-D leaves.\n", stderr);
+    for (char *message; (good || c->talks) && (message = read_message(c)); free(message)) {
+        if (!*message) continue;
+        if (c->talks) add_history(message);
+        if (*message == '/' && c->talks) {
+            if (!obey(c, message)) {
+                free(message);
+                break;
+            }
+        } else
+            good = add_message(c, "user", message, strlen(message)) && answer(c);
+        if (ferror(stdout)) {
+            free(message);
+            break;
+        }
+    }
+    if (c->talks) putchar('\n');
+    return good || c->talks;
+}
+
+/* ---- the command ---- */
+
+/* The first model that the server names, where none was chosen. The caller frees *list. */
+static bool choose_model(struct conversation *c, json_t **list)
+{
+    char *body;
+    size_t bytes;
+    cot_error error;
+    c->model = c->settings->model;
+    if (cot_client_call(c->client, "/v1/models", NULL, &body, &bytes, &error) != COT_OK) {
+        cli_complain_of(&error);
+        return false;
+    }
+    *list = json_loadb(body, bytes, 0, NULL);
+    free(body);
+    if (!c->model)
+        c->model =
+            json_string_value(json_object_get(json_array_get(json_object_get(*list, "data"), 0), "id"));
+    return true;
+}
+
+static bool talk(const struct chat_settings *s, const char *url, const char *key)
+{
+    struct conversation c = {
+        .settings = s, .messages = json_array(), .talks = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)};
+    cot_error error;
+    json_t *models = NULL;
+    bool good = cot_client_open(&c.client, url, key, &error) == COT_OK;
+    if (!good) cli_complain_of(&error);
+    listening = c.client;
+    if (good && (good = choose_model(&c, &models))) {
+        const struct sigaction stop = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
+        if (c.talks) sigaction(SIGINT, &stop, NULL);
+        forget(&c);
+        good = converse(&c);
+    }
+    cot_client_close(c.client);
+    json_decref(models);
+    json_decref(c.messages);
+    free(c.answer.text);
+    return good;
+}
+
+static int run_command(const void *settings)
+{
+    const struct chat_settings *s = settings;
+    signal(SIGPIPE, SIG_IGN);
+    if (strstr(s->where, "://")) {
+        const char *key = getenv("COTERIE_API_KEY");
+        return talk(s, s->where, key && *key ? key : NULL) ? CLI_EXIT_OK : CLI_EXIT_FAILURE;
+    }
+    cli_chat_server server = {0};
+    bool good =
+        cli_check_model(s->where) && cli_chat_server_open(&server, s->where, s->chat_template, &s->engine);
+    good = good && talk(s, server.url, server.key);
+    cli_chat_server_close(&server);
+    return good ? CLI_EXIT_OK : CLI_EXIT_FAILURE;
+}
+
+#define AT(field) offsetof(struct chat_settings, field)
+static const cli_option chat_options[] = {
+    {"system", 0, CLI_OPTION_TEXT, "TEXT", NULL, "instructions before the conversation", AT(system)},
+    {"max-tokens", 'n', CLI_OPTION_INTEGER, "N", "0", "most tokens of an answer (0: what the context holds)",
+     AT(max_tokens), .least = 0, .most = 1 << 24},
+    {"temperature", 0, CLI_OPTION_REAL, "X", "-1", "0 is greedy (-1: as the model's makers say)",
+     AT(temperature), .min = -1, .max = 1e6},
+    {"top-p", 0, CLI_OPTION_REAL, "P", "0",
+     "sample among the likeliest tokens that together reach P (0: as above)", AT(top_p), .min = 0, .max = 1},
+    {"seed", 's', CLI_OPTION_INTEGER, "N", "-1",
+     "the same seed draws the same answers (-1: a new one each time)", AT(seed), .least = -1,
+     .most = INT64_MAX},
+    {"model", 'm', CLI_OPTION_TEXT, "NAME", NULL, "of a server with several: which one", AT(model)},
+    {"chat-template", 0, CLI_OPTION_TEXT, "FILE", NULL, "of a model folder: a template in place of its own",
+     AT(chat_template)},
+    {0}};
+
+const cli_command cli_cmd_chat = {
+    .name = "chat",
+    .summary = "talk with a model in the terminal",
+    .details =
+        "MODEL is a model folder or a GGUF file, which is loaded, or the URL of a server with the OpenAI "
+        "API, asked with "
+        "the key in "
+        "COTERIE_API_KEY where that is set. Ctrl-C stops an answer, /help tells what else can be typed. "
+        "Where "
+        "standard input is no terminal each of its lines is a message, and the answers alone are written.",
+    .examples = (const char *const[]){"coterie chat models/tiny",
+                                      "coterie chat MODEL --ranks 4 --system \"Be brief.\"",
+                                      "coterie chat http://localhost:8000/v1", NULL},
+    .options = {.groups = (const cli_option_group[]){{"Options", chat_options, 0},
+                                                     {"Group of ranks", cli_engine_option_rows, AT(engine)},
+                                                     {0}},
+                .positionals =
+                    (const cli_positional[]){
+                        {"MODEL", 1, 1, "a model folder, a GGUF file, or a URL", AT(where)}, {0}}},
+    .settings_bytes = sizeof(struct chat_settings),
+    .run = run_command};
