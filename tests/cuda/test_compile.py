@@ -67,10 +67,12 @@ REFUSED = {
     "behind one that may always be": [ZERO, (2, "BRA.DIV ~URZ, `(.L_x_1)"), (2, "IADD3 R4, R30, R6, RZ"), ".L_x_1", (9, "EXIT")],
     "behind one to where warps meet": [ZERO, (2, "BRA.CONV ~URZ, `(.L_x_1)"), (2, "IADD3 R4, R30, R6, RZ"), ".L_x_1", (9, "EXIT")],
     "two halves compared": [(5, "CS2R R30, SRZ"), (4, "HSETP2.NE.AND P0, P1, R30, R4, PT")],
-    "where to return": [ZERO, (2, "RET.REL.NODEC R30 `(cot_cuda_fused_bf16)")],
+    "where to return": [(2, "CALL.REL.NOINC `($f$1)"), (9, "EXIT"), "$f$1", ZERO, (2, "RET.REL.NODEC R30 `(cot_cuda_fused_bf16)")],
     "behind a label that is set in": [ZERO, (2, "@P0 BRA `(.L_x_1)"), (9, "EXIT"), "    .L_x_1", (2, "IADD3 R4, R30, R6, RZ")],
     "in a function": [ZERO, (2, "CALL.REL.NOINC `($f$1)"), (9, "EXIT"), "$f$1", (2, "IADD3 R4, R30, R6, RZ")],
     "behind a call": [(2, "CALL.REL.NOINC `($f$1)"), (2, "IADD3 R4, R30, R6, RZ"), (9, "EXIT"), "$f$1", ZERO, (2, "RET.REL.NODEC R2 `(k)")],
+    "behind a call from another section": [(2, "CALL.ABS.NOINC `(f)"), (2, "IADD3 R4, R30, R6, RZ"), (9, "EXIT"), "f:", ".text.f", ZERO,
+                                           (2, "RET.ABS.NODEC R2 `(f)")],
     "one of the places of a table": [ZERO, (2, 'BRX R2 -0x30 (*"BRANCH_TARGETS .L_x_1,.L_x_2"*)'), ".L_x_1", (9, "EXIT"), ".L_x_2",
                                      (2, "IADD3 R4, R30, R6, RZ")],
     "where a table's number is": [ZERO, (2, 'BRX R30 -0x30 (*"BRANCH_TARGETS .L_x_1"*)'), ".L_x_1", (9, "EXIT")],
@@ -102,6 +104,7 @@ NOT_KNOWN = {  # each by its name
     "BRX R4 -0x30": [(2, "BRX R4 -0x30")],
     "BSYNC B0": [(2, "BSYNC B0")],
     "JMX R4 -0x30": [(2, "JMX R4 -0x30")],
+    "RET.REL.NODEC R4 `(k)": [(2, "CALL.REL.NOINC `($f$1)"), (9, "EXIT"), "$f$1", (9, "EXIT"), ".text.g", (2, "RET.REL.NODEC R4 `(k)")],
     "WARPSYNC.COLLECTIVE R5": [(2, "WARPSYNC.COLLECTIVE R5")],
     "HMMA.1684.F32.TF32 R4, R8, R12, R4": [(2, "HMMA.1684.F32.TF32 R4, R8, R12, R4")],
     "HMMA.SP.16832.F32.BF16 R4, R8, R12, R4, R20, 0x0": [(2, "HMMA.SP.16832.F32.BF16 R4, R8, R12, R4, R20, 0x0")],
@@ -159,7 +162,7 @@ class Sass(unittest.TestCase):
         for name, lines in REFUSED.items():
             done = self.check(listing(lines))
             self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), name + done.stderr)
-            self.assertRegex(done.stderr, "^check_sass: cot_cuda_fused_bf16: '.*CS2U?R.*' at [0-9a-f]+ is read [0-5] cycles later, which is "
+            self.assertRegex(done.stderr, "^check_sass: (cot_cuda_fused_bf16|f): '.*CS2U?R.*' at [0-9a-f]+ is read [0-5] cycles later, which is "
                                           "sooner than 6: '.*' at [0-9a-f]+\n$", name)
 
     def test_let_by(self):
