@@ -261,6 +261,24 @@ class Compile(unittest.TestCase):
             self.assertIn("is read 2 cycles later", done.stderr)
             self.assertFalse(os.path.exists(f"{self.at}/fused.sm_{arch}.told"))
 
+    def test_places_with_spaces(self):
+        """The repository, the toolkit and what is made may lie in such."""
+        self.at, tree = f"{self.at}/a toolkit", f"{self.at}/a tree"
+        os.makedirs(f"{self.at}/bin")
+        for folder in ("cuda", "tools", "src/moe/fused"):
+            shutil.copytree(f"{ROOT}/{folder}", f"{tree}/{folder}")
+        program, images, cubins = f"{tree}/tools/compile_cuda", f"{self.at}/some images", f"{self.at}/some cubins"
+        done = self.compile(SOUND, "--here", images, "9", program=program)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(f"{images}/made.json") as file:
+            self.assertTrue(json.load(file)["looked_through"])
+        os.makedirs(cubins)
+        done = self.compile(SOUND, "--one", "fused", "90", cubins, program=program)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        done = self.compile(SOUND + REFUSED["a sum of HMMA"], "--image", images, cubins, program=program)  # those that are not made yet
+        self.assertIn("cot_cuda_fused_bf16: 'CS2R R30, SRZ'", done.stderr)
+        self.assertEqual([name for name in os.listdir(cubins) if " " in name or not name.startswith(("fused.", "bulk.", "disassembler"))], [])
+
     def test_here(self):
         images = f"{self.at}/images"
 
