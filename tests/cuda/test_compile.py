@@ -261,6 +261,17 @@ class Compile(unittest.TestCase):
             self.assertIn("is read 2 cycles later", done.stderr)
             self.assertFalse(os.path.exists(f"{self.at}/fused.sm_{arch}.told"))
 
+    def test_usage(self):
+        done = subprocess.run([COMPILE, "--help"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for said in ("Compiles every kernel", "tools/compile_cuda FOLDER", "tools/compile_cuda --here IMAGES MAJOR"):
+            self.assertIn(said, done.stdout)
+        self.assertNotIn("set -eu", done.stdout)
+        for words in ([], ["--here", self.at], ["--image", self.at], ["--nothing"], [self.at, self.at]):
+            done = subprocess.run([COMPILE, *words], capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), words)
+            self.assertIn("tools/compile_cuda FOLDER", done.stderr)
+
     def test_places_with_spaces(self):
         """The repository, the toolkit and what is made may lie in such."""
         self.at, tree = f"{self.at}/a toolkit", f"{self.at}/a tree"
