@@ -9,6 +9,8 @@ thread, over one time axis.
 import argparse
 import html
 import json
+import math
+import re
 import sys
 
 COLOURS = {"gate": "#7a5195", "dispatch": "#ef5675", "up": "#2f6db5", "down": "#58a4d8", "experts": "#3f86c0", "shared": "#8c8c8c",
@@ -25,22 +27,65 @@ def nice(span):
     return step
 
 
+class NoTimeline(Exception):
+    """Says what is wrong with a file."""
+
+
+def is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def read(path):
+    """The names of its processes by their numbers, and its tasks."""
+    try:
+        with open(path, encoding="utf-8") as f:
+            events = json.load(f)
+    except (OSError, ValueError, RecursionError) as error:
+        raise NoTimeline(f"is no time line ({type(error).__name__}: {error})")
+    events = events.get("traceEvents") if isinstance(events, dict) else None
+    if not isinstance(events, list):
+        raise NoTimeline("is no time line (it has no list 'traceEvents')")
+    names, work = {}, []
+    for number, e in enumerate(events):
+        wrong = NoTimeline(f"is no time line (event {number} is not one of a process or a task)")
+        if not isinstance(e, dict) or not isinstance(e.get("ph"), str):
+            raise wrong
+        if e["ph"] not in ("M", "X"):
+            continue  # of other programs
+        args = e.get("args")
+        if not isinstance(args, dict) or type(e.get("pid")) is not int:
+            raise wrong
+        if e["ph"] == "M" and e.get("name", "process_name") == "process_name":
+            if not isinstance(args.get("name"), str):
+                raise wrong
+            names[e["pid"]] = args["name"]
+        elif e["ph"] == "X":
+            if (type(e.get("tid")) is not int or type(args.get("rank")) is not int or not isinstance(e.get("name"), str) or
+                    not all(is_number(e.get(key)) and e[key] >= 0 for key in ("ts", "dur"))):
+                raise wrong
+            work.append(e)
+    return names, work
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file")
     parser.add_argument("--process", default="")
     o = parser.parse_args()
+    if not re.fullmatch(r"(\d+(,\d+)*)?", o.process):
+        parser.error(f"--process '{o.process}' is no list of numbers, such as 1,2")
     try:
-        with open(o.file, encoding="utf-8") as f:
-            events = json.load(f)["traceEvents"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        sys.exit(f"timeline_svg: {o.file} is no time line ({type(error).__name__}: {error})")
-    names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
-    chosen = [int(p) for p in o.process.split(",")] if o.process else sorted(names)
-    work = [e for e in events if e["ph"] == "X" and e["pid"] in chosen]
-    if not work:
-        sys.exit(f"timeline_svg: {o.file} has no task" + f" of the processes '{o.process}'" * bool(o.process))
-    end = max(e["ts"] + e["dur"] for e in work)
+        names, work = read(o.file)
+        chosen = sorted({int(p) for p in o.process.split(",")}) if o.process else sorted(names)
+        for pid in chosen:
+            if pid not in names:
+                raise NoTimeline(f"has no process {pid}")
+        work = [e for e in work if e["pid"] in chosen]
+        end = max((e["ts"] + e["dur"] for e in work), default=0)
+        if not end:
+            raise NoTimeline("has no task that takes time" + f" of the processes '{o.process}'" * bool(o.process))
+    except NoTimeline as error:
+        sys.exit(f"timeline_svg: {o.file} {error}")
     scale = (WIDTH - LEFT - RIGHT) / end
     row, gap = (22, 4) if len({(e["pid"], e["tid"]) for e in work}) <= MANY else (5, 1)
     out, y, said = [], TOP, None

@@ -337,12 +337,28 @@ class Device(unittest.TestCase):
         done, points = self.bench("true", "true", "--only", "timeline", points=re.sub('"tasks": .*]]', '"tasks": []', POINTS))
         self.assertEqual((done.returncode, points[-1]["wrong"]), (1, "no task was noted at 32 tokens"))
         draw = os.environ["COT_SOURCE"] + "/bench/timeline_svg.py"
-        for text in ("", "[1]", '{"traceEvents": []}'):
-            with open(f"{self.folder.name}/line.json", "w") as out:
+        named = '{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "p"}}'
+
+        def task(**other):
+            return json.dumps({"ph": "X", "pid": 1, "tid": 0, "name": "up", "ts": 1, "dur": 2, "args": {"rank": 0}, **other})
+
+        odd = [task(tid="a"), task(ts="1"), task(ts=-1), task(dur=None), task(dur=float("nan")), task(args=None), task(args={}), task(name=3),
+               task(pid=None), task(pid=[1]), "7", "{}", '{"ph": "M", "pid": 1, "args": {}}', '{"ph": 3}']
+        for text, words in [("", ()), ("[1]", ()), ("7", ()), ('{"traceEvents": 7}', ()), ("[" * 100000, ()), ("\xff", ()),
+                            *((f'{{"traceEvents": [{events}]}}', words) for events, words in
+                              [("", ()), (named, ()), (task(pid=2), ()), (f"{named}, {task(ts=0, dur=0)}", ()), (f"{named}, {task()}", ("--process", "3")),
+                               *((f"{named}, {one}", ()) for one in odd)])]:
+            with open(f"{self.folder.name}/line.json", "w", encoding="latin-1") as out:
                 out.write(text)
-            done = subprocess.run([draw, out.name], capture_output=True, text=True)
-            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
+            done = subprocess.run([draw, out.name, *words], capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), text[:200] + done.stderr[-400:])
             self.assertIn(f"timeline_svg: {out.name} ", done.stderr)
+        with open(out.name, "w") as out:
+            out.write(f'{{"traceEvents": [{named}, {task()}, {{"ph": "i"}}]}}')
+        done = subprocess.run([draw, out.name, "--process", "1,1"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout.count(">p<")), (0, 1), done.stderr)
+        for words in ("1,", "one", "-1"):
+            self.assertEqual(subprocess.run([draw, out.name, f"--process={words}"], capture_output=True).returncode, 2)
 
     def test_a_part_that_fails_and_one_that_prints_anything(self):
         done, points = self.bench("true", "exit 3", "--only", "latency,roofs")
