@@ -115,7 +115,7 @@ COT_DEVICE void bulk_receive(const cot_cuda_fused &c)
     const int lane = lane_of_warp(), ranks = w.net.ranks;
     const bool unsound = bulk_is_unsound(w);
     subscription all = {};
-    for (int i = lane; i < c.slots; i += 32) s->open[i] = -1;
+    begin_slots(w);
     for (int i = lane; i < ranks; i += 32) s->entered[i] = 0;
     COT_UNLESS(bulk_lanes_before_rows) __syncwarp();
     all.flags = last_flags(unsound, w.tokens > 0);

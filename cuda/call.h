@@ -117,7 +117,9 @@ struct fused_rank {
     float *tile_weight;             // [tiles][64]
     int32_t *tile_home,
         *tile_at;       // [tiles][64] reply row `at` of that rank; reduced: entry `at` of that received row
-    int32_t *lane_tile; // [FUSED_LANES]; -1 - i: the i-th tile of the shared expert
+    uint32_t *slot_count; // [slots] entries that a batch has for it
+    int32_t *slot_row;    // [2][slots] where they go (subscribe.h)
+    int32_t *lane_tile;   // [FUSED_LANES]; -1 - i: the i-th tile of the shared expert
     unsigned char *activations; // [FUSED_LANES][64][widest I]
     float *shared_rows;         // [S][H]
     /* reduced, else null; a received row is s S + n: the n-th that rank s sent, or its own n-th token. */

@@ -26,96 +26,178 @@ template <scope S> COT_DEVICE void tell(const fused_warp<S> &w, const subscripti
                    store_relaxed<scope::cta>(&w.shared->news, news));
 }
 
-/* Adds a row to the tiles of up to 32 slots, one a lane where `mine`; no two
- * lanes have the same slot. reduced: `home` is the received row, and its
- * entries are numbered as they come. */
-template <scope S>
-COT_DEVICE void add_entries(const fused_warp<S> &w, subscription &all, bool mine, int row, int home,
-                            const cot_fused_entry &entry, int at)
+/* No slot has a tile yet. */
+template <scope S> COT_DEVICE void begin_slots(const fused_warp<S> &w)
 {
-    const uint32_t below = (1u << lane_of_warp()) - 1;
-    if (w.call.reduced) {
-        const uint32_t some = __ballot_sync(ALL_LANES, mine);
-        at = all.entries + static_cast<int>(__popc(some & below));
-        all.entries += static_cast<int>(__popc(some));
+    for (int i = lane_of_warp(); i < w.call.slots; i += 32) {
+        w.shared->open[i] = -1;
+        store_relaxed<scope::cta>(w.rank.slot_count + i, 0u);
     }
-    int32_t open = mine ? w.shared->open[entry.slot] : 0;
-    const uint32_t fresh = __ballot_sync(ALL_LANES, mine && open < 0);
-    if (mine && open < 0) {
-        open = (all.tiles + static_cast<int>(__popc(fresh & below))) << 7;
-        w.rank.tile_slot[open >> 7] = entry.slot;
-    }
-    all.tiles += static_cast<int>(__popc(fresh));
-    const int rows = (open & 127) + 1;
-    const bool full = mine && rows == FUSED_TILE_ROWS;
-    if (mine) {
-        const int64_t i = static_cast<int64_t>(open >> 7) * FUSED_TILE_ROWS + rows - 1;
-        w.rank.tile_row[i] = row;
-        w.rank.tile_weight[i] = entry.weight;
-        w.rank.tile_home[i] = home;
-        w.rank.tile_at[i] = at;
-        w.shared->open[entry.slot] = full ? -1 : open + 1;
-    }
-    const uint32_t done = __ballot_sync(ALL_LANES, full);
-    if (full) {
-        w.rank.tile_rows[open >> 7] = FUSED_TILE_ROWS;
-        w.rank.released[all.released + static_cast<int>(__popc(done & below))] =
-            released_tile(open >> 7, FUSED_TILE_ROWS);
-    }
-    all.released += static_cast<int>(__popc(done));
-    COT_UNLESS(subscribe_rows_in_turn)
-    __syncwarp(); // another lane may have that slot next
 }
 
-/* reduced: the entries from `first` on are those of a received row. */
-template <scope S>
-COT_DEVICE void note_row(const fused_warp<S> &w, const subscription &all, int received, int first)
-{
-    if (!w.call.reduced || lane_of_warp() || first == all.entries) return;
-    w.rank.row_entry[received] = first;
-    w.rank.row_entries[received] = w.rank.row_left[received] = all.entries - first;
-}
+constexpr uint32_t NO_SLOT = 0xffff;        // of what is no entry of this rank's
+constexpr int ENTERED = 8, BATCH = 32 * ENTERED; // entries of a lane, and of the warp, that enter together
 
-/* Entries of rows that follow each other: 32 of them, one a lane, whosever they
- * are, and the 32 behind, which are loaded before these are entered. What is no
- * entry of this rank's has slot NO_SLOT. */
-struct entry_window {
-    cot_fused_entry now, next;
-    int begin;
-};
-constexpr uint16_t NO_SLOT = 0xffff;
-
-template <typename Load> COT_DEVICE entry_window load_entries(Load load)
-{
-    return {load(lane_of_warp()), load(32 + lane_of_warp()), 0};
-}
-
-/* A row that came from rank `source`. */
+/* What an entry adds to its slot's tile, and whether it is its row's first or last one, whosever they are. */
 struct entering {
-    int row, received; // of the region; of all that are received
-    int source, first; // row of that rank's replies, from which places count
+    int row, received, home, at; // of the region; of all that are received; of whose replies which
+    float weight;
+    bool opens, closes;
 };
 
-/* Enters entries first to end - 1, which are those of one row; returns how many
- * are this rank's. */
-template <scope S, typename Load>
-COT_DEVICE int enter_row(const fused_warp<S> &w, subscription &all, entry_window &window, int first, int end,
-                         const entering &r, Load load)
-{
-    const int before = all.entries;
-    int entered = 0;
-    while (first < end) {
-        if (first == window.begin + 32) window = {window.next, load(first + 32 + lane_of_warp()), first};
-        const int i = window.begin + lane_of_warp();
-        const cot_fused_entry entry = window.now;
-        const bool mine = i >= first && i < end && entry.slot != NO_SLOT;
-        add_entries(w, all, mine, r.row, w.call.reduced ? r.received : r.source, entry,
-                    r.first + entry.place);
-        entered += static_cast<int>(__popc(__ballot_sync(ALL_LANES, mine)));
-        first = window.begin + 32 < end ? window.begin + 32 : end;
+/* Own tokens' entries, of which those for this rank's experts are its own. */
+template <scope S> struct own_entries {
+    const fused_warp<S> &w;
+    int total;
+
+    __device__ __forceinline__ uint32_t slot(int i) const
+    {
+        if (i >= total) return NO_SLOT;
+        const int replica = w.rank.replica[i];
+        return w.call.replica_rank[replica] == w.net.rank
+                   ? static_cast<uint32_t>(w.call.replica_slot[replica])
+                   : NO_SLOT;
     }
-    note_row(w, all, r.received, before);
-    return entered;
+    __device__ __forceinline__ entering row(int i) const
+    {
+        const int own = w.net.rank, top_k = w.call.gate.top_k, t = i / top_k, k = i % top_k;
+        const cot_fused_layout &l = w.call.layout;
+        return {static_cast<int>(own * l.block_rows) + t,
+                own * static_cast<int>(l.tokens) + t,
+                own,
+                i,
+                i < total ? w.rank.routed_weights[i] : 0,
+                i < total && k == 0,
+                i < total && k == top_k - 1};
+    }
+};
+
+/* Entries of a cell of up to 64 rows, all of which are this rank's. A lane knows the heads of rows `lane` and `lane` + 32, and how many
+ * entries there are until their ends. */
+template <scope S> struct cell_entries {
+    const fused_warp<S> &w;
+    const cot_fused_entry *entries;
+    int source, cell, number, rows, total; // rows `cell` and on of the region are the source's `number`-th and on
+    uint32_t heads[2];
+    int ends[2];
+
+    __device__ __forceinline__ uint32_t slot(int i) const { return i < total ? entries[i].slot : NO_SLOT; }
+    /* By all lanes. */
+    template <typename T> __device__ __forceinline__ T of_row(const T (&all)[2], int row) const
+    {
+        const T low = __shfl_sync(ALL_LANES, all[0], row % 32), high = __shfl_sync(ALL_LANES, all[1], row % 32);
+        return row < 32 ? low : high;
+    }
+    __device__ __forceinline__ entering row(int i) const
+    {
+        int r = 0; // the first whose end is behind i
+        for (int step = 32; step; step /= 2)
+            if (of_row(ends, r + step - 1) <= i && r + step < rows) r += step;
+        const uint32_t head = of_row(heads, r);
+        const int end = of_row(ends, r), begin = end - static_cast<int>(head & 0xff);
+        const cot_fused_entry entry = i < total ? entries[i] : cot_fused_entry{0, 0, 0};
+        return {cell + r,     source * static_cast<int>(w.call.layout.tokens) + number + r,
+                source,       static_cast<int>(head >> 8) + entry.place,
+                entry.weight, i < total && i == begin,
+                i < total && i == end - 1};
+    }
+};
+
+/* Gives the entries of a batch, which are counted, rows of their slots' tiles: what the open tile has left, and fresh tiles' behind.
+ * A slot's `slot_row` is where the first of them goes in the open tile, or -1, and where it would go were the fresh ones' rows
+ * continued backwards. */
+template <scope S> COT_DEVICE void sum_batch(const fused_warp<S> &w, subscription &all)
+{
+    const int lane = lane_of_warp(), slots = w.call.slots;
+    for (int first = 0; first < slots; first += 32) {
+        const int slot = first + lane;
+        const int count =
+            slot < slots ? static_cast<int>(load_relaxed<scope::cta>(w.rank.slot_count + slot)) : 0;
+        if (!__any_sync(ALL_LANES, count)) continue;
+        const int32_t open = count ? w.shared->open[slot] : -1;
+        const int begun = open >= 0, rows = begun ? open & 127 : 0, until = rows + count,
+                  fresh = (until + FUSED_TILE_ROWS - 1) / FUSED_TILE_ROWS - begun,
+                  full = until / FUSED_TILE_ROWS;
+        int sums = fresh | full << 16; // of this lane and those below
+        for (int by = 1; by < 32; by *= 2) {
+            const int other = __shfl_up_sync(ALL_LANES, sums, static_cast<unsigned>(by));
+            if (lane >= by) sums += other;
+        }
+        const int tile = all.tiles + (sums & 0xffff) - fresh, release = all.released + (sums >> 16) - full;
+        if (count) {
+            store_relaxed<scope::cta>(w.rank.slot_count + slot, 0u);
+            w.rank.slot_row[slot] = begun ? (open >> 7) * FUSED_TILE_ROWS + rows : -1;
+            w.rank.slot_row[slots + slot] = tile * FUSED_TILE_ROWS - (begun ? FUSED_TILE_ROWS - rows : 0);
+            for (int i = 0; i < fresh; i++) w.rank.tile_slot[tile + i] = slot;
+            for (int i = 0; i < full; i++) {
+                const int whole = begun && i == 0 ? open >> 7 : tile + i - begun;
+                w.rank.tile_rows[whole] = FUSED_TILE_ROWS;
+                w.rank.released[release + i] = released_tile(whole, FUSED_TILE_ROWS);
+            }
+            const int left = until % FUSED_TILE_ROWS, last = fresh ? tile + fresh - 1 : open >> 7;
+            w.shared->open[slot] = left ? last << 7 | left : -1;
+        }
+        sums = __shfl_sync(ALL_LANES, sums, 31);
+        all.tiles += sums & 0xffff;
+        all.released += sums >> 16;
+    }
+}
+
+/* reduced: the entries of a received row are those from `row_entry` on, which its first one tells; its last one tells how many there are.
+ * `entry` is how many there are before this lane's. Returns how many rows have any, of those whose last entries lanes have. */
+template <scope S>
+COT_DEVICE int note_rows(const fused_warp<S> &w, const entering &e, int entry, bool mine)
+{
+    if (e.opens) w.rank.row_entry[e.received] = entry;
+    COT_UNLESS(subscribe_first_before_last) __syncwarp();
+    int count = 0;
+    if (e.closes) {
+        count = entry + mine - w.rank.row_entry[e.received];
+        w.rank.row_entries[e.received] = w.rank.row_left[e.received] = count;
+    }
+    return static_cast<int>(__popc(__ballot_sync(ALL_LANES, count > 0)));
+}
+
+/* Enters all entries of a source in the tiles of their slots, a batch at a time: each takes a number among those of its slot, the slots
+ * are summed up, and each is written where its number says. No tile has an order, since what becomes of a row depends on that
+ * row alone; reduced: entries are numbered in theirs. */
+template <scope S, typename From>
+COT_DEVICE void enter(const fused_warp<S> &w, subscription &all, int source, const From &from)
+{
+    const int lane = lane_of_warp();
+    uint32_t entered = 0;
+    COT_ONE_BY_ONE
+    for (int first = lane; first - lane < from.total; first += BATCH) {
+        uint32_t slot[ENTERED], number[ENTERED];
+        COT_EACH (j, ENTERED) slot[j] = from.slot(first + 32 * j);
+        COT_EACH (j, ENTERED)
+            number[j] = slot[j] == NO_SLOT ? 0 : add_relaxed<scope::cta>(w.rank.slot_count + slot[j], 1u);
+        COT_UNLESS(subscribe_counts_before_sums) __syncwarp();
+        sum_batch(w, all);
+        COT_UNLESS(subscribe_sums_before_rows) __syncwarp();
+        COT_EACH (j, ENTERED) {
+            if (first - lane + 32 * j >= from.total) break;
+            const bool mine = slot[j] != NO_SLOT;
+            const entering e = from.row(first + 32 * j);
+            const uint32_t some = __ballot_sync(ALL_LANES, mine);
+            const int entry = all.entries + static_cast<int>(__popc(some & ((1u << lane) - 1)));
+            if (mine) {
+                const int open = w.rank.slot_row[slot[j]], fresh = w.rank.slot_row[static_cast<uint32_t>(w.call.slots) + slot[j]],
+                          n = static_cast<int>(number[j]),
+                          at = open >= 0 && open % FUSED_TILE_ROWS + n < FUSED_TILE_ROWS ? open + n
+                                                                                         : fresh + n;
+                w.rank.tile_row[at] = e.row;
+                w.rank.tile_weight[at] = e.weight;
+                w.rank.tile_home[at] = w.call.reduced ? e.received : e.home;
+                w.rank.tile_at[at] = w.call.reduced ? entry : e.at;
+            }
+            entered += static_cast<uint32_t>(w.call.reduced ? note_rows(w, e, entry, mine)
+                                                            : static_cast<int>(__popc(some)));
+            all.entries += static_cast<int>(__popc(some));
+        }
+        COT_UNLESS(subscribe_rows_before_next) __syncwarp();
+    }
+    if (lane == 0) w.shared->entered[source] += entered;
 }
 
 /* A cell of `rows` rows that begins at row `cell` of the region; its first is
@@ -125,52 +207,33 @@ COT_DEVICE void decode_cell(const fused_warp<S> &w, subscription &all, int sourc
                             int rows)
 {
     static_assert(COT_FUSED_CELL_TOKENS == 64, "two heads a lane");
-    const cot_fused_layout &l = w.call.layout;
     const int lane = lane_of_warp();
     const uint32_t *const heads = reinterpret_cast<const uint32_t *>(w.region() + w.row_at(cell + rows));
-    const cot_fused_entry *const entries = reinterpret_cast<const cot_fused_entry *>(heads + rows);
-    const uint32_t low = lane < rows ? heads[lane] : 0, high = 32 + lane < rows ? heads[32 + lane] : 0;
-    int total = static_cast<int>((low & 0xff) + (high & 0xff)), before = 0;
-    for (int by = 16; by; by /= 2) total += __shfl_xor_sync(ALL_LANES, total, by);
-    const auto load = [=](int i) { return i < total ? entries[i] : cot_fused_entry{0, NO_SLOT, 0}; };
-    entry_window window = load_entries(load);
-    for (int r = 0; r < rows; r++) {
-        const uint32_t head = __shfl_sync(ALL_LANES, r < 32 ? low : high, r % 32);
-        const int end = before + static_cast<int>(head & 0xff);
-        enter_row(w, all, window, before, end,
-                  {static_cast<int>(cell) + r, source * static_cast<int>(l.tokens) + number + r, source,
-                   static_cast<int>(head >> 8)},
-                  load);
-        before = end;
+    cell_entries<S> from = {w,
+                            reinterpret_cast<const cot_fused_entry *>(heads + rows),
+                            source,
+                            static_cast<int>(cell),
+                            number,
+                            rows,
+                            0,
+                            {lane < rows ? heads[lane] : 0, 32 + lane < rows ? heads[32 + lane] : 0},
+                            {0, 0}};
+    COT_EACH (half, 2) {
+        int sum = static_cast<int>(from.heads[half] & 0xff);
+        for (int by = 1; by < 32; by *= 2) {
+            const int other = __shfl_up_sync(ALL_LANES, sum, static_cast<unsigned>(by));
+            if (lane >= by) sum += other;
+        }
+        from.ends[half] = from.total + sum;
+        from.total += __shfl_sync(ALL_LANES, sum, 31);
     }
-    if (lane == 0) w.shared->entered[source] += static_cast<uint32_t>(w.call.reduced ? rows : before);
+    enter(w, all, source, from);
 }
 
 /* Own tokens' rows for own experts. */
 template <scope S> COT_DEVICE void enter_own(const fused_warp<S> &w, subscription &all)
 {
-    const int own = w.net.rank, top_k = w.call.gate.top_k, choices = w.tokens * top_k;
-    const int64_t block = own * w.call.layout.block_rows;
-    const auto load = [&](int i) {
-        cot_fused_entry entry = {0, NO_SLOT, static_cast<uint16_t>(i % top_k)};
-        if (i >= choices) return entry;
-        const int replica = w.rank.replica[i];
-        entry.weight = w.rank.routed_weights[i];
-        if (w.call.replica_rank[replica] == own)
-            entry.slot = static_cast<uint16_t>(w.call.replica_slot[replica]);
-        return entry;
-    };
-    entry_window window = load_entries(load);
-    uint32_t entered = 0, rows = 0;
-    for (int t = 0; t < w.tokens; t++) {
-        const int count = enter_row(
-            w, all, window, t * top_k, (t + 1) * top_k,
-            {static_cast<int>(block) + t, own * static_cast<int>(w.call.layout.tokens) + t, own, t * top_k},
-            load);
-        entered += static_cast<uint32_t>(count);
-        rows += count > 0;
-    }
-    if (lane_of_warp() == 0) w.shared->entered[own] = w.call.reduced ? rows : entered;
+    enter(w, all, w.net.rank, own_entries<S>{w, w.tokens * w.call.gate.top_k});
 }
 
 /* All packets are in: tiles that are not full may run, too. */
@@ -252,7 +315,7 @@ template <scope S> COT_DEVICE void subscribe(const fused_warp<S> &w)
     fused_shared *const s = w.shared;
     const int ranks = w.net.ranks;
     subscription all = {};
-    for (int i = lane_of_warp(); i < w.call.slots; i += 32) s->open[i] = -1;
+    begin_slots(w);
     for (int i = lane_of_warp(); i < ranks; i += 32) s->seen[i] = s->entered[i] = 0;
     COT_UNLESS(subscribe_lanes_before_looks) __syncwarp();
     while (all.finals < ranks || all.replied < ranks) {

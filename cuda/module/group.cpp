@@ -163,6 +163,8 @@ static void lay_out_rank(cot_cuda_group *g, taking *t, int r)
     d->tile_weight = take<float>(t, rows);
     d->tile_home = take<int32_t>(t, rows);
     d->tile_at = take<int32_t>(t, rows);
+    d->slot_count = take<uint32_t>(t, slots);
+    d->slot_row = take<int32_t>(t, 2 * slots);
     const int64_t lanes = g->kind == cot_cuda_kind::bulk ? tiles + cot_divide_up(s, cot::FUSED_TILE_ROWS)
                                                          : static_cast<int64_t>(cot::FUSED_LANES);
     d->lane_tile = take<int32_t>(t, lanes);

@@ -114,6 +114,8 @@ class Layer {
         d.tile_weight = take<float>(rows, "tiles' weights", r);
         d.tile_home = take<int32_t>(rows, "tiles' homes", r);
         d.tile_at = take<int32_t>(rows, "tiles' replies", r);
+        d.slot_count = take<uint32_t>(slots, "slots' entries", r);
+        d.slot_row = take<int32_t>(2 * slots, "slots' rows", r);
         d.lane_tile = take<int32_t>(cot::FUSED_LANES, "lanes", r);
         const size_t value = o.expert.type == COT_BF16 ? 2 : 4;
         d.activations =

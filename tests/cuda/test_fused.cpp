@@ -306,13 +306,13 @@ static double multiplications(const cot_ffn_shape &s, const std::vector<int> &ti
 /* What the tasks of a call on one rank take of what orders threads. Of atomic words two updates a task (who takes it; how many parts
  * are left) and a store (that it may run). Beside them an update where places in the queue are taken, for each tile's DOWN and for
  * GATE, all UPs, COMBINE and the end; an update and a store that tell the scheduler of each tile, GATE and COMBINE; an update for
- * each chunk of tokens that is routed; and a store for each count that begins. And barriers of a processor: two a task, one more for
+ * each chunk of tokens that is routed, and for each entry of a tile; and a store for each count that begins, of a slot twice. And barriers of a processor: two a task, one more for
  * a GATE and for a chunk that is routed. Looks at words that waits poll are not counted, since their number is the schedule's. */
 struct Words {
     uint64_t tasks, updates, stores, barriers;
 };
 
-static Words words_of(const cot_ffn_shape &s, int32_t experts, int64_t tokens,
+static Words words_of(const cot_ffn_shape &s, int32_t experts, int32_t slots, int64_t tokens,
                       const std::vector<int> &tile_rows)
 {
     const auto stages = [](int64_t k) { return static_cast<uint64_t>(k + 63) / 64; };
@@ -329,7 +329,10 @@ static Words words_of(const cot_ffn_shape &s, int32_t experts, int64_t tokens,
                        cot::fused_cut_tasks(cot::combine_cut(tokens, static_cast<int32_t>(s.hidden)))),
                    tiles = tile_rows.size(), up = parts(2 * s.intermediate), down = parts(s.hidden),
                    tasks = gates + combines + up + down;
-    return {tasks, 2 * tasks + tiles + 4 + tiles + 2 + chunks, tasks + tiles + 2 + chunks + tiles + 2,
+    uint64_t entries = 0;
+    for (const int rows : tile_rows) entries += static_cast<uint64_t>(rows);
+    return {tasks, 2 * tasks + tiles + 4 + tiles + 2 + chunks + entries,
+            tasks + tiles + 2 + chunks + tiles + 2 + static_cast<uint64_t>(slots) + tiles,
             2 * tasks + gates + chunks + up * stages(s.hidden) + down * stages(s.intermediate)};
 }
 
@@ -379,7 +382,7 @@ static void what_a_call_reads(void **)
         assert_int_equal(r.counters.ldmatrix_conflicts + r.counters.copy_conflicts, 0);
         assert_true(r.counters.shared_accesses > 0);
         assert_int_equal(r.counters.shared_conflicts, 0);
-        const Words words = words_of(w.options.expert, 16, tokens, tiles);
+        const Words words = words_of(w.options.expert, 16, p.slots, tokens, tiles);
         /* Beside the tasks: an end for each of two processors; four parties leave; news, what is owed and gated, a signal. */
         assert_int_equal(r.counters.atomic_updates, words.updates + 2 + 4);
         assert_int_equal(r.counters.atomic_stores, words.stores + 2 + 5 + 2 + 1 + 1 + 1);
@@ -422,7 +425,7 @@ static void what_a_call_reads(void **)
             assert_true(shape_rows(rows) - rows <= 15);
             padding += shape_rows(rows) - rows;
         }
-        const Words words = words_of(olmoe, 64, static_cast<int64_t>(tokens), tiles);
+        const Words words = words_of(olmoe, 64, 64, static_cast<int64_t>(tokens), tiles);
         const auto a_task = [&](uint64_t n) {
             return static_cast<double>(n) / static_cast<double>(words.tasks);
         };

@@ -121,10 +121,11 @@ static void waits_that_are_not_bounded(void **)
     world_free(&w);
 }
 
-/* FEW: one token, so that a rank's only packet has no rows. WIDE: of more than one part of columns. */
+/* FEW: one token, so that a rank's only packet has no rows. BATCHES: more entries than are entered at once. WIDE: of more than one part
+ * of columns. */
 static void each_weakening_is_found(void **)
 {
-    enum Layer_kind { PLAIN, REDUCED, FEW, WIDE };
+    enum Layer_kind { PLAIN, REDUCED, FEW, WIDE, BATCHES };
     static const struct {
         const char *name;
         Layer_kind kind;
@@ -145,7 +146,10 @@ static void each_weakening_is_found(void **)
         {"queue_end_release", PLAIN},
         {"subscribe_tiles_before_news", PLAIN},
         {"subscribe_release", PLAIN},
-        {"subscribe_rows_in_turn", PLAIN},
+        {"subscribe_counts_before_sums", PLAIN},
+        {"subscribe_sums_before_rows", PLAIN},
+        {"subscribe_rows_before_next", BATCHES},
+        {"subscribe_first_before_last", REDUCED},
         {"subscribe_lanes_before_looks", PLAIN},
         {"subscribe_lanes_before_seen", FEW},
         {"subscribe_gated", PLAIN},
@@ -164,11 +168,14 @@ static void each_weakening_is_found(void **)
         {"tile_sums_slot", PLAIN}};
     struct draw draw = {test_seed(), 12, 0};
     struct world plain = world_of(variants[4], 11, &draw), few = world_of(variants[4], 1, &draw),
-                 wide = world_of(variants[10], 11, &draw);
+                 wide = world_of(variants[10], 11, &draw), batches = world_of(variants[4], 140, &draw);
     int missed = 0;
     printf("%-32s %-10s %s\n", "weakened", "schedules", "found as");
     for (const auto &m : mutants) {
-        struct world &w = m.kind == WIDE ? wide : m.kind == FEW ? few : plain;
+        struct world &w = m.kind == WIDE      ? wide
+                          : m.kind == FEW     ? few
+                          : m.kind == BATCHES ? batches
+                                              : plain;
         const struct plan p = plan_even(&w, 2);
         emulate::Result r;
         uint64_t seed = 0, reached = 0;
@@ -186,6 +193,7 @@ static void each_weakening_is_found(void **)
     world_free(&plain);
     world_free(&few);
     world_free(&wide);
+    world_free(&batches);
     assert_int_equal(missed, 0);
     /* Processors that find nothing to do but leave have told nobody else that they have read the epoch: there are more of them than
      * tasks on one rank at least, wherever the token goes. */
