@@ -41,10 +41,10 @@ int64_t cli_pipeline_most_tokens(const struct cli_pipeline_work *work)
     return work->tokens[0];
 }
 
-static const struct cot_list_item texts[LINKS] = {{"plain", NULL}, {"grouped", NULL}};
+static const struct cli_list_item texts[LINKS] = {{"plain", NULL}, {"grouped", NULL}};
 static const struct cli_pipeline_settings settings = {
     .engine = {.options = {.group = {.timeout_ns = 7000000000}}},
-    .links = {(struct cot_list_item *)(uintptr_t)texts, LINKS}};
+    .links = {(struct cli_list_item *)(uintptr_t)texts, LINKS}};
 static const cot_engine_link links[LINKS] = {{.bytes_per_s = 4e8, .latency_ns = 300},
                                              {.bytes_per_s = 2e9,
                                               .latency_ns = 100,

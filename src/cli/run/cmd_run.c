@@ -42,7 +42,7 @@ struct run {
 
 /* ---- prompts ---- */
 
-static char *read_prompt(const struct cot_list_item *item, size_t *bytes)
+static char *read_prompt(const struct cli_list_item *item, size_t *bytes)
 {
     if (item->option->letter == 'f' || strcmp(item->text, "-") == 0) return cli_read_whole(item->text, bytes);
     *bytes = strlen(item->text);
