@@ -110,6 +110,8 @@ typedef struct cot_engine_info {
     size_t eos_count;
     int kv_homes; /* ranks that hold a KV cache of their own; 1 where every rank holds its part of all pages */
     int64_t block_tokens; /* of the prefix cache, as the options say */
+    bool movable;         /* as the options say */
+    int32_t expert_slots; /* of a rank in each MoE layer, without the one that movable experts come into */
 } cot_engine_info;
 /* Constant while the engine lives; owned by it. */
 const cot_engine_info *cot_engine_describe(const cot_engine *engine);
@@ -195,9 +197,9 @@ void cot_engine_moves_options_init(cot_engine_moves_options *options); /* a shar
 
 /* Experts go where the placement `to` has them while the engine serves: ranks that lack one get a copy of it from a rank that has it,
  * in chunks behind steps, and the copy is used once it is whole and compared; replicas that `to` has not are dropped. Which slots
- * of a rank `to` says does not matter. A rank that is to get an expert needs a free slot in the layer for it, beside those that are in
- * use then: with one more than `to` needs on every rank nothing is left undone. No text changes, where combine is "exact". What
- * cannot be moved stays where it is, and serving goes on.
+ * of a rank `to` says does not matter, nor whether it names an expert there twice. A rank that is to get an expert needs a free slot in the layer for it, beside those that are in
+ * use then: with one more than `to` needs on every rank, as the option `movable` gives, nothing is left undone. No text changes, where combine is "exact". What
+ * cannot be moved stays where it is, and serving goes on. `options` NULL: what the engine was opened with.
  *
  * cot_engine_step, cot_engine_run do the work, behind each step; with no requests left a step does nothing else, so call it until
  * cot_engine_get_moves says that they are over. Steps may allocate meanwhile. Between two steps. Errors, nothing has begun then:
@@ -207,6 +209,14 @@ void cot_engine_moves_options_init(cot_engine_moves_options *options); /* a shar
 cot_status cot_engine_move_experts(cot_engine *engine, const cot_expert_map *to, const char *name,
                                    const cot_engine_moves_options *options, uint64_t *id, cot_error *error);
 
+/* A copy that is under way. */
+typedef struct cot_engine_copying {
+    int32_t layer, expert;   /* layer: the model's number */
+    int32_t from, to;        /* ranks */
+    int64_t bytes, of_bytes; /* that are there; of the whole */
+} cot_engine_copying;
+enum { COT_ENGINE_COPIES = 32 }; /* no rank takes part in two */
+
 /* How far experts have moved: the last moves that were asked for. */
 typedef struct cot_engine_moves {
     uint64_t id; /* from 1; 0: none were asked for yet */
@@ -214,9 +224,11 @@ typedef struct cot_engine_moves {
     int64_t copies, copied; /* replicas that are to be made; that were */
     int64_t drops, dropped; /* that the placement in force has too much; that were dropped */
     int64_t given_up[COT_MOVE_OUTCOMES];
-    uint64_t bytes, chunks; /* that were sent, again too; */
-    int64_t epochs;         /* placements that followed one another */
-    int64_t ns;             /* that all this took beside steps */
+    uint64_t bytes, chunks;    /* that were sent, again too; */
+    int64_t epochs;            /* placements that followed one another */
+    int64_t copy_ns, place_ns; /* that copying, and agreeing on placements, took beside steps */
+    int copying;
+    cot_engine_copying copy[COT_ENGINE_COPIES]; /* [copying] */
 } cot_engine_moves;
 /* Thread-safe, and cheap. */
 void cot_engine_get_moves(cot_engine *engine, cot_engine_moves *moves);

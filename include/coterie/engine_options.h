@@ -92,6 +92,17 @@ typedef struct cot_engine_options {
         /* Experts that a rank has room for in each MoE layer, 1 to 65535 / ranks. Default: as many as the placement needs,
          * one more than its highest used slot's index, counted from 0. */
         int32_t slots;
+        /* In place of `slots`: experts that a rank has room for in each MoE layer beside those that the placement needs
+         * room for, as for replicas that are made later. Default 0. */
+        int32_t spare_slots;
+        /* Whether experts are to move while the engine serves (cot_engine_move_experts): each rank gets one slot more in
+         * each MoE layer, into which copies come. */
+        bool movable;
+        /* What moves may take beside steps: a share of the median step, above 0, at most 1. Default 0.02. */
+        double migration_share;
+        /* In place of a share: so many bytes a second of experts that a rank sends, and is sent. Default: the share says.
+         * */
+        int64_t migration_bandwidth;
         /* Of a random model: so many MoE layers have experts of their own, and later ones use these again, slot for slot,
          * in turn: what a shape takes to compute and to send can be measured where its weights have no room. Default: all
          * have. */

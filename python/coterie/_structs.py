@@ -466,6 +466,10 @@ class _EngineOptionsExperts(Structure):
         ("tables", c_char_p),
         ("routing", c_void_p),
         ("slots", c_int32),
+        ("spare_slots", c_int32),
+        ("movable", c_bool),
+        ("migration_share", c_double),
+        ("migration_bandwidth", c_int64),
         ("layers", c_int32),
     ]
 
@@ -559,6 +563,8 @@ class EngineInfo(Structure):
         ("eos_count", c_size_t),
         ("kv_homes", c_int),
         ("block_tokens", c_int64),
+        ("movable", c_bool),
+        ("expert_slots", c_int32),
     ]
 
 

@@ -33,7 +33,8 @@ typedef struct cot_placing {
 
 /* Experts on their way from rank to rank. */
 typedef struct cot_moving {
-    bool under_way;
+    bool under_way, movable;        // movable: the option
+    cot_engine_moves_options usual; // by the options
     int64_t timeout_ns;
     cot_migrate migrate; // while under way
     cot_migrate_budget budget;

@@ -69,13 +69,15 @@ uint64_t cot_likeness_of_options(const cot_engine_options *o)
     hash = of_number(hash, text ? (int64_t)of_file(text) : 0); // what it says, wherever it is
 #define TEXT_NOTHING(text)
 #define NUMBER_VALUE(number) hash = of_number(hash, (int64_t)(number));
+#define NUMBER_NOTHING(number)
 #define POINTER_CONTENT(routing) hash = of_number(hash, routing ? (int64_t)of_routing(routing) : 0);
 #define POINTER_NOTHING(pointer)
 #define COT_TEXT(group, field, agree, ...) TEXT_##agree(o->group.field)
 #define COT_CHOICE(group, field, said, words, agree, ...) TEXT_##agree(o->group.field)
 #define COT_NUMBER(group, field, type, initial, said, least, most, agree, ...) NUMBER_##agree(o->group.field)
 #define COT_DURATION(group, field, initial, said, least, most, agree, ...) NUMBER_##agree(o->group.field)
-#define COT_SWITCH(group, field, agree) NUMBER_##agree(o->group.field)
+#define COT_REAL(group, field, initial, said, least, most, agree, ...) NUMBER_##agree(o->group.field)
+#define COT_SWITCH(group, field, agree, ...) NUMBER_##agree(o->group.field)
 #define COT_POINTER(group, field, type, agree) POINTER_##agree(o->group.field)
 #include "coterie/engine_options.def"
     return hash;

@@ -125,6 +125,7 @@ static cot_status lay_out_experts(cot_engine *e, const cot_engine_options *o, co
         status = cot_expert_layout_of_map(&e->layout, &shape, o->experts.placement, name, error);
     else
         status = cot_expert_layout_of_ranks(&e->layout, &shape, groups, error);
+    e->layout.slots_per_rank += o->experts.spare_slots + o->experts.movable; // empty ones, behind the others
     if (status == COT_OK && o->experts.placement && o->experts.tables)
         status = cot_engine_tables_agree(groups, o->experts.tables, &e->layout, name, error);
     if (status == COT_OK && o->experts.routing)

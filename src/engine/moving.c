@@ -17,7 +17,25 @@ void cot_engine_moves_options_init(cot_engine_moves_options *options)
 
 /* ---- what is told ---- */
 
-static void tell(cot_engine *e, int64_t ns, bool over)
+/* Copies that have begun and are not whole. */
+static int list_copies(cot_engine_copying *copy, const cot_engine *e)
+{
+    const cot_migrate *m = &e->moving.migrate;
+    int n = 0;
+    for (int64_t i = 0; i < m->moves && n < COT_ENGINE_COPIES; i++) {
+        const cot_runner_chunk *c = &m->move[i].chunk;
+        if (m->move[i].state == COT_MIGRATE_COPYING)
+            copy[n++] = (cot_engine_copying){.layer = e->layout.layers[c->layer],
+                                             .expert = c->expert,
+                                             .from = c->from,
+                                             .to = c->to,
+                                             .bytes = c->begin,
+                                             .of_bytes = m->o.slot_bytes};
+    }
+    return n;
+}
+
+static void tell(cot_engine *e, int64_t copy_ns, int64_t place_ns, bool over)
 {
     cot_moving *moving = &e->moving;
     const cot_migrate *m = &moving->migrate;
@@ -32,7 +50,9 @@ static void tell(cot_engine *e, int64_t ns, bool over)
                                .bytes = m->bytes,
                                .chunks = m->chunks,
                                .epochs = m->epochs,
-                               .ns = told->ns + ns};
+                               .copy_ns = told->copy_ns + copy_ns,
+                               .place_ns = told->place_ns + place_ns};
+    if (!over) told->copying = list_copies(told->copy, e);
     memcpy(told->given_up, m->gone, sizeof told->given_up);
     pthread_mutex_unlock(&e->placing.mutex);
     if (!over) return;
@@ -72,17 +92,47 @@ static cot_status check_options(const cot_engine_moves_options *o, cot_error *er
     return COT_OK;
 }
 
-/* Where the placement has experts, as a layout of this engine. */
+static bool is_among(const int32_t *slot, int32_t n, int32_t expert)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (slot[i] == expert) return true;
+    return false;
+}
+
+/* The same placement with each rank's experts in its first slots, each once. */
+static cot_status close_up(cot_expert_map *out, const cot_expert_map *map, cot_error *error)
+{
+    const int32_t slots = map->slots_per_rank;
+    const size_t rows = (size_t)map->n_layers * (size_t)map->n_ranks;
+    const cot_status status =
+        cot_expert_map_new(out, map->n_layers, map->n_experts, map->n_ranks, slots, error);
+    if (status != COT_OK) return status;
+    memcpy(out->layers, map->layers, (size_t)map->n_layers * sizeof *map->layers);
+    memcpy(out->dense, map->dense, (size_t)map->n_layers * sizeof *map->dense);
+    for (size_t row = 0; row < rows; row++) {
+        const int32_t *from = map->expert + row * (size_t)slots;
+        int32_t *to = out->expert + row * (size_t)slots, n = 0;
+        for (int32_t s = 0; s < slots; s++)
+            if (from[s] >= 0 && !is_among(to, n, from[s])) to[n++] = from[s];
+    }
+    return COT_OK;
+}
+
+/* Where the placement has experts, as a layout of this engine, which leaves the slot free that copies come into. */
 static cot_status target_of(cot_expert_layout *target, const cot_engine *e, const cot_expert_map *to,
                             const char *name, cot_error *error)
 {
     const cot_expert_layout *now = &e->placing.epoch[e->placing.second].layout;
     const cot_expert_layout_shape shape = {now->n_layers, now->n_experts, now->n_ranks, now->layers,
-                                           now->slots_per_rank};
+                                           e->info.expert_slots};
     const cot_engine_known known = {"the model", e->info.model_hash};
+    cot_expert_map closed = {0};
     cot_status status = cot_engine_placement_check(to, name, &known, error);
-    if (status == COT_OK) status = cot_expert_layout_of_map(target, &shape, to, name, error);
+    if (status == COT_OK) status = close_up(&closed, to, error);
+    if (status == COT_OK) status = cot_expert_layout_of_map(target, &shape, &closed, name, error);
+    target->slots_per_rank = now->slots_per_rank;
     if (status == COT_OK) status = cot_placing_check(e, target, error);
+    cot_expert_map_free(&closed);
     return status;
 }
 
@@ -92,6 +142,7 @@ cot_status cot_engine_move_experts(cot_engine *e, const cot_expert_map *to, cons
     cot_moving *moving = &e->moving;
     cot_expert_layout target = {0};
     cot_status status = cot_loop_outside(&e->loop, error);
+    if (!options) options = &moving->usual;
     if (status == COT_OK) status = check_options(options, error);
     if (status != COT_OK) return status;
     if (moving->under_way)
@@ -117,7 +168,7 @@ cot_status cot_engine_move_experts(cot_engine *e, const cot_expert_map *to, cons
     moving->told = (cot_engine_moves){.id = moving->told.id + 1};
     pthread_mutex_unlock(&e->placing.mutex);
     *id = moving->told.id;
-    tell(e, 0, false);
+    tell(e, 0, 0, false);
     return COT_OK;
 }
 
@@ -166,7 +217,8 @@ cot_status cot_moving_go_on(void *context, int64_t step_ns, cot_error *error)
     for (int32_t i = 0; i < command.chunks; i++)
         longest = command.chunk[i].bytes > longest ? command.chunk[i].bytes : longest;
     if (step_ns || moving->budget.bytes_per_s > 0) cot_migrate_pay(&moving->budget, longest, ns);
-    tell(e, ns, command.kind == COT_MIGRATE_OVER);
+    const bool copied = command.kind == COT_MIGRATE_COPY;
+    tell(e, copied ? ns : 0, copied ? 0 : ns, command.kind == COT_MIGRATE_OVER);
     return COT_OK;
 }
 
@@ -179,7 +231,7 @@ cot_status cot_engine_cancel_moves(cot_engine *e, uint64_t id, cot_error *error)
         return cot_fail(error, COT_NOT_FOUND, "there are no moves %llu, or they are over",
                         (unsigned long long)id);
     cot_migrate_cancel(&moving->migrate); // between two steps nothing is under way
-    tell(e, 0, true);
+    tell(e, 0, 0, true);
     return COT_OK;
 }
 

@@ -88,6 +88,8 @@ static void describe(cot_engine *e, size_t weight_bytes)
     i->eos_count = c->eos_count;
     i->kv_homes = r->data_parallel ? i->ranks : 1;
     i->block_tokens = e->block_tokens;
+    i->movable = e->moving.movable;
+    i->expert_slots = e->layout.slots_per_rank - i->movable;
 }
 
 /* Ranks that were started from outside each have weights of their own, and find out together. */
@@ -144,6 +146,9 @@ static cot_status start(cot_engine *e, cot_engine_resolved *options, cot_error *
     if (status == COT_OK) status = open_attention_scratch(e, error);
     if (status == COT_OK) status = cot_placing_open(&e->placing, &e->layout, error);
     if (status != COT_OK) return status;
+    e->moving.movable = given->experts.movable;
+    e->moving.usual = (cot_engine_moves_options){given->experts.migration_share,
+                                                 (double)given->experts.migration_bandwidth};
     e->moving.timeout_ns = given->group.timeout_ns;
     cot_engine_group_options group = {.runner = e->runner,
                                       .ranks = given->group.ranks,

@@ -50,6 +50,12 @@ static cot_status in_range(const char *said, int64_t value, int64_t least, int64
                     (long long)least, (long long)most);
 }
 
+static cot_status real_in_range(const char *said, double value, double least, double most, cot_error *error)
+{
+    if (value >= least && value <= most) return COT_OK; // nan is not
+    return cot_fail(error, COT_INVALID_ARGUMENT, "%s %g is not in [%g, %g]", said, value, least, most);
+}
+
 static cot_status set_numbers(cot_engine_options *o, cot_error *error)
 {
     cot_status status = COT_OK;
@@ -59,7 +65,16 @@ static cot_status set_numbers(cot_engine_options *o, cot_error *error)
     else if (status == COT_OK)                                                                               \
         status = in_range(said, (int64_t)o->group.field, least, most, error);
 #define COT_DURATION(group, field, ...) COT_NUMBER(group, field, int64_t, __VA_ARGS__)
+#define COT_REAL(group, field, initial, said, least, most, ...)                                              \
+    if (o->group.field == 0)                                                                                 \
+        o->group.field = initial;                                                                            \
+    else if (status == COT_OK)                                                                               \
+        status = real_in_range(said, o->group.field, least, most, error);
 #include "coterie/engine_options.def"
+    if (status == COT_OK && o->experts.slots && o->experts.spare_slots)
+        status = cot_fail(error, COT_INVALID_ARGUMENT,
+                          "expert slots %d and spare slots %d: one of them says how many slots a rank has",
+                          (int)o->experts.slots, (int)o->experts.spare_slots);
     if (status == COT_OK)
         status = in_range("expert slots", o->experts.slots, 0, COT_MAX_EXPERTS / o->group.ranks, error);
     if (status == COT_OK && o->memory.block_tokens & (o->memory.block_tokens - 1))

@@ -120,6 +120,17 @@ static void durations(void **state)
 #include "coterie/engine_options.def"
 }
 
+static void reals(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"", "x", "0.5x", "nan", "inf", "-1", "1e300", "1e-300"};
+#define REALS(commands, name, ...)                                                                           \
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) refuse(commands, name, wrong[i]);              \
+    refuse_by_program(commands, name);
+#define COT_REAL(group, field, initial, said, least, most, agree, table, ...) IN_##table(REALS, __VA_ARGS__)
+#include "coterie/engine_options.def"
+}
+
 static void words(void **state)
 {
     (void)state;
@@ -218,6 +229,9 @@ static void values_come_to_their_fields(void **state)
     IN_##table(NUMBER_CAME, group.field, most, __VA_ARGS__)
 #define COT_DURATION(group, field, initial, said, least, most, agree, table, ...)                            \
     IN_##table(DURATION_CAME, group.field, __VA_ARGS__)
+#define REAL_CAME(rows, field, name, ...) CAME(rows, name, "0.125", field, 0.125)
+#define COT_REAL(group, field, initial, said, least, most, agree, table, ...)                                \
+    IN_##table(REAL_CAME, group.field, __VA_ARGS__)
 #define COT_TEXT(group, field, agree, table, ...) IN_##table(TEXT_CAME, group.field, __VA_ARGS__)
 #define COT_CHOICE(group, field, said, words, agree, table, ...)                                             \
     static const char *const group##_##field[] = {words};                                                    \
@@ -226,6 +240,7 @@ static void values_come_to_their_fields(void **state)
     // beside `slots`, with no row of its own
     assert_int_equal(parse_with(cli_engine_option_rows, "expert-slots", "3").options.experts.layers,
                      0x01010101);
+    assert_true(parse_over(cli_scheduling_option_rows, (char[]){"--movable"}).options.experts.movable);
     CAME(cli_engine_option_rows, "timeout", "7.5", group.timeout_ns, 7500000000)
     CAME(cli_scheduling_option_rows, "tbt-ms", "0", batch.tbt_ns, 0)
     CAME(cli_scheduling_option_rows, "tbt-ms", "2.5", batch.tbt_ns, 2500000)
@@ -310,6 +325,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(numbers),
                                        cmocka_unit_test(durations),
+                                       cmocka_unit_test(reals),
                                        cmocka_unit_test(words),
                                        cmocka_unit_test(names),
                                        cmocka_unit_test(words_of_some_commands),

@@ -56,7 +56,8 @@ static void every_option_counts(void **state)
 #define COT_DURATION(group, field, initial, said, least, most, agree, ...) CHECK(agree, group.field, 1)
 #define COT_CHOICE(group, field, said, words, agree, ...) CHECK(agree, group.field, text[0])
 #define COT_TEXT(group, field, agree, ...) CHECK(agree, group.field, text[0])
-#define COT_SWITCH(group, field, agree) CHECK(agree, group.field, true)
+#define COT_REAL(group, field, initial, said, least, most, agree, ...) CHECK(agree, group.field, 1)
+#define COT_SWITCH(group, field, agree, ...) CHECK(agree, group.field, true)
 #include "coterie/engine_options.def"
     assert_true(rows > 30);
     assert_true(cot_likeness_of_options(&o) == plain);

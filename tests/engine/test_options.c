@@ -5,6 +5,7 @@
 
 #include "engine/options.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -61,6 +62,43 @@ static void numbers_out_of_range_are_named(void **state)
     assert_true(rows > 10);
 }
 
+static void reals_out_of_range_are_named(void **state)
+{
+    (void)state;
+    cot_engine_options o = plain();
+    char text[128];
+    int rows = 0;
+#define COT_REAL(group, field, initial, said, least, most, ...)                                              \
+    {                                                                                                        \
+        const double wrong[] = {(least) / 2, (most)*1.001, -(most), (double)NAN, (double)INFINITY};          \
+        for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {                                          \
+            o.group.field = wrong[i];                                                                        \
+            snprintf(text, sizeof text, "%s %g is not in [%g, %g]", said, wrong[i], (double)(least),         \
+                     (double)(most));                                                                        \
+            must_refuse(&o, #field, text);                                                                   \
+        }                                                                                                    \
+        o.group.field = most;                                                                                \
+        must_resolve(&o, #field);                                                                            \
+        o.group.field = least;                                                                               \
+        must_resolve(&o, #field);                                                                            \
+        o = plain();                                                                                         \
+        rows++;                                                                                              \
+    }
+#include "coterie/engine_options.def"
+    assert_true(rows > 0);
+}
+
+/* Two options that both say how many slots there are. */
+static void spare_slots_stand_in_place_of_slots(void **state)
+{
+    (void)state;
+    cot_engine_options o = plain();
+    o.experts.spare_slots = 1;
+    must_resolve(&o, "spare slots alone");
+    o.experts.slots = 40;
+    must_refuse(&o, "both", "expert slots 40 and spare slots 1");
+}
+
 static void unknown_words_are_named(void **state)
 {
     (void)state;
@@ -114,6 +152,7 @@ static void nothing_is_the_default(void **state)
     assert_int_equal(cot_engine_resolve(&r, &o, &error), COT_OK);
 #define COT_NUMBER(group, field, type, initial, ...) assert_true(r.given.group.field == (initial));
 #define COT_DURATION(group, field, initial, ...) assert_true(r.given.group.field == (initial));
+#define COT_REAL(group, field, initial, ...) assert_true(r.given.group.field == (initial));
 #include "coterie/engine_options.def"
     assert_int_equal(r.given.group.ranks, 1);
     assert_int_equal(r.given.batch.step_tokens, 512);
@@ -137,8 +176,11 @@ static void nothing_is_the_default(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_out_of_range_are_named), cmocka_unit_test(unknown_words_are_named),
-        cmocka_unit_test(unknown_names_are_named), cmocka_unit_test(nothing_is_the_default)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(numbers_out_of_range_are_named),
+                                       cmocka_unit_test(reals_out_of_range_are_named),
+                                       cmocka_unit_test(spare_slots_stand_in_place_of_slots),
+                                       cmocka_unit_test(unknown_words_are_named),
+                                       cmocka_unit_test(unknown_names_are_named),
+                                       cmocka_unit_test(nothing_is_the_default)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
