@@ -41,7 +41,7 @@ void cot_metrics_longest(cot_metrics *m, int64_t output_tokens)
 
 typedef struct writer {
     cot_prometheus *out;
-    cot_prometheus_label labels[3];
+    cot_prometheus_label labels[4];
 } writer;
 
 static void write_one(const writer *w, const char *name, const char *type, const char *help, double value)
@@ -245,4 +245,41 @@ void cot_metrics_write_backend(cot_prometheus *out, const cot_backend_metrics *s
             out, "coterie:balancedness", w.labels, 3,
             balancedness(placement, l, s->calls + (int64_t)l * placement->experts, s->ranks));
     }
+}
+
+/* ---- experts that move ---- */
+
+static void write_move(writer *w, const char *action, const char *outcome, int64_t count)
+{
+    w->labels[2] = (cot_prometheus_label){"action", action};
+    w->labels[3] = (cot_prometheus_label){"outcome", outcome};
+    cot_prometheus_value(w->out, "coterie:expert_moves_total", w->labels, 4, (double)count);
+}
+
+void cot_metrics_write_moves(cot_prometheus *out, const cot_backend_moves *m, bool under_way,
+                             const cot_backend_placement *placement, const char *model)
+{
+    writer w = {out, {{"engine", "0"}, {"model_name", model}}};
+    const char *seconds_name = "coterie:expert_move_seconds_total";
+    const int64_t slots = placement->layers * (int64_t)placement->ranks * placement->slots;
+    cot_prometheus_metric(out, "coterie:expert_moves_total", "counter",
+                          "Replicas of experts that were to be made or dropped, by what became of them.");
+    write_move(&w, "copy", "done", m->copied);
+    for (int o = 0; o < m->outcomes; o++) write_move(&w, "copy", m->outcome[o], m->given_up[o]);
+    write_move(&w, "drop", "done", m->dropped);
+    write_one(&w, "coterie:expert_move_bytes_total", "counter",
+              "Bytes of experts that ranks sent each other to move them.", (double)m->bytes);
+    cot_prometheus_metric(out, seconds_name, "counter",
+                          "Time beside steps that moves took: copying, and agreeing on placements.");
+    w.labels[2] = (cot_prometheus_label){"state", "copying"};
+    cot_prometheus_value(out, seconds_name, w.labels, 3, (double)m->copy_ns / 1e9);
+    w.labels[2] = (cot_prometheus_label){"state", "placing"};
+    cot_prometheus_value(out, seconds_name, w.labels, 3, (double)m->place_ns / 1e9);
+    write_one(&w, "coterie:expert_moves_under_way", "gauge", "1 while experts move.", under_way);
+    write_one(&w, "coterie:placement_epoch", "gauge", "Placements that have followed the first.",
+              (double)placement->epoch);
+    write_one(&w, "coterie:expert_slots", "gauge", "Slots for experts on all ranks, in all layers.",
+              (double)slots);
+    write_one(&w, "coterie:expert_slots_used", "gauge", "Those of them that hold an expert in force.",
+              placement->layers ? (double)placement->first[placement->layers] : 0);
 }

@@ -46,4 +46,8 @@ void cot_metrics_write(cot_prometheus *out, const cot_metrics *metrics, const co
 void cot_metrics_write_backend(cot_prometheus *out, const cot_backend_metrics *metrics,
                                const cot_backend_placement *placement, const char *model);
 
+/* What has become of experts that were to move, in all, and the slots that they have. */
+void cot_metrics_write_moves(cot_prometheus *out, const cot_backend_moves *all, bool under_way,
+                             const cot_backend_placement *placement, const char *model);
+
 #endif

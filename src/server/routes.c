@@ -4,6 +4,7 @@
 #include "net/prometheus.h"
 #include "server/access.h"
 #include "server/answer.h"
+#include "server/moves.h"
 #include "server/view.h"
 #include "server/page/page.h"
 #include "server/wire.h"
@@ -84,10 +85,15 @@ static void show_metrics(cot_server *s, cot_http_exchange *exchange)
     s->metrics.dropped_connections = cot_http_server_dropped(s->http);
     const cot_backend_metrics *metrics = s->backend->table->metrics(s->backend);
     cot_metrics_write(&out, &s->metrics, &state, s->model.names[0], s->running_jobs, s->waiting_jobs);
+    const cot_backend_table *table = s->backend->table;
     cot_backend_placement placement = {0};
-    if (metrics && (!s->backend->table->placement ||
-                    s->backend->table->placement(s->backend, &placement, NULL) == COT_OK))
-        cot_metrics_write_backend(&out, metrics, &placement, s->model.names[0]);
+    const bool placed = !table->placement || table->placement(s->backend, &placement, NULL) == COT_OK;
+    if (metrics && placed) cot_metrics_write_backend(&out, metrics, &placement, s->model.names[0]);
+    if (table->moves && placement.layers) {
+        cot_backend_moves last, all;
+        const bool under_way = table->moves(s->backend, &last, &all);
+        cot_metrics_write_moves(&out, &all, under_way, &placement, s->model.names[0]);
+    }
     cot_backend_placement_free(&placement);
     if (out.failed)
         cot_server_reply_json(s, exchange, 200, NULL);
@@ -133,6 +139,16 @@ static void show_of_backend(cot_server *s, cot_http_exchange *exchange)
 static bool has_placement(const cot_backend_table *table)
 {
     return table->placement && table->ask_view;
+}
+
+static bool has_moves(const cot_backend_table *table)
+{
+    return table->moves;
+}
+
+static bool has_placement_text(const cot_backend_table *table)
+{
+    return table->write_placement;
 }
 
 static bool has_view(const cot_backend_table *table)
@@ -184,27 +200,46 @@ static const struct route {
     {"/kv_events/snapshot", "GET", show_snapshot, has_snapshot},
     {"/experts", "GET", cot_server_show_experts, has_placement},
     {"/live", "GET", cot_server_show_live, has_view},
+    {"/placement", "GET", cot_server_show_placement, has_placement_text},
+    {"/placement", "PUT", cot_server_put_placement, has_moves},
+    {"/rebalance/", "GET", cot_server_show_rebalance, has_moves},
+    {"/rebalance/", "DELETE", cot_server_cancel_rebalance, has_moves},
     {"/", "GET", show_page, NULL},
     {models_prefix, "GET", show_model,
      NULL}, // a path that ends in a slash, / apart, stands for all that begin with it
 };
 
-static const struct route *find_route(const cot_server *s, const char *path)
+enum { METHODS = 32 }; // bytes of the names of all that a path takes
+
+static bool is_at(const cot_server *s, const struct route *route, const char *path)
 {
-    static const struct route of_backend = {NULL, "GET", show_of_backend, NULL};
-    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
-        const size_t n = strlen(routes[i].path);
-        const bool whole = n == 1 || routes[i].path[n - 1] != '/';
-        if (whole ? strcmp(path, routes[i].path) == 0 : strncmp(path, routes[i].path, n) == 0)
-            return !routes[i].is_there || routes[i].is_there(s->backend->table) ? &routes[i] : NULL;
-    }
-    return find_backend_route(s, path) ? &of_backend : NULL;
+    const size_t n = strlen(route->path);
+    const bool whole = n == 1 || route->path[n - 1] != '/';
+    if (whole ? strcmp(path, route->path) != 0 : strncmp(path, route->path, n) != 0) return false;
+    return !route->is_there || route->is_there(s->backend->table);
 }
 
 static bool has_method(const struct route *route, const char *method)
 {
     return strcmp(method, route->method) == 0 ||
            (strcmp(method, "HEAD") == 0 && strcmp(route->method, "GET") == 0);
+}
+
+/* NULL: nothing takes the method there; `others` [room] are the methods that are taken, "" where nothing is at the path. */
+static const struct route *find_route(const cot_server *s, const char *path, const char *method, char *others,
+                                      size_t room)
+{
+    static const struct route of_backend = {NULL, "GET", show_of_backend, NULL};
+    const bool own = find_backend_route(s, path);
+    size_t used = 0;
+    *others = 0;
+    for (size_t i = 0; i < sizeof routes / sizeof *routes + own; i++) {
+        const struct route *route = i < sizeof routes / sizeof *routes ? &routes[i] : &of_backend;
+        if (route->path && !is_at(s, route, path)) continue;
+        if (has_method(route, method)) return route;
+        used += (size_t)snprintf(others + used, room - used, "%s%s", used ? " and " : "", route->method);
+    }
+    return NULL;
 }
 
 static bool is_json(const char *type)
@@ -236,29 +271,35 @@ static void check(void *context, cot_http_exchange *exchange)
     cot_server *s = context;
     cot_api_error error = {0};
     const char *path = cot_http_path(exchange), *method = cot_http_method(exchange);
-    const struct route *route = find_route(s, path);
+    char others[METHODS];
+    const struct route *route = find_route(s, path, method, others, sizeof others);
+    const bool puts = strcmp(method, "PUT") == 0;
     cot_http_set_user(exchange, NULL);
     if (!cot_access_check(&s->options, exchange, &error)) {
         cot_server_refuse(s, exchange, &error);
         return;
     }
     if (answer_preflight(s, exchange)) return;
-    if (!route)
+    if (!route && !*others)
         cot_api_fail(&error, 404, "not_found", NULL,
                      "nothing is at '%s'; there are /v1/completions, /v1/chat/completions, /v1/models", path);
-    else if (!has_method(route, method))
-        cot_api_fail(&error, 405, "method_not_allowed", NULL, "'%s' takes %s", path, route->method);
+    else if (!route)
+        cot_api_fail(&error, 405, "method_not_allowed", NULL, "'%s' takes %s", path, others);
     else if (strcmp(method, "POST") == 0 && !is_json(cot_http_header(exchange, "Content-Type")))
         cot_api_fail(&error, 415, "unsupported_media_type", "Content-Type",
                      "the content type must be application/json (curl -H 'Content-Type: application/json')");
-    else if (strcmp(method, "POST") == 0 && s->stops_heard)
+    else if (puts && cot_http_body_length(exchange) > COT_PLACEMENT_BYTES)
+        cot_api_fail(&error, 413, "request_too_large", NULL, "a placement of more than 8 MiB");
+    else if ((puts || strcmp(method, "POST") == 0) && s->stops_heard)
         cot_api_fail(&error, 503, "shutting_down", NULL, "the server is shutting down");
     if (error.http_status) cot_server_refuse(s, exchange, &error);
 }
 
 static void handle(void *context, cot_http_exchange *exchange)
 {
-    find_route(context, cot_http_path(exchange))->run(context, exchange);
+    char others[METHODS];
+    find_route(context, cot_http_path(exchange), cot_http_method(exchange), others, sizeof others)
+        ->run(context, exchange);
 }
 
 static void gone(void *context, cot_http_exchange *exchange)

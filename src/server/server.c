@@ -1,6 +1,7 @@
 #include "base/error.h"
 #include "server/access.h"
 #include "server/answer.h"
+#include "server/moves.h"
 #include "server/routes.h"
 #include "server/view.h"
 #include "worker/step_reports.h"
@@ -168,6 +169,7 @@ static void notice_failure(void *owner)
     cot_server_log(s, COT_LOG_ERROR, "the engine failed: %s", state.error.message);
     cot_server_on_snapshot(s, NULL, 0);
     cot_server_on_view(s, NULL);
+    cot_server_on_moves(s, 0, &state.error);
     s->stops_heard = 1;
     drain(s);
 }
@@ -367,7 +369,8 @@ static cot_status start_worker(cot_server *s, cot_error *error)
                                          .on_failure = notice_failure,
                                          .on_gone = notice_ends,
                                          .on_view = cot_server_on_view,
-                                         .on_snapshot = cot_server_on_snapshot}};
+                                         .on_snapshot = cot_server_on_snapshot,
+                                         .on_moves = cot_server_on_moves}};
     cot_status status = read_endpoints(&start.kv, &start.reports, &s->options, s->info->homes, error);
     if (status != COT_OK) return status;
     s->kv = start.kv;

@@ -1,5 +1,7 @@
 #include "server/view.h"
 
+#include "server/moves.h"
+
 /* ---- what is shown ---- */
 
 static json_t *numbers(const uint64_t *values, int64_t count)
@@ -9,17 +11,26 @@ static json_t *numbers(const uint64_t *values, int64_t count)
     return list;
 }
 
-/* The ranks of every expert of a layer. */
-static json_t *ranks_of(const cot_backend_placement *p, int32_t layer)
+/* What every expert of a layer has, replica by replica: ranks, or slots. */
+static json_t *of_replicas(const cot_backend_placement *p, int32_t layer, const int32_t *what)
 {
-    const int32_t *begin = p->begin + (int64_t)layer * (p->experts + 1), *rank = p->rank + p->first[layer];
+    const int32_t *begin = p->begin + (int64_t)layer * (p->experts + 1);
     json_t *list = json_array();
+    what += p->first[layer];
     for (int32_t e = 0; e < p->experts; e++) {
-        json_t *ranks = json_array();
-        for (int32_t i = begin[e]; i < begin[e + 1]; i++) json_array_append_new(ranks, json_integer(rank[i]));
-        json_array_append_new(list, ranks);
+        json_t *each = json_array();
+        for (int32_t i = begin[e]; i < begin[e + 1]; i++) json_array_append_new(each, json_integer(what[i]));
+        json_array_append_new(list, each);
     }
     return list;
+}
+
+static json_t *last_moves(const cot_server *s)
+{
+    cot_backend_moves last, all;
+    if (!s->backend->table->moves) return json_null();
+    s->backend->table->moves(s->backend, &last, &all);
+    return last.id ? cot_server_moves_json(&last) : json_null();
 }
 
 static json_t *experts(const cot_server *s, const cot_backend_view *view, const cot_backend_metrics *m)
@@ -27,15 +38,17 @@ static json_t *experts(const cot_server *s, const cot_backend_view *view, const 
     (void)view;
     cot_backend_placement p;
     if (s->backend->table->placement(s->backend, &p, NULL) != COT_OK) return NULL;
-    json_t *layers = json_array(), *ranks = json_array(), *calls = json_array();
+    json_t *layers = json_array(), *ranks = json_array(), *slots = json_array(), *calls = json_array();
     for (int32_t l = 0; l < p.layers; l++) {
         json_array_append_new(layers, json_integer(p.layer[l]));
-        json_array_append_new(ranks, ranks_of(&p, l));
+        json_array_append_new(ranks, of_replicas(&p, l, p.rank));
+        json_array_append_new(slots, of_replicas(&p, l, p.slot));
         json_array_append_new(calls, numbers(m->calls + (int64_t)l * p.experts, p.experts));
     }
-    json_t *shown =
-        json_pack("{s:o,s:I,s:I,s:i,s:o,s:o}", "layers", layers, "experts", (json_int_t)p.experts, "top_k",
-                  (json_int_t)p.top_k, "ranks", s->info->ranks, "ranks_of_experts", ranks, "calls", calls);
+    json_t *shown = json_pack("{s:o,s:I,s:I,s:i,s:i,s:o,s:o,s:o,s:I,s:o}", "layers", layers, "experts",
+                              (json_int_t)p.experts, "top_k", (json_int_t)p.top_k, "ranks", s->info->ranks,
+                              "slots", (int)p.slots, "ranks_of_experts", ranks, "slots_of_experts", slots,
+                              "calls", calls, "epoch", (json_int_t)p.epoch, "moves", last_moves(s));
     cot_backend_placement_free(&p);
     return shown;
 }

@@ -113,13 +113,36 @@ typedef struct cot_backend_metrics {
 typedef struct cot_backend_placement {
     int32_t layers, experts; // of each layer
     int64_t top_k;
-    uint64_t epoch; // how often that has changed
-    int32_t *layer; // [layers] the model's numbers of its MoE layers
-    int32_t *begin; // [layers][experts + 1] expert e of a layer l is on the ranks from first[l] + begin[e] on
-    int64_t *first; // [layers + 1]
-    int32_t *rank;
+    uint64_t epoch;       // how often that has changed
+    int32_t ranks, slots; // slots: of each rank and layer
+    int32_t *layer;       // [layers] the model's numbers of its MoE layers
+    int32_t *
+        begin; // [layers][experts + 1] replicas of expert e of a layer l are those from first[l] + begin[e] on
+    int64_t *first;       // [layers + 1]
+    int32_t *rank, *slot; // of each replica
 } cot_backend_placement;
 void cot_backend_placement_free(cot_backend_placement *placement); // an empty one is fine
+
+enum { COT_BACKEND_OUTCOMES = 8, COT_BACKEND_COPIES = 32 };
+
+/* Experts on their way to where a placement wants them; or many such ways, added up. */
+typedef struct cot_backend_moves {
+    uint64_t id; // from 1; 0: none were asked for
+    bool over;
+    int64_t copies, copied;     // replicas that are to be made; that were
+    int64_t drops, dropped;     // that are too much; that were dropped
+    int outcomes;               // why copies were given up
+    const char *const *outcome; // [outcomes]
+    int64_t given_up[COT_BACKEND_OUTCOMES];
+    uint64_t bytes, chunks;    // that were sent
+    int64_t epochs;            // placements that followed one another
+    int64_t copy_ns, place_ns; // that steps waited for copies, and for ranks to agree on placements
+    int copying;               // copies that are under way
+    struct cot_backend_copy {
+        int32_t layer, expert, from, to; // layer: the model's number; from, to: ranks
+        int64_t bytes, of_bytes;
+    } copy[COT_BACKEND_COPIES];
+} cot_backend_moves;
 
 enum { COT_VIEW_SEQUENCES = 256 };
 
@@ -147,6 +170,8 @@ typedef struct cot_backend_owner {
     /* All that the KV cache holds, msgpack: {"ranks": [{"data_parallel_rank", "seq": the last batch's number, -1 before the
      * first, "batch": of the blocks that are there}]}; NULL: out of memory. */
     void (*on_snapshot)(void *context, const void *bytes, size_t count);
+    /* What became of asking for moves: they go under this number; or, with an error, experts stay. */
+    void (*on_moves)(void *context, uint64_t id, const cot_error *error);
 } cot_backend_owner;
 
 typedef struct cot_backend_start {
@@ -171,6 +196,18 @@ typedef struct cot_backend_table {
     const cot_backend_metrics *(*metrics)(cot_backend *backend);
     /* The caller frees it. NULL: it has no experts. */
     cot_status (*placement)(cot_backend *backend, cot_backend_placement *placement, cot_error *error);
+    /* Experts are to go where a text [bytes] has them, in any format of placements (a NUL follows it), while the backend serves:
+     * on_moves is called once, soon, where this is not refused at once. One at a time. `moves` NULL: experts stay where they are.
+     * Errors: MALFORMED, INVALID_ARGUMENT, UNSUPPORTED (the text; experts are not to move), OUT_OF_MEMORY. */
+    cot_status (*move)(cot_backend *backend, const char *text, size_t bytes, cot_error *error);
+    /* The last moves that were asked for, and all since the start. Returns whether there are moves that are not over, or about to
+     * begin. */
+    bool (*moves)(cot_backend *backend, cot_backend_moves *last, cot_backend_moves *all);
+    /* The moves of that number, which are not over, are to end where they are; soon. */
+    void (*cancel_moves)(cot_backend *backend, uint64_t id);
+    /* Where experts are, a text that `move` and coterie's other commands read, which the caller frees. NULL, a table without it
+     * too: out of memory, there is none. */
+    char *(*write_placement)(cot_backend *backend, size_t *bytes);
     /* Has a view taken between two steps, soon, and the metrics with it: on_view is called, once for all who asked before. Not
      * where the backend has failed, or does before. NULL: nobody can look into it. */
     void (*ask_view)(cot_backend *backend);

@@ -91,11 +91,14 @@ cot_status cot_worker_placement_of(cot_backend_placement *out, cot_engine *engin
                                    .experts = layout.n_experts,
                                    .top_k = cot_engine_describe(engine)->top_k,
                                    .epoch = epoch,
+                                   .ranks = layout.n_ranks,
+                                   .slots = layout.slots_per_rank,
                                    .layer = layout.layers,
                                    .begin = layout.begin,
                                    .first = layout.first,
-                                   .rank = layout.rank};
-    layout.layers = layout.begin = layout.rank = NULL; // taken over
+                                   .rank = layout.rank,
+                                   .slot = layout.slot};
+    layout.layers = layout.begin = layout.rank = layout.slot = NULL; // taken over
     layout.first = NULL;
     cot_expert_layout_free(&layout);
     return COT_OK;
@@ -107,6 +110,7 @@ void cot_backend_placement_free(cot_backend_placement *p)
     free(p->begin);
     free(p->first);
     free(p->rank);
+    free(p->slot);
     *p = (cot_backend_placement){0};
 }
 

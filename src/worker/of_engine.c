@@ -14,6 +14,7 @@
 #include "worker/engine_documents.h"
 #include "worker/fingerprint.h"
 #include "worker/kv_events.h"
+#include "worker/moves.h"
 #include "worker/records.h"
 
 #include <stdlib.h>
@@ -48,6 +49,7 @@ typedef struct engine_backend {
     bool failure_known;          // the loop was woken for it
     bool gone;                   // the ranks are, after a failure
     cot_backend_metrics metrics; // the newest, which the loop has not taken; all zero: none
+    cot_worker_moves moves;
 
     /* The engine's thread alone. */
     cot_records step; // what is told since `records` was last taken
@@ -277,6 +279,55 @@ static cot_status gather(engine_backend *b, cot_error *error)
     return COT_OK;
 }
 
+/* ---- experts that move ---- */
+
+/* What is ordered is done. */
+static void order_moves(engine_backend *b)
+{
+    cot_worker_moves *m = &b->moves;
+    cot_error error = {0};
+    uint64_t id = 0;
+    pthread_mutex_lock(&b->lock);
+    const bool asked = m->asked && !m->answered;
+    const uint64_t cancelled = m->cancelled;
+    m->cancelled = 0;
+    pthread_mutex_unlock(&b->lock);
+    if (cancelled && !b->state.failed)
+        cot_engine_cancel_moves(b->engine, cancelled, NULL); // or they are over
+    if (!asked) return;
+    if (b->state.failed)
+        error = b->state.error;
+    else
+        cot_engine_move_experts(b->engine, &m->to, "the placement", NULL, &id, &error);
+    m->go_on = m->advanced = id;
+    cot_expert_map_free(&m->to);
+    pthread_mutex_lock(&b->lock);
+    m->answered = true;
+    m->answer = error;
+    m->id = id;
+    if (id) {
+        cot_worker_moves_add(&m->before, &m->last);
+        cot_worker_moves_of(&m->last, &(cot_engine_moves){.id = id});
+    }
+    pthread_mutex_unlock(&b->lock);
+    cot_wake_up(&b->news);
+}
+
+/* What the last step has made of them. */
+static void follow_moves(engine_backend *b)
+{
+    cot_worker_moves *m = &b->moves;
+    cot_engine_moves now;
+    if (!m->go_on) return;
+    cot_engine_get_moves(b->engine, &now);
+    m->go_on = !now.over && !b->state.failed;
+    m->advanced = now.chunks != m->last.chunks || now.epochs != m->last.epochs;
+    if (m->advanced) b->gathered_steps = -1; // there are bytes that no step has sent
+    pthread_mutex_lock(&b->lock);
+    cot_worker_moves_of(&m->last, &now);
+    pthread_mutex_unlock(&b->lock);
+}
+
 /* The same, once a second at most while there are steps, and once more after the last one; before the first one there is nothing
  * to tell. */
 static cot_status gather_now_and_then(engine_backend *b, cot_error *error)
@@ -289,17 +340,22 @@ static cot_status gather_now_and_then(engine_backend *b, cot_error *error)
 
 static bool has_nothing_to_do(const engine_backend *b)
 {
-    return !b->live && !b->submitted.first && !b->cancelled.first && !b->ends && !b->flushes &&
+    const cot_worker_moves *m = &b->moves;
+    const bool moves = (m->asked && !m->answered) || m->cancelled || (m->go_on && m->advanced);
+    return !moves && !b->live && !b->submitted.first && !b->cancelled.first && !b->ends && !b->flushes &&
            (!b->views || b->view_ready || b->state.failed) && (!b->step.count || b->records.count);
 }
 
 /* Takes what is ordered; waits for it where there is nothing else to do, though not for more than a second: ranks may die
- * meanwhile. False: it is over. */
+ * meanwhile; and not for more than a moment where moves go on as soon as they may. False: it is over. */
 static bool take_orders(engine_backend *b, cot_job **submitted, cot_job **cancelled)
 {
+    enum { SECOND = 1000000000, MOMENT = 1000000 };
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec++;
+    until.tv_nsec += b->moves.go_on ? MOMENT : SECOND;
+    until.tv_sec += until.tv_nsec / SECOND;
+    until.tv_nsec %= SECOND;
     pthread_mutex_lock(&b->lock);
     for (int late = 0; has_nothing_to_do(b) && !late;)
         late = b->state.failed ? pthread_cond_wait(&b->changed, &b->lock)
@@ -338,7 +394,9 @@ static void *run(void *argument)
     size_t left;
     while (take_orders(b, &submitted, &cancelled)) {
         obey(b, submitted, cancelled);
+        order_moves(b);
         if (!b->state.failed && cot_engine_step(b->engine, &left, &error) != COT_OK) fail_all(b, &error);
+        follow_moves(b);
         if (!b->state.failed && gather_now_and_then(b, &error) != COT_OK) fail_all(b, &error);
         if (!b->state.failed) take_view(b);
         publish(b);
@@ -386,11 +444,25 @@ static void tell_view(engine_backend *b)
     pthread_mutex_unlock(&b->lock);
 }
 
+/* Tells what has come of asking for moves. */
+static void tell_moves(engine_backend *b)
+{
+    cot_worker_moves *m = &b->moves;
+    pthread_mutex_lock(&b->lock);
+    const bool answered = m->answered;
+    const uint64_t id = m->id;
+    const cot_error answer = m->answer;
+    if (answered) m->asked = m->answered = false;
+    pthread_mutex_unlock(&b->lock);
+    if (answered) b->owner.on_moves(b->owner.context, id, id ? NULL : &answer);
+}
+
 static void take_records(void *context, uint64_t times)
 {
     engine_backend *b = context;
     (void)times;
     tell_view(b);
+    tell_moves(b);
     pthread_mutex_lock(&b->lock);
     swap_records(&b->records, &b->reading);
     pthread_cond_signal(&b->changed); // there may be more
@@ -470,6 +542,49 @@ static void order(engine_backend *b, bool *what)
     *what = true;
     pthread_cond_signal(&b->changed);
     pthread_mutex_unlock(&b->lock);
+}
+
+static cot_status move_experts(cot_backend *backend, const char *text, size_t bytes, cot_error *error)
+{
+    engine_backend *b = (engine_backend *)backend;
+    cot_expert_map to;
+    const cot_status status = cot_worker_moves_read(&to, b->engine, text, bytes, error);
+    if (status != COT_OK) return status;
+    pthread_mutex_lock(&b->lock);
+    const bool busy = b->moves.asked;
+    if (!busy) b->moves.to = to;
+    b->moves.asked = true;
+    pthread_cond_signal(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+    if (!busy) return COT_OK;
+    cot_expert_map_free(&to);
+    return cot_fail(error, COT_INVALID_ARGUMENT, "moves of experts are about to begin");
+}
+
+static bool moves(cot_backend *backend, cot_backend_moves *last, cot_backend_moves *all)
+{
+    engine_backend *b = (engine_backend *)backend;
+    pthread_mutex_lock(&b->lock);
+    const bool asked = b->moves.asked;
+    *last = b->moves.last;
+    *all = b->moves.before;
+    pthread_mutex_unlock(&b->lock);
+    cot_worker_moves_add(all, last);
+    return asked || (last->id && !last->over);
+}
+
+static void cancel_moves(cot_backend *backend, uint64_t id)
+{
+    engine_backend *b = (engine_backend *)backend;
+    pthread_mutex_lock(&b->lock);
+    b->moves.cancelled = id;
+    pthread_cond_signal(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+}
+
+static char *write_placement(cot_backend *backend, size_t *bytes)
+{
+    return cot_worker_placement_text(((engine_backend *)backend)->engine, bytes);
 }
 
 static void ask_view(cot_backend *backend)
@@ -564,6 +679,7 @@ static void close_backend(cot_backend *backend)
     cot_worker_metrics_clear(&b->shown);
     pthread_mutex_destroy(&b->lock);
     pthread_cond_destroy(&b->changed);
+    cot_expert_map_free(&b->moves.to);
     free(b->reported);
     free(b);
 }
@@ -578,6 +694,10 @@ cot_status cot_worker_of_engine(cot_backend **backend, cot_engine *engine, const
                                             .state = state,
                                             .metrics = metrics,
                                             .placement = placement,
+                                            .move = move_experts,
+                                            .moves = moves,
+                                            .cancel_moves = cancel_moves,
+                                            .write_placement = write_placement,
                                             .ask_view = ask_view,
                                             .ask_snapshot = ask_snapshot,
                                             .close = close_backend};

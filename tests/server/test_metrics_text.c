@@ -210,8 +210,44 @@ static void test_engine(void **state)
     cot_prometheus_free(&page);
 }
 
+static void test_moves(void **state)
+{
+    (void)state;
+    static const char *const why[] = {"cancelled", "no slot"};
+    const cot_backend_moves all = {.copied = 3,
+                                   .dropped = 4,
+                                   .outcomes = 2,
+                                   .outcome = why,
+                                   .given_up = {5, 6},
+                                   .bytes = 700,
+                                   .copy_ns = 8000000,
+                                   .place_ns = 9000000};
+    int64_t first[LAYERS + 1] = {0, 5, 11};
+    const cot_backend_placement placement = {
+        .layers = LAYERS, .experts = EXPERTS, .ranks = RANKS, .slots = 5, .epoch = 12, .first = first};
+    for (int under_way = 0; under_way < 2; under_way++) {
+        cot_prometheus page = {0};
+        cot_metrics_write_moves(&page, &all, under_way, &placement, "m\"1");
+        const expected_line lines[] = {
+            {"coterie:expert_moves_total", ",action=\"copy\",outcome=\"done\"", 3},
+            {"coterie:expert_moves_total", ",action=\"copy\",outcome=\"cancelled\"", 5},
+            {"coterie:expert_moves_total", ",action=\"copy\",outcome=\"no slot\"", 6},
+            {"coterie:expert_moves_total", ",action=\"drop\",outcome=\"done\"", 4},
+            {"coterie:expert_move_bytes_total", "", 700},
+            {"coterie:expert_move_seconds_total", ",state=\"copying\"", 0.008},
+            {"coterie:expert_move_seconds_total", ",state=\"placing\"", 0.009},
+            {"coterie:expert_moves_under_way", "", under_way},
+            {"coterie:placement_epoch", "", 12},
+            {"coterie:expert_slots", "", LAYERS * RANKS * 5},
+            {"coterie:expert_slots_used", "", 11}};
+        assert_lines(&page, lines, sizeof lines / sizeof *lines);
+        cot_prometheus_free(&page);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_requests), cmocka_unit_test(test_engine)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_requests), cmocka_unit_test(test_engine),
+                                       cmocka_unit_test(test_moves)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,7 +43,9 @@ typedef struct fixture {
     struct event_base *base;
     told_job *jobs[256]; // by number - 1
     size_t job_count;
-    size_t views, snapshots;
+    size_t views, snapshots, moves;
+    uint64_t moves_id;
+    cot_error moves_error;
     cot_backend_view view;
     cot_buffer snapshot;
     uint64_t seed;
@@ -107,6 +109,15 @@ static void on_snapshot(void *context, const void *bytes, size_t count)
     assert_true(cot_buffer_append(&f->snapshot, bytes, count));
 }
 
+static void on_moves(void *context, uint64_t id, const cot_error *error)
+{
+    fixture *f = context;
+    f->moves++;
+    f->moves_id = id;
+    f->moves_error = error ? *error : (cot_error){0};
+    assert_true((id == 0) == (error != NULL));
+}
+
 /* ---- opening ---- */
 
 static bool is_free(int port)
@@ -141,7 +152,8 @@ static void start(fixture *f)
                                      .on_failure = on_failure,
                                      .on_gone = on_failure,
                                      .on_view = on_view,
-                                     .on_snapshot = on_snapshot}};
+                                     .on_snapshot = on_snapshot,
+                                     .on_moves = on_moves}};
     char json[128];
     snprintf(json, sizeof json, "{\"enable_kv_cache_events\": true, \"endpoint\": \"tcp://127.0.0.1:%d\"}",
              free_ports());
@@ -161,6 +173,7 @@ static int open_engine(void **state)
     o.batch.sequences = SEQUENCES;
     o.memory.block_tokens = BLOCK;
     o.memory.kv_tokens = 512;
+    o.experts.movable = true;
     if (cot_tokenizer_open(&f->tokenizer, COT_SOURCE "/models/tiny", &error) != COT_OK ||
         cot_engine_open(&f->engine, COT_SOURCE "/models/tiny", &o, NULL, &error) != COT_OK ||
         cot_worker_of_engine(&f->backend, f->engine, COT_SOURCE "/models/tiny", &error) != COT_OK)
@@ -447,6 +460,82 @@ static void test_view(void **state)
     await(f, long_one);
 }
 
+/* ---- experts that move ---- */
+
+/* The placement with each layer's first experts of both ranks exchanged. */
+static char *exchanged(const char *text, size_t bytes, size_t *length)
+{
+    json_t *json = json_loadb(text, bytes, 0, NULL), *row;
+    size_t l;
+    assert_non_null(json);
+    const size_t slots = (size_t)json_integer_value(json_object_get(json, "slots_per_rank"));
+    json_array_foreach(json_object_get(json, "physical_to_logical_map"), l, row)
+    {
+        const json_int_t one = json_integer_value(json_array_get(row, 0)),
+                         other = json_integer_value(json_array_get(row, slots));
+        json_array_set_new(row, 0, json_integer(other));
+        json_array_set_new(row, slots, json_integer(one));
+    }
+    char *changed = json_dumps(json, 0);
+    json_decref(json);
+    *length = strlen(changed);
+    return changed;
+}
+
+static void test_moves(void **state)
+{
+    fixture *f = *state;
+    const cot_backend_table *table = f->backend->table;
+    cot_backend_moves last, all;
+    cot_error error = {0};
+    if (!table->moves) { // then nothing of it is there
+        assert_true(!table->move && !table->cancel_moves && !table->write_placement && !table->placement);
+        return;
+    }
+    const told_job *still = run(f, 600, 20, 30);
+    assert_false(table->moves(f->backend, &last, &all));
+    assert_int_equal(last.id, 0);
+    size_t bytes, length;
+    char *before = table->write_placement(f->backend, &bytes), *to = exchanged(before, bytes, &length);
+    assert_int_equal(table->move(f->backend, "{}", 2, &error), COT_UNSUPPORTED);
+    assert_int_equal(f->moves, 0);
+    told_job *runs = new_job(f, 600, 20, 30, NULL);
+    submit(f, runs);
+    assert_int_equal(table->move(f->backend, to, length, &error), COT_OK);
+    assert_int_equal(f->moves, 0); // nothing is told from within
+    assert_true(table->moves(f->backend, &last, &all));
+    assert_int_not_equal(table->move(f->backend, to, length, &error), COT_OK); // one at a time
+    while (!f->moves) turn(f);
+    assert_int_equal(f->moves_id, 1);
+    await(f, runs);
+    while (table->moves(f->backend, &last, &all)) turn(f);
+    assert_int_equal(f->moves, 1);
+    assert_int_equal(runs->count, still->count);
+    assert_memory_equal(runs->tokens, still->tokens, still->count * sizeof *still->tokens);
+    assert_true(last.over && last.id == 1 && last.copies > 0);
+    assert_int_equal(last.copied, last.copies);
+    assert_int_equal(last.dropped, last.copies);
+    assert_int_equal(all.bytes, last.bytes);
+    char *now = table->write_placement(f->backend, &bytes);
+    assert_int_equal(table->move(f->backend, now, bytes, &error), COT_OK); // there is nothing to do
+    while (table->moves(f->backend, &last, &all)) turn(f);
+    assert_true(last.over && last.id == 2 && last.copies == 0);
+    assert_true(all.copied > 0);        // of all
+    table->cancel_moves(f->backend, 2); // which are over
+    run(f, 600, 20, 3);
+    // a placement that is read, and refused by the engine
+    json_t *json = json_loads(before, 0, NULL);
+    json_object_set_new(json, "model_hash", json_string("0123456789abcdef"));
+    char *foreign = json_dumps(json, 0);
+    assert_int_equal(table->move(f->backend, foreign, strlen(foreign), &error), COT_OK);
+    while (f->moves < 3) turn(f);
+    assert_int_equal(f->moves_error.status, COT_INVALID_ARGUMENT);
+    assert_false(table->moves(f->backend, &last, &all));
+    json_decref(json);
+    char *owned[] = {before, to, now, foreign};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
+}
+
 /* ---- the cache ---- */
 
 /* Checks the hashes of all blocks of a snapshot against their ids, and counts blocks. */
@@ -541,6 +630,6 @@ int main(void)
     const struct CMUnitTest tests[] = {EACH(test_description), EACH(test_lengths), EACH(test_context),
                                        EACH(test_continued),   EACH(test_stops),   EACH(test_chances),
                                        EACH(test_many),        EACH(test_cancel),  EACH(test_view),
-                                       EACH(test_cache),       EACH(test_snapshot)};
+                                       EACH(test_moves),       EACH(test_cache),   EACH(test_snapshot)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

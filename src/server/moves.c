@@ -1,0 +1,120 @@
+#include "server/moves.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void refuse(cot_server *s, cot_http_exchange *exchange, int status, const char *code,
+                   const char *message)
+{
+    cot_api_error error;
+    cot_api_fail(&error, status, code, NULL, "%s", message);
+    cot_server_refuse(s, exchange, &error);
+}
+
+/* ---- where experts are, and where they are to go ---- */
+
+void cot_server_show_placement(cot_server *s, cot_http_exchange *exchange)
+{
+    size_t bytes = 0;
+    char *text = s->backend->table->write_placement(s->backend, &bytes);
+    if (text)
+        cot_server_reply(s, exchange, 200, NULL, "application/json", text, bytes);
+    else
+        refuse(s, exchange, 503, "unavailable", "the placement cannot be told now");
+    free(text);
+}
+
+static void refuse_for(cot_server *s, cot_http_exchange *exchange, const cot_error *error)
+{
+    const bool theirs = error->status == COT_INVALID_ARGUMENT || error->status == COT_MALFORMED ||
+                        error->status == COT_UNSUPPORTED;
+    refuse(s, exchange, theirs ? 400 : 503, theirs ? "invalid_placement" : "unavailable", error->message);
+}
+
+void cot_server_put_placement(cot_server *s, cot_http_exchange *exchange)
+{
+    size_t bytes;
+    const char *text = cot_http_body(exchange, &bytes);
+    cot_backend_moves last, all;
+    cot_api_error error;
+    cot_error why;
+    if (bytes > COT_PLACEMENT_BYTES) // a body in chunks did not say so before
+        refuse(s, exchange, 413, "request_too_large", "a placement of more than 8 MiB");
+    else if (s->backend->table->moves(s->backend, &last, &all)) {
+        cot_api_fail(&error, 409, "moves_under_way", NULL,
+                     "experts are moving already (GET /rebalance/%llu): wait for that, or cancel it (DELETE)",
+                     (unsigned long long)last.id);
+        cot_server_refuse(s, exchange, &error);
+    } else if (s->backend->table->move(s->backend, text, bytes, &why) != COT_OK)
+        refuse_for(s, exchange, &why);
+    else if (!cot_server_wait(s, COT_WAITING_MOVES, exchange))
+        refuse(s, exchange, 503, "unavailable", "out of memory for an answer; the moves go on");
+}
+
+void cot_server_on_moves(void *server, uint64_t id, const cot_error *error)
+{
+    cot_server *s = server;
+    cot_http_exchange *exchange = cot_server_take_waiting(s, COT_WAITING_MOVES); // it may have left
+    if (!error)
+        cot_server_log(s, COT_LOG_INFO, "experts move where PUT /placement wants them (%llu)",
+                       (unsigned long long)id);
+    if (!exchange) return;
+    if (error)
+        refuse_for(s, exchange, error);
+    else
+        cot_server_reply_json(s, exchange, 202, json_pack("{s:I}", "id", (json_int_t)id));
+}
+
+/* ---- how far they are ---- */
+
+json_t *cot_server_moves_json(const cot_backend_moves *m)
+{
+    json_t *given_up = json_object(), *copying = json_array();
+    for (int o = 0; o < m->outcomes; o++)
+        json_object_set_new(given_up, m->outcome[o], json_integer((json_int_t)m->given_up[o]));
+    for (int i = 0; i < m->copying; i++) {
+        const struct cot_backend_copy *c = &m->copy[i];
+        json_array_append_new(copying, json_pack("{s:i,s:i,s:i,s:i,s:I,s:I}", "layer", c->layer, "expert",
+                                                 c->expert, "from", c->from, "to", c->to, "bytes",
+                                                 (json_int_t)c->bytes, "of_bytes", (json_int_t)c->of_bytes));
+    }
+    return json_pack("{s:I,s:b,s:I,s:I,s:I,s:I,s:o,s:I,s:I,s:I,s:f,s:f,s:o}", "id", (json_int_t)m->id, "over",
+                     m->over, "copies", (json_int_t)m->copies, "copied", (json_int_t)m->copied, "drops",
+                     (json_int_t)m->drops, "dropped", (json_int_t)m->dropped, "given_up", given_up, "bytes",
+                     (json_int_t)m->bytes, "chunks", (json_int_t)m->chunks, "epochs", (json_int_t)m->epochs,
+                     "copy_seconds", (double)m->copy_ns / 1e9, "place_seconds", (double)m->place_ns / 1e9,
+                     "copying", copying);
+}
+
+/* The moves that the path names, if they are the last; else it is refused. */
+static bool find(cot_server *s, cot_http_exchange *exchange, cot_backend_moves *last)
+{
+    cot_backend_moves all;
+    const char *name = strrchr(cot_http_path(exchange), '/') + 1;
+    char *end;
+    cot_api_error error;
+    const unsigned long long id = strtoull(name, &end, 10);
+    s->backend->table->moves(s->backend, last, &all);
+    if (*name >= '0' && *name <= '9' && !*end && id && id == last->id) return true;
+    if (last->id)
+        cot_api_fail(&error, 404, "not_found", NULL, "there are no moves '%s'; the last are %llu", name,
+                     (unsigned long long)last->id);
+    else
+        cot_api_fail(&error, 404, "not_found", NULL, "there are no moves '%s': none were asked for", name);
+    cot_server_refuse(s, exchange, &error);
+    return false;
+}
+
+void cot_server_show_rebalance(cot_server *s, cot_http_exchange *exchange)
+{
+    cot_backend_moves last;
+    if (find(s, exchange, &last)) cot_server_reply_json(s, exchange, 200, cot_server_moves_json(&last));
+}
+
+void cot_server_cancel_rebalance(cot_server *s, cot_http_exchange *exchange)
+{
+    cot_backend_moves last;
+    if (!find(s, exchange, &last)) return;
+    if (!last.over) s->backend->table->cancel_moves(s->backend, last.id);
+    cot_server_reply_json(s, exchange, last.over ? 200 : 202, cot_server_moves_json(&last));
+}

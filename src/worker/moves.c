@@ -1,0 +1,113 @@
+#include "worker/moves.h"
+
+#include "base/error.h"
+#include "coterie/layout.h"
+#include "placement/formats/formats.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+cot_status cot_worker_moves_read(cot_expert_map *map, const cot_engine *engine, const char *text,
+                                 size_t bytes, cot_error *error)
+{
+    const cot_engine_info *info = cot_engine_describe(engine);
+    const cot_expert_map_options options = {.size = sizeof options,
+                                            .ranks = info->ranks,
+                                            .n_layers = (int32_t)info->layers,
+                                            .moe_layer = info->moe_layer,
+                                            .moe_layers = (int32_t)info->moe_layers};
+    if (!info->movable)
+        return cot_fail(error, COT_UNSUPPORTED, "experts stay where they are (--movable lets them move)");
+    return cot_expert_map_parse(map, text, bytes, "the placement", &options, error);
+}
+
+_Static_assert((int)COT_MOVE_OUTCOMES <= (int)COT_BACKEND_OUTCOMES, "a backend has room for an engine's");
+_Static_assert((int)COT_ENGINE_COPIES <= (int)COT_BACKEND_COPIES, "a backend has room for an engine's");
+
+void cot_worker_moves_of(cot_backend_moves *out, const cot_engine_moves *m)
+{
+    *out = (cot_backend_moves){.id = m->id,
+                               .over = m->over,
+                               .copies = m->copies,
+                               .copied = m->copied,
+                               .drops = m->drops,
+                               .dropped = m->dropped,
+                               .outcomes = COT_MOVE_OUTCOMES,
+                               .outcome = cot_engine_move_outcomes(),
+                               .bytes = m->bytes,
+                               .chunks = m->chunks,
+                               .epochs = m->epochs,
+                               .copy_ns = m->copy_ns,
+                               .place_ns = m->place_ns,
+                               .copying = m->copying};
+    memcpy(out->given_up, m->given_up, sizeof m->given_up);
+    for (int i = 0; i < m->copying; i++) {
+        const cot_engine_copying *c = &m->copy[i];
+        out->copy[i] = (struct cot_backend_copy){c->layer, c->expert, c->from, c->to, c->bytes, c->of_bytes};
+    }
+}
+
+void cot_worker_moves_add(cot_backend_moves *sum, const cot_backend_moves *m)
+{
+    sum->copies += m->copies;
+    sum->copied += m->copied;
+    sum->drops += m->drops;
+    sum->dropped += m->dropped;
+    sum->outcomes = COT_MOVE_OUTCOMES;
+    sum->outcome = cot_engine_move_outcomes();
+    for (int o = 0; o < COT_MOVE_OUTCOMES; o++) sum->given_up[o] += m->given_up[o];
+    sum->bytes += m->bytes;
+    sum->chunks += m->chunks;
+    sum->epochs += m->epochs;
+    sum->copy_ns += m->copy_ns;
+    sum->place_ns += m->place_ns;
+}
+
+/* ---- where they are ---- */
+
+/* Each rank's experts in its first slots, of as many as placements may use. */
+static cot_status map_of(cot_expert_map *map, const cot_expert_layout *l, int32_t slots)
+{
+    const size_t ranks = (size_t)l->n_ranks;
+    int32_t *used = calloc((size_t)l->n_layers * ranks, sizeof *used);
+    if (!used) return COT_OUT_OF_MEMORY;
+    for (int32_t layer = 0; layer < l->n_layers; layer++)
+        for (int64_t i = l->first[layer]; i < l->first[layer + 1]; i++) {
+            const int32_t n = ++used[(size_t)layer * ranks + (size_t)l->rank[i]];
+            slots = n > slots ? n : slots; // in the midst of moves
+        }
+    cot_status status = cot_expert_map_new(map, l->n_layers, l->n_experts, l->n_ranks, slots, NULL);
+    memset(used, 0, (size_t)l->n_layers * ranks * sizeof *used);
+    for (int32_t layer = 0; layer < l->n_layers && status == COT_OK; layer++) {
+        const cot_expert_replicas r = cot_expert_layout_layer(l, layer);
+        map->layers[layer] = l->layers[layer];
+        for (int32_t e = 0; e < l->n_experts; e++)
+            for (int32_t i = r.begin[e]; i < r.begin[e + 1]; i++) {
+                const size_t row = (size_t)layer * ranks + (size_t)r.rank[i];
+                map->expert[row * (size_t)slots + (size_t)used[row]++] = e;
+            }
+    }
+    free(used);
+    return status;
+}
+
+char *cot_worker_placement_text(cot_engine *engine, size_t *bytes)
+{
+    const cot_engine_info *info = cot_engine_describe(engine);
+    cot_expert_layout layout;
+    cot_expert_map map = {0};
+    char *text = NULL;
+    if (cot_engine_layout(engine, &layout, NULL, NULL) != COT_OK) return NULL;
+    FILE *stream =
+        map_of(&map, &layout, info->expert_slots) == COT_OK ? open_memstream(&text, bytes) : NULL;
+    map.model_hash = info->model_hash;
+    if (stream) cot_map_write_coterie(stream, &map, "", NULL, NULL);
+    const bool good = stream && !ferror(stream);
+    if (stream && (fclose(stream) != 0 || !good)) {
+        free(text);
+        text = NULL;
+    }
+    cot_expert_map_free(&map);
+    cot_expert_layout_free(&layout);
+    return text;
+}

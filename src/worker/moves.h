@@ -1,0 +1,32 @@
+/* Experts that an engine's worker is asked to move: the placement that is wanted, from its text to the engine and back, and what has
+ * become of all such. */
+#ifndef COT_WORKER_MOVES_H
+#define COT_WORKER_MOVES_H
+#include "coterie/engine.h"
+#include "worker/backend.h"
+
+typedef struct cot_worker_moves {
+    /* By the lock of the worker. */
+    bool asked, answered;     // a placement is wanted; the engine has said what comes of it
+    uint64_t cancelled;       // moves that are to end; 0: none
+    cot_error answer;         // status OK: they go under
+    uint64_t id;              // this number
+    cot_backend_moves last, before; // before: all before the last, added up
+    /* The loop's until it is asked for, the engine's thread's until that is answered. */
+    cot_expert_map to;
+    /* The engine's thread's. */
+    bool go_on;    // there are moves that are not over
+    bool advanced; // the last step has brought them on
+} cot_worker_moves;
+
+/* Reads a placement for the engine's model. Errors: those of cot_expert_map_read; UNSUPPORTED: the engine's experts are not to
+ * move. */
+cot_status cot_worker_moves_read(cot_expert_map *map, const cot_engine *engine, const char *text,
+                                 size_t bytes, cot_error *error);
+/* As backends tell of them. */
+void cot_worker_moves_of(cot_backend_moves *moves, const cot_engine_moves *m);
+void cot_worker_moves_add(cot_backend_moves *sum, const cot_backend_moves *m);
+/* Where the engine's experts are, in Coterie's format; NULL: out of memory. */
+char *cot_worker_placement_text(cot_engine *engine, size_t *bytes);
+
+#endif
