@@ -322,8 +322,11 @@ class Page(unittest.TestCase):
             window.run("document.activeElement.blur()")
             window.until("return /^(In 10 s|Since the start): most called/.test(document.getElementById('map-more').textContent)")
             colours = window.run("const c = document.getElementById('map'), d = c.getContext('2d').getImageData(0, 0, c.width, c.height);"
-                                 "const at = (l, i) => 4 * (Math.floor((l + .5) * c.height / 6) * c.width + Math.floor((i + .5) * c.width / 32));"
-                                 "return heat.rows.map((r, l) => r.cells.map((_, i) => [...d.data.slice(at(l, i), at(l, i) + 3)].join()))")
+                                 "const at = (l, i) => 4 * (Math.floor((l + .5) * c.height / 6) * c.width + Math.floor((i + .5) * c.width / 33));"
+                                 "return heat.rows.map((r, l) => r.cells.map((c, i) => [c.expert, [...d.data.slice(at(l, i), at(l, i) + 3)].join()]))")
+            for line in colours:  # of 32 experts the first rank has one fewer than there is room for
+                self.assertEqual([expert for expert, _ in line], [*range(10), None, *range(10, 32)])
+            colours = [[colour for expert, colour in line if expert is not None] for line in colours]
             flat = [(n, colour) for row, line in zip(experts["calls"], colours) for n, colour in zip(row, line)]
             self.assertEqual(max(flat)[1], "11,107,87")
             for n, colour in flat:
