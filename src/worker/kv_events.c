@@ -221,7 +221,7 @@ static void tell_snapshot(cot_kv_events *kv, const cot_buffer *all)
                  !cot_kv_batch_take(&batches[home], seconds_now(), home, &kv->payload);
     for (int home = 0; home < kv->homes && batches; home++) cot_kv_batch_free(&batches[home]);
     free(batches);
-    kv->owner.on_snapshot(kv->owner.context, failed ? NULL : kv->payload.data, kv->payload.bytes);
+    kv->owner.on_snapshot(kv->owner.follower, failed ? NULL : kv->payload.data, kv->payload.bytes);
     if (kv->payload.capacity > 16 * BATCH_BYTES) cot_buffer_free(&kv->payload);
 }
 

@@ -23,8 +23,9 @@ typedef struct cot_kv_events_owner {
     cot_status (*list)(void *context, const cot_cache_events *events);
     /* The loop's thread: cot_kv_events_flush is to be called soon. */
     void (*wake)(void *context);
-    /* The loop's thread: a snapshot, as cot_backend_owner has it. */
-    void (*on_snapshot)(void *context, const void *bytes, size_t count);
+    /* The loop's thread: a snapshot, told to the backend's own owner as cot_backend_owner has it. */
+    void *follower;
+    void (*on_snapshot)(void *follower, const void *bytes, size_t count);
 } cot_kv_events_owner;
 
 /* Publishes as a config says that was checked and is enabled. `*kv` is NULL on failure. Errors: IO (a port is taken),

@@ -618,12 +618,6 @@ static void on_step(void *context, const cot_step_report *report)
     cot_step_reports_put(b->reports, &told);
 }
 
-static void tell_snapshot(void *context, const void *bytes, size_t count)
-{
-    const engine_backend *b = context;
-    b->owner.on_snapshot(b->owner.context, bytes, count);
-}
-
 /* What is watched is so from the engine's first step on. */
 static cot_status publish_all(engine_backend *b, const cot_backend_start *s, cot_error *error)
 {
@@ -638,7 +632,8 @@ static cot_status publish_all(engine_backend *b, const cot_backend_start *s, cot
                                        .block_tokens = b->info.block_tokens,
                                        .list = list_cache,
                                        .wake = wake_for_cache,
-                                       .on_snapshot = tell_snapshot};
+                                       .follower = s->owner.context,
+                                       .on_snapshot = s->owner.on_snapshot};
     status = cot_kv_events_open(&b->kv, &s->kv, &owner, s->base, error);
     if (status != COT_OK) return status;
     const cot_cache_events events = cot_kv_events_watcher(b->kv);
