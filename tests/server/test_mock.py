@@ -68,6 +68,32 @@ class Refusals(unittest.TestCase):
             with self.subTest(spec=spec):
                 self.assertIn(expected, self.refused(spec))
 
+    def test_options_of_an_engine(self):
+        """Each is refused by name, whatever it says; those of the server are not."""
+        text = run("serve", "--help").stdout
+        sections = dict(re.findall(r"^(Scheduling and memory|Group of ranks|Model):\n((?:  .*\n)+)", text, flags=re.M))
+        options = [name for section in sections.values() for name in re.findall(r"^ *(?:-\w, *)?--([\w-]+)", section, flags=re.M)]
+        of_server = {"max-queue", "mock", "tokenizer", "chat-template", "max-model-len"}
+        self.assertGreater(len(options), 30)
+        self.assertLess(of_server, set(options))
+        for name in options:
+            if name in of_server:
+                continue
+            with self.subTest(option=name):
+                said = ["--" + name]
+                done = run("serve", "--mock", "/nowhere.json", *said)
+                for value in ("1", None):  # None: the first word that it takes
+                    if f"--{name} lacks its value" in done.stderr or f"--{name} takes" in done.stderr:
+                        words = re.search(r"takes ([\w-]+)", done.stderr)
+                        done = run("serve", "--mock", "/nowhere.json", *said, value or words[1])
+                self.assertEqual((done.returncode, done.stderr),
+                                 (2, f"coterie: --{name} is for an engine, and --mock has none\n"))  # fmt: skip
+        with self.subTest("letters"):
+            done = run("serve", "--mock", "/nowhere.json", "-r4")
+            self.assertEqual(done.returncode, 2, done.stderr)
+        done = run("serve", "--mock", "/nowhere.json", "--max-queue", "3", "--max-model-len", "9")
+        self.assertEqual((done.returncode, done.stderr.count("/nowhere.json")), (1, 1))
+
     def test_nothing_to_serve(self):
         done = run("serve")
         self.assertEqual((done.returncode, done.stderr), (2, "coterie: MODEL is missing: a model folder\n"))

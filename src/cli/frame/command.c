@@ -267,7 +267,8 @@ static int run(const cli_command *command, int argc, char **argv, char **whole_a
     if (cli_options_parse(&command->options, settings, argc, argv, &help)) {
         if (help) cli_help_command(command);
         if (group.is_rank && !help) cot_start_bound_meeting(timeout_of(command, settings));
-        if (help || !starts_ranks(command, settings, whole_argv, &status))
+        const bool wrong = !help && command->check && !command->check(settings);
+        if (!wrong && (help || !starts_ranks(command, settings, whole_argv, &status)))
             status = help ? CLI_EXIT_OK : command->run(settings);
     }
     cli_options_free(&command->options, settings);

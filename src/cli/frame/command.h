@@ -14,6 +14,8 @@ typedef struct cli_command {
     cli_options options;
     size_t settings_bytes;            // size of the struct that the options fill
     int (*run)(const void *settings); // returns a CLI_EXIT_ value; data to stdout, talk to stderr
+    /* Before that, and before ranks are started: what rows alone cannot say. False after a line on stderr, for wrong usage. NULL: nothing. */
+    bool (*check)(const void *settings);
 } cli_command;
 
 /* The program: finds the command in `commands` (NULL ends), or answers help and --version, and returns the

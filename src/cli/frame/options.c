@@ -171,6 +171,19 @@ static bool store(const struct parse *p, const cli_option *row, void *field, con
     return false;
 }
 
+/* Keeps that the row was given, where somebody asks. */
+static bool note(const struct parse *p, const cli_option *row)
+{
+    int rows = 0;
+    if (!p->options->given) return true;
+    cli_list *list = (cli_list *)(p->settings + p->options->given);
+    for (size_t i = 0; i < list->count; i++)
+        if (list->items[i].option == row) return true;
+    const cli_option_group *group = NULL;
+    for (const cli_option *any = NULL; (any = next_option(p->options, &group, any));) rows++;
+    return append(list, NULL, row, rows);
+}
+
 static bool takes_value(const cli_option *row)
 {
     return row->kind != CLI_OPTION_FLAG && row->kind != CLI_OPTION_OPTIONAL_TEXT;
@@ -195,7 +208,7 @@ static bool parse_long(const struct parse *p, int *at)
         }
         value = p->argv[++*at];
     }
-    return store(p, row, field, value);
+    return note(p, row) && store(p, row, field, value);
 }
 
 /* argv[*at] is "-x", "-xvalue" or joined flags "-xyz". */
@@ -208,6 +221,7 @@ static bool parse_short(const struct parse *p, int *at)
             cli_complain("unknown option '-%s'", c);
             return false;
         }
+        if (!note(p, row)) return false;
         if (row->kind == CLI_OPTION_FLAG) {
             store(p, row, field, NULL);
             continue;
@@ -297,6 +311,7 @@ void cli_options_free(const cli_options *options, void *settings)
     const cli_option_group *group = NULL;
     for (const cli_option *row = NULL; (row = next_option(options, &group, row));)
         if (row->kind == CLI_OPTION_LIST) free_list((char *)settings + group->offset + row->offset);
+    if (options->given) free_list((char *)settings + options->given);
     for (const cli_positional *row = options->positionals; row && row->name; row++)
         if (row->most > 1) free_list((char *)settings + row->offset);
 }

@@ -79,6 +79,7 @@ typedef struct cli_positional {
 typedef struct cli_options {
     const cli_option_group *groups;    // a group without a title ends; NULL when the command takes no options
     const cli_positional *positionals; // one without a name ends; NULL when it takes none
+    size_t given; // of a cli_list in the settings: the rows that were given, each once; 0: nobody asks
 } cli_options;
 
 /* Fills `settings` (all zero at the start) from the initial values, then from argv[0..argc): `--opt value`,

@@ -28,7 +28,7 @@ struct serve_settings {
     /* listening */
     const char *host, *api_key_file;
     int64_t port, max_connections;
-    cli_list served_names, api_keys, allowed_hosts, allowed_origins;
+    cli_list given, served_names, api_keys, allowed_hosts, allowed_origins;
     bool no_auth, kv_events_no_auth;
     const char *kv_events_config, *step_reports_endpoint, *ssl_certfile, *ssl_keyfile, *ssl_ca_certs,
         *access_log;
@@ -279,10 +279,6 @@ static int run_command(const void *settings)
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         if (lists[i]->count > 64)
             return cli_complain("--%s is given more than 64 times", lists[i]->items->option->name);
-    if (!s->model && !s->mock) {
-        cli_complain("MODEL is missing: a model folder");
-        return CLI_EXIT_USAGE;
-    }
     if ((s->model && !cli_check_model(s->model)) || !check_port(s) || !gather_keys(keys, 64, &key_text, s)) {
         free(key_text);
         return CLI_EXIT_FAILURE;
@@ -401,6 +397,34 @@ static const cli_option model_options[] = {
      .most = INT64_MAX},
     {0}};
 
+static bool is_among(const cli_option *row, const cli_option *rows)
+{
+    while (rows->name && rows != row) rows++;
+    return rows->name;
+}
+
+/* Whether the row is of no use to who has no engine. */
+static bool is_of_engine(const cli_option *row)
+{
+    if (is_among(row, model_options)) return row->offset == AT(load_format) || row->offset == AT(seed);
+    return is_among(row, cli_serving_option_rows) ||
+           (is_among(row, cli_scheduling_option_rows) &&
+            row->offset != offsetof(cli_engine_settings, max_queue)); // the server's own
+}
+
+static bool check(const void *settings)
+{
+    const struct serve_settings *s = settings;
+    if (!s->model && !s->mock) cli_complain("MODEL is missing: a model folder");
+    for (size_t i = 0; s->mock && i < s->given.count; i++) {
+        const cli_option *row = s->given.items[i].option;
+        if (!is_of_engine(row)) continue;
+        cli_complain("--%s is for an engine, and --mock has none", row->name);
+        return false;
+    }
+    return s->model || s->mock;
+}
+
 const cli_command cli_cmd_serve = {
     .name = "serve",
     .summary = "serve a model over HTTP, as the OpenAI API has it",
@@ -422,6 +446,8 @@ const cli_command cli_cmd_serve = {
                                                      {0}},
                 .positionals =
                     (const cli_positional[]){{"MODEL", 0, 1, "a model folder, or a GGUF file", AT(model)},
-                                             {0}}},
+                                             {0}},
+                .given = AT(given)},
     .settings_bytes = sizeof(struct serve_settings),
+    .check = check,
     .run = run_command};
