@@ -3,6 +3,7 @@
  * experts stay, to the bit. As a rank of oshrun's (`rank` on the command line), the same over OpenSHMEM. */
 #include "harness/cmocka.h"
 #include "harness/engine/golden.h"
+#include "harness/engine/moving.h"
 #include "harness/engine/records.h"
 #include "harness/engine/requests.h"
 #include "harness/engine/settings.h"
@@ -258,42 +259,13 @@ static void live_through(cot_engine *engine, uint64_t seed)
     free(t.in);
 }
 
-static struct setting setting_of(const char *name, char path[1024], int32_t spare)
-{
-    golden_path(path, name, "");
-    struct setting s = {.folder = path,
-                        .ranks = RANKS,
-                        .attention = "tp",
-                        .precision = "fp32",
-                        .step_tokens = 24,
-                        .sequences = 8};
-    cot_engine *engine = must_open(&s); // how many slots are needed
-    s.expert_slots = engine->layout.slots_per_rank + spare;
-    cot_engine_close(engine);
-    return s;
-}
-
 static void texts_stay(void **state)
 {
     (void)state;
-    static const struct {
-        const char *name, *op, *attention, *dedup;
-        bool processes;
-        int64_t step_tokens;
-    } ways[] = {{"olmoe", "fused", "tp", NULL, false, 3},
-                {"mixtral", "bulk", "dp", NULL, false, 24},
-                {"qwen2-moe", "bulk", "tp", "on", false, 24},
-                {"gpt-oss", "fused", "dp", NULL, true, 5},
-                {"deepseek-v3", "fused", "tp", NULL, true, 24}};
     uint64_t seed = test_seed();
-    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+    for (size_t w = 0; w < MOVING_WAYS; w++) {
         char path[1024];
-        struct setting s = setting_of(ways[w].name, path, 2);
-        s.op = ways[w].op;
-        s.attention = ways[w].attention;
-        s.dedup = ways[w].dedup;
-        s.processes = ways[w].processes;
-        s.step_tokens = ways[w].step_tokens;
+        struct setting s = moving_way(w, path, RANKS);
         cot_engine *engine = must_open(&s);
         live_through(engine, draw(&seed));
         cot_engine_close(engine);
@@ -319,7 +291,7 @@ static void bad_epochs_are_refused(void **state)
     (void)state;
     char path[1024];
     uint64_t seed = test_seed();
-    struct setting s = setting_of("olmoe", path, 1);
+    struct setting s = moving_setting("olmoe", path, RANKS, 1);
     cot_engine *engine = must_open(&s);
     struct table t = table_of(engine, seed);
     const int32_t last = t.slots - 1, other = t.experts;
@@ -391,17 +363,6 @@ static void bad_epochs_are_refused(void **state)
 /* What befalls chunks of expert 1: a bit of theirs turns over on the way; the rank that has all of them cannot keep them. */
 static enum { WELL, CHANGED, NO_ROOM } goes;
 
-static const cot_fabric_ops *ops; // as they are
-static void put_changed(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes,
-                        cot_phase phase)
-{
-    uint8_t *changed = must_allocate(bytes, 1);
-    memcpy(changed, data, bytes);
-    changed[bytes / 2] ^= 4;
-    ops->put(fabric, to, where, changed, bytes, phase);
-    free(changed);
-}
-
 static cot_status keep_nothing(cot_moe *moe, const cot_moe_layer *layer, int64_t slot, cot_error *error)
 {
     (void)moe;
@@ -419,14 +380,10 @@ cot_status __wrap_cot_runner_copy(cot_runner *r, const cot_runner_chunk *chunk, 
     const bool here = chunk->expert == 1;
     const cot_fabric_ops *const own_ops = r->fabric->ops;
     const cot_moe_operator *const own_op = r->o.op;
-    cot_fabric_ops changing = *own_ops;
+    struct turned_puts turned;
     cot_moe_operator full = *own_op;
-    changing.put = put_changed;
     full.keep = keep_nothing;
-    if (here && goes == CHANGED && chunk->from == r->fabric->rank) {
-        ops = own_ops;
-        r->fabric->ops = &changing;
-    }
+    if (here && goes == CHANGED && chunk->from == r->fabric->rank) turn_puts(&turned, r->fabric);
     if (here && goes == NO_ROOM) r->o.op = &full;
     const cot_status status = __real_cot_runner_copy(r, chunk, count, verdict, error);
     r->fabric->ops = own_ops;
@@ -441,7 +398,7 @@ static void a_slot_that_does_not_come(void **state)
     for (int way = 0; way < 8; way++) {
         char path[1024];
         uint64_t seed = test_seed();
-        struct setting s = setting_of("olmoe", path, 1);
+        struct setting s = moving_setting("olmoe", path, RANKS, 1);
         s.processes = way % 2;
         goes = way / 4 ? NO_ROOM : CHANGED; // also in ranks that are forked now
         cot_engine *engine = must_open(&s);
@@ -485,30 +442,10 @@ static void a_slot_that_does_not_come(void **state)
 
 /* ---- over OpenSHMEM ---- */
 
-static int run_as_rank(void)
+static void live_as_rank(cot_engine *engine)
 {
-    char path[1024];
     uint64_t seed = 1; // alike on all
-    golden_path(path, "olmoe", "");
-    cot_engine_options options;
-    cot_engine_options_init(&options);
-    options.group.ranks = RANKS;
-    options.group.fabric = "shmem";
-    options.weights.precision = "fp32";
-    options.watch.capture_routing = true;
-    options.experts.slots = 6;
-    options.batch.step_tokens = 24;
-    cot_engine *engine;
-    cot_error error;
-    const cot_status status = cot_engine_open(&engine, path, &options, NULL, &error);
-    if (status == COT_SERVED) return 0;
-    if (status != COT_OK) {
-        fprintf(stderr, "%s\n", error.message);
-        return 1;
-    }
     live_through(engine, draw(&seed));
-    cot_engine_close(engine);
-    return 0;
 }
 
 static void texts_stay_over_openshmem(void **state)
@@ -520,7 +457,7 @@ static void texts_stay_over_openshmem(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], "rank") == 0) return run_as_rank();
+    if (argc == 2 && strcmp(argv[1], "rank") == 0) return moving_rank(RANKS, live_as_rank);
     if (golden_absent("test_epochs")) return SKIPPED;
     const struct CMUnitTest tests[] = {cmocka_unit_test(texts_stay), cmocka_unit_test(bad_epochs_are_refused),
                                        cmocka_unit_test(a_slot_that_does_not_come),

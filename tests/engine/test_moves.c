@@ -4,6 +4,7 @@
  * the command line), the same over OpenSHMEM. */
 #include "harness/cmocka.h"
 #include "harness/engine/golden.h"
+#include "harness/engine/moving.h"
 #include "harness/engine/records.h"
 #include "harness/engine/requests.h"
 #include "harness/engine/settings.h"
@@ -252,21 +253,6 @@ static void live_through(cot_engine *engine, const int64_t counts[KINDS], uint64
            (long long)rounds);
 }
 
-static struct setting setting_of(const char *name, char path[1024], int32_t spare)
-{
-    golden_path(path, name, "");
-    struct setting s = {.folder = path,
-                        .ranks = RANKS,
-                        .attention = "tp",
-                        .precision = "fp32",
-                        .step_tokens = 24,
-                        .sequences = 8};
-    cot_engine *engine = must_open(&s); // how many slots are needed
-    s.expert_slots = engine->layout.slots_per_rank + spare;
-    cot_engine_close(engine);
-    return s;
-}
-
 static bool at_length(void)
 {
     return getenv("COT_LONG") != NULL;
@@ -275,28 +261,14 @@ static bool at_length(void)
 static void texts_stay(void **state)
 {
     (void)state;
-    static const struct {
-        const char *name, *op, *attention, *dedup;
-        bool processes;
-        int64_t step_tokens;
-    } ways[] = {{"olmoe", "fused", "tp", NULL, false, 3},
-                {"mixtral", "bulk", "dp", NULL, false, 24},
-                {"qwen2-moe", "bulk", "tp", "on", false, 24},
-                {"gpt-oss", "fused", "dp", NULL, true, 5},
-                {"deepseek-v3", "fused", "tp", NULL, true, 24}};
     uint64_t seed = test_seed();
-    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+    for (size_t w = 0; w < MOVING_WAYS; w++) {
         char path[1024];
-        struct setting s = setting_of(ways[w].name, path, 2);
-        s.op = ways[w].op;
-        s.attention = ways[w].attention;
-        s.dedup = ways[w].dedup;
-        s.processes = ways[w].processes;
-        s.step_tokens = ways[w].step_tokens;
-        const int64_t each = !at_length()        ? 8
-                             : w == 0            ? 1000
-                             : ways[w].processes ? 200
-                                                 : 100,
+        struct setting s = moving_way(w, path, RANKS);
+        const int64_t each = !at_length()  ? 8
+                             : w == 0      ? 1000
+                             : s.processes ? 200
+                                           : 100,
                       counts[KINDS] = {each, each, each, each / 4};
         cot_engine *engine = must_open(&s);
         live_through(engine, counts, draw(&seed));
@@ -333,7 +305,7 @@ static void what_is_moved_is_counted(void **state)
     (void)state;
     char path[1024];
     uint64_t seed = test_seed();
-    struct setting s = setting_of("olmoe", path, 2);
+    struct setting s = moving_setting("olmoe", path, RANKS, 2);
     cot_engine *engine = must_open(&s);
     const cot_ffn_shape shape = cot_model_expert_shape(engine->config, engine->runner.precision);
     const uint64_t slot = engine->runner.op->weights->slot_bytes(&shape);
@@ -379,7 +351,7 @@ static void a_small_share_is_spent_once(void **state)
     (void)state;
     char path[1024];
     uint64_t seed = test_seed(), id;
-    struct setting s = setting_of("olmoe", path, 1);
+    struct setting s = moving_setting("olmoe", path, RANKS, 1);
     cot_engine *engine = must_open(&s);
     cot_expert_map to = map_of(engine);
     change(&to, REBALANCE, &seed);
@@ -406,17 +378,6 @@ static void a_small_share_is_spent_once(void **state)
 static enum { WELL, CHANGED, KILLED } goes;
 static int32_t whose = 1;
 
-static const cot_fabric_ops *ops; // as they are
-static void put_changed(cot_fabric *fabric, int to, cot_sym where, const void *data, size_t bytes,
-                        cot_phase phase)
-{
-    uint8_t *changed = must_allocate(bytes, 1);
-    memcpy(changed, data, bytes);
-    changed[bytes / 2] ^= 4;
-    ops->put(fabric, to, where, changed, bytes, phase);
-    free(changed);
-}
-
 cot_status __real_cot_runner_copy(cot_runner *r, const cot_runner_chunk *chunk, int64_t count,
                                   cot_runner_verdict *verdict, cot_error *error);
 cot_status __wrap_cot_runner_copy(cot_runner *r, const cot_runner_chunk *chunk, int64_t count,
@@ -425,14 +386,10 @@ cot_status __wrap_cot_runner_copy(cot_runner *r, const cot_runner_chunk *chunk, 
                                   cot_runner_verdict *verdict, cot_error *error)
 {
     const cot_fabric_ops *const own = r->fabric->ops;
-    cot_fabric_ops changing = *own;
-    changing.put = put_changed;
+    struct turned_puts turned;
     const bool here = chunk->expert == whose && chunk->from == r->fabric->rank;
     if (here && goes == KILLED) raise(SIGKILL);
-    if (here && goes == CHANGED) {
-        ops = own;
-        r->fabric->ops = &changing;
-    }
+    if (here && goes == CHANGED) turn_puts(&turned, r->fabric);
     const cot_status status = __real_cot_runner_copy(r, chunk, count, verdict, error);
     r->fabric->ops = own;
     return status;
@@ -454,7 +411,7 @@ static void an_expert_that_comes_changed_stays(void **state)
     (void)state;
     for (int way = 0; way < 2; way++) {
         char path[1024];
-        struct setting s = setting_of("olmoe", path, 1);
+        struct setting s = moving_setting("olmoe", path, RANKS, 1);
         s.processes = way;
         goes = CHANGED;
         cot_engine *engine = must_open(&s);
@@ -496,7 +453,7 @@ static void a_refused_placement_is_not_followed(void **state)
 {
     (void)state;
     char path[1024];
-    struct setting s = setting_of("olmoe", path, 1);
+    struct setting s = moving_setting("olmoe", path, RANKS, 1);
     cot_engine *engine = must_open(&s);
     cot_expert_map before = map_of(engine), to = exchanged(engine, 1, before.n_experts - 1);
     uint64_t epoch;
@@ -524,7 +481,7 @@ static void a_rank_that_dies_names_the_copy(void **state)
 {
     (void)state;
     char path[1024];
-    struct setting s = setting_of("olmoe", path, 1);
+    struct setting s = moving_setting("olmoe", path, RANKS, 1);
     cot_engine *engine = must_open(&s);
     whose = engine->placing.epoch[0].layout.n_experts - 1; // which rank 0 does not have
     cot_engine_close(engine);
@@ -590,7 +547,7 @@ static void what_cannot_be_is_refused(void **state)
     (void)state;
     char path[1024];
     uint64_t seed = test_seed(), id;
-    struct setting s = setting_of("olmoe", path, 1);
+    struct setting s = moving_setting("olmoe", path, RANKS, 1);
     cot_engine *engine = must_open(&s);
     cot_engine_moves_options o = at_once();
     cot_expert_map map = map_of(engine), wrong;
@@ -671,31 +628,11 @@ static void what_cannot_be_is_refused(void **state)
 
 /* ---- over OpenSHMEM ---- */
 
-static int run_as_rank(void)
+static void live_as_rank(cot_engine *engine)
 {
-    char path[1024];
     uint64_t seed = 1; // alike on all
-    golden_path(path, "olmoe", "");
-    cot_engine_options options;
-    cot_engine_options_init(&options);
-    options.group.ranks = RANKS;
-    options.group.fabric = "shmem";
-    options.weights.precision = "fp32";
-    options.watch.capture_routing = true;
-    options.experts.slots = 6;
-    options.batch.step_tokens = 24;
-    cot_engine *engine;
-    cot_error error;
-    const cot_status status = cot_engine_open(&engine, path, &options, NULL, &error);
-    if (status == COT_SERVED) return 0;
-    if (status != COT_OK) {
-        fprintf(stderr, "%s\n", error.message);
-        return 1;
-    }
     const int64_t each = at_length() ? 50 : 8;
     live_through(engine, (const int64_t[KINDS]){each, each, each, 4}, draw(&seed));
-    cot_engine_close(engine);
-    return 0;
 }
 
 static void texts_stay_over_openshmem(void **state)
@@ -707,7 +644,7 @@ static void texts_stay_over_openshmem(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], "rank") == 0) return run_as_rank();
+    if (argc == 2 && strcmp(argv[1], "rank") == 0) return moving_rank(RANKS, live_as_rank);
     if (golden_absent("test_moves")) return SKIPPED;
     const struct CMUnitTest tests[] = {cmocka_unit_test(texts_stay),
                                        cmocka_unit_test(every_format_stays),
