@@ -195,7 +195,6 @@ COT_DEVICE void enter(const fused_warp<S> &w, subscription &all, int source, con
                                                             : static_cast<int>(__popc(some)));
             all.entries += static_cast<int>(__popc(some));
         }
-        COT_UNLESS(subscribe_rows_before_next) __syncwarp();
     }
     if (lane == 0) w.shared->entered[source] += entered;
 }

@@ -121,11 +121,10 @@ static void waits_that_are_not_bounded(void **)
     world_free(&w);
 }
 
-/* FEW: one token, so that a rank's only packet has no rows. BATCHES: more entries than are entered at once. WIDE: of more than one part
- * of columns. */
+/* FEW: one token, so that a rank's only packet has no rows. WIDE: of more than one part of columns. */
 static void each_weakening_is_found(void **)
 {
-    enum Layer_kind { PLAIN, REDUCED, FEW, WIDE, BATCHES };
+    enum Layer_kind { PLAIN, REDUCED, FEW, WIDE };
     static const struct {
         const char *name;
         Layer_kind kind;
@@ -148,7 +147,6 @@ static void each_weakening_is_found(void **)
         {"subscribe_release", PLAIN},
         {"subscribe_counts_before_sums", PLAIN},
         {"subscribe_sums_before_rows", PLAIN},
-        {"subscribe_rows_before_next", BATCHES},
         {"subscribe_first_before_last", REDUCED},
         {"subscribe_lanes_before_looks", PLAIN},
         {"subscribe_lanes_before_seen", FEW},
@@ -168,14 +166,11 @@ static void each_weakening_is_found(void **)
         {"tile_sums_slot", PLAIN}};
     struct draw draw = {test_seed(), 12, 0};
     struct world plain = world_of(variants[4], 11, &draw), few = world_of(variants[4], 1, &draw),
-                 wide = world_of(variants[10], 11, &draw), batches = world_of(variants[4], 140, &draw);
+                 wide = world_of(variants[10], 11, &draw);
     int missed = 0;
     printf("%-32s %-10s %s\n", "weakened", "schedules", "found as");
     for (const auto &m : mutants) {
-        struct world &w = m.kind == WIDE      ? wide
-                          : m.kind == FEW     ? few
-                          : m.kind == BATCHES ? batches
-                                              : plain;
+        struct world &w = m.kind == WIDE ? wide : m.kind == FEW ? few : plain;
         const struct plan p = plan_even(&w, 2);
         emulate::Result r;
         uint64_t seed = 0, reached = 0;
@@ -193,7 +188,6 @@ static void each_weakening_is_found(void **)
     world_free(&plain);
     world_free(&few);
     world_free(&wide);
-    world_free(&batches);
     assert_int_equal(missed, 0);
     /* Processors that find nothing to do but leave have told nobody else that they have read the epoch: there are more of them than
      * tasks on one rank at least, wherever the token goes. */
