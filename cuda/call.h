@@ -150,14 +150,17 @@ struct fused_cut {
 constexpr int FUSED_FEW_TOKENS = 128, FUSED_FEW_COLUMNS = 1024;
 
 COT_BOTH constexpr int32_t fused_pieces(int64_t all, int64_t piece)
+constexpr int FUSED_GATE_TASKS = 256; // about as many as there are processors
 {
     return static_cast<int32_t>((all + piece - 1) / piece);
 }
-/* A part is 4 tokens by 4 experts, or 16 by 16. */
+/* A part is one token by 4 experts, where these are no more than processors; or 4 by 4, or 16 by 16. */
 COT_BOTH constexpr fused_cut gate_cut(int64_t tokens, int32_t experts, routing from)
 {
-    const int32_t side = tokens <= FUSED_FEW_TOKENS ? GATE_TOKENS_A_WARP : FUSED_CHUNK;
-    return {side, side, fused_pieces(tokens, side), from == routing::given ? 1 : fused_pieces(experts, side)};
+    const int32_t side = tokens <= FUSED_FEW_TOKENS ? GATE_TOKENS_A_WARP : FUSED_CHUNK,
+                  parts = from == routing::given ? 1 : fused_pieces(experts, side),
+                  together = tokens <= FUSED_FEW_TOKENS && tokens * parts <= FUSED_GATE_TASKS ? 1 : side;
+    return {together, side, fused_pieces(tokens, together), parts};
 }
 /* A part is 1,024 elements of one token, or 16 tokens. */
 COT_BOTH constexpr fused_cut combine_cut(int64_t tokens, int32_t hidden)
@@ -178,7 +181,7 @@ COT_BOTH constexpr int64_t fused_most(int64_t few, int64_t all)
 }
 COT_BOTH constexpr int64_t gate_chunks_most(int64_t tokens)
 {
-    return fused_most(FUSED_FEW_TOKENS / GATE_TOKENS_A_WARP, fused_pieces(tokens, FUSED_CHUNK));
+    return fused_most(FUSED_FEW_TOKENS, fused_pieces(tokens, FUSED_CHUNK));
 }
 
 /* Tasks of a rank in one call, at most: of so many tiles, each cut in at most that many parts, its last blocks included; and 32
@@ -186,7 +189,8 @@ COT_BOTH constexpr int64_t gate_chunks_most(int64_t tokens)
 COT_BOTH constexpr int64_t fused_tasks_most(const cot_fused_layout &l, int32_t hidden, int32_t experts,
                                             int64_t tiles, int64_t parts, int reduced, int64_t blocks)
 {
-    return fused_most(fused_cut_tasks(gate_cut(FUSED_FEW_TOKENS, experts, routing::gated)),
+    return FUSED_GATE_TASKS +
+           fused_most(fused_cut_tasks(gate_cut(FUSED_FEW_TOKENS, experts, routing::gated)),
                       fused_cut_tasks(gate_cut(l.tokens, experts, routing::gated))) +
            fused_most(fused_cut_tasks(combine_cut(FUSED_FEW_TOKENS, hidden)),
                       fused_cut_tasks(combine_cut(l.tokens, hidden))) +

@@ -59,7 +59,7 @@ template <int WIDTH, int ROWS, int TOKENS>
 COT_DEVICE void gate_sum_by(float (&sums)[ROWS][TOKENS], const float *const (&w)[ROWS],
                             const float *const (&x)[TOKENS], int hidden)
 {
-    constexpr int AHEAD = ROWS == 1 ? 4 : 1, STEP = 32 * WIDTH;
+    constexpr int AHEAD = ROWS > 1 ? 1 : TOKENS > 1 ? 4 : 8, STEP = 32 * WIDTH;
     int h = WIDTH * (thread_number() % 32);
     COT_ONE_BY_ONE
     for (; h + (AHEAD - 1) * STEP < hidden; h += AHEAD * STEP) gate_add<WIDTH, AHEAD>(sums, w, x, h);
@@ -80,24 +80,24 @@ COT_DEVICE void gate_sum(float (&sums)[ROWS][TOKENS], const float *const (&w)[RO
         COT_EACH (t, TOKENS) sums[r][t] = warp_sum(sums[r][t]);
 }
 
-/* logits[t][e] = x[t] . weight[e] + bias[e] for `count` tokens, at most GATE_TOKENS_A_WARP, and experts first to end - 1, ROWS at a
+/* logits[t][e] = x[t] . weight[e] + bias[e] for `count` tokens, at most TOKENS, and experts first to end - 1, ROWS at a
  * time; a token's are `stride` apart. Lane e % 32 writes, and owns, logits[.][e]. */
-template <int ROWS>
+template <int ROWS, int TOKENS = GATE_TOKENS_A_WARP>
 COT_DEVICE void gate_logits(const gate_rules &g, const float *x, int count, int first, int end, float *logits,
                             int stride)
 {
     const int lane = thread_number() % 32;
-    const float *w[ROWS], *rows[GATE_TOKENS_A_WARP];
-    COT_EACH (t, GATE_TOKENS_A_WARP) // what is not there is computed as the last one, and kept nowhere
+    const float *w[ROWS], *rows[TOKENS];
+    COT_EACH (t, TOKENS) // what is not there is computed as the last one, and kept nowhere
         rows[t] = x + static_cast<int64_t>(t < count ? t : count - 1) * g.hidden;
     COT_ONE_BY_ONE
     for (int e = first; e < end; e += ROWS) {
-        float sums[ROWS][GATE_TOKENS_A_WARP];
+        float sums[ROWS][TOKENS];
         COT_EACH (r, ROWS) w[r] = g.weight + static_cast<int64_t>(e + r < end ? e + r : end - 1) * g.hidden;
         gate_sum(sums, w, rows, g.hidden);
         COT_EACH (r, ROWS)
             if (e + r < end && lane == (e + r) % 32)
-                COT_EACH (t, GATE_TOKENS_A_WARP)
+                COT_EACH (t, TOKENS)
                     if (t < count)
                         logits[t * stride + e + r] = g.bias ? sums[r][t] + g.bias[e + r] : sums[r][t];
     }

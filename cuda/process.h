@@ -43,9 +43,11 @@ COT_DEVICE void run_gate(const fused_warp<S> &w, const fused_cut &cut, int numbe
         const int warp = team_thread() / 32, first = part * cut.columns,
                   end = first + cut.columns < g.experts ? first + cut.columns : g.experts;
         float *const logits = w.rank.logits + static_cast<int64_t>(begin) * g.experts;
-        if (cut.tokens == GATE_TOKENS_A_WARP) { // a warp takes one expert, or four tokens
-            if (first + warp < end)
-                gate_logits<1>(g, x, count, first + warp, first + warp + 1, logits, g.experts);
+        const int e = first + warp;
+        if (cut.tokens == 1) { // a warp takes one expert of one token, or of four, or four tokens
+            if (e < end) gate_logits<1, 1>(g, x, count, e, e + 1, logits, g.experts);
+        } else if (cut.tokens == GATE_TOKENS_A_WARP) {
+            if (e < end) gate_logits<1>(g, x, count, e, e + 1, logits, g.experts);
         } else if (warp * GATE_TOKENS_A_WARP < count) {
             const int t = warp * GATE_TOKENS_A_WARP;
             gate_logits<4>(g, x + static_cast<int64_t>(t) * g.hidden,
@@ -72,9 +74,9 @@ template <scope S> COT_DEVICE bool ends_chunk(const fused_warp<S> &w, int chunk)
 template <scope S> COT_DEVICE void run_route(const fused_warp<S> &w, const fused_cut &cut, int chunk)
 {
     const gate_rules &g = w.call.gate;
-    const int warp = team_thread() / 32, lane = lane_of_warp(), tokens = cut.tokens / 4, // a warp
-        first = chunk * cut.tokens + warp * tokens, left = w.tokens - first,
-              count = left < tokens ? left : tokens;
+    const int warp = team_thread() / 32, lane = lane_of_warp(), tokens = (cut.tokens + 3) / 4, // a warp
+        first = chunk * cut.tokens + warp * tokens, end = (chunk + 1) * cut.tokens,
+              left = (end < w.tokens ? end : w.tokens) - first, count = left < tokens ? left : tokens;
     if (count <= 0) return;
     if (w.call.routing != routing::given) {
         const gate_tokens all = {w.rank.x, w.rank.routed, w.rank.routed_weights, w.tokens,
