@@ -20,7 +20,7 @@ struct common {
 
 struct settings {
     const char *model, *text;
-    cli_list rest, prompts;
+    cli_list rest, prompts, given;
     bool quiet, verbose;
     int64_t seed;
     double temperature;
@@ -81,6 +81,20 @@ static int show(const void *argument)
     return CLI_EXIT_OK;
 }
 
+static int show_given(const void *argument)
+{
+    const struct settings *s = argument;
+    for (size_t i = 0; i < s->given.count; i++) printf("%s,", s->given.items[i].option->name);
+    return CLI_EXIT_OK;
+}
+
+static bool is_not_quiet(const void *argument)
+{
+    const struct settings *s = argument;
+    if (s->quiet) cli_complain("it is never quiet");
+    return !s->quiet;
+}
+
 static int give_up(const void *argument)
 {
     (void)argument;
@@ -96,7 +110,13 @@ static const cli_command command_show = {"show",
                                          sizeof(struct settings),
                                          show};
 static const cli_command command_fail = {"trace fail", "fails", NULL, NULL, {NULL, NULL}, 0, give_up};
-static const cli_command *const commands[] = {&command_show, &command_fail, NULL};
+static const cli_command command_given = {.name = "given",
+                                          .summary = "shows which options were given",
+                                          .options = {groups, positionals, offsetof(struct settings, given)},
+                                          .settings_bytes = sizeof(struct settings),
+                                          .run = show_given,
+                                          .check = is_not_quiet};
+static const cli_command *const commands[] = {&command_show, &command_fail, &command_given, NULL};
 
 static int call(void *context)
 {
@@ -187,6 +207,23 @@ static void test_refusals(void **state)
     expect_failure(2, "coterie: unexpected argument 'a'\n");
 }
 
+/* Each once, whatever it says and however often; what a command refuses it does not run with. */
+static void test_what_was_given(void **state)
+{
+    (void)state;
+    RUN("given", "m", "t");
+    expect_success("");
+    RUN("given", "m", "-vv", "--ranks", "1", "t", "-pa", "-pb", "--ranks=2", "--stats", "--prompt", "-p",
+        "-vvvvvvvvvvvv");
+    expect_success("verbose,ranks,prompt,stats,");
+    RUN("given", "m", "t", "--ranks", "3", "-q");
+    expect_failure(2, "coterie: it is never quiet\n");
+    RUN("given", "m", "t", "--ranks", "x", "-q");
+    expect_failure(2, "coterie: --ranks takes an integer from 1 to 64, not 'x'\n");
+    RUN("given", "-q", "--help");
+    assert_int_equal(c.status, 0);
+}
+
 static void test_commands(void **state)
 {
     (void)state;
@@ -270,9 +307,10 @@ static void test_help_of_a_family(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults), cmocka_unit_test(test_every_spelling),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_commands),
-        cmocka_unit_test(test_help),     cmocka_unit_test(test_help_of_a_family),
+        cmocka_unit_test(test_defaults),         cmocka_unit_test(test_every_spelling),
+        cmocka_unit_test(test_refusals),         cmocka_unit_test(test_what_was_given),
+        cmocka_unit_test(test_commands),         cmocka_unit_test(test_help),
+        cmocka_unit_test(test_help_of_a_family),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
