@@ -93,6 +93,7 @@ struct fused_state {
     uint32_t published; // places of the queue given out
     /* Parts that have not ended: set by the scheduler before they may run. */
     uint32_t gates_left, combines_left;
+    uint32_t tiles_left;             // alone: tiles whose DOWNs may not run yet
     uint32_t tile_left[FUSED_LANES]; // of UP, and of DOWN times TILE_DOWN
 };
 
@@ -116,12 +117,13 @@ struct fused_rank {
     int32_t *tile_row;              // [tiles][64] row of the dispatch region
     float *tile_weight;             // [tiles][64]
     int32_t *tile_home,
-        *tile_at;       // [tiles][64] reply row `at` of that rank; reduced: entry `at` of that received row
+        *tile_at;         // [tiles][64] reply row `at` of that rank; reduced: entry `at` of that received row
     uint32_t *slot_count; // [slots] entries that a batch has for it
     int32_t *slot_row;    // [2][slots] where they go (subscribe.h)
     int32_t *lane_tile;   // [FUSED_LANES]; -1 - i: the i-th tile of the shared expert
     unsigned char *activations; // [FUSED_LANES][64][widest I]
     float *shared_rows;         // [S][H]
+    uint32_t *columns_done;     // [done_words]: parts of a token's columns that are there; 0 between calls
     /* reduced, else null; a received row is s S + n: the n-th that rank s sent, or its own n-th token. */
     float *partial;                              // [P S min(K, slots)][H] weighted rows of entries
     int32_t *row_left, *row_entry, *row_entries; // [P S] entries to come; the first one; how many
@@ -148,9 +150,9 @@ struct fused_cut {
 };
 
 constexpr int FUSED_FEW_TOKENS = 128, FUSED_FEW_COLUMNS = 1024;
+constexpr int FUSED_GATE_TASKS = 256; // about as many as there are processors
 
 COT_BOTH constexpr int32_t fused_pieces(int64_t all, int64_t piece)
-constexpr int FUSED_GATE_TASKS = 256; // about as many as there are processors
 {
     return static_cast<int32_t>((all + piece - 1) / piece);
 }
@@ -172,6 +174,18 @@ COT_BOTH constexpr fused_cut combine_cut(int64_t tokens, int32_t hidden)
 COT_BOTH constexpr int64_t fused_cut_tasks(const fused_cut &c)
 {
     return static_cast<int64_t>(c.chunks) * c.parts;
+}
+
+/* A rank that is alone with few tokens has no COMBINE: each DOWN of a token's experts counts the columns that it has, in pieces of 64
+ * of so many together, and the last one adds them up. */
+constexpr int FUSED_DONE_COLUMNS = 128, FUSED_DONE_PIECE = 64;
+COT_BOTH constexpr bool fused_is_alone(int32_t ranks, int32_t reduced, int64_t tokens)
+{
+    return ranks == 1 && !reduced && tokens <= FUSED_FEW_TOKENS;
+}
+COT_BOTH constexpr int64_t fused_done_words(int64_t tokens, int32_t hidden)
+{
+    return (tokens < FUSED_FEW_TOKENS ? tokens : FUSED_FEW_TOKENS) * fused_pieces(hidden, FUSED_DONE_COLUMNS);
 }
 
 /* Of up to `tokens`, which is the worst of few or of all of them. */

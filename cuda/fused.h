@@ -114,6 +114,7 @@ template <scope S> struct fused_warp {
         return call.reply_signals + static_cast<size_t>(source) * COT_FUSED_LINE;
     }
     __device__ __forceinline__ bool failed() const { return has_failed<S>(net); }
+    __device__ __forceinline__ bool alone() const { return fused_is_alone(net.ranks, call.reduced, tokens); }
 };
 
 /* A processor's threads are the first of a block. */

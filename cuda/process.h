@@ -203,6 +203,11 @@ template <typename Value> struct tile_work {
     int tile, rows;     // tile < 0: -1 - i, the i-th of the shared expert
 };
 
+template <scope S> COT_DEVICE int rows_of_tile(const fused_warp<S> &w, int tile)
+{
+    return tile < 0 ? shared_tile_rows(w.tokens, -1 - tile) : w.rank.tile_rows[tile];
+}
+
 template <typename Value, scope S> COT_DEVICE tile_work<Value> work_of(const fused_warp<S> &w, int lane)
 {
     const cot_cuda_fused &c = w.call;
@@ -215,7 +220,7 @@ template <typename Value, scope S> COT_DEVICE tile_work<Value> work_of(const fus
     return {c.networks[shared],
             shared ? c.shared_weights
                    : w.rank.slots + static_cast<size_t>(w.rank.tile_slot[tile]) * c.networks[0].bytes,
-            act, tile, shared ? shared_tile_rows(w.tokens, -1 - tile) : w.rank.tile_rows[tile]};
+            act, tile, rows_of_tile(w, tile)};
 }
 
 /* What is done with sums of a tile's first product, whose first column is `first`: a function of row, column, two sums. */
@@ -462,29 +467,82 @@ COT_DEVICE void combine_token(const fused_warp<S> &w, int t, int begin, int end)
     }
 }
 
+template <scope S> COT_DEVICE void combine_columns(const fused_warp<S> &w, int t, int begin, int end)
+{
+    if (w.call.reply_bf16)
+        combine_token<uint16_t>(w, t, begin, end);
+    else
+        combine_token<float>(w, t, begin, end);
+}
+
+/* What the gate chose for some tokens, by so many threads. */
+template <scope S>
+COT_DEVICE void tell_routing(const fused_warp<S> &w, int first, int thread, int tokens, int threads)
+{
+    const int top_k = w.call.gate.top_k;
+    const int64_t at = static_cast<int64_t>(first) * top_k;
+    if (w.call.routing != routing::gated) return;
+    for (int i = thread; i < tokens * top_k; i += threads) {
+        w.rank.experts[at + i] = w.rank.routed[at + i];
+        w.rank.weights[at + i] = w.rank.routed_weights[at + i];
+    }
+}
+
 /* A part of a chunk of tokens, whose rows are added up; tells the routing. A warp takes a quarter of the columns of one token, or
  * all of some tokens. */
 template <scope S> COT_DEVICE void run_combine(const fused_warp<S> &w, const fused_cut &cut, int number)
 {
     const cot_cuda_fused &c = w.call;
-    const int warp = team_thread() / 32, top_k = c.gate.top_k, part = number % cut.parts,
-              first = number / cut.parts * cut.tokens,
+    const int warp = team_thread() / 32, part = number % cut.parts, first = number / cut.parts * cut.tokens,
               last = first + cut.tokens < w.tokens ? first + cut.tokens : w.tokens;
     const bool few = cut.tokens == 1;
     const int begin = few ? part * cut.columns + warp * (cut.columns / 4) : 0,
               until = few ? begin + cut.columns / 4 : c.gate.hidden,
               end = until < c.gate.hidden ? until : c.gate.hidden;
-    for (int t = few ? first : first + warp; t < last; t += 4) {
-        if (c.reply_bf16)
-            combine_token<uint16_t>(w, t, begin, end);
-        else
-            combine_token<float>(w, t, begin, end);
-    }
-    if (part || c.routing != routing::gated) return;
-    const int64_t at = static_cast<int64_t>(first) * top_k;
-    for (int i = team_thread(); i < (last - first) * top_k; i += FUSED_TEAM) {
-        w.rank.experts[at + i] = w.rank.routed[at + i];
-        w.rank.weights[at + i] = w.rank.routed_weights[at + i];
+    for (int t = few ? first : first + warp; t < last; t += 4) combine_columns(w, t, begin, end);
+    if (!part) tell_routing(w, first, team_thread(), last - first, FUSED_TEAM);
+}
+
+/* alone: the columns of a part of DOWN are there for the rows of its tile. Where they are the last ones of a token's block of columns, these
+ * are added up, and with a token's first block its routing is told. By one warp of a processor, for all that it met at a barrier. */
+template <typename Engine, scope S> COT_DEVICE void end_columns(const fused_warp<S> &w, int tile, int part)
+{
+    const cot_cuda_fused &c = w.call;
+    const int top_k = c.gate.top_k, hidden = c.gate.hidden, rows = rows_of_tile(w, tile),
+              columns = Engine::columns_of(rows), number = part * columns / FUSED_DONE_COLUMNS,
+              begin = number * FUSED_DONE_COLUMNS;
+    const auto pieces = [=](int first, int count) {
+        return static_cast<uint32_t>(
+            fused_pieces(hidden - first < count ? hidden - first : count, FUSED_DONE_PIECE));
+    };
+    const uint32_t mine = pieces(part * columns, columns),
+                   all = pieces(begin, FUSED_DONE_COLUMNS) *
+                         static_cast<uint32_t>(top_k + (c.networks[1].intermediate > 0));
+    COT_ONE_BY_ONE
+    for (int first = 0; first < rows; first += 32) {
+        const int row = first + lane_of_warp();
+        int token = 0;
+        bool last = false;
+        if (row < rows) {
+            token = tile < 0 ? (-1 - tile) * FUSED_TILE_ROWS + row
+                             : w.rank.tile_at[tile * FUSED_TILE_ROWS + row] / top_k;
+            uint32_t *const done =
+                w.rank.columns_done + token * fused_pieces(hidden, FUSED_DONE_COLUMNS) + number;
+            last = COT_EITHER(process_columns_count, add_acq_rel<scope::gpu>(done, mine),
+                              add_relaxed<scope::gpu>(done, mine)) +
+                       mine ==
+                   all;
+            if (last) store_relaxed<scope::gpu>(done, 0u);
+        }
+        uint32_t some = __ballot_sync(ALL_LANES, last);
+        COT_UNLESS(process_columns_for_all) __syncwarp();
+        COT_ONE_BY_ONE
+        for (; some; some &= some - 1) {
+            const int t = __shfl_sync(ALL_LANES, token, static_cast<int>(__popc((some & (0u - some)) - 1)));
+            combine_columns(w, t, begin,
+                            begin + FUSED_DONE_COLUMNS < hidden ? begin + FUSED_DONE_COLUMNS : hidden);
+            if (begin == 0) tell_routing(w, t, lane_of_warp(), 1, 32);
+        }
     }
 }
 
@@ -518,6 +576,7 @@ template <typename Engine, scope S> COT_DEVICE void process(const fused_warp<S> 
     for (;;) {
         take_task(w);
         note_moment(w, false);
+        int tile = 0; // alone: whose columns a DOWN has, while its lane is surely the tile's
         const auto part = [&](int parts) { return number_of(w.shared->task) % parts; };
         const auto whole = [&](int parts) { return number_of(w.shared->task) / parts; };
         switch (kind_of(w.shared->task)) {
@@ -538,6 +597,7 @@ template <typename Engine, scope S> COT_DEVICE void process(const fused_warp<S> 
             break;
         case task::down:
             run_down<Engine>(w, whole(w.shared->down_parts), part(w.shared->down_parts));
+            if (w.alone()) tile = w.rank.lane_tile[whole(w.shared->down_parts)];
             break;
         case task::reply:
             run_reply(w, number_of(w.shared->task));
@@ -552,7 +612,11 @@ template <typename Engine, scope S> COT_DEVICE void process(const fused_warp<S> 
         /* Everybody's part is done, and everybody has read the task. */
         COT_UNLESS(process_done_by_all) team_barrier();
         note_moment(w, true);
-        if (team_thread() < 32) end_task(w, word);
+        const bool adds =
+            kind_of(word) == task::down && w.alone(); // then two warps, neither of which waits for the other
+        const int warp = team_thread() / 32;
+        if (adds && warp == 0) end_columns<Engine>(w, tile, number_of(word) % w.shared->down_parts);
+        if (warp == (adds ? 1 : 0)) end_task(w, word);
     }
 }
 

@@ -78,7 +78,16 @@ COT_DEVICE uint32_t count_part(uint32_t *left, uint32_t part = 1)
                       add_relaxed<scope::gpu>(left, 0u - part));
 }
 
-/* After a task, by the first warp of a processor: what comes after the last part of something. */
+/* alone: a tile's DOWNs are in the queue, by a whole warp. Behind the last ones there is nothing but ends: what follows from a DOWN is
+ * done by who runs it, so processors leave when there is no other DOWN. */
+template <scope S> COT_DEVICE void end_after_downs(const fused_warp<S> &w)
+{
+    uint32_t left = 0;
+    if (lane_of_warp() == 0) left = count_part(&w.rank.state->tiles_left);
+    if (__shfl_sync(ALL_LANES, left, 0) == 1) publish(w, task::end, 0, w.shared->processors);
+}
+
+/* After a task, by one warp of a processor: what comes after the last part of something. */
 template <scope S> COT_DEVICE void end_task(const fused_warp<S> &w, uint64_t word)
 {
     fused_state *const state = w.rank.state;
@@ -94,8 +103,10 @@ template <scope S> COT_DEVICE void end_task(const fused_warp<S> &w, uint64_t wor
     if (left && lane_of_warp() == 0) before = count_part(left, part);
     if (kind == task::up) {
         before = __shfl_sync(ALL_LANES, before, 0);
-        if (before % TILE_DOWN == 1)
+        if (before % TILE_DOWN == 1) {
             publish(w, task::down, lane * w.shared->down_parts, static_cast<int>(before / TILE_DOWN));
+            if (w.alone()) end_after_downs(w);
+        }
     } else if (lane_of_warp() == 0 && before == part) {
         tell_end(w, word);
     }

@@ -4,6 +4,7 @@
  *   tile (rows of one expert) -> UP (some columns) ... all -> DOWN (some columns) ... all of one home -> its reply signal
  *     reduced: ... all of received rows -> REPLY (up to 16 of them) ... all of one home -> its reply signal
  *   reply signals of all ranks -> COMBINE (some tokens) ... all -> end
+ *     one rank, exact, few tokens (alone): DOWN -> a token's columns are added with its last expert's (process.h); UPs of all tiles -> end
  *
  * It hears of an end once for all GATEs, for a tile, for a REPLY and for all COMBINEs: parts are counted, and a tile's DOWNs put in
  * the queue, by the processors (queue.h). A tile at work has one of 32 lanes, with room for its activations; lane l of the warp
@@ -29,6 +30,7 @@ struct schedule {
     int shared_begun, shared_tiles;
     uint64_t news; // the last that was heard
     bool gated, unsound, combining, combined;
+    bool counted; // alone: how many tiles there are
 };
 
 COT_DEVICE uint32_t lanes_below()
@@ -257,6 +259,19 @@ COT_DEVICE bool is_void(const schedule &s)
     return s.news & COT_FUSED_BAD || !(s.news & COT_FUSED_TOKENS);
 }
 
+/* alone: once all tiles are known they may begin, and the last one of them whose UPs are done has the ends behind it. Returns whether all
+ * have begun, so that nothing is left to do but what processors do. */
+template <typename Engine, scope S> COT_DEVICE bool begin_alone(const fused_warp<S> &w, schedule &s)
+{
+    if (finals_of(s.news) == 0) return false;
+    const int tiles = is_void(s) ? 0 : released_of(s.news) + s.shared_tiles;
+    if (!s.counted && lane_of_warp() == 0)
+        store_relaxed<scope::gpu>(&w.rank.state->tiles_left, static_cast<uint32_t>(tiles));
+    s.counted = true;
+    if (tiles) begin_tiles<Engine>(w, s);
+    return s.tiles_begun + s.shared_begun == tiles;
+}
+
 template <typename Engine, scope S> COT_DEVICE void run_schedule(const fused_warp<S> &w, int processors)
 {
     const fused_cut gates = gate_cut(w.tokens, w.call.gate.experts, w.call.routing),
@@ -286,6 +301,10 @@ template <typename Engine, scope S> COT_DEVICE void run_schedule(const fused_war
             if (kind == task::combine) s.combined = true;
         }
         s.taken += ends;
+        if (w.alone()) {
+            if (begin_alone<Engine>(w, s)) break;
+            continue;
+        }
         begin_tiles<Engine>(w, s);
         const bool all_told = tell_homes(w, s);
         const bool tiles_done =
@@ -304,7 +323,7 @@ template <typename Engine, scope S> COT_DEVICE void run_schedule(const fused_war
                                                  : outcome::fine;
         w.rank.state->outcome = static_cast<int32_t>(o);
     }
-    publish(w, task::end, 0, processors);
+    if (!w.alone() || is_void(s)) publish(w, task::end, 0, processors);
 }
 
 } // namespace cot

@@ -35,7 +35,7 @@ template <scope S> COT_DEVICE void begin_slots(const fused_warp<S> &w)
     }
 }
 
-constexpr uint32_t NO_SLOT = 0xffff;        // of what is no entry of this rank's
+constexpr uint32_t NO_SLOT = 0xffff;             // of what is no entry of this rank's
 constexpr int ENTERED = 8, BATCH = 32 * ENTERED; // entries of a lane, and of the warp, that enter together
 
 /* What an entry adds to its slot's tile, and whether it is its row's first or last one, whosever they are. */
@@ -77,7 +77,8 @@ template <scope S> struct own_entries {
 template <scope S> struct cell_entries {
     const fused_warp<S> &w;
     const cot_fused_entry *entries;
-    int source, cell, number, rows, total; // rows `cell` and on of the region are the source's `number`-th and on
+    int source, cell, number, rows,
+        total; // rows `cell` and on of the region are the source's `number`-th and on
     uint32_t heads[2];
     int ends[2];
 
@@ -85,7 +86,8 @@ template <scope S> struct cell_entries {
     /* By all lanes. */
     template <typename T> __device__ __forceinline__ T of_row(const T (&all)[2], int row) const
     {
-        const T low = __shfl_sync(ALL_LANES, all[0], row % 32), high = __shfl_sync(ALL_LANES, all[1], row % 32);
+        const T low = __shfl_sync(ALL_LANES, all[0], row % 32),
+                high = __shfl_sync(ALL_LANES, all[1], row % 32);
         return row < 32 ? low : high;
     }
     __device__ __forceinline__ entering row(int i) const
@@ -96,9 +98,12 @@ template <scope S> struct cell_entries {
         const uint32_t head = of_row(heads, r);
         const int end = of_row(ends, r), begin = end - static_cast<int>(head & 0xff);
         const cot_fused_entry entry = i < total ? entries[i] : cot_fused_entry{0, 0, 0};
-        return {cell + r,     source * static_cast<int>(w.call.layout.tokens) + number + r,
-                source,       static_cast<int>(head >> 8) + entry.place,
-                entry.weight, i < total && i == begin,
+        return {cell + r,
+                source * static_cast<int>(w.call.layout.tokens) + number + r,
+                source,
+                static_cast<int>(head >> 8) + entry.place,
+                entry.weight,
+                i < total && i == begin,
                 i < total && i == end - 1};
     }
 };
@@ -145,8 +150,7 @@ template <scope S> COT_DEVICE void sum_batch(const fused_warp<S> &w, subscriptio
 
 /* reduced: the entries of a received row are those from `row_entry` on, which its first one tells; its last one tells how many there are.
  * `entry` is how many there are before this lane's. Returns how many rows have any, of those whose last entries lanes have. */
-template <scope S>
-COT_DEVICE int note_rows(const fused_warp<S> &w, const entering &e, int entry, bool mine)
+template <scope S> COT_DEVICE int note_rows(const fused_warp<S> &w, const entering &e, int entry, bool mine)
 {
     if (e.opens) w.rank.row_entry[e.received] = entry;
     COT_UNLESS(subscribe_first_before_last) __syncwarp();
@@ -182,7 +186,8 @@ COT_DEVICE void enter(const fused_warp<S> &w, subscription &all, int source, con
             const uint32_t some = __ballot_sync(ALL_LANES, mine);
             const int entry = all.entries + static_cast<int>(__popc(some & ((1u << lane) - 1)));
             if (mine) {
-                const int open = w.rank.slot_row[slot[j]], fresh = w.rank.slot_row[static_cast<uint32_t>(w.call.slots) + slot[j]],
+                const int open = w.rank.slot_row[slot[j]],
+                          fresh = w.rank.slot_row[static_cast<uint32_t>(w.call.slots) + slot[j]],
                           n = static_cast<int>(number[j]),
                           at = open >= 0 && open % FUSED_TILE_ROWS + n < FUSED_TILE_ROWS ? open + n
                                                                                          : fresh + n;
@@ -208,14 +213,10 @@ COT_DEVICE void decode_cell(const fused_warp<S> &w, subscription &all, int sourc
     static_assert(COT_FUSED_CELL_TOKENS == 64, "two heads a lane");
     const int lane = lane_of_warp();
     const uint32_t *const heads = reinterpret_cast<const uint32_t *>(w.region() + w.row_at(cell + rows));
-    cell_entries<S> from = {w,
-                            reinterpret_cast<const cot_fused_entry *>(heads + rows),
-                            source,
-                            static_cast<int>(cell),
-                            number,
-                            rows,
-                            0,
-                            {lane < rows ? heads[lane] : 0, 32 + lane < rows ? heads[32 + lane] : 0},
+    cell_entries<S> from = {w,      reinterpret_cast<const cot_fused_entry *>(heads + rows),
+                            source, static_cast<int>(cell),
+                            number, rows,
+                            0,      {lane < rows ? heads[lane] : 0, 32 + lane < rows ? heads[32 + lane] : 0},
                             {0, 0}};
     COT_EACH (half, 2) {
         int sum = static_cast<int>(from.heads[half] & 0xff);
@@ -317,7 +318,8 @@ template <scope S> COT_DEVICE void subscribe(const fused_warp<S> &w)
     begin_slots(w);
     for (int i = lane_of_warp(); i < ranks; i += 32) s->seen[i] = s->entered[i] = 0;
     COT_UNLESS(subscribe_lanes_before_looks) __syncwarp();
-    while (all.finals < ranks || all.replied < ranks) {
+    const int replies = w.alone() ? 0 : ranks; // who is alone answers nobody
+    while (all.finals < ranks || all.replied < replies) {
         int who = 0;
         uint64_t signal = 0;
         if (lane_of_warp() == 0) who = look(w, all, signal);

@@ -171,6 +171,8 @@ static void lay_out_rank(cot_cuda_group *g, taking *t, int r)
     d->activations = take<unsigned char>(t, lanes * cot::FUSED_TILE_ROWS * widest *
                                                 static_cast<int64_t>(cot_dtype_bytes(o->expert.type)));
     d->shared_rows = take<float>(t, s * h);
+    if (g->ranks == 1 && !g->call.reduced)
+        d->columns_done = take_zeros<uint32_t>(t, cot::fused_done_words(s, static_cast<int32_t>(h)));
     if (g->call.reduced) {
         d->partial = take<float>(t, entries * h);
         d->row_left = take<int32_t>(t, s * g->ranks);

@@ -121,6 +121,10 @@ class Layer {
         d.activations =
             take<unsigned char>(cot::FUSED_LANES * cot::FUSED_TILE_ROWS * widest * value, "activations", r);
         d.shared_rows = take<float>(s * h, "shared rows", r);
+        const size_t done =
+            static_cast<size_t>(cot::fused_done_words(call.layout.tokens, static_cast<int32_t>(h)));
+        d.columns_done = take<uint32_t>(done, "columns that are there", r);
+        session.fill(d.columns_done, 0, done * 4);
         if (!call.reduced) return;
         const size_t received = s * static_cast<size_t>(plan.ranks);
         d.partial = take<float>(entries * h, "entries' rows", r);

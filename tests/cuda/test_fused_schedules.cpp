@@ -121,10 +121,10 @@ static void waits_that_are_not_bounded(void **)
     world_free(&w);
 }
 
-/* FEW: one token, so that a rank's only packet has no rows. WIDE: of more than one part of columns. */
+/* FEW: one token, so that a rank's only packet has no rows. WIDE: of more than one part of columns. ALONE: one rank. */
 static void each_weakening_is_found(void **)
 {
-    enum Layer_kind { PLAIN, REDUCED, FEW, WIDE };
+    enum Layer_kind { PLAIN, REDUCED, FEW, WIDE, ALONE };
     static const struct {
         const char *name;
         Layer_kind kind;
@@ -138,6 +138,8 @@ static void each_weakening_is_found(void **)
         {"process_packet_before_rows", PLAIN},
         {"process_rows_before_signal", PLAIN},
         {"process_done_by_all", PLAIN},
+        {"process_columns_count", ALONE},
+        {"process_columns_for_all", ALONE},
         {"queue_lanes_before_tasks", PLAIN},
         {"queue_release", PLAIN},
         {"queue_acquire", PLAIN},
@@ -171,13 +173,16 @@ static void each_weakening_is_found(void **)
     printf("%-32s %-10s %s\n", "weakened", "schedules", "found as");
     for (const auto &m : mutants) {
         struct world &w = m.kind == WIDE ? wide : m.kind == FEW ? few : plain;
-        const struct plan p = plan_even(&w, 2);
+        const struct plan p = plan_even(&w, m.kind == ALONE ? 1 : 2);
         emulate::Result r;
         uint64_t seed = 0, reached = 0;
         w.options.combine = m.kind == REDUCED ? COT_COMBINE_REDUCED : COT_COMBINE_EXACT;
         w.options.combine_type = m.kind == REDUCED ? COT_F32 : COT_BF16;
         do {
-            Layer layer(w, p, m.kind == REDUCED ? even_grid(2, 8) : Grid{{1, 2}, false});
+            Layer layer(w, p,
+                        m.kind == REDUCED ? even_grid(2, 8)
+                        : m.kind == ALONE ? even_grid(1, 3)
+                                          : Grid{{1, 2}, false});
             r = layer.launch(seeded(++seed, m.name));
             reached += r.counters.mutant_reached;
         } while (r.fault == Fault::NONE && seed < 50);
