@@ -2,6 +2,7 @@
 #ifndef COTERIE_COTERIE_H
 #define COTERIE_COTERIE_H
 
+#include "coterie/access.h"
 #include "coterie/bench_fabric.h"
 #include "coterie/bench_kernels.h"
 #include "coterie/bench_moe.h"

@@ -1,6 +1,7 @@
 /* A server: a worker behind the OpenAI API over HTTP. */
 #ifndef COTERIE_SERVER_H
 #define COTERIE_SERVER_H
+#include "coterie/access.h"
 #include "coterie/chat.h"
 #include "coterie/status.h"
 #include "coterie/tokenizer.h"
@@ -15,31 +16,17 @@ extern "C" {
 typedef struct cot_server cot_server;
 struct cot_backend; /* coterie/worker.h */
 
-typedef enum cot_log_level { COT_LOG_ERROR, COT_LOG_WARNING, COT_LOG_INFO } cot_log_level;
-
 /* Fill with cot_server_options_init, which sets the defaults, then change what differs. */
 typedef struct cot_server_options {
-    size_t size; /* sizeof this structure */
-    /* Address to listen on. Any but a loopback one needs `api_keys` or `no_auth`. Default "127.0.0.1". */
-    const char *host;
-    int port; /* 0: any that is free, see cot_server_port. Default 8000 */
+    size_t size;               /* sizeof this structure */
+    cot_access_options access; /* where it listens, who may call, what is logged */
     /* Names that clients may call the model by, the first of which answers say; NULL ends. Default: NULL, `folder`. */
     const char *const *served_names;
-    /* Keys of which a request must bear one ("Authorization: Bearer KEY"); NULL ends. Default NULL: none is asked for. */
-    const char *const *api_keys;
-    bool no_auth; /* listens anywhere without keys; default false */
-    /* Without keys, on a loopback address: names by which clients may call this host beside localhost, 127.0.0.1 and
-     * [::1] (a page on the web may have its name point here); NULL ends. Default NULL. */
-    const char *const *allowed_hosts;
-    /* Origins whose pages may call (CORS), "*" for all; NULL ends. Default NULL: none. */
-    const char *const *allowed_origins;
     /* Most tokens of prompt and output together, 0 or at most what the worker's context and KV cache hold; 0, the
      * default: that. */
     int64_t max_model_len;
     /* Sequences that may wait, beyond those that run; more are refused with 429. 1 to 65536, default 256. */
     int64_t max_queue;
-    /* 1 to 65536, default 4096. Beyond them, the connection that has waited longest for its client goes. */
-    int64_t max_connections;
     /* Host memory that requests under way may need for ids, texts and chances, and bodies that wait to be read; more are
      * refused with 429, bodies with 503. Of the body that is being read the values may take as much again; one that would
      * take more is refused with 413. Default 1 GiB. */
@@ -55,19 +42,6 @@ typedef struct cot_server_options {
     /* Where reports of steps are published over ZeroMQ, "tcp://ADDRESS:PORT". Addresses that other machines reach need
      * `kv_events_no_auth`, too. NULL, the default: nowhere. */
     const char *step_reports_endpoint;
-    /* Certificate and key, PEM files: where there is a certificate, the server speaks TLS 1.2 and 1.3, and nothing else.
-     * ssl_keyfile NULL: the key is in ssl_certfile. ssl_cert_reqs 1: clients that show a certificate have one from
-     * ssl_ca_certs (NULL: the system's); 2: all show one. Default NULL, NULL, NULL, 0. */
-    const char *ssl_certfile, *ssl_keyfile, *ssl_ca_certs;
-    int ssl_cert_reqs;
-    /* A file to which a line of JSON is appended for each request, "-" for standard output. Default NULL: none. */
-    const char *access_log;
-    /* The least urgent lines that are written, for the operator and of requests (answers from 500 on are errors, from 400 on
-     * and those that were cut warnings). Default COT_LOG_INFO. */
-    cot_log_level log_level;
-    /* Gets a line for the operator, on the loop's thread. NULL, the default: nobody does. */
-    void (*log)(void *context, const char *line);
-    void *log_context;
 } cot_server_options;
 void cot_server_options_init(cot_server_options *options);
 

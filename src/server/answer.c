@@ -181,8 +181,8 @@ static bool send_event(cot_answer *a, json_t *choices, json_t *usage)
 
 static void begin_stream(cot_answer *a)
 {
-    cot_http_field fields[COT_SERVER_FIELDS];
-    size_t n = cot_server_fields(a->server, a->exchange, fields, a->request_id);
+    cot_http_field fields[COT_ACCESS_FIELDS];
+    size_t n = cot_access_fields(&a->server->access.options, a->exchange, fields, a->request_id);
     fields[n++] = (cot_http_field){"Cache-Control", "no-cache"};
     cot_http_stream_begin(a->exchange, 200, "text/event-stream; charset=utf-8", fields, n);
     a->streaming = true;

@@ -8,7 +8,8 @@
 #define COT_SERVER_API_REQUEST_H
 #include "coterie/request.h"
 #include "coterie/status.h"
-#include "server/api_error.h"
+#include "access/api_error.h"
+#include "access/api_json.h"
 
 typedef enum cot_api_kind {
     COT_API_COMPLETION,
@@ -23,7 +24,6 @@ enum {
     COT_API_MAX_STOPS = 64,
     COT_API_MAX_STOP_BYTES = 1024,
     COT_API_MAX_LOGPROBS = 20,
-    COT_API_MAX_DEPTH = 64, // of JSON
 };
 
 /* Token ids; owned. */
@@ -77,11 +77,6 @@ typedef struct cot_api_defaults {
 
 /* The defaults of a model folder. A missing file is none's error. Errors: MALFORMED, IO. */
 cot_status cot_api_defaults_read(cot_api_defaults *defaults, const char *folder, cot_error *error);
-
-/* Parses a body: UTF-8 JSON, an object, no deeper than COT_API_MAX_DEPTH, no key twice, no number beyond a double or an
- * int64, and of no more values than fit into `most_bytes` of memory, which is told before any is taken. NULL, with
- * `error` filled in, if it is not; else the caller's. Thread-safe. */
-json_t *cot_api_read_json(const char *body, size_t bytes, size_t most_bytes, cot_api_error *error);
 
 /* Checks and fills in `request`; takes `json` over either way. False, with `error` filled in, when something is wrong;
  * cot_api_request_clear is called either way. `vocab` bounds token ids: the

@@ -2,18 +2,15 @@
 
 #include "coterie/version.h"
 #include "net/prometheus.h"
-#include "server/access.h"
 #include "server/answer.h"
 #include "server/moves.h"
 #include "server/view.h"
 #include "server/page/page.h"
 #include "server/wire.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 /* ---- what is answered at once ---- */
 
@@ -242,29 +239,6 @@ static const struct route *find_route(const cot_server *s, const char *path, con
     return NULL;
 }
 
-static bool is_json(const char *type)
-{
-    static const char json[] = "application/json";
-    const size_t n = sizeof json - 1;
-    return type && strncasecmp(type, json, n) == 0 && (!type[n] || type[n] == ';' || type[n] == ' ');
-}
-
-/* A browser's question whether a page may call. */
-static bool answer_preflight(cot_server *s, cot_http_exchange *exchange)
-{
-    if (strcmp(cot_http_method(exchange), "OPTIONS") != 0 || !cot_access_origin(&s->options, exchange))
-        return false;
-    const char *asked = cot_http_header(exchange, "Access-Control-Request-Headers");
-    const cot_http_field fields[] = {
-        {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
-        {"Access-Control-Allow-Headers", asked ? asked : "content-type, authorization"},
-        {"Access-Control-Max-Age", "600"},
-        {"Access-Control-Allow-Origin", cot_access_origin(&s->options, exchange)},
-        {"Vary", "Origin"}};
-    cot_http_reply(exchange, 204, NULL, fields, sizeof fields / sizeof *fields, NULL, 0);
-    return true;
-}
-
 /* Refuses what can be refused before a body is read. */
 static void check(void *context, cot_http_exchange *exchange)
 {
@@ -275,17 +249,17 @@ static void check(void *context, cot_http_exchange *exchange)
     const struct route *route = find_route(s, path, method, others, sizeof others);
     const bool puts = strcmp(method, "PUT") == 0;
     cot_http_set_user(exchange, NULL);
-    if (!cot_access_check(&s->options, exchange, &error)) {
+    if (!cot_access_check(&s->access.options, exchange, &error)) {
         cot_server_refuse(s, exchange, &error);
         return;
     }
-    if (answer_preflight(s, exchange)) return;
+    if (cot_access_answer_preflight(&s->access.options, exchange)) return;
     if (!route && !*others)
         cot_api_fail(&error, 404, "not_found", NULL,
                      "nothing is at '%s'; there are /v1/completions, /v1/chat/completions, /v1/models", path);
     else if (!route)
         cot_api_fail(&error, 405, "method_not_allowed", NULL, "'%s' takes %s", path, others);
-    else if (strcmp(method, "POST") == 0 && !is_json(cot_http_header(exchange, "Content-Type")))
+    else if (strcmp(method, "POST") == 0 && !cot_access_is_json(cot_http_header(exchange, "Content-Type")))
         cot_api_fail(&error, 415, "unsupported_media_type", "Content-Type",
                      "the content type must be application/json (curl -H 'Content-Type: application/json')");
     else if (puts && cot_http_body_length(exchange) > COT_PLACEMENT_BYTES)
@@ -312,19 +286,7 @@ static void gone(void *context, cot_http_exchange *exchange)
 static void over(void *context, const cot_http_exchange *exchange, const cot_http_outcome *outcome)
 {
     const cot_server *s = context;
-    if (s->access_log && !cot_access_log_write(s->access_log, s->options.log_level, exchange, outcome))
-        cot_server_log(s, COT_LOG_ERROR, "the access log cannot be written: %s", strerror(errno));
+    cot_access_note_over(&s->access, exchange, outcome);
 }
 
-static size_t error_body(void *context, int status, const char *message, char *out, size_t room)
-{
-    cot_api_error error;
-    (void)context;
-    cot_api_fail(&error, status, NULL, NULL, "%s", message);
-    json_t *json = cot_api_error_json(&error);
-    const size_t bytes = json ? json_dumpb(json, out, room, JSON_COMPACT) : 0;
-    json_decref(json);
-    return bytes <= room ? bytes : 0;
-}
-
-const cot_http_handler cot_routes = {check, handle, gone, over, error_body, "application/json"};
+const cot_http_handler cot_routes = {check, handle, gone, over, cot_access_error_body, "application/json"};

@@ -1,5 +1,4 @@
 #include "base/error.h"
-#include "server/access.h"
 #include "server/answer.h"
 #include "server/moves.h"
 #include "server/routes.h"
@@ -18,56 +17,35 @@
 void cot_server_options_init(cot_server_options *options)
 {
     *options = (cot_server_options){.size = sizeof *options,
-                                    .host = "127.0.0.1",
-                                    .port = 8000,
                                     .max_queue = 256,
-                                    .max_connections = 4096,
                                     .request_bytes = (size_t)1 << 30,
                                     .shutdown_ms = 30000,
-                                    .answer_timeout_ms = 3600000,
-                                    .log_level = COT_LOG_INFO};
+                                    .answer_timeout_ms = 3600000};
+    cot_access_options_init(&options->access);
 }
 
 /* ---- answers that every part makes ---- */
 
 void cot_server_log(const cot_server *s, cot_log_level level, const char *format, ...)
 {
+    const cot_access_options *o = &s->access.options;
     char line[1024];
     va_list values;
-    if (!s->options.log || level > s->options.log_level) return;
+    if (!o->log || level > o->log_level) return;
     va_start(values, format);
     vsnprintf(line, sizeof line, format, values);
     va_end(values);
-    s->options.log(s->options.log_context, line);
-}
-
-size_t cot_server_fields(const cot_server *s, const cot_http_exchange *exchange,
-                         cot_http_field fields[COT_SERVER_FIELDS], const char *request_id)
-{
-    size_t n = 0;
-    const char *origin = cot_access_origin(&s->options, exchange);
-    if (!request_id) request_id = cot_http_header(exchange, "X-Request-Id");
-    if (request_id && strlen(request_id) <= 128) fields[n++] = (cot_http_field){"X-Request-Id", request_id};
-    if (origin) {
-        fields[n++] = (cot_http_field){"Access-Control-Allow-Origin", origin};
-        fields[n++] = (cot_http_field){"Vary", "Origin"};
-    }
-    return n;
+    o->log(o->log_context, line);
 }
 
 static void reply(cot_server *s, cot_http_exchange *exchange, int status, bool is_final,
                   const char *request_id, const char *type, const char *body, size_t bytes)
 {
-    cot_http_field fields[COT_SERVER_FIELDS];
-    size_t n = cot_server_fields(s, exchange, fields, request_id);
     // clients try again after that; a sequence is over in seconds
-    if (status == 429 || status == 503)
-        fields[n++] = (cot_http_field){"Retry-After", s->stops_heard ? "30" : "1"};
-    if (status == 401) fields[n++] = (cot_http_field){"WWW-Authenticate", "Bearer"};
-    // the openai client takes every 5xx for an accident and comes again, unless it is told this
-    if (is_final) fields[n++] = (cot_http_field){"X-Should-Retry", "false"};
+    const char *retry = status != 429 && status != 503 ? NULL : s->stops_heard ? "30" : "1";
     if (status >= 400) s->metrics.refused++;
-    cot_http_reply(exchange, status, type, fields, n, body, bytes);
+    cot_access_reply(&s->access.options, exchange,
+                     &(cot_access_head){status, request_id, type, retry, is_final}, body, bytes);
 }
 
 void cot_server_reply(cot_server *s, cot_http_exchange *exchange, int status, const char *request_id,
@@ -208,29 +186,13 @@ void cot_server_stop(cot_server *s)
 static void hear_reload(void *context, uint64_t calls)
 {
     cot_server *s = context;
-    cot_error error;
     (void)calls;
-    if (s->tls && cot_tls_reload(s->tls, &error) != COT_OK)
-        cot_server_log(s, COT_LOG_ERROR, "the certificate stays as it was: %s", error.message);
-    else if (s->tls)
-        cot_server_log(s, COT_LOG_INFO, "the certificate was read again");
-    if (s->access_log && cot_access_log_reopen(s->access_log, &error) != COT_OK)
-        cot_server_log(s, COT_LOG_ERROR, "the access log stays as it was: %s", error.message);
+    cot_access_reload(&s->access);
 }
 
 void cot_server_reload(cot_server *s)
 {
     cot_wake_up(&s->reload);
-}
-
-static cot_status open_tls(cot_tls **tls, const cot_server_options *o, cot_error *error)
-{
-    const cot_tls_options options = {o->ssl_certfile, o->ssl_keyfile, o->ssl_ca_certs,
-                                     (cot_tls_clients)o->ssl_cert_reqs};
-    *tls = NULL;
-    if (o->ssl_certfile) return cot_tls_open(tls, &options, error);
-    if (!o->ssl_keyfile && !o->ssl_ca_certs && !o->ssl_cert_reqs) return COT_OK;
-    return cot_fail(error, COT_INVALID_ARGUMENT, "there is no TLS without a certificate: --ssl-certfile");
 }
 
 /* ---- opening ---- */
@@ -256,22 +218,16 @@ static void free_list(const char *const *list)
     free((void *)list);
 }
 
-/* Takes copies of what options point to; all lists are owned or NULL afterwards, whatever happens. */
+/* Takes copies of what options point to; all of it is owned or NULL afterwards, whatever happens. */
 static cot_status copy_options(cot_server *s, const cot_server_options *options, cot_error *error)
 {
     s->options = *options;
-    cot_server_options *o = &s->options;
-    const char *const **lists[] = {&o->served_names, &o->api_keys, &o->allowed_hosts, &o->allowed_origins};
-    cot_status status = COT_OK;
-    o->host = strdup(o->host);
-    if (!o->host) status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a server");
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        if (status == COT_OK)
-            status = copy_list(lists[i], error);
-        else
-            *lists[i] = NULL;
-    }
-    return status;
+    s->options.access = (cot_access_options){0};
+    s->options.served_names = NULL;
+    const cot_status status = cot_access_open(&s->access, &options->access, error);
+    if (status != COT_OK) return status;
+    s->options.served_names = options->served_names;
+    return copy_list(&s->options.served_names, error);
 }
 
 static cot_status check_range(const char *name, int64_t value, int64_t least, int64_t most, cot_error *error)
@@ -283,14 +239,11 @@ static cot_status check_range(const char *name, int64_t value, int64_t least, in
 
 static cot_status check_options(const cot_server_options *o, int64_t longest, cot_error *error)
 {
-    cot_status status = check_range("port", o->port, 0, 65535, error);
-    if (status == COT_OK) status = check_range("max queue", o->max_queue, 1, 65536, error);
-    if (status == COT_OK) status = check_range("max connections", o->max_connections, 1, 65536, error);
+    cot_status status = check_range("max queue", o->max_queue, 1, 65536, error);
     if (status == COT_OK) status = check_range("shutdown time-out", o->shutdown_ms, 0, INT32_MAX, error);
     if (status == COT_OK) status = check_range("answer time-out", o->answer_timeout_ms, 1, INT32_MAX, error);
-    if (status == COT_OK) status = check_range("requirement of certificates", o->ssl_cert_reqs, 0, 2, error);
     if (status == COT_OK) status = check_range("max model length", o->max_model_len, 0, longest, error);
-    return status == COT_OK ? cot_access_check_options(o, error) : status;
+    return status;
 }
 
 static cot_status describe_model(cot_server *s, const char *folder, const cot_tokenizer *tokenizer,
@@ -339,13 +292,12 @@ static cot_status start_events(cot_server *s, cot_error *error)
 
 /* What is published, and where. */
 static cot_status read_endpoints(cot_kv_config *config, cot_endpoint *reports, const cot_server_options *o,
-                                 int kv_homes, cot_error *error)
+                                 int port, int kv_homes, cot_error *error)
 {
     cot_status status = cot_kv_config_read(config, o->kv_events_config, error);
-    if (status == COT_OK)
-        status = cot_kv_config_check(config, kv_homes, o->port, o->kv_events_no_auth, error);
+    if (status == COT_OK) status = cot_kv_config_check(config, kv_homes, port, o->kv_events_no_auth, error);
     if (status != COT_OK) return status;
-    return cot_step_reports_read(reports, o->step_reports_endpoint, config, kv_homes, o->port,
+    return cot_step_reports_read(reports, o->step_reports_endpoint, config, kv_homes, port,
                                  o->kv_events_no_auth, error);
 }
 
@@ -353,12 +305,9 @@ cot_status cot_server_check(const cot_server_options *options, int kv_homes, cot
 {
     cot_kv_config config;
     cot_endpoint reports;
-    cot_tls *tls = NULL;
-    cot_status status = cot_access_check_options(options, error);
-    if (status == COT_OK) status = read_endpoints(&config, &reports, options, kv_homes, error);
-    if (status == COT_OK) status = open_tls(&tls, options, error);
-    cot_tls_close(tls);
-    return status;
+    const cot_status status = cot_access_check_options(&options->access, error);
+    if (status != COT_OK) return status;
+    return read_endpoints(&config, &reports, options, options->access.port, kv_homes, error);
 }
 
 static cot_status start_worker(cot_server *s, cot_error *error)
@@ -371,7 +320,8 @@ static cot_status start_worker(cot_server *s, cot_error *error)
                                          .on_view = cot_server_on_view,
                                          .on_snapshot = cot_server_on_snapshot,
                                          .on_moves = cot_server_on_moves}};
-    cot_status status = read_endpoints(&start.kv, &start.reports, &s->options, s->info->homes, error);
+    cot_status status =
+        read_endpoints(&start.kv, &start.reports, &s->options, s->access.options.port, s->info->homes, error);
     if (status != COT_OK) return status;
     s->kv = start.kv;
     s->reports = start.reports;
@@ -380,10 +330,7 @@ static cot_status start_worker(cot_server *s, cot_error *error)
 
 static cot_status listen_on(cot_server *s, cot_error *error)
 {
-    const cot_http_server_options options = {.tls = s->tls,
-                                             .host = s->options.host,
-                                             .port = (uint16_t)s->options.port,
-                                             .max_connections = (size_t)s->options.max_connections};
+    const cot_http_server_options options = cot_access_http_options(&s->access);
     return cot_http_server_open(&s->http, s->base, &options, &cot_routes, s, error);
 }
 
@@ -409,13 +356,8 @@ cot_status cot_server_open(cot_server **server, const char *folder, cot_backend 
     if (status == COT_OK) status = check_options(&s->options, s->info->context_tokens, error);
     if (status == COT_OK) status = describe_model(s, folder, tokenizer, chat, error);
     if (status == COT_OK) status = cot_preparer_open(&s->preparer, &s->model, s->base, error);
-    if (status == COT_OK) status = open_tls(&s->tls, &s->options, error);
-    if (status == COT_OK && s->options.access_log)
-        status = cot_access_log_open(&s->access_log, s->options.access_log, error);
     if (status == COT_OK) status = listen_on(s, error);
-    s->options.kv_events_config = s->options.step_reports_endpoint = NULL; // the caller's, as is what follows
-    s->options.access_log = NULL;
-    s->options.ssl_certfile = s->options.ssl_keyfile = s->options.ssl_ca_certs = NULL;
+    s->options.kv_events_config = s->options.step_reports_endpoint = NULL; // the caller's
     if (status == COT_OK)
         *server = s;
     else
@@ -458,12 +400,8 @@ void cot_server_close(cot_server *s)
     if (s->on_watch) event_free(s->on_watch);
     cot_wake_close(&s->stop);
     cot_wake_close(&s->reload);
-    cot_access_log_close(s->access_log);
-    cot_tls_close(s->tls);
+    cot_access_close(&s->access);
     if (s->base) event_base_free(s->base);
-    const char *const *lists[] = {s->options.served_names, s->options.api_keys, s->options.allowed_hosts,
-                                  s->options.allowed_origins};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free_list(lists[i]);
-    free((char *)s->options.host);
+    free_list(s->options.served_names);
     free(s);
 }

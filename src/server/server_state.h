@@ -1,11 +1,10 @@
 /* Inside the server: what its parts share, on the loop's thread. */
 #ifndef COT_SERVER_STATE_H
 #define COT_SERVER_STATE_H
+#include "access/access.h"
 #include "coterie/server.h"
 #include "net/http_server.h"
-#include "net/tls.h"
 #include "net/wake.h"
-#include "server/access_log.h"
 #include "server/jobs.h"
 #include "server/metrics.h"
 #include "server/model.h"
@@ -39,15 +38,14 @@ struct cot_server {
     cot_endpoint reports; // where reports of steps are
     cot_server_waiting waiting[COT_WAITING_KINDS];
     cot_served_model model;
-    cot_server_options options; // its texts are owned copies
+    cot_access access;
+    cot_server_options options; // `served_names` are owned copies; what `access` has is not here
     struct event *on_deadline, *on_drained, *on_rest, *on_watch;
-    cot_tls *tls;               // NULL: plain
-    cot_access_log *access_log; // NULL: none
-    cot_wake reload;            // cot_server_reload was called
-    cot_wake stop;              // cot_server_stop was called
-    int stops_heard;            // 1: it drains; 2: it aborts
-    bool fails;                 // the backend has failed, and those that computed are not all gone yet
-    bool is_drained;            // nothing is under way; the last bytes leave
+    cot_wake reload; // cot_server_reload was called
+    cot_wake stop;   // cot_server_stop was called
+    int stops_heard; // 1: it drains; 2: it aborts
+    bool fails;      // the backend has failed, and those that computed are not all gone yet
+    bool is_drained; // nothing is under way; the last bytes leave
     int last_checks;
     cot_metrics metrics;
     cot_answer *answers; // under way, a list
@@ -62,10 +60,6 @@ struct cot_server {
 /* One line for the operator. */
 void cot_server_log(const cot_server *server, cot_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-enum { COT_SERVER_FIELDS = 8 };
-/* Fields that every answer has; returns how many. `request_id` NULL: what the client sent, if anything. */
-size_t cot_server_fields(const cot_server *server, const cot_http_exchange *exchange,
-                         cot_http_field fields[COT_SERVER_FIELDS], const char *request_id);
 /* Replies with those, and Retry-After where it is 429 or 503. */
 void cot_server_reply(cot_server *server, cot_http_exchange *exchange, int status, const char *request_id,
                       const char *type, const char *body, size_t bytes);

@@ -1,5 +1,4 @@
 /* GET /kv_events/snapshot: clients wait until the backend has taken one. */
-#include "server/access.h"
 #include "server/server_state.h"
 
 static void refuse_one(cot_server *s, cot_http_exchange *exchange, int status, const char *code,
@@ -24,11 +23,11 @@ void cot_server_send_snapshot(cot_server *s, cot_http_exchange *exchange)
 {
     cot_backend_state state;
     s->backend->table->state(s->backend, &state);
-    const bool keyed = s->options.api_keys && *s->options.api_keys;
+    const bool keyed = s->access.options.api_keys && *s->access.options.api_keys;
     if (!state.publishes_cache)
         refuse_one(s, exchange, 404, "not_found",
                    "events of the KV cache are not published: --kv-events-config");
-    else if (!keyed && !cot_endpoint_is_loopback(s->options.host) && !s->options.kv_events_no_auth)
+    else if (!keyed && !cot_endpoint_is_loopback(s->access.options.host) && !s->options.kv_events_no_auth)
         refuse_one(s, exchange, 403, "needs_a_key",
                    "a snapshot tells what is in prompts: the server needs a key, or --kv-events-no-auth");
     else if (state.failed || !cot_server_wait(s, COT_WAITING_SNAPSHOT, exchange))

@@ -34,8 +34,3 @@ endif()
 if(TARGET server_test_answers)
   target_link_libraries(server_test_answers PRIVATE PkgConfig::EVENT)
 endif()
-# They say what a client sent.
-if(TARGET server_test_access)
-  target_link_options(server_test_access PRIVATE -Wl,--wrap=cot_http_method,--wrap=cot_http_path,--wrap=cot_http_host,--wrap=cot_http_header)
-  target_link_options(server_test_access_log PRIVATE -Wl,--wrap=cot_http_peer)
-endif()

@@ -27,8 +27,8 @@ static bool start(cli_chat_server *s, const char *model, cot_error *error)
     const char *const keys[] = {s->key, NULL};
     cot_server_options options;
     cot_server_options_init(&options);
-    options.port = 0;
-    options.api_keys = keys;
+    options.access.port = 0;
+    options.access.api_keys = keys;
     options.shutdown_ms = 0;
     cot_backend *worker;
     if (cot_worker_of_engine(&worker, s->engine, model, error) != COT_OK ||

@@ -74,10 +74,10 @@ static cot_status open_worker(mock_worker *w, const cli_mock_settings *s, const 
     cot_server_options *o = &w->options;
     const int by = w->index * cot_mock_ranks(mock);
     *o = *s->server;
-    o->port = first_port ? first_port + w->index : 0;
+    o->access.port = first_port ? first_port + w->index : 0;
     if (!o->served_names) o->served_names = names;
-    o->log = say;
-    o->log_context = w;
+    o->access.log = say;
+    o->access.log_context = w;
     if (o->kv_events_config && (w->kv_events_config = shift_config(o->kv_events_config, by)))
         o->kv_events_config = w->kv_events_config;
     if (o->step_reports_endpoint) {
@@ -177,7 +177,7 @@ static int serve(const cli_mock_settings *s, const cot_mock *mock, const cot_tok
     mock_worker *workers = calloc((size_t)count, sizeof *workers);
     cot_error error = {COT_OUT_OF_MEMORY, "out of memory for workers"};
     cot_status status = workers ? COT_OK : COT_OUT_OF_MEMORY;
-    int port = s->server->port, opened = 0;
+    int port = s->server->access.port, opened = 0;
     for (; opened < count && status == COT_OK; opened += status == COT_OK) {
         workers[opened].index = opened;
         status = open_worker(&workers[opened], s, mock, port, tokenizer, chat, &error);
@@ -185,7 +185,7 @@ static int serve(const cli_mock_settings *s, const cot_mock *mock, const cot_tok
     }
     bool good = status == COT_OK;
     if (good) {
-        announce(workers, count, s->server->host);
+        announce(workers, count, s->server->access.host);
         good = run_all(workers, count, s->server->shutdown_ms);
     } else
         cli_complain_of(&error);

@@ -189,13 +189,12 @@ void scripted_open(scripted_server *f, const cot_server_options *options)
     *s = (cot_server){.base = event_base_new(), .stop.fd = -1, .reload.fd = -1, .options = *options};
     assert_non_null(s->base);
     cot_server_options *o = &s->options;
-    o->host = strdup(options->host);
+    o->access = (cot_access_options){0};
     o->served_names = copied(options->served_names ? options->served_names : names);
-    o->api_keys = copied(options->api_keys);
-    o->allowed_hosts = copied(options->allowed_hosts);
-    o->allowed_origins = copied(options->allowed_origins);
-    o->log = hear;
-    o->log_context = f;
+    cot_access_options access = options->access;
+    access.log = hear;
+    access.log_context = f;
+    if (cot_access_open(&s->access, &access, &error) != COT_OK) fail_msg("%s", error.message);
     s->on_rest = event_new(s->base, -1, 0, no_more_to_do, NULL);
     s->on_watch = event_new(s->base, -1, 0, no_more_to_do, NULL);
     f->backend.table = &table;

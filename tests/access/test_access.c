@@ -2,7 +2,7 @@
 #include "harness/cmocka.h"
 
 #include "base/error.h"
-#include "server/access.h"
+#include "access/access.h"
 #include "worker/endpoint.h"
 
 #include <stdio.h>
@@ -43,7 +43,7 @@ const char *__wrap_cot_http_header(const cot_http_exchange *exchange, const char
 }
 
 /* The status that the exchange is refused with; 0: it is let in. */
-static int checked(const cot_server_options *o, const head *h)
+static int checked(const cot_access_options *o, const head *h)
 {
     cot_api_error error = {0};
     const bool good = cot_access_check(o, (const cot_http_exchange *)h, &error);
@@ -84,7 +84,7 @@ static void test_keys(void **state)
                 {"Bearer longer-keylonger-key", false},
                 {"Bearer abc,x", false},
                 {"Bearerabc", false}};
-    const cot_server_options o = {.host = "0.0.0.0", .api_keys = keys};
+    const cot_access_options o = {.host = "0.0.0.0", .api_keys = keys};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         head h = {"GET", "/v1/models", "anything", rows[i].sent, NULL};
         if (checked(&o, &h) != (rows[i].good ? 0 : 401)) fail_msg("'%s'", rows[i].sent);
@@ -104,7 +104,7 @@ static void test_keys(void **state)
                    {"OPTIONS", "/v1/completions", "http://ok", 0}, // a browser asks without the key
                    {"POST", "/v1/completions", "http://ok", 401}};
     static const char *const origins[] = {"http://ok", NULL};
-    const cot_server_options with_origins = {.host = "0.0.0.0", .api_keys = keys, .allowed_origins = origins};
+    const cot_access_options with_origins = {.host = "0.0.0.0", .api_keys = keys, .allowed_origins = origins};
     for (size_t i = 0; i < sizeof without / sizeof *without; i++) {
         const head h = {without[i].method, without[i].path, "anything", NULL, without[i].origin};
         if (checked(&with_origins, &h) != without[i].status) fail_msg("%s %s", h.method, h.path);
@@ -139,13 +139,13 @@ static void test_hosts(void **state)
                 {"bo", false, false}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const head h = {"GET", "/v1/models", rows[i].host, NULL, NULL};
-        cot_server_options o = {.host = "127.0.0.2"};
+        cot_access_options o = {.host = "127.0.0.2"};
         if (checked(&o, &h) != (rows[i].good ? 0 : 403)) fail_msg("'%s'", h.host);
         o.allowed_hosts = names;
         if (checked(&o, &h) != (rows[i].with_names ? 0 : 403)) fail_msg("'%s' with names", h.host);
         o.allowed_hosts = any;
         assert_int_equal(checked(&o, &h), 0);
-        o = (cot_server_options){.host = "0.0.0.0",
+        o = (cot_access_options){.host = "0.0.0.0",
                                  .no_auth = true}; // who is reached by others has no such names
         assert_int_equal(checked(&o, &h), 0);
     }
@@ -170,7 +170,7 @@ static void test_origins(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const head h = {"GET", "/v1/models", "localhost", NULL, rows[i].origin};
         const cot_http_exchange *const exchange = (const cot_http_exchange *)&h;
-        cot_server_options o = {.host = "localhost", .allowed_origins = two};
+        cot_access_options o = {.host = "localhost", .allowed_origins = two};
         const char *const said = cot_access_origin(&o, exchange);
         if ((said == h.origin) != rows[i].good || (said && !rows[i].good)) fail_msg("'%s'", h.origin);
         o.allowed_origins = any;
@@ -180,7 +180,7 @@ static void test_origins(void **state)
     }
     const head none = {"GET", "/", "localhost", NULL, NULL};
     assert_null(
-        cot_access_origin(&(cot_server_options){.allowed_origins = any}, (const cot_http_exchange *)&none));
+        cot_access_origin(&(cot_access_options){.allowed_origins = any}, (const cot_http_exchange *)&none));
 }
 
 /* Who can be reached from other machines has keys, or was told to need none. */
@@ -207,7 +207,7 @@ static void test_options(void **state)
     static const char *const key[] = {"k", NULL}, *const none[] = {NULL}, *const empty[] = {"k", "", NULL};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         cot_error error;
-        cot_server_options o = {.host = rows[i].host};
+        cot_access_options o = {.host = rows[i].host, .max_connections = 1};
         const cot_status open = rows[i].own ? COT_OK : COT_INVALID_ARGUMENT;
         if (cot_endpoint_is_loopback(o.host) != rows[i].own) fail_msg("'%s'", o.host);
         assert_int_equal(cot_access_check_options(&o, &error), open);
@@ -215,7 +215,7 @@ static void test_options(void **state)
         assert_int_equal(cot_access_check_options(&o, &error), open);
         o.no_auth = true;
         assert_int_equal(cot_access_check_options(&o, &error), COT_OK);
-        o = (cot_server_options){.host = rows[i].host, .api_keys = key};
+        o = (cot_access_options){.host = rows[i].host, .api_keys = key, .max_connections = 1};
         assert_int_equal(cot_access_check_options(&o, &error), COT_OK);
         o.api_keys = empty; // whoever sends nothing would have it
         assert_int_equal(cot_access_check_options(&o, &error), COT_INVALID_ARGUMENT);

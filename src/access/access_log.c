@@ -1,4 +1,4 @@
-#include "server/access_log.h"
+#include "access/access_log.h"
 
 #include "base/error.h"
 #include "base/file.h"

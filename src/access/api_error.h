@@ -1,6 +1,6 @@
 /* What a client is told when its request cannot be served: OpenAI's error object and the HTTP status it comes with. */
-#ifndef COT_SERVER_API_ERROR_H
-#define COT_SERVER_API_ERROR_H
+#ifndef COT_ACCESS_API_ERROR_H
+#define COT_ACCESS_API_ERROR_H
 #include "coterie/status.h"
 #include <jansson.h>
 #include <stdbool.h>

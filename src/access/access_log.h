@@ -1,8 +1,9 @@
 /* A line of JSON for each request that was answered, or not. */
-#ifndef COT_SERVER_ACCESS_LOG_H
-#define COT_SERVER_ACCESS_LOG_H
+#ifndef COT_ACCESS_ACCESS_LOG_H
+#define COT_ACCESS_ACCESS_LOG_H
 #include "net/http_server.h"
-#include "coterie/server.h"
+#include "coterie/access.h"
+#include "coterie/status.h"
 
 typedef struct cot_access_log cot_access_log;
 

@@ -1,4 +1,4 @@
-#include "server/api_error.h"
+#include "access/api_error.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Lines of the access log to the last field, which of them are written, and what comes of a file that is renamed or full. */
 #include "harness/scratch.h"
 
-#include "server/access_log.h"
+#include "access/access_log.h"
 
 #include <errno.h>
 #include <jansson.h>

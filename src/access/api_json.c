@@ -1,6 +1,6 @@
-/* A body as JSON: what a server may be sent and must not choke on. */
+#include "access/api_json.h"
+
 #include "base/json_weight.h"
-#include "server/api_request.h"
 
 #include <string.h>
 
