@@ -63,7 +63,8 @@ static void keep(cot_publisher *p, uint64_t number, const void *payload, size_t 
 {
     kept_message *at = &p->kept[number % p->keep];
     at->there = false;
-    if (bytes > at->room || bytes < at->room / 4) { // a large one's room is not kept for small ones
+    if (!at->payload || bytes > at->room ||
+        bytes < at->room / 4) { // a large one's room is not kept for small ones
         free(at->payload);
         at->payload = malloc(bytes ? bytes : 1);
         at->room = at->payload ? bytes : 0;
