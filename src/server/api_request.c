@@ -392,9 +392,9 @@ static bool read_generation(cot_api_request *r, int64_t vocab, cot_api_error *er
     if (!(r->kind == COT_API_CHAT ? read_conversation(r, error) : read_prompts(r, vocab, error)) ||
         !read_continued(r, vocab, error))
         return false;
-    if (r->continued && (r->echo || r->logprobs >= 0))
+    if (r->continued && r->echo)
         return cot_api_fail(error, 400, "invalid_value", "continue_token_ids",
-                            "'continue_token_ids' goes with neither 'echo' nor 'logprobs'");
+                            "'continue_token_ids' does not go with 'echo'");
     return true;
 }
 

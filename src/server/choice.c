@@ -55,6 +55,8 @@ static bool replay(cot_choice *c, const cot_api_request *r, const cot_served_mod
             if (cot_text_stream_push(c->job.text, token, &text, &bytes, &stopped, &reason) != COT_OK)
                 return cot_api_fail_of(error, 400, "continue_token_ids", &reason);
         c->generated++;
+        if (r->logprobs >= 0 && !cot_wire_skip_logprob(&c->logprobs, model, token))
+            return cot_api_fail(error, 503, NULL, NULL, "out of memory");
         if (stopped || ends) end(c, stopped ? COT_FINISH_STOP : COT_FINISH_EOS);
         if (c->is_over && i + 1 < before->count)
             return cot_api_fail(error, 400, "invalid_value", "continue_token_ids",
@@ -162,7 +164,7 @@ bool cot_choice_take(cot_choice *c, const cot_api_request *r, const cot_served_m
     case COT_JOB_TOKEN:
         if (!c->first_ns) {
             c->first_ns = now_ns;
-            cot_wire_end_prompt(&c->logprobs);
+            if (!c->job.request.output_tokens) cot_wire_end_prompt(&c->logprobs);
         }
         c->last_ns = now_ns;
         c->generated++;

@@ -108,6 +108,11 @@ static int64_t offset_of(cot_wire_logprobs *l, const cot_served_model *model, in
     return offset;
 }
 
+bool cot_wire_skip_logprob(cot_wire_logprobs *l, const cot_served_model *model, int32_t token)
+{
+    return l->chat || offset_of(l, model, token) >= 0;
+}
+
 void cot_wire_echo(cot_wire_logprobs *l, const char *text, size_t bytes, const char *given, size_t added)
 {
     l->prompt = given;

@@ -33,6 +33,8 @@ typedef struct cot_wire_logprobs {
 /* Adds a token; the first of a prompt, of which nothing is known, has `known` false. False when memory runs out. */
 bool cot_wire_add_logprob(cot_wire_logprobs *logprobs, const cot_served_model *model,
                           const cot_sampled *sampled, bool known);
+/* A token that was delivered before: what comes behind it knows where in the text it is. False when memory runs out. */
+bool cot_wire_skip_logprob(cot_wire_logprobs *logprobs, const cot_served_model *model, int32_t token);
 /* The prompt is echoed, as `text` [bytes]; `given`, which stays while tokens of it are added: that came as text, and
  * the first `added` tokens are none of it; NULL: it came as ids. */
 void cot_wire_echo(cot_wire_logprobs *logprobs, const char *text, size_t bytes, const char *given,

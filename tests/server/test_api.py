@@ -149,6 +149,21 @@ class Answers(Shared):
         events = self.server.events("/v1/completions", body | {"continue_token_ids": [whole["token_ids"]]})
         self.assertEqual((len(events), events[0]["choices"][0]["finish_reason"]), (2, "length"))
 
+    def test_continued_with_logprobs(self):
+        """Chances, and where in the text tokens begin, go on as they would have."""
+        for chat in (False, True):
+            body = {"max_tokens": 12, "ignore_eos": True, "return_token_ids": True, "temperature": 0}
+            body |= {"messages": [{"role": "user", "content": PROMPTS[0]}], "logprobs": True, "top_logprobs": 2} if chat else {"prompt": PROMPTS[1], "logprobs": 2}
+            path = "/v1/chat/completions" if chat else "/v1/completions"
+            whole = self.server.post(path, body)[1]["choices"][0]
+            for cut in (1, 5, 11):
+                status, answer = self.server.post(path, body | {"continue_token_ids": [whole["token_ids"][:cut]]})
+                self.assertEqual(status, 200, answer)
+                rest = answer["choices"][0]
+                self.assertEqual(rest["token_ids"], whole["token_ids"][cut:])
+                for name, values in rest["logprobs"].items():
+                    self.assertEqual(values, whole["logprobs"][name][cut:], (name, cut))
+
     # ---- chances ----
 
     def test_logprobs(self):

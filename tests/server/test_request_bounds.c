@@ -202,8 +202,7 @@ static void test_lists(void **state)
     assert_parses(COT_API_COMPLETION, COMPLETION_OF("\"n\":2,\"continue_token_ids\":[[1],[2],[3]]"),
                   "continue_token_ids");
     assert_parses(COT_API_COMPLETION, COMPLETION_OF("\"continue_token_ids\":[1,2]"), NULL);
-    assert_parses(COT_API_COMPLETION, COMPLETION_OF("\"continue_token_ids\":[1],\"logprobs\":0"),
-                  "continue_token_ids");
+    assert_parses(COT_API_COMPLETION, COMPLETION_OF("\"continue_token_ids\":[1],\"logprobs\":0"), NULL);
     assert_parses(COT_API_COMPLETION, COMPLETION_OF("\"continue_token_ids\":[1],\"echo\":true"),
                   "continue_token_ids");
 }
