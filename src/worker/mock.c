@@ -40,7 +40,9 @@ static void end_step(cot_mock_worker *b)
     cot_backend_report *s = &b->step;
     if (!s->sequences) return;
     const bool prefill = s->prompt_tokens;
-    const int64_t ns = cot_mock_ns(prefill ? b->mock->ttft_ms : b->mock->tpot_ms);
+    const int64_t ns =
+        cot_mock_ns(prefill ? b->mock->ttft_ms + b->mock->ttft_ms_per_token * (double)s->prompt_tokens
+                            : b->mock->tpot_ms);
     *(prefill ? &b->metrics.prefill_tokens : &b->metrics.decode_tokens) += s->tokens;
     *(prefill ? &b->metrics.prefill_ns : &b->metrics.decode_ns) += ns;
     s->step = b->state.load.steps = ++b->metrics.steps;

@@ -123,6 +123,14 @@ class Answers(unittest.TestCase):
             _, chat = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3})
             self.assertEqual(chat["usage"]["completion_tokens"], 3)
 
+    def test_steps(self):
+        """Steps are said to take what they do: a prompt what its tokens take that were not cached."""
+        with mock({"ttft_ms": 2, "ttft_ms_per_token": 0.5, "tpot_ms": 4, "block_size": 16}) as server:
+            for seconds in (0.052, 0.052 + 0.004):  # of the second time 96 tokens are cached
+                server.complete("x" * 100, max_tokens=3)
+                self.assertAlmostEqual(server.metric("coterie:step_seconds_total", kind="prefill"), seconds, places=5)
+            self.assertAlmostEqual(server.metric("coterie:step_seconds_total", kind="decode"), 0.016, places=5)
+
     def test_continued_elsewhere(self):
         """What a router does when a worker is lost: another goes on with the ids that came."""
         with mock({"workers": 2} | QUICK) as server:
