@@ -12,6 +12,7 @@
 #include "coterie/engine_options.h"
 #include "coterie/eval.h"
 #include "coterie/file.h"
+#include "coterie/gateway.h"
 #include "coterie/group.h"
 #include "coterie/group_layers.h"
 #include "coterie/group_nodes.h"

@@ -8,6 +8,7 @@
     X(run) \
     X(chat) \
     X(serve) \
+    X(router) \
     X(eval) \
     X(tokenize) \
     X(convert) \

@@ -22,10 +22,9 @@ static size_t size_bytes(uint8_t type, bool *is_long)
     return behind[place];
 }
 
-/* Whether the bytes are one object whose lists and maps have all that they say, not too deep: a few bytes may ask a reader for
- * gigabytes. */
-static bool is_whole(const uint8_t *at, size_t bytes)
+bool cot_route_is_whole(const void *object, size_t bytes)
 {
+    const uint8_t *at = object;
     uint64_t open[MOST_DEPTH + 1] = {1};
     int depth = 0;
     while (depth >= 0) {
@@ -268,7 +267,7 @@ cot_status cot_route_batch_read(cot_route_batch *batch, const void *bytes, size_
     if (count > COT_ROUTE_MOST_BATCH_BYTES)
         return cot_fail(error, COT_MALFORMED, "a batch of KV events of %zu bytes: at most %d are taken",
                         count, COT_ROUTE_MOST_BATCH_BYTES);
-    if (!is_whole(bytes, count))
+    if (!cot_route_is_whole(bytes, count))
         return cot_fail(error, COT_MALFORMED, "a batch of KV events is no whole msgpack object");
     *batch = (cot_route_batch){0};
     msgpack_unpacked_init(&batch->memory);

@@ -43,4 +43,8 @@ typedef struct cot_route_batch {
 cot_status cot_route_batch_read(cot_route_batch *batch, const void *bytes, size_t count, cot_error *error);
 void cot_route_batch_free(cot_route_batch *batch);
 
+/* Whether the bytes are one object of msgpack whose lists and maps have all that they say, not too deep: a few bytes may ask a
+ * reader for gigabytes. */
+bool cot_route_is_whole(const void *object, size_t bytes);
+
 #endif

@@ -1,0 +1,171 @@
+/* Inside the gateway: what its parts share, on the loop's thread.
+ *
+ *     routes.c   which path does what
+ *     relay.c    one request: ids, target, the worker's answer, and whoever goes on when that one dies
+ *     prompt.c   ids of a request's prompt
+ *     worker.c   a worker: health, what it says of itself, whether it gets requests
+ *     follow.c   what a worker publishes: events of its KV cache, reports of its steps
+ *     fleet.c    the list of workers */
+#ifndef COT_GATEWAY_STATE_H
+#define COT_GATEWAY_STATE_H
+#include "access/access.h"
+#include "coterie/gateway.h"
+#include "gateway/ask.h"
+#include "gateway/fleet.h"
+#include "net/http_server.h"
+#include "net/prometheus.h"
+#include "net/subscriber.h"
+#include "net/wake.h"
+#include "route/feed.h"
+
+#include <jansson.h>
+
+struct event;
+struct event_base;
+typedef struct cot_gateway_worker cot_gateway_worker;
+typedef struct cot_relay cot_relay;
+
+/* Targets; and behind them places of the book that get no requests, by which costs are learnt, one for all workers of a fingerprint.
+ * One that has little to do is seen to take a whole step for a request, a busy one far less: each by itself, they could not be told from
+ * a slow and a fast one. */
+enum {
+    COT_GATEWAY_TARGETS = 1024,
+    COT_GATEWAY_LEARNERS = 32,
+    COT_GATEWAY_PLACES = COT_GATEWAY_TARGETS + COT_GATEWAY_LEARNERS
+};
+
+typedef enum cot_gateway_state {
+    COT_GATEWAY_NEW,       // has not said yet what it is
+    COT_GATEWAY_UP,        // gets requests, unless it is drained
+    COT_GATEWAY_SUSPENDED, // did not answer for a while, or broke a connection
+    COT_GATEWAY_FORGOTTEN, // did not answer for long: what it holds is forgotten
+    COT_GATEWAY_REFUSED,   // serves another model, or in other blocks
+    COT_GATEWAY_STATES
+} cot_gateway_state;
+extern const char *const cot_gateway_state_names[COT_GATEWAY_STATES];
+
+/* A target: a worker, or a home rank in it. */
+typedef struct cot_gateway_target {
+    cot_gateway_worker *worker;
+    int rank;
+    cot_route_feed *feed;
+    cot_subscriber *events; // NULL: it tells of nothing
+    uint64_t asked_from;    // of a replay
+    int64_t asked_ns;       // INT64_MIN: none was asked for
+    int64_t turned_ns;      // when a prompt there last had its first token
+    uint64_t running;       // requests
+} cot_gateway_target;
+
+struct cot_gateway_worker {
+    cot_gateway *gateway;
+    cot_gateway_worker *next;
+    cot_fleet_entry entry;
+    char *authorization;  // NULL: none
+    bool of_file, listed; // from the file; still there (one that is not goes when its requests are over)
+    bool drains;
+    cot_gateway_state state;
+    char why[256];                   // it is refused
+    cot_http_client *http, *probing; // requests; /health and what it says of itself
+    cot_ask health, description, snapshot;
+    int64_t heard_ns;     // it answered /health
+    int64_t described_ns; // INT64_MIN: it is to be asked
+    bool again;           // it may hold less than before: a snapshot is wanted
+    /* What it says. */
+    char *document; // NULL: nothing yet
+    bool is_coterie, has_snapshot;
+    char *model, *fingerprint; // NULL: not said
+    size_t block_tokens;       // 0: it has no prefix cache, or does not say
+    size_t first_target, targets, learner;
+    cot_subscriber *reports; // NULL: none
+    int64_t settles_ns;      // when what it holds is asked for once more; INT64_MAX: it was
+    int64_t reported_ns;     // of the last report of a step; INT64_MIN: none
+    size_t relays;           // that it answers
+    /* Since the start. */
+    uint64_t requests, refusals, failures, resumed_from, resumed_to, prompt_tokens, cached_tokens;
+};
+
+typedef enum cot_gateway_stage { COT_STAGE_TOKENISE, COT_STAGE_DECIDE, COT_STAGES } cot_gateway_stage;
+
+typedef struct cot_gateway_figures {
+    uint64_t requests, refused, resumptions, broken_streams, gaps, untokenised;
+    cot_prometheus_histogram stage[COT_STAGES];
+} cot_gateway_figures;
+
+struct cot_gateway {
+    cot_gateway_options options; // its texts are owned copies; what `access` has is not here
+    cot_access access;
+    struct event_base *base;
+    cot_http_server *http;
+    cot_wake stop, reload;
+    int stops_heard; // 1: it drains; 2: it aborts
+    bool is_drained;
+    int last_checks;
+    struct event *on_second, *on_watch, *on_deadline, *on_drained;
+    void *zmq;
+    cot_gateway_worker *workers; // in the order that they were listed
+    char file_stamp[96];         // of the file as it was last read
+    cot_route_index *index;
+    cot_route_book *book;
+    size_t block_tokens; // 0: no worker has said yet: index and book are not there
+    cot_gateway_target target[COT_GATEWAY_TARGETS];
+    size_t learners;   // that were given away
+    cot_relay *relays; // under way
+    uint64_t drawn;    // seeds
+    cot_gateway_figures figures;
+};
+
+/* ---- worker.c ---- */
+
+/* Takes the entry over. Errors: those of cot_http_client_open. */
+cot_status cot_gateway_add_worker(cot_gateway *g, cot_fleet_entry *entry, bool of_file, cot_error *error);
+/* It gets no more requests, and goes when it has answered those that it has. */
+void cot_gateway_remove_worker(cot_gateway_worker *w);
+void cot_gateway_free_workers(cot_gateway *g);
+/* One that is listed; NULL: there is none. */
+cot_gateway_worker *cot_gateway_find_worker(const cot_gateway *g, const char *name);
+/* Each second: asks for health, and draws conclusions. */
+void cot_gateway_tick_workers(cot_gateway *g, int64_t now_ns);
+/* A connection to it broke. */
+void cot_gateway_worker_failed(cot_gateway_worker *w, int64_t now_ns);
+/* Lets its targets be chosen, or not, as it stands. */
+void cot_gateway_set_usable(const cot_gateway_worker *w);
+void cot_gateway_drain_worker(cot_gateway_worker *w, bool drains);
+json_t *cot_gateway_worker_json(const cot_gateway_worker *w);
+
+/* ---- follow.c ---- */
+
+/* Follows what the worker's targets publish. `document`: what it says of itself; NULL: nothing. */
+void cot_gateway_follow(cot_gateway_worker *w, const json_t *document);
+void cot_gateway_unfollow(cot_gateway_worker *w);
+/* The worker may have begun anew: what it holds is asked for. */
+void cot_gateway_refollow(cot_gateway_worker *w);
+/* Several times a second: all have the costs that were learnt of workers like them. */
+void cot_gateway_share_costs(cot_gateway *g);
+/* Each second: asks for what is missing. */
+void cot_gateway_tick_follow(cot_gateway_worker *w, int64_t now_ns);
+
+/* ---- relay.c ---- */
+
+/* Takes an exchange over. */
+void cot_relay_start(cot_gateway *g, cot_http_exchange *exchange);
+void cot_relay_gone(cot_relay *relay); // the client has left
+/* Several times a second: looks for streams that stall. */
+void cot_relay_watch(cot_gateway *g, int64_t now_ns);
+/* What the worker computes goes on elsewhere, or ends. */
+void cot_relay_leave_worker(cot_gateway_worker *w);
+void cot_relay_abort_all(cot_gateway *g);
+
+/* ---- gateway.c ---- */
+
+void cot_gateway_check_rest(cot_gateway *g);
+/* Makes index and book; false when memory runs out. */
+bool cot_gateway_begin(cot_gateway *g, size_t block_tokens);
+void cot_gateway_refuse(cot_gateway *g, cot_http_exchange *exchange, const cot_api_error *error);
+void cot_gateway_reply_json(cot_gateway *g, cot_http_exchange *exchange, int status, json_t *json);
+/* ---- figures.c ---- */
+void cot_gateway_write_figures(cot_gateway *g, cot_prometheus *out);
+
+/* ---- routes.c ---- */
+extern const cot_http_handler cot_gateway_routes;
+
+#endif

@@ -1,0 +1,147 @@
+"""Workers that are killed, stopped, or whose engine fails, in the midst of streams: clients see the streams of an undisturbed run.
+
+COT_KILLS: how many are killed (default 4)."""
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+import unittest
+
+from routing import QUICK, Router, Server, contents, kill, mock, mocks, serves, stream
+
+KILLS = int(os.environ.get("COT_KILLS", "4"))
+GREEDY, SEEDED = {"temperature": 0}, {"temperature": 0.9, "seed": 11}
+
+
+def shape(events):
+    """What is the same of two streams: all but ids, times, and usage of the cache."""
+    kept = []
+    for event in events:
+        if event == "[DONE]":
+            kept.append(event)
+            continue
+        event = json.loads(event)
+        del event["id"], event["created"]
+        if event.get("usage"):
+            del event["usage"]["prompt_tokens_details"]
+        kept.append(event)
+    return kept
+
+
+class Kills(unittest.TestCase):
+    def undisturbed(self, plain, events):
+        """Events are those of the stream that nobody disturbed."""
+        self.assertEqual(contents(events), contents(plain))
+        heads = {(e["id"], e["created"]) for e in map(json.loads, events[:-1])}
+        self.assertEqual((len(heads), events[-1]), (1, "[DONE]"))
+        # choices take turns; each one's events are as they were
+        def order(event):
+            return 2 if event == "[DONE]" else -1 if not event["choices"] else event["choices"][0]["index"]
+        self.assertEqual(sorted(shape(events), key=order), sorted(shape(plain), key=order))
+
+    def broken(self, router, servers, path, body, after, number=signal.SIGKILL):
+        """The stream, with its first worker killed behind so many events."""
+        killed = []
+
+        def on_event(headers, count):
+            if count == after:
+                killed.append(serves(servers, headers["X-Worker"]))
+                kill(killed[0], number)
+
+        events = stream(router, path, body, on_event)[1]
+        self.assertEqual(len(killed), 1)
+        return killed[0], events
+
+    def test_mock(self):
+        draw = random.Random(KILLS)
+        chat = {"messages": [{"role": "user", "content": "count"}], "max_tokens": 30, "stream_options": {"include_usage": True}}
+        text = {"prompt": "once upon a time", "max_tokens": 30, "stream_options": {"include_usage": True}}
+        left = KILLS
+        while left:
+            with mocks(3) as servers, Router(servers) as router:
+                for _ in range(2):
+                    path, body = ("/v1/chat/completions", chat) if left % 2 else ("/v1/completions", text)
+                    body = body | draw.choice([GREEDY, SEEDED]) | {"n": draw.choice([1, 4])} | draw.choice([{}, {"return_token_ids": True}])
+                    plain = stream(router, path, body)[1]
+                    dead, events = self.broken(router, servers, path, body, draw.randint(1, 25))
+                    self.undisturbed(plain, events)
+                    servers.remove(dead)
+                    left -= 1
+                    if not left:
+                        break
+                self.assertGreaterEqual(router.figure("coterie:router_resumptions_total"), 1)
+
+    def test_engine(self):
+        """Three engines: greedy and seeded, with chances, and what nobody gave a seed to."""
+        with Server("--ranks", 2) as a, Server("--ranks", 2) as b, Server("--ranks", 2) as c:
+            servers = [a, b, c]
+            with Router(servers) as router:
+                for path, body in (
+                    ("/v1/completions", {"prompt": "Once upon a time", "n": 2, "logprobs": 2} | SEEDED),
+                    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "What is 2 + 3?"}], "logprobs": True} | GREEDY),
+                ):
+                    body |= {"model": "tiny", "max_tokens": 60, "ignore_eos": True, "return_token_ids": True}
+                    plain = stream(router, path, body)[1]
+                    dead, events = self.broken(router, servers, path, body, 12)
+                    self.undisturbed(plain, events)
+                    servers.remove(dead)
+                self.assertEqual(router.figure("coterie:router_broken_streams_total"), 0)
+
+    def test_stall(self):
+        """A worker that is stopped is left for another."""
+        body = {"prompt": "once upon a time", "max_tokens": 40} | GREEDY
+        with mocks(2) as servers, Router(servers, "--stall-timeout", 1) as router:
+            plain = stream(router, "/v1/completions", body)[1]
+            stopped, events = self.broken(router, servers, "/v1/completions", body, 9, signal.SIGSTOP)
+            try:
+                self.undisturbed(plain, events)
+            finally:
+                kill(stopped, signal.SIGCONT)
+            router.wait(lambda workers: all(w["state"] == "up" for w in workers))
+
+    def test_engine_fails(self):
+        """A worker that tells its stream that its engine has failed is left, too."""
+        body = {"prompt": "once upon a time", "max_tokens": 40} | GREEDY
+        with mock(QUICK | {"workers": 2, "faults": [{"fault": "fail", "worker": 1, "after_tokens": 20}]}) as good:
+            with Router([good, good.worker(1)], "--policy", "round-robin") as router:
+                plain = stream(router, "/v1/completions", body)[1]
+                for _ in range(2):  # one of them begins at the one that fails
+                    self.undisturbed(plain, stream(router, "/v1/completions", body)[1])
+                self.assertEqual(router.figure("coterie:router_resumptions_total"), 1)
+
+    def test_whole_answers(self):
+        """An answer that is no stream is asked for anew."""
+        body = {"prompt": "once upon a time", "max_tokens": 60} | SEEDED
+        slow = {"ttft_ms": 1, "tpot_ms": 20}
+        with mocks(2, slow) as servers, Router(servers) as router:
+            plain = router.complete(**body)["choices"]
+            before = sum(w["requests"] for w in router.workers())
+
+            def victim():
+                workers = router.wait(lambda workers: any(w["running"] for w in workers))
+                kill(serves(servers, next(w["name"] for w in workers if w["running"])))
+
+            thread = threading.Thread(target=victim)
+            thread.start()
+            answer = router.complete(**body)["choices"]
+            thread.join()
+            self.assertEqual(answer, plain)
+            self.assertEqual(sum(w["requests"] for w in router.workers()), before + 2)
+
+    def test_nobody_left(self):
+        """A stream that nobody can go on with ends in an error."""
+        with mocks(1) as servers, Router(servers, "--stall-timeout", 0.5) as router:
+            body = {"prompt": "once upon a time", "max_tokens": 40} | GREEDY
+            begin = time.monotonic()
+            _, events = self.broken(router, servers, "/v1/completions", body, 9)
+            self.assertEqual(json.loads(events[-1])["error"]["code"], "worker_failed")
+            self.assertGreater(time.monotonic() - begin, 0.4)
+            self.assertEqual(router.get("/health")[0], 503)
+            self.assertEqual(router.post("/v1/completions", body)[0], 503)
+
+
+if __name__ == "__main__":
+    unittest.main()

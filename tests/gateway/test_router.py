@@ -1,0 +1,340 @@
+"""The router as clients and workers see it: what is passed on and what is not, where requests go, and the list of workers."""
+
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+from routing import PROGRAM, QUICK, SECONDS, Engine, MODEL, Router, Server, contents, free_ports, mock, mocks, stream, url
+
+GREEDY = {"temperature": 0}
+PREFILL = {"ttft_ms": 1, "ttft_ms_per_token": 0.1, "tpot_ms": 2}  # what is cached is worth its time
+LONG = "the quick brown fox jumps over the lazy dog and goes home " * 4
+
+
+def run(*arguments):
+    return subprocess.run([PROGRAM, "router", *map(str, arguments)], capture_output=True, text=True, timeout=SECONDS)
+
+
+def reply(body, status=200, kind="application/json", **fields):
+    """An engine's answer."""
+
+    def answer(handler):
+        handler.send_response(status)
+        handler.send_header("Content-Type", kind)
+        for name, value in fields.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return answer
+
+
+class Passing(unittest.TestCase):
+    def test_as_it_came(self):
+        """Answers through the router are those of the worker itself."""
+        with mocks(1) as (worker,), Router([worker]) as router:
+            for path, body in (
+                ("/v1/completions", {"prompt": "x", "max_tokens": 4, "unknown_field": {"a": [1]}} | GREEDY),
+                ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4} | GREEDY),
+                ("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 4, "n": 2, "logprobs": 1} | GREEDY),
+                ("/tokenize", {"prompt": "abc"}),
+                ("/v1/completions", {"prompt": "x", "max_tokens": -4}),
+                ("/v1/completions", {"prompt": ["x", "y"], "max_tokens": 2, "seed": 4}),
+                ("/v1/completions", {}),
+                ("/v1/nothing", {}),
+            ):
+                direct, routed = worker.post(path, body), router.post(path, body)
+                for answer in (direct[1], routed[1]):
+                    for varies in ("id", "created", "usage"):
+                        answer.pop(varies, None)
+                self.assertEqual(routed, direct, body)
+            self.assertEqual(router.get("/v1/models"), worker.get("/v1/models"))
+            self.assertEqual(router.get("/v1/models/mock?x=%20y"), worker.get("/v1/models/mock"))
+            status, headers, _ = router.send("HEAD", "/version")
+            self.assertEqual(status, 200)
+            status, headers, body = router.send("POST", "/v1/completions", b"{")
+            self.assertEqual((status, json.loads(body)["error"]["code"]), (400, "invalid_json"))
+            status, headers, _ = router.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1}, {"X-Request-Id": "mine"})
+            self.assertEqual((headers["X-Request-Id"], headers["X-Worker"]), ("mine", f"127.0.0.1:{worker.port}"))
+
+    def test_streams(self):
+        """Events have ids where the client asked for them alone; an engine's own go byte for byte."""
+        with mocks(1) as (worker,), Router([worker]) as router:
+            body = {"prompt": "x", "max_tokens": 6, "stream_options": {"include_usage": True}} | GREEDY
+            plain, hidden, shown = stream(worker, "/v1/completions", body)[1], stream(router, "/v1/completions", body)[1], stream(router, "/v1/completions", body | {"return_token_ids": True})[1]
+            self.assertFalse(any("token_ids" in event for event in hidden))
+            self.assertEqual(contents(hidden), contents(plain))
+            self.assertEqual(contents(shown)[0]["ids"], [ord(c) for c in contents(plain)[0]["text"]])
+            for event in zip(plain[:-1], hidden[:-1]):  # written alike
+                self.assertEqual(*(list(json.loads(e)) for e in event))
+        sent = b': hello\r\n\r\nevent: x\ndata: {"a": 1.50,  "b":2}\n\ndata: [DONE]\n\n'
+        with Engine(reply(sent, kind="text/event-stream")) as engine, Router([url(engine)]) as router:
+            status, headers, body = router.send("POST", "/v1/completions", {"prompt": "x", "stream": True})
+            self.assertEqual((status, body), (200, sent))
+
+    def test_what_is_not_passed_on(self):
+        """Keys, ranks and continuations of clients; a worker's own key goes to it alone."""
+        with tempfile.TemporaryDirectory() as folder, Engine(reply(b'{"choices": []}')) as engine:
+            keys, worker_key = pathlib.Path(folder) / "keys", pathlib.Path(folder) / "worker"
+            keys.write_text("client-key\n")
+            worker_key.write_text("worker-key\n")
+            router = Router([url(engine)], "--api-key-file", keys, "--worker-key-file", worker_key)
+            router.key = {"Authorization": "Bearer client-key"}
+            with router:
+                text = b'{"prompt": "x",  "z": 1.50, "continue_token_ids": [[1]], "a":"\\u00e9"}'
+                self.assertEqual(router.send("POST", "/v1/completions", text)[0], 401)
+                given = {"X-data-parallel-rank": "3", "Cookie": "c", "X-Request-Id": "r", "Content-Type": "application/json"}
+                status, _, body = router.send("POST", "/v1/completions", text, router.key | given)
+                self.assertEqual((status, body), (200, b'{"choices": []}'))
+                self.assertEqual(engine.bodies, [b'{"prompt": "x",  "z": 1.50, "a":"\\u00e9"}'])
+                head = engine.heads[0]
+                self.assertEqual((head["Authorization"], head["X-data-parallel-rank"], head["Cookie"], head["X-Request-Id"]), ("Bearer worker-key", None, None, "r"))
+        with mocks(1) as (worker,), Router([worker]) as router:
+            body = {"prompt": "x", "max_tokens": 5} | GREEDY
+            whole = worker.complete(**body)["choices"]
+            self.assertEqual(router.complete(**body, continue_token_ids=[[65, 66]])["choices"], whole)
+            escaped = json.dumps(body)[:-1] + ', "\\u0063ontinue_token_ids": [[65]]}'
+            self.assertEqual(json.loads(router.send("POST", "/v1/completions", escaped.encode())[2])["choices"], whole)
+
+    def test_other_engine_breaks(self):
+        """A stream that another engine leaves ends in an error, never in a repetition; half an event is not shown."""
+
+        def breaks(handler):
+            handler.send_response(200)
+            handler.send_header("Content-Type", "text/event-stream")
+            handler.send_header("Content-Length", "1000")
+            handler.end_headers()
+            handler.wfile.write(b'data: {"choices": [{"index": 0, "text": "a"}]}\n\ndata: {"cho')
+
+        with Engine(breaks) as engine, Engine(breaks) as other, Router([url(engine), url(other)]) as router:
+            _, events = stream(router, "/v1/completions", {"prompt": "x"})
+            self.assertEqual(len(events), 2)
+            self.assertEqual(json.loads(events[1])["error"]["code"], "worker_failed")
+            self.assertEqual(len(engine.bodies) + len(other.bodies), 1)
+
+    def test_leaving(self):
+        """Who leaves ends what is computed for him."""
+        with mocks(1, {"ttft_ms": 1, "tpot_ms": 50}) as (worker,), Router([worker]) as router:
+            with contextlib.closing(router.connect()) as connection:
+                connection.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 1000, "stream": True}), {"Content-Type": "application/json"})
+                connection.getresponse().readline()
+                router.wait(lambda workers: workers[0]["running"] == 1)
+            router.wait(lambda workers: workers[0]["running"] == 0)
+            end = time.monotonic() + SECONDS
+            while worker.metric("vllm:num_requests_running"):
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.05)
+
+    def test_no_pages(self):
+        """Pages of the web reach neither workers nor the list of them."""
+        with mocks(1) as (worker,), Router([worker]) as router:
+            self.assertEqual(router.send("POST", "/v1/completions", b"{}", {"Content-Type": "text/plain"})[0], 415)
+            self.assertEqual(router.get("/v1/models", Host="evil.example")[0], 403)
+            self.assertEqual(router.send("POST", "/workers", b"{}", {"Content-Type": "text/plain"})[0], 415)
+
+
+class Choosing(unittest.TestCase):
+    def test_where_it_is_cached(self):
+        """A prompt goes where it was computed, others elsewhere; a router that begins anew knows from snapshots."""
+        with mocks(3, PREFILL) as servers:
+            with Router(servers) as router:
+                def ask(prompt, **more):
+                    status, headers, body = router.send("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 2} | more)
+                    self.assertEqual(status, 200, body)
+                    return headers["X-Worker"], json.loads(body)["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+                homes = {}
+                for i in range(6):
+                    homes[i], cached = ask(f"{i} {LONG}")
+                    self.assertEqual(cached, 0)
+                    time.sleep(0.1)  # each is over
+                self.assertEqual(len(set(homes.values())), 3)
+                for i in (3, 1, 5, 0, 2, 4):
+                    worker, cached = ask(f"{i} {LONG} and more")
+                    self.assertEqual(worker, homes[i])
+                    self.assertGreater(cached, 200)
+                salted = [ask(f"0 {LONG}", cache_salt="s") for _ in range(2)]
+                self.assertEqual([bool(cached) for _, cached in salted], [False, True])
+                self.assertEqual(salted[0][0], salted[1][0])
+                self.assertGreater(router.figure("coterie:router_index_blocks"), 6 * 14)
+            with Router(servers) as router:
+                end = time.monotonic() + SECONDS
+                while router.figure("coterie:router_index_blocks") < 6 * 14:
+                    self.assertLess(time.monotonic(), end)
+                    time.sleep(0.05)
+                for i in range(6):
+                    self.assertEqual(ask(f"{i} {LONG}")[0], homes[i])
+
+    def test_ranks(self):
+        """A target is a rank: what it has is asked for there."""
+        with mocks(1, PREFILL | {"ranks": 4}) as (worker,), Router([worker]) as router:
+            body = {"max_tokens": 1}
+            for i in range(8):
+                router.complete(f"{i} {LONG}", **body)
+                time.sleep(0.05)
+            for i in range(8):
+                answer = router.complete(f"{i} {LONG}", **body)
+                self.assertGreater(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 200)
+            (shown,) = router.workers()
+            self.assertEqual([t["rank"] for t in shown["targets"]], [0, 1, 2, 3])
+            self.assertEqual(json.loads(worker.get("/mock")[1])["requests"], 16)
+
+    def test_tokenizer_here(self):
+        """With --model workers are not asked for ids, and find the same blocks."""
+        with Server("--kv-events-config", json.dumps({"enable_kv_cache_events": True, "endpoint": f"tcp://127.0.0.1:{free_ports(1)}"})) as worker:
+            with Router([worker], "--model", MODEL) as router:
+                for body in ({"prompt": LONG}, {"messages": [{"role": "user", "content": LONG}]}):
+                    path = "/v1/completions" if "prompt" in body else "/v1/chat/completions"
+                    for _ in range(2):
+                        status, answer = router.post(path, body | {"model": "tiny", "max_tokens": 1})
+                        self.assertEqual(status, 200, answer)
+                    (shown,) = router.workers()
+                    expected = router.figure("coterie:router_worker_cached_tokens_total")
+                    self.assertEqual(expected, answer["usage"]["prompt_tokens_details"]["cached_tokens"] + getattr(self, "before", 0))
+                    self.before = expected
+                self.assertGreater(expected, 0)
+                self.assertEqual(router.figure("coterie:router_untokenised_total"), 0)
+
+    def test_policies(self):
+        with mocks(3) as servers:
+            for policy in ("round-robin", "random", "least", "dynamo", "kv"):
+                with self.subTest(policy=policy), Router(servers, "--policy", policy) as router:
+                    seen = [router.send("POST", "/v1/completions", {"prompt": f"{i}", "max_tokens": 1})[1]["X-Worker"] for i in range(12)]
+                    self.assertGreater(len(set(seen)), 1)
+                    if policy == "round-robin":
+                        self.assertEqual(sorted(seen.count(w) for w in set(seen)), [4, 4, 4])
+
+    def test_refusals(self):
+        """A worker that refuses is passed over; where all do, the client hears when to come again."""
+        refuses = {"faults": [{"fault": "refuse"}]}
+        with mocks(1, QUICK | refuses) as (busy,), mocks(1) as (free_one,), Router([busy, free_one], "--policy", "round-robin") as router:
+            for _ in range(6):
+                self.assertEqual(router.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})[0], 200)
+        with mock(QUICK | refuses | {"workers": 4}) as first:
+            with Router([first.worker(i) for i in range(4)]) as router:
+                status, headers, body = router.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
+                self.assertEqual((status, headers["Retry-After"], json.loads(body)["error"]["code"]), (429, "1", "overloaded"))
+                self.assertEqual(sum(w["refusals"] for w in router.workers()), 3)  # the best, and the two next
+        with Engine(reply(b"", 429, Retry_After="7")) as a, Engine(reply(b"", 429, Retry_After="4")) as b, Router([url(a), url(b)]) as router:
+            status, headers, _ = router.send("POST", "/v1/completions", {"prompt": "x"})
+            self.assertEqual((status, headers["Retry-After"]), (429, "4"))
+
+
+class Lists(unittest.TestCase):
+    def test_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "workers.json"
+            path.write_text('[{"url": "http://127.0.0.1:1", "wight": 1}]')
+            cases = {
+                (): (2, "--workers is missing"),
+                ("--workers", folder + "/none.json"): (1, "none.json"),
+                ("--workers", path): (1, "worker 0: there is no 'wight'"),
+                ("--workers", "https://127.0.0.1:1"): (1, "without TLS"),
+                ("--workers", "http://127.0.0.1:1", "-w", "http://127.0.0.1:1/v1"): (2, "'127.0.0.1:1' is given twice"),
+                ("--workers", "http://127.0.0.1:99999"): (2, "the port is not in 1..65535"),
+                ("--workers", "http://127.0.0.1:1", "--policy", "best"): (2, "--policy"),
+                ("--workers", "http://127.0.0.1:1", "--host", "0.0.0.0"): (2, "--no-auth"),
+                ("--workers", path, "-w", path): (1, "names two files"),
+                ("--workers", "http://127.0.0.1:1", "--model", folder): (1, folder),
+            }
+            for arguments, (status, says) in cases.items():
+                with self.subTest(arguments=arguments):
+                    done = run("--port", 0, *arguments)
+                    self.assertEqual((done.returncode, done.stdout), (status, ""), done.stderr)
+                    self.assertIn(says, done.stderr)
+                    self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+
+    def test_file(self):
+        """The file is read again when it changes; a bad one leaves things as they were, and that is said."""
+        with tempfile.TemporaryDirectory() as folder, mocks(3) as (a, b, c):
+            path = pathlib.Path(folder) / "workers.json"
+
+            def write(*workers):
+                path.with_suffix(".new").write_text(json.dumps(workers))
+                os.replace(path.with_suffix(".new"), path)
+
+            def names(*wanted):
+                router.wait(lambda workers: {w["name"] for w in workers if w["state"] == "up"} == set(wanted) == {w["name"] for w in workers})
+
+            write({"url": url(a), "name": "a"})
+            with Router([str(path)]) as router:
+                names("a")
+                write({"url": url(a), "name": "a"}, {"url": url(b), "name": "b"})
+                names("a", "b")
+                write({"url": url(a), "name": "a"}, {"url": url(b), "nam": "b"})
+                end = time.monotonic() + SECONDS
+                while not any("workers stay as they were" in line and "'nam'" in line for line in router.log):
+                    self.assertLess(time.monotonic(), end)
+                    time.sleep(0.05)
+                names("a", "b")
+                write({"url": url(b), "name": "b"}, {"url": url(c), "name": "c"})
+                names("b", "c")
+                write({"url": url(a), "name": "b"})  # another one of that name
+                names("b")
+                self.assertEqual(router.workers()[0]["url"], url(a))
+
+    def test_changes(self):
+        """Workers are drained and added by requests."""
+        with mocks(2) as (a, b), Router([a]) as router:
+            name = f"127.0.0.1:{b.port}"
+            self.assertEqual(router.post("/workers", {"url": url(b)})[0], 200)
+            router.wait(lambda workers: [w["state"] for w in workers] == ["up", "up"])
+            self.assertEqual(router.post("/workers", {"url": url(b)})[0], 409)
+            self.assertEqual(router.post("/workers", {"url": "x"})[0], 400)
+            self.assertEqual(router.post("/workers", {"url": url(b), "name": "x", "key_file": "/etc/hostname"})[0], 400)
+            self.assertEqual(router.send("POST", f"/workers/{name}/drain", b"")[0], 200)
+            seen = {router.send("POST", "/v1/completions", {"prompt": f"{i}", "max_tokens": 1})[1]["X-Worker"] for i in range(6)}
+            self.assertEqual(seen, {f"127.0.0.1:{a.port}"})
+            self.assertEqual(router.send("POST", f"/workers/{name}/undrain", b"")[0], 200)
+            seen = {router.send("POST", "/v1/completions", {"prompt": f"{i} {LONG}", "max_tokens": 1})[1]["X-Worker"] for i in range(6)}
+            self.assertEqual(len(seen), 2)
+            self.assertEqual(router.send("POST", "/workers/nobody/drain", b"")[0], 404)
+            self.assertEqual(router.send("DELETE", "/workers")[0], 405)
+        with tempfile.TemporaryDirectory() as folder, mocks(1) as (a,):
+            keys, admin = pathlib.Path(folder) / "keys", pathlib.Path(folder) / "admin"
+            keys.write_text("user\n")
+            admin.write_text("boss\n")
+            user, boss = {"Authorization": "Bearer user"}, {"Authorization": "Bearer boss"}
+            path = f"/workers/127.0.0.1:{a.port}/drain"
+            router = Router([a], "--api-key-file", keys)
+            router.key = user
+            with router:
+                self.assertEqual(router.send("POST", path, b"", user)[0], 403)
+            router = Router([a], "--api-key-file", keys, "--admin-key-file", admin)
+            router.key = user
+            with router:
+                self.assertEqual([router.send("POST", path, b"", h)[0] for h in ({}, user, boss)], [401, 403, 200])
+                self.assertEqual(router.send("GET", "/v1/models", headers=boss)[0], 401)
+
+    def test_strangers(self):
+        """Workers that do not fit are named and get nothing; the others go on."""
+        with mocks(1) as (a,), mocks(1, QUICK | {"block_size": 32}) as (blocks,), Engine(reply(b"{}"), "another-model") as engine:
+            with Router([a]) as router:  # the first that is up says what is served
+                for other in (url(blocks), url(engine), "http://127.0.0.1:1"):
+                    self.assertEqual(router.post("/workers", {"url": other})[0], 200)
+                workers = router.wait(lambda workers: sum(w["state"] == "refused" for w in workers) == 2)
+                why = [w.get("why", "") for w in workers]
+                self.assertIn("blocks have 32 tokens", why[1])
+                self.assertIn("it serves 'another-model'", why[2])
+                for _ in range(4):
+                    status, headers, _ = router.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
+                    self.assertEqual((status, headers["X-Worker"]), (200, f"127.0.0.1:{a.port}"))
+                self.assertTrue(any("another-model" in line for line in router.log))
+
+    def test_silence(self):
+        """A worker that takes connections and says nothing is suspended; it holds nobody up."""
+        with mocks(1) as (a,), socket.create_server(("127.0.0.1", 0)) as mute:
+            with Router([a], "--workers", f"http://127.0.0.1:{mute.getsockname()[1]}", up=1) as router:
+                for _ in range(3):
+                    self.assertEqual(router.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})[0], 200)
+
+
+if __name__ == "__main__":
+    unittest.main()

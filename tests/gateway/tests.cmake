@@ -1,0 +1,13 @@
+# The router as clients see it, before workers that compute nothing and some that do.
+find_package(Python3 COMPONENTS Interpreter)
+if(Python3_EXECUTABLE)
+  foreach(name router kills)
+    add_test(NAME gateway/test_${name} COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/gateway/test_${name}.py)
+    set_tests_properties(gateway/test_${name} PROPERTIES LABELS gateway TIMEOUT 600 SKIP_RETURN_CODE 77 ENVIRONMENT
+      "COT_PROGRAM=$<TARGET_FILE:coterie-cli>;COT_SOURCE=${PROJECT_SOURCE_DIR};COT_SHARED=${cot_shared};COT_BUILD=${PROJECT_BINARY_DIR}")
+  endforeach()
+  get_property(environment TEST gateway/test_kills PROPERTY ENVIRONMENT)
+  add_test(NAME gateway/test_kills_long COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/gateway/test_kills.py)
+  set_tests_properties(gateway/test_kills_long PROPERTIES LABELS "gateway;long" TIMEOUT 1800 SKIP_RETURN_CODE 77 ENVIRONMENT
+    "${environment};COT_KILLS=500")
+endif()
