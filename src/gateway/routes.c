@@ -1,4 +1,4 @@
-/* Which path does what: the gateway's own are few, all others are some worker's. */
+/* Which path does what: the gateway's own are few, those of the API are some worker's. */
 #include "access/api_json.h"
 #include "base/error.h"
 #include "gateway/gateway_state.h"
@@ -126,6 +126,16 @@ static const struct route *find_route(const cot_http_exchange *exchange, bool *i
     return NULL;
 }
 
+/* Whether workers are asked for this. Their other paths are for who runs them: some tell what is in others' prompts, and clients would
+ * get it by the router's key. */
+static bool is_of_workers(const char *path)
+{
+    static const char *const others[] = {"/tokenize", "/detokenize", "/version"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!strcmp(path, others[i])) return true;
+    return !strncmp(path, "/v1/", 4);
+}
+
 /* Whether who asks may change the list of workers: with a key for that; where no keys are asked for at all, from this machine. */
 static bool may_administer(const cot_gateway *g, const cot_http_exchange *exchange)
 {
@@ -158,8 +168,10 @@ static void check(void *context, cot_http_exchange *exchange)
     else if (changes && !administers)
         cot_api_fail(&error, 403, "permission_denied", NULL,
                      "workers are changed with a key of --admin-key-file alone");
-    else if (*cot_http_path(exchange) != '/')
-        cot_api_fail(&error, 400, "invalid_value", NULL, "the path does not begin with '/'");
+    else if (!is_own && !is_of_workers(cot_http_path(exchange)))
+        cot_api_fail(&error, 404, "not_found", NULL,
+                     "nothing is at '%s'; there are /v1/completions, /v1/chat/completions, /v1/models",
+                     cot_http_path(exchange));
     else if (posts && (is_own || !(o->api_keys && *o->api_keys)) &&
              !cot_access_is_json(cot_http_header(exchange, "Content-Type")) &&
              cot_http_body_length(exchange) != 0)
