@@ -37,7 +37,7 @@ cot_ffn_shape shape_of(cot_dtype type, int64_t hidden, int64_t intermediate)
 {
     cot_ffn_shape s = {};
     s.type = type;
-    s.up = s.down = cot_format_of(type);
+    s.gate = s.up = s.down = cot_format_of(type);
     s.hidden = hidden, s.intermediate = intermediate;
     return s;
 }

@@ -58,7 +58,8 @@ static cot_status check_shape(const char *op, const cot_ffn_shape *s, const char
 {
     const long long h = s->hidden, i = s->intermediate;
     if (!i) return COT_OK;
-    if (s->rounded || s->up != cot_format_of(s->type) || s->down != cot_format_of(s->type))
+    if (s->rounded || s->gate != cot_format_of(s->type) || s->up != cot_format_of(s->type) ||
+        s->down != cot_format_of(s->type))
         return cot_fail(error, COT_UNSUPPORTED,
                         "'%s' multiplies weights in bf16 and fp32: %s in few bits are of 'fused' and 'bulk'",
                         op, what);

@@ -342,7 +342,7 @@ cot_cuda_probe cot_cuda_self_test_layer(cot_dtype type, int number)
     cot_cuda_probe probe = {};
     cot_ffn_shape *const s = &probe.expert;
     s->type = type;
-    s->up = s->down = cot_format_of(s->type);
+    s->gate = s->up = s->down = cot_format_of(s->type);
     s->hidden = number ? 24 : wide;
     s->intermediate = number ? wide : 24;
     if (number) probe.shared = *s;

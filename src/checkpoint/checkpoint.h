@@ -15,7 +15,8 @@
     X(GATE_CORRECTION) X(EXPERT_GATE) X(EXPERT_UP) X(EXPERT_DOWN) X(EXPERT_GATE_BIAS) X(EXPERT_UP_BIAS) \
     X(EXPERT_DOWN_BIAS) X(SHARED_GATE) X(SHARED_UP) X(SHARED_DOWN) X(SHARED_GATE_BIAS) X(SHARED_UP_BIAS) \
     X(SHARED_DOWN_BIAS) X(SHARED_MIX) /* [1][H], the shared expert's sigmoid gate */ X(DENSE_GATE) \
-    X(DENSE_UP) X(DENSE_DOWN) X(DENSE_GATE_BIAS) X(DENSE_UP_BIAS) X(DENSE_DOWN_BIAS)
+    X(DENSE_UP) X(DENSE_DOWN) X(DENSE_GATE_BIAS) X(DENSE_UP_BIAS) X(DENSE_DOWN_BIAS) \
+    X(K_B) X(V_B) /* KV_B once more, where files have it in halves: [heads kv_lora][nope], turned, and [heads v][kv_lora] */
 // clang-format on
 
 typedef enum cot_weight {
@@ -37,7 +38,7 @@ typedef struct cot_checkpoint cot_checkpoint;
 cot_status cot_checkpoint_open(cot_checkpoint **checkpoint, const char *folder, char **notes,
                                cot_error *error);
 /* A checkpoint without files: the same architecture with random weights, a pure function of (seed, tensor,
- * element), BF16, but MXFP4 where experts are that (cot_checkpoint_format) and are packed as that. */
+ * element), BF16, but MXFP4 where experts are that (cot_checkpoint_stored) and are packed as that. */
 cot_status cot_checkpoint_random(cot_checkpoint **checkpoint, const char *config_json, size_t bytes,
                                  uint64_t seed, cot_error *error);
 /* The same of a folder's config.json, with seed 0: for those who ask for sizes alone. Errors: as cot_config_read's. */
@@ -52,11 +53,10 @@ size_t cot_checkpoint_bytes(const cot_checkpoint *checkpoint);
 cot_status cot_checkpoint_shape(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
                                 int64_t expert, int64_t *rows, int64_t *columns, cot_error *error);
 
-/* The format in which `count` weights, in all layers that have them (or in `layer`, if that is not -1) and of all experts, can be
- * packed as they are stored; COT_FORMATS: there is none, or there are no such weights. Without files what the configuration says
- * (of routed experts MXFP4). */
-cot_format cot_checkpoint_format(const cot_checkpoint *checkpoint, const cot_weight *weights, int count,
-                                 int64_t layer);
+/* The format in which a weight can be packed as it is stored; COT_FORMATS: there is none, or there is no such weight. Without files what
+ * the configuration says (of routed experts MXFP4). */
+cot_format cot_checkpoint_stored(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
+                                 int64_t expert);
 
 /* A piece of a weight: rows [row0, row0 + rows) by columns [column0, column0 + columns). */
 typedef struct cot_weight_piece {

@@ -2,7 +2,7 @@
  * on. */
 #include "base/error.h"
 #include "kernels/pack.h"
-#include "checkpoint/blocks.h"
+#include "kernels/blocks.h"
 #include "checkpoint/stored.h"
 
 #include <inttypes.h>
@@ -21,7 +21,8 @@ typedef struct piece {
     cot_stored stored;
     int64_t row0, rows, column0, columns;
     bool as_stored;
-    int64_t group; // columns of those that are, 0: all are one
+    int64_t skipped; // of blocks: columns of the first one that are not the piece's
+    int64_t group;   // columns of those that are, 0: all are one
     void *scratch;
     int64_t block_rows;
 } piece;
@@ -63,7 +64,12 @@ static cot_status piece_open(piece *p, const cot_checkpoint *checkpoint, const c
         return cot_fail(error, COT_INVALID_ARGUMENT,
                         "'%s' cannot be cut inside its groups of %" PRId64 " columns", s->name, group);
     p->group = group;
-    const bool mapped = s->storage == COT_STORAGE_MXFP4 && p->as_stored;
+    const bool blocks = as != COT_FORMATS && cot_format_blocks(as);
+    if (blocks) p->skipped = cot_format_skipped(as);
+    if (blocks && (!p->as_stored || column0 % cot_tensor_block_elements(cot_format_blocks(as)) != p->skipped))
+        return cot_fail(error, COT_INVALID_ARGUMENT, "'%s' has no blocks of %s from column %" PRId64 " on",
+                        s->name, cot_format_row_of(as)->name, column0);
+    const bool mapped = (s->storage == COT_STORAGE_MXFP4 || blocks) && p->as_stored;
     if (cot_stored_is_direct(s) || mapped || !rows || !columns) return COT_OK;
     size_t bytes = cot_stored_scratch_bytes(s, p->block_rows, columns);
     if (p->as_stored && s->storage != COT_STORAGE_RANDOM)
@@ -232,6 +238,27 @@ static cot_status hand_on_mxfp4(const piece *p, int64_t r, int64_t rows, const c
                     p->stored.name, p->row0 + r + first);
 }
 
+/* Blocks stay as they are. */
+static cot_status hand_on_blocks(const piece *p, int64_t r, int64_t rows, cot_checkpoint_taker take,
+                                 void *context, cot_error *error)
+{
+    const cot_stored *s = &p->stored;
+    const cot_tensor_blocks kind = s->tensor->tensor->blocks;
+    const int64_t elements = cot_tensor_block_elements(kind),
+                  whole = (p->skipped + p->columns + elements - 1) / elements * elements,
+                  at = s->origin + (p->row0 + r) * s->row_step + p->column0 - p->skipped;
+    const cot_pack_source blocks = {.data =
+                                        (const uint8_t *)s->tensor->tensor->data + cot_blocks_bytes(kind, at),
+                                    .stride = (int64_t)cot_blocks_bytes(kind, s->row_step)};
+    for (int64_t i = 0; i < rows; i++)
+        if (!cot_blocks_are_finite(blocks.data + i * blocks.stride, kind, whole))
+            return cot_fail(error, COT_INVALID_ARGUMENT,
+                            "tensor '%s' holds a NaN or an infinity in row %" PRId64, s->name,
+                            p->row0 + r + i);
+    take(context, r, rows, &(cot_pack_input){.stored = &blocks});
+    return COT_OK;
+}
+
 static cot_status hand_on_stored(const piece *p, int64_t r, int64_t rows, cot_checkpoint_taker take,
                                  void *context, cot_error *error)
 {
@@ -242,6 +269,8 @@ static cot_status hand_on_stored(const piece *p, int64_t r, int64_t rows, cot_ch
         take(context, r, rows, &(cot_pack_input){.stored = &drawn});
         return COT_OK;
     }
+    if (s->storage == COT_STORAGE_BLOCKS && cot_format_blocks(cot_stored_format(s)))
+        return hand_on_blocks(p, r, rows, take, context, error);
     if (s->storage == COT_STORAGE_BLOCKS && s->tensor->tensor->blocks == COT_BLOCKS_MXFP4) {
         const cot_pack_source turned =
             cot_stored_turn(s, p->row0 + r, rows, p->column0, p->columns, p->scratch);

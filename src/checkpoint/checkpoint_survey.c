@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/integers.h"
-#include "checkpoint/blocks.h"
 #include "checkpoint/stored.h"
 
 #include <inttypes.h>
@@ -289,29 +288,6 @@ static cot_status tell_other_name(char **notes, const char *name, cot_error *err
     return add_note(notes, line, error);
 }
 
-/* Where blocks have no form in memory. */
-static cot_status tell_widened(char **notes, const cot_shards *shards, cot_error *error)
-{
-    bool kinds[COT_BLOCKS_COUNT] = {false};
-    char names[160] = "", line[280];
-    size_t bytes = 0;
-    for (size_t i = 0; i < shards->tensor_count; i++) {
-        const cot_tensor *t = shards->tensors[i].tensor;
-        if (!t->blocks || cot_blocks_format(t->blocks) != COT_FORMATS) continue;
-        bytes += t->bytes;
-        if (kinds[t->blocks] || strlen(names) > 100) continue;
-        if (*names) strcat(names, ", ");
-        strcat(names, cot_tensor_type_name(t));
-        kinds[t->blocks] = true;
-    }
-    if (!bytes) return COT_OK;
-    snprintf(line, sizeof line,
-             "%s: %.0f %% of the file is in blocks that have no form in memory: as-stored they are widened "
-             "(--weights int8 takes less)",
-             names, 100 * (double)bytes / (double)shards->bytes);
-    return add_note(notes, line, error);
-}
-
 cot_status cot_checkpoint_survey(cot_checkpoint *checkpoint, char **notes, const char *folder,
                                  cot_error *error)
 {
@@ -332,7 +308,6 @@ cot_status cot_checkpoint_survey(cot_checkpoint *checkpoint, char **notes, const
     else
         status = describe(notes, &s, warning, error);
     if (status == COT_OK) status = tell_other_name(notes, checkpoint->shards.other, error);
-    if (status == COT_OK) status = tell_widened(notes, &checkpoint->shards, error);
     free(s.used);
     return status;
 }

@@ -2,7 +2,7 @@
 #include "checkpoint/stored.h"
 
 #include "base/rng.h"
-#include "checkpoint/blocks.h"
+#include "kernels/blocks.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
 #include "coterie/model.h"
 
 #include "base/error.h"
-#include "checkpoint/blocks.h"
+#include "kernels/blocks.h"
 #include "checkpoint/shards.h"
 
 #include <stdio.h>

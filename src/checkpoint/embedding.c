@@ -1,7 +1,7 @@
 #include "checkpoint/embedding.h"
 
 #include "base/error.h"
-#include "checkpoint/blocks.h"
+#include "kernels/blocks.h"
 #include "coterie/model.h"
 
 #include <inttypes.h>

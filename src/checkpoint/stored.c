@@ -1,4 +1,4 @@
-#include "checkpoint/blocks.h"
+#include "kernels/blocks.h"
 #include "checkpoint/stored.h"
 
 #include "base/error.h"
@@ -133,34 +133,17 @@ bool cot_stored_is(const cot_stored *stored, cot_format format)
     return format != COT_FORMATS && cot_format_join(cot_stored_format(stored), format) == format;
 }
 
-cot_format cot_checkpoint_format(const cot_checkpoint *checkpoint, const cot_weight *weights, int count,
-                                 int64_t layer)
+cot_format cot_checkpoint_stored(const cot_checkpoint *checkpoint, cot_weight weight, int64_t layer,
+                                 int64_t expert)
 {
     const cot_config *config = &checkpoint->config;
-    cot_format all = COT_FORMATS;
-    bool first = true;
+    cot_stored stored;
     if (checkpoint->random) {
         const bool whole = config->hidden % 32 == 0 && config->moe_intermediate % 32 == 0; // groups
-        return config->mxfp4 && whole && cot_weight_is_expert(weights[0]) ? COT_FORMAT_MXFP4 : COT_FORMATS;
+        return config->mxfp4 && whole && cot_weight_is_expert(weight) ? COT_FORMAT_MXFP4 : COT_FORMATS;
     }
-    const int64_t begin = layer < 0 ? 0 : layer, end = layer < 0 ? config->layers : layer + 1;
-    for (int w = 0; w < count; w++) {
-        const bool each = cot_weight_is_expert(weights[w]) && !config->family->stacked;
-        for (int64_t l = begin; l < end; l++) {
-            int64_t rows, columns;
-            cot_weight_shape(config, weights[w], l, &rows, &columns);
-            for (int64_t e = 0; rows && e < (each ? config->gate.experts : 1); e++) {
-                cot_stored stored;
-                if (cot_stored_find(&stored, checkpoint, weights[w], l, e, NULL) != COT_OK)
-                    return COT_FORMATS;
-                const cot_format own = cot_stored_format(&stored);
-                all = first ? own : cot_format_join(all, own);
-                if (all == COT_FORMATS) return all;
-                first = false;
-            }
-        }
-    }
-    return all;
+    if (cot_stored_find(&stored, checkpoint, weight, layer, expert, NULL) != COT_OK) return COT_FORMATS;
+    return cot_stored_format(&stored);
 }
 
 static bool is_norm(cot_weight weight)
@@ -220,6 +203,8 @@ cot_status cot_stored_find(cot_stored *stored, const cot_checkpoint *checkpoint,
     if (!cot_weight_is_layered(weight)) layer = 0;
     if (!cot_weight_is_expert(weight)) expert = 0;
     if (weight == COT_WEIGHT_OUTPUT && config->tied_embeddings) weight = COT_WEIGHT_EMBEDDING;
+    if (weight == COT_WEIGHT_K_B || weight == COT_WEIGHT_V_B)
+        return cot_stored_find_half(stored, checkpoint, weight, layer, error);
     bool inside = layer >= 0 && layer < config->layers && expert >= 0 && expert < config->gate.experts;
     if (inside) cot_weight_shape(config, weight, layer, &stored->rows, &stored->columns);
     if (!stored->rows)

@@ -102,6 +102,9 @@ cot_status cot_stored_find_bytes(cot_stored *stored, const cot_checkpoint *check
 /* The same as cot_stored_find in a checkpoint of GGUF, rows and columns filled in. */
 cot_status cot_stored_find_gguf(cot_stored *stored, const cot_checkpoint *checkpoint, cot_weight weight,
                                 int64_t layer, int64_t expert, cot_error *error);
+/* K_B and V_B. Errors: cot_stored_find's. */
+cot_status cot_stored_find_half(cot_stored *stored, const cot_checkpoint *checkpoint, cot_weight weight,
+                                int64_t layer, cot_error *error);
 /* Fills in where an expert's weight lies in a tensor of all experts, if there is one: `*found`. Interleaved: gpt-oss's, called `name`,
  * or that and "_blocks"; fused: transformers 5's, beside which the expert's own would be called `name`. Errors as cot_stored_find's. */
 cot_status cot_stored_find_interleaved(bool *found, cot_stored *stored, const cot_checkpoint *checkpoint,

@@ -5,7 +5,7 @@
  *     ffn_gate.0         [I][H]: an expert's own tensor, as in early files, where there is no tensor of all
  *     attn_k_b, attn_v_b [heads][kv_lora][nope], [heads][v][kv_lora]: MLA's kv_b cut in two, one half turned */
 #include "base/error.h"
-#include "checkpoint/blocks.h"
+#include "kernels/blocks.h"
 #include "checkpoint/stored.h"
 
 #include <inttypes.h>
@@ -112,6 +112,19 @@ static cot_status find_halves(bool *found, cot_stored *stored, const cot_checkpo
     if (status == COT_OK) status = check_type(stored, checkpoint, stored->tensor->tensor, error);
     if (status == COT_OK) status = check_type(stored, checkpoint, stored->values->tensor, error);
     return status;
+}
+
+cot_status cot_stored_find_half(cot_stored *stored, const cot_checkpoint *checkpoint, cot_weight weight,
+                                int64_t layer, cot_error *error)
+{
+    const cot_config *c = &checkpoint->config;
+    const bool keys = weight == COT_WEIGHT_K_B;
+    const int64_t rows = keys ? c->kv_lora_rank : c->v_dim, columns = keys ? c->nope_dim : c->kv_lora_rank;
+    if (!c->gguf || !find(stored, checkpoint, layer, keys ? "attn_k_b.weight" : "attn_v_b.weight"))
+        return cot_fail(error, COT_INVALID_ARGUMENT, "there is no weight %s", cot_weight_name(weight));
+    stored->rows = c->heads * rows;
+    stored->columns = columns;
+    return take(stored, checkpoint, (const int64_t[]){c->heads, rows, columns}, 3, 0, error);
 }
 
 cot_status cot_stored_find_gguf(cot_stored *stored, const cot_checkpoint *checkpoint, cot_weight weight,

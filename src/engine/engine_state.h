@@ -44,6 +44,7 @@ typedef struct cot_moving {
 struct cot_engine {
     cot_checkpoint *checkpoint;
     const cot_config *config;
+    cot_networks networks;
     cot_whole_weights whole;
     cot_loader_progress progress;
     cot_engine_group *group;

@@ -34,14 +34,17 @@ static cot_status fill_runner(cot_engine *e, const cot_engine_resolved *resolved
     const cot_engine_options *o = &resolved->given;
     cot_runner_options *r = &e->runner;
     cot_engine_numbers numbers;
-    const cot_status status =
-        cot_engine_numbers_of(&numbers, &resolved->choice, cot_checkpoint_formats(e->checkpoint), error);
+    cot_status status = cot_engine_numbers_of(&numbers, &resolved->choice, error);
+    if (status == COT_OK)
+        status =
+            cot_networks_open(&e->networks, e->checkpoint, &numbers.precision, resolved->op->weights, error);
     if (status != COT_OK) return status;
     e->info.threads = cot_engine_threads(resolved);
     e->info.ranks = o->group.ranks;
     *r = (cot_runner_options){.checkpoint = e->checkpoint,
                               .whole = &e->whole,
                               .precision = numbers.precision,
+                              .networks = &e->networks,
                               .data_parallel = resolved->choice.attention_mode,
                               .threads = e->info.threads,
                               .kernels = resolved->kernels,
@@ -170,19 +173,25 @@ static int threads_of_all(const cot_engine *e, const cot_fabric_backend *fabric)
 static size_t expert_bytes_on(const cot_engine *e, int rank, size_t *rounding)
 {
     enum { TWO_PAGES = 4 << 20 };
-    const cot_ffn_shape shape = cot_model_expert_shape(e->config, e->runner.precision);
-    const size_t bytes = e->runner.op->weights->slot_bytes(&shape);
     const cot_expert_layout *layout = &e->layout;
-    size_t all = 0, layers = 0;
+    size_t all = 0, layers = 0, empty = 0;
     const int64_t own = cot_runner_expert_layers(&e->runner);
     for (int32_t l = 0; l < own; l++) {
-        const size_t before = all;
-        for (int64_t i = layout->first[l]; i < layout->first[l + 1]; i++) all += layout->rank[i] == rank;
-        layers += all > before;
+        const size_t bytes = (size_t)e->networks.slot_bytes[l];
+        size_t held = 0;
+        for (int64_t i = layout->first[l]; i < layout->first[l + 1]; i++) held += layout->rank[i] == rank;
+        layers += held > 0;
+        all += held * bytes;
+        empty += ((size_t)layout->slots_per_rank - held) * bytes;
     }
-    const size_t empty = ((size_t)own * (size_t)layout->slots_per_rank - all) * bytes;
     *rounding = empty < layers * TWO_PAGES ? empty : layers * TWO_PAGES;
-    return all * bytes;
+    return all;
+}
+
+const char *cot_engine_weights_name(const cot_engine *e)
+{
+    const int64_t first = e->config->moe_layers ? e->moe_layer[0] : 0;
+    return cot_format_row_of(cot_networks_expert(&e->networks, first, 0)->up)->name;
 }
 
 cot_scheduler_limits cot_engine_limits(const cot_engine *e)
@@ -247,7 +256,7 @@ static cot_status measure(cot_engine *e, const cot_fabric_backend *fabric, size_
         cot_plan_bytes(e->runner.step_tokens, e->runner.step_maps, ranks); // two on each rank
     const size_t changes = (size_t)cot_expert_changes_room(&e->layout) * sizeof(int32_t),
                  epochs = (size_t)(ranks + 1) * (2 * cot_expert_epoch_bytes(&e->layout) + changes);
-    sizes->weights = cot_format_row_of(e->runner.precision.experts)->name;
+    sizes->weights = cot_engine_weights_name(e);
     sizes->weights_attention = cot_format_row_of(e->whole.attention[0].output.format)->name;
     sizes->weights_head = cot_format_row_of(e->whole.output.format)->name;
     sizes->total_bytes = sizes->weight_bytes + embedding + cache + other + attention.used +
@@ -278,7 +287,7 @@ cot_status cot_engine_lay_out(cot_engine *e, const cot_engine_resolved *options,
     cot_arena all_heads = {0}; // what steps read is told by them, even where each rank has its own
     if (!e->runner.data_parallel)
         cot_attention_weights_walk(e->whole.attention, e->checkpoint, e->runner.precision, &all_heads, load);
-    cot_whole_weights_walk(&e->whole, e->checkpoint, e->runner.precision, e->runner.op->weights,
+    cot_whole_weights_walk(&e->whole, e->checkpoint, e->runner.precision, &e->networks, e->runner.op->weights,
                            e->runner.data_parallel, &whole, load);
     return measure(e, options->fabric, whole.used, sizes, error);
 }

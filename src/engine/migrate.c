@@ -214,7 +214,7 @@ static void send_chunks(cot_migrate *m, cot_migrate_command *command, int64_t by
     for (int64_t i = 0; i < m->moves; i++) {
         cot_migrate_move *move = &m->move[i];
         if (!is_copied(move)) continue;
-        const int64_t left = m->o.slot_bytes - move->chunk.begin;
+        const int64_t left = m->o.slot_bytes[move->chunk.layer] - move->chunk.begin;
         move->chunk.bytes = left < bytes ? left : bytes;
         move->chunk.last = move->chunk.bytes == left;
         move->state = COT_MIGRATE_COPYING;
@@ -239,7 +239,7 @@ void cot_migrate_copied(cot_migrate *m, int32_t i, cot_runner_verdict verdict)
     } else {
         move->tries = m->o.tries;
         move->chunk.begin += move->chunk.bytes;
-        if (move->chunk.begin == m->o.slot_bytes) move->state = COT_MIGRATE_COMPARED;
+        if (move->chunk.begin == m->o.slot_bytes[move->chunk.layer]) move->state = COT_MIGRATE_COMPARED;
     }
 }
 

@@ -71,9 +71,9 @@ typedef enum cot_migrate_place {
 } cot_migrate_place;
 
 typedef struct cot_migrate_options {
-    int64_t slot_bytes;
-    int64_t timeout_ns; // of a move, from reserved to compared
-    int32_t tries;      // how often a chunk is sent at most
+    const int64_t *slot_bytes; // [L], which lives on
+    int64_t timeout_ns;        // of a move, from reserved to compared
+    int32_t tries;             // how often a chunk is sent at most
 } cot_migrate_options;
 
 typedef struct cot_migrate {

@@ -30,7 +30,7 @@ static int list_copies(cot_engine_copying *copy, const cot_engine *e)
                                              .from = c->from,
                                              .to = c->to,
                                              .bytes = c->begin,
-                                             .of_bytes = m->o.slot_bytes};
+                                             .of_bytes = m->o.slot_bytes[c->layer]};
     }
     return n;
 }
@@ -151,9 +151,7 @@ cot_status cot_engine_move_experts(cot_engine *e, const cot_expert_map *to, cons
     if (cot_runner_expert_layers(&e->runner) < e->config->moe_layers)
         return cot_fail(error, COT_UNSUPPORTED, "layers that share experts keep them where they are");
     status = target_of(&target, e, to, name, error);
-    const cot_ffn_shape shape = cot_model_expert_shape(e->config, e->runner.precision);
-    const cot_migrate_options protocol = {(int64_t)e->runner.op->weights->slot_bytes(&shape),
-                                          moving->timeout_ns, TRIES};
+    const cot_migrate_options protocol = {e->networks.slot_bytes, moving->timeout_ns, TRIES};
     if (status == COT_OK)
         status = cot_migrate_open(&moving->migrate, &protocol, &e->placing.epoch[e->placing.second].layout,
                                   &target, error);

@@ -24,7 +24,7 @@ static cot_status load_whole(cot_engine *e, cot_loader *load, cot_error *error)
     cot_pool *pool = NULL;
     cot_status status = cot_pool_open(&pool, e->info.threads - 1, error);
     if (status != COT_OK) return status;
-    cot_whole_weights_walk(&e->whole, e->checkpoint, e->runner.precision, e->runner.op->weights,
+    cot_whole_weights_walk(&e->whole, e->checkpoint, e->runner.precision, &e->networks, e->runner.op->weights,
                            e->runner.data_parallel, &e->whole.arena, load);
     status = cot_loader_run(load, pool, &e->progress, NULL, error);
     cot_pool_close(pool);
@@ -70,7 +70,7 @@ static void describe(cot_engine *e, size_t weight_bytes)
     i->moe_layer = e->moe_layer;
     i->weight_bytes = weight_bytes;
     i->precision = r->precision.rounded ? "int8" : name_of_type(r->precision.type);
-    i->weights = cot_format_row_of(r->precision.experts)->name;
+    i->weights = cot_engine_weights_name(e);
     i->weights_attention = cot_format_row_of(e->whole.attention[0].output.format)->name;
     i->weights_head = cot_format_row_of(e->whole.output.format)->name;
     i->payload = name_of_type(r->payload);
@@ -254,6 +254,7 @@ void cot_engine_close(cot_engine *e)
     cot_arena_close(&e->whole.arena);
     cot_arena_close(&e->attention);
     cot_embedding_close(&e->whole.embedding);
+    cot_networks_close(&e->networks);
     cot_checkpoint_close(e->checkpoint);
     cot_moving_close(&e->moving);
     cot_placing_close(&e->placing);

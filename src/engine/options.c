@@ -110,8 +110,7 @@ cot_status cot_engine_check_reserve(const cot_moe_operator *op, int sms_reserve,
                     sms_reserve);
 }
 
-cot_status cot_engine_numbers_of(cot_engine_numbers *numbers, const cot_engine_choices *c,
-                                 cot_stored_formats stored, cot_error *error)
+cot_status cot_engine_numbers_of(cot_engine_numbers *numbers, const cot_engine_choices *c, cot_error *error)
 {
     const cot_dtype type = c->weights_precision == COT_F32 ? COT_F32 : COT_BF16;
     *numbers = (cot_engine_numbers){
@@ -119,5 +118,5 @@ cot_status cot_engine_numbers_of(cot_engine_numbers *numbers, const cot_engine_c
         .combine = (cot_moe_combine)c->experts_combine,
         .payload = c->experts_payload == COT_DTYPE_COUNT ? type : (cot_dtype)c->experts_payload};
     const cot_weight_kinds kinds = {c->weights_networks, c->weights_attention, c->weights_head};
-    return cot_precision_set_weights(&numbers->precision, kinds, stored, error);
+    return cot_precision_set_weights(&numbers->precision, kinds, error);
 }

@@ -44,6 +44,6 @@ typedef struct cot_engine_numbers {
 } cot_engine_numbers;
 /* Errors: INVALID_ARGUMENT: weights that are not multiplied in the precision. */
 cot_status cot_engine_numbers_of(cot_engine_numbers *numbers, const cot_engine_choices *choices,
-                                 cot_stored_formats stored, cot_error *error);
+                                 cot_error *error);
 
 #endif

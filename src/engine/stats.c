@@ -17,9 +17,9 @@ _Static_assert((int)COT_STATS_PHASES == (int)COT_PHASES, "the public count of ph
 
 /* ---- what a step had to read ---- */
 
-static uint64_t network_bytes(const cot_moe_weights *weights, cot_ffn_shape shape)
+static uint64_t network_bytes(const cot_moe_weights *weights, const cot_ffn_shape *shape)
 {
-    return shape.intermediate ? weights->slot_bytes(&shape) : 0;
+    return shape->intermediate ? weights->slot_bytes(shape) : 0;
 }
 
 static uint64_t head_bytes(const cot_engine *e)
@@ -49,24 +49,22 @@ uint64_t cot_engine_read_bytes(cot_engine *e, const cot_step *step, const uint16
 {
     const cot_config *c = e->config;
     int64_t k = c->gate.top_k, moe_layer = 0;
-    const cot_precision precision = e->runner.precision;
     const cot_moe_weights *weights = e->runner.op->weights;
-    const uint64_t expert_bytes = network_bytes(weights, cot_model_expert_shape(c, precision)),
-                   shared_bytes = network_bytes(weights, cot_model_shared_shape(c, precision)),
-                   dense_bytes = network_bytes(&cot_moe_packed, cot_model_dense_shape(c, precision)),
-                   gate_bytes = weights->gate_bytes(c->hidden, c->gate.experts);
+    const uint64_t gate_bytes = weights->gate_bytes(c->hidden, c->gate.experts);
     uint64_t bytes = step->logits ? head_bytes(e) : 0;
     for (int64_t l = 0; l < c->layers; l++) {
         bytes += cot_attention_weights_bytes(&e->whole.attention[l]); // what ranks hold twice is read once
         for (int32_t i = 0; i < step->spans; i++) bytes += kv_bytes(e, &step->span[i], l);
         if (!c->layer[l].moe) {
-            bytes += dense_bytes;
+            bytes += network_bytes(&cot_moe_packed, &e->networks.dense[l]);
             continue;
         }
+        const uint64_t expert_bytes = (uint64_t)e->networks.slot_bytes[moe_layer];
         const uint16_t *chosen = experts + moe_layer++ * e->runner.step_tokens * k;
         memset(e->ranks.touched, 0, (size_t)c->gate.experts * sizeof *e->ranks.touched);
         const int64_t distinct = cot_cost_touch(e->ranks.touched, chosen, step->tokens * k);
-        bytes += gate_bytes + (uint64_t)distinct * expert_bytes + shared_bytes;
+        bytes +=
+            gate_bytes + (uint64_t)distinct * expert_bytes + network_bytes(weights, &e->networks.shared[l]);
     }
     return bytes;
 }
@@ -78,21 +76,18 @@ void cot_engine_cost_prior(const cot_engine *e, double prior[COT_COST_TERMS])
         ROWS = 8 // of which the arithmetic takes as long as reading the matrix that they are multiplied with
     };
     const cot_config *c = e->config;
-    const cot_precision precision = e->runner.precision;
     const cot_moe_weights *weights = e->runner.op->weights;
-    const cot_ffn_shape dense_shape = cot_model_dense_shape(c, precision);
-    const double moe = (double)c->moe_layers, dense = (double)(c->layers - c->moe_layers),
-                 expert = (double)network_bytes(weights, cot_model_expert_shape(c, precision)),
-                 shared = (double)network_bytes(weights, cot_model_shared_shape(c, precision)),
-                 gate = (double)weights->gate_bytes(c->hidden, c->gate.experts),
-                 network = dense > 0 ? (double)network_bytes(&cot_moe_packed, dense_shape) : 0,
-                 all = (double)c->layers * (double)cot_attention_weights_bytes(&e->whole.attention[0]) +
-                       dense * network + moe * (gate + shared),
+    double networks = (double)c->moe_layers * (double)weights->gate_bytes(c->hidden, c->gate.experts);
+    for (int64_t l = 0; l < c->layers; l++)
+        networks += (double)network_bytes(weights, &e->networks.shared[l]) +
+                    (double)network_bytes(&cot_moe_packed, &e->networks.dense[l]);
+    const double experts = (double)e->networks.bytes_before[c->moe_layers], // one of each layer
+        all = (double)c->layers * (double)cot_attention_weights_bytes(&e->whole.attention[0]) + networks,
                  position = (double)c->layers * (double)position_bytes(e),
                  group = (double)c->heads / (double)(c->attention == COT_ATTENTION_MLA ? 1 : c->kv_heads);
     prior[COT_COST_FIXED] = STEP + all + (double)head_bytes(e);
-    prior[COT_COST_EXPERTS] = moe * expert;
-    prior[COT_COST_TOKENS] = (all + moe * (double)c->gate.top_k * expert) / ROWS;
+    prior[COT_COST_EXPERTS] = experts;
+    prior[COT_COST_TOKENS] = (all + (double)c->gate.top_k * experts) / ROWS;
     prior[COT_COST_POSITIONS] = position;
     prior[COT_COST_PAIRS] = position * group / ROWS;
 }

@@ -1,20 +1,23 @@
 #include "kernels/format.h"
 
 const cot_format_row cot_formats[COT_FORMATS] = {
-#define COT_FORMAT_ROW(name, text, bits, unit, group, scale, products)                                       \
-    {text, bits, unit, group, scale, products},
+#define COT_FORMAT_ROW(name, text, bits, unit, group, scale, products, blocks)                               \
+    {text, bits, unit, group, scale, products, blocks},
     COT_FORMAT_LIST(COT_FORMAT_ROW)
 #undef COT_FORMAT_ROW
 };
 
-/* A format's number: the kind in its lowest byte, then what is not as the kind's row says. */
+/* A format's number: the kind in its lowest byte, then what is not as the kind's row says; of blocks the rows that are skipped take
+ * the place of the group. */
 enum { GROUP_SHIFT = 8, GROUP_WHOLE = 0xffff, SCALE_SHIFT = 24, ZEROS_SHIFT = 26 };
 static const cot_dtype scale_types[] = {COT_DTYPE_COUNT, COT_F32, COT_F16, COT_BF16}; // the first: the row's
 
 cot_format cot_format_parse(const char *name)
 {
     int format = 0;
-    while (format < COT_FORMATS && strcmp(cot_formats[format].name, name) != 0) format++;
+    while (format < COT_FORMATS &&
+           (cot_formats[format].blocks || strcmp(cot_formats[format].name, name) != 0))
+        format++;
     return (cot_format)format;
 }
 
@@ -29,8 +32,25 @@ cot_format cot_format_with(cot_format kind, int64_t group, cot_dtype scale, bool
     return (cot_format)format;
 }
 
+cot_format cot_format_skip(cot_format format, int64_t rows)
+{
+    return (cot_format)((uint32_t)cot_format_kind(format) | (uint32_t)rows << GROUP_SHIFT);
+}
+
+int64_t cot_format_skipped(cot_format format)
+{
+    return (uint32_t)format >> GROUP_SHIFT & 0xffff;
+}
+
+int64_t cot_format_block_count(cot_format format, int64_t k)
+{
+    const int64_t elements = cot_tensor_block_elements(cot_format_blocks(format));
+    return k ? (cot_format_skipped(format) + k + elements - 1) / elements : 0;
+}
+
 int64_t cot_format_group(cot_format format)
 {
+    if (cot_format_blocks(format)) return 0;
     const uint32_t group = (uint32_t)format >> GROUP_SHIFT & 0xffff;
     return !group ? cot_format_row_of(format)->group : group == GROUP_WHOLE ? 0 : (int64_t)group * 32;
 }
@@ -65,7 +85,9 @@ static cot_format with_group(cot_format format, int64_t group)
 
 cot_format cot_format_join(cot_format a, cot_format b)
 {
-    if (a == COT_FORMATS || b == COT_FORMATS || with_group(a, 0) != with_group(b, 0)) return COT_FORMATS;
+    if (a == COT_FORMATS || b == COT_FORMATS) return COT_FORMATS;
+    if (cot_format_blocks(a)) return cot_format_kind(a) == cot_format_kind(b) ? b : COT_FORMATS;
+    if (with_group(a, 0) != with_group(b, 0)) return COT_FORMATS;
     return with_group(a, common_divisor(cot_format_group(a), cot_format_group(b)));
 }
 
@@ -115,6 +137,9 @@ cot_panel_blocks cot_panel_blocks_of(cot_format format, int64_t k)
 
 int64_t cot_panel_bytes(cot_format format, int64_t k)
 {
+    if (cot_format_blocks(format))
+        return cot_format_block_count(format, k) * COT_PANEL *
+               cot_tensor_block_bytes(cot_format_blocks(format));
     const int64_t rows = rows_of_panel(format, k);
     const cot_panel_blocks b = cot_panel_blocks_of(format, k);
     return (rows + b.rows - 1) / b.rows * b.words + rows * b.row_bytes;

@@ -22,6 +22,10 @@
  *           of each lowest; the element is the whole number times its group's scale
  *   mxfp4   the same with four bits of E2M1; scales are E8M0
  *
+ *   q4_1 .. q6_k   GGUF's blocks as files have them (blocks.h), elements, scales and minima in one: instead of scales and words a
+ *           panel has [blocks of a column][32] blocks, each of a column's next 32 or 256 rows; those of the first block that come
+ *           before the matrix's own rows, and those beyond K, are left as they are and mean nothing (cot_format_skip)
+ *
  * With zero points the element is (whole number + offset) times scale. A file's unsigned code q with zero point z is the whole
  * number q - 8 (of eight bits: q - 128), and its offset is 8 - z (128 - z), which bf16 holds exactly.
  *
@@ -29,24 +33,32 @@
  * 256-bit load holds 8. */
 #ifndef COT_KERNELS_FORMAT_H
 #define COT_KERNELS_FORMAT_H
-#include "base/dtype.h"
+#include "base/tensor.h"
 #include <stdbool.h>
 
-/* X(NAME, "name", bits, unit, group, type of scales, products) */
+/* X(NAME, "name", bits, unit, group, type of scales, products, blocks) */
 // clang-format off
 #define COT_FORMAT_LIST(X) \
-    X(FP32, "fp32", 32, 2, 0, COT_DTYPE_COUNT, COT_BY_FP32) \
-    X(BF16, "bf16", 16, 2, 0, COT_DTYPE_COUNT, COT_BY_BF16) \
-    X(INT8, "int8", 8, 32, 0, COT_F32, COT_BY_FP32 | COT_BY_BF16 | COT_BY_INT8) \
-    X(FP8, "fp8", 8, 32, 0, COT_F32, COT_BY_FP32 | COT_BY_BF16) \
-    X(INT4, "int4", 4, 32, 32, COT_BF16, COT_BY_FP32 | COT_BY_BF16 | COT_BY_INT8) \
-    X(MXFP4, "mxfp4", 4, 32, 32, COT_F8_E8M0, COT_BY_FP32 | COT_BY_BF16 | COT_BY_INT8)
+    X(FP32, "fp32", 32, 2, 0, COT_DTYPE_COUNT, COT_BY_FP32, COT_BLOCKS_NONE) \
+    X(BF16, "bf16", 16, 2, 0, COT_DTYPE_COUNT, COT_BY_BF16, COT_BLOCKS_NONE) \
+    X(INT8, "int8", 8, 32, 0, COT_F32, COT_BY_FP32 | COT_BY_BF16 | COT_BY_INT8, COT_BLOCKS_NONE) \
+    X(FP8, "fp8", 8, 32, 0, COT_F32, COT_BY_FP32 | COT_BY_BF16, COT_BLOCKS_NONE) \
+    X(INT4, "int4", 4, 32, 32, COT_BF16, COT_BY_FP32 | COT_BY_BF16 | COT_BY_INT8, COT_BLOCKS_NONE) \
+    X(MXFP4, "mxfp4", 4, 32, 32, COT_F8_E8M0, COT_BY_FP32 | COT_BY_BF16 | COT_BY_INT8, COT_BLOCKS_NONE) \
+    X(Q4_1, "q4_1", 5, 1, 0, COT_DTYPE_COUNT, COT_BY_FP32 | COT_BY_BF16, COT_BLOCKS_Q4_1) \
+    X(Q5_0, "q5_0", 5, 1, 0, COT_DTYPE_COUNT, COT_BY_FP32 | COT_BY_BF16, COT_BLOCKS_Q5_0) \
+    X(Q5_1, "q5_1", 6, 1, 0, COT_DTYPE_COUNT, COT_BY_FP32 | COT_BY_BF16, COT_BLOCKS_Q5_1) \
+    X(IQ4_NL, "iq4_nl", 4, 1, 0, COT_DTYPE_COUNT, COT_BY_FP32 | COT_BY_BF16, COT_BLOCKS_IQ4_NL) \
+    X(Q2_K, "q2_k", 2, 1, 0, COT_DTYPE_COUNT, COT_BY_FP32 | COT_BY_BF16, COT_BLOCKS_Q2_K) \
+    X(Q4_K, "q4_k", 4, 1, 0, COT_DTYPE_COUNT, COT_BY_FP32 | COT_BY_BF16, COT_BLOCKS_Q4_K) \
+    X(Q5_K, "q5_k", 5, 1, 0, COT_DTYPE_COUNT, COT_BY_FP32 | COT_BY_BF16, COT_BLOCKS_Q5_K) \
+    X(Q6_K, "q6_k", 6, 1, 0, COT_DTYPE_COUNT, COT_BY_FP32 | COT_BY_BF16, COT_BLOCKS_Q6_K)
 // clang-format on
 
 /* A kind of elements: a row of the table. cot_format_with makes further formats of a kind, whose groups, scales or zero points
  * are not those that the row has; they are numbers beyond COT_FORMATS. */
 typedef enum cot_format {
-#define COT_FORMAT_ENUM(name, text, bits, unit, group, scale, products) COT_FORMAT_##name,
+#define COT_FORMAT_ENUM(name, text, bits, unit, group, scale, products, blocks) COT_FORMAT_##name,
     COT_FORMAT_LIST(COT_FORMAT_ENUM)
 #undef COT_FORMAT_ENUM
         COT_FORMATS
@@ -60,12 +72,13 @@ typedef enum cot_format_products {
 } cot_format_products;
 
 typedef struct cot_format_row {
-    const char *name;  // as --weights spells it
-    int bits;          // of an element; 32 / bits rows make a word
-    int unit;          // panels have whole multiples of so many rows
-    int group;         // rows of a column that share a scale; 0: all of them
-    cot_dtype scale;   // type of scales; COT_DTYPE_COUNT: there are none
-    unsigned products; // of COT_BY_*
+    const char *name; // as --weights spells it, and of blocks the file's type
+    int bits;  // of an element; 32 / bits rows make a word; of blocks with what its scales take, rounded down
+    int unit;  // panels have whole multiples of so many rows
+    int group; // rows of a column that share a scale; 0: all of them
+    cot_dtype scale;          // type of scales; COT_DTYPE_COUNT: there are none
+    unsigned products;        // of COT_BY_*
+    cot_tensor_blocks blocks; // NONE: panels of words
 } cot_format_row;
 
 extern const cot_format_row cot_formats[COT_FORMATS];
@@ -79,20 +92,30 @@ static inline const cot_format_row *cot_format_row_of(cot_format format)
 {
     return &cot_formats[cot_format_kind(format)];
 }
-/* A kind with other groups (of a multiple of 32 rows below 2^20, or 0: the whole column), scales of F32, F16 or BF16 (INT4; INT8 and
- * FP8 have F32) and perhaps zero points (INT4, INT8). The plain number of the kind where all is as its row says. */
+/* A kind with other groups (of a multiple of 32 rows below 2^20, or 0: the whole column), scales of F32, F16 or BF16 (INT4; INT8 has F32 or
+ * F16, FP8 F32) and perhaps zero points (INT4, INT8). The plain number of the kind where all is as its row says. */
 cot_format cot_format_with(cot_format kind, int64_t group, cot_dtype scale, bool zeros);
 int64_t cot_format_group(cot_format format); // 0: the whole column
 /* The format with the longest groups in which matrices of either can be as they are (a group in several parts, all of its scale),
- * or COT_FORMATS. The other: that of a matrix cut at multiples of so many rows. COT_FORMATS: in no groups of 32 rows and more. */
+ * or COT_FORMATS. The other: that of a matrix cut at multiples of so many rows. COT_FORMATS: in no groups of 32 rows and more.
+ * Blocks join with their like alone, and whatever is cut keeps them whole (cot_format_skip). */
 cot_format cot_format_join(cot_format a, cot_format b);
 cot_format cot_format_cut(cot_format format, int64_t rows);
+/* Of blocks: a matrix that begins with row `rows` of its first block, of 0 .. the block's elements - 1; and how many rows those are. */
+cot_format cot_format_skip(cot_format format, int64_t rows);
+int64_t cot_format_skipped(cot_format format);
+/* The kind of a format's blocks, NONE where it has words; and how many blocks a column of k rows takes. */
+static inline cot_tensor_blocks cot_format_blocks(cot_format format)
+{
+    return cot_format_row_of(format)->blocks;
+}
+int64_t cot_format_block_count(cot_format format, int64_t k);
 cot_dtype cot_format_scale(cot_format format);
 bool cot_format_zeros(cot_format format);
 
 enum { COT_PANEL = 32, COT_WORDS_BYTES = COT_PANEL * 4 }; // columns of a panel, and a line of their words
 
-/* The format of that name, or COT_FORMATS. */
+/* The format of that name to which numbers can be rounded, or COT_FORMATS. */
 cot_format cot_format_parse(const char *name);
 /* That of plain numbers of a type: F32 or BF16. */
 static inline cot_format cot_format_of(cot_dtype type)
@@ -102,7 +125,7 @@ static inline cot_format cot_format_of(cot_dtype type)
 /* Whether rows of that type, rounded or not, can be multiplied with it. */
 bool cot_format_multiplies(cot_format format, cot_dtype type, bool rounded);
 
-/* Rows of a word. */
+/* Rows of a word; not of blocks. */
 static inline int cot_format_step(cot_format format)
 {
     return 32 / cot_format_row_of(format)->bits;

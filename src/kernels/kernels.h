@@ -20,6 +20,8 @@
  *
  * Without scales and with accumulate, k may be cut into consecutive calls without changing a bit where every cut is even.
  *
+ * Blocks (format.h) are multiplied as the numbers that they stand for in fp32, and A as what it is: k is not cut.
+ *
  * With scales, k is not cut. The products of COT_SUM_K rows of a column at a time, all of one group, are added by themselves,
  * from 0 on and k ascending, of elements without scale and offset; with zero points that sum t becomes, by one fused
  * multiply-add, t + the column's offset times the sum of A's elements there; then C[m][n] gets, in fp32, one fused multiply-add
@@ -64,6 +66,13 @@ typedef struct cot_packed {
     bool rounded;
     int64_t k, n;
 } cot_packed;
+
+/* Matrices side by side, which are several where their formats are: columns follow each other. */
+typedef struct cot_packed_parts {
+    cot_packed part[3]; // of the same k
+    int parts;
+    int64_t n; // columns of all
+} cot_packed_parts;
 
 /* The product of m rows of `type` with columns [column0, column0 + n), of which column0 begins a panel. The caller adds A and C. */
 static inline cot_gemm cot_packed_gemm(const cot_packed *b, cot_dtype type, int64_t m, int64_t column0,

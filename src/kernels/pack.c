@@ -214,9 +214,32 @@ static inline uint32_t mxfp4_word(const uint8_t *in)
     return ((even | even >> 8) & 0xffffu) | (odd | odd >> 8) << 16;
 }
 
+/* Blocks of a column go one line of 32 columns' blocks apart. */
+static void pack_blocks(void *b, cot_format format, int64_t k, int64_t n, int64_t n0, int64_t count,
+                        const cot_pack_source *source)
+{
+    const int64_t blocks = cot_format_block_count(format, k);
+    const size_t bytes = (size_t)cot_tensor_block_bytes(cot_format_blocks(format));
+    const int64_t end = n0 + count, zero_end = end == n ? cot_panels(n) * COT_PANEL : end;
+    for (int64_t column = n0; column < zero_end; column++) {
+        uint8_t *to =
+            (uint8_t *)panel_words(b, format, column / COT_PANEL, k) + (size_t)(column % COT_PANEL) * bytes;
+        const uint8_t *from = source->data + (column - n0) * source->stride;
+        for (int64_t i = 0; i < blocks; i++, to += COT_PANEL * bytes)
+            if (column < end)
+                memcpy(to, from + (size_t)i * bytes, bytes);
+            else
+                memset(to, 0, bytes);
+    }
+}
+
 void cot_pack_stored(void *b, cot_format format, int64_t k, int64_t n, int64_t n0, int64_t count,
                      const cot_pack_source *source)
 {
+    if (cot_format_blocks(format)) {
+        pack_blocks(b, format, k, n, n0, count, source);
+        return;
+    }
     assert(format == COT_FORMAT_MXFP4 && k % 32 == 0);
     const cot_panel_blocks blocks = cot_panel_blocks_of(format, k);
     const int64_t tile = 512; // rows, of which the first cache keeps all columns

@@ -20,13 +20,13 @@ void cot_pack_codes(void *b, cot_format format, int64_t k, int64_t n, int64_t n0
                     const cot_codes *rows);
 
 /* A stored matrix that keeps its form: `columns` rows of k elements, as a checkpoint has them. MXFP4: two elements a byte, the
- * first one low; a scale (E8M0) for each 32. */
+ * first one low; a scale (E8M0) for each 32. Blocks: those of a row from the one on that has its first element; no scales. */
 typedef struct cot_pack_source {
     const uint8_t *data, *scales;
     int64_t stride, scale_stride; // bytes from row to row
 } cot_pack_source;
 
-/* The same of rows that are stored in the packed format (MXFP4, k a multiple of 32): nothing is rounded. */
+/* The same of rows that are stored in the packed format (MXFP4, k a multiple of 32; blocks): nothing is rounded. */
 void cot_pack_stored(void *b, cot_format format, int64_t k, int64_t n, int64_t n0, int64_t count,
                      const cot_pack_source *source);
 

@@ -264,7 +264,7 @@ cot_status cot_runner_attention(cot_runner *r, int64_t layer, cot_error *error)
     cot_status status = COT_OK;
     if (w->heads && r->rows.count) {
         cot_runner_norm(r, r->o.whole->layers[layer].attention_norm, r->rows.x, r->rows.count);
-        cot_runner_product(r, r->rows.typed, r->rows.count, &w->input, r->heads.input);
+        cot_runner_products(r, r->rows.typed, r->rows.count, &w->input, r->heads.input);
         if (w->input_bias) cot_runner_rows(r, r->rows.count, add_bias, w);
     }
     if (!mla)

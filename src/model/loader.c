@@ -90,9 +90,10 @@ void cot_loader_pack_transposed(cot_loader *load, cot_weight_piece piece, void *
 void cot_loader_store_expert(cot_loader *load, cot_weight_piece piece, const cot_moe_weights *weights,
                              uint8_t *slot, const cot_ffn_shape *shape, cot_ffn_part part)
 {
-    const cot_format format = part == COT_FFN_GATE || part == COT_FFN_UP ? shape->up
-                              : part == COT_FFN_DOWN                     ? shape->down
-                                                                         : COT_FORMAT_FP32;
+    const cot_format format = part == COT_FFN_GATE   ? shape->gate
+                              : part == COT_FFN_UP   ? shape->up
+                              : part == COT_FFN_DOWN ? shape->down
+                                                     : COT_FORMAT_FP32;
     record(load, (struct job){.piece = piece,
                               .kind = STORE_EXPERT,
                               .to = {.b = slot, .format = format},

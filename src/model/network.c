@@ -19,9 +19,11 @@ void cot_runner_lay_out_network(cot_runner *r, cot_arena *arena)
         s->replayed_weights = cot_arena_take(arena, chosen, sizeof *s->replayed_weights);
     }
     s->operator_bytes = arena->used - begin;
-    const cot_ffn_shape dense = cot_model_dense_shape(c, r->o.precision);
-    if (c->moe_layers < c->layers)
-        s->dense_scratch = cot_arena_take(arena, 1, cot_ffn_scratch_bytes(&dense, r->o.step_tokens, 1));
+    int64_t dense = 0; // the first layer that is, if any
+    while (dense < c->layers && c->layer[dense].moe) dense++;
+    if (dense < c->layers)
+        s->dense_scratch = cot_arena_take(
+            arena, 1, cot_ffn_scratch_bytes(&r->o.networks->dense[dense], r->o.step_tokens, 1));
 }
 
 /* Out of line, so that a profiler tells what counting takes (docs/OPERATE.md). */
@@ -71,10 +73,11 @@ static void replay(cot_runner *r, int64_t moe_layer, cot_moe_layer *moe, int64_t
 cot_moe_layer cot_runner_moe_layer(const cot_runner *r, int64_t layer, int64_t moe_layer)
 {
     const cot_layer_weights *w = &r->o.whole->layers[layer];
-    const int64_t slot = moe_layer % cot_runner_expert_layers(&r->o) * r->slots.layout->slots_per_rank;
+    const int32_t own = (int32_t)(moe_layer % cot_runner_expert_layers(&r->o));
     return (cot_moe_layer){.gate = &w->gate,
                            .placement = cot_expert_layout_layer(r->slots.layout, (int32_t)moe_layer),
-                           .slots = r->slots.at + (size_t)slot * r->slots.bytes,
+                           .slots = cot_runner_slot_at(r, own, 0),
+                           .slot_bytes = (size_t)r->o.networks->slot_bytes[own],
                            .shared = w->shared,
                            .shared_gate = w->shared_mix,
                            .unsound_pass = true};
@@ -99,9 +102,9 @@ cot_status cot_runner_feed_forward(cot_runner *r, int64_t layer, int64_t moe_lay
         return status;
     }
     int64_t began_ns = r->fabric->ops->now_ns(r->fabric);
-    cot_ffn_shape shape = cot_model_dense_shape(r->c, r->o.precision);
     cot_ffn_job job = {.weights = w->dense, .count = rows, .x = r->rows.typed, .y = y};
-    if (rows) cot_ffn_run(r->o.kernels, r->o.pool, &shape, &job, 1, r->network.dense_scratch);
+    if (rows)
+        cot_ffn_run(r->o.kernels, r->o.pool, &r->o.networks->dense[layer], &job, 1, r->network.dense_scratch);
     r->results.stats.dense_ns += r->fabric->ops->now_ns(r->fabric) - began_ns;
     return COT_OK;
 }

@@ -1,20 +1,10 @@
+#include "model/precision.h"
+
 #include "base/error.h"
-#include "model/weights.h"
 
 static const char *name_of(const cot_precision *p)
 {
     return p->rounded ? "int8" : p->type == COT_F32 ? "fp32" : "bf16";
-}
-
-cot_stored_formats cot_checkpoint_formats(const cot_checkpoint *checkpoint)
-{
-    static const cot_weight experts[] = {COT_WEIGHT_EXPERT_GATE, COT_WEIGHT_EXPERT_UP,
-                                         COT_WEIGHT_EXPERT_DOWN},
-                            shared[] = {COT_WEIGHT_SHARED_GATE, COT_WEIGHT_SHARED_UP, COT_WEIGHT_SHARED_DOWN},
-                            dense[] = {COT_WEIGHT_DENSE_GATE, COT_WEIGHT_DENSE_UP, COT_WEIGHT_DENSE_DOWN};
-    return (cot_stored_formats){cot_checkpoint_format(checkpoint, experts, 3, -1),
-                                cot_checkpoint_format(checkpoint, shared, 3, -1),
-                                cot_checkpoint_format(checkpoint, dense, 3, -1)};
 }
 
 static cot_format choose(const cot_precision *p, cot_weight_rule rule, cot_format stored, bool rounded)
@@ -27,6 +17,11 @@ static cot_format choose(const cot_precision *p, cot_weight_rule rule, cot_forma
 cot_format cot_weight_format(const cot_precision *p, cot_weight_rule rule, cot_format stored)
 {
     return choose(p, rule, stored, false);
+}
+
+cot_format cot_network_format(const cot_precision *p, cot_format stored)
+{
+    return choose(p, p->networks, stored, p->rounded);
 }
 
 /* Of weights that become `own` where they are not as they are stored, and whose rows are rounded or not. */
@@ -51,17 +46,10 @@ static cot_status dense_rule(cot_weight_rule *rule, const cot_precision *p, int 
     return COT_OK;
 }
 
-cot_status cot_precision_set_weights(cot_precision *p, cot_weight_kinds kinds, cot_stored_formats stored,
-                                     cot_error *error)
+cot_status cot_precision_set_weights(cot_precision *p, cot_weight_kinds kinds, cot_error *error)
 {
-    cot_weight_rule networks;
-    cot_status status = rule_of(&networks, p, kinds.networks,
+    cot_status status = rule_of(&p->networks, p, kinds.networks,
                                 p->rounded ? COT_FORMAT_INT8 : cot_format_of(p->type), p->rounded, error);
-    if (status == COT_OK) status = dense_rule(&p->attention, p, kinds.attention, networks, error);
-    if (status == COT_OK) status = dense_rule(&p->head, p, kinds.head, networks, error);
-    if (status != COT_OK) return status;
-    p->experts = choose(p, networks, stored.experts, p->rounded);
-    p->shared = choose(p, networks, stored.shared, p->rounded);
-    p->dense = choose(p, networks, stored.dense, p->rounded);
-    return COT_OK;
+    if (status == COT_OK) status = dense_rule(&p->attention, p, kinds.attention, p->networks, error);
+    return status == COT_OK ? dense_rule(&p->head, p, kinds.head, p->networks, error) : status;
 }

@@ -40,12 +40,20 @@ void cot_runner_rows(cot_runner *r, int64_t rows, void (*body)(cot_runner *, int
 
 void cot_runner_product(cot_runner *r, const void *a, int64_t rows, const cot_packed *b, float *c)
 {
-    cot_gemm gemm = cot_packed_gemm(b, r->o.precision.type, rows, 0, b->n);
-    gemm.a = a;
-    gemm.a_stride = b->k;
-    gemm.c = c;
-    gemm.c_stride = b->n;
-    cot_matmul(r->o.kernels, r->o.pool, &gemm, 1);
+    cot_runner_products(r, a, rows, &(cot_packed_parts){.part = {*b}, .parts = 1, .n = b->n}, c);
+}
+
+void cot_runner_products(cot_runner *r, const void *a, int64_t rows, const cot_packed_parts *b, float *c)
+{
+    cot_gemm gemms[sizeof b->part / sizeof *b->part];
+    for (int i = 0; i < b->parts; c += b->part[i++].n) {
+        gemms[i] = cot_packed_gemm(&b->part[i], r->o.precision.type, rows, 0, b->part[i].n);
+        gemms[i].a = a;
+        gemms[i].a_stride = b->part[i].k;
+        gemms[i].c = c;
+        gemms[i].c_stride = b->n;
+    }
+    cot_matmul(r->o.kernels, r->o.pool, gemms, b->parts);
 }
 
 struct norm {

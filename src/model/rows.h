@@ -23,6 +23,8 @@ void cot_runner_rows(cot_runner *r, int64_t rows,
                      void (*body)(cot_runner *r, int64_t row, const void *context), const void *context);
 /* C [rows][n] = A B for typed A [rows][k]. */
 void cot_runner_product(cot_runner *r, const void *a, int64_t rows, const cot_packed *b, float *c);
+/* The same of matrices side by side. */
+void cot_runner_products(cot_runner *r, const void *a, int64_t rows, const cot_packed_parts *b, float *c);
 /* rows.normed[i] = RMSNorm(x[i]) weight, rows.typed the same typed, for rows of x [rows][H]. */
 void cot_runner_norm(cot_runner *r, const float *weight, const float *x, int64_t rows);
 

@@ -41,6 +41,7 @@ static int64_t home_tokens(const cot_runner_options *o, int ranks)
 static cot_moe_options moe_of(const cot_runner_options *o, cot_fabric *fabric, int ranks)
 {
     const cot_config *c = cot_checkpoint_config(o->checkpoint);
+    const int64_t first = c->moe_layers ? o->layout->layers[0] : 0; // formats apart all are of its shapes
     return (cot_moe_options){.fabric = fabric,
                              .kernels = o->kernels,
                              .pool = o->pool,
@@ -49,8 +50,8 @@ static cot_moe_options moe_of(const cot_runner_options *o, cot_fabric *fabric, i
                              .a2a = o->a2a,
                              .dedup = o->dedup,
                              .combine_type = o->payload,
-                             .expert = cot_model_expert_shape(c, o->precision),
-                             .shared = cot_model_shared_shape(c, o->precision),
+                             .expert = *cot_networks_expert(o->networks, first, 0),
+                             .shared = o->networks->shared[first],
                              .experts = c->gate.experts,
                              .top_k = c->gate.top_k,
                              .slots = o->layout->slots_per_rank,
@@ -78,8 +79,8 @@ static void list_blocks(cot_runner *r, int ranks, struct block block[BLOCKS])
     size_t routed = r->o.capture ? (size_t)(c->moe_layers * r->o.step_tokens * c->gate.top_k) : 0;
     size_t logits = ranks > 1 ? (size_t)r->o.step_logits * (size_t)c->vocab * sizeof(float) : 0;
     const struct block all[] = {
-        {&r->slots.at,
-         (size_t)(cot_runner_expert_layers(&r->o) * r->o.layout->slots_per_rank) * r->slots.bytes},
+        {&r->slots.at, (size_t)(r->o.networks->bytes_before[cot_runner_expert_layers(&r->o)] *
+                                r->o.layout->slots_per_rank)},
         {&r->results.logits_at, logits},
         {&r->results.routed_experts_at, routed * sizeof(uint16_t)},
         {&r->results.routed_weights_at, routed * sizeof(float)},
@@ -95,18 +96,10 @@ static void list_blocks(cot_runner *r, int ranks, struct block block[BLOCKS])
     memcpy(block, all, sizeof all);
 }
 
-static size_t slot_bytes_of(const cot_runner_options *o)
-{
-    cot_ffn_shape expert = cot_model_expert_shape(cot_checkpoint_config(o->checkpoint), o->precision);
-    return o->op->weights->slot_bytes(&expert);
-}
-
 size_t cot_runner_heap_bytes(const cot_runner_options *options, int ranks)
 {
     enum { ALIGNMENT = 4 << 20 };
-    cot_runner r = {.o = *options,
-                    .c = cot_checkpoint_config(options->checkpoint),
-                    .slots.bytes = slot_bytes_of(options)};
+    cot_runner r = {.o = *options, .c = cot_checkpoint_config(options->checkpoint)};
     struct block block[BLOCKS];
     list_blocks(&r, ranks, block);
     cot_collectives_options collectives = collectives_of(options, ranks);
@@ -193,7 +186,6 @@ cot_status cot_runner_open(cot_runner **out, const cot_runner_options *options, 
     r->o = *options;
     r->c = c;
     r->fabric = fabric;
-    r->slots.bytes = slot_bytes_of(options);
     r->heads.own_weights = calloc((size_t)c->layers, sizeof *r->heads.own_weights);
     cot_loader *load = NULL;
     cot_status status = cot_loader_open(&load, options->checkpoint, error);

@@ -16,8 +16,9 @@ typedef struct cot_runner_options {
     const cot_whole_weights *whole;
     cot_attend_scratch *attention_scratch; // the process's, as cot_runner_lay_out_attention makes it
     cot_precision precision;
-    bool data_parallel;    // attention on the sequences' home ranks, else heads split
-    cot_pipeline pipeline; // where heads are split
+    const cot_networks *networks; // what its networks are in it
+    bool data_parallel;           // attention on the sequences' home ranks, else heads split
+    cot_pipeline pipeline;        // where heads are split
     const cot_kernels *kernels;
     cot_pool *pool;                  // may be NULL
     int threads;                     // that may work for this rank at once, itself included

@@ -27,8 +27,9 @@ struct cot_runner {
 /* Where a slot begins, on every rank. */
 static inline cot_sym cot_runner_slot_at(const cot_runner *r, int32_t layer, int32_t slot)
 {
-    const cot_runner_slots *s = &r->slots;
-    return s->at + ((size_t)layer * (size_t)s->layout->slots_per_rank + (size_t)slot) * s->bytes;
+    const cot_networks *n = r->o.networks;
+    return r->slots.at +
+           (size_t)(n->bytes_before[layer] * r->slots.layout->slots_per_rank + n->slot_bytes[layer] * slot);
 }
 /* Words of one rank's part of sent.at; 0 where exchanges are not counted. */
 static inline size_t cot_runner_sent_words(const cot_runner *r, int ranks)

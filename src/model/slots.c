@@ -10,7 +10,7 @@ void cot_runner_fill_slots(cot_runner *r, cot_loader *load)
         for (int32_t e = 0; e < r->slots.layout->n_experts; e++)
             for (int32_t i = replicas.begin[e]; i < replicas.begin[e + 1]; i++)
                 if (replicas.rank[i] == r->fabric->rank)
-                    cot_expert_walk(r->c, r->o.precision, r->o.op->weights, r->slots.layout->layers[m], e,
+                    cot_expert_walk(r->o.networks, r->o.op->weights, r->slots.layout->layers[m], e,
                                     cot_local(r->fabric, cot_runner_slot_at(r, m, replicas.slot[i])), load);
     }
 }

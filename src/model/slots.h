@@ -7,8 +7,7 @@
 typedef struct cot_runner_slots {
     cot_expert_epoch epoch[2];       // the one in force, and room for the one that follows
     const cot_expert_layout *layout; // of the epoch in force
-    size_t bytes;                    // of a slot
-    cot_sym at;                      // [MoE layers][slots of a rank][bytes]
+    cot_sym at;                      // [MoE layers][slots of a rank][slot_bytes of the layer]
     cot_sym sums_at,
         sums_signals; // [P]: the checksum of the last chunk of each rank, and a signal that raises with it
     uint64_t copies;  // commands to copy so far

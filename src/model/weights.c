@@ -1,40 +1,5 @@
 #include "model/weights.h"
 
-cot_ffn_shape cot_model_expert_shape(const cot_config *config, cot_precision precision)
-{
-    return (cot_ffn_shape){.type = precision.type,
-                           .rounded = precision.rounded,
-                           .up = precision.experts,
-                           .down = precision.experts,
-                           .hidden = config->hidden,
-                           .intermediate = config->moe_intermediate,
-                           .biased = config->expert_bias,
-                           .limit = config->swiglu_limit,
-                           .alpha = config->swiglu_alpha};
-}
-
-cot_ffn_shape cot_model_shared_shape(const cot_config *config, cot_precision precision)
-{
-    return (cot_ffn_shape){.type = precision.type,
-                           .rounded = precision.rounded,
-                           .up = precision.shared,
-                           .down = precision.shared,
-                           .hidden = config->hidden,
-                           .intermediate = config->shared_intermediate,
-                           .biased = config->ffn_bias};
-}
-
-cot_ffn_shape cot_model_dense_shape(const cot_config *config, cot_precision precision)
-{
-    return (cot_ffn_shape){.type = precision.type,
-                           .rounded = precision.rounded,
-                           .up = precision.dense,
-                           .down = precision.dense,
-                           .hidden = config->hidden,
-                           .intermediate = config->dense_intermediate,
-                           .biased = config->ffn_bias};
-}
-
 void cot_attention_heads(cot_attention_weights *w, const cot_config *config, int rank, int ranks)
 {
     *w = (cot_attention_weights){.head0 = cot_share_begin(config->heads, rank, ranks)};
@@ -103,22 +68,54 @@ static cot_packed matrix(const struct walk *walk, cot_weight weight, int64_t lay
     return to;
 }
 
-/* The format of a matrix of `count` weights side by side. */
-static cot_format format_of(const struct walk *walk, cot_weight_rule rule, const cot_weight *weights,
-                            int count, int64_t layer)
+/* The format of a weight. */
+static cot_format format_of(const struct walk *walk, cot_weight_rule rule, cot_weight weight, int64_t layer)
 {
     return cot_weight_format(&walk->precision, rule,
-                             cot_checkpoint_format(walk->checkpoint, weights, count, layer));
+                             cot_checkpoint_stored(walk->checkpoint, weight, layer, 0));
 }
 
 /* That of attention's output, of which some heads' columns may be wanted. */
 static cot_format output_format(const struct walk *walk, const cot_attention_weights *w, int64_t layer,
                                 int64_t width)
 {
-    static const cot_weight output = COT_WEIGHT_O;
-    cot_format stored = cot_checkpoint_format(walk->checkpoint, &output, 1, layer);
+    cot_format stored = cot_checkpoint_stored(walk->checkpoint, COT_WEIGHT_O, layer, 0);
     if (w->heads < walk->config->heads) stored = cot_format_cut(stored, width);
-    return cot_weight_format(&walk->precision, walk->precision.attention, stored);
+    const cot_format format = cot_weight_format(&walk->precision, walk->precision.attention, stored);
+    if (!cot_format_blocks(format)) return format;
+    return cot_format_skip(format, w->head0 * width % cot_tensor_block_elements(cot_format_blocks(format)));
+}
+
+/* Rows of a weight that are columns of a matrix. */
+struct side {
+    cot_weight weight;
+    int64_t row0, rows;
+};
+
+/* Weights side by side, packed: one matrix where one format holds them all as they are, else a part for each. */
+static cot_packed_parts side_by_side(const struct walk *walk, cot_weight_rule rule, const struct side *sides,
+                                     int count, int64_t k, int64_t layer)
+{
+    cot_packed_parts to = {0};
+    cot_format format[3], all = COT_FORMATS;
+    for (int i = 0; i < count; i++) {
+        format[i] = format_of(walk, rule, sides[i].weight, layer);
+        all = i ? cot_format_join(all, format[i]) : format[i];
+        to.n += sides[i].rows;
+    }
+    cot_loader_chain(walk->load);
+    if (all != COT_FORMATS) to.part[to.parts++] = room_for(walk, all, k, to.n);
+    int64_t n0 = 0;
+    for (int i = 0; i < count; i++) {
+        if (all == COT_FORMATS) {
+            to.part[to.parts++] = room_for(walk, format[i], k, sides[i].rows);
+            n0 = 0;
+        }
+        pack(walk, &to.part[to.parts - 1],
+             (cot_weight_piece){sides[i].weight, layer, 0, sides[i].row0, sides[i].rows, 0, k}, n0);
+        n0 += sides[i].rows;
+    }
+    return to;
 }
 
 /* A feed-forward network: three matrices and perhaps three biases from `first` on, in the order of cot_ffn_part. */
@@ -139,11 +136,11 @@ static void network(const cot_ffn_shape *shape, const cot_moe_weights *weights, 
     }
 }
 
-void cot_expert_walk(const cot_config *config, cot_precision precision, const cot_moe_weights *weights,
-                     int64_t layer, int64_t expert, uint8_t *slot, cot_loader *load)
+void cot_expert_walk(const cot_networks *networks, const cot_moe_weights *weights, int64_t layer,
+                     int64_t expert, uint8_t *slot, cot_loader *load)
 {
-    cot_ffn_shape shape = cot_model_expert_shape(config, precision);
-    network(&shape, weights, COT_WEIGHT_EXPERT_GATE, layer, expert, slot, load);
+    network(cot_networks_expert(networks, layer, expert), weights, COT_WEIGHT_EXPERT_GATE, layer, expert,
+            slot, load);
 }
 
 static uint8_t *whole_network(const struct walk *walk, const cot_ffn_shape *shape,
@@ -157,16 +154,12 @@ static uint8_t *whole_network(const struct walk *walk, const cot_ffn_shape *shap
 /* q, k, v of the heads side by side: one product. */
 static void walk_gqa(const struct walk *walk, cot_attention_weights *w, int64_t l)
 {
-    static const cot_weight inputs[] = {COT_WEIGHT_Q, COT_WEIGHT_K, COT_WEIGHT_V};
     const cot_config *c = walk->config;
     cot_loader *load = walk->load;
     int64_t d = c->head_dim, q = w->heads * d, kv = w->kv_heads * d, n = q + 2 * kv, q0 = w->head0 * d,
             kv0 = w->kv_head0 * d;
-    w->input = room_for(walk, format_of(walk, walk->precision.attention, inputs, 3, l), c->hidden, n);
-    cot_loader_chain(load);
-    pack(walk, &w->input, (cot_weight_piece){COT_WEIGHT_Q, l, 0, q0, q, 0, c->hidden}, 0);
-    pack(walk, &w->input, (cot_weight_piece){COT_WEIGHT_K, l, 0, kv0, kv, 0, c->hidden}, q);
-    pack(walk, &w->input, (cot_weight_piece){COT_WEIGHT_V, l, 0, kv0, kv, 0, c->hidden}, q + kv);
+    const struct side sides[] = {{COT_WEIGHT_Q, q0, q}, {COT_WEIGHT_K, kv0, kv}, {COT_WEIGHT_V, kv0, kv}};
+    w->input = side_by_side(walk, walk->precision.attention, sides, 3, c->hidden, l);
     if (c->qkv_bias) {
         float *bias = cot_arena_take(walk->arena, (size_t)n, sizeof *bias);
         if (bias) {
@@ -187,10 +180,32 @@ static void walk_gqa(const struct walk *walk, cot_attention_weights *w, int64_t 
     w->output = matrix(walk, COT_WEIGHT_O, l, 0, c->hidden, q0, q, output_format(walk, w, l, d));
 }
 
+/* A half of kv_b of each head: as stored, or the precision's own; packed [k][n] one after the other. */
+static cot_packed half_of(const struct walk *walk, const cot_attention_weights *w, cot_weight weight,
+                          int64_t l, int64_t k, int64_t n, size_t *head_bytes)
+{
+    const cot_weight_rule rule = {walk->precision.attention.kind, cot_format_of(walk->precision.type)};
+    const cot_format format = format_of(walk, rule, weight, l);
+    *head_bytes = (size_t)cot_packed_bytes(format, k, n);
+    uint8_t *to = cot_arena_take(walk->arena, (size_t)w->heads, *head_bytes);
+    for (int64_t h = 0; h < w->heads && to; h++) {
+        cot_loader_chain(walk->load);
+        cot_loader_pack(walk->load, (cot_weight_piece){weight, l, 0, (w->head0 + h) * n, n, 0, k},
+                        to + (size_t)h * *head_bytes, format, n, 0);
+    }
+    return (cot_packed){.b = to, .format = format, .k = k, .n = n};
+}
+
 /* For each head a matrix out of kv_b_proj's rows [nope | v] of kv_lora columns; widened, since one of them is transposed. */
 static void walk_absorbed(const struct walk *walk, cot_attention_weights *w, int64_t l)
 {
     const cot_config *c = walk->config;
+    int64_t rows, columns;
+    if (cot_checkpoint_shape(walk->checkpoint, COT_WEIGHT_K_B, l, 0, &rows, &columns, NULL) == COT_OK) {
+        w->absorb = half_of(walk, w, COT_WEIGHT_K_B, l, c->nope_dim, c->kv_lora_rank, &w->absorb_bytes);
+        w->expand = half_of(walk, w, COT_WEIGHT_V_B, l, c->kv_lora_rank, c->v_dim, &w->expand_bytes);
+        return;
+    }
     const cot_format format = cot_format_of(walk->precision.type);
     w->absorb_bytes = (size_t)cot_packed_bytes(format, c->nope_dim, c->kv_lora_rank);
     w->expand_bytes = (size_t)cot_packed_bytes(format, c->kv_lora_rank, c->v_dim);
@@ -219,12 +234,9 @@ static void walk_mla(const struct walk *walk, cot_attention_weights *w, int64_t 
     int64_t qk = c->nope_dim + c->rope_dim, latent = c->kv_lora_rank + c->rope_dim;
     int64_t q = c->q_lora_rank ? c->q_lora_rank : w->heads * qk, n = q + latent,
             q0 = c->q_lora_rank ? 0 : w->head0 * qk;
-    const cot_weight q_b = COT_WEIGHT_Q_B,
-                     inputs[] = {c->q_lora_rank ? COT_WEIGHT_Q_A : COT_WEIGHT_Q, COT_WEIGHT_KV_A};
-    w->input = room_for(walk, format_of(walk, rule, inputs, 2, l), c->hidden, n);
-    cot_loader_chain(load);
-    pack(walk, &w->input, (cot_weight_piece){inputs[0], l, 0, q0, q, 0, c->hidden}, 0);
-    pack(walk, &w->input, (cot_weight_piece){COT_WEIGHT_KV_A, l, 0, 0, latent, 0, c->hidden}, q);
+    const struct side sides[] = {{c->q_lora_rank ? COT_WEIGHT_Q_A : COT_WEIGHT_Q, q0, q},
+                                 {COT_WEIGHT_KV_A, 0, latent}};
+    w->input = side_by_side(walk, rule, sides, 2, c->hidden, l);
     if (c->qkv_bias) { // q_proj alone has no bias
         float *bias = cot_arena_take(walk->arena, (size_t)n, sizeof *bias);
         if (bias) {
@@ -238,7 +250,7 @@ static void walk_mla(const struct walk *walk, cot_attention_weights *w, int64_t 
     if (c->q_lora_rank) {
         w->q_a_norm = vector(walk, COT_WEIGHT_Q_A_NORM, l, 0, c->q_lora_rank);
         w->q_b = matrix(walk, COT_WEIGHT_Q_B, l, w->head0 * qk, w->heads * qk, 0, c->q_lora_rank,
-                        format_of(walk, rule, &q_b, 1, l));
+                        format_of(walk, rule, COT_WEIGHT_Q_B, l));
     }
     walk_absorbed(walk, w, l);
     w->output = matrix(walk, COT_WEIGHT_O, l, 0, c->hidden, w->head0 * c->v_dim, w->heads * c->v_dim,
@@ -266,11 +278,14 @@ static size_t bytes_of(const cot_packed *m)
 
 size_t cot_attention_weights_bytes(const cot_attention_weights *w)
 {
-    return bytes_of(&w->input) + bytes_of(&w->q_b) + bytes_of(&w->output) +
-           (size_t)w->heads * (w->absorb_bytes + w->expand_bytes);
+    size_t bytes =
+        bytes_of(&w->q_b) + bytes_of(&w->output) + (size_t)w->heads * (w->absorb_bytes + w->expand_bytes);
+    for (int i = 0; i < w->input.parts; i++) bytes += bytes_of(&w->input.part[i]);
+    return bytes;
 }
 
-static void walk_moe(const struct walk *walk, cot_layer_weights *w, int64_t l, const cot_moe_weights *weights)
+static void walk_moe(const struct walk *walk, cot_layer_weights *w, int64_t l, const cot_ffn_shape *shared,
+                     const cot_moe_weights *weights)
 {
     const cot_config *c = walk->config;
     const int64_t experts = c->gate.experts;
@@ -284,20 +299,17 @@ static void walk_moe(const struct walk *walk, cot_layer_weights *w, int64_t l, c
     if (c->gate_bias) w->gate.bias = vector(walk, COT_WEIGHT_GATE_BIAS, l, 0, c->gate.experts);
     if (c->gate_correction)
         w->gate.correction = vector(walk, COT_WEIGHT_GATE_CORRECTION, l, 0, c->gate.experts);
-    cot_ffn_shape shared = cot_model_shared_shape(c, walk->precision);
-    if (!shared.intermediate) return;
-    w->shared = whole_network(walk, &shared, weights, COT_WEIGHT_SHARED_GATE, l);
+    if (!shared->intermediate) return;
+    w->shared = whole_network(walk, shared, weights, COT_WEIGHT_SHARED_GATE, l);
     if (c->shared_gated) w->shared_mix = vector(walk, COT_WEIGHT_SHARED_MIX, l, 0, c->hidden);
 }
 
 void cot_whole_weights_walk(cot_whole_weights *weights, const cot_checkpoint *checkpoint,
-                            cot_precision precision, const cot_moe_weights *moe, bool attention,
-                            cot_arena *arena, cot_loader *load)
+                            cot_precision precision, const cot_networks *networks, const cot_moe_weights *moe,
+                            bool attention, cot_arena *arena, cot_loader *load)
 {
-    static const cot_weight output = COT_WEIGHT_OUTPUT;
     const struct walk walk = walk_of(checkpoint, precision, arena, load);
     const cot_config *config = walk.config;
-    cot_ffn_shape dense = cot_model_dense_shape(config, precision);
     for (int64_t l = 0; l < config->layers; l++) {
         cot_layer_weights *w = &weights->layers[l];
         *w = (cot_layer_weights){.attention_norm =
@@ -305,9 +317,9 @@ void cot_whole_weights_walk(cot_whole_weights *weights, const cot_checkpoint *ch
                                  .ffn_norm = vector(&walk, COT_WEIGHT_FFN_NORM, l, 0, config->hidden)};
         if (config->output_bias) w->output_bias = vector(&walk, COT_WEIGHT_O_BIAS, l, 0, config->hidden);
         if (config->layer[l].moe)
-            walk_moe(&walk, w, l, moe);
+            walk_moe(&walk, w, l, &networks->shared[l], moe);
         else
-            w->dense = whole_network(&walk, &dense, &cot_moe_packed, COT_WEIGHT_DENSE_GATE, l);
+            w->dense = whole_network(&walk, &networks->dense[l], &cot_moe_packed, COT_WEIGHT_DENSE_GATE, l);
     }
     if (!config->tied_embeddings && !cot_arena_measures(arena)) // it stays in the file
         for (int64_t row = 0; row < config->vocab; row += ROWS_A_GROUP) {
@@ -319,6 +331,6 @@ void cot_whole_weights_walk(cot_whole_weights *weights, const cot_checkpoint *ch
     cot_loader_chain(load);
     weights->final_norm = vector(&walk, COT_WEIGHT_FINAL_NORM, 0, 0, config->hidden);
     weights->output = matrix(&walk, COT_WEIGHT_OUTPUT, 0, 0, config->vocab, 0, config->hidden,
-                             format_of(&walk, precision.head, &output, 1, 0));
+                             format_of(&walk, precision.head, COT_WEIGHT_OUTPUT, 0));
     if (attention) cot_attention_weights_walk(weights->attention, checkpoint, precision, arena, load);
 }

@@ -15,7 +15,8 @@ static bool right_shape(const cot_ffn_shape *shape, int64_t intermediate_least)
     return (shape->type == COT_F32 || shape->type == COT_BF16) && shape->hidden >= 1 &&
            shape->hidden <= dimension_most && shape->activation <= COT_FFN_RELU &&
            shape->intermediate >= intermediate_least && shape->intermediate <= dimension_most &&
-           multiplied(shape, shape->up) && multiplied(shape, shape->down);
+           (!cot_ffn_is_gated(shape) || multiplied(shape, shape->gate)) && multiplied(shape, shape->up) &&
+           multiplied(shape, shape->down);
 }
 
 cot_status cot_moe_check(const cot_moe_options *o, cot_error *error)

@@ -13,9 +13,9 @@ typedef enum cot_ffn_activation {
 
 /* y = W_down act(W_gate x + b_gate, W_up x + b_up) + b_down */
 typedef struct cot_ffn_shape {
-    cot_dtype type;      // F32 or BF16: rows and activations
-    bool rounded;        // these are rounded to whole numbers within the products (kernels.h)
-    cot_format up, down; // of the weights: of gate and up, which are multiplied together, and of down
+    cot_dtype type;            // F32 or BF16: rows and activations
+    bool rounded;              // these are rounded to whole numbers within the products (kernels.h)
+    cot_format gate, up, down; // of the weights
     cot_ffn_activation activation;
     int64_t hidden, intermediate; // H, I
     bool biased;
@@ -27,7 +27,12 @@ static inline bool cot_ffn_is_gated(const cot_ffn_shape *shape)
     return shape->activation == COT_FFN_SWIGLU;
 }
 
-/* One network's weights in one block of memory: packed (kernels/format.h) gate [H][I] and up [H][I], each of whole
+/* The formats of one network's matrices, at its weights' begin: networks side by side may differ in them. */
+typedef struct cot_ffn_header {
+    uint32_t gate, up, down; // cot_format
+} cot_ffn_header;
+
+/* One network's weights in one block of memory: a header, packed (kernels/format.h) gate [H][I] and up [H][I], each of whole
  * panels, packed down [I][H], and, if biased, float [I], [I] and [H]. Without a gate its two parts take no
  * bytes. All offsets are multiples of 64. */
 typedef struct cot_ffn_layout {
@@ -35,6 +40,8 @@ typedef struct cot_ffn_layout {
     size_t bytes;
 } cot_ffn_layout;
 cot_ffn_layout cot_ffn_layout_of(const cot_ffn_shape *shape);
+/* Of weights of a shape but for its formats: the shape with theirs. */
+cot_ffn_shape cot_ffn_shape_of(const cot_ffn_shape *shape, const uint8_t *weights);
 
 /* How the two products of one network are cut into tiles: `rows` rows by so many columns of I (up) or of H
  * (down), the last ones fewer. Columns are whole panels. */
@@ -57,9 +64,9 @@ int64_t cot_ffn_tile_floats(const cot_ffn_shape *shape, int64_t rows, int64_t co
 /* Rows i < m of one product of a network, columns [c0, c1); c0 is a multiple of COT_PANEL, and so is c1 or it is the
  * last. Strides are in elements, from row to row. */
 typedef struct cot_ffn_tile {
-    const cot_ffn_shape *shape;
-    const uint8_t *weights; // of the network
-    const void *in;         // `type`
+    const cot_ffn_shape *shape; // but for its formats, which the weights tell
+    const uint8_t *weights;     // of the network
+    const void *in;             // `type`
     int64_t in_stride;
     const int32_t *rows; // row i is in[rows[i]]; NULL: in[i]
     int64_t m, c0, c1;
@@ -88,7 +95,7 @@ enum { COT_FFN_LAUNCHES = 2 }; // loops over threads that cot_ffn_run begins
 
 /* Scratch for `rows` rows of `count` jobs in all: `type` [rows][I], and where the tiles of each job begin. */
 size_t cot_ffn_scratch_bytes(const cot_ffn_shape *shape, int64_t rows, int64_t count);
-/* Runs independent jobs of one shape, they and their rows in all at most what `scratch` (64-aligned) was sized for:
+/* Runs independent jobs of one shape, whose formats may differ from it and each other, they and their rows in all at most what `scratch` (64-aligned) was sized for:
  * all up tiles, then all down tiles. Never allocates; a row's result depends on that row alone. */
 void cot_ffn_run(const cot_kernels *kernels, cot_pool *pool, const cot_ffn_shape *shape,
                  const cot_ffn_job *jobs, int64_t count, void *scratch);

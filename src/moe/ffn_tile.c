@@ -18,15 +18,24 @@ cot_ffn_layout cot_ffn_layout_of(const cot_ffn_shape *shape)
 {
     const int64_t hidden = shape->hidden, width = shape->intermediate;
     const bool gated = cot_ffn_is_gated(shape), biased = shape->biased;
-    const size_t up = (size_t)cot_packed_bytes(shape->up, hidden, width);
-    cot_ffn_layout l = {0};
-    l.gate = take(&l.bytes, gated ? up : 0);
-    l.up = take(&l.bytes, up);
+    cot_ffn_layout l = {.bytes = round_up_64(sizeof(cot_ffn_header))};
+    l.gate = take(&l.bytes, gated ? (size_t)cot_packed_bytes(shape->gate, hidden, width) : 0);
+    l.up = take(&l.bytes, (size_t)cot_packed_bytes(shape->up, hidden, width));
     l.down = take(&l.bytes, (size_t)cot_packed_bytes(shape->down, width, hidden));
     l.gate_bias = take(&l.bytes, gated && biased ? (size_t)width * sizeof(float) : 0);
     l.up_bias = take(&l.bytes, biased ? (size_t)width * sizeof(float) : 0);
     l.down_bias = take(&l.bytes, biased ? (size_t)hidden * sizeof(float) : 0);
     return l;
+}
+
+cot_ffn_shape cot_ffn_shape_of(const cot_ffn_shape *shape, const uint8_t *weights)
+{
+    const cot_ffn_header *header = (const cot_ffn_header *)(const void *)weights;
+    cot_ffn_shape own = *shape;
+    own.gate = (cot_format)header->gate;
+    own.up = (cot_format)header->up;
+    own.down = (cot_format)header->down;
+    return own;
 }
 
 int64_t cot_ffn_tile_floats(const cot_ffn_shape *shape, int64_t rows, int64_t columns)
@@ -62,25 +71,38 @@ static void activate(const cot_kernels *kernels, const cot_ffn_shape *shape, voi
 
 void cot_ffn_up_tile(const cot_kernels *kernels, const cot_ffn_tile *t, float *scratch)
 {
-    const cot_ffn_shape *shape = t->shape;
+    const cot_ffn_shape own = cot_ffn_shape_of(t->shape, t->weights), *shape = &own;
     const cot_ffn_layout at = cot_ffn_layout_of(shape);
-    const bool gated = cot_ffn_is_gated(shape);
-    const int64_t panels = cot_panels(t->c1 - t->c0), of_each = gated ? 2 : 1,
-                  stride = of_each * panels * COT_PANEL;
-    cot_gemm g = product(shape, shape->up, t->weights + (gated ? at.gate : at.up), shape->hidden, t->m, t->c0,
-                         stride); // whole panels, of gate and up in turn: the scratch has room
+    const bool gated = cot_ffn_is_gated(shape), in_turn = gated && shape->gate == shape->up;
+    const int64_t panels = cot_panels(t->c1 - t->c0), of_each = gated ? 2 : 1, width = panels * COT_PANEL,
+                  stride = of_each * width,
+                  gate_step = in_turn ? 2 * COT_PANEL : COT_PANEL, // where the next panel of either is,
+        up_at = in_turn ? COT_PANEL
+                : gated ? width
+                        : 0; // and where up's first: the scratch has room for whole panels
+    cot_gemm g = product(shape, shape->up, t->weights + (in_turn ? at.gate : at.up), shape->hidden, t->m,
+                         t->c0, in_turn ? stride : width);
     g.a = t->in;
     g.a_stride = t->in_stride;
     g.a_rows = t->rows;
-    g.c = scratch;
+    g.c = in_turn ? scratch : scratch + up_at;
     g.c_stride = stride;
-    if (gated) g.b_pair_bytes = (int64_t)(at.up - at.gate);
-    kernels->gemm(&g, 0, t->m, 0, of_each * panels);
+    if (in_turn) g.b_pair_bytes = (int64_t)(at.up - at.gate);
+    kernels->gemm(&g, 0, t->m, 0, cot_panels(g.n));
+    if (gated && !in_turn) {
+        cot_gemm of_gate =
+            product(shape, shape->gate, t->weights + at.gate, shape->hidden, t->m, t->c0, width);
+        of_gate.a = g.a;
+        of_gate.a_stride = g.a_stride;
+        of_gate.a_rows = g.a_rows;
+        of_gate.c = scratch;
+        of_gate.c_stride = stride;
+        kernels->gemm(&of_gate, 0, t->m, 0, panels);
+    }
     for (int64_t i = 0; i < t->m; i++)
         for (int64_t p = 0; p < panels; p++) {
             const int64_t column = t->c0 + p * COT_PANEL, n = cot_smaller(t->c1 - column, COT_PANEL);
-            float *gate = scratch + i * stride + of_each * p * COT_PANEL,
-                  *up = gated ? gate + COT_PANEL : gate;
+            float *gate = scratch + i * stride + p * gate_step, *up = gate + up_at;
             if (shape->biased) {
                 if (gated) kernels->add(gate, floats_at(t->weights, at.gate_bias, column), COT_F32, n);
                 kernels->add(up, floats_at(t->weights, at.up_bias, column), COT_F32, n);
@@ -93,7 +115,7 @@ void cot_ffn_up_tile(const cot_kernels *kernels, const cot_ffn_tile *t, float *s
 
 void cot_ffn_down_tile(const cot_kernels *kernels, const cot_ffn_tile *t)
 {
-    const cot_ffn_shape *shape = t->shape;
+    const cot_ffn_shape own = cot_ffn_shape_of(t->shape, t->weights), *shape = &own;
     const cot_ffn_layout at = cot_ffn_layout_of(shape);
     cot_gemm g =
         product(shape, shape->down, t->weights + at.down, shape->intermediate, t->m, t->c0, t->c1 - t->c0);

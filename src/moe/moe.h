@@ -15,7 +15,9 @@ typedef struct cot_moe_layer {
     const uint16_t *replayed_experts;
     const float *replayed_weights;
     cot_expert_replicas placement; // the same on all ranks
-    cot_sym slots;            // this layer's slots on every rank, slot_bytes of the operator's weights each
+    cot_sym slots;                 // this layer's slots on every rank,
+    size_t
+        slot_bytes; // from one to the next: as the operator's weights have it for the widest of its experts
     const uint8_t *shared;    // shared expert's weights, whole on every rank, or NULL
     const float *shared_gate; // [H]: the shared expert's output times sigmoid(x . shared_gate); NULL: times 1
     /* A token whose gate is not finite is no error: its row of y is NaN, all others are as they would be. */

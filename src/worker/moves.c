@@ -98,8 +98,7 @@ char *cot_worker_placement_text(cot_engine *engine, size_t *bytes)
     cot_expert_map map = {0};
     char *text = NULL;
     if (cot_engine_layout(engine, &layout, NULL, NULL) != COT_OK) return NULL;
-    FILE *stream =
-        map_of(&map, &layout, info->expert_slots) == COT_OK ? open_memstream(&text, bytes) : NULL;
+    FILE *stream = map_of(&map, &layout, info->expert_slots) == COT_OK ? open_memstream(&text, bytes) : NULL;
     map.model_hash = info->model_hash;
     if (stream) cot_map_write_coterie(stream, &map, "", NULL, NULL);
     const bool good = stream && !ferror(stream);

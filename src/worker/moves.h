@@ -7,10 +7,10 @@
 
 typedef struct cot_worker_moves {
     /* By the lock of the worker. */
-    bool asked, answered;     // a placement is wanted; the engine has said what comes of it
-    uint64_t cancelled;       // moves that are to end; 0: none
-    cot_error answer;         // status OK: they go under
-    uint64_t id;              // this number
+    bool asked, answered;           // a placement is wanted; the engine has said what comes of it
+    uint64_t cancelled;             // moves that are to end; 0: none
+    cot_error answer;               // status OK: they go under
+    uint64_t id;                    // this number
     cot_backend_moves last, before; // before: all before the last, added up
     /* The loop's until it is asked for, the engine's thread's until that is answered. */
     cot_expert_map to;

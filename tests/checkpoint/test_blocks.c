@@ -3,7 +3,7 @@
 
 #include "base/gguf.h"
 #include "base/rng.h"
-#include "checkpoint/blocks.h"
+#include "kernels/blocks.h"
 #include "harness/engine/golden.h"
 #include "harness/seed.h"
 
@@ -60,11 +60,22 @@ static void golden_blocks(void **state)
     }
 }
 
+/* A block is called finite where all its numbers are. */
+static void expect_finite_or_not(const uint8_t *blocks, cot_tensor_blocks kind, const float *numbers, int n)
+{
+    const int elements = cot_tensor_block_elements(kind);
+    for (int at = 0; at < n; at += elements) {
+        bool finite = true;
+        for (int i = 0; i < elements; i++) finite &= isfinite(numbers[at + i]) != 0;
+        assert_int_equal(cot_blocks_are_finite(blocks + cot_blocks_bytes(kind, at), kind, elements), finite);
+    }
+}
+
 /* Whatever the bits: codes times scales, and MXFP4 in the order of its format, are what is decoded. */
 static void forms_hold_the_numbers(void **state)
 {
     (void)state;
-    enum { N = 4 * 256 };
+    enum { N = 24 * 256 };
     for (int k = 0; k < KINDS; k++) {
         const cot_tensor_blocks kind = kinds[k].kind;
         const cot_format format = cot_blocks_format(kind);
@@ -73,7 +84,13 @@ static void forms_hold_the_numbers(void **state)
         for (size_t i = 0; i < sizeof blocks; i++)
             blocks[i] = (uint8_t)cot_random_bits(test_seed(), (uint64_t)k, i);
         cot_blocks_decode(numbers, blocks, kind, N);
-        for (int at = 0; at < N && format != COT_FORMATS; at += COT_BLOCKS_GROUP) {
+        assert_int_not_equal(format, COT_FORMATS);
+        if (cot_format_blocks(format)) {
+            assert_int_equal(cot_format_blocks(format), kind); // as they are
+            expect_finite_or_not(blocks, kind, numbers, N);
+            continue;
+        }
+        for (int at = 0; at < N; at += COT_BLOCKS_GROUP) {
             int8_t codes[COT_BLOCKS_GROUP];
             uint8_t pairs[COT_BLOCKS_GROUP / 2], scale;
             if (format == COT_FORMAT_MXFP4) {

@@ -2,6 +2,7 @@
  * and nothing is left of a folder that could not be written. */
 #include "harness/cmocka.h"
 #include "harness/engine/golden.h"
+#include "harness/checkpoint/formats.h"
 #include "harness/checkpoint/folder.h"
 #include "harness/checkpoint/weights.h"
 #include "harness/scratch.h"
@@ -170,10 +171,9 @@ static void expect_alike(const char *from, const char *to, struct formats format
 {
     cot_checkpoint *a = opened(from), *b = opened(to);
     const cot_config *config = cot_checkpoint_config(a);
-    assert_int_equal(cot_checkpoint_formats(b).experts, formats.experts);
-    if (config->shared_intermediate) assert_int_equal(cot_checkpoint_formats(b).shared, others_of(formats));
-    if (config->moe_layers < config->layers)
-        assert_int_equal(cot_checkpoint_formats(b).dense, others_of(formats));
+    assert_int_equal(experts_format(b), formats.experts);
+    if (config->shared_intermediate) assert_int_equal(shared_format(b), others_of(formats));
+    if (config->moe_layers < config->layers) assert_int_equal(dense_format(b), others_of(formats));
     for (int w = 0; w < COT_WEIGHTS; w++)
         for (int64_t l = 0; l < config->layers; l++)
             for (int64_t e = 0; e < E; e++) {
@@ -186,9 +186,9 @@ static void expect_alike(const char *from, const char *to, struct formats format
                 const cot_format format = format_of(formats, weight);
                 if (format != COT_FORMATS) {
                     expect_same_packed(a, b, &all, format);
-                    if (cot_checkpoint_format(b, &weight, 1, l) != format)
+                    if (stored_format(b, &weight, 1, l) != format)
                         fail_msg("%s of layer %d: %d", cot_weight_name(weight), (int)l,
-                                 (int)cot_checkpoint_format(b, &weight, 1, l));
+                                 (int)stored_format(b, &weight, 1, l));
                 }
                 if (format == COT_FORMATS) widen(x, rows * columns, a, weight, l);
                 if (format == COT_FORMATS) assert_memory_equal(x, y, (size_t)(rows * columns) * sizeof *x);

@@ -4,7 +4,7 @@
 
 #include "base/gguf.h"
 #include "base/rng.h"
-#include "checkpoint/blocks.h"
+#include "kernels/blocks.h"
 #include "harness/checkpoint/weights.h"
 #include "harness/engine/golden.h"
 #include "harness/gguf.h"

@@ -1,5 +1,6 @@
 /* Whole numbers and MXFP4 in the hub's layouts: what harness/model/layouts.h writes must be read, and packed as it is stored, as (code - zero point) times scale, to the bit. */
 #include "harness/cmocka.h"
+#include "harness/checkpoint/formats.h"
 #include "harness/checkpoint/layouts.h"
 #include "harness/checkpoint/weights.h"
 #include "harness/seed.h"
@@ -10,13 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static cot_format experts_format(const cot_checkpoint *checkpoint)
-{
-    return cot_checkpoint_format(
-        checkpoint,
-        (const cot_weight[]){COT_WEIGHT_EXPERT_GATE, COT_WEIGHT_EXPERT_UP, COT_WEIGHT_EXPERT_DOWN}, 3, -1);
-}
 
 static void expect_read(const cot_checkpoint *checkpoint, const layout *l, const matrix *m, cot_weight weight,
                         int64_t expert)
@@ -63,7 +57,7 @@ static void expect_parts(const cot_checkpoint *checkpoint, const layout *l, cons
 {
     for (int p = 0; p < LAYOUT_PARTS; p++) {
         const cot_weight weight = layout_parts[p].weight;
-        const cot_format format = cot_checkpoint_format(checkpoint, &weight, 1, 0),
+        const cot_format format = stored_format(checkpoint, &weight, 1, 0),
                          cut = cot_format_cut(format, LAYOUT_HEAD_DIM);
         expect_read(checkpoint, l, &m->parts[p], weight, 0);
         assert_int_equal(format == COT_FORMATS, l->group % 32 != 0);

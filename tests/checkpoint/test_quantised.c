@@ -1,5 +1,6 @@
 /* Weights in every stored form against formulas of this file's own, and NaNs found in each. */
 #include "harness/cmocka.h"
+#include "harness/checkpoint/formats.h"
 #include "harness/checkpoint/folder.h"
 #include "harness/checkpoint/weights.h"
 #include "harness/seed.h"
@@ -289,7 +290,7 @@ static void as_stored(void **state)
     folder *f = tiny_oss(true, COT_BF16);
     write_all(f);
     cot_checkpoint *checkpoint = opened(f->path);
-    assert_int_equal(cot_checkpoint_formats(checkpoint).experts, COT_FORMAT_MXFP4);
+    assert_int_equal(experts_format(checkpoint), COT_FORMAT_MXFP4);
     for (int w = 0; w < 3; w++) {
         const int64_t n = w == 2 ? OSS_H : OSS_I, k = w == 2 ? OSS_I : OSS_H, e = OSS_E - 1, first = 13;
         uint8_t *b = dirty(cot_packed_bytes(COT_FORMAT_MXFP4, k, n));
@@ -324,7 +325,7 @@ static void as_stored(void **state)
     f = tiny_oss(false, COT_BF16);
     write_all(f);
     checkpoint = opened(f->path);
-    assert_int_equal(cot_checkpoint_formats(checkpoint).experts, COT_FORMATS);
+    assert_int_equal(experts_format(checkpoint), COT_FORMATS);
     cot_checkpoint_close(checkpoint);
     folder_delete(f);
 }
@@ -349,7 +350,7 @@ static void spoil(folder *f, const char *name, int64_t at, const void *value, si
     if (!strstr(error.message, named) || !strstr(error.message, "NaN")) fail_msg("%s", error.message);
     const cot_packed_part to = {out, COT_FORMAT_BF16, rows, 0};
     assert_int_equal(cot_checkpoint_pack(checkpoint, &all, &to, NULL), COT_INVALID_ARGUMENT);
-    if (cot_checkpoint_formats(checkpoint).experts == COT_FORMAT_MXFP4) {
+    if (experts_format(checkpoint) == COT_FORMAT_MXFP4) {
         const cot_packed_part stored = {out, COT_FORMAT_MXFP4, rows, 0};
         const char *where = strstr(error.message, "in row");
         cot_error again = {0};

@@ -52,7 +52,8 @@ inline struct world world_of(const Variant &v, int64_t tokens, struct draw *draw
     rules.epsilon = v.correction ? 1e-20f : 0;
     cot_moe_options options = {};
     options.expert.type = options.shared.type = v.type;
-    options.expert.up = options.expert.down = options.shared.up = options.shared.down = cot_format_of(v.type);
+    options.expert.gate = options.expert.up = options.expert.down = cot_format_of(v.type);
+    options.shared.gate = options.shared.up = options.shared.down = cot_format_of(v.type);
     options.expert.activation = options.shared.activation = v.activation;
     options.expert.hidden = options.shared.hidden = v.hidden;
     options.expert.intermediate = v.intermediate, options.shared.intermediate = v.shared;

@@ -448,7 +448,7 @@ static cot_moe_options small_options(int64_t hidden)
 {
     cot_moe_options options = {};
     options.expert.type = options.combine_type = COT_F32;
-    options.expert.up = options.expert.down = cot_format_of(COT_F32);
+    options.expert.gate = options.expert.up = options.expert.down = cot_format_of(COT_F32);
     options.expert.hidden = hidden;
     options.expert.intermediate = options.experts = options.top_k = options.slots = options.tokens = 1;
     return options;

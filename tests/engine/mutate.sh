@@ -53,9 +53,9 @@ mutant 's/ || move->round != m->round) continue;/) continue;/'
 mutant 's/if (m->placing || awaits(m, false)) return/if (m->placing) return/'
 # checksums are not looked at; a chunk that differs is not sent again
 mutant 's/verdict == COT_RUNNER_DIFFERS/false/'
-mutant 's/if (--move->tries == 0) give_up(m, move, COT_MOVE_DIFFERED);/move->chunk.begin += move->chunk.bytes; if (move->chunk.begin == m->o.slot_bytes) move->state = COT_MIGRATE_COMPARED;/'
+mutant 's/if (--move->tries == 0) give_up(m, move, COT_MOVE_DIFFERED);/move->chunk.begin += move->chunk.bytes; if (move->chunk.begin == m->o.slot_bytes[move->chunk.layer]) move->state = COT_MIGRATE_COMPARED;/'
 # a slot is said to be whole before its last chunk
-mutant 's/if (move->chunk.begin == m->o.slot_bytes)/if (move->chunk.begin >= m->o.slot_bytes - 1)/'
+mutant 's/if (move->chunk.begin == m->o.slot_bytes\[move->chunk.layer\])/if (move->chunk.begin >= m->o.slot_bytes[move->chunk.layer] - 1)/'
 # a rank that cannot take an expert is taken for one that has
 mutant 's/verdict == COT_RUNNER_FAILED/false/'
 # ---- publishing ----

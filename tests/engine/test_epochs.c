@@ -78,12 +78,6 @@ static void assert_layout(const struct table *t)
     cot_expert_layout_free(&l);
 }
 
-static int64_t slot_bytes(const cot_engine *e)
-{
-    const cot_ffn_shape shape = cot_model_expert_shape(e->config, e->runner.precision);
-    return (int64_t)e->runner.op->weights->slot_bytes(&shape);
-}
-
 /* A slot gets an expert from one of those that have it, in chunks of drawn sizes; steps run between them. */
 static void copy(struct table *t, int32_t rank, int32_t layer, int32_t expert, int32_t slot, size_t *left)
 {
@@ -95,7 +89,7 @@ static void copy(struct table *t, int32_t rank, int32_t layer, int32_t expert, i
                           .from_slot = from % t->slots,
                           .to = rank,
                           .to_slot = slot};
-    for (const int64_t all = slot_bytes(t->engine); c.begin < all; c.begin += c.bytes) {
+    for (const int64_t all = t->engine->networks.slot_bytes[layer]; c.begin < all; c.begin += c.bytes) {
         c.bytes = 1 + (int64_t)(draw(&t->seed) % (uint64_t)all);
         if (c.bytes > all - c.begin) c.bytes = all - c.begin;
         c.last = c.begin + c.bytes == all;
@@ -408,8 +402,8 @@ static void a_slot_that_does_not_come(void **state)
         copy(&t, rank, 0, 0, last, NULL);
         int32_t from = 0;
         while (t.in[0][from / t.slots][from % t.slots] != 1) from++;
-        const cot_runner_chunk c = {0, 1, from / t.slots, from % t.slots, rank, last, 0, slot_bytes(engine),
-                                    1, 0};
+        const cot_runner_chunk c = {
+            0, 1, from / t.slots, from % t.slots, rank, last, 0, engine->networks.slot_bytes[0], 1, 0};
         cot_runner_verdict verdict = COT_RUNNER_SAME;
         const cot_status status = cot_engine_copy(engine, &c, 1, &verdict, &error);
         if (goes == CHANGED) {

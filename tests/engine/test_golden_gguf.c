@@ -5,6 +5,8 @@
 #include "harness/engine/golden.h"
 #include "harness/refused.h"
 
+#include "coterie/model.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -78,6 +80,33 @@ static void every_type(void **state)
     }
 }
 
+/* Weights take no more memory than their file; gates of four experts are packed as those of 32. */
+static void memory_is_the_files(void **state)
+{
+    (void)state;
+    static const char *const files[] = {
+        "qwen3moe-Q8_0", "qwen3moe-MXFP4_MOE",     "qwen3moe-Q4_K_M",      "qwen3moe-Q5_K_M",
+        "qwen3moe-Q6_K", "qwen3moe-narrow-Q4_K_M", "qwen3moe-narrow-Q4_0", "qwen3moe-narrow-Q5_1"};
+    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+        char path[600];
+        cot_model_files all;
+        cot_engine_options options;
+        cot_engine_sizes sizes;
+        cot_model_info model;
+        snprintf(path, sizeof path, GGUF "quant/%s.gguf", files[f]);
+        cot_engine_options_init(&options);
+        assert_int_equal(cot_model_describe_files(&all, path, NULL), COT_OK);
+        assert_int_equal(cot_model_describe(&model, path, NULL), COT_OK);
+        assert_int_equal(cot_engine_measure(&sizes, path, &options, 1, NULL), COT_OK);
+        const size_t beyond =
+                         (size_t)(model.moe_layers * (32 - model.experts) * model.hidden) * sizeof(float),
+                     bytes = sizes.weight_bytes - beyond;
+        cot_model_info_clear(&model);
+        printf("%-24s %.4f of its file\n", files[f], (double)bytes / (double)all.bytes);
+        assert_true(1000 * bytes <= 1030 * all.bytes);
+    }
+}
+
 /* The two with NVFP4 are refused by its name. */
 static void types_that_are_not_read(void **state)
 {
@@ -99,6 +128,7 @@ int main(void)
 {
     if (golden_absent("golden answers of GGUF files")) return SKIPPED;
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_architecture), cmocka_unit_test(every_type),
+                                       cmocka_unit_test(memory_is_the_files),
                                        cmocka_unit_test(types_that_are_not_read)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,7 +26,8 @@ static void layout_of(const int32_t place[PLACES], cot_expert_layout *l)
 
 static void open_from(cot_migrate *m, const int32_t now[PLACES], const int32_t to[PLACES])
 {
-    const cot_migrate_options options = {SLOT_BYTES, 50, 2};
+    static const int64_t slot_bytes[] = {SLOT_BYTES};
+    const cot_migrate_options options = {slot_bytes, 50, 2};
     cot_expert_layout from, target;
     layout_of(now, &from);
     layout_of(to, &target);

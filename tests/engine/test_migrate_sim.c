@@ -51,7 +51,8 @@ struct flight {
 
 struct world {
     uint64_t seed;
-    int ranks, layers, experts, slots, units;
+    int ranks, layers, experts, slots;
+    int64_t units[LAYERS]; // of a slot of each layer
     bool faults;
     cot_migrate m;
     table target;
@@ -171,7 +172,7 @@ static void open_world(struct world *w, uint64_t seed)
     w->ranks = 2 + (int)below(w, RANKS - 1);
     w->layers = 1 + (int)below(w, LAYERS);
     w->experts = 2 + (int)below(w, EXPERTS - 1);
-    w->units = 1 + (int)below(w, UNITS);
+    for (int l = 0; l < LAYERS; l++) w->units[l] = 1 + (int)below(w, UNITS);
     const int least = (w->experts + w->ranks - 1) / w->ranks;
     w->slots = least + (int)below(w, 3);
     w->faults = below(w, 3) > 0;
@@ -204,7 +205,7 @@ static void open_world(struct world *w, uint64_t seed)
 
 static bool is_whole(const struct world *w, int rank, int layer, int slot, int expert)
 {
-    for (int u = 0; u < w->units; u++)
+    for (int u = 0; u < w->units[layer]; u++)
         if (w->memory[rank][layer][slot][u] != expert) return false;
     return true;
 }
@@ -256,8 +257,9 @@ static void send_copy(struct world *w, const cot_migrate_command *command)
         p->chunk[i] = command->chunk[i];
         HOLD(!(busy & (1u << c->from | 1u << c->to)) && c->from != c->to, "a rank takes part in two chunks");
         busy |= 1u << c->from | 1u << c->to;
-        HOLD(c->bytes > 0 && c->begin >= 0 && c->begin + c->bytes <= w->units, "a chunk is beyond its slot");
-        HOLD(c->last == (c->begin + c->bytes == w->units), "a slot's end is not told");
+        HOLD(c->bytes > 0 && c->begin >= 0 && c->begin + c->bytes <= w->units[c->layer],
+             "a chunk is beyond its slot");
+        HOLD(c->last == (c->begin + c->bytes == w->units[c->layer]), "a slot's end is not told");
         check_target(w, c);
         int at = 0;
         for (int f = 0; f < FLIGHTS; f++) {

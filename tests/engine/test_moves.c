@@ -307,8 +307,7 @@ static void what_is_moved_is_counted(void **state)
     uint64_t seed = test_seed();
     struct setting s = moving_setting("olmoe", path, RANKS, 2);
     cot_engine *engine = must_open(&s);
-    const cot_ffn_shape shape = cot_model_expert_shape(engine->config, engine->runner.precision);
-    const uint64_t slot = engine->runner.op->weights->slot_bytes(&shape);
+    const uint64_t slot = (uint64_t)engine->networks.slot_bytes[0]; // as in all layers
     for (int i = 0; i < 10; i++) {
         cot_stats before, after;
         cot_expert_map to = map_of(engine);

@@ -140,7 +140,7 @@ static int64_t matrix(precision p, int64_t rows, int64_t columns)
 static int64_t network(precision p, int64_t hidden, int64_t width, bool biased)
 {
     if (!width) return 0;
-    return 2 * matrix(p, hidden, width) + matrix(p, width, hidden) +
+    return 64 /* of a header */ + 2 * matrix(p, hidden, width) + matrix(p, width, hidden) +
            (biased ? 2 * up(4 * width, 64) + up(4 * hidden, 64) : 0);
 }
 

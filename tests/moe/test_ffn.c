@@ -81,6 +81,7 @@ static void every_shape(void **state)
                                                  : i >= 48 ? COT_FFN_SWIGLU
                                                            : COT_FFN_RELU,
                                    .rounded = i >= 40,
+                                   .gate = i < 16 && i % 4 == 1 ? COT_FORMAT_INT8 : format, // apart from up
                                    .up = format,
                                    .down = format,
                                    .hidden = 1 + draw_below(&draw, 80),
@@ -115,6 +116,7 @@ static void tiles_of_any_size(void **state)
             const cot_ffn_shape shape = {.type = i & 1 ? COT_BF16 : COT_F32,
                                          .activation = (cot_ffn_activation)(i / 2 % 3),
                                          .rounded = i >= 12,
+                                         .gate = i % 6 == 1 && i < 12 ? COT_FORMAT_INT8 : format,
                                          .up = format,
                                          .down = format,
                                          .hidden = 1 + draw_below(&draw, i % 4 ? 150 : 700),
@@ -186,6 +188,7 @@ static void blocks_fit(void **state)
     struct draw draw = {test_seed(), 3, 0};
     for (int i = 0; i < 3000; i++) {
         const cot_ffn_shape shape = {.type = i & 1 ? COT_BF16 : COT_F32,
+                                     .gate = i & 1 ? COT_FORMAT_BF16 : COT_FORMAT_FP32,
                                      .up = i & 1 ? COT_FORMAT_BF16 : COT_FORMAT_FP32,
                                      .down = i & 1 ? COT_FORMAT_BF16 : COT_FORMAT_FP32,
                                      .activation = (cot_ffn_activation)(i / 2 % 3),

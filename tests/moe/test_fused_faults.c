@@ -17,6 +17,7 @@
 static const cot_gate rules = {
     .hidden = 16, .experts = 6, .top_k = 2, .groups = 1, .group_limit = 1, .scaling = 1, .normalise = true};
 static const cot_moe_options sizes = {.expert = {.type = COT_BF16,
+                                                 .gate = COT_FORMAT_BF16,
                                                  .up = COT_FORMAT_BF16,
                                                  .down = COT_FORMAT_BF16,
                                                  .hidden = 16,

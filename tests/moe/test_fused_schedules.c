@@ -34,6 +34,7 @@ static void open_setting(struct setting *s, int ranks, struct draw *draw)
     const cot_dtype type = draw_below(draw, 2) ? COT_BF16 : COT_F32;
     const int64_t hidden = 4 + draw_below(draw, large ? 3 : 17), experts = 1 + draw_below(draw, 9);
     cot_moe_options options = {.expert = {.type = type,
+                                          .gate = cot_format_of(type),
                                           .up = cot_format_of(type),
                                           .down = cot_format_of(type),
                                           .activation = (cot_ffn_activation)draw_below(draw, 3),
@@ -41,6 +42,7 @@ static void open_setting(struct setting *s, int ranks, struct draw *draw)
                                           .intermediate = 1 + draw_below(draw, 12),
                                           .biased = draw_below(draw, 2)},
                                .shared = {.type = type,
+                                          .gate = cot_format_of(type),
                                           .up = cot_format_of(type),
                                           .down = cot_format_of(type),
                                           .hidden = hidden,

@@ -68,6 +68,7 @@ static void forward_allocates_nothing(void **state)
                       .scaling = 1,
                       .score = COT_GATE_SIGMOID};
     cot_moe_options options = {.expert = {.type = COT_BF16,
+                                          .gate = COT_FORMAT_BF16,
                                           .up = COT_FORMAT_BF16,
                                           .down = COT_FORMAT_BF16,
                                           .hidden = 24,
@@ -76,6 +77,7 @@ static void forward_allocates_nothing(void **state)
                                           .limit = 2,
                                           .alpha = 1.702f},
                                .shared = {.type = COT_BF16,
+                                          .gate = COT_FORMAT_BF16,
                                           .up = COT_FORMAT_BF16,
                                           .down = COT_FORMAT_BF16,
                                           .hidden = 24,

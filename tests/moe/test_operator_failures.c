@@ -17,8 +17,12 @@
 static const cot_gate rules = {
     .hidden = 16, .experts = 6, .top_k = 2, .groups = 1, .group_limit = 1, .scaling = 1, .normalise = true};
 static cot_moe_options sizes = { // all but how rows travel, which differs from run to run
-    .expert =
-        {.type = COT_BF16, .up = COT_FORMAT_BF16, .down = COT_FORMAT_BF16, .hidden = 16, .intermediate = 24},
+    .expert = {.type = COT_BF16,
+               .gate = COT_FORMAT_BF16,
+               .up = COT_FORMAT_BF16,
+               .down = COT_FORMAT_BF16,
+               .hidden = 16,
+               .intermediate = 24},
     .experts = 6,
     .top_k = 2,
     .tokens = 1,
@@ -94,10 +98,18 @@ static void impossible_sizes_are_named(void **state)
     bad[8].options.expert.hidden = 0;
     bad[9].options.expert.intermediate = 0;
     bad[10].options.expert.hidden = 1 << 25;
-    bad[11].options.shared = (cot_ffn_shape){
-        .type = COT_BF16, .up = COT_FORMAT_BF16, .down = COT_FORMAT_BF16, .hidden = 8, .intermediate = 24};
-    bad[12].options.shared = (cot_ffn_shape){
-        .type = COT_BF16, .up = COT_FORMAT_BF16, .down = COT_FORMAT_BF16, .hidden = 16, .intermediate = -1};
+    bad[11].options.shared = (cot_ffn_shape){.type = COT_BF16,
+                                             .gate = COT_FORMAT_BF16,
+                                             .up = COT_FORMAT_BF16,
+                                             .down = COT_FORMAT_BF16,
+                                             .hidden = 8,
+                                             .intermediate = 24};
+    bad[12].options.shared = (cot_ffn_shape){.type = COT_BF16,
+                                             .gate = COT_FORMAT_BF16,
+                                             .up = COT_FORMAT_BF16,
+                                             .down = COT_FORMAT_BF16,
+                                             .hidden = 16,
+                                             .intermediate = -1};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         cot_moe *moe;
         cot_error error = {0};

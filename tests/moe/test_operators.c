@@ -64,6 +64,7 @@ static struct world world_of(const struct way *way, const struct variant *v, int
     rules.hidden = v->hidden, rules.experts = v->experts, rules.top_k = v->top_k;
     float alpha = v->limit > 0 ? 1.702f : 0;
     cot_moe_options options = {.expert = {.type = v->type,
+                                          .gate = cot_format_of(v->type),
                                           .up = cot_format_of(v->type),
                                           .down = cot_format_of(v->type),
                                           .hidden = v->hidden,
@@ -72,6 +73,7 @@ static struct world world_of(const struct way *way, const struct variant *v, int
                                           .limit = v->limit,
                                           .alpha = alpha},
                                .shared = {.type = v->type,
+                                          .gate = cot_format_of(v->type),
                                           .up = cot_format_of(v->type),
                                           .down = cot_format_of(v->type),
                                           .hidden = v->hidden,

@@ -154,7 +154,8 @@ static cot_moe_layer layer_of(const cot_bench_end *end, int op)
     const int kind = s->kind[op];
     return (cot_moe_layer){.gate = &s->gate[kind],
                            .placement = cot_expert_layout_layer(&s->layout, 0),
-                           .slots = end->slots[kind]};
+                           .slots = end->slots[kind],
+                           .slot_bytes = s->weights[kind]->slot_bytes(&s->moe.expert)};
 }
 
 static cot_status open_operators(cot_bench_end *end, const cot_bench_command *c, cot_error *error)

@@ -4,6 +4,7 @@
 #include "base/rng.h"
 #include "coterie/bench_kernels.h"
 #include "engine/bench/times.h"
+#include "kernels/blocks.h"
 #include "moe/ffn.h"
 
 #include <stdlib.h>
@@ -79,19 +80,36 @@ static void fill_scales(uint8_t *scales, cot_dtype type, size_t bytes)
             memcpy(scales + i, type == COT_F32 ? (const void *)&small : &half, each);
 }
 
+/* Any blocks but those that are no numbers, which become zero. */
+static void fill_blocks(uint8_t *weights, const cot_ffn_shape *shape, size_t bytes, uint64_t seed)
+{
+    const cot_tensor_blocks kind = cot_format_blocks(shape->up);
+    const size_t each = (size_t)cot_tensor_block_bytes(kind);
+    fill(weights, bytes, seed);
+    for (size_t at = 0; at + each <= bytes; at += each)
+        if (!cot_blocks_are_finite(weights + at, kind, cot_tensor_block_elements(kind)))
+            memset(weights + at, 0, each);
+}
+
 /* A network as it is packed: any codes, and scales that keep numbers small. */
 static void fill_network(uint8_t *weights, const cot_ffn_shape *shape, const cot_ffn_layout *at,
                          uint64_t seed)
 {
     const cot_dtype scale = cot_format_scale(shape->up);
-    if (scale == COT_DTYPE_COUNT) {
-        fill_numbers(weights, shape->type, (int64_t)(at->bytes / cot_dtype_bytes(shape->type)));
+    *(cot_ffn_header *)(void *)weights = (cot_ffn_header){shape->gate, shape->up, shape->down};
+    if (cot_format_blocks(shape->up)) {
+        fill_blocks(weights + at->gate, shape, at->bytes - at->gate, seed);
         return;
     }
-    fill(weights, at->bytes, seed);
+    weights += at->gate;
+    if (scale == COT_DTYPE_COUNT) {
+        fill_numbers(weights, shape->type, (int64_t)((at->bytes - at->gate) / cot_dtype_bytes(shape->type)));
+        return;
+    }
+    fill(weights, at->bytes - at->gate, seed);
     if (shape->up == COT_FORMAT_FP8) // no NaN
-        for (size_t i = 0; i < at->bytes; i++) weights[i] &= 0xbf;
-    const size_t parts[] = {at->gate, at->up, at->down, at->gate_bias};
+        for (size_t i = 0; i < at->bytes - at->gate; i++) weights[i] &= 0xbf;
+    const size_t parts[] = {0, at->up - at->gate, at->down - at->gate, at->gate_bias - at->gate};
     for (int p = 0; p < 3; p++) {
         const int64_t k = p < 2 ? shape->hidden : shape->intermediate;
         const cot_panel_blocks blocks = cot_panel_blocks_of(shape->up, k);
@@ -173,6 +191,7 @@ static cot_status open_form(struct bench *b, cot_format format, int arithmetic, 
     const cot_bench_kernels_options *o = b->options;
     b->shape = (cot_ffn_shape){.type = arithmetics[arithmetic].type,
                                .rounded = arithmetics[arithmetic].rounded,
+                               .gate = format,
                                .up = format,
                                .down = format,
                                .hidden = o->hidden,
@@ -235,14 +254,15 @@ static cot_status measure_form(struct bench *b, cot_roof *roof, cot_format forma
 
 static bool is_wanted(const cot_bench_kernels_options *o, cot_format format, int arithmetic)
 {
-    return (!o->weights || !strcmp(o->weights, cot_formats[format].name)) &&
+    return (o->weights ? !strcmp(o->weights, cot_formats[format].name) : !cot_format_blocks(format)) &&
            (!o->precision || !strcmp(o->precision, arithmetics[arithmetic].name)) &&
            cot_format_multiplies(format, arithmetics[arithmetic].type, arithmetics[arithmetic].rounded);
 }
 
 static cot_status check(const cot_bench_kernels_options *o, cot_error *error)
 {
-    int known = 0;
+    int known = 0, formats = 0;
+    for (int f = 0; f < COT_FORMATS; f++) formats += o->weights && !strcmp(o->weights, cot_formats[f].name);
     if (o->size != sizeof *o)
         return cot_fail(error, COT_INVALID_ARGUMENT, "options of %zu bytes, expected %zu", o->size,
                         sizeof *o);
@@ -250,9 +270,11 @@ static cot_status check(const cot_bench_kernels_options *o, cot_error *error)
     if (o->precision && !known)
         return cot_fail(error, COT_INVALID_ARGUMENT, "unknown precision '%.40s' (fp32, bf16 or int8)",
                         o->precision);
-    if (o->weights && cot_format_parse(o->weights) == COT_FORMATS)
-        return cot_fail(error, COT_INVALID_ARGUMENT,
-                        "unknown weights '%.40s' (fp32, bf16, int8, fp8, int4 or mxfp4)", o->weights);
+    if (o->weights && !formats)
+        return cot_fail(
+            error, COT_INVALID_ARGUMENT,
+            "unknown weights '%.40s' (fp32, bf16, int8, fp8, int4, mxfp4 or GGUF's blocks, as q4_k)",
+            o->weights);
     if (o->hidden < 1 || o->hidden > MOST_WIDTH || o->intermediate < 1 || o->intermediate > MOST_WIDTH)
         return cot_fail(error, COT_INVALID_ARGUMENT, "experts of %lld by %lld, expected 1 to %d each",
                         (long long)o->hidden, (long long)o->intermediate, MOST_WIDTH);

@@ -214,16 +214,16 @@ static cot_status start(struct cot_bench_moe *bench, cot_error *error)
 /* What every rank is given. */
 static cot_status make_setup(cot_bench_setup *s, const cot_bench_moe_options *options, cot_error *error)
 {
-    const cot_stored_formats drawn = {COT_FORMATS, COT_FORMATS, COT_FORMATS};
     const cot_engine_options words = {
         .weights = {.precision = options->precision, .networks = options->weights},
         .experts = {.combine = options->combine, .a2a = options->a2a, .dedup = options->dedup}};
     cot_engine_choices choices;
     cot_engine_numbers numbers;
     cot_status status = cot_engine_choose(&choices, &words, error);
-    if (status == COT_OK) status = cot_engine_numbers_of(&numbers, &choices, drawn, error);
+    if (status == COT_OK) status = cot_engine_numbers_of(&numbers, &choices, error);
     if (status != COT_OK) return status;
-    const int group = numbers.precision.experts == COT_FORMAT_MXFP4 ? 32 : 0; // it is drawn in whole groups
+    const int group =
+        numbers.precision.networks.other == COT_FORMAT_MXFP4 ? 32 : 0; // it is drawn in whole groups
     if (status == COT_OK && group && (options->shape.hidden % group || options->shape.intermediate % group))
         status = cot_fail(error, COT_INVALID_ARGUMENT,
                           "experts of %lld by %lld are not whole groups of %d, as weights in %s must be",

@@ -58,8 +58,9 @@ cot_ffn_shape cot_bench_ffn_of(const cot_bench_shape *s, const cot_precision *pr
 {
     cot_ffn_shape shape = {.type = precision->type,
                            .rounded = precision->rounded,
-                           .up = precision->experts,
-                           .down = precision->experts,
+                           .gate = precision->networks.other,
+                           .up = precision->networks.other,
+                           .down = precision->networks.other,
                            .hidden = s->hidden,
                            .intermediate = s->intermediate};
     if (s->expert == COT_BENCH_SWIGLU_CLAMPED) {

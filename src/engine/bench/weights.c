@@ -37,7 +37,9 @@ struct network {
 /* A matrix of n rows of k whose products keep the size of what they multiply, panel after panel. */
 static void draw_matrix(const struct network *to, cot_ffn_part part, int64_t n, int64_t k, uint64_t seed)
 {
-    const cot_format format = part == COT_FFN_DOWN ? to->shape->down : to->shape->up;
+    const cot_format format = part == COT_FFN_DOWN ? to->shape->down
+                              : part == COT_FFN_UP ? to->shape->up
+                                                   : to->shape->gate;
     for (int64_t n0 = 0; n0 < n; n0 += COT_PANEL) {
         cot_moe_rows rows = {
             n0, n - n0 < COT_PANEL ? n - n0 : COT_PANEL, {.numbers = to->rows, .type = COT_F32, .stride = k}};

@@ -1,5 +1,6 @@
 /* The oracle: what every table computes, in the plainest words. Products are fused multiply-adds with k
  * ascending, which is what the vector tables do in each lane; sums of rows are in double. */
+#include "kernels/blocks.h"
 #include "kernels/isa.h"
 
 #include <math.h>
@@ -128,9 +129,35 @@ static void grouped_gemm(const cot_gemm *g, int64_t m, int64_t n)
     }
 }
 
+/* Formats of blocks: a column's blocks one after the other, each by all rows. */
+static void blocks_gemm(const cot_gemm *g, int64_t m0, int64_t m1, int64_t n)
+{
+    const cot_tensor_blocks kind = cot_format_blocks(g->format);
+    const int64_t elements = cot_tensor_block_elements(kind), skipped = cot_format_skipped(g->format);
+    const uint8_t *panel = (const uint8_t *)g->b + panel_at(g, n / COT_PANEL);
+    for (int64_t m = m0; m < m1 && !g->accumulate; m++) g->c[m * g->c_stride + n] = 0;
+    for (int64_t b = 0; b < cot_format_block_count(g->format, g->k); b++) {
+        float block[COT_BLOCKS_LONGEST];
+        cot_blocks_decode(block, panel + (b * COT_PANEL + n % COT_PANEL) * cot_tensor_block_bytes(kind), kind,
+                          elements);
+        for (int64_t m = m0; m < m1; m++) {
+            const int64_t row = (g->a_rows ? g->a_rows[m] : m) * g->a_stride;
+            float *c = g->c + m * g->c_stride + n;
+            for (int64_t i = 0; i < elements; i++) {
+                const int64_t k = b * elements + i - skipped;
+                if (k >= 0 && k < g->k) *c = fmaf(element(g->a, g->type, row + k), block[i], *c);
+            }
+        }
+    }
+}
+
 static void gemm(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_t p1)
 {
     int64_t n1 = p1 * COT_PANEL < g->n ? p1 * COT_PANEL : g->n;
+    if (cot_format_blocks(g->format)) {
+        for (int64_t n = p0 * COT_PANEL; n < n1; n++) blocks_gemm(g, m0, m1, n);
+        return;
+    }
     for (int64_t m = m0; m < m1; m++) {
         int64_t row = (g->a_rows ? g->a_rows[m] : m) * g->a_stride;
         for (int64_t n = p0 * COT_PANEL; n < n1; n++) {

@@ -23,6 +23,7 @@
  *        +-----------+                +-------+-------+ */
 #include "kernels/template/tile.h"
 
+#include "kernels/blocks.h"
 #include "kernels/extents.h"
 #include "kernels/template/quantise.h"
 
@@ -117,7 +118,7 @@ INLINE const float *column_scales(const cot_gemm *g, int64_t column)
 
 #include "kernels/template/grouped.h"
 
-static void gemm(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_t p1)
+static void run_words(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_t p1)
 {
     alignas(64) float a[BLOCK_ROWS * FEW_STRIDE]; // tall.h uses less of it
     _Static_assert((int)A_STRIDE <= (int)FEW_STRIDE, "the buffer holds either layout");
@@ -126,9 +127,6 @@ static void gemm(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_t 
                    "whole blocks, and the buffer holds them");
     float scales[BLOCK_ROWS * SCALES];
     struct block block = {.g = g, .a = a, .scales = scales};
-#ifdef COT_LOOKS_AT_EXTENTS
-    cot_gemm_look(g, m0, m1, p0, p1);
-#endif
     for (block.m0 = m0; block.m0 < m1; block.m0 += BLOCK_ROWS) {
         block.rows = m1 - block.m0 < BLOCK_ROWS ? m1 - block.m0 : BLOCK_ROWS;
         if (cot_format_groups(g->format, g->k) && !(g->rounded && g->format == COT_FORMAT_INT8))
@@ -138,4 +136,17 @@ static void gemm(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_t 
         else
             run_tall(&block, p0, p1);
     }
+}
+
+#include "kernels/template/strips.h"
+
+static void gemm(const cot_gemm *g, int64_t m0, int64_t m1, int64_t p0, int64_t p1)
+{
+#ifdef COT_LOOKS_AT_EXTENTS
+    cot_gemm_look(g, m0, m1, p0, p1);
+#endif
+    if (cot_format_blocks(g->format))
+        run_strips(g, m0, m1, p0, p1);
+    else
+        run_words(g, m0, m1, p0, p1);
 }

@@ -76,7 +76,6 @@ void cot_bulk_experts(cot_bulk *moe, const cot_moe_layer *layer, const uint8_t *
 {
     const cot_moe_options *o = &moe->options;
     const uint8_t *slots = cot_local(o->fabric, layer->slots);
-    size_t slot_bytes = cot_ffn_layout_of(&o->expert).bytes;
     const int32_t *rows = moe->rows, *order = moe->order;
     int64_t jobs = 0, filled = 0; // of the batch in hand, whose rows begin at `rows`
     if (moe->form.reduced)
@@ -91,7 +90,7 @@ void cot_bulk_experts(cot_bulk *moe, const cot_moe_layer *layer, const uint8_t *
                 jobs = filled = 0;
             }
             moe->jobs[jobs++] =
-                (cot_ffn_job){.weights = slots + (size_t)layer->placement.slot[e] * slot_bytes,
+                (cot_ffn_job){.weights = slots + (size_t)layer->placement.slot[e] * layer->slot_bytes,
                               .rows = rows + filled,
                               .count = count,
                               .x = received,

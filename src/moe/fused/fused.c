@@ -46,7 +46,6 @@ static void size_up(cot_fused *moe, const cot_moe_options *options, int ranks, i
 {
     moe->options = *options;
     moe->layout = layout_of(options, ranks, tokens);
-    moe->slot_bytes = cot_ffn_layout_of(&options->expert).bytes;
     const int64_t slots = options->slots ? options->slots : options->experts;
     moe->entries_most = all * cot_smaller(options->top_k, slots);
     moe->tiles_most =

@@ -93,7 +93,6 @@ typedef struct cot_fused {
     cot_sym dispatch_at, replies_at, dispatch_signals, reply_signals;
     uint8_t *received, *replies; // this rank's memory at dispatch_at and replies_at
     cot_moe_times times;
-    size_t slot_bytes;
     int64_t tiles_most, entries_most, scratch_floats;
     cot_arena arena;
 

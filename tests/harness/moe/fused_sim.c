@@ -66,6 +66,7 @@ static void sim_begin_call(struct sim *sim, int r)
     rank->layer = (cot_moe_layer){.gate = call->given ? NULL : &w->gate.gate,
                                   .placement = {p->rank, p->slot, p->replica_begin},
                                   .slots = rank->slots,
+                                  .slot_bytes = slot_bytes,
                                   .shared = call->shared ? w->shared.packed : NULL,
                                   .shared_gate = call->shared ? w->shared_gate : NULL};
     rank->part = part_of(w, step, r);

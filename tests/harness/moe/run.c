@@ -144,6 +144,7 @@ static cot_status rank_passes(const struct task *m, cot_fabric *fabric, cot_moe 
     cot_moe_layer layer = {.gate = &gate,
                            .placement = {p->rank, p->slot, p->replica_begin},
                            .slots = slots,
+                           .slot_bytes = w->op->weights->slot_bytes(&w->options.expert),
                            .shared = shared,
                            .shared_gate = w->shared_gate};
     struct rows rows[ROWS];

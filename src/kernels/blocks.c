@@ -22,7 +22,7 @@
  *   such a word has 4 times 7 signs, each of 8 elements whose signs multiply to 1, and a scale of 4 bits.
  *
  * Every product is rounded to fp32 in the order in which it stands here. */
-#include "checkpoint/blocks.h"
+#include "kernels/blocks.h"
 
 enum { LONG = 256 };
 
@@ -270,23 +270,25 @@ static float codes_iq3_xxs(int8_t *codes, const uint8_t *b, int group)
 static const struct kind {
     void (*decode)(float *out, const uint8_t *block);
     float (*codes)(int8_t *codes, const uint8_t *block, int group);
-    cot_format format; // where there are codes
+    cot_format format;
+    cot_dtype scale;  // where codes are what the format keeps: a type that holds their scales
+    int half, halves; // where blocks are: bytes before the first half, and how many there are
 } kinds[COT_BLOCKS_COUNT] = {
-    [COT_BLOCKS_Q4_0] = {NULL, codes_q4_0, COT_FORMAT_INT4},
-    [COT_BLOCKS_Q4_1] = {.decode = decode_q4_1},
-    [COT_BLOCKS_Q5_0] = {NULL, codes_q5_0, COT_FORMAT_INT8},
-    [COT_BLOCKS_Q5_1] = {.decode = decode_q5_1},
-    [COT_BLOCKS_Q8_0] = {NULL, codes_q8_0, COT_FORMAT_INT8},
-    [COT_BLOCKS_Q2_K] = {.decode = decode_q2_k},
-    [COT_BLOCKS_Q3_K] = {decode_q3_k, codes_q3_k, COT_FORMAT_INT8},
-    [COT_BLOCKS_Q4_K] = {.decode = decode_q4_k},
-    [COT_BLOCKS_Q5_K] = {.decode = decode_q5_k},
-    [COT_BLOCKS_Q6_K] = {.decode = decode_q6_k},
-    [COT_BLOCKS_IQ4_NL] = {NULL, codes_iq4_nl, COT_FORMAT_INT8},
-    [COT_BLOCKS_IQ4_XS] = {NULL, codes_iq4_xs, COT_FORMAT_INT8},
-    [COT_BLOCKS_IQ2_XXS] = {NULL, codes_iq2_xxs, COT_FORMAT_INT8},
-    [COT_BLOCKS_IQ3_XXS] = {NULL, codes_iq3_xxs, COT_FORMAT_INT8},
-    [COT_BLOCKS_MXFP4] = {.decode = decode_mxfp4},
+    [COT_BLOCKS_Q4_0] = {NULL, codes_q4_0, COT_FORMAT_INT4, COT_F16},
+    [COT_BLOCKS_Q4_1] = {decode_q4_1, NULL, COT_FORMAT_Q4_1, .halves = 2},
+    [COT_BLOCKS_Q5_0] = {NULL, codes_q5_0, COT_FORMAT_Q5_0, .halves = 1},
+    [COT_BLOCKS_Q5_1] = {decode_q5_1, NULL, COT_FORMAT_Q5_1, .halves = 2},
+    [COT_BLOCKS_Q8_0] = {NULL, codes_q8_0, COT_FORMAT_INT8, COT_F16},
+    [COT_BLOCKS_Q2_K] = {decode_q2_k, NULL, COT_FORMAT_Q2_K, .half = 80, .halves = 2},
+    [COT_BLOCKS_Q3_K] = {decode_q3_k, codes_q3_k, COT_FORMAT_INT8, COT_F32},
+    [COT_BLOCKS_Q4_K] = {decode_q4_k, NULL, COT_FORMAT_Q4_K, .halves = 2},
+    [COT_BLOCKS_Q5_K] = {decode_q5_k, NULL, COT_FORMAT_Q5_K, .halves = 2},
+    [COT_BLOCKS_Q6_K] = {decode_q6_k, NULL, COT_FORMAT_Q6_K, .half = 208, .halves = 1},
+    [COT_BLOCKS_IQ4_NL] = {NULL, codes_iq4_nl, COT_FORMAT_IQ4_NL, .halves = 1},
+    [COT_BLOCKS_IQ4_XS] = {NULL, codes_iq4_xs, COT_FORMAT_INT8, COT_F32},
+    [COT_BLOCKS_IQ2_XXS] = {NULL, codes_iq2_xxs, COT_FORMAT_INT8, COT_F32},
+    [COT_BLOCKS_IQ3_XXS] = {NULL, codes_iq3_xxs, COT_FORMAT_INT8, COT_F32},
+    [COT_BLOCKS_MXFP4] = {decode_mxfp4, NULL, COT_FORMAT_MXFP4, COT_F8_E8M0},
 };
 
 bool cot_blocks_are_read(cot_tensor_blocks kind)
@@ -320,10 +322,38 @@ void cot_blocks_decode(float *out, const void *blocks, cot_tensor_blocks kind, i
 
 cot_format cot_blocks_format(cot_tensor_blocks kind)
 {
-    if (kind == COT_BLOCKS_MXFP4) return COT_FORMAT_MXFP4;
-    if (!kinds[kind].codes) return COT_FORMATS;
-    const cot_format format = kinds[kind].format;
-    return cot_format_with(format, COT_BLOCKS_GROUP, format == COT_FORMAT_INT4 ? COT_F16 : COT_F32, false);
+    const struct kind *k = &kinds[kind];
+    if (!cot_blocks_are_read(kind)) return COT_FORMATS;
+    return cot_format_blocks(k->format) ? k->format
+                                        : cot_format_with(k->format, COT_BLOCKS_GROUP, k->scale, false);
+}
+
+bool cot_blocks_are_finite(const void *blocks, cot_tensor_blocks kind, int64_t n)
+{
+    const struct kind *k = &kinds[kind];
+    const uint8_t *block = blocks, *end = block + cot_blocks_bytes(kind, n);
+    for (; block < end;
+         block += cot_tensor_block_bytes(kind)) // whole numbers times a half are no more than 2^26
+        for (int h = 0; h < k->halves; h++)
+            if ((block[k->half + 2 * h + 1] & 0x7c) == 0x7c) return false;
+    return true;
+}
+
+void cot_blocks_strip(float *strip, const cot_gemm *g, int64_t panel, int64_t k0, int64_t rows)
+{
+    const cot_tensor_blocks kind = cot_format_blocks(g->format);
+    const int64_t elements = cot_tensor_block_elements(kind), bytes = cot_tensor_block_bytes(kind),
+                  begin = cot_format_skipped(g->format) + k0, end = begin + rows;
+    const uint8_t *b = (const uint8_t *)g->b + cot_gemm_panel_at(g, panel);
+    for (int64_t c = 0; c < COT_PANEL; c++)
+        for (int64_t first = begin / elements * elements; first < end; first += elements) {
+            float block[COT_BLOCKS_LONGEST];
+            const int64_t from = first > begin ? first : begin,
+                          to = first + elements < end ? first + elements : end;
+            cot_blocks_decode(block, b + (first / elements * COT_PANEL + c) * bytes, kind, elements);
+            for (int64_t i = from; i < to; i++) strip[(i - begin) * COT_PANEL + c] = block[i - first];
+        }
+    if (rows % 2) memset(strip + rows * COT_PANEL, 0, COT_PANEL * sizeof *strip);
 }
 
 float cot_blocks_codes(int8_t codes[COT_BLOCKS_GROUP], const void *tensor, cot_tensor_blocks kind, int64_t at)

@@ -1,10 +1,12 @@
 /* GGUF's blocks: elements of a row in few bits, with scales among them. */
-#ifndef COT_CHECKPOINT_BLOCKS_H
-#define COT_CHECKPOINT_BLOCKS_H
-#include "base/tensor.h"
-#include "kernels/format.h"
+#ifndef COT_KERNELS_BLOCKS_H
+#define COT_KERNELS_BLOCKS_H
+#include "kernels/kernels.h"
 
-enum { COT_BLOCKS_GROUP = 32 }; // elements that share a scale, of forms that keep it
+enum {
+    COT_BLOCKS_GROUP = 32,
+    COT_BLOCKS_LONGEST = 256
+}; // elements that share a scale, of forms that keep it; of a block
 
 /* Whether blocks of this kind are read. */
 bool cot_blocks_are_read(cot_tensor_blocks kind);
@@ -20,5 +22,10 @@ float cot_blocks_codes(int8_t codes[COT_BLOCKS_GROUP], const void *tensor, cot_t
                        int64_t at);
 /* Of a block of MXFP4, 32 elements from element `at` on: two codes a byte, neighbours, the first one low; and the scale. */
 void cot_blocks_turn(uint8_t codes[COT_BLOCKS_GROUP / 2], uint8_t *scale, const void *tensor, int64_t at);
+
+/* Whether n elements, which are whole blocks of a format of blocks, are neither NaN nor infinite, whatever their codes. */
+bool cot_blocks_are_finite(const void *blocks, cot_tensor_blocks kind, int64_t n);
+/* Rows [k0, k0 + rows) of a panel of a product whose B is of blocks, as a packed panel of FP32 of whole pairs of rows. */
+void cot_blocks_strip(float *strip, const cot_gemm *gemm, int64_t panel, int64_t k0, int64_t rows);
 
 #endif
