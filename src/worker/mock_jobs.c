@@ -117,7 +117,6 @@ void cot_mock_end(cot_mock_worker *b, const cot_error *error)
         cot_mock_tell_over(b, take_waiting(b, &b->waiting), COT_FINISH_CANCELLED, error, false);
 }
 
-/* Whether the worker is at its end, which is told. */
 bool cot_mock_dies(cot_mock_worker *b)
 {
     for (size_t f = 0; f < b->mock->fault_count && !b->state.failed; f++) {
@@ -141,7 +140,6 @@ bool cot_mock_dies(cot_mock_worker *b)
     return true;
 }
 
-/* Tells the tokens that are due. Callbacks may submit and cancel; running jobs come and go here alone. */
 void cot_mock_tell_due(cot_mock_worker *b, int64_t now_ns)
 {
     for (cot_mock_job **at = &b->running, *m; (m = *at);) {

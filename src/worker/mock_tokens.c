@@ -44,7 +44,6 @@ void cot_mock_tell_over(cot_mock_worker *b, cot_mock_job *m, cot_finish finish, 
 
 /* ---- tokens ---- */
 
-/* What the tokens of a text are drawn by: what it began with, and the request's seed where it is not greedy. */
 uint64_t cot_mock_key(const cot_mock_worker *b, const cot_request *r)
 {
     const size_t prompt = (size_t)(r->prompt_tokens - r->output_tokens);
@@ -129,7 +128,6 @@ static void count_fed(cot_mock_worker *b, int64_t position, int64_t tokens)
     b->step.pairs += tokens * position + tokens * (tokens + 1) / 2;
 }
 
-/* The next token. True: it was the last, and the job is gone. */
 bool cot_mock_tell_token(cot_mock_worker *b, cot_mock_job *m)
 {
     const cot_request *r = &m->job->request;

@@ -62,13 +62,13 @@ bool cot_mock_tell_token(cot_mock_worker *b, cot_mock_job *m);
 
 /* ---- jobs that wait, and that run ---- */
 
-/* Those that it takes, in tokens told so far. */
+/* Pages of the KV cache that it takes, with what is told so far. */
 int64_t cot_mock_pages(const cot_mock_job *m);
 /* A job waits behind all others. Where memory is short its owner hears nothing of it, and has a limit for that. */
 void cot_mock_add(cot_mock_worker *b, cot_job *job);
-void cot_mock_admit(cot_mock_worker *b); /* as many as may run */
+void cot_mock_admit(cot_mock_worker *b); // as many as may run
 void cot_mock_end_cancelled(cot_mock_worker *b);
-void cot_mock_end(cot_mock_worker *b, const cot_error *error); /* all; NULL: cancelled */
+void cot_mock_end(cot_mock_worker *b, const cot_error *error); // all; NULL: cancelled
 /* Whether the worker is at its end, which is told. */
 bool cot_mock_dies(cot_mock_worker *b);
 /* Tells the tokens that are due. Callbacks may submit and cancel; running jobs come and go here alone. */
