@@ -126,6 +126,18 @@ static void few_tokens_of_one_rank(void **)
     }
 }
 
+/* One rank has more tiles than lanes, whose lanes are others' while their last columns are added. */
+static void few_tokens_of_many_tiles(void **)
+{
+    struct draw draw = {test_seed(), 16, 0};
+    Variant v = variants[10];
+    v.experts = 48, v.top_k = 4;
+    struct world w = world_of(v, 40, &draw);
+    const struct plan p = plan_even(&w, 1);
+    for (uint64_t seed = 1; seed <= 3; seed++) check(w, p, even_grid(1, 5), seeded(test_seed() + seed));
+    world_free(&w);
+}
+
 /* All tokens to experts 0 to K - 1, which one rank has, and it has no others: the rest of the experts are empty. */
 static void hot_experts(void **)
 {
@@ -325,10 +337,10 @@ static double multiplications(const cot_ffn_shape &s, const std::vector<int> &ti
 
 /* What the tasks of a call of few tokens on one rank take of what orders threads. Of atomic words two updates a task (who takes it; how
  * many parts are left) and a store (that it may run). Beside them an update where places in the queue are taken, for each tile's DOWN and
- * for GATE, all UPs and the end; an update and a store that tell the scheduler of each tile and GATE; an update for each chunk of tokens that
- * is routed, for each tile whose DOWNs may run, for each row of each DOWN and for each entry of a tile; and a store for each count that begins,
- * or begins anew. And barriers of a processor: two a task, one more for
- * a GATE and for a chunk that is routed. Looks at words that waits poll are not counted, since their number is the schedule's. */
+ * for GATE, all UPs and the end; an update and a store that tell the scheduler of each tile and GATE; an update for each chunk of tokens
+ * that is routed, for each tile whose DOWNs may run, for each row of each DOWN and for each entry of a tile; and a store for each count
+ * that begins, or begins anew. And barriers of a processor: two a task, one more for a GATE and for a chunk that is routed. Looks at
+ * words that waits poll are not counted, since their number is the schedule's. */
 struct Words {
     uint64_t tasks, updates, stores, barriers;
 };
@@ -467,6 +479,7 @@ int main(void)
         cmocka_unit_test(odd_rows_in_bf16),
         cmocka_unit_test(few_and_many_tokens),
         cmocka_unit_test(few_tokens_of_one_rank),
+        cmocka_unit_test(few_tokens_of_many_tiles),
         cmocka_unit_test(hot_experts),
         cmocka_unit_test(a_replay_reads_device_memory),
         cmocka_unit_test(epochs_that_words_have_no_bits_for),
