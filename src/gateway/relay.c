@@ -26,7 +26,7 @@ enum {
     MOST_REFUSALS = 3, // workers that are asked
     MOST_DEATHS = 3,   // before the answer has begun
     MOST_TRIED = 16,
-    MOST_VALUES_BYTES = 512 << 20, // that a body's values may take
+    MOST_VALUES_BYTES = 256 << 20, // that a body's values may take
     MOST_ANSWER_BYTES = 64 << 20,  // of an answer that is no stream
     RETRY_MS = 100                 // until somebody is looked for again to go on with a stream
 };
@@ -40,7 +40,7 @@ struct cot_relay {
     char *method, *target, *body; // target: path and query
     size_t body_bytes;
     bool generates; // a completion or a chat
-    json_t *json;   // its body
+    json_t *json;   // its body, until ids are there
     cot_relay_request request;
     uint64_t seed;  // for a request without one
     uint64_t *keys; // [blocks]
@@ -577,6 +577,8 @@ static void have_ids(cot_relay *r, int32_t *ids, size_t count)
     if (count) r->tokens = count;
     if (!count && r->generates) g->figures.untokenised++;
     free(ids);
+    json_decref(r->json); // its values may take far more than the body
+    r->json = NULL;
     cot_prometheus_observe(&g->figures.stage[COT_STAGE_TOKENISE], (double)(cot_now_ns() - r->began_ns) / 1e9);
     ask_next(r);
 }

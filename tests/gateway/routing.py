@@ -120,17 +120,18 @@ def contents(events):
 
 
 class Engine:
-    """An engine that is no Coterie: answers what it is told to, and keeps what it was sent."""
+    """An engine of the tests: answers what it is told to, and keeps what it was sent."""
 
-    def __init__(self, answer, model="other"):
+    def __init__(self, answer, model="other", document=None):
+        """`document`: what /worker says; None: it has none."""
         self.heads, self.bodies = heads, bodies = [], []
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
-                if self.path == "/worker":
+                if self.path == "/worker" and not document:
                     self.send_error(404)
                     return
-                body = json.dumps({"data": [{"id": model}]}).encode() if self.path == "/v1/models" else b""
+                body = json.dumps(document).encode() if self.path == "/worker" else json.dumps({"data": [{"id": model}]}).encode() if self.path == "/v1/models" else b""
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()

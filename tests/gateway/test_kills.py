@@ -10,7 +10,7 @@ import threading
 import time
 import unittest
 
-from routing import QUICK, Router, Server, contents, kill, mock, mocks, serves, stream
+from routing import QUICK, Engine, Router, Server, contents, kill, mock, mocks, serves, stream, url
 
 KILLS = int(os.environ.get("COT_KILLS", "4"))
 GREEDY, SEEDED = {"temperature": 0}, {"temperature": 0.9, "seed": 11}
@@ -130,6 +130,54 @@ class Kills(unittest.TestCase):
             thread.join()
             self.assertEqual(answer, plain)
             self.assertEqual(sum(w["requests"] for w in router.workers()), before + 2)
+
+    def test_what_is_asked(self):
+        """Who goes on is told the ids that came, the seed that the first had, and nothing else that is new."""
+        document = {"models": ["m"], "fingerprint": "fp_1", "kv_homes": 1, "block_size": 16, "kv_events": None, "step_reports": None}
+
+        def event(index, token, **more):
+            return f"data: {json.dumps({'id': 'a', 'created': 7, 'choices': [{'index': index, 'text': chr(token), 'token_ids': [token], 'finish_reason': None} | more]})}\n\n"
+
+        def breaks(handler):
+            handler.send_response(200)
+            handler.send_header("Content-Type", "text/event-stream")
+            handler.send_header("Content-Length", "100000")
+            handler.end_headers()
+            handler.wfile.write((event(0, 65) + event(1, 66) + event(0, 67, finish_reason="stop") + event(1, 68)[:-5]).encode())
+
+        def goes_on(handler):
+            text = event(0, 67, finish_reason="stop", token_ids=[]) + event(1, 70, finish_reason="stop") + "data: [DONE]\n\n"
+            handler.send_response(200)
+            handler.send_header("Content-Type", "text/event-stream")
+            handler.send_header("Content-Length", str(len(text)))
+            handler.end_headers()
+            handler.wfile.write(text.encode())
+
+        asked = []
+
+        def either(handler):
+            asked.append(handler)
+            (breaks if len(asked) == 1 else goes_on)(handler)
+
+        other = document | {"fingerprint": "fp_2"}
+        with Engine(either, document=document) as a, Engine(either, document=document) as b, Engine(goes_on, document=other) as stranger:
+            with Router([url(a), url(b), url(stranger)], "--policy", "round-robin") as router:
+                for _ in range(3):  # whoever is first; the stranger may be
+                    given = '{"prompt": [1], "n": 2, "x": 1.50, "continue_token_ids": [[9], [9]]'
+                    del asked[:], a.bodies[:], b.bodies[:]
+                    with_stranger = len(stranger.bodies)
+                    status, _, answer = router.send("POST", "/v1/completions", (given + ', "stream": true}').encode())
+                    events = [part[6:] for part in answer.decode().split("\n\n") if part]
+                    if len(stranger.bodies) > with_stranger:
+                        continue
+                    self.assertEqual({i: c["text"] for i, c in contents(events).items()}, {0: "AC", 1: "BF"})
+                    self.assertFalse(any("token_ids" in e for e in events))
+                    first, second = sorted(map(json.loads, a.bodies + b.bodies), key=lambda body: "continue_token_ids" in body)
+                    self.assertEqual(second.pop("continue_token_ids"), [[65, 67], [66]])
+                    self.assertEqual(first, second)
+                    self.assertEqual({k: v for k, v in first.items() if k != "seed"}, {"prompt": [1], "n": 2, "x": 1.5, "stream": True, "return_token_ids": True})
+                    self.assertIsInstance(first["seed"], int)
+                    break
 
     def test_nobody_left(self):
         """A stream that nobody can go on with ends in an error."""
