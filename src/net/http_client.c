@@ -557,6 +557,7 @@ char *cot_http_api_root(const char *url)
     char *root = strdup(url);
     size_t n = root ? strlen(root) : 0;
     while (n && root[n - 1] == '/') root[--n] = 0;
-    if (n > 3 && strcmp(root + n - 3, "/v1") == 0) root[n - 3] = 0;
+    if (n > 3 && strcmp(root + n - 3, "/v1") == 0 && root[n - 4] != '/')
+        root[n - 3] = 0; // no host of that name
     return root;
 }
