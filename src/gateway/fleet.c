@@ -37,7 +37,10 @@ static cot_status read_url(cot_fleet_entry *e, const char *url, const char *what
     if (strncasecmp(url, "http://", 7) || !url[7])
         return cot_fail(error, COT_MALFORMED, "%s: '%s' is no URL: http://HOST[:PORT]", what, url);
     e->url = cot_http_api_root(url);
-    return e->url ? COT_OK : out_of_memory(error);
+    if (!e->url) return out_of_memory(error);
+    if (!strncasecmp(e->url, "http://", 7)) return COT_OK;
+    return cot_fail(error, COT_MALFORMED, "%s: '%s' is no URL: http://HOST[:PORT]", what,
+                    url); // slashes alone
 }
 
 /* "tcp://HOST:PORT" */

@@ -31,6 +31,10 @@ static void test_good(void **state)
     assert_false(cot_fleet_entry_equals(&f.entry[0], &f.entry[1]));
     assert_true(cot_fleet_entry_equals(&f.entry[1], &f.entry[1]));
     cot_fleet_free(&f);
+    static const char host[] = "[{\"url\": \"http://v1\"}]"; // a host's name, no path
+    assert_int_equal(cot_fleet_read(&f, host, sizeof host - 1, "list", &error), COT_OK);
+    assert_string_equal(f.entry[0].url, "http://v1");
+    cot_fleet_free(&f);
     assert_int_equal(cot_fleet_read(&f, "[]", 2, "list", &error), COT_OK);
     assert_int_equal(f.count, 0);
     cot_fleet_free(&f);
@@ -51,6 +55,7 @@ static void test_bad(void **state)
         {"[{\"url\": 1}]", COT_MALFORMED, "'url' is no text"},
         {"[{\"url\": \"ftp://x\"}]", COT_MALFORMED, "'ftp://x' is no URL"},
         {"[{\"url\": \"http://\"}]", COT_MALFORMED, "is no URL"},
+        {"[{\"url\": \"http:///\"}]", COT_MALFORMED, "is no URL"},
         {"[{\"url\": \"https://x\"}]", COT_UNSUPPORTED, "without TLS"},
         {"[{\"url\": \"http://x\", \"url\": \"http://y\"}]", COT_MALFORMED, "duplicate"},
         {"[{\"url\": \"http://x\", \"weight\": 2}]", COT_UNSUPPORTED, "worker 0: there is no 'weight'"},
