@@ -19,7 +19,8 @@ extern "C" {
 /* Immutable once open: any number of threads may use one at a time. */
 typedef struct cot_tokenizer cot_tokenizer;
 
-/* Reads `path`: a tokenizer.json, a model folder that holds one, or a GGUF file, whose metadata are the tokenizer (models gpt2, of the
+/* Reads `path`: a tokenizer.json, a model folder that holds one (else tiktoken.model of a model type that is known, or SentencePiece's
+ * tokenizer.model of BPE, with what tokenizer_config.json says), or a GGUF file, whose metadata are the tokenizer (models gpt2, of the
  * `pre` names that are known, and llama). On success the caller owns `*tokenizer`;
  * on failure it is NULL. Errors: NOT_FOUND (of a folder that has a vocabulary in another form this is
  * named), IO, MALFORMED (not JSON, or not a consistent tokenizer), UNSUPPORTED (a type or option that is not implemented,

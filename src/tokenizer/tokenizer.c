@@ -1,4 +1,4 @@
-#include "tokenizer/parts.h"
+#include "tokenizer/listed.h"
 
 #include "base/error.h"
 #include "base/file.h"
@@ -94,8 +94,6 @@ static const struct other {
     bool stays; // what transformers makes of it is not read either
 } others[] = {
     {"tekken.json", "Mistral's tekken", false},
-    {"tiktoken.model", "tiktoken", false},
-    {"tokenizer.model", "SentencePiece or tiktoken", false},
     {"tokenizer.model.v3", "SentencePiece", false},
     {"sentencepiece.bpe.model", "SentencePiece", false},
     {"spiece.model", "SentencePiece", false},
@@ -104,15 +102,19 @@ static const struct other {
     {"vocab.txt", "WordPiece", true},
 };
 
+static bool has(const char *folder, const char *name)
+{
+    struct stat info;
+    char *path = cot_path_join(folder, name);
+    const bool there = path && stat(path, &info) == 0;
+    free(path);
+    return there;
+}
+
 static const struct other *other_in(const char *folder)
 {
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        struct stat info;
-        char *path = cot_path_join(folder, others[i].file);
-        const bool there = path && stat(path, &info) == 0;
-        free(path);
-        if (there) return &others[i];
-    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (has(folder, others[i].file)) return &others[i];
     return NULL;
 }
 
@@ -142,9 +144,13 @@ static cot_status fail_other(cot_status status, const char *path, bool folder, c
     const struct other *other = folder ? other_in(path) : other_of(path);
     if (!other) return status;
     if (folder)
-        return cot_fail(error, status, "'%s' has %s (%s) and no tokenizer.json, which alone is read%s", path,
-                        other->file, other->what, other->stays ? "" : writes_one);
-    return cot_fail(error, COT_UNSUPPORTED, "'%s' is a vocabulary of %s, a tokenizer.json alone is read%s",
+        return cot_fail(
+            error, status,
+            "'%s' has %s (%s) and no tokenizer.json, tokenizer.model or tiktoken.model, which are read%s",
+            path, other->file, other->what, other->stays ? "" : writes_one);
+    return cot_fail(error, COT_UNSUPPORTED,
+                    "'%s' is a vocabulary of %s, a tokenizer.json, or a folder with a tokenizer.model or "
+                    "tiktoken.model, is read%s",
                     path, other->what, other->stays ? "" : writes_one);
 }
 
@@ -161,6 +167,10 @@ cot_status cot_tokenizer_open(cot_tokenizer **tokenizer, const char *path, cot_e
     if (status == COT_OK) status = cot_tokenizer_parse(tokenizer, text, bytes, file ? file : path, error);
     free(text);
     free(file);
+    if (folder && status == COT_NOT_FOUND && has(path, "tiktoken.model"))
+        return cot_tokenizer_open_tiktoken(tokenizer, path, error);
+    if (folder && status == COT_NOT_FOUND && has(path, "tokenizer.model"))
+        return cot_tokenizer_open_sentencepiece(tokenizer, path, error);
     return status == (folder ? COT_NOT_FOUND : COT_MALFORMED) ? fail_other(status, path, folder, error)
                                                               : status;
 }
