@@ -1,11 +1,16 @@
 #include "route/events.h"
 
+#include "base/buffer.h"
 #include "base/error.h"
 #include "coterie/request.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MOST_DEPTH = 8 };
+static const double MOST_SECONDS =
+    1e18; // behind which no clock is that counts whole seconds, or parts of them
 
 /* ---- what is there before memory is taken for it ---- */
 
@@ -217,22 +222,10 @@ static bool is_elsewhere(object *o, uint32_t medium_place, uint32_t group_place)
            !(is_nil(medium) || is_text(medium, "GPU"));
 }
 
-static bool read_event(reading *r, object *o, cot_route_event *e)
+static bool read_stored(reading *r, object *o, cot_route_event *e)
 {
-    object *type = field(o, "type", 0);
-    if (is_text(type, "AllBlocksCleared")) {
-        e->kind = COT_ROUTE_CLEARED;
-        return true;
-    }
-    if (is_text(type, "BlockRemoved")) {
-        e->kind = COT_ROUTE_REMOVED;
-        e->elsewhere = is_elsewhere(o, 2, 3);
-        return read_hashes(r, field(o, "block_hashes", 1), e);
-    }
-    if (!is_text(type, "BlockStored")) return wrong(r, "an event's type is not known");
-    e->kind = COT_ROUTE_STORED;
-    e->elsewhere = is_elsewhere(o, 6, 9);
     object *parent = field(o, "parent_block_hash", 2);
+    e->kind = COT_ROUTE_STORED;
     e->has_parent = !is_nil(parent);
     if (e->has_parent && !read_hash(parent, &e->parent))
         return wrong(r, "parent_block_hash is neither an integer nor bytes");
@@ -243,22 +236,52 @@ static bool read_event(reading *r, object *o, cot_route_event *e)
            read_extra_keys(r, field(o, "extra_keys", 8), e);
 }
 
+/* Reads an event behind the others of its batch. One that is passed over is not looked into: blocks elsewhere may be told of without
+ * ids, or with another number of them. */
+static bool read_event(reading *r, object *o, cot_route_batch *batch, size_t *room)
+{
+    object *type = field(o, "type", 0);
+    const bool cleared = is_text(type, "AllBlocksCleared"), removed = is_text(type, "BlockRemoved"),
+               stored = is_text(type, "BlockStored");
+    if (!type || type->type != MSGPACK_OBJECT_STR) return wrong(r, "an event has no type");
+    if (!cleared && !removed && !stored) {
+        batch->unknown++;
+        return true;
+    }
+    if ((removed && is_elsewhere(o, 2, 3)) || (stored && is_elsewhere(o, 6, 9))) return true;
+    if (cleared && batch->count && batch->events[batch->count - 1].kind == COT_ROUTE_CLEARED) return true;
+    void *grown = batch->events;
+    if (!cot_grow(&grown, room, batch->count + 1, sizeof *batch->events)) {
+        r->out_of_memory = true;
+        return false;
+    }
+    batch->events = grown;
+    cot_route_event *e = &batch->events[batch->count++];
+    *e = (cot_route_event){.kind = cleared ? COT_ROUTE_CLEARED : COT_ROUTE_REMOVED};
+    if (cleared) return true;
+    return removed ? read_hashes(r, field(o, "block_hashes", 1), e) : read_stored(r, o, e);
+}
+
+static bool read_seconds(object *o, double *seconds)
+{
+    if (!o) return false;
+    if (o->type == MSGPACK_OBJECT_POSITIVE_INTEGER)
+        *seconds = (double)o->via.u64;
+    else if (o->type == MSGPACK_OBJECT_FLOAT64 || o->type == MSGPACK_OBJECT_FLOAT32)
+        *seconds = o->via.f64;
+    else
+        return false;
+    return fabs(*seconds) <= MOST_SECONDS; // no NaN is
+}
+
 static bool read_batch(reading *r, object *o, cot_route_batch *batch)
 {
-    object *seconds = field(o, "ts", 0), *events = field(o, "events", 1);
-    if (!seconds || (seconds->type != MSGPACK_OBJECT_FLOAT64 && seconds->type != MSGPACK_OBJECT_FLOAT32 &&
-                     seconds->type != MSGPACK_OBJECT_POSITIVE_INTEGER))
-        return wrong(r, "no time");
-    batch->seconds =
-        seconds->type == MSGPACK_OBJECT_POSITIVE_INTEGER ? (double)seconds->via.u64 : seconds->via.f64;
+    object *events = field(o, "events", 1);
+    size_t room = 0;
+    if (!read_seconds(field(o, "ts", 0), &batch->seconds)) return wrong(r, "no time");
     if (!events || events->type != MSGPACK_OBJECT_ARRAY) return wrong(r, "no list of events");
-    cot_route_event *list = take(r, events->via.array.size, sizeof *list);
-    if (!list) return false;
-    memset(list, 0, events->via.array.size * sizeof *list);
     for (uint32_t i = 0; i < events->via.array.size; i++)
-        if (!read_event(r, &events->via.array.ptr[i], &list[i])) return false;
-    batch->events = list;
-    batch->count = events->via.array.size;
+        if (!read_event(r, &events->via.array.ptr[i], batch, &room)) return false;
     return true;
 }
 
@@ -286,6 +309,7 @@ cot_status cot_route_batch_read(cot_route_batch *batch, const void *bytes, size_
 
 void cot_route_batch_free(cot_route_batch *batch)
 {
+    free(batch->events);
     msgpack_unpacked_destroy(&batch->memory);
     *batch = (cot_route_batch){0};
 }

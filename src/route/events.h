@@ -15,8 +15,6 @@ enum { COT_ROUTE_MOST_BATCH_BYTES = 16 << 20, COT_ROUTE_MOST_BLOCK_TOKENS = 6553
 
 typedef struct cot_route_event {
     enum { COT_ROUTE_STORED, COT_ROUTE_REMOVED, COT_ROUTE_CLEARED } kind;
-    /* Of another memory than the one that is computed from, or of a group of layers that is not the first: to be passed over. */
-    bool elsewhere;
     const uint64_t *hashes; // [count] the engine's names of blocks; of bytes a hash
     size_t count;
     /* Stored ones: each behind the one before, the first behind `parent`. */
@@ -33,8 +31,11 @@ typedef struct cot_route_event {
 
 typedef struct cot_route_batch {
     double seconds; // when it was published
-    const cot_route_event *events;
+    /* Without those that tell of nothing here: of another memory than the one that is computed from, or of a group of layers that is
+     * not the first; and of several clears in turn one alone. */
+    cot_route_event *events;
     size_t count;
+    size_t unknown;          // events of kinds that are not known, passed over
     msgpack_unpacked memory; // what events point to
 } cot_route_batch;
 

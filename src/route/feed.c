@@ -171,13 +171,13 @@ static cot_status apply(cot_route_feed *f, const cot_route_batch *batch)
             forget(f);
             f->unsure = false;
         }
-        if (e->elsewhere) continue;
         if (e->kind == COT_ROUTE_REMOVED) remove_blocks(f, e);
         const cot_status status = e->kind == COT_ROUTE_STORED ? store(f, e) : COT_OK;
         if (status) return status;
     }
     f->seconds = batch->seconds;
     f->figures.batches++;
+    f->figures.unknown_events += batch->unknown;
     return COT_OK;
 }
 

@@ -24,6 +24,7 @@ typedef struct cot_route_feed_figures {
     uint64_t gaps, restarts;
     uint64_t forgotten;                                        // times that all was forgotten
     uint64_t unread;                                           // batches that could not be read
+    uint64_t unknown_events;                                   // of kinds that are not known, passed over
     uint64_t stored, removed;                                  // blocks
     uint64_t unknown_parent, collided, wrong_size, not_hashed; // blocks refused
     uint64_t expired;                                          // blocks that were assumed and not told of

@@ -425,6 +425,7 @@ typedef struct told {
     int count, ids[4], id_count, size;
     const char *lora, *extra; // of the first block, beside the LoRA
     const char *medium;
+    int group; // of layers
 } told;
 
 static cot_status tell(cot_route_feed *feed, uint64_t number, const told *e, cot_error *error)
@@ -434,7 +435,7 @@ static cot_status tell(cot_route_feed *feed, uint64_t number, const told *e, cot
     msgpack_sbuffer_init(&bytes);
     msgpack_packer_init(&to, &bytes, msgpack_sbuffer_write);
     msgpack_pack_array(&to, 2), msgpack_pack_double(&to, 1), msgpack_pack_array(&to, 1);
-    msgpack_pack_array(&to, 9), pack_text(&to, "BlockStored"), msgpack_pack_array(&to, (size_t)e->count);
+    msgpack_pack_array(&to, 10), pack_text(&to, "BlockStored"), msgpack_pack_array(&to, (size_t)e->count);
     for (int i = 0; i < e->count; i++) msgpack_pack_uint64(&to, e->hashes[i]);
     if (e->parent)
         msgpack_pack_uint64(&to, e->parent);
@@ -454,6 +455,7 @@ static cot_status tell(cot_route_feed *feed, uint64_t number, const told *e, cot
         if (e->lora) pack_text(&to, e->lora);
         if (extra) pack_text(&to, extra);
     }
+    msgpack_pack_int(&to, e->group);
     const cot_status status = cot_route_feed_live(feed, number, bytes.data, bytes.size, 0, error);
     msgpack_sbuffer_destroy(&bytes);
     return status;
@@ -477,39 +479,39 @@ static void events_that_lie(void **state)
     const cot_route_feed_figures *f = cot_route_feed_measure(feed);
     uint32_t depth;
 #define DEPTH(keys, count) (cot_route_index_match(index, &depth, keys, count), depth)
-    const told good = {{71, 72}, 0, 2, {1, 2, 3, 4}, 4, 2, NULL, NULL, NULL};
+    const told good = {{71, 72}, 0, 2, {1, 2, 3, 4}, 4, 2, NULL, NULL, NULL, 0};
     assert_int_equal(tell(feed, n++, &good, NULL), COT_OK);
     assert_int_equal(DEPTH(key, 3), 2);
-    told e = {{73}, 99, 1, {5, 6}, 2, 2, NULL, NULL, NULL}; // a parent that nobody told of
+    told e = {{73}, 99, 1, {5, 6}, 2, 2, NULL, NULL, NULL, 0}; // a parent that nobody told of
     assert_int_equal(tell(feed, n++, &e, NULL), COT_OK);
     assert_int_equal(f->unknown_parent, 1);
-    e = (told){{73}, 72, 1, {5, 6}, 2, 1, NULL, NULL, NULL}; // ids for two blocks of that size
+    e = (told){{73}, 72, 1, {5, 6}, 2, 1, NULL, NULL, NULL, 0}; // ids for two blocks of that size
     assert_int_equal(tell(feed, n++, &e, &error), COT_MALFORMED);
     assert_string_equal(error.message,
                         "a batch of KV events: token_ids are not block_size for each block hash");
     assert_int_equal(f->forgotten, 1);
     assert_int_equal(DEPTH(key, 3), 0);
     assert_int_equal(tell(feed, n++, &good, NULL), COT_OK);
-    e = (told){{72}, 71, 1, {5, 6}, 2, 2, NULL, NULL, NULL}; // a name for two blocks
+    e = (told){{72}, 71, 1, {5, 6}, 2, 2, NULL, NULL, NULL, 0}; // a name for two blocks
     assert_int_equal(tell(feed, n++, &e, NULL), COT_OK);
     assert_int_equal(f->collided, 1);
-    e = (told){{73}, 72, 1, {5, 6}, 2, 2, NULL, NULL, "CPU"}; // not where it is computed from
+    e = (told){{73}, 72, 1, {5, 6}, 2, 2, NULL, NULL, "CPU", 0}; // not where it is computed from
     assert_int_equal(tell(feed, n++, &e, NULL), COT_OK);
-    e = (told){{73}, 72, 1, {5}, 1, 1, NULL, NULL, NULL}; // blocks of another size
+    e = (told){{73}, 72, 1, {5}, 1, 1, NULL, NULL, NULL, 0}; // blocks of another size
     assert_int_equal(tell(feed, n++, &e, NULL), COT_OK);
     assert_int_equal(f->wrong_size, 1);
-    e = (told){{73}, 72, 1, {5, 6}, 2, 2, NULL, "an image", NULL}; // whose hash ids do not give
+    e = (told){{73}, 72, 1, {5, 6}, 2, 2, NULL, "an image", NULL, 0}; // whose hash ids do not give
     assert_int_equal(tell(feed, n++, &e, NULL), COT_OK);
     assert_int_equal(f->not_hashed, 1);
     assert_int_equal(DEPTH(key, 3), 2);
     // A salt is the first block's parent; a LoRA stands in the key.
-    e = (told){{81}, 0, 1, {1, 2}, 2, 2, "tuned", "salt", NULL};
+    e = (told){{81}, 0, 1, {1, 2}, 2, 2, "tuned", "salt", NULL, 0};
     const uint64_t salted = cot_route_key(
         cot_cache_sequence_hash(cot_cache_salt_hash("salt", 4), cot_cache_local_hash(ids, 2)), "tuned");
     assert_int_equal(DEPTH(&salted, 1), 0);
     assert_int_equal(tell(feed, n++, &e, NULL), COT_OK);
     assert_int_equal(DEPTH(&salted, 1), 1);
-    e = (told){{82}, 81, 1, {3, 4}, 2, 2, "tuned", NULL, NULL};
+    e = (told){{82}, 81, 1, {3, 4}, 2, 2, "tuned", NULL, NULL, 0};
     assert_int_equal(tell(feed, n++, &e, NULL), COT_OK);
     assert_int_equal(DEPTH(key, 3), 2);
     // Lists that say they have more than any memory; more bytes than are taken; deep nests.
@@ -524,6 +526,75 @@ static void events_that_lie(void **state)
     assert_int_equal(cot_route_feed_live(feed, n++, large, 100, 0, &error), COT_MALFORMED);
     assert_int_equal(f->unread, 4);
     free(large);
+    cot_route_feed_close(feed);
+    cot_route_index_close(index);
+}
+
+/* Begins a batch of so many events, which the caller packs. */
+static void pack_head(msgpack_sbuffer *bytes, msgpack_packer *to, double seconds, size_t events)
+{
+    msgpack_sbuffer_init(bytes);
+    msgpack_packer_init(to, bytes, msgpack_sbuffer_write);
+    msgpack_pack_array(to, 2), msgpack_pack_double(to, seconds), msgpack_pack_array(to, events);
+}
+
+static cot_status end_live(cot_route_feed *feed, uint64_t number, msgpack_sbuffer *bytes, cot_error *error)
+{
+    const cot_status status = cot_route_feed_live(feed, number, bytes->data, bytes->size, 0, error);
+    msgpack_sbuffer_destroy(bytes);
+    return status;
+}
+
+/* A feed of blocks of two ids on an index of its own. */
+static cot_route_feed *open_feed(cot_route_index **index, bool has_snapshot)
+{
+    cot_route_feed *feed;
+    assert_int_equal(cot_route_index_open(index, 1, NULL), COT_OK);
+    assert_int_equal(cot_route_feed_open(&feed, *index, 0, 2, has_snapshot, NULL), COT_OK);
+    return feed;
+}
+
+static uint64_t key_of_first(void)
+{
+    return cot_cache_local_hash((const int32_t[]){1, 2}, 2);
+}
+
+/* Blocks elsewhere are told of in ways of their own: with ids of larger blocks, or with none; and there are events that nobody knows
+ * yet. Neither costs the target what it holds. */
+static void what_is_passed_over_is_not_looked_into(void **state)
+{
+    (void)state;
+    cot_route_index *index;
+    cot_route_feed *feed = open_feed(&index, false);
+    const uint64_t key = key_of_first();
+    const told good = {{71}, 0, 1, {1, 2}, 2, 2, NULL, NULL, NULL, 0};
+    static const told elsewhere[] = {{{72}, 0, 1, {0}, 0, 0, NULL, NULL, "CPU", 0},
+                                     {{72}, 0, 1, {1, 2, 3, 4}, 4, 2, NULL, NULL, "GPU", 1},
+                                     {{72}, 0, 1, {1, 2}, 2, 2, NULL, NULL, "GPU", 1}};
+    uint64_t n = 0;
+    assert_int_equal(tell(feed, n++, &good, NULL), COT_OK);
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+        assert_int_equal(tell(feed, n++, &elsewhere[i], NULL), COT_OK);
+    msgpack_sbuffer bytes;
+    msgpack_packer to;
+    pack_head(&bytes, &to, 1, 4);
+    msgpack_pack_array(&to, 3), pack_text(&to, "BlockRemoved"), msgpack_pack_nil(&to), pack_text(&to, "CPU");
+    msgpack_pack_array(&to, 4), pack_text(&to, "BlockRemoved"), msgpack_pack_array(&to, 1),
+        msgpack_pack_int(&to, 71), pack_text(&to, "GPU"), msgpack_pack_int(&to, 2);
+    msgpack_pack_array(&to, 2), pack_text(&to, "BlockTouched"), msgpack_pack_int(&to, 71);
+    msgpack_pack_map(&to, 1), pack_text(&to, "type"), pack_text(&to, "BlockTouched");
+    assert_int_equal(end_live(feed, n++, &bytes, NULL), COT_OK);
+    const cot_route_feed_figures *f = cot_route_feed_measure(feed);
+    assert_int_equal(f->unknown_events, 2);
+    assert_int_equal(f->stored, 1);
+    assert_int_equal(f->batches, n);
+    assert_int_equal(f->removed + f->forgotten, 0);
+    assert_true(cot_route_index_holds(index, 0, key));
+    cot_error error;
+    pack_head(&bytes, &to, 1, 1);
+    msgpack_pack_map(&to, 0);
+    assert_int_equal(end_live(feed, n++, &bytes, &error), COT_MALFORMED);
+    assert_string_equal(error.message, "a batch of KV events: an event has no type");
     cot_route_feed_close(feed);
     cot_route_index_close(index);
 }
@@ -568,6 +639,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_form_is_read),
         cmocka_unit_test(events_that_lie),
+        cmocka_unit_test(what_is_passed_over_is_not_looked_into),
         cmocka_unit_test(a_clock_that_goes_back),
         cmocka_unit_test(any_history_leaves_the_truth),
     };
