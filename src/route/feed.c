@@ -283,7 +283,9 @@ static cot_status wait_for_others(cot_route_feed *f, uint64_t number, double sec
         f->since_ns = now_ns;
         f->figures.gaps++;
     }
-    return f->waiting_bytes > COT_ROUTE_MOST_WAITING_BYTES ? give_up(f, error) : COT_OK;
+    const bool full =
+        f->waiting_bytes > COT_ROUTE_MOST_WAITING_BYTES || f->waiting_count > COT_ROUTE_MOST_WAITING;
+    return full ? give_up(f, error) : COT_OK;
 }
 
 void cot_route_feed_restart(cot_route_feed *f)

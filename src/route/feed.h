@@ -9,7 +9,8 @@
 #define COT_ROUTE_GAP_NS INT64_C(10000000000)
 #define COT_ROUTE_ASSUMED_NS INT64_C(120000000000)    // what a target does not tell of
 #define COT_ROUTE_ASSUMED_TOLD_NS INT64_C(2000000000) // what it would tell of
-enum { COT_ROUTE_MOST_WAITING_BYTES = 64 << 20 };
+/* Behind a gap. */
+enum { COT_ROUTE_MOST_WAITING_BYTES = 64 << 20, COT_ROUTE_MOST_WAITING = 1 << 14 };
 
 typedef struct cot_route_feed cot_route_feed;
 

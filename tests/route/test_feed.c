@@ -9,6 +9,7 @@
 #include "route/events.h"
 #include "route/feed.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -599,6 +600,77 @@ static void what_is_passed_over_is_not_looked_into(void **state)
     cot_route_index_close(index);
 }
 
+/* Empty batches as well as large ones wait behind a gap, in any order, up to a limit of each. */
+static void what_waits_is_limited(void **state)
+{
+    (void)state;
+    cot_route_index *index;
+    uint64_t from;
+    for (int large = 0; large < 2; large++) {
+        cot_route_feed *feed = open_feed(&index, true);
+        const cot_route_feed_figures *f = cot_route_feed_measure(feed);
+        msgpack_sbuffer bytes;
+        msgpack_packer to;
+        pack_head(&bytes, &to, 1, (size_t)large);
+        const size_t name = large ? (1 << 20) - bytes.size - 16 : 0; // of an event that nobody knows
+        char *text = must_allocate(name + 1, 1);
+        if (large) msgpack_pack_array(&to, 1), msgpack_pack_str_with_body(&to, text, name);
+        const uint64_t most = large ? COT_ROUTE_MOST_WAITING_BYTES / bytes.size : COT_ROUTE_MOST_WAITING;
+        for (uint64_t n = 3 * most; n > 2 * most; n--) // falling
+            assert_int_equal(cot_route_feed_live(feed, n, bytes.data, bytes.size, 0, NULL), COT_OK);
+        assert_int_equal(f->forgotten, 0);
+        assert_int_equal(cot_route_feed_asks(feed, &from), COT_ROUTE_WANTS_REPLAY);
+        assert_int_equal(cot_route_feed_live(feed, 2 * most, bytes.data, bytes.size, 0, NULL), COT_OK);
+        assert_int_equal(f->forgotten, 1);
+        assert_int_equal(f->batches, most + 1);
+        assert_int_equal(cot_route_feed_asks(feed, &from), COT_ROUTE_WANTS_SNAPSHOT);
+        assert_int_equal(from, 3 * most + 1);
+        msgpack_sbuffer_destroy(&bytes);
+        free(text);
+        cot_route_feed_close(feed);
+        cot_route_index_close(index);
+    }
+}
+
+/* Clears that follow one another are one, and events are no larger in memory than they are told. */
+static void a_batch_of_little_is_read_as_little(void **state)
+{
+    (void)state;
+    enum { MANY = 100000 };
+    msgpack_sbuffer bytes;
+    msgpack_packer to;
+    cot_route_batch got;
+    pack_head(&bytes, &to, 1, 3 * MANY);
+    for (int i = 0; i < MANY; i++) {
+        msgpack_pack_array(&to, 1), pack_text(&to, "AllBlocksCleared");
+        msgpack_pack_array(&to, 1), pack_text(&to, "");
+        msgpack_pack_array(&to, 3), pack_text(&to, "BlockRemoved"), msgpack_pack_nil(&to),
+            pack_text(&to, "CPU");
+    }
+    assert_int_equal(cot_route_batch_read(&got, bytes.data, bytes.size, NULL), COT_OK);
+    assert_int_equal(got.count, 1);
+    assert_int_equal(got.unknown, MANY);
+    cot_route_batch_free(&got);
+    msgpack_sbuffer_destroy(&bytes);
+}
+
+/* A time that is none is no batch's, of a snapshot neither: no later one would be later. */
+static void times_are_times(void **state)
+{
+    (void)state;
+    static const double none[] = {NAN, INFINITY, -INFINITY, 1e300, -1e300};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        cot_route_batch got;
+        cot_error error;
+        msgpack_sbuffer bytes;
+        msgpack_packer to;
+        pack_head(&bytes, &to, none[i], 0);
+        assert_int_equal(cot_route_batch_read(&got, bytes.data, bytes.size, &error), COT_MALFORMED);
+        assert_string_equal(error.message, "a batch of KV events: no time");
+        msgpack_sbuffer_destroy(&bytes);
+    }
+}
+
 /* An engine's clock that was set back: its batches are taken for a gone one's for 10 s, then believed. */
 static void a_clock_that_goes_back(void **state)
 {
@@ -640,6 +712,9 @@ int main(void)
         cmocka_unit_test(each_form_is_read),
         cmocka_unit_test(events_that_lie),
         cmocka_unit_test(what_is_passed_over_is_not_looked_into),
+        cmocka_unit_test(what_waits_is_limited),
+        cmocka_unit_test(a_batch_of_little_is_read_as_little),
+        cmocka_unit_test(times_are_times),
         cmocka_unit_test(a_clock_that_goes_back),
         cmocka_unit_test(any_history_leaves_the_truth),
     };
