@@ -138,8 +138,9 @@ void cot_route_learn_work(cot_route_book *book, size_t target, const cot_route_w
 void cot_route_learn_prompt(cot_route_book *book, size_t target, uint64_t tokens, double ns);
 void cot_route_learn_step(cot_route_book *book, size_t target, uint64_t requests, double ns);
 
-/* Breakers: after 3 failures in 10 s a target gets nothing for 5 s, then one request; each time that fails, too, twice as long
- * is waited, up to 60 s. */
+/* Breakers: after 3 failures in 10 s, whatever succeeds between them, a target gets nothing for 5 s, then one request; each time that
+ * fails, too, twice as long is waited, up to 60 s. A success while that one is on its way closes the breaker, as does that one's end
+ * with tokens; before it is sent a success is of what was on its way when the breaker opened, and changes nothing. */
 void cot_route_failed(cot_route_book *book, size_t target, int64_t now_ns);
 void cot_route_succeeded(cot_route_book *book, size_t target);
 bool cot_route_is_open(const cot_route_book *book, size_t target, int64_t now_ns); /* gets nothing now */

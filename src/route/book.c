@@ -21,6 +21,7 @@ typedef struct entry {
     uint32_t target, next; // next: of the free ones
     bool waits;            // for its first token
     bool live;
+    bool tries;               // a target that failed, alone
     double queue_ns;          // that it takes of its target's queue
     double to_compute, pages; // tokens; blocks that it will have at its end
     double blocks;            // of its prompt
@@ -312,6 +313,7 @@ uint64_t cot_route_assigned(cot_route_book *b, const cot_route_request *r, const
     *e = (entry){.target = (uint32_t)t,
                  .waits = true,
                  .live = true,
+                 .tries = cot_route_breaker_send(&b->breaker[t], now_ns),
                  .queue_ns = d->terms.prefill,
                  .to_compute = (double)(r->tokens - d->cached),
                  .pages = final_blocks(b, r),
@@ -350,6 +352,7 @@ void cot_route_ended(cot_route_book *b, uint64_t number, uint64_t answered, int6
 {
     entry *e = entry_of(b, number);
     leave_queue(b, e, now_ns);
+    if (e->tries) (answered ? cot_route_breaker_succeed : cot_route_breaker_give_up)(&b->breaker[e->target]);
     b->blocks[e->target] -= e->blocks;
     b->pages[e->target] -= e->pages;
     e->live = false;

@@ -7,7 +7,7 @@ static const int64_t WITHIN_NS = INT64_C(10000000000), LEAST_NS = INT64_C(500000
 
 void cot_route_breaker_fail(cot_route_breaker *b, int64_t now_ns)
 {
-    if (cot_route_breaker_is_open(b, now_ns)) return; // what was on its way when it opened
+    if (b->on_trial && now_ns < b->until_ns) return; // what was on its way when it opened
     if (b->failures == COT_ROUTE_FAILURES)
         memmove(b->failed_ns, b->failed_ns + 1, (COT_ROUTE_FAILURES - 1) * sizeof *b->failed_ns);
     else
@@ -18,16 +18,27 @@ void cot_route_breaker_fail(cot_route_breaker *b, int64_t now_ns)
     b->until_ns = now_ns + b->open_ns;
     b->open_ns = b->open_ns > MOST_NS / 2 ? MOST_NS : 2 * b->open_ns;
     b->on_trial = true;
+    b->is_tried = false;
     b->failures = 0;
 }
 
 void cot_route_breaker_succeed(cot_route_breaker *b)
 {
-    b->open_ns = b->until_ns = b->failures = 0;
-    b->on_trial = false;
+    if (b->is_tried) *b = (cot_route_breaker){0};
+}
+
+bool cot_route_breaker_send(cot_route_breaker *b, int64_t now_ns)
+{
+    if (!b->on_trial || now_ns < b->until_ns) return false;
+    return b->is_tried = true;
+}
+
+void cot_route_breaker_give_up(cot_route_breaker *b)
+{
+    b->is_tried = false;
 }
 
 bool cot_route_breaker_is_open(const cot_route_breaker *b, int64_t now_ns)
 {
-    return b->on_trial && now_ns < b->until_ns;
+    return b->on_trial && (b->is_tried || now_ns < b->until_ns);
 }

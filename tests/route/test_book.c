@@ -367,9 +367,44 @@ static void breakers_open_and_close(void **state)
         assert_int_equal(d.target, 1);
         cot_route_failed(book, 1, now = until + 7);
     }
-    cot_route_succeeded(book, 1);
-    assert_false(cot_route_is_open(book, 1, now));
-    for (int i = 0; i < 3; i++) cot_route_failed(book, 1, now + i);
+    cot_route_succeeded(book, 1); // what was on its way
+    assert_true(cot_route_is_open(book, 1, now + 1));
+    // One request tries it; when that one tells nothing, another.
+    now += 60 * SECOND;
+    for (int tried = 0; tried < 2; tried++) {
+        const uint64_t number = send(book, &r, now, &d);
+        assert_int_equal(d.target, 1);
+        assert_true(cot_route_is_open(book, 1, now));
+        for (int i = 0; i < 10; i++) {
+            send(book, &r, now, &d);
+            assert_true(d.target != 1);
+        }
+        cot_route_ended(book, number, 0, now);
+    }
+    // The one that tries fails: twice as long, which is the most.
+    const uint64_t failing = send(book, &r, now, &d);
+    assert_int_equal(d.target, 1);
+    cot_route_failed(book, 1, now);
+    cot_route_ended(book, failing, 0, now);
+    assert_true(cot_route_is_open(book, 1, now + 60 * SECOND - 1));
+    // It succeeds, by a word or by its tokens: the next time it opens for 5 s again.
+    for (int by_word = 0; by_word < 2; by_word++) {
+        now += 60 * SECOND;
+        const uint64_t number = send(book, &r, now, &d);
+        assert_int_equal(d.target, 1);
+        if (by_word) cot_route_succeeded(book, 1);
+        cot_route_ended(book, number, !by_word, now);
+        assert_false(cot_route_is_open(book, 1, now));
+        for (int i = 0; i < 3; i++) cot_route_failed(book, 1, now + i - 3);
+        assert_true(cot_route_is_open(book, 1, now + 5 * SECOND - 2));
+        assert_false(cot_route_is_open(book, 1, now + 5 * SECOND - 1));
+    }
+    const uint64_t number = send(book, &r, now += 60 * SECOND, &d);
+    cot_route_ended(book, number, 1, now);
+    for (int i = 0; i < 3; i++) { // each second one
+        cot_route_failed(book, 1, now + i);
+        cot_route_succeeded(book, 1);
+    }
     assert_true(cot_route_is_open(book, 1, now + 5 * SECOND));
     assert_false(cot_route_is_open(book, 1, now + 5 * SECOND + 2));
     cot_route_book_close(book);
