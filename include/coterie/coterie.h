@@ -8,6 +8,7 @@
 #include "coterie/bench_moe.h"
 #include "coterie/chat.h"
 #include "coterie/client.h"
+#include "coterie/constraint.h"
 #include "coterie/engine.h"
 #include "coterie/engine_options.h"
 #include "coterie/eval.h"

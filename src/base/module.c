@@ -29,7 +29,7 @@ static bool own_folder(char *folder, size_t bytes)
     return (size_t)snprintf(folder, bytes, "%s", dirname(file)) < bytes;
 }
 
-static bool find_file(char *path, size_t bytes, const char *name)
+bool cot_module_find(char *path, size_t bytes, const char *name)
 {
     static const char *const places[] = {"", "../", "../" COT_LIBRARY_FOLDER "/"};
     char folder[4096];
@@ -44,7 +44,7 @@ static bool find_file(char *path, size_t bytes, const char *name)
 cot_status cot_module_open(const void **symbol, const cot_module *m, cot_error *error)
 {
     char path[4200];
-    const bool found = find_file(path, sizeof path, m->file);
+    const bool found = cot_module_find(path, sizeof path, m->file);
     void *loaded = dlopen(path, RTLD_NOW | (m->global ? RTLD_GLOBAL : RTLD_LOCAL));
     const char *why = loaded || !found ? NULL : dlerror();
     *symbol = loaded ? dlsym(loaded, m->symbol) : NULL;
