@@ -247,15 +247,15 @@ cot_status cot_engine_cancel(cot_engine *engine, uint64_t id, cot_error *error);
 
 /* One step: admits the requests that fit, runs the next tokens of those that are under way, tells what came of
  * it. `*left` counts the requests that are not over yet; with none of them a step looks whether the ranks are alive, and
- * does nothing else. Allocates nothing, but while experts move. Errors: IO (the model's file was cut off), TIMED_OUT, PEER_FAILED: the engine must
+ * does nothing else. Allocates nothing, but while experts move and for constraints. Errors: IO (the model's file was cut off), TIMED_OUT, PEER_FAILED: the engine must
  * be closed, and requests that are not over are told no more. INVALID_ARGUMENT, from within a callback, changes nothing. */
 cot_status cot_engine_step(cot_engine *engine, size_t *left, cot_error *error);
 
 /* Submits requests, request s at home on rank s mod P, and steps until the engine has none left, those that were
  * submitted otherwise included. Errors: cot_engine_submit's, checked for all before anything runs;
- * cot_engine_step's; INVALID_ARGUMENT where one of them has ended with COT_FINISH_OVERFLOW, when the others are over too:
- * the engine is as good as before then. `*failed`, where not NULL, is the index of the request that an error is about (of
- * several that overflowed the first), or `count`. */
+ * cot_engine_step's; INVALID_ARGUMENT where one of them has ended with COT_FINISH_OVERFLOW or COT_FINISH_CONSTRAINT, when the others
+ * are over too: the engine is as good as before then. `*failed`, where not NULL, is the index of the request that an error is about
+ * (of several that ended so the first), or `count`. */
 cot_status cot_engine_run(cot_engine *engine, const cot_request *requests, size_t count,
                           const cot_events *events, size_t *failed, cot_error *error);
 

@@ -10,11 +10,14 @@
 extern "C" {
 #endif
 
+struct cot_constraint; /* coterie/constraint.h */
+
 enum { COT_MAX_BIAS = 1024, COT_MAX_STOP_TOKENS = 64, COT_MAX_LOGPROBS = 20 };
 /* Of a request that may be held by any rank. */
 enum { COT_HOME_ANY = -1 };
 
-/* How tokens are chosen. What follows works on the logits in this order: bias, repetition penalty, presence and frequency
+/* How tokens are chosen. What a request's constraint does not let come is out before all that follows, and nothing lifts it. What
+ * follows works on the logits in this order: bias, repetition penalty, presence and frequency
  * penalties, min_tokens, temperature, top-k, top-p, min-p. Fill with cot_sampling_init, which sets the defaults, then
  * change what differs. */
 typedef struct cot_sampling {
@@ -42,7 +45,7 @@ typedef struct cot_sampling {
     const int32_t *stop_tokens;
     size_t stop_count;
     /* Before so many tokens no end-of-sequence token and no stop token may be drawn; default 0. Where no other token is
-     * left, one of them is drawn all the same. */
+     * left, as behind a text to which a constraint lets nothing be added, one of them is drawn all the same. */
     int64_t min_tokens;
     /* With a token's place in its sequence the seed fixes the draw: from the same logits comes the same token, and a text
      * that is continued goes on as it would have. Logits do not depend on a request's company with attention "dp" and
@@ -52,7 +55,8 @@ typedef struct cot_sampling {
     uint32_t
         stream; /* which of the seed's sequences of draws; texts of one prompt take one each. Default 0 */
     int64_t max_tokens; /* most tokens to generate; default 256 */
-    bool ignore_eos;    /* whether to go on after an end-of-sequence token; default false */
+    bool
+        ignore_eos; /* whether to go on after an end-of-sequence token; default false. Behind one a constraint lets only such come */
 } cot_sampling;
 void cot_sampling_init(cot_sampling *sampling);
 
@@ -74,6 +78,9 @@ typedef struct cot_request {
     /* Only requests of equal bytes here share what they begin with. Default none. */
     const void *cache_salt;
     size_t cache_salt_bytes;
+    /* What the text has to be: of the engine's vocabulary, told of none of its tokens, and this request's alone; it is the engine's from
+     * submit until on_finish. Where the text may end, stop tokens may come, and nowhere else. Not with `forced`. */
+    struct cot_constraint *constraint;
     /* With routing from a trace: the sequence of it whose tokens these are. Default 0. */
     int32_t recorded;
     /* Not admitted before the request of this number has been fed its prompt or is over; 0: at once. */
@@ -104,6 +111,7 @@ typedef enum cot_finish {
     COT_FINISH_STOP,      /* a stop token, or on_token said so */
     COT_FINISH_CONTEXT,   /* the model's context is full */
     COT_FINISH_CANCELLED, /* cot_engine_cancel said so */
+    COT_FINISH_CONSTRAINT, /* its constraint let no token come, or failed: cot_constraint_mask says why. As with the next */
     COT_FINISH_OVERFLOW, /* its logits, or values before them, are no longer finite: no token could be chosen. Of the step
                            * in which that came about nothing else is told of it. Others are as they would be without. */
 } cot_finish;

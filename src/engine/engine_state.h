@@ -4,6 +4,7 @@
 #include "coterie/predict.h"
 #include "engine/group.h"
 #include "engine/loop.h"
+#include "engine/masks.h"
 #include "engine/migrate.h"
 #include "engine/sampler.h"
 #include "placement/epoch.h"
@@ -14,6 +15,7 @@
 typedef struct cot_ranks {
     cot_step_result result; // of the last step
     cot_sampler sampler;
+    cot_masks masks;
     cot_executor_span *came; // [sequences] by span
     cot_logprob *top;        // [sequences][COT_MAX_LOGPROBS] by span
     uint16_t *token_experts; // [MoE layers][K] of one token

@@ -7,6 +7,7 @@
 /* What came of a span. */
 typedef struct cot_executor_span {
     bool unsound; // its values are no longer finite: nothing of it may be told or kept
+    bool stuck;   // its constraint lets no token come
     /* Where what comes behind the span is to be drawn (cot_request_draws): the token, and if it ends the text, why. What it
      * points to is there until the next step. */
     cot_sampled sampled;

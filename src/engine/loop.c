@@ -1,6 +1,7 @@
 #include "engine/loop.h"
 
 #include "base/error.h"
+#include "coterie/constraint.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,8 @@ static cot_status check_request(const cot_loop *l, const cot_request *r, cot_err
     if (r->cache_salt_bytes && !r->cache_salt)
         return cot_fail(error, COT_INVALID_ARGUMENT, "a cache salt of %zu bytes is nowhere",
                         r->cache_salt_bytes);
+    if (r->forced && r->constraint)
+        return cot_fail(error, COT_INVALID_ARGUMENT, "forced tokens and a constraint exclude one another");
     if (forced < 0) return cot_fail(error, COT_INVALID_ARGUMENT, "%lld forced tokens", (long long)forced);
     if (r->prompt_tokens > context || forced > context - r->prompt_tokens)
         return cot_fail(error, COT_TOO_LONG, "%llu tokens, the context is %lld",
@@ -87,7 +90,7 @@ static cot_request_state *enqueue(cot_loop *l, const cot_request *request, int h
         return NULL;
     }
     cot_loop_request *own = r->beside;
-    *own = (cot_loop_request){r->id, *events, request->sampling, request->logprobs};
+    *own = (cot_loop_request){r->id, *events, request->sampling, request->logprobs, request->constraint, 0};
     void *end = own + 1;
     own->sampling.bias_tokens = keep(&end, sampling->bias_tokens, biases);
     own->sampling.bias = keep(&end, sampling->bias, biases);
@@ -116,8 +119,8 @@ cot_status cot_loop_submit(cot_loop *l, uint64_t *id, const cot_request *request
 static void finish(cot_loop *l, cot_request_state *r, cot_finish reason)
 {
     cot_scheduler_release(&l->scheduler, r);
-    if (reason == COT_FINISH_OVERFLOW && r->id >= l->run_first && r->id < l->run_overflowed)
-        l->run_overflowed = r->id;
+    const bool failed = reason == COT_FINISH_OVERFLOW || reason == COT_FINISH_CONSTRAINT;
+    if (failed && r->id >= l->run_first && r->id < l->run_failed) l->run_failed = r->id;
     const cot_loop_request *own = cot_loop_request_of(r);
     if (own->events.on_finish) own->events.on_finish(own->events.context, own->told_as, reason);
 }
@@ -176,12 +179,14 @@ static void advance(cot_loop *l, cot_request_state *r, const cot_executor_span *
 }
 
 /* Ends the sequences whose values are no longer finite, before anything of this step is told of them or kept for others:
- * the prefix cache knows only what was fed in steps that went well. */
-static void end_overflowed(cot_loop *l, const cot_step *step, const cot_executor_answer *answer)
+ * the prefix cache knows only what was fed in steps that went well. And those that are stuck. */
+static void end_failed(cot_loop *l, const cot_step *step, const cot_executor_answer *answer)
 {
     for (int32_t i = 0; i < step->spans; i++) {
         cot_request_state *r = l->scheduler.by_row[step->span[i].sequence];
-        if (answer->span[i].unsound && !r->ended) finish(l, r, COT_FINISH_OVERFLOW);
+        const cot_executor_span *came = &answer->span[i];
+        if ((came->unsound || came->stuck) && !r->ended)
+            finish(l, r, came->unsound ? COT_FINISH_OVERFLOW : COT_FINISH_CONSTRAINT);
     }
 }
 
@@ -288,7 +293,7 @@ static cot_status run_step(cot_loop *l, cot_error *error)
     *(prefill ? &l->prefill_read_bytes : &l->decode_read_bytes) += answer.read_bytes;
     learn_cost(l, &step, &held, &answer);
     if (step.reports) tell_step(l, &step, &held, &answer);
-    end_overflowed(l, &step, &answer);
+    end_failed(l, &step, &answer);
     if (x->tell_routing) x->tell_routing(x->context, &step, l->scheduler.by_row);
     take_results(l, &step, &answer);
     return COT_OK;
@@ -371,12 +376,15 @@ cot_status cot_loop_run(cot_loop *l, const cot_request *requests, size_t count, 
         }
     }
     const uint64_t first = l->run_first = l->scheduler.last_id + 1, end = first + count;
-    l->run_overflowed = end;
+    l->run_failed = end;
     status = enqueue_all(l, requests, count, events, failed, error);
     if (status != COT_OK) return status;
     do status = cot_loop_step(l, &left, error);
     while (status == COT_OK && left);
-    if (status != COT_OK || l->run_overflowed >= end) return status;
-    *failed = (size_t)(l->run_overflowed - first);
+    if (status != COT_OK || l->run_failed >= end) return status;
+    *failed = (size_t)(l->run_failed - first);
+    const uint32_t *mask;
+    cot_constraint *constraint = requests[*failed].constraint;
+    if (constraint && cot_constraint_mask(constraint, &mask, error) != COT_OK) return COT_INVALID_ARGUMENT;
     return cot_fail(error, COT_INVALID_ARGUMENT, "the logits are not finite: the model's values overflowed");
 }

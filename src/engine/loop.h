@@ -11,6 +11,8 @@ typedef struct cot_loop_request {
     cot_events events;
     cot_sampling sampling;
     int32_t logprobs;
+    struct cot_constraint *constraint; // NULL: none
+    int64_t constrained;               // tokens of the text that it was told of
 } cot_loop_request;
 static inline const cot_loop_request *cot_loop_request_of(const cot_request_state *request)
 {
@@ -36,7 +38,7 @@ typedef struct cot_loop {
     bool failed;           // a step failed: the executor is gone
     bool inside;           // a call is under way: callbacks may submit and cancel, not step
     uint64_t run_first,
-        run_overflowed; // of cot_loop_run: its first id; the first that overflowed, or beyond its last
+        run_failed; // of cot_loop_run: its first id; the first that overflowed or was stuck, or beyond its last
     int64_t prefill_tokens, decode_tokens, prefill_ns, decode_ns, last_step_ns, steps;
     uint64_t prefill_read_bytes, decode_read_bytes;
 } cot_loop;

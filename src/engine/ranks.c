@@ -2,6 +2,7 @@
  * them and to routing are told. */
 #include "base/clock.h"
 #include "base/error.h"
+#include "constrain/constraint.h"
 #include "engine/engine_state.h"
 #include "engine/replay.h"
 #include "checkpoint/stored.h"
@@ -38,6 +39,9 @@ static cot_status accepts(void *context, const cot_request *r, int64_t limit, co
 {
     const cot_engine *e = context;
     cot_status status = r->forced ? COT_OK : check_sampling(e, r, error);
+    if (status == COT_OK && r->constraint && r->constraint->words != (size_t)(e->config->vocab + 31) / 32)
+        status =
+            cot_fail(error, COT_INVALID_ARGUMENT, "the constraint is of another vocabulary than the model's");
     if (status == COT_OK && e->runner.replay)
         status = cot_engine_replay_check_request(e->runner.replay, r, limit, error);
     if (status == COT_OK) status = check_tokens(e, "token", r->prompt, r->prompt_tokens, error);
@@ -54,12 +58,13 @@ static bool ends_text(const cot_config *c, int32_t token)
     return false;
 }
 
-/* What comes behind all that the request knows; `logits`, the model's, are its last token's. */
+/* What comes behind all that the request knows; `logits`, the model's, are its last token's. `mask` NULL: any token may. */
 static void draw(cot_ranks *ranks, const cot_config *c, const cot_request_state *r, const float *logits,
-                 cot_executor_span *came, cot_logprob *top)
+                 const uint32_t *mask, cot_executor_span *came, cot_logprob *top)
 {
     const cot_loop_request *own = cot_loop_request_of(r);
     cot_sampler *s = &ranks->sampler;
+    s->mask = mask;
     memcpy(s->logits, logits, (size_t)s->vocab * sizeof *logits);
     const cot_sampler_history history = {r->tokens, r->known, r->text_begin};
     const int32_t token = cot_sample(s, &history, &own->sampling, r->known);
@@ -83,8 +88,12 @@ static void draw_all(cot_engine *e, const cot_step *step, cot_request_state *con
         *came = (cot_executor_span){.unsound =
                                         ranks->result.unsound[i] || !cot_all_finite(logits, COT_F32, count)};
         logits += count;
-        if (!came->unsound && cot_request_draws(r, span))
-            draw(ranks, e->config, r, logits - e->config->vocab, came, ranks->top + i * COT_MAX_LOGPROBS);
+        if (came->unsound || !cot_request_draws(r, span)) continue;
+        const uint32_t *mask;
+        came->stuck = !cot_masks_get(&ranks->masks, i, &mask);
+        if (!came->stuck)
+            draw(ranks, e->config, r, logits - e->config->vocab, mask, came,
+                 ranks->top + i * COT_MAX_LOGPROBS);
     }
 }
 
@@ -114,7 +123,9 @@ static cot_status run_step(void *context, const cot_step *step, cot_request_stat
     cot_engine *e = context;
     cot_step_result *result = &e->ranks.result;
     const int64_t began_ns = cot_now_ns();
+    cot_masks_begin(&e->ranks.masks, step, by_row);
     const cot_status status = cot_engine_group_step(e->group, step, result, error);
+    cot_masks_wait(&e->ranks.masks);
     if (status != COT_OK) return cot_moving_explain(e, status, error);
     *answer = (cot_executor_answer){.ns = cot_now_ns() - began_ns,
                                     .span = e->ranks.came,
@@ -188,7 +199,8 @@ cot_status cot_ranks_open(cot_executor *executor, cot_engine *e, cot_error *erro
                        calloc(v, sizeof *s->candidates),
                        calloc(v, sizeof *s->counts),
                        c->eos,
-                       c->eos_count};
+                       c->eos_count,
+                       NULL};
     ranks->came = calloc(spans, sizeof *ranks->came);
     ranks->top = calloc(spans * COT_MAX_LOGPROBS, sizeof *ranks->top);
     ranks->token_experts = calloc(routed, sizeof *ranks->token_experts);
@@ -196,14 +208,15 @@ cot_status cot_ranks_open(cot_executor *executor, cot_engine *e, cot_error *erro
     ranks->touched = calloc((size_t)c->gate.experts + 1, sizeof *ranks->touched);
     *executor = (cot_executor){
         e, accepts, run_step, cot_engine_place, look_at_ranks, cot_moving_go_on, tell_routing, tell_logits};
-    if (s->logits && s->candidates && s->counts && ranks->came && ranks->top && ranks->token_experts &&
-        ranks->token_weights && ranks->touched)
+    if (cot_masks_open(&ranks->masks, spans) && s->logits && s->candidates && s->counts && ranks->came &&
+        ranks->top && ranks->token_experts && ranks->token_weights && ranks->touched)
         return COT_OK;
     return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for the engine's tables");
 }
 
 void cot_ranks_close(cot_ranks *ranks)
 {
+    cot_masks_close(&ranks->masks);
     void *owned[] = {
         ranks->sampler.logits, ranks->sampler.candidates, ranks->sampler.counts, ranks->came, ranks->top,
         ranks->token_experts,  ranks->token_weights,      ranks->touched};

@@ -99,21 +99,37 @@ static void penalise_output(cot_sampler *sampler, const cot_sampler_history *h, 
     }
 }
 
-/* What may not come yet gets -INFINITY, which nothing else has; where nothing would be left, nothing gets it. */
+/* What may not come gets -INFINITY, which nothing else has. What was added to it before is of no account. */
+static void forbid_masked(cot_sampler *sampler)
+{
+    for (int64_t t = 0; t < sampler->vocab; t++)
+        if (!(sampler->mask[t / 32] >> t % 32 & 1)) sampler->logits[t] = -INFINITY;
+}
+
+/* Whether a token may come that is not counted. */
+static bool has_uncounted(const cot_sampler *sampler)
+{
+    for (int64_t t = 0; t < sampler->vocab; t++)
+        if (!sampler->counts[t] && sampler->logits[t] > -INFINITY) return true;
+    return false;
+}
+
+/* Ends get -INFINITY, too; where nothing would be left, they do not. */
 static void forbid_ends(cot_sampler *sampler, const cot_sampling *s)
 {
     const int32_t *lists[] = {sampler->eos, s->stop_tokens};
     const size_t counts[] = {sampler->eos_count, s->stop_count};
-    int64_t ends = 0;
-    for (int pass = 0; pass < 2; pass++)
+    bool others = false;
+    for (int pass = 0; pass < 2; pass++) {
+        others = pass && has_uncounted(sampler);
         for (int l = 0; l < 2; l++)
             for (size_t i = 0; i < counts[l]; i++) {
                 const int32_t t = lists[l][i];
                 if (t < 0 || t >= sampler->vocab) continue; // a configuration may say so
-                if (!pass) ends += !sampler->counts[t]++;
-                if (pass) sampler->counts[t] = 0;
-                if (pass && ends < sampler->vocab) sampler->logits[t] = -INFINITY;
+                sampler->counts[t] = !pass;
+                if (others) sampler->logits[t] = -INFINITY;
             }
+    }
 }
 
 static int by_logit(const void *a, const void *b)
@@ -177,6 +193,7 @@ static void adjust(cot_sampler *sampler, const cot_sampler_history *history, con
     if (s->repetition_penalty != 1) penalise_repetition(sampler, history, s->repetition_penalty);
     if (s->presence_penalty != 0 || s->frequency_penalty != 0)
         penalise_output(sampler, history, s->presence_penalty, s->frequency_penalty);
+    if (sampler->mask) forbid_masked(sampler);
     if (history->tokens - history->prompt_tokens < s->min_tokens) forbid_ends(sampler, s);
 }
 

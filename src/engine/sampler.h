@@ -19,6 +19,7 @@ typedef struct cot_sampler {
     int32_t *counts;           // [vocab] zero between calls
     const int32_t *eos;        // [eos_count] tokens that end a sequence
     size_t eos_count;
+    const uint32_t *mask; // tokens that may be drawn: bit t % 32 of word t / 32; NULL: all
 } cot_sampler;
 
 /* A sequence so far: a prompt, then `tokens - prompt_tokens` tokens of text. */
@@ -31,7 +32,7 @@ typedef struct cot_sampler_history {
 bool cot_sampler_stops(const cot_sampling *sampling, int32_t token);
 
 /* Samples what comes after `history`, in the order of cot_sampling. `position`, the token's place in the sequence, numbers
- * the draw. The logits are finite. */
+ * the draw. The logits are finite, and the mask is not empty. */
 int32_t cot_sample(cot_sampler *sampler, const cot_sampler_history *history, const cot_sampling *sampling,
                    int64_t position);
 

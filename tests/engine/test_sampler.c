@@ -21,7 +21,13 @@ static double uniform(void)
 
 /* The tokens that end a text for the model, in every test. */
 static const int32_t eos[] = {2, MOST + 5};
-static int64_t said; // how many tokens of the history are text
+static int64_t said;         // how many tokens of the history are text
+static const uint32_t *mask; // of what may come; NULL: all
+
+static bool may_come(int64_t t)
+{
+    return !mask || (mask[t / 32] >> t % 32 & 1);
+}
 
 /* ---- the reference ---- */
 
@@ -58,7 +64,8 @@ static int64_t reference(struct choice *c, const float *logits, int64_t vocab, c
         if (seen[t])
             logit = (float)(logit > 0 ? logit / s->repetition_penalty : logit * s->repetition_penalty);
         if (came[t]) logit -= s->presence_penalty + (double)came[t] * s->frequency_penalty;
-        if (said >= s->min_tokens || !ends[t]) c[n++] = (struct choice){(float)logit, 0, (int32_t)t};
+        if (may_come(t) && (said >= s->min_tokens || !ends[t]))
+            c[n++] = (struct choice){(float)logit, 0, (int32_t)t};
     }
     qsort(c, (size_t)n, sizeof *c, by_logit);
     if (s->temperature == 0) {
@@ -100,7 +107,8 @@ static int32_t sample(const float *logits, int64_t vocab, const int32_t *history
     memcpy(own, logits, (size_t)vocab * sizeof *own);
     memset(scratch, 0xff, sizeof scratch);
     const cot_sampler_history all = {history, history_tokens, history_tokens - said};
-    const int32_t token = cot_sample(&(cot_sampler){vocab, own, scratch, counts, eos, 2}, &all, s, position);
+    const int32_t token =
+        cot_sample(&(cot_sampler){vocab, own, scratch, counts, eos, 2, mask}, &all, s, position);
     for (int64_t t = 0; t < MOST; t++) assert_int_equal(counts[t], 0);
     assert_true(token >= 0 && token < vocab);
     return token;
@@ -177,6 +185,11 @@ static void only_what_the_rules_leave(void **state)
         cot_sampling s = drawn_settings(vocab);
         struct lists lists;
         draw_lists(&lists, &s, vocab);
+        uint32_t words[(MOST + 31) / 32];
+        for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+            words[i] = (uint32_t)draw(&seed) & (uint32_t)draw(&seed);
+        words[draw(&seed) % (uint64_t)vocab / 32] |= 1U; // not empty
+        mask = draw(&seed) % 2 ? words : NULL;
         said = (int64_t)(draw(&seed) % (uint64_t)(remembered + 1));
         int64_t n = reference(c, logits, vocab, history, remembered, &s, &edge);
         if (edge < 1e-5 || !n) continue; // rounding may cut either way; nothing may come
@@ -192,6 +205,7 @@ static void only_what_the_rules_leave(void **state)
         checked++;
     }
     said = 0;
+    mask = NULL;
     assert_true(checked > 300);
 }
 
@@ -252,6 +266,33 @@ static void tokens_come_as_often_as_they_should(void **state)
         check_distribution(&s, logits, vocab, history, 5);
     }
     seed = own;
+}
+
+/* A text to which nothing may be added ends before min_tokens; one to which something may does not. */
+static void where_ends_alone_are_left_one_comes(void **state)
+{
+    (void)state;
+    const float logits[] = {9, 1, -3, 8, 7, 2, 0, 5};
+    const int32_t stops[] = {6};
+    cot_sampling s = plain();
+    s.min_tokens = 3;
+    s.stop_tokens = stops;
+    s.stop_count = 1;
+    s.bias_tokens = (int32_t[]){0};
+    s.bias = (float[]){100};
+    s.bias_count = 1;
+    for (int hot = 0; hot < 2; hot++) {
+        const uint32_t ends = 1U << 2 | 1U << 6, other = ends | 1U << 1;
+        s.temperature = hot;
+        mask = &ends;
+        for (int64_t position = 0; position < 30; position++) {
+            const int32_t token = sample(logits, 8, NULL, 0, &s, position);
+            assert_true(token == 2 || token == 6);
+        }
+        mask = &other;
+        assert_int_equal(sample(logits, 8, NULL, 0, &s, 0), 1);
+    }
+    mask = NULL;
 }
 
 static void the_same_draw_is_the_same_token(void **state)
@@ -525,6 +566,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_what_the_rules_leave),
         cmocka_unit_test(tokens_come_as_often_as_they_should),
+        cmocka_unit_test(where_ends_alone_are_left_one_comes),
         cmocka_unit_test(the_same_draw_is_the_same_token),
         cmocka_unit_test(ties_go_to_the_first),
         cmocka_unit_test(penalties_tell_signs_apart),
