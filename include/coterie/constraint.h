@@ -28,7 +28,9 @@ enum {
 
 /* What the text that is compiled is. */
 typedef enum cot_constraint_kind {
-    COT_CONSTRAINT_JSON_SCHEMA, /* JSON: the schema that JSON has to meet; its properties come in the schema's order */
+    /* JSON: the schema that JSON has to meet. Properties come in the schema's order; between the parts of JSON is nothing, a blank, or a new
+     * line and up to 40 blanks and tabs, unless the schema's "x-guidance" says otherwise, as llguidance has it. */
+    COT_CONSTRAINT_JSON_SCHEMA,
     COT_CONSTRAINT_REGEX, /* Rust's syntax, without look-around; all of a text matches it */
     COT_CONSTRAINT_LARK,  /* a grammar as llguidance writes them, beginning with `start` */
     COT_CONSTRAINT_CHOICE /* a JSON array of strings, one of which the text is */

@@ -111,9 +111,10 @@ typedef enum cot_finish {
     COT_FINISH_STOP,      /* a stop token, or on_token said so */
     COT_FINISH_CONTEXT,   /* the model's context is full */
     COT_FINISH_CANCELLED, /* cot_engine_cancel said so */
-    COT_FINISH_CONSTRAINT, /* its constraint let no token come, or failed: cot_constraint_mask says why. As with the next */
     COT_FINISH_OVERFLOW, /* its logits, or values before them, are no longer finite: no token could be chosen. Of the step
                            * in which that came about nothing else is told of it. Others are as they would be without. */
+    COT_FINISH_CONSTRAINT, /* its constraint let no token come, or failed: cot_constraint_mask says why. Nothing else is told of that
+                            * step, either */
 } cot_finish;
 
 /* What there is to do, and how the cache fares. */

@@ -26,7 +26,8 @@ for _name in ("cot_engine_close", "cot_text_stream_close", "cot_tokenizer_close"
 # there by functions that are C: Python runs what a signal raises before the first line of a function of its own, where nobody
 # could catch it, and C would take it for the end of the text.
 ON_TOKEN, ON_FINISH = structs.OnToken(dict.setdefault), structs.OnFinish(operator.setitem)
-FINISHES = ("length", "eos", "stop", "context", "cancelled", "overflow")  # cot_finish
+FINISHES = ("length", "eos", "stop", "context", "cancelled", "overflow", "constraint")  # cot_finish
+CONSTRAINTS = ("json_schema", "regex", "grammar", "choice")  # cot_constraint_kind
 
 
 class Token(NamedTuple):
@@ -41,12 +42,14 @@ class Generation(Iterator[Token]):
     """A text while it is made: iterating steps the engine, and with it all texts that are under way.
 
     ids: the tokens made so far; text: the text so far; finish: None while it goes on, then "length", "eos", "stop", "context",
-    "cancelled", or "overflow": the model's numbers are no longer finite. close() ends it early; so does forgetting it.
+    "cancelled", "overflow": the model's numbers are no longer finite, or "constraint": nothing could come that keeps to it.
+    close() ends it early; so does forgetting it.
     """
 
     def __init__(self, engine: Engine, stream: ctypes.c_void_p):
         self.finish: str | None = None
         self._engine, self._stream, self._request = engine, stream, 0
+        self._constraint: Any = None  # the engine's until it has told the end, or cancelled the request
         self._log: dict[int, Token] = {}  # by number; what is added twice, since an exception came in between, is there once
         self._given = 0  # of them, to the caller
         self._pushed: Any = None  # what the stream was given last, and what it gave back

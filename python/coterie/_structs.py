@@ -605,6 +605,7 @@ class Request(Structure):
         ("logprobs", c_int32),
         ("cache_salt", c_void_p),
         ("cache_salt_bytes", c_size_t),
+        ("constraint", c_void_p),
         ("recorded", c_int32),
         ("after", c_uint64),
     ]

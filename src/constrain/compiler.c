@@ -81,7 +81,11 @@ static const cot_constraint_table table = {copy, compute_mask, commit, roll_back
 
 /* ---- what is compiled ---- */
 
-static cot_status check_schema(const char *text, size_t bytes, cot_error *error)
+/* Between the parts of JSON: nothing, a blank, or a new line and what indents it. Of more, models that are unsure write without
+ * end. */
+#define WHITE_SPACE "\"x-guidance\":{\"whitespace_pattern\":\"( |\\\\r?\\\\n[ \\\\t]{0,40})?\"}"
+
+static cot_status write_schema(cot_buffer *schema, const char *text, size_t bytes, cot_error *error)
 {
     if (cot_json_weigh(text, bytes).depth > COT_CONSTRAINT_MAX_DEPTH)
         return cot_fail(error, COT_INVALID_ARGUMENT, "the schema nests deeper than %d",
@@ -91,8 +95,14 @@ static cot_status check_schema(const char *text, size_t bytes, cot_error *error)
     if (!json)
         return cot_fail(error, COT_INVALID_ARGUMENT, "the schema is no JSON: line %d: %s", reason.line,
                         reason.text);
+    const char *brace = json_is_object(json) ? memchr(text, '{', bytes) : NULL;
+    const bool adds = brace && !json_object_get(json, "x-guidance"), is_empty = !json_object_size(json);
     json_decref(json);
-    return COT_OK;
+    const size_t before = adds ? (size_t)(brace + 1 - text) : 0;
+    const bool good = cot_buffer_append(schema, text, before) &&
+                      (!adds || cot_buffer_text(schema, is_empty ? WHITE_SPACE : WHITE_SPACE ",")) &&
+                      cot_buffer_append(schema, text + before, bytes - before);
+    return good ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a constraint");
 }
 
 /* A grammar whose text is one of the strings of a JSON array. */
@@ -155,8 +165,9 @@ cot_status cot_constraint_compile(cot_constraint **out, const cot_constraint_com
     *out = NULL;
     cot_buffer given = {0};
     cot_status status = check_text(text, bytes, error);
-    if (status == COT_OK && kind == COT_CONSTRAINT_JSON_SCHEMA) status = check_schema(text, bytes, error);
-    if (status == COT_OK && kind == COT_CONSTRAINT_CHOICE)
+    if (status == COT_OK && kind == COT_CONSTRAINT_JSON_SCHEMA)
+        status = write_schema(&given, text, bytes, error);
+    else if (status == COT_OK && kind == COT_CONSTRAINT_CHOICE)
         status = write_choices(&given, text, bytes, error);
     else if (status == COT_OK && !cot_buffer_append(&given, text, bytes))
         status = cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a constraint");

@@ -102,8 +102,8 @@ static cot_status load(cot_llguidance *l, cot_error *error)
     const char *named = getenv("COTERIE_LLGUIDANCE");
     if (named && *named) {
         if ((size_t)snprintf(path, sizeof path, "%s", named) >= sizeof path || access(path, R_OK) != 0)
-            return cot_fail(error, COT_UNSUPPORTED, "COTERIE_LLGUIDANCE names '%s', which cannot be read",
-                            named);
+            return cot_fail(error, COT_UNSUPPORTED,
+                            "COTERIE_LLGUIDANCE names '%s', which cannot be read: " BRING, named);
     } else if (!find_library(path, sizeof path))
         return cot_fail(error, COT_UNSUPPORTED,
                         "structured output needs the library llguidance, which is not there: " BRING);

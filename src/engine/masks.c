@@ -29,7 +29,8 @@ static const uint32_t *mask_of(const cot_request_state *r)
     cot_constraint *c = own->constraint;
     const uint32_t *mask;
     for (; r->text_begin + own->constrained < r->known; own->constrained++)
-        if (cot_constraint_commit(c, r->tokens[r->text_begin + own->constrained], NULL) != COT_OK) return NULL;
+        if (cot_constraint_commit(c, r->tokens[r->text_begin + own->constrained], NULL) != COT_OK)
+            return NULL;
     if (cot_constraint_mask(c, &mask, NULL) != COT_OK) return NULL;
     return allow_stops(c->mask, c, &own->sampling) ? mask : NULL;
 }
@@ -71,7 +72,8 @@ void cot_masks_begin(cot_masks *m, const cot_step *step, cot_request_state *cons
     m->any = false;
     for (int32_t i = 0; i < step->spans; i++) {
         const cot_request_state *r = by_row[step->span[i].sequence];
-        const bool has = !r->forced && cot_loop_request_of(r)->constraint && cot_request_draws(r, &step->span[i]);
+        const bool has =
+            !r->forced && cot_loop_request_of(r)->constraint && cot_request_draws(r, &step->span[i]);
         m->span[i] = (cot_masks_span){.request = has ? r : NULL};
         m->any |= has;
     }

@@ -251,7 +251,8 @@ static void count_choice(const cot_answer *a, cot_choice *c)
 {
     cot_metrics *m = &a->server->metrics;
     const char *reason = cot_choice_finish_reason(c);
-    if (c->finish == COT_FINISH_CANCELLED || c->finish == COT_FINISH_OVERFLOW)
+    if (c->finish == COT_FINISH_CANCELLED || c->finish == COT_FINISH_OVERFLOW ||
+        c->finish == COT_FINISH_CONSTRAINT)
         m->aborted++;
     else if (strcmp(reason, "stop") == 0)
         m->stopped++;
@@ -297,7 +298,9 @@ static void count_event(cot_server *s, const cot_choice *c, const cot_job_event 
 static void fail_of(cot_answer *a, const cot_choice *c)
 {
     cot_api_error error;
-    if (c->was_busy)
+    if (c->finish == COT_FINISH_CONSTRAINT)
+        cot_api_fail(&error, 400, "invalid_value", a->request->constraint.name, "%s", c->error.message);
+    else if (c->was_busy)
         cot_api_fail(&error, 429, "overloaded", NULL, "%s", c->error.message);
     else
         cot_api_fail_of(&error, 500, NULL, &c->error);

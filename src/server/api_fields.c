@@ -141,8 +141,7 @@ static unsigned mask_of(cot_api_kind kind)
     return masks[kind];
 }
 
-/* Whether a value is one of those that every field may have to say that it is off. */
-static bool is_off(const json_t *value)
+bool cot_api_is_off(const json_t *value)
 {
     return json_is_false(value) || (json_is_array(value) && !json_array_size(value)) ||
            (json_is_object(value) && !json_object_size(value)) || cot_api_is_text(value, "") ||
@@ -177,8 +176,7 @@ static const struct refused {
     {"tool_choice", BOTH, says_auto}, // without tools it chooses none
     {"functions", BOTH, NULL},
     {"function_call", BOTH, says_auto},
-    {"response_format", BOTH, says_text},
-    {"structured_outputs", BOTH, NULL},
+    {"structural_tag", BOTH, NULL},
     {"modalities", BOTH, says_text},
     {"audio", BOTH, NULL},
     {"web_search_options", BOTH, NULL},
@@ -200,16 +198,9 @@ bool cot_api_check_refused(const json_t *object, cot_api_kind kind, cot_api_erro
     const unsigned mask = mask_of(kind);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         const json_t *value = refused[i].kinds & mask ? cot_api_get(object, refused[i].name) : NULL;
-        if (value && !is_off(value) && !(refused[i].off && refused[i].off(value)))
+        if (value && !cot_api_is_off(value) && !(refused[i].off && refused[i].off(value)))
             return cot_api_fail(error, 400, "unsupported_parameter", refused[i].name, "'%s' is not supported",
                                 refused[i].name);
-    }
-    const char *name;
-    json_t *value;
-    json_object_foreach((json_t *)object, name, value)
-    {
-        if (strncmp(name, "guided_", 7) == 0 && !json_is_null(value) && !is_off(value) && mask & BOTH)
-            return cot_api_fail(error, 400, "unsupported_parameter", name, "'%s' is not supported", name);
     }
     return true;
 }
@@ -223,7 +214,8 @@ static const struct known {
            "top_k min_p "
            "presence_penalty frequency_penalty repetition_penalty logit_bias logprobs max_tokens min_tokens "
            "ignore_eos "
-           "skip_special_tokens truncate_prompt_tokens echo return_token_ids cache_salt continue_token_ids "},
+           "skip_special_tokens truncate_prompt_tokens echo return_token_ids cache_salt continue_token_ids "
+           "response_format structured_outputs json_schema regex ebnf grammar "},
     {COMPLETION, " prompt "},
     {CHAT, " top_logprobs max_completion_tokens reasoning_effort "},
     {CHAT | TOKENIZE,

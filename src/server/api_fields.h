@@ -20,6 +20,8 @@ bool cot_api_get_real(double *out, const json_t *object, const char *name, doubl
 /* Where `bytes` is NULL the text may hold no NUL. */
 bool cot_api_get_text(const char **out, size_t *bytes, const json_t *object, const char *name,
                       cot_api_error *error);
+/* Whether a value is one of those that every field may have to say that it is off. */
+bool cot_api_is_off(const json_t *value);
 bool cot_api_is_text(const json_t *value, const char *text);
 bool cot_api_has_nul(const json_t *text);
 
@@ -28,7 +30,7 @@ enum { COT_API_ANY_ID = INT32_MAX }; // the vocabulary of those who do not care:
 bool cot_api_read_ids(cot_api_ids *ids, const json_t *array, const char *name, int64_t vocab,
                       cot_api_error *error);
 
-/* Refuses what is asked for and not there (tools, response_format, ...), by name. */
+/* Refuses what is asked for and not there (tools, images, ...), by name. */
 bool cot_api_check_refused(const json_t *object, cot_api_kind kind, cot_api_error *error);
 /* Writes the names of members that nobody here knows, comma-separated, cut to `bytes`. */
 void cot_api_list_unknown(char *names, size_t bytes, const json_t *object, cot_api_kind kind);

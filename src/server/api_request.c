@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/json_load.h"
 #include "server/api_fields.h"
+#include "server/constraints.h"
 
 #include <float.h>
 #include <inttypes.h>
@@ -384,7 +385,7 @@ static bool read_continued(cot_api_request *r, int64_t vocab, cot_api_error *err
 static bool read_generation(cot_api_request *r, int64_t vocab, cot_api_error *error)
 {
     if (!read_stream_options(r, error) || !read_stops(r, error) || !read_bias(r, vocab, error) ||
-        !read_max_tokens(r, error) || !read_logprobs(r, error))
+        !read_max_tokens(r, error) || !read_logprobs(r, error) || !cot_api_read_constraint(r, error))
         return false;
     if (r->echo && r->kind == COT_API_CHAT)
         return cot_api_fail(error, 400, "unsupported_parameter", "echo",
@@ -448,6 +449,8 @@ void cot_api_request_clear(cot_api_request *r)
     free(r->stops);
     free(r->detokenize.ids);
     free(r->chat_template_kwargs);
+    free(r->constraint.text);
+    cot_constraint_close(r->constraint.compiled);
     json_decref(r->conversation);
     json_decref(r->json);
     *r = (cot_api_request){0};

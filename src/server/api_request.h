@@ -6,6 +6,7 @@
  * ignored. null is as if a field were not there. */
 #ifndef COT_SERVER_API_REQUEST_H
 #define COT_SERVER_API_REQUEST_H
+#include "coterie/constraint.h"
 #include "coterie/request.h"
 #include "coterie/status.h"
 #include "access/api_error.h"
@@ -39,6 +40,14 @@ typedef struct cot_api_prompt {
     cot_api_ids tokens; // what it came as, or what prepare made of the text
 } cot_api_prompt;
 
+/* What a text has to be. */
+typedef struct cot_api_constraint {
+    cot_constraint_kind kind;
+    const char *name;         // of the field that said it, a constant
+    char *text;               // owned; NULL: nothing was said
+    cot_constraint *compiled; // owned, of no text: choices copy it; NULL until prepare has made it
+} cot_api_constraint;
+
 typedef struct cot_api_request {
     cot_api_kind kind;
     json_t *json;      // owned: texts below point into it
@@ -57,6 +66,7 @@ typedef struct cot_api_request {
     float *bias;        // [bias_tokens.count]
     const char **stops; // [stop_count]
     size_t stop_count;
+    cot_api_constraint constraint;
     const char *cache_salt; // NULL: none
     size_t cache_salt_bytes;
     cot_api_prompt *prompts; // [prompt_count]; of a conversation one, filled in by prepare

@@ -122,6 +122,10 @@ bool cot_choice_open(cot_choice *c, const cot_api_request *r, const cot_served_m
     q->sampling.seed = seed;
     q->sampling.stream = (uint32_t)of_prompt;
     q->logprobs = (int32_t)r->logprobs;
+    cot_error reason;
+    if (r->constraint.compiled &&
+        cot_constraint_copy(&q->constraint, r->constraint.compiled, &reason) != COT_OK)
+        return cot_api_fail_of(error, 503, r->constraint.name, &reason);
     q->all_logits = r->echo && r->logprobs >= 0;
     q->cache_salt = r->cache_salt;
     q->cache_salt_bytes = r->cache_salt_bytes;
@@ -130,6 +134,7 @@ bool cot_choice_open(cot_choice *c, const cot_api_request *r, const cot_served_m
 
 void cot_choice_close(cot_choice *c)
 {
+    cot_constraint_close(c->job.request.constraint);
     cot_text_stream_close(c->job.text);
     cot_wire_logprobs_clear(&c->logprobs);
     json_decref(c->new_ids);

@@ -4,7 +4,7 @@
 #define COT_SERVER_MODEL_H
 #include "coterie/chat.h"
 #include "coterie/tokenizer.h"
-#include "server/api_request.h"
+#include "server/constraints.h"
 
 typedef struct cot_served_model {
     const char *const *names; // [name_count] what clients may call it; the first is what answers say
@@ -14,10 +14,11 @@ typedef struct cot_served_model {
     cot_api_defaults defaults;
     const int32_t *eos; // [eos_count] ids that end a text
     size_t eos_count;
-    int64_t vocab, max_model_len; // tokens of prompt and output together
-    const char *fingerprint;      // "fp_" and 16 hexadecimal digits
-    int64_t created;              // seconds of the epoch
-    size_t request_bytes;         // of memory that one body may take while it is read
+    int64_t vocab, max_model_len;        // tokens of prompt and output together
+    const char *fingerprint;             // "fp_" and 16 hexadecimal digits
+    int64_t created;                     // seconds of the epoch
+    cot_served_constraints *constraints; // NULL: the worker takes none
+    size_t request_bytes;                // of memory that one body may take while it is read
 } cot_served_model;
 
 #endif

@@ -240,14 +240,28 @@ static bool prepare(cot_preparation *p, const cot_served_model *model)
     return check_lengths(r, model, &p->error);
 }
 
-void cot_prepare(cot_preparation *p, const cot_served_model *model)
+bool cot_prepare(cot_preparation *p, const cot_served_model *model)
 {
     const size_t bytes = p->bytes;
-    const bool good = prepare(p, model);
+    bool good = prepare(p, model);
+    if (good && p->request.constraint.text && !model->constraints)
+        good = cot_api_fail(&p->error, 400, "unsupported_parameter", p->request.constraint.name,
+                            "'%s' is not supported by this worker, which computes nothing",
+                            p->request.constraint.name);
     if (good) p->error.http_status = 0;
     if (good && (p->kind == COT_API_COMPLETION || p->kind == COT_API_CHAT))
         drop_json(&p->request);
     else
         drop_all(&p->request); // the reply is written
     if (bytes >= TRIMMED_BYTES) malloc_trim(0);
+    return !p->request.constraint.text;
+}
+
+void cot_prepare_constraint(cot_preparation *p, const cot_served_model *model)
+{
+    cot_api_constraint *c = &p->request.constraint;
+    if (is_unwanted(p) || !cot_served_constraints_compile(model->constraints, c, &p->error))
+        drop_all(&p->request);
+    free(c->text);
+    c->text = NULL;
 }

@@ -4,6 +4,8 @@
  *
  *   loop: cot_preparer_start --lane's thread: cot_prepare--> loop: done
  *
+ * Constraints are compiled in a lane of their own, one at a time.
+ *
  * Of long bodies one is prepared at a time, so that the memory that this takes is that of one. What nobody wants any more
  * is dropped, or, where it has begun, ended at its next step: before the template and before each prompt, and every few
  * milliseconds while a text becomes ids. */
@@ -29,8 +31,11 @@ typedef struct cot_preparation {
     struct cot_preparation *next; // in a lane
 } cot_preparation;
 
-/* All of it, on the caller's thread. Fills in request or error. Thread-safe. */
-void cot_prepare(cot_preparation *preparation, const cot_served_model *model);
+/* All of it but constraints, on the caller's thread. Fills in request or error. Thread-safe. False: the request is good so far, and
+ * wants a constraint. */
+bool cot_prepare(cot_preparation *preparation, const cot_served_model *model);
+/* That. Thread-safe. */
+void cot_prepare_constraint(cot_preparation *preparation, const cot_served_model *model);
 
 typedef struct cot_preparer cot_preparer;
 /* Starts the lanes. Errors: OUT_OF_MEMORY, IO. */

@@ -14,7 +14,7 @@ typedef struct queue {
     cot_preparation *first, *last;
 } queue;
 
-enum { LANE_TEXT, LANE_CHAT, LANE_LONG, LANES };
+enum { LANE_TEXT, LANE_CHAT, LANE_LONG, LANE_CONSTRAINT, LANES };
 enum {
     SHORT_BYTES = 2 << 10, // a completion's body up to which waking a lane takes longer than tokenising
     LONG_BYTES = 32 << 10  // a body from which on it is tokenised beside the others
@@ -61,20 +61,36 @@ static bool take(queue *q, const cot_preparation *p)
     return true;
 }
 
+/* The lock is held. */
+static void enqueue(cot_preparer *all, int which, cot_preparation *p)
+{
+    append(&all->lanes[which].waiting, p);
+    pthread_cond_signal(&all->lanes[which].filled);
+}
+
 static void *work(void *argument)
 {
     lane *own = argument;
     cot_preparer *all = own->preparer;
-    // long texts must not take the processors from those who generate
-    if (own == &all->lanes[LANE_LONG]) setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10);
+    const bool compiles = own == &all->lanes[LANE_CONSTRAINT];
+    // long texts and large schemas must not take the processors from those who generate
+    if (own == &all->lanes[LANE_LONG] || compiles) setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10);
     pthread_mutex_lock(&all->lock);
     for (;;) {
         while (!own->waiting.first && !all->ends) pthread_cond_wait(&own->filled, &all->lock);
         if (all->ends) break;
         cot_preparation *p = take_first(&own->waiting);
         pthread_mutex_unlock(&all->lock);
-        cot_prepare(p, all->model);
+        bool done = true;
+        if (compiles)
+            cot_prepare_constraint(p, all->model);
+        else
+            done = cot_prepare(p, all->model);
         pthread_mutex_lock(&all->lock);
+        if (!done) {
+            enqueue(all, LANE_CONSTRAINT, p);
+            continue;
+        }
         append(&all->done, p);
         cot_wake_up(&all->news);
     }
@@ -115,17 +131,16 @@ cot_status cot_preparer_open(cot_preparer **out, const cot_served_model *model, 
 
 void cot_preparer_start(cot_preparer *all, cot_preparation *p)
 {
+    int which = p->bytes > LONG_BYTES ? LANE_LONG : p->kind == COT_API_COMPLETION ? LANE_TEXT : LANE_CHAT;
     if (p->kind == COT_API_COMPLETION && p->bytes <= SHORT_BYTES) {
-        cot_prepare(p, all->model);
-        p->done(p);
-        return;
+        if (cot_prepare(p, all->model)) {
+            p->done(p);
+            return;
+        }
+        which = LANE_CONSTRAINT;
     }
-    const int which = p->bytes > LONG_BYTES           ? LANE_LONG
-                      : p->kind == COT_API_COMPLETION ? LANE_TEXT
-                                                      : LANE_CHAT;
     pthread_mutex_lock(&all->lock);
-    append(&all->lanes[which].waiting, p);
-    pthread_cond_signal(&all->lanes[which].filled);
+    enqueue(all, which, p);
     pthread_mutex_unlock(&all->lock);
 }
 

@@ -258,6 +258,8 @@ static cot_status describe_model(cot_server *s, const char *folder, const cot_to
     m->eos_count = info->eos_count;
     m->max_model_len = s->options.max_model_len ? s->options.max_model_len : info->context_tokens;
     m->created = (int64_t)time(NULL);
+    cot_served_constraints_open(&s->constraints, tokenizer, info->vocab, info->eos, info->eos_count);
+    if (info->constrains) m->constraints = &s->constraints;
     m->request_bytes = s->options.request_bytes;
     if (!folder && !s->options.served_names)
         return cot_fail(error, COT_INVALID_ARGUMENT, "the model is served under no name");
@@ -392,6 +394,7 @@ void cot_server_close(cot_server *s)
     cot_preparer_close(s->preparer);      // tells what is prepared
     s->backend->table->close(s->backend); // tells what has run: every answer ends
     cot_answer_free_all(s);               // but those of which it does not
+    cot_served_constraints_close(&s->constraints);
     cot_jobs_free(&s->jobs);
     cot_server_free_waiting(s);
     if (s->on_deadline) event_free(s->on_deadline);

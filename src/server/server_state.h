@@ -38,6 +38,7 @@ struct cot_server {
     cot_endpoint reports; // where reports of steps are
     cot_server_waiting waiting[COT_WAITING_KINDS];
     cot_served_model model;
+    cot_served_constraints constraints; // of it
     cot_access access;
     cot_server_options options; // `served_names` are owned copies; what `access` has is not here
     struct event *on_deadline, *on_drained, *on_rest, *on_watch;

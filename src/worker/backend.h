@@ -69,6 +69,7 @@ typedef struct cot_backend_info {
     int64_t block_tokens;   // of the prefix cache; 0: there is none
     int64_t vocab;          // ids are less
     int64_t context_tokens; // most tokens of a sequence
+    bool constrains;        // it takes requests with a constraint
     const int32_t *eos;     // [eos_count] ids that end a text
     size_t eos_count;
     uint64_t model_hash; // of what chooses experts; 0: not known

@@ -22,6 +22,7 @@ cot_backend_info cot_worker_info_of(const cot_engine *engine)
                               .block_tokens = info->block_tokens,
                               .vocab = info->vocab,
                               .context_tokens = cached < info->context_tokens ? cached : info->context_tokens,
+                              .constrains = true,
                               .eos = info->eos,
                               .eos_count = info->eos_count,
                               .model_hash = info->model_hash};

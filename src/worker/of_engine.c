@@ -5,6 +5,7 @@
  *
  * The engine's thread works as its rank 0. It sleeps when nothing is left to do. What happens in a step is written down in
  * records that the loop takes over as a whole. */
+#include "coterie/constraint.h"
 #include "coterie/worker.h"
 
 #include "base/clock.h"
@@ -173,6 +174,11 @@ static void on_finish(void *context, uint64_t request, cot_finish finish)
     if (finish == COT_FINISH_OVERFLOW && job->error.status == COT_OK)
         cot_fail(&job->error, COT_INVALID_ARGUMENT,
                  "the logits are not finite: the model's values overflowed");
+    const uint32_t *mask;
+    if (finish == COT_FINISH_CONSTRAINT && job->error.status == COT_OK &&
+        cot_constraint_mask(job->request.constraint, &mask, &job->error) == COT_OK)
+        cot_fail(&job->error, COT_INVALID_ARGUMENT,
+                 "the constraint cannot be met: nothing but stop tokens may come, and the text may not end");
     tell_end(job->backend, job, finish);
 }
 

@@ -175,8 +175,7 @@ static void constraints_hold_and_touch_nobody_else(void **state)
         engine = open_random("3", &s);
         struct text *now = calloc(TEXTS, sizeof *now);
         memcpy(now, all, TEXTS * sizeof *now);
-        for (int i = 0; i < TEXTS; i++)
-            requests[i] = request_of(&now[i], ids + i * PROMPT, 77 + (uint64_t)i);
+        for (int i = 0; i < TEXTS; i++) requests[i] = request_of(&now[i], ids + i * PROMPT, 77 + (uint64_t)i);
         if (run(engine, now, requests, TEXTS, &failed, &error) != COT_OK) fail_msg("%s", error.message);
         for (int i = 0; i < TEXTS; i++) must_be_the_same(&now[i], &alone[i]);
         cot_engine_load load;
@@ -306,9 +305,9 @@ static void stops_come_where_a_text_may_end(void **state)
                 ended |= t->tokens[i] == EOS;
                 stopped = stop;
             }
-            assert_true(t->finish == (stopped                  ? COT_FINISH_STOP
-                                      : ended && how != 2      ? COT_FINISH_EOS
-                                                               : COT_FINISH_LENGTH));
+            assert_true(t->finish == (stopped             ? COT_FINISH_STOP
+                                      : ended && how != 2 ? COT_FINISH_EOS
+                                                          : COT_FINISH_LENGTH));
         }
         free(t);
     }
@@ -359,10 +358,9 @@ static void one_that_cannot_be_met_ends_alone(void **state)
 int main(void)
 {
     seed = test_seed();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(constraints_hold_and_touch_nobody_else),
-                                       cmocka_unit_test(a_continued_text_goes_on),
-                                       cmocka_unit_test(chances_are_the_models),
-                                       cmocka_unit_test(stops_come_where_a_text_may_end),
-                                       cmocka_unit_test(one_that_cannot_be_met_ends_alone)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(constraints_hold_and_touch_nobody_else), cmocka_unit_test(a_continued_text_goes_on),
+        cmocka_unit_test(chances_are_the_models), cmocka_unit_test(stops_come_where_a_text_may_end),
+        cmocka_unit_test(one_that_cannot_be_met_ends_alone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,8 +75,8 @@ class Refusals(Shared):
             (400, {"prompt": "x", "continue_token_ids": [[1] * 20], "max_tokens": 5}, "continue_token_ids"),
             (404, {"prompt": "x", "model": "other"}, "other"),
         ]
-        refused = ["best_of", "suffix", "use_beam_search", "response_format", "tools", "tool_choice", "functions", "prompt_embeds",
-                   "structured_outputs", "guided_json", "guided_regex", "allowed_token_ids", "bad_words", "prompt_logprobs"]  # fmt: skip
+        refused = ["best_of", "suffix", "use_beam_search", "structural_tag", "tools", "tool_choice", "functions", "prompt_embeds",
+                   "guided_whitespace_pattern", "allowed_token_ids", "bad_words", "prompt_logprobs"]  # fmt: skip
         table += [(400, {"prompt": "x", name: ["y"]}, name) for name in refused]
         for status, body, word in table:
             with self.subTest(body=str(body)[:60]):

@@ -6,6 +6,7 @@
 #include "cli/run/stats.h"
 #include "cli/frame/whole_file.h"
 
+#include "coterie/constraint.h"
 #include "coterie/text.h"
 
 #include <errno.h>
@@ -15,7 +16,7 @@
 
 struct run_settings {
     cli_engine_settings engine;
-    const char *model;
+    const char *model, *json_schema;
     cli_list prompts, stops;
     double temperature, top_p, min_p, repetition_penalty;
     int64_t top_k, seed, max_tokens;
@@ -127,7 +128,8 @@ static void take_finish(void *context, uint64_t request, cot_finish finish)
     struct continuation *c = &run->each[request];
     const char *piece;
     size_t bytes;
-    if (finish == COT_FINISH_OVERFLOW && run->count == 1 && !run->begun) return; // nothing is said but why
+    const bool failed = finish == COT_FINISH_OVERFLOW || finish == COT_FINISH_CONSTRAINT;
+    if (failed && run->count == 1 && !run->begun) return; // nothing is said but why
     if (finish != COT_FINISH_STOP && cot_text_stream_finish(c->stream, &piece, &bytes, &run->error) == COT_OK)
         append(run, c, piece, bytes);
     c->over = true;
@@ -191,6 +193,23 @@ static bool generate(struct run *run, const struct run_settings *s, cot_engine *
     return good && cli_show_stats(engine, s->stats);
 }
 
+/* Each text is to meet the schema. What is made is the caller's to close, either way. */
+static bool constrain(struct run *run, cot_request *requests, cot_constraint_compiler **compiler,
+                      const cot_engine *engine, const cot_tokenizer *tokenizer, const char *schema,
+                      size_t bytes)
+{
+    const cot_engine_info *info = cot_engine_describe(engine);
+    cot_status status = cot_constraint_compiler_open(compiler, tokenizer, info->vocab, info->eos,
+                                                     info->eos_count, &run->error);
+    if (status == COT_OK)
+        status = cot_constraint_compile(&requests[0].constraint, *compiler, COT_CONSTRAINT_JSON_SCHEMA,
+                                        schema, bytes, &run->error);
+    for (size_t i = 1; i < run->count && status == COT_OK; i++)
+        status = cot_constraint_copy(&requests[i].constraint, requests[0].constraint, &run->error);
+    if (status != COT_OK) cli_complain("--json-schema: %s", run->error.message);
+    return status == COT_OK;
+}
+
 static bool run_prompts(struct run *run, const struct run_settings *s, const cot_tokenizer *tokenizer,
                         cot_request *requests, const char **stops)
 {
@@ -204,10 +223,18 @@ static bool run_prompts(struct run *run, const struct run_settings *s, const cot
         requests[i].sampling = sampling_of(s);
         needs.kv_tokens += (int64_t)run->each[i].prompt_tokens + s->max_tokens;
     }
-    cot_engine *engine;
-    if (!cli_engine_open(&engine, s->model, &s->engine, &needs)) return false;
-    bool good = generate(run, s, engine, requests);
+    char *schema = NULL;
+    size_t bytes = 0;
+    if (s->json_schema && !(schema = cli_read_whole(s->json_schema, &bytes))) return false;
+    cot_engine *engine = NULL;
+    cot_constraint_compiler *compiler = NULL;
+    const bool good = cli_engine_open(&engine, s->model, &s->engine, &needs) &&
+                      (!schema || constrain(run, requests, &compiler, engine, tokenizer, schema, bytes)) &&
+                      generate(run, s, engine, requests);
     cot_engine_close(engine);
+    for (size_t i = 0; i < run->count; i++) cot_constraint_close(requests[i].constraint);
+    cot_constraint_compiler_close(compiler);
+    free(schema);
     return good;
 }
 
@@ -249,6 +276,8 @@ static const cli_option prompt_options[] = {
     {"max-tokens", 'n', CLI_OPTION_INTEGER, "N", "256", "most tokens to generate for each prompt",
      AT(max_tokens), .least = 0, .most = 1 << 24},
     {"stop", 0, CLI_OPTION_LIST, "TEXT", NULL, "ends a text before this string", AT(stops)},
+    {"json-schema", 0, CLI_OPTION_TEXT, "FILE", NULL,
+     "texts are JSON that meets the schema in this file (-: standard input)", AT(json_schema)},
     {"ignore-eos", 0, CLI_OPTION_FLAG, NULL, NULL, "go on after an end-of-sequence token", AT(ignore_eos)},
     {"stats", 0, CLI_OPTION_OPTIONAL_TEXT, "FILE.json", NULL,
      "show bytes, messages, locality and speed on standard error, or write them to a file", AT(stats)},
