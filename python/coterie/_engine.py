@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import json
 import operator
 import os
 import threading
@@ -20,7 +21,8 @@ from ._place import Placement, placed
 from ._progress import Bar
 
 library.cot_engine_describe.restype = ctypes.POINTER(structs.EngineInfo)
-for _name in ("cot_engine_close", "cot_text_stream_close", "cot_tokenizer_close"):
+for _name in ("cot_engine_close", "cot_text_stream_close", "cot_tokenizer_close", "cot_constraint_close",
+              "cot_constraint_compiler_close"):  # fmt: skip
     getattr(library, _name).argtypes, getattr(library, _name).restype = [ctypes.c_void_p], None
 # What a step tells of a request lands in a dict of its own, a token under the request's number and its end under bytes, put
 # there by functions that are C: Python runs what a signal raises before the first line of a function of its own, where nobody
@@ -49,7 +51,6 @@ class Generation(Iterator[Token]):
     def __init__(self, engine: Engine, stream: ctypes.c_void_p):
         self.finish: str | None = None
         self._engine, self._stream, self._request = engine, stream, 0
-        self._constraint: Any = None  # the engine's until it has told the end, or cancelled the request
         self._log: dict[int, Token] = {}  # by number; what is added twice, since an exception came in between, is there once
         self._given = 0  # of them, to the caller
         self._pushed: Any = None  # what the stream was given last, and what it gave back
@@ -150,7 +151,8 @@ class Engine:
                  pipeline: str | None = None, predict: str | None = None, collective: str | None = None,
                  expert_slots: int = 0, step_tokens: int = 512,
                  kv_tokens: int = 0, sequences: int = 16, progress: bool = True):  # fmt: skip
-        self._handle = self._tokenizer = None
+        self._handle = self._tokenizer = self._compiler = None
+        self._constraints: dict[int, Any] = {}  # by request, the engine's until it has told the end
         self._process = os.getpid()
         self._at_work = threading.Lock()
         self._under_way: weakref.WeakValueDictionary[int, Generation] = weakref.WeakValueDictionary()
@@ -194,11 +196,13 @@ class Engine:
 
     def generate(self, prompt: str | Iterable[int], *, max_tokens: int = 256, temperature: float = 0.0, top_k: int = 0,
                  top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0,
-                 stop: str | Iterable[str] = (), ignore_eos: bool = False) -> Generation:  # fmt: skip
+                 stop: str | Iterable[str] = (), ignore_eos: bool = False, json_schema: dict | bool | str | None = None,
+                 regex: str | None = None, grammar: str | None = None, choice: Iterable[str] | None = None) -> Generation:  # fmt: skip
         """Begins a text; iterating over the result makes it, a Token at a time. Several may be under way at once.
 
         prompt: text, or token ids. temperature 0 takes the likeliest token always; top_k 0 and top_p 1 allow all; stop: strings
-        that end the text, which ends before them. ValueError for what is out of range, coterie.Error for what is longer than
+        that end the text, which ends before them. json_schema (or its text), regex, grammar (in Lark's form, `start: ...`), choice:
+        what the text has to be, at most one of them; needs llguidance (`pip install llguidance==1.9.1`). ValueError for what is out of range, coterie.Error for what is longer than
         the model's context.
         """
         self._check_open()
@@ -222,27 +226,59 @@ class Engine:
         strings = [text_of(s, "stop") for s in ([stop] if isinstance(stop, str) else stop)]
         if any(b"\0" in s for s in strings):
             raise ValueError("a stop string has a NUL in it")
+        constraint = self._constraint(json_schema, regex, grammar, choice)
+        request.constraint = constraint
         stream, number = ctypes.c_void_p(), ctypes.c_uint64()
         options = structs.TextOptions()
         library.cot_text_options_init(ctypes.byref(options))
         stops = (ctypes.c_char_p * len(strings))(*strings)
         options.stops, options.stop_count = stops, len(strings)
-        call("cot_text_stream_open", ctypes.byref(stream), self._tokenizer, ctypes.byref(options))
-        generation = Generation(self, stream)
         told: dict[Any, Any] = {}
         events = structs.Events(id(told), None, None, ON_TOKEN, None, None, ON_FINISH)
+        try:
+            call("cot_text_stream_open", ctypes.byref(stream), self._tokenizer, ctypes.byref(options))
+        except BaseException:
+            library.cot_constraint_close(constraint)
+            raise
+        generation = Generation(self, stream)
         try:
             with self._working():
                 call("cot_engine_submit", self._handle, ctypes.byref(number), ctypes.byref(request),
                      ctypes.c_int(self._submitted % self.ranks), ctypes.byref(events))  # fmt: skip
                 self._told[number.value] = told
+                self._constraints[number.value] = constraint
         except BaseException:
             generation._release("cancelled")
+            if not number.value:
+                library.cot_constraint_close(constraint)
             raise
         self._submitted += 1
         generation._request = number.value
         self._under_way[number.value] = generation
         return generation
+
+    def _constraint(self, json_schema, regex, grammar, choice):
+        """What one of them says, as the library has it; None for none."""
+        said = [(kind, value) for kind, value in enumerate((json_schema, regex, grammar, choice)) if value is not None]
+        if len(said) > 1:
+            raise ValueError(f"{CONSTRAINTS[said[0][0]]} and {CONSTRAINTS[said[1][0]]} exclude one another")
+        if not said:
+            return None
+        [(kind, value)] = said
+        name, made = CONSTRAINTS[kind], ctypes.c_void_p()
+        if name == "choice":
+            value = json.dumps([value] if isinstance(value, str) else list(value))
+        elif name == "json_schema" and not isinstance(value, str):
+            value = json.dumps(value)
+        encoded = text_of(value, name)
+        if self._compiler is None:
+            info, compiler = library.cot_engine_describe(self._handle).contents, ctypes.c_void_p()
+            call("cot_constraint_compiler_open", ctypes.byref(compiler), self._tokenizer, ctypes.c_int64(info.vocab), info.eos,
+                 ctypes.c_size_t(info.eos_count))  # fmt: skip
+            self._compiler = compiler
+        call("cot_constraint_compile", ctypes.byref(made), self._compiler, ctypes.c_int(kind), ctypes.c_char_p(encoded),
+             ctypes.c_size_t(len(encoded)))  # fmt: skip
+        return made
 
     def encode(self, string: str) -> list[int]:
         """The token ids of a text, with those that a prompt begins or ends with."""
@@ -273,9 +309,13 @@ class Engine:
             generation.close()
         if self._handle and self._process == os.getpid():
             library.cot_engine_close(self._handle)
+            for constraint in self._constraints.values():
+                library.cot_constraint_close(constraint)
+            self._constraints.clear()
+            library.cot_constraint_compiler_close(self._compiler)
         if self._tokenizer:
             library.cot_tokenizer_close(self._tokenizer)
-        self._handle = self._tokenizer = None
+        self._handle = self._tokenizer = self._compiler = None
 
     def __enter__(self) -> Engine:
         return self
@@ -332,6 +372,7 @@ class Engine:
         if finish is not None:
             if generation and generation.finish is None:
                 generation._end(FINISHES[finish])
+            library.cot_constraint_close(self._constraints.pop(request, None))
             self._told.pop(request, None)
 
     def _step(self):

@@ -1,6 +1,7 @@
 """coterie.Engine: the text of `coterie run`, several at once, cancelled and forgotten ones, placements, refusals."""
 
 import gc
+import json
 import os
 import pathlib
 import random
@@ -104,6 +105,38 @@ class Generating(unittest.TestCase):
         for use in (lambda: engine.generate("The"), lambda: engine.encode("The"), lambda: engine.decode([1])):
             self.assertRaisesRegex(ValueError, "closed", use)
         engine.close()
+
+    def test_constraints(self):
+        """Texts keep to what they have to be, several at once, and are the command line's; what is wrong is said."""
+        schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer", "maximum": 99}},
+                  "required": ["name", "age"], "additionalProperties": False}  # fmt: skip
+        with coterie.Engine(MODEL, kv_tokens=1024, sequences=4, progress=False) as engine:
+            try:
+                engine.generate("The", regex="a").close()
+            except coterie.Error as error:
+                self.assertIn("get-llguidance", str(error))
+                self.skipTest(print(f"SKIPPED: {error}", file=sys.stderr) or "no llguidance")
+            for _ in range(8):
+                hot = {"temperature": 1, "max_tokens": 200}
+                made = [engine.generate("The", json_schema=schema, seed=1, **hot), engine.generate("The", regex="[0-9]{3}", **hot),
+                        engine.generate("The", choice=["yes", "no"], **hot), engine.generate("The", grammar='start: "x"+ "y"', max_tokens=5)]  # fmt: skip
+                open_end = engine.generate("The", json_schema=json.dumps(schema), max_tokens=200)
+                next(open_end)
+                open_end.close()
+                texts = ["".join(token.text for token in one) for one in made]
+                value = json.loads(texts[0])
+                self.assertEqual(list(value), ["name", "age"])
+                self.assertLessEqual(len(value["name"]), 6)
+                self.assertRegex(texts[1], r"^[0-9]{3}$")
+                self.assertIn(texts[2], ("yes", "no"))
+                self.assertRegex(texts[3], r"^x+y?$")
+                self.assertEqual([one.finish for one in made[:3]], ["eos"] * 3)
+            for wrong, words in (({"regex": "("}, "parse error"), ({"json_schema": {"not": {}}}, "not"), ({"choice": []}, "at least one"),
+                                 ({"regex": "a", "grammar": "b"}, "exclude one another"), ({"grammar": "start: a"}, "a")):  # fmt: skip
+                self.assertRaisesRegex(ValueError, words, engine.generate, "The", **wrong)
+            self.assertRaises(TypeError, engine.generate, "The", regex=5)
+            open_end = engine.generate("The", regex="a*")
+        self.assertEqual(open_end.finish, "cancelled")
 
     def test_placements(self):
         """Experts elsewhere, as an array, a Placement or a file: the same text."""

