@@ -126,8 +126,8 @@ static void draw_table(struct world *w, table t, int most)
     memset(t, NOBODY, sizeof(table));
     for (int l = 0; l < w->layers; l++) {
         for (int e = 0; e < w->experts; e++)
-            for (int r = 0; !put(w, t, l, -1, e, most); r++)
-                put(w, t, l, r % w->ranks, e, most); // which has room, perhaps
+            for (int r = 0; !put(w, t, l, -1, e, most) && !put(w, t, l, r % w->ranks, e, most);)
+                r++; // the next has room, perhaps
         for (int i = (int)below(w, 4); i > 0; i--)
             put(w, t, l, -1, (int)below(w, (uint32_t)w->experts), most);
     }
