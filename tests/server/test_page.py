@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import random
 import re
 import signal
 import sys
@@ -11,6 +12,7 @@ import unittest
 
 import browser
 import serving
+import test_moves as moves
 
 PICTURES = pathlib.Path(os.environ["COT_BUILD"])
 PAGE = serving.SOURCE / "src" / "server" / "page" / "index.html"
@@ -345,6 +347,35 @@ class Page(unittest.TestCase):
                     break
             self.assertEqual(seen, [3])
             window.until("return /^Nobody/.test(document.getElementById('lanes-more').textContent)")
+            self.assertEqual(window.complaints(), [])
+
+    def test_moves_are_drawn(self):
+        """A copy in the slot that it comes into while it does; experts that have come, replicas and spare slots; and what is told of it."""
+        drawn = ("return heat && heat.rows.map(r => Array.from({length: heat.ranks}, (_, rank) =>"
+                 " r.cells.filter(c => c.rank === rank && c.expert !== null).map(c => c.expert).sort((a, b) => a - b)))")
+        shown = "return ['map-twin', 'map-spare', 'map-fresh'].map(id => !document.getElementById(id).hidden)"
+        draw = random.Random(serving.seed())
+        with serving.Server(*moves.STALLED) as server:
+            window = self.window(server)
+            window.until("return heat")
+            self.assertEqual(window.run(shown), [False, True, False])
+            self.assertEqual(moves.put(server, moves.dealt_anew(moves.placement(server), draw))[0], 202)
+            coming = window.until("return heat.rows.flatMap(r => r.cells.filter(c => c.coming).map(c => [r.layer, c.rank, c.coming.expert]))[0]")
+            self.assertIn(coming, [[copy["layer"], copy["to"], copy["expert"]] for copy in moves.rebalance(server, 1)["copying"]])
+            self.assertEqual(window.run(shown), [False, True, True])
+            self.assertIn(f"expert {coming[2]} of layer {coming[0]} goes from rank", window.run("return document.getElementById('moves').textContent"))
+            server.send("DELETE", "/rebalance/1")
+            window.until("return /^Experts have moved .1.: 0 of .* given up: [0-9]+ cancelled$/.test(document.getElementById('moves').textContent)")
+            self.assertEqual(window.complaints(), [])
+        with serving.Server(*moves.MOVABLE) as server:
+            window = self.window(server)
+            window.until("return heat")
+            wanted = moves.dealt_anew(moves.placement(server), draw)
+            self.assertEqual(moves.put(server, wanted)[0], 202)
+            moves.wait_over(server, 1)
+            window.until("return /^Experts have moved .1.: ([0-9]+) of .1 copies made/.test(document.getElementById('moves').textContent)".replace(".1 copies", "\\1 copies"))
+            self.assertEqual(window.run(drawn), moves.held(wanted))
+            self.assertEqual(window.run(shown), [True, True, True])
             self.assertEqual(window.complaints(), [])
 
     def test_people_can_use_it(self):
