@@ -55,27 +55,27 @@ COT_DEVICE void gate_add(float (&sums)[ROWS][TOKENS], const float *const (&w)[RO
 
 /* sums[r][t] = w[r] . x[t], in all lanes. A lane adds up every 32nd four products, or, where 4 does not divide H, every 32nd;
  * then the lanes' sums are added in pairs: an order that H alone gives. Where 4 divides H, rows are aligned to 16 bytes. */
-template <int WIDTH, int ROWS, int TOKENS>
+template <int WIDTH, int AHEAD, int ROWS, int TOKENS>
 COT_DEVICE void gate_sum_by(float (&sums)[ROWS][TOKENS], const float *const (&w)[ROWS],
                             const float *const (&x)[TOKENS], int hidden)
 {
-    constexpr int AHEAD = ROWS > 1 ? 1 : TOKENS > 1 ? 4 : 8, STEP = 32 * WIDTH;
+    constexpr int STEP = 32 * WIDTH;
     int h = WIDTH * (thread_number() % 32);
     COT_ONE_BY_ONE
     for (; h + (AHEAD - 1) * STEP < hidden; h += AHEAD * STEP) gate_add<WIDTH, AHEAD>(sums, w, x, h);
     COT_ONE_BY_ONE
     for (; h < hidden; h += STEP) gate_add<WIDTH, 1>(sums, w, x, h);
 }
-template <int ROWS, int TOKENS>
+template <int AHEAD, int ROWS, int TOKENS>
 COT_DEVICE void gate_sum(float (&sums)[ROWS][TOKENS], const float *const (&w)[ROWS],
                          const float *const (&x)[TOKENS], int hidden)
 {
     COT_EACH (r, ROWS)
         COT_EACH (t, TOKENS) sums[r][t] = 0;
     if (hidden % 4 == 0)
-        gate_sum_by<4>(sums, w, x, hidden);
+        gate_sum_by<4, AHEAD>(sums, w, x, hidden);
     else
-        gate_sum_by<1>(sums, w, x, hidden);
+        gate_sum_by<1, AHEAD>(sums, w, x, hidden);
     COT_EACH (r, ROWS)
         COT_EACH (t, TOKENS) sums[r][t] = warp_sum(sums[r][t]);
 }
@@ -87,6 +87,7 @@ COT_DEVICE void gate_logits(const gate_rules &g, const float *x, int count, int 
                             int stride)
 {
     const int lane = thread_number() % 32;
+    constexpr int AHEAD = ROWS > 1 ? 1 : TOKENS > 1 ? 4 : 8;
     const float *w[ROWS], *rows[TOKENS];
     COT_EACH (t, TOKENS) // what is not there is computed as the last one, and kept nowhere
         rows[t] = x + static_cast<int64_t>(t < count ? t : count - 1) * g.hidden;
@@ -94,7 +95,7 @@ COT_DEVICE void gate_logits(const gate_rules &g, const float *x, int count, int 
     for (int e = first; e < end; e += ROWS) {
         float sums[ROWS][TOKENS];
         COT_EACH (r, ROWS) w[r] = g.weight + static_cast<int64_t>(e + r < end ? e + r : end - 1) * g.hidden;
-        gate_sum(sums, w, rows, g.hidden);
+        gate_sum<AHEAD>(sums, w, rows, g.hidden);
         COT_EACH (r, ROWS)
             if (e + r < end && lane == (e + r) % 32)
                 COT_EACH (t, TOKENS)

@@ -423,7 +423,7 @@ COT_DEVICE float shared_factor(const float *x, const float *gate, int hidden)
 {
     const float *const rows[1] = {gate}, *const token[1] = {x};
     float sum[1][1];
-    gate_sum(sum, rows, token, hidden);
+    gate_sum<4>(sum, rows, token, hidden);
     return 1 / (1 + expf(-sum[0][0]));
 }
 
