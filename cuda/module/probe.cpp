@@ -331,25 +331,32 @@ cot_status cot_cuda_probe_run(const cot_cuda_device *device, cot_cuda_kind kind,
     return status;
 }
 
-/* As many tokens as the first expert has rows; all others together have as many. */
-static const int64_t self_test_calls[COT_CUDA_SELF_TESTS][6] = {{129, 65, 33, 17, 1, 13}, {65, 33, 17, 15}};
+/* What a self-test's layer is of; every expert is called, and tokens times K of them in all. */
+static const struct {
+    int64_t hidden, intermediate; // 0: more values than a tile has under way
+    bool shared;
+    int64_t tokens, experts, top_k, calls[6];
+} self_tests[COT_CUDA_SELF_TESTS] = {{0, 24, false, 129, 6, 2, {129, 65, 33, 17, 1, 13}},
+                                     {24, 0, true, 129, 4, 1, {65, 33, 17, 14}},
+                                     {136, 24, true, 8, 4, 2, {8, 4, 3, 1}}};
 
 cot_cuda_probe cot_cuda_self_test_layer(cot_dtype type, int number)
 {
     /* Twice what a tile has under way, so that its loop comes around to places that it has moved on, and 8 values more: so there are
      * tails in every dimension, too. */
     const int64_t wide = 2 * (type == COT_BF16 ? cot::FUSED_BF16_RING : cot::FUSED_F32_RING) + 8;
+    const auto &of = self_tests[number];
     cot_cuda_probe probe = {};
     cot_ffn_shape *const s = &probe.expert;
     s->type = type;
     s->gate = s->up = s->down = cot_format_of(s->type);
-    s->hidden = number ? 24 : wide;
-    s->intermediate = number ? wide : 24;
-    if (number) probe.shared = *s;
-    probe.shared_gated = number != 0;
-    probe.calls = self_test_calls[number];
-    probe.tokens = probe.calls[0];
-    probe.gate.hidden = s->hidden, probe.gate.experts = number ? 4 : 6, probe.gate.top_k = 2;
+    s->hidden = of.hidden ? of.hidden : wide;
+    s->intermediate = of.intermediate ? of.intermediate : wide;
+    if (of.shared) probe.shared = *s;
+    probe.shared_gated = of.shared;
+    probe.calls = of.calls;
+    probe.tokens = of.tokens;
+    probe.gate.hidden = s->hidden, probe.gate.experts = of.experts, probe.gate.top_k = of.top_k;
     probe.gate.groups = probe.gate.group_limit = 1;
     probe.gate.normalise = true, probe.gate.scaling = 1;
     probe.seed = 1 + static_cast<uint64_t>(number);

@@ -22,8 +22,10 @@ cot_status cot_cuda_probe_run(const cot_cuda_device *device, cot_cuda_kind kind,
                               const cot_moe_options *options, int ranks, cot_error *error);
 
 /* The layers that an operator is opened with, in which every form of main loop runs: 129, 65, 33, 17, 13 and 1 rows an expert, the first product
- * over more k than a tile has under way at once; and 65, 33, 17 and 15 rows, a shared expert's 64 and 1, the second product over more. */
-constexpr int COT_CUDA_SELF_TESTS = 2;
+ * over more k than a tile has under way at once; and 65, 33, 17 and 14 rows, the second product over more, with a shared expert of 129
+ * rows, on two ranks of 65 and 64: full tiles and one of 1 row either way. And 8 tokens, few
+ * enough that one rank adds them up with their last experts. */
+constexpr int COT_CUDA_SELF_TESTS = 3;
 cot_cuda_probe cot_cuda_self_test_layer(cot_dtype type, int number);
 
 /* Those layers in the arithmetic of an operator, on two ranks where it has more than one. Errors: the same as of one, each of which names

@@ -787,23 +787,33 @@ static void a_self_test_of_coarse_rows(void **)
     }
 }
 
-/* What an operator is opened with multiplies 129, 65, 33, 17, 1 and 13 rows of experts, then 65, 33, 17 and 15 and 65 of a shared one, in
- * tiles of 64 and blocks of 16, sums over more k than is under way at once, and finds each word of that pipeline gone; the device is refused
- * by its name. */
+/* What an operator is opened with multiplies 129, 65, 33, 17, 1 and 13 rows of experts, then 65, 33, 17 and 14 and 129 of a shared one, then few, of
+ * which each of two ranks has a full tile, in tiles of 64 and blocks of 16, sums over more k than is under way at once, and finds each
+ * word of that pipeline gone; the device is refused by its name. */
 static void the_self_test(void **)
 {
     cot_moe_options options = {};
     options.expert.type = options.combine_type = COT_BF16;
     cot_error error;
-    for (int i = 0; i < COT_CUDA_SELF_TESTS; i++) {
+    for (int number = 0; number < 2 * COT_CUDA_SELF_TESTS; number++) {
+        const int i = number / 2, ranks = 1 + number % 2;
         const Ready ready(test_seed());
         const cot_cuda_probe layer = cot_cuda_self_test_layer(COT_BF16, i);
-        if (cot_cuda_probe_run(&ready.found, cot_cuda_kind::fused, &layer, &options, 1, &error) != COT_OK)
+        if (cot_cuda_probe_run(&ready.found, cot_cuda_kind::fused, &layer, &options, ranks, &error) != COT_OK)
             fail_msg("%s", error.message);
-        const int up_columns = i ? 2 * 520 : 2 * 24, up_k = i ? 64 : 576, down_columns = i ? 24 : 520,
-                  down_k = i ? 576 : 64; // k in whole stages
-        const std::vector<int> tiles = i ? std::vector<int>{64, 1, 33, 17, 15, 64, 1}
-                                         : std::vector<int>{64, 64, 1, 64, 1, 33, 17, 13, 1};
+        /* k in whole stages; tiles of experts, and of the shared one on so many ranks. */
+        const int up_columns = i == 1 ? 2 * 520 : 2 * 24,
+                  up_k = i == 0   ? 576
+                         : i == 1 ? 64
+                                  : 192,
+                  down_columns = i == 0   ? 520
+                                 : i == 1 ? 24
+                                          : 136,
+                  down_k = i == 1 ? 576 : 64;
+        const std::vector<int> tiles = i == 0       ? std::vector<int>{64, 64, 1, 64, 1, 33, 17, 13, 1}
+                                       : i == 1     ? std::vector<int>{64, 1, 33, 17, 14, 64, 64, 1}
+                                       : ranks == 1 ? std::vector<int>{8, 4, 3, 1, 8}
+                                                    : std::vector<int>{8, 4, 3, 1, 4, 4};
         int mma = 0;
         for (const int rows : tiles) {
             const int blocks = rows <= 16 ? 1 : rows <= 32 ? 2 : 4, wide = rows > 32 ? 64 : 128;
