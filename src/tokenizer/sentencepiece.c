@@ -40,7 +40,7 @@ static uint64_t varint(struct message *m)
 static bool next_field(struct message *m, struct field *f)
 {
     if (m->broken || m->at == m->end) return false;
-    const uint64_t key = varint(m), left = (uint64_t)(m->end - m->at);
+    const uint64_t key = varint(m);
     *f = (struct field){.number = key >> 3};
     uint64_t bytes = key % 8 == 1 ? 8 : 4;
     if (key % 8 == 0) {
@@ -48,8 +48,7 @@ static bool next_field(struct message *m, struct field *f)
         return !m->broken;
     }
     if (key % 8 == 2) bytes = varint(m);
-    m->broken |=
-        (key % 8 != 1 && key % 8 != 2 && key % 8 != 5) || bytes > (uint64_t)(m->end - m->at) || bytes > left;
+    m->broken |= (key % 8 != 1 && key % 8 != 2 && key % 8 != 5) || bytes > (uint64_t)(m->end - m->at);
     if (m->broken) return false;
     f->inside = (struct message){.at = m->at, .end = m->at + bytes};
     m->at += bytes;
@@ -70,8 +69,10 @@ static bool read_piece(struct model *model, struct message m)
     cot_vocab_token token = {.text = "", .type = COT_TOKEN_NORMAL};
     for (struct field f; next_field(&m, &f);) {
         float score;
-        if (f.number == 1) token.text = (const char *)f.inside.at;
-        if (f.number == 1) token.bytes = (size_t)(f.inside.end - f.inside.at);
+        if (f.number == 1 && f.inside.at) { // else of another kind: no text
+            token.text = (const char *)f.inside.at;
+            token.bytes = (size_t)(f.inside.end - f.inside.at);
+        }
         if (f.number == 2 && f.inside.end - f.inside.at == 4) {
             memcpy(&score, f.inside.at, 4);
             token.score = (double)score;

@@ -335,6 +335,11 @@ static void models_that_are_wrong(void **state)
     small_model(&out, 2, "table");
     write_file(folder, "tokenizer.model", out.data, out.bytes);
     expect_refused(folder, COT_UNSUPPORTED, "supported where it is 'identity' alone");
+    out.bytes = 0;
+    for (int i = 0; i < 2; i++) put_bytes(&out, 1, "\x08\x05", 2); // pieces whose text is a number
+    put_rest(&out, 2, true, "");
+    write_file(folder, "tokenizer.model", out.data, out.bytes);
+    expect_refused(folder, COT_MALFORMED, "tokens 0 and 1 are both ''");
     write_text(folder, "tokenizer.model", "");
     expect_refused(folder, COT_MALFORMED, "it is no model of SentencePiece, or is cut off");
     cot_buffer_free(&out);
