@@ -219,6 +219,12 @@ class Choosing(unittest.TestCase):
         with mocks(1, QUICK | refuses) as (busy,), mocks(1) as (free_one,), Router([busy, free_one], "--policy", "round-robin") as router:
             for _ in range(6):
                 self.assertEqual(router.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})[0], 200)
+        with mock(PREFILL | {"workers": 2, "faults": [{"fault": "refuse", "every": 2}]}) as first, Router([first, first.worker(1)]) as router:
+            body = {"prompt": list(range(200)), "max_tokens": 1}
+            begun = router.send("POST", "/v1/completions", body)[1]["X-Worker"]
+            status, headers, _ = router.send("POST", "/v1/completions", body)  # refused where it is cached
+            self.assertEqual(status, 200)
+            self.assertNotEqual(headers["X-Worker"], begun)
         with mock(QUICK | refuses | {"workers": 4}) as first:
             with Router([first.worker(i) for i in range(4)]) as router:
                 status, headers, body = router.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})

@@ -1,0 +1,95 @@
+/* Reports of steps and snapshots of caches, as msgpack has them byte for byte. */
+#include "harness/cmocka.h"
+
+#include "gateway/reports.h"
+
+#include <string.h>
+
+#define TOKENS "\xa6tokens"
+#define PROMPT "\xadprompt_tokens"
+#define OBSERVED "\xabobserved_ns"
+#define HALF "\xcb\x3f\xe0\x00\x00\x00\x00\x00\x00" // 0.5
+
+static bool reads(cot_route_work *work, const char *bytes, size_t count)
+{
+    return cot_gateway_read_step(work, bytes, count);
+}
+#define READS(WORK, TEXT) reads(WORK, TEXT, sizeof(TEXT) - 1)
+
+static void test_steps(void **state)
+{
+    (void)state;
+    cot_route_work work;
+    assert_true(READS(&work, "\x84" TOKENS "\x09" PROMPT "\x07"
+                             "\xa4more\xc0" OBSERVED HALF));
+    assert_true(work.steps == 1 && work.prompt_tokens == 7 && work.requests == 2 && work.ns == 0.5);
+    assert_true(READS(&work, "\x83" TOKENS "\xcd\x01\x00" PROMPT "\x00" OBSERVED "\xce\x00\x01\x00\x00"));
+    assert_true(work.requests == 256 && work.ns == 65536);
+    assert_false(READS(&work, ""));
+    assert_false(READS(&work, "\x82" TOKENS "\x09" PROMPT "\x07")); // no time
+    assert_false(
+        READS(&work, "\x83" TOKENS "\x05" PROMPT "\x07" OBSERVED HALF)); // more of prompts than there are
+    assert_false(READS(&work, "\x83" TOKENS "\xff" PROMPT "\x00" OBSERVED HALF)); // below 0
+    assert_false(
+        READS(&work, "\x83" TOKENS "\x09" PROMPT "\x07" OBSERVED "\xcb\x7f\xf0\x00\x00\x00\x00\x00\x00"));
+    assert_false(READS(&work, "\x83" TOKENS "\x09" PROMPT "\x07" OBSERVED "\xcb\x3f"));
+    assert_false(READS(&work, "\xdf\xff\xff\xff\xff" TOKENS "\x09")); // a map of what is not there
+    assert_false(READS(&work, "\x93\x01\x02\x03"));
+}
+
+typedef struct told {
+    int ranks, rank[4];
+    uint64_t batches[4];
+    size_t bytes[4];
+    char first[4];
+} told;
+
+static void take(void *context, int rank, uint64_t batches, const void *batch, size_t bytes)
+{
+    told *t = context;
+    assert_in_range(t->ranks, 0, 3);
+    t->rank[t->ranks] = rank;
+    t->batches[t->ranks] = batches;
+    t->bytes[t->ranks] = bytes;
+    t->first[t->ranks++] = *(const char *)batch;
+}
+
+#define RANK                                                                                                 \
+    "\xb2"                                                                                                   \
+    "data_parallel_rank"
+#define SEQ "\xa3seq"
+#define BATCH                                                                                                \
+    "\xa5"                                                                                                   \
+    "batch"
+
+static void test_snapshots(void **state)
+{
+    (void)state;
+    told t = {0};
+    static const char two[] = "\x81\xa5ranks\x92\x83" RANK "\x00" SEQ "\xff" BATCH "\x93\x01\x90\x00\x83" RANK
+                              "\x01" SEQ "\x29" BATCH "\x92\x01\x90";
+    assert_true(cot_gateway_read_snapshot(two, sizeof two - 1, take, &t));
+    assert_int_equal(t.ranks, 2);
+    assert_int_equal(t.rank[1], 1);
+    assert_int_equal(t.batches[0], 0); // before the first
+    assert_int_equal(t.batches[1], 42);
+    assert_int_equal(t.bytes[0], 4);
+    assert_int_equal(t.first[0], (char)0x93);
+    assert_int_equal(t.bytes[1], 3);
+    t = (told){0};
+    static const char none[] = "\x81\xa5ranks\x90",
+                      missing[] = "\x81\xa5ranks\x91\x82" RANK "\x00" SEQ "\x01",
+                      wrong[] = "\x81\xa5ranks\x91\x83" RANK "\x00" SEQ "\xfe" BATCH "\x90", list[] = "\x90";
+    assert_true(cot_gateway_read_snapshot(none, sizeof none - 1, take, &t));
+    assert_false(cot_gateway_read_snapshot(missing, sizeof missing - 1, take, &t));
+    assert_false(cot_gateway_read_snapshot(wrong, sizeof wrong - 1, take, &t));
+    assert_false(cot_gateway_read_snapshot(list, sizeof list - 1, take, &t));
+    assert_false(cot_gateway_read_snapshot(two, sizeof two - 2, take, &t));
+    assert_int_equal(t.ranks, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps), cmocka_unit_test(test_snapshots)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
