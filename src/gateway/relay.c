@@ -24,7 +24,7 @@
 
 enum {
     MOST_REFUSALS = 3, // workers that are asked
-    MOST_DEATHS = 3,   // before the answer has begun
+    MOST_DEATHS = 3,   // of workers, one after the other, of which nothing came
     MOST_TRIED = 16,
     MOST_VALUES_BYTES = 256 << 20, // that a body's values may take
     MOST_ANSWER_BYTES = 64 << 20,  // of an answer that is no stream
@@ -48,6 +48,7 @@ struct cot_relay {
     uint64_t tokens; // of the prompt, or as many as its bytes make presume
     int64_t began_ns;
     cot_ask tokenize;
+    cot_gateway_worker *tokenizes; // who is asked that; NULL: nobody
     /* Who answers. */
     cot_gateway_worker *worker; // NULL: nobody is asked now
     cot_http_call *call;
@@ -92,6 +93,14 @@ static void unbook(cot_relay *r)
     r->worker = NULL;
 }
 
+/* Ids are no longer waited for. */
+static void drop_tokenize(cot_relay *r)
+{
+    cot_ask_cancel(&r->tokenize);
+    if (r->tokenizes) r->tokenizes->relays--;
+    r->tokenizes = NULL;
+}
+
 /* Nobody is asked any more. */
 static void drop_call(cot_relay *r)
 {
@@ -104,7 +113,7 @@ static void release(cot_relay *r)
 {
     cot_gateway *g = r->gateway;
     drop_call(r);
-    cot_ask_cancel(&r->tokenize);
+    drop_tokenize(r);
     *(r->before ? &r->before->behind : &g->relays) = r->behind;
     if (r->behind) r->behind->before = r->before;
     if (r->timer) event_free(r->timer);
@@ -230,7 +239,9 @@ static void recover(cot_relay *r, const char *message)
         fail_with(r, 502, "worker_failed", message);
         return;
     }
-    if (!r->begun && (!r->generates || ++r->deaths >= MOST_DEATHS)) {
+    // a request that ends whoever takes it must not end them all
+    r->deaths = r->begun && r->delivery.tokens > r->tokens_before ? 0 : r->deaths + 1;
+    if ((!r->begun && !r->generates) || r->deaths >= MOST_DEATHS) {
         drop_call(r);
         fail_with(r, 502, "worker_failed", message);
         return;
@@ -589,6 +600,7 @@ static void on_tokens(void *context, int status, const char *body, size_t bytes,
     int32_t *ids;
     size_t count;
     (void)error;
+    drop_tokenize(r);
     json_t *json = status == 200 ? json_loadb(body, bytes, 0, NULL) : NULL;
     cot_relay_read_list(&ids, &count, json_object_get(json, "tokens"));
     json_decref(json);
@@ -626,8 +638,11 @@ static void find_ids(cot_relay *r)
     cot_gateway_worker *w = any_worker(g);
     char *body = w ? cot_relay_tokenize_body(r->json, r->request.chat) : NULL;
     r->tokenize = (cot_ask){.done = on_tokens, .context = r};
-    if (!body ||
-        !cot_ask_start(&r->tokenize, w->http, "/tokenize", w->authorization, body, MOST_ANSWER_BYTES))
+    if (body &&
+        cot_ask_start(&r->tokenize, w->http, "/tokenize", w->authorization, body, MOST_ANSWER_BYTES)) {
+        r->tokenizes = w;
+        w->relays++;
+    } else
         have_ids(r, NULL, 0);
     free(body);
 }
@@ -716,7 +731,7 @@ void cot_relay_watch(cot_gateway *g, int64_t now_ns)
     for (cot_relay *r = g->relays, *next; r; r = next) {
         next = r->behind;
         if (r->tokenize.call && now_ns - r->tokenize.since_ns >= TOKENISE_NS) {
-            cot_ask_cancel(&r->tokenize);
+            drop_tokenize(r);
             have_ids(r, NULL, 0);
         } else if (r->worker && stalls(r, now_ns)) {
             cot_access_tell(&g->access, COT_LOG_WARNING, "a stream of worker '%s' has stalled",

@@ -176,7 +176,7 @@ static void on_health(void *context, int status, const char *body, size_t bytes,
     cot_gateway_worker *w = context;
     const int64_t now_ns = cot_now_ns();
     (void)body, (void)bytes;
-    if (status == 200) {
+    if (status == 200 || status == 404) { // an engine that has no /health answers, too
         w->heard_ns = now_ns;
         const bool due = w->described_ns == INT64_MIN || now_ns - w->described_ns >= DESCRIBED_NS;
         if (w->state == COT_GATEWAY_SUSPENDED && !due) set_state(w, COT_GATEWAY_UP, "");

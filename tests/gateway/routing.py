@@ -150,6 +150,7 @@ class Engine:
                 pass
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.bodies = bodies
         self.port = self.server.server_address[1]
 
     def __enter__(self):

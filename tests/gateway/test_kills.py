@@ -2,6 +2,7 @@
 
 COT_KILLS: how many are killed (default 4)."""
 
+import contextlib
 import json
 import os
 import random
@@ -184,6 +185,29 @@ class Kills(unittest.TestCase):
                     answer = router.send("POST", "/v1/completions", given)[2]
                 self.assertEqual((len(stranger.bodies), len(a.bodies)), (before, 1))
                 self.assertIn(b"no other could go on", answer)
+
+    def test_poison(self):
+        """A request that ends whoever computes it does not end them all."""
+        document = {"models": ["m"], "fingerprint": "fp_1", "kv_homes": 1, "block_size": 16, "kv_events": None, "step_reports": None}
+
+        def dies(token):
+            def answer(handler):
+                handler.send_response(200)
+                handler.send_header("Content-Type", "text/event-stream")
+                handler.send_header("Content-Length", "100000")
+                handler.end_headers()
+                if token and b"[[65]]" not in handler.server.bodies[-1]:
+                    event = {"id": "a", "created": 7, "choices": [{"index": 0, "text": "A", "token_ids": [65], "finish_reason": None}]}
+                    handler.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+
+            return answer
+
+        for token, asked in ((False, 3), (True, 4)):
+            with contextlib.ExitStack() as stack:
+                engines = [stack.enter_context(Engine(dies(token), document=document)) for _ in range(6)]
+                router = stack.enter_context(Router([url(e) for e in engines]))
+                router.send("POST", "/v1/completions", {"prompt": [1], "stream": True})
+                self.assertEqual(sum(len(e.bodies) for e in engines), asked)
 
     def test_nobody_left(self):
         """A stream that nobody can go on with ends in an error."""
