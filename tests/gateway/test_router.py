@@ -174,6 +174,26 @@ class Choosing(unittest.TestCase):
                 for i in range(6):
                     self.assertEqual(ask(f"{i} {LONG}")[0], homes[i])
 
+    def test_replayed(self):
+        """Of an engine that has no snapshot the cache is known by a replay from its beginning."""
+        with tempfile.TemporaryDirectory() as folder, mocks(2, PREFILL) as servers:
+            entries = []
+            for i, server in enumerate(servers):
+                server.complete(f"{i} {LONG}", max_tokens=1)
+                told = json.loads(server.get("/worker")[1])["kv_events"]
+                entries.append({"url": url(server), "engine": "vllm", "kv_events": told["endpoints"][0], "kv_replay": told["replay_endpoints"][0]})
+            path = pathlib.Path(folder) / "workers.json"
+            path.write_text(json.dumps(entries))
+            with Router([str(path)], "--block-size", 16, up=2) as router:
+                self.assertFalse(any(w["coterie"] for w in router.workers()))
+                end = time.monotonic() + SECONDS
+                while router.figure("coterie:router_index_blocks") < 2 * 14:
+                    self.assertLess(time.monotonic(), end)
+                    time.sleep(0.05)
+                for i in (1, 0):
+                    status, headers, body = router.send("POST", "/v1/completions", {"prompt": f"{i} {LONG}", "max_tokens": 1})
+                    self.assertEqual((status, headers["X-Worker"]), (200, f"127.0.0.1:{servers[i].port}"))
+
     def test_ranks(self):
         """A target is a rank: what it has is asked for there."""
         with mocks(1, PREFILL | {"ranks": 4}) as (worker,), Router([worker]) as router:
