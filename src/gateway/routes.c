@@ -172,9 +172,8 @@ static void check(void *context, cot_http_exchange *exchange)
         cot_api_fail(&error, 404, "not_found", NULL,
                      "nothing is at '%s'; there are /v1/completions, /v1/chat/completions, /v1/models",
                      cot_http_path(exchange));
-    else if (posts && (is_own || !(o->api_keys && *o->api_keys)) &&
-             !cot_access_is_json(cot_http_header(exchange, "Content-Type")) &&
-             cot_http_body_length(exchange) != 0)
+    else if (posts && !cot_access_is_json(cot_http_header(exchange, "Content-Type")) &&
+             (is_own || (!(o->api_keys && *o->api_keys) && cot_http_body_length(exchange) != 0)))
         // without keys, a page on the web could post what is no JSON without asking first
         cot_api_fail(&error, 415, "unsupported_media_type", "Content-Type",
                      "the content type must be application/json (curl -H 'Content-Type: application/json')");

@@ -140,6 +140,7 @@ class Passing(unittest.TestCase):
             self.assertEqual(router.send("POST", "/v1/completions", b"{}", {"Content-Type": "text/plain"})[0], 415)
             self.assertEqual(router.get("/v1/models", Host="evil.example")[0], 403)
             self.assertEqual(router.send("POST", "/workers", b"{}", {"Content-Type": "text/plain"})[0], 415)
+            self.assertEqual(router.send("POST", f"/workers/127.0.0.1:{worker.port}/drain")[0], 415)  # a page need not ask before
 
 
 class Choosing(unittest.TestCase):
