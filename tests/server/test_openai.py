@@ -6,6 +6,7 @@ loudly."""
 import asyncio
 import os
 import sys
+import typing
 import unittest
 
 from pypi import need
@@ -18,6 +19,7 @@ if __name__ == "__main__" and "COT_IN_VENV" not in os.environ:
     os.execve(python, [python, "-B", __file__, *sys.argv[1:]], os.environ | {"COT_IN_VENV": "1"})
 
 import openai  # noqa: E402
+import pydantic  # noqa: E402
 from serving import Server  # noqa: E402
 
 CHAT = [{"role": "user", "content": "What is 2 + 3?"}]
@@ -49,6 +51,26 @@ class OpenAI(unittest.TestCase):
         self.assertEqual(text, whole.choices[0].message.content)
         self.assertEqual(chunks[-1].usage.total_tokens, whole.usage.total_tokens)
         self.assertEqual([c.choices[0].finish_reason for c in chunks[:-1]], [None] * 9 + ["length"])
+
+    def test_parse(self):
+        """A text as an object of the user's class, whole and streamed."""
+
+        class Person(pydantic.BaseModel):
+            name: typing.Literal["Ann", "Bob"]
+            age: int = pydantic.Field(ge=0, le=99)
+
+        asked = {"model": "tiny", "messages": CHAT, "response_format": Person, "max_tokens": 100, "temperature": 0}
+        try:
+            person = self.client.chat.completions.parse(**asked).choices[0].message.parsed
+        except openai.BadRequestError as error:
+            if "get-llguidance" not in str(error):
+                raise
+            self.skipTest(print(f"SKIPPED: {error}", file=sys.stderr) or "no llguidance")
+        self.assertIsInstance(person, Person)
+        with self.client.chat.completions.stream(**asked) as stream:
+            for _ in stream:
+                pass
+            self.assertEqual(stream.get_final_completion().choices[0].message.parsed, person)
 
     def test_stream_helper(self):
         """The client's own accumulation of events into a message."""
