@@ -129,6 +129,7 @@ static cot_status lay_out_experts(cot_engine *e, const cot_engine_options *o, co
     else
         status = cot_expert_layout_of_ranks(&e->layout, &shape, groups, error);
     e->layout.slots_per_rank += o->experts.spare_slots + o->experts.movable; // empty ones, behind the others
+    e->moving.movable = o->experts.movable;
     if (status == COT_OK && o->experts.placement && o->experts.tables)
         status = cot_engine_tables_agree(groups, o->experts.tables, &e->layout, name, error);
     if (status == COT_OK && o->experts.routing)
@@ -184,7 +185,7 @@ static size_t expert_bytes_on(const cot_engine *e, int rank, size_t *rounding)
         all += held * bytes;
         empty += ((size_t)layout->slots_per_rank - held) * bytes;
     }
-    *rounding = empty < layers * TWO_PAGES ? empty : layers * TWO_PAGES;
+    *rounding = e->moving.movable || empty < layers * TWO_PAGES ? empty : layers * TWO_PAGES;
     return all;
 }
 

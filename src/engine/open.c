@@ -146,7 +146,6 @@ static cot_status start(cot_engine *e, cot_engine_resolved *options, cot_error *
     if (status == COT_OK) status = open_attention_scratch(e, error);
     if (status == COT_OK) status = cot_placing_open(&e->placing, &e->layout, error);
     if (status != COT_OK) return status;
-    e->moving.movable = given->experts.movable;
     e->moving.usual = (cot_engine_moves_options){given->experts.migration_share,
                                                  (double)given->experts.migration_bandwidth};
     e->moving.timeout_ns = given->group.timeout_ns;

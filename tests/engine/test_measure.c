@@ -165,6 +165,25 @@ static void test_limits(void **state)
 
 /* Of four processes that were started on two hosts, two are here, each with all weights that ranks share; ranks of one process
  * are here with all they have, wherever that process was started. */
+/* Slots that are empty take room as others do where experts may come into them. */
+static void test_slots_that_experts_come_into(void **state)
+{
+    (void)state;
+    enum { RANKS = 4, SPARE = 100, LAYERS = 6, EXPERT_BYTES = 3 * 192 * 64 * 2 }; // of models/tiny in bf16
+    cot_engine_options options[2];
+    cot_engine_sizes sizes[2];
+    cot_error error;
+    for (int i = 0; i < 2; i++) {
+        cot_engine_options_init(&options[i]);
+        options[i].group.ranks = RANKS;
+        options[i].experts.movable = true;
+        options[i].experts.spare_slots = i * SPARE;
+    }
+    if (cot_engine_measure(sizes, TINY, options, 2, &error) != COT_OK) fail_msg("%s", error.message);
+    assert_int_equal(sizes[0].weight_bytes, sizes[1].weight_bytes);
+    assert_true(sizes[1].total_bytes - sizes[0].total_bytes >= (size_t)RANKS * LAYERS * SPARE * EXPERT_BYTES);
+}
+
 static void test_started_ranks(void **state)
 {
     (void)state;
@@ -190,7 +209,8 @@ static void test_started_ranks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tiny), cmocka_unit_test(test_golden),
-                                       cmocka_unit_test(test_limits), cmocka_unit_test(test_started_ranks)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tiny), cmocka_unit_test(test_golden), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_slots_that_experts_come_into), cmocka_unit_test(test_started_ranks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
