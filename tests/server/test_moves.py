@@ -69,19 +69,20 @@ class Moves(unittest.TestCase):
         """The text is that of a run without; experts are where they were to go, and what is told agrees with it."""
         draw = random.Random(serving.seed())
         with serving.Server(*MOVABLE, "--migration-share", 0.5, "--no-enable-prefix-caching") as server:
-            alone = server.complete(**BODY)["choices"][0]["text"]
+            body = BODY | {"max_tokens": 400}
+            alone = server.complete(**body)["choices"][0]["text"]
             first = placement(server)
             self.assertEqual(held(first), [[list(range(8 * r, 8 * r + 8)) for r in range(RANKS)]] * LAYERS)
             self.assertEqual((first["slots_per_rank"], first["layers"]), (SLOTS, list(range(LAYERS))))
             self.assertEqual(server.metric("coterie:expert_slots"), LAYERS * RANKS * (SLOTS + 1))  # with the one for copies
             copied = dropped = while_streaming = 0
-            for number in range(1, 3):
+            for number in range(1, 20):
                 wanted = dealt_anew(first, draw)
                 now = held(placement(server))
                 copies = sum(len(set(w) - set(h)) for ws, hs in zip(held(wanted), now) for w, h in zip(ws, hs))
                 drops = sum(len(set(h) - set(w)) for ws, hs in zip(held(wanted), now) for w, h in zip(ws, hs))
                 with server.slowed():
-                    thread, result = server.in_background(BODY)
+                    thread, result = server.in_background(body)
                     self.assertEqual(put(server, wanted), (202, {"id": number}))
                     while thread.is_alive():
                         while_streaming += rebalance(server, number)["copied"] > 0 and thread.is_alive()
@@ -93,7 +94,9 @@ class Moves(unittest.TestCase):
                 self.assertEqual((sum(moves["given_up"].values()), moves["copying"]), (0, []))
                 self.assertEqual(held(placement(server)), held(wanted))
                 copied, dropped = copied + copies, dropped + drops
-                self.assertEqual(server.complete(**BODY)["choices"][0]["text"], alone)
+                self.assertEqual(server.complete(**body)["choices"][0]["text"], alone)
+                if number > 1 and while_streaming:  # who looks too late begins anew
+                    break
             self.assertGreater(while_streaming, 0)
             self.assertEqual(server.metric("coterie:expert_moves_total", action="copy", outcome="done"), copied)
             self.assertEqual(server.metric("coterie:expert_moves_total", action="drop", outcome="done"), dropped)
@@ -106,7 +109,7 @@ class Moves(unittest.TestCase):
             worker = json.loads(server.get("/worker")[1])
             self.assertEqual(server.metric("coterie:placement_epoch"), worker["epoch"])
             shown = json.loads(server.get("/experts")[1])
-            self.assertEqual((shown["slots"], shown["epoch"], shown["moves"]["id"]), (SLOTS + 1, worker["epoch"], 2))
+            self.assertEqual((shown["slots"], shown["epoch"], shown["moves"]["id"]), (SLOTS + 1, worker["epoch"], number))
             for layer in range(LAYERS):
                 places = [place for e in range(EXPERTS) for place in zip(shown["ranks_of_experts"][layer][e], shown["slots_of_experts"][layer][e])]
                 self.assertEqual(len(set(places)), len(places))
