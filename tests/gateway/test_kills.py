@@ -121,7 +121,7 @@ class Kills(unittest.TestCase):
 
     def test_whole_answers(self):
         """An answer that is no stream is asked for anew."""
-        body = {"prompt": "once upon a time", "max_tokens": 60} | SEEDED
+        body = {"prompt": list(range(40)), "max_tokens": 60} | SEEDED  # ids: no worker is asked for them
         slow = {"ttft_ms": 1, "tpot_ms": 20}
         with mocks(2, slow) as servers, Router(servers) as router:
             plain = router.complete(**body)["choices"]
