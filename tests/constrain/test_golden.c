@@ -278,8 +278,8 @@ static void size_and_depth_are_bounded(void **state)
     free(text);
 }
 
-/* Ids beyond the tokenizer's pad the vocabulary, special ones stand for no text: not even where any text may be. */
-static void padding_and_special_tokens_never_come(void **state)
+/* Ids beyond the tokenizer's pad the vocabulary: they come not even where any text may be. */
+static void padding_never_comes(void **state)
 {
     (void)state;
     const vocabulary *v = &all[WORDS];
@@ -300,11 +300,36 @@ static void padding_and_special_tokens_never_come(void **state)
     cot_constraint_close(c);
 }
 
+/* A special token stands for no text, not even for that which it is written as. */
+static void special_tokens_never_come(void **state)
+{
+    (void)state;
+    json_t *json = json_load_file(COT_SOURCE "/models/tiny/tokenizer.json", 0, NULL);
+    const int32_t id = (int32_t)cot_tokenizer_size(all[WORDS].tokenizer);
+    json_array_append_new(json_object_get(json, "added_tokens"),
+                          json_pack("{s:i,s:s,s:b,s:b,s:b,s:b,s:b}", "id", id, "content", "<tool>", "special",
+                                    1, "normalized", 0, "single_word", 0, "lstrip", 0, "rstrip", 0));
+    char *text = json_dumps(json, 0);
+    cot_tokenizer *tokenizer;
+    cot_constraint_compiler *compiler;
+    cot_constraint *c;
+    const int32_t eos = 0;
+    assert_int_equal(cot_tokenizer_parse(&tokenizer, text, strlen(text), "it", NULL), COT_OK);
+    assert_int_equal(cot_constraint_compiler_open(&compiler, tokenizer, id + 1, &eos, 1, NULL), COT_OK);
+    assert_int_equal(cot_constraint_compile(&c, compiler, COT_CONSTRAINT_REGEX, "<tool>", 6, NULL), COT_OK);
+    assert_true(!may_come(c, id) && accepts(c, &all[WORDS], "<tool>"));
+    cot_constraint_close(c);
+    cot_constraint_compiler_close(compiler);
+    cot_tokenizer_close(tokenizer);
+    free(text);
+    json_decref(json);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schemas_take_what_is_valid), cmocka_unit_test(hard_schemas_are_refused_or_bounded),
-        cmocka_unit_test(kinds_and_their_refusals), cmocka_unit_test(size_and_depth_are_bounded),
-        cmocka_unit_test(padding_and_special_tokens_never_come)};
+        cmocka_unit_test(kinds_and_their_refusals),   cmocka_unit_test(size_and_depth_are_bounded),
+        cmocka_unit_test(padding_never_comes),        cmocka_unit_test(special_tokens_never_come)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
