@@ -427,12 +427,12 @@ COT_DEVICE float shared_factor(const float *x, const float *gate, int hidden)
     return 1 / (1 + expf(-sum[0][0]));
 }
 
-/* Adds up columns begin to end - 1 of a token's replies, in their order, and the shared expert's. Four replies and four columns of
+/* Adds up columns begin to end - 1 of a token's replies, in their order, and the shared expert's. Two replies and four columns of
  * a lane are loaded before the first is added. */
 template <typename Reply, scope S>
 COT_DEVICE void combine_token(const fused_warp<S> &w, int t, int begin, int end)
 {
-    constexpr int ROWS = 4, COLUMNS = 4;
+    constexpr int ROWS = 2, COLUMNS = 4;
     const cot_cuda_fused &c = w.call;
     const int64_t at = static_cast<int64_t>(t) * c.gate.hidden;
     const unsigned char *const replies = w.region() + c.replies_at;
