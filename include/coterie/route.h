@@ -78,6 +78,7 @@ typedef struct cot_route_costs {
     double prompt_ns, token_ns; /* a prompt takes prompt_ns, and token_ns for each token that is not cached */
     double step_ns;             /* so much longer is a decode step for each request that takes part in it */
     double pages;               /* of the KV cache, in blocks of the index; 0: enough */
+    double alone_ns;            /* a decode step takes alone_ns, and step_ns for each request in it */
 } cot_route_costs;
 
 typedef struct cot_route_request {

@@ -15,16 +15,18 @@ const char *const cot_route_policy_names[] = {"joint",  "kv",          "least", 
 
 enum { FEW_ANSWERS = 32, PRESUMED_TOKENS = 256 };
 static const double ANSWERS_KEPT = 1 - 1.0 / 64;
+static const double NEVER_NS = 1e15; // more than any sum of other terms, and these are told apart beside it
 
 /* A request that is not over. */
 typedef struct entry {
     uint32_t target, next; // next: of the free ones
     bool waits;            // for its first token
     bool live;
-    bool tries;               // a target that failed, alone
-    double queue_ns;          // that it takes of its target's queue
-    double to_compute, pages; // tokens; blocks that it will have at its end
-    double blocks;            // of its prompt
+    bool tries;                  // a target that failed, alone
+    double queue_ns;             // that it takes of its target's queue
+    double to_compute, expected; // tokens of its prompt; of its answer
+    double pages;                // blocks that it will have at its end
+    double blocks;               // of its prompt
 } entry;
 
 /* Numbers of all targets stand side by side: a score goes through all of them. */
@@ -36,10 +38,10 @@ struct cot_route_book {
     size_t turn;       // where the next search begins
     double *free_ns;   // [targets] when the queue will be empty
     double *queued_ns; // that all that waits takes
-    double *prompt_ns, *token_ns, *step_ns, *room;
-    double *tokens;         // to be computed, of what waits
-    double *blocks, *pages; // of prompts of all that is there; that all will have at their ends
-    double *end_ns;         // when all will be over
+    double *prompt_ns, *token_ns, *step_ns, *alone_ns, *room;
+    double *tokens;              // to be computed, of what waits
+    double *blocks, *pages;      // of prompts of all that is there; that all will have at their ends
+    double *requests, *expected; // of all that is there: how many; tokens of their answers
     double *score;
     double *memory; // all of them
     bool *usable;
@@ -52,7 +54,7 @@ struct cot_route_book {
     uint64_t answers;
 };
 
-enum { ARRAYS = 11 };
+enum { ARRAYS = 13 };
 
 cot_status cot_route_book_open(cot_route_book **book, size_t targets, uint64_t block_tokens,
                                cot_route_policy policy, uint64_t seed, cot_error *error)
@@ -82,9 +84,9 @@ cot_status cot_route_book_open(cot_route_book **book, size_t targets, uint64_t b
     }
     b->entry = entries;
     b->entry_count = 1;
-    double **const arrays[ARRAYS] = {&b->free_ns, &b->prompt_ns, &b->token_ns, &b->step_ns,
-                                     &b->room,    &b->tokens,    &b->blocks,   &b->pages,
-                                     &b->end_ns,  &b->score,     &b->queued_ns};
+    double **const arrays[ARRAYS] = {&b->free_ns,  &b->prompt_ns, &b->token_ns, &b->step_ns, &b->room,
+                                     &b->tokens,   &b->blocks,    &b->pages,    &b->score,   &b->queued_ns,
+                                     &b->alone_ns, &b->requests,  &b->expected};
     for (size_t i = 0; i < ARRAYS; i++) *arrays[i] = b->memory + i * targets;
     for (size_t t = 0; t < targets; t++) {
         b->usable[t] = true;
@@ -112,13 +114,18 @@ void cot_route_book_set_costs(cot_route_book *b, size_t target, const cot_route_
     b->prompt_ns[target] = costs->prompt_ns;
     b->token_ns[target] = costs->token_ns;
     b->step_ns[target] = costs->step_ns;
+    b->alone_ns[target] = costs->alone_ns;
     b->room[target] = costs->pages > 0 ? costs->pages : HUGE_VAL;
 }
 
 void cot_route_book_costs(const cot_route_book *b, size_t target, cot_route_costs *costs)
 {
     const double pages = b->room[target] < HUGE_VAL ? b->room[target] : 0;
-    *costs = (cot_route_costs){b->prompt_ns[target], b->token_ns[target], b->step_ns[target], pages};
+    *costs = (cot_route_costs){.prompt_ns = b->prompt_ns[target],
+                               .token_ns = b->token_ns[target],
+                               .step_ns = b->step_ns[target],
+                               .pages = pages,
+                               .alone_ns = b->alone_ns[target]};
 }
 
 void cot_route_book_set_usable(cot_route_book *b, size_t target, bool usable)
@@ -134,6 +141,7 @@ void cot_route_learn_work(cot_route_book *b, size_t target, const cot_route_work
     b->prompt_ns[target] = ns[COT_ROUTE_STEP]; // that it takes part in, one at least
     b->token_ns[target] = ns[COT_ROUTE_TOKEN];
     b->step_ns[target] = ns[COT_ROUTE_REQUEST];
+    b->alone_ns[target] = ns[COT_ROUTE_STEP];
 }
 
 /* A prompt has what comes once a prompt, too, in the place of a step. */
@@ -152,7 +160,9 @@ void cot_route_learn_step(cot_route_book *b, size_t target, uint64_t requests, d
     double ns[COT_ROUTE_PARTS];
     cot_route_fit_add(&b->step[target],
                       &(cot_route_work){.steps = 1, .requests = (double)requests, .ns = time_ns});
-    if (cot_route_fit_solve(&b->step[target], ns)) b->step_ns[target] = ns[COT_ROUTE_REQUEST];
+    if (!cot_route_fit_solve(&b->step[target], ns)) return;
+    b->step_ns[target] = ns[COT_ROUTE_REQUEST];
+    b->alone_ns[target] = ns[COT_ROUTE_STEP];
 }
 
 void cot_route_failed(cot_route_book *b, size_t target, int64_t now_ns)
@@ -190,12 +200,15 @@ static double final_blocks(const cot_route_book *b, const cot_route_request *r)
     return ceil(((double)r->tokens + expected_tokens(b, r)) / b->block_tokens);
 }
 
-/* Pages are released evenly until all that is there will be over. */
+/* Pages are released as fast as they are taken: all that are in use in the time that a request is there. */
 static double wait_for_pages(const cot_route_book *b, size_t t, double wanted, double now)
 {
     const double lacking = b->pages[t] + wanted - b->room[t];
-    if (!(lacking > 0) || !(b->pages[t] > 0)) return 0;
-    return fmax(b->end_ns[t] - now, 0) * fmin(lacking / b->pages[t], 1);
+    if (!(lacking > 0)) return 0;
+    if (wanted > b->room[t]) return NEVER_NS;
+    const double token_ns = b->alone_ns[t] + b->step_ns[t] * b->requests[t],
+                 stay_ns = fmax(b->free_ns[t] - now, 0) + b->expected[t] / b->requests[t] * token_ns;
+    return stay_ns * lacking / b->pages[t];
 }
 
 static cot_route_terms terms_of(const cot_route_book *b, const cot_route_request *r, size_t t, double now)
@@ -316,6 +329,7 @@ uint64_t cot_route_assigned(cot_route_book *b, const cot_route_request *r, const
                  .tries = cot_route_breaker_send(&b->breaker[t], now_ns),
                  .queue_ns = d->terms.prefill,
                  .to_compute = (double)(r->tokens - d->cached),
+                 .expected = expected_tokens(b, r),
                  .pages = final_blocks(b, r),
                  .blocks = ceil((double)r->tokens / b->block_tokens)};
     b->free_ns[t] = fmax(b->free_ns[t], now) + e->queue_ns;
@@ -323,7 +337,8 @@ uint64_t cot_route_assigned(cot_route_book *b, const cot_route_request *r, const
     b->tokens[t] += e->to_compute;
     b->blocks[t] += e->blocks;
     b->pages[t] += e->pages;
-    b->end_ns[t] = fmax(b->end_ns[t], b->free_ns[t] + d->terms.decode);
+    b->requests[t]++;
+    b->expected[t] += e->expected;
     return number;
 }
 
@@ -355,6 +370,8 @@ void cot_route_ended(cot_route_book *b, uint64_t number, uint64_t answered, int6
     if (e->tries) (answered ? cot_route_breaker_succeed : cot_route_breaker_give_up)(&b->breaker[e->target]);
     b->blocks[e->target] -= e->blocks;
     b->pages[e->target] -= e->pages;
+    b->requests[e->target]--;
+    b->expected[e->target] -= e->expected;
     e->live = false;
     e->next = b->free_entry;
     b->free_entry = (uint32_t)number;

@@ -4,6 +4,8 @@
 
 static const double KEEP = 1 - 1.0 / 128; // of what came before
 static const double LEAST_SUM = 1e-100;
+static const double MOST = 1e12;           // steps, tokens or requests in one observation
+static const double MOST_STEP_NS = 3600e9; // an hour
 static const double DEPENDENT =
     1e-9; // parts of which so little is left beside the others cannot be told apart
 
@@ -14,9 +16,18 @@ static bool is_kept(const cot_route_fit *s, const double *x, int part)
     return !(x[part] > 0) && s->xx[part][part] < LEAST_SUM;
 }
 
+/* Numbers that nothing is learnt from: of no steps, below 0, none at all, or beyond what a target can do, which no later ones would outweigh.
+ */
+static bool is_plausible(const cot_route_work *work)
+{
+    return work->steps > 0 && work->steps <= MOST && work->prompt_tokens >= 0 &&
+           work->prompt_tokens <= MOST && work->requests >= 0 && work->requests <= MOST && work->ns >= 0 &&
+           work->ns <= MOST_STEP_NS * work->steps;
+}
+
 void cot_route_fit_add(cot_route_fit *s, const cot_route_work *work)
 {
-    if (!(work->steps > 0)) return;
+    if (!is_plausible(work)) return;
     const double x[] = {work->steps, work->prompt_tokens, work->requests}, y = work->ns;
     const double weight = 1 / work->steps; // what many steps took together scatters as much more
     bool kept[COT_ROUTE_PARTS];

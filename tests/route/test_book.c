@@ -159,8 +159,9 @@ static void a_full_cache_is_seen(void **state)
     const uint32_t depth[TARGETS] = {0};
     cot_route_book *book = open_book(COT_ROUTE_JOINT);
     for (size_t t = 0; t < TARGETS; t++) {
-        cot_route_book_set_costs(book, t,
-                                 &(cot_route_costs){.token_ns = 1, .step_ns = 1e6, .pages = t ? 100 : 50});
+        cot_route_book_set_costs(
+            book, t,
+            &(cot_route_costs){.token_ns = 1, .step_ns = 1e6, .pages = t ? 100 : 50, .alone_ns = 1e7});
         cot_route_book_set_usable(book, t, t < 2);
     }
     cot_route_decision d;
@@ -175,10 +176,46 @@ static void a_full_cache_is_seen(void **state)
     assert_int_equal(d.target, 1);
     cot_route_book_set_usable(book, 1, false);
     assert_true(cot_route_choose(book, &small, 0, &d));
-    assert_true(fabs(d.terms.pages - (640 + 100 * 1e6) * 24 / 47) < 1);
+    // 100 tokens of it, in steps of it alone; a second one there waits behind it, and makes steps longer.
+    assert_true(fabs(d.terms.pages - (640 + 100 * 11e6) * 24 / 47) < 1);
+    const uint64_t c = send(book, &small, 700, &d);
+    assert_true(cot_route_choose(book, &small, 700, &d));
+    assert_true(fabs(d.terms.pages - (320 + 100 * 12e6) * 51 / 74) < 1);
+    cot_route_ended(book, c, 0, 800);
     cot_route_ended(book, a, 1, 1000);
     assert_true(cot_route_choose(book, &small, 1000, &d));
     assert_true(d.terms.pages == 0);
+    // One that was long leaves nothing behind: what the next waits for is the short one there.
+    const cot_route_request huge = request(43 * BLOCK, depth);
+    cot_route_request brief = request(40 * BLOCK, depth);
+    brief.max_tokens = 1;
+    cot_route_ended(book, send(book, &huge, 2000, &d), 0, 2100);
+    const uint64_t e = send(book, &brief, 2200, &d);
+    cot_route_began(book, e, 3000);
+    assert_true(cot_route_choose(book, &huge, 4000, &d));
+    assert_true(fabs(d.terms.pages - 11e6 * 41 / 41) < 1);
+    cot_route_book_close(book);
+}
+
+/* What has no room in a target even when it is alone there goes to another, if there is one. */
+static void what_never_fits_goes_elsewhere(void **state)
+{
+    (void)state;
+    const uint32_t depth[TARGETS] = {0};
+    cot_route_book *book = open_book(COT_ROUTE_JOINT);
+    cot_route_decision d;
+    const cot_route_request r = request(100 * BLOCK, depth);
+    for (size_t t = 0; t < TARGETS; t++)
+        cot_route_book_set_costs(
+            book, t, &(cot_route_costs){.token_ns = t == 3 ? 1e6 : 1, .pages = t == 3 ? 1000 : 5});
+    for (int i = 0; i < 8; i++) {
+        send(book, &r, 0, &d);
+        assert_int_equal(d.target, 3);
+    }
+    cot_route_book_set_usable(book, 3, false);
+    cot_route_book_set_costs(book, 1, &(cot_route_costs){.token_ns = 0.5, .pages = 5});
+    assert_true(cot_route_choose(book, &r, 0, &d));
+    assert_int_equal(d.target, 1); // which is the fastest still
     cot_route_book_close(book);
 }
 
@@ -242,7 +279,8 @@ static void speeds_are_learnt(void **state)
         cot_route_learn_step(book, 1, n % 50, 1e6 + 900.0 * (double)(n % 50));
     }
     cot_route_book_costs(book, 1, &c);
-    assert_true(fabs(c.prompt_ns - 7e5) < 1 && fabs(c.token_ns - 43) < 1e-3 && fabs(c.step_ns - 900) < 1e-3);
+    assert_true(fabs(c.prompt_ns - 7e5) < 1 && fabs(c.token_ns - 43) < 1e-3 && fabs(c.step_ns - 900) < 1e-3 &&
+                fabs(c.alone_ns - 1e6) < 1);
     for (int i = 0; i < 2000; i++) { // a line below 0 at its beginning, then one that falls
         const double n = (double)(100 + draw(&seed) % 100);
         cot_route_learn_prompt(book, 2, (uint64_t)n, 10 * n - 500);
@@ -276,7 +314,7 @@ static bool costs_are(cot_route_book *book, const double *ns, double within)
     cot_route_costs c;
     cot_route_book_costs(book, 1, &c);
     return fabs(c.prompt_ns - ns[0]) <= within * ns[0] && fabs(c.token_ns - ns[1]) <= within * ns[1] &&
-           fabs(c.step_ns - ns[2]) <= within * ns[2];
+           fabs(c.step_ns - ns[2]) <= within * ns[2] && c.alone_ns == c.prompt_ns;
 }
 
 /* By reports of steps, and by counters each second, whose steps are many and not as many each time. */
@@ -337,7 +375,17 @@ static void what_steps_leave_open(void **state)
     cot_route_book_costs(book, 1, &c);
     assert_true(c.step_ns == 0 && c.prompt_ns > 5e5 && c.prompt_ns < 1e6 && c.token_ns > 20 &&
                 c.token_ns < 100);
+    // Of no steps, of times and numbers that are none.
     cot_route_learn_work(book, 2, &(cot_route_work){.ns = 5e6});
+    static const double none[] = {NAN, INFINITY, -1, -1e9, 1e200};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        cot_route_learn_work(book, 2, &(cot_route_work){.steps = 1, .prompt_tokens = 9, .ns = none[i]});
+        cot_route_learn_work(book, 2, &(cot_route_work){.steps = 1, .prompt_tokens = none[i], .ns = 9});
+        cot_route_learn_work(book, 2, &(cot_route_work){.steps = 1, .requests = none[i], .ns = 9});
+        cot_route_learn_work(book, 2, &(cot_route_work){.steps = none[i], .requests = 1, .ns = 9});
+        cot_route_learn_prompt(book, 2, 9, none[i]);
+        cot_route_learn_step(book, 2, 9, none[i]);
+    }
     cot_route_book_costs(book, 2, &c); // as it was
     assert_true(c.prompt_ns == 1000 && c.token_ns == 10 && c.step_ns == 2);
     cot_route_book_close(book);
@@ -430,6 +478,7 @@ int main(void)
         cmocka_unit_test(equal_scores_are_spread),
         cmocka_unit_test(a_shared_system_prompt),
         cmocka_unit_test(a_full_cache_is_seen),
+        cmocka_unit_test(what_never_fits_goes_elsewhere),
         cmocka_unit_test(policies_by_hand),
         cmocka_unit_test(speeds_are_learnt),
         cmocka_unit_test(speeds_are_learnt_from_inside),
