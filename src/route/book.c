@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "coterie/route.h"
+#include "route/beginnings.h"
 #include "route/breaker.h"
 #include "route/fit.h"
 
@@ -25,8 +26,10 @@ typedef struct entry {
     bool tries;                  // a target that failed, alone
     double queue_ns;             // that it takes of its target's queue
     double to_compute, expected; // tokens of its prompt; of its answer
-    double pages;                // blocks that it will have at its end
+    double pages;                // blocks that it will have at its end, but those of its beginning
     double blocks;               // of its prompt
+    uint64_t beginning;          // that it shares, 0: none; how many blocks
+    double shared;
 } entry;
 
 /* Numbers of all targets stand side by side: a score goes through all of them. */
@@ -39,13 +42,15 @@ struct cot_route_book {
     double *free_ns;   // [targets] when the queue will be empty
     double *queued_ns; // that all that waits takes
     double *prompt_ns, *token_ns, *step_ns, *alone_ns, *room;
-    double *tokens;              // to be computed, of what waits
-    double *blocks, *pages;      // of prompts of all that is there; that all will have at their ends
+    double *tokens; // to be computed, of what waits
+    double *blocks,
+        *pages; // of prompts of all that is there; that all will have at their ends, each beginning once
     double *requests, *expected; // of all that is there: how many; tokens of their answers
     double *score;
     double *memory; // all of them
     bool *usable;
     cot_route_breaker *breaker;
+    cot_route_beginnings beginnings;
     cot_route_fit *work, *prompt, *step; // seen from inside; prompts and steps from outside
     entry *entry;                        // [entry_count]; 0 is none
     size_t entry_count, entry_room;
@@ -99,6 +104,7 @@ cot_status cot_route_book_open(cot_route_book **book, size_t targets, uint64_t b
 void cot_route_book_close(cot_route_book *b)
 {
     if (!b) return;
+    cot_route_beginnings_free(&b->beginnings);
     free(b->memory);
     free(b->usable);
     free(b->breaker);
@@ -200,12 +206,22 @@ static double final_blocks(const cot_route_book *b, const cot_route_request *r)
     return ceil(((double)r->tokens + expected_tokens(b, r)) / b->block_tokens);
 }
 
-/* Pages are released as fast as they are taken: all that are in use in the time that a request is there. */
-static double wait_for_pages(const cot_route_book *b, size_t t, double wanted, double now)
+/* The beginning of a request that a target holds, which is in memory once for all that are there with it. 0: none, or none is counted. */
+static uint64_t beginning_of(const cot_route_book *b, const cot_route_request *r, size_t t)
 {
-    const double lacking = b->pages[t] + wanted - b->room[t];
+    const bool counts = r->keys && r->depth[t] && b->room[t] < HUGE_VAL;
+    return counts ? cot_route_beginning(r->keys[r->depth[t] - 1], t) : 0;
+}
+
+/* Pages are released as fast as they are taken: all that are in use in the time that a request is there. */
+static double wait_for_pages(const cot_route_book *b, const cot_route_request *r, size_t t, double wanted,
+                             double now)
+{
+    double lacking = b->pages[t] + wanted - b->room[t];
     if (!(lacking > 0)) return 0;
     if (wanted > b->room[t]) return NEVER_NS;
+    if (cot_route_beginnings_has(&b->beginnings, beginning_of(b, r, t))) lacking -= r->depth[t];
+    if (!(lacking > 0)) return 0;
     const double token_ns = b->alone_ns[t] + b->step_ns[t] * b->requests[t],
                  stay_ns = fmax(b->free_ns[t] - now, 0) + b->expected[t] / b->requests[t] * token_ns;
     return stay_ns * lacking / b->pages[t];
@@ -217,7 +233,7 @@ static cot_route_terms terms_of(const cot_route_book *b, const cot_route_request
                              .prefill = b->prompt_ns[t] +
                                         b->token_ns[t] * ((double)r->tokens - cached_tokens(b, r, t)),
                              .decode = expected_tokens(b, r) * b->step_ns[t],
-                             .pages = wait_for_pages(b, t, final_blocks(b, r), now)};
+                             .pages = wait_for_pages(b, r, t, final_blocks(b, r), now)};
 }
 
 static void score_all(cot_route_book *b, const cot_route_request *r, double now)
@@ -236,7 +252,7 @@ static void score_all(cot_route_book *b, const cot_route_request *r, double now)
     }
     int lacking = 0;
     for (size_t t = 0; t < b->targets; t++) lacking |= pages[t] + wanted > room[t];
-    for (size_t t = 0; lacking && t < b->targets; t++) score[t] += wait_for_pages(b, t, wanted, now);
+    for (size_t t = 0; lacking && t < b->targets; t++) score[t] += wait_for_pages(b, r, t, wanted, now);
 }
 
 /* NVIDIA Dynamo's: blocks of prompts to be computed, the new one's with them, less what overlaps; and blocks in use. */
@@ -309,18 +325,24 @@ bool cot_route_choose(cot_route_book *b, const cot_route_request *r, int64_t now
 uint64_t cot_route_assigned(cot_route_book *b, const cot_route_request *r, const cot_route_decision *d,
                             int64_t now_ns)
 {
+    const size_t t = d->target;
+    const uint64_t beginning = beginning_of(b, r, t);
+    const double shared = beginning ? r->depth[t] : 0;
+    bool first = true;
+    if (beginning && !cot_route_beginnings_add(&b->beginnings, beginning, &first)) return 0;
     uint32_t number = b->free_entry;
     if (!number) {
         void *grown = b->entry;
         if (b->entry_count > UINT32_MAX ||
-            !cot_grow(&grown, &b->entry_room, b->entry_count + 1, sizeof *b->entry))
+            !cot_grow(&grown, &b->entry_room, b->entry_count + 1, sizeof *b->entry)) {
+            if (beginning) cot_route_beginnings_drop(&b->beginnings, beginning);
             return 0;
+        }
         b->entry = grown;
         number = (uint32_t)b->entry_count++;
     } else {
         b->free_entry = b->entry[number].next;
     }
-    const size_t t = d->target;
     const double now = (double)now_ns;
     entry *e = &b->entry[number];
     *e = (entry){.target = (uint32_t)t,
@@ -330,13 +352,15 @@ uint64_t cot_route_assigned(cot_route_book *b, const cot_route_request *r, const
                  .queue_ns = d->terms.prefill,
                  .to_compute = (double)(r->tokens - d->cached),
                  .expected = expected_tokens(b, r),
-                 .pages = final_blocks(b, r),
+                 .pages = final_blocks(b, r) - shared,
+                 .beginning = beginning,
+                 .shared = shared,
                  .blocks = ceil((double)r->tokens / b->block_tokens)};
     b->free_ns[t] = fmax(b->free_ns[t], now) + e->queue_ns;
     b->queued_ns[t] += e->queue_ns;
     b->tokens[t] += e->to_compute;
     b->blocks[t] += e->blocks;
-    b->pages[t] += e->pages;
+    b->pages[t] += e->pages + (first ? shared : 0);
     b->requests[t]++;
     b->expected[t] += e->expected;
     return number;
@@ -370,6 +394,8 @@ void cot_route_ended(cot_route_book *b, uint64_t number, uint64_t answered, int6
     if (e->tries) (answered ? cot_route_breaker_succeed : cot_route_breaker_give_up)(&b->breaker[e->target]);
     b->blocks[e->target] -= e->blocks;
     b->pages[e->target] -= e->pages;
+    if (e->beginning && cot_route_beginnings_drop(&b->beginnings, e->beginning))
+        b->pages[e->target] -= e->shared;
     b->requests[e->target]--;
     b->expected[e->target] -= e->expected;
     e->live = false;

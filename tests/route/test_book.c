@@ -197,6 +197,51 @@ static void a_full_cache_is_seen(void **state)
     cot_route_book_close(book);
 }
 
+/* A beginning that many requests share is in memory once, as long as one of them is there; what each has of its own counts for each. */
+static void shared_blocks_count_once(void **state)
+{
+    (void)state;
+    enum { ALL = 95, SHARED = 90, FIT = 151 };
+    uint64_t seed = test_seed(), keys[ALL], number[FIT];
+    const uint32_t depth[TARGETS] = {SHARED, 0, 0, 0};
+    cot_route_book *book = open_book(COT_ROUTE_JOINT);
+    for (size_t t = 0; t < TARGETS; t++)
+        cot_route_book_set_costs(
+            book, t,
+            &(cot_route_costs){.prompt_ns = 1, .token_ns = 1000, .step_ns = 1e6, .pages = t ? 1e6 : 1000});
+    for (int i = 0; i < ALL; i++) keys[i] = draw(&seed);
+    cot_route_request r = request(ALL * BLOCK, depth);
+    r.max_tokens = 16;
+    r.keys = keys;
+    cot_route_decision d;
+    int sent = 0;
+    for (int64_t now = 0; sent < FIT; sent++, now += 1000000) { // each has 6 blocks of its own
+        keys[ALL - 1] = draw(&seed);
+        number[sent] = send(book, &r, now, &d);
+        cot_route_began(book, number[sent], now);
+        assert_int_equal(d.target, 0);
+        assert_true(d.terms.pages == 0);
+    }
+    for (size_t t = 1; t < TARGETS; t++) cot_route_book_set_usable(book, t, false);
+    assert_true(cot_route_choose(book, &r, SECOND, &d));
+    assert_true(d.terms.pages > 0);
+    // As they go, in any order, their own blocks go; with the last one the shared ones.
+    for (int left = sent; left; left--) {
+        const size_t at = (size_t)(draw(&seed) % (uint64_t)left);
+        cot_route_ended(book, number[at], 0, SECOND);
+        number[at] = number[left - 1];
+        const uint64_t room = 1000 - (left > 1 ? SHARED + 6 * (uint64_t)(left - 1) : 0);
+        const uint32_t none[TARGETS] = {0};
+        cot_route_request fits = {.tokens = (room - 1) * BLOCK, .max_tokens = 16, .depth = none};
+        assert_true(cot_route_choose(book, &fits, SECOND, &d));
+        assert_true(d.terms.pages == 0);
+        fits.tokens++;
+        assert_true(cot_route_choose(book, &fits, SECOND, &d));
+        assert_true(d.terms.pages > 0);
+    }
+    cot_route_book_close(book);
+}
+
 /* What has no room in a target even when it is alone there goes to another, if there is one. */
 static void what_never_fits_goes_elsewhere(void **state)
 {
@@ -478,6 +523,7 @@ int main(void)
         cmocka_unit_test(equal_scores_are_spread),
         cmocka_unit_test(a_shared_system_prompt),
         cmocka_unit_test(a_full_cache_is_seen),
+        cmocka_unit_test(shared_blocks_count_once),
         cmocka_unit_test(what_never_fits_goes_elsewhere),
         cmocka_unit_test(policies_by_hand),
         cmocka_unit_test(speeds_are_learnt),

@@ -146,7 +146,7 @@ static bool decide(bench *b, size_t i, const uint64_t *keys, uint64_t *in_flight
     const int64_t now_ns = (int64_t)n * 1000;
     cot_route_index_match(b->index, b->depth, keys, blocks);
     const cot_route_request request = {blocks, (uint64_t)r->input_tokens, (uint64_t)r->output_tokens,
-                                       b->depth};
+                                       b->depth, keys};
     cot_route_decision d;
     uint64_t *slot = &in_flight[n % IN_FLIGHT];
     if (*slot) cot_route_ended(b->book, *slot, (uint64_t)r->output_tokens, now_ns);

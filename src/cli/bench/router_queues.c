@@ -166,7 +166,7 @@ static bool arrive(simulation *s, size_t request)
     for (size_t w = 0; w < s->options->workers; w++) go_on(s, w, r->at_ns);
     cot_route_index_match(s->index, s->depth, keys, r->blocks);
     const cot_route_request asked = {r->blocks, (uint64_t)r->input_tokens, (uint64_t)r->output_tokens,
-                                     s->depth};
+                                     s->depth, keys};
     cot_route_decision d;
     if (!cot_route_choose(s->book, &asked, r->at_ns, &d)) return out_of_memory();
     const uint64_t number = cot_route_assigned(s->book, &asked, &d, r->at_ns);
