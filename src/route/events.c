@@ -285,11 +285,12 @@ static bool read_batch(reading *r, object *o, cot_route_batch *batch)
     return true;
 }
 
-cot_status cot_route_batch_read(cot_route_batch *batch, const void *bytes, size_t count, cot_error *error)
+cot_status cot_route_batch_read(cot_route_batch *batch, const void *bytes, size_t count, size_t most,
+                                cot_error *error)
 {
-    if (count > COT_ROUTE_MOST_BATCH_BYTES)
-        return cot_fail(error, COT_MALFORMED, "a batch of KV events of %zu bytes: at most %d are taken",
-                        count, COT_ROUTE_MOST_BATCH_BYTES);
+    if (count > most)
+        return cot_fail(error, COT_MALFORMED, "a batch of KV events of %zu bytes: at most %zu are taken",
+                        count, most);
     if (!cot_route_is_whole(bytes, count))
         return cot_fail(error, COT_MALFORMED, "a batch of KV events is no whole msgpack object");
     *batch = (cot_route_batch){0};

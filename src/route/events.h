@@ -11,7 +11,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { COT_ROUTE_MOST_BATCH_BYTES = 16 << 20, COT_ROUTE_MOST_BLOCK_TOKENS = 65536 };
+enum {
+    COT_ROUTE_MOST_BATCH_BYTES = 16 << 20,
+    COT_ROUTE_MOST_SNAPSHOT_BYTES = 256 << 20, // of all blocks: an engine may have a million
+    COT_ROUTE_MOST_BLOCK_TOKENS = 65536
+};
 
 typedef struct cot_route_event {
     enum { COT_ROUTE_STORED, COT_ROUTE_REMOVED, COT_ROUTE_CLEARED } kind;
@@ -39,9 +43,10 @@ typedef struct cot_route_batch {
     msgpack_unpacked memory; // what events point to
 } cot_route_batch;
 
-/* There is nothing to free on failure. Errors: MALFORMED (no batch, one that contradicts itself, or more than
- * COT_ROUTE_MOST_BATCH_BYTES), OUT_OF_MEMORY. */
-cot_status cot_route_batch_read(cot_route_batch *batch, const void *bytes, size_t count, cot_error *error);
+/* There is nothing to free on failure. Errors: MALFORMED (no batch, one that contradicts itself, or more than `most` bytes),
+ * OUT_OF_MEMORY. */
+cot_status cot_route_batch_read(cot_route_batch *batch, const void *bytes, size_t count, size_t most,
+                                cot_error *error);
 void cot_route_batch_free(cot_route_batch *batch);
 
 /* Whether the bytes are one object of msgpack whose lists and maps have all that they say, not too deep: a few bytes may ask a

@@ -21,7 +21,7 @@ typedef struct waiting {
 struct cot_route_feed {
     cot_route_index *index;
     size_t target, block_tokens;
-    bool has_snapshot;
+    bool has_snapshot, had_snapshot; // now; at first, until one came that could not be read
     cot_route_aliases aliases;
     cot_route_assumed assumed; // of the blocks that the target is said to hold
     uint64_t next;             // the number of the batch that is to be applied next
@@ -46,7 +46,7 @@ cot_status cot_route_feed_open(cot_route_feed **feed, cot_route_index *index, si
     f->index = index;
     f->target = target;
     f->block_tokens = block_tokens;
-    f->has_snapshot = has_snapshot;
+    f->has_snapshot = f->had_snapshot = has_snapshot;
     f->seconds = -HUGE_VAL;
     f->older_since_ns = INT64_MIN;
     return COT_OK;
@@ -205,10 +205,11 @@ static cot_status apply_next(cot_route_feed *f, const cot_route_batch *batch, co
     return status ? lose(f, status, error) : COT_OK;
 }
 
-static cot_status apply_bytes(cot_route_feed *f, const void *bytes, size_t count, cot_error *error)
+static cot_status apply_bytes(cot_route_feed *f, const void *bytes, size_t count, size_t most,
+                              cot_error *error)
 {
     cot_route_batch batch;
-    const cot_status read = cot_route_batch_read(&batch, bytes, count, error);
+    const cot_status read = cot_route_batch_read(&batch, bytes, count, most, error);
     const cot_status status = apply_next(f, &batch, read, error);
     if (!read) cot_route_batch_free(&batch);
     return status;
@@ -238,8 +239,8 @@ static cot_status catch_up(cot_route_feed *f, cot_error *error)
     drop_outdated(f);
     for (; n < f->waiting_count && f->waiting[n].number <= f->next; n++) {
         if (f->waiting[n].number < f->next) continue;
-        const cot_status status =
-            apply_bytes(f, f->waiting[n].data, f->waiting[n].bytes, first ? NULL : error);
+        const cot_status status = apply_bytes(f, f->waiting[n].data, f->waiting[n].bytes,
+                                              COT_ROUTE_MOST_BATCH_BYTES, first ? NULL : error);
         if (!first) first = status;
     }
     if (n) drop_waiting(f, n);
@@ -292,6 +293,7 @@ void cot_route_feed_restart(cot_route_feed *f)
 {
     forget(f);
     if (f->waiting_count) drop_waiting(f, f->waiting_count);
+    f->has_snapshot = f->had_snapshot;
     f->next = 0;
     f->wants = COT_ROUTE_WANTS_NOTHING;
     f->unsure = false;
@@ -331,7 +333,7 @@ cot_status cot_route_feed_live(cot_route_feed *f, uint64_t number, const void *b
                                int64_t now_ns, cot_error *error)
 {
     cot_route_batch batch;
-    const cot_status read = cot_route_batch_read(&batch, bytes, count, error);
+    const cot_status read = cot_route_batch_read(&batch, bytes, count, COT_ROUTE_MOST_BATCH_BYTES, error);
     const cot_status status = take(f, number, bytes, count, &batch, read, now_ns, error);
     if (!read) cot_route_batch_free(&batch);
     return status;
@@ -362,9 +364,10 @@ cot_status cot_route_feed_snapshot(cot_route_feed *f, uint64_t batches, const vo
         return COT_OK;
     }
     forget(f);
-    cot_status status = apply_bytes(f, bytes, count, error);
+    cot_status status = apply_bytes(f, bytes, count, COT_ROUTE_MOST_SNAPSHOT_BYTES, error);
     f->next = batches;
     f->unsure = status;
+    if (status == COT_MALFORMED) f->has_snapshot = false; // the next one would be alike
     const cot_status later = catch_up(f, status ? NULL : error);
     return status ? status : later;
 }

@@ -45,7 +45,8 @@ cot_status cot_route_feed_replayed(cot_route_feed *feed, uint64_t number, const 
                                    int64_t now_ns, cot_error *error);
 /* The replay that was asked for is over: what is missing still will not come. */
 void cot_route_feed_replay_ended(cot_route_feed *feed);
-/* All blocks that are there, as a batch, after so many batches (the last one's number + 1). */
+/* All blocks that are there, as a batch, after so many batches (the last one's number + 1). Errors as of a batch; from one that is
+ * MALFORMED until a restart the engine is taken for one without. */
 cot_status cot_route_feed_snapshot(cot_route_feed *feed, uint64_t batches, const void *bytes, size_t count,
                                    cot_error *error);
 /* The connection to the engine is new: what it holds will be told from its beginning. */

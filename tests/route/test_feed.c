@@ -406,12 +406,12 @@ static void each_form_is_read(void **state)
             char *part = must_allocate(cut + 1, 1);
             cot_route_batch none;
             memcpy(part, data, cut);
-            assert_int_equal(cot_route_batch_read(&none, part, cut, NULL), COT_MALFORMED);
+            assert_int_equal(cot_route_batch_read(&none, part, cut, SIZE_MAX, NULL), COT_MALFORMED);
             free(part);
         }
         cot_route_batch none;
         data[bytes] = 0;
-        assert_int_equal(cot_route_batch_read(&none, data, bytes + 1, NULL), COT_MALFORMED);
+        assert_int_equal(cot_route_batch_read(&none, data, bytes + 1, SIZE_MAX, NULL), COT_MALFORMED);
         cot_route_feed_close(feed);
         cot_route_index_close(index);
         free(data);
@@ -647,11 +647,77 @@ static void a_batch_of_little_is_read_as_little(void **state)
         msgpack_pack_array(&to, 3), pack_text(&to, "BlockRemoved"), msgpack_pack_nil(&to),
             pack_text(&to, "CPU");
     }
-    assert_int_equal(cot_route_batch_read(&got, bytes.data, bytes.size, NULL), COT_OK);
+    assert_int_equal(cot_route_batch_read(&got, bytes.data, bytes.size, SIZE_MAX, NULL), COT_OK);
     assert_int_equal(got.count, 1);
     assert_int_equal(got.unknown, MANY);
     cot_route_batch_free(&got);
     msgpack_sbuffer_destroy(&bytes);
+}
+
+/* One event, of a chain of blocks of two ids each, five bytes an id. */
+static void pack_chain(msgpack_packer *to, size_t blocks)
+{
+    msgpack_pack_array(to, 5), pack_text(to, "BlockStored"), msgpack_pack_array(to, blocks);
+    for (size_t i = 0; i < blocks; i++) msgpack_pack_uint64(to, UINT64_C(1) << 60 | i);
+    msgpack_pack_nil(to), msgpack_pack_array(to, 2 * blocks);
+    for (size_t i = 0; i < 2 * blocks; i++) msgpack_pack_uint32(to, (uint32_t)(70000 + i));
+    msgpack_pack_int(to, 2);
+}
+
+/* All that a target holds may be more than is taken of a batch. A snapshot that cannot be read is not asked for again. */
+static void snapshots_may_be_large(void **state)
+{
+    (void)state;
+    enum { BLOCKS_TOLD = 900000 };
+    cot_route_index *index;
+    cot_route_feed *feed = open_feed(&index, true);
+    const cot_route_feed_figures *f = cot_route_feed_measure(feed);
+    msgpack_sbuffer bytes;
+    msgpack_packer to;
+    cot_error error;
+    uint64_t from;
+    pack_head(&bytes, &to, 1, 1);
+    pack_chain(&to, BLOCKS_TOLD);
+    assert_true(bytes.size > COT_ROUTE_MOST_BATCH_BYTES);
+    assert_int_equal(cot_route_feed_snapshot(feed, 7, bytes.data, bytes.size, &error), COT_OK);
+    assert_int_equal(f->stored, BLOCKS_TOLD);
+    assert_int_equal(cot_route_feed_asks(feed, &from), COT_ROUTE_WANTS_NOTHING);
+    // The same as a batch is refused, and all forgotten; then a snapshot would help, but is none.
+    assert_int_equal(end_live(feed, 7, &bytes, &error), COT_MALFORMED);
+    assert_int_equal(cot_route_feed_asks(feed, &from), COT_ROUTE_WANTS_SNAPSHOT);
+    assert_int_equal(cot_route_feed_snapshot(feed, 8, "", 0, &error), COT_MALFORMED);
+    assert_int_equal(cot_route_feed_asks(feed, &from), COT_ROUTE_WANTS_NOTHING);
+    assert_int_equal(from, 8);
+    pack_head(&bytes, &to, 2, 0);
+    assert_int_equal(end_live(feed, 10, &bytes, NULL), COT_OK);
+    cot_route_feed_replay_ended(feed);
+    assert_int_equal(cot_route_feed_asks(feed, &from), COT_ROUTE_WANTS_NOTHING);
+    assert_int_equal(from, 11);
+    // After a restart it is asked for again.
+    cot_route_feed_restart(feed);
+    pack_head(&bytes, &to, 3, 0);
+    assert_int_equal(end_live(feed, 2, &bytes, NULL), COT_OK);
+    cot_route_feed_replay_ended(feed);
+    assert_int_equal(cot_route_feed_asks(feed, &from), COT_ROUTE_WANTS_SNAPSHOT);
+    // A good one of two blocks: nothing more is asked for. One from before it changes nothing.
+    pack_head(&bytes, &to, 3, 1);
+    pack_chain(&to, 2);
+    assert_int_equal(cot_route_feed_snapshot(feed, 3, bytes.data, bytes.size, NULL), COT_OK);
+    assert_int_equal(cot_route_feed_asks(feed, &from), COT_ROUTE_WANTS_NOTHING);
+    assert_int_equal(from, 3);
+    msgpack_sbuffer_destroy(&bytes);
+    pack_head(&bytes, &to, 2, 0);
+    assert_int_equal(cot_route_feed_snapshot(feed, 2, bytes.data, bytes.size, NULL), COT_OK);
+    cot_route_index_figures figures;
+    cot_route_index_measure(index, &figures);
+    assert_int_equal(figures.pairs, 2);
+    // One as of now is as good as what is known, and newer.
+    assert_int_equal(cot_route_feed_snapshot(feed, 3, bytes.data, bytes.size, NULL), COT_OK);
+    cot_route_index_measure(index, &figures);
+    assert_int_equal(figures.pairs, 0);
+    msgpack_sbuffer_destroy(&bytes);
+    cot_route_feed_close(feed);
+    cot_route_index_close(index);
 }
 
 /* A time that is none is no batch's, of a snapshot neither: no later one would be later. */
@@ -665,7 +731,7 @@ static void times_are_times(void **state)
         msgpack_sbuffer bytes;
         msgpack_packer to;
         pack_head(&bytes, &to, none[i], 0);
-        assert_int_equal(cot_route_batch_read(&got, bytes.data, bytes.size, &error), COT_MALFORMED);
+        assert_int_equal(cot_route_batch_read(&got, bytes.data, bytes.size, SIZE_MAX, &error), COT_MALFORMED);
         assert_string_equal(error.message, "a batch of KV events: no time");
         msgpack_sbuffer_destroy(&bytes);
     }
@@ -715,6 +781,7 @@ int main(void)
         cmocka_unit_test(what_waits_is_limited),
         cmocka_unit_test(a_batch_of_little_is_read_as_little),
         cmocka_unit_test(times_are_times),
+        cmocka_unit_test(snapshots_may_be_large),
         cmocka_unit_test(a_clock_that_goes_back),
         cmocka_unit_test(any_history_leaves_the_truth),
     };
