@@ -84,6 +84,16 @@ static void answers_are_expected_from_answers(void **state)
     }
     assert_true(cot_route_choose(book, &r, 99, &d));
     assert_true(fabs(d.terms.decode - 80) < 1e-9);
+    // Each answer counts 1/64 less than the one after it.
+    double weight = 0, tokens = 0;
+    for (int i = 0; i < 42; i++) {
+        const uint64_t answered = i < 32 ? 40 : 300;
+        weight = weight * 63 / 64 + 1;
+        tokens = tokens * 63 / 64 + (double)answered;
+        if (i >= 32) cot_route_ended(book, send(book, &r, i, &d), answered, i);
+    }
+    assert_true(cot_route_choose(book, &r, 99, &d));
+    assert_true(fabs(d.terms.decode - 2 * tokens / weight) < 1e-9);
     for (int i = 0; i < 1000; i++) cot_route_ended(book, send(book, &r, i, &d), 500, i);
     assert_true(cot_route_choose(book, &r, 99, &d));
     assert_true(fabs(d.terms.decode - 1000) < 1);
