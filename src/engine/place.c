@@ -42,8 +42,8 @@ cot_status cot_placing_open(cot_placing *p, const cot_expert_layout *layout, cot
 void cot_placing_close(cot_placing *p)
 {
     for (int i = 0; i < 2; i++) cot_expert_epoch_close(&p->epoch[i]);
-    free(p->held);
     if (p->held) pthread_mutex_destroy(&p->mutex);
+    free(p->held);
     *p = (cot_placing){0};
 }
 
