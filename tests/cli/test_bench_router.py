@@ -127,6 +127,16 @@ class Queues(unittest.TestCase):
                      "writer_blocks_per_second"):
             self.assertGreater(got[name], 0)
 
+    def test_decisions_of_short_prompts(self):
+        """Of which none has a whole block, or few have."""
+        for length in (1, 12):
+            trace = [{"timestamp": n, "input_length": length, "output_length": 1, "hash_ids": [n]} for n in range(9)]
+            trace.append({"timestamp": 9, "input_length": 20, "output_length": 1, "hash_ids": [9]})
+            for rows in (trace, trace[:9]):
+                done = run(self.write(rows), "--targets", 4, "--json")
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertEqual(json.loads(done.stdout)["blocks"], len(rows) - 9)
+
     def refused(self, rows, words, *more):
         done = run(self.write(rows), "--queues", *more)
         self.assertEqual((done.returncode, done.stdout.count("\n") > 1), (1, False))
@@ -145,6 +155,14 @@ class Queues(unittest.TestCase):
         self.refused([], "no requests")
         self.refused([good, {**good, "hash_ids": [1, 0]}], "request 2: a hash id stands behind another one than before",
                      "--targets", 1)
+        self.path.write_bytes(json.dumps(good).encode() + b"\n\0" + json.dumps(good).encode() + b"\n")
+        done = run(self.path, "--queues")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("a byte 0, which no JSON has", done.stderr)
+        for more in (["--pages", 9], ["--pin"], ["--keep-answers"], ["--seed", 2], ["--token-ms", 1], ["--prefill-rate", 9]):
+            done = run(self.write([good]), *more)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn("go with --queues", done.stderr)
         done = run(self.write([good]), "--policy", "best")
         self.assertEqual(done.returncode, 2)
         self.assertIn("--policy takes each, joint, kv, least, dynamo, random or round-robin, not 'best'", done.stderr)

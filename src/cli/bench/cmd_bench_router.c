@@ -16,7 +16,7 @@ struct settings {
     bool queues, generated, pinned, json;
 };
 
-enum { DECISION_TARGETS = 256, QUEUE_TARGETS = 8, EACH = 0 };
+enum { DECISION_TARGETS = 256, QUEUE_TARGETS = 8, PAGES = 4000, EACH = 0 };
 
 /* EACH, then cot_route_policy_names. */
 static const char *const policies[] = {"each",   "joint",  "kv",          "least",
@@ -105,6 +105,13 @@ static int bench_queues(const struct settings *s, const cli_request_trace *trace
 static int bench_router(const void *settings)
 {
     const struct settings *s = settings;
+    const bool plain = s->pages == PAGES && s->seed == 1 && s->prefill_rate == 20000 && s->token_ms == 30 &&
+                       !s->generated && !s->pinned;
+    if (!s->queues && !plain) {
+        cli_complain(
+            "--pages, --prefill-rate, --token-ms, --keep-answers, --pin and --seed go with --queues");
+        return CLI_EXIT_USAGE;
+    }
     cli_request_trace trace;
     if (!cli_request_trace_read(&trace, s->requests)) return CLI_EXIT_FAILURE;
     const cot_route_policy policy = s->policy == EACH ? COT_ROUTE_JOINT : (cot_route_policy)(s->policy - 1);

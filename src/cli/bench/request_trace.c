@@ -33,6 +33,11 @@ bool cli_request_trace_read(cli_request_trace *t, const char *path)
     char *const text = cli_read_whole(path, &bytes);
     if (!text) return false;
     const char *wrong = NULL;
+    if (memchr(text, 0, bytes)) {
+        cli_complain("'%s': a byte 0, which no JSON has", path);
+        free(text);
+        return false;
+    }
     for (char *line = text, *next; line && *line && !wrong; line = next) {
         next = strchr(line, '\n');
         if (next) *next++ = 0;
