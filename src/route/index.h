@@ -6,7 +6,7 @@
  * places with equal marks have equal sets (but for one pair in 2^32), whatever changed while one was read after the other.
  *
  * The reader meets nodes and lists by number: their memory is reused but never given back, and each change of a list's members
- * makes a new list and publishes it by one store. */
+ * makes a new list, or changes in place pairs that the reader does not read, and publishes it by one store. */
 #ifndef COT_ROUTE_INDEX_H
 #define COT_ROUTE_INDEX_H
 #include "coterie/route.h"
