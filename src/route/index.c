@@ -23,7 +23,8 @@ cot_status cot_route_index_open(cot_route_index **index, size_t targets, cot_err
         x->seen = calloc(targets, sizeof *x->seen);
         x->placed = calloc(x->set_words, sizeof *x->placed);
         atomic_init(&x->nodes[0], calloc(NODES, sizeof(cot_route_node)));
-        if (cot_route_table_open(&x->table) && x->seen && x->placed && atomic_load(&x->nodes[0])) {
+        if (cot_route_table_open(&x->table) && cot_route_table_open(&x->crowds) && x->seen && x->placed &&
+            atomic_load(&x->nodes[0])) {
             *index = x;
             return COT_OK;
         }
@@ -40,6 +41,7 @@ void cot_route_index_close(cot_route_index *x)
         free((void *)atomic_load(&x->words[s]));
     }
     cot_route_table_close(&x->table);
+    cot_route_table_close(&x->crowds);
     free(x->seen);
     free(x->placed);
     free(x);
@@ -47,8 +49,8 @@ void cot_route_index_close(cot_route_index *x)
 
 void cot_route_index_measure(const cot_route_index *x, cot_route_index_figures *figures)
 {
-    uint64_t bytes =
-        sizeof *x + (x->targets + x->set_words) * sizeof *x->seen + cot_route_table_bytes(&x->table);
+    uint64_t bytes = sizeof *x + (x->targets + x->set_words) * sizeof *x->seen +
+                     cot_route_table_bytes(&x->table) + cot_route_table_bytes(&x->crowds);
     for (size_t s = 0; s < COT_ROUTE_SEGMENTS; s++) {
         if (atomic_load(&x->nodes[s])) bytes += NODES * sizeof(cot_route_node);
         if (atomic_load(&x->words[s])) bytes += WORDS * sizeof(uint32_t);
@@ -363,18 +365,49 @@ static void spread(cot_route_index *x, uint32_t top, size_t target, bool whole)
     }
 }
 
-/* One node below more or less has a pair of the target. Beyond what can be counted it stays at the most. */
+static uint64_t crowd_key(uint32_t node, size_t target)
+{
+    return cot_route_table_key(cot_mix64((uint64_t)node << 16 | target));
+}
+
+static void stay(void *context, uint32_t node, uint32_t place)
+{
+    (void)context, (void)node, (void)place; // counts know no places
+}
+
+static cot_route_slot *crowd_of(const cot_route_index *x, uint32_t node, size_t target)
+{
+    return cot_route_table_find(&x->crowds, crowd_key(node, target));
+}
+
+static void drop_crowd(cot_route_index *x, const cot_route_slot *slot)
+{
+    const cot_route_slots *slots = atomic_load_explicit(&x->crowds.slots, memory_order_relaxed);
+    if (slot) cot_route_table_remove(&x->crowds, (uint32_t)(slot - slots->slot));
+}
+
+/* One node below more or less, of COT_ROUTE_CHILDREN and more. Room for one more crowd was reserved. False: there are just as many. */
+static bool change_crowd(cot_route_index *x, uint32_t node, size_t target, int more)
+{
+    cot_route_slot *slot = crowd_of(x, node, target);
+    if (!slot && more < 0) return false;
+    if (!slot)
+        cot_route_table_insert(&x->crowds, crowd_key(node, target), 1);
+    else if (more > 0 || get(&slot->node) > 1)
+        set(&slot->node, get(&slot->node) + (more > 0 ? 1 : UINT32_MAX));
+    else
+        drop_crowd(x, slot);
+    return true;
+}
+
+/* One node below more or less has a pair of the target. */
 static void count_child(cot_route_index *x, uint32_t node, size_t target, int more)
 {
     if (!node) return;
     cot_route_node *n = cot_route_node_at(x, node);
     const uint32_t pair = pair_of(x, n, target);
-    if ((pair & COT_ROUTE_CHILDREN) == COT_ROUTE_CHILDREN) {
-        if (more > 0 || with_pair(x, n->child, target)) return;
-        write_pair(x, n, pair & ~COT_ROUTE_CHILDREN);
-    } else {
-        write_pair(x, n, more > 0 ? pair + 1 : pair - 1);
-    }
+    const bool crowded = (pair & COT_ROUTE_CHILDREN) == COT_ROUTE_CHILDREN;
+    if (!crowded || !change_crowd(x, node, target, more)) write_pair(x, n, more > 0 ? pair + 1 : pair - 1);
 }
 
 /* Takes the target's pairs away that stand for nothing, from a node upwards, and nodes that are left without pairs. */
@@ -416,6 +449,7 @@ static uint32_t store(cot_route_index *x, size_t target, uint32_t parent, uint64
                       bool *collided)
 {
     const uint32_t node = find(x, key);
+    if (!cot_route_table_reserve(&x->crowds, NULL, stay)) return 0;
     const bool whole = !parent || pair_of(x, cot_route_node_at(x, parent), target) & COT_ROUTE_WHOLE;
     const uint32_t fresh = (uint32_t)target << 16 | COT_ROUTE_HELD;
     if (!node) {
@@ -505,6 +539,7 @@ void cot_route_index_clear(cot_route_index *x, size_t target)
         const uint32_t next = with_pair(x, n->next, target), parent = n->parent;
         const uint32_t pair = pair_of(x, n, target);
         if (pair & COT_ROUTE_WHOLE) set_whole(x, n, pair, false);
+        if ((pair & COT_ROUTE_CHILDREN) == COT_ROUTE_CHILDREN) drop_crowd(x, crowd_of(x, node, target));
         // Its parent is not tidied with it: it stays until its own turn comes.
         remove_pair(x, n, target);
         if (!cot_route_list_of(head_of(n)).count) drop_node(x, node);

@@ -22,7 +22,7 @@ enum {
 /* A pair: the target, whether it holds the block, whether it holds all before too, how many nodes below have a pair of it. */
 #define COT_ROUTE_HELD 0x8000u
 #define COT_ROUTE_WHOLE 0x4000u
-#define COT_ROUTE_CHILDREN 0x3fffu // so many, or more: no longer counted
+#define COT_ROUTE_CHILDREN 0x3fffu // so many, or more: then index->crowds counts those beyond
 static inline uint32_t cot_route_pair_target(uint32_t pair)
 {
     return pair >> 16;
@@ -49,6 +49,8 @@ typedef struct cot_route_node {
 
 struct cot_route_index {
     cot_route_table table;
+    cot_route_table
+        crowds; // of pairs with COT_ROUTE_CHILDREN nodes below them and more: how many more, from 1 on
     size_t targets;
     _Atomic(cot_route_node *) nodes[COT_ROUTE_SEGMENTS];
     _Atomic(_Atomic uint32_t *) words[COT_ROUTE_SEGMENTS];

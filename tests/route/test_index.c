@@ -197,7 +197,7 @@ static void long_texts_and_many_targets(void **state)
     }
     cot_route_index_match(index, depth, keys, 0);
     for (size_t t = 0; t < MANY; t++) assert_int_equal(depth[t], 0);
-    // One block with more branches than are counted: when it comes back, all below count again.
+    // One block with more branches than its pairs count: when it comes back, all below count again.
     enum { BRANCHES = 40000 };
     uint64_t *branch = must_allocate(BRANCHES, sizeof *branch), root = draw(&seed), text[2] = {root, 0};
     assert_int_equal(cot_route_index_store(index, 5, NULL, &root, 1, &stored), COT_OK);
@@ -214,6 +214,23 @@ static void long_texts_and_many_targets(void **state)
             assert_int_equal(depth[5], there ? 2 : 0);
         }
     }
+    // Others hold the same, are cleared of it, and hold it anew: the last branch that goes, from the newest on, takes the root with it.
+    for (size_t t = 6; t < 10; t++)
+        for (int again = 0; again < 2; again++) {
+            if (again) cot_route_index_clear(index, t);
+            assert_int_equal(cot_route_index_store(index, t, NULL, &root, 1, &stored), COT_OK);
+            for (size_t i = 0; i < BRANCHES; i++)
+                assert_int_equal(cot_route_index_store(index, t, &root, &branch[i], 1, &stored), COT_OK);
+        }
+    cot_route_index_figures before, after;
+    cot_route_index_measure(index, &before);
+    for (size_t t = 6; t < 10; t++) {
+        assert_int_equal(cot_route_index_remove(index, t, &root, 1), 1);
+        for (size_t i = BRANCHES; i-- > 0;)
+            assert_int_equal(cot_route_index_remove(index, t, &branch[i], 1), 1);
+    }
+    cot_route_index_measure(index, &after);
+    assert_int_equal(before.pairs - after.pairs, 4 * (BRANCHES + 1));
     assert_int_equal(cot_route_index_remove(index, 5, branch, BRANCHES), BRANCHES);
     assert_int_equal(cot_route_index_remove(index, 5, &root, 1), 1);
     for (size_t t = 0; t < MANY; t++) cot_route_index_clear(index, t);
