@@ -219,8 +219,8 @@ static void test_kernels(void **state)
     assert_int_equal(json_array_size(rows), 2 * FORMS);
     for (size_t i = 0; i < 2 * FORMS; i++) {
         const json_t *row = json_array_get(rows, i);
-        const double bytes = forms[i / 2].bytes, n = i % 2 ? 65 : 3,
-                     experts = i % 2 ? 1 : ceil((1 << 20) / bytes),
+        const double bytes = forms[i / 2].bytes + 64, // a network begins with its matrices' forms
+            n = i % 2 ? 65 : 3, experts = i % 2 ? 1 : ceil((1 << 20) / bytes),
                      roof = forms[i / 2].precision[0] == 'f'   ? 1.2e12
                             : forms[i / 2].precision[0] == 'b' ? 2.4e12
                                                                : 4.8e12,
@@ -256,7 +256,9 @@ static void test_kernels_refusals(void **state)
         {2, "--rows", "4097", "coterie: --rows takes integers from 1 to 4096, not '4097'\n"},
         {2, "--shape", "nosuch", "coterie: unknown shape 'nosuch'"},
         {2, "--weights", "q4",
-         "coterie: --weights takes each, bf16, fp32, int8, fp8, int4 or mxfp4, not 'q4'\n"},
+         "coterie: --weights takes each, bf16, fp32, int8, fp8, int4, mxfp4, q4_1, q5_0, q5_1, iq4_nl, q2_k, "
+         "q4_k, q5_k "
+         "or q6_k, not 'q4'\n"},
         {2, "--precision", "fp16", "coterie: --precision takes each, bf16, fp32 or int8, not 'fp16'\n"},
         {1, "--isa", "x", "coterie: no instruction set 'x' here"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
