@@ -86,7 +86,7 @@ typedef struct cot_route_request {
     uint64_t tokens;       /* of the prompt, 1 or more */
     uint64_t max_tokens;   /* most that may be answered */
     const uint32_t *depth; /* [targets] blocks that each can reuse, as cot_route_index_match tells */
-    const uint64_t *keys;  /* [blocks]; NULL: not known, and blocks that requests share count for each of them */
+    const uint64_t *keys;  /* [blocks]; NULL: not known, and what requests share counts for each of them */
 } cot_route_request;
 
 /* Why a target: what the request is expected to cost there, in nanoseconds. */

@@ -22,8 +22,8 @@ static bool set(cot_api_request *r, cot_constraint_kind kind, const char *name, 
         return cot_api_fail(error, 400, "invalid_value", name, "'%s' and '%s' exclude one another", c->name,
                             name);
     if (kind == COT_CONSTRAINT_CHOICE ? !json_is_array(value)
-        : is_schema                   ? !json_is_object(value) && !json_is_boolean(value) && !json_is_string(value)
-                                      : !json_is_string(value))
+        : is_schema ? !json_is_object(value) && !json_is_boolean(value) && !json_is_string(value)
+                    : !json_is_string(value))
         return cot_api_mistyped(error, name, value,
                                 kind == COT_CONSTRAINT_CHOICE ? "a list of strings"
                                 : is_schema                   ? "a JSON schema"
@@ -32,7 +32,9 @@ static bool set(cot_api_request *r, cot_constraint_kind kind, const char *name, 
         return cot_api_fail(error, 400, "invalid_value", name, "'%s' has the character U+0000", name);
     if (kind == COT_CONSTRAINT_LARK && strstr(json_string_value(value), "::="))
         return cot_api_fail(error, 400, "unsupported_parameter", name,
-                            "'%s' is a grammar in GBNF ('::='), which is not supported: write it in Lark's form, 'start: ...'", name);
+                            "'%s' is a grammar in GBNF ('::='), which is not supported: write it in Lark's "
+                            "form, 'start: ...'",
+                            name);
     c->kind = kind;
     c->name = name;
     c->text = json_is_string(value) ? strdup(json_string_value(value))
@@ -88,8 +90,7 @@ static bool read_structured_outputs(cot_api_request *r, cot_api_error *error)
     const char *name;
     json_t *value;
     if (!outputs || cot_api_is_off(outputs)) return true;
-    if (!json_is_object(outputs))
-        return cot_api_mistyped(error, "structured_outputs", outputs, "an object");
+    if (!json_is_object(outputs)) return cot_api_mistyped(error, "structured_outputs", outputs, "an object");
     json_object_foreach((json_t *)outputs, name, value)
     {
         size_t i = 0;
@@ -113,21 +114,27 @@ static bool read_fields(cot_api_request *r, cot_api_error *error)
     static const struct {
         const char *name;
         cot_constraint_kind kind;
-    } fields[] = {{"guided_json", COT_CONSTRAINT_JSON_SCHEMA}, {"guided_regex", COT_CONSTRAINT_REGEX},
-                  {"guided_choice", COT_CONSTRAINT_CHOICE},    {"guided_grammar", COT_CONSTRAINT_LARK},
-                  {"json_schema", COT_CONSTRAINT_JSON_SCHEMA}, {"regex", COT_CONSTRAINT_REGEX},
-                  {"ebnf", COT_CONSTRAINT_LARK},               {"grammar", COT_CONSTRAINT_LARK}};
+    } fields[] = {{"guided_json", COT_CONSTRAINT_JSON_SCHEMA},
+                  {"guided_regex", COT_CONSTRAINT_REGEX},
+                  {"guided_choice", COT_CONSTRAINT_CHOICE},
+                  {"guided_grammar", COT_CONSTRAINT_LARK},
+                  {"json_schema", COT_CONSTRAINT_JSON_SCHEMA},
+                  {"regex", COT_CONSTRAINT_REGEX},
+                  {"ebnf", COT_CONSTRAINT_LARK},
+                  {"grammar", COT_CONSTRAINT_LARK}};
     const char *name;
     json_t *value;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const json_t *said = cot_api_get(r->json, fields[i].name);
         // `false` is a schema, and nothing else
-        if (said && !cot_api_is_off(said) && !set(r, fields[i].kind, fields[i].name, said, error)) return false;
+        if (said && !cot_api_is_off(said) && !set(r, fields[i].kind, fields[i].name, said, error))
+            return false;
     }
     json_object_foreach(r->json, name, value)
     {
         bool known = strcmp(name, "guided_decoding_backend") == 0; // there is one
-        for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) known |= strcmp(name, fields[i].name) == 0;
+        for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+            known |= strcmp(name, fields[i].name) == 0;
         if (!known && strncmp(name, "guided_", 7) == 0 && !json_is_null(value) && !cot_api_is_off(value))
             return refuse(error, name);
     }
@@ -157,7 +164,8 @@ bool cot_served_constraints_compile(cot_served_constraints *s, cot_api_constrain
                                                                          s->eos, s->eos_count, &reason);
     pthread_mutex_unlock(&s->lock);
     if (opened == COT_UNSUPPORTED)
-        return cot_api_fail(error, 400, "unsupported_parameter", c->name, "'%s': %s", c->name, reason.message);
+        return cot_api_fail(error, 400, "unsupported_parameter", c->name, "'%s': %s", c->name,
+                            reason.message);
     if (opened != COT_OK) return cot_api_fail_of(error, 400, c->name, &reason);
     const cot_status status =
         cot_constraint_compile(&c->compiled, s->compiler, c->kind, c->text, strlen(c->text), &reason);

@@ -133,7 +133,7 @@ static void test_api_roots(void **state)
                 {"http://a:1/v1/x", "http://a:1/v1/x"},
                 {"http://a:1/v12", "http://a:1/v12"},
                 {"/x//", "/x"},
-                {"/v1", "/v1"}, // nothing is before it
+                {"/v1", "/v1"},             // nothing is before it
                 {"http://v1", "http://v1"}, // a host of that name
                 {"http://v1/v1", "http://v1"},
                 {"a/v1", "a"},
