@@ -145,6 +145,8 @@ void cot_route_learn_step(cot_route_book *book, size_t target, uint64_t requests
  * with tokens; before it is sent a success is of what was on its way when the breaker opened, and changes nothing. */
 void cot_route_failed(cot_route_book *book, size_t target, int64_t now_ns);
 void cot_route_succeeded(cot_route_book *book, size_t target);
+void cot_route_renewed(cot_route_book *book,
+                       size_t target); /* it is another one from now on: what failed before is forgotten */
 bool cot_route_is_open(const cot_route_book *book, size_t target, int64_t now_ns); /* gets nothing now */
 
 #ifdef __cplusplus

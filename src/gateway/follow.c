@@ -245,7 +245,7 @@ void cot_gateway_follow(cot_gateway_worker *w, const json_t *document)
         w->targets++;
         costs.pages = pages / (double)g->block_tokens;
         cot_route_book_set_costs(g->book, first + (size_t)rank, &costs);
-        cot_route_succeeded(g->book, first + (size_t)rank);
+        cot_route_renewed(g->book, first + (size_t)rank);
         status = follow_target(t, document, &error);
     }
     if (status == COT_OK) status = follow_steps(w, document, &error);

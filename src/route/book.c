@@ -181,6 +181,11 @@ void cot_route_succeeded(cot_route_book *b, size_t target)
     cot_route_breaker_succeed(&b->breaker[target]);
 }
 
+void cot_route_renewed(cot_route_book *b, size_t target)
+{
+    b->breaker[target] = (cot_route_breaker){0};
+}
+
 bool cot_route_is_open(const cot_route_book *b, size_t target, int64_t now_ns)
 {
     return cot_route_breaker_is_open(&b->breaker[target], now_ns);
