@@ -428,7 +428,45 @@ static void what_was_found_is_told_for_good(void **state)
     while (r->row < 0) r = step_before_end_of(&s, id);
     assert_true(s.prefix.evicted > 0 && r->admissions == 2 && r->fed < 2);
     assert_int_equal(r->told, PAGE);
+    assert_int_equal(s.queried_tokens, PAGE + 1 + PAGE - 2 + PAGE + 1);
+    assert_int_equal(s.hit_tokens, PAGE);
     cot_scheduler_close(&s);
+}
+
+/* One that goes back waits before all others, whether there are any, and those that come later behind these: none is lost. */
+static void who_goes_back_comes_next(void **state)
+{
+    (void)state;
+    static const int32_t prompt[COT_KV_PAGE] = {0};
+    for (int waits = 0; waits < 2; waits++) {
+        cot_scheduler s;
+        uint64_t id[4], back;
+        must_open_scheduler(&s, 2, 3, COT_KV_PAGE, 0);
+        for (int i = 0; i < 2 + waits; i++) id[i] = submit(&s, prompt, COT_KV_PAGE - 2, 10);
+        while (!s.preemptions) step_of(&s);
+        back = s.waiting->id;
+        assert_int_equal(back, id[1]); // who came last of those that ran
+        assert_int_equal(s.waiting_count, 1 + waits);
+        id[2 + waits] = submit(&s, prompt, COT_KV_PAGE - 2, 10);
+        const cot_request_state *r = s.waiting;
+        for (int i = 1; i < 3 + waits; i++, r = r->next) {
+            assert_non_null(r);
+            assert_int_equal(r->id, id[i]);
+        }
+        assert_null(r);
+        while (s.waiting_count + s.active_count) step_of(&s);
+        cot_scheduler_close(&s);
+    }
+}
+
+/* Two of each token, and the pages of each sequence that a step may begin with: no more than it has tokens. */
+static void maps_are_as_many_as_a_step_needs(void **state)
+{
+    (void)state;
+    const int64_t pages = cot_page_count(100);
+    assert_int_equal(cot_scheduler_step_maps(10, 4, 100, 0), 20);
+    assert_int_equal(cot_scheduler_step_maps(10, 4, 100, 16), 20 + 4 * pages);
+    assert_int_equal(cot_scheduler_step_maps(3, 4, 100, 16), 6 + 3 * pages);
 }
 
 int main(void)
@@ -441,6 +479,8 @@ int main(void)
         cmocka_unit_test(nobody_starves),
         cmocka_unit_test(who_sits_out_is_counted),
         cmocka_unit_test(what_was_found_is_told_for_good),
+        cmocka_unit_test(who_goes_back_comes_next),
+        cmocka_unit_test(maps_are_as_many_as_a_step_needs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
