@@ -194,17 +194,24 @@ class Server:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
 
+GIVEN = set()  # ports that were handed out: whoever asked may not listen yet
+
+
 def free_ports(count):
     """The first of so many consecutive ports that nobody has."""
     while True:
         first = random.randrange(20000, 32000)
+        ports = range(first, first + count)
+        if not GIVEN.isdisjoint(ports):
+            continue
         try:
-            for port in range(first, first + count):
+            for port in ports:
                 with socket.socket() as probe:
                     probe.bind(("127.0.0.1", port))
-            return first
         except OSError:
             continue
+        GIVEN.update(ports)
+        return first
 
 
 @contextlib.contextmanager

@@ -20,27 +20,11 @@ if __name__ == "__main__" and "COT_IN_VENV" not in os.environ:
 
 import zmq  # noqa: E402
 from kv_model import Cache, read_batch, read_snapshot  # noqa: E402
-from serving import MODEL, SECONDS, Server, run, seed  # noqa: E402
+from serving import MODEL, SECONDS, Server, free_ports, run, seed  # noqa: E402
 
 HISTORIES = int(os.environ.get("COT_KV_HISTORIES", 150))
 END = (-1).to_bytes(8, "big", signed=True)
 PAGES = 4 * 8 * 98304  # bytes: four sequences as long as the context
-
-
-def free_ports(count):
-    """The first of so many ports in a row that nobody listens on."""
-    while True:
-        first = random.randrange(20000, 32000)
-        sockets = [socket.socket() for _ in range(count)]
-        try:
-            for i, one in enumerate(sockets):
-                one.bind(("127.0.0.1", first + i))
-            return first
-        except OSError:
-            continue
-        finally:
-            for one in sockets:
-                one.close()
 
 
 class Histories(unittest.TestCase):

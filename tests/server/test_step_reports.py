@@ -15,8 +15,7 @@ if __name__ == "__main__" and "COT_IN_VENV" not in os.environ:
 
 import msgspec  # noqa: E402
 import zmq  # noqa: E402
-from serving import MODEL, SECONDS, Server, run  # noqa: E402
-from test_kv_events import free_ports  # noqa: E402
+from serving import MODEL, SECONDS, Server, free_ports, run  # noqa: E402
 from test_metrics import load, scrape, settled, total  # noqa: E402
 
 RANKS = {"tokens": "routed_tokens", "activations": "activations", "local": "local_activations", "sends": "remote_sends", "distinct_experts": "distinct_experts"}
@@ -143,7 +142,8 @@ class StepReports(unittest.TestCase):
             (f"tcp://127.0.0.1:{port + 2}", ("--kv-events-config", config), "one of --kv-events-config"),
         ):
             with self.subTest(endpoint=endpoint, options=options):
-                done = run("serve", MODEL, "--step-reports-endpoint", endpoint, *options)
+                where = () if "--port" in options else ("--port", free_ports(1))
+                done = run("serve", MODEL, "--step-reports-endpoint", endpoint, *where, *options)
                 self.assertEqual(done.returncode, 2)
                 self.assertEqual((done.stderr.count("\n"), said in done.stderr), (1, True), done.stderr)
 
