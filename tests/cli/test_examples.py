@@ -62,7 +62,7 @@ def serving(line, folder):
     said, found = "", None
     for line in process.stderr:
         said += line
-        if found := re.search(r"serving \S+ at (http://\S+)/v1", said):
+        if found := re.search(r"(?:serving \S+|routing) at (http://\S+)/v1", said):
             break
     try:
         if not found:
@@ -119,6 +119,7 @@ def prepare(folder):
     for i, name in enumerate(("prompt.txt", "book.txt", "a.txt", "b.txt")):
         (folder / name).write_text(text[4000 * i : 4000 * (i + 1)] if i else "The town was")
     (folder / "keys.txt").write_text("sk-one\n")
+    (folder / "workers.json").write_text('[{"url": "http://127.0.0.1:8001"}]')
     write_ids(folder / "ids.safetensors")
     write_gpt_oss(folder / "routing" / "gpt-oss-20b")
     (folder / "fabric.txt").write_text(FABRIC)
@@ -167,7 +168,7 @@ class Examples(unittest.TestCase):
             if " bench serve " in line:  # of a server that runs
                 with Server() as server:
                     run = shell(line.replace("http://127.0.0.1:8000", server.url), folder)
-            elif line.startswith("coterie serve "):
+            elif line.startswith(("coterie serve ", "coterie router ")):
                 with serving(line, folder):
                     return None
             elif line.startswith("coterie chat http"):
