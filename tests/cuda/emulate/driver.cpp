@@ -285,7 +285,7 @@ static int give_back(uint64_t at)
 /* Turns the sign of every 16th number of four bytes, where there is more than what passes of two ranks are told and leave. */
 static void spoil(void *numbers, size_t bytes)
 {
-    for (size_t i = 3; bytes > 600 && i < bytes; i += 64) static_cast<unsigned char *>(numbers)[i] ^= 0x80;
+    for (size_t i = 3; bytes > 700 && i < bytes; i += 64) static_cast<unsigned char *>(numbers)[i] ^= 0x80;
 }
 
 /* Whether some of it, or with `whole` all of it, is pinned. */
