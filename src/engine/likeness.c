@@ -68,7 +68,8 @@ uint64_t cot_likeness_of_options(const cot_engine_options *o)
 #define TEXT_CONTENT(text)                                                                                   \
     hash = of_number(hash, text ? (int64_t)of_file(text) : 0); // what it says, wherever it is
 #define TEXT_NOTHING(text)
-#define NUMBER_VALUE(number) hash = of_number(hash, (int64_t)(number));
+#define NUMBER_VALUE(number)                                                                                 \
+    hash = XXH3_64bits_withSeed(&(number), sizeof(number), hash); // its bits: fractions differ too
 #define NUMBER_NOTHING(number)
 #define POINTER_CONTENT(routing) hash = of_number(hash, routing ? (int64_t)of_routing(routing) : 0);
 #define POINTER_NOTHING(pointer)

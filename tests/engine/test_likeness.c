@@ -42,6 +42,7 @@ static void every_option_counts(void **state)
     assert_true(plain == cot_likeness_of_options(&o));
     static const char *const text[] = {"other", "others"}; // neither is a file
     int rows = 0;
+    uint64_t three_quarters;
 #define CHECK_VALUE(field, value)                                                                            \
     o.field = value;                                                                                         \
     must_differ(&o, plain, #field);
@@ -49,6 +50,8 @@ static void every_option_counts(void **state)
     o.field = value;                                                                                         \
     must_not_count(&o, plain, #field);
 #define CHECK_CONTENT(field, value) check_file(pad, &o, &o.field, plain, #field);
+#define ALIKE_VALUE false
+#define ALIKE_NOTHING true
 #define CHECK(agree, field, value)                                                                           \
     CHECK_##agree(field, value) o.field = 0;                                                                 \
     rows++;
@@ -56,7 +59,12 @@ static void every_option_counts(void **state)
 #define COT_DURATION(group, field, initial, said, least, most, agree, ...) CHECK(agree, group.field, 1)
 #define COT_CHOICE(group, field, said, words, agree, ...) CHECK(agree, group.field, text[0])
 #define COT_TEXT(group, field, agree, ...) CHECK(agree, group.field, text[0])
-#define COT_REAL(group, field, initial, said, least, most, agree, ...) CHECK(agree, group.field, 1)
+#define COT_REAL(group, field, initial, said, least, most, agree, ...)                                       \
+    o.group.field = 0.75;                                                                                    \
+    three_quarters = cot_likeness_of_options(&o);                                                            \
+    o.group.field = 0.25;                                                                                    \
+    assert_true((cot_likeness_of_options(&o) == three_quarters) == ALIKE_##agree);                           \
+    CHECK(agree, group.field, 0.25)
 #define COT_SWITCH(group, field, agree, ...) CHECK(agree, group.field, true)
 #include "coterie/engine_options.def"
     assert_true(rows > 30);
