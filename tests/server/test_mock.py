@@ -3,7 +3,9 @@
 import contextlib
 import http.client
 import json
+import pathlib
 import re
+import signal
 import socket
 import tempfile
 import time
@@ -156,6 +158,43 @@ class Answers(unittest.TestCase):
             self.assertEqual(cached("b" * 33), 0)  # 8 blocks of it are kept, and nothing else
             self.assertEqual([cached("b" * 33), cached("a" * 17)], [32, 0])
             self.assertEqual(server.metric("vllm:prefix_cache_hits_total"), 16 + 8 + 32)
+
+
+class HangUp(unittest.TestCase):
+    """SIGHUP, as a server of an engine hears it."""
+
+    def test_ends_as_sigterm(self):
+        with mock({"workers": 2, "ttft_ms": 1, "tpot_ms": 5}) as server:
+            waiter, result = server.in_background({"prompt": "x", "max_tokens": 100, "ignore_eos": True})
+            server.process.send_signal(signal.SIGHUP)
+            waiter.join()
+            self.assertEqual((result[0][0], result[0][1]["usage"]["completion_tokens"]), (200, 100), result)
+            server.process.wait(SECONDS)
+
+    def test_ignored(self):
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            with mock(QUICK) as server:
+                server.complete("x", max_tokens=1)  # it hears signals by now
+                server.process.send_signal(signal.SIGHUP)
+                server.complete("x", max_tokens=50)
+                self.assertEqual(server.get("/health")[0], 200)
+        finally:
+            signal.signal(signal.SIGHUP, before)
+
+    def test_access_log(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path, old = pathlib.Path(folder, "log"), pathlib.Path(folder, "old")
+            with mock({"workers": 2} | QUICK, "--access-log", path) as server:
+                server.get("/health")
+                path.rename(old)
+                server.process.send_signal(signal.SIGHUP)
+                for i in range(2):  # each worker goes on in the new one
+                    end = time.monotonic() + SECONDS
+                    while not (path.exists() and f"/worker{i}" in path.read_text()):
+                        self.assertLess(time.monotonic(), end)
+                        server.worker(i).get(f"/worker{i}")
+                self.assertIn("/health", old.read_text())
 
 
 class Worker(unittest.TestCase):

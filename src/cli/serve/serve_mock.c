@@ -124,16 +124,34 @@ static void stop_all(mock_group *group)
     pthread_mutex_unlock(&group->lock);
 }
 
+static void reload_all(mock_group *group)
+{
+    pthread_mutex_lock(&group->lock);
+    for (int i = 0; i < group->count; i++)
+        if (group->workers[i].server) cot_server_reload(group->workers[i].server);
+    pthread_mutex_unlock(&group->lock);
+}
+
+/* Whether SIGHUP means anything: it does not where it is ignored, as under nohup, and there is nothing to read again. */
+static bool hears_hang_up(bool reloads)
+{
+    struct sigaction before;
+    sigaction(SIGHUP, NULL, &before);
+    return reloads || before.sa_handler != SIG_IGN;
+}
+
 /* Runs all until a signal asks them to end and they have, or all have failed. False after a line on stderr. */
-static bool run_all(mock_worker *workers, int count, int64_t shutdown_ms)
+static bool run_all(mock_worker *workers, int count, const cot_server_options *o)
 {
     mock_group group = {.workers = workers, .count = count, .left = count, .hearer = pthread_self()};
     sigset_t heard;
     int number = 0, started = 0;
     bool was_asked = false;
+    const bool reloads = o->access.ssl_certfile || o->access.access_log;
     sigemptyset(&heard);
     sigaddset(&heard, SIGTERM);
     sigaddset(&heard, SIGINT);
+    if (hears_hang_up(reloads)) sigaddset(&heard, SIGHUP);
     sigaddset(&heard, ALL_OVER);
     pthread_sigmask(SIG_BLOCK, &heard, NULL); // of the threads too
     signal(SIGPIPE, SIG_IGN);
@@ -150,8 +168,12 @@ static bool run_all(mock_worker *workers, int count, int64_t shutdown_ms)
         stop_all(&group);
     }
     while (started && !sigwait(&heard, &number) && number != ALL_OVER) {
+        if (number == SIGHUP && reloads) {
+            reload_all(&group);
+            continue;
+        }
         was_asked = true;
-        alarm((unsigned)(shutdown_ms / 1000) + 5); // whoever cannot be interrupted is not waited for
+        alarm((unsigned)(o->shutdown_ms / 1000) + 5); // whoever cannot be interrupted is not waited for
         stop_all(&group);
     }
     alarm(0);
@@ -186,7 +208,7 @@ static int serve(const cli_mock_settings *s, const cot_mock *mock, const cot_tok
     bool good = status == COT_OK;
     if (good) {
         announce(workers, count, s->server->access.host);
-        good = run_all(workers, count, s->server->shutdown_ms);
+        good = run_all(workers, count, s->server);
     } else
         cli_complain_of(&error);
     for (int i = 0; i < count && workers; i++) {
