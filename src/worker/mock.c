@@ -99,6 +99,7 @@ static void turn(evutil_socket_t descriptor, short what, void *context)
     cot_mock_worker *b = context;
     (void)descriptor, (void)what;
     if (b->dead) return;
+    cot_mock_end_lost(b);
     cot_mock_end_cancelled(b);
     if (cot_mock_dies(b)) return;
     cot_mock_admit(b);

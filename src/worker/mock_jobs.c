@@ -92,6 +92,23 @@ static void take_running(cot_mock_worker *b, cot_mock_job **at)
     b->state.load.running--;
 }
 
+void cot_mock_end_lost(cot_mock_worker *b)
+{
+    static const cot_error no_memory = {COT_OUT_OF_MEMORY, "out of memory for a sequence"};
+    for (cot_job *job; (job = b->lost);) {
+        const cot_job_event event = {.kind = COT_JOB_OVER,
+                                     .at_ns = cot_now_ns(),
+                                     .text = "",
+                                     .last = true,
+                                     .finish = COT_FINISH_CANCELLED,
+                                     .stopped_by = -1,
+                                     .error = job->is_cancelled ? NULL : &no_memory};
+        b->lost = job->next;
+        job->is_over = true;
+        b->owner.on_event(b->owner.context, job->number, &event);
+    }
+}
+
 void cot_mock_end_cancelled(cot_mock_worker *b)
 {
     for (cot_mock_job **at = &b->waiting; *at;)
@@ -115,6 +132,7 @@ void cot_mock_end(cot_mock_worker *b, const cot_error *error)
     }
     while (b->waiting)
         cot_mock_tell_over(b, take_waiting(b, &b->waiting), COT_FINISH_CANCELLED, error, false);
+    cot_mock_end_lost(b);
 }
 
 bool cot_mock_dies(cot_mock_worker *b)
@@ -198,6 +216,8 @@ void cot_mock_add(cot_mock_worker *b, cot_job *job)
     if (m) m->told = calloc((size_t)(more < room ? (more > 0 ? more : 0) : room) + 1, sizeof *m->told);
     if (!m || !m->told) {
         free(m);
+        job->next = b->lost;
+        b->lost = job;
         return;
     }
     m->job = job;

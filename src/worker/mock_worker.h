@@ -35,6 +35,7 @@ typedef struct cot_mock_worker {
     cot_step_reports *reports;
     bool views, dead, failure_told;
     cot_mock_job *waiting, **last_waiting, *running;
+    cot_job *lost;         // by `next`: memory ran out for them, which the next turn tells
     cot_mock_cache *cache; // [homes]
     cot_backend_rank *ranks;
     cot_home_load *homes;
@@ -64,9 +65,10 @@ bool cot_mock_tell_token(cot_mock_worker *b, cot_mock_job *m);
 
 /* Pages of the KV cache that it takes, with what is told so far. */
 int64_t cot_mock_pages(const cot_mock_job *m);
-/* A job waits behind all others. Where memory is short its owner hears nothing of it, and has a limit for that. */
+/* A job waits behind all others, or is lost for want of memory. */
 void cot_mock_add(cot_mock_worker *b, cot_job *job);
 void cot_mock_admit(cot_mock_worker *b); // as many as may run
+void cot_mock_end_lost(cot_mock_worker *b);
 void cot_mock_end_cancelled(cot_mock_worker *b);
 void cot_mock_end(cot_mock_worker *b, const cot_error *error); // all; NULL: cancelled
 /* Whether the worker is at its end, which is told. */

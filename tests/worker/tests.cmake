@@ -6,3 +6,8 @@ endif()
 if(TARGET worker_test_contract)
   target_link_libraries(worker_test_contract PRIVATE PkgConfig::EVENT PkgConfig::MSGPACK)
 endif()
+# It is the owner of a mock, finds no memory when it likes, and hears reports of steps in their publisher's place.
+if(TARGET worker_test_mock)
+  target_link_libraries(worker_test_mock PRIVATE PkgConfig::EVENT)
+  target_link_options(worker_test_mock PRIVATE -Wl,--wrap=calloc,--wrap=cot_step_reports_open,--wrap=cot_step_reports_put,--wrap=cot_step_reports_close)
+endif()
