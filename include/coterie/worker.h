@@ -34,6 +34,18 @@ int cot_mock_ranks(const cot_mock *mock);   /* of each; every one holds a KV cac
 /* The worker `index`, from 0; it does all its work on its server's loop. `*backend` is NULL on failure. Errors:
  * OUT_OF_MEMORY. */
 cot_status cot_worker_of_mock(cot_backend **backend, const cot_mock *mock, int index, cot_error *error);
+/* Where a worker publishes, as cot_server_options has it; NULL: nothing. */
+typedef struct cot_mock_published {
+    char *kv_events_config, *step_reports_endpoint;
+} cot_mock_published;
+/* Of the worker `index`, by what one server would be told (NULL: nothing): events of its ranks go to ports `ranks` higher for each
+ * worker before it, reports of steps one higher. `http_port` is its own (0: not known yet). The caller frees `*published`, which
+ * is empty on failure. Errors: INVALID_ARGUMENT, as of a server (a value; ports of all workers that are not apart);
+ * OUT_OF_MEMORY. */
+cot_status cot_mock_ports(cot_mock_published *published, const cot_mock *mock, int index,
+                          const char *kv_events_config, const char *step_reports_endpoint, int http_port,
+                          bool no_auth, cot_error *error);
+void cot_mock_published_free(cot_mock_published *published); /* an empty one is fine */
 /* A tokenizer for mocks of no model: id b is byte b, 256 ends a text. Errors: OUT_OF_MEMORY. */
 cot_status cot_mock_tokenizer_open(cot_tokenizer **tokenizer, cot_error *error);
 

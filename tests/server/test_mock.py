@@ -96,6 +96,23 @@ class Refusals(unittest.TestCase):
         done = run("serve", "--mock", "/nowhere.json", "--max-queue", "3", "--max-model-len", "9")
         self.assertEqual((done.returncode, done.stderr.count("/nowhere.json")), (1, 1))
 
+    def test_endpoints(self):
+        """What an engine refuses of them a mock refuses in the same words."""
+        for option, value in (
+            ("--kv-events-config", '{"endpoint": "tcp://127.0.0.1:7000", "endpoint": "tcp://127.0.0.1:7001"}'),
+            ("--kv-events-config", '{"endpoint": "tcp://127.0.0.1: 5600"}'),
+            ("--kv-events-config", '{"replay_endpoint": "tcp://127.0.0.1:+5600"}'),
+            ("--kv-events-config", "[]"),
+            ("--step-reports-endpoint", "tcp://127.0.0.1: 5600"),
+            ("--step-reports-endpoint", "tcp://*:5600"),
+        ):
+            with self.subTest(value=value), tempfile.NamedTemporaryFile("w") as file:
+                file.write("{}")
+                file.flush()
+                done = run("serve", "--mock", file.name, "--port", 0, option, value)
+                engine = run("serve", MODEL, "--port", 0, option, value)
+                self.assertEqual((done.returncode, done.stderr), (2, engine.stderr))
+
     def test_nothing_to_serve(self):
         done = run("serve")
         self.assertEqual((done.returncode, done.stderr), (2, "coterie: MODEL is missing: a model folder\n"))

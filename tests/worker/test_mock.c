@@ -8,6 +8,7 @@
 #include "worker/step_reports.h"
 
 #include <event2/event.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -239,9 +240,88 @@ static void test_no_memory(void **state)
     submit(both + 1, 1); // closing tells it
 }
 
+/* Ports of a worker are as much higher as workers before it take; what a server would refuse is refused. */
+static void test_ports(void **state)
+{
+    static const char reports[] = "tcp://127.0.0.1:5600";
+    cot_mock_published p;
+    cot_error error;
+    cot_kv_config c;
+    (void)state;
+    for (int workers = 1; workers <= 3; workers += 2)
+        for (int i = 0; i < workers; i++) {
+            cot_mock mock = {.workers = workers, .homes = 2};
+            static const char *const given[] = {"{\"topic\": \"t\"}",
+                                                "{\"endpoint\": null, \"topic\": \"t\"}",
+                                                "{\"endpoint\": \"tcp://localhost:5557\", \"topic\": \"t\", "
+                                                "\"replay_endpoint\": \"tcp://[::1]:7000\"}"};
+            for (size_t g = 0; g < 3; g++) {
+                if (cot_mock_ports(&p, &mock, i, given[g], reports, 8000 + i, false, &error) != COT_OK)
+                    fail_msg("%s", error.message);
+                assert_int_equal(cot_kv_config_read(&c, p.kv_events_config, &error), COT_OK);
+                assert_string_equal(c.endpoint.address, "127.0.0.1");
+                assert_int_equal(c.endpoint.port, 5557 + 2 * i);
+                assert_string_equal(c.replay_endpoint.address, g == 2 ? "[::1]" : "");
+                assert_int_equal(c.replay_endpoint.port, g == 2 ? 7000 + 2 * i : 0);
+                assert_string_equal(c.topic, "t");
+                assert_string_equal(p.step_reports_endpoint, i == 0   ? "tcp://127.0.0.1:5600"
+                                                             : i == 1 ? "tcp://127.0.0.1:5601"
+                                                                      : "tcp://127.0.0.1:5602");
+                cot_mock_published_free(&p);
+            }
+            assert_int_equal(cot_mock_ports(&p, &mock, i, NULL, NULL, 0, false, &error), COT_OK);
+            assert_true(!p.kv_events_config && !p.step_reports_endpoint);
+        }
+}
+
+/* Three workers of two ranks take six ports from each that is given. */
+static void test_ports_collide(void **state)
+{
+    static const struct {
+        const char *members, *reports;
+        int http_port;
+        bool good;
+    } rows[] = {
+        {"\"endpoint\": \"tcp://127.0.0.1:7000\", \"replay_endpoint\": \"tcp://127.0.0.1:7006\"", NULL, 0,
+         true},
+        {"\"endpoint\": \"tcp://127.0.0.1:7000\", \"replay_endpoint\": \"tcp://127.0.0.1:7005\"", NULL, 0,
+         false},
+        {"\"endpoint\": \"tcp://127.0.0.1:7001\", \"endpoint\": \"tcp://127.0.0.1:7000\"", NULL, 0, false},
+        {"\"endpoint\": \"tcp://127.0.0.1: 7000\"", NULL, 0, false},
+        {"\"endpoint\": \"tcp://127.0.0.1:65530\"", NULL, 0, true},
+        {"\"endpoint\": \"tcp://127.0.0.1:65531\"", NULL, 0, false},
+        {"\"endpoint\": \"tcp://127.0.0.1:7000\"", NULL, 7005, false},
+        {"\"endpoint\": \"tcp://127.0.0.1:7000\"", NULL, 7006, true},
+        {"\"endpoint\": \"tcp://127.0.0.1:7000\"", "tcp://127.0.0.1:7006", 0, true},
+        {"\"endpoint\": \"tcp://127.0.0.1:7000\"", "tcp://127.0.0.1:7005", 0, false},
+        {"\"endpoint\": \"tcp://127.0.0.1:7002\"", "tcp://127.0.0.1:6999", 0, true},
+        {"\"endpoint\": \"tcp://127.0.0.1:7001\"", "tcp://127.0.0.1:6999", 0, false}, // of the third worker
+        {"\"endpoint\": \"tcp://127.0.0.1:7000\"", "tcp://127.0.0.1:65533", 0, true},
+        {"\"endpoint\": \"tcp://127.0.0.1:7000\"", "tcp://127.0.0.1:65534", 0, false},
+        {"\"replay_endpoint\": \"tcp://127.0.0.1:7002\"", "tcp://127.0.0.1:6999", 0, true},
+        {"\"replay_endpoint\": \"tcp://127.0.0.1:7001\"", "tcp://127.0.0.1:6999", 0, false},
+        {"\"endpoint\": \"tcp://127.0.0.1:7000\"", "tcp://127.0.0.1:+5600", 0, false},
+    };
+    const cot_mock mock = {.workers = 3, .homes = 2};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char config[256];
+        cot_mock_published p;
+        cot_error error = {0};
+        snprintf(config, sizeof config, "{\"enable_kv_cache_events\": true, %s}", rows[i].members);
+        const cot_status status =
+            cot_mock_ports(&p, &mock, 0, config, rows[i].reports, rows[i].http_port, false, &error);
+        if (status != (rows[i].good ? COT_OK : COT_INVALID_ARGUMENT))
+            fail_msg("row %zu: %s", i, error.message);
+        assert_true(rows[i].good == (p.kv_events_config != NULL));
+        cot_mock_published_free(&p);
+    }
+}
+
 int main(void)
 {
 #define EACH(name) cmocka_unit_test_setup_teardown(name, open_mock, close_mock)
-    const struct CMUnitTest tests[] = {EACH(test_no_memory)};
+    const struct CMUnitTest tests[] = {EACH(test_no_memory), cmocka_unit_test(test_ports),
+                                       cmocka_unit_test(test_ports_collide)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,6 @@
 
 #include "coterie/worker.h"
 
-#include <jansson.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -20,47 +19,13 @@ typedef struct mock_worker {
     struct mock_group *group;
     pthread_t thread;
     cot_server_options options;
-    char *kv_events_config, reports[96]; // its own; NULL, "": none
+    cot_mock_published published;
 } mock_worker;
 
 static void say(void *context, const char *line)
 {
     const mock_worker *w = context;
     cli_complain("worker %d: %s", w->index, line);
-}
-
-/* ---- where workers publish ---- */
-
-/* "tcp://ADDRESS:PORT" with a port so much higher, cut off where it is too long; what is none stays, and is refused later. */
-static void shift_port(char *out, size_t bytes, const char *endpoint, int by)
-{
-    const char *colon = strrchr(endpoint, ':');
-    char *end = NULL;
-    const long port = colon ? strtol(colon + 1, &end, 10) : 0;
-    if (colon && end != colon + 1 && !*end)
-        snprintf(out, bytes, "%.*s:%ld", (int)(colon - endpoint), endpoint, port + by);
-    else
-        snprintf(out, bytes, "%s", endpoint);
-}
-
-/* The configuration of the worker whose ports begin so much higher; NULL: it is no JSON object, or memory ran out. */
-static char *shift_config(const char *config, int by)
-{
-    static const char *const names[] = {"endpoint", "replay_endpoint"};
-    static const char *const defaults[] = {"tcp://127.0.0.1:5557", NULL};
-    json_t *object = json_loads(config, 0, NULL);
-    for (int i = 0; i < 2 && json_is_object(object); i++) {
-        const char *given = json_string_value(json_object_get(object, names[i]));
-        char shifted[256];
-        if (!given && json_object_get(object, names[i])) continue;
-        if (!given) given = defaults[i];
-        if (!given) continue;
-        shift_port(shifted, sizeof shifted, given, by);
-        json_object_set_new(object, names[i], json_string(shifted));
-    }
-    char *text = json_is_object(object) ? json_dumps(object, JSON_COMPACT) : NULL;
-    json_decref(object);
-    return text;
 }
 
 /* ---- workers ---- */
@@ -72,19 +37,17 @@ static cot_status open_worker(mock_worker *w, const cli_mock_settings *s, const 
     static const char *const names[] = {"mock", NULL};
     cot_backend *backend;
     cot_server_options *o = &w->options;
-    const int by = w->index * cot_mock_ranks(mock);
     *o = *s->server;
     o->access.port = first_port ? first_port + w->index : 0;
     if (!o->served_names) o->served_names = names;
     o->access.log = say;
     o->access.log_context = w;
-    if (o->kv_events_config && (w->kv_events_config = shift_config(o->kv_events_config, by)))
-        o->kv_events_config = w->kv_events_config;
-    if (o->step_reports_endpoint) {
-        shift_port(w->reports, sizeof w->reports, o->step_reports_endpoint, w->index);
-        o->step_reports_endpoint = w->reports;
-    }
-    const cot_status status = cot_worker_of_mock(&backend, mock, w->index, error);
+    cot_status status = cot_mock_ports(&w->published, mock, w->index, o->kv_events_config,
+                                       o->step_reports_endpoint, o->access.port, o->kv_events_no_auth, error);
+    if (status != COT_OK) return status;
+    o->kv_events_config = w->published.kv_events_config;
+    o->step_reports_endpoint = w->published.step_reports_endpoint;
+    status = cot_worker_of_mock(&backend, mock, w->index, error);
     return status == COT_OK ? cot_server_open(&w->server, NULL, backend, tokenizer, chat, o, error) : status;
 }
 
@@ -213,7 +176,7 @@ static int serve(const cli_mock_settings *s, const cot_mock *mock, const cot_tok
         cli_complain_of(&error);
     for (int i = 0; i < count && workers; i++) {
         cot_server_close(workers[i].server);
-        free(workers[i].kv_events_config);
+        cot_mock_published_free(&workers[i].published);
     }
     free(workers);
     return good ? CLI_EXIT_OK : status == COT_INVALID_ARGUMENT ? CLI_EXIT_USAGE : CLI_EXIT_FAILURE;
