@@ -122,7 +122,7 @@ static void take_turn(cot_mock_worker *b)
 static void submit(cot_backend *backend, cot_job *const *jobs, size_t count)
 {
     cot_mock_worker *b = of(backend);
-    for (size_t i = 0; i < count; i++) cot_mock_add(b, jobs[i]);
+    cot_mock_add(b, jobs, count);
     take_turn(b);
 }
 

@@ -54,6 +54,7 @@ static bool admit(cot_mock_worker *b, cot_mock_job *m)
     }
     const double ttft_ms =
         b->mock->ttft_ms + b->mock->ttft_ms_per_token * (double)(r->prompt_tokens - m->cached_tokens);
+    b->stalled += m->stall_after == 0;
     m->due_ns = m->stall_after == 0 ? INT64_MAX : cot_now_ns() + cot_mock_ns(ttft_ms) + m->late_ns;
     m->next = b->running;
     b->running = m;
@@ -76,10 +77,9 @@ void cot_mock_admit(cot_mock_worker *b)
 {
     static const cot_error full = {COT_OUT_OF_MEMORY, "the worker takes no more now"};
     for (cot_mock_job **at = &b->waiting; *at;) {
-        if ((*at)->refuses) {
-            b->refused++;
+        if ((*at)->refuses)
             cot_mock_tell_over(b, take_waiting(b, at), COT_FINISH_CANCELLED, &full, true);
-        } else if ((*at)->leader || b->state.load.running >= b->mock->sequences)
+        else if ((*at)->leader || b->state.load.running >= b->mock->sequences)
             at = &(*at)->next;
         else
             admit(b, take_waiting(b, at));
@@ -186,13 +186,27 @@ void cot_mock_tell_due(cot_mock_worker *b, int64_t now_ns)
     }
 }
 
-/* The faults that hit this request. */
+static bool hits(const cot_mock_worker *b, const cot_mock_fault *fault)
+{
+    return (fault->worker < 0 || fault->worker == b->index) && b->requests % fault->every == 0;
+}
+
+/* Whether a fault of this kind hits the request that came last. */
+static bool is_hit(const cot_mock_worker *b, cot_mock_fault_kind kind)
+{
+    bool found = false;
+    for (size_t f = 0; f < b->mock->fault_count; f++)
+        found |= b->mock->faults[f].kind == kind && hits(b, &b->mock->faults[f]);
+    return found;
+}
+
+/* The faults that hit a job of the request that came last. */
 static void draw_faults(const cot_mock_worker *b, cot_mock_job *m)
 {
     m->stall_after = -1;
     for (size_t f = 0; f < b->mock->fault_count; f++) {
         const cot_mock_fault *fault = &b->mock->faults[f];
-        if ((fault->worker >= 0 && fault->worker != b->index) || b->requests % fault->every) continue;
+        if (!hits(b, fault)) continue;
         if (fault->kind == COT_MOCK_STALL) m->stall_after = fault->after_tokens;
         if (fault->kind == COT_MOCK_LATE) m->late_ns += cot_mock_ns(fault->ms);
         m->refuses |= fault->kind == COT_MOCK_REFUSE;
@@ -207,7 +221,7 @@ static const cot_mock_job *find_waiting(const cot_mock_worker *b, const cot_job 
     return m;
 }
 
-void cot_mock_add(cot_mock_worker *b, cot_job *job)
+static void add(cot_mock_worker *b, cot_job *job)
 {
     const cot_request *r = &job->request;
     const int64_t more = r->sampling.max_tokens - r->output_tokens,
@@ -224,9 +238,15 @@ void cot_mock_add(cot_mock_worker *b, cot_job *job)
     m->home = -1;
     m->key = cot_mock_key(b, r);
     m->leader = job->leader ? find_waiting(b, job->leader) : NULL;
-    b->requests++;
     draw_faults(b, m);
     *b->last_waiting = m;
     b->last_waiting = &m->next;
     b->state.load.waiting++;
+}
+
+void cot_mock_add(cot_mock_worker *b, cot_job *const *jobs, size_t count)
+{
+    b->requests++;
+    b->refused += is_hit(b, COT_MOCK_REFUSE);
+    for (size_t i = 0; i < count; i++) add(b, jobs[i]);
 }

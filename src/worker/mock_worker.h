@@ -41,7 +41,7 @@ typedef struct cot_mock_worker {
     cot_home_load *homes;
     cot_backend_state state;
     cot_backend_metrics metrics;
-    int64_t requests, tokens, refused, stalled; // since the start
+    int64_t requests, tokens, refused, stalled; // since the start; stalled: sequences
     cot_backend_report step;                    // what this turn told
 } cot_mock_worker;
 
@@ -65,8 +65,8 @@ bool cot_mock_tell_token(cot_mock_worker *b, cot_mock_job *m);
 
 /* Pages of the KV cache that it takes, with what is told so far. */
 int64_t cot_mock_pages(const cot_mock_job *m);
-/* A job waits behind all others, or is lost for want of memory. */
-void cot_mock_add(cot_mock_worker *b, cot_job *job);
+/* Jobs of one request wait behind all others, or are lost for want of memory. Faults hit all of them. */
+void cot_mock_add(cot_mock_worker *b, cot_job *const *jobs, size_t count);
 void cot_mock_admit(cot_mock_worker *b); // as many as may run
 void cot_mock_end_lost(cot_mock_worker *b);
 void cot_mock_end_cancelled(cot_mock_worker *b);

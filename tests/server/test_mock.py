@@ -305,6 +305,18 @@ class Faults(unittest.TestCase):
             status, headers, _ = server.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
             self.assertEqual((status, headers["Retry-After"]), (429, "1"))
 
+    def test_choices_are_one_request(self):
+        faults = [{"fault": "refuse", "every": 2}, {"fault": "stall", "every": 3}]
+        with mock({"faults": faults} | QUICK, "--answer-timeout", 0.3) as server:
+            ask = lambda **fields: server.post("/v1/completions", {"prompt": "x", "max_tokens": 2, "temperature": 1} | fields)
+            for n, code in (2, 200), (2, 429), (1, 504), (1, 429), (2, 200):
+                status, answer = ask(n=n)
+                self.assertEqual(status, code, answer)
+            self.assertEqual(len(answer["choices"]), 2)
+            self.assertEqual(ask(prompt=["x", "y"], n=2)[0], 429)  # the sixth: both hit it
+            counted = json.loads(server.get("/mock")[1])
+            self.assertEqual({k: counted[k] for k in ("requests", "refused", "stalled", "tokens")}, {"requests": 6, "refused": 3, "stalled": 1, "tokens": 8})
+
     def test_late(self):
         with mock({"faults": [{"fault": "late", "ms": 400, "every": 2}]} | QUICK) as server:
             server.complete("x", max_tokens=2)
