@@ -36,6 +36,16 @@ static const spec_row fault_rows[] = {{"worker", AT(worker), false, 0, 999},
 #undef AT
 static const char *const fault_names[COT_MOCK_FAULTS] = {"die", "fail", "stall", "refuse", "late", "twice"};
 
+/* Whether a fault of the kind has a use for the key. */
+static bool takes(cot_mock_fault_kind kind, const char *key)
+{
+    const bool ends_worker = kind == COT_MOCK_DIE || kind == COT_MOCK_FAIL;
+    if (strcmp(key, "every") == 0) return !ends_worker;
+    if (strcmp(key, "after_tokens") == 0) return ends_worker || kind == COT_MOCK_STALL;
+    if (strcmp(key, "ms") == 0) return kind == COT_MOCK_LATE;
+    return true;
+}
+
 /* Fills in what the key says. Errors name it by `where`. */
 static cot_status read_number(void *out, const spec_row *row, const json_t *value, const char *where,
                               cot_error *error)
@@ -79,6 +89,8 @@ static cot_status read_fault(cot_mock_fault *fault, const json_t *object, int64_
             return cot_fail(error, COT_UNSUPPORTED,
                             "%s: there is no '%.64s'; there are fault, worker, every, after_tokens, ms",
                             where, name);
+        if (!takes(fault->kind, name))
+            return cot_fail(error, COT_UNSUPPORTED, "%s: '%s' says nothing of '%s'", where, name, kind);
         const cot_status status = read_number(fault, row, value, where, error);
         if (status != COT_OK) return status;
     }

@@ -61,7 +61,9 @@ class Refusals(unittest.TestCase):
             '{"faults": [3]}': "fault 0",
             '{"faults": [{"fault": "die"}, {"fault": "late", "seconds": 3}]}': "fault 1: there is no 'seconds'",
             '{"workers": 2, "faults": [{"fault": "die", "worker": 2}]}': "'worker'",
-            '{"faults": [{"fault": "stall", "every": 0}]}': "'every'",
+            '{"faults": [{"fault": "stall", "every": 0}]}': "'every' is not",
+            '{"faults": [{"fault": "die", "every": 2}]}': "'every' says nothing of 'die'",
+            '{"faults": [{"fault": "refuse", "ms": 100}]}': "'ms' says nothing of 'refuse'",
             "[]": "another value",
             "{": "no JSON object",
             "": "no JSON object",
@@ -69,6 +71,16 @@ class Refusals(unittest.TestCase):
         for spec, expected in cases.items():
             with self.subTest(spec=spec):
                 self.assertIn(expected, self.refused(spec))
+
+    def test_keys_of_faults(self):
+        """Each kind takes what it has a use for, and no other key."""
+        takes = {"die": {"after_tokens"}, "fail": {"after_tokens"}, "stall": {"every", "after_tokens"}, "refuse": {"every"}, "late": {"every", "ms"}, "twice": {"every"}}  # fmt: skip
+        for kind, keys in takes.items():
+            for key in ("worker", "every", "after_tokens", "ms"):
+                with self.subTest(kind=kind, key=key):
+                    last = {"fault": "twice", "worker": 7}  # is refused, if all before it is taken
+                    line = self.refused(json.dumps({"faults": [{"fault": kind, key: 0 if key == "worker" else 1}, last]}))
+                    self.assertIn("'worker' 7" if key in keys | {"worker"} else f"'{key}' says nothing of '{kind}'", line)
 
     def test_options_of_an_engine(self):
         """Each is refused by name, whatever it says; those of the server are not."""
@@ -307,7 +319,7 @@ class Faults(unittest.TestCase):
 
     def test_choices_are_one_request(self):
         faults = [{"fault": "refuse", "every": 2}, {"fault": "stall", "every": 3}]
-        with mock({"faults": faults} | QUICK, "--answer-timeout", 0.3) as server:
+        with mock({"faults": faults} | QUICK, "--answer-timeout", 1) as server:
             ask = lambda **fields: server.post("/v1/completions", {"prompt": "x", "max_tokens": 2, "temperature": 1} | fields)
             for n, code in (2, 200), (2, 429), (1, 504), (1, 429), (2, 200):
                 status, answer = ask(n=n)
