@@ -191,6 +191,27 @@ class Sass(unittest.TestCase):
                 self.assertEqual(done.returncode, 1 if said else 0, done.stderr)
                 self.assertIn(said.replace("at 0000", "at 0010"), done.stderr)
 
+    def test_tables(self):
+        """A table that has no row, or a row that is none, holds nothing to anything: it is refused."""
+        heading = "kernel HMMA LDGSTS sm_80 sm_90\n"
+        with tempfile.TemporaryDirectory() as at:
+            with open(f"{at}/code", "w") as file:
+                file.write(listing(loops((16, 9)), "k"))
+            for text, said in ((heading, "the table of loops has none for sm_90"), ("kernel HMMA LDGSTS\nk 16 9\n", "has none for sm_90"),
+                               ("", "table: no heading"), ("# of each\n", "table: no heading"), ("k 16 9 29 30\n", "table: no heading"),
+                               ("# of each\n" + heading + "k 16 9 29\n", "table: line 3 has 4 columns, its heading 5"),
+                               (heading + "k 16 9 29 30 31\n", "table: line 2 has 6 columns"), (heading + "k 16 9 29 y\n", "'y' in line 2 is not"),
+                               (heading + "k 16 9 29 30\nk 16 9 29 99\n", "line 3 has a loop that is there already"), (None, "No such file")):
+                if text is not None:
+                    with open(f"{at}/table", "w") as file:
+                        file.write(text)
+                done = subprocess.run([CHECK, "--loops", f"{at}/table" if text is not None else f"{at}/none", f"{at}/code"],
+                                      capture_output=True, text=True)
+                lines = 2 if "has none" in said else 1  # of the table, and of the loop that it has not
+                self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", lines), done.stderr)
+                self.assertIn(said, done.stderr)
+                self.assertTrue(done.stderr.startswith("check_sass: "), done.stderr)
+
     def test_not_known(self):
         """What might read or go anywhere is refused, wherever it stands."""
         for name, lines in NOT_KNOWN.items():
