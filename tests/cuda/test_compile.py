@@ -19,7 +19,7 @@ def listing(lines, kernel="cot_cuda_fused_bf16", arch="90"):
     out, at = [f"\t.target\tsm_{arch}", "", f".text.{kernel}:"], 0
     for line in [*lines, (9, "EXIT")]:
         if isinstance(line, str):  # a label has a point, whatever stands before it
-            out.append(line + ":" * (line.strip()[0] in ".$"))
+            out.append(line + ":" * (line.strip()[0] in ".$" and " " not in line.strip()))
             continue
         stall, text = line
         out.append(f"        /*{at:04x}*/                   {text} ;      /* 0x00000000001e7805 */")
@@ -115,6 +115,8 @@ NOT_KNOWN = {  # each by its name
     "REDG.E.ADD.F32x4.RN [R2.64], R4": [(2, "REDG.E.ADD.F32x4.RN [R2.64], R4")],
     "FROBNICATE R4, R5": [(2, "FROBNICATE R4, R5")],
     "what is this": ["what is this"],
+    ".inst 0x00001e7805, 0x000fc0": ["\t.inst 0x00001e7805, 0x000fc0"],
+    ".byte 0x12": ["\t.byte 0x12"],
 }
 
 NVCC = """#!/bin/sh
