@@ -236,8 +236,17 @@ class Sass(unittest.TestCase):
             done = self.check(text)
             self.assertEqual(done.returncode, 1)
             self.assertIn(said, done.stderr)
-        self.assertEqual(subprocess.run([CHECK, "/nowhere"], capture_output=True).returncode, 1)
         self.assertEqual(subprocess.run([CHECK], capture_output=True).returncode, 2)
+
+    def test_not_read(self):
+        """What cannot be read, code or table, is told in a line with its name."""
+        with tempfile.NamedTemporaryFile("wb") as file:
+            file.write(b"\t.target\tsm_90\n\xff\n")
+            file.flush()
+            for name, said in ((file.name, "is not text in UTF-8"), ("/nowhere", "No such file or directory"), ("/", "Is a directory")):
+                for words in ((name,), ("--loops", name, "/nowhere")):
+                    done = subprocess.run([CHECK, *words], capture_output=True, text=True)
+                    self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", f"check_sass: {name}: {said}\n"))
 
     def test_what_is_compiled(self):
         """Of every architecture: nothing is refused, and much would be if each instruction were followed by the next at once."""
