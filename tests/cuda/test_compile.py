@@ -85,7 +85,18 @@ REFUSED = {
     "where, uniform": [(2, "CS2UR UR4, SRZ"), (2, "LDG.E R4, desc[UR4][R2.64]")],
     "a time": [(2, "CS2R R26, SR_GLOBALTIMERLO"), (2, "IADD3 R4, R26, R6, RZ")],
 }
+SET_AGAIN = {
+    "by what is done before": [(1, "CS2R R30, SRZ"), (9, "MOV R30, R5"), (2, "IADD3 R4, R30, R6, RZ")],
+    "in the same cycle": [(0, "CS2R R30, SRZ"), (9, "MOV R31, R5")],
+    "on a condition": [(1, "CS2R R30, SRZ"), (9, "@P0 IMAD.U32 R31, R5, 0x10000, RZ")],
+    "by the upper half of a product": [(1, "CS2R R30, SRZ"), (9, "IMAD.WIDE R29, R2, R3, R4")],
+    "a uniform register": [(1, "CS2UR UR4, SRZ"), (9, "UMOV UR5, 0x1")],
+    "behind a branch": [(1, "CS2R R30, SRZ"), (0, "@P0 BRA `(.L_x_1)"), (9, "EXIT"), ".L_x_1", (9, "MOV R30, R5")],
+}
 LET_BY = {
+    "set again when it is done": [ZERO, (9, "MOV R30, R5")],
+    "loaded over at once": [(1, "CS2R R30, SRZ"), (9, "@P0 LDG.E R30, desc[UR4][R2.64]")],
+    "set to zero again": [(1, "CS2R R30, SRZ"), (9, "@P0 CS2R R30, SRZ")],
     "six cycles later": [(6, "CS2R R30, SRZ"), (4, "ISETP.NE.U32.AND P0, PT, R30, RZ, PT")],
     "six in all": [ZERO, (2, "NOP"), (2, "NOP"), (4, "IADD3 R4, R30, R6, RZ")],
     "other registers": [ZERO, (2, "IADD3 R4, R3, R32, RZ"), (2, "HMMA.16816.F32.BF16 R4, R8, R12, R32")],
@@ -174,6 +185,13 @@ class Sass(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), name + done.stderr)
             self.assertRegex(done.stderr, "^check_sass: (cot_cuda_fused_bf16|f): '.*CS2U?R.*' at [0-9a-f]+ is read [0-5] cycles later, which is "
                                           "sooner than 6: '.*' at [0-9a-f]+\n$", name)
+
+    def test_set_again(self):
+        for name, lines in SET_AGAIN.items():
+            done = self.check(listing(lines))
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), name + done.stderr)
+            self.assertRegex(done.stderr, "^check_sass: cot_cuda_fused_bf16: '.*CS2U?R.*' at [0-9a-f]+ is set again [01] cycles later, which is "
+                                          "sooner than 2: '.*' at [0-9a-f]+\n$", name)
 
     def test_let_by(self):
         for name, lines in LET_BY.items():
