@@ -325,10 +325,18 @@ class Compile(unittest.TestCase):
         for said in ("Compiles every kernel", "tools/compile_cuda FOLDER", "tools/compile_cuda --here IMAGES MAJOR"):
             self.assertIn(said, done.stdout)
         self.assertNotIn("set -eu", done.stdout)
-        for words in ([], ["--here", self.at], ["--image", self.at], ["--nothing"], [self.at, self.at]):
-            done = subprocess.run([COMPILE, *words], capture_output=True, text=True)
-            self.assertEqual((done.returncode, done.stdout), (2, ""), words)
-            self.assertIn("tools/compile_cuda FOLDER", done.stderr)
+        name = "a folder's name must not"
+        major = "MAJOR is the first number of a compute capability that there are kernels for (8, 9, 10, 12), not "
+        for words, said in (([], "FOLDER is missing"), (["--here", self.at], "'--here' takes IMAGES and MAJOR"),
+                            (["--image", self.at], "'--image' takes IMAGES and FOLDER"), (["--nothing"], "'--nothing' is not known"),
+                            (["--help", "all"], "'--help' takes nothing"), ([self.at, "another"], "'another' stands behind FOLDER"),
+                            *((["--here", f"{self.at}/images", word], f"{major}'{word}'") for word in ("7", "-1", "", "x", "11", "08", "9.0", "80 9")),
+                            *((["--here", word, "9"], name) for word in ("", "-p", f'{self.at}/a"b', f"{self.at}/a\\b", f"{self.at}/a\nb")),
+                            (["--image", f'{self.at}/a"b', self.at], name), (["--image", self.at, ""], name), ([""], name)):
+            done = self.compile(SOUND, *words)
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (2, "", 1), f"{words}: {done.stderr}")
+            self.assertTrue(done.stderr.startswith("compile_cuda: " + said), f"{words}: {done.stderr}")
+        self.assertEqual({name for name in os.listdir(self.at)}, {"bin", "code"})  # nothing is made
 
     def test_places_with_spaces(self):
         """The repository, the toolkit and what is made may lie in such."""
