@@ -317,11 +317,18 @@ static bool on_event(void *context, const char *type, const char *data, size_t b
     return r->verdict == COT_DELIVERY_EVENT || r->verdict == COT_DELIVERY_NOTHING;
 }
 
-/* Whether another engine's stream has said that it is over. */
-static bool ends_well(const char *bytes, size_t count)
+/* Whether whole events of another engine say that its stream is over: a line is "data: [DONE]". */
+static bool ends_well(const char *text, size_t count)
 {
-    static const char done[] = "data: [DONE]";
-    return memmem(bytes, count, done, sizeof done - 1) != NULL;
+    static const char done[] = "[DONE]", data[] = "data:";
+    const size_t name = sizeof data - 1;
+    for (const char *at = text; (at = memmem(at, (size_t)(text + count - at), done, sizeof done - 1)); at++) {
+        size_t n = (size_t)(at - text);
+        if (n && text[n - 1] == ' ') n--;
+        if (n >= name && !memcmp(text + n - name, data, name) && (n == name || text[n - name - 1] == '\n'))
+            return true;
+    }
+    return false;
 }
 
 /* Sends whole events of another engine, byte for byte; what is left waits for the rest of its event. */
@@ -409,14 +416,12 @@ static void on_done(void *context, cot_http_call *call, const cot_error *error)
     (void)call;
     r->call = NULL;
     if (error) cot_gateway_worker_failed(w, cot_now_ns());
-    const bool streams = r->is_events && r->first_ns,
-               died = w->is_coterie && !r->is_events && r->generates && r->status == 500 && !*r->should_retry;
+    const bool died = w->is_coterie && !r->is_events && r->generates && r->status == 500 && !*r->should_retry;
     if (error || died) {
         recover(r, error ? error->message : "the worker failed");
-    } else if (r->is_events && r->delivery.choices && !r->ended) {
+    } else if (r->is_events && ((r->generates && !r->ended) || r->answer.bytes)) {
         recover(r, "the worker ended its stream early");
     } else if (r->is_events) {
-        if (streams && r->answer.bytes) cot_http_stream_send(r->exchange, r->answer.data, r->answer.bytes);
         end_stream(r);
     } else {
         first_came(r);

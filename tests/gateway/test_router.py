@@ -121,6 +121,30 @@ class Passing(unittest.TestCase):
             self.assertEqual(json.loads(events[1])["error"]["code"], "worker_failed")
             self.assertEqual(len(engine.bodies) + len(other.bodies), 1)
 
+    def test_other_engine_ends_early(self):
+        """A stream whose end is no more than that of its connection ends in an error, too, whatever stands in its texts."""
+        whole = b'data: {"choices": [{"index": 0, "text": "data: [DONE]"}]}\n\n'
+
+        def leaves(text):
+            def answer(handler):
+                handler.send_response(200)
+                handler.send_header("Content-Type", "text/event-stream")
+                handler.send_header("Connection", "close")
+                handler.end_headers()
+                handler.wfile.write(text)
+                handler.close_connection = True
+
+            return answer
+
+        for text in (whole + b'data: {"cho', whole):
+            with self.subTest(text=text), Engine(leaves(text)) as engine, Router([url(engine)]) as router:
+                answer = router.send("POST", "/v1/completions", {"prompt": "x", "stream": True})[2]
+                self.assertTrue(answer.startswith(whole + b"data: "), answer)
+                self.assertEqual(json.loads(answer[len(whole) + 6 :])["error"]["code"], "worker_failed")
+        for done in (b"data: [DONE]\n\n", b"data:[DONE]\r\n\r\n"):
+            with self.subTest(done=done), Engine(leaves(whole + done)) as engine, Router([url(engine)]) as router:
+                self.assertEqual(router.send("POST", "/v1/completions", {"prompt": "x", "stream": True})[2], whole + done)
+
     def test_leaving(self):
         """Who leaves ends what is computed for him."""
         with mocks(1, {"ttft_ms": 1, "tpot_ms": 50}) as (worker,), Router([worker]) as router:
