@@ -3,6 +3,7 @@
 #include "coterie/request.h"
 #include "coterie/route.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,10 +12,14 @@ static bool is_true(const json_t *json, const char *name)
     return json_is_true(json_object_get(json, name));
 }
 
+/* A whole number, also one written as 2.0: workers take both. */
 static size_t positive(const json_t *json, const char *name, size_t otherwise)
 {
-    const json_int_t value = json_integer_value(json_object_get(json, name));
-    return value > 0 ? (size_t)value : otherwise;
+    const json_t *value = json_object_get(json, name);
+    const double real = json_real_value(value);
+    if (json_is_real(value))
+        return real >= 1 && real < 0x1p53 && real == floor(real) ? (size_t)real : otherwise;
+    return json_integer_value(value) > 0 ? (size_t)json_integer_value(value) : otherwise;
 }
 
 /* Whether a prompt, or a list of them, is a list of ids. */

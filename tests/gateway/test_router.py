@@ -76,6 +76,8 @@ class Passing(unittest.TestCase):
             self.assertEqual(contents(shown)[0]["ids"], [ord(c) for c in contents(plain)[0]["text"]])
             for event in zip(plain[:-1], hidden[:-1]):  # written alike
                 self.assertEqual(*(list(json.loads(e)) for e in event))
+            two = {"n": 2.0, "max_tokens": 6.0}  # whole numbers, however they are written
+            self.assertEqual(contents(stream(router, "/v1/completions", body | two)[1]), contents(stream(worker, "/v1/completions", body | two)[1]))
         sent = b': hello\r\n\r\nevent: x\ndata: {"a": 1.50,  "b":2}\n\ndata: [DONE]\n\n'
         with Engine(reply(sent, kind="text/event-stream")) as engine, Router([url(engine)]) as router:
             status, headers, body = router.send("POST", "/v1/completions", {"prompt": "x", "stream": True})
