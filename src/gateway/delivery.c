@@ -19,12 +19,13 @@ void cot_delivery_free(cot_delivery *d)
     *d = (cot_delivery){0};
 }
 
-/* False: they are no ids, or memory ran out. */
+/* False: they are no ids, or more than a choice may have, or memory ran out. */
 static bool add_ids(cot_delivery *d, cot_delivered_choice *c, const json_t *ids)
 {
     void *grown = c->ids;
     const size_t more = json_array_size(ids);
-    if (!json_is_array(ids) || !cot_grow(&grown, &c->room, c->count + more + 1, sizeof *c->ids)) return false;
+    if (!json_is_array(ids) || c->count + more > d->most) return false;
+    if (!cot_grow(&grown, &c->room, c->count + more + 1, sizeof *c->ids)) return false;
     c->ids = grown;
     for (size_t i = 0; i < more; i++) {
         const json_t *id = json_array_get(ids, i);

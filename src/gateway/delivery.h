@@ -12,11 +12,12 @@ typedef struct cot_delivered_choice {
     bool begun, finished; // an event of it was seen; its last one was
 } cot_delivered_choice;
 
-/* Zero it, set `choices` (cot_delivery_open) and `hides_ids`. */
+/* Zero it, set `choices` (cot_delivery_open), `hides_ids` and `most`. */
 typedef struct cot_delivery {
     size_t choices;
     cot_delivered_choice *choice; // [choices]
     bool hides_ids;               // the router asked for the ids, the client did not
+    uint64_t most;                // ids that a choice may have
     bool resumed;                 // another worker goes on
     char *id;                     // of the first event; NULL: none has come
     int64_t created;
@@ -28,7 +29,7 @@ typedef enum cot_delivery_kind {
     COT_DELIVERY_NOTHING, // the client has it already
     COT_DELIVERY_DONE,    // "[DONE]"
     COT_DELIVERY_ERROR,   // an error of the worker's; to be sent on where nobody else goes on
-    COT_DELIVERY_BAD,     // no event of a Coterie worker, or memory ran out
+    COT_DELIVERY_BAD,     // no event of a Coterie worker, more ids than `most`, or memory ran out
 } cot_delivery_kind;
 
 bool cot_delivery_open(cot_delivery *delivery, size_t choices);

@@ -257,6 +257,14 @@ static void recover(cot_relay *r, const char *message)
     ask_next(r);
 }
 
+/* The same, where what the worker sends cannot be right: that is a failure of its, so that one which does so again and again is
+ * not asked for long, however many tokens come before. */
+static void leave_broken(cot_relay *r, const char *message)
+{
+    cot_gateway_worker_failed(r->worker, cot_now_ns());
+    recover(r, message);
+}
+
 /* It would rather not, now. */
 static void refused(cot_relay *r, const char *retry_after)
 {
@@ -402,9 +410,10 @@ static void on_data(void *context, cot_http_call *call, const char *bytes, size_
             cot_http_stream_event(r->exchange, r->event.data, r->event.bytes);
             cot_http_close_after(r->exchange);
             end_stream(r);
+        } else if (r->verdict == COT_DELIVERY_ERROR) {
+            recover(r, "the worker failed");
         } else {
-            recover(r, r->verdict == COT_DELIVERY_ERROR ? "the worker failed"
-                                                        : "the worker sent no event that can be read");
+            leave_broken(r, "the worker sent no event that can be read");
         }
     }
 }
@@ -420,7 +429,7 @@ static void on_done(void *context, cot_http_call *call, const cot_error *error)
     if (error || died) {
         recover(r, error ? error->message : "the worker failed");
     } else if (r->is_events && ((r->generates && !r->ended) || r->answer.bytes)) {
-        recover(r, "the worker ended its stream early");
+        leave_broken(r, "the worker ended its stream early");
     } else if (r->is_events) {
         end_stream(r);
     } else {
@@ -562,6 +571,7 @@ static void ask_next(cot_relay *r)
             return;
         }
         r->delivery.hides_ids = !r->request.wants_ids;
+        r->delivery.most = r->request.echo ? UINT64_MAX : r->request.max_tokens;
     } else if (!w->is_coterie && !r->begun) {
         cot_delivery_free(&r->delivery);
     }
@@ -742,8 +752,7 @@ void cot_relay_watch(cot_gateway *g, int64_t now_ns)
         } else if (r->worker && stalls(r, now_ns)) {
             cot_access_tell(&g->access, COT_LOG_WARNING, "a stream of worker '%s' has stalled",
                             r->worker->entry.name);
-            cot_gateway_worker_failed(r->worker, now_ns);
-            recover(r, "the worker has stalled");
+            leave_broken(r, "the worker has stalled");
         }
     }
 }

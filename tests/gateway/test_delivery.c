@@ -31,6 +31,7 @@ static void test_resumed(void **state)
     (void)state;
     cot_delivery d = {0};
     assert_true(cot_delivery_open(&d, 2));
+    d.most = 3;
     d.hides_ids = true;
     assert_ids(&d, "[[],[]]");
     assert_event(
@@ -86,6 +87,7 @@ static void test_as_it_came(void **state)
         "\"x\":1.50}";
     cot_delivery d = {0};
     assert_true(cot_delivery_open(&d, 1));
+    d.most = 3;
     assert_event(&d, event, COT_DELIVERY_EVENT, event);
     assert_ids(&d, "[[1]]");
     cot_delivery_free(&d);
@@ -106,15 +108,18 @@ static void test_bad(void **state)
                                       EVENT("a", "1", "{\"index\":0,\"token_ids\":[-1]}"),
                                       EVENT("a", "1", "{\"index\":0,\"token_ids\":[2147483648]}"),
                                       EVENT("a", "1", "{\"index\":0,\"token_ids\":[1.5]}"),
-                                      EVENT("a", "1", "{\"index\":0,\"token_ids\":\"1\"}")};
+                                      EVENT("a", "1", "{\"index\":0,\"token_ids\":\"1\"}"),
+                                      EVENT("a", "1", "{\"index\":0,\"token_ids\":[1,2,3,4]}")};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         cot_delivery d = {0};
         assert_true(cot_delivery_open(&d, 1));
+        d.most = 3;
         assert_event(&d, bad[i], COT_DELIVERY_BAD, NULL);
         cot_delivery_free(&d);
     }
     cot_delivery d = {0};
     assert_true(cot_delivery_open(&d, 1));
+    d.most = 3;
     assert_event(&d, "{\"error\":{\"message\":\"m\"}}", COT_DELIVERY_ERROR,
                  "{\"error\":{\"message\":\"m\"}}");
     cot_delivery_free(&d);

@@ -209,6 +209,24 @@ class Kills(unittest.TestCase):
                 router.send("POST", "/v1/completions", {"prompt": [1], "stream": True})
                 self.assertEqual(sum(len(e.bodies) for e in engines), asked)
 
+    def test_broken_events(self):
+        """A worker that sends a token and then what cannot be read, again and again, keeps nobody for ever."""
+        document = {"models": ["m"], "fingerprint": "fp_1", "kv_homes": 1, "block_size": 16, "kv_events": None, "step_reports": None}
+
+        def answer(handler):
+            event = {"id": "a", "created": 7, "choices": [{"index": 0, "text": "A", "token_ids": [65], "finish_reason": None}]}
+            handler.send_response(200)
+            handler.send_header("Content-Type", "text/event-stream")
+            handler.send_header("Content-Length", "100000")
+            handler.end_headers()
+            ending = "data: {\n\n" if len(handler.server.bodies) < 20 else "data: [DONE]\n\n"
+            handler.wfile.write(f"data: {json.dumps(event)}\n\n{ending}".encode())
+
+        with Engine(answer, document=document) as engine, Router([url(engine)], "--stall-timeout", 3) as router:
+            events = router.send("POST", "/v1/completions", {"prompt": [1], "stream": True})[2].split(b"\n\n")
+            self.assertEqual(json.loads(events[-2][6:])["error"]["code"], "worker_failed")
+            self.assertEqual(router.workers()[0]["failures"], len(engine.bodies))
+
     def test_nobody_left(self):
         """A stream that nobody can go on with ends in an error."""
         with mocks(1) as servers, Router(servers, "--stall-timeout", 0.5) as router:
