@@ -55,6 +55,7 @@ struct cot_relay {
     size_t of_target;
     uint64_t booked, cached;
     int64_t sent_ns, first_ns, last_ns;          // asked; first and last bytes came; 0: none yet
+    int64_t part_ns;                             // a part of an event waits for its rest; 0: none does
     const cot_gateway_worker *tried[MOST_TRIED]; // who is not asked again
     size_t tried_count, refusals, deaths;
     long retry_after; // the smallest that was said; 0: nobody refused
@@ -304,6 +305,7 @@ static void more_came(cot_relay *r)
     const int64_t now_ns = cot_now_ns();
     const cot_gateway_target *t = &r->gateway->target[r->of_target];
     const bool had = r->first_ns && r->last_ns;
+    r->part_ns = 0;
     if (had && t->worker == r->worker && !r->worker->reports && r->generates)
         cot_route_learn_step(r->gateway->book, r->worker->learner, t->running, (double)(now_ns - r->last_ns));
     first_came(r);
@@ -385,6 +387,14 @@ static void on_head(void *context, cot_http_call *call, int status)
     }
 }
 
+/* A part of an event that waits for its rest has a time, whatever comes of it. */
+static void note_part(cot_relay *r)
+{
+    const bool waits = r->sse.line.bytes || r->sse.data.bytes || r->answer.bytes;
+    if (!waits) r->part_ns = 0;
+    if (waits && !r->part_ns) r->part_ns = cot_now_ns();
+}
+
 static void on_data(void *context, cot_http_call *call, const char *bytes, size_t count)
 {
     cot_relay *r = context;
@@ -396,10 +406,15 @@ static void on_data(void *context, cot_http_call *call, const char *bytes, size_
         drop_call(r);
         fail_with(r, 502, "answer_too_long", "the worker's answer is too long for the router");
     } else if (!r->delivery.choices) {
-        if (pass_events(r, bytes, count)) return;
+        if (pass_events(r, bytes, count)) {
+            note_part(r);
+            return;
+        }
         drop_call(r);
         fail_with(r, 502, "worker_failed", "the worker sent an event without an end");
-    } else if (!cot_sse_feed(&r->sse, bytes, count)) {
+    } else if (cot_sse_feed(&r->sse, bytes, count)) {
+        note_part(r);
+    } else {
         const bool went_on = r->delivery.tokens > r->tokens_before;
         if (r->verdict == COT_DELIVERY_DONE) {
             end_stream(r);
@@ -561,7 +576,7 @@ static void ask_next(cot_relay *r)
     cot_gateway_target *t = &g->target[decision.target];
     cot_gateway_worker *w = t->worker;
     r->sent_ns = cot_now_ns();
-    r->first_ns = r->last_ns = 0;
+    r->first_ns = r->last_ns = r->part_ns = 0;
     r->ended = false;
     r->tokens_before = r->delivery.tokens;
     r->sse = (cot_sse){.on_event = on_event, .context = r};
@@ -732,11 +747,12 @@ void cot_relay_start(cot_gateway *g, cot_http_exchange *exchange)
 
 /* ---- what does not come ---- */
 
-/* Whether a stream that had a token has none any more because its worker stands still. */
+/* Whether a stream that had a token has none any more because its worker stands still, or an event that began does not end. */
 static bool stalls(const cot_relay *r, int64_t now_ns)
 {
     const cot_gateway_worker *w = r->worker;
     const int64_t patience_ns = r->gateway->options.stall_ms * 1000000;
+    if (r->part_ns && now_ns - r->part_ns >= patience_ns) return true;
     if (!r->begun || !can_resume(r) || !r->last_ns || now_ns - r->last_ns < patience_ns) return false;
     if (w->reports) return w->reported_ns == INT64_MIN || now_ns - w->reported_ns >= patience_ns;
     return w->state != COT_GATEWAY_UP;

@@ -227,6 +227,43 @@ class Kills(unittest.TestCase):
             self.assertEqual(json.loads(events[-2][6:])["error"]["code"], "worker_failed")
             self.assertEqual(router.workers()[0]["failures"], len(engine.bodies))
 
+    def test_half_an_event(self):
+        """Who sends half an event for ever is left, whether it is the first one or not, though its /health is well."""
+        document = {"models": ["m"], "fingerprint": "fp_1", "kv_homes": 1, "block_size": 16, "kv_events": None, "step_reports": None}
+
+        def event(token, **more):
+            return f"data: {json.dumps({'id': 'a', 'created': 7, 'choices': [{'index': 0, 'text': chr(token), 'token_ids': [token], 'finish_reason': None} | more]})}\n\n".encode()
+
+        for document, before, last in ((document, b"", b"AB"), (document, event(65), b"AB"), (None, b"", b"AB"), (None, event(65), b"A")):
+            asked = []
+
+            def answer(handler):
+                asked.append(json.loads(handler.server.bodies[-1]))
+                handler.send_response(200)
+                handler.send_header("Content-Type", "text/event-stream")
+                handler.send_header("Connection", "close")
+                handler.end_headers()
+                handler.close_connection = True
+                if len(asked) > 1:
+                    handler.wfile.write((b"" if asked[-1].get("continue_token_ids") else event(65)) + event(66, finish_reason="stop") + b"data: [DONE]\n\n")
+                    return
+                handler.wfile.write(before + b"data: {")
+                with contextlib.suppress(OSError):
+                    for _ in range(100):  # then it ends, and the test fails
+                        handler.wfile.write(b" ")
+                        time.sleep(0.05)
+
+            with self.subTest(document=document, before=before), Engine(answer, document=document) as a, Engine(answer, document=document) as b:
+                with Router([url(a), url(b)], "--stall-timeout", 0.5) as router:
+                    events = [part[6:] for part in router.send("POST", "/v1/completions", {"prompt": [1], "stream": True})[2].split(b"\n\n") if part]
+                    text = b"".join(json.loads(e)["choices"][0]["text"].encode() for e in events[:-1])
+                    self.assertEqual(text, last)
+                    if last == b"AB":
+                        self.assertEqual(events[-1], b"[DONE]")
+                    else:
+                        self.assertEqual(json.loads(events[-1])["error"]["code"], "worker_failed")
+                    self.assertTrue(any("has stalled" in line for line in router.log), router.log)
+
     def test_nobody_left(self):
         """A stream that nobody can go on with ends in an error."""
         with mocks(1) as servers, Router(servers, "--stall-timeout", 0.5) as router:
