@@ -19,36 +19,50 @@ void cot_delivery_free(cot_delivery *d)
     *d = (cot_delivery){0};
 }
 
-/* False: they are no ids, or more than a choice may have, or memory ran out. */
-static bool add_ids(cot_delivery *d, cot_delivered_choice *c, const json_t *ids)
+static size_t index_of(const cot_delivery *d, const json_t *choice)
 {
-    void *grown = c->ids;
-    const size_t more = json_array_size(ids);
-    if (!json_is_array(ids) || c->count + more > d->most) return false;
-    if (!cot_grow(&grown, &c->room, c->count + more + 1, sizeof *c->ids)) return false;
-    c->ids = grown;
+    const json_t *index = json_object_get(choice, "index");
+    const json_int_t value = json_integer_value(index);
+    return json_is_integer(index) && value >= 0 && (size_t)value < d->choices ? (size_t)value : SIZE_MAX;
+}
+
+/* Whether a choice of an event is one of a Coterie worker's: its index, and ids of which there are not too many. */
+static bool is_good(const cot_delivery *d, const json_t *choice)
+{
+    const json_t *ids = json_object_get(choice, "token_ids");
+    const size_t index = index_of(d, choice), more = json_array_size(ids);
+    if (index == SIZE_MAX) return false;
+    if (d->choice[index].finished) return true; // the client has it already
+    if (!json_is_array(ids) || d->choice[index].count + more > d->most) return false;
     for (size_t i = 0; i < more; i++) {
         const json_t *id = json_array_get(ids, i);
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX)
             return false;
-        c->ids[c->count++] = (int32_t)json_integer_value(id);
     }
+    return true;
+}
+
+/* False: memory ran out. */
+static bool add_ids(cot_delivery *d, cot_delivered_choice *c, const json_t *ids)
+{
+    void *grown = c->ids;
+    const size_t more = json_array_size(ids);
+    if (!cot_grow(&grown, &c->room, c->count + more + 1, sizeof *c->ids)) return false;
+    c->ids = grown;
+    for (size_t i = 0; i < more; i++)
+        c->ids[c->count++] = (int32_t)json_integer_value(json_array_get(ids, i));
     d->tokens += more;
     return true;
 }
 
 typedef enum kept { KEEP, DROP, WRONG } kept;
 
-/* A choice of an event, as the client is to see it. */
+/* A choice of an event that is good, as the client is to see it. */
 static kept take_choice(cot_delivery *d, json_t *choice)
 {
-    const json_t *index = json_object_get(choice, "index"), *ids = json_object_get(choice, "token_ids");
-    if (!json_is_integer(index) || json_integer_value(index) < 0 ||
-        (size_t)json_integer_value(index) >= d->choices)
-        return WRONG;
-    cot_delivered_choice *c = &d->choice[json_integer_value(index)];
+    cot_delivered_choice *c = &d->choice[index_of(d, choice)];
     if (c->finished) return DROP;
-    if (!add_ids(d, c, ids)) return WRONG;
+    if (!add_ids(d, c, json_object_get(choice, "token_ids"))) return WRONG;
     if (c->begun && d->resumed) {
         json_object_del(json_object_get(choice, "delta"), "role");
         json_object_del(choice, "prompt_token_ids");
@@ -82,8 +96,11 @@ static cot_delivery_kind take_event(cot_delivery *d, json_t *event)
 {
     json_t *choices = json_object_get(event, "choices");
     if (json_object_get(event, "error")) return COT_DELIVERY_ERROR;
-    if (!json_is_array(choices) || !take_head(d, event)) return COT_DELIVERY_BAD;
     const size_t count = json_array_size(choices);
+    // an event that is not sent leaves no ids behind
+    for (size_t i = 0; i < count; i++)
+        if (!is_good(d, json_array_get(choices, i))) return COT_DELIVERY_BAD;
+    if (!json_is_array(choices) || !take_head(d, event)) return COT_DELIVERY_BAD;
     for (size_t i = 0; i < json_array_size(choices);) {
         const kept choice = take_choice(d, json_array_get(choices, i));
         if (choice == WRONG) return COT_DELIVERY_BAD;

@@ -252,7 +252,8 @@ static void recover(cot_relay *r, const char *message)
         r->until_ns = cot_now_ns() + r->gateway->options.stall_ms * 1000000;
         r->delivery.resumed = true;
     }
-    drop_call(r); // before anybody else is asked
+    drop_call(r);                                   // before anybody else is asked
+    if (!r->begun) cot_delivery_free(&r->delivery); // another begins
     cot_sse_free(&r->sse);
     r->answer.bytes = 0;
     ask_next(r);

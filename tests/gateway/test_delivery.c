@@ -125,9 +125,32 @@ static void test_bad(void **state)
     cot_delivery_free(&d);
 }
 
+/* Of an event that is not sent on nothing was delivered: whoever goes on says all of it. */
+static void test_half_wrong(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        EVENT("b", "2",
+              "{\"index\":0,\"token_ids\":[1],\"finish_reason\":\"stop\"},{\"index\":2,\"token_ids\":[1]}"),
+        EVENT("b", "2", "{\"index\":0,\"token_ids\":[1]},{\"index\":1,\"token_ids\":[-1]}"),
+        EVENT("b", "2", "{\"index\":1,\"token_ids\":[1]},{\"index\":0,\"token_ids\":[1,2,3,4]}"),
+        EVENT("b", "2", "{\"index\":0,\"token_ids\":[1,\"2\"]}")};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        cot_delivery d = {0};
+        assert_true(cot_delivery_open(&d, 2));
+        d.most = 3;
+        assert_event(&d, bad[i], COT_DELIVERY_BAD, NULL);
+        assert_ids(&d, "[[],[]]");
+        assert_int_equal(d.tokens, 0);
+        assert_null(d.id);
+        assert_false(d.choice[0].finished);
+        cot_delivery_free(&d);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_resumed), cmocka_unit_test(test_as_it_came),
-                                       cmocka_unit_test(test_bad)};
+                                       cmocka_unit_test(test_bad), cmocka_unit_test(test_half_wrong)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
