@@ -227,8 +227,8 @@ void cot_gateway_follow(cot_gateway_worker *w, const json_t *document)
                          json_number_value(json_object_get(document, "page_tokens"));
     cot_error error = {0};
     if (first == COT_GATEWAY_TARGETS) {
-        snprintf(w->why, sizeof w->why, "there is no room for its %d ranks: at most %d targets may be", ranks,
-                 COT_GATEWAY_TARGETS);
+        cot_fail(&w->why, COT_INVALID_ARGUMENT,
+                 "there is no room for its %d ranks: at most %d targets may be", ranks, COT_GATEWAY_TARGETS);
         return;
     }
     w->has_snapshot = json_object_get(json_object_get(document, "kv_events"), "snapshot") != NULL &&
@@ -252,7 +252,7 @@ void cot_gateway_follow(cot_gateway_worker *w, const json_t *document)
     w->settles_ns = cot_now_ns() + SETTLES_NS;
     if (status == COT_OK && w->has_snapshot) ask_snapshot(w);
     if (status == COT_OK) return;
-    snprintf(w->why, sizeof w->why, "%s", error.message);
+    cot_fail(&w->why, COT_INVALID_ARGUMENT, "%s", error.message);
     cot_gateway_unfollow(w);
 }
 

@@ -64,7 +64,7 @@ struct cot_gateway_worker {
     bool of_file, listed; // from the file; still there (one that is not goes when its requests are over)
     bool drains;
     cot_gateway_state state;
-    char why[256];                   // it is refused
+    cot_error why;                   // it is refused; its message is empty where it is not
     cot_http_client *http, *probing; // requests; /health and what it says of itself
     cot_ask health, description, snapshot;
     int64_t heard_ns;     // it answered /health

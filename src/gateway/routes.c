@@ -44,8 +44,11 @@ static void show_metrics(cot_gateway *g, cot_http_exchange *exchange)
 static void show_workers(cot_gateway *g, cot_http_exchange *exchange)
 {
     json_t *list = json_array();
-    for (const cot_gateway_worker *w = g->workers; w; w = w->next)
-        if (w->listed) json_array_append_new(list, cot_gateway_worker_json(w));
+    for (const cot_gateway_worker *w = g->workers; w && list; w = w->next) {
+        if (!w->listed || !json_array_append_new(list, cot_gateway_worker_json(w))) continue;
+        json_decref(list); // rather none than a list without one
+        list = NULL;
+    }
     cot_gateway_reply_json(g, exchange, 200,
                            json_pack("{s:s, s:I, s:o}", "policy", cot_route_policy_names[g->options.policy],
                                      "block_size", (json_int_t)g->block_tokens, "workers", list));

@@ -9,7 +9,7 @@
 
 static const int64_t SECOND_NS = 1000000000, SUSPENDED_NS = 3 * SECOND_NS, FORGOTTEN_NS = 30 * SECOND_NS,
                      DESCRIBED_NS = 10 * SECOND_NS; // what it says of itself is asked for again
-enum { MOST_BYTES = 1 << 20 };
+enum { MOST_BYTES = 1 << 20, MOST_SHOWN_BYTES = 64 };
 
 const char *const cot_gateway_state_names[COT_GATEWAY_STATES] = {"new", "up", "suspended", "forgotten",
                                                                  "refused"};
@@ -71,25 +71,33 @@ static const cot_gateway_worker *first_described(const cot_gateway_worker *but)
     return NULL;
 }
 
+/* How many bytes of a name are shown: whole characters. */
+static int shown(const char *name)
+{
+    size_t n = strnlen(name, MOST_SHOWN_BYTES);
+    while (n && ((unsigned char)name[n] & 0xc0) == 0x80) n--;
+    return (int)n;
+}
+
 /* False, with w->why, where it does not fit the others. What may differ is told. */
 static bool agrees(cot_gateway_worker *w)
 {
     cot_gateway *g = w->gateway;
     const cot_gateway_worker *other = first_described(w);
     if (other && w->model && strcmp(other->model, w->model) != 0) {
-        snprintf(w->why, sizeof w->why, "it serves '%.64s', '%.32s' serves '%.64s'", w->model,
-                 other->entry.name, other->model);
+        cot_fail(&w->why, COT_INVALID_ARGUMENT, "it serves '%.*s', '%s' serves '%.*s'", shown(w->model),
+                 w->model, other->entry.name, shown(other->model), other->model);
         return false;
     }
     if (!g->block_tokens && !cot_gateway_begin(g, g->options.block_tokens ? (size_t)g->options.block_tokens
                                                   : w->block_tokens       ? w->block_tokens
                                                                           : 16)) {
-        snprintf(w->why, sizeof w->why, "out of memory for an index");
+        cot_fail(&w->why, COT_INVALID_ARGUMENT, "out of memory for an index");
         return false;
     }
     if (w->block_tokens && w->block_tokens != g->block_tokens) {
-        snprintf(w->why, sizeof w->why, "its blocks have %zu tokens, those of the index %zu", w->block_tokens,
-                 g->block_tokens);
+        cot_fail(&w->why, COT_INVALID_ARGUMENT, "its blocks have %zu tokens, those of the index %zu",
+                 w->block_tokens, g->block_tokens);
         return false;
     }
     if (other && w->fingerprint && other->fingerprint && strcmp(other->fingerprint, w->fingerprint) != 0)
@@ -128,12 +136,12 @@ static void take_document(cot_gateway_worker *w, json_t *document)
                                  : copy_text(json_object_get(json_array_get(models, 0), "id"));
         w->fingerprint = copy_text(json_object_get(document, "fingerprint"));
         w->block_tokens = (size_t)json_integer_value(json_object_get(document, "block_size"));
-        *w->why = 0;
+        w->why = (cot_error){0};
         if (agrees(w)) cot_gateway_follow(w, document);
     }
     w->again = false;
     w->described_ns = cot_now_ns();
-    set_state(w, *w->why ? COT_GATEWAY_REFUSED : COT_GATEWAY_UP, w->why);
+    set_state(w, *w->why.message ? COT_GATEWAY_REFUSED : COT_GATEWAY_UP, w->why.message);
 }
 
 static void ask_what_it_is(cot_gateway_worker *w);
@@ -150,13 +158,13 @@ static void on_description(void *context, int status, const char *body, size_t b
     if (json_is_object(document))
         take_document(w, document);
     else {
-        snprintf(w->why, sizeof w->why, "it does not say what it is at %s: %.128s",
+        cot_fail(&w->why, COT_INVALID_ARGUMENT, "it does not say what it is at %s: %s",
                  w->is_coterie ? "/worker" : "/v1/models",
                  error           ? error->message
                  : status == 401 ? "it wants a key"
                  : status == 200 ? "no JSON"
                                  : "an error");
-        if (!w->document && status) set_state(w, COT_GATEWAY_REFUSED, w->why);
+        if (!w->document && status) set_state(w, COT_GATEWAY_REFUSED, w->why.message);
         w->described_ns = cot_now_ns();
     }
     json_decref(document);
@@ -311,7 +319,7 @@ json_t *cot_gateway_worker_json(const cot_gateway_worker *w)
     }
     return json_pack("{s:s, s:s, s:s, s:s*, s:b, s:b, s:s?, s:s?, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
                      "name", w->entry.name, "url", w->entry.url, "state", cot_gateway_state_names[w->state],
-                     "why", *w->why ? w->why : NULL, "draining", w->drains, "coterie",
+                     "why", *w->why.message ? w->why.message : NULL, "draining", w->drains, "coterie",
                      w->document && w->is_coterie, "model", w->model, "fingerprint", w->fingerprint,
                      "step_reports", w->reports != NULL, "requests", (json_int_t)w->requests, "refusals",
                      (json_int_t)w->refusals, "failures", (json_int_t)w->failures, "resumed_from",

@@ -389,6 +389,16 @@ class Lists(unittest.TestCase):
                     self.assertEqual((status, headers["X-Worker"]), (200, f"127.0.0.1:{a.port}"))
                 self.assertTrue(any("another-model" in line for line in router.log))
 
+    def test_names_are_cut(self):
+        """One that is refused is shown, however long the name of its model, and whatever characters that has."""
+        with mocks(1) as (a,), Router([a]) as router:
+            for begin in ("", "a", "ab", "abc"):
+                name = begin + "\U0001f600" * 40
+                with Engine(reply(b"{}"), name) as engine:
+                    self.assertEqual(router.post("/workers", {"url": url(engine), "name": "x" + begin})[0], 200)
+                    shown = router.wait(lambda workers: len(workers) == 2 + len(begin) and workers[-1]["state"] == "refused")[-1]
+                self.assertIn(f"it serves '{name[: len(begin) + (64 - len(begin)) // 4]}', ", shown["why"])
+
     def test_silence(self):
         """A worker that takes connections and says nothing is suspended; it holds nobody up."""
         with mocks(1) as (a,), socket.create_server(("127.0.0.1", 0)) as mute:
