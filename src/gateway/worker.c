@@ -9,7 +9,7 @@
 
 static const int64_t SECOND_NS = 1000000000, SUSPENDED_NS = 3 * SECOND_NS, FORGOTTEN_NS = 30 * SECOND_NS,
                      DESCRIBED_NS = 10 * SECOND_NS; // what it says of itself is asked for again
-enum { MOST_BYTES = 1 << 20, MOST_SHOWN_BYTES = 64 };
+enum { MOST_BYTES = 1 << 20, MOST_SHOWN_BYTES = 64, MOST_BLOCK_TOKENS = 1 << 16 };
 
 const char *const cot_gateway_state_names[COT_GATEWAY_STATES] = {"new", "up", "suspended", "forgotten",
                                                                  "refused"};
@@ -108,6 +108,19 @@ static bool agrees(cot_gateway_worker *w)
     return true;
 }
 
+/* False, with w->why: no blocks have that size. */
+static bool read_block_size(cot_gateway_worker *w, const json_t *document)
+{
+    const json_int_t said = json_integer_value(json_object_get(document, "block_size"));
+    const bool good = said >= 0 && said <= MOST_BLOCK_TOKENS;
+    w->block_tokens = good ? (size_t)said : 0;
+    if (!good)
+        cot_fail(&w->why, COT_INVALID_ARGUMENT,
+                 "its 'block_size' is %" JSON_INTEGER_FORMAT ", it must be in [0, %d]", said,
+                 MOST_BLOCK_TOKENS);
+    return good;
+}
+
 static char *copy_text(const json_t *value)
 {
     const char *text = json_string_value(value);
@@ -135,9 +148,8 @@ static void take_document(cot_gateway_worker *w, json_t *document)
         w->model = w->is_coterie ? copy_text(json_array_get(json_object_get(document, "models"), 0))
                                  : copy_text(json_object_get(json_array_get(models, 0), "id"));
         w->fingerprint = copy_text(json_object_get(document, "fingerprint"));
-        w->block_tokens = (size_t)json_integer_value(json_object_get(document, "block_size"));
         w->why = (cot_error){0};
-        if (agrees(w)) cot_gateway_follow(w, document);
+        if (read_block_size(w, document) && agrees(w)) cot_gateway_follow(w, document);
     }
     w->again = false;
     w->described_ns = cot_now_ns();

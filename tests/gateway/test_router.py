@@ -389,6 +389,17 @@ class Lists(unittest.TestCase):
                     self.assertEqual((status, headers["X-Worker"]), (200, f"127.0.0.1:{a.port}"))
                 self.assertTrue(any("another-model" in line for line in router.log))
 
+    def test_no_block_size(self):
+        """A size that blocks cannot have is refused, and is not that of the index."""
+        for size in (-1, 65537, 10**18):
+            document = {"models": ["mock"], "fingerprint": "fp_1", "kv_homes": 1, "block_size": size}
+            with self.subTest(size=size), mocks(1) as (a,), Engine(reply(b"{}"), document=document) as engine, Router([url(engine)], up=0) as router:
+                (worker,) = router.wait(lambda workers: workers[0]["state"] != "new")
+                self.assertEqual(worker["state"], "refused")
+                self.assertIn(f"'block_size' is {size}", worker["why"])
+                self.assertEqual(router.post("/workers", {"url": url(a)})[0], 200)
+                router.wait(lambda workers: workers[1]["state"] == "up")
+
     def test_names_are_cut(self):
         """One that is refused is shown, however long the name of its model, and whatever characters that has."""
         with mocks(1) as (a,), Router([a]) as router:
