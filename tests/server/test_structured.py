@@ -88,7 +88,7 @@ class Structured(Shared):
 
     def test_text_is_no_constraint(self):
         free = self.server.complete("x", **HOT)
-        for said in ({"response_format": {"type": "text"}}, {"response_format": None}, {"structured_outputs": None}, {"guided_json": None}, {"grammar": ""}):
+        for said in ({"response_format": {"type": "text"}}, {"response_format": None}, {"structured_outputs": None}, {"guided_json": None}, {"grammar": ""}, {"guided_regex": ""}):
             self.assertEqual(texts(self.server.complete("x", **HOT, **said)), texts(free))
 
     def test_streams_and_continued(self):
@@ -134,6 +134,7 @@ class Structured(Shared):
             ({"guided_whitespace_pattern": "x"}, "guided_whitespace_pattern", "not supported"),
             ({"structural_tag": "x"}, "structural_tag", "not supported"),
             ({"guided_choice": [1]}, "guided_choice", "a list of strings"),
+            ({"guided_choice": []}, "guided_choice", "at least one"),
             ({"guided_regex": "("}, "guided_regex", "regex parse error"),
             ({"guided_regex": "a\0"}, "guided_regex", "U+0000"),
             ({"guided_grammar": "start: nothing"}, "guided_grammar", "nothing"),
