@@ -87,7 +87,7 @@ static bool read_structured_outputs(cot_api_request *r, cot_api_error *error)
                  {"choice", COT_CONSTRAINT_CHOICE},
                  {"grammar", COT_CONSTRAINT_LARK}};
     const json_t *outputs = cot_api_get(r->json, "structured_outputs");
-    const char *name;
+    const char *name, *first = NULL;
     json_t *value;
     if (!outputs || cot_api_is_off(outputs)) return true;
     if (!json_is_object(outputs)) return cot_api_mistyped(error, "structured_outputs", outputs, "an object");
@@ -96,6 +96,9 @@ static bool read_structured_outputs(cot_api_request *r, cot_api_error *error)
         size_t i = 0;
         while (i < sizeof kinds / sizeof *kinds && strcmp(kinds[i].name, name) != 0) i++;
         if (json_is_null(value) || json_is_false(value) || strcmp(name, "disable_fallback") == 0) continue;
+        if (first)
+            return cot_api_fail(error, 400, "invalid_value", "structured_outputs",
+                                "'%s' and '%s' in 'structured_outputs' exclude one another", first, name);
         if (i < sizeof kinds / sizeof *kinds) {
             if (!set(r, kinds[i].kind, "structured_outputs", value, error)) return false;
         } else if (strcmp(name, "json_object") == 0 && json_is_true(value)) {
@@ -103,6 +106,7 @@ static bool read_structured_outputs(cot_api_request *r, cot_api_error *error)
         } else
             return cot_api_fail(error, 400, "unsupported_parameter", "structured_outputs",
                                 "'%s' in 'structured_outputs' is not supported", name);
+        first = name;
     }
     return r->constraint.text || cot_api_fail(error, 400, "invalid_value", "structured_outputs",
                                               "'structured_outputs' says nothing that is known");
