@@ -27,12 +27,18 @@ typedef struct guided {
 
 /* ---- constraints ---- */
 
-/* What the library says of its matcher: the first line, which is all that is for users. */
+/* What the library says of its matcher: the first line, which is all that is for users; where that ends in a colon the reason is
+ * further down, behind the text that it is about. */
 static cot_status fail_of(const guided *g, cot_error *error)
 {
+    static const char mark[] = "\nerror: ";
     const char *why = g->library->error(g->matcher);
     if (!why) why = "it failed without a reason";
-    return cot_fail(error, COT_INVALID_ARGUMENT, "%.*s", (int)strcspn(why, "\n"), why);
+    const size_t line = strcspn(why, "\n");
+    const char *found = line && why[line - 1] == ':' ? strstr(why + line, mark) : NULL;
+    const char *reason = found ? found + sizeof mark - 1 : "";
+    return cot_fail(error, COT_INVALID_ARGUMENT, "%.*s%s%.*s", (int)line, why, found ? " " : "",
+                    (int)strcspn(reason, "\n"), reason);
 }
 
 static cot_status compute_mask(cot_constraint *c, uint32_t *words, cot_error *error)

@@ -136,7 +136,7 @@ class Structured(Shared):
             ({"structural_tag": "x"}, "structural_tag", "not supported"),
             ({"guided_choice": [1]}, "guided_choice", "a list of strings"),
             ({"guided_choice": []}, "guided_choice", "at least one"),
-            ({"guided_regex": "("}, "guided_regex", "regex parse error"),
+            ({"guided_regex": "("}, "guided_regex", "regex parse error: unclosed group"),
             ({"guided_regex": "a\0"}, "guided_regex", "U+0000"),
             ({"guided_grammar": "start: nothing"}, "guided_grammar", "nothing"),
             ({"grammar": 'root ::= "a"'}, "grammar", "GBNF"),
