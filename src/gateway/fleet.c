@@ -34,14 +34,14 @@ static cot_status read_url(cot_fleet_entry *e, const char *url, const char *what
     if (!strncasecmp(url, "https://", 8))
         return cot_fail(error, COT_UNSUPPORTED, "%s: '%s': workers are spoken to without TLS (http://)", what,
                         url);
-    bool plain = true; // ASCII that can be seen: the URL is the worker's name, too
-    for (const char *c = url; *c; c++) plain &= *c > ' ' && *c < 0x7f;
+    bool plain = true; // visible ASCII, as the URL is the worker's name, too; and no query
+    for (const char *c = url; *c; c++) plain &= *c > ' ' && *c < 0x7f && *c != '?' && *c != '#';
     if (strncasecmp(url, "http://", 7) || !url[7] || !plain)
-        return cot_fail(error, COT_MALFORMED, "%s: '%s' is no URL: http://HOST[:PORT]", what, url);
+        return cot_fail(error, COT_MALFORMED, "%s: '%s' is no URL: http://HOST[:PORT][/PREFIX]", what, url);
     e->url = cot_http_api_root(url);
     if (!e->url) return out_of_memory(error);
     if (!strncasecmp(e->url, "http://", 7)) return COT_OK;
-    return cot_fail(error, COT_MALFORMED, "%s: '%s' is no URL: http://HOST[:PORT]", what,
+    return cot_fail(error, COT_MALFORMED, "%s: '%s' is no URL: http://HOST[:PORT][/PREFIX]", what,
                     url); // slashes alone
 }
 

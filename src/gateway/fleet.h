@@ -12,7 +12,7 @@ enum { COT_FLEET_MOST_RANKS = 64, COT_FLEET_MOST_WORKERS = 1024 };
 /* A worker as it is listed; texts are owned. */
 typedef struct cot_fleet_entry {
     char *name;                  // by which it is told from others; default: the URL without its scheme
-    char *url;                   // "http://HOST[:PORT]", without "/v1" or slashes at its end
+    char *url;                   // "http://HOST[:PORT][/PREFIX]", without "/v1" or slashes at its end
     char *key;                   // that it wants; NULL: none
     bool foreign;                // an engine is named that is not Coterie: it is not asked for /worker
     int ranks;                   // that hold a KV cache of their own; 0: not said

@@ -35,6 +35,11 @@ static void test_good(void **state)
     assert_int_equal(cot_fleet_read(&f, host, sizeof host - 1, "list", &error), COT_OK);
     assert_string_equal(f.entry[0].url, "http://v1");
     cot_fleet_free(&f);
+    static const char prefix[] = "[{\"url\": \"http://a:1/some/path/v1\"}]";
+    assert_int_equal(cot_fleet_read(&f, prefix, sizeof prefix - 1, "list", &error), COT_OK);
+    assert_string_equal(f.entry[0].url, "http://a:1/some/path");
+    assert_string_equal(f.entry[0].name, "a:1/some/path");
+    cot_fleet_free(&f);
     assert_int_equal(cot_fleet_read(&f, "[]", 2, "list", &error), COT_OK);
     assert_int_equal(f.count, 0);
     cot_fleet_free(&f);
@@ -56,6 +61,10 @@ static void test_bad(void **state)
         {"[{\"url\": \"ftp://x\"}]", COT_MALFORMED, "'ftp://x' is no URL"},
         {"[{\"url\": \"http://\"}]", COT_MALFORMED, "is no URL"},
         {"[{\"url\": \"http:///\"}]", COT_MALFORMED, "is no URL"},
+        {"[{\"url\": \"http://x/a?b\"}]", COT_MALFORMED, "'http://x/a?b' is no URL"},
+        {"[{\"url\": \"http://x#a\"}]", COT_MALFORMED, "is no URL"},
+        {"[{\"url\": \"http://\u00e9\"}]", COT_MALFORMED, "is no URL"},
+        {"[{\"url\": \"http://x y\"}]", COT_MALFORMED, "is no URL"},
         {"[{\"url\": \"https://x\"}]", COT_UNSUPPORTED, "without TLS"},
         {"[{\"url\": \"http://x\", \"url\": \"http://y\"}]", COT_MALFORMED, "duplicate"},
         {"[{\"url\": \"http://x\", \"weight\": 2}]", COT_UNSUPPORTED, "worker 0: there is no 'weight'"},

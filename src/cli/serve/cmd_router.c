@@ -149,7 +149,8 @@ static int run_command(const void *settings)
 #define AT(field) offsetof(struct router_settings, field)
 static const cli_option router_options[] = {
     {"workers", 'w', CLI_OPTION_LIST, "URL|FILE", NULL,
-     "a worker, http://HOST[:PORT]; or a JSON file with a list of them, which is read again when it changes; "
+     "a worker, http://HOST[:PORT][/PREFIX]; or a JSON file with a list of them, which is read again when it "
+     "changes; "
      "may "
      "be given several times",
      AT(workers)},
