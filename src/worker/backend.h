@@ -1,4 +1,4 @@
-/* Who computes behind the API, whatever it is: an engine in this process (of_engine.h), a mock, later others. Its owner, a
+/* Who computes behind the API, whatever it is: an engine in this process (of_engine.c), or a mock (mock.c). Its owner, a
  * server, hands it jobs, a sequence each, and is told what becomes of them.
  *
  * All functions are called on the thread of the owner's loop, and so are the owner's. Tokens become text on the backend's
