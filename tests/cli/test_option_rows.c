@@ -131,6 +131,34 @@ static void reals(void **state)
 #include "coterie/engine_options.def"
 }
 
+/* What is switched takes no value. */
+static void refuse_value(const struct commands *commands, const char *name)
+{
+    static const char *const given[] = {"", "1", "true"};
+    char text[128], argument[128];
+    snprintf(text, sizeof text, "coterie: --%s takes no value", name);
+    for (size_t g = 0; g < sizeof given / sizeof *given; g++)
+        for (int i = 0; commands->rows[i]; i++) {
+            snprintf(argument, sizeof argument, "--%s=%s", name, given[g]);
+            struct parsed p = {commands->rows[i], argument, {{0}}};
+            capture_call(&c, parse, &p);
+            must_say(argument, 2, text, "");
+        }
+    for (int i = 0; commands->line[i]; i++) must_refuse(commands->line[i], name, "1", 2, text);
+}
+
+static void switches(void **state)
+{
+    (void)state;
+    int rows = 0;
+#define SWITCHES(commands, name, ...)                                                                        \
+    refuse_value(commands, name);                                                                            \
+    rows++;
+#define COT_SWITCH(group, field, agree, table, ...) IN_##table(SWITCHES, __VA_ARGS__)
+#include "coterie/engine_options.def"
+    assert_true(rows > 0);
+}
+
 static void words(void **state)
 {
     (void)state;
@@ -149,6 +177,34 @@ static void refuse_name(const struct commands *commands, const char *name)
     for (int i = 0; commands->line[i]; i++)
         must_refuse(commands->line[i], name, "/nowhere/no-such",
                     invalid && !strncmp(commands->line[i], "serve", 5) ? 2 : 1, "'/nowhere/no-such'");
+}
+
+/* A setting of the command line, of whatever kind. */
+static void refuse_setting(const struct commands *commands, const cli_option *row)
+{
+    if (row->kind == CLI_OPTION_FLAG)
+        refuse_value(commands, row->name);
+    else if (row->kind == CLI_OPTION_INTEGER)
+        refuse_numbers(commands, row->least, row->most, row->name);
+    else {
+        const bool is_useless = strcmp(row->name, "hostfile") == 0; // without --fabric shmem
+        assert_int_equal(row->kind, CLI_OPTION_TEXT);
+        for (int i = 0; commands->line[i]; i++)
+            must_refuse(commands->line[i], row->name, "/nowhere/no-such", is_useless ? 2 : 1,
+                        is_useless ? "--fabric shmem" : "'/nowhere/no-such'");
+    }
+}
+
+static void settings(void **state)
+{
+    (void)state;
+    int rows = 0;
+#define SETTINGS(commands, kind, name, letter, argument, initial, ...)                                       \
+    refuse_setting(commands, &(const cli_option){name, letter, kind, argument, initial, __VA_ARGS__});       \
+    rows++;
+#define COT_SETTING(field, kind, table, ...) IN_##table(SETTINGS, kind, __VA_ARGS__)
+#include "coterie/engine_options.def"
+    assert_true(rows > 3);
 }
 
 static void names(void **state)
@@ -244,6 +300,7 @@ static void values_come_to_their_fields(void **state)
     CAME(cli_engine_option_rows, "timeout", "7.5", group.timeout_ns, 7500000000)
     CAME(cli_scheduling_option_rows, "tbt-ms", "0", batch.tbt_ns, 0)
     CAME(cli_scheduling_option_rows, "tbt-ms", "2.5", batch.tbt_ns, 2500000)
+    CAME(cli_scheduling_option_rows, "tbt-ms", "0.0000001", batch.tbt_ns, 1) // 0 would be no limit
     CAME(cli_scheduling_option_rows, "tbt-ms", "-0.5", batch.tbt_ns, COT_TBT_AUTO)
 }
 
@@ -326,6 +383,8 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(numbers),
                                        cmocka_unit_test(durations),
                                        cmocka_unit_test(reals),
+                                       cmocka_unit_test(switches),
+                                       cmocka_unit_test(settings),
                                        cmocka_unit_test(words),
                                        cmocka_unit_test(names),
                                        cmocka_unit_test(words_of_some_commands),

@@ -121,6 +121,12 @@ static bool is_number_start(const char *value)
     return *value && !isspace((unsigned char)*value);
 }
 
+/* What is less than one is one: 0 may stand for something else. */
+static int64_t whole_of(double x)
+{
+    return x > 0 && x < 1 ? 1 : (int64_t)x;
+}
+
 /* Stores `value` (NULL for a flag, or for an optional text without one) in the option's field. */
 static bool store(const struct parse *p, const cli_option *row, void *field, const char *value)
 {
@@ -145,7 +151,7 @@ static bool store(const struct parse *p, const cli_option *row, void *field, con
         if (!is_number_start(value) || *end || !isfinite(x) || !(x >= row->min && x <= row->max))
             return bad_real(row, value);
         if (row->scale > 0)
-            *(int64_t *)field = x < 0 ? -1 : (int64_t)(x * row->scale);
+            *(int64_t *)field = x < 0 ? -1 : whole_of(x * row->scale);
         else
             *(double *)field = x;
         return true;
