@@ -240,6 +240,87 @@ static void test_no_memory(void **state)
     submit(both + 1, 1); // closing tells it
 }
 
+/* The sum of what each of `tokens` tokens behind a position sees. */
+static int64_t pairs_of(int64_t position, int64_t tokens)
+{
+    int64_t pairs = 0;
+    for (int64_t i = 1; i <= tokens; i++) pairs += position + i;
+    return pairs;
+}
+
+/* One job's steps: its prompt, but for what was cached, then a token each. */
+static void test_steps(void **state)
+{
+    (void)state;
+    for (int again = 0; again < 2; again++) {
+        const size_t first = now.report_count;
+        const told_job *t = run(new_job(1, 0, 100, 5));
+        assert_int_equal(t->cached_tokens, again ? 96 : 0);
+        assert_int_equal(now.report_count, first + 5);
+        for (int64_t i = 0; i < 5; i++) {
+            const cot_backend_report *r = &now.reports[first + (size_t)i];
+            const int64_t before = i ? 99 + i : t->cached_tokens, tokens = i ? 1 : 100 - before;
+            assert_int_equal(r->sequences, 1);
+            assert_int_equal(r->tokens, tokens);
+            assert_int_equal(r->prompt_tokens, i ? 0 : tokens);
+            assert_int_equal(r->positions, before + tokens);
+            assert_int_equal(r->pairs, pairs_of(before, tokens));
+            assert_true(r->observed_ns == r->predicted_ns && r->observed_ns > 0);
+        }
+    }
+}
+
+/* What homes hold, of more jobs than run at once: checked at each report; and the whole load. */
+static void test_loads(void **state)
+{
+    (void)state;
+    told_job *jobs[10];
+    cot_backend_state s;
+    checks_homes = true;
+    for (int i = 0; i < 10; i++) jobs[i] = new_job(10 + (uint64_t)i, i % HOMES, 20 + 23 * i, 4 + i);
+    submit(jobs, 10);
+    for (int i = 0; i < 10; i++) await(jobs[i]);
+    assert_true(now.report_count > 20);
+    told_job *t = new_job(30, COT_HOME_ANY, 130, 60);
+    checks_homes = false;
+    submit(&t, 1);
+    while (!t->count) event_base_loop(now.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+    now.backend->table->state(now.backend, &s);
+    assert_int_equal(s.load.kv_pages_free, s.load.kv_pages - pages_of(t));
+    assert_int_equal(now.homes[now.report_count - 1][0].running, 1); // the first among equals
+    told_job *other = new_job(31, COT_HOME_ANY, 130, 60);
+    submit(&other, 1);
+    while (!other->count) event_base_loop(now.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+    assert_int_equal(now.homes[now.report_count - 1][1].running, 1); // where fewer pages are held
+}
+
+/* A text that is continued has less of a prompt. */
+static void test_continued(void **state)
+{
+    (void)state;
+    cot_backend_state s;
+    told_job *t = new_job(40, 0, 50, 9);
+    t->job.request.output_tokens = 7;
+    run(t);
+    now.backend->table->state(now.backend, &s);
+    assert_int_equal(s.prompt_tokens, 43);
+    assert_int_equal(s.load.queried_tokens, 43);
+    assert_int_equal(t->count, 2);
+}
+
+static void test_min_tokens(void **state)
+{
+    (void)state;
+    for (int64_t least = 0; least < 12; least += 3) {
+        told_job *t = new_job(50, 0, 20, 30);
+        t->job.request.sampling.ignore_eos = false;
+        t->job.request.sampling.min_tokens = least;
+        run(t);
+        assert_int_equal(t->finish, COT_FINISH_EOS);
+        assert_int_equal(t->count, 1 + (least > 5 ? least : 5));
+    }
+}
+
 /* Ports of a worker are as much higher as workers before it take; what a server would refuse is refused. */
 static void test_ports(void **state)
 {
@@ -321,7 +402,12 @@ static void test_ports_collide(void **state)
 int main(void)
 {
 #define EACH(name) cmocka_unit_test_setup_teardown(name, open_mock, close_mock)
-    const struct CMUnitTest tests[] = {EACH(test_no_memory), cmocka_unit_test(test_ports),
+    const struct CMUnitTest tests[] = {EACH(test_no_memory),
+                                       EACH(test_steps),
+                                       EACH(test_loads),
+                                       EACH(test_continued),
+                                       EACH(test_min_tokens),
+                                       cmocka_unit_test(test_ports),
                                        cmocka_unit_test(test_ports_collide)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
