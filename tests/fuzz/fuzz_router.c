@@ -38,6 +38,7 @@ static void read_events(uint8_t how, const char *text, size_t bytes)
     if (!cot_delivery_open(&r.delivery, 1 + (how & 3))) abort();
     r.delivery.hides_ids = how & 4;
     r.delivery.resumed = how & 8;
+    r.delivery.most = how & 16 ? 4 : UINT64_MAX;
     cot_sse_feed(&sse, text, bytes);
     r.out.bytes = 0;
     if (!cot_delivery_write(&r.delivery, &r.out)) abort();
