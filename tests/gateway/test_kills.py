@@ -222,7 +222,7 @@ class Kills(unittest.TestCase):
             ending = "data: {\n\n" if len(handler.server.bodies) < 20 else "data: [DONE]\n\n"
             handler.wfile.write(f"data: {json.dumps(event)}\n\n{ending}".encode())
 
-        with Engine(answer, document=document) as engine, Router([url(engine)], "--stall-timeout", 3) as router:
+        with Engine(answer, document=document) as engine, Router([url(engine)], "--stall-timeout", 1) as router:
             events = router.send("POST", "/v1/completions", {"prompt": [1], "stream": True})[2].split(b"\n\n")
             self.assertEqual(json.loads(events[-2][6:])["error"]["code"], "worker_failed")
             self.assertEqual(router.workers()[0]["failures"], len(engine.bodies))
@@ -254,7 +254,7 @@ class Kills(unittest.TestCase):
                         time.sleep(0.05)
 
             with self.subTest(document=document, before=before), Engine(answer, document=document) as a, Engine(answer, document=document) as b:
-                with Router([url(a), url(b)], "--stall-timeout", 0.5) as router:
+                with Router([url(a), url(b)], "--stall-timeout", 0.3) as router:
                     events = [part[6:] for part in router.send("POST", "/v1/completions", {"prompt": [1], "stream": True})[2].split(b"\n\n") if part]
                     text = b"".join(json.loads(e)["choices"][0]["text"].encode() for e in events[:-1])
                     self.assertEqual(text, last)
