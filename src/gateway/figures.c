@@ -43,7 +43,8 @@ static uint64_t resumed_to(const cot_gateway_worker *w)
 static const worker_metric counters[] = {
     {"coterie:router_worker_requests_total", "Requests that were sent to a worker", requests_of},
     {"coterie:router_worker_refusals_total", "Answers 429 and 503 of a worker", refusals_of},
-    {"coterie:router_worker_failures_total", "Connections to a worker that broke, and streams that stalled",
+    {"coterie:router_worker_failures_total",
+     "Connections to a worker that broke, and streams that stalled, ended early or could not be read",
      failures_of},
     {"coterie:router_worker_prompt_tokens_total", "Tokens of prompts that were sent to a worker",
      prompt_tokens_of},

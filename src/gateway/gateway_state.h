@@ -125,7 +125,7 @@ void cot_gateway_free_workers(cot_gateway *g);
 cot_gateway_worker *cot_gateway_find_worker(const cot_gateway *g, const char *name);
 /* Each second: asks for health, and draws conclusions. */
 void cot_gateway_tick_workers(cot_gateway *g, int64_t now_ns);
-/* A connection to it broke. */
+/* A connection to it broke, or what it sent over one cannot be right. */
 void cot_gateway_worker_failed(cot_gateway_worker *w, int64_t now_ns);
 /* Lets its targets be chosen, or not, as it stands. */
 void cot_gateway_set_usable(const cot_gateway_worker *w);

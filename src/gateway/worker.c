@@ -52,7 +52,7 @@ void cot_gateway_worker_failed(cot_gateway_worker *w, int64_t now_ns)
     if (w->state != COT_GATEWAY_UP) return;
     w->described_ns = INT64_MIN; // another may listen there now
     w->again = true;
-    set_state(w, COT_GATEWAY_SUSPENDED, "a connection to it broke");
+    set_state(w, COT_GATEWAY_SUSPENDED, "a connection or a stream of it broke");
 }
 
 void cot_gateway_drain_worker(cot_gateway_worker *w, bool drains)
