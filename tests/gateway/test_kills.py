@@ -106,7 +106,7 @@ class Kills(unittest.TestCase):
                 self.undisturbed(plain, events)
             finally:
                 kill(stopped, signal.SIGCONT)
-            self.assertTrue(any("has stalled" in line for line in router.log), router.log)  # before it was forgotten
+            router.must_say("has stalled")  # before it was forgotten
             router.wait(lambda workers: all(w["state"] == "up" for w in workers))
 
     def test_engine_fails(self):
@@ -262,7 +262,7 @@ class Kills(unittest.TestCase):
                         self.assertEqual(events[-1], b"[DONE]")
                     else:
                         self.assertEqual(json.loads(events[-1])["error"]["code"], "worker_failed")
-                    self.assertTrue(any("has stalled" in line for line in router.log), router.log)
+                    router.must_say("has stalled")
 
     def test_nobody_left(self):
         """A stream that nobody can go on with ends in an error."""

@@ -81,6 +81,13 @@ class Server:
         if not kind:
             assert self.process.returncode == self.status, (self.process.returncode, self.log)
 
+    def must_say(self, text):
+        """Until it has told so: its lines are read on a thread."""
+        end = time.monotonic() + SECONDS
+        while not any(text in line for line in self.log):
+            assert time.monotonic() < end, (text, self.log)
+            time.sleep(0.01)
+
     def worker(self, index):
         """Of a mock: the server of another of its workers."""
         other = copy.copy(self)

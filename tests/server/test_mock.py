@@ -280,7 +280,7 @@ class Faults(unittest.TestCase):
                 self.assertLess(time.monotonic(), end)
                 time.sleep(0.01)
             self.assertTrue(stream(server.worker(1), max_tokens=20)[1])
-            self.assertTrue(any("worker 0: the mock has told 10 tokens" in line for line in server.log), server.log)
+            server.must_say("worker 0: the mock has told 10 tokens")
 
     def test_fail(self):
         spec = {"workers": 2, "faults": [{"fault": "fail", "worker": 0, "after_tokens": 3}]} | QUICK
@@ -300,7 +300,7 @@ class Faults(unittest.TestCase):
             self.assertEqual(json.loads(events[-1])["error"]["code"], "timeout")
             server.wait_idle()
             self.assertTrue(stream(server, max_tokens=6)[1])
-            self.assertTrue(any("told nothing of a request for 0.3 s" in line for line in server.log), server.log)
+            server.must_say("told nothing of a request for 0.3 s")
 
     def test_never(self):
         with mock({"faults": [{"fault": "stall", "every": 2}]} | QUICK, "--answer-timeout", 0.3) as server:
