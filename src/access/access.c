@@ -60,7 +60,7 @@ cot_status cot_access_check_options(const cot_access_options *o, cot_error *erro
     return status;
 }
 
-static bool copy_list(const char *const **list)
+bool cot_access_list_copy(const char *const **list)
 {
     const char *const *from = *list;
     size_t count = 0;
@@ -74,7 +74,7 @@ static bool copy_list(const char *const **list)
     return copy;
 }
 
-static void free_list(const char *const *list)
+void cot_access_list_free(const char *const *list)
 {
     for (const char *const *text = list; text && *text; text++) free((char *)*text);
     free((void *)list);
@@ -84,8 +84,8 @@ cot_status cot_access_open(cot_access *access, const cot_access_options *options
 {
     *access = (cot_access){.options = *options};
     cot_access_options *o = &access->options;
-    const bool good = ((o->host = strdup(options->host)) != NULL) & copy_list(&o->api_keys) &
-                      copy_list(&o->allowed_hosts) & copy_list(&o->allowed_origins);
+    const bool good = ((o->host = strdup(options->host)) != NULL) & cot_access_list_copy(&o->api_keys) &
+                      cot_access_list_copy(&o->allowed_hosts) & cot_access_list_copy(&o->allowed_origins);
     cot_status status =
         good ? check_rules(options, error) : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a server");
     if (status == COT_OK) status = open_tls(&access->tls, options, error);
@@ -99,9 +99,9 @@ void cot_access_close(cot_access *access)
 {
     cot_access_log_close(access->access_log);
     cot_tls_close(access->tls);
-    free_list(access->options.api_keys);
-    free_list(access->options.allowed_hosts);
-    free_list(access->options.allowed_origins);
+    cot_access_list_free(access->options.api_keys);
+    cot_access_list_free(access->options.allowed_hosts);
+    cot_access_list_free(access->options.allowed_origins);
     free((char *)access->options.host);
     *access = (cot_access){0};
 }

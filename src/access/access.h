@@ -15,6 +15,10 @@ typedef struct cot_access {
     cot_access_log *access_log; // NULL: none
 } cot_access;
 
+/* Replaces a list of texts that NULL ends by a copy of its own, also where memory runs out, which is false; NULL stays NULL. */
+bool cot_access_list_copy(const char *const **list);
+void cot_access_list_free(const char *const *list); // such a copy; NULL is fine
+
 /* Whether somebody may listen as these options say: on a loopback address, or with keys, or where it was told that none are
  * needed; and whether the certificate's files can be read. Errors: INVALID_ARGUMENT, and of certificates those of
  * cot_tls_open. */

@@ -236,27 +236,13 @@ static bool copy_text(const char **text)
     return !*text || (*text = strdup(*text)) != NULL;
 }
 
-static bool copy_list(const char *const **list)
-{
-    const char *const *from = *list;
-    size_t count = 0;
-    *list = NULL;
-    while (from && from[count]) count++;
-    if (!from) return true;
-    char **copy = calloc(count + 1, sizeof *copy);
-    *list = (const char *const *)copy;
-    for (size_t i = 0; copy && i < count; i++)
-        if (!(copy[i] = strdup(from[i]))) return false;
-    return copy;
-}
-
 static cot_status copy_options(cot_gateway *g, const cot_gateway_options *options, cot_error *error)
 {
     cot_gateway_options *o = &g->options;
     *o = *options;
     o->access = (cot_access_options){0};
     o->urls = NULL; // workers have them
-    const bool good = copy_text(&o->file) & copy_text(&o->worker_key) & copy_list(&o->admin_keys);
+    const bool good = copy_text(&o->file) & copy_text(&o->worker_key) & cot_access_list_copy(&o->admin_keys);
     if (!good) return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a gateway");
     if (o->stall_ms < 1 || o->shutdown_ms < 0 || o->policy >= COT_ROUTE_POLICIES || o->block_tokens < 0 ||
         o->block_tokens > 65536)
@@ -347,8 +333,7 @@ void cot_gateway_close(cot_gateway *g)
     cot_access_close(&g->access);
     if (g->base) event_base_free(g->base);
     for (size_t i = 0; i < COT_STAGES; i++) free(g->figures.stage[i].counts);
-    for (const char *const *key = g->options.admin_keys; key && *key; key++) free((char *)*key);
-    free((void *)g->options.admin_keys);
+    cot_access_list_free(g->options.admin_keys);
     free((char *)g->options.file);
     free((char *)g->options.worker_key);
     free(g);

@@ -197,25 +197,12 @@ void cot_server_reload(cot_server *s)
 
 /* ---- opening ---- */
 
-static cot_status copy_list(const char *const **list, cot_error *error)
+/* The server's own copy of the names that options point to. */
+static cot_status copy_names(cot_server *s, cot_error *error)
 {
-    const char *const *from = *list;
-    size_t count = 0;
-    *list = NULL;
-    while (from && from[count]) count++;
-    if (!from) return COT_OK;
-    char **copy = calloc(count + 1, sizeof *copy);
-    *list = (const char *const *)copy;
-    for (size_t i = 0; copy && i < count; i++)
-        if (!(copy[i] = strdup(from[i])))
-            return cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a server");
-    return copy ? COT_OK : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a server");
-}
-
-static void free_list(const char *const *list)
-{
-    for (const char *const *text = list; text && *text; text++) free((char *)*text);
-    free((void *)list);
+    return cot_access_list_copy(&s->options.served_names)
+               ? COT_OK
+               : cot_fail(error, COT_OUT_OF_MEMORY, "out of memory for a server");
 }
 
 /* Takes copies of what options point to; all of it is owned or NULL afterwards, whatever happens. */
@@ -227,7 +214,7 @@ static cot_status copy_options(cot_server *s, const cot_server_options *options,
     const cot_status status = cot_access_open(&s->access, &options->access, error);
     if (status != COT_OK) return status;
     s->options.served_names = options->served_names;
-    return copy_list(&s->options.served_names, error);
+    return copy_names(s, error);
 }
 
 static cot_status check_range(const char *name, int64_t value, int64_t least, int64_t most, cot_error *error)
@@ -266,7 +253,7 @@ static cot_status describe_model(cot_server *s, const char *folder, const cot_to
     if (!s->options.served_names) {
         const char *const own[] = {folder, NULL};
         s->options.served_names = own;
-        const cot_status status = copy_list(&s->options.served_names, error);
+        const cot_status status = copy_names(s, error);
         if (status != COT_OK) return status;
     }
     m->names = s->options.served_names;
@@ -405,6 +392,6 @@ void cot_server_close(cot_server *s)
     cot_wake_close(&s->reload);
     cot_access_close(&s->access);
     if (s->base) event_base_free(s->base);
-    free_list(s->options.served_names);
+    cot_access_list_free(s->options.served_names);
     free(s);
 }
