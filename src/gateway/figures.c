@@ -1,58 +1,26 @@
 #include "gateway/gateway_state.h"
 
+#include <stddef.h>
+
 typedef struct worker_metric {
     const char *name, *help;
-    uint64_t (*value)(const cot_gateway_worker *w);
+    size_t offset; // of the count, a uint64_t, in a cot_gateway_worker
 } worker_metric;
 
-static uint64_t requests_of(const cot_gateway_worker *w)
-{
-    return w->requests;
-}
-
-static uint64_t refusals_of(const cot_gateway_worker *w)
-{
-    return w->refusals;
-}
-
-static uint64_t failures_of(const cot_gateway_worker *w)
-{
-    return w->failures;
-}
-
-static uint64_t prompt_tokens_of(const cot_gateway_worker *w)
-{
-    return w->prompt_tokens;
-}
-
-static uint64_t cached_tokens_of(const cot_gateway_worker *w)
-{
-    return w->cached_tokens;
-}
-
-static uint64_t resumed_from(const cot_gateway_worker *w)
-{
-    return w->resumed_from;
-}
-
-static uint64_t resumed_to(const cot_gateway_worker *w)
-{
-    return w->resumed_to;
-}
-
+#define OF(count) offsetof(cot_gateway_worker, count)
 static const worker_metric counters[] = {
-    {"coterie:router_worker_requests_total", "Requests that were sent to a worker", requests_of},
-    {"coterie:router_worker_refusals_total", "Answers 429 and 503 of a worker", refusals_of},
+    {"coterie:router_worker_requests_total", "Requests that were sent to a worker", OF(requests)},
+    {"coterie:router_worker_refusals_total", "Answers 429 and 503 of a worker", OF(refusals)},
     {"coterie:router_worker_failures_total",
      "Connections to a worker that broke, and streams that stalled, ended early or could not be read",
-     failures_of},
+     OF(failures)},
     {"coterie:router_worker_prompt_tokens_total", "Tokens of prompts that were sent to a worker",
-     prompt_tokens_of},
+     OF(prompt_tokens)},
     {"coterie:router_worker_cached_tokens_total", "Those that the router expected to be cached there",
-     cached_tokens_of},
+     OF(cached_tokens)},
     {"coterie:router_worker_resumed_from_total", "Streams of a worker that had to go on elsewhere",
-     resumed_from},
-    {"coterie:router_worker_resumed_to_total", "Streams that a worker took on", resumed_to},
+     OF(resumed_from)},
+    {"coterie:router_worker_resumed_to_total", "Streams that a worker took on", OF(resumed_to)},
 };
 
 static void write_counter(cot_prometheus *out, const char *name, const char *help, uint64_t value)
@@ -67,8 +35,8 @@ static void write_workers(const cot_gateway *g, cot_prometheus *out)
         cot_prometheus_metric(out, counters[i].name, "counter", counters[i].help);
         for (const cot_gateway_worker *w = g->workers; w; w = w->next) {
             const cot_prometheus_label label = {"worker", w->entry.name};
-            if (w->listed)
-                cot_prometheus_value(out, counters[i].name, &label, 1, (double)counters[i].value(w));
+            const uint64_t *count = (const uint64_t *)(const void *)((const char *)w + counters[i].offset);
+            if (w->listed) cot_prometheus_value(out, counters[i].name, &label, 1, (double)*count);
         }
     }
     static const char up[] = "coterie:router_worker_up", running[] = "coterie:router_worker_requests_running";
